@@ -1,0 +1,143 @@
+// Package events defines what leaves this room: ordered, validated,
+// engine-neutral batches of KV-cache events.
+//
+//	socket --frames--> events/zmq --> events/stream --payload--> events/wire
+//	                                       |                        |
+//	                                       +<------- Batch ---------+
+//	                                       v
+//	                                   conductor
+//
+// The sub-packages do the work: events/wire turns one msgpack payload into a
+// Batch, events/zmq owns sockets, events/stream owns sequence, gap, replay and
+// restart of one source. This package holds only the values they exchange.
+package events
+
+// Kind says what happened to the blocks of an Event.
+type Kind uint8
+
+const (
+	Stored  Kind = iota + 1 // blocks became present on a medium
+	Removed                 // blocks left a medium
+	Cleared                 // everything of the publisher (or of one medium) is gone
+)
+
+// String returns the lower-case name used in logs and metrics.
+func (k Kind) String() string {
+	switch k {
+	case Stored:
+		return "stored"
+	case Removed:
+		return "removed"
+	case Cleared:
+		return "cleared"
+	}
+	return "unknown"
+}
+
+// Event is one engine-neutral KV-cache event.
+//
+// Shapes: len(Hashes) = number of blocks. Tokens is either nil (absent, not all
+// integers) or the flat token list as published; it pairs with Hashes only when
+// Dense() is true.
+type Event struct {
+	Kind Kind
+
+	// Hashes are the publisher's own block hashes projected to u64: integers by
+	// two's complement, byte strings by their last 8 bytes big-endian.
+	Hashes []uint64
+	// Parent is the publisher's hash of the block before Hashes[0]; valid when
+	// HasParent. A missing parent means the root, or "unknown" when BaseBlock > 0.
+	Parent    uint64
+	HasParent bool
+	// Tokens are the token ids of all blocks, flattened; nil when the event has
+	// none or has elements that are no u32.
+	Tokens []uint32
+	// Bigram is true when token_ids came as overlapping pairs (EAGLE); Tokens then
+	// holds one token more than there are positions.
+	Bigram bool
+	// BlockSize is tokens per block as published, 0 when unknown.
+	BlockSize int
+	// BaseBlock is the depth of Hashes[0] in its chain, -1 when not published.
+	BaseBlock int
+
+	// Medium is the raw string on the wire, "" when nil or absent.
+	Medium string
+	// Group is the KV-cache group index, -1 when not published.
+	Group int
+	// GroupKind is kv_cache_spec_kind, "" when not published.
+	GroupKind string
+	// Remaining holds, per hash of a Removed event, how many copies stay behind
+	// (remaining_copy_counts); nil when not published.
+	Remaining []int
+
+	// LoraName is the adapter name; nil when absent or nil on the wire.
+	LoraName *string
+	// Salt is the cache salt the event itself carries: cache_salt,
+	// additional_salt, or the bare string of block 0's extra keys.
+	Salt *string
+
+	// The rest is the standardized envelope; nil means "take the registration's".
+	Model     *string
+	Tenant    *string
+	Backend   *string
+	Rank      *int
+	ObjectKey string
+	// Envelope is true for standardized events (event_type present), whose
+	// BlockSize names a context instead of describing the payload.
+	Envelope bool
+	// ID is event_id of a standardized event, 0 when not published.
+	ID uint64
+	// Locality is LOCAL, REMOTE or "".
+	Locality string
+}
+
+// Dense reports whether Tokens pair with Hashes: exactly BlockSize tokens a block.
+func (e *Event) Dense() bool {
+	return len(e.Tokens) > 0 && len(e.Hashes) > 0 && e.BlockSize > 0 &&
+		len(e.Tokens) == len(e.Hashes)*e.BlockSize
+}
+
+// Batch is what one message carried.
+type Batch struct {
+	// Time is the publisher's wall clock in seconds; informational only.
+	Time float64
+	// Rank is the publisher's data-parallel rank, -1 when nil or absent.
+	Rank int
+	// Events in array order. Events that could not be decoded are missing here
+	// and counted in Dropped.
+	Events []Event
+	// Dropped counts what was skipped, by reason; nil when nothing was.
+	Dropped map[Reason]int
+}
+
+// Drop counts n skipped things under a reason.
+func (b *Batch) Drop(r Reason, n int) {
+	if b.Dropped == nil {
+		b.Dropped = make(map[Reason]int)
+	}
+	b.Dropped[r] += n
+}
+
+// Reason names why something was dropped. The strings are metric labels.
+type Reason string
+
+const (
+	// Of a message; its sequence number is treated as a gap.
+	BadFrames  Reason = "bad_frames"  // frame count or sequence width
+	BadPayload Reason = "bad_payload" // not one complete msgpack batch
+	TooLarge   Reason = "too_large"   // a limit of the decoder or the socket; also of one event, by a limit per event
+	Overflow   Reason = "queue_overflow"
+
+	// Of one event; its siblings are kept.
+	BadEvent    Reason = "bad_event"    // a shape no publisher uses
+	UnknownType Reason = "unknown_type" // a tag from a newer engine
+
+	// Of one event, found by the application.
+	BlockSizeMismatch Reason = "block_size_mismatch"
+	OtherGroup        Reason = "other_group"
+	GroupUnknown      Reason = "group_unknown"
+	RankMismatch      Reason = "rank_mismatch"
+	NotDense          Reason = "not_dense"
+	OrphanLimit       Reason = "orphan_limit"
+	UnknownHash       Reason = "unknown_hash"
+)

@@ -1,0 +1,148 @@
+package wire
+
+import "kvconductor/events"
+
+// Events as arrays, the tag first. Every publisher appends fields as it grows
+// and none is told apart but by position and type:
+//
+//	BlockStored
+//	  1 block_hashes   required, as are 2 to 4
+//	  2 parent_block_hash
+//	  3 token_ids
+//	  4 block_size
+//	  5 lora_id        never an identity
+//	  6 medium         vLLM 0.10.2; SGLang since February 2026
+//	  7 lora_name      vLLM 0.14; or a map, SGLang's metadata; or an array,
+//	                   Dynamo's components
+//	  8 extra_keys     vLLM 0.16
+//	  9 group_idx      vLLM 0.19; or, before it, an array of Dynamo's
+//	                   multimodal infos that moves the rest up by one
+//	 10 kv_cache_spec_kind
+//	 11 kv_cache_spec_sliding_window
+//	 12 locality       Dynamo's tail
+//	BlockRemoved
+//	  1 block_hashes   required
+//	  2 medium
+//	  3 group_idx
+//	AllBlocksCleared
+
+// positional reads an event of n elements.
+func (d *decoder) positional(ev *events.Event, n int) events.Reason {
+	if n == 0 {
+		return events.BadEvent
+	}
+	k, size := d.head()
+	if k != kStr {
+		return events.BadEvent
+	}
+	var f form
+	f.kind = engineKind(d.take(size))
+	var why events.Reason
+	switch f.kind {
+	case events.Stored:
+		why = d.storedArray(ev, &f, n)
+	case events.Removed:
+		why = d.removedArray(ev, &f, n)
+	case events.Cleared:
+		why = d.tail(n - 1)
+	default:
+		why = events.UnknownType
+	}
+	if why != "" {
+		return why
+	}
+	return d.finish(ev, &f)
+}
+
+func (d *decoder) storedArray(ev *events.Event, f *form, n int) events.Reason {
+	if n < 5 {
+		return events.BadEvent
+	}
+	at := 1
+	for i := 1; i < n; i++ {
+		if at == 9 && d.rest() > 0 && isArray(d.b[d.i]) {
+			if why := d.ignore(); why != "" {
+				return why
+			}
+			continue
+		}
+		if why := d.storedField(ev, f, at); why != "" {
+			return why
+		}
+		at++
+	}
+	return ""
+}
+
+func (d *decoder) storedField(ev *events.Event, f *form, at int) (why events.Reason) {
+	switch at {
+	case 1:
+		why = d.hashField(&f.block)
+	case 2:
+		why = d.parentField(&f.parent)
+	case 3:
+		ev.Tokens, ev.Bigram, why = d.tokenList()
+	case 4:
+		ev.BlockSize, why = d.natural(0)
+	case 6:
+		ev.Medium, why = d.word()
+	case 7:
+		why = d.seventh(ev, f)
+	case 8:
+		why = d.extraKeys(f)
+	case 9:
+		ev.Group, why = d.natural(-1)
+	case 10:
+		ev.GroupKind, why = d.word()
+	case 12:
+		ev.Locality, why = d.word()
+	default:
+		why = d.ignore()
+	}
+	return why
+}
+
+// seventh reads the slot that three publishers use in three ways.
+func (d *decoder) seventh(ev *events.Event, f *form) events.Reason {
+	at := d.i
+	k, n := d.head()
+	switch k {
+	case kMap:
+		return d.metadata(f, int(n))
+	case kArray:
+		d.i = at
+		return d.ignore()
+	}
+	p, why := d.textOf(k, n)
+	if p != nil {
+		ev.LoraName = d.shared(slotLora, p)
+	}
+	return why
+}
+
+func (d *decoder) removedArray(ev *events.Event, f *form, n int) (why events.Reason) {
+	if n < 2 {
+		return events.BadEvent
+	}
+	why = d.hashField(&f.block)
+	if why == "" && n > 2 {
+		ev.Medium, why = d.word()
+	}
+	if why == "" && n > 3 {
+		ev.Group, why = d.natural(-1)
+	}
+	if why != "" {
+		return why
+	}
+	return d.tail(n - 4)
+}
+
+// tail steps over the n elements, if any, that later builds appended.
+func (d *decoder) tail(n int) events.Reason {
+	for range n {
+		if why := d.ignore(); why != "" {
+			return why
+		}
+	}
+	return ""
+}

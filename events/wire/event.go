@@ -1,0 +1,184 @@
+package wire
+
+import "kvconductor/events"
+
+// decoder reads one payload.
+type decoder struct {
+	cursor
+	lim      Limits
+	siblings int // events after the current one
+
+	hashes slab[uint64]
+	tokens slab[uint32]
+	names  [slots]*string
+	rank   *int // last event's rank, to share
+}
+
+// unknownKind marks a tag no publisher known here uses.
+const unknownKind events.Kind = 0xff
+
+// engineKind maps the tag of engine events.
+func engineKind(tag []byte) events.Kind {
+	switch string(tag) {
+	case "BlockStored":
+		return events.Stored
+	case "BlockRemoved":
+		return events.Removed
+	case "AllBlocksCleared":
+		return events.Cleared
+	}
+	return unknownKind
+}
+
+// form collects what can only be settled once all of an event is read: which
+// of two keys wins, and what depends on the kind.
+type form struct {
+	kind     events.Kind // by tag; 0 while none was seen
+	standard events.Kind // by event_type; 0 while none was seen
+	fault    events.Reason
+
+	block, seq   hashField
+	parent, link parentField // parent_block_hash, parent_hash
+
+	cacheSalt, metaSalt, addSalt *string
+	extra                        int // offset of a list of extra keys, 0 if none
+	label                        int // group_id where it names a cache group, plus 1
+}
+
+// hashField is a hash list that may be absent.
+type hashField struct {
+	list  []uint64
+	given bool
+}
+
+// parentField is a parent hash that may be absent or nil.
+type parentField struct {
+	hash  uint64
+	given bool
+}
+
+// event reads one element of the event list into ev, whose Group and BaseBlock
+// are -1 and whose other fields are zero. On a non-empty reason ev is garbage;
+// the cursor is behind the element in any case, unless d.err is set.
+func (d *decoder) event(ev *events.Event) events.Reason {
+	start := d.i
+	d.deep = false
+	why := events.BadEvent
+	switch k, n := d.head(); k {
+	case kArray:
+		why = d.positional(ev, int(n))
+	case kMap:
+		why = d.mapped(ev, int(n))
+	}
+	if why != "" && d.err == nil {
+		d.i = start
+		d.skip(1)
+	}
+	return why
+}
+
+// ignore steps over one value.
+func (d *decoder) ignore() events.Reason {
+	d.skip(1)
+	if d.deep {
+		return events.TooLarge
+	}
+	return ""
+}
+
+// hashField reads a list of hashes that may be nil.
+func (d *decoder) hashField(f *hashField) events.Reason {
+	list, why := d.hashList()
+	*f = hashField{list, why == ""}
+	return why
+}
+
+// parentField reads a hash or nil.
+func (d *decoder) parentField(f *parentField) events.Reason {
+	k, n := d.head()
+	*f = parentField{}
+	if k == kNil {
+		return ""
+	}
+	h, ok := d.hashOf(k, n)
+	if !ok {
+		return events.BadEvent
+	}
+	*f = parentField{h, true}
+	return ""
+}
+
+// resolve names the kind. Both tags may be there (the Mooncake master's legacy
+// keys); then they have to agree.
+func (f *form) resolve() (events.Kind, events.Reason) {
+	switch {
+	case f.kind == 0 && f.standard == 0:
+		return 0, events.BadEvent
+	case f.kind == unknownKind || f.standard == unknownKind:
+		return 0, events.UnknownType
+	case f.kind == 0:
+		return f.standard, ""
+	case f.standard != 0 && f.standard != f.kind:
+		return 0, events.BadEvent
+	}
+	return f.kind, ""
+}
+
+// finish moves what the form collected into ev.
+func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
+	var why events.Reason
+	if ev.Kind, why = f.resolve(); why != "" {
+		return why
+	}
+	if f.fault != "" {
+		return f.fault
+	}
+	ev.Envelope = f.standard != 0
+	if ev.Group < 0 && f.label > 0 {
+		ev.Group = f.label - 1
+	}
+	switch {
+	case f.cacheSalt != nil:
+		ev.Salt = f.cacheSalt
+	case f.metaSalt != nil:
+		ev.Salt = f.metaSalt
+	default:
+		ev.Salt = f.addSalt
+	}
+
+	if ev.Kind == events.Cleared {
+		ev.Tokens, ev.Bigram, ev.Remaining = nil, false, nil
+		return ""
+	}
+	if !f.block.given && !f.seq.given && ev.ObjectKey == "" {
+		return events.BadEvent
+	}
+	hashes, spare := f.block.list, f.seq.list
+	parent, other := f.parent, f.link
+	if ev.Envelope {
+		hashes, spare = spare, hashes
+		parent, other = other, parent
+	}
+	if ev.Hashes = hashes; len(hashes) == 0 {
+		ev.Hashes = spare
+	}
+
+	if ev.Kind == events.Removed {
+		ev.Tokens, ev.Bigram = nil, false
+		if ev.Remaining != nil && len(ev.Remaining) != len(ev.Hashes) {
+			return events.BadEvent
+		}
+		return ""
+	}
+	ev.Remaining = nil
+	if !parent.given {
+		parent = other
+	}
+	ev.Parent, ev.HasParent = parent.hash, parent.given
+	if ev.Salt == nil && f.extra > 0 && !ev.HasParent && ev.BaseBlock <= 0 {
+		end := d.i
+		ev.Salt, why = d.extraSalt(f.extra, ev.LoraName)
+		d.i = end
+	}
+	return why
+}

@@ -1,0 +1,143 @@
+package wire
+
+import (
+	"bytes"
+	"unicode/utf8"
+
+	"kvconductor/events"
+)
+
+// The salt of an event is, in this order: its cache_salt key, cache_salt in
+// SGLang's metadata, the envelope's additional_salt, and what vLLM leaves of it
+// in extra_keys. An empty cache_salt is none; an empty additional_salt is one,
+// because it overrides the registration's.
+
+// salt reads a cache_salt.
+func (d *decoder) salt() (*string, events.Reason) {
+	p, why := d.textOf(d.head())
+	if len(p) == 0 {
+		return nil, why
+	}
+	return d.shared(slotSalt, p), ""
+}
+
+// metadataField reads SGLang's metadata: a map or nil.
+func (d *decoder) metadataField(f *form) events.Reason {
+	f.metaSalt = nil
+	switch k, n := d.head(); k {
+	case kNil:
+		return ""
+	case kMap:
+		return d.metadata(f, int(n))
+	}
+	return events.BadEvent
+}
+
+// metadata reads n pairs of it, of which only the salt is of use.
+func (d *decoder) metadata(f *form, n int) (why events.Reason) {
+	for range n {
+		k, size := d.head()
+		if k != kStr {
+			return events.BadEvent
+		}
+		if string(d.take(size)) == "cache_salt" {
+			f.metaSalt, why = d.salt()
+		} else {
+			why = d.ignore()
+		}
+		if why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// extraKeys notes where the extra keys are: a list with one entry a block, each
+// nil or a list, or nil. They wait until LoRA name and parent are known.
+func (d *decoder) extraKeys(f *form) events.Reason {
+	f.extra = 0
+	at := d.i
+	switch k, _ := d.head(); k {
+	case kNil:
+		return ""
+	case kArray:
+		f.extra = at
+		d.i = at
+		return d.ignore()
+	}
+	return events.BadEvent
+}
+
+// extraSalt reads the salt out of the extra keys at an offset, for an event whose
+// first block begins its chain; no other block carries one. It leaves the cursor
+// somewhere within them.
+//
+// An entry holds, unlabelled and in this order, the adapter's name (in every
+// block), identifiers of multimodal items (with an offset, as a list; alone in
+// some builds), the salt, and digests of prompt embeddings as bytes. So the salt
+// is the last string of the first entry, unless that is the adapter: the one
+// string equal to lora, or one that every entry repeats. A lone multimodal
+// identifier is taken for a salt: then its blocks serve no plain prompt, which is
+// the error that does no harm.
+func (d *decoder) extraSalt(at int, lora *string) (*string, events.Reason) {
+	d.i = at
+	_, blocks := d.head()
+	if blocks == 0 {
+		return nil, ""
+	}
+	k, n := d.head()
+	if k != kArray {
+		if k != kNil {
+			return nil, events.BadEvent
+		}
+		return nil, ""
+	}
+	var last []byte
+	adapter := lora != nil
+	for range n {
+		p := d.stringOrSkip()
+		switch {
+		case len(p) == 0:
+		case adapter && string(p) == *lora:
+			adapter = false
+		default:
+			last = p
+		}
+	}
+	if last == nil || blocks > 1 && d.inAll(last, int(blocks)-1) {
+		return nil, ""
+	}
+	if !utf8.Valid(last) {
+		return nil, events.BadEvent
+	}
+	return d.shared(slotSalt, last), ""
+}
+
+// inAll reports whether each of the next entries holds s.
+func (d *decoder) inAll(s []byte, entries int) bool {
+	for range entries {
+		k, n := d.head()
+		if k != kArray {
+			return false
+		}
+		found := false
+		for range n {
+			found = bytes.Equal(d.stringOrSkip(), s) || found
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// stringOrSkip returns the bytes of a str and nil for anything else.
+func (d *decoder) stringOrSkip() []byte {
+	at := d.i
+	if k, n := d.head(); k == kStr {
+		return d.take(n)
+	}
+	d.i = at
+	d.skip(1)
+	return nil
+}

@@ -1,0 +1,291 @@
+package wire
+
+import (
+	"encoding/binary"
+	"math"
+	"unicode/utf8"
+
+	"kvconductor/events"
+)
+
+// open reads the header of a list of at most limit elements; nil is an empty
+// list.
+func (d *decoder) open(limit int) (int, events.Reason) {
+	switch k, n := d.head(); {
+	case k == kNil:
+		return 0, ""
+	case k != kArray:
+		return 0, events.BadEvent
+	case n > uint64(limit):
+		return 0, events.TooLarge
+	default:
+		return int(n), ""
+	}
+}
+
+// hashOf projects a hash to u64: integers by two's complement, bytes (bin, or
+// str of old producers) by their last eight, big-endian, shorter ones padded
+// with zeros on the left.
+func (d *decoder) hashOf(k kind, n uint64) (uint64, bool) {
+	switch k {
+	case kUint, kInt:
+		return n, true
+	case kBin, kStr:
+		if n == 0 {
+			return 0, false
+		}
+		p := d.take(n)
+		if len(p) >= 8 {
+			return binary.BigEndian.Uint64(p[len(p)-8:]), true
+		}
+		var h uint64
+		for _, c := range p {
+			h = h<<8 | uint64(c)
+		}
+		return h, true
+	}
+	return 0, false
+}
+
+// hashList reads a list of hashes.
+func (d *decoder) hashList() ([]uint64, events.Reason) {
+	n, why := d.open(d.lim.MaxHashes)
+	if why != "" || n == 0 {
+		return nil, why
+	}
+	list := d.hashes.take(n, d.siblings, d.rest())
+	b, i := d.b, d.i
+	for j := range list {
+		if i+9 <= len(b) && (b[i] == 0xcf || b[i] == 0xd3) { // nearly all are
+			list[j] = binary.BigEndian.Uint64(b[i+1:])
+			i += 9
+			continue
+		}
+		d.i = i
+		h, ok := d.hashOf(d.head())
+		if !ok {
+			return nil, events.BadEvent
+		}
+		list[j] = h
+		i = d.i
+	}
+	d.i = i
+	return list, ""
+}
+
+// tokenList reads token ids: a list of integers, or of pairs where an EAGLE
+// draft model keys the cache by bigrams. Elements that are neither (TensorRT-LLM
+// puts strings at multimodal places) leave the event without tokens.
+func (d *decoder) tokenList() (list []uint32, bigram bool, why events.Reason) {
+	n, why := d.open(d.lim.MaxTokens)
+	if why != "" || n == 0 {
+		return nil, false, why
+	}
+	first := d.i
+	bigram = isArray(d.b[first])
+	ok := false
+	if bigram {
+		list, ok = d.pairs(n)
+	} else {
+		list, ok = d.flat(n)
+	}
+	if ok {
+		return list, bigram, ""
+	}
+	d.i = first
+	d.skip(n)
+	if d.deep {
+		why = events.TooLarge
+	}
+	return nil, false, why
+}
+
+// flat reads n integers.
+func (d *decoder) flat(n int) ([]uint32, bool) {
+	list := d.tokens.take(n, d.siblings, d.rest())
+	b, i := d.b, d.i
+	for j := range list {
+		if i+5 <= len(b) {
+			switch h := b[i]; {
+			case h <= 0x7f:
+				list[j] = uint32(h)
+				i++
+				continue
+			case h == 0xcd:
+				list[j] = uint32(binary.BigEndian.Uint16(b[i+1:]))
+				i += 3
+				continue
+			case h == 0xce:
+				list[j] = binary.BigEndian.Uint32(b[i+1:])
+				i += 5
+				continue
+			}
+		}
+		d.i = i
+		t, ok := d.token()
+		if !ok {
+			return nil, false
+		}
+		list[j] = t
+		i = d.i
+	}
+	d.i = i
+	return list, true
+}
+
+// pairs reads [[t0,t1],[t1,t2],...] as t0,t1,t2,... Neighbours that do not
+// overlap are no bigrams of one sequence.
+func (d *decoder) pairs(n int) ([]uint32, bool) {
+	list := d.tokens.take(n+1, d.siblings, d.rest())
+	for j := range n {
+		if k, size := d.head(); k != kArray || size != 2 {
+			return nil, false
+		}
+		a, okA := d.token()
+		b, okB := d.token()
+		if !okA || !okB || j > 0 && list[j] != a {
+			return nil, false
+		}
+		list[j], list[j+1] = a, b
+	}
+	return list, true
+}
+
+// token reads a u32; negative int32 values count by two's complement.
+func (d *decoder) token() (uint32, bool) {
+	switch k, n := d.head(); {
+	case k == kUint && n <= math.MaxUint32:
+		return uint32(n), true
+	case k == kInt && int64(n) >= math.MinInt32:
+		return uint32(n), true
+	}
+	return 0, false
+}
+
+// countList reads a list of natural numbers.
+func (d *decoder) countList() ([]int, events.Reason) {
+	n, why := d.open(d.lim.MaxHashes)
+	if why != "" || n == 0 {
+		return nil, why
+	}
+	list := make([]int, n)
+	for j := range list {
+		k, v := d.head()
+		if k != kUint || v > math.MaxInt32 {
+			return nil, events.BadEvent
+		}
+		list[j] = int(v)
+	}
+	return list, ""
+}
+
+// natural reads a number from 0 to 2^31-1; nil yields absent.
+func (d *decoder) natural(absent int) (int, events.Reason) {
+	switch k, n := d.head(); {
+	case k == kNil:
+		return absent, ""
+	case k == kUint && n <= math.MaxInt32:
+		return int(n), ""
+	}
+	return absent, events.BadEvent
+}
+
+// textOf returns the bytes of a str, nil for nil. They alias the payload. Names
+// end up in answers and metric labels, so they have to be UTF-8.
+func (d *decoder) textOf(k kind, n uint64) ([]byte, events.Reason) {
+	switch k {
+	case kNil:
+		return nil, ""
+	case kStr:
+		if p := d.take(n); utf8.Valid(p) {
+			return p, ""
+		}
+	}
+	return nil, events.BadEvent
+}
+
+// slot numbers the names of an event that tend to repeat within a batch.
+type slot uint8
+
+const (
+	slotLora slot = iota
+	slotSalt
+	slotModel
+	slotTenant
+	slotBackend
+	slots
+)
+
+// name reads a str or nil into a pointer, shared with the last event that had
+// the same text.
+func (d *decoder) name(s slot) (*string, events.Reason) {
+	p, why := d.textOf(d.head())
+	if p == nil {
+		return nil, why
+	}
+	return d.shared(s, p), ""
+}
+
+func (d *decoder) shared(s slot, p []byte) *string {
+	if last := d.names[s]; last != nil && *last == string(p) {
+		return last
+	}
+	text := string(p)
+	d.names[s] = &text
+	return &text
+}
+
+// word reads a str or nil into a string, without allocating for the words
+// publishers use.
+func (d *decoder) word() (string, events.Reason) {
+	p, why := d.textOf(d.head())
+	return word(p), why
+}
+
+func word(p []byte) string {
+	switch string(p) {
+	case "GPU":
+		return "GPU"
+	case "CPU":
+		return "CPU"
+	case "cpu":
+		return "cpu"
+	case "CPU_PINNED":
+		return "CPU_PINNED"
+	case "disk":
+		return "disk"
+	case "STORAGE":
+		return "STORAGE"
+	case "full_attention":
+		return "full_attention"
+	case "mla_attention":
+		return "mla_attention"
+	case "sliding_window":
+		return "sliding_window"
+	case "mamba":
+		return "mamba"
+	case "LOCAL":
+		return "LOCAL"
+	case "REMOTE":
+		return "REMOTE"
+	}
+	return string(p)
+}
+
+// slab hands out slices cut from shared chunks, so that a batch of many small
+// events does not allocate for each.
+type slab[T any] struct{ free []T }
+
+// slabChunk bounds what a chunk reserves ahead, in elements: 16 KiB of tokens.
+const slabChunk = 4096
+
+// take returns n elements. A new chunk has room for the siblings to come if
+// they are alike, but never more elements than there are bytes left to fill them.
+func (s *slab[T]) take(n, siblings, rest int) []T {
+	if n > len(s.free) {
+		s.free = make([]T, max(n, min(n*(siblings+1), slabChunk, rest)))
+	}
+	out := s.free[:n:n]
+	s.free = s.free[n:]
+	return out
+}

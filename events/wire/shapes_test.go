@@ -1,0 +1,245 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/hex"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// obj is a map with its keys in the order given, repeats included.
+type obj []any
+
+func (o obj) EncodeMsgpack(enc *msgpack.Encoder) error {
+	if err := enc.EncodeMapLen(len(o) / 2); err != nil {
+		return err
+	}
+	for _, v := range o {
+		if err := enc.Encode(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type arr = []any
+
+// raw inserts bytes given as hex.
+func raw(s string) msgpack.RawMessage {
+	p, err := hex.DecodeString(s)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func pack(t testing.TB, v any) []byte {
+	t.Helper()
+	var w bytes.Buffer
+	enc := msgpack.NewEncoder(&w)
+	enc.UseCompactInts(true)
+	if err := enc.Encode(v); err != nil {
+		t.Fatal(err)
+	}
+	return w.Bytes()
+}
+
+// decodeOne decodes a batch of the event between two clears and returns the
+// lines that are not theirs, so that every case also shows that siblings live.
+func decodeOne(t testing.TB, ev any) string {
+	t.Helper()
+	clear := arr{"AllBlocksCleared"}
+	b, err := Decode(pack(t, arr{1.5, arr{clear, ev, clear}, 0}), DefaultLimits)
+	if err != nil {
+		t.Fatalf("%v: %v", ev, err)
+	}
+	lines := strings.Split(render(b), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("%v: not every element is accounted for:\n%s", ev, render(b))
+	}
+	if b.Dropped != nil {
+		lines = append(lines[:1], lines[3], lines[1], lines[2])
+	} else {
+		lines = append(lines[:1], lines[2], lines[1], lines[3])
+	}
+	if lines[0] != "batch time=1.5 rank=0" || lines[2] != "cleared" || lines[3] != "cleared" {
+		t.Fatalf("%v: siblings are lost:\n%s", ev, render(b))
+	}
+	return lines[1]
+}
+
+// stored is a map store with more keys.
+func stored(more ...any) obj {
+	return append(obj{"type", "BlockStored", "block_hashes", arr{1}, "parent_block_hash", nil,
+		"token_ids", arr{7, 8}, "block_size", 2}, more...)
+}
+
+const (
+	bad     = "dropped bad_event=1"
+	unknown = "dropped unknown_type=1"
+	large   = "dropped too_large=1"
+	plain   = "stored 0000000000000001 tokens=7,8 bs=2"
+)
+
+func TestMalformedEvents(t *testing.T) {
+	f := func(ev any, want string) {
+		t.Helper()
+		if got := decodeOne(t, ev); got != want {
+			t.Errorf("%v:\ngot  %s\nwant %s", ev, got, want)
+		}
+	}
+	// No event at all.
+	f(arr{}, bad)
+	f(obj{}, bad)
+	f(nil, bad)
+	f(7, bad)
+	f("BlockStored", bad)
+	f(1.5, bad)
+	f(raw("d6ff00000000"), bad)
+	f(raw("c403010203"), bad)
+
+	// Tags.
+	f(arr{5}, bad)
+	f(arr{nil, arr{1}}, bad)
+	f(arr{arr{"BlockStored"}}, bad)
+	f(arr{[]byte("AllBlocksCleared")}, bad)
+	f(obj{"block_hashes", arr{1}}, bad)
+	f(obj{"type", 7}, bad)
+	f(obj{"type", nil, "block_hashes", arr{1}}, bad)
+	f(obj{"type", "BlockStored", 7, 8, "block_hashes", arr{1}}, bad)
+	f(obj{nil, 1, "type", "AllBlocksCleared"}, bad)
+	f(arr{"BlockInactive", arr{1}}, unknown)
+	f(arr{"blockstored", arr{1}, nil, arr{1}, 1}, unknown)
+	f(obj{"type", "BlockUpdated", "block_hashes", "of another kind"}, unknown)
+	f(obj{"event_type", "promoted", "seq_hashes", arr{1}}, unknown)
+	f(obj{"type", "BlockStored", "event_type", "promoted", "seq_hashes", arr{1}}, unknown)
+	f(obj{"type", "BlockStored", "event_type", "removed", "seq_hashes", arr{1}}, bad)
+	f(arr{"BlockStoreEvent", "key", arr{arr{"a"}}, 0, 16, arr{1}, nil, arr{1}}, unknown)
+	f(arr{"BlockUpdateEvent", "key"}, unknown)
+	f(arr{"RemoveAllEvent"}, unknown)
+
+	// Too few elements, no hashes.
+	f(arr{"BlockStored"}, bad)
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}}, bad)
+	f(arr{"BlockRemoved"}, bad)
+	f(obj{"type", "BlockStored", "token_ids", arr{1}}, bad)
+	f(obj{"type", "BlockRemoved"}, bad)
+	f(obj{"event_type", "removed", "base_block_idx", 1}, bad)
+
+	// Hashes.
+	f(arr{"BlockStored", "ab", nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockStored", 1, nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockStored", arr{1.0}, nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockStored", arr{float32(1)}, nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockStored", arr{[]byte{}}, nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockStored", arr{""}, nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockStored", arr{nil}, nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockStored", arr{true}, nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockStored", arr{1, arr{2}}, nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockStored", arr{obj{"h", 1}}, nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockStored", arr{raw("d6ff00000000")}, nil, arr{7, 8}, 2}, bad)
+	f(arr{"BlockRemoved", arr{1.0}}, bad)
+	f(stored("block_hashes", obj{}), bad)
+	f(stored("parent_block_hash", 1.0), bad)
+	f(stored("parent_block_hash", []byte{}), bad)
+	f(stored("parent_block_hash", arr{1}), bad)
+	f(obj{"type", "BlockRemoved", "block_hashes", arr{1, 2}, "remaining_copy_counts", arr{1}}, bad)
+	f(obj{"type", "BlockRemoved", "block_hashes", arr{1}, "remaining_copy_counts", arr{-1}}, bad)
+
+	// Scalars.
+	f(stored("token_ids", "7,8"), bad)
+	f(stored("token_ids", []byte{7, 0, 0, 0}), bad)
+	f(stored("token_ids", 7), bad)
+	f(stored("block_size", -1), bad)
+	f(stored("block_size", 16.0), bad)
+	f(stored("block_size", uint64(1)<<40), bad)
+	f(stored("medium", 7), bad)
+	f(stored("medium", raw("a2ff00")), bad)
+	f(stored("lora_name", false), bad)
+	f(stored("group_idx", -1), bad)
+	f(stored("group_idx", "0"), bad)
+	f(stored("kv_cache_spec_kind", 1), bad)
+	f(stored("cache_salt", 42), bad)
+	f(stored("metadata", "x"), bad)
+	f(stored("metadata", obj{7, 8}), bad)
+	f(stored("extra_keys", "text"), bad)
+	f(stored("extra_keys", arr{"text"}), bad)
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, 7}, bad)
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, 7}, bad)
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, nil, "x"}, bad)
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, nil, nil, "x"}, bad)
+	f(obj{"event_type", "stored", "seq_hashes", arr{1}, "event_id", "x"}, bad)
+	f(obj{"event_type", "stored", "seq_hashes", arr{1}, "dp_rank", "0"}, bad)
+	f(obj{"event_type", "stored", "seq_hashes", arr{1}, "tenant_id", 7}, bad)
+	f(obj{"event_type", "stored", "seq_hashes", arr{1}, "base_block_idx", -1}, bad)
+}
+
+func TestTolerated(t *testing.T) {
+	f := func(ev any, want string) {
+		t.Helper()
+		if got := decodeOne(t, ev); got != want {
+			t.Errorf("%v:\ngot  %s\nwant %s", ev, got, want)
+		}
+	}
+	f(stored(), plain)
+
+	// Every length of the arrays, and what later builds may append.
+	array := arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2}
+	f(array, plain)
+	for _, v := range []any{3, nil, nil, nil, nil, nil, nil, nil, "future", arr{arr{}}, obj{"a", 1}} {
+		array = append(array, v)
+		f(array, plain)
+	}
+	full := arr{"BlockStored", arr{1}, 5, arr{7, 8}, 2, 3, "CPU", "ad", arr{nil}, 4, "mamba", 128}
+	f(full, `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba lora="ad"`)
+	f(append(full, "REMOTE", "x"), `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba lora="ad" locality=REMOTE`)
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, "GPU", arr{"part"}, nil, arr{nil}, 4, "mamba"}, plain+` medium="GPU" group=4 kind=mamba`)
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, obj{"session_id", "s", "cache_salt", nil}}, plain)
+	f(arr{"BlockRemoved", arr{1}}, "removed 0000000000000001")
+	f(arr{"BlockRemoved", arr{1}, "disk", 2, "future", arr{}}, `removed 0000000000000001 medium="disk" group=2`)
+	f(arr{"BlockRemoved", nil}, "removed")
+	f(arr{"AllBlocksCleared", nil, arr{1}}, "cleared")
+
+	// Hashes of every width and sort; 0 is one.
+	f(obj{"type", "BlockRemoved", "block_hashes", arr{
+		0, 127, 128, 1 << 15, 1 << 31, uint64(1) << 63, uint64(math.MaxUint64), -1, -33, -1 << 15, -1 << 31, math.MinInt64,
+		raw("d005"), raw("d300000000000000ff"),
+	}}, "removed 0000000000000000 000000000000007f 0000000000000080 0000000000008000 0000000080000000 8000000000000000 ffffffffffffffff"+
+		" ffffffffffffffff ffffffffffffffdf ffffffffffff8000 ffffffff80000000 8000000000000000 0000000000000005 00000000000000ff")
+	f(arr{"BlockRemoved", arr{[]byte{1, 2, 3}, []byte{1, 2, 3, 4, 5, 6, 7, 8}, []byte{9, 1, 2, 3, 4, 5, 6, 7, 8}, raw("a3fffe00")}},
+		"removed 0000000000010203 0102030405060708 0102030405060708 0000000000fffe00")
+	f(stored("parent_block_hash", 0), "stored 0000000000000001 parent=0000000000000000 tokens=7,8 bs=2")
+	f(stored("parent_block_hash", -2), "stored 0000000000000001 parent=fffffffffffffffe tokens=7,8 bs=2")
+	f(stored("block_hashes", nil), "stored tokens=7,8 bs=2")
+
+	// Tokens.
+	f(stored("token_ids", arr{0, 255, 256, 65536, uint32(math.MaxUint32), -1, math.MinInt32}),
+		"stored 0000000000000001 tokens=0,255,256,65536,4294967295,4294967295,2147483648 bs=2")
+	f(stored("token_ids", arr{1, "x"}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{"x", arr{arr{}}}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{1, uint64(1) << 32}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{1, math.MinInt32 - 1}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{1.0}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{nil}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{arr{1, 2}}), "stored 0000000000000001 tokens=1,2 bigram bs=2")
+	f(stored("token_ids", arr{arr{1, 2}, arr{2, 300}, arr{300, 70000}}), "stored 0000000000000001 tokens=1,2,300,70000 bigram bs=2")
+	f(stored("token_ids", arr{arr{1, 2}, arr{3, 4}}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{arr{1, 2}, 3}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{1, arr{1, 2}}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{arr{1, 2, 3}}), "stored 0000000000000001 bs=2")
+	f(stored("token_ids", arr{arr{1, "x"}}), "stored 0000000000000001 bs=2")
+
+	// Keys: any order, unknown ones of any shape, the last of a repeated one.
+	f(obj{"block_size", 2, "token_ids", arr{7, 8}, "block_hashes", arr{1}, "type", "BlockStored"}, plain)
+	f(stored("future", obj{7, arr{obj{nil, 1.5}}}, "", nil, "x", raw("c70501aabbccddee"), "y", raw("d8010102030405060708090a0b0c0d0e0f10")), plain)
+	f(stored("block_hashes", arr{2, 3}, "parent_block_hash", 9, "parent_block_hash", nil, "token_ids", nil), "stored 0000000000000002 0000000000000003 bs=2")
+	f(stored("medium", nil, "lora_name", nil, "group_idx", nil, "block_size", nil), "stored 0000000000000001 tokens=7,8")
+	f(stored("medium", "", "lora_name", ""), plain+` lora=""`)
+	f(obj{"type", "BlockRemoved", "block_hashes", arr{1}, "token_ids", arr{1}, "parent_block_hash", 4}, "removed 0000000000000001")
+	f(obj{"type", "AllBlocksCleared", "medium", "CPU", "block_hashes", arr{1}}, `cleared medium="CPU"`)
+	f(stored("seq_hashes", arr{5}, "parent_hash", 6), "stored 0000000000000001 parent=0000000000000006 tokens=7,8 bs=2")
+}

@@ -1,0 +1,274 @@
+// Package wire turns one msgpack payload into an events.Batch.
+//
+//	payload: [ts, [event, event, ...], dp_rank]     or the same three as a map
+//	                 |
+//	          array  |  map                          chosen by each event's own
+//	        +--------+--------+                      first byte, never by
+//	        v                 v                      configuration
+//	    array.go         mapform.go  --keys it       vLLM, SGLang, TensorRT-LLM,
+//	    vLLM, SGLang,         |        lacks-->      LMCache, llm-d ...
+//	    llm-d fs              |      standard.go     standardized events and
+//	        |                 |           |          the Mooncake master
+//	        +-------> form <--+-----------+
+//	                    |
+//	               event.go: finish, salt.go         one events.Event
+//
+// Invariants:
+//
+//  1. An error means the payload is not one complete batch, or is over a limit
+//     of the whole message; nothing of it is returned. Whatever is wrong inside
+//     one event costs that event: it is skipped to its exact end and counted in
+//     Batch.Dropped, its siblings stay.
+//  2. len(Batch.Events) plus all of Batch.Dropped is the number of elements the
+//     event list has on the wire.
+//  3. A header is believed only as far as bytes are there: every announced
+//     element takes at least one byte, so memory is bounded by the payload.
+//  4. Nothing returned points into the payload. Events of one batch may share
+//     backing arrays and name pointers with each other; both are read-only.
+//  5. Nesting costs no stack: unknown values are skipped by a loop.
+//
+// Decode keeps no state between calls and is safe for concurrent use. Its cost
+// is one pass over the bytes (a dropped event is read twice, extra keys of a
+// chain's first block too) and a constant number of allocations per batch of
+// like events, none per block.
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"kvconductor/events"
+)
+
+// Limits bound what one payload may make the decoder do. A field that is zero
+// or less stands for its value in DefaultLimits.
+type Limits struct {
+	// MaxPayload is in bytes. A larger payload fails unread.
+	MaxPayload int
+	// MaxEvents is elements of the event list; more fail the payload.
+	MaxEvents int
+	// MaxHashes and MaxTokens are per event; an event with more is dropped.
+	MaxHashes int
+	MaxTokens int
+	// MaxDepth is levels of arrays and maps inside one value that the decoder
+	// does not know and steps over, at most 32. An event that has a deeper one
+	// is dropped; so is the payload if the value is none of its events.
+	MaxDepth int
+}
+
+// DefaultLimits let every known publisher pass at its worst and stop the rest.
+var DefaultLimits = Limits{
+	// 16-token blocks take about 100 bytes, so this is 300,000 of them: more
+	// than the device and host caches of one rank hold together.
+	MaxPayload: 32 << 20,
+	// A scheduler step of 64k tokens evicts at most 4,096 blocks of 16, one
+	// event each; the Mooncake master queues 65,536 events in all.
+	MaxEvents: 1 << 16,
+	// A prompt of a million tokens at SGLang's smallest page, one token.
+	MaxHashes: 1 << 20,
+	// Twice that prompt: sparse stores span tokens of blocks they leave out.
+	MaxTokens: 2 << 20,
+	// Multimodal keys, the deepest value publishers send, have three levels.
+	MaxDepth: 16,
+}
+
+// filled replaces unset limits and caps the depth at what skip can track.
+func (l Limits) filled() Limits {
+	set := func(v *int, def int) {
+		if *v <= 0 {
+			*v = def
+		}
+	}
+	set(&l.MaxPayload, DefaultLimits.MaxPayload)
+	set(&l.MaxEvents, DefaultLimits.MaxEvents)
+	set(&l.MaxHashes, DefaultLimits.MaxHashes)
+	set(&l.MaxTokens, DefaultLimits.MaxTokens)
+	set(&l.MaxDepth, DefaultLimits.MaxDepth)
+	l.MaxDepth = min(l.MaxDepth, depthCap)
+	return l
+}
+
+// Error says why a payload is no batch.
+type Error struct {
+	// Reason is events.BadPayload or events.TooLarge.
+	Reason events.Reason
+	// Offset is the byte at which decoding stopped.
+	Offset int
+	what   string
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("cannot decode batch at byte %d: %s", e.Offset, e.what)
+}
+
+// ReasonOf classifies an error of Decode: events.BadPayload or events.TooLarge,
+// "" for nil.
+func ReasonOf(err error) events.Reason {
+	var e *Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &e):
+		return e.Reason
+	}
+	return events.BadPayload
+}
+
+// Decode reads payload as one batch. The error, if any, is an *Error. The
+// payload is not retained.
+func Decode(payload []byte, lim Limits) (events.Batch, error) {
+	d := decoder{cursor: cursor{b: payload}, lim: lim.filled()}
+	d.maxDepth = d.lim.MaxDepth
+	b := events.Batch{Rank: -1}
+	if len(payload) > d.lim.MaxPayload {
+		d.fail(events.TooLarge, "payload of %d bytes is over the limit of %d", len(payload), d.lim.MaxPayload)
+		return events.Batch{}, d.err
+	}
+	switch k, n := d.head(); k {
+	case kArray:
+		d.batchArray(&b, int(n))
+	case kMap:
+		d.batchMap(&b, int(n))
+	default:
+		d.fail(events.BadPayload, "a batch is an array or a map, not %s", k)
+	}
+	if d.err == nil && d.rest() > 0 {
+		d.fail(events.BadPayload, "%d trailing bytes", d.rest())
+	}
+	if d.err != nil {
+		return events.Batch{}, d.err
+	}
+	return b, nil
+}
+
+// batchArray reads [ts, events], [ts, events, rank] and whatever later builds
+// append.
+func (d *decoder) batchArray(b *events.Batch, n int) {
+	if n < 2 {
+		d.fail(events.BadPayload, "a batch has at least 2 elements, not %d", n)
+		return
+	}
+	d.batchTime(b)
+	d.batchEvents(b)
+	if n > 2 {
+		d.batchRank(b)
+	}
+	for range n - 3 {
+		d.batchIgnore()
+	}
+}
+
+// batchMap reads the same three under their names, in any order.
+func (d *decoder) batchMap(b *events.Batch, n int) {
+	seen := false
+	for range n {
+		k, size := d.head()
+		if k != kStr {
+			d.fail(events.BadPayload, "a key of the batch is %s, not a str", k)
+			return
+		}
+		switch string(d.take(size)) {
+		case "ts":
+			d.batchTime(b)
+		case "events":
+			if seen {
+				d.fail(events.BadPayload, "the batch has two event lists")
+				return
+			}
+			seen = true
+			d.batchEvents(b)
+		case "data_parallel_rank", "attn_dp_rank", "dp_rank":
+			d.batchRank(b)
+		default:
+			d.batchIgnore()
+		}
+		if d.err != nil {
+			return
+		}
+	}
+	if !seen {
+		d.fail(events.BadPayload, "the batch has no event list")
+	}
+}
+
+// batchTime reads seconds as a float or milliseconds as an integer (Mooncake
+// master). The value is informational, so NaN and infinities become 0: they
+// have no place in an answer.
+func (d *decoder) batchTime(b *events.Batch) {
+	switch k, n := d.head(); k {
+	case kFloat:
+		b.Time = math.Float64frombits(n)
+		if math.IsNaN(b.Time) || math.IsInf(b.Time, 0) {
+			b.Time = 0
+		}
+	case kUint:
+		b.Time = float64(n) / 1000
+	case kInt:
+		b.Time = float64(int64(n)) / 1000
+	case kNil:
+		b.Time = 0
+	default:
+		d.fail(events.BadPayload, "the batch's time is %s, not a number", k)
+	}
+}
+
+// batchRank reads a data-parallel rank; nil and negative numbers mean none. A
+// rank of another type fails the batch: its blocks could not be attributed.
+func (d *decoder) batchRank(b *events.Batch) {
+	switch k, n := d.head(); {
+	case k == kUint && n <= math.MaxInt32:
+		b.Rank = int(n)
+	case k == kNil || k == kInt:
+		b.Rank = -1
+	default:
+		d.fail(events.BadPayload, "the batch's rank is %s, not a small integer or nil", k)
+	}
+}
+
+// batchIgnore steps over one value that belongs to no event.
+func (d *decoder) batchIgnore() {
+	if d.deep = false; d.ignore() != "" {
+		d.fail(events.TooLarge, "a value is nested deeper than %d", d.lim.MaxDepth)
+	}
+}
+
+// minEvent is the shortest event that decodes, in bytes: ["BlockRemoved", []].
+const minEvent = 15
+
+// batchEvents reads the event list; nil is an empty one.
+func (d *decoder) batchEvents(b *events.Batch) {
+	k, size := d.head()
+	n := int(size)
+	switch {
+	case k == kNil:
+		return
+	case k != kArray:
+		d.fail(events.BadPayload, "the event list is %s, not an array", k)
+		return
+	case n > d.lim.MaxEvents:
+		d.fail(events.TooLarge, "%d events are over the limit of %d", n, d.lim.MaxEvents)
+		return
+	case n == 0:
+		return
+	}
+	// A slot for each event that fits into the bytes, one to try the next in.
+	list := make([]events.Event, min(n, d.rest()/minEvent+1))
+	good := 0
+	for i := range n {
+		d.siblings = n - i - 1
+		ev := &list[good]
+		ev.Group, ev.BaseBlock = -1, -1
+		why := d.event(ev)
+		if d.err != nil {
+			return
+		}
+		if why == "" {
+			good++
+			continue
+		}
+		*ev = events.Event{}
+		b.Drop(why, 1)
+	}
+	b.Events = list[:good]
+}

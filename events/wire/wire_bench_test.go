@@ -1,0 +1,87 @@
+package wire
+
+import (
+	"fmt"
+	"testing"
+)
+
+// bigStore is a vLLM 0.31 store of n 16-token blocks.
+func bigStore(n int) obj {
+	hashes, tokens, extra := arr{}, arr{}, arr{}
+	for i := range n {
+		hashes = append(hashes, 0x9e3779b97f4a7c15*uint64(i+1))
+		extra = append(extra, nil)
+	}
+	for i := range 16 * n {
+		tokens = append(tokens, i*7919%151936)
+	}
+	return obj{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", uint64(1) << 63, "token_ids", tokens, "block_size", 16,
+		"lora_id", nil, "medium", "GPU", "lora_name", "adapter-A", "extra_keys", extra, "group_idx", 0, "kv_cache_spec_kind", "full_attention"}
+}
+
+// storm is a batch of n events: half one-block stores, half removals, as a full
+// cache under load publishes.
+func storm(n int) arr {
+	list := arr{}
+	for i := range n {
+		if i%2 == 0 {
+			list = append(list, bigStore(1))
+		} else {
+			list = append(list, obj{"type", "BlockRemoved", "block_hashes", arr{0xd1b54a32d192ed03 * uint64(i)}, "medium", "GPU", "group_idx", 0})
+		}
+	}
+	return arr{1.5, list, 0}
+}
+
+func bench(b *testing.B, p []byte, blocks int) {
+	b.SetBytes(int64(len(p)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Decode(p, DefaultLimits); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(blocks)*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
+}
+
+func BenchmarkDecode(b *testing.B) {
+	for _, n := range []int{1, 16, 64, 1024} {
+		b.Run(fmt.Sprintf("map/blocks=%d", n), func(b *testing.B) { bench(b, pack(b, arr{1.5, arr{bigStore(n)}, 0}), n) })
+	}
+	array := func(n int) arr {
+		o := bigStore(n)
+		return arr{o[1], o[3], o[5], o[7], 16, nil, "GPU", "adapter-A", o[17], 0, "full_attention", nil}
+	}
+	b.Run("array/blocks=64", func(b *testing.B) { bench(b, pack(b, arr{1.5, arr{array(64)}, 0}), 64) })
+	b.Run("map/events=256", func(b *testing.B) { bench(b, pack(b, storm(256)), 256) })
+	b.Run("removals/events=256", func(b *testing.B) {
+		list := arr{}
+		for i := range 256 {
+			list = append(list, arr{"BlockRemoved", arr{uint64(i) << 40}, "GPU", 0})
+		}
+		bench(b, pack(b, arr{1.5, list, 0}), 256)
+	})
+}
+
+// Blocks cost no allocation, and events alike none beyond their share of chunks.
+func TestAllocations(t *testing.T) {
+	f := func(batch any, most float64) {
+		t.Helper()
+		p := pack(t, batch)
+		got := testing.AllocsPerRun(50, func() {
+			if _, err := Decode(p, DefaultLimits); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if got > most {
+			t.Errorf("%d bytes: %v allocations, want at most %v", len(p), got, most)
+		}
+	}
+	// The event list, hashes, tokens, and the adapter's name with its pointer.
+	f(arr{1.5, arr{bigStore(1)}, 0}, 5)
+	f(arr{1.5, arr{bigStore(64)}, 0}, 5)
+	f(arr{1.5, arr{bigStore(5000)}, 0}, 5)
+	f(storm(256), 8)
+	f(storm(2), 8)
+	f(arr{1.5, arr{}, 0}, 0)
+}
