@@ -1,0 +1,220 @@
+package tiers
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"testing"
+	"time"
+)
+
+// naive computes a row block by block from the definitions.
+func naive(owners []Owner, held [][]int, blocks int, in Instance) Row {
+	serves := func(o Owner) bool {
+		return o.Instance == Pool && (o.Serves == nil || slices.Contains(o.Serves, in.ID))
+	}
+	on := func(b int, yes func(Owner) bool) bool {
+		for i, o := range owners {
+			if slices.Contains(held[i], b) && yes(o) {
+				return true
+			}
+		}
+		return false
+	}
+	var row Row
+	for row.Longest < blocks && on(row.Longest, func(o Owner) bool { return o.Instance == in.ID || serves(o) }) {
+		row.Longest++
+	}
+	counts := map[string]int{}
+	blocksOf := map[int32]int{}
+	for _, r := range in.Ranks {
+		blocksOf[r] = 0
+	}
+	for b := range row.Longest {
+		media, ranks := map[string]bool{}, map[int32]bool{}
+		for i, o := range owners {
+			if slices.Contains(held[i], b) {
+				if o.Instance == in.ID || serves(o) {
+					media[o.Medium.Name] = true
+				}
+				if o.Instance == in.ID {
+					ranks[o.Rank] = true
+				}
+			}
+		}
+		for m := range media {
+			counts[m]++
+		}
+		for r := range ranks {
+			blocksOf[r]++
+		}
+	}
+	var further []string
+	for m := range counts {
+		if m != "GPU" && m != "CPU" && m != "DISK" {
+			further = append(further, m)
+		}
+	}
+	sort.Strings(further)
+	for _, m := range append([]string{"GPU", "CPU", "DISK"}, further...) {
+		row.Media = append(row.Media, MediumCount{m, counts[m]})
+	}
+	for r, n := range blocksOf {
+		at := 0
+		walk := func(tier Tier) int {
+			for at < blocks && on(at, func(o Owner) bool {
+				own := o.Instance == in.ID && o.Rank == r
+				return o.Medium.Tier == tier && (own || tier != Device && serves(o))
+			}) {
+				at++
+			}
+			return at
+		}
+		row.Ranks = append(row.Ranks, Rank{r, n, walk(Device), walk(Host), walk(Disk), walk(External)})
+	}
+	slices.SortFunc(row.Ranks, func(a, b Rank) int { return int(a.Rank) - int(b.Rank) })
+	return row
+}
+
+func randomScene(rng *rand.Rand) (owners []Owner, held [][]int, instances []Instance, blocks int) {
+	media := []string{"gpu", "gpu", "cpu", "cpu", "disk", "remote", "tape", "attic"}
+	blocks = 1 + rng.IntN(12)
+	for id := range int32(1 + rng.IntN(4)) {
+		in := Instance{ID: id * 3}
+		for range rng.IntN(4) {
+			if r := int32(rng.IntN(5) - 1); !slices.Contains(in.Ranks, r) {
+				in.Ranks = append(in.Ranks, r)
+			}
+		}
+		instances = append(instances, in)
+	}
+	for range rng.IntN(12) {
+		o := Owner{Rank: int32(rng.IntN(5) - 1), Medium: Parse(media[rng.IntN(len(media))])}
+		switch rng.IntN(5) {
+		case 0:
+			o.Instance = Pool
+			if rng.IntN(2) == 0 {
+				o.Serves = []int32{}
+				for range rng.IntN(3) {
+					o.Serves = append(o.Serves, int32(rng.IntN(5))*3)
+				}
+			}
+		case 1:
+			o.Instance = int32(rng.IntN(14)) - 2
+		default:
+			o.Instance = instances[rng.IntN(len(instances))].ID
+		}
+		// Mostly a prefix, sometimes with a hole, sometimes any subset.
+		var blocksHeld []int
+		end, hole := rng.IntN(blocks+1), rng.IntN(2*blocks)
+		for b := range blocks {
+			if b < end && b != hole || rng.IntN(4) == 0 {
+				blocksHeld = append(blocksHeld, b)
+			}
+		}
+		owners, held = append(owners, o), append(held, blocksHeld)
+	}
+	return owners, held, instances, blocks
+}
+
+func TestFoldModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	var f Folder // one folder for all scenes: nothing may leak from one to the next
+	for i := range 8000 {
+		owners, held, instances, blocks := randomScene(rng)
+		runs := runsOf(held, blocks)
+		// Splitting a run and empty runs change nothing.
+		if len(runs) > 0 && rng.IntN(3) == 0 {
+			k := rng.IntN(len(runs))
+			n := runs[k].Blocks
+			cut := rng.IntN(n + 1)
+			runs[k].Blocks = cut
+			runs = slices.Insert(runs, k+1, Run{runs[k].Owners, n - cut})
+		}
+		rows := f.Fold(runs, owners, instances)
+		for j, in := range instances {
+			want := naive(owners, held, blocks, in)
+			if rows[j].Longest != want.Longest || !slices.Equal(rows[j].Media, want.Media) || !slices.Equal(rows[j].Ranks, want.Ranks) {
+				t.Fatalf("seed %d scene %d instance %d\n got %+v\nwant %+v\nowners %+v\nheld %v", seed, i, in.ID, rows[j], want, owners, held)
+			}
+			for _, r := range rows[j].Ranks {
+				if r.Device > r.Host || r.Host > r.Disk || r.Disk > r.External || r.External > rows[j].Longest {
+					t.Fatalf("seed %d scene %d: boundaries out of order: %+v", seed, i, rows[j])
+				}
+			}
+		}
+		if again := new(Folder).Fold(runs, owners, instances); !sameRows(again, rows) {
+			t.Fatalf("seed %d scene %d: a used folder and a new one differ", seed, i)
+		}
+	}
+}
+
+func sameRows(a, b []Row) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].Longest != b[i].Longest || !slices.Equal(a[i].Media, b[i].Media) || !slices.Equal(a[i].Ranks, b[i].Ranks) {
+			return false
+		}
+	}
+	return true
+}
+
+// bigScene: instances with ranks on three media, prefixes of different length,
+// and one pool; about the worst a query sees.
+func bigScene(instances, ranks, runs int) ([]Run, []Owner, []Instance) {
+	var owners []Owner
+	var ins []Instance
+	rs := make([]Run, runs)
+	for k := range rs {
+		rs[k].Blocks = 8
+	}
+	add := func(o Owner, upTo int) {
+		for k := range upTo {
+			rs[k].Owners = append(rs[k].Owners, uint32(len(owners)))
+		}
+		owners = append(owners, o)
+	}
+	for i := range instances {
+		in := Instance{ID: int32(i)}
+		for r := range ranks {
+			in.Ranks = append(in.Ranks, int32(r))
+			for m, medium := range []string{"gpu", "cpu", "disk"} {
+				add(Owner{Instance: int32(i), Rank: int32(r), Medium: Parse(medium)}, (i+r+m*5)%runs)
+			}
+		}
+		ins = append(ins, in)
+	}
+	add(Owner{Instance: Pool, Rank: -1, Medium: Parse("cpu")}, runs/2)
+	return rs, owners, ins
+}
+
+func TestFoldAllocates(t *testing.T) {
+	runs, owners, instances := bigScene(64, 2, 24)
+	owners[5].Medium = Parse("tape")
+	owners[9].Medium = Parse("attic")
+	var f Folder
+	f.Fold(runs, owners, instances)
+	if n := testing.AllocsPerRun(20, func() { f.Fold(runs, owners, instances) }); n != 0 {
+		t.Errorf("a warm folder allocates %v times", n)
+	}
+}
+
+func BenchmarkFold(b *testing.B) {
+	f := func(name string, instances, ranks, runs int) {
+		b.Run(name, func(b *testing.B) {
+			rs, owners, ins := bigScene(instances, ranks, runs)
+			var f Folder
+			b.ReportAllocs()
+			for b.Loop() {
+				f.Fold(rs, owners, ins)
+			}
+		})
+	}
+	f("16x1/runs=8", 16, 1, 8)
+	f("128x1/runs=24", 128, 1, 24)
+	f("512x4/runs=32", 512, 4, 32)
+}

@@ -1,0 +1,110 @@
+// Package tiers names the media a KV block can live on and folds what an index
+// found for a prompt into the numbers answers carry.
+//
+//	"cpu_pinned" --Parse--> Medium{Host, "CPU"}
+//
+//	runs   [ 0 1 2 | 3 4 | 5 6 7 8 ]   consecutive blocks with the same owners
+//	owners   a,b     b     b,p         a, b: (instance, rank, medium); p: a pool
+//	   |
+//	   +--Fold--> one Row per instance: longest prefix, tokens per medium,
+//	              tokens per rank, and the cascade of every rank
+//
+// The numbers, for one instance I and a chain of blocks:
+//
+//  1. Longest is the contiguous prefix in which each block is on some medium of
+//     some rank of I, or in a pool that serves I.
+//  2. Media counts the blocks of that prefix present on a medium, whoever of I
+//     or its pools holds them. A medium may have holes, so its count is no prefix.
+//  3. Rank.Blocks counts the blocks of that prefix a rank holds itself, on any
+//     medium. Pools are nobody's rank.
+//  4. Rank.Device, Host, Disk, External are the cascade: a cursor starts at
+//     block 0 and walks the rank's own device blocks, then host blocks, disk
+//     blocks and external blocks of the rank itself or of a serving pool. It
+//     never returns to a tier it left, so Device <= Host <= Disk <= External
+//     <= Longest.
+//
+// All numbers are blocks; the caller multiplies by the block size.
+//
+// Concurrency: Parse is pure. A Folder holds buffers and serves one goroutine at
+// a time; the rows it returns are valid until its next Fold.
+//
+// Cost: Fold is one pass over the runs. Neighbouring runs are compared owner by
+// owner; an owner that comes or goes costs its row one settlement (media and
+// ranks of that row), one that stays costs nothing more. A warm Folder does not
+// allocate.
+package tiers
+
+import "strings"
+
+// Tier is the class of a medium, fastest first.
+type Tier uint8
+
+const (
+	Device   Tier = iota // G1: memory of the accelerator
+	Host                 // G2: memory of the host
+	Disk                 // G3: local or shared storage
+	External             // G4: reached over a network, no storage named
+	Other                // a medium this table does not know
+)
+
+// String returns the lower-case name of the tier.
+func (t Tier) String() string {
+	switch t {
+	case Device:
+		return "device"
+	case Host:
+		return "host"
+	case Disk:
+		return "disk"
+	case External:
+		return "external"
+	}
+	return "other"
+}
+
+// Names of the known media, as keys in answers.
+const (
+	NameDevice   = "GPU"
+	NameHost     = "CPU"
+	NameDisk     = "DISK"
+	NameExternal = "EXTERNAL"
+)
+
+// Medium is where a block lives: its tier, and the key under which answers
+// report it. Media of one known tier share one name.
+type Medium struct {
+	Tier Tier
+	Name string
+}
+
+// longest known spelling, in bytes
+const maxSpelling = len("SHARED_STORAGE")
+
+// Parse maps the medium string of an event to a Medium, ignoring case. The empty
+// string is the device: publishers that name no medium know only that one. A
+// string of no known publisher is Other under its own upper-cased name; it is
+// never taken for a device. Known spellings do not allocate.
+func Parse(raw string) Medium {
+	if len(raw) > maxSpelling {
+		return Medium{Other, strings.ToUpper(raw)}
+	}
+	var buf [maxSpelling]byte
+	for i := 0; i < len(raw); i++ {
+		c := raw[i]
+		if 'a' <= c && c <= 'z' {
+			c -= 'a' - 'A'
+		}
+		buf[i] = c
+	}
+	switch string(buf[:len(raw)]) {
+	case "", "GPU", "DEVICE":
+		return Medium{Device, NameDevice}
+	case "CPU", "CPU_PINNED", "CPU_TIER1", "HOST", "HOST_PINNED":
+		return Medium{Host, NameHost}
+	case "DISK", "FS", "OBJ", "STORAGE", "SHARED_STORAGE", "CPU_TIER2", "NVME":
+		return Medium{Disk, NameDisk}
+	case "EXTERNAL", "NETWORK", "REMOTE", "SHARED":
+		return Medium{External, NameExternal}
+	}
+	return Medium{Other, strings.ToUpper(raw)}
+}
