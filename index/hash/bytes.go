@@ -1,0 +1,34 @@
+package hash
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"github.com/zeebo/xxh3"
+)
+
+// littleEndian is true where a token slice already has the bytes to be hashed.
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+// view returns the memory of tokens as bytes. It is only read, and only while
+// tokens is alive.
+func view(tokens []uint32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
+}
+
+// stackTokens is how many tokens localCopied converts without the heap; block
+// sizes beyond it are rare.
+const stackTokens = 256
+
+// localCopied is Local for hosts of any byte order: it hashes a converted copy.
+func localCopied(tokens []uint32, seed uint64) uint64 {
+	var buf [4 * stackTokens]byte
+	b := buf[:0]
+	if len(tokens) > stackTokens {
+		b = make([]byte, 0, 4*len(tokens))
+	}
+	for _, t := range tokens {
+		b = binary.LittleEndian.AppendUint32(b, t)
+	}
+	return xxh3.HashSeed(b, seed)
+}

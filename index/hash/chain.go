@@ -1,0 +1,41 @@
+package hash
+
+// Chain computes the sequence hashes of one prompt when they are asked for: a
+// prompt whose first block nobody holds costs one block of hashing. Its zero
+// value is an empty prompt under seed 0. Reset keeps its buffer.
+type Chain struct {
+	scheme Scheme
+	tokens []uint32
+	size   int
+	seq    []uint64 // hashes computed so far
+}
+
+// Reset starts over with a prompt, which must stay unchanged while the chain is
+// in use. Only complete blocks count.
+func (c *Chain) Reset(s Scheme, tokens []uint32, blockSize int) {
+	*c = Chain{scheme: s, tokens: tokens, size: blockSize, seq: c.seq[:0]}
+}
+
+// Len returns the number of blocks.
+func (c *Chain) Len() int {
+	if c.size < 1 {
+		return 0
+	}
+	return len(c.tokens) / c.size
+}
+
+// At returns the sequence hash of block i, 0 <= i < Len(). It computes the hashes
+// up to i that are still missing.
+func (c *Chain) At(i int) uint64 {
+	for n := len(c.seq); n <= i; n++ {
+		l := c.scheme.Local(c.tokens[n*c.size : (n+1)*c.size])
+		if n > 0 {
+			l = c.scheme.Next(c.seq[n-1], l)
+		}
+		c.seq = append(c.seq, l)
+	}
+	return c.seq[i]
+}
+
+// Computed returns how many hashes the prompt has cost so far.
+func (c *Chain) Computed() int { return len(c.seq) }

@@ -1,0 +1,190 @@
+package index
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"kvconductor/index/hash"
+)
+
+// prompts returns chains of local hashes that share beginnings as chats do: half
+// of a prompt continues an earlier one.
+func prompts(n, blocks int) [][]uint64 {
+	rng := rand.New(rand.NewPCG(1, 2))
+	out := make([][]uint64, n)
+	for i := range out {
+		p := make([]uint64, blocks)
+		for j := range p {
+			p[j] = rng.Uint64()
+		}
+		if i > 0 && rng.IntN(2) == 0 {
+			copy(p, out[rng.IntN(i)][:rng.IntN(blocks)])
+		}
+		out[i] = p
+	}
+	return out
+}
+
+// fleet is an index with one owner per source, and each source's own hashes.
+type fleet struct {
+	x      *Index
+	owners []Owner
+	locals [][]uint64
+	chains [][]uint64
+}
+
+func newFleet(workers, n, blocks int) *fleet {
+	f := &fleet{x: New(Options{Scheme: hash.Default()}), locals: prompts(n, blocks)}
+	for range workers {
+		f.owners = append(f.owners, f.x.NewOwner(f.x.NewSource()))
+	}
+	for _, l := range f.locals {
+		f.chains = append(f.chains, hash.Default().Chain(nil, l))
+	}
+	return f
+}
+
+// engine returns worker w's hashes of a prompt.
+func (f *fleet) engine(dst []uint64, w, prompt int) []uint64 {
+	for _, key := range f.chains[prompt] {
+		dst = append(dst, key^uint64(w+1)*0x9e3779b97f4a7c15)
+	}
+	return dst
+}
+
+func (f *fleet) store(buf []uint64, w, prompt int) []uint64 {
+	buf = f.engine(buf[:0], w, prompt)
+	f.x.Store(&Store{Owner: f.owners[w], Engine: buf, Local: f.locals[prompt], Copies: CopySet})
+	return buf
+}
+
+// fill stores each prompt at a few workers.
+func (f *fleet) fill() {
+	rng := rand.New(rand.NewPCG(3, 4))
+	var buf []uint64
+	for p := range f.chains {
+		for range 1 + rng.IntN(4) {
+			buf = f.store(buf, rng.IntN(len(f.owners)), p)
+		}
+	}
+}
+
+var sizes = []struct{ workers, prompts, blocks int }{
+	{16, 2000, 64}, {128, 2000, 256}, {1000, 2000, 256},
+}
+
+func each(b *testing.B, run func(b *testing.B, f *fleet)) {
+	for _, s := range sizes {
+		b.Run(fmt.Sprintf("workers=%d/blocks=%d", s.workers, s.blocks), func(b *testing.B) {
+			f := newFleet(s.workers, s.prompts, s.blocks)
+			f.fill()
+			b.ReportAllocs()
+			b.ResetTimer()
+			run(b, f)
+		})
+	}
+}
+
+func perBlock(b *testing.B, blocks int) {
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(blocks), "ns/block")
+}
+
+// A prompt leaves one worker and appears at another: as much stored as removed.
+func BenchmarkStoreRemove(b *testing.B) {
+	each(b, func(b *testing.B, f *fleet) {
+		var buf []uint64
+		n := 0
+		for i := 0; b.Loop(); i++ {
+			p, w := i%len(f.chains), i%len(f.owners)
+			buf = f.store(buf, w, p)
+			f.x.Remove(f.owners[w], buf, nil, CopySet)
+			n += 2 * len(buf)
+		}
+		perBlock(b, n)
+	})
+}
+
+// The same blocks again, as engines report them after a hit.
+func BenchmarkStoreAgain(b *testing.B) {
+	each(b, func(b *testing.B, f *fleet) {
+		var buf []uint64
+		n := 0
+		for p := range f.chains {
+			buf = f.store(buf, 0, p)
+		}
+		b.ResetTimer()
+		for i := 0; b.Loop(); i++ {
+			buf = f.store(buf, 0, i%len(f.chains))
+			n += len(buf)
+		}
+		perBlock(b, n)
+	})
+}
+
+func BenchmarkMatch(b *testing.B) {
+	each(b, func(b *testing.B, f *fleet) {
+		var m Match
+		n := 0
+		for i := 0; b.Loop(); i++ {
+			c := f.chains[i%len(f.chains)]
+			f.x.Match(c, &m)
+			n += len(c)
+		}
+		perBlock(b, n)
+	})
+}
+
+// A prompt nobody has seen, 8192 tokens: with the lazy chain one block is hashed.
+func BenchmarkMatchMiss(b *testing.B) {
+	f := newFleet(16, 100, 64)
+	f.fill()
+	tokens := make([]uint32, 8192)
+	b.Run("eager", func(b *testing.B) {
+		var m Match
+		var chain []uint64
+		b.ReportAllocs()
+		for b.Loop() {
+			chain = hash.Default().Tokens(chain[:0], tokens, 16)
+			f.x.Match(chain, &m)
+		}
+	})
+	b.Run("lazy", func(b *testing.B) {
+		var m Match
+		var c hash.Chain
+		b.ReportAllocs()
+		for b.Loop() {
+			c.Reset(hash.Default(), tokens, 16)
+			f.x.MatchLazy(&c, &m)
+		}
+	})
+}
+
+// Memory by membership, with every source hashing on its own.
+func BenchmarkBytes(b *testing.B) {
+	each(b, func(b *testing.B, f *fleet) {
+		for b.Loop() {
+			f.x.Stats()
+		}
+		st := f.x.Stats()
+		b.ReportMetric(float64(st.Bytes)/float64(st.Memberships), "B/membership")
+		b.ReportMetric(float64(st.Bytes)/float64(st.Blocks), "B/key")
+		b.ReportMetric(float64(st.Memberships), "memberships")
+	})
+}
+
+func BenchmarkClear(b *testing.B) {
+	each(b, func(b *testing.B, f *fleet) {
+		var buf []uint64
+		n := 0
+		for b.Loop() {
+			b.StopTimer()
+			for p := range 100 {
+				buf = f.store(buf, 0, p)
+			}
+			b.StartTimer()
+			n += f.x.Clear(f.owners[0])
+		}
+		perBlock(b, max(n, 1))
+	})
+}

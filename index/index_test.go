@@ -1,0 +1,464 @@
+package index
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"kvconductor/index/hash"
+)
+
+// lab is one index with the local hashes 1, 2, 3, ... as content; seq(n) is the
+// key of the prefix 1..n.
+type lab struct {
+	t *testing.T
+	x *Index
+}
+
+func newLab(t *testing.T, maxOrphans int) lab {
+	return lab{t, New(Options{Scheme: hash.Default(), MaxOrphans: maxOrphans})}
+}
+
+func seqs(n int) []uint64 {
+	locals := make([]uint64, n)
+	for i := range locals {
+		locals[i] = uint64(i + 1)
+	}
+	return hash.Default().Chain(nil, locals)
+}
+
+// blocks lists engine hashes first..last with an offset, and local hashes first..last.
+func blocks(offset, first, last uint64) (engine, local []uint64) {
+	for i := first; i <= last; i++ {
+		engine, local = append(engine, offset+i), append(local, i)
+	}
+	return engine, local
+}
+
+// store stores blocks first..last, their engine hashes being offset + number,
+// behind the block before.
+func (l lab) store(o Owner, offset, first, last uint64) StoreResult {
+	e := Store{Owner: o, Parent: offset + first - 1, HasParent: first > 1}
+	e.Engine, e.Local = blocks(offset, first, last)
+	return l.x.Store(&e)
+}
+
+// want compares the runs for the prefix 1..n, written "owners x blocks ...".
+func (l lab) want(n int, want string) {
+	l.t.Helper()
+	l.wantChain(seqs(n), want)
+}
+
+func (l lab) wantChain(chain []uint64, want string) {
+	l.t.Helper()
+	var m Match
+	l.x.Match(chain, &m)
+	var out []string
+	for _, r := range m.Runs {
+		out = append(out, fmt.Sprint(r.Owners, "x", r.Blocks))
+	}
+	if got := strings.Join(out, " "); got != want {
+		l.t.Errorf("got %q, want %q", got, want)
+	}
+	if err := l.x.Check(); err != nil {
+		l.t.Error(err)
+	}
+}
+
+func (l lab) equal(got, want any) {
+	l.t.Helper()
+	if got != want {
+		l.t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestStoreAndMatch(t *testing.T) {
+	l := newLab(t, 0)
+	a, b := l.x.NewSource(), l.x.NewSource()
+	gpu, cpu, other := l.x.NewOwner(a), l.x.NewOwner(a), l.x.NewOwner(b)
+	l.equal(l.store(gpu, 100, 1, 4), StoreResult{Added: 4})
+	l.equal(l.store(cpu, 100, 1, 2), StoreResult{Added: 2})
+	l.equal(l.store(other, 500, 1, 3), StoreResult{Added: 3})
+	l.want(6, "[0 1 2]x2 [0 2]x1 [0]x1")
+	l.equal(l.x.Remove(other, []uint64{502, 102}, nil, CopyCount), RemoveResult{Removed: 1, Unknown: 1})
+	l.want(6, "[0 1 2]x1 [0 1]x1 [0 2]x1 [0]x1")
+	l.equal(l.x.Clear(gpu), 4)
+	l.want(6, "[1 2]x1 [1]x1 [2]x1")
+	l.equal(l.x.Blocks(gpu), 0)
+	l.equal(l.x.Knows(a, 101), true)
+	l.equal(l.x.Knows(a, 103), false)
+	l.x.DropSource(a)
+	l.want(6, "[2]x1")
+	// Retired ids do nothing.
+	l.equal(l.store(gpu, 100, 1, 4), StoreResult{})
+	l.equal(l.x.Remove(gpu, []uint64{101}, nil, CopyCount), RemoveResult{Unknown: 1})
+	l.equal(l.x.Clear(gpu), 0)
+	l.equal(l.x.Knows(a, 101), false)
+	l.equal(l.x.Blocks(gpu), 0)
+	late := l.x.NewOwner(a)
+	l.equal(l.store(late, 100, 1, 4), StoreResult{})
+	l.x.DropSource(a)
+	l.equal(l.x.NewOwner(b), late+1)
+}
+
+func TestCopies(t *testing.T) {
+	l := newLab(t, 0)
+	o := l.x.NewOwner(l.x.NewSource())
+	one := []uint64{101}
+	l.store(o, 100, 1, 1)
+	l.equal(l.store(o, 100, 1, 1), StoreResult{Copies: 1})
+	l.equal(l.store(o, 100, 1, 1), StoreResult{Copies: 1})
+	l.equal(l.x.Remove(o, one, nil, CopyCount), RemoveResult{Copies: 1})
+	l.equal(l.x.Remove(o, one, nil, CopyCount), RemoveResult{Copies: 1})
+	l.equal(l.x.Remove(o, one, nil, CopyCount), RemoveResult{Removed: 1})
+	l.equal(l.x.Remove(o, one, nil, CopyCount), RemoveResult{Unknown: 1})
+	// The first removal takes it.
+	l.store(o, 100, 1, 1)
+	l.store(o, 100, 1, 1)
+	l.equal(l.x.Remove(o, one, nil, CopySet), RemoveResult{Removed: 1})
+	l.want(1, "")
+	// A count left wins over both.
+	l.store(o, 100, 1, 1)
+	l.equal(l.x.Remove(o, one, []int{2}, CopySet), RemoveResult{Copies: 1})
+	l.equal(l.x.Remove(o, one, nil, CopyCount), RemoveResult{Copies: 1})
+	l.equal(l.x.Remove(o, one, []int{1}, CopyCount), RemoveResult{Copies: 1})
+	l.want(1, "[0]x1")
+	l.equal(l.x.Remove(o, one, []int{0}, CopyCount), RemoveResult{Removed: 1})
+	l.want(1, "")
+}
+
+// Copies belong to the engine hash and survive the move to the canonical key.
+func TestCopiesMoveAlong(t *testing.T) {
+	l := newLab(t, 0)
+	src := l.x.NewSource()
+	gpu, cpu := l.x.NewOwner(src), l.x.NewOwner(src)
+	l.equal(l.store(gpu, 100, 2, 3), StoreResult{Added: 2, Orphaned: 2})
+	l.store(gpu, 100, 2, 2)
+	l.equal(l.x.Store(&Store{Owner: cpu, Engine: []uint64{103, 104}}), StoreResult{Added: 2, HashOnly: 2})
+	l.equal(l.store(cpu, 100, 1, 1), StoreResult{Added: 1, Resolved: 2})
+	l.want(3, "[1]x1 [0]x1 [0 1]x1")
+	l.equal(l.x.Remove(gpu, []uint64{102}, nil, CopyCount), RemoveResult{Copies: 1})
+	l.equal(l.x.Remove(gpu, []uint64{102}, nil, CopyCount), RemoveResult{Removed: 1})
+	l.want(3, "[1]x1")
+	// The hash-only block gets its key from a store by any owner of the source.
+	l.equal(l.store(gpu, 100, 4, 4), StoreResult{Added: 1, Resolved: 1})
+	l.equal(l.store(gpu, 100, 2, 2), StoreResult{Added: 1})
+	l.want(4, "[1]x1 [0]x1 [0 1]x2")
+}
+
+func TestHashOnly(t *testing.T) {
+	l := newLab(t, 0)
+	o := l.x.NewOwner(l.x.NewSource())
+	p := l.x.NewOwner(l.x.NewSource())
+	// A publisher that announces canonical keys without tokens is found by them.
+	l.equal(l.x.Store(&Store{Owner: o, Engine: seqs(3)}), StoreResult{Added: 3, HashOnly: 3})
+	l.want(4, "[0]x3")
+	// Tokens for the same hash change nothing but what is known.
+	e := Store{Owner: o, Engine: seqs(1), Local: []uint64{1}}
+	l.equal(l.x.Store(&e), StoreResult{Copies: 1, Resolved: 1})
+	l.want(4, "[0]x3")
+	// Under a known alias tokens are not needed.
+	l.store(p, 100, 1, 2)
+	l.equal(l.x.Store(&Store{Owner: p, Engine: []uint64{102}}), StoreResult{Copies: 1})
+	l.equal(l.x.Store(&Store{Owner: o, Engine: []uint64{102}}), StoreResult{Added: 1, HashOnly: 1})
+	l.want(4, "[0 1]x2 [0]x1")
+}
+
+// Segments that arrive in any order join when the first one does.
+func TestOrphans(t *testing.T) {
+	f := func(order ...uint64) {
+		t.Helper()
+		l := newLab(t, 0)
+		o := l.x.NewOwner(l.x.NewSource())
+		for _, i := range order {
+			l.store(o, 100, 3*i+1, 3*i+3)
+		}
+		l.want(12, "[0]x12")
+		l.equal(l.x.Stats().Orphans, 0)
+	}
+	f(0, 1, 2, 3)
+	f(3, 2, 1, 0)
+	f(2, 3, 1, 0)
+	f(1, 3, 0, 2)
+	f(2, 1, 3, 3, 2, 0)
+}
+
+func TestOrphanWithoutItsBlock(t *testing.T) {
+	l := newLab(t, 0)
+	o := l.x.NewOwner(l.x.NewSource())
+	l.store(o, 100, 2, 5)
+	l.x.Remove(o, []uint64{103}, nil, CopyCount) // in the middle: still shows the way
+	l.x.Remove(o, []uint64{105}, nil, CopyCount) // at the end: of no use
+	l.equal(l.x.Stats().Orphans, 3)
+	l.equal(l.store(o, 100, 1, 1), StoreResult{Added: 1, Resolved: 2})
+	l.want(5, "[0]x2")
+	l.equal(l.store(o, 100, 3, 3), StoreResult{Added: 1})
+	l.want(5, "[0]x4")
+}
+
+// A block that turns out to follow another parent keeps the way to that one open.
+func TestOrphanChangesParent(t *testing.T) {
+	l := newLab(t, 0)
+	o := l.x.NewOwner(l.x.NewSource())
+	l.store(o, 100, 2, 4)
+	l.x.Remove(o, []uint64{102, 103}, nil, CopyCount)
+	e := Store{Owner: o, Engine: []uint64{104}, Local: []uint64{3}, Parent: 102, HasParent: true}
+	l.equal(l.x.Store(&e), StoreResult{Copies: 1, Orphaned: 1})
+	l.equal(l.x.Stats().Orphans, 2)
+	l.equal(l.store(o, 100, 1, 2), StoreResult{Added: 2, Resolved: 1})
+	l.want(3, "[0]x3")
+}
+
+func TestRootless(t *testing.T) {
+	l := newLab(t, 0)
+	o := l.x.NewOwner(l.x.NewSource())
+	e := Store{Owner: o, Rootless: true}
+	e.Engine, e.Local = blocks(100, 2, 4)
+	l.equal(l.x.Store(&e), StoreResult{Added: 3, Orphaned: 3})
+	l.equal(l.x.Stats().Orphans, 2) // the first waits for nobody
+	l.equal(l.store(o, 100, 1, 2), StoreResult{Added: 1, Copies: 1, Resolved: 3})
+	l.want(4, "[0]x4")
+	// A known hash needs no parent.
+	l.equal(l.x.Store(&e), StoreResult{Copies: 3})
+}
+
+// A parent that left takes its alias along; its children arrive as orphans.
+func TestParentGone(t *testing.T) {
+	l := newLab(t, 0)
+	o := l.x.NewOwner(l.x.NewSource())
+	l.store(o, 100, 1, 2)
+	l.x.Remove(o, []uint64{102}, nil, CopyCount)
+	l.equal(l.store(o, 100, 3, 3), StoreResult{Added: 1, Orphaned: 1})
+	l.equal(l.store(o, 100, 2, 2), StoreResult{Added: 1, Resolved: 1})
+	l.want(3, "[0]x3")
+}
+
+func TestShedding(t *testing.T) {
+	l := newLab(t, 4)
+	o := l.x.NewOwner(l.x.NewSource())
+	l.equal(l.store(o, 100, 2, 4), StoreResult{Added: 3, Orphaned: 3})
+	l.equal(l.store(o, 200, 2, 4), StoreResult{Added: 3, Orphaned: 3, Shed: 2})
+	l.equal(l.store(o, 100, 1, 1), StoreResult{Added: 1})
+	l.equal(l.store(o, 200, 1, 1), StoreResult{Added: 1, Resolved: 3})
+	l.want(4, "[0]x4")
+	l.wantChain([]uint64{102, 103, 104}, "[0]x3") // still held, and found by raw hash
+
+	l = newLab(t, -1)
+	o = l.x.NewOwner(l.x.NewSource())
+	l.equal(l.store(o, 100, 2, 4), StoreResult{Added: 3, Orphaned: 3, Shed: 3})
+	l.wantChain([]uint64{102}, "[0]x1")
+}
+
+// Two engine hashes with the same tokens are two holdings of one key.
+func TestTwoHashesOneKey(t *testing.T) {
+	f := func(policy CopyPolicy) {
+		t.Helper()
+		l := newLab(t, 0)
+		o := l.x.NewOwner(l.x.NewSource())
+		l.store(o, 100, 1, 2)
+		l.store(o, 200, 1, 2)
+		l.want(2, "[0]x2")
+		l.equal(l.x.Blocks(o), 4)
+		l.equal(l.x.Stats().Memberships, 2)
+		l.equal(l.x.Remove(o, []uint64{101, 102}, nil, policy), RemoveResult{Removed: 2})
+		l.want(2, "[0]x2")
+		l.equal(l.x.Remove(o, []uint64{101}, nil, policy), RemoveResult{Unknown: 1})
+		l.equal(l.x.Remove(o, []uint64{201, 202}, nil, policy), RemoveResult{Removed: 2})
+		l.want(2, "")
+	}
+	f(CopyCount)
+	f(CopySet)
+}
+
+// A hash that means another prefix now no longer stands for the old one.
+func TestConflict(t *testing.T) {
+	l := newLab(t, 0)
+	src := l.x.NewSource()
+	gpu, cpu := l.x.NewOwner(src), l.x.NewOwner(src)
+	l.store(gpu, 100, 1, 3)
+	l.store(cpu, 100, 1, 3)
+	e := Store{Owner: gpu, Engine: []uint64{102}, Local: []uint64{77}}
+	l.equal(l.x.Store(&e), StoreResult{Added: 1, Conflicts: 1})
+	l.want(3, "[0 1]x1")
+	l.wantChain([]uint64{77}, "[0]x1")
+	l.equal(l.x.Remove(cpu, []uint64{102}, nil, CopyCount), RemoveResult{Unknown: 1})
+}
+
+// Whatever a publisher claims about parents, storing ends and nothing stays behind.
+func TestCycles(t *testing.T) {
+	f := func(pairs ...uint64) {
+		t.Helper()
+		for i := range pairs {
+			pairs[i] += 50
+		}
+		l := newLab(t, 0)
+		o := l.x.NewOwner(l.x.NewSource())
+		for i := 0; i < len(pairs); i += 2 {
+			l.x.Store(&Store{Owner: o, Engine: pairs[i : i+1], Local: []uint64{9}, Parent: pairs[i+1], HasParent: true})
+			l.want(1, "")
+		}
+		for i := 0; i < len(pairs); i += 2 {
+			l.x.Store(&Store{Owner: o, Engine: pairs[i : i+1], Local: []uint64{uint64(i)}})
+			l.want(1, "")
+		}
+		for i := 0; i < len(pairs); i += 2 {
+			l.x.Remove(o, pairs[i:i+1], nil, CopySet)
+			l.want(1, "")
+		}
+		st := l.x.Stats()
+		l.equal(st.Blocks+st.Aliases+st.Raw+st.Orphans+st.Sets, 0)
+	}
+	f(1, 1)
+	f(1, 2, 2, 1)
+	f(1, 2, 2, 3, 3, 1)
+	f(1, 2, 2, 3, 3, 2)
+	f(1, 2, 2, 1, 1, 3, 3, 1)
+}
+
+func TestRepeatedHashInOneEvent(t *testing.T) {
+	l := newLab(t, 0)
+	o := l.x.NewOwner(l.x.NewSource())
+	e := Store{Owner: o, Engine: []uint64{7, 7}, Local: []uint64{1, 2}}
+	l.equal(l.x.Store(&e), StoreResult{Added: 2, Conflicts: 1})
+	l.equal(l.x.Blocks(o), 1)
+	e = Store{Owner: o, Engine: []uint64{8, 8}, Local: []uint64{1, 2}, Rootless: true}
+	l.equal(l.x.Store(&e), StoreResult{Added: 1, Copies: 1, Orphaned: 2, Conflicts: 1})
+	l.want(2, "")
+}
+
+func TestZeroHash(t *testing.T) {
+	l := newLab(t, 0)
+	o := l.x.NewOwner(l.x.NewSource())
+	e := Store{Owner: o, Engine: []uint64{1, 2}, Local: []uint64{2, 3}, Parent: 0, HasParent: true}
+	l.equal(l.x.Store(&e), StoreResult{Added: 2, Orphaned: 2})
+	l.equal(l.x.Store(&Store{Owner: o, Engine: []uint64{0}, Local: []uint64{1}}), StoreResult{Added: 1, Resolved: 2})
+	l.want(3, "[0]x3")
+	l.equal(l.x.Knows(0, 0), true)
+	l.equal(l.x.Remove(o, []uint64{0, 1, 2}, nil, CopyCount), RemoveResult{Removed: 3})
+	l.equal(l.x.Knows(0, 0), false)
+}
+
+// A chain of orphans that arrives backwards, one block at a time, costs no stack
+// and no square of its length.
+func TestLongOrphanChain(t *testing.T) {
+	const n = 20_000
+	l := newLab(t, 0)
+	o := l.x.NewOwner(l.x.NewSource())
+	for i := uint64(n); i > 1; i-- {
+		l.store(o, 1<<32, i, i)
+	}
+	l.equal(l.x.Stats().Orphans, n-1)
+	l.equal(l.store(o, 1<<32, 1, 1), StoreResult{Added: 1, Resolved: n - 1})
+	l.want(n, fmt.Sprintf("[0]x%d", n))
+	// And one that goes before its parent came leaves nothing behind.
+	for i := uint64(2); i <= n; i++ {
+		l.store(o, 2<<32, i, i)
+	}
+	for i := uint64(2); i <= n; i++ {
+		l.x.Remove(o, []uint64{2<<32 + i}, nil, CopyCount)
+	}
+	l.equal(l.x.Stats().Orphans, 0)
+	l.want(1, "[0]x1")
+}
+
+func TestBadLocal(t *testing.T) {
+	defer func() {
+		if r := recover(); r == nil || !strings.HasPrefix(fmt.Sprint(r), "BUG: ") {
+			t.Errorf("got %v", r)
+		}
+	}()
+	l := newLab(t, 0)
+	o := l.x.NewOwner(l.x.NewSource())
+	l.x.Store(&Store{Owner: o, Engine: []uint64{1, 2}, Local: []uint64{1}})
+}
+
+func TestAliasesStops(t *testing.T) {
+	l := newLab(t, 0)
+	for range 3 {
+		l.store(l.x.NewOwner(l.x.NewSource()), 100, 1, 3)
+	}
+	l.x.DropSource(1)
+	n := 0
+	l.x.Aliases(func(src Source, engine, seq uint64) bool {
+		l.equal(seq, seqs(3)[engine-101])
+		n++
+		return n < 4
+	})
+	l.equal(n, 4)
+}
+
+func TestMatchAllocates(t *testing.T) {
+	f := newFleet(16, 50, 64)
+	f.fill()
+	var m Match
+	var c hash.Chain
+	tokens := make([]uint32, 64)
+	i := 0
+	run := func() {
+		f.x.Match(f.chains[i%len(f.chains)], &m)
+		c.Reset(hash.Default(), tokens, 16)
+		f.x.MatchLazy(&c, &m)
+		i++
+	}
+	for range f.chains {
+		run()
+	}
+	if n := testing.AllocsPerRun(100, run); n != 0 {
+		t.Errorf("match allocates %v times", n)
+	}
+}
+
+// Blocks come and go without allocating; only distinct owner sets do.
+func TestStoreAllocates(t *testing.T) {
+	f := newFleet(16, 50, 64)
+	f.fill()
+	var buf []uint64
+	run := func() {
+		buf = f.store(buf, 3, 7)
+		f.x.Remove(f.owners[3], buf, nil, CopySet)
+		buf = f.store(buf, 3, 7)
+		buf = f.store(buf, 3, 7)
+	}
+	run()
+	var m Match
+	f.x.Match(f.chains[7], &m)
+	most := float64(2*len(m.Runs) + 2) // the lists of the sets a run passes through
+	if n := testing.AllocsPerRun(100, run); n > most || most > 40 {
+		t.Errorf("store and remove of 64 blocks in %d runs allocate %v times", len(m.Runs), n)
+	}
+}
+
+// The bytes accounted are the bytes taken.
+func TestBytes(t *testing.T) {
+	heap := func() int {
+		runtime.GC()
+		runtime.GC()
+		var ms runtime.MemStats
+		runtime.ReadMemStats(&ms)
+		return int(ms.HeapAlloc)
+	}
+	f := newFleet(64, 400, 128)
+	empty := f.x.Stats().Bytes
+	before := heap()
+	f.fill()
+	for p := range 20 { // orphans, too
+		e := Store{Owner: f.owners[p], Rootless: true, Engine: f.engine(nil, p+7, p), Local: f.locals[p]}
+		f.x.Store(&e)
+	}
+	took, says := heap()-before, f.x.Stats().Bytes-empty
+	if took < says*9/10 || took > says*11/10 {
+		t.Errorf("the heap grew by %d bytes, accounted are %d", took, says)
+	}
+	if st := f.x.Stats(); st.Orphans == 0 || st.Memberships < 10_000 {
+		t.Errorf("too little to weigh: %+v", st)
+	}
+	for _, o := range f.owners {
+		f.x.Clear(o)
+	}
+	took = heap() - before
+	if took > says/10 {
+		t.Errorf("%d bytes stay after everything has left, %d were taken", took, says)
+	}
+	runtime.KeepAlive(f)
+}

@@ -1,0 +1,330 @@
+package index
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"kvconductor/index/hash"
+)
+
+// A world drives an index and its oracle through the same random history.
+//
+// Publishers are of four families: two that hash alike, one with its own seed,
+// one whose hashes are the canonical keys, and one that lies: small numbers with
+// any parent and any tokens. Blocks have two variants with equal tokens and
+// different engine hashes, so that two engine hashes mean one key.
+type world struct {
+	t       *testing.T
+	rng     *rand.Rand
+	x       *Index
+	o       *oracle
+	family  map[Source]int
+	sources []Source // dropped ones too
+	owners  []Owner
+	seen    []uint64 // engine hashes and keys used so far
+	log     []string
+}
+
+const (
+	twins = iota
+	ownSeed
+	canonical
+	liar
+	families
+)
+
+type block struct{ local, variant uint64 }
+
+func newWorld(t *testing.T, rng *rand.Rand) *world {
+	limits := []int{0, -1, 1, 4, 9}
+	max := limits[rng.IntN(len(limits))]
+	scheme := hash.Scheme{Seed: rng.Uint64N(2) * hash.DefaultSeed}
+	x := New(Options{Scheme: scheme, MaxOrphans: max})
+	if max == 0 {
+		max = DefaultMaxOrphans
+	}
+	w := &world{t: t, rng: rng, x: x, o: newOracle(scheme, max), family: map[Source]int{}}
+	for range 1 + rng.IntN(4) {
+		w.newSource()
+	}
+	return w
+}
+
+func (w *world) newSource() {
+	src := w.x.NewSource()
+	w.sources = append(w.sources, src)
+	w.family[src] = w.rng.IntN(families)
+	w.o.sources[src] = &oSource{blocks: map[uint64]*oBlock{}}
+	for range 1 + w.rng.IntN(2) {
+		w.newOwner(src)
+	}
+}
+
+func (w *world) newOwner(src Source) {
+	o := w.x.NewOwner(src)
+	w.owners = append(w.owners, o)
+	if w.o.sources[src] != nil {
+		w.o.owners[o] = src
+	}
+}
+
+func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
+
+// path is a random prompt from a small tree.
+func (w *world) path() []block {
+	p := make([]block, 1+w.rng.IntN(6))
+	for i := range p {
+		p[i].local = 1 + w.rng.Uint64N(2)
+		if w.rng.IntN(6) == 0 {
+			p[i].variant = 1
+		}
+	}
+	return p
+}
+
+// engine is the hash a family uses for the last block of a path.
+func (w *world) engine(family int, p []block) uint64 {
+	seq := w.seqs(p)
+	if family == canonical {
+		return seq[len(seq)-1]
+	}
+	h := uint64(family)
+	for _, b := range p {
+		h = hash.Scheme{Seed: 99}.Next(h, b.local<<8|b.variant)
+	}
+	if len(p) == 1 && p[0] == (block{1, 0}) && family == ownSeed {
+		return 0 // 0 is a legal hash
+	}
+	return h
+}
+
+func (w *world) seqs(p []block) []uint64 {
+	locals := make([]uint64, len(p))
+	for i, b := range p {
+		locals[i] = b.local
+	}
+	return w.o.scheme.Chain(nil, locals)
+}
+
+func (w *world) say(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf("%s\nhistory:\n%s", fmt.Sprintf(format, args...), strings.Join(w.log, "\n"))
+}
+
+// step does one random thing on both sides.
+func (w *world) step() {
+	switch n := w.rng.IntN(100); {
+	case n < 60:
+		w.store()
+	case n < 92:
+		w.remove()
+	case n < 96:
+		o := pick(w.rng, w.owners)
+		w.say("clear %d", o)
+		if got, want := w.x.Clear(o), w.o.clear(o); got != want {
+			w.fail("clear: %d blocks, want %d", got, want)
+		}
+	case n < 97:
+		src := pick(w.rng, w.sources)
+		w.say("drop source %d", src)
+		w.x.DropSource(src)
+		w.o.drop(src)
+	case n < 98:
+		w.say("new source %d", len(w.sources))
+		w.newSource()
+	default:
+		src := pick(w.rng, w.sources)
+		w.say("new owner %d of source %d", len(w.owners), src)
+		w.newOwner(src)
+	}
+}
+
+func (w *world) store() {
+	owner := pick(w.rng, w.owners)
+	family := twins
+	if src, living := w.o.owners[owner]; living {
+		family = w.family[src]
+	}
+	e := Store{Owner: owner, Copies: CopyPolicy(w.rng.IntN(2))}
+	if family == liar {
+		for range w.rng.IntN(4) {
+			e.Engine = append(e.Engine, w.rng.Uint64N(7))
+			e.Local = append(e.Local, 1+w.rng.Uint64N(2))
+		}
+		e.Parent, e.HasParent = w.rng.Uint64N(7), w.rng.IntN(4) > 0
+	} else {
+		p := w.path()
+		from := w.rng.IntN(len(p))
+		for i := from; i < len(p); i++ {
+			e.Engine = append(e.Engine, w.engine(family, p[:i+1]))
+			e.Local = append(e.Local, p[i].local)
+		}
+		if from > 0 {
+			e.Parent, e.HasParent = w.engine(family, p[:from]), true
+			if w.rng.IntN(6) == 0 {
+				e.Parent, e.HasParent, e.Rootless = 0, false, true
+			}
+		}
+	}
+	if w.rng.IntN(5) == 0 {
+		e.Local = nil
+	}
+	w.seen = append(w.seen, e.Engine...)
+	w.say("store %+v", e)
+	before := slices.Clone(e.Engine)
+	got, want := w.x.Store(&e), w.o.store(&e)
+	if got != want {
+		w.fail("store: %+v, want %+v", got, want)
+	}
+	if !slices.Equal(before, e.Engine) {
+		w.fail("store changed its argument")
+	}
+}
+
+func (w *world) remove() {
+	if len(w.seen) == 0 {
+		return
+	}
+	owner := pick(w.rng, w.owners)
+	var engine []uint64
+	for range w.rng.IntN(5) {
+		e := pick(w.rng, w.seen[max(0, len(w.seen)-40):])
+		if src, living := w.o.owners[owner]; living && w.rng.IntN(3) > 0 {
+			if held := slices.Sorted(maps.Keys(w.o.sources[src].blocks)); len(held) > 0 {
+				e = pick(w.rng, held)
+			}
+		}
+		engine = append(engine, e)
+	}
+	var remaining []int
+	if w.rng.IntN(4) == 0 {
+		for range engine {
+			remaining = append(remaining, w.rng.IntN(4)-1)
+		}
+		remaining = remaining[:w.rng.IntN(len(remaining)+1)]
+	}
+	policy := CopyPolicy(w.rng.IntN(2))
+	w.say("remove owner %d %d remaining %d policy %d", owner, engine, remaining, policy)
+	if got, want := w.x.Remove(owner, engine, remaining, policy), w.o.remove(owner, engine, remaining, policy); got != want {
+		w.fail("remove: %+v, want %+v", got, want)
+	}
+}
+
+// compare holds everything visible of the index against the oracle.
+func (w *world) compare() {
+	if err := w.x.Check(); err != nil {
+		w.fail("check: %v", err)
+	}
+	got, want := w.x.Stats(), w.o.stats()
+	want.Sets, want.Bytes = got.Sets, got.Bytes
+	if got != want {
+		w.fail("stats %+v, want %+v", got, want)
+	}
+	for _, o := range w.owners {
+		if got, want := w.x.Blocks(o), w.o.held(o); got != want {
+			w.fail("owner %d holds %d blocks, want %d", o, got, want)
+		}
+	}
+	aliases := 0
+	w.x.Aliases(func(src Source, engine, seq uint64) bool {
+		aliases++
+		if b := w.o.sources[src].blocks[engine]; b == nil || !b.known || b.key != seq {
+			w.fail("alias %d -> %d of source %d, want %+v", engine, seq, src, b)
+		}
+		return true
+	})
+	if aliases != want.Aliases {
+		w.fail("%d aliases walked, want %d", aliases, want.Aliases)
+	}
+	for _, src := range w.sources {
+		if len(w.seen) > 0 {
+			e := pick(w.rng, w.seen)
+			s := w.o.sources[src]
+			if got, want := w.x.Knows(src, e), s != nil && s.blocks[e] != nil; got != want {
+				w.fail("source %d knows %d: %t, want %t", src, e, got, want)
+			}
+		}
+	}
+	for range 4 {
+		w.match(w.chain())
+	}
+}
+
+// chain is what a query might ask: canonical keys, raw hashes, or a mixture.
+func (w *world) chain() []uint64 {
+	p := w.path()
+	chain := w.seqs(p)
+	if family := w.rng.IntN(families); w.rng.IntN(3) == 0 {
+		for i := range chain {
+			chain[i] = w.engine(family, p[:i+1])
+		}
+	}
+	if len(w.seen) > 0 && w.rng.IntN(3) == 0 {
+		chain[w.rng.IntN(len(chain))] = pick(w.rng, w.seen)
+	}
+	return chain
+}
+
+type keys []uint64
+
+func (k keys) Len() int        { return len(k) }
+func (k keys) At(i int) uint64 { return k[i] }
+
+func (w *world) match(chain []uint64) {
+	want := w.o.match(chain)
+	var m Match
+	f := func(name string) {
+		w.t.Helper()
+		var got [][]uint32
+		for i, r := range m.Runs {
+			if r.Blocks < 1 || i > 0 && slices.Equal(r.Owners, m.Runs[i-1].Owners) {
+				w.fail("%s: runs are not maximal: %v", name, m.Runs)
+			}
+			for range r.Blocks {
+				got = append(got, r.Owners)
+			}
+		}
+		if m.Blocks != len(got) || !slices.EqualFunc(got, want, slices.Equal) {
+			w.fail("%s of %d: %v, want %v", name, chain, m, want)
+		}
+	}
+	w.x.Match(chain, &m)
+	f("match")
+	w.x.MatchLazy(keys(chain), &m)
+	f("lazy match")
+}
+
+func TestModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	worlds, steps := 150, 120
+	if testing.Short() {
+		worlds = 20
+	}
+	for i := range worlds {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))))
+		w.say("seed %d, world %d", seed, i)
+		for range steps {
+			w.step()
+			w.compare()
+		}
+		for _, src := range w.sources {
+			w.x.DropSource(src)
+		}
+		if st := w.x.Stats(); st.Blocks+st.Memberships+st.Aliases+st.Raw+st.Orphans+st.Sets != 0 {
+			w.fail("something is left: %+v", st)
+		}
+		if err := w.x.Check(); err != nil {
+			w.fail("check: %v", err)
+		}
+	}
+}

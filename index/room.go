@@ -1,0 +1,123 @@
+package index
+
+import "unsafe"
+
+// room is the waiting room of a source: blocks with tokens whose parent's key is
+// not known yet. Links are found by their own engine hash and by the parent they
+// wait on, and leave oldest first when the room is full.
+type room struct {
+	links    []link
+	free     int32 // first unused record, chained by newer; valid while used > 0
+	used     int   // links that wait
+	byEngine table[int32]
+	byParent table[int32] // parent -> its first child
+	oldest   int32        // valid while used > 0
+	newest   int32
+}
+
+// link says: the block `engine` follows `parent` and has these tokens.
+type link struct {
+	engine, parent, local uint64
+	prev, next            int32 // siblings: links with the same parent
+	older, newer          int32 // by arrival
+}
+
+const none int32 = -1
+
+// of returns the link of an engine hash.
+func (r *room) of(engine uint64) int32 {
+	if i := r.byEngine.ref(engine); i != nil {
+		return *i
+	}
+	return none
+}
+
+// child returns a link that waits on a parent.
+func (r *room) child(parent uint64) int32 {
+	if i := r.byParent.ref(parent); i != nil {
+		return *i
+	}
+	return none
+}
+
+// push adds a link as the newest. The engine hash has none yet.
+func (r *room) push(engine, parent, local uint64) {
+	if r.used == 0 {
+		r.links, r.free, r.oldest, r.newest = r.links[:0], none, none, none
+	}
+	i := r.free
+	if i == none {
+		i = int32(len(r.links))
+		r.links = append(r.links, link{})
+	} else {
+		r.free = r.links[i].newer
+	}
+	r.links[i] = link{engine: engine, parent: parent, local: local, prev: none, next: r.child(parent)}
+	if n := r.links[i].next; n != none {
+		r.links[n].prev = i
+	}
+	*r.byParent.insert(parent) = i
+	*r.byEngine.insert(engine) = i
+	r.append(i)
+	r.used++
+}
+
+// refresh makes a link the newest again.
+func (r *room) refresh(i int32) {
+	r.unlink(i)
+	r.append(i)
+}
+
+// remove takes a link out. A room that has become empty gives its memory back.
+func (r *room) remove(i int32) {
+	l := &r.links[i]
+	if l.next != none {
+		r.links[l.next].prev = l.prev
+	}
+	switch {
+	case l.prev != none:
+		r.links[l.prev].next = l.next
+	case l.next != none:
+		*r.byParent.ref(l.parent) = l.next
+	default:
+		r.byParent.remove(l.parent)
+	}
+	r.byEngine.remove(l.engine)
+	r.unlink(i)
+	*l = link{newer: r.free}
+	r.free = i
+	if r.used--; r.used == 0 && len(r.links) > minSlots {
+		*r = room{}
+	}
+}
+
+// append puts a link at the young end.
+func (r *room) append(i int32) {
+	l := &r.links[i]
+	l.older, l.newer = r.newest, none
+	if r.newest == none {
+		r.oldest = i
+	} else {
+		r.links[r.newest].newer = i
+	}
+	r.newest = i
+}
+
+// unlink takes a link out of the order of arrival.
+func (r *room) unlink(i int32) {
+	l := &r.links[i]
+	if l.older == none {
+		r.oldest = l.newer
+	} else {
+		r.links[l.older].newer = l.newer
+	}
+	if l.newer == none {
+		r.newest = l.older
+	} else {
+		r.links[l.newer].older = l.older
+	}
+}
+
+func (r *room) bytes() int {
+	return cap(r.links)*int(unsafe.Sizeof(link{})) + r.byEngine.bytes() + r.byParent.bytes()
+}
