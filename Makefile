@@ -1,0 +1,77 @@
+# make help lists the targets. GO, TRACE, ARGS, FUZZTIME and TESTFLAGS may be set
+# on the command line.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+GO ?= go
+TRACE ?=
+ARGS ?=
+FUZZTIME ?= 30s
+TESTFLAGS ?=
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# Without cgo the binary is static; the version is stamped here and not by git,
+# which refuses checkouts of another owner.
+GOBUILD = CGO_ENABLED=0 $(GO) build -buildvcs=false
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
+
+.PHONY: build
+build: ## bin/conductor
+	$(GOBUILD) -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/conductor ./cmd/conductor
+
+.PHONY: run
+run: build ## start the server; ARGS='--log-level debug' adds flags
+	bin/conductor serve $(ARGS)
+
+.PHONY: demo
+demo: build ## a server and a simulated fleet on this machine, every answer checked; TRACE=file replays a Mooncake trace
+	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)')
+
+.PHONY: test
+test: ## every test, with the race detector where there is a C compiler for it
+	@cc=$$($(GO) env CC); \
+	if command -v "$${cc%% *}" >/dev/null; then race=-race; export CGO_ENABLED=1; \
+	else race=; echo "no C compiler ($$cc): testing without the race detector"; fi; \
+	echo "$(GO) test $$race $(TESTFLAGS) ./..."; \
+	$(GO) test $$race $(TESTFLAGS) ./...
+
+.PHONY: race
+race: ## every test with the race detector, twice, from scratch
+	CGO_ENABLED=1 $(GO) test -race -count=2 $(TESTFLAGS) ./...
+
+# Minimizing every interesting input would use up the time given.
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME
+	@targets=$$($(GO) test -list '^Fuzz' ./... | awk '/^Fuzz/ {t[n++] = $$1} /^ok/ {while (n) print $$2, t[--n]}'); \
+	test -n "$$targets" || { echo "no fuzz target found"; exit 1; }; \
+	while read -r package target; do \
+	  echo "== $$package $$target for $(FUZZTIME)"; \
+	  $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$package" </dev/null; \
+	done <<<"$$targets"
+
+.PHONY: bench
+bench: ## every benchmark, with allocations
+	$(GO) test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...
+
+.PHONY: check
+check: ## everything but the tests: format, vet, staticcheck, go.mod, builds, imports, routes
+	@echo "gofmt"; bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); test -z "$$bad" || { echo "not formatted:"; echo "$$bad"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) mod tidy -diff
+	$(GOBUILD) ./...
+	GOOS=linux GOARCH=arm64 $(GOBUILD) ./...
+	$(GO) test -count=1 .
+	@echo "routes and openapi.yaml"; \
+	out=$$($(GO) test -count=1 -v -run 'OpenAPI|Routes' . ./conductor/http ./compat/... ./cmd/conductor) || { echo "$$out"; exit 1; }; \
+	grep -q '^--- PASS' <<<"$$out" || { echo "no test compares the routes with openapi.yaml"; exit 1; }
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin

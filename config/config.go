@@ -1,0 +1,157 @@
+// Package config holds every setting of the server in one struct and builds it
+// from four layers, the later ones winning:
+//
+//	Default() <- file (YAML or JSON) <- CONDUCTOR_… <- flags
+//	                 |
+//	                 +-- our keys and Mooncake's own, in one file or apart
+//
+// Invariants:
+//  1. Nothing is guessed: a key nobody knows, a value of the wrong type or a
+//     number without its unit is an error, never a default.
+//  2. All errors of all layers are reported at once, each with its place:
+//     file:line:column, env NAME or flag --name.
+//  3. Every scalar key is one row of the table in keys.go; file, environment,
+//     flags, range checks, Diff and the printed defaults are read from it.
+//
+// Concurrency: a Config is a plain value; nothing here keeps state. It is read
+// once, at the start; Diff says what a second reading may change without one.
+package config
+
+import (
+	"strconv"
+	"time"
+)
+
+// Values of Listener.Dialect.
+const (
+	Conductor = "conductor" // JSON as the published Conductor page has it
+	Dynamo    = "dynamo"    // JSON of Dynamo's standalone indexer
+)
+
+// Values of Stream.OnUnrecoverableGap.
+const (
+	Keep = "keep" // suspect blocks stay, answers say partial
+	Drop = "drop" // the source's blocks go
+)
+
+// Values of Stream.Copies.
+const (
+	Count = "count" // a block leaves with its last copy
+	Set   = "set"   // a block leaves at the first removal
+)
+
+// DefaultTenant is the tenant of whoever names none.
+const DefaultTenant = "default"
+
+// Config is everything a server needs to know before it starts.
+type Config struct {
+	Listeners []Listener `mapstructure:"listeners"`
+	Log       Log        `mapstructure:"log"`
+	Hash      Hash       `mapstructure:"hash"`
+	Sources   []Source   `mapstructure:"sources"`
+	Stream    Stream     `mapstructure:"stream"`
+	Limits    Limits     `mapstructure:"limits"`
+}
+
+// Listener is one HTTP port.
+type Listener struct {
+	Address string `mapstructure:"address"` // host:port; an empty host is every interface, port 0 any free one
+	Dialect string `mapstructure:"dialect"` // what the paths at its root speak: Conductor or Dynamo
+}
+
+// Log says what is written to standard error.
+type Log struct {
+	Level  string `mapstructure:"level"`  // debug, info, warn or error
+	Format string `mapstructure:"format"` // json or console
+}
+
+// Hash fixes the canonical block hash.
+type Hash struct {
+	Seed uint64 `mapstructure:"seed"` // XXH3-64 seed; the same in every process that exchanges hashes
+}
+
+// Source is one subscription known from the start, with the fields of
+// POST /register.
+type Source struct {
+	Endpoint       string `mapstructure:"endpoint"`        // PUB socket of the engine: tcp://host:port or ipc://path
+	ReplayEndpoint string `mapstructure:"replay_endpoint"` // its ROUTER socket, "" when it has none
+	Type           string `mapstructure:"type"`            // vLLM, SGLang, Mooncake or Standard
+	ModelName      string `mapstructure:"modelname"`
+	LoraName       string `mapstructure:"lora_name"`      // "" is the base model
+	TenantID       string `mapstructure:"tenant_id"`      // "" is DefaultTenant
+	InstanceID     string `mapstructure:"instance_id"`    // the name answers give; several ranks may share it
+	BlockSize      int    `mapstructure:"block_size"`     // tokens a block
+	DPRank         int    `mapstructure:"dp_rank"`        // data-parallel rank, 0 where there is one
+	AdditionalSalt string `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
+}
+
+// Key is the identity of a subscription as answers print it: instance|tenant|rank.
+func (s Source) Key() string {
+	return s.InstanceID + "|" + s.withTenant().TenantID + "|" + strconv.Itoa(s.DPRank)
+}
+
+// withTenant returns the source with its tenant written out.
+func (s Source) withTenant() Source {
+	if s.TenantID == "" {
+		s.TenantID = DefaultTenant
+	}
+	return s
+}
+
+// Stream rules what happens between a socket and the index. All of it is per
+// source unless it says otherwise.
+type Stream struct {
+	StaleAfter         time.Duration `mapstructure:"stale_after"`          // silence (no batch, no transport life) after which a source is stale
+	ReplayTimeout      time.Duration `mapstructure:"replay_timeout"`       // silence after which a replay request is repeated or given up
+	ReplayConcurrency  int           `mapstructure:"replay_concurrency"`   // replays in flight over all sources
+	Queue              int           `mapstructure:"queue"`                // batches that may wait between socket and index
+	QueueBytes         int64         `mapstructure:"queue_bytes"`          // bytes of payload those batches may hold
+	OnUnrecoverableGap string        `mapstructure:"on_unrecoverable_gap"` // Keep or Drop
+	Copies             string        `mapstructure:"copies"`               // Count or Set
+}
+
+// Limits bounds what one peer can make the server do.
+type Limits struct {
+	MaxBody         int64         `mapstructure:"max_body"`         // bytes of one HTTP request body; more is 413
+	MaxTokens       int           `mapstructure:"max_tokens"`       // token ids or hashes in one query; more is 400
+	MaxSources      int           `mapstructure:"max_sources"`      // subscriptions, configured and registered together
+	MaxOrphans      int           `mapstructure:"max_orphans"`      // blocks per source that wait for their parent
+	MaxPayload      int64         `mapstructure:"max_payload"`      // bytes of one message from an engine
+	ReadTimeout     time.Duration `mapstructure:"read_timeout"`     // from the first byte of an HTTP request to its last
+	IdleTimeout     time.Duration `mapstructure:"idle_timeout"`     // how long a kept-alive HTTP connection may wait for its next request
+	ShutdownTimeout time.Duration `mapstructure:"shutdown_timeout"` // how long requests in flight may take after SIGTERM
+}
+
+// Default returns the settings of a server that was told nothing.
+func Default() Config {
+	return Config{
+		// The ports routers of the two dialects call when nobody says otherwise.
+		Listeners: []Listener{{":13333", Conductor}, {":8090", Dynamo}},
+		Log: Log{
+			Level:  "info", // one line per change of a source's state, none per event
+			Format: "json", // read by machines more often than by people
+		},
+		Hash: Hash{
+			Seed: 1337, // what Dynamo and standardized publishers hash with
+		},
+		Stream: Stream{
+			StaleAfter:         30 * time.Second, // longer than an engine's stalls (compilation, weight loading), shorter than an operator's patience
+			ReplayTimeout:      5 * time.Second,  // an engine answers a replay between two steps; ten times the slowest step
+			ReplayConcurrency:  8,                // after a restart a fleet replays in waves instead of filling every queue at once
+			Queue:              16384,            // vLLM's replay ring of 10,000 batches in one piece, and what arrives meanwhile
+			QueueBytes:         64 << 20,         // two messages of the largest size allowed; usual batches are 1-50 KiB
+			OnUnrecoverableGap: Keep,             // a hit too many costs one recomputation, an emptied index costs thousands
+			Copies:             Count,            // SGLang and offloading connectors announce a block once per copy
+		},
+		Limits: Limits{
+			MaxBody:         16 << 20,         // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces
+			MaxTokens:       2 << 20,          // twice the longest usual context, and about what MaxBody holds
+			MaxSources:      10_000,           // 1,250 nodes of eight ranks; each source costs two sockets
+			MaxOrphans:      65_536,           // a million tokens in blocks of 16, some 15 MB
+			MaxPayload:      32 << 20,         // the announcement of a million-token prompt with hashes and tokens is about 6 MB
+			ReadTimeout:     30 * time.Second, // MaxBody at 5 Mbit/s
+			IdleTimeout:     2 * time.Minute,  // longer than the 60 s after which usual load balancers close first
+			ShutdownTimeout: 4 * time.Second,  // leaves one of the five seconds of a stop for the sockets
+		},
+	}
+}

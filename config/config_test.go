@@ -1,0 +1,93 @@
+package config
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what is printed to the expected files")
+
+// TestFiles loads every file under testdata. Beside each stands a .txt with
+// what loading it says: warnings, then errors, or the effective settings.
+func TestFiles(t *testing.T) {
+	for _, dir := range []string{"good", "bad"} {
+		t.Run(dir, func(t *testing.T) {
+			t.Chdir(filepath.Join("testdata", dir))
+			entries, err := os.ReadDir(".")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				if filepath.Ext(e.Name()) == ".txt" {
+					continue
+				}
+				t.Run(e.Name(), func(t *testing.T) {
+					got, err := say(Load(Options{File: e.Name()}))
+					if (err != nil) != (dir == "bad") {
+						t.Errorf("err = %v", err)
+					}
+					golden(t, e.Name()+".txt", got)
+				})
+			}
+		})
+	}
+}
+
+// say renders the outcome of Load.
+func say(d *Loaded, err error) (string, error) {
+	var out strings.Builder
+	for _, w := range d.Warnings {
+		out.WriteString("warning: " + w.String() + "\n")
+	}
+	if err != nil {
+		out.WriteString(err.Error() + "\n")
+	} else {
+		out.WriteString(d.Config.YAML(false))
+	}
+	return out.String(), err
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	if *rewrite {
+		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+// TestRenderingLoadsBack holds that what is printed is the same config again,
+// with and without comments.
+func TestRenderingLoadsBack(t *testing.T) {
+	files, err := filepath.Glob("testdata/good/*[nl]")
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		d, err := Load(Options{File: file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, comments := range []bool{false, true} {
+			text := d.Config.YAML(comments)
+			again, err := newLoader().load("again.yaml", []byte(text), nil, nil)
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", file, err, text)
+			}
+			if diff := Diff(d.Config, again.Config); len(diff) > 0 || !slices.Equal(d.Config.Sources, again.Config.Sources) {
+				t.Errorf("%s: %+v", file, diff)
+			}
+		}
+	}
+}

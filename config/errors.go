@@ -1,0 +1,93 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// FieldError is one thing that is wrong, or worth a warning, with where it was
+// said. Load and Validate join them with errors.Join, one line each.
+type FieldError struct {
+	Path    string // the key, such as sources[2].endpoint; "" when the whole place is meant
+	Place   string // file:line:column, file, env NAME or flag --name; "" for a value built in code
+	Message string
+}
+
+// Error returns "place: path: message" without the parts that are empty.
+func (e FieldError) Error() string {
+	var parts []string
+	for _, s := range []string{e.Place, e.Path, e.Message} {
+		if s != "" {
+			parts = append(parts, s)
+		}
+	}
+	return strings.Join(parts, ": ")
+}
+
+// Warning is something without effect that does no harm.
+type Warning FieldError
+
+// String returns "place: path: message" without the parts that are empty.
+func (w Warning) String() string { return FieldError(w).Error() }
+
+// A place is where a value was given; its zero value is "by default".
+type place struct {
+	layer     int    // reporting order: file, environment, flags
+	name      string // file name, "env NAME" or "flag --name"
+	line, col int    // from 1; 0 when unknown
+}
+
+const (
+	inFile = iota + 1
+	inEnv
+	inFlags
+)
+
+func (p place) String() string {
+	switch {
+	case p.line > 0 && p.col > 0:
+		return fmt.Sprintf("%s:%d:%d", p.name, p.line, p.col)
+	case p.line > 0:
+		return fmt.Sprintf("%s:%d", p.name, p.line)
+	}
+	return p.name
+}
+
+// A report collects problems in any order and tells them in the reader's:
+// file from top to bottom, environment, flags.
+type report struct {
+	found []problem
+}
+
+type problem struct {
+	at place
+	FieldError
+}
+
+func (r *report) add(at place, path, format string, args ...any) {
+	r.found = append(r.found, problem{at, FieldError{path, at.String(), fmt.Sprintf(format, args...)}})
+}
+
+// list returns the problems in order.
+func (r *report) list() []FieldError {
+	slices.SortStableFunc(r.found, func(a, b problem) int {
+		return cmp.Or(cmp.Compare(a.at.layer, b.at.layer), cmp.Compare(a.at.line, b.at.line), cmp.Compare(a.at.col, b.at.col))
+	})
+	var out []FieldError
+	for _, p := range r.found {
+		out = append(out, p.FieldError)
+	}
+	return out
+}
+
+// err joins the problems, nil when there are none.
+func (r *report) err() error {
+	var errs []error
+	for _, e := range r.list() {
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}

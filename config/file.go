@@ -1,0 +1,217 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A layer is what one of file, environment and flags says: values by path.
+// "listeners" and "sources" are whole lists.
+type layer map[string]any
+
+// A loader reads the layers and remembers, for the checks that follow, where
+// each value came from and which were unreadable.
+type loader struct {
+	errs   report
+	warns  report
+	places map[string]place  // path -> where the winning value stands
+	names  map[string]string // path -> what the reader calls it, where the file has another name for it
+	failed map[string]bool   // paths whose value could not be read
+}
+
+func newLoader() *loader {
+	return &loader{places: map[string]place{}, names: map[string]string{}, failed: map[string]bool{}}
+}
+
+// readFile checks a whole file against the known keys.
+func (l *loader) readFile(name string, data []byte) layer {
+	t := parseTree(name, data, &l.errs)
+	if t.root == nil {
+		return nil
+	}
+	pairs, _ := t.mapping(t.root, "", &l.errs)
+	out := layer{}
+	var sources []Source
+	known := append([]string{"listeners", "sources", mooncakePort, mooncakeSources}, sections()...)
+	var port *pair
+	for _, p := range pairs {
+		switch {
+		case p.name == "listeners":
+			out["listeners"] = l.readListeners(t, p.value)
+			l.places["listeners"] = t.at(p.key)
+		case p.name == "sources":
+			l.places["sources"] = t.at(p.key)
+			for i, n := range t.list(p.value, "sources", &l.errs) {
+				at := len(sources)
+				l.rename(fmt.Sprintf("sources[%d]", at), fmt.Sprintf("sources[%d]", i))
+				sources = append(sources, l.readSource(t, at, n, ""))
+			}
+		case p.name == mooncakePort:
+			port = &p
+		case p.name == mooncakeSources:
+			l.places["sources"] = t.at(p.key)
+			sources = append(sources, l.readMooncakeSources(t, len(sources), p)...)
+		case slices.Contains(known, p.name):
+			l.readSection(t, p, out)
+		default:
+			l.unknown(t, p, "", known)
+		}
+	}
+	if port != nil {
+		l.readMooncakePort(t, *port, out)
+	}
+	if sources != nil {
+		out["sources"] = sources
+	}
+	return out
+}
+
+// readSection reads one map of scalars.
+func (l *loader) readSection(t *tree, section pair, out layer) {
+	pairs, _ := t.mapping(section.value, section.name, &l.errs)
+	names := sectionKeys(section.name)
+	for _, p := range pairs {
+		path := section.name + "." + p.name
+		k, ok := findKey(path)
+		if !ok {
+			l.unknown(t, p, section.name, names)
+			continue
+		}
+		l.places[path] = t.at(p.value)
+		if v, ok := t.scalar(p.value, path, k.kind, &l.errs); ok {
+			out[path] = v
+		} else {
+			l.failed[path] = true
+		}
+	}
+}
+
+// unknown reports a key nobody knows, with the key that was probably meant:
+// one of the same map, or one of the same name somewhere else.
+func (l *loader) unknown(t *tree, p pair, section string, names []string) {
+	hint := didYouMean(p.name, names)
+	if hint == "" {
+		for _, k := range keys {
+			if strings.HasSuffix(k.path, "."+p.name) {
+				hint = fmt.Sprintf("; did you mean %q?", k.path)
+			}
+		}
+	}
+	l.errs.add(t.at(p.key), join(section, p.name), "unknown key%s", hint)
+}
+
+var dialects = choice(Conductor, Dynamo)
+
+func (l *loader) readListeners(t *tree, n *yaml.Node) []Listener {
+	out := []Listener{}
+	for i, e := range t.list(n, "listeners", &l.errs) {
+		path := fmt.Sprintf("listeners[%d]", i)
+		one := Listener{Dialect: Conductor}
+		l.places[path] = t.at(e)
+		pairs, ok := t.mapping(e, path, &l.errs)
+		l.failed[path] = !ok
+		for _, p := range pairs {
+			at := join(path, p.name)
+			var v any
+			switch p.name {
+			case "address":
+				if v, ok = t.scalar(p.value, at, text(), &l.errs); ok {
+					one.Address = v.(string)
+				}
+			case "dialect":
+				if v, ok = t.scalar(p.value, at, dialects, &l.errs); ok {
+					one.Dialect = v.(string)
+				}
+			default:
+				l.unknown(t, p, path, []string{"address", "dialect"})
+				continue
+			}
+			l.places[at], l.failed[at] = t.at(p.value), !ok
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// readSource reads entry i of the final list of sources; instance is its
+// instance id if it gives none.
+func (l *loader) readSource(t *tree, i int, n *yaml.Node, instance string) Source {
+	path := fmt.Sprintf("sources[%d]", i)
+	s := Source{InstanceID: instance}
+	l.places[path] = t.at(n)
+	pairs, ok := t.mapping(n, l.nameOf(path), &l.errs)
+	l.failed[path] = !ok
+	for _, p := range pairs {
+		if l.ignored(t, path, p) {
+			continue
+		}
+		j := slices.IndexFunc(sourceFields, func(f sourceField) bool { return f.name == p.name })
+		if j < 0 {
+			var names []string
+			for _, f := range sourceFields {
+				names = append(names, f.name)
+			}
+			l.unknown(t, p, l.nameOf(path), names)
+			continue
+		}
+		f := sourceFields[j]
+		at := join(path, f.name)
+		l.places[at] = t.at(p.value)
+		if f.nullable && isNull(p.value) {
+			continue
+		}
+		v, ok := t.scalar(p.value, l.nameOf(at), f.kind, &l.errs)
+		if !ok {
+			l.failed[at] = true
+			continue
+		}
+		reflect.ValueOf(f.field(&s)).Elem().Set(reflect.ValueOf(v))
+	}
+	return s.withTenant()
+}
+
+// rename records what the reader of a file calls a path.
+func (l *loader) rename(path, name string) {
+	if path != name {
+		l.names[path] = name
+	}
+}
+
+// nameOf returns what the reader calls a path.
+func (l *loader) nameOf(path string) string {
+	if name, ok := l.names[path]; ok {
+		return name
+	}
+	if i := strings.LastIndexByte(path, '.'); i > 0 {
+		return join(l.nameOf(path[:i]), path[i+1:])
+	}
+	return path
+}
+
+// placeOf returns where a path was given, or else what holds it.
+func (l *loader) placeOf(path string) place {
+	for path != "" {
+		if at, ok := l.places[path]; ok {
+			return at
+		}
+		i := strings.LastIndexAny(path, ".[")
+		path = path[:max(i, 0)]
+	}
+	return place{}
+}
+
+// unreadable reports whether a value, or what holds it, could not be read.
+func (l *loader) unreadable(path string) bool {
+	for path != "" {
+		if l.failed[path] {
+			return true
+		}
+		i := strings.LastIndexAny(path, ".[")
+		path = path[:max(i, 0)]
+	}
+	return false
+}

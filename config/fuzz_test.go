@@ -1,0 +1,52 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// FuzzLoad holds that no file stops the loader, that every complaint has a
+// place, and that what is accepted is valid and can be printed and read again.
+func FuzzLoad(f *testing.F) {
+	files, err := filepath.Glob("testdata/[gb]*/*")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		if ext := filepath.Ext(file); ext != ".txt" {
+			f.Add(ext == ".json", data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, isJSON bool, data []byte) {
+		name := "c.yaml"
+		if isJSON {
+			name = "c.json"
+		}
+		d, err := newLoader().load(name, data, nil, nil)
+		if err != nil {
+			for _, line := range strings.Split(err.Error(), "\n") {
+				if !strings.HasPrefix(line, name) {
+					t.Fatalf("no place in %q", line)
+				}
+			}
+			return
+		}
+		if err := d.Config.Validate(); err != nil {
+			t.Fatalf("accepted, and invalid: %v", err)
+		}
+		again, err := newLoader().load("again.yaml", []byte(d.Config.YAML(false)), nil, nil)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, d.Config.YAML(false))
+		}
+		if diff := Diff(d.Config, again.Config); len(diff) > 0 || !slices.Equal(d.Config.Sources, again.Config.Sources) {
+			t.Fatalf("printed and read again differs: %+v", diff)
+		}
+	})
+}

@@ -1,0 +1,127 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+	"time"
+)
+
+// A key is one scalar setting.
+type key struct {
+	path  string            // section.name, in files
+	flag  string            // --name, on the command line
+	kind  kind              // how its value is written
+	min   int64             // least legal value of a number, in its own unit (ns, bytes); 0 for text
+	live  bool              // may change while the server runs
+	help  string            // meaning and unit, one line
+	field func(*Config) any // pointer to where the value lives
+}
+
+// env is the environment variable that sets the key.
+func (k key) env() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(k.path, ".", "_"))
+}
+
+// value reads the key from a config.
+func (k key) value(c *Config) any { return reflect.ValueOf(k.field(c)).Elem().Interface() }
+
+// show renders the key's value in a config.
+func (k key) show(c *Config) string { return k.kind.show(k.value(c)) }
+
+// keys lists every scalar setting, in the order in which they are printed.
+var keys = []key{
+	{"log.level", "log-level", choice("debug", "info", "warn", "error"), 0, true,
+		"least severe line that is written", func(c *Config) any { return &c.Log.Level }},
+	{"log.format", "log-format", choice("json", "console"), 0, false,
+		"one JSON object a line, or text for people", func(c *Config) any { return &c.Log.Format }},
+
+	{"hash.seed", "hash-seed", seed(), 0, false,
+		"XXH3-64 seed of the canonical block hash", func(c *Config) any { return &c.Hash.Seed }},
+
+	{"stream.stale_after", "stale-after", duration(), int64(time.Millisecond), false,
+		"silence after which a source is stale", func(c *Config) any { return &c.Stream.StaleAfter }},
+	{"stream.replay_timeout", "replay-timeout", duration(), int64(time.Millisecond), false,
+		"silence after which a replay request is repeated or given up", func(c *Config) any { return &c.Stream.ReplayTimeout }},
+	{"stream.replay_concurrency", "replay-concurrency", count(), 1, false,
+		"replays in flight over all sources", func(c *Config) any { return &c.Stream.ReplayConcurrency }},
+	{"stream.queue", "queue", count(), 1, false,
+		"batches a source may have waiting for the index", func(c *Config) any { return &c.Stream.Queue }},
+	{"stream.queue_bytes", "queue-bytes", size(), 1, false,
+		"bytes those batches may hold; at least limits.max_payload", func(c *Config) any { return &c.Stream.QueueBytes }},
+	{"stream.on_unrecoverable_gap", "on-unrecoverable-gap", choice(Keep, Drop), 0, false,
+		"what happens to a source's blocks after events that are lost for good", func(c *Config) any { return &c.Stream.OnUnrecoverableGap }},
+	{"stream.copies", "copies", choice(Count, Set), 0, false,
+		"whether a block leaves with its last copy or at the first removal", func(c *Config) any { return &c.Stream.Copies }},
+
+	{"limits.max_body", "max-body", size(), 1, true,
+		"bytes of one HTTP request body", func(c *Config) any { return &c.Limits.MaxBody }},
+	{"limits.max_tokens", "max-tokens", count(), 1, true,
+		"token ids or hashes in one query", func(c *Config) any { return &c.Limits.MaxTokens }},
+	{"limits.max_sources", "max-sources", count(), 1, true,
+		"subscriptions, configured and registered together", func(c *Config) any { return &c.Limits.MaxSources }},
+	{"limits.max_orphans", "max-orphans", count(), 0, true,
+		"blocks of one source that may wait for their parent", func(c *Config) any { return &c.Limits.MaxOrphans }},
+	{"limits.max_payload", "max-payload", size(), 1, true,
+		"bytes of one message from an engine", func(c *Config) any { return &c.Limits.MaxPayload }},
+	{"limits.read_timeout", "read-timeout", duration(), int64(time.Millisecond), false,
+		"time an HTTP request may take to arrive", func(c *Config) any { return &c.Limits.ReadTimeout }},
+	{"limits.idle_timeout", "idle-timeout", duration(), int64(time.Millisecond), false,
+		"time a kept-alive HTTP connection may wait for its next request", func(c *Config) any { return &c.Limits.IdleTimeout }},
+	{"limits.shutdown_timeout", "shutdown-timeout", duration(), int64(time.Millisecond), true,
+		"time requests in flight may take after SIGTERM", func(c *Config) any { return &c.Limits.ShutdownTimeout }},
+}
+
+// findKey returns the row of a path.
+func findKey(path string) (key, bool) {
+	for _, k := range keys {
+		if k.path == path {
+			return k, true
+		}
+	}
+	return key{}, false
+}
+
+// sectionKeys returns the names under a section, in table order; nil when there
+// is no such section.
+func sectionKeys(section string) (names []string) {
+	for _, k := range keys {
+		if name, ok := strings.CutPrefix(k.path, section+"."); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// sections returns the names of all maps of scalars, in table order.
+func sections() (names []string) {
+	for _, k := range keys {
+		name, _, _ := strings.Cut(k.path, ".")
+		if len(names) == 0 || names[len(names)-1] != name {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// A sourceField is one key of an entry of sources or kvevent_instance.
+type sourceField struct {
+	name     string
+	kind     kind
+	nullable bool // null means not given, as in the body of POST /register
+	field    func(*Source) any
+}
+
+var sourceTypes = choice("vLLM", "SGLang", "Mooncake", "Standard")
+
+var sourceFields = []sourceField{
+	{"endpoint", text(), false, func(s *Source) any { return &s.Endpoint }},
+	{"replay_endpoint", text(), true, func(s *Source) any { return &s.ReplayEndpoint }},
+	{"type", sourceTypes, false, func(s *Source) any { return &s.Type }},
+	{"modelname", text(), false, func(s *Source) any { return &s.ModelName }},
+	{"lora_name", text(), true, func(s *Source) any { return &s.LoraName }},
+	{"tenant_id", text(), true, func(s *Source) any { return &s.TenantID }},
+	{"instance_id", text(), false, func(s *Source) any { return &s.InstanceID }},
+	{"block_size", count(), false, func(s *Source) any { return &s.BlockSize }},
+	{"dp_rank", count(), false, func(s *Source) any { return &s.DPRank }},
+	{"additionalsalt", text(), true, func(s *Source) any { return &s.AdditionalSalt }},
+}

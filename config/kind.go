@@ -1,0 +1,183 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A kind is how a scalar is written. The same text means the same in a file, in
+// the environment and in a flag.
+type kind struct {
+	word  string   // what usage texts call it
+	wants string   // completes "must be …"
+	tags  []string // YAML tags a file may use for it
+	parse func(string) (any, error)
+	show  func(any) string
+	words []string // the choices, where it is one
+}
+
+// text is any string; a file must quote what YAML would read as a number.
+func text() kind {
+	return kind{
+		word: "string", wants: "text", tags: []string{"!!str"},
+		parse: func(s string) (any, error) { return s, nil },
+		show:  func(v any) string { return v.(string) },
+	}
+}
+
+// choice is one of a few words, in any case.
+func choice(words ...string) kind {
+	k := text()
+	k.word, k.words = strings.Join(words, "|"), words
+	k.wants = "one of " + strings.Join(words, ", ")
+	k.parse = func(s string) (any, error) {
+		for _, w := range words {
+			if strings.EqualFold(w, s) {
+				return w, nil
+			}
+		}
+		return nil, fmt.Errorf("%q is none of %s%s", s, strings.Join(words, ", "), didYouMean(s, words))
+	}
+	return k
+}
+
+// count is a whole number of at most 31 bits.
+func count() kind {
+	return kind{
+		word: "int", wants: "a whole number", tags: []string{"!!int"},
+		parse: func(s string) (any, error) {
+			digits, err := wholeNumber(s)
+			if err != nil {
+				return nil, err
+			}
+			n, err := strconv.ParseInt(digits, 0, 32)
+			if err != nil {
+				return nil, numberError(s, err)
+			}
+			return int(n), nil
+		},
+		show: func(v any) string { return strconv.Itoa(v.(int)) },
+	}
+}
+
+// seed is a whole number of 64 bits without a sign.
+func seed() kind {
+	return kind{
+		word: "uint64", wants: "a whole number", tags: []string{"!!int"},
+		parse: func(s string) (any, error) {
+			digits, err := wholeNumber(s)
+			if err != nil {
+				return nil, err
+			}
+			if strings.HasPrefix(digits, "-") {
+				return nil, fmt.Errorf("%s is out of range; the least is 0", s)
+			}
+			n, err := strconv.ParseUint(digits, 0, 64)
+			if err != nil {
+				return nil, numberError(s, err)
+			}
+			return n, nil
+		},
+		show: func(v any) string { return strconv.FormatUint(v.(uint64), 10) },
+	}
+}
+
+// duration is a number with its unit, such as 1m30s.
+func duration() kind {
+	return kind{
+		word: "duration", wants: `a duration such as "30s"`, tags: []string{"!!str", "!!int", "!!float"},
+		parse: func(s string) (any, error) {
+			if _, err := strconv.ParseFloat(s, 64); err == nil {
+				return nil, fmt.Errorf("%s has no unit; write %q if seconds are meant", s, s+"s")
+			}
+			d, err := time.ParseDuration(s)
+			if err != nil {
+				return nil, fmt.Errorf("%q is no duration; write a number and ms, s, m or h, such as \"30s\"", s)
+			}
+			return d, nil
+		},
+		show: func(v any) string { return showDuration(v.(time.Duration)) },
+	}
+}
+
+var sizeUnits = []struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
+
+var sizeText = regexp.MustCompile(`^([0-9]+) ?([A-Za-z]*)$`)
+
+// size is a number of bytes, bare or with a binary unit such as 16MiB.
+func size() kind {
+	return kind{
+		word: "bytes", wants: `a size such as "16MiB"`, tags: []string{"!!str", "!!int"},
+		parse: parseSize,
+		show: func(v any) string {
+			n := v.(int64)
+			for _, u := range sizeUnits {
+				if n != 0 && n%u.bytes == 0 && u.bytes > 1 {
+					return strconv.FormatInt(n/u.bytes, 10) + u.name
+				}
+			}
+			return strconv.FormatInt(n, 10)
+		},
+	}
+}
+
+func parseSize(s string) (any, error) {
+	m := sizeText.FindStringSubmatch(s)
+	if m == nil {
+		return nil, fmt.Errorf("%q is no size; write a number of bytes or one with KiB, MiB or GiB", s)
+	}
+	unit := int64(1)
+	if m[2] != "" {
+		unit = 0
+		for _, u := range sizeUnits {
+			if u.name == m[2] {
+				unit = u.bytes
+			}
+		}
+		if unit == 0 {
+			return nil, fmt.Errorf("%q has an unknown unit; B, KiB, MiB and GiB are known", s)
+		}
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	if err != nil || n > math.MaxInt64/unit {
+		return nil, fmt.Errorf("%q is more bytes than fit 63 bits", s)
+	}
+	return n * unit, nil
+}
+
+// wholeNumber rejects the one notation that reads differently everywhere: a
+// leading zero, octal to YAML 1.1 and to C, decimal to everybody else.
+func wholeNumber(s string) (string, error) {
+	digits := strings.TrimPrefix(strings.TrimPrefix(s, "-"), "+")
+	if len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
+		return "", fmt.Errorf("%s has a leading zero", s)
+	}
+	return strings.TrimPrefix(s, "+"), nil
+}
+
+func numberError(s string, err error) error {
+	if errors.Is(err, strconv.ErrRange) {
+		return fmt.Errorf("%s is out of range", s)
+	}
+	return fmt.Errorf("%q is no whole number", s)
+}
+
+// showDuration is Duration.String without the zero parts: 2m, not 2m0s.
+func showDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

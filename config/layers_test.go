@@ -1,0 +1,361 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func flags(t *testing.T, args ...string) *pflag.FlagSet {
+	t.Helper()
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	Flags(fs)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return fs
+}
+
+// TestDefaults holds the documented default of every key, as it is printed.
+func TestDefaults(t *testing.T) {
+	c := Default()
+	var seen []string
+	f := func(path, want string) {
+		t.Helper()
+		k, ok := findKey(path)
+		if !ok {
+			t.Fatalf("no key %s", path)
+		}
+		if got := k.show(&c); got != want {
+			t.Errorf("%s = %s, want %s", path, got, want)
+		}
+		seen = append(seen, path)
+	}
+	f("log.level", "info")
+	f("log.format", "json")
+	f("hash.seed", "1337")
+	f("stream.stale_after", "30s")
+	f("stream.replay_timeout", "5s")
+	f("stream.replay_concurrency", "8")
+	f("stream.queue", "16384")
+	f("stream.queue_bytes", "64MiB")
+	f("stream.on_unrecoverable_gap", "keep")
+	f("stream.copies", "count")
+	f("limits.max_body", "16MiB")
+	f("limits.max_tokens", "2097152")
+	f("limits.max_sources", "10000")
+	f("limits.max_orphans", "65536")
+	f("limits.max_payload", "32MiB")
+	f("limits.read_timeout", "30s")
+	f("limits.idle_timeout", "2m")
+	f("limits.shutdown_timeout", "4s")
+	for _, k := range keys {
+		if !slices.Contains(seen, k.path) {
+			t.Errorf("%s has no documented default", k.path)
+		}
+	}
+	if got := showListeners(c.Listeners); got != ":13333=conductor,:8090=dynamo" {
+		t.Errorf("listeners = %s", got)
+	}
+	if len(c.Sources) != 0 {
+		t.Errorf("sources = %v", c.Sources)
+	}
+	if err := c.Validate(); err != nil {
+		t.Errorf("the defaults are invalid: %v", err)
+	}
+	d, err := Load(Options{})
+	if err != nil || len(d.Warnings) > 0 || d.File != "" || len(Diff(c, d.Config)) > 0 {
+		t.Errorf("loading nothing: %+v, %v", d, err)
+	}
+}
+
+// TestPrecedence sets every key in every subset of file, environment and flags.
+func TestPrecedence(t *testing.T) {
+	// What the three say, file first; a choice of two words needs only differ from
+	// the layer below it.
+	says := func(k key) [3]string {
+		switch {
+		case len(k.kind.words) > 3:
+			return [3]string{k.kind.words[0], k.kind.words[2], k.kind.words[3]}
+		case k.kind.words != nil:
+			return [3]string{k.kind.words[1], k.kind.words[0], k.kind.words[1]}
+		case k.kind.word == "duration":
+			return [3]string{"11s", "12s", "13s"}
+		case k.kind.word == "bytes":
+			return [3]string{"96MiB", "97MiB", "98MiB"}
+		}
+		return [3]string{"11", "12", "13"}
+	}
+	for _, k := range keys {
+		said := says(k)
+		section, name, _ := strings.Cut(k.path, ".")
+		file := write(t, "c.yaml", "stream: {queue_bytes: 99MiB}\n")
+		if section == "stream" {
+			file = write(t, "c.yaml", "limits: {max_payload: 1KiB}\n")
+		}
+		rest, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		full := write(t, "full.yaml", section+":\n  "+name+": "+said[0]+"\n"+string(rest))
+		def := Default()
+		for subset := range 8 {
+			o := Options{File: file}
+			want, place := k.show(&def), ""
+			if subset&1 != 0 {
+				o.File, want, place = full, said[0], full+":2:"
+			}
+			if subset&2 != 0 {
+				o.Env, want, place = []string{k.env() + "=" + said[1]}, said[1], "env "+k.env()
+			}
+			if subset&4 != 0 {
+				o.Flags, want, place = flags(t, "--"+k.flag+"="+said[2]), said[2], "flag --"+k.flag
+			}
+			d, err := Load(o)
+			if err != nil {
+				t.Errorf("%s subset %d: %v", k.path, subset, err)
+				continue
+			}
+			if got := k.show(&d.Config); got != want || !strings.HasPrefix(d.Place(k.path), place) {
+				t.Errorf("%s subset %d = %s from %q, want %s from %q", k.path, subset, got, d.Place(k.path), want, place)
+			}
+		}
+	}
+}
+
+// TestListenerPrecedence does the same for listeners, which are replaced whole.
+func TestListenerPrecedence(t *testing.T) {
+	ours := write(t, "c.yaml", "listeners: [{address: ':1'}, {address: ':2', dialect: dynamo}]\n")
+	theirs := write(t, "c.json", `{"http_server_port": 3}`)
+	f := func(file string, env []string, args []string, want string) {
+		t.Helper()
+		d, err := Load(Options{File: file, Env: env, Flags: flags(t, args...)})
+		if err != nil {
+			t.Error(err)
+		}
+		if got := showListeners(d.Config.Listeners); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	env := []string{"CONDUCTOR_LISTENERS=:4=dynamo, :5"}
+	f("", nil, nil, ":13333=conductor,:8090=dynamo")
+	f(ours, nil, nil, ":1=conductor,:2=dynamo")
+	f(theirs, nil, nil, ":3=conductor")
+	f(ours, env, nil, ":4=dynamo,:5=conductor")
+	f(theirs, env, nil, ":4=dynamo,:5=conductor")
+	f(theirs, env, []string{"--listen", ":6"}, ":6=conductor")
+	f("", nil, []string{"--listen", ":6=Dynamo", "--listen=[::1]:7"}, ":6=dynamo,[::1]:7=conductor")
+	f("", nil, []string{"--listen", ":6=dynamo,:7"}, ":6=dynamo,:7=conductor")
+}
+
+// TestEveryLayerIsReported holds that one run tells all mistakes of all layers.
+func TestEveryLayerIsReported(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("c.yaml", []byte("log: {level: loud}\nstream: {stale_after: 7}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Load(Options{
+		Env: []string{
+			"CONDUCTOR_STREAM_STALE_AFTER=30", "CONDUCTOR_LISTENERS=:1=grpc,nowhere", "CONDUCTOR_LIMITS_MAX_BODY=0",
+			"CONDUCTOR_LOG_LEVL=info", "CONDUCTOR_HASH_SEED=", "CONDUCTOR_SEED=7", "CONDUCTOR_PYTHON=python3", "OTHER=1",
+			"CONDUCTOR_SERVICE_HOST=10.0.0.9", "CONDUCTOR_SERVICE_PORT_HTTP=13333", "CONDUCTOR_PORT=tcp://10.0.0.9:13333",
+			"CONDUCTOR_PORT_13333_TCP_ADDR=10.0.0.9", "CONDUCTOR_BLUE_SERVICE_HOST=10.0.0.8",
+		},
+		Flags: flags(t, "--config=c.yaml", "--hash-seed=x", "--copies=sets", "--replay-timeout", "5", "--queue=0"),
+	})
+	got, _ := say(d, err)
+	want := `warning: env CONDUCTOR_LOG_LEVL: unknown variable; did you mean "CONDUCTOR_LOG_LEVEL"?
+warning: env CONDUCTOR_SEED: has no effect; CONDUCTOR_HASH_SEED sets the hash seed
+c.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
+c.yaml:2:23: stream.stale_after: 7 has no unit; write "7s" if seconds are meant
+env CONDUCTOR_LISTENERS: listeners: ":1=grpc": dialect "grpc" is none of conductor, dynamo
+env CONDUCTOR_STREAM_STALE_AFTER: stream.stale_after: 30 has no unit; write "30s" if seconds are meant
+env CONDUCTOR_LISTENERS: listeners[0].address: "nowhere" is no host:port: missing port in address
+env CONDUCTOR_LIMITS_MAX_BODY: limits.max_body: 0 is too small; the least is 1
+flag --hash-seed: hash.seed: "x" is no whole number
+flag --replay-timeout: stream.replay_timeout: 5 has no unit; write "5s" if seconds are meant
+flag --copies: stream.copies: "sets" is none of count, set; did you mean "set"?
+flag --queue: stream.queue: 0 is too small; the least is 1
+`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestLogLevelFromEnvironment holds Mooncake's rule: any case, unknown is INFO.
+func TestLogLevelFromEnvironment(t *testing.T) {
+	f := func(value, want string, warnings int) {
+		t.Helper()
+		d, err := Load(Options{Env: []string{"CONDUCTOR_LOG_LEVEL=" + value}})
+		if err != nil || d.Config.Log.Level != want || len(d.Warnings) != warnings {
+			t.Errorf("%q: level %s, warnings %v, error %v", value, d.Config.Log.Level, d.Warnings, err)
+		}
+	}
+	f("DEBUG", "debug", 0)
+	f("Info", "info", 0)
+	f("WARN", "warn", 0)
+	f(" error ", "error", 0)
+	f("", "info", 0)
+	f("TRACE", "info", 1)
+}
+
+// TestFileDiscovery covers --config, CONDUCTOR_CONFIG_PATH and the usual file.
+func TestFileDiscovery(t *testing.T) {
+	theirs := `{"kvevent_instance": {}, "http_server_port": `
+	usual := write(t, ".mooncake/conductor_config.json", theirs+"1}")
+	home := "HOME=" + filepath.Dir(filepath.Dir(usual))
+	named := write(t, "named", theirs+"2}") // no extension: told by its content
+	asked := write(t, "asked.YML", "http_server_port: 3\n")
+	gone := filepath.Join(t.TempDir(), "gone.json")
+
+	f := func(o Options, file, listeners, warning, problem string) {
+		t.Helper()
+		d, err := Load(o)
+		said := ""
+		if err != nil {
+			said = err.Error()
+		}
+		warned := ""
+		for _, w := range d.Warnings {
+			warned += w.String()
+		}
+		if d.File != file || showListeners(d.Config.Listeners) != listeners || warned != warning || said != problem {
+			t.Errorf("file %q, listeners %s, warnings %q, error %q", d.File, showListeners(d.Config.Listeners), warned, said)
+		}
+	}
+	defaults := showListeners(Default().Listeners)
+	f(Options{}, "", defaults, "", "")
+	f(Options{Env: []string{home}}, usual, ":1=conductor", "", "")
+	f(Options{Env: []string{"HOME=" + filepath.Dir(gone)}}, "", defaults, "", "")
+	f(Options{Env: []string{home, "CONDUCTOR_CONFIG_PATH=" + named}}, named, ":2=conductor", "", "")
+	f(Options{Env: []string{home, "CONDUCTOR_CONFIG_PATH="}}, usual, ":1=conductor", "", "")
+	f(Options{Env: []string{home, "CONDUCTOR_CONFIG_PATH=" + named}, Flags: flags(t, "--config", asked)}, asked, ":3=conductor", "", "")
+	f(Options{Env: []string{home, "CONDUCTOR_CONFIG_PATH=" + gone}}, "", defaults,
+		"env CONDUCTOR_CONFIG_PATH: \""+gone+"\" does not exist; serving without a file", "")
+	f(Options{Env: []string{home}, File: gone}, "", defaults, "", gone+": no such file")
+	f(Options{File: filepath.Dir(gone)}, "", defaults, "", filepath.Dir(gone)+": cannot read \""+filepath.Dir(gone)+"\": is a directory")
+}
+
+// TestValidate holds that a config built in code is checked by the same rules.
+func TestValidate(t *testing.T) {
+	c := Default()
+	c.Listeners = nil
+	c.Log.Level = "loud"
+	c.Stream.ReplayTimeout = -time.Second
+	c.Stream.QueueBytes = 1 << 20
+	c.Limits.MaxOrphans = -1
+	c.Limits.MaxSources = 1
+	one := Source{Endpoint: "tcp://h:1", Type: "vLLM", ModelName: "m", InstanceID: "a", BlockSize: 16}
+	same := one
+	same.TenantID = "default"
+	c.Sources = []Source{one, same, {Endpoint: "h:1", DPRank: -1, BlockSize: 16, Type: "x", ModelName: "m", InstanceID: "b"}}
+	want := `listeners: no listener; without one nobody can ask
+log.level: "loud" is none of debug, info, warn, error
+stream.replay_timeout: -1s is too small; the least is 1ms
+limits.max_orphans: -1 is too small; the least is 0
+stream.queue_bytes: too small to hold one message of the size allowed by limits.max_payload
+sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]
+sources[2].endpoint: "h:1" has no transport; write tcp://host:port or ipc://path
+sources[2].type: "x" is none of vLLM, SGLang, Mooncake, Standard
+sources[2].dp_rank: -1 is out of range 0 to 2147483647
+sources: 3 are more than the 1 allowed by limits.max_sources`
+	if err := c.Validate(); err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+func TestKinds(t *testing.T) {
+	f := func(k kind, in, want string) {
+		t.Helper()
+		v, err := k.parse(in)
+		got := ""
+		if err != nil {
+			got = "error"
+		} else {
+			got = k.show(v)
+		}
+		if got != want {
+			t.Errorf("%s %q = %q (%v), want %q", k.word, in, got, err, want)
+		}
+	}
+	f(duration(), "90s", "1m30s")
+	f(duration(), "1h0m0s", "1h")
+	f(duration(), "60m", "1h")
+	f(duration(), "20m", "20m")
+	f(duration(), "10s", "10s")
+	f(duration(), "0", "error")
+	f(duration(), "1e3", "error")
+	f(duration(), "30 s", "error")
+	f(duration(), "", "error")
+	f(size(), "0", "0")
+	f(size(), "1024", "1KiB")
+	f(size(), "1025B", "1025")
+	f(size(), "2048 MiB", "2GiB")
+	f(size(), "8191PiB", "error")
+	f(size(), "9007199254740991KiB", "9007199254740991KiB")
+	f(size(), "9007199254740992KiB", "error")
+	f(size(), "99999999999999999999", "error")
+	f(size(), "-1", "error")
+	f(size(), "1.5MiB", "error")
+	f(count(), "+7", "7")
+	f(count(), "-0", "0")
+	f(count(), "2147483647", "2147483647")
+	f(count(), "2147483648", "error")
+	f(count(), "007", "error")
+	f(count(), " 7", "error")
+	f(seed(), "0xffffffffffffffff", "18446744073709551615")
+	f(seed(), "18446744073709551616", "error")
+	f(seed(), "-1", "error")
+	f(choice("a", "b"), "A", "a")
+	f(choice("a", "b"), "c", "error")
+}
+
+func TestDidYouMean(t *testing.T) {
+	known := []string{"level", "format", "modelname", "dp_rank"}
+	f := func(word, want string) {
+		t.Helper()
+		if want != "" {
+			want = "; did you mean \"" + want + "\"?"
+		}
+		if got := didYouMean(word, known); got != want {
+			t.Errorf("%q: %q, want %q", word, got, want)
+		}
+	}
+	f("levle", "level")
+	f("LEVEL", "level")
+	f("lvl", "")
+	f("fromat", "format")
+	f("model", "modelname")
+	f("rank", "dp_rank")
+	f("x", "")
+	f("", "")
+	f(strings.Repeat("level", 100), "")
+}
+
+// TestFlagsSpeakForThemselves holds that usage shows default, type and meaning.
+func TestFlagsSpeakForThemselves(t *testing.T) {
+	usage := flags(t).FlagUsages()
+	for _, want := range []string{"--config file", "--listen address=dialect", "(default :13333=conductor,:8090=dynamo)",
+		"--stale-after duration", "(default 30s)", "--max-body bytes", "(default 16MiB)", "--copies count|set"} {
+		if !strings.Contains(usage, want) {
+			t.Errorf("usage lacks %q:\n%s", want, usage)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+)
+
+// Options says where Load looks.
+type Options struct {
+	// File is the settings file. When it is "", --config names it, then
+	// CONDUCTOR_CONFIG_PATH, then ~/.mooncake/conductor_config.json if that exists.
+	File string
+	// Env is the environment as NAME=value lines, usually os.Environ(). Without
+	// it neither CONDUCTOR_… nor HOME exists.
+	Env []string
+	// Flags is a set that Flags has filled and that has been parsed; nil is none.
+	Flags *pflag.FlagSet
+}
+
+// Loaded is what Load found.
+type Loaded struct {
+	Config   Config
+	File     string    // the file that was read, "" when there was none
+	Warnings []Warning // known and without effect, or unknown and harmless
+
+	loader *loader
+}
+
+// Load merges defaults, file, environment and flags, and checks the outcome.
+// The error joins everything that is wrong, one FieldError each, in the order
+// file, environment, flags; the Loaded that comes with it, never nil, holds the
+// warnings.
+func Load(o Options) (*Loaded, error) {
+	l := newLoader()
+	env := environ(o.Env)
+	if o.File == "" {
+		o.File = fileFlag(o.Flags)
+	}
+	name, data := l.findFile(o, env)
+	return l.load(name, data, env, o.Flags)
+}
+
+func (l *loader) load(name string, data []byte, env map[string]string, flags *pflag.FlagSet) (*Loaded, error) {
+	var file layer
+	if name != "" {
+		file = l.readFile(name, data)
+	}
+	c, err := merge(file, l.readEnv(env), l.readFlags(flags))
+	if err != nil {
+		return &Loaded{loader: l}, fmt.Errorf("BUG: settings that were read cannot be merged: %w", err)
+	}
+	l.check(&c)
+	out := &Loaded{Config: c, File: name, loader: l}
+	for _, w := range l.warns.list() {
+		out.Warnings = append(out.Warnings, Warning(w))
+	}
+	return out, l.errs.err()
+}
+
+// Place returns where a path of the config, such as sources[2] or hash.seed, was
+// set; "" for a default.
+func (d *Loaded) Place(path string) string { return d.loader.placeOf(path).String() }
+
+// merge lays the layers over the defaults; viper does the laying and fills the
+// struct.
+func merge(layers ...layer) (Config, error) {
+	v := viper.New()
+	c := Default()
+	v.SetDefault("listeners", c.Listeners)
+	for _, k := range keys {
+		v.SetDefault(k.path, k.value(&c))
+	}
+	for _, given := range layers {
+		if err := v.MergeConfigMap(given.nested()); err != nil {
+			return c, err
+		}
+	}
+	c = Config{}
+	return c, v.UnmarshalExact(&c)
+}
+
+// nested returns the layer as maps of maps, the shape of a file.
+func (l layer) nested() map[string]any {
+	out := map[string]any{}
+	for path, value := range l {
+		section, name, dotted := strings.Cut(path, ".")
+		if !dotted {
+			out[section] = value
+			continue
+		}
+		inner, _ := out[section].(map[string]any)
+		if inner == nil {
+			inner = map[string]any{}
+			out[section] = inner
+		}
+		inner[name] = value
+	}
+	return out
+}

@@ -1,0 +1,88 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// YAML renders the config as a file that loads to the same config. With
+// comments, every key says what it means and which flag and variable set it.
+func (c *Config) YAML(comments bool) string {
+	root := &yaml.Node{Kind: yaml.MappingNode}
+
+	listeners := &yaml.Node{Kind: yaml.SequenceNode}
+	for _, one := range c.Listeners {
+		m := &yaml.Node{Kind: yaml.MappingNode}
+		put(m, "address", textNode(one.Address))
+		put(m, "dialect", textNode(one.Dialect))
+		listeners.Content = append(listeners.Content, m)
+	}
+	head := put(root, "listeners", listeners)
+	if comments {
+		head.HeadComment = "HTTP ports; dialect is " + strings.Join(dialects.words, " or ") +
+			" (--" + flagListen + ", " + envListeners + ")"
+	}
+
+	for _, section := range sections() {
+		m := &yaml.Node{Kind: yaml.MappingNode}
+		for _, name := range sectionKeys(section) {
+			k, _ := findKey(section + "." + name)
+			n := textNode(k.show(c))
+			if reflect.TypeOf(k.value(c)).Kind() != reflect.String && k.kind.tags[0] == "!!int" {
+				n = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: k.show(c)}
+			}
+			head := put(m, name, n)
+			if comments {
+				head.HeadComment = fmt.Sprintf("%s (%s; --%s, %s)", k.help, k.kind.word, k.flag, k.env())
+			}
+		}
+		put(root, section, m)
+	}
+
+	sources := &yaml.Node{Kind: yaml.SequenceNode}
+	for i := range c.Sources {
+		m := &yaml.Node{Kind: yaml.MappingNode}
+		for _, f := range sourceFields {
+			v := reflect.ValueOf(f.field(&c.Sources[i])).Elem()
+			n := textNode(f.kind.show(v.Interface()))
+			if v.CanInt() {
+				n = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: n.Value}
+			} else if v.String() == "" {
+				continue
+			}
+			put(m, f.name, n)
+		}
+		sources.Content = append(sources.Content, m)
+	}
+	if len(sources.Content) == 0 {
+		sources.Style = yaml.FlowStyle
+	}
+	head = put(root, "sources", sources)
+	if comments {
+		head.HeadComment = "engines to subscribe to from the start, with the fields of POST /register"
+	}
+
+	var out bytes.Buffer
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	if err := enc.Encode(root); err != nil {
+		panic(fmt.Sprintf("BUG: config cannot be rendered: %v", err))
+	}
+	return out.String()
+}
+
+func put(m *yaml.Node, name string, value *yaml.Node) (key *yaml.Node) {
+	key = &yaml.Node{Kind: yaml.ScalarNode, Value: name}
+	m.Content = append(m.Content, key, value)
+	return key
+}
+
+func textNode(s string) *yaml.Node {
+	n := &yaml.Node{}
+	n.SetString(s)
+	return n
+}

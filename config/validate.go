@@ -1,0 +1,218 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// A complaint is one broken rule: about path, and perhaps about the other path
+// it clashes with.
+type complaint struct {
+	path, message, other string
+}
+
+// Validate checks the rules a single value cannot break alone and the ranges of
+// numbers. It returns all errors at once, joined, each a FieldError.
+func (c *Config) Validate() error {
+	var r report
+	for _, e := range c.complaints() {
+		message := e.message
+		if e.other != "" {
+			message += " " + e.other
+		}
+		r.add(place{}, e.path, "%s", message)
+	}
+	return r.err()
+}
+
+// check validates a loaded config, leaving out what was already reported
+// because it could not be read.
+func (l *loader) check(c *Config) {
+	for _, e := range c.complaints() {
+		if l.unreadable(e.path) {
+			continue
+		}
+		message := e.message
+		if e.other != "" {
+			if l.anyUnreadable(e.path, e.other) {
+				continue
+			}
+			message += " " + l.nameOf(e.other)
+			if at := l.placeOf(e.other).String(); at != "" {
+				message += " (" + at + ")"
+			}
+		}
+		l.errs.add(l.placeOf(e.path), l.nameOf(e.path), "%s", message)
+	}
+}
+
+// anyUnreadable reports whether a clash may only come from values that could
+// not be read.
+func (l *loader) anyUnreadable(paths ...string) bool {
+	for failed, yes := range l.failed {
+		for _, path := range paths {
+			if yes && (failed == path || strings.HasPrefix(failed, path+".")) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// complaints lists every broken rule in the order of the struct.
+func (c *Config) complaints() (out []complaint) {
+	add := func(path, format string, args ...any) {
+		out = append(out, complaint{path, fmt.Sprintf(format, args...), ""})
+	}
+	clash := func(path, other, message string) {
+		out = append(out, complaint{path, message, other})
+	}
+
+	if len(c.Listeners) == 0 {
+		add("listeners", "no listener; without one nobody can ask")
+	}
+	addresses := map[string]string{}
+	for i, one := range c.Listeners {
+		path := fmt.Sprintf("listeners[%d]", i)
+		if _, err := dialects.parse(one.Dialect); err != nil {
+			add(path+".dialect", "%s", err)
+		}
+		port, err := checkAddress(one.Address)
+		if err != nil {
+			add(path+".address", "%s", err)
+			continue
+		}
+		if first, twice := addresses[one.Address]; twice && port != 0 {
+			clash(path, first, fmt.Sprintf("the same address %q as", one.Address))
+		}
+		addresses[one.Address] = path
+	}
+
+	for _, k := range keys {
+		v := reflect.ValueOf(k.value(c))
+		switch {
+		case k.kind.words != nil:
+			if _, err := k.kind.parse(v.String()); err != nil {
+				add(k.path, "%s", err)
+			}
+		case v.CanInt() && v.Int() < k.min:
+			least := reflect.New(v.Type()).Elem()
+			least.SetInt(k.min)
+			add(k.path, "%s is too small; the least is %s", k.show(c), k.kind.show(least.Interface()))
+		}
+	}
+	if c.Stream.QueueBytes < c.Limits.MaxPayload {
+		clash("stream.queue_bytes", "limits.max_payload", "too small to hold one message of the size allowed by")
+	}
+
+	identities := map[string]string{}
+	for i, s := range c.Sources {
+		path := fmt.Sprintf("sources[%d]", i)
+		for _, e := range s.complaints() {
+			add(join(path, e.path), "%s", e.message)
+		}
+		if s.InstanceID == "" {
+			continue
+		}
+		if first, twice := identities[s.Key()]; twice {
+			clash(path, first, fmt.Sprintf("the same instance, tenant and rank %q as", s.Key()))
+			continue
+		}
+		identities[s.Key()] = path
+	}
+	if n := len(c.Sources); n > c.Limits.MaxSources {
+		clash("sources", "limits.max_sources", fmt.Sprintf("%d are more than the %d allowed by", n, c.Limits.MaxSources))
+	}
+	return out
+}
+
+// complaints lists what is wrong with one source alone.
+func (s *Source) complaints() (out []complaint) {
+	add := func(path, message string) { out = append(out, complaint{path, message, ""}) }
+	if s.Endpoint == "" {
+		add("endpoint", "is required")
+	} else if err := checkEndpoint(s.Endpoint); err != nil {
+		add("endpoint", err.Error())
+	}
+	if s.ReplayEndpoint != "" {
+		if err := checkEndpoint(s.ReplayEndpoint); err != nil {
+			add("replay_endpoint", err.Error())
+		}
+	}
+	if s.Type == "" {
+		add("type", "is required; it is "+sourceTypes.wants)
+	} else if _, err := sourceTypes.parse(s.Type); err != nil {
+		add("type", err.Error())
+	}
+	if s.ModelName == "" {
+		add("modelname", "is required")
+	}
+	if s.InstanceID == "" {
+		add("instance_id", "is required")
+	}
+	if s.BlockSize == 0 {
+		add("block_size", "is required; it is the engine's tokens a block")
+	} else if s.BlockSize < 0 {
+		add("block_size", fmt.Sprintf("%d is out of range 1 to 2147483647", s.BlockSize))
+	}
+	if s.DPRank < 0 {
+		add("dp_rank", fmt.Sprintf("%d is out of range 0 to 2147483647", s.DPRank))
+	}
+	return out
+}
+
+// checkAddress checks host:port and returns the port.
+func checkAddress(address string) (port int, err error) {
+	if address == "" {
+		return 0, errors.New("is required; it is host:port, such as \":13333\"")
+	}
+	_, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no host:port: %s", address, splitReason(err))
+	}
+	port, err = strconv.Atoi(text)
+	if err != nil || port < 0 || port > 65535 {
+		return 0, fmt.Errorf("%q has no port from 0 to 65535", address)
+	}
+	return port, nil
+}
+
+// checkEndpoint checks a ZMQ address that can be connected to.
+func checkEndpoint(endpoint string) error {
+	scheme, rest, ok := strings.Cut(endpoint, "://")
+	switch {
+	case !ok:
+		return fmt.Errorf("%q has no transport; write tcp://host:port or ipc://path", endpoint)
+	case scheme == "ipc" && rest == "":
+		return fmt.Errorf("%q has no path", endpoint)
+	case scheme == "ipc":
+		return nil
+	case scheme != "tcp":
+		return fmt.Errorf("%q has the transport %q; tcp and ipc reach another process", endpoint, scheme)
+	}
+	host, text, err := net.SplitHostPort(rest)
+	if err != nil {
+		return fmt.Errorf("%q is no tcp://host:port: %s", endpoint, splitReason(err))
+	}
+	if host == "" || host == "*" {
+		return fmt.Errorf("%q is where an engine binds; name the host to connect to", endpoint)
+	}
+	if port, err := strconv.Atoi(text); err != nil || port < 1 || port > 65535 {
+		return fmt.Errorf("%q has no port from 1 to 65535", endpoint)
+	}
+	return nil
+}
+
+// splitReason is the reason in an error of net.SplitHostPort, without the
+// address it repeats.
+func splitReason(err error) string {
+	var e *net.AddrError
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err.Error()
+}
