@@ -1,0 +1,110 @@
+// Package conductor is the application: it keeps, for a fleet of inference
+// engines, which instance holds which prefix on which tier, and answers queries.
+//
+//	sources (one goroutine each)                         clients
+//	   |  events.Batch                                      |  Query
+//	   v                                                    v
+//	 ingest: group filter, context, owner  --Store-->  index.Index  --Match--> tiers.Fold --> Answer
+//
+// The words: a source is one subscription, keyed (instance_id, tenant_id,
+// dp_rank). A deployment is what a router asks about: everything of one
+// (tenant, model, block size). It holds the instances registered for it and one
+// context, that is one index, per (LoRA, salt). An owner is a dense integer for
+// (source, rank, medium, attention group) inside one index.
+//
+// Invariants:
+//
+//  1. A source key names at most one running source.
+//  2. Only a source's own goroutine changes what that source holds in an index.
+//  3. An owner's descriptor is published before its first block is stored, so a
+//     reader that finds an owner in a match finds its descriptor too.
+//  4. A deployment lives while a source refers to it, a context while a source
+//     has a namespace in it.
+//
+// Lock order: Conductor.mu guards the registry and all deployments; under it, or
+// alone, one of indexContext.mu and source.mu, which guard no other lock.
+// Conductor.mu is never held while a stream is closed or an index dropped.
+// Queries take it for reading, for one map lookup.
+package conductor
+
+import (
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/events/stream"
+	"kvconductor/index"
+	"kvconductor/index/hash"
+)
+
+// Options configures a Conductor. Zero values take the defaults of New.
+type Options struct {
+	// HashSeed is the XXH3 seed of the canonical hashes (hash.seed).
+	HashSeed uint64
+	// Copies says what a repeated store of a block means (stream.copies).
+	Copies index.CopyPolicy
+	// Stream is the template of every source's stream; endpoints and the first
+	// sequence number are filled in per source.
+	Stream stream.Config
+	// MaxSources bounds how many sources may be registered, 0 for no bound.
+	MaxSources int
+	// MaxOrphans bounds the blocks per source that wait for their parent.
+	MaxOrphans int
+	Log        zerolog.Logger
+	// Now is the clock of ages in answers; time.Now when nil.
+	Now func() time.Time
+}
+
+// Conductor is the registry of sources and the indexes they fill.
+// All methods are safe for concurrent use.
+type Conductor struct {
+	opts   Options
+	scheme hash.Scheme
+	log    zerolog.Logger
+	now    func() time.Time
+
+	mu          sync.RWMutex
+	sources     map[Key]*source               // guarded by mu
+	deployments map[deploymentKey]*deployment // guarded by mu
+	closed      bool                          // guarded by mu
+
+	queries queryMetrics
+}
+
+// New returns a Conductor with no sources.
+func New(opts Options) *Conductor {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.MaxOrphans == 0 {
+		opts.MaxOrphans = 65536
+	}
+	return &Conductor{
+		opts:        opts,
+		scheme:      hash.Scheme{Seed: opts.HashSeed},
+		log:         opts.Log,
+		now:         opts.Now,
+		sources:     make(map[Key]*source),
+		deployments: make(map[deploymentKey]*deployment),
+		queries:     newQueryMetrics(),
+	}
+}
+
+// Close stops every source and waits for them. Queries keep working on what is
+// indexed; registrations fail with ErrClosed.
+func (c *Conductor) Close() {
+	c.mu.Lock()
+	c.closed = true
+	running := make([]*source, 0, len(c.sources))
+	for _, s := range c.sources {
+		running = append(running, s)
+	}
+	c.mu.Unlock()
+
+	var wg sync.WaitGroup
+	for _, s := range running {
+		wg.Go(s.stop)
+	}
+	wg.Wait()
+}

@@ -1,0 +1,114 @@
+package conductor
+
+import (
+	"kvconductor/events"
+)
+
+// maxParked bounds the events of one group that wait for its kind to be known.
+// A group's kind comes with its first self-describing event, so few ever wait.
+const maxParked = 1024
+
+// mainGroup reports whether blocks of an attention kind are indexed. Sliding
+// windows and state-space groups keep other blocks than the prefix they name.
+func mainGroup(kind string) bool {
+	switch kind {
+	case "full_attention", "mla_attention", "sink_full_attention":
+		return true
+	}
+	return false
+}
+
+// groupKey names one KV-cache group of one publisher rank.
+type groupKey struct {
+	rank  int32
+	group int
+}
+
+// groupState is what is known of one group.
+type groupState struct {
+	kind   string // "" while unknown
+	parked []parkedEvent
+}
+
+// parkedEvent waits for the kind of its group.
+type parkedEvent struct {
+	event events.Event
+	rank  int32
+}
+
+// groups learns, per rank and group of one source, which groups are indexed.
+// The zero value is ready; it belongs to the source's goroutine.
+type groups struct {
+	states map[groupKey]*groupState
+}
+
+// verdict says what to do with an event.
+type verdict uint8
+
+const (
+	admit    verdict = iota // index it
+	park                    // wait for the kind of its group
+	skip                    // another group's
+	overflow                // would wait, but too many do
+)
+
+// ruling is what judge decided about one event.
+type ruling struct {
+	verdict verdict
+	// ready holds events that waited for what this one taught, in order; they
+	// are applied before it.
+	ready []parkedEvent
+	// purge is true when blocks of the group were indexed and must not be.
+	purge bool
+	// lost counts waiting events that turned out to be of another group.
+	lost int
+}
+
+// judge learns from the event and decides about it.
+func (g *groups) judge(e *events.Event, rank int32) ruling {
+	if e.Group < 0 && e.GroupKind == "" {
+		return ruling{verdict: admit}
+	}
+	key := groupKey{rank: rank, group: max(e.Group, 0)}
+	st := g.states[key]
+	if st == nil {
+		if g.states == nil {
+			g.states = make(map[groupKey]*groupState)
+		}
+		st = &groupState{}
+		g.states[key] = st
+	}
+	var r ruling
+	if e.GroupKind != "" && e.GroupKind != st.kind {
+		st.kind = e.GroupKind
+		if mainGroup(st.kind) {
+			r.ready = st.parked
+		} else {
+			r.purge, r.lost = true, len(st.parked)
+		}
+		st.parked = nil
+	}
+	switch {
+	case mainGroup(st.kind):
+		r.verdict = admit
+	case st.kind != "":
+		r.verdict = skip
+	case key.group == 0:
+		r.verdict = admit
+	case len(st.parked) >= maxParked:
+		r.verdict = overflow
+	default:
+		st.parked = append(st.parked, parkedEvent{event: *e, rank: rank})
+		r.verdict = park
+	}
+	return r
+}
+
+// unpark forgets the events of a rank that still wait: it was cleared.
+func (g *groups) unpark(rank int32) {
+	for key, st := range g.states {
+		if key.rank == rank {
+			st.parked = nil
+		}
+	}
+}

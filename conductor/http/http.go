@@ -1,0 +1,174 @@
+// Package http serves the Conductor dialect: JSON over HTTP, as Mooncake
+// Conductor's published page describes it, with additive fields of our own.
+//
+//	request --> handler(*gin.Context) (any, error) --> reply --> status and body
+//
+// A handler decodes, makes one call on *conductor.Conductor and returns a value
+// or an error; reply alone decides status codes and error bodies. Every error
+// body is {"error", "reason"[, "field"][, "index"]}.
+//
+// New makes an engine with what every listener has (health, readiness, metrics,
+// the API description, administration); Mount adds the dialect's own paths.
+package http
+
+import (
+	"errors"
+	"net/http"
+	"runtime/debug"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+)
+
+// Options configures the HTTP room.
+type Options struct {
+	// MaxBody bounds a request body in bytes (limits.max_body).
+	MaxBody int64
+	// MaxTokens bounds the tokens, or hashes, of one query (limits.max_tokens).
+	MaxTokens int
+	// Version is reported by /health.
+	Version string
+	// OpenAPI is the document served at /openapi.yaml.
+	OpenAPI []byte
+	// Gatherer feeds /metrics.
+	Gatherer prometheus.Gatherer
+	Log      zerolog.Logger
+}
+
+// api is the state handlers share.
+type api struct {
+	conductor *conductor.Conductor
+	opts      Options
+}
+
+// New returns an engine with the paths every listener has.
+func New(c *conductor.Conductor, opts Options) *gin.Engine {
+	gin.SetMode(gin.ReleaseMode)
+	a := &api{conductor: c, opts: opts}
+	r := gin.New()
+	r.HandleMethodNotAllowed = true
+	r.Use(a.recovery)
+	r.NoRoute(wrap(func(g *gin.Context) (any, error) {
+		return nil, &statusError{http.StatusNotFound, "not_found", "no such path: " + g.Request.URL.Path}
+	}))
+	r.NoMethod(wrap(func(g *gin.Context) (any, error) {
+		return nil, &statusError{http.StatusMethodNotAllowed, "method_not_allowed", "Method not allowed"}
+	}))
+	r.GET("/health", wrap(a.health))
+	r.GET("/ready", wrap(a.ready))
+	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})))
+	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
+	r.GET("/admin/check", wrap(a.check))
+	return r
+}
+
+// Mount adds the Conductor dialect to r: a listener's root or a prefix of it.
+func Mount(r gin.IRouter, c *conductor.Conductor, opts Options) {
+	a := &api{conductor: c, opts: opts}
+	r.POST("/register", wrap(a.register))
+	r.POST("/unregister", wrap(a.unregister))
+	r.POST("/query", wrap(a.query))
+	r.POST("/query_by_hash", wrap(a.queryByHash))
+	r.GET("/services", wrap(a.services))
+	r.GET("/global_view", wrap(a.globalView))
+}
+
+// handler is what an endpoint is: a result to encode, or an error.
+type handler func(*gin.Context) (any, error)
+
+// encoded is a result that is JSON already, sent as it is.
+type encoded []byte
+
+// answered is a result with a status of its own.
+type answered struct {
+	status int
+	body   any
+}
+
+// statusError is an error whose status is not that of its kind.
+type statusError struct {
+	status int
+	reason string
+	text   string
+}
+
+func (e *statusError) Error() string { return e.text }
+
+// errorBody is the one shape of errors.
+type errorBody struct {
+	Error  string `json:"error"`
+	Reason string `json:"reason"`
+	Field  string `json:"field,omitempty"`
+	Index  *int   `json:"index,omitempty"`
+}
+
+// wrap runs a handler and encodes what it returns.
+func wrap(h handler) gin.HandlerFunc {
+	return func(g *gin.Context) {
+		result, err := h(g)
+		if err != nil {
+			status, body := describe(err)
+			if status == http.StatusRequestEntityTooLarge {
+				// The rest of the body is not read, so the connection cannot go on.
+				g.Header("Connection", "close")
+			}
+			g.AbortWithStatusJSON(status, body)
+			return
+		}
+		switch v := result.(type) {
+		case encoded:
+			g.Data(http.StatusOK, "application/json", v)
+		case answered:
+			g.JSON(v.status, v.body)
+		default:
+			g.JSON(http.StatusOK, v)
+		}
+	}
+}
+
+// describe maps an error to its status and body.
+func describe(err error) (int, errorBody) {
+	var (
+		field    *conductor.FieldError
+		conflict *conductor.ConflictError
+		status   *statusError
+	)
+	switch {
+	case errors.As(err, &field):
+		body := errorBody{Error: field.Message, Reason: field.Reason, Field: field.Field}
+		if field.Index >= 0 {
+			body.Index = &field.Index
+		}
+		return http.StatusBadRequest, body
+	case errors.As(err, &conflict):
+		return http.StatusConflict, errorBody{Error: conflict.Error(), Reason: "conflict", Field: conflict.Field}
+	case errors.As(err, &status):
+		return status.status, errorBody{Error: status.text, Reason: status.reason}
+	case errors.Is(err, conductor.ErrNotFound):
+		return http.StatusNotFound, errorBody{Error: err.Error(), Reason: "not_found"}
+	case errors.Is(err, conductor.ErrTooManySources):
+		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "limit"}
+	case errors.Is(err, conductor.ErrClosed):
+		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "shutting_down"}
+	}
+	return http.StatusInternalServerError, errorBody{Error: err.Error(), Reason: "internal"}
+}
+
+// recovery turns a panic into a 500 that costs one request.
+func (a *api) recovery(g *gin.Context) {
+	defer func() {
+		if p := recover(); p != nil {
+			if p == http.ErrAbortHandler {
+				panic(p)
+			}
+			a.opts.Log.Error().Interface("panic", p).Str("path", g.Request.URL.Path).
+				Str("stack", string(debug.Stack())).Msg("request failed")
+			g.AbortWithStatusJSON(http.StatusInternalServerError, errorBody{Error: "internal error", Reason: "internal"})
+		}
+	}()
+	g.Next()
+}

@@ -1,0 +1,186 @@
+package http_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	nethttp "net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/legacy"
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor"
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/events/stream"
+	"kvconductor/events/zmq"
+)
+
+// server is the dialect on an engine, with a Conductor whose sources are dead
+// endpoints, and the document its answers are held against.
+type server struct {
+	t      *testing.T
+	engine *gin.Engine
+	doc    *openapi3.T
+	router routers.Router
+}
+
+func newServer(t *testing.T) *server {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(kvconductor.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	router, err := legacy.NewRouter(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	t.Cleanup(c.Close)
+	registry.MustRegister(conductor.Collector{Conductor: c})
+	opts := conductorhttp.Options{MaxBody: 4096, MaxTokens: 64, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
+	engine := conductorhttp.New(c, opts)
+	conductorhttp.Mount(engine, c, opts)
+	return &server{t: t, engine: engine, doc: doc, router: router}
+}
+
+// do makes a request and holds the answer against the document.
+func (s *server) do(method, path, body string) *httptest.ResponseRecorder {
+	s.t.Helper()
+	req := httptest.NewRequest(method, path, strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	rec := httptest.NewRecorder()
+	s.engine.ServeHTTP(rec, req)
+	route, params, err := s.router.FindRoute(req)
+	if err != nil {
+		s.t.Fatalf("%s %s is not described: %v", method, path, err)
+	}
+	input := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+		Status:                 rec.Code,
+		Header:                 rec.Header(),
+		Options:                &openapi3filter.Options{IncludeResponseStatus: true},
+	}
+	input.SetBodyBytes(rec.Body.Bytes())
+	if strings.HasPrefix(path, "/metrics") || strings.HasPrefix(path, "/openapi") {
+		return rec // text, described as such
+	}
+	if err := openapi3filter.ValidateResponse(s.t.Context(), input); err != nil {
+		s.t.Errorf("%s %s %s: answer %d %s does not fit the document: %v", method, path, body, rec.Code, rec.Body, err)
+	}
+	return rec
+}
+
+// TestRoutesAreDescribed compares the routes with openapi.yaml, both ways.
+func TestRoutesAreDescribed(t *testing.T) {
+	s := newServer(t)
+	var have, want []string
+	for _, r := range s.engine.Routes() {
+		have = append(have, r.Method+" "+r.Path)
+	}
+	for path, item := range s.doc.Paths.Map() {
+		for method := range item.Operations() {
+			want = append(want, method+" "+path)
+		}
+	}
+	slices.Sort(have)
+	slices.Sort(want)
+	if !slices.Equal(have, want) {
+		t.Errorf("routes:\n%s\nopenapi.yaml:\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestAnswersFitTheDocument makes every kind of request and holds each answer,
+// error bodies included, against openapi.yaml.
+func TestAnswersFitTheDocument(t *testing.T) {
+	s := newServer(t)
+	f := func(method, path, body string, status int) {
+		t.Helper()
+		if rec := s.do(method, path, body); rec.Code != status {
+			t.Errorf("%s %s %s: status %d, want %d: %s", method, path, body, rec.Code, status, rec.Body)
+		}
+	}
+	registration := func(instance, more string) string {
+		return fmt.Sprintf(`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":%q,"block_size":16,"dp_rank":0%s}`, instance, more)
+	}
+	long := `{"model":"m","block_size":16,"token_ids":[` + strings.Repeat("1,", 4096) + `1]}`
+	many := `{"model":"m","block_size":16,"token_ids":[` + strings.Repeat("1,", 64) + `1]}`
+
+	f("POST", "/register", registration("a", ""), 200)
+	f("POST", "/register", registration("a", ""), 200)
+	f("POST", "/register", registration("a", `,"lora_name":"x"`), 409)
+	f("POST", "/register", registration("b", `,"tenant_id":null,"replay_endpoint":"ipc:///x"`), 200)
+	f("POST", "/register", registration("c", `,"additionalsalt":"s"`), 200)
+	f("POST", "/register", registration("d", ""), 503)
+	f("POST", "/register", `{}`, 400)
+	f("POST", "/register", long, 413)
+	f("POST", "/unregister", `{"instance_id":"nobody","dp_rank":0}`, 404)
+	f("POST", "/unregister", `{"instance_id":"nobody"}`, 400)
+	f("POST", "/unregister", long, 413)
+	f("POST", "/query", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 200)
+	f("POST", "/query?detail=1", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 200)
+	f("POST", "/query", `{"model":"m","block_size":16,"token_ids":[1,2],"instance_id":"ghost"}`, 200)
+	f("POST", "/query", `{"model":"none","block_size":16,"token_ids":[1,2]}`, 200)
+	f("POST", "/query", many, 400)
+	f("POST", "/query", long, 413)
+	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":[1,18446744073709551615]}`, 200)
+	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":{}}`, 400)
+	f("POST", "/query_by_hash", long, 413)
+	f("GET", "/services", "", 200)
+	f("GET", "/global_view", "", 200)
+	f("GET", "/global_view?limit=all", "", 400)
+	f("GET", "/health", "", 200)
+	f("GET", "/ready", "", 200)
+	f("GET", "/metrics", "", 200)
+	f("GET", "/openapi.yaml", "", 200)
+	f("GET", "/admin/check", "", 200)
+	f("POST", "/unregister", `{"instance_id":"b","dp_rank":0}`, 200)
+}
+
+// FuzzBodies sends arbitrary bodies to every POST endpoint: none may panic, hang
+// or answer anything but 200 or a described error.
+func FuzzBodies(f *testing.F) {
+	paths := []string{"/query", "/query_by_hash", "/unregister", "/register"}
+	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,2,3]}`))
+	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,-2,3.5,1e3,null,"x",[1]]}`))
+	f.Add(1, []byte(`{"model":"m","block_size":16,"seq_hashes":[-1],"block_hash":[18446744073709551615]}`))
+	f.Add(2, []byte(`{"instance_id":"a","dp_rank":0,"tenant_id":null}`))
+	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0}`))
+	f.Add(0, []byte("{\"model\":\"\xff\",\"block_size\":16,\"token_ids\":[]}"))
+	c := conductor.New(conductor.Options{MaxSources: 1, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	f.Cleanup(c.Close)
+	opts := conductorhttp.Options{MaxBody: 1 << 16, MaxTokens: 1 << 10, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	engine := conductorhttp.New(c, opts)
+	conductorhttp.Mount(engine, c, opts)
+	f.Fuzz(func(t *testing.T, which int, body []byte) {
+		path := paths[uint(which)%uint(len(paths))]
+		rec := httptest.NewRecorder()
+		engine.ServeHTTP(rec, httptest.NewRequest(nethttp.MethodPost, path, bytes.NewReader(body)))
+		switch rec.Code {
+		case 200:
+			if !json.Valid(body) {
+				t.Errorf("%s accepts %q", path, body)
+			}
+		case 400, 404, 409, 413, 503:
+			var e struct{ Error, Reason string }
+			if json.Unmarshal(rec.Body.Bytes(), &e) != nil || e.Error == "" || e.Reason == "" {
+				t.Errorf("%s %q: %d without a reason: %s", path, body, rec.Code, rec.Body)
+			}
+		default:
+			t.Errorf("%s %q: status %d: %s", path, body, rec.Code, rec.Body)
+		}
+	})
+}

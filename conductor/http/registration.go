@@ -1,0 +1,62 @@
+package http
+
+import (
+	"math"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+)
+
+// register starts a source: POST /register.
+func (a *api) register(g *gin.Context) (any, error) {
+	b, err := a.readBody(g)
+	if err != nil {
+		return nil, err
+	}
+	f := fields{body: b}
+	r := conductor.Registration{
+		Endpoint:       f.required("endpoint"),
+		Type:           f.required("type"),
+		Model:          f.required("modelname", "model", "model_name"),
+		Instance:       f.required("instance_id"),
+		BlockSize:      f.blockSize(),
+		Rank:           f.integer("dp_rank", 0, math.MaxInt32),
+		ReplayEndpoint: f.text("replay_endpoint"),
+		Lora:           f.text("lora_name"),
+		Tenant:         f.text("tenant_id"),
+		Salt:           f.text("additionalsalt", "additional_salt"),
+	}
+	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if err := a.conductor.Register(r, opts); err != nil {
+		return nil, err
+	}
+	return gin.H{"status": "registered successfully", "instance_id": r.Instance}, nil
+}
+
+// unregister stops a source: POST /unregister. Only the key fields count.
+func (a *api) unregister(g *gin.Context) (any, error) {
+	b, err := a.readBody(g)
+	if err != nil {
+		return nil, err
+	}
+	f := fields{body: b}
+	key := conductor.Key{
+		Instance: f.required("instance_id"),
+		Tenant:   f.text("tenant_id"),
+		Rank:     f.integer("dp_rank", 0, math.MaxInt32),
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if key.Tenant == "" {
+		key.Tenant = conductor.DefaultTenant
+	}
+	if err := a.conductor.Unregister(key); err != nil {
+		return nil, err
+	}
+	return gin.H{"status": "unregistered successfully", "removed_instances": []string{key.String()}}, nil
+}

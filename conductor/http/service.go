@@ -1,0 +1,144 @@
+package http
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+	"kvconductor/events"
+)
+
+// serviceRow is one row of /services. The upper-case names are the published
+// ones.
+type serviceRow struct {
+	Endpoint       string
+	ReplayEndpoint string
+	Type           string
+	ModelName      string
+	LoraName       string
+	TenantID       string
+	InstanceID     string
+	BlockSize      int
+	DPRank         int
+	AdditionalSalt string
+
+	State     string
+	Reason    string
+	Epoch     uint64
+	LastSeq   *uint64
+	Blocks    int
+	Gaps      uint64
+	Replayed  uint64
+	Restarts  uint64
+	Dropped   uint64
+	DroppedBy map[events.Reason]uint64
+	LastError string
+}
+
+// services lists the registered sources: GET /services.
+func (a *api) services(*gin.Context) (any, error) {
+	all := a.conductor.Services()
+	rows := make([]serviceRow, len(all))
+	for i, s := range all {
+		rows[i] = serviceRow{
+			Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type,
+			ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
+			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt,
+			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
+			Blocks: s.Blocks, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
+			DroppedBy: s.Dropped, LastError: s.LastError,
+		}
+		for _, n := range s.Dropped {
+			rows[i].Dropped += n
+		}
+	}
+	return gin.H{"count": len(rows), "services": rows}, nil
+}
+
+// contextRow is one entry of model_contexts in /global_view.
+type contextRow struct {
+	ModelName      string `json:"model_name"`
+	LoraName       string `json:"lora_name"`
+	BlockSize      int    `json:"block_size"`
+	AdditionalSalt string `json:"additional_salt"`
+	TenantID       string `json:"tenant_id"`
+	InstanceID     string `json:"instance_id"`
+	Blocks         int    `json:"blocks"`
+	Truncated      bool   `json:"truncated"`
+}
+
+// defaultViewLimit bounds the aliases listed per context, so that looking at a
+// large index does not cost what holding it costs.
+const defaultViewLimit = 10_000
+
+// globalView shows contexts and hash aliases: GET /global_view?limit=N.
+// hashmap[i] belongs to model_contexts[i]: engine hash to canonical seq hash.
+func (a *api) globalView(g *gin.Context) (any, error) {
+	limit := defaultViewLimit
+	if text := g.Query("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return nil, conductor.Invalid("limit", "invalid_value", "limit must be a number of hashes per context, got %q", text)
+		}
+		limit = n
+	}
+	views := a.conductor.GlobalView(limit)
+	contexts := make([]contextRow, len(views))
+	hashes := make([]map[string]uint64, len(views))
+	for i, v := range views {
+		contexts[i] = contextRow{
+			ModelName: v.Model, LoraName: v.Lora, BlockSize: v.BlockSize, AdditionalSalt: v.Salt,
+			TenantID: v.Tenant, InstanceID: v.Instance, Blocks: v.Blocks, Truncated: v.Truncated,
+		}
+		hashes[i] = make(map[string]uint64, len(v.Hashes))
+		for engine, seq := range v.Hashes {
+			hashes[i][strconv.FormatUint(engine, 10)] = seq
+		}
+	}
+	return gin.H{"context_count": len(views), "model_contexts": contexts, "hashmap": hashes}, nil
+}
+
+// health says that the process is alive: GET /health.
+func (a *api) health(*gin.Context) (any, error) {
+	return gin.H{"status": "ok", "version": a.opts.Version}, nil
+}
+
+// stateRow is one source of /ready.
+type stateRow struct {
+	Source string `json:"source"`
+	State  string `json:"state"`
+	Reason string `json:"reason"`
+}
+
+// ready says whether every configured source is synced or given up on: GET
+// /ready, 503 while one is still being brought up.
+func (a *api) ready(*gin.Context) (any, error) {
+	r := a.conductor.Ready()
+	rows := func(list []conductor.SourceState) []stateRow {
+		all := make([]stateRow, len(list))
+		for i, s := range list {
+			all[i] = stateRow{Source: s.Key.String(), State: string(s.State), Reason: s.Reason}
+		}
+		return all
+	}
+	status := http.StatusOK
+	if !r.Ready {
+		status = http.StatusServiceUnavailable
+	}
+	return answered{status, gin.H{"ready": r.Ready, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}}, nil
+}
+
+// check walks every index and reports broken invariants: GET /admin/check.
+func (a *api) check(*gin.Context) (any, error) {
+	errs := a.conductor.Check()
+	if len(errs) == 0 {
+		return gin.H{"ok": true, "errors": []string{}}, nil
+	}
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	return answered{http.StatusInternalServerError, gin.H{"ok": false, "errors": texts}}, nil
+}

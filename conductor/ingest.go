@@ -1,0 +1,240 @@
+package conductor
+
+import (
+	"kvconductor/events"
+	"kvconductor/index"
+	"kvconductor/tiers"
+)
+
+// apply brings one batch into the indexes, event by event in array order.
+func (s *source) apply(b *events.Batch) {
+	rank := int32(s.reg.Rank)
+	if b.Rank >= 0 {
+		rank = int32(b.Rank)
+	}
+	for i := range b.Events {
+		e := &b.Events[i]
+		r := rank
+		if e.Rank != nil {
+			r = int32(*e.Rank)
+		}
+		s.admit(e, r)
+	}
+}
+
+// admit passes an event through the group filter and applies it.
+func (s *source) admit(e *events.Event, rank int32) {
+	if e.Kind == events.Cleared {
+		s.clear(e, rank)
+		return
+	}
+	r := s.groups.judge(e, rank)
+	if r.purge {
+		s.purgeGroup(rank, max(e.Group, 0))
+	}
+	s.drop(events.OtherGroup, r.lost)
+	for i := range r.ready {
+		s.change(&r.ready[i].event, r.ready[i].rank)
+	}
+	switch r.verdict {
+	case admit:
+		s.change(e, rank)
+	case skip:
+		s.drop(events.OtherGroup, 1)
+	case overflow:
+		s.drop(events.GroupUnknown, 1)
+	}
+}
+
+// change applies a stored or removed event.
+func (s *source) change(e *events.Event, rank int32) {
+	if len(e.Hashes) == 0 {
+		return // masked groups publish events that name no block
+	}
+	medium := tiers.Parse(e.Medium)
+	key := ownerKey{rank: rank, medium: medium.Name, group: max(e.Group, 0)}
+	if e.Kind == events.Removed {
+		s.remove(e, key)
+		return
+	}
+	s.store(e, key, medium)
+}
+
+// store indexes the blocks of a stored event.
+func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
+	dk := s.target(e)
+	if !e.Envelope && e.BlockSize != 0 && e.BlockSize != dk.blockSize && len(e.Tokens) > 0 {
+		s.drop(events.BlockSizeMismatch, 1)
+		return
+	}
+	local := s.locals(e, dk.blockSize)
+	ck := s.contextKey(e, dk)
+	if local != nil || s.alone(dk, ck) {
+		s.put(s.space(dk, ck), e, e.Hashes, local, key, medium)
+		return
+	}
+	// Without tokens each hash belongs to the context that knows it.
+	for i := range e.Hashes {
+		ns := s.knower(dk, nil, e.Hashes[i])
+		if ns == nil {
+			ns = s.space(dk, ck)
+		}
+		s.put(ns, e, e.Hashes[i:i+1], nil, key, medium)
+	}
+}
+
+// put stores blocks in one context.
+func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) {
+	res := ns.context.index.Store(&index.Store{
+		Owner:     s.owner(ns, key, medium),
+		Parent:    e.Parent,
+		HasParent: e.HasParent,
+		Rootless:  !e.HasParent && e.BaseBlock > 0,
+		Engine:    hashes,
+		Local:     local,
+		Copies:    s.copies(),
+	})
+	s.drop(events.OrphanLimit, res.Shed)
+}
+
+// remove takes the blocks of a removed event from every context that has them.
+func (s *source) remove(e *events.Event, key ownerKey) {
+	found := 0
+	for _, ns := range s.spaces {
+		o, ok := ns.owners[key]
+		if !ok {
+			continue
+		}
+		res := ns.context.index.Remove(o, e.Hashes, e.Remaining, s.copies())
+		found += res.Removed + res.Copies
+	}
+	s.drop(events.UnknownHash, len(e.Hashes)-found)
+}
+
+// clear drops what a cleared event names: everything of the publisher's rank, or
+// one medium of it. A standardized event may narrow it to a tenant, model or
+// adapter.
+func (s *source) clear(e *events.Event, rank int32) {
+	medium := ""
+	if e.Medium != "" {
+		medium = tiers.Parse(e.Medium).Name
+	}
+	for _, ns := range s.spaces {
+		if !names(e.Tenant, ns.context.deployment.key.tenant) ||
+			!names(e.Model, ns.context.deployment.key.model) ||
+			!names(e.LoraName, ns.context.key.lora) {
+			continue
+		}
+		for key, o := range ns.owners {
+			if key.rank == rank && (medium == "" || key.medium == medium) {
+				ns.context.index.Clear(o)
+			}
+		}
+	}
+	if medium == "" {
+		s.groups.unpark(rank)
+	}
+}
+
+// names reports whether an optional name is absent or equal.
+func names(want *string, have string) bool { return want == nil || *want == have }
+
+// purgeGroup drops blocks of a group that was indexed before its kind was known.
+func (s *source) purgeGroup(rank int32, group int) {
+	for _, ns := range s.spaces {
+		for key, o := range ns.owners {
+			if key.rank == rank && key.group == group {
+				ns.context.index.Clear(o)
+			}
+		}
+	}
+}
+
+// target returns the deployment an event belongs to: a standardized envelope
+// wins over the registration.
+func (s *source) target(e *events.Event) deploymentKey {
+	dk := s.deploymentKey()
+	if e.Tenant != nil && *e.Tenant != "" {
+		dk.tenant = *e.Tenant
+	}
+	if e.Model != nil && *e.Model != "" {
+		dk.model = *e.Model
+	}
+	if e.Envelope && e.BlockSize > 0 {
+		dk.blockSize = e.BlockSize
+	}
+	return dk
+}
+
+// contextKey returns the adapter and salt of a stored event's blocks. The salt
+// is what the event says, else its parent's, else the one its first hash is
+// known under (engines hash the salt too), else the registration's.
+func (s *source) contextKey(e *events.Event, dk deploymentKey) contextKey {
+	ck := contextKey{lora: s.reg.Lora, salt: s.reg.Salt}
+	if e.LoraName != nil {
+		ck.lora = *e.LoraName
+	}
+	if e.Salt != nil {
+		ck.salt = *e.Salt
+		return ck
+	}
+	if s.alone(dk, ck) {
+		return ck
+	}
+	if e.HasParent {
+		if ns := s.knower(dk, &ck.lora, e.Parent); ns != nil {
+			return ns.context.key
+		}
+	}
+	if ns := s.knower(dk, &ck.lora, e.Hashes[0]); ns != nil {
+		return ns.context.key
+	}
+	return ck
+}
+
+// alone reports whether the source holds blocks in no context but this one.
+func (s *source) alone(dk deploymentKey, ck contextKey) bool {
+	switch len(s.spaces) {
+	case 0:
+		return true
+	case 1:
+		x := s.spaces[0].context
+		return x.key == ck && x.deployment.key == dk
+	}
+	return false
+}
+
+// knower returns the namespace in which the source's engine hash has a prefix,
+// nil when there is none. A nil adapter matches any.
+func (s *source) knower(dk deploymentKey, lora *string, engine uint64) *namespace {
+	for _, ns := range s.spaces {
+		x := ns.context
+		if x.deployment.key == dk && names(lora, x.key.lora) && x.index.Knows(ns.source, engine) {
+			return ns
+		}
+	}
+	return nil
+}
+
+// locals returns the local hash of every block, nil when the event's tokens do
+// not pair with its blocks: then only the hashes count.
+func (s *source) locals(e *events.Event, blockSize int) []uint64 {
+	want := len(e.Hashes) * blockSize
+	tokens := e.Tokens
+	if e.Bigram && len(tokens) == want+1 {
+		tokens = tokens[:want] // the last token only completes the last pair
+	}
+	if len(tokens) != want {
+		return nil
+	}
+	return s.conductor.scheme.Locals(nil, tokens, blockSize)
+}
+
+// copies returns what repeated stores mean for this source. In a pool a block is
+// there or not, however often it is announced.
+func (s *source) copies() index.CopyPolicy {
+	if s.reg.pool() {
+		return index.CopySet
+	}
+	return s.conductor.opts.Copies
+}

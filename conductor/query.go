@@ -1,0 +1,179 @@
+package conductor
+
+import (
+	"sync"
+	"time"
+
+	"kvconductor/events/stream"
+	"kvconductor/index"
+	"kvconductor/index/hash"
+	"kvconductor/tiers"
+)
+
+// Query asks which instances hold how long a prefix of one prompt.
+type Query struct {
+	Tenant    string // "" is DefaultTenant
+	Model     string
+	Lora      string // "" is the base model
+	Salt      string
+	BlockSize int // tokens
+	// Tokens of the prompt; a trailing partial block is ignored.
+	Tokens []uint32
+	// Hashes is used instead of Tokens when ByHash: canonical seq hashes.
+	Hashes []uint64
+	ByHash bool
+	// Instance limits the answer to one row, given even when nothing is known.
+	Instance *string
+	// Detail adds the state of every source behind a row.
+	Detail bool
+}
+
+// Answer holds one row per instance, sorted by name.
+type Answer struct {
+	Tenant    string
+	BlockSize int // tokens; rows count blocks
+	Rows      []Row
+	// Named is true when the query named its instance: a router then expects the
+	// tenant's key even around a row of zeros.
+	Named bool
+}
+
+// Row is what one instance can serve of the prompt, in blocks.
+type Row struct {
+	Instance string
+	tiers.Row
+	Detail []SourceDetail
+}
+
+// SourceDetail tells how far a row can be trusted: what its source had applied
+// before the index was read.
+type SourceDetail struct {
+	Rank      int
+	State     stream.State
+	Reason    string
+	Epoch     uint64
+	Watermark uint64 // valid when HasWatermark
+	HasMark   bool
+	Age       time.Duration // since the last batch, -1 when there was none
+}
+
+// scratch holds the buffers of one query.
+type scratch struct {
+	match     index.Match
+	runs      []tiers.Run
+	chain     hash.Chain
+	instances []tiers.Instance
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// Query answers from what is indexed now. It takes no lock that a writer holds
+// for long and never fails: what is not known is zeros or no row (see
+// decisions 10 to 15 in docs/semantics.md).
+func (c *Conductor) Query(q Query) Answer {
+	start := c.now()
+	ans := c.answer(q)
+	c.queries.observe(&q, &ans, c.now().Sub(start))
+	return ans
+}
+
+func (c *Conductor) answer(q Query) Answer {
+	if q.Tenant == "" {
+		q.Tenant = DefaultTenant
+	}
+	ans := Answer{Tenant: q.Tenant, BlockSize: q.BlockSize, Named: q.Instance != nil}
+	c.mu.RLock()
+	d := c.deployments[deploymentKey{tenant: q.Tenant, model: q.Model, blockSize: q.BlockSize}]
+	c.mu.RUnlock()
+	var v *view
+	if d != nil {
+		v = d.view.Load()
+	}
+	rows := selectRows(v, &q)
+	if len(rows) == 0 {
+		return ans
+	}
+
+	sc := scratches.Get().(*scratch)
+	defer scratches.Put(sc)
+	ans.Rows = make([]Row, len(rows))
+	sc.instances = sc.instances[:0]
+	for i := range rows {
+		ans.Rows[i].Instance = rows[i].name
+		if q.Detail {
+			ans.Rows[i].Detail = c.detail(rows[i].sources)
+		}
+		sc.instances = append(sc.instances, tiers.Instance{ID: rows[i].id, Ranks: rows[i].ranks})
+	}
+	var owners []tiers.Owner
+	sc.runs = sc.runs[:0]
+	if v != nil {
+		if x := v.contexts[contextKey{lora: q.Lora, salt: q.Salt}]; x != nil {
+			owners = sc.lookup(x, &q)
+		}
+	}
+	var folder tiers.Folder // owns the rows it returns, so it is not shared
+	for i, row := range folder.Fold(sc.runs, owners, sc.instances) {
+		ans.Rows[i].Row = row
+	}
+	return ans
+}
+
+// selectRows returns the rows an answer has: see decision 10.
+func selectRows(v *view, q *Query) []viewRow {
+	if q.Instance == nil {
+		if v == nil {
+			return nil
+		}
+		rows := make([]viewRow, 0, len(v.rows))
+		for _, r := range v.rows {
+			if r.serves(q.Lora) {
+				rows = append(rows, r)
+			}
+		}
+		return rows
+	}
+	row := viewRow{name: *q.Instance}
+	if v == nil {
+		return []viewRow{row}
+	}
+	row.id = int32(len(v.ids)) // an id nobody has
+	for _, r := range v.rows {
+		if r.name == row.name {
+			return []viewRow{r}
+		}
+	}
+	if id, ok := v.ids[row.name]; ok {
+		row.id = id
+	}
+	return []viewRow{row}
+}
+
+// lookup matches the prompt against a context and returns what its owners are.
+func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
+	if q.ByHash {
+		x.index.Match(q.Hashes, &sc.match)
+	} else {
+		sc.chain.Reset(x.scheme, q.Tokens, q.BlockSize)
+		x.index.MatchLazy(&sc.chain, &sc.match)
+	}
+	for _, r := range sc.match.Runs {
+		sc.runs = append(sc.runs, tiers.Run{Owners: r.Owners, Blocks: r.Blocks})
+	}
+	return x.table()
+}
+
+// detail reads the freshness of a row's sources.
+func (c *Conductor) detail(sources []*source) []SourceDetail {
+	now := c.now()
+	all := make([]SourceDetail, len(sources))
+	for i, s := range sources {
+		st := s.stream.Status()
+		d := SourceDetail{Rank: s.reg.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch, Watermark: st.LastSeq, HasMark: st.HasSeq, Age: -1}
+		if !st.LastBatchAt.IsZero() {
+			d.Age = now.Sub(st.LastBatchAt)
+		}
+		all[i] = d
+	}
+	return all
+}

@@ -1,0 +1,245 @@
+package conductor
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"kvconductor/events/stream"
+	"kvconductor/events/zmq"
+)
+
+// DefaultTenant is the tenant of registrations and queries that name none.
+const DefaultTenant = "default"
+
+// Publisher types a registration may name, in their canonical spelling. The
+// type never decides how events are decoded; Mooncake makes the source a pool.
+const (
+	TypeVLLM     = "vLLM"
+	TypeSGLang   = "SGLang"
+	TypeMooncake = "Mooncake"
+	TypeStandard = "Standard"
+)
+
+// Key identifies a source.
+type Key struct {
+	Instance string
+	Tenant   string
+	Rank     int
+}
+
+// String returns instance|tenant|rank, the form clients see.
+func (k Key) String() string { return fmt.Sprintf("%s|%s|%d", k.Instance, k.Tenant, k.Rank) }
+
+// Registration describes one source: where it publishes and what its blocks are.
+type Registration struct {
+	Endpoint       string
+	ReplayEndpoint string
+	Type           string
+	Model          string
+	Lora           string
+	Tenant         string
+	Instance       string
+	BlockSize      int // tokens per block
+	Rank           int // data-parallel rank, used where events name none
+	Salt           string
+}
+
+// Key returns the identity of the source.
+func (r Registration) Key() Key { return Key{Instance: r.Instance, Tenant: r.Tenant, Rank: r.Rank} }
+
+// pool reports whether the source holds blocks for other instances and is no
+// routable instance itself.
+func (r Registration) pool() bool { return r.Type == TypeMooncake }
+
+// Errors a caller branches on.
+var (
+	// ErrClosed: the Conductor is shutting down.
+	ErrClosed = errors.New("conductor is shutting down")
+	// ErrNotFound: no source is registered under the key.
+	ErrNotFound = errors.New("service not found")
+	// ErrTooManySources: limits.max_sources is reached.
+	ErrTooManySources = errors.New("too many registered sources")
+)
+
+// FieldError is bad input that names its field. Reason is one of missing,
+// invalid_type, invalid_value, out_of_range, conflict.
+type FieldError struct {
+	Field   string
+	Index   int // element of an array field, -1 when the field itself is wrong
+	Reason  string
+	Message string
+}
+
+func (e *FieldError) Error() string { return e.Message }
+
+// Invalid returns a FieldError for a whole field.
+func Invalid(field, reason, format string, args ...any) *FieldError {
+	return &FieldError{Field: field, Index: -1, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// ConflictError says that the key is taken by a registration that differs.
+type ConflictError struct {
+	Key   Key
+	Field string // the first field that differs, by its wire name
+	Have  string
+	Want  string
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("%s is registered with another %s: have %q, got %q", e.Key, e.Field, e.Have, e.Want)
+}
+
+// canonicalType returns the canonical spelling of a publisher type.
+func canonicalType(s string) (string, bool) {
+	for _, t := range []string{TypeVLLM, TypeSGLang, TypeMooncake, TypeStandard} {
+		if strings.EqualFold(s, t) {
+			return t, true
+		}
+	}
+	return "", false
+}
+
+// normalize fills defaults and canonical spellings, or names the first bad field.
+func (r *Registration) normalize() error {
+	if r.Tenant == "" {
+		r.Tenant = DefaultTenant
+	}
+	required := []struct{ field, value string }{
+		{"endpoint", r.Endpoint}, {"type", r.Type}, {"modelname", r.Model}, {"instance_id", r.Instance},
+	}
+	for _, f := range required {
+		if f.value == "" {
+			return Invalid(f.field, "invalid_value", "%s must not be empty", f.field)
+		}
+	}
+	typ, ok := canonicalType(r.Type)
+	if !ok {
+		return Invalid("type", "invalid_value", "type must be vLLM, SGLang, Mooncake or Standard, got %q", r.Type)
+	}
+	r.Type = typ
+	if r.BlockSize <= 0 {
+		return Invalid("block_size", "out_of_range", "block_size must be greater than zero, got %d", r.BlockSize)
+	}
+	if r.Rank < 0 {
+		return Invalid("dp_rank", "out_of_range", "dp_rank must not be negative, got %d", r.Rank)
+	}
+	if err := zmq.Check(r.Endpoint); err != nil {
+		return Invalid("endpoint", "invalid_value", "endpoint: %v", err)
+	}
+	if r.ReplayEndpoint != "" {
+		if err := zmq.Check(r.ReplayEndpoint); err != nil {
+			return Invalid("replay_endpoint", "invalid_value", "replay_endpoint: %v", err)
+		}
+	}
+	return nil
+}
+
+// diff names the first field in which want differs from the running r, by its
+// wire name; "" when they are equal.
+func (r Registration) diff(want Registration) (field, have, got string) {
+	for _, f := range []struct{ name, have, got string }{
+		{"endpoint", r.Endpoint, want.Endpoint},
+		{"replay_endpoint", r.ReplayEndpoint, want.ReplayEndpoint},
+		{"type", r.Type, want.Type},
+		{"modelname", r.Model, want.Model},
+		{"lora_name", r.Lora, want.Lora},
+		{"block_size", fmt.Sprint(r.BlockSize), fmt.Sprint(want.BlockSize)},
+		{"additionalsalt", r.Salt, want.Salt},
+	} {
+		if f.have != f.got {
+			return f.name, f.have, f.got
+		}
+	}
+	return "", "", ""
+}
+
+// RegisterOptions are the parts of a registration that are not its identity.
+type RegisterOptions struct {
+	// Replace moves an existing subscription to new fields instead of failing
+	// with ConflictError; blocks of the old one are dropped.
+	Replace bool
+	// Static marks a source of the configuration; /ready waits for those.
+	Static bool
+}
+
+// Register starts a source. It never waits for the endpoint. The same key with
+// equal fields is a success that changes nothing.
+//
+// Errors: *FieldError for bad input, *ConflictError for a key taken by other
+// fields, ErrTooManySources, ErrClosed.
+func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
+	if err := r.normalize(); err != nil {
+		return err
+	}
+	key := r.Key()
+	for {
+		old, err := c.claim(key, r, opts)
+		if err != nil || old == nil {
+			return err
+		}
+		old.stop()
+	}
+}
+
+// claim starts the source under c.mu, unless the key is taken: an equal
+// registration is left alone, a different one is an error or, with Replace, is
+// taken out of the registry and returned for its owner to stop.
+func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *source, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	if old, taken := c.sources[key]; taken {
+		field, have, got := old.reg.diff(r)
+		switch {
+		case field == "":
+			return nil, nil
+		case !opts.Replace:
+			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
+		}
+		delete(c.sources, key)
+		c.leave(old)
+		return old, nil
+	}
+	if c.opts.MaxSources > 0 && len(c.sources) >= c.opts.MaxSources {
+		return nil, ErrTooManySources
+	}
+	s := c.newSource(r, opts.Static)
+	c.sources[key] = s
+	s.start()
+	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
+	return nil, nil
+}
+
+// Unregister stops a source and drops its blocks and aliases. Its instance stays
+// while another rank of it is registered. ErrNotFound when the key is unknown.
+func (c *Conductor) Unregister(key Key) error {
+	if key.Tenant == "" {
+		key.Tenant = DefaultTenant
+	}
+	c.mu.Lock()
+	s, ok := c.sources[key]
+	if ok {
+		delete(c.sources, key)
+		c.leave(s)
+	}
+	c.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("%w: %s", ErrNotFound, key)
+	}
+	s.stop()
+	c.log.Info().Str("source", key.String()).Msg("source unregistered")
+	return nil
+}
+
+// streamConfig fills the template for one source.
+func (c *Conductor) streamConfig(r Registration) stream.Config {
+	cfg := c.opts.Stream
+	cfg.Endpoint, cfg.ReplayEndpoint = r.Endpoint, r.ReplayEndpoint
+	if r.pool() {
+		cfg.FirstSeq = 1 // the Mooncake master numbers its batches from 1
+	}
+	return cfg
+}

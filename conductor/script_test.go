@@ -1,0 +1,378 @@
+package conductor_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	nethttp "net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/events/stream"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the answers of this run into testdata")
+
+// TestScripts runs testdata/*.txt: commands against a whole Conductor, from
+// msgpack payloads on a network without sockets to HTTP answers, under a fake
+// clock. A script is a list of cases,
+//
+//	command [word] [key=value ...]
+//	----
+//	expected output
+//
+// with a blank line after each. Before every query all published batches are
+// applied. Paths name prefixes: a/b/c is block a, then b, then c.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts found: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { runScript(t, file) })
+		})
+	}
+}
+
+func runScript(t *testing.T, file string) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBench()
+	defer b.conductor.Close()
+	var out strings.Builder
+	lines := strings.Split(string(raw), "\n")
+	for i := 0; i < len(lines); {
+		line := lines[i]
+		i++
+		if line == "" || strings.HasPrefix(line, "#") {
+			out.WriteString(line + "\n")
+			continue
+		}
+		at := i
+		if i >= len(lines) || lines[i] != "----" {
+			t.Fatalf("%s:%d: command without ----", file, at)
+		}
+		i++
+		var want []string
+		for i < len(lines) && lines[i] != "" {
+			want = append(want, lines[i])
+			i++
+		}
+		got := strings.TrimRight(b.run(line), "\n")
+		if expected := strings.Join(want, "\n"); got != expected && !*rewrite {
+			t.Errorf("%s:%d: %s\ngot:\n%s\nwant:\n%s", file, at, line, got, expected)
+		}
+		for _, err := range b.conductor.Check() {
+			t.Fatalf("%s:%d: after %s: %v", file, at, line, err)
+		}
+		out.WriteString(line + "\n----\n")
+		if got != "" {
+			out.WriteString(got + "\n")
+		}
+	}
+	if *rewrite {
+		text := strings.TrimRight(out.String(), "\n") + "\n"
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// bench is a Conductor on a network without sockets.
+type bench struct {
+	conductor *conductor.Conductor
+	handler   nethttp.Handler
+	network   *network
+}
+
+func newBench() *bench {
+	n := newNetwork()
+	c := conductor.New(conductor.Options{
+		HashSeed: 1337,
+		Log:      zerolog.Nop(),
+		Stream: stream.Config{
+			Transport:     n,
+			ReplayTimeout: 5 * time.Second,
+			StaleAfter:    30 * time.Second,
+			Queue:         1024,
+			Replays:       stream.NewLimiter(8),
+		},
+	})
+	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	r := conductorhttp.New(c, opts)
+	conductorhttp.Mount(r, c, opts)
+	return &bench{conductor: c, handler: r, network: n}
+}
+
+// args are the words of a command.
+type args struct {
+	word string
+	keys map[string]string
+}
+
+func (a args) get(key, otherwise string) string {
+	if v, ok := a.keys[key]; ok {
+		return v
+	}
+	return otherwise
+}
+
+func (a args) number(key string, otherwise int) int {
+	v, ok := a.keys[key]
+	if !ok {
+		return otherwise
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// run executes one command and returns its output.
+func (b *bench) run(line string) string {
+	words := strings.Fields(line)
+	a := args{keys: make(map[string]string)}
+	for _, w := range words[1:] {
+		if key, value, ok := strings.Cut(w, "="); ok {
+			a.keys[key] = value
+		} else {
+			a.word = w
+		}
+	}
+	defer synctest.Wait()
+	switch words[0] {
+	case "register":
+		return b.register(a)
+	case "unregister":
+		return b.post("/unregister", map[string]any{"instance_id": a.word, "dp_rank": a.number("rank", 0), "tenant_id": a.get("tenant", "")})
+	case "store":
+		return b.publish(a, b.storeEvent(a))
+	case "remove":
+		return b.publish(a, b.removeEvent(a))
+	case "clear":
+		return b.publish(a, clearEvent(a))
+	case "event":
+		return b.publish(a, map[string]any{"type": a.get("type", "")})
+	case "gap":
+		// Batches nobody received: kept=yes leaves them in the replay ring.
+		for range a.number("batches", 1) {
+			b.network.at(endpoint(a)).publish(a.number("rank", 0), nil, false, a.get("kept", "no") == "yes")
+		}
+		return ""
+	case "restart":
+		b.network.at(endpoint(a)).restart()
+		return ""
+	case "wait":
+		d, err := time.ParseDuration(a.word)
+		if err != nil {
+			panic(err)
+		}
+		<-time.After(d)
+		return ""
+	case "query":
+		return b.query(a)
+	case "services":
+		return b.services(a)
+	case "post":
+		body, _ := strings.CutPrefix(line, "post "+words[1]+" ")
+		return b.send(nethttp.MethodPost, words[1], []byte(body))
+	case "get":
+		return b.send(nethttp.MethodGet, words[1], nil)
+	}
+	return "unknown command " + words[0]
+}
+
+// endpoint is where the source of a command publishes: word is the instance.
+func endpoint(a args) string {
+	return a.get("endpoint", fmt.Sprintf("ipc://%s/%d", a.word, a.number("rank", 0)))
+}
+
+func (b *bench) register(a args) string {
+	body := map[string]any{
+		"instance_id": a.word, "endpoint": endpoint(a), "type": a.get("type", "vLLM"), "modelname": a.get("model", "m"),
+		"block_size": a.number("block_size", 16), "dp_rank": a.number("rank", 0),
+		"tenant_id": a.get("tenant", ""), "lora_name": a.get("lora", ""), "additionalsalt": a.get("salt", ""),
+	}
+	if a.get("replay", "yes") == "yes" {
+		body["replay_endpoint"] = endpoint(a) + "/replay"
+	}
+	if a.get("replace", "") != "" {
+		body["replace"] = true
+	}
+	return b.post("/register", body)
+}
+
+// blocksOf returns the engine hashes of a path from block number from on, the
+// parent of the first, and the path's names.
+func blocksOf(a args) (hashes []any, parent any, names []string, from int) {
+	names = strings.Split(a.get("path", ""), "/")
+	from = a.number("from", 0)
+	prefix := func(i int) string { return strings.Join(names[:i], "/") }
+	for i := from; i < len(names); i++ {
+		hashes = append(hashes, engineHash(endpoint(a), prefix(i+1)))
+	}
+	if from > 0 {
+		parent = engineHash(endpoint(a), prefix(from))
+	}
+	return hashes, parent, names, from
+}
+
+func (b *bench) storeEvent(a args) any {
+	hashes, parent, names, from := blocksOf(a)
+	size := a.number("block_size", 16)
+	var tokens []uint32
+	for _, name := range names[from:] {
+		tokens = append(tokens, tokensOf(name, size)...)
+	}
+	if a.get("tokens", "yes") == "no" {
+		tokens, size, parent = []uint32{}, 0, nil
+	}
+	e := map[string]any{
+		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent, "token_ids": tokens,
+		"block_size": size, "lora_id": nil, "medium": medium(a), "lora_name": nil,
+	}
+	if l := a.get("lora", ""); l != "" {
+		e["lora_name"] = l
+	}
+	if s := a.get("salt", ""); s != "" {
+		e["cache_salt"] = s
+	}
+	group(a, e)
+	return e
+}
+
+func (b *bench) removeEvent(a args) any {
+	hashes, _, _, _ := blocksOf(a)
+	e := map[string]any{"type": "BlockRemoved", "block_hashes": hashes, "medium": medium(a)}
+	if left, ok := a.keys["remaining"]; ok {
+		var counts []int
+		for _, text := range strings.Split(left, ",") {
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				panic(err)
+			}
+			counts = append(counts, n)
+		}
+		e["remaining_copy_counts"] = counts
+	}
+	group(a, e)
+	return e
+}
+
+func clearEvent(a args) any {
+	if m, ok := a.keys["medium"]; ok {
+		return map[string]any{"event_type": "cleared", "event_id": 1, "medium": m, "dp_rank": nil}
+	}
+	return map[string]any{"type": "AllBlocksCleared"}
+}
+
+// medium is nil for medium=nil, as old engines send it.
+func medium(a args) any {
+	if m := a.get("medium", "GPU"); m != "nil" {
+		return m
+	}
+	return nil
+}
+
+func group(a args, e map[string]any) {
+	if _, ok := a.keys["group"]; ok {
+		e["group_idx"] = a.number("group", 0)
+	}
+	if k := a.get("kind", ""); k != "" {
+		e["kv_cache_spec_kind"] = k
+	}
+}
+
+// publish sends one event as a batch of its own; lost=kept or lost=gone keeps
+// it from subscribers, in the ring or not.
+func (b *bench) publish(a args, event any) string {
+	lost := a.get("lost", "")
+	b.network.at(endpoint(a)).publish(a.number("batch_rank", a.number("rank", 0)), []any{event}, lost == "", lost != "gone")
+	return ""
+}
+
+func (b *bench) query(a args) string {
+	size := a.number("block_size", 16)
+	body := map[string]any{"model": a.get("model", "m"), "block_size": size, "token_ids": promptOf(a.get("path", ""), size)}
+	for key, field := range map[string]string{"tenant": "tenant_id", "lora": "lora_name", "salt": "cache_salt", "instance": "instance_id"} {
+		if v, ok := a.keys[key]; ok {
+			body[field] = v
+		}
+	}
+	path := "/query"
+	if a.get("detail", "") != "" {
+		path += "?detail=1"
+	}
+	return b.post(path, body)
+}
+
+// services prints the asked columns of every source, or the default ones.
+func (b *bench) services(a args) string {
+	raw := b.request(nethttp.MethodGet, "/services", nil).Body.Bytes()
+	var answer struct{ Services []map[string]any }
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return err.Error()
+	}
+	var out strings.Builder
+	for _, s := range answer.Services {
+		fmt.Fprintf(&out, "%v|%v|%v", s["InstanceID"], s["TenantID"], s["DPRank"])
+		for _, column := range strings.Split(a.get("show", "State,Reason,Epoch,LastSeq,Blocks"), ",") {
+			fmt.Fprintf(&out, " %s=%v", column, s[column])
+		}
+		out.WriteByte('\n')
+	}
+	return out.String()
+}
+
+func (b *bench) post(path string, body any) string {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		panic(err)
+	}
+	return b.send(nethttp.MethodPost, path, raw)
+}
+
+// send makes a request and prints its status, unless 200, and its body, one
+// line per instance for answers.
+func (b *bench) send(method, path string, body []byte) string {
+	rec := b.request(method, path, body)
+	text := strings.TrimSpace(rec.Body.String())
+	var answer map[string]map[string]json.RawMessage
+	if strings.HasPrefix(path, "/query") && rec.Code == nethttp.StatusOK && json.Unmarshal([]byte(text), &answer) == nil && len(answer) > 0 {
+		var out strings.Builder
+		for _, tenant := range slices.Sorted(maps.Keys(answer)) {
+			for _, instance := range slices.Sorted(maps.Keys(answer[tenant])) {
+				fmt.Fprintf(&out, "%s %s %s\n", tenant, instance, answer[tenant][instance])
+			}
+		}
+		return out.String()
+	}
+	if rec.Code != nethttp.StatusOK {
+		return fmt.Sprintf("%d %s", rec.Code, text)
+	}
+	return text
+}
+
+func (b *bench) request(method, path string, body []byte) *httptest.ResponseRecorder {
+	rec := httptest.NewRecorder()
+	b.handler.ServeHTTP(rec, httptest.NewRequest(method, path, bytes.NewReader(body)))
+	return rec
+}

@@ -1,0 +1,217 @@
+package conductor
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"kvconductor/events"
+	"kvconductor/events/stream"
+	"kvconductor/index"
+)
+
+// Service is one registered source and the state of its stream.
+type Service struct {
+	Registration
+	State   stream.State
+	Reason  string
+	Epoch   uint64
+	LastSeq *uint64 // nil before the first applied batch
+	Blocks  int     // block memberships: a block on two tiers counts twice
+	Gaps    uint64
+	// Replayed counts applied batches that came from a replay.
+	Replayed  uint64
+	Restarts  uint64
+	Dropped   map[events.Reason]uint64
+	LastError string
+	LastBatch time.Time // zero before the first batch
+}
+
+// Services returns every registered source, sorted by key.
+func (c *Conductor) Services() []Service {
+	sources := c.registered()
+	all := make([]Service, len(sources))
+	for i, s := range sources {
+		all[i] = s.service()
+	}
+	return all
+}
+
+// registered returns the sources sorted by key.
+func (c *Conductor) registered() []*source {
+	c.mu.RLock()
+	sources := make([]*source, 0, len(c.sources))
+	for _, s := range c.sources {
+		sources = append(sources, s)
+	}
+	c.mu.RUnlock()
+	slices.SortFunc(sources, func(a, b *source) int {
+		x, y := a.reg.Key(), b.reg.Key()
+		if n := strings.Compare(x.Instance, y.Instance); n != 0 {
+			return n
+		}
+		if n := strings.Compare(x.Tenant, y.Tenant); n != 0 {
+			return n
+		}
+		return x.Rank - y.Rank
+	})
+	return sources
+}
+
+func (s *source) service() Service {
+	st := s.stream.Status()
+	v := Service{
+		Registration: s.reg,
+		State:        st.State,
+		Reason:       st.Reason,
+		Epoch:        st.Epoch,
+		Blocks:       s.blocks(),
+		Gaps:         st.Gaps,
+		Replayed:     st.Replayed,
+		Restarts:     st.Restarts,
+		Dropped:      s.drops(st),
+		LastError:    st.LastError,
+		LastBatch:    st.LastBatchAt,
+	}
+	if st.HasSeq {
+		v.LastSeq = &st.LastSeq
+	}
+	s.mu.Lock()
+	if s.lastErr != "" {
+		v.LastError = s.lastErr
+	}
+	s.mu.Unlock()
+	return v
+}
+
+// ContextView is one context as seen through one instance that holds blocks in
+// it; Instance is "" for pools.
+type ContextView struct {
+	Tenant    string
+	Model     string
+	Lora      string
+	Salt      string
+	BlockSize int
+	Instance  string
+	// Hashes maps engine hashes to canonical seq hashes, at most the asked
+	// number of them; Truncated says that there are more.
+	Hashes    map[uint64]uint64
+	Truncated bool
+	Blocks    int // memberships
+}
+
+// GlobalView returns every (context, instance) pair with up to limit hash
+// aliases each. It is for people and tests; it walks.
+func (c *Conductor) GlobalView(limit int) []ContextView {
+	type viewKey struct {
+		context  *indexContext
+		instance string
+	}
+	var order []viewKey
+	views := make(map[viewKey]*ContextView)
+	for _, s := range c.registered() {
+		s.mu.Lock()
+		spaces := slices.Clone(s.spaces)
+		s.mu.Unlock()
+		for _, ns := range spaces {
+			key := viewKey{context: ns.context, instance: s.reg.Instance}
+			v := views[key]
+			if v == nil {
+				dk := ns.context.deployment.key
+				v = &ContextView{
+					Tenant: dk.tenant, Model: dk.model, BlockSize: dk.blockSize,
+					Lora: ns.context.key.lora, Salt: ns.context.key.salt,
+					Instance: s.reg.Instance, Hashes: make(map[uint64]uint64),
+				}
+				views[key] = v
+				order = append(order, key)
+			}
+			ns.context.index.Aliases(func(src index.Source, engine, seq uint64) bool {
+				if src != ns.source {
+					return true
+				}
+				if len(v.Hashes) >= limit {
+					v.Truncated = true
+					return false
+				}
+				v.Hashes[engine] = seq
+				return true
+			})
+			s.mu.Lock()
+			for _, o := range ns.owners {
+				v.Blocks += ns.context.index.Blocks(o)
+			}
+			s.mu.Unlock()
+		}
+	}
+	all := make([]ContextView, len(order))
+	for i, key := range order {
+		all[i] = *views[key]
+	}
+	return all
+}
+
+// Readiness says whether routers may rely on the answers.
+type Readiness struct {
+	Ready bool
+	// Waiting are static sources still being brought up; GivenUp those that are
+	// not synced and no longer waited for, with the reason.
+	Waiting, GivenUp []SourceState
+}
+
+// SourceState is one source and why it is in its state.
+type SourceState struct {
+	Key    Key
+	State  stream.State
+	Reason string
+}
+
+// Ready reports whether every static source is synced or given up on. A source
+// is given up on when it is partial, stale or failed: waiting would not help.
+func (c *Conductor) Ready() Readiness {
+	r := Readiness{Ready: true}
+	for _, s := range c.registered() {
+		if !s.static {
+			continue
+		}
+		st := s.stream.Status()
+		state := SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason}
+		if state.Reason == "" {
+			state.Reason = st.LastError
+		}
+		switch st.State {
+		case stream.Synced:
+		case stream.Connecting, stream.Replaying:
+			r.Ready = false
+			r.Waiting = append(r.Waiting, state)
+		default:
+			r.GivenUp = append(r.GivenUp, state)
+		}
+	}
+	return r
+}
+
+// contexts returns every context there is.
+func (c *Conductor) contexts() []*indexContext {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var all []*indexContext
+	for _, d := range c.deployments {
+		for _, x := range d.contexts {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// Check verifies the invariants of every index and returns the first violation
+// of each.
+func (c *Conductor) Check() []error {
+	var errs []error
+	for _, x := range c.contexts() {
+		if err := x.index.Check(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}

@@ -1,0 +1,286 @@
+package stream
+
+import "time"
+
+// askKind says what a replay is asked for.
+type askKind uint8
+
+const (
+	askNone askKind = iota
+	// askFill wants everything from next on, or from 0 if nothing was consumed.
+	askFill
+	// askVerify starts at the last batch consumed, the anchor: the same bytes
+	// prove that the publisher is the same. Nothing is handed out before that.
+	askVerify
+	// askProbe wants one reply only; nothing waits for it.
+	askProbe
+)
+
+// ask is the replay wanted at present. One ask may take several attempts: each
+// that made progress is followed by one from the first missing batch, each that
+// failed without by a pause, until cfg.timeout has passed without progress.
+//
+//	start --> issue ==> replayStart --> replay* --> replayEnd --> done
+//	            ^            (order)       |  hole, cut, silence
+//	            +---- resume (progress) ---+
+//	            +---- retry  (none yet) ---+---> giveUp
+type ask struct {
+	kind  askKind
+	quiet bool // of a check that finds nothing in the usual case; not shown
+	id    uint64
+	from  uint64
+
+	waiting  time.Time     // the next attempt begins then; zero: it has begun
+	pause    time.Duration // before the next retry
+	deadline time.Time     // of patience; zero until the first attempt has its turn
+
+	anchor   print // askVerify, askProbe: what the first reply should be
+	anchored bool  // askVerify: it was
+	progress bool  // this attempt brought something new
+	known    bool  // when this attempt began, something was known to be missing
+	joins    bool  // when this attempt began, something had been consumed
+}
+
+const (
+	// The publisher may serve a replay before it acts on a subscription, and
+	// what it sends in between reaches nobody. Then it looks idle.
+	checkAfter = time.Second
+
+	minRetry = 100 * time.Millisecond
+	maxRetry = time.Second
+)
+
+// joint is where batches replayed over one connection were put behind what came
+// over others. The publisher may have been restarted just before, and the live
+// connection that would tell may end only now: then both sides of the joint are
+// of different lifetimes, and a reconnect that verifies the newest batch would
+// find nothing wrong. So it verifies the last one before the joint instead,
+// unless the live connection outlived the replay for long enough to be the same
+// publisher's.
+type joint struct {
+	before print
+	at     time.Time // of the last reply behind it
+}
+
+// A process that ends closes its connections at once; one whose host vanished
+// is found out by keepalive after 25 s.
+const outlived = 30 * time.Second
+
+func (j *joint) outlive(at time.Time) {
+	if !j.at.IsZero() && at.Sub(j.at) > outlived {
+		*j = joint{}
+	}
+}
+
+// pace keeps a publisher whose replays contradict its live batches from being
+// asked to stream its ring without pause.
+type pace struct {
+	last  time.Time
+	pause time.Duration
+}
+
+const (
+	paceWindow = 10 * time.Second
+	maxPace    = 30 * time.Second
+)
+
+// delay returns how long to wait before starting over.
+func (p *pace) delay(now time.Time) time.Duration {
+	if p.last.IsZero() || now.Sub(p.last) > paceWindow+p.pause {
+		p.pause = 0
+	} else {
+		p.pause = min(max(2*p.pause, minRetry), maxPace)
+	}
+	p.last = now
+	return p.pause
+}
+
+// asking reports whether a replay is wanted that batches wait for.
+func (m *machine) asking() bool { return m.ask.kind == askFill || m.ask.kind == askVerify }
+
+// rebuild asks for everything in a new epoch, after a pause. Without a
+// connection the next connect does.
+func (m *machine) rebuild(now time.Time, pause time.Duration) {
+	if !m.cfg.canReplay || !m.connected {
+		return
+	}
+	if pause == 0 {
+		m.start(askFill)
+		return
+	}
+	m.stop()
+	m.ask = ask{kind: askFill, waiting: now.Add(pause)}
+	m.catchup = true
+}
+
+// start begins an ask, instead of any other.
+func (m *machine) start(kind askKind) {
+	m.stop()
+	m.ask.kind = kind
+	m.catchup = m.catchup || m.asking()
+	m.issue()
+}
+
+// issue begins an attempt.
+func (m *machine) issue() {
+	a := &m.ask
+	m.asks++
+	a.id = m.asks
+	a.waiting = time.Time{}
+	a.progress, a.known, a.joins = false, m.missing(), m.has
+	switch {
+	case a.kind == askProbe && m.trust.heal.from == healAnchor:
+		a.anchor = m.trust.anchor
+		a.from = a.anchor.seq()
+	case a.kind == askVerify:
+		a.anchor = m.last
+		if m.joint.before != (print{}) {
+			a.anchor = m.joint.before
+		}
+		a.from = a.anchor.seq()
+	case a.kind == askFill && m.has:
+		a.from = m.next
+	default:
+		a.from = 0
+	}
+	m.orders = append(m.orders, order{ask: a.id, from: a.from})
+}
+
+// stop ends the ask, if there is one.
+func (m *machine) stop() {
+	if m.ask.kind != askNone && m.ask.waiting.IsZero() {
+		m.orders = append(m.orders, order{stop: true})
+	}
+	m.ask = ask{}
+}
+
+// resume asks for the rest of what an attempt brought a part of.
+func (m *machine) resume() {
+	m.orders = append(m.orders, order{stop: true})
+	m.ask = ask{kind: askFill, quiet: m.ask.quiet}
+	m.issue()
+}
+
+// done ends an ask that got everything there is.
+func (m *machine) done(now time.Time) {
+	m.trust.joined()
+	if !m.has && m.held.len() == 0 {
+		m.trust.whole() // an empty ring: nothing was published
+	}
+	if m.again {
+		m.again = false
+		m.resume()
+		return
+	}
+	m.stop()
+	m.check(now)
+}
+
+// joined ends a replay early: a live batch was handed out, nothing is held, so
+// everything from here on comes live.
+func (m *machine) joined() {
+	if m.asking() && m.held.len() == 0 && !m.again {
+		m.stop()
+	}
+}
+
+// check plans a second look at the ring, once per connection, unless a live
+// batch came: that one proves the subscription, and would show a hole.
+func (m *machine) check(now time.Time) {
+	if m.unsure && !m.heard {
+		m.checkAt = now.Add(checkAfter)
+	}
+	m.unsure = false
+}
+
+// giveUp ends an ask that brought nothing for too long.
+func (m *machine) giveUp(now time.Time) {
+	a := m.ask
+	m.stop()
+	m.again = false
+	switch {
+	case a.kind == askProbe:
+		m.trust.silence(m.trust.heal.from, now)
+		return
+	case a.kind == askVerify && !a.anchored && !a.quiet:
+		if !m.trust.unverified {
+			m.trust.unverified, m.trust.anchor = true, a.anchor
+		}
+		m.trust.tail = ReasonTimeout
+		m.trust.silence(healAnchor, now)
+	case !m.has:
+		m.trust.lost = ReasonTimeout
+		m.trust.silence(healStart, now)
+	case m.missing():
+		m.trust.silence(healStart, now)
+	default:
+		m.trust.tail = ReasonTimeout
+		m.trust.silence(healTail, now)
+	}
+	if m.held.len() > 0 {
+		m.silent = m.held.last() + 1
+	}
+}
+
+// wakeAt is when tick has to be called, zero if never.
+func (m *machine) wakeAt() time.Time {
+	var at time.Time
+	for _, t := range [...]time.Time{m.ask.waiting, m.ask.deadlineIfAsked(), m.checkAt, m.probeAt()} {
+		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	return at
+}
+
+// deadlineIfAsked is the end of patience while an attempt is under way. A pause
+// between attempts ends by itself.
+func (a *ask) deadlineIfAsked() time.Time {
+	if a.kind == askNone || !a.waiting.IsZero() {
+		return time.Time{}
+	}
+	return a.deadline
+}
+
+// probeAt is when to probe, zero if not.
+func (m *machine) probeAt() time.Time {
+	if !m.connected || m.ask.kind != askNone || m.trust.heal.from == healNone {
+		return time.Time{}
+	}
+	return m.trust.heal.at
+}
+
+// tick lets time pass.
+func (m *machine) tick(now time.Time) {
+	due := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
+	switch {
+	case due(m.ask.waiting):
+		m.issue()
+	case due(m.ask.deadlineIfAsked()):
+		if m.ask.progress {
+			m.resume()
+			return
+		}
+		m.complain("no reply to a replay from %d for %v", m.ask.from, m.cfg.timeout)
+		m.giveUp(now)
+	case due(m.checkAt):
+		if m.asking() {
+			m.checkAt = now.Add(checkAfter)
+			return
+		}
+		m.checkAt = time.Time{}
+		kind := askFill
+		if m.has {
+			kind = askVerify
+		}
+		m.start(kind)
+		m.ask.quiet = true
+	case due(m.probeAt()):
+		if m.trust.heal.from == healTail {
+			m.start(askFill)
+			m.ask.quiet = true
+			return
+		}
+		m.start(askProbe)
+	}
+}

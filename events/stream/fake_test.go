@@ -1,0 +1,259 @@
+package stream
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"testing"
+)
+
+var errCut = errors.New("connection cut")
+
+// fakeConn is a subscription fed by a fakePublisher.
+type fakeConn struct {
+	messages chan [][]byte
+	gone     chan struct{}
+	once     sync.Once
+}
+
+func newFakeConn() *fakeConn {
+	return &fakeConn{messages: make(chan [][]byte, 1<<16), gone: make(chan struct{})}
+}
+
+// Recv delivers what was sent before the connection was cut, then fails.
+func (c *fakeConn) Recv() ([][]byte, error) {
+	select {
+	case m := <-c.messages:
+		return m, nil
+	default:
+	}
+	select {
+	case m := <-c.messages:
+		return m, nil
+	case <-c.gone:
+		return nil, errCut
+	}
+}
+
+func (c *fakeConn) Close() error {
+	c.once.Do(func() { close(c.gone) })
+	return nil
+}
+
+func (c *fakeConn) send(frames ...[]byte) {
+	select {
+	case <-c.gone:
+	default:
+		c.messages <- frames
+	}
+}
+
+// fakePublisher is a publisher with a ring, and the transport to it.
+type fakePublisher struct {
+	firstSeq uint64
+	ring     int    // batches kept
+	topic    string // of live messages and of layout B
+	layoutB  bool
+	bare     bool // leave the delimiter out
+
+	// Hooks, called with mu held; nil is a faultless transport.
+	onSubscribe func(ctx context.Context) error
+	// onReplay may change the replies, end marker included; nil leaves the
+	// request unanswered.
+	onReplay func(from uint64, replies [][][]byte) [][][]byte
+
+	mu       sync.Mutex
+	history  [][]byte // payloads of this lifetime
+	live     map[*fakeConn]bool
+	asked    []uint64 // what replays were asked for
+	replays  map[*fakeConn]bool
+	attempts int // to subscribe
+}
+
+func newFakePublisher() *fakePublisher {
+	return &fakePublisher{ring: 10000, live: make(map[*fakeConn]bool), replays: make(map[*fakeConn]bool)}
+}
+
+func be(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+
+func (p *fakePublisher) Subscribe(ctx context.Context, _ string) (Subscription, error) {
+	p.mu.Lock()
+	hook := p.onSubscribe
+	p.attempts++
+	p.mu.Unlock()
+	if hook != nil {
+		if err := hook(ctx); err != nil {
+			return nil, err
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := newFakeConn()
+	p.live[c] = true
+	return c, nil
+}
+
+func (p *fakePublisher) Replay(_ context.Context, _ string, from uint64) (Subscription, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = append(p.asked, from)
+	var replies [][][]byte
+	for i := max(0, len(p.history)-p.ring); i < len(p.history); i++ {
+		if seq := p.firstSeq + uint64(i); seq >= from {
+			replies = append(replies, p.reply(seq, p.history[i]))
+		}
+	}
+	end := [][]byte{{}, be(endSeq), {}}
+	if p.layoutB {
+		end = [][]byte{{}, {}, be(endSeq), {}}
+	}
+	if p.bare {
+		end = end[1:]
+	}
+	replies = append(replies, end)
+	if p.onReplay != nil {
+		replies = p.onReplay(from, replies)
+	}
+	c := newFakeConn()
+	p.replays[c] = true
+	for _, r := range replies {
+		c.send(r...)
+	}
+	return c, nil
+}
+
+func (p *fakePublisher) reply(seq uint64, payload []byte) [][]byte {
+	f := [][]byte{{}, be(seq), payload}
+	if p.layoutB {
+		f = [][]byte{{}, []byte(p.topic), be(seq), payload}
+	}
+	if p.bare {
+		f = f[1:]
+	}
+	return f
+}
+
+// publish adds a batch and sends it to whoever is subscribed.
+func (p *fakePublisher) publish(payload string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	seq := p.record(payload)
+	for c := range p.live {
+		c.send([]byte(p.topic), be(seq), []byte(payload))
+	}
+}
+
+// record adds a batch that no subscriber gets. mu is held.
+func (p *fakePublisher) record(payload string) uint64 {
+	p.history = append(p.history, []byte(payload))
+	return p.firstSeq + uint64(len(p.history)-1)
+}
+
+// lose adds batches that no subscriber gets.
+func (p *fakePublisher) lose(payloads ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range payloads {
+		p.record(s)
+	}
+}
+
+// raw sends frames as they are.
+func (p *fakePublisher) raw(frames ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.live {
+		var f [][]byte
+		for _, s := range frames {
+			f = append(f, []byte(s))
+		}
+		c.send(f...)
+	}
+}
+
+// cut breaks all connections.
+func (p *fakePublisher) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop()
+}
+
+func (p *fakePublisher) drop() {
+	for c := range p.live {
+		c.Close()
+	}
+	for c := range p.replays {
+		c.Close()
+	}
+	clear(p.live)
+	clear(p.replays)
+}
+
+// restart breaks all connections and begins a new lifetime with these batches.
+func (p *fakePublisher) restart(payloads ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop()
+	p.history = nil
+	for _, s := range payloads {
+		p.record(s)
+	}
+}
+
+func (p *fakePublisher) requests() []uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]uint64(nil), p.asked...)
+}
+
+// tried returns how often somebody tried to subscribe.
+func (p *fakePublisher) tried() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.attempts
+}
+
+// consumer pulls steps until the stream is closed.
+type consumer struct {
+	t      *testing.T
+	mu     sync.Mutex
+	steps  []Step
+	follow *follower
+	done   chan struct{}
+}
+
+func consume(t *testing.T, s *Stream, firstSeq uint64) *consumer {
+	c := &consumer{t: t, follow: newFollower(firstSeq), done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		for {
+			step, ok := s.Next()
+			if !ok {
+				return
+			}
+			c.mu.Lock()
+			c.steps = append(c.steps, step)
+			if err := c.follow.take(step); err != nil {
+				t.Error(err)
+			}
+			c.mu.Unlock()
+		}
+	}()
+	return c
+}
+
+// seqs returns what was applied since the last reset.
+func (c *consumer) seqs() []uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []uint64
+	for _, s := range c.steps {
+		if s.Kind == Reset {
+			all = nil
+			continue
+		}
+		all = append(all, s.Seq)
+	}
+	return all
+}

@@ -1,0 +1,147 @@
+package stream
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// follower follows the steps of a stream and knows, without looking inside, what
+// may be claimed about them.
+type follower struct {
+	firstSeq uint64
+	epoch    uint64
+	last     uint64
+	has      bool
+	whole    bool // nothing is missing since the first batch or the last clear
+}
+
+func newFollower(firstSeq uint64) *follower { return &follower{firstSeq: firstSeq, epoch: 1} }
+
+// take returns what is wrong with a step.
+func (f *follower) take(s Step) error {
+	switch s.Kind {
+	case Reset:
+		if s.Epoch < f.epoch {
+			return fmt.Errorf("a reset goes from epoch %d back to %d", f.epoch, s.Epoch)
+		}
+		if s.Reason == "" {
+			return fmt.Errorf("a reset has no reason")
+		}
+		if s.Epoch > f.epoch {
+			*f = follower{firstSeq: f.firstSeq, epoch: s.Epoch}
+		}
+	case Apply:
+		switch {
+		case s.Epoch != f.epoch:
+			return fmt.Errorf("batch %d is of epoch %d, the last reset announced %d", s.Seq, s.Epoch, f.epoch)
+		case f.has && s.Seq <= f.last:
+			return fmt.Errorf("batch %d comes after %d", s.Seq, f.last)
+		}
+		f.whole = f.has && f.whole && s.Seq == f.last+1 || !f.has && s.Seq <= f.firstSeq || clears(&s.Batch)
+		f.last, f.has = s.Seq, true
+	default:
+		return fmt.Errorf("step of unknown kind %d", s.Kind)
+	}
+	return nil
+}
+
+// claim returns what is wrong with a state.
+func (f *follower) claim(s State) error {
+	if s == Synced && f.has && !f.whole {
+		return fmt.Errorf("synced at %d with batches missing", f.last)
+	}
+	return nil
+}
+
+// FuzzMachine feeds any order of inputs. Two bytes are one input: what, and
+// which sequence and bytes. The first byte is the configuration.
+func FuzzMachine(f *testing.F) {
+	// Every script of the table tests, in this alphabet, would be longer than it
+	// is worth; these reach each kind of input in each phase.
+	f.Add([]byte{1, 0, 0, 2, 0, 2, 1, 2, 5, 3, 2, 3, 3, 3, 4, 4, 0, 2, 6})
+	f.Add([]byte{1, 0, 0, 2, 0, 2, 1, 1, 0, 0, 0, 3, 65, 4, 0, 2, 64, 2, 65})
+	f.Add([]byte{1, 0, 0, 2, 9, 7, 50, 7, 200, 3, 0, 6, 0, 5, 0, 4, 0})
+	f.Add([]byte{0, 0, 0, 2, 0, 2, 5, 2, 128, 2, 192, 6, 0, 1, 0, 0, 0, 2, 3})
+	f.Add([]byte{3, 0, 0, 2, 0, 2, 5, 4, 0, 4, 0, 2, 130, 3, 130, 8, 0, 2, 70})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if len(in) == 0 || len(in) > 2000 {
+			return
+		}
+		cfg := machineConfig{canReplay: in[0]&1 != 0, drop: in[0]&2 != 0, firstSeq: uint64(in[0] >> 2 & 1)}
+		r := newRig(cfg)
+		follow := newFollower(cfg.firstSeq)
+		r.seen = func(s Step) {
+			if err := follow.take(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for in = in[1:]; len(in) >= 2; in = in[2:] {
+			seq := uint64(in[1] & 31)
+			if in[1]&32 != 0 {
+				seq += 1 << 40
+			}
+			payload := fmt.Append(nil, seq, []string{"", "x", "!", "c"}[in[1]>>6])
+			ask := r.m.ask.id
+			switch in[0] % 9 {
+			case 0:
+				r.feed(input{kind: inConnected})
+			case 1:
+				r.feed(input{kind: inDisconnected})
+			case 2:
+				if r.m.connected {
+					r.feed(input{kind: inLive, seq: seq, payload: payload})
+				}
+			case 3:
+				r.feed(input{kind: inReplay, ask: ask, seq: seq, payload: payload})
+			case 4:
+				r.feed(input{kind: inReplayEnd, ask: ask})
+			case 5:
+				r.feed(input{kind: inReplayCut, ask: ask})
+			case 6:
+				if r.m.connected {
+					r.feed(input{kind: inOverflow})
+				}
+			case 7:
+				r.pass(time.Duration(in[1]) * 200 * time.Millisecond)
+			case 8:
+				r.feed(input{kind: inResync, text: "asked"})
+			}
+			if err := r.m.verifySelf(); err != nil {
+				t.Fatal(err)
+			}
+			state, _ := r.m.state()
+			if err := follow.claim(state); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// verifySelf returns a broken invariant of a settled machine.
+func (m *machine) verifySelf() error {
+	var last uint64
+	for i := m.held.off; i < len(m.held.items); i++ {
+		seq := m.held.items[i].seq
+		if i > m.held.off && seq <= last {
+			return fmt.Errorf("held %d after %d", seq, last)
+		}
+		if m.has && seq < m.next {
+			return fmt.Errorf("held %d, next is %d", seq, m.next)
+		}
+		last = seq
+	}
+	switch {
+	case m.has && m.next <= m.last.seq():
+		return fmt.Errorf("next is %d, last was %d", m.next, m.last.seq())
+	case m.held.len() > 0 && !m.asking():
+		return fmt.Errorf("%d batches wait for nothing", m.held.len())
+	case m.asking() && !m.connected:
+		return fmt.Errorf("a replay is wanted without a connection")
+	case m.asking() && !m.cfg.canReplay:
+		return fmt.Errorf("a replay is wanted of a publisher that has none")
+	case m.asking() && m.wakeAt().IsZero():
+		return fmt.Errorf("a replay is wanted without a deadline")
+	}
+	return nil
+}

@@ -1,0 +1,324 @@
+package stream
+
+import (
+	"fmt"
+	"time"
+
+	"kvconductor/events"
+	"kvconductor/events/wire"
+)
+
+// Reasons of a Reset step.
+const (
+	// A batch differs from the one consumed at its sequence.
+	ReasonRestart = "publisher_restarted"
+	// A replay that should start with the last batch does not have it.
+	ReasonForgotten = "last_batch_gone"
+	// A replay service that was silent answers, and still has everything.
+	ReasonRecovered = "history_recovered"
+)
+
+// machineConfig is what the machine needs to know.
+type machineConfig struct {
+	firstSeq  uint64
+	canReplay bool
+	timeout   time.Duration // a replay may go without progress
+	drop      bool          // on an unrecoverable gap
+	decode    func([]byte) (events.Batch, error)
+}
+
+// machine puts the batches of one publisher in order.
+//
+//	live ------+-> held -> pop -> Step     held: sorted by sequence, each once
+//	replayed --+            |
+//	                        +-- head is next       -> decoded, handed out
+//	                        +-- head is beyond it  -> a hole: ask, wait, or lose it
+//
+// Everything goes through held, and pop alone decides what is handed out. The
+// caller pops until nothing comes before it feeds the next input.
+//
+// Invariants:
+//
+//  1. next is the sequence to consume next; last is the batch consumed last, if
+//     has. Consumed means handed out, or skipped because it cannot be decoded.
+//  2. If has, held has no batch below next. If not, next is firstSeq, until a
+//     hole before the first batch seen is given up.
+//  3. A hole is closed by a replay or by lose, which leaves a mark in trust.
+//  4. Settled, that is when pop has nothing more, held is empty or a replay is
+//     under way.
+//
+// A machine has no goroutine, lock or clock: one caller at a time, time is an
+// argument. A batch costs O(1), O(held) if it arrives out of order.
+type machine struct {
+	cfg machineConfig
+
+	epoch  uint64 // lifetimes seen, and resyncs; starts at 1
+	has    bool
+	last   print
+	next   uint64
+	prints prints
+	held   held
+	trust  trust
+
+	connected bool
+	connects  uint64    // connections so far
+	heard     bool      // a live batch arrived on this connection
+	unsure    bool      // this connection's slow-joiner window is not checked yet
+	checkAt   time.Time // when to check it, zero: not now
+
+	ask   ask
+	joint joint
+	again bool   // what follows the held batches has to be asked for once more
+	asks  uint64 // attempts numbered so far
+	pace  pace
+	// Holes below silent are lost without asking: the publisher was asked and
+	// did not answer.
+	silent uint64
+
+	catchup bool // replayed or held back batches are still to be handed out
+	failed  string
+
+	resets []Step // to hand out before anything else
+	orders []order
+
+	n counts
+	// err is what went wrong last, errs how often something did.
+	err  string
+	errs uint64
+}
+
+// counts is what happened so far.
+type counts struct {
+	gaps, replayed, restarts, overruns, duplicates uint64
+	dropped                                        map[events.Reason]uint64
+}
+
+// order is what the caller has to do: begin the attempt ask, from seq on, or
+// end whatever attempt there is.
+type order struct {
+	stop bool
+	ask  uint64
+	from uint64
+}
+
+func newMachine(cfg machineConfig) *machine {
+	m := &machine{cfg: cfg, epoch: 1, next: cfg.firstSeq}
+	m.n.dropped = make(map[events.Reason]uint64)
+	m.trust.begin(cfg.canReplay)
+	return m
+}
+
+// feed tells the machine what happened. pop must have returned nothing since
+// the last input.
+func (m *machine) feed(in input, now time.Time) {
+	switch in.kind {
+	case inConnected:
+		m.connect(in.at)
+	case inDisconnected:
+		m.disconnect(in.at)
+	case inFailed:
+		m.failed = in.text
+		m.disconnect(in.at)
+	case inLive:
+		m.live(item{seq: in.seq, payload: in.payload, at: in.at}, now)
+	case inOverflow:
+		m.overflow()
+	case inResync:
+		m.newEpoch(in.text)
+		m.rebuild(now, m.pace.delay(now))
+	case inReplayStart, inReplay, inReplayEnd, inReplayCut:
+		if m.ask.kind == askNone || in.ask != m.ask.id {
+			return // a late word from an attempt that was given up
+		}
+		switch in.kind {
+		case inReplayStart:
+			m.replayStart(now)
+		case inReplay:
+			m.replay(item{seq: in.seq, payload: in.payload, at: in.at, replayed: true}, now)
+		case inReplayEnd:
+			m.replayEnd(now)
+		case inReplayCut:
+			if in.bad {
+				m.failed = in.text
+			}
+			m.replayCut(now)
+		}
+	}
+}
+
+// connect begins a connection. Nothing is known about what was published since
+// the last batch, nor whether the same publisher published it.
+func (m *machine) connect(at time.Time) {
+	m.disconnect(at)
+	m.connects++
+	m.connected, m.heard, m.unsure = true, false, m.cfg.canReplay
+	switch {
+	case !m.cfg.canReplay:
+		if m.has {
+			m.trust.tail = ReasonUnknown
+		}
+	case m.has:
+		m.start(askVerify)
+	default:
+		m.start(askFill)
+	}
+}
+
+// disconnect ends a connection. What waits is dropped: after the next connect a
+// replay brings it back, or shows that it was of another lifetime.
+func (m *machine) disconnect(at time.Time) {
+	m.connected, m.checkAt = false, time.Time{}
+	m.joint.outlive(at)
+	m.stop()
+	m.again, m.catchup = false, false
+	m.held.clear()
+	if !m.has {
+		m.next = m.cfg.firstSeq
+	}
+}
+
+// live takes a batch off the live connection.
+func (m *machine) live(it item, now time.Time) {
+	m.heard, m.checkAt = true, time.Time{}
+	if m.ask.quiet {
+		m.stop() // a hole would show by itself from here on
+	}
+	if m.has && it.seq < m.next {
+		if same, _ := m.prints.same(it.seq, it.payload); same {
+			m.n.duplicates++
+			return
+		}
+		m.held.clear()
+		m.restart(ReasonRestart, now)
+	} else if held := m.held.find(it.seq); held != nil {
+		if string(held.payload) == string(it.payload) {
+			m.n.duplicates++
+			return
+		}
+		m.held.clear()
+		m.restart(ReasonRestart, now)
+	}
+	m.held.add(it)
+}
+
+// overflow notes that live batches were dropped, for want of space, behind
+// everything that is held.
+func (m *machine) overflow() {
+	switch {
+	case !m.cfg.canReplay:
+		m.trust.tail = ReasonGap // the next live batch shows how many
+	case m.asking() && !m.ask.quiet:
+		m.again = true
+	default:
+		m.n.gaps++
+		m.start(askFill)
+	}
+}
+
+// pop returns the next step; at is when its batch arrived.
+func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
+	for {
+		if len(m.resets) > 0 {
+			step, m.resets = m.resets[0], m.resets[1:]
+			return step, time.Time{}, true
+		}
+		if m.held.len() == 0 {
+			m.catchup = m.catchup && m.asking()
+			return Step{}, time.Time{}, false
+		}
+		if m.ask.kind == askVerify && !m.ask.anchored {
+			return Step{}, time.Time{}, false // perhaps of another lifetime
+		}
+		if head := m.held.head(); head.seq <= m.next && !head.bad {
+			batch, err := m.decode(head.payload)
+			if err == nil {
+				it := m.held.pop()
+				return m.apply(it, batch), it.at, true
+			}
+			m.n.dropped[wire.ReasonOf(err)]++
+			m.complain("cannot decode batch %d: %v", head.seq, err)
+			head.bad = true
+		}
+		if !m.hole(now) {
+			return Step{}, time.Time{}, false
+		}
+	}
+}
+
+// decode costs the batch, not the process, if the decoder is broken.
+func (m *machine) decode(payload []byte) (batch events.Batch, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("BUG: the decoder panics: %v", p)
+		}
+	}()
+	return m.cfg.decode(payload)
+}
+
+// complain remembers an error for Status.
+func (m *machine) complain(format string, args ...any) {
+	m.err = fmt.Sprintf(format, args...)
+	m.errs++
+}
+
+// apply hands out a batch whose turn it is.
+func (m *machine) apply(it item, batch events.Batch) Step {
+	if !m.has && it.seq <= m.cfg.firstSeq {
+		m.trust.whole()
+	}
+	m.consume(it)
+	if it.replayed {
+		m.n.replayed++
+		m.ask.progress = m.asking()
+	} else {
+		m.trust.joined()
+		m.joined()
+	}
+	for r, n := range batch.Dropped {
+		m.n.dropped[r] += uint64(n)
+	}
+	if clears(&batch) {
+		m.trust.clear()
+	}
+	return Step{Kind: Apply, Batch: batch, Seq: it.seq, Epoch: m.epoch, Replayed: it.replayed}
+}
+
+// consume moves past a batch.
+func (m *machine) consume(it item) {
+	m.last = newPrint(it.seq, it.payload)
+	m.prints.add(m.last)
+	m.has, m.next = true, it.seq+1
+}
+
+// clears reports whether a batch drops everything its publisher holds, so that
+// what happened before does not matter. A clear of one medium, or of one
+// tenant's or model's part of a pool, does not.
+func clears(b *events.Batch) bool {
+	for i := range b.Events {
+		e := &b.Events[i]
+		if e.Kind == events.Cleared && e.Medium == "" && e.Model == nil && e.Tenant == nil &&
+			e.Backend == nil && e.Rank == nil && e.LoraName == nil && e.Salt == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// restart begins a new epoch because the publisher is another one.
+func (m *machine) restart(reason string, now time.Time) {
+	m.n.restarts++
+	m.newEpoch(reason)
+	m.rebuild(now, m.pace.delay(now))
+}
+
+// newEpoch forgets everything but what is held.
+func (m *machine) newEpoch(reason string) {
+	m.stop()
+	m.epoch++
+	m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: reason})
+	m.has, m.last, m.next = false, print{}, m.cfg.firstSeq
+	m.prints.clear()
+	m.joint = joint{}
+	m.again, m.silent = false, 0
+	m.trust.begin(m.cfg.canReplay)
+}

@@ -1,0 +1,473 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"kvconductor/events"
+)
+
+// decodeText decodes the payloads of tests: a sequence and letters, of which
+// "!" is undecodable, "c" a clear, "d" a clear of one medium, "t" a clear of
+// one tenant, and anything else only other bytes. The sequence comes back as
+// the hash of a stored block.
+func decodeText(p []byte) (events.Batch, error) {
+	b := events.Batch{Rank: -1}
+	digits := strings.TrimRight(string(p), "!cdtxyz")
+	h, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || strings.Contains(string(p), "!") {
+		return b, errors.New("not a batch")
+	}
+	e := events.Event{Kind: events.Stored, Hashes: []uint64{h}}
+	tenant := "a"
+	switch p[len(p)-1] {
+	case 'c':
+		e = events.Event{Kind: events.Cleared}
+	case 'd':
+		e = events.Event{Kind: events.Cleared, Medium: "disk"}
+	case 't':
+		e = events.Event{Kind: events.Cleared, Tenant: &tenant}
+	}
+	b.Events = []events.Event{e}
+	return b, nil
+}
+
+// rig drives a machine by a script and writes down what it does.
+//
+//	up down          the live connection
+//	5 5x             a live batch 5, another one
+//	r5 r5x end cut   replies to the attempt under way
+//	full resync      overflow, the application's wish
+//	1.5s             time passes; the machine is woken when it asks for that
+//
+// Answers: "5" and "5r" are applied (live, replayed), "?3" asks from 3, "drop"
+// and "drop:why" are resets within and into a new epoch.
+type rig struct {
+	m    *machine
+	now  time.Time
+	out  []string
+	seen func(Step) // told every step, if set
+}
+
+func newRig(cfg machineConfig) *rig {
+	cfg.timeout = 5 * time.Second
+	if cfg.decode == nil {
+		cfg.decode = decodeText
+	}
+	return &rig{m: newMachine(cfg), now: time.Unix(1e9, 0)}
+}
+
+func (r *rig) feed(in input) {
+	r.settle()
+	in.at = r.now
+	r.m.feed(in, r.now)
+	r.settle()
+}
+
+// settle pops until nothing comes and obeys.
+func (r *rig) settle() {
+	for {
+		step, _, ok := r.m.pop(r.now)
+		if ok && r.seen != nil {
+			r.seen(step)
+		}
+		switch {
+		case !ok:
+			r.obey()
+			return
+		case step.Kind == Reset:
+			r.out = append(r.out, "drop:"+step.Reason)
+		case step.Replayed:
+			r.out = append(r.out, fmt.Sprintf("%dr", step.Seq))
+		default:
+			r.out = append(r.out, fmt.Sprint(step.Seq))
+		}
+		r.obey()
+	}
+}
+
+func (r *rig) obey() {
+	for _, o := range r.m.orders {
+		if !o.stop {
+			r.out = append(r.out, fmt.Sprintf("?%d", o.from))
+			r.m.replayStart(r.now)
+		}
+	}
+	r.m.orders = r.m.orders[:0]
+}
+
+// pass lets time go by, with a tick whenever the machine asks for one.
+func (r *rig) pass(d time.Duration) {
+	end := r.now.Add(d)
+	for n := 0; ; n++ {
+		at := r.m.wakeAt()
+		if at.IsZero() || at.After(end) {
+			break
+		}
+		if n > 10000 {
+			panic("the machine wants to be woken without end")
+		}
+		if at.After(r.now) {
+			r.now = at
+		}
+		r.m.tick(r.now)
+		r.settle()
+	}
+	r.now = end
+}
+
+func (r *rig) do(op string) {
+	batch := func(kind inputKind, s string) {
+		seq, err := strconv.ParseUint(strings.TrimRight(s, "!cdtxyz"), 10, 64)
+		if err != nil {
+			panic("no such operation: " + op)
+		}
+		r.feed(input{kind: kind, ask: r.m.ask.id, seq: seq, payload: []byte(s)})
+	}
+	switch d, err := time.ParseDuration(op); {
+	case op == "up":
+		r.feed(input{kind: inConnected})
+	case op == "down":
+		r.feed(input{kind: inDisconnected})
+	case op == "full":
+		r.feed(input{kind: inOverflow})
+	case op == "resync":
+		r.feed(input{kind: inResync, text: "asked"})
+	case op == "end":
+		r.feed(input{kind: inReplayEnd, ask: r.m.ask.id})
+	case op == "cut":
+		r.feed(input{kind: inReplayCut, ask: r.m.ask.id})
+	case err == nil && op != "0":
+		r.pass(d)
+	case op[0] == 'r':
+		batch(inReplay, op[1:])
+	default:
+		batch(inLive, op)
+	}
+}
+
+// script runs ops and returns what the machine did and its state at the end.
+func (r *rig) script(ops string) string {
+	r.out = nil
+	for _, op := range strings.Fields(ops) {
+		r.do(op)
+	}
+	state, reason := r.m.state()
+	if reason != "" {
+		state += State(":" + reason)
+	}
+	return strings.TrimSpace(strings.Join(r.out, " ") + " =" + string(state))
+}
+
+// cases returns a checker for scripts under one configuration.
+func cases(t *testing.T, cfg machineConfig) func(ops, want string) {
+	return func(ops, want string) {
+		t.Helper()
+		if got := newRig(cfg).script(ops); got != want {
+			t.Errorf("%s\n got: %s\nwant: %s", ops, got, want)
+		}
+	}
+}
+
+var replaying = machineConfig{canReplay: true}
+
+func TestFirstContact(t *testing.T) {
+	f := cases(t, replaying)
+	f("up", "?0 =replaying")
+	f("up end", "?0 =synced") // an empty ring: nothing was published
+	f("up end 0 1", "?0 0 1 =synced")
+	f("up r0 r1 end 2", "?0 0r 1r 2 =synced")
+	// Live batches wait, and those that the replay brings too count once.
+	f("up 3 4 r0 r1 r2", "?0 0r 1r 2r 3 4 =synced")
+	f("up 2 3 r0 r1 r2 r3 end 4", "?0 0r 1r 2 3 4 =synced")
+	f("up 57 r0 r1 57", "?0 0r 1r =replaying")
+	// The publisher's very first batch comes live: nothing to wait for.
+	f("up 0 1", "?0 0 1 =synced")
+	// The ring does not reach back to the first batch.
+	f("up r5 r6 end", "?0 5r 6r =partial:replay_overrun")
+	f("up 8 r5 r6 r7 end", "?0 5r 6r 7r 8 =partial:replay_overrun")
+	// The ring was empty when it was asked; the second look finds what came since.
+	f("up 2 end r0 r1", "?0 ?0 0r 1r 2 =synced")
+	f("up 2 end end", "?0 ?0 2 =partial:history_unknown")
+	// Order of arrival does not matter.
+	f("up 4 3 r0 r1 r2", "?0 0r 1r 2r 3 4 =synced")
+}
+
+func TestFirstContactWithoutReplay(t *testing.T) {
+	f := cases(t, machineConfig{})
+	f("up", "=partial:history_unknown") // nobody can say
+	f("up 0", "0 =synced")
+	f("up 0 1 2", "0 1 2 =synced")
+	f("up 57 58", "57 58 =partial:history_unknown")
+	f("up 57 58c", "57 58 =synced")
+	f("up 57 58d", "57 58 =partial:history_unknown") // one medium only
+	f("up 57 58t", "57 58 =partial:history_unknown") // one tenant only
+	f("up 57 0", "57 drop:publisher_restarted 0 =synced")
+	f("up 57 3", "57 drop:publisher_restarted 3 =partial:history_unknown")
+	g := cases(t, machineConfig{firstSeq: 1})
+	g("up 1 2", "1 2 =synced")
+	g("up 2", "2 =partial:history_unknown")
+	g("up 0 1", "0 1 =synced")
+	g("up 1 2 5", "1 2 5 =partial:gap_unrecoverable") // burned numbers
+	g("up 1 2 5 6c 7", "1 2 5 6 7 =synced")
+}
+
+func TestSlowJoiner(t *testing.T) {
+	f := cases(t, replaying)
+	f("up end 0.9s", "?0 =synced")
+	f("up end 1s", "?0 ?0 =synced")
+	f("up end 1s r0 r1 end 10s", "?0 ?0 0r 1r =synced") // one check, no more
+	f("up r0 end 1s r0 r1 end", "?0 0r ?0 1r =synced")
+	f("up r0 end 1 1s", "?0 0r 1 =synced") // a live batch closes the window
+	f("up 1 r0 1s", "?0 0r 1 =synced")
+	f("up r0 end 1s 1 2", "?0 0r ?0 1 2 =synced") // or ends the check
+	f("up r0 end 1s 2", "?0 0r ?0 ?1 =replaying")
+	f("up r0 end 1s 2 r1", "?0 0r ?0 ?1 1r 2 =synced")
+	f("up r0 end 1s r0x", "?0 0r ?0 drop:publisher_restarted ?0 =replaying")
+	// The check gets no answer, the next live batch makes it moot.
+	f("up r0 end 6s", "?0 0r ?0 =partial:replay_timeout")
+	f("up r0 end 6s 1", "?0 0r ?0 1 =synced")
+	f("up r0 end 16s r1 end", "?0 0r ?0 ?1 1r =synced")
+}
+
+func TestGap(t *testing.T) {
+	f := cases(t, replaying)
+	start := "up 0 1 2 "
+	f(start+"5", "?0 0 1 2 ?3 =replaying")
+	f(start+"5 r3 r4 end", "?0 0 1 2 ?3 3r 4r 5 =synced")
+	f(start+"5 r3 r4 r5 end 6", "?0 0 1 2 ?3 3r 4r 5 6 =synced") // overlap
+	f(start+"5 6 7 r3 r4 8", "?0 0 1 2 ?3 3r 4r 5 6 7 8 =synced")
+	f(start+"5 r3 6 r4 7", "?0 0 1 2 ?3 3r 4r 5 6 7 =synced")
+	f(start+"5 5 2 r3 r4", "?0 0 1 2 ?3 3r 4r 5 =synced") // repeated live
+	f(start+"5 3 4", "?0 0 1 2 ?3 3 4 5 =synced")         // late live
+	f(start+"5 8 r3 r4 r5 r6 r7", "?0 0 1 2 ?3 3r 4r 5 6r 7r 8 =synced")
+	// The publisher has it no more.
+	f(start+"5 end", "?0 0 1 2 ?3 5 =partial:gap_unrecoverable")
+	f(start+"5 r4 r5 end", "?0 0 1 2 ?3 4r 5 =partial:gap_unrecoverable")
+	f(start+"5 r90 r91 end", "?0 0 1 2 ?3 5 90r 91r =partial:gap_unrecoverable")
+	f(start+"90 r90 end", "?0 0 1 2 ?3 90 =partial:gap_unrecoverable")
+	f(start+"5 end 6c", "?0 0 1 2 ?3 5 6 =synced")
+	f(start+"5 8 end end", "?0 0 1 2 ?3 5 ?6 8 =partial:gap_unrecoverable")
+	// Live and replay disagree about 5: two publishers, or two lifetimes.
+	f(start+"5 r3 r5x", "?0 0 1 2 ?3 3r drop:publisher_restarted ?0 =replaying")
+	f(start+"5 r3 r5x r0x r1x r2x r3x r4x end", "?0 0 1 2 ?3 3r drop:publisher_restarted ?0 0r 1r 2r 3r 4r =synced")
+}
+
+func TestGapWithoutReplay(t *testing.T) {
+	f := cases(t, machineConfig{})
+	f("up 0 1 5 6", "0 1 5 6 =partial:gap_unrecoverable")
+	f("up 0 1 5 6c 7", "0 1 5 6 7 =synced")
+	f("up 0 1 5 0x 1x", "0 1 5 drop:publisher_restarted 0 1 =synced")
+	f("up 0 1 1 0", "0 1 =synced")
+	g := cases(t, machineConfig{drop: true})
+	g("up 0 1 5 6", "0 1 drop:gap_unrecoverable 5 6 =partial:gap_unrecoverable")
+	g("up 4 5", "4 5 =partial:history_unknown") // there was nothing to drop
+	h := cases(t, machineConfig{drop: true, canReplay: true})
+	h("up 0 1 5 end 6", "?0 0 1 ?2 drop:gap_unrecoverable 5 6 =partial:gap_unrecoverable")
+}
+
+func TestReplayCutShort(t *testing.T) {
+	f := cases(t, replaying)
+	// Holes and missing end markers: on from the first missing batch.
+	f("up r0 r1 r5", "?0 0r 1r ?2 =replaying")
+	f("up r0 r1 r5 r2 r3 r4 r5 end", "?0 0r 1r ?2 2r 3r 4r 5r =synced")
+	f("up r0 r1 cut r2 end", "?0 0r 1r ?2 2r =synced")
+	f("up r0 r1 5s r2 end", "?0 0r 1r ?2 2r =synced")
+	f("up r0 4s r1 4s r2 end", "?0 0r 1r 2r =synced")
+	f("up 9 r0 r1 end end", "?0 0r 1r ?2 9 =partial:gap_unrecoverable")
+	// A hole that stays is the publisher's.
+	f("up r0 r1 r5 r5 r6 end", "?0 0r 1r ?2 5r 6r =partial:gap_unrecoverable")
+	f("up r0 r2 r2 r5 r5 end", "?0 0r ?1 2r ?3 5r =partial:gap_unrecoverable")
+}
+
+func TestSilence(t *testing.T) {
+	f := cases(t, replaying)
+	f("up 4.9s", "?0 =replaying")
+	f("up 5s", "?0 =partial:replay_timeout")
+	f("up 4 5 5s 6", "?0 4 5 6 =partial:replay_timeout")
+	f("up 5s 0 1", "?0 0 1 =synced") // the first batch, after all
+	f("up 5s 3 5s 4", "?0 ?0 3 4 =partial:replay_timeout")
+	f("up 0 1 5 8 5s 9", "?0 0 1 ?2 5 8 9 =partial:gap_unrecoverable")
+	// Attempts that fail at once are repeated until patience ends.
+	f("up cut 0.1s cut 0.2s r0 end", "?0 ?0 ?0 0r =synced")
+	f("up cut 0.1s cut 0.2s cut 0.4s cut 0.8s cut 1s cut 1s cut 1s cut 1s cut 1s cut", "?0 ?0 ?0 ?0 ?0 ?0 ?0 ?0 =partial:replay_timeout")
+	// A late word of an attempt that was given up changes nothing.
+	r := newRig(replaying)
+	r.script("up 3 5s")
+	before := r.m.ask.id
+	if got := r.script(""); got != "=partial:replay_timeout" {
+		t.Fatal(got)
+	}
+	r.feed(input{kind: inReplay, ask: before, seq: 0, payload: []byte("0")})
+	r.feed(input{kind: inReplayEnd, ask: 1})
+	if got := r.script("4"); got != "4 =partial:replay_timeout" {
+		t.Errorf("after late words: %s", got)
+	}
+}
+
+func TestHealing(t *testing.T) {
+	f := cases(t, replaying)
+	// Probes find that everything is still there: start over.
+	f("up 4 5 15s", "?0 4 5 ?0 =partial:replay_timeout")
+	f("up 4 5s 10s 5 r0", "?0 4 ?0 5 drop:history_recovered ?0 =replaying")
+	f("up 4 5s 10s r0 r0 r1 r2 r3 r4 r5 end", "?0 4 ?0 drop:history_recovered ?0 0r 1r 2r 3r 4r 5r =synced")
+	// Or that it is not: never again.
+	f("up 4 5s 10s r2 1h", "?0 4 ?0 =partial:replay_timeout")
+	f("up 4 5s 10s end 1h", "?0 4 ?0 =partial:replay_timeout")
+	// Silent probes become rare.
+	f("up 4 5s 10s 5s 19s", "?0 4 ?0 =partial:replay_timeout")
+	f("up 4 5s 10s 5s 20s", "?0 4 ?0 ?0 =partial:replay_timeout")
+	// An answer to an unverified reconnect.
+	f("up 0 1 down up 5s 2 10s r1 1h", "?0 0 1 ?1 2 ?1 =synced")
+	f("up 0 1 down up 5s 10s r1 r2 end", "?0 0 1 ?1 ?1 ?2 2r =synced")
+	f("up 0 1 down up 5s 2 10s r1x", "?0 0 1 ?1 2 ?1 drop:publisher_restarted ?0 =replaying")
+	f("up 0 1 down up 5s 2 10s r9 1h", "?0 0 1 ?1 2 ?1 =partial:replay_timeout")
+	f("up 0 1 down up 5s 2 10s end", "?0 0 1 ?1 2 ?1 drop:last_batch_gone ?0 =replaying")
+	// Healed by a clear, by the first batch: no probe.
+	f("up 4 5s 5c 1h", "?0 4 5 =synced")
+	f("up 5s 0 1h", "?0 0 =synced")
+}
+
+func TestRestart(t *testing.T) {
+	f := cases(t, replaying)
+	start := "up 0 1 2 "
+	f(start+"0x", "?0 0 1 2 drop:publisher_restarted ?0 0 =synced")
+	f(start+"1x", "?0 0 1 2 drop:publisher_restarted ?0 =replaying")
+	f(start+"1x r0x", "?0 0 1 2 drop:publisher_restarted ?0 0r 1 =synced")
+	f(start+"1 2", "?0 0 1 2 =synced") // duplicates
+	// Held batches of the old lifetime go with it.
+	f(start+"5 6 1x r0x end 2x", "?0 0 1 2 ?3 drop:publisher_restarted ?0 0r 1 2 =synced")
+	// A number that was skipped, or is too old to be remembered, is a restart too.
+	f(start+"9 end 4x", "?0 0 1 2 ?3 9 drop:publisher_restarted ?0 =replaying")
+	// Contradictions without end are met with pauses.
+	f(start+"0x 0y 0z", "?0 0 1 2 drop:publisher_restarted ?0 0 drop:publisher_restarted 0 drop:publisher_restarted 0 =synced")
+	f(start+"1x 1y 99ms", "?0 0 1 2 drop:publisher_restarted ?0 drop:publisher_restarted =replaying")
+	f(start+"1x 1y 100ms", "?0 0 1 2 drop:publisher_restarted ?0 drop:publisher_restarted ?0 =replaying")
+}
+
+func TestReconnect(t *testing.T) {
+	f := cases(t, replaying)
+	start := "up 0 1 2 down up "
+	f(start, "?0 0 1 2 ?2 =replaying")
+	f(start+"r2 end", "?0 0 1 2 ?2 =synced")
+	f(start+"r2 r3 end 4", "?0 0 1 2 ?2 3r 4 =synced")
+	f(start+"3 r2", "?0 0 1 2 ?2 3 =synced")
+	f(start+"5 r2 r3 r4", "?0 0 1 2 ?2 3r 4r 5 =synced")
+	f(start+"r2 end 1s r2 r3 end", "?0 0 1 2 ?2 ?2 3r =synced")
+	// Another lifetime, behind a lower, an equal and a higher sequence.
+	f(start+"0x", "?0 0 1 2 ?2 drop:publisher_restarted ?0 0 =synced")
+	f(start+"end r0x end", "?0 0 1 2 ?2 drop:last_batch_gone ?0 0r =synced")
+	f(start+"3x r2x r0x r1x r2x r3x end", "?0 0 1 2 ?2 drop:publisher_restarted ?0 0r 1r 2r 3 =synced")
+	f(start+"80 r2x r0x", "?0 0 1 2 ?2 drop:publisher_restarted ?0 0r =replaying")
+	f(start+"r70 r70 end", "?0 0 1 2 ?2 drop:last_batch_gone ?0 70r =partial:replay_overrun")
+	// A second loss while it is being verified.
+	f(start+"3 down up r2 r3 r4 end", "?0 0 1 2 ?2 ?2 3r 4r =synced")
+	// What waited is dropped and comes back.
+	f("up 0 1 5 down up r1 r2 r3 r4 r5 end", "?0 0 1 ?2 ?1 2r 3r 4r 5r =synced")
+	// Before anything was seen there is nothing to compare.
+	f("up down up end", "?0 ?0 =synced")
+	f("up 7 down up r0", "?0 ?0 0r =replaying")
+	// Nobody answers.
+	f(start+"3 5s 4", "?0 0 1 2 ?2 3 4 =partial:replay_timeout")
+	g := cases(t, machineConfig{})
+	g("up 0 1 down up", "0 1 =partial:history_unknown")
+	g("up 0 1 down up 2", "0 1 2 =synced")
+	g("up 0 1 down up 4", "0 1 4 =partial:gap_unrecoverable")
+	g("up 0 1 down up 0x", "0 1 drop:publisher_restarted 0 =synced")
+}
+
+// A replay that went to the next lifetime of the publisher, before the end of
+// the live connection was noticed, is found out by the reconnect.
+func TestJoint(t *testing.T) {
+	f := cases(t, replaying)
+	gap := "up 0 1 2 5 r3x r4x "
+	f(gap+"down up", "?0 0 1 2 ?3 3r 4r 5 ?2 =replaying")
+	f(gap+"down up r2x", "?0 0 1 2 ?3 3r 4r 5 ?2 drop:publisher_restarted ?0 =replaying")
+	f(gap+"down up r2 r3x r4x r5 end", "?0 0 1 2 ?3 3r 4r 5 ?2 =synced")
+	f(gap+"down up r2 r3x 6 r4x r5 r6 7 8 down up", "?0 0 1 2 ?3 3r 4r 5 ?2 6 7 8 ?8 =replaying")
+	// A live connection that outlived the replay vouches for it.
+	f(gap+"30s down up", "?0 0 1 2 ?3 3r 4r 5 ?2 =replaying")
+	f(gap+"31s down up", "?0 0 1 2 ?3 3r 4r 5 ?5 =replaying")
+	f(gap+"31s 8 r6 r7 down up", "?0 0 1 2 ?3 3r 4r 5 ?6 6r 7r 8 ?5 =replaying")
+	f(gap+"20s 8 r6 r7 down up", "?0 0 1 2 ?3 3r 4r 5 ?6 6r 7r 8 ?2 =replaying")
+	// An attempt of several parts has joints, one of one part has none.
+	f("up r0 r1 end down up", "?0 0r 1r ?1 =replaying")
+	f("up r0 r1 cut r2x r3x end down up", "?0 0r 1r ?2 2r 3r ?1 =replaying")
+}
+
+func TestUndecodable(t *testing.T) {
+	f := cases(t, replaying)
+	f("up 0 1!", "?0 0 ?1 =replaying")
+	f("up 0 1! r1", "?0 0 ?1 1r =replaying") // damaged on the way
+	f("up 0 1! 2 r1! 3", "?0 0 ?1 2 3 =partial:undecodable")
+	f("up 0 1! 2 end", "?0 0 ?1 2 =partial:undecodable")
+	f("up 0 1! end", "?0 0 ?1 =partial:undecodable")
+	f("up 0 1! 5s", "?0 0 ?1 =partial:undecodable")
+	f("up r0 r1! r2 end", "?0 0r 2r =partial:undecodable")
+	f("up r0! r1 end 2c", "?0 1r 2 =synced")
+	f("up 0 1! 2 r1! 1!", "?0 0 ?1 2 =partial:undecodable") // a duplicate
+	g := cases(t, machineConfig{})
+	g("up 0 1! 2", "0 2 =partial:undecodable")
+	g("up 0! 1", "1 =partial:undecodable")
+	h := cases(t, machineConfig{drop: true})
+	h("up 0 1! 2", "0 drop:undecodable 2 =partial:undecodable")
+}
+
+func TestOverflow(t *testing.T) {
+	f := cases(t, replaying)
+	f("up 0 1 full", "?0 0 1 ?2 =replaying")
+	f("up 0 1 full r2 r3 end", "?0 0 1 ?2 2r 3r =synced")
+	f("up 0 1 full 3 r2", "?0 0 1 ?2 2r 3 =synced")
+	f("up 0 4 full r1 r2 r3 end r5 end", "?0 0 ?1 1r 2r 3r 4 ?5 5r =synced")
+	f("up 0 4 full r1 r2 r3 r4 end r5 end", "?0 0 ?1 1r 2r 3r 4 ?5 5r =synced")
+	f("up 0 full 5s", "?0 0 ?1 =partial:replay_timeout")
+	f("up 0 full 5s 1", "?0 0 ?1 1 =synced")
+	g := cases(t, machineConfig{})
+	g("up 0 full", "0 =partial:gap_unrecoverable")
+	g("up 0 full 3 4", "0 3 4 =partial:gap_unrecoverable")
+}
+
+func TestResync(t *testing.T) {
+	f := cases(t, replaying)
+	f("up 0 1 resync", "?0 0 1 drop:asked ?0 =replaying")
+	f("up 0 1 resync r0 r1 r2 end", "?0 0 1 drop:asked ?0 0r 1r 2r =synced")
+	f("up 0 1 resync 2 r0 r1", "?0 0 1 drop:asked ?0 0r 1r 2 =synced")
+	f("up 0 1 down resync up r0 r1 end", "?0 0 1 drop:asked ?0 0r 1r =synced")
+	f("up 0 1 5 resync r0 r1 r2 r3 r4", "?0 0 1 ?2 drop:asked ?0 0r 1r 2r 3r 4r 5 =synced")
+	g := cases(t, machineConfig{})
+	g("up 0 1 resync 2", "0 1 drop:asked 2 =partial:history_unknown")
+}
+
+func TestCounts(t *testing.T) {
+	r := newRig(replaying)
+	r.script("up 0 1 5 r2 r3 r4 r5 5 9 end 10! r10! 11 down up r11x")
+	got := r.m.n
+	if got.gaps != 3 || got.replayed != 3 || got.restarts != 1 || got.overruns != 0 || got.duplicates != 1 {
+		t.Errorf("got %+v", got)
+	}
+	if n := got.dropped[events.BadPayload]; n != 1 {
+		t.Errorf("the undecodable batch is counted %d times, want 1", n)
+	}
+}
+
+// A fingerprint lost to age makes an old number a restart, one still there a
+// duplicate.
+func TestOldNumbers(t *testing.T) {
+	r := newRig(machineConfig{})
+	r.script("up")
+	for seq := range uint64(2 * maxPrints) {
+		r.feed(input{kind: inLive, seq: seq, payload: fmt.Append(nil, seq)})
+	}
+	recent := fmt.Sprint(2*maxPrints - maxPrints)
+	if got := r.script(recent); got != "=synced" {
+		t.Errorf("the oldest number remembered: %s", got)
+	}
+	old := fmt.Sprint(2*maxPrints - maxPrints - 1)
+	if got, want := r.script(old), "drop:publisher_restarted "+old+" =partial:history_unknown"; got != want {
+		t.Errorf("the youngest number forgotten\n got: %s\nwant: %s", got, want)
+	}
+}

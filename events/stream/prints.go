@@ -1,0 +1,74 @@
+package stream
+
+import "github.com/zeebo/xxh3"
+
+const (
+	minPrints = 64
+	// Duplicates come from a replay that overlaps live batches, a few hundred at
+	// the most; 4096 fingerprints are 64 KiB a stream.
+	maxPrints = 4096
+)
+
+// prints remembers what bytes were consumed at recent sequences, to tell a
+// duplicate from the same sequence in another lifetime of the publisher. It is
+// direct-mapped by sequence, so it holds the last maxPrints of a dense run, and
+// grows with the stream.
+//
+// A sequence that is not remembered, because it is too old or was never
+// consumed, cannot be told. On the live path it is taken for a restart: TCP
+// does not repeat, so nothing but a restart brings an old number back, and
+// mistaking a repetition for a restart costs a replay, while the opposite
+// leaves dead blocks in the index for good.
+type prints struct {
+	slots []print // length is a power of two
+	n     int     // slots in use
+}
+
+type print struct {
+	seq1 uint64 // sequence + 1; 0 is an empty slot
+	hash uint64
+}
+
+// newPrint is the fingerprint of the bytes at seq.
+func newPrint(seq uint64, payload []byte) print { return print{seq + 1, xxh3.Hash(payload)} }
+
+func (v print) seq() uint64 { return v.seq1 - 1 }
+
+// add remembers a batch.
+func (p *prints) add(v print) {
+	if p.n == len(p.slots) && len(p.slots) < maxPrints {
+		p.grow()
+	}
+	p.put(v)
+}
+
+func (p *prints) put(v print) {
+	s := &p.slots[v.seq()&uint64(len(p.slots)-1)]
+	if s.seq1 == 0 {
+		p.n++
+	}
+	*s = v
+}
+
+func (p *prints) grow() {
+	old := p.slots
+	p.slots, p.n = make([]print, max(minPrints, 2*len(old))), 0
+	for _, v := range old {
+		p.put(v)
+	}
+}
+
+// same reports whether payload is what was consumed at seq; known is false if
+// that is not remembered.
+func (p *prints) same(seq uint64, payload []byte) (same, known bool) {
+	if len(p.slots) == 0 {
+		return false, false
+	}
+	s := p.slots[seq&uint64(len(p.slots)-1)]
+	if s.seq1 != seq+1 {
+		return false, false
+	}
+	return s == newPrint(seq, payload), true
+}
+
+func (p *prints) clear() { *p = prints{} }

@@ -1,0 +1,176 @@
+package stream
+
+import (
+	"maps"
+	"time"
+
+	"kvconductor/events"
+)
+
+// State says how far a stream can be trusted.
+type State string
+
+const (
+	Connecting State = "connecting" // no connection, or not yet again
+	Replaying  State = "replaying"  // history is being fetched, live batches wait
+	Synced     State = "synced"     // everything up to the watermark was applied
+	Partial    State = "partial"    // something is missing, Reason says why
+	Stale      State = "stale"      // disconnected for longer than Config.StaleAfter
+	Failed     State = "failed"     // the configuration can never work
+)
+
+// ReasonEndpoint is the Reason of State Failed.
+const ReasonEndpoint = "bad_endpoint"
+
+// Status is a snapshot of a stream.
+type Status struct {
+	State  State
+	Reason string // of Partial and Failed
+	// Epoch counts lifetimes of the publisher, and resyncs; the first is 1.
+	Epoch uint64
+	// LastSeq is the watermark: the last sequence applied in Epoch. Valid if
+	// HasSeq.
+	LastSeq uint64
+	HasSeq  bool
+
+	Gaps     uint64 // holes found in the live sequence after the first batch
+	Replayed uint64 // batches handed out that came from a replay
+	Restarts uint64 // restarts of the publisher noticed
+	Overruns uint64 // replays that began behind the batch asked for
+	// Duplicates counts batches that came twice, live or in a replay.
+	Duplicates uint64
+	Reconnects uint64 // connections after the first
+	// Dropped counts messages that were dropped whole, and single events that
+	// the decoder dropped, by reason.
+	Dropped map[events.Reason]uint64
+
+	Connected   bool
+	LastError   string    // of the transport or the decoder; stays until the next
+	LastBatchAt time.Time // arrival of the batch applied last, zero if none
+	LastLifeAt  time.Time // when the connection was last known to be up, zero if never
+}
+
+// view is what Status shows, apart from the machine so that a long decode holds
+// up nobody. Guarded by Stream.mu.
+type view struct {
+	st Status
+
+	shown     State // of the machine alone
+	connects  uint64
+	seen      uint64 // connects that the machine has been told of
+	errs      uint64 // machine.errs shown
+	lost      time.Time
+	transport map[events.Reason]uint64 // drops outside the machine
+
+	// What the machine holds counts against the queue.
+	waitingLen, waitingBytes int
+}
+
+func newView(m *machine) view {
+	return view{st: Status{Epoch: m.epoch}, transport: make(map[events.Reason]uint64)}
+}
+
+func (v *view) drop(r events.Reason, n uint64) { v.transport[r] += n }
+
+func (v *view) connect() {
+	v.st.Connected = true
+	if v.connects++; v.connects > 1 {
+		v.st.Reconnects++
+	}
+}
+
+func (v *view) disconnect(now time.Time, why string) {
+	v.st.Connected, v.lost = false, now
+	v.st.LastError = why
+}
+
+// applied moves the watermark past a step.
+func (v *view) applied(h hand) {
+	switch h.kind {
+	case Apply:
+		v.st.Epoch, v.st.LastSeq, v.st.HasSeq, v.st.LastBatchAt = h.epoch, h.seq, true, h.at
+	case Reset:
+		if h.epoch != v.st.Epoch {
+			v.st.Epoch, v.st.LastSeq, v.st.HasSeq = h.epoch, 0, false
+		}
+	}
+}
+
+// show copies what the machine knows.
+func (v *view) show(m *machine) {
+	v.shown, v.st.Reason = m.state()
+	v.st.Gaps, v.st.Replayed, v.st.Restarts = m.n.gaps, m.n.replayed, m.n.restarts
+	v.st.Overruns, v.st.Duplicates = m.n.overruns, m.n.duplicates
+	if len(m.n.dropped) > 0 {
+		if v.st.Dropped == nil {
+			v.st.Dropped = make(map[events.Reason]uint64)
+		}
+		maps.Copy(v.st.Dropped, m.n.dropped)
+	}
+	v.waitingLen, v.waitingBytes = m.held.len(), m.held.bytes
+	v.seen = m.connects
+	if v.errs != m.errs {
+		v.errs, v.st.LastError = m.errs, m.err
+	}
+}
+
+// state is what the machine knows of itself, as if connected.
+func (m *machine) state() (State, string) {
+	switch reason := m.trust.reason(); {
+	case m.failed != "":
+		return Failed, ReasonEndpoint
+	case m.asking() && !m.ask.quiet, m.catchup && m.held.len() > 0:
+		return Replaying, reason
+	case reason != "":
+		return Partial, reason
+	}
+	return Synced, ""
+}
+
+// Status returns a snapshot. It never waits for a batch being decoded or
+// applied.
+func (s *Stream) Status() Status {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := &s.view
+	st := v.st
+	st.Dropped = maps.Clone(v.transport)
+	for r, n := range v.st.Dropped {
+		st.Dropped[r] += n
+	}
+	st.State = v.shown
+	switch {
+	case v.shown == Failed:
+	case st.Connected:
+		st.LastLifeAt = now
+		if v.seen != v.connects {
+			st.State = Connecting // the machine has not heard of this connection
+		}
+	default:
+		st.LastLifeAt = v.lost
+		st.State = Connecting
+		if v.connects > 0 && now.Sub(v.lost) > s.cfg.StaleAfter {
+			st.State = Stale
+		}
+	}
+	if st.State == Connecting || st.State == Stale {
+		st.Reason = ""
+	}
+	return st
+}
+
+// publish makes what the machine knows visible.
+func (s *Stream) publish() {
+	s.mu.Lock()
+	s.view.show(s.machine)
+	s.mu.Unlock()
+}
+
+// give makes a step the one in the caller's hands.
+func (s *Stream) give(step Step, at time.Time) {
+	s.mu.Lock()
+	s.view.show(s.machine)
+	s.hand = hand{kind: step.Kind, seq: step.Seq, epoch: step.Epoch, at: at}
+	s.mu.Unlock()
+}

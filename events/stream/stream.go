@@ -1,0 +1,304 @@
+// Package stream turns what one publisher sends into ordered, gap-free batches,
+// and says so when it cannot.
+//
+//	            +-- live loop -----+  one goroutine: Subscribe, Recv, back off, again
+//	publisher --|                  |--> inbox --> machine --> Next() --> caller applies
+//	            +-- replay attempt +  (bounded)   (pure)      Step
+//	                    ^                            |
+//	                    +------ ask / stop ----------+
+//
+// The machine decides everything and owns nothing but values: its inputs are
+// connections, batches and the time, its outputs are steps and the wish to start
+// or stop a replay. It is spread over machine.go (inputs and order), hole.go,
+// ask.go and replies.go (replays), trust.go and heal.go (what is not known). The
+// rest of the package moves frames to it.
+//
+// A publisher numbers its batches without a hole, remembers the last few
+// thousand (its ring) and replays them on request. It says nothing about its
+// lifetimes, so a restart is recognised by its effects:
+//
+//   - a live batch at or below the watermark that is not byte for byte the one
+//     consumed there,
+//   - after a reconnect, a replay that starts at the watermark and finds other
+//     bytes there, or nothing.
+//
+// Invariants:
+//
+//  1. Within an epoch, Apply steps have strictly increasing sequences. Epochs
+//     only grow, each is announced by a Reset step.
+//  2. State Synced means: every batch of the publisher's lifetime up to the
+//     watermark was applied, or a clear made the missing ones irrelevant.
+//     Whatever breaks this shows as Replaying or Partial before the next batch
+//     is applied.
+//  3. A live batch is never applied before a replayed one of lower sequence.
+//  4. The socket is always drained. What does not fit into the queue is dropped
+//     and counted, and its place in the sequence is replayed.
+//  5. A batch that is in memory undecoded is counted against Config.Queue and
+//     Config.QueueBytes; at most one decoded batch exists per stream.
+//
+// What no consumer can tell: whether a publisher's socket dropped batches behind
+// the last one that arrived, until the next arrives; and, without a replay
+// endpoint, that a publisher was restarted while the connection was down if the
+// first batch seen of it happens to carry exactly the next sequence.
+//
+// Concurrency: one goroutine calls Next and thereby drives the machine. Status,
+// Resync, Applied and Close are safe from any goroutine. Lock order: Stream.turn,
+// which Next holds, before Stream.mu, which guards the inbox and what Status
+// shows and is never held while a batch is decoded.
+//
+// Cost: a batch costs one hash of its bytes, its decoding, and a few hundred
+// nanoseconds. A stream costs two goroutines while it replays, one else, and at
+// most 64 KiB of fingerprints.
+package stream
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"kvconductor/events"
+	"kvconductor/events/wire"
+)
+
+// Transport opens connections; events/zmq has the real one.
+type Transport interface {
+	// Subscribe returns once the connection is up and everything is subscribed
+	// to. After an error the stream backs off and tries again, for ever, unless
+	// the error has a method Permanent() bool that returns true.
+	Subscribe(ctx context.Context, endpoint string) (Subscription, error)
+	// Replay asks for every batch from a sequence on. The subscription yields
+	// the replies as received.
+	Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error)
+}
+
+// Subscription is one connection.
+type Subscription = interface {
+	// Recv returns the frames of the next message, for the caller to keep. It
+	// fails when the connection is lost or closed.
+	Recv() ([][]byte, error)
+	// Close is safe from any goroutine and makes a blocked Recv return.
+	Close() error
+}
+
+// Policies for Config.OnUnrecoverableGap.
+const (
+	Keep = "keep" // blocks stay, answers say partial
+	Drop = "drop" // blocks are dropped, history starts over behind the gap
+)
+
+// Config describes one source. Zero values stand for the defaults given.
+type Config struct {
+	Endpoint       string
+	ReplayEndpoint string // "" if the publisher cannot replay
+
+	// FirstSeq is the number of a publisher's first batch: 0, for the Mooncake
+	// master 1.
+	FirstSeq uint64
+	// ReplayTimeout is how long a replay may make no progress (5 s).
+	ReplayTimeout time.Duration
+	// StaleAfter is how long a lost connection counts as reconnecting (30 s).
+	StaleAfter time.Duration
+	// Queue and QueueBytes bound what waits undecoded, for live batches and for
+	// replayed ones separately (16384 batches, 64 MiB).
+	Queue      int
+	QueueBytes int
+	// OnUnrecoverableGap is Keep (default) or Drop.
+	OnUnrecoverableGap string
+
+	// BackoffMin and BackoffMax bound the pause between attempts to connect
+	// (100 ms, 5 s). Pauses double and are jittered downwards by up to half.
+	BackoffMin time.Duration
+	BackoffMax time.Duration
+
+	Transport Transport
+	// Decode turns a payload into a batch (wire.Decode with default limits).
+	Decode func(payload []byte) (events.Batch, error)
+	// Replays bounds how many streams replay at once; share one between all
+	// streams. Nil is unbounded.
+	Replays *Limiter
+}
+
+const (
+	defaultReplayTimeout = 5 * time.Second
+	defaultStaleAfter    = 30 * time.Second
+	// The ring of the known publishers holds 10,000 batches, so one replay fits.
+	defaultQueue      = 16384
+	defaultQueueBytes = 64 << 20
+	defaultBackoffMin = 100 * time.Millisecond
+	defaultBackoffMax = 5 * time.Second
+)
+
+func (c *Config) fill() {
+	set(&c.ReplayTimeout, defaultReplayTimeout)
+	set(&c.StaleAfter, defaultStaleAfter)
+	set(&c.Queue, defaultQueue)
+	set(&c.QueueBytes, defaultQueueBytes)
+	set(&c.BackoffMin, defaultBackoffMin)
+	set(&c.BackoffMax, max(defaultBackoffMax, c.BackoffMin))
+	if c.Decode == nil {
+		c.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) }
+	}
+}
+
+func set[T int | time.Duration](v *T, def T) {
+	if *v <= 0 {
+		*v = def
+	}
+}
+
+// StepKind says what to do with a Step.
+type StepKind uint8
+
+const (
+	Apply StepKind = iota + 1 // apply Batch
+	Reset                     // drop all blocks of this source
+)
+
+// String returns the lower-case name used in logs.
+func (k StepKind) String() string {
+	switch k {
+	case Apply:
+		return "apply"
+	case Reset:
+		return "reset"
+	}
+	return "unknown"
+}
+
+// Step is one thing for the caller to do.
+type Step struct {
+	Kind     StepKind
+	Batch    events.Batch // of Apply
+	Seq      uint64       // of Apply
+	Epoch    uint64       // the epoch the step belongs to; of Reset, the new one
+	Replayed bool         // the batch came from a replay
+	Reason   string       // of Reset: why
+}
+
+// Stream is one source being followed.
+type Stream struct {
+	cfg    Config
+	ctx    context.Context
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup // the live loop and replay attempts
+	wake   chan struct{}  // capacity 1: the inbox has something, or the stream is closed
+
+	// turn is held by Next. It guards the machine and replay.
+	turn    sync.Mutex
+	machine *machine
+	replay  context.CancelFunc // ends the attempt in flight, nil if none
+
+	mu    sync.Mutex
+	inbox inbox
+	hand  hand
+	view  view
+}
+
+// hand is the step the caller is applying. Guarded by Stream.mu.
+type hand struct {
+	kind  StepKind // 0: none
+	seq   uint64
+	epoch uint64
+	at    time.Time
+}
+
+// Open starts following a source. It does not wait for the endpoint.
+func Open(cfg Config) *Stream {
+	cfg.fill()
+	s := &Stream{
+		cfg:  cfg,
+		wake: make(chan struct{}, 1),
+		machine: newMachine(machineConfig{
+			firstSeq:  cfg.FirstSeq,
+			canReplay: cfg.ReplayEndpoint != "",
+			timeout:   cfg.ReplayTimeout,
+			drop:      cfg.OnUnrecoverableGap == Drop,
+			decode:    cfg.Decode,
+		}),
+	}
+	s.inbox.limit(cfg.Queue, cfg.QueueBytes)
+	s.view = newView(s.machine)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.tasks.Go(s.follow)
+	return s
+}
+
+// Next counts the previous step as applied and returns the next one. It blocks
+// until there is one and returns false once the stream is closed.
+func (s *Stream) Next() (Step, bool) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.Applied()
+	for s.ctx.Err() == nil {
+		now := time.Now()
+		if step, at, ok := s.machine.pop(now); ok {
+			s.obey()
+			s.give(step, at)
+			return step, true
+		}
+		s.obey() // pop may have found a hole and asked for a replay
+		// A slow caller is not a silent publisher: an answer that waits in the
+		// inbox comes before the end of patience.
+		at := s.machine.wakeAt()
+		if !at.IsZero() && !now.Before(at) && !s.answered() {
+			s.machine.tick(now)
+			s.obey()
+			continue
+		}
+		if in, ok := s.take(); ok {
+			s.machine.feed(in, now)
+			s.obey()
+			continue
+		}
+		s.publish()
+		s.wait(at)
+	}
+	return Step{}, false
+}
+
+// Applied counts the step that Next returned last as applied. Next does the
+// same; calling it earlier moves the watermark earlier.
+func (s *Stream) Applied() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.view.applied(s.hand)
+	s.hand = hand{}
+}
+
+// Resync drops everything and starts over from the publisher's ring. The next
+// step is a Reset with this reason.
+func (s *Stream) Resync(reason string) {
+	s.push(input{kind: inResync, text: reason})
+}
+
+// Close ends the stream: Next returns false, connections are closed, and no
+// goroutine is left when it returns.
+func (s *Stream) Close() {
+	s.mu.Lock()
+	s.cancel()
+	s.mu.Unlock()
+	s.tasks.Wait()
+}
+
+// wait blocks until there is input, at has come (if set), or the end.
+func (s *Stream) wait(at time.Time) {
+	var alarm <-chan time.Time
+	if !at.IsZero() {
+		t := time.NewTimer(time.Until(at))
+		defer t.Stop()
+		alarm = t.C
+	}
+	select {
+	case <-s.wake:
+	case <-alarm:
+	case <-s.ctx.Done():
+	}
+}
+
+// signal wakes a waiting Next.
+func (s *Stream) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}

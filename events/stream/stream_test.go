@@ -1,0 +1,600 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvconductor/events"
+)
+
+// open starts a stream and a consumer in a bubble and ends both with the test.
+func open(t *testing.T, p *fakePublisher, change func(*Config)) (*Stream, *consumer) {
+	cfg := Config{
+		Endpoint: "live", ReplayEndpoint: "replay", FirstSeq: p.firstSeq,
+		Transport: p, Decode: decodeText,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	s := Open(cfg)
+	c := consume(t, s, cfg.FirstSeq)
+	t.Cleanup(func() {
+		s.Close()
+		<-c.done
+	})
+	return s, c
+}
+
+func wantSeqs(t *testing.T, c *consumer, want ...uint64) {
+	t.Helper()
+	synctest.Wait()
+	if got := c.seqs(); !slices.Equal(got, want) {
+		t.Errorf("applied %d, want %d", got, want)
+	}
+}
+
+func wantState(t *testing.T, s *Stream, want State, reason string) Status {
+	t.Helper()
+	synctest.Wait()
+	st := s.Status()
+	if st.State != want || st.Reason != reason {
+		t.Errorf("state is %s %q, want %s %q (%+v)", st.State, st.Reason, want, reason, st)
+	}
+	return st
+}
+
+func TestLayouts(t *testing.T) {
+	f := func(layoutB, bare bool, topic string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			p := newFakePublisher()
+			p.layoutB, p.bare, p.topic = layoutB, bare, topic
+			p.lose("0", "1", "2")
+			s, c := open(t, p, nil)
+			wantSeqs(t, c, 0, 1, 2)
+			p.publish("3")
+			p.lose("4", "5")
+			p.publish("6")
+			wantSeqs(t, c, 0, 1, 2, 3, 4, 5, 6)
+			st := wantState(t, s, Synced, "")
+			if got, want := p.requests(), []uint64{0, 4}; !slices.Equal(got, want) {
+				t.Errorf("asked from %d, want %d", got, want)
+			}
+			if st.Gaps != 1 || st.Replayed != 5 || !st.HasSeq || st.LastSeq != 6 || st.Epoch != 1 || st.Dropped[events.BadFrames] != 0 {
+				t.Errorf("status is %+v", st)
+			}
+		})
+	}
+	f(false, false, "")
+	f(false, true, "")
+	f(true, false, "")
+	f(true, false, "kv-events")
+	f(true, true, "")
+	f(true, true, "kv-events")
+	f(false, false, "kv@pod@model\x00sgl-kv-epoch=ab12")
+}
+
+func TestReplyFrames(t *testing.T) {
+	f := func(kind replyKind, seq uint64, frames ...string) {
+		t.Helper()
+		var in [][]byte
+		for _, s := range frames {
+			in = append(in, []byte(s))
+		}
+		gotSeq, payload, got := replyFrames(in)
+		if got != kind || gotSeq != seq || kind == replyData && string(payload) != "data" {
+			t.Errorf("%q: got %d %d %q, want %d %d", frames, got, gotSeq, payload, kind, seq)
+		}
+	}
+	three, end := string(be(3)), string(be(endSeq))
+	f(replyData, 3, "", three, "data")
+	f(replyData, 3, three, "data")
+	f(replyData, 3, "", "kv-events", three, "data")
+	f(replyData, 3, "", "", three, "data")
+	f(replyData, 3, "kv-events", three, "data")
+	f(replyEnd, 0, "", end, "")
+	f(replyEnd, 0, "", "", end, "")
+	f(replyEnd, 0, end, "")
+	f(replyEnd, 0, "", end, "data")
+	f(replyEnd, 0, "", three, "")
+	f(replyEnd, 0, "")
+	f(replyEnd, 0, "", "")
+	f(replyEnd, 0)
+	f(replyBad, 0, "", "three", "data")
+	f(replyBad, 0, "", "topic", "three", "data")
+	f(replyBad, 0, "data")
+	f(replyBad, 0, "", "data")
+	f(replyBad, 0, "", "kv-events", three, "data", "more")
+	f(replyBad, 0, "kv", "events", three, "data")
+}
+
+func TestLiveFrames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		s, c := open(t, p, nil)
+		synctest.Wait()
+		p.publish("0")
+		p.raw("", string(be(1)))
+		p.raw("", string(be(1)), "1", "more")
+		p.raw("", string(be(1))[1:], "1")
+		p.raw("1")
+		p.raw("", string(be(endSeq)), "1")
+		p.publish("1")
+		wantSeqs(t, c, 0, 1)
+		st := wantState(t, s, Synced, "")
+		if st.Dropped[events.BadFrames] != 5 || st.Reconnects != 0 {
+			t.Errorf("status is %+v", st)
+		}
+	})
+}
+
+func TestWatermarkFollowsTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText})
+		defer s.Close()
+		synctest.Wait()
+		p.publish("0")
+		p.publish("1")
+		if _, ok := s.Next(); !ok {
+			t.Fatal("closed")
+		}
+		if st := s.Status(); st.HasSeq {
+			t.Errorf("watermark %d before anything was applied", st.LastSeq)
+		}
+		s.Applied()
+		if st := s.Status(); !st.HasSeq || st.LastSeq != 0 {
+			t.Errorf("watermark %d %v after batch 0 was applied", st.LastSeq, st.HasSeq)
+		}
+		s.Next()
+		if st := s.Status(); st.LastSeq != 0 {
+			t.Errorf("watermark %d while batch 1 is in hand", st.LastSeq)
+		}
+		go s.Next()
+		synctest.Wait()
+		if st := s.Status(); st.LastSeq != 1 || st.State != Synced {
+			t.Errorf("watermark %d, state %s after batch 1", st.LastSeq, st.State)
+		}
+		// The watermark of an epoch ends with the reset's application.
+		s.Resync("over_budget")
+		synctest.Wait()
+		if st := s.Status(); st.Epoch != 1 || st.LastSeq != 1 {
+			t.Errorf("epoch %d, watermark %d while the reset is in hand", st.Epoch, st.LastSeq)
+		}
+		s.Applied()
+		if st := s.Status(); st.Epoch != 2 || st.HasSeq {
+			t.Errorf("epoch %d, watermark %v after the reset", st.Epoch, st.HasSeq)
+		}
+	})
+}
+
+func TestResyncStartsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		p.lose("0", "1")
+		s, c := open(t, p, nil)
+		wantSeqs(t, c, 0, 1)
+		s.Resync("over_budget")
+		wantSeqs(t, c, 0, 1)
+		st := wantState(t, s, Synced, "")
+		if st.Epoch != 2 || st.Restarts != 0 {
+			t.Errorf("status is %+v", st)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if r := c.steps[2]; r.Kind != Reset || r.Reason != "over_budget" || r.Epoch != 2 {
+			t.Errorf("step is %+v", r)
+		}
+	})
+}
+
+func TestDeadEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		p.onSubscribe = func(context.Context) error { return errors.New("refused") }
+		s, c := open(t, p, nil)
+		time.Sleep(time.Minute)
+		st := wantState(t, s, Connecting, "")
+		if st.LastError != "refused" || st.Connected || !st.LastLifeAt.IsZero() {
+			t.Errorf("status is %+v", st)
+		}
+		// Pauses of 0.1, 0.2, 0.4 ... 5 s, each shortened by up to a half.
+		if n := p.tried(); n < 15 || n > 35 {
+			t.Errorf("%d attempts in a minute", n)
+		}
+		time.Sleep(time.Hour)
+		p.mu.Lock()
+		p.onSubscribe = nil
+		p.mu.Unlock()
+		p.lose("0")
+		time.Sleep(5 * time.Second)
+		wantSeqs(t, c, 0)
+		wantState(t, s, Synced, "")
+	})
+}
+
+type malformed struct{ error }
+
+func (malformed) Permanent() bool { return true }
+
+func TestMalformedEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		p.onSubscribe = func(context.Context) error { return fmt.Errorf("open: %w", malformed{errors.New("no port")}) }
+		s, _ := open(t, p, nil)
+		time.Sleep(time.Minute)
+		st := wantState(t, s, Failed, ReasonEndpoint)
+		if n := p.tried(); n != 1 || st.LastError != "open: no port" {
+			t.Errorf("%d attempts, status is %+v", n, st)
+		}
+	})
+}
+
+func TestLostConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		p.lose("0", "1", "2")
+		s, c := open(t, p, nil)
+		wantSeqs(t, c, 0, 1, 2)
+		down := time.Now()
+		p.mu.Lock()
+		p.onSubscribe = func(context.Context) error { return errors.New("refused") }
+		p.mu.Unlock()
+		p.cut()
+		st := wantState(t, s, Connecting, "")
+		if st.LastError != "connection cut" && st.LastError != "refused" {
+			t.Errorf("last error is %q", st.LastError)
+		}
+		time.Sleep(30 * time.Second)
+		st = wantState(t, s, Connecting, "")
+		if !st.LastLifeAt.Equal(down) {
+			t.Errorf("last life at %v, want %v", st.LastLifeAt, down)
+		}
+		time.Sleep(time.Millisecond)
+		wantState(t, s, Stale, "")
+		p.lose("3")
+		p.mu.Lock()
+		p.onSubscribe = nil
+		p.mu.Unlock()
+		time.Sleep(6 * time.Second)
+		wantSeqs(t, c, 0, 1, 2, 3)
+		st = wantState(t, s, Synced, "")
+		if st.Reconnects != 1 || st.Restarts != 0 || st.Epoch != 1 {
+			t.Errorf("status is %+v", st)
+		}
+		// A connection that is up is life, however long nothing is published.
+		time.Sleep(24 * time.Hour)
+		st = wantState(t, s, Synced, "")
+		if !st.LastLifeAt.Equal(time.Now()) || !st.LastBatchAt.Before(st.LastLifeAt) {
+			t.Errorf("status is %+v", st)
+		}
+	})
+}
+
+// A publisher that was restarted while nobody looked is noticed whether it is
+// behind, level with, or ahead of the watermark.
+func TestHiddenRestart(t *testing.T) {
+	f := func(after ...string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			p := newFakePublisher()
+			p.lose("0", "1", "2")
+			s, c := open(t, p, nil)
+			wantSeqs(t, c, 0, 1, 2)
+			p.restart(after...)
+			time.Sleep(10 * time.Second)
+			var want []uint64
+			for i := range after {
+				want = append(want, uint64(i))
+			}
+			wantSeqs(t, c, want...)
+			st := wantState(t, s, Synced, "")
+			if st.Restarts != 1 || st.Epoch != 2 {
+				t.Errorf("status is %+v", st)
+			}
+		})
+	}
+	f()
+	f("0x")
+	f("0x", "1x", "2x")
+	f("0x", "1x", "2x", "3x", "4x")
+}
+
+// Batches that do not fit into the queue are dropped, counted and replayed.
+func TestOverflowIsReplayed(t *testing.T) {
+	f := func(replay string, want State, reason string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			p := newFakePublisher()
+			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText, Queue: 4})
+			defer s.Close()
+			synctest.Wait()
+			var all []uint64
+			for i := range uint64(10) {
+				p.publish(fmt.Sprint(i))
+				all = append(all, i)
+			}
+			synctest.Wait()
+			if n := s.Status().Dropped[events.Overflow]; n != 6 {
+				t.Errorf("%d batches dropped, want 6", n)
+			}
+			c := consume(t, s, 0)
+			if replay == "" {
+				all = all[:4]
+			}
+			wantSeqs(t, c, all...)
+			wantState(t, s, want, reason)
+		})
+	}
+	f("replay", Synced, "")
+	f("", Partial, ReasonGap)
+}
+
+func TestQueueBoundsBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText, QueueBytes: 10})
+		defer s.Close()
+		synctest.Wait()
+		p.publish("0xxxxxxxxxxxxxxxxx") // larger than all, but alone
+		p.publish("1")
+		c := consume(t, s, 0)
+		wantSeqs(t, c, 0)
+		p.publish("2xxx")
+		wantSeqs(t, c, 0, 2)
+		if st := wantState(t, s, Partial, ReasonGap); st.Dropped[events.Overflow] != 1 {
+			t.Errorf("status is %+v", st)
+		}
+	})
+}
+
+// A replay larger than the queue is fetched in parts.
+func TestReplayLargerThanTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		var all []uint64
+		for i := range uint64(100) {
+			p.lose(fmt.Sprint(i))
+			all = append(all, i)
+		}
+		s, c := open(t, p, func(c *Config) { c.Queue = 8 })
+		wantSeqs(t, c, all...)
+		st := wantState(t, s, Synced, "")
+		if st.Replayed != 100 || st.Gaps != 0 {
+			t.Errorf("status is %+v", st)
+		}
+	})
+}
+
+// The publisher's socket drops replies beyond its high-water mark, the end
+// marker among them.
+func TestRepliesCutByHighWaterMark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		var all []uint64
+		for i := range uint64(2500) {
+			p.lose(fmt.Sprint(i))
+			all = append(all, i)
+		}
+		p.onReplay = func(_ uint64, replies [][][]byte) [][][]byte {
+			return replies[:min(len(replies), 1000)]
+		}
+		s, c := open(t, p, nil)
+		time.Sleep(time.Minute)
+		wantSeqs(t, c, all...)
+		wantState(t, s, Synced, "")
+		if got := p.requests(); !slices.Equal(got[:3], []uint64{0, 1000, 2000}) {
+			t.Errorf("asked from %d", got)
+		}
+	})
+}
+
+func TestSilentReplayService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		p.lose("0", "1")
+		p.onReplay = func(uint64, [][][]byte) [][][]byte { return nil }
+		s, c := open(t, p, nil)
+		synctest.Wait()
+		p.publish("2")
+		time.Sleep(4 * time.Second)
+		wantState(t, s, Replaying, "")
+		time.Sleep(time.Second)
+		wantSeqs(t, c, 2)
+		st := wantState(t, s, Partial, ReasonTimeout)
+		if st.LastError != "no reply to a replay from 0 for 5s" {
+			t.Errorf("last error is %q", st.LastError)
+		}
+		p.mu.Lock()
+		p.onReplay = nil
+		p.mu.Unlock()
+		time.Sleep(time.Minute)
+		wantSeqs(t, c, 0, 1, 2)
+		wantState(t, s, Synced, "")
+	})
+}
+
+// Streams that wait for their turn to replay lose neither patience nor batches.
+func TestLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := newFakePublisher()
+		slow.onReplay = func(uint64, [][][]byte) [][][]byte { return nil }
+		quick := newFakePublisher()
+		quick.lose("0")
+		replays := NewLimiter(1)
+		a, _ := open(t, slow, func(c *Config) { c.Replays = replays; c.ReplayTimeout = time.Hour })
+		synctest.Wait()
+		b, c := open(t, quick, func(c *Config) { c.Replays = replays })
+		time.Sleep(time.Minute)
+		wantState(t, b, Replaying, "")
+		quick.publish("1")
+		a.Close()
+		wantSeqs(t, c, 0, 1)
+		wantState(t, b, Synced, "")
+	})
+}
+
+// stuck is a transport whose peer never answers.
+type stuck struct{ subscribe, replay bool }
+
+func (s stuck) Subscribe(ctx context.Context, _ string) (Subscription, error) {
+	if s.subscribe {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return newFakeConn(), nil
+}
+
+func (s stuck) Replay(ctx context.Context, _ string, _ uint64) (Subscription, error) {
+	if s.replay {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return newFakeConn(), nil
+}
+
+// Close ends everything at once: synctest fails if a goroutine is left, and
+// its clock shows any wait.
+func TestClose(t *testing.T) {
+	f := func(tr Transport, wait time.Duration) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: tr, Decode: decodeText})
+			c := consume(t, s, 0)
+			time.Sleep(wait)
+			synctest.Wait()
+			began := time.Now()
+			s.Close()
+			<-c.done
+			if d := time.Since(began); d != 0 {
+				t.Errorf("closing took %v", d)
+			}
+			s.Close()
+			if _, ok := s.Next(); ok {
+				t.Error("a step after Close")
+			}
+			s.Resync("late")
+			s.Applied()
+			s.Status()
+		})
+	}
+	refusing := newFakePublisher()
+	refusing.onSubscribe = func(context.Context) error { return errors.New("refused") }
+	f(stuck{subscribe: true}, time.Minute)
+	f(stuck{replay: true}, time.Second)
+	f(stuck{}, time.Second)
+	f(stuck{}, time.Minute)
+	f(refusing, 50*time.Millisecond)
+	f(refusing, time.Minute)
+}
+
+// Status does not wait for a batch that is being decoded.
+func TestStatusDuringDecode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		decoding, proceed := make(chan bool), make(chan bool)
+		s, c := open(t, p, func(c *Config) {
+			c.Decode = func(b []byte) (events.Batch, error) {
+				decoding <- true
+				<-proceed
+				return decodeText(b)
+			}
+		})
+		synctest.Wait()
+		p.publish("0")
+		<-decoding
+		if st := s.Status(); st.HasSeq || !st.Connected {
+			t.Errorf("status is %+v", st)
+		}
+		close(proceed)
+		wantSeqs(t, c, 0)
+	})
+}
+
+// What an event's decoder dropped is in the stream's counts.
+func TestDroppedEventsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		s, c := open(t, p, func(c *Config) {
+			c.Decode = func([]byte) (events.Batch, error) {
+				var b events.Batch
+				b.Drop(events.UnknownType, 2)
+				return b, nil
+			}
+		})
+		synctest.Wait()
+		p.publish("0")
+		p.publish("1")
+		wantSeqs(t, c, 0, 1)
+		if st := wantState(t, s, Synced, ""); st.Dropped[events.UnknownType] != 4 {
+			t.Errorf("status is %+v", st)
+		}
+	})
+}
+
+// A caller that takes longer for a batch than the publisher may for an answer
+// does not make the publisher silent.
+func TestSlowCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		var all []uint64
+		for i := range uint64(20) {
+			p.lose(fmt.Sprint(i))
+			all = append(all, i)
+		}
+		s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText})
+		var got []uint64
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				step, ok := s.Next()
+				if !ok {
+					return
+				}
+				got = append(got, step.Seq)
+				time.Sleep(10 * time.Second)
+			}
+		}()
+		time.Sleep(10 * time.Minute)
+		wantState(t, s, Synced, "")
+		s.Close()
+		<-done
+		if !slices.Equal(got, all) {
+			t.Errorf("applied %d", got)
+		}
+		if asked := p.requests(); !slices.Equal(asked, []uint64{0, 19}) { // the second is the check
+			t.Errorf("asked from %d", asked)
+		}
+	})
+}
+
+// A broken decoder costs a batch, not the process.
+func TestDecoderPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		s, c := open(t, p, func(c *Config) {
+			c.ReplayEndpoint = ""
+			c.Decode = func(b []byte) (events.Batch, error) {
+				if string(b) == "1" {
+					panic("index out of range")
+				}
+				return decodeText(b)
+			}
+		})
+		synctest.Wait()
+		p.publish("0")
+		p.publish("1")
+		p.publish("2")
+		wantSeqs(t, c, 0, 2)
+		st := wantState(t, s, Partial, ReasonUndecodable)
+		if st.Dropped[events.BadPayload] != 1 || st.LastError != "cannot decode batch 1: BUG: the decoder panics: index out of range" {
+			t.Errorf("status is %+v", st)
+		}
+	})
+}

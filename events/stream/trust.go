@@ -1,0 +1,72 @@
+package stream
+
+// Reasons of State Partial.
+const (
+	// The publisher cannot replay and its first batch was not seen, or nothing
+	// was seen since the connection was lost.
+	ReasonUnknown = "history_unknown"
+	// The publisher replays, but its ring begins after its first batch.
+	ReasonOverrun = "replay_overrun"
+	// Batches are missing and the publisher has them no more, or cannot replay.
+	ReasonGap = "gap_unrecoverable"
+	// A batch cannot be decoded, replayed or not.
+	ReasonUndecodable = "undecodable"
+	// The replay service does not answer.
+	ReasonTimeout = "replay_timeout"
+)
+
+// trust is what is known not to be known. All of it ends with a clear event or
+// a new epoch.
+type trust struct {
+	// lost: batches of this epoch were never consumed.
+	lost string
+	// tail: batches may have been published after the last one consumed. Ends
+	// with a live batch that continues the sequence, or a complete replay.
+	tail string
+	// unverified: after a reconnect nobody could say whether anchor, a batch
+	// consumed before, is of the same lifetime.
+	unverified bool
+	anchor     print
+
+	heal heal
+}
+
+// begin is the trust in an epoch of which nothing has been seen.
+func (t *trust) begin(canReplay bool) {
+	*t = trust{}
+	if !canReplay {
+		t.lost = ReasonUnknown
+	}
+}
+
+// clear is the trust after a clear event.
+func (t *trust) clear() { *t = trust{} }
+
+// lose notes that batches are missing for good.
+func (t *trust) lose(reason string) {
+	t.lost, t.heal = reason, heal{}
+}
+
+// whole notes that the publisher's first batch is there.
+func (t *trust) whole() {
+	t.lost, t.heal = "", heal{}
+}
+
+// joined notes that nothing is missing behind the last batch consumed.
+func (t *trust) joined() {
+	t.tail = ""
+	if t.heal.from == healTail {
+		t.heal = heal{}
+	}
+}
+
+// reason is why the source is partial, "" if it is not.
+func (t *trust) reason() string {
+	switch {
+	case t.lost != "":
+		return t.lost
+	case t.unverified:
+		return ReasonTimeout
+	}
+	return t.tail
+}

@@ -1,0 +1,69 @@
+package zmq
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// EndpointError says why no connection can ever be made to an endpoint.
+type EndpointError struct {
+	Endpoint string
+	why      string
+}
+
+func (e *EndpointError) Error() string {
+	return fmt.Sprintf("endpoint %q %s", e.Endpoint, e.why)
+}
+
+// Permanent tells a caller that trying again is useless.
+func (e *EndpointError) Permanent() bool { return true }
+
+// maxPath is what a unix socket address holds besides its terminating zero.
+const maxPath = 107
+
+// Check reports whether endpoint can be dialed: tcp://host:port,
+// tcp://[ipv6]:port or ipc://path. It looks nothing up. The error, if any, is
+// an *EndpointError.
+func Check(endpoint string) error {
+	_, _, err := split(endpoint)
+	return err
+}
+
+// split turns an endpoint into arguments of a dial.
+func split(endpoint string) (network, addr string, err error) {
+	bad := func(format string, args ...any) (string, string, error) {
+		return "", "", &EndpointError{Endpoint: endpoint, why: fmt.Sprintf(format, args...)}
+	}
+	scheme, rest, ok := strings.Cut(endpoint, "://")
+	if !ok {
+		return bad("has no scheme: want tcp://host:port or ipc://path")
+	}
+	switch scheme {
+	case "ipc":
+		switch {
+		case rest == "" || rest == "*":
+			return bad("names no socket path")
+		case len(rest) > maxPath || strings.ContainsRune(rest, 0):
+			return bad("is no valid socket path (limit is %d bytes)", maxPath)
+		}
+		return "unix", rest, nil
+	case "tcp":
+		host, port, err := net.SplitHostPort(rest)
+		if err != nil {
+			return bad("is not host:port (IPv6 addresses go in brackets): %v", err)
+		}
+		if host == "*" {
+			return bad("is a wildcard to bind to: name the publisher's host instead of \"*\"")
+		}
+		if host == "" || strings.ContainsAny(host, " \t\r\n/;@") {
+			return bad("has no valid host: %q", host)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return bad("has no valid port: %q (want 1..65535)", port)
+		}
+		return "tcp", rest, nil
+	}
+	return bad("has an unsupported scheme: want tcp or ipc")
+}

@@ -1,0 +1,63 @@
+package zmq
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestCheck(t *testing.T) {
+	good := func(endpoint, network, addr string) {
+		t.Helper()
+		gotNetwork, gotAddr, err := split(endpoint)
+		if err != nil || gotNetwork != network || gotAddr != addr {
+			t.Errorf("%q: got %q %q %v", endpoint, gotNetwork, gotAddr, err)
+		}
+	}
+	good("tcp://127.0.0.1:5557", "tcp", "127.0.0.1:5557")
+	good("tcp://vllm-0.vllm.svc.cluster.local:5557", "tcp", "vllm-0.vllm.svc.cluster.local:5557")
+	good("tcp://[::1]:5557", "tcp", "[::1]:5557")
+	good("tcp://[fe80::1%eth0]:65535", "tcp", "[fe80::1%eth0]:65535")
+	good("tcp://0.0.0.0:5557", "tcp", "0.0.0.0:5557")
+	good("ipc:///run/engine/kv.sock", "unix", "/run/engine/kv.sock")
+	good("ipc://relative", "unix", "relative")
+	good("ipc://@abstract", "unix", "@abstract")
+
+	bad := func(endpoint, want string) {
+		t.Helper()
+		err := Check(endpoint)
+		var e *EndpointError
+		if !errors.As(err, &e) || !e.Permanent() || e.Endpoint != endpoint || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want something about %q", endpoint, err, want)
+		}
+	}
+	bad("", "no scheme")
+	bad("127.0.0.1:5557", "no scheme")
+	bad("tcp://*:5557", "wildcard")
+	bad("tcp://:5557", "host")
+	bad("tcp://host", "host:port")
+	bad("tcp://host:", "port")
+	bad("tcp://host:0", "port")
+	bad("tcp://host:65536", "port")
+	bad("tcp://host:-1", "port")
+	bad("tcp://host:kv", "port")
+	bad("tcp://host:*", "port")
+	bad("tcp://::1:5557", "brackets")
+	bad("tcp://a b:5557", "host")
+	bad("tcp://user@host:5557", "host")
+	bad("tcp://host/path:5557", "host")
+	bad("ipc://", "path")
+	bad("ipc://*", "path")
+	bad("ipc:///"+strings.Repeat("x", 200), "path")
+	bad("inproc://kv", "scheme")
+	bad("udp://host:5557", "scheme")
+	bad("http://host:5557", "scheme")
+
+	if _, err := (Transport{}).Subscribe(context.Background(), "tcp://*:5557"); !errors.As(err, new(*EndpointError)) {
+		t.Errorf("subscribing to a wildcard: %v", err)
+	}
+	if _, err := (Transport{}).Replay(context.Background(), "inproc://kv", 0); !errors.As(err, new(*EndpointError)) {
+		t.Errorf("replaying from inproc: %v", err)
+	}
+}

@@ -1,0 +1,167 @@
+// Package zmq owns the sockets: it subscribes to a publisher and asks its
+// replay service, one connection at a time, and survives what a peer may send.
+//
+//	Subscribe:  dial -> handshake (SUB)    -> send "subscribe to all" --+
+//	Replay:     dial -> handshake (DEALER) -> send ["", start seq]  ----+--> Subscription
+//	                                                                         Recv, Close
+//	bytes:      net.Conn -> guard (buffer, ZMTP framing, limits) -> zmq4.Conn -> frames
+//
+// One call is one attempt. Nothing here retries or reconnects: a lost
+// connection is an error of Recv, and whoever reads decides what it means.
+// That is why zmq4's sockets are not used, only its ZMTP connection: a socket
+// queues in goroutines that outlive Close, reconnects without saying so, and
+// has no deadline for a handshake.
+//
+// Invariants:
+//
+//  1. A peer's length field never decides an allocation beyond
+//     Transport.MaxMessage; the guard fails the connection first.
+//  2. Recv returns messages only. ZMTP commands are answered (PING) or dropped.
+//  3. A peer that accepts and then says nothing costs one attempt of at most
+//     Transport.DialTimeout plus Transport.HandshakeTimeout.
+//  4. Ending ctx or calling Close ends a blocked call at once.
+//
+// Recv belongs to one goroutine; Close may be called from any, repeatedly. A
+// subscription has no goroutine of its own. Its memory is one read buffer.
+package zmq
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/go-zeromq/zmq4/security/null"
+)
+
+// Defaults of Transport.
+const (
+	// Twice what the decoder accepts: a message too large for it costs that
+	// message, only one that could exhaust memory costs the connection.
+	defaultMaxMessage = 64 << 20
+	// A route that answers SYN later than this is no route to read events over.
+	defaultDialTimeout = 5 * time.Second
+	// A publisher answers from its I/O thread within a round trip.
+	defaultHandshakeTimeout = 5 * time.Second
+	// A typical batch is 1-8 KiB; thousands of sources each hold one buffer.
+	readBuffer = 16 << 10
+)
+
+// keepAlive declares a silent peer dead after 25 s. Publishers send nothing
+// while they are idle, so nothing else would notice.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+// Transport opens connections. Its zero value is ready to use.
+type Transport struct {
+	// MaxMessage is bytes of one message, all frames together; 64 MiB when zero.
+	MaxMessage int
+	// DialTimeout bounds connecting, name lookup included; 5 s when zero.
+	DialTimeout time.Duration
+	// HandshakeTimeout bounds greeting, handshake and the first message of ours;
+	// 5 s when zero.
+	HandshakeTimeout time.Duration
+}
+
+// Subscription is one live connection.
+type Subscription = interface {
+	// Recv returns the frames of the next message; they belong to the caller.
+	// An error means that the connection is gone for good.
+	Recv() ([][]byte, error)
+	// Close ends the connection and a blocked Recv.
+	Close() error
+}
+
+// Subscribe connects to a publisher and subscribes to everything it sends. It
+// returns once the subscription is on the wire; the publisher acts on it a
+// moment later and drops for this subscriber what it sends until then.
+//
+// An error about the endpoint itself has the method Permanent() bool.
+func (t Transport) Subscribe(ctx context.Context, endpoint string) (Subscription, error) {
+	return t.open(ctx, endpoint, zmq4.Sub, zmq4.NewMsg([]byte{1}))
+}
+
+// Replay connects to a replay service and asks for every batch with sequence
+// from or above that it still has. The request is the empty delimiter a ROUTER
+// expects from a REQ, then from as 8 bytes big-endian.
+func (t Transport) Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error) {
+	return t.open(ctx, endpoint, zmq4.Dealer,
+		zmq4.NewMsgFrom([]byte{}, binary.BigEndian.AppendUint64(nil, from)))
+}
+
+// open makes one attempt: dial, handshake, hello.
+func (t Transport) open(ctx context.Context, endpoint string, typ zmq4.SocketType, hello zmq4.Msg) (Subscription, error) {
+	network, addr, err := split(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	dialer := net.Dialer{Timeout: cmp.Or(t.DialTimeout, defaultDialTimeout), KeepAliveConfig: keepAlive}
+	raw, err := dialer.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to %q: %w", endpoint, err)
+	}
+	c := &conn{raw: raw, release: context.AfterFunc(ctx, func() { raw.Close() })}
+	// The deadline covers both directions until the peer has proven itself.
+	raw.SetDeadline(time.Now().Add(cmp.Or(t.HandshakeTimeout, defaultHandshakeTimeout)))
+	g := newGuard(raw, cmp.Or(t.MaxMessage, defaultMaxMessage))
+	if c.z, err = handshake(g, typ); err == nil {
+		err = c.z.SendMsg(hello)
+	}
+	if err == nil {
+		err = raw.SetDeadline(time.Time{})
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("cannot open a ZMTP connection to %q: %w", endpoint, err)
+	}
+	return c, nil
+}
+
+// handshake speaks ZMTP 3.0 with no security. The library indexes past the end
+// of truncated metadata and panics on socket types it does not know; from a
+// peer both are only bad input.
+func handshake(rw net.Conn, typ zmq4.SocketType) (z *zmq4.Conn, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			z, err = nil, fmt.Errorf("the peer's handshake is malformed: %v", p)
+		}
+	}()
+	// No identity: a ROUTER then makes up a unique one.
+	return zmq4.Open(rw, null.Security(), typ, nil, false, nil)
+}
+
+// conn is a connection past its handshake.
+type conn struct {
+	z       *zmq4.Conn
+	raw     net.Conn
+	release func() bool // detaches the connection from its context
+	once    sync.Once
+	err     error
+}
+
+func (c *conn) Recv() ([][]byte, error) {
+	for {
+		msg, err := c.z.RecvMsg()
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+		if msg.Type == zmq4.UsrMsg {
+			return msg.Frames, nil
+		}
+	}
+}
+
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		c.err = c.raw.Close()
+		c.release()
+	})
+	return c.err
+}
