@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kvconductor/config"
+)
+
+// TestConfigCommands runs conductor config as a user does.
+func TestConfigCommands(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("CONDUCTOR_STREAM_QUEUE", "77")
+	for name, text := range map[string]string{
+		"good.yaml": "listeners: [{address: ':1'}]\nsources:\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: a, block_size: 16, cache_group: 2}\n",
+		"bad.yaml":  "log: {level: loud}\nhsah: {}\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := func(args, wantOut, wantErr string, fails bool) {
+		t.Helper()
+		cmd := configCommand()
+		var out, errs bytes.Buffer
+		cmd.SetOut(&out)
+		cmd.SetErr(&errs)
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs(strings.Fields(args))
+		if err := cmd.Execute(); (err != nil) != fails || fails && !errors.Is(err, errReported) {
+			t.Errorf("%s: error %v", args, err)
+		}
+		if !strings.HasPrefix(out.String(), wantOut) || errs.String() != wantErr {
+			t.Errorf("%s: printed\n%s\nand\n%s\nwant\n%s\nand\n%s", args, out.String(), errs.String(), wantOut, wantErr)
+		}
+	}
+	f("check good.yaml", `good.yaml: ok
+listeners: 1
+  :1  conductor
+sources: 1
+  a|default|0  vLLM  m  block size 16  tcp://h:1  no replay
+`, "warning: good.yaml:3:85: sources[0].cache_group: has no effect; groups are told apart by the events\n", false)
+	f("check bad.yaml", "", `bad.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
+bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
+`, true)
+	f("check gone.yaml", "", "gone.yaml: no such file\n", true)
+	f("show --config good.yaml --queue-bytes 33MiB", "listeners:\n  - address: :1\n", "warning: good.yaml:3:85: sources[0].cache_group: has no effect; groups are told apart by the events\n", false)
+	f("show --config bad.yaml --queue=many", "", `bad.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
+bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
+flag --queue: stream.queue: "many" is no whole number
+`, true)
+	f("defaults", "# HTTP ports; dialect is conductor or dynamo (--listen, CONDUCTOR_LISTENERS)\nlisteners:\n", "", false)
+}
+
+// TestConfigDefaultsAreAFile holds that the printed defaults are a file that
+// passes the check.
+func TestConfigDefaultsAreAFile(t *testing.T) {
+	cmd := configCommand()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"defaults"})
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "defaults.yaml")
+	if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := config.Load(config.Options{File: file})
+	if err != nil || len(config.Diff(config.Default(), loaded.Config)) > 0 {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}

@@ -1,0 +1,58 @@
+// Command conductor is the KV-cache indexer: it follows the cache events of a
+// fleet of inference engines and answers a router which instance holds how long
+// a prefix of a prompt.
+//
+// Every command is one file here and a thin one: it reads its flags, builds what
+// it needs from the other rooms, and prints.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker; see the Makefile.
+var version = "dev"
+
+// errReported ends a command whose errors are on standard error already.
+var errReported = errors.New("reported")
+
+func main() {
+	if err := rootCommand().Execute(); err != nil {
+		if !errors.Is(err, errReported) {
+			fmt.Fprintln(os.Stderr, "conductor:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "conductor",
+		Short:         "A KV-cache indexer for fleets of inference engines",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(
+		serveCommand(),
+		queryCommand(),
+		servicesCommand(),
+		simulateCommand(),
+		demoCommand(),
+		configCommand(),
+		versionCommand(),
+	)
+	return root
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), version) },
+	}
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// queryRow is one instance of an answer: its numbers by key, and the objects
+// that are keyed by rank.
+type queryRow map[string]json.RawMessage
+
+func (r queryRow) number(key string) (n int) {
+	json.Unmarshal(r[key], &n) // absent keys print as zero
+	return n
+}
+
+func queryCommand() *cobra.Command {
+	var (
+		server, tokens, hashes          string
+		tenant, model, lora, salt, inst string
+		blockSize                       int
+	)
+	cmd := &cobra.Command{
+		Use:   "query",
+		Short: "Ask a running server which instance holds how long a prefix",
+		Example: "  conductor query --model deepseek --block-size 16 --tokens 1,2,3,4\n" +
+			"  tokenize prompt.txt | conductor query --model deepseek --block-size 16 --tokens -",
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&server, "server", defaultServer, "base `URL` of a Conductor listener")
+	f.StringVar(&model, "model", "", "model `name`")
+	f.IntVar(&blockSize, "block-size", 0, "`tokens` per block")
+	f.StringVar(&tokens, "tokens", "", "token ids of the prompt, separated by commas or spaces; - reads standard input")
+	f.StringVar(&hashes, "seq-hashes", "", "canonical seq hashes instead of tokens; - reads standard input")
+	f.StringVar(&tenant, "tenant", "", "tenant `name` (default \"default\")")
+	f.StringVar(&lora, "lora", "", "adapter `name`")
+	f.StringVar(&salt, "salt", "", "cache salt")
+	f.StringVar(&inst, "instance", "", "answer for this instance only")
+	cmd.MarkFlagRequired("model")
+	cmd.MarkFlagRequired("block-size")
+	cmd.MarkFlagsOneRequired("tokens", "seq-hashes")
+	cmd.MarkFlagsMutuallyExclusive("tokens", "seq-hashes")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		request := map[string]any{"model": model, "block_size": blockSize, "tenant_id": tenant, "lora_name": lora, "cache_salt": salt}
+		if inst != "" {
+			request["instance_id"] = inst
+		}
+		path, field, text := "/conductor/v1/query", "token_ids", tokens
+		if hashes != "" {
+			path, field, text = "/conductor/v1/query_by_hash", "seq_hashes", hashes
+		}
+		list, err := numbers(text, cmd.InOrStdin())
+		if err != nil {
+			return err
+		}
+		request[field] = list
+		var answer map[string]map[string]queryRow
+		if err := newClient(server).post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
+			return err
+		}
+		return printAnswer(cmd.OutOrStdout(), answer)
+	}
+	return cmd
+}
+
+// numbers reads unsigned integers separated by commas, spaces or brackets.
+func numbers(text string, stdin io.Reader) ([]uint64, error) {
+	if text == "-" {
+		raw, err := io.ReadAll(stdin)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read standard input: %w", err)
+		}
+		text = string(raw)
+	}
+	words := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(", \t\r\n[]", r) })
+	list := make([]uint64, len(words))
+	for i, w := range words {
+		n, err := strconv.ParseUint(w, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("number %d of the prompt: %q is no unsigned integer", i, w)
+		}
+		list[i] = n
+	}
+	return list, nil
+}
+
+// printAnswer writes one line per instance, longest match first.
+func printAnswer(out io.Writer, answer map[string]map[string]queryRow) error {
+	if len(answer) == 0 {
+		fmt.Fprintln(os.Stderr, "no instance is registered for this tenant, model and block size")
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TENANT\tINSTANCE\tLONGEST\tGPU\tCPU\tDISK\tPER RANK\tSTATE")
+	for _, tenant := range slices.Sorted(maps.Keys(answer)) {
+		rows := answer[tenant]
+		names := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
+			if n := rows[b].number("longest_matched") - rows[a].number("longest_matched"); n != 0 {
+				return n
+			}
+			return strings.Compare(a, b)
+		})
+		for _, name := range names {
+			r := rows[name]
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", tenant, name, r.number("longest_matched"),
+				r.number("GPU"), r.number("CPU"), r.number("DISK"), perRank(r["DP"]), states(r["detail"]))
+		}
+	}
+	return w.Flush()
+}
+
+// perRank prints rank:tokens pairs by rank.
+func perRank(raw json.RawMessage) string {
+	var ranks map[int]int
+	json.Unmarshal(raw, &ranks) // an absent object prints as nothing
+	var parts []string
+	for _, r := range slices.Sorted(maps.Keys(ranks)) {
+		parts = append(parts, fmt.Sprintf("%d:%d", r, ranks[r]))
+	}
+	return strings.Join(parts, " ")
+}
+
+// states prints the states of a row's sources, each once.
+func states(raw json.RawMessage) string {
+	var detail map[int]struct{ State string }
+	json.Unmarshal(raw, &detail) // an absent object prints as nothing
+	seen := make(map[string]bool)
+	for _, d := range detail {
+		seen[d.State] = true
+	}
+	return strings.Join(slices.Sorted(maps.Keys(seen)), ",")
+}

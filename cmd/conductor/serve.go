@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"kvconductor"
+	"kvconductor/compat/dynamo"
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/config"
+	"kvconductor/events"
+	"kvconductor/events/stream"
+	"kvconductor/events/wire"
+	"kvconductor/events/zmq"
+	"kvconductor/index"
+)
+
+func serveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Follow the fleet's events and answer queries",
+		Args:  cobra.NoArgs,
+	}
+	config.Flags(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		loaded, err := config.Load(config.Options{Env: os.Environ(), Flags: cmd.Flags()})
+		if err != nil {
+			cmd.PrintErrln(err) // one line per mistake, each with its place
+			return errReported
+		}
+		log := newLogger(loaded.Config.Log, cmd.ErrOrStderr())
+		for _, w := range loaded.Warnings {
+			log.Warn().Msg(w.String())
+		}
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		return serve(ctx, loaded, log)
+	}
+	return cmd
+}
+
+// newLogger writes to standard error as log.level and log.format say.
+func newLogger(c config.Log, w io.Writer) zerolog.Logger {
+	level, err := zerolog.ParseLevel(c.Level)
+	if err != nil {
+		panic("BUG: a checked log level does not parse: " + err.Error())
+	}
+	if c.Format == "console" {
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly}
+	}
+	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}
+
+// serve runs until ctx ends: ports first, so that a taken one is known before
+// any engine is bothered, then sources, then HTTP.
+func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error {
+	cfg := loaded.Config
+	listeners, err := listen(cfg.Listeners)
+	if err != nil {
+		return err
+	}
+	c := conductor.New(conductorOptions(cfg, log))
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(conductor.Collector{Conductor: c}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+
+	for i, src := range cfg.Sources {
+		if err := c.Register(registration(src), conductor.RegisterOptions{Static: true}); err != nil {
+			c.Close()
+			path := fmt.Sprintf("sources[%d]", i)
+			return fmt.Errorf("%s: %s: %w", loaded.Place(path), path, err)
+		}
+	}
+
+	opts := conductorhttp.Options{
+		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
+		Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
+	}
+	failed := make(chan error, len(listeners))
+	servers := make([]*http.Server, len(listeners))
+	for i, l := range listeners {
+		servers[i] = &http.Server{
+			Handler:     handler(cfg.Listeners[i].Dialect, c, opts),
+			ReadTimeout: cfg.Limits.ReadTimeout,
+			IdleTimeout: cfg.Limits.IdleTimeout,
+		}
+		log.Info().Str("address", l.Addr().String()).Str("dialect", cfg.Listeners[i].Dialect).Msg("listening")
+		go func() { failed <- servers[i].Serve(l) }()
+	}
+
+	select {
+	case <-ctx.Done():
+		log.Info().Msg("stopping")
+	case err = <-failed:
+		err = fmt.Errorf("HTTP server: %w", err)
+	}
+	return errors.Join(err, shutdown(servers, c, cfg.Limits.ShutdownTimeout, log))
+}
+
+// listen binds every listener or none.
+func listen(all []config.Listener) ([]net.Listener, error) {
+	bound := make([]net.Listener, 0, len(all))
+	for _, l := range all {
+		n, err := net.Listen("tcp", l.Address)
+		if err != nil {
+			for _, b := range bound {
+				b.Close()
+			}
+			if errors.Is(err, syscall.EADDRINUSE) {
+				return nil, fmt.Errorf("cannot listen on %s for the %s dialect: the port is in use", l.Address, l.Dialect)
+			}
+			return nil, fmt.Errorf("cannot listen on %s for the %s dialect: %w", l.Address, l.Dialect, err)
+		}
+		bound = append(bound, n)
+	}
+	return bound, nil
+}
+
+// handler serves one dialect at the root, and both under their prefixes.
+func handler(dialect string, c *conductor.Conductor, opts conductorhttp.Options) http.Handler {
+	r := conductorhttp.New(c, opts)
+	mount := map[string]func(gin.IRouter){
+		config.Conductor: func(r gin.IRouter) { conductorhttp.Mount(r, c, opts) },
+		config.Dynamo:    dynamo.Mount,
+	}
+	mount[dialect](r)
+	mount[config.Conductor](r.Group("/conductor/v1"))
+	mount[config.Dynamo](r.Group("/dynamo/v1"))
+	return r
+}
+
+// shutdown lets requests in flight end, then closes the sources. It returns
+// within about the timeout, whatever clients and engines do.
+func shutdown(servers []*http.Server, c *conductor.Conductor, timeout time.Duration, log zerolog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	for _, s := range servers {
+		if err := s.Shutdown(ctx); err != nil {
+			log.Warn().Err(err).Msg("requests were cut off")
+			s.Close()
+		}
+	}
+	closed := make(chan struct{})
+	go func() {
+		c.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(500 * time.Millisecond):
+		log.Warn().Msg("sources did not stop in time")
+	}
+	log.Info().Msg("stopped")
+	return nil
+}
+
+// frameRoom is what topic and sequence frames may take beside the payload.
+const frameRoom = 64 << 10
+
+// conductorOptions translates the configuration.
+func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
+	copies := index.CopyCount
+	if cfg.Stream.Copies == config.Set {
+		copies = index.CopySet
+	}
+	limits := wire.DefaultLimits
+	limits.MaxPayload = int(cfg.Limits.MaxPayload)
+	return conductor.Options{
+		HashSeed:   cfg.Hash.Seed,
+		Copies:     copies,
+		MaxSources: cfg.Limits.MaxSources,
+		MaxOrphans: cfg.Limits.MaxOrphans,
+		Log:        log,
+		Stream: stream.Config{
+			ReplayTimeout: cfg.Stream.ReplayTimeout,
+			StaleAfter:    cfg.Stream.StaleAfter,
+			Queue:         cfg.Stream.Queue,
+			QueueBytes:    int(cfg.Stream.QueueBytes),
+			// The policies have the same names in both rooms.
+			OnUnrecoverableGap: cfg.Stream.OnUnrecoverableGap,
+			Transport:          zmq.Transport{MaxMessage: int(cfg.Limits.MaxPayload) + frameRoom},
+			Decode:             func(payload []byte) (events.Batch, error) { return wire.Decode(payload, limits) },
+			Replays:            stream.NewLimiter(cfg.Stream.ReplayConcurrency),
+		},
+	}
+}
+
+// registration is a configured source as the registry takes it.
+func registration(s config.Source) conductor.Registration {
+	return conductor.Registration{
+		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
+		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: s.BlockSize, Rank: s.DPRank, Salt: s.AdditionalSalt,
+	}
+}
+
+// buildInfo tells which build is running.
+func buildInfo() prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "conductor_build_info", Help: "1, labelled with the version.",
+		ConstLabels: prometheus.Labels{"version": version},
+	})
+	g.Set(1)
+	return g
+}

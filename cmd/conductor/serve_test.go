@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be the program itself, so that commands run as
+// processes of their own.
+func TestMain(m *testing.M) {
+	if os.Getenv("RUN_AS_CONDUCTOR") == "1" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// command is this program in another process, without the user's settings.
+func command(args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = []string{"RUN_AS_CONDUCTOR=1", "HOME=" + os.TempDir() + "/nobody", "PATH=" + os.Getenv("PATH")}
+	return cmd
+}
+
+// process is a running server.
+type process struct {
+	cmd  *exec.Cmd
+	url  string
+	logs *bytes.Buffer
+}
+
+// serveProcess starts a server on a free port and waits for its address.
+func serveProcess(t *testing.T, config string) *process {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{cmd: command("serve", "--config", file, "--listen", "127.0.0.1:0=conductor"), logs: new(bytes.Buffer)}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.cmd.Process.Kill(); p.cmd.Wait() })
+	lines := bufio.NewReader(stderr)
+	address := regexp.MustCompile(`"address":"([^"]+)"`)
+	for p.url == "" {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatalf("server ended: %s%s", p.logs, line)
+		}
+		p.logs.WriteString(line)
+		if m := address.FindStringSubmatch(line); m != nil {
+			p.url = "http://" + m[1]
+		}
+	}
+	go io.Copy(p.logs, lines)
+	return p
+}
+
+func get(url string) (int, string) {
+	resp, err := http.Get(url)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body)
+}
+
+// TestServeStops sends both signals, one with a client that keeps its
+// connection open and a source whose engine is not there.
+func TestServeStops(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(sig.String(), func(t *testing.T) {
+			p := serveProcess(t, `sources: [{endpoint: "tcp://127.0.0.1:1", type: vLLM, modelname: m, instance_id: a, block_size: 16}]`)
+			if status, body := get(p.url + "/health"); status != 200 || !strings.Contains(body, `"ok"`) {
+				t.Fatalf("health: %d %s", status, body)
+			}
+			if status, body := get(p.url + "/ready"); status != 503 || !strings.Contains(body, `"a|default|0"`) {
+				t.Errorf("ready: %d %s", status, body)
+			}
+			if err := p.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- p.cmd.Wait() }()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Errorf("exit: %v", err)
+				}
+			case <-time.After(5 * time.Second):
+				t.Error("still running after 5 s")
+			}
+		})
+	}
+}
+
+// TestServeRefuses starts servers that cannot run: one clear line, exit 1.
+func TestServeRefuses(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	f := func(want string, args ...string) {
+		t.Helper()
+		out, err := command(append([]string{"serve"}, args...)...).CombinedOutput()
+		if exit := new(exec.ExitError); err == nil || !asExit(err, &exit) || exit.ExitCode() != 1 {
+			t.Errorf("%v: exit %v, want 1", args, err)
+		}
+		if !strings.Contains(string(out), want) || strings.Count(strings.TrimSpace(string(out)), "\n") > 0 {
+			t.Errorf("%v: output %q, want one line with %q", args, out, want)
+		}
+	}
+	f("the port is in use", "--listen", taken.Addr().String()+"=conductor")
+	f("no-such-file.yaml", "--config", "no-such-file.yaml")
+	f("log.level", "--log-level", "loud", "--listen", "127.0.0.1:0=conductor")
+	f("unknown flag", "--frobnicate")
+}
+
+func asExit(err error, target **exec.ExitError) bool {
+	e, ok := err.(*exec.ExitError)
+	*target = e
+	return ok
+}
+
+// TestTables registers an engine that is not there and prints it.
+func TestTables(t *testing.T) {
+	p := serveProcess(t, "log: {format: json}\n")
+	resp, err := http.Post(p.url+"/register", "application/json", strings.NewReader(
+		`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"engine-a","block_size":16,"dp_rank":3}`))
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatalf("register: %v %v", resp, err)
+	}
+	resp.Body.Close()
+	f := func(want string, args ...string) {
+		t.Helper()
+		out, err := command(append(args, "--server", p.url)...).CombinedOutput()
+		if err != nil || !regexp.MustCompile(want).Match(out) {
+			t.Errorf("%v: %v\n%s\nwant %s", args, err, out, want)
+		}
+	}
+	f(`engine-a +default +3 +vLLM +m +16 +connecting +`, "services")
+	f(`default +engine-a +0 +0 +0 +0 +3:0 +connecting`, "query", "--model", "m", "--block-size", "16", "--tokens", "1,2 3")
+	f(`default +engine-a +0 +0 +0 +0 +3:0 +connecting`, "query", "--model", "m", "--block-size", "16", "--seq-hashes", "[18446744073709551615]")
+	f(`no instance is registered`, "query", "--model", "other", "--block-size", "16", "--tokens", "1")
+	out, err := command("query", "--server", p.url, "--model", "m", "--block-size", "16", "--tokens", "1,x").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), `"x"`) {
+		t.Errorf("bad token: %v %s", err, out)
+	}
+	out, err = command("services", "--server", "http://127.0.0.1:1").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "no answer from") {
+		t.Errorf("no server: %v %s", err, out)
+	}
+}
+
+// TestListeners checks that both dialects are up, that every listener has the
+// common paths and prefixes, and that Dynamo's says what it does not serve.
+func TestListeners(t *testing.T) {
+	p := serveProcess(t, "log: {level: info}\n")
+	for _, path := range []string{"/health", "/ready", "/metrics", "/openapi.yaml", "/services", "/conductor/v1/services", "/admin/check"} {
+		if status, body := get(p.url + path); status != 200 {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if status, body := get(p.url + "/dynamo/v1/workers"); status != http.StatusNotImplemented || !json.Valid([]byte(body)) {
+		t.Errorf("dynamo: %d %s", status, body)
+	}
+	if _, body := get(p.url + "/metrics"); !strings.Contains(body, "conductor_query_seconds") && !strings.Contains(body, "go_goroutines") {
+		t.Error("metrics lack the process")
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// defaultServer is where a server with default settings listens.
+const defaultServer = "http://127.0.0.1:13333"
+
+// serviceRow is what the table needs of a row of /services.
+type serviceRow struct {
+	InstanceID, TenantID, ModelName, LoraName, Type, Endpoint, State, Reason, LastError string
+	DPRank, BlockSize, Blocks                                                           int
+	Epoch, Gaps, Replayed                                                               uint64
+	LastSeq                                                                             *uint64
+	DroppedBy                                                                           map[string]uint64
+}
+
+func servicesCommand() *cobra.Command {
+	var server string
+	cmd := &cobra.Command{
+		Use:   "services",
+		Short: "List the registered sources of a running server and how they are",
+		Args:  cobra.NoArgs,
+	}
+	cmd.Flags().StringVar(&server, "server", defaultServer, "base `URL` of a Conductor listener")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var answer struct{ Services []serviceRow }
+		if err := newClient(server).get(cmd.Context(), "/conductor/v1/services", &answer); err != nil {
+			return err
+		}
+		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "INSTANCE\tTENANT\tRANK\tTYPE\tMODEL\tBLOCK\tSTATE\tEPOCH\tLAST SEQ\tBLOCKS\tGAPS\tREPLAYED\tDROPPED\tWHY")
+		for _, s := range answer.Services {
+			model := s.ModelName
+			if s.LoraName != "" {
+				model += "+" + s.LoraName
+			}
+			seq := "-"
+			if s.LastSeq != nil {
+				seq = fmt.Sprint(*s.LastSeq)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, s.DPRank, s.Type, model,
+				s.BlockSize, s.State, s.Epoch, seq, s.Blocks, s.Gaps, s.Replayed, counts(s.DroppedBy), cmp.Or(s.Reason, s.LastError))
+		}
+		return w.Flush()
+	}
+	return cmd
+}
+
+// counts prints reason=n pairs, or - for none.
+func counts(m map[string]uint64) string {
+	if len(m) == 0 {
+		return "-"
+	}
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, fmt.Sprintf("%s=%d", reason, m[reason]))
+	}
+	return strings.Join(parts, ",")
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/fleet"
+	"kvconductor/cmd/internal/fleet/workload"
+)
+
+const (
+	// generatedRequests is how many requests a generator makes when neither a
+	// number nor a time is given; enough to fill every tier of the default fleet.
+	generatedRequests = 2000
+	// progressEvery is the pace of progress lines where there is no terminal.
+	progressEvery = 5 * time.Second
+)
+
+// simulateCommand runs a fleet of publishers against a running server and
+// compares its answers with the truth.
+func simulateCommand() *cobra.Command {
+	var (
+		c        fleet.Config
+		trace    string
+		kind     string
+		asJSON   bool
+		quiet    bool
+		families string
+	)
+	cmd := &cobra.Command{
+		Use:   "simulate",
+		Short: "Run a fleet of publishers against a server and check its answers",
+		Long: `simulate starts a fleet of inference engines without models: prefix caches with
+device, host and disk tiers that publish their events over ZMQ like vLLM and
+SGLang. It registers them with a running server, asks POST /query before each
+request, runs the request where the answer says it is cheapest, and compares
+every answer with what the engines really hold.
+
+An answer is settled when the server had applied every published batch before it
+matched; a settled answer that differs is wrong, any other that differs is only
+behind. The exit status is 1 when an answer is wrong or none was settled.
+
+Requests come from a trace in the format of Mooncake's FAST'25 traces (--trace)
+or from a generator (--workload): shared system prompts, chats of many turns,
+tool loops, or all of them.`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.Server, "server", "http://127.0.0.1:13333", "base URL of the server")
+	f.StringVar(&c.Tenant, "tenant", "default", "tenant of the fleet")
+	f.StringVar(&c.Model, "model", "simulated", "model of the fleet")
+	f.IntVar(&c.Instances, "instances", 4, "instances")
+	f.IntVar(&c.Ranks, "ranks", 2, "data-parallel ranks of each instance")
+	f.StringVar(&families, "families", strings.Join(fleet.Families, ","), "kinds of publisher, dealt over the instances in turn")
+	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
+	f.IntVar(&c.Device, "device-blocks", 8192, "blocks in the device memory of a rank")
+	f.IntVar(&c.Host, "host-blocks", 4096, "blocks in the host memory of a rank, 0 for none")
+	f.IntVar(&c.Disk, "disk-blocks", 16384, "blocks on the disk of a rank, 0 for none")
+	f.IntVar(&c.Chunk, "chunk", 2048, "prompt tokens computed in one step")
+	f.IntVar(&c.Running, "running", 3, "requests that share the steps of a rank")
+	f.IntVar(&c.ClearEvery, "clear-every", 400, "requests of a rank between two cache resets, 0 for none")
+	f.StringVar(&trace, "trace", "", "file with a trace, one JSON object a line")
+	f.StringVar(&kind, "workload", "mixed", "generator without a trace: "+strings.Join(workload.Kinds, ", "))
+	f.IntVar(&c.Requests, "requests", 0, fmt.Sprintf("requests to run; 0 for the whole trace, or %d generated ones if there is no --duration either", generatedRequests))
+	f.DurationVar(&c.Duration, "duration", 0, "longest time to run, 0 for no limit")
+	f.Float64Var(&c.QPS, "qps", 0, "requests per second, 0 for as many as possible")
+	f.IntVar(&c.Clients, "clients", 2, "requests in flight")
+	f.IntVar(&c.Warm, "warm", 16, "requests that run before the ranks register, which the server learns by replay")
+	f.IntVar(&c.SettleEvery, "settle-every", 8, "one query in so many waits until the server has caught up, 0 for none")
+	f.DurationVar(&c.SettleTimeout, "settle-timeout", 5*time.Second, "longest time such a query waits")
+	f.IntVar(&c.Audit, "audit", 200, "earlier prompts to ask again at the end")
+	f.IntVar(&c.Ring, "ring", 10000, "batches a publisher can replay")
+	f.IntVar(&c.Queue, "queue", 100000, "batches a publisher keeps for slow readers before it discards, 0 for no limit")
+	f.Uint64Var(&c.Seed, "seed", 0, "seed of everything random, 0 for a new one each time")
+	f.BoolVar(&c.Keep, "keep", false, "leave the ranks registered")
+	f.BoolVar(&c.Samples, "curl", false, "show three requests with their answers at the end")
+	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of tables")
+	f.BoolVar(&quiet, "quiet", false, "show no progress")
+
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cmd.SilenceUsage = true
+		for c.Seed == 0 {
+			c.Seed = rand.Uint64()
+		}
+		c.Families = strings.Split(families, ",")
+		source, err := openSource(trace, kind, c.Seed)
+		if err != nil {
+			return err
+		}
+		c.Source = source
+		if source.Len() < 0 && c.Requests == 0 && c.Duration == 0 {
+			c.Requests = c.Warm + generatedRequests
+		}
+		if !quiet {
+			c.Progress = progressOn(cmd.ErrOrStderr())
+		}
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		report, err := fleet.Run(ctx, c)
+		if err != nil {
+			return err
+		}
+		print := report.Table
+		if asJSON {
+			print = report.JSON
+		}
+		if err := print(cmd.OutOrStdout()); err != nil {
+			return fmt.Errorf("cannot print the report: %w", err)
+		}
+		return report.Err()
+	}
+	return cmd
+}
+
+func openSource(trace, kind string, seed uint64) (workload.Source, error) {
+	if trace != "" {
+		return workload.OpenTrace(trace)
+	}
+	return workload.NewGenerator(kind, seed)
+}
+
+// progressOn returns a bar on a terminal and lines anywhere else.
+func progressOn(w io.Writer) fleet.Progress {
+	if file, ok := w.(*os.File); ok {
+		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+			return fleet.BarProgress(w)
+		}
+	}
+	return fleet.LineProgress(w, progressEvery)
+}

@@ -1,0 +1,217 @@
+// Package engine is the prefix cache of one inference engine: blocks on a
+// device, evicted to host memory, from there to disk, and announced event by
+// event the way vLLM and SGLang do it. It computes nothing; it only keeps the
+// books a scheduler would keep.
+//
+//	Submit --> waiting --admit--> running --last block--> done
+//	                        |        | one prefill chunk or one decoded block a step
+//	                        v        v
+//	           device: pinned blocks | free blocks, oldest first
+//	                                 | evicted
+//	                                 v
+//	              host (LRU) --oldest--> disk (LRU) --oldest--> gone
+//
+// A step is one batch: Step returns its events, and what the engine holds
+// afterwards is written to the truth.Tree.
+//
+// Invariants (Check)
+//  1. No tier holds more blocks than its capacity.
+//  2. The tree's bits for this engine are exactly the keys of the three tiers.
+//  3. A device block is on the free list if and only if no request uses it.
+//  4. Applied in order, the events give exactly what the engine holds: stored
+//     adds a copy, removed takes one, cleared takes all.
+//
+// Concurrency: none; one goroutine at a time drives an Engine and its tree.
+//
+// Cost: O(1) per block touched, stored or removed.
+package engine
+
+import (
+	"fmt"
+
+	"kvconductor/cmd/internal/fleet/truth"
+)
+
+// Config describes one engine.
+type Config struct {
+	Tree  *truth.Tree
+	Index int // this engine's column in Tree
+
+	// Seed makes this engine's block hashes its own.
+	Seed uint64
+
+	// Capacities in blocks. Device is at least 1; 0 switches a lower tier off.
+	Device, Host, Disk int
+
+	// Chunk is how many blocks of a prompt one step computes.
+	Chunk int
+	// Running is how many requests share a step.
+	Running int
+
+	Traits
+}
+
+// Traits are the habits in which engine families differ.
+type Traits struct {
+	// Dedupe keeps one copy of a block that two requests computed at the same
+	// time (SGLang's radix tree). Without it both copies stay and are announced
+	// (vLLM).
+	Dedupe bool
+	// OffloadFirst announces the host copy of an evicted block before its
+	// removal from the device, else right after it.
+	OffloadFirst bool
+	// Placeholder announces host and disk copies by their hash alone. It needs
+	// OffloadFirst: a hash that nobody holds any more means nothing to a reader.
+	Placeholder bool
+	// WriteThrough copies blocks to the host as soon as a second request used
+	// them, not only at eviction.
+	WriteThrough bool
+	// RemoveSingly announces every removal in an event of its own.
+	RemoveSingly bool
+}
+
+// Request is one prompt with the answer the engine is going to produce.
+type Request struct {
+	// Path holds the full blocks of prompt and answer, as truth.Tree.Intern
+	// returned them; the engine takes over the pin.
+	Path []truth.ID
+	// Prompt is how many leading blocks of Path lie within the prompt.
+	Prompt int
+	// PromptTokens is the length of the prompt, partial block included.
+	PromptTokens int
+}
+
+// Stats counts since the engine was made.
+type Stats struct {
+	Requests int
+	Stored   [3]int // block copies announced, by device, host, disk
+	Removed  [3]int // block copies announced as gone, by device, host, disk
+	Copies   int    // stored on the device although already there
+	Clears   int
+	Cleared  [3]int // block copies that left with a clear, by device, host, disk
+	Reused   [3]int // prompt blocks found on device, host, disk
+	Prompt   int    // prompt tokens of the requests started
+}
+
+// Engine is one prefix cache.
+type Engine struct {
+	Config
+	device device
+	host   lower
+	disk   lower
+
+	waiting  []*running
+	running  []*running
+	reserved int // blocks the running requests may pin at most
+
+	out   batch
+	stats Stats
+}
+
+// New returns an empty engine.
+func New(c Config) *Engine {
+	if c.Device < 1 || c.Chunk < 1 || c.Running < 1 {
+		panic(fmt.Sprintf("BUG: engine with device %d, chunk %d, running %d", c.Device, c.Chunk, c.Running))
+	}
+	if c.Placeholder && !c.OffloadFirst {
+		panic("BUG: placeholders after the removal name blocks nobody knows")
+	}
+	longest := maxRemoved
+	if c.RemoveSingly {
+		longest = 1
+	}
+	return &Engine{
+		Config: c,
+		device: newDevice(c.Device),
+		host:   newLower(c.Host),
+		disk:   newLower(c.Disk),
+		out:    batch{tree: c.Tree, maxRemoved: longest},
+	}
+}
+
+// Submit queues a request. A path longer than the device is cut: what does not
+// fit is computed and never cached.
+func (e *Engine) Submit(r Request) {
+	q := &running{promptTokens: r.PromptTokens, path: r.Path, prompt: r.Prompt}
+	if n := len(r.Path); n > 0 {
+		q.pin = r.Path[n-1]
+	}
+	q.path = q.path[:min(len(q.path), e.Device)]
+	q.prompt = min(q.prompt, len(q.path))
+	e.waiting = append(e.waiting, q)
+}
+
+// Busy returns how many requests are not done.
+func (e *Engine) Busy() int { return len(e.waiting) + len(e.running) }
+
+// Step lets every running request advance by one chunk or one decoded block and
+// returns what to publish, nothing if no block changed. The events are valid
+// until the next call.
+func (e *Engine) Step() []Event {
+	e.out.reset()
+	e.admit()
+	left := e.running[:0]
+	for _, r := range e.running {
+		e.advance(r)
+		if r.next < len(r.path) {
+			left = append(left, r)
+			continue
+		}
+		e.finish(r)
+	}
+	clear(e.running[len(left):])
+	e.running = left
+	return e.out.events
+}
+
+// Clear drops every block on every tier, as reset_prefix_cache and flush_cache
+// do. It panics while a request runs.
+func (e *Engine) Clear() []Event {
+	if e.Busy() > 0 {
+		panic("BUG: clear while requests run")
+	}
+	e.stats.Clears++
+	e.stats.Cleared[0] += e.device.used
+	e.stats.Cleared[1] += len(e.host.by)
+	e.stats.Cleared[2] += len(e.disk.by)
+	for id := range e.device.by {
+		e.Tree.Unset(id, e.Index, truth.Device)
+	}
+	for id := range e.host.by {
+		e.Tree.Unset(id, e.Index, truth.Host)
+	}
+	for id := range e.disk.by {
+		e.Tree.Unset(id, e.Index, truth.Disk)
+	}
+	e.device, e.host, e.disk = newDevice(e.Device), newLower(e.Host), newLower(e.Disk)
+	e.out.reset()
+	e.out.cleared()
+	return e.out.events
+}
+
+// Stats returns the counters.
+func (e *Engine) Stats() Stats { return e.stats }
+
+// Blocks returns how many blocks each tier holds now; copies count on the device.
+func (e *Engine) Blocks() (device, host, disk int) {
+	return e.device.used, len(e.host.by), len(e.disk.by)
+}
+
+// Names returns the engine's own hashes of the blocks of a prompt.
+func (e *Engine) Names(path []truth.ID) []uint64 {
+	names := make([]uint64, len(path))
+	parent := e.Seed
+	for i, id := range path {
+		parent = e.hash(parent, id)
+		names[i] = parent
+	}
+	return names
+}
+
+// hash returns the engine's own name for a block below a parent's.
+func (e *Engine) hash(parent uint64, id truth.ID) uint64 {
+	h := e.Tree.Content(id) ^ e.Seed ^ (parent<<17 | parent>>47)
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}

@@ -1,0 +1,304 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"kvconductor/cmd/internal/fleet/truth"
+)
+
+// reader follows the events of one engine and knows nothing else about it.
+type reader struct {
+	t     *testing.T
+	known map[uint64]string // hash to the prefix it names
+	held  map[truth.Tier]map[uint64]int
+}
+
+func newReader(t *testing.T) *reader {
+	r := &reader{t: t, known: map[uint64]string{}}
+	r.clear()
+	return r
+}
+
+func (r *reader) clear() {
+	r.held = map[truth.Tier]map[uint64]int{truth.Device: {}, truth.Host: {}, truth.Disk: {}}
+}
+
+func (r *reader) anywhere(h uint64) bool {
+	return r.held[truth.Device][h]+r.held[truth.Host][h]+r.held[truth.Disk][h] > 0
+}
+
+func (r *reader) apply(ev Event, blockSize int) {
+	r.t.Helper()
+	switch ev.Kind {
+	case Cleared:
+		r.clear()
+	case Removed:
+		for _, h := range ev.Hashes {
+			if r.held[ev.Tier][h]--; r.held[ev.Tier][h] < 0 {
+				r.t.Fatalf("block %x removed from %v more often than stored", h, ev.Tier)
+			}
+		}
+	case Stored:
+		if len(ev.Tokens) == 0 {
+			for _, h := range ev.Hashes {
+				if !r.anywhere(h) {
+					r.t.Fatalf("placeholder for block %x on %v, which nobody holds any more", h, ev.Tier)
+				}
+			}
+		} else {
+			r.describe(ev, blockSize)
+		}
+		for _, h := range ev.Hashes {
+			if r.held[ev.Tier][h]++; r.held[ev.Tier][h] > 1 && ev.Tier != truth.Device {
+				r.t.Fatalf("block %x stored twice on %v", h, ev.Tier)
+			}
+		}
+	}
+}
+
+func (r *reader) describe(ev Event, blockSize int) {
+	r.t.Helper()
+	if len(ev.Tokens) != len(ev.Hashes)*blockSize {
+		r.t.Fatalf("%d tokens for %d blocks", len(ev.Tokens), len(ev.Hashes))
+	}
+	prefix := ""
+	if ev.HasParent {
+		var ok bool
+		if prefix, ok = r.known[ev.Parent]; !ok {
+			r.t.Fatalf("parent %x was never stored", ev.Parent)
+		}
+		// A reader that forgets what nobody holds can still place the block.
+		if !r.anywhere(ev.Parent) && !r.anywhere(ev.Hashes[0]) {
+			r.t.Fatalf("block %x is stored on %v when it and its parent are gone", ev.Hashes[0], ev.Tier)
+		}
+	}
+	for i, h := range ev.Hashes {
+		prefix += fmt.Sprint(ev.Tokens[i*blockSize : (i+1)*blockSize])
+		if old, ok := r.known[h]; ok && old != prefix {
+			r.t.Fatalf("hash %x names two prefixes", h)
+		}
+		r.known[h] = prefix
+	}
+}
+
+// compare checks that the reader knows exactly what the engine holds.
+func (r *reader) compare(e *Engine) {
+	r.t.Helper()
+	got := map[string]truth.Tier{}
+	copies := 0
+	for tier, blocks := range r.held {
+		for h, n := range blocks {
+			if n > 0 {
+				got[r.known[h]] |= tier
+			}
+			if tier == truth.Device {
+				copies += n
+			}
+		}
+	}
+	want := 0
+	e.Tree.Each(e.Index, func(id truth.ID, held truth.Tier) {
+		want++
+		prefix := ""
+		tokens := e.Tree.Path(id)
+		for ; len(tokens) > 0; tokens = tokens[e.Tree.BlockSize():] {
+			prefix += fmt.Sprint(tokens[:e.Tree.BlockSize()])
+		}
+		if got[prefix] != held {
+			r.t.Fatalf("the reader has %v for a block the engine holds on %v", got[prefix], held)
+		}
+	})
+	if len(got) != want {
+		r.t.Fatalf("the reader knows %d blocks, the engine holds %d", len(got), want)
+	}
+	if device, _, _ := e.Blocks(); device != copies {
+		r.t.Fatalf("the reader counts %d copies on the device, the engine %d", copies, device)
+	}
+}
+
+var allTraits = []Traits{
+	{},
+	{OffloadFirst: true},
+	{OffloadFirst: true, Placeholder: true},
+	{Dedupe: true, OffloadFirst: true},
+	{Dedupe: true, OffloadFirst: true, WriteThrough: true},
+	{Dedupe: true, WriteThrough: true},
+	{OffloadFirst: true, Placeholder: true, WriteThrough: true},
+}
+
+// TestLife runs random prompts through small engines and follows every event.
+func TestLife(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for _, traits := range allTraits {
+		for _, capacity := range [][3]int{{8, 0, 0}, {8, 6, 0}, {8, 4, 5}, {24, 6, 30}, {40, 40, 40}} {
+			live(t, rng, traits, capacity)
+		}
+	}
+}
+
+func live(t *testing.T, rng *rand.Rand, traits Traits, capacity [3]int) {
+	t.Helper()
+	const blockSize = 2
+	tree := truth.New(blockSize, 2)
+	e := New(Config{
+		Tree: tree, Index: 1, Seed: rng.Uint64(), Traits: traits,
+		Device: capacity[0], Host: capacity[1], Disk: capacity[2],
+		Chunk: 1 + rng.IntN(4), Running: 1 + rng.IntN(3),
+	})
+	r := newReader(t)
+	step := func(events []Event) {
+		t.Helper()
+		for _, ev := range events {
+			r.apply(ev, blockSize)
+		}
+		if err := e.Check(); err != nil {
+			t.Fatalf("%+v %v: %v", traits, capacity, err)
+		}
+		if rng.IntN(8) == 0 {
+			r.compare(e)
+		}
+	}
+	for range 150 {
+		tokens := make([]uint32, 1+rng.IntN(24))
+		for i := range tokens {
+			tokens[i] = uint32(rng.IntN(1 + i/6*3/2))
+		}
+		prompt := 1 + rng.IntN(len(tokens))
+		e.Submit(Request{Path: tree.Intern(tokens, nil), Prompt: prompt / blockSize, PromptTokens: prompt})
+		for e.Busy() > rng.IntN(4) {
+			step(e.Step())
+		}
+		if rng.IntN(60) == 0 {
+			for e.Busy() > 0 {
+				step(e.Step())
+			}
+			step(e.Clear())
+			if device, host, disk := e.Blocks(); device+host+disk != 0 {
+				t.Fatalf("%d blocks survived a clear", device+host+disk)
+			}
+		}
+	}
+	for e.Busy() > 0 {
+		step(e.Step())
+	}
+	s := e.Stats()
+	device, host, disk := e.Blocks()
+	for i, holds := range []int{device, host, disk} {
+		if got := s.Stored[i] - s.Removed[i] - s.Cleared[i]; got != holds {
+			t.Errorf("%+v %v: tier %d: stored %d, removed %d, cleared %d, and holds %d",
+				traits, capacity, i, s.Stored[i], s.Removed[i], s.Cleared[i], holds)
+		}
+	}
+	if traits.Dedupe && s.Copies > 0 {
+		t.Errorf("%+v stored %d blocks twice", traits, s.Copies)
+	}
+	r.compare(e)
+	step(e.Clear())
+	if tree.Len() != 0 {
+		t.Errorf("%d blocks live after the last clear", tree.Len())
+	}
+}
+
+// script runs one prompt of n blocks, named by its first token, to its end.
+func script(t *testing.T, e *Engine, name uint32, n, prompt int) []Event {
+	t.Helper()
+	tokens := make([]uint32, n*e.Tree.BlockSize())
+	for i := range tokens {
+		tokens[i] = name*1000 + uint32(i)
+	}
+	e.Submit(Request{Path: e.Tree.Intern(tokens, nil), Prompt: prompt, PromptTokens: prompt * e.Tree.BlockSize()})
+	var events []Event
+	for e.Busy() > 0 {
+		for _, ev := range e.Step() {
+			ev.Hashes = append([]uint64(nil), ev.Hashes...)
+			ev.Tokens = append([]uint32(nil), ev.Tokens...)
+			events = append(events, ev)
+		}
+	}
+	return events
+}
+
+func summary(events []Event) string {
+	text := ""
+	for _, ev := range events {
+		what := fmt.Sprint(ev.Tier)
+		if ev.Kind == Stored && len(ev.Tokens) == 0 {
+			what += " by hash"
+		}
+		text += fmt.Sprintf("%v %s %d; ", ev.Kind, what, len(ev.Hashes))
+	}
+	return text
+}
+
+// TestHabits shows in which order the families announce an eviction.
+func TestHabits(t *testing.T) {
+	f := func(traits Traits, want string) {
+		t.Helper()
+		e := New(Config{
+			Tree: truth.New(4, 1), Seed: 1, Traits: traits,
+			Device: 4, Host: 2, Disk: 1, Chunk: 8, Running: 1,
+		})
+		script(t, e, 1, 4, 3)
+		if got := summary(script(t, e, 2, 2, 2)); got != want {
+			t.Errorf("%+v:\ngot  %s\nwant %s", traits, got, want)
+		}
+	}
+	f(Traits{}, "removed device 2; stored host 2; stored device 2; ")
+	f(Traits{OffloadFirst: true}, "stored host 2; removed device 2; stored device 2; ")
+	f(Traits{RemoveSingly: true}, "removed device 1; removed device 1; stored host 2; stored device 2; ")
+	f(Traits{OffloadFirst: true, Placeholder: true}, "stored host by hash 1; stored host by hash 1; removed device 2; stored device 2; ")
+}
+
+// TestTotalHit: the last token of a prompt is always computed, so vLLM stores
+// the last block of a cached prompt again and SGLang does not.
+func TestTotalHit(t *testing.T) {
+	f := func(traits Traits, want string, copies int) {
+		t.Helper()
+		e := New(Config{Tree: truth.New(4, 1), Seed: 1, Traits: traits, Device: 9, Chunk: 8, Running: 1})
+		script(t, e, 1, 3, 3)
+		if got := summary(script(t, e, 1, 3, 3)); got != want || e.Stats().Copies != copies {
+			t.Errorf("%+v: %s %d copies, want %s %d", traits, got, e.Stats().Copies, want, copies)
+		}
+	}
+	f(Traits{}, "stored device 1; ", 1)
+	f(Traits{Dedupe: true}, "", 0)
+}
+
+// TestLongPath: what does not fit the device is computed and not cached.
+func TestLongPath(t *testing.T) {
+	tree := truth.New(4, 1)
+	e := New(Config{Tree: tree, Seed: 1, Device: 3, Host: 8, Chunk: 2, Running: 2})
+	if got := summary(script(t, e, 1, 9, 7)); got != "stored device 2; stored device 1; " {
+		t.Errorf("a path of nine blocks on a device of three: %s", got)
+	}
+	if tree.Len() != 3 {
+		t.Errorf("%d blocks live, want 3", tree.Len())
+	}
+}
+
+// TestOwnHashes: no two engines name a block alike.
+func TestOwnHashes(t *testing.T) {
+	tree := truth.New(4, 2)
+	hashes := func(index int, seed uint64) []uint64 {
+		e := New(Config{Tree: tree, Index: index, Seed: seed, Device: 9, Chunk: 8, Running: 1})
+		return script(t, e, 1, 2, 2)[0].Hashes
+	}
+	a, b, again := hashes(0, 1), hashes(1, 2), hashes(1, 1)
+	if a[0] == b[0] || a[1] == b[1] {
+		t.Errorf("two engines name a block %x", a)
+	}
+	if a[0] != again[0] || a[1] != again[1] {
+		t.Errorf("one seed gives %x and %x", a, again)
+	}
+	tokens := []uint32{1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007}
+	path := tree.Intern(tokens, nil)
+	e := New(Config{Tree: tree, Seed: 1, Device: 1, Chunk: 1, Running: 1})
+	if names := e.Names(path); names[0] != a[0] || names[1] != a[1] {
+		t.Errorf("published as %x and named %x", a, names)
+	}
+}

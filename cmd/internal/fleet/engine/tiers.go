@@ -1,0 +1,173 @@
+package engine
+
+import "kvconductor/cmd/internal/fleet/truth"
+
+// block is one physical copy of a block on one tier.
+type block struct {
+	id     truth.ID
+	hash   uint64
+	parent uint64 // engine hash of the block before; meaningless when first
+	first  bool   // the first block of a prompt
+
+	users      int    // device: requests that use this copy
+	twin       *block // device: another copy of the same block
+	leaving    bool   // device: on its way out, see lastCopies
+	prev, next *block // while in a list
+}
+
+// list is a queue of blocks, oldest first, that also lets go from the middle.
+type list struct {
+	oldest, newest *block
+	n              int
+}
+
+func (l *list) push(b *block) {
+	b.prev, b.next = l.newest, nil
+	if l.newest == nil {
+		l.oldest = b
+	} else {
+		l.newest.next = b
+	}
+	l.newest = b
+	l.n++
+}
+
+func (l *list) remove(b *block) {
+	if b.prev == nil {
+		l.oldest = b.next
+	} else {
+		b.prev.next = b.next
+	}
+	if b.next == nil {
+		l.newest = b.prev
+	} else {
+		b.next.prev = b.prev
+	}
+	b.prev, b.next = nil, nil
+	l.n--
+}
+
+// device holds copies: a block two requests computed may be there twice.
+type device struct {
+	capacity int
+	used     int // copies, pinned and free
+	by       map[truth.ID]*block
+	free     list // copies no request uses
+}
+
+func newDevice(capacity int) device {
+	return device{capacity: capacity, by: make(map[truth.ID]*block)}
+}
+
+// find returns one copy of the block, nil if there is none.
+func (d *device) find(id truth.ID) *block { return d.by[id] }
+
+func (d *device) pin(b *block) {
+	if b.users == 0 {
+		d.free.remove(b)
+	}
+	b.users++
+}
+
+func (d *device) unpin(b *block) {
+	if b.users--; b.users == 0 {
+		d.free.push(b)
+	}
+}
+
+// add puts a pinned copy on the device; true if it is the first of its block.
+func (d *device) add(b *block) bool {
+	b.users = 1
+	d.used++
+	b.twin = d.by[b.id]
+	d.by[b.id] = b
+	return b.twin == nil
+}
+
+// drop takes a copy off the device that is on no list; true if it was the last
+// of its block.
+func (d *device) drop(b *block) bool {
+	d.used--
+	head := d.by[b.id]
+	if head == b {
+		if b.twin == nil {
+			delete(d.by, b.id)
+			return true
+		}
+		d.by[b.id] = b.twin
+		return false
+	}
+	for at := head; ; at = at.twin {
+		if at.twin == b {
+			at.twin = b.twin
+			return false
+		}
+	}
+}
+
+// lastCopies returns, in the same order, one of each block of which no copy
+// remains once all victims are gone.
+func (d *device) lastCopies(victims []*block) []*block {
+	for _, b := range victims {
+		b.leaving = true
+	}
+	last := make([]*block, 0, len(victims))
+	for _, b := range victims {
+		if !b.leaving {
+			continue // another copy of it came first
+		}
+		all := true
+		for c := d.by[b.id]; c != nil; c = c.twin {
+			all = all && c.leaving
+		}
+		if !all {
+			continue
+		}
+		last = append(last, b)
+		for c := d.by[b.id]; c != nil; c = c.twin {
+			c.leaving = false
+		}
+	}
+	return last
+}
+
+// lower is host or disk: one copy a block, least recently used leaves first.
+type lower struct {
+	capacity int
+	by       map[truth.ID]*block
+	lru      list
+}
+
+func newLower(capacity int) lower {
+	return lower{capacity: capacity, by: make(map[truth.ID]*block)}
+}
+
+// oldest returns the n least recently used blocks, none when n is negative.
+func (l *lower) oldest(n int) []*block {
+	var old []*block
+	for b := l.lru.oldest; len(old) < n; b = b.next {
+		old = append(old, b)
+	}
+	return old
+}
+
+// touch makes a block the newest; false if it is not there.
+func (l *lower) touch(id truth.ID) bool {
+	b := l.by[id]
+	if b == nil {
+		return false
+	}
+	l.lru.remove(b)
+	l.lru.push(b)
+	return true
+}
+
+func (l *lower) add(b *block) {
+	l.by[b.id] = b
+	l.lru.push(b)
+}
+
+func (l *lower) drop(b *block) {
+	delete(l.by, b.id)
+	l.lru.remove(b)
+}

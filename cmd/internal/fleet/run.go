@@ -1,0 +1,92 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// farewell bounds what is done after the run was interrupted.
+const farewell = 5 * time.Second
+
+// lastWait is how many times longer than in between the server may take to
+// catch up at the end, where a backlog of everything published may wait.
+const lastWait = 6
+
+// Run simulates a fleet against a server and reports what the server got right.
+// A cancelled ctx ends the run early; the report then covers what was done. The
+// error is about what kept the simulation from running or from being finished;
+// Report.Err judges the server.
+func Run(ctx context.Context, c Config) (*Report, error) {
+	f, err := newFleet(c)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	return f.run(ctx)
+}
+
+func (f *Fleet) run(ctx context.Context) (report *Report, err error) {
+	cl := newClient(f.Server, f.Clients)
+	if err := cl.reach(ctx); err != nil {
+		return nil, err
+	}
+	d := newDriver(f, cl)
+	if err := f.start(); err != nil {
+		return nil, err
+	}
+	if err := d.warm(); err != nil {
+		return nil, err
+	}
+	registered, err := d.register(ctx)
+	if !f.Keep {
+		defer func() { err = errors.Join(err, d.unregister(registered)) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+
+	d.show.Start(f.total(), f.Duration)
+	began := time.Now()
+	err = d.drive(ctx)
+	report = &Report{Interrupted: ctx.Err() != nil, Elapsed: time.Since(began)}
+	d.show.Stop()
+	if err == nil {
+		err = f.drain()
+	}
+	if err == nil && ctx.Err() == nil {
+		if lag := d.await(ctx, lastWait*f.SettleTimeout); lag != nil {
+			report.Lag = lag.Error()
+		}
+		d.audit(ctx)
+	}
+	d.fill(ctx, report)
+	if f.Samples && err == nil && ctx.Err() == nil {
+		report.Samples, err = d.samples(ctx)
+	}
+	return report, err
+}
+
+// register announces every rank and returns those that were accepted.
+func (d *driver) register(ctx context.Context) ([]*rank, error) {
+	for i, r := range d.ranks {
+		if err := d.client.register(ctx, d.registration(r)); err != nil {
+			return d.ranks[:i], fmt.Errorf("cannot register %s: %w", r.name(d.Tenant), err)
+		}
+	}
+	return d.ranks, nil
+}
+
+// unregister takes the registrations back, also after ctx of the run ended.
+func (d *driver) unregister(ranks []*rank) error {
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	var errs []error
+	for _, r := range ranks {
+		if err := d.client.unregister(ctx, d.registration(r)); err != nil {
+			errs = append(errs, fmt.Errorf("cannot unregister %s: %w", r.name(d.Tenant), err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,99 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Waiting for the server polls /services: first often, since most batches are
+// applied within a millisecond, then seldom, so that the polls do not hold up
+// what they wait for.
+const (
+	firstPoll = 500 * time.Microsecond
+	lastPoll  = 20 * time.Millisecond
+	// leastPatience is how short a wait becomes while the server does not catch
+	// up at all; without it every settled query would cost the full timeout.
+	leastPatience = 20 * time.Millisecond
+)
+
+// settle waits until the server has applied every batch. The caller keeps
+// others from publishing. After a wait in vain the next one is shorter.
+func (d *driver) settle(ctx context.Context) bool {
+	d.mu.Lock()
+	patience := d.patience
+	d.mu.Unlock()
+
+	ok := d.await(ctx, patience) == nil
+	if ctx.Err() != nil {
+		return ok
+	}
+	d.tally.waited(ok)
+
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if ok {
+		d.patience = d.SettleTimeout
+	} else {
+		d.patience = max(d.patience/2, leastPatience)
+	}
+	return ok
+}
+
+// await polls until no rank lags; the error names the ranks that still do.
+func (d *driver) await(ctx context.Context, most time.Duration) error {
+	deadline := time.Now().Add(most)
+	pause := firstPoll
+	for {
+		lag, err := d.lagging(ctx)
+		if err == nil && len(lag) == 0 {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%d of %d ranks lag behind, the first: %s", len(lag), len(d.ranks), lag[0])
+		}
+		if time.Now().Add(pause).After(deadline) {
+			return err
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		case <-t.C:
+		}
+		pause = min(2*pause, lastPoll)
+	}
+}
+
+// lagging returns the ranks whose newest batch the server has not applied.
+func (d *driver) lagging(ctx context.Context) ([]string, error) {
+	services, err := d.client.services(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[string]service, len(services))
+	for _, s := range services {
+		known[fmt.Sprintf("%s|%s|%d", s.Instance, s.Tenant, s.Rank)] = s
+	}
+	var lag []string
+	for _, r := range d.ranks {
+		name, newest := r.name(d.Tenant), r.pub.LastSeq()
+		s, ok := known[name]
+		at := int64(-1)
+		if s.LastSeq != nil {
+			at = *s.LastSeq
+		}
+		switch {
+		case !ok:
+			lag = append(lag, name+" is not in /services")
+		case at != newest:
+			text := fmt.Sprintf("%s is %s at batch %d of %d", name, s.State, at, newest)
+			if s.Reason != "" {
+				text += " (" + s.Reason + ")"
+			}
+			lag = append(lag, text)
+		}
+	}
+	return lag, nil
+}

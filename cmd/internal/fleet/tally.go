@@ -1,0 +1,140 @@
+package fleet
+
+import (
+	"sync"
+	"time"
+
+	"kvconductor/cmd/internal/fleet/truth"
+)
+
+// shown is how many wrong answers are kept in full.
+const shown = 5
+
+// tally counts what the clients see.
+type tally struct {
+	mu sync.Mutex // guards the rest
+
+	requests     int
+	promptTokens int
+	outputTokens int
+	latencies    []time.Duration // of answered queries
+	failed       int             // queries without an answer
+	lastFailure  error
+
+	compared int // rows
+	settled  int // of those, rows without an event in flight
+	wrong    int // settled rows that differ
+	over     int // of those, with a field above the truth
+	under    int // of those, with a field below the truth
+	behind   int // rows that differ with an event in flight
+	partial  int // rows that say of themselves that history is missing
+	examples []finding
+
+	settles  int // waits that ended with every rank caught up
+	timeouts int // waits that did not
+
+	// Tokens of the instance each request went to.
+	truth    hits
+	answered hits
+}
+
+// hits are matched prompt tokens by tier.
+type hits struct{ gpu, cpu, disk, any int }
+
+func (h *hits) addTruth(r truth.Row) {
+	h.gpu += r.GPU
+	h.cpu += r.CPU
+	h.disk += r.Disk
+	h.any += r.Longest
+}
+
+func (h *hits) addAnswer(r *row) {
+	if r == nil {
+		return
+	}
+	for _, f := range []struct {
+		to   *int
+		from *int
+	}{{&h.gpu, r.GPU}, {&h.cpu, r.CPU}, {&h.disk, r.Disk}, {&h.any, r.Longest}} {
+		if f.from != nil {
+			*f.to += *f.from
+		}
+	}
+}
+
+// row counts the comparison of one row; f is nil when it does not differ. A row
+// that says that its history is incomplete is neither right nor wrong.
+func (t *tally) row(settled, incomplete bool, f *finding) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.compared++
+	switch {
+	case incomplete:
+		t.partial++
+	case settled:
+		t.settled++
+	}
+	if f == nil {
+		return
+	}
+	switch f.verdict {
+	case behind:
+		t.behind++
+	case wrong:
+		t.wrong++
+		if f.over() {
+			t.over++
+		}
+		if f.under() {
+			t.under++
+		}
+		if len(t.examples) < shown {
+			t.examples = append(t.examples, *f)
+		}
+	}
+}
+
+func (t *tally) query(took time.Duration, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		t.failed++
+		t.lastFailure = err
+		return
+	}
+	t.latencies = append(t.latencies, took)
+}
+
+// routed counts a request that an instance ran.
+func (t *tally) routed(prompt, output int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.requests++
+	t.promptTokens += prompt
+	t.outputTokens += output
+}
+
+// matched counts the match of the instance a request went to.
+func (t *tally) matched(want truth.Row, got *row) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.truth.addTruth(want)
+	t.answered.addAnswer(got)
+}
+
+func (t *tally) waited(ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ok {
+		t.settles++
+	} else {
+		t.timeouts++
+	}
+}
+
+// brief is the line beside the progress bar.
+func (t *tally) brief() (wrong, behind, failed int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.wrong, t.behind, t.failed
+}

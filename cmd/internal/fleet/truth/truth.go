@@ -1,0 +1,253 @@
+// Package truth knows which blocks of which prompts every engine of a fleet
+// really holds, and answers from it what a correct answer would be.
+//
+//	          root
+//	         /    \
+//	     [0..15] [0..15]'        one node per distinct prefix, a block each
+//	       /  \
+//	[16..31] [16..31]'           held[node][engine] = device | host | disk
+//
+// Blocks are found by comparing tokens, level by level; the keys of the edges
+// are content hashes of this package's own making and every hit is verified
+// against the tokens. Nothing here shares code with the index under test.
+//
+// Invariants
+//  1. A node lives while an engine holds it, a request pins it, or a child lives.
+//  2. Two children of one node differ in their tokens.
+//  3. An identity is reused only after its node died.
+//
+// Concurrency: none; the owner of the Tree guards it.
+//
+// Cost: O(1) map probe and one comparison of block tokens per block walked.
+package truth
+
+import (
+	"fmt"
+	"slices"
+)
+
+// ID names one block together with everything before it. Root is no block.
+type ID int32
+
+// Root is the parent of every first block.
+const Root ID = 0
+
+// Tier is a set of tiers, one bit each.
+type Tier uint8
+
+const (
+	Device Tier = 1 << iota
+	Host
+	Disk
+)
+
+// String returns the name of a single tier.
+func (t Tier) String() string {
+	switch t {
+	case Device:
+		return "device"
+	case Host:
+		return "host"
+	case Disk:
+		return "disk"
+	}
+	return fmt.Sprintf("tiers(%03b)", uint8(t))
+}
+
+// Tree holds the prefix blocks that are alive and who holds them.
+type Tree struct {
+	block   int // tokens per block
+	engines int // columns of held
+
+	nodes  []node
+	held   []Tier   // node*engines + engine
+	tokens []uint32 // node*block ..., the tokens of the block itself
+	edges  map[edge]ID
+	free   []ID
+}
+
+type node struct {
+	parent  ID
+	refs    int32 // children + engines with any tier + pins
+	content uint64
+}
+
+type edge struct {
+	parent  ID
+	content uint64
+}
+
+// New returns an empty tree for engines with a common block size.
+func New(blockSize, engines int) *Tree {
+	t := &Tree{block: blockSize, engines: engines, edges: make(map[edge]ID)}
+	t.grow() // the root
+	t.nodes[Root].refs = 1
+	return t
+}
+
+// BlockSize returns tokens per block.
+func (t *Tree) BlockSize() int { return t.block }
+
+// Len returns the number of living blocks.
+func (t *Tree) Len() int { return len(t.edges) }
+
+// Parent returns the block before id.
+func (t *Tree) Parent(id ID) ID { return t.nodes[id].parent }
+
+// Tokens returns the tokens of the block; read only, valid until id dies.
+func (t *Tree) Tokens(id ID) []uint32 {
+	at := int(id) * t.block
+	return t.tokens[at : at+t.block : at+t.block]
+}
+
+// Content is a fingerprint of one block's tokens, without what is before it.
+func (t *Tree) Content(id ID) uint64 { return t.nodes[id].content }
+
+// Walk appends to path the known blocks of a prompt, from the first block on.
+// A prompt's trailing partial block is ignored.
+func (t *Tree) Walk(prompt []uint32, path []ID) []ID {
+	at := Root
+	for ; len(prompt) >= t.block; prompt = prompt[t.block:] {
+		next, ok := t.child(at, prompt[:t.block], fingerprint(prompt[:t.block]))
+		if !ok {
+			break
+		}
+		path = append(path, next)
+		at = next
+	}
+	return path
+}
+
+// Intern appends to path all full blocks of a prompt, making the unknown ones,
+// and pins the last of them. The caller calls Unpin(last) exactly once when
+// the path is not empty.
+func (t *Tree) Intern(prompt []uint32, path []ID) []ID {
+	at := Root
+	for ; len(prompt) >= t.block; prompt = prompt[t.block:] {
+		tokens := prompt[:t.block]
+		content := fingerprint(tokens)
+		next, ok := t.child(at, tokens, content)
+		if !ok {
+			next = t.add(at, tokens, content)
+		}
+		path = append(path, next)
+		at = next
+	}
+	if at != Root {
+		t.nodes[at].refs++
+	}
+	return path
+}
+
+// Pin keeps a living block alive until Unpin.
+func (t *Tree) Pin(id ID) { t.nodes[id].refs++ }
+
+// Unpin takes back one Pin, or the pin of Intern.
+func (t *Tree) Unpin(id ID) { t.release(id) }
+
+// Set records that an engine holds the block on a tier; false if it already did.
+func (t *Tree) Set(id ID, engine int, tier Tier) bool {
+	h := &t.held[int(id)*t.engines+engine]
+	if *h&tier != 0 {
+		return false
+	}
+	if *h == 0 {
+		t.nodes[id].refs++
+	}
+	*h |= tier
+	return true
+}
+
+// Unset records that an engine no longer holds the block on a tier; false if
+// it did not. The block may die.
+func (t *Tree) Unset(id ID, engine int, tier Tier) bool {
+	h := &t.held[int(id)*t.engines+engine]
+	if *h&tier == 0 {
+		return false
+	}
+	*h &^= tier
+	if *h == 0 {
+		t.release(id)
+	}
+	return true
+}
+
+// Held returns the tiers on which an engine holds the block.
+func (t *Tree) Held(id ID, engine int) Tier { return t.held[int(id)*t.engines+engine] }
+
+// Each calls f for every living block an engine holds.
+func (t *Tree) Each(engine int, f func(ID, Tier)) {
+	for id := 1; id < len(t.nodes); id++ {
+		if h := t.held[id*t.engines+engine]; h != 0 {
+			f(ID(id), h)
+		}
+	}
+}
+
+// Path returns the tokens of the whole prefix that id names.
+func (t *Tree) Path(id ID) []uint32 {
+	var ids []ID
+	for ; id != Root; id = t.nodes[id].parent {
+		ids = append(ids, id)
+	}
+	tokens := make([]uint32, 0, len(ids)*t.block)
+	for _, id := range slices.Backward(ids) {
+		tokens = append(tokens, t.Tokens(id)...)
+	}
+	return tokens
+}
+
+func (t *Tree) child(parent ID, tokens []uint32, content uint64) (ID, bool) {
+	id, ok := t.edges[edge{parent, content}]
+	if ok && !slices.Equal(t.Tokens(id), tokens) {
+		panic(fmt.Sprintf("BUG: two blocks under parent %d share the fingerprint %x", parent, content))
+	}
+	return id, ok
+}
+
+func (t *Tree) add(parent ID, tokens []uint32, content uint64) ID {
+	var id ID
+	if n := len(t.free); n > 0 {
+		id, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		id = t.grow()
+	}
+	t.nodes[id] = node{parent: parent, content: content}
+	t.nodes[parent].refs++
+	copy(t.Tokens(id), tokens)
+	t.edges[edge{parent, content}] = id
+	return id
+}
+
+func (t *Tree) grow() ID {
+	id := ID(len(t.nodes))
+	t.nodes = append(t.nodes, node{})
+	t.held = append(t.held, make([]Tier, t.engines)...)
+	t.tokens = append(t.tokens, make([]uint32, t.block)...)
+	return id
+}
+
+func (t *Tree) release(id ID) {
+	for id != Root {
+		n := &t.nodes[id]
+		if n.refs--; n.refs > 0 {
+			return
+		}
+		if n.refs < 0 {
+			panic(fmt.Sprintf("BUG: block %d released more often than taken", id))
+		}
+		delete(t.edges, edge{n.parent, n.content})
+		t.free = append(t.free, id)
+		id = n.parent
+	}
+}
+
+// fingerprint mixes the tokens of one block. It only has to tell siblings apart.
+func fingerprint(tokens []uint32) uint64 {
+	h := uint64(len(tokens)) * 0x9e3779b97f4a7c15
+	for _, t := range tokens {
+		h = (h ^ uint64(t)) * 0xff51afd7ed558ccd
+		h ^= h >> 32
+	}
+	return h
+}

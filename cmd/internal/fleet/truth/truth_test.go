@@ -1,0 +1,171 @@
+package truth
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+)
+
+// prompt returns n blocks of 16 tokens, different for every name.
+func prompt(name uint32, n int) []uint32 {
+	tokens := make([]uint32, 16*n)
+	for i := range tokens {
+		tokens[i] = name<<16 + uint32(i)
+	}
+	return tokens
+}
+
+// TestRow holds the worked scenarios of the published description, with the
+// host and disk blocks of an engine in place of a shared pool.
+func TestRow(t *testing.T) {
+	const r0, r1 = 0, 1
+	type at struct {
+		rank   int
+		tier   Tier
+		blocks []int
+	}
+	f := func(name string, n int, holds []at, want Row) {
+		t.Helper()
+		tree := New(16, 2)
+		path := tree.Intern(prompt(1, n), nil)
+		for _, h := range holds {
+			for _, b := range h.blocks {
+				tree.Set(path[b], h.rank, h.tier)
+			}
+		}
+		got := tree.Row(tree.Walk(prompt(1, n), nil), 0, make([]Rank, 2))
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, want)
+		}
+	}
+	f("nothing", 3, nil, Row{Ranks: make([]Rank, 2)})
+	f("three tiers", 3,
+		[]at{{r0, Device, []int{0, 1}}, {r0, Host, []int{0, 1, 2}}, {r0, Disk, []int{0, 1, 2}}},
+		Row{48, 32, 48, 48, []Rank{{48, 32, 48, 48}, {}}})
+	f("one after the other", 4,
+		[]at{{r0, Device, []int{0, 1}}, {r0, Host, []int{2}}, {r0, Disk, []int{3}}},
+		Row{64, 32, 16, 16, []Rank{{64, 32, 48, 64}, {}}})
+	f("device, then disk", 3,
+		[]at{{r0, Device, []int{0}}, {r0, Disk, []int{1, 2}}},
+		Row{48, 16, 0, 32, []Rank{{48, 16, 16, 48}, {}}})
+	f("device alone", 3,
+		[]at{{r0, Device, []int{0, 1, 2}}},
+		Row{48, 48, 0, 0, []Rank{{48, 48, 48, 48}, {}}})
+	f("the cascade never returns to the host", 4,
+		[]at{{r0, Device, []int{0}}, {r0, Host, []int{2}}, {r0, Disk, []int{1, 3}}},
+		Row{64, 16, 16, 32, []Rank{{64, 16, 16, 32}, {}}})
+	f("two ranks", 2,
+		[]at{{r0, Device, []int{0}}, {r1, Device, []int{1}}},
+		Row{32, 32, 0, 0, []Rank{{16, 16, 16, 16}, {16, 0, 0, 0}}})
+	f("two ranks and lower tiers", 4,
+		[]at{{r0, Device, []int{0, 1}}, {r1, Device, []int{0}}, {r0, Host, []int{2}}, {r0, Disk, []int{3}}},
+		Row{64, 32, 16, 16, []Rank{{64, 32, 48, 64}, {16, 16, 16, 16}}})
+	f("a hole", 3,
+		[]at{{r0, Device, []int{0, 2}}},
+		Row{16, 16, 0, 0, []Rank{{16, 16, 16, 16}, {}}})
+	f("a hole filled by the host", 3,
+		[]at{{r0, Device, []int{0, 2}}, {r0, Host, []int{1}}},
+		Row{48, 32, 16, 0, []Rank{{48, 16, 32, 32}, {}}})
+	f("without the first block nothing counts", 3,
+		[]at{{r0, Device, []int{1, 2}}, {r1, Disk, []int{2}}},
+		Row{Ranks: make([]Rank, 2)})
+}
+
+func TestWalkFindsOnlyWhatIsThere(t *testing.T) {
+	tree := New(16, 1)
+	path := tree.Intern(prompt(1, 3), nil)
+	f := func(tokens []uint32, want int) {
+		t.Helper()
+		got := tree.Walk(tokens, nil)
+		if len(got) != want || !slices.Equal(got, path[:want]) {
+			t.Errorf("walk over %d tokens found %v, want %v", len(tokens), got, path[:want])
+		}
+	}
+	f(prompt(1, 3), 3)
+	f(prompt(1, 5), 3)
+	f(prompt(1, 3)[:47], 2)
+	f(prompt(1, 1)[:15], 0)
+	f(nil, 0)
+	f(prompt(2, 3), 0)
+	f(append(prompt(1, 1), prompt(2, 1)...), 1)
+	f(prompt(1, 3)[16:], 0)
+
+	if got := tree.Path(path[2]); !slices.Equal(got, prompt(1, 3)) {
+		t.Errorf("the path of the last block is %v", got)
+	}
+}
+
+// TestLife lets random paths be interned, held and let go, and compares with a
+// set of prefixes kept as strings.
+func TestLife(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	tree := New(4, 3)
+	type hold struct {
+		id     ID
+		prefix string
+		engine int
+		tier   Tier
+	}
+	type key struct {
+		prefix string
+		engine int
+	}
+	var holds []hold
+	model := map[key]Tier{}
+	text := func(tokens []uint32) string {
+		b := make([]byte, len(tokens))
+		for i, t := range tokens {
+			b[i] = byte(t)
+		}
+		return string(b)
+	}
+	for step := range 20_000 {
+		if rng.IntN(2) == 0 || len(holds) == 0 {
+			tokens := make([]uint32, 4*(1+rng.IntN(4)))
+			for i := range tokens {
+				tokens[i] = uint32(rng.IntN(2))
+			}
+			path := tree.Intern(tokens, nil)
+			n := rng.IntN(len(path))
+			h := hold{path[n], text(tokens[:4*(n+1)]), rng.IntN(3), Tier(1 << rng.IntN(3))}
+			k := key{h.prefix, h.engine}
+			if added := tree.Set(h.id, h.engine, h.tier); added != (model[k]&h.tier == 0) {
+				t.Fatalf("step %d: set returned %t", step, added)
+			} else if added {
+				model[k] |= h.tier
+				holds = append(holds, h)
+			}
+			tree.Unpin(path[len(path)-1])
+		} else {
+			n := rng.IntN(len(holds))
+			h := holds[n]
+			holds = slices.Delete(holds, n, n+1)
+			if !tree.Unset(h.id, h.engine, h.tier) {
+				t.Fatalf("step %d: %v was not held", step, h)
+			}
+			k := key{h.prefix, h.engine}
+			if model[k] &^= h.tier; model[k] == 0 {
+				delete(model, k)
+			}
+		}
+		if step%100 == 0 {
+			got := map[key]Tier{}
+			for e := range 3 {
+				tree.Each(e, func(id ID, held Tier) { got[key{text(tree.Path(id)), e}] = held })
+			}
+			if !reflect.DeepEqual(got, model) {
+				t.Fatalf("step %d: the tree holds %v, want %v", step, got, model)
+			}
+		}
+	}
+	for _, h := range holds {
+		tree.Unset(h.id, h.engine, h.tier)
+	}
+	if tree.Len() != 0 {
+		t.Errorf("%d blocks live although nobody holds any", tree.Len())
+	}
+}
