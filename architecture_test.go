@@ -1,0 +1,356 @@
+package kvconductor_test
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "kvconductor"
+
+// A room is one row of the table in ARCHITECTURE.md. It holds for a directory
+// and everything below it that has no row of its own.
+type room struct {
+	dir      string
+	rooms    []string // packages it may import beside its own; "x/..." is x and all below it
+	modules  []string // modules from outside it may import; nil is none
+	anything bool     // any module
+	not      []string // packages of the standard library it must not know
+	noClock  bool     // time is an argument: nothing here asks what time it is
+}
+
+var (
+	httpOrJSON = []string{"encoding/json", "net/http"}
+	logging    = []string{"log", "log/slog"}
+	gin        = "github.com/gin-gonic/gin"
+	msgpack    = "github.com/vmihailenco/msgpack/v5"
+	prometheus = "github.com/prometheus/client_golang"
+	zerolog    = "github.com/rs/zerolog"
+	zmq4       = "github.com/go-zeromq/zmq4"
+	xxh3       = "github.com/zeebo/xxh3"
+)
+
+var table = []room{
+	{dir: "."},
+	{dir: "tiers", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+
+	{dir: "events", rooms: []string{"tiers"}, not: slices.Concat(httpOrJSON, logging)},
+	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
+	{dir: "events/stream", rooms: []string{"tiers", "events", "events/wire"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	{dir: "events/zmq", rooms: []string{"tiers", "events"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
+
+	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+
+	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, "github.com/dgraph-io/ristretto/v2"},
+		not: []string{"flag", "net/http", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+
+	{dir: "compat/dynamo", rooms: []string{"conductor", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
+	{dir: "compat/conductorv2", rooms: []string{"conductor", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
+
+	// viper, and what viper itself is made of.
+	{dir: "config", modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, not: []string{"net/http"}},
+
+	{dir: "cmd/conductor", rooms: []string{".", "cmd/internal/...", "compat/...", "conductor/...", "config", "events/...", "index/...", "tiers"}, anything: true},
+	// The fleet knows no other room, so that it cannot share their mistakes.
+	{dir: "cmd/internal", anything: true},
+}
+
+// TestImportTable holds every package to its row; a package without a row is a
+// room nobody decided on.
+func TestImportTable(t *testing.T) {
+	packages := 0
+	for _, name := range goFiles(t) {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		packages++
+		row, ok := rowOf(path.Dir(name))
+		if !ok {
+			t.Errorf("%s: its directory has no row in the table", name)
+			continue
+		}
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, spec := range file.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if reason := row.forbids(imported); reason != "" {
+				t.Errorf("%s: imports %q: %s", set.Position(spec.Pos()), imported, reason)
+			}
+		}
+		if row.noClock {
+			for _, call := range calls(file, "time", "Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep") {
+				t.Errorf("%s: asks the clock; time is an argument here", set.Position(call.Pos()))
+			}
+		}
+	}
+	if packages < 10 {
+		t.Errorf("only %d files were looked at", packages)
+	}
+}
+
+// TestImportTableForbids holds that the table refuses what it is there to refuse.
+func TestImportTableForbids(t *testing.T) {
+	f := func(dir, imported string, allowed bool) {
+		t.Helper()
+		row, ok := rowOf(dir)
+		if !ok {
+			t.Fatalf("%s has no row", dir)
+		}
+		if reason := row.forbids(imported); (reason == "") != allowed {
+			t.Errorf("%s imports %s: %q", dir, imported, reason)
+		}
+	}
+	f("tiers", "strings", true)
+	f("tiers", "kvconductor/index", false)
+	f("index/hash", "github.com/zeebo/xxh3", true)
+	f("index", "kvconductor/index/hash", true)
+	f("index", "github.com/rs/zerolog", false)
+	f("index", "encoding/json", false)
+	f("events/wire", "kvconductor/events", true)
+	f("events/wire", "kvconductor/events/zmq", false)
+	f("events/stream", "kvconductor/events/wire", true)
+	f("events/zmq", "kvconductor/events/stream", false)
+	f("events", "kvconductor/conductor", false)
+	f("conductor", "kvconductor/config", false)
+	f("conductor", "kvconductor/conductor/http", true) // a cycle, which the compiler refuses
+	f("conductor/http", "kvconductor/compat/dynamo", false)
+	f("compat/dynamo", "kvconductor/compat/conductorv2", false)
+	f("compat/dynamo", "kvconductor/index", false)
+	f("config", "kvconductor/conductor", false)
+	f("config", "github.com/spf13/viper", true)
+	f("config", "github.com/spf13/viperish", false)
+	f("cmd/internal/fleet", "kvconductor/index", false)
+	f("cmd/internal/fleet", "kvconductor/cmd/internal/fleet/truth", true)
+	f("cmd/conductor", "kvconductor/index", true)
+	if row, ok := rowOf("util"); ok {
+		t.Errorf("util is in room %q", row.dir)
+	}
+}
+
+// rowOf returns the row of the longest directory that holds dir.
+func rowOf(dir string) (best room, ok bool) {
+	for _, row := range table {
+		if within(dir, row.dir) && len(row.dir) >= len(best.dir) {
+			best, ok = row, true
+		}
+	}
+	return best, ok
+}
+
+// within reports whether dir is room or below it; below "." is nothing.
+func within(dir, room string) bool { return dir == room || strings.HasPrefix(dir, room+"/") }
+
+// forbids says why the room may not import a package, "" if it may.
+func (r room) forbids(imported string) string {
+	if imported == module {
+		imported = module + "/."
+	}
+	if dir, ours := strings.CutPrefix(imported, module+"/"); ours {
+		if within(dir, r.dir) {
+			return ""
+		}
+		for _, allowed := range r.rooms {
+			if parent, all := strings.CutSuffix(allowed, "/..."); dir == allowed || all && within(dir, parent) {
+				return ""
+			}
+		}
+		return "the room " + r.dir + " may not know it"
+	}
+	if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") {
+		if slices.Contains(r.not, imported) {
+			return "the room " + r.dir + " must not know it"
+		}
+		return ""
+	}
+	for _, m := range r.modules {
+		if within(imported, m) {
+			return ""
+		}
+	}
+	if r.anything {
+		return ""
+	}
+	return "not among the modules of the room " + r.dir
+}
+
+// TestDependencies holds that every direct dependency has its line in
+// DEPENDENCIES.md, and that no line outlives its dependency.
+func TestDependencies(t *testing.T) {
+	text := string(read(t, "DEPENDENCIES.md"))
+	mod := string(read(t, "go.mod"))
+	rows := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(text, -1) {
+		rows[m[1]] = true
+		if !strings.Contains(mod, m[1]+" v") {
+			t.Errorf("DEPENDENCIES.md names %s, go.mod does not", m[1])
+		}
+	}
+	direct := regexp.MustCompile(`(?m)^(?:require )?\s*(\S+\.\S+) v\S+$`)
+	for _, m := range direct.FindAllStringSubmatch(mod, -1) {
+		if !rows[m[1]] {
+			t.Errorf("go.mod requires %s, DEPENDENCIES.md has no line for it", m[1])
+		}
+	}
+	if len(rows) < 5 {
+		t.Errorf("%d lines read from DEPENDENCIES.md", len(rows))
+	}
+}
+
+// TestFileLengths holds that a file is one idea.
+func TestFileLengths(t *testing.T) {
+	const most = 800
+	for _, name := range goFiles(t) {
+		if n := bytes.Count(read(t, name), []byte("\n")); n > most {
+			t.Errorf("%s has %d lines; the most is %d", name, n, most)
+		}
+	}
+}
+
+// machinePath finds a path that exists on one machine only. The names are put
+// together here so that this file does not hold them.
+var machinePath = regexp.MustCompile(`(?:^|[^A-Za-z0-9._/-])/(?:` + strings.Join([]string{
+	"work/", "farm/", "root/", "home/[a-z]+/", "Users/[A-Za-z]+/", "tmp/(?:ref|out|bash|go-build)",
+}, "|") + `)`)
+
+// TestNoMachinePaths holds that nothing in the repository points at the machine
+// somebody wrote it on.
+func TestNoMachinePaths(t *testing.T) {
+	for _, name := range files(t) {
+		data := read(t, name)
+		if bytes.IndexByte(data, 0) >= 0 || strings.Contains(name, "testdata/fuzz/") {
+			continue
+		}
+		for i, line := range strings.Split(string(data), "\n") {
+			if found := machinePath.FindString(line); found != "" {
+				t.Errorf("%s:%d: names a path of a machine: %q", name, i+1, found)
+			}
+		}
+	}
+	for text, want := range map[string]bool{
+		"see /" + "work/main": true, "\"/" + "root/x\"": true, "/" + "home/ann/x": true, "ipc:///tmp/kv.sock": false,
+		"https://example.org/work/1": false, "net/work/x": false, "~/.mooncake": false,
+	} {
+		if machinePath.MatchString(text) != want {
+			t.Errorf("%q: want %t", text, want)
+		}
+	}
+}
+
+// TestNoSleepInTests holds that tests wait for a condition or advance a clock.
+// In files that use testing/synctest, where sleeping is advancing the clock, it
+// is allowed.
+func TestNoSleepInTests(t *testing.T) {
+	for _, name := range goFiles(t) {
+		if !strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		set := token.NewFileSet()
+		file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` }) {
+			continue
+		}
+		for _, call := range calls(file, "time", "Sleep") {
+			t.Errorf("%s: time.Sleep in a test; use a ticker with a deadline, a channel, or a clock", set.Position(call.Pos()))
+		}
+	}
+}
+
+// calls returns the calls in a file of functions of an imported package.
+func calls(file *ast.File, imported string, names ...string) (out []*ast.CallExpr) {
+	local := ""
+	for _, spec := range file.Imports {
+		if p, _ := strconv.Unquote(spec.Path.Value); p == imported {
+			local = path.Base(imported)
+			if spec.Name != nil {
+				local = spec.Name.Name
+			}
+		}
+	}
+	if local == "" {
+		return nil
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			if sel, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains(names, sel.Sel.Name) {
+				if id, ok := sel.X.(*ast.Ident); ok && id.Name == local {
+					out = append(out, call)
+				}
+			}
+		}
+		return true
+	})
+	return out
+}
+
+// files lists the files that are, or are about to be, in the repository: by git
+// where this is a checkout, else by walking.
+func files(t *testing.T) (out []string) {
+	t.Helper()
+	list, err := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
+	if err == nil && len(list) > 0 {
+		for _, name := range strings.Split(strings.TrimSuffix(string(list), "\x00"), "\x00") {
+			if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
+				out = append(out, name)
+			}
+		}
+	} else {
+		err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.IsDir() && (name == ".git" || name == "bin" || name == "dist") {
+				return fs.SkipDir
+			}
+			if d.Type().IsRegular() {
+				out = append(out, filepath.ToSlash(name))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Contains(out, "go.mod") {
+		t.Fatalf("%d files and no go.mod; this is not the repository", len(out))
+	}
+	return out
+}
+
+func goFiles(t *testing.T) []string {
+	t.Helper()
+	return slices.DeleteFunc(files(t), func(name string) bool {
+		return !strings.HasSuffix(name, ".go") || strings.Contains("/"+name, "/testdata/")
+	})
+}
+
+func read(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
