@@ -73,7 +73,7 @@ func TestConcurrentUse(t *testing.T) {
 					t.Error(err)
 				}
 				if round%3 == 0 {
-					if err := b.conductor.Unregister(r.Key()); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+					if _, err := b.conductor.Unregister(r.Key()); err != nil && !errors.Is(err, conductor.ErrNotFound) {
 						t.Error(err)
 					}
 				}
@@ -87,7 +87,7 @@ func TestConcurrentUse(t *testing.T) {
 		t.Error(err)
 	}
 	for _, s := range b.conductor.Services() {
-		if err := b.conductor.Unregister(s.Key()); err != nil {
+		if _, err := b.conductor.Unregister(s.Key()); err != nil {
 			t.Error(err)
 		}
 	}

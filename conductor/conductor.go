@@ -21,10 +21,10 @@
 //  4. A deployment lives while a source refers to it, a context while a source
 //     has a namespace in it.
 //
-// Lock order: Conductor.mu guards the registry and all deployments; under it, or
-// alone, one of indexContext.mu and source.mu, which guard no other lock.
-// Conductor.mu is never held while a stream is closed or an index dropped.
-// Queries take it for reading, for one map lookup.
+// Lock order: Conductor.mu, which guards the registry and all deployments; then
+// one of indexContext.mu and source.mu; then what the index locks by itself. An
+// index is never asked for anything under Conductor.mu, and no stream is closed
+// under it. Queries take it for reading, for one map lookup.
 package conductor
 
 import (
@@ -49,7 +49,8 @@ type Options struct {
 	Stream stream.Config
 	// MaxSources bounds how many sources may be registered, 0 for no bound.
 	MaxSources int
-	// MaxOrphans bounds the blocks per source that wait for their parent.
+	// MaxOrphans bounds the blocks per source that wait for their parent, as in
+	// index.Options.
 	MaxOrphans int
 	Log        zerolog.Logger
 	// Now is the clock of ages in answers; time.Now when nil.
@@ -77,9 +78,6 @@ func New(opts Options) *Conductor {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	if opts.MaxOrphans == 0 {
-		opts.MaxOrphans = 65536
-	}
 	return &Conductor{
 		opts:        opts,
 		scheme:      hash.Scheme{Seed: opts.HashSeed},
@@ -91,8 +89,8 @@ func New(opts Options) *Conductor {
 	}
 }
 
-// Close stops every source and waits for them. Queries keep working on what is
-// indexed; registrations fail with ErrClosed.
+// Close stops every source, drops what they hold and waits for them. From then
+// on registrations fail with ErrClosed and queries find nothing.
 func (c *Conductor) Close() {
 	c.mu.Lock()
 	c.closed = true

@@ -31,10 +31,10 @@ type deployment struct {
 	// Guarded by Conductor.mu.
 	refs      int                  // sources registered here plus namespaces in its contexts
 	instances map[string]*instance // every instance ever seen here
-	contexts  map[contextKey]*indexContext
 
-	// view is what queries read: never changed once published.
-	view atomic.Pointer[view]
+	// What queries read, changed under Conductor.mu only.
+	contexts sync.Map              // contextKey -> *indexContext
+	rows     atomic.Pointer[[]row] // registered instances, sorted by name; never changed once published
 }
 
 // instance is one routable target inside a deployment.
@@ -44,15 +44,8 @@ type instance struct {
 	sources map[*source]bool // registered here
 }
 
-// view is an immutable picture of a deployment's rows and contexts.
-type view struct {
-	rows     []viewRow // registered instances, sorted by name
-	ids      map[string]int32
-	contexts map[contextKey]*indexContext
-}
-
-// viewRow is one instance that may appear in an answer.
-type viewRow struct {
+// row is one instance that may appear in an answer.
+type row struct {
 	id      int32
 	name    string
 	ranks   []int32 // registered ranks, ascending
@@ -62,7 +55,7 @@ type viewRow struct {
 
 // serves reports whether the instance is registered for the adapter or has
 // announced blocks under it.
-func (r *viewRow) serves(lora string) bool { return slices.Contains(r.loras, lora) }
+func (r *row) serves(lora string) bool { return slices.Contains(r.loras, lora) }
 
 // indexContext is one index and what its owners mean.
 type indexContext struct {
@@ -86,7 +79,7 @@ func (x *indexContext) newOwner(src index.Source, o tiers.Owner) index.Owner {
 		table = *p
 	}
 	for len(table) <= int(id) {
-		table = append(table, tiers.Owner{})
+		table = append(table, tiers.Owner{Instance: tiers.Retired})
 	}
 	table[id] = o
 	x.owners.Store(&table)
@@ -111,42 +104,43 @@ func (d *deployment) instance(name string) *instance {
 	return in
 }
 
-// publish rebuilds the view. c.mu is held.
-func (d *deployment) publish() {
-	v := &view{ids: make(map[string]int32, len(d.instances)), contexts: make(map[contextKey]*indexContext, len(d.contexts))}
-	for k, x := range d.contexts {
-		v.contexts[k] = x
+// context returns the context of a key, nil when there is none.
+func (d *deployment) context(key contextKey) *indexContext {
+	if x, ok := d.contexts.Load(key); ok {
+		return x.(*indexContext)
 	}
+	return nil
+}
+
+// publish rebuilds the rows. c.mu is held.
+func (d *deployment) publish() {
+	var rows []row
 	for name, in := range d.instances {
-		v.ids[name] = in.id
-		row := viewRow{id: in.id, name: name}
+		r := row{id: in.id, name: name}
 		for s := range in.sources {
-			row.ranks = append(row.ranks, int32(s.reg.Rank))
-			row.loras = append(row.loras, s.reg.Lora)
-			row.loras = append(row.loras, s.announced...)
-			row.sources = append(row.sources, s)
+			r.ranks = append(r.ranks, int32(s.reg.Rank))
+			r.loras = append(r.loras, s.reg.Lora)
+			r.loras = append(r.loras, s.announced...)
+			r.sources = append(r.sources, s)
 		}
-		if len(row.sources) == 0 {
+		if len(r.sources) == 0 {
 			continue
 		}
-		slices.Sort(row.ranks)
-		row.ranks = slices.Compact(row.ranks)
-		slices.SortFunc(row.sources, func(a, b *source) int { return a.reg.Rank - b.reg.Rank })
-		v.rows = append(v.rows, row)
+		slices.Sort(r.ranks)
+		r.ranks = slices.Compact(r.ranks)
+		slices.SortFunc(r.sources, func(a, b *source) int { return a.reg.Rank - b.reg.Rank })
+		rows = append(rows, r)
 	}
-	slices.SortFunc(v.rows, func(a, b viewRow) int { return strings.Compare(a.name, b.name) })
-	d.view.Store(v)
+	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.name, b.name) })
+	d.rows.Store(&rows)
 }
 
 // deploymentOf returns the deployment, making it when new. c.mu is held.
 func (c *Conductor) deploymentOf(key deploymentKey) *deployment {
 	d, ok := c.deployments[key]
 	if !ok {
-		d = &deployment{
-			key:       key,
-			instances: make(map[string]*instance),
-			contexts:  make(map[contextKey]*indexContext),
-		}
+		d = &deployment{key: key, instances: make(map[string]*instance)}
+		d.publish()
 		c.deployments[key] = d
 	}
 	return d
@@ -169,40 +163,42 @@ func (c *Conductor) leave(s *source) {
 	if !s.reg.pool() {
 		delete(d.instances[s.reg.Instance].sources, s)
 	}
+	d.publish()
 	c.release(d)
 }
 
-// release drops one reference and the deployment with the last one. c.mu
-// is held.
+// release drops one reference and the deployment with the last one. c.mu is held.
 func (c *Conductor) release(d *deployment) {
 	if d.refs--; d.refs == 0 {
 		delete(c.deployments, d.key)
 	}
-	d.publish()
 }
 
 // enter gives a source a namespace in a context, making both when new.
-func (c *Conductor) enter(s *source, dk deploymentKey, ck contextKey) *namespace {
+func (c *Conductor) enter(s *source, key spaceKey) *namespace {
+	ns := &namespace{owners: make(map[ownerKey]index.Owner), instance: tiers.Pool}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	d := c.deploymentOf(dk)
-	x, ok := d.contexts[ck]
-	if !ok {
-		x = &indexContext{key: ck, deployment: d, scheme: c.scheme, index: index.New(index.Options{Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans})}
-		d.contexts[ck] = x
+	d := c.deploymentOf(key.deployment)
+	x := d.context(key.context)
+	if x == nil {
+		x = &indexContext{
+			key: key.context, deployment: d, scheme: c.scheme,
+			index: index.New(index.Options{Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans}),
+		}
+		d.contexts.Store(key.context, x)
 	}
 	d.refs++
 	x.refs++
-	ns := &namespace{context: x, source: x.index.NewSource(), owners: make(map[ownerKey]index.Owner)}
-	if s.reg.pool() {
-		ns.instance = tiers.Pool
-	} else {
+	if !s.reg.pool() {
 		ns.instance = d.instance(s.reg.Instance).id
-		if dk == s.deploymentKey() && ck.lora != s.reg.Lora && !slices.Contains(s.announced, ck.lora) {
-			s.announced = append(s.announced, ck.lora)
+		lora := key.context.lora
+		if key.deployment == s.deploymentKey() && lora != s.reg.Lora && !slices.Contains(s.announced, lora) {
+			s.announced = append(s.announced, lora)
+			d.publish()
 		}
 	}
-	d.publish()
+	c.mu.Unlock()
+	ns.context, ns.source = x, x.index.NewSource()
 	return ns
 }
 
@@ -213,9 +209,8 @@ func (c *Conductor) exit(ns *namespace) {
 	x.index.DropSource(ns.source)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	d := x.deployment
 	if x.refs--; x.refs == 0 {
-		delete(d.contexts, x.key)
+		x.deployment.contexts.Delete(x.key)
 	}
-	c.release(d)
+	c.release(x.deployment)
 }

@@ -1,7 +1,10 @@
 package conductor
 
 import (
+	"slices"
+
 	"kvconductor/events"
+	"kvconductor/tiers"
 )
 
 // maxParked bounds the events of one group that wait for its kind to be known.
@@ -104,11 +107,18 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 	return r
 }
 
-// unpark forgets the events of a rank that still wait: it was cleared.
-func (g *groups) unpark(rank int32) {
+// clear forgets the waiting stores that a cleared event takes away: those of the
+// rank and, if it names one, of the medium. A clear that is narrowed further
+// leaves them, which can only keep a block too long until its removal.
+func (g *groups) clear(e *events.Event, rank int32, medium string) {
+	if e.Tenant != nil || e.Model != nil || e.Backend != nil || e.LoraName != nil || e.Salt != nil {
+		return
+	}
 	for key, st := range g.states {
 		if key.rank == rank {
-			st.parked = nil
+			st.parked = slices.DeleteFunc(st.parked, func(p parkedEvent) bool {
+				return medium == "" || tiers.Parse(p.event.Medium).Name == medium
+			})
 		}
 	}
 }

@@ -53,6 +53,9 @@ func (s *source) change(e *events.Event, rank int32) {
 	}
 	medium := tiers.Parse(e.Medium)
 	key := ownerKey{rank: rank, medium: medium.Name, group: max(e.Group, 0)}
+	if e.Backend != nil {
+		key.backend = *e.Backend
+	}
 	if e.Kind == events.Removed {
 		s.remove(e, key)
 		return
@@ -62,24 +65,27 @@ func (s *source) change(e *events.Event, rank int32) {
 
 // store indexes the blocks of a stored event.
 func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
-	dk := s.target(e)
-	if !e.Envelope && e.BlockSize != 0 && e.BlockSize != dk.blockSize && len(e.Tokens) > 0 {
+	at := spaceKey{deployment: s.target(e)}
+	if !e.Envelope && e.BlockSize != 0 && e.BlockSize != at.deployment.blockSize && len(e.Tokens) > 0 {
 		s.drop(events.BlockSizeMismatch, 1)
 		return
 	}
-	local := s.locals(e, dk.blockSize)
-	ck := s.contextKey(e, dk)
-	if local != nil || s.alone(dk, ck) {
-		s.put(s.space(dk, ck), e, e.Hashes, local, key, medium)
+	local := s.locals(e, at.deployment.blockSize)
+	at.context = s.contextKey(e, at.deployment)
+	if local != nil || e.Envelope || s.alone(at) {
+		s.put(s.space(at), e, e.Hashes, local, key, medium)
 		return
 	}
-	// Without tokens each hash belongs to the context that knows it.
-	for i := range e.Hashes {
-		ns := s.knower(dk, nil, e.Hashes[i])
-		if ns == nil {
-			ns = s.space(dk, ck)
+	// Without tokens each engine hash belongs to the context that knows it.
+	// Stretches of one context go together.
+	for from, i := 0, 0; from < len(e.Hashes); from = i {
+		ns := s.knower(e, at.deployment, e.Hashes[from])
+		for i = from + 1; i < len(e.Hashes) && s.knower(e, at.deployment, e.Hashes[i]) == ns; i++ {
 		}
-		s.put(ns, e, e.Hashes[i:i+1], nil, key, medium)
+		if ns == nil {
+			ns = s.space(at)
+		}
+		s.put(ns, e, e.Hashes[from:i], nil, key, medium)
 	}
 }
 
@@ -102,38 +108,47 @@ func (s *source) remove(e *events.Event, key ownerKey) {
 	found := 0
 	for _, ns := range s.spaces {
 		o, ok := ns.owners[key]
-		if !ok {
+		if !ok || !ns.within(e) {
 			continue
 		}
 		res := ns.context.index.Remove(o, e.Hashes, e.Remaining, s.copies())
 		found += res.Removed + res.Copies
 	}
 	s.drop(events.UnknownHash, len(e.Hashes)-found)
+	if len(s.spaces) > 1 {
+		s.quitEmpty()
+	}
 }
 
 // clear drops what a cleared event names: everything of the publisher's rank, or
-// one medium of it. A standardized event may narrow it to a tenant, model or
-// adapter.
+// one medium of it. A standardized event may narrow it to a backend, tenant,
+// model, adapter, salt or block size.
 func (s *source) clear(e *events.Event, rank int32) {
 	medium := ""
 	if e.Medium != "" {
 		medium = tiers.Parse(e.Medium).Name
 	}
 	for _, ns := range s.spaces {
-		if !names(e.Tenant, ns.context.deployment.key.tenant) ||
-			!names(e.Model, ns.context.deployment.key.model) ||
-			!names(e.LoraName, ns.context.key.lora) {
+		if !ns.within(e) {
 			continue
 		}
 		for key, o := range ns.owners {
-			if key.rank == rank && (medium == "" || key.medium == medium) {
+			if key.rank == rank && (medium == "" || key.medium == medium) && names(e.Backend, key.backend) {
 				ns.context.index.Clear(o)
 			}
 		}
 	}
-	if medium == "" {
-		s.groups.unpark(rank)
-	}
+	s.groups.clear(e, rank, medium)
+	s.quitEmpty()
+}
+
+// within reports whether an event that takes blocks away is about a namespace:
+// nothing its envelope says contradicts the namespace.
+func (ns *namespace) within(e *events.Event) bool {
+	dk := ns.context.deployment.key
+	return names(e.Tenant, dk.tenant) && names(e.Model, dk.model) &&
+		names(e.LoraName, ns.context.key.lora) && names(e.Salt, ns.context.key.salt) &&
+		(!e.Envelope || e.BlockSize == 0 || e.BlockSize == dk.blockSize)
 }
 
 // names reports whether an optional name is absent or equal.
@@ -168,7 +183,8 @@ func (s *source) target(e *events.Event) deploymentKey {
 
 // contextKey returns the adapter and salt of a stored event's blocks. The salt
 // is what the event says, else its parent's, else the one its first hash is
-// known under (engines hash the salt too), else the registration's.
+// known under (engines hash the salt too; standardized hashes do not), else the
+// registration's.
 func (s *source) contextKey(e *events.Event, dk deploymentKey) contextKey {
 	ck := contextKey{lora: s.reg.Lora, salt: s.reg.Salt}
 	if e.LoraName != nil {
@@ -178,38 +194,37 @@ func (s *source) contextKey(e *events.Event, dk deploymentKey) contextKey {
 		ck.salt = *e.Salt
 		return ck
 	}
-	if s.alone(dk, ck) {
+	if s.alone(spaceKey{dk, ck}) {
+		return ck
+	}
+	if ns := s.index[spaceKey{dk, ck}]; e.HasParent && ns != nil && ns.context.index.Knows(ns.source, e.Parent) {
 		return ck
 	}
 	if e.HasParent {
-		if ns := s.knower(dk, &ck.lora, e.Parent); ns != nil {
+		if ns := s.knower(e, dk, e.Parent); ns != nil && ns.context.key.lora == ck.lora {
 			return ns.context.key
 		}
 	}
-	if ns := s.knower(dk, &ck.lora, e.Hashes[0]); ns != nil {
-		return ns.context.key
+	if !e.Envelope {
+		if ns := s.knower(e, dk, e.Hashes[0]); ns != nil && ns.context.key.lora == ck.lora {
+			return ns.context.key
+		}
 	}
 	return ck
 }
 
 // alone reports whether the source holds blocks in no context but this one.
-func (s *source) alone(dk deploymentKey, ck contextKey) bool {
-	switch len(s.spaces) {
-	case 0:
-		return true
-	case 1:
-		x := s.spaces[0].context
-		return x.key == ck && x.deployment.key == dk
-	}
-	return false
+func (s *source) alone(at spaceKey) bool {
+	return len(s.spaces) == 0 || len(s.spaces) == 1 && s.index[at] != nil
 }
 
 // knower returns the namespace in which the source's engine hash has a prefix,
-// nil when there is none. A nil adapter matches any.
-func (s *source) knower(dk deploymentKey, lora *string, engine uint64) *namespace {
+// nil when there is none. Adapter and salt that the event names must agree.
+func (s *source) knower(e *events.Event, dk deploymentKey, engine uint64) *namespace {
 	for _, ns := range s.spaces {
 		x := ns.context
-		if x.deployment.key == dk && names(lora, x.key.lora) && x.index.Knows(ns.source, engine) {
+		if x.deployment.key == dk && names(e.LoraName, x.key.lora) && names(e.Salt, x.key.salt) &&
+			x.index.Knows(ns.source, engine) {
 			return ns
 		}
 	}

@@ -73,6 +73,9 @@ var (
 	descGaps     = desc("source_gaps_total", "Holes found in the sequence of batches.", sourceLabels...)
 	descReplayed = desc("source_replayed_batches_total", "Batches applied from a replay.", sourceLabels...)
 	descRestarts = desc("source_restarts_total", "Restarts of the publisher noticed after first contact.", sourceLabels...)
+	descOverruns = desc("source_replay_overruns_total", "Replays that began behind the batch asked for.", sourceLabels...)
+	descDups     = desc("source_duplicate_batches_total", "Batches that came twice.", sourceLabels...)
+	descReconn   = desc("source_reconnects_total", "Connections after the first.", sourceLabels...)
 	descDropped  = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
 
 	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed.", contextLabels...)
@@ -89,7 +92,8 @@ type Collector struct{ Conductor *Conductor }
 // Describe implements prometheus.Collector.
 func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descSources, descBlocks, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts, descDropped,
+		descSources, descBlocks, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts,
+		descOverruns, descDups, descReconn, descDropped,
 		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexBytes,
 	} {
 		ch <- d
@@ -124,6 +128,9 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		counter(descGaps, s.Gaps)
 		counter(descReplayed, s.Replayed)
 		counter(descRestarts, s.Restarts)
+		counter(descOverruns, s.Overruns)
+		counter(descDups, s.Duplicates)
+		counter(descReconn, s.Reconnects)
 		for reason, n := range s.Dropped {
 			counter(descDropped, n, string(reason))
 		}

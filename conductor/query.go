@@ -33,9 +33,6 @@ type Answer struct {
 	Tenant    string
 	BlockSize int // tokens; rows count blocks
 	Rows      []Row
-	// Named is true when the query named its instance: a router then expects the
-	// tenant's key even around a row of zeros.
-	Named bool
 }
 
 // Row is what one instance can serve of the prompt, in blocks.
@@ -52,7 +49,7 @@ type SourceDetail struct {
 	State     stream.State
 	Reason    string
 	Epoch     uint64
-	Watermark uint64 // valid when HasWatermark
+	Watermark uint64 // valid when HasMark
 	HasMark   bool
 	Age       time.Duration // since the last batch, -1 when there was none
 }
@@ -67,9 +64,8 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// Query answers from what is indexed now. It takes no lock that a writer holds
-// for long and never fails: what is not known is zeros or no row (see
-// decisions 10 to 15 in docs/semantics.md).
+// Query answers from what is indexed now. It never fails: what is not known is
+// zeros or no row (see decisions 10 to 15 in docs/semantics.md).
 func (c *Conductor) Query(q Query) Answer {
 	start := c.now()
 	ans := c.answer(q)
@@ -81,15 +77,15 @@ func (c *Conductor) answer(q Query) Answer {
 	if q.Tenant == "" {
 		q.Tenant = DefaultTenant
 	}
-	ans := Answer{Tenant: q.Tenant, BlockSize: q.BlockSize, Named: q.Instance != nil}
+	ans := Answer{Tenant: q.Tenant, BlockSize: q.BlockSize}
 	c.mu.RLock()
 	d := c.deployments[deploymentKey{tenant: q.Tenant, model: q.Model, blockSize: q.BlockSize}]
 	c.mu.RUnlock()
-	var v *view
+	var rows []row
 	if d != nil {
-		v = d.view.Load()
+		rows = *d.rows.Load()
 	}
-	rows := selectRows(v, &q)
+	rows = selectRows(rows, &q)
 	if len(rows) == 0 {
 		return ans
 	}
@@ -107,8 +103,10 @@ func (c *Conductor) answer(q Query) Answer {
 	}
 	var owners []tiers.Owner
 	sc.runs = sc.runs[:0]
-	if v != nil {
-		if x := v.contexts[contextKey{lora: q.Lora, salt: q.Salt}]; x != nil {
+	// A row that was named and is not registered has no sources: pools serve
+	// instances, not names.
+	if d != nil && len(rows[0].sources) > 0 {
+		if x := d.context(contextKey{lora: q.Lora, salt: q.Salt}); x != nil {
 			owners = sc.lookup(x, &q)
 		}
 	}
@@ -120,33 +118,22 @@ func (c *Conductor) answer(q Query) Answer {
 }
 
 // selectRows returns the rows an answer has: see decision 10.
-func selectRows(v *view, q *Query) []viewRow {
+func selectRows(registered []row, q *Query) []row {
 	if q.Instance == nil {
-		if v == nil {
-			return nil
-		}
-		rows := make([]viewRow, 0, len(v.rows))
-		for _, r := range v.rows {
-			if r.serves(q.Lora) {
-				rows = append(rows, r)
+		rows := make([]row, 0, len(registered))
+		for i := range registered {
+			if registered[i].serves(q.Lora) {
+				rows = append(rows, registered[i])
 			}
 		}
 		return rows
 	}
-	row := viewRow{name: *q.Instance}
-	if v == nil {
-		return []viewRow{row}
-	}
-	row.id = int32(len(v.ids)) // an id nobody has
-	for _, r := range v.rows {
-		if r.name == row.name {
-			return []viewRow{r}
+	for i := range registered {
+		if registered[i].name == *q.Instance {
+			return registered[i : i+1]
 		}
 	}
-	if id, ok := v.ids[row.name]; ok {
-		row.id = id
-	}
-	return []viewRow{row}
+	return []row{{name: *q.Instance}}
 }
 
 // lookup matches the prompt against a context and returns what its owners are.

@@ -172,26 +172,24 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 	if err := r.normalize(); err != nil {
 		return err
 	}
-	key := r.Key()
-	for {
-		old, err := c.claim(key, r, opts)
-		if err != nil || old == nil {
-			return err
-		}
+	old, err := c.claim(r.Key(), r, opts)
+	if old != nil {
 		old.stop()
 	}
+	return err
 }
 
-// claim starts the source under c.mu, unless the key is taken: an equal
-// registration is left alone, a different one is an error or, with Replace, is
-// taken out of the registry and returned for its owner to stop.
+// claim starts the source, unless its key is taken: an equal registration is
+// left alone, a different one is an error or, with Replace, gives way and is
+// returned to be stopped.
 func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *source, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, ErrClosed
 	}
-	if old, taken := c.sources[key]; taken {
+	old, taken := c.sources[key]
+	if taken {
 		field, have, got := old.reg.diff(r)
 		switch {
 		case field == "":
@@ -199,23 +197,21 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		case !opts.Replace:
 			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
-		delete(c.sources, key)
 		c.leave(old)
-		return old, nil
-	}
-	if c.opts.MaxSources > 0 && len(c.sources) >= c.opts.MaxSources {
+	} else if c.opts.MaxSources > 0 && len(c.sources) >= c.opts.MaxSources {
 		return nil, ErrTooManySources
 	}
 	s := c.newSource(r, opts.Static)
 	c.sources[key] = s
-	s.start()
+	go s.run()
 	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
-	return nil, nil
+	return old, nil
 }
 
 // Unregister stops a source and drops its blocks and aliases. Its instance stays
-// while another rank of it is registered. ErrNotFound when the key is unknown.
-func (c *Conductor) Unregister(key Key) error {
+// while another rank of it is registered. It returns the key with its defaults
+// filled in; ErrNotFound when it is unknown.
+func (c *Conductor) Unregister(key Key) (Key, error) {
 	if key.Tenant == "" {
 		key.Tenant = DefaultTenant
 	}
@@ -227,11 +223,11 @@ func (c *Conductor) Unregister(key Key) error {
 	}
 	c.mu.Unlock()
 	if !ok {
-		return fmt.Errorf("%w: %s", ErrNotFound, key)
+		return key, fmt.Errorf("%w: %s", ErrNotFound, key)
 	}
 	s.stop()
 	c.log.Info().Str("source", key.String()).Msg("source unregistered")
-	return nil
+	return key, nil
 }
 
 // streamConfig fills the template for one source.

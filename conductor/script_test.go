@@ -170,7 +170,7 @@ func (b *bench) run(line string) string {
 	case "clear":
 		return b.publish(a, clearEvent(a))
 	case "event":
-		return b.publish(a, map[string]any{"type": a.get("type", "")})
+		return b.publish(a, rawEvent(a))
 	case "gap":
 		// Batches nobody received: kept=yes leaves them in the replay ring.
 		for range a.number("batches", 1) {
@@ -282,6 +282,42 @@ func clearEvent(a args) any {
 		return map[string]any{"event_type": "cleared", "event_id": 1, "medium": m, "dp_rank": nil}
 	}
 	return map[string]any{"type": "AllBlocksCleared"}
+}
+
+// rawEvent is the JSON object of json=..., or an event of a type and nothing else.
+func rawEvent(a args) any {
+	text, ok := a.keys["json"]
+	if !ok {
+		return map[string]any{"type": a.get("type", "")}
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var e map[string]any
+	if err := d.Decode(&e); err != nil {
+		panic(err)
+	}
+	return integers(e)
+}
+
+// integers turns JSON numbers into integers, all the way down.
+func integers(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		n, err := strconv.ParseUint(v.String(), 10, 64)
+		if err != nil {
+			panic(err)
+		}
+		return n
+	case []any:
+		for i := range v {
+			v[i] = integers(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = integers(v[k])
+		}
+	}
+	return v
 }
 
 // medium is nil for medium=nil, as old engines send it.

@@ -20,8 +20,12 @@ type Service struct {
 	Blocks  int     // block memberships: a block on two tiers counts twice
 	Gaps    uint64
 	// Replayed counts applied batches that came from a replay.
-	Replayed  uint64
-	Restarts  uint64
+	Replayed uint64
+	Restarts uint64
+	// Overruns counts replays that began behind the batch asked for, Duplicates
+	// batches that came twice, Reconnects connections after the first.
+	Overruns, Duplicates, Reconnects uint64
+
 	Dropped   map[events.Reason]uint64
 	LastError string
 	LastBatch time.Time // zero before the first batch
@@ -69,6 +73,9 @@ func (s *source) service() Service {
 		Gaps:         st.Gaps,
 		Replayed:     st.Replayed,
 		Restarts:     st.Restarts,
+		Overruns:     st.Overruns,
+		Duplicates:   st.Duplicates,
+		Reconnects:   st.Reconnects,
 		Dropped:      s.drops(st),
 		LastError:    st.LastError,
 		LastBatch:    st.LastBatchAt,
@@ -84,8 +91,8 @@ func (s *source) service() Service {
 	return v
 }
 
-// ContextView is one context as seen through one instance that holds blocks in
-// it; Instance is "" for pools.
+// ContextView is one context as seen through one instance, or pool, that holds
+// blocks in it.
 type ContextView struct {
 	Tenant    string
 	Model     string
@@ -197,9 +204,10 @@ func (c *Conductor) contexts() []*indexContext {
 	defer c.mu.RUnlock()
 	var all []*indexContext
 	for _, d := range c.deployments {
-		for _, x := range d.contexts {
-			all = append(all, x)
-		}
+		d.contexts.Range(func(_, x any) bool {
+			all = append(all, x.(*indexContext))
+			return true
+		})
 	}
 	return all
 }

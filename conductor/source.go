@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"kvconductor/events"
@@ -27,10 +28,19 @@ type source struct {
 	// groups learns which attention groups count. Owned by run.
 	groups groups
 
+	// index finds a space by its key. Owned by run.
+	index map[spaceKey]*namespace
+
 	mu      sync.Mutex
 	spaces  []*namespace             // changed by run only; guarded by mu for others
 	dropped map[events.Reason]uint64 // of single events; guarded by mu
 	lastErr string                   // guarded by mu
+}
+
+// spaceKey names one context of one deployment.
+type spaceKey struct {
+	deployment deploymentKey
+	context    contextKey
 }
 
 // namespace is what one source holds in one context.
@@ -44,18 +54,22 @@ type namespace struct {
 // ownerKey tells the owners of one namespace apart. Group -1 and group 0 are
 // one: publishers omit the index where there is a single group.
 type ownerKey struct {
-	rank   int32
-	medium string // canonical, as tiers.Medium.Name
-	group  int
+	rank    int32
+	medium  string // canonical, as tiers.Medium.Name
+	group   int
+	backend string // of standardized events; "" when not published
 }
 
-// newSource prepares a source and joins it to its deployment. c.mu is held.
+// newSource opens the stream, which does not wait for the endpoint, and joins
+// the source to its deployment. c.mu is held.
 func (c *Conductor) newSource(r Registration, static bool) *source {
 	s := &source{
 		conductor: c,
 		reg:       r,
 		static:    static,
+		stream:    stream.Open(c.streamConfig(r)),
 		done:      make(chan struct{}),
+		index:     make(map[spaceKey]*namespace),
 		dropped:   make(map[events.Reason]uint64),
 	}
 	c.join(s)
@@ -64,12 +78,6 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 
 func (s *source) deploymentKey() deploymentKey {
 	return deploymentKey{tenant: s.reg.Tenant, model: s.reg.Model, blockSize: s.reg.BlockSize}
-}
-
-// start opens the stream; it does not wait for the endpoint.
-func (s *source) start() {
-	s.stream = stream.Open(s.conductor.streamConfig(s.reg))
-	go s.run()
 }
 
 // stop ends the stream and returns once nothing of the source is indexed.
@@ -84,16 +92,16 @@ func (s *source) run() {
 	for {
 		step, ok := s.stream.Next()
 		if !ok {
-			s.forget()
+			s.guard(s.forget)
 			return
 		}
-		s.take(step)
+		s.guard(func() { s.take(step) })
 	}
 }
 
-// take applies one step. A broken invariant costs this source a resync and
-// nothing else.
-func (s *source) take(step stream.Step) {
+// guard runs f. A broken invariant in it costs this source a resync and nothing
+// else.
+func (s *source) guard(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.fail(fmt.Sprintf("internal error: %v", p))
@@ -102,11 +110,17 @@ func (s *source) take(step stream.Step) {
 			s.stream.Resync("internal_error")
 		}
 	}()
+	f()
+}
+
+// take applies one step.
+func (s *source) take(step stream.Step) {
 	switch step.Kind {
 	case stream.Reset:
 		s.conductor.log.Info().Str("source", s.reg.Key().String()).Str("reason", step.Reason).
 			Uint64("epoch", step.Epoch).Msg("blocks of the source dropped")
 		s.forget()
+		s.fail("")
 	case stream.Apply:
 		s.apply(&step.Batch)
 	}
@@ -114,28 +128,60 @@ func (s *source) take(step stream.Step) {
 
 // forget drops everything the source holds and what it learned.
 func (s *source) forget() {
-	s.mu.Lock()
-	spaces := s.spaces
-	s.spaces = nil
-	s.mu.Unlock()
-	for _, ns := range spaces {
-		s.conductor.exit(ns)
+	for len(s.spaces) > 0 {
+		s.quit(s.spaces[len(s.spaces)-1])
 	}
 	s.groups = groups{}
 }
 
 // space returns the source's namespace in a context, entering it when new.
-func (s *source) space(dk deploymentKey, ck contextKey) *namespace {
-	for _, ns := range s.spaces {
-		if ns.context.key == ck && ns.context.deployment.key == dk {
-			return ns
+func (s *source) space(key spaceKey) *namespace {
+	ns, ok := s.index[key]
+	if !ok {
+		ns = s.conductor.enter(s, key)
+		s.index[key] = ns
+		s.mu.Lock()
+		s.spaces = append(s.spaces, ns)
+		s.mu.Unlock()
+	}
+	return ns
+}
+
+// quit leaves a namespace and drops what is in it.
+func (s *source) quit(ns *namespace) {
+	s.mu.Lock()
+	s.spaces = slices.DeleteFunc(s.spaces, func(other *namespace) bool { return other == ns })
+	s.mu.Unlock()
+	delete(s.index, ns.key())
+	s.conductor.exit(ns)
+}
+
+// quitEmpty leaves namespaces that hold nothing any more: salts may be as many
+// as users. The registered one stays, it would only come back.
+func (s *source) quitEmpty() {
+	home := s.home()
+	for i := len(s.spaces) - 1; i >= 0; i-- {
+		if ns := s.spaces[i]; ns.key() != home && ns.blocks() == 0 {
+			s.quit(ns)
 		}
 	}
-	ns := s.conductor.enter(s, dk, ck)
-	s.mu.Lock()
-	s.spaces = append(s.spaces, ns)
-	s.mu.Unlock()
-	return ns
+}
+
+// home is the context the registration names.
+func (s *source) home() spaceKey {
+	return spaceKey{s.deploymentKey(), contextKey{lora: s.reg.Lora, salt: s.reg.Salt}}
+}
+
+func (ns *namespace) key() spaceKey { return spaceKey{ns.context.deployment.key, ns.context.key} }
+
+// blocks returns the memberships in the namespace. Callers but run hold mu of
+// its source.
+func (ns *namespace) blocks() int {
+	n := 0
+	for _, o := range ns.owners {
+		n += ns.context.index.Blocks(o)
+	}
+	return n
 }
 
 // owner returns the owner for a key, making it when new.
@@ -172,16 +218,14 @@ func (s *source) blocks() int {
 	defer s.mu.Unlock()
 	n := 0
 	for _, ns := range s.spaces {
-		for _, o := range ns.owners {
-			n += ns.context.index.Blocks(o)
-		}
+		n += ns.blocks()
 	}
 	return n
 }
 
 // drops returns the counts of the stream and of the application together.
 func (s *source) drops(st stream.Status) map[events.Reason]uint64 {
-	all := make(map[events.Reason]uint64, len(st.Dropped)+len(s.dropped))
+	all := make(map[events.Reason]uint64, len(st.Dropped))
 	maps.Copy(all, st.Dropped)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -38,7 +38,7 @@ func (k Kind) String() string {
 //
 // Shapes: len(Hashes) = number of blocks. Tokens is either nil (absent, not all
 // integers) or the flat token list as published; it pairs with Hashes only when
-// Dense() is true.
+// it has exactly BlockSize elements a block.
 type Event struct {
 	Kind Kind
 
@@ -91,12 +91,6 @@ type Event struct {
 	Locality string
 }
 
-// Dense reports whether Tokens pair with Hashes: exactly BlockSize tokens a block.
-func (e *Event) Dense() bool {
-	return len(e.Tokens) > 0 && len(e.Hashes) > 0 && e.BlockSize > 0 &&
-		len(e.Tokens) == len(e.Hashes)*e.BlockSize
-}
-
 // Batch is what one message carried.
 type Batch struct {
 	// Time is the publisher's wall clock in seconds; informational only.
@@ -136,8 +130,6 @@ const (
 	BlockSizeMismatch Reason = "block_size_mismatch"
 	OtherGroup        Reason = "other_group"
 	GroupUnknown      Reason = "group_unknown"
-	RankMismatch      Reason = "rank_mismatch"
-	NotDense          Reason = "not_dense"
 	OrphanLimit       Reason = "orphan_limit"
 	UnknownHash       Reason = "unknown_hash"
 )

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,6 +67,10 @@ func queryCommand() *cobra.Command {
 		if err := newClient(server).post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
 			return err
 		}
+		if len(answer) == 0 {
+			cmd.PrintErrln("no instance is registered for this tenant, model, adapter and block size")
+			return nil
+		}
 		return printAnswer(cmd.OutOrStdout(), answer)
 	}
 	return cmd
@@ -96,10 +99,6 @@ func numbers(text string, stdin io.Reader) ([]uint64, error) {
 
 // printAnswer writes one line per instance, longest match first.
 func printAnswer(out io.Writer, answer map[string]map[string]queryRow) error {
-	if len(answer) == 0 {
-		fmt.Fprintln(os.Stderr, "no instance is registered for this tenant, model and block size")
-		return nil
-	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TENANT\tINSTANCE\tLONGEST\tGPU\tCPU\tDISK\tPER RANK\tSTATE")
 	for _, tenant := range slices.Sorted(maps.Keys(answer)) {

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"strconv"
@@ -62,7 +63,7 @@ func (f *fields) hashes(limit int, names ...string) []uint64 {
 
 func parseHashes(name string, raw json.RawMessage, limit int) ([]uint64, error) {
 	var numbers []json.Number
-	if raw[0] != '[' || json.Unmarshal(raw, &numbers) != nil || holdsNull(raw) {
+	if raw[0] != '[' || json.Unmarshal(raw, &numbers) != nil || holdsNull(raw) || bytes.IndexByte(raw, '"') >= 0 {
 		return nil, badElement(name, raw, func(text string) (reason, want string) {
 			if _, ok := hashValue(text); ok {
 				return "", ""

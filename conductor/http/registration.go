@@ -52,10 +52,8 @@ func (a *api) unregister(g *gin.Context) (any, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	if key.Tenant == "" {
-		key.Tenant = conductor.DefaultTenant
-	}
-	if err := a.conductor.Unregister(key); err != nil {
+	key, err = a.conductor.Unregister(key)
+	if err != nil {
 		return nil, err
 	}
 	return gin.H{"status": "unregistered successfully", "removed_instances": []string{key.String()}}, nil

@@ -15,7 +15,7 @@ const (
 	Replaying  State = "replaying"  // history is being fetched, live batches wait
 	Synced     State = "synced"     // everything up to the watermark was applied
 	Partial    State = "partial"    // something is missing, Reason says why
-	Stale      State = "stale"      // disconnected for longer than Config.StaleAfter
+	Stale      State = "stale"      // without a connection for longer than Config.StaleAfter
 	Failed     State = "failed"     // the configuration can never work
 )
 
@@ -57,9 +57,9 @@ type view struct {
 
 	shown     State // of the machine alone
 	connects  uint64
-	seen      uint64 // connects that the machine has been told of
-	errs      uint64 // machine.errs shown
-	lost      time.Time
+	seen      uint64                   // connects that the machine has been told of
+	errs      uint64                   // machine.errs shown
+	lost      time.Time                // when the connection was lost, or the stream opened
 	transport map[events.Reason]uint64 // drops outside the machine
 
 	// What the machine holds counts against the queue.
@@ -67,7 +67,7 @@ type view struct {
 }
 
 func newView(m *machine) view {
-	return view{st: Status{Epoch: m.epoch}, transport: make(map[events.Reason]uint64)}
+	return view{st: Status{Epoch: m.epoch}, lost: time.Now(), transport: make(map[events.Reason]uint64)}
 }
 
 func (v *view) drop(r events.Reason, n uint64) { v.transport[r] += n }
@@ -148,9 +148,11 @@ func (s *Stream) Status() Status {
 			st.State = Connecting // the machine has not heard of this connection
 		}
 	default:
-		st.LastLifeAt = v.lost
+		if v.connects > 0 {
+			st.LastLifeAt = v.lost
+		}
 		st.State = Connecting
-		if v.connects > 0 && now.Sub(v.lost) > s.cfg.StaleAfter {
+		if now.Sub(v.lost) > s.cfg.StaleAfter {
 			st.State = Stale
 		}
 	}

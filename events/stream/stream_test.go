@@ -199,7 +199,7 @@ func TestDeadEndpoint(t *testing.T) {
 		p.onSubscribe = func(context.Context) error { return errors.New("refused") }
 		s, c := open(t, p, nil)
 		time.Sleep(time.Minute)
-		st := wantState(t, s, Connecting, "")
+		st := wantState(t, s, Stale, "")
 		if st.LastError != "refused" || st.Connected || !st.LastLifeAt.IsZero() {
 			t.Errorf("status is %+v", st)
 		}
