@@ -1,5 +1,5 @@
-# make help lists the targets. GO, TRACE, ARGS, FUZZTIME and TESTFLAGS may be set
-# on the command line.
+# make help lists the targets. GO, TRACE, ARGS, FUZZTIME, SOAK, RESULTS and
+# TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -10,6 +10,8 @@ GO ?= go
 TRACE ?=
 ARGS ?=
 FUZZTIME ?= 30s
+SOAK ?= 10m
+RESULTS ?= bench-results
 TESTFLAGS ?=
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -19,7 +21,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -buildvcs=false
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-11s %s\n", $$1, $$2}' Makefile
 
 .PHONY: build
 build: ## bin/conductor
@@ -58,6 +60,27 @@ fuzz: ## each fuzz target for FUZZTIME
 .PHONY: bench
 bench: ## every benchmark, with allocations
 	$(GO) test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...
+
+# The rows of the index's targets: one JSON object a file in RESULTS.
+.PHONY: bench-index
+bench-index: build ## conductor bench index for every target row; TRACE=file is needed, RESULTS=dir takes them
+	@test -n '$(TRACE)' || { echo "TRACE=file names the trace to replay"; exit 1; }
+	@mkdir -p '$(RESULTS)'; \
+	row() { echo "== $$1"; out='$(RESULTS)'/$$1.json; shift; bin/conductor bench index --json "$$@" >"$$out"; }; \
+	trace() { row "$$@" --trace '$(TRACE)'; }; \
+	trace workers-128 --workers 128 --copies 8; \
+	trace tiers-3 --workers 128 --copies 8 --tiers 3; \
+	trace workers-1000 --workers 1000 --copies 4; \
+	trace side-by-side --workers 128 --copies 8 --structure index --writers 1 --readers 1; \
+	trace engine --workers 128 --copies 2 --events engine; \
+	trace wire --workers 128 --copies 2 --events wire --structure index; \
+	row synthetic-1 --synthetic 10000000 --holders 1 --structure index,map; \
+	row synthetic-1-engine --synthetic 10000000 --holders 1 --structure index --events engine; \
+	row synthetic-8 --synthetic 1000000 --holders 8
+
+.PHONY: soak
+soak: build ## compare the index with an oracle for SOAK
+	bin/conductor bench soak --duration $(SOAK)
 
 .PHONY: check
 check: ## everything but the tests: format, vet, staticcheck, go.mod, builds, imports, routes

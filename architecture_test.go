@@ -65,6 +65,8 @@ var table = []room{
 	{dir: "cmd/conductor", rooms: []string{".", "cmd/internal/...", "compat/...", "conductor/...", "config", "events/...", "index/...", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
+	// The bench measures rooms and borrows the fleet's reading of traces.
+	{dir: "cmd/internal/bench", rooms: []string{"cmd/internal/fleet/workload", "events/...", "index/...", "tiers"}, anything: true},
 }
 
 // TestImportTable holds every package to its row; a package without a row is a
@@ -139,6 +141,8 @@ func TestImportTableForbids(t *testing.T) {
 	f("config", "github.com/spf13/viper", true)
 	f("config", "github.com/spf13/viperish", false)
 	f("cmd/internal/fleet", "kvconductor/index", false)
+	f("cmd/internal/bench", "kvconductor/index", true)
+	f("cmd/internal/bench", "kvconductor/conductor", false)
 	f("cmd/internal/fleet", "kvconductor/cmd/internal/fleet/truth", true)
 	f("cmd/conductor", "kvconductor/index", true)
 	if row, ok := rowOf("util"); ok {

@@ -52,7 +52,12 @@ type Options struct {
 	// MaxOrphans bounds the blocks per source that wait for their parent, as in
 	// index.Options.
 	MaxOrphans int
-	Log        zerolog.Logger
+	// MaxBytes bounds each index, as in index.Options.
+	MaxBytes int
+	// TTL is the time to live of sources whose registration names none
+	// (index.ttl), 0 for none.
+	TTL time.Duration
+	Log zerolog.Logger
 	// Now is the clock of ages in answers; time.Now when nil.
 	Now func() time.Time
 }

@@ -176,14 +176,14 @@ func (c *Conductor) release(d *deployment) {
 
 // enter gives a source a namespace in a context, making both when new.
 func (c *Conductor) enter(s *source, key spaceKey) *namespace {
-	ns := &namespace{owners: make(map[ownerKey]index.Owner), instance: tiers.Pool}
+	ns := &namespace{owners: make(map[ownerKey]*holder), instance: tiers.Pool}
 	c.mu.Lock()
 	d := c.deploymentOf(key.deployment)
 	x := d.context(key.context)
 	if x == nil {
 		x = &indexContext{
 			key: key.context, deployment: d, scheme: c.scheme,
-			index: index.New(index.Options{Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans}),
+			index: index.New(index.Options{Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes}),
 		}
 		d.contexts.Store(key.context, x)
 	}

@@ -92,7 +92,7 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 // put stores blocks in one context.
 func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) {
 	res := ns.context.index.Store(&index.Store{
-		Owner:     s.owner(ns, key, medium),
+		Owner:     s.holder(ns, key, medium).current,
 		Parent:    e.Parent,
 		HasParent: e.HasParent,
 		Rootless:  !e.HasParent && e.BaseBlock > 0,
@@ -101,18 +101,23 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 		Copies:    s.copies(),
 	})
 	s.drop(events.OrphanLimit, res.Shed)
+	s.drop(events.OverBudget, res.Refused)
 }
 
 // remove takes the blocks of a removed event from every context that has them.
 func (s *source) remove(e *events.Event, key ownerKey) {
 	found := 0
 	for _, ns := range s.spaces {
-		o, ok := ns.owners[key]
+		h, ok := ns.owners[key]
 		if !ok || !ns.within(e) {
 			continue
 		}
-		res := ns.context.index.Remove(o, e.Hashes, e.Remaining, s.copies())
+		res := ns.context.index.Remove(h.current, e.Hashes, e.Remaining, s.copies())
 		found += res.Removed + res.Copies
+		if h.hasOld {
+			res = ns.context.index.Remove(h.old, e.Hashes, e.Remaining, s.copies())
+			found += res.Removed + res.Copies
+		}
 	}
 	s.drop(events.UnknownHash, len(e.Hashes)-found)
 	if len(s.spaces) > 1 {
@@ -132,14 +137,22 @@ func (s *source) clear(e *events.Event, rank int32) {
 		if !ns.within(e) {
 			continue
 		}
-		for key, o := range ns.owners {
+		for key, h := range ns.owners {
 			if key.rank == rank && (medium == "" || key.medium == medium) && names(e.Backend, key.backend) {
-				ns.context.index.Clear(o)
+				ns.clear(h)
 			}
 		}
 	}
 	s.groups.clear(e, rank, medium)
 	s.quitEmpty()
+}
+
+// clear drops all blocks of a holder.
+func (ns *namespace) clear(h *holder) {
+	ns.context.index.Clear(h.current)
+	if h.hasOld {
+		ns.context.index.Clear(h.old)
+	}
 }
 
 // within reports whether an event that takes blocks away is about a namespace:
@@ -157,9 +170,9 @@ func names(want *string, have string) bool { return want == nil || *want == have
 // purgeGroup drops blocks of a group that was indexed before its kind was known.
 func (s *source) purgeGroup(rank int32, group int) {
 	for _, ns := range s.spaces {
-		for key, o := range ns.owners {
+		for key, h := range ns.owners {
 			if key.rank == rank && key.group == group {
-				ns.context.index.Clear(o)
+				ns.clear(h)
 			}
 		}
 	}

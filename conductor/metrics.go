@@ -82,7 +82,8 @@ var (
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
 	descIndexAliases     = desc("index_aliases", "Engine hashes mapped to canonical hashes.", contextLabels...)
 	descIndexOrphans     = desc("index_orphans", "Blocks waiting for a parent that is not known.", contextLabels...)
-	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for.", contextLabels...)
+	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
+	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the index that engine hash aliases take.", contextLabels...)
 )
 
 // Collector exposes the Conductor's state to Prometheus. Source and index series
@@ -94,7 +95,7 @@ func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descSources, descBlocks, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts,
 		descOverruns, descDups, descReconn, descDropped,
-		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexBytes,
+		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexBytes, descIndexAliasBytes,
 	} {
 		ch <- d
 	}
@@ -147,6 +148,7 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descIndexAliases, st.Aliases)
 		gauge(descIndexOrphans, st.Orphans)
 		gauge(descIndexBytes, st.Bytes)
+		gauge(descIndexAliasBytes, st.AliasBytes)
 	}
 	c.queries.seconds.Collect(ch)
 	c.queries.matched.Collect(ch)
@@ -165,6 +167,7 @@ func (c *Conductor) indexStats() map[[4]string]index.Stats {
 		sum.Aliases += st.Aliases
 		sum.Orphans += st.Orphans
 		sum.Bytes += st.Bytes
+		sum.AliasBytes += st.AliasBytes
 		sums[labels] = sum
 	}
 	return sums

@@ -33,6 +33,9 @@ type Answer struct {
 	Tenant    string
 	BlockSize int // tokens; rows count blocks
 	Rows      []Row
+	// Truncated says that rows may be longer than shown: the next block was
+	// refused for want of memory (index.max_bytes).
+	Truncated bool
 }
 
 // Row is what one instance can serve of the prompt, in blocks.
@@ -108,6 +111,7 @@ func (c *Conductor) answer(q Query) Answer {
 	if d != nil && len(rows[0].sources) > 0 {
 		if x := d.context(contextKey{lora: q.Lora, salt: q.Salt}); x != nil {
 			owners = sc.lookup(x, &q)
+			ans.Truncated = sc.match.Truncated
 		}
 	}
 	var folder tiers.Folder // owns the rows it returns, so it is not shared

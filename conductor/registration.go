@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
@@ -43,7 +44,13 @@ type Registration struct {
 	BlockSize      int // tokens per block
 	Rank           int // data-parallel rank, used where events name none
 	Salt           string
+	// TTL is how long a block stays after it was last announced, for publishers
+	// that announce no removals; 0 is for ever.
+	TTL time.Duration
 }
+
+// minTTL keeps aging rarer than announcing.
+const minTTL = time.Second
 
 // Key returns the identity of the source.
 func (r Registration) Key() Key { return Key{Instance: r.Instance, Tenant: r.Tenant, Rank: r.Rank} }
@@ -124,6 +131,9 @@ func (r *Registration) normalize() error {
 	if r.Rank < 0 {
 		return Invalid("dp_rank", "out_of_range", "dp_rank must not be negative, got %d", r.Rank)
 	}
+	if r.TTL != 0 && r.TTL < minTTL {
+		return Invalid("ttl", "out_of_range", "ttl must be at least %s, or 0 for none, got %s", minTTL, r.TTL)
+	}
 	if err := zmq.Check(r.Endpoint); err != nil {
 		return Invalid("endpoint", "invalid_value", "endpoint: %v", err)
 	}
@@ -146,6 +156,7 @@ func (r Registration) diff(want Registration) (field, have, got string) {
 		{"lora_name", r.Lora, want.Lora},
 		{"block_size", fmt.Sprint(r.BlockSize), fmt.Sprint(want.BlockSize)},
 		{"additionalsalt", r.Salt, want.Salt},
+		{"ttl", r.TTL.String(), want.TTL.String()},
 	} {
 		if f.have != f.got {
 			return f.name, f.have, f.got
@@ -169,6 +180,9 @@ type RegisterOptions struct {
 // Errors: *FieldError for bad input, *ConflictError for a key taken by other
 // fields, ErrTooManySources, ErrClosed.
 func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
+	if r.TTL == 0 {
+		r.TTL = c.opts.TTL
+	}
 	if err := r.normalize(); err != nil {
 		return err
 	}

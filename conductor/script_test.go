@@ -214,6 +214,9 @@ func (b *bench) register(a args) string {
 	if a.get("replay", "yes") == "yes" {
 		body["replay_endpoint"] = endpoint(a) + "/replay"
 	}
+	if ttl := a.get("ttl", ""); ttl != "" {
+		body["ttl"] = ttl
+	}
 	if a.get("replace", "") != "" {
 		body["replace"] = true
 	}

@@ -145,9 +145,7 @@ func (c *Conductor) GlobalView(limit int) []ContextView {
 				return true
 			})
 			s.mu.Lock()
-			for _, o := range ns.owners {
-				v.Blocks += ns.context.index.Blocks(o)
-			}
+			v.Blocks += ns.blocks()
 			s.mu.Unlock()
 		}
 	}

@@ -28,6 +28,10 @@ type source struct {
 	// groups learns which attention groups count. Owned by run.
 	groups groups
 
+	// turn is held while something of the source is applied or aged. Where it says
+	// "owned by run", holding turn is meant.
+	turn sync.Mutex
+
 	// index finds a space by its key. Owned by run.
 	index map[spaceKey]*namespace
 
@@ -48,7 +52,15 @@ type namespace struct {
 	context  *indexContext
 	source   index.Source
 	instance int32 // id in the deployment, or tiers.Pool
-	owners   map[ownerKey]index.Owner
+	owners   map[ownerKey]*holder
+}
+
+// holder is the owner of an ownerKey, in two generations where the source has a
+// time to live.
+type holder struct {
+	current index.Owner
+	old     index.Owner // blocks announced in the period before; valid when hasOld
+	hasOld  bool
 }
 
 // ownerKey tells the owners of one namespace apart. Group -1 and group 0 are
@@ -89,6 +101,9 @@ func (s *source) stop() {
 // run applies steps in order until the stream is closed.
 func (s *source) run() {
 	defer close(s.done)
+	if s.reg.TTL > 0 {
+		go s.age()
+	}
 	for {
 		step, ok := s.stream.Next()
 		if !ok {
@@ -110,6 +125,8 @@ func (s *source) guard(f func()) {
 			s.stream.Resync("internal_error")
 		}
 	}()
+	s.turn.Lock()
+	defer s.turn.Unlock()
 	f()
 }
 
@@ -178,22 +195,29 @@ func (ns *namespace) key() spaceKey { return spaceKey{ns.context.deployment.key,
 // its source.
 func (ns *namespace) blocks() int {
 	n := 0
-	for _, o := range ns.owners {
-		n += ns.context.index.Blocks(o)
+	for _, h := range ns.owners {
+		n += ns.context.index.Blocks(h.current)
+		if h.hasOld {
+			n += ns.context.index.Blocks(h.old)
+		}
 	}
 	return n
 }
 
-// owner returns the owner for a key, making it when new.
-func (s *source) owner(ns *namespace, key ownerKey, medium tiers.Medium) index.Owner {
-	if o, ok := ns.owners[key]; ok {
-		return o
+// holder returns the holder for a key, making it when new.
+func (s *source) holder(ns *namespace, key ownerKey, medium tiers.Medium) *holder {
+	if h, ok := ns.owners[key]; ok {
+		return h
 	}
-	o := ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.rank, Medium: medium})
+	h := &holder{current: s.newOwner(ns, key, medium)}
 	s.mu.Lock()
-	ns.owners[key] = o
+	ns.owners[key] = h
 	s.mu.Unlock()
-	return o
+	return h
+}
+
+func (s *source) newOwner(ns *namespace, key ownerKey, medium tiers.Medium) index.Owner {
+	return ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.rank, Medium: medium})
 }
 
 // drop counts n skipped events or hashes.

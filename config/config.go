@@ -50,6 +50,7 @@ type Config struct {
 	Hash      Hash       `mapstructure:"hash"`
 	Sources   []Source   `mapstructure:"sources"`
 	Stream    Stream     `mapstructure:"stream"`
+	Index     Index      `mapstructure:"index"`
 	Limits    Limits     `mapstructure:"limits"`
 }
 
@@ -73,16 +74,17 @@ type Hash struct {
 // Source is one subscription known from the start, with the fields of
 // POST /register.
 type Source struct {
-	Endpoint       string `mapstructure:"endpoint"`        // PUB socket of the engine: tcp://host:port or ipc://path
-	ReplayEndpoint string `mapstructure:"replay_endpoint"` // its ROUTER socket, "" when it has none
-	Type           string `mapstructure:"type"`            // vLLM, SGLang, Mooncake or Standard
-	ModelName      string `mapstructure:"modelname"`
-	LoraName       string `mapstructure:"lora_name"`      // "" is the base model
-	TenantID       string `mapstructure:"tenant_id"`      // "" is DefaultTenant
-	InstanceID     string `mapstructure:"instance_id"`    // the name answers give; several ranks may share it
-	BlockSize      int    `mapstructure:"block_size"`     // tokens a block
-	DPRank         int    `mapstructure:"dp_rank"`        // data-parallel rank, 0 where there is one
-	AdditionalSalt string `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
+	Endpoint       string        `mapstructure:"endpoint"`        // PUB socket of the engine: tcp://host:port or ipc://path
+	ReplayEndpoint string        `mapstructure:"replay_endpoint"` // its ROUTER socket, "" when it has none
+	Type           string        `mapstructure:"type"`            // vLLM, SGLang, Mooncake or Standard
+	ModelName      string        `mapstructure:"modelname"`
+	LoraName       string        `mapstructure:"lora_name"`      // "" is the base model
+	TenantID       string        `mapstructure:"tenant_id"`      // "" is DefaultTenant
+	InstanceID     string        `mapstructure:"instance_id"`    // the name answers give; several ranks may share it
+	BlockSize      int           `mapstructure:"block_size"`     // tokens a block
+	DPRank         int           `mapstructure:"dp_rank"`        // data-parallel rank, 0 where there is one
+	AdditionalSalt string        `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
+	TTL            time.Duration `mapstructure:"ttl"`            // as Index.TTL, for this source
 }
 
 // Key is the identity of a subscription as answers print it: instance|tenant|rank.
@@ -108,6 +110,12 @@ type Stream struct {
 	QueueBytes         int64         `mapstructure:"queue_bytes"`          // bytes of payload those batches may hold
 	OnUnrecoverableGap string        `mapstructure:"on_unrecoverable_gap"` // Keep or Drop
 	Copies             string        `mapstructure:"copies"`               // Count or Set
+}
+
+// Index rules how long blocks are kept.
+type Index struct {
+	TTL      time.Duration `mapstructure:"ttl"`       // how long a block stays after its last announcement; 0 is until it is removed
+	MaxBytes int64         `mapstructure:"max_bytes"` // bytes of one context's index; beyond it new blocks are refused and answers say so; 0 is no bound
 }
 
 // Limits bounds what one peer can make the server do.

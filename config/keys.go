@@ -53,6 +53,11 @@ var keys = []key{
 	{"stream.copies", "copies", choice(Count, Set), 0, false,
 		"whether a block leaves with its last copy or at the first removal", func(c *Config) any { return &c.Stream.Copies }},
 
+	{"index.ttl", "index-ttl", duration(), 0, false,
+		"time a block stays after its last announcement, for publishers that announce no removals; 0 is for ever", func(c *Config) any { return &c.Index.TTL }},
+	{"index.max_bytes", "index-max-bytes", size(), 0, false,
+		"bytes one index may take before new blocks are refused; 0 is no bound", func(c *Config) any { return &c.Index.MaxBytes }},
+
 	{"limits.max_body", "max-body", size(), 1, true,
 		"bytes of one HTTP request body", func(c *Config) any { return &c.Limits.MaxBody }},
 	{"limits.max_tokens", "max-tokens", count(), 1, true,
@@ -124,4 +129,5 @@ var sourceFields = []sourceField{
 	{"block_size", count(), false, func(s *Source) any { return &s.BlockSize }},
 	{"dp_rank", count(), false, func(s *Source) any { return &s.DPRank }},
 	{"additionalsalt", text(), true, func(s *Source) any { return &s.AdditionalSalt }},
+	{"ttl", duration(), true, func(s *Source) any { return &s.TTL }},
 }

@@ -58,6 +58,8 @@ func TestDefaults(t *testing.T) {
 	f("stream.queue_bytes", "64MiB")
 	f("stream.on_unrecoverable_gap", "keep")
 	f("stream.copies", "count")
+	f("index.ttl", "0s")
+	f("index.max_bytes", "0")
 	f("limits.max_body", "16MiB")
 	f("limits.max_tokens", "2097152")
 	f("limits.max_sources", "10000")

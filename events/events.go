@@ -131,5 +131,6 @@ const (
 	OtherGroup        Reason = "other_group"
 	GroupUnknown      Reason = "group_unknown"
 	OrphanLimit       Reason = "orphan_limit"
+	OverBudget        Reason = "over_budget" // blocks, by index.max_bytes
 	UnknownHash       Reason = "unknown_hash"
 )

@@ -3,42 +3,42 @@ package index
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"math/bits"
 )
 
 // maxFindings bounds what Check reports: the first ones explain the rest.
 const maxFindings = 20
 
 // Check walks everything and reports broken invariants by their number in the
-// package comment, nil if there are none. It holds the read lock throughout and
-// costs the whole index in time and about as much again in memory.
+// package comment, nil if there are none. Writers wait for it, readers do not; it
+// costs the whole index in time.
 func (x *Index) Check() error {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	c := &check{x: x, refs: make([]uint32, len(x.sets.recs)), hashes: map[pair]uint32{}, held: make([]int, len(x.owners))}
+	x.gate.Lock()
+	defer x.gate.Unlock()
+	g := x.gen.Load()
+	c := &check{x: x, g: g, held: make([]int, g.ids.n), linked: map[uint32]bool{}}
+	if !c.words() { // nothing else can be read then
+		return errors.Join(c.findings...)
+	}
+	c.sets()
+	c.ids()
+	c.links()
+	c.blocks()
+	c.names()
 	for i, s := range x.sources {
 		if s != nil {
-			c.source(Source(i), s)
+			c.room(Source(i), s)
 		}
 	}
-	c.blocks()
-	c.owners()
-	c.sets()
 	return errors.Join(c.findings...)
 }
 
 type check struct {
 	x        *Index
+	g        *generation
 	findings []error
-	refs     []uint32        // by set id: references seen
-	hashes   map[pair]uint32 // engine hashes an owner holds that map to a key
-	held     []int           // by owner: engine hashes seen
-	raw      int
-}
-
-type pair struct {
-	owner uint32
-	key   uint64
+	held     []int           // by internal id: memberships seen
+	linked   map[uint32]bool // slots that hang below another
 }
 
 func (c *check) broken(invariant int, format string, args ...any) {
@@ -47,40 +47,183 @@ func (c *check) broken(invariant int, format string, args ...any) {
 	}
 }
 
-// source checks the entries and the waiting room of one source.
-func (c *check) source(src Source, s *source) {
-	probe(c, &s.engines, "engine hashes")
-	s.engines.all(func(engine uint64, ent *entry) bool {
-		if !c.count(ent.set) {
-			c.broken(4, "engine hash %d of source %d has no owners", engine, src)
-			return true
+// members calls f for each owner in a set.
+func (c *check) members(id uint32, f func(owner uint32)) {
+	words, first := c.g.sets.of(id)
+	for i, w := range words {
+		for ; w != 0; w &= w - 1 {
+			f(uint32(first+i)<<6 + trailing(w))
 		}
-		if ent.raw {
-			c.raw++
-			if ent.key != engine {
-				c.broken(5, "raw engine hash %d has key %d", engine, ent.key)
+	}
+}
+
+func (c *check) retired(o uint32) bool { return c.g.ids.retired[o>>6]>>(o&63)&1 != 0 }
+
+// words checks that all keys have sets that exist.
+func (c *check) words() bool {
+	t := c.g.table
+	for i := range t.buckets {
+		for j := range t.buckets[i] {
+			if s := &t.buckets[i][j]; s.word>>setShift >= c.g.sets.n {
+				c.broken(1, "key %d has set %d of %d", s.key, s.word>>setShift, c.g.sets.n)
 			}
 		}
-		for _, id := range c.x.sets.members(ent.set) {
-			if int(id) >= len(c.x.owners) || c.x.owners[id] == nil || c.x.owners[id].src != src {
-				c.broken(4, "engine hash %d of source %d is held by owner %d", engine, src, id)
+	}
+	return len(c.findings) == 0
+}
+
+// sets checks that each set can be found by what it holds, and only once.
+func (c *check) sets() {
+	s := c.g.sets
+	for id := uint32(1); id < s.n; id++ {
+		words, first := s.of(id)
+		if len(words) == 0 || words[0] == 0 || words[len(words)-1] == 0 || (first+len(words))*64 > len(c.g.ids.ext) {
+			c.broken(2, "set %d has words %x from %d", id, words, first)
+			continue
+		}
+		var h uint64
+		c.members(id, func(o uint32) { h ^= mix(uint64(o)) })
+		if h != s.rec(id).hash {
+			c.broken(2, "set %d has another hash", id)
+		} else if got := s.search(h, words, first, first, 0); got != id {
+			c.broken(2, "set %d is found as %d", id, got)
+		}
+	}
+}
+
+// ids checks that living owners and internal ids name each other.
+func (c *check) ids() {
+	d := c.g.ids
+	opened := 0
+	for _, w := range d.open {
+		opened += bits.OnesCount64(w)
+	}
+	if opened != int(d.opened.Load()) {
+		c.broken(4, "%d owners are open, counted %d", opened, d.opened.Load())
+	}
+	for name, o := range c.x.owners {
+		if o != nil && (int(o.id) >= d.n || d.ext[o.id] != uint32(name) || c.retired(o.id)) {
+			c.broken(4, "owner %d has internal id %d", name, o.id)
+		}
+	}
+}
+
+// links checks that whoever lacks the parent of a block is open.
+func (c *check) links() {
+	t := c.g.table
+	parents := map[uint32]*slot{}
+	for i := range t.buckets {
+		for j := range t.buckets[i] {
+			s := &t.buckets[i][j]
+			tag := tagOf(s.key)
+			c.g.children(s, 1<<30, func(child *slot) bool {
+				if child.word&tagMask == tag {
+					n := t.number(child)
+					if p, found := parents[n]; found && p != s {
+						s = nil // one of them is a stranger
+					}
+					parents[n] = s
+					s = &t.buckets[i][j]
+				}
+				return true
+			})
+		}
+	}
+	for n, s := range parents {
+		c.linked[n] = true
+		child := t.at(n)
+		c.members(child.word>>setShift, func(o uint32) {
+			if s != nil && !c.g.sets.has(s.word>>setShift, o) && !c.retired(o) && !c.g.ids.isOpen(o) {
+				c.broken(5, "owner %d holds key %d without its parent %d and is closed", c.g.ids.ext[o], child.key, s.key)
+			}
+		})
+	}
+}
+
+// blocks checks the table against what is counted.
+func (c *check) blocks() {
+	t := c.g.table
+	live, used := 0, 0
+	for i := range t.buckets {
+		for j := range t.buckets[i] {
+			s := &t.buckets[i][j]
+			id, tag := s.word>>setShift, s.word&tagMask
+			if s.key == 0 {
+				if s.word|s.child != 0 {
+					c.broken(1, "a free slot holds %x, %x", s.word, s.child)
+				}
 				continue
 			}
-			c.hashes[pair{id, ent.key}]++
-			c.held[id]++
+			used++
+			if t.find(s.key) != s {
+				c.broken(1, "key %d cannot be found", s.key)
+			}
+			if id != 0 {
+				live++
+			}
+			if tag >= 2 && !c.linked[t.number(s)] {
+				c.broken(5, "key %d is marked and hangs nowhere", s.key)
+			}
+			c.members(id, func(o uint32) {
+				c.held[o]++
+				if tag == 0 && !c.retired(o) && !c.g.ids.isOpen(o) {
+					c.broken(5, "owner %d holds key %d of unknown parent and is closed", c.g.ids.ext[o], s.key)
+				}
+			})
 		}
-		return true
-	})
-	c.room(src, s)
+	}
+	if live != int(c.g.live.Load()) || used != int(t.used.Load()) || int64(used) > t.limit {
+		c.broken(1, "%d keys of %d slots, counted %d of %d, at most %d", live, used, c.g.live.Load(), t.used.Load(), t.limit)
+	}
+	sums := map[*source]int{}
+	for name, o := range c.x.owners {
+		if o == nil {
+			continue
+		}
+		sums[o.s] += c.held[o.id]
+		if o.blocks != c.held[o.id] || o.raw < 0 || o.raw > o.blocks || o.copies.len() > o.blocks {
+			c.broken(3, "owner %d holds %d keys, counted %d, %d raw, %d with copies", name, c.held[o.id], o.blocks, o.raw, o.copies.len())
+		}
+		o.copies.all(func(key uint64, n *uint32) bool {
+			if *n == 0 || !c.g.sets.has(t.lookup(key), o.id) {
+				c.broken(6, "owner %d has %d extra copies of key %d", name, *n, key)
+			}
+			return true
+		})
+	}
+	for i, s := range c.x.sources {
+		if s != nil && s.held != sums[s] {
+			c.broken(3, "source %d holds %d keys, counted %d", i, sums[s], s.held)
+		}
+	}
+}
+
+// names checks the aliases.
+func (c *check) names() {
+	a := c.x.aliases.Load()
+	n := 0
+	for i := range a.buckets {
+		for j := range a.buckets[i] {
+			e := &a.buckets[i][j]
+			if e.engine == 0 {
+				continue
+			}
+			n++
+			if got := a.get(e.engine); got != e.key || e.key == 0 {
+				c.broken(7, "engine hash %d means %d, found %d", e.engine, e.key, got)
+			}
+		}
+	}
+	if n != int(a.used.Load()) || int64(n) > a.limit {
+		c.broken(7, "%d aliases, counted %d, at most %d", n, a.used.Load(), a.limit)
+	}
 }
 
 // room checks the links of one source and the orders they are kept in.
 func (c *check) room(src Source, s *source) {
 	r := &s.room
-	probe(c, &r.byEngine, "waiting engine hashes")
-	probe(c, &r.byParent, "awaited parents")
-	if r.used != r.byEngine.len() || r.used > max(c.x.maxOrphans, 0) || r.used > 0 && s.engines.len() == 0 {
-		c.broken(8, "source %d: %d links, %d engine hashes of links, %d blocks", src, r.used, r.byEngine.len(), s.engines.len())
+	if r.used != r.byEngine.len() || r.used > max(c.x.maxOrphans, 0) || r.used > 0 && s.held == 0 {
+		c.broken(8, "source %d: %d links, %d engine hashes of links, %d blocks", src, r.used, r.byEngine.len(), s.held)
 	}
 	seen, before := 0, none
 	if r.used > 0 {
@@ -89,8 +232,10 @@ func (c *check) room(src Source, s *source) {
 			if r.of(l.engine) != i || l.older != before {
 				c.broken(8, "source %d: link of %d is out of order", src, l.engine)
 			}
+			if l.engine == l.parent {
+				c.broken(8, "source %d: %d waits on itself", src, l.engine)
+			}
 			seen, before = seen+1, i
-			c.link(src, s, l)
 		}
 		if before != r.newest {
 			c.broken(8, "source %d: the newest link is not the last", src)
@@ -112,158 +257,5 @@ func (c *check) room(src Source, s *source) {
 	})
 	if siblings != r.used {
 		c.broken(8, "source %d: %d links by parent, want %d", src, siblings, r.used)
-	}
-}
-
-func (c *check) link(src Source, s *source, l link) {
-	own, parent := s.engines.ref(l.engine), s.engines.ref(l.parent)
-	if own != nil && !own.raw || parent != nil && !parent.raw {
-		c.broken(8, "source %d: the link from %d to %d has a known end", src, l.engine, l.parent)
-	}
-	if own == nil && s.room.child(l.engine) == none {
-		c.broken(8, "source %d: the link of %d is of no use", src, l.engine)
-	}
-	if l.engine == l.parent {
-		c.broken(8, "source %d: %d waits on itself", src, l.engine)
-	}
-}
-
-// blocks checks the shared table against what the sources hold.
-func (c *check) blocks() {
-	probe(c, &c.x.blocks, "keys")
-	members := 0
-	c.x.blocks.all(func(key uint64, id *uint32) bool {
-		if !c.count(*id) {
-			c.broken(1, "key %d has no owners", key)
-			return true
-		}
-		for _, o := range c.x.sets.members(*id) {
-			members++
-			if c.hashes[pair{o, key}] == 0 {
-				c.broken(3, "owner %d is listed under key %d and holds no engine hash of it", o, key)
-			}
-		}
-		return true
-	})
-	if members != len(c.hashes) || members != c.x.memberships {
-		c.broken(3, "%d memberships listed, %d counted, %d held", members, c.x.memberships, len(c.hashes))
-	}
-	if c.raw != c.x.raw {
-		c.broken(5, "%d raw entries, counted %d", c.raw, c.x.raw)
-	}
-}
-
-// owners checks counts of copies and of shared keys.
-func (c *check) owners() {
-	extra := 0
-	for p, n := range c.hashes {
-		own := c.x.owners[p.owner]
-		more := own.shared.ref(p.key)
-		if n > 1 {
-			extra++
-		}
-		if more == nil && n != 1 || more != nil && (*more == 0 || *more != n-1) {
-			c.broken(3, "owner %d holds key %d by %d engine hashes, counted otherwise", p.owner, p.key, n)
-		}
-	}
-	for i, own := range c.x.owners {
-		if own == nil {
-			continue
-		}
-		probe(c, &own.copies, "copies")
-		probe(c, &own.shared, "shared keys")
-		extra -= own.shared.len()
-		if own.blocks != c.held[i] {
-			c.broken(7, "owner %d holds %d engine hashes, counted %d", i, c.held[i], own.blocks)
-		}
-		own.copies.all(func(engine uint64, n *uint32) bool {
-			ent := c.x.sources[own.src].engines.ref(engine)
-			if *n == 0 || ent == nil || !c.x.sets.has(ent.set, uint32(i)) {
-				c.broken(6, "owner %d has %d extra copies of engine hash %d", i, *n, engine)
-			}
-			return true
-		})
-	}
-	if extra != 0 {
-		c.broken(6, "counts of shared keys differ from what is shared by %d", extra)
-	}
-}
-
-// sets checks the interned sets themselves.
-func (c *check) sets() {
-	s := &c.x.sets
-	probe(c, &s.byHash, "set hashes")
-	free, bytes, distinct := map[uint32]bool{}, 0, map[string]bool{}
-	for _, id := range s.free {
-		free[id] = true
-	}
-	for i := range s.recs {
-		id, r := uint32(i), &s.recs[i]
-		if r.refs != c.refs[id] {
-			c.broken(1, "set %d has %d references, counted %d", id, c.refs[id], r.refs)
-		}
-		if id == 0 {
-			continue
-		}
-		if (r.refs == 0) != free[id] || (len(r.members) == 0) != free[id] {
-			c.broken(1, "set %d with %d members and %d references: free is %t", id, len(r.members), r.refs, free[id])
-		}
-		if free[id] {
-			continue
-		}
-		bytes += 4 * len(r.members)
-		h := uint64(0)
-		for j, o := range r.members {
-			h ^= mix(uint64(o))
-			if j > 0 && r.members[j-1] >= o {
-				c.broken(2, "set %d does not ascend: %v", id, r.members)
-			}
-		}
-		if key := fmt.Sprint(r.members); distinct[key] {
-			c.broken(2, "set %v exists twice", r.members)
-		} else {
-			distinct[key] = true
-		}
-		if h != r.hash || !slices.Contains(c.x.sets.withHash(h), id) {
-			c.broken(2, "set %d cannot be found by its members", id)
-		}
-	}
-	if bytes != s.listBytes {
-		c.broken(1, "lists of sets take %d bytes, counted %d", bytes, s.listBytes)
-	}
-}
-
-// withHash returns the ids of the sets with a hash.
-func (s *sets) withHash(h uint64) []uint32 {
-	var ids []uint32
-	if first := s.byHash.ref(h); first != nil {
-		for id := *first; id != 0 && len(ids) < len(s.recs); id = s.recs[id].next {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-// count notes a reference to a set, and reports whether the set is one with members.
-func (c *check) count(id uint32) bool {
-	if int(id) >= len(c.refs) {
-		return false
-	}
-	c.refs[id]++
-	return len(c.x.sets.members(id)) > 0
-}
-
-// probe checks that a table finds its keys.
-func probe[V any](c *check, t *table[V], what string) {
-	n := 0
-	t.all(func(k uint64, v *V) bool {
-		n++
-		if t.ref(k) != v {
-			c.broken(9, "%s: %d cannot be found", what, k)
-		}
-		return true
-	})
-	if n != t.len() {
-		c.broken(9, "%s: %d keys, counted %d", what, n, t.len())
 	}
 }

@@ -1,61 +1,66 @@
 // Package index keeps, for one context, who holds which block of which prefix,
 // and answers how far a chain of hashes is held.
 //
-//	             source 3                               shared by all sources
-//	 engine hash -> entry{key, owners}        key -> owner set id      set id -> owners
-//	+----------------------------------+     +-------------------+    +-----------------+
-//	| e0  -> s0   {gpu, cpu}           |---->| s0 -> 7           |--->| 7: 4 5 9  (refs)|
-//	| e1  -> s1   {gpu}                |---->| s1 -> 2           |--->| 2: 4      (refs)|
-//	| e9  -> e9   {gpu}  raw           |---->| e9 -> 2           |    +-----------------+
-//	+----------------------------------+     +-------------------+    interned: equal sets
-//	 waiting room: e9 after e8, e8 after ...                          have equal ids
+//	Index --gen--> generation: replaced as a whole, never waited for by readers
+//	  |             +-- table: key -> (set id, tag, link to a child)    16 bytes a slot
+//	  |             +-- sets:  set id -> bitmap of internal owner ids   interned, immutable
+//	  |             +-- memo:  set x owner -> set
+//	  |             +-- ids:   internal owner id -> owner; retired; open
+//	  |             +-- kids:  further children of keys that have several
+//	  +-aliases--> engine hash -> key                                   16 bytes a slot
+//	  +-sources--> private aliases, waiting room, owners' counts and copies
 //
 // A key is the canonical sequence hash of package hash where the tokens of the
 // whole prefix are known, else the engine's own hash (raw). Both live in one
 // space, so a raw hash matches wherever a query asks for it.
 //
-// A stored block with tokens gets its key from its parent's. While the parent is
-// unknown to the source, the block is held under its raw hash and a link (engine
-// hash, parent, local hash) waits; when the parent's key becomes known every
-// block that waits on it, directly or through others, moves to its own key, for
-// all owners of the source. A link outlives its block while other links need it
-// to find their way. A parent whose last holder is gone has no key any more: its
-// children then arrive as orphans.
+// What an engine hash means is shared by all sources: publishers that hash alike
+// pay for it once, and may name blocks that another has taught. A source that means
+// something else by a hash keeps that to itself. An alias whose key nobody holds
+// is not known; a parent that has left has no key, and its children arrive as
+// orphans: they are held raw, and a link (engine hash, parent, local hash) waits in
+// the room of the source until the parent's key is learned.
 //
 // Invariants, checked by Check:
 //
-//  1. A key maps to a live, non-empty set; a set's count of references equals the
-//     keys and entries that name it; without references it is gone.
-//  2. Set members ascend, and no two sets are equal. So two keys have the same
-//     owners exactly when they have the same set id.
-//  3. Owner o is in the set of key k exactly when some engine hash held by o maps
-//     to k; o.shared[k] is the number of such hashes minus one. Two engine hashes
-//     with the same tokens therefore need two removals.
-//  4. An entry has at least one owner, all of its own source and none retired. So
-//     an alias lives exactly as long as its source holds the block.
-//  5. A raw entry's key is its engine hash.
-//  6. o.copies[e] is the number of extra copies, kept only for e that o holds, and
-//     only above zero; the same for o.shared.
-//  7. o.blocks is the number of engine hashes o holds.
-//  8. A link is the only one of its engine hash; neither its engine hash nor its
-//     parent has a known key; its block is held or another link waits on it; a
+//  1. A key is found by probing; the keys with a set are counted, and the slots.
+//  2. No two sets are equal, and none is empty but set 0. So two keys have the same
+//     holders exactly when they have the same set id.
+//  3. An owner counts the keys whose set it is in, a source those of its owners.
+//  4. A living owner has one internal id, which is not retired. Retired ids stay in
+//     sets until the next generation and in no answer.
+//  5. An owner that is not open holds the parent of every block it holds that is not
+//     a root: see closure.go.
+//  6. o.copies[key] is the number of extra copies, only above zero, of held keys.
+//     Engine hashes with one key are copies of one block.
+//  7. An alias is found by probing and has a key.
+//  8. A link is the only one of its engine hash, and in both orders of the room; a
 //     source has at most MaxOrphans links, and none when it holds nothing.
-//  9. Every table finds each of its keys by probing, and counts them right.
 //
-// Concurrency: one RWMutex. Store, Remove, Clear, DropSource exclude readers, so a
-// reader sees all of a call or nothing of it; readers run side by side. Owner
-// lists handed out by Match are immutable and stay valid. Callbacks run under the
-// read lock and must not call the index. No goroutine, no clock, no log.
+// Concurrency: Match and Depths take no lock and wait for nobody. Store and Remove
+// change one block at a time by compare-and-swap, side by side for different sources
+// and one after the other for one source; they hold the gate to read. Clear,
+// DropSource, New..., Stats, Check and a rebuild hold it to write. A query that
+// races with a change may see part of an event: its answer may be shorter than the
+// truth, never longer than what was true at some moment while it ran. This holds
+// for chains whose blocks follow each other; a list of keys that is no chain gets
+// an answer for some chain. Callbacks must not call the index. No goroutine, no
+// clock, no log: a rebuild runs in the call that finds it due.
 //
-// Cost, per block: store and remove probe two tables and move two set ids, hashing
-// 16 bytes where tokens are given; match probes one table. Clear costs the entries
-// of one source, DropSource the same; neither walks other sources' blocks. A block
-// takes 12 bytes a slot in the key table (load 1/4 to 3/4), and 24 in the engine
-// table of each source that holds it.
+// Cost: a store or removal probes one slot per block, two with aliases, and makes
+// one transition per run of blocks with equal holders. A query gallops over blocks
+// held alike by closed owners and probes each block otherwise. Clear and DropSource
+// cost nothing per block; answers change at once, memory comes back with the
+// rebuild that a later Store, Remove, Stats or Compact makes. A rebuild is one
+// pass over the table. A key takes 19 to 40 bytes, up to 30 where there are more
+// than two million; an alias 19 to 30; a further holder nothing but its share of
+// distinct sets.
 package index
 
 import (
+	"math/bits"
 	"sync"
+	"sync/atomic"
 
 	"kvconductor/index/hash"
 )
@@ -78,59 +83,74 @@ type Options struct {
 	// MaxOrphans is the most links that wait for their parent, per source. 0 is
 	// DefaultMaxOrphans, below zero none wait.
 	MaxOrphans int
+	// MaxBytes is the most memory for blocks, sets and aliases, 0 for no limit. At
+	// the limit new keys are refused: see budget.go.
+	MaxBytes int
 }
 
 // Index is the blocks of one context. Create it with New.
 type Index struct {
 	scheme     hash.Scheme
 	maxOrphans int
+	maxBytes   int
+	floor      int  // keys the smallest table is made for
+	manual     bool // rebuild only for want of room; tests set it
 
-	mu          sync.RWMutex  // guards all below
-	blocks      table[uint32] // key -> set id
-	sets        sets
-	sources     []*source // by Source; nil is dropped
-	owners      []*owner  // by Owner; nil is retired
-	memberships int       // pairs (owner, key)
-	raw         int       // entries under their raw hash
-	work        []step    // buffer of settle
+	gen      atomic.Pointer[generation]
+	aliases  atomic.Pointer[aliases] // replaced under the gate
+	refused  atomic.Pointer[filter]
+	rebuilds atomic.Int64
+	dead     atomic.Int64 // memberships retired since the last rebuild
+
+	gate    sync.RWMutex // held to read while blocks change, to write while what follows does
+	sources []*source    // by Source; nil is dropped
+	owners  []*owner     // by Owner; nil is dropped
+	dropped int          // owners that are nil
 }
 
 // source is a namespace of engine hashes and the owners that share it.
 type source struct {
-	engines table[entry] // engine hash -> entry
-	room    room
-	owners  []Owner
-}
-
-// entry is a block as its source knows it.
-type entry struct {
-	key uint64 // of the shared table
-	set uint32 // the owners of this source that hold the block under this hash
-	raw bool   // key is the engine hash, for want of a known prefix
+	mu       sync.Mutex // held by each call for the source; guards all below
+	owners   []*owner
+	held     int          // memberships of all owners
+	raw      bool         // some may be under an engine hash
+	private  flat[uint64] // engine hash -> key, where it differs from what others mean
+	room     room
+	work     []named  // buffer of settle
+	suspects []uint32 // buffer of Remove
 }
 
 // owner is one holder.
 type owner struct {
-	src    Source
-	blocks int           // engine hashes held
-	copies table[uint32] // engine hash -> copies beyond the first
-	shared table[uint32] // key -> engine hashes of this owner beyond the first
+	name   Owner
+	s      *source
+	id     uint32 // of the present generation
+	blocks int    // keys held
+	raw    int    // of them stored under an engine hash of unknown key; an estimate, see Stats
+	copies flat[uint32]
 }
 
 // New returns an empty index.
 func New(opts Options) *Index {
-	x := &Index{scheme: opts.Scheme, maxOrphans: opts.MaxOrphans}
+	x := &Index{scheme: opts.Scheme, maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes, floor: 64}
 	if x.maxOrphans == 0 {
 		x.maxOrphans = DefaultMaxOrphans
 	}
-	x.sets.init()
+	x.reset()
 	return x
+}
+
+// reset begins an empty generation.
+func (x *Index) reset() {
+	t := newTable(bucketsFor(x.floor, emptiest))
+	x.gen.Store(&generation{table: t, sets: newSets(), memo: newMemo(len(t.buckets) * bucketSlots), ids: newIDs(64), bornSets: 1})
+	x.aliases.Store(newAliases(0))
 }
 
 // NewSource returns a fresh namespace of engine hashes.
 func (x *Index) NewSource() Source {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.gate.Lock()
+	defer x.gate.Unlock()
 	x.sources = append(x.sources, &source{})
 	return Source(len(x.sources) - 1)
 }
@@ -138,54 +158,135 @@ func (x *Index) NewSource() Source {
 // NewOwner returns a fresh owner whose blocks are named by src. An owner of a
 // dropped source is born retired.
 func (x *Index) NewOwner(src Source) Owner {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	o := Owner(len(x.owners))
+	x.gate.Lock()
+	defer x.gate.Unlock()
+	name := Owner(len(x.owners))
 	s := x.sources[src]
 	if s == nil {
 		x.owners = append(x.owners, nil)
-		return o
+		x.dropped++
+		return name
 	}
+	o := &owner{name: name, s: s}
+	x.identify(o)
 	s.owners = append(s.owners, o)
-	x.owners = append(x.owners, &owner{src: src})
-	return o
+	x.owners = append(x.owners, o)
+	return name
 }
 
-// Knows reports whether some owner of src holds a block under this engine hash.
+// Knows reports whether an engine hash means something to a source: its key is
+// known and held by anyone, or an owner of the source holds it as it is.
 func (x *Index) Knows(src Source, engine uint64) bool {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
+	x.gate.RLock()
+	defer x.gate.RUnlock()
 	s := x.sources[src]
-	return s != nil && s.engines.ref(engine) != nil
-}
-
-// Blocks returns the number of distinct engine hashes an owner holds, 0 when it
-// is retired.
-func (x *Index) Blocks(o Owner) int {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	if own := x.owners[o]; own != nil {
-		return own.blocks
+	if s == nil {
+		return false
 	}
-	return 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := x.hand(s)
+	engine = normal(engine)
+	_, known := h.meaning(engine)
+	return known || h.heldRaw(engine)
 }
 
-// Aliases calls f for each engine hash whose canonical key is known, in no
-// particular order, until f returns false. f must not call the index.
+// Blocks returns the number of keys an owner holds, 0 when it is retired.
+func (x *Index) Blocks(o Owner) int {
+	x.gate.RLock()
+	defer x.gate.RUnlock()
+	own := x.owners[o]
+	if own == nil {
+		return 0
+	}
+	own.s.mu.Lock()
+	defer own.s.mu.Unlock()
+	return own.blocks
+}
+
+// Aliases calls f for each source and each engine hash of known key that an owner
+// of the source holds, in no particular order, until f returns false. f must not
+// call the index.
 func (x *Index) Aliases(f func(src Source, engine, seq uint64) bool) {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
+	x.gate.RLock()
+	defer x.gate.RUnlock()
+	w := walk{x: x, g: x.gen.Load(), f: f, seen: make([]int, len(x.sources)), of: map[*source]Source{}}
 	for i, s := range x.sources {
-		if s == nil {
-			continue
+		if s != nil {
+			w.of[s] = Source(i)
 		}
-		more := true
-		s.engines.all(func(engine uint64, e *entry) bool {
-			more = e.raw || f(Source(i), engine, e.key)
-			return more
-		})
-		if !more {
+	}
+	a := x.aliases.Load()
+	for i := range a.buckets {
+		b := &a.buckets[i]
+		for j := range b {
+			if !w.shared(atomic.LoadUint64(&b[j].engine), atomic.LoadUint64(&b[j].key)) {
+				return
+			}
+		}
+	}
+	for i, s := range x.sources {
+		if s != nil && !w.private(Source(i), s) {
 			return
 		}
 	}
 }
+
+// walk is a walk over aliases.
+type walk struct {
+	x    *Index
+	g    *generation
+	f    func(src Source, engine, seq uint64) bool
+	of   map[*source]Source
+	seen []int // by source: number of the last shared entry reported
+	n    int
+}
+
+func (w *walk) shared(engine, key uint64) (more bool) {
+	if key == 0 {
+		return true
+	}
+	w.n++
+	words, first := w.g.sets.of(w.g.table.lookup(key))
+	for i, word := range words {
+		for word = w.g.ids.living(word, first+i); word != 0; word &= word - 1 {
+			o := w.x.owners[w.g.ids.ext[(first+i)<<6+bits.TrailingZeros64(word)]]
+			src := w.of[o.s]
+			if w.seen[src] == w.n {
+				continue
+			}
+			w.seen[src] = w.n
+			o.s.mu.Lock()
+			own := o.s.private.ref(engine) != nil
+			o.s.mu.Unlock()
+			if !own && !w.f(src, plain(engine), plain(key)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (w *walk) private(src Source, s *source) (more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := w.x.hand(s)
+	more = true
+	s.private.all(func(engine uint64, key *uint64) bool {
+		if h.heldBySource(*key) {
+			more = w.f(src, plain(engine), plain(*key))
+		}
+		return more
+	})
+	return more
+}
+
+// plain is the reverse of normal.
+func plain(key uint64) uint64 {
+	if key == zeroKey {
+		return 0
+	}
+	return key
+}
+
+func trailing(w uint64) uint32 { return uint32(bits.TrailingZeros64(w)) }

@@ -122,6 +122,19 @@ func BenchmarkStoreAgain(b *testing.B) {
 	})
 }
 
+func BenchmarkDepths(b *testing.B) {
+	each(b, func(b *testing.B, f *fleet) {
+		var dst []Depth
+		n := 0
+		for i := 0; b.Loop(); i++ {
+			c := f.chains[i%len(f.chains)]
+			dst = f.x.Depths(c, dst[:0])
+			n += len(c)
+		}
+		perBlock(b, n)
+	})
+}
+
 func BenchmarkMatch(b *testing.B) {
 	each(b, func(b *testing.B, f *fleet) {
 		var m Match

@@ -87,7 +87,8 @@ func TestStoreAndMatch(t *testing.T) {
 	l.want(6, "[1 2]x1 [1]x1 [2]x1")
 	l.equal(l.x.Blocks(gpu), 0)
 	l.equal(l.x.Knows(a, 101), true)
-	l.equal(l.x.Knows(a, 103), false)
+	l.equal(l.x.Knows(a, 103), true) // the other source holds it
+	l.equal(l.x.Knows(a, 104), false)
 	l.x.DropSource(a)
 	l.want(6, "[2]x1")
 	// Retired ids do nothing.
@@ -156,12 +157,13 @@ func TestHashOnly(t *testing.T) {
 	l.want(4, "[0]x3")
 	// Tokens for the same hash change nothing but what is known.
 	e := Store{Owner: o, Engine: seqs(1), Local: []uint64{1}}
-	l.equal(l.x.Store(&e), StoreResult{Copies: 1, Resolved: 1})
+	l.equal(l.x.Store(&e), StoreResult{Copies: 1})
 	l.want(4, "[0]x3")
 	// Under a known alias tokens are not needed.
 	l.store(p, 100, 1, 2)
 	l.equal(l.x.Store(&Store{Owner: p, Engine: []uint64{102}}), StoreResult{Copies: 1})
-	l.equal(l.x.Store(&Store{Owner: o, Engine: []uint64{102}}), StoreResult{Added: 1, HashOnly: 1})
+	// Nor by other sources.
+	l.equal(l.x.Store(&Store{Owner: o, Engine: []uint64{102}}), StoreResult{Copies: 1})
 	l.want(4, "[0 1]x2 [0]x1")
 }
 
@@ -240,7 +242,7 @@ func TestShedding(t *testing.T) {
 	l.equal(l.store(o, 100, 2, 4), StoreResult{Added: 3, Orphaned: 3})
 	l.equal(l.store(o, 200, 2, 4), StoreResult{Added: 3, Orphaned: 3, Shed: 2})
 	l.equal(l.store(o, 100, 1, 1), StoreResult{Added: 1})
-	l.equal(l.store(o, 200, 1, 1), StoreResult{Added: 1, Resolved: 3})
+	l.equal(l.store(o, 200, 1, 1), StoreResult{Copies: 1, Resolved: 3})
 	l.want(4, "[0]x4")
 	l.wantChain([]uint64{102, 103, 104}, "[0]x3") // still held, and found by raw hash
 
@@ -250,25 +252,41 @@ func TestShedding(t *testing.T) {
 	l.wantChain([]uint64{102}, "[0]x1")
 }
 
-// Two engine hashes with the same tokens are two holdings of one key.
+// Two engine hashes with the same tokens are copies of one block.
 func TestTwoHashesOneKey(t *testing.T) {
-	f := func(policy CopyPolicy) {
+	f := func(policy CopyPolicy, want string) {
 		t.Helper()
 		l := newLab(t, 0)
 		o := l.x.NewOwner(l.x.NewSource())
 		l.store(o, 100, 1, 2)
 		l.store(o, 200, 1, 2)
 		l.want(2, "[0]x2")
-		l.equal(l.x.Blocks(o), 4)
-		l.equal(l.x.Stats().Memberships, 2)
-		l.equal(l.x.Remove(o, []uint64{101, 102}, nil, policy), RemoveResult{Removed: 2})
-		l.want(2, "[0]x2")
-		l.equal(l.x.Remove(o, []uint64{101}, nil, policy), RemoveResult{Unknown: 1})
-		l.equal(l.x.Remove(o, []uint64{201, 202}, nil, policy), RemoveResult{Removed: 2})
+		l.equal(l.x.Blocks(o), 2)
+		l.x.Remove(o, []uint64{101, 102}, nil, policy)
+		l.want(2, want)
+		l.x.Remove(o, []uint64{201, 202}, nil, policy)
 		l.want(2, "")
 	}
-	f(CopyCount)
-	f(CopySet)
+	f(CopyCount, "[0]x2")
+	f(CopySet, "")
+}
+
+// Publishers that hash alike share what a hash means; one that means something
+// else by it is believed for itself.
+func TestAliasesShared(t *testing.T) {
+	l := newLab(t, 0)
+	a, b := l.x.NewOwner(l.x.NewSource()), l.x.NewOwner(l.x.NewSource())
+	l.store(a, 100, 1, 3)
+	l.equal(l.x.Store(&Store{Owner: b, Engine: []uint64{101, 102}}), StoreResult{Added: 2})
+	l.want(3, "[0 1]x2 [0]x1")
+	l.equal(l.x.Stats().Aliases, 3)
+	c := l.x.NewOwner(l.x.NewSource())
+	l.equal(l.x.Store(&Store{Owner: c, Engine: []uint64{101}, Local: []uint64{50}}), StoreResult{Added: 1})
+	l.want(3, "[0 1]x2 [0]x1")
+	l.wantChain([]uint64{50}, "[2]x1")
+	l.equal(l.x.Remove(c, []uint64{101, 102}, nil, CopySet), RemoveResult{Removed: 1, Unknown: 1})
+	l.equal(l.x.Remove(a, []uint64{101}, nil, CopySet), RemoveResult{Removed: 1})
+	l.want(3, "[1]x1 [0 1]x1 [0]x1")
 }
 
 // A hash that means another prefix now no longer stands for the old one.
@@ -306,6 +324,7 @@ func TestCycles(t *testing.T) {
 			l.x.Remove(o, pairs[i:i+1], nil, CopySet)
 			l.want(1, "")
 		}
+		l.x.Compact()
 		st := l.x.Stats()
 		l.equal(st.Blocks+st.Aliases+st.Raw+st.Orphans+st.Sets, 0)
 	}
@@ -330,12 +349,12 @@ func TestRepeatedHashInOneEvent(t *testing.T) {
 func TestZeroHash(t *testing.T) {
 	l := newLab(t, 0)
 	o := l.x.NewOwner(l.x.NewSource())
-	e := Store{Owner: o, Engine: []uint64{1, 2}, Local: []uint64{2, 3}, Parent: 0, HasParent: true}
+	e := Store{Owner: o, Engine: []uint64{11, 12}, Local: []uint64{2, 3}, Parent: 0, HasParent: true}
 	l.equal(l.x.Store(&e), StoreResult{Added: 2, Orphaned: 2})
 	l.equal(l.x.Store(&Store{Owner: o, Engine: []uint64{0}, Local: []uint64{1}}), StoreResult{Added: 1, Resolved: 2})
 	l.want(3, "[0]x3")
 	l.equal(l.x.Knows(0, 0), true)
-	l.equal(l.x.Remove(o, []uint64{0, 1, 2}, nil, CopyCount), RemoveResult{Removed: 3})
+	l.equal(l.x.Remove(o, []uint64{0, 11, 12}, nil, CopyCount), RemoveResult{Removed: 3})
 	l.equal(l.x.Knows(0, 0), false)
 }
 
@@ -394,11 +413,13 @@ func TestMatchAllocates(t *testing.T) {
 	var m Match
 	var c hash.Chain
 	tokens := make([]uint32, 64)
+	var dst []Depth
 	i := 0
 	run := func() {
 		f.x.Match(f.chains[i%len(f.chains)], &m)
 		c.Reset(hash.Default(), tokens, 16)
 		f.x.MatchLazy(&c, &m)
+		dst = f.x.Depths(f.chains[i%len(f.chains)], dst[:0])
 		i++
 	}
 	for range f.chains {
@@ -456,6 +477,7 @@ func TestBytes(t *testing.T) {
 	for _, o := range f.owners {
 		f.x.Clear(o)
 	}
+	f.x.Stats() // the last owner gone, the tables go
 	took = heap() - before
 	if took > says/10 {
 		t.Errorf("%d bytes stay after everything has left, %d were taken", took, says)

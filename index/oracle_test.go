@@ -12,45 +12,121 @@ import (
 type oracle struct {
 	scheme  hash.Scheme
 	max     int
+	members map[uint64]map[Owner]int // key -> owner -> copies, at least 1 each
+	shared  map[uint64]uint64        // engine hash -> key
 	sources map[Source]*oSource
 	owners  map[Owner]Source // living ones
 }
 
 type oSource struct {
-	blocks map[uint64]*oBlock // by engine hash
-	links  []oLink            // oldest first
-}
-
-type oBlock struct {
-	key    uint64
-	known  bool
-	copies map[Owner]int // at least 1 each
+	owners  []Owner
+	private map[uint64]uint64
+	links   []oLink // oldest first
+	raw     bool
 }
 
 type oLink struct{ engine, parent, local uint64 }
 
 func newOracle(scheme hash.Scheme, max int) *oracle {
-	return &oracle{scheme, max, map[Source]*oSource{}, map[Owner]Source{}}
+	return &oracle{scheme, max, map[uint64]map[Owner]int{}, map[uint64]uint64{}, map[Source]*oSource{}, map[Owner]Source{}}
 }
 
-// tidy forgets links that serve nothing: neither is their block held nor does
-// another link wait on them.
-func (s *oSource) tidy() {
-	if len(s.blocks) == 0 {
-		s.links = nil
+func (o *oracle) holds(w Owner, key uint64) bool { return o.members[key][w] > 0 }
+
+func (o *oracle) alive(key uint64) bool { return len(o.members[key]) > 0 }
+
+func (o *oracle) set(w Owner, key uint64, copies int) {
+	if o.members[key] == nil {
+		o.members[key] = map[Owner]int{}
 	}
-	for again := true; again; {
-		again = false
-		for i, l := range s.links {
-			held := s.blocks[l.engine] != nil
-			awaited := slices.ContainsFunc(s.links, func(c oLink) bool { return c.parent == l.engine })
-			if !held && !awaited {
-				s.links = slices.Delete(s.links, i, i+1)
-				again = true
-				break
+	o.members[key][w] = copies
+}
+
+func (o *oracle) unset(w Owner, key uint64) {
+	delete(o.members[key], w)
+	if len(o.members[key]) == 0 {
+		delete(o.members, key)
+	}
+}
+
+func (o *oracle) bySource(s *oSource, key uint64) bool {
+	return slices.ContainsFunc(s.owners, func(w Owner) bool { return o.holds(w, key) })
+}
+
+func (o *oracle) heldRaw(s *oSource, engine uint64) bool { return s.raw && o.bySource(s, engine) }
+
+// meaning is what an engine hash stands for.
+func (o *oracle) meaning(s *oSource, engine uint64) (uint64, bool) {
+	key, ok := s.private[engine]
+	if !ok {
+		key, ok = o.shared[engine]
+	}
+	return key, ok && o.alive(key)
+}
+
+func (o *oracle) learn(s *oSource, engine, key uint64) (conflict bool) {
+	if _, ok := o.shared[engine]; !ok {
+		o.shared[engine] = key
+	}
+	before, private := s.private[engine]
+	if !private {
+		before = o.shared[engine]
+	}
+	if before != key {
+		for _, w := range s.owners {
+			if o.holds(w, before) {
+				o.unset(w, before)
+				conflict = true
 			}
 		}
 	}
+	delete(s.private, engine)
+	if now := o.shared[engine]; now != key {
+		if o.alive(now) {
+			s.private[engine] = key
+		} else {
+			o.shared[engine] = key
+		}
+	}
+	return conflict
+}
+
+func (o *oracle) unraw(s *oSource, engine, key uint64) (moved bool) {
+	if !s.raw || engine == key {
+		return false
+	}
+	for _, w := range s.owners {
+		if n := o.members[engine][w]; n > 0 {
+			moved = true
+			if !o.holds(w, key) {
+				o.set(w, key, n)
+			}
+			o.unset(w, engine)
+		}
+	}
+	return moved
+}
+
+// tidy forgets links that serve nothing: neither is their block held under its
+// engine hash nor does another link wait on them.
+func (o *oracle) forget(s *oSource, engine uint64) {
+	for {
+		i := slices.IndexFunc(s.links, func(l oLink) bool { return l.engine == engine })
+		if i < 0 || o.heldRaw(s, engine) || slices.ContainsFunc(s.links, func(l oLink) bool { return l.parent == engine }) {
+			return
+		}
+		engine = s.links[i].parent
+		s.links = slices.Delete(s.links, i, i+1)
+	}
+}
+
+func (o *oracle) end(s *oSource) {
+	for _, w := range s.owners {
+		if o.held(w) > 0 {
+			return
+		}
+	}
+	s.links, s.raw = nil, false
 }
 
 func (o *oracle) store(e *Store) (res StoreResult) {
@@ -61,12 +137,9 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 	s := o.sources[src]
 	seq, known := uint64(0), false
 	if e.HasParent && e.Local != nil {
-		if b := s.blocks[e.Parent]; b != nil && b.known {
-			seq, known = b.key, true
-		}
+		seq, known = o.meaning(s, e.Parent)
 	}
 	for i, engine := range e.Engine {
-		b := s.blocks[engine]
 		if e.Local != nil {
 			switch {
 			case i == 0 && !e.HasParent && !e.Rootless:
@@ -75,38 +148,38 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 				seq = o.scheme.Next(seq, e.Local[i])
 			}
 		}
-		switch {
-		case known && b != nil && !b.known:
-			b.key, b.known = seq, true
+		key, raw := seq, false
+		switch k, ok := o.meaning(s, engine); {
+		case e.Local != nil && known:
+			if o.learn(s, engine, seq) {
+				res.Conflicts++
+			}
+		case ok:
+			key = k
+			if e.Local != nil {
+				seq, known = k, true
+			}
+		default:
+			key, raw, s.raw = engine, true, true
+		}
+		if !raw && o.unraw(s, engine, key) {
 			res.Resolved++
-		case known && b != nil && b.key != seq:
-			b.key = seq
-			clear(b.copies)
-			res.Conflicts++
-		case b == nil && known:
-			b = &oBlock{seq, true, map[Owner]int{}}
-		case b == nil:
-			b = &oBlock{engine, false, map[Owner]int{}}
-		}
-		s.blocks[engine] = b
-		if b.copies[e.Owner] == 0 {
-			b.copies[e.Owner] = 1
-			res.Added++
-		} else {
-			res.Copies++
-			if e.Copies == CopyCount {
-				b.copies[e.Owner]++
-			}
 		}
 		switch {
+		case !o.holds(e.Owner, key):
+			o.set(e.Owner, key, 1)
+			res.Added++
+		case e.Copies == CopyCount:
+			o.members[key][e.Owner]++
+			fallthrough
+		default:
+			res.Copies++
+		}
+		switch {
+		case !raw:
+			res.Resolved += o.settle(s, engine, key, &res)
 		case e.Local == nil:
-			if !b.known {
-				res.HashOnly++
-			}
-		case known:
-			res.Resolved += o.resolve(s, engine, seq)
-		case b.known:
-			seq, known = b.key, true
+			res.HashOnly++
 		default:
 			res.Orphaned++
 			parent := e.Parent
@@ -117,75 +190,104 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 				o.wait(s, oLink{engine, parent, e.Local[i]}, &res)
 			}
 		}
-		s.tidy()
 	}
+	o.end(s)
 	return res
 }
 
 func (o *oracle) wait(s *oSource, l oLink, res *StoreResult) {
-	switch {
+	switch i := slices.IndexFunc(s.links, func(old oLink) bool { return old.engine == l.engine }); {
 	case l.engine == l.parent:
 		res.Conflicts++
 	case o.max < 1:
 		res.Shed++
+	case i >= 0:
+		old := s.links[i]
+		s.links = append(slices.Delete(s.links, i, i+1), l)
+		if old.parent != l.parent {
+			o.forget(s, old.parent)
+		}
 	default:
-		s.links = slices.DeleteFunc(s.links, func(old oLink) bool { return old.engine == l.engine })
 		s.links = append(s.links, l)
-		s.tidy()
 		if len(s.links) > o.max {
+			parent := s.links[0].parent
 			s.links = slices.Delete(s.links, 0, 1)
+			o.forget(s, parent)
 			res.Shed++
 		}
 	}
 }
 
-// resolve gives keys to what waits on an engine hash whose key is seq.
-func (o *oracle) resolve(s *oSource, engine, seq uint64) (moved int) {
-	s.links = slices.DeleteFunc(s.links, func(l oLink) bool { return l.engine == engine })
-	for {
-		i := slices.IndexFunc(s.links, func(l oLink) bool { return l.parent == engine })
-		if i < 0 {
-			return moved
-		}
-		l := s.links[i]
+// settle gives keys to what waits on an engine hash.
+func (o *oracle) settle(s *oSource, engine, key uint64, res *StoreResult) (moved int) {
+	if i := slices.IndexFunc(s.links, func(l oLink) bool { return l.engine == engine }); i >= 0 {
+		parent := s.links[i].parent
 		s.links = slices.Delete(s.links, i, i+1)
-		next := o.scheme.Next(seq, l.local)
-		if b := s.blocks[l.engine]; b != nil {
-			b.key, b.known = next, true
-			moved++
-		}
-		moved += o.resolve(s, l.engine, next)
+		o.forget(s, parent)
 	}
+	type step struct{ engine, key uint64 }
+	work := []step{{engine, key}}
+	for len(work) > 0 {
+		at := work[len(work)-1]
+		work = work[:len(work)-1]
+		for {
+			i := -1 // the newest child first
+			for j, l := range s.links {
+				if l.parent == at.engine {
+					i = j
+				}
+			}
+			if i < 0 {
+				break
+			}
+			l := s.links[i]
+			s.links = slices.Delete(s.links, i, i+1)
+			next := o.scheme.Next(at.key, l.local)
+			if o.heldRaw(s, l.engine) {
+				if o.learn(s, l.engine, next) {
+					res.Conflicts++
+				}
+				o.unraw(s, l.engine, next)
+				moved++
+			}
+			work = append(work, step{l.engine, next})
+		}
+	}
+	return moved
 }
 
 func (o *oracle) remove(owner Owner, engine []uint64, remaining []int, policy CopyPolicy) (res RemoveResult) {
+	src, living := o.owners[owner]
+	if !living {
+		return RemoveResult{Unknown: len(engine)}
+	}
+	s := o.sources[src]
 	for i, e := range engine {
-		src, living := o.owners[owner]
-		if !living || o.sources[src].blocks[e] == nil || o.sources[src].blocks[e].copies[owner] == 0 {
+		key, known := o.meaning(s, e)
+		if !known || s.raw && !o.holds(owner, key) && o.holds(owner, e) {
+			key = e
+		}
+		if !o.holds(owner, key) {
 			res.Unknown++
 			continue
 		}
-		s := o.sources[src]
-		b := s.blocks[e]
 		left := 0
 		if policy == CopyCount {
-			left = b.copies[owner] - 1
+			left = o.members[key][owner] - 1
 		}
 		if i < len(remaining) && remaining[i] >= 0 {
 			left = remaining[i]
 		}
 		if left > 0 {
-			b.copies[owner] = left
+			o.members[key][owner] = left
 			res.Copies++
 			continue
 		}
 		res.Removed++
-		delete(b.copies, owner)
-		if len(b.copies) == 0 {
-			delete(s.blocks, e)
-		}
-		s.tidy()
+		o.unset(owner, key)
+		o.forget(s, e)
 	}
+	o.end(s)
 	return res
 }
 
@@ -194,38 +296,48 @@ func (o *oracle) clear(owner Owner) (n int) {
 	if !living {
 		return 0
 	}
-	s := o.sources[src]
-	for e, b := range s.blocks {
-		if b.copies[owner] > 0 {
-			n++
-			delete(b.copies, owner)
-			if len(b.copies) == 0 {
-				delete(s.blocks, e)
-			}
-		}
+	n = o.held(owner)
+	for key := range maps.Clone(o.members) {
+		o.unset(owner, key)
 	}
-	s.tidy()
+	if n > 0 {
+		s := o.sources[src]
+		for _, l := range slices.Clone(s.links) {
+			o.forget(s, l.engine)
+		}
+		o.end(s)
+	}
 	return n
 }
 
 func (o *oracle) drop(src Source) {
+	if s := o.sources[src]; s != nil {
+		for _, w := range s.owners {
+			for key := range maps.Clone(o.members) {
+				o.unset(w, key)
+			}
+		}
+	}
 	delete(o.sources, src)
 	maps.DeleteFunc(o.owners, func(_ Owner, s Source) bool { return s == src })
 }
 
-// holders returns who holds a key, ascending.
-func (o *oracle) holders(key uint64) []uint32 {
-	set := map[uint32]bool{}
+// compact forgets aliases of keys nobody holds.
+func (o *oracle) compact() {
+	dead := func(_, key uint64) bool { return !o.alive(key) }
+	maps.DeleteFunc(o.shared, dead)
 	for _, s := range o.sources {
-		for _, b := range s.blocks {
-			if b.key == key {
-				for owner := range b.copies {
-					set[uint32(owner)] = true
-				}
-			}
-		}
+		maps.DeleteFunc(s.private, dead)
 	}
-	return slices.Sorted(maps.Keys(set))
+}
+
+// holders returns who holds a key, ascending.
+func (o *oracle) holders(key uint64) (out []uint32) {
+	for w := range o.members[key] {
+		out = append(out, uint32(w))
+	}
+	slices.Sort(out)
+	return out
 }
 
 // match expands to one owner list per block.
@@ -241,36 +353,22 @@ func (o *oracle) match(chain []uint64) (out [][]uint32) {
 }
 
 func (o *oracle) stats() (st Stats) {
-	keys := map[uint64]map[Owner]bool{}
+	st.Blocks = len(o.members)
+	for _, owners := range o.members {
+		st.Memberships += len(owners)
+	}
+	st.Aliases = len(o.shared)
 	for _, s := range o.sources {
 		st.Orphans += len(s.links)
-		for _, b := range s.blocks {
-			if b.known {
-				st.Aliases++
-			} else {
-				st.Raw++
-			}
-			if keys[b.key] == nil {
-				keys[b.key] = map[Owner]bool{}
-			}
-			for owner := range b.copies {
-				keys[b.key][owner] = true
-			}
-		}
-	}
-	st.Blocks = len(keys)
-	for _, owners := range keys {
-		st.Memberships += len(owners)
+		st.Aliases += len(s.private)
 	}
 	return st
 }
 
 func (o *oracle) held(owner Owner) (n int) {
-	if src, living := o.owners[owner]; living {
-		for _, b := range o.sources[src].blocks {
-			if b.copies[owner] > 0 {
-				n++
-			}
+	for _, owners := range o.members {
+		if owners[owner] > 0 {
+			n++
 		}
 	}
 	return n

@@ -12,123 +12,126 @@ type RemoveResult struct {
 // Remove applies a removed event. remaining[i], where given and not negative, is
 // the number of copies left of engine[i] and overrides the policy. A retired owner
 // holds nothing.
-func (x *Index) Remove(o Owner, engine []uint64, remaining []int, policy CopyPolicy) RemoveResult {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy CopyPolicy) RemoveResult {
 	var res RemoveResult
-	own := x.owners[o]
-	if own == nil {
+	x.gate.RLock()
+	o := x.owners[name]
+	if o == nil {
+		x.gate.RUnlock()
 		res.Unknown = len(engine)
 		return res
 	}
-	s, id := x.sources[own.src], uint32(o)
+	s := o.s
+	s.mu.Lock()
+	r := take{hand: x.hand(s), o: o, policy: policy, res: &res}
+	r.all(engine, remaining)
+	r.done()
+	s.mu.Unlock()
+	x.gate.RUnlock()
+	x.tend()
+	return res
+}
+
+// take is a removal in progress.
+type take struct {
+	hand
+	o      *owner
+	policy CopyPolicy
+	res    *RemoveResult
+}
+
+func (r *take) all(engine []uint64, remaining []int) {
+	r.s.suspects = r.s.suspects[:0]
+	named := len(r.a.buckets) > 0 || r.s.private.len() > 0
 	for i, e := range engine {
-		ent := s.engines.ref(e)
-		if ent == nil || !x.sets.has(ent.set, id) {
-			res.Unknown++
-			continue
+		if i%ahead == 0 {
+			next := engine[i:min(i+ahead, len(engine))]
+			r.t.touch(next)
+			if named {
+				r.a.touch(next)
+			} else if !r.g.ids.isOpen(r.o.id) {
+				r.t.touchBelow(next)
+			}
 		}
+		e = normal(e)
 		left := -1
 		if i < len(remaining) {
 			left = remaining[i]
 		}
-		if left < 0 {
-			left = 0
-			if more := own.copies.ref(e); more != nil && policy == CopyCount {
+		key, known := e, false
+		if named {
+			if k, ok := r.meaning(e); ok {
+				key, known = k, true
+				if r.s.raw && !r.holds(r.o, k) && r.holds(r.o, e) {
+					key, known = e, false // stored before others taught what it means
+				}
+			}
+		}
+		r.one(e, key, known, left)
+	}
+	r.reconsider()
+}
+
+// one removes a block. left is the number of copies that stay, below zero unknown.
+func (r *take) one(engine, key uint64, known bool, left int) {
+	if r.o.copies.len() > 0 || left > 0 {
+		if !r.holds(r.o, key) {
+			r.res.Unknown++
+			return
+		}
+		if left < 0 && r.policy == CopyCount {
+			if more := r.o.copies.ref(key); more != nil {
 				left = int(*more)
 			}
 		}
 		if left > 0 {
-			own.setCopies(e, left)
-			res.Copies++
-			continue
+			r.o.setCopies(key, left)
+			r.res.Copies++
+			return
 		}
-		x.release(s, own, id, e, ent)
-		res.Removed++
 	}
-	return res
+	held, suspect := r.part(r.o, key)
+	if !held {
+		r.res.Unknown++
+		return
+	}
+	r.gone = linkTo(key)
+	if suspect != 0 {
+		r.s.suspects = append(r.s.suspects, suspect)
+	} else if len(r.s.suspects) > 0 {
+		// The owner is open by now, so that part does not look: it may leave a child.
+		if s := r.t.find(key); s != nil {
+			r.s.suspects = append(r.s.suspects, r.t.number(s))
+		}
+	}
+	r.res.Removed++
+	if !known && r.s.raw {
+		r.o.raw = max(r.o.raw-1, 0)
+	}
+	if r.s.room.used > 0 {
+		r.forget(engine)
+	}
+}
+
+// reconsider closes an owner again that lost parents before their children, but in
+// one event.
+func (r *take) reconsider() {
+	if len(r.s.suspects) == 0 || !r.g.ids.isOpen(r.o.id) {
+		return
+	}
+	for _, n := range r.s.suspects {
+		if r.g.holdsChild(r.t.at(n), r.o.id) {
+			return
+		}
+	}
+	r.g.ids.setClosed(r.o.id)
 }
 
 // setCopies says how many copies of a held block there are, at least one.
-func (own *owner) setCopies(engine uint64, n int) {
+func (o *owner) setCopies(key uint64, n int) {
 	if n == 1 {
-		own.copies.remove(engine)
+		o.copies.remove(key)
 		return
 	}
-	*own.copies.insert(engine) = uint32(min(n-1, math.MaxInt32))
-}
-
-// release takes a held block from an owner; with its last owner the alias goes.
-func (x *Index) release(s *source, own *owner, id uint32, engine uint64, ent *entry) {
-	own.copies.remove(engine)
-	own.blocks--
-	x.part(own, id, ent.key)
-	if ent.set = x.sets.drop(ent.set, id); ent.set != 0 {
-		return
-	}
-	if ent.raw {
-		x.raw--
-	}
-	s.engines.remove(engine)
-	if s.room.used == 0 {
-		return
-	}
-	if s.engines.len() == 0 {
-		s.room = room{}
-		return
-	}
-	s.forget(engine)
-}
-
-// Clear takes all blocks from an owner, which stays, and returns how many it held.
-func (x *Index) Clear(o Owner) int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	own := x.owners[o]
-	if own == nil || own.blocks == 0 {
-		return 0
-	}
-	s, id := x.sources[own.src], uint32(o)
-	s.engines.retain(func(_ uint64, ent *entry) bool {
-		if !x.sets.has(ent.set, id) {
-			return true
-		}
-		x.part(own, id, ent.key)
-		if ent.set = x.sets.drop(ent.set, id); ent.set != 0 {
-			return true
-		}
-		if ent.raw {
-			x.raw--
-		}
-		return false
-	})
-	s.sweep()
-	n := own.blocks
-	*own = owner{src: own.src}
-	return n
-}
-
-// DropSource takes everything of a source: memberships, aliases and waiting
-// blocks. Its id and its owners' are retired and never come back.
-func (x *Index) DropSource(src Source) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	s := x.sources[src]
-	if s == nil {
-		return
-	}
-	s.engines.all(func(_ uint64, ent *entry) bool {
-		for _, id := range x.sets.members(ent.set) {
-			x.part(x.owners[id], id, ent.key)
-		}
-		x.sets.release(ent.set)
-		if ent.raw {
-			x.raw--
-		}
-		return true
-	})
-	for _, o := range s.owners {
-		x.owners[o] = nil
-	}
-	x.sources[src] = nil
+	*o.copies.insert(key) = uint32(min(n-1, math.MaxInt32))
 }

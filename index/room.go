@@ -9,9 +9,9 @@ type room struct {
 	links    []link
 	free     int32 // first unused record, chained by newer; valid while used > 0
 	used     int   // links that wait
-	byEngine table[int32]
-	byParent table[int32] // parent -> its first child
-	oldest   int32        // valid while used > 0
+	byEngine flat[int32]
+	byParent flat[int32] // parent -> its first child
+	oldest   int32       // valid while used > 0
 	newest   int32
 }
 

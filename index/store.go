@@ -34,6 +34,7 @@ type StoreResult struct {
 	Resolved  int // stored earlier under a raw hash, whose key became known
 	Conflicts int // engine hashes that turned out to mean another prefix, or name themselves as parent
 	Shed      int // links that left the full waiting room
+	Refused   int // new keys the budget had no room for
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
@@ -42,121 +43,227 @@ func (x *Index) Store(e *Store) StoreResult {
 	if e.Local != nil && len(e.Local) != len(e.Engine) {
 		panic(fmt.Sprintf("BUG: %d local hashes for %d blocks", len(e.Local), len(e.Engine)))
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	var res StoreResult
+	for full := false; !x.store(e, full, &res); {
+		full = !x.enlarge(e)
+	}
+	x.tend()
+	return res
+}
+
+// need returns the most keys and aliases a stored event can add.
+func (e *Store) need(s *source) (keys, names int64) {
+	keys, names = int64(len(e.Engine)+s.room.used), int64(s.room.used)
+	if e.Local != nil {
+		names = keys
+	}
+	return keys, names
+}
+
+// store does it, or returns false because there is no room. With full it takes what
+// room there is.
+func (x *Index) store(e *Store, full bool, res *StoreResult) bool {
+	x.gate.RLock()
 	own := x.owners[e.Owner]
 	if own == nil {
-		return res
+		x.gate.RUnlock()
+		return true
 	}
-	s := x.sources[own.src]
-	p := put{x: x, s: s, own: own, id: uint32(e.Owner), policy: e.Copies, res: &res}
-	if e.Local == nil {
-		for _, engine := range e.Engine {
-			if p.unknown(engine) {
-				res.HashOnly++
-			}
+	s := own.s
+	s.mu.Lock()
+	keys, names := e.need(s)
+	p := put{hand: x.hand(s), o: own, policy: e.Copies}
+	p.res = res
+	if !p.reserve(keys, names) {
+		if !full {
+			s.mu.Unlock()
+			x.gate.RUnlock()
+			return false
 		}
-		return res
+		p.full, keys, names = true, 0, 0
 	}
-	p.chain(e)
-	return res
+	if e.Local == nil {
+		p.hashes(e)
+	} else {
+		p.chain(e)
+	}
+	p.release(keys, names)
+	p.done()
+	s.mu.Unlock()
+	x.gate.RUnlock()
+	return true
 }
 
 // put is a store in progress.
 type put struct {
-	x      *Index
-	s      *source
-	own    *owner
-	id     uint32 // of own
+	hand
+	o      *owner
 	policy CopyPolicy
-	res    *StoreResult
+}
+
+// before returns the place behind the parent of an event's first block, which has
+// a parent or none.
+func (p *put) before(e *Store, parent uint64, known bool) place {
+	switch {
+	case !e.HasParent && e.Rootless:
+		return place{}
+	case !e.HasParent:
+		return root
+	case !known && !p.s.raw:
+		return place{}
+	}
+	s := p.t.find(parent)
+	if s == nil {
+		return place{}
+	}
+	return place{slot: p.t.number(s), tag: tagOf(parent), held: p.holds(p.o, parent)}
+}
+
+// hashes stores blocks without tokens.
+func (p *put) hashes(e *Store) {
+	parent, known := uint64(0), false
+	if e.HasParent {
+		parent = normal(e.Parent)
+		if key, ok := p.meaning(parent); ok {
+			parent, known = key, true
+		}
+	}
+	up := p.before(e, parent, known)
+	named := len(p.a.buckets) > 0 || p.s.private.len() > 0
+	for i, engine := range e.Engine {
+		if i%ahead == 0 {
+			next := e.Engine[i:min(i+ahead, len(e.Engine))]
+			p.t.touch(next)
+			if named {
+				p.a.touch(next)
+			}
+		}
+		engine = normal(engine)
+		if named {
+			if key, known := p.meaning(engine); known {
+				if p.unraw(engine, key, up) {
+					p.res.Resolved++
+				}
+				up = p.settled(engine, key, p.hold(key, up))
+				continue
+			}
+		}
+		up = p.raw(engine, up)
+		p.res.HashOnly++
+	}
+}
+
+// raw stores a block under its engine hash.
+func (p *put) raw(engine uint64, up place) place {
+	p.s.raw = true
+	added := p.res.Added
+	up = p.hold(engine, up)
+	p.o.raw += p.res.Added - added
+	return up
+}
+
+// hold stores a block under a key, and returns the place behind it.
+func (p *put) hold(key uint64, up place) place {
+	at, held := p.join(p.o, key, up)
+	if at == 0 {
+		p.res.Refused++
+		p.x.refuse(key)
+		return place{}
+	}
+	if !held {
+		p.res.Added++
+	} else {
+		p.res.Copies++
+		if p.policy == CopyCount {
+			*p.o.copies.insert(key)++
+		}
+	}
+	return place{slot: at, tag: tagOf(key), held: true}
 }
 
 // chain stores blocks with tokens. As soon as the key of one block is known,
 // those of all that follow are.
 func (p *put) chain(e *Store) {
 	seq, known := uint64(0), false
+	parent := normal(e.Parent)
 	if e.HasParent {
-		if ent := p.s.engines.ref(e.Parent); ent != nil && !ent.raw {
-			seq, known = ent.key, true
+		if key, ok := p.meaning(parent); ok {
+			seq, known, parent = key, true, key
 		}
 	}
-	root := !e.HasParent && !e.Rootless
+	up := p.before(e, parent, known)
+	begin := !e.HasParent && !e.Rootless
+	var keys [ahead]uint64 // of the blocks from first on
+	first, computed := 0, 0
 	for i, engine := range e.Engine {
-		switch {
-		case root && i == 0:
-			seq, known = e.Local[0], true
-		case known:
-			seq = p.x.scheme.Next(seq, e.Local[i])
+		if i%ahead == 0 {
+			p.a.touch(e.Engine[i:min(i+ahead, len(e.Engine))])
+		}
+		engine = normal(engine)
+		if begin && i == 0 || known && i == first+computed {
+			// The keys of what follows are known as well: so their probes can begin.
+			first, computed = i, min(ahead-i%ahead, len(e.Engine)-i)
+			for j := range computed {
+				if begin && i+j == 0 {
+					seq, known = normal(e.Local[0]), true
+				} else {
+					seq = normal(p.x.scheme.Next(plain(seq), e.Local[i+j]))
+				}
+				keys[j] = seq
+			}
+			p.t.touch(keys[:computed])
 		}
 		if known {
-			p.known(engine, seq)
+			seq = keys[i-first]
+			up = p.known(engine, seq, up)
 			continue
 		}
-		if !p.unknown(engine) {
-			seq, known = p.s.engines.ref(engine).key, true
+		if key, ok := p.meaning(engine); ok {
+			if p.unraw(engine, key, up) {
+				p.res.Resolved++
+			}
+			up = p.settled(engine, key, p.hold(key, up))
+			seq, known = key, true
+			first, computed = i+1, 0
 			continue
 		}
+		up = p.raw(engine, up)
 		p.res.Orphaned++
 		switch {
 		case i > 0:
-			p.wait(engine, e.Engine[i-1], e.Local[i])
+			p.wait(engine, normal(e.Engine[i-1]), e.Local[i])
 		case e.HasParent:
-			p.wait(engine, e.Parent, e.Local[i])
+			p.wait(engine, parent, e.Local[i])
 		}
 	}
 }
 
 // known stores a block under its key, teaches the source the alias, and lets the
 // blocks that waited for it join.
-func (p *put) known(engine, seq uint64) {
-	x := p.x
-	ent := p.s.engines.insert(engine)
-	switch {
-	case ent.set == 0: // new
-		ent.key = seq
-	case ent.raw:
-		x.rekey(ent, seq)
-		p.res.Resolved++
-	case ent.key != seq:
-		// The publisher uses the hash for something else now. No removal could
-		// name the old block any more, so it goes.
-		x.evict(engine, ent)
-		ent.key = seq
+func (p *put) known(engine, seq uint64, up place) place {
+	if !p.canLearn(engine) { // held, it could never be removed
+		p.res.Refused++
+		p.x.refuse(seq)
+		return place{}
+	}
+	if p.learn(engine, seq) {
 		p.res.Conflicts++
+		up.held = p.holdsPlace(p.o, up)
 	}
-	p.hold(engine, ent)
+	if p.unraw(engine, seq, up) {
+		p.res.Resolved++
+	}
+	return p.settled(engine, seq, p.hold(seq, up))
+}
+
+// settled lets the blocks that waited for an engine hash join, and returns the
+// place behind it, which a conflict among them may have taken.
+func (p *put) settled(engine, key uint64, up place) place {
 	if p.s.room.used > 0 {
-		p.res.Resolved += x.settle(p.s, engine, seq)
+		p.res.Resolved += p.settle(engine, key)
+		up.held = p.holdsPlace(p.o, up)
 	}
-}
-
-// unknown stores a block of which only the engine hash is known, under the alias
-// if there is one. It reports whether there is none.
-func (p *put) unknown(engine uint64) bool {
-	ent := p.s.engines.insert(engine)
-	if ent.set == 0 { // new
-		ent.key, ent.raw = engine, true
-		p.x.raw++
-	}
-	p.hold(engine, ent)
-	return ent.raw
-}
-
-// hold adds the owner to an entry, or a copy where it is in.
-func (p *put) hold(engine uint64, ent *entry) {
-	if p.x.sets.has(ent.set, p.id) {
-		p.res.Copies++
-		if p.policy == CopyCount {
-			*p.own.copies.insert(engine)++
-		}
-		return
-	}
-	ent.set = p.x.sets.add(ent.set, p.id)
-	p.x.join(p.own, p.id, ent.key)
-	p.own.blocks++
-	p.res.Added++
+	return up
 }
 
 // wait parks a block behind its parent. The newest report of a block's parent
@@ -179,12 +286,12 @@ func (p *put) wait(engine, parent, local uint64) {
 		}
 		r.remove(i)
 		r.push(engine, parent, local) // first: it may be what keeps others useful
-		p.s.forget(old.parent)
+		p.forget(old.parent)
 		return
 	}
 	r.push(engine, parent, local)
 	if r.used > p.x.maxOrphans {
-		p.s.leave(r.oldest)
+		p.leave(r.oldest)
 		p.res.Shed++
 	}
 }

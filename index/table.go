@@ -2,183 +2,166 @@ package index
 
 import (
 	"math/bits"
+	"sync/atomic"
 	"unsafe"
 )
 
-// table is a flat hash table with uint64 keys, linear probing and no pointers
-// beside its two arrays, so the garbage collector has nothing to scan while V
-// has none. The zero value is empty.
+// table maps keys to owner sets. It is open-addressed by buckets of one cache
+// line, holds no pointers, and is read and written without locks.
 //
-//	keys  [ 0 | k3 | k1 | 0 | ... ]   0 is a free slot; the key 0 itself lives aside
-//	vals  [   | v3 | v1 |   | ... ]
+//	bucket  | key word child | key word child | key word child | key word child |  64 bytes
+//	word    | set id, 24 bits | tag, 8 bits |
 //
-// It grows above 3/4 load and halves below 1/8. Pointers to values are valid
-// until the next insert or remove.
-type table[V any] struct {
-	keys    []uint64
-	vals    []V
-	n       int  // slots in use
-	shift   uint // 64 - log2(len(keys))
-	hasZero bool
-	zero    V
+// A slot's key is claimed once and never changes; a key nobody holds keeps its
+// slot until the next generation. All fields are read and written atomically.
+type table struct {
+	buckets []bucket
+	used    atomic.Int64 // slots claimed or reserved
+	limit   int64        // most slots that may be claimed: one bucket is never full
 }
 
-// minSlots is the smallest array. A table that was used once keeps it, so that
-// one going back and forth between no and one key does not allocate.
-const minSlots = 8
+type bucket [bucketSlots]slot
 
-// mix spreads keys over all bits: engine hashes may be small or sequential numbers.
-func mix(k uint64) uint64 {
-	hi, lo := bits.Mul64(k^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
-	return hi ^ lo
+type slot struct {
+	key   uint64
+	word  uint32
+	child uint32 // leads to a key that hangs below this one; see closure.go
 }
 
-func (t *table[V]) home(k uint64) int { return int(mix(k) >> t.shift) }
+const (
+	bucketSlots = 4
+	tagMask     = 1<<8 - 1
+	setShift    = 8
+	maxSets     = 1 << 24
+	// zeroKey stands for the key 0, which marks a free slot.
+	zeroKey = 0x7c15_9e37_79b9_7f4b
+	// spread turns keys that are small or sequential numbers into high bits.
+	spread = 0x9e3779b97f4a7c15
+	// fullest and emptiest are the loads, in percent, at which a table is left
+	// and begun. The gap is what pays for a rebuild.
+	fullest, emptiest = 84, 54
+	// roomiest is emptiest for tables of fewer keys than roomy, some 80 MB.
+	roomiest, roomy = 40, 1 << 21
+	// tightest is emptiest for more aliases than roomy.
+	tightest = 68
+)
 
-// len returns the number of keys.
-func (t *table[V]) len() int {
-	if t.hasZero {
-		return t.n + 1
+// normal replaces the one key a table cannot hold.
+func normal(key uint64) uint64 {
+	if key == 0 {
+		return zeroKey
 	}
-	return t.n
+	return key
 }
 
-// ref returns the value of a key, nil if it is missing.
-func (t *table[V]) ref(k uint64) *V {
-	if k == 0 {
-		if t.hasZero {
-			return &t.zero
-		}
-		return nil
-	}
-	if t.n == 0 {
-		return nil
-	}
-	mask := len(t.keys) - 1
-	for i := t.home(k); ; i = (i + 1) & mask {
-		switch t.keys[i] {
-		case k:
-			return &t.vals[i]
-		case 0:
-			return nil
-		}
-	}
+// bucketsFor returns how many buckets n keys take at a load in percent.
+func bucketsFor(n, load int) int { return n*100/(load*bucketSlots) + 2 }
+
+// newTable returns a table of so many buckets, at least two.
+func newTable(n int) *table {
+	t := &table{buckets: make([]bucket, n)}
+	large(unsafe.Pointer(unsafe.SliceData(t.buckets)), uintptr(t.bytes()))
+	t.limit = int64(len(t.buckets)) * bucketSlots * fullest / 100
+	return t
 }
 
-// insert returns the value of a key, a zero value where it was missing.
-func (t *table[V]) insert(k uint64) *V {
-	if k == 0 {
-		t.hasZero = true
-		return &t.zero
-	}
-	if 4*(t.n+1) > 3*len(t.keys) {
-		if v := t.ref(k); v != nil {
-			return v
-		}
-		t.resize(max(minSlots, 2*len(t.keys)))
-	}
-	mask := len(t.keys) - 1
-	for i := t.home(k); ; i = (i + 1) & mask {
-		switch t.keys[i] {
-		case k:
-			return &t.vals[i]
-		case 0:
-			t.keys[i] = k
-			t.n++
-			return &t.vals[i]
-		}
-	}
+func (t *table) home(key uint64) int {
+	hi, _ := bits.Mul64(key*spread, uint64(len(t.buckets)))
+	return int(hi)
 }
 
-// remove deletes a key, if it is there.
-func (t *table[V]) remove(k uint64) {
-	var none V
-	if k == 0 {
-		t.hasZero, t.zero = false, none
-		return
+// reserve sets n slots aside, so that claims cannot fail.
+func (t *table) reserve(n int64) bool {
+	if t.used.Add(n) <= t.limit {
+		return true
 	}
-	if t.n == 0 {
-		return
-	}
-	mask := len(t.keys) - 1
-	i := t.home(k)
-	for t.keys[i] != k {
-		if t.keys[i] == 0 {
-			return
-		}
-		i = (i + 1) & mask
-	}
-	// Pull back what probed over the slot, so that no probe ends too early.
-	for j := (i + 1) & mask; t.keys[j] != 0; j = (j + 1) & mask {
-		if (j-t.home(t.keys[j]))&mask >= (j-i)&mask {
-			t.keys[i], t.vals[i] = t.keys[j], t.vals[j]
-			i = j
-		}
-	}
-	t.keys[i], t.vals[i] = 0, none
-	t.n--
-	if len(t.keys) > minSlots && 8*t.n < len(t.keys) {
-		t.resize(len(t.keys) / 2)
-	}
+	t.used.Add(-n)
+	return false
 }
 
-// resize moves everything into arrays of a new size, a power of two.
-func (t *table[V]) resize(slots int) {
-	keys, vals := t.keys, t.vals
-	t.keys, t.vals = make([]uint64, slots), make([]V, slots)
-	t.shift = uint(64 - bits.TrailingZeros(uint(slots)))
-	mask := slots - 1
-	for i, k := range keys {
-		if k == 0 {
-			continue
+// find returns the slot of a key, nil if it has none.
+func (t *table) find(key uint64) *slot {
+	for i := t.home(key); ; {
+		b := &t.buckets[i]
+		for j := range b {
+			switch atomic.LoadUint64(&b[j].key) {
+			case key:
+				return &b[j]
+			case 0:
+				return nil
+			}
 		}
-		j := t.home(k)
-		for t.keys[j] != 0 {
-			j = (j + 1) & mask
-		}
-		t.keys[j], t.vals[j] = k, vals[i]
-	}
-}
-
-// all calls f for each key until f returns false. f may change the value, not the
-// table.
-func (t *table[V]) all(f func(k uint64, v *V) bool) {
-	if t.hasZero && !f(0, &t.zero) {
-		return
-	}
-	for i, k := range t.keys {
-		if k != 0 && !f(k, &t.vals[i]) {
-			return
+		if i++; i == len(t.buckets) {
+			i = 0
 		}
 	}
 }
 
-// retain keeps the keys f wants, in one pass and one move. f must not look into
-// the table.
-func (t *table[V]) retain(f func(k uint64, v *V) bool) {
-	var none V
-	if t.hasZero && !f(0, &t.zero) {
-		t.hasZero, t.zero = false, none
+// lookup returns the set of a key, 0 if nobody holds it.
+func (t *table) lookup(key uint64) uint32 {
+	if s := t.find(key); s != nil {
+		return atomic.LoadUint32(&s.word) >> setShift
 	}
-	before := t.n
-	for i, k := range t.keys {
-		if k != 0 && !f(k, &t.vals[i]) {
-			t.keys[i] = 0
-			t.n--
-		}
-	}
-	if t.n == before {
-		return
-	}
-	slots := minSlots
-	for 2*slots < 3*t.n { // load at most 2/3
-		slots *= 2
-	}
-	t.resize(slots)
+	return 0
 }
 
-// bytes returns the memory of the arrays.
-func (t *table[V]) bytes() int {
-	var v V
-	return len(t.keys) * int(8+unsafe.Sizeof(v))
+// claim returns the slot of a key, a new one where there was none. The caller has
+// reserved it.
+func (t *table) claim(key uint64) (s *slot, fresh bool) {
+	for i := t.home(key); ; {
+		b := &t.buckets[i]
+		for j := range b {
+			k := atomic.LoadUint64(&b[j].key)
+			if k == 0 {
+				if atomic.CompareAndSwapUint64(&b[j].key, 0, key) {
+					return &b[j], true
+				}
+				k = atomic.LoadUint64(&b[j].key)
+			}
+			if k == key {
+				return &b[j], false
+			}
+		}
+		if i++; i == len(t.buckets) {
+			i = 0
+		}
+	}
 }
+
+// put makes the slot of a key that has none, in a table nobody else sees.
+func (t *table) put(key uint64) *slot {
+	for i := t.home(key); ; {
+		b := &t.buckets[i]
+		for j := range b {
+			if b[j].key == 0 {
+				b[j].key = key
+				return &b[j]
+			}
+		}
+		if i++; i == len(t.buckets) {
+			i = 0
+		}
+	}
+}
+
+// ahead is how many probes are kept in flight where all keys are known before.
+const ahead = 16
+
+// touch begins the loads that a probe of each key waits for.
+func (t *table) touch(keys []uint64) (mark uint64) {
+	for _, k := range keys {
+		mark |= atomic.LoadUint64(&t.buckets[t.home(normal(k))][0].key)
+	}
+	return mark
+}
+
+// number is the position of a slot plus one; at is the reverse.
+func (t *table) number(s *slot) uint32 {
+	return uint32((uintptr(unsafe.Pointer(s))-uintptr(unsafe.Pointer(unsafe.SliceData(t.buckets))))/unsafe.Sizeof(slot{})) + 1
+}
+
+func (t *table) at(number uint32) *slot {
+	return &t.buckets[(number-1)/bucketSlots][(number-1)%bucketSlots]
+}
+
+func (t *table) bytes() int { return len(t.buckets) * int(unsafe.Sizeof(bucket{})) }

@@ -42,6 +42,7 @@ func rootCommand() *cobra.Command {
 		servicesCommand(),
 		simulateCommand(),
 		demoCommand(),
+		benchCommand(),
 		configCommand(),
 		versionCommand(),
 	)

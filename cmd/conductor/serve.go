@@ -185,6 +185,8 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 		Copies:     copies,
 		MaxSources: cfg.Limits.MaxSources,
 		MaxOrphans: cfg.Limits.MaxOrphans,
+		TTL:        cfg.Index.TTL,
+		MaxBytes:   int(cfg.Index.MaxBytes),
 		Log:        log,
 		Stream: stream.Config{
 			ReplayTimeout: cfg.Stream.ReplayTimeout,
@@ -204,7 +206,7 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 func registration(s config.Source) conductor.Registration {
 	return conductor.Registration{
 		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
-		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: s.BlockSize, Rank: s.DPRank, Salt: s.AdditionalSalt,
+		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: s.BlockSize, Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL,
 	}
 }
 

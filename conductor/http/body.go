@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
@@ -128,6 +129,19 @@ func (f *fields) boolean(name string) bool {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be true or false", name))
 	}
 	return v
+}
+
+// duration reads a time with its unit, such as "10m"; absent and null are 0.
+func (f *fields) duration(name string) time.Duration {
+	text := f.optional(name)
+	if text == nil {
+		return 0
+	}
+	d, err := time.ParseDuration(*text)
+	if err != nil || d < 0 {
+		f.fail(conductor.Invalid(name, "invalid_value", "%s must be a time such as 10m, got %q", name, *text))
+	}
+	return d
 }
 
 // integer reads a required integer within [low, high].

@@ -79,12 +79,13 @@ func appendAnswer(dst []byte, ans *conductor.Answer) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = appendRow(dst, &ans.Rows[i], ans.BlockSize)
+		dst = appendRow(dst, &ans.Rows[i], ans)
 	}
 	return append(dst, '}', '}')
 }
 
-func appendRow(dst []byte, row *conductor.Row, blockSize int) []byte {
+func appendRow(dst []byte, row *conductor.Row, ans *conductor.Answer) []byte {
+	blockSize := ans.BlockSize
 	dst = appendString(dst, row.Instance)
 	dst = append(dst, `:{"longest_matched":`...)
 	dst = appendTokens(dst, row.Longest, blockSize)
@@ -111,6 +112,9 @@ func appendRow(dst []byte, row *conductor.Row, blockSize int) []byte {
 		dst = append(dst, '}')
 	}
 	dst = append(dst, '}')
+	if ans.Truncated {
+		dst = append(dst, `,"truncated":true`...)
+	}
 	if row.Detail != nil {
 		dst = append(dst, `,"detail":{`...)
 		for i := range row.Detail {

@@ -26,6 +26,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 		Lora:           f.text("lora_name"),
 		Tenant:         f.text("tenant_id"),
 		Salt:           f.text("additionalsalt", "additional_salt"),
+		TTL:            f.duration("ttl"),
 	}
 	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}
 	if f.err != nil {

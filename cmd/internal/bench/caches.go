@@ -1,0 +1,135 @@
+package bench
+
+import "math/rand/v2"
+
+// caches are the prefix caches of a fleet.
+type caches struct {
+	p       *prompts
+	s       *Stream
+	workers []*cache
+	tiers   int
+	choices int
+	r       *rand.Rand
+}
+
+// cache is one worker: a device, and below it host and disk where there are any.
+type cache struct {
+	tiers []*lru
+	work  int // blocks asked of it so far
+}
+
+// simulate runs the requests of a trace through a fleet and returns what it asks
+// and announces.
+func simulate(c *Config) (*Stream, *prompts, error) {
+	p, err := openPrompts(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := run(c, p, nil)
+	return s, p, nil
+}
+
+// run serves every chain; after each one it calls step, if there is one.
+func run(c *Config, p *prompts, step func(*caches)) *Stream {
+	f := &caches{p: p, tiers: c.Tiers, choices: c.Choices, r: rand.New(rand.NewPCG(c.Seed, 1)),
+		s: &Stream{owners: c.owners(), tiers: c.Tiers}}
+	for range c.Workers {
+		w := &cache{}
+		for range c.Tiers {
+			w.tiers = append(w.tiers, newLRU(c.Capacity))
+		}
+		f.workers = append(f.workers, w)
+	}
+	for _, chain := range p.chains {
+		if len(chain) == 0 {
+			continue
+		}
+		w := f.route(chain)
+		from := f.s.query(p, chain)
+		f.serve(w, chain[:min(len(chain), c.Capacity)], from)
+		if step != nil {
+			step(f)
+		}
+	}
+	f.s.names = f.s.seq
+	f.s.load = len(f.s.ops)
+	f.s.Size.UniqueBlocks = len(p.blocks)
+	return f.s
+}
+
+// route picks some workers at random, two unless told otherwise, and takes the one
+// whose device holds most of the chain, of equals the one that has worked least. So
+// the more it looks at, the more conversations stay where they are; popular
+// beginnings spread over the fleet.
+func (f *caches) route(chain []int32) int {
+	best, most := -1, -1
+	for range f.choices {
+		i := f.r.IntN(len(f.workers))
+		held := f.workers[i].tiers[0].held(chain)
+		if held > most || held == most && f.workers[i].work < f.workers[best].work {
+			best, most = i, held
+		}
+	}
+	return best
+}
+
+// serve computes a chain on a worker: what the device lacks is stored there, and
+// as much of the oldest makes room before. from is where the chain lies in the
+// stream.
+func (f *caches) serve(id int, chain []int32, from uint32) {
+	w := f.workers[id]
+	w.work += len(chain)
+	hit := w.tiers[0].held(chain)
+	for _, t := range w.tiers {
+		for i := len(chain) - 1; i >= 0; i-- {
+			t.touch(chain[i])
+		}
+	}
+	f.makeRoom(id, 0, len(chain)-hit)
+	for i := len(chain) - 1; i >= 0; i-- {
+		w.tiers[0].put(chain[i])
+	}
+	if hit < len(chain) {
+		parent := int32(-1)
+		if hit > 0 {
+			parent = chain[hit-1]
+		}
+		f.s.store(f.p, id*f.tiers, parent, from+uint32(hit), from+uint32(len(chain)))
+	}
+}
+
+// makeRoom evicts from a tier until n more blocks fit. What leaves is first stored
+// on the tier below.
+func (f *caches) makeRoom(id, tier, n int) {
+	w := f.workers[id]
+	out := w.tiers[tier].evict(nil, n)
+	if len(out) == 0 {
+		return
+	}
+	if tier+1 < f.tiers {
+		f.demote(id, tier+1, out)
+	}
+	f.s.remove(f.p, id*f.tiers+tier, out)
+}
+
+// demote stores evicted blocks, oldest first, on a lower tier. What is there
+// already only becomes newer. So on a lower tier, too, a parent is newer than its
+// children, and a worker that holds a block holds its parent on some tier.
+func (f *caches) demote(id, tier int, out []int32) {
+	l := f.workers[id].tiers[tier]
+	fresh := 0
+	for _, b := range out {
+		if !l.touch(b) { // or it might make room for the others
+			fresh++
+		}
+	}
+	f.makeRoom(id, tier, fresh)
+	parentsFirst := make([]int32, fresh)
+	for _, b := range out {
+		if l.put(b) {
+			fresh--
+			parentsFirst[fresh] = b
+		}
+	}
+	f.s.storeRuns(f.p, id*f.tiers+tier, parentsFirst)
+}

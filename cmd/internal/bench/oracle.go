@@ -1,0 +1,75 @@
+package bench
+
+import "kvconductor/index"
+
+// Oracle answers by definition: for each owner a plain set of the blocks it holds,
+// by canonical hash, with the number of copies. It is slow, and obviously right.
+// Calls for different owners may overlap.
+type Oracle struct {
+	held []map[uint64]int
+	one  bool // a repeated store adds no copy
+}
+
+// NewOracle knows owners 0 to owners-1, which hold nothing.
+func NewOracle(owners int) *Oracle {
+	o := &Oracle{held: make([]map[uint64]int, owners), one: true}
+	for i := range o.held {
+		o.held[i] = map[uint64]int{}
+	}
+	return o
+}
+
+// Store adds blocks.
+func (o *Oracle) Store(owner uint32, _ uint64, _ bool, seq, _ []uint64) { o.add(owner, seq, o.one) }
+
+func (o *Oracle) add(owner uint32, seq []uint64, one bool) {
+	for _, k := range seq {
+		if !one || o.held[owner][k] == 0 {
+			o.held[owner][k]++
+		}
+	}
+}
+
+// Remove takes a copy of each block that is held.
+func (o *Oracle) Remove(owner uint32, seq []uint64) {
+	for _, k := range seq {
+		switch n := o.held[owner][k]; n {
+		case 0:
+		case 1:
+			delete(o.held[owner], k)
+		default:
+			o.held[owner][k] = n - 1
+		}
+	}
+}
+
+// Clear takes everything.
+func (o *Oracle) Clear(owner uint32) { o.held[owner] = map[uint64]int{} }
+
+// Depth returns how many leading blocks of a chain an owner holds.
+func (o *Oracle) Depth(owner uint32, seq []uint64) int {
+	for i, k := range seq {
+		if o.held[owner][k] == 0 {
+			return i
+		}
+	}
+	return len(seq)
+}
+
+// Depths appends the rows of all owners that hold the first block, ascending.
+func (o *Oracle) Depths(seq, _ []uint64, dst []Depth) []Depth {
+	for owner := range o.held {
+		if d := o.Depth(uint32(owner), seq); d > 0 {
+			dst = append(dst, Depth{Owner: index.Owner(owner), Blocks: uint32(d)})
+		}
+	}
+	return dst
+}
+
+// Memberships counts pairs of owner and block.
+func (o *Oracle) Memberships() (n int) {
+	for _, h := range o.held {
+		n += len(h)
+	}
+	return n
+}

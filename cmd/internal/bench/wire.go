@@ -1,0 +1,253 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/events"
+	"kvconductor/events/wire"
+	"kvconductor/index"
+	"kvconductor/index/hash"
+)
+
+// segmentBytes is how many bytes of payloads are encoded before they are timed.
+const segmentBytes = 32 << 20
+
+// media are vLLM's names of the tiers.
+var media = [...]string{"GPU", "CPU", "STORAGE"}
+
+// WireResult is the way of stored and removed blocks from payload to index. A
+// payload is the batch of one operation, its events as long as Config.EventBlock.
+type WireResult struct {
+	Blocks         int     `json:"blocks"`
+	BlocksPerSec   float64 `json:"blocks_per_sec"`
+	BytesPerBlock  float64 `json:"payload_bytes_per_block"`
+	AllocsPerBlock float64 `json:"allocs_per_block"`
+	DecodeNs       float64 `json:"decode_ns_per_block"`
+	HashNs         float64 `json:"hash_ns_per_block"`
+	IndexNs        float64 `json:"index_ns_per_block"`
+}
+
+// payload is one message of a worker, or a query where there are no bytes.
+type payload struct {
+	worker uint32
+	ask    *op
+	bytes  []byte
+}
+
+// wired is the replay of payloads: what a conductor does with them.
+type wired struct {
+	*load
+	c      *Config
+	x      *index.Index
+	locals []uint64
+	decode time.Duration
+	hash   time.Duration
+	index  time.Duration
+	blocks int
+	bytes  int
+	allocs uint64
+}
+
+// replayWire runs the stream as payloads, encoded segment by segment outside of
+// the timing. Queries are timed as in replay.
+func (l *load) replayWire(c *Config, p *prompts) (*WireResult, error) {
+	w := &wired{load: l, c: c, x: l.st.(*indexed).x}
+	enc := newEncoder(p, l.s, c)
+	for at := 0; at < len(l.s.ops); {
+		var segment []payload
+		size := 0
+		for ; at < len(l.s.ops) && size < segmentBytes; at++ {
+			o := &l.s.ops[at]
+			if o.kind == query {
+				segment = append(segment, payload{ask: o})
+				continue
+			}
+			b, err := enc.batch(o)
+			if err != nil {
+				return nil, fmt.Errorf("cannot encode a payload: %w", err)
+			}
+			size += len(b)
+			segment = append(segment, payload{worker: o.owner / uint32(c.Tiers), bytes: b})
+		}
+		if err := w.run(segment); err != nil {
+			return nil, err
+		}
+	}
+	took := w.decode + w.hash + w.index
+	l.write += took
+	n := float64(max(1, w.blocks))
+	return &WireResult{
+		Blocks: w.blocks, BlocksPerSec: perSecond(w.blocks, took),
+		BytesPerBlock: float64(w.bytes) / n, AllocsPerBlock: float64(w.allocs) / n,
+		DecodeNs: float64(w.decode) / n, HashNs: float64(w.hash) / n, IndexNs: float64(w.index) / n,
+	}, nil
+}
+
+// run applies a segment. The four readings of the clock a payload costs stay in
+// the figures.
+func (w *wired) run(segment []payload) error {
+	before := readRuntime()
+	for i := range segment {
+		m := &segment[i]
+		if m.ask != nil {
+			written := w.write
+			w.replay([]op{*m.ask})
+			w.write = written // nothing was
+			continue
+		}
+		t0 := w.clk.now()
+		batch, err := wire.Decode(m.bytes, wire.DefaultLimits)
+		if err != nil {
+			return err
+		}
+		t1 := w.clk.now()
+		w.locals = w.locals[:0]
+		for j := range batch.Events {
+			if e := &batch.Events[j]; len(e.Tokens) == len(e.Hashes)*e.BlockSize {
+				w.locals = hash.Default().Locals(w.locals, e.Tokens, e.BlockSize)
+			}
+		}
+		t2 := w.clk.now()
+		w.apply(m.worker, &batch)
+		t3 := w.clk.now()
+		w.decode += t1 - t0
+		w.hash += t2 - t1
+		w.index += t3 - t2
+		w.bytes += len(m.bytes)
+	}
+	w.allocs += readRuntime().objects - before.objects
+	return nil
+}
+
+// apply brings a batch whose local hashes are in w.locals into the index.
+func (w *wired) apply(worker uint32, batch *events.Batch) {
+	locals := w.locals
+	for j := range batch.Events {
+		e := &batch.Events[j]
+		n := len(e.Hashes)
+		w.blocks += n
+		owner := index.Owner(worker*uint32(w.c.Tiers) + tierOf(e.Medium))
+		if e.Kind == events.Removed {
+			w.x.Remove(owner, e.Hashes, nil, index.CopyCount)
+			w.sizes.RemoveBlocks += n
+			continue
+		}
+		w.x.Store(&index.Store{Owner: owner, Parent: e.Parent, HasParent: e.HasParent, Engine: e.Hashes, Local: locals[:n]})
+		locals = locals[n:]
+		w.sizes.StoreBlocks += n
+	}
+}
+
+func tierOf(medium string) uint32 {
+	for i, m := range media {
+		if m == medium {
+			return uint32(i)
+		}
+	}
+	panic(fmt.Sprintf("BUG: medium %q", medium))
+}
+
+// encoder writes vLLM's map events.
+type encoder struct {
+	p      *prompts
+	s      *Stream
+	c      *Config
+	buf    bytes.Buffer
+	mp     *msgpack.Encoder
+	tokens []uint32
+	err    error
+}
+
+func newEncoder(p *prompts, s *Stream, c *Config) *encoder {
+	e := &encoder{p: p, s: s, c: c}
+	e.mp = msgpack.NewEncoder(&e.buf)
+	return e
+}
+
+// batch returns the payload of one store or removal.
+func (e *encoder) batch(o *op) ([]byte, error) {
+	e.buf.Reset()
+	e.err = nil
+	n, most := int(o.to-o.from), e.c.EventBlock
+	e.keep(e.mp.EncodeArrayLen(3))
+	e.keep(e.mp.EncodeFloat64(1))
+	e.keep(e.mp.EncodeArrayLen((n + most - 1) / most))
+	for at := 0; at < n; at += most {
+		k := min(most, n-at)
+		if o.kind == remove {
+			e.removed(o, e.s.gone[int(o.from)+at:][:k])
+		} else {
+			e.stored(o, at, k)
+		}
+	}
+	e.keep(e.mp.EncodeInt(0))
+	return bytes.Clone(e.buf.Bytes()), e.err
+}
+
+func (e *encoder) removed(o *op, names []uint64) {
+	e.keep(e.mp.EncodeMapLen(4))
+	e.str("type", "BlockRemoved")
+	e.hashes(names)
+	e.str("medium", media[int(o.owner)%e.c.Tiers])
+	e.number("group_idx", 0)
+}
+
+func (e *encoder) stored(o *op, at, n int) {
+	names := e.s.names[int(o.name)+at:][:n]
+	e.keep(e.mp.EncodeMapLen(9))
+	e.str("type", "BlockStored")
+	e.hashes(names)
+	e.keep(e.mp.EncodeString("parent_block_hash"))
+	switch {
+	case at > 0:
+		e.keep(e.mp.EncodeUint(e.s.names[int(o.name)+at-1]))
+	case o.hasParent:
+		e.keep(e.mp.EncodeUint(o.parent))
+	default:
+		e.keep(e.mp.EncodeNil())
+	}
+	e.tokens = e.tokens[:0]
+	for _, id := range e.s.ids[int(o.from)+at:][:n] {
+		e.tokens = e.p.tokens(e.tokens, &e.p.blocks[id])
+	}
+	e.keep(e.mp.EncodeString("token_ids"))
+	e.keep(e.mp.EncodeArrayLen(len(e.tokens)))
+	for _, t := range e.tokens {
+		e.keep(e.mp.EncodeUint(uint64(t)))
+	}
+	e.number("block_size", e.c.BlockSize)
+	e.keep(e.mp.EncodeString("lora_id"))
+	e.keep(e.mp.EncodeNil())
+	e.str("medium", media[int(o.owner)%e.c.Tiers])
+	e.keep(e.mp.EncodeString("lora_name"))
+	e.keep(e.mp.EncodeNil())
+	e.number("group_idx", 0)
+}
+
+func (e *encoder) keep(err error) {
+	if e.err == nil {
+		e.err = err
+	}
+}
+
+func (e *encoder) str(key, value string) {
+	e.keep(e.mp.EncodeString(key))
+	e.keep(e.mp.EncodeString(value))
+}
+
+func (e *encoder) number(key string, n int) {
+	e.keep(e.mp.EncodeString(key))
+	e.keep(e.mp.EncodeInt(int64(n)))
+}
+
+func (e *encoder) hashes(names []uint64) {
+	e.keep(e.mp.EncodeString("block_hashes"))
+	e.keep(e.mp.EncodeArrayLen(len(names)))
+	for _, h := range names {
+		e.keep(e.mp.EncodeUint(h))
+	}
+}

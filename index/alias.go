@@ -1,0 +1,98 @@
+package index
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+)
+
+// aliases maps engine hashes to keys, for all sources of an index: publishers
+// that hash alike share an entry. It is built like table: four entries a cache
+// line, claimed once, no pointers, no locks.
+type aliases struct {
+	buckets [][4]alias
+	used    atomic.Int64 // entries claimed or reserved
+	limit   int64
+}
+
+type alias struct{ engine, key uint64 } // key 0: claimed, not yet known
+
+// newAliases returns a table of n buckets, none or at least two.
+func newAliases(n int) *aliases {
+	a := &aliases{}
+	if n > 0 {
+		a.buckets = make([][4]alias, n)
+		large(unsafe.Pointer(unsafe.SliceData(a.buckets)), uintptr(a.bytes()))
+		a.limit = int64(len(a.buckets)) * 4 * fullest / 100
+	}
+	return a
+}
+
+func (a *aliases) home(engine uint64) int {
+	hi, _ := bits.Mul64(engine*spread, uint64(len(a.buckets)))
+	return int(hi)
+}
+
+func (a *aliases) reserve(n int64) bool {
+	if a.used.Add(n) <= a.limit {
+		return true
+	}
+	a.used.Add(-n)
+	return false
+}
+
+// get returns the key of an engine hash, 0 if there is none.
+func (a *aliases) get(engine uint64) uint64 {
+	if len(a.buckets) == 0 {
+		return 0
+	}
+	for i := a.home(engine); ; {
+		b := &a.buckets[i]
+		for j := range b {
+			switch atomic.LoadUint64(&b[j].engine) {
+			case engine:
+				return atomic.LoadUint64(&b[j].key)
+			case 0:
+				return 0
+			}
+		}
+		if i++; i == len(a.buckets) {
+			i = 0
+		}
+	}
+}
+
+// claim returns the entry of an engine hash. The caller has reserved it.
+func (a *aliases) claim(engine uint64) (e *alias, fresh bool) {
+	for i := a.home(engine); ; {
+		b := &a.buckets[i]
+		for j := range b {
+			k := atomic.LoadUint64(&b[j].engine)
+			if k == 0 {
+				if atomic.CompareAndSwapUint64(&b[j].engine, 0, engine) {
+					return &b[j], true
+				}
+				k = atomic.LoadUint64(&b[j].engine)
+			}
+			if k == engine {
+				return &b[j], false
+			}
+		}
+		if i++; i == len(a.buckets) {
+			i = 0
+		}
+	}
+}
+
+// touch begins the loads that a probe of each engine hash waits for.
+func (a *aliases) touch(engines []uint64) (mark uint64) {
+	if len(a.buckets) == 0 {
+		return 0
+	}
+	for _, e := range engines {
+		mark |= atomic.LoadUint64(&a.buckets[a.home(normal(e))][0].engine)
+	}
+	return mark
+}
+
+func (a *aliases) bytes() int { return len(a.buckets) * int(unsafe.Sizeof([4]alias{})) }

@@ -1,0 +1,158 @@
+package index
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"kvconductor/index/hash"
+)
+
+// At its limit an index refuses the tails of chains, keeps what it has, says where
+// an answer is cut short, and takes blocks again when others have left.
+func TestBudget(t *testing.T) {
+	f := func(local func(i int) []uint64) {
+		t.Helper()
+		const limit, length = 1 << 20, 64
+		x := New(Options{Scheme: hash.Default(), MaxBytes: limit})
+		o, other := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+		key := func(i, n int) []uint64 {
+			c := make([]uint64, n)
+			for j := range c {
+				c[j] = mix(uint64(i)<<20 + uint64(j))
+			}
+			return c
+		}
+		seq := func(i int) []uint64 {
+			if l := local(i); l != nil {
+				return hash.Default().Chain(nil, l)
+			}
+			return key(i, length)
+		}
+		refused, stored := 0, 0
+		for i := range 2000 {
+			res := x.Store(&Store{Owner: o, Engine: key(i, length), Local: local(i), Copies: CopySet})
+			refused += res.Refused
+			stored += res.Added
+			if res.Added+res.Refused != length {
+				t.Fatalf("chain %d: %+v", i, res)
+			}
+		}
+		st := x.Stats()
+		if refused == 0 || stored != st.Blocks || st.Bytes > limit+limit/8 || st.Bytes < limit*3/4 {
+			t.Errorf("%d stored, %d refused, %+v", stored, refused, st)
+		}
+		var m Match
+		cut := 0
+		for i := range 2000 {
+			x.Match(seq(i), &m)
+			if m.Truncated != (m.Blocks < length) {
+				t.Fatalf("chain %d: %d blocks, truncated %t", i, m.Blocks, m.Truncated)
+			}
+			if m.Truncated {
+				cut += length - m.Blocks
+			}
+		}
+		if cut != refused {
+			t.Errorf("%d blocks are missing, %d were refused", cut, refused)
+		}
+		if res := x.Store(&Store{Owner: other, Engine: key(0, length), Local: local(0)}); res.Added != length {
+			t.Errorf("held by others already: %+v", res)
+		}
+		if err := x.Check(); err != nil {
+			t.Error(err)
+		}
+		x.Clear(o)
+		x.Compact()
+		for i := range 20 {
+			if res := x.Store(&Store{Owner: o, Engine: key(3000+i, length), Local: local(3000 + i)}); res.Added != length {
+				t.Errorf("with room again: %+v", res)
+			}
+		}
+		if err := x.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+	f(func(int) []uint64 { return nil })
+	f(func(i int) []uint64 {
+		l := make([]uint64, 64)
+		for j := range l {
+			l[j] = uint64(i)<<32 + uint64(j)
+		}
+		return l
+	})
+}
+
+// A million memberships leave the answers at once and at a cost that does not
+// depend on them, and the memory with the next look at it.
+func TestClearMillion(t *testing.T) {
+	million := 1 << 20
+	if testing.Short() {
+		million = 1 << 17
+	}
+	x := New(Options{Scheme: hash.Default()})
+	o, other := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+	fill := func(n int) {
+		c := make([]uint64, 128)
+		for i := 0; i < n; i += len(c) {
+			for j := range c {
+				c[j] = mix(uint64(i + j + 1))
+			}
+			x.Store(&Store{Owner: o, Engine: c})
+		}
+	}
+	fill(1 << 10)
+	x.Store(&Store{Owner: other, Engine: []uint64{mix(1)}})
+	took := func() time.Duration {
+		begin := time.Now()
+		x.Clear(o)
+		return time.Since(begin)
+	}
+	few := took()
+	fill(million)
+	full := x.Stats().Bytes
+	many := took()
+	if got := x.Depths([]uint64{mix(1), mix(2)}, nil); len(got) != 1 || got[0] != (Depth{other, 1}) {
+		t.Errorf("after clear: %v", got)
+	}
+	if x.Blocks(o) != 0 {
+		t.Errorf("%d blocks are left", x.Blocks(o))
+	}
+	if many > 100*few+10*time.Millisecond {
+		t.Errorf("clearing %d blocks took %v, 1024 took %v", million, many, few)
+	}
+	st := x.Stats()
+	if st.Bytes > full/100 || st.Blocks != 1 || st.Memberships != 1 {
+		t.Errorf("%d bytes before, then %+v", full, st)
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+	runtime.KeepAlive(x)
+}
+
+// What is removed block by block leaves the memory as well.
+func TestRemoveGivesMemoryBack(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	o := x.NewOwner(x.NewSource())
+	const n = 1 << 17
+	c, back := make([]uint64, 128), make([]uint64, 128)
+	each := func(f func()) {
+		for i := 0; i < n; i += len(c) {
+			for j := range c {
+				c[j] = mix(uint64(i + j + 1))
+				back[len(c)-1-j] = c[j]
+			}
+			f()
+		}
+	}
+	each(func() { x.Store(&Store{Owner: o, Engine: c, Local: c}) })
+	full := x.Stats().Bytes
+	each(func() { x.Remove(o, back, nil, CopySet) })
+	if got := x.Stats().Bytes; got > full/20 {
+		t.Errorf("%d bytes with everything, %d with nothing", full, got)
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,184 @@
+package index
+
+import (
+	"math/bits"
+	"unsafe"
+)
+
+// flat is a flat hash table with uint64 keys, linear probing and no pointers
+// beside its two arrays, so the garbage collector has nothing to scan while V
+// has none. The zero value is empty.
+//
+//	keys  [ 0 | k3 | k1 | 0 | ... ]   0 is a free slot; the key 0 itself lives aside
+//	vals  [   | v3 | v1 |   | ... ]
+//
+// It grows above 3/4 load and halves below 1/8. Pointers to values are valid
+// until the next insert or remove.
+type flat[V any] struct {
+	keys    []uint64
+	vals    []V
+	n       int  // slots in use
+	shift   uint // 64 - log2(len(keys))
+	hasZero bool
+	zero    V
+}
+
+// minSlots is the smallest array. A table that was used once keeps it, so that
+// one going back and forth between no and one key does not allocate.
+const minSlots = 8
+
+// mix spreads keys over all bits: engine hashes may be small or sequential numbers.
+func mix(k uint64) uint64 {
+	hi, lo := bits.Mul64(k^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
+	return hi ^ lo
+}
+
+func (t *flat[V]) home(k uint64) int { return int(mix(k) >> t.shift) }
+
+// len returns the number of keys.
+func (t *flat[V]) len() int {
+	if t.hasZero {
+		return t.n + 1
+	}
+	return t.n
+}
+
+// ref returns the value of a key, nil if it is missing.
+func (t *flat[V]) ref(k uint64) *V {
+	if k == 0 {
+		if t.hasZero {
+			return &t.zero
+		}
+		return nil
+	}
+	if t.n == 0 {
+		return nil
+	}
+	mask := len(t.keys) - 1
+	for i := t.home(k); ; i = (i + 1) & mask {
+		switch t.keys[i] {
+		case k:
+			return &t.vals[i]
+		case 0:
+			return nil
+		}
+	}
+}
+
+// insert returns the value of a key, a zero value where it was missing.
+func (t *flat[V]) insert(k uint64) *V {
+	if k == 0 {
+		t.hasZero = true
+		return &t.zero
+	}
+	if 4*(t.n+1) > 3*len(t.keys) {
+		if v := t.ref(k); v != nil {
+			return v
+		}
+		t.resize(max(minSlots, 2*len(t.keys)))
+	}
+	mask := len(t.keys) - 1
+	for i := t.home(k); ; i = (i + 1) & mask {
+		switch t.keys[i] {
+		case k:
+			return &t.vals[i]
+		case 0:
+			t.keys[i] = k
+			t.n++
+			return &t.vals[i]
+		}
+	}
+}
+
+// remove deletes a key, if it is there.
+func (t *flat[V]) remove(k uint64) {
+	var none V
+	if k == 0 {
+		t.hasZero, t.zero = false, none
+		return
+	}
+	if t.n == 0 {
+		return
+	}
+	mask := len(t.keys) - 1
+	i := t.home(k)
+	for t.keys[i] != k {
+		if t.keys[i] == 0 {
+			return
+		}
+		i = (i + 1) & mask
+	}
+	// Pull back what probed over the slot, so that no probe ends too early.
+	for j := (i + 1) & mask; t.keys[j] != 0; j = (j + 1) & mask {
+		if (j-t.home(t.keys[j]))&mask >= (j-i)&mask {
+			t.keys[i], t.vals[i] = t.keys[j], t.vals[j]
+			i = j
+		}
+	}
+	t.keys[i], t.vals[i] = 0, none
+	t.n--
+	if len(t.keys) > minSlots && 8*t.n < len(t.keys) {
+		t.resize(len(t.keys) / 2)
+	}
+}
+
+// resize moves everything into arrays of a new size, a power of two.
+func (t *flat[V]) resize(slots int) {
+	keys, vals := t.keys, t.vals
+	t.keys, t.vals = make([]uint64, slots), make([]V, slots)
+	t.shift = uint(64 - bits.TrailingZeros(uint(slots)))
+	mask := slots - 1
+	for i, k := range keys {
+		if k == 0 {
+			continue
+		}
+		j := t.home(k)
+		for t.keys[j] != 0 {
+			j = (j + 1) & mask
+		}
+		t.keys[j], t.vals[j] = k, vals[i]
+	}
+}
+
+// all calls f for each key until f returns false. f may change the value, not the
+// table.
+func (t *flat[V]) all(f func(k uint64, v *V) bool) {
+	if t.hasZero && !f(0, &t.zero) {
+		return
+	}
+	for i, k := range t.keys {
+		if k != 0 && !f(k, &t.vals[i]) {
+			return
+		}
+	}
+}
+
+// retain keeps the keys f wants, in one pass and one move. f must not look into
+// the table.
+func (t *flat[V]) retain(f func(k uint64, v *V) bool) {
+	var none V
+	if t.hasZero && !f(0, &t.zero) {
+		t.hasZero, t.zero = false, none
+	}
+	before := t.n
+	for i, k := range t.keys {
+		if k != 0 && !f(k, &t.vals[i]) {
+			t.keys[i] = 0
+			t.n--
+		}
+	}
+	if t.n == before {
+		return
+	}
+	slots := minSlots
+	for 2*slots < 3*t.n { // load at most 2/3
+		slots *= 2
+	}
+	t.resize(slots)
+}
+
+// bytes returns the memory of the arrays.
+func (t *flat[V]) bytes() int {
+	var v V
+	return len(t.keys) * int(8+unsafe.Sizeof(v))
+}
