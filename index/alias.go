@@ -84,15 +84,30 @@ func (a *aliases) claim(engine uint64) (e *alias, fresh bool) {
 	}
 }
 
-// touch begins the loads that a probe of each engine hash waits for.
-func (a *aliases) touch(engines []uint64) (mark uint64) {
+// put makes the entry of an engine hash that has none, in aliases nobody else sees.
+func (a *aliases) put(entry alias) {
+	for i := a.home(entry.engine); ; {
+		b := &a.buckets[i]
+		for j := range b {
+			if b[j].engine == 0 {
+				b[j] = entry
+				return
+			}
+		}
+		if i++; i == len(a.buckets) {
+			i = 0
+		}
+	}
+}
+
+// prefetch begins the loads that a probe of each engine hash waits for.
+func (a *aliases) prefetch(engines []uint64) {
 	if len(a.buckets) == 0 {
-		return 0
+		return
 	}
 	for _, e := range engines {
-		mark |= atomic.LoadUint64(&a.buckets[a.home(normal(e))][0].engine)
+		prefetch(unsafe.Pointer(&a.buckets[a.home(normal(e))]))
 	}
-	return mark
 }
 
 func (a *aliases) bytes() int { return len(a.buckets) * int(unsafe.Sizeof([4]alias{})) }

@@ -119,22 +119,6 @@ func (t *table) linked(link uint32, f func(*slot) bool) (more bool) {
 	}
 }
 
-// touchBelow begins the loads that a look at the first child of each key waits for.
-func (t *table) touchBelow(keys []uint64) (mark uint64) {
-	before := uint32(0)
-	for _, k := range keys {
-		k = normal(k)
-		if s := t.find(k); s != nil {
-			if c := atomic.LoadUint32(&s.child); c != 0 && c != before {
-				i, _ := bits.Mul64(uint64(c&^manyBit-1)<<linkShift, uint64(len(t.buckets)))
-				mark |= atomic.LoadUint64(&t.buckets[i][0].key)
-			}
-		}
-		before = linkTo(k)
-	}
-	return mark
-}
-
 // holdsChild reports whether an owner holds a block that hangs below a slot, or
 // might.
 func (g *generation) holdsChild(s *slot, owner uint32) (held bool) {

@@ -3,6 +3,7 @@ package index
 import (
 	"math/bits"
 	"sync/atomic"
+	"unsafe"
 )
 
 // Depth is how many leading blocks of a chain an owner holds.
@@ -109,8 +110,8 @@ func (q *query) opened() bool { return q.open(q.leapt) }
 // walk returns the next block with another set, and the set.
 func (q *query) walk(at int) (int, uint32) {
 	for at++; at < len(q.chain); at++ {
-		if at%8 == 0 {
-			q.g.table.touch(q.chain[at:min(at+8, len(q.chain))])
+		if at%ahead == 0 {
+			q.g.table.advance(q.chain, at)
 		}
 		if id := q.g.table.lookup(normal(q.chain[at])); id != q.id {
 			return at, id
@@ -123,7 +124,7 @@ func (q *query) walk(at int) (int, uint32) {
 func (q *query) gallop(at int) (int, uint32) {
 	n := len(q.chain)
 	lo, hi, last := at, n, uint32(0)
-	q.g.table.touchLeaps(q.chain[at:])
+	q.g.table.prefetchLeaps(q.chain[at:])
 	for step := 1; lo+1 < n; step *= 2 {
 		p := min(lo+step, n-1)
 		id := q.g.table.lookup(normal(q.chain[p]))
@@ -215,7 +216,7 @@ func (g *generation) gallopRuns(chain []uint64, m *Match) bool {
 	id := g.table.lookup(normal(chain[0]))
 	for at := 0; id != 0 && at < n; {
 		lo, hi, last := at, n, uint32(0)
-		g.table.touchLeaps(chain[at:])
+		g.table.prefetchLeaps(chain[at:])
 		for step := 1; lo+1 < n; step *= 2 {
 			p := min(lo+step, n-1)
 			other := g.table.lookup(normal(chain[p]))
@@ -240,10 +241,9 @@ func (g *generation) gallopRuns(chain []uint64, m *Match) bool {
 	return g.ids.opened.Load() == 0 && g.ids.epoch.Load() == epoch
 }
 
-// touchLeaps begins the loads of the first leaps from the start of a chain.
-func (t *table) touchLeaps(chain []uint64) (mark uint64) {
-	for i := 1; i < len(chain) && i < 16; i = 2*i + 1 {
-		mark |= atomic.LoadUint64(&t.buckets[t.home(normal(chain[i]))][0].key)
+// prefetchLeaps begins the loads of the first leaps from the start of a chain.
+func (t *table) prefetchLeaps(chain []uint64) {
+	for i := 1; i < len(chain) && i < 64; i = 2*i + 1 {
+		prefetch(unsafe.Pointer(&t.buckets[t.home(normal(chain[i]))]))
 	}
-	return mark
 }

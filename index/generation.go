@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // generation is everything a reader looks at, published by one pointer. Within it
@@ -205,6 +206,11 @@ func (x *Index) sweepAliases(names int, drop bool) {
 	old := x.aliases.Load()
 	live := 0
 	for i := range old.buckets {
+		if drop && i+ahead/4 < len(old.buckets) {
+			for _, a := range old.buckets[i+ahead/4] {
+				prefetch(unsafe.Pointer(&g.table.buckets[g.table.home(a.key)]))
+			}
+		}
 		b := &old.buckets[i]
 		for j := range b {
 			if b[j].engine != 0 {
@@ -228,8 +234,7 @@ func (x *Index) sweepAliases(names int, drop bool) {
 	for i := range old.buckets {
 		for _, a := range old.buckets[i] {
 			if a.key != 0 {
-				to, _ := n.claim(a.engine)
-				to.key = a.key
+				n.put(a)
 			}
 		}
 	}

@@ -82,7 +82,7 @@ func (m *Match) extend(id uint32, blocks int) {
 func (g *generation) scanRuns(chain []uint64, m *Match) {
 	for i, key := range chain {
 		if i%ahead == 0 {
-			g.table.touch(chain[i:min(i+ahead, len(chain))])
+			g.table.advance(chain, i)
 		}
 		id := g.table.lookup(normal(key))
 		if id == 0 {

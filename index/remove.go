@@ -45,13 +45,7 @@ func (r *take) all(engine []uint64, remaining []int) {
 	named := len(r.a.buckets) > 0 || r.s.private.len() > 0
 	for i, e := range engine {
 		if i%ahead == 0 {
-			next := engine[i:min(i+ahead, len(engine))]
-			r.t.touch(next)
-			if named {
-				r.a.touch(next)
-			} else if !r.g.ids.isOpen(r.o.id) {
-				r.t.touchBelow(next)
-			}
+			r.advance(engine, i, named, !r.g.ids.isOpen(r.o.id))
 		}
 		e = normal(e)
 		left := -1

@@ -132,11 +132,7 @@ func (p *put) hashes(e *Store) {
 	named := len(p.a.buckets) > 0 || p.s.private.len() > 0
 	for i, engine := range e.Engine {
 		if i%ahead == 0 {
-			next := e.Engine[i:min(i+ahead, len(e.Engine))]
-			p.t.touch(next)
-			if named {
-				p.a.touch(next)
-			}
+			p.advance(e.Engine, i, named, false)
 		}
 		engine = normal(engine)
 		if named {
@@ -197,7 +193,10 @@ func (p *put) chain(e *Store) {
 	first, computed := 0, 0
 	for i, engine := range e.Engine {
 		if i%ahead == 0 {
-			p.a.touch(e.Engine[i:min(i+ahead, len(e.Engine))])
+			if i == 0 {
+				p.a.prefetch(group(e.Engine, i, 0))
+			}
+			p.a.prefetch(group(e.Engine, i, 1))
 		}
 		engine = normal(engine)
 		if begin && i == 0 || known && i == first+computed {
@@ -211,7 +210,7 @@ func (p *put) chain(e *Store) {
 				}
 				keys[j] = seq
 			}
-			p.t.touch(keys[:computed])
+			p.t.prefetch(keys[:computed])
 		}
 		if known {
 			seq = keys[i-first]

@@ -144,15 +144,11 @@ func (t *table) put(key uint64) *slot {
 	}
 }
 
-// ahead is how many probes are kept in flight where all keys are known before.
-const ahead = 16
-
-// touch begins the loads that a probe of each key waits for.
-func (t *table) touch(keys []uint64) (mark uint64) {
+// prefetch begins the loads that a probe of each key waits for.
+func (t *table) prefetch(keys []uint64) {
 	for _, k := range keys {
-		mark |= atomic.LoadUint64(&t.buckets[t.home(normal(k))][0].key)
+		prefetch(unsafe.Pointer(&t.buckets[t.home(normal(k))]))
 	}
-	return mark
 }
 
 // number is the position of a slot plus one; at is the reverse.
