@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -67,6 +68,22 @@ type indexContext struct {
 
 	mu     sync.Mutex                    // serialises writers of owners
 	owners atomic.Pointer[[]tiers.Owner] // by index.Owner; append-only
+
+	tidying atomic.Bool // a tidy is due
+}
+
+// tidyAfter gathers what leaves together, such as the ranks of an instance.
+const tidyAfter = time.Second
+
+// tidy lets the index give memory back soon after many blocks have left at once,
+// whether or not anybody stores or asks. Reading the statistics does it.
+func (x *indexContext) tidy() {
+	if x.tidying.CompareAndSwap(false, true) {
+		time.AfterFunc(tidyAfter, func() {
+			x.tidying.Store(false)
+			x.index.Stats()
+		})
+	}
 }
 
 // newOwner hands out an owner of src and publishes its descriptor.
@@ -207,6 +224,7 @@ func (c *Conductor) enter(s *source, key spaceKey) *namespace {
 func (c *Conductor) exit(ns *namespace) {
 	x := ns.context
 	x.index.DropSource(ns.source)
+	x.tidy()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if x.refs--; x.refs == 0 {

@@ -153,6 +153,7 @@ func (ns *namespace) clear(h *holder) {
 	if h.hasOld {
 		ns.context.index.Clear(h.old)
 	}
+	ns.context.tidy()
 }
 
 // within reports whether an event that takes blocks away is about a namespace:
