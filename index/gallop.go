@@ -2,6 +2,7 @@ package index
 
 import (
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 )
@@ -187,19 +188,31 @@ func (q *query) emit(owners []uint64, depth int, dst []Depth) []Depth {
 	return dst
 }
 
+// dense is how many owners in a word make it cheaper to step over all its bits than
+// to look for those that are set.
+const dense = 24
+
 func (q *query) emitWord(w uint64, i, depth int, dst []Depth) []Depth {
-	ext := q.g.ids.ext[(q.first+i)<<6:][:64]
+	ext := (*[64]uint32)(q.g.ids.ext[(q.first+i)<<6:])
 	n, k := len(dst), bits.OnesCount64(w)
-	if n+k > cap(dst) {
-		dst = append(dst, make([]Depth, k)...)
+	if n+64 > cap(dst) {
+		dst = slices.Grow(dst, 64)
 	}
-	dst = dst[:n+k]
-	out := dst[n:]
-	for j := range out {
-		out[j] = Depth{Owner(ext[bits.TrailingZeros64(w)&63]), uint32(depth)}
-		w &= w - 1
+	out := (*[64]Depth)(dst[n : n+64])
+	if k < dense {
+		for j := range k {
+			out[j&63] = Depth{Owner(ext[bits.TrailingZeros64(w)&63]), uint32(depth)}
+			w &= w - 1
+		}
+		return dst[:n+k]
 	}
-	return dst
+	at := 0
+	for j := range ext {
+		out[at&63] = Depth{Owner(ext[j]), uint32(depth)} // written over if the bit is not set
+		at += int(w & 1)
+		w >>= 1
+	}
+	return dst[:n+k]
 }
 
 // gallopRuns finds the runs of a chain when all owners of the index are closed,

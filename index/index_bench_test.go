@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"kvconductor/index/hash"
 )
@@ -200,4 +201,32 @@ func BenchmarkClear(b *testing.B) {
 		}
 		perBlock(b, max(n, 1))
 	})
+}
+
+// BenchmarkClearMillion clears an owner of a million blocks: the call, after which
+// no answer names them, and the rebuild that gives their memory back.
+func BenchmarkClearMillion(b *testing.B) {
+	const million = 1 << 20
+	x := New(Options{Scheme: hash.Default()})
+	o := x.NewOwner(x.NewSource())
+	keys := make([]uint64, 128)
+	var clearing, tidying time.Duration
+	for b.Loop() {
+		b.StopTimer()
+		for i := 0; i < million; i += len(keys) {
+			for j := range keys {
+				keys[j] = mix(uint64(i + j + 1))
+			}
+			x.Store(&Store{Owner: o, Engine: keys})
+		}
+		b.StartTimer()
+		begin := time.Now()
+		x.Clear(o)
+		cleared := time.Now()
+		x.Stats()
+		clearing += cleared.Sub(begin)
+		tidying += time.Since(cleared)
+	}
+	b.ReportMetric(float64(clearing.Microseconds())/float64(b.N), "clear-µs")
+	b.ReportMetric(float64(tidying.Microseconds())/float64(b.N), "memory-back-µs")
 }
