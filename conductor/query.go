@@ -24,7 +24,7 @@ type Query struct {
 	ByHash bool
 	// Instance limits the answer to one row, given even when nothing is known.
 	Instance *string
-	// Detail adds the state of every source behind a row.
+	// Detail adds the state of every source of a row's instance.
 	Detail bool
 }
 
@@ -140,10 +140,18 @@ func selectRows(registered []row, q *Query) []row {
 	return []row{{name: *q.Instance}}
 }
 
+// hashList is a prompt given as hashes. It is the client's word that they follow
+// each other, so every one is looked up: index.Match skips blocks between two that
+// fit, which is right for chains only.
+type hashList []uint64
+
+func (l hashList) Len() int        { return len(l) }
+func (l hashList) At(i int) uint64 { return l[i] }
+
 // lookup matches the prompt against a context and returns what its owners are.
 func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	if q.ByHash {
-		x.index.Match(q.Hashes, &sc.match)
+		x.index.MatchLazy(hashList(q.Hashes), &sc.match)
 	} else {
 		sc.chain.Reset(x.scheme, q.Tokens, q.BlockSize)
 		x.index.MatchLazy(&sc.chain, &sc.match)

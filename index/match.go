@@ -36,7 +36,9 @@ type Chain interface {
 }
 
 // Match looks a chain of keys up. It does not allocate once the buffers of m are
-// long enough.
+// long enough. The keys must be a chain, each block behind the one before: while
+// all owners are closed, blocks between two that fit are not looked at. For keys
+// that somebody only says are one, there is MatchLazy.
 func (x *Index) Match(chain []uint64, m *Match) {
 	g := x.gen.Load()
 	m.reset()
@@ -48,8 +50,8 @@ func (x *Index) Match(chain []uint64, m *Match) {
 	m.Truncated = m.Blocks < len(chain) && x.wasRefused(chain[m.Blocks])
 }
 
-// MatchLazy looks a chain up and asks it for no key behind the first block nobody
-// holds.
+// MatchLazy looks up every block of a chain, in order, and asks it for no key
+// behind the first block nobody holds.
 func (x *Index) MatchLazy(c Chain, m *Match) {
 	g := x.gen.Load()
 	m.reset()
