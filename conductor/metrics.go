@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"kvconductor/events/zmq"
 	"kvconductor/index"
 )
 
@@ -78,6 +79,8 @@ var (
 	descReconn   = desc("source_reconnects_total", "Connections after the first.", sourceLabels...)
 	descDropped  = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
 
+	descStrays = desc("unclaimed_messages_total", "Messages on bound sockets whose topic and rank no source claims.")
+
 	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed.", contextLabels...)
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
 	descIndexAliases     = desc("index_aliases", "Engine hashes mapped to canonical hashes.", contextLabels...)
@@ -94,7 +97,7 @@ type Collector struct{ Conductor *Conductor }
 func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descSources, descBlocks, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts,
-		descOverruns, descDups, descReconn, descDropped,
+		descOverruns, descDups, descReconn, descDropped, descStrays,
 		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexBytes, descIndexAliasBytes,
 	} {
 		ch <- d
@@ -135,6 +138,10 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		for reason, n := range s.Dropped {
 			counter(descDropped, n, string(reason))
 		}
+	}
+	if sockets, ok := c.opts.Stream.Transport.(*zmq.Sockets); ok {
+		strays, _ := sockets.Strays()
+		ch <- prometheus.MustNewConstMetric(descStrays, prometheus.CounterValue, float64(strays))
 	}
 	for state, n := range states {
 		ch <- prometheus.MustNewConstMetric(descSources, prometheus.GaugeValue, float64(n), state)

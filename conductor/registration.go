@@ -134,7 +134,7 @@ func (r *Registration) normalize() error {
 	if r.TTL != 0 && r.TTL < minTTL {
 		return Invalid("ttl", "out_of_range", "ttl must be at least %s, or 0 for none, got %s", minTTL, r.TTL)
 	}
-	if err := zmq.Check(r.Endpoint); err != nil {
+	if err := zmq.CheckLive(r.Endpoint); err != nil {
 		return Invalid("endpoint", "invalid_value", "endpoint: %v", err)
 	}
 	if r.ReplayEndpoint != "" {
@@ -248,6 +248,9 @@ func (c *Conductor) Unregister(key Key) (Key, error) {
 func (c *Conductor) streamConfig(r Registration) stream.Config {
 	cfg := c.opts.Stream
 	cfg.Endpoint, cfg.ReplayEndpoint = r.Endpoint, r.ReplayEndpoint
+	if sockets, ok := cfg.Transport.(*zmq.Sockets); ok {
+		cfg.Transport = sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank})
+	}
 	if r.pool() {
 		cfg.FirstSeq = 1 // the Mooncake master numbers its batches from 1
 	}

@@ -103,6 +103,7 @@ func (s Source) withTenant() Source {
 // Stream rules what happens between a socket and the index. All of it is per
 // source unless it says otherwise.
 type Stream struct {
+	Heartbeat          time.Duration `mapstructure:"heartbeat"`            // silence after which a publisher is asked for a sign of life; 0 is never
 	StaleAfter         time.Duration `mapstructure:"stale_after"`          // silence (no batch, no transport life) after which a source is stale
 	ReplayTimeout      time.Duration `mapstructure:"replay_timeout"`       // silence after which a replay request is repeated or given up
 	ReplayConcurrency  int           `mapstructure:"replay_concurrency"`   // replays in flight over all sources
@@ -143,6 +144,7 @@ func Default() Config {
 			Seed: 1337, // what Dynamo and standardized publishers hash with
 		},
 		Stream: Stream{
+			Heartbeat:          10 * time.Second, // finds a dead route within four of them, well before an operator does
 			StaleAfter:         30 * time.Second, // longer than an engine's stalls (compilation, weight loading), shorter than an operator's patience
 			ReplayTimeout:      5 * time.Second,  // an engine answers a replay between two steps; ten times the slowest step
 			ReplayConcurrency:  8,                // after a restart a fleet replays in waves instead of filling every queue at once

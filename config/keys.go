@@ -40,6 +40,8 @@ var keys = []key{
 
 	{"stream.stale_after", "stale-after", duration(), int64(time.Millisecond), false,
 		"silence after which a source is stale", func(c *Config) any { return &c.Stream.StaleAfter }},
+	{"stream.heartbeat", "heartbeat", duration(), 0, false,
+		"silence after which a publisher is asked for a sign of life, 0 for never", func(c *Config) any { return &c.Stream.Heartbeat }},
 	{"stream.replay_timeout", "replay-timeout", duration(), int64(time.Millisecond), false,
 		"silence after which a replay request is repeated or given up", func(c *Config) any { return &c.Stream.ReplayTimeout }},
 	{"stream.replay_concurrency", "replay-concurrency", count(), 1, false,

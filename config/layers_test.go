@@ -52,6 +52,7 @@ func TestDefaults(t *testing.T) {
 	f("log.format", "json")
 	f("hash.seed", "1337")
 	f("stream.stale_after", "30s")
+	f("stream.heartbeat", "10s")
 	f("stream.replay_timeout", "5s")
 	f("stream.replay_concurrency", "8")
 	f("stream.queue", "16384")

@@ -135,7 +135,7 @@ func (s *Source) complaints() (out []complaint) {
 	add := func(path, message string) { out = append(out, complaint{path, message, ""}) }
 	if s.Endpoint == "" {
 		add("endpoint", "is required")
-	} else if err := checkEndpoint(s.Endpoint); err != nil {
+	} else if err := checkLiveEndpoint(s.Endpoint); err != nil {
 		add("endpoint", err.Error())
 	}
 	if s.ReplayEndpoint != "" {
@@ -179,6 +179,22 @@ func checkAddress(address string) (port int, err error) {
 		return 0, fmt.Errorf("%q has no port from 0 to 65535", address)
 	}
 	return port, nil
+}
+
+// checkLiveEndpoint checks where live events come from: an address to connect to,
+// or one that publishers connect to.
+func checkLiveEndpoint(endpoint string) error {
+	bound, ok := strings.CutPrefix(endpoint, "bind:")
+	if !ok {
+		return checkEndpoint(endpoint)
+	}
+	if port, ok := strings.CutPrefix(bound, "tcp://*:"); ok {
+		bound = "tcp://0.0.0.0:" + port
+	}
+	if !strings.HasPrefix(bound, "tcp://") {
+		return fmt.Errorf("%q cannot be bound to; write bind:tcp://*:port", endpoint)
+	}
+	return checkEndpoint(bound)
 }
 
 // checkEndpoint checks a ZMQ address that can be connected to.

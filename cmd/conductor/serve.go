@@ -195,11 +195,23 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 			QueueBytes:    int(cfg.Stream.QueueBytes),
 			// The policies have the same names in both rooms.
 			OnUnrecoverableGap: cfg.Stream.OnUnrecoverableGap,
-			Transport:          zmq.Transport{MaxMessage: int(cfg.Limits.MaxPayload) + frameRoom},
-			Decode:             func(payload []byte) (events.Batch, error) { return wire.Decode(payload, limits) },
-			Replays:            stream.NewLimiter(cfg.Stream.ReplayConcurrency),
+			Transport: &zmq.Sockets{Rank: wire.Rank, Transport: zmq.Transport{
+				MaxMessage: int(cfg.Limits.MaxPayload) + frameRoom,
+				Heartbeat:  heartbeat(cfg.Stream.Heartbeat),
+			}},
+			Decode:  func(payload []byte) (events.Batch, error) { return wire.Decode(payload, limits) },
+			Replays: stream.NewLimiter(cfg.Stream.ReplayConcurrency),
 		},
 	}
+}
+
+// heartbeat is the configured pause between heartbeats as the transport takes it,
+// for which 0 is its default.
+func heartbeat(pause time.Duration) time.Duration {
+	if pause == 0 {
+		return -1
+	}
+	return pause
 }
 
 // registration is a configured source as the registry takes it.

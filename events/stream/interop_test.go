@@ -115,7 +115,9 @@ type subscriber struct {
 }
 
 func subscribe(t *testing.T, cfg stream.Config) *subscriber {
-	cfg.Transport = zmq.Transport{}
+	if cfg.Transport == nil {
+		cfg.Transport = zmq.Transport{}
+	}
 	cfg.BackoffMax = 200 * time.Millisecond
 	c := &subscriber{t: t, s: stream.Open(cfg), done: make(chan struct{}), blocks: make(map[uint64]bool), rank: -1}
 	go c.run()

@@ -1,6 +1,7 @@
 package zmq
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -29,6 +30,33 @@ const maxPath = 107
 func Check(endpoint string) error {
 	_, _, err := split(endpoint)
 	return err
+}
+
+// CheckLive is Check for the endpoint of live events, which may also be one where
+// publishers connect to us: bind:tcp://host:port, host * for every address.
+func CheckLive(endpoint string) error {
+	if strings.HasPrefix(endpoint, bindScheme) {
+		_, _, err := splitBound(endpoint)
+		return err
+	}
+	return Check(endpoint)
+}
+
+// splitBound turns a bound endpoint into arguments of a listen.
+func splitBound(endpoint string) (network, addr string, err error) {
+	rest := strings.TrimPrefix(endpoint, bindScheme)
+	if host, ok := strings.CutPrefix(rest, "tcp://*:"); ok {
+		rest = "tcp://0.0.0.0:" + host
+	}
+	if !strings.HasPrefix(rest, "tcp://") {
+		return "", "", &EndpointError{Endpoint: endpoint, why: "cannot be bound to: want bind:tcp://host:port, host * for every address"}
+	}
+	network, addr, err = split(rest)
+	var bad *EndpointError
+	if errors.As(err, &bad) {
+		bad.Endpoint = endpoint
+	}
+	return network, strings.TrimPrefix(addr, "0.0.0.0"), err
 }
 
 // split turns an endpoint into arguments of a dial.

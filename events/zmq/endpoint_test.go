@@ -3,6 +3,7 @@ package zmq
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -59,5 +60,22 @@ func TestCheck(t *testing.T) {
 	}
 	if _, err := (Transport{}).Replay(context.Background(), "inproc://kv", 0); !errors.As(err, new(*EndpointError)) {
 		t.Errorf("replaying from inproc: %v", err)
+	}
+}
+
+func TestCheckLive(t *testing.T) {
+	for _, e := range []string{"tcp://h:1", "ipc:///x", "bind:tcp://*:5557", "bind:tcp://10.0.0.1:5557", "bind:tcp://[::]:5557", "bind:tcp://[::1]:5557"} {
+		if err := CheckLive(e); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, e := range []string{"bind:", "bind:5557", "bind:ipc:///x", "bind:tcp://*", "bind:tcp://*:", "bind:tcp://*:0", "bind:tcp://*:70000", "bind:bind:tcp://*:1", "tcp://*:1"} {
+		err := CheckLive(e)
+		if err == nil || !strings.Contains(err.Error(), strconv.Quote(e)) {
+			t.Errorf("%q: %v", e, err)
+		}
+	}
+	if Check("bind:tcp://*:5557") == nil {
+		t.Error("a replay service is bound to")
 	}
 }

@@ -4,7 +4,11 @@
 //	Subscribe:  dial -> handshake (SUB)    -> send "subscribe to all" --+
 //	Replay:     dial -> handshake (DEALER) -> send ["", start seq]  ----+--> Subscription
 //	                                                                         Recv, Close
-//	bytes:      net.Conn -> guard (buffer, ZMTP framing, limits) -> zmq4.Conn -> frames
+//	bytes:      net.Conn -> pulse (heartbeats) -> guard (buffer, ZMTP framing, limits)
+//	                     -> zmq4.Conn -> frames
+//
+// Where publishers connect to us instead, Sockets listens and deals what arrives
+// out to the sources it is meant for: see sockets.go.
 //
 // One call is one attempt. Nothing here retries or reconnects: a lost
 // connection is an error of Recv, and whoever reads decides what it means.
@@ -20,6 +24,9 @@
 //  3. A peer that accepts and then says nothing costs one attempt of at most
 //     Transport.DialTimeout plus Transport.HandshakeTimeout.
 //  4. Ending ctx or calling Close ends a blocked call at once.
+//  5. A connection that delivers nothing any more fails, even where the route
+//     swallows what is sent: by heartbeats if the peer has ever answered one, by
+//     the kernel's probes else.
 //
 // Recv belongs to one goroutine; Close may be called from any, repeatedly. A
 // subscription has no goroutine of its own. Its memory is one read buffer.
@@ -47,6 +54,7 @@ const (
 	defaultDialTimeout = 5 * time.Second
 	// A publisher answers from its I/O thread within a round trip.
 	defaultHandshakeTimeout = 5 * time.Second
+	defaultHeartbeat        = 10 * time.Second
 	// A typical batch is 1-8 KiB; thousands of sources each hold one buffer.
 	readBuffer = 16 << 10
 )
@@ -64,6 +72,12 @@ type Transport struct {
 	// HandshakeTimeout bounds greeting, handshake and the first message of ours;
 	// 5 s when zero.
 	HandshakeTimeout time.Duration
+	// Heartbeat is how long a peer may be silent before it is asked for a sign of
+	// life; 10 s when zero, never when negative.
+	Heartbeat time.Duration
+	// Dial opens connections, net.Dialer with DialTimeout when nil. It is called
+	// for each attempt, so a name that has moved is found where it is now.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // Subscription is one live connection.
@@ -98,15 +112,35 @@ func (t Transport) open(ctx context.Context, endpoint string, typ zmq4.SocketTyp
 	if err != nil {
 		return nil, err
 	}
-	dialer := net.Dialer{Timeout: cmp.Or(t.DialTimeout, defaultDialTimeout), KeepAliveConfig: keepAlive}
-	raw, err := dialer.DialContext(ctx, network, addr)
+	raw, err := t.dial(ctx, network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %q: %w", endpoint, err)
 	}
+	c, err := t.greet(ctx, raw, typ, hello)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a ZMTP connection to %q: %w", endpoint, err)
+	}
+	return c, nil
+}
+
+func (t Transport) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if t.Dial != nil {
+		return t.Dial(ctx, network, addr)
+	}
+	dialer := net.Dialer{Timeout: cmp.Or(t.DialTimeout, defaultDialTimeout), KeepAliveConfig: keepAlive}
+	return dialer.DialContext(ctx, network, addr)
+}
+
+// greet makes a connection of bytes, whoever dialed it, one of messages. It owns
+// raw from here on.
+func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType, hello zmq4.Msg) (*conn, error) {
+	boundUnacknowledged(raw)
 	c := &conn{raw: raw, release: context.AfterFunc(ctx, func() { raw.Close() })}
+	c.pulse = pulse{Conn: raw, interval: cmp.Or(t.Heartbeat, defaultHeartbeat)}
 	// The deadline covers both directions until the peer has proven itself.
 	raw.SetDeadline(time.Now().Add(cmp.Or(t.HandshakeTimeout, defaultHandshakeTimeout)))
-	g := newGuard(raw, cmp.Or(t.MaxMessage, defaultMaxMessage))
+	g := newGuard(&c.pulse, cmp.Or(t.MaxMessage, defaultMaxMessage))
+	var err error
 	if c.z, err = handshake(g, typ); err == nil {
 		err = c.z.SendMsg(hello)
 	}
@@ -118,8 +152,9 @@ func (t Transport) open(ctx context.Context, endpoint string, typ zmq4.SocketTyp
 	}
 	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("cannot open a ZMTP connection to %q: %w", endpoint, err)
+		return nil, err
 	}
+	c.pulse.on = true
 	return c, nil
 }
 
@@ -140,6 +175,7 @@ func handshake(rw net.Conn, typ zmq4.SocketType) (z *zmq4.Conn, err error) {
 type conn struct {
 	z       *zmq4.Conn
 	raw     net.Conn
+	pulse   pulse
 	release func() bool // detaches the connection from its context
 	once    sync.Once
 	err     error
@@ -155,6 +191,9 @@ func (c *conn) Recv() ([][]byte, error) {
 		if msg.Type == zmq4.UsrMsg {
 			return msg.Frames, nil
 		}
+		// The library answers PING itself and leaves the names of commands out. A
+		// PING has a body, the PONG to one of ours has none.
+		c.pulse.answered = c.pulse.answered || len(msg.Frames) == 0
 	}
 }
 

@@ -40,6 +40,8 @@ def arguments():
     p.add_argument("--ring", type=int, default=10000)
     p.add_argument("--life", type=int, default=1)
     p.add_argument("--first-seq", type=int, default=0)
+    p.add_argument("--rank", type=int, default=0)
+    p.add_argument("--connect", default="", help="publish to whoever is bound there, instead of binding")
     p.add_argument("--port", type=int, default=0)
     p.add_argument("--replay-port", type=int, default=0)
     p.add_argument("--tokens", type=int, default=BLOCK, help="tokens of a batch, a multiple of %d" % BLOCK)
@@ -105,7 +107,11 @@ class Publisher:
         self.replay = context.socket(zmq.ROUTER)
         if args.replay_hwm:
             self.replay.setsockopt(zmq.SNDHWM, args.replay_hwm)
-        self.port = self.bind(self.pub, args.port)
+        if args.connect:
+            self.pub.connect(args.connect)
+            self.port = 0
+        else:
+            self.port = self.bind(self.pub, args.port)
         self.replay_port = self.bind(self.replay, args.replay_port)
 
     @staticmethod
@@ -114,7 +120,7 @@ class Publisher:
         return int(socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").rsplit(b":", 1)[1])
 
     def batch(self, events, live=True):
-        payload = msgpack.packb([time.time(), events, 0])
+        payload = msgpack.packb([time.time(), events, self.args.rank])
         if live:
             self.pub.send_multipart([self.args.topic.encode(), self.seq.to_bytes(8, "big"), payload])
         self.ring.append((self.seq, payload))

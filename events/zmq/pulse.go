@@ -1,0 +1,77 @@
+package zmq
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+)
+
+// Heartbeats of ZMTP 3.1 (rfc.zeromq.org/spec/37): a PING command asks the peer
+// for a PONG. libzmq answers since 4.2, also when 3.0 was greeted.
+const (
+	// A peer that has answered before and now lets this many PINGs in a row pass
+	// unanswered is gone.
+	missedBeats = 3
+	// What the kernel has sent and the peer has not acknowledged for so long ends
+	// the connection. Keepalive does not run while such bytes wait, and TCP alone
+	// would try again for a quarter of an hour.
+	unacknowledged = 25 * time.Second
+)
+
+// pulse is a net.Conn that asks the peer for a sign of life when it is silent.
+// It lies below the buffer, so any byte is one. Reading is all it needs: the
+// goroutine that reads is also the only one that writes once the handshake is
+// over.
+type pulse struct {
+	net.Conn
+	interval time.Duration // 0: off
+	on       bool          // the handshake is over
+	armed    time.Time     // when the read deadline was set
+	asked    int           // PINGs since the last byte
+	answered bool          // the peer sent a PONG on this connection
+}
+
+func (p *pulse) Read(b []byte) (int, error) {
+	if !p.on || p.interval <= 0 {
+		return p.Conn.Read(b)
+	}
+	for {
+		// A deadline somewhat early is as good, and most reads set none.
+		if now := time.Now(); now.Sub(p.armed) > p.interval/8 {
+			if err := p.Conn.SetReadDeadline(now.Add(p.interval)); err != nil {
+				return 0, err
+			}
+			p.armed = now
+		}
+		n, err := p.Conn.Read(b)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			p.asked = 0
+			return n, err
+		}
+		if p.asked >= missedBeats && p.answered {
+			return 0, fmt.Errorf("the peer has answered no heartbeat for %v", time.Duration(p.asked)*p.interval)
+		}
+		if err := p.ping(); err != nil {
+			return 0, err
+		}
+		p.asked++
+		p.armed = time.Time{}
+	}
+}
+
+// ping asks for a PONG. The time to live in it tells the peer how long to wait
+// for us, in tenths of a second.
+func (p *pulse) ping() error {
+	const name = "\x04PING"
+	ttl := min(int64((missedBeats+1)*p.interval/(100*time.Millisecond)), 1<<16-1)
+	frame := append([]byte{flagCommand, byte(len(name) + 2)}, name...)
+	frame = binary.BigEndian.AppendUint16(frame, uint16(ttl))
+	if err := p.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	_, err := p.Conn.Write(frame)
+	return err
+}

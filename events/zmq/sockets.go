@@ -1,0 +1,288 @@
+package zmq
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+)
+
+// Sockets opens connections like Transport, and listens where publishers connect
+// to us: an endpoint "bind:tcp://*:5557". All sources of one such endpoint share
+// its listener, which lives while one of them does.
+//
+//	accept --> reader per connection --> deal: topic kv@pod@model, rank
+//	                                       |
+//	                    source A: mailbox <+> mailbox: source B
+//	                                |
+//	       Subscribe (waits for a first message) --> Recv, Recv, ... of one connection
+//
+// A source sees one connection at a time, as if it had dialed it: messages of a
+// newer connection end the subscription, and the next one begins with them. So a
+// restarted publisher supersedes what is left of its old connection.
+type Sockets struct {
+	Transport
+	// Rank finds the data-parallel rank a payload names; when nil, none does.
+	Rank func(payload []byte) (rank int, named bool)
+
+	mu        sync.Mutex
+	listeners map[string]*listener // by address
+	unclaimed uint64               // messages no source wants, of listeners that are closed
+}
+
+// Claim says which messages of a shared socket are a source's: those of topic
+// kv@Pod@Model (engine-events 1.2) that carry the data-parallel rank. A message
+// that names no rank is of rank 0, or of the only rank claimed.
+type Claim struct {
+	Pod, Model string
+	Rank       int
+}
+
+const (
+	// bindScheme begins the endpoints where publishers connect to us.
+	bindScheme = "bind:"
+	// A fleet of publishers, and room for connections that linger.
+	maxAccepted = 8192
+	// What waits for a source whose stream is between two connections, or behind.
+	mailboxLen   = 4096
+	mailboxBytes = 64 << 20
+	// Topics nobody claims that are remembered by name.
+	maxStrays = 16
+)
+
+// For returns the transport of one source.
+func (s *Sockets) For(c Claim) *Source { return &Source{sockets: s, claim: c} }
+
+// Source is the transport of one source. Its methods are those of Transport.
+type Source struct {
+	sockets *Sockets
+	claim   Claim
+
+	mu  sync.Mutex
+	box *mailbox // of the endpoint subscribed to, nil if none was bound
+}
+
+// Subscribe dials, or waits until a publisher sends something that is claimed.
+// The claim stands until ctx ends, so nothing is lost between two subscriptions
+// but what does not fit.
+func (s *Source) Subscribe(ctx context.Context, endpoint string) (Subscription, error) {
+	address, bound := strings.CutPrefix(endpoint, bindScheme)
+	if !bound {
+		return s.sockets.Transport.Subscribe(ctx, endpoint)
+	}
+	box, err := s.join(ctx, endpoint, address)
+	if err != nil {
+		return nil, err
+	}
+	return box.open(ctx)
+}
+
+// Replay asks a publisher's replay service, which is dialed in any case.
+func (s *Source) Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error) {
+	return s.sockets.Transport.Replay(ctx, endpoint, from)
+}
+
+// join claims the source's messages once, for as long as ctx lives.
+func (s *Source) join(ctx context.Context, endpoint, address string) (*mailbox, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.box != nil {
+		return s.box, nil
+	}
+	_, addr, err := splitBound(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	box := &mailbox{claim: s.claim, news: make(chan struct{}, 1)}
+	l, err := s.sockets.listen(addr, box)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on %q: %w", address, err)
+	}
+	s.box = box
+	context.AfterFunc(ctx, func() {
+		s.sockets.leave(l, box)
+		s.mu.Lock()
+		s.box = nil
+		s.mu.Unlock()
+	})
+	return box, nil
+}
+
+// listen adds a mailbox to the listener of an address, opening it when new.
+func (s *Sockets) listen(addr string, box *mailbox) (*listener, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.listeners[addr]
+	if l == nil {
+		ln, err := (&net.ListenConfig{KeepAliveConfig: keepAlive}).Listen(context.Background(), "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		l = newListener(s.Transport, s.Rank, addr, ln)
+		if s.listeners == nil {
+			s.listeners = make(map[string]*listener)
+		}
+		s.listeners[addr] = l
+	}
+	l.add(box)
+	return l, nil
+}
+
+// leave removes a mailbox, and the listener with its last.
+func (s *Sockets) leave(l *listener, box *mailbox) {
+	s.mu.Lock()
+	last := l.remove(box)
+	if last {
+		delete(s.listeners, l.addr)
+	}
+	s.mu.Unlock()
+	if last {
+		l.close()
+		s.mu.Lock()
+		s.unclaimed += l.unclaimed.Load()
+		s.mu.Unlock()
+	}
+}
+
+// Strays returns how many messages arrived on shared sockets that no source
+// claims, and some of their topics.
+func (s *Sockets) Strays() (messages uint64, topics []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	messages = s.unclaimed
+	for _, l := range s.listeners {
+		messages += l.unclaimed.Load()
+		topics = append(topics, l.strayTopics()...)
+	}
+	return messages, topics
+}
+
+// mailbox is what arrived for one source.
+type mailbox struct {
+	claim Claim
+	news  chan struct{} // capacity 1: something arrived
+
+	mu     sync.Mutex
+	queue  []delivery
+	bytes  int
+	newest uint64 // the newest connection that sent something
+	full   bool   // something was dropped: the sequence shows it
+}
+
+// delivery is one message, or the end of a connection when frames is nil.
+type delivery struct {
+	conn   uint64 // ascending in order of connecting
+	frames [][]byte
+	size   int
+}
+
+// put queues a message. What an older connection still delivers is dropped.
+func (b *mailbox) put(conn uint64, frames [][]byte, size int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if conn < b.newest {
+		return
+	}
+	b.newest = conn
+	if len(b.queue) > 0 && (len(b.queue) >= mailboxLen || b.bytes+size > mailboxBytes) {
+		b.full = true
+		return
+	}
+	b.append(delivery{conn: conn, frames: frames, size: size})
+}
+
+// end queues the end of a connection, if it is the source's.
+func (b *mailbox) end(conn uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if conn == b.newest {
+		b.append(delivery{conn: conn})
+	}
+}
+
+func (b *mailbox) append(d delivery) {
+	b.queue = append(b.queue, d)
+	b.bytes += d.size
+	select {
+	case b.news <- struct{}{}:
+	default:
+	}
+}
+
+// take removes the first delivery if it is of a connection, or any's message when
+// conn is 0.
+func (b *mailbox) take(conn uint64) (d delivery, ok, other bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if conn == 0 { // ends of connections nobody subscribed to
+		for len(b.queue) > 0 && b.queue[0].frames == nil {
+			b.queue = b.queue[1:]
+		}
+	}
+	if len(b.queue) == 0 {
+		return d, false, false
+	}
+	if d = b.queue[0]; conn != 0 && d.conn != conn {
+		return d, false, true
+	}
+	if conn != 0 {
+		b.queue[0] = delivery{}
+		b.queue = b.queue[1:]
+		b.bytes -= d.size
+	}
+	return d, true, false
+}
+
+// open waits for a first message and subscribes to its connection.
+func (b *mailbox) open(ctx context.Context) (Subscription, error) {
+	for {
+		if d, ok, _ := b.take(0); ok {
+			return &letters{box: b, conn: d.conn, done: make(chan struct{})}, nil
+		}
+		select {
+		case <-b.news:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// letters is one connection as its source sees it.
+type letters struct {
+	box  *mailbox
+	conn uint64
+	once sync.Once
+	done chan struct{}
+}
+
+func (l *letters) Recv() ([][]byte, error) {
+	for {
+		select {
+		case <-l.done:
+			return nil, net.ErrClosed
+		default:
+		}
+		d, ok, other := l.box.take(l.conn)
+		switch {
+		case other:
+			return nil, fmt.Errorf("another connection delivers for %s", l.box.claim)
+		case ok && d.frames == nil:
+			return nil, fmt.Errorf("the publisher of %s has disconnected", l.box.claim)
+		case ok:
+			return d.frames, nil
+		}
+		select {
+		case <-l.box.news:
+		case <-l.done:
+		}
+	}
+}
+
+func (l *letters) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+// String is the topic and rank claimed.
+func (c Claim) String() string { return fmt.Sprintf("kv@%s@%s rank %d", c.Pod, c.Model, c.Rank) }
