@@ -57,7 +57,10 @@ type Options struct {
 	// TTL is the time to live of sources whose registration names none
 	// (index.ttl), 0 for none.
 	TTL time.Duration
-	Log zerolog.Logger
+	// SilentAfter is how long a source may be silent while it is asked for before
+	// that is a finding (doctor.silent_after), DefaultSilentAfter when 0.
+	SilentAfter time.Duration
+	Log         zerolog.Logger
 	// Now is the clock of ages in answers; time.Now when nil.
 	Now func() time.Time
 }
@@ -76,12 +79,18 @@ type Conductor struct {
 	closed      bool                          // guarded by mu
 
 	queries queryMetrics
+
+	watching           sync.Once
+	stopWatch, watched chan struct{} // end watch; it has ended
 }
 
 // New returns a Conductor with no sources.
 func New(opts Options) *Conductor {
 	if opts.Now == nil {
 		opts.Now = time.Now
+	}
+	if opts.SilentAfter == 0 {
+		opts.SilentAfter = DefaultSilentAfter
 	}
 	return &Conductor{
 		opts:        opts,
@@ -91,13 +100,19 @@ func New(opts Options) *Conductor {
 		sources:     make(map[Key]*source),
 		deployments: make(map[deploymentKey]*deployment),
 		queries:     newQueryMetrics(),
+		stopWatch:   make(chan struct{}),
+		watched:     make(chan struct{}),
 	}
 }
 
 // Close stops every source, drops what they hold and waits for them. From then
 // on registrations fail with ErrClosed and queries find nothing.
 func (c *Conductor) Close() {
+	c.watching.Do(func() { close(c.watched) })
 	c.mu.Lock()
+	if !c.closed {
+		close(c.stopWatch)
+	}
 	c.closed = true
 	running := make([]*source, 0, len(c.sources))
 	for _, s := range c.sources {
@@ -110,4 +125,5 @@ func (c *Conductor) Close() {
 		wg.Go(s.stop)
 	}
 	wg.Wait()
+	<-c.watched
 }

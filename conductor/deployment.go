@@ -35,6 +35,7 @@ type deployment struct {
 
 	// What queries read, changed under Conductor.mu only.
 	contexts sync.Map              // contextKey -> *indexContext
+	askedAt  atomic.Int64          // Unix seconds of the last query
 	rows     atomic.Pointer[[]row] // registered instances, sorted by name; never changed once published
 }
 
@@ -70,6 +71,7 @@ type indexContext struct {
 	owners atomic.Pointer[[]tiers.Owner] // by index.Owner; append-only
 
 	tidying atomic.Bool // a tidy is due
+	seeds   seeds
 }
 
 // tidyAfter gathers what leaves together, such as the ranks of an instance.

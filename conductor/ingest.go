@@ -8,6 +8,7 @@ import (
 
 // apply brings one batch into the indexes, event by event in array order.
 func (s *source) apply(b *events.Batch) {
+	s.lookAtBatch(b)
 	rank := int32(s.reg.Rank)
 	if b.Rank >= 0 {
 		rank = int32(b.Rank)
@@ -52,6 +53,9 @@ func (s *source) change(e *events.Event, rank int32) {
 		return // masked groups publish events that name no block
 	}
 	medium := tiers.Parse(e.Medium)
+	if medium.Tier == tiers.Other {
+		s.find(FindingMedium, "medium %q is unknown: its blocks count as a tier of their own below all others", e.Medium)
+	}
 	key := ownerKey{rank: rank, medium: medium.Name, group: max(e.Group, 0)}
 	if e.Backend != nil {
 		key.backend = *e.Backend
@@ -66,12 +70,18 @@ func (s *source) change(e *events.Event, rank int32) {
 // store indexes the blocks of a stored event.
 func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	at := spaceKey{deployment: s.target(e)}
-	if !e.Envelope && e.BlockSize != 0 && e.BlockSize != at.deployment.blockSize && len(e.Tokens) > 0 {
-		s.drop(events.BlockSizeMismatch, 1)
+	s.lookAtSize(e, at.deployment.blockSize)
+	parts, why := s.partsOf(e, at.deployment.blockSize)
+	if why != "" {
+		s.drop(why, 1)
 		return
+	}
+	if parts > 1 {
+		e = s.split(e, parts)
 	}
 	local := s.locals(e, at.deployment.blockSize)
 	at.context = s.contextKey(e, at.deployment)
+	s.lookAtContext(at)
 	if local != nil || e.Envelope || s.alone(at) {
 		s.put(s.space(at), e, e.Hashes, local, key, medium)
 		return
@@ -91,6 +101,12 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 
 // put stores blocks in one context.
 func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) {
+	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 {
+		s.lookAtSeed(ns, hashes[0], local[0])
+	}
+	if local == nil && s.parts > 0 {
+		hashes, _ = s.withParts(ns, hashes, nil)
+	}
 	res := ns.context.index.Store(&index.Store{
 		Owner:     s.holder(ns, key, medium).current,
 		Parent:    e.Parent,
@@ -102,6 +118,9 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 	})
 	s.drop(events.OrphanLimit, res.Shed)
 	s.drop(events.OverBudget, res.Refused)
+	if len(s.spaces) > 1 && local != nil {
+		s.adopt(ns, hashes)
+	}
 }
 
 // remove takes the blocks of a removed event from every context that has them.
@@ -112,12 +131,17 @@ func (s *source) remove(e *events.Event, key ownerKey) {
 		if !ok || !ns.within(e) {
 			continue
 		}
-		res := ns.context.index.Remove(h.current, e.Hashes, e.Remaining, s.copies())
-		found += res.Removed + res.Copies
-		if h.hasOld {
-			res = ns.context.index.Remove(h.old, e.Hashes, e.Remaining, s.copies())
-			found += res.Removed + res.Copies
+		hashes, remaining := e.Hashes, e.Remaining
+		if s.parts > 0 {
+			hashes, remaining = s.withParts(ns, hashes, remaining)
 		}
+		res := ns.context.index.Remove(h.current, hashes, remaining, s.copies())
+		all := res.Removed + res.Copies
+		if h.hasOld {
+			res = ns.context.index.Remove(h.old, hashes, remaining, s.copies())
+			all += res.Removed + res.Copies
+		}
+		found += all * len(e.Hashes) / max(len(hashes), 1)
 	}
 	s.drop(events.UnknownHash, len(e.Hashes)-found)
 	if len(s.spaces) > 1 {

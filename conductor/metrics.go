@@ -68,6 +68,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	descSources  = desc("sources", "Registered sources by state.", "state")
 	descBlocks   = desc("source_blocks", "Block memberships a source has; a block on two tiers counts twice.", sourceLabels...)
+	descOrphans  = desc("source_orphans", "Blocks that wait for a parent which is not known.", sourceLabels...)
 	descSeq      = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
 	descEpoch    = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
 	descAge      = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
@@ -79,7 +80,8 @@ var (
 	descReconn   = desc("source_reconnects_total", "Connections after the first.", sourceLabels...)
 	descDropped  = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
 
-	descStrays = desc("unclaimed_messages_total", "Messages on bound sockets whose topic and rank no source claims.")
+	descFinding = desc("source_finding", "1 for each finding of the doctor about a source.", append(sourceLabels, "code")...)
+	descStrays  = desc("unclaimed_messages_total", "Messages on bound sockets whose topic and rank no source claims.")
 
 	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed.", contextLabels...)
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
@@ -96,8 +98,8 @@ type Collector struct{ Conductor *Conductor }
 // Describe implements prometheus.Collector.
 func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descSources, descBlocks, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts,
-		descOverruns, descDups, descReconn, descDropped, descStrays,
+		descSources, descBlocks, descOrphans, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts,
+		descOverruns, descDups, descReconn, descDropped, descFinding, descStrays,
 		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexBytes, descIndexAliasBytes,
 	} {
 		ch <- d
@@ -122,6 +124,7 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append(labels[:3:3], more...)...)
 		}
 		gauge(descBlocks, float64(s.Blocks))
+		gauge(descOrphans, float64(s.Orphans))
 		gauge(descEpoch, float64(s.Epoch))
 		if s.LastSeq != nil {
 			gauge(descSeq, float64(*s.LastSeq))
@@ -135,6 +138,9 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		counter(descOverruns, s.Overruns)
 		counter(descDups, s.Duplicates)
 		counter(descReconn, s.Reconnects)
+		for _, f := range s.Findings {
+			ch <- prometheus.MustNewConstMetric(descFinding, prometheus.GaugeValue, 1, append(labels[:3:3], f.Code)...)
+		}
 		for reason, n := range s.Dropped {
 			counter(descDropped, n, string(reason))
 		}

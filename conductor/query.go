@@ -86,6 +86,7 @@ func (c *Conductor) answer(q Query) Answer {
 	c.mu.RUnlock()
 	var rows []row
 	if d != nil {
+		d.ask(c.now())
 		rows = *d.rows.Load()
 	}
 	rows = selectRows(rows, &q)

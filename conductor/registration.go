@@ -217,6 +217,8 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 	}
 	s := c.newSource(r, opts.Static)
 	c.sources[key] = s
+	c.lookAtEndpoint(s)
+	c.watching.Do(func() { go c.watch() })
 	go s.run()
 	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
 	return old, nil

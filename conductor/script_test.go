@@ -102,11 +102,13 @@ type bench struct {
 	network   *network
 }
 
-func newBench() *bench {
+func newBench() *bench { return newBenchLogging(zerolog.Nop()) }
+
+func newBenchLogging(log zerolog.Logger) *bench {
 	n := newNetwork()
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337,
-		Log:      zerolog.Nop(),
+		Log:      log,
 		Stream: stream.Config{
 			Transport:     n,
 			ReplayTimeout: 5 * time.Second,
@@ -189,6 +191,8 @@ func (b *bench) run(line string) string {
 		return ""
 	case "query":
 		return b.query(a)
+	case "findings":
+		return b.findings()
 	case "services":
 		return b.services(a)
 	case "post":
@@ -377,6 +381,17 @@ func (b *bench) services(a args) string {
 			fmt.Fprintf(&out, " %s=%v", column, s[column])
 		}
 		out.WriteByte('\n')
+	}
+	return out.String()
+}
+
+// findings prints what the doctor found, source by source.
+func (b *bench) findings() string {
+	var out strings.Builder
+	for _, s := range b.conductor.Services() {
+		for _, f := range s.Findings {
+			fmt.Fprintf(&out, "%s %s: %s\n", s.Key(), f.Code, f.Message)
+		}
 	}
 	return out.String()
 }

@@ -18,6 +18,7 @@ type Service struct {
 	Epoch   uint64
 	LastSeq *uint64 // nil before the first applied batch
 	Blocks  int     // block memberships: a block on two tiers counts twice
+	Orphans int     // of them, those that wait for their parent to be known
 	Gaps    uint64
 	// Replayed counts applied batches that came from a replay.
 	Replayed uint64
@@ -27,8 +28,10 @@ type Service struct {
 	Overruns, Duplicates, Reconnects uint64
 
 	Dropped   map[events.Reason]uint64
+	Findings  []Finding
 	LastError string
-	LastBatch time.Time // zero before the first batch
+	LastBatch time.Time     // zero before the first batch
+	Age       time.Duration // since then, -1 before it
 }
 
 // Services returns every registered source, sorted by key.
@@ -39,6 +42,14 @@ func (c *Conductor) Services() []Service {
 		all[i] = s.service()
 	}
 	return all
+}
+
+// has reports whether a source is registered under a key.
+func (c *Conductor) has(key Key) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	_, ok := c.sources[key]
+	return ok
 }
 
 // registered returns the sources sorted by key.
@@ -70,6 +81,7 @@ func (s *source) service() Service {
 		Reason:       st.Reason,
 		Epoch:        st.Epoch,
 		Blocks:       s.blocks(),
+		Orphans:      s.orphans(),
 		Gaps:         st.Gaps,
 		Replayed:     st.Replayed,
 		Restarts:     st.Restarts,
@@ -77,8 +89,13 @@ func (s *source) service() Service {
 		Duplicates:   st.Duplicates,
 		Reconnects:   st.Reconnects,
 		Dropped:      s.drops(st),
+		Findings:     s.doctor.list(),
 		LastError:    st.LastError,
 		LastBatch:    st.LastBatchAt,
+		Age:          -1,
+	}
+	if !st.LastBatchAt.IsZero() {
+		v.Age = max(s.conductor.now().Sub(st.LastBatchAt), 0)
 	}
 	if st.HasSeq {
 		v.LastSeq = &st.LastSeq

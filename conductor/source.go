@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
 
 	"kvconductor/events"
 	"kvconductor/events/stream"
@@ -32,8 +33,18 @@ type source struct {
 	// "owned by run", holding turn is meant.
 	turn sync.Mutex
 
+	// parts is the most parts a published block had, 0 while none had several: see
+	// parts.go. Owned by run.
+	parts int
+
+	// media are the media announced, by name. Owned by run.
+	media map[string]tiers.Medium
+
 	// index finds a space by its key. Owned by run.
 	index map[spaceKey]*namespace
+
+	opened time.Time
+	doctor doctor
 
 	mu      sync.Mutex
 	spaces  []*namespace             // changed by run only; guarded by mu for others
@@ -82,6 +93,8 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 		stream:    stream.Open(c.streamConfig(r)),
 		done:      make(chan struct{}),
 		index:     make(map[spaceKey]*namespace),
+		media:     make(map[string]tiers.Medium),
+		opened:    c.now(),
 		dropped:   make(map[events.Reason]uint64),
 	}
 	c.join(s)
@@ -148,7 +161,8 @@ func (s *source) forget() {
 	for len(s.spaces) > 0 {
 		s.quit(s.spaces[len(s.spaces)-1])
 	}
-	s.groups = groups{}
+	s.groups, s.parts = groups{}, 0
+	s.doctor.recover()
 }
 
 // space returns the source's namespace in a context, entering it when new.
@@ -210,6 +224,7 @@ func (s *source) holder(ns *namespace, key ownerKey, medium tiers.Medium) *holde
 		return h
 	}
 	h := &holder{current: s.newOwner(ns, key, medium)}
+	s.media[medium.Name] = medium
 	s.mu.Lock()
 	ns.owners[key] = h
 	s.mu.Unlock()
@@ -243,6 +258,17 @@ func (s *source) blocks() int {
 	n := 0
 	for _, ns := range s.spaces {
 		n += ns.blocks()
+	}
+	return n
+}
+
+// orphans returns how many blocks wait for their parent, over all contexts.
+func (s *source) orphans() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, ns := range s.spaces {
+		n += ns.context.index.Waiting(ns.source)
 	}
 	return n
 }

@@ -51,6 +51,7 @@ type Config struct {
 	Sources   []Source   `mapstructure:"sources"`
 	Stream    Stream     `mapstructure:"stream"`
 	Index     Index      `mapstructure:"index"`
+	Doctor    Doctor     `mapstructure:"doctor"`
 	Limits    Limits     `mapstructure:"limits"`
 }
 
@@ -131,6 +132,11 @@ type Limits struct {
 	ShutdownTimeout time.Duration `mapstructure:"shutdown_timeout"` // how long requests in flight may take after SIGTERM
 }
 
+// Doctor rules what is reported as a finding about a source.
+type Doctor struct {
+	SilentAfter time.Duration `mapstructure:"silent_after"` // silence of a source that is asked for after which that is a finding
+}
+
 // Default returns the settings of a server that was told nothing.
 func Default() Config {
 	return Config{
@@ -152,6 +158,9 @@ func Default() Config {
 			QueueBytes:         64 << 20,         // two messages of the largest size allowed; usual batches are 1-50 KiB
 			OnUnrecoverableGap: Keep,             // a hit too many costs one recomputation, an emptied index costs thousands
 			Copies:             Count,            // SGLang and offloading connectors announce a block once per copy
+		},
+		Doctor: Doctor{
+			SilentAfter: 5 * time.Minute, // outlasts the pauses of a fleet that is asked now and then
 		},
 		Limits: Limits{
 			MaxBody:         16 << 20,         // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces

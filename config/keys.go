@@ -60,6 +60,9 @@ var keys = []key{
 	{"index.max_bytes", "index-max-bytes", size(), 0, false,
 		"bytes one index may take before new blocks are refused; 0 is no bound", func(c *Config) any { return &c.Index.MaxBytes }},
 
+	{"doctor.silent_after", "doctor-silent-after", duration(), int64(time.Second), false,
+		"silence of a source that is asked for after which that is a finding", func(c *Config) any { return &c.Doctor.SilentAfter }},
+
 	{"limits.max_body", "max-body", size(), 1, true,
 		"bytes of one HTTP request body", func(c *Config) any { return &c.Limits.MaxBody }},
 	{"limits.max_tokens", "max-tokens", count(), 1, true,

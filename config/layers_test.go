@@ -53,6 +53,7 @@ func TestDefaults(t *testing.T) {
 	f("hash.seed", "1337")
 	f("stream.stale_after", "30s")
 	f("stream.heartbeat", "10s")
+	f("doctor.silent_after", "5m")
 	f("stream.replay_timeout", "5s")
 	f("stream.replay_concurrency", "8")
 	f("stream.queue", "16384")

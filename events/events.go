@@ -102,6 +102,9 @@ type Batch struct {
 	Events []Event
 	// Dropped counts what was skipped, by reason; nil when nothing was.
 	Dropped map[Reason]int
+	// Note describes the first event that was skipped for its shape, "" when none
+	// was.
+	Note string
 }
 
 // Drop counts n skipped things under a reason.
@@ -128,6 +131,7 @@ const (
 
 	// Of one event, found by the application.
 	BlockSizeMismatch Reason = "block_size_mismatch"
+	PartialBlock      Reason = "partial_block" // smaller than the registered size
 	OtherGroup        Reason = "other_group"
 	GroupUnknown      Reason = "group_unknown"
 	OrphanLimit       Reason = "orphan_limit"

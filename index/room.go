@@ -121,3 +121,39 @@ func (r *room) unlink(i int32) {
 func (r *room) bytes() int {
 	return cap(r.links)*int(unsafe.Sizeof(link{})) + r.byEngine.bytes() + r.byParent.bytes()
 }
+
+// Orphan is a block whose tokens are known and whose parent's key is not.
+type Orphan struct{ Engine, Local uint64 }
+
+// Waiting returns how many blocks of a source wait for their parent.
+func (x *Index) Waiting(src Source) int {
+	x.gate.RLock()
+	defer x.gate.RUnlock()
+	s := x.sources[src]
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.room.used
+}
+
+// Children returns the blocks of a source that wait for an engine hash.
+func (x *Index) Children(src Source, parent uint64) []Orphan {
+	x.gate.RLock()
+	defer x.gate.RUnlock()
+	s := x.sources[src]
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.room.used == 0 {
+		return nil
+	}
+	var all []Orphan
+	for i := s.room.child(normal(parent)); i != none; i = s.room.links[i].next {
+		all = append(all, Orphan{plain(s.room.links[i].engine), s.room.links[i].local})
+	}
+	return all
+}

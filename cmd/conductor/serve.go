@@ -181,13 +181,14 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
 	return conductor.Options{
-		HashSeed:   cfg.Hash.Seed,
-		Copies:     copies,
-		MaxSources: cfg.Limits.MaxSources,
-		MaxOrphans: cfg.Limits.MaxOrphans,
-		TTL:        cfg.Index.TTL,
-		MaxBytes:   int(cfg.Index.MaxBytes),
-		Log:        log,
+		HashSeed:    cfg.Hash.Seed,
+		Copies:      copies,
+		MaxSources:  cfg.Limits.MaxSources,
+		MaxOrphans:  cfg.Limits.MaxOrphans,
+		TTL:         cfg.Index.TTL,
+		MaxBytes:    int(cfg.Index.MaxBytes),
+		SilentAfter: cfg.Doctor.SilentAfter,
+		Log:         log,
 		Stream: stream.Config{
 			ReplayTimeout: cfg.Stream.ReplayTimeout,
 			StaleAfter:    cfg.Stream.StaleAfter,

@@ -21,6 +21,7 @@ type serviceRow struct {
 	Epoch, Gaps, Replayed                                                               uint64
 	LastSeq                                                                             *uint64
 	DroppedBy                                                                           map[string]uint64
+	Findings                                                                            []struct{ Code, Message string }
 }
 
 func servicesCommand() *cobra.Command {
@@ -50,7 +51,15 @@ func servicesCommand() *cobra.Command {
 			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, s.DPRank, s.Type, model,
 				s.BlockSize, s.State, s.Epoch, seq, s.Blocks, s.Gaps, s.Replayed, counts(s.DroppedBy), cmp.Or(s.Reason, s.LastError))
 		}
-		return w.Flush()
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		for _, s := range answer.Services {
+			for _, f := range s.Findings {
+				fmt.Fprintf(cmd.OutOrStdout(), "\n%s|%s|%d %s: %s\n", s.InstanceID, s.TenantID, s.DPRank, f.Code, f.Message)
+			}
+		}
+		return nil
 	}
 	return cmd
 }

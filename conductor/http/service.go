@@ -3,6 +3,7 @@ package http
 import (
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -24,17 +25,29 @@ type serviceRow struct {
 	DPRank         int
 	AdditionalSalt string
 
-	State     string
-	Reason    string
-	Epoch     uint64
-	LastSeq   *uint64
-	Blocks    int
-	Gaps      uint64
-	Replayed  uint64
-	Restarts  uint64
-	Dropped   uint64
-	DroppedBy map[events.Reason]uint64
-	LastError string
+	State      string
+	Reason     string
+	Epoch      uint64
+	LastSeq    *uint64
+	Blocks     int
+	Orphans    int
+	AgeMs      *int64 // since the last batch, null before the first
+	Gaps       uint64
+	Replayed   uint64
+	Restarts   uint64
+	Overruns   uint64
+	Duplicates uint64
+	Reconnects uint64
+	Dropped    uint64
+	DroppedBy  map[events.Reason]uint64
+	LastError  string
+	Findings   []findingRow
+}
+
+// findingRow is one finding of the doctor.
+type findingRow struct {
+	Code, Message string
+	Since         time.Time
 }
 
 // services lists the registered sources: GET /services.
@@ -47,8 +60,16 @@ func (a *api) services(*gin.Context) (any, error) {
 			ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
 			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt,
 			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
-			Blocks: s.Blocks, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
-			DroppedBy: s.Dropped, LastError: s.LastError,
+			Blocks: s.Blocks, Orphans: s.Orphans, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
+			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
+			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
+		}
+		if s.Age >= 0 {
+			ms := s.Age.Milliseconds()
+			rows[i].AgeMs = &ms
+		}
+		for _, f := range s.Findings {
+			rows[i].Findings = append(rows[i].Findings, findingRow{f.Code, f.Message, f.Since})
 		}
 		for _, n := range s.Dropped {
 			rows[i].Dropped += n

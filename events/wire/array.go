@@ -84,6 +84,8 @@ func (d *decoder) storedField(ev *events.Event, f *form, at int) (why events.Rea
 		ev.Tokens, ev.Bigram, why = d.tokenList()
 	case 4:
 		ev.BlockSize, why = d.natural(0)
+	case 5:
+		f.adapter, why = d.given()
 	case 6:
 		ev.Medium, why = d.word()
 	case 7:

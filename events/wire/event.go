@@ -41,8 +41,9 @@ type form struct {
 	parent, link parentField // parent_block_hash, parent_hash
 
 	cacheSalt, metaSalt, addSalt *string
-	extra                        int // offset of a list of extra keys, 0 if none
-	label                        int // group_id where it names a cache group, plus 1
+	adapter                      bool // lora_id is given
+	extra                        int  // offset of a list of extra keys, 0 if none
+	label                        int  // group_id where it names a cache group, plus 1
 }
 
 // hashField is a hash list that may be absent.
@@ -175,6 +176,14 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 		parent = other
 	}
 	ev.Parent, ev.HasParent = parent.hash, parent.given
+	if ev.LoraName == nil && f.adapter && f.extra > 0 {
+		end := d.i
+		ev.LoraName, why = d.extraLora(f.extra)
+		d.i = end
+		if why != "" {
+			return why
+		}
+	}
 	if ev.Salt == nil && f.extra > 0 && !ev.HasParent && ev.BaseBlock <= 0 {
 		end := d.i
 		ev.Salt, why = d.extraSalt(f.extra, ev.LoraName)

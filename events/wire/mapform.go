@@ -43,6 +43,8 @@ func (d *decoder) engineKey(ev *events.Event, f *form, key []byte) (why events.R
 		ev.Tokens, ev.Bigram, why = d.tokenList()
 	case "block_size":
 		ev.BlockSize, why = d.natural(0)
+	case "lora_id":
+		f.adapter, why = d.given()
 	case "medium":
 		ev.Medium, why = d.word()
 	case "lora_name":

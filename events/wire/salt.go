@@ -113,6 +113,38 @@ func (d *decoder) extraSalt(at int, lora *string) (*string, events.Reason) {
 	return d.shared(slotSalt, last), ""
 }
 
+// extraLora reads the adapter's name out of the extra keys at an offset, for an
+// event that says by lora_id that there is one and does not name it (vLLM before
+// 0.15). It is the first string of the first entry, and every entry holds it.
+func (d *decoder) extraLora(at int) (*string, events.Reason) {
+	d.i = at
+	_, blocks := d.head()
+	if blocks == 0 {
+		return nil, ""
+	}
+	k, n := d.head()
+	if k != kArray || n == 0 {
+		return nil, ""
+	}
+	first := d.stringOrSkip()
+	for range n - 1 {
+		d.skip(1)
+	}
+	if len(first) == 0 || !d.inAll(first, int(blocks)-1) {
+		return nil, ""
+	}
+	if !utf8.Valid(first) {
+		return nil, events.BadEvent
+	}
+	return d.shared(slotLora, first), ""
+}
+
+// given steps over a value and reports whether it is there, that is not nil.
+func (d *decoder) given() (bool, events.Reason) {
+	there := d.rest() > 0 && d.b[d.i] != 0xc0
+	return there, d.ignore()
+}
+
 // inAll reports whether each of the next entries holds s.
 func (d *decoder) inAll(s []byte, entries int) bool {
 	for range entries {

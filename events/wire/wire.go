@@ -259,6 +259,7 @@ func (d *decoder) batchEvents(b *events.Batch) {
 		d.siblings = n - i - 1
 		ev := &list[good]
 		ev.Group, ev.BaseBlock = -1, -1
+		start := d.i
 		why := d.event(ev)
 		if d.err != nil {
 			return
@@ -269,6 +270,9 @@ func (d *decoder) batchEvents(b *events.Batch) {
 		}
 		*ev = events.Event{}
 		b.Drop(why, 1)
+		if b.Note == "" && (why == events.BadEvent || why == events.UnknownType) {
+			b.Note = describe(d.b[start:d.i])
+		}
 	}
 	b.Events = list[:good]
 }

@@ -1,0 +1,47 @@
+package wire
+
+import "fmt"
+
+// describe says what an event that was skipped looks like, for an operator to
+// tell an engine's version by.
+func describe(event []byte) string {
+	c := cursor{b: event, maxDepth: depthCap}
+	k, n := c.head()
+	switch k {
+	case kArray:
+		if n == 0 {
+			return "an empty array"
+		}
+		tag, ok := c.text()
+		if !ok {
+			return fmt.Sprintf("an array of %d elements without a tag", n)
+		}
+		return fmt.Sprintf("%q as an array of %d elements", tag, n)
+	case kMap:
+		for range n {
+			key, ok := c.text()
+			if !ok {
+				break
+			}
+			if key == "type" || key == "event_type" {
+				if tag, ok := c.text(); ok {
+					return fmt.Sprintf("%q as a map of %d keys", tag, n)
+				}
+				break
+			}
+			c.skip(1)
+		}
+		return fmt.Sprintf("a map of %d keys without a type", n)
+	}
+	return "not an event but " + k.String()
+}
+
+// text reads a str, at most 64 bytes of it.
+func (c *cursor) text() (string, bool) {
+	k, n := c.head()
+	if k != kStr {
+		return "", false
+	}
+	p := c.take(n)
+	return string(p[:min(len(p), 64)]), true
+}
