@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -32,11 +33,13 @@ type deployment struct {
 	// Guarded by Conductor.mu.
 	refs      int                  // sources registered here plus namespaces in its contexts
 	instances map[string]*instance // every instance ever seen here
+	pooled    map[*source]bool     // pools registered here
 
 	// What queries read, changed under Conductor.mu only.
-	contexts sync.Map              // contextKey -> *indexContext
-	askedAt  atomic.Int64          // Unix seconds of the last query
-	rows     atomic.Pointer[[]row] // registered instances, sorted by name; never changed once published
+	contexts sync.Map                  // contextKey -> *indexContext
+	askedAt  atomic.Int64              // Unix seconds of the last query
+	rows     atomic.Pointer[[]row]     // registered instances, sorted by name; never changed once published
+	pools    atomic.Pointer[[]*source] // registered pools, sorted by key; likewise
 }
 
 // instance is one routable target inside a deployment.
@@ -152,13 +155,16 @@ func (d *deployment) publish() {
 	}
 	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.name, b.name) })
 	d.rows.Store(&rows)
+	pools := slices.Collect(maps.Keys(d.pooled))
+	slices.SortFunc(pools, func(a, b *source) int { return strings.Compare(a.reg.Key().String(), b.reg.Key().String()) })
+	d.pools.Store(&pools)
 }
 
 // deploymentOf returns the deployment, making it when new. c.mu is held.
 func (c *Conductor) deploymentOf(key deploymentKey) *deployment {
 	d, ok := c.deployments[key]
 	if !ok {
-		d = &deployment{key: key, instances: make(map[string]*instance)}
+		d = &deployment{key: key, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
 		d.publish()
 		c.deployments[key] = d
 	}
@@ -170,7 +176,9 @@ func (c *Conductor) deploymentOf(key deploymentKey) *deployment {
 func (c *Conductor) join(s *source) {
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
-	if !s.reg.pool() {
+	if s.reg.pool() {
+		d.pooled[s] = true
+	} else {
 		d.instance(s.reg.Instance).sources[s] = true
 	}
 	d.publish()
@@ -179,7 +187,9 @@ func (c *Conductor) join(s *source) {
 // leave undoes join. c.mu is held.
 func (c *Conductor) leave(s *source) {
 	d := c.deployments[s.deploymentKey()]
-	if !s.reg.pool() {
+	if s.reg.pool() {
+		delete(d.pooled, s)
+	} else {
 		delete(d.instances[s.reg.Instance].sources, s)
 	}
 	d.publish()

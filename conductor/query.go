@@ -36,6 +36,8 @@ type Answer struct {
 	// Truncated says that rows may be longer than shown: the next block was
 	// refused for want of memory (index.max_bytes).
 	Truncated bool
+	// Pools are the pools whose blocks count for every row, with Query.Detail.
+	Pools []SourceDetail
 }
 
 // Row is what one instance can serve of the prompt, in blocks.
@@ -48,6 +50,7 @@ type Row struct {
 // SourceDetail tells how far a row can be trusted: what its source had applied
 // before the index was read.
 type SourceDetail struct {
+	Key       Key
 	Rank      int
 	State     stream.State
 	Reason    string
@@ -104,6 +107,9 @@ func (c *Conductor) answer(q Query) Answer {
 			ans.Rows[i].Detail = c.detail(rows[i].sources)
 		}
 		sc.instances = append(sc.instances, tiers.Instance{ID: rows[i].id, Ranks: rows[i].ranks})
+	}
+	if q.Detail && d != nil {
+		ans.Pools = c.detail(*d.pools.Load())
 	}
 	var owners []tiers.Owner
 	sc.runs = sc.runs[:0]
@@ -169,7 +175,7 @@ func (c *Conductor) detail(sources []*source) []SourceDetail {
 	all := make([]SourceDetail, len(sources))
 	for i, s := range sources {
 		st := s.stream.Status()
-		d := SourceDetail{Rank: s.reg.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch, Watermark: st.LastSeq, HasMark: st.HasSeq, Age: -1}
+		d := SourceDetail{Key: s.reg.Key(), Rank: s.reg.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch, Watermark: st.LastSeq, HasMark: st.HasSeq, Age: -1}
 		if !st.LastBatchAt.IsZero() {
 			d.Age = now.Sub(st.LastBatchAt)
 		}

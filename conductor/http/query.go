@@ -123,6 +123,17 @@ func appendRow(dst []byte, row *conductor.Row, ans *conductor.Answer) []byte {
 		}
 		dst = append(dst, '}')
 	}
+	if len(ans.Pools) > 0 {
+		dst = append(dst, `,"pools":{`...)
+		for i := range ans.Pools {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = append(appendString(dst, ans.Pools[i].Key.String()), ':')
+			dst = appendDetail(dst, &ans.Pools[i])
+		}
+		dst = append(dst, '}')
+	}
 	return append(dst, '}')
 }
 
