@@ -1,5 +1,5 @@
-# make help lists the targets. GO, TRACE, ARGS, FUZZTIME, SOAK, RESULTS and
-# TESTFLAGS may be set on the command line.
+# make help lists the targets. GO, TRACE, ARGS, FUZZTIME, SOAK, RESULTS,
+# FAULTS_FOR and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -13,6 +13,7 @@ FUZZTIME ?= 30s
 SOAK ?= 10m
 RESULTS ?= bench-results
 TESTFLAGS ?=
+FAULTS_FOR ?= 0s
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # Without cgo the binary is static; the version is stamped here and not by git,
@@ -36,12 +37,18 @@ demo: build ## a server and a simulated fleet on this machine, every answer chec
 	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)')
 
 .PHONY: test
-test: ## every test, with the race detector where there is a C compiler for it
+test: export CONDUCTOR_SOAK = 60s
+test: ## every test, with the race detector where there is a C compiler for it; a minute of faults among them
 	@cc=$$($(GO) env CC); \
 	if command -v "$${cc%% *}" >/dev/null; then race=-race; export CGO_ENABLED=1; \
 	else race=; echo "no C compiler ($$cc): testing without the race detector"; fi; \
 	echo "$(GO) test $$race $(TESTFLAGS) ./..."; \
 	$(GO) test $$race $(TESTFLAGS) ./...
+
+.PHONY: faults
+faults: ## 200 fleets on a faulty network, 50 killed publishers; FAULTS_FOR=2h goes on for so long
+	$(GO) test -count=1 -v -timeout 0 -run '^TestFaults$$' ./conductor -faults.runs 200 -faults.for $(FAULTS_FOR)
+	$(GO) test -count=1 -v -timeout 0 -run 'TestInteropKilledPublisher|TestInteropFlood|TestFaults' ./events/stream -stream.kills 50 -stream.runs 200
 
 .PHONY: race
 race: ## every test with the race detector, twice, from scratch

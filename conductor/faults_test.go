@@ -7,6 +7,8 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -25,8 +27,14 @@ var (
 	faultRuns    = flag.Int("faults.runs", 4, "random runs of the fleet with faults")
 	faultSeed    = flag.Uint64("faults.seed", 0, "run only this seed")
 	faultBatches = flag.Int("faults.batches", 10_000, "batches of a run, over all engines")
-	faultFor     = flag.Duration("faults.for", 0, "go on with further seeds for so long")
+	faultFor     = flag.Duration("faults.for", soakTime(), "go on with further seeds for so long")
 )
+
+// soakTime is CONDUCTOR_SOAK, by which make test asks for a minute of further seeds.
+func soakTime() time.Duration {
+	d, _ := time.ParseDuration(os.Getenv("CONDUCTOR_SOAK"))
+	return d
+}
 
 // TestFaults lets eight engines publish through a network that drops, repeats,
 // reorders, delays and cuts, restarts them now and then, and spoils their replays.
@@ -48,11 +56,21 @@ func TestFaults(t *testing.T) {
 		run(*faultSeed)
 		return
 	}
-	runs := 0
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	run(1)
+	before, runs := heap(), 1
 	for ; runs < *faultRuns || time.Since(begun) < *faultFor; runs++ {
 		run(uint64(runs + 1))
 	}
 	t.Logf("%d runs: %+v", runs, total)
+	if grown := heap() - before; grown > 4<<20 {
+		t.Errorf("the heap grew by %d bytes in %d runs", grown, runs-1)
+	}
 }
 
 // faultCounts is what happened to a fleet.

@@ -151,6 +151,7 @@ func (m *machine) feed(in input, now time.Time) {
 func (m *machine) connect(at time.Time) {
 	m.disconnect(at)
 	m.connects++
+	m.pace = pace{} // another process may be behind this connection
 	m.connected, m.heard, m.unsure = true, false, m.cfg.canReplay
 	switch {
 	case !m.cfg.canReplay:

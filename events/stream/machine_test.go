@@ -364,6 +364,8 @@ func TestReconnect(t *testing.T) {
 	f(start+"3x r2x r0x r1x r2x r3x end", "?0 0 1 2 ?2 drop:publisher_restarted ?0 0r 1r 2r 3 =synced")
 	f(start+"80 r2x r0x", "?0 0 1 2 ?2 drop:publisher_restarted ?0 0r =replaying")
 	f(start+"r70 r70 end", "?0 0 1 2 ?2 drop:last_batch_gone ?0 70r =partial:replay_overrun")
+	// Restarts that came with connections of their own are no contradictions.
+	f(start+"end r0x end down up end", "?0 0 1 2 ?2 drop:last_batch_gone ?0 0r ?0 drop:last_batch_gone ?0 =replaying")
 	// A second loss while it is being verified.
 	f(start+"3 down up r2 r3 r4 end", "?0 0 1 2 ?2 ?2 3r 4r =synced")
 	// What waited is dropped and comes back.

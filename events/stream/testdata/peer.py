@@ -8,6 +8,8 @@ high-water marks unless told otherwise.
 
   publish N   N batches of one stored block     -> ok LAST_SEQ
   lose N      the same, but nobody gets them live: only the ring has them
+  flood N     N batches of 64 stored blocks, as fast as they go -> ok LAST_SEQ;
+              block I of batch SEQ has the hash LIFE * 2**40 + 2**32 + SEQ * 64 + I
   burn N      N sequence numbers that nobody ever sees
   remove SEQ  a batch that removes the block of batch SEQ
   clear       a batch that clears everything
@@ -141,7 +143,12 @@ class Publisher:
     def obey(self, line):
         command, *rest = line.split()
         n = int(rest[0]) if rest else 0
-        if command in ("publish", "lose"):
+        if command == "flood":
+            for _ in range(n):
+                base = self.args.life * 2**40 + 2**32 + self.seq * 64
+                self.batch([{"type": "BlockStored", "block_hashes": [base + i], "parent_block_hash": None,
+                             "token_ids": [1, 2, 3, 4], "block_size": 4, "lora_id": None, "medium": "GPU"} for i in range(64)])
+        elif command in ("publish", "lose"):
             for _ in range(n):
                 self.batch([self.events.stored(self.seq, self.args.tokens)], live=command == "publish")
         elif command == "burn":
