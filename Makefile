@@ -22,7 +22,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -buildvcs=false
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
 
 .PHONY: build
 build: ## bin/conductor
@@ -84,6 +84,12 @@ bench-index: build ## conductor bench index for every target row; TRACE=file is 
 	row synthetic-1 --synthetic 10000000 --holders 1 --structure index,map; \
 	row synthetic-1-engine --synthetic 10000000 --holders 1 --structure index --events engine; \
 	row synthetic-8 --synthetic 1000000 --holders 8
+
+.PHONY: bench-ingest
+bench-ingest: build ## conductor bench ingest for every target row
+	bin/conductor bench ingest
+	bin/conductor bench ingest --clear
+	bin/conductor bench ingest --sources 1000 --rate 10 --hold 2048
 
 .PHONY: soak
 soak: build ## compare the index with an oracle for SOAK

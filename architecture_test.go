@@ -67,6 +67,7 @@ var table = []room{
 	{dir: "cmd/internal", anything: true},
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "cmd/internal/bench", rooms: []string{"cmd/internal/fleet/workload", "events/...", "index/...", "tiers"}, anything: true},
+	{dir: "cmd/internal/ingest", rooms: []string{"conductor", "events/..."}, anything: true},
 }
 
 // TestImportTable holds every package to its row; a package without a row is a

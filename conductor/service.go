@@ -44,6 +44,28 @@ func (c *Conductor) Services() []Service {
 	return all
 }
 
+// Watermarks returns, in the order of Services, how many batches of its publisher
+// each source is past: the last applied sequence plus one, 0 before the first.
+func (c *Conductor) Watermarks() []uint64 {
+	sources := c.registered()
+	all := make([]uint64, len(sources))
+	for i, s := range sources {
+		if st := s.stream.Status(); st.HasSeq {
+			all[i] = st.LastSeq + 1
+		}
+	}
+	return all
+}
+
+// IndexBytes is what all indexes account for.
+func (c *Conductor) IndexBytes() int {
+	n := 0
+	for _, st := range c.indexStats() {
+		n += st.Bytes
+	}
+	return n
+}
+
 // has reports whether a source is registered under a key.
 func (c *Conductor) has(key Key) bool {
 	c.mu.RLock()

@@ -17,11 +17,11 @@ import (
 func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure the index on this machine",
+		Short: "Measure the product on this machine",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchIndexCommand(), benchSoakCommand())
+	cmd.AddCommand(benchIndexCommand(), benchIngestCommand(), benchSoakCommand(), publisherCommand())
 	return cmd
 }
 

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"kvconductor/cmd/internal/ingest"
+)
+
+// shape adds the flags that both processes of the bench know.
+func shape(f *pflag.FlagSet, c *ingest.Config) {
+	f.IntVar(&c.Sources, "sources", 1, "publishers, each with a connection of its own")
+	f.IntVar(&c.Blocks, "blocks", 32, "blocks one batch stores, and removes")
+	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
+	f.IntVar(&c.Hold, "hold", 65_536, "blocks a source holds")
+	f.BoolVar(&c.Clear, "clear", false, "clear all blocks when there are as many, instead of removing the oldest")
+}
+
+func benchIngestCommand() *cobra.Command {
+	var (
+		c       ingest.Config
+		profile string
+		asJSON  bool
+		quiet   bool
+	)
+	cmd := &cobra.Command{
+		Use:   "ingest",
+		Short: "Publish events from another process and apply them",
+		Long: `Starts a second process that publishes vLLM maps over real sockets, and follows
+it with a Conductor in this one. Without --rate the highest rate at which
+nothing is lost is found first, then the lag is taken at half of it. With
+--rate, batches a second of each source, only the lag is taken.`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	shape(f, &c)
+	f.Float64Var(&c.Rate, "rate", 0, "batches a second of each source, 0 for the highest")
+	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of each phase")
+	f.IntVar(&c.Procs, "procs", 1, "processors of this process, 0 for all; the publishing process has one")
+	f.StringVar(&profile, "profile", "", "write a CPU profile of the first phase to this `file`")
+	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")
+	f.BoolVar(&quiet, "quiet", false, "show no progress")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("cannot start the publishing process: %w", err)
+		}
+		c.Publisher = func() *exec.Cmd {
+			p := exec.Command(self, "bench", "publisher", "--sources", strconv.Itoa(c.Sources), "--blocks", strconv.Itoa(c.Blocks),
+				"--block-size", strconv.Itoa(c.BlockSize), "--hold", strconv.Itoa(c.Hold), "--clear="+strconv.FormatBool(c.Clear))
+			p.Env = append(os.Environ(), "GOMAXPROCS=1")
+			return p
+		}
+		if profile != "" {
+			file, err := os.Create(profile)
+			if err != nil {
+				return fmt.Errorf("cannot write a profile: %w", err)
+			}
+			defer file.Close()
+			c.Profile = file
+		}
+		if !quiet {
+			c.Progress = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
+		}
+		report, err := ingest.Run(c)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return report.JSON(cmd.OutOrStdout())
+		}
+		return report.Table(cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+// publisherCommand is the other process of bench ingest.
+func publisherCommand() *cobra.Command {
+	var c ingest.Config
+	cmd := &cobra.Command{
+		Use:    "publisher",
+		Short:  "The publishing process of bench ingest",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return ingest.Publish(c, cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	shape(cmd.Flags(), &c)
+	return cmd
+}

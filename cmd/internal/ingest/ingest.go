@@ -1,0 +1,330 @@
+// Package ingest measures the way of events from a socket into the index: real
+// publishers in another process, real connections, a real Conductor.
+//
+//	publishing process                     this process
+//	one PUB per source ==== loopback ====> zmq -> stream -> wire -> conductor -> index
+//	        ^                                                          |
+//	        +------------- batches applied, by pipe -------------------+
+//
+// A publisher knows no back-pressure: what its subscriber cannot take is lost. So
+// to find the rate at which nothing is, the publishing process keeps a bounded
+// number of batches under way, told by the pipe how many have been applied. Then
+// half of that rate is offered without looking, and the lag is taken: from the
+// publisher's clock, which is this machine's, to the batch being handed to the
+// index.
+package ingest
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/events"
+	"kvconductor/events/stream"
+	"kvconductor/events/wire"
+	"kvconductor/events/zmq"
+)
+
+// Config says what is published and for how long.
+type Config struct {
+	Sources   int
+	Blocks    int           // stored by one batch
+	BlockSize int           // tokens
+	Hold      int           // blocks a source holds
+	Clear     bool          // what is beyond is cleared at once instead of removed block by block
+	Rate      float64       // batches/s of one source; 0 finds the highest, then takes the lag at half of it
+	Duration  time.Duration // of each phase
+	Procs     int           // processors of this process, 0 for as it is
+	// Profile takes a CPU profile of this process in the first phase, if set.
+	Profile io.Writer
+	// Publisher starts the publishing process, which calls Publish.
+	Publisher func() *exec.Cmd
+	Progress  func(string)
+}
+
+// Report is the result. A block that is stored counts, and one that is removed.
+type Report struct {
+	Sources         int     `json:"sources"`
+	BlocksPerSec    float64 `json:"blocks_per_sec"`
+	StoredPerSec    float64 `json:"stored_blocks_per_sec"`
+	BatchesPerSec   float64 `json:"batches_per_sec"`
+	BytesPerSec     float64 `json:"bytes_per_sec"`
+	AllocsPerBlock  float64 `json:"allocs_per_block"`
+	LagRate         float64 `json:"lag_blocks_per_sec"` // offered while the lag was taken
+	LagP50Ms        float64 `json:"lag_p50_ms"`
+	LagP99Ms        float64 `json:"lag_p99_ms"`
+	LagMaxMs        float64 `json:"lag_max_ms"`
+	BatchesLost     uint64  `json:"batches_lost"`
+	CPUCores        float64 `json:"cpu_cores"` // of this process, in the first phase
+	PublisherCores  float64 `json:"publisher_cpu_cores"`
+	PeakRSSBytes    int64   `json:"peak_rss_bytes"` // of this process
+	IndexBytes      int     `json:"index_bytes"`
+	Unsynced        int     `json:"sources_not_synced"`
+	DurationSeconds float64 `json:"duration_seconds"`
+}
+
+// JSON writes the report as one object.
+func (r *Report) JSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+// Table writes it for people.
+func (r *Report) Table(w io.Writer) error {
+	_, err := fmt.Fprintf(w, `%d sources: %.2f M blocks/s (%.2f M of them stored), %.0f batches/s, %.0f MB/s, %.3f allocations a block, %.2f cores (publisher %.2f)
+lag at %.2f M blocks/s: p50 %.2f ms, p99 %.2f ms, most %.1f ms
+lost %d batches, %d sources not synced, peak memory %.0f MB
+`, r.Sources, r.BlocksPerSec/1e6, r.StoredPerSec/1e6, r.BatchesPerSec, r.BytesPerSec/1e6, r.AllocsPerBlock, r.CPUCores, r.PublisherCores,
+		r.LagRate/1e6, r.LagP50Ms, r.LagP99Ms, r.LagMaxMs, r.BatchesLost, r.Unsynced, float64(r.PeakRSSBytes)/1e6)
+	return err
+}
+
+func (c *Config) load() load {
+	return load{sources: c.Sources, blocks: c.Blocks, blockSize: c.BlockSize, hold: c.Hold, clear: c.Clear}
+}
+
+func (c *Config) blocksPerBatch() float64 {
+	if c.Clear {
+		return float64(c.Blocks)
+	}
+	return 2 * float64(c.Blocks)
+}
+
+// window keeps what is under way within a quarter of a source's queue.
+func (c *Config) window() int { return 4096 }
+
+// Run measures. Lost batches are in the report, not an error.
+func Run(c Config) (*Report, error) {
+	if c.Sources < 1 || c.Blocks < 1 || c.BlockSize < 1 || c.Duration <= 0 || c.Sources > 1<<16 || c.Blocks > 1<<16 {
+		return nil, fmt.Errorf("sources, blocks, block size and duration must be above zero, sources and blocks at most %d", 1<<16)
+	}
+	if c.Procs > 0 {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(c.Procs))
+	}
+	r := &Report{Sources: c.Sources, DurationSeconds: c.Duration.Seconds()}
+	perSource := c.Rate
+	if perSource == 0 {
+		c.say("as fast as it goes, %v", c.Duration)
+		if c.Profile != nil {
+			if err := pprof.StartCPUProfile(c.Profile); err != nil {
+				return nil, err
+			}
+			defer pprof.StopCPUProfile()
+		}
+		fast, err := c.phase(0)
+		if err != nil {
+			return nil, err
+		}
+		if c.Profile != nil {
+			pprof.StopCPUProfile()
+		}
+		fast.rates(r, &c)
+		perSource = r.BatchesPerSec / 2 / float64(c.Sources)
+	}
+	c.say("lag at %.0f batches/s, %v", perSource*float64(c.Sources), c.Duration)
+	slow, err := c.phase(perSource)
+	if err != nil {
+		return nil, err
+	}
+	if c.Rate > 0 {
+		slow.rates(r, &c)
+	}
+	slow.lags(r, &c)
+	r.PeakRSSBytes = peakRSS()
+	return r, nil
+}
+
+func (c *Config) say(format string, args ...any) {
+	if c.Progress != nil {
+		c.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+// phase is one run at one rate.
+type phase struct {
+	took             time.Duration
+	batches, bytes   uint64
+	allocs           uint64
+	cpu, theirs      time.Duration
+	lost             uint64
+	unsynced         int
+	index            int
+	lagsMs           []float64
+	applied, payload atomic.Uint64
+
+	mu sync.Mutex // guards lagsMs while it runs
+}
+
+// phase runs both processes at a rate of each source, 0 for the highest.
+func (c *Config) phase(perSource float64) (*phase, error) {
+	p := &phase{}
+	cmd := c.Publisher()
+	cmd.Stderr = os.Stderr
+	orders, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start the publishing process: %w", err)
+	}
+	defer cmd.Wait()
+	defer orders.Close()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return nil, fmt.Errorf("the publishing process says nothing: %w", err)
+	}
+	ports := strings.Fields(line)
+	if len(ports) != c.Sources {
+		return nil, fmt.Errorf("the publishing process has %d sources, want %d", len(ports), c.Sources)
+	}
+
+	k := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
+		Transport: &zmq.Sockets{Rank: wire.Rank}, Decode: p.decode,
+	}})
+	defer k.Close()
+	for i, port := range ports {
+		err := k.Register(conductor.Registration{
+			Endpoint: "tcp://127.0.0.1:" + port, Type: "vLLM", Model: "bench", Instance: strconv.Itoa(i), BlockSize: c.BlockSize,
+		}, conductor.RegisterOptions{})
+		if err != nil {
+			return nil, err
+		}
+	}
+	fmt.Fprintf(orders, "%g\n", perSource*float64(c.Sources))
+	if err := p.measure(c, k, orders, cmd); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// measure lets it run warm, then looks at the counters over Duration.
+func (p *phase) measure(c *Config, k *conductor.Conductor, orders io.Writer, cmd *exec.Cmd) error {
+	warm := min(c.Duration/4, 2*time.Second)
+	begun, measuring := time.Now(), false
+	var start, end runtime.MemStats
+	var batches, bytes uint64
+	var cpu, theirs time.Duration
+	acks := make([]byte, 8*c.Sources)
+	// Watermarks of a thousand sources are not read a thousand times a second.
+	tick := time.NewTicker(time.Duration(1+c.Sources/50) * time.Millisecond)
+	defer tick.Stop()
+	for range tick.C {
+		for i, seq := range k.Watermarks() {
+			binary.LittleEndian.PutUint64(acks[8*i:], seq)
+		}
+		if _, err := orders.Write(acks); err != nil {
+			return fmt.Errorf("the publishing process is gone: %w", err)
+		}
+		switch passed := time.Since(begun); {
+		case !measuring && passed >= warm:
+			measuring, begun = true, time.Now()
+			runtime.ReadMemStats(&start)
+			batches, bytes, cpu, theirs = p.applied.Load(), p.payload.Load(), cpuOf("self"), cpuOf(strconv.Itoa(cmd.Process.Pid))
+			p.mu.Lock()
+			p.lagsMs = p.lagsMs[:0]
+			p.mu.Unlock()
+		case measuring && passed >= c.Duration:
+			p.took = passed
+			p.batches, p.bytes = p.applied.Load()-batches, p.payload.Load()-bytes
+			p.cpu, p.theirs = cpuOf("self")-cpu, cpuOf(strconv.Itoa(cmd.Process.Pid))-theirs
+			runtime.ReadMemStats(&end)
+			p.allocs = end.Mallocs - start.Mallocs
+			for _, s := range k.Services() {
+				p.lost += s.Gaps + s.Dropped[events.Overflow]
+				if s.State != stream.Synced {
+					p.unsynced++
+				}
+			}
+			p.index = k.IndexBytes()
+			return nil
+		}
+	}
+	return nil
+}
+
+// decode is wire.Decode that takes the time.
+func (p *phase) decode(payload []byte) (events.Batch, error) {
+	b, err := wire.Decode(payload, wire.DefaultLimits)
+	p.payload.Add(uint64(len(payload)))
+	if p.applied.Add(1)%16 == 0 {
+		lag := (float64(time.Now().UnixNano())/1e9 - b.Time) * 1e3
+		p.mu.Lock()
+		p.lagsMs = append(p.lagsMs, lag)
+		p.mu.Unlock()
+	}
+	return b, err
+}
+
+func (p *phase) rates(r *Report, c *Config) {
+	s := p.took.Seconds()
+	r.BatchesPerSec = float64(p.batches) / s
+	r.StoredPerSec = r.BatchesPerSec * float64(c.Blocks)
+	r.BlocksPerSec = r.BatchesPerSec * c.blocksPerBatch()
+	r.BytesPerSec = float64(p.bytes) / s
+	r.AllocsPerBlock = float64(p.allocs) / float64(max(p.batches, 1)) / c.blocksPerBatch()
+	r.CPUCores, r.PublisherCores = p.cpu.Seconds()/s, p.theirs.Seconds()/s
+	r.BatchesLost += p.lost
+}
+
+func (p *phase) lags(r *Report, c *Config) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	slices.Sort(p.lagsMs)
+	at := func(q float64) float64 {
+		if len(p.lagsMs) == 0 {
+			return math.NaN()
+		}
+		return p.lagsMs[int(q*float64(len(p.lagsMs)-1))]
+	}
+	r.LagRate = float64(p.batches) / p.took.Seconds() * c.blocksPerBatch()
+	r.LagP50Ms, r.LagP99Ms, r.LagMaxMs = at(0.5), at(0.99), at(1)
+	r.BatchesLost += p.lost
+	r.Unsynced, r.IndexBytes = p.unsynced, p.index
+}
+
+// cpuOf is the processor time a process has used, 0 where /proc is not.
+func cpuOf(pid string) time.Duration {
+	text, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
+}
+
+// peakRSS is the most memory this process has had, in bytes.
+func peakRSS() int64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return u.Maxrss << 10
+}

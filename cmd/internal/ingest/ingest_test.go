@@ -1,0 +1,110 @@
+package ingest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"kvconductor/events"
+	"kvconductor/events/wire"
+)
+
+const publisherEnv = "CONDUCTOR_TEST_PUBLISHER" // a Config as JSON: be the other process
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(publisherEnv); text != "" {
+		var c Config
+		err := json.Unmarshal([]byte(text), &c)
+		if err == nil {
+			err = Publish(c, os.Stdin, os.Stdout)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// Everything that is published arrives, in both ways to bound the index, and every
+// figure is there.
+func TestRun(t *testing.T) {
+	for _, c := range []Config{
+		{Sources: 1, Blocks: 8, BlockSize: 16, Hold: 512, Duration: 200 * time.Millisecond},
+		{Sources: 20, Blocks: 2, BlockSize: 4, Hold: 64, Rate: 50, Clear: true, Duration: 200 * time.Millisecond},
+	} {
+		shape, err := json.Marshal(map[string]any{"Sources": c.Sources, "Blocks": c.Blocks, "BlockSize": c.BlockSize, "Hold": c.Hold, "Clear": c.Clear})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Publisher = func() *exec.Cmd {
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), publisherEnv+"="+string(shape))
+			return cmd
+		}
+		r, err := Run(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.BatchesLost > 0 || r.Unsynced > 0 {
+			t.Errorf("lost %d batches, %d sources not synced", r.BatchesLost, r.Unsynced)
+		}
+		var out bytes.Buffer
+		if err := r.JSON(&out); err != nil {
+			t.Fatal(err)
+		}
+		var figures map[string]float64
+		if err := json.Unmarshal(out.Bytes(), &figures); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"blocks_per_sec", "batches_per_sec", "bytes_per_sec", "lag_p99_ms", "allocs_per_block", "peak_rss_bytes"} {
+			if figures[key] <= 0 {
+				t.Errorf("%s is %v", key, figures[key])
+			}
+		}
+	}
+}
+
+// Patched messages are what an engine would have encoded.
+func TestMessage(t *testing.T) {
+	for _, clear := range []bool{false, true} {
+		l := load{sources: 3, blocks: 4, blockSize: 8, hold: 40, clear: clear}
+		s := newStamper(l, 2)
+		seen := make(map[uint64]bool)
+		for seq := uint64(0); seq < 30; seq++ {
+			wireBytes := s.message(seq)
+			b, err := wire.Decode(wireBytes[seqAt+8+9:], wire.DefaultLimits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if clear && seq%10 == 0 {
+				if len(b.Events) != 1 || b.Events[0].Kind != events.Cleared {
+					t.Errorf("batch %d does not clear", seq)
+				}
+				continue
+			}
+			stored := b.Events[0]
+			if len(stored.Hashes) != 4 || len(stored.Tokens) != 32 || time.Since(time.Unix(0, int64(b.Time*1e9))) > time.Minute {
+				t.Errorf("batch %d: %+v", seq, stored)
+			}
+			for _, h := range stored.Hashes {
+				if seen[h] {
+					t.Errorf("batch %d stores a block that is not new", seq)
+				}
+				seen[h] = true
+			}
+			if !clear && seq >= 10 {
+				for _, h := range b.Events[1].Hashes {
+					if !seen[h] {
+						t.Errorf("batch %d removes what was never stored", seq)
+					}
+				}
+			}
+		}
+	}
+}

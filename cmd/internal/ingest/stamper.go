@@ -1,0 +1,131 @@
+package ingest
+
+import (
+	"encoding/binary"
+	"math"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// load is the shape of what is published.
+type load struct {
+	sources   int
+	blocks    int  // of one stored event, as vLLM announces a prefill chunk
+	blockSize int  // tokens
+	hold      int  // blocks a source holds
+	clear     bool // what is beyond leaves all at once, not block by block
+}
+
+// stamper makes the messages of one source. All have one shape, a vLLM map that
+// stores new blocks and one that removes the oldest, and are patched in place:
+// encoding costs what publishing is meant to measure.
+type stamper struct {
+	load    load
+	source  uint64
+	wire    []byte // a whole multipart message
+	at      places
+	cleared []byte // one that clears
+}
+
+// places are offsets of what differs between messages.
+type places struct {
+	stored  []int // hashes, 8 bytes big-endian
+	removed []int
+	tokens  []int // first token of each block, 4 bytes big-endian
+}
+
+// Marks no other byte of a message has.
+const (
+	markHash  = 0xF1F2_F3F4_F500_0000
+	markGone  = 0xE1E2_E3E4_E500_0000
+	markToken = 0xD1D2_0000
+)
+
+func newStamper(l load, source int) *stamper {
+	s := &stamper{load: l, source: uint64(source)}
+	var stored, removed []uint64
+	var tokens []uint32
+	for i := range l.blocks {
+		stored = append(stored, markHash+uint64(i))
+		removed = append(removed, markGone+uint64(i))
+		tokens = append(tokens, markToken+uint32(i))
+		for j := 1; j < l.blockSize; j++ {
+			tokens = append(tokens, uint32((i*7919+j*104729)%151_936))
+		}
+	}
+	list := []any{
+		map[string]any{
+			"type": "BlockStored", "block_hashes": stored, "parent_block_hash": nil, "token_ids": tokens, "block_size": l.blockSize,
+			"lora_id": nil, "medium": "GPU", "lora_name": nil, "extra_keys": nil, "group_idx": 0, "kv_cache_spec_kind": "full_attention",
+		},
+	}
+	if l.clear {
+		removed = nil
+	} else {
+		list = append(list, map[string]any{"type": "BlockRemoved", "block_hashes": removed, "medium": "GPU", "group_idx": 0})
+	}
+	s.wire = frame(list)
+	s.cleared = frame([]any{map[string]any{"type": "AllBlocksCleared"}})
+	for i := timeAt + 8; i+8 <= len(s.wire); i++ {
+		switch word := binary.BigEndian.Uint64(s.wire[i:]); {
+		case word&^0xFFFF == markHash:
+			s.at.stored = append(s.at.stored, i)
+		case word&^0xFFFF == markGone:
+			s.at.removed = append(s.at.removed, i)
+		case word>>32&^0xFFFF == markToken:
+			s.at.tokens = append(s.at.tokens, i)
+		}
+	}
+	if len(s.at.stored) != l.blocks || len(s.at.removed) != len(removed) || len(s.at.tokens) != l.blocks {
+		panic("BUG: marks are not found")
+	}
+	return s
+}
+
+// Where the sequence and the time are in every message: behind the empty topic,
+// and behind two headers and the array's and the float's.
+const (
+	seqAt  = 4
+	timeAt = seqAt + 8 + 9 + 2
+)
+
+// frame makes a message of topic, sequence and payload, the last with a long size.
+func frame(events []any) []byte {
+	payload, err := msgpack.Marshal([]any{1.5, events, 0})
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	wire := append([]byte{1, 0, 1, 8}, 0, 0, 0, 0, 0, 0, 0, 0, 2)
+	wire = binary.BigEndian.AppendUint64(wire, uint64(len(payload)))
+	return append(wire, payload...)
+}
+
+// message returns the message of a sequence; it is valid until the next call.
+func (s *stamper) message(seq uint64) []byte {
+	wire := s.wire
+	if s.load.clear && seq%uint64(max(s.load.hold/s.load.blocks, 1)) == 0 {
+		wire = s.cleared
+	}
+	binary.BigEndian.PutUint64(wire[seqAt:], seq)
+	binary.BigEndian.PutUint64(wire[timeAt:], math.Float64bits(float64(time.Now().UnixNano())/1e9))
+	if &wire[0] != &s.wire[0] {
+		return wire
+	}
+	first := seq * uint64(s.load.blocks)
+	for i, at := range s.at.stored {
+		n := first + uint64(i)
+		binary.BigEndian.PutUint64(s.wire[at:], s.hash(n))
+		if len(s.at.removed) > 0 {
+			binary.BigEndian.PutUint64(s.wire[s.at.removed[i]:], s.hash(n-uint64(s.load.hold)))
+		}
+		binary.BigEndian.PutUint32(s.wire[s.at.tokens[i]:], uint32(s.hash(n)>>32)|1<<31)
+	}
+	return s.wire
+}
+
+// hash is the engine hash of a source's n-th block.
+func (s *stamper) hash(n uint64) uint64 {
+	h := (n<<16 | s.source) * 0x9e3779b97f4a7c15
+	return h ^ h>>29
+}
