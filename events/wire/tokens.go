@@ -1,0 +1,155 @@
+package wire
+
+import (
+	"encoding/binary"
+	"math"
+	"unsafe"
+
+	"kvconductor/events"
+)
+
+// Token ids are most of a payload's bytes, and where one ends depends on its
+// first byte. Ids of today's vocabularies take three or five bytes in turns no
+// branch predictor can guess, so compact decides nothing: the width is computed
+// from the tag, and the value is the last four bytes of the token under the
+// tag's mask.
+//
+//	7f              width 1, mask 7f
+//	cc 80           width 2, mask ff
+//	cd 12 34        width 3, mask ffff
+//	ce 00 01 86 a0  width 5, mask ffffffff
+//	any other tag   width at most 9, counted as foreign
+
+const (
+	// chunk is how many tokens compact reads between two looks at how many bytes
+	// are left, and at whether all of them were compact.
+	chunk = 8
+	// chunkBytes is what chunk tokens take at most if every tag says nine bytes,
+	// rounded up.
+	chunkBytes = 80
+
+	foreign = 1 << 32
+)
+
+// masks tell by tag which of the last four bytes of a token are its value.
+var masks = func() (m [256]uint64) {
+	for tag := range m {
+		m[tag] = foreign
+	}
+	for tag := range 0x80 {
+		m[tag] = 0x7f
+	}
+	m[0xcc], m[0xcd], m[0xce] = 0xff, 0xffff, 0xffffffff
+	return m
+}()
+
+// compact reads unsigned integers of at most 32 bits from b[at:] into list for as
+// long as whole chunks of them come, and returns how many it read and where the
+// next value starts.
+func compact(list []uint32, b []byte, at int) (n, next int) {
+	for at >= 3 && len(b)-at >= chunkBytes && len(list)-n >= chunk {
+		width, ok := compactChunk((*[chunk]uint32)(list[n:]), (*[chunkBytes + 3]byte)(b[at-3:]))
+		if !ok {
+			break
+		}
+		n += chunk
+		at += width
+	}
+	return n, at
+}
+
+// compactChunk reads chunk integers from b[3:], and tells how many bytes they took
+// and whether all were compact. It is a function of its own to have the registers
+// for itself.
+//
+//go:noinline
+func compactChunk(out *[chunk]uint32, b *[chunkBytes + 3]byte) (width int, ok bool) {
+	// p stays within b: a token takes at most nine bytes, and reading its last four
+	// reaches back three bytes at most. Checked indexing takes a fifth more
+	// time.
+	p := unsafe.Pointer(&b[3])
+	all := uint64(0)
+	for i := range out {
+		tag := uint64(*(*byte)(p))
+		p = unsafe.Add(p, 1+(tag>>7)<<(tag&3))
+		mask := masks[uint8(tag)]
+		all |= mask
+		out[i] = binary.BigEndian.Uint32((*[4]byte)(unsafe.Add(p, -4))[:]) & uint32(mask)
+	}
+	return int(uintptr(p) - uintptr(unsafe.Pointer(&b[3]))), all&foreign == 0
+}
+
+// tokenList reads token ids: a list of integers, or of pairs where an EAGLE
+// draft model keys the cache by bigrams. Elements that are neither (TensorRT-LLM
+// puts strings at multimodal places) leave the event without tokens.
+func (d *decoder) tokenList() (list []uint32, bigram bool, why events.Reason) {
+	n, why := d.open(d.lim.MaxTokens)
+	if why != "" || n == 0 {
+		return nil, false, why
+	}
+	first := d.i
+	bigram = isArray(d.b[first])
+	ok := false
+	if bigram {
+		list, ok = d.pairs(n)
+	} else {
+		list, ok = d.flat(n)
+	}
+	if ok {
+		return list, bigram, ""
+	}
+	d.i = first
+	d.skip(n)
+	if d.deep {
+		why = events.TooLarge
+	}
+	return nil, false, why
+}
+
+// flat reads n integers.
+func (d *decoder) flat(n int) ([]uint32, bool) {
+	list := d.tokens.take(n, d.siblings, d.rest())
+	for j := 0; j < n; {
+		k := 0
+		k, d.i = compact(list[j:], d.b, d.i)
+		// The rest, or up to and beyond what is not compact.
+		for end := min(n, j+k+chunk); j+k < end; k++ {
+			t, ok := d.token()
+			if !ok {
+				return nil, false
+			}
+			list[j+k] = t
+		}
+		j += k
+	}
+	return list, true
+}
+
+// pairs reads [[t0,t1],[t1,t2],...] as t0,t1,t2,... Neighbours that do not
+// overlap are no bigrams of one sequence.
+func (d *decoder) pairs(n int) ([]uint32, bool) {
+	list := d.tokens.take(n+1, d.siblings, d.rest())
+	for j := range n {
+		if k, size := d.head(); k != kArray || size != 2 {
+			return nil, false
+		}
+		a, okA := d.token()
+		b, okB := d.token()
+		if !okA || !okB || j > 0 && list[j] != a {
+			return nil, false
+		}
+		list[j], list[j+1] = a, b
+	}
+	return list, true
+}
+
+// token reads a u32; negative int32 values count by two's complement.
+func (d *decoder) token() (uint32, bool) {
+	switch k, n := d.head(); {
+	case k == kUint && n <= math.MaxUint32:
+		return uint32(n), true
+	case k == kInt && int64(n) >= math.MinInt32:
+		return uint32(n), true
+	}
+	return 0, false
+}
