@@ -14,6 +14,7 @@ SOAK ?= 10m
 RESULTS ?= bench-results
 TESTFLAGS ?=
 FAULTS_FOR ?= 0s
+FAULTS ?=
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # Without cgo the binary is static; the version is stamped here and not by git,
@@ -33,8 +34,8 @@ run: build ## start the server; ARGS='--log-level debug' adds flags
 	bin/conductor serve $(ARGS)
 
 .PHONY: demo
-demo: build ## a server and a simulated fleet on this machine, every answer checked; TRACE=file replays a Mooncake trace
-	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)')
+demo: build ## a server and a simulated fleet on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet
+	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults)
 
 .PHONY: test
 test: export CONDUCTOR_SOAK = 60s

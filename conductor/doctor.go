@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"kvconductor/events"
 	"kvconductor/events/stream"
 )
@@ -82,7 +84,11 @@ func (s *source) find(code, format string, args ...any) {
 	d.told[code] = true
 	d.mu.Unlock()
 	if !told {
-		s.conductor.log.Warn().Str("source", s.reg.Key().String()).Str("finding", code).Msg(f.Message)
+		level := zerolog.WarnLevel
+		if code == FindingSeed {
+			level = zerolog.InfoLevel // of use only where blocks come without tokens
+		}
+		s.conductor.log.WithLevel(level).Str("source", s.reg.Key().String()).Str("finding", code).Msg(f.Message)
 	}
 }
 

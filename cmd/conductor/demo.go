@@ -19,7 +19,10 @@ import (
 )
 
 func demoCommand() *cobra.Command {
-	var trace, duration string
+	var (
+		trace, duration string
+		faults          bool
+	)
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run a server and a simulated fleet, and compare every answer with the truth",
@@ -29,16 +32,20 @@ func demoCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&trace, "trace", "", "Mooncake trace `file` to replay instead of generated requests")
 	cmd.Flags().StringVar(&duration, "duration", "40s", "stop sending requests after this long")
+	cmd.Flags().BoolVar(&faults, "faults", false, "let the fleet lose batches, cut and stall connections, restart and spoil replays")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		server, err := startServer(ctx, cmd.ErrOrStderr())
+		server, err := startServer(ctx, faults, cmd.ErrOrStderr())
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "server: %s (process %d)\n", server.url, server.process.Process.Pid)
 
 		args := []string{"--server", server.url, "--duration", duration, "--curl"}
+		if faults {
+			args = append(args, "--faults")
+		}
 		if trace != "" {
 			// Trace prompts are long: with blocks of 128 an engine's default capacity
 			// is a million tokens, about what a large node keeps on its devices.
@@ -67,7 +74,7 @@ type demoServer struct {
 
 // startServer runs this program's serve command on a free loopback port, with
 // warnings on errs, and waits until it answers.
-func startServer(ctx context.Context, errs io.Writer) (*demoServer, error) {
+func startServer(ctx context.Context, faults bool, errs io.Writer) (*demoServer, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -83,6 +90,9 @@ func startServer(ctx context.Context, errs io.Writer) (*demoServer, error) {
 	// A file of its own keeps the demo apart from the user's settings.
 	file := filepath.Join(dir, "config.yaml")
 	text := fmt.Sprintf("listeners: [{address: %q, dialect: conductor}]\nlog: {level: warn, format: console}\n", address)
+	if faults { // replays that nobody answers are given up sooner than in production
+		text += "stream: {replay_timeout: 1s}\n"
+	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

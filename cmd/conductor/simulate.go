@@ -80,6 +80,7 @@ tool loops, or all of them.`,
 	f.IntVar(&c.Ring, "ring", 10000, "batches a publisher can replay")
 	f.IntVar(&c.Queue, "queue", 100000, "batches a publisher keeps for slow readers before it discards, 0 for no limit")
 	f.Uint64Var(&c.Seed, "seed", 0, "seed of everything random, 0 for a new one each time")
+	f.BoolVar(&c.Faults, "faults", false, "lose batches, cut and stall connections, restart engines and spoil replays at random")
 	f.BoolVar(&c.Keep, "keep", false, "leave the ranks registered")
 	f.BoolVar(&c.Samples, "curl", false, "show three requests with their answers at the end")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of tables")

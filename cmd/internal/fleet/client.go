@@ -51,9 +51,10 @@ type registration struct {
 }
 
 func (f *Fleet) registration(r *rank) registration {
+	live, replay := r.endpoints()
 	return registration{
-		Endpoint:       r.pub.Endpoint(),
-		ReplayEndpoint: r.pub.ReplayEndpoint(),
+		Endpoint:       live,
+		ReplayEndpoint: replay,
 		Type:           r.registerAs,
 		Model:          f.Model,
 		Instance:       r.instance.id,
@@ -102,6 +103,11 @@ type service struct {
 	Gaps     int    `json:"Gaps"`
 	Replayed int    `json:"Replayed"`
 	Dropped  int    `json:"Dropped"`
+
+	Epoch      uint64 `json:"Epoch"`
+	Restarts   int    `json:"Restarts"`
+	Overruns   int    `json:"Overruns"`
+	Reconnects int    `json:"Reconnects"`
 }
 
 // reach returns a clear error when no server listens.

@@ -74,6 +74,10 @@ type Config struct {
 	Ring  int // batches a publisher can replay
 	Queue int // batches a publisher keeps for slow readers, 0 for no limit
 
+	// Faults loses batches, cuts and holds connections, restarts engines and spoils
+	// replays, while the fleet works.
+	Faults bool
+
 	Keep     bool     // leave the registrations
 	Samples  bool     // show a few requests with their answers at the end
 	Progress Progress // nil for none
@@ -143,6 +147,8 @@ type rank struct {
 	n        int // data-parallel rank
 	engine   *engine.Engine
 	pub      *publisher.Publisher
+	options  publisher.Options
+	disturbed
 
 	// Guarded by Fleet.mu.
 	requests int // submitted since the last reset
@@ -194,7 +200,7 @@ func (f *Fleet) newRank(in *instance, n int, seed uint64) (*rank, error) {
 		Running: f.Running,
 		Traits:  h.traits,
 	})
-	pub, err := publisher.Listen(publisher.Options{
+	r.options = publisher.Options{
 		Host:          "127.0.0.1",
 		Rank:          n,
 		BlockSize:     f.BlockSize,
@@ -203,11 +209,18 @@ func (f *Fleet) newRank(in *instance, n int, seed uint64) (*rank, error) {
 		TopicInReplay: h.topicInReplay,
 		Ring:          f.Ring,
 		Queue:         f.Queue,
-	})
+	}
+	if f.Faults && len(f.ranks) == f.Instances*f.Ranks-1 {
+		r.options.Ring = min(r.options.Ring, shortRing)
+	}
+	var err error
+	if r.pub, err = publisher.Listen(r.options); err == nil && f.Faults {
+		err = r.reroute()
+	}
 	if err != nil {
+		r.close()
 		return nil, fmt.Errorf("instance %q rank %d: %w", in.id, n, err)
 	}
-	r.pub = pub
 	// Staggered, so that the ranks do not all reset at the same request.
 	if f.ClearEvery > 0 {
 		r.requests = len(f.ranks) * f.ClearEvery / (f.Instances * f.Ranks) / 2
@@ -217,6 +230,19 @@ func (f *Fleet) newRank(in *instance, n int, seed uint64) (*rank, error) {
 
 func (f *Fleet) close() {
 	for _, r := range f.ranks {
+		r.close()
+	}
+}
+
+// close closes the rank's sockets, as far as it has any.
+func (r *rank) close() {
+	if r.live != nil {
+		r.live.Close()
+	}
+	if r.replay != nil {
+		r.replay.Close()
+	}
+	if r.pub != nil {
 		r.pub.Close()
 	}
 }

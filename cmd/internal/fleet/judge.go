@@ -152,7 +152,7 @@ func (in *instance) settled(got *row) (settled, incomplete bool, note string) {
 		if d.Watermark != nil {
 			at = *d.Watermark
 		}
-		if !ok || at != newest {
+		if lives := r.lives(d.State); !ok || at != newest || !lives {
 			settled = false
 		}
 		if d.State == "partial" {

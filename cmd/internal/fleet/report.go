@@ -91,6 +91,19 @@ type Instance struct {
 	Events    int    `json:"events"`
 	Holds     Blocks `json:"holds"`
 	State     string `json:"state"` // what the server says of the rank
+
+	Faults     *Faults     `json:"faults,omitempty"`     // done to the rank
+	Recoveries *Recoveries `json:"recoveries,omitempty"` // what the server noticed and did
+}
+
+// Recoveries are the server's counts of one source.
+type Recoveries struct {
+	Epoch      uint64 `json:"epoch"`
+	Gaps       int    `json:"gaps"`
+	Replayed   int    `json:"replayed_batches"`
+	Restarts   int    `json:"restarts"`
+	Overruns   int    `json:"overruns"`
+	Reconnects int    `json:"reconnects"`
 }
 
 // Err returns why the server did not pass, nil if it did.
@@ -156,18 +169,24 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 		r.Replays += k.pub.Replays()
 		r.Reused += (s.Reused[0] + s.Reused[1] + s.Reused[2]) * d.BlockSize
 		device, host, disk := k.engine.Blocks()
-		r.Instances = append(r.Instances, Instance{
+		in := Instance{
 			Instance: k.instance.id, Rank: k.n, Publisher: k.describe,
 			Requests: s.Requests, Batches: k.batches, Events: k.events,
 			Holds: Blocks{device, host, disk},
-			State: states[k.name(d.Tenant)],
-		})
+			State: states[k.name(d.Tenant)].text(),
+		}
+		if d.Faults {
+			faults, s := k.faults, states[k.name(d.Tenant)]
+			in.Faults = &faults
+			in.Recoveries = &Recoveries{s.Epoch, s.Gaps, s.Replayed, s.Restarts, s.Overruns, s.Reconnects}
+		}
+		r.Instances = append(r.Instances, in)
 	}
 }
 
 // states returns the server's view of its sources; empty if it does not answer.
-func (d *driver) states(ctx context.Context) map[string]string {
-	states := make(map[string]string)
+func (d *driver) states(ctx context.Context) map[string]service {
+	states := make(map[string]service)
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.Background(), farewell)
@@ -178,13 +197,29 @@ func (d *driver) states(ctx context.Context) map[string]string {
 		return states
 	}
 	for _, s := range services {
-		text := s.State
-		if s.Reason != "" {
-			text += " (" + s.Reason + ")"
-		}
-		states[fmt.Sprintf("%s|%s|%d", s.Instance, s.Tenant, s.Rank)] = text
+		states[fmt.Sprintf("%s|%s|%d", s.Instance, s.Tenant, s.Rank)] = s
 	}
 	return states
+}
+
+// text is the state and why it is so.
+func (s service) text() string {
+	if s.Reason != "" {
+		return s.State + " (" + s.Reason + ")"
+	}
+	return s.State
+}
+
+// faultTable writes what was done to each rank and what the server made of it.
+func (r *Report) faultTable(t *tabwriter.Writer) error {
+	fmt.Fprintf(t, "\ninstance\tlost batches\tcuts\tstalls\trestarts\tspoiled replays\t|  epoch\tgaps\treplayed\trestarts\toverruns\treconnects\n")
+	for _, i := range r.Instances {
+		if f, s := i.Faults, i.Recoveries; f != nil && s != nil {
+			fmt.Fprintf(t, "%s/%d\t%d\t%d\t%d\t%d\t%d\t|  %d\t%d\t%s\t%d\t%d\t%d\n", i.Instance, i.Rank,
+				f.Lost, f.Cuts, f.Stalls, f.Restarts, f.Spoiled, s.Epoch, s.Gaps, thousands(s.Replayed), s.Restarts, s.Overruns, s.Reconnects)
+		}
+	}
+	return t.Flush()
 }
 
 func (h hits) rate(tokens int) HitRate {
@@ -226,6 +261,12 @@ func (r *Report) Table(w io.Writer) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+
+	if len(r.Instances) > 0 && r.Instances[0].Faults != nil {
+		if err := r.faultTable(t); err != nil {
+			return err
+		}
 	}
 
 	fmt.Fprintf(t, "\nrequests\t%s\twith %s prompt and %s output tokens\n",

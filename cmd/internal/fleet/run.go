@@ -49,11 +49,24 @@ func (f *Fleet) run(ctx context.Context) (report *Report, err error) {
 
 	d.show.Start(f.total(), f.Duration)
 	began := time.Now()
+	faults, calm := context.WithCancel(ctx)
+	disturbed := make(chan struct{})
+	go func() {
+		defer close(disturbed)
+		if d.Faults {
+			d.disturb(faults)
+		}
+	}()
 	err = d.drive(ctx)
+	calm()
+	<-disturbed
 	report = &Report{Interrupted: ctx.Err() != nil, Elapsed: time.Since(began)}
 	d.show.Stop()
 	if err == nil {
 		err = f.drain()
+	}
+	if err == nil && f.Faults {
+		err = d.heal()
 	}
 	if err == nil && ctx.Err() == nil {
 		if lag := d.await(ctx, lastWait*f.SettleTimeout); lag != nil {

@@ -20,6 +20,11 @@ const (
 // settle waits until the server has applied every batch. The caller keeps
 // others from publishing. After a wait in vain the next one is shorter.
 func (d *driver) settle(ctx context.Context) bool {
+	if d.Faults {
+		if err := d.remind(func(r *rank) bool { return r.pub.Lost() }); err != nil {
+			d.fail(err)
+		}
+	}
 	d.mu.Lock()
 	patience := d.patience
 	d.mu.Unlock()
@@ -87,7 +92,7 @@ func (d *driver) lagging(ctx context.Context) ([]string, error) {
 		switch {
 		case !ok:
 			lag = append(lag, name+" is not in /services")
-		case at != newest:
+		case at != newest || !r.lives(s.State):
 			text := fmt.Sprintf("%s is %s at batch %d of %d", name, s.State, at, newest)
 			if s.Reason != "" {
 				text += " (" + s.Reason + ")"

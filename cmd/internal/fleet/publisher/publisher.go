@@ -61,6 +61,8 @@ type Publisher struct {
 	ring    [][]byte // payload of seq is at seq % len
 	next    uint64
 	replays int
+	lose    int  // batches from here on that are not sent
+	lost    bool // the newest was not
 	now     func() time.Time
 }
 
@@ -114,12 +116,30 @@ func (p *Publisher) Publish(events []engine.Event) (uint64, error) {
 	seq := p.next
 	p.ring[seq%uint64(len(p.ring))] = payload
 	p.next++
+	if p.lost = p.lose > 0; p.lost {
+		p.lose--
+		return seq, nil
+	}
 	// SendMulti, not Send: Send writes frame by frame, six writes a message.
 	err = p.pub.SendMulti(zmq4.NewMsgFrom([]byte(p.o.Topic), binary.BigEndian.AppendUint64(nil, seq), payload))
 	if err != nil {
 		return seq, fmt.Errorf("cannot publish batch %d: %w", seq, err)
 	}
 	return seq, nil
+}
+
+// Lose keeps the next n batches from the live stream; replays have them.
+func (p *Publisher) Lose(n int) {
+	p.mu.Lock()
+	p.lose = n
+	p.mu.Unlock()
+}
+
+// Lost reports whether the newest batch was kept from the live stream.
+func (p *Publisher) Lost() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
 }
 
 // LastSeq returns the newest sequence, -1 before the first batch.
