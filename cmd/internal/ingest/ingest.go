@@ -255,6 +255,7 @@ func (p *phase) measure(c *Config, k *conductor.Conductor, orders io.Writer, cmd
 				p.lost += s.Gaps + s.Dropped[events.Overflow]
 				if s.State != stream.Synced {
 					p.unsynced++
+					c.say("source %s is %s %s at %v: %s", s.Key(), s.State, s.Reason, s.Age, s.LastError)
 				}
 			}
 			p.index = k.IndexBytes()
