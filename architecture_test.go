@@ -48,6 +48,7 @@ var table = []room{
 	{dir: "events", rooms: []string{"tiers"}, not: slices.Concat(httpOrJSON, logging)},
 	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/stream", rooms: []string{"tiers", "events", "events/wire"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	{dir: "events/journal", not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	{dir: "events/zmq", rooms: []string{"tiers", "events"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
 
 	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
@@ -132,6 +133,8 @@ func TestImportTableForbids(t *testing.T) {
 	f("events/wire", "kvconductor/events/zmq", false)
 	f("events/stream", "kvconductor/events/wire", true)
 	f("events/zmq", "kvconductor/events/stream", false)
+	f("conductor", "kvconductor/events/journal", true)
+	f("events/journal", "kvconductor/events/stream", false)
 	f("events", "kvconductor/conductor", false)
 	f("conductor", "kvconductor/config", false)
 	f("conductor", "kvconductor/conductor/http", true) // a cycle, which the compiler refuses

@@ -24,7 +24,8 @@
 // Lock order: Conductor.mu, which guards the registry and all deployments; then
 // one of indexContext.mu and source.mu; then what the index locks by itself. An
 // index is never asked for anything under Conductor.mu, and no stream is closed
-// under it. Queries take it for reading, for one map lookup.
+// under it. Queries take it for reading, for one map lookup. The journal's lock is a
+// leaf: a record may be put under any other.
 package conductor
 
 import (
@@ -33,6 +34,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -60,7 +62,10 @@ type Options struct {
 	// SilentAfter is how long a source may be silent while it is asked for before
 	// that is a finding (doctor.silent_after), DefaultSilentAfter when 0.
 	SilentAfter time.Duration
-	Log         zerolog.Logger
+	// Journal records what is applied; nil records nothing. It belongs to the
+	// caller, who closes it after the Conductor.
+	Journal *journal.Writer
+	Log     zerolog.Logger
 	// Now is the clock of ages in answers; time.Now when nil.
 	Now func() time.Time
 }
@@ -72,6 +77,8 @@ type Conductor struct {
 	scheme hash.Scheme
 	log    zerolog.Logger
 	now    func() time.Time
+	open   func(Registration, *journal.Source) feed
+	past   bool // a Replay fills it: nothing ages by itself, nobody else registers
 
 	mu          sync.RWMutex
 	sources     map[Key]*source               // guarded by mu
@@ -92,7 +99,7 @@ func New(opts Options) *Conductor {
 	if opts.SilentAfter == 0 {
 		opts.SilentAfter = DefaultSilentAfter
 	}
-	return &Conductor{
+	c := &Conductor{
 		opts:        opts,
 		scheme:      hash.Scheme{Seed: opts.HashSeed},
 		log:         opts.Log,
@@ -103,6 +110,8 @@ func New(opts Options) *Conductor {
 		stopWatch:   make(chan struct{}),
 		watched:     make(chan struct{}),
 	}
+	c.open = func(r Registration, recorded *journal.Source) feed { return stream.Open(c.streamConfig(r, recorded)) }
+	return c
 }
 
 // Close stops every source, drops what they hold and waits for them. From then

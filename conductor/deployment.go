@@ -184,8 +184,9 @@ func (c *Conductor) join(s *source) {
 	d.publish()
 }
 
-// leave undoes join. c.mu is held.
+// leave undoes join; what the source still applies is not recorded. c.mu is held.
 func (c *Conductor) leave(s *source) {
+	s.journal.Unregister()
 	d := c.deployments[s.deploymentKey()]
 	if s.reg.pool() {
 		delete(d.pooled, s)

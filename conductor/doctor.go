@@ -255,7 +255,7 @@ func (s *source) lookAtSilence(now time.Time) {
 	s.conductor.mu.RLock()
 	d := s.conductor.deployments[s.deploymentKey()]
 	s.conductor.mu.RUnlock()
-	if d == nil || limit <= 0 {
+	if d == nil || limit <= 0 || s.conductor.past {
 		return
 	}
 	st := s.stream.Status()

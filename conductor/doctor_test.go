@@ -17,7 +17,7 @@ import (
 func TestFindingIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		b := newBenchLogging(zerolog.New(&log))
+		b := newBenchWith(nil, zerolog.New(&log))
 		defer b.conductor.Close()
 		b.run("register I")
 		found := func() bool {

@@ -89,6 +89,10 @@ var (
 	descIndexOrphans     = desc("index_orphans", "Blocks waiting for a parent that is not known.", contextLabels...)
 	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
 	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the index that engine hash aliases take.", contextLabels...)
+
+	descJournalBytes   = desc("journal_bytes_total", "Bytes written to the journal.")
+	descJournalDropped = desc("journal_dropped_total", "Records not written, for want of room in the queue or on the disk.")
+	descJournalErrors  = desc("journal_errors_total", "Failed attempts to write to the journal.")
 )
 
 // Collector exposes the Conductor's state to Prometheus. Source and index series
@@ -101,6 +105,7 @@ func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 		descSources, descBlocks, descOrphans, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts,
 		descOverruns, descDups, descReconn, descDropped, descFinding, descStrays,
 		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexBytes, descIndexAliasBytes,
+		descJournalBytes, descJournalDropped, descJournalErrors,
 	} {
 		ch <- d
 	}
@@ -162,6 +167,12 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descIndexOrphans, st.Orphans)
 		gauge(descIndexBytes, st.Bytes)
 		gauge(descIndexAliasBytes, st.AliasBytes)
+	}
+	if c.opts.Journal != nil {
+		st := c.opts.Journal.Stats()
+		for d, n := range map[*prometheus.Desc]uint64{descJournalBytes: st.Bytes, descJournalDropped: st.Dropped, descJournalErrors: st.Errors} {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n))
+		}
 	}
 	c.queries.seconds.Collect(ch)
 	c.queries.matched.Collect(ch)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
 )
@@ -65,6 +66,8 @@ var (
 	ErrClosed = errors.New("conductor is shutting down")
 	// ErrNotFound: no source is registered under the key.
 	ErrNotFound = errors.New("service not found")
+	// ErrPast: a Replay fills this Conductor, nobody else may change it.
+	ErrPast = errors.New("this is a recorded past; sources come from the journal alone")
 	// ErrTooManySources: limits.max_sources is reached.
 	ErrTooManySources = errors.New("too many registered sources")
 )
@@ -178,14 +181,22 @@ type RegisterOptions struct {
 // equal fields is a success that changes nothing.
 //
 // Errors: *FieldError for bad input, *ConflictError for a key taken by other
-// fields, ErrTooManySources, ErrClosed.
+// fields, ErrTooManySources, ErrClosed, ErrPast.
 func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
+	if c.past {
+		return ErrPast
+	}
 	if r.TTL == 0 {
 		r.TTL = c.opts.TTL
 	}
 	if err := r.normalize(); err != nil {
 		return err
 	}
+	return c.register(r, opts)
+}
+
+// register starts the source of a registration without faults.
+func (c *Conductor) register(r Registration, opts RegisterOptions) error {
 	old, err := c.claim(r.Key(), r, opts)
 	if old != nil {
 		old.stop()
@@ -226,11 +237,19 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 
 // Unregister stops a source and drops its blocks and aliases. Its instance stays
 // while another rank of it is registered. It returns the key with its defaults
-// filled in; ErrNotFound when it is unknown.
+// filled in; ErrNotFound when it is unknown, ErrPast.
 func (c *Conductor) Unregister(key Key) (Key, error) {
 	if key.Tenant == "" {
 		key.Tenant = DefaultTenant
 	}
+	if c.past {
+		return key, ErrPast
+	}
+	return c.unregister(key)
+}
+
+// unregister stops the source of a complete key.
+func (c *Conductor) unregister(key Key) (Key, error) {
 	c.mu.Lock()
 	s, ok := c.sources[key]
 	if ok {
@@ -247,8 +266,12 @@ func (c *Conductor) Unregister(key Key) (Key, error) {
 }
 
 // streamConfig fills the template for one source.
-func (c *Conductor) streamConfig(r Registration) stream.Config {
+func (c *Conductor) streamConfig(r Registration, recorded *journal.Source) stream.Config {
 	cfg := c.opts.Stream
+	if recorded != nil {
+		cfg.OnState = func(state stream.State, reason string) { recorded.State(string(state), reason) }
+		cfg.OnUndecodable = recorded.Undecodable
+	}
 	cfg.Endpoint, cfg.ReplayEndpoint = r.Endpoint, r.ReplayEndpoint
 	if sockets, ok := cfg.Transport.(*zmq.Sockets); ok {
 		cfg.Transport = sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank})

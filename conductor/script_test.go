@@ -22,6 +22,7 @@ import (
 
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 )
 
@@ -102,12 +103,16 @@ type bench struct {
 	network   *network
 }
 
-func newBench() *bench { return newBenchLogging(zerolog.Nop()) }
+func newBench() *bench { return newBenchWith(nil, zerolog.Nop()) }
 
-func newBenchLogging(log zerolog.Logger) *bench {
+// newRecordedBench is a bench that keeps a journal.
+func newRecordedBench(j *journal.Writer) *bench { return newBenchWith(j, zerolog.Nop()) }
+
+func newBenchWith(j *journal.Writer, log zerolog.Logger) *bench {
 	n := newNetwork()
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337,
+		Journal:  j,
 		Log:      log,
 		Stream: stream.Config{
 			Transport:     n,
@@ -117,10 +122,14 @@ func newBenchLogging(log zerolog.Logger) *bench {
 			Replays:       stream.NewLimiter(8),
 		},
 	})
+	return &bench{conductor: c, handler: handlerOf(c), network: n}
+}
+
+func handlerOf(c *conductor.Conductor) nethttp.Handler {
 	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	r := conductorhttp.New(c, opts)
 	conductorhttp.Mount(r, c, opts)
-	return &bench{conductor: c, handler: r, network: n}
+	return r
 }
 
 // args are the words of a command.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kvconductor/events"
+	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/index"
 	"kvconductor/tiers"
@@ -19,7 +20,8 @@ type source struct {
 	conductor *Conductor
 	reg       Registration
 	static    bool
-	stream    *stream.Stream
+	stream    feed
+	journal   *journal.Source // nil: nothing is recorded
 	done      chan struct{}
 
 	// announced lists adapters this source stored blocks under without being
@@ -50,6 +52,14 @@ type source struct {
 	spaces  []*namespace             // changed by run only; guarded by mu for others
 	dropped map[events.Reason]uint64 // of single events; guarded by mu
 	lastErr string                   // guarded by mu
+}
+
+// feed is where steps come from: a stream.Stream, or what was recorded of one.
+type feed interface {
+	Next() (stream.Step, bool)
+	Status() stream.Status
+	Resync(reason string)
+	Close()
 }
 
 // spaceKey names one context of one deployment.
@@ -86,11 +96,13 @@ type ownerKey struct {
 // newSource opens the stream, which does not wait for the endpoint, and joins
 // the source to its deployment. c.mu is held.
 func (c *Conductor) newSource(r Registration, static bool) *source {
+	recorded := c.opts.Journal.Register(r.Key().String(), r.fields(static)...)
 	s := &source{
 		conductor: c,
 		reg:       r,
 		static:    static,
-		stream:    stream.Open(c.streamConfig(r)),
+		stream:    c.open(r, recorded),
+		journal:   recorded,
 		done:      make(chan struct{}),
 		index:     make(map[spaceKey]*namespace),
 		media:     make(map[string]tiers.Medium),
@@ -114,7 +126,8 @@ func (s *source) stop() {
 // run applies steps in order until the stream is closed.
 func (s *source) run() {
 	defer close(s.done)
-	if s.reg.TTL > 0 {
+	c := s.conductor
+	if s.reg.TTL > 0 && !c.past {
 		go s.age()
 	}
 	for {
@@ -147,11 +160,13 @@ func (s *source) guard(f func()) {
 func (s *source) take(step stream.Step) {
 	switch step.Kind {
 	case stream.Reset:
+		s.journal.Reset(step.Epoch, step.Reason)
 		s.conductor.log.Info().Str("source", s.reg.Key().String()).Str("reason", step.Reason).
 			Uint64("epoch", step.Epoch).Msg("blocks of the source dropped")
 		s.forget()
 		s.fail("")
 	case stream.Apply:
+		s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload)
 		s.apply(&step.Batch)
 	}
 }

@@ -25,6 +25,7 @@ func (s *source) age() {
 
 // rotate clears the older generation and begins a new one.
 func (s *source) rotate() {
+	s.journal.Aged()
 	for _, ns := range s.spaces {
 		for key, h := range ns.owners {
 			next := *h

@@ -52,6 +52,7 @@ type Config struct {
 	Stream    Stream     `mapstructure:"stream"`
 	Index     Index      `mapstructure:"index"`
 	Doctor    Doctor     `mapstructure:"doctor"`
+	Journal   Journal    `mapstructure:"journal"`
 	Limits    Limits     `mapstructure:"limits"`
 }
 
@@ -120,6 +121,12 @@ type Index struct {
 	MaxBytes int64         `mapstructure:"max_bytes"` // bytes of one context's index; beyond it new blocks are refused and answers say so; 0 is no bound
 }
 
+// Journal is the record of what was applied. It holds prompts.
+type Journal struct {
+	Dir      string `mapstructure:"dir"`       // directory of its files; "" is no record
+	MaxBytes int64  `mapstructure:"max_bytes"` // bytes of all files; the oldest go first
+}
+
 // Limits bounds what one peer can make the server do.
 type Limits struct {
 	MaxBody         int64         `mapstructure:"max_body"`         // bytes of one HTTP request body; more is 413
@@ -161,6 +168,9 @@ func Default() Config {
 		},
 		Doctor: Doctor{
 			SilentAfter: 5 * time.Minute, // outlasts the pauses of a fleet that is asked now and then
+		},
+		Journal: Journal{
+			MaxBytes: 1 << 30, // hours of a small fleet, and nothing to a disk
 		},
 		Limits: Limits{
 			MaxBody:         16 << 20,         // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces

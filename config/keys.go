@@ -63,6 +63,11 @@ var keys = []key{
 	{"doctor.silent_after", "doctor-silent-after", duration(), int64(time.Second), false,
 		"silence of a source that is asked for after which that is a finding", func(c *Config) any { return &c.Doctor.SilentAfter }},
 
+	{"journal.dir", "journal-dir", text(), 0, false,
+		"directory of the record of raw frames for conductor replay, which holds users' tokens; empty is no record", func(c *Config) any { return &c.Journal.Dir }},
+	{"journal.max_bytes", "journal-max-bytes", size(), 8 << 20, false,
+		"bytes the record may take before its oldest part goes", func(c *Config) any { return &c.Journal.MaxBytes }},
+
 	{"limits.max_body", "max-body", size(), 1, true,
 		"bytes of one HTTP request body", func(c *Config) any { return &c.Limits.MaxBody }},
 	{"limits.max_tokens", "max-tokens", count(), 1, true,

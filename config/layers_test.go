@@ -62,6 +62,8 @@ func TestDefaults(t *testing.T) {
 	f("stream.copies", "count")
 	f("index.ttl", "0s")
 	f("index.max_bytes", "0")
+	f("journal.dir", "")
+	f("journal.max_bytes", "1GiB")
 	f("limits.max_body", "16MiB")
 	f("limits.max_tokens", "2097152")
 	f("limits.max_sources", "10000")
@@ -104,6 +106,8 @@ func TestPrecedence(t *testing.T) {
 			return [3]string{"11s", "12s", "13s"}
 		case k.kind.word == "bytes":
 			return [3]string{"96MiB", "97MiB", "98MiB"}
+		case k.kind.word == "string":
+			return [3]string{"file", "env", "flag"}
 		}
 		return [3]string{"11", "12", "13"}
 	}

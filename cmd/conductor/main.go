@@ -40,6 +40,7 @@ func rootCommand() *cobra.Command {
 		serveCommand(),
 		queryCommand(),
 		servicesCommand(),
+		replayCommand(),
 		simulateCommand(),
 		demoCommand(),
 		benchCommand(),

@@ -22,57 +22,77 @@ func (r queryRow) number(key string) (n int) {
 	return n
 }
 
+// question is one prompt, as the flags of query and replay give it.
+type question struct {
+	tokens, hashes                  string
+	tenant, model, lora, salt, inst string
+	blockSize                       int
+	list                            []uint64 // set by read
+}
+
+// flags defines the flags that are a question.
+func (q *question) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&q.model, "model", "", "model `name`")
+	f.IntVar(&q.blockSize, "block-size", 0, "`tokens` per block")
+	f.StringVar(&q.tokens, "tokens", "", "token ids of the prompt, separated by commas or spaces; - reads standard input")
+	f.StringVar(&q.hashes, "seq-hashes", "", "canonical seq hashes instead of tokens; - reads standard input")
+	f.StringVar(&q.tenant, "tenant", "", "tenant `name` (default \"default\")")
+	f.StringVar(&q.lora, "lora", "", "adapter `name`")
+	f.StringVar(&q.salt, "salt", "", "cache salt")
+	f.StringVar(&q.inst, "instance", "", "answer for this instance only")
+	cmd.MarkFlagsMutuallyExclusive("tokens", "seq-hashes")
+}
+
+// read reads the prompt.
+func (q *question) read(stdin io.Reader) (err error) {
+	q.list, err = numbers(q.tokens+q.hashes, stdin)
+	return err
+}
+
+// ask sends the question that was read and prints the answer as a table.
+func (q *question) ask(cmd *cobra.Command, server *client) error {
+	request := map[string]any{"model": q.model, "block_size": q.blockSize, "tenant_id": q.tenant, "lora_name": q.lora, "cache_salt": q.salt}
+	if q.inst != "" {
+		request["instance_id"] = q.inst
+	}
+	path, field := "/conductor/v1/query", "token_ids"
+	if q.hashes != "" {
+		path, field = "/conductor/v1/query_by_hash", "seq_hashes"
+	}
+	request[field] = q.list
+	var answer map[string]map[string]queryRow
+	if err := server.post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
+		return err
+	}
+	if len(answer) == 0 {
+		cmd.PrintErrln("no instance is registered for this tenant, model, adapter and block size")
+		return nil
+	}
+	return printAnswer(cmd.OutOrStdout(), answer)
+}
+
 func queryCommand() *cobra.Command {
-	var (
-		server, tokens, hashes          string
-		tenant, model, lora, salt, inst string
-		blockSize                       int
-	)
+	var server string
+	var q question
 	cmd := &cobra.Command{
 		Use:   "query",
 		Short: "Ask a running server which instance holds how long a prefix",
 		Example: "  conductor query --model deepseek --block-size 16 --tokens 1,2,3,4\n" +
 			"  tokenize prompt.txt | conductor query --model deepseek --block-size 16 --tokens -",
 		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := q.read(cmd.InOrStdin()); err != nil {
+				return err
+			}
+			return q.ask(cmd, newClient(server))
+		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&server, "server", defaultServer, "base `URL` of a Conductor listener")
-	f.StringVar(&model, "model", "", "model `name`")
-	f.IntVar(&blockSize, "block-size", 0, "`tokens` per block")
-	f.StringVar(&tokens, "tokens", "", "token ids of the prompt, separated by commas or spaces; - reads standard input")
-	f.StringVar(&hashes, "seq-hashes", "", "canonical seq hashes instead of tokens; - reads standard input")
-	f.StringVar(&tenant, "tenant", "", "tenant `name` (default \"default\")")
-	f.StringVar(&lora, "lora", "", "adapter `name`")
-	f.StringVar(&salt, "salt", "", "cache salt")
-	f.StringVar(&inst, "instance", "", "answer for this instance only")
+	cmd.Flags().StringVar(&server, "server", defaultServer, "base `URL` of a Conductor listener")
+	q.flags(cmd)
 	cmd.MarkFlagRequired("model")
 	cmd.MarkFlagRequired("block-size")
 	cmd.MarkFlagsOneRequired("tokens", "seq-hashes")
-	cmd.MarkFlagsMutuallyExclusive("tokens", "seq-hashes")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		request := map[string]any{"model": model, "block_size": blockSize, "tenant_id": tenant, "lora_name": lora, "cache_salt": salt}
-		if inst != "" {
-			request["instance_id"] = inst
-		}
-		path, field, text := "/conductor/v1/query", "token_ids", tokens
-		if hashes != "" {
-			path, field, text = "/conductor/v1/query_by_hash", "seq_hashes", hashes
-		}
-		list, err := numbers(text, cmd.InOrStdin())
-		if err != nil {
-			return err
-		}
-		request[field] = list
-		var answer map[string]map[string]queryRow
-		if err := newClient(server).post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
-			return err
-		}
-		if len(answer) == 0 {
-			cmd.PrintErrln("no instance is registered for this tenant, model, adapter and block size")
-			return nil
-		}
-		return printAnswer(cmd.OutOrStdout(), answer)
-	}
 	return cmd
 }
 

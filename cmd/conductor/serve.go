@@ -24,6 +24,7 @@ import (
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/config"
 	"kvconductor/events"
+	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
 	"kvconductor/events/zmq"
@@ -74,7 +75,11 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	if err != nil {
 		return err
 	}
-	c := conductor.New(conductorOptions(cfg, log))
+	options := conductorOptions(cfg, log)
+	if options.Journal, err = record(loaded, options, log); err != nil {
+		return err
+	}
+	c := conductor.New(options)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
@@ -82,6 +87,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	for i, src := range cfg.Sources {
 		if err := c.Register(registration(src), conductor.RegisterOptions{Static: true}); err != nil {
 			c.Close()
+			options.Journal.Close()
 			path := fmt.Sprintf("sources[%d]", i)
 			return fmt.Errorf("%s: %s: %w", loaded.Place(path), path, err)
 		}
@@ -109,7 +115,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	case err = <-failed:
 		err = fmt.Errorf("HTTP server: %w", err)
 	}
-	return errors.Join(err, shutdown(servers, c, cfg.Limits.ShutdownTimeout, log))
+	return errors.Join(err, shutdown(servers, c, options.Journal, cfg.Limits.ShutdownTimeout, log))
 }
 
 // listen binds every listener or none.
@@ -146,7 +152,7 @@ func handler(dialect string, c *conductor.Conductor, opts conductorhttp.Options)
 
 // shutdown lets requests in flight end, then closes the sources. It returns
 // within about the timeout, whatever clients and engines do.
-func shutdown(servers []*http.Server, c *conductor.Conductor, timeout time.Duration, log zerolog.Logger) error {
+func shutdown(servers []*http.Server, c *conductor.Conductor, j *journal.Writer, timeout time.Duration, log zerolog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for _, s := range servers {
@@ -155,18 +161,56 @@ func shutdown(servers []*http.Server, c *conductor.Conductor, timeout time.Durat
 			s.Close()
 		}
 	}
-	closed := make(chan struct{})
-	go func() {
-		c.Close()
-		close(closed)
-	}()
-	select {
-	case <-closed:
-	case <-time.After(500 * time.Millisecond):
+	if !within(500*time.Millisecond, c.Close) {
 		log.Warn().Msg("sources did not stop in time")
+	}
+	// Longer than a full queue takes to a disk that works.
+	if !within(time.Second, func() { j.Close() }) {
+		log.Warn().Msg("the journal was not written to its end")
 	}
 	log.Info().Msg("stopped")
 	return nil
+}
+
+// within reports whether f returned in time.
+func within(limit time.Duration, f func()) bool {
+	done := make(chan struct{})
+	go func() {
+		f()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
+// journalDelay is how much of the journal the end of the process may cost.
+const journalDelay = 10 * time.Millisecond
+
+// record begins the journal, if one is configured.
+func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (*journal.Writer, error) {
+	cfg := loaded.Config.Journal
+	if cfg.Dir == "" {
+		return nil, nil
+	}
+	w, err := journal.Create(journal.Options{
+		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Settings: opts.JournalSettings(), Delay: journalDelay,
+		Report: func(err error) {
+			if err != nil {
+				log.Error().Err(err).Str("dir", cfg.Dir).Msg("the journal cannot be written, trying again")
+				return
+			}
+			log.Info().Str("dir", cfg.Dir).Msg("the journal is written again")
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: journal.dir: %w", loaded.Place("journal.dir"), err)
+	}
+	log.Info().Str("dir", cfg.Dir).Int64("max_bytes", cfg.MaxBytes).Msg("recording the events of all sources, tokens included")
+	return w, nil
 }
 
 // frameRoom is what topic and sequence frames may take beside the payload.

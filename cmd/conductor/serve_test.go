@@ -133,6 +133,8 @@ func TestServeRefuses(t *testing.T) {
 	f("no-such-file.yaml", "--config", "no-such-file.yaml")
 	f("log.level", "--log-level", "loud", "--listen", "127.0.0.1:0=conductor")
 	f("unknown flag", "--frobnicate")
+	f("journal.dir: ", "--journal-dir", os.Args[0], "--listen", "127.0.0.1:0=conductor")
+	f("journal.max_bytes", "--journal-max-bytes", "1MiB", "--listen", "127.0.0.1:0=conductor")
 }
 
 func asExit(err error, target **exec.ExitError) bool {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -33,35 +35,40 @@ func servicesCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&server, "server", defaultServer, "base `URL` of a Conductor listener")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var answer struct{ Services []serviceRow }
-		if err := newClient(server).get(cmd.Context(), "/conductor/v1/services", &answer); err != nil {
-			return err
-		}
-		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "INSTANCE\tTENANT\tRANK\tTYPE\tMODEL\tBLOCK\tSTATE\tEPOCH\tLAST SEQ\tBLOCKS\tGAPS\tREPLAYED\tDROPPED\tWHY")
-		for _, s := range answer.Services {
-			model := s.ModelName
-			if s.LoraName != "" {
-				model += "+" + s.LoraName
-			}
-			seq := "-"
-			if s.LastSeq != nil {
-				seq = fmt.Sprint(*s.LastSeq)
-			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, s.DPRank, s.Type, model,
-				s.BlockSize, s.State, s.Epoch, seq, s.Blocks, s.Gaps, s.Replayed, counts(s.DroppedBy), cmp.Or(s.Reason, s.LastError))
-		}
-		if err := w.Flush(); err != nil {
-			return err
-		}
-		for _, s := range answer.Services {
-			for _, f := range s.Findings {
-				fmt.Fprintf(cmd.OutOrStdout(), "\n%s|%s|%d %s: %s\n", s.InstanceID, s.TenantID, s.DPRank, f.Code, f.Message)
-			}
-		}
-		return nil
+		return printServices(cmd.Context(), newClient(server), cmd.OutOrStdout())
 	}
 	return cmd
+}
+
+// printServices asks a server for its sources and prints one line each.
+func printServices(ctx context.Context, server *client, out io.Writer) error {
+	var answer struct{ Services []serviceRow }
+	if err := server.get(ctx, "/conductor/v1/services", &answer); err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "INSTANCE\tTENANT\tRANK\tTYPE\tMODEL\tBLOCK\tSTATE\tEPOCH\tLAST SEQ\tBLOCKS\tGAPS\tREPLAYED\tDROPPED\tWHY")
+	for _, s := range answer.Services {
+		model := s.ModelName
+		if s.LoraName != "" {
+			model += "+" + s.LoraName
+		}
+		seq := "-"
+		if s.LastSeq != nil {
+			seq = fmt.Sprint(*s.LastSeq)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, s.DPRank, s.Type, model,
+			s.BlockSize, s.State, s.Epoch, seq, s.Blocks, s.Gaps, s.Replayed, counts(s.DroppedBy), cmp.Or(s.Reason, s.LastError))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, s := range answer.Services {
+		for _, f := range s.Findings {
+			fmt.Fprintf(out, "\n%s|%s|%d %s: %s\n", s.InstanceID, s.TenantID, s.DPRank, f.Code, f.Message)
+		}
+	}
+	return nil
 }
 
 // counts prints reason=n pairs, or - for none.

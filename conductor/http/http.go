@@ -148,6 +148,8 @@ func describe(err error) (int, errorBody) {
 		return http.StatusConflict, errorBody{Error: conflict.Error(), Reason: "conflict", Field: conflict.Field}
 	case errors.As(err, &status):
 		return status.status, errorBody{Error: status.text, Reason: status.reason}
+	case errors.Is(err, conductor.ErrPast):
+		return http.StatusForbidden, errorBody{Error: err.Error(), Reason: "read_only"}
 	case errors.Is(err, conductor.ErrNotFound):
 		return http.StatusNotFound, errorBody{Error: err.Error(), Reason: "not_found"}
 	case errors.Is(err, conductor.ErrTooManySources):

@@ -25,6 +25,7 @@ type machineConfig struct {
 	timeout   time.Duration // a replay may go without progress
 	drop      bool          // on an unrecoverable gap
 	decode    func([]byte) (events.Batch, error)
+	refused   func(epoch, seq uint64, payload []byte) // hears of what decode refuses; may be nil
 }
 
 // machine puts the batches of one publisher in order.
@@ -239,6 +240,9 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 			m.n.dropped[wire.ReasonOf(err)]++
 			m.complain("cannot decode batch %d: %v", head.seq, err)
 			head.bad = true
+			if m.cfg.refused != nil {
+				m.cfg.refused(m.epoch, head.seq, head.payload)
+			}
 		}
 		if !m.hole(now) {
 			return Step{}, time.Time{}, false
@@ -281,7 +285,7 @@ func (m *machine) apply(it item, batch events.Batch) Step {
 	if clears(&batch) {
 		m.trust.clear()
 	}
-	return Step{Kind: Apply, Batch: batch, Seq: it.seq, Epoch: m.epoch, Replayed: it.replayed}
+	return Step{Kind: Apply, Batch: batch, Payload: it.payload, Seq: it.seq, Epoch: m.epoch, Replayed: it.replayed}
 }
 
 // consume moves past a batch.

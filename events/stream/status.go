@@ -127,6 +127,28 @@ func (m *machine) state() (State, string) {
 	return Synced, ""
 }
 
+// told is what OnState heard last.
+type told struct {
+	state  State
+	reason string
+}
+
+// tell passes a change of state on. turn is held.
+func (s *Stream) tell() {
+	if s.cfg.OnState == nil {
+		return
+	}
+	var now told
+	now.state, now.reason = s.machine.state()
+	if !s.machine.connected && now.state != Failed {
+		now = told{state: Connecting}
+	}
+	if now != s.told {
+		s.told = now
+		s.cfg.OnState(now.state, now.reason)
+	}
+}
+
 // Status returns a snapshot. It never waits for a batch being decoded or
 // applied.
 func (s *Stream) Status() Status {

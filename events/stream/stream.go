@@ -116,6 +116,13 @@ type Config struct {
 	// Replays bounds how many streams replay at once; share one between all
 	// streams. Nil is unbounded.
 	Replays *Limiter
+
+	// OnState, if set, hears of every change of state and reason, OnUndecodable
+	// of every batch that Decode refuses; payload is never written to again. Both
+	// are called by the goroutine that calls Next, before the step that follows.
+	// Stale is not told: it is Connecting for long.
+	OnState       func(state State, reason string)
+	OnUndecodable func(epoch, seq uint64, payload []byte)
 }
 
 const (
@@ -169,6 +176,7 @@ func (k StepKind) String() string {
 type Step struct {
 	Kind     StepKind
 	Batch    events.Batch // of Apply
+	Payload  []byte       // of Apply: what Batch was decoded from; never written to again
 	Seq      uint64       // of Apply
 	Epoch    uint64       // the epoch the step belongs to; of Reset, the new one
 	Replayed bool         // the batch came from a replay
@@ -187,6 +195,7 @@ type Stream struct {
 	turn    sync.Mutex
 	machine *machine
 	replay  context.CancelFunc // ends the attempt in flight, nil if none
+	told    told
 
 	mu    sync.Mutex
 	inbox inbox
@@ -214,6 +223,7 @@ func Open(cfg Config) *Stream {
 			timeout:   cfg.ReplayTimeout,
 			drop:      cfg.OnUnrecoverableGap == Drop,
 			decode:    cfg.Decode,
+			refused:   cfg.OnUndecodable,
 		}),
 	}
 	s.inbox.limit(cfg.Queue, cfg.QueueBytes)
@@ -233,6 +243,7 @@ func (s *Stream) Next() (Step, bool) {
 		now := time.Now()
 		if step, at, ok := s.machine.pop(now); ok {
 			s.obey()
+			s.tell()
 			s.give(step, at)
 			return step, true
 		}
@@ -250,6 +261,7 @@ func (s *Stream) Next() (Step, bool) {
 			s.obey()
 			continue
 		}
+		s.tell()
 		s.publish()
 		s.wait(at)
 	}

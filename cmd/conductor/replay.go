@@ -1,0 +1,281 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"kvconductor"
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/config"
+	"kvconductor/events"
+	"kvconductor/events/journal"
+	"kvconductor/events/wire"
+)
+
+func replayCommand() *cobra.Command {
+	var until, queryFile, listen string
+	var q question
+	cmd := &cobra.Command{
+		Use:   "replay DIR",
+		Short: "Rebuild the past from a server's journal and answer queries of then",
+		Long: "Reads the journal that a server wrote to journal.dir, rebuilds what the server knew, and prints a summary.\n" +
+			"With a question, or a file with the body of POST /query, it answers that; with --listen it serves the API\n" +
+			"until it is interrupted. The journal is only read; it may be that of a running server.",
+		Example: "  conductor replay journal/\n" +
+			"  conductor replay journal/ --until prefill-1:1820 --model deepseek --block-size 16 --tokens 1,2,3,4\n" +
+			"  conductor replay journal/ --until 'prefill-1|default|0:3/1820' --listen 127.0.0.1:13399",
+		Args: cobra.ExactArgs(1),
+	}
+	f := cmd.Flags()
+	f.StringVar(&until, "until", "", "stop behind this batch, as `SOURCE:SEQ` or SOURCE:EPOCH/SEQ; SOURCE is instance|tenant|rank or an instance of one source")
+	f.StringVar(&queryFile, "query-file", "", "print the answer to this `file`, the JSON body of POST /query or /query_by_hash; - reads standard input")
+	f.StringVar(&listen, "listen", "", "serve the API of the past on this `address`")
+	q.flags(cmd)
+	cmd.MarkFlagsMutuallyExclusive("listen", "query-file", "tokens", "seq-hashes")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		asked := q.tokens != "" || q.hashes != ""
+		if asked && (q.model == "" || q.blockSize == 0) {
+			return errors.New("a question needs --model and --block-size")
+		}
+		if !asked && (q.model != "" || q.blockSize != 0) {
+			return errors.New("--model and --block-size belong to a question; add --tokens or --seq-hashes")
+		}
+		// Mistakes show before a long journal is read.
+		var body []byte
+		var path string
+		var err error
+		switch {
+		case asked:
+			err = q.read(cmd.InOrStdin())
+		case queryFile != "":
+			path, body, err = readBody(queryFile, cmd.InOrStdin())
+		}
+		if err != nil {
+			return err
+		}
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		cmd.SetContext(ctx)
+		p, err := readPast(ctx, args[0], until, cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		defer p.conductor.Close()
+		server := &client{base: "http://past", http: http.Client{Transport: local{p.handler()}}}
+		summary := cmd.OutOrStdout()
+		if asked || queryFile != "" {
+			summary = cmd.ErrOrStderr() // the answer is alone on standard output
+		}
+		if err := p.print(ctx, server, summary); err != nil {
+			return err
+		}
+		switch {
+		case asked:
+			return q.ask(cmd, server)
+		case queryFile != "":
+			var answer json.RawMessage
+			if err := server.do(ctx, http.MethodPost, path, body, &answer); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", answer)
+			return err
+		case listen != "":
+			return p.serve(ctx, listen, cmd.ErrOrStderr())
+		}
+		return nil
+	}
+	return cmd
+}
+
+// past is a journal that was replayed.
+type past struct {
+	dir       string
+	until     string // what it was replayed to, "" for its end
+	conductor *conductor.Conductor
+	sum       conductor.ReplaySummary
+	damage    journal.Damage
+	read      int64 // bytes
+	odd       int   // records that make no sense
+}
+
+// readPast replays a journal.
+func readPast(ctx context.Context, dir, until string, errs io.Writer) (*past, error) {
+	p := &past{dir: dir, until: until}
+	m := meter{out: errs}
+	var stop journal.Place
+	if until != "" {
+		target, err := journal.ParseTarget(until)
+		if err != nil {
+			return nil, fmt.Errorf("--until: %w", err)
+		}
+		if stop, err = journal.Locate(dir, target, m.show("looking for "+until)); err != nil {
+			return nil, fmt.Errorf("--until: %w", err)
+		}
+	}
+	r, err := journal.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	limits := wire.DefaultLimits
+	limits.MaxPayload = 1 << 30 // the server's own limit let it through
+	var opts conductor.Options
+	opts.Log = zerolog.Nop()
+	opts.Stream.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, limits) }
+	replay := conductor.NewReplay(opts)
+	show := m.show("replaying")
+	var rec journal.Record
+	for reached := false; !reached; {
+		err := r.Next(&rec)
+		if errors.Is(err, io.EOF) {
+			if until != "" {
+				err = fmt.Errorf("--until: the server removed batch %s while it was looked for", until)
+			} else if replay.Summary().Records == 0 {
+				err = fmt.Errorf("%q holds no record that can be read (%s)", dir, damageText(r.Damage()))
+			} else {
+				break
+			}
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			replay.Conductor().Close()
+			return nil, err
+		}
+		if err := replay.Take(&rec); err != nil {
+			if p.odd++; p.odd <= 3 {
+				fmt.Fprintf(errs, "passed over: %v\n", err)
+			}
+		}
+		show(r.Progress())
+		reached = until != "" && rec.At == stop
+	}
+	p.conductor, p.sum, p.damage = replay.Conductor(), replay.Summary(), r.Damage()
+	p.read, _ = r.Progress()
+	return p, nil
+}
+
+// meter tells somebody who waits how far things are.
+type meter struct {
+	out  io.Writer
+	last time.Time
+	n    uint
+}
+
+const (
+	meterEvery = 2 * time.Second
+	meterLook  = 1024 // records between looks at the clock
+)
+
+func (m *meter) show(what string) func(read, total int64) {
+	m.last = time.Now()
+	return func(read, total int64) {
+		if m.n++; m.n%meterLook != 0 || time.Since(m.last) < meterEvery {
+			return
+		}
+		m.last = time.Now()
+		fmt.Fprintf(m.out, "%s: %d%% of %d MiB\n", what, 100*read/max(total, 1), total>>20)
+	}
+}
+
+// print writes what was found, and the sources as they were.
+func (p *past) print(ctx context.Context, server *client, out io.Writer) error {
+	s := p.sum
+	const layout = "2006-01-02 15:04:05.000 UTC"
+	fmt.Fprintf(out, "journal  %s, %d records, %d bytes, runs of the server: %d\n", p.dir, s.Records, p.read, s.Runs)
+	fmt.Fprintf(out, "time     %s to %s\n", s.First.Format(layout), s.Last.Format(layout))
+	fmt.Fprintf(out, "applied  %d batches of %d registrations, %d resets\n", s.Batches, s.Sources, s.Epochs)
+	fmt.Fprintf(out, "missing  %d batches never arrived, %d could not be decoded; %d records were not written, %d have no source, %d make no sense\n",
+		s.Missing, s.Undecodable, s.Lost, s.Stray, p.odd)
+	fmt.Fprintf(out, "damage   %s\n", damageText(p.damage))
+	if p.until != "" {
+		fmt.Fprintf(out, "stopped  behind %s\n", p.until)
+	}
+	fmt.Fprintln(out)
+	return printServices(ctx, server, out)
+}
+
+func damageText(d journal.Damage) string {
+	return fmt.Sprintf("%d torn ends, %d stretches and %d files that are no journal's, %d bytes skipped", d.Torn, d.Skipped, d.Foreign, d.Bytes)
+}
+
+// handler is the API of the past.
+func (p *past) handler() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(conductor.Collector{Conductor: p.conductor}, buildInfo())
+	limits := config.Default().Limits
+	return handler(config.Conductor, p.conductor, conductorhttp.Options{
+		MaxBody: limits.MaxBody, MaxTokens: limits.MaxTokens, Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
+	})
+}
+
+// serve answers until ctx ends.
+func (p *past) serve(ctx context.Context, address string, errs io.Writer) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("cannot listen on %s: %w", address, err)
+	}
+	limits := config.Default().Limits
+	s := &http.Server{Handler: p.handler(), ReadTimeout: limits.ReadTimeout, IdleTimeout: limits.IdleTimeout}
+	defer context.AfterFunc(ctx, func() { s.Close() })()
+	fmt.Fprintf(errs, "the past is at http://%s\n", l.Addr())
+	if err := s.Serve(l); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// readBody reads the body of a query as a router sends it, and finds its path.
+func readBody(name string, stdin io.Reader) (path string, body []byte, err error) {
+	if name == "-" {
+		body, err = io.ReadAll(stdin)
+	} else {
+		body, err = os.ReadFile(name)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("--query-file: %w", err)
+	}
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(body, &keys); err != nil {
+		return "", nil, fmt.Errorf("--query-file: %q holds no JSON object: %w", name, err)
+	}
+	if keys["token_ids"] == nil {
+		return "/query_by_hash?detail=1", body, nil
+	}
+	return "/query?detail=1", body, nil
+}
+
+// local carries requests to a handler in this process.
+type local struct{ handler http.Handler }
+
+func (l local) RoundTrip(req *http.Request) (*http.Response, error) {
+	w := &reply{status: http.StatusOK, header: make(http.Header)}
+	l.handler.ServeHTTP(w, req)
+	return &http.Response{StatusCode: w.status, Header: w.header, Body: io.NopCloser(&w.body), Request: req}, nil
+}
+
+// reply is an answer in memory.
+type reply struct {
+	status int
+	header http.Header
+	body   bytes.Buffer
+}
+
+func (r *reply) Header() http.Header         { return r.header }
+func (r *reply) WriteHeader(status int)      { r.status = status }
+func (r *reply) Write(b []byte) (int, error) { return r.body.Write(b) }

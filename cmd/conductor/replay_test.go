@@ -1,0 +1,280 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"kvconductor/cmd/internal/fleet/engine"
+	"kvconductor/cmd/internal/fleet/publisher"
+	"kvconductor/cmd/internal/fleet/truth"
+	"kvconductor/events/journal"
+)
+
+const recordedBlock = 16 // tokens
+
+// recordedTokens are the tokens of the first n blocks of the one prompt.
+func recordedTokens(n int) (tokens []uint32) {
+	for i := range uint32(n * recordedBlock) {
+		tokens = append(tokens, 1000+i)
+	}
+	return tokens
+}
+
+// recordedEngine is a publisher on real sockets that stores one prompt, block by
+// block.
+type recordedEngine struct {
+	*publisher.Publisher
+	t    *testing.T
+	salt uint64 // of its hashes
+}
+
+func (e recordedEngine) publish(kind engine.Kind, from, to int) {
+	e.t.Helper()
+	ev := engine.Event{Kind: kind, Tier: truth.Device}
+	for i := from; i < to; i++ {
+		ev.Hashes = append(ev.Hashes, e.salt+uint64(i))
+	}
+	if kind == engine.Stored {
+		ev.Parent, ev.HasParent = e.salt+uint64(from)-1, from > 0
+		ev.Tokens = recordedTokens(to)[from*recordedBlock:]
+	}
+	if _, err := e.Publish([]engine.Event{ev}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// register starts an engine and tells the server about it.
+func recordEngine(t *testing.T, p *process, instance string, salt uint64) recordedEngine {
+	t.Helper()
+	pub, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: recordedBlock, Wire: publisher.VLLMMap{}, Ring: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pub.Close() })
+	body := fmt.Sprintf(`{"endpoint":%q,"replay_endpoint":%q,"type":"vLLM","modelname":"m","instance_id":%q,"block_size":%d,"dp_rank":0}`,
+		pub.Endpoint(), pub.ReplayEndpoint(), instance, recordedBlock)
+	resp, err := http.Post(p.url+"/register", "application/json", strings.NewReader(body))
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatalf("register: %v %v", resp, err)
+	}
+	resp.Body.Close()
+	return recordedEngine{pub, t, salt}
+}
+
+// settle waits until the server has applied everything an engine published.
+func (e recordedEngine) settle(p *process, instance string) {
+	e.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	want := fmt.Sprintf("%s synced %d\n", instance, e.LastSeq())
+	for range 2000 {
+		if strings.Contains(recordedServices(e.t, p.url), want) {
+			return
+		}
+		<-tick.C
+	}
+	e.t.Fatalf("never settled: %swant %s", recordedServices(e.t, p.url), want)
+}
+
+func recordedServices(t *testing.T, url string) (out string) {
+	t.Helper()
+	_, body := get(url + "/services")
+	var answer struct{ Services []serviceRow }
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		t.Fatal(err, body)
+	}
+	for _, s := range answer.Services {
+		seq := int64(-1)
+		if s.LastSeq != nil {
+			seq = int64(*s.LastSeq)
+		}
+		out += fmt.Sprintf("%s %s %d\n", s.InstanceID, s.State, seq)
+	}
+	return out
+}
+
+var ages = regexp.MustCompile(`"age_ms":[0-9]+`)
+
+// answerOf asks with detail; ages are taken out.
+func answerOf(t *testing.T, url, body string) string {
+	t.Helper()
+	resp, err := http.Post(url+"/query?detail=1", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(err, string(raw))
+	}
+	return ages.ReplaceAllString(strings.TrimSpace(string(raw)), "")
+}
+
+// replay runs the command and returns its two outputs.
+func replay(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	cmd := command(append([]string{"replay"}, args...)...)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// awaitBatches waits until a journal holds a number of batches.
+func awaitBatches(t *testing.T, dir string, want int) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for range 2000 {
+		r, err := journal.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for rec := (journal.Record{}); r.Next(&rec) == nil; {
+			if rec.Kind == journal.Batch {
+				n++
+			}
+		}
+		if n == want {
+			return
+		}
+		<-tick.C
+	}
+	t.Fatalf("the journal never held %d batches", want)
+}
+
+// TestReplay records a server that follows two engines, asks it at two moments,
+// kills it, and holds that its journal gives the same answers.
+func TestReplay(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "journal")
+	p := serveProcess(t, fmt.Sprintf("journal: {dir: %q}\nhash: {seed: 7}\n", dir))
+	a, b := recordEngine(t, p, "a", 1<<32), recordEngine(t, p, "b", 1<<33)
+	prompt, _ := json.Marshal(recordedTokens(8))
+	question := fmt.Sprintf(`{"model":"m","block_size":%d,"token_ids":%s}`, recordedBlock, prompt)
+	file := filepath.Join(t.TempDir(), "question.json")
+	if err := os.WriteFile(file, []byte(question), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	b.publish(engine.Stored, 0, 3)
+	b.settle(p, "b")
+	a.publish(engine.Stored, 0, 4)
+	a.settle(p, "a") // any initial replay is over
+	a.publish(engine.Stored, 4, 6)
+	a.settle(p, "a")
+	early := answerOf(t, p.url, question)
+	a.publish(engine.Removed, 2, 6)
+	a.settle(p, "a")
+	b.publish(engine.Stored, 3, 8)
+	b.settle(p, "b")
+	late := answerOf(t, p.url, question)
+	awaitBatches(t, dir, 5)
+	if !strings.Contains(early, `"longest_matched":96`) || !strings.Contains(late, `"longest_matched":128`) {
+		t.Fatalf("the live answers are %s and %s", early, late)
+	}
+	if _, body := get(p.url + "/metrics"); !regexp.MustCompile(`(?s)conductor_journal_bytes_total [1-9].*conductor_journal_dropped_total 0\n.*conductor_journal_errors_total 0\n`).MatchString(body) {
+		t.Error("metrics lack the journal")
+	}
+	same := func(want string, args ...string) {
+		t.Helper()
+		out, errs, err := replay(t, append([]string{dir, "--query-file", file}, args...)...)
+		if got := ages.ReplaceAllString(strings.TrimSpace(out), ""); err != nil || got != want {
+			t.Errorf("%v: %v\n%s\nwant %s\n%s", args, err, got, want, errs)
+		}
+	}
+	same(late) // beside the running server
+	p.cmd.Process.Kill()
+	p.cmd.Wait()
+	same(late)
+	same(late, "--until", "b:1")
+	same(early, "--until", "a:1")
+	same(early, "--until", "a|default|0:1/1")
+
+	out, _, err := replay(t, dir, "--until", "a:1", "--model", "m", "--block-size", "16", "--tokens", strings.Trim(string(prompt), "[]"))
+	if err != nil || !regexp.MustCompile(`default +a +96 +96 +0 +0 +0:96 +synced\ndefault +b +48 +48 +0 +0 +0:48 +synced\n$`).MatchString(out) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	out, _, err = replay(t, dir)
+	if err != nil || !regexp.MustCompile(`(?s)runs of the server: 1.*applied +5 batches of 2 registrations.*missing +0 .*\na +default +0 +vLLM +m +16 +synced +1 +2 +2 .*\nb `).MatchString(out) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	f := func(want string, args ...string) {
+		t.Helper()
+		_, errs, err := replay(t, args...)
+		if err == nil || !strings.Contains(errs, want) || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%v: %v %q, want one line with %q", args, err, errs, want)
+		}
+	}
+	f("holds no journal", t.TempDir())
+	f("no such file", filepath.Join(dir, "none"))
+	f(`no source "c"`, dir, "--until", "c:1")
+	f(`no batch 9 of "a|default|0"; it holds 1/0 to 1/2`, dir, "--until", "a:9")
+	f("SOURCE:SEQ", dir, "--until", "a")
+	f("--model", dir, "--tokens", "1")
+	f("--tokens", dir, "--model", "m")
+	f("no such file", dir, "--query-file", "none.json")
+	f("no JSON object", dir, "--query-file", os.Args[0])
+	f(`"x"`, dir, "--model", "m", "--block-size", "16", "--tokens", "1,x")
+	f("none of the others can be", dir, "--listen", "127.0.0.1:0", "--tokens", "1")
+	foreign := t.TempDir()
+	os.WriteFile(filepath.Join(foreign, "00000001.journal"), []byte("hello"), 0o600)
+	f("holds no record", foreign)
+}
+
+// TestReplayListens serves a past, which cannot be changed.
+func TestReplayListens(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "journal")
+	p := serveProcess(t, fmt.Sprintf("journal: {dir: %q, max_bytes: 8MiB}\n", dir))
+	e := recordEngine(t, p, "a", 1)
+	e.publish(engine.Stored, 0, 2)
+	e.settle(p, "a")
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Wait()
+
+	cmd := command("replay", dir, "--listen", "127.0.0.1:0")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	line, err := bufio.NewReader(stderr).ReadString('\n')
+	_, url, ok := strings.Cut(strings.TrimSpace(line), "the past is at ")
+	if err != nil || !ok {
+		t.Fatalf("%v %q", err, line)
+	}
+	if got := recordedServices(t, url); got != "a synced 0\n" {
+		t.Errorf("services: %s", got)
+	}
+	if got := answerOf(t, url, `{"model":"m","block_size":1,"token_ids":[1]}`); got != "{}" {
+		t.Errorf("another deployment: %s", got)
+	}
+	if status, body := get(url + "/global_view"); status != 200 || !strings.Contains(body, `"blocks":2`) {
+		t.Errorf("global view: %d %s", status, body)
+	}
+	resp, err := http.Post(url+"/conductor/v1/register", "application/json", strings.NewReader(
+		`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"b","block_size":16,"dp_rank":3}`))
+	if err != nil || resp.StatusCode != http.StatusForbidden {
+		t.Errorf("register: %v %v", resp, err)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("exit: %v", err)
+	}
+}

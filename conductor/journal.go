@@ -1,0 +1,98 @@
+package conductor
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"kvconductor/events/journal"
+	"kvconductor/index"
+)
+
+// fields is the registration as a journal keeps it, by wire names, without what
+// is empty.
+func (r Registration) fields(static bool) (out []journal.Field) {
+	add := func(name, value string, empty bool) {
+		if !empty {
+			out = append(out, journal.Field{Name: name, Value: value})
+		}
+	}
+	text := func(name, value string) { add(name, value, value == "") }
+	text("endpoint", r.Endpoint)
+	text("replay_endpoint", r.ReplayEndpoint)
+	text("type", r.Type)
+	text("modelname", r.Model)
+	text("lora_name", r.Lora)
+	text("tenant_id", r.Tenant)
+	text("instance_id", r.Instance)
+	add("block_size", strconv.Itoa(r.BlockSize), false)
+	add("dp_rank", strconv.Itoa(r.Rank), false)
+	text("additionalsalt", r.Salt)
+	add("ttl", r.TTL.String(), r.TTL == 0)
+	add("static", "true", !static)
+	return out
+}
+
+// registrationOf reads what fields wrote.
+func registrationOf(fields []journal.Field) (r Registration, static bool, err error) {
+	v := func(name string) string { return journal.Value(fields, name) }
+	r = Registration{
+		Endpoint: v("endpoint"), ReplayEndpoint: v("replay_endpoint"), Type: v("type"), Model: v("modelname"), Lora: v("lora_name"),
+		Tenant: v("tenant_id"), Instance: v("instance_id"), Salt: v("additionalsalt"),
+	}
+	if r.BlockSize, err = strconv.Atoi(v("block_size")); err == nil {
+		r.Rank, err = strconv.Atoi(v("dp_rank"))
+	}
+	if ttl := v("ttl"); ttl != "" && err == nil {
+		r.TTL, err = time.ParseDuration(ttl)
+	}
+	if err == nil {
+		err = r.normalize()
+	}
+	if err != nil {
+		return r, false, fmt.Errorf("the registration of %q cannot be read: %w", v(journal.FieldSource), err)
+	}
+	return r, v("static") != "", nil
+}
+
+// JournalSettings are the options that decide what an index holds, for
+// journal.Options.
+func (o Options) JournalSettings() []journal.Field {
+	copies := "count"
+	if o.Copies == index.CopySet {
+		copies = "set"
+	}
+	return []journal.Field{
+		{Name: "hash.seed", Value: strconv.FormatUint(o.HashSeed, 10)},
+		{Name: "stream.copies", Value: copies},
+		{Name: "stream.stale_after", Value: o.Stream.StaleAfter.String()},
+		{Name: "index.max_bytes", Value: strconv.Itoa(o.MaxBytes)},
+		{Name: "limits.max_orphans", Value: strconv.Itoa(o.MaxOrphans)},
+	}
+}
+
+// adopt takes over the settings that a journal names.
+func (o *Options) adopt(settings []journal.Field) (err error) {
+	for _, f := range settings {
+		var e error
+		switch f.Name {
+		case "hash.seed":
+			o.HashSeed, e = strconv.ParseUint(f.Value, 10, 64)
+		case "stream.copies":
+			o.Copies = index.CopyCount
+			if f.Value == "set" {
+				o.Copies = index.CopySet
+			}
+		case "stream.stale_after":
+			o.Stream.StaleAfter, e = time.ParseDuration(f.Value)
+		case "index.max_bytes":
+			o.MaxBytes, e = strconv.Atoi(f.Value)
+		case "limits.max_orphans":
+			o.MaxOrphans, e = strconv.Atoi(f.Value)
+		}
+		if e != nil && err == nil {
+			err = fmt.Errorf("the journal's setting %s cannot be read: %w", f.Name, e)
+		}
+	}
+	return err
+}

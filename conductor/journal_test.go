@@ -1,0 +1,49 @@
+package conductor
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"kvconductor/index"
+)
+
+// TestRegistrationFields holds that a journal keeps every field of a
+// registration, those of later versions too.
+func TestRegistrationFields(t *testing.T) {
+	given := Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeVLLM}
+	v := reflect.ValueOf(&given).Elem()
+	for i := range v.NumField() {
+		switch f := v.Field(i); f.Interface().(type) {
+		case string:
+			if f.Len() == 0 {
+				f.SetString(v.Type().Field(i).Name + " = ü")
+			}
+		case int:
+			f.SetInt(int64(i) + 1)
+		case time.Duration:
+			f.SetInt(int64(i) * 1_000_000_007)
+		default:
+			t.Fatalf("nobody decided how %s is kept", v.Type().Field(i).Name)
+		}
+	}
+	for _, static := range []bool{false, true} {
+		if got, s, err := registrationOf(given.fields(static)); err != nil || got != given || s != static {
+			t.Errorf("%+v %t %v\nwant %+v", got, s, err, given)
+		}
+	}
+	least := Registration{Endpoint: "tcp://h:1", Type: TypeMooncake, Model: "m", Instance: "i", Tenant: DefaultTenant, BlockSize: 1}
+	if got, _, err := registrationOf(least.fields(false)); err != nil || got != least {
+		t.Errorf("%+v %v\nwant %+v", got, err, least)
+	}
+}
+
+// TestJournalSettings holds that a journal keeps what decides an index.
+func TestJournalSettings(t *testing.T) {
+	given := Options{HashSeed: 1<<64 - 1, Copies: index.CopySet, MaxOrphans: -1, MaxBytes: 1 << 40}
+	given.Stream.StaleAfter = 90 * time.Second
+	var got Options
+	if err := got.adopt(given.JournalSettings()); err != nil || !reflect.DeepEqual(got, given) {
+		t.Errorf("%+v %v\nwant %+v", got, err, given)
+	}
+}

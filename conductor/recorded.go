@@ -1,0 +1,136 @@
+package conductor
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"kvconductor/events"
+	"kvconductor/events/stream"
+)
+
+// recorded is the feed of a source of the past. The Replay puts in what was
+// recorded, the source takes it as from a stream.
+type recorded struct {
+	source     *source // set by the Replay, which alone uses it
+	id         uint32  // in the journal; likewise
+	now        func() time.Time
+	staleAfter time.Duration // 0: never
+
+	steps   chan stream.Step
+	applied chan struct{}
+	closed  chan struct{}
+	close   sync.Once
+	busy    bool // a step is with the source; owned by the goroutine that calls Next
+
+	mu      sync.Mutex
+	st      stream.Status            // written by the Replay, which reads it without mu; guarded by mu for others
+	since   time.Time                // of st.State
+	lost    string                   // why the journal is not whole in this epoch
+	dropped map[events.Reason]uint64 // guarded by mu
+}
+
+func newRecorded(now func() time.Time, staleAfter time.Duration) *recorded {
+	return &recorded{
+		now: now, staleAfter: staleAfter,
+		steps: make(chan stream.Step), applied: make(chan struct{}), closed: make(chan struct{}),
+		st: stream.Status{State: stream.Connecting, Epoch: 1}, since: now(),
+		dropped: make(map[events.Reason]uint64),
+	}
+}
+
+// hand gives the source a step and waits until it is applied.
+func (f *recorded) hand(step stream.Step, at time.Time) {
+	f.steps <- step
+	<-f.applied
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch step.Kind {
+	case stream.Apply:
+		f.st.Epoch, f.st.LastSeq, f.st.HasSeq, f.st.LastBatchAt = step.Epoch, step.Seq, true, at
+		if step.Replayed {
+			f.st.Replayed++
+		}
+	case stream.Reset:
+		if step.Epoch != f.st.Epoch {
+			f.st.Epoch, f.st.LastSeq, f.st.HasSeq = step.Epoch, 0, false
+			f.lost = ""
+		}
+	}
+}
+
+// Next counts the previous step as applied and returns the next one; false once
+// the feed is closed.
+func (f *recorded) Next() (stream.Step, bool) {
+	if f.busy {
+		f.busy = false
+		f.applied <- struct{}{}
+	}
+	select {
+	case step := <-f.steps:
+		f.busy = true
+		return step, true
+	case <-f.closed:
+		return stream.Step{}, false
+	}
+}
+
+// Resync does nothing: what a resync led to then is recorded.
+func (f *recorded) Resync(string) {}
+
+// Close makes Next return false.
+func (f *recorded) Close() { f.close.Do(func() { close(f.closed) }) }
+
+// state notes what the stream said of itself.
+func (f *recorded) state(state stream.State, reason string, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.st.State, f.st.Reason, f.since = state, reason, at
+	f.st.Connected = state != stream.Connecting && state != stream.Failed
+}
+
+// at moves the watermark without a step.
+func (f *recorded) at(seq uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.st.LastSeq, f.st.HasSeq = seq, true
+}
+
+// incomplete notes that the journal is not whole.
+func (f *recorded) incomplete(reason string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lost = reason
+}
+
+// refuse notes a batch that could not be decoded.
+func (f *recorded) refuse(seq uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dropped[events.BadPayload]++
+	f.st.LastError = fmt.Sprintf("batch %d could not be decoded", seq)
+}
+
+// drop counts what the decoder skipped, as a stream does.
+func (f *recorded) drop(reason events.Reason, n int) {
+	f.mu.Lock()
+	f.dropped[reason] += uint64(n)
+	f.mu.Unlock()
+}
+
+// Status returns what the stream said of itself, unless the journal is not
+// whole.
+func (f *recorded) Status() stream.Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	st := f.st
+	st.Dropped = maps.Clone(f.dropped)
+	if f.lost != "" && (st.State == stream.Synced || st.State == stream.Partial) {
+		st.State, st.Reason = stream.Partial, f.lost
+	}
+	if st.State == stream.Connecting && f.staleAfter > 0 && f.now().Sub(f.since) > f.staleAfter {
+		st.State = stream.Stale
+	}
+	return st
+}

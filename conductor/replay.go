@@ -1,0 +1,275 @@
+package conductor
+
+import (
+	"fmt"
+	"maps"
+	"sync/atomic"
+	"time"
+
+	"kvconductor/events"
+	"kvconductor/events/journal"
+	"kvconductor/events/stream"
+	"kvconductor/events/wire"
+)
+
+// Reasons why a source of a replayed journal is partial, whatever it was.
+const (
+	// Its epoch began before the journal does.
+	ReasonBeforeJournal = "before_journal"
+	// Records of it are missing.
+	ReasonJournalGap = "journal_gap"
+)
+
+// Replay rebuilds, record by record, the Conductor that wrote a journal. Sources
+// apply what is recorded as they apply what is live; a feed stands where their
+// stream was.
+//
+//	Take --Record--> feed.hand --Step--> source.run --> ingest
+//	                     ^                    |
+//	                     +---- applied -------+
+//
+// One step is under way at a time, in the order of the journal, so the outcome
+// is the same every time. A Replay is used by one goroutine; its Conductor
+// answers any number of them meanwhile.
+type Replay struct {
+	opts Options
+	c    *Conductor
+	now  atomic.Int64 // ns since 1970 of the last record
+
+	run      uint64
+	begun    bool
+	first    uint64               // the run's first segment there is
+	sources  map[uint32]*recorded // registered, by their number
+	standing map[uint32]bool      // seen in the opening under way
+
+	sum ReplaySummary
+}
+
+// ReplaySummary is what was taken so far.
+type ReplaySummary struct {
+	Records int
+	Runs    int // lives of the server
+	Sources int // registrations
+	Batches int
+	Epochs  int // begun by a reset
+	// Undecodable batches had no effect, then or now.
+	Undecodable int
+	// Missing are batches between two of one epoch that were never applied.
+	Missing uint64
+	// Lost are records that were dropped instead of written, as far as it is
+	// known; Stray ones are of sources whose registration cannot be read.
+	Lost        uint64
+	Stray       int
+	First, Last time.Time
+}
+
+// NewReplay returns a Replay with no sources. Settings that the journal names
+// win over those of opts; Now and Journal are ignored.
+func NewReplay(opts Options) *Replay {
+	p := &Replay{}
+	opts.Journal, opts.MaxSources, opts.TTL = nil, 0, 0
+	opts.Now = func() time.Time { return time.Unix(0, p.now.Load()).UTC() }
+	if opts.Stream.Decode == nil {
+		opts.Stream.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) }
+	}
+	p.opts = opts
+	p.begin()
+	return p
+}
+
+// begin starts over with nothing.
+func (p *Replay) begin() {
+	p.c = New(p.opts)
+	p.c.past = true
+	p.sources = make(map[uint32]*recorded)
+	p.c.open = func(Registration, *journal.Source) feed { return newRecorded(p.c.now, p.opts.Stream.StaleAfter) }
+}
+
+// Conductor is what was rebuilt so far. It refuses registrations and belongs to
+// the caller once no more records are taken.
+func (p *Replay) Conductor() *Conductor { return p.c }
+
+// Summary returns what was taken so far.
+func (p *Replay) Summary() ReplaySummary { return p.sum }
+
+// Take applies the next record. An error says that the record makes no sense to
+// this program; it may be passed over.
+func (p *Replay) Take(rec *journal.Record) error {
+	p.sum.Records++
+	if p.sum.First.IsZero() {
+		p.sum.First = rec.Time
+	}
+	p.sum.Last = rec.Time
+	p.now.Store(rec.Time.UnixNano())
+	if !p.begun || rec.Run != p.run {
+		if p.begun {
+			p.c.Close() // the server ended
+			p.begin()
+		}
+		p.run, p.begun, p.first, p.standing = rec.Run, true, rec.At.Segment, nil
+		p.sum.Runs++
+	}
+	switch rec.Kind {
+	case journal.Settings:
+		p.standing = make(map[uint32]bool)
+		if len(p.sources) > 0 {
+			return nil // of the same run, so the same
+		}
+		return p.settings(rec)
+	case journal.Registered:
+		return p.registered(rec)
+	case journal.Begin:
+		p.opened(rec)
+		return nil
+	}
+	f := p.sources[rec.Source]
+	if f == nil {
+		p.sum.Stray++
+		return nil
+	}
+	switch rec.Kind {
+	case journal.Batch:
+		return p.batch(f, rec)
+	case journal.Undecodable:
+		p.sum.Undecodable++
+		f.refuse(rec.Seq)
+	case journal.Reset:
+		p.sum.Epochs++
+		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: string(rec.Payload)}, rec.Time)
+	case journal.State:
+		fields, err := rec.Fields()
+		if err != nil {
+			return err
+		}
+		f.state(stream.State(journal.Value(fields, journal.FieldState)), journal.Value(fields, journal.FieldReason), rec.Time)
+	case journal.Aged:
+		f.source.guard(f.source.rotate)
+	case journal.Lost:
+		p.sum.Lost += rec.Seq
+		f.incomplete(ReasonJournalGap)
+	case journal.Unregistered:
+		p.unregister(rec.Source)
+	}
+	return nil
+}
+
+// settings opens a run.
+func (p *Replay) settings(rec *journal.Record) error {
+	fields, err := rec.Fields()
+	if err == nil {
+		err = p.opts.adopt(fields)
+	}
+	p.c.Close()
+	p.begin()
+	return err
+}
+
+// registered takes a registration, or compares one that stands with what is
+// known.
+func (p *Replay) registered(rec *journal.Record) error {
+	stands := rec.Flags&journal.Standing != 0
+	if stands && p.standing != nil {
+		p.standing[rec.Source] = true
+	}
+	f := p.sources[rec.Source]
+	if f == nil {
+		var err error
+		if f, err = p.register(rec); err != nil {
+			return err
+		}
+		if f.st.Epoch = rec.Epoch; stands && rec.Flags&journal.HasSeq != 0 {
+			f.at(rec.Seq)
+			f.incomplete(ReasonJournalGap)
+			if rec.At.Segment == p.first {
+				f.incomplete(ReasonBeforeJournal)
+			}
+		}
+		return nil
+	}
+	if !stands {
+		return nil
+	}
+	has := rec.Flags&journal.HasSeq != 0
+	if rec.Epoch != f.st.Epoch {
+		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: ReasonJournalGap}, rec.Time)
+	}
+	if has != f.st.HasSeq || has && rec.Seq != f.st.LastSeq {
+		f.incomplete(ReasonJournalGap)
+		f.at(rec.Seq)
+	}
+	return nil
+}
+
+// register starts a source whose feed is this replay.
+func (p *Replay) register(rec *journal.Record) (*recorded, error) {
+	fields, err := rec.Fields()
+	if err != nil {
+		return nil, err
+	}
+	reg, static, err := registrationOf(fields)
+	if err != nil {
+		return nil, err
+	}
+	if old := p.source(reg.Key()); old != nil {
+		p.unregister(old.stream.(*recorded).id)
+	}
+	if err := p.c.register(reg, RegisterOptions{Static: static}); err != nil {
+		return nil, err
+	}
+	s := p.source(reg.Key())
+	f := s.stream.(*recorded)
+	f.source, f.id = s, rec.Source
+	p.sources[rec.Source] = f
+	p.sum.Sources++
+	return f, nil
+}
+
+// source returns the running source of a key, nil if there is none.
+func (p *Replay) source(key Key) *source {
+	p.c.mu.RLock()
+	defer p.c.mu.RUnlock()
+	return p.c.sources[key]
+}
+
+func (p *Replay) unregister(id uint32) {
+	if _, err := p.c.unregister(p.sources[id].source.reg.Key()); err != nil {
+		panic("BUG: a replayed source is not registered: " + err.Error())
+	}
+	delete(p.sources, id)
+}
+
+// opened ends an opening: what is not in it is gone, if it was read whole.
+func (p *Replay) opened(rec *journal.Record) {
+	if p.standing != nil && uint64(len(p.standing)) == rec.Seq {
+		for id := range maps.Clone(p.sources) {
+			if !p.standing[id] {
+				p.unregister(id)
+			}
+		}
+	}
+	p.standing = nil
+}
+
+// batch applies a batch.
+func (p *Replay) batch(f *recorded, rec *journal.Record) error {
+	batch, err := p.opts.Stream.Decode(rec.Payload)
+	if err != nil {
+		f.incomplete(ReasonJournalGap)
+		return fmt.Errorf("batch %d of %s was applied and cannot be decoded now: %w", rec.Seq, f.source.reg.Key(), err)
+	}
+	if rec.Epoch != f.st.Epoch {
+		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: ReasonJournalGap}, rec.Time)
+		f.incomplete(ReasonJournalGap)
+	}
+	if f.st.HasSeq && rec.Seq > f.st.LastSeq {
+		p.sum.Missing += rec.Seq - f.st.LastSeq - 1
+	}
+	p.sum.Batches++
+	f.hand(stream.Step{
+		Kind: stream.Apply, Batch: batch, Payload: rec.Payload, Seq: rec.Seq, Epoch: rec.Epoch, Replayed: rec.Flags&journal.Replayed != 0,
+	}, rec.Time)
+	for reason, n := range batch.Dropped {
+		f.drop(reason, n)
+	}
+	return nil
+}

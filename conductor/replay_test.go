@@ -1,0 +1,265 @@
+package conductor_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	nethttp "net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/events/journal"
+)
+
+// replayed rebuilds what a journal holds, as far as keep says.
+func replayed(t *testing.T, dir string, keep func(*journal.Record) bool) *conductor.Replay {
+	t.Helper()
+	r, err := journal.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
+	var rec journal.Record
+	for {
+		if err := r.Next(&rec); errors.Is(err, io.EOF) {
+			return p
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if keep == nil || keep(&rec) {
+			if err := p.Take(&rec); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// recordedBench is a bench and the directory it records into.
+func recordedBench(t *testing.T, dir string) (*bench, *journal.Writer) {
+	t.Helper()
+	// The settings of newRecordedBench.
+	settings := conductor.Options{HashSeed: 1337}.JournalSettings()
+	w, err := journal.Create(journal.Options{Dir: dir, MaxBytes: journal.MinBytes, Settings: settings})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newRecordedBench(w), w
+}
+
+// TestReplayScripts runs the scripts with a journal. After every command the
+// journal so far is replayed, and everything that can be asked of both gets the
+// same answer.
+func TestReplayScripts(t *testing.T) {
+	files, _ := filepath.Glob("testdata/*.txt")
+	compared := 0
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			raw, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				dir := t.TempDir()
+				b, w := recordedBench(t, dir)
+				defer w.Close()
+				defer b.conductor.Close()
+				lines := strings.Split(string(raw), "\n")
+				for i, line := range lines {
+					if i+1 == len(lines) || lines[i+1] != "----" {
+						continue
+					}
+					b.run(line)
+					word, _, _ := strings.Cut(line, " ")
+					ask := "services"
+					if word == "query" {
+						ask = line
+					}
+					p := replayed(t, dir, nil)
+					past := &bench{conductor: p.Conductor(), handler: handlerOf(p.Conductor())}
+					for _, ask := range []string{ask, "get /global_view"} {
+						if got, want := told(past.run(ask)), told(b.run(ask)); got != want {
+							t.Errorf("%s:%d: after %s: %s\nthen:\n%s\nnow:\n%s", file, i+1, line, ask, want, got)
+						}
+						compared++
+					}
+					if sum := p.Summary(); sum.Lost > 0 || sum.Stray > 0 {
+						t.Errorf("%s:%d: %+v", file, i+1, sum)
+					}
+					p.Conductor().Close()
+				}
+			})
+		})
+	}
+	if compared < 500 {
+		t.Errorf("only %d answers compared", compared)
+	}
+}
+
+var age = regexp.MustCompile(`"age_ms":[0-9]+`)
+
+// told takes out of an answer what a journal does not promise: its clock stands
+// still at the last record.
+func told(answer string) string {
+	answer = age.ReplaceAllString(answer, `"age_ms":0`)
+	return strings.NewReplacer("=stale", "=connecting", `"stale"`, `"connecting"`).Replace(answer)
+}
+
+// TestReplayIncomplete leaves records out and holds that the sources they are of
+// say so, and only those.
+func TestReplayIncomplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b, w := recordedBench(t, dir)
+		b.run("register A")
+		b.run("register B")
+		b.run("store A path=a")
+		b.run("store B path=a")
+		b.run("store A path=a/b from=1")
+		b.run("store B path=a/b from=1")
+		b.run("store A path=a/b/c from=2")
+		b.conductor.Close()
+		w.Close()
+		b, w = recordedBench(t, dir) // the server is started again
+		defer b.conductor.Close()
+		defer w.Close()
+		b.run("register C")
+		b.run("store C path=a")
+		b.run("restart C")
+		b.run("wait 10s")
+		b.run("store C path=a/b")
+
+		f := func(what string, keep func(*journal.Record) bool, want ...string) {
+			t.Helper()
+			p := replayed(t, dir, keep)
+			past := &bench{conductor: p.Conductor(), handler: handlerOf(p.Conductor())}
+			if got := past.run("services"); got != strings.Join(want, "\n")+"\n" {
+				t.Errorf("%s:\n%s\nwant\n%s", what, got, strings.Join(want, "\n"))
+			}
+			p.Conductor().Close()
+		}
+		first := func(rec *journal.Record) bool { return rec.At.Segment == 1 }
+		f("all", nil, "C|default|0 State=synced Reason= Epoch=2 LastSeq=0 Blocks=2")
+		f("the first run", first,
+			"A|default|0 State=synced Reason= Epoch=1 LastSeq=2 Blocks=3", "B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
+		f("a reset is lost", func(r *journal.Record) bool { return r.Kind != journal.Reset },
+			"C|default|0 State=partial Reason=journal_gap Epoch=2 LastSeq=0 Blocks=2")
+		f("batches are said to be lost", func(r *journal.Record) bool {
+			if r.Source == 1 && r.Seq == 1 && r.Kind == journal.Batch {
+				*r = journal.Record{Kind: journal.Lost, Source: 1, Seq: 1, Run: r.Run, At: r.At}
+			}
+			return first(r)
+		}, "A|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=2 Blocks=2", "B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
+		// The same run, as if its first segment had ended behind B's first batch.
+		opening := func(r *journal.Record, then func(*journal.Record)) bool {
+			switch {
+			case !first(r) || r.Kind == journal.Batch && r.Seq == 0:
+				return false
+			case r.Kind == journal.Registered:
+				r.Flags, r.Seq = journal.Standing|journal.HasSeq, 0
+			}
+			then(r)
+			return true
+		}
+		f("the journal begins late", func(r *journal.Record) bool { return opening(r, func(*journal.Record) {}) },
+			"A|default|0 State=partial Reason=before_journal Epoch=1 LastSeq=2 Blocks=2", "B|default|0 State=partial Reason=before_journal Epoch=1 LastSeq=1 Blocks=1")
+		if _, err := b.conductor.Unregister(conductor.Key{Instance: "C"}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestReplaySegments replays segments of one run with one missing: what their
+// openings say differs from what is known.
+func TestReplaySegments(t *testing.T) {
+	p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
+	services := func() string {
+		past := &bench{conductor: p.Conductor(), handler: handlerOf(p.Conductor())}
+		return strings.TrimSpace(past.services(args{}))
+	}
+	take := func(r journal.Record) {
+		t.Helper()
+		r.Run = 7
+		if err := p.Take(&r); err != nil {
+			t.Error(err)
+		}
+	}
+	register := func(segment uint64, id uint32, name string, flags uint8, epoch, seq uint64) {
+		t.Helper()
+		take(journal.Record{Kind: journal.Registered, Flags: flags, Source: id, Epoch: epoch, Seq: seq, At: journal.Place{Segment: segment}, Payload: journal.AppendFields(nil,
+			journal.Field{Name: "endpoint", Value: "ipc:///x"}, journal.Field{Name: "type", Value: "vLLM"}, journal.Field{Name: "modelname", Value: "m"},
+			journal.Field{Name: "instance_id", Value: name}, journal.Field{Name: "block_size", Value: "16"}, journal.Field{Name: "dp_rank", Value: "0"},
+		)})
+		take(journal.Record{Kind: journal.State, Source: id, Payload: journal.AppendFields(nil, journal.Field{Name: "state", Value: "synced"})})
+	}
+	want := func(lines ...string) {
+		t.Helper()
+		if got := services(); got != strings.Join(lines, "\n") {
+			t.Errorf("%s\nwant\n%s", got, strings.Join(lines, "\n"))
+		}
+	}
+	const standing, marked = journal.Standing, journal.Standing | journal.HasSeq
+	take(journal.Record{Kind: journal.Settings, At: journal.Place{Segment: 3}})
+	take(journal.Record{Kind: journal.Begin, At: journal.Place{Segment: 3}})
+	for id, name := range []string{"none", "gone", "moved", "restarted", "behind", "same"} {
+		if id > 0 {
+			register(3, uint32(id), name, 0, 1, 0)
+		}
+	}
+	take(journal.Record{Kind: journal.Settings, At: journal.Place{Segment: 5}})
+	register(5, 3, "restarted", marked, 2, 4)
+	register(5, 4, "behind", marked, 1, 9)
+	register(5, 5, "same", standing, 1, 0)
+	register(5, 6, "moved", standing, 1, 0)
+	register(5, 7, "new", marked, 1, 1)
+	take(journal.Record{Kind: journal.Begin, Seq: 5, At: journal.Place{Segment: 5}})
+	want("behind|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=9 Blocks=0",
+		"moved|default|0 State=synced Reason= Epoch=1 LastSeq=<nil> Blocks=0",
+		"new|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=1 Blocks=0",
+		"restarted|default|0 State=partial Reason=journal_gap Epoch=2 LastSeq=4 Blocks=0",
+		"same|default|0 State=synced Reason= Epoch=1 LastSeq=<nil> Blocks=0")
+	// An opening that cannot be read whole takes nothing away.
+	take(journal.Record{Kind: journal.Settings, At: journal.Place{Segment: 6}})
+	register(6, 5, "same", standing, 1, 0)
+	take(journal.Record{Kind: journal.Begin, Seq: 5, At: journal.Place{Segment: 6}})
+	if n := strings.Count(services(), "\n") + 1; n != 5 {
+		t.Errorf("%d sources are left of 5", n)
+	}
+	// A new epoch is whole.
+	take(journal.Record{Kind: journal.Reset, Source: 4, Epoch: 2, Payload: []byte("publisher_restarted")})
+	take(journal.Record{Kind: journal.Batch, Source: 9})
+	if got := services(); !strings.Contains(got, "behind|default|0 State=synced Reason= Epoch=2") || p.Summary().Stray != 1 {
+		t.Errorf("%s\n%+v", got, p.Summary())
+	}
+
+	for _, r := range []journal.Record{
+		{Kind: journal.Registered, Source: 20, Payload: []byte{1}},
+		{Kind: journal.Registered, Source: 20},
+		{Kind: journal.Batch, Source: 5, Epoch: 1, Payload: []byte("no msgpack")},
+		{Kind: journal.State, Source: 5, Payload: []byte{200}},
+	} {
+		r.Run = 7
+		if err := p.Take(&r); err == nil {
+			t.Errorf("%+v is taken", r)
+		}
+	}
+	p.Conductor().Close()
+}
+
+// TestPastIsReadOnly asks a rebuilt Conductor to change.
+func TestPastIsReadOnly(t *testing.T) {
+	c := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()}).Conductor()
+	defer c.Close()
+	b := &bench{conductor: c, handler: handlerOf(c)}
+	for _, answer := range []string{b.register(args{word: "A"}), b.post("/unregister", map[string]any{"instance_id": "A", "dp_rank": 0})} {
+		if !strings.HasPrefix(answer, fmt.Sprint(nethttp.StatusForbidden)) || !strings.Contains(answer, "read_only") {
+			t.Error(answer)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
+)
+
+const (
+	magic      = "KVJRNL\r\n" // a transfer that changes line ends shows
+	version    = 1
+	headerSize = 36
+	recordSize = 44
+)
+
+var (
+	le      = binary.LittleEndian
+	crcs    = crc32.MakeTable(crc32.Castagnoli) // in hardware on amd64 and arm64
+	errHead = errors.New("the header is no journal's")
+)
+
+// header identifies a segment.
+type header struct {
+	run    uint64
+	number uint64
+}
+
+// encode returns the header's bytes.
+func (h header) encode() []byte {
+	b := make([]byte, 0, headerSize)
+	b = append(b, magic...)
+	b = le.AppendUint32(b, version)
+	b = le.AppendUint32(b, 0)
+	b = le.AppendUint64(b, h.run)
+	b = le.AppendUint64(b, h.number)
+	return le.AppendUint32(b, crc32.Checksum(b, crcs))
+}
+
+// decodeHeader reads a header. Whoever writes another version keeps the first
+// twelve bytes.
+func decodeHeader(b []byte) (header, error) {
+	if len(b) < 12 || string(b[:8]) != magic {
+		return header{}, errHead
+	}
+	if v := le.Uint32(b[8:]); v != version {
+		return header{}, &VersionError{v}
+	}
+	if len(b) < headerSize || crc32.Checksum(b[:headerSize-4], crcs) != le.Uint32(b[headerSize-4:]) {
+		return header{}, errHead
+	}
+	return header{run: le.Uint64(b[16:]), number: le.Uint64(b[24:])}, nil
+}
+
+// VersionError says that a segment is of another version of the format.
+type VersionError struct{ Version uint32 }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("format version %d; this program knows %d", e.Version, version)
+}
+
+// seal is what makes a segment's records recognisable. Engines do not know run,
+// so no payload can look like a record.
+type seal struct {
+	mark [4]byte
+	crc  uint32 // of the header, start value of every checksum
+}
+
+func (h header) seal() (s seal) {
+	b := h.encode()
+	s.crc = crc32.Checksum(b[:headerSize-4], crcs)
+	copy(s.mark[:], b[16:20])
+	return s
+}
+
+// append encodes a record.
+func (s seal) append(dst []byte, r *Record) []byte {
+	at := len(dst)
+	dst = append(dst, s.mark[:]...)
+	dst = le.AppendUint32(dst, uint32(len(r.Payload)))
+	dst = le.AppendUint32(dst, 0)
+	dst = append(dst, byte(r.Kind), r.Flags, 0, 0)
+	dst = le.AppendUint32(dst, r.Source)
+	dst = le.AppendUint64(dst, uint64(r.Time.UnixNano()))
+	dst = le.AppendUint64(dst, r.Epoch)
+	dst = le.AppendUint64(dst, r.Seq)
+	dst = append(dst, r.Payload...)
+	le.PutUint32(dst[at+8:], s.sum(dst[at:]))
+	return dst
+}
+
+// sum is the checksum of an encoded record.
+func (s seal) sum(b []byte) uint32 {
+	return crc32.Update(crc32.Update(s.crc, crcs, b[4:8]), crcs, b[12:])
+}
+
+// parse reads the record at the start of b and returns its size, 0 if there is
+// none.
+func (s seal) parse(b []byte, r *Record) int {
+	if len(b) < recordSize || !bytes.Equal(b[:4], s.mark[:]) {
+		return 0
+	}
+	n := uint64(le.Uint32(b[4:]))
+	if n > uint64(len(b)-recordSize) {
+		return 0
+	}
+	b = b[: recordSize+n : recordSize+n]
+	if s.sum(b) != le.Uint32(b[8:]) {
+		return 0
+	}
+	r.Kind, r.Flags = Kind(b[12]), b[13]
+	r.Source = le.Uint32(b[16:])
+	r.Time = time.Unix(0, int64(le.Uint64(b[20:]))).UTC()
+	r.Epoch, r.Seq = le.Uint64(b[28:]), le.Uint64(b[36:])
+	r.Payload = b[recordSize:]
+	return len(b)
+}
+
+// cutOff reports whether b starts like a record of which the end is missing.
+func (s seal) cutOff(b []byte) bool {
+	if len(b) < 8 {
+		return bytes.HasPrefix(s.mark[:], b[:min(4, len(b))])
+	}
+	return bytes.Equal(b[:4], s.mark[:]) && (len(b) < recordSize || uint64(le.Uint32(b[4:])) > uint64(len(b)-recordSize))
+}
+
+// AppendFields encodes fields.
+func AppendFields(dst []byte, fields ...Field) []byte {
+	for _, f := range fields {
+		for _, s := range [...]string{f.Name, f.Value} {
+			dst = binary.AppendUvarint(dst, uint64(len(s)))
+			dst = append(dst, s...)
+		}
+	}
+	return dst
+}
+
+// Fields decodes the payload of a Settings, Registered or State record.
+func (r *Record) Fields() ([]Field, error) {
+	var out []Field
+	b := r.Payload
+	text := func() (string, bool) {
+		n, used := binary.Uvarint(b)
+		if used <= 0 || n > uint64(len(b)-used) {
+			return "", false
+		}
+		s := string(b[used : used+int(n)])
+		b = b[used+int(n):]
+		return s, true
+	}
+	for len(b) > 0 {
+		name, ok := text()
+		value, ok2 := text()
+		if !ok || !ok2 {
+			return nil, fmt.Errorf("fields of a record of kind %q are cut off", r.Kind)
+		}
+		out = append(out, Field{name, value})
+	}
+	return out, nil
+}
+
+// Value returns the value of a field, "" if there is none of the name.
+func Value(fields []Field, name string) string {
+	for _, f := range fields {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
+}

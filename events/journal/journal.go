@@ -1,0 +1,92 @@
+// Package journal keeps a rolling record, on disk, of what was applied: the raw
+// payloads of all sources, in order, and what else decides what an index holds.
+//
+//	Source.Batch, Reset, … --entry--> queue --> writer --> segment --> segment …
+//	 (ingest, never waits)          (bounded)  (one goroutine)            ^
+//	                                                                      | the oldest goes
+//	Reader --Record--> who rebuilds an index        Locate: where a batch is
+//
+// docs/journal.md is the format and what it promises. Every segment opens with
+// what is registered at that place, so it can be read without those before it.
+//
+// Invariants:
+//
+//  1. Records of one source are in the order of the calls. What is missing
+//     between two of them is followed by a Lost record, or by an opening whose
+//     watermark shows it.
+//  2. Segments together never take more than Options.MaxBytes.
+//  3. No call of a Source waits for the disk, and no error of the disk reaches it.
+//  4. A record is read as it was written, or not at all.
+//
+// Concurrency: methods of Writer and Source are safe from any goroutine; a nil
+// Writer hands out nil Sources, whose methods do nothing. Writer.mu guards the
+// queue and is never held while a file is touched. The writer goroutine owns the
+// files. A Reader is used by one goroutine.
+//
+// Cost: a record is one lock, one read of the clock and 80 bytes in the queue for the caller;
+// one copy, one checksum and a share of a write for the writer.
+package journal
+
+import "time"
+
+// Kind says what a Record is.
+type Kind uint8
+
+const (
+	Settings     Kind = iota + 1 // Fields: what the server was told
+	Registered                   // Fields: the registration, Key its printed key
+	Begin                        // end of a segment's opening; Seq sources stand in it
+	Batch                        // applied; Payload is what the engine sent
+	Undecodable                  // refused; Payload is what the engine sent
+	Reset                        // blocks of the source dropped, Epoch begins; Payload is the reason
+	State                        // Fields: FieldState, FieldReason
+	Aged                         // half a time to live is over
+	Lost                         // Seq records of the source are missing
+	Unregistered                 // the source is gone
+)
+
+// String returns the word docs/journal.md uses.
+func (k Kind) String() string {
+	names := [...]string{"none", "settings", "registered", "begin", "batch", "undecodable", "reset", "state", "aged", "lost", "unregistered"}
+	if int(k) < len(names) {
+		return names[k]
+	}
+	return "unknown"
+}
+
+// Flags of a Record.
+const (
+	Standing = 1 << iota // registered before this segment
+	HasSeq               // of a standing source: Seq is its watermark
+	Replayed             // of a batch: it came from a replay of the publisher
+)
+
+// Names of fields that this package writes itself.
+const (
+	FieldSource = "source" // of Registered: the printed key
+	FieldState  = "state"  // of State
+	FieldReason = "reason" // of State
+)
+
+// Field is a named value of a setting or a registration.
+type Field struct{ Name, Value string }
+
+// Record is one thing that happened.
+type Record struct {
+	Kind    Kind
+	Flags   uint8
+	Source  uint32 // number of the registration within a run
+	Time    time.Time
+	Epoch   uint64
+	Seq     uint64
+	Payload []byte // aliases the segment; never written to again
+
+	Run uint64 // the server's life
+	At  Place
+}
+
+// Place is where a record begins.
+type Place struct {
+	Segment uint64
+	Offset  int64
+}

@@ -1,0 +1,360 @@
+package journal
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// create begins a journal that ends with the test.
+func create(t *testing.T, o Options) *Writer {
+	t.Helper()
+	if o.MaxBytes == 0 {
+		o.MaxBytes = MinBytes
+	}
+	w, err := Create(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return w
+}
+
+// text prints a record without its place and time.
+func text(r *Record) string {
+	s := fmt.Sprintf("%d %s", r.Source, r.Kind)
+	for flag, name := range []string{" standing", " hasseq", " replayed"} {
+		if r.Flags&(1<<flag) != 0 {
+			s += name
+		}
+	}
+	if r.Epoch != 0 || r.Seq != 0 {
+		s += fmt.Sprintf(" %d/%d", r.Epoch, r.Seq)
+	}
+	switch r.Kind {
+	case Settings, Registered, State:
+		fields, err := r.Fields()
+		if err != nil {
+			return s + " " + err.Error()
+		}
+		for _, f := range fields {
+			s += " " + f.Name + "=" + f.Value
+		}
+	default:
+		if len(r.Payload) > 0 {
+			s += fmt.Sprintf(" %q", r.Payload)
+		}
+	}
+	return s
+}
+
+// contentsOf reads a journal.
+func contentsOf(t *testing.T, dir string) (all []Record, damage Damage) {
+	t.Helper()
+	r, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		var rec Record
+		if err := r.Next(&rec); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, rec)
+	}
+	if read, total := r.Progress(); read > total {
+		t.Errorf("%d of %d bytes read", read, total)
+	}
+	return all, r.Damage()
+}
+
+func want(t *testing.T, got []Record, lines ...string) {
+	t.Helper()
+	var have []string
+	for i := range got {
+		have = append(have, text(&got[i]))
+	}
+	if a, b := strings.Join(have, "\n"), strings.Join(lines, "\n"); a != b {
+		t.Errorf("the journal holds\n%s\nwant\n%s", a, b)
+	}
+}
+
+// TestRoundTrip records each kind, ends, and records again behind it.
+func TestRoundTrip(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	w := create(t, Options{Dir: dir, Settings: []Field{{"hash.seed", "7"}}})
+	a := w.Register("a|default|0", Field{"block_size", "16"})
+	b := w.Register("b|default|0")
+	a.State("replaying", "")
+	a.Batch(1, 0, true, []byte("zero"))
+	b.Undecodable(1, 3, []byte("?"))
+	a.Batch(1, 1, false, nil)
+	a.Reset(2, "publisher_restarted")
+	a.State("partial", "gap_unrecoverable")
+	b.Aged()
+	b.Unregister()
+	b.Batch(1, 4, false, []byte("late"))
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.Batch(2, 0, false, []byte("behind the end"))
+	got, damage := contentsOf(t, dir)
+	lines := []string{
+		"0 settings hash.seed=7", "0 begin",
+		"1 registered 1/0 source=a|default|0 block_size=16", "2 registered 1/0 source=b|default|0",
+		"1 state state=replaying reason=", `1 batch replayed 1/0 "zero"`, `2 undecodable 1/3 "?"`, "1 batch 1/1",
+		`1 reset 2/0 "publisher_restarted"`, "1 state state=partial reason=gap_unrecoverable", "2 aged", "2 unregistered",
+	}
+	want(t, got, lines...)
+	for i := range got {
+		if age := time.Since(got[i].Time); age < 0 || age > time.Hour {
+			t.Errorf("record %d is %v old", i, age)
+		}
+	}
+
+	w = create(t, Options{Dir: dir})
+	w.Register("c|default|0")
+	w.Close()
+	again, damage2 := contentsOf(t, dir)
+	want(t, again, append(lines, "0 settings", "0 begin", "1 registered 1/0 source=c|default|0")...)
+	if last := again[len(again)-1]; last.Run == got[0].Run || last.At.Segment != 2 {
+		t.Errorf("the second run is %d in segment %d, the first was %d", last.Run, last.At.Segment, got[0].Run)
+	}
+	if damage != (Damage{}) || damage2 != (Damage{}) {
+		t.Errorf("damage %+v, then %+v", damage, damage2)
+	}
+	for path, mode := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, segmentName(1)): 0o600, filepath.Join(dir, "lock"): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v %v, want %v", path, info.Mode(), err, mode)
+		}
+	}
+}
+
+// TestNil holds that no journal costs no ifs.
+func TestNil(t *testing.T) {
+	var w *Writer
+	s := w.Register("a")
+	s.Batch(1, 1, false, nil)
+	s.Unregister()
+	if err := w.Close(); err != nil || w.Stats() != (Stats{}) {
+		t.Error(err, w.Stats())
+	}
+}
+
+// sample writes a segment of ten batches and returns its bytes, and where its
+// records begin.
+func sample(t *testing.T, dir string) (data []byte, starts []int) {
+	t.Helper()
+	w := create(t, Options{Dir: dir})
+	s := w.Register("a|default|0")
+	for i := range uint64(10) {
+		s.Batch(1, i, false, bytes.Repeat([]byte{byte(i)}, int(i)*3))
+	}
+	w.Close()
+	all, _ := contentsOf(t, dir)
+	for i := range all {
+		starts = append(starts, int(all[i].At.Offset))
+	}
+	data, err := os.ReadFile(filepath.Join(dir, segmentName(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data, starts
+}
+
+// TestTorn cuts a segment anywhere: what is whole is read, the rest is a torn
+// tail, and the next segment is read behind it.
+func TestTorn(t *testing.T) {
+	data, starts := sample(t, t.TempDir())
+	dir := t.TempDir()
+	next := header{run: 5, number: 2}
+	rec := Record{Kind: Begin, Time: time.Unix(1, 0)}
+	if err := os.WriteFile(filepath.Join(dir, segmentName(2)), next.seal().append(next.encode(), &rec), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for cut := range data {
+		if err := os.WriteFile(filepath.Join(dir, segmentName(1)), data[:cut], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, damage := contentsOf(t, dir)
+		whole, at := 0, headerSize
+		for i, start := range starts {
+			if start <= cut {
+				at = start
+				whole = i
+			}
+		}
+		lost := Damage{Torn: 1, Bytes: int64(cut - at)}
+		switch {
+		case cut < headerSize:
+			lost, whole = Damage{Foreign: 1, Bytes: int64(cut)}, 0
+		case cut == at:
+			lost = Damage{}
+		}
+		if len(got) != whole+1 || damage != lost {
+			t.Fatalf("cut at %d: %d records, damage %+v; want %d, %+v", cut, len(got), damage, whole+1, lost)
+		}
+	}
+}
+
+// TestCorrupted damages every byte of a segment in turn: it costs the record it
+// is in and no other.
+func TestCorrupted(t *testing.T) {
+	data, starts := sample(t, t.TempDir())
+	for at := headerSize; at < len(data); at++ {
+		bad := bytes.Clone(data)
+		bad[at] ^= byte(1 + rand.IntN(255))
+		s, err := newScanner(bad)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for rec := (Record{}); s.next(&rec); n++ {
+		}
+		last := at >= starts[len(starts)-1]
+		if n != len(starts)-1 || s.damage.Skipped+s.damage.Torn != 1 || s.damage.Torn == 1 && !last {
+			t.Fatalf("byte %d is %#x: %d records of %d, damage %+v", at, bad[at], n, len(starts), s.damage)
+		}
+	}
+	for at := range headerSize {
+		bad := bytes.Clone(data)
+		bad[at] ^= 1
+		if _, err := newScanner(bad); err == nil {
+			t.Errorf("header with byte %d changed is taken", at)
+		}
+	}
+	newer := bytes.Clone(data)
+	newer[8] = 2
+	dir := t.TempDir()
+	os.WriteFile(filepath.Join(dir, segmentName(1)), newer, 0o600)
+	r, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Next(new(Record)); err == nil || !strings.Contains(err.Error(), "version 2") {
+		t.Errorf("a newer version: %v", err)
+	}
+}
+
+// TestNotAJournal reads directories that hold none.
+func TestNotAJournal(t *testing.T) {
+	f := func(dir, want string) {
+		t.Helper()
+		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", dir, err, want)
+		}
+	}
+	dir := t.TempDir()
+	f(dir, "holds no journal")
+	f(filepath.Join(dir, "none"), "no such file")
+	for _, name := range []string{"1.journal", "x.journal", "000000001.journal", "00000001.journal.bak", "notes.txt"} {
+		os.WriteFile(filepath.Join(dir, name), []byte("hello"), 0o600)
+	}
+	f(dir, "holds no journal")
+	f(filepath.Join(dir, "notes.txt"), "not a directory")
+	os.WriteFile(filepath.Join(dir, segmentName(3)), []byte("hello"), 0o600)
+	if got, damage := contentsOf(t, dir); len(got) != 0 || damage != (Damage{Foreign: 1, Bytes: 5}) {
+		t.Errorf("%d records, damage %+v", len(got), damage)
+	}
+}
+
+// TestCreateRefuses begins journals where none can be.
+func TestCreateRefuses(t *testing.T) {
+	f := func(dir string, bytes int64, want string) {
+		t.Helper()
+		if w, err := Create(Options{Dir: dir, MaxBytes: bytes}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", dir, err, want)
+			w.Close()
+		}
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	os.WriteFile(file, nil, 0o600)
+	f(file, MinBytes, "not a directory")
+	f(filepath.Join(file, "below"), MinBytes, "not a directory")
+	f(dir, MinBytes-1, "too few")
+	w := create(t, Options{Dir: dir})
+	f(dir, MinBytes, "another running server")
+	w.Close()
+	create(t, Options{Dir: dir}).Close()
+}
+
+// TestRolling writes four times what may stay.
+func TestRolling(t *testing.T) {
+	dir := t.TempDir()
+	os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("not ours"), 0o600)
+	w := create(t, Options{Dir: dir})
+	a, b := w.Register("a|default|0"), w.Register("b|default|0")
+	a.State("synced", "")
+	payload := bytes.Repeat([]byte("x"), 10_000)
+	const batches = 4 * MinBytes / 10_000
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for seq := range uint64(batches) {
+		a.Batch(1, seq, false, payload)
+		if seq%100 == 0 { // about the size of a segment
+			for w.Stats().Bytes < (seq+1)*10_000 {
+				<-tick.C
+			}
+			if n := bytesIn(t, dir); n > MinBytes {
+				t.Fatalf("%d bytes behind batch %d", n, seq)
+			}
+		}
+	}
+	b.Reset(2, "x")
+	w.Close()
+	if n := bytesIn(t, dir); n > MinBytes || n < MinBytes*3/4 {
+		t.Errorf("%d bytes at the end", n)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "notes.txt")); err != nil {
+		t.Error(err)
+	}
+	got, damage := contentsOf(t, dir)
+	if damage != (Damage{}) || w.Stats().Dropped != 0 || w.Stats().Errors != 0 {
+		t.Errorf("damage %+v, %+v", damage, w.Stats())
+	}
+	first := got[5]
+	want(t, got[:5], "0 settings", fmt.Sprintf("1 registered standing hasseq 1/%d source=a|default|0", first.Seq-1),
+		"1 state state=synced reason=", "2 registered standing 1/0 source=b|default|0", "0 begin 0/2")
+	next := first.Seq
+	for i := range got {
+		switch r := got[i]; {
+		case r.Kind == Batch && r.Seq != next:
+			t.Fatalf("batch %d follows %d", r.Seq, next-1)
+		case r.Kind == Batch:
+			next++
+		}
+	}
+	if next != batches || first.Seq == 0 {
+		t.Errorf("batches %d to %d of %d", first.Seq, next-1, batches)
+	}
+	// What is there counts from the start on.
+	w = create(t, Options{Dir: dir})
+	w.Register("c").Batch(1, 0, false, bytes.Repeat(payload, 150))
+	w.Close()
+	if n := bytesIn(t, dir); n > MinBytes {
+		t.Errorf("%d bytes after another run", n)
+	}
+}
+
+// bytesIn adds up the segments.
+func bytesIn(t *testing.T, dir string) (n int64) {
+	t.Helper()
+	all, err := segments(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		n += s.size
+	}
+	return n
+}

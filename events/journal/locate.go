@@ -1,0 +1,181 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Target names one batch of a journal.
+type Target struct {
+	Source string // instance|tenant|rank, or the instance alone
+	Epoch  uint64 // 0: the last one that has Seq
+	Seq    uint64
+}
+
+// ParseTarget reads SOURCE:SEQ or SOURCE:EPOCH/SEQ. SOURCE may hold colons.
+func ParseTarget(text string) (t Target, err error) {
+	bad := fmt.Errorf("%q is no SOURCE:SEQ or SOURCE:EPOCH/SEQ", text)
+	colon := strings.LastIndexByte(text, ':')
+	if colon <= 0 {
+		return t, bad
+	}
+	t.Source = text[:colon]
+	seq := text[colon+1:]
+	if epoch, rest, ok := strings.Cut(seq, "/"); ok {
+		seq = rest
+		if t.Epoch, err = strconv.ParseUint(epoch, 10, 64); err != nil || t.Epoch == 0 {
+			return t, bad
+		}
+	}
+	if t.Seq, err = strconv.ParseUint(seq, 10, 64); err != nil {
+		return t, bad
+	}
+	return t, nil
+}
+
+// span is the batches of one epoch of one registration.
+type span struct {
+	run         uint64
+	source      uint32
+	epoch       uint64
+	first, last uint64
+}
+
+func (s span) String() string {
+	return fmt.Sprintf("%d/%d to %d/%d", s.epoch, s.first, s.epoch, s.last)
+}
+
+// contents is what Locate learns about one key.
+type contents struct {
+	spans []span
+	found Place // of the target, were this key meant
+	ok    bool
+}
+
+// Locate reads a whole journal and returns where the batch is, the last one if
+// several fit.
+func Locate(dir string, t Target, progress func(read, total int64)) (Place, error) {
+	r, err := Open(dir)
+	if err != nil {
+		return Place{}, err
+	}
+	type number struct {
+		run    uint64
+		source uint32
+	}
+	keys := make(map[number]string)
+	all := make(map[string]*contents)
+	var rec Record
+	for {
+		if err := r.Next(&rec); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return Place{}, err
+		}
+		id := number{rec.Run, rec.Source}
+		switch rec.Kind {
+		case Registered:
+			fields, err := rec.Fields()
+			if err != nil {
+				continue
+			}
+			key := Value(fields, FieldSource)
+			keys[id] = key
+			if all[key] == nil {
+				all[key] = &contents{}
+			}
+		case Batch:
+			if c := all[keys[id]]; c != nil {
+				c.note(&rec, t)
+			}
+		}
+		if progress != nil {
+			progress(r.Progress())
+		}
+	}
+	key, err := choose(t.Source, slices.Sorted(maps.Keys(all)))
+	if err != nil {
+		return Place{}, err
+	}
+	c := all[key]
+	switch {
+	case c.ok:
+		return c.found, nil
+	case len(c.spans) == 0:
+		return Place{}, fmt.Errorf("the journal holds no batch of %q", key)
+	}
+	return Place{}, fmt.Errorf("the journal holds no batch %s of %q; it holds %s", t.batch(), key, join(c.spans))
+}
+
+// note takes a batch of the key.
+func (c *contents) note(rec *Record, t Target) {
+	if n := len(c.spans); n > 0 && c.spans[n-1].run == rec.Run && c.spans[n-1].source == rec.Source && c.spans[n-1].epoch == rec.Epoch {
+		c.spans[n-1].last = rec.Seq
+	} else {
+		c.spans = append(c.spans, span{rec.Run, rec.Source, rec.Epoch, rec.Seq, rec.Seq})
+	}
+	if rec.Seq == t.Seq && (t.Epoch == 0 || t.Epoch == rec.Epoch) {
+		c.found, c.ok = rec.At, true
+	}
+}
+
+func (t Target) batch() string {
+	if t.Epoch == 0 {
+		return strconv.FormatUint(t.Seq, 10)
+	}
+	return fmt.Sprintf("%d/%d", t.Epoch, t.Seq)
+}
+
+// choose returns the key that a source was named by.
+func choose(source string, keys []string) (string, error) {
+	if slices.Contains(keys, source) {
+		return source, nil
+	}
+	var fits []string
+	for _, k := range keys {
+		if strings.HasPrefix(k, source+"|") {
+			fits = append(fits, k)
+		}
+	}
+	switch {
+	case len(fits) == 1:
+		return fits[0], nil
+	case len(fits) > 1:
+		return "", fmt.Errorf("%q is several sources: %s", source, list(fits))
+	case len(keys) == 0:
+		return "", errors.New("the journal holds no source")
+	}
+	return "", fmt.Errorf("the journal holds no source %q; it holds %s", source, list(keys))
+}
+
+// listed bounds what an error lists.
+const listed = 8
+
+func list(keys []string) string {
+	quoted := make([]string, 0, listed)
+	for _, k := range keys[:min(listed, len(keys))] {
+		quoted = append(quoted, strconv.Quote(k))
+	}
+	if n := len(keys) - len(quoted); n > 0 {
+		quoted = append(quoted, fmt.Sprintf("%d more", n))
+	}
+	return strings.Join(quoted, ", ")
+}
+
+// join prints the last spans, oldest first.
+func join(spans []span) string {
+	var parts []string
+	if n := len(spans) - listed; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d older epochs", n))
+		spans = spans[n:]
+	}
+	for _, s := range spans {
+		parts = append(parts, s.String())
+	}
+	return strings.Join(parts, ", ")
+}

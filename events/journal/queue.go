@@ -1,0 +1,254 @@
+package journal
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+const (
+	// A stall of the disk of half a second at 60 MB/s.
+	queueBytes = 32 << 20
+	// What a record takes in the queue beside its payload, about.
+	entryBytes = 160
+	// Space for entries that the queue keeps when it is empty.
+	keptEntries = 4096
+)
+
+// Source is one registration as the journal follows it. A nil Source does
+// nothing.
+type Source struct {
+	w    *Writer
+	id   uint32
+	key  string
+	desc []byte // payload of Registered
+
+	// Guarded by Writer.mu.
+	gone bool
+	pos  position // with everything that was called
+	lost uint64   // records dropped since the last one queued
+
+	// Owned by the writer goroutine.
+	written   position // with everything that was written or failed to be
+	unwritten uint64   // records that the disk refused since the last one it took
+	piece     uint64   // disk.piece when a record was encoded last
+}
+
+// position is what an opening says of a source.
+type position struct {
+	epoch  uint64
+	seq    uint64
+	hasSeq bool
+	state  []byte // payload of State, nil before the first
+}
+
+// after returns the position behind a record.
+func (p position) after(r *Record) position {
+	switch r.Kind {
+	case Batch:
+		p.epoch, p.seq, p.hasSeq = r.Epoch, r.Seq, true
+	case Reset:
+		if r.Epoch != p.epoch {
+			p.epoch, p.seq, p.hasSeq = r.Epoch, 0, false
+		}
+	case State:
+		p.state = r.Payload
+	}
+	return p
+}
+
+// entry is a record on its way to the writer.
+type entry struct {
+	Record
+	source *Source
+	// alive, if set, is everything registered here, by id: records that say so
+	// were lost. The entry is nothing else then.
+	alive []standing
+}
+
+// standing is a source in an opening.
+type standing struct {
+	source *Source
+	pos    position
+}
+
+// queue is what waits for the writer.
+type queue struct {
+	entries []entry
+	bytes   int
+	max     int
+	full    bool // until half of it is free
+	// lossy are the sources with records dropped, blind says that one of them was
+	// no batch.
+	lossy []*Source
+	blind bool
+}
+
+// room reports whether a payload may be added. Behind an overflow it waits until
+// half the queue is free, so that losses come in few long stretches.
+func (q *queue) room(n int) bool {
+	if q.full && q.bytes > q.max/2 {
+		return false
+	}
+	q.full = q.bytes > 0 && q.bytes+n+entryBytes > q.max
+	return !q.full
+}
+
+func (q *queue) add(e entry) {
+	q.entries = append(q.entries, e)
+	q.bytes += e.size()
+}
+
+func (e *entry) size() int { return len(e.Payload) + entryBytes*(1+len(e.alive)) }
+
+// Register begins to record a source. key is how people name it, fields are its
+// registration. It is nil if w is.
+func (w *Writer) Register(key string, fields ...Field) *Source {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ids++
+	s := &Source{w: w, id: w.ids, key: key, pos: position{epoch: 1}}
+	s.desc = AppendFields(AppendFields(nil, Field{FieldSource, key}), fields...)
+	w.put(s, Record{Kind: Registered, Epoch: 1, Payload: s.desc})
+	w.alive[s] = true
+	return s
+}
+
+// Batch records a batch that is applied. payload is never written to again.
+func (s *Source) Batch(epoch, seq uint64, replayed bool, payload []byte) {
+	r := Record{Kind: Batch, Epoch: epoch, Seq: seq, Payload: payload}
+	if replayed {
+		r.Flags = Replayed
+	}
+	s.record(r)
+}
+
+// Undecodable records a batch that has no effect.
+func (s *Source) Undecodable(epoch, seq uint64, payload []byte) {
+	s.record(Record{Kind: Undecodable, Epoch: epoch, Seq: seq, Payload: payload})
+}
+
+// Reset records that the blocks of the source are dropped and an epoch begins.
+func (s *Source) Reset(epoch uint64, reason string) {
+	s.record(Record{Kind: Reset, Epoch: epoch, Payload: []byte(reason)})
+}
+
+// State records how far the source can be trusted from here on.
+func (s *Source) State(state, reason string) {
+	s.record(Record{Kind: State, Payload: AppendFields(nil, Field{FieldState, state}, Field{FieldReason, reason})})
+}
+
+// Aged records that blocks expire that were not announced for a while.
+func (s *Source) Aged() { s.record(Record{Kind: Aged}) }
+
+// Unregister ends the source; what is called later does nothing.
+func (s *Source) Unregister() { s.record(Record{Kind: Unregistered}) }
+
+func (s *Source) record(r Record) {
+	if s == nil {
+		return
+	}
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if s.gone {
+		return
+	}
+	s.w.put(s, r)
+	if r.Kind == Unregistered {
+		s.gone = true
+		delete(s.w.alive, s)
+	}
+}
+
+// put queues a record, or counts it as lost. mu is held.
+func (w *Writer) put(s *Source, r Record) {
+	if w.closed {
+		return
+	}
+	r.Source, r.Time = s.id, time.Now()
+	q := &w.queue
+	defer func() { s.pos = s.pos.after(&r) }()
+	if !q.room(len(r.Payload)) {
+		w.stats.Dropped++
+		if r.Kind != Registered { // the opening will say it
+			if s.lost++; s.lost == 1 {
+				q.lossy = append(q.lossy, s)
+			}
+		}
+		q.blind = q.blind || r.Kind != Batch && r.Kind != Undecodable
+		return
+	}
+	idle := len(q.entries) == 0
+	if q.blind || len(q.lossy) > 0 {
+		w.confess(r.Time)
+	}
+	q.add(entry{Record: r, source: s})
+	if idle {
+		signal(w.wake)
+	}
+	if q.bytes > q.max/2 {
+		signal(w.rush)
+	}
+}
+
+// confess queues what is to be said of records that were dropped. mu is held.
+func (w *Writer) confess(now time.Time) {
+	q := &w.queue
+	if q.blind {
+		alive := make([]standing, 0, len(w.alive))
+		for s := range w.alive {
+			alive = append(alive, standing{s, s.pos})
+		}
+		slices.SortFunc(alive, func(a, b standing) int { return cmp.Compare(a.source.id, b.source.id) })
+		q.add(entry{alive: alive})
+	}
+	for _, s := range q.lossy {
+		if !s.gone {
+			q.add(entry{Record: Record{Kind: Lost, Source: s.id, Time: now, Seq: s.lost}, source: s})
+		}
+		s.lost = 0
+	}
+	q.lossy, q.blind = nil, false
+}
+
+// take returns what is queued and leaves an empty slice in its place; closed
+// says that no more will come. The room is given back by release.
+func (w *Writer) take(empty []entry) (full []entry, closed bool) {
+	if cap(empty) > keptEntries {
+		empty = nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	full, w.queue.entries = w.queue.entries, empty[:0]
+	return full, w.closed
+}
+
+// release gives room of the queue back and adds to the counts.
+func (w *Writer) release(bytes int, done Stats) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue.bytes -= bytes
+	w.stats.Bytes += done.Bytes
+	w.stats.Dropped += done.Dropped
+	w.stats.Errors += done.Errors
+}
+
+// Stats is what a Writer did so far.
+type Stats struct {
+	Bytes   uint64 // written
+	Dropped uint64 // records not written
+	Errors  uint64 // failed attempts to write
+}
+
+// Stats returns the counts so far. Those of a nil Writer are zero.
+func (w *Writer) Stats() Stats {
+	if w == nil {
+		return Stats{}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stats
+}

@@ -1,0 +1,115 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// maxRead bounds what is taken into memory of a file that is named like a
+// segment. A segment is three quarters of a journal at most, and usually 64 MiB.
+const maxRead = 4 << 30
+
+// Reader reads a journal from its oldest record on. It holds one segment in
+// memory.
+type Reader struct {
+	dir    string
+	files  []segment // not read yet
+	total  int64
+	read   int64 // bytes of segments done with
+	open   bool
+	scan   scanner
+	damage Damage
+}
+
+// Open returns a Reader of what the directory holds now. It fails if there is no
+// segment.
+func Open(dir string) (*Reader, error) {
+	files, err := segments(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the journal: %w", err)
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%q holds no journal: no file is named like %s", dir, segmentName(1))
+	}
+	r := &Reader{dir: dir, files: files}
+	for _, f := range files {
+		r.total += f.size
+	}
+	return r, nil
+}
+
+// Next reads the next record into rec. Damage is skipped and counted; io.EOF is
+// the end. The payload stays valid.
+func (r *Reader) Next(rec *Record) error {
+	for {
+		if r.open && r.scan.next(rec) {
+			return nil
+		}
+		r.close()
+		if len(r.files) == 0 {
+			return io.EOF
+		}
+		f := r.files[0]
+		r.files = r.files[1:]
+		if err := r.load(f); err != nil {
+			return err
+		}
+	}
+}
+
+// load reads a segment. One that the recording server has removed meanwhile is
+// no error.
+func (r *Reader) load(f segment) error {
+	name := filepath.Join(r.dir, segmentName(f.number))
+	if f.size > maxRead {
+		r.damage.Foreign++
+		return nil
+	}
+	data, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the journal: %w", err)
+	}
+	scan, err := newScanner(data)
+	if v := new(VersionError); errors.As(err, &v) {
+		return fmt.Errorf("%q is of %w", name, err)
+	}
+	if err != nil || scan.head.number != f.number {
+		r.damage.Foreign++
+		r.damage.Bytes += int64(len(data))
+		return nil
+	}
+	r.scan, r.open = scan, true
+	return nil
+}
+
+// close ends the segment in memory.
+func (r *Reader) close() {
+	if !r.open {
+		return
+	}
+	d := r.scan.damage
+	r.damage.Torn += d.Torn
+	r.damage.Skipped += d.Skipped
+	r.damage.Bytes += d.Bytes
+	r.read += int64(len(r.scan.data))
+	r.open, r.scan = false, scanner{}
+}
+
+// Damage is what was skipped so far.
+func (r *Reader) Damage() Damage {
+	d := r.damage
+	d.Torn += r.scan.damage.Torn
+	d.Skipped += r.scan.damage.Skipped
+	d.Bytes += r.scan.damage.Bytes
+	return d
+}
+
+// Progress returns how many bytes of how many were read.
+func (r *Reader) Progress() (read, total int64) { return r.read + int64(r.scan.off), r.total }

@@ -1,0 +1,80 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const suffix = ".journal"
+
+// segment is a file of a journal.
+type segment struct {
+	number uint64
+	size   int64
+}
+
+func segmentName(number uint64) string { return fmt.Sprintf("%08d%s", number, suffix) }
+
+// segmentNumber reads a file's name; files of other names are none of ours.
+func segmentNumber(name string) (uint64, bool) {
+	digits, ok := strings.CutSuffix(name, suffix)
+	n, err := strconv.ParseUint(digits, 10, 64)
+	return n, ok && err == nil && segmentName(n) == name
+}
+
+// segments lists the segments of a directory, oldest first.
+func segments(dir string) ([]segment, error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var all []segment
+	for _, f := range files {
+		number, ok := segmentNumber(f.Name())
+		if !ok || !f.Type().IsRegular() {
+			continue
+		}
+		info, err := f.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a server that records removed it just now
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, segment{number, info.Size()})
+	}
+	slices.SortFunc(all, func(a, b segment) int {
+		if a.number < b.number {
+			return -1
+		}
+		return 1
+	})
+	return all, nil
+}
+
+// claim makes the directory if it is missing and locks it for this process. It
+// fails if segments could not be made in it.
+func claim(dir string) (lock *os.File, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%q is the journal of another running server", dir)
+		}
+		return nil, fmt.Errorf("cannot lock %q: %w", lock.Name(), err)
+	}
+	return lock, nil
+}
