@@ -241,7 +241,7 @@ func TestSilentPeerIsKept(t *testing.T) {
 					seen++
 				}
 			}
-			if seen == 10 {
+			if seen == 3 { // and no more, to one that answers none
 				pings <- seen
 				seen++
 			}

@@ -25,8 +25,8 @@ type listener struct {
 
 	mu     sync.Mutex
 	boxes  []*mailbox
-	topics map[string]map[int]*mailbox // pod NUL model -> rank -> mailbox; replaced, never changed
-	strays []string                    // topics nobody claims, the latest last
+	topics map[string]map[int][]*mailbox // pod NUL model -> rank -> whose; replaced, never changed
+	strays []string                      // topics nobody claims, the latest last
 }
 
 func newListener(t Transport, rank func([]byte) (int, bool), addr string, ln net.Listener) *listener {
@@ -59,15 +59,15 @@ func (l *listener) remove(b *mailbox) bool {
 	return len(l.boxes) == 0
 }
 
-// index rebuilds topics. Of equal claims the last one counts.
+// index rebuilds topics. Sources of several tenants may claim the same.
 func (l *listener) index() {
-	topics := make(map[string]map[int]*mailbox)
+	topics := make(map[string]map[int][]*mailbox)
 	for _, b := range l.boxes {
 		key := b.claim.Pod + "\x00" + b.claim.Model
 		if topics[key] == nil {
-			topics[key] = make(map[int]*mailbox)
+			topics[key] = make(map[int][]*mailbox)
 		}
-		topics[key][b.claim.Rank] = b
+		topics[key][b.claim.Rank] = append(topics[key][b.claim.Rank], b)
 	}
 	l.topics = topics
 }
@@ -122,22 +122,20 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 		if err != nil {
 			return
 		}
-		b := l.claimed(frames)
-		if b == nil {
-			continue
-		}
-		sent[b] = true
 		size := 0
 		for _, f := range frames {
 			size += len(f)
 		}
-		b.put(number, frames, size)
+		for _, b := range l.claimed(frames) {
+			sent[b] = true
+			b.put(number, frames, size)
+		}
 	}
 }
 
-// claimed returns whose a message is, nil if nobody's. A message with a wrong
+// claimed returns whose a message is, none if nobody's. A message with a wrong
 // number of frames is its topic's, for the stream to count.
-func (l *listener) claimed(frames [][]byte) *mailbox {
+func (l *listener) claimed(frames [][]byte) []*mailbox {
 	topic, _, _ := bytes.Cut(frames[0], []byte{0}) // SGLang appends epochs behind a NUL
 	prefix, name, _ := bytes.Cut(topic, []byte{'@'})
 	pod, model, ok := bytes.Cut(name, []byte{'@'})
@@ -151,12 +149,12 @@ func (l *listener) claimed(frames [][]byte) *mailbox {
 			if len(frames) == 3 && l.rank != nil {
 				rank, named = l.rank(frames[2])
 			}
-			if b := ranks[rank]; b != nil {
-				return b
+			if boxes := ranks[rank]; len(boxes) > 0 {
+				return boxes
 			}
 			if !named && len(ranks) == 1 {
-				for _, b := range ranks {
-					return b
+				for _, boxes := range ranks {
+					return boxes
 				}
 			}
 		}

@@ -1,7 +1,6 @@
 package zmq
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -51,24 +50,24 @@ func (p *pulse) Read(b []byte) (int, error) {
 			p.asked = 0
 			return n, err
 		}
-		if p.asked >= missedBeats && p.answered {
+		p.armed = time.Time{}
+		switch {
+		case p.asked < missedBeats:
+			if err := p.ping(); err != nil {
+				return 0, err
+			}
+			p.asked++
+		case p.answered:
 			return 0, fmt.Errorf("the peer has answered no heartbeat for %v", time.Duration(p.asked)*p.interval)
 		}
-		if err := p.ping(); err != nil {
-			return 0, err
-		}
-		p.asked++
-		p.armed = time.Time{}
 	}
 }
 
-// ping asks for a PONG. The time to live in it tells the peer how long to wait
-// for us, in tenths of a second.
+// ping asks for a PONG. Its time to live, two bytes, is 0: with any other the peer
+// would wait for signs of ours, and we give none while it is busy sending.
 func (p *pulse) ping() error {
 	const name = "\x04PING"
-	ttl := min(int64((missedBeats+1)*p.interval/(100*time.Millisecond)), 1<<16-1)
-	frame := append([]byte{flagCommand, byte(len(name) + 2)}, name...)
-	frame = binary.BigEndian.AppendUint16(frame, uint16(ttl))
+	frame := append([]byte{flagCommand, byte(len(name) + 2)}, name+"\x00\x00"...)
 	if err := p.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err
 	}
