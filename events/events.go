@@ -93,6 +93,10 @@ type Event struct {
 
 // Batch is what one message carried.
 type Batch struct {
+	// Memory is what the decoder that made the batch can use again once the events
+	// are no longer needed; nil if nothing. Only that decoder knows it.
+	Memory any
+
 	// Time is the publisher's wall clock in seconds; informational only.
 	Time float64
 	// Rank is the publisher's data-parallel rank, -1 when nil or absent.

@@ -8,6 +8,7 @@ type decoder struct {
 	lim      Limits
 	siblings int // events after the current one
 
+	memory *memory
 	hashes slab[uint64]
 	tokens slab[uint32]
 	names  [slots]*string

@@ -182,21 +182,3 @@ func word(p []byte) string {
 	}
 	return string(p)
 }
-
-// slab hands out slices cut from shared chunks, so that a batch of many small
-// events does not allocate for each.
-type slab[T any] struct{ free []T }
-
-// slabChunk bounds what a chunk reserves ahead, in elements: 16 KiB of tokens.
-const slabChunk = 4096
-
-// take returns n elements. A new chunk has room for the siblings to come if
-// they are alike, but never more elements than there are bytes left to fill them.
-func (s *slab[T]) take(n, siblings, rest int) []T {
-	if n > len(s.free) {
-		s.free = make([]T, max(n, min(n*(siblings+1), slabChunk, rest)))
-	}
-	out := s.free[:n:n]
-	s.free = s.free[n:]
-	return out
-}

@@ -25,12 +25,14 @@
 //     element takes at least one byte, so memory is bounded by the payload.
 //  4. Nothing returned points into the payload. Events of one batch may share
 //     backing arrays and name pointers with each other; both are read-only.
+//     Batches share nothing with each other unless one was released.
 //  5. Nesting costs no stack: unknown values are skipped by a loop.
 //
-// Decode keeps no state between calls and is safe for concurrent use. Its cost
-// is one pass over the bytes (a dropped event is read twice, extra keys of a
-// chain's first block too) and a constant number of allocations per batch of
-// like events, none per block.
+// Decode is safe for concurrent use; between calls it keeps nothing but memory to
+// use again. Its cost is one pass over the bytes (a dropped event is read twice,
+// extra keys of a chain's first block too) and a constant number of allocations
+// per batch of like events, none per block; where batches are released, only those
+// of names.
 package wire
 
 import (
@@ -116,9 +118,23 @@ func ReasonOf(err error) events.Reason {
 }
 
 // Decode reads payload as one batch. The error, if any, is an *Error. The
-// payload is not retained.
+// payload is not retained. The batch may be given to Release.
 func Decode(payload []byte, lim Limits) (events.Batch, error) {
-	d := decoder{cursor: cursor{b: payload}, lim: lim.filled()}
+	m := memories.Get().(*memory)
+	b, err := m.decode(payload, lim)
+	if err != nil || b.Memory == nil {
+		m.recycle()
+		memories.Put(m)
+	}
+	return b, err
+}
+
+// decode is Decode with the memory for it, which is lent to the batch, if that has
+// events.
+func (m *memory) decode(payload []byte, lim Limits) (events.Batch, error) {
+	d := decoder{cursor: cursor{b: payload}, lim: lim.filled(), memory: m}
+	d.hashes.free, d.hashes.chunk = m.hashes, m.hashes
+	d.tokens.free, d.tokens.chunk = m.tokens, m.tokens
 	d.maxDepth = d.lim.MaxDepth
 	b := events.Batch{Rank: -1}
 	if len(payload) > d.lim.MaxPayload {
@@ -138,6 +154,11 @@ func Decode(payload []byte, lim Limits) (events.Batch, error) {
 	}
 	if d.err != nil {
 		return events.Batch{}, d.err
+	}
+	if len(b.Events) > 0 {
+		m.hashes, m.usedHashes = d.hashes.chunk, d.hashes.used
+		m.tokens, m.usedTokens = d.tokens.chunk, d.tokens.used
+		m.lent, b.Memory = true, m
 	}
 	return b, nil
 }
@@ -253,7 +274,7 @@ func (d *decoder) batchEvents(b *events.Batch) {
 		return
 	}
 	// A slot for each event that fits into the bytes, one to try the next in.
-	list := make([]events.Event, min(n, d.rest()/minEvent+1))
+	list := d.memory.list(min(n, d.rest()/minEvent+1))
 	good := 0
 	for i := range n {
 		d.siblings = n - i - 1

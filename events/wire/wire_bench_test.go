@@ -37,9 +37,11 @@ func bench(b *testing.B, p []byte, blocks int) {
 	b.SetBytes(int64(len(p)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Decode(p, DefaultLimits); err != nil {
+		batch, err := Decode(p, DefaultLimits)
+		if err != nil {
 			b.Fatal(err)
 		}
+		Release(&batch)
 	}
 	b.ReportMetric(float64(blocks)*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
 }
@@ -77,11 +79,30 @@ func TestAllocations(t *testing.T) {
 			t.Errorf("%d bytes: %v allocations, want at most %v", len(p), got, most)
 		}
 	}
-	// The event list, hashes, tokens, and the adapter's name with its pointer.
-	f(arr{1.5, arr{bigStore(1)}, 0}, 5)
-	f(arr{1.5, arr{bigStore(64)}, 0}, 5)
-	f(arr{1.5, arr{bigStore(5000)}, 0}, 5)
-	f(storm(256), 8)
-	f(storm(2), 8)
-	f(arr{1.5, arr{}, 0}, 0)
+	// What holds the rest, the event list, hashes, tokens, and the adapter's name with
+	// its pointer.
+	f(arr{1.5, arr{bigStore(1)}, 0}, 6)
+	f(arr{1.5, arr{bigStore(64)}, 0}, 6)
+	f(arr{1.5, arr{bigStore(5000)}, 0}, 6)
+	f(storm(256), 9)
+	f(storm(2), 9)
+
+	// Once it was released, only the last two.
+	g := func(batch any) {
+		t.Helper()
+		p := pack(t, batch)
+		m := new(memory)
+		if got := testing.AllocsPerRun(50, func() {
+			if _, err := m.decode(p, DefaultLimits); err != nil {
+				t.Fatal(err)
+			}
+			m.recycle()
+		}); got > 2 {
+			t.Errorf("%d bytes: %v allocations with memory to use again, want at most 2", len(p), got)
+		}
+	}
+	g(arr{1.5, arr{bigStore(1)}, 0})
+	g(arr{1.5, arr{bigStore(500)}, 0})
+	g(storm(256))
+	g(arr{1.5, arr{}, 0})
 }
