@@ -101,7 +101,10 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 	case len(st.parked) >= maxParked:
 		r.verdict = overflow
 	default:
-		st.parked = append(st.parked, parkedEvent{event: *e, rank: rank})
+		// Its batch will be released.
+		own := *e
+		own.Hashes, own.Tokens = slices.Clone(e.Hashes), slices.Clone(e.Tokens)
+		st.parked = append(st.parked, parkedEvent{event: own, rank: rank})
 		r.verdict = park
 	}
 	return r

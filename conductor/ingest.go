@@ -269,8 +269,12 @@ func (s *source) knower(e *events.Event, dk deploymentKey, engine uint64) *names
 	return nil
 }
 
+// localsKept bounds the buffer a source keeps for local hashes: 32 KiB.
+const localsKept = 4096
+
 // locals returns the local hash of every block, nil when the event's tokens do
-// not pair with its blocks: then only the hashes count.
+// not pair with its blocks: then only the hashes count. It is valid until the next
+// call.
 func (s *source) locals(e *events.Event, blockSize int) []uint64 {
 	want := len(e.Hashes) * blockSize
 	tokens := e.Tokens
@@ -280,7 +284,11 @@ func (s *source) locals(e *events.Event, blockSize int) []uint64 {
 	if len(tokens) != want {
 		return nil
 	}
-	return s.conductor.scheme.Locals(nil, tokens, blockSize)
+	if cap(s.local) < len(e.Hashes) || cap(s.local) > localsKept {
+		s.local = make([]uint64, 0, len(e.Hashes))
+	}
+	s.local = s.conductor.scheme.Locals(s.local[:0], tokens, blockSize)
+	return s.local
 }
 
 // copies returns what repeated stores mean for this source. In a pool a block is

@@ -11,6 +11,7 @@ import (
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
+	"kvconductor/events/wire"
 	"kvconductor/index"
 	"kvconductor/tiers"
 )
@@ -30,6 +31,9 @@ type source struct {
 
 	// groups learns which attention groups count. Owned by run.
 	groups groups
+
+	// local is the buffer of locals. Owned by run.
+	local []uint64
 
 	// turn is held while something of the source is applied or aged. Where it says
 	// "owned by run", holding turn is meant.
@@ -168,6 +172,7 @@ func (s *source) take(step stream.Step) {
 	case stream.Apply:
 		s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload)
 		s.apply(&step.Batch)
+		wire.Release(&step.Batch)
 	}
 }
 

@@ -118,6 +118,7 @@ func (w *wired) run(segment []payload) error {
 		w.hash += t2 - t1
 		w.index += t3 - t2
 		w.bytes += len(m.bytes)
+		wire.Release(&batch)
 	}
 	w.allocs += readRuntime().objects - before.objects
 	return nil
