@@ -38,7 +38,7 @@ demo: build ## a server and a simulated fleet on this machine, every answer chec
 	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults)
 
 .PHONY: test
-test: export CONDUCTOR_SOAK = 60s
+test: export FAULTS_SOAK = 60s
 test: ## every test, with the race detector where there is a C compiler for it; a minute of faults among them
 	@cc=$$($(GO) env CC); \
 	if command -v "$${cc%% *}" >/dev/null; then race=-race; export CGO_ENABLED=1; \

@@ -30,9 +30,9 @@ var (
 	faultFor     = flag.Duration("faults.for", soakTime(), "go on with further seeds for so long")
 )
 
-// soakTime is CONDUCTOR_SOAK, by which make test asks for a minute of further seeds.
+// soakTime is FAULTS_SOAK, by which make test asks for a minute of further seeds.
 func soakTime() time.Duration {
-	d, _ := time.ParseDuration(os.Getenv("CONDUCTOR_SOAK"))
+	d, _ := time.ParseDuration(os.Getenv("FAULTS_SOAK"))
 	return d
 }
 

@@ -183,6 +183,10 @@ func TestSlowDisk(t *testing.T) {
 		synctest.Wait()
 		c.Batch(2, 0, true, nil)
 		a.Batch(1, 1000, false, nil)
+		synctest.Wait()
+		if n := len(w.queue.entries); n > 0 || w.queue.bytes != 0 {
+			t.Errorf("the writer sleeps beside %d entries, %d bytes", n, w.queue.bytes)
+		}
 		w.Close()
 		got, damage := contentsOf(t, dir)
 		i := slices.IndexFunc(got, func(r Record) bool { return r.At.Segment > 1 })
@@ -208,4 +212,41 @@ func TestTooLarge(t *testing.T) {
 	w.Close()
 	got, _ := contentsOf(t, dir)
 	want(t, got[3:], `1 batch 1/0 "kept"`, "1 lost 0/1", "1 batch 1/2")
+}
+
+// TestDelay holds that records wait for others, unless there are many.
+func TestDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := create(t, Options{Dir: t.TempDir(), Delay: time.Minute, queueBytes: 10_000})
+		written := func() uint64 { synctest.Wait(); return w.Stats().Bytes }
+		a := w.Register("a|default|0")
+		before := written()
+		time.Sleep(time.Minute)
+		if n := written(); n == before {
+			t.Errorf("%d bytes after a minute", n)
+		}
+		before = written()
+		for a.Batch(1, 0, false, nil); written() == before; a.Batch(1, 1, false, make([]byte, 1000)) {
+		}
+		if w.Stats().Dropped > 0 {
+			t.Errorf("%+v", w.Stats())
+		}
+		before = w.Stats().Bytes
+		a.Batch(1, 2, false, nil)
+		start := time.Now()
+		w.Close()
+		if waited := time.Since(start); waited > 0 || w.Stats().Bytes == before {
+			t.Errorf("the end waited %v, %d bytes", waited, w.Stats().Bytes-before)
+		}
+	})
+}
+
+// TestBatchAllocates nothing: it is called for every batch.
+func TestBatchAllocates(t *testing.T) {
+	w := create(t, Options{Dir: t.TempDir()})
+	a := w.Register("a|default|0")
+	payload := make([]byte, 100)
+	if n := testing.AllocsPerRun(10_000, func() { a.Batch(1, 1, false, payload) }); n != 0 {
+		t.Errorf("%v allocations a batch", n)
+	}
 }
