@@ -44,6 +44,7 @@ type inbox struct {
 	liveLen, liveBytes     int
 	replayLen, replayBytes int
 	answers                int // inReplay* of any kind
+	overflows              int // inOverflow
 }
 
 func (b *inbox) limit(n, bytes int) { b.maxLen, b.maxBytes = n, bytes }
@@ -60,6 +61,7 @@ func (b *inbox) put(in input, waitingLen, waitingBytes int) bool {
 		if full(b.liveLen+waitingLen, b.liveBytes+waitingBytes) {
 			if n := len(b.items); n == b.off || b.items[n-1].kind != inOverflow {
 				b.items = append(b.items, input{kind: inOverflow, at: in.at})
+				b.overflows++
 			}
 			return false
 		}
@@ -97,6 +99,8 @@ func (b *inbox) take() (input, bool) {
 		b.answers--
 	}
 	switch in.kind {
+	case inOverflow:
+		b.overflows--
 	case inLive:
 		b.liveLen--
 		b.liveBytes -= len(in.payload)

@@ -22,6 +22,10 @@ const (
 // ReasonEndpoint is the Reason of State Failed.
 const ReasonEndpoint = "bad_endpoint"
 
+// ReasonOverflow is the Reason of State Partial while batches that were dropped for
+// want of space have not been asked for again.
+const ReasonOverflow = string(events.Overflow)
+
 // Status is a snapshot of a stream.
 type Status struct {
 	State  State
@@ -168,6 +172,8 @@ func (s *Stream) Status() Status {
 		st.LastLifeAt = now
 		if v.seen != v.connects {
 			st.State = Connecting // the machine has not heard of this connection
+		} else if st.State == Synced && s.inbox.overflows > 0 {
+			st.State, st.Reason = Partial, ReasonOverflow // nor of this
 		}
 	default:
 		if v.connects > 0 {
