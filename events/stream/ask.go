@@ -9,8 +9,9 @@ const (
 	askNone askKind = iota
 	// askFill wants everything from next on, or from 0 if nothing was consumed.
 	askFill
-	// askVerify starts at the last batch consumed, the anchor: the same bytes
-	// prove that the publisher is the same. Nothing is handed out before that.
+	// askVerify starts at the last batch consumed, or at the last before a joint,
+	// the anchor: the same bytes from there to the last batch consumed prove that
+	// the publisher is the same. Nothing is handed out before that.
 	askVerify
 	// askProbe wants one reply only; nothing waits for it.
 	askProbe
@@ -34,8 +35,9 @@ type ask struct {
 	pause    time.Duration // before the next retry
 	deadline time.Time     // of patience; zero until the first attempt has its turn
 
-	anchor   print // askVerify, askProbe: what the first reply should be
-	anchored bool  // askVerify: it was
+	anchor   print // askVerify, askProbe: what is known to be the publisher's, or should be
+	met      bool  // askVerify: the first reply of this attempt was the anchor
+	anchored bool  // askVerify: the last batch consumed is the publisher's
 	progress bool  // this attempt brought something new
 	known    bool  // when this attempt began, something was known to be missing
 	joins    bool  // when this attempt began, something had been consumed
@@ -54,11 +56,11 @@ const (
 // over others. The publisher may have been restarted just before, and the live
 // connection that would tell may end only now: then both sides of the joint are
 // of different lifetimes, and a reconnect that verifies the newest batch would
-// find nothing wrong. So it verifies the last one before the joint instead,
+// find nothing wrong. So it verifies all from the last one before the joint,
 // unless the live connection outlived the replay for long enough to be the same
 // publisher's.
 type joint struct {
-	before print
+	before print     // moves on while it is verified
 	at     time.Time // of the last reply behind it
 }
 
@@ -127,7 +129,7 @@ func (m *machine) issue() {
 	m.asks++
 	a.id = m.asks
 	a.waiting = time.Time{}
-	a.progress, a.known, a.joins = false, m.missing(), m.has
+	a.progress, a.met, a.known, a.joins = false, false, m.missing(), m.has
 	switch {
 	case a.kind == askProbe && m.trust.heal.from == healAnchor:
 		a.anchor = m.trust.anchor
@@ -157,7 +159,11 @@ func (m *machine) stop() {
 // resume asks for the rest of what an attempt brought a part of.
 func (m *machine) resume() {
 	m.orders = append(m.orders, order{stop: true})
-	m.ask = ask{kind: askFill, quiet: m.ask.quiet}
+	kind := askFill
+	if m.ask.kind == askVerify && !m.ask.anchored {
+		kind = askVerify
+	}
+	m.ask = ask{kind: kind, quiet: m.ask.quiet}
 	m.issue()
 }
 

@@ -42,6 +42,10 @@ func (m *machine) probed(it item, now time.Time) {
 			m.trust.heal = heal{} // too late to tell
 		case newPrint(it.seq, it.payload) == anchor:
 			m.trust.unverified, m.trust.heal = false, heal{}
+			if m.joint.before != (print{}) {
+				m.start(askVerify) // the anchor is only where it begins
+				return
+			}
 			if m.trust.tail != "" {
 				m.start(askFill)
 				return

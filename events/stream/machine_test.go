@@ -399,6 +399,26 @@ func TestJoint(t *testing.T) {
 	// An attempt of several parts has joints, one of one part has none.
 	f("up r0 r1 end down up", "?0 0r 1r ?1 =replaying")
 	f("up r0 r1 cut r2x r3x end down up", "?0 0r 1r ?2 2r 3r ?1 =replaying")
+	// The other side: what waited live comes behind what the next lifetime replays,
+	// and a clear in it makes the hole between them irrelevant. Everything from the
+	// joint to the last batch has to be found again.
+	tail := "up 200 201c r0x r1x cut r2x r3x end end down up "
+	waited := "?0 0r 1r ?2 2r 3r ?4 200 201 ?1 "
+	f(tail, waited+"=replaying")
+	f(tail+"r1x r2x r3x r4x end", waited+"?4 =replaying")
+	f(tail+"r1x r2x r3x r4x end r4x end", waited+"?4 drop:last_batch_gone ?0 =replaying")
+	f(tail+"r1x r2x cut r2x r3x r4x cut r4x end", waited+"?2 ?4 drop:last_batch_gone ?0 =replaying")
+	f(tail+"r1x r2x r3", waited+"drop:publisher_restarted ?0 =replaying")
+	f(tail+"r1x r2x r3x r200x", waited+"?3 =replaying")
+	f(tail+"r1x r2x r3x r200x r3x r200x", waited+"?3 drop:publisher_restarted ?0 =replaying")
+	f(tail+"r1x r2x r3x r202x r3x r202x", waited+"?3 drop:last_batch_gone ?0 =replaying")
+	f(tail+"r1x r2x r3x r200 r3x r200 202 r201c r202 end 203", waited+"?3 202 203 =synced")
+	f(tail+"r1x r2x r3x r200 r3x r200 r201c r202 end 203", waited+"?3 202r 203 =synced")
+	f(tail+"r1x r2x r3x r201c r3x r201c", waited+"?3 drop:last_batch_gone ?0 =replaying")
+	// Without an answer it stays in doubt, and live batches go on.
+	f(tail+"r1x r2x 202 5s", waited+"?2 =replaying")
+	f(tail+"r1x r2x 202 5s 5s 203", waited+"?2 202 203 =partial:replay_timeout")
+	f(tail+"r1x r2x 202 5s 5s 10s r2x", waited+"?2 202 ?2 ?2 =replaying")
 }
 
 func TestUndecodable(t *testing.T) {

@@ -71,4 +71,15 @@ func (p *prints) same(seq uint64, payload []byte) (same, known bool) {
 	return s == newPrint(seq, payload), true
 }
 
+// any reports whether something consumed from a sequence on, and below another, is
+// remembered.
+func (p *prints) any(from, below uint64) bool {
+	for n := uint64(0); from+n < below && n < uint64(len(p.slots)); n++ {
+		if s := p.slots[(from+n)&uint64(len(p.slots)-1)]; s.seq1 > from && s.seq1 <= below {
+			return true
+		}
+	}
+	return false
+}
+
 func (p *prints) clear() { *p = prints{} }

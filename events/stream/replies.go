@@ -85,17 +85,40 @@ func (m *machine) replayHole(fresh bool, it item) {
 	}
 }
 
-// verify judges the first reply of askVerify.
+// verify judges the replies of askVerify until they have come to the last batch
+// consumed. Behind a joint that takes more than one: any part of what follows may
+// be of another lifetime than the rest, also the batches that waited live while a
+// replay went before them.
 func (m *machine) verify(it item, now time.Time) {
-	switch anchor := m.ask.anchor; {
-	case it.seq < anchor.seq():
-		// Not asked for.
-	case it.seq > anchor.seq():
+	a := &m.ask
+	switch anchor := a.anchor.seq(); {
+	case it.seq < anchor:
+		return // not asked for
+	case it.seq == anchor:
+		if newPrint(it.seq, it.payload) != a.anchor {
+			m.restart(ReasonRestart, now)
+			return
+		}
+		a.met = true
+	case !a.met:
 		m.restart(ReasonForgotten, now)
-	case newPrint(it.seq, it.payload) != anchor:
-		m.restart(ReasonRestart, now)
+		return
+	case it.seq > anchor+1 && a.progress:
+		m.resume() // the publisher's socket dropped what is missing
+		return
+	case m.prints.any(anchor+1, it.seq):
+		m.restart(ReasonForgotten, now)
+		return
 	default:
-		m.ask.anchored, m.ask.progress = true, true
+		if same, known := m.prints.same(it.seq, it.payload); known && !same {
+			m.restart(ReasonRestart, now)
+			return
+		}
+		a.anchor, a.progress = newPrint(it.seq, it.payload), true
+		m.joint.before = a.anchor
+	}
+	if a.anchor == m.last {
+		a.anchored, a.progress = true, true
 		m.joint = joint{}
 	}
 }
@@ -108,6 +131,10 @@ func (m *machine) replayEnd(now time.Time) {
 		m.probedEmpty(now)
 		return
 	case a.kind == askVerify && !a.anchored:
+		if a.progress {
+			m.resume()
+			return
+		}
 		m.restart(ReasonForgotten, now)
 		return
 	case m.missing():
