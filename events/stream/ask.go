@@ -38,7 +38,7 @@ type ask struct {
 	anchor   print // askVerify, askProbe: what is known to be the publisher's, or should be
 	met      bool  // askVerify: the first reply of this attempt was the anchor
 	anchored bool  // askVerify: the last batch consumed is the publisher's
-	progress bool  // this attempt brought something new
+	progress bool  // this attempt brought something that was missing when it began
 	known    bool  // when this attempt began, something was known to be missing
 	joins    bool  // when this attempt began, something had been consumed
 }

@@ -245,6 +245,13 @@ func TestGap(t *testing.T) {
 	f(start+"5 5 2 r3 r4", "?0 0 1 2 ?3 3r 4r 5 =synced") // repeated live
 	f(start+"5 3 4", "?0 0 1 2 ?3 3 4 5 =synced")         // late live
 	f(start+"5 8 r3 r4 r5 r6 r7", "?0 0 1 2 ?3 3r 4r 5 6r 7r 8 =synced")
+	// A batch that comes late, live, while its replay is under way: the first reply
+	// is not new, and a hole behind it is still one in mid-stream.
+	f(start+"6 3 r3 r5", "?0 0 1 2 ?3 3 ?4 =replaying")
+	f(start+"6 3 r3 r5 r4 r5 end", "?0 0 1 2 ?3 3 ?4 4r 5r 6 =synced")
+	f(start+"6 3 r3 r5 r5 end", "?0 0 1 2 ?3 3 ?4 5r 6 =partial:gap_unrecoverable")
+	f(start+"6 3 r3 end end", "?0 0 1 2 ?3 3 ?4 6 =partial:gap_unrecoverable")
+	f(start+"6 r0 r1 r2 r5 end", "?0 0 1 2 ?3 5r 6 =partial:gap_unrecoverable") // not asked for
 	// The publisher has it no more.
 	f(start+"5 end", "?0 0 1 2 ?3 5 =partial:gap_unrecoverable")
 	f(start+"5 r4 r5 end", "?0 0 1 2 ?3 4r 5 =partial:gap_unrecoverable")

@@ -27,6 +27,8 @@ func (m *machine) replay(it item, now time.Time) {
 			return
 		}
 		m.n.duplicates++
+		// What was asked for came live meanwhile: not new, but an answer.
+		a.progress = a.progress || it.seq >= a.from
 		return
 	}
 	m.join(it)
