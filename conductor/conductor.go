@@ -56,6 +56,9 @@ type Options struct {
 	MaxOrphans int
 	// MaxBytes bounds each index, as in index.Options.
 	MaxBytes int
+	// KeepLocals keeps the local hash of every block, for snapshots and for queries
+	// by local hashes under adapters and salts: 8 bytes a block and 4 an alias.
+	KeepLocals bool
 	// TTL is the time to live of sources whose registration names none
 	// (index.ttl), 0 for none.
 	TTL time.Duration

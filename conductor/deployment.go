@@ -75,6 +75,9 @@ type indexContext struct {
 
 	tidying atomic.Bool // a tidy is due
 	seeds   seeds
+
+	translates  bool // its local hashes are not those of Dynamo's clients, and which is which is kept
+	translation translation
 }
 
 // tidyAfter gathers what leaves together, such as the ranks of an instance.
@@ -213,7 +216,10 @@ func (c *Conductor) enter(s *source, key spaceKey) *namespace {
 	if x == nil {
 		x = &indexContext{
 			key: key.context, deployment: d, scheme: c.scheme,
-			index: index.New(index.Options{Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes}),
+			translates: c.opts.KeepLocals && key.context.dynamoSeed() != c.scheme.Seed,
+			index: index.New(index.Options{
+				Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes, KeepLabels: c.opts.KeepLocals,
+			}),
 		}
 		d.contexts.Store(key.context, x)
 	}

@@ -47,7 +47,7 @@ func registrationOf(fields []journal.Field) (r Registration, static bool, err er
 		r.TTL, err = time.ParseDuration(ttl)
 	}
 	if err == nil {
-		err = r.normalize()
+		err = r.normalize(true)
 	}
 	if err != nil {
 		return r, false, fmt.Errorf("the registration of %q cannot be read: %w", v(journal.FieldSource), err)

@@ -42,8 +42,11 @@ func (m *queryMetrics) observe(q *Query, ans *Answer, took time.Duration) {
 	if q.BlockSize > 0 {
 		blocks = len(q.Tokens) / q.BlockSize
 	}
-	if q.ByHash {
+	switch {
+	case q.ByHash:
 		by, blocks = "hashes", len(q.Hashes)
+	case q.ByLocal:
+		by, blocks = "locals", len(q.Locals)
 	}
 	best := 0
 	for i := range ans.Rows {

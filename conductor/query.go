@@ -22,6 +22,11 @@ type Query struct {
 	// Hashes is used instead of Tokens when ByHash: canonical seq hashes.
 	Hashes []uint64
 	ByHash bool
+	// Locals is used instead of both when ByLocal: the local hash of every block
+	// as Dynamo computes it, adapter and salt mixed in (hash.Seeded). They say by
+	// themselves which context is meant; Lora and Salt do not matter.
+	Locals  []uint64
+	ByLocal bool
 	// Instance limits the answer to one row, given even when nothing is known.
 	Instance *string
 	// Detail adds the state of every source of a row's instance.
@@ -65,6 +70,7 @@ type scratch struct {
 	match     index.Match
 	runs      []tiers.Run
 	chain     hash.Chain
+	locals    localChain
 	instances []tiers.Instance
 }
 
@@ -116,7 +122,7 @@ func (c *Conductor) answer(q Query) Answer {
 	// A row that was named and is not registered has no sources: pools serve
 	// instances, not names.
 	if d != nil && len(rows[0].sources) > 0 {
-		if x := d.context(contextKey{lora: q.Lora, salt: q.Salt}); x != nil {
+		if x := d.asked(&q); x != nil {
 			owners = sc.lookup(x, &q)
 			ans.Truncated = sc.match.Truncated
 		}
@@ -133,7 +139,7 @@ func selectRows(registered []row, q *Query) []row {
 	if q.Instance == nil {
 		rows := make([]row, 0, len(registered))
 		for i := range registered {
-			if registered[i].serves(q.Lora) {
+			if q.ByLocal || registered[i].serves(q.Lora) {
 				rows = append(rows, registered[i])
 			}
 		}
@@ -157,9 +163,13 @@ func (l hashList) At(i int) uint64 { return l[i] }
 
 // lookup matches the prompt against a context and returns what its owners are.
 func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
-	if q.ByHash {
+	switch {
+	case q.ByLocal:
+		sc.locals.reset(x, q.Locals)
+		x.index.MatchLazy(&sc.locals, &sc.match)
+	case q.ByHash:
 		x.index.MatchLazy(hashList(q.Hashes), &sc.match)
-	} else {
+	default:
 		sc.chain.Reset(x.scheme, q.Tokens, q.BlockSize)
 		x.index.MatchLazy(&sc.chain, &sc.match)
 	}

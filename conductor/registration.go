@@ -3,6 +3,7 @@ package conductor
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -111,7 +112,8 @@ func canonicalType(s string) (string, bool) {
 }
 
 // normalize fills defaults and canonical spellings, or names the first bad field.
-func (r *Registration) normalize() error {
+// Endpoints are looked at unless any will do.
+func (r *Registration) normalize(anyEndpoint bool) error {
 	if r.Tenant == "" {
 		r.Tenant = DefaultTenant
 	}
@@ -136,6 +138,9 @@ func (r *Registration) normalize() error {
 	}
 	if r.TTL != 0 && r.TTL < minTTL {
 		return Invalid("ttl", "out_of_range", "ttl must be at least %s, or 0 for none, got %s", minTTL, r.TTL)
+	}
+	if anyEndpoint {
+		return nil
 	}
 	if err := zmq.CheckLive(r.Endpoint); err != nil {
 		return Invalid("endpoint", "invalid_value", "endpoint: %v", err)
@@ -175,13 +180,19 @@ type RegisterOptions struct {
 	Replace bool
 	// Static marks a source of the configuration; /ready waits for those.
 	Static bool
+	// AnyEndpoint takes endpoints as they are: one that can never work makes a
+	// source that has failed.
+	AnyEndpoint bool
+	// Admit, if set, sees everything that is registered before anything changes,
+	// and refuses the registration with its error. It must not call the Conductor.
+	Admit func(all iter.Seq[Registration]) error
 }
 
 // Register starts a source. It never waits for the endpoint. The same key with
 // equal fields is a success that changes nothing.
 //
 // Errors: *FieldError for bad input, *ConflictError for a key taken by other
-// fields, ErrTooManySources, ErrClosed, ErrPast.
+// fields, ErrTooManySources, ErrClosed, ErrPast, or that of Admit.
 func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 	if c.past {
 		return ErrPast
@@ -189,7 +200,7 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 	if r.TTL == 0 {
 		r.TTL = c.opts.TTL
 	}
-	if err := r.normalize(); err != nil {
+	if err := r.normalize(opts.AnyEndpoint); err != nil {
 		return err
 	}
 	return c.register(r, opts)
@@ -212,6 +223,11 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, ErrClosed
+	}
+	if opts.Admit != nil {
+		if err := opts.Admit(c.registrations()); err != nil {
+			return nil, err
+		}
 	}
 	old, taken := c.sources[key]
 	if taken {

@@ -86,6 +86,9 @@ type Options struct {
 	// MaxBytes is the most memory for blocks, sets and aliases, 0 for no limit. At
 	// the limit new keys are refused: see budget.go.
 	MaxBytes int
+	// KeepLabels keeps Store.Labels and who taught an alias, for Snapshot: 8 bytes
+	// a slot and 4 an alias.
+	KeepLabels bool
 }
 
 // Index is the blocks of one context. Create it with New.

@@ -1,0 +1,109 @@
+package conductor
+
+import (
+	"sync"
+
+	"kvconductor/index/hash"
+)
+
+// Dynamo's clients name the blocks of a prompt by local hashes into which adapter
+// and salt are mixed; ours leave them out, because they name the context:
+//
+//	tokens --XXH3(1337 + lora + salt)--> theirs     what clients send and dumps show
+//	       --XXH3(hash.seed)-----------> local      what chains into seq hashes
+//
+// For the base model without a salt, and the usual seed, both are one. A context
+// where they differ remembers which is which.
+
+// dynamoSeed is the seed of the local hashes Dynamo's clients compute for a context.
+func (k contextKey) dynamoSeed() uint64 { return hash.Seeded(hash.DefaultSeed, k.lora, k.salt) }
+
+// translation maps the local hashes of Dynamo's clients to those of a context
+// whose own differ. Memory follows the blocks that are held: see prune.
+type translation struct {
+	mu sync.RWMutex
+	of map[uint64]uint64 // theirs -> local; guarded by mu
+}
+
+// learn notes the blocks of an event.
+func (t *translation) learn(theirs, local []uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of == nil {
+		t.of = make(map[uint64]uint64)
+	}
+	for i, h := range theirs {
+		t.of[h] = local[i]
+	}
+}
+
+// local returns the local hash of a block.
+func (t *translation) local(theirs uint64) (uint64, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	h, ok := t.of[theirs]
+	return h, ok
+}
+
+// local returns what a local hash of Dynamo's clients is in the context.
+func (x *indexContext) local(theirs uint64) (uint64, bool) {
+	if !x.translates {
+		return theirs, true
+	}
+	return x.translation.local(theirs)
+}
+
+// localChain is a prompt given as the local hashes of Dynamo's clients; the index
+// asks for seq hashes as far as it matches.
+type localChain struct {
+	context *indexContext
+	locals  []uint64
+	seq     []uint64
+	ended   bool // the last of seq was of a block nobody has announced
+}
+
+func (c *localChain) reset(x *indexContext, locals []uint64) {
+	*c = localChain{context: x, locals: locals, seq: c.seq[:0]}
+}
+
+// Len returns the number of blocks.
+func (c *localChain) Len() int { return len(c.locals) }
+
+// At returns the seq hash of block i. Behind a block nobody has announced every
+// hash is one that nobody holds.
+func (c *localChain) At(i int) uint64 {
+	for n := len(c.seq); n <= i; n++ {
+		local, known := c.context.local(c.locals[n])
+		if c.ended = c.ended || !known; c.ended {
+			local = ^c.locals[n]
+		}
+		if n > 0 {
+			local = c.context.scheme.Next(c.seq[n-1], local)
+		}
+		c.seq = append(c.seq, local)
+	}
+	return c.seq[i]
+}
+
+// asked returns the context a query is about, nil when nothing is known of it.
+func (d *deployment) asked(q *Query) *indexContext {
+	if !q.ByLocal {
+		return d.context(contextKey{lora: q.Lora, salt: q.Salt})
+	}
+	if len(q.Locals) == 0 {
+		return nil
+	}
+	base := d.context(contextKey{})
+	found := base
+	d.contexts.Range(func(_, v any) bool {
+		x := v.(*indexContext)
+		if !x.translates {
+			return true
+		}
+		if _, ok := x.translation.local(q.Locals[0]); ok {
+			found = x
+		}
+		return found == base
+	})
+	return found
+}
