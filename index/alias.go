@@ -11,6 +11,7 @@ import (
 // line, claimed once, no pointers, no locks.
 type aliases struct {
 	buckets [][4]alias
+	by      []uint32     // by entry, nil unless kept: the source that taught it, plus one
 	used    atomic.Int64 // entries claimed or reserved
 	limit   int64
 }
@@ -18,12 +19,15 @@ type aliases struct {
 type alias struct{ engine, key uint64 } // key 0: claimed, not yet known
 
 // newAliases returns a table of n buckets, none or at least two.
-func newAliases(n int) *aliases {
+func newAliases(n int, by bool) *aliases {
 	a := &aliases{}
 	if n > 0 {
 		a.buckets = make([][4]alias, n)
 		large(unsafe.Pointer(unsafe.SliceData(a.buckets)), uintptr(a.bytes()))
 		a.limit = int64(len(a.buckets)) * 4 * fullest / 100
+		if by {
+			a.by = make([]uint32, 4*n)
+		}
 	}
 	return a
 }
@@ -85,12 +89,15 @@ func (a *aliases) claim(engine uint64) (e *alias, fresh bool) {
 }
 
 // put makes the entry of an engine hash that has none, in aliases nobody else sees.
-func (a *aliases) put(entry alias) {
+func (a *aliases) put(entry alias, by uint32) {
 	for i := a.home(entry.engine); ; {
 		b := &a.buckets[i]
 		for j := range b {
 			if b[j].engine == 0 {
 				b[j] = entry
+				if a.by != nil {
+					a.by[4*i+j] = by
+				}
 				return
 			}
 		}
@@ -110,4 +117,13 @@ func (a *aliases) prefetch(engines []uint64) {
 	}
 }
 
-func (a *aliases) bytes() int { return len(a.buckets) * int(unsafe.Sizeof([4]alias{})) }
+// taught returns who taught an entry, nil where that is not kept.
+func (a *aliases) taught(e *alias) *uint32 {
+	if a.by == nil {
+		return nil
+	}
+	first := uintptr(unsafe.Pointer(unsafe.SliceData(a.buckets)))
+	return &a.by[(uintptr(unsafe.Pointer(e))-first)/unsafe.Sizeof(alias{})]
+}
+
+func (a *aliases) bytes() int { return len(a.buckets)*int(unsafe.Sizeof([4]alias{})) + 4*len(a.by) }

@@ -54,14 +54,14 @@ func (x *Index) enlarge(e *Store) bool {
 	switch {
 	case g.table.used.Load()+keys > g.table.limit:
 		dead := g.table.used.Load() - g.live.Load() + x.dead.Load()
-		if dead < g.table.limit/16 && x.fit(0, len(g.table.buckets)+more, other+a.bytes()) < len(g.table.buckets)+min(more, len(g.table.buckets)/16+1) {
+		if dead < g.table.limit/16 && x.fit(0, len(g.table.buckets)+more, other+a.bytes(), x.tableBucket()) < len(g.table.buckets)+min(more, len(g.table.buckets)/16+1) {
 			return false
 		}
 		x.rebuild(int(keys), int(names))
 		x.dead.Store(0)
 	default:
 		n := len(a.buckets)
-		if x.fit(0, n+more, other+g.table.bytes()) < n+min(more, n/16+1) {
+		if x.fit(0, n+more, other+g.table.bytes(), x.aliasBucket()) < n+min(more, n/16+1) {
 			return false
 		}
 		x.sweepAliases(int(names), a.used.Load() > 2*g.live.Load())
@@ -76,17 +76,32 @@ func (x *Index) enlarge(e *Store) bool {
 	return true
 }
 
-// fit returns how many of the wanted buckets the budget allows when other things
-// take other bytes, but as many as live entries need.
-func (x *Index) fit(live, want, other int) int {
+// fit returns how many of the wanted buckets of a size the budget allows when other
+// things take other bytes, but as many as live entries need.
+func (x *Index) fit(live, want, other, size int) int {
 	if x.maxBytes > 0 {
-		want = min(want, (x.maxBytes-other)/bucketBytes)
+		want = min(want, (x.maxBytes-other)/size)
 	}
 	return max(want, bucketsFor(live, fullest), 2)
 }
 
-// bucketBytes is the size of a bucket of blocks and of one of aliases.
+// bucketBytes is the size of a bucket of blocks and of one of aliases, without what
+// is kept beside them.
 const bucketBytes = 64
+
+func (x *Index) tableBucket() int {
+	if x.labels {
+		return bucketBytes + 8*bucketSlots
+	}
+	return bucketBytes
+}
+
+func (x *Index) aliasBucket() int {
+	if x.labels {
+		return bucketBytes + 4*4
+	}
+	return bucketBytes
+}
 
 // claimFull returns the slot of a key when none is reserved, nil if there is none.
 func (h *hand) claimFull(key uint64) *slot {

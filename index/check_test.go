@@ -56,7 +56,7 @@ func TestCheckFinds(t *testing.T) {
 	f(7, func(x *Index, _ *generation) { e, _ := x.aliases.Load().claim(102); e.key = 0 })
 	f(8, func(x *Index, _ *generation) { x.sources[0].room.used++ })
 	f(8, func(x *Index, _ *generation) { x.maxOrphans = 1 })
-	f(8, func(x *Index, _ *generation) { x.sources[0].room.push(890, 890, 1) })
+	f(8, func(x *Index, _ *generation) { x.sources[0].room.push(890, 890, 1, 0) })
 	f(8, func(x *Index, _ *generation) { r := &x.sources[0].room; r.links[r.oldest].parent++ })
 	f(8, func(x *Index, _ *generation) { r := &x.sources[0].room; r.links[r.newest].engine++ })
 	f(8, func(x *Index, _ *generation) { r := &x.sources[0].room; r.newest = r.oldest })

@@ -160,7 +160,7 @@ func (x *Index) rebuild(keys, names int) {
 		}
 	}
 
-	n.table = newTable(x.tableSize(live, keys, int(old.table.used.Load()), n.sets.size()+n.ids.bytes()))
+	n.table = newTable(x.tableSize(live, keys, int(old.table.used.Load()), n.sets.size()+n.ids.bytes()), x.labels)
 	n.memo = newMemo(len(n.table.buckets) * bucketSlots)
 	for i := range old.table.buckets {
 		b := &old.table.buckets[i]
@@ -173,6 +173,9 @@ func (x *Index) rebuild(keys, names int) {
 			to := n.table.put(s.key)
 			to.word = sets[id]<<setShift | s.word&tagMask
 			to.child = s.child
+			if x.labels {
+				n.table.labels[n.table.number(to)-1] = old.table.labels[i*bucketSlots+j]
+			}
 		}
 	}
 	n.table.used.Store(int64(live))
@@ -223,19 +226,24 @@ func (x *Index) sweepAliases(names int, drop bool) {
 		}
 	}
 	if live+names == 0 && !x.manual {
-		x.aliases.Store(newAliases(0))
+		x.aliases.Store(newAliases(0, x.labels))
 		return
 	}
 	load := emptiest
 	if live > roomy {
 		load = tightest
 	}
-	n := newAliases(x.fit(live, bucketsFor(max(live+names, x.floor), load), g.table.bytes()+g.sets.size()+g.ids.bytes()))
+	n := newAliases(x.fit(live, bucketsFor(max(live+names, x.floor), load), g.table.bytes()+g.sets.size()+g.ids.bytes(), x.aliasBucket()), x.labels)
 	for i := range old.buckets {
-		for _, a := range old.buckets[i] {
-			if a.key != 0 {
-				n.put(a)
+		for j, a := range old.buckets[i] {
+			if a.key == 0 {
+				continue
 			}
+			by := uint32(0)
+			if old.by != nil {
+				by = old.by[4*i+j]
+			}
+			n.put(a, by)
 		}
 	}
 	n.used.Store(int64(live))
@@ -251,5 +259,5 @@ func (x *Index) tableSize(live, more, used, other int) int {
 	if n < roomy || more > 0 && used-live > live/8 {
 		load = roomiest
 	}
-	return x.fit(live, bucketsFor(n, load), other+x.aliases.Load().bytes())
+	return x.fit(live, bucketsFor(n, load), other+x.aliases.Load().bytes(), x.tableBucket())
 }

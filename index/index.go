@@ -96,6 +96,7 @@ type Index struct {
 	scheme     hash.Scheme
 	maxOrphans int
 	maxBytes   int
+	labels     bool // Options.KeepLabels
 	floor      int  // keys the smallest table is made for
 	manual     bool // rebuild only for want of room; tests set it
 
@@ -109,10 +110,14 @@ type Index struct {
 	sources []*source    // by Source; nil is dropped
 	owners  []*owner     // by Owner; nil is dropped
 	dropped int          // owners that are nil
+	kin     sync.Mutex   // held while families change
 }
 
 // source is a namespace of engine hashes and the owners that share it.
 type source struct {
+	name   Source
+	family atomic.Uint32 // equal for sources that hash alike: see family.go
+
 	mu       sync.Mutex // held by each call for the source; guards all below
 	owners   []*owner
 	held     int          // memberships of all owners
@@ -135,7 +140,7 @@ type owner struct {
 
 // New returns an empty index.
 func New(opts Options) *Index {
-	x := &Index{scheme: opts.Scheme, maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes, floor: 64}
+	x := &Index{scheme: opts.Scheme, maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes, labels: opts.KeepLabels, floor: 64}
 	if x.maxOrphans == 0 {
 		x.maxOrphans = DefaultMaxOrphans
 	}
@@ -145,17 +150,19 @@ func New(opts Options) *Index {
 
 // reset begins an empty generation.
 func (x *Index) reset() {
-	t := newTable(bucketsFor(x.floor, emptiest))
+	t := newTable(bucketsFor(x.floor, emptiest), x.labels)
 	x.gen.Store(&generation{table: t, sets: newSets(), memo: newMemo(len(t.buckets) * bucketSlots), ids: newIDs(64), bornSets: 1})
-	x.aliases.Store(newAliases(0))
+	x.aliases.Store(newAliases(0, x.labels))
 }
 
 // NewSource returns a fresh namespace of engine hashes.
 func (x *Index) NewSource() Source {
 	x.gate.Lock()
 	defer x.gate.Unlock()
-	x.sources = append(x.sources, &source{})
-	return Source(len(x.sources) - 1)
+	s := &source{name: Source(len(x.sources))}
+	s.family.Store(uint32(s.name))
+	x.sources = append(x.sources, s)
+	return s.name
 }
 
 // NewOwner returns a fresh owner whose blocks are named by src. An owner of a

@@ -27,6 +27,7 @@ type world struct {
 	sources []Source // dropped ones too
 	owners  []Owner
 	seen    []uint64 // engine hashes and keys used so far
+	honest  bool     // no liars
 	log     []string
 }
 
@@ -48,7 +49,7 @@ func newWorld(t *testing.T, rng *rand.Rand) *world {
 	// Nothing is swept but where the history says so.
 	x.manual, x.floor = true, 1024
 	x.reset()
-	x.aliases.Store(newAliases(1024))
+	x.aliases.Store(newAliases(1024, x.labels))
 	if max == 0 {
 		max = DefaultMaxOrphans
 	}
@@ -63,6 +64,9 @@ func (w *world) newSource() {
 	src := w.x.NewSource()
 	w.sources = append(w.sources, src)
 	w.family[src] = w.rng.IntN(families)
+	if w.honest {
+		w.family[src] %= liar
+	}
 	w.o.sources[src] = &oSource{private: map[uint64]uint64{}}
 	for range 1 + w.rng.IntN(2) {
 		w.newOwner(src)

@@ -18,6 +18,7 @@ type room struct {
 // link says: the block `engine` follows `parent` and has these tokens.
 type link struct {
 	engine, parent, local uint64
+	label                 uint64
 	prev, next            int32 // siblings: links with the same parent
 	older, newer          int32 // by arrival
 }
@@ -41,7 +42,7 @@ func (r *room) child(parent uint64) int32 {
 }
 
 // push adds a link as the newest. The engine hash has none yet.
-func (r *room) push(engine, parent, local uint64) {
+func (r *room) push(engine, parent, local, label uint64) {
 	if r.used == 0 {
 		r.links, r.free, r.oldest, r.newest = r.links[:0], none, none, none
 	}
@@ -52,7 +53,7 @@ func (r *room) push(engine, parent, local uint64) {
 	} else {
 		r.free = r.links[i].newer
 	}
-	r.links[i] = link{engine: engine, parent: parent, local: local, prev: none, next: r.child(parent)}
+	r.links[i] = link{engine: engine, parent: parent, local: local, label: label, prev: none, next: r.child(parent)}
 	if n := r.links[i].next; n != none {
 		r.links[n].prev = i
 	}
@@ -123,7 +124,7 @@ func (r *room) bytes() int {
 }
 
 // Orphan is a block whose tokens are known and whose parent's key is not.
-type Orphan struct{ Engine, Local uint64 }
+type Orphan struct{ Engine, Local, Label uint64 }
 
 // Waiting returns how many blocks of a source wait for their parent.
 func (x *Index) Waiting(src Source) int {
@@ -153,7 +154,7 @@ func (x *Index) Children(src Source, parent uint64) []Orphan {
 	}
 	var all []Orphan
 	for i := s.room.child(normal(parent)); i != none; i = s.room.links[i].next {
-		all = append(all, Orphan{plain(s.room.links[i].engine), s.room.links[i].local})
+		all = append(all, Orphan{plain(s.room.links[i].engine), s.room.links[i].local, s.room.links[i].label})
 	}
 	return all
 }

@@ -28,6 +28,9 @@ func (h *hand) settle(engine, key uint64) (moved int) {
 					up = place{slot: h.t.number(p), tag: tagOf(at.key)}
 				}
 				h.unraw(l.engine, next, up)
+				if s := h.t.find(next); s != nil {
+					h.label(h.t.number(s), l.label)
+				}
 				moved++
 			}
 			s.work = append(s.work, named{l.engine, next})

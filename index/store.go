@@ -22,7 +22,22 @@ type Store struct {
 	Rootless bool
 	Engine   []uint64 // the publisher's hashes, in chain order
 	Local    []uint64 // local hashes of the tokens, as many; nil without tokens
-	Copies   CopyPolicy
+	// Labels, as many, are kept with the keys where Options.KeepLabels says so; nil
+	// is Local. 0 is no label.
+	Labels []uint64
+	// Key is the key of Engine[0], with HasKey: a snapshot knows it where the parent
+	// is not known.
+	Key    uint64
+	HasKey bool
+	Copies CopyPolicy
+}
+
+// label returns the label of block i.
+func (e *Store) label(i int) uint64 {
+	if e.Labels != nil {
+		return e.Labels[i]
+	}
+	return e.Local[i]
 }
 
 // StoreResult counts blocks.
@@ -38,10 +53,10 @@ type StoreResult struct {
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
-// Local is neither nil nor as long as Engine.
+// Local is neither nil nor as long as Engine, or Labels as Local.
 func (x *Index) Store(e *Store) StoreResult {
-	if e.Local != nil && len(e.Local) != len(e.Engine) {
-		panic(fmt.Sprintf("BUG: %d local hashes for %d blocks", len(e.Local), len(e.Engine)))
+	if e.Local != nil && len(e.Local) != len(e.Engine) || e.Labels != nil && len(e.Labels) != len(e.Local) {
+		panic(fmt.Sprintf("BUG: %d local hashes and %d labels for %d blocks", len(e.Local), len(e.Labels), len(e.Engine)))
 	}
 	var res StoreResult
 	for full := false; !x.store(e, full, &res); {
@@ -54,7 +69,7 @@ func (x *Index) Store(e *Store) StoreResult {
 // need returns the most keys and aliases a stored event can add.
 func (e *Store) need(s *source) (keys, names int64) {
 	keys, names = int64(len(e.Engine)+s.room.used), int64(s.room.used)
-	if e.Local != nil {
+	if e.Local != nil || e.HasKey {
 		names = keys
 	}
 	return keys, names
@@ -135,6 +150,10 @@ func (p *put) hashes(e *Store) {
 			p.advance(e.Engine, i, named, false)
 		}
 		engine = normal(engine)
+		if i == 0 && e.HasKey {
+			up = p.known(engine, normal(e.Key), up)
+			continue
+		}
 		if named {
 			if key, known := p.meaning(engine); known {
 				if p.unraw(engine, key, up) {
@@ -188,7 +207,7 @@ func (p *put) chain(e *Store) {
 		}
 	}
 	up := p.before(e, parent, known)
-	begin := !e.HasParent && !e.Rootless
+	begin := !e.HasParent && !e.Rootless || e.HasKey
 	var keys [ahead]uint64 // of the blocks from first on
 	first, computed := 0, 0
 	for i, engine := range e.Engine {
@@ -203,9 +222,12 @@ func (p *put) chain(e *Store) {
 			// The keys of what follows are known as well: so their probes can begin.
 			first, computed = i, min(ahead-i%ahead, len(e.Engine)-i)
 			for j := range computed {
-				if begin && i+j == 0 {
+				switch {
+				case i+j == 0 && e.HasKey:
+					seq, known = normal(e.Key), true
+				case begin && i+j == 0:
 					seq, known = normal(e.Local[0]), true
-				} else {
+				default:
 					seq = normal(p.x.scheme.Next(plain(seq), e.Local[i+j]))
 				}
 				keys[j] = seq
@@ -215,6 +237,7 @@ func (p *put) chain(e *Store) {
 		if known {
 			seq = keys[i-first]
 			up = p.known(engine, seq, up)
+			p.label(up.slot, e.label(i))
 			continue
 		}
 		if key, ok := p.meaning(engine); ok {
@@ -222,6 +245,7 @@ func (p *put) chain(e *Store) {
 				p.res.Resolved++
 			}
 			up = p.settled(engine, key, p.hold(key, up))
+			p.label(up.slot, e.label(i))
 			seq, known = key, true
 			first, computed = i+1, 0
 			continue
@@ -230,9 +254,9 @@ func (p *put) chain(e *Store) {
 		p.res.Orphaned++
 		switch {
 		case i > 0:
-			p.wait(engine, normal(e.Engine[i-1]), e.Local[i])
+			p.wait(engine, normal(e.Engine[i-1]), e.Local[i], e.label(i))
 		case e.HasParent:
-			p.wait(engine, parent, e.Local[i])
+			p.wait(engine, parent, e.Local[i], e.label(i))
 		}
 	}
 }
@@ -267,7 +291,7 @@ func (p *put) settled(engine, key uint64, up place) place {
 
 // wait parks a block behind its parent. The newest report of a block's parent
 // counts; a full room loses its oldest link.
-func (p *put) wait(engine, parent, local uint64) {
+func (p *put) wait(engine, parent, local, label uint64) {
 	r := &p.s.room
 	if engine == parent {
 		p.res.Conflicts++
@@ -284,11 +308,11 @@ func (p *put) wait(engine, parent, local uint64) {
 			return
 		}
 		r.remove(i)
-		r.push(engine, parent, local) // first: it may be what keeps others useful
+		r.push(engine, parent, local, label) // first: it may be what keeps others useful
 		p.forget(old.parent)
 		return
 	}
-	r.push(engine, parent, local)
+	r.push(engine, parent, local, label)
 	if r.used > p.x.maxOrphans {
 		p.leave(r.oldest)
 		p.res.Shed++

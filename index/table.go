@@ -11,11 +11,13 @@ import (
 //
 //	bucket  | key word child | key word child | key word child | key word child |  64 bytes
 //	word    | set id, 24 bits | tag, 8 bits |
+//	labels  | label | label | ...              one a slot, where they are kept
 //
 // A slot's key is claimed once and never changes; a key nobody holds keeps its
 // slot until the next generation. All fields are read and written atomically.
 type table struct {
 	buckets []bucket
+	labels  []uint64     // by slot, nil unless kept; 0 is none
 	used    atomic.Int64 // slots claimed or reserved
 	limit   int64        // most slots that may be claimed: one bucket is never full
 }
@@ -58,9 +60,12 @@ func normal(key uint64) uint64 {
 func bucketsFor(n, load int) int { return n*100/(load*bucketSlots) + 2 }
 
 // newTable returns a table of so many buckets, at least two.
-func newTable(n int) *table {
+func newTable(n int, labels bool) *table {
 	t := &table{buckets: make([]bucket, n)}
 	large(unsafe.Pointer(unsafe.SliceData(t.buckets)), uintptr(t.bytes()))
+	if labels {
+		t.labels = make([]uint64, n*bucketSlots)
+	}
 	t.limit = int64(len(t.buckets)) * bucketSlots * fullest / 100
 	return t
 }
@@ -160,4 +165,4 @@ func (t *table) at(number uint32) *slot {
 	return &t.buckets[(number-1)/bucketSlots][(number-1)%bucketSlots]
 }
 
-func (t *table) bytes() int { return len(t.buckets) * int(unsafe.Sizeof(bucket{})) }
+func (t *table) bytes() int { return len(t.buckets)*int(unsafe.Sizeof(bucket{})) + 8*len(t.labels) }

@@ -182,6 +182,9 @@ func (h *hand) learn(engine, key uint64) (conflict bool) {
 	} else {
 		now = atomic.LoadUint64(&e.key)
 	}
+	if h.a.by != nil && now == key {
+		h.taught(e)
+	}
 	if now == key && h.s.private.len() == 0 {
 		return false
 	}
@@ -201,6 +204,9 @@ func (h *hand) learn(engine, key uint64) (conflict bool) {
 		h.s.private.remove(engine)
 	case !h.alive(now) && atomic.CompareAndSwapUint64(&e.key, now, key):
 		h.s.private.remove(engine)
+		if by := h.a.taught(e); by != nil {
+			atomic.StoreUint32(by, uint32(h.s.name)+1)
+		}
 	default:
 		*h.s.private.insert(engine) = key
 	}

@@ -1,0 +1,33 @@
+package index
+
+// Restore stores what a Stretch of another index says, for an owner of this one.
+// local has the local hash of each block, nil where the label is 0. The block
+// before need not be known, and nothing has to come in order. A block that the
+// owner holds already gains no copy.
+func (x *Index) Restore(o Owner, e *Stretch, local []uint64) {
+	st := Store{
+		Owner: o, Parent: e.Parent, HasParent: e.HasParent, Rootless: !e.Root,
+		Engine: e.Engine, Local: local, Copies: CopySet,
+		Key: e.Key, HasKey: !e.Waiting && (local != nil || e.Key != e.Engine[0]),
+	}
+	if local != nil {
+		st.Labels = e.Labels
+	}
+	x.Store(&st)
+	key := e.Key
+	for i, engine := range e.Engine {
+		if i > 0 {
+			key = x.scheme.Next(key, local[i])
+		}
+		for _, name := range e.More[i] {
+			more := Store{Owner: o, Rootless: true, Engine: []uint64{name}, Copies: CopySet, Key: key, HasKey: true}
+			if local != nil {
+				more.Local, more.Labels = local[i:i+1], e.Labels[i:i+1]
+			}
+			x.Store(&more)
+		}
+		if n := e.Copies[i]; n > 0 {
+			x.Remove(o, []uint64{engine}, []int{n + 1}, CopySet)
+		}
+	}
+}

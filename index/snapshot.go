@@ -1,0 +1,324 @@
+package index
+
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+)
+
+// Snapshot is what an index holds at one moment. Taking one copies 4 bytes a slot
+// and 8 an alias while stores and removals wait; walking it holds nobody up, and
+// may take as long as it likes.
+type Snapshot struct {
+	x       *Index
+	g       *generation
+	a       *aliases
+	words   []uint32 // of the slots, as they were
+	retired []uint64
+	keys    []uint64 // of the aliases, as they were
+	sources []*snapSource
+	owners  map[uint32]*snapOwner // by internal id
+}
+
+// snapSource is a source as it was.
+type snapSource struct {
+	name    Source
+	family  uint32
+	own     map[uint64]uint64   // engine hash -> key, where it differs from what others mean
+	private map[uint64][]uint64 // the reverse
+	links   map[uint64]link     // by engine hash
+}
+
+// snapOwner is an owner as it was.
+type snapOwner struct {
+	name   Owner
+	source *snapSource
+	copies map[uint64]uint32
+	run    Stretch // what the walk has of it that is not handed out yet
+	last   uint32  // slot of its last block, plus one
+}
+
+// Stretch is blocks of one owner of which each is behind the one before. Its slices
+// are valid until f returns.
+type Stretch struct {
+	Owner Owner
+	// Root says that the first block begins prompts. Else Parent is the engine hash
+	// of the block before, if HasParent: one that the owner holds, that another
+	// holds, or, if Waiting, one that nobody has announced.
+	Root, HasParent, Waiting bool
+	Parent                   uint64
+	// Key of the first block, unless Waiting.
+	Key uint64
+	// Engine hashes and labels of the blocks; label 0 is that of a block without
+	// tokens, which is a stretch of its own.
+	Engine, Labels []uint64
+	// Copies beyond the first, by position; nil where there are none.
+	Copies map[int]int
+	// More are further engine hashes of blocks, by position; nil where there are none.
+	More map[int][]uint64
+}
+
+// longest bounds what the walk gathers of an owner.
+const longest = 512
+
+// Snapshot returns what the index holds now. Options.KeepLabels must be set.
+func (x *Index) Snapshot() *Snapshot {
+	if !x.labels {
+		panic("BUG: a snapshot of an index without labels")
+	}
+	x.gate.Lock()
+	defer x.gate.Unlock()
+	s := &Snapshot{x: x, g: x.gen.Load(), a: x.aliases.Load(), owners: make(map[uint32]*snapOwner)}
+	s.words = make([]uint32, len(s.g.table.buckets)*bucketSlots)
+	for i := range s.g.table.buckets {
+		b := &s.g.table.buckets[i]
+		for j := range b {
+			s.words[i*bucketSlots+j] = b[j].word
+		}
+	}
+	s.keys = make([]uint64, len(s.a.buckets)*4)
+	for i := range s.a.buckets {
+		b := &s.a.buckets[i]
+		for j := range b {
+			s.keys[i*4+j] = b[j].key
+		}
+	}
+	s.retired = slices.Clone(s.g.ids.retired)
+	s.sources = make([]*snapSource, len(x.sources))
+	for i, src := range x.sources {
+		if src != nil {
+			s.sources[i] = src.snapshot()
+		}
+	}
+	for _, o := range x.owners {
+		if o == nil || o.blocks == 0 {
+			continue
+		}
+		so := &snapOwner{name: o.name, source: s.sources[o.s.name], run: Stretch{Owner: o.name}}
+		if o.copies.len() > 0 {
+			so.copies = make(map[uint64]uint32, o.copies.len())
+			o.copies.all(func(key uint64, n *uint32) bool { so.copies[key] = *n; return true })
+		}
+		s.owners[o.id] = so
+	}
+	return s
+}
+
+func (s *source) snapshot() *snapSource {
+	n := &snapSource{name: s.name, family: s.family.Load()}
+	if s.private.len() > 0 {
+		n.own, n.private = make(map[uint64]uint64, s.private.len()), make(map[uint64][]uint64, s.private.len())
+		s.private.all(func(engine uint64, key *uint64) bool {
+			n.own[engine] = *key
+			n.private[*key] = append(n.private[*key], engine)
+			return true
+		})
+	}
+	if s.room.used > 0 {
+		n.links = make(map[uint64]link, s.room.used)
+		s.room.byEngine.all(func(engine uint64, i *int32) bool { n.links[engine] = s.room.links[*i]; return true })
+	}
+	return n
+}
+
+// Walk calls f for all blocks, parents before children of the same owner, until f
+// returns false. local turns a label into the local hash it was stored with, false
+// if it does not know. A Snapshot is walked once.
+func (s *Snapshot) Walk(local func(label uint64) (uint64, bool), f func(*Stretch) bool) {
+	w := &snapWalk{Snapshot: s, local: local, f: f}
+	w.nameAll()
+	w.parents = make([]uint32, len(s.words))
+	for i := range s.words {
+		w.below(uint32(i), func(c uint32) { w.parents[c] = uint32(i) + 1 })
+	}
+	for i := range s.words {
+		if !w.more() {
+			return
+		}
+		if w.parents[i] == 0 && s.slot(uint32(i)).key != 0 {
+			w.tree(uint32(i))
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.owners)) {
+		w.flush(s.owners[id])
+	}
+}
+
+func (s *Snapshot) slot(i uint32) *slot { return s.g.table.at(i + 1) }
+
+// snapWalk is a walk.
+type snapWalk struct {
+	*Snapshot
+	local func(uint64) (uint64, bool)
+	f     func(*Stretch) bool
+	ended bool
+
+	parents []uint32 // by slot: the slot before, plus one
+	// The engine hashes of a slot are a list: first by slot, next by entry of the
+	// aliases, both plus one.
+	first, next []uint32
+	stack       []uint32
+	found       []uint64 // buffer of names
+}
+
+func (w *snapWalk) more() bool { return !w.ended }
+
+// nameAll hangs the aliases on their slots.
+func (w *snapWalk) nameAll() {
+	w.first, w.next = make([]uint32, len(w.words)), make([]uint32, len(w.keys))
+	for i, key := range w.keys {
+		if key == 0 {
+			continue
+		}
+		if s := w.g.table.find(key); s != nil {
+			n := w.g.table.number(s) - 1
+			w.next[i], w.first[n] = w.first[n], uint32(i)+1
+		}
+	}
+}
+
+// below calls f for the blocks that hang below a slot. That a link leads to a
+// stranger shows in its key.
+func (w *snapWalk) below(i uint32, f func(child uint32)) {
+	s := w.slot(i)
+	if s.key == 0 || atomic.LoadUint32(&s.child) == 0 {
+		return
+	}
+	tag := tagOf(s.key)
+	w.g.children(s, 1<<30, func(c *slot) bool {
+		n := w.g.table.number(c) - 1
+		if w.words[n]&tagMask == tag {
+			if l, ok := w.localOf(n); ok && normal(w.x.scheme.Next(plain(s.key), l)) == c.key {
+				f(n)
+			}
+		}
+		return true
+	})
+}
+
+// localOf returns the local hash of the block in a slot.
+func (w *snapWalk) localOf(i uint32) (uint64, bool) {
+	label := atomic.LoadUint64(&w.g.table.labels[i])
+	if label == 0 {
+		return 0, false
+	}
+	return w.local(label)
+}
+
+// tree visits what hangs below a slot, and the slot.
+func (w *snapWalk) tree(i uint32) {
+	w.stack = append(w.stack[:0], i)
+	for len(w.stack) > 0 && w.more() {
+		i := w.stack[len(w.stack)-1]
+		w.stack = w.stack[:len(w.stack)-1]
+		words, first := w.g.sets.of(w.words[i] >> setShift)
+		for k, word := range words {
+			for word &^= w.retired[first+k]; word != 0; word &= word - 1 {
+				if o := w.owners[uint32(first+k)<<6+trailing(word)]; o != nil {
+					w.visit(i, o)
+				}
+			}
+		}
+		w.below(i, func(c uint32) { w.stack = append(w.stack, c) })
+	}
+}
+
+// visit adds the block in a slot to what an owner holds.
+func (w *snapWalk) visit(i uint32, o *snapOwner) {
+	key, label := w.slot(i).key, atomic.LoadUint64(&w.g.table.labels[i])
+	up, r := w.parents[i], &o.run
+	if up == 0 || up != o.last || label == 0 || len(r.Engine) == longest {
+		w.flush(o)
+		w.begin(i, o, key, label)
+	}
+	at, names := len(r.Engine), w.names(i, o.source)
+	r.Engine, r.Labels = append(r.Engine, plain(names[0])), append(r.Labels, label)
+	if r.Waiting {
+		r.Labels[at] = o.source.links[key].label
+	}
+	if n := o.copies[key]; n > 0 {
+		if r.Copies == nil {
+			r.Copies = make(map[int]int)
+		}
+		r.Copies[at] = int(n)
+	}
+	for _, engine := range names[1:] {
+		if r.More == nil {
+			r.More = make(map[int][]uint64)
+		}
+		r.More[at] = append(r.More[at], plain(engine))
+	}
+	o.last = i + 1
+	if label == 0 {
+		w.flush(o)
+	}
+}
+
+// begin starts a stretch at a slot.
+func (w *snapWalk) begin(i uint32, o *snapOwner, key, label uint64) {
+	r := &o.run
+	r.Key = plain(key)
+	if label == 0 {
+		if l, ok := o.source.links[key]; ok {
+			r.Waiting, r.HasParent, r.Parent = true, true, plain(l.parent)
+		}
+		return
+	}
+	if up := w.parents[i]; up != 0 {
+		r.HasParent, r.Parent = true, plain(w.names(up-1, o.source)[0])
+		return
+	}
+	l, ok := w.localOf(i)
+	r.Root = w.words[i]&tagMask == rootTag && ok && normal(l) == key
+}
+
+// flush hands out what has been gathered of an owner.
+func (w *snapWalk) flush(o *snapOwner) {
+	r := &o.run
+	if len(r.Engine) > 0 && w.more() {
+		w.ended = !w.f(r)
+	}
+	*r = Stretch{Owner: o.name, Engine: r.Engine[:0], Labels: r.Labels[:0]}
+	o.last = 0
+}
+
+// names returns the engine hashes a source uses for the block in a slot: its own
+// and those its family has taught, else any, else the key itself. They are valid
+// until the next call.
+func (w *snapWalk) names(i uint32, src *snapSource) []uint64 {
+	key := w.slot(i).key
+	w.found = append(w.found[:0], src.private[key]...)
+	strange := key
+	for e := w.first[i]; e != 0; e = w.next[e-1] {
+		engine := atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
+		if _, other := src.own[engine]; other {
+			continue
+		}
+		if w.kin(atomic.LoadUint32(&w.a.by[e-1]), src) {
+			w.found = append(w.found, engine)
+		} else {
+			strange = engine
+		}
+	}
+	if len(w.found) == 0 {
+		w.found = append(w.found, strange)
+	}
+	return w.found
+}
+
+// kin reports whether a source, given plus one, is of another's family.
+func (w *snapWalk) kin(by uint32, src *snapSource) bool {
+	return by != 0 && int(by) <= len(w.sources) && w.sources[by-1] != nil && w.sources[by-1].family == src.family
+}
+
+// Labels calls f for the label of every key that is held.
+func (x *Index) Labels(f func(label uint64)) {
+	x.gate.RLock()
+	defer x.gate.RUnlock()
+	t := x.gen.Load().table
+	for i, label := range t.labels {
+		if label != 0 && atomic.LoadUint32(&t.at(uint32(i)+1).word)>>setShift != 0 {
+			f(label)
+		}
+	}
+}

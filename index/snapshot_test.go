@@ -1,0 +1,195 @@
+package index
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"kvconductor/index/hash"
+)
+
+// holdings is what an owner holds: key -> copies.
+func holdings(x *Index, o Owner) map[uint64]int {
+	all := map[uint64]int{}
+	own := x.owners[o]
+	if own == nil {
+		return all
+	}
+	g := x.gen.Load()
+	for i := range g.table.buckets {
+		for j := range g.table.buckets[i] {
+			s := &g.table.buckets[i][j]
+			if s.key != 0 && g.sets.has(s.word>>setShift, own.id) {
+				all[s.key] = 1
+				if n := own.copies.ref(s.key); n != nil {
+					all[s.key] += int(*n)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// same is the label of a world without adapters.
+func same(label uint64) (uint64, bool) { return label, true }
+
+// replica restores a snapshot of an index in a fresh one with the same sources and
+// owners.
+func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stretch)) *Index {
+	n := New(Options{Scheme: x.scheme, MaxOrphans: x.maxOrphans, KeepLabels: true})
+	for range sources {
+		n.NewSource()
+	}
+	for o := range Owner(len(x.owners)) {
+		n.NewOwner(owners[o])
+	}
+	x.Snapshot().Walk(same, func(s *Stretch) bool {
+		see(s)
+		var local []uint64
+		if s.Labels[0] != 0 {
+			local = s.Labels
+		}
+		n.Restore(s.Owner, s, local)
+		return true
+	})
+	return n
+}
+
+// A snapshot restored elsewhere is the same. Blocks without a known key may have one
+// there: a replica hears all names at once, in the original a block stays under its
+// raw hash until its holder says something new.
+func TestSnapshotModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for i := range 150 {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))))
+		w.say("seed %d, world %d", seed, i)
+		x := New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepLabels: true})
+		x.manual, x.floor = true, 1024
+		x.reset()
+		x.aliases.Store(newAliases(1024, true))
+		for range w.sources {
+			x.NewSource()
+		}
+		for _, o := range w.owners {
+			x.NewOwner(w.o.owners[o])
+		}
+		w.x, w.honest = x, true
+		for src := range w.family {
+			w.family[src] %= liar
+		}
+		for range 60 {
+			w.step()
+		}
+		w.compare()
+		owners := map[Owner]Source{}
+		maps.Copy(owners, w.o.owners)
+		seen := map[Owner]map[uint64]bool{}
+		n := replica(w.x, w.sources, owners, func(s *Stretch) {
+			if seen[s.Owner] == nil {
+				seen[s.Owner] = map[uint64]bool{}
+			}
+			if s.HasParent && !s.Waiting && w.x.owners[s.Owner] != nil && w.holdsName(s.Owner, s.Parent) && !seen[s.Owner][s.Parent] {
+				w.fail("%+v comes before its parent", s)
+			}
+			for _, e := range s.Engine {
+				seen[s.Owner][e] = true
+			}
+		})
+		for _, o := range w.owners {
+			got, want, raw := holdings(n, o), holdings(w.x, o), 0
+			for key := range want {
+				if l := w.x.gen.Load().table; l.labels[l.number(l.find(key))-1] == 0 {
+					raw++
+				} else if _, held := got[key]; !held {
+					w.fail("owner %d of source %d: %v, want %v: %d is missing", o, w.o.owners[o], got, want, key)
+				}
+			}
+			if len(got) > len(want) || raw == 0 && !maps.Equal(got, want) {
+				w.fail("owner %d of source %d: %v, want %v", o, w.o.owners[o], got, want)
+			}
+		}
+		if err := n.Check(); err != nil {
+			w.fail("check: %v", err)
+		}
+	}
+}
+
+// holdsName reports whether an owner holds what an engine hash means to it.
+func (w *world) holdsName(o Owner, engine uint64) bool {
+	s := w.o.sources[w.o.owners[o]]
+	key, known := w.o.meaning(s, normal(engine))
+	return known && w.o.holds(o, key)
+}
+
+// Two engines with hash seeds of their own hold the same blocks: each is dumped
+// under the names it uses, those with one seed also where another taught them.
+func TestSnapshotNames(t *testing.T) {
+	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	locals := []uint64{7, 8, 9}
+	f := func(src Source, o Owner, engine ...uint64) {
+		x.Store(&Store{Owner: o, Engine: engine, Local: locals[:len(engine)]})
+	}
+	var src [4]Source
+	var own [4]Owner
+	for i := range src {
+		src[i] = x.NewSource()
+		own[i] = x.NewOwner(src[i])
+	}
+	f(src[0], own[0], 101, 102, 103)
+	f(src[1], own[1], 201, 202, 203)
+	f(src[2], own[2], 101, 102)
+	f(src[3], own[3], 201)
+	f(src[3], own[3], 301) // a copy under another name
+	got := map[Owner][]uint64{}
+	more := map[Owner][]uint64{}
+	x.Snapshot().Walk(same, func(s *Stretch) bool {
+		if !s.Root || s.Key != 7 {
+			t.Errorf("%+v does not begin at the root", s)
+		}
+		got[s.Owner] = append(got[s.Owner], s.Engine...)
+		for _, names := range s.More {
+			more[s.Owner] = append(more[s.Owner], names...)
+		}
+		return true
+	})
+	want := map[Owner][]uint64{own[0]: {101, 102, 103}, own[1]: {201, 202, 203}, own[2]: {101, 102}}
+	for o, names := range want {
+		if !slices.Equal(got[o], names) {
+			t.Errorf("owner %d: %d, want %d", o, got[o], names)
+		}
+	}
+	if both := append(got[own[3]], more[own[3]]...); len(got[own[3]]) != 1 || !slices.Equal(slices.Sorted(slices.Values(both)), []uint64{201, 301}) {
+		t.Errorf("owner with a copy: %d and %d", got[own[3]], more[own[3]])
+	}
+}
+
+// What changes while a snapshot is walked does not show in it.
+func TestSnapshotStandsStill(t *testing.T) {
+	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	src := x.NewSource()
+	o := x.NewOwner(src)
+	chain := func(from, n uint64) (engine, local []uint64) {
+		for i := from; i < from+n; i++ {
+			engine, local = append(engine, i<<8), append(local, i)
+		}
+		return engine, local
+	}
+	engine, local := chain(1, 2000)
+	x.Store(&Store{Owner: o, Engine: engine, Local: local})
+	snap := x.Snapshot()
+	other, more := chain(5001, 3000)
+	x.Store(&Store{Owner: o, Engine: other, Local: more})
+	x.Remove(o, engine[1000:], nil, CopySet)
+	x.Compact()
+	var got []uint64
+	snap.Walk(same, func(s *Stretch) bool {
+		got = append(got, s.Engine...)
+		return true
+	})
+	if !slices.Equal(got, engine) {
+		t.Errorf("%d blocks, want the %d of before", len(got), len(engine))
+	}
+}
