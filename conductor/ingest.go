@@ -3,6 +3,7 @@ package conductor
 import (
 	"kvconductor/events"
 	"kvconductor/index"
+	"kvconductor/index/hash"
 	"kvconductor/tiers"
 )
 
@@ -107,6 +108,7 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 	if local == nil && s.parts > 0 {
 		hashes, _ = s.withParts(ns, hashes, nil)
 	}
+	labels := s.theirs(ns.context, e, local)
 	res := ns.context.index.Store(&index.Store{
 		Owner:     s.holder(ns, key, medium).current,
 		Parent:    e.Parent,
@@ -114,8 +116,10 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 		Rootless:  !e.HasParent && e.BaseBlock > 0,
 		Engine:    hashes,
 		Local:     local,
+		Labels:    labels,
 		Copies:    s.copies(),
 	})
+	ns.context.learn(labels, local)
 	s.drop(events.OrphanLimit, res.Shed)
 	s.drop(events.OverBudget, res.Refused)
 	if len(s.spaces) > 1 && local != nil {
@@ -276,12 +280,8 @@ const localsKept = 4096
 // not pair with its blocks: then only the hashes count. It is valid until the next
 // call.
 func (s *source) locals(e *events.Event, blockSize int) []uint64 {
-	want := len(e.Hashes) * blockSize
-	tokens := e.Tokens
-	if e.Bigram && len(tokens) == want+1 {
-		tokens = tokens[:want] // the last token only completes the last pair
-	}
-	if len(tokens) != want {
+	tokens := paired(e, blockSize)
+	if tokens == nil {
 		return nil
 	}
 	if cap(s.local) < len(e.Hashes) || cap(s.local) > localsKept {
@@ -289,6 +289,33 @@ func (s *source) locals(e *events.Event, blockSize int) []uint64 {
 	}
 	s.local = s.conductor.scheme.Locals(s.local[:0], tokens, blockSize)
 	return s.local
+}
+
+// paired returns the tokens of a stored event, nil where they do not pair with its
+// blocks.
+func paired(e *events.Event, blockSize int) []uint32 {
+	want := len(e.Hashes) * blockSize
+	if e.Bigram && len(e.Tokens) == want+1 {
+		return e.Tokens[:want] // the last token only completes the last pair
+	}
+	if len(e.Tokens) != want {
+		return nil
+	}
+	return e.Tokens
+}
+
+// theirs returns the local hash of every block as Dynamo's clients compute it, nil
+// where that is local itself. It is valid until the next call.
+func (s *source) theirs(x *indexContext, e *events.Event, local []uint64) []uint64 {
+	if local == nil || !x.translates {
+		return nil
+	}
+	size := x.deployment.key.blockSize
+	if cap(s.label) > localsKept {
+		s.label = nil
+	}
+	s.label = hash.Scheme{Seed: x.key.dynamoSeed()}.Locals(s.label[:0], paired(e, size), size)
+	return s.label
 }
 
 // copies returns what repeated stores mean for this source. In a pool a block is

@@ -19,22 +19,41 @@ import (
 func (k contextKey) dynamoSeed() uint64 { return hash.Seeded(hash.DefaultSeed, k.lora, k.salt) }
 
 // translation maps the local hashes of Dynamo's clients to those of a context
-// whose own differ. Memory follows the blocks that are held: see prune.
+// whose own differ. What no block has any more is forgotten now and then.
 type translation struct {
-	mu sync.RWMutex
-	of map[uint64]uint64 // theirs -> local; guarded by mu
+	mu   sync.RWMutex
+	of   map[uint64]uint64 // theirs -> local; guarded by mu
+	full int               // entries at which to look for dead ones; guarded by mu
 }
 
-// learn notes the blocks of an event.
-func (t *translation) learn(theirs, local []uint64) {
+// minTranslations is how many entries are kept whether or not a block has them.
+const minTranslations = 4096
+
+// learn notes the hashes of blocks that are stored, ours and Dynamo's.
+func (x *indexContext) learn(theirs, local []uint64) {
+	if len(theirs) == 0 {
+		return
+	}
+	t := &x.translation
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.of == nil {
-		t.of = make(map[uint64]uint64)
+		t.of, t.full = make(map[uint64]uint64), minTranslations
 	}
 	for i, h := range theirs {
 		t.of[h] = local[i]
 	}
+	if len(t.of) <= t.full {
+		return
+	}
+	// What is stored but not yet learned is not in the map: nothing is lost.
+	living := make(map[uint64]uint64)
+	x.index.Labels(func(label uint64) {
+		if l, ok := t.of[label]; ok {
+			living[label] = l
+		}
+	})
+	t.of, t.full = living, max(minTranslations, 2*len(living))
 }
 
 // local returns the local hash of a block.

@@ -119,9 +119,13 @@ func (s *source) adoptOne(ns, home *namespace, key ownerKey, h *holder, parent u
 	if res.Removed == 0 {
 		return
 	}
+	var labels []uint64
+	if ns.context.translates {
+		labels = []uint64{0} // its tokens are gone
+	}
 	medium := s.media[key.medium]
 	ns.context.index.Store(&index.Store{
 		Owner: s.holder(ns, key, medium).current, Parent: parent, HasParent: true,
-		Engine: name, Local: []uint64{o.Local}, Copies: s.copies(),
+		Engine: name, Local: []uint64{o.Local}, Labels: labels, Copies: s.copies(),
 	})
 }

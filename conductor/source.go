@@ -32,8 +32,8 @@ type source struct {
 	// groups learns which attention groups count. Owned by run.
 	groups groups
 
-	// local is the buffer of locals. Owned by run.
-	local []uint64
+	// local and label are buffers of locals and theirs. Owned by run.
+	local, label []uint64
 
 	// turn is held while something of the source is applied or aged. Where it says
 	// "owned by run", holding turn is meant.

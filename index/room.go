@@ -124,7 +124,7 @@ func (r *room) bytes() int {
 }
 
 // Orphan is a block whose tokens are known and whose parent's key is not.
-type Orphan struct{ Engine, Local, Label uint64 }
+type Orphan struct{ Engine, Local uint64 }
 
 // Waiting returns how many blocks of a source wait for their parent.
 func (x *Index) Waiting(src Source) int {
@@ -154,7 +154,7 @@ func (x *Index) Children(src Source, parent uint64) []Orphan {
 	}
 	var all []Orphan
 	for i := s.room.child(normal(parent)); i != none; i = s.room.links[i].next {
-		all = append(all, Orphan{plain(s.room.links[i].engine), s.room.links[i].local, s.room.links[i].label})
+		all = append(all, Orphan{plain(s.room.links[i].engine), s.room.links[i].local})
 	}
 	return all
 }

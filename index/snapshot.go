@@ -311,14 +311,24 @@ func (w *snapWalk) kin(by uint32, src *snapSource) bool {
 	return by != 0 && int(by) <= len(w.sources) && w.sources[by-1] != nil && w.sources[by-1].family == src.family
 }
 
-// Labels calls f for the label of every key that is held.
+// Labels calls f for the label of every key that is held and of every block that
+// waits. f must not call the index.
 func (x *Index) Labels(f func(label uint64)) {
 	x.gate.RLock()
 	defer x.gate.RUnlock()
 	t := x.gen.Load().table
-	for i, label := range t.labels {
+	for i := range t.labels {
+		label := atomic.LoadUint64(&t.labels[i])
 		if label != 0 && atomic.LoadUint32(&t.at(uint32(i)+1).word)>>setShift != 0 {
 			f(label)
 		}
+	}
+	for _, s := range x.sources {
+		if s == nil {
+			continue
+		}
+		s.mu.Lock()
+		s.room.byEngine.all(func(_ uint64, i *int32) bool { f(s.room.links[*i].label); return true })
+		s.mu.Unlock()
 	}
 }
