@@ -483,6 +483,27 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// A step carries the fingerprint of its bytes, wherever they came from.
+func TestPrintOfStep(t *testing.T) {
+	r := newRig(replaying)
+	applied := 0
+	r.seen = func(s Step) {
+		switch {
+		case s.Kind == Reset && s.Print != 0:
+			t.Errorf("a reset has the fingerprint %x", s.Print)
+		case s.Kind == Apply:
+			applied++
+			if want := newPrint(s.Seq, s.Payload).hash; s.Print != want {
+				t.Errorf("batch %d %q has the fingerprint %x, want %x", s.Seq, s.Payload, s.Print, want)
+			}
+		}
+	}
+	r.script("up 2 r0 r1! r1! end 4 r3 r4 end resync r0x end")
+	if applied != 5 {
+		t.Errorf("%d batches were applied", applied)
+	}
+}
+
 // A fingerprint lost to age makes an old number a restart, one still there a
 // duplicate.
 func TestOldNumbers(t *testing.T) {

@@ -178,6 +178,7 @@ type Step struct {
 	Batch    events.Batch // of Apply
 	Payload  []byte       // of Apply: what Batch was decoded from; never written to again
 	Seq      uint64       // of Apply
+	Print    uint64       // of Apply: the fingerprint of Payload, for a Mark
 	Epoch    uint64       // the epoch the step belongs to; of Reset, the new one
 	Replayed bool         // the batch came from a replay
 	Reason   string       // of Reset: why
