@@ -54,6 +54,14 @@ func (f *follower) claim(s State) error {
 	return nil
 }
 
+// claimHistory returns what is wrong with a Status.History.
+func (f *follower) claimHistory(why string) error {
+	if why == "" && f.has && !f.whole {
+		return fmt.Errorf("history up to %d is called whole with batches missing", f.last)
+	}
+	return nil
+}
+
 // FuzzMachine feeds any order of inputs. Two bytes are one input: what, and
 // which sequence and bytes. The first byte is the configuration.
 func FuzzMachine(f *testing.F) {
@@ -112,6 +120,9 @@ func FuzzMachine(f *testing.F) {
 			}
 			state, _ := r.m.state()
 			if err := follow.claim(state); err != nil {
+				t.Fatal(err)
+			}
+			if err := follow.claimHistory(r.m.history()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -483,6 +483,45 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// History is about what was applied, not about the connection or what follows.
+func TestHistory(t *testing.T) {
+	f := func(cfg machineConfig, ops, want string) {
+		t.Helper()
+		r := newRig(cfg)
+		r.script(ops)
+		if got := r.m.history(); got != want {
+			t.Errorf("%s: history is %q, want %q", ops, got, want)
+		}
+	}
+	none := machineConfig{}
+	f(replaying, "", "")
+	f(replaying, "up", "")
+	f(replaying, "up 5s", ReasonTimeout)
+	f(replaying, "up r0 r1 down", "")
+	f(replaying, "up r0 r1 down up", "")
+	f(replaying, "up r5 r6 end down", ReasonOverrun)
+	f(replaying, "up r5 r6 end down up r6 7c", "")
+	f(replaying, "up 0 1 5 down", "") // the hole is behind the watermark
+	f(replaying, "up 0 1 5 end down", ReasonGap)
+	f(replaying, "up 0 full 5s", "") // so is this one
+	f(replaying, "up 0 1! 5s", ReasonUndecodable)
+	f(replaying, "up 0 1 down up 5s 2", ReasonTimeout) // of one lifetime?
+	f(replaying, "up 0 1 down up 5s 2 10s r1", "")
+	f(none, "up", ReasonUnknown)
+	f(none, "up 0 1 down", "")
+	f(none, "up 0 1 down up", "")
+	f(none, "up 0 1 full", "")
+	f(none, "up 7 8 down", ReasonUnknown)
+	f(none, "up 0 1 down up 4", ReasonGap)
+	f(none, "up 0 1 down up 4 5c", "")
+	// A joint is in doubt from the end of the connection until it is verified.
+	f(replaying, "up 0 1 2 5 r3 r4", "")
+	f(replaying, "up 0 1 2 5 r3 r4 down", ReasonUnverified)
+	f(replaying, "up 0 1 2 5 r3 r4 down up r2 r3 r4", ReasonUnverified)
+	f(replaying, "up 0 1 2 5 r3 r4 down up r2 r3 r4 r5", "")
+	f(replaying, "up 0 1 2 5 r3 r4 31s down", "")
+}
+
 // A step carries the fingerprint of its bytes, wherever they came from.
 func TestPrintOfStep(t *testing.T) {
 	r := newRig(replaying)

@@ -36,6 +36,12 @@ type Status struct {
 	// HasSeq.
 	LastSeq uint64
 	HasSeq  bool
+	// History is why the batches up to LastSeq are not all there, "" if they are or
+	// a clear made the missing ones irrelevant. Unlike State and Reason it does not
+	// depend on the connection, nor on what may have come after LastSeq. Without
+	// HasSeq it says what is known so far: "" of a source that can replay, until a
+	// replay fails, and history_unknown of any other.
+	History string
 
 	Gaps     uint64 // holes found in the live sequence after the first batch
 	Replayed uint64 // batches handed out that came from a replay
@@ -71,7 +77,7 @@ type view struct {
 }
 
 func newView(m *machine) view {
-	return view{st: Status{Epoch: m.epoch}, lost: time.Now(), transport: make(map[events.Reason]uint64)}
+	return view{st: Status{Epoch: m.epoch, History: m.history()}, lost: time.Now(), transport: make(map[events.Reason]uint64)}
 }
 
 func (v *view) drop(r events.Reason, n uint64) { v.transport[r] += n }
@@ -88,8 +94,13 @@ func (v *view) disconnect(now time.Time, why string) {
 	v.st.LastError = why
 }
 
-// applied moves the watermark past a step.
+// applied moves the watermark past a step, and History with it: a batch in hand
+// that clears everything, or that comes behind a loss, says nothing about what was
+// applied before it.
 func (v *view) applied(h hand) {
+	if h.kind != 0 {
+		v.st.History = h.history
+	}
 	switch h.kind {
 	case Apply:
 		v.st.Epoch, v.st.LastSeq, v.st.HasSeq, v.st.LastBatchAt = h.epoch, h.seq, true, h.at
@@ -190,10 +201,11 @@ func (s *Stream) Status() Status {
 	return st
 }
 
-// publish makes what the machine knows visible.
+// publish makes what the machine knows visible. The caller has no step in hand.
 func (s *Stream) publish() {
 	s.mu.Lock()
 	s.view.show(s.machine)
+	s.view.st.History = s.machine.history()
 	s.mu.Unlock()
 }
 
@@ -201,6 +213,6 @@ func (s *Stream) publish() {
 func (s *Stream) give(step Step, at time.Time) {
 	s.mu.Lock()
 	s.view.show(s.machine)
-	s.hand = hand{kind: step.Kind, seq: step.Seq, epoch: step.Epoch, at: at}
+	s.hand = hand{kind: step.Kind, seq: step.Seq, epoch: step.Epoch, at: at, history: s.machine.history()}
 	s.mu.Unlock()
 }

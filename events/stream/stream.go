@@ -206,10 +206,11 @@ type Stream struct {
 
 // hand is the step the caller is applying. Guarded by Stream.mu.
 type hand struct {
-	kind  StepKind // 0: none
-	seq   uint64
-	epoch uint64
-	at    time.Time
+	kind    StepKind // 0: none
+	seq     uint64
+	epoch   uint64
+	at      time.Time
+	history string // Status.History once it is applied
 }
 
 // Open starts following a source. It does not wait for the endpoint.

@@ -173,6 +173,40 @@ func TestWatermarkFollowsTheCaller(t *testing.T) {
 	})
 }
 
+// History is that of the watermark, whatever is in hand.
+func TestHistoryFollowsTheWatermark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText})
+		defer s.Close()
+		synctest.Wait()
+		want := func(seq uint64, has bool, history string) {
+			t.Helper()
+			if st := s.Status(); st.LastSeq != seq || st.HasSeq != has || st.History != history {
+				t.Errorf("at %d %v the history is %q, want %d %v %q", st.LastSeq, st.HasSeq, st.History, seq, has, history)
+			}
+		}
+		want(0, false, ReasonUnknown)
+		p.publish("0")
+		p.lose("1")
+		p.publish("2")
+		p.publish("3c")
+		s.Next()
+		want(0, false, ReasonUnknown) // 0 is in hand
+		s.Next()
+		want(0, true, "") // 2 is
+		s.Next()
+		want(2, true, ReasonGap) // the clear is
+		s.Applied()
+		want(3, true, "")
+		p.cut()
+		go s.Next()
+		synctest.Wait()
+		want(3, true, "")
+		wantState(t, s, Connecting, "")
+	})
+}
+
 func TestResyncStartsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newFakePublisher()

@@ -13,6 +13,9 @@ const (
 	ReasonUndecodable = "undecodable"
 	// The replay service does not answer.
 	ReasonTimeout = "replay_timeout"
+	// Two replays may have gone to different lifetimes of the publisher, and the
+	// next connection has not told yet. Of Status.History only.
+	ReasonUnverified = "unverified"
 )
 
 // trust is what is known not to be known. All of it ends with a clear event or
@@ -69,4 +72,20 @@ func (t *trust) reason() string {
 		return ReasonTimeout
 	}
 	return t.tail
+}
+
+// history is why the batches up to the watermark are not all there, or not all of
+// one lifetime, "" if they are. What may follow them, the tail, is no part of it;
+// nor does it matter whether there is a connection, except that the end of one
+// casts doubt on a joint.
+func (m *machine) history() string {
+	switch t := &m.trust; {
+	case t.lost != "":
+		return t.lost
+	case t.unverified:
+		return ReasonTimeout
+	case !m.joint.at.IsZero() && (!m.connected || m.ask.kind == askVerify && !m.ask.anchored):
+		return ReasonUnverified
+	}
+	return ""
 }
