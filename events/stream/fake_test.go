@@ -224,7 +224,11 @@ type consumer struct {
 }
 
 func consume(t *testing.T, s *Stream, firstSeq uint64) *consumer {
-	c := &consumer{t: t, follow: newFollower(firstSeq), done: make(chan struct{})}
+	return consumeAs(t, s, newFollower(firstSeq))
+}
+
+func consumeAs(t *testing.T, s *Stream, follow *follower) *consumer {
+	c := &consumer{t: t, follow: follow, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
 		for {

@@ -18,6 +18,9 @@ type follower struct {
 
 func newFollower(firstSeq uint64) *follower { return &follower{firstSeq: firstSeq, epoch: 1} }
 
+// resume follows a stream that goes on behind a mark.
+func (f *follower) resume(m Mark) { f.last, f.has, f.whole = m.Seq, true, m.Missing == "" }
+
 // take returns what is wrong with a step.
 func (f *follower) take(s Step) error {
 	switch s.Kind {
@@ -63,7 +66,8 @@ func (f *follower) claimHistory(why string) error {
 }
 
 // FuzzMachine feeds any order of inputs. Two bytes are one input: what, and
-// which sequence and bytes. The first byte is the configuration.
+// which sequence and bytes. The first byte is the configuration: its lowest bits say
+// what the publisher can do, the others whether and where the stream resumes.
 func FuzzMachine(f *testing.F) {
 	// Every script of the table tests, in this alphabet, would be longer than it
 	// is worth; these reach each kind of input in each phase.
@@ -72,6 +76,9 @@ func FuzzMachine(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 2, 9, 7, 50, 7, 200, 3, 0, 6, 0, 5, 0, 4, 0})
 	f.Add([]byte{0, 0, 0, 2, 0, 2, 5, 2, 128, 2, 192, 6, 0, 1, 0, 0, 0, 2, 3})
 	f.Add([]byte{3, 0, 0, 2, 0, 2, 5, 4, 0, 4, 0, 2, 130, 3, 130, 8, 0, 2, 70})
+	f.Add([]byte{1 | 8 | 5<<4, 0, 0, 2, 3, 2, 4, 3, 5, 2, 6, 2, 5, 3, 6, 4, 0})
+	f.Add([]byte{0 | 8 | 5<<4, 0, 0, 2, 3, 6, 0, 2, 6, 2, 7, 1, 0, 0, 0, 2, 4})
+	f.Add([]byte{2 | 8 | 5<<4, 0, 0, 2, 64, 2, 65, 2, 66, 2, 68, 2, 69, 2, 70})
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if len(in) == 0 || len(in) > 2000 {
 			return
@@ -83,6 +90,11 @@ func FuzzMachine(f *testing.F) {
 			if err := follow.take(s); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if in[0]&8 != 0 {
+			mark := markAt(fmt.Sprint(in[0]>>4&7), []string{"", "copied"}[in[0]>>7])
+			r.m.resumeBehind(mark, 1+uint64(in[0]>>2&1))
+			follow.resume(mark)
 		}
 		for in = in[1:]; len(in) >= 2; in = in[2:] {
 			seq := uint64(in[1] & 31)

@@ -56,13 +56,18 @@ func (m *machine) lossReason() string {
 // lose gives up what is missing before the head of held, or the head itself if
 // it cannot be decoded.
 func (m *machine) lose(reason string) {
-	m.trust.lose(reason)
-	if m.cfg.drop && m.has {
-		m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: reason})
-	}
+	m.miss(reason)
 	if head := m.held.head(); head.seq > m.next {
 		m.next = head.seq
 		return
 	}
 	m.consume(m.held.pop())
+}
+
+// miss notes that something is missing for good.
+func (m *machine) miss(reason string) {
+	m.trust.lose(reason)
+	if m.cfg.drop && m.has {
+		m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: reason})
+	}
 }

@@ -61,6 +61,8 @@ type machine struct {
 	held   held
 	trust  trust
 
+	inherited inherited
+
 	connected bool
 	connects  uint64    // connections so far
 	heard     bool      // a live batch arrived on this connection
@@ -154,6 +156,7 @@ func (m *machine) connect(at time.Time) {
 	m.connects++
 	m.pace = pace{} // another process may be behind this connection
 	m.connected, m.heard, m.unsure = true, false, m.cfg.canReplay
+	m.inherited.begin(m.connects, m.last)
 	switch {
 	case !m.cfg.canReplay:
 		if m.has {
@@ -186,7 +189,13 @@ func (m *machine) live(it item, now time.Time) {
 		m.stop() // a hole would show by itself from here on
 	}
 	if m.has && it.seq < m.next {
-		if same, _ := m.prints.same(it.seq, it.payload); same {
+		same, known := m.prints.same(it.seq, it.payload)
+		if !same && !known {
+			same = m.inherited.covers(it)
+		} else if same {
+			m.meet(it)
+		}
+		if same {
 			m.n.duplicates++
 			return
 		}
@@ -200,6 +209,7 @@ func (m *machine) live(it item, now time.Time) {
 		m.held.clear()
 		m.restart(ReasonRestart, now)
 	}
+	m.pass(it)
 	m.held.add(it)
 }
 
@@ -323,7 +333,7 @@ func (m *machine) newEpoch(reason string) {
 	m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: reason})
 	m.has, m.last, m.next = false, print{}, m.cfg.firstSeq
 	m.prints.clear()
-	m.joint = joint{}
+	m.joint, m.inherited = joint{}, inherited{}
 	m.again, m.silent = false, 0
 	m.trust.begin(m.cfg.canReplay)
 }

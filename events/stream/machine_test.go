@@ -43,14 +43,17 @@ func decodeText(p []byte) (events.Batch, error) {
 //	r5 r5x end cut   replies to the attempt under way
 //	full resync      overflow, the application's wish
 //	1.5s             time passes; the machine is woken when it asks for that
+//	have5 have5?why  at the start: somebody else applied all up to 5, but why
+//	early2           before that: two connections may be older than the mark
 //
 // Answers: "5" and "5r" are applied (live, replayed), "?3" asks from 3, "drop"
 // and "drop:why" are resets within and into a new epoch.
 type rig struct {
-	m    *machine
-	now  time.Time
-	out  []string
-	seen func(Step) // told every step, if set
+	m     *machine
+	now   time.Time
+	out   []string
+	early uint64     // of have; 0 is 1
+	seen  func(Step) // told every step, if set
 }
 
 func newRig(cfg machineConfig) *rig {
@@ -120,6 +123,15 @@ func (r *rig) pass(d time.Duration) {
 	r.now = end
 }
 
+// markAt is the mark of a peer that applied a payload last.
+func markAt(payload, missing string) Mark {
+	seq, err := strconv.ParseUint(strings.TrimRight(payload, "!cdtxyz"), 10, 64)
+	if err != nil {
+		panic("no such payload: " + payload)
+	}
+	return Mark{Seq: seq, Print: newPrint(seq, []byte(payload)).hash, Missing: missing}
+}
+
 func (r *rig) do(op string) {
 	batch := func(kind inputKind, s string) {
 		seq, err := strconv.ParseUint(strings.TrimRight(s, "!cdtxyz"), 10, 64)
@@ -143,6 +155,11 @@ func (r *rig) do(op string) {
 		r.feed(input{kind: inReplayCut, ask: r.m.ask.id})
 	case err == nil && op != "0":
 		r.pass(d)
+	case strings.HasPrefix(op, "early"):
+		r.early, _ = strconv.ParseUint(op[len("early"):], 10, 64)
+	case strings.HasPrefix(op, "have"):
+		text, why, _ := strings.Cut(op[len("have"):], "?")
+		r.m.resumeBehind(markAt(text, why), max(r.early, 1))
 	case op[0] == 'r':
 		batch(inReplay, op[1:])
 	default:

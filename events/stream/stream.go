@@ -10,8 +10,8 @@
 // The machine decides everything and owns nothing but values: its inputs are
 // connections, batches and the time, its outputs are steps and the wish to start
 // or stop a replay. It is spread over machine.go (inputs and order), hole.go,
-// ask.go and replies.go (replays), trust.go and heal.go (what is not known). The
-// rest of the package moves frames to it.
+// ask.go and replies.go (replays), mark.go (taking over), trust.go and heal.go (what
+// is not known). The rest of the package moves frames to it.
 //
 // A publisher numbers its batches without a hole, remembers the last few
 // thousand (its ring) and replays them on request. It says nothing about its
@@ -39,7 +39,8 @@
 // What no consumer can tell: whether a publisher's socket dropped batches behind
 // the last one that arrived, until the next arrives; and, without a replay
 // endpoint, that a publisher was restarted while the connection was down if the
-// first batch seen of it happens to carry exactly the next sequence.
+// first batch seen of it happens to carry exactly the next sequence. A stream that
+// resumes behind a peer's mark takes the peer's word for what is below it.
 //
 // Concurrency: one goroutine calls Next and thereby drives the machine. Status,
 // Resync, Applied and Close are safe from any goroutine. Lock order: Stream.turn,
@@ -192,8 +193,9 @@ type Stream struct {
 	tasks  sync.WaitGroup // the live loop and replay attempts
 	wake   chan struct{}  // capacity 1: the inbox has something, or the stream is closed
 
-	// turn is held by Next. It guards the machine and replay.
+	// turn is held by Next. It guards the machine, replay and begun.
 	turn    sync.Mutex
+	begun   bool // Next was called
 	machine *machine
 	replay  context.CancelFunc // ends the attempt in flight, nil if none
 	told    told
@@ -240,6 +242,7 @@ func Open(cfg Config) *Stream {
 func (s *Stream) Next() (Step, bool) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
+	s.begun = true
 	s.Applied()
 	for s.ctx.Err() == nil {
 		now := time.Now()

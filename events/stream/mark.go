@@ -1,0 +1,118 @@
+package stream
+
+// Mark says how far somebody else applied this publisher's batches.
+type Mark struct {
+	Seq   uint64 // the last batch applied
+	Print uint64 // its Step.Print
+	// Missing is why what was applied up to Seq is not all there, "" if it is: a
+	// Status.History.
+	Missing string
+}
+
+// Resume makes the stream go on behind m, as if it had applied everything up to
+// there itself. It is for a caller that copied the outcome from a peer, once and
+// before the first Next. A first connection verifies the mark as a reconnect
+// verifies the watermark. A mark at 2^64-1, which is no batch's number, is none.
+func (s *Stream) Resume(m Mark) {
+	if !s.turn.TryLock() {
+		panic("BUG: a stream resumes while Next runs")
+	}
+	defer s.turn.Unlock()
+	if s.begun {
+		panic("BUG: a stream resumes after its first step was asked for")
+	}
+	if m.Seq == endSeq {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	early := s.view.connects
+	if !s.view.st.Connected {
+		early++ // it may be up already, and about to be noted
+	}
+	s.machine.resumeBehind(m, early)
+	s.view.st.LastSeq, s.view.st.HasSeq, s.view.st.History = m.Seq, true, m.Missing
+}
+
+// inherited is the mark a stream resumed behind, and what the connections made
+// before the mark was taken bring of the batches at and below it. Their
+// fingerprints were never seen, so that the rule for old numbers, which takes what
+// is not remembered for a restart, would reset every stream that resumes.
+//
+// On such a connection numbers below the mark are expected, for the batches were
+// published while the peer still applied them. They count as covered as long as
+// they ascend, which TCP guarantees within a lifetime, and are near enough to have
+// waited in a queue. That proves nothing: what decides is the bytes at the mark
+// itself, in the replay that verifies it, or, of a publisher without replays, when
+// its numbers reach the mark. One that skips the mark on the way leaves a gap.
+type inherited struct {
+	mark  print  // zero: none
+	early uint64 // connections up to this one may have been made before the mark was taken
+	open  bool   // the connection is one of them, and nothing beyond the mark came on it
+	last  print  // the last live batch on it, at or below the mark
+}
+
+// resumeBehind makes a machine that has seen nothing go on behind a mark.
+func (m *machine) resumeBehind(at Mark, early uint64) {
+	mark := print{at.Seq + 1, at.Print}
+	m.has, m.last, m.next = true, mark, at.Seq+1
+	m.prints.clear()
+	m.prints.add(mark)
+	m.trust = trust{lost: at.Missing}
+	m.inherited = inherited{mark: mark, early: early}
+}
+
+// begin begins a connection, the nth; last is the batch consumed last. Behind a
+// batch beyond the mark the mark is history like any other.
+func (h *inherited) begin(n uint64, last print) {
+	h.open, h.last = h.mark != print{} && n <= h.early && last == h.mark, print{}
+}
+
+// covers reports whether a live batch that is not remembered was applied by
+// whoever left the mark.
+func (h *inherited) covers(it item) bool {
+	if !h.open || it.seq > h.mark.seq() || h.mark.seq()-it.seq >= maxPrints {
+		return false
+	}
+	v := newPrint(it.seq, it.payload)
+	switch {
+	case it.seq == h.mark.seq():
+		h.last = h.mark
+		return v == h.mark
+	case h.last == print{} || it.seq > h.last.seq():
+		h.last = v
+		return true
+	}
+	return v == h.last
+}
+
+// meet notes a live batch that is the one consumed at its number. At the mark it
+// shows that all that follows comes live.
+func (m *machine) meet(it item) {
+	h := &m.inherited
+	switch {
+	case !h.open:
+	case it.seq > h.mark.seq():
+		h.open = false
+	default:
+		h.last = h.mark
+		if m.last == h.mark {
+			m.trust.joined()
+		}
+	}
+}
+
+// pass notes a live batch that is beyond everything consumed. If the connection
+// brought batches from below the mark, the mark itself should have come before it.
+// A replay decides whose it is; without one, the number that fits proves nothing.
+func (m *machine) pass(it item) {
+	h := &m.inherited
+	if !h.open {
+		return
+	}
+	h.open = false
+	if !m.cfg.canReplay && h.last != (print{}) && h.last != h.mark && it.seq == h.mark.seq()+1 {
+		m.countGap()
+		m.miss(ReasonGap)
+	}
+}
