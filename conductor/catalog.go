@@ -8,8 +8,8 @@ import (
 	"kvconductor/tiers"
 )
 
-// Registrations returns what is registered, in no particular order. Unlike
-// Services it looks at no stream and no index.
+// Registrations returns what is registered, in no particular order, without what
+// only a peer has told of. Unlike Services it looks at no stream and no index.
 func (c *Conductor) Registrations() []Registration {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -20,7 +20,7 @@ func (c *Conductor) Registrations() []Registration {
 func (c *Conductor) registrations() iter.Seq[Registration] {
 	return func(yield func(Registration) bool) {
 		for _, s := range c.sources {
-			if !yield(s.reg) {
+			if !s.recovered && !yield(s.reg) {
 				return
 			}
 		}

@@ -65,6 +65,9 @@ type Options struct {
 	// SilentAfter is how long a source may be silent while it is asked for before
 	// that is a finding (doctor.silent_after), DefaultSilentAfter when 0.
 	SilentAfter time.Duration
+	// Gate, if set, holds back what publishers send until it is closed: sockets
+	// connect and batches queue, nothing is applied. See Recover.
+	Gate <-chan struct{}
 	// Journal records what is applied; nil records nothing. It belongs to the
 	// caller, who closes it after the Conductor.
 	Journal *journal.Writer
@@ -80,7 +83,8 @@ type Conductor struct {
 	scheme hash.Scheme
 	log    zerolog.Logger
 	now    func() time.Time
-	open   func(Registration, *journal.Source) feed
+	open   func(Registration, *journal.Source, func(stream.State)) feed
+	gate   <-chan struct{}
 	past   bool // a Replay fills it: nothing ages by itself, nobody else registers
 
 	mu          sync.RWMutex
@@ -113,7 +117,14 @@ func New(opts Options) *Conductor {
 		stopWatch:   make(chan struct{}),
 		watched:     make(chan struct{}),
 	}
-	c.open = func(r Registration, recorded *journal.Source) feed { return stream.Open(c.streamConfig(r, recorded)) }
+	c.open = func(r Registration, recorded *journal.Source, on func(stream.State)) feed {
+		return stream.Open(c.streamConfig(r, recorded, on))
+	}
+	if c.gate = opts.Gate; c.gate == nil {
+		open := make(chan struct{})
+		close(open)
+		c.gate = open
+	}
 	return c
 }
 

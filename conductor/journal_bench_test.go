@@ -39,6 +39,7 @@ func (l *loop) Next() (stream.Step, bool) {
 
 func (l *loop) Status() stream.Status { return stream.Status{State: stream.Synced} }
 func (l *loop) Resync(string)         {}
+func (l *loop) Resume(stream.Mark)    {}
 func (l *loop) Close()                {}
 
 // storeAndClear is batches of 32 blocks of 16 tokens in vLLM's maps, and a clear
@@ -78,7 +79,7 @@ func BenchmarkIngest(b *testing.B) {
 	run := func(b *testing.B, j *journal.Writer) {
 		c := New(Options{HashSeed: 1337, Journal: j, Log: zerolog.Nop()})
 		l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
-		c.open = func(Registration, *journal.Source) feed { return l }
+		c.open = func(Registration, *journal.Source, func(stream.State)) feed { return l }
 		b.SetBytes(int64(bytes / len(payloads)))
 		b.ReportAllocs()
 		b.ResetTimer()

@@ -79,6 +79,9 @@ func (f *recorded) Next() (stream.Step, bool) {
 // Resync does nothing: what a resync led to then is recorded.
 func (f *recorded) Resync(string) {}
 
+// Resume does nothing: a past begins with its journal.
+func (f *recorded) Resume(stream.Mark) {}
+
 // Close makes Next return false.
 func (f *recorded) Close() { f.close.Do(func() { close(f.closed) }) }
 

@@ -230,7 +230,9 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		}
 	}
 	old, taken := c.sources[key]
-	if taken {
+	switch {
+	case taken && old.recovered: // gives way
+	case taken:
 		field, have, got := old.reg.diff(r)
 		switch {
 		case field == "":
@@ -239,10 +241,14 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
 		c.leave(old)
-	} else if c.opts.MaxSources > 0 && len(c.sources) >= c.opts.MaxSources {
+	case c.opts.MaxSources > 0 && len(c.sources) >= c.opts.MaxSources:
 		return nil, ErrTooManySources
 	}
 	s := c.newSource(r, opts.Static)
+	if taken && old.recovered {
+		s.takeOver(old)
+		c.leave(old) // now, so that the instance is a row all the time
+	}
 	c.sources[key] = s
 	c.lookAtEndpoint(s)
 	c.watching.Do(func() { go c.watch() })
@@ -265,9 +271,13 @@ func (c *Conductor) Unregister(key Key) (Key, error) {
 }
 
 // unregister stops the source of a complete key.
-func (c *Conductor) unregister(key Key) (Key, error) {
+func (c *Conductor) unregister(key Key) (Key, error) { return c.unregisterIf(key, nil) }
+
+// unregisterIf does it if the source is the one meant, any when nil.
+func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
 	c.mu.Lock()
 	s, ok := c.sources[key]
+	ok = ok && (meant == nil || s == meant)
 	if ok {
 		delete(c.sources, key)
 		c.leave(s)
@@ -282,10 +292,15 @@ func (c *Conductor) unregister(key Key) (Key, error) {
 }
 
 // streamConfig fills the template for one source.
-func (c *Conductor) streamConfig(r Registration, recorded *journal.Source) stream.Config {
+func (c *Conductor) streamConfig(r Registration, recorded *journal.Source, on func(stream.State)) stream.Config {
 	cfg := c.opts.Stream
+	cfg.OnState = func(state stream.State, reason string) {
+		if recorded != nil {
+			recorded.State(string(state), reason)
+		}
+		on(state)
+	}
 	if recorded != nil {
-		cfg.OnState = func(state stream.State, reason string) { recorded.State(string(state), reason) }
 		cfg.OnUndecodable = recorded.Undecodable
 	}
 	cfg.Endpoint, cfg.ReplayEndpoint = r.Endpoint, r.ReplayEndpoint

@@ -82,7 +82,9 @@ func (p *Replay) begin() {
 	p.c = New(p.opts)
 	p.c.past = true
 	p.sources = make(map[uint32]*recorded)
-	p.c.open = func(Registration, *journal.Source) feed { return newRecorded(p.c.now, p.opts.Stream.StaleAfter) }
+	p.c.open = func(Registration, *journal.Source, func(stream.State)) feed {
+		return newRecorded(p.c.now, p.opts.Stream.StaleAfter)
+	}
 }
 
 // Conductor is what was rebuilt so far. It refuses registrations and belongs to

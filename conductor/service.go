@@ -13,6 +13,10 @@ import (
 // Service is one registered source and the state of its stream.
 type Service struct {
 	Registration
+	// Pending: it is held back at the gate. Recovered: it came from a peer and is
+	// not registered here.
+	Pending, Recovered bool
+
 	State   stream.State
 	Reason  string
 	Epoch   uint64
@@ -99,6 +103,8 @@ func (s *source) service() Service {
 	st := s.stream.Status()
 	v := Service{
 		Registration: s.reg,
+		Pending:      s.waits(),
+		Recovered:    s.recovered,
 		State:        st.State,
 		Reason:       st.Reason,
 		Epoch:        st.Epoch,

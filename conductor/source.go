@@ -23,7 +23,14 @@ type source struct {
 	static    bool
 	stream    feed
 	journal   *journal.Source // nil: nothing is recorded
-	done      chan struct{}
+	stopping  sync.Once
+	stopped   chan struct{} // closed by stop
+	done      chan struct{} // closed when run has ended
+
+	// recovered is a source that came from a peer and is not registered; it expires
+	// then, if at all.
+	recovered bool
+	expires   *time.Timer
 
 	// announced lists adapters this source stored blocks under without being
 	// registered for them. Guarded by Conductor.mu.
@@ -38,6 +45,14 @@ type source struct {
 	// turn is held while something of the source is applied or aged. Where it says
 	// "owned by run", holding turn is meant.
 	turn sync.Mutex
+
+	// mark is the batch applied last, valid if marked. Owned by run.
+	mark   stream.Mark
+	marked bool
+
+	// seeded says that older generations hold what a peer knew, without a mark.
+	// Owned by run.
+	seeded bool
 
 	// parts is the most parts a published block had, 0 while none had several: see
 	// parts.go. Owned by run.
@@ -63,6 +78,7 @@ type feed interface {
 	Next() (stream.Step, bool)
 	Status() stream.Status
 	Resync(reason string)
+	Resume(stream.Mark)
 	Close()
 }
 
@@ -101,12 +117,19 @@ type ownerKey struct {
 // the source to its deployment. c.mu is held.
 func (c *Conductor) newSource(r Registration, static bool) *source {
 	recorded := c.opts.Journal.Register(r.Key().String(), r.fields(static)...)
+	s := c.newSourceFrom(r, nil)
+	s.static, s.journal = static, recorded
+	s.stream = c.open(r, recorded, s.onState)
+	return s
+}
+
+// newSourceFrom joins a source with a feed to its deployment. c.mu is held.
+func (c *Conductor) newSourceFrom(r Registration, f feed) *source {
 	s := &source{
 		conductor: c,
 		reg:       r,
-		static:    static,
-		stream:    c.open(r, recorded),
-		journal:   recorded,
+		stream:    f,
+		stopped:   make(chan struct{}),
 		done:      make(chan struct{}),
 		index:     make(map[spaceKey]*namespace),
 		media:     make(map[string]tiers.Medium),
@@ -117,13 +140,31 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 	return s
 }
 
-func (s *source) deploymentKey() deploymentKey {
-	return deploymentKey{tenant: s.reg.Tenant, model: s.reg.Model, blockSize: s.reg.BlockSize}
+func (s *source) deploymentKey() deploymentKey { return s.reg.deploymentKey() }
+
+// onState hears of changes of the stream's state from the goroutine that runs.
+func (s *source) onState(state stream.State) {
+	if state == stream.Synced {
+		s.guard(s.unseed)
+	}
+}
+
+// waits reports whether the source is held back at the gate.
+func (s *source) waits() bool {
+	select {
+	case <-s.conductor.gate:
+		return false
+	default:
+		return true
+	}
 }
 
 // stop ends the stream and returns once nothing of the source is indexed.
 func (s *source) stop() {
-	s.stream.Close()
+	s.stopping.Do(func() {
+		close(s.stopped)
+		s.stream.Close()
+	})
 	<-s.done
 }
 
@@ -131,6 +172,10 @@ func (s *source) stop() {
 func (s *source) run() {
 	defer close(s.done)
 	c := s.conductor
+	select {
+	case <-c.gate:
+	case <-s.stopped:
+	}
 	if s.reg.TTL > 0 && !c.past {
 		go s.age()
 	}
@@ -169,9 +214,11 @@ func (s *source) take(step stream.Step) {
 			Uint64("epoch", step.Epoch).Msg("blocks of the source dropped")
 		s.forget()
 		s.fail("")
+		s.marked, s.seeded = false, false
 	case stream.Apply:
 		s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload)
 		s.apply(&step.Batch)
+		s.mark, s.marked = stream.Mark{Seq: step.Seq, Print: step.Print}, true
 		wire.Release(&step.Batch)
 	}
 }

@@ -1,14 +1,14 @@
 package index
 
 // Restore stores what a Stretch of another index says, for an owner of this one.
-// local has the local hash of each block, nil where the label is 0. The block
-// before need not be known, and nothing has to come in order. A block that the
-// owner holds already gains no copy.
+// local has the local hash of each block, nil where the label is 0. With a key the
+// block before need not be known, and nothing has to come in order. A block that
+// the owner holds already gains no copy.
 func (x *Index) Restore(o Owner, e *Stretch, local []uint64) {
 	st := Store{
 		Owner: o, Parent: e.Parent, HasParent: e.HasParent, Rootless: !e.Root,
 		Engine: e.Engine, Local: local, Copies: CopySet,
-		Key: e.Key, HasKey: !e.Waiting && (local != nil || e.Key != e.Engine[0]),
+		Key: e.Key, HasKey: e.HasKey && (local != nil || e.Key != e.Engine[0]),
 	}
 	if local != nil {
 		st.Labels = e.Labels
@@ -30,4 +30,37 @@ func (x *Index) Restore(o Owner, e *Stretch, local []uint64) {
 			x.Remove(o, []uint64{engine}, []int{n + 1}, CopySet)
 		}
 	}
+}
+
+// Teach says what an engine hash means to a source. It is forgotten when nobody
+// holds the key.
+func (x *Index) Teach(src Source, engine, key uint64) {
+	x.gate.RLock()
+	s := x.sources[src]
+	if s == nil {
+		x.gate.RUnlock()
+		return
+	}
+	s.mu.Lock()
+	h := x.hand(s)
+	full := !h.a.reserve(1)
+	if !full {
+		h.learn(normal(engine), normal(key))
+		h.a.used.Add(h.names - 1)
+		h.done()
+	}
+	s.mu.Unlock()
+	x.gate.RUnlock()
+	if full && x.widen() {
+		x.Teach(src, engine, key)
+	}
+}
+
+// widen makes room for an alias, and reports whether there is some.
+func (x *Index) widen() bool {
+	x.gate.Lock()
+	defer x.gate.Unlock()
+	x.sweepAliases(1, true)
+	a := x.aliases.Load()
+	return a.used.Load() < a.limit
 }

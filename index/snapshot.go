@@ -18,6 +18,7 @@ type Snapshot struct {
 	keys    []uint64 // of the aliases, as they were
 	sources []*snapSource
 	owners  map[uint32]*snapOwner // by internal id
+	tree    *snapTree             // made by the first walk
 }
 
 // snapSource is a source as it was.
@@ -34,6 +35,7 @@ type snapOwner struct {
 	name   Owner
 	source *snapSource
 	copies map[uint64]uint32
+	wanted bool
 	run    Stretch // what the walk has of it that is not handed out yet
 	last   uint32  // slot of its last block, plus one
 }
@@ -47,8 +49,9 @@ type Stretch struct {
 	// holds, or, if Waiting, one that nobody has announced.
 	Root, HasParent, Waiting bool
 	Parent                   uint64
-	// Key of the first block, unless Waiting.
-	Key uint64
+	// Key of the first block, if HasKey; not where it is Waiting.
+	Key    uint64
+	HasKey bool
 	// Engine hashes and labels of the blocks; label 0 is that of a block without
 	// tokens, which is a stretch of its own.
 	Engine, Labels []uint64
@@ -121,26 +124,82 @@ func (s *source) snapshot() *snapSource {
 	return n
 }
 
-// Walk calls f for all blocks, parents before children of the same owner, until f
-// returns false. local turns a label into the local hash it was stored with, false
-// if it does not know. A Snapshot is walked once.
-func (s *Snapshot) Walk(local func(label uint64) (uint64, bool), f func(*Stretch) bool) {
+// Walk calls f for all blocks of the wanted owners, parents before children of the
+// same owner, until f returns false. local turns a label into the local hash it was
+// stored with, false if it does not know. One goroutine walks at a time.
+func (s *Snapshot) Walk(local func(label uint64) (uint64, bool), want func(Owner) bool, f func(*Stretch) bool) {
 	w := &snapWalk{Snapshot: s, local: local, f: f}
-	w.nameAll()
-	w.parents = make([]uint32, len(s.words))
-	for i := range s.words {
-		w.below(uint32(i), func(c uint32) { w.parents[c] = uint32(i) + 1 })
+	for _, o := range s.owners {
+		o.wanted = want(o.name)
 	}
+	w.plant()
 	for i := range s.words {
-		if !w.more() {
-			return
+		if w.ended {
+			break
 		}
-		if w.parents[i] == 0 && s.slot(uint32(i)).key != 0 {
-			w.tree(uint32(i))
+		if s.tree.parents[i] == 0 && s.slot(uint32(i)).key != 0 {
+			w.climb(uint32(i))
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.owners)) {
 		w.flush(s.owners[id])
+	}
+}
+
+// Names calls f for each engine hash of a held block that no source holds which uses
+// it, until f returns false: Walk does not come across it. src is who taught it.
+func (s *Snapshot) Names(f func(src Source, engine, key uint64) bool) {
+	for i, key := range s.keys {
+		by := atomic.LoadUint32(&s.a.by[i])
+		if key == 0 || by == 0 || int(by) > len(s.sources) || s.sources[by-1] == nil {
+			continue
+		}
+		at := s.g.table.find(key)
+		if at == nil {
+			continue
+		}
+		family, held, ours := s.sources[by-1].family, false, false
+		words, first := s.g.sets.of(s.words[s.g.table.number(at)-1] >> setShift)
+		for k, word := range words {
+			for word &^= s.retired[first+k]; word != 0; word &= word - 1 {
+				if o := s.owners[uint32(first+k)<<6+trailing(word)]; o != nil {
+					held, ours = true, ours || o.source.family == family
+				}
+			}
+		}
+		engine := atomic.LoadUint64(&s.a.buckets[i/4][i%4].engine)
+		if held && !ours && !f(Source(by-1), plain(engine), plain(key)) {
+			return
+		}
+	}
+}
+
+// snapTree is how the blocks of a snapshot hang together and are named.
+type snapTree struct {
+	parents []uint32 // by slot: the slot before, plus one
+	// The engine hashes of a slot are a list: first by slot, next by entry of the
+	// aliases, both plus one.
+	first, next []uint32
+}
+
+// plant makes the tree.
+func (w *snapWalk) plant() {
+	if w.tree != nil {
+		return
+	}
+	t := &snapTree{parents: make([]uint32, len(w.words)), first: make([]uint32, len(w.words)), next: make([]uint32, len(w.keys))}
+	w.tree = t
+	for i, key := range w.keys {
+		if key == 0 {
+			continue
+		}
+		if s := w.g.table.find(key); s != nil {
+			n := w.g.table.number(s) - 1
+			t.next[i], t.first[n] = t.first[n], uint32(i)+1
+		}
+	}
+	for i := range w.words {
+		w.below(uint32(i), func(c uint32) { t.parents[c] = uint32(i) + 1 })
 	}
 }
 
@@ -152,29 +211,8 @@ type snapWalk struct {
 	local func(uint64) (uint64, bool)
 	f     func(*Stretch) bool
 	ended bool
-
-	parents []uint32 // by slot: the slot before, plus one
-	// The engine hashes of a slot are a list: first by slot, next by entry of the
-	// aliases, both plus one.
-	first, next []uint32
-	stack       []uint32
-	found       []uint64 // buffer of names
-}
-
-func (w *snapWalk) more() bool { return !w.ended }
-
-// nameAll hangs the aliases on their slots.
-func (w *snapWalk) nameAll() {
-	w.first, w.next = make([]uint32, len(w.words)), make([]uint32, len(w.keys))
-	for i, key := range w.keys {
-		if key == 0 {
-			continue
-		}
-		if s := w.g.table.find(key); s != nil {
-			n := w.g.table.number(s) - 1
-			w.next[i], w.first[n] = w.first[n], uint32(i)+1
-		}
-	}
+	stack []uint32
+	found []uint64 // buffer of names
 }
 
 // below calls f for the blocks that hang below a slot. That a link leads to a
@@ -205,16 +243,16 @@ func (w *snapWalk) localOf(i uint32) (uint64, bool) {
 	return w.local(label)
 }
 
-// tree visits what hangs below a slot, and the slot.
-func (w *snapWalk) tree(i uint32) {
+// climb visits a slot and what hangs below it.
+func (w *snapWalk) climb(i uint32) {
 	w.stack = append(w.stack[:0], i)
-	for len(w.stack) > 0 && w.more() {
+	for len(w.stack) > 0 && !w.ended {
 		i := w.stack[len(w.stack)-1]
 		w.stack = w.stack[:len(w.stack)-1]
 		words, first := w.g.sets.of(w.words[i] >> setShift)
 		for k, word := range words {
 			for word &^= w.retired[first+k]; word != 0; word &= word - 1 {
-				if o := w.owners[uint32(first+k)<<6+trailing(word)]; o != nil {
+				if o := w.owners[uint32(first+k)<<6+trailing(word)]; o != nil && o.wanted {
 					w.visit(i, o)
 				}
 			}
@@ -226,7 +264,7 @@ func (w *snapWalk) tree(i uint32) {
 // visit adds the block in a slot to what an owner holds.
 func (w *snapWalk) visit(i uint32, o *snapOwner) {
 	key, label := w.slot(i).key, atomic.LoadUint64(&w.g.table.labels[i])
-	up, r := w.parents[i], &o.run
+	up, r := w.tree.parents[i], &o.run
 	if up == 0 || up != o.last || label == 0 || len(r.Engine) == longest {
 		w.flush(o)
 		w.begin(i, o, key, label)
@@ -257,14 +295,15 @@ func (w *snapWalk) visit(i uint32, o *snapOwner) {
 // begin starts a stretch at a slot.
 func (w *snapWalk) begin(i uint32, o *snapOwner, key, label uint64) {
 	r := &o.run
-	r.Key = plain(key)
+	r.Key, r.HasKey = plain(key), true
 	if label == 0 {
 		if l, ok := o.source.links[key]; ok {
 			r.Waiting, r.HasParent, r.Parent = true, true, plain(l.parent)
+			r.Key, r.HasKey = 0, false
 		}
 		return
 	}
-	if up := w.parents[i]; up != 0 {
+	if up := w.tree.parents[i]; up != 0 {
 		r.HasParent, r.Parent = true, plain(w.names(up-1, o.source)[0])
 		return
 	}
@@ -275,7 +314,7 @@ func (w *snapWalk) begin(i uint32, o *snapOwner, key, label uint64) {
 // flush hands out what has been gathered of an owner.
 func (w *snapWalk) flush(o *snapOwner) {
 	r := &o.run
-	if len(r.Engine) > 0 && w.more() {
+	if len(r.Engine) > 0 && !w.ended {
 		w.ended = !w.f(r)
 	}
 	*r = Stretch{Owner: o.name, Engine: r.Engine[:0], Labels: r.Labels[:0]}
@@ -289,7 +328,7 @@ func (w *snapWalk) names(i uint32, src *snapSource) []uint64 {
 	key := w.slot(i).key
 	w.found = append(w.found[:0], src.private[key]...)
 	strange := key
-	for e := w.first[i]; e != 0; e = w.next[e-1] {
+	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
 		engine := atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
 		if _, other := src.own[engine]; other {
 			continue

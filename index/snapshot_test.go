@@ -35,6 +35,8 @@ func holdings(x *Index, o Owner) map[uint64]int {
 // same is the label of a world without adapters.
 func same(label uint64) (uint64, bool) { return label, true }
 
+func all(Owner) bool { return true }
+
 // replica restores a snapshot of an index in a fresh one with the same sources and
 // owners.
 func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stretch)) *Index {
@@ -45,7 +47,7 @@ func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stre
 	for o := range Owner(len(x.owners)) {
 		n.NewOwner(owners[o])
 	}
-	x.Snapshot().Walk(same, func(s *Stretch) bool {
+	x.Snapshot().Walk(same, all, func(s *Stretch) bool {
 		see(s)
 		var local []uint64
 		if s.Labels[0] != 0 {
@@ -145,7 +147,7 @@ func TestSnapshotNames(t *testing.T) {
 	f(src[3], own[3], 301) // a copy under another name
 	got := map[Owner][]uint64{}
 	more := map[Owner][]uint64{}
-	x.Snapshot().Walk(same, func(s *Stretch) bool {
+	x.Snapshot().Walk(same, all, func(s *Stretch) bool {
 		if !s.Root || s.Key != 7 {
 			t.Errorf("%+v does not begin at the root", s)
 		}
@@ -185,7 +187,7 @@ func TestSnapshotStandsStill(t *testing.T) {
 	x.Remove(o, engine[1000:], nil, CopySet)
 	x.Compact()
 	var got []uint64
-	snap.Walk(same, func(s *Stretch) bool {
+	snap.Walk(same, all, func(s *Stretch) bool {
 		got = append(got, s.Engine...)
 		return true
 	})

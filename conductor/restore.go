@@ -1,0 +1,286 @@
+package conductor
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"kvconductor/events"
+	"kvconductor/events/stream"
+	"kvconductor/index"
+)
+
+// ReasonNotRegistered is the reason of a source that was recovered from a peer and
+// that nobody has registered here: it is followed by nobody, and expires.
+const ReasonNotRegistered = "not_registered"
+
+// Recovery brings back what a peer holds, before the gate of Options.Gate opens.
+//
+//	peer's marks  --Source--> the registered source that waits at the gate, or a
+//	peer's blocks --Stored-->   recovered source, which whoever registers it takes over
+//
+// A peer that tells marks gives each source exactly what its engine held at the
+// mark; the source goes on behind it. From one that tells none the blocks are a
+// guess at what the engine holds: they are kept apart, as the older generation of
+// their holders, until the source's own history is whole.
+//
+// One goroutine recovers at a time.
+type Recovery struct {
+	c       *Conductor
+	ttl     time.Duration
+	sources map[Key]*source // those asked for, by what they were asked for as; nil takes nothing
+	Blocks  int             // brought back
+	Refused int             // of sources that run already or are another deployment's
+}
+
+// Recover begins one. Sources that nobody registers expire ttl after Done, 0 is
+// never.
+func (c *Conductor) Recover(ttl time.Duration) *Recovery {
+	return &Recovery{c: c, ttl: ttl, sources: make(map[Key]*source)}
+}
+
+// Source notes how far the peer had come with a source.
+func (r *Recovery) Source(m SourceMark) error {
+	s, err := r.source(m.Registration, true)
+	if s == nil || err != nil {
+		return err
+	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.parts = max(s.parts, m.Parts)
+	if m.Mark != nil {
+		s.mark, s.marked = *m.Mark, true
+	}
+	return nil
+}
+
+// Stored brings blocks back. Source had the source's mark before, or the peer knows
+// of none.
+func (r *Recovery) Stored(e *Stored) error {
+	s, err := r.source(e.Source, false)
+	if s == nil {
+		r.Refused += len(e.Engine)
+		return err
+	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	at := spaceKey{
+		deploymentKey{tenant: e.Tenant, model: e.Model, blockSize: e.BlockSize}, contextKey{lora: e.Lora, salt: e.Salt},
+	}
+	ns := s.space(at)
+	local := e.Local
+	if local == nil && e.Labels[0] != 0 {
+		if local = e.Labels; ns.context.translates {
+			r.Refused += len(e.Engine) // its tokens' hashes in this context are not known
+			return nil
+		}
+	}
+	owner := s.holder(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name, group: e.Group, backend: e.Backend}, e.Medium)
+	to := owner.current
+	if !s.marked {
+		s.seeded, to = true, s.older(ns, owner, e)
+	}
+	ns.context.index.Restore(to, e.Stretch, local)
+	if ns.context.translates && local != nil {
+		ns.context.learn(e.Labels, local)
+	}
+	r.Blocks += len(e.Engine)
+	return nil
+}
+
+// Name brings back what an engine hash means.
+func (r *Recovery) Name(n *Name) error {
+	s, err := r.source(n.Source, true)
+	if s == nil || err != nil {
+		return err
+	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	ns := s.space(spaceKey{
+		deploymentKey{tenant: n.Tenant, model: n.Model, blockSize: n.BlockSize}, contextKey{lora: n.Lora, salt: n.Salt},
+	})
+	ns.context.index.Teach(ns.source, n.Engine, n.Key)
+	return nil
+}
+
+// older returns the older generation of a holder, making it when new.
+func (s *source) older(ns *namespace, h *holder, e *Stored) index.Owner {
+	if !h.hasOld {
+		old := s.newOwner(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name}, e.Medium)
+		s.mu.Lock()
+		h.old, h.hasOld = old, true
+		s.mu.Unlock()
+	}
+	return h.old
+}
+
+// Done ends the recovery: what came back is what the sources go on with.
+func (r *Recovery) Done() {
+	done := make(map[*source]bool)
+	for _, s := range r.sources {
+		if s == nil || done[s] {
+			continue
+		}
+		done[s] = true
+		s.turn.Lock()
+		if s.marked {
+			s.stream.Resume(s.mark)
+		}
+		if s.recovered && r.ttl > 0 {
+			s.expires = time.AfterFunc(r.ttl, func() { r.c.expire(s) })
+		}
+		s.turn.Unlock()
+	}
+}
+
+// Undo drops what came back, so that another peer can be asked.
+func (r *Recovery) Undo() {
+	for _, s := range r.sources {
+		switch {
+		case s == nil:
+		case s.recovered:
+			_, _ = r.c.unregisterIf(s.reg.Key(), s)
+		default:
+			s.turn.Lock()
+			s.forget()
+			s.marked, s.seeded = false, false
+			s.turn.Unlock()
+		}
+	}
+	r.sources, r.Blocks, r.Refused = make(map[Key]*source), 0, 0
+}
+
+// source returns the source that takes what is said of a registration: the one under
+// its key, else, for a peer that tells no sources, one of its instance that may
+// publish for several ranks, else a recovered one. nil is one that takes nothing.
+func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
+	if reg.Tenant == "" {
+		reg.Tenant = DefaultTenant
+	}
+	key := reg.Key()
+	if s, known := r.sources[key]; known {
+		return s, nil
+	}
+	c := r.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	s := c.sources[key]
+	if s == nil && !exact && reg.Endpoint == "" {
+		s = c.colleague(reg)
+	}
+	switch {
+	case s == nil:
+		if c.opts.MaxSources > 0 && len(c.sources) >= c.opts.MaxSources {
+			return nil, ErrTooManySources
+		}
+		s = c.newSourceFrom(reg, newUnfollowed(c.now()))
+		s.recovered = true
+		c.sources[key] = s
+		go s.run()
+	case !s.recovered && !s.waits(), s.deploymentKey() != reg.deploymentKey():
+		s = nil
+	}
+	r.sources[key] = s
+	return s, nil
+}
+
+// colleague returns a registered source of the same instance and deployment: its
+// publisher may speak for several ranks. c.mu is held.
+func (c *Conductor) colleague(reg Registration) *source {
+	var found *source
+	for _, s := range c.sources {
+		if s.reg.Instance == reg.Instance && s.deploymentKey() == reg.deploymentKey() && !s.recovered &&
+			(found == nil || s.reg.Rank < found.reg.Rank) {
+			found = s
+		}
+	}
+	return found
+}
+
+func (r Registration) deploymentKey() deploymentKey {
+	return deploymentKey{tenant: r.Tenant, model: r.Model, blockSize: r.BlockSize}
+}
+
+// expire drops a recovered source that nobody has registered.
+func (c *Conductor) expire(s *source) {
+	key := s.reg.Key()
+	c.mu.RLock()
+	still := c.sources[key] == s
+	c.mu.RUnlock()
+	if still {
+		c.log.Info().Str("source", key.String()).Int("blocks", s.blocks()).Msg("blocks recovered from a peer expire: nobody has registered their source")
+		_, _ = c.unregisterIf(key, s)
+	}
+}
+
+// takeOver moves what a recovered source holds to the one that is registered in its
+// place. c.mu is held, and s does not run yet.
+func (s *source) takeOver(old *source) {
+	if old.expires != nil {
+		old.expires.Stop()
+	}
+	old.turn.Lock()
+	defer old.turn.Unlock()
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	if s.deploymentKey() != old.deploymentKey() {
+		return
+	}
+	s.spaces, s.index, s.media, s.announced = old.spaces, old.index, old.media, old.announced
+	s.parts, s.seeded, s.mark, s.marked = old.parts, old.seeded, old.mark, old.marked
+	old.spaces, old.index = nil, make(map[spaceKey]*namespace)
+	if s.marked {
+		s.stream.Resume(s.mark)
+	}
+}
+
+// unseed drops what was recovered without a mark, now that the source has seen the
+// whole history of its publisher. turn is held.
+func (s *source) unseed() {
+	if !s.seeded {
+		return
+	}
+	s.seeded = false
+	for _, ns := range slices.Clone(s.spaces) {
+		for _, h := range ns.owners {
+			if h.hasOld {
+				ns.context.index.Clear(h.old)
+				ns.context.tidy()
+			}
+		}
+	}
+	s.quitEmpty()
+}
+
+// unfollowed is the feed of a recovered source: nothing comes from it.
+type unfollowed struct {
+	closed chan struct{}
+	mu     sync.Mutex
+	st     stream.Status // guarded by mu
+}
+
+func newUnfollowed(now time.Time) *unfollowed {
+	return &unfollowed{closed: make(chan struct{}), st: stream.Status{
+		State: stream.Partial, Reason: ReasonNotRegistered, History: ReasonNotRegistered, Epoch: 1, LastBatchAt: now,
+		Dropped: map[events.Reason]uint64{},
+	}}
+}
+
+func (f *unfollowed) Next() (stream.Step, bool) { <-f.closed; return stream.Step{}, false }
+func (f *unfollowed) Resync(string)             {}
+func (f *unfollowed) Close()                    { close(f.closed) }
+
+func (f *unfollowed) Status() stream.Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.st
+}
+
+func (f *unfollowed) Resume(m stream.Mark) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.st.LastSeq, f.st.HasSeq, f.st.History = m.Seq, true, m.Missing
+}

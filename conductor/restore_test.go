@@ -1,0 +1,318 @@
+package conductor_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/events/stream"
+	"kvconductor/tiers"
+)
+
+// newReplica is a bench on another's network, behind a gate.
+func newReplica(n *network) (b *bench, open func()) {
+	gate := make(chan struct{})
+	c := conductor.New(conductor.Options{
+		HashSeed: 1337, KeepLocals: true, Gate: gate, Log: zerolog.Nop(),
+		Stream: stream.Config{
+			Transport: n, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8),
+		},
+	})
+	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	r := conductorhttp.New(c, opts)
+	conductorhttp.Mount(r, c, opts)
+	return &bench{conductor: c, handler: r, network: n}, func() { close(gate) }
+}
+
+// recoverFrom brings what one Conductor holds into another; with marks false as from
+// a peer that knows only instances and ranks.
+func recoverFrom(t *testing.T, from, to *conductor.Conductor, marks bool, ttl time.Duration) *conductor.Recovery {
+	t.Helper()
+	snap, r := from.Snapshot(), to.Recover(ttl)
+	if marks {
+		for _, m := range snap.Sources {
+			if err := r.Source(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for tier := tiers.Device; tier <= tiers.Other; tier++ {
+		snap.Walk(tier, func(s *conductor.Stored) bool {
+			st := *s
+			if !marks {
+				if s.Waiting || s.Labels[0] == 0 {
+					return true
+				}
+				st.Source = conductor.Registration{
+					Instance: s.Source.Instance, Tenant: s.Tenant, Model: s.Model, BlockSize: s.BlockSize, Rank: int(s.Rank), Type: conductor.TypeVLLM,
+				}
+			}
+			if err := r.Stored(&st); err != nil {
+				t.Fatal(err)
+			}
+			return true
+		})
+	}
+	if marks {
+		snap.Names(func(n *conductor.Name) bool {
+			if err := r.Name(n); err != nil {
+				t.Fatal(err)
+			}
+			return true
+		})
+	}
+	r.Done()
+	return r
+}
+
+// story makes random commands for a fleet of two instances with two ranks and one
+// with one, which cannot replay.
+type story struct{ rng *rand.Rand }
+
+var fleetOf = []string{"one rank=0", "one rank=1", "two rank=0", "two rank=1", "three rank=0 replay=no"}
+
+func (s *story) pick(of ...string) string { return of[s.rng.IntN(len(of))] }
+
+// contexts are the words of a command about an adapter and a salt. Names of blocks
+// differ between them, as engines hash both.
+var contexts = []string{"", " salt=s", " lora=l", " salt=s lora=l"}
+
+func (s *story) path(context int) string {
+	names := make([]string, 1+s.rng.IntN(5))
+	for i := range names {
+		names[i] = s.pick("a", "b", "c") + fmt.Sprint(context)
+	}
+	return strings.Join(names, "/")
+}
+
+func (s *story) command() string {
+	who := s.pick(fleetOf...)
+	context := max(s.rng.IntN(len(contexts)+2)-2, 0)
+	path := s.path(context)
+	from := s.rng.IntN(strings.Count(path, "/") + 1)
+	where := fmt.Sprintf("%s path=%s from=%d medium=%s", who, path, from, s.pick("GPU", "GPU", "CPU", "DISK", "ODD"))
+	switch n := s.rng.IntN(100); {
+	case n < 60:
+		return "store " + where + contexts[context]
+	case n < 65:
+		return "store " + where + contexts[context] + " tokens=no"
+	case n < 94:
+		return "remove " + where
+	case n < 96:
+		return "clear " + who
+	default:
+		return "restart " + who
+	}
+}
+
+// answers are those to all short prompts, in every context.
+func answers(b *bench, without string) string {
+	var out strings.Builder
+	var grow func(path string, context, deep int)
+	grow = func(path string, context, deep int) {
+		fmt.Fprintf(&out, "%s%s\n", path, contexts[context])
+		for _, row := range strings.Split(b.run("query path="+path+contexts[context]), "\n") {
+			if !strings.Contains(row, `"longest_matched":0`) && !strings.HasPrefix(row, without) { // which adapters were announced once is not carried
+				fmt.Fprintln(&out, row)
+			}
+		}
+		if deep < 4 {
+			for _, name := range []string{"a", "b", "c"} {
+				grow(strings.TrimPrefix(path+"/"+name+fmt.Sprint(context), "/"), context, deep+1)
+			}
+		}
+	}
+	for context := range contexts {
+		grow("", context, 0)
+	}
+	return out.String()
+}
+
+// A replica recovered at any moment answers as the original does: at once, and
+// later, whichever sources it knew before and whichever are registered afterwards.
+func TestRecoveryModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for i := range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			s := story{rand.New(rand.NewPCG(seed, uint64(i)))}
+			a, openA := newReplica(newNetwork())
+			openA()
+			defer a.conductor.Close()
+			var log []string
+			do := func(line string, on ...*bench) {
+				log = append(log, line)
+				for _, b := range on {
+					b.run(line)
+				}
+				if strings.HasPrefix(line, "restart") {
+					<-time.After(10 * time.Second) // so that nothing is published while nobody listens
+				}
+			}
+			for _, who := range fleetOf {
+				do("register "+who, a)
+			}
+			for range s.rng.IntN(80) {
+				do(s.command(), a)
+			}
+			b, open := newReplica(a.network)
+			defer b.conductor.Close()
+			known := s.rng.IntN(len(fleetOf) + 1)
+			for _, who := range fleetOf[:known] {
+				do("register "+who, b)
+			}
+			for range s.rng.IntN(10) { // what the replica hears before the mark
+				if line := s.command(); !strings.HasPrefix(line, "restart") {
+					do(line, a)
+				}
+			}
+			log = append(log, "snapshot")
+			r := recoverFrom(t, a.conductor, b.conductor, true, 0)
+			same := func(when, without string) {
+				t.Helper()
+				if got, want := answers(b, without), answers(a, without); got != want {
+					t.Fatalf("seed %d, %d: %s: %d blocks, %d refused\n%s\nhistory:\n%s", seed, i, when, r.Blocks, r.Refused, difference(got, want), strings.Join(log, "\n"))
+				}
+				for _, err := range b.conductor.Check() {
+					t.Fatal(err)
+				}
+			}
+			same("before the gate opens", "none")
+			for range s.rng.IntN(5) {
+				if line := s.command(); !strings.HasPrefix(line, "restart") {
+					do(line, a)
+				}
+			}
+			open()
+			<-time.After(time.Minute)
+			for _, who := range fleetOf[known:] {
+				if !strings.Contains(who, "replay=no") {
+					do("register "+who, b)
+				}
+			}
+			if known == len(fleetOf) {
+				for range s.rng.IntN(30) {
+					do(s.command(), a)
+				}
+			}
+			<-time.After(time.Minute)
+			if known < len(fleetOf) {
+				same("later", "default three") // nobody told the replica more of it
+			} else {
+				same("later", "none")
+			}
+		})
+	}
+}
+
+// difference is the first answer that differs.
+func difference(got, want string) string {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	question := ""
+	for i := range min(len(g), len(w)) {
+		if g[i] != w[i] {
+			return fmt.Sprintf("%s\ngot  %s\nwant %s", question, g[i], w[i])
+		}
+		if g[i] != "" && !strings.HasPrefix(g[i], "default ") {
+			question = g[i]
+		}
+	}
+	return "one is longer"
+}
+
+// A peer that knows no marks tells a guess: it answers at once, removals apply to
+// it, and it goes when the publisher's own history is whole.
+func TestRecoveryWithoutMarks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, openA := newReplica(newNetwork())
+		openA()
+		defer a.conductor.Close()
+		run := func(b *bench, lines ...string) (last string) {
+			for _, line := range lines {
+				last = b.run(line)
+			}
+			return last
+		}
+		run(a, "register one", "register two replay=no", "store one path=a/b/c", "store one path=a/b medium=CPU", "store two path=a/b/c", "store two path=a/x")
+		peer, openPeer := newReplica(a.network) // knows a block that the engine has dropped meanwhile
+		defer peer.conductor.Close()
+		run(peer, "register one", "register two replay=no")
+		recoverFrom(t, a.conductor, peer.conductor, true, 0)
+		openPeer()
+		run(a, "remove one path=a/b/c from=2")
+
+		b, open := newReplica(a.network)
+		defer b.conductor.Close()
+		run(b, "register one", "register two replay=no")
+		gone, _ := newReplica(newNetwork()) // what peer knew before
+		defer gone.conductor.Close()
+		run(gone, "register one", "register two replay=no")
+		stale := recoverFrom(t, peer.conductor, gone.conductor, true, 0)
+		recoverFrom(t, gone.conductor, b.conductor, false, 0)
+		if stale.Blocks == 0 {
+			t.Fatal("nothing was recovered")
+		}
+		f := func(when, query, want string) {
+			t.Helper()
+			if got := b.run(query); !strings.Contains(got, want) {
+				t.Errorf("%s: %s: %s, want %s", when, query, got, want)
+			}
+		}
+		f("before the gate opens", "query path=a/b/c instance=two", `"longest_matched":48,"GPU":48`)
+		f("before the gate opens", "query path=a/b instance=one", `"longest_matched":32,"GPU":32,"CPU":32`)
+		open()
+		<-time.After(10 * time.Second)
+		f("later", "query path=a/b/c instance=one", `"longest_matched":32,"GPU":32,"CPU":32`)
+		if got := run(b, "services show=State,Reason,Blocks"); !strings.Contains(got, "one|default|0 State=synced Reason= Blocks=4") {
+			t.Errorf("%s", got)
+		}
+		run(b, "remove two path=a/b/c from=2")
+		f("a removal", "query path=a/b/c instance=two", `"longest_matched":32,"GPU":32`)
+		f("what nobody replays stays", "query path=a/x instance=two", `"longest_matched":32`)
+	})
+}
+
+// What came from a peer and belongs to nobody here answers for a while and goes;
+// whoever registers it in time takes it over.
+func TestRecoveredSourcesExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, openA := newReplica(newNetwork())
+		openA()
+		defer a.conductor.Close()
+		for _, line := range []string{"register one replay=no", "register two replay=no", "store one path=a/b", "store two path=a"} {
+			a.run(line)
+		}
+		b, open := newReplica(a.network)
+		defer b.conductor.Close()
+		recoverFrom(t, a.conductor, b.conductor, true, time.Minute)
+		open()
+		f := func(query, want string) {
+			t.Helper()
+			if got := b.run(query); !strings.Contains(got, want) {
+				t.Errorf("%s: %s, want %s", query, got, want)
+			}
+		}
+		f("query path=a/b instance=one", `"longest_matched":32`)
+		f("services show=State,Reason,LastSeq", "one|default|0 State=partial Reason=not_registered LastSeq=0\ntwo")
+		b.run("register one replay=no")
+		f("query path=a/b instance=one", `"longest_matched":32`)
+		<-time.After(2 * time.Minute)
+		f("query path=a/b instance=one", `"longest_matched":32`)
+		f("query path=a/b instance=two", `"longest_matched":0`)
+		f("services show=Blocks", "one|default|0 Blocks=2\n")
+		if got := b.run("services show=Blocks"); strings.Contains(got, "two") {
+			t.Errorf("%s", got)
+		}
+		if n := len(b.conductor.Registrations()); n != 1 {
+			t.Errorf("%d registrations", n)
+		}
+	})
+}

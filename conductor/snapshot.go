@@ -1,0 +1,213 @@
+package conductor
+
+import (
+	"slices"
+	"strings"
+
+	"kvconductor/events/stream"
+	"kvconductor/index"
+	"kvconductor/tiers"
+)
+
+// Snapshot is what all sources hold, each at the batch it applied last. Taking one
+// holds up the application of events for as long as it takes to copy some bytes a
+// block; walking it holds up nobody.
+type Snapshot struct {
+	// Sources and how far each had come, sorted by key.
+	Sources  []SourceMark
+	contexts []snapContext
+}
+
+// SourceMark is a source and what a replica has to know to go on where it was.
+type SourceMark struct {
+	Registration
+	// Mark is the batch applied last, nil before the first.
+	Mark *stream.Mark
+	// Parts is the most parts a block of its had: see parts.go.
+	Parts int
+}
+
+// snapContext is one context as it was.
+type snapContext struct {
+	context *indexContext
+	snap    *index.Snapshot
+	holders map[index.Owner]snapHolder
+	sources map[index.Source]Registration
+}
+
+// snapHolder is who an owner was.
+type snapHolder struct {
+	key    ownerKey
+	source Registration
+	medium tiers.Medium
+}
+
+// Stored is blocks of one holder of which each is behind the one before.
+type Stored struct {
+	Partition
+	BlockSize int // tokens
+	Lora      string
+	Salt      string
+	// Source announced the blocks, Rank of its instance holds them.
+	Source  Registration
+	Rank    int32
+	Medium  tiers.Medium
+	Group   int
+	Backend string
+	*index.Stretch
+	// Local hashes of the blocks, as many as Labels, which are Dynamo's; nil where
+	// the two are the same.
+	Local []uint64
+}
+
+// Snapshot takes one. Options.KeepLocals must be set.
+func (c *Conductor) Snapshot() *Snapshot {
+	all := c.registered()
+	for _, s := range all {
+		s.turn.Lock()
+	}
+	defer func() {
+		for _, s := range all {
+			s.turn.Unlock()
+		}
+	}()
+	snap := &Snapshot{}
+	contexts := make(map[*indexContext]*snapContext)
+	for _, s := range all {
+		snap.Sources = append(snap.Sources, s.snapshotMark())
+		s.snapshotHolders(contexts)
+	}
+	for x, sc := range contexts {
+		sc.snap = x.index.Snapshot()
+		snap.contexts = append(snap.contexts, *sc)
+	}
+	slices.SortFunc(snap.contexts, func(a, b snapContext) int { return a.context.compare(b.context) })
+	return snap
+}
+
+// snapshotMark returns how far the source has come. turn is held.
+func (s *source) snapshotMark() SourceMark {
+	m := SourceMark{Registration: s.reg, Parts: s.parts}
+	if s.marked {
+		mark := s.mark
+		mark.Missing = s.stream.Status().History
+		if s.seeded && mark.Missing == "" {
+			mark.Missing = stream.ReasonUnknown
+		}
+		m.Mark = &mark
+	}
+	return m
+}
+
+// snapshotHolders adds who the owners of the source are. turn is held.
+func (s *source) snapshotHolders(contexts map[*indexContext]*snapContext) {
+	for _, ns := range s.spaces {
+		of := contexts[ns.context]
+		if of == nil {
+			of = &snapContext{context: ns.context, holders: make(map[index.Owner]snapHolder), sources: make(map[index.Source]Registration)}
+			contexts[ns.context] = of
+		}
+		of.sources[ns.source] = s.reg
+		for key, h := range ns.owners {
+			holder := snapHolder{key: key, source: s.reg, medium: s.media[key.medium]}
+			of.holders[h.current] = holder
+			if h.hasOld {
+				of.holders[h.old] = holder
+			}
+		}
+	}
+}
+
+// compare orders contexts by deployment, then adapter and salt.
+func (x *indexContext) compare(y *indexContext) int {
+	a, b := x.deployment.key, y.deployment.key
+	for _, n := range []int{
+		strings.Compare(a.tenant, b.tenant), strings.Compare(a.model, b.model), a.blockSize - b.blockSize,
+		strings.Compare(x.key.lora, y.key.lora), strings.Compare(x.key.salt, y.key.salt),
+	} {
+		if n != 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// Name is what an engine hash means of which its users hold no block, but others do.
+type Name struct {
+	Partition
+	BlockSize int // tokens
+	Lora      string
+	Salt      string
+	Source    Registration // who taught it
+	Engine    uint64
+	Key       uint64
+}
+
+// Names calls f for each, until it returns false. With the blocks of Walk they are
+// all that the contexts know.
+func (s *Snapshot) Names(f func(*Name) bool) {
+	for i := range s.contexts {
+		c := &s.contexts[i]
+		x, dk, more := c.context, c.context.deployment.key, true
+		n := Name{
+			Partition: Partition{Tenant: dk.tenant, Model: dk.model}, BlockSize: dk.blockSize, Lora: x.key.lora, Salt: x.key.salt,
+		}
+		c.snap.Names(func(src index.Source, engine, key uint64) bool {
+			reg, known := c.sources[src]
+			if !known {
+				return true
+			}
+			n.Source, n.Engine, n.Key = reg, engine, key
+			more = f(&n)
+			return more
+		})
+		if !more {
+			return
+		}
+	}
+}
+
+// Walk calls f for what is held on a tier, parents before children of the same
+// holder and one partition after the other, until f returns false. What f gets is
+// valid until it returns.
+func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
+	for _, c := range s.contexts {
+		if !c.walk(tier, f) {
+			return
+		}
+	}
+}
+
+// walk does it for one context.
+func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
+	wanted := false
+	for _, h := range c.holders {
+		wanted = wanted || h.medium.Tier == tier
+	}
+	if !wanted {
+		return true
+	}
+	x, dk := c.context, c.context.deployment.key
+	st := Stored{
+		Partition: Partition{Tenant: dk.tenant, Model: dk.model}, BlockSize: dk.blockSize,
+		Lora: x.key.lora, Salt: x.key.salt,
+	}
+	more = true
+	var local []uint64
+	c.snap.Walk(x.local, func(o index.Owner) bool { h, ok := c.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
+		h := c.holders[e.Owner]
+		st.Source, st.Rank, st.Medium, st.Group, st.Backend = h.source, h.key.rank, h.medium, h.key.group, h.key.backend
+		st.Stretch, st.Local = e, nil
+		if x.translates && e.Labels[0] != 0 {
+			local = local[:0]
+			for _, label := range e.Labels {
+				l, _ := x.local(label)
+				local = append(local, l)
+			}
+			st.Local = local
+		}
+		more = f(&st)
+		return more
+	})
+	return more
+}
