@@ -45,15 +45,16 @@ const DefaultTenant = "default"
 
 // Config is everything a server needs to know before it starts.
 type Config struct {
-	Listeners []Listener `mapstructure:"listeners"`
-	Log       Log        `mapstructure:"log"`
-	Hash      Hash       `mapstructure:"hash"`
-	Sources   []Source   `mapstructure:"sources"`
-	Stream    Stream     `mapstructure:"stream"`
-	Index     Index      `mapstructure:"index"`
-	Doctor    Doctor     `mapstructure:"doctor"`
-	Journal   Journal    `mapstructure:"journal"`
-	Limits    Limits     `mapstructure:"limits"`
+	Listeners []Listener    `mapstructure:"listeners"`
+	Log       Log           `mapstructure:"log"`
+	Hash      Hash          `mapstructure:"hash"`
+	Sources   []Source      `mapstructure:"sources"`
+	Stream    Stream        `mapstructure:"stream"`
+	Index     Index         `mapstructure:"index"`
+	Doctor    Doctor        `mapstructure:"doctor"`
+	Journal   Journal       `mapstructure:"journal"`
+	Dynamo    DynamoDialect `mapstructure:"dynamo"`
+	Limits    Limits        `mapstructure:"limits"`
 }
 
 // Listener is one HTTP port.
@@ -127,6 +128,18 @@ type Journal struct {
 	MaxBytes int64  `mapstructure:"max_bytes"` // bytes of all files; the oldest go first
 }
 
+// DynamoDialect is what the Dynamo dialect has beyond its listener.
+type DynamoDialect struct {
+	Peers              []string      `mapstructure:"peers"`                 // base URLs to recover from at the start, in this order
+	MinInitialWorkers  int           `mapstructure:"min_initial_workers"`   // instances there must be before its listener answers
+	RecoveredTTL       time.Duration `mapstructure:"recovered_ttl"`         // how long recovered blocks of unregistered workers stay; 0 is for ever
+	Dump               bool          `mapstructure:"dump"`                  // keep the local hash of every block, for GET /dump
+	AccessLog          string        `mapstructure:"access_log"`            // file of one JSON line a request; "" is none
+	TraceIDHeader      string        `mapstructure:"trace_id_header"`       // the header those lines repeat
+	AccessLogLocalTime bool          `mapstructure:"access_log_local_time"` // local time in them instead of UTC
+	TestEndpoints      bool          `mapstructure:"test_endpoints"`        // POST /test/pause_listener and /test/resume_listener
+}
+
 // Limits bounds what one peer can make the server do.
 type Limits struct {
 	MaxBody         int64         `mapstructure:"max_body"`         // bytes of one HTTP request body; more is 413
@@ -171,6 +184,11 @@ func Default() Config {
 		},
 		Journal: Journal{
 			MaxBytes: 1 << 30, // hours of a small fleet, and nothing to a disk
+		},
+		Dynamo: DynamoDialect{
+			RecoveredTTL:  5 * time.Minute, // outlasts an orchestrator that registers a fleet one by one
+			Dump:          true,            // a replica that cannot be recovered from is found out when it is too late
+			TraceIDHeader: "x-trace-id",    // Dynamo's
 		},
 		Limits: Limits{
 			MaxBody:         16 << 20,         // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces

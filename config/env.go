@@ -35,6 +35,7 @@ func environ(lines []string) map[string]string {
 // machine may own it.
 func (l *loader) readEnv(env map[string]string) layer {
 	out := layer{}
+	l.readDynamoEnv(env, out)
 	var names, known []string
 	for name, value := range env {
 		if strings.HasPrefix(name, envPrefix) && value != "" {

@@ -21,10 +21,12 @@ type loader struct {
 	places map[string]place  // path -> where the winning value stands
 	names  map[string]string // path -> what the reader calls it, where the file has another name for it
 	failed map[string]bool   // paths whose value could not be read
+
+	vouched map[string]bool // paths whose value somebody else has checked
 }
 
 func newLoader() *loader {
-	return &loader{places: map[string]place{}, names: map[string]string{}, failed: map[string]bool{}}
+	return &loader{places: map[string]place{}, names: map[string]string{}, failed: map[string]bool{}, vouched: map[string]bool{}}
 }
 
 // readFile checks a whole file against the known keys.
@@ -82,7 +84,7 @@ func (l *loader) readSection(t *tree, section pair, out layer) {
 			continue
 		}
 		l.places[path] = t.at(p.value)
-		if v, ok := t.scalar(p.value, path, k.kind, &l.errs); ok {
+		if v, ok := t.value(p.value, path, k.kind, &l.errs); ok {
 			out[path] = v
 		} else {
 			l.failed[path] = true

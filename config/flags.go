@@ -19,7 +19,15 @@ func Flags(fs *pflag.FlagSet) {
 	fs.Var(&listenFlag{}, flagListen, "`address=dialect` to listen on, may be repeated; dialects: "+Conductor+", "+Dynamo+
 		" (default "+showListeners(c.Listeners)+")")
 	for _, k := range keys {
-		fs.Var(&textFlag{k.show(&c), k.kind.word}, k.flag, k.help)
+		k.define(fs, &c)
+	}
+}
+
+// define adds the flag of a key, its default read from a config.
+func (k key) define(fs *pflag.FlagSet, c *Config) {
+	fs.Var(&textFlag{k.show(c), k.kind.word}, k.flag, k.help)
+	if k.kind.word == "bool" {
+		fs.Lookup(k.flag).NoOptDefVal = "true" // --flag alone
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ type kind struct {
 	parse func(string) (any, error)
 	show  func(any) string
 	words []string // the choices, where it is one
+	list  bool     // a []string; a file may write a list for it
 }
 
 // text is any string; a file must quote what YAML would read as a number.
@@ -44,6 +46,76 @@ func choice(words ...string) kind {
 		return nil, fmt.Errorf("%q is none of %s%s", s, strings.Join(words, ", "), didYouMean(s, words))
 	}
 	return k
+}
+
+// header is the name of an HTTP header.
+func header() kind {
+	k := text()
+	k.wants = "the name of an HTTP header"
+	k.parse = func(s string) (any, error) {
+		if s == "" || strings.Trim(s, headerBytes) != "" {
+			return nil, fmt.Errorf("invalid HTTP header name %q", s)
+		}
+		return s, nil
+	}
+	return k
+}
+
+// headerBytes are those of a token of RFC 9110.
+const headerBytes = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+// truth is true or false, in the words people use for them.
+func truth() kind {
+	return kind{
+		word: "bool", wants: "true or false", tags: []string{"!!bool", "!!str", "!!int"},
+		parse: func(s string) (any, error) {
+			switch strings.ToLower(s) {
+			case "true", "yes", "on", "1":
+				return true, nil
+			case "false", "no", "off", "0":
+				return false, nil
+			}
+			return nil, fmt.Errorf("%q is neither true nor false", s)
+		},
+		show: func(v any) string { return strconv.FormatBool(v.(bool)) },
+	}
+}
+
+// urls is a list of base URLs, separated by commas where it is one text. What is
+// around a URL is trimmed, what is empty dropped.
+func urls() kind {
+	return kind{
+		word: "urls", wants: "a list of URLs", tags: []string{"!!str"}, list: true,
+		parse: func(s string) (any, error) {
+			var out []string
+			for one := range strings.SplitSeq(s, ",") {
+				one = strings.TrimSpace(one)
+				if one == "" {
+					continue
+				}
+				if err := checkURL(one); err != nil {
+					return nil, err
+				}
+				out = append(out, one)
+			}
+			return out, nil
+		},
+		show: func(v any) string { return strings.Join(v.([]string), ",") },
+	}
+}
+
+// checkURL checks a base URL that paths are put behind.
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || !strings.HasPrefix(text, "http://") && !strings.HasPrefix(text, "https://"):
+		return fmt.Errorf("%q is no URL; write http://host:port or https://host:port", text)
+	case u.Hostname() == "":
+		return fmt.Errorf("%q names no host", text)
+	case u.RawQuery != "" || u.ForceQuery || strings.Contains(text, "#"):
+		return fmt.Errorf("%q has more than a path behind its host", text)
+	}
+	return nil
 }
 
 // count is a whole number of at most 31 bits.

@@ -64,6 +64,14 @@ func TestDefaults(t *testing.T) {
 	f("index.max_bytes", "0")
 	f("journal.dir", "")
 	f("journal.max_bytes", "1GiB")
+	f("dynamo.peers", "")
+	f("dynamo.min_initial_workers", "0")
+	f("dynamo.recovered_ttl", "5m")
+	f("dynamo.dump", "true")
+	f("dynamo.access_log", "")
+	f("dynamo.trace_id_header", "x-trace-id")
+	f("dynamo.access_log_local_time", "false")
+	f("dynamo.test_endpoints", "false")
 	f("limits.max_body", "16MiB")
 	f("limits.max_tokens", "2097152")
 	f("limits.max_sources", "10000")
@@ -108,6 +116,10 @@ func TestPrecedence(t *testing.T) {
 			return [3]string{"96MiB", "97MiB", "98MiB"}
 		case k.kind.word == "string":
 			return [3]string{"file", "env", "flag"}
+		case k.kind.word == "bool":
+			return [3]string{"false", "true", "false"}
+		case k.kind.list:
+			return [3]string{"http://file", "http://env", "http://flag,https://flag/2"}
 		}
 		return [3]string{"11", "12", "13"}
 	}
@@ -333,6 +345,25 @@ func TestKinds(t *testing.T) {
 	f(seed(), "-1", "error")
 	f(choice("a", "b"), "A", "a")
 	f(choice("a", "b"), "c", "error")
+	f(truth(), "Yes", "true")
+	f(truth(), "1", "true")
+	f(truth(), "OFF", "false")
+	f(truth(), "2", "error")
+	f(truth(), "", "error")
+	f(header(), "X-Trace-ID", "X-Trace-ID")
+	f(header(), "a b", "error")
+	f(header(), "a:b", "error")
+	f(header(), "", "error")
+	f(urls(), " http://a:1/ ,, https://[::1]:2/dynamo/v1,", "http://a:1/,https://[::1]:2/dynamo/v1")
+	f(urls(), ",", "")
+	f(urls(), "http://a,b:1", "error")
+	f(urls(), "ftp://a", "error")
+	f(urls(), "a:8090", "error")
+	f(urls(), "http://", "error")
+	f(urls(), "http://:8090", "error")
+	f(urls(), "http://a b", "error")
+	f(urls(), "http://a?x", "error")
+	f(urls(), "http://a/#x", "error")
 }
 
 func TestDidYouMean(t *testing.T) {
@@ -361,7 +392,7 @@ func TestDidYouMean(t *testing.T) {
 func TestFlagsSpeakForThemselves(t *testing.T) {
 	usage := flags(t).FlagUsages()
 	for _, want := range []string{"--config file", "--listen address=dialect", "(default :13333=conductor,:8090=dynamo)",
-		"--stale-after duration", "(default 30s)", "--max-body bytes", "(default 16MiB)", "--copies count|set"} {
+		"--access-log-local-time", "--peers urls", "--stale-after duration", "(default 30s)", "--max-body bytes", "(default 16MiB)", "--copies count|set"} {
 		if !strings.Contains(usage, want) {
 			t.Errorf("usage lacks %q:\n%s", want, usage)
 		}

@@ -18,6 +18,8 @@ type Options struct {
 	Env []string
 	// Flags is a set that Flags has filled and that has been parsed; nil is none.
 	Flags *pflag.FlagSet
+	// Dynamo is laid over all of that.
+	Dynamo DynamoServer
 }
 
 // Loaded is what Load found.
@@ -40,10 +42,10 @@ func Load(o Options) (*Loaded, error) {
 		o.File = fileFlag(o.Flags)
 	}
 	name, data := l.findFile(o, env)
-	return l.load(name, data, env, o.Flags)
+	return l.load(name, data, env, o.Flags, o.Dynamo)
 }
 
-func (l *loader) load(name string, data []byte, env map[string]string, flags *pflag.FlagSet) (*Loaded, error) {
+func (l *loader) load(name string, data []byte, env map[string]string, flags *pflag.FlagSet, dynamo DynamoServer) (*Loaded, error) {
 	var file layer
 	if name != "" {
 		file = l.readFile(name, data)
@@ -52,6 +54,7 @@ func (l *loader) load(name string, data []byte, env map[string]string, flags *pf
 	if err != nil {
 		return &Loaded{loader: l}, fmt.Errorf("BUG: settings that were read cannot be merged: %w", err)
 	}
+	l.lay(dynamo, &c)
 	l.check(&c)
 	out := &Loaded{Config: c, File: name, loader: l}
 	for _, w := range l.warns.list() {

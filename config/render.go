@@ -32,8 +32,14 @@ func (c *Config) YAML(comments bool) string {
 		for _, name := range sectionKeys(section) {
 			k, _ := findKey(section + "." + name)
 			n := textNode(k.show(c))
-			if reflect.TypeOf(k.value(c)).Kind() != reflect.String && k.kind.tags[0] == "!!int" {
-				n = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: k.show(c)}
+			switch tag := k.kind.tags[0]; {
+			case k.kind.list:
+				n = &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+				for _, one := range k.value(c).([]string) {
+					n.Content = append(n.Content, textNode(one))
+				}
+			case tag == "!!int" || tag == "!!bool":
+				n = &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: k.show(c)}
 			}
 			head := put(m, name, n)
 			if comments {

@@ -256,6 +256,23 @@ func (t *tree) list(n *yaml.Node, path string, r *report) []*yaml.Node {
 	return n.Content
 }
 
+// value reads a value of a kind that may be a list of texts.
+func (t *tree) value(n *yaml.Node, path string, k kind, r *report) (any, bool) {
+	if !k.list || follow(n).Kind != yaml.SequenceNode {
+		return t.scalar(n, path, k, r)
+	}
+	k.wants = "text"
+	var out []string
+	all := true
+	for i, e := range t.list(n, path, r) {
+		v, ok := t.scalar(e, fmt.Sprintf("%s[%d]", path, i), k, r)
+		if all = all && ok; ok {
+			out = append(out, v.([]string)...)
+		}
+	}
+	return out, all
+}
+
 // scalar reads a value of a kind, or reports why it cannot be read.
 func (t *tree) scalar(n *yaml.Node, path string, k kind, r *report) (any, bool) {
 	n = follow(n)

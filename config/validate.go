@@ -33,7 +33,7 @@ func (c *Config) Validate() error {
 // because it could not be read.
 func (l *loader) check(c *Config) {
 	for _, e := range c.complaints() {
-		if l.unreadable(e.path) {
+		if l.unreadable(e.path) || l.vouched[e.path] {
 			continue
 		}
 		message := e.message
@@ -95,8 +95,8 @@ func (c *Config) complaints() (out []complaint) {
 	for _, k := range keys {
 		v := reflect.ValueOf(k.value(c))
 		switch {
-		case k.kind.words != nil:
-			if _, err := k.kind.parse(v.String()); err != nil {
+		case v.Kind() == reflect.String || k.kind.list:
+			if _, err := k.kind.parse(k.show(c)); err != nil {
 				add(k.path, "%s", err)
 			}
 		case v.CanInt() && v.Int() < k.min:

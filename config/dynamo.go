@@ -1,0 +1,107 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Dynamo's indexer is told what to do by flags and two variables. The variables,
+// and the flags that have a key, are read here; CONDUCTOR_… wins over the
+// variables. The flags that say something about listeners and sources are read
+// by whoever knows their grammar, and handed to Load as Options.Dynamo.
+const (
+	envMinWorkers    = "DYN_ROUTER_MIN_INITIAL_WORKERS"
+	envTestEndpoints = "DYN_KV_INDEXER_TEST_ENDPOINTS"
+
+	flagPort    = "port"
+	flagWorkers = "workers"
+)
+
+// A DynamoServer is what Dynamo's flags say about listeners and sources.
+type DynamoServer struct {
+	// Address is that of the one listener of the Dynamo dialect, in place of those
+	// the layers name; "" leaves them.
+	Address string
+	// Alone leaves out the listeners of other dialects. It needs an Address.
+	Alone bool
+	// Workers are sources in addition to those of the layers. Their endpoints have
+	// been checked, by rules that are not ours.
+	Workers []Source
+}
+
+// DynamoFlags defines the flags of keys that Dynamo's indexer has too, and no
+// other.
+func DynamoFlags(fs *pflag.FlagSet) {
+	c := Default()
+	for _, k := range keys {
+		switch k.path {
+		case "dynamo.peers", "dynamo.access_log", "dynamo.trace_id_header", "dynamo.access_log_local_time":
+			k.define(fs, &c)
+		}
+	}
+}
+
+// readDynamoEnv reads Dynamo's own variables.
+func (l *loader) readDynamoEnv(env map[string]string, out layer) {
+	if text := env[envMinWorkers]; text != "" {
+		const path = "dynamo.min_initial_workers"
+		n, err := strconv.ParseInt(strings.TrimPrefix(strings.TrimSpace(text), "+"), 10, 32)
+		if err == nil && n < 0 {
+			err = strconv.ErrSyntax
+		}
+		l.places[path], l.failed[path] = place{layer: inEnv, name: "env " + envMinWorkers}, err != nil
+		if err != nil {
+			reason := "invalid digit found in string"
+			if errors.Is(err, strconv.ErrRange) {
+				reason = "number too large to fit in target type"
+			}
+			// The words of Dynamo, which name the variable, are all there is to say.
+			l.errs.add(place{layer: inEnv}, "", "%s must be a non-negative integer, got %q: %s", envMinWorkers, text, reason)
+		} else {
+			out[path] = int(n)
+		}
+	}
+	if slices.Contains([]string{"1", "true", "yes", "on"}, strings.ToLower(strings.TrimSpace(env[envTestEndpoints]))) {
+		const path = "dynamo.test_endpoints"
+		l.places[path] = place{layer: inEnv, name: "env " + envTestEndpoints}
+		out[path] = true
+	}
+}
+
+// lay puts what Dynamo's flags say over the merged layers.
+func (l *loader) lay(d DynamoServer, c *Config) {
+	if d.Address != "" {
+		l.layListener(d, c)
+	}
+	at := place{layer: inFlags, name: "flag --" + flagWorkers}
+	for _, s := range d.Workers {
+		path := fmt.Sprintf("sources[%d]", len(c.Sources))
+		l.places[path], l.vouched[path+".endpoint"] = at, true
+		c.Sources = append(c.Sources, s.withTenant())
+	}
+}
+
+// layListener puts the one listener of the dialect behind those that stay.
+func (l *loader) layListener(d DynamoServer, c *Config) {
+	at := place{layer: inFlags, name: "flag --" + flagPort}
+	goes := func(one Listener) bool { return d.Alone || one.Dialect == Dynamo }
+	if slices.ContainsFunc(c.Listeners, goes) {
+		if l.places["listeners"].layer == inFlags {
+			l.errs.add(at, "listeners", "--%s says where the %s dialect listens; keep one of the two", flagListen, Dynamo)
+			return
+		}
+		for path := range l.places {
+			if strings.HasPrefix(path, "listeners[") {
+				delete(l.places, path) // no longer at that index
+			}
+		}
+		c.Listeners = slices.DeleteFunc(slices.Clone(c.Listeners), goes)
+	}
+	l.places[fmt.Sprintf("listeners[%d]", len(c.Listeners))] = at
+	c.Listeners = append(c.Listeners[:len(c.Listeners):len(c.Listeners)], Listener{d.Address, Dynamo})
+}
