@@ -26,8 +26,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
 
 .PHONY: build
-build: ## bin/conductor
+build: ## bin/conductor, and bin/dynamo-kv-indexer, a link to it
 	$(GOBUILD) -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/conductor ./cmd/conductor
+	@ln -sf conductor bin/dynamo-kv-indexer
 
 .PHONY: run
 run: build ## start the server; ARGS='--log-level debug' adds flags

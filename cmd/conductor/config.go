@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -67,8 +66,9 @@ func configShowCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	config.Flags(cmd.Flags())
+	flags := addIndexerFlags(cmd.Flags(), 0)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		loaded, err := config.Load(config.Options{Env: os.Environ(), Flags: cmd.Flags()})
+		loaded, err := flags.load()
 		for _, w := range loaded.Warnings {
 			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
 		}

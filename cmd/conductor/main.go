@@ -21,6 +21,9 @@ var version = "dev"
 var errReported = errors.New("reported")
 
 func main() {
+	if calledAsIndexer(os.Args[0]) {
+		os.Exit(indexerMain(os.Stderr))
+	}
 	if err := rootCommand().Execute(); err != nil {
 		if !errors.Is(err, errReported) {
 			fmt.Fprintln(os.Stderr, "conductor:", err)

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvconductor"
+	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/config"
@@ -221,7 +222,7 @@ func (p *past) handler() http.Handler {
 	limits := config.Default().Limits
 	return handler(config.Conductor, p.conductor, conductorhttp.Options{
 		MaxBody: limits.MaxBody, MaxTokens: limits.MaxTokens, Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
-	})
+	}, dynamo.Options{})
 }
 
 // serve answers until ctx ends.

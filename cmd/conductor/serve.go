@@ -38,21 +38,30 @@ func serveCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	config.Flags(cmd.Flags())
+	flags := addIndexerFlags(cmd.Flags(), 0)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		loaded, err := config.Load(config.Options{Env: os.Environ(), Flags: cmd.Flags()})
+		loaded, err := flags.load()
 		if err != nil {
 			cmd.PrintErrln(err) // one line per mistake, each with its place
 			return errReported
 		}
-		log := newLogger(loaded.Config.Log, cmd.ErrOrStderr())
-		for _, w := range loaded.Warnings {
-			log.Warn().Msg(w.String())
-		}
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-		defer stop()
-		return serve(ctx, loaded, log)
+		return runServer(cmd, loaded, flags.remarks())
 	}
 	return cmd
+}
+
+// runServer serves until it is told to stop.
+func runServer(cmd *cobra.Command, loaded *config.Loaded, remarks []string) error {
+	log := newLogger(loaded.Config.Log, cmd.ErrOrStderr())
+	for _, w := range loaded.Warnings {
+		log.Warn().Msg(w.String())
+	}
+	for _, remark := range remarks {
+		log.Info().Msg(remark)
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return serve(ctx, loaded, log)
 }
 
 // newLogger writes to standard error as log.level and log.format say.
@@ -75,6 +84,12 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	if err != nil {
 		return err
 	}
+	dialect, err := dynamoOptions(cfg.Dynamo, log)
+	if err != nil {
+		return err
+	}
+	defer closeAccessLog(dialect.AccessLog, log)
+	defer reopenOnHangup(dialect.AccessLog, log)()
 	options := conductorOptions(cfg, log)
 	if options.Journal, err = record(loaded, options, log); err != nil {
 		return err
@@ -101,7 +116,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	servers := make([]*http.Server, len(listeners))
 	for i, l := range listeners {
 		servers[i] = &http.Server{
-			Handler:     handler(cfg.Listeners[i].Dialect, c, opts),
+			Handler:     handler(cfg.Listeners[i].Dialect, c, opts, dialect),
 			ReadTimeout: cfg.Limits.ReadTimeout,
 			IdleTimeout: cfg.Limits.IdleTimeout,
 		}
@@ -138,8 +153,11 @@ func listen(all []config.Listener) ([]net.Listener, error) {
 }
 
 // handler serves one dialect at the root, and both under their prefixes.
-func handler(dialect string, c *conductor.Conductor, opts conductorhttp.Options) http.Handler {
+func handler(dialect string, c *conductor.Conductor, opts conductorhttp.Options, d dynamo.Options) http.Handler {
 	r := conductorhttp.New(c, opts)
+	if dialect == config.Dynamo {
+		r.Use(d.AccessLog.Middleware(d.TraceIDHeader))
+	}
 	mount := map[string]func(gin.IRouter){
 		config.Conductor: func(r gin.IRouter) { conductorhttp.Mount(r, c, opts) },
 		config.Dynamo:    dynamo.Mount,

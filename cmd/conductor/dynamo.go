@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/compat/dynamo"
+	"kvconductor/config"
+)
+
+// dynamoOptions translates the configuration of the dialect.
+func dynamoOptions(cfg config.DynamoDialect, log zerolog.Logger) (dynamo.Options, error) {
+	opts := dynamo.Options{
+		TraceIDHeader: cfg.TraceIDHeader, TestEndpoints: cfg.TestEndpoints, Peers: cfg.Peers,
+		MinInitialWorkers: cfg.MinInitialWorkers, RecoveredTTL: cfg.RecoveredTTL, Dump: cfg.Dump,
+	}
+	if cfg.AccessLog == "" {
+		return opts, nil
+	}
+	access := dynamo.AccessLogOptions{
+		Open: func() (io.WriteCloser, error) {
+			return os.OpenFile(cfg.AccessLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+		},
+		Report: func(err error) {
+			if err != nil {
+				log.Error().Err(err).Msg("the access log cannot be written; lines are lost")
+				return
+			}
+			log.Info().Msg("the access log is written again")
+		},
+	}
+	if cfg.AccessLogLocalTime {
+		access.Zone = time.Local
+	}
+	l, err := dynamo.NewAccessLog(access)
+	if err != nil {
+		var pe *os.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err
+		}
+		return opts, fmt.Errorf("failed to open access log %s: %w", cfg.AccessLog, err)
+	}
+	opts.AccessLog = l
+	return opts, nil
+}
+
+// reopenOnHangup reopens the access log on SIGHUP, as log rotation asks for,
+// until the returned function is called. Without a log the signal keeps its usual
+// effect.
+func reopenOnHangup(l *dynamo.AccessLog, log zerolog.Logger) (stop func()) {
+	if l == nil {
+		return func() {}
+	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	go func() {
+		for range hangups {
+			if err := l.Reopen(); err != nil {
+				log.Error().Err(err).Msg("the access log was not reopened")
+				continue
+			}
+			log.Info().Msg("the access log was reopened")
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		close(hangups)
+	}
+}
+
+// closeAccessLog writes what waits, unless the disk hangs.
+func closeAccessLog(l *dynamo.AccessLog, log zerolog.Logger) {
+	if !within(time.Second, func() { l.Close() }) {
+		log.Warn().Msg("the access log was not written to its end")
+	}
+}
