@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"kvconductor/compat/dynamo"
@@ -49,6 +50,13 @@ func dynamoOptions(cfg config.DynamoDialect, log zerolog.Logger) (dynamo.Options
 	}
 	opts.AccessLog = l
 	return opts, nil
+}
+
+// accessLogLosses counts the lines that a disk did not take.
+func accessLogLosses(l *dynamo.AccessLog) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "conductor_access_log_dropped_total", Help: "Lines of the access log that could not be written.",
+	}, func() float64 { return float64(l.Dropped()) })
 }
 
 // reopenOnHangup reopens the access log on SIGHUP, as log rotation asks for,

@@ -246,6 +246,9 @@ func TestIndexerServes(t *testing.T) {
 			t.Errorf("%s is missing in %s", want, body)
 		}
 	}
+	if _, body := ask("/metrics", "-"); !strings.Contains(body, "\nconductor_access_log_dropped_total 0\n") {
+		t.Error("the metrics do not count what the access log lost")
+	}
 	if err := os.Rename(access, access+".1"); err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	c := conductor.New(options)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(dialect.AccessLog))
 
 	for i, src := range cfg.Sources {
 		if err := c.Register(registration(src), conductor.RegisterOptions{Static: true}); err != nil {

@@ -79,8 +79,13 @@ func NewAccessLog(opts AccessLogOptions) (*AccessLog, error) {
 	return l, nil
 }
 
-// Dropped is how many lines were lost.
-func (l *AccessLog) Dropped() uint64 { return l.dropped.Load() }
+// Dropped is how many lines were lost; none by a nil AccessLog.
+func (l *AccessLog) Dropped() uint64 {
+	if l == nil {
+		return 0
+	}
+	return l.dropped.Load()
+}
 
 // Reopen goes on in a newly opened file, after what was logged before is in the
 // old one, so that a log that was renamed ends with its last request. When the

@@ -137,7 +137,7 @@ func TestAccessLogNone(t *testing.T) {
 	if code := request(site(l), "GET", "/health"); code != 200 {
 		t.Errorf("%d", code)
 	}
-	if err := errors.Join(l.Reopen(), l.Close()); err != nil {
+	if err := errors.Join(l.Reopen(), l.Close()); err != nil || l.Dropped() != 0 {
 		t.Error(err)
 	}
 	want := errors.New("no such directory")
