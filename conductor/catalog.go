@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"kvconductor/tiers"
 )
@@ -71,11 +72,11 @@ func (c *Conductor) Held(p Partition, blockSize int, instance string) map[int32]
 	if d == nil {
 		return held
 	}
-	for _, r := range *d.rows.Load() {
-		if r.name == instance {
-			for _, s := range r.sources {
-				s.held(d, held)
-			}
+	rows := *d.rows.Load()
+	i, found := slices.BinarySearchFunc(rows, instance, func(r row, name string) int { return strings.Compare(r.name, name) })
+	if found {
+		for _, s := range rows[i].sources {
+			s.held(d, held)
 		}
 	}
 	return held

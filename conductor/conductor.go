@@ -93,6 +93,7 @@ type Conductor struct {
 	closed      bool                          // guarded by mu
 
 	queries queryMetrics
+	counts  eventCounts
 
 	watching           sync.Once
 	stopWatch, watched chan struct{} // end watch; it has ended

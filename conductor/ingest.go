@@ -62,7 +62,10 @@ func (s *source) change(e *events.Event, rank int32) {
 		key.backend = *e.Backend
 	}
 	if e.Kind == events.Removed {
-		s.remove(e, key)
+		unknown := s.remove(e, key)
+		if medium.Tier == tiers.Device {
+			s.conductor.counts.remove(unknown)
+		}
 		return
 	}
 	s.store(e, key, medium)
@@ -75,6 +78,9 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	parts, why := s.partsOf(e, at.deployment.blockSize)
 	if why != "" {
 		s.drop(why, 1)
+		if medium.Tier == tiers.Device {
+			s.conductor.counts.stored.invalid.Add(1)
+		}
 		return
 	}
 	if parts > 1 {
@@ -83,9 +89,16 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	local := s.locals(e, at.deployment.blockSize)
 	at.context = s.contextKey(e, at.deployment)
 	s.lookAtContext(at)
+	res := s.place(at, e, local, key, medium)
+	if medium.Tier == tiers.Device {
+		s.conductor.counts.store(&res)
+	}
+}
+
+// place puts the blocks of a stored event into the contexts they belong to.
+func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKey, medium tiers.Medium) (sum index.StoreResult) {
 	if local != nil || e.Envelope || s.alone(at) {
-		s.put(s.space(at), e, e.Hashes, local, key, medium)
-		return
+		return s.put(s.space(at), e, e.Hashes, local, key, medium)
 	}
 	// Without tokens each engine hash belongs to the context that knows it.
 	// Stretches of one context go together.
@@ -96,12 +109,18 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 		if ns == nil {
 			ns = s.space(at)
 		}
-		s.put(ns, e, e.Hashes[from:i], nil, key, medium)
+		res := s.put(ns, e, e.Hashes[from:i], nil, key, medium)
+		sum.Added += res.Added
+		sum.Copies += res.Copies
+		sum.Orphaned += res.Orphaned
+		sum.Shed += res.Shed
+		sum.Refused += res.Refused
 	}
+	return sum
 }
 
 // put stores blocks in one context.
-func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) {
+func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
 	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 {
 		s.lookAtSeed(ns, hashes[0], local[0])
 	}
@@ -125,10 +144,12 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 	if len(s.spaces) > 1 && local != nil {
 		s.adopt(ns, hashes)
 	}
+	return res
 }
 
-// remove takes the blocks of a removed event from every context that has them.
-func (s *source) remove(e *events.Event, key ownerKey) {
+// remove takes the blocks of a removed event from every context that has them, and
+// returns how many of them none had.
+func (s *source) remove(e *events.Event, key ownerKey) int {
 	found := 0
 	for _, ns := range s.spaces {
 		h, ok := ns.owners[key]
@@ -147,10 +168,12 @@ func (s *source) remove(e *events.Event, key ownerKey) {
 		}
 		found += all * len(e.Hashes) / max(len(hashes), 1)
 	}
-	s.drop(events.UnknownHash, len(e.Hashes)-found)
+	unknown := len(e.Hashes) - found
+	s.drop(events.UnknownHash, unknown)
 	if len(s.spaces) > 1 {
 		s.quitEmpty()
 	}
+	return unknown
 }
 
 // clear drops what a cleared event names: everything of the publisher's rank, or
@@ -160,6 +183,9 @@ func (s *source) clear(e *events.Event, rank int32) {
 	medium := ""
 	if e.Medium != "" {
 		medium = tiers.Parse(e.Medium).Name
+	}
+	if medium == "" || medium == tiers.NameDevice {
+		s.conductor.counts.cleared.ok.Add(1)
 	}
 	for _, ns := range s.spaces {
 		if !ns.within(e) {

@@ -1,0 +1,45 @@
+package conductor_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"kvconductor/conductor"
+)
+
+// TestEventCounts holds that every event about device blocks is counted once.
+func TestEventCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		defer b.conductor.Close()
+		b.run("register A")
+		var want conductor.EventCounts
+		f := func(line string, change func(*conductor.EventCounts)) {
+			t.Helper()
+			b.run(line)
+			change(&want)
+			if got := b.conductor.EventCounts(); got != want {
+				t.Errorf("after %s\n got %+v\nwant %+v", line, got, want)
+			}
+		}
+		stored := func(w *conductor.EventCounts) { w.Stored.OK++ }
+		nothing := func(*conductor.EventCounts) {}
+		f("store A path=a/b", stored)
+		f("store A path=a/b", func(w *conductor.EventCounts) { w.Stored.OK++; w.DuplicateStores++ })
+		f("store A path=a/b/c", stored) // a continuation is no duplicate
+		f("store A path=x/y/z from=2", func(w *conductor.EventCounts) { w.Stored.ParentUnknown++ })
+		f("store A path=p/q tokens=no", stored)
+		f("store A path=u block_size=8", func(w *conductor.EventCounts) { w.Stored.Invalid++ })
+		f("store A path=a medium=CPU", nothing)
+		f("store A path=a group=1 kind=mamba", nothing)
+		f("remove A path=a/b from=1", func(w *conductor.EventCounts) { w.Removed.OK++ })
+		f("remove A path=a/b/k from=2", func(w *conductor.EventCounts) { w.Removed.BlockUnknown++ })
+		f("remove A path=a medium=CPU", nothing)
+		f("clear A medium=CPU", nothing)
+		f("clear A medium=GPU", func(w *conductor.EventCounts) { w.Cleared.OK++ })
+		f("clear A", func(w *conductor.EventCounts) { w.Cleared.OK++ })
+		b.run("register B")
+		b.run("unregister A")
+		f("store B path=a", stored) // counts outlive sources
+	})
+}
