@@ -57,7 +57,7 @@ var table = []room{
 		not: []string{"flag", "net/http", "os"}},
 	{dir: "conductor/http", rooms: []string{"conductor", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 
-	{dir: "compat/dynamo", rooms: []string{"conductor", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
+	{dir: "compat/dynamo", rooms: []string{"conductor", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "compat/conductorv2", rooms: []string{"conductor", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
 
 	// viper, and what viper itself is made of.

@@ -16,16 +16,12 @@ import (
 	"kvconductor/config"
 )
 
-// dynamoOptions translates the configuration of the dialect.
-func dynamoOptions(cfg config.DynamoDialect, log zerolog.Logger) (dynamo.Options, error) {
-	opts := dynamo.Options{
-		TraceIDHeader: cfg.TraceIDHeader, TestEndpoints: cfg.TestEndpoints, Peers: cfg.Peers,
-		MinInitialWorkers: cfg.MinInitialWorkers, RecoveredTTL: cfg.RecoveredTTL, Dump: cfg.Dump,
-	}
+// accessLog opens the access log of the dialect, nil where none is configured.
+func accessLog(cfg config.DynamoDialect, log zerolog.Logger) (*dynamo.AccessLog, error) {
 	if cfg.AccessLog == "" {
-		return opts, nil
+		return nil, nil
 	}
-	access := dynamo.AccessLogOptions{
+	opts := dynamo.AccessLogOptions{
 		Open: func() (io.WriteCloser, error) {
 			return os.OpenFile(cfg.AccessLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 		},
@@ -38,18 +34,17 @@ func dynamoOptions(cfg config.DynamoDialect, log zerolog.Logger) (dynamo.Options
 		},
 	}
 	if cfg.AccessLogLocalTime {
-		access.Zone = time.Local
+		opts.Zone = time.Local
 	}
-	l, err := dynamo.NewAccessLog(access)
+	l, err := dynamo.NewAccessLog(opts)
 	if err != nil {
 		var pe *os.PathError
 		if errors.As(err, &pe) {
 			err = pe.Err
 		}
-		return opts, fmt.Errorf("failed to open access log %s: %w", cfg.AccessLog, err)
+		return nil, fmt.Errorf("failed to open access log %s: %w", cfg.AccessLog, err)
 	}
-	opts.AccessLog = l
-	return opts, nil
+	return l, nil
 }
 
 // accessLogLosses counts the lines that a disk did not take.

@@ -217,12 +217,13 @@ func damageText(d journal.Damage) string {
 
 // handler is the API of the past.
 func (p *past) handler() http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: p.conductor}, buildInfo())
 	limits := config.Default().Limits
-	return handler(config.Conductor, p.conductor, conductorhttp.Options{
+	d := dynamo.New(dynamo.Config{Conductor: p.conductor, MaxTokens: limits.MaxTokens, Log: zerolog.Nop()})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(conductor.Collector{Conductor: p.conductor}, d, buildInfo())
+	return handler(config.Conductor, p.conductor, d, conductorhttp.Options{
 		MaxBody: limits.MaxBody, MaxTokens: limits.MaxTokens, Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
-	}, dynamo.Options{})
+	})
 }
 
 // serve answers until ctx ends.

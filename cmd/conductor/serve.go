@@ -84,20 +84,24 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	if err != nil {
 		return err
 	}
-	dialect, err := dynamoOptions(cfg.Dynamo, log)
+	access, err := accessLog(cfg.Dynamo, log)
 	if err != nil {
 		return err
 	}
-	defer closeAccessLog(dialect.AccessLog, log)
-	defer reopenOnHangup(dialect.AccessLog, log)()
+	defer closeAccessLog(access, log)
+	defer reopenOnHangup(access, log)()
 	options := conductorOptions(cfg, log)
 	if options.Journal, err = record(loaded, options, log); err != nil {
 		return err
 	}
 	c := conductor.New(options)
+	dialect := dynamo.New(dynamo.Config{
+		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Peers: cfg.Dynamo.Peers,
+		AccessLog: access, Log: log,
+	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(dialect.AccessLog))
+	registry.MustRegister(conductor.Collector{Conductor: c}, dialect, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access))
 
 	for i, src := range cfg.Sources {
 		if err := c.Register(registration(src), conductor.RegisterOptions{Static: true}); err != nil {
@@ -115,8 +119,12 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	failed := make(chan error, len(listeners))
 	servers := make([]*http.Server, len(listeners))
 	for i, l := range listeners {
+		at := opts
+		if cfg.Listeners[i].Dialect == config.Dynamo {
+			at.Use = []gin.HandlerFunc{access.Middleware(cfg.Dynamo.TraceIDHeader)}
+		}
 		servers[i] = &http.Server{
-			Handler:     handler(cfg.Listeners[i].Dialect, c, opts, dialect),
+			Handler:     handler(cfg.Listeners[i].Dialect, c, dialect, at),
 			ReadTimeout: cfg.Limits.ReadTimeout,
 			IdleTimeout: cfg.Limits.IdleTimeout,
 		}
@@ -153,18 +161,15 @@ func listen(all []config.Listener) ([]net.Listener, error) {
 }
 
 // handler serves one dialect at the root, and both under their prefixes.
-func handler(dialect string, c *conductor.Conductor, opts conductorhttp.Options, d dynamo.Options) http.Handler {
+func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conductorhttp.Options) http.Handler {
 	r := conductorhttp.New(c, opts)
-	if dialect == config.Dynamo {
-		r.Use(d.AccessLog.Middleware(d.TraceIDHeader))
+	if root == config.Dynamo {
+		d.MountRoot(r)
+	} else {
+		conductorhttp.Mount(r, c, opts)
 	}
-	mount := map[string]func(gin.IRouter){
-		config.Conductor: func(r gin.IRouter) { conductorhttp.Mount(r, c, opts) },
-		config.Dynamo:    dynamo.Mount,
-	}
-	mount[dialect](r)
-	mount[config.Conductor](r.Group("/conductor/v1"))
-	mount[config.Dynamo](r.Group("/dynamo/v1"))
+	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
+	d.Mount(r.Group("/dynamo/v1"))
 	return r
 }
 

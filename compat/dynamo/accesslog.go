@@ -239,11 +239,8 @@ const (
 	accessTimeLocal = "2006-01-02T15:04:05.000-07:00"
 )
 
-// modelKey is where a request keeps the model it is about.
+// modelKey is where a request's model name is left, once its body has been read.
 const modelKey = "dynamo.model"
-
-// SetModel records, for the access log, which model a request is about.
-func SetModel(g *gin.Context, model string) { g.Set(modelKey, model) }
 
 // Middleware logs every request but those of /metrics, with the value of the
 // header as its trace id. It sees requests that no route takes if it is used

@@ -60,14 +60,14 @@ func site(l *AccessLog) *gin.Engine {
 	r.GET("/metrics", func(g *gin.Context) { g.Status(http.StatusOK) })
 	r.GET("/panic", func(*gin.Context) { panic("no") })
 	r.POST("/query", func(g *gin.Context) {
-		SetModel(g, g.Query("model"))
+		g.Set(modelKey, g.Query("model"))
 		time.Sleep(1500 * time.Microsecond)
 		g.JSON(http.StatusNotFound, gin.H{})
 	})
 	return r
 }
 
-func request(h http.Handler, method, target string, trace ...string) int {
+func visit(h http.Handler, method, target string, trace ...string) int {
 	r := httptest.NewRequest(method, target, nil)
 	if trace != nil {
 		r.Header["X-Trace-Id"] = trace
@@ -96,7 +96,7 @@ func TestAccessLogLine(t *testing.T) {
 			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + 7*time.Millisecond)))
 			want = time.Now().UTC().Format("{\"ts\":\"2006-01-02T15:04:05.000Z\",") + want + "\n"
 			got := run(nil, func(h http.Handler) {
-				if code := request(h, method, target, trace...); code != status {
+				if code := visit(h, method, target, trace...); code != status {
 					t.Errorf("%s %s: %d", method, target, code)
 				}
 			})
@@ -116,16 +116,16 @@ func TestAccessLogLine(t *testing.T) {
 		f(405, `"trace_id":"-","method":"DELETE","path":"/query","model":"-","status":405,"duration_ms":0}`, "DELETE", "/query")
 		f(500, `"trace_id":"-","method":"GET","path":"/panic","model":"-","status":500,"duration_ms":0}`, "GET", "/panic")
 
-		if got := run(nil, func(h http.Handler) { request(h, "GET", "/metrics") }); got != "" {
+		if got := run(nil, func(h http.Handler) { visit(h, "GET", "/metrics") }); got != "" {
 			t.Errorf("a scrape is logged: %s", got)
 		}
 		want := time.Now().UTC().Add(-9*time.Hour/2).Format(`{"ts":"2006-01-02T15:04:05.000`) + `-04:30",`
-		got := run(time.FixedZone("", -9*3600/2), func(h http.Handler) { request(h, "GET", "/health") })
+		got := run(time.FixedZone("", -9*3600/2), func(h http.Handler) { visit(h, "GET", "/health") })
 		if !strings.HasPrefix(got, want) {
 			t.Errorf("local time: %s, want %s", got, want)
 		}
 		want = time.Now().UTC().Format(`{"ts":"2006-01-02T15:04:05.000`) + `+00:00",`
-		if got := run(time.UTC, func(h http.Handler) { request(h, "GET", "/health") }); !strings.HasPrefix(got, want) {
+		if got := run(time.UTC, func(h http.Handler) { visit(h, "GET", "/health") }); !strings.HasPrefix(got, want) {
 			t.Errorf("local time in London: %s, want %s", got, want)
 		}
 	})
@@ -134,7 +134,7 @@ func TestAccessLogLine(t *testing.T) {
 // TestAccessLogNone holds that a server without an access log is one.
 func TestAccessLogNone(t *testing.T) {
 	var l *AccessLog
-	if code := request(site(l), "GET", "/health"); code != 200 {
+	if code := visit(site(l), "GET", "/health"); code != 200 {
 		t.Errorf("%d", code)
 	}
 	if err := errors.Join(l.Reopen(), l.Close()); err != nil || l.Dropped() != 0 {
@@ -233,7 +233,7 @@ func TestAccessLogFullDevice(t *testing.T) {
 	})
 	h := site(l)
 	for range 3 {
-		if code := request(h, "GET", "/health"); code != 200 {
+		if code := visit(h, "GET", "/health"); code != 200 {
 			t.Errorf("request: %d", code)
 		}
 		if err := l.Reopen(); err != nil { // writes what waits
@@ -247,7 +247,7 @@ func TestAccessLogFullDevice(t *testing.T) {
 	if err := l.Reopen(); err != nil {
 		t.Fatal(err)
 	}
-	request(h, "GET", "/health")
+	visit(h, "GET", "/health")
 	if err := l.Close(); err != nil || strings.Count(contents(t, path), "\n") != 1 {
 		t.Errorf("%v, %q", err, contents(t, path))
 	}
@@ -318,7 +318,7 @@ func TestAccessLogStuckDisk(t *testing.T) {
 	trace := strings.Repeat("x", accessText)
 	const requests = 3 * accessPending / accessText
 	for range requests {
-		request(h, "GET", "/health", trace)
+		visit(h, "GET", "/health", trace)
 	}
 	l.mu.Lock()
 	waiting := len(l.pending)
@@ -345,7 +345,7 @@ func TestAccessLogRotation(t *testing.T) {
 	for w := range writers {
 		wg.Go(func() {
 			for i := range each {
-				request(h, "GET", "/health", fmt.Sprintf("%d.%d", w, i))
+				visit(h, "GET", "/health", fmt.Sprintf("%d.%d", w, i))
 			}
 		})
 	}

@@ -1,39 +1,151 @@
-// Package dynamo is the room of NVIDIA Dynamo's standalone-indexer dialect.
+// Package dynamo serves the HTTP dialect of NVIDIA Dynamo's standalone KV indexer,
+// so that its routers, gateways and tests find what they expect. Decisions are those of
+// docs/semantics.md.
 //
-// Its listener is up so that its port is taken and monitored from the start;
-// every endpoint of the dialect answers 501 in the dialect's own error shape,
-// {"error": text}, and names the Conductor dialect as the way to ask today.
+//	body --decode--> members --> one call on *conductor.Conductor --> JSON or plain text
+//
+//	Dynamo                         here
+//	instance_id, u64               Key.Instance, its decimal text
+//	routing_group, or tenant_id    Key.Tenant                       (decision 2)
+//	(model, routing group)         conductor.Partition, of any block sizes
+//	worker                         the sources of one instance in a partition; pools are none
+//	listener                       one source
+//
+// What is registered through either dialect is answered by both.
+//
+// The reference's framework refuses a body before its service sees it, in plain
+// text: decode.go. Everything the service itself refuses is {"error": text}.
+//
+// Where more is accepted than the reference does: instance_id may be any string,
+// printed as a number again where it reads as one; modelname and additionalsalt are
+// other names of model_name and additional_salt; block hashes may be unsigned.
+// Where less: a block size of 0, which could never match anything; an empty model
+// or instance; ranks above 2^31-1.
+//
+// Concurrency: a Dialect is safe for concurrent use. It holds the list of peers
+// and its request metrics, everything else is the Conductor's.
 package dynamo
 
 import (
 	"net/http"
+	"slices"
+	"strings"
+	"sync"
 
 	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
 )
 
-// endpoints are the paths Dynamo's indexer serves beyond the common ones.
-var endpoints = []struct{ method, path string }{
-	{http.MethodPost, "/register"},
-	{http.MethodPost, "/unregister"},
-	{http.MethodGet, "/workers"},
-	{http.MethodPost, "/query"},
-	{http.MethodPost, "/query_by_hash"},
-	{http.MethodPost, "/query_tiered_by_hash"},
-	{http.MethodGet, "/dump"},
-	{http.MethodPost, "/register_peer"},
-	{http.MethodPost, "/deregister_peer"},
-	{http.MethodGet, "/peers"},
+// Config is what a Dialect is made of.
+type Config struct {
+	Conductor *conductor.Conductor
+	// MaxTokens bounds the tokens, or hashes, of one query (limits.max_tokens).
+	MaxTokens int
+	// TestEndpoints mounts /test/pause_listener and /test/resume_listener.
+	TestEndpoints bool
+	// AccessLog is what /reopen_logs opens anew; nil is none.
+	AccessLog *AccessLog
+	// Peers is what GET /peers lists at first.
+	Peers []string
+	Log   zerolog.Logger
 }
 
-// Mount adds the dialect to r: a listener's root or a prefix of it.
-func Mount(r gin.IRouter) {
-	for _, e := range endpoints {
-		r.Handle(e.method, e.path, unavailable)
+// Dialect is one server of the dialect, on however many listeners. It is a
+// prometheus.Collector of the series Dynamo's indexer has.
+type Dialect struct {
+	cfg       Config
+	conductor *conductor.Conductor
+	metrics   requestMetrics
+
+	mu    sync.Mutex
+	peers []string // guarded by mu
+}
+
+// New returns a Dialect. It starts nothing.
+func New(cfg Config) *Dialect {
+	return &Dialect{cfg: cfg, conductor: cfg.Conductor, metrics: newRequestMetrics(), peers: slices.Clone(cfg.Peers)}
+}
+
+// Bounds of request bodies, in bytes.
+const (
+	maxQuery = 8 << 20
+	maxBody  = 2 << 20
+)
+
+// endpoint is one path of the dialect.
+type endpoint struct {
+	method, path string
+	handle       gin.HandlerFunc
+}
+
+func (d *Dialect) endpoints() []endpoint {
+	all := []endpoint{
+		{http.MethodPost, "/register", d.body(maxBody, d.register)},
+		{http.MethodPost, "/unregister", d.body(maxBody, d.unregister)},
+		{http.MethodGet, "/workers", d.workers},
+		{http.MethodPost, "/query", d.body(maxQuery, d.query)},
+		{http.MethodPost, "/query_by_hash", d.body(maxQuery, d.queryByHash)},
+		{http.MethodPost, "/query_tiered_by_hash", d.body(maxQuery, d.queryTieredByHash)},
+		{http.MethodPost, "/register_peer", d.body(maxBody, d.registerPeer)},
+		{http.MethodPost, "/deregister_peer", d.body(maxBody, d.deregisterPeer)},
+		{http.MethodGet, "/peers", d.listPeers},
+		{http.MethodGet, "/health", func(g *gin.Context) { empty(g, http.StatusOK) }},
+		{http.MethodPost, "/reopen_logs", d.reopenLogs},
+	}
+	if d.cfg.TestEndpoints {
+		all = append(all,
+			endpoint{http.MethodPost, "/test/pause_listener", d.body(maxBody, d.pauseListener)},
+			endpoint{http.MethodPost, "/test/resume_listener", d.body(maxBody, d.resumeListener)})
+	}
+	return all
+}
+
+// Mount adds the dialect to r: a listener's root or a prefix of it. What GET
+// answers, HEAD answers too.
+func (d *Dialect) Mount(r gin.IRouter) {
+	for _, e := range d.endpoints() {
+		counted := d.count(e.path)
+		r.Handle(e.method, e.path, counted, e.handle)
+		if e.method == http.MethodGet {
+			r.Handle(http.MethodHead, e.path, counted, e.handle)
+		}
 	}
 }
 
-func unavailable(g *gin.Context) {
-	g.JSON(http.StatusNotImplemented, gin.H{
-		"error": "the Dynamo dialect is not served by this version; the Conductor dialect is under /conductor/v1 on this port",
-	})
+// MountRoot mounts the dialect at the root of a listener and answers there as the
+// reference's framework does where no endpoint fits: with a status and nothing else.
+func (d *Dialect) MountRoot(r *gin.Engine) {
+	d.Mount(r)
+	r.RedirectTrailingSlash = false
+	r.NoRoute(func(g *gin.Context) { empty(g, http.StatusNotFound) })
+	known := make(map[string]gin.HandlerFunc)
+	for _, e := range d.endpoints() {
+		known[e.path] = d.count(e.path)
+	}
+	r.NoMethod(
+		func(g *gin.Context) {
+			if counted := known[g.Request.URL.Path]; counted != nil {
+				counted(g)
+			}
+		},
+		func(g *gin.Context) {
+			allowed := strings.Split(g.Writer.Header().Get("Allow"), ", ")
+			slices.Sort(allowed)
+			g.Header("Allow", strings.Join(allowed, ","))
+			empty(g, http.StatusMethodNotAllowed)
+		})
+}
+
+// reopenLogs opens the access log anew after it was moved away: POST /reopen_logs.
+func (d *Dialect) reopenLogs(g *gin.Context) {
+	if d.cfg.AccessLog != nil {
+		if err := d.cfg.AccessLog.Reopen(); err != nil {
+			d.cfg.Log.Error().Err(err).Msg("the access log cannot be reopened")
+			refuse(g, http.StatusInternalServerError, err.Error())
+			return
+		}
+	}
+	ok(g, http.StatusOK)
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func text(err error) string {
+func said(err error) string {
 	if err == nil {
 		return ""
 	}
@@ -22,13 +22,13 @@ func TestCheckEndpoint(t *testing.T) {
 		if want != "" {
 			want = "invalid ZMQ endpoint `" + endpoint + "`: " + want
 		}
-		if got := text(CheckEndpoint(endpoint)); got != want {
+		if got := said(CheckEndpoint(endpoint)); got != want {
 			t.Errorf("%q: %q, want %q", endpoint, got, want)
 		}
 		if want != "" {
 			want = "invalid replay endpoint `" + endpoint + "`: " + want
 		}
-		if got := text(CheckReplayEndpoint(endpoint)); got != want {
+		if got := said(CheckReplayEndpoint(endpoint)); got != want {
 			t.Errorf("replay %q: %q, want %q", endpoint, got, want)
 		}
 	}
@@ -74,8 +74,8 @@ func TestParseWorkers(t *testing.T) {
 	f := func(in, wantErr string, want ...Worker) {
 		t.Helper()
 		got, err := ParseWorkers(in)
-		if text(err) != wantErr || !slices.Equal(got, want) {
-			t.Errorf("%q: %v, %q\nwant %v, %q", in, got, text(err), want, wantErr)
+		if said(err) != wantErr || !slices.Equal(got, want) {
+			t.Errorf("%q: %v, %q\nwant %v, %q", in, got, said(err), want, wantErr)
 		}
 	}
 	f("", "")

@@ -7,8 +7,9 @@
 // or an error; reply alone decides status codes and error bodies. Every error
 // body is {"error", "reason"[, "field"][, "index"]}.
 //
-// New makes an engine with what every listener has (health, readiness, metrics,
-// the API description, administration); Mount adds the dialect's own paths.
+// New makes an engine with what every listener has (readiness, metrics, the API
+// description, administration); Mount adds the dialect's own paths, /health among
+// them, because dialects differ in its answer.
 package http
 
 import (
@@ -36,7 +37,9 @@ type Options struct {
 	OpenAPI []byte
 	// Gatherer feeds /metrics.
 	Gatherer prometheus.Gatherer
-	Log      zerolog.Logger
+	// Use runs around every request, inside the recovery from panics.
+	Use []gin.HandlerFunc
+	Log zerolog.Logger
 }
 
 // api is the state handlers share.
@@ -52,13 +55,13 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	r := gin.New()
 	r.HandleMethodNotAllowed = true
 	r.Use(a.recovery)
+	r.Use(opts.Use...)
 	r.NoRoute(wrap(func(g *gin.Context) (any, error) {
 		return nil, &statusError{http.StatusNotFound, "not_found", "no such path: " + g.Request.URL.Path}
 	}))
 	r.NoMethod(wrap(func(g *gin.Context) (any, error) {
 		return nil, &statusError{http.StatusMethodNotAllowed, "method_not_allowed", "Method not allowed"}
 	}))
-	r.GET("/health", wrap(a.health))
 	r.GET("/ready", wrap(a.ready))
 	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})))
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
@@ -75,6 +78,7 @@ func Mount(r gin.IRouter, c *conductor.Conductor, opts Options) {
 	r.POST("/query_by_hash", wrap(a.queryByHash))
 	r.GET("/services", wrap(a.services))
 	r.GET("/global_view", wrap(a.globalView))
+	r.GET("/health", wrap(a.health))
 }
 
 // handler is what an endpoint is: a result to encode, or an error.

@@ -92,7 +92,7 @@ type trial struct {
 	// resuming: another stream is open beside s; resumed counts them.
 	resuming bool
 	resumed  int
-	missing  string // of the mark that s resumed behind
+	missing  string                 // of the mark that s resumed behind
 	held     map[*fakeConn][][]byte // a live message that waits to be overtaken
 	// spoil decides about replays, which other goroutines ask for. Guarded by
 	// fakePublisher.mu.

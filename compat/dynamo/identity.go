@@ -1,0 +1,122 @@
+package dynamo
+
+import (
+	"cmp"
+	"math"
+	"strconv"
+	"strings"
+
+	"kvconductor/conductor"
+)
+
+// Dynamo's instance ids are integers, ours are strings. An integer is kept as its
+// decimal text, and an id that reads as such a text is printed as an integer, so
+// that neither side sees a difference. "01" and "+1" are strings.
+
+// numeric reports whether an id is the canonical text of an integer of 64 bits.
+func numeric(id string) (uint64, bool) {
+	if id == "" || id[0] == '0' && id != "0" || id[0] == '+' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(id, 10, 64)
+	return n, err == nil
+}
+
+// appendID appends an id as a JSON value.
+func appendID(dst []byte, id string) []byte {
+	if _, ok := numeric(id); ok {
+		return append(dst, id...)
+	}
+	return appendString(dst, id)
+}
+
+// instanceID encodes as appendID does.
+type instanceID string
+
+func (id instanceID) MarshalJSON() ([]byte, error) { return appendID(nil, string(id)), nil }
+
+// compareIDs orders integers by value, before strings.
+func compareIDs(a, b string) int {
+	x, xok := numeric(a)
+	y, yok := numeric(b)
+	switch {
+	case xok && yok:
+		return cmp.Compare(x, y)
+	case xok:
+		return -1
+	case yok:
+		return 1
+	}
+	return strings.Compare(a, b)
+}
+
+// Members of request bodies. A member that is not required may be left out;
+// whether it may be null is said here.
+
+// identity reads an instance id.
+func identity(into *string) member {
+	return member{name: "instance_id", required: true, read: func(d *decoder) {
+		if d.peek() == '"' {
+			*into = d.quoted()
+			return
+		}
+		*into = strconv.FormatUint(d.unsigned(math.MaxUint64, "u64"), 10)
+	}}
+}
+
+// model reads a model's name.
+func model(into *string) member {
+	return member{name: "model_name", alias: "modelname", required: true, read: func(d *decoder) { *into = d.text() }}
+}
+
+// text reads a string that is not null.
+func text(name string, into *string) member {
+	return member{name: name, read: func(d *decoder) { *into = d.text() }}
+}
+
+// optional reads a string or null, which is as good as nothing.
+func optional(name string, into **string) member {
+	return member{name: name, read: func(d *decoder) {
+		if !d.null() && d.err == nil {
+			s := d.text()
+			*into = &s
+		}
+	}}
+}
+
+// rank reads a data-parallel rank or null, which is as good as nothing.
+func rank(into **uint64) member {
+	return member{name: "dp_rank", read: func(d *decoder) {
+		if !d.null() && d.err == nil {
+			n := d.unsigned(math.MaxUint32, "u32")
+			*into = &n
+		}
+	}}
+}
+
+// tokens reads token ids into the request's buffer.
+func (d *Dialect) tokens(r *request) member {
+	return member{name: "token_ids", required: true, read: func(dec *decoder) { r.tokens = dec.u32s(r.tokens[:0], d.cfg.MaxTokens) }}
+}
+
+// blockHashes reads local block hashes into the request's buffer.
+func (d *Dialect) blockHashes(r *request) member {
+	return member{name: "block_hashes", required: true, read: func(dec *decoder) { r.hashes = dec.hashes(r.hashes[:0], d.cfg.MaxTokens) }}
+}
+
+// group is how a request names the routing group: by that, or by the tenant of
+// older clients.
+type group struct{ routing, tenant *string }
+
+// name is the tenant that the group is here: decision 2.
+func (p group) name() string {
+	for _, name := range []*string{p.routing, p.tenant} {
+		if name != nil && *name != "" {
+			return *name
+		}
+	}
+	return conductor.DefaultTenant
+}
+
+// named reports whether the request says anything about the group.
+func (p group) named() bool { return p.routing != nil || p.tenant != nil }

@@ -1,0 +1,60 @@
+package dynamo
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"github.com/gin-gonic/gin"
+)
+
+// peerURL reads the body that names a peer. Any text will do.
+func peerURL(r *request) (url string, read bool) {
+	read = r.decode("PeerRequest", member{name: "url", required: true, read: func(d *decoder) { url = d.text() }})
+	return url, read
+}
+
+// registerPeer adds a peer to the list, once: POST /register_peer.
+func (d *Dialect) registerPeer(r *request) {
+	url, read := peerURL(r)
+	if !read {
+		return
+	}
+	d.mu.Lock()
+	if !slices.Contains(d.peers, url) {
+		d.peers = append(d.peers, url)
+	}
+	d.mu.Unlock()
+	ok(r.Context, http.StatusCreated)
+}
+
+// deregisterPeer takes a peer off the list: POST /deregister_peer.
+func (d *Dialect) deregisterPeer(r *request) {
+	url, read := peerURL(r)
+	if !read {
+		return
+	}
+	d.mu.Lock()
+	i := slices.Index(d.peers, url)
+	if i >= 0 {
+		d.peers = slices.Delete(d.peers, i, i+1)
+	}
+	d.mu.Unlock()
+	if i < 0 {
+		refuse(r.Context, http.StatusNotFound, "peer not found")
+		return
+	}
+	ok(r.Context, http.StatusOK)
+}
+
+// listPeers answers with the list, in the order of registration: GET /peers.
+func (d *Dialect) listPeers(g *gin.Context) {
+	d.mu.Lock()
+	peers := append([]string{}, d.peers...)
+	d.mu.Unlock()
+	body, err := json.Marshal(peers)
+	if err != nil {
+		panic("BUG: peers cannot be encoded: " + err.Error())
+	}
+	g.Data(http.StatusOK, "application/json", body)
+}

@@ -1,0 +1,179 @@
+package dynamo
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+
+	"kvconductor/conductor"
+	"kvconductor/tiers"
+)
+
+// query answers for a prompt given as tokens: POST /query.
+func (d *Dialect) query(r *request) {
+	var (
+		q                    conductor.Query
+		routingGroup, tenant string
+		lora, salt           *string
+	)
+	if !r.decode("QueryRequest",
+		d.tokens(r), model(&q.Model), text("routing_group", &routingGroup), text("tenant_id", &tenant),
+		optional("lora_name", &lora), optional("cache_salt", &salt),
+	) {
+		return
+	}
+	r.Set(modelKey, q.Model)
+	q.Tokens = r.tokens
+	if lora != nil {
+		q.Lora = *lora
+	}
+	if salt != nil {
+		q.Salt = *salt
+	}
+	d.ask(r, q, group{&routingGroup, &tenant})
+}
+
+// queryByHash answers for a prompt given as local hashes: POST /query_by_hash.
+func (d *Dialect) queryByHash(r *request) {
+	q, in, salt, read := d.hashQuery(r, "QueryByHashRequest")
+	if !read {
+		return
+	}
+	if salt != nil {
+		refuse(r.Context, http.StatusBadRequest, "cache_salt is not accepted by /query_by_hash; block_hashes must already include the intended cache salt")
+		return
+	}
+	d.ask(r, q, in)
+}
+
+// hashQuery reads a query by local hashes. They say by themselves which adapter and
+// salt they are of.
+func (d *Dialect) hashQuery(r *request, kind string) (q conductor.Query, in group, salt *string, read bool) {
+	var routingGroup, tenant string
+	if !r.decode(kind,
+		d.blockHashes(r), model(&q.Model), text("routing_group", &routingGroup), text("tenant_id", &tenant), optional("cache_salt", &salt),
+	) {
+		return q, in, nil, false
+	}
+	r.Set(modelKey, q.Model)
+	q.ByLocal, q.Locals = true, r.hashes
+	return q, group{&routingGroup, &tenant}, salt, true
+}
+
+// ask answers a query in tokens.
+func (d *Dialect) ask(r *request, q conductor.Query, in group) {
+	p := conductor.Partition{Tenant: in.name(), Model: q.Model}
+	sizes := d.conductor.BlockSizes(p)
+	if len(sizes) == 0 {
+		unknownPartition(r, p)
+		return
+	}
+	q.Tenant = p.Tenant
+	var found []match
+	for _, size := range sizes {
+		q.BlockSize = size
+		ans := d.conductor.Query(q)
+		found = appendMatches(found, &ans, size)
+	}
+	if len(sizes) > 1 {
+		found = merge(found)
+	}
+	held := func(worker string) map[int32]int {
+		if len(sizes) == 1 {
+			return d.conductor.Held(p, sizes[0], worker)
+		}
+		sum := make(map[int32]int)
+		for _, size := range sizes {
+			for rank, n := range d.conductor.Held(p, size, worker) {
+				sum[rank] += n
+			}
+		}
+		return sum
+	}
+	r.Data(http.StatusOK, "application/json", appendAnswer(make([]byte, 0, 96+96*len(found)), found, held))
+}
+
+func unknownPartition(r *request, p conductor.Partition) {
+	refuse(r.Context, http.StatusNotFound, fmt.Sprintf("no indexer for model=%s routing_group=%s", p.Model, p.Tenant))
+}
+
+// match is how far one rank of a worker reaches, from its device down; cumulative,
+// so device <= host <= disk <= external.
+type match struct {
+	worker                       string
+	rank                         int32
+	device, host, disk, external uint32
+}
+
+// appendMatches appends the ranks that match anything, sorted by worker and rank,
+// in units of so many for a block.
+func appendMatches(dst []match, ans *conductor.Answer, unit int) []match {
+	for i := range ans.Rows {
+		row := &ans.Rows[i]
+		for _, r := range row.Ranks {
+			if r.External > 0 {
+				dst = append(dst, matchOf(row.Instance, &r, unit))
+			}
+		}
+	}
+	return dst
+}
+
+func matchOf(worker string, r *tiers.Rank, unit int) match {
+	of := func(blocks int) uint32 { return uint32(min(uint64(blocks)*uint64(unit), math.MaxUint32)) }
+	return match{worker: worker, rank: r.Rank, device: of(r.Device), host: of(r.Host), disk: of(r.Disk), external: of(r.External)}
+}
+
+// merge makes one match of those of a rank that is registered with several block
+// sizes: the larger of each number.
+func merge(all []match) []match {
+	slices.SortStableFunc(all, func(a, b match) int {
+		if n := strings.Compare(a.worker, b.worker); n != 0 {
+			return n
+		}
+		return int(a.rank) - int(b.rank)
+	})
+	merged := all[:0]
+	for _, m := range all {
+		if n := len(merged); n > 0 && merged[n-1].worker == m.worker && merged[n-1].rank == m.rank {
+			last := &merged[n-1]
+			last.device, last.host = max(last.device, m.device), max(last.host, m.host)
+			last.disk, last.external = max(last.disk, m.disk), max(last.external, m.external)
+			continue
+		}
+		merged = append(merged, m)
+	}
+	return merged
+}
+
+// queryTieredByHash answers in blocks, tier by tier, for a router that adds up by
+// itself: POST /query_tiered_by_hash. Blocks have one size in such an answer; of
+// several it is the one with the longest match.
+func (d *Dialect) queryTieredByHash(r *request) {
+	q, in, _, read := d.hashQuery(r, "QueryTieredByHashRequest")
+	if !read {
+		return
+	}
+	p := conductor.Partition{Tenant: in.name(), Model: q.Model}
+	sizes := d.conductor.BlockSizes(p)
+	if len(sizes) == 0 {
+		unknownPartition(r, p)
+		return
+	}
+	q.Tenant = p.Tenant
+	var best []match
+	size, most := sizes[0], uint64(0)
+	for _, s := range sizes {
+		q.BlockSize = s
+		ans := d.conductor.Query(q)
+		found := appendMatches(nil, &ans, 1)
+		for i := range found {
+			if n := uint64(found[i].external) * uint64(s); n > most {
+				best, size, most = found, s, n
+			}
+		}
+	}
+	r.Data(http.StatusOK, "application/json", appendTiered(make([]byte, 0, 128+96*len(best)), best, size))
+}

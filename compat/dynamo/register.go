@@ -1,0 +1,225 @@
+package dynamo
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+
+	"kvconductor/conductor"
+)
+
+// isWorker reports whether a source is what Dynamo calls a worker's listener.
+func isWorker(r *conductor.Registration) bool { return r.Type != conductor.TypeMooncake }
+
+// conflict is a registration that what is registered does not allow.
+type conflict string
+
+func (c conflict) Error() string { return string(c) }
+
+// register starts a source: POST /register. It never waits for the endpoint.
+//
+// additional_salt is read and not used, as in the reference: its clients register
+// with one and ask without. So is lora_name, which version 1.0 mixed into the hashes
+// of stored blocks and, unless they named another, of queries.
+func (d *Dialect) register(r *request) {
+	var (
+		reg                  = conductor.Registration{Type: conductor.TypeVLLM}
+		replay, salt, lora   *string
+		blockSize            uint64
+		routingGroup, tenant string
+		dpRank               *uint64
+	)
+	if !r.decode("RegisterRequest",
+		identity(&reg.Instance),
+		member{name: "endpoint", required: true, read: func(d *decoder) { reg.Endpoint = d.text() }},
+		model(&reg.Model),
+		member{name: "block_size", required: true, read: func(d *decoder) { blockSize = d.unsigned(math.MaxUint32, "u32") }},
+		text("routing_group", &routingGroup),
+		text("tenant_id", &tenant),
+		rank(&dpRank),
+		optional("replay_endpoint", &replay),
+		alias("additionalsalt", optional("additional_salt", &salt)),
+		optional("lora_name", &lora),
+	) {
+		return
+	}
+	r.Set(modelKey, reg.Model)
+	in := group{&routingGroup, &tenant}
+	reg.Tenant = in.name()
+	reg.BlockSize = int(blockSize)
+	if replay != nil {
+		reg.ReplayEndpoint = *replay
+	}
+	if err := CheckEndpoint(reg.Endpoint); err != nil {
+		refuse(r.Context, http.StatusBadRequest, err.Error())
+		return
+	}
+	if replay != nil {
+		if err := CheckReplayEndpoint(*replay); err != nil {
+			refuse(r.Context, http.StatusBadRequest, err.Error())
+			return
+		}
+	}
+	if text := unusable(&reg, dpRank); text != "" {
+		refuse(r.Context, http.StatusBadRequest, text)
+		return
+	}
+	if dpRank != nil {
+		reg.Rank = int(*dpRank)
+	}
+
+	err := d.conductor.Register(reg, conductor.RegisterOptions{
+		AnyEndpoint: true,
+		Admit:       func(all iter.Seq[conductor.Registration]) error { return admit(&reg, all) },
+	})
+	var taken *conductor.ConflictError // by a pool of the same name
+	switch {
+	case err == nil:
+		ok(r.Context, http.StatusCreated)
+	case errors.As(err, new(conflict)):
+		refuse(r.Context, http.StatusConflict, err.Error())
+	case errors.As(err, &taken):
+		refuse(r.Context, http.StatusConflict, alreadyRegistered(&reg))
+	default:
+		refuseError(r.Context, err)
+	}
+}
+
+// unusable says what makes a registration one that could never be of use, which
+// the reference does not mind: "" if nothing.
+func unusable(reg *conductor.Registration, dpRank *uint64) string {
+	switch {
+	case reg.BlockSize == 0:
+		// A prompt has no blocks of no tokens: nothing would ever match, in this
+		// partition and, through the check of sizes, for its later workers either.
+		return "block_size must be greater than zero"
+	case reg.Instance == "":
+		return "instance_id must not be empty"
+	case reg.Model == "":
+		return "model_name must not be empty"
+	case dpRank != nil && *dpRank > math.MaxInt32:
+		return fmt.Sprintf("dp_rank must be at most %d, got %d", math.MaxInt32, *dpRank)
+	}
+	return ""
+}
+
+// admit holds a registration against the workers there are, in the order of the
+// reference: an instance is in one partition, has a rank once, and a partition has
+// one block size. Sizes that came through the Conductor dialect may be several:
+// any of them will do.
+func admit(reg *conductor.Registration, all iter.Seq[conductor.Registration]) error {
+	var sizes []int
+	taken, fits := false, false
+	for other := range all {
+		if !isWorker(&other) {
+			continue
+		}
+		partition := other.Tenant == reg.Tenant && other.Model == reg.Model
+		if other.Instance == reg.Instance {
+			if !partition {
+				return conflict(fmt.Sprintf("instance %s is already registered for model=%s routing_group=%s", reg.Instance, other.Model, other.Tenant))
+			}
+			taken = taken || other.Rank == reg.Rank
+		}
+		if partition {
+			sizes = append(sizes, other.BlockSize)
+			fits = fits || other.BlockSize == reg.BlockSize
+		}
+	}
+	switch {
+	case taken:
+		return conflict(alreadyRegistered(reg))
+	case len(sizes) > 0 && !fits:
+		return conflict(fmt.Sprintf("block_size mismatch for model=%s routing_group=%s: existing=%d, requested=%d",
+			reg.Model, reg.Tenant, slices.Min(sizes), reg.BlockSize))
+	}
+	return nil
+}
+
+func alreadyRegistered(reg *conductor.Registration) string {
+	return fmt.Sprintf("instance %s dp_rank %d already registered", reg.Instance, reg.Rank)
+}
+
+// unregister stops sources and drops their blocks: POST /unregister.
+//
+//	group and rank    that rank
+//	group             the instance
+//	rank              that rank, in every group; the reference takes the whole instance
+//	neither           the instance, in every group
+func (d *Dialect) unregister(r *request) {
+	var (
+		instance, name string
+		in             group
+		dpRank         *uint64
+	)
+	if !r.decode("UnregisterRequest",
+		identity(&instance), model(&name), optional("routing_group", &in.routing), optional("tenant_id", &in.tenant), rank(&dpRank),
+	) {
+		return
+	}
+	r.Set(modelKey, name)
+	var other *conductor.Registration // of the instance, in another partition
+	known := false                    // in this one
+	var keys []conductor.Key
+	for _, reg := range d.listeners(instance) {
+		if reg.Model != name || in.named() && reg.Tenant != in.name() {
+			other = &reg
+			continue
+		}
+		known = true
+		if dpRank == nil || uint64(reg.Rank) == *dpRank {
+			keys = append(keys, reg.Key())
+		}
+	}
+	removed := false
+	for _, key := range keys {
+		_, err := d.conductor.Unregister(key)
+		switch {
+		case err == nil:
+			removed = true
+		case !errors.Is(err, conductor.ErrNotFound): // somebody else was faster
+			refuseError(r.Context, err)
+			return
+		}
+	}
+	switch {
+	case removed:
+		ok(r.Context, http.StatusOK)
+	case known && dpRank != nil:
+		refuse(r.Context, http.StatusNotFound, noRank(instance, *dpRank))
+	case !known && other != nil:
+		refuse(r.Context, http.StatusNotFound, fmt.Sprintf("instance %s is registered for model=%s routing_group=%s", instance, other.Model, other.Tenant))
+	default:
+		refuse(r.Context, http.StatusNotFound, noInstance(instance))
+	}
+}
+
+// listeners returns the sources of one instance, by tenant and rank.
+func (d *Dialect) listeners(instance string) []conductor.Registration {
+	all := slices.DeleteFunc(d.conductor.Registrations(), func(r conductor.Registration) bool {
+		return r.Instance != instance || !isWorker(&r)
+	})
+	slices.SortFunc(all, func(a, b conductor.Registration) int {
+		if n := strings.Compare(a.Tenant, b.Tenant); n != 0 {
+			return n
+		}
+		return a.Rank - b.Rank
+	})
+	return all
+}
+
+func noInstance(instance string) string { return fmt.Sprintf("instance %s not found", instance) }
+
+func noRank(instance string, rank uint64) string {
+	return fmt.Sprintf("instance %s dp_rank %d not found", instance, rank)
+}
+
+// alias gives a member another name.
+func alias(name string, m member) member {
+	m.alias = name
+	return m
+}

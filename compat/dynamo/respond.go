@@ -1,0 +1,143 @@
+package dynamo
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+)
+
+const (
+	statusBadRequest    = http.StatusBadRequest
+	statusUnprocessable = http.StatusUnprocessableEntity
+	statusTooLarge      = http.StatusRequestEntityTooLarge
+)
+
+// request is one body and what is read from it. Requests are used again, with
+// their buffers.
+type request struct {
+	*gin.Context
+	src    bytes.Buffer
+	tokens []uint32
+	hashes []uint64
+}
+
+var requests = sync.Pool{New: func() any { return new(request) }}
+
+// decode reads the body, or answers why not.
+func (r *request) decode(kind string, members ...member) bool {
+	if why := decode(r.src.Bytes(), kind, members...); why != nil {
+		reject(r.Context, why)
+		return false
+	}
+	return true
+}
+
+// body reads a body of at most limit bytes for a handler: the type, then the
+// length, then, in the handler, the JSON.
+func (d *Dialect) body(limit int64, handle func(*request)) gin.HandlerFunc {
+	return func(g *gin.Context) {
+		if !isJSON(g.GetHeader("Content-Type")) {
+			plain(g, http.StatusUnsupportedMediaType, "Expected request with `Content-Type: application/json`")
+			return
+		}
+		r := requests.Get().(*request)
+		defer requests.Put(r)
+		r.Context = g
+		defer func() { r.Context = nil }()
+		r.src.Reset()
+		if _, err := r.src.ReadFrom(http.MaxBytesReader(g.Writer, g.Request.Body, limit)); err != nil {
+			var large *http.MaxBytesError
+			switch {
+			case errors.As(err, &large):
+				reject(g, &rejection{statusTooLarge, "Failed to buffer the request body: length limit exceeded"})
+			case errors.Is(err, io.ErrUnexpectedEOF):
+				plain(g, statusBadRequest, "Failed to buffer the request body: it ends early")
+			default:
+				plain(g, statusBadRequest, "Failed to buffer the request body: "+err.Error())
+			}
+			return
+		}
+		handle(r)
+	}
+}
+
+// isJSON reports whether a content type is application/json or application/*+json.
+func isJSON(contentType string) bool {
+	kind, _, err := mime.ParseMediaType(contentType)
+	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
+		return false
+	}
+	sub, ok := strings.CutPrefix(kind, "application/")
+	return ok && (sub == "json" || strings.HasSuffix(sub, "+json"))
+}
+
+// ok answers that something was done.
+func ok(g *gin.Context, status int) { g.Data(status, "application/json", []byte(`{"status":"ok"}`)) }
+
+// refuse answers with the service's own error.
+func refuse(g *gin.Context, status int, text string) {
+	body := appendString([]byte(`{"error":`), text)
+	g.Data(status, "application/json", append(body, '}'))
+}
+
+// refuseError answers with an error of the Conductor.
+func refuseError(g *gin.Context, err error) {
+	var field *conductor.FieldError
+	status := http.StatusInternalServerError
+	switch {
+	case errors.As(err, &field):
+		status = http.StatusBadRequest
+	case errors.Is(err, conductor.ErrPast):
+		status = http.StatusForbidden
+	case errors.Is(err, conductor.ErrTooManySources), errors.Is(err, conductor.ErrClosed):
+		status = http.StatusServiceUnavailable
+	}
+	refuse(g, status, err.Error())
+}
+
+// reject answers as the reference's framework does, before its service is asked.
+func reject(g *gin.Context, why *rejection) {
+	if why.status == statusTooLarge {
+		// The rest of the body is not read, so the connection cannot go on.
+		g.Header("Connection", "close")
+	}
+	plain(g, why.status, why.text)
+}
+
+func plain(g *gin.Context, status int, text string) {
+	g.Data(status, "text/plain; charset=utf-8", []byte(text))
+}
+
+func empty(g *gin.Context, status int) {
+	g.Status(status)
+	g.Writer.WriteHeaderNow()
+}
+
+// appendString appends a JSON string.
+func appendString(dst []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= 0x7f {
+			return appendEscaped(dst, s)
+		}
+	}
+	return append(append(append(dst, '"'), s...), '"')
+}
+
+func appendEscaped(dst []byte, s string) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(s); err != nil {
+		panic("BUG: a string cannot be encoded: " + err.Error())
+	}
+	return append(dst, bytes.TrimSuffix(b.Bytes(), []byte{'\n'})...)
+}

@@ -1,0 +1,221 @@
+package dynamo_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor"
+	"kvconductor/compat/dynamo"
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/events/stream"
+)
+
+// server is a listener of the dialect, over a Conductor whose publishers are in
+// this process.
+type server struct {
+	t         testing.TB
+	conductor *conductor.Conductor
+	dialect   *dynamo.Dialect
+	handler   http.Handler
+	network   *network
+}
+
+func newServer(t testing.TB, cfg dynamo.Config) *server {
+	t.Helper()
+	n := &network{publishers: make(map[string]*publisher)}
+	c := conductor.New(conductor.Options{
+		HashSeed: 1337, KeepLocals: true, MaxSources: 64, Log: zerolog.Nop(),
+		Stream: stream.Config{Transport: n},
+	})
+	t.Cleanup(c.Close)
+	cfg.Conductor, cfg.Log = c, zerolog.Nop()
+	if cfg.MaxTokens == 0 {
+		cfg.MaxTokens = 1 << 21
+	}
+	d := dynamo.New(cfg)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(conductor.Collector{Conductor: c}, d)
+	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
+	r := conductorhttp.New(c, opts)
+	d.MountRoot(r)
+	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
+	d.Mount(r.Group("/dynamo/v1"))
+	return &server{t: t, conductor: c, dialect: d, handler: r, network: n}
+}
+
+// send makes a request. A body makes it JSON.
+func (s *server) send(method, path, body string) *httptest.ResponseRecorder {
+	req := httptest.NewRequest(method, path, strings.NewReader(body))
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	rec := httptest.NewRecorder()
+	s.handler.ServeHTTP(rec, req)
+	return rec
+}
+
+// do makes a request and compares status and body.
+func (s *server) do(method, path, body string, status int, want string) {
+	s.t.Helper()
+	if rec := s.send(method, path, body); rec.Code != status || rec.Body.String() != want {
+		s.t.Errorf("%s %s %.200s\n got %d %.1000s\nwant %d %s", method, path, body, rec.Code, rec.Body, status, want)
+	}
+}
+
+const done = `{"status":"ok"}`
+
+// register registers a rank of an instance for model m and block size 4, at an
+// endpoint that publish knows.
+func (s *server) register(id, rank int, more string) {
+	s.t.Helper()
+	s.do("POST", "/register", fmt.Sprintf(`{"instance_id":%d,"dp_rank":%d,"endpoint":%q,"model_name":"m","block_size":4%s}`,
+		id, rank, endpointOf(id, rank), more), 201, done)
+}
+
+func endpointOf(id, rank int) string { return fmt.Sprintf("inproc://%d/%d", id, rank) }
+
+// publish sends events of a rank and waits until they are applied. Only inside of
+// a synctest bubble.
+func (s *server) publish(id, rank int, events ...any) {
+	synctest.Wait()
+	s.network.at(endpointOf(id, rank)).publish(events)
+	synctest.Wait()
+}
+
+// stored is an event about blocks of 4 tokens, counted from 1 in this prompt: block
+// i has the tokens 4i-3..4i.
+func stored(medium string, from, to int, more ...string) map[string]any {
+	e := map[string]any{"type": "BlockStored", "block_size": 4, "medium": medium, "parent_block_hash": nil}
+	var hashes []int
+	var tokens []int
+	for i := from; i <= to; i++ {
+		hashes = append(hashes, 1000+i)
+		tokens = append(tokens, 4*i-3, 4*i-2, 4*i-1, 4*i)
+	}
+	if from > 1 {
+		e["parent_block_hash"] = 1000 + from - 1
+	}
+	e["block_hashes"], e["token_ids"] = hashes, tokens
+	for i := 0; i+1 < len(more); i += 2 {
+		e[more[i]] = more[i+1]
+	}
+	return e
+}
+
+func removed(medium string, blocks ...int) map[string]any {
+	for i := range blocks {
+		blocks[i] += 1000
+	}
+	return map[string]any{"type": "BlockRemoved", "block_hashes": blocks, "medium": medium}
+}
+
+// prompt is the first blocks of the prompt of stored, as a JSON array.
+func prompt(blocks int) string {
+	var b strings.Builder
+	for i := 1; i <= 4*blocks; i++ {
+		fmt.Fprintf(&b, ",%d", i)
+	}
+	return "[" + strings.TrimPrefix(b.String(), ",") + "]"
+}
+
+// network is a stream.Transport without sockets.
+type network struct {
+	mu         sync.Mutex
+	publishers map[string]*publisher
+}
+
+func (n *network) at(endpoint string) *publisher {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.publishers[endpoint] == nil {
+		n.publishers[endpoint] = &publisher{}
+	}
+	return n.publishers[endpoint]
+}
+
+func (n *network) Subscribe(ctx context.Context, endpoint string) (stream.Subscription, error) {
+	if strings.Contains(endpoint, "never") {
+		return nil, permanent{}
+	}
+	p, s := n.at(endpoint), &subscription{queue: make(chan [][]byte, 64)}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	p.mu.Lock()
+	p.subscribers = append(p.subscribers, s)
+	p.mu.Unlock()
+	return s, nil
+}
+
+func (n *network) Replay(context.Context, string, uint64) (stream.Subscription, error) {
+	return nil, errors.New("nobody replays here")
+}
+
+type permanent struct{}
+
+func (permanent) Error() string   { return "this endpoint never works" }
+func (permanent) Permanent() bool { return true }
+
+type publisher struct {
+	mu          sync.Mutex
+	seq         uint64
+	subscribers []*subscription
+}
+
+func (p *publisher) publish(events []any) {
+	payload, err := msgpack.Marshal([]any{1.5, events, nil})
+	if err != nil {
+		panic(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.subscribers {
+		if s.ctx.Err() == nil {
+			s.queue <- [][]byte{nil, binary.BigEndian.AppendUint64(nil, p.seq), payload}
+		}
+	}
+	p.seq++
+}
+
+type subscription struct {
+	queue  chan [][]byte
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+func (s *subscription) Recv() ([][]byte, error) {
+	select {
+	case frames := <-s.queue:
+		return frames, nil
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	}
+}
+
+func (s *subscription) Close() error {
+	s.cancel()
+	return nil
+}
+
+// metric returns the lines of /metrics that begin with a name.
+func (s *server) metric(name string) string {
+	var out bytes.Buffer
+	for line := range strings.Lines(s.send("GET", "/metrics", "").Body.String()) {
+		if strings.HasPrefix(line, name) {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
