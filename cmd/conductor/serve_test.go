@@ -40,14 +40,18 @@ type process struct {
 	logs *bytes.Buffer
 }
 
-// serveProcess starts a server on a free port and waits for its address.
-func serveProcess(t *testing.T, config string) *process {
+// serveProcess starts a server on a free port, of the Conductor dialect unless told
+// otherwise, and waits for its address.
+func serveProcess(t *testing.T, config string, listen ...string) *process {
 	t.Helper()
+	if len(listen) == 0 {
+		listen = []string{"127.0.0.1:0=conductor"}
+	}
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := &process{cmd: command("serve", "--config", file, "--listen", "127.0.0.1:0=conductor"), logs: new(bytes.Buffer)}
+	p := &process{cmd: command("serve", "--config", file, "--listen", listen[0]), logs: new(bytes.Buffer)}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -173,18 +177,40 @@ func TestTables(t *testing.T) {
 }
 
 // TestListeners checks that both dialects are up, that every listener has the
-// common paths and prefixes.
+// common paths and prefixes, and that each answers at its root in its own way.
 func TestListeners(t *testing.T) {
 	p := serveProcess(t, "log: {level: info}\n")
-	for _, path := range []string{"/health", "/ready", "/metrics", "/openapi.yaml", "/services", "/conductor/v1/services", "/admin/check"} {
+	for _, path := range []string{"/health", "/ready", "/metrics", "/openapi.yaml", "/services", "/conductor/v1/services", "/admin/check", "/dynamo/v1/workers"} {
 		if status, body := get(p.url + path); status != 200 {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
-	if status, body := get(p.url + "/dynamo/v1/workers"); status != http.StatusOK || body != "[]" {
-		t.Errorf("dynamo: %d %s", status, body)
+	if status, body := get(p.url + "/nothing"); status != 404 || !strings.Contains(body, `"not_found"`) {
+		t.Errorf("nothing: %d %s", status, body)
 	}
 	if _, body := get(p.url + "/metrics"); !strings.Contains(body, "conductor_query_seconds") && !strings.Contains(body, "go_goroutines") {
 		t.Error("metrics lack the process")
+	}
+	p = serveProcess(t, "log: {level: info}\n", "127.0.0.1:0=dynamo")
+	for path, want := range map[string]string{"/health": "", "/workers": "[]", "/peers": "[]", "/conductor/v1/services": `{"count":0,"services":[]}`, "/conductor/v1/health": ""} {
+		if status, body := get(p.url + path); status != 200 || want != "" && body != want {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if status, body := get(p.url + "/nothing"); status != 404 || body != "" {
+		t.Errorf("nothing: %d %q", status, body)
+	}
+	// One index behind both dialects, and one set of metrics.
+	resp, err := http.Post(p.url+"/register", "application/json", strings.NewReader(
+		`{"instance_id":7,"endpoint":"tcp://127.0.0.1:1","model_name":"m","block_size":16}`))
+	if err != nil || resp.StatusCode != http.StatusCreated {
+		t.Fatalf("register: %v %v", resp, err)
+	}
+	resp.Body.Close()
+	if _, body := get(p.url + "/conductor/v1/services"); !strings.Contains(body, `"InstanceID":"7"`) {
+		t.Errorf("services: %s", body)
+	}
+	if _, body := get(p.url + "/metrics"); !strings.Contains(body, "dynamo_kvindexer_workers 1\n") || !strings.Contains(body, "conductor_sources{") {
+		t.Error("metrics lack a dialect")
 	}
 }

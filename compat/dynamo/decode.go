@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -30,8 +32,9 @@ type decoder struct {
 	at  int
 	err *rejection
 
-	field string // being read, "" outside of fields
-	index int    // of an element being read, -1 outside of arrays
+	field    string // being read, "" outside of fields
+	index    int    // of an element being read, -1 outside of arrays
+	ignoring bool   // in a value that nobody asked for, of which less is required
 }
 
 // member is one field a body may have.
@@ -66,12 +69,14 @@ func (d *decoder) object(want string, members []member) {
 			d.shape("duplicate field `%s`", m.name)
 			return
 		}
-		d.field = key
 		if d.colon(); d.err != nil {
 			return
 		}
+		d.field = key
 		if m == nil {
+			d.ignoring = true
 			d.skip(1)
+			d.ignoring = false
 		} else {
 			m.seen = true
 			m.read(d)
@@ -120,11 +125,13 @@ func (d *decoder) next(end byte, first bool) bool {
 		return false
 	}
 	d.at++
-	if d.peek() == end && d.at < len(d.src) {
+	switch c := d.peek(); {
+	case d.at == len(d.src):
+		d.syntax("EOF while parsing a value")
+	case c == end && !d.ignoring:
 		d.syntax("trailing comma")
-		return false
 	}
-	return true
+	return d.err == nil
 }
 
 func (d *decoder) key() string {
@@ -232,20 +239,6 @@ func (d *decoder) quoted() string {
 // unescape resolves the escapes of a string that began at start and ends before
 // the current byte.
 func (d *decoder) unescape(raw []byte, start int) string {
-	end := d.at
-	fail := func(i int, text string) string {
-		d.at = start + i
-		d.syntax("%s", text)
-		d.at = end
-		return ""
-	}
-	hex := func(i int) (rune, bool) {
-		if i+4 > len(raw) {
-			return 0, false
-		}
-		v, err := strconv.ParseUint(string(raw[i:i+4]), 16, 16)
-		return rune(v), err == nil
-	}
 	var b strings.Builder
 	for i := 0; i < len(raw); i++ {
 		if raw[i] != '\\' {
@@ -258,27 +251,59 @@ func (d *decoder) unescape(raw []byte, start int) string {
 			continue
 		}
 		if raw[i] != 'u' {
-			return fail(i, "invalid escape")
+			d.at = start + i
+			d.syntax("invalid escape")
+			return ""
 		}
-		r, ok := hex(i + 1)
-		if !ok {
-			return fail(i, "invalid escape")
-		}
+		r := d.hex(start + i + 1)
 		i += 4
-		if 0xd800 <= r && r < 0xe000 {
-			low, ok := rune(0), false
-			if i+2 < len(raw) && raw[i+1] == '\\' && raw[i+2] == 'u' {
-				low, ok = hex(i + 3)
-			}
-			if r >= 0xdc00 || !ok || low < 0xdc00 || low >= 0xe000 {
-				return fail(i, "lone leading surrogate in hex escape")
-			}
-			r = (r-0xd800)<<10 | (low - 0xdc00) + 0x10000
+		if utf16.IsSurrogate(r) && !d.ignoring {
+			r = d.pair(r, start+i+1)
 			i += 6
+		}
+		if d.err != nil {
+			return ""
 		}
 		b.WriteRune(r)
 	}
 	return b.String()
+}
+
+// hex reads the four digits of an escape.
+func (d *decoder) hex(at int) rune {
+	if at+4 > len(d.src) {
+		d.at = len(d.src)
+		d.syntax("EOF while parsing a string")
+		return 0
+	}
+	v, err := strconv.ParseUint(string(d.src[at:at+4]), 16, 16)
+	if err != nil {
+		d.at = at + 3
+		d.syntax("invalid escape")
+	}
+	return rune(v)
+}
+
+// pair reads the second half of a surrogate pair and returns the character.
+func (d *decoder) pair(high rune, at int) rune {
+	for i, c := range []byte(`\u`) {
+		if high < 0xdc00 && d.src[at+i] != c { // the closing quote is there, if nothing else
+			d.at = at + i
+			d.syntax("unexpected end of hex escape")
+			return 0
+		}
+	}
+	if high >= 0xdc00 {
+		d.at = at - 1
+		d.syntax("lone leading surrogate in hex escape")
+		return 0
+	}
+	r := utf16.DecodeRune(high, d.hex(at+2))
+	if r == utf8.RuneError {
+		d.at = at + 5
+		d.syntax("lone leading surrogate in hex escape")
+	}
+	return r
 }
 
 // number is a JSON number: an integer of 64 bits, or anything else.
@@ -314,8 +339,11 @@ func (d *decoder) number() (n number) {
 	is := func(chars string) bool {
 		return d.at < len(d.src) && strings.IndexByte(chars, d.src[d.at]) >= 0
 	}
-	leading := is("0")
+	leading, first := is("0"), d.at
 	some := digits()
+	if leading && some > 1 {
+		d.at = first + 1
+	}
 	if some == 0 || leading && some > 1 {
 		d.badNumber()
 		return n
@@ -343,8 +371,9 @@ func (d *decoder) number() (n number) {
 		n.float = true
 	}
 	n.text = d.src[start:d.at]
-	if n.float {
+	if n.float && !d.ignoring {
 		if v, _ := strconv.ParseFloat(string(n.text), 64); math.IsInf(v, 0) {
+			d.at--
 			d.syntax("number out of range")
 		}
 	}
@@ -452,7 +481,6 @@ func array[T uint32 | uint64](d *decoder, dst []T, limit int, element func(*deco
 				continue
 			}
 		}
-		d.index = len(dst)
 		if !d.next(']', first) {
 			break
 		}
@@ -460,13 +488,14 @@ func array[T uint32 | uint64](d *decoder, dst []T, limit int, element func(*deco
 			d.err = &rejection{status: statusTooLarge, text: fmt.Sprintf("%s has more than %d elements, the most limits.max_tokens allows", d.field, limit)}
 			break
 		}
+		d.index = len(dst)
 		v := element(d)
 		if d.err != nil {
 			break
 		}
+		d.index = -1
 		dst = append(dst, v)
 	}
-	d.index = -1
 	return dst
 }
 
@@ -516,7 +545,7 @@ func (d *decoder) unexpected(want string) {
 	case d.at == len(d.src):
 		d.syntax("EOF while parsing a value")
 	case c == '"':
-		got = "string " + strconv.Quote(d.quoted())
+		got = "string " + quote(d.quoted())
 	case c == 'n':
 		d.word("null")
 		got = "null"
@@ -538,6 +567,25 @@ func (d *decoder) unexpected(want string) {
 	if d.err == nil {
 		d.shape("invalid type: %s, expected %s", got, want)
 	}
+}
+
+// quote writes a string the way the reference does in its errors.
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch at := strings.IndexRune("\"\\\n\r\t\x00", r); {
+		case at >= 0:
+			b.WriteByte('\\')
+			b.WriteByte(`"\nrt0`[at])
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			fmt.Fprintf(&b, `\u{%x}`, r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
 }
 
 // syntax refuses the document at the current byte: it is no JSON.
