@@ -90,7 +90,7 @@ func (f *recorded) state(state stream.State, reason string, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.st.State, f.st.Reason, f.since = state, reason, at
-	f.st.Connected = state != stream.Connecting && state != stream.Failed
+	f.st.Connected = state != stream.Connecting && state != stream.Paused && state != stream.Failed
 }
 
 // at moves the watermark without a step.

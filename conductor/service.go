@@ -217,7 +217,7 @@ type SourceState struct {
 }
 
 // Ready reports whether every static source is synced or given up on. A source
-// is given up on when it is partial, stale or failed: waiting would not help.
+// is given up on when it is partial, stale, paused or failed: waiting would not help.
 func (c *Conductor) Ready() Readiness {
 	r := Readiness{Ready: true}
 	for _, s := range c.registered() {

@@ -231,6 +231,8 @@ func (tr *trial) step() {
 		tr.note("resync")
 	case n < 88:
 		tr.resume()
+	case n < 90:
+		tr.pause()
 	default:
 		d := time.Duration(tr.rnd.IntN(8000)) * time.Millisecond
 		tr.note("%v pass", d)
@@ -270,6 +272,25 @@ func (tr *trial) resume() {
 	tr.mu.Unlock()
 	tr.resumed++
 	tr.run(next, follow)
+}
+
+// pause lets the stream miss something. A restart would be one that nobody can
+// notice if the numbers fit, so there is one only if replays verify.
+func (tr *trial) pause() {
+	tr.note("paused")
+	tr.s.Pause()
+	for range tr.rnd.IntN(10) {
+		tr.publish()
+	}
+	if tr.f.replay && tr.rnd.IntN(4) == 0 {
+		tr.restart()
+	}
+	time.Sleep(time.Duration(tr.rnd.IntN(8000)) * time.Millisecond)
+	if st := tr.s.Status(); st.State != Paused {
+		tr.t.Errorf("state is %s while paused", st.State)
+	}
+	tr.note("goes on")
+	tr.s.Unpause()
 }
 
 // run applies the steps of a stream from now on.

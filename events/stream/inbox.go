@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"context"
 	"time"
 
 	"kvconductor/events"
@@ -16,6 +17,7 @@ const (
 	inLive                   // a live batch
 	inOverflow               // live batches were dropped at this place
 	inResync                 // the application asks to start over
+	inRetry                  // what failed for good may be tried again
 	inReplayStart            // the replay attempt got its turn; from here on, its answers
 	inReplay                 // a replayed batch
 	inReplayEnd              // the publisher said that it has no more
@@ -111,10 +113,15 @@ func (b *inbox) take() (input, bool) {
 	return in, true
 }
 
-// push hands an input to the machine; false if it was dropped.
-func (s *Stream) push(in input) bool {
+// push hands an input to the machine; false if it was dropped, or if it is of a
+// connection that has ended with ctx.
+func (s *Stream) push(ctx context.Context, in input) bool {
 	in.at = time.Now()
 	s.mu.Lock()
+	if ctx.Err() != nil { // Pause and Close see to that with mu held
+		s.mu.Unlock()
+		return false
+	}
 	ok := s.inbox.put(in, s.view.waitingLen, s.view.waitingBytes)
 	switch {
 	case !ok && in.kind == inLive:
@@ -123,6 +130,8 @@ func (s *Stream) push(in input) bool {
 		s.view.connect()
 	case in.kind == inDisconnected:
 		s.view.disconnect(in.at, in.text)
+	case in.kind == inFailed:
+		s.link.failed = true
 	}
 	s.mu.Unlock()
 	s.signal()

@@ -80,6 +80,7 @@ type machine struct {
 
 	catchup bool // replayed or held back batches are still to be handed out
 	failed  string
+	retries uint64 // times it was cleared from outside
 
 	resets []Step // to hand out before anything else
 	orders []order
@@ -122,6 +123,9 @@ func (m *machine) feed(in input, now time.Time) {
 	case inFailed:
 		m.failed = in.text
 		m.disconnect(in.at)
+	case inRetry:
+		m.failed = ""
+		m.retries++
 	case inLive:
 		m.live(item{seq: in.seq, payload: in.payload, at: in.at}, now)
 	case inOverflow:

@@ -12,46 +12,64 @@ import (
 // A connection that lasted this long was a good one: pauses start over.
 const goodConnection = 5 * time.Second
 
-// follow keeps a live connection until the stream is closed.
+// follow keeps a live connection until the stream is closed, except while it is
+// paused, or has failed.
 func (s *Stream) follow() {
+	for {
+		ctx, ok := s.relink()
+		if !ok {
+			return
+		}
+		s.keep(ctx)
+	}
+}
+
+// keep keeps a live connection until ctx ends or the endpoint can never work.
+func (s *Stream) keep(ctx context.Context) {
 	pause := s.cfg.BackoffMin
 	for {
-		sub, err := s.cfg.Transport.Subscribe(s.ctx, s.cfg.Endpoint)
+		sub, err := s.cfg.Transport.Subscribe(ctx, s.cfg.Endpoint)
 		switch {
-		case s.ctx.Err() != nil:
+		case ctx.Err() != nil:
 			if err == nil {
 				sub.Close()
 			}
 			return
 		case permanent(err):
 			s.note(err)
-			s.push(input{kind: inFailed, text: err.Error()})
+			s.push(ctx, input{kind: inFailed, text: err.Error()})
 			return
 		case err != nil:
 			s.note(err)
 		default:
 			since := time.Now()
-			s.read(sub)
+			s.read(ctx, sub)
 			if time.Since(since) >= goodConnection {
 				pause = s.cfg.BackoffMin
 			}
 		}
-		if !sleep(s.ctx, pause/2+rand.N(pause/2+1)) {
+		if !sleep(ctx, pause/2+rand.N(pause/2+1)) {
 			return
 		}
 		pause = min(2*pause, s.cfg.BackoffMax)
 	}
 }
 
-// read drains one live connection until it is lost.
-func (s *Stream) read(sub Subscription) {
-	defer context.AfterFunc(s.ctx, func() { sub.Close() })()
+// read drains one live connection until it is lost, or ctx ends.
+func (s *Stream) read(ctx context.Context, sub Subscription) {
+	defer context.AfterFunc(ctx, func() { sub.Close() })()
 	defer sub.Close()
-	s.push(input{kind: inConnected})
+	if !s.push(ctx, input{kind: inConnected}) {
+		return
+	}
 	for {
 		frames, err := sub.Recv()
-		if err != nil {
-			s.push(input{kind: inDisconnected, text: err.Error()})
+		switch {
+		case ctx.Err() != nil: // closed by us: that is no error
+			s.push(s.ctx, input{kind: inDisconnected})
+			return
+		case err != nil:
+			s.push(s.ctx, input{kind: inDisconnected, text: err.Error()})
 			return
 		}
 		seq, payload, ok := liveFrames(frames)
@@ -59,7 +77,7 @@ func (s *Stream) read(sub Subscription) {
 			s.refuse()
 			continue
 		}
-		s.push(input{kind: inLive, seq: seq, payload: payload})
+		s.push(ctx, input{kind: inLive, seq: seq, payload: payload})
 	}
 }
 
@@ -79,14 +97,14 @@ func (s *Stream) obey() {
 
 // fetch begins one attempt to replay. turn is held.
 func (s *Stream) fetch(ask, from uint64) {
-	ctx, cancel := context.WithCancel(s.ctx)
-	// Close waits for tasks, so none may begin once it has.
+	// Close waits for tasks, so none may begin once it has. Nor does one begin
+	// for a connection that Pause has ended: the machine is about to hear of it.
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
-		cancel()
+	if s.link.ctx.Err() != nil {
 		return
 	}
+	ctx, cancel := context.WithCancel(s.link.ctx)
 	s.replay = cancel
 	s.tasks.Go(func() {
 		defer cancel()
@@ -102,12 +120,12 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 		return
 	}
 	defer s.cfg.Replays.release()
-	s.push(input{kind: inReplayStart, ask: ask})
+	s.push(ctx, input{kind: inReplayStart, ask: ask})
 	sub, err := s.cfg.Transport.Replay(ctx, s.cfg.ReplayEndpoint, from)
 	if err != nil {
 		if ctx.Err() == nil {
 			s.note(err)
-			s.push(input{kind: inReplayCut, ask: ask, bad: permanent(err), text: err.Error()})
+			s.push(ctx, input{kind: inReplayCut, ask: ask, bad: permanent(err), text: err.Error()})
 		}
 		return
 	}
@@ -120,7 +138,7 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 		}
 		if err != nil {
 			s.note(err)
-			s.push(input{kind: inReplayCut, ask: ask})
+			s.push(ctx, input{kind: inReplayCut, ask: ask})
 			return
 		}
 		seq, payload, kind := replyFrames(frames)
@@ -128,11 +146,11 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 		case replyBad:
 			s.refuse()
 		case replyEnd:
-			s.push(input{kind: inReplayEnd, ask: ask})
+			s.push(ctx, input{kind: inReplayEnd, ask: ask})
 			return
 		case replyData:
-			if !s.push(input{kind: inReplay, ask: ask, seq: seq, payload: payload}) {
-				s.push(input{kind: inReplayCut, ask: ask})
+			if !s.push(ctx, input{kind: inReplay, ask: ask, seq: seq, payload: payload}) {
+				s.push(ctx, input{kind: inReplayCut, ask: ask})
 				return
 			}
 		}

@@ -16,6 +16,7 @@ const (
 	Synced     State = "synced"     // everything up to the watermark was applied
 	Partial    State = "partial"    // something is missing, Reason says why
 	Stale      State = "stale"      // without a connection for longer than Config.StaleAfter
+	Paused     State = "paused"     // without a connection on purpose, see Stream.Pause
 	Failed     State = "failed"     // the configuration can never work
 )
 
@@ -70,6 +71,9 @@ type view struct {
 	seen      uint64                   // connects that the machine has been told of
 	errs      uint64                   // machine.errs shown
 	lost      time.Time                // when the connection was lost, or the stream opened
+	sought    time.Time                // since when there should be one and is none
+	retries   uint64                   // pushed
+	retried   uint64                   // retries that the machine has been told of
 	transport map[events.Reason]uint64 // drops outside the machine
 
 	// What the machine holds counts against the queue.
@@ -77,7 +81,8 @@ type view struct {
 }
 
 func newView(m *machine) view {
-	return view{st: Status{Epoch: m.epoch, History: m.history()}, lost: time.Now(), transport: make(map[events.Reason]uint64)}
+	now := time.Now()
+	return view{st: Status{Epoch: m.epoch, History: m.history()}, lost: now, sought: now, transport: make(map[events.Reason]uint64)}
 }
 
 func (v *view) drop(r events.Reason, n uint64) { v.transport[r] += n }
@@ -90,9 +95,23 @@ func (v *view) connect() {
 }
 
 func (v *view) disconnect(now time.Time, why string) {
-	v.st.Connected, v.lost = false, now
-	v.st.LastError = why
+	if v.st.Connected {
+		v.st.Connected, v.lost, v.sought = false, now, now
+	}
+	if why != "" {
+		v.st.LastError = why
+	}
 }
+
+// retry begins to look for a connection anew.
+func (v *view) retry(now time.Time) {
+	v.disconnect(now, "")
+	v.sought = now
+	v.retries++
+}
+
+// failed reports whether the machine has failed and was not told to try again.
+func (v *view) failed() bool { return v.shown == Failed && v.retried == v.retries }
 
 // applied moves the watermark past a step, and History with it: a batch in hand
 // that clears everything, or that comes behind a loss, says nothing about what was
@@ -123,7 +142,7 @@ func (v *view) show(m *machine) {
 		maps.Copy(v.st.Dropped, m.n.dropped)
 	}
 	v.waitingLen, v.waitingBytes = m.held.len(), m.held.bytes
-	v.seen = m.connects
+	v.seen, v.retried = m.connects, m.retries
 	if v.errs != m.errs {
 		v.errs, v.st.LastError = m.errs, m.err
 	}
@@ -157,6 +176,9 @@ func (s *Stream) tell() {
 	now.state, now.reason = s.machine.state()
 	if !s.machine.connected && now.state != Failed {
 		now = told{state: Connecting}
+		if s.paused() {
+			now.state = Paused
+		}
 	}
 	if now != s.told {
 		s.told = now
@@ -178,11 +200,11 @@ func (s *Stream) Status() Status {
 	}
 	st.State = v.shown
 	switch {
-	case v.shown == Failed:
+	case v.failed():
 	case st.Connected:
 		st.LastLifeAt = now
 		if v.seen != v.connects {
-			st.State = Connecting // the machine has not heard of this connection
+			st.State, st.Reason = Connecting, "" // the machine has not heard of this connection
 		} else if st.State == Synced && s.inbox.overflows > 0 {
 			st.State, st.Reason = Partial, ReasonOverflow // nor of this
 		}
@@ -190,12 +212,14 @@ func (s *Stream) Status() Status {
 		if v.connects > 0 {
 			st.LastLifeAt = v.lost
 		}
-		st.State = Connecting
-		if now.Sub(v.lost) > s.cfg.StaleAfter {
+		switch {
+		case s.link.paused:
+			st.State = Paused
+		case now.Sub(v.sought) > s.cfg.StaleAfter:
 			st.State = Stale
+		default:
+			st.State = Connecting
 		}
-	}
-	if st.State == Connecting || st.State == Stale {
 		st.Reason = ""
 	}
 	return st

@@ -43,7 +43,7 @@
 // resumes behind a peer's mark takes the peer's word for what is below it.
 //
 // Concurrency: one goroutine calls Next and thereby drives the machine. Status,
-// Resync, Applied and Close are safe from any goroutine. Lock order: Stream.turn,
+// Resync, Applied, Pause, Unpause and Close are safe from any goroutine. Lock order: Stream.turn,
 // which Next holds, before Stream.mu, which guards the inbox and what Status
 // shows and is never held while a batch is decoded.
 //
@@ -192,6 +192,8 @@ type Stream struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // the live loop and replay attempts
 	wake   chan struct{}  // capacity 1: the inbox has something, or the stream is closed
+	// capacity 1: link says that there should be a connection
+	unpaused chan struct{}
 
 	// turn is held by Next. It guards the machine, replay and begun.
 	turn    sync.Mutex
@@ -202,6 +204,7 @@ type Stream struct {
 
 	mu    sync.Mutex
 	inbox inbox
+	link  link
 	hand  hand
 	view  view
 }
@@ -220,7 +223,7 @@ func Open(cfg Config) *Stream {
 	cfg.fill()
 	s := &Stream{
 		cfg:  cfg,
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), unpaused: make(chan struct{}, 1),
 		machine: newMachine(machineConfig{
 			firstSeq:  cfg.FirstSeq,
 			canReplay: cfg.ReplayEndpoint != "",
@@ -233,6 +236,7 @@ func Open(cfg Config) *Stream {
 	s.inbox.limit(cfg.Queue, cfg.QueueBytes)
 	s.view = newView(s.machine)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.link.ctx, s.link.cancel = context.WithCancel(s.ctx)
 	s.tasks.Go(s.follow)
 	return s
 }
@@ -285,7 +289,7 @@ func (s *Stream) Applied() {
 // Resync drops everything and starts over from the publisher's ring. The next
 // step is a Reset with this reason.
 func (s *Stream) Resync(reason string) {
-	s.push(input{kind: inResync, text: reason})
+	s.push(s.ctx, input{kind: inResync, text: reason})
 }
 
 // Close ends the stream: Next returns false, connections are closed, and no

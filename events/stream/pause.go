@@ -1,0 +1,79 @@
+package stream
+
+import (
+	"context"
+	"time"
+)
+
+// link is whether there should be a connection. Guarded by Stream.mu.
+type link struct {
+	paused bool
+	failed bool // the endpoint can never work, and nobody asked to try again
+	// ctx is of the connection that is kept or sought at present, and of its
+	// replays; Pause and Unpause end it.
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// Pause closes the live connection and any replay in flight, and stays without
+// until Unpause. What the publisher sends after Pause has returned is missed; what
+// arrived before is still applied, and the watermark stays. It does nothing to a
+// stream that is Failed.
+func (s *Stream) Pause() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link.paused || s.link.failed || s.view.failed() {
+		return
+	}
+	s.link.paused = true
+	s.link.cancel()
+	s.view.disconnect(time.Now(), "")
+	s.signal() // OnState is to hear of it
+}
+
+// Unpause connects again. What was missed meanwhile is replayed, or shows as a gap
+// with the next batch. Of a stream that is Failed it tries the endpoints again; to
+// any other it does nothing.
+func (s *Stream) Unpause() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.link.paused && !s.link.failed && !s.view.failed() {
+		return
+	}
+	s.link.paused, s.link.failed = false, false
+	s.link.cancel() // it stands if only the replay endpoint has failed
+	s.view.retry(time.Now())
+	s.inbox.put(input{kind: inRetry}, 0, 0)
+	s.signal()
+	select {
+	case s.unpaused <- struct{}{}:
+	default:
+	}
+}
+
+// relink waits until there should be a connection, and returns the context it may
+// live in; false at the end of the stream.
+func (s *Stream) relink() (context.Context, bool) {
+	for s.ctx.Err() == nil {
+		s.mu.Lock()
+		if !s.link.paused && !s.link.failed {
+			defer s.mu.Unlock()
+			s.link.cancel()
+			s.link.ctx, s.link.cancel = context.WithCancel(s.ctx)
+			return s.link.ctx, true
+		}
+		s.mu.Unlock()
+		select {
+		case <-s.unpaused:
+		case <-s.ctx.Done():
+		}
+	}
+	return nil, false
+}
+
+// paused reports whether the stream is paused.
+func (s *Stream) paused() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.link.paused
+}
