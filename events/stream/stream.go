@@ -218,7 +218,8 @@ type hand struct {
 	history string // Status.History once it is applied
 }
 
-// Open starts following a source. It does not wait for the endpoint.
+// Open starts following a source. It does not wait for the endpoint. Until Next is
+// called the stream connects and queues, and asks for nothing.
 func Open(cfg Config) *Stream {
 	cfg.fill()
 	s := &Stream{

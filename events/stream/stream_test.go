@@ -369,6 +369,48 @@ func TestOverflowIsReplayed(t *testing.T) {
 	f("", Partial, ReasonGap)
 }
 
+// A stream may be left alone for a while after it was opened. It connects and
+// queues, and nothing more; the first Next takes it from there.
+func TestOpenedAndLeft(t *testing.T) {
+	f := func(replay string, published int, cut bool, dropped uint64, want []uint64, state State, reason string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			p := newFakePublisher()
+			p.lose("0")
+			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText, Queue: 4})
+			defer s.Close()
+			synctest.Wait()
+			for i := range published {
+				p.publish(fmt.Sprint(1 + i))
+				time.Sleep(10 * time.Second)
+				if cut && i == 1 {
+					p.cut()
+					time.Sleep(time.Second)
+				}
+				if st := s.Status(); st.State != Connecting || st.Reason != "" || !st.Connected || st.HasSeq || st.History != map[bool]string{true: ReasonUnknown}[replay == ""] {
+					t.Errorf("before the first step: %+v", st)
+				}
+			}
+			if got := p.requests(); len(got) > 0 {
+				t.Errorf("asked from %d before the first step", got)
+			}
+			if n := s.Status().Dropped[events.Overflow]; n != dropped {
+				t.Errorf("%d batches dropped, want %d", n, dropped)
+			}
+			c := consume(t, s, 0)
+			wantSeqs(t, c, want...)
+			wantState(t, s, state, reason)
+			p.publish(fmt.Sprint(1 + published))
+			wantSeqs(t, c, append(want, uint64(1+published))...)
+		})
+	}
+	f("replay", 3, false, 0, []uint64{0, 1, 2, 3}, Synced, "")
+	f("replay", 9, false, 5, []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, Synced, "")
+	f("replay", 3, true, 0, []uint64{0, 1, 2, 3}, Synced, "")
+	f("", 3, false, 0, []uint64{1, 2, 3}, Partial, ReasonUnknown)
+	f("", 9, false, 5, []uint64{1, 2, 3, 4}, Partial, ReasonUnknown)
+}
+
 func TestQueueBoundsBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newFakePublisher()
