@@ -79,6 +79,8 @@ func FuzzMachine(f *testing.F) {
 	f.Add([]byte{1 | 8 | 5<<4, 0, 0, 2, 3, 2, 4, 3, 5, 2, 6, 2, 5, 3, 6, 4, 0})
 	f.Add([]byte{0 | 8 | 5<<4, 0, 0, 2, 3, 6, 0, 2, 6, 2, 7, 1, 0, 0, 0, 2, 4})
 	f.Add([]byte{2 | 8 | 5<<4, 0, 0, 2, 64, 2, 65, 2, 66, 2, 68, 2, 69, 2, 70})
+	// A batch that cannot be decoded and one that came late before it, both waiting.
+	f.Add([]byte{1, 0, 0, 4, 0, 2, 29 | 2<<6, 3, 16 | 32, 2, 4 | 2<<6, 3, 29 | 1<<6})
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if len(in) == 0 || len(in) > 2000 {
 			return

@@ -56,6 +56,13 @@ func (h *held) add(it item) {
 	h.items = slices.Insert(h.items, h.search(it.seq), it)
 }
 
+// replace puts a batch in the place of one that find returned, of the same
+// sequence.
+func (h *held) replace(old *item, it item) {
+	h.bytes += len(it.payload) - len(old.payload)
+	*old = it
+}
+
 // pop takes the lowest batch.
 func (h *held) pop() item {
 	it := h.items[h.off]

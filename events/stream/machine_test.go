@@ -455,6 +455,9 @@ func TestUndecodable(t *testing.T) {
 	f("up 0 1! 5s", "?0 0 ?1 =partial:undecodable")
 	f("up r0 r1! r2 end", "?0 0r 2r =partial:undecodable")
 	f("up r0! r1 end 2c", "?0 1r 2 =synced")
+	// A lower number comes late, while the damaged one waits for its replay.
+	f("up end 29! r90 4! r29x", "?0 ?0 =replaying:replay_overrun")
+	f("up end 29! r90 4! r29x end end end", "?0 ?0 ?5 29r ?30 90r =partial:gap_unrecoverable")
 	f("up 0 1! 2 r1! 1!", "?0 0 ?1 2 =partial:undecodable") // a duplicate
 	g := cases(t, machineConfig{})
 	g("up 0 1! 2", "0 2 =partial:undecodable")

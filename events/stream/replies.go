@@ -50,8 +50,7 @@ func (m *machine) replay(it item, now time.Time) {
 	case string(held.payload) == string(it.payload):
 		m.lose(ReasonUndecodable) // only that keeps a batch whose turn it is
 	default:
-		m.held.pop()
-		m.held.add(it)
+		m.held.replace(held, it)
 	}
 }
 
