@@ -84,7 +84,8 @@ func (s *server) do(method, path, body string) *httptest.ResponseRecorder {
 	return rec
 }
 
-// TestRoutesAreDescribed compares the routes with openapi.yaml, both ways.
+// TestRoutesAreDescribed compares the routes with openapi.yaml, both ways. Those of
+// the Dynamo dialect are its own test's.
 func TestRoutesAreDescribed(t *testing.T) {
 	s := newServer(t)
 	var have, want []string
@@ -92,6 +93,9 @@ func TestRoutesAreDescribed(t *testing.T) {
 		have = append(have, r.Method+" "+r.Path)
 	}
 	for path, item := range s.doc.Paths.Map() {
+		if strings.HasPrefix(path, "/dynamo/v1/") {
+			continue
+		}
 		for method := range item.Operations() {
 			want = append(want, method+" "+path)
 		}

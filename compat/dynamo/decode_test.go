@@ -1,0 +1,158 @@
+package dynamo
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestNumbersInArrays compares both ways of reading elements with the standard
+// library, for every length of digits, valid and not.
+func TestNumbersInArrays(t *testing.T) {
+	f := func(text string) {
+		t.Helper()
+		var wantTokens []uint32
+		fits := json.Unmarshal([]byte(text), &wantTokens) == nil && !strings.ContainsAny(text, "n")
+		d := decoder{src: []byte(text), index: -1}
+		if got := d.u32s(nil, 1<<20); (d.err == nil) != fits || fits && !slices.Equal(got, wantTokens) {
+			t.Errorf("tokens %s: %d %v, want %d %t", text, got, d.err, wantTokens, fits)
+		}
+		// Hashes are what fits either of two types; the library reads one at a time.
+		var all []json.RawMessage
+		fits = json.Unmarshal([]byte(text), &all) == nil
+		var wantHashes []uint64
+		for _, raw := range all {
+			v, err := strconv.ParseUint(string(raw), 10, 64)
+			if err != nil {
+				signed, err := strconv.ParseInt(string(raw), 10, 64)
+				fits = fits && err == nil && signed != 0
+				v = uint64(signed)
+			}
+			wantHashes = append(wantHashes, v)
+		}
+		d = decoder{src: []byte(text), index: -1}
+		if got := d.hashes(nil, 1<<20); (d.err == nil) != fits || fits && !slices.Equal(got, wantHashes) {
+			t.Errorf("hashes %s: %d %v, want %d %t", text, got, d.err, wantHashes, fits)
+		}
+	}
+	f(`[]`)
+	f(` [ ] `)
+	f(`[0]`)
+	f(`[0,0]`)
+	f(`[1,2 ,3, 4,  5]`)
+	f(`[1,00]`)
+	f(`[1,4294967295,4294967296]`)
+	f(`[1,-1,2]`)
+	f(`[1,-0]`)
+	f(`[1,18446744073709551615,3]`)
+	f(`[1,18446744073709551616,3]`)
+	f(`[1,-9223372036854775808]`)
+	f(`[1,-9223372036854775809]`)
+	f(`[1,1.0]`)
+	f(`[1,1e0]`)
+	f(`[1,"2"]`)
+	f(`[1,null]`)
+	f(`[1,2`)
+	f(`[1,`)
+	f(`[1,,2]`)
+	f(`[,1]`)
+	f(`[1;2]`)
+	f(`[1,2,]`)
+	for digits := 1; digits <= 21; digits++ {
+		for _, first := range "019" {
+			f(`[7,` + string(first) + strings.Repeat("9", digits-1) + `,8]`)
+			f(`[7,` + string(first) + strings.Repeat("0", digits-1) + `]`)
+		}
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range 2000 {
+		var b strings.Builder
+		b.WriteByte('[')
+		for i := range rng.IntN(8) {
+			if i > 0 {
+				b.WriteString([]string{",", ", ", " ,", "\n,"}[rng.IntN(4)])
+			}
+			b.WriteString(strconv.FormatUint(rng.Uint64()>>rng.IntN(64), 10))
+			if rng.IntN(50) == 0 {
+				b.WriteByte("-.e0 "[rng.IntN(5)])
+			}
+		}
+		b.WriteByte(']')
+		f(b.String())
+	}
+}
+
+// promptBody is a query of n tokens of up to six digits.
+func promptBody(n int) []byte {
+	b := []byte(`{"model_name":"m","token_ids":[`)
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range n {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(rng.IntN(150_000)), 10)
+	}
+	return append(b, `]}`...)
+}
+
+// TestTokensDoNotAllocate holds that what a body costs does not depend on its
+// tokens.
+func TestTokensDoNotAllocate(t *testing.T) {
+	tokens := make([]uint32, 0, 10_000)
+	allocations := func(n int) float64 {
+		body := promptBody(n)
+		return testing.AllocsPerRun(20, func() {
+			var name string
+			why := decode(body, "QueryRequest", model(&name), member{name: "token_ids", read: func(d *decoder) { tokens = d.u32s(tokens[:0], 10_000) }})
+			if why != nil || len(tokens) != n {
+				t.Fatalf("%d tokens: %v", len(tokens), why)
+			}
+		})
+	}
+	if few, many := allocations(10), allocations(10_000); few != many || few > 10 {
+		t.Errorf("%v allocations for 10 tokens, %v for 10000", few, many)
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	body := promptBody(8192)
+	tokens := make([]uint32, 0, 8192)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		var name string
+		if why := decode(body, "QueryRequest", model(&name), member{name: "token_ids", read: func(d *decoder) { tokens = d.u32s(tokens[:0], 8192) }}); why != nil {
+			b.Fatal(why)
+		}
+	}
+}
+
+func TestNumericIDs(t *testing.T) {
+	f := func(id, want string) {
+		t.Helper()
+		if got := string(appendID(nil, id)); got != want {
+			t.Errorf("%q is printed as %s, want %s", id, got, want)
+		}
+	}
+	f("0", "0")
+	f("7", "7")
+	f("18446744073709551615", "18446744073709551615")
+	f("18446744073709551616", `"18446744073709551616"`)
+	f("007", `"007"`)
+	f("+1", `"+1"`)
+	f("-1", `"-1"`)
+	f("1_0", `"1_0"`)
+	f("", `""`)
+	f("node \"a\"\n<é>\x7f", `"node \"a\"\n<é>`+"\x7f"+`"`)
+	ids := []string{"b", "10", "9", "a", "18446744073709551615", "01"}
+	slices.SortFunc(ids, compareIDs)
+	if got := strings.Join(ids, " "); got != "9 10 18446744073709551615 01 a b" {
+		t.Errorf("sorted: %s", got)
+	}
+}

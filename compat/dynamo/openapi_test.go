@@ -1,0 +1,124 @@
+package dynamo_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers/legacy"
+	"github.com/gin-gonic/gin"
+
+	"kvconductor"
+	"kvconductor/compat/dynamo"
+)
+
+const prefix = "/dynamo/v1"
+
+func document(t *testing.T) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(kvconductor.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// TestRoutesAreDescribed compares the routes with openapi.yaml, both ways. HEAD is
+// GET without its body.
+func TestRoutesAreDescribed(t *testing.T) {
+	engine := gin.New()
+	newServer(t, dynamo.Config{TestEndpoints: true}).dialect.Mount(engine.Group(prefix))
+	var have, want []string
+	for _, r := range engine.Routes() {
+		if r.Method != http.MethodHead {
+			have = append(have, r.Method+" "+r.Path)
+		}
+	}
+	for path, item := range document(t).Paths.Map() {
+		for method := range item.Operations() {
+			if strings.HasPrefix(path, prefix+"/") {
+				want = append(want, method+" "+path)
+			}
+		}
+	}
+	slices.Sort(have)
+	slices.Sort(want)
+	if !slices.Equal(have, want) {
+		t.Errorf("routes:\n%s\nopenapi.yaml:\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestAnswersFitTheDocument makes every kind of request and holds each answer
+// against openapi.yaml.
+func TestAnswersFitTheDocument(t *testing.T) {
+	router, err := legacy.NewRouter(document(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inBubble(t, dynamo.Config{TestEndpoints: true, MaxTokens: 16}, func(t *testing.T, s *server) {
+		f := func(method, path, body string, status int) {
+			t.Helper()
+			req := httptest.NewRequest(method, prefix+path, strings.NewReader(body))
+			req.Header.Set("Content-Type", "application/json")
+			if body == "no type" {
+				req.Header.Del("Content-Type")
+			}
+			rec := httptest.NewRecorder()
+			s.handler.ServeHTTP(rec, req)
+			if rec.Code != status {
+				t.Errorf("%s %s %.200s: status %d, want %d: %s", method, path, body, rec.Code, status, rec.Body)
+			}
+			route, params, err := router.FindRoute(req)
+			if err != nil {
+				t.Fatalf("%s %s is not described: %v", method, path, err)
+			}
+			input := &openapi3filter.ResponseValidationInput{
+				RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+				Status:                 rec.Code,
+				Header:                 rec.Header(),
+				Options:                &openapi3filter.Options{IncludeResponseStatus: true},
+			}
+			input.SetBodyBytes(rec.Body.Bytes())
+			if err := openapi3filter.ValidateResponse(t.Context(), input); err != nil {
+				t.Errorf("%s %s %.200s: answer %d %s does not fit the document: %v", method, path, body, rec.Code, rec.Body, err)
+			}
+		}
+		f("POST", "/register", registration(), 201)
+		f("POST", "/register", registration(), 409)
+		f("POST", "/register", registration("block_size", "0"), 400)
+		f("POST", "/register", registration("instance_id", `"node"`, "endpoint", `"inproc://never"`), 201)
+		s.publish(1, 0, stored("GPU", 1, 1), stored("CPU", 2, 2), stored("DISK", 3, 3))
+		f("GET", "/workers", "", 200)
+		f("GET", "/workers?model_name=a&model_name=b", "", 400)
+		f("GET", "/peers", "", 200)
+		f("GET", "/health", "", 200)
+		f("POST", "/reopen_logs", "", 200)
+		f("POST", "/query", ask(prompt(3), ""), 200)
+		f("POST", "/query", ask(prompt(3), `,"routing_group":"g"`), 404)
+		f("POST", "/query", ask(prompt(5), ""), 413)
+		f("POST", "/query_by_hash", byHash(local1, ""), 200)
+		f("POST", "/query_by_hash", byHash(local1, `,"cache_salt":"x"`), 400)
+		f("POST", "/query_tiered_by_hash", byHash(local1+","+local2+","+local3, ""), 200)
+		for _, b := range bodies {
+			f("POST", b.path, "{", 400)
+			f("POST", b.path, "{}", 422)
+			f("POST", b.path, "no type", 415)
+			f("POST", b.path, strings.Repeat(" ", b.limit+1), 413)
+		}
+		f("POST", "/register_peer", `{"url":"http://a"}`, 201)
+		f("POST", "/deregister_peer", `{"url":"http://b"}`, 404)
+		f("POST", "/deregister_peer", `{"url":"http://a"}`, 200)
+		f("POST", "/test/resume_listener", `{"instance_id":1}`, 409)
+		f("POST", "/test/pause_listener", `{"instance_id":1}`, 200)
+		f("POST", "/test/pause_listener", `{"instance_id":5}`, 404)
+		f("POST", "/unregister", `{"instance_id":5,"model_name":"m"}`, 404)
+		f("POST", "/unregister", `{"instance_id":1,"model_name":"m"}`, 200)
+	})
+}
