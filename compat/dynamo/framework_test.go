@@ -1,4 +1,4 @@
-package dynamo_test
+package dynamo
 
 import (
 	"fmt"
@@ -7,8 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"kvconductor/compat/dynamo"
 )
 
 // bodies are valid bodies of every endpoint that reads one, for an empty registry,
@@ -38,7 +36,7 @@ const (
 // TestFrameworkAnswers sends every endpoint what its service never sees, through a
 // real server, and holds status, headers and body against the reference's.
 func TestFrameworkAnswers(t *testing.T) {
-	s := newServer(t, dynamo.Config{TestEndpoints: true})
+	s := newServer(t, Config{TestEndpoints: true})
 	web := httptest.NewServer(s.handler)
 	defer web.Close()
 	send := func(method, path, contentType, body string) (*http.Response, string) {
@@ -142,7 +140,7 @@ func wanted(field string) string {
 // TestShapes holds the texts of what does not fit, most of them observed at the
 // reference.
 func TestShapes(t *testing.T) {
-	s := newServer(t, dynamo.Config{})
+	s := newServer(t, Config{})
 	f := func(path, body string, status int, text string) {
 		t.Helper()
 		prefix := shapeError
@@ -216,7 +214,7 @@ func TestShapes(t *testing.T) {
 
 // TestUnusualButRight are bodies that are fine although they look odd.
 func TestUnusualButRight(t *testing.T) {
-	s := newServer(t, dynamo.Config{})
+	s := newServer(t, Config{})
 	f := func(body, want string) {
 		t.Helper()
 		s.do("POST", "/query", body, 404, refusal("no indexer for model="+want))
@@ -241,7 +239,7 @@ func FuzzBodies(f *testing.F) {
 	f.Add(2, []byte(`{"token_ids":[000000001,0,12345678901,1 , 2],"model_name":null}`))
 	f.Add(3, []byte(`{"block_hashes":[-9223372036854775808,18446744073709551615],"cache_salt":""}`))
 	f.Add(4, []byte("{\"block_hashes\":[],\"model_name\":\"\xff\"}"))
-	s := newServer(f, dynamo.Config{TestEndpoints: true, MaxTokens: 1 << 10})
+	s := newServer(f, Config{TestEndpoints: true, MaxTokens: 1 << 10})
 	s.register(1, 0, "")
 	f.Fuzz(func(t *testing.T, which int, body []byte) {
 		path := bodies[uint(which)%uint(len(bodies))].path

@@ -69,13 +69,13 @@ func model(into *string) member {
 	return member{name: "model_name", alias: "modelname", required: true, read: func(d *decoder) { *into = d.text() }}
 }
 
-// text reads a string that is not null.
-func text(name string, into *string) member {
+// stringMember reads a string that is not null.
+func stringMember(name string, into *string) member {
 	return member{name: name, read: func(d *decoder) { *into = d.text() }}
 }
 
-// optional reads a string or null, which is as good as nothing.
-func optional(name string, into **string) member {
+// stringOrNull reads a string or null, which is as good as nothing.
+func stringOrNull(name string, into **string) member {
 	return member{name: name, read: func(d *decoder) {
 		if !d.null() && d.err == nil {
 			s := d.text()
@@ -84,8 +84,8 @@ func optional(name string, into **string) member {
 	}}
 }
 
-// rank reads a data-parallel rank or null, which is as good as nothing.
-func rank(into **uint64) member {
+// rankOrNull reads a data-parallel rank or null, which is as good as nothing.
+func rankOrNull(into **uint64) member {
 	return member{name: "dp_rank", read: func(d *decoder) {
 		if !d.null() && d.err == nil {
 			n := d.unsigned(math.MaxUint32, "u32")
@@ -95,12 +95,12 @@ func rank(into **uint64) member {
 }
 
 // tokens reads token ids into the request's buffer.
-func (d *Dialect) tokens(r *request) member {
+func (d *Dialect) tokens(r *exchange) member {
 	return member{name: "token_ids", required: true, read: func(dec *decoder) { r.tokens = dec.u32s(r.tokens[:0], d.cfg.MaxTokens) }}
 }
 
 // blockHashes reads local block hashes into the request's buffer.
-func (d *Dialect) blockHashes(r *request) member {
+func (d *Dialect) blockHashes(r *exchange) member {
 	return member{name: "block_hashes", required: true, read: func(dec *decoder) { r.hashes = dec.hashes(r.hashes[:0], d.cfg.MaxTokens) }}
 }
 

@@ -12,20 +12,20 @@ import (
 // lost, and asked for again afterwards.
 
 // pauseListener is POST /test/pause_listener.
-func (d *Dialect) pauseListener(r *request) {
+func (d *Dialect) pauseListener(r *exchange) {
 	d.control(r, "paused", d.conductor.Pause, statusPending, statusActive)
 }
 
 // resumeListener is POST /test/resume_listener.
-func (d *Dialect) resumeListener(r *request) {
+func (d *Dialect) resumeListener(r *exchange) {
 	d.control(r, "resumed", d.conductor.Unpause, statusPaused, statusFailed)
 }
 
 // control does something to a listener whose status is one of several.
-func (d *Dialect) control(r *request, done string, do func(conductor.Key) error, from ...string) {
+func (d *Dialect) control(r *exchange, done string, do func(conductor.Key) error, from ...string) {
 	var instance string
 	var dpRank *uint64
-	if !r.decode("ListenerControlRequest", identity(&instance), rank(&dpRank)) {
+	if !r.decode("ListenerControlRequest", identity(&instance), rankOrNull(&dpRank)) {
 		return
 	}
 	want := uint64(0)

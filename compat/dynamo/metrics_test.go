@@ -1,17 +1,15 @@
-package dynamo_test
+package dynamo
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
-
-	"kvconductor/compat/dynamo"
 )
 
 // TestMetrics holds names, types, labels and values of the series.
 func TestMetrics(t *testing.T) {
-	inBubble(t, dynamo.Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		f := func(name, want string) {
 			t.Helper()
 			if got := s.metric(name); got != want {

@@ -1,4 +1,4 @@
-package dynamo_test
+package dynamo
 
 import (
 	"net/http"
@@ -13,7 +13,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor"
-	"kvconductor/compat/dynamo"
 )
 
 const prefix = "/dynamo/v1"
@@ -34,7 +33,7 @@ func document(t *testing.T) *openapi3.T {
 // GET without its body.
 func TestRoutesAreDescribed(t *testing.T) {
 	engine := gin.New()
-	newServer(t, dynamo.Config{TestEndpoints: true}).dialect.Mount(engine.Group(prefix))
+	newServer(t, Config{TestEndpoints: true}).dialect.Mount(engine.Group(prefix))
 	var have, want []string
 	for _, r := range engine.Routes() {
 		if r.Method != http.MethodHead {
@@ -62,7 +61,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inBubble(t, dynamo.Config{TestEndpoints: true, MaxTokens: 16}, func(t *testing.T, s *server) {
+	inBubble(t, Config{TestEndpoints: true, MaxTokens: 16}, func(t *testing.T, s *server) {
 		f := func(method, path, body string, status int) {
 			t.Helper()
 			req := httptest.NewRequest(method, prefix+path, strings.NewReader(body))

@@ -9,13 +9,13 @@ import (
 )
 
 // peerURL reads the body that names a peer. Any text will do.
-func peerURL(r *request) (url string, read bool) {
+func peerURL(r *exchange) (url string, read bool) {
 	read = r.decode("PeerRequest", member{name: "url", required: true, read: func(d *decoder) { url = d.text() }})
 	return url, read
 }
 
 // registerPeer adds a peer to the list, once: POST /register_peer.
-func (d *Dialect) registerPeer(r *request) {
+func (d *Dialect) registerPeer(r *exchange) {
 	url, read := peerURL(r)
 	if !read {
 		return
@@ -29,7 +29,7 @@ func (d *Dialect) registerPeer(r *request) {
 }
 
 // deregisterPeer takes a peer off the list: POST /deregister_peer.
-func (d *Dialect) deregisterPeer(r *request) {
+func (d *Dialect) deregisterPeer(r *exchange) {
 	url, read := peerURL(r)
 	if !read {
 		return

@@ -12,15 +12,15 @@ import (
 )
 
 // query answers for a prompt given as tokens: POST /query.
-func (d *Dialect) query(r *request) {
+func (d *Dialect) query(r *exchange) {
 	var (
 		q                    conductor.Query
 		routingGroup, tenant string
 		lora, salt           *string
 	)
 	if !r.decode("QueryRequest",
-		d.tokens(r), model(&q.Model), text("routing_group", &routingGroup), text("tenant_id", &tenant),
-		optional("lora_name", &lora), optional("cache_salt", &salt),
+		d.tokens(r), model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant),
+		stringOrNull("lora_name", &lora), stringOrNull("cache_salt", &salt),
 	) {
 		return
 	}
@@ -36,7 +36,7 @@ func (d *Dialect) query(r *request) {
 }
 
 // queryByHash answers for a prompt given as local hashes: POST /query_by_hash.
-func (d *Dialect) queryByHash(r *request) {
+func (d *Dialect) queryByHash(r *exchange) {
 	q, in, salt, read := d.hashQuery(r, "QueryByHashRequest")
 	if !read {
 		return
@@ -50,10 +50,10 @@ func (d *Dialect) queryByHash(r *request) {
 
 // hashQuery reads a query by local hashes. They say by themselves which adapter and
 // salt they are of.
-func (d *Dialect) hashQuery(r *request, kind string) (q conductor.Query, in group, salt *string, read bool) {
+func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in group, salt *string, read bool) {
 	var routingGroup, tenant string
 	if !r.decode(kind,
-		d.blockHashes(r), model(&q.Model), text("routing_group", &routingGroup), text("tenant_id", &tenant), optional("cache_salt", &salt),
+		d.blockHashes(r), model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant), stringOrNull("cache_salt", &salt),
 	) {
 		return q, in, nil, false
 	}
@@ -63,7 +63,7 @@ func (d *Dialect) hashQuery(r *request, kind string) (q conductor.Query, in grou
 }
 
 // ask answers a query in tokens.
-func (d *Dialect) ask(r *request, q conductor.Query, in group) {
+func (d *Dialect) ask(r *exchange, q conductor.Query, in group) {
 	p := conductor.Partition{Tenant: in.name(), Model: q.Model}
 	sizes := d.conductor.BlockSizes(p)
 	if len(sizes) == 0 {
@@ -95,7 +95,7 @@ func (d *Dialect) ask(r *request, q conductor.Query, in group) {
 	r.Data(http.StatusOK, "application/json", appendAnswer(make([]byte, 0, 96+96*len(found)), found, held))
 }
 
-func unknownPartition(r *request, p conductor.Partition) {
+func unknownPartition(r *exchange, p conductor.Partition) {
 	refuse(r.Context, http.StatusNotFound, fmt.Sprintf("no indexer for model=%s routing_group=%s", p.Model, p.Tenant))
 }
 
@@ -151,7 +151,7 @@ func merge(all []match) []match {
 // queryTieredByHash answers in blocks, tier by tier, for a router that adds up by
 // itself: POST /query_tiered_by_hash. Blocks have one size in such an answer; of
 // several it is the one with the longest match.
-func (d *Dialect) queryTieredByHash(r *request) {
+func (d *Dialect) queryTieredByHash(r *exchange) {
 	q, in, _, read := d.hashQuery(r, "QueryTieredByHashRequest")
 	if !read {
 		return

@@ -1,16 +1,14 @@
-package dynamo_test
+package dynamo
 
 import (
 	"encoding/json"
 	"strings"
 	"testing"
 	"testing/synctest"
-
-	"kvconductor/compat/dynamo"
 )
 
 // inBubble runs a test under a fake clock, with its own server.
-func inBubble(t *testing.T, cfg dynamo.Config, f func(*testing.T, *server)) {
+func inBubble(t *testing.T, cfg Config, f func(*testing.T, *server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, newServer(t, cfg)) })
 }
@@ -32,7 +30,7 @@ const (
 )
 
 func TestQuery(t *testing.T) {
-	inBubble(t, dynamo.Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		f := func(body, want string) {
 			t.Helper()
 			s.do("POST", "/query", body, 200, want)
@@ -88,7 +86,7 @@ func TestQuery(t *testing.T) {
 // TestTiersAndRanks is the reference's own sum: two ranks, device 2 and 1, host 1,
 // disk 2 and 1, here with an external block on top.
 func TestTiersAndRanks(t *testing.T) {
-	inBubble(t, dynamo.Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		s.register(1, 0, "")
 		s.register(1, 1, "")
 		s.publish(1, 0, stored("GPU", 1, 2), stored("CPU", 3, 3), stored("DISK", 4, 5), stored("EXTERNAL", 6, 6))
@@ -112,7 +110,7 @@ func TestTiersAndRanks(t *testing.T) {
 
 // TestAdaptersAndSalts asks for what was stored under an adapter and under a salt.
 func TestAdaptersAndSalts(t *testing.T) {
-	inBubble(t, dynamo.Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		s.register(1, 0, "")
 		s.register(2, 0, `,"additional_salt":"unused"`)
 		s.publish(1, 0, stored("GPU", 1, 2, "lora_name", "alpha-7b"))
@@ -131,7 +129,7 @@ func TestAdaptersAndSalts(t *testing.T) {
 // registers: that is for events and queries alike which name none, so it is as if
 // nobody had named it.
 func TestRegisteredAdapter(t *testing.T) {
-	inBubble(t, dynamo.Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		s.register(1, 0, `,"lora_name":"a"`)
 		s.publish(1, 0, stored("GPU", 1, 1))
 		s.do("POST", "/query", ask(prompt(1), `,"lora_name":"a"`), 200, none)
@@ -144,7 +142,7 @@ func TestRegisteredAdapter(t *testing.T) {
 
 // TestBothDialects registers and asks on either side of one index.
 func TestBothDialects(t *testing.T) {
-	inBubble(t, dynamo.Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		there := func(body string, status int) string {
 			t.Helper()
 			rec := s.send("POST", "/conductor/v1/register", body)
@@ -190,7 +188,7 @@ func TestBothDialects(t *testing.T) {
 
 // TestLimits bounds what one query may ask for.
 func TestLimits(t *testing.T) {
-	s := newServer(t, dynamo.Config{MaxTokens: 8})
+	s := newServer(t, Config{MaxTokens: 8})
 	s.register(1, 0, "")
 	s.do("POST", "/query", ask(prompt(2), ""), 200, none)
 	s.do("POST", "/query", ask("[1,2,3,4,5,6,7,8,9]", ""), 413, "token_ids has more than 8 elements, the most limits.max_tokens allows")

@@ -25,7 +25,7 @@ func (c conflict) Error() string { return string(c) }
 // additional_salt is read and not used, as in the reference: its clients register
 // with one and ask without. So is lora_name, which version 1.0 mixed into the hashes
 // of stored blocks and, unless they named another, of queries.
-func (d *Dialect) register(r *request) {
+func (d *Dialect) register(r *exchange) {
 	var (
 		reg                  = conductor.Registration{Type: conductor.TypeVLLM}
 		replay, salt, lora   *string
@@ -38,12 +38,12 @@ func (d *Dialect) register(r *request) {
 		member{name: "endpoint", required: true, read: func(d *decoder) { reg.Endpoint = d.text() }},
 		model(&reg.Model),
 		member{name: "block_size", required: true, read: func(d *decoder) { blockSize = d.unsigned(math.MaxUint32, "u32") }},
-		text("routing_group", &routingGroup),
-		text("tenant_id", &tenant),
-		rank(&dpRank),
-		optional("replay_endpoint", &replay),
-		alias("additionalsalt", optional("additional_salt", &salt)),
-		optional("lora_name", &lora),
+		stringMember("routing_group", &routingGroup),
+		stringMember("tenant_id", &tenant),
+		rankOrNull(&dpRank),
+		stringOrNull("replay_endpoint", &replay),
+		alias("additionalsalt", stringOrNull("additional_salt", &salt)),
+		stringOrNull("lora_name", &lora),
 	) {
 		return
 	}
@@ -150,14 +150,14 @@ func alreadyRegistered(reg *conductor.Registration) string {
 //	group             the instance
 //	rank              that rank, in every group; the reference takes the whole instance
 //	neither           the instance, in every group
-func (d *Dialect) unregister(r *request) {
+func (d *Dialect) unregister(r *exchange) {
 	var (
 		instance, name string
 		in             group
 		dpRank         *uint64
 	)
 	if !r.decode("UnregisterRequest",
-		identity(&instance), model(&name), optional("routing_group", &in.routing), optional("tenant_id", &in.tenant), rank(&dpRank),
+		identity(&instance), model(&name), stringOrNull("routing_group", &in.routing), stringOrNull("tenant_id", &in.tenant), rankOrNull(&dpRank),
 	) {
 		return
 	}

@@ -1,4 +1,4 @@
-package dynamo_test
+package dynamo
 
 import (
 	"encoding/json"
@@ -9,8 +9,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-
-	"kvconductor/compat/dynamo"
 )
 
 // registration is the body of a valid registration with some fields changed: a
@@ -42,7 +40,7 @@ func refusal(text string) string {
 }
 
 func TestRegister(t *testing.T) {
-	inBubble(t, dynamo.Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		f := func(status int, text string, changes ...string) {
 			t.Helper()
 			want := done
@@ -93,7 +91,7 @@ func TestRegister(t *testing.T) {
 
 // TestConcurrentRegistrations holds that checks and registration are one step.
 func TestConcurrentRegistrations(t *testing.T) {
-	s := newServer(t, dynamo.Config{})
+	s := newServer(t, Config{})
 	codes := make([]int, 32)
 	var all sync.WaitGroup
 	for i := range codes {
@@ -136,7 +134,7 @@ func TestConcurrentRegistrations(t *testing.T) {
 }
 
 func TestUnregister(t *testing.T) {
-	inBubble(t, dynamo.Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		ranks := func(want string) {
 			t.Helper()
 			var rows []struct {
@@ -209,7 +207,7 @@ func TestUnregister(t *testing.T) {
 }
 
 func TestWorkers(t *testing.T) {
-	inBubble(t, dynamo.Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		f := func(path, want string) {
 			t.Helper()
 			s.do("GET", path, "", 200, want)
@@ -240,7 +238,7 @@ func TestWorkers(t *testing.T) {
 }
 
 func TestPeers(t *testing.T) {
-	s := newServer(t, dynamo.Config{Peers: []string{"http://b:1"}})
+	s := newServer(t, Config{Peers: []string{"http://b:1"}})
 	s.do("GET", "/peers", "", 200, `["http://b:1"]`)
 	s.do("POST", "/register_peer", `{"url":"http://a:1"}`, 201, done)
 	s.do("POST", "/register_peer", `{"url":"http://a:1"}`, 201, done)
@@ -261,10 +259,10 @@ func (discard) Write(p []byte) (int, error) { return len(p), nil }
 func (discard) Close() error                { return nil }
 
 func TestReopenLogs(t *testing.T) {
-	newServer(t, dynamo.Config{}).do("POST", "/reopen_logs", "", 200, done)
+	newServer(t, Config{}).do("POST", "/reopen_logs", "", 200, done)
 	var fails error
 	opened := 0
-	l, err := dynamo.NewAccessLog(dynamo.AccessLogOptions{Open: func() (io.WriteCloser, error) {
+	l, err := NewAccessLog(AccessLogOptions{Open: func() (io.WriteCloser, error) {
 		opened++
 		return discard{}, fails
 	}})
@@ -272,7 +270,7 @@ func TestReopenLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	s := newServer(t, dynamo.Config{AccessLog: l})
+	s := newServer(t, Config{AccessLog: l})
 	s.do("POST", "/reopen_logs", "no JSON at all", 200, done)
 	fails = errors.New("no such directory")
 	s.do("POST", "/reopen_logs", "", 500, `{"error":"no such directory"}`)
@@ -282,11 +280,11 @@ func TestReopenLogs(t *testing.T) {
 }
 
 func TestListenerControl(t *testing.T) {
-	inBubble(t, dynamo.Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		s.do("POST", "/test/pause_listener", `{"instance_id":1}`, 404, "")
 		s.do("POST", "/test/resume_listener", `{`, 404, "")
 	})
-	inBubble(t, dynamo.Config{TestEndpoints: true}, func(t *testing.T, s *server) {
+	inBubble(t, Config{TestEndpoints: true}, func(t *testing.T, s *server) {
 		s.register(1, 0, "")
 		s.do("POST", "/register", registration("endpoint", `"inproc://never"`, "dp_rank", "1"), 201, done)
 		synctest.Wait()

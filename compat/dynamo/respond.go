@@ -21,19 +21,19 @@ const (
 	statusTooLarge      = http.StatusRequestEntityTooLarge
 )
 
-// request is one body and what is read from it. Requests are used again, with
-// their buffers.
-type request struct {
+// exchange is one request with a body, and what is read from that. Exchanges are
+// used again, with their buffers.
+type exchange struct {
 	*gin.Context
 	src    bytes.Buffer
 	tokens []uint32
 	hashes []uint64
 }
 
-var requests = sync.Pool{New: func() any { return new(request) }}
+var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
 // decode reads the body, or answers why not.
-func (r *request) decode(kind string, members ...member) bool {
+func (r *exchange) decode(kind string, members ...member) bool {
 	if why := decode(r.src.Bytes(), kind, members...); why != nil {
 		reject(r.Context, why)
 		return false
@@ -43,14 +43,14 @@ func (r *request) decode(kind string, members ...member) bool {
 
 // body reads a body of at most limit bytes for a handler: the type, then the
 // length, then, in the handler, the JSON.
-func (d *Dialect) body(limit int64, handle func(*request)) gin.HandlerFunc {
+func (d *Dialect) body(limit int64, handle func(*exchange)) gin.HandlerFunc {
 	return func(g *gin.Context) {
 		if !isJSON(g.GetHeader("Content-Type")) {
 			plain(g, http.StatusUnsupportedMediaType, "Expected request with `Content-Type: application/json`")
 			return
 		}
-		r := requests.Get().(*request)
-		defer requests.Put(r)
+		r := exchanges.Get().(*exchange)
+		defer exchanges.Put(r)
 		r.Context = g
 		defer func() { r.Context = nil }()
 		r.src.Reset()

@@ -1,4 +1,4 @@
-package dynamo_test
+package dynamo
 
 import (
 	"bytes"
@@ -18,7 +18,6 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor"
-	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/events/stream"
@@ -29,12 +28,12 @@ import (
 type server struct {
 	t         testing.TB
 	conductor *conductor.Conductor
-	dialect   *dynamo.Dialect
+	dialect   *Dialect
 	handler   http.Handler
 	network   *network
 }
 
-func newServer(t testing.TB, cfg dynamo.Config) *server {
+func newServer(t testing.TB, cfg Config) *server {
 	t.Helper()
 	n := &network{publishers: make(map[string]*publisher)}
 	c := conductor.New(conductor.Options{
@@ -46,7 +45,7 @@ func newServer(t testing.TB, cfg dynamo.Config) *server {
 	if cfg.MaxTokens == 0 {
 		cfg.MaxTokens = 1 << 21
 	}
-	d := dynamo.New(cfg)
+	d := New(cfg)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, d)
 	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
