@@ -18,11 +18,29 @@ type Snapshot struct {
 	contexts []snapContext
 }
 
+// Mark is how far a source had come.
+type Mark = stream.Mark
+
+// Stretch is blocks of which each is behind the one before.
+type Stretch = index.Stretch
+
+// Of returns the part of a snapshot that is about one partition and block size. The
+// sources are all there.
+func (s *Snapshot) Of(p Partition, blockSize int) *Snapshot {
+	part := &Snapshot{Sources: s.Sources}
+	for _, c := range s.contexts {
+		if dk := c.context.deployment.key; dk == (deploymentKey{tenant: p.Tenant, model: p.Model, blockSize: blockSize}) {
+			part.contexts = append(part.contexts, c)
+		}
+	}
+	return part
+}
+
 // SourceMark is a source and what a replica has to know to go on where it was.
 type SourceMark struct {
 	Registration
 	// Mark is the batch applied last, nil before the first.
-	Mark *stream.Mark
+	Mark *Mark
 	// Parts is the most parts a block of its had: see parts.go.
 	Parts int
 }
@@ -54,7 +72,7 @@ type Stored struct {
 	Medium  tiers.Medium
 	Group   int
 	Backend string
-	*index.Stretch
+	*Stretch
 	// Local hashes of the blocks, as many as Labels, which are Dynamo's; nil where
 	// the two are the same.
 	Local []uint64

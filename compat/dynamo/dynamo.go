@@ -47,9 +47,11 @@ type Config struct {
 	TestEndpoints bool
 	// AccessLog is what /reopen_logs opens anew; nil is none.
 	AccessLog *AccessLog
-	// Peers is what GET /peers lists at first.
+	// Peers is what GET /peers lists at first, and what Recover asks, in order.
 	Peers []string
-	Log   zerolog.Logger
+	// Dump says that the Conductor keeps local hashes, so that there is a dump.
+	Dump bool
+	Log  zerolog.Logger
 }
 
 // Dialect is one server of the dialect, on however many listeners. It is a
@@ -59,13 +61,17 @@ type Dialect struct {
 	conductor *conductor.Conductor
 	metrics   requestMetrics
 
-	mu    sync.Mutex
-	peers []string // guarded by mu
+	mu       sync.Mutex
+	peers    []string  // guarded by mu
+	recovery Recovered // guarded by mu
 }
 
 // New returns a Dialect. It starts nothing.
 func New(cfg Config) *Dialect {
-	return &Dialect{cfg: cfg, conductor: cfg.Conductor, metrics: newRequestMetrics(), peers: slices.Clone(cfg.Peers)}
+	return &Dialect{
+		cfg: cfg, conductor: cfg.Conductor, metrics: newRequestMetrics(), peers: slices.Clone(cfg.Peers),
+		recovery: Recovered{State: RecoveryNone},
+	}
 }
 
 // Bounds of request bodies, in bytes.
@@ -88,6 +94,7 @@ func (d *Dialect) endpoints() []endpoint {
 		{http.MethodPost, "/query", d.body(maxQuery, d.query)},
 		{http.MethodPost, "/query_by_hash", d.body(maxQuery, d.queryByHash)},
 		{http.MethodPost, "/query_tiered_by_hash", d.body(maxQuery, d.queryTieredByHash)},
+		{http.MethodGet, "/dump", d.dump},
 		{http.MethodPost, "/register_peer", d.body(maxBody, d.registerPeer)},
 		{http.MethodPost, "/deregister_peer", d.body(maxBody, d.deregisterPeer)},
 		{http.MethodGet, "/peers", d.listPeers},

@@ -1,0 +1,256 @@
+package dynamo
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+	"kvconductor/tiers"
+)
+
+// A dump has a slot for every partition. Device blocks come first, then each lower
+// tier; parents come before children of the same worker and tier.
+//
+//	{"model:group": {"block_size": 16, "model_name": "model", "routing_group": "group", "events": [RouterEvent, ...]}, ...}
+//
+// or, for Accept: application/x-ndjson, a line for every event:
+//
+//	{"key": "model:group", "block_size": 16, "model_name": "model", "routing_group": "group", "event": RouterEvent}
+//
+// Both are written while the snapshot is walked, so a large index costs a client
+// time and the server little memory. ?detail=1 adds what a replica of ours can use:
+// blocks that a RouterEvent cannot name (of string ids, pools, media of their own,
+// without tokens or parents), details of each event, and how far each source had
+// come: "sources" before the events of a slot, or lines with "source" before all
+// others; see sourceDetail and nameDetail.
+//
+// A partition of several block sizes, which Dynamo does not know, has a slot for
+// each, the larger ones under "model:group@size".
+
+// sourceDetail is one source and the batch it applied last.
+type sourceDetail struct {
+	Instance  string  `json:"instance_id"`
+	Tenant    string  `json:"tenant_id"`
+	Rank      int     `json:"dp_rank"`
+	Endpoint  string  `json:"endpoint"`
+	Replay    string  `json:"replay_endpoint,omitempty"`
+	Type      string  `json:"type"`
+	Lora      string  `json:"lora_name,omitempty"`
+	Salt      string  `json:"additional_salt,omitempty"`
+	Watermark *uint64 `json:"watermark"` // null before the first batch
+	Print     uint64  `json:"print"`     // fingerprint of its bytes
+	Missing   string  `json:"missing"`   // why the history up to it is not whole
+	Parts     int     `json:"parts,omitempty"`
+}
+
+// nameDetail is an engine hash whose users hold no block of it.
+type nameDetail struct {
+	Instance string `json:"instance_id"`
+	Tenant   string `json:"tenant_id"`
+	Rank     int    `json:"dp_rank"`
+	Lora     string `json:"lora_name,omitempty"`
+	Salt     string `json:"cache_salt,omitempty"`
+	Block    uint64 `json:"block_hash"`
+	Seq      uint64 `json:"seq_hash"`
+}
+
+// dump writes what all workers hold: GET /dump.
+func (d *Dialect) dump(g *gin.Context) {
+	if !d.cfg.Dump {
+		refuse(g, http.StatusNotImplemented, "local hashes are not kept: dynamo.dump is false")
+		return
+	}
+	detail := false
+	switch text := g.Query("detail"); text {
+	case "", "0", "false":
+	case "1", "true":
+		detail = true
+	default:
+		plain(g, http.StatusBadRequest, "Failed to deserialize query string: detail: provided string was not `true` or `false`")
+		return
+	}
+	w := dumper{g: g, detail: detail, snap: d.conductor.Snapshot(), sizes: d.conductor.Partitions()}
+	if strings.Contains(g.GetHeader("Accept"), ndjson) {
+		g.Header("Content-Type", ndjson)
+		g.Status(http.StatusOK)
+		w.lines()
+		return
+	}
+	g.Header("Content-Type", "application/json")
+	g.Status(http.StatusOK)
+	w.object()
+}
+
+// ndjson is the type of a dump with one event a line.
+const ndjson = "application/x-ndjson"
+
+// flushAt is how much of a dump is gathered before it is sent.
+const flushAt = 64 << 10
+
+// dumper writes one dump. It stops at the first write that fails.
+type dumper struct {
+	g      *gin.Context
+	detail bool
+	snap   *conductor.Snapshot
+	sizes  map[conductor.Partition][]int
+	buf    []byte
+	failed bool
+	ids    map[slot]uint64 // events so far
+}
+
+// slots returns the slots there are, by partition and size.
+func (w *dumper) slots() []slot {
+	var all []slot
+	for p, sizes := range w.sizes {
+		for _, size := range sizes {
+			all = append(all, slot{p, size})
+		}
+	}
+	slices.SortFunc(all, func(a, b slot) int {
+		return cmp.Or(strings.Compare(a.partition.Model, b.partition.Model), strings.Compare(a.partition.Tenant, b.partition.Tenant), cmp.Compare(a.blockSize, b.blockSize))
+	})
+	return all
+}
+
+// key is the name of a slot.
+func (w *dumper) key(at slot) string {
+	key := at.partition.Model + ":" + at.partition.Tenant
+	if sizes := w.sizes[at.partition]; len(sizes) > 0 && at.blockSize != sizes[0] {
+		key += "@" + strconv.Itoa(at.blockSize)
+	}
+	return key
+}
+
+// head appends what a slot or a line begins with.
+func (w *dumper) head(at slot) {
+	w.buf = strconv.AppendInt(append(w.buf, `"block_size":`...), int64(at.blockSize), 10)
+	w.buf = appendString(append(w.buf, `,"model_name":`...), at.partition.Model)
+	w.buf = appendString(append(w.buf, `,"routing_group":`...), at.partition.Tenant)
+}
+
+// line appends one line of NDJSON.
+func (w *dumper) line(at slot, name string, value func()) {
+	w.buf = appendString(append(w.buf, `{"key":`...), w.key(at))
+	w.buf = append(w.buf, ',')
+	w.head(at)
+	w.buf = append(append(append(w.buf, `,"`...), name...), `":`...)
+	value()
+	w.buf = append(w.buf, "}\n"...)
+}
+
+// lines writes the dump as NDJSON.
+func (w *dumper) lines() {
+	if w.detail {
+		for _, s := range w.snap.Sources {
+			w.line(slotOf(s.Registration), "source", func() { w.buf = append(w.buf, encode(detailOfSource(s))...) })
+		}
+	}
+	w.walk(w.snap, func(st *conductor.Stored) {
+		at := slot{st.Partition, st.BlockSize}
+		w.line(at, "event", func() { w.event(at, st) })
+	})
+	if w.detail {
+		w.snap.Names(func(n *conductor.Name) bool {
+			w.line(slot{n.Partition, n.BlockSize}, "name", func() {
+				w.buf = append(w.buf, encode(nameDetail{
+					n.Source.Instance, n.Source.Tenant, n.Source.Rank, n.Lora, n.Salt, n.Engine, n.Key,
+				})...)
+			})
+			return w.send(flushAt)
+		})
+	}
+	w.send(0)
+}
+
+// object writes the dump as one object.
+func (w *dumper) object() {
+	w.buf = append(w.buf, '{')
+	for i, at := range w.slots() {
+		if i > 0 {
+			w.buf = append(w.buf, ',')
+		}
+		w.buf = append(appendString(w.buf, w.key(at)), ":{"...)
+		w.head(at)
+		if w.detail {
+			w.buf = append(w.buf, `,"sources":[`...)
+			first := true
+			for _, s := range w.snap.Sources {
+				if slotOf(s.Registration) == at {
+					w.buf = append(comma(w.buf, &first), encode(detailOfSource(s))...)
+				}
+			}
+			w.buf = append(w.buf, ']')
+		}
+		w.buf = append(w.buf, `,"events":[`...)
+		first := true
+		w.walk(w.snap.Of(at.partition, at.blockSize), func(st *conductor.Stored) {
+			w.buf = comma(w.buf, &first)
+			w.event(at, st)
+		})
+		w.buf = append(w.buf, "]}"...)
+	}
+	w.buf = append(w.buf, '}')
+	w.send(0)
+}
+
+// walk calls f for what the dump shows of a snapshot, tier by tier.
+func (w *dumper) walk(snap *conductor.Snapshot, f func(*conductor.Stored)) {
+	for tier := tiers.Device; tier <= tiers.Other && !w.failed; tier++ {
+		snap.Walk(tier, func(st *conductor.Stored) bool {
+			if !w.detail && !plainly(st) {
+				return true
+			}
+			f(st)
+			return w.send(flushAt)
+		})
+	}
+}
+
+// event appends an event, numbered within its slot.
+func (w *dumper) event(at slot, st *conductor.Stored) {
+	if w.ids == nil {
+		w.ids = make(map[slot]uint64)
+	}
+	w.buf = appendEvent(w.buf, st, w.ids[at], w.detail)
+	w.ids[at]++
+}
+
+// send writes what has been gathered if it is more than some bytes, and reports
+// whether the client still takes it.
+func (w *dumper) send(more int) bool {
+	if w.failed || len(w.buf) <= more {
+		return !w.failed
+	}
+	_, err := w.g.Writer.Write(w.buf)
+	w.failed = err != nil || w.g.Request.Context().Err() != nil
+	w.buf = w.buf[:0]
+	return !w.failed
+}
+
+func comma(dst []byte, first *bool) []byte {
+	if *first {
+		*first = false
+		return dst
+	}
+	return append(dst, ',')
+}
+
+func slotOf(r conductor.Registration) slot {
+	return slot{conductor.Partition{Tenant: r.Tenant, Model: r.Model}, r.BlockSize}
+}
+
+func detailOfSource(s conductor.SourceMark) sourceDetail {
+	d := sourceDetail{
+		Instance: s.Instance, Tenant: s.Tenant, Rank: s.Rank, Endpoint: s.Endpoint, Replay: s.ReplayEndpoint, Type: s.Type,
+		Lora: s.Lora, Salt: s.Salt, Parts: s.Parts,
+	}
+	if s.Mark != nil {
+		d.Watermark, d.Print, d.Missing = &s.Mark.Seq, s.Mark.Print, s.Mark.Missing
+	}
+	return d
+}

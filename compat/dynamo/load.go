@@ -1,0 +1,313 @@
+package dynamo
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"kvconductor/conductor"
+)
+
+// dumpSlot is what a slot, or a line, says beside its events.
+type dumpSlot struct {
+	key       string
+	blockSize int
+	model     string
+	group     *string
+}
+
+// dumpLine is a line of NDJSON.
+type dumpLine struct {
+	Key       string          `json:"key"`
+	BlockSize int             `json:"block_size"`
+	Model     string          `json:"model_name"`
+	Group     *string         `json:"routing_group"`
+	Event     json.RawMessage `json:"event"`
+	Source    *sourceDetail   `json:"source"`
+	Name      *nameDetail     `json:"name"`
+	Error     json.RawMessage `json:"error"`
+}
+
+// longestLine bounds a line: some hundred thousand blocks.
+const longestLine = 64 << 20
+
+// lines reads a dump with one event a line. A line that cannot be read costs itself.
+func (l *loader) lines(r io.Reader) error {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 64<<10), longestLine)
+	for s.Scan() {
+		if len(bytes.TrimSpace(s.Bytes())) == 0 {
+			continue
+		}
+		var line dumpLine
+		if err := json.Unmarshal(s.Bytes(), &line); err != nil {
+			l.skip(skipBad)
+			continue
+		}
+		at := dumpSlot{key: line.Key, blockSize: line.BlockSize, model: line.Model, group: line.Group}
+		var err error
+		switch {
+		case line.Source != nil:
+			err = l.source(&at, line.Source)
+		case line.Name != nil:
+			err = l.name(&at, line.Name)
+		case line.Event != nil:
+			err = l.event(&at, line.Event)
+		case line.Error != nil:
+			l.skip(skipError)
+		default:
+			l.skip(skipBad)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.Err()
+}
+
+// object reads a dump that is one object: slots with their events, the bare lists of
+// events of old, and slots with an error.
+func (l *loader) object(r io.Reader) error {
+	d := json.NewDecoder(r)
+	if err := expect(d, '{'); err != nil {
+		return err
+	}
+	for d.More() {
+		key, err := nextKey(d)
+		if err != nil {
+			return err
+		}
+		if err := l.slot(d, &dumpSlot{key: key}); err != nil {
+			return err
+		}
+	}
+	return expect(d, '}')
+}
+
+// slot reads the value of one key.
+func (l *loader) slot(d *json.Decoder, at *dumpSlot) error {
+	t, err := d.Token()
+	switch {
+	case err != nil:
+		return err
+	case t == json.Delim('['):
+		return l.events(d, at)
+	case t != json.Delim('{'):
+		l.skip(skipBad)
+		return nil
+	}
+	var early []json.RawMessage // events that came before the block size
+	for d.More() {
+		name, err := nextKey(d)
+		if err != nil {
+			return err
+		}
+		var whole json.RawMessage
+		if name == "events" && at.blockSize > 0 {
+			if err := expect(d, '['); err != nil {
+				return err
+			}
+			if err := l.events(d, at); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := d.Decode(&whole); err != nil {
+			return err
+		}
+		switch name {
+		case "block_size":
+			err = json.Unmarshal(whole, &at.blockSize)
+		case "model_name":
+			err = json.Unmarshal(whole, &at.model)
+		case "routing_group":
+			err = json.Unmarshal(whole, &at.group)
+		case "events":
+			err = json.Unmarshal(whole, &early)
+		case "error":
+			l.skip(skipError)
+		case "sources":
+			err = l.sources(at, whole)
+		}
+		if err != nil {
+			var syntax *json.UnmarshalTypeError
+			if !errors.As(err, &syntax) {
+				return err
+			}
+			l.skip(skipBad)
+		}
+	}
+	for _, raw := range early {
+		if err := l.event(at, raw); err != nil {
+			return err
+		}
+	}
+	return expect(d, '}')
+}
+
+// events reads the rest of a list of events.
+func (l *loader) events(d *json.Decoder, at *dumpSlot) error {
+	for d.More() {
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return err
+		}
+		if err := l.event(at, raw); err != nil {
+			return err
+		}
+	}
+	return expect(d, ']')
+}
+
+// sources reads the list of sources of a slot.
+func (l *loader) sources(at *dumpSlot, raw []byte) error {
+	var all []sourceDetail
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return err
+	}
+	for i := range all {
+		if err := l.source(at, &all[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// event applies one event. One that cannot be read costs itself.
+func (l *loader) event(at *dumpSlot, raw []byte) error {
+	where, why := l.where(at)
+	if why != "" {
+		l.skip(why)
+		return nil
+	}
+	var e routerEvent
+	if err := json.Unmarshal(raw, &e); err != nil {
+		l.skip(skipBad)
+		return nil
+	}
+	st, err := e.restorable(where)
+	switch {
+	case errors.Is(err, errOther):
+		l.skip(skipOther)
+		return nil
+	case err != nil:
+		l.dialect.cfg.Log.Debug().Err(err).Str("key", at.key).Msg("an event of a dump is left out")
+		l.skip(skipBad)
+		return nil
+	}
+	return l.in.Stored(st)
+}
+
+// source notes how far the peer had come with one.
+func (l *loader) source(at *dumpSlot, s *sourceDetail) error {
+	where, why := l.where(at)
+	if why != "" || s.Rank < 0 || s.Rank > math.MaxInt32 {
+		l.skip(skipBad)
+		return nil
+	}
+	m := conductor.SourceMark{Registration: registrationOf(where, s.Instance, s.Tenant, s.Rank), Parts: s.Parts}
+	m.Endpoint, m.ReplayEndpoint, m.Type, m.Lora, m.Salt = s.Endpoint, s.Replay, s.Type, s.Lora, s.Salt
+	if s.Watermark != nil {
+		m.Mark = &conductor.Mark{Seq: *s.Watermark, Print: s.Print, Missing: s.Missing}
+	}
+	return l.in.Source(m)
+}
+
+// name notes an engine hash without blocks.
+func (l *loader) name(at *dumpSlot, n *nameDetail) error {
+	where, why := l.where(at)
+	if why != "" || n.Rank < 0 || n.Rank > math.MaxInt32 {
+		l.skip(skipBad)
+		return nil
+	}
+	return l.in.Name(&conductor.Name{
+		Partition: where.partition, BlockSize: where.blockSize, Lora: n.Lora, Salt: n.Salt,
+		Source: registrationOf(where, n.Instance, n.Tenant, n.Rank), Engine: n.Block, Key: n.Seq,
+	})
+}
+
+func registrationOf(at slot, instance, tenant string, rank int) conductor.Registration {
+	return conductor.Registration{
+		Instance: instance, Tenant: tenant, Model: at.partition.Model, BlockSize: at.blockSize, Rank: rank, Type: conductor.TypeVLLM,
+	}
+}
+
+// where says which partition and size a slot is about, or why that is not known.
+func (l *loader) where(at *dumpSlot) (slot, string) {
+	p := conductor.Partition{Model: at.model}
+	if at.group != nil {
+		p.Tenant = *at.group
+	}
+	if at.model == "" {
+		p = l.split(at.key)
+	}
+	if p.Tenant == "" {
+		p.Tenant = conductor.DefaultTenant
+	}
+	size := at.blockSize
+	if size == 0 {
+		if sizes := l.dialect.conductor.BlockSizes(p); len(sizes) == 1 {
+			size = sizes[0]
+		}
+	}
+	switch {
+	case p.Model == "":
+		return slot{}, skipBad
+	case size < 0 || size > math.MaxInt32:
+		return slot{}, skipBad
+	case size == 0:
+		return slot{}, skipNoSize
+	}
+	return slot{p, size}, ""
+}
+
+// split reads a key "model:group". Both may contain colons: a split that is
+// registered here counts, else the last one, because models have colons more often.
+func (l *loader) split(key string) conductor.Partition {
+	for i := range key {
+		if key[i] == ':' {
+			p := conductor.Partition{Model: key[:i], Tenant: key[i+1:]}
+			if len(l.dialect.conductor.BlockSizes(p)) > 0 {
+				return p
+			}
+		}
+	}
+	i := strings.LastIndexByte(key, ':')
+	if i < 0 {
+		return conductor.Partition{Model: key}
+	}
+	return conductor.Partition{Model: key[:i], Tenant: key[i+1:]}
+}
+
+// expect reads one delimiter.
+func expect(d *json.Decoder, want json.Delim) error {
+	t, err := d.Token()
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			return io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	if t != want {
+		return fmt.Errorf("the dump has %v where %v is expected", t, want)
+	}
+	return nil
+}
+
+// nextKey reads the key of a member.
+func nextKey(d *json.Decoder) (string, error) {
+	t, err := d.Token()
+	if err != nil {
+		return "", err
+	}
+	s, ok := t.(string)
+	if !ok {
+		return "", fmt.Errorf("the dump has %v where a key is expected", t)
+	}
+	return s, nil
+}

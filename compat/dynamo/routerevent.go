@@ -1,0 +1,287 @@
+package dynamo
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"kvconductor/conductor"
+	"kvconductor/tiers"
+)
+
+// A RouterEvent is one element of a dump: blocks of one worker's rank on one tier,
+// each behind the one before.
+//
+//	{"worker_id": 7, "storage_tier": "device", "residency_domain": "worker",
+//	 "event": {"event_id": 0, "dp_rank": 0, "data": {"stored": {"parent_hash": null, "start_position": null,
+//	   "blocks": [{"block_hash": 123, "tokens_hash": 456, "mm_extra_info": null}]}}},
+//	 "detail": {...}}
+//
+// block_hash is the engine's, tokens_hash the local hash with adapter and salt mixed
+// in. A dump with details adds what only a replica of ours can use, under one key
+// that others skip; see eventDetail.
+
+// Names of the tiers on the wire.
+var tierNames = [...]string{tiers.Device: "device", tiers.Host: "host_pinned", tiers.Disk: "disk", tiers.External: "external"}
+
+// eventDetail is what a RouterEvent has no place for.
+type eventDetail struct {
+	Instance string `json:"instance_id,omitempty"` // where it is no integer
+	// Source is the rank the source is registered for, where it publishes for
+	// others.
+	Source int    `json:"source_rank"`
+	Tenant string `json:"source_tenant,omitempty"` // of the source, where it publishes for others
+	Pool   bool   `json:"pool,omitempty"`
+	Lora   string `json:"lora_name,omitempty"`
+	Salt   string `json:"cache_salt,omitempty"`
+	Medium string `json:"medium,omitempty"` // where it is of no tier of Dynamo's
+	Group  int    `json:"group_idx,omitempty"`
+	// Backend is that of a standardized event.
+	Backend string `json:"backend_id,omitempty"`
+	// Seq is the canonical seq hash of the first block, null where its parent is not
+	// known.
+	Seq *uint64 `json:"seq_hash"`
+	// Waiting blocks have a parent that nobody has announced.
+	Waiting bool `json:"waiting,omitempty"`
+	// Locals are the local hashes without adapter and salt, where they differ.
+	Locals []uint64 `json:"local_hashes,omitempty"`
+	// Copies beyond the first and further block hashes, by position.
+	Copies map[int]int      `json:"copies,omitempty"`
+	More   map[int][]uint64 `json:"more_hashes,omitempty"`
+	// Bare blocks have no tokens, their tokens_hash is 0.
+	Bare bool `json:"bare,omitempty"`
+	// Root tells a chain's beginning from one whose parent is not known.
+	Root bool `json:"root,omitempty"`
+}
+
+// plainly reports whether a stretch can be said without details.
+func plainly(st *conductor.Stored) bool {
+	_, integer := numeric(st.Source.Instance)
+	return integer && st.Source.Type != conductor.TypeMooncake && st.Medium.Tier < tiers.Other &&
+		!st.Waiting && st.Labels[0] != 0 && (st.Root || st.HasParent)
+}
+
+// appendEvent appends a RouterEvent.
+func appendEvent(dst []byte, st *conductor.Stored, id uint64, detail bool) []byte {
+	worker := "0"
+	if _, integer := numeric(st.Source.Instance); integer {
+		worker = st.Source.Instance
+	}
+	tier := tiers.External
+	if st.Medium.Tier < tiers.Other {
+		tier = st.Medium.Tier
+	}
+	dst = append(append(dst, `{"worker_id":`...), worker...)
+	dst = append(append(dst, `,"storage_tier":"`...), tierNames[tier]...)
+	dst = strconv.AppendUint(append(dst, `","residency_domain":"worker","event":{"event_id":`...), id, 10)
+	dst = append(dst, `,"data":{"stored":{"parent_hash":`...)
+	if st.HasParent {
+		dst = strconv.AppendUint(dst, st.Parent, 10)
+	} else {
+		dst = append(dst, "null"...)
+	}
+	dst = append(dst, `,"start_position":null,"blocks":[`...)
+	for i, engine := range st.Engine {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendUint(append(dst, `{"block_hash":`...), engine, 10)
+		dst = strconv.AppendUint(append(dst, `,"tokens_hash":`...), st.Labels[i], 10)
+		dst = append(dst, `,"mm_extra_info":null}`...)
+	}
+	dst = append(dst, `]}},"dp_rank":`...)
+	dst = append(strconv.AppendUint(dst, uint64(uint32(st.Rank)), 10), '}')
+	if detail {
+		dst = append(append(dst, `,"detail":`...), encode(detailOf(st))...)
+	}
+	return append(dst, '}')
+}
+
+func detailOf(st *conductor.Stored) *eventDetail {
+	d := &eventDetail{
+		Source: st.Source.Rank, Pool: st.Source.Type == conductor.TypeMooncake, Lora: st.Lora, Salt: st.Salt,
+		Group: st.Group, Backend: st.Backend, Waiting: st.Waiting, Locals: st.Local,
+		Copies: st.Copies, More: st.More, Bare: st.Labels[0] == 0, Root: st.Root,
+	}
+	if _, integer := numeric(st.Source.Instance); !integer {
+		d.Instance = st.Source.Instance
+	}
+	if st.Source.Tenant != st.Tenant {
+		d.Tenant = st.Source.Tenant
+	}
+	if st.Medium.Tier == tiers.Other {
+		d.Medium = st.Medium.Name
+	}
+	if st.HasKey {
+		d.Seq = &st.Key
+	}
+	return d
+}
+
+// encode is json.Marshal of what always can be.
+func encode(v any) []byte {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		panic("BUG: cannot be encoded: " + err.Error())
+	}
+	return raw
+}
+
+// routerEvent is a RouterEvent as it is read: every form there has been.
+type routerEvent struct {
+	Worker    *hash64         `json:"worker_id"`
+	Tier      *string         `json:"storage_tier"`
+	Residency json.RawMessage `json:"residency_domain"`
+	Event     *struct {
+		Rank uint32          `json:"dp_rank"`
+		Data json.RawMessage `json:"data"`
+	} `json:"event"`
+	Detail *eventDetail `json:"detail"`
+}
+
+type storedData struct {
+	Stored *struct {
+		Parent *hash64 `json:"parent_hash"`
+		Blocks []struct {
+			Block  *hash64 `json:"block_hash"`
+			Tokens *hash64 `json:"tokens_hash"`
+		} `json:"blocks"`
+	} `json:"stored"`
+}
+
+// hash64 is an integer of 64 bits, signed or unsigned.
+type hash64 uint64
+
+func (h *hash64) UnmarshalJSON(raw []byte) error {
+	if u, err := strconv.ParseUint(string(raw), 10, 64); err == nil {
+		*h = hash64(u)
+		return nil
+	}
+	i, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		return fmt.Errorf("%.40q is no integer of 64 bits", raw)
+	}
+	*h = hash64(i)
+	return nil
+}
+
+// errOther is an event that a dump may hold and that restores nothing.
+var errOther = errors.New("not about blocks of a worker")
+
+// slot is where in a dump an event stands.
+type slot struct {
+	partition conductor.Partition
+	blockSize int
+}
+
+// restorable reads an event of a dump. What it returns is its own.
+func (e *routerEvent) restorable(at slot) (*conductor.Stored, error) {
+	switch {
+	case e.Worker == nil || e.Event == nil:
+		return nil, errors.New("worker_id and event are required")
+	case len(e.Residency) > 0 && !bytes.Equal(e.Residency, []byte(`"worker"`)):
+		return nil, errOther
+	}
+	medium, err := e.medium()
+	if err != nil {
+		return nil, err
+	}
+	var data storedData
+	if len(e.Event.Data) == 0 || e.Event.Data[0] != '{' {
+		return nil, errOther // "cleared"
+	}
+	if err := json.Unmarshal(e.Event.Data, &data); err != nil {
+		return nil, err
+	}
+	if data.Stored == nil {
+		return nil, errOther
+	}
+	s := data.Stored
+	if len(s.Blocks) == 0 {
+		return nil, errOther
+	}
+	if int32(e.Event.Rank) < 0 {
+		return nil, fmt.Errorf("dp_rank %d is out of range", e.Event.Rank)
+	}
+	st := &conductor.Stored{
+		Partition: at.partition, BlockSize: at.blockSize, Rank: int32(e.Event.Rank), Medium: medium,
+		Source: conductor.Registration{
+			Instance: strconv.FormatUint(uint64(*e.Worker), 10), Tenant: at.partition.Tenant, Model: at.partition.Model,
+			BlockSize: at.blockSize, Rank: int(e.Event.Rank), Type: conductor.TypeVLLM,
+		},
+		Stretch: &conductor.Stretch{Root: s.Parent == nil, HasParent: s.Parent != nil},
+	}
+	if s.Parent != nil {
+		st.Parent = uint64(*s.Parent)
+	}
+	for i, b := range s.Blocks {
+		if b.Block == nil || b.Tokens == nil {
+			return nil, fmt.Errorf("blocks[%d]: block_hash and tokens_hash are required", i)
+		}
+		st.Engine, st.Labels = append(st.Engine, uint64(*b.Block)), append(st.Labels, uint64(*b.Tokens))
+	}
+	if e.Detail != nil {
+		return st, e.Detail.complete(st)
+	}
+	return st, nil
+}
+
+// medium reads the tier; none is the device.
+func (e *routerEvent) medium() (tiers.Medium, error) {
+	if e.Detail != nil && e.Detail.Medium != "" {
+		return tiers.Parse(e.Detail.Medium), nil
+	}
+	if e.Tier == nil {
+		return tiers.Parse(""), nil
+	}
+	for t, name := range tierNames {
+		if name == *e.Tier {
+			return tiers.Parse([]string{"GPU", "CPU", "DISK", "EXTERNAL"}[t]), nil
+		}
+	}
+	return tiers.Medium{}, fmt.Errorf("storage_tier %.40q is unknown", *e.Tier)
+}
+
+// complete adds the details, whose positions and lengths are checked.
+func (d *eventDetail) complete(st *conductor.Stored) error {
+	n := len(st.Engine)
+	switch {
+	case d.Locals != nil && len(d.Locals) != n:
+		return fmt.Errorf("%d local_hashes for %d blocks", len(d.Locals), n)
+	case d.Bare && n != 1:
+		return fmt.Errorf("%d bare blocks", n)
+	case d.Source < 0:
+		return fmt.Errorf("source_rank %d is out of range", d.Source)
+	}
+	for i := range d.Copies {
+		if i < 0 || i >= n {
+			return fmt.Errorf("copies of block %d of %d", i, n)
+		}
+	}
+	for i := range d.More {
+		if i < 0 || i >= n {
+			return fmt.Errorf("more_hashes of block %d of %d", i, n)
+		}
+	}
+	if d.Instance != "" {
+		st.Source.Instance = d.Instance
+	}
+	if d.Tenant != "" {
+		st.Source.Tenant = d.Tenant
+	}
+	if d.Pool {
+		st.Source.Type = conductor.TypeMooncake
+	}
+	st.Source.Rank = d.Source
+	st.Lora, st.Salt, st.Group, st.Backend, st.Local = d.Lora, d.Salt, d.Group, d.Backend, d.Locals
+	st.Waiting, st.Copies, st.More, st.Root = d.Waiting, d.Copies, d.More, d.Root
+	if d.Seq != nil {
+		st.Key, st.HasKey = *d.Seq, true
+	}
+	if d.Bare {
+		st.Labels[0], st.Local = 0, nil
+	}
+	return nil
+}
