@@ -126,7 +126,7 @@ func (d *Dialect) Mount(r gin.IRouter) {
 func (d *Dialect) MountRoot(r *gin.Engine) {
 	d.Mount(r)
 	r.RedirectTrailingSlash = false
-	r.NoRoute(func(g *gin.Context) { empty(g, http.StatusNotFound) })
+	r.NoRoute(d.count("unknown"), func(g *gin.Context) { empty(g, http.StatusNotFound) })
 	known := make(map[string]gin.HandlerFunc)
 	for _, e := range d.endpoints() {
 		known[e.path] = d.count(e.path)

@@ -32,15 +32,15 @@ func newRequestMetrics() requestMetrics {
 	}
 }
 
-// count observes the requests of an endpoint. Paths that are none are not counted,
-// as in the reference.
+// count observes the requests of an endpoint; "unknown" stands for paths that are
+// none, which the reference does not count.
 func (d *Dialect) count(endpoint string) gin.HandlerFunc {
 	seconds := d.metrics.seconds.WithLabelValues
 	return func(g *gin.Context) {
 		start := time.Now()
 		g.Next()
 		seconds(endpoint).Observe(time.Since(start).Seconds())
-		d.metrics.requests.WithLabelValues(endpoint, g.Request.Method).Inc()
+		d.metrics.requests.WithLabelValues(endpoint, method(g.Request.Method)).Inc()
 		switch status := g.Writer.Status(); {
 		case status >= http.StatusInternalServerError:
 			d.metrics.errors.WithLabelValues(endpoint, "5xx").Inc()
@@ -48,6 +48,15 @@ func (d *Dialect) count(endpoint string) gin.HandlerFunc {
 			d.metrics.errors.WithLabelValues(endpoint, "4xx").Inc()
 		}
 	}
+}
+
+// method is a request's method as a label: clients may send any word.
+func method(name string) string {
+	switch name {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return name
+	}
+	return "other"
 }
 
 var (

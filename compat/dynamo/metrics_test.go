@@ -46,17 +46,22 @@ func TestMetrics(t *testing.T) {
 		s.send("GET", "/query", "")
 		s.send("HEAD", "/health", "")
 		s.send("GET", "/nothing", "")
+		s.send("BREW", "/nothing", "")
 		s.send("POST", "/metrics", "")
 		synctest.Wait()
 		f("dynamo_kvindexer_requests_total",
 			`dynamo_kvindexer_requests_total{endpoint="/health",method="HEAD"} 1`+"\n"+
 				`dynamo_kvindexer_requests_total{endpoint="/query",method="GET"} 1`+"\n"+
 				`dynamo_kvindexer_requests_total{endpoint="/query",method="POST"} 3`+"\n"+
-				`dynamo_kvindexer_requests_total{endpoint="/register",method="POST"} 3`+"\n")
-		f("dynamo_kvindexer_errors_total", `dynamo_kvindexer_errors_total{endpoint="/query",status_class="4xx"} 3`+"\n")
+				`dynamo_kvindexer_requests_total{endpoint="/register",method="POST"} 3`+"\n"+
+				`dynamo_kvindexer_requests_total{endpoint="unknown",method="GET"} 1`+"\n"+
+				`dynamo_kvindexer_requests_total{endpoint="unknown",method="other"} 1`+"\n")
+		f("dynamo_kvindexer_errors_total", `dynamo_kvindexer_errors_total{endpoint="/query",status_class="4xx"} 3`+"\n"+
+			`dynamo_kvindexer_errors_total{endpoint="unknown",status_class="4xx"} 2`+"\n")
 		f("dynamo_kvindexer_request_duration_seconds_count", `dynamo_kvindexer_request_duration_seconds_count{endpoint="/health"} 1`+"\n"+
 			`dynamo_kvindexer_request_duration_seconds_count{endpoint="/query"} 4`+"\n"+
-			`dynamo_kvindexer_request_duration_seconds_count{endpoint="/register"} 3`+"\n")
+			`dynamo_kvindexer_request_duration_seconds_count{endpoint="/register"} 3`+"\n"+
+			`dynamo_kvindexer_request_duration_seconds_count{endpoint="unknown"} 2`+"\n")
 		var buckets []string
 		for line := range strings.Lines(s.metric(`dynamo_kvindexer_request_duration_seconds_bucket{endpoint="/health"`)) {
 			_, le, _ := strings.Cut(line, `le="`)
