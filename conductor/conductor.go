@@ -129,6 +129,16 @@ func New(opts Options) *Conductor {
 	return c
 }
 
+// recovering reports whether the gate is closed.
+func (c *Conductor) recovering() bool {
+	select {
+	case <-c.gate:
+		return false
+	default:
+		return true
+	}
+}
+
 // Close stops every source, drops what they hold and waits for them. From then
 // on registrations fail with ErrClosed and queries find nothing.
 func (c *Conductor) Close() {

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -41,11 +42,10 @@ func (c *Conductor) Recover(ttl time.Duration) *Recovery {
 
 // Source notes how far the peer had come with a source.
 func (r *Recovery) Source(m SourceMark) error {
-	s, err := r.source(m.Registration, true)
-	if s == nil || err != nil {
+	s, err := r.lock(m.Registration, true)
+	if s == nil {
 		return err
 	}
-	s.turn.Lock()
 	defer s.turn.Unlock()
 	s.parts = max(s.parts, m.Parts)
 	if m.Mark != nil {
@@ -57,12 +57,11 @@ func (r *Recovery) Source(m SourceMark) error {
 // Stored brings blocks back. Source had the source's mark before, or the peer knows
 // of none.
 func (r *Recovery) Stored(e *Stored) error {
-	s, err := r.source(e.Source, false)
+	s, err := r.lock(e.Source, false)
 	if s == nil {
 		r.Refused += len(e.Engine)
 		return err
 	}
-	s.turn.Lock()
 	defer s.turn.Unlock()
 	at := spaceKey{
 		deploymentKey{tenant: e.Tenant, model: e.Model, blockSize: e.BlockSize}, contextKey{lora: e.Lora, salt: e.Salt},
@@ -90,11 +89,10 @@ func (r *Recovery) Stored(e *Stored) error {
 
 // Name brings back what an engine hash means.
 func (r *Recovery) Name(n *Name) error {
-	s, err := r.source(n.Source, true)
-	if s == nil || err != nil {
+	s, err := r.lock(n.Source, true)
+	if s == nil {
 		return err
 	}
-	s.turn.Lock()
 	defer s.turn.Unlock()
 	ns := s.space(spaceKey{
 		deploymentKey{tenant: n.Tenant, model: n.Model, blockSize: n.BlockSize}, contextKey{lora: n.Lora, salt: n.Salt},
@@ -116,47 +114,100 @@ func (s *source) older(ns *namespace, h *holder, e *Stored) index.Owner {
 
 // Done ends the recovery: what came back is what the sources go on with.
 func (r *Recovery) Done() {
-	done := make(map[*source]bool)
-	for _, s := range r.sources {
-		if s == nil || done[s] {
-			continue
-		}
-		done[s] = true
-		s.turn.Lock()
+	for s := range r.filled() {
 		if s.marked {
 			s.stream.Resume(s.mark)
 		}
+		s.settled = true
 		if s.recovered && r.ttl > 0 {
 			s.expires = time.AfterFunc(r.ttl, func() { r.c.expire(s) })
 		}
-		s.turn.Unlock()
 	}
 }
 
 // Undo drops what came back, so that another peer can be asked.
 func (r *Recovery) Undo() {
-	for _, s := range r.sources {
-		switch {
-		case s == nil:
-		case s.recovered:
-			_, _ = r.c.unregisterIf(s.reg.Key(), s)
-		default:
-			s.turn.Lock()
-			s.forget()
-			s.marked, s.seeded = false, false
-			s.turn.Unlock()
+	var drop []*source
+	for s := range r.filled() {
+		s.forget()
+		s.marked, s.seeded = false, false
+		if s.recovered {
+			drop = append(drop, s)
 		}
 	}
+	for _, s := range drop {
+		_, _ = r.c.unregisterIf(s.reg.Key(), s)
+	}
 	r.sources, r.Blocks, r.Refused = make(map[Key]*source), 0, 0
+}
+
+// filled yields the sources that something came back to, each with its turn held.
+func (r *Recovery) filled() iter.Seq[*source] {
+	return func(yield func(*source) bool) {
+		done := make(map[*source]bool)
+		for key, s := range r.sources {
+			for s != nil && !done[s] {
+				done[s] = true
+				s.turn.Lock()
+				if s.gone {
+					s.turn.Unlock()
+					s = r.c.successor(s)
+					r.sources[key] = s
+					continue
+				}
+				more := yield(s)
+				s.turn.Unlock()
+				if !more {
+					return
+				}
+			}
+		}
+	}
+}
+
+// lock returns the source that takes what is said of a registration, with its turn
+// held, or nil. One that was registered meanwhile follows the recovered one it
+// replaced; one that was unregistered takes nothing more.
+func (r *Recovery) lock(reg Registration, exact bool) (*source, error) {
+	for {
+		s, err := r.source(reg, exact)
+		if s == nil || err != nil {
+			return nil, err
+		}
+		s.turn.Lock()
+		if !s.gone {
+			return s, nil
+		}
+		s.turn.Unlock()
+		r.sources[complete(reg).Key()] = r.c.successor(s)
+	}
+}
+
+// successor returns what is registered in the place of a source that is gone, nil
+// if nothing is.
+func (c *Conductor) successor(gone *source) *source {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	s := c.sources[gone.reg.Key()]
+	if s == nil || s == gone || s.recovered || !s.waits() || s.deploymentKey() != gone.deploymentKey() {
+		return nil
+	}
+	return s
+}
+
+// complete fills in the tenant of a registration that names none.
+func complete(reg Registration) Registration {
+	if reg.Tenant == "" {
+		reg.Tenant = DefaultTenant
+	}
+	return reg
 }
 
 // source returns the source that takes what is said of a registration: the one under
 // its key, else, for a peer that tells no sources, one of its instance that may
 // publish for several ranks, else a recovered one. nil is one that takes nothing.
 func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
-	if reg.Tenant == "" {
-		reg.Tenant = DefaultTenant
-	}
+	reg = complete(reg)
 	key := reg.Key()
 	if s, known := r.sources[key]; known {
 		return s, nil
@@ -227,12 +278,12 @@ func (s *source) takeOver(old *source) {
 	old.mu.Lock()
 	defer old.mu.Unlock()
 	if s.deploymentKey() != old.deploymentKey() {
-		return
+		return // what it holds goes when it stops
 	}
 	s.spaces, s.index, s.media, s.announced = old.spaces, old.index, old.media, old.announced
-	s.parts, s.seeded, s.mark, s.marked = old.parts, old.seeded, old.mark, old.marked
-	old.spaces, old.index = nil, make(map[spaceKey]*namespace)
-	if s.marked {
+	s.parts, s.seeded, s.mark, s.marked, s.settled = old.parts, old.seeded, old.mark, old.marked, old.settled
+	old.spaces, old.index, old.gone = nil, make(map[spaceKey]*namespace), true
+	if s.settled && s.marked {
 		s.stream.Resume(s.mark)
 	}
 }

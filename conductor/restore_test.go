@@ -36,7 +36,16 @@ func newReplica(n *network) (b *bench, open func()) {
 // a peer that knows only instances and ranks.
 func recoverFrom(t *testing.T, from, to *conductor.Conductor, marks bool, ttl time.Duration) *conductor.Recovery {
 	t.Helper()
-	snap, r := from.Snapshot(), to.Recover(ttl)
+	r := to.Recover(ttl)
+	bring(t, from, r, marks, func() {})
+	r.Done()
+	return r
+}
+
+// bring does it all but for the end, and calls between before every stretch.
+func bring(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, marks bool, between func()) {
+	t.Helper()
+	snap := from.Snapshot()
 	if marks {
 		for _, m := range snap.Sources {
 			if err := r.Source(m); err != nil {
@@ -55,6 +64,7 @@ func recoverFrom(t *testing.T, from, to *conductor.Conductor, marks bool, ttl ti
 					Instance: s.Source.Instance, Tenant: s.Tenant, Model: s.Model, BlockSize: s.BlockSize, Rank: int(s.Rank), Type: conductor.TypeVLLM,
 				}
 			}
+			between()
 			if err := r.Stored(&st); err != nil {
 				t.Fatal(err)
 			}
@@ -69,8 +79,6 @@ func recoverFrom(t *testing.T, from, to *conductor.Conductor, marks bool, ttl ti
 			return true
 		})
 	}
-	r.Done()
-	return r
 }
 
 // story makes random commands for a fleet of two instances with two ranks and one
@@ -315,4 +323,62 @@ func TestRecoveredSourcesExpire(t *testing.T) {
 			t.Errorf("%d registrations", n)
 		}
 	})
+}
+
+// Whoever registers or unregisters while a recovery runs finds it as if that had
+// been before or after; a recovery that is undone leaves nothing behind.
+func TestRegisterDuringRecovery(t *testing.T) {
+	for _, whole := range []bool{true, false} {
+		for at := range 4 {
+			synctest.Test(t, func(t *testing.T) {
+				a, openA := newReplica(newNetwork())
+				openA()
+				defer a.conductor.Close()
+				for _, line := range []string{"register one", "register two", "store one path=a/b", "store two path=a", "store one path=c", "store two path=d", "remove one path=c"} {
+					a.run(line)
+				}
+				b, open := newReplica(a.network)
+				defer b.conductor.Close()
+				r, n := b.conductor.Recover(time.Minute), 0
+				bring(t, a.conductor, r, true, func() {
+					if n == at {
+						b.run("register one")
+						b.run("unregister two")
+					}
+					n++
+				})
+				if whole {
+					r.Done()
+				} else {
+					r.Undo()
+					for _, s := range b.conductor.Services() {
+						if s.Recovered || s.Blocks > 0 {
+							t.Errorf("undone at %d, %s holds %d blocks", at, s.Key(), s.Blocks)
+						}
+					}
+				}
+				if n < 3 {
+					t.Fatalf("%d stretches", n)
+				}
+				b.run("register one") // at the latest
+				open()
+				synctest.Wait()
+				a.run("store one path=e")
+				<-time.After(time.Second)
+				if got := b.run("query path=a/b instance=one"); !strings.Contains(got, `"longest_matched":32`) {
+					t.Errorf("whole %t, registered at %d: %s", whole, at, got)
+				}
+				if got := b.run("services show=State,LastSeq,Blocks"); !strings.Contains(got, "one|default|0 State=synced LastSeq=3 Blocks=3") {
+					t.Errorf("whole %t, registered at %d: %s", whole, at, got)
+				}
+				<-time.After(2 * time.Minute)
+				if errs := b.conductor.Check(); len(errs) > 0 {
+					t.Error(errs)
+				}
+				if n := len(b.conductor.Services()); n != 1 {
+					t.Errorf("%d sources are left", n)
+				}
+			})
+		}
+	}
 }

@@ -207,6 +207,8 @@ type Readiness struct {
 	// Waiting are static sources still being brought up; GivenUp those that are
 	// not synced and no longer waited for, with the reason.
 	Waiting, GivenUp []SourceState
+	// Recovering: the gate of Options.Gate is closed.
+	Recovering bool
 }
 
 // SourceState is one source and why it is in its state.
@@ -216,10 +218,12 @@ type SourceState struct {
 	Reason string
 }
 
-// Ready reports whether every static source is synced or given up on. A source
-// is given up on when it is partial, stale, paused or failed: waiting would not help.
+// Ready reports whether the gate is open and every static source is synced or given
+// up on. A source is given up on when it is partial, stale, paused or failed: waiting
+// would not help.
 func (c *Conductor) Ready() Readiness {
-	r := Readiness{Ready: true}
+	r := Readiness{Recovering: c.recovering()}
+	r.Ready = !r.Recovering
 	for _, s := range c.registered() {
 		if !s.static {
 			continue

@@ -46,6 +46,12 @@ type source struct {
 	// "owned by run", holding turn is meant.
 	turn sync.Mutex
 
+	// settled: the recovery that filled it is done. turn guards it.
+	settled bool
+
+	// gone: it has ended, or gave all it holds to another. turn guards it.
+	gone bool
+
 	// mark is the batch applied last, valid if marked. Owned by run.
 	mark   stream.Mark
 	marked bool
@@ -150,14 +156,7 @@ func (s *source) onState(state stream.State) {
 }
 
 // waits reports whether the source is held back at the gate.
-func (s *source) waits() bool {
-	select {
-	case <-s.conductor.gate:
-		return false
-	default:
-		return true
-	}
-}
+func (s *source) waits() bool { return s.conductor.recovering() }
 
 // stop ends the stream and returns once nothing of the source is indexed.
 func (s *source) stop() {
@@ -182,7 +181,7 @@ func (s *source) run() {
 	for {
 		step, ok := s.stream.Next()
 		if !ok {
-			s.guard(s.forget)
+			s.guard(func() { s.forget(); s.gone = true })
 			return
 		}
 		s.guard(func() { s.take(step) })

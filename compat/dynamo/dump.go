@@ -65,13 +65,8 @@ func (d *Dialect) dump(g *gin.Context) {
 		refuse(g, http.StatusNotImplemented, "local hashes are not kept: dynamo.dump is false")
 		return
 	}
-	detail := false
-	switch text := g.Query("detail"); text {
-	case "", "0", "false":
-	case "1", "true":
-		detail = true
-	default:
-		plain(g, http.StatusBadRequest, "Failed to deserialize query string: detail: provided string was not `true` or `false`")
+	detail, readable := detailed(g)
+	if !readable {
 		return
 	}
 	w := dumper{g: g, detail: detail, snap: d.conductor.Snapshot(), sizes: d.conductor.Partitions()}

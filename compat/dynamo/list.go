@@ -26,13 +26,16 @@ const (
 var statuses = []string{statusFailed, statusPending, statusActive, statusPaused}
 
 // listenerStatus is the state of a source in Dynamo's words. To it a listener is
-// active from the start: connecting is the transport's own business.
+// active once the recovery from peers is over: connecting is the transport's own
+// business.
 func listenerStatus(s *conductor.Service) string {
-	switch string(s.State) {
-	case "failed":
+	switch {
+	case s.State == "failed":
 		return statusFailed
-	case "paused":
+	case s.State == "paused":
 		return statusPaused
+	case s.Pending:
+		return statusPending
 	}
 	return statusActive
 }
@@ -86,7 +89,7 @@ func workerRows(services []conductor.Service, model, group *string) []workerRow 
 	rows := make(map[worker]*workerRow)
 	for i := range services {
 		s := &services[i]
-		if !isWorker(&s.Registration) || model != nil && *model != s.Model || group != nil && *group != s.Tenant {
+		if !isListener(s) || model != nil && *model != s.Model || group != nil && *group != s.Tenant {
 			continue
 		}
 		key := worker{s.Instance, s.Model, s.Tenant, s.BlockSize}

@@ -34,7 +34,7 @@ func (d *Dialect) control(r *exchange, done string, do func(conductor.Key) error
 	}
 	known := false
 	for _, s := range d.conductor.Services() {
-		if s.Instance != instance || !isWorker(&s.Registration) {
+		if s.Instance != instance || !isListener(&s) {
 			continue
 		}
 		known = true

@@ -97,6 +97,8 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		f("GET", "/workers", "", 200)
 		f("GET", "/workers?model_name=a&model_name=b", "", 400)
 		f("GET", "/peers", "", 200)
+		f("GET", "/peers?detail=1", "", 200)
+		f("GET", "/peers?detail=yes", "", 400)
 		f("GET", "/health", "", 200)
 		f("POST", "/reopen_logs", "", 200)
 		f("POST", "/query", ask(prompt(3), ""), 200)

@@ -1,7 +1,6 @@
 package dynamo
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 
@@ -47,14 +46,31 @@ func (d *Dialect) deregisterPeer(r *exchange) {
 	ok(r.Context, http.StatusOK)
 }
 
-// listPeers answers with the list, in the order of registration: GET /peers.
+// listPeers answers with the list, in the order of registration: GET /peers. With
+// ?detail=1, which is ours, it also says how the recovery from them went.
 func (d *Dialect) listPeers(g *gin.Context) {
+	detail, readable := detailed(g)
+	if !readable {
+		return
+	}
 	d.mu.Lock()
 	peers := append([]string{}, d.peers...)
 	d.mu.Unlock()
-	body, err := json.Marshal(peers)
-	if err != nil {
-		panic("BUG: peers cannot be encoded: " + err.Error())
+	body := encode(peers)
+	if detail {
+		body = encode(gin.H{"peers": peers, "recovery": d.Recovery()})
 	}
 	g.Data(http.StatusOK, "application/json", body)
+}
+
+// detailed reads the parameter detail; what it cannot be is answered with 400.
+func detailed(g *gin.Context) (detail, readable bool) {
+	switch g.Query("detail") {
+	case "", "0", "false":
+		return false, true
+	case "1", "true":
+		return true, true
+	}
+	plain(g, http.StatusBadRequest, "Failed to deserialize query string: detail: provided string was not `true` or `false`")
+	return false, false
 }

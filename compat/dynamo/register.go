@@ -12,8 +12,12 @@ import (
 	"kvconductor/conductor"
 )
 
-// isWorker reports whether a source is what Dynamo calls a worker's listener.
+// isWorker reports whether what is registered is what Dynamo calls a worker's
+// listener.
 func isWorker(r *conductor.Registration) bool { return r.Type != conductor.TypeMooncake }
+
+// isListener reports the same of a source: what only a peer has told of is none.
+func isListener(s *conductor.Service) bool { return !s.Recovered && isWorker(&s.Registration) }
 
 // conflict is a registration that what is registered does not allow.
 type conflict string

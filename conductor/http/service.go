@@ -133,8 +133,8 @@ type stateRow struct {
 	Reason string `json:"reason"`
 }
 
-// ready says whether every configured source is synced or given up on: GET
-// /ready, 503 while one is still being brought up.
+// ready says whether the recovery from peers is over and every configured source
+// synced or given up on: GET /ready, 503 while something is still being brought up.
 func (a *api) ready(*gin.Context) (any, error) {
 	r := a.conductor.Ready()
 	rows := func(list []conductor.SourceState) []stateRow {
@@ -148,7 +148,7 @@ func (a *api) ready(*gin.Context) (any, error) {
 	if !r.Ready {
 		status = http.StatusServiceUnavailable
 	}
-	return answered{status, gin.H{"ready": r.Ready, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}}, nil
+	return answered{status, gin.H{"ready": r.Ready, "recovering": r.Recovering, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}}, nil
 }
 
 // check walks every index and reports broken invariants: GET /admin/check.
