@@ -68,6 +68,7 @@ func (o Options) JournalSettings() []journal.Field {
 		{Name: "stream.stale_after", Value: o.Stream.StaleAfter.String()},
 		{Name: "index.max_bytes", Value: strconv.Itoa(o.MaxBytes)},
 		{Name: "limits.max_orphans", Value: strconv.Itoa(o.MaxOrphans)},
+		{Name: "dynamo.dump", Value: strconv.FormatBool(o.KeepLocals)},
 	}
 }
 
@@ -89,6 +90,8 @@ func (o *Options) adopt(settings []journal.Field) (err error) {
 			o.MaxBytes, e = strconv.Atoi(f.Value)
 		case "limits.max_orphans":
 			o.MaxOrphans, e = strconv.Atoi(f.Value)
+		case "dynamo.dump":
+			o.KeepLocals, e = strconv.ParseBool(f.Value)
 		}
 		if e != nil && err == nil {
 			err = fmt.Errorf("the journal's setting %s cannot be read: %w", f.Name, e)

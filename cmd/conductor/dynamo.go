@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -83,4 +84,36 @@ func closeAccessLog(l *dynamo.AccessLog, log zerolog.Logger) {
 	if !within(time.Second, func() { l.Close() }) {
 		log.Warn().Msg("the access log was not written to its end")
 	}
+}
+
+// mustSettle reports whether there is something to wait for before the dialect
+// answers.
+func mustSettle(cfg config.DynamoDialect) bool {
+	return len(cfg.Peers) > 0 || cfg.MinInitialWorkers > 0
+}
+
+// workersPause lies between looks at how many workers there are.
+const workersPause = 100 * time.Millisecond
+
+// settle brings the index to where the dialect can answer from: it recovers from the
+// first peer that can be recovered from, opens the gate, which lets apply what engines
+// sent meanwhile, and waits for the least number of workers. false is an end of ctx.
+func settle(ctx context.Context, cfg config.DynamoDialect, d *dynamo.Dialect, gate chan<- struct{}, log zerolog.Logger) bool {
+	if len(cfg.Peers) > 0 {
+		d.Recover(ctx, cfg.RecoveredTTL)
+		close(gate)
+	}
+	waits := false
+	for d.Workers() < cfg.MinInitialWorkers {
+		if !waits {
+			waits = true
+			log.Info().Int("workers", d.Workers()).Int("least", cfg.MinInitialWorkers).Msg("waiting for workers")
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(workersPause):
+		}
+	}
+	return ctx.Err() == nil
 }

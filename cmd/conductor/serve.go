@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -80,10 +79,11 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 // any engine is bothered, then sources, then HTTP.
 func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error {
 	cfg := loaded.Config
-	listeners, err := listen(cfg.Listeners)
-	if err != nil {
+	web := newServers(cfg.Listeners, cfg.Limits, log)
+	if err := web.bind(config.Conductor, config.Dynamo); err != nil {
 		return err
 	}
+	defer web.unbind(config.Conductor, config.Dynamo)
 	access, err := accessLog(cfg.Dynamo, log)
 	if err != nil {
 		return err
@@ -91,20 +91,27 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	defer closeAccessLog(access, log)
 	defer reopenOnHangup(access, log)()
 	options := conductorOptions(cfg, log)
+	gate := make(chan struct{})
+	options.Gate = gate
+	if len(cfg.Dynamo.Peers) == 0 {
+		close(gate)
+	}
 	if options.Journal, err = record(loaded, options, log); err != nil {
 		return err
 	}
 	c := conductor.New(options)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Peers: cfg.Dynamo.Peers,
-		AccessLog: access, Log: log,
+		AccessLog: access, Dump: cfg.Dynamo.Dump, Log: log,
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, dialect, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access))
 
 	for i, src := range cfg.Sources {
-		if err := c.Register(registration(src), conductor.RegisterOptions{Static: true}); err != nil {
+		// Endpoints have been checked, those of --workers by Dynamo's rules, which let
+		// some pass that can never work.
+		if err := c.Register(registration(src), conductor.RegisterOptions{Static: true, AnyEndpoint: true}); err != nil {
 			c.Close()
 			options.Journal.Close()
 			path := fmt.Sprintf("sources[%d]", i)
@@ -116,48 +123,18 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
 		Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 	}
-	failed := make(chan error, len(listeners))
-	servers := make([]*http.Server, len(listeners))
-	for i, l := range listeners {
+	web.handler = func(root string) http.Handler {
 		at := opts
-		if cfg.Listeners[i].Dialect == config.Dynamo {
+		if root == config.Dynamo {
 			at.Use = []gin.HandlerFunc{access.Middleware(cfg.Dynamo.TraceIDHeader)}
 		}
-		servers[i] = &http.Server{
-			Handler:     handler(cfg.Listeners[i].Dialect, c, dialect, at),
-			ReadTimeout: cfg.Limits.ReadTimeout,
-			IdleTimeout: cfg.Limits.IdleTimeout,
-		}
-		log.Info().Str("address", l.Addr().String()).Str("dialect", cfg.Listeners[i].Dialect).Msg("listening")
-		go func() { failed <- servers[i].Serve(l) }()
+		return handler(root, c, dialect, at)
 	}
-
-	select {
-	case <-ctx.Done():
+	err = web.run(ctx, func(ctx context.Context) bool { return settle(ctx, cfg.Dynamo, dialect, gate, log) }, mustSettle(cfg.Dynamo))
+	if err == nil {
 		log.Info().Msg("stopping")
-	case err = <-failed:
-		err = fmt.Errorf("HTTP server: %w", err)
 	}
-	return errors.Join(err, shutdown(servers, c, options.Journal, cfg.Limits.ShutdownTimeout, log))
-}
-
-// listen binds every listener or none.
-func listen(all []config.Listener) ([]net.Listener, error) {
-	bound := make([]net.Listener, 0, len(all))
-	for _, l := range all {
-		n, err := net.Listen("tcp", l.Address)
-		if err != nil {
-			for _, b := range bound {
-				b.Close()
-			}
-			if errors.Is(err, syscall.EADDRINUSE) {
-				return nil, fmt.Errorf("cannot listen on %s for the %s dialect: the port is in use", l.Address, l.Dialect)
-			}
-			return nil, fmt.Errorf("cannot listen on %s for the %s dialect: %w", l.Address, l.Dialect, err)
-		}
-		bound = append(bound, n)
-	}
-	return bound, nil
+	return errors.Join(err, shutdown(web, c, options.Journal, cfg.Limits.ShutdownTimeout, log))
 }
 
 // handler serves one dialect at the root, and both under their prefixes.
@@ -175,15 +152,8 @@ func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conduc
 
 // shutdown lets requests in flight end, then closes the sources. It returns
 // within about the timeout, whatever clients and engines do.
-func shutdown(servers []*http.Server, c *conductor.Conductor, j *journal.Writer, timeout time.Duration, log zerolog.Logger) error {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	for _, s := range servers {
-		if err := s.Shutdown(ctx); err != nil {
-			log.Warn().Err(err).Msg("requests were cut off")
-			s.Close()
-		}
-	}
+func shutdown(web *servers, c *conductor.Conductor, j *journal.Writer, timeout time.Duration, log zerolog.Logger) error {
+	web.shutdown(timeout)
 	if !within(500*time.Millisecond, c.Close) {
 		log.Warn().Msg("sources did not stop in time")
 	}
@@ -254,6 +224,7 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 		MaxOrphans:  cfg.Limits.MaxOrphans,
 		TTL:         cfg.Index.TTL,
 		MaxBytes:    int(cfg.Index.MaxBytes),
+		KeepLocals:  cfg.Dynamo.Dump,
 		SilentAfter: cfg.Doctor.SilentAfter,
 		Log:         log,
 		Stream: stream.Config{

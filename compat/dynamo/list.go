@@ -122,6 +122,21 @@ func workerRows(services []conductor.Service, model, group *string) []workerRow 
 	return all
 }
 
+// Workers returns how many workers there are.
+func (d *Dialect) Workers() int {
+	type worker struct {
+		conductor.Partition
+		instance string
+	}
+	all := make(map[worker]bool)
+	for _, r := range d.conductor.Registrations() {
+		if isWorker(&r) {
+			all[worker{conductor.Partition{Tenant: r.Tenant, Model: r.Model}, r.Instance}] = true
+		}
+	}
+	return len(all)
+}
+
 // queryString reads the named parameters of a query string, and tells the first
 // that is there twice. What cannot be decoded stands for itself.
 func queryString(raw string, names ...string) (values map[string]*string, repeated string) {

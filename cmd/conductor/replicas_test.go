@@ -1,0 +1,355 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"kvconductor/cmd/internal/fleet/engine"
+	"kvconductor/cmd/internal/fleet/publisher"
+	"kvconductor/cmd/internal/fleet/truth"
+)
+
+// Small caches, so that blocks move between all tiers all the time.
+const (
+	replicaBlock  = 16
+	replicaDevice = 96
+	replicaHost   = 64
+	replicaDisk   = 64
+)
+
+// liveRank is a rank of a worker that works until it is told to stop.
+type liveRank struct {
+	worker, n int
+	engine    *engine.Engine
+	pub       *publisher.Publisher
+}
+
+// liveFleet are the ranks, of which one at a time takes a step.
+type liveFleet struct {
+	t     *testing.T
+	tree  *truth.Tree
+	ranks []*liveRank
+	rng   *rand.Rand
+}
+
+func newLiveFleet(t *testing.T) *liveFleet {
+	const workers, ranks = 3, 2
+	f := &liveFleet{t: t, tree: truth.New(replicaBlock, workers*ranks), rng: rand.New(rand.NewPCG(5, 1))}
+	for i := range workers * ranks {
+		r := &liveRank{worker: i/ranks + 1, n: i % ranks}
+		traits := engine.Traits{OffloadFirst: i%2 == 1, Placeholder: i%2 == 1, WriteThrough: i%3 == 2}
+		r.engine = engine.New(engine.Config{
+			Tree: f.tree, Index: i, Seed: uint64(i + 1), Device: replicaDevice, Host: replicaHost, Disk: replicaDisk, Chunk: 4, Running: 2, Traits: traits,
+		})
+		wires := []publisher.Wire{publisher.VLLMMap{}, publisher.VLLMArray{Length: 8, Digests: true}, publisher.SGLang{}}
+		var err error
+		if r.pub, err = publisher.Listen(publisher.Options{
+			Host: "127.0.0.1", Rank: r.n, BlockSize: replicaBlock, Wire: wires[i/ranks], TopicInReplay: i%2 == 0, Ring: 1 << 16,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.pub.Close() })
+		f.ranks = append(f.ranks, r)
+	}
+	return f
+}
+
+// step lets one rank do one step: one batch, or none.
+func (f *liveFleet) step() {
+	r := f.ranks[f.rng.IntN(len(f.ranks))]
+	var events []engine.Event
+	switch busy := r.engine.Busy(); {
+	case busy == 0 && f.rng.IntN(400) == 0:
+		events = r.engine.Clear()
+	case busy < 2:
+		prompt := make([]uint32, 0, 256)
+		for tokens := 32 + f.rng.IntN(160); len(prompt) < tokens; { // prefixes are shared often
+			prompt = append(prompt, uint32(len(prompt)), uint32(f.rng.IntN(2+len(prompt)/64)))
+		}
+		r.engine.Submit(engine.Request{Path: f.tree.Intern(prompt, nil), Prompt: len(prompt) / replicaBlock, PromptTokens: len(prompt)})
+		fallthrough
+	default:
+		events = r.engine.Step()
+	}
+	if len(events) == 0 {
+		return
+	}
+	if _, err := r.pub.Publish(events); err != nil {
+		f.t.Error(err)
+	}
+}
+
+// work lets the fleet work until stop is called, which returns when it rests.
+func (f *liveFleet) work() (stop func()) {
+	quit := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		pace := time.NewTicker(time.Millisecond)
+		defer pace.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-pace.C:
+				f.step()
+			}
+		}
+	})
+	return func() { close(quit); wg.Wait() }
+}
+
+// batches returns how many have been published.
+func (f *liveFleet) batches() (n int64) {
+	for _, r := range f.ranks {
+		n += r.pub.LastSeq() + 1
+	}
+	return n
+}
+
+// config are the settings of a replica that is told of all ranks from the start.
+func (f *liveFleet) config(peer string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "dynamo: {peers: %q}\nsources:\n", peer)
+	for _, r := range f.ranks {
+		fmt.Fprintf(&b, "- {endpoint: %q, replay_endpoint: %q, type: vLLM, modelname: m, instance_id: '%d', dp_rank: %d, block_size: %d}\n",
+			r.pub.Endpoint(), r.pub.ReplayEndpoint(), r.worker, r.n, replicaBlock)
+	}
+	return b.String()
+}
+
+// register tells a server of a rank as Dynamo's workers do.
+func (f *liveFleet) register(url string, r *liveRank) {
+	f.t.Helper()
+	body := fmt.Sprintf(`{"instance_id":%d,"dp_rank":%d,"endpoint":%q,"replay_endpoint":%q,"model_name":"m","block_size":%d}`,
+		r.worker, r.n, r.pub.Endpoint(), r.pub.ReplayEndpoint(), replicaBlock)
+	resp, err := http.Post(url+"/register", "application/json", strings.NewReader(body))
+	if err != nil || resp.StatusCode != http.StatusCreated {
+		f.t.Fatalf("register: %v %v", resp, err)
+	}
+	resp.Body.Close()
+}
+
+// eventually asks until the answer is right, and tells the last wrong one in the end.
+func eventually(t *testing.T, what string, right func() (string, bool)) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		got, ok := right()
+		if ok {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-deadline:
+			t.Fatalf("%s: %s", what, got)
+		}
+	}
+}
+
+// caughtUp waits until a server has applied all that was published.
+func (f *liveFleet) caughtUp(p *process) {
+	f.t.Helper()
+	eventually(f.t, "not caught up", func() (string, bool) {
+		_, body := get(p.url + "/workers")
+		var rows []struct {
+			ID        int `json:"instance_id"`
+			Listeners map[string]struct {
+				State     string
+				Watermark *int64
+			}
+		}
+		if err := json.Unmarshal([]byte(body), &rows); err != nil {
+			return body, false
+		}
+		for _, r := range f.ranks {
+			i := slices.IndexFunc(rows, func(row struct {
+				ID        int `json:"instance_id"`
+				Listeners map[string]struct {
+					State     string
+					Watermark *int64
+				}
+			}) bool {
+				return row.ID == r.worker
+			})
+			if i < 0 {
+				return body, false
+			}
+			if l := rows[i].Listeners[fmt.Sprint(r.n)]; l.State != "synced" || l.Watermark == nil || *l.Watermark != r.pub.LastSeq() {
+				return fmt.Sprintf("%s\n%d:%d is at %d", body, r.worker, r.n, r.pub.LastSeq()), false
+			}
+		}
+		return "", true
+	})
+}
+
+// dumped is what a dump says of each worker's rank and tier: its blocks, as
+// hash=tokens. Parents are left out, because they are named by engine hashes: one
+// that nobody holds has a name in a replica that was told it more recently.
+func dumped(t *testing.T, p *process) map[string][]string {
+	t.Helper()
+	status, body := get(p.url + "/dump?detail=1")
+	var slots map[string]struct {
+		BlockSize int `json:"block_size"`
+		Events    []struct {
+			Worker int    `json:"worker_id"`
+			Tier   string `json:"storage_tier"`
+			Event  struct {
+				Rank int `json:"dp_rank"`
+				Data struct {
+					Stored struct {
+						Blocks []struct {
+							Block  uint64 `json:"block_hash"`
+							Tokens uint64 `json:"tokens_hash"`
+						}
+					}
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &slots); err != nil || status != 200 || len(slots) != 1 || slots["m:default"].BlockSize != replicaBlock {
+		t.Fatalf("dump: %d %v %.300s", status, err, body)
+	}
+	all := make(map[string][]string)
+	for _, e := range slots["m:default"].Events {
+		key := fmt.Sprintf("%d:%d %s", e.Worker, e.Event.Rank, e.Tier)
+		for _, b := range e.Event.Data.Stored.Blocks {
+			all[key] = append(all[key], fmt.Sprintf("%d=%d", b.Block, b.Tokens))
+		}
+	}
+	for _, blocks := range all {
+		slices.Sort(blocks)
+	}
+	return all
+}
+
+// alike holds that both servers have caught up, have dumps of the same blocks, which
+// are those the engines hold, and answer alike.
+func (f *liveFleet) alike(when string, a, b *process) {
+	f.t.Helper()
+	f.caughtUp(a)
+	f.caughtUp(b)
+	one, other := dumped(f.t, a), dumped(f.t, b)
+	total := 0
+	for i, r := range f.ranks {
+		held := make(map[truth.Tier]int)
+		f.tree.Each(i, func(_ truth.ID, in truth.Tier) {
+			for _, tier := range []truth.Tier{truth.Device, truth.Host, truth.Disk} {
+				if in&tier != 0 {
+					held[tier]++
+				}
+			}
+		})
+		for tier, name := range map[truth.Tier]string{truth.Device: "device", truth.Host: "host_pinned", truth.Disk: "disk"} {
+			key := fmt.Sprintf("%d:%d %s", r.worker, r.n, name)
+			if !slices.Equal(one[key], other[key]) {
+				f.t.Errorf("%s: the dumps differ about %s: %d and %d blocks", when, key, len(one[key]), len(other[key]))
+			}
+			if len(one[key]) != held[tier] {
+				f.t.Errorf("%s: %d blocks are dumped of %s, which holds %d", when, len(one[key]), key, held[tier])
+			}
+			total += len(one[key])
+		}
+	}
+	if total < 6*replicaDevice {
+		f.t.Errorf("%s: only %d blocks are dumped", when, total)
+	}
+	for i := range f.ranks {
+		var longest []uint32 // of the prompts it holds a block of
+		f.tree.Each(i, func(id truth.ID, _ truth.Tier) {
+			if path := f.tree.Path(id); len(path) > len(longest) {
+				longest = path
+			}
+		})
+		tokens, _ := json.Marshal(longest)
+		ask := func(p *process) string {
+			resp, err := http.Post(p.url+"/query", "application/json", strings.NewReader(fmt.Sprintf(`{"model_name":"m","token_ids":%s}`, tokens)))
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			var answer map[string]any
+			if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != 200 {
+				f.t.Fatalf("query: %d %v", resp.StatusCode, err)
+			}
+			text, _ := json.Marshal(answer)
+			return string(text)
+		}
+		if one, other := ask(a), ask(b); one != other || !strings.Contains(one, `"instances":{"`) {
+			f.t.Errorf("%s: one answers %s, the other %s", when, one, other)
+		}
+	}
+}
+
+// recovered holds that a server got its blocks from a peer.
+func recovered(t *testing.T, p *process) {
+	t.Helper()
+	var out struct {
+		Recovery struct {
+			State, Peer string
+			Blocks      int
+		}
+	}
+	_, body := get(p.url + "/peers?detail=1")
+	if err := json.Unmarshal([]byte(body), &out); err != nil || out.Recovery.State != "recovered" || out.Recovery.Blocks == 0 {
+		t.Errorf("recovery: %s", body)
+	}
+}
+
+// TestReplicas runs two replicas over a fleet that never rests: one recovers from the
+// other, is killed and recovers again, and then the first from it.
+func TestReplicas(t *testing.T) {
+	f := newLiveFleet(t)
+	a := serveProcess(t, "{}\n", "127.0.0.1:0=dynamo")
+	for _, r := range f.ranks {
+		f.register(a.url, r)
+	}
+	worked := func(n int64) {
+		t.Helper()
+		from := f.batches()
+		eventually(t, "the fleet does not work", func() (string, bool) { return "", f.batches() >= from+n })
+	}
+	stop := f.work()
+	worked(800)
+
+	nowhere := "http://127.0.0.1:1" // the first peer is down
+	b := serveProcess(t, f.config(nowhere+","+a.url+"/"), "127.0.0.1:0=dynamo")
+	recovered(t, b)
+	worked(200)
+	stop()
+	f.alike("both followed", a, b)
+
+	stop = f.work()
+	worked(100)
+	b.cmd.Process.Kill()
+	worked(200)
+	b = serveProcess(t, f.config(a.url), "127.0.0.1:0=dynamo")
+	recovered(t, b)
+	worked(200)
+	stop()
+	f.alike("one was killed under load", a, b)
+
+	stop = f.work()
+	a.cmd.Process.Kill()
+	worked(100)
+	a = serveProcess(t, "dynamo: {peers: ['"+b.url+"']}\n", "127.0.0.1:0=dynamo") // and is told of no rank
+	recovered(t, a)
+	if _, body := get(a.url + "/workers"); body != "[]" {
+		t.Errorf("workers that only the peer knows: %s", body)
+	}
+	worked(100)
+	for _, r := range f.ranks {
+		f.register(a.url, r)
+	}
+	worked(200)
+	stop()
+	f.alike("ranks were registered after the recovery", a, b)
+}
