@@ -1,0 +1,145 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"reflect"
+	"strings"
+	"testing"
+
+	"kvconductor/cmd/internal/fleet/engine"
+	"kvconductor/cmd/internal/fleet/publisher"
+	"kvconductor/cmd/internal/fleet/truth"
+)
+
+// dynamoProcess starts Dynamo's own indexer, which DYNAMO_INDEXER is the command of,
+// such as "python3 -m dynamo.indexer", and waits until it answers.
+func dynamoProcess(t *testing.T, args ...string) *process {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	free.Close()
+	words := strings.Fields(os.Getenv("DYNAMO_INDEXER"))
+	p := &process{url: "http://127.0.0.1:" + port}
+	p.cmd = exec.Command(words[0], append(append(words[1:], "--port", port), args...)...)
+	p.cmd.Env = append(os.Environ(), "RUST_LOG=error")
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.cmd.Process.Kill(); p.cmd.Wait() })
+	eventually(t, "Dynamo's indexer does not answer", func() (string, bool) {
+		status, body := get(p.url + "/health")
+		return body, status == 200
+	})
+	return p
+}
+
+// TestDynamoPeer recovers from Dynamo's own indexer, and lets one recover from us.
+func TestDynamoPeer(t *testing.T) {
+	if os.Getenv("DYNAMO_INDEXER") == "" {
+		t.Skip(`DYNAMO_INDEXER is not set to the command of Dynamo's indexer, such as "python3 -m dynamo.indexer" with ai-dynamo-runtime installed`)
+	}
+	const blocks = 12
+	var tokens []uint32
+	var hashes []uint64
+	for i := range blocks {
+		hashes = append(hashes, uint64(i)<<60|uint64(1000+i)) // some beyond 63 bits
+		for j := range replicaBlock {
+			tokens = append(tokens, uint32(i*replicaBlock+j))
+		}
+	}
+	// stored announces blocks of the one prompt there is.
+	stored := func(tier truth.Tier, from, to int) engine.Event {
+		e := engine.Event{Kind: engine.Stored, Tier: tier, Hashes: hashes[from:to], Tokens: tokens[from*replicaBlock : to*replicaBlock]}
+		if from > 0 {
+			e.Parent, e.HasParent = hashes[from-1], true
+		}
+		return e
+	}
+	ranks := []*liveRank{{worker: 1}, {worker: 2}, {worker: 2, n: 1}}
+	f := &liveFleet{t: t, ranks: ranks}
+	for i, r := range ranks {
+		var err error
+		if r.pub, err = publisher.Listen(publisher.Options{
+			Host: "127.0.0.1", Rank: r.n, BlockSize: replicaBlock, Wire: publisher.VLLMMap{}, TopicInReplay: i%2 == 0, Ring: 100,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		defer r.pub.Close()
+	}
+	publish := func(r int, events ...engine.Event) {
+		t.Helper()
+		if _, err := ranks[r].pub.Publish(events); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(p *process) string {
+		text, _ := json.Marshal(tokens)
+		resp, err := http.Post(p.url+"/query", "application/json", strings.NewReader(fmt.Sprintf(`{"model_name":"m","token_ids":%s}`, text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var answer map[string]any
+		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+			t.Fatal(err)
+		}
+		out, _ := json.Marshal([]any{answer["scores"], answer["instances"]})
+		return string(out)
+	}
+	alike := func(when string, want string, all ...*process) {
+		t.Helper()
+		for i, p := range all {
+			eventually(t, fmt.Sprintf("%s: server %d", when, i), func() (string, bool) {
+				got := ask(p)
+				if got != want {
+					for r := range ranks {
+						publish(r) // the reference finds a gap at its start by the batch behind it
+					}
+				}
+				return got + ", want " + want, got == want
+			})
+			if one, other := dumped(t, all[0]), dumped(t, p); !reflect.DeepEqual(one, other) {
+				t.Errorf("%s: the dumps differ:\n%v\n%v", when, one, other)
+			}
+		}
+	}
+
+	real := dynamoProcess(t)
+	for _, r := range ranks {
+		f.register(real.url, r)
+	}
+	publish(0, stored(truth.Device, 0, 5), stored(truth.Device, 5, 8), stored(truth.Host, 8, 10), stored(truth.Disk, 10, 12))
+	publish(1, stored(truth.Device, 0, 4))
+	publish(2, stored(truth.Device, 0, 6))
+	const first = `[{"1":{"0":128},"2":{"0":64,"1":96}},` +
+		`{"1":{"cpu":160,"disk":192,"dp":{"0":128},"gpu":128,"longest_matched":192},` +
+		`"2":{"cpu":96,"disk":96,"dp":{"0":64,"1":96},"gpu":96,"longest_matched":96}}]`
+	alike("Dynamo's", first, real)
+
+	ours := serveProcess(t, "dynamo: {peers: ['"+real.url+"/']}\n", "127.0.0.1:0=dynamo")
+	recovered(t, ours)
+	alike("we recovered from it", first, real, ours)
+	other := dynamoProcess(t, "--peers", ours.url)
+	alike("another recovered from us", first, real, ours, other)
+
+	// All three follow, and agree.
+	for _, r := range ranks {
+		f.register(ours.url, r)
+		f.register(other.url, r)
+	}
+	publish(0, engine.Event{Kind: engine.Removed, Tier: truth.Device, Hashes: hashes[7:8]})
+	publish(1, stored(truth.Device, 4, 9))
+	publish(2, engine.Event{Kind: engine.Cleared})
+	const second = `[{"1":{"0":112},"2":{"0":144}},` +
+		`{"1":{"cpu":112,"disk":112,"dp":{"0":112},"gpu":112,"longest_matched":112},` +
+		`"2":{"cpu":144,"disk":144,"dp":{"0":144},"gpu":144,"longest_matched":144}}]`
+	alike("all followed", second, real, ours, other)
+}
