@@ -30,6 +30,7 @@ package conductor
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -92,6 +93,7 @@ type Conductor struct {
 	deployments map[deploymentKey]*deployment // guarded by mu
 	closed      bool                          // guarded by mu
 
+	mixed   atomic.Bool // blocks came from a peer that tells no marks
 	queries queryMetrics
 	counts  eventCounts
 

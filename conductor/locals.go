@@ -72,6 +72,13 @@ func (x *indexContext) local(theirs uint64) (uint64, bool) {
 	return x.translation.local(theirs)
 }
 
+// Mixed reports whether there may be blocks of adapters and salts among those of the
+// base model: a peer that is Dynamo's names both only by what they do to its local
+// hashes, so what is recovered from one stands there, under hashes that no prompt of
+// the base model has, until the sources announce it themselves. Query.Mixed asks for
+// it. With another hash.seed than Dynamo's nothing of it can be found.
+func (c *Conductor) Mixed() bool { return c.mixed.Load() }
+
 // localChain is a prompt given as the local hashes of Dynamo's clients; the index
 // asks for seq hashes as far as it matches.
 type localChain struct {
@@ -106,6 +113,9 @@ func (c *localChain) At(i int) uint64 {
 
 // asked returns the context a query is about, nil when nothing is known of it.
 func (d *deployment) asked(q *Query) *indexContext {
+	if q.Mixed {
+		return d.context(contextKey{})
+	}
 	if !q.ByLocal {
 		return d.context(contextKey{lora: q.Lora, salt: q.Salt})
 	}

@@ -27,6 +27,9 @@ type Query struct {
 	// themselves which context is meant; Lora and Salt do not matter.
 	Locals  []uint64
 	ByLocal bool
+	// Mixed asks for blocks that were recovered from a peer that names neither
+	// adapter nor salt but by local hashes: see Conductor.Mixed.
+	Mixed bool
 	// Instance limits the answer to one row, given even when nothing is known.
 	Instance *string
 	// Detail adds the state of every source of a row's instance.
@@ -71,6 +74,7 @@ type scratch struct {
 	runs      []tiers.Run
 	chain     hash.Chain
 	locals    localChain
+	mixed     []uint64
 	instances []tiers.Instance
 }
 
@@ -139,7 +143,7 @@ func selectRows(registered []row, q *Query) []row {
 	if q.Instance == nil {
 		rows := make([]row, 0, len(registered))
 		for i := range registered {
-			if q.ByLocal || registered[i].serves(q.Lora) {
+			if q.ByLocal || q.Mixed || registered[i].serves(q.Lora) {
 				rows = append(rows, registered[i])
 			}
 		}
@@ -166,6 +170,11 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	switch {
 	case q.ByLocal:
 		sc.locals.reset(x, q.Locals)
+		x.index.MatchLazy(&sc.locals, &sc.match)
+	case q.Mixed:
+		scheme := hash.Scheme{Seed: hash.Seeded(hash.DefaultSeed, q.Lora, q.Salt)}
+		sc.mixed = scheme.Locals(sc.mixed[:0], q.Tokens, q.BlockSize)
+		sc.locals.reset(x, sc.mixed)
 		x.index.MatchLazy(&sc.locals, &sc.match)
 	case q.ByHash:
 		x.index.MatchLazy(hashList(q.Hashes), &sc.match)

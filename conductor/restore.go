@@ -78,6 +78,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	to := owner.current
 	if !s.marked {
 		s.seeded, to = true, s.older(ns, owner, e)
+		r.c.mixed.Store(true)
 	}
 	ns.context.index.Restore(to, e.Stretch, local)
 	if ns.context.translates && local != nil {

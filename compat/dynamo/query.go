@@ -74,8 +74,7 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) {
 	var found []match
 	for _, size := range sizes {
 		q.BlockSize = size
-		ans := d.conductor.Query(q)
-		found = appendMatches(found, &ans, size)
+		found = d.match(found, q, size)
 	}
 	if len(sizes) > 1 {
 		found = merge(found)
@@ -93,6 +92,18 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) {
 		return sum
 	}
 	r.Data(http.StatusOK, "application/json", appendAnswer(make([]byte, 0, 96+96*len(found)), found, held))
+}
+
+// match appends what a query of one block size matches, in units of so many for a
+// block.
+func (d *Dialect) match(dst []match, q conductor.Query, unit int) []match {
+	ans := d.conductor.Query(q)
+	found := appendMatches(dst, &ans, unit)
+	if q.Mixed = d.conductor.Mixed(); q.Mixed && (q.ByLocal || q.Lora != "" || q.Salt != "") {
+		ans = d.conductor.Query(q)
+		return merge(appendMatches(found, &ans, unit))
+	}
+	return found
 }
 
 func unknownPartition(r *exchange, p conductor.Partition) {
@@ -167,8 +178,7 @@ func (d *Dialect) queryTieredByHash(r *exchange) {
 	size, most := sizes[0], uint64(0)
 	for _, s := range sizes {
 		q.BlockSize = s
-		ans := d.conductor.Query(q)
-		found := appendMatches(nil, &ans, 1)
+		found := d.match(nil, q, 1)
 		for i := range found {
 			if n := uint64(found[i].external) * uint64(s); n > most {
 				best, size, most = found, s, n

@@ -1,0 +1,81 @@
+package dynamo
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"testing"
+)
+
+// Dynamo's dump names neither adapter nor salt of a block. What is recovered from it
+// is found all the same, by who asks with both and by who sends local hashes.
+func TestMixed(t *testing.T) {
+	inBubble(t, Config{Dump: true}, func(t *testing.T, a *server) {
+		a.register(1, 0, "")
+		a.publish(1, 0, stored("GPU", 1, 2, "lora_name", "sql", "cache_salt", "s"), stored("CPU", 3, 3, "lora_name", "sql", "cache_salt", "s"))
+		a.register(2, 0, "")
+		a.publish(2, 0, stored("GPU", 1, 1))
+		dump := a.send("GET", "/dump", "").Body.Bytes()
+
+		b := newServer(t, Config{Dump: true})
+		in := b.conductor.Recover(0)
+		if err := (&loader{dialect: b.dialect, in: in}).object(bytes.NewReader(dump)); err != nil {
+			t.Fatal(err)
+		}
+		in.Done()
+		b.register(3, 0, "")
+		b.publish(3, 0, stored("GPU", 1, 3, "lora_name", "sql", "cache_salt", "s"))
+
+		const two = `{"scores":{"2":{"0":4}}`
+		const one = `{"scores":{"1":{"0":8}}`
+		const both = `{"scores":{"1":{"0":8},"3":{"0":12}}`
+		f := func(s *server, path, body, want string) {
+			t.Helper()
+			if got := s.send("POST", path, body).Body.String(); len(got) < len(want) || got[:len(want)] != want {
+				t.Errorf("%s %s: %s, want %s", path, body, got, want)
+			}
+		}
+		f(a, "/query", ask(prompt(3), `,"lora_name":"sql","cache_salt":"s"`), one)
+		f(b, "/query", ask(prompt(3), `,"lora_name":"sql","cache_salt":"s"`), both)
+		f(a, "/query", ask(prompt(3), ""), two)
+		f(b, "/query", ask(prompt(3), ""), two)
+		f(b, "/query", ask(prompt(3), `,"lora_name":"sql"`), `{"scores":{},`)
+
+		// The locals of both as Dynamo computes them: section 3 of its hashes.
+		locals := seededLocals(t, dump)
+		f(a, "/query_by_hash", byHash(locals, ""), one)
+		f(b, "/query_by_hash", byHash(locals, ""), both)
+	})
+}
+
+// seededLocals reads the local hashes of worker 1 from a dump.
+func seededLocals(t *testing.T, dump []byte) (list string) {
+	t.Helper()
+	in := new(struct {
+		Slot struct {
+			Events []struct {
+				Worker int `json:"worker_id"`
+				Event  struct {
+					Data struct {
+						Stored struct {
+							Blocks []struct {
+								Tokens uint64 `json:"tokens_hash"`
+							}
+						}
+					}
+				}
+			}
+		} `json:"m:default"`
+	})
+	if err := json.Unmarshal(dump, in); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range in.Slot.Events {
+		for _, b := range e.Event.Data.Stored.Blocks {
+			if e.Worker == 1 {
+				list += fmt.Sprintf(",%d", b.Tokens)
+			}
+		}
+	}
+	return list[1:]
+}
