@@ -27,6 +27,7 @@ func newAliases(n int, by bool) *aliases {
 		a.limit = int64(len(a.buckets)) * 4 * fullest / 100
 		if by {
 			a.by = make([]uint32, 4*n)
+			large(unsafe.Pointer(unsafe.SliceData(a.by)), uintptr(4*len(a.by)))
 		}
 	}
 	return a
@@ -114,6 +115,16 @@ func (a *aliases) prefetch(engines []uint64) {
 	}
 	for _, e := range engines {
 		prefetch(unsafe.Pointer(&a.buckets[a.home(normal(e))]))
+	}
+}
+
+// prefetchTaught does the same for who taught each.
+func (a *aliases) prefetchTaught(engines []uint64) {
+	if a.by == nil {
+		return
+	}
+	for _, e := range engines {
+		prefetch(unsafe.Pointer(&a.by[4*a.home(normal(e))]))
 	}
 }
 

@@ -36,7 +36,11 @@ type fleet struct {
 }
 
 func newFleet(workers, n, blocks int) *fleet {
-	f := &fleet{x: New(Options{Scheme: hash.Default()}), locals: prompts(n, blocks)}
+	return newFleetOf(Options{Scheme: hash.Default()}, workers, n, blocks)
+}
+
+func newFleetOf(opts Options, workers, n, blocks int) *fleet {
+	f := &fleet{x: New(opts), locals: prompts(n, blocks)}
 	for range workers {
 		f.owners = append(f.owners, f.x.NewOwner(f.x.NewSource()))
 	}
@@ -147,6 +151,45 @@ func BenchmarkMatch(b *testing.B) {
 		}
 		perBlock(b, n)
 	})
+}
+
+// BenchmarkLabels compares an index without and with what snapshots need.
+func BenchmarkLabels(b *testing.B) {
+	for _, op := range []string{"fill", "store", "match"} {
+		for _, labels := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/labels=%t", op, labels), func(b *testing.B) {
+				opts := Options{Scheme: hash.Default(), KeepLabels: labels}
+				f := newFleetOf(opts, 128, 2000, 256)
+				f.fill()
+				var m Match
+				var buf []uint64
+				n := 0
+				b.ResetTimer()
+				for i := 0; b.Loop(); i++ {
+					p, w := i%len(f.chains), i%len(f.owners)
+					switch op {
+					case "fill":
+						f.x = New(opts)
+						for o := range f.owners {
+							f.owners[o] = f.x.NewOwner(f.x.NewSource())
+						}
+						f.fill()
+						n += f.x.Stats().Memberships
+					case "store":
+						buf = f.store(buf, w, p)
+						f.x.Remove(f.owners[w], buf, nil, CopySet)
+						n += 2 * len(buf)
+					case "match":
+						f.x.Match(f.chains[p], &m)
+						n += len(f.chains[p])
+					}
+				}
+				perBlock(b, n)
+				st := f.x.Stats()
+				b.ReportMetric(float64(st.Bytes)/float64(st.Blocks), "B/key")
+			})
+		}
+	}
 }
 
 // A prompt nobody has seen, 8192 tokens: with the lazy chain one block is hashed.

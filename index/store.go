@@ -216,6 +216,7 @@ func (p *put) chain(e *Store) {
 				p.a.prefetch(group(e.Engine, i, 0))
 			}
 			p.a.prefetch(group(e.Engine, i, 1))
+			p.a.prefetchTaught(group(e.Engine, i, 0))
 		}
 		engine = normal(engine)
 		if begin && i == 0 || known && i == first+computed {
@@ -233,6 +234,7 @@ func (p *put) chain(e *Store) {
 				keys[j] = seq
 			}
 			p.t.prefetch(keys[:computed])
+			p.t.prefetchLabels(keys[:computed])
 		}
 		if known {
 			seq = keys[i-first]

@@ -65,6 +65,7 @@ func newTable(n int, labels bool) *table {
 	large(unsafe.Pointer(unsafe.SliceData(t.buckets)), uintptr(t.bytes()))
 	if labels {
 		t.labels = make([]uint64, n*bucketSlots)
+		large(unsafe.Pointer(unsafe.SliceData(t.labels)), uintptr(8*len(t.labels)))
 	}
 	t.limit = int64(len(t.buckets)) * bucketSlots * fullest / 100
 	return t
@@ -153,6 +154,16 @@ func (t *table) put(key uint64) *slot {
 func (t *table) prefetch(keys []uint64) {
 	for _, k := range keys {
 		prefetch(unsafe.Pointer(&t.buckets[t.home(normal(k))]))
+	}
+}
+
+// prefetchLabels does the same for the labels of keys about to be stored.
+func (t *table) prefetchLabels(keys []uint64) {
+	if t.labels == nil {
+		return
+	}
+	for _, k := range keys {
+		prefetch(unsafe.Pointer(&t.labels[t.home(normal(k))*bucketSlots]))
 	}
 }
 
