@@ -36,6 +36,24 @@ func (s *Snapshot) Of(p Partition, blockSize int) *Snapshot {
 	return part
 }
 
+// Partitions returns what Conductor.Partitions did at that moment.
+func (s *Snapshot) Partitions() map[Partition][]int {
+	all := make(map[Partition][]int)
+	add := func(dk deploymentKey) {
+		p := Partition{Tenant: dk.tenant, Model: dk.model}
+		if i, found := slices.BinarySearch(all[p], dk.blockSize); !found {
+			all[p] = slices.Insert(all[p], i, dk.blockSize)
+		}
+	}
+	for _, m := range s.Sources {
+		add(m.deploymentKey())
+	}
+	for _, c := range s.contexts {
+		add(c.context.deployment.key)
+	}
+	return all
+}
+
 // SourceMark is a source and what a replica has to know to go on where it was.
 type SourceMark struct {
 	Registration

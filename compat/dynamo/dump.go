@@ -1,7 +1,6 @@
 package dynamo
 
 import (
-	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -27,10 +26,12 @@ import (
 // blocks that a RouterEvent cannot name (of string ids, pools, media of their own,
 // without tokens or parents), details of each event, and how far each source had
 // come: "sources" before the events of a slot, or lines with "source" before all
-// others; see sourceDetail and nameDetail.
+// others; engine hashes that only name blocks of others: "names" after the events,
+// or lines with "name" after all others. See sourceDetail and nameDetail.
 //
 // A partition of several block sizes, which Dynamo does not know, has a slot for
-// each, the larger ones under "model:group@size".
+// each, the larger ones under "model:group@size". So has one whose model and group
+// make the same key as another's: "a:b" and "c", "a" and "b:c".
 
 // sourceDetail is one source and the batch it applied last.
 type sourceDetail struct {
@@ -69,7 +70,8 @@ func (d *Dialect) dump(g *gin.Context) {
 	if !readable {
 		return
 	}
-	w := dumper{g: g, detail: detail, snap: d.conductor.Snapshot(), sizes: d.conductor.Partitions()}
+	w := dumper{g: g, detail: detail, snap: d.conductor.Snapshot(), ids: make(map[slot]uint64)}
+	w.name()
 	if strings.Contains(g.GetHeader("Accept"), ndjson) {
 		g.Header("Content-Type", ndjson)
 		g.Status(http.StatusOK)
@@ -92,33 +94,44 @@ type dumper struct {
 	g      *gin.Context
 	detail bool
 	snap   *conductor.Snapshot
-	sizes  map[conductor.Partition][]int
+	slots  []slot          // by partition and size
+	keys   map[slot]string // their names
+	ids    map[slot]uint64 // events so far
 	buf    []byte
 	failed bool
-	ids    map[slot]uint64 // events so far
 }
 
-// slots returns the slots there are, by partition and size.
-func (w *dumper) slots() []slot {
-	var all []slot
-	for p, sizes := range w.sizes {
-		for _, size := range sizes {
-			all = append(all, slot{p, size})
+// name names the slots: the smallest size of each partition first, so that what
+// Dynamo knows has Dynamo's key.
+func (w *dumper) name() {
+	var smallest, larger []slot
+	for p, sizes := range w.snap.Partitions() {
+		for i, size := range sizes {
+			if i == 0 {
+				smallest = append(smallest, slot{p, size})
+			} else {
+				larger = append(larger, slot{p, size})
+			}
 		}
 	}
-	slices.SortFunc(all, func(a, b slot) int {
-		return cmp.Or(strings.Compare(a.partition.Model, b.partition.Model), strings.Compare(a.partition.Tenant, b.partition.Tenant), cmp.Compare(a.blockSize, b.blockSize))
-	})
-	return all
-}
-
-// key is the name of a slot.
-func (w *dumper) key(at slot) string {
-	key := at.partition.Model + ":" + at.partition.Tenant
-	if sizes := w.sizes[at.partition]; len(sizes) > 0 && at.blockSize != sizes[0] {
-		key += "@" + strconv.Itoa(at.blockSize)
+	slices.SortFunc(smallest, slot.compare)
+	slices.SortFunc(larger, slot.compare)
+	taken := make(map[string]bool)
+	w.keys = make(map[slot]string)
+	name := func(at slot, key string) {
+		for taken[key] {
+			key += "@" + strconv.Itoa(at.blockSize)
+		}
+		w.keys[at], taken[key] = key, true
 	}
-	return key
+	for _, at := range smallest {
+		name(at, at.partition.Model+":"+at.partition.Tenant)
+	}
+	for _, at := range larger {
+		name(at, at.partition.Model+":"+at.partition.Tenant+"@"+strconv.Itoa(at.blockSize))
+	}
+	w.slots = append(smallest, larger...)
+	slices.SortFunc(w.slots, slot.compare)
 }
 
 // head appends what a slot or a line begins with.
@@ -130,7 +143,7 @@ func (w *dumper) head(at slot) {
 
 // line appends one line of NDJSON.
 func (w *dumper) line(at slot, name string, value func()) {
-	w.buf = appendString(append(w.buf, `{"key":`...), w.key(at))
+	w.buf = appendString(append(w.buf, `{"key":`...), w.keys[at])
 	w.buf = append(w.buf, ',')
 	w.head(at)
 	w.buf = append(append(append(w.buf, `,"`...), name...), `":`...)
@@ -151,11 +164,7 @@ func (w *dumper) lines() {
 	})
 	if w.detail {
 		w.snap.Names(func(n *conductor.Name) bool {
-			w.line(slot{n.Partition, n.BlockSize}, "name", func() {
-				w.buf = append(w.buf, encode(nameDetail{
-					n.Source.Instance, n.Source.Tenant, n.Source.Rank, n.Lora, n.Salt, n.Engine, n.Key,
-				})...)
-			})
+			w.line(slot{n.Partition, n.BlockSize}, "name", func() { w.buf = append(w.buf, encode(detailOfName(n))...) })
 			return w.send(flushAt)
 		})
 	}
@@ -165,11 +174,11 @@ func (w *dumper) lines() {
 // object writes the dump as one object.
 func (w *dumper) object() {
 	w.buf = append(w.buf, '{')
-	for i, at := range w.slots() {
+	for i, at := range w.slots {
 		if i > 0 {
 			w.buf = append(w.buf, ',')
 		}
-		w.buf = append(appendString(w.buf, w.key(at)), ":{"...)
+		w.buf = append(appendString(w.buf, w.keys[at]), ":{"...)
 		w.head(at)
 		if w.detail {
 			w.buf = append(w.buf, `,"sources":[`...)
@@ -182,12 +191,22 @@ func (w *dumper) object() {
 			w.buf = append(w.buf, ']')
 		}
 		w.buf = append(w.buf, `,"events":[`...)
-		first := true
-		w.walk(w.snap.Of(at.partition, at.blockSize), func(st *conductor.Stored) {
+		first, of := true, w.snap.Of(at.partition, at.blockSize)
+		w.walk(of, func(st *conductor.Stored) {
 			w.buf = comma(w.buf, &first)
 			w.event(at, st)
 		})
-		w.buf = append(w.buf, "]}"...)
+		w.buf = append(w.buf, ']')
+		if w.detail {
+			w.buf = append(w.buf, `,"names":[`...)
+			first := true
+			of.Names(func(n *conductor.Name) bool {
+				w.buf = append(comma(w.buf, &first), encode(detailOfName(n))...)
+				return w.send(flushAt)
+			})
+			w.buf = append(w.buf, ']')
+		}
+		w.buf = append(w.buf, '}')
 	}
 	w.buf = append(w.buf, '}')
 	w.send(0)
@@ -208,9 +227,6 @@ func (w *dumper) walk(snap *conductor.Snapshot, f func(*conductor.Stored)) {
 
 // event appends an event, numbered within its slot.
 func (w *dumper) event(at slot, st *conductor.Stored) {
-	if w.ids == nil {
-		w.ids = make(map[slot]uint64)
-	}
 	w.buf = appendEvent(w.buf, st, w.ids[at], w.detail)
 	w.ids[at]++
 }
@@ -248,4 +264,10 @@ func detailOfSource(s conductor.SourceMark) sourceDetail {
 		d.Watermark, d.Print, d.Missing = &s.Mark.Seq, s.Mark.Print, s.Mark.Missing
 	}
 	return d
+}
+
+func detailOfName(n *conductor.Name) nameDetail {
+	return nameDetail{
+		Instance: n.Source.Instance, Tenant: n.Source.Tenant, Rank: n.Source.Rank, Lora: n.Lora, Salt: n.Salt, Block: n.Engine, Seq: n.Key,
+	}
 }

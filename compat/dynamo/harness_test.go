@@ -35,9 +35,15 @@ type server struct {
 
 func newServer(t testing.TB, cfg Config) *server {
 	t.Helper()
-	n := &network{publishers: make(map[string]*publisher)}
+	return newServerOn(t, cfg, &network{publishers: make(map[string]*publisher)}, nil)
+}
+
+// newServerOn is one on another's network. What publishers send waits until gate is
+// closed, if there is one.
+func newServerOn(t testing.TB, cfg Config, n *network, gate <-chan struct{}) *server {
+	t.Helper()
 	c := conductor.New(conductor.Options{
-		HashSeed: 1337, KeepLocals: true, MaxSources: 64, Log: zerolog.Nop(),
+		HashSeed: 1337, KeepLocals: true, MaxSources: 64, Log: zerolog.Nop(), Gate: gate,
 		Stream: stream.Config{Transport: n},
 	})
 	t.Cleanup(c.Close)

@@ -2,10 +2,12 @@ package dynamo
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"kvconductor/conductor"
 	"kvconductor/tiers"
@@ -174,6 +176,12 @@ var errOther = errors.New("not about blocks of a worker")
 type slot struct {
 	partition conductor.Partition
 	blockSize int
+}
+
+func (s slot) compare(t slot) int {
+	return cmp.Or(
+		strings.Compare(s.partition.Model, t.partition.Model), strings.Compare(s.partition.Tenant, t.partition.Tenant), cmp.Compare(s.blockSize, t.blockSize),
+	)
 }
 
 // restorable reads an event of a dump. What it returns is its own.

@@ -1,0 +1,226 @@
+package dynamo
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers/legacy"
+)
+
+// kept is an event of a dump: blocks are given as "block_hash tokens_hash", each as
+// it is printed, parent as well.
+func kept(worker, tier string, id, rank int, parent string, blocks ...string) string {
+	for i, b := range blocks {
+		engine, label, _ := strings.Cut(b, " ")
+		blocks[i] = fmt.Sprintf(`{"block_hash":%s,"tokens_hash":%s,"mm_extra_info":null}`, engine, label)
+	}
+	return fmt.Sprintf(`{"worker_id":%s,"storage_tier":"%s","residency_domain":"worker","event":{"event_id":%d,"data":{"stored":`+
+		`{"parent_hash":%s,"start_position":null,"blocks":[%s]}},"dp_rank":%d}}`, worker, tier, id, parent, strings.Join(blocks, ","), rank)
+}
+
+// Local hashes of the prompt's later blocks, and of its first under an adapter and
+// under a salt.
+const (
+	local5, local6     = "1363306219480167028", "2084387875073858317"
+	adapted1, adapted2 = "16548428770143335509", "14084073444636004547"
+	salted1            = "5728354201622468629"
+)
+
+// fleet is two workers, one of two ranks, on every tier, under an adapter and a
+// salt, with one of a string id and a block on a medium of its own.
+func (s *server) fleet() {
+	s.t.Helper()
+	s.register(7, 0, "")
+	s.register(7, 1, "")
+	s.register(8, 0, "")
+	s.do("POST", "/register", `{"instance_id":"node","endpoint":"inproc://3/0","model_name":"m","block_size":4}`, 201, done)
+	s.publish(7, 0, stored("GPU", 1, 3), stored("CPU", 4, 4), stored("DISK", 5, 5), stored("EXTERNAL", 6, 6))
+	s.publish(7, 1, stored("GPU", 1, 1))
+	s.publish(8, 0, stored("GPU", 1, 2, "lora_name", "alpha-7b"), stored("GPU", 1, 1, "cache_salt", "s"), stored("TAPE", 1, 1))
+	s.publish(3, 0, stored("GPU", 1, 2))
+}
+
+// The two forms, byte for byte.
+func TestDump(t *testing.T) {
+	inBubble(t, Config{Dump: true}, func(t *testing.T, s *server) {
+		s.do("GET", "/dump", "", 200, "{}")
+		s.register(1, 0, `,"routing_group":"g"`)
+		const idle = `"m:g":{"block_size":4,"model_name":"m","routing_group":"g","events":[]}`
+		s.do("GET", "/dump", "", 200, "{"+idle+"}")
+		s.fleet()
+		want := []string{
+			kept("7", "device", 0, 0, "null", "1001 "+local1, "1002 "+local2, "1003 "+local3),
+			kept("7", "device", 1, 1, "null", "1001 "+local1),
+			kept("8", "device", 2, 0, "null", "1001 "+salted1),
+			kept("8", "device", 3, 0, "null", "1001 "+adapted1, "1002 "+adapted2),
+			kept("7", "host_pinned", 4, 0, "1003", "1004 "+local4),
+			kept("7", "disk", 5, 0, "1004", "1005 "+local5),
+			kept("7", "external", 6, 0, "1005", "1006 "+local6),
+		}
+		whole := `{"m:default":{"block_size":4,"model_name":"m","routing_group":"default","events":[` + strings.Join(want, ",") + `]},` + idle + "}"
+		for _, path := range []string{"/dump", "/dynamo/v1/dump", "/dump?detail=", "/dump?detail=0", "/dump?detail=false"} {
+			s.do("GET", path, "", 200, whole)
+		}
+		var lines strings.Builder
+		for _, event := range want {
+			lines.WriteString(`{"key":"m:default","block_size":4,"model_name":"m","routing_group":"default","event":` + event + "}\n")
+		}
+		rec := s.accept("/dump", "application/json;q=0.5, application/x-ndjson")
+		if rec.Body.String() != lines.String() || rec.Header().Get("Content-Type") != "application/x-ndjson" {
+			t.Errorf("%s\n got %s\nwant %s", rec.Header(), rec.Body, &lines)
+		}
+		if rec := s.accept("/dump", "application/json, */*"); rec.Body.String() != whole || rec.Header().Get("Content-Type") != "application/json" {
+			t.Errorf("%s %s", rec.Header(), rec.Body)
+		}
+		for _, path := range []string{"/dump?detail=2", "/dump?detail=yes"} {
+			s.do("GET", path, "", 400, "Failed to deserialize query string: detail: provided string was not `true` or `false`")
+		}
+	})
+}
+
+// accept asks for a kind of answer.
+func (s *server) accept(path, kind string) *httptest.ResponseRecorder {
+	req := httptest.NewRequest("GET", path, nil)
+	req.Header.Set("Accept", kind)
+	rec := httptest.NewRecorder()
+	s.handler.ServeHTTP(rec, req)
+	return rec
+}
+
+// Without local hashes there is no dump, and what a dump costs is not paid.
+func TestDumpOff(t *testing.T) {
+	newServer(t, Config{}).do("GET", "/dump", "", 501, refusal("local hashes are not kept: dynamo.dump is false"))
+}
+
+// Whatever has happened, each event is behind one of the same worker or nothing,
+// chains are one event, and removed blocks are gone.
+func TestDumpAfterChanges(t *testing.T) {
+	inBubble(t, Config{Dump: true}, func(t *testing.T, s *server) {
+		f := func(want ...string) {
+			t.Helper()
+			s.do("GET", "/dump", "", 200, `{"m:default":{"block_size":4,"model_name":"m","routing_group":"default","events":[`+strings.Join(want, ",")+`]}}`)
+		}
+		s.register(7, 0, "")
+		f()
+		for i := 1; i <= 4; i++ { // one after the other, and still one event
+			s.publish(7, 0, stored("GPU", i, i))
+		}
+		f(kept("7", "device", 0, 0, "null", "1001 "+local1, "1002 "+local2, "1003 "+local3, "1004 "+local4))
+		s.publish(7, 0, stored("GPU", 1, 4)) // copies do not show
+		s.publish(7, 0, removed("GPU", 4), removed("GPU", 4))
+		f(kept("7", "device", 0, 0, "null", "1001 "+local1, "1002 "+local2, "1003 "+local3))
+		s.publish(7, 0, removed("GPU", 2), removed("GPU", 2))
+		f(kept("7", "device", 0, 0, "null", "1001 "+local1), kept("7", "device", 1, 0, "1002", "1003 "+local3))
+		s.publish(7, 0, stored("GPU", 9, 9)) // waits for its parent
+		f(kept("7", "device", 0, 0, "null", "1001 "+local1), kept("7", "device", 1, 0, "1002", "1003 "+local3))
+		s.publish(7, 0, map[string]any{"type": "AllBlocksCleared"})
+		f()
+	})
+}
+
+// Names may hold what separates them, and a partition may have two block sizes: no
+// two slots have one key.
+func TestDumpKeys(t *testing.T) {
+	inBubble(t, Config{Dump: true}, func(t *testing.T, s *server) {
+		keys := func(want ...string) {
+			t.Helper()
+			d := json.NewDecoder(s.send("GET", "/dump", "").Body)
+			var got []string
+			var name string
+			for err := expect(d, '{'); err == nil && d.More(); {
+				if name, err = nextKey(d); err == nil {
+					var slot struct {
+						Size  int    `json:"block_size"`
+						Model string `json:"model_name"`
+						Group string `json:"routing_group"`
+					}
+					err = d.Decode(&slot)
+					got = append(got, fmt.Sprintf("%s is %s, %s, %d", name, slot.Model, slot.Group, slot.Size))
+				}
+			}
+			if strings.Join(got, "\n") != strings.Join(want, "\n") {
+				t.Errorf("\n got %q\nwant %q", got, want)
+			}
+		}
+		register := func(instance, model, group string, size int) {
+			t.Helper()
+			rec := s.send("POST", "/conductor/v1/register", fmt.Sprintf(
+				`{"instance_id":%q,"endpoint":"tcp://10.0.0.1:1","type":"vLLM","modelname":%q,"tenant_id":%q,"block_size":%d,"dp_rank":%d}`, instance, model, group, size, size))
+			if rec.Code != 200 {
+				t.Fatal(rec.Body)
+			}
+		}
+		register("1", "m", "g", 4)
+		register("1", "m", "g", 16)
+		register("1", "m", "g", 8)
+		keys("m:g is m, g, 4", "m:g@8 is m, g, 8", "m:g@16 is m, g, 16")
+		register("2", "a", "b:c", 4)
+		register("2", "a:b", "c", 4)
+		keys("a:b:c is a, b:c, 4", "a:b:c@4 is a:b, c, 4", "m:g is m, g, 4", "m:g@8 is m, g, 8", "m:g@16 is m, g, 16")
+		register("3", "m", "g@8", 4)
+		register("3", "m", "g@8", 8)
+		keys("a:b:c is a, b:c, 4", "a:b:c@4 is a:b, c, 4", "m:g is m, g, 4", "m:g@8@8 is m, g, 8", "m:g@16 is m, g, 16",
+			"m:g@8 is m, g@8, 4", "m:g@8@8@8 is m, g@8, 8")
+		register("4", `"<é`, "\n", 4)
+		keys("\"<é:\n is \"<é, \n, 4", "a:b:c is a, b:c, 4", "a:b:c@4 is a:b, c, 4", "m:g is m, g, 4", "m:g@8@8 is m, g, 8", "m:g@16 is m, g, 16",
+			"m:g@8 is m, g@8, 4", "m:g@8@8@8 is m, g@8, 8")
+	})
+}
+
+// A dump is what openapi.yaml says, in every form.
+func TestDumpFitsOpenAPI(t *testing.T) {
+	openapi3filter.RegisterBodyDecoder(ndjson, openapi3filter.FileBodyDecoder)
+	doc := document(t)
+	router, err := legacy.NewRouter(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := doc.Components.Schemas["DynamoDumpLine"].Value
+	f := func(t *testing.T, s *server, query, accept string, status int) {
+		t.Helper()
+		req := httptest.NewRequest("GET", prefix+"/dump"+query, nil)
+		req.Header.Set("Accept", accept)
+		rec := httptest.NewRecorder()
+		s.handler.ServeHTTP(rec, req)
+		route, params, err := router.FindRoute(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		input := &openapi3filter.ResponseValidationInput{
+			RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+			Status:                 rec.Code, Header: rec.Header(), Options: &openapi3filter.Options{IncludeResponseStatus: true},
+		}
+		input.SetBodyBytes(rec.Body.Bytes())
+		if err := openapi3filter.ValidateResponse(t.Context(), input); err != nil || rec.Code != status {
+			t.Errorf("%s %s: %d, %v", query, accept, rec.Code, err)
+		}
+		if accept != ndjson || rec.Code != 200 {
+			return
+		}
+		for raw := range bytes.Lines(rec.Body.Bytes()) {
+			var v any
+			if err := json.Unmarshal(raw, &v); err != nil {
+				t.Fatalf("%v: %s", err, raw)
+			}
+			if err := line.VisitJSON(v, openapi3.MultiErrors()); err != nil {
+				t.Errorf("%s: %v", raw, err)
+			}
+		}
+	}
+	inBubble(t, Config{Dump: true}, func(t *testing.T, s *server) {
+		s.fleet()
+		s.publish(7, 0, stored("GPU", 9, 9), map[string]any{"type": "BlockStored", "block_hashes": []int{5}, "parent_block_hash": nil, "token_ids": []int{}, "block_size": 4})
+		for _, query := range []string{"", "?detail=1"} {
+			f(t, s, query, "*/*", 200)
+			f(t, s, query, ndjson, 200)
+		}
+		f(t, s, "?detail=5", "*/*", 400)
+	})
+	f(t, newServer(t, Config{}), "", "*/*", 501)
+}
