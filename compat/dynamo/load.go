@@ -109,10 +109,7 @@ func (l *loader) slot(d *json.Decoder, at *dumpSlot) error {
 		}
 		var whole json.RawMessage
 		if name == "events" && at.blockSize > 0 {
-			if err := expect(d, '['); err != nil {
-				return err
-			}
-			if err := l.events(d, at); err != nil {
+			if err := l.list(d, at); err != nil {
 				return err
 			}
 			continue
@@ -132,11 +129,13 @@ func (l *loader) slot(d *json.Decoder, at *dumpSlot) error {
 		case "error":
 			l.skip(skipError)
 		case "sources":
-			err = l.sources(at, whole)
+			err = each(l, whole, func(s *sourceDetail) error { return l.source(at, s) })
+		case "names":
+			err = each(l, whole, func(n *nameDetail) error { return l.name(at, n) })
 		}
 		if err != nil {
-			var syntax *json.UnmarshalTypeError
-			if !errors.As(err, &syntax) {
+			var kind *json.UnmarshalTypeError
+			if !errors.As(err, &kind) {
 				return err
 			}
 			l.skip(skipBad)
@@ -164,14 +163,51 @@ func (l *loader) events(d *json.Decoder, at *dumpSlot) error {
 	return expect(d, ']')
 }
 
-// sources reads the list of sources of a slot.
-func (l *loader) sources(at *dumpSlot, raw []byte) error {
-	var all []sourceDetail
-	if err := json.Unmarshal(raw, &all); err != nil {
+// list reads what should be a list of events.
+func (l *loader) list(d *json.Decoder, at *dumpSlot) error {
+	t, err := d.Token()
+	switch {
+	case err != nil:
+		return err
+	case t == json.Delim('['):
+		return l.events(d, at)
+	case t == nil:
+		return nil
+	}
+	l.skip(skipBad)
+	if t == json.Delim('{') {
+		return rest(d)
+	}
+	return nil
+}
+
+// rest reads over the rest of an object.
+func rest(d *json.Decoder) error {
+	for d.More() {
+		if _, err := nextKey(d); err != nil {
+			return err
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return err
+		}
+	}
+	return expect(d, '}')
+}
+
+// each calls f for the elements of a list. One that cannot be read costs itself.
+func each[T any](l *loader, list []byte, f func(*T) error) error {
+	var all []json.RawMessage
+	if err := json.Unmarshal(list, &all); err != nil {
 		return err
 	}
-	for i := range all {
-		if err := l.source(at, &all[i]); err != nil {
+	for _, raw := range all {
+		v := new(T)
+		if err := json.Unmarshal(raw, v); err != nil {
+			l.skip(skipBad)
+			continue
+		}
+		if err := f(v); err != nil {
 			return err
 		}
 	}

@@ -196,12 +196,15 @@ func (e *routerEvent) restorable(at slot) (*conductor.Stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	var data storedData
-	if len(e.Event.Data) == 0 || e.Event.Data[0] != '{' {
+	var data *storedData
+	if len(e.Event.Data) > 0 && e.Event.Data[0] == '"' {
 		return nil, errOther // "cleared"
 	}
 	if err := json.Unmarshal(e.Event.Data, &data); err != nil {
 		return nil, err
+	}
+	if data == nil {
+		return nil, errors.New("data is required")
 	}
 	if data.Stored == nil {
 		return nil, errOther
@@ -227,6 +230,9 @@ func (e *routerEvent) restorable(at slot) (*conductor.Stored, error) {
 	for i, b := range s.Blocks {
 		if b.Block == nil || b.Tokens == nil {
 			return nil, fmt.Errorf("blocks[%d]: block_hash and tokens_hash are required", i)
+		}
+		if *b.Tokens == 0 && (e.Detail == nil || !e.Detail.Bare) {
+			return nil, fmt.Errorf("blocks[%d]: tokens_hash is 0", i)
 		}
 		st.Engine, st.Labels = append(st.Engine, uint64(*b.Block)), append(st.Labels, uint64(*b.Tokens))
 	}
