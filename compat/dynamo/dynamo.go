@@ -49,6 +49,8 @@ type Config struct {
 	AccessLog *AccessLog
 	// Peers is what GET /peers lists at first, and what Recover asks, in order.
 	Peers []string
+	// Client asks the peers; nil is http.DefaultClient.
+	Client *http.Client
 	// Dump says that the Conductor keeps local hashes, so that there is a dump.
 	Dump bool
 	Log  zerolog.Logger
@@ -68,6 +70,9 @@ type Dialect struct {
 
 // New returns a Dialect. It starts nothing.
 func New(cfg Config) *Dialect {
+	if cfg.Client == nil {
+		cfg.Client = http.DefaultClient
+	}
 	return &Dialect{
 		cfg: cfg, conductor: cfg.Conductor, metrics: newRequestMetrics(), peers: slices.Clone(cfg.Peers),
 		recovery: Recovered{State: RecoveryNone},

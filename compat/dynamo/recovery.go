@@ -120,7 +120,7 @@ func (d *Dialect) fetch(ctx context.Context, peer string, in *conductor.Recovery
 		return err
 	}
 	req.Header.Set("Accept", ndjson+", application/json;q=0.5")
-	res, err := http.DefaultClient.Do(req)
+	res, err := d.cfg.Client.Do(req)
 	if err != nil {
 		return because(ctx, err)
 	}
