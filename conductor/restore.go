@@ -30,8 +30,19 @@ type Recovery struct {
 	c       *Conductor
 	ttl     time.Duration
 	sources map[Key]*source // those asked for, by what they were asked for as; nil takes nothing
+	early   []earlyStretch  // whose parent was not known yet
 	Blocks  int             // brought back
 	Refused int             // of sources that run already or are another deployment's
+}
+
+// earlyStretch is a stretch that came before its parent: of another tier, or another
+// holder.
+type earlyStretch struct {
+	source *source
+	ns     *namespace
+	to     index.Owner
+	blocks index.Stretch
+	local  []uint64
 }
 
 // Recover begins one. Sources that nobody registers expire ttl after Done, 0 is
@@ -80,6 +91,9 @@ func (r *Recovery) Stored(e *Stored) error {
 		s.seeded, to = true, s.older(ns, owner, e)
 		r.c.mixed.Store(true)
 	}
+	if e.HasParent && !e.Waiting && local != nil && !ns.context.index.Knows(ns.source, e.Parent) {
+		r.tooEarly(s, ns, to, e.Stretch, local)
+	}
 	ns.context.index.Restore(to, e.Stretch, local)
 	if ns.context.translates && local != nil {
 		ns.context.learn(e.Labels, local)
@@ -115,6 +129,7 @@ func (s *source) older(ns *namespace, h *holder, e *Stored) index.Owner {
 
 // Done ends the recovery: what came back is what the sources go on with.
 func (r *Recovery) Done() {
+	r.hang()
 	for s := range r.filled() {
 		if s.marked {
 			s.stream.Resume(s.mark)
@@ -124,6 +139,42 @@ func (r *Recovery) Done() {
 			s.expires = time.AfterFunc(r.ttl, func() { r.c.expire(s) })
 		}
 	}
+}
+
+// tooEarly notes a stretch whose parent is not known yet. Where the peer knew the key
+// of the first block, that one is all that is missing.
+func (r *Recovery) tooEarly(s *source, ns *namespace, to index.Owner, e *index.Stretch, local []uint64) {
+	n := len(e.Engine)
+	if e.HasKey {
+		n = 1
+	}
+	r.early = append(r.early, earlyStretch{s, ns, to, index.Stretch{
+		HasParent: true, Parent: e.Parent, Key: e.Key, HasKey: e.HasKey, Engine: slices.Clone(e.Engine[:n]), Labels: slices.Clone(e.Labels[:n]),
+	}, slices.Clone(local[:n])})
+}
+
+// hang ties the stretches that came early to their parents, as far as those have
+// come since.
+func (r *Recovery) hang() {
+	for before := -1; len(r.early) != before; {
+		before = len(r.early)
+		r.early = slices.DeleteFunc(r.early, func(e earlyStretch) bool { return e.hang() })
+	}
+	r.early = nil
+}
+
+// hang reports whether nothing is left to do.
+func (e *earlyStretch) hang() bool {
+	e.source.turn.Lock()
+	defer e.source.turn.Unlock()
+	if e.source.index[e.ns.key()] != e.ns {
+		return true // registered or unregistered meanwhile
+	}
+	known := e.ns.context.index.Knows(e.ns.source, e.blocks.Parent)
+	if known {
+		e.ns.context.index.Restore(e.to, &e.blocks, e.local)
+	}
+	return known
 }
 
 // Undo drops what came back, so that another peer can be asked.
@@ -139,7 +190,7 @@ func (r *Recovery) Undo() {
 	for _, s := range drop {
 		_, _ = r.c.unregisterIf(s.reg.Key(), s)
 	}
-	r.sources, r.Blocks, r.Refused = make(map[Key]*source), 0, 0
+	r.sources, r.early, r.Blocks, r.Refused = make(map[Key]*source), nil, 0, 0
 }
 
 // filled yields the sources that something came back to, each with its turn held.

@@ -43,7 +43,7 @@ func newServer(t testing.TB, cfg Config) *server {
 func newServerOn(t testing.TB, cfg Config, n *network, gate <-chan struct{}) *server {
 	t.Helper()
 	c := conductor.New(conductor.Options{
-		HashSeed: 1337, KeepLocals: true, MaxSources: 64, Log: zerolog.Nop(), Gate: gate,
+		HashSeed: 1337, KeepLocals: true, MaxSources: 64, MaxOrphans: 1 << 16, Log: zerolog.Nop(), Gate: gate,
 		Stream: stream.Config{Transport: n},
 	})
 	t.Cleanup(c.Close)

@@ -205,6 +205,20 @@ func TestLoad(t *testing.T) {
 	bad(`{"block_hash"`, `{"block_hash":5,"tokens_hash":5},{"block_hash":6,"tokens_hash":0},{"block_hash"`)
 	bad(`{"block_hash"`, `7,{"block_hash"`)
 	bad(`{"block_hash"`, `null,{"block_hash"`)
+
+	// Details of a replica of ours.
+	detail := func(text string) string { return strings.TrimSuffix(usual, "}") + `,"detail":` + text + "}" }
+	whole(slotText("m:default", detail("null")), one)
+	whole(slotText("m:default", detail(`{"source_rank":0,"new":[{}]}`)), one)
+	whole(slotText("m:default", detail(`{"instance_id":"node","source_rank":2,"copies":{"0":2147483647}}`)), "m default node/0 device -/1001")
+	for _, text := range []string{
+		`7`, `"x"`, `{"source_rank":-1}`, `{"source_rank":2147483648}`, `{"source_rank":"0"}`, `{"group_idx":-1}`, `{"seq_hash":-1}`,
+		`{"local_hashes":[]}`, `{"local_hashes":[1,2]}`, `{"copies":{"1":1}}`, `{"copies":{"-1":1}}`, `{"copies":{"x":1}}`, `{"copies":{"0":-1}}`,
+		`{"copies":{"0":2147483648}}`, `{"more_hashes":{"1":[1]}}`, `{"more_hashes":{"0":[null,"x"]}}`, `{"bare":7}`,
+	} {
+		bad(usual, detail(text))
+	}
+	bad(`{"block_hash"`, `{"block_hash":5,"tokens_hash":5},{"block_hash"`, `"dp_rank":0}`, `"dp_rank":0},"detail":{"bare":true}`)
 }
 
 func signedOf(n uint64) string { return fmt.Sprint(int64(n)) }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -266,12 +267,14 @@ func (d *eventDetail) complete(st *conductor.Stored) error {
 		return fmt.Errorf("%d local_hashes for %d blocks", len(d.Locals), n)
 	case d.Bare && n != 1:
 		return fmt.Errorf("%d bare blocks", n)
-	case d.Source < 0:
+	case d.Source < 0 || d.Source > math.MaxInt32:
 		return fmt.Errorf("source_rank %d is out of range", d.Source)
+	case d.Group < 0:
+		return fmt.Errorf("group_idx %d is out of range", d.Group)
 	}
-	for i := range d.Copies {
-		if i < 0 || i >= n {
-			return fmt.Errorf("copies of block %d of %d", i, n)
+	for i, copies := range d.Copies {
+		if i < 0 || i >= n || copies < 0 || copies > math.MaxInt32 {
+			return fmt.Errorf("%d copies of block %d of %d", copies, i, n)
 		}
 	}
 	for i := range d.More {
