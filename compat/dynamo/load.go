@@ -236,7 +236,16 @@ func (l *loader) event(at *dumpSlot, raw []byte) error {
 		l.skip(skipBad)
 		return nil
 	}
-	return l.in.Stored(st)
+	return room(l.in.Stored(st))
+}
+
+// room is err unless it says that there are too many sources: then blocks of those
+// beyond the limit are refused, and all others go on.
+func room(err error) error {
+	if errors.Is(err, conductor.ErrTooManySources) {
+		return nil
+	}
+	return err
 }
 
 // source notes how far the peer had come with one.
@@ -251,7 +260,7 @@ func (l *loader) source(at *dumpSlot, s *sourceDetail) error {
 	if s.Watermark != nil {
 		m.Mark = &conductor.Mark{Seq: *s.Watermark, Print: s.Print, Missing: s.Missing}
 	}
-	return l.in.Source(m)
+	return room(l.in.Source(m))
 }
 
 // name notes an engine hash without blocks.
@@ -261,10 +270,10 @@ func (l *loader) name(at *dumpSlot, n *nameDetail) error {
 		l.skip(skipBad)
 		return nil
 	}
-	return l.in.Name(&conductor.Name{
+	return room(l.in.Name(&conductor.Name{
 		Partition: where.partition, BlockSize: where.blockSize, Lora: n.Lora, Salt: n.Salt,
 		Source: registrationOf(where, n.Instance, n.Tenant, n.Rank), Engine: n.Block, Key: n.Seq,
-	})
+	}))
 }
 
 func registrationOf(at slot, instance, tenant string, rank int) conductor.Registration {

@@ -358,3 +358,32 @@ func TestLoadGarbage(t *testing.T) {
 		}
 	})
 }
+
+// A peer may follow more sources than are allowed here: those beyond are left out.
+func TestLoadTooManySources(t *testing.T) {
+	for _, lines := range []bool{false, true} {
+		inReplica(t, func(t *testing.T, s *server) {
+			var text strings.Builder
+			for i := range 70 {
+				e := event(`:7,`, fmt.Sprintf(":%d,", i))
+				switch {
+				case lines:
+					fmt.Fprintf(&text, `{"key":"m:default","block_size":4,"source":{"instance_id":"%d","tenant_id":"default","dp_rank":0}}`+"\n", i)
+					fmt.Fprintf(&text, `{"key":"m:default","block_size":4,"event":%s}`+"\n", e)
+					fmt.Fprintf(&text, `{"key":"m:default","block_size":4,"name":{"instance_id":"%d","tenant_id":"default","dp_rank":0,"block_hash":1,"seq_hash":2}}`+"\n", i)
+				case i == 0:
+					text.WriteString(`{"m:default":{"block_size":4,"events":[` + e)
+				default:
+					text.WriteString("," + e)
+				}
+			}
+			if !lines {
+				text.WriteString("]}}")
+			}
+			skipped, err := s.load(lines, text.String())
+			if n := len(s.blocks()); err != nil || skipped != "refused:6" || n != 64 {
+				t.Errorf("%v, skipped %q, %d blocks", err, skipped, n)
+			}
+		})
+	}
+}

@@ -37,7 +37,7 @@ const (
 	skipOther       = "unsupported_residency" // not about blocks of a worker
 	skipError       = "error_slot"            // a partition the peer could not dump
 	skipNoSize      = "no_block_size"         // a partition in the oldest form that nobody is registered for
-	skipRefused     = "refused"               // of a source that is another one here
+	skipRefused     = "refused"               // of a source that is another one here, or one too many
 	peerPatience    = 10 * time.Second        // silence of a peer that ends an attempt
 	progressEvery   = 5 * time.Second
 	slowJoinerPause = time.Second // a subscription is in force by then

@@ -410,3 +410,24 @@ func TestPlainReplica(t *testing.T) {
 		}
 	})
 }
+
+// A parent may be on a lower tier only, or another worker's, and so come after its
+// children in a dump.
+func TestReplicaOfEarlyChildren(t *testing.T) {
+	inBubble(t, Config{Dump: true}, func(t *testing.T, s *server) {
+		s.register(1, 0, "")
+		s.register(2, 0, "")
+		s.publish(1, 0, stored("DISK", 1, 1), stored("CPU", 2, 2), stored("GPU", 3, 3))
+		s.publish(2, 0, stored("GPU", 4, 4))
+		want := s.send("GET", "/dump", "").Body.String()
+		if n := strings.Count(want, `"parent_hash":100`); n != 3 {
+			t.Fatalf("%d children: %s", n, want)
+		}
+		w := &world{server: s}
+		for _, query := range []string{"detail=1", ""} {
+			for _, accept := range []string{ndjson, "*/*"} {
+				w.replica(t, without(s.handler, query, accept)).do("GET", "/dump", "", 200, want)
+			}
+		}
+	})
+}
