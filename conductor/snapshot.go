@@ -36,6 +36,10 @@ func (s *Snapshot) Of(p Partition, blockSize int) *Snapshot {
 	return part
 }
 
+// HashSeed is the seed of the canonical hashes, which only replicas of the same can
+// take from a snapshot (Options.HashSeed).
+func (c *Conductor) HashSeed() uint64 { return c.opts.HashSeed }
+
 // Partitions returns what Conductor.Partitions did at that moment.
 func (s *Snapshot) Partitions() map[Partition][]int {
 	all := make(map[Partition][]int)

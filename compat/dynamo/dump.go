@@ -47,6 +47,7 @@ type sourceDetail struct {
 	Print     uint64  `json:"print"`     // fingerprint of its bytes
 	Missing   string  `json:"missing"`   // why the history up to it is not whole
 	Parts     int     `json:"parts,omitempty"`
+	HashSeed  uint64  `json:"hash_seed"` // of the seq and local hashes in details
 }
 
 // nameDetail is an engine hash whose users hold no block of it.
@@ -70,7 +71,7 @@ func (d *Dialect) dump(g *gin.Context) {
 	if !readable {
 		return
 	}
-	w := dumper{g: g, detail: detail, snap: d.conductor.Snapshot(), ids: make(map[slot]uint64)}
+	w := dumper{g: g, detail: detail, snap: d.conductor.Snapshot(), seed: d.conductor.HashSeed(), ids: make(map[slot]uint64)}
 	w.name()
 	if strings.Contains(g.GetHeader("Accept"), ndjson) {
 		g.Header("Content-Type", ndjson)
@@ -94,6 +95,7 @@ type dumper struct {
 	g      *gin.Context
 	detail bool
 	snap   *conductor.Snapshot
+	seed   uint64
 	slots  []slot          // by partition and size
 	keys   map[slot]string // their names
 	ids    map[slot]uint64 // events so far
@@ -155,7 +157,7 @@ func (w *dumper) line(at slot, name string, value func()) {
 func (w *dumper) lines() {
 	if w.detail {
 		for _, s := range w.snap.Sources {
-			w.line(slotOf(s.Registration), "source", func() { w.buf = append(w.buf, encode(detailOfSource(s))...) })
+			w.line(slotOf(s.Registration), "source", func() { w.buf = append(w.buf, encode(w.detailOfSource(s))...) })
 		}
 	}
 	w.walk(w.snap, func(st *conductor.Stored) {
@@ -185,7 +187,7 @@ func (w *dumper) object() {
 			first := true
 			for _, s := range w.snap.Sources {
 				if slotOf(s.Registration) == at {
-					w.buf = append(comma(w.buf, &first), encode(detailOfSource(s))...)
+					w.buf = append(comma(w.buf, &first), encode(w.detailOfSource(s))...)
 				}
 			}
 			w.buf = append(w.buf, ']')
@@ -255,10 +257,10 @@ func slotOf(r conductor.Registration) slot {
 	return slot{conductor.Partition{Tenant: r.Tenant, Model: r.Model}, r.BlockSize}
 }
 
-func detailOfSource(s conductor.SourceMark) sourceDetail {
+func (w *dumper) detailOfSource(s conductor.SourceMark) sourceDetail {
 	d := sourceDetail{
 		Instance: s.Instance, Tenant: s.Tenant, Rank: s.Rank, Endpoint: s.Endpoint, Replay: s.ReplayEndpoint, Type: s.Type,
-		Lora: s.Lora, Salt: s.Salt, Parts: s.Parts,
+		Lora: s.Lora, Salt: s.Salt, Parts: s.Parts, HashSeed: w.seed,
 	}
 	if s.Mark != nil {
 		d.Watermark, d.Print, d.Missing = &s.Mark.Seq, s.Mark.Print, s.Mark.Missing

@@ -236,6 +236,9 @@ func (l *loader) event(at *dumpSlot, raw []byte) error {
 		l.skip(skipBad)
 		return nil
 	}
+	if l.foreign { // its keys and local hashes are none of ours
+		st.Key, st.HasKey, st.Local = 0, false, nil
+	}
 	return room(l.in.Stored(st))
 }
 
@@ -255,6 +258,10 @@ func (l *loader) source(at *dumpSlot, s *sourceDetail) error {
 		l.skip(skipBad)
 		return nil
 	}
+	if s.HashSeed != l.dialect.conductor.HashSeed() {
+		l.foreign = true
+		return nil
+	}
 	m := conductor.SourceMark{Registration: registrationOf(where, s.Instance, s.Tenant, s.Rank), Parts: s.Parts}
 	m.Endpoint, m.ReplayEndpoint, m.Type, m.Lora, m.Salt = s.Endpoint, s.Replay, s.Type, s.Lora, s.Salt
 	if s.Watermark != nil {
@@ -265,6 +272,9 @@ func (l *loader) source(at *dumpSlot, s *sourceDetail) error {
 
 // name notes an engine hash without blocks.
 func (l *loader) name(at *dumpSlot, n *nameDetail) error {
+	if l.foreign {
+		return nil
+	}
 	where, why := l.where(at)
 	if why != "" || n.Rank < 0 || n.Rank > math.MaxInt32 {
 		l.skip(skipBad)

@@ -18,7 +18,7 @@ func FuzzLoad(f *testing.F) {
 	for _, text := range []string{
 		"{" + slotText("m:default", event()) + "}",
 		"{" + slotText("m:default", event(), kept("7", "disk", 1, 3, "1001", "1002 "+local2, "-3 -4"), event(`"worker"`, "null")) + `,"x":{"error":"y"},"z":[` + event() + "]}",
-		`{"m:g":{"block_size":4,"model_name":"m","routing_group":"g","sources":[{"instance_id":"node","tenant_id":"t","dp_rank":3,"endpoint":"tcp://h:1","type":"vLLM",` +
+		`{"m:g":{"block_size":4,"model_name":"m","routing_group":"g","sources":[{"instance_id":"node","tenant_id":"t","dp_rank":3,"hash_seed":1337,"endpoint":"tcp://h:1","type":"vLLM",` +
 			`"watermark":5,"print":6,"missing":"gap","parts":2}],"events":[` + strings.TrimSuffix(event(), "}") + detailed + `],"names":[{"instance_id":"node","tenant_id":"t","dp_rank":3,"block_hash":1,"seq_hash":2}]}}`,
 		"{" + slotText("m:default", strings.TrimSuffix(event(local1, "0"), "}")+`,"detail":{"source_rank":0,"seq_hash":1001,"bare":true}}`) + "}",
 		"{" + slotText("m:default", strings.TrimSuffix(event(`"parent_hash":null`, `"parent_hash":5`), "}")+`,"detail":{"source_rank":0,"seq_hash":null,"waiting":true}}`) + "}",
@@ -29,7 +29,7 @@ func FuzzLoad(f *testing.F) {
 		line := `{"key":"m:default","block_size":4,"event":` + event() + "}\n"
 		f.Add([]byte(line+text+"\n"+line), true)
 		f.Add([]byte(`{"key":"m:g","block_size":4,"event":`+strings.TrimSuffix(event(), "}")+detailed+"}\n"+
-			`{"key":"m:g","block_size":4,"source":{"instance_id":"node","tenant_id":"t","dp_rank":3,"watermark":5}}`+"\n"+
+			`{"key":"m:g","block_size":4,"source":{"instance_id":"node","tenant_id":"t","dp_rank":3,"watermark":5,"hash_seed":1337}}`+"\n"+
 			`{"key":"m:g","block_size":4,"name":{"instance_id":"node","tenant_id":"t","dp_rank":3,"block_hash":1,"seq_hash":2}}`), true)
 	}
 	f.Fuzz(func(t *testing.T, dump []byte, lines bool) {

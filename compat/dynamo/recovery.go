@@ -167,6 +167,9 @@ type loader struct {
 	dialect *Dialect
 	in      *conductor.Recovery
 	told    time.Time // when progress was logged last
+	// foreign says that the peer has another hash.seed: what it tells is as good as
+	// without details.
+	foreign bool
 }
 
 // progress notes bytes read, and now and then says so.

@@ -431,3 +431,28 @@ func TestReplicaOfEarlyChildren(t *testing.T) {
 		}
 	})
 }
+
+// The canonical hashes of a peer with another seed mean nothing here, but those of
+// Dynamo do: what is without adapter and salt is recovered, as a guess.
+func TestReplicaOfAnotherSeed(t *testing.T) {
+	inBubble(t, Config{Dump: true}, func(t *testing.T, s *server) {
+		s.register(1, 0, "")
+		s.publish(1, 0, stored("GPU", 1, 2), stored("CPU", 3, 3), stored("GPU", 1, 2, "cache_salt", "s"))
+		for _, accept := range []string{ndjson, "*/*"} {
+			text := strings.ReplaceAll(s.accept("/dump?detail=1", accept).Body.String(), `"hash_seed":1337`, `"hash_seed":7`)
+			text = regexp.MustCompile(`"seq_hash":[0-9]+`).ReplaceAllString(text, `"seq_hash":77`)
+			web := pipes{}
+			web.serve(t, "peer:80", says(200, strings.Replace(accept, "*/*", "application/json", 1), text))
+			b := newServerOn(t, Config{Dump: true, Client: web.client(t), Peers: []string{"http://peer"}}, s.network, make(chan struct{}))
+			b.register(1, 0, "")
+			if got := b.dialect.Recover(t.Context(), 0); got.State != RecoveryDone || fmt.Sprint(got.Skipped) != "map[refused:2]" {
+				t.Error(got)
+			}
+			b.do("POST", "/query", ask(prompt(3), ""), 200, `{"scores":{"1":{"0":8}},"frequencies":[],"tree_sizes":{"1":{"0":2}},"instances":{`+
+				`"1":{"longest_matched":12,"gpu":8,"dp":{"0":8},"cpu":12,"disk":12}}}`)
+			if m := b.conductor.Snapshot().Sources; m[0].Mark != nil {
+				t.Errorf("goes on behind %+v", m[0].Mark)
+			}
+		}
+	})
+}
