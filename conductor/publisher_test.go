@@ -79,7 +79,10 @@ func (p *publisher) publish(rank int, events []any, live, kept bool) {
 	}
 	if live {
 		for s := range p.subscribers {
-			s.queue <- m.frames()
+			select {
+			case s.queue <- m.frames():
+			case <-s.ctx.Done(): // it leaves, and takes the lock we hold for that
+			}
 		}
 	}
 }
