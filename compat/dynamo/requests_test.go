@@ -1,0 +1,420 @@
+package dynamo_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// do sends one request as it is and returns status, headers and body.
+func (s *script) do(method, path string, headers map[string]string, body string) (int, http.Header, string) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.base+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for name, value := range headers {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return resp.StatusCode, resp.Header, string(answer)
+}
+
+// request runs a step that is an HTTP request. A body without a Content-Type
+// above it is sent as application/json; "Content-Type:" alone sends none.
+func (s *script) request(st *step, want []string) (string, error) {
+	headers := map[string]string{}
+	lines := st.input
+	for len(lines) > 0 && isHeader(lines[0]) {
+		name, value, _ := strings.Cut(lines[0], ":")
+		if value = strings.TrimSpace(value); value != "" {
+			headers[name] = s.expand(value)
+		} else {
+			headers[name] = ""
+		}
+		lines = lines[1:]
+	}
+	body := s.expand(strings.Join(lines, "\n"))
+	if n, ok := strings.CutPrefix(body, "@pad "); ok {
+		size, err := strconv.Atoi(n)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		body = `{"pad":"` + strings.Repeat("x", size-len(`{"pad":""}`)) + `"}`
+	}
+	if _, set := headers["Content-Type"]; !set && (body != "" || st.name == http.MethodPost) {
+		headers["Content-Type"] = "application/json"
+	}
+	if headers["Content-Type"] == "" {
+		delete(headers, "Content-Type")
+	}
+	status, header, answer := s.do(st.name, s.word(st, 0), headers, body)
+	got := fmt.Sprintf("%d\n%s", status, answer)
+	if strings.HasPrefix(header.Get("Content-Type"), "text/") && !strings.Contains(answer, "\n") {
+		got = fmt.Sprintf("%d\nexact %s", status, answer)
+	}
+	want = s.expandAll(want)
+	if len(want) == 0 || want[0] != strconv.Itoa(status) {
+		return got, fmt.Errorf("another status")
+	}
+	want = want[1:]
+	for len(want) > 0 && isHeader(want[0]) {
+		name, value, _ := strings.Cut(want[0], ":")
+		if value = strings.TrimSpace(value); !sameHeader(header, name, value) {
+			return got, fmt.Errorf("header %s is %q", name, header.Values(name))
+		}
+		want = want[1:]
+	}
+	return got, compareBody(want, answer)
+}
+
+// isHeader reports whether a line is "Name: value" and not JSON or text.
+func isHeader(line string) bool {
+	name, _, ok := strings.Cut(line, ":")
+	return ok && name != "" && !strings.ContainsAny(name, " {}[]\"")
+}
+
+// sameHeader compares without regard to order and spaces in lists; a header
+// that must not be there has no value.
+func sameHeader(h http.Header, name, want string) bool {
+	split := func(v string) []string {
+		parts := strings.Split(strings.ReplaceAll(strings.ToLower(v), " ", ""), ",")
+		slices.Sort(parts)
+		return parts
+	}
+	return slices.Equal(split(h.Get(name)), split(want))
+}
+
+// compareBody compares an answer with its expectation: nothing at all, lines
+// of "exact" and "contains", or one JSON document.
+func compareBody(want []string, answer string) error {
+	if len(want) == 0 {
+		if answer != "" {
+			return fmt.Errorf("the body is not empty")
+		}
+		return nil
+	}
+	document := ""
+	for _, line := range want {
+		if text, ok := strings.CutPrefix(line, "exact "); ok {
+			if answer != text {
+				return fmt.Errorf("another body")
+			}
+		} else if text, ok := strings.CutPrefix(line, "contains "); ok {
+			if !strings.Contains(answer, text) {
+				return fmt.Errorf("no %q in it", text)
+			}
+		} else if line == "anything" {
+			continue
+		} else {
+			document += line + "\n"
+		}
+	}
+	if document == "" {
+		return nil
+	}
+	w, err := decodeJSON(document)
+	if err != nil {
+		return fmt.Errorf("the expectation: %w", err)
+	}
+	g, err := decodeJSON(answer)
+	if err != nil {
+		return fmt.Errorf("not JSON: %w", err)
+	}
+	return compareJSON("", w, g)
+}
+
+func decodeJSON(text string) (any, error) {
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.UseNumber()
+	var v any
+	err := dec.Decode(&v)
+	return v, err
+}
+
+// compareJSON holds that got has all of want. "*" is any value, "absent" a key
+// that is not there; an object may have more keys, unless want says "...": "no".
+func compareJSON(at string, want, got any) error {
+	switch w := want.(type) {
+	case map[string]any:
+		g, ok := got.(map[string]any)
+		if !ok {
+			return fmt.Errorf("%s is no object", at)
+		}
+		for key, value := range w {
+			inner, there := g[key]
+			switch {
+			case key == "...":
+				for k := range g {
+					if _, listed := w[k]; !listed {
+						return fmt.Errorf("%s has %q", at, k)
+					}
+				}
+			case value == "absent":
+				if there {
+					return fmt.Errorf("%s.%s is there", at, key)
+				}
+			case !there:
+				return fmt.Errorf("%s.%s is missing", at, key)
+			default:
+				if err := compareJSON(at+"."+key, value, inner); err != nil {
+					return err
+				}
+			}
+		}
+		if len(w) == 0 && len(g) != 0 {
+			return fmt.Errorf("%s is not empty", at)
+		}
+		return nil
+	case []any:
+		g, ok := got.([]any)
+		if !ok || len(g) != len(w) {
+			return fmt.Errorf("%s has other elements", at)
+		}
+		for i := range w {
+			if err := compareJSON(fmt.Sprintf("%s[%d]", at, i), w[i], g[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if want != "*" && want != got {
+		return fmt.Errorf("%s is %v", at, got)
+	}
+	return nil
+}
+
+// answer is what /query and /query_by_hash say.
+type answer struct {
+	Scores    map[string]map[string]uint64 `json:"scores"`
+	Instances map[string]struct {
+		Longest uint64            `json:"longest_matched"`
+		GPU     uint64            `json:"gpu"`
+		DP      map[string]uint64 `json:"dp"`
+		CPU     uint64            `json:"cpu"`
+		Disk    uint64            `json:"disk"`
+	} `json:"instances"`
+}
+
+// query asks and prints a line per instance that holds something:
+//
+//	$A gpu 8 cpu 12 disk 12 longest 12 dp 0:8
+//
+// A rank with nothing and an instance with nothing are the same as none. What
+// scores says must be what dp says.
+func (s *script) query(st *step) string {
+	q := map[string]any{"model_name": s.key(st, "model", s.vars["M"])}
+	path := "/query"
+	if tokens, ok := st.keys["tokens"]; ok {
+		q["token_ids"] = numbers(s.expand(tokens))
+	} else {
+		q["block_hashes"], path = numbers(s.key(st, "hashes", "")), "/query_by_hash"
+	}
+	for key, name := range map[string]string{"group": "routing_group", "tenant": "tenant_id", "lora": "lora_name", "salt": "cache_salt"} {
+		if v, ok := st.keys[key]; ok {
+			q[name] = s.expand(v)
+		}
+	}
+	status, _, body := s.do("POST", path, map[string]string{"Content-Type": "application/json"}, encodeJSON(q))
+	var a answer
+	if err := json.Unmarshal([]byte(body), &a); status != 200 || err != nil {
+		return fmt.Sprintf("%d %s", status, body)
+	}
+	var lines []string
+	for id, i := range a.Instances {
+		ranks := []string{}
+		for rank, n := range i.DP {
+			if n != a.Scores[id][rank] {
+				return fmt.Sprintf("dp and scores differ: %s", body)
+			}
+			if n > 0 {
+				ranks = append(ranks, fmt.Sprintf("%s:%d", rank, n))
+			}
+		}
+		sort.Strings(ranks)
+		if i.Longest > 0 {
+			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s gpu %d cpu %d disk %d longest %d dp %s", id, i.GPU, i.CPU, i.Disk, i.Longest, strings.Join(ranks, ","))))
+		}
+	}
+	for id := range a.Scores {
+		if _, there := a.Instances[id]; !there {
+			return fmt.Sprintf("%s has scores only: %s", id, body)
+		}
+	}
+	sort.Strings(lines)
+	return strings.Join(lines, "\n")
+}
+
+// numbers reads 3..7, 1,2,3, 5x16 (sixteen times 5) or nothing.
+func numbers(text string) []json.Number {
+	out := []json.Number{}
+	for part := range strings.SplitSeq(text, ",") {
+		if part == "" {
+			continue
+		}
+		if low, high, ok := strings.Cut(part, ".."); ok {
+			from, _ := strconv.Atoi(low)
+			to, _ := strconv.Atoi(high)
+			for ; from <= to; from++ {
+				out = append(out, json.Number(strconv.Itoa(from)))
+			}
+		} else if value, times, ok := strings.Cut(part, "x"); ok {
+			n, _ := strconv.Atoi(times)
+			for range n {
+				out = append(out, json.Number(value))
+			}
+		} else {
+			out = append(out, json.Number(part))
+		}
+	}
+	return out
+}
+
+type routerEvent struct {
+	Worker json.Number `json:"worker_id"`
+	Tier   *string     `json:"storage_tier"`
+	Event  struct {
+		Data struct {
+			Stored *struct {
+				Parent *json.Number `json:"parent_hash"`
+				Blocks []struct {
+					Block  json.Number `json:"block_hash"`
+					Tokens json.Number `json:"tokens_hash"`
+				} `json:"blocks"`
+			} `json:"stored"`
+		} `json:"data"`
+		Rank *uint32 `json:"dp_rank"`
+	} `json:"event"`
+}
+
+// dump prints a line per block of one partition, sorted,
+//
+//	$A/0 device root>101 9143094415614847814
+//
+// and the markers of settle not at all. A device block before its parent is an
+// error, and so is anything but stores.
+func (s *script) dump(model, group string) string {
+	status, _, body := s.do("GET", "/dump", nil, "")
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(body), &all); status != 200 || err != nil {
+		return fmt.Sprintf("%d %v %s", status, err, body)
+	}
+	raw, ok := all[model+":"+group]
+	if !ok {
+		return "no partition"
+	}
+	var partition struct {
+		BlockSize *uint32 `json:"block_size"`
+		Events    []routerEvent
+	}
+	if err := json.Unmarshal(raw, &partition); err != nil || partition.BlockSize == nil || partition.Events == nil {
+		return fmt.Sprintf("not a partition: %s", raw)
+	}
+	var lines []string
+	seen := map[string]bool{}
+	for _, e := range partition.Events {
+		stored := e.Event.Data.Stored
+		if stored == nil || e.Tier == nil || e.Event.Rank == nil {
+			return fmt.Sprintf("not a store of a tier and a rank: %s", raw)
+		}
+		owner := fmt.Sprintf("%s/%d %s", e.Worker, *e.Event.Rank, *e.Tier)
+		parent := "root"
+		if stored.Parent != nil {
+			parent = stored.Parent.String()
+			if *e.Tier == "device" && !seen[owner+parent] {
+				return fmt.Sprintf("%s comes before its parent %s: %s", owner, parent, raw)
+			}
+		}
+		for _, b := range stored.Blocks {
+			seen[owner+b.Block.String()] = true
+			if n, err := strconv.ParseUint(b.Block.String(), 10, 64); err != nil || n>>20 != 4_000_000_000>>20 {
+				lines = append(lines, fmt.Sprintf("%s %s>%s %s", owner, parent, b.Block, b.Tokens))
+			}
+			parent = b.Block.String()
+		}
+	}
+	sort.Strings(lines)
+	return strings.ReplaceAll(strings.Join(lines, "\n"), s.vars["W"]+"/", "$W/")
+}
+
+// metric returns the value of one series of /metrics, 0 if it is not there.
+func (s *script) metric(name string) float64 {
+	_, _, body := s.do("GET", "/metrics", nil, "")
+	for scan := bufio.NewScanner(strings.NewReader(body)); scan.Scan(); {
+		series, value, ok := cutLast(scan.Text(), " ")
+		if ok && series == name {
+			v, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			return v
+		}
+	}
+	return 0
+}
+
+func cutLast(text, sep string) (before, after string, ok bool) {
+	i := strings.LastIndex(text, sep)
+	if i < 0 {
+		return text, "", false
+	}
+	return text[:i], text[i+len(sep):], true
+}
+
+// file compares the lines of a file of JSON with the expected ones.
+func (s *script) file(st *step, want []string) (string, error) {
+	raw, err := os.ReadFile(s.word(st, 0))
+	if err != nil {
+		return "", err
+	}
+	lines := strings.Split(string(bytes.TrimRight(raw, "\n")), "\n")
+	if len(lines) != len(want) {
+		return string(raw), fmt.Errorf("%d lines", len(lines))
+	}
+	for i := range want {
+		if err := compareBody([]string{s.expand(want[i])}, lines[i]); err != nil {
+			return string(raw), fmt.Errorf("line %d: %w", i+1, err)
+		}
+	}
+	return string(raw), nil
+}
+
+// clean unregisters what the script left, so that a shared server is as before.
+func (s *script) clean() {
+	resp, err := http.Get(s.base + "/workers")
+	if err != nil {
+		return
+	}
+	defer resp.Body.Close()
+	var rows []struct {
+		ID    json.RawMessage `json:"instance_id"`
+		Model string          `json:"model_name"`
+	}
+	if json.NewDecoder(resp.Body).Decode(&rows) != nil {
+		return
+	}
+	for _, r := range rows {
+		if strings.HasPrefix(r.Model, s.vars["M"]) {
+			body := fmt.Sprintf(`{"instance_id":%s,"model_name":%q}`, r.ID, r.Model)
+			if resp, err := http.Post(s.base+"/unregister", "application/json", strings.NewReader(body)); err == nil {
+				resp.Body.Close()
+			}
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package dynamo_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/compat/dynamo"
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/events/stream"
+	"kvconductor/events/zmq"
+)
+
+// server is the server under test.
+type server struct {
+	kind    string   // "ours" or "dynamo"
+	shared  string   // base URL of a running one
+	command []string // starts one with flags
+}
+
+// underTest finds out which server the environment names.
+func underTest(t *testing.T) *server {
+	u := &server{shared: strings.TrimRight(os.Getenv("DYNAMO_CONFORMANCE_URL"), "/"), command: strings.Fields(os.Getenv("DYNAMO_CONFORMANCE_COMMAND"))}
+	if u.shared == "" && u.command == nil {
+		u.kind, u.shared = "ours", startServer(t)
+		resp, err := http.Post(u.shared+"/register", "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode == http.StatusNotImplemented {
+			t.Skip("our server does not serve the dialect yet")
+		}
+		u.command = []string{ourBinary(t), "serve"}
+		return u
+	}
+	resp, err := http.Get(u.url(t) + "/conductor/v1/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	u.kind = "dynamo"
+	if resp.StatusCode == http.StatusOK {
+		u.kind = "ours"
+	}
+	return u
+}
+
+// url returns the address of a server without flags of its own.
+func (u *server) url(t *testing.T) string {
+	if u.shared == "" {
+		return u.start(t, nil, nil)
+	}
+	return u.shared
+}
+
+// startServer starts our server in this process.
+func startServer(t *testing.T) string {
+	c := conductor.New(conductor.Options{
+		HashSeed: 1337,
+		Log:      zerolog.Nop(),
+		Stream: stream.Config{
+			Transport:     zmq.Transport{},
+			ReplayTimeout: 5 * time.Second,
+			StaleAfter:    30 * time.Second,
+			Queue:         1024,
+			Replays:       stream.NewLimiter(8),
+		},
+	})
+	t.Cleanup(c.Close)
+	opts := conductorhttp.Options{MaxBody: 16 << 20, MaxTokens: 1 << 21, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	r := conductorhttp.New(c, opts)
+	dynamo.Mount(r)
+	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
+	s := httptest.NewServer(r)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// ourBinary builds the command; scripts with flags run it.
+func ourBinary(t *testing.T) string {
+	bin := filepath.Join(t.TempDir(), "conductor")
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "kvconductor/cmd/conductor").CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the command: %v\n%s", err, out)
+	}
+	return bin
+}
+
+// process prepares the command with flags and an environment.
+func (u *server) process(ctx context.Context, flags, env []string) (*exec.Cmd, *bytes.Buffer) {
+	cmd := exec.CommandContext(ctx, u.command[0], append(u.command[1:], flags...)...)
+	cmd.Env = append(append(os.Environ(), "DYN_KV_INDEXER_TEST_ENDPOINTS=1"), env...)
+	out := new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second
+	return cmd, out
+}
+
+// start runs a server on a free port until the test ends.
+func (u *server) start(t *testing.T, flags, env []string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	cmd, out := u.process(ctx, append([]string{"--port", fmt.Sprint(port)}, flags...), env)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		cmd.Wait()
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	base := fmt.Sprintf("http://127.0.0.1:%d", port)
+	if !until(func() bool {
+		select {
+		case <-ended:
+			t.Fatalf("the server ended: %s", out)
+		default:
+		}
+		resp, err := http.Get(base + "/health")
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err == nil && resp.StatusCode == http.StatusOK
+	}) {
+		t.Fatalf("no answer from %s", base)
+	}
+	return base
+}
+
+// exits runs the command until it ends and compares code and output.
+func (u *server) exits(t *testing.T, flags, env, want []string) (string, error) {
+	ctx, stop := context.WithTimeout(context.Background(), patience)
+	defer stop()
+	cmd, out := u.process(ctx, flags, env)
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	code := fmt.Sprintf("rc %d", cmd.ProcessState.ExitCode())
+	if ctx.Err() != nil {
+		code = "runs on"
+	}
+	got := code + "\n" + out.String()
+	if len(want) == 0 || want[0] != code {
+		return got, fmt.Errorf("%s", code)
+	}
+	return got, compareBody(append([]string{"anything"}, want[1:]...), out.String())
+}
+
+// fakePeer serves a document as its dump.
+type fakePeer struct {
+	*httptest.Server
+	mu    sync.Mutex
+	paths []string
+}
+
+func newFakePeer(t *testing.T, status int, document string) *fakePeer {
+	p := &fakePeer{}
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.mu.Lock()
+		p.paths = append(p.paths, r.Method+" "+r.URL.Path)
+		p.mu.Unlock()
+		if r.URL.Path != "/dump" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		io.WriteString(w, document)
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+func (p *fakePeer) asked() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.paths, "\n")
+}
