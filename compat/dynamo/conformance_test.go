@@ -5,9 +5,12 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -269,32 +272,28 @@ func printScript(steps []step, comments map[int][]string) string {
 	return out.String()
 }
 
-// expand fills in $NAME and $NAME.key, longest names first.
+// variable is $NAME or what an opened one has, $NAME.live.
+var variable = regexp.MustCompile(`\$([A-Za-z]+(\.(live|replay))?)`)
+
+// expand fills in variables; $bin is part of the notation for bytes.
 func (s *script) expand(text string) string {
-	if !strings.Contains(text, "$") {
-		return text
-	}
-	return os.Expand(text, func(name string) string {
-		switch name {
-		case "bin":
-			return "$bin"
+	return variable.ReplaceAllStringFunc(text, func(name string) string {
+		if name == "$bin" {
+			return name
 		}
-		base, key, dotted := strings.Cut(name, ".")
-		if v, ok := s.vars[name]; ok {
-			return v
+		v, ok := s.vars[name[1:]]
+		if !ok {
+			s.t.Fatalf("no variable %s", name)
 		}
-		if v, ok := s.vars[base]; ok && dotted {
-			return v + "." + key
-		}
-		s.t.Fatalf("no variable $%s", name)
-		return ""
+		return v
 	})
 }
 
 // unexpand is the way back, for -conformance.rewrite.
 func (s *script) unexpand(text string) string {
-	for name, v := range s.vars {
-		text = strings.ReplaceAll(text, v, "$"+name)
+	names := slices.SortedFunc(maps.Keys(s.vars), func(a, b string) int { return len(s.vars[b]) - len(s.vars[a]) })
+	for _, name := range names {
+		text = strings.ReplaceAll(text, s.vars[name], "$"+name)
 	}
 	return text
 }
@@ -368,10 +367,9 @@ func (s *script) execute(st *step, want []string) (got string, bad error) {
 	case "wire":
 		got = s.wire(st)
 	case "mark":
-		s.marks[st.raw[0][len("mark "):]] = s.metric(s.expand(st.raw[0][len("mark "):]))
+		s.marks[s.word(st, 0)] = s.metric(s.word(st, 0))
 	case "delta":
-		name := strings.TrimPrefix(strings.TrimPrefix(st.raw[0], "eventually "), "delta ")
-		got = strconv.FormatFloat(s.metric(s.expand(name))-s.marks[name], 'f', -1, 64)
+		got = strconv.FormatFloat(s.metric(s.word(st, 0))-s.marks[s.word(st, 0)], 'f', -1, 64)
 	case "peer":
 		name := s.word(st, 0)
 		s.peers[name] = newFakePeer(s.t, int(s.number(st, "status", 200)), s.expand(strings.Join(st.input, "\n")))
@@ -492,6 +490,8 @@ func (s *script) settle(st *step, e *engine, instance, model string) {
 	}) {
 		s.t.Fatalf("line %d: the marker %d of instance %s is not indexed: %s", st.line, token, instance, last)
 	}
+	// Other tiers may be applied beside the marker's; a dump waits for all.
+	s.do("GET", "/dump", nil, "")
 }
 
 // wire gives a new instance the batches of the input and returns its dump.
@@ -503,7 +503,6 @@ func (s *script) wire(st *step) string {
 	defer e.close()
 	s.rows++
 	instance, model := s.vars["W"], fmt.Sprintf("%s-%d", s.vars["M"], s.rows)
-	s.vars["WIRE"] = model
 	size := s.number(st, "block", 4)
 	body := fmt.Sprintf(`{"instance_id":%s,"endpoint":%q,"model_name":%q,"block_size":%d}`, instance, e.live, model, size)
 	json := map[string]string{"Content-Type": "application/json"}

@@ -350,7 +350,7 @@ func (s *script) dump(model, group string) string {
 		}
 	}
 	sort.Strings(lines)
-	return strings.ReplaceAll(strings.Join(lines, "\n"), s.vars["W"]+"/", "$W/")
+	return strings.Join(lines, "\n")
 }
 
 // metric returns the value of one series of /metrics, 0 if it is not there.
