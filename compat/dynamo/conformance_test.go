@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -66,7 +67,8 @@ const patience = 30 * time.Second
 //	wire NAME            one line per event, "--" between batches: a new instance
 //	                     gets them; expected is its dump
 //	mark, delta          a metric's value; what it grew by since
-//	peer F               an HTTP server with the input as its /dump. status=
+//	peer F               an HTTP server with the input as its /dump. status=;
+//	                     first=P: P publishes the input up to "--" before
 //	asked F              the paths it was asked for
 //	server S flags       another server under test; later requests go to it
 //	exits flags          runs the command to its end. Expected: rc and "contains"
@@ -372,7 +374,13 @@ func (s *script) execute(st *step, want []string) (got string, bad error) {
 		got = strconv.FormatFloat(s.metric(s.word(st, 0))-s.marks[s.word(st, 0)], 'f', -1, 64)
 	case "peer":
 		name := s.word(st, 0)
-		s.peers[name] = newFakePeer(s.t, int(s.number(st, "status", 200)), s.expand(strings.Join(st.input, "\n")))
+		lines, before := st.input, func() {}
+		if from, ok := st.keys["first"]; ok {
+			end := slices.Index(lines, "--")
+			e, batch := s.engine[from], lines[:end]
+			before, lines = sync.OnceFunc(func() { s.publish(st, e, batch) }), lines[end+1:]
+		}
+		s.peers[name] = newFakePeer(s.t, int(s.number(st, "status", 200)), s.expand(strings.Join(lines, "\n")), before)
 		s.vars[name] = s.peers[name].URL
 	case "asked":
 		got = s.peers[s.word(st, 0)].asked()

@@ -175,14 +175,14 @@ func (u *server) exits(t *testing.T, flags, env, want []string) (string, error) 
 	return got, compareBody(append([]string{"anything"}, want[1:]...), out.String())
 }
 
-// fakePeer serves a document as its dump.
+// fakePeer serves a document as its dump, after something else has happened.
 type fakePeer struct {
 	*httptest.Server
 	mu    sync.Mutex
 	paths []string
 }
 
-func newFakePeer(t *testing.T, status int, document string) *fakePeer {
+func newFakePeer(t *testing.T, status int, document string, before func()) *fakePeer {
 	p := &fakePeer{}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.mu.Lock()
@@ -192,6 +192,7 @@ func newFakePeer(t *testing.T, status int, document string) *fakePeer {
 			http.NotFound(w, r)
 			return
 		}
+		before()
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
 		io.WriteString(w, document)
