@@ -1,5 +1,5 @@
 # make help lists the targets. GO, TRACE, ARGS, FUZZTIME, SOAK, RESULTS,
-# FAULTS_FOR and TESTFLAGS may be set on the command line.
+# FAULTS_FOR, URL, COMMAND and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -15,6 +15,8 @@ RESULTS ?= bench-results
 TESTFLAGS ?=
 FAULTS_FOR ?= 0s
 FAULTS ?=
+URL ?=
+COMMAND ?=
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # Without cgo the binary is static; the version is stamped here and not by git,
@@ -51,6 +53,12 @@ test: ## every test, with the race detector where there is a C compiler for it; 
 faults: ## 200 fleets on a faulty network, 50 killed publishers; FAULTS_FOR=2h goes on for so long
 	$(GO) test -count=1 -v -timeout 0 -run '^TestFaults$$' ./conductor -faults.runs 200 -faults.for $(FAULTS_FOR)
 	$(GO) test -count=1 -v -timeout 0 -run 'TestInteropKilledPublisher|TestInteropFlood|TestFaults' ./events/stream -stream.kills 50 -stream.runs 200
+
+.PHONY: conformance-dynamo
+conformance-dynamo: export DYNAMO_CONFORMANCE_URL = $(URL)
+conformance-dynamo: export DYNAMO_CONFORMANCE_COMMAND = $(COMMAND)
+conformance-dynamo: ## the Dynamo dialect's suite; URL=http://host:8090 or COMMAND='python -m dynamo.indexer' names another server than ours
+	$(GO) test -count=1 -v -run '^TestConformance$$' $(TESTFLAGS) ./compat/dynamo
 
 .PHONY: race
 race: ## every test with the race detector, twice, from scratch

@@ -121,7 +121,7 @@ func runScript(t *testing.T, u *server, file string) {
 	}
 	steps, comments := parseScript(t, file, string(raw))
 	for _, s := range steps {
-		if (s.name == "server" || s.name == "exits") && u.command == nil {
+		if (s.name == "server" || s.name == "exits") && len(u.command) == 0 {
 			t.Skip("needs a command to start servers with flags: DYNAMO_CONFORMANCE_COMMAND")
 		}
 	}
@@ -136,9 +136,6 @@ func runScript(t *testing.T, u *server, file string) {
 	t.Cleanup(s.clean)
 	for i := range steps {
 		s.run(file, &steps[i])
-		if t.Failed() && !*rewrite && steps[i].name == "publisher" {
-			break
-		}
 	}
 	if *rewrite {
 		if err := os.WriteFile(file, []byte(printScript(steps, comments)), 0o644); err != nil {

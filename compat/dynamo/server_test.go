@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,13 +32,13 @@ import (
 type server struct {
 	kind    string   // "ours" or "dynamo"
 	shared  string   // base URL of a running one
-	command []string // starts one with flags
+	command []string // starts one with flags, empty if there is none
 }
 
 // underTest finds out which server the environment names.
 func underTest(t *testing.T) *server {
 	u := &server{shared: strings.TrimRight(os.Getenv("DYNAMO_CONFORMANCE_URL"), "/"), command: strings.Fields(os.Getenv("DYNAMO_CONFORMANCE_COMMAND"))}
-	if u.shared == "" && u.command == nil {
+	if u.shared == "" && len(u.command) == 0 {
 		u.kind, u.shared = "ours", startServer(t)
 		resp, err := http.Post(u.shared+"/register", "application/json", strings.NewReader("{}"))
 		if err != nil {
@@ -104,8 +105,8 @@ func ourBinary(t *testing.T) string {
 
 // process prepares the command with flags and an environment.
 func (u *server) process(ctx context.Context, flags, env []string) (*exec.Cmd, *bytes.Buffer) {
-	cmd := exec.CommandContext(ctx, u.command[0], append(u.command[1:], flags...)...)
-	cmd.Env = append(append(os.Environ(), "DYN_KV_INDEXER_TEST_ENDPOINTS=1"), env...)
+	cmd := exec.CommandContext(ctx, u.command[0], slices.Concat(u.command[1:], flags)...)
+	cmd.Env = slices.Concat(os.Environ(), []string{"DYN_KV_INDEXER_TEST_ENDPOINTS=1"}, env)
 	out := new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
