@@ -58,6 +58,7 @@ const patience = 30 * time.Second
 //	send P               one message, a frame per line: "text", u64 N, hex ...,
 //	                     batch [events]
 //	restart P, close P   new sockets on the same ports from sequence 0; gone
+//	gone P               waits until nobody is subscribed
 //	settle P             publishes a marker and waits until it is indexed for
 //	                     instance= (rank=): all before it is applied then
 //	requests P           the replay requests so far
@@ -355,6 +356,10 @@ func (s *script) execute(st *step, want []string) (got string, bad error) {
 		}
 	case "close":
 		s.at(st).close()
+	case "gone":
+		if !until(func() bool { return !s.at(st).heard() }) {
+			s.t.Fatalf("line %d: somebody is still subscribed", st.line)
+		}
 	case "settle":
 		s.settle(st, s.at(st), s.key(st, "instance", s.vars["A"]), s.key(st, "model", s.vars["M"]))
 	case "requests":

@@ -75,10 +75,13 @@ func (e *engine) restart() error {
 	return e.open(e.live, e.replay)
 }
 
+// heard reports whether somebody is subscribed.
+func (e *engine) heard() bool { return len(e.pub.(zmq4.Topics).Topics()) > 0 }
+
 // await returns once a subscriber is there.
 func (e *engine) await(t *testing.T) {
 	t.Helper()
-	if !until(func() bool { return len(e.pub.(zmq4.Topics).Topics()) > 0 }) {
+	if !until(e.heard) {
 		t.Fatalf("nobody subscribed to %s", e.live)
 	}
 }

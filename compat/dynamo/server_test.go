@@ -114,17 +114,35 @@ func (u *server) process(ctx context.Context, flags, env []string) (*exec.Cmd, *
 	return cmd, out
 }
 
-// start runs a server on a free port until the test ends.
+// start runs a server on a free port until the test ends. Another process may
+// take the port between the search for it and its use; then another is tried.
 func (u *server) start(t *testing.T, flags, env []string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 10 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		l.Close()
+		base := fmt.Sprintf("http://127.0.0.1:%d", port)
+		out, up := u.startOn(t, base, append([]string{"--port", fmt.Sprint(port)}, flags...), env)
+		if up {
+			return base
+		}
+		if !strings.Contains(out, "in use") {
+			t.Fatalf("the server ended: %s", out)
+		}
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	t.Fatal("no free port")
+	return ""
+}
+
+// startOn runs a server and waits until it is healthy, or has ended.
+func (u *server) startOn(t *testing.T, base string, flags, env []string) (output string, up bool) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	cmd, out := u.process(ctx, append([]string{"--port", fmt.Sprint(port)}, flags...), env)
+	cmd, out := u.process(ctx, flags, env)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -137,11 +155,12 @@ func (u *server) start(t *testing.T, flags, env []string) string {
 		stop()
 		<-ended
 	})
-	base := fmt.Sprintf("http://127.0.0.1:%d", port)
+	over := false
 	if !until(func() bool {
 		select {
 		case <-ended:
-			t.Fatalf("the server ended: %s", out)
+			over = true
+			return true
 		default:
 		}
 		resp, err := http.Get(base + "/health")
@@ -152,7 +171,10 @@ func (u *server) start(t *testing.T, flags, env []string) string {
 	}) {
 		t.Fatalf("no answer from %s", base)
 	}
-	return base
+	if over {
+		return out.String(), false
+	}
+	return "", true
 }
 
 // exits runs the command until it ends and compares code and output.
