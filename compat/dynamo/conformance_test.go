@@ -50,7 +50,7 @@ const patience = 30 * time.Second
 //	GET|POST|... path    a request: headers (Name: value), then the body as it is;
 //	                     @pad N is a JSON document of N bytes. Expected: status,
 //	                     headers (name: value), then the body: JSON compared as
-//	                     in json_test.go, "exact ...", "contains ..." or nothing
+//	                     in conformance_requests_test.go, "exact ...", "contains ..." or nothing
 //	publisher P          PUB and ROUTER sockets; $P.live and $P.replay are their
 //	                     endpoints. topic=, frames=3|4 (of replies), sentinel=no
 //	publish P            one batch, an event per line (JSON; {"$bin": hex} is bytes).
@@ -106,7 +106,7 @@ type expectation struct {
 // script is one file being run.
 type script struct {
 	t      *testing.T
-	u      *server
+	u      *target
 	base   string // where requests go
 	vars   map[string]string
 	engine map[string]*engine
@@ -115,7 +115,7 @@ type script struct {
 	rows   int // wire rows so far
 }
 
-func runScript(t *testing.T, u *server, file string) {
+func runScript(t *testing.T, u *target, file string) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

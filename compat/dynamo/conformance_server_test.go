@@ -28,16 +28,16 @@ import (
 	"kvconductor/events/zmq"
 )
 
-// server is the server under test.
-type server struct {
+// target is the server under test.
+type target struct {
 	kind    string   // "ours" or "dynamo"
 	shared  string   // base URL of a running one
 	command []string // starts one with flags, empty if there is none
 }
 
 // underTest finds out which server the environment names.
-func underTest(t *testing.T) *server {
-	u := &server{shared: strings.TrimRight(os.Getenv("DYNAMO_CONFORMANCE_URL"), "/"), command: strings.Fields(os.Getenv("DYNAMO_CONFORMANCE_COMMAND"))}
+func underTest(t *testing.T) *target {
+	u := &target{shared: strings.TrimRight(os.Getenv("DYNAMO_CONFORMANCE_URL"), "/"), command: strings.Fields(os.Getenv("DYNAMO_CONFORMANCE_COMMAND"))}
 	if u.shared == "" && len(u.command) == 0 {
 		u.kind, u.shared = "ours", startServer(t)
 		resp, err := http.Post(u.shared+"/register", "application/json", strings.NewReader("{}"))
@@ -64,7 +64,7 @@ func underTest(t *testing.T) *server {
 }
 
 // url returns the address of a server without flags of its own.
-func (u *server) url(t *testing.T) string {
+func (u *target) url(t *testing.T) string {
 	if u.shared == "" {
 		return u.start(t, nil, nil)
 	}
@@ -104,7 +104,7 @@ func ourBinary(t *testing.T) string {
 }
 
 // process prepares the command with flags and an environment.
-func (u *server) process(ctx context.Context, flags, env []string) (*exec.Cmd, *bytes.Buffer) {
+func (u *target) process(ctx context.Context, flags, env []string) (*exec.Cmd, *bytes.Buffer) {
 	cmd := exec.CommandContext(ctx, u.command[0], slices.Concat(u.command[1:], flags)...)
 	cmd.Env = slices.Concat(os.Environ(), []string{"DYN_KV_INDEXER_TEST_ENDPOINTS=1"}, env)
 	out := new(bytes.Buffer)
@@ -116,7 +116,7 @@ func (u *server) process(ctx context.Context, flags, env []string) (*exec.Cmd, *
 
 // start runs a server on a free port until the test ends. Another process may
 // take the port between the search for it and its use; then another is tried.
-func (u *server) start(t *testing.T, flags, env []string) string {
+func (u *target) start(t *testing.T, flags, env []string) string {
 	t.Helper()
 	for range 10 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -139,7 +139,7 @@ func (u *server) start(t *testing.T, flags, env []string) string {
 }
 
 // startOn runs a server and waits until it is healthy, or has ended.
-func (u *server) startOn(t *testing.T, base string, flags, env []string) (output string, up bool) {
+func (u *target) startOn(t *testing.T, base string, flags, env []string) (output string, up bool) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	cmd, out := u.process(ctx, flags, env)
@@ -178,7 +178,7 @@ func (u *server) startOn(t *testing.T, base string, flags, env []string) (output
 }
 
 // exits runs the command until it ends and compares code and output.
-func (u *server) exits(t *testing.T, flags, env, want []string) (string, error) {
+func (u *target) exits(t *testing.T, flags, env, want []string) (string, error) {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	cmd, out := u.process(ctx, flags, env)
