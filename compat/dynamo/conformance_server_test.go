@@ -17,15 +17,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
-
-	"kvconductor/compat/dynamo"
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
 )
 
 // target is the server under test.
@@ -33,22 +24,15 @@ type target struct {
 	kind    string   // "ours" or "dynamo"
 	shared  string   // base URL of a running one
 	command []string // starts one with flags, empty if there is none
+	within  bool     // ours, of which some run in this process
 }
 
 // underTest finds out which server the environment names.
 func underTest(t *testing.T) *target {
 	u := &target{shared: strings.TrimRight(os.Getenv("DYNAMO_CONFORMANCE_URL"), "/"), command: strings.Fields(os.Getenv("DYNAMO_CONFORMANCE_COMMAND"))}
 	if u.shared == "" && len(u.command) == 0 {
-		u.kind, u.shared = "ours", startServer(t)
-		resp, err := http.Post(u.shared+"/register", "application/json", strings.NewReader("{}"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if resp.StatusCode == http.StatusNotImplemented {
-			t.Skip("our server does not serve the dialect yet")
-		}
-		u.command = []string{ourBinary(t), "serve"}
+		u.kind, u.within, u.shared = "ours", true, serveWithin(t, nil, nil)
+		u.command = []string{ourBinary(t)}
 		return u
 	}
 	resp, err := http.Get(u.url(t) + "/conductor/v1/health")
@@ -71,32 +55,9 @@ func (u *target) url(t *testing.T) string {
 	return u.shared
 }
 
-// startServer starts our server in this process.
-func startServer(t *testing.T) string {
-	c := conductor.New(conductor.Options{
-		HashSeed: 1337,
-		Log:      zerolog.Nop(),
-		Stream: stream.Config{
-			Transport:     zmq.Transport{},
-			ReplayTimeout: 5 * time.Second,
-			StaleAfter:    30 * time.Second,
-			Queue:         1024,
-			Replays:       stream.NewLimiter(8),
-		},
-	})
-	t.Cleanup(c.Close)
-	opts := conductorhttp.Options{MaxBody: 16 << 20, MaxTokens: 1 << 21, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	r := conductorhttp.New(c, opts)
-	dynamo.Mount(r)
-	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
-	s := httptest.NewServer(r)
-	t.Cleanup(s.Close)
-	return s.URL
-}
-
-// ourBinary builds the command; scripts with flags run it.
+// ourBinary builds the command, under the name that takes Dynamo's flags alone.
 func ourBinary(t *testing.T) string {
-	bin := filepath.Join(t.TempDir(), "conductor")
+	bin := filepath.Join(t.TempDir(), "dynamo-kv-indexer")
 	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "kvconductor/cmd/conductor").CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the command: %v\n%s", err, out)
 	}
@@ -118,6 +79,9 @@ func (u *target) process(ctx context.Context, flags, env []string) (*exec.Cmd, *
 // take the port between the search for it and its use; then another is tried.
 func (u *target) start(t *testing.T, flags, env []string) string {
 	t.Helper()
+	if u.within && isWithin(flags) {
+		return serveWithin(t, flags, env)
+	}
 	for range 10 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
