@@ -87,8 +87,6 @@ type Event struct {
 	Envelope bool
 	// ID is event_id of a standardized event, 0 when not published.
 	ID uint64
-	// Locality is LOCAL, REMOTE or "".
-	Locality string
 }
 
 // Batch is what one message carried.
@@ -132,6 +130,7 @@ const (
 	// Of one event; its siblings are kept.
 	BadEvent    Reason = "bad_event"    // a shape no publisher uses
 	UnknownType Reason = "unknown_type" // a tag from a newer engine
+	Foreign     Reason = "foreign"      // about a block elsewhere than with the engine that tells of it, or not its own
 
 	// Of one event, found by the application.
 	BlockSizeMismatch Reason = "block_size_mismatch"

@@ -19,11 +19,11 @@ import "kvconductor/events"
 //	                   multimodal infos that moves the rest up by one
 //	 10 kv_cache_spec_kind
 //	 11 kv_cache_spec_sliding_window
-//	 12 locality       Dynamo's tail
+//	 12 locality       Dynamo's tail; an early one has the kind at 9
 //	BlockRemoved
 //	  1 block_hashes   required
 //	  2 medium
-//	  3 group_idx
+//	  3 group_idx, and so on as 9 to 12 above
 //	AllBlocksCleared
 
 // positional reads an event of n elements.
@@ -66,6 +66,9 @@ func (d *decoder) storedArray(ev *events.Event, f *form, n int) events.Reason {
 			}
 			continue
 		}
+		if at == 9 && d.rest() > 0 && isStr(d.b[d.i]) {
+			at = 10
+		}
 		if why := d.storedField(ev, f, at); why != "" {
 			return why
 		}
@@ -97,7 +100,7 @@ func (d *decoder) storedField(ev *events.Event, f *form, at int) (why events.Rea
 	case 10:
 		ev.GroupKind, why = d.word()
 	case 12:
-		ev.Locality, why = d.word()
+		f.foreign, why = d.elsewhere(f.foreign)
 	default:
 		why = d.ignore()
 	}
@@ -133,10 +136,16 @@ func (d *decoder) removedArray(ev *events.Event, f *form, n int) (why events.Rea
 	if why == "" && n > 3 {
 		ev.Group, why = d.natural(-1)
 	}
-	if why != "" {
-		return why
+	for i := 4; i < n && why == ""; i++ {
+		// A removal takes blocks away whatever else it says: what is of another
+		// type here is something else.
+		at := d.i
+		if d.storedField(ev, f, i+6) != "" && d.err == nil {
+			d.i = at
+			why = d.ignore()
+		}
 	}
-	return d.tail(n - 4)
+	return why
 }
 
 // tail steps over the n elements, if any, that later builds appended.

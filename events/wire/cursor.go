@@ -208,3 +208,6 @@ func (c *cursor) skip(n int) {
 
 // isArray reports whether h starts an array.
 func isArray(h byte) bool { return h&0xf0 == 0x90 || h == 0xdc || h == 0xdd }
+
+// isStr reports whether h starts a str.
+func isStr(h byte) bool { return h&0xe0 == 0xa0 || h >= 0xd9 && h <= 0xdb }

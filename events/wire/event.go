@@ -45,6 +45,7 @@ type form struct {
 	adapter                      bool // lora_id is given
 	extra                        int  // offset of a list of extra keys, 0 if none
 	label                        int  // group_id where it names a cache group, plus 1
+	foreign                      bool // the block is elsewhere, or somebody else's
 }
 
 // hashField is a hash list that may be absent.
@@ -77,6 +78,20 @@ func (d *decoder) event(ev *events.Event) events.Reason {
 		d.skip(1)
 	}
 	return why
+}
+
+// elsewhere reads a locality: a block that is not LOCAL is on storage that is no
+// more this engine's than anybody's.
+func (d *decoder) elsewhere(foreign bool) (bool, events.Reason) {
+	p, why := d.textOf(d.head())
+	return foreign || len(p) > 0 && string(p) != "LOCAL", why
+}
+
+// owned reads an ownership. vLLM names a tier of the engine's own there, Dynamo's
+// cache the blocks that outlive the engine.
+func (d *decoder) owned(foreign bool) (bool, events.Reason) {
+	p, why := d.textOf(d.head())
+	return foreign || string(p) == "kvcr", why
 }
 
 // ignore steps over one value.
@@ -136,6 +151,9 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 		return f.fault
 	}
 	ev.Envelope = f.standard != 0
+	if f.foreign && !ev.Envelope && ev.Kind != events.Cleared {
+		return events.Foreign
+	}
 	if ev.Group < 0 && f.label > 0 {
 		ev.Group = f.label - 1
 	}

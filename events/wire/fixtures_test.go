@@ -93,7 +93,6 @@ func renderEvent(e *events.Event) string {
 	put(e.Remaining != nil, "remaining=%v", e.Remaining)
 	text("lora", e.LoraName)
 	text("salt", e.Salt)
-	put(e.Locality != "", "locality=%s", e.Locality)
 	put(e.Envelope, "envelope")
 	put(e.ID != 0, "id=%d", e.ID)
 	text("model", e.Model)

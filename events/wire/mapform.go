@@ -56,7 +56,9 @@ func (d *decoder) engineKey(ev *events.Event, f *form, key []byte) (why events.R
 	case "kv_cache_spec_kind":
 		ev.GroupKind, why = d.word()
 	case "locality":
-		ev.Locality, why = d.word()
+		f.foreign, why = d.elsewhere(f.foreign)
+	case "ownership":
+		f.foreign, why = d.owned(f.foreign)
 	case "cache_salt":
 		f.cacheSalt, why = d.salt()
 	case "metadata":

@@ -12,6 +12,9 @@ import (
 // in extra_keys. An empty cache_salt is none; an empty additional_salt is one,
 // because it overrides the registration's.
 
+// saltTag labels the salt among the extra keys.
+var saltTag = []byte("dynamo-cache-salt:")
+
 // salt reads a cache_salt.
 func (d *decoder) salt() (*string, events.Reason) {
 	p, why := d.textOf(d.head())
@@ -72,7 +75,8 @@ func (d *decoder) extraKeys(f *form) events.Reason {
 // first block begins its chain; no other block carries one. It leaves the cursor
 // somewhere within them.
 //
-// An entry holds, unlabelled and in this order, the adapter's name (in every
+// Dynamo's frontend labels it, and so it is the labelled one if there is any. Else
+// an entry holds, unlabelled and in this order, the adapter's name (in every
 // block), identifiers of multimodal items (with an offset, as a list; alone in
 // some builds), the salt, and digests of prompt embeddings as bytes. So the salt
 // is the last string of the first entry, unless that is the adapter: the one
@@ -96,6 +100,12 @@ func (d *decoder) extraSalt(at int, lora *string) (*string, events.Reason) {
 	adapter := lora != nil
 	for range n {
 		p := d.stringOrSkip()
+		if tagged, ok := bytes.CutPrefix(p, saltTag); ok {
+			if len(tagged) > 0 && utf8.Valid(tagged) {
+				return d.shared(slotSalt, tagged), ""
+			}
+			continue
+		}
 		switch {
 		case len(p) == 0:
 		case adapter && string(p) == *lora:

@@ -36,6 +36,12 @@ func TestSalt(t *testing.T) {
 	f(stored("extra_keys", arr{arr{[]byte("digest of an embedding")}}), "")
 	f(stored("extra_keys", arr{arr{arr{"imgA", -2}, "s", []byte("digest")}}), `salt="s"`)
 	f(stored("extra_keys", arr{arr{7, 1.5, true, nil, obj{}}}), "")
+	// Dynamo's label, wherever it is.
+	f(stored("extra_keys", arr{arr{"dynamo-cache-salt:s", "x"}}), `salt="s"`)
+	f(stored("extra_keys", arr{arr{"dynamo-cache-salt:s"}, arr{"dynamo-cache-salt:s"}}), `salt="s"`)
+	f(stored("extra_keys", arr{arr{"x", "dynamo-cache-salt:", "dynamo-cache-salt:ad"}}, "lora_name", "ad"), `lora="ad" salt="ad"`)
+	f(stored("extra_keys", arr{arr{"dynamo-cache-salt:"}}), "")
+	f(stored("extra_keys", arr{arr{"dynamo-cache-salt:s"}}, "cache_salt", "t"), `salt="t"`)
 	// The adapter's name, before or after the keys, once.
 	f(stored("lora_name", "ad", "extra_keys", arr{arr{"ad"}}), `lora="ad"`)
 	f(stored("extra_keys", arr{arr{"ad"}}, "lora_name", "ad"), `lora="ad"`)

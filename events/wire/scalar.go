@@ -175,10 +175,6 @@ func word(p []byte) string {
 		return "sliding_window"
 	case "mamba":
 		return "mamba"
-	case "LOCAL":
-		return "LOCAL"
-	case "REMOTE":
-		return "REMOTE"
 	}
 	return string(p)
 }
