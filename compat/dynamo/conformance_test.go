@@ -59,7 +59,7 @@ const patience = 30 * time.Second
 //	gone P               waits until nobody is subscribed
 //	settle P             publishes a marker and waits until it is indexed for
 //	                     instance= (rank=): all before it is applied then
-//	requests P           the replay requests so far
+//	requests P           the replay requests so far, or the first
 //	query                tokens=first..last or tokens=1,2,3 or hashes=1,2; model=,
 //	                     group=, lora=, salt=. Expected: a line per instance
 //	dump                 model=, group=: a line per block of the partition
@@ -367,6 +367,9 @@ func (s *script) execute(st *step, want []string) (got string, bad error) {
 		s.settle(st, s.at(st), s.key(st, "instance", s.vars["A"]), s.key(st, "model", s.vars["M"]))
 	case "requests":
 		got = s.at(st).requested()
+		if st.has("first") {
+			got, _, _ = strings.Cut(got, "\n")
+		}
 	case "query":
 		got = s.query(st)
 	case "dump":
