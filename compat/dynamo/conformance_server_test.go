@@ -17,6 +17,18 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor"
+	"kvconductor/compat/dynamo"
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/events"
+	"kvconductor/events/stream"
+	"kvconductor/events/wire"
+	"kvconductor/events/zmq"
 )
 
 // target is the server under test.
@@ -24,14 +36,13 @@ type target struct {
 	kind    string   // "ours" or "dynamo"
 	shared  string   // base URL of a running one
 	command []string // starts one with flags, empty if there is none
-	within  bool     // ours, of which some run in this process
 }
 
 // underTest finds out which server the environment names.
 func underTest(t *testing.T) *target {
 	u := &target{shared: strings.TrimRight(os.Getenv("DYNAMO_CONFORMANCE_URL"), "/"), command: strings.Fields(os.Getenv("DYNAMO_CONFORMANCE_COMMAND"))}
 	if u.shared == "" && len(u.command) == 0 {
-		u.kind, u.within, u.shared = "ours", true, serveWithin(t, nil, nil)
+		u.kind, u.shared = "ours", startServer(t)
 		u.command = []string{ourBinary(t)}
 		return u
 	}
@@ -53,6 +64,35 @@ func (u *target) url(t *testing.T) string {
 		return u.start(t, nil, nil)
 	}
 	return u.shared
+}
+
+// startServer starts our server in this process, on a port of its own.
+func startServer(t *testing.T) string {
+	c := conductor.New(conductor.Options{
+		HashSeed: 1337, KeepLocals: true, Log: zerolog.Nop(),
+		Stream: stream.Config{
+			Transport:     &zmq.Sockets{Rank: wire.Rank, Transport: zmq.Transport{}},
+			Decode:        func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) },
+			ReplayTimeout: 5 * time.Second,
+			StaleAfter:    30 * time.Second,
+			Queue:         1024,
+			Replays:       stream.NewLimiter(8),
+		},
+	})
+	t.Cleanup(c.Close)
+	d := dynamo.New(dynamo.Config{Conductor: c, MaxTokens: 1 << 21, TestEndpoints: true, Dump: true, Log: zerolog.Nop()})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(conductor.Collector{Conductor: c}, d)
+	opts := conductorhttp.Options{
+		MaxBody: 16 << 20, MaxTokens: 1 << 21, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
+	}
+	r := conductorhttp.New(c, opts)
+	d.MountRoot(r)
+	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
+	d.Mount(r.Group("/dynamo/v1"))
+	s := httptest.NewServer(r)
+	t.Cleanup(s.Close)
+	return s.URL
 }
 
 // ourBinary builds the command, under the name that takes Dynamo's flags alone.
@@ -79,9 +119,6 @@ func (u *target) process(ctx context.Context, flags, env []string) (*exec.Cmd, *
 // take the port between the search for it and its use; then another is tried.
 func (u *target) start(t *testing.T, flags, env []string) string {
 	t.Helper()
-	if u.within && isWithin(flags) {
-		return serveWithin(t, flags, env)
-	}
 	for range 10 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

@@ -80,7 +80,7 @@ func TestConformance(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			if u.within && strings.HasPrefix(filepath.Base(file), "peer") {
+			if strings.HasPrefix(filepath.Base(file), "peer") {
 				t.Parallel() // on servers of their own, which pause a second before they recover
 			}
 			runScript(t, u, file)
