@@ -25,6 +25,8 @@ import "kvconductor/events"
 //	  2 medium
 //	  3 group_idx, and so on as 9 to 12 above
 //	AllBlocksCleared
+//	TierBlocksCleared
+//	  1 medium         required
 
 // positional reads an event of n elements.
 func (d *decoder) positional(ev *events.Event, n int) events.Reason {
@@ -45,6 +47,13 @@ func (d *decoder) positional(ev *events.Event, n int) events.Reason {
 		why = d.removedArray(ev, &f, n)
 	case events.Cleared:
 		why = d.tail(n - 1)
+	case tierCleared:
+		if n < 2 {
+			return events.BadEvent
+		}
+		if ev.Medium, why = d.word(); why == "" {
+			why = d.tail(n - 2)
+		}
 	default:
 		why = events.UnknownType
 	}

@@ -15,8 +15,12 @@ type decoder struct {
 	rank   *int // last event's rank, to share
 }
 
-// unknownKind marks a tag no publisher known here uses.
-const unknownKind events.Kind = 0xff
+const (
+	// unknownKind marks a tag no publisher known here uses.
+	unknownKind events.Kind = 0xff
+	// tierCleared is a clear that names its medium, Dynamo's.
+	tierCleared events.Kind = 0xfe
+)
 
 // engineKind maps the tag of engine events.
 func engineKind(tag []byte) events.Kind {
@@ -27,6 +31,8 @@ func engineKind(tag []byte) events.Kind {
 		return events.Removed
 	case "AllBlocksCleared":
 		return events.Cleared
+	case "TierBlocksCleared":
+		return tierCleared
 	}
 	return unknownKind
 }
@@ -166,6 +172,12 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 		ev.Salt = f.addSalt
 	}
 
+	if ev.Kind == tierCleared {
+		if ev.Medium == "" {
+			return events.BadEvent // all would go
+		}
+		ev.Kind = events.Cleared
+	}
 	if ev.Kind == events.Cleared {
 		ev.Tokens, ev.Bigram, ev.Remaining = nil, false, nil
 		return ""

@@ -200,7 +200,10 @@ func (m maker) store(ev *events.Event, f *fields) {
 // cut off is taken from ev.
 func (m maker) array(ev *events.Event, f fields) any {
 	if ev.Kind == events.Removed {
-		a := arr{"BlockRemoved", f.hashes, f.medium, f.group, m.junk(2)}[:2+m.pick(4, "length")]
+		a := arr{"BlockRemoved", f.hashes, f.medium, f.group, "mamba", 128, nil, m.junk(2)}[:2+m.pick(7, "length")]
+		if len(a) > 4 {
+			ev.GroupKind = "mamba"
+		}
 		if len(a) < 4 {
 			ev.Group = -1
 		}

@@ -217,6 +217,11 @@ func TestTolerated(t *testing.T) {
 	f(arr{"BlockRemoved", arr{1}, "disk", 2, 128, "mamba", 1}, `removed 0000000000000001 medium="disk" group=2`)
 	f(arr{"BlockRemoved", nil}, "removed")
 	f(arr{"AllBlocksCleared", nil, arr{1}}, "cleared")
+	f(arr{"TierBlocksCleared", "CPU", arr{1}}, `cleared medium="CPU"`)
+	f(obj{"type", "TierBlocksCleared", "medium", "DISK"}, `cleared medium="DISK"`)
+	f(arr{"TierBlocksCleared"}, bad)
+	f(arr{"TierBlocksCleared", nil}, bad)
+	f(obj{"type", "TierBlocksCleared"}, bad)
 
 	// Hashes of every width and sort; 0 is one.
 	f(obj{"type", "BlockRemoved", "block_hashes", arr{
