@@ -100,7 +100,10 @@ type Stored struct {
 	Local []uint64
 }
 
-// Snapshot takes one. Options.KeepLocals must be set.
+// KeepsLocals reports whether Options.KeepLocals is set.
+func (c *Conductor) KeepsLocals() bool { return c.opts.KeepLocals }
+
+// Snapshot takes one. KeepsLocals must hold.
 func (c *Conductor) Snapshot() *Snapshot {
 	all := c.registered()
 	for _, s := range all {

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -46,9 +47,10 @@ type Stretch struct {
 	Owner Owner
 	// Root says that the first block begins prompts. Else Parent is the engine hash
 	// of the block before, if HasParent: one that the owner holds, that another
-	// holds, or, if Waiting, one that nobody has announced.
-	Root, HasParent, Waiting bool
-	Parent                   uint64
+	// holds, that, if Gone, nobody holds any more, so that the hash may be another
+	// block's by now, or, if Waiting, one that nobody has announced.
+	Root, HasParent, Gone, Waiting bool
+	Parent                         uint64
 	// Key of the first block, if HasKey; not where it is Waiting.
 	Key    uint64
 	HasKey bool
@@ -159,13 +161,8 @@ func (s *Snapshot) Names(f func(src Source, engine, key uint64) bool) {
 			continue
 		}
 		family, held, ours := s.sources[by-1].family, false, false
-		words, first := s.g.sets.of(s.words[s.g.table.number(at)-1] >> setShift)
-		for k, word := range words {
-			for word &^= s.retired[first+k]; word != 0; word &= word - 1 {
-				if o := s.owners[uint32(first+k)<<6+trailing(word)]; o != nil {
-					held, ours = true, ours || o.source.family == family
-				}
-			}
+		for o := range s.holders(s.g.table.number(at) - 1) {
+			held, ours = true, ours || o.source.family == family
 		}
 		engine := atomic.LoadUint64(&s.a.buckets[i/4][i%4].engine)
 		if held && !ours && !f(Source(by-1), plain(engine), plain(key)) {
@@ -249,12 +246,9 @@ func (w *snapWalk) climb(i uint32) {
 	for len(w.stack) > 0 && !w.ended {
 		i := w.stack[len(w.stack)-1]
 		w.stack = w.stack[:len(w.stack)-1]
-		words, first := w.g.sets.of(w.words[i] >> setShift)
-		for k, word := range words {
-			for word &^= w.retired[first+k]; word != 0; word &= word - 1 {
-				if o := w.owners[uint32(first+k)<<6+trailing(word)]; o != nil && o.wanted {
-					w.visit(i, o)
-				}
+		for o := range w.holders(i) {
+			if o.wanted {
+				w.visit(i, o)
 			}
 		}
 		w.below(i, func(c uint32) { w.stack = append(w.stack, c) })
@@ -304,7 +298,7 @@ func (w *snapWalk) begin(i uint32, o *snapOwner, key, label uint64) {
 		return
 	}
 	if up := w.tree.parents[i]; up != 0 {
-		r.HasParent, r.Parent = true, plain(w.names(up-1, o.source)[0])
+		r.HasParent, r.Parent, r.Gone = true, plain(w.names(up-1, o.source)[0]), !w.held(up-1)
 		return
 	}
 	l, ok := w.localOf(i)
@@ -321,28 +315,64 @@ func (w *snapWalk) flush(o *snapOwner) {
 	o.last = 0
 }
 
-// names returns the engine hashes a source uses for the block in a slot: its own
-// and those its family has taught, else any, else the key itself. They are valid
-// until the next call.
+// names returns the engine hashes a source uses for the block in a slot: its own, what
+// it has taught itself first, and those its family has taught; else one that somebody
+// uses who holds the block, so that a reader comes across it, else any, else the key
+// itself. They are valid until the next call.
 func (w *snapWalk) names(i uint32, src *snapSource) []uint64 {
-	key := w.slot(i).key
-	w.found = append(w.found[:0], src.private[key]...)
-	strange := key
+	if w.ownNames(i, src); len(w.found) > 0 {
+		return w.found
+	}
+	for o := range w.holders(i) {
+		if w.ownNames(i, o.source); len(w.found) > 0 {
+			return w.found[:1]
+		}
+	}
+	name := w.slot(i).key
+	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
+		name = atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
+	}
+	w.found = append(w.found, name)
+	return w.found
+}
+
+// ownNames finds the names that a source itself uses.
+func (w *snapWalk) ownNames(i uint32, src *snapSource) {
+	w.found = append(w.found[:0], src.private[w.slot(i).key]...)
 	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
 		engine := atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
 		if _, other := src.own[engine]; other {
 			continue
 		}
-		if w.kin(atomic.LoadUint32(&w.a.by[e-1]), src) {
+		switch by := atomic.LoadUint32(&w.a.by[e-1]); {
+		case by == uint32(src.name)+1: // a family may have come of one hash in common
+			w.found = slices.Insert(w.found, 0, engine)
+		case w.kin(by, src):
 			w.found = append(w.found, engine)
-		} else {
-			strange = engine
 		}
 	}
-	if len(w.found) == 0 {
-		w.found = append(w.found, strange)
+}
+
+// held reports whether anybody holds the block in a slot.
+func (s *Snapshot) held(i uint32) bool {
+	for range s.holders(i) {
+		return true
 	}
-	return w.found
+	return false
+}
+
+// holders yields the owners that hold the block in a slot.
+func (s *Snapshot) holders(i uint32) iter.Seq[*snapOwner] {
+	return func(yield func(*snapOwner) bool) {
+		words, first := s.g.sets.of(s.words[i] >> setShift)
+		for k, word := range words {
+			for word &^= s.retired[first+k]; word != 0; word &= word - 1 {
+				if o := s.owners[uint32(first+k)<<6+trailing(word)]; o != nil && !yield(o) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // kin reports whether a source, given plus one, is of another's family.

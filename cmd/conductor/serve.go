@@ -102,7 +102,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	c := conductor.New(options)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Peers: cfg.Dynamo.Peers,
-		AccessLog: access, Dump: cfg.Dynamo.Dump, Log: log,
+		AccessLog: access, Log: log,
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, dialect, collectors.NewGoCollector(),

@@ -80,7 +80,7 @@ func startServer(t *testing.T) string {
 		},
 	})
 	t.Cleanup(c.Close)
-	d := dynamo.New(dynamo.Config{Conductor: c, MaxTokens: 1 << 21, TestEndpoints: true, Dump: true, Log: zerolog.Nop()})
+	d := dynamo.New(dynamo.Config{Conductor: c, MaxTokens: 1 << 21, TestEndpoints: true, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, d)
 	opts := conductorhttp.Options{

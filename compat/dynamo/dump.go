@@ -63,7 +63,7 @@ type nameDetail struct {
 
 // dump writes what all workers hold: GET /dump.
 func (d *Dialect) dump(g *gin.Context) {
-	if !d.cfg.Dump {
+	if !d.conductor.KeepsLocals() {
 		refuse(g, http.StatusNotImplemented, "local hashes are not kept: dynamo.dump is false")
 		return
 	}

@@ -64,7 +64,7 @@ func BenchmarkRecover(b *testing.B) {
 	dump := benchDump()
 	b.SetBytes(int64(len(dump)))
 	for b.Loop() {
-		s := newServer(b, Config{Dump: true})
+		s := newServer(b, Config{})
 		in := s.conductor.Recover(0)
 		if err := (&loader{dialect: s.dialect, in: in}).lines(bytes.NewReader(dump)); err != nil || in.Blocks != benchBlocks {
 			b.Fatal(in.Blocks, err)
@@ -78,7 +78,7 @@ func BenchmarkRecover(b *testing.B) {
 }
 
 func BenchmarkDump(b *testing.B) {
-	s := newServer(b, Config{Dump: true})
+	s := newServer(b, Config{})
 	in := s.conductor.Recover(0)
 	if err := (&loader{dialect: s.dialect, in: in}).lines(bytes.NewReader(benchDump())); err != nil {
 		b.Fatal(err)

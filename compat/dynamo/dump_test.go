@@ -11,6 +11,10 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers/legacy"
+	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
 )
 
 // kept is an event of a dump: blocks are given as "block_hash tokens_hash", each as
@@ -48,7 +52,7 @@ func (s *server) fleet() {
 
 // The two forms, byte for byte.
 func TestDump(t *testing.T) {
-	inBubble(t, Config{Dump: true}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		s.do("GET", "/dump", "", 200, "{}")
 		s.register(1, 0, `,"routing_group":"g"`)
 		const idle = `"m:g":{"block_size":4,"model_name":"m","routing_group":"g","events":[]}`
@@ -95,13 +99,24 @@ func (s *server) accept(path, kind string) *httptest.ResponseRecorder {
 
 // Without local hashes there is no dump, and what a dump costs is not paid.
 func TestDumpOff(t *testing.T) {
-	newServer(t, Config{}).do("GET", "/dump", "", 501, refusal("local hashes are not kept: dynamo.dump is false"))
+	forgetful(t).do("GET", "/dump", "", 501, refusal("local hashes are not kept: dynamo.dump is false"))
+}
+
+// forgetful is a server that keeps no local hashes.
+func forgetful(t *testing.T) *server {
+	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
+	t.Cleanup(c.Close)
+	d := New(Config{Conductor: c, Log: zerolog.Nop()})
+	r := gin.New()
+	d.MountRoot(r)
+	d.Mount(r.Group(prefix))
+	return &server{t: t, conductor: c, dialect: d, handler: r}
 }
 
 // Whatever has happened, each event is behind one of the same worker or nothing,
 // chains are one event, and removed blocks are gone.
 func TestDumpAfterChanges(t *testing.T) {
-	inBubble(t, Config{Dump: true}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		f := func(want ...string) {
 			t.Helper()
 			s.do("GET", "/dump", "", 200, `{"m:default":{"block_size":4,"model_name":"m","routing_group":"default","events":[`+strings.Join(want, ",")+`]}}`)
@@ -127,7 +142,7 @@ func TestDumpAfterChanges(t *testing.T) {
 // Names may hold what separates them, and a partition may have two block sizes: no
 // two slots have one key.
 func TestDumpKeys(t *testing.T) {
-	inBubble(t, Config{Dump: true}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		keys := func(want ...string) {
 			t.Helper()
 			d := json.NewDecoder(s.send("GET", "/dump", "").Body)
@@ -213,7 +228,7 @@ func TestDumpFitsOpenAPI(t *testing.T) {
 			}
 		}
 	}
-	inBubble(t, Config{Dump: true}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		s.fleet()
 		s.publish(7, 0, stored("GPU", 9, 9), map[string]any{"type": "BlockStored", "block_hashes": []int{5}, "parent_block_hash": nil, "token_ids": []int{}, "block_size": 4})
 		for _, query := range []string{"", "?detail=1"} {
@@ -222,5 +237,5 @@ func TestDumpFitsOpenAPI(t *testing.T) {
 		}
 		f(t, s, "?detail=5", "*/*", 400)
 	})
-	f(t, newServer(t, Config{}), "", "*/*", 501)
+	f(t, forgetful(t), "", "*/*", 501)
 }

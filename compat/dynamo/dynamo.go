@@ -51,9 +51,7 @@ type Config struct {
 	Peers []string
 	// Client asks the peers; nil is http.DefaultClient.
 	Client *http.Client
-	// Dump says that the Conductor keeps local hashes, so that there is a dump.
-	Dump bool
-	Log  zerolog.Logger
+	Log    zerolog.Logger
 }
 
 // Dialect is one server of the dialect, on however many listeners. It is a

@@ -64,9 +64,9 @@ type listenerRow struct {
 }
 
 // workers lists the workers: GET /workers?model_name=M&routing_group=G. tenant_id
-// is no filter.
+// is no filter, and may be there once.
 func (d *Dialect) workers(g *gin.Context) {
-	filter, repeated := queryString(g.Request.URL.RawQuery, "model_name", "routing_group")
+	filter, repeated := queryString(g.Request.URL.RawQuery, "model_name", "routing_group", "tenant_id")
 	if repeated != "" {
 		plain(g, http.StatusBadRequest, "Failed to deserialize query string: duplicate field `"+repeated+"`")
 		return

@@ -10,14 +10,14 @@ import (
 // Dynamo's dump names neither adapter nor salt of a block. What is recovered from it
 // is found all the same, by who asks with both and by who sends local hashes.
 func TestMixed(t *testing.T) {
-	inBubble(t, Config{Dump: true}, func(t *testing.T, a *server) {
+	inBubble(t, Config{}, func(t *testing.T, a *server) {
 		a.register(1, 0, "")
 		a.publish(1, 0, stored("GPU", 1, 2, "lora_name", "sql", "cache_salt", "s"), stored("CPU", 3, 3, "lora_name", "sql", "cache_salt", "s"))
 		a.register(2, 0, "")
 		a.publish(2, 0, stored("GPU", 1, 1))
 		dump := a.send("GET", "/dump", "").Body.Bytes()
 
-		b := newServer(t, Config{Dump: true})
+		b := newServer(t, Config{})
 		in := b.conductor.Recover(0)
 		if err := (&loader{dialect: b.dialect, in: in}).object(bytes.NewReader(dump)); err != nil {
 			t.Fatal(err)

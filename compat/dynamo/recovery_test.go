@@ -130,7 +130,7 @@ func TestRecover(t *testing.T) {
 				for name, h := range peers {
 					web.serve(t, name+":80", h)
 				}
-				cfg := Config{Dump: true, Client: web.client(t), Peers: strings.Fields(asked)}
+				cfg := Config{Client: web.client(t), Peers: strings.Fields(asked)}
 				s := newServerOn(t, cfg, &network{publishers: make(map[string]*publisher)}, make(chan struct{}))
 				s.register(1, 0, "")
 				start := time.Now()
@@ -229,7 +229,7 @@ func TestRecoverEnds(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			web := pipes{}
 			web.serve(t, "a:80", peer)
-			s := newServerOn(t, Config{Dump: true, Client: web.client(t), Peers: []string{"http://a", "http://a"}}, &network{publishers: make(map[string]*publisher)}, make(chan struct{}))
+			s := newServerOn(t, Config{Client: web.client(t), Peers: []string{"http://a", "http://a"}}, &network{publishers: make(map[string]*publisher)}, make(chan struct{}))
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			defer cancel()
 			start := time.Now()
@@ -252,7 +252,7 @@ func TestRecoveredExpire(t *testing.T) {
 		web := pipes{}
 		web.serve(t, "a:80", says(200, "application/json", "{"+slotText("m:default", event(), event(`:7,`, `:8,`), event(`:7,`, `:9,`))+"}"))
 		gate := make(chan struct{})
-		s := newServerOn(t, Config{Dump: true, Client: web.client(t), Peers: []string{"http://a"}}, &network{publishers: make(map[string]*publisher)}, gate)
+		s := newServerOn(t, Config{Client: web.client(t), Peers: []string{"http://a"}}, &network{publishers: make(map[string]*publisher)}, gate)
 		s.register(7, 0, "")
 		if got := s.dialect.Recover(t.Context(), time.Hour); got.State != RecoveryDone {
 			t.Fatal(got)

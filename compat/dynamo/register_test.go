@@ -221,7 +221,7 @@ func TestWorkers(t *testing.T) {
 		nine := `{"instance_id":9,"source":"zmq","status":"failed","model_name":"llama","routing_group":"acme","block_size":4,` +
 			`"endpoints":{"3":"inproc://never"},"listeners":{"3":{"endpoint":"inproc://never","status":"failed","last_error":"this endpoint never works","state":"failed","reason":"bad_endpoint","epoch":1,"watermark":null}}}`
 		f("/workers", "["+nine+","+ten+"]")
-		f("/workers?tenant_id=acme&tenant_id=x&foo=%zz", "["+nine+","+ten+"]")
+		f("/workers?tenant_id=acme&foo=%zz&foo=1", "["+nine+","+ten+"]")
 		f("/workers?routing_group=acme", "["+nine+"]")
 		f("/workers?model_name=m", "["+ten+"]")
 		f("/workers?model_name=m&routing_group=acme", "[]")

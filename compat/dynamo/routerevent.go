@@ -55,6 +55,8 @@ type eventDetail struct {
 	More   map[int][]uint64 `json:"more_hashes,omitempty"`
 	// Bare blocks have no tokens, their tokens_hash is 0.
 	Bare bool `json:"bare,omitempty"`
+	// Gone: nobody holds the parent any more.
+	Gone bool `json:"parent_gone,omitempty"`
 	// Root tells a chain's beginning from one whose parent is not known.
 	Root bool `json:"root,omitempty"`
 }
@@ -106,7 +108,7 @@ func detailOf(st *conductor.Stored) *eventDetail {
 	d := &eventDetail{
 		Source: st.Source.Rank, Pool: st.Source.Type == conductor.TypeMooncake, Lora: st.Lora, Salt: st.Salt,
 		Group: st.Group, Backend: st.Backend, Waiting: st.Waiting, Locals: st.Local,
-		Copies: st.Copies, More: st.More, Bare: st.Labels[0] == 0, Root: st.Root,
+		Copies: st.Copies, More: st.More, Bare: st.Labels[0] == 0, Gone: st.Gone, Root: st.Root,
 	}
 	if _, integer := numeric(st.Source.Instance); !integer {
 		d.Instance = st.Source.Instance
@@ -299,6 +301,9 @@ func (d *eventDetail) complete(st *conductor.Stored) error {
 	}
 	if d.Bare {
 		st.Labels[0], st.Local = 0, nil
+	}
+	if d.Gone {
+		st.HasParent, st.Parent = false, 0
 	}
 	return nil
 }
