@@ -44,30 +44,45 @@ func (l *loader) lines(r io.Reader) error {
 		if len(bytes.TrimSpace(s.Bytes())) == 0 {
 			continue
 		}
-		var line dumpLine
-		if err := json.Unmarshal(s.Bytes(), &line); err != nil {
-			l.skip(skipBad)
-			continue
-		}
-		at := dumpSlot{key: line.Key, blockSize: line.BlockSize, model: line.Model, group: line.Group}
-		var err error
-		switch {
-		case line.Source != nil:
-			err = l.source(&at, line.Source)
-		case line.Name != nil:
-			err = l.name(&at, line.Name)
-		case line.Event != nil:
-			err = l.event(&at, line.Event)
-		case line.Error != nil:
-			l.skip(skipError)
-		default:
-			l.skip(skipBad)
-		}
-		if err != nil {
+		if err := l.cutting(s.Bytes(), l.line); err != nil {
 			return err
 		}
 	}
 	return s.Err()
+}
+
+// cutting calls f with a document without its list of blocks, and those, or with the
+// whole document where the list is not to be had so.
+func (l *loader) cutting(raw []byte, f func([]byte, *dumpBlocks) error) error {
+	if short := l.blocks.cut(raw); short != nil {
+		if err := f(short, &l.blocks); !errors.Is(err, errElsewhere) {
+			return err
+		}
+	}
+	return f(raw, nil)
+}
+
+// line reads one line. blocks are those that were cut out of it, if any.
+func (l *loader) line(raw []byte, blocks *dumpBlocks) error {
+	var line dumpLine
+	if err := json.Unmarshal(raw, &line); err != nil {
+		l.skip(skipBad)
+		return nil
+	}
+	at := dumpSlot{key: line.Key, blockSize: line.BlockSize, model: line.Model, group: line.Group}
+	switch {
+	case line.Source != nil:
+		return l.source(&at, line.Source)
+	case line.Name != nil:
+		return l.name(&at, line.Name)
+	case line.Event != nil:
+		return l.apply(&at, line.Event, blocks)
+	case line.Error != nil:
+		l.skip(skipError)
+	default:
+		l.skip(skipBad)
+	}
+	return nil
 }
 
 // object reads a dump that is one object: slots with their events, the bare lists of
@@ -214,8 +229,14 @@ func each[T any](l *loader, list []byte, f func(*T) error) error {
 	return nil
 }
 
-// event applies one event. One that cannot be read costs itself.
+// event reads one event.
 func (l *loader) event(at *dumpSlot, raw []byte) error {
+	return l.cutting(raw, func(raw []byte, blocks *dumpBlocks) error { return l.apply(at, raw, blocks) })
+}
+
+// apply applies one event, whose blocks were cut out unless blocks is nil. One that
+// cannot be read costs itself.
+func (l *loader) apply(at *dumpSlot, raw []byte, blocks *dumpBlocks) error {
 	where, why := l.where(at)
 	if why != "" {
 		l.skip(why)
@@ -226,8 +247,10 @@ func (l *loader) event(at *dumpSlot, raw []byte) error {
 		l.skip(skipBad)
 		return nil
 	}
-	st, err := e.restorable(where)
+	st, err := e.restorable(where, blocks)
 	switch {
+	case errors.Is(err, errElsewhere):
+		return err
 	case errors.Is(err, errOther):
 		l.skip(skipOther)
 		return nil

@@ -170,6 +170,7 @@ type loader struct {
 	// foreign says that the peer has another hash.seed: what it tells is as good as
 	// without details.
 	foreign bool
+	blocks  dumpBlocks
 }
 
 // progress notes bytes read, and now and then says so.

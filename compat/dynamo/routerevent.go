@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -187,8 +188,9 @@ func (s slot) compare(t slot) int {
 	)
 }
 
-// restorable reads an event of a dump. What it returns is its own.
-func (e *routerEvent) restorable(at slot) (*conductor.Stored, error) {
+// restorable reads an event of a dump, whose blocks were cut out unless they are nil.
+// What it returns is valid as long as they are.
+func (e *routerEvent) restorable(at slot, blocks *dumpBlocks) (*conductor.Stored, error) {
 	switch {
 	case e.Worker == nil || e.Event == nil:
 		return nil, errors.New("worker_id and event are required")
@@ -213,7 +215,10 @@ func (e *routerEvent) restorable(at slot) (*conductor.Stored, error) {
 		return nil, errOther
 	}
 	s := data.Stored
-	if len(s.Blocks) == 0 {
+	switch {
+	case blocks != nil && (s.Blocks == nil || len(s.Blocks) > 0):
+		return nil, errElsewhere
+	case blocks == nil && len(s.Blocks) == 0:
 		return nil, errOther
 	}
 	if int32(e.Event.Rank) < 0 {
@@ -230,14 +235,17 @@ func (e *routerEvent) restorable(at slot) (*conductor.Stored, error) {
 	if s.Parent != nil {
 		st.Parent = uint64(*s.Parent)
 	}
+	if blocks != nil {
+		st.Engine, st.Labels = blocks.engine, blocks.labels
+	}
 	for i, b := range s.Blocks {
 		if b.Block == nil || b.Tokens == nil {
 			return nil, fmt.Errorf("blocks[%d]: block_hash and tokens_hash are required", i)
 		}
-		if *b.Tokens == 0 && (e.Detail == nil || !e.Detail.Bare) {
-			return nil, fmt.Errorf("blocks[%d]: tokens_hash is 0", i)
-		}
 		st.Engine, st.Labels = append(st.Engine, uint64(*b.Block)), append(st.Labels, uint64(*b.Tokens))
+	}
+	if i := slices.Index(st.Labels, 0); i >= 0 && (e.Detail == nil || !e.Detail.Bare) {
+		return nil, fmt.Errorf("blocks[%d]: tokens_hash is 0", i)
 	}
 	if e.Detail != nil {
 		return st, e.Detail.complete(st)
