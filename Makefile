@@ -60,6 +60,14 @@ conformance-dynamo: export DYNAMO_CONFORMANCE_COMMAND = $(COMMAND)
 conformance-dynamo: ## the Dynamo dialect's suite; URL=http://host:8090 or COMMAND='python -m dynamo.indexer' names another server than ours
 	$(GO) test -count=1 -v -run '^TestConformance$$' $(TESTFLAGS) ./compat/dynamo
 
+# A wheel for Linux on amd64 and arm64, some 280 MB with what it needs.
+DYNAMO_RELEASE := 1.6.1
+.PHONY: dynamo-indexer
+dynamo-indexer: ## Dynamo's own indexer, from PyPI, into bin/dynamo: a peer for tests, as DYNAMO_INDEXER='bin/dynamo/bin/python -m dynamo.indexer'
+	python3 -m venv bin/dynamo
+	bin/dynamo/bin/python -m pip install --quiet --disable-pip-version-check ai-dynamo-runtime==$(DYNAMO_RELEASE)
+	bin/dynamo/bin/python -m dynamo.indexer --help >/dev/null
+
 .PHONY: race
 race: ## every test with the race detector, twice, from scratch
 	CGO_ENABLED=1 $(GO) test -race -count=2 $(TESTFLAGS) ./...
