@@ -85,6 +85,9 @@ func (d *Dialect) Recover(ctx context.Context, ttl time.Duration) Recovered {
 		d.report(func(r *Recovered) { r.Blocks = 0; r.Errors = append(r.Errors, fmt.Sprintf("%s: %v", peer, err)) })
 	}
 	d.report(func(r *Recovered) { r.State = RecoveryFailed })
+	if ctx.Err() != nil {
+		return d.Recovery() // told to stop
+	}
 	d.cfg.Log.Error().Int("peers", len(peers)).Msg("no peer could be recovered from, starting with what the engines replay")
 	return d.Recovery()
 }
