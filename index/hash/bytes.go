@@ -16,19 +16,27 @@ func view(tokens []uint32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
 }
 
-// stackTokens is how many tokens localCopied converts without the heap; block
-// sizes beyond it are rare.
+// stackTokens is how many tokens are converted without the heap; block sizes
+// beyond it are rare.
 const stackTokens = 256
 
 // localCopied is Local for hosts of any byte order: it hashes a converted copy.
 func localCopied(tokens []uint32, seed uint64) uint64 {
+	return mixed(tokens, nil, seed)
+}
+
+// mixed hashes tokens and the numbers of what they stand for, which are in order.
+func mixed(tokens []uint32, items []uint64, seed uint64) uint64 {
 	var buf [4 * stackTokens]byte
 	b := buf[:0]
-	if len(tokens) > stackTokens {
-		b = make([]byte, 0, 4*len(tokens))
+	if n := 4*len(tokens) + 8*len(items); n > len(buf) {
+		b = make([]byte, 0, n)
 	}
 	for _, t := range tokens {
 		b = binary.LittleEndian.AppendUint32(b, t)
+	}
+	for _, n := range items {
+		b = binary.LittleEndian.AppendUint64(b, n)
 	}
 	return xxh3.HashSeed(b, seed)
 }

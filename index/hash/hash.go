@@ -8,7 +8,8 @@
 //
 // LoRA and cache salt are not part of the key: they name another index. Peers
 // that mix them into the local hash derive a seed with Seeded; their chain keeps
-// the plain seed.
+// the plain seed. Images and other multimodal items are part of it, because the
+// tokens in their place say nothing: see Windows.
 //
 // Invariants:
 //
