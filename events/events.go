@@ -55,6 +55,9 @@ type Event struct {
 	// Bigram is true when token_ids came as overlapping pairs (EAGLE); Tokens then
 	// holds one token more than there are positions.
 	Bigram bool
+	// Items are, per block, the numbers of the multimodal items in it, ascending: the
+	// tokens in their place do not tell them apart. nil where no block has any.
+	Items [][]uint64
 	// BlockSize is tokens per block as published, 0 when unknown.
 	BlockSize int
 	// BaseBlock is the depth of Hashes[0] in its chain, -1 when not published.

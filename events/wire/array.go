@@ -15,8 +15,8 @@ import "kvconductor/events"
 //	  7 lora_name      vLLM 0.14; or a map, SGLang's metadata; or an array,
 //	                   Dynamo's components
 //	  8 extra_keys     vLLM 0.16
-//	  9 group_idx      vLLM 0.19; or, before it, an array of Dynamo's
-//	                   multimodal infos that moves the rest up by one
+//	  9 group_idx      vLLM 0.19; here or later an array of Dynamo's
+//	                   multimodal infos, which moves the rest up by one
 //	 10 kv_cache_spec_kind
 //	 11 kv_cache_spec_sliding_window
 //	 12 locality       Dynamo's tail; an early one has the kind at 9
@@ -69,8 +69,8 @@ func (d *decoder) storedArray(ev *events.Event, f *form, n int) events.Reason {
 	}
 	at := 1
 	for i := 1; i < n; i++ {
-		if at == 9 && d.rest() > 0 && isArray(d.b[d.i]) {
-			if why := d.ignore(); why != "" {
+		if at >= 9 && at <= 12 && d.rest() > 0 && isArray(d.b[d.i]) {
+			if why := d.itemInfos(f); why != "" {
 				return why
 			}
 			continue

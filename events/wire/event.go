@@ -50,6 +50,7 @@ type form struct {
 	cacheSalt, metaSalt, addSalt *string
 	adapter                      bool // lora_id is given
 	extra                        int  // offset of a list of extra keys, 0 if none
+	infos                        int  // likewise of multimodal infos
 	label                        int  // group_id where it names a cache group, plus 1
 	foreign                      bool // the block is elsewhere, or somebody else's
 }
@@ -217,7 +218,14 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 	}
 	if ev.Salt == nil && f.extra > 0 && !ev.HasParent && ev.BaseBlock <= 0 {
 		end := d.i
-		ev.Salt, why = d.extraSalt(f.extra, ev.LoraName)
+		if ev.Salt, why = d.extraSalt(f.extra, ev.LoraName); why != "" {
+			return why
+		}
+		d.i = end
+	}
+	if ev.Tokens != nil && (f.extra > 0 || f.infos > 0) {
+		end := d.i
+		ev.Items, why = d.items(f, len(ev.Hashes), ev.LoraName)
 		d.i = end
 	}
 	return why

@@ -100,6 +100,7 @@ func renderEvent(e *events.Event) string {
 	text("backend", e.Backend)
 	put(e.Rank != nil, "rank=%d", deref(e.Rank))
 	put(e.ObjectKey != "", "object=%q", e.ObjectKey)
+	put(e.Items != nil, "items=%d", e.Items)
 	return s.String()
 }
 

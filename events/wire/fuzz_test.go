@@ -42,6 +42,12 @@ func FuzzDecode(f *testing.F) {
 			if e.Bigram && len(e.Tokens) < 2 || e.Remaining != nil && len(e.Remaining) != len(e.Hashes) {
 				t.Fatalf("inconsistent event: %s", renderEvent(e))
 			}
+			for _, items := range e.Items {
+				hashes += len(items)
+			}
+			if e.Items != nil && len(e.Items) != len(e.Hashes) {
+				t.Fatalf("items of other blocks: %s", renderEvent(e))
+			}
 		}
 		for _, n := range b.Dropped {
 			events += n

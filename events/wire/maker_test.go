@@ -2,7 +2,9 @@ package wire
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
+	"slices"
 
 	"pgregory.net/rapid"
 
@@ -246,6 +248,9 @@ func (m maker) object(ev *events.Event, f fields) any {
 			ev.Salt = &salt
 			pairs = append(pairs, [2]any{"cache_salt", salt})
 		}
+		if m.coin("items?") {
+			pairs = append(pairs, m.items(ev))
+		}
 	} else {
 		pairs = append(pairs, [2]any{"type", "BlockRemoved"})
 		if m.coin("remaining?") && len(ev.Hashes) > 0 {
@@ -259,6 +264,31 @@ func (m maker) object(ev *events.Event, f fields) any {
 		}
 	}
 	return m.shuffled(pairs)
+}
+
+// items draws the items of every block, and the field that tells of them.
+func (m maker) items(ev *events.Event) [2]any {
+	infos, keys := arr{}, arr{}
+	all, some := make([][]uint64, len(ev.Hashes)), false
+	for i := range ev.Hashes {
+		objects, pairs := arr{}, arr{}
+		for range m.pick(3, "items") {
+			n := rapid.Uint64().Draw(m.t, "item")
+			digest := fmt.Sprintf("%016x%048x", n, m.pick(9, "rest"))
+			all[i], some = append(all[i], n), true
+			objects = append(objects, obj{"offsets", m.junk(1), "mm_hash", n})
+			pairs = append(pairs, arr{digest, m.integer(int64(m.pick(99, "offset") - 50))}, m.pick(99, "key"))
+		}
+		slices.Sort(all[i])
+		infos, keys = append(infos, obj{"mm_objects", objects}), append(keys, pairs)
+	}
+	if some && ev.Tokens != nil {
+		ev.Items = all
+	}
+	if m.coin("infos?") {
+		return [2]any{"block_mm_infos", infos}
+	}
+	return [2]any{"extra_keys", keys}
 }
 
 // standard writes a standardized event.

@@ -51,6 +51,8 @@ func (d *decoder) engineKey(ev *events.Event, f *form, key []byte) (why events.R
 		ev.LoraName, why = d.name(slotLora)
 	case "extra_keys":
 		why = d.extraKeys(f)
+	case "block_mm_infos", "mm_keys":
+		why = d.itemInfos(f)
 	case "group_idx":
 		ev.Group, why = d.natural(-1)
 	case "kv_cache_spec_kind":

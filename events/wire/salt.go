@@ -56,19 +56,37 @@ func (d *decoder) metadata(f *form, n int) (why events.Reason) {
 }
 
 // extraKeys notes where the extra keys are: a list with one entry a block, each
-// nil or a list, or nil. They wait until LoRA name and parent are known.
+// nil or a list, or nil. They wait until LoRA name and parent are known. A list of
+// nothing but nil, which is what plain prompts have, is none.
 func (d *decoder) extraKeys(f *form) events.Reason {
 	f.extra = 0
 	at := d.i
-	switch k, _ := d.head(); k {
+	switch k, n := d.head(); k {
 	case kNil:
 		return ""
 	case kArray:
+		if d.nils(int(n)) == int(n) {
+			return ""
+		}
 		f.extra = at
 		d.i = at
 		return d.ignore()
 	}
 	return events.BadEvent
+}
+
+// nils steps over at most n values as long as they are nil, and returns how many.
+func (d *decoder) nils(n int) int {
+	p := d.b[d.i:]
+	p = p[:min(n, len(p))]
+	for i, c := range p {
+		if c != 0xc0 {
+			d.i += i
+			return i
+		}
+	}
+	d.i += len(p)
+	return len(p)
 }
 
 // extraSalt reads the salt out of the extra keys at an offset, for an event whose
@@ -79,10 +97,10 @@ func (d *decoder) extraKeys(f *form) events.Reason {
 // an entry holds, unlabelled and in this order, the adapter's name (in every
 // block), identifiers of multimodal items (with an offset, as a list; alone in
 // some builds), the salt, and digests of prompt embeddings as bytes. So the salt
-// is the last string of the first entry, unless that is the adapter: the one
-// string equal to lora, or one that every entry repeats. A lone multimodal
-// identifier is taken for a salt: then its blocks serve no plain prompt, which is
-// the error that does no harm.
+// is the last string of the first entry that is no digest of an item, unless that
+// is the adapter: the one string equal to lora, or one that every entry repeats. A
+// lone multimodal identifier that is no digest is taken for a salt: then its blocks
+// serve no plain prompt, which is the error that does no harm.
 func (d *decoder) extraSalt(at int, lora *string) (*string, events.Reason) {
 	d.i = at
 	_, blocks := d.head()
@@ -106,8 +124,9 @@ func (d *decoder) extraSalt(at int, lora *string) (*string, events.Reason) {
 			}
 			continue
 		}
+		_, item := loneItem(p, lora)
 		switch {
-		case len(p) == 0:
+		case len(p) == 0 || item:
 		case adapter && string(p) == *lora:
 			adapter = false
 		default:

@@ -11,7 +11,7 @@
 //	        |                 |           |          the Mooncake master
 //	        +-------> form <--+-----------+
 //	                    |
-//	               event.go: finish, salt.go         one events.Event
+//	         event.go: finish, salt.go, items.go     one events.Event
 //
 // Invariants:
 //
@@ -30,9 +30,9 @@
 //
 // Decode is safe for concurrent use; between calls it keeps nothing but memory to
 // use again. Its cost is one pass over the bytes (a dropped event is read twice,
-// extra keys of a chain's first block too) and a constant number of allocations
-// per batch of like events, none per block; where batches are released, only those
-// of names.
+// extra keys up to three times) and a constant number of allocations per batch of
+// like events, none per block; where batches are released, only those of names. An
+// event with multimodal items allocates for them.
 package wire
 
 import (
