@@ -76,7 +76,8 @@ type indexContext struct {
 	tidying atomic.Bool // a tidy is due
 	seeds   seeds
 
-	translates  bool // its local hashes are not those of Dynamo's clients, and which is which is kept
+	labels      bool // the local hashes of Dynamo's clients are kept
+	translates  bool // and are none of the context's own
 	translation translation
 }
 
@@ -216,6 +217,7 @@ func (c *Conductor) enter(s *source, key spaceKey) *namespace {
 	if x == nil {
 		x = &indexContext{
 			key: key.context, deployment: d, scheme: c.scheme,
+			labels:     c.opts.KeepLocals,
 			translates: c.opts.KeepLocals && key.context.dynamoSeed() != c.scheme.Seed,
 			index: index.New(index.Options{
 				Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes, KeepLabels: c.opts.KeepLocals,

@@ -121,13 +121,18 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 
 // put stores blocks in one context.
 func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
+	labels := s.labels(ns.context, e, local)
 	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 {
-		s.lookAtSeed(ns, hashes[0], local[0])
+		switch {
+		case labels != nil:
+			s.lookAtSeed(ns, hashes[0], labels[0])
+		case !e.Bigram: // whose engine hash depends on what follows
+			s.lookAtSeed(ns, hashes[0], local[0])
+		}
 	}
 	if local == nil && s.parts > 0 {
 		hashes, _ = s.withParts(ns, hashes, nil)
 	}
-	labels := s.theirs(ns.context, e, local)
 	res := ns.context.index.Store(&index.Store{
 		Owner:     s.holder(ns, key, medium).current,
 		Parent:    e.Parent,
@@ -313,8 +318,16 @@ func (s *source) locals(e *events.Event, blockSize int) []uint64 {
 	if cap(s.local) < len(e.Hashes) || cap(s.local) > localsKept {
 		s.local = make([]uint64, 0, len(e.Hashes))
 	}
-	s.local = s.conductor.scheme.Locals(s.local[:0], tokens, blockSize)
+	s.local = plainLocals(s.local[:0], s.conductor.scheme, tokens, blockSize, e.Items)
 	return s.local
+}
+
+// plainLocals appends the hash of every block's tokens and items.
+func plainLocals(dst []uint64, scheme hash.Scheme, tokens []uint32, blockSize int, items [][]uint64) []uint64 {
+	if items == nil {
+		return scheme.Locals(dst, tokens, blockSize)
+	}
+	return scheme.Windows(dst, tokens, blockSize, 0, items)
 }
 
 // paired returns the tokens of a stored event, nil where they do not pair with its
@@ -330,17 +343,25 @@ func paired(e *events.Event, blockSize int) []uint32 {
 	return e.Tokens
 }
 
-// theirs returns the local hash of every block as Dynamo's clients compute it, nil
+// labels returns the local hash of every block as Dynamo's clients compute it, nil
 // where that is local itself. It is valid until the next call.
-func (s *source) theirs(x *indexContext, e *events.Event, local []uint64) []uint64 {
-	if local == nil || !x.translates {
+func (s *source) labels(x *indexContext, e *events.Event, local []uint64) []uint64 {
+	if local == nil || !x.labels || !x.translates && !e.Bigram {
 		return nil
 	}
 	size := x.deployment.key.blockSize
 	if cap(s.label) > localsKept {
 		s.label = nil
 	}
-	s.label = hash.Scheme{Seed: x.key.dynamoSeed()}.Locals(s.label[:0], paired(e, size), size)
+	scheme := hash.Scheme{Seed: x.key.dynamoSeed()}
+	s.label = s.label[:0]
+	if e.Bigram {
+		s.label = scheme.Windows(s.label, e.Tokens, size, 1, e.Items)
+	}
+	if from := len(s.label); from < len(local) {
+		// Plain blocks, or the last of an EAGLE engine, told without what follows.
+		s.label = plainLocals(s.label, scheme, paired(e, size)[from*size:], size, e.Items[min(from, len(e.Items)):])
+	}
 	return s.label
 }
 

@@ -2,36 +2,44 @@ package conductor
 
 import (
 	"sync"
+	"sync/atomic"
 
+	"kvconductor/index"
 	"kvconductor/index/hash"
 )
 
 // Dynamo's clients name the blocks of a prompt by local hashes into which adapter
 // and salt are mixed; ours leave them out, because they name the context:
 //
-//	tokens --XXH3(1337 + lora + salt)--> theirs     what clients send and dumps show
-//	       --XXH3(hash.seed)-----------> local      what chains into seq hashes
+//	tokens, items --XXH3(1337 + lora + salt)--> label    what clients send and dumps show
+//	              --XXH3(hash.seed)-----------> local    what chains into seq hashes
 //
 // For the base model without a salt, and the usual seed, both are one. A context
 // where they differ remembers which is which.
+//
+// Blocks of an engine with an EAGLE draft model differ in any context: their label is
+// taken over the next token too, their local hash is not, so that prompts in tokens
+// find them. Prompts that part right behind a block share it then: it answers to each
+// of their labels, and a dump shows the last.
 
 // dynamoSeed is the seed of the local hashes Dynamo's clients compute for a context.
 func (k contextKey) dynamoSeed() uint64 { return hash.Seeded(hash.DefaultSeed, k.lora, k.salt) }
 
-// translation maps the local hashes of Dynamo's clients to those of a context
-// whose own differ. What no block has any more is forgotten now and then.
+// translation maps labels to the local hashes of a context, where the two differ.
+// What no block has any more is forgotten now and then.
 type translation struct {
+	used atomic.Bool // there is an entry
 	mu   sync.RWMutex
-	of   map[uint64]uint64 // theirs -> local; guarded by mu
+	of   map[uint64]uint64 // label -> local; guarded by mu
 	full int               // entries at which to look for dead ones; guarded by mu
 }
 
 // minTranslations is how many entries are kept whether or not a block has them.
 const minTranslations = 4096
 
-// learn notes the hashes of blocks that are stored, ours and Dynamo's.
-func (x *indexContext) learn(theirs, local []uint64) {
-	if len(theirs) == 0 {
+// learn notes the labels of blocks that are stored.
+func (x *indexContext) learn(labels, local []uint64) {
+	if len(local) == 0 || len(labels) == 0 || !x.labels {
 		return
 	}
 	t := &x.translation
@@ -40,36 +48,65 @@ func (x *indexContext) learn(theirs, local []uint64) {
 	if t.of == nil {
 		t.of, t.full = make(map[uint64]uint64), minTranslations
 	}
-	for i, h := range theirs {
-		t.of[h] = local[i]
+	for i, h := range labels {
+		if h != local[i] {
+			t.of[h] = local[i]
+		}
 	}
-	if len(t.of) <= t.full {
-		return
+	if len(t.of) > t.full {
+		t.forget(x.index)
 	}
-	// What is stored but not yet learned is not in the map: nothing is lost.
-	living := make(map[uint64]uint64)
-	x.index.Labels(func(label uint64) {
-		if l, ok := t.of[label]; ok {
-			living[label] = l
+	t.used.Store(len(t.of) > 0)
+}
+
+// forget drops the labels of local hashes that no block has. What is stored but not
+// yet learned is not in the map: nothing of it is lost. mu is held.
+func (t *translation) forget(in *index.Index) {
+	held := make(map[uint64]bool, len(t.of))
+	for _, local := range t.of {
+		held[local] = false
+	}
+	in.Labels(func(label uint64) {
+		if local, ok := t.of[label]; ok {
+			label = local
+		}
+		if _, ours := held[label]; ours {
+			held[label] = true
 		}
 	})
+	living := make(map[uint64]uint64)
+	for label, local := range t.of {
+		if held[local] {
+			living[label] = local
+		}
+	}
 	t.of, t.full = living, max(minTranslations, 2*len(living))
 }
 
-// local returns the local hash of a block.
-func (t *translation) local(theirs uint64) (uint64, bool) {
+// all returns the map, which a later forget leaves as it is; guarded by mu.
+func (t *translation) all() map[uint64]uint64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	h, ok := t.of[theirs]
+	return t.of
+}
+
+// local returns the local hash of a label.
+func (t *translation) local(label uint64) (uint64, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	h, ok := t.of[label]
 	return h, ok
 }
 
-// local returns what a local hash of Dynamo's clients is in the context.
-func (x *indexContext) local(theirs uint64) (uint64, bool) {
-	if !x.translates {
-		return theirs, true
+// local returns the local hash of a label in the context.
+func (x *indexContext) local(label uint64) (uint64, bool) {
+	if !x.translates && !x.translation.used.Load() {
+		return label, true
 	}
-	return x.translation.local(theirs)
+	if local, ok := x.translation.local(label); ok || x.translates {
+		return local, ok
+	}
+	return label, true
 }
 
 // Mixed reports whether there may be blocks of adapters and salts among those of the
@@ -83,25 +120,29 @@ func (c *Conductor) Mixed() bool { return c.mixed.Load() }
 // asks for seq hashes as far as it matches.
 type localChain struct {
 	context *indexContext
-	locals  []uint64
+	labels  []uint64
+	bare    bool // labels are taken for local hashes, as those of a peer are
 	seq     []uint64
 	ended   bool // the last of seq was of a block nobody has announced
 }
 
-func (c *localChain) reset(x *indexContext, locals []uint64) {
-	*c = localChain{context: x, locals: locals, seq: c.seq[:0]}
+func (c *localChain) reset(x *indexContext, labels []uint64, bare bool) {
+	*c = localChain{context: x, labels: labels, bare: bare, seq: c.seq[:0]}
 }
 
 // Len returns the number of blocks.
-func (c *localChain) Len() int { return len(c.locals) }
+func (c *localChain) Len() int { return len(c.labels) }
 
 // At returns the seq hash of block i. Behind a block nobody has announced every
 // hash is one that nobody holds.
 func (c *localChain) At(i int) uint64 {
 	for n := len(c.seq); n <= i; n++ {
-		local, known := c.context.local(c.locals[n])
+		local, known := c.labels[n], true
+		if !c.bare {
+			local, known = c.context.local(c.labels[n])
+		}
 		if c.ended = c.ended || !known; c.ended {
-			local = ^c.locals[n]
+			local = ^c.labels[n]
 		}
 		if n > 0 {
 			local = c.context.scheme.Next(c.seq[n-1], local)

@@ -58,6 +58,12 @@ func (s *source) split(e *events.Event, n int) *events.Event {
 		}
 		cut.Hashes = append(cut.Hashes, h)
 	}
+	if e.Items != nil { // which part has an item is not known: all do
+		cut.Items = make([][]uint64, 0, n*len(e.Items))
+		for _, items := range e.Items {
+			cut.Items = append(cut.Items, slices.Repeat([][]uint64{items}, n)...)
+		}
+	}
 	return &cut
 }
 

@@ -169,12 +169,12 @@ func (l hashList) At(i int) uint64 { return l[i] }
 func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	switch {
 	case q.ByLocal:
-		sc.locals.reset(x, q.Locals)
+		sc.locals.reset(x, q.Locals, q.Mixed)
 		x.index.MatchLazy(&sc.locals, &sc.match)
 	case q.Mixed:
 		scheme := hash.Scheme{Seed: hash.Seeded(hash.DefaultSeed, q.Lora, q.Salt)}
 		sc.mixed = scheme.Locals(sc.mixed[:0], q.Tokens, q.BlockSize)
-		sc.locals.reset(x, sc.mixed)
+		sc.locals.reset(x, sc.mixed, true)
 		x.index.MatchLazy(&sc.locals, &sc.match)
 	case q.ByHash:
 		x.index.MatchLazy(hashList(q.Hashes), &sc.match)

@@ -95,9 +95,7 @@ func (r *Recovery) Stored(e *Stored) error {
 		r.tooEarly(s, ns, to, e.Stretch, local)
 	}
 	ns.context.index.Restore(to, e.Stretch, local)
-	if ns.context.translates && local != nil {
-		ns.context.learn(e.Labels, local)
-	}
+	ns.context.learn(e.Labels, e.Local)
 	r.Blocks += len(e.Engine)
 	return nil
 }

@@ -71,6 +71,7 @@ type SourceMark struct {
 type snapContext struct {
 	context *indexContext
 	snap    *index.Snapshot
+	known   map[uint64]uint64 // labels, as translation.of then and maybe now; guarded by its mu
 	holders map[index.Owner]snapHolder
 	sources map[index.Source]Registration
 }
@@ -121,7 +122,7 @@ func (c *Conductor) Snapshot() *Snapshot {
 		s.snapshotHolders(contexts)
 	}
 	for x, sc := range contexts {
-		sc.snap = x.index.Snapshot()
+		sc.snap, sc.known = x.index.Snapshot(), x.translation.all()
 		snap.contexts = append(snap.contexts, *sc)
 	}
 	slices.SortFunc(snap.contexts, func(a, b snapContext) int { return a.context.compare(b.context) })
@@ -221,6 +222,21 @@ func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
 	}
 }
 
+// local returns the local hash of a label, of a block that may be gone by now or
+// have come since.
+func (c *snapContext) local(label uint64) (uint64, bool) {
+	if c.known != nil {
+		t := &c.context.translation
+		t.mu.RLock()
+		local, ok := c.known[label]
+		t.mu.RUnlock()
+		if ok {
+			return local, true
+		}
+	}
+	return c.context.local(label)
+}
+
 // walk does it for one context.
 func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 	wanted := false
@@ -237,17 +253,19 @@ func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 	}
 	more = true
 	var local []uint64
-	c.snap.Walk(x.local, func(o index.Owner) bool { h, ok := c.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
+	c.snap.Walk(c.local, func(o index.Owner) bool { h, ok := c.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
 		h := c.holders[e.Owner]
 		st.Source, st.Rank, st.Medium, st.Group, st.Backend = h.source, h.key.rank, h.medium, h.key.group, h.key.backend
 		st.Stretch, st.Local = e, nil
-		if x.translates && e.Labels[0] != 0 {
+		if e.Labels[0] != 0 && (x.translates || c.known != nil || x.translation.used.Load()) {
 			local = local[:0]
 			for _, label := range e.Labels {
-				l, _ := x.local(label)
+				l, _ := c.local(label)
 				local = append(local, l)
 			}
-			st.Local = local
+			if !slices.Equal(local, e.Labels) {
+				st.Local = local
+			}
 		}
 		more = f(&st)
 		return more

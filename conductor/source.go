@@ -39,7 +39,7 @@ type source struct {
 	// groups learns which attention groups count. Owned by run.
 	groups groups
 
-	// local and label are buffers of locals and theirs. Owned by run.
+	// local and label are buffers of locals and labels. Owned by run.
 	local, label []uint64
 
 	// turn is held while something of the source is applied or aged. Where it says
