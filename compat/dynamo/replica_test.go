@@ -39,6 +39,12 @@ var workers = []publisherOf{
 	{"node", "default", "vLLM", 0}, {"pool", "default", "Mooncake", 0},
 }
 
+// eagle reports whether a worker has a draft model, in a world that may have some:
+// from local hashes alone nobody can tell which tokens they were made of. All of a
+// group have one or none, and behind every block the same token follows, so that
+// there is one local hash to a block.
+func (w *world) eagle(p publisherOf) bool { return p.group == "g:h" && !w.plain }
+
 func (p publisherOf) endpoint() string {
 	return fmt.Sprintf("tcp://10.0.0.1:%d", 1+slices.Index(workers, p))
 }
@@ -61,8 +67,8 @@ type about struct{ lora, salt string }
 var contexts = []about{{}, {"", "s"}, {"l", ""}, {"l", "s"}}
 
 // path is the names of some blocks of a random prompt in a context, from the one
-// at from on, their parent's, nil at the beginning, and their tokens.
-func (w *world) path(p publisherOf, c about) (engine []uint64, parent any, tokens []uint32) {
+// at from on, their parent's, nil at the beginning, their tokens and what is in them.
+func (w *world) path(p publisherOf, c about) (engine []uint64, parent any, tokens []uint32, infos []any) {
 	path := ""
 	n := 1 + w.rng.IntN(4)
 	from := max(0, w.rng.IntN(n+2)-2)
@@ -70,7 +76,7 @@ func (w *world) path(p publisherOf, c about) (engine []uint64, parent any, token
 		from = 0
 	}
 	for i := range n {
-		name := w.pick("a", "b", "c")
+		name := w.pick(blockNames...)
 		path += "/" + name
 		h := fnv.New64a()
 		if !w.alike {
@@ -81,18 +87,57 @@ func (w *world) path(p publisherOf, c about) (engine []uint64, parent any, token
 		w.names[e] = fmt.Sprint(c, path)
 		switch {
 		case i >= from:
-			engine, tokens = append(engine, e), append(tokens, tokensOf(name)...)
+			engine, tokens, infos = append(engine, e), append(tokens, tokensOf(name)...), append(infos, infoOf(name))
 		case i == from-1:
 			parent = e
 		}
 	}
-	return engine, parent, tokens
+	return engine, parent, tokens, infos
 }
+
+// blockNames are the kinds of blocks: an upper-case one has the tokens of the lower-case
+// one, and an image.
+var blockNames = []string{"a", "b", "c", "A"}
 
 // tokensOf are the tokens of a block by its name.
 func tokensOf(name string) []uint32 {
-	t := uint32(name[0])
-	return []uint32{t, t + 1, t + 2, t + 3}
+	t := uint32(name[0] | 0x20)
+	return []uint32{firstToken, t + 1, t + 2, t + 3}
+}
+
+// firstToken is that of every block.
+const firstToken = 7
+
+// itemsOf are the numbers of the images in it.
+func itemsOf(name string) []uint64 {
+	if name == "A" {
+		return []uint64{42}
+	}
+	return nil
+}
+
+func infoOf(name string) any {
+	var objects []any
+	for _, n := range itemsOf(name) {
+		objects = append(objects, map[string]any{"mm_hash": n, "offsets": []any{}})
+	}
+	if objects == nil {
+		return nil
+	}
+	return map[string]any{"mm_objects": objects}
+}
+
+// pairsOf are the pairs of neighbours, up to the token behind the last.
+func pairsOf(tokens []uint32) [][]uint32 {
+	pairs := make([][]uint32, len(tokens))
+	for i, t := range tokens {
+		next := uint32(firstToken)
+		if i+1 < len(tokens) {
+			next = tokens[i+1]
+		}
+		pairs[i] = []uint32{t, next}
+	}
+	return pairs
 }
 
 // act publishes something.
@@ -110,7 +155,7 @@ func (w *world) act() {
 			p = workers[w.rng.IntN(len(workers))]
 		}
 	}
-	engine, parent, tokens := w.path(p, c)
+	engine, parent, tokens, infos := w.path(p, c)
 	media := []string{"GPU", "GPU", "CPU", "DISK", "EXTERNAL"}
 	if !w.plain {
 		media = append(media, "TAPE")
@@ -119,6 +164,10 @@ func (w *world) act() {
 	switch n := w.rng.IntN(100); {
 	case n < 65:
 		e["type"], e["parent_block_hash"], e["token_ids"], e["block_size"] = "BlockStored", parent, tokens, 4
+		e["block_mm_infos"] = infos
+		if w.eagle(p) {
+			e["token_ids"] = pairsOf(tokens)
+		}
 		if c.lora != "" {
 			e["lora_name"] = c.lora
 		}
@@ -267,25 +316,29 @@ func (s *server) answers() []string {
 		}
 		all = append(all, path+" "+body+": "+text)
 	}
-	var grow func(tokens []uint32, deep int)
-	grow = func(tokens []uint32, deep int) {
+	var grow func(tokens []uint32, items [][]uint64, deep int)
+	grow = func(tokens []uint32, items [][]uint64, deep int) {
 		if deep == 0 {
 			return
 		}
-		for _, name := range []string{"a", "b", "c"} {
+		for _, name := range blockNames {
+			items := append(slices.Clip(items), itemsOf(name))
 			longer := append(slices.Clip(tokens), tokensOf(name)...)
 			text, _ := json.Marshal(longer)
 			for _, group := range []string{"default", "g:h"} {
 				for _, c := range contexts {
 					ask("/query", fmt.Sprintf(`{"model_name":"m:x","routing_group":%q,"lora_name":%q,"cache_salt":%q,"token_ids":%s}`, group, c.lora, c.salt, text))
-					locals, _ := json.Marshal(hash.Scheme{Seed: hash.Seeded(hash.DefaultSeed, c.lora, c.salt)}.Locals(nil, longer, 4))
-					ask("/query_tiered_by_hash", fmt.Sprintf(`{"model_name":"m:x","routing_group":%q,"block_hashes":%s}`, group, locals))
+					scheme := hash.Scheme{Seed: hash.Seeded(hash.DefaultSeed, c.lora, c.salt)}
+					for ahead := range 2 {
+						locals, _ := json.Marshal(scheme.Windows(nil, append(longer, firstToken), 4, ahead, items))
+						ask("/query_tiered_by_hash", fmt.Sprintf(`{"model_name":"m:x","routing_group":%q,"block_hashes":%s}`, group, locals))
+					}
 				}
 			}
-			grow(longer, deep-1)
+			grow(longer, items, deep-1)
 		}
 	}
-	grow(nil, 3)
+	grow(nil, nil, 3)
 	slices.Sort(all)
 	return all
 }
