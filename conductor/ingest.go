@@ -121,18 +121,14 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 
 // put stores blocks in one context.
 func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
-	labels := s.labels(ns.context, e, local)
-	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 {
-		switch {
-		case labels != nil:
-			s.lookAtSeed(ns, hashes[0], labels[0])
-		case !e.Bigram: // whose engine hash depends on what follows
-			s.lookAtSeed(ns, hashes[0], local[0])
-		}
+	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 &&
+		!e.Bigram { // its hash depends on what follows
+		s.lookAtSeed(ns, hashes[0], local[0])
 	}
 	if local == nil && s.parts > 0 {
 		hashes, _ = s.withParts(ns, hashes, nil)
 	}
+	labels := s.labels(ns.context, e, local)
 	res := ns.context.index.Store(&index.Store{
 		Owner:     s.holder(ns, key, medium).current,
 		Parent:    e.Parent,

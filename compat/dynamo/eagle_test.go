@@ -1,0 +1,57 @@
+package dynamo
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"kvconductor/index/hash"
+)
+
+// From a dump of Dynamo's, which names EAGLE blocks by their local hashes alone, those
+// hashes find them; so they do once the same content is announced here as well.
+func TestMixedEagle(t *testing.T) {
+	inBubble(t, Config{Dump: true}, func(t *testing.T, a *server) {
+		pairs := func(from, to int) map[string]any {
+			e := stored("GPU", from, to)
+			tokens := e["token_ids"].([]int)
+			list := make([][]int, len(tokens))
+			for i, token := range tokens {
+				list[i] = []int{token, token + 1}
+			}
+			e["token_ids"] = list
+			return e
+		}
+		a.register(1, 0, "")
+		a.publish(1, 0, pairs(1, 3))
+		dump := a.send("GET", "/dump", "").Body.Bytes()
+
+		b := newServer(t, Config{Dump: true})
+		in := b.conductor.Recover(0)
+		if err := (&loader{dialect: b.dialect, in: in}).object(bytes.NewReader(dump)); err != nil {
+			t.Fatal(err)
+		}
+		in.Done()
+
+		var tokens []uint32
+		for i := range uint32(13) {
+			tokens = append(tokens, i+1)
+		}
+		raw, _ := json.Marshal(hash.Default().Windows(nil, tokens, 4, 1, nil))
+		labels := string(raw[1 : len(raw)-1])
+		f := func(s *server, path, body, want string) {
+			t.Helper()
+			if got := s.send("POST", path, body).Body.String(); len(got) < len(want) || got[:len(want)] != want {
+				t.Errorf("%s %s: %s, want %s", path, body, got, want)
+			}
+		}
+		f(a, "/query_by_hash", byHash(labels, ""), `{"scores":{"1":{"0":12}}`)
+		f(a, "/query", ask(prompt(3), ""), `{"scores":{"1":{"0":12}}`)
+		f(b, "/query_by_hash", byHash(labels, ""), `{"scores":{"1":{"0":12}}`)
+		f(b, "/query", ask(prompt(3), ""), `{"scores":{},`)
+		b.register(3, 0, "")
+		b.publish(3, 0, pairs(1, 2))
+		f(b, "/query_by_hash", byHash(labels, ""), `{"scores":{"1":{"0":12},"3":{"0":8}}`)
+		f(b, "/query", ask(prompt(3), ""), `{"scores":{"3":{"0":8}}`)
+	})
+}

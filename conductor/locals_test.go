@@ -1,0 +1,63 @@
+package conductor
+
+import (
+	"testing"
+
+	"kvconductor/index"
+	"kvconductor/index/hash"
+)
+
+// A context of the base model takes a label for a local hash unless it knows better.
+// Of labels that differ it forgets those of blocks that are gone, and no others: also
+// if a block has several, of which the index keeps one.
+func TestTranslation(t *testing.T) {
+	for _, translates := range []bool{false, true} {
+		x := &indexContext{labels: true, translates: translates, scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
+		owner := x.index.NewOwner(x.index.NewSource())
+		store := func(local, label uint64) {
+			labels, locals := []uint64{label}, []uint64{local}
+			x.index.Store(&index.Store{Owner: owner, Engine: labels, Local: locals, Labels: labels, Copies: index.CopySet})
+			x.learn(labels, locals)
+		}
+		f := func(label, want uint64, known bool) {
+			t.Helper()
+			if got, ok := x.local(label); ok != known || known && got != want {
+				t.Errorf("translates %t: %d is %d, %t, want %d, %t", translates, label, got, ok, want, known)
+			}
+		}
+		f(7, 7, !translates)
+		x.learn([]uint64{7}, []uint64{7})
+		if x.translation.used.Load() {
+			t.Error("a label that is its local hash is kept")
+		}
+		store(10, 11)
+		store(10, 12)
+		f(11, 10, true)
+		f(12, 10, true)
+		f(7, 7, !translates)
+
+		const more = 3 * minTranslations
+		for i := uint64(1); i <= more; i++ {
+			store(1000*i, 1000*i+1)
+			x.index.Remove(owner, []uint64{1000*i + 1}, nil, index.CopySet)
+		}
+		if n := len(x.translation.of); n > minTranslations+2 {
+			t.Errorf("%d labels are kept for one block", n)
+		}
+		f(11, 10, true)
+		f(12, 10, true)
+		f(1001, 1001, !translates)
+
+		// What a snapshot may still come across is known to it.
+		c := snapContext{context: x, known: x.translation.all()}
+		x.index.Remove(owner, []uint64{11, 12}, nil, index.CopySet)
+		for i := uint64(1); i <= more; i++ {
+			store(1000*i, 1000*i+1)
+			x.index.Remove(owner, []uint64{1000*i + 1}, nil, index.CopySet)
+		}
+		f(11, 11, !translates)
+		if got, ok := c.local(11); got != 10 || !ok {
+			t.Errorf("a snapshot reads %d, %t", got, ok)
+		}
+	}
+}
