@@ -65,10 +65,9 @@ func loneItem(p []byte, lora *string) (uint64, bool) {
 // itemInfos notes where a list of infos is, one a block, or nil. They wait until it
 // is known how many blocks there are.
 func (d *decoder) itemInfos(f *form) events.Reason {
-	f.infos = 0
 	at := d.i
 	switch k, _ := d.head(); k {
-	case kNil:
+	case kNil: // TensorRT-LLM's do not undo Dynamo's
 		return ""
 	case kArray:
 		f.infos = at

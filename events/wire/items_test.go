@@ -59,6 +59,7 @@ func TestItems(t *testing.T) {
 	f(stored("block_mm_infos", arr{obj{"mm_objects", nil}}), "")
 	f(stored("block_mm_infos", arr{obj{"x", 7, "y", arr{}}}), "")
 	f(stored("block_mm_infos", arr{}), "")
+	f(stored("block_mm_infos", arr{obj{"mm_objects", arr{obj{"mm_hash", 42}}}}, "mm_keys", nil), "items=[[42]]")
 	f(stored("block_mm_infos", arr{"x"}), "")
 	f(stored("mm_keys", arr{arr{}}), "")
 	f(stored("mm_keys", arr{arr{obj{"hash", "opaque-renderer-image-0"}, obj{"hash", digest}}}), "items=[["+number+" 14437604544409538977]]")
