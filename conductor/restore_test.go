@@ -128,7 +128,8 @@ func answers(b *bench, without string) string {
 	grow = func(path string, context, deep int) {
 		fmt.Fprintf(&out, "%s%s\n", path, contexts[context])
 		for _, row := range strings.Split(b.run("query path="+path+contexts[context]), "\n") {
-			if !strings.Contains(row, `"longest_matched":0`) && !strings.HasPrefix(row, without) { // which adapters were announced once is not carried
+			// Which adapters were announced once is not carried, so what holds nothing is a row or none.
+			if row != "" && row != "{}" && !strings.Contains(row, `"longest_matched":0`) && !strings.HasPrefix(row, without) {
 				fmt.Fprintln(&out, row)
 			}
 		}

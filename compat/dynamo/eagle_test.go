@@ -11,7 +11,7 @@ import (
 // From a dump of Dynamo's, which names EAGLE blocks by their local hashes alone, those
 // hashes find them; so they do once the same content is announced here as well.
 func TestMixedEagle(t *testing.T) {
-	inBubble(t, Config{Dump: true}, func(t *testing.T, a *server) {
+	inBubble(t, Config{}, func(t *testing.T, a *server) {
 		pairs := func(from, to int) map[string]any {
 			e := stored("GPU", from, to)
 			tokens := e["token_ids"].([]int)
@@ -26,7 +26,7 @@ func TestMixedEagle(t *testing.T) {
 		a.publish(1, 0, pairs(1, 3))
 		dump := a.send("GET", "/dump", "").Body.Bytes()
 
-		b := newServer(t, Config{Dump: true})
+		b := newServer(t, Config{})
 		in := b.conductor.Recover(0)
 		if err := (&loader{dialect: b.dialect, in: in}).object(bytes.NewReader(dump)); err != nil {
 			t.Fatal(err)
