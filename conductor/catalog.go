@@ -28,6 +28,14 @@ func (c *Conductor) registrations() iter.Seq[Registration] {
 	}
 }
 
+// registrationCount returns how many there are. c.mu is held.
+func (c *Conductor) registrationCount() (n int) {
+	for range c.registrations() {
+		n++
+	}
+	return n
+}
+
 // Partitions returns the tenants and models there is anything of, with their block
 // sizes in tokens, ascending.
 func (c *Conductor) Partitions() map[Partition][]int {

@@ -15,13 +15,14 @@
 // Invariants:
 //
 //  1. A source key names at most one running source.
-//  2. Only a source's own goroutine changes what that source holds in an index.
+//  2. What a source holds in an index changes only while its turn is held: by its own
+//     goroutine, by its ageing, or by a recovery before the gate opens.
 //  3. An owner's descriptor is published before its first block is stored, so a
 //     reader that finds an owner in a match finds its descriptor too.
 //  4. A deployment lives while a source refers to it, a context while a source
 //     has a namespace in it.
 //
-// Lock order: Conductor.mu, which guards the registry and all deployments; then
+// Lock order: the turns of sources, several by key; Conductor.mu, which guards the registry and all deployments; then
 // one of indexContext.mu and source.mu; then what the index locks by itself. An
 // index is never asked for anything under Conductor.mu, and no stream is closed
 // under it. Queries take it for reading, for one map lookup. The journal's lock is a

@@ -208,19 +208,40 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 
 // register starts the source of a registration without faults.
 func (c *Conductor) register(r Registration, opts RegisterOptions) error {
-	old, err := c.claim(r.Key(), r, opts)
-	if old != nil {
-		old.stop()
+	for {
+		giver := c.recoveredAt(r.Key())
+		old, claimed, err := c.claimFrom(giver, r, opts)
+		if !claimed {
+			continue // another one gives now
+		}
+		if old != nil {
+			old.stop()
+		}
+		return err
 	}
-	return err
+}
+
+// claimFrom claims a key while the recovered source that gives way, if there is one,
+// stands still. It reports false if that is not the one under the key any more.
+func (c *Conductor) claimFrom(giver *source, r Registration, opts RegisterOptions) (old *source, claimed bool, err error) {
+	if giver != nil {
+		giver.turn.Lock()
+		defer giver.turn.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at := c.sources[r.Key()]; at != giver && (giver != nil || at != nil && at.recovered) {
+		return nil, false, nil
+	}
+	old, err = c.claim(r.Key(), r, opts)
+	return old, true, err
 }
 
 // claim starts the source, unless its key is taken: an equal registration is
 // left alone, a different one is an error or, with Replace, gives way and is
-// returned to be stopped.
+// returned to be stopped. c.mu is held, and the turn of a recovered source that has
+// the key.
 func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *source, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closed {
 		return nil, ErrClosed
 	}
@@ -241,7 +262,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
 		c.leave(old)
-	case c.opts.MaxSources > 0 && len(c.sources) >= c.opts.MaxSources:
+	case c.opts.MaxSources > 0 && c.registrationCount() >= c.opts.MaxSources:
 		return nil, ErrTooManySources
 	}
 	s := c.newSource(r, opts.Static)

@@ -317,20 +317,31 @@ func (c *Conductor) expire(s *source) {
 	}
 }
 
+// recoveredAt returns the recovered source under a key, nil if there is none.
+func (c *Conductor) recoveredAt(key Key) *source {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if s := c.sources[key]; s != nil && s.recovered {
+		return s
+	}
+	return nil
+}
+
 // takeOver moves what a recovered source holds to the one that is registered in its
-// place. c.mu is held, and s does not run yet.
+// place. old.turn and c.mu are held, and s does not run yet.
 func (s *source) takeOver(old *source) {
 	if old.expires != nil {
 		old.expires.Stop()
 	}
-	old.turn.Lock()
-	defer old.turn.Unlock()
 	old.mu.Lock()
 	defer old.mu.Unlock()
 	if s.deploymentKey() != old.deploymentKey() {
 		return // what it holds goes when it stops
 	}
-	s.spaces, s.index, s.media, s.announced = old.spaces, old.index, old.media, old.announced
+	s.mu.Lock()
+	s.spaces = old.spaces
+	s.mu.Unlock()
+	s.index, s.media, s.announced = old.index, old.media, old.announced
 	s.parts, s.seeded, s.mark, s.marked, s.settled = old.parts, old.seeded, old.mark, old.marked, old.settled
 	old.spaces, old.index, old.gone = nil, make(map[spaceKey]*namespace), true
 	if s.settled && s.marked {

@@ -106,15 +106,8 @@ func (c *Conductor) KeepsLocals() bool { return c.opts.KeepLocals }
 
 // Snapshot takes one. KeepsLocals must hold.
 func (c *Conductor) Snapshot() *Snapshot {
-	all := c.registered()
-	for _, s := range all {
-		s.turn.Lock()
-	}
-	defer func() {
-		for _, s := range all {
-			s.turn.Unlock()
-		}
-	}()
+	all, release := c.still()
+	defer release()
 	snap := &Snapshot{}
 	contexts := make(map[*indexContext]*snapContext)
 	for _, s := range all {
@@ -127,6 +120,31 @@ func (c *Conductor) Snapshot() *Snapshot {
 	}
 	slices.SortFunc(snap.contexts, func(a, b snapContext) int { return a.context.compare(b.context) })
 	return snap
+}
+
+// still returns all sources with their turns held, until release is called; of a
+// Conductor that is closed also those that have ended.
+func (c *Conductor) still() (all []*source, release func()) {
+	for {
+		all = c.registered()
+		gone := false
+		for _, s := range all {
+			s.turn.Lock()
+			gone = gone || s.gone
+		}
+		release = func() {
+			for _, s := range all {
+				s.turn.Unlock()
+			}
+		}
+		c.mu.RLock()
+		closed := c.closed
+		c.mu.RUnlock()
+		if !gone || closed {
+			return all, release
+		}
+		release() // what it held may be another's, who is not among them
+	}
 }
 
 // snapshotMark returns how far the source has come. turn is held.

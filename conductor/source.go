@@ -28,7 +28,7 @@ type source struct {
 	done      chan struct{} // closed when run has ended
 
 	// recovered is a source that came from a peer and is not registered; it expires
-	// then, if at all.
+	// then, if at all. turn guards the timer.
 	recovered bool
 	expires   *time.Timer
 
@@ -174,6 +174,8 @@ func (s *source) run() {
 	select {
 	case <-c.gate:
 	case <-s.stopped:
+		s.guard(s.end) // no step was asked for: a recovery may still be at it
+		return
 	}
 	if s.reg.TTL > 0 && !c.past {
 		go s.age()
@@ -181,11 +183,17 @@ func (s *source) run() {
 	for {
 		step, ok := s.stream.Next()
 		if !ok {
-			s.guard(func() { s.forget(); s.gone = true })
+			s.guard(s.end)
 			return
 		}
 		s.guard(func() { s.take(step) })
 	}
+}
+
+// end drops everything. turn is held.
+func (s *source) end() {
+	s.forget()
+	s.gone, s.marked = true, false
 }
 
 // guard runs f. A broken invariant in it costs this source a resync and nothing

@@ -40,5 +40,6 @@ func (s *source) rotate() {
 			s.mu.Unlock()
 		}
 	}
+	s.seeded = false // what was recovered without a mark is gone with the older generation
 	s.quitEmpty()
 }

@@ -139,7 +139,7 @@ func (s *Snapshot) Walk(local func(label uint64) (uint64, bool), want func(Owner
 		if w.ended {
 			break
 		}
-		if s.tree.parents[i] == 0 && s.slot(uint32(i)).key != 0 {
+		if s.tree.parents[i] == 0 && s.key(uint32(i)) != 0 {
 			w.climb(uint32(i))
 		}
 	}
@@ -202,6 +202,10 @@ func (w *snapWalk) plant() {
 
 func (s *Snapshot) slot(i uint32) *slot { return s.g.table.at(i + 1) }
 
+// key returns the key in a slot, 0 if it is free. One that was free may be taken by
+// now; nobody holds it as far as the snapshot goes.
+func (s *Snapshot) key(i uint32) uint64 { return atomic.LoadUint64(&s.slot(i).key) }
+
 // snapWalk is a walk.
 type snapWalk struct {
 	*Snapshot
@@ -215,15 +219,15 @@ type snapWalk struct {
 // below calls f for the blocks that hang below a slot. That a link leads to a
 // stranger shows in its key.
 func (w *snapWalk) below(i uint32, f func(child uint32)) {
-	s := w.slot(i)
-	if s.key == 0 || atomic.LoadUint32(&s.child) == 0 {
+	s, key := w.slot(i), w.key(i)
+	if key == 0 || atomic.LoadUint32(&s.child) == 0 {
 		return
 	}
-	tag := tagOf(s.key)
+	tag := tagOf(key)
 	w.g.children(s, 1<<30, func(c *slot) bool {
 		n := w.g.table.number(c) - 1
 		if w.words[n]&tagMask == tag {
-			if l, ok := w.localOf(n); ok && normal(w.x.scheme.Next(plain(s.key), l)) == c.key {
+			if l, ok := w.localOf(n); ok && normal(w.x.scheme.Next(plain(key), l)) == w.key(n) {
 				f(n)
 			}
 		}
@@ -251,13 +255,17 @@ func (w *snapWalk) climb(i uint32) {
 				w.visit(i, o)
 			}
 		}
-		w.below(i, func(c uint32) { w.stack = append(w.stack, c) })
+		w.below(i, func(c uint32) {
+			if w.tree.parents[c] == i+1 { // or its parent came after the snapshot
+				w.stack = append(w.stack, c)
+			}
+		})
 	}
 }
 
 // visit adds the block in a slot to what an owner holds.
 func (w *snapWalk) visit(i uint32, o *snapOwner) {
-	key, label := w.slot(i).key, atomic.LoadUint64(&w.g.table.labels[i])
+	key, label := w.key(i), atomic.LoadUint64(&w.g.table.labels[i])
 	up, r := w.tree.parents[i], &o.run
 	if up == 0 || up != o.last || label == 0 || len(r.Engine) == longest {
 		w.flush(o)
@@ -328,7 +336,7 @@ func (w *snapWalk) names(i uint32, src *snapSource) []uint64 {
 			return w.found[:1]
 		}
 	}
-	name := w.slot(i).key
+	name := w.key(i)
 	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
 		name = atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
 	}
@@ -338,7 +346,7 @@ func (w *snapWalk) names(i uint32, src *snapSource) []uint64 {
 
 // ownNames finds the names that a source itself uses.
 func (w *snapWalk) ownNames(i uint32, src *snapSource) {
-	w.found = append(w.found[:0], src.private[w.slot(i).key]...)
+	w.found = append(w.found[:0], src.private[w.key(i)]...)
 	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
 		engine := atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
 		if _, other := src.own[engine]; other {

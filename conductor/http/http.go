@@ -164,7 +164,8 @@ func describe(err error) (int, errorBody) {
 	return http.StatusInternalServerError, errorBody{Error: err.Error(), Reason: "internal"}
 }
 
-// recovery turns a panic into a 500 that costs one request.
+// recovery turns a panic into a 500 that costs one request. Of an answer that is
+// partly sent it makes one that is cut off.
 func (a *api) recovery(g *gin.Context) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -173,6 +174,9 @@ func (a *api) recovery(g *gin.Context) {
 			}
 			a.opts.Log.Error().Interface("panic", p).Str("path", g.Request.URL.Path).
 				Str("stack", string(debug.Stack())).Msg("request failed")
+			if g.Writer.Written() {
+				panic(http.ErrAbortHandler)
+			}
 			g.AbortWithStatusJSON(http.StatusInternalServerError, errorBody{Error: "internal error", Reason: "internal"})
 		}
 	}()

@@ -1,0 +1,93 @@
+package conductor_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/index"
+	"kvconductor/tiers"
+)
+
+// Whatever is asked for while a recovery runs and ends, everybody gets an answer, and
+// nothing is left behind.
+func TestRecoveryBesideEverything(t *testing.T) {
+	rounds := 30
+	if testing.Short() {
+		rounds = 5
+	}
+	for range rounds {
+		b, open := newReplica(newNetwork())
+		registration := func(i int) conductor.Registration {
+			return conductor.Registration{
+				Instance: fmt.Sprint(i % 3), Tenant: "default", Model: "m", BlockSize: 4, Type: conductor.TypeVLLM, Endpoint: "tcp://h:1",
+			}
+		}
+		in := b.conductor.Recover(time.Minute)
+		recovered := make(chan struct{})
+		var others sync.WaitGroup
+		beside := func(f func(i int)) {
+			others.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-recovered:
+						return
+					default:
+						f(i)
+					}
+				}
+			})
+		}
+		beside(func(i int) {
+			if err := b.conductor.Register(registration(i), conductor.RegisterOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+		beside(func(i int) {
+			if _, err := b.conductor.Unregister(registration(2 * i).Key()); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+				t.Error(err)
+			}
+		})
+		beside(func(i int) {
+			b.conductor.Snapshot().Walk(tiers.Device, func(*conductor.Stored) bool { return true })
+			b.conductor.Held(conductor.Partition{Tenant: "default", Model: "m"}, 4, fmt.Sprint(i%3))
+			b.conductor.Query(conductor.Query{Model: "m", BlockSize: 4, Tokens: []uint32{1, 2, 3, 4}, Detail: true})
+			b.conductor.Services()
+		})
+		for i := range 300 {
+			reg := registration(i)
+			reg.Endpoint = ""
+			if i < 3 {
+				if err := in.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 5}}); err != nil {
+					t.Error(err)
+				}
+			}
+			hashes := []uint64{uint64(3*i + 1), uint64(3*i + 2), uint64(3*i + 3)}
+			if err := in.Stored(&conductor.Stored{
+				Partition: conductor.Partition{Tenant: "default", Model: "m"}, BlockSize: 4, Salt: fmt.Sprint(i % 40), Source: reg, Medium: tiers.Parse("GPU"),
+				Stretch: &index.Stretch{Root: true, Engine: hashes, Labels: hashes}, Local: hashes,
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		in.Done()
+		open()
+		close(recovered)
+		others.Wait()
+		for _, err := range b.conductor.Check() {
+			t.Error(err)
+		}
+		for _, s := range b.conductor.Services() {
+			if _, err := b.conductor.Unregister(s.Key()); err != nil {
+				t.Error(err)
+			}
+		}
+		if views := b.conductor.GlobalView(1); len(views) > 0 {
+			t.Errorf("contexts left behind: %+v", views)
+		}
+		b.conductor.Close()
+	}
+}
