@@ -59,7 +59,8 @@ type Options struct {
 	// MaxBytes bounds each index, as in index.Options.
 	MaxBytes int
 	// KeepLocals keeps the local hash of every block, for snapshots and for queries
-	// by local hashes under adapters and salts: 8 bytes a block and 4 an alias.
+	// by local hashes under adapters and salts: 8 bytes a slot and 4 an alias, some 19
+	// bytes a block.
 	KeepLocals bool
 	// TTL is the time to live of sources whose registration names none
 	// (index.ttl), 0 for none.

@@ -347,6 +347,7 @@ func (w *snapWalk) names(i uint32, src *snapSource) []uint64 {
 // ownNames finds the names that a source itself uses.
 func (w *snapWalk) ownNames(i uint32, src *snapSource) {
 	w.found = append(w.found[:0], src.private[w.key(i)]...)
+	own := len(w.found)
 	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
 		engine := atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
 		if _, other := src.own[engine]; other {
@@ -354,7 +355,8 @@ func (w *snapWalk) ownNames(i uint32, src *snapSource) {
 		}
 		switch by := atomic.LoadUint32(&w.a.by[e-1]); {
 		case by == uint32(src.name)+1: // a family may have come of one hash in common
-			w.found = slices.Insert(w.found, 0, engine)
+			w.found = slices.Insert(w.found, own, engine)
+			own++
 		case w.kin(by, src):
 			w.found = append(w.found, engine)
 		}

@@ -40,9 +40,12 @@ type decoder struct {
 // member is one field a body may have.
 type member struct {
 	name, alias string
-	required    bool
-	seen        bool
-	read        func(*decoder)
+	// spare is a name the reference does not know; it counts where the first is missing.
+	spare    string
+	required bool
+	seen     bool
+	spared   bool // seen under its spare name alone
+	read     func(*decoder)
 }
 
 // decode reads a body that is an object of the named kind. What follows it is not
@@ -65,7 +68,12 @@ func (d *decoder) object(want string, members []member) {
 			return
 		}
 		m := find(members, key)
-		if m != nil && m.seen {
+		switch {
+		case m == nil || !m.seen:
+		case key == m.spare:
+			m = nil
+		case m.spared:
+		default:
 			d.shape("duplicate field `%s`", m.name)
 			return
 		}
@@ -78,7 +86,7 @@ func (d *decoder) object(want string, members []member) {
 			d.skip(1)
 			d.ignoring = false
 		} else {
-			m.seen = true
+			m.seen, m.spared = true, key == m.spare
 			m.read(d)
 		}
 		if d.err != nil {
@@ -95,7 +103,7 @@ func (d *decoder) object(want string, members []member) {
 
 func find(members []member, key string) *member {
 	for i := range members {
-		if m := &members[i]; key == m.name || key == m.alias && key != "" {
+		if m := &members[i]; key == m.name || (key == m.alias || key == m.spare) && key != "" {
 			return m
 		}
 	}

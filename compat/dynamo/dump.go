@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -61,7 +62,8 @@ type nameDetail struct {
 	Seq      uint64 `json:"seq_hash"`
 }
 
-// dump writes what all workers hold: GET /dump.
+// dump writes what all workers hold: GET /dump. Each dump that is under way holds a
+// copy of the tables it walks, so there are never more than maxDumps; others wait.
 func (d *Dialect) dump(g *gin.Context) {
 	if !d.conductor.KeepsLocals() {
 		refuse(g, http.StatusNotImplemented, "local hashes are not kept: dynamo.dump is false")
@@ -69,6 +71,20 @@ func (d *Dialect) dump(g *gin.Context) {
 	}
 	detail, readable := detailed(g)
 	if !readable {
+		return
+	}
+	if d.conductor.Ready().Recovering {
+		refuse(g, http.StatusServiceUnavailable, "a recovery is under way, what is here is not whole")
+		return
+	}
+	if g.Request.Method == http.MethodHead {
+		g.Status(http.StatusOK)
+		return
+	}
+	select {
+	case d.dumps <- struct{}{}:
+		defer func() { <-d.dumps }()
+	case <-g.Request.Context().Done():
 		return
 	}
 	w := dumper{g: g, detail: detail, snap: d.conductor.Snapshot(), seed: d.conductor.HashSeed(), ids: make(map[slot]uint64)}
@@ -83,6 +99,12 @@ func (d *Dialect) dump(g *gin.Context) {
 	g.Status(http.StatusOK)
 	w.object()
 }
+
+// Bounds of dumps.
+const (
+	maxDumps    = 4
+	slowestRead = 30 * time.Second // that a client may take for a part before the dump is given up
+)
 
 // ndjson is the type of a dump with one event a line.
 const ndjson = "application/x-ndjson"
@@ -239,7 +261,10 @@ func (w *dumper) send(more int) bool {
 	if w.failed || len(w.buf) <= more {
 		return !w.failed
 	}
+	connection := http.NewResponseController(w.g.Writer)
+	_ = connection.SetWriteDeadline(time.Now().Add(slowestRead)) // not every writer has one
 	_, err := w.g.Writer.Write(w.buf)
+	_ = connection.SetWriteDeadline(time.Time{})
 	w.failed = err != nil || w.g.Request.Context().Err() != nil
 	w.buf = w.buf[:0]
 	return !w.failed

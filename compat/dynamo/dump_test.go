@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -100,6 +101,37 @@ func (s *server) accept(path, kind string) *httptest.ResponseRecorder {
 // Without local hashes there is no dump, and what a dump costs is not paid.
 func TestDumpOff(t *testing.T) {
 	forgetful(t).do("GET", "/dump", "", 501, refusal("local hashes are not kept: dynamo.dump is false"))
+}
+
+// What is not whole is no dump: a replica would go on behind marks without blocks.
+func TestDumpWhileRecovering(t *testing.T) {
+	gate := make(chan struct{})
+	s := newServerOn(t, Config{}, &network{publishers: make(map[string]*publisher)}, gate)
+	s.do("GET", "/dump", "", 503, refusal("a recovery is under way, what is here is not whole"))
+	close(gate)
+	s.do("GET", "/dump", "", 200, "{}")
+	s.do("HEAD", "/dump", "", 200, "")
+}
+
+// A client that does not read holds up no more than its share of dumps.
+func TestDumpsAreBounded(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
+		for range maxDumps {
+			s.dialect.dumps <- struct{}{}
+		}
+		done := make(chan int)
+		go func() { done <- s.send("GET", "/dump", "").Code }()
+		synctest.Wait()
+		select {
+		case <-done:
+			t.Error("one more dump was made")
+		default:
+		}
+		<-s.dialect.dumps
+		if code := <-done; code != 200 {
+			t.Error(code)
+		}
+	})
 }
 
 // forgetful is a server that keeps no local hashes.

@@ -60,6 +60,7 @@ type Dialect struct {
 	cfg       Config
 	conductor *conductor.Conductor
 	metrics   requestMetrics
+	dumps     chan struct{} // one for each that is under way
 
 	mu       sync.Mutex
 	peers    []string  // guarded by mu
@@ -72,7 +73,7 @@ func New(cfg Config) *Dialect {
 		cfg.Client = http.DefaultClient
 	}
 	return &Dialect{
-		cfg: cfg, conductor: cfg.Conductor, metrics: newRequestMetrics(), peers: slices.Clone(cfg.Peers),
+		cfg: cfg, conductor: cfg.Conductor, metrics: newRequestMetrics(), dumps: make(chan struct{}, maxDumps), peers: slices.Clone(cfg.Peers),
 		recovery: Recovered{State: RecoveryNone},
 	}
 }

@@ -66,7 +66,7 @@ func identity(into *string) member {
 
 // model reads a model's name.
 func model(into *string) member {
-	return member{name: "model_name", alias: "modelname", required: true, read: func(d *decoder) { *into = d.text() }}
+	return member{name: "model_name", spare: "modelname", required: true, read: func(d *decoder) { *into = d.text() }}
 }
 
 // stringMember reads a string that is not null.
@@ -118,5 +118,8 @@ func (p group) name() string {
 	return conductor.DefaultTenant
 }
 
-// named reports whether the request says anything about the group.
-func (p group) named() bool { return p.routing != nil || p.tenant != nil }
+// named reports whether the request says anything about the group; an empty name is
+// nothing.
+func (p group) named() bool {
+	return p.routing != nil && *p.routing != "" || p.tenant != nil && *p.tenant != ""
+}

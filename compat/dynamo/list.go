@@ -71,7 +71,11 @@ func (d *Dialect) workers(g *gin.Context) {
 		plain(g, http.StatusBadRequest, "Failed to deserialize query string: duplicate field `"+repeated+"`")
 		return
 	}
-	rows := workerRows(d.conductor.Services(), filter["model_name"], filter["routing_group"])
+	group := filter["routing_group"]
+	if group != nil && *group == "" {
+		group = nil // as in all other requests
+	}
+	rows := workerRows(d.conductor.Services(), filter["model_name"], group)
 	body, err := json.Marshal(rows)
 	if err != nil {
 		panic("BUG: workers cannot be encoded: " + err.Error())

@@ -336,7 +336,7 @@ func (l *loader) where(at *dumpSlot) (slot, string) {
 	switch {
 	case p.Model == "":
 		return slot{}, skipBad
-	case size < 0 || size > math.MaxInt32:
+	case size < 0 || size > math.MaxUint32:
 		return slot{}, skipBad
 	case size == 0:
 		return slot{}, skipNoSize

@@ -38,7 +38,8 @@ const (
 	skipError       = "error_slot"            // a partition the peer could not dump
 	skipNoSize      = "no_block_size"         // a partition in the oldest form that nobody is registered for
 	skipRefused     = "refused"               // of a source that is another one here, or one too many
-	peerPatience    = 10 * time.Second        // silence of a peer that ends an attempt
+	peerPatience    = 30 * time.Second        // how long a peer may take for peerPace bytes; walking a large index takes time
+	peerPace        = 16 << 10
 	progressEvery   = 5 * time.Second
 	slowJoinerPause = time.Second // a subscription is in force by then
 )
@@ -116,7 +117,7 @@ func (d *Dialect) report(change func(*Recovered)) {
 func (d *Dialect) fetch(ctx context.Context, peer string, in *conductor.Recovery) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silent := time.AfterFunc(peerPatience, func() { cancel(fmt.Errorf("it was silent for %s", peerPatience)) })
+	silent := time.AfterFunc(peerPatience, func() { cancel(fmt.Errorf("it gave less than %d bytes in %s", peerPace, peerPatience)) })
 	defer silent.Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(peer, "/")+"/dump?detail=1", nil)
 	if err != nil {
@@ -132,8 +133,13 @@ func (d *Dialect) fetch(ctx context.Context, peer string, in *conductor.Recovery
 		return fmt.Errorf("it answers %s", res.Status)
 	}
 	l := &loader{dialect: d, in: in, told: time.Now()}
+	silent.Reset(peerPatience)
+	lately := 0
 	body := &listener{from: res.Body, heard: func(n int) {
-		silent.Reset(peerPatience)
+		if lately += n; lately >= peerPace {
+			silent.Reset(peerPatience)
+			lately = 0
+		}
 		l.progress(n)
 	}}
 	if strings.HasPrefix(res.Header.Get("Content-Type"), ndjson) {

@@ -370,7 +370,8 @@ func (w *world) replica(t *testing.T, peer http.Handler, follow ...publisherOf) 
 	t.Helper()
 	web := pipes{}
 	web.serve(t, "peer:80", peer)
-	s := newServerOn(t, Config{Client: web.client(t), Peers: []string{"http://peer/"}}, w.network, make(chan struct{}))
+	gate := make(chan struct{})
+	s := newServerOn(t, Config{Client: web.client(t), Peers: []string{"http://peer/"}}, w.network, gate)
 	for _, p := range follow {
 		s.follow(p)
 	}
@@ -378,6 +379,8 @@ func (w *world) replica(t *testing.T, peer http.Handler, follow ...publisherOf) 
 	if got.State != RecoveryDone || len(got.Skipped) > 0 {
 		t.Fatal(got)
 	}
+	close(gate)
+	synctest.Wait()
 	for _, err := range s.conductor.Check() {
 		t.Fatal(err)
 	}
