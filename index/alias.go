@@ -108,6 +108,27 @@ func (a *aliases) put(entry alias, by uint32) {
 	}
 }
 
+// entry returns the entry of an engine hash, nil if there is none.
+func (a *aliases) entry(engine uint64) *alias {
+	if len(a.buckets) == 0 {
+		return nil
+	}
+	for i := a.home(engine); ; {
+		b := &a.buckets[i]
+		for j := range b {
+			switch atomic.LoadUint64(&b[j].engine) {
+			case engine:
+				return &b[j]
+			case 0:
+				return nil
+			}
+		}
+		if i++; i == len(a.buckets) {
+			i = 0
+		}
+	}
+}
+
 // prefetch begins the loads that a probe of each engine hash waits for.
 func (a *aliases) prefetch(engines []uint64) {
 	if len(a.buckets) == 0 {

@@ -29,6 +29,16 @@ func (h *hand) taught(e *alias) {
 	}
 }
 
+// uses notes that the source names a block of this key by what others have taught.
+func (h *hand) uses(engine, key uint64) {
+	if h.a.by == nil {
+		return
+	}
+	if e := h.a.entry(engine); e != nil && atomic.LoadUint64(&e.key) == key {
+		h.taught(e)
+	}
+}
+
 // relate makes two families one. The gate is held to read.
 func (x *Index) relate(s, other *source) {
 	x.kin.Lock()

@@ -195,3 +195,24 @@ func TestSnapshotStandsStill(t *testing.T) {
 		t.Errorf("%d blocks, want the %d of before", len(got), len(engine))
 	}
 }
+
+// A source that begins anew goes on with the hashes it has taught before, also where
+// it announces no tokens: a dump names its blocks by them, not by another's.
+func TestSnapshotNamesReturningSource(t *testing.T) {
+	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	other := x.NewOwner(x.NewSource())
+	x.Store(&Store{Owner: other, Engine: []uint64{900}, Local: []uint64{7}, Copies: CopySet})
+	first := x.NewSource()
+	x.Store(&Store{Owner: x.NewOwner(first), Engine: []uint64{100}, Local: []uint64{7}, Copies: CopySet})
+	x.DropSource(first)
+	again := x.NewOwner(x.NewSource())
+	x.Store(&Store{Owner: again, Engine: []uint64{100}, Copies: CopySet})
+	names := make(map[Owner]uint64)
+	x.Snapshot().Walk(func(l uint64) (uint64, bool) { return l, true }, func(Owner) bool { return true }, func(r *Stretch) bool {
+		names[r.Owner] = r.Engine[0]
+		return true
+	})
+	if names[other] != 900 || names[again] != 100 {
+		t.Errorf("%v", names)
+	}
+}

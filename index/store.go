@@ -159,6 +159,7 @@ func (p *put) hashes(e *Store) {
 				if p.unraw(engine, key, up) {
 					p.res.Resolved++
 				}
+				p.uses(engine, key)
 				up = p.settled(engine, key, p.hold(key, up))
 				continue
 			}
@@ -246,6 +247,7 @@ func (p *put) chain(e *Store) {
 			if p.unraw(engine, key, up) {
 				p.res.Resolved++
 			}
+			p.uses(engine, key)
 			up = p.settled(engine, key, p.hold(key, up))
 			p.label(up.slot, e.label(i))
 			seq, known = key, true
