@@ -277,8 +277,7 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 		if c.opts.MaxSources > 0 && len(c.sources) >= c.opts.MaxSources {
 			return nil, ErrTooManySources
 		}
-		s = c.newSourceFrom(reg, newUnfollowed(c.now()))
-		s.recovered = true
+		s = c.newRecovered(reg)
 		c.sources[key] = s
 		go s.run()
 	case !s.recovered && !s.waits(), s.deploymentKey() != reg.deploymentKey():

@@ -123,18 +123,27 @@ type ownerKey struct {
 // the source to its deployment. c.mu is held.
 func (c *Conductor) newSource(r Registration, static bool) *source {
 	recorded := c.opts.Journal.Register(r.Key().String(), r.fields(static)...)
-	s := c.newSourceFrom(r, nil)
+	s := c.unjoined(r)
 	s.static, s.journal = static, recorded
 	s.stream = c.open(r, recorded, s.onState)
+	c.join(s) // last: queries see it from here on
 	return s
 }
 
-// newSourceFrom joins a source with a feed to its deployment. c.mu is held.
-func (c *Conductor) newSourceFrom(r Registration, f feed) *source {
-	s := &source{
+// newRecovered joins a source that nobody has registered to its deployment. c.mu is
+// held.
+func (c *Conductor) newRecovered(r Registration) *source {
+	s := c.unjoined(r)
+	s.stream, s.recovered = newUnfollowed(c.now()), true
+	c.join(s)
+	return s
+}
+
+// unjoined makes a source without a feed that nobody sees.
+func (c *Conductor) unjoined(r Registration) *source {
+	return &source{
 		conductor: c,
 		reg:       r,
-		stream:    f,
 		stopped:   make(chan struct{}),
 		done:      make(chan struct{}),
 		index:     make(map[spaceKey]*namespace),
@@ -142,8 +151,6 @@ func (c *Conductor) newSourceFrom(r Registration, f feed) *source {
 		opened:    c.now(),
 		dropped:   make(map[events.Reason]uint64),
 	}
-	c.join(s)
-	return s
 }
 
 func (s *source) deploymentKey() deploymentKey { return s.reg.deploymentKey() }
