@@ -22,11 +22,11 @@
 //  4. A deployment lives while a source refers to it, a context while a source
 //     has a namespace in it.
 //
-// Lock order: the turns of sources, several by key; Conductor.mu, which guards the registry and all deployments; then
-// one of indexContext.mu and source.mu; then what the index locks by itself. An
-// index is never asked for anything under Conductor.mu, and no stream is closed
-// under it. Queries take it for reading, for one map lookup. The journal's lock is a
-// leaf: a record may be put under any other.
+// Lock order: the turns of sources, several of them by key; Conductor.mu, which guards
+// the registry and all deployments; then one of indexContext.mu and source.mu; then what
+// the index locks by itself. An index is never asked for anything under Conductor.mu, no
+// turn is waited for and no stream is closed under it. Queries take it for reading, for
+// one map lookup. The journal's lock is a leaf: a record may be put under any other.
 package conductor
 
 import (
