@@ -1,0 +1,216 @@
+package hash
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unicode/utf8"
+)
+
+// An engine chains its blocks by whole digests, of which events show 64 bits: so a
+// chain that is to go on keeps the digests.
+//
+//	vLLM     root = H(seed)    digest[0] = H(root, tokens, (lora, salt))    digest[i] = H(digest[i-1], tokens, (lora))
+//	SGLang                     digest[0] = H(salted, tokens)                digest[i] = H(digest[i-1], tokens)
+//	         salted = H(prefix, salt), nothing without a salt
+//	bigrams  each position is the token and the one behind it, the last has none
+
+// Digest is the engine's whole name of a block.
+type Digest [32]byte
+
+// sglangSalt is what SGLang hashes before a salt.
+const sglangSalt = "sglang-cache-salt-v1\x00"
+
+// key returns the bits of a digest that events carry.
+func (a algorithm) key(d *Digest) uint64 {
+	switch a {
+	case sha256CBOR, sha256Pickle:
+		return binary.BigEndian.Uint64(d[24:])
+	case xxhashCBOR, xxhashPickle:
+		return binary.BigEndian.Uint64(d[8:])
+	}
+	return binary.BigEndian.Uint64(d[:])
+}
+
+// extraKey is what a block depends on beside its tokens. tag is empty where the
+// version of the engine does not write it.
+type extraKey struct{ tag, text string }
+
+// extraKeys appends those of a block.
+func (p Profile) extraKeys(dst []extraKey, lora, salt string, first bool) []extraKey {
+	tags := [2]string{}
+	if p.tagged {
+		tags = [2]string{"lora", "cache_salt"}
+	}
+	if lora != "" {
+		dst = append(dst, extraKey{tags[0], lora})
+	}
+	if salt != "" && first {
+		dst = append(dst, extraKey{tags[1], salt})
+	}
+	return dst
+}
+
+// DigestChain computes an engine's digests of one prompt when they are asked for.
+// Under says whose they are and has to come first; after it, Reset and After give a
+// prompt, as often as one likes. It belongs to one goroutine.
+type DigestChain struct {
+	profile Profile
+	first   blockExtras // of the block that starts the prompt
+	rest    blockExtras // of the others
+	root    Digest
+	rooted  bool // the first block has a parent
+
+	tokens  []uint32
+	size    int
+	after   bool // root is a block before tokens
+	parent  Digest
+	digests []Digest // computed so far
+	block   []byte   // the last block written
+}
+
+// blockExtras are the extra keys of a block, and as they are written.
+type blockExtras struct {
+	list    []extraKey
+	written []byte
+}
+
+// Chain returns an empty chain of prompts that have a LoRA adapter and a salt, each
+// empty if they have none. SGLang's digests do not depend on LoRA.
+func (p Profile) Chain(lora, salt string) (*DigestChain, error) {
+	c := new(DigestChain)
+	if err := c.Under(p, lora, salt); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Under says whose digests the chain is to have, see Profile.Chain. The chain has no
+// prompt afterwards and keeps its buffers. The zero profile is an error, as are texts
+// that no engine can have hashed because they are not UTF-8.
+func (c *DigestChain) Under(p Profile, lora, salt string) error {
+	if p.algorithm == 0 {
+		return fmt.Errorf("no hash profile")
+	}
+	if !utf8.ValidString(lora) {
+		return fmt.Errorf("lora name %q must be valid UTF-8", lora)
+	}
+	if !utf8.ValidString(salt) {
+		return fmt.Errorf("cache salt %q must be valid UTF-8", salt)
+	}
+	c.profile, c.root, c.rooted = p, p.root, true
+	switch p.algorithm {
+	case sha256Pages, sha256Bigrams:
+		c.rooted = salt != ""
+		if c.rooted {
+			b := append(append(c.block[:0], sglangSalt...), salt...)
+			c.root, c.block = p.algorithm.sum(b), b
+		}
+	default:
+		c.write(&c.first, lora, salt, true)
+		c.write(&c.rest, lora, salt, false)
+	}
+	c.Reset(nil, 0)
+	return nil
+}
+
+// write prepares the extra keys of a block.
+func (c *DigestChain) write(e *blockExtras, lora, salt string, first bool) {
+	e.list = c.profile.extraKeys(e.list[:0], lora, salt, first)
+	if a := c.profile.algorithm; a == sha256CBOR || a == xxhashCBOR {
+		e.written = appendCBORExtras(e.written[:0], e.list)
+		return
+	}
+	k := pickler{b: e.written[:0]}
+	k.extras(e.list)
+	e.written = k.b
+}
+
+// Reset starts over with a prompt, which must stay unchanged while the chain is in
+// use. Only complete blocks count.
+func (c *DigestChain) Reset(tokens []uint32, blockSize int) {
+	c.tokens, c.size, c.after, c.digests = tokens, blockSize, false, c.digests[:0]
+}
+
+// After starts over with the tokens behind a block of the same profile, LoRA adapter
+// and salt.
+func (c *DigestChain) After(parent Digest, tokens []uint32, blockSize int) {
+	c.Reset(tokens, blockSize)
+	c.after, c.parent = true, parent
+}
+
+// Len returns the number of blocks.
+func (c *DigestChain) Len() int {
+	n := len(c.tokens)
+	if c.profile.algorithm == sha256Bigrams {
+		n-- // the last token begins no pair
+	}
+	if c.size < 1 || n < c.size {
+		return 0
+	}
+	return n / c.size
+}
+
+// At returns the key of block i, 0 <= i < Len(), the one that events name it by; see
+// Digest.
+func (c *DigestChain) At(i int) uint64 { return c.profile.algorithm.key(c.Digest(i)) }
+
+// Digest returns the digest of block i, 0 <= i < Len(), which is valid until the next
+// call of a method. It computes the digests up to i that are still missing.
+func (c *DigestChain) Digest(i int) *Digest {
+	for n := len(c.digests); n <= i; n++ {
+		c.digests = append(c.digests, Digest{})
+		c.compute(n)
+	}
+	return &c.digests[i]
+}
+
+// Computed returns how many digests the prompt has cost so far.
+func (c *DigestChain) Computed() int { return len(c.digests) }
+
+// compute sets digest n, those before which are there.
+func (c *DigestChain) compute(n int) {
+	a, parent, rooted, extras := c.profile.algorithm, &c.root, c.rooted, &c.first
+	if n > 0 {
+		parent, rooted, extras = &c.digests[n-1], true, &c.rest
+	} else if c.after {
+		parent, rooted, extras = &c.parent, true, &c.rest
+	}
+	tokens := c.tokens[n*c.size : (n+1)*c.size]
+	b := c.block[:0]
+	switch a {
+	case sha256CBOR, xxhashCBOR:
+		b = appendCBOR(b, parent[:a.size()], tokens, extras.written)
+	case sha256Pickle, xxhashPickle:
+		b = appendPickle(b, parent[:a.size()], tokens, extras.written, extras.list)
+	default:
+		if rooted {
+			b = append(b, parent[:]...)
+		}
+		if a == sha256Pages {
+			b = appendPage(b, tokens)
+		} else {
+			b = appendBigrams(b, c.tokens[n*c.size:(n+1)*c.size+1])
+		}
+	}
+	c.block = b
+	c.digests[n] = a.sum(b)
+}
+
+// appendPage appends tokens as SGLang hashes them.
+func appendPage(b []byte, tokens []uint32) []byte {
+	if littleEndian {
+		return append(b, view(tokens)...)
+	}
+	for _, t := range tokens {
+		b = binary.LittleEndian.AppendUint32(b, t)
+	}
+	return b
+}
+
+// appendBigrams appends each token but the last with the one behind it.
+func appendBigrams(b []byte, tokens []uint32) []byte {
+	for i := range len(tokens) - 1 {
+		b = binary.LittleEndian.AppendUint64(b, uint64(tokens[i+1])<<32|uint64(tokens[i]))
+	}
+	return b
+}

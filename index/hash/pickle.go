@@ -1,0 +1,222 @@
+package hash
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+)
+
+// Blocks as CPython writes them in pickle protocol 5: a tuple of the parent's
+// digest, the tuple of the tokens and the extra keys. Everything but numbers and
+// None is memorised, 94, behind itself.
+//
+//	80 05 | 95 len64 | 43 20 parent 94 | 28 4b01 4b02 4b03 4b04 74 94 | 4e | 87 94 2e
+//	        frame      bytes             tuple of four or more          None  end
+//
+// What is written is one frame, unless it is long: then a frame ends before the
+// first value at which it has 64 KiB, and texts of that length are in none.
+
+const (
+	pickleProtocol = 5
+	frameTarget    = 64 << 10 // bytes after which a frame ends
+	frameLeast     = 4        // a shorter frame has no head
+	frameHead      = 9
+
+	opProtocol   = 0x80
+	opFrame      = 0x95
+	opMemoize    = 0x94
+	opBytes8     = 'C'
+	opText8      = 0x8c
+	opText32     = 'X'
+	opText64     = 0x8d
+	opInt8       = 'K'
+	opInt16      = 'M'
+	opInt32      = 'J'
+	opNone       = 'N'
+	opMark       = '('
+	opTuple      = 't'
+	opEmptyTuple = ')'
+	opTuple1     = 0x85 // opTuple2 and opTuple3 follow
+	opStop       = '.'
+)
+
+// appendPickle writes a block into b, which is empty and comes back with what it was
+// grown to. The extra keys are written already; they are given as well, for blocks
+// that are longer than a frame.
+func appendPickle(b, parent []byte, tokens []uint32, written []byte, extras []extraKey) []byte {
+	b = append(b, opProtocol, pickleProtocol, opFrame, 0, 0, 0, 0, 0, 0, 0, 0, opBytes8, byte(len(parent)))
+	b = append(b, parent...)
+	b = append(b, opMemoize)
+	if len(tokens) > 3 {
+		b = append(b, opMark)
+	}
+	b = appendPickleTokens(b, tokens)
+	b = appendTupleEnd(b, len(tokens))
+	b = append(b, written...)
+	b = append(b, opTuple1+2, opMemoize, opStop)
+	n := len(b) - 2 - frameHead
+	if n < frameTarget {
+		binary.LittleEndian.PutUint64(b[3:], uint64(n))
+		return b
+	}
+
+	k := pickler{b: b[:0], framing: true}
+	k.start()
+	k.object()
+	k.bytes(parent)
+	k.object()
+	if len(tokens) > 3 {
+		k.put(opMark)
+	}
+	for i := range tokens {
+		k.object()
+		k.b = appendPickleTokens(k.b, tokens[i:i+1])
+	}
+	k.tupleEnd(len(tokens))
+	k.extras(extras)
+	k.tupleEnd(3)
+	return k.stop()
+}
+
+// pickleWidth is the opcode of a number by how many significant bits it has, and its
+// length with it. Negative tokens have 32 of them.
+type pickleWidth struct{ op, size uint8 }
+
+var pickleWidths = func() (w [33]pickleWidth) {
+	for n := range w {
+		switch {
+		case n <= 8:
+			w[n] = pickleWidth{opInt8, 2}
+		case n <= 16:
+			w[n] = pickleWidth{opInt16, 3}
+		default:
+			w[n] = pickleWidth{opInt32, 5}
+		}
+	}
+	return w
+}()
+
+// appendPickleTokens appends tokens as signed numbers, the way appendCBORTokens does.
+func appendPickleTokens(b []byte, tokens []uint32) []byte {
+	at := len(b)
+	b = slices.Grow(b, 5*len(tokens)+8)
+	b = b[:cap(b)]
+	for _, t := range tokens {
+		w := pickleWidths[bits.Len32(t)]
+		binary.LittleEndian.PutUint64(b[at:], uint64(t)<<8|uint64(w.op))
+		at += int(w.size)
+	}
+	return b[:at]
+}
+
+// appendTupleEnd makes a tuple of the n values before it; behind opMark if there are
+// more than three.
+func appendTupleEnd(b []byte, n int) []byte {
+	switch {
+	case n == 0:
+		return append(b, opEmptyTuple)
+	case n <= 3:
+		return append(b, opTuple1+byte(n-1), opMemoize)
+	}
+	return append(b, opTuple, opMemoize)
+}
+
+// pickler writes values in frames, or without if framing is false.
+type pickler struct {
+	b       []byte
+	framing bool
+	open    bool // a frame is, whose head is at frame
+	frame   int
+}
+
+func (k *pickler) start() { k.b = append(k.b, opProtocol, pickleProtocol) }
+
+func (k *pickler) stop() []byte {
+	k.put(opStop)
+	k.close()
+	return k.b
+}
+
+// object is called before every value: frames end there.
+func (k *pickler) object() {
+	if k.open && len(k.b)-k.frame-frameHead >= frameTarget {
+		k.close()
+	}
+	k.begin()
+}
+
+// begin sees to it that a frame is open.
+func (k *pickler) begin() {
+	if k.framing && !k.open {
+		k.open, k.frame = true, len(k.b)
+		k.b = append(k.b, opFrame, 0, 0, 0, 0, 0, 0, 0, 0)
+	}
+}
+
+// close ends the frame, if one is open.
+func (k *pickler) close() {
+	if !k.open {
+		return
+	}
+	k.open = false
+	body := k.frame + frameHead
+	n := len(k.b) - body
+	if n < frameLeast {
+		k.b = append(k.b[:k.frame], k.b[body:]...)
+		return
+	}
+	binary.LittleEndian.PutUint64(k.b[k.frame+1:], uint64(n))
+}
+
+func (k *pickler) put(bytes ...byte) {
+	k.begin()
+	k.b = append(k.b, bytes...)
+}
+
+func (k *pickler) bytes(v []byte) {
+	k.put(opBytes8, byte(len(v)))
+	k.b = append(k.b, v...)
+	k.put(opMemoize)
+}
+
+func (k *pickler) text(s string) {
+	k.object()
+	if len(s) >= frameTarget {
+		k.close()
+	}
+	switch n := uint64(len(s)); {
+	case n <= 0xff:
+		k.b = append(k.b, opText8, byte(n))
+	case n <= 0xffffffff:
+		k.b = binary.LittleEndian.AppendUint32(append(k.b, opText32), uint32(n))
+	default:
+		k.b = binary.LittleEndian.AppendUint64(append(k.b, opText64), n)
+	}
+	k.b = append(k.b, s...)
+	k.put(opMemoize)
+}
+
+func (k *pickler) tupleEnd(n int) {
+	k.begin()
+	k.b = appendTupleEnd(k.b, n)
+}
+
+// extras writes the extra keys of a block, of which there are at most two.
+func (k *pickler) extras(extras []extraKey) {
+	k.object()
+	if len(extras) == 0 {
+		k.put(opNone)
+		return
+	}
+	for _, e := range extras {
+		if e.tag == "" {
+			k.text(e.text)
+			continue
+		}
+		k.object()
+		k.text(e.tag)
+		k.text(e.text)
+		k.tupleEnd(2)
+	}
+	k.tupleEnd(len(extras))
+}
