@@ -3,6 +3,7 @@ package hash
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -128,7 +129,8 @@ func (c *DigestChain) write(e *blockExtras, lora, salt string, first bool) {
 // Reset starts over with a prompt, which must stay unchanged while the chain is in
 // use. Only complete blocks count.
 func (c *DigestChain) Reset(tokens []uint32, blockSize int) {
-	c.tokens, c.size, c.after, c.digests = tokens, blockSize, false, c.digests[:0]
+	// Clipped, so that a block behind the end panics even if there is memory.
+	c.tokens, c.size, c.after, c.digests = slices.Clip(tokens), blockSize, false, c.digests[:0]
 }
 
 // After starts over with the tokens behind a block of the same profile, LoRA adapter

@@ -286,6 +286,7 @@ func TestKeyVectors(t *testing.T) {
 	f(pages, "", "", 4, signed(1, 4), 0xcf97adeedb59e05b)
 	f(pages, "", "", 2, []int32{1, 2, 7, 8}, bits(3817746824117602890, 863173374788446151)...)
 	f(pages, "", "tenant-a", 2, []int32{1, 2, 7, 8}, bits(31502315585564397, 4743673046050733608)...)
+	f(pages, "", "salty", 4, signed(1, 4), 0xd98f7292c18ec8dd)
 	f(pages, "adapter-A", "tenant-a", 2, []int32{1, 2, 7, 8}, bits(31502315585564397, 4743673046050733608)...)
 	f(pages, "", "", 4, signed(1, 7), 0xcf97adeedb59e05b)
 	f(pages, "", "", 4, signed(1, 3))

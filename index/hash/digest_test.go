@@ -1,0 +1,115 @@
+package hash
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+func TestChainTexts(t *testing.T) {
+	f := func(lora, salt string, want bool) {
+		t.Helper()
+		for _, s := range everyProfile() {
+			p, err := NewProfile(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := p.Chain(lora, salt)
+			if (err == nil) != want || (c != nil) != want {
+				t.Errorf("lora %q, salt %q: %v", lora, salt, err)
+			}
+		}
+	}
+	f("", "", true)
+	f("模型", "🚀", true)
+	f("\xff", "", false)
+	f("", "\xff", false)
+	f("\xc0\xaf", "", false)     // overlong
+	f("", "\xed\xa0\x80", false) // a surrogate
+
+	if c, err := (Profile{}).Chain("", ""); err == nil || c != nil {
+		t.Error("a chain of no profile")
+	}
+	if new(DigestChain).Len() != 0 {
+		t.Error("a chain of nothing has blocks")
+	}
+}
+
+// Only what is asked for is hashed.
+func TestDigestsAreLazy(t *testing.T) {
+	c := chainOf(t, vllm(AlgorithmSHA256, "0", ""), "", "", 4, span(1, 403))
+	f := func(i, computed int) {
+		t.Helper()
+		c.At(i)
+		if c.Computed() != computed {
+			t.Errorf("%d computed, want %d", c.Computed(), computed)
+		}
+	}
+	if c.Len() != 100 || c.Computed() != 0 {
+		t.Errorf("%d blocks, %d computed", c.Len(), c.Computed())
+	}
+	f(0, 1)
+	f(2, 3)
+	f(0, 3)
+	defer func() {
+		if recover() == nil {
+			t.Error("block 100 of 100 has a digest")
+		}
+	}()
+	c.At(100)
+}
+
+func TestDigestsAllocate(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	tokens := randomTokens(rng, 4096)
+	for _, s := range everyProfile() {
+		c := chainOf(t, s, "adapter-A", "tenant-salt", 16, tokens)
+		p := c.profile
+		all := func() {
+			if err := c.Under(p, "adapter-A", "tenant-salt"); err != nil {
+				t.Fatal(err)
+			}
+			for _, size := range []int{1, 16, 128} {
+				c.Reset(tokens, size)
+				for i := range c.Len() {
+					c.At(i)
+				}
+			}
+			parent := *c.Digest(0)
+			c.After(parent, tokens[128:], 128)
+			c.At(c.Len() - 1)
+		}
+		all()
+		if n := testing.AllocsPerRun(5, all); n != 0 {
+			t.Errorf("%+v: %v allocations", s, n)
+		}
+	}
+}
+
+// Tokens as large models have them, of a vocabulary of 150,000.
+func BenchmarkDigests(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	tokens := make([]uint32, 8192)
+	for i := range tokens {
+		tokens[i] = rng.Uint32N(150_000)
+	}
+	f := func(name string, s Settings) {
+		b.Run(name, func(b *testing.B) {
+			c := chainOf(b, s, "", "", 16, tokens)
+			c.At(c.Len() - 1)
+			b.ReportAllocs()
+			blocks := 0
+			for b.Loop() {
+				c.Reset(tokens, 16)
+				c.At(c.Len() - 1)
+				blocks += c.Len()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(blocks), "ns/block")
+		})
+	}
+	f("algorithm=sha256_cbor", vllm(AlgorithmSHA256CBOR, "0", ""))
+	f("algorithm=sha256", vllm(AlgorithmSHA256, "0", ""))
+	f("algorithm=xxhash_cbor", vllm(AlgorithmXXHashCBOR, "0", ""))
+	f("algorithm=xxhash", vllm(AlgorithmXXHash, "0", ""))
+	f("strategy=sglang", sglang(StrategySGLang))
+	f("strategy=sglang_bigram", sglang(StrategySGLangBigram))
+}
