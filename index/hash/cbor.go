@@ -30,42 +30,41 @@ func appendCBOR(b, parent []byte, tokens []uint32, extras []byte) []byte {
 	return append(b, extras...)
 }
 
-// cborWidth is how an integer is written, by the number of its significant bits:
-// with which head, how far to the left of the seven bytes behind it, and how long it
-// is with it.
-type cborWidth struct{ head, shift, size uint8 }
-
-var cborWidths = func() (w [33]cborWidth) {
+// cborWidths say how an integer is written, by the number of its significant bits:
+// the head in byte 0, in byte 1 how far to the left of the eight bytes that are
+// stored, in byte 2 how many of those count. Entry 0 is for those below 24, which are
+// their own head.
+var cborWidths = func() (w [33]uint32) {
 	for n := range w {
 		switch {
+		case n == 0:
+			w[n] = 0 | 56<<8 | 1<<16
 		case n <= 8:
-			w[n] = cborWidth{24, 48, 2}
+			w[n] = 24 | 48<<8 | 2<<16
 		case n <= 16:
-			w[n] = cborWidth{25, 40, 3}
+			w[n] = 25 | 40<<8 | 3<<16
 		default:
-			w[n] = cborWidth{26, 24, 5}
+			w[n] = 26 | 24<<8 | 5<<16
 		}
 	}
 	return w
 }()
 
 // appendCBORTokens appends tokens as signed numbers. It stores eight bytes for each
-// and moves on by those that count, because which those are cannot be predicted.
+// and moves on by those that count: which those are cannot be predicted, so a branch
+// would cost more.
 func appendCBORTokens(b []byte, tokens []uint32) []byte {
 	at := len(b)
 	b = slices.Grow(b, 5*len(tokens)+8)
 	b = b[:cap(b)]
 	for _, t := range tokens {
 		sign := uint32(int32(t) >> 31) // all ones if negative: -1-n is written as n
-		major, n := cborNegative&uint8(sign), t^sign
-		if n < 24 {
-			b[at] = major | uint8(n)
-			at++
-			continue
-		}
-		w := cborWidths[bits.Len32(n)]
-		binary.BigEndian.PutUint64(b[at:], uint64(major|w.head)<<56|uint64(n)<<w.shift)
-		at += int(w.size)
+		n := t ^ sign
+		small := int((int64(n) - 24) >> 63) // all ones below 24
+		w := cborWidths[bits.Len32(n)&^small]
+		head := uint64(w&0xff | sign&cborNegative)
+		binary.BigEndian.PutUint64(b[at:], head<<56|uint64(n)<<(w>>8&63))
+		at += int(w >> 16)
 	}
 	return b[:at]
 }

@@ -78,19 +78,17 @@ func appendPickle(b, parent []byte, tokens []uint32, written []byte, extras []ex
 	return k.stop()
 }
 
-// pickleWidth is the opcode of a number by how many significant bits it has, and its
-// length with it. Negative tokens have 32 of them.
-type pickleWidth struct{ op, size uint8 }
-
-var pickleWidths = func() (w [33]pickleWidth) {
+// pickleWidths say how a number is written, by how many significant bits it has: the
+// opcode in byte 0, the length with it in byte 1. Negative tokens have 32 bits.
+var pickleWidths = func() (w [33]uint32) {
 	for n := range w {
 		switch {
 		case n <= 8:
-			w[n] = pickleWidth{opInt8, 2}
+			w[n] = opInt8 | 2<<8
 		case n <= 16:
-			w[n] = pickleWidth{opInt16, 3}
+			w[n] = opInt16 | 3<<8
 		default:
-			w[n] = pickleWidth{opInt32, 5}
+			w[n] = opInt32 | 5<<8
 		}
 	}
 	return w
@@ -103,8 +101,8 @@ func appendPickleTokens(b []byte, tokens []uint32) []byte {
 	b = b[:cap(b)]
 	for _, t := range tokens {
 		w := pickleWidths[bits.Len32(t)]
-		binary.LittleEndian.PutUint64(b[at:], uint64(t)<<8|uint64(w.op))
-		at += int(w.size)
+		binary.LittleEndian.PutUint64(b[at:], uint64(t)<<8|uint64(w&0xff))
+		at += int(w >> 8)
 	}
 	return b[:at]
 }
