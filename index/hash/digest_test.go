@@ -113,3 +113,22 @@ func BenchmarkDigests(b *testing.B) {
 	f("strategy=sglang", sglang(StrategySGLang))
 	f("strategy=sglang_bigram", sglang(StrategySGLangBigram))
 }
+
+// What the hash alone costs of a block as BenchmarkDigests has them: the rest is ours.
+func BenchmarkSums(b *testing.B) {
+	f := func(name string, a algorithm, size int) {
+		b.Run(name, func(b *testing.B) {
+			buf := make([]byte, size)
+			var d Digest
+			for b.Loop() {
+				d = a.sum(buf)
+				copy(buf, d[:])
+			}
+		})
+	}
+	f("sha256/bytes=96", sha256Pickle, 96)
+	f("sha256/bytes=108", sha256Pickle, 108)
+	f("sha256/bytes=123", sha256Pickle, 123)
+	f("xxh3-128/bytes=92", xxhashPickle, 92)
+	f("xxh3-128/bytes=107", xxhashPickle, 107)
+}

@@ -11,6 +11,9 @@
 // the plain seed. Images and other multimodal items are part of it, because the
 // tokens in their place say nothing: see Windows.
 //
+// What an engine itself names its blocks by is another chain, of whole digests under
+// a Profile: see DigestChain. It is for blocks that come without tokens.
+//
 // Invariants:
 //
 //  1. Only complete blocks have a hash; trailing tokens are ignored, and a block
@@ -19,10 +22,11 @@
 //     chain may be computed lazily, or continued from any parent.
 //  3. The result does not depend on the byte order of the host.
 //
-// Concurrency: functions are pure. A Chain belongs to one goroutine.
+// Concurrency: functions are pure, a Profile is a value. A Chain or DigestChain
+// belongs to one goroutine.
 //
-// Cost: one pass over the tokens and 16 bytes a block for the chain. Nothing
-// allocates beyond growing dst.
+// Cost: one pass over the tokens and 16 bytes a block for the chain, 32 for one of
+// digests. Nothing allocates beyond growing dst.
 package hash
 
 import (
