@@ -87,7 +87,8 @@ func (p Profile) Chain(lora, salt string) (*DigestChain, error) {
 
 // Under says whose digests the chain is to have, see Profile.Chain. The chain has no
 // prompt afterwards and keeps its buffers. The zero profile is an error, as are texts
-// that no engine can have hashed because they are not UTF-8.
+// that no engine can have hashed because they are not UTF-8; an error leaves the chain
+// as it was.
 func (c *DigestChain) Under(p Profile, lora, salt string) error {
 	if p.algorithm == 0 {
 		return fmt.Errorf("no hash profile")
@@ -146,7 +147,7 @@ func (c *DigestChain) Len() int {
 	if c.profile.algorithm == sha256Bigrams {
 		n-- // the last token begins no pair
 	}
-	if c.size < 1 || n < c.size {
+	if c.size < 1 || n < c.size || c.profile.algorithm == 0 {
 		return 0
 	}
 	return n / c.size
@@ -184,7 +185,7 @@ func (c *DigestChain) compute(n int) {
 		b = appendCBOR(b, parent[:a.size()], tokens, extras.written)
 	case sha256Pickle, xxhashPickle:
 		b = appendPickle(b, parent[:a.size()], tokens, extras.written, extras.list)
-	default:
+	case sha256Pages, sha256Bigrams:
 		if rooted {
 			b = append(b, parent[:]...)
 		}
@@ -193,6 +194,8 @@ func (c *DigestChain) compute(n int) {
 		} else {
 			b = appendBigrams(b, c.tokens[n*c.size:(n+1)*c.size+1])
 		}
+	default:
+		panic("BUG: a digest under no profile")
 	}
 	c.block = b
 	c.digests[n] = a.sum(b)

@@ -29,8 +29,16 @@ func TestChainTexts(t *testing.T) {
 	if c, err := (Profile{}).Chain("", ""); err == nil || c != nil {
 		t.Error("a chain of no profile")
 	}
-	if new(DigestChain).Len() != 0 {
-		t.Error("a chain of nothing has blocks")
+	var none DigestChain
+	none.Reset(span(1, 8), 4)
+	if none.Len() != 0 {
+		t.Error("a chain under no profile has blocks")
+	}
+
+	c := chainOf(t, vllm(AlgorithmSHA256, "0", ""), "", "", 4, span(1, 8))
+	want := c.At(1)
+	if c.Under(c.profile, "\xff", "") == nil || c.Len() != 2 || c.At(1) != want {
+		t.Error("an error changed the chain")
 	}
 }
 

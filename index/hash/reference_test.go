@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -258,7 +259,7 @@ func TestDigestsOfRandomPrompts(t *testing.T) {
 		return strings.Repeat(string(rune('a'+rng.IntN(26))), lengths[rng.IntN(len(lengths))])
 	}
 	var c DigestChain
-	for range 300 {
+	for range 100 {
 		for _, s := range everyProfile() {
 			p, err := NewProfile(s)
 			if err != nil {
@@ -285,18 +286,18 @@ func TestDigestsOfRandomPrompts(t *testing.T) {
 	}
 }
 
-// Blocks about as long as a frame.
+// Blocks about as long as a frame of a pickle; other encodings know none.
 func TestDigestsOfLongBlocks(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	f := func(token uint32, size int, lora, salt string) {
 		t.Helper()
-		tokens := make([]uint32, 2*size)
-		for i := range tokens {
-			tokens[i] = token
-		}
+		tokens := slices.Repeat([]uint32{token}, size+size/2)
 		for _, s := range everyProfile() {
+			if s.Algorithm != AlgorithmSHA256 && s.Algorithm != AlgorithmXXHash {
+				continue
+			}
 			same(t, s, chainOf(t, s, lora, salt, size, tokens), lora, salt, tokens, size, rng.IntN)
 		}
 	}
