@@ -305,6 +305,9 @@ func TestDigestsOfLongBlocks(t *testing.T) {
 		f(1<<16, 13096+n, "lora", "salt")
 		f(1, 4, strings.Repeat("l", 65475+n*8), strings.Repeat("s", n))
 	}
+	f(1<<16, 13099, "", "")
+	f(1<<16, 13100, "", "") // the last frame is as short as one can be
+	f(1<<16, 13101, "", "")
 	f(1<<16, 40000, "", "")
 	f(1, 40000, "", strings.Repeat("s", 65536))
 	f(1, 1, strings.Repeat("l", 65536), strings.Repeat("s", 65536))

@@ -218,7 +218,8 @@ func TestVLLMVectors(t *testing.T) {
 	f("xxhash_cbor", "7", "", strings.Repeat("l", 65536), strings.Repeat("s", 65536), 2, signed(1, 4), "0a58f8ee8741f0ce734be9146687a439", "43fc4b808b75bc9953027c7139fb2394")
 	f("xxhash_cbor", "7", "tagged", strings.Repeat("l", 65600), strings.Repeat("s", 70), 2, signed(1, 4), "5cb16e2250c10c135b334da688fbf8f2", "43f3440848b5870ff51308721dca0ff4")
 	f("xxhash_cbor", "7", "", "a", "s", 26200, slices.Repeat([]int32{100000}, 26200), "83cdad73ab2f4f28d327bf92fa0ddccf")
-
+	f("sha256", "7", "", "", "", 13100, slices.Repeat([]int32{100000}, 13100), "981e5f0ae1b577ee3aa1f401f46c86624ccb5bb8044ba4a7f778d9e193055db3")
+	f("xxhash", "7", "", "", "", 13100, slices.Repeat([]int32{100000}, 13100), "d2a22e5eecf7f6095f82721e6859119b")
 }
 
 // The keys of prompts, as they are listed in decimal.
