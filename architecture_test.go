@@ -49,6 +49,7 @@ var table = []room{
 	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack, xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/stream", rooms: []string{"tiers", "events", "events/wire"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	{dir: "events/journal", not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	{dir: "events/objectkey", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "events/zmq", rooms: []string{"tiers", "events"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
 
 	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
@@ -135,6 +136,8 @@ func TestImportTableForbids(t *testing.T) {
 	f("events/zmq", "kvconductor/events/stream", false)
 	f("conductor", "kvconductor/events/journal", true)
 	f("events/journal", "kvconductor/events/stream", false)
+	f("conductor", "kvconductor/events/objectkey", true)
+	f("events/objectkey", "kvconductor/events/wire", false)
 	f("events", "kvconductor/conductor", false)
 	f("conductor", "kvconductor/config", false)
 	f("conductor", "kvconductor/conductor/http", true) // a cycle, which the compiler refuses
