@@ -49,7 +49,7 @@ var table = []room{
 	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack, xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/stream", rooms: []string{"tiers", "events", "events/wire"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	{dir: "events/journal", not: slices.Concat(httpOrJSON, logging, []string{"net"})},
-	{dir: "events/objectkey", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{dir: "events/objectkey", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "events/zmq", rooms: []string{"tiers", "events"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
 
 	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},

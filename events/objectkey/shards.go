@@ -1,0 +1,325 @@
+package objectkey
+
+import (
+	"math/bits"
+	"strings"
+)
+
+// A Pool is the caller's number for one place objects are kept in: an endpoint,
+// a backend and a tenant. A Tier is its number for a medium.
+type (
+	Pool uint32
+	Tier uint8
+)
+
+// Completeness is which of its objects make a block count.
+type Completeness uint8
+
+const (
+	All Completeness = iota // every shard that any block of the kind has had in the pool
+	Any                     // one
+)
+
+// Block is one block on one tier of a pool.
+type Block struct {
+	Pool Pool
+	Tier Tier
+	Kind *Kind // shared, not to be changed
+	Hash uint64
+	Rest uint64 // tells digests apart that share Hash
+}
+
+// Shards knows which shards of which blocks are there, and says so when a block
+// becomes whole or ceases to be.
+//
+//	(pool, kind) -> shards seen, numbered    map[Shard]int
+//	             -> block -> shards there    map[member]*set, a bit a number
+//
+// Invariants:
+//
+//  1. A block is known while one of its shards is there, a kind while one of its
+//     blocks is. What a kind was seen to consist of is forgotten with its last
+//     block, not before: shards that left under pressure are still missed.
+//  2. Reports of a block alternate, and begin with it being whole. Whole is counted
+//     per tier: keys on one and values on another are whole on neither.
+//  3. What is held is counted in bytes. At the limit Add refuses what needs
+//     more, and changes nothing.
+//
+// Not for concurrent use. Adding and removing cost a few map lookups, but for a
+// shard nobody has seen before, which costs a look at the kind's blocks: those
+// that were whole are no more.
+type Shards struct {
+	need   Completeness
+	limit  int64
+	held   int64
+	blocks int
+	report func(b Block, whole bool)
+	kinds  map[place]*members
+}
+
+type place struct {
+	pool Pool
+	kind Kind
+}
+
+// members are the blocks of a kind in a pool.
+type members struct {
+	kind   Kind
+	number map[Shard]int
+	sets   map[member]*set
+	whole  int
+}
+
+type member struct {
+	hash, rest uint64
+	tier       Tier
+}
+
+// set holds the numbers of the shards that are there.
+type set struct {
+	first uint64
+	more  []uint64
+	size  int
+}
+
+// What things cost, about: twice the payload, for maps are half empty.
+const (
+	kindBytes  = 2 * 512
+	shardBytes = 2 * 40
+	blockBytes = 2 * (32 + 40)
+	wordBytes  = 8
+)
+
+// NewShards returns an empty one that holds up to limit bytes. report is called
+// from Add, Remove and the clears, and must not call back.
+func NewShards(need Completeness, limit int64, report func(b Block, whole bool)) *Shards {
+	return &Shards{need: need, limit: limit, report: report, kinds: make(map[place]*members)}
+}
+
+// Len is how many blocks have a shard there, Bytes about what they take.
+func (s *Shards) Len() int     { return s.blocks }
+func (s *Shards) Bytes() int64 { return s.held }
+
+// Add takes one object. It reports false where there is no room for it; what is
+// there already is not counted twice.
+func (s *Shards) Add(pool Pool, tier Tier, k *Key) bool {
+	at := place{pool, k.Kind}
+	who := memberOf(tier, k)
+	m := s.kinds[at]
+	var in *set
+	n, known := 0, false
+	cost := int64(0)
+	if m == nil {
+		cost += k.Kind.bytes()
+	} else {
+		n, known = m.number[k.Shard]
+		if !known {
+			n = len(m.number)
+		}
+		in = m.sets[who]
+	}
+	if !known {
+		cost += shardBytes
+	}
+	if in == nil {
+		cost += blockBytes + int64(n/64)*wordBytes
+	} else {
+		cost += int64(max(0, n/64-len(in.more))) * wordBytes
+	}
+	if s.held+cost > s.limit {
+		return false
+	}
+	s.held += cost
+
+	if m == nil {
+		m = &members{kind: k.Kind.clone(), number: make(map[Shard]int), sets: make(map[member]*set)}
+		s.kinds[place{pool, m.kind}] = m
+	}
+	if !known {
+		s.grow(pool, m, k.Shard)
+	}
+	if in == nil {
+		in = new(set)
+		m.sets[who] = in
+		s.blocks++
+	}
+	if before := s.whole(m, in); in.put(n) && !before && s.whole(m, in) {
+		s.turn(pool, m, who, true)
+	}
+	return true
+}
+
+// Remove takes one object away; one that is not there changes nothing.
+func (s *Shards) Remove(pool Pool, tier Tier, k *Key) {
+	at := place{pool, k.Kind}
+	m := s.kinds[at]
+	if m == nil {
+		return
+	}
+	who := memberOf(tier, k)
+	n, known := m.number[k.Shard]
+	in := m.sets[who]
+	if !known || in == nil {
+		return
+	}
+	if before := s.whole(m, in); in.drop(n) && before && !s.whole(m, in) {
+		s.turn(pool, m, who, false)
+	}
+	if in.size == 0 {
+		s.forget(m, who, in)
+		s.prune(at, m)
+	}
+}
+
+// Clear takes everything of a pool away.
+func (s *Shards) Clear(pool Pool) { s.clear(pool, func(Tier) bool { return true }) }
+
+// ClearTier takes everything on one tier of a pool away.
+func (s *Shards) ClearTier(pool Pool, tier Tier) {
+	s.clear(pool, func(t Tier) bool { return t == tier })
+}
+
+func (s *Shards) clear(pool Pool, goes func(Tier) bool) {
+	for at, m := range s.kinds {
+		if at.pool != pool {
+			continue
+		}
+		for who, in := range m.sets {
+			if !goes(who.tier) {
+				continue
+			}
+			if s.whole(m, in) {
+				s.turn(pool, m, who, false)
+			}
+			s.forget(m, who, in)
+		}
+		s.prune(at, m)
+	}
+}
+
+// grow numbers a shard of a kind that no block has had.
+func (s *Shards) grow(pool Pool, m *members, shard Shard) {
+	if s.need == All && m.whole > 0 {
+		for who, in := range m.sets {
+			if s.whole(m, in) {
+				s.turn(pool, m, who, false)
+			}
+		}
+	}
+	m.number[shard] = len(m.number)
+}
+
+func (s *Shards) whole(m *members, in *set) bool {
+	if s.need == Any {
+		return in.size > 0
+	}
+	return in.size == len(m.number)
+}
+
+func (s *Shards) turn(pool Pool, m *members, who member, whole bool) {
+	if whole {
+		m.whole++
+	} else {
+		m.whole--
+	}
+	s.report(Block{Pool: pool, Tier: who.tier, Kind: &m.kind, Hash: who.hash, Rest: who.rest}, whole)
+}
+
+func (s *Shards) forget(m *members, who member, in *set) {
+	delete(m.sets, who)
+	s.blocks--
+	s.held -= blockBytes + int64(len(in.more))*wordBytes
+}
+
+func (s *Shards) prune(at place, m *members) {
+	if len(m.sets) > 0 {
+		return
+	}
+	delete(s.kinds, at)
+	s.held -= m.kind.bytes() + int64(len(m.number))*shardBytes
+}
+
+func memberOf(tier Tier, k *Key) member {
+	// FNV-1a over the values of the digits, so that their case does not matter.
+	rest := uint64(14695981039346656037)
+	for i := range len(k.Digest) {
+		rest = (rest ^ uint64(nibble[k.Digest[i]])) * 1099511628211
+	}
+	return member{hash: k.Hash, rest: rest, tier: tier}
+}
+
+func (k *Kind) bytes() int64 {
+	return int64(kindBytes + len(k.Prefix) + len(k.Model) + len(k.Family) + len(k.DType) + len(k.Tags))
+}
+
+// clone lets go of the text the kind was read from.
+func (k *Kind) clone() Kind {
+	c := *k
+	for _, s := range []*string{&c.Prefix, &c.Model, &c.Family, &c.DType, &c.Tags} {
+		*s = strings.Clone(*s)
+	}
+	return c
+}
+
+// put adds a number, and reports whether it was not there.
+func (s *set) put(n int) bool {
+	word := &s.first
+	if n >= 64 {
+		for len(s.more) < n/64 {
+			s.more = append(s.more, 0)
+		}
+		word = &s.more[n/64-1]
+	}
+	fresh := *word>>(n%64)&1 == 0
+	*word |= 1 << (n % 64)
+	if fresh {
+		s.size++
+	}
+	return fresh
+}
+
+// drop takes a number out, and reports whether it was there.
+func (s *set) drop(n int) bool {
+	word := &s.first
+	if n >= 64 {
+		if n/64 > len(s.more) {
+			return false
+		}
+		word = &s.more[n/64-1]
+	}
+	there := *word>>(n%64)&1 == 1
+	*word &^= 1 << (n % 64)
+	if there {
+		s.size--
+	}
+	return there
+}
+
+// Check holds the invariants against what is held, at the cost of a look at all of
+// it. It is for tests; a broken one panics.
+func (s *Shards) Check() {
+	blocks, held := 0, int64(0)
+	for at, m := range s.kinds {
+		whole := 0
+		held += m.kind.bytes() + int64(len(m.number))*shardBytes
+		for _, in := range m.sets {
+			size := bits.OnesCount64(in.first)
+			for _, w := range in.more {
+				size += bits.OnesCount64(w)
+			}
+			if size != in.size || size == 0 || size > len(m.number) {
+				panic("BUG: a block's shards are miscounted")
+			}
+			if s.whole(m, in) {
+				whole++
+			}
+			held += blockBytes + int64(len(in.more))*wordBytes
+		}
+		if blocks += len(m.sets); len(m.sets) == 0 || whole != m.whole || at.kind != m.kind {
+			panic("BUG: a kind without blocks, or with whole ones it does not count")
+		}
+	}
+	if blocks != s.blocks || held != s.held || held > s.limit {
+		panic("BUG: blocks or bytes are miscounted")
+	}
+}

@@ -1,0 +1,262 @@
+package objectkey
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+func must(t testing.TB, text string) *Key {
+	t.Helper()
+	k, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &k
+}
+
+// told writes reports down: + for whole, - for no more.
+func told(log *[]string) func(Block, bool) {
+	return func(b Block, whole bool) {
+		*log = append(*log, fmt.Sprintf("%c%d/%d/%x", "-+"[map[bool]int{true: 1}[whole]], b.Pool, b.Tier, b.Hash))
+	}
+}
+
+func TestShardsScript(t *testing.T) {
+	var log []string
+	s := NewShards(All, 1<<20, told(&log))
+	f := func(step, want string) {
+		t.Helper()
+		log = log[:0]
+		verb, text, _ := strings.Cut(step, " ")
+		switch verb {
+		case "add":
+			if !s.Add(1, 1, must(t, text)) {
+				t.Fatalf("%s: refused", step)
+			}
+		case "disk":
+			if !s.Add(1, 2, must(t, text)) {
+				t.Fatalf("%s: refused", step)
+			}
+		case "remove":
+			s.Remove(1, 1, must(t, text))
+		case "clear":
+			s.Clear(1)
+		case "clear-disk":
+			s.ClearTier(1, 2)
+		}
+		s.Check()
+		if got := strings.Join(log, " "); got != want {
+			t.Errorf("%s: %q, want %q", step, got, want)
+		}
+	}
+	f("add m@tp_rank:0@0a", "+1/1/a")
+	f("add m@tp_rank:0@0a", "")
+	f("add m@tp_rank:1@0a", "-1/1/a +1/1/a") // a block has two shards after all
+	f("add m@tp_rank:0@0b", "")
+	f("disk m@tp_rank:1@0b", "") // not whole on either
+	f("add n@tp_rank:0@0b", "+1/1/b")
+	f("add m@tp_rank:0@group:1@0b", "+1/1/b") // another kind
+	f("add m@tp_rank:1@0b", "+1/1/b")
+	f("remove m@tp_rank:0@0a", "-1/1/a")
+	f("remove m@tp_rank:0@0a", "")
+	f("remove m@tp_rank:7@0a", "")
+	f("remove m@tp_rank:0@0c", "")
+	f("remove m@tp_rank:1@0a", "")
+	f("disk m@tp_rank:0@0b", "+1/2/b")
+	f("clear-disk", "-1/2/b")
+	f("remove n@tp_rank:0@0b", "-1/1/b")
+	f("remove m@tp_rank:0@group:1@0b", "-1/1/b")
+	f("clear", "-1/1/b")
+	f("add m@tp_rank:0@0a", "+1/1/a") // the pool forgot its second rank
+	f("clear", "-1/1/a")
+	if s.Len() != 0 || s.Bytes() != 0 {
+		t.Errorf("%d blocks and %d bytes are left", s.Len(), s.Bytes())
+	}
+}
+
+func TestShardsAny(t *testing.T) {
+	var log []string
+	s := NewShards(Any, 1<<20, told(&log))
+	s.Add(1, 1, must(t, "m@tp_rank:0@0a"))
+	s.Add(1, 1, must(t, "m@tp_rank:1@0a"))
+	s.Remove(1, 1, must(t, "m@tp_rank:0@0a"))
+	s.Remove(1, 1, must(t, "m@tp_rank:1@0a"))
+	if got := strings.Join(log, " "); got != "+1/1/a -1/1/a" {
+		t.Error(got)
+	}
+}
+
+// TestShardsAtTheLimit holds that what is refused changes nothing, and that what
+// is known is still updated.
+func TestShardsAtTheLimit(t *testing.T) {
+	var log []string
+	s := NewShards(All, 8<<10, told(&log))
+	n := 0
+	for s.Add(1, 1, must(t, fmt.Sprintf("m@tp_rank:0@%08x", n))) {
+		n++
+	}
+	s.Check()
+	if n < 10 || len(log) != n || s.Len() != n {
+		t.Fatalf("%d added, %d reported, %d held", n, len(log), s.Len())
+	}
+	if !s.Add(1, 1, must(t, "m@tp_rank:0@00000000")) {
+		t.Error("what is there was refused")
+	}
+	for i := 1; s.Add(1, 1, must(t, fmt.Sprintf("m@tp_rank:%d@00000000", i))); i++ { // shards cost as well
+	}
+	s.Remove(1, 1, must(t, "m@tp_rank:0@00000001"))
+	if s.Check(); !s.Add(1, 1, must(t, "m@tp_rank:0@0000ffff")) {
+		t.Error("nothing came free")
+	}
+	s.Clear(1)
+	if s.Bytes() != 0 {
+		t.Errorf("%d bytes are left", s.Bytes())
+	}
+}
+
+// naive keeps every object, and counts anew for every question.
+type naive struct {
+	need    Completeness
+	objects map[object]bool
+	seen    map[place]map[Shard]bool
+}
+
+type object struct {
+	place
+	tier   Tier
+	digest string
+	shard  Shard
+}
+
+func (n *naive) add(pool Pool, tier Tier, k *Key) {
+	at := place{pool, k.Kind}
+	n.objects[object{at, tier, k.Digest, k.Shard}] = true
+	if n.seen[at] == nil {
+		n.seen[at] = make(map[Shard]bool)
+	}
+	n.seen[at][k.Shard] = true
+}
+
+func (n *naive) remove(goes func(object) bool) {
+	left := make(map[place]bool)
+	for o := range n.objects {
+		if goes(o) {
+			delete(n.objects, o)
+		} else {
+			left[o.place] = true
+		}
+	}
+	for at := range n.seen {
+		if !left[at] {
+			delete(n.seen, at)
+		}
+	}
+}
+
+// whole counts whole blocks by what a report tells of them.
+func (n *naive) whole() map[string]bool {
+	has := make(map[object]int)
+	for o := range n.objects {
+		o.shard = Shard{}
+		has[o]++
+	}
+	set := make(map[string]bool)
+	for o, count := range has {
+		if n.need == Any || count == len(n.seen[o.place]) {
+			set[fmt.Sprint(o.pool, o.tier, o.kind, o.digest)] = true
+		}
+	}
+	return set
+}
+
+func TestShardsModel(t *testing.T) {
+	for _, need := range []Completeness{All, Any} {
+		seed := uint64(time.Now().UnixNano())
+		r := rand.New(rand.NewPCG(seed, uint64(need)))
+		digests := make(map[[2]uint64]string) // by what a report tells
+		now := make(map[string]bool)
+		s := NewShards(need, 1<<30, func(b Block, whole bool) {
+			name := fmt.Sprint(b.Pool, b.Tier, *b.Kind, digests[[2]uint64{b.Hash, b.Rest}])
+			if now[name] == whole {
+				t.Fatalf("seed %d: %s is reported %v twice", seed, name, whole)
+			}
+			if now[name] = whole; !whole {
+				delete(now, name)
+			}
+		})
+		n := &naive{need: need, objects: make(map[object]bool), seen: make(map[place]map[Shard]bool)}
+		ranks := 3
+		for step := range 6000 {
+			if step == 4000 {
+				ranks = 150 // more than one word of bits
+			}
+			text := fmt.Sprintf("%s@tp_rank:%d@%x1e0b2e028ef071cb", []string{"m", "n"}[r.IntN(2)], r.IntN(ranks), 16+r.IntN(4)) // one Hash, many digests
+			if r.IntN(4) == 0 {
+				text = fmt.Sprintf("%s_%d_%s", digest, r.IntN(ranks), []string{"k", "v"}[r.IntN(2)])
+			}
+			k := must(t, text)
+			who := memberOf(0, k)
+			digests[[2]uint64{who.hash, who.rest}] = k.Digest
+			pool, tier := Pool(r.IntN(2)), Tier(r.IntN(2))
+			switch x := r.IntN(100); {
+			case x < 60:
+				if !s.Add(pool, tier, k) {
+					t.Fatalf("seed %d: refused", seed)
+				}
+				n.add(pool, tier, k)
+			case x < 98:
+				s.Remove(pool, tier, k)
+				gone := object{place{pool, k.Kind}, tier, k.Digest, k.Shard}
+				n.remove(func(o object) bool { return o == gone })
+			case x == 98:
+				s.ClearTier(pool, tier)
+				n.remove(func(o object) bool { return o.pool == pool && o.tier == tier })
+			default:
+				s.Clear(pool)
+				n.remove(func(o object) bool { return o.pool == pool })
+			}
+			s.Check()
+			want := n.whole()
+			if len(want) != len(now) {
+				t.Fatalf("seed %d, step %d: whole are %v, want %v", seed, step, now, want)
+			}
+			for name := range want {
+				if !now[name] {
+					t.Fatalf("seed %d, step %d: %s is whole, and was not reported", seed, step, name)
+				}
+			}
+		}
+	}
+}
+
+func TestShardsAllocateOnlyForWhatIsNew(t *testing.T) {
+	s := NewShards(All, 1<<20, func(Block, bool) {})
+	k, other := must(t, "m@tp_rank:0@0a"), must(t, "m@tp_rank:1@0a")
+	s.Add(1, 1, k)
+	s.Add(1, 1, other)
+	if n := testing.AllocsPerRun(100, func() { s.Remove(1, 1, k); s.Add(1, 1, k) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkShards(b *testing.B) {
+	s := NewShards(All, 1<<30, func(Block, bool) {})
+	keys := make([]*Key, 0, 8192)
+	for i := range cap(keys) {
+		keys = append(keys, must(b, fmt.Sprintf("org/model@tp_rank:%d@pcp0@dcp0@pp_rank:0@group:0@%s%016x", i%8, digest[16:], i/8)))
+	}
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		k := keys[i%len(keys)]
+		if i/len(keys)%2 == 0 {
+			s.Add(1, 1, k)
+		} else {
+			s.Remove(1, 1, k)
+		}
+		i++
+	}
+}
