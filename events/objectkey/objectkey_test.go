@@ -44,6 +44,7 @@ func TestParse(t *testing.T) {
 	f("m@tp_rank:0@group:2@0b", key(VLLM, 11, "0b", func(k *Key) { k.Model, k.TP, k.Group = "m", 0, 2 }))
 	f("m@tp_rank:0@"+digest+digest, key(VLLM, low, digest+digest, func(k *Key) { k.Model, k.TP = "m", 0 })) // hybrid
 	f("pre@m@tp_rank:0@pp_rank:1@"+digest, key(VLLM, low, digest, func(k *Key) { k.Prefix, k.Model, k.TP, k.PP = "pre", "m", 0, 1 }))
+	f("m@tp_rank:0@pp_rank:1@group:0@"+digest, key(VLLM, low, digest, func(k *Key) { k.Model, k.TP, k.PP, k.Group = "m", 0, 1, 0 }))
 	f("qwen:8b@tp_rank:0@"+digest, key(VLLM, low, digest, func(k *Key) { k.Model, k.TP = "qwen:8b", 0 }))
 
 	// vLLM-Ascend

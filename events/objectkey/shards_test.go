@@ -117,6 +117,35 @@ func TestShardsAtTheLimit(t *testing.T) {
 	}
 }
 
+// TestShardsOfManyLayers holds that blocks of more shards than a word has bits
+// are whole with the last one, in whatever order they come.
+func TestShardsOfManyLayers(t *testing.T) {
+	const layers = 200
+	whole := make(map[uint64]bool)
+	s := NewShards(All, 1<<20, func(b Block, is bool) { whole[b.Hash] = is })
+	key := func(hash, layer int) *Key {
+		return must(t, fmt.Sprintf("m@pcp0@dcp0@head_or_tp_rank:0@%02x@%d", hash, layer))
+	}
+	for layer := range layers {
+		s.Add(1, 1, key(1, layer))
+	}
+	for i, layer := range rand.Perm(layers) {
+		s.Add(1, 1, key(2, layer))
+		if s.Check(); !whole[1] || whole[2] != (i == layers-1) {
+			t.Fatalf("after %d layers: %v", i+1, whole)
+		}
+	}
+	for _, layer := range rand.Perm(layers) {
+		s.Remove(1, 1, key(1, layer))
+		if s.Check(); whole[1] || !whole[2] {
+			t.Fatalf("without layer %d: %v", layer, whole)
+		}
+	}
+	if s.Len() != 1 {
+		t.Errorf("%d blocks are left", s.Len())
+	}
+}
+
 // naive keeps every object, and counts anew for every question.
 type naive struct {
 	need    Completeness

@@ -15,7 +15,6 @@ func parseLabelled(text string) (Key, error) {
 			return unlike(text, "a hash behind the ranks, or a hash and a layer number")
 		}
 		rest, last = cutLast(rest)
-		k = blank(VLLM)
 		k.Layer = layer
 	} else {
 		k, role = blank(VLLM), ""
