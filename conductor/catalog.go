@@ -70,6 +70,26 @@ func (c *Conductor) BlockSizes(p Partition) []int {
 	return sizes
 }
 
+// ContextBlocks is one context and how many blocks somebody holds in it.
+type ContextBlocks struct {
+	Tenant, Model, Lora, Salt string
+	BlockSize                 int // tokens
+	Blocks                    int
+}
+
+// Contexts returns every context there is, in no particular order. It walks no blocks.
+func (c *Conductor) Contexts() []ContextBlocks {
+	var all []ContextBlocks
+	for _, x := range c.contexts() {
+		dk := x.deployment.key
+		all = append(all, ContextBlocks{
+			Tenant: dk.tenant, Model: dk.model, Lora: x.key.lora, Salt: x.key.salt,
+			BlockSize: dk.blockSize, Blocks: x.index.Stats().Blocks,
+		})
+	}
+	return all
+}
+
 // Held returns how many blocks of a deployment each rank of an instance holds on
 // devices, whatever their adapter and salt.
 func (c *Conductor) Held(p Partition, blockSize int, instance string) map[int32]int {

@@ -24,8 +24,9 @@ import (
 
 // Values of Listener.Dialect.
 const (
-	Conductor = "conductor" // JSON as the published Conductor page has it
-	Dynamo    = "dynamo"    // JSON of Dynamo's standalone indexer
+	Conductor        = "conductor"         // JSON as the published Conductor page has it
+	ConductorMsgpack = "conductor-msgpack" // msgpack of Mooncake Conductor's second server
+	Dynamo           = "dynamo"            // JSON of Dynamo's standalone indexer
 )
 
 // Values of Stream.OnUnrecoverableGap.
@@ -60,7 +61,7 @@ type Config struct {
 // Listener is one HTTP port.
 type Listener struct {
 	Address string `mapstructure:"address"` // host:port; an empty host is every interface, port 0 any free one
-	Dialect string `mapstructure:"dialect"` // what the paths at its root speak: Conductor or Dynamo
+	Dialect string `mapstructure:"dialect"` // what the paths at its root speak: Conductor, ConductorMsgpack or Dynamo
 }
 
 // Log says what is written to standard error.

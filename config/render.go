@@ -23,7 +23,7 @@ func (c *Config) YAML(comments bool) string {
 	}
 	head := put(root, "listeners", listeners)
 	if comments {
-		head.HeadComment = "HTTP ports; dialect is " + strings.Join(dialects.words, " or ") +
+		head.HeadComment = "HTTP ports; dialect is one of " + strings.Join(dialects.words, ", ") +
 			" (--" + flagListen + ", " + envListeners + ")"
 	}
 

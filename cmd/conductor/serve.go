@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvconductor"
+	"kvconductor/compat/conductorv2"
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
@@ -80,10 +81,10 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error {
 	cfg := loaded.Config
 	web := newServers(cfg.Listeners, cfg.Limits, log)
-	if err := web.bind(config.Conductor, config.Dynamo); err != nil {
+	if err := web.bind(config.Conductor, config.ConductorMsgpack, config.Dynamo); err != nil {
 		return err
 	}
-	defer web.unbind(config.Conductor, config.Dynamo)
+	defer web.unbind(config.Conductor, config.ConductorMsgpack, config.Dynamo)
 	access, err := accessLog(cfg.Dynamo, log)
 	if err != nil {
 		return err
@@ -137,15 +138,20 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	return errors.Join(err, shutdown(web, c, options.Journal, cfg.Limits.ShutdownTimeout, log))
 }
 
-// handler serves one dialect at the root, and both under their prefixes.
+// handler serves one dialect at the root, and those of JSON under their prefixes. Who
+// speaks msgpack where the Conductor dialect is gets msgpack.
 func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conductorhttp.Options) http.Handler {
 	r := conductorhttp.New(c, opts)
-	if root == config.Dynamo {
+	v2 := conductorv2.New(conductorv2.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Version: opts.Version})
+	switch root {
+	case config.Dynamo:
 		d.MountRoot(r)
-	} else {
-		conductorhttp.Mount(r, c, opts)
+	case config.ConductorMsgpack:
+		v2.MountRoot(r)
+	default:
+		conductorhttp.Mount(r.Group("", v2.Negotiate), c, opts)
 	}
-	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
+	conductorhttp.Mount(r.Group("/conductor/v1", v2.Negotiate), c, opts)
 	d.Mount(r.Group("/dynamo/v1"))
 	return r
 }

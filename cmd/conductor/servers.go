@@ -75,14 +75,14 @@ func (s *servers) unbind(dialects ...string) {
 	}
 }
 
-// start serves the ports of a dialect.
-func (s *servers) start(dialect string) error {
-	if err := s.bind(dialect); err != nil {
+// start serves the ports of some dialects.
+func (s *servers) start(dialects ...string) error {
+	if err := s.bind(dialects...); err != nil {
 		return err
 	}
 	for i := range s.ports {
 		p := &s.ports[i]
-		if p.Dialect != dialect {
+		if !slices.Contains(dialects, p.Dialect) {
 			continue
 		}
 		p.server = &http.Server{
@@ -103,7 +103,7 @@ func (s *servers) run(ctx context.Context, settle func(context.Context) bool, ta
 	if takesTime {
 		s.unbind(config.Dynamo) // it was free a moment ago, that was the question
 	}
-	if err := s.start(config.Conductor); err != nil {
+	if err := s.start(config.Conductor, config.ConductorMsgpack); err != nil {
 		return err
 	}
 	settling, abandon := context.WithCancel(ctx)

@@ -1,0 +1,145 @@
+package conductorv2
+
+import (
+	"errors"
+	"iter"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+
+	"kvconductor/conductor"
+)
+
+var types = []string{conductor.TypeVLLM, conductor.TypeMooncake, conductor.TypeSGLang, conductor.TypeStandard}
+
+// register starts a source: POST /register.
+func (d *Dialect) register(r *exchange) ([]byte, error) {
+	reg, err := registration(r.entries)
+	if err != nil {
+		return nil, err
+	}
+	opts := conductor.RegisterOptions{Admit: func(all iter.Seq[conductor.Registration]) error { return admit(reg, all) }}
+	if err := d.conductor.Register(reg, opts); err != nil {
+		return nil, refused(reg, err)
+	}
+	dst := appendTextField(appendMap(nil, 2), "status", "registered successfully")
+	return appendTextField(dst, "instance_id", reg.Instance), nil
+}
+
+// registration reads the fields in the order in which the reference checks them.
+func registration(entries []entry) (reg conductor.Registration, err error) {
+	f := fields{entries: entries}
+	f.only("block_size", "cache_group", "dp_rank", "endpoint", "hash_profile", "instance_id", "lora_name", "modelname",
+		"replay_endpoint", "tenant_id", "type")
+	reg.Endpoint = f.required("endpoint")
+	reg.Type = f.required("type")
+	reg.Model = f.required("modelname")
+	reg.Instance = f.required("instance_id")
+	size := f.integer("block_size")
+	if size <= 0 {
+		f.fail(bad("block_size", "out_of_range", "block_size must be greater than zero"))
+	}
+	reg.ReplayEndpoint = f.text("replay_endpoint")
+	reg.Lora = f.text("lora_name")
+	reg.Tenant = f.text("tenant_id")
+	f.cacheGroup()
+	p := f.profile()
+	if !slices.Contains(types, reg.Type) {
+		f.fail(bad("type", "invalid_value", "type must be vLLM or Mooncake"))
+	}
+	if reg.Tenant == "" {
+		reg.Tenant = conductor.DefaultTenant
+	}
+	rank := f.integer("dp_rank")
+	if !isRank(rank) {
+		f.fail(bad("dp_rank", "out_of_range", "dp_rank must be a non-negative int"))
+	}
+	if size > math.MaxInt32 {
+		f.fail(invalidRegistration("invalid service registration: block_size must be at most 2147483647"))
+	}
+	if err := p.use(); err != nil {
+		f.fail(err)
+	}
+	reg.BlockSize, reg.Rank = int(size), int(rank)
+	return reg, f.err
+}
+
+// cacheGroup checks the one attention group there may be.
+func (f *fields) cacheGroup() {
+	v := f.field("cache_group")
+	if v == nil || v.kind == null {
+		return
+	}
+	n, ok := v.int()
+	switch {
+	case !ok:
+		f.fail(bad("cache_group", "invalid_type", "cache_group must be an integer or null"))
+	case n != 0:
+		f.fail(bad("cache_group", "unsupported", "only cache group zero is supported"))
+	}
+}
+
+// admit refuses an endpoint that another key has. The key itself is looked at first,
+// by who asks. Publishers that connect to us share an endpoint.
+func admit(reg conductor.Registration, all iter.Seq[conductor.Registration]) error {
+	shared := strings.HasPrefix(reg.Endpoint, "bind:")
+	taken := false
+	for other := range all {
+		if other.Key() == reg.Key() {
+			return nil
+		}
+		taken = taken || !shared && other.Endpoint == reg.Endpoint
+	}
+	if taken {
+		return invalidRegistration("conflicting active registration for endpoint: " + reg.Endpoint)
+	}
+	return nil
+}
+
+func invalidRegistration(text string) *failure {
+	return &failure{status: http.StatusBadRequest, text: text, reason: "invalid_registration"}
+}
+
+// refused is an error of Register in the dialect's words.
+func refused(reg conductor.Registration, err error) error {
+	var (
+		conflict *conductor.ConflictError
+		field    *conductor.FieldError
+	)
+	switch {
+	case errors.As(err, &conflict):
+		return invalidRegistration("conflicting registration for service key: " + reg.Key().String())
+	case errors.Is(err, conductor.ErrClosed):
+		return invalidRegistration("manager stopped")
+	case errors.As(err, &field) && field.Field == "endpoint":
+		return &failure{status: http.StatusInternalServerError, text: "Failed to subscribe: failed to start ZMQ client: initial connection failed: failed to connect to " +
+			reg.Endpoint + ": " + strings.TrimPrefix(field.Message, "endpoint: ")}
+	case errors.As(err, &field):
+		return invalidRegistration("invalid service registration: " + field.Message)
+	}
+	return err
+}
+
+// unregister stops a source: POST /unregister.
+func (d *Dialect) unregister(r *exchange) ([]byte, error) {
+	f := fields{entries: r.entries}
+	f.only("dp_rank", "instance_id", "tenant_id")
+	key := conductor.Key{Instance: f.required("instance_id"), Tenant: f.text("tenant_id")}
+	if v := f.field("dp_rank"); v == nil {
+		f.fail(missing("dp_rank"))
+	} else if n, ok := v.int(); !ok || !isRank(n) {
+		f.fail(bad("dp_rank", "invalid_value", "dp_rank must be a non-negative int"))
+	} else {
+		key.Rank = int(n)
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	key, err := d.conductor.Unregister(key)
+	if err != nil {
+		return nil, err
+	}
+	dst := appendTextField(appendMap(nil, 2), "status", "unregistered successfully")
+	return appendText(appendList(appendText(dst, "removed_instances"), 1), key.String()), nil
+}

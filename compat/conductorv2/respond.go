@@ -1,0 +1,181 @@
+package conductorv2
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+)
+
+// failure is an error as clients see it. Those of the operation, unlike those of the
+// request, have no reason.
+type failure struct {
+	status int
+	text   string
+	reason string
+	field  string
+	index  int // of an element, -1 when there is none; counts only with a field
+}
+
+func (f *failure) Error() string { return f.text }
+
+// bad returns what is wrong with a field.
+func bad(field, reason, format string, args ...any) *failure {
+	return &failure{status: http.StatusBadRequest, text: fmt.Sprintf(format, args...), reason: reason, field: field, index: -1}
+}
+
+// badElement returns what is wrong with an element of a field.
+func badElement(field string, index int, reason, text string) *failure {
+	return &failure{status: http.StatusBadRequest, text: text, reason: reason, field: field, index: index}
+}
+
+// invalidBody returns what is wrong with a body as a whole.
+func invalidBody(text string) *failure {
+	return &failure{status: http.StatusBadRequest, text: text, reason: "invalid_msgpack"}
+}
+
+// refuse answers with an error.
+func refuse(g *gin.Context, err error) {
+	f := describe(err)
+	pairs := 1
+	if f.reason != "" {
+		pairs++
+	}
+	if f.field != "" {
+		pairs++
+		if f.index >= 0 {
+			pairs++
+		}
+	}
+	dst := appendTextField(appendMap(nil, pairs), "error", f.text)
+	if f.reason != "" {
+		dst = appendTextField(dst, "reason", f.reason)
+	}
+	if f.field != "" {
+		dst = appendTextField(dst, "field", f.field)
+		if f.index >= 0 {
+			dst = appendIntField(dst, "index", f.index)
+		}
+	}
+	if f.status == http.StatusRequestEntityTooLarge {
+		// The rest of the body is not read, so the connection cannot go on.
+		g.Header("Connection", "close")
+	}
+	g.Data(f.status, ContentType, dst)
+}
+
+// describe maps an error of the Conductor to what clients see.
+func describe(err error) *failure {
+	var known *failure
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, conductor.ErrPast):
+		return &failure{status: http.StatusForbidden, text: err.Error(), reason: "read_only"}
+	case errors.Is(err, conductor.ErrNotFound):
+		return &failure{status: http.StatusNotFound, text: err.Error()}
+	case errors.Is(err, conductor.ErrTooManySources):
+		return &failure{status: http.StatusServiceUnavailable, text: err.Error(), reason: "limit"}
+	}
+	return &failure{status: http.StatusInternalServerError, text: err.Error()}
+}
+
+// answer sends what was asked for.
+func answer(g *gin.Context, packed []byte) { g.Data(http.StatusOK, ContentType, packed) }
+
+// entry is one pair of a request.
+type entry struct {
+	name string
+	value
+}
+
+// exchange is one request with a body. Exchanges are used again, with their buffers.
+type exchange struct {
+	src     bytes.Buffer
+	entries []entry
+	tokens  []uint32
+	hashes  []uint64
+	out     []byte
+}
+
+var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+// body reads a msgpack map for a handler and sends what that returns.
+func (d *Dialect) body(handle func(*exchange) ([]byte, error)) gin.HandlerFunc {
+	return func(g *gin.Context) {
+		r := exchanges.Get().(*exchange)
+		defer exchanges.Put(r)
+		packed, err := d.exchange(g, r, handle)
+		if err != nil {
+			refuse(g, err)
+			return
+		}
+		answer(g, packed)
+	}
+}
+
+func (d *Dialect) exchange(g *gin.Context, r *exchange, handle func(*exchange) ([]byte, error)) ([]byte, error) {
+	if !speaks(g.GetHeader("Content-Type")) {
+		return nil, &failure{status: http.StatusBadRequest, text: "Content-Type must be " + ContentType, reason: "unsupported_content_type"}
+	}
+	r.src.Reset()
+	if _, err := r.src.ReadFrom(http.MaxBytesReader(g.Writer, g.Request.Body, d.cfg.MaxBody)); err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			return nil, &failure{status: http.StatusRequestEntityTooLarge, reason: "too_large",
+				text: "request body exceeds limits.max_body of " + strconv.FormatInt(large.Limit, 10) + " bytes"}
+		}
+		return nil, invalidBody("request body could not be read: " + err.Error())
+	}
+	if err := r.parse(); err != nil {
+		return nil, err
+	}
+	return handle(r)
+}
+
+// maxFields bounds the pairs of a map, which take more room here than in the body.
+const maxFields = 64
+
+// parse reads the pairs of the body. What follows the map is let be.
+func (r *exchange) parse() error {
+	clear(r.entries)
+	r.entries = r.entries[:0]
+	invalid := invalidBody("Invalid msgpack object")
+	whole, rest, ok := readHead(r.src.Bytes())
+	switch {
+	case !ok:
+		return invalid
+	case whole.kind != dict:
+		if _, _, ok := read(r.src.Bytes(), maxDepth); !ok {
+			return invalid
+		}
+		return invalidBody("request body must be a msgpack map")
+	}
+	if whole.n > maxFields {
+		return invalidBody("request body has too many fields")
+	}
+	texts := true
+	for range whole.n {
+		var key value
+		e := entry{}
+		if key, rest, ok = read(rest, maxDepth-1); !ok {
+			return invalid
+		}
+		if e.value, rest, ok = read(rest, maxDepth-1); !ok {
+			return invalid
+		}
+		texts = texts && key.kind == text
+		e.name = string(key.raw)
+		r.entries = append(r.entries, e)
+	}
+	if !texts {
+		return invalidBody("map keys must be strings")
+	}
+	return nil
+}
