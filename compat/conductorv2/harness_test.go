@@ -1,0 +1,182 @@
+package conductorv2
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/events/stream"
+)
+
+// server is a Conductor whose publishers are in this process, with a listener of the
+// dialect, and one of the JSON dialect that knows this one too.
+type server struct {
+	t            testing.TB
+	conductor    *conductor.Conductor
+	alone, mixed *gin.Engine
+	network      *network
+}
+
+func newServer(t testing.TB) *server {
+	t.Helper()
+	n := &network{publishers: make(map[string]*publisher)}
+	c := conductor.New(conductor.Options{
+		HashSeed: 1337, MaxSources: 8, MaxOrphans: 1 << 10, Log: zerolog.Nop(), Stream: stream.Config{Transport: n},
+	})
+	t.Cleanup(c.Close)
+	d := New(Config{Conductor: c, MaxBody: 1 << 14, MaxTokens: 64, Version: "test"})
+	opts := conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	s := &server{t: t, conductor: c, alone: conductorhttp.New(c, opts), mixed: conductorhttp.New(c, opts), network: n}
+	d.MountRoot(s.alone)
+	conductorhttp.Mount(s.mixed.Group("", d.Negotiate), c, opts)
+	return s
+}
+
+// inBubble runs f with a server whose time is synthetic.
+func inBubble(t *testing.T, f func(*testing.T, *server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newServer(t)) })
+}
+
+// send makes a request; headers come in pairs, those without text are left out.
+func send(e *gin.Engine, method, path string, body []byte, headers ...string) *httptest.ResponseRecorder {
+	req := httptest.NewRequest(method, path, bytes.NewReader(body))
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i+1] != "" {
+			req.Header.Set(headers[i], headers[i+1])
+		}
+	}
+	rec := httptest.NewRecorder()
+	e.ServeHTTP(rec, req)
+	return rec
+}
+
+// publish sends one event of a publisher and waits until it is applied.
+func (s *server) publish(endpoint string, event map[string]any) {
+	s.t.Helper()
+	synctest.Wait()
+	if n := s.network.at(endpoint).publish([]any{event}); n == 0 {
+		s.t.Fatalf("nobody listens to %s", endpoint)
+	}
+	synctest.Wait()
+}
+
+const blockSize = 16
+
+// blocks are some of the prompt whose tokens count from 1.
+type blocks struct {
+	Endpoint, Medium, Salt string
+	First, Count           int
+}
+
+func (b *blocks) stored() map[string]any {
+	e := map[string]any{"type": "BlockStored", "block_size": blockSize, "medium": b.Medium, "parent_block_hash": nil}
+	var tokens []int
+	for i := range b.Count * blockSize {
+		tokens = append(tokens, b.First*blockSize+i+1)
+	}
+	if b.First > 0 {
+		e["parent_block_hash"] = 999 + b.First
+	}
+	if b.Salt != "" {
+		e["extra_keys"] = append([]any{[]any{b.Salt}}, make([]any, b.Count-1)...)
+	}
+	e["block_hashes"], e["token_ids"] = b.hashes(), tokens
+	return e
+}
+
+func (b *blocks) removed() map[string]any {
+	return map[string]any{"type": "BlockRemoved", "block_hashes": b.hashes(), "medium": b.Medium}
+}
+
+func (b *blocks) hashes() []int {
+	var all []int
+	for i := range b.Count {
+		all = append(all, 1000+b.First+i)
+	}
+	return all
+}
+
+// network is a stream.Transport without sockets.
+type network struct {
+	mu         sync.Mutex
+	publishers map[string]*publisher
+}
+
+func (n *network) at(endpoint string) *publisher {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.publishers[endpoint] == nil {
+		n.publishers[endpoint] = &publisher{seq: 1}
+	}
+	return n.publishers[endpoint]
+}
+
+func (n *network) Subscribe(ctx context.Context, endpoint string) (stream.Subscription, error) {
+	p, s := n.at(endpoint), &subscription{queue: make(chan [][]byte, 64)}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.subscribers = append(p.subscribers, s)
+	return s, nil
+}
+
+func (n *network) Replay(context.Context, string, uint64) (stream.Subscription, error) {
+	return nil, errors.New("nobody replays here")
+}
+
+type publisher struct {
+	mu          sync.Mutex
+	seq         uint64
+	subscribers []*subscription
+}
+
+// publish returns how many it went to.
+func (p *publisher) publish(events []any) (n int) {
+	payload, err := msgpack.Marshal([]any{1.5, events, nil})
+	if err != nil {
+		panic(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.subscribers {
+		if s.ctx.Err() == nil {
+			s.queue <- [][]byte{nil, binary.BigEndian.AppendUint64(nil, p.seq), payload}
+			n++
+		}
+	}
+	p.seq++
+	return n
+}
+
+type subscription struct {
+	queue  chan [][]byte
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+func (s *subscription) Recv() ([][]byte, error) {
+	select {
+	case frames := <-s.queue:
+		return frames, nil
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	}
+}
+
+func (s *subscription) Close() error {
+	s.cancel()
+	return nil
+}

@@ -1,0 +1,161 @@
+package conductorv2
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/index/hash"
+)
+
+// script is what clients and publishers do one after the other: testdata/make.py.
+type script struct {
+	Name  string
+	Steps []step
+}
+
+// step is a request, or something a publisher does.
+type step struct {
+	Stored, Removed *blocks
+
+	Request string  // method and path
+	Type    *string // of the body, if not the dialect's own
+	Body    hexed
+	Hashes  int // so many blocks of the prompt are the seq_hashes of the body
+	Says    string
+	Status  int
+	Answer  hexed
+	Means   string
+}
+
+// hexed is bytes in hexadecimal.
+type hexed []byte
+
+func (h *hexed) UnmarshalText(text []byte) (err error) {
+	*h, err = hex.AppendDecode(nil, text)
+	return err
+}
+
+func load(t testing.TB, name string, into any) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// do makes the request of a step and compares the answer byte by byte.
+func (s *server) do(on *gin.Engine, at *step) {
+	s.t.Helper()
+	contentType := ContentType
+	if at.Type != nil {
+		contentType = *at.Type
+	}
+	body := []byte(at.Body)
+	if at.Hashes > 0 {
+		body = withHashes(s.t, body, at.Hashes)
+	}
+	method, path, _ := strings.Cut(at.Request, " ")
+	rec := send(on, method, path, body, "Content-Type", contentType)
+	if got := rec.Header().Get("Content-Type"); got != ContentType {
+		s.t.Errorf("%s %s: an answer of type %q", at.Request, at.Says, got)
+	}
+	if rec.Code != at.Status || !bytes.Equal(rec.Body.Bytes(), at.Answer) {
+		s.t.Errorf("%s %s\n got %d %v\nwant %d %s", at.Request, at.Says, rec.Code, unpacked(rec.Body.Bytes()), at.Status, at.Means)
+	}
+}
+
+func unpacked(packed []byte) any {
+	var v any
+	if err := msgpack.Unmarshal(packed, &v); err != nil {
+		return hex.EncodeToString(packed)
+	}
+	return v
+}
+
+// withHashes puts the seq hashes of the prompt's first blocks into a body.
+func withHashes(t testing.TB, body []byte, n int) []byte {
+	t.Helper()
+	var m map[string]any
+	if err := msgpack.Unmarshal(body, &m); err != nil {
+		t.Fatal(err)
+	}
+	var tokens []uint32
+	for i := range n * blockSize {
+		tokens = append(tokens, uint32(i+1))
+	}
+	var chain hash.Chain
+	chain.Reset(hash.Scheme{Seed: 1337}, tokens, blockSize)
+	var all []uint64
+	for i := range n {
+		all = append(all, chain.At(i))
+	}
+	m["seq_hashes"] = all
+	body, err := msgpack.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// TestErrors makes every request that is refused for what it says, on a listener of
+// the dialect and on one that knows it by its type, and checks that nothing comes of it.
+func TestErrors(t *testing.T) {
+	var steps []step
+	load(t, "errors.json", &steps)
+	if len(steps) < 300 {
+		t.Fatalf("only %d requests", len(steps))
+	}
+	inBubble(t, func(t *testing.T, s *server) {
+		for i := range steps {
+			s.do(s.alone, &steps[i])
+			if steps[i].Type == nil && strings.HasPrefix(steps[i].Request, "POST ") && steps[i].Status != 404 && steps[i].Status != 405 {
+				s.do(s.mixed, &steps[i])
+			}
+		}
+		if all := s.conductor.Registrations(); len(all) != 0 {
+			t.Errorf("refused, and registered: %v", all)
+		}
+		if all := s.conductor.Contexts(); len(all) != 0 {
+			t.Errorf("refused, and created: %v", all)
+		}
+	})
+}
+
+// TestExchanges plays every script on a server of its own, on each kind of listener.
+func TestExchanges(t *testing.T) {
+	var scripts []script
+	load(t, "exchanges.json", &scripts)
+	if len(scripts) < 10 {
+		t.Fatalf("only %d scripts", len(scripts))
+	}
+	for _, sc := range scripts {
+		play := func(t *testing.T, s *server, on *gin.Engine) {
+			for i := range sc.Steps {
+				switch at := &sc.Steps[i]; {
+				case at.Stored != nil:
+					s.publish(at.Stored.Endpoint, at.Stored.stored())
+				case at.Removed != nil:
+					s.publish(at.Removed.Endpoint, at.Removed.removed())
+				default:
+					s.do(on, at)
+				}
+			}
+		}
+		t.Run(sc.Name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *server) { play(t, s, s.alone) })
+		})
+		t.Run(sc.Name+", beside JSON", func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *server) { play(t, s, s.mixed) })
+		})
+	}
+}
