@@ -141,8 +141,11 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 // handler serves one dialect at the root, and those of JSON under their prefixes. Who
 // speaks msgpack where the Conductor dialect is gets msgpack.
 func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conductorhttp.Options) http.Handler {
-	r := conductorhttp.New(c, opts)
 	v2 := conductorv2.New(conductorv2.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Version: opts.Version})
+	if root == config.Conductor {
+		opts.Use = append(opts.Use, v2.NegotiateErrors)
+	}
+	r := conductorhttp.New(c, opts)
 	switch root {
 	case config.Dynamo:
 		d.MountRoot(r)

@@ -176,6 +176,37 @@ func TestTables(t *testing.T) {
 	}
 }
 
+// TestMsgpackListener asks a listener of the msgpack dialect, and one of the Conductor
+// dialect by the type of the body.
+func TestMsgpackListener(t *testing.T) {
+	none := "\x81\xa9instances\x80"
+	ask := "\x83\xa5model\xa1m\xaablock_size\x10\xa9token_ids\x90"
+	for _, listen := range []string{"127.0.0.1:0=conductor-msgpack", "127.0.0.1:0=conductor"} {
+		p := serveProcess(t, "log: {level: info}\n", listen)
+		for _, path := range []string{"/query", "/conductor/v1/query"} {
+			resp, err := http.Post(p.url+path, "application/msgpack", strings.NewReader(ask))
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/msgpack" || string(body) != none {
+				t.Errorf("%s %s: %d %q", listen, path, resp.StatusCode, body)
+			}
+		}
+		if status, body := get(p.url + "/conductor/v1/services"); status != 200 || body != `{"count":0,"services":[]}` {
+			t.Errorf("%s: services: %d %s", listen, status, body)
+		}
+		if status, _ := get(p.url + "/ready"); status != 200 {
+			t.Errorf("%s: ready: %d", listen, status)
+		}
+	}
+	p := serveProcess(t, "log: {level: info}\n", "127.0.0.1:0=conductor-msgpack")
+	if status, body := get(p.url + "/nothing"); status != 404 || body != "\x81\xa5error\xb6no such path: /nothing" {
+		t.Errorf("nothing: %d %q", status, body)
+	}
+}
+
 // TestListeners checks that both dialects are up, that every listener has the
 // common paths and prefixes, and that each answers at its root in its own way.
 func TestListeners(t *testing.T) {

@@ -84,25 +84,28 @@ func (d *Dialect) Mount(r gin.IRouter) {
 func (d *Dialect) MountRoot(r *gin.Engine) {
 	d.Mount(r)
 	r.RedirectTrailingSlash = false
-	r.NoRoute(func(g *gin.Context) {
-		refuse(g, &failure{status: http.StatusNotFound, text: "no such path: " + g.Request.URL.Path})
-	})
-	r.NoMethod(func(g *gin.Context) {
-		switch g.Request.Method {
-		case http.MethodGet, http.MethodPost:
-			refuse(g, &failure{status: http.StatusMethodNotAllowed, text: "Method not allowed"})
-		default:
-			refuse(g, &failure{status: http.StatusNotFound, text: "no such path: " + g.Request.URL.Path})
-		}
-	})
+	r.NoRoute(noRoute)
+	r.NoMethod(noMethod)
+}
+
+func noRoute(g *gin.Context) {
+	refuse(g, &failure{status: http.StatusNotFound, text: "no such path: " + g.Request.URL.Path})
+}
+
+func noMethod(g *gin.Context) {
+	switch g.Request.Method {
+	case http.MethodGet, http.MethodPost:
+		refuse(g, &failure{status: http.StatusMethodNotAllowed, text: "Method not allowed"})
+	default:
+		noRoute(g)
+	}
 }
 
 // Negotiate runs before the handlers of the JSON dialect, which has the same paths,
 // and answers for it whoever speaks msgpack: by Content-Type, and where there is no
 // body also by Accept.
 func (d *Dialect) Negotiate(g *gin.Context) {
-	if !speaks(g.GetHeader("Content-Type")) &&
-		(g.Request.Method != http.MethodGet || !speaks(g.GetHeader("Accept"))) {
+	if !wanted(g) {
 		return
 	}
 	name := "/" + path.Base(g.FullPath())
@@ -113,6 +116,24 @@ func (d *Dialect) Negotiate(g *gin.Context) {
 			return
 		}
 	}
+}
+
+// NegotiateErrors is Negotiate where no endpoint fits, for the whole of a listener.
+func (d *Dialect) NegotiateErrors(g *gin.Context) {
+	if g.FullPath() != "" || !wanted(g) {
+		return
+	}
+	if g.Writer.Status() == http.StatusMethodNotAllowed {
+		noMethod(g)
+	} else {
+		noRoute(g)
+	}
+	g.Abort()
+}
+
+// wanted reports whether a request wants this dialect.
+func wanted(g *gin.Context) bool {
+	return speaks(g.GetHeader("Content-Type")) || g.Request.Method == http.MethodGet && speaks(g.GetHeader("Accept"))
 }
 
 // speaks reports whether a header names the dialect's media type, among others or

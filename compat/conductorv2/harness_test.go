@@ -38,7 +38,10 @@ func newServer(t testing.TB) *server {
 	t.Cleanup(c.Close)
 	d := New(Config{Conductor: c, MaxBody: 1 << 14, MaxTokens: 64, Version: "test"})
 	opts := conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	s := &server{t: t, conductor: c, alone: conductorhttp.New(c, opts), mixed: conductorhttp.New(c, opts), network: n}
+	s := &server{t: t, conductor: c, alone: conductorhttp.New(c, opts), network: n}
+	opts.Use = []gin.HandlerFunc{d.NegotiateErrors}
+	s.mixed = conductorhttp.New(c, opts)
+	s.mixed.RedirectTrailingSlash = false
 	d.MountRoot(s.alone)
 	conductorhttp.Mount(s.mixed.Group("", d.Negotiate), c, opts)
 	return s
