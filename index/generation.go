@@ -218,6 +218,9 @@ func (x *Index) sweepAliases(names int, drop bool) {
 		for j := range b {
 			if b[j].engine != 0 {
 				if b[j].key == 0 || drop && g.table.lookup(b[j].key) == 0 {
+					if b[j].key != 0 {
+						x.forget(b[j])
+					}
 					b[j].key = 0
 				} else {
 					live++

@@ -89,6 +89,9 @@ type Options struct {
 	// KeepLabels keeps Store.Labels and who taught an alias, for Snapshot: 8 bytes
 	// a slot and 4 an alias.
 	KeepLabels bool
+	// KeepForgotten is how many names of blocks that nobody holds any more are kept
+	// for Forgotten when a rebuild drops them: 16 bytes each, until they are fetched.
+	KeepForgotten int
 }
 
 // Index is the blocks of one context. Create it with New.
@@ -110,7 +113,11 @@ type Index struct {
 	sources []*source    // by Source; nil is dropped
 	owners  []*owner     // by Owner; nil is dropped
 	dropped int          // owners that are nil
-	kin     sync.Mutex   // held while families change
+
+	keepForgotten int
+	forgot        atomic.Bool
+	forgotten     []Name     // guarded by the gate, held to write
+	kin           sync.Mutex // held while families change
 }
 
 // source is a namespace of engine hashes and the owners that share it.
@@ -140,7 +147,7 @@ type owner struct {
 
 // New returns an empty index.
 func New(opts Options) *Index {
-	x := &Index{scheme: opts.Scheme, maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes, labels: opts.KeepLabels, floor: 64}
+	x := &Index{scheme: opts.Scheme, maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes, labels: opts.KeepLabels, keepForgotten: opts.KeepForgotten, floor: 64}
 	if x.maxOrphans == 0 {
 		x.maxOrphans = DefaultMaxOrphans
 	}

@@ -24,8 +24,9 @@ type Match struct {
 	// block was refused for want of memory.
 	Truncated bool
 
-	ids    []uint32 // set ids of the runs
-	owners []uint32 // lists of the runs
+	ids    []uint32      // set ids of the runs
+	owners []uint32      // lists of the runs
+	places []*generation // of MatchBeside
 }
 
 // Chain is a prompt's keys, possibly computed when asked for. *hash.Chain is one.

@@ -31,36 +31,3 @@ func (x *Index) Restore(o Owner, e *Stretch, local []uint64) {
 		}
 	}
 }
-
-// Teach says what an engine hash means to a source. It is forgotten when nobody
-// holds the key.
-func (x *Index) Teach(src Source, engine, key uint64) {
-	x.gate.RLock()
-	s := x.sources[src]
-	if s == nil {
-		x.gate.RUnlock()
-		return
-	}
-	s.mu.Lock()
-	h := x.hand(s)
-	full := !h.a.reserve(1)
-	if !full {
-		h.learn(normal(engine), normal(key))
-		h.a.used.Add(h.names - 1)
-		h.done()
-	}
-	s.mu.Unlock()
-	x.gate.RUnlock()
-	if full && x.widen() {
-		x.Teach(src, engine, key)
-	}
-}
-
-// widen makes room for an alias, and reports whether there is some.
-func (x *Index) widen() bool {
-	x.gate.Lock()
-	defer x.gate.Unlock()
-	x.sweepAliases(1, true)
-	a := x.aliases.Load()
-	return a.used.Load() < a.limit
-}
