@@ -37,6 +37,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/events/journal"
+	"kvconductor/events/objectkey"
 	"kvconductor/events/stream"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -62,6 +63,14 @@ type Options struct {
 	// by local hashes under adapters and salts: 8 bytes a slot and 4 an alias, some 19
 	// bytes a block.
 	KeepLocals bool
+	// Completeness is which objects make a block of a pool count (pool.completeness).
+	Completeness objectkey.Completeness
+	// PoolBytes bounds what is kept of the objects of one pool (pool.max_bytes),
+	// DefaultPoolBytes when 0.
+	PoolBytes int64
+	// RecallBytes bounds what is remembered of engine hashes whose blocks nobody holds
+	// any more (index.recall_bytes), 0 for nothing.
+	RecallBytes int64
 	// TTL is the time to live of sources whose registration names none
 	// (index.ttl), 0 for none.
 	TTL time.Duration
@@ -84,6 +93,7 @@ type Options struct {
 type Conductor struct {
 	opts   Options
 	scheme hash.Scheme
+	recall *recall // nil for none
 	log    zerolog.Logger
 	now    func() time.Time
 	open   func(Registration, *journal.Source, func(stream.State)) feed
@@ -114,6 +124,7 @@ func New(opts Options) *Conductor {
 	c := &Conductor{
 		opts:        opts,
 		scheme:      hash.Scheme{Seed: opts.HashSeed},
+		recall:      newRecall(opts.RecallBytes),
 		log:         opts.Log,
 		now:         opts.Now,
 		sources:     make(map[Key]*source),
@@ -164,4 +175,5 @@ func (c *Conductor) Close() {
 	}
 	wg.Wait()
 	<-c.watched
+	c.recall.close()
 }

@@ -34,12 +34,17 @@ type deployment struct {
 	refs      int                  // sources registered here plus namespaces in its contexts
 	instances map[string]*instance // every instance ever seen here
 	pooled    map[*source]bool     // pools registered here
+	kinds     map[int]string       // attention groups by index, as engines have told
 
 	// What queries read, changed under Conductor.mu only.
-	contexts sync.Map                  // contextKey -> *indexContext
-	askedAt  atomic.Int64              // Unix seconds of the last query
-	rows     atomic.Pointer[[]row]     // registered instances, sorted by name; never changed once published
-	pools    atomic.Pointer[[]*source] // registered pools, sorted by key; likewise
+	contexts sync.Map                        // contextKey -> *indexContext
+	askedAt  atomic.Int64                    // Unix seconds of the last query
+	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes nobody has announced; nil for none
+
+	tokenless atomic.Bool               // blocks come without tokens
+	parts     atomic.Int32              // most parts of a published block; 0 while none had several: see parts.go
+	rows      atomic.Pointer[[]row]     // registered instances, sorted by name; never changed once published
+	pools     atomic.Pointer[[]*source] // registered pools, sorted by key; likewise
 }
 
 // instance is one routable target inside a deployment.
@@ -72,6 +77,8 @@ type indexContext struct {
 
 	mu     sync.Mutex                    // serialises writers of owners
 	owners atomic.Pointer[[]tiers.Owner] // by index.Owner; append-only
+
+	waiting atomic.Pointer[[]*source] // whose blocks may wait here for their hash; written under Conductor.mu
 
 	tidying atomic.Bool // a tidy is due
 	seeds   seeds
@@ -130,6 +137,16 @@ func (d *deployment) instance(name string) *instance {
 	return in
 }
 
+// ids returns the ids of named instances, whether or not they are there yet; nil for
+// all. c.mu is held.
+func (d *deployment) ids(names []string) []int32 {
+	var all []int32
+	for _, name := range names {
+		all = append(all, d.instance(name).id)
+	}
+	return all
+}
+
 // context returns the context of a key, nil when there is none.
 func (d *deployment) context(key contextKey) *indexContext {
 	if x, ok := d.contexts.Load(key); ok {
@@ -181,6 +198,7 @@ func (c *Conductor) join(s *source) {
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
 	if s.reg.pool() {
+		d.tokenless.Store(true)
 		d.pooled[s] = true
 	} else {
 		d.instance(s.reg.Instance).sources[s] = true
@@ -221,13 +239,16 @@ func (c *Conductor) enter(s *source, key spaceKey) *namespace {
 			translates: c.opts.KeepLocals && key.context.dynamoSeed() != c.scheme.Seed,
 			index: index.New(index.Options{
 				Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes, KeepLabels: c.opts.KeepLocals,
+				KeepForgotten: forgottenKept,
 			}),
 		}
 		d.contexts.Store(key.context, x)
 	}
 	d.refs++
 	x.refs++
-	if !s.reg.pool() {
+	if s.reg.pool() {
+		ns.serves = d.ids(s.reg.Serves)
+	} else {
 		ns.instance = d.instance(s.reg.Instance).id
 		lora := key.context.lora
 		if key.deployment == s.deploymentKey() && lora != s.reg.Lora && !slices.Contains(s.announced, lora) {
@@ -242,14 +263,24 @@ func (c *Conductor) enter(s *source, key spaceKey) *namespace {
 
 // exit drops everything a source holds in a context, and the context with its
 // last namespace.
-func (c *Conductor) exit(ns *namespace) {
+func (c *Conductor) exit(s *source, ns *namespace) {
 	x := ns.context
 	x.index.DropSource(ns.source)
 	x.tidy()
+	if c.leaves(s, x) {
+		c.collectAll(x)
+	}
+}
+
+// leaves takes a source out of a context, and reports whether it was the last.
+func (c *Conductor) leaves(s *source, x *indexContext) (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	x.unawait(s)
 	if x.refs--; x.refs == 0 {
 		x.deployment.contexts.Delete(x.key)
+		last = true
 	}
 	c.release(x.deployment)
+	return last
 }

@@ -63,6 +63,8 @@ type ruling struct {
 	ready []parkedEvent
 	// purge is true when blocks of the group were indexed and must not be.
 	purge bool
+	// learned is true when the event told the kind of its group.
+	learned bool
 	// lost counts waiting events that turned out to be of another group.
 	lost int
 }
@@ -84,6 +86,7 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 	var r ruling
 	if e.GroupKind != "" && e.GroupKind != st.kind {
 		st.kind = e.GroupKind
+		r.learned = true
 		if mainGroup(st.kind) {
 			r.ready = st.parked
 		} else {
@@ -108,6 +111,35 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 		r.verdict = park
 	}
 	return r
+}
+
+// learnGroup notes, for pools, what kind a group of a deployment is.
+func (c *Conductor) learnGroup(dk deploymentKey, group int, kind string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.deployments[dk]
+	if d == nil {
+		return
+	}
+	if len(d.kinds) < maxGroups {
+		if d.kinds == nil {
+			d.kinds = make(map[int]string)
+		}
+		d.kinds[group] = kind
+	}
+}
+
+// maxGroups bounds the groups of a deployment whose kind is noted.
+const maxGroups = 256
+
+// groupKind returns the kind of a group of a deployment, "" while no engine has told.
+func (c *Conductor) groupKind(dk deploymentKey, group int) string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if d := c.deployments[dk]; d != nil {
+		return d.kinds[group]
+	}
+	return ""
 }
 
 // clear forgets the waiting stores that a cleared event takes away: those of the

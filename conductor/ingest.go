@@ -20,6 +20,10 @@ func (s *source) apply(b *events.Batch) {
 		if e.Rank != nil {
 			r = int32(*e.Rank)
 		}
+		if s.shelf != nil {
+			s.shelve(e)
+			continue
+		}
 		s.admit(e, r)
 	}
 }
@@ -31,6 +35,9 @@ func (s *source) admit(e *events.Event, rank int32) {
 		return
 	}
 	r := s.groups.judge(e, rank)
+	if r.learned {
+		s.conductor.learnGroup(s.deploymentKey(), max(e.Group, 0), e.GroupKind)
+	}
 	if r.purge {
 		s.purgeGroup(rank, max(e.Group, 0))
 	}
@@ -45,6 +52,22 @@ func (s *source) admit(e *events.Event, rank int32) {
 		s.drop(events.OtherGroup, 1)
 	case overflow:
 		s.drop(events.GroupUnknown, 1)
+	}
+}
+
+// shelve applies an event of a pool. Its ranks are of no engine.
+func (s *source) shelve(e *events.Event) {
+	rank := int32(s.reg.Rank)
+	switch {
+	case e.Kind == events.Cleared || e.ObjectKey == "" || len(e.Tokens) > 0:
+		s.admit(e, rank)
+	case e.Kind == events.Removed:
+		s.shelf.remove(e)
+		if len(s.spaces) > 1 {
+			s.quitEmpty()
+		}
+	default:
+		s.shelf.store(e)
 	}
 }
 
@@ -97,19 +120,28 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 
 // place puts the blocks of a stored event into the contexts they belong to.
 func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKey, medium tiers.Medium) (sum index.StoreResult) {
-	if local != nil || e.Envelope || s.alone(at) {
+	if local != nil || e.Envelope && !s.reg.pool() {
 		return s.put(s.space(at), e, e.Hashes, local, key, medium)
 	}
 	// Without tokens each engine hash belongs to the context that knows it.
 	// Stretches of one context go together.
-	for from, i := 0, 0; from < len(e.Hashes); from = i {
-		ns := s.knower(e, at.deployment, e.Hashes[from])
-		for i = from + 1; i < len(e.Hashes) && s.knower(e, at.deployment, e.Hashes[i]) == ns; i++ {
+	for i := 0; i < len(e.Hashes); {
+		spot, known := s.locate(e, at.deployment, e.Hashes[i])
+		from := i
+		i++
+		var res index.StoreResult
+		switch {
+		case !known:
+			res = s.wait(s.space(at), e, e.Hashes[from], key, medium)
+		case spot.named:
+			res = s.putNamed(spot.ns, index.Name{Engine: e.Hashes[from], Key: spot.key}, key, medium)
+			s.putParts(spot.ns, e.Hashes[from], key, medium)
+		default:
+			for i < len(e.Hashes) && s.knower(e, at.deployment, e.Hashes[i]) == spot.ns {
+				i++
+			}
+			res = s.put(spot.ns, e, e.Hashes[from:i], nil, key, medium)
 		}
-		if ns == nil {
-			ns = s.space(at)
-		}
-		res := s.put(ns, e, e.Hashes[from:i], nil, key, medium)
 		sum.Added += res.Added
 		sum.Copies += res.Copies
 		sum.Orphaned += res.Orphaned
@@ -119,13 +151,25 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 	return sum
 }
 
+// wait stores a block under a hash that nobody has announced with tokens.
+func (s *source) wait(ns *namespace, e *events.Event, engine uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
+	x := ns.context
+	x.deployment.tokenless.Store(true)
+	s.conductor.await(s, x)
+	res := s.put(ns, e, []uint64{engine}, nil, key, medium)
+	if _, _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().context, func(contextKey) bool { return true }); known {
+		s.rejoin(x, []uint64{engine})
+	}
+	return res
+}
+
 // put stores blocks in one context.
 func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
 	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 &&
 		!e.Bigram { // its hash depends on what follows
 		s.lookAtSeed(ns, hashes[0], local[0])
 	}
-	if local == nil && s.parts > 0 {
+	if local == nil && ns.parts() > 0 {
 		hashes, _ = s.withParts(ns, hashes, nil)
 	}
 	labels := s.labels(ns.context, e, local)
@@ -133,13 +177,22 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 		Owner:     s.holder(ns, key, medium).current,
 		Parent:    e.Parent,
 		HasParent: e.HasParent,
-		Rootless:  !e.HasParent && e.BaseBlock > 0,
+		Rootless:  !e.HasParent && (e.BaseBlock > 0 || local == nil && s.reg.pool()), // a master says 0 of any
 		Engine:    hashes,
 		Local:     local,
 		Labels:    labels,
 		Copies:    s.copies(),
+		Joined:    &s.joined,
 	})
 	ns.context.learn(labels, local)
+	if local != nil {
+		s.spread(ns.context, hashes)
+	}
+	if len(s.joined) > 0 {
+		s.spread(ns.context, s.joined)
+		s.joined = s.joined[:0]
+	}
+	s.conductor.collect(ns.context)
 	s.drop(events.OrphanLimit, res.Shed)
 	s.drop(events.OverBudget, res.Refused)
 	if len(s.spaces) > 1 && local != nil {
@@ -151,6 +204,17 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 // remove takes the blocks of a removed event from every context that has them, and
 // returns how many of them none had.
 func (s *source) remove(e *events.Event, key ownerKey) int {
+	unknown := len(e.Hashes) - s.withdraws(e, key)
+	s.drop(events.UnknownHash, unknown)
+	if len(s.spaces) > 1 {
+		s.quitEmpty()
+	}
+	return unknown
+}
+
+// withdraws takes blocks from every context that has them, and returns how many of
+// them one had.
+func (s *source) withdraws(e *events.Event, key ownerKey) int {
 	found := 0
 	for _, ns := range s.spaces {
 		h, ok := ns.owners[key]
@@ -158,7 +222,7 @@ func (s *source) remove(e *events.Event, key ownerKey) int {
 			continue
 		}
 		hashes, remaining := e.Hashes, e.Remaining
-		if s.parts > 0 {
+		if ns.parts() > 0 {
 			hashes, remaining = s.withParts(ns, hashes, remaining)
 		}
 		res := ns.context.index.Remove(h.current, hashes, remaining, s.copies())
@@ -168,13 +232,9 @@ func (s *source) remove(e *events.Event, key ownerKey) int {
 			all += res.Removed + res.Copies
 		}
 		found += all * len(e.Hashes) / max(len(hashes), 1)
+		s.conductor.collect(ns.context)
 	}
-	unknown := len(e.Hashes) - found
-	s.drop(events.UnknownHash, unknown)
-	if len(s.spaces) > 1 {
-		s.quitEmpty()
-	}
-	return unknown
+	return found
 }
 
 // clear drops what a cleared event names: everything of the publisher's rank, or
@@ -197,6 +257,9 @@ func (s *source) clear(e *events.Event, rank int32) {
 				ns.clear(h)
 			}
 		}
+	}
+	if s.shelf != nil {
+		s.shelf.clear(e, medium)
 	}
 	s.groups.clear(e, rank, medium)
 	s.quitEmpty()

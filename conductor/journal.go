@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvconductor/events/journal"
+	"kvconductor/events/objectkey"
 	"kvconductor/index"
 )
 
@@ -29,6 +30,9 @@ func (r Registration) fields(static bool) (out []journal.Field) {
 	add("dp_rank", strconv.Itoa(r.Rank), false)
 	text("additionalsalt", r.Salt)
 	add("ttl", r.TTL.String(), r.TTL == 0)
+	for _, name := range r.Serves {
+		text("serves", name)
+	}
 	add("static", "true", !static)
 	return out
 }
@@ -45,6 +49,11 @@ func registrationOf(fields []journal.Field) (r Registration, static bool, err er
 	}
 	if ttl := v("ttl"); ttl != "" && err == nil {
 		r.TTL, err = time.ParseDuration(ttl)
+	}
+	for _, f := range fields {
+		if f.Name == "serves" {
+			r.Serves = append(r.Serves, f.Value)
+		}
 	}
 	if err == nil {
 		err = r.normalize(true)
@@ -67,6 +76,9 @@ func (o Options) JournalSettings() []journal.Field {
 		{Name: "stream.copies", Value: copies},
 		{Name: "stream.stale_after", Value: o.Stream.StaleAfter.String()},
 		{Name: "index.max_bytes", Value: strconv.Itoa(o.MaxBytes)},
+		{Name: "index.recall_bytes", Value: strconv.FormatInt(o.RecallBytes, 10)},
+		{Name: "pool.completeness", Value: o.Completeness.String()},
+		{Name: "pool.max_bytes", Value: strconv.FormatInt(o.PoolBytes, 10)},
 		{Name: "limits.max_orphans", Value: strconv.Itoa(o.MaxOrphans)},
 		{Name: "dynamo.dump", Value: strconv.FormatBool(o.KeepLocals)},
 	}
@@ -88,6 +100,12 @@ func (o *Options) adopt(settings []journal.Field) (err error) {
 			o.Stream.StaleAfter, e = time.ParseDuration(f.Value)
 		case "index.max_bytes":
 			o.MaxBytes, e = strconv.Atoi(f.Value)
+		case "index.recall_bytes":
+			o.RecallBytes, e = strconv.ParseInt(f.Value, 10, 64)
+		case "pool.completeness":
+			o.Completeness, e = objectkey.ParseCompleteness(f.Value)
+		case "pool.max_bytes":
+			o.PoolBytes, e = strconv.ParseInt(f.Value, 10, 64)
 		case "limits.max_orphans":
 			o.MaxOrphans, e = strconv.Atoi(f.Value)
 		case "dynamo.dump":

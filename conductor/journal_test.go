@@ -11,7 +11,7 @@ import (
 // TestRegistrationFields holds that a journal keeps every field of a
 // registration, those of later versions too.
 func TestRegistrationFields(t *testing.T) {
-	given := Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeVLLM}
+	given := Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeMooncake}
 	v := reflect.ValueOf(&given).Elem()
 	for i := range v.NumField() {
 		switch f := v.Field(i); f.Interface().(type) {
@@ -21,6 +21,8 @@ func TestRegistrationFields(t *testing.T) {
 			}
 		case int:
 			f.SetInt(int64(i) + 1)
+		case []string:
+			f.Set(reflect.ValueOf([]string{"a", "ü = b"}))
 		case time.Duration:
 			f.SetInt(int64(i) * 1_000_000_007)
 		default:
@@ -28,12 +30,12 @@ func TestRegistrationFields(t *testing.T) {
 		}
 	}
 	for _, static := range []bool{false, true} {
-		if got, s, err := registrationOf(given.fields(static)); err != nil || got != given || s != static {
+		if got, s, err := registrationOf(given.fields(static)); err != nil || !reflect.DeepEqual(got, given) || s != static {
 			t.Errorf("%+v %t %v\nwant %+v", got, s, err, given)
 		}
 	}
 	least := Registration{Endpoint: "tcp://h:1", Type: TypeMooncake, Model: "m", Instance: "i", Tenant: DefaultTenant, BlockSize: 1}
-	if got, _, err := registrationOf(least.fields(false)); err != nil || got != least {
+	if got, _, err := registrationOf(least.fields(false)); err != nil || !reflect.DeepEqual(got, least) {
 		t.Errorf("%+v %v\nwant %+v", got, err, least)
 	}
 }

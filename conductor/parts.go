@@ -49,6 +49,7 @@ func (s *source) partsOf(e *events.Event, size int) (int, events.Reason) {
 // split returns a stored event with every block cut into n parts.
 func (s *source) split(e *events.Event, n int) *events.Event {
 	s.parts = max(s.parts, n)
+	s.conductor.learnParts(s.target(e), n)
 	cut := *e
 	cut.BlockSize /= n
 	cut.Hashes = make([]uint64, 0, n*len(e.Hashes))
@@ -67,15 +68,32 @@ func (s *source) split(e *events.Event, n int) *events.Event {
 	return &cut
 }
 
+// parts is the most parts a published block of the deployment had, 0 while none had
+// several.
+func (ns *namespace) parts() int { return int(ns.context.deployment.parts.Load()) }
+
+// learnParts notes of how many parts a published block is.
+func (c *Conductor) learnParts(dk deploymentKey, n int) {
+	c.mu.RLock()
+	d := c.deployments[dk]
+	c.mu.RUnlock()
+	for d != nil {
+		most := d.parts.Load()
+		if int(most) >= n || d.parts.CompareAndSwap(most, int32(n)) {
+			return
+		}
+	}
+}
+
 // withParts adds to hashes that come without a size the parts of theirs which are
-// known in a namespace, and the counts that go with them. The source has announced
-// blocks of several parts.
+// known in a namespace, and the counts that go with them. Somebody has announced blocks
+// of several parts.
 func (s *source) withParts(ns *namespace, hashes []uint64, counts []int) ([]uint64, []int) {
 	var all []uint64
 	var left []int
 	for i, h := range hashes {
 		from := len(all)
-		for n := 1; n < s.parts; n++ {
+		for n := 1; n < ns.parts(); n++ {
 			part := partName(h, n)
 			if !ns.context.index.Knows(ns.source, part) {
 				break

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +50,8 @@ type Registration struct {
 	// TTL is how long a block stays after it was last announced, for publishers
 	// that announce no removals; 0 is for ever.
 	TTL time.Duration
+	// Serves names the instances a pool is bound to, sorted; none is all of them.
+	Serves []string
 }
 
 // minTTL keeps aging rarer than announcing.
@@ -139,6 +142,9 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	if r.TTL != 0 && r.TTL < minTTL {
 		return Invalid("ttl", "out_of_range", "ttl must be at least %s, or 0 for none, got %s", minTTL, r.TTL)
 	}
+	if err := r.normalizeServes(); err != nil {
+		return err
+	}
 	if anyEndpoint {
 		return nil
 	}
@@ -150,6 +156,23 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 			return Invalid("replay_endpoint", "invalid_value", "replay_endpoint: %v", err)
 		}
 	}
+	return nil
+}
+
+// normalizeServes sorts the instances a pool serves.
+func (r *Registration) normalizeServes() error {
+	if len(r.Serves) == 0 {
+		return nil
+	}
+	if !r.pool() {
+		return Invalid("serves", "invalid_value", "serves is for type %s: blocks of an engine are its own", TypeMooncake)
+	}
+	for i, name := range r.Serves {
+		if name == "" {
+			return &FieldError{Field: "serves", Index: i, Reason: "invalid_value", Message: "serves must not name an empty instance"}
+		}
+	}
+	r.Serves = slices.Compact(slices.Sorted(slices.Values(r.Serves)))
 	return nil
 }
 
@@ -165,6 +188,7 @@ func (r Registration) diff(want Registration) (field, have, got string) {
 		{"block_size", fmt.Sprint(r.BlockSize), fmt.Sprint(want.BlockSize)},
 		{"additionalsalt", r.Salt, want.Salt},
 		{"ttl", r.TTL.String(), want.TTL.String()},
+		{"serves", strings.Join(r.Serves, ", "), strings.Join(want.Serves, ", ")},
 	} {
 		if f.have != f.got {
 			return f.name, f.have, f.got

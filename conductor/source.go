@@ -39,6 +39,14 @@ type source struct {
 	// groups learns which attention groups count. Owned by run.
 	groups groups
 
+	// shelf is what a pool holds, nil for engines. Owned by run.
+	shelf *shelf
+
+	// news are hashes just announced that others wait for; turn guards them. waited and
+	// joined are buffers.
+	news           []taught
+	waited, joined []uint64
+
 	// local and label are buffers of locals and labels. Owned by run.
 	local, label []uint64
 
@@ -98,7 +106,8 @@ type spaceKey struct {
 type namespace struct {
 	context  *indexContext
 	source   index.Source
-	instance int32 // id in the deployment, or tiers.Pool
+	instance int32   // id in the deployment, or tiers.Pool
+	serves   []int32 // ids of the instances a pool is bound to; nil for all
 	owners   map[ownerKey]*holder
 }
 
@@ -141,7 +150,7 @@ func (c *Conductor) newRecovered(r Registration) *source {
 
 // unjoined makes a source without a feed that nobody sees.
 func (c *Conductor) unjoined(r Registration) *source {
-	return &source{
+	s := &source{
 		conductor: c,
 		reg:       r,
 		stopped:   make(chan struct{}),
@@ -151,6 +160,10 @@ func (c *Conductor) unjoined(r Registration) *source {
 		opened:    c.now(),
 		dropped:   make(map[events.Reason]uint64),
 	}
+	if r.pool() {
+		s.shelf = newShelf(s)
+	}
+	return s
 }
 
 func (s *source) deploymentKey() deploymentKey { return s.reg.deploymentKey() }
@@ -194,6 +207,7 @@ func (s *source) run() {
 			return
 		}
 		s.guard(func() { s.take(step) })
+		s.tell()
 	}
 }
 
@@ -243,6 +257,9 @@ func (s *source) forget() {
 		s.quit(s.spaces[len(s.spaces)-1])
 	}
 	s.groups, s.parts = groups{}, 0
+	if s.shelf != nil {
+		s.shelf.reset()
+	}
 	s.doctor.recover()
 }
 
@@ -265,7 +282,7 @@ func (s *source) quit(ns *namespace) {
 	s.spaces = slices.DeleteFunc(s.spaces, func(other *namespace) bool { return other == ns })
 	s.mu.Unlock()
 	delete(s.index, ns.key())
-	s.conductor.exit(ns)
+	s.conductor.exit(s, ns)
 }
 
 // quitEmpty leaves namespaces that hold nothing any more: salts may be as many
@@ -313,7 +330,7 @@ func (s *source) holder(ns *namespace, key ownerKey, medium tiers.Medium) *holde
 }
 
 func (s *source) newOwner(ns *namespace, key ownerKey, medium tiers.Medium) index.Owner {
-	return ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.rank, Medium: medium})
+	return ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.rank, Medium: medium, Serves: ns.serves})
 }
 
 // drop counts n skipped events or hashes.

@@ -85,6 +85,9 @@ type Event struct {
 	Backend   *string
 	Rank      *int
 	ObjectKey string
+	// ConnectorHash is the block's whole digest in hex digits, as the Mooncake master
+	// reads it from the object key; "" when not published.
+	ConnectorHash string
 	// Envelope is true for standardized events (event_type present), whose
 	// BlockSize names a context instead of describing the payload.
 	Envelope bool
@@ -143,4 +146,7 @@ const (
 	OrphanLimit       Reason = "orphan_limit"
 	OverBudget        Reason = "over_budget" // blocks, by index.max_bytes
 	UnknownHash       Reason = "unknown_hash"
+	UnknownObject     Reason = "unknown_object"  // a key in no known form, and no hash beside it
+	AsideObject       Reason = "aside_object"    // no part of a block of the main KV cache
+	ObjectConflict    Reason = "object_conflict" // says something else than its key, or than before
 )

@@ -29,6 +29,18 @@ func (x *Index) HeldOf(keys, dst []uint64) []uint64 {
 	return dst
 }
 
+// Holds reports whether an owner holds a block under a key.
+func (x *Index) Holds(name Owner, key uint64) bool {
+	x.gate.RLock()
+	defer x.gate.RUnlock()
+	o := x.owners[name]
+	if o == nil {
+		return false
+	}
+	g := x.gen.Load()
+	return g.sets.has(g.table.lookup(normal(key)), o.id)
+}
+
 // Teach says what an engine hash means to a source: blocks that its owners hold under
 // the hash itself move to the key. It reports whether there were any. Where the key is
 // held by nobody, the name is forgotten in time.

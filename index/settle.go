@@ -31,6 +31,9 @@ func (h *hand) settle(engine, key uint64) (moved int) {
 				if s := h.t.find(next); s != nil {
 					h.label(h.t.number(s), l.label)
 				}
+				if h.joined != nil {
+					*h.joined = append(*h.joined, plain(l.engine))
+				}
 				moved++
 			}
 			s.work = append(s.work, named{l.engine, next})

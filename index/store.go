@@ -30,6 +30,9 @@ type Store struct {
 	Key    uint64
 	HasKey bool
 	Copies CopyPolicy
+	// Joined, if not nil, gets the engine hashes of blocks that waited and whose key
+	// became known with this event.
+	Joined *[]uint64
 }
 
 // label returns the label of block i.
@@ -88,6 +91,7 @@ func (x *Index) store(e *Store, full bool, res *StoreResult) bool {
 	s.mu.Lock()
 	keys, names := e.need(s)
 	p := put{hand: x.hand(s), o: own, policy: e.Copies}
+	p.joined = e.Joined
 	p.res = res
 	if !p.reserve(keys, names) {
 		if !full {

@@ -18,6 +18,8 @@ type hand struct {
 	full  bool   // no slot is reserved
 	gone  uint32 // link to the key the owner lost just before, which need not be looked at
 	res   *StoreResult
+
+	joined *[]uint64 // Store.Joined
 }
 
 func (x *Index) hand(s *source) hand {

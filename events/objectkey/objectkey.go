@@ -200,6 +200,17 @@ func (k *Key) Names(model string) bool {
 	return true
 }
 
+// Named returns the key of an object that is all there is of a block, whose hash was
+// said beside it.
+func Named(digest string, hash uint64) Key {
+	k := blank(Plain)
+	k.Digest, k.Hash = digest, hash
+	return k
+}
+
+// Has reports whether the key's digest is the one of these hex digits.
+func (k *Key) Has(digits string) bool { return strings.EqualFold(k.Digest, digits) }
+
 func blank(p Publisher) Key {
 	return Key{
 		Kind:  Kind{Publisher: p, World: -1, Group: -1},

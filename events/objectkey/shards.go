@@ -1,6 +1,7 @@
 package objectkey
 
 import (
+	"fmt"
 	"math/bits"
 	"strings"
 )
@@ -19,6 +20,24 @@ const (
 	All Completeness = iota // every shard that any block of the kind has had in the pool
 	Any                     // one
 )
+
+// String returns the name in settings: all or any.
+func (c Completeness) String() string {
+	if c == Any {
+		return "any"
+	}
+	return "all"
+}
+
+// ParseCompleteness is the reverse of String.
+func ParseCompleteness(name string) (Completeness, error) {
+	for _, c := range []Completeness{All, Any} {
+		if name == c.String() {
+			return c, nil
+		}
+	}
+	return All, fmt.Errorf("completeness is all or any, not %q", name)
+}
 
 // Block is one block on one tier of a pool.
 type Block struct {
@@ -169,6 +188,16 @@ func (s *Shards) Remove(pool Pool, tier Tier, k *Key) {
 		s.forget(m, who, in)
 		s.prune(at, m)
 	}
+}
+
+// Whole reports whether the block that an object is a part of counts.
+func (s *Shards) Whole(pool Pool, tier Tier, k *Key) bool {
+	m := s.kinds[place{pool, k.Kind}]
+	if m == nil {
+		return false
+	}
+	in := m.sets[memberOf(tier, k)]
+	return in != nil && s.whole(m, in)
 }
 
 // Clear takes everything of a pool away.

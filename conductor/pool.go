@@ -1,0 +1,388 @@
+package conductor
+
+import (
+	"math/rand/v2"
+
+	"github.com/zeebo/xxh3"
+
+	"kvconductor/events"
+	"kvconductor/events/objectkey"
+	"kvconductor/tiers"
+)
+
+// A pool announces objects, not blocks: what block an object is a part of, its key
+// says, or a hash beside it. A block is in the pool while all its objects are.
+//
+//	event --bind--> object -> binding          by endpoint, backend, tenant, object key, tier
+//	                  |
+//	                  v
+//	               Shards --a block is whole, or no more--> appear, vanish --> place, remove
+//
+// The objects are the truth about the pool: what is removed is what was bound, whatever
+// the removal says beside the key.
+
+// shelf is what a pool is known to hold. It belongs to the source's turn.
+type shelf struct {
+	source  *source
+	secret  uint64 // seeds the prints, which clients must not be able to aim at
+	shards  *objectkey.Shards
+	objects map[xxh3.Uint128]binding
+	scopes  map[scope]objectkey.Pool
+	names   []scope // by objectkey.Pool
+	media   []tiers.Medium
+	doubles map[doubleKey]int // further blocks that share a hash: see count
+	muted   bool              // reports of shards are of no interest
+}
+
+// scope is what the events of an object say of where it belongs. Adapter and salt are
+// known only where published; else the hash tells.
+type scope struct {
+	deployment       deploymentKey
+	backend          string
+	lora, salt       string
+	hasLora, hasSalt bool
+}
+
+// binding is where an object belongs.
+type binding struct {
+	scope objectkey.Pool
+	tier  objectkey.Tier
+	bare  bool   // the key does not tell the block, which is all there is of it
+	hash  uint64 // of a bare one
+}
+
+type doubleKey struct {
+	scope objectkey.Pool
+	tier  objectkey.Tier
+	hash  uint64
+}
+
+// bindingBytes is what a binding takes in its map, about.
+const bindingBytes = 64
+
+func newShelf(s *source) *shelf {
+	p := &shelf{source: s, secret: rand.Uint64()}
+	p.reset()
+	return p
+}
+
+func (p *shelf) reset() {
+	p.shards = objectkey.NewShards(p.source.conductor.opts.Completeness, p.limit(), p.turn)
+	p.objects = make(map[xxh3.Uint128]binding)
+	p.scopes, p.names, p.media = make(map[scope]objectkey.Pool), nil, nil
+	p.doubles = make(map[doubleKey]int)
+}
+
+// DefaultPoolBytes holds some three million objects.
+const DefaultPoolBytes = 512 << 20
+
+func (p *shelf) limit() int64 {
+	if n := p.source.conductor.opts.PoolBytes; n > 0 {
+		return n
+	}
+	return DefaultPoolBytes
+}
+
+// bytes is what the objects take, about.
+func (p *shelf) bytes() int64 { return p.shards.Bytes() + int64(len(p.objects))*bindingBytes }
+
+// print identifies an object of the source.
+func (p *shelf) print(e *events.Event, tenant string, tier objectkey.Tier) xxh3.Uint128 {
+	h := xxh3.NewSeed(p.secret)
+	for _, text := range []string{tenant, backendOf(e), e.ObjectKey} {
+		h.WriteString(text)
+		h.Write([]byte{0xff}) // in no UTF-8 text
+	}
+	h.Write([]byte{byte(tier)})
+	return h.Sum128()
+}
+
+func backendOf(e *events.Event) string {
+	if e.Backend == nil {
+		return ""
+	}
+	return *e.Backend
+}
+
+// store binds the object of an event.
+func (p *shelf) store(e *events.Event) {
+	s := p.source
+	key, bare, why := readObject(e)
+	if why != "" {
+		s.drop(why, 1)
+		return
+	}
+	if !s.mainObject(e, &key) {
+		s.drop(events.OtherGroup, 1)
+		return
+	}
+	sc := p.scopeOf(e, &key)
+	tier, ok := p.tier(e.Medium)
+	if !ok {
+		s.drop(events.BadEvent, 1)
+		return
+	}
+	n, known := p.number(sc)
+	if !known {
+		s.drop(events.OverBudget, 1)
+		return
+	}
+	at := binding{scope: n, tier: tier, bare: bare}
+	if bare {
+		at.hash = key.Hash
+	}
+	print := p.print(e, sc.deployment.tenant, tier)
+	old, bound := p.objects[print]
+	switch {
+	case bound && old != at:
+		s.drop(events.ObjectConflict, 1)
+		return
+	case bound:
+		if s.reg.TTL > 0 {
+			p.refresh(at, &key)
+		}
+		return
+	case p.bytes()+bindingBytes > p.limit():
+		s.drop(events.OverBudget, 1)
+		return
+	}
+	if !bare && !p.shards.Add(at.scope, at.tier, &key) {
+		s.drop(events.OverBudget, 1)
+		return
+	}
+	p.objects[print] = at
+	if bare {
+		p.appear(at.scope, at.tier, at.hash, true)
+	}
+}
+
+// remove follows the binding of the object of an event.
+func (p *shelf) remove(e *events.Event) {
+	s := p.source
+	key, _, why := readObject(e)
+	sc := p.scopeOf(e, &key)
+	tier, ok := p.tier(e.Medium)
+	if !ok {
+		s.drop(events.BadEvent, 1)
+		return
+	}
+	print := p.print(e, sc.deployment.tenant, tier)
+	at, bound := p.objects[print]
+	if !bound {
+		// What a peer knew came without its objects.
+		n, known := p.number(sc)
+		if why != "" || !known || p.vanish(n, tier, key.Hash) == 0 {
+			s.drop(events.UnknownHash, 1)
+		}
+		return
+	}
+	if !p.names[at.scope].agrees(e) || at.bare && len(e.Hashes) > 0 && e.Hashes[0] != at.hash {
+		s.drop(events.ObjectConflict, 1)
+		return
+	}
+	delete(p.objects, print)
+	if at.bare {
+		p.vanish(at.scope, at.tier, at.hash)
+		return
+	}
+	p.shards.Remove(at.scope, at.tier, &key)
+}
+
+// clear forgets the objects that a cleared event takes away; their blocks go with the
+// holders.
+func (p *shelf) clear(e *events.Event, medium string) {
+	goes := func(scope objectkey.Pool, tier objectkey.Tier) bool {
+		return p.names[scope].agrees(e) && names(e.Backend, p.names[scope].backend) && (medium == "" || p.media[tier].Name == medium)
+	}
+	p.muted = true
+	for n := range p.names {
+		for t := range p.media {
+			if goes(objectkey.Pool(n), objectkey.Tier(t)) {
+				p.shards.ClearTier(objectkey.Pool(n), objectkey.Tier(t))
+			}
+		}
+	}
+	p.muted = false
+	for print, at := range p.objects {
+		if goes(at.scope, at.tier) {
+			delete(p.objects, print)
+		}
+	}
+	for d := range p.doubles {
+		if goes(d.scope, d.tier) {
+			delete(p.doubles, d)
+		}
+	}
+}
+
+// agrees reports whether nothing an event says contradicts the scope.
+func (sc *scope) agrees(e *events.Event) bool {
+	return names(e.Tenant, sc.deployment.tenant) && names(e.Model, sc.deployment.model) &&
+		(e.BlockSize == 0 || e.BlockSize == sc.deployment.blockSize) &&
+		(!sc.hasLora || names(e.LoraName, sc.lora)) && (!sc.hasSalt || names(e.Salt, sc.salt))
+}
+
+// readObject reads which block an object is a part of. bare says that its key does not
+// tell: then the object is all there is of the block.
+func readObject(e *events.Event) (key objectkey.Key, bare bool, why events.Reason) {
+	key, err := objectkey.Parse(e.ObjectKey)
+	if err == objectkey.ErrAside {
+		return key, false, events.AsideObject
+	}
+	if e.ConnectorHash != "" {
+		digits, h, bad := objectkey.Digest(e.ConnectorHash)
+		switch {
+		case bad != nil, len(e.Hashes) > 0 && e.Hashes[0] != h:
+			return key, false, events.ObjectConflict
+		case err != nil || key.Publisher == objectkey.Plain:
+			return objectkey.Named(digits, h), true, ""
+		case !key.Has(digits):
+			return key, false, events.ObjectConflict
+		}
+		return key, false, ""
+	}
+	switch {
+	case err == nil && key.Publisher != objectkey.Plain:
+		return key, false, ""
+	case len(e.Hashes) == 1:
+		return objectkey.Named(e.ObjectKey, e.Hashes[0]), true, ""
+	case err == nil:
+		return key, true, ""
+	}
+	return key, false, events.UnknownObject
+}
+
+// scopeOf returns where an object belongs. The model that a key names is its model:
+// equal tokens of two models have equal hashes.
+func (p *shelf) scopeOf(e *events.Event, key *objectkey.Key) scope {
+	s := p.source
+	sc := scope{deployment: s.target(e), backend: backendOf(e), lora: s.reg.Lora, salt: s.reg.Salt}
+	if e.LoraName != nil {
+		sc.lora, sc.hasLora = *e.LoraName, *e.LoraName != ""
+	}
+	if e.Salt != nil {
+		sc.salt, sc.hasSalt = *e.Salt, *e.Salt != ""
+	}
+	if e.Model == nil && key.Model != "" && !key.Names(sc.deployment.model) {
+		s.find(FindingContext, "objects are of model %q, registered is %q: they count for the model of their keys; register the name the engines use as their model path",
+			key.Model, sc.deployment.model)
+		sc.deployment.model = key.Model
+	}
+	return sc
+}
+
+// maxScopes bounds the scopes of a pool: backends, tenants and models are few.
+const maxScopes = 1 << 14
+
+// number returns the number of a scope, false where it would be one too many.
+func (p *shelf) number(sc scope) (objectkey.Pool, bool) {
+	n, known := p.scopes[sc]
+	if !known {
+		if len(p.names) == maxScopes {
+			return 0, false
+		}
+		n = objectkey.Pool(len(p.names))
+		p.scopes[sc] = n
+		p.names = append(p.names, sc)
+	}
+	return n, true
+}
+
+// tier returns the number of a medium; there are few.
+func (p *shelf) tier(raw string) (objectkey.Tier, bool) {
+	m := tiers.Parse(raw)
+	for i := range p.media {
+		if p.media[i].Name == m.Name {
+			return objectkey.Tier(i), true
+		}
+	}
+	if len(p.media) > maxMedia {
+		return 0, false
+	}
+	if m.Tier == tiers.Other {
+		p.source.find(FindingMedium, "medium %q is unknown: its blocks count as a tier of their own below all others", raw)
+	}
+	p.media = append(p.media, m)
+	return objectkey.Tier(len(p.media) - 1), true
+}
+
+// maxMedia bounds the media of a pool: no master has more than a handful.
+const maxMedia = 64
+
+// turn hears from the shards that a block has become whole, or is no more.
+func (p *shelf) turn(b objectkey.Block, whole bool) {
+	switch {
+	case p.muted:
+	case whole:
+		p.appear(b.Pool, b.Tier, b.Hash, true)
+	default:
+		p.vanish(b.Pool, b.Tier, b.Hash)
+	}
+}
+
+// event is what a scope says of its blocks.
+func (sc *scope) event(hash uint64) events.Event {
+	e := events.Event{
+		Hashes: []uint64{hash}, Envelope: true, Group: -1, BaseBlock: 1,
+		Tenant: &sc.deployment.tenant, Model: &sc.deployment.model, BlockSize: sc.deployment.blockSize, Backend: &sc.backend,
+	}
+	if sc.hasLora {
+		e.LoraName = &sc.lora
+	}
+	if sc.hasSalt {
+		e.Salt = &sc.salt
+	}
+	return e
+}
+
+func (p *shelf) owner(n objectkey.Pool, t objectkey.Tier) ownerKey {
+	return ownerKey{rank: int32(p.source.reg.Rank), medium: p.media[t].Name, backend: p.names[n].backend}
+}
+
+// appear indexes a block. Blocks of several kinds, or with digests that differ only
+// where a hash does not tell, may share one; counted, each of them counts.
+func (p *shelf) appear(n objectkey.Pool, t objectkey.Tier, hash uint64, counted bool) {
+	sc := &p.names[n]
+	e := sc.event(hash)
+	at := spaceKey{sc.deployment, contextKey{lora: sc.lora, salt: sc.salt}}
+	res := p.source.place(at, &e, nil, p.owner(n, t), p.media[t])
+	if counted && res.Copies > 0 {
+		p.doubles[doubleKey{n, t, hash}]++
+	}
+}
+
+// vanish takes a block out of the index, and returns how many memberships went.
+func (p *shelf) vanish(n objectkey.Pool, t objectkey.Tier, hash uint64) int {
+	d := doubleKey{n, t, hash}
+	if more := p.doubles[d]; more > 0 {
+		if p.doubles[d] = more - 1; more == 1 {
+			delete(p.doubles, d)
+		}
+		return 0
+	}
+	e := p.names[n].event(hash)
+	e.Kind = events.Removed
+	return p.source.withdraws(&e, p.owner(n, t))
+}
+
+// refresh announces the block of a bound object again: it may have expired.
+func (p *shelf) refresh(at binding, key *objectkey.Key) {
+	hash := at.hash
+	if !at.bare {
+		if !p.shards.Whole(at.scope, at.tier, key) {
+			return
+		}
+		hash = key.Hash
+	}
+	p.appear(at.scope, at.tier, hash, false)
+}
+
+// mainObject reports whether an object is of an attention group that is indexed, as
+// far as engines of the deployment have said; group 0 is until they say otherwise.
+func (s *source) mainObject(e *events.Event, key *objectkey.Key) bool {
+	group := max(e.Group, int(key.Group), 0)
+	if kind := s.conductor.groupKind(s.target(e), group); kind != "" {
+		return mainGroup(kind)
+	}
+	return group == 0
+}

@@ -1,0 +1,104 @@
+package conductor
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/dgraph-io/ristretto/v2"
+	"github.com/zeebo/xxh3"
+
+	"kvconductor/index"
+)
+
+// recall remembers what engine hashes meant whose blocks nobody holds any more, so
+// that a block which comes without tokens finds its place although the engine that
+// announced the tokens has evicted it since. Indexes know such names until a rebuild
+// drops them; then they come here, bounded in bytes. What is not remembered is waited
+// for: see waiting.go.
+type recall struct {
+	cache *ristretto.Cache[uint64, recalled]
+	most  int // names there is room for
+}
+
+// recalled is a name with all that its slot only sums up.
+type recalled struct {
+	name index.Name
+	at   *spaceKey
+}
+
+// recallBytes is what a name takes in the cache, its bookkeeping included, about.
+const recallBytes = 192
+
+// forgottenKept is how many names an index keeps between two looks at it.
+const forgottenKept = 1 << 16
+
+// newRecall returns a memory of so many bytes, nil where there is to be none.
+func newRecall(bytes int64) *recall {
+	most := bytes / recallBytes
+	if most < 1 {
+		return nil
+	}
+	cache, err := ristretto.NewCache(&ristretto.Config[uint64, recalled]{
+		NumCounters: 10 * most, MaxCost: most, BufferItems: 64, IgnoreInternalCost: true,
+	})
+	if err != nil {
+		panic(fmt.Sprintf("BUG: a memory for %d names: %v", most, err))
+	}
+	return &recall{cache: cache, most: int(most)}
+}
+
+func (r *recall) close() {
+	if r != nil {
+		r.cache.Close()
+	}
+}
+
+// slot is where a name of a deployment is kept.
+func (k deploymentKey) slot(engine uint64) uint64 {
+	return engine ^ xxh3.HashString(k.tenant) ^ bits.RotateLeft64(xxh3.HashString(k.model), 21) ^ uint64(k.blockSize)<<40
+}
+
+// put remembers names of a context.
+func (r *recall) put(at spaceKey, forgotten []index.Name) {
+	for i, name := range forgotten {
+		r.cache.Set(at.deployment.slot(name.Engine), recalled{name, &at}, 1)
+		if i%1024 == 1023 {
+			r.cache.Wait() // it would drop what comes faster than it takes
+		}
+	}
+	r.cache.Wait()
+}
+
+// get returns what an engine hash meant.
+func (r *recall) get(dk deploymentKey, engine uint64) (at contextKey, key uint64, known bool) {
+	if r == nil {
+		return at, 0, false
+	}
+	v, ok := r.cache.Get(dk.slot(engine))
+	if !ok || v.name.Engine != engine || v.at.deployment != dk {
+		return at, 0, false
+	}
+	return v.at.context, v.name.Key, true
+}
+
+// collect remembers what an index has forgotten, where somebody may ask for it.
+func (c *Conductor) collect(x *indexContext) {
+	if names := x.index.Forgotten(); len(names) > 0 && c.recall != nil && x.deployment.tokenless.Load() {
+		c.recall.put(x.spaceKey(), names)
+	}
+}
+
+// collectAll remembers what a context knew that is about to go.
+func (c *Conductor) collectAll(x *indexContext) {
+	if c.recall == nil || !x.deployment.tokenless.Load() {
+		return
+	}
+	var names []index.Name
+	x.index.Names(func(n index.Name) bool {
+		names = append(names, n)
+		return len(names) < c.recall.most
+	})
+	c.recall.put(x.spaceKey(), names)
+}
+
+func (x *indexContext) spaceKey() spaceKey { return spaceKey{x.deployment.key, x.key} }

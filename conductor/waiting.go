@@ -1,0 +1,256 @@
+package conductor
+
+import (
+	"slices"
+
+	"kvconductor/events"
+	"kvconductor/index"
+	"kvconductor/tiers"
+)
+
+// Blocks that come without tokens go where their hash is known: in a context of the
+// deployment that an engine has filled, whoever that was, or where it was known until
+// lately. Those whose hash nobody has announced wait under it, where their source is
+// at home, and move as soon as an engine announces it with tokens:
+//
+//	pool    store(hash) -> locate: no -> waits in home, home is awaiting -> locate again
+//	engine  store(hash, tokens) -> is hash in an awaiting context? -> the pool's turn: move
+//
+// Both sides write before they look, so one of them sees the other. Meanwhile a query
+// under a hash profile finds them by their hash.
+
+// place is where a hash belongs.
+type place struct {
+	ns    *namespace
+	key   uint64 // to be taught, valid if named
+	named bool
+}
+
+// locate finds the place of a hash that comes without tokens. It reports false where
+// nobody knows it.
+func (s *source) locate(e *events.Event, dk deploymentKey, engine uint64) (place, bool) {
+	if !s.reg.pool() { // what a pool holds under a hash says nothing about the hash
+		if ns := s.knower(e, dk, engine); ns != nil {
+			return place{ns: ns}, true
+		}
+	}
+	at, key, known := s.conductor.whatMeans(dk, engine, s.home().context, func(k contextKey) bool {
+		return names(e.LoraName, k.lora) && names(e.Salt, k.salt)
+	})
+	if !known {
+		return place{}, false
+	}
+	return place{ns: s.space(spaceKey{dk, at}), key: key, named: true}, true
+}
+
+// whatMeans returns where in a deployment an engine hash is or was known, among
+// contexts that fit. Of several that know it, home comes first, then the least.
+func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, fits func(contextKey) bool) (at contextKey, key uint64, known bool) {
+	c.mu.RLock()
+	d := c.deployments[dk]
+	c.mu.RUnlock()
+	if d == nil {
+		return at, 0, false
+	}
+	d.contexts.Range(func(_, v any) bool {
+		x := v.(*indexContext)
+		if !fits(x.key) {
+			return true
+		}
+		k, ok := x.index.Means(engine)
+		if ok && (!known || x.key == home || at != home && x.key.less(at)) {
+			at, key, known = x.key, k, true
+		}
+		return true
+	})
+	if known {
+		return at, key, true
+	}
+	if at, key, known = c.recall.get(dk, engine); known && fits(at) {
+		return at, key, true
+	}
+	return contextKey{}, 0, false
+}
+
+func (k contextKey) less(other contextKey) bool {
+	return k.lora < other.lora || k.lora == other.lora && k.salt < other.salt
+}
+
+// await notes that blocks of the source wait in a context.
+func (c *Conductor) await(s *source, x *indexContext) {
+	if x.hosts(s) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if list := x.waiting.Load(); list != nil {
+		more := append(slices.Clip(*list), s)
+		x.waiting.Store(&more)
+		return
+	}
+	x.waiting.Store(&[]*source{s})
+	d := x.deployment
+	var all []*indexContext
+	if list := d.awaiting.Load(); list != nil {
+		all = slices.Clone(*list)
+	}
+	all = append(all, x)
+	d.awaiting.Store(&all)
+}
+
+// unawait undoes it. c.mu is held.
+func (x *indexContext) unawait(s *source) {
+	if !x.hosts(s) {
+		return
+	}
+	rest := slices.DeleteFunc(slices.Clone(*x.waiting.Load()), func(other *source) bool { return other == s })
+	if len(rest) > 0 {
+		x.waiting.Store(&rest)
+		return
+	}
+	x.waiting.Store(nil)
+	d := x.deployment
+	all := slices.DeleteFunc(slices.Clone(*d.awaiting.Load()), func(other *indexContext) bool { return other == x })
+	if len(all) == 0 {
+		d.awaiting.Store(nil)
+		return
+	}
+	d.awaiting.Store(&all)
+}
+
+// hosts reports whether blocks of the source may wait in the context.
+func (x *indexContext) hosts(s *source) bool {
+	list := x.waiting.Load()
+	return list != nil && slices.Contains(*list, s)
+}
+
+// taught are engine hashes that somebody waits for in a context.
+type taught struct {
+	in     *indexContext
+	hashes []uint64
+}
+
+// spread notes which hashes, announced with tokens, others wait for.
+func (s *source) spread(x *indexContext, hashes []uint64) {
+	awaiting := x.deployment.awaiting.Load()
+	if awaiting == nil {
+		return
+	}
+	for _, w := range *awaiting {
+		s.waited = w.index.HeldOf(hashes, s.waited[:0])
+		var news []uint64
+		for _, h := range s.waited {
+			// Held under the hash itself: by those who wait, by an orphan of ours, or
+			// because the hash is the key.
+			if key, known := x.index.Means(h); known && key != h {
+				news = append(news, h)
+			}
+		}
+		if len(news) > 0 {
+			s.news = append(s.news, taught{w, news})
+		}
+	}
+}
+
+// tell lets those who wait know what was learned. No turn is held.
+func (s *source) tell() {
+	s.turn.Lock()
+	news := s.news
+	s.news = nil
+	s.turn.Unlock()
+	for _, n := range news {
+		list := n.in.waiting.Load()
+		if list == nil {
+			continue
+		}
+		for _, host := range *list {
+			host.guard(func() { host.rejoin(n.in, n.hashes) })
+		}
+	}
+}
+
+// rejoin moves blocks that wait in a context to where their hashes are known now.
+func (s *source) rejoin(w *indexContext, hashes []uint64) {
+	ns := s.index[w.spaceKey()]
+	if s.gone || ns == nil {
+		return
+	}
+	// Only an event that names them can have brought blocks where the source is not
+	// at home.
+	home := s.home().context
+	fits := func(k contextKey) bool {
+		return (w.key.lora == home.lora || k.lora == w.key.lora) && (w.key.salt == home.salt || k.salt == w.key.salt)
+	}
+	for _, h := range hashes {
+		at, key, known := s.conductor.whatMeans(w.deployment.key, h, home, fits)
+		if !known || at == w.key && key == h {
+			continue
+		}
+		to := ns
+		if at != w.key {
+			to = s.space(spaceKey{w.deployment.key, at})
+		}
+		for owner, holder := range ns.owners {
+			if w.index.Holds(holder.current, h) || holder.hasOld && w.index.Holds(holder.old, h) {
+				s.move(ns, to, owner, holder, index.Name{Engine: h, Key: key})
+			}
+		}
+	}
+	s.quitEmpty()
+}
+
+// move takes a block of one holder from under its hash to its key, which may be in
+// another context, with its copies.
+func (s *source) move(from, to *namespace, owner ownerKey, holder *holder, name index.Name) {
+	medium := s.media[owner.medium]
+	switch {
+	case from == to:
+		to.context.index.Teach(to.source, name.Engine, name.Key)
+	default:
+		// There first, so that it is never nowhere.
+		s.putNamed(to, name, owner, medium)
+		n := take(from.context.index, holder.current, name.Engine)
+		if holder.hasOld {
+			n += take(from.context.index, holder.old, name.Engine)
+		}
+		for range n - 1 {
+			s.putNamed(to, name, owner, medium)
+		}
+	}
+	s.putParts(to, name.Engine, owner, medium)
+}
+
+// putNamed stores a block whose key is known, though not to the context.
+func (s *source) putNamed(ns *namespace, name index.Name, owner ownerKey, medium tiers.Medium) index.StoreResult {
+	return ns.context.index.Store(&index.Store{
+		Owner: s.holder(ns, owner, medium).current, Engine: []uint64{name.Engine},
+		Key: name.Key, HasKey: true, Rootless: true, Copies: s.copies(),
+	})
+}
+
+// putParts stores the other parts of a block that was published as several, see
+// parts.go.
+func (s *source) putParts(ns *namespace, engine uint64, owner ownerKey, medium tiers.Medium) {
+	here := ns.key()
+	for n := 1; n < int(ns.context.deployment.parts.Load()); n++ {
+		part := partName(engine, n)
+		_, key, known := s.conductor.whatMeans(here.deployment, part, here.context, func(k contextKey) bool { return k == here.context })
+		if !known {
+			return
+		}
+		s.putNamed(ns, index.Name{Engine: part, Key: key}, owner, medium)
+	}
+}
+
+// take removes a block that is held under its hash with all its copies, and returns
+// how many there were.
+func take(x *index.Index, o index.Owner, engine uint64) int {
+	for n := 1; ; n++ {
+		switch res := x.Remove(o, []uint64{engine}, nil, index.CopyCount); {
+		case res.Removed > 0:
+			return n
+		case res.Copies == 0:
+			return 0
+		}
+	}
+}
