@@ -26,6 +26,9 @@ func (s *source) apply(b *events.Batch) {
 		}
 		s.admit(e, r)
 	}
+	if s.shelf != nil {
+		s.objects.Store(int64(len(s.shelf.objects)))
+	}
 }
 
 // admit passes an event through the group filter and applies it.

@@ -64,6 +64,9 @@ func (r Registration) Key() Key { return Key{Instance: r.Instance, Tenant: r.Ten
 // routable instance itself.
 func (r Registration) pool() bool { return r.Type == TypeMooncake }
 
+// Pool is pool for others.
+func (r Registration) Pool() bool { return r.pool() }
+
 // Errors a caller branches on.
 var (
 	// ErrClosed: the Conductor is shutting down.

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kvconductor/events"
@@ -40,7 +41,8 @@ type source struct {
 	groups groups
 
 	// shelf is what a pool holds, nil for engines. Owned by run.
-	shelf *shelf
+	shelf   *shelf
+	objects atomic.Int64 // in the shelf
 
 	// news are hashes just announced that others wait for; turn guards them. waited and
 	// joined are buffers.
@@ -259,6 +261,7 @@ func (s *source) forget() {
 	s.groups, s.parts = groups{}, 0
 	if s.shelf != nil {
 		s.shelf.reset()
+		s.objects.Store(0)
 	}
 	s.doctor.recover()
 }

@@ -41,6 +41,12 @@ const (
 	Set   = "set"   // a block leaves at the first removal
 )
 
+// Values of Pool.Completeness.
+const (
+	All = "all" // a block counts with all objects that such blocks consist of
+	Any = "any" // with any of them
+)
+
 // DefaultTenant is the tenant of whoever names none.
 const DefaultTenant = "default"
 
@@ -52,6 +58,7 @@ type Config struct {
 	Sources   []Source      `mapstructure:"sources"`
 	Stream    Stream        `mapstructure:"stream"`
 	Index     Index         `mapstructure:"index"`
+	Pool      Pool          `mapstructure:"pool"`
 	Doctor    Doctor        `mapstructure:"doctor"`
 	Journal   Journal       `mapstructure:"journal"`
 	Dynamo    DynamoDialect `mapstructure:"dynamo"`
@@ -89,6 +96,7 @@ type Source struct {
 	DPRank         int           `mapstructure:"dp_rank"`        // data-parallel rank, 0 where there is one
 	AdditionalSalt string        `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
 	TTL            time.Duration `mapstructure:"ttl"`            // as Index.TTL, for this source
+	Serves         []string      `mapstructure:"serves"`         // instances a pool is bound to; none is all
 }
 
 // Key is the identity of a subscription as answers print it: instance|tenant|rank.
@@ -121,6 +129,14 @@ type Stream struct {
 type Index struct {
 	TTL      time.Duration `mapstructure:"ttl"`       // how long a block stays after its last announcement; 0 is until it is removed
 	MaxBytes int64         `mapstructure:"max_bytes"` // bytes of one context's index; beyond it new blocks are refused and answers say so; 0 is no bound
+
+	RecallBytes int64 `mapstructure:"recall_bytes"` // bytes to remember what engine hashes meant whose blocks nobody holds any more; 0 is not to
+}
+
+// Pool rules what is kept of pools, which announce objects instead of blocks.
+type Pool struct {
+	Completeness string `mapstructure:"completeness"` // All or Any
+	MaxBytes     int64  `mapstructure:"max_bytes"`    // bytes for the objects of one pool; beyond it new ones are refused
 }
 
 // Journal is the record of what was applied. It holds prompts.
@@ -182,6 +198,13 @@ func Default() Config {
 		},
 		Doctor: Doctor{
 			SilentAfter: 5 * time.Minute, // outlasts the pauses of a fleet that is asked now and then
+		},
+		Index: Index{
+			RecallBytes: 32 << 20, // 170,000 names, more than a pool is behind its engines
+		},
+		Pool: Pool{
+			Completeness: All,       // a block that lacks the part of one worker is of no use
+			MaxBytes:     512 << 20, // some two million objects
 		},
 		Journal: Journal{
 			MaxBytes: 1 << 30, // hours of a small fleet, and nothing to a disk

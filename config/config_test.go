@@ -4,7 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"slices"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -85,7 +85,7 @@ func TestRenderingLoadsBack(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", file, err, text)
 			}
-			if diff := Diff(d.Config, again.Config); len(diff) > 0 || !slices.Equal(d.Config.Sources, again.Config.Sources) {
+			if diff := Diff(d.Config, again.Config); len(diff) > 0 || !reflect.DeepEqual(d.Config.Sources, again.Config.Sources) {
 				t.Errorf("%s: %+v", file, diff)
 			}
 		}

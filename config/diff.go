@@ -1,6 +1,10 @@
 package config
 
-import "strconv"
+import (
+	"reflect"
+	"strconv"
+	"strings"
+)
 
 // A Change is one difference between two configs. A source that appears has no
 // Before, one that goes has no After; for a source that changed both are set.
@@ -35,7 +39,7 @@ func Diff(old, new Config) (out []Change) {
 		switch {
 		case !known:
 			out = append(out, Change{Path: "sources[" + s.Key() + "]", New: s.show(), Live: true, After: &s})
-		case was != s.withTenant():
+		case !reflect.DeepEqual(was, s.withTenant()):
 			out = append(out, Change{Path: "sources[" + s.Key() + "]", Old: was.show(), New: s.show(), Live: true, Before: &was, After: &s})
 		}
 	}
@@ -62,6 +66,9 @@ func (s Source) show() string {
 	}
 	if s.AdditionalSalt != "" {
 		out += " salt " + strconv.Quote(s.AdditionalSalt)
+	}
+	if len(s.Serves) > 0 {
+		out += " serves " + strings.Join(s.Serves, ",")
 	}
 	return out
 }

@@ -166,7 +166,7 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, instance string) Sourc
 		if f.nullable && isNull(p.value) {
 			continue
 		}
-		v, ok := t.scalar(p.value, l.nameOf(at), f.kind, &l.errs)
+		v, ok := t.value(p.value, l.nameOf(at), f.kind, &l.errs)
 		if !ok {
 			l.failed[at] = true
 			continue

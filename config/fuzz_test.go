@@ -3,7 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
-	"slices"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -45,7 +45,7 @@ func FuzzLoad(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, d.Config.YAML(false))
 		}
-		if diff := Diff(d.Config, again.Config); len(diff) > 0 || !slices.Equal(d.Config.Sources, again.Config.Sources) {
+		if diff := Diff(d.Config, again.Config); len(diff) > 0 || !reflect.DeepEqual(d.Config.Sources, again.Config.Sources) {
 			t.Fatalf("printed and read again differs: %+v", diff)
 		}
 	})

@@ -60,6 +60,14 @@ var keys = []key{
 	{"index.max_bytes", "index-max-bytes", size(), 0, false,
 		"bytes one index may take before new blocks are refused; 0 is no bound", func(c *Config) any { return &c.Index.MaxBytes }},
 
+	{"index.recall_bytes", "index-recall-bytes", size(), 0, false,
+		"bytes to remember what engine hashes meant whose blocks nobody holds any more; 0 is not to", func(c *Config) any { return &c.Index.RecallBytes }},
+
+	{"pool.completeness", "pool-completeness", choice(All, Any), 0, false,
+		"whether a block of a pool counts with all objects such blocks consist of, or with any", func(c *Config) any { return &c.Pool.Completeness }},
+	{"pool.max_bytes", "pool-max-bytes", size(), 1 << 20, false,
+		"bytes for the objects of one pool before new ones are refused", func(c *Config) any { return &c.Pool.MaxBytes }},
+
 	{"doctor.silent_after", "doctor-silent-after", duration(), int64(time.Second), false,
 		"silence of a source that is asked for after which that is a finding", func(c *Config) any { return &c.Doctor.SilentAfter }},
 
@@ -157,4 +165,5 @@ var sourceFields = []sourceField{
 	{"dp_rank", count(), false, func(s *Source) any { return &s.DPRank }},
 	{"additionalsalt", text(), true, func(s *Source) any { return &s.AdditionalSalt }},
 	{"ttl", duration(), true, func(s *Source) any { return &s.TTL }},
+	{"serves", texts(), true, func(s *Source) any { return &s.Serves }},
 }

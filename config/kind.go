@@ -104,6 +104,23 @@ func urls() kind {
 	}
 }
 
+// texts is a list of names, separated by commas.
+func texts() kind {
+	return kind{
+		word: "names", wants: "a list of names", tags: []string{"!!str"}, list: true,
+		parse: func(s string) (any, error) {
+			var out []string
+			for one := range strings.SplitSeq(s, ",") {
+				if one = strings.TrimSpace(one); one != "" {
+					out = append(out, one)
+				}
+			}
+			return out, nil
+		},
+		show: func(v any) string { return strings.Join(v.([]string), ",") },
+	}
+}
+
 // checkURL checks a base URL that paths are put behind.
 func checkURL(text string) error {
 	u, err := url.Parse(text)

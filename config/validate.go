@@ -159,6 +159,9 @@ func (s *Source) complaints() (out []complaint) {
 	} else if s.BlockSize < 0 {
 		add("block_size", fmt.Sprintf("%d is out of range 1 to 2147483647", s.BlockSize))
 	}
+	if len(s.Serves) > 0 && !strings.EqualFold(s.Type, "Mooncake") {
+		add("serves", "is for type Mooncake; blocks of an engine are its own")
+	}
 	if s.DPRank < 0 {
 		add("dp_rank", fmt.Sprintf("%d is out of range 0 to 2147483647", s.DPRank))
 	}

@@ -25,6 +25,7 @@ import (
 	"kvconductor/config"
 	"kvconductor/events"
 	"kvconductor/events/journal"
+	"kvconductor/events/objectkey"
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
 	"kvconductor/events/zmq"
@@ -224,18 +225,25 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 	if cfg.Stream.Copies == config.Set {
 		copies = index.CopySet
 	}
+	completeness := objectkey.All
+	if cfg.Pool.Completeness == config.Any {
+		completeness = objectkey.Any
+	}
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
 	return conductor.Options{
-		HashSeed:    cfg.Hash.Seed,
-		Copies:      copies,
-		MaxSources:  cfg.Limits.MaxSources,
-		MaxOrphans:  cfg.Limits.MaxOrphans,
-		TTL:         cfg.Index.TTL,
-		MaxBytes:    int(cfg.Index.MaxBytes),
-		KeepLocals:  cfg.Dynamo.Dump,
-		SilentAfter: cfg.Doctor.SilentAfter,
-		Log:         log,
+		HashSeed:     cfg.Hash.Seed,
+		Copies:       copies,
+		MaxSources:   cfg.Limits.MaxSources,
+		MaxOrphans:   cfg.Limits.MaxOrphans,
+		TTL:          cfg.Index.TTL,
+		MaxBytes:     int(cfg.Index.MaxBytes),
+		KeepLocals:   cfg.Dynamo.Dump,
+		Completeness: completeness,
+		RecallBytes:  cfg.Index.RecallBytes,
+		PoolBytes:    cfg.Pool.MaxBytes,
+		SilentAfter:  cfg.Doctor.SilentAfter,
+		Log:          log,
 		Stream: stream.Config{
 			ReplayTimeout: cfg.Stream.ReplayTimeout,
 			StaleAfter:    cfg.Stream.StaleAfter,
@@ -267,6 +275,7 @@ func registration(s config.Source) conductor.Registration {
 	return conductor.Registration{
 		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
 		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: s.BlockSize, Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL,
+		Serves: s.Serves,
 	}
 }
 

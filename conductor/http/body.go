@@ -101,6 +101,27 @@ func (f *fields) optional(names ...string) *string {
 	return &v
 }
 
+// texts reads an array of strings.
+func (f *fields) texts(name string) []string {
+	_, raw := f.body.field(name)
+	if raw == nil {
+		return nil
+	}
+	var items []json.RawMessage
+	if raw[0] != '[' || json.Unmarshal(raw, &items) != nil {
+		f.fail(conductor.Invalid(name, "invalid_type", "%s must be an array of strings", name))
+		return nil
+	}
+	texts := make([]string, len(items))
+	for i, item := range items {
+		if item[0] != '"' || json.Unmarshal(item, &texts[i]) != nil {
+			f.fail(&conductor.FieldError{Field: name, Index: i, Reason: "invalid_type", Message: name + " element must be a string"})
+			return nil
+		}
+	}
+	return texts
+}
+
 // required reads a non-empty string.
 func (f *fields) required(names ...string) string {
 	name, raw := f.body.field(names...)

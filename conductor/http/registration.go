@@ -27,6 +27,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 		Tenant:         f.text("tenant_id"),
 		Salt:           f.text("additionalsalt", "additional_salt"),
 		TTL:            f.duration("ttl"),
+		Serves:         f.texts("serves"),
 	}
 	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}
 	if f.err != nil {

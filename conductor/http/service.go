@@ -24,6 +24,7 @@ type serviceRow struct {
 	BlockSize      int
 	DPRank         int
 	AdditionalSalt string
+	Serves         []string `json:",omitempty"` // a pool's instances; none for all
 
 	State      string
 	Reason     string
@@ -31,6 +32,7 @@ type serviceRow struct {
 	LastSeq    *uint64
 	Blocks     int
 	Orphans    int
+	Objects    *int   `json:",omitempty"` // of a pool
 	AgeMs      *int64 // since the last batch, null before the first
 	Gaps       uint64
 	Replayed   uint64
@@ -58,11 +60,14 @@ func (a *api) services(*gin.Context) (any, error) {
 		rows[i] = serviceRow{
 			Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type,
 			ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
-			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt,
+			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves,
 			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
 			Blocks: s.Blocks, Orphans: s.Orphans, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
 			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
+		}
+		if s.Pool() {
+			rows[i].Objects = &s.Objects
 		}
 		if s.Age >= 0 {
 			ms := s.Age.Milliseconds()
