@@ -101,6 +101,7 @@ type bench struct {
 	conductor *conductor.Conductor
 	handler   nethttp.Handler
 	network   *network
+	objects   int // announced by masters
 }
 
 func newBench() *bench { return newBenchWith(nil, zerolog.Nop()) }
@@ -111,9 +112,10 @@ func newRecordedBench(j *journal.Writer) *bench { return newBenchWith(j, zerolog
 func newBenchWith(j *journal.Writer, log zerolog.Logger) *bench {
 	n := newNetwork()
 	c := conductor.New(conductor.Options{
-		HashSeed: 1337,
-		Journal:  j,
-		Log:      log,
+		HashSeed:    1337,
+		RecallBytes: 1 << 20,
+		Journal:     j,
+		Log:         log,
 		Stream: stream.Config{
 			Transport:     n,
 			ReplayTimeout: 5 * time.Second,
@@ -178,6 +180,10 @@ func (b *bench) run(line string) string {
 		return b.publish(a, b.storeEvent(a))
 	case "remove":
 		return b.publish(a, b.removeEvent(a))
+	case "put":
+		return b.publishAll(a, b.objectEvents(a, "stored"))
+	case "drop":
+		return b.publishAll(a, b.objectEvents(a, "removed"))
 	case "clear":
 		return b.publish(a, clearEvent(a))
 	case "event":
@@ -227,6 +233,9 @@ func (b *bench) register(a args) string {
 	if a.get("replay", "yes") == "yes" {
 		body["replay_endpoint"] = endpoint(a) + "/replay"
 	}
+	if names, ok := a.keys["serves"]; ok {
+		body["serves"] = strings.Split(names, ",")
+	}
 	if ttl := a.get("ttl", ""); ttl != "" {
 		body["ttl"] = ttl
 	}
@@ -242,11 +251,16 @@ func blocksOf(a args) (hashes []any, parent any, names []string, from int) {
 	names = strings.Split(a.get("path", ""), "/")
 	from = a.number("from", 0)
 	prefix := func(i int) string { return strings.Join(names[:i], "/") }
+	// Engines hash each in their own way, or with hashes= in another's; a salt enters.
+	by := endpoint(a)
+	if other, ok := a.keys["hashes"]; ok {
+		by = "ipc://" + other + "/0" + a.get("salt", "")
+	}
 	for i := from; i < len(names); i++ {
-		hashes = append(hashes, engineHash(endpoint(a), prefix(i+1)))
+		hashes = append(hashes, engineHash(by, prefix(i+1)))
 	}
 	if from > 0 {
-		parent = engineHash(endpoint(a), prefix(from))
+		parent = engineHash(by, prefix(from))
 	}
 	return hashes, parent, names, from
 }
@@ -293,7 +307,46 @@ func (b *bench) removeEvent(a args) any {
 	return e
 }
 
+// objectEvents are what a Mooncake master says of a path's blocks: an object each, named
+// by the digests of the engine that computed them (hashes=, A when absent) and tp=.
+func (b *bench) objectEvents(a args, what string) (all []any) {
+	if _, ok := a.keys["hashes"]; !ok {
+		a.keys["hashes"] = "A"
+	}
+	hashes, _, _, _ := blocksOf(a)
+	for _, h := range hashes {
+		key := fmt.Sprintf("%s@tp_rank:%d@%048x%016x", a.get("model", "m"), a.number("tp", 0), 0, h)
+		b.objects++
+		e := map[string]any{
+			"event_id": b.objects, "timestamp": 0, "event_type": what, "model_name": nil, "block_size": nil, "lora_name": nil, "additional_salt": nil,
+			"tenant_id": a.get("tenant", "default"), "backend_id": a.get("backend", "b"), "medium": a.get("medium", "cpu"), "dp_rank": nil,
+			"object_key": a.get("key", key), "seq_hashes": []any{}, "base_block_idx": 0,
+		}
+		if a.get("connector", "") != "" {
+			e["connector_block_hash"] = fmt.Sprintf("%048x%016x", 0, h)
+		}
+		group(a, e)
+		all = append(all, e)
+	}
+	return all
+}
+
+func (b *bench) publishAll(a args, all []any) string {
+	out := ""
+	for _, e := range all {
+		out += b.publish(a, e)
+	}
+	return out
+}
+
 func clearEvent(a args) any {
+	if backend, ok := a.keys["backend"]; ok {
+		e := map[string]any{"event_type": "cleared", "tenant_id": a.get("tenant", "default"), "backend_id": backend, "medium": nil}
+		if m, ok := a.keys["medium"]; ok {
+			e["medium"] = m
+		}
+		return e
+	}
 	if m, ok := a.keys["medium"]; ok {
 		return map[string]any{"event_type": "cleared", "event_id": 1, "medium": m, "dp_rank": nil}
 	}

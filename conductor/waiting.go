@@ -54,6 +54,7 @@ func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, 
 	}
 	d.contexts.Range(func(_, v any) bool {
 		x := v.(*indexContext)
+		c.collect(x)
 		if !fits(x.key) {
 			return true
 		}
