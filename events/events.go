@@ -149,4 +149,8 @@ const (
 	UnknownObject     Reason = "unknown_object"  // a key in no known form, and no hash beside it
 	AsideObject       Reason = "aside_object"    // no part of a block of the main KV cache
 	ObjectConflict    Reason = "object_conflict" // says something else than its key, or than before
+	RepeatedEvent     Reason = "repeated_event"  // its number is not above the last one of its stream
+
+	// Never arrived: numbers that a stream of standardized events left out.
+	MissingEvents Reason = "missing_events"
 )

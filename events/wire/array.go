@@ -27,6 +27,8 @@ import "kvconductor/events"
 //	AllBlocksCleared
 //	TierBlocksCleared
 //	  1 medium         required
+//
+// What the Mooncake master sent before is in obsolete.go.
 
 // positional reads an event of n elements.
 func (d *decoder) positional(ev *events.Event, n int) events.Reason {
@@ -38,7 +40,8 @@ func (d *decoder) positional(ev *events.Event, n int) events.Reason {
 		return events.BadEvent
 	}
 	var f form
-	f.kind = engineKind(d.take(size))
+	tag := d.take(size)
+	f.kind = engineKind(tag)
 	var why events.Reason
 	switch f.kind {
 	case events.Stored:
@@ -55,7 +58,7 @@ func (d *decoder) positional(ev *events.Event, n int) events.Reason {
 			why = d.tail(n - 2)
 		}
 	default:
-		why = events.UnknownType
+		f.kind, why = d.obsolete(ev, &f, tag, n)
 	}
 	if why != "" {
 		return why

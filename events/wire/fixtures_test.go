@@ -100,6 +100,7 @@ func renderEvent(e *events.Event) string {
 	text("backend", e.Backend)
 	put(e.Rank != nil, "rank=%d", deref(e.Rank))
 	put(e.ObjectKey != "", "object=%q", e.ObjectKey)
+	put(e.ConnectorHash != "", "connector=%q", e.ConnectorHash)
 	put(e.Items != nil, "items=%d", e.Items)
 	return s.String()
 }
@@ -132,7 +133,7 @@ func TestFixtures(t *testing.T) {
 			t.Errorf("fixture %s is missing", name)
 		}
 	}
-	for _, name := range []string{"M1", "M2", "M3", "C1"} {
+	for _, name := range []string{"M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "M9", "S1", "S2", "C1"} {
 		if !seen[name] {
 			t.Errorf("fixture %s is missing", name)
 		}

@@ -30,16 +30,12 @@ func digestNumber(p []byte) (n uint64, ok bool) {
 		return 0, false
 	}
 	for i, c := range p {
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c|0x20 && c|0x20 <= 'f':
-			c = c | 0x20 - 'a' + 10
-		default:
+		v, ok := hexDigit(c)
+		if !ok {
 			return 0, false
 		}
 		if i < 16 {
-			n = n<<4 | uint64(c)
+			n = n<<4 | uint64(v)
 		}
 	}
 	return n, true

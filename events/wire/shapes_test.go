@@ -117,9 +117,8 @@ func TestMalformedEvents(t *testing.T) {
 	f(obj{"event_type", "promoted", "seq_hashes", arr{1}}, unknown)
 	f(obj{"type", "BlockStored", "event_type", "promoted", "seq_hashes", arr{1}}, unknown)
 	f(obj{"type", "BlockStored", "event_type", "removed", "seq_hashes", arr{1}}, bad)
-	f(arr{"BlockStoreEvent", "key", arr{arr{"a"}}, 0, 16, arr{1}, nil, arr{1}}, unknown)
 	f(arr{"BlockUpdateEvent", "key"}, unknown)
-	f(arr{"RemoveAllEvent"}, unknown)
+	f(arr{"BlockUpdateEvent", "key", arr{arr{"memory", "x"}}}, unknown)
 
 	// Too few elements, no hashes.
 	f(arr{"BlockStored"}, bad)

@@ -13,7 +13,8 @@ import (
 // Mooncake master writes the same with an object key, and unless told otherwise
 // repeats hashes and parent under the engines' names: seq_hashes and parent_hash
 // win there. Its three generations differ in which envelope fields are nil and in
-// parsed parts of the object key, which are of no use here.
+// what they tell of the object key: the third adds the engine's hash in it, which is
+// kept, and the rest, which is only held to its types.
 
 // standardKind maps event_type.
 func standardKind(tag []byte) events.Kind {
@@ -55,6 +56,16 @@ func (d *decoder) standardKey(ev *events.Event, f *form, key []byte) (why events
 		var p []byte
 		p, why = d.textOf(d.head())
 		ev.ObjectKey = string(p)
+	case "connector_block_hash":
+		var p []byte
+		p, why = d.textOf(d.head())
+		ev.ConnectorHash = string(p)
+	case "timestamp":
+		why = d.number()
+	case "cache_prefix":
+		_, why = d.textOf(d.head())
+	case "tp_rank", "head_or_tp_rank", "pcp_rank", "dcp_rank", "pp_rank", "layer_id":
+		why = d.position()
 	case "group_id":
 		f.label, why = d.groupLabel()
 	default:
@@ -70,6 +81,29 @@ func (d *decoder) id() (uint64, events.Reason) {
 		return 0, events.BadEvent
 	}
 	return n, ""
+}
+
+// number steps over a number or nil.
+func (d *decoder) number() events.Reason {
+	switch k, _ := d.head(); k {
+	case kUint, kInt, kFloat, kNil:
+		return ""
+	}
+	return events.BadEvent
+}
+
+// position steps over a rank or a layer: a whole number, also as text, or nil.
+func (d *decoder) position() events.Reason {
+	k, n := d.head()
+	switch k {
+	case kUint, kInt, kNil:
+		return ""
+	case kStr:
+		if _, err := strconv.Atoi(string(d.take(n))); err == nil {
+			return ""
+		}
+	}
+	return events.BadEvent
 }
 
 // rankField reads a data-parallel rank; nil and negative numbers mean none.

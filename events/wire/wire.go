@@ -7,8 +7,8 @@
 //	        v                 v                      configuration
 //	    array.go         mapform.go  --keys it       vLLM, SGLang, TensorRT-LLM,
 //	    vLLM, SGLang,         |        lacks-->      LMCache, llm-d ...
-//	    llm-d fs              |      standard.go     standardized events and
-//	        |                 |           |          the Mooncake master
+//	    llm-d fs, and         |      standard.go     standardized events and
+//	    obsolete.go           |           |          the Mooncake master
 //	        +-------> form <--+-----------+
 //	                    |
 //	         event.go: finish, salt.go, items.go     one events.Event
