@@ -40,6 +40,7 @@ func (l *loop) Next() (stream.Step, bool) {
 func (l *loop) Status() stream.Status { return stream.Status{State: stream.Synced} }
 func (l *loop) Resync(string)         {}
 func (l *loop) Resume(stream.Mark)    {}
+func (l *loop) Doubt(string)          {}
 func (l *loop) Close()                {}
 
 // storeAndClear is batches of 32 blocks of 16 tokens in vLLM's maps, and a clear

@@ -82,6 +82,9 @@ func (f *recorded) Resync(string) {}
 // Resume does nothing: a past begins with its journal.
 func (f *recorded) Resume(stream.Mark) {}
 
+// Doubt does nothing: what the stream said of itself then is recorded.
+func (f *recorded) Doubt(string) {}
+
 // Close makes Next return false.
 func (f *recorded) Close() { f.close.Do(func() { close(f.closed) }) }
 

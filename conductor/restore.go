@@ -382,6 +382,7 @@ func newUnfollowed(now time.Time) *unfollowed {
 
 func (f *unfollowed) Next() (stream.Step, bool) { <-f.closed; return stream.Step{}, false }
 func (f *unfollowed) Resync(string)             {}
+func (f *unfollowed) Doubt(string)              {}
 func (f *unfollowed) Close()                    { close(f.closed) }
 
 func (f *unfollowed) Status() stream.Status {

@@ -95,6 +95,7 @@ type feed interface {
 	Status() stream.Status
 	Resync(reason string)
 	Resume(stream.Mark)
+	Doubt(reason string)
 	Close()
 }
 

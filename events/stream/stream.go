@@ -10,8 +10,8 @@
 // The machine decides everything and owns nothing but values: its inputs are
 // connections, batches and the time, its outputs are steps and the wish to start
 // or stop a replay. It is spread over machine.go (inputs and order), hole.go,
-// ask.go and replies.go (replays), mark.go (taking over), trust.go and heal.go (what
-// is not known). The rest of the package moves frames to it.
+// ask.go and replies.go (replays), mark.go (taking over), trust.go, heal.go and
+// doubt.go (what is not known). The rest of the package moves frames to it.
 //
 // A publisher numbers its batches without a hole, remembers the last few
 // thousand (its ring) and replays them on request. It says nothing about its

@@ -18,8 +18,8 @@ const (
 	ReasonUnverified = "unverified"
 )
 
-// trust is what is known not to be known. All of it ends with a clear event or
-// a new epoch.
+// trust is what is known not to be known. All of it ends with a new epoch, and all
+// but doubt with a clear event.
 type trust struct {
 	// lost: batches of this epoch were never consumed.
 	lost string
@@ -30,6 +30,8 @@ type trust struct {
 	// consumed before, is of the same lifetime.
 	unverified bool
 	anchor     print
+	// doubt: the caller misses something, see Doubt.
+	doubt string
 
 	heal heal
 }
@@ -43,7 +45,7 @@ func (t *trust) begin(canReplay bool) {
 }
 
 // clear is the trust after a clear event.
-func (t *trust) clear() { *t = trust{} }
+func (t *trust) clear() { *t = trust{doubt: t.doubt} }
 
 // lose notes that batches are missing for good.
 func (t *trust) lose(reason string) {
@@ -70,6 +72,8 @@ func (t *trust) reason() string {
 		return t.lost
 	case t.unverified:
 		return ReasonTimeout
+	case t.doubt != "":
+		return t.doubt
 	}
 	return t.tail
 }
@@ -87,5 +91,5 @@ func (m *machine) history() string {
 	case !m.joint.at.IsZero() && (!m.connected || m.ask.kind == askVerify && !m.ask.anchored):
 		return ReasonUnverified
 	}
-	return ""
+	return m.trust.doubt
 }

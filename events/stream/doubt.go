@@ -1,0 +1,22 @@
+package stream
+
+// Doubt says why what the caller was given is not all there, for what only the caller
+// can see: a publisher that numbers its events, and left numbers out of batches that
+// are without a gap. The stream is Partial with that reason, and History tells it of
+// the step in hand, until Doubt("") or a new epoch; a clear in a batch does not end it,
+// for it may be of less than what is in doubt.
+//
+// It is for the goroutine that calls Next, while it has a step in hand. State follows
+// with the next call of Next.
+func (s *Stream) Doubt(reason string) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.machine.trust.doubt = reason
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hand.kind != 0 {
+		s.hand.history = s.machine.history()
+		return
+	}
+	s.view.st.History = s.machine.history()
+}

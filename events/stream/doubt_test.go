@@ -1,0 +1,68 @@
+package stream
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+// What the caller doubts shows with its step, outlasts clears, and ends when the
+// caller says so or with the epoch. What the stream itself misses is told first.
+func TestDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const why = "event_gap"
+		p := newFakePublisher()
+		var heard []told
+		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText, OnState: func(state State, reason string) {
+			heard = append(heard, told{state, reason})
+		}})
+		defer s.Close()
+		synctest.Wait()
+		step := func(payload string) {
+			t.Helper()
+			p.publish(payload)
+			if _, ok := s.Next(); !ok {
+				t.Fatal("closed")
+			}
+		}
+		want := func(state State, reason, history string) {
+			t.Helper()
+			st := s.Status()
+			if st.State != state || st.Reason != reason || st.History != history {
+				t.Errorf("state %s %q, history %q, want %s %q %q", st.State, st.Reason, st.History, state, reason, history)
+			}
+		}
+		step("0")
+		step("1")
+		s.Doubt(why)
+		want(Synced, "", "") // 1 is in hand
+		step("2c")
+		want(Partial, why, why)
+		step("3")
+		s.Doubt("")
+		want(Partial, why, why)
+		step("4")
+		want(Synced, "", "")
+		s.Applied()
+		s.Doubt(why)
+		step("5")
+		want(Partial, why, why)
+		p.lose("6")
+		step("7")
+		want(Partial, ReasonGap, why)
+		step("8c")
+		want(Partial, why, ReasonGap) // 7 is applied, the clear is in hand
+		step("9")
+		want(Partial, why, why)
+		s.Resync("asked")
+		step("10")
+		want(Partial, ReasonUnknown, why) // the reset is in hand
+		s.Applied()
+		want(Partial, ReasonUnknown, ReasonUnknown)
+		if want := []told{
+			{Partial, ReasonUnknown}, {Synced, ""}, {Partial, why}, {Synced, ""}, {Partial, why}, {Partial, ReasonGap}, {Partial, why}, {Partial, ReasonUnknown},
+		}; !slices.Equal(heard, want) {
+			t.Errorf("told %v, want %v", heard, want)
+		}
+	})
+}
