@@ -419,6 +419,7 @@ func TestQueueBoundsBytes(t *testing.T) {
 		synctest.Wait()
 		p.publish("0xxxxxxxxxxxxxxxxx") // larger than all, but alone
 		p.publish("1")
+		synctest.Wait() // both have arrived
 		c := consume(t, s, 0)
 		wantSeqs(t, c, 0)
 		p.publish("2xxx")
