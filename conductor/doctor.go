@@ -40,6 +40,12 @@ const (
 	FindingMedium = "unknown_medium"
 	// FindingVersion: events of a form that no known version has.
 	FindingVersion = "unknown_version"
+	// FindingEventGap: a stream of standardized events left numbers out.
+	FindingEventGap = "event_gap"
+	// FindingStreams: more streams of standardized events than are followed.
+	FindingStreams = "too_many_streams"
+	// FindingHashScheme: hashes that were declared canonical are not.
+	FindingHashScheme = "hash_scheme"
 )
 
 const (

@@ -14,17 +14,14 @@ func (s *source) apply(b *events.Batch) {
 	if b.Rank >= 0 {
 		rank = int32(b.Rank)
 	}
+	s.arrange(b, rank)
 	for i := range b.Events {
 		e := &b.Events[i]
-		r := rank
-		if e.Rank != nil {
-			r = int32(*e.Rank)
-		}
 		if s.shelf != nil {
 			s.shelve(e)
 			continue
 		}
-		s.admit(e, r)
+		s.admit(e, rankOf(e, rank))
 	}
 	if s.shelf != nil {
 		s.objects.Store(int64(len(s.shelf.objects)))
@@ -115,6 +112,7 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	local := s.locals(e, at.deployment.blockSize)
 	at.context = s.contextKey(e, at.deployment)
 	s.lookAtContext(at)
+	local = s.believe(e, at, local)
 	res := s.place(at, e, local, key, medium)
 	if medium.Tier == tiers.Device {
 		s.conductor.counts.store(&res)
@@ -277,13 +275,10 @@ func (ns *namespace) clear(h *holder) {
 	ns.context.tidy()
 }
 
-// within reports whether an event that takes blocks away is about a namespace:
-// nothing its envelope says contradicts the namespace.
+// within reports whether an event that takes blocks away is about a namespace.
 func (ns *namespace) within(e *events.Event) bool {
-	dk := ns.context.deployment.key
-	return names(e.Tenant, dk.tenant) && names(e.Model, dk.model) &&
-		names(e.LoraName, ns.context.key.lora) && names(e.Salt, ns.context.key.salt) &&
-		(!e.Envelope || e.BlockSize == 0 || e.BlockSize == dk.blockSize)
+	at := ns.key()
+	return at.within(e)
 }
 
 // names reports whether an optional name is absent or equal.

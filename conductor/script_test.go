@@ -348,7 +348,7 @@ func clearEvent(a args) any {
 		return e
 	}
 	if m, ok := a.keys["medium"]; ok {
-		return map[string]any{"event_type": "cleared", "event_id": 1, "medium": m, "dp_rank": nil}
+		return map[string]any{"event_type": "cleared", "medium": m, "dp_rank": nil}
 	}
 	return map[string]any{"type": "AllBlocksCleared"}
 }

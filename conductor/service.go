@@ -10,6 +10,10 @@ import (
 	"kvconductor/index"
 )
 
+// ReasonEventGap is the reason of a source whose publisher left event numbers out of
+// batches that are without a gap, until the stream of events is cleared.
+const ReasonEventGap = FindingEventGap
+
 // Service is one registered source and the state of its stream.
 type Service struct {
 	Registration

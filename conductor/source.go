@@ -52,6 +52,11 @@ type source struct {
 	// local and label are buffers of locals and labels. Owned by run.
 	local, label []uint64
 
+	// order follows the numbers of standardized events, declared what the source says
+	// of their hashes. Owned by run.
+	order    order
+	declared declared
+
 	// turn is held while something of the source is applied or aged. Where it says
 	// "owned by run", holding turn is meant.
 	turn sync.Mutex
@@ -247,6 +252,9 @@ func (s *source) take(step stream.Step) {
 		s.fail("")
 		s.marked, s.seeded = false, false
 	case stream.Apply:
+		if s.marked && step.Seq != s.mark.Seq+1 {
+			s.order.skipped()
+		}
 		s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload)
 		s.apply(&step.Batch)
 		s.mark, s.marked = stream.Mark{Seq: step.Seq, Print: step.Print}, true
@@ -259,11 +267,12 @@ func (s *source) forget() {
 	for len(s.spaces) > 0 {
 		s.quit(s.spaces[len(s.spaces)-1])
 	}
-	s.groups, s.parts = groups{}, 0
+	s.groups, s.parts, s.declared = groups{}, 0, declared{}
 	if s.shelf != nil {
 		s.shelf.reset()
 		s.objects.Store(0)
 	}
+	s.forgetOrder()
 	s.doctor.recover()
 }
 

@@ -1,0 +1,264 @@
+package conductor
+
+import (
+	"slices"
+
+	"kvconductor/events"
+	"kvconductor/tiers"
+)
+
+// Standardized events have numbers, which say in what order those of one stream
+// happened. A stream is what one owner of blocks tells of one context, medium and rank:
+//
+//	batch    a5 b1 -- a4 a5      a, b: streams, --: an event without a number
+//	applied  a4 b1 -- a5         a's among a's places; the second a5 is a repeat
+//
+// A publisher of type Standard numbers each stream by itself, so a number that is left
+// out is an event that nobody sent. The Mooncake master numbers all its events
+// together, as do others that we know too little of: there only order counts.
+//
+// Behind a batch that is missing, numbers begin anew: the batches before it may be of
+// another lifetime of the publisher, which nothing else would show.
+
+// maxStreams bounds the streams of a source whose numbers are remembered, some 200
+// bytes each. A salt makes a stream of its own, so users may.
+const maxStreams = 4096
+
+// maxMissing bounds what one jump of a number can add to a counter.
+const maxMissing = 1 << 32
+
+// streamKey names a stream of standardized events: what an envelope leaves out is the
+// registration's.
+type streamKey struct {
+	space   spaceKey
+	backend string
+	medium  string // canonical, "" when not published
+	rank    int32
+}
+
+// numbered is what is known of one stream.
+type numbered struct {
+	key  streamKey
+	last uint64 // number applied last, 0 for none
+	top  uint64 // highest number seen
+	gap  bool   // numbers were left out, and no clear came since
+}
+
+// order is where the streams of one source stand. The zero value is ready; it belongs
+// to the source's goroutine.
+type order struct {
+	streams map[streamKey]*numbered
+	latest  *numbered // of the last event with a number
+	gaps    int       // streams with a gap
+	doubted bool      // the source's stream was told so
+	of      []*numbered
+}
+
+// arrange puts the events of a batch in the order of their numbers and takes repeats
+// out. rank is that of events which name none.
+func (s *source) arrange(b *events.Batch, rank int32) {
+	o := &s.order
+	if !o.concerns(b.Events) {
+		return
+	}
+	o.of = o.of[:0]
+	sorted := true
+	for i := range b.Events {
+		e := &b.Events[i]
+		st := s.streamOf(e, rank)
+		if st != nil {
+			sorted = sorted && e.ID >= st.top
+			st.top = max(st.top, e.ID)
+		}
+		o.of = append(o.of, st)
+	}
+	if !sorted {
+		o.sort(b.Events)
+	}
+	kept := 0
+	for i, st := range o.of {
+		e := &b.Events[i]
+		if st != nil && !s.follows(e, st) {
+			s.drop(events.RepeatedEvent, 1)
+			continue
+		}
+		if e.Kind == events.Cleared && o.gaps > 0 {
+			o.clear(e, rankOf(e, rank))
+		}
+		if kept < i {
+			b.Events[kept] = *e
+		}
+		kept++
+	}
+	b.Events = b.Events[:kept]
+	clear(o.of)
+	s.doubt()
+}
+
+// rankOf is the rank of an event in a batch of a rank.
+func rankOf(e *events.Event, rank int32) int32 {
+	if e.Rank != nil {
+		return int32(*e.Rank)
+	}
+	return rank
+}
+
+// concerns reports whether there is anything to do: events with numbers, or a clear
+// behind a gap.
+func (o *order) concerns(list []events.Event) bool {
+	for i := range list {
+		e := &list[i]
+		if e.Envelope && e.ID != 0 || o.gaps > 0 && e.Kind == events.Cleared {
+			return true
+		}
+	}
+	return false
+}
+
+// streamOf returns the stream of an event with a number, nil for one without, or when
+// there are too many streams.
+func (s *source) streamOf(e *events.Event, rank int32) *numbered {
+	if !e.Envelope || e.ID == 0 {
+		return nil
+	}
+	key := streamKey{space: spaceKey{s.target(e), contextKey{lora: s.reg.Lora, salt: s.reg.Salt}}, rank: rankOf(e, rank)}
+	if e.LoraName != nil {
+		key.space.context.lora = *e.LoraName
+	}
+	if e.Salt != nil {
+		key.space.context.salt = *e.Salt
+	}
+	if e.Backend != nil {
+		key.backend = *e.Backend
+	}
+	if e.Medium != "" {
+		key.medium = tiers.Parse(e.Medium).Name
+	}
+	o := &s.order
+	if o.latest != nil && o.latest.key == key {
+		return o.latest
+	}
+	st := o.streams[key]
+	if st == nil {
+		if len(o.streams) >= maxStreams {
+			s.find(FindingStreams, "events belong to more than %d streams: of those that came later neither order nor completeness is checked", maxStreams)
+			return nil
+		}
+		if o.streams == nil {
+			o.streams = make(map[streamKey]*numbered)
+		}
+		st = &numbered{key: key}
+		o.streams[key] = st
+	}
+	o.latest = st
+	return st
+}
+
+// sort orders the events of each stream among the places they have.
+func (o *order) sort(list []events.Event) {
+	places := make(map[*numbered][]int)
+	for i, st := range o.of {
+		if st != nil {
+			places[st] = append(places[st], i)
+		}
+	}
+	for _, at := range places {
+		own := make([]events.Event, len(at))
+		for j, i := range at {
+			own[j] = list[i]
+		}
+		slices.SortStableFunc(own, func(a, b events.Event) int {
+			switch {
+			case a.ID < b.ID:
+				return -1
+			case a.ID > b.ID:
+				return 1
+			}
+			return 0
+		})
+		for j, i := range at {
+			list[i] = own[j]
+		}
+	}
+}
+
+// follows moves a stream to the next of its events. It returns false for a repeat.
+func (s *source) follows(e *events.Event, st *numbered) bool {
+	from := st.last + 1
+	if e.ID < from {
+		return false
+	}
+	if st.last != 0 && e.ID > from && s.reg.Type == TypeStandard {
+		s.drop(events.MissingEvents, int(min(e.ID-from, maxMissing)))
+		if e.Kind != events.Cleared {
+			s.miss(st, from, e.ID-1)
+		}
+	}
+	st.last = e.ID
+	return true
+}
+
+// miss notes that a stream left numbers out.
+func (s *source) miss(st *numbered, from, to uint64) {
+	k := &st.key
+	s.find(FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salt %q, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
+		from, to, k.space.deployment.model, k.space.context.lora, k.space.context.salt, k.space.deployment.blockSize,
+		k.space.deployment.tenant, k.backend, k.medium, k.rank)
+	if !st.gap {
+		st.gap = true
+		s.order.gaps++
+	}
+}
+
+// clear ends the gaps of the streams that a cleared event is about.
+func (o *order) clear(e *events.Event, rank int32) {
+	medium := ""
+	if e.Medium != "" {
+		medium = tiers.Parse(e.Medium).Name
+	}
+	for _, st := range o.streams {
+		k := &st.key
+		if st.gap && k.rank == rank && (medium == "" || medium == k.medium) && names(e.Backend, k.backend) && k.space.within(e) {
+			st.gap = false
+			o.gaps--
+		}
+	}
+}
+
+// within reports whether an event that takes blocks away is about a context: nothing
+// its envelope says contradicts it.
+func (at *spaceKey) within(e *events.Event) bool {
+	return names(e.Tenant, at.deployment.tenant) && names(e.Model, at.deployment.model) &&
+		names(e.LoraName, at.context.lora) && names(e.Salt, at.context.salt) &&
+		(!e.Envelope || e.BlockSize == 0 || e.BlockSize == at.deployment.blockSize)
+}
+
+// doubt tells the source's stream whether events are missing.
+func (s *source) doubt() {
+	o := &s.order
+	if gaps := o.gaps > 0; gaps != o.doubted {
+		o.doubted = gaps
+		if gaps {
+			s.stream.Doubt(ReasonEventGap)
+		} else {
+			s.withdraw(FindingEventGap)
+			s.stream.Doubt("")
+		}
+	}
+}
+
+// skipped notes that a batch is missing before the one at hand.
+func (o *order) skipped() {
+	for _, st := range o.streams {
+		st.last, st.top = 0, 0
+	}
+}
+
+// forgetOrder begins anew for a publisher that has.
+func (s *source) forgetOrder() {
+	doubted := s.order.doubted
+	s.order = order{}
+	if doubted {
+		s.stream.Doubt("")
+	}
+}
