@@ -188,6 +188,10 @@ func (b *bench) run(line string) string {
 		return b.publish(a, clearEvent(a))
 	case "event":
 		return b.publish(a, rawEvent(a))
+	case "standard":
+		return b.publish(a, standardEvent(a))
+	case "batch":
+		return b.publish(a, rawBatch(a)...)
 	case "gap":
 		// Batches nobody received: kept=yes leaves them in the replay ring.
 		for range a.number("batches", 1) {
@@ -406,11 +410,11 @@ func group(a args, e map[string]any) {
 	}
 }
 
-// publish sends one event as a batch of its own; lost=kept or lost=gone keeps
+// publish sends events as a batch; lost=kept or lost=gone keeps
 // it from subscribers, in the ring or not.
-func (b *bench) publish(a args, event any) string {
+func (b *bench) publish(a args, events ...any) string {
 	lost := a.get("lost", "")
-	b.network.at(endpoint(a)).publish(a.number("batch_rank", a.number("rank", 0)), []any{event}, lost == "", lost != "gone")
+	b.network.at(endpoint(a)).publish(a.number("batch_rank", a.number("rank", 0)), events, lost == "", lost != "gone")
 	return ""
 }
 
