@@ -184,10 +184,10 @@ func (o *order) sort(list []events.Event) {
 
 // follows moves a stream to the next of its events. It returns false for a repeat.
 func (s *source) follows(e *events.Event, st *numbered) bool {
-	from := st.last + 1
-	if e.ID < from {
+	if e.ID <= st.last {
 		return false
 	}
+	from := st.last + 1
 	if st.last != 0 && e.ID > from && s.reg.Type == TypeStandard {
 		s.drop(events.MissingEvents, int(min(e.ID-from, maxMissing)))
 		if e.Kind != events.Cleared {
