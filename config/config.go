@@ -26,6 +26,7 @@ import (
 const (
 	Conductor        = "conductor"         // JSON as the published Conductor page has it
 	ConductorMsgpack = "conductor-msgpack" // msgpack of Mooncake Conductor's second server
+	ConductorJSONV2  = "conductor-json-v2" // the same in JSON, as that server spoke it at first
 	Dynamo           = "dynamo"            // JSON of Dynamo's standalone indexer
 )
 
@@ -68,7 +69,7 @@ type Config struct {
 // Listener is one HTTP port.
 type Listener struct {
 	Address string `mapstructure:"address"` // host:port; an empty host is every interface, port 0 any free one
-	Dialect string `mapstructure:"dialect"` // what the paths at its root speak: Conductor, ConductorMsgpack or Dynamo
+	Dialect string `mapstructure:"dialect"` // what the paths at its root speak: one of the dialects above
 }
 
 // Log says what is written to standard error.

@@ -106,7 +106,7 @@ func (l *loader) unknown(t *tree, p pair, section string, names []string) {
 	l.errs.add(t.at(p.key), join(section, p.name), "unknown key%s", hint)
 }
 
-var dialects = choice(Conductor, ConductorMsgpack, Dynamo)
+var dialects = choice(Conductor, ConductorMsgpack, ConductorJSONV2, Dynamo)
 
 func (l *loader) readListeners(t *tree, n *yaml.Node) []Listener {
 	out := []Listener{}

@@ -82,10 +82,10 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error {
 	cfg := loaded.Config
 	web := newServers(cfg.Listeners, cfg.Limits, log)
-	if err := web.bind(config.Conductor, config.ConductorMsgpack, config.Dynamo); err != nil {
+	if err := web.bind(config.Conductor, config.ConductorMsgpack, config.ConductorJSONV2, config.Dynamo); err != nil {
 		return err
 	}
-	defer web.unbind(config.Conductor, config.ConductorMsgpack, config.Dynamo)
+	defer web.unbind(config.Conductor, config.ConductorMsgpack, config.ConductorJSONV2, config.Dynamo)
 	access, err := accessLog(cfg.Dynamo, log)
 	if err != nil {
 		return err
@@ -139,23 +139,28 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	return errors.Join(err, shutdown(web, c, options.Journal, cfg.Limits.ShutdownTimeout, log))
 }
 
-// handler serves one dialect at the root, and those of JSON under their prefixes. Who
-// speaks msgpack where the Conductor dialect is gets msgpack.
+// handler serves one dialect at the root, and those of JSON under their prefixes. Where
+// the published Conductor dialect is, that of the second server is for who asks so.
 func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conductorhttp.Options) http.Handler {
-	v2 := conductorv2.New(conductorv2.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Version: opts.Version})
+	v2 := conductorv2.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Version: opts.Version}
+	packed := conductorv2.New(v2)
+	v2.Form = conductorv2.JSON
+	json := conductorv2.New(v2)
 	if root == config.Conductor {
-		opts.Use = append(opts.Use, v2.NegotiateErrors)
+		opts.Use = append(opts.Use, packed.NegotiateErrors, json.NegotiateErrors)
 	}
 	r := conductorhttp.New(c, opts)
 	switch root {
 	case config.Dynamo:
 		d.MountRoot(r)
 	case config.ConductorMsgpack:
-		v2.MountRoot(r)
+		packed.MountRoot(r)
+	case config.ConductorJSONV2:
+		json.MountRoot(r)
 	default:
-		conductorhttp.Mount(r.Group("", v2.Negotiate), c, opts)
+		conductorhttp.Mount(r.Group("", packed.Negotiate, json.Negotiate), c, opts)
 	}
-	conductorhttp.Mount(r.Group("/conductor/v1", v2.Negotiate), c, opts)
+	conductorhttp.Mount(r.Group("/conductor/v1", packed.Negotiate, json.Negotiate), c, opts)
 	d.Mount(r.Group("/dynamo/v1"))
 	return r
 }

@@ -207,6 +207,36 @@ func TestMsgpackListener(t *testing.T) {
 	}
 }
 
+// TestJSONV2Listener asks a listener of the second server's dialect in JSON, and by the
+// query string one of the Conductor dialect and the prefix that is everywhere.
+func TestJSONV2Listener(t *testing.T) {
+	f := func(p *process, target, want string) {
+		t.Helper()
+		resp, err := http.Post(p.url+target, "application/json", strings.NewReader(`{"model":"m","block_size":16,"token_ids":[]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if string(body) != want {
+			t.Errorf("%s: %d %q, want %q", target, resp.StatusCode, body, want)
+		}
+	}
+	const none = "{\"instances\":{}}\n"
+	p := serveProcess(t, "log: {level: info}\n", "127.0.0.1:0=conductor-json-v2")
+	f(p, "/query", none)
+	f(p, "/conductor/v1/query", "{}")
+	f(p, "/conductor/v1/query?dialect=v2", none)
+	f(p, "/nothing", "no such path: /nothing\n")
+	if status, _ := get(p.url + "/ready"); status != 200 {
+		t.Errorf("ready: %d", status)
+	}
+	p = serveProcess(t, "log: {level: info}\n", "127.0.0.1:0=conductor")
+	f(p, "/query", "{}")
+	f(p, "/query?dialect=v2", none)
+	f(p, "/nothing?dialect=v2", "no such path: /nothing\n")
+}
+
 // TestListeners checks that both dialects are up, that every listener has the
 // common paths and prefixes, and that each answers at its root in its own way.
 func TestListeners(t *testing.T) {

@@ -103,7 +103,7 @@ func (s *servers) run(ctx context.Context, settle func(context.Context) bool, ta
 	if takesTime {
 		s.unbind(config.Dynamo) // it was free a moment ago, that was the question
 	}
-	if err := s.start(config.Conductor, config.ConductorMsgpack); err != nil {
+	if err := s.start(config.Conductor, config.ConductorMsgpack, config.ConductorJSONV2); err != nil {
 		return err
 	}
 	settling, abandon := context.WithCancel(ctx)

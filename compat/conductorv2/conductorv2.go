@@ -1,9 +1,12 @@
-// Package conductorv2 serves the msgpack dialect of Mooncake Conductor, the one its
-// clients of August 2026 and later speak. Decisions are those of docs/semantics.md.
+// Package conductorv2 serves the dialect of Mooncake Conductor's second server, in
+// msgpack, as its clients of August 2026 and later speak it, or in JSON, as those of
+// July did. Decisions are those of docs/semantics.md.
 //
-//	body --parse--> entries --> one call on *conductor.Conductor --> msgpack
+//	       body --parse--> entries --> one call on *conductor.Conductor --> msgpack
+//	         ^                                                                 |
+//	JSON --packJSON                                                       appendJSON--> JSON
 //
-// What differs from the JSON dialect: requests are strict, a field nobody knows is an
+// What differs from the published dialect: requests are strict, a field nobody knows is an
 // error; answers have the root "instances" and the cascade of rank_matches alone, so
 // that longest_matched is how far the best rank reaches; instances that are not
 // registered have no row; another key's endpoint is taken.
@@ -16,21 +19,21 @@
 // A null cache_group and one of 0 are the same here. No registration is ever found
 // half removed or quarantined, so the reference's words for that are not said.
 //
+// In JSON the same is said but for what docs/semantics.md lists; errors of the operation
+// are lines of text. The lenient reader that /register had also took comments and
+// trailing commas, ours does not.
+//
 // Concurrency: a Dialect is safe for concurrent use and has no state of its own.
 package conductorv2
 
 import (
 	"net/http"
 	"path"
-	"strings"
 
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
 )
-
-// ContentType is that of every body of the dialect.
-const ContentType = "application/msgpack"
 
 // Config is what a Dialect is made of.
 type Config struct {
@@ -41,6 +44,8 @@ type Config struct {
 	MaxTokens int
 	// Version is reported by /health.
 	Version string
+	// Form is what the dialect is written in.
+	Form Form
 }
 
 // Dialect is one server of the dialect, on however many listeners.
@@ -60,10 +65,10 @@ type endpoint struct {
 func New(cfg Config) *Dialect {
 	d := &Dialect{cfg: cfg, conductor: cfg.Conductor}
 	d.endpoints = []endpoint{
-		{http.MethodPost, "/register", d.body(d.register)},
-		{http.MethodPost, "/unregister", d.body(d.unregister)},
-		{http.MethodPost, "/query", d.body(d.query)},
-		{http.MethodPost, "/query_by_hash", d.body(d.queryByHash)},
+		{http.MethodPost, "/register", d.body(d.register, true)},
+		{http.MethodPost, "/unregister", d.body(d.unregister, true)},
+		{http.MethodPost, "/query", d.body(d.query, false)},
+		{http.MethodPost, "/query_by_hash", d.body(d.queryByHash, false)},
 		{http.MethodGet, "/services", d.services},
 		{http.MethodGet, "/global_view", d.globalView},
 		{http.MethodGet, "/health", d.health},
@@ -78,34 +83,38 @@ func (d *Dialect) Mount(r gin.IRouter) {
 	}
 }
 
-// MountRoot mounts the dialect at the root of a listener and answers there in msgpack
+// MountRoot mounts the dialect at the root of a listener and answers there in its form
 // where no endpoint fits. GET where POST is meant, or the other way round, is 405, any
 // other method 404.
 func (d *Dialect) MountRoot(r *gin.Engine) {
 	d.Mount(r)
 	r.RedirectTrailingSlash = false
-	r.NoRoute(noRoute)
-	r.NoMethod(noMethod)
+	r.NoRoute(d.noRoute)
+	r.NoMethod(d.noMethod)
 }
 
-func noRoute(g *gin.Context) {
-	refuse(g, &failure{status: http.StatusNotFound, text: "no such path: " + g.Request.URL.Path})
+func (d *Dialect) noRoute(g *gin.Context) {
+	d.refuse(g, &failure{status: http.StatusNotFound, text: "no such path: " + g.Request.URL.Path})
 }
 
-func noMethod(g *gin.Context) {
+func (d *Dialect) noMethod(g *gin.Context) {
 	switch g.Request.Method {
 	case http.MethodGet, http.MethodPost:
-		refuse(g, &failure{status: http.StatusMethodNotAllowed, text: "Method not allowed"})
+		d.refuse(g, &failure{status: http.StatusMethodNotAllowed, text: "Method not allowed"})
 	default:
-		noRoute(g)
+		d.noRoute(g)
 	}
 }
 
-// Negotiate runs before the handlers of the JSON dialect, which has the same paths,
-// and answers for it whoever speaks msgpack: by Content-Type, and where there is no
-// body also by Accept.
+// Negotiate runs before the handlers of the published dialect, which has the same
+// paths, and answers for it whoever wants this one in this form. Where both forms are
+// offered msgpack is asked first, because a body of its type is no JSON.
 func (d *Dialect) Negotiate(g *gin.Context) {
-	if !wanted(g) {
+	if !d.cfg.Form.wanted(g) {
+		if other := g.Query("dialect"); d.cfg.Form == JSON && other != "" {
+			d.refuse(g, bad("dialect", "invalid_value", "dialect must be v2, got %q", other))
+			g.Abort()
+		}
 		return
 	}
 	name := "/" + path.Base(g.FullPath())
@@ -120,22 +129,13 @@ func (d *Dialect) Negotiate(g *gin.Context) {
 
 // NegotiateErrors is Negotiate where no endpoint fits, for the whole of a listener.
 func (d *Dialect) NegotiateErrors(g *gin.Context) {
-	if g.FullPath() != "" || !wanted(g) {
+	if g.FullPath() != "" || !d.cfg.Form.wanted(g) {
 		return
 	}
 	if g.Writer.Status() == http.StatusMethodNotAllowed {
-		noMethod(g)
+		d.noMethod(g)
 	} else {
-		noRoute(g)
+		d.noRoute(g)
 	}
 	g.Abort()
 }
-
-// wanted reports whether a request wants this dialect.
-func wanted(g *gin.Context) bool {
-	return speaks(g.GetHeader("Content-Type")) || g.Request.Method == http.MethodGet && speaks(g.GetHeader("Accept"))
-}
-
-// speaks reports whether a header names the dialect's media type, among others or
-// with parameters.
-func speaks(header string) bool { return strings.Contains(header, ContentType) }

@@ -10,9 +10,12 @@ import (
 // handler reads all of them in the order they are checked in. Of a field that is there
 // twice the first counts.
 type fields struct {
+	form    Form
 	entries []entry
 	err     error
 }
+
+func (r *exchange) fields() fields { return fields{form: r.form, entries: r.entries} }
 
 func (f *fields) fail(err *failure) {
 	if f.err == nil {

@@ -21,12 +21,12 @@ import (
 )
 
 // server is a Conductor whose publishers are in this process, with a listener of the
-// dialect, and one of the JSON dialect that knows this one too.
+// dialect in each form, and one of the published dialect that knows this one too.
 type server struct {
-	t            testing.TB
-	conductor    *conductor.Conductor
-	alone, mixed *gin.Engine
-	network      *network
+	t                   testing.TB
+	conductor           *conductor.Conductor
+	alone, plain, mixed *gin.Engine // in msgpack, in JSON, beside the published one
+	network             *network
 }
 
 func newServer(t testing.TB) *server {
@@ -36,14 +36,18 @@ func newServer(t testing.TB) *server {
 		HashSeed: 1337, MaxSources: 8, MaxOrphans: 1 << 10, Log: zerolog.Nop(), Stream: stream.Config{Transport: n},
 	})
 	t.Cleanup(c.Close)
-	d := New(Config{Conductor: c, MaxBody: 1 << 14, MaxTokens: 64, Version: "test"})
+	cfg := Config{Conductor: c, MaxBody: 1 << 14, MaxTokens: 64, Version: "test"}
+	d := New(cfg)
+	cfg.Form = JSON
+	j := New(cfg)
 	opts := conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	s := &server{t: t, conductor: c, alone: conductorhttp.New(c, opts), network: n}
-	opts.Use = []gin.HandlerFunc{d.NegotiateErrors}
+	s := &server{t: t, conductor: c, alone: conductorhttp.New(c, opts), plain: conductorhttp.New(c, opts), network: n}
+	opts.Use = []gin.HandlerFunc{d.NegotiateErrors, j.NegotiateErrors}
 	s.mixed = conductorhttp.New(c, opts)
 	s.mixed.RedirectTrailingSlash = false
 	d.MountRoot(s.alone)
-	conductorhttp.Mount(s.mixed.Group("", d.Negotiate), c, opts)
+	j.MountRoot(s.plain)
+	conductorhttp.Mount(s.mixed.Group("", d.Negotiate, j.Negotiate), c, opts)
 	return s
 }
 

@@ -31,7 +31,9 @@ func appendLength(dst []byte, n int, fixed byte, most int, one, two byte) []byte
 }
 
 // appendInt writes a number that is not negative.
-func appendInt(dst []byte, n int) []byte {
+func appendInt(dst []byte, n int) []byte { return appendUint(dst, uint64(n)) }
+
+func appendUint(dst []byte, n uint64) []byte {
 	switch {
 	case n <= 0x7f:
 		return append(dst, byte(n))
@@ -42,7 +44,7 @@ func appendInt(dst []byte, n int) []byte {
 	case n <= math.MaxUint32:
 		return binary.BigEndian.AppendUint32(append(dst, 0xce), uint32(n))
 	}
-	return binary.BigEndian.AppendUint64(append(dst, 0xcf), uint64(n))
+	return binary.BigEndian.AppendUint64(append(dst, 0xcf), n)
 }
 
 func appendNil(dst []byte) []byte { return append(dst, 0xc0) }

@@ -17,7 +17,7 @@ func (f *fields) profile() *profile {
 		return nil
 	}
 	if v.kind != dict {
-		f.fail(bad("hash_profile", "invalid_type", "hash_profile must be a map"))
+		f.fail(bad("hash_profile", "invalid_type", "hash_profile must be %s", f.form.dict()))
 		return nil
 	}
 	if v.n > maxFields {

@@ -3,6 +3,7 @@ package conductorv2
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 	"unicode/utf8"
 
 	"kvconductor/conductor"
@@ -25,72 +26,132 @@ func (d *Dialect) query(r *exchange) ([]byte, error) { return d.ask(r, byTokens)
 // queryByHash answers for a prompt given as canonical seq hashes: POST /query_by_hash.
 func (d *Dialect) queryByHash(r *exchange) ([]byte, error) { return d.ask(r, byHashes) }
 
-// ask checks the fields in the order they came in. Of a field that is there twice both
-// are checked and the last counts.
-func (d *Dialect) ask(r *exchange, p prompt) ([]byte, error) {
-	var q conductor.Query
-	var instance *string
-	var hasModel, hasSize, hasPrompt bool
-	for i := range r.entries {
-		e := &r.entries[i]
-		var err *failure
-		switch e.name {
-		case "model":
-			hasModel = true
-			q.Model, err = e.nonEmpty(e.name)
-		case "block_size":
-			hasSize = true
-			q.BlockSize, err = e.blockSize()
-		case p.name:
-			hasPrompt = true
-			err = p.read(d, r, &e.value, &q)
-		case "tenant_id":
-			q.Tenant, err = e.text(e.name)
-		case "lora_name":
-			q.Lora, err = e.text(e.name)
-		case "cache_salt":
-			if q.Salt = ""; e.kind == text {
-				q.Salt = string(e.raw)
-			} else if e.kind != null {
-				err = bad(e.name, "invalid_type", "cache_salt must be a string or null")
-			}
-		case "instance_id":
-			var s string
-			s, err = e.text(e.name)
-			instance = &s
-		default:
-			err = unknownField(e.name)
+// asked is a query as far as it is read.
+type asked struct {
+	conductor.Query
+	d        *Dialect
+	r        *exchange
+	prompt   prompt
+	instance *string
+}
+
+// take reads one field.
+func (a *asked) take(name string, v *value) (err *failure) {
+	switch name {
+	case "model":
+		a.Model, err = v.nonEmpty(name)
+	case "block_size":
+		a.BlockSize, err = v.blockSize(name, a.r.form)
+	case a.prompt.name:
+		err = a.prompt.read(a.d, a.r, v, &a.Query)
+	case "tenant_id":
+		a.Tenant, err = v.text(name)
+	case "lora_name":
+		a.Lora, err = v.text(name)
+	case "cache_salt":
+		if a.Salt = ""; v.kind == text {
+			a.Salt = string(v.raw)
+		} else if v.kind != null {
+			err = bad(name, "invalid_type", "cache_salt must be a string or null")
 		}
-		if err != nil {
-			return nil, err
+	case "instance_id":
+		var s string
+		s, err = v.text(name)
+		a.instance = &s
+	default:
+		err = unknownField(name)
+	}
+	return err
+}
+
+// takeAll reads the fields in the order they came in, and what is missing last. Of a
+// field that is there twice both are checked and the last counts.
+func (a *asked) takeAll() *failure {
+	for i := range a.r.entries {
+		e := &a.r.entries[i]
+		if err := a.take(e.name, &e.value); err != nil {
+			return err
 		}
 	}
-	for _, f := range []struct {
-		name  string
-		given bool
-	}{{"model", hasModel}, {"block_size", hasSize}, {p.name, hasPrompt}} {
-		if !f.given {
-			return nil, missing(f.name)
+	f := a.r.fields()
+	for _, name := range []string{"model", "block_size", a.prompt.name} {
+		if f.field(name) == nil {
+			return missing(name)
 		}
+	}
+	return nil
+}
+
+// takeInOrder reads the fields in an order of their own, those that nobody knows first.
+func (a *asked) takeInOrder() *failure {
+	order := []string{"model", "block_size", a.prompt.name, "tenant_id", "lora_name", "cache_salt", "instance_id"}
+	for i := range a.r.entries {
+		if name := a.r.entries[i].name; !slices.Contains(order, name) {
+			return unknownField(name)
+		}
+	}
+	f := a.r.fields()
+	for i, name := range order {
+		v := f.field(name)
+		switch {
+		case v == nil && i < 3:
+			return missing(name)
+		case v == nil:
+			continue
+		}
+		if err := a.take(name, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ask answers for a prompt.
+func (d *Dialect) ask(r *exchange, p prompt) ([]byte, error) {
+	a := asked{d: d, r: r, prompt: p}
+	take := a.takeAll
+	if r.form == JSON {
+		take = a.takeInOrder
+	}
+	if err := take(); err != nil {
+		return nil, err
 	}
 	var ans conductor.Answer
-	if utf8.ValidString(q.Lora) && utf8.ValidString(q.Salt) {
-		ans = d.conductor.Query(q)
+	if utf8.ValidString(a.Lora) && utf8.ValidString(a.Salt) {
+		ans = d.conductor.Query(a.Query)
 	}
-	r.out = appendAnswer(r.out[:0], &ans, instance)
+	r.out = appendAnswer(r.out[:0], &ans, a.instance)
 	return r.out, nil
 }
 
 // blockSize reads the size of a block in tokens.
-func (e *entry) blockSize() (int, *failure) {
-	n, ok := e.int()
+func (v *value) blockSize(name string, form Form) (int, *failure) {
+	n, ok := v.int()
 	switch {
-	case e.kind != integer:
-		return 0, bad(e.name, "invalid_type", "block_size must be an integer")
+	case v.kind != integer, !ok && form == JSON:
+		return 0, bad(name, "invalid_type", "block_size must be an integer")
+	case form == JSON && n <= 0:
+		return 0, bad(name, "out_of_range", "block_size must be greater than zero")
 	case !ok || n <= 0:
-		return 0, bad(e.name, "out_of_range", "block_size must be a positive integer")
+		return 0, bad(name, "out_of_range", "block_size must be a positive integer")
 	}
 	return int(n), nil
+}
+
+// notList is what is wrong with a prompt that is neither a list nor, in msgpack, a bin.
+func (f Form) notList(name string) *failure {
+	if f == JSON {
+		return bad(name, "not_array", "%s must be an array", name)
+	}
+	return bad(name, "invalid_type", "%s must be a bin or an array", name)
+}
+
+// notInteger is what is wrong with an element of a prompt that is none.
+func (f Form) notInteger(name string, index int) *failure {
+	if f == JSON {
+		return badElement(name, index, "invalid_type", name+" element must be a JSON integer")
+	}
+	return badElement(name, index, "invalid_type", name+" element must be an integer")
 }
 
 // tokens reads token ids: a list of integers, or little-endian int32 in a bin.
@@ -119,14 +180,14 @@ func (d *Dialect) tokens(r *exchange, v *value, q *conductor.Query) *failure {
 			n, ok := e.int()
 			switch {
 			case e.kind != integer:
-				return badElement(name, i, "invalid_type", "token_ids element must be an integer")
+				return r.form.notInteger(name, i)
 			case !ok || n < math.MinInt32 || n > math.MaxInt32:
 				return badElement(name, i, "out_of_range", "token_ids element is outside the int32 range")
 			}
 			r.tokens = append(r.tokens, uint32(n))
 		}
 	default:
-		return bad(name, "invalid_type", "token_ids must be a bin or an array")
+		return r.form.notList(name)
 	}
 	q.Tokens = r.tokens
 	return nil
@@ -156,12 +217,12 @@ func (d *Dialect) hashes(r *exchange, v *value, q *conductor.Query) *failure {
 		rest := v.raw
 		for i := range v.n {
 			if e, rest, _ = read(rest, maxDepth); e.kind != integer {
-				return badElement(name, i, "invalid_type", "seq_hashes element must be an integer")
+				return r.form.notInteger(name, i)
 			}
 			r.hashes = append(r.hashes, e.bits)
 		}
 	default:
-		return bad(name, "invalid_type", "seq_hashes must be a bin or an array")
+		return r.form.notList(name)
 	}
 	q.Hashes, q.ByHash = r.hashes, true
 	return nil

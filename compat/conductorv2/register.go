@@ -15,7 +15,7 @@ var types = []string{conductor.TypeVLLM, conductor.TypeMooncake, conductor.TypeS
 
 // register starts a source: POST /register.
 func (d *Dialect) register(r *exchange) ([]byte, error) {
-	reg, err := registration(r.entries)
+	reg, err := registration(r.fields())
 	if err != nil {
 		return nil, err
 	}
@@ -28,8 +28,7 @@ func (d *Dialect) register(r *exchange) ([]byte, error) {
 }
 
 // registration reads the fields in the order in which the reference checks them.
-func registration(entries []entry) (reg conductor.Registration, err error) {
-	f := fields{entries: entries}
+func registration(f fields) (reg conductor.Registration, err error) {
 	f.only("block_size", "cache_group", "dp_rank", "endpoint", "hash_profile", "instance_id", "lora_name", "modelname",
 		"replay_endpoint", "tenant_id", "type")
 	reg.Endpoint = f.required("endpoint")
@@ -123,7 +122,7 @@ func refused(reg conductor.Registration, err error) error {
 
 // unregister stops a source: POST /unregister.
 func (d *Dialect) unregister(r *exchange) ([]byte, error) {
-	f := fields{entries: r.entries}
+	f := r.fields()
 	f.only("dp_rank", "instance_id", "tenant_id")
 	key := conductor.Key{Instance: f.required("instance_id"), Tenant: f.text("tenant_id")}
 	if v := f.field("dp_rank"); v == nil {

@@ -40,9 +40,8 @@ func invalidBody(text string) *failure {
 	return &failure{status: http.StatusBadRequest, text: text, reason: "invalid_msgpack"}
 }
 
-// refuse answers with an error.
-func refuse(g *gin.Context, err error) {
-	f := describe(err)
+// appendTo packs the error.
+func (f *failure) appendTo(dst []byte) []byte {
 	pairs := 1
 	if f.reason != "" {
 		pairs++
@@ -53,7 +52,7 @@ func refuse(g *gin.Context, err error) {
 			pairs++
 		}
 	}
-	dst := appendTextField(appendMap(nil, pairs), "error", f.text)
+	dst = appendTextField(appendMap(dst, pairs), "error", f.text)
 	if f.reason != "" {
 		dst = appendTextField(dst, "reason", f.reason)
 	}
@@ -63,11 +62,7 @@ func refuse(g *gin.Context, err error) {
 			dst = appendIntField(dst, "index", f.index)
 		}
 	}
-	if f.status == http.StatusRequestEntityTooLarge {
-		// The rest of the body is not read, so the connection cannot go on.
-		g.Header("Connection", "close")
-	}
-	g.Data(f.status, ContentType, dst)
+	return dst
 }
 
 // describe maps an error of the Conductor to what clients see.
@@ -86,9 +81,6 @@ func describe(err error) *failure {
 	return &failure{status: http.StatusInternalServerError, text: err.Error()}
 }
 
-// answer sends what was asked for.
-func answer(g *gin.Context, packed []byte) { g.Data(http.StatusOK, ContentType, packed) }
-
 // entry is one pair of a request.
 type entry struct {
 	name string
@@ -97,7 +89,9 @@ type entry struct {
 
 // exchange is one request with a body. Exchanges are used again, with their buffers.
 type exchange struct {
+	form    Form
 	src     bytes.Buffer
+	packed  []byte // of a body in JSON
 	entries []entry
 	tokens  []uint32
 	hashes  []uint64
@@ -106,53 +100,70 @@ type exchange struct {
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
-// body reads a msgpack map for a handler and sends what that returns.
-func (d *Dialect) body(handle func(*exchange) ([]byte, error)) gin.HandlerFunc {
+// body reads a map for a handler and sends what that returns. In JSON more says whether
+// text behind the object is let be; what is no object is then told as a line of text.
+func (d *Dialect) body(handle func(*exchange) ([]byte, error), more bool) gin.HandlerFunc {
 	return func(g *gin.Context) {
 		r := exchanges.Get().(*exchange)
 		defer exchanges.Put(r)
-		packed, err := d.exchange(g, r, handle)
+		r.form = d.cfg.Form
+		err := d.read(g, r, more)
+		var packed []byte
+		if err == nil {
+			packed, err = handle(r)
+		}
 		if err != nil {
-			refuse(g, err)
+			d.refuse(g, err)
 			return
 		}
-		answer(g, packed)
+		d.answer(g, packed, "\n")
 	}
 }
 
-func (d *Dialect) exchange(g *gin.Context, r *exchange, handle func(*exchange) ([]byte, error)) ([]byte, error) {
-	if !speaks(g.GetHeader("Content-Type")) {
-		return nil, &failure{status: http.StatusBadRequest, text: "Content-Type must be " + ContentType, reason: "unsupported_content_type"}
+// read reads the pairs of a request.
+func (d *Dialect) read(g *gin.Context, r *exchange, more bool) error {
+	if r.form == Msgpack && !speaks(g.GetHeader("Content-Type")) {
+		return &failure{status: http.StatusBadRequest, text: "Content-Type must be " + ContentType, reason: "unsupported_content_type"}
 	}
 	r.src.Reset()
 	if _, err := r.src.ReadFrom(http.MaxBytesReader(g.Writer, g.Request.Body, d.cfg.MaxBody)); err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			return nil, &failure{status: http.StatusRequestEntityTooLarge, reason: "too_large",
+			return &failure{status: http.StatusRequestEntityTooLarge, reason: "too_large",
 				text: "request body exceeds limits.max_body of " + strconv.FormatInt(large.Limit, 10) + " bytes"}
 		}
-		return nil, invalidBody("request body could not be read: " + err.Error())
+		return r.form.invalid("request body could not be read: " + err.Error())
 	}
-	if err := r.parse(); err != nil {
-		return nil, err
+	if r.form == Msgpack {
+		return r.parse(r.src.Bytes())
 	}
-	return handle(r)
+	var err error
+	r.packed, err = packJSON(r.packed[:0], r.src.Bytes(), more)
+	switch {
+	case err == errFields:
+		return r.form.invalid(err.Error())
+	case err != nil && more:
+		return &failure{status: http.StatusBadRequest, text: "Invalid JSON"}
+	case err != nil:
+		return r.form.invalid("Invalid JSON object")
+	}
+	return r.parse(r.packed)
 }
 
 // maxFields bounds the pairs of a map, which take more room here than in the body.
 const maxFields = 64
 
-// parse reads the pairs of the body. What follows the map is let be.
-func (r *exchange) parse() error {
+// parse reads the pairs of a packed body. What follows the map is let be.
+func (r *exchange) parse(body []byte) error {
 	clear(r.entries)
 	r.entries = r.entries[:0]
 	invalid := invalidBody("Invalid msgpack object")
-	whole, rest, ok := readHead(r.src.Bytes())
+	whole, rest, ok := readHead(body)
 	switch {
 	case !ok:
 		return invalid
 	case whole.kind != dict:
-		if _, _, ok := read(r.src.Bytes(), maxDepth); !ok {
+		if _, _, ok := read(body, maxDepth); !ok {
 			return invalid
 		}
 		return invalidBody("request body must be a msgpack map")

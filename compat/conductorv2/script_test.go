@@ -32,6 +32,10 @@ type step struct {
 	Status  int
 	Answer  hexed
 	Means   string
+
+	// In JSON; steps without an answer there are of msgpack alone.
+	JSONBody   string `json:"json_body"`
+	JSONAnswer string `json:"json_answer"`
 }
 
 // hexed is bytes in hexadecimal.
@@ -131,7 +135,8 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// TestExchanges plays every script on a server of its own, on each kind of listener.
+// TestExchanges plays every script on a server of its own, on each kind of listener,
+// in each form.
 func TestExchanges(t *testing.T) {
 	var scripts []script
 	load(t, "exchanges.json", &scripts)
@@ -139,7 +144,7 @@ func TestExchanges(t *testing.T) {
 		t.Fatalf("only %d scripts", len(scripts))
 	}
 	for _, sc := range scripts {
-		play := func(t *testing.T, s *server, on *gin.Engine) {
+		play := func(s *server, do func(*step)) {
 			for i := range sc.Steps {
 				switch at := &sc.Steps[i]; {
 				case at.Stored != nil:
@@ -147,15 +152,21 @@ func TestExchanges(t *testing.T) {
 				case at.Removed != nil:
 					s.publish(at.Removed.Endpoint, at.Removed.removed())
 				default:
-					s.do(on, at)
+					do(at)
 				}
 			}
 		}
 		t.Run(sc.Name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, s *server) { play(t, s, s.alone) })
+			inBubble(t, func(t *testing.T, s *server) { play(s, func(at *step) { s.do(s.alone, at) }) })
 		})
-		t.Run(sc.Name+", beside JSON", func(t *testing.T) {
-			inBubble(t, func(t *testing.T, s *server) { play(t, s, s.mixed) })
+		t.Run(sc.Name+", beside the published", func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *server) { play(s, func(at *step) { s.do(s.mixed, at) }) })
+		})
+		t.Run(sc.Name+", in JSON", func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *server) { play(s, func(at *step) { s.doJSON(s.plain, at, "") }) })
+		})
+		t.Run(sc.Name+", in JSON, beside the published", func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *server) { play(s, func(at *step) { s.doJSON(s.mixed, at, "?dialect=v2") }) })
 		})
 	}
 }

@@ -34,7 +34,7 @@ func (d *Dialect) services(g *gin.Context) {
 		dst = appendNil(appendText(dst, "CacheGroup"))
 		dst = appendNil(appendText(dst, "HashProfile"))
 	}
-	answer(g, dst)
+	d.answer(g, dst, "")
 }
 
 // space is what the dialect calls a context: whatever the salt.
@@ -92,10 +92,10 @@ func (d *Dialect) globalView(g *gin.Context) {
 			}
 		}
 	}
-	answer(g, dst)
+	d.answer(g, dst, "\n")
 }
 
 // health says that the process is alive: GET /health.
 func (d *Dialect) health(g *gin.Context) {
-	answer(g, appendTextField(appendTextField(appendMap(nil, 2), "status", "ok"), "version", d.cfg.Version))
+	d.answer(g, appendTextField(appendTextField(appendMap(nil, 2), "status", "ok"), "version", d.cfg.Version), "\n")
 }

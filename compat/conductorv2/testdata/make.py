@@ -1,6 +1,7 @@
 """Writes errors.json and exchanges.json beside itself: requests and answers of the
 dialect as bytes, packed here and not by what is tested. Text beside them says what the
-bytes are."""
+bytes are. Exchanges are there in JSON too, where both forms mean the same; what is
+refused in JSON is in make_json.py."""
 import json, pathlib, struct
 
 
@@ -16,6 +17,15 @@ class Pairs(list):
     """A map whose keys may repeat or be anything."""
 
 
+class Wide(int):
+    """An integer in more bytes than it needs."""
+
+    def __new__(cls, v, tag):
+        self = super().__new__(cls, v)
+        self.packed = bytes([tag]) + v.to_bytes(8, "big")
+        return self
+
+
 def length(n, fixed, most, one, two):
     if n <= most:
         return bytes([fixed | n])
@@ -29,6 +39,8 @@ def length(n, fixed, most, one, two):
 def pack(v):
     if isinstance(v, Raw):
         return bytes(v)
+    if isinstance(v, Wide):
+        return v.packed
     if v is None:
         return b"\xc0"
     if isinstance(v, bool):
@@ -67,7 +79,7 @@ def say(v):
 
 
 def step(request, body, status, answer, **more):
-    s = {"request": request}
+    s = {"request": request, "_body": body, "_answer": answer}
     if body is not None:
         s |= {"says": say(body), "body": pack(body).hex()}
     return s | {"status": status, "means": say(answer), "answer": pack(answer).hex()} | more
@@ -81,8 +93,45 @@ def error(text, reason=None, field=None, index=None):
     return e
 
 
+def as_json(v):
+    """A value in compact JSON; None where JSON cannot say it."""
+    if isinstance(v, Pairs):
+        return "{" + ",".join(as_json(k) + ":" + as_json(x) for k, x in v) + "}"
+    try:
+        return json.dumps(v, separators=(",", ":"), ensure_ascii=False)
+    except TypeError:
+        return None
+
+
+def answer_text(request, status, answer):
+    """An answer in JSON: success ends in a newline but for the list of services, and an
+    error without a reason is a line of text."""
+    if status == 200:
+        return as_json(answer) + ("" if request == "GET /services" else "\n")
+    return as_json(answer) if "reason" in answer else answer["error"] + "\n"
+
+
+def in_json(s):
+    """Adds the JSON of a step."""
+    if "request" not in s or s.get("packed_only"):
+        return s
+    body = as_json(s["_body"])
+    if body is not None:
+        s |= {"json_answer": answer_text(s["request"], s["status"], s["_answer"])}
+        if s["_body"] is not None:
+            s |= {"json_body": body}
+    return s
+
+
+def clean(v):
+    """A row without what is not written."""
+    if isinstance(v, dict):
+        return {k: clean(x) for k, x in v.items() if k[0] != "_"}
+    return list(map(clean, v)) if isinstance(v, list) else v
+
+
 def write(name, rows):
-    text = "[\n" + ",\n".join(json.dumps(r) for r in rows) + "\n]\n"
+    text = "[\n" + ",\n".join(json.dumps(clean(r)) for r in rows) + "\n]\n"
     (pathlib.Path(__file__).parent / name).write_text(text)
 
 
@@ -268,7 +317,7 @@ scripts = []
 
 
 def script(name, *steps):
-    scripts.append({"name": name, "steps": list(steps)})
+    scripts.append({"name": name, "steps": [in_json(s) for s in steps]})
 
 
 def stored(endpoint, medium, first, count, **more):
@@ -362,14 +411,14 @@ script("registrations and their ends",
        step("POST /unregister", {"instance_id": "1", "dp_rank": 0}, 404, error("service not found: 1|default|0")),
        unregister({"instance_id": "1", "dp_rank": 1, "tenant_id": ""}, "1|default|1"),
        query(ask(0)), services(),
-       register(Pairs([("endpoint", "tcp://first:1")] + list(one.items()) + [("instance_id", "last")]), "1"),
-       services(one | {"endpoint": "tcp://first:1"}))
+       register(Pairs([("endpoint", "tcp://first:1")] + list(one.items()) + [("instance_id", "last")]), "1", packed_only=True),
+       services(one | {"endpoint": "tcp://first:1"}) | {"packed_only": True})
 
 bound = source("1", endpoint="bind:tcp://*:5557")
 script("tenants, adapters, types and wide integers",
        register(source("10", type="SGLang")), register(source("2", type="Standard", lora_name="l")), register(POOL),
        register(bound | {"instance_id": "b1"}), register(bound | {"instance_id": "b2"}),
-       register(source("1", 2, tenant_id="t", block_size=Raw(b"\xd3" + (16).to_bytes(8, "big")), dp_rank=Raw(b"\xcf" + (2).to_bytes(8, "big")))),
+       register(source("1", 2, tenant_id="t", block_size=Wide(16, 0xD3), dp_rank=Wide(2, 0xCF))),
        services(source("10", type="SGLang"), source("1", 2, tenant_id="t"), source("2", type="Standard", lora_name="l"),
                 bound | {"instance_id": "b1"}, bound | {"instance_id": "b2"}, POOL),
        view(context({"10": [0], "b1": [0], "b2": [0]}), context({"2": [0]}, lora="l"), context({"1": [2]}, tenant="t")),
