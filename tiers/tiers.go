@@ -1,5 +1,5 @@
-// Package tiers names the media a KV block can live on and folds what an index
-// found for a prompt into the numbers answers carry.
+// Package tiers names the media a KV block can live on, folds what an index found
+// for a prompt into the numbers answers carry, and weighs those as a router may.
 //
 //	"cpu_pinned" --Parse--> Medium{Host, "CPU"}
 //

@@ -111,7 +111,7 @@ func (d *Dialect) noMethod(g *gin.Context) {
 // offered msgpack is asked first, because a body of its type is no JSON.
 func (d *Dialect) Negotiate(g *gin.Context) {
 	if !d.cfg.Form.wanted(g) {
-		if other := g.Query("dialect"); d.cfg.Form == JSON && other != "" {
+		if other := dialectOf(g); d.cfg.Form == JSON && other != "" {
 			d.refuse(g, bad("dialect", "invalid_value", "dialect must be v2, got %q", other))
 			g.Abort()
 		}

@@ -23,9 +23,17 @@ const ContentType = "application/msgpack"
 // dialect=v2 in the query string.
 func (f Form) wanted(g *gin.Context) bool {
 	if f == JSON {
-		return g.Query("dialect") == "v2"
+		return dialectOf(g) == "v2"
 	}
 	return speaks(g.GetHeader("Content-Type")) || g.Request.Method == http.MethodGet && speaks(g.GetHeader("Accept"))
+}
+
+// dialectOf is what the query string asks for, "" as a rule.
+func dialectOf(g *gin.Context) string {
+	if g.Request.URL.RawQuery == "" {
+		return ""
+	}
+	return g.Query("dialect")
 }
 
 // speaks reports whether a header names the media type, among others or with

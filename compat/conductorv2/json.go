@@ -54,7 +54,11 @@ type packer struct {
 	dst []byte
 }
 
-func (p *packer) space() { p.src = bytes.TrimLeft(p.src, " \t\r\n") }
+func (p *packer) space() {
+	for len(p.src) > 0 && (p.src[0] == ' ' || p.src[0] == '\n' || p.src[0] == '\r' || p.src[0] == '\t') {
+		p.src = p.src[1:]
+	}
+}
 
 // constant packs what is n bytes long in src.
 func (p *packer) constant(n int, tag byte) {
