@@ -41,10 +41,11 @@ type deployment struct {
 	askedAt  atomic.Int64                    // Unix seconds of the last query
 	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes nobody has announced; nil for none
 
-	tokenless atomic.Bool               // blocks come without tokens
-	parts     atomic.Int32              // most parts of a published block; 0 while none had several: see parts.go
-	rows      atomic.Pointer[[]row]     // registered instances, sorted by name; never changed once published
-	pools     atomic.Pointer[[]*source] // registered pools, sorted by key; likewise
+	tokenless atomic.Bool                             // blocks come without tokens
+	parts     atomic.Int32                            // most parts of a published block; 0 while none had several: see parts.go
+	rows      atomic.Pointer[[]row]                   // registered instances, sorted by name; never changed once published
+	pools     atomic.Pointer[[]*source]               // registered pools, sorted by key; likewise
+	profiles  atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none
 }
 
 // instance is one routable target inside a deployment.
@@ -179,6 +180,7 @@ func (d *deployment) publish() {
 	pools := slices.Collect(maps.Keys(d.pooled))
 	slices.SortFunc(pools, func(a, b *source) int { return strings.Compare(a.reg.Key().String(), b.reg.Key().String()) })
 	d.pools.Store(&pools)
+	d.publishProfiles()
 }
 
 // deploymentOf returns the deployment, making it when new. c.mu is held.

@@ -34,6 +34,9 @@ const (
 	FindingRank = "rank_conflict"
 	// FindingSeed: equal tokens have different engine hashes.
 	FindingSeed = "random_seed"
+	// FindingProfile: the engine names its blocks another way than the hash profile
+	// says, or a pool's profile is not that of its engines.
+	FindingProfile = "hash_profile"
 	// FindingSilent: nothing arrives while queries ask for the deployment.
 	FindingSilent = "silent"
 	// FindingMedium: a medium that is in no table; its blocks are the lowest tier.
@@ -66,6 +69,8 @@ type doctor struct {
 	seeds      int    // beginnings compared
 	ranked     bool   // the rank was looked at
 	note       string // set when the form was looked at
+	profile    profileCheck
+	pool       bool // the source is one; never changes
 
 	mu       sync.Mutex
 	findings map[string]Finding
@@ -108,9 +113,11 @@ func (s *source) withdraw(code string) {
 // recover begins anew for a publisher that has: what was found of the old one is
 // withdrawn, but for what its registration alone shows.
 func (d *doctor) recover() {
-	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.note = 0, 0, 0, 0, 0, false, ""
+	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.note, d.profile = 0, 0, 0, 0, 0, false, "", profileCheck{}
 	d.mu.Lock()
-	maps.DeleteFunc(d.findings, func(code string, _ Finding) bool { return code != FindingRank })
+	maps.DeleteFunc(d.findings, func(code string, _ Finding) bool {
+		return code != FindingRank && !(code == FindingProfile && d.pool)
+	})
 	d.mu.Unlock()
 }
 

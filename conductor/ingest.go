@@ -114,6 +114,7 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	s.lookAtContext(at)
 	local = s.believe(e, at, local)
 	res := s.place(at, e, local, key, medium)
+	s.lookAtProfile(s.index[at], e, parts)
 	if medium.Tier == tiers.Device {
 		s.conductor.counts.store(&res)
 	}

@@ -33,6 +33,11 @@ func (r Registration) fields(static bool) (out []journal.Field) {
 	for _, name := range r.Serves {
 		text("serves", name)
 	}
+	text("hash_profile.strategy", r.Profile.Strategy)
+	text("hash_profile.algorithm", r.Profile.Algorithm)
+	text("hash_profile.python_hash_seed", r.Profile.PythonHashSeed)
+	text("hash_profile.index_projection", r.Profile.IndexProjection)
+	text("hash_profile.extra_keys", r.Profile.ExtraKeys)
 	add("static", "true", !static)
 	return out
 }
@@ -43,6 +48,10 @@ func registrationOf(fields []journal.Field) (r Registration, static bool, err er
 	r = Registration{
 		Endpoint: v("endpoint"), ReplayEndpoint: v("replay_endpoint"), Type: v("type"), Model: v("modelname"), Lora: v("lora_name"),
 		Tenant: v("tenant_id"), Instance: v("instance_id"), Salt: v("additionalsalt"),
+		Profile: HashProfile{
+			Strategy: v("hash_profile.strategy"), Algorithm: v("hash_profile.algorithm"), PythonHashSeed: v("hash_profile.python_hash_seed"),
+			IndexProjection: v("hash_profile.index_projection"), ExtraKeys: v("hash_profile.extra_keys"),
+		},
 	}
 	if r.BlockSize, err = strconv.Atoi(v("block_size")); err == nil {
 		r.Rank, err = strconv.Atoi(v("dp_rank"))

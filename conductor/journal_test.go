@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvconductor/index"
+	"kvconductor/index/hash"
 )
 
 // TestRegistrationFields holds that a journal keeps every field of a
@@ -25,6 +26,14 @@ func TestRegistrationFields(t *testing.T) {
 			f.Set(reflect.ValueOf([]string{"a", "ü = b"}))
 		case time.Duration:
 			f.SetInt(int64(i) * 1_000_000_007)
+		case HashProfile:
+			p, err := hash.NewProfile(HashProfile{
+				Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmXXHash, PythonHashSeed: "00", IndexProjection: hash.ProjectionLow64, ExtraKeys: hash.ExtraKeysTagged,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Set(reflect.ValueOf(p.Settings()))
 		default:
 			t.Fatalf("nobody decided how %s is kept", v.Type().Field(i).Name)
 		}

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -52,10 +53,18 @@ type Registration struct {
 	TTL time.Duration
 	// Serves names the instances a pool is bound to, sorted; none is all of them.
 	Serves []string
+	// Profile says how the engine names its blocks, for those that come without
+	// tokens; the zero value is not known. All engines of a context have one.
+	Profile HashProfile
 }
 
 // minTTL keeps aging rarer than announcing.
 const minTTL = time.Second
+
+// compare orders keys by their fields.
+func (k Key) compare(other Key) int {
+	return cmp.Or(strings.Compare(k.Instance, other.Instance), strings.Compare(k.Tenant, other.Tenant), cmp.Compare(k.Rank, other.Rank))
+}
 
 // Key returns the identity of the source.
 func (r Registration) Key() Key { return Key{Instance: r.Instance, Tenant: r.Tenant, Rank: r.Rank} }
@@ -80,7 +89,7 @@ var (
 )
 
 // FieldError is bad input that names its field. Reason is one of missing,
-// invalid_type, invalid_value, out_of_range, conflict.
+// invalid_type, invalid_value, out_of_range, conflict, unknown_field.
 type FieldError struct {
 	Field   string
 	Index   int // element of an array field, -1 when the field itself is wrong
@@ -148,8 +157,8 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	if err := r.normalizeServes(); err != nil {
 		return err
 	}
-	if anyEndpoint {
-		return nil
+	if err := r.resolve(); err != nil || anyEndpoint {
+		return err
 	}
 	if err := zmq.CheckLive(r.Endpoint); err != nil {
 		return Invalid("endpoint", "invalid_value", "endpoint: %v", err)
@@ -192,6 +201,7 @@ func (r Registration) diff(want Registration) (field, have, got string) {
 		{"additionalsalt", r.Salt, want.Salt},
 		{"ttl", r.TTL.String(), want.TTL.String()},
 		{"serves", strings.Join(r.Serves, ", "), strings.Join(want.Serves, ", ")},
+		{"hash_profile", profileText(r.Profile), profileText(want.Profile)},
 	} {
 		if f.have != f.got {
 			return f.name, f.have, f.got
@@ -219,7 +229,8 @@ type RegisterOptions struct {
 // equal fields is a success that changes nothing.
 //
 // Errors: *FieldError for bad input, *ConflictError for a key taken by other
-// fields, ErrTooManySources, ErrClosed, ErrPast, or that of Admit.
+// fields, *ProfileConflictError, ErrTooManySources, ErrClosed, ErrPast, or that of
+// Admit.
 func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 	if c.past {
 		return ErrPast
@@ -288,9 +299,14 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		case !opts.Replace:
 			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
-		c.leave(old)
 	case c.opts.MaxSources > 0 && c.registrationCount() >= c.opts.MaxSources:
 		return nil, ErrTooManySources
+	}
+	if err := c.checkProfile(r, old); err != nil {
+		return nil, err
+	}
+	if taken && !old.recovered {
+		c.leave(old)
 	}
 	s := c.newSource(r, opts.Static)
 	if taken && old.recovered {

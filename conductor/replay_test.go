@@ -77,7 +77,7 @@ func TestReplayScripts(t *testing.T) {
 					}
 					b.run(line)
 					word, _, _ := strings.Cut(line, " ")
-					ask := "services"
+					ask := "services show=State,Reason,Epoch,LastSeq,Blocks,HashProfile"
 					if word == "query" {
 						ask = line
 					}

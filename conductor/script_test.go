@@ -24,6 +24,7 @@ import (
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
+	"kvconductor/index/hash"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the answers of this run into testdata")
@@ -243,6 +244,12 @@ func (b *bench) register(a args) string {
 	if ttl := a.get("ttl", ""); ttl != "" {
 		body["ttl"] = ttl
 	}
+	if text := a.get("profile", ""); text != "" {
+		p := profileOf(text)
+		body["hash_profile"] = map[string]string{
+			"strategy": p.Strategy, "algorithm": p.Algorithm, "python_hash_seed": p.PythonHashSeed, "index_projection": p.IndexProjection, "extra_keys": p.ExtraKeys,
+		}
+	}
 	if a.get("replace", "") != "" {
 		body["replace"] = true
 	}
@@ -260,6 +267,13 @@ func blocksOf(a args) (hashes []any, parent any, names []string, from int) {
 	if other, ok := a.keys["hashes"]; ok {
 		by = "ipc://" + other + "/0" + a.get("salt", "")
 	}
+	if text := a.get("hashed", ""); text != "" {
+		hashes, parent = hashedBlocks(a, profileOf(text), from)
+		if text := a.get("parent_hashed", ""); text != "" {
+			_, parent = hashedBlocks(a, profileOf(text), from)
+		}
+		return hashes, parent, names, from
+	}
 	for i := from; i < len(names); i++ {
 		hashes = append(hashes, engineHash(by, prefix(i+1)))
 	}
@@ -268,6 +282,47 @@ func blocksOf(a args) (hashes []any, parent any, names []string, from int) {
 	}
 	return hashes, parent, names, from
 }
+
+// profileOf is a profile written as algorithm/seed or algorithm/seed/extra_keys, or as
+// sglang or sglang_bigram.
+func profileOf(text string) conductor.HashProfile {
+	if strings.HasPrefix(text, "sglang") {
+		return conductor.HashProfile{Strategy: text, Algorithm: "sha256_raw", PythonHashSeed: "0", IndexProjection: "first64_be"}
+	}
+	words := append(strings.Split(text, "/"), "")
+	return conductor.HashProfile{Strategy: "vllm_v1", Algorithm: words[0], PythonHashSeed: words[1], IndexProjection: "low64_be", ExtraKeys: words[2]}
+}
+
+// hashedBlocks returns what an engine with a profile calls the blocks of a path from
+// block number from on, and the parent of the first.
+func hashedBlocks(a args, settings conductor.HashProfile, from int) (hashes []any, parent any) {
+	p, err := hash.NewProfile(settings)
+	if err != nil {
+		panic(err)
+	}
+	chain, err := p.Chain(a.get("lora", ""), a.get("salt", ""))
+	if err != nil {
+		panic(err)
+	}
+	size := a.number("block_size", 16)
+	tokens := promptOf(a.get("path", ""), size)
+	if settings.Strategy == hash.StrategySGLangBigram {
+		tokens = append(tokens, behind)
+	}
+	// hashed_size is of what the engine hashes, of which several make a block.
+	parts := size / a.number("hashed_size", size)
+	chain.Reset(tokens, size/parts)
+	for i := from; (i+1)*parts <= chain.Len(); i++ {
+		hashes = append(hashes, chain.At((i+1)*parts-1))
+	}
+	if from > 0 {
+		parent = chain.At(from*parts - 1)
+	}
+	return hashes, parent
+}
+
+// behind is the token behind every path.
+const behind = 7
 
 func (b *bench) storeEvent(a args) any {
 	hashes, parent, names, from := blocksOf(a)
@@ -279,8 +334,12 @@ func (b *bench) storeEvent(a args) any {
 	if a.get("tokens", "yes") == "no" {
 		tokens, size, parent = []uint32{}, 0, nil
 	}
+	var ids any = tokens
+	if strings.HasPrefix(a.get("hashed", ""), hash.StrategySGLangBigram) {
+		ids = pairsOf(append(tokens, behind))
+	}
 	e := map[string]any{
-		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent, "token_ids": tokens,
+		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent, "token_ids": ids,
 		"block_size": size, "lora_id": nil, "medium": medium(a), "lora_name": nil,
 	}
 	if l := a.get("lora", ""); l != "" {
@@ -291,6 +350,14 @@ func (b *bench) storeEvent(a args) any {
 	}
 	group(a, e)
 	return e
+}
+
+// pairsOf returns tokens as EAGLE engines publish them.
+func pairsOf(tokens []uint32) (pairs [][2]uint32) {
+	for i := range len(tokens) - 1 {
+		pairs = append(pairs, [2]uint32{tokens[i], tokens[i+1]})
+	}
+	return pairs
 }
 
 func (b *bench) removeEvent(a args) any {

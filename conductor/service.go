@@ -2,7 +2,6 @@ package conductor
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"kvconductor/events"
@@ -91,16 +90,7 @@ func (c *Conductor) registered() []*source {
 		sources = append(sources, s)
 	}
 	c.mu.RUnlock()
-	slices.SortFunc(sources, func(a, b *source) int {
-		x, y := a.reg.Key(), b.reg.Key()
-		if n := strings.Compare(x.Instance, y.Instance); n != 0 {
-			return n
-		}
-		if n := strings.Compare(x.Tenant, y.Tenant); n != 0 {
-			return n
-		}
-		return x.Rank - y.Rank
-	})
+	slices.SortFunc(sources, func(a, b *source) int { return a.reg.Key().compare(b.reg.Key()) })
 	return sources
 }
 

@@ -14,6 +14,7 @@ import (
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
 	"kvconductor/index"
+	"kvconductor/index/hash"
 	"kvconductor/tiers"
 )
 
@@ -21,6 +22,7 @@ import (
 type source struct {
 	conductor *Conductor
 	reg       Registration
+	profile   hash.Profile // of reg
 	static    bool
 	stream    feed
 	journal   *journal.Source // nil: nothing is recorded
@@ -161,12 +163,14 @@ func (c *Conductor) unjoined(r Registration) *source {
 	s := &source{
 		conductor: c,
 		reg:       r,
+		profile:   r.profile(),
 		stopped:   make(chan struct{}),
 		done:      make(chan struct{}),
 		index:     make(map[spaceKey]*namespace),
 		media:     make(map[string]tiers.Medium),
 		opened:    c.now(),
 		dropped:   make(map[events.Reason]uint64),
+		doctor:    doctor{pool: r.pool()},
 	}
 	if r.pool() {
 		s.shelf = newShelf(s)

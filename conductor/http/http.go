@@ -139,6 +139,7 @@ func describe(err error) (int, errorBody) {
 	var (
 		field    *conductor.FieldError
 		conflict *conductor.ConflictError
+		profile  *conductor.ProfileConflictError
 		status   *statusError
 	)
 	switch {
@@ -150,6 +151,8 @@ func describe(err error) (int, errorBody) {
 		return http.StatusBadRequest, body
 	case errors.As(err, &conflict):
 		return http.StatusConflict, errorBody{Error: conflict.Error(), Reason: "conflict", Field: conflict.Field}
+	case errors.As(err, &profile):
+		return http.StatusConflict, errorBody{Error: profile.Error(), Reason: "conflict", Field: "hash_profile"}
 	case errors.As(err, &status):
 		return status.status, errorBody{Error: status.text, Reason: status.reason}
 	case errors.Is(err, conductor.ErrPast):

@@ -127,7 +127,13 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("POST", "/register", registration("a", ""), 200)
 	f("POST", "/register", registration("a", `,"lora_name":"x"`), 409)
 	f("POST", "/register", registration("b", `,"tenant_id":null,"replay_endpoint":"ipc:///x"`), 200)
-	f("POST", "/register", registration("c", `,"additionalsalt":"s"`), 200)
+	profile := func(seed string) string {
+		return `,"hash_profile":{"strategy":"vllm_v1","algorithm":"sha256","python_hash_seed":` + seed + `,"index_projection":"low64_be"}`
+	}
+	f("POST", "/register", registration("c", `,"additionalsalt":"s"`+profile(`"0"`)), 200)
+	f("POST", "/register", registration("a", `,"replace":true`+profile(`"1"`)), 409)
+	f("POST", "/register", registration("a", profile(`0`)), 400)
+	f("POST", "/register", registration("a", profile(`"0","seed":"0"`)), 400)
 	f("POST", "/register", registration("d", ""), 503)
 	f("POST", "/register", `{}`, 400)
 	f("POST", "/register", long, 413)
@@ -163,6 +169,7 @@ func FuzzBodies(f *testing.F) {
 	f.Add(1, []byte(`{"model":"m","block_size":16,"seq_hashes":[-1],"block_hash":[18446744073709551615]}`))
 	f.Add(2, []byte(`{"instance_id":"a","dp_rank":0,"tenant_id":null}`))
 	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0}`))
+	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0,"hash_profile":{"strategy":"vllm_v1","algorithm":"sha256","python_hash_seed":"0","index_projection":"low64_be","root_digest":""}}`))
 	f.Add(0, []byte("{\"model\":\"\xff\",\"block_size\":16,\"token_ids\":[]}"))
 	c := conductor.New(conductor.Options{MaxSources: 1, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	f.Cleanup(c.Close)

@@ -28,6 +28,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 		Salt:           f.text("additionalsalt", "additional_salt"),
 		TTL:            f.duration("ttl"),
 		Serves:         f.texts("serves"),
+		Profile:        f.profile(),
 	}
 	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}
 	if f.err != nil {

@@ -24,7 +24,8 @@ type serviceRow struct {
 	BlockSize      int
 	DPRank         int
 	AdditionalSalt string
-	Serves         []string `json:",omitempty"` // a pool's instances; none for all
+	Serves         []string    `json:",omitempty"` // a pool's instances; none for all
+	HashProfile    *profileRow `json:",omitempty"`
 
 	State      string
 	Reason     string
@@ -61,7 +62,8 @@ func (a *api) services(*gin.Context) (any, error) {
 			Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type,
 			ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
 			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves,
-			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
+			HashProfile: rowOf(s.Profile),
+			State:       string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
 			Blocks: s.Blocks, Orphans: s.Orphans, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
 			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),

@@ -1,0 +1,65 @@
+package http
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"kvconductor/conductor"
+)
+
+// profileFields are those of hash_profile; the first four are required.
+var profileFields = []string{"strategy", "algorithm", "python_hash_seed", "index_projection", "root_digest", "extra_keys"}
+
+// profile reads hash_profile; absent and null are none. Unlike the fields around it,
+// one in it that nobody knows is an error: it would be a profile of another kind.
+func (f *fields) profile() conductor.HashProfile {
+	const name = "hash_profile"
+	_, raw := f.body.field(name)
+	if raw == nil {
+		return conductor.HashProfile{}
+	}
+	in := fields{}
+	if json.Unmarshal(raw, &in.body) != nil {
+		f.fail(conductor.Invalid(name, "invalid_type", "%s must be an object", name))
+		return conductor.HashProfile{}
+	}
+	var unknown []string
+	for field := range in.body {
+		if !slices.Contains(profileFields, field) {
+			unknown = append(unknown, field)
+		}
+	}
+	if len(unknown) > 0 {
+		field := slices.Min(unknown)
+		in.fail(conductor.Invalid(field, "unknown_field", "unsupported field in %s: %s", name, field))
+	}
+	p := conductor.HashProfile{
+		Strategy: in.required("strategy"), Algorithm: in.required("algorithm"),
+		PythonHashSeed: in.required("python_hash_seed"), IndexProjection: in.required("index_projection"),
+		RootDigest: in.text("root_digest"), ExtraKeys: in.text("extra_keys"),
+	}
+	var field *conductor.FieldError
+	if errors.As(in.err, &field) {
+		f.fail(conductor.Invalid(name+"."+field.Field, field.Reason, "%s", field.Message))
+	}
+	return p
+}
+
+// profileRow is the hash profile of a row of /services.
+type profileRow struct {
+	Strategy        string `json:"strategy"`
+	Algorithm       string `json:"algorithm"`
+	PythonHashSeed  string `json:"python_hash_seed"`
+	RootDigest      string `json:"root_digest"`
+	IndexProjection string `json:"index_projection"`
+	ExtraKeys       string `json:"extra_keys,omitempty"`
+}
+
+// rowOf shows a profile, nil where there is none.
+func rowOf(p conductor.HashProfile) *profileRow {
+	if p == (conductor.HashProfile{}) {
+		return nil
+	}
+	return &profileRow{p.Strategy, p.Algorithm, p.PythonHashSeed, p.RootDigest, p.IndexProjection, p.ExtraKeys}
+}

@@ -1,0 +1,195 @@
+package conductor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"kvconductor/index/hash"
+)
+
+// HashProfile is how engines name their blocks; the zero value is none. It compares
+// with ==, and the one of a registered source has its root and its extra keys filled
+// in.
+type HashProfile = hash.Settings
+
+// ProfileConflictError says that the engines of a context name their blocks another
+// way than the registration says.
+type ProfileConflictError struct {
+	Key   Key    // that was to be registered
+	Pool  bool   // it is a pool
+	By    Key    // a source whose profile the context has
+	Field string // of the profile, the first that differs
+	Have  string
+	Want  string
+}
+
+func (e *ProfileConflictError) Error() string {
+	return fmt.Sprintf("%s has another hash profile in the same context: %s is %q there, got %q", e.By, e.Field, e.Have, e.Want)
+}
+
+// resolve checks the profile and fills in what it leaves open.
+func (r *Registration) resolve() error {
+	if r.Profile == (HashProfile{}) {
+		return nil
+	}
+	p, err := hash.NewProfile(r.Profile)
+	if err != nil {
+		var bad *hash.ProfileError
+		if errors.As(err, &bad) {
+			return Invalid("hash_profile."+bad.Field, "invalid_value", "%s", bad.Reason)
+		}
+		return err
+	}
+	r.Profile = p.Settings()
+	return nil
+}
+
+// profile returns the profile of a registration without faults, the zero one if it
+// has none.
+func (r Registration) profile() hash.Profile {
+	if r.Profile == (HashProfile{}) {
+		return hash.Profile{}
+	}
+	p, err := hash.NewProfile(r.Profile)
+	if err != nil {
+		panic("BUG: a registration has a hash profile that is none: " + err.Error())
+	}
+	return p
+}
+
+// profileText is a profile in a few words, which tell it from any other.
+func profileText(p HashProfile) string {
+	if p == (HashProfile{}) {
+		return "none"
+	}
+	text := p.Strategy + " " + p.Algorithm
+	if p.Strategy == hash.StrategyVLLM {
+		text += " seed " + p.PythonHashSeed
+	}
+	if p.ExtraKeys == hash.ExtraKeysTagged {
+		text += ", tagged extra keys"
+	}
+	return text
+}
+
+// profileDiff names the first field in which b differs from a, "" when they are
+// equal.
+func profileDiff(a, b HashProfile) (field, have, got string) {
+	for _, f := range [...]struct{ name, a, b string }{
+		{"strategy", a.Strategy, b.Strategy},
+		{"algorithm", a.Algorithm, b.Algorithm},
+		{"python_hash_seed", a.PythonHashSeed, b.PythonHashSeed},
+		{"index_projection", a.IndexProjection, b.IndexProjection},
+		{"extra_keys", a.ExtraKeys, b.ExtraKeys},
+	} {
+		if f.a != f.b {
+			return f.name, f.a, f.b
+		}
+	}
+	return "", "", ""
+}
+
+// checkProfile refuses a profile that an engine registered for the same context
+// contradicts, whichever source it takes the place of. A past is taken as it was.
+// c.mu is held.
+func (c *Conductor) checkProfile(r Registration, replaced *source) error {
+	p := r.profile()
+	d := c.deployments[r.deploymentKey()]
+	if p == (hash.Profile{}) || d == nil || c.past {
+		return nil
+	}
+	var by *source
+	for _, in := range d.instances {
+		for s := range in.sources {
+			if s != replaced && s.reg.Lora == r.Lora && s.profile != (hash.Profile{}) && s.profile != p &&
+				(by == nil || s.reg.Key().compare(by.reg.Key()) < 0) {
+				by = s
+			}
+		}
+	}
+	if by == nil {
+		return nil
+	}
+	field, have, got := profileDiff(by.reg.Profile, r.Profile)
+	return &ProfileConflictError{Key: r.Key(), Pool: r.pool(), By: by.reg.Key(), Field: field, Have: have, Want: got}
+}
+
+// profile returns the profile of an adapter's blocks: that of the engines registered
+// for it, else of one that has announced blocks under it, else of a pool.
+func (d *deployment) profile(lora string) (hash.Profile, bool) {
+	all := d.profiles.Load()
+	if all == nil {
+		return hash.Profile{}, false
+	}
+	p, ok := (*all)[lora]
+	return p, ok
+}
+
+// Whose profile an adapter's blocks have, the best first.
+const (
+	ofEngine = iota
+	ofAnnouncer
+	ofPool
+)
+
+// profiled is a source that gives an adapter's blocks their profile.
+type profiled struct {
+	by   *source
+	rank int // ofEngine, ofAnnouncer or ofPool
+}
+
+// publishProfiles rebuilds what profile reads, and tells of pools whose profile is
+// not that of the engines they serve. c.mu is held.
+func (d *deployment) publishProfiles() {
+	best := make(map[string]profiled)
+	offer := func(lora string, s *source, rank int) {
+		b, taken := best[lora]
+		if !taken || rank < b.rank || rank == b.rank && s.reg.Key().compare(b.by.reg.Key()) < 0 {
+			best[lora] = profiled{s, rank}
+		}
+	}
+	for _, in := range d.instances {
+		for s := range in.sources {
+			if s.profile == (hash.Profile{}) {
+				continue
+			}
+			offer(s.reg.Lora, s, ofEngine)
+			for _, lora := range s.announced {
+				offer(lora, s, ofAnnouncer)
+			}
+		}
+	}
+	for s := range d.pooled {
+		if s.profile != (hash.Profile{}) {
+			offer(s.reg.Lora, s, ofPool)
+		}
+	}
+	for s := range d.pooled {
+		s.lookAtEngines(best[s.reg.Lora])
+	}
+
+	var next *map[string]hash.Profile
+	if len(best) > 0 {
+		all := make(map[string]hash.Profile, len(best))
+		for lora, b := range best {
+			all[lora] = b.by.profile
+		}
+		next = &all
+	}
+	// The same table stays, so that who has seen it need not look again.
+	if old := d.profiles.Load(); old == nil || next == nil || !maps.Equal(*old, *next) {
+		d.profiles.Store(next)
+	}
+}
+
+// lookAtEngines compares a pool's profile with that of its engines.
+func (s *source) lookAtEngines(engines profiled) {
+	if s.profile == (hash.Profile{}) || engines.rank == ofPool || engines.by.profile == s.profile {
+		s.withdraw(FindingProfile)
+		return
+	}
+	field, have, got := profileDiff(engines.by.reg.Profile, s.reg.Profile)
+	s.find(FindingProfile, "registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool with that",
+		engines.by.reg.Key(), field, have, got)
+}
