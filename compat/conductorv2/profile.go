@@ -3,9 +3,12 @@ package conductorv2
 import (
 	"strconv"
 	"unicode/utf8"
+
+	"kvconductor/conductor"
 )
 
-// profile says how an engine hashes, so that blocks can be found by its hashes.
+// profile says how an engine hashes, so that blocks can be found by its hashes. The
+// dialect knows fewer ways than the Conductor does.
 type profile struct {
 	strategy, algorithm, seed, projection string
 }
@@ -99,12 +102,23 @@ func checkSeed(seed string) *failure {
 	return nil
 }
 
-// use gives a registration its profile. Blocks are found by their tokens, whatever the
-// engine hashes with; looking for them by its hashes is not possible.
-func (p *profile) use() *failure {
+// settings is the profile as the Conductor has it; nil is none.
+func (p *profile) settings() conductor.HashProfile {
 	if p == nil {
-		return nil
+		return conductor.HashProfile{}
 	}
-	return bad("hash_profile", "unsupported",
-		"hash_profile is not supported: blocks are found by their tokens, whatever the engine hashes with; leave it out or send nil")
+	return conductor.HashProfile{Strategy: p.strategy, Algorithm: p.algorithm, PythonHashSeed: p.seed, IndexProjection: p.projection}
+}
+
+// appendProfile writes a registered profile, with its root; nil for none.
+func appendProfile(dst []byte, p conductor.HashProfile) []byte {
+	if p == (conductor.HashProfile{}) {
+		return appendNil(dst)
+	}
+	dst = appendMap(dst, 5)
+	dst = appendTextField(dst, "strategy", p.Strategy)
+	dst = appendTextField(dst, "algorithm", p.Algorithm)
+	dst = appendTextField(dst, "python_hash_seed", p.PythonHashSeed)
+	dst = appendTextField(dst, "root_digest", p.RootDigest)
+	return appendTextField(dst, "index_projection", p.IndexProjection)
 }

@@ -57,10 +57,7 @@ func registration(f fields) (reg conductor.Registration, err error) {
 	if size > math.MaxInt32 {
 		f.fail(invalidRegistration("invalid service registration: block_size must be at most 2147483647"))
 	}
-	if err := p.use(); err != nil {
-		f.fail(err)
-	}
-	reg.BlockSize, reg.Rank = int(size), int(rank)
+	reg.BlockSize, reg.Rank, reg.Profile = int(size), int(rank), p.settings()
 	return reg, f.err
 }
 
@@ -104,11 +101,16 @@ func invalidRegistration(text string) *failure {
 func refused(reg conductor.Registration, err error) error {
 	var (
 		conflict *conductor.ConflictError
+		profile  *conductor.ProfileConflictError
 		field    *conductor.FieldError
 	)
 	switch {
 	case errors.As(err, &conflict):
 		return invalidRegistration("conflicting registration for service key: " + reg.Key().String())
+	case errors.As(err, &profile) && profile.Pool:
+		return invalidRegistration("failed to bind shared-cache profile: hash profile conflicts with the registered ContextKey profile")
+	case errors.As(err, &profile):
+		return invalidRegistration("failed to register prefix context: registration conflicts with the ContextKey hash profile")
 	case errors.Is(err, conductor.ErrClosed):
 		return invalidRegistration("manager stopped")
 	case errors.As(err, &field) && field.Field == "endpoint":

@@ -32,7 +32,7 @@ func (d *Dialect) services(g *gin.Context) {
 		dst = appendIntField(dst, "BlockSize", r.BlockSize)
 		dst = appendIntField(dst, "DPRank", r.Rank)
 		dst = appendNil(appendText(dst, "CacheGroup"))
-		dst = appendNil(appendText(dst, "HashProfile"))
+		dst = appendProfile(appendText(dst, "HashProfile"), r.Profile)
 	}
 	d.answer(g, dst, "")
 }
@@ -50,8 +50,9 @@ func (a space) compare(b space) int {
 
 // held is what there is in a space.
 type held struct {
-	blocks int
-	ranks  map[string][]int // of the instances registered for it
+	blocks  int
+	profile conductor.HashProfile // of the engines registered for it
+	ranks   map[string][]int      // of the instances registered for it
 }
 
 // globalView shows the contexts, with their instances: GET /global_view.
@@ -67,6 +68,9 @@ func (d *Dialect) globalView(g *gin.Context) {
 		if r.Type != conductor.TypeMooncake {
 			h := at(space{r.Tenant, r.Model, r.Lora, r.BlockSize})
 			h.ranks[r.Instance] = append(h.ranks[r.Instance], r.Rank)
+			if r.Profile != (conductor.HashProfile{}) {
+				h.profile = r.Profile // they all have the same
+			}
 		}
 	}
 	for _, x := range d.conductor.Contexts() {
@@ -82,7 +86,7 @@ func (d *Dialect) globalView(g *gin.Context) {
 		dst = appendIntField(dst, "block_size", s.blockSize)
 		dst = appendTextField(dst, "tenant_id", s.tenant)
 		dst = appendIntField(dst, "prefix_count", h.blocks)
-		dst = appendNil(appendText(dst, "hash_profile"))
+		dst = appendProfile(appendText(dst, "hash_profile"), h.profile)
 		dst = appendMap(appendText(dst, "instances"), len(h.ranks))
 		for _, name := range slices.Sorted(maps.Keys(h.ranks)) {
 			slices.Sort(h.ranks[name])

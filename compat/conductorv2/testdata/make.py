@@ -2,7 +2,7 @@
 dialect as bytes, packed here and not by what is tested. Text beside them says what the
 bytes are. Exchanges are there in JSON too, where both forms mean the same; what is
 refused in JSON is in make_json.py."""
-import json, pathlib, struct
+import hashlib, json, pathlib, struct
 
 
 class Raw(bytes):
@@ -218,11 +218,12 @@ for wrong in ("-1", "+1", " 0", "0 ", "0\n", "1.0", "Random", "\u0661", "not-a-s
 for wrong in ("4294967296", "99999999999999999999999"):
     refused(R, profile(python_hash_seed=wrong), "python_hash_seed must be in range 0..4294967295", "invalid_value", "python_hash_seed")
 refused(R, profile(python_hash_seed=Raw(b"\xa1\xff")), "python_hash_seed must be valid UTF-8", "invalid_value", "python_hash_seed")
-for seed in ("0", "00", "4294967295", "random"):
-    for algorithm in ("sha256", "sha256_cbor"):
-        refused(R, profile(python_hash_seed=seed, algorithm=algorithm),
-                "hash_profile is not supported: blocks are found by their tokens, whatever the engine hashes with; leave it out or send nil",
-                "unsupported", "hash_profile")
+# Where ours knows more, the dialect does not.
+for wrong in ("xxhash_cbor", "sha256_raw"):
+    refused(R, profile(algorithm=wrong), "unsupported hash algorithm: " + wrong, "invalid_value", "algorithm")
+refused(R, profile(strategy="sglang"), "unsupported hash strategy: sglang", "invalid_value", "strategy")
+refused(R, profile(python_hash_seed="vllm-none-hash"), 'python_hash_seed must be "random" or ASCII decimal text in 0..4294967295', "invalid_value", "python_hash_seed")
+refused(R, profile(extra_keys="tagged"), "unsupported request field: extra_keys", "unknown_field", "extra_keys")
 for wrong in ("VLLM", "vllm", "mooncake", "TensorRT"):
     refused(R, but(SOURCE, type=wrong), "type must be vLLM or Mooncake", "invalid_value", "type")
 refused(R, without(SOURCE, "dp_rank"), "dp_rank is required", "missing", "dp_rank")
@@ -370,20 +371,33 @@ def source(instance, rank=0, **more):
 POOL = SOURCE | {"endpoint": "tcp://pool:1", "type": "Mooncake", "instance_id": "pool"}
 
 
+def resolved(profile):
+    """A profile as it is shown: with the hash of its seed, encoded as the algorithm has it."""
+    if profile is None:
+        return None
+    seed = profile["python_hash_seed"].encode()
+    encoded = {
+        "sha256_cbor": bytes([0x60 | len(seed)]) + seed,
+        "sha256": b"\x80\x05\x95" + struct.pack("<Q", len(seed) + 4) + bytes([0x8C, len(seed)]) + seed + b"\x94.",
+    }[profile["algorithm"]]
+    return {"strategy": "vllm_v1", "algorithm": profile["algorithm"], "python_hash_seed": profile["python_hash_seed"],
+            "root_digest": hashlib.sha256(encoded).hexdigest(), "index_projection": "low64_be"}
+
+
 def service(body):
     d = {"replay_endpoint": "", "lora_name": "", "tenant_id": "default"} | body
     return {"Endpoint": d["endpoint"], "ReplayEndpoint": d["replay_endpoint"], "Type": d["type"], "ModelName": d["modelname"],
             "LoraName": d["lora_name"], "TenantID": d["tenant_id"] or "default", "InstanceID": d["instance_id"], "BlockSize": d["block_size"],
-            "DPRank": d["dp_rank"], "CacheGroup": None, "HashProfile": None}
+            "DPRank": d["dp_rank"], "CacheGroup": None, "HashProfile": resolved(d.get("hash_profile"))}
 
 
 def services(*bodies):
     return step("GET /services", None, 200, {"count": len(bodies), "services": [service(b) for b in bodies]})
 
 
-def context(instances, blocks=0, model="m", lora="", size=16, tenant="default"):
+def context(instances, blocks=0, model="m", lora="", size=16, tenant="default", profile=None):
     return {"model_name": model, "lora_name": lora, "block_size": size, "tenant_id": tenant, "prefix_count": blocks,
-            "hash_profile": None, "instances": instances}
+            "hash_profile": resolved(profile), "instances": instances}
 
 
 def view(*contexts):
@@ -483,4 +497,46 @@ script("a salt is a namespace",
        query(ask(64, cache_salt="pepper"), _1=row(r0=(32, 32, 32))),
        query(ask(64), _1=row(r0=(0, 0, 0))), query(ask(64, cache_salt=""), _1=row(r0=(0, 0, 0))), query(ask(64, cache_salt=None), _1=row(r0=(0, 0, 0))),
        view(context({"1": [0]}, 2)))
+
+KEY_CONFLICT = "conflicting registration for service key: 1|default|0"
+ENGINE_CONFLICT = "failed to register prefix context: registration conflicts with the ContextKey hash profile"
+POOL_CONFLICT = "failed to bind shared-cache profile: hash profile conflicts with the registered ContextKey profile"
+zero = PROFILE
+first, other_one = source("1", hash_profile=zero), source("2", hash_profile=zero)
+script("a profile",
+       register(first), register(first), services(first), view(context({"1": [0]}, profile=zero)),
+       # Another engine hashes alike or does not come in, whichever field differs; this one has the key's own words.
+       *[conflict(other_one | {"hash_profile": zero | wrong}, ENGINE_CONFLICT) for wrong in (
+           {"python_hash_seed": "1"}, {"python_hash_seed": "00"}, {"python_hash_seed": "random"}, {"algorithm": "sha256"})],
+       *[conflict(first | {"hash_profile": zero | wrong}, KEY_CONFLICT) for wrong in ({"python_hash_seed": "1"}, {"algorithm": "sha256"})],
+       conflict(first | {"hash_profile": None}, KEY_CONFLICT), conflict(source("1"), KEY_CONFLICT),
+       conflict(POOL | {"hash_profile": zero | {"python_hash_seed": "1"}}, POOL_CONFLICT),
+       # The endpoint is looked at before the profile.
+       conflict(other_one | {"endpoint": first["endpoint"], "hash_profile": zero | {"python_hash_seed": "1"}},
+                "conflicting active registration for endpoint: tcp://e1:1"),
+       services(first), view(context({"1": [0]}, profile=zero)),
+       # The same, none, and others elsewhere.
+       register(other_one), register(source("3")), register(POOL | {"hash_profile": zero}),
+       register(source("4", hash_profile=zero | {"python_hash_seed": "00"}, lora_name="l")),
+       register(source("5", hash_profile=zero | {"algorithm": "sha256"}, block_size=32)),
+       services(first, other_one, source("3"), source("4", hash_profile=zero | {"python_hash_seed": "00"}, lora_name="l"),
+                source("5", hash_profile=zero | {"algorithm": "sha256"}, block_size=32), POOL | {"hash_profile": zero}),
+       view(context({"1": [0], "2": [0], "3": [0]}, profile=zero), context({"5": [0]}, size=32, profile=zero | {"algorithm": "sha256"}),
+            context({"4": [0]}, lora="l", profile=zero | {"python_hash_seed": "00"})))
+
+pickled = source("1", hash_profile=zero | {"algorithm": "sha256"})
+script("a pickled profile",
+       register(pickled), register(pickled), services(pickled), view(context({"1": [0]}, profile=pickled["hash_profile"])),
+       conflict(other_one, ENGINE_CONFLICT), query(ask(0), _1=row(r0=(0, 0, 0))), query(ask(16), _1=row(r0=(0, 0, 0))))
+
+eager = POOL | {"hash_profile": zero | {"python_hash_seed": "1"}}
+script("a pool before its engines",
+       register(eager), services(eager), view(), register(first), view(context({"1": [0]}, profile=zero)),
+       conflict(POOL | {"endpoint": "tcp://pool:2", "instance_id": "late", "hash_profile": zero | {"python_hash_seed": "1"}}, POOL_CONFLICT),
+       conflict(POOL, "conflicting registration for service key: pool|default|0"), services(first, eager))
+
+# Where ours differs: the profile goes with its last registration, the reference keeps it until it ends.
+script("a profile goes",
+       register(first), unregister({"instance_id": "1", "dp_rank": 0}, "1|default|0"), view(),
+       register(source("1", hash_profile=zero | {"python_hash_seed": "1"})), view(context({"1": [0]}, profile=zero | {"python_hash_seed": "1"})))
 write("exchanges.json", scripts)
