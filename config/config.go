@@ -98,6 +98,7 @@ type Source struct {
 	AdditionalSalt string        `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
 	TTL            time.Duration `mapstructure:"ttl"`            // as Index.TTL, for this source
 	Serves         []string      `mapstructure:"serves"`         // instances a pool is bound to; none is all
+	HashProfile    HashProfile   `mapstructure:"hash_profile"`   // how the engine names its blocks
 }
 
 // Key is the identity of a subscription as answers print it: instance|tenant|rank.

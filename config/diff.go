@@ -70,5 +70,8 @@ func (s Source) show() string {
 	if len(s.Serves) > 0 {
 		out += " serves " + strings.Join(s.Serves, ",")
 	}
+	if s.HashProfile != (HashProfile{}) {
+		out += " hash_profile " + showProfile(s.HashProfile)
+	}
 	return out
 }

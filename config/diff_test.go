@@ -47,5 +47,9 @@ func TestDiff(t *testing.T) {
 		"sources[a|blue|2]:  -> vLLM tcp://h:2 model \"m\" block_size 16 lora \"l\" salt \"s\" (live, false true)")
 	f(func(c *Config) { c.Sources[0].ReplayEndpoint = "tcp://h:3" },
 		"sources[a|default|0]: vLLM tcp://h:1 model \"m\" block_size 16 -> vLLM tcp://h:1 replay tcp://h:3 model \"m\" block_size 16 (live, true true)")
+	f(func(c *Config) {
+		c.Sources[0].HashProfile = HashProfile{Strategy: "vllm_v1", Algorithm: "sha256", PythonHashSeed: "0", IndexProjection: "low64_be"}
+	},
+		"sources[a|default|0]: vLLM tcp://h:1 model \"m\" block_size 16 -> vLLM tcp://h:1 model \"m\" block_size 16 hash_profile vllm_v1/sha256/0/low64_be (live, true true)")
 	f(func(c *Config) { c.Sources[0], c.Sources[1] = c.Sources[1], c.Sources[0] })
 }

@@ -151,9 +151,13 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, instance string) Sourc
 		if l.ignored(t, path, p) {
 			continue
 		}
+		if p.name == hashProfile {
+			s.HashProfile = l.readProfile(t, path, p.value)
+			continue
+		}
 		j := slices.IndexFunc(sourceFields, func(f sourceField) bool { return f.name == p.name })
 		if j < 0 {
-			var names []string
+			names := []string{hashProfile}
 			for _, f := range sourceFields {
 				names = append(names, f.name)
 			}

@@ -27,8 +27,10 @@ import (
 //	tenant_id ""              the default tenant; their first reader made it another
 //	dp_rank absent            0; their later readers skipped the entry
 //	type                      SGLang and Standard too
-//	hash_profile, cache_group accepted without effect, with a warning: hashes are
-//	                          computed from tokens, groups learned from events
+//	hash_profile absent       blocks are found by their tokens; their later readers
+//	                          skipped the entry
+//	cache_group               accepted without effect, with a warning: groups are
+//	                          learned from events
 const (
 	mooncakePort    = "http_server_port"
 	mooncakeSources = "kvevent_instance"
@@ -104,18 +106,11 @@ func (l *loader) readMooncakeSources(t *tree, first int, p pair) (out []Source) 
 // ignored reports whether a key of an entry is known to Mooncake and without
 // effect here, and warns about it.
 func (l *loader) ignored(t *tree, path string, p pair) bool {
-	reason := ""
-	switch p.name {
-	case "cache_group":
-		if isNull(p.value) || p.value.ShortTag() == "!!int" && p.value.Value == "0" {
-			return true // what happens anyway
-		}
-		reason = "groups are told apart by the events"
-	case "hash_profile":
-		reason = "hashes are computed from the tokens in the events"
-	default:
+	if p.name != "cache_group" {
 		return false
 	}
-	l.warns.add(t.at(p.key), join(l.nameOf(path), p.name), "has no effect; %s", reason)
+	if !isNull(p.value) && (p.value.ShortTag() != "!!int" || p.value.Value != "0") { // what happens anyway
+		l.warns.add(t.at(p.key), join(l.nameOf(path), p.name), "has no effect; groups are told apart by the events")
+	}
 	return true
 }

@@ -62,6 +62,9 @@ func (c *Config) YAML(comments bool) string {
 			}
 			put(m, f.name, n)
 		}
+		if p := c.Sources[i].HashProfile; p != (HashProfile{}) {
+			put(m, hashProfile, profileNode(p))
+		}
 		sources.Content = append(sources.Content, m)
 	}
 	if len(sources.Content) == 0 {

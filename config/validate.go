@@ -113,7 +113,7 @@ func (c *Config) complaints() (out []complaint) {
 	for i, s := range c.Sources {
 		path := fmt.Sprintf("sources[%d]", i)
 		for _, e := range s.complaints() {
-			add(join(path, e.path), "%s", e.message)
+			add(path+"."+e.path, "%s", e.message)
 		}
 		if s.InstanceID == "" {
 			continue
@@ -124,6 +124,10 @@ func (c *Config) complaints() (out []complaint) {
 		}
 		identities[s.Key()] = path
 	}
+	c.profileClashes(func(source, first int) {
+		path := func(i int) string { return fmt.Sprintf("sources[%d].%s", i, hashProfile) }
+		clash(path(source), path(first), "engines of one tenant, model, adapter and block size, and their pools, name blocks alike; another profile is at")
+	})
 	if n := len(c.Sources); n > c.Limits.MaxSources {
 		clash("sources", "limits.max_sources", fmt.Sprintf("%d are more than the %d allowed by", n, c.Limits.MaxSources))
 	}
@@ -164,6 +168,9 @@ func (s *Source) complaints() (out []complaint) {
 	}
 	if s.DPRank < 0 {
 		add("dp_rank", fmt.Sprintf("%d is out of range 0 to 2147483647", s.DPRank))
+	}
+	if path, message := s.profileComplaint(); path != "" {
+		add(path, message)
 	}
 	return out
 }
