@@ -1,0 +1,35 @@
+package main
+
+import (
+	"reflect"
+	"testing"
+
+	"kvconductor/conductor"
+	"kvconductor/config"
+)
+
+// TestRegistration holds that every field of a configured source is registered.
+func TestRegistration(t *testing.T) {
+	f := func(at []int) {
+		t.Helper()
+		var s config.Source
+		switch v := reflect.ValueOf(&s).Elem().FieldByIndex(at); v.Kind() {
+		case reflect.String:
+			v.SetString("x")
+		default:
+			v.SetInt(7)
+		}
+		if registration(s) == (conductor.Registration{}) {
+			t.Errorf("%+v is registered without it", s)
+		}
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[config.Source]()) {
+		if field.Type.Kind() != reflect.Struct {
+			f(field.Index)
+			continue
+		}
+		for i := range field.Type.NumField() {
+			f(append(field.Index, i))
+		}
+	}
+}
