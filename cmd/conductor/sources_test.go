@@ -4,7 +4,6 @@ import (
 	"reflect"
 	"testing"
 
-	"kvconductor/conductor"
 	"kvconductor/config"
 )
 
@@ -16,10 +15,12 @@ func TestRegistration(t *testing.T) {
 		switch v := reflect.ValueOf(&s).Elem().FieldByIndex(at); v.Kind() {
 		case reflect.String:
 			v.SetString("x")
+		case reflect.Slice:
+			v.Set(reflect.ValueOf([]string{"x"}))
 		default:
 			v.SetInt(7)
 		}
-		if registration(s) == (conductor.Registration{}) {
+		if reflect.ValueOf(registration(s)).IsZero() {
 			t.Errorf("%+v is registered without it", s)
 		}
 	}

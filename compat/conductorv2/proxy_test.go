@@ -17,7 +17,7 @@ import (
 )
 
 // sendsProfile says whether the proxy registers with the hash_profile it always sends.
-const sendsProfile = false
+const sendsProfile = true
 
 // proxy is the cache-aware router of the second server's examples, as far as it talks
 // to a Conductor and to engines: in JSON as of July 2026, in msgpack as of August.
