@@ -153,6 +153,9 @@ func (s *source) snapshotMark() SourceMark {
 	if s.marked {
 		mark := s.mark
 		mark.Missing = s.stream.Status().History
+		if s.order.doubted && mark.Missing == "" {
+			mark.Missing = ReasonEventGap // the step that shows it may still be in hand
+		}
 		if s.seeded && mark.Missing == "" {
 			mark.Missing = stream.ReasonUnknown
 		}

@@ -41,7 +41,11 @@ type numbered struct {
 	key  streamKey
 	last uint64 // number applied last, 0 for none
 	top  uint64 // highest number seen
-	gap  bool   // numbers were left out, and no clear came since
+
+	// Of the first gap since the last clear: which of all gaps it is, 0 for none, and
+	// the numbers left out.
+	gap      int
+	from, to uint64
 }
 
 // order is where the streams of one source stand. The zero value is ready; it belongs
@@ -50,7 +54,9 @@ type order struct {
 	streams map[streamKey]*numbered
 	latest  *numbered // of the last event with a number
 	gaps    int       // streams with a gap
-	doubted bool      // the source's stream was told so
+	opened  int       // gaps so far
+	told    *numbered // the one the finding is about
+	doubted bool      // the source's stream was told of gaps
 	of      []*numbered
 }
 
@@ -191,7 +197,7 @@ func (s *source) follows(e *events.Event, st *numbered) bool {
 	if st.last != 0 && e.ID > from && s.reg.Type == TypeStandard {
 		s.drop(events.MissingEvents, int(min(e.ID-from, maxMissing)))
 		if e.Kind != events.Cleared {
-			s.miss(st, from, e.ID-1)
+			s.order.miss(st, from, e.ID-1)
 		}
 	}
 	st.last = e.ID
@@ -199,14 +205,11 @@ func (s *source) follows(e *events.Event, st *numbered) bool {
 }
 
 // miss notes that a stream left numbers out.
-func (s *source) miss(st *numbered, from, to uint64) {
-	k := &st.key
-	s.find(FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salt %q, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
-		from, to, k.space.deployment.model, k.space.context.lora, k.space.context.salt, k.space.deployment.blockSize,
-		k.space.deployment.tenant, k.backend, k.medium, k.rank)
-	if !st.gap {
-		st.gap = true
-		s.order.gaps++
+func (o *order) miss(st *numbered, from, to uint64) {
+	if st.gap == 0 {
+		o.gaps++
+		o.opened++
+		st.gap, st.from, st.to = o.opened, from, to
 	}
 }
 
@@ -218,8 +221,8 @@ func (o *order) clear(e *events.Event, rank int32) {
 	}
 	for _, st := range o.streams {
 		k := &st.key
-		if st.gap && k.rank == rank && (medium == "" || medium == k.medium) && names(e.Backend, k.backend) && k.space.within(e) {
-			st.gap = false
+		if st.gap != 0 && k.rank == rank && (medium == "" || medium == k.medium) && names(e.Backend, k.backend) && k.space.within(e) {
+			st.gap = 0
 			o.gaps--
 		}
 	}
@@ -233,17 +236,33 @@ func (at *spaceKey) within(e *events.Event) bool {
 		(!e.Envelope || e.BlockSize == 0 || e.BlockSize == at.deployment.blockSize)
 }
 
-// doubt tells the source's stream whether events are missing.
+// doubt tells the doctor of the oldest gap there is, and the source's stream whether
+// there is any.
 func (s *source) doubt() {
 	o := &s.order
-	if gaps := o.gaps > 0; gaps != o.doubted {
-		o.doubted = gaps
-		if gaps {
-			s.stream.Doubt(ReasonEventGap)
-		} else {
-			s.withdraw(FindingEventGap)
-			s.stream.Doubt("")
+	if o.told != nil && o.told.gap == 0 {
+		o.told = nil
+		s.withdraw(FindingEventGap)
+	}
+	if o.told == nil && o.gaps > 0 {
+		for _, st := range o.streams {
+			if st.gap != 0 && (o.told == nil || st.gap < o.told.gap) {
+				o.told = st
+			}
 		}
+		k := &o.told.key
+		s.find(FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salt %q, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
+			o.told.from, o.told.to, k.space.deployment.model, k.space.context.lora, k.space.context.salt, k.space.deployment.blockSize,
+			k.space.deployment.tenant, k.backend, k.medium, k.rank)
+	}
+	switch gaps := o.gaps > 0; {
+	case gaps == o.doubted:
+	case gaps:
+		o.doubted = true
+		s.stream.Doubt(ReasonEventGap)
+	default:
+		o.doubted = false
+		s.stream.Doubt("")
 	}
 }
 

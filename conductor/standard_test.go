@@ -3,6 +3,8 @@ package conductor_test
 import (
 	"encoding/json"
 	"strings"
+	"testing"
+	"testing/synctest"
 
 	"kvconductor/index/hash"
 )
@@ -66,4 +68,36 @@ func rawBatch(a args) []any {
 		list[i] = integers(list[i])
 	}
 	return list
+}
+
+// A replica that goes on behind a source with lost events is partial for the same
+// reason, whether the last batch is still in hand or not.
+func TestEventGapIsInherited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from, start := newReplica(newNetwork())
+		defer from.conductor.Close()
+		start()
+		from.run("register S type=Standard")
+		from.run("standard S id=1 path=a backend=w medium=gpu")
+		from.run("standard S id=3 path=b backend=w medium=gpu")
+		to, open := newReplica(from.network)
+		defer to.conductor.Close()
+		to.run("register S type=Standard")
+		recoverFrom(t, from.conductor, to.conductor, true, 0)
+		open()
+		synctest.Wait()
+		want := func(state string) {
+			t.Helper()
+			for name, b := range map[string]*bench{"replica": to, "first": from} {
+				if got := b.run("services show=State,Reason"); got != "S|default|0 "+state+"\n" {
+					t.Errorf("%s: %s", name, got)
+				}
+			}
+		}
+		want("State=partial Reason=event_gap")
+		from.run("standard S id=4 path=c backend=w medium=gpu")
+		want("State=partial Reason=event_gap")
+		from.run("clear S")
+		want("State=synced Reason=")
+	})
 }
