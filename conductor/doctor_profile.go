@@ -61,7 +61,7 @@ func (s *source) lookAtProfile(ns *namespace, e *events.Event, parts int) {
 	}
 	p, ok := d.profile(lora)
 	parent, known := c.digests[e.Parent]
-	if !ok || e.HasParent && !known || !e.HasParent && e.BaseBlock > 0 || paired(e, d.key.blockSize) == nil ||
+	if !ok || e.HasParent && !known || paired(e, d.key.blockSize) == nil ||
 		c.chain.Under(p, lora, salt) != nil {
 		return
 	}

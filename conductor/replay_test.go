@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -171,6 +172,29 @@ func TestReplayIncomplete(t *testing.T) {
 			"A|default|0 State=partial Reason=before_journal Epoch=1 LastSeq=2 Blocks=2", "B|default|0 State=partial Reason=before_journal Epoch=1 LastSeq=1 Blocks=1")
 		if _, err := b.conductor.Unregister(conductor.Key{Instance: "C"}); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// TestReplayProfiles holds that a past with two profiles in one context, one of which
+// has gone in a record that is missing, is taken as far as it is known.
+func TestReplayProfiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b, w := recordedBench(t, dir)
+		defer w.Close()
+		defer b.conductor.Close()
+		b.run("register A profile=sha256/0")
+		b.run("unregister A")
+		b.run("register B profile=sha256/1")
+		p := replayed(t, dir, func(rec *journal.Record) bool { return rec.Kind != journal.Unregistered })
+		defer p.Conductor().Close()
+		var got []string
+		for _, s := range p.Conductor().Services() {
+			got = append(got, s.Instance+" "+s.Profile.PythonHashSeed)
+		}
+		if want := []string{"A 0", "B 1"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
 		}
 	})
 }

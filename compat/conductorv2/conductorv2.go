@@ -17,7 +17,8 @@
 // UTF-8; a block size is at most 2^31-1.
 //
 // A null cache_group and one of 0 are the same here. No registration is ever found
-// half removed or quarantined, so the reference's words for that are not said.
+// half removed or quarantined, so the reference's words for that are not said. A
+// context's hash profile goes with its last registration.
 //
 // In JSON the same is said but for what docs/semantics.md lists; errors of the operation
 // are lines of text. The lenient reader that /register had also took comments and

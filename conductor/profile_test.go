@@ -1,0 +1,98 @@
+package conductor
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/index/hash"
+)
+
+// TestDeploymentProfile holds whose profile an adapter's blocks have, in whatever
+// order sources come and go.
+func TestDeploymentProfile(t *testing.T) {
+	c := New(Options{Log: zerolog.Nop()})
+	defer c.Close()
+	d := &deployment{instances: make(map[string]*instance), pooled: make(map[*source]bool)}
+	named := func(name string, rank int, lora, seed string, announced ...string) *source {
+		r := Registration{Instance: name, Tenant: DefaultTenant, Rank: rank, Lora: lora}
+		if seed != "" {
+			r.Profile = HashProfile{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: seed, IndexProjection: hash.ProjectionLow64}
+		}
+		return &source{conductor: c, reg: r, profile: r.profile(), announced: announced}
+	}
+	add := func(s *source) *source {
+		d.instance(s.reg.Instance).sources[s] = true
+		d.publish()
+		return s
+	}
+	remove := func(s *source) {
+		delete(d.instance(s.reg.Instance).sources, s)
+		d.publish()
+	}
+	pool := func(name, lora, seed string) *source {
+		s := named(name, 0, lora, seed)
+		d.pooled[s] = true
+		d.publish()
+		return s
+	}
+	f := func(lora, seed string) {
+		t.Helper()
+		p, ok := d.profile(lora)
+		if got := p.Settings().PythonHashSeed; got != seed || ok != (seed != "") {
+			t.Errorf("%q has the seed %q %t, want %q", lora, got, ok, seed)
+		}
+	}
+
+	f("", "")
+	if d.profiles.Load() != nil {
+		t.Error("a table without a profile")
+	}
+	add(named("none", 0, "", ""))
+	if d.profiles.Load() != nil {
+		t.Error("a table for a source without a profile")
+	}
+	late, early := pool("p2", "", "2"), pool("p1", "", "1")
+	f("", "1")
+	delete(d.pooled, early)
+	d.publish()
+	f("", "2")
+	b := add(named("b", 0, "sql", "20", "", "chat"))
+	f("", "20") // an engine that announces it, before a pool
+	f("sql", "20")
+	f("chat", "20")
+	a10 := add(named("a", 10, "x", "10", "chat"))
+	a9 := add(named("a", 9, "y", "9", "chat"))
+	f("chat", "9") // ranks are numbers
+	e := add(named("z", 0, "", "30", "sql"))
+	f("", "30") // the one registered for it
+	f("sql", "20")
+	f("nobody", "")
+
+	// A pool is told of the engines' profile as long as it has another.
+	codes := func(s *source) (all []string) {
+		for _, f := range s.doctor.list() {
+			all = append(all, f.Code)
+		}
+		return all
+	}
+	if got := codes(late); !slices.Equal(got, []string{FindingProfile}) {
+		t.Errorf("findings of the pool: %v", got)
+	}
+	for _, s := range []*source{e, a9, a10} {
+		remove(s)
+	}
+	f("chat", "20")
+	table := d.profiles.Load()
+	add(named("c", 0, "sql", "20"))
+	if d.profiles.Load() != table {
+		t.Error("another table that says the same")
+	}
+	remove(b)
+	f("", "2")
+	f("chat", "")
+	if got := codes(late); len(got) > 0 {
+		t.Errorf("findings of a pool without engines: %v", got)
+	}
+}
