@@ -16,11 +16,12 @@ type world struct {
 	device    map[string]map[string]bool // engine -> path@salt
 	announced map[string]bool            // path@salt any engine has ever announced
 	objects   map[string]map[string]bool // medium -> path@salt#shard
+	profile   bool                       // it is known how engines hash
 }
 
 // whole reports whether the pool has all shards of a block on a medium.
 func (w *world) whole(medium, block string) bool {
-	return w.announced[block] && w.objects[medium][block+"#0"] && w.objects[medium][block+"#1"]
+	return (w.profile || w.announced[block]) && w.objects[medium][block+"#0"] && w.objects[medium][block+"#1"]
 }
 
 // row is what an engine can serve of a path, in blocks.
@@ -68,14 +69,18 @@ func runPoolWorld(t *testing.T, seed uint64) {
 		}
 	}
 	engines := []string{"A", "B"}
+	by, with := "hashes=A", ""
+	if w.profile = seed%2 == 1; w.profile {
+		by, with = "hashed=sha256/7", " profile=sha256/7"
+	}
 	for _, e := range engines {
-		run("register %s", e)
+		run("register %s%s", e, with)
 	}
 	run("register pool type=Mooncake replay=no")
 	// Every shard has been seen: what a block consists of is known.
 	for _, medium := range []string{"cpu", "disk"} {
 		for tp := range 2 {
-			run("put pool path=zz medium=%s tp=%d hashes=A", medium, tp)
+			run("put pool path=zz medium=%s tp=%d %s", medium, tp, by)
 		}
 	}
 	paths := []string{"a", "a/b", "a/b/c", "a/x", "a/x/y", "q", "q/r"}
@@ -92,7 +97,7 @@ func runPoolWorld(t *testing.T, seed uint64) {
 		}
 		switch rng.IntN(8) {
 		case 0, 1: // the whole prompt
-			run("store %s path=%s hashes=A%s", engine, path, with)
+			run("store %s path=%s %s%s", engine, path, by, with)
 			for i := range names {
 				p := strings.Join(names[:i+1], "/") + "@" + salt
 				w.device[engine][p], w.announced[p] = true, true
@@ -102,17 +107,17 @@ func runPoolWorld(t *testing.T, seed uint64) {
 				return strings.HasPrefix(p, path+"/") && w.device[engine][p+"@"+salt]
 			}) {
 				for range 8 { // its copies
-					run("remove %s path=%s from=%d hashes=A%s", engine, path, len(names)-1, with)
+					run("remove %s path=%s from=%d %s%s", engine, path, len(names)-1, by, with)
 				}
 				delete(w.device[engine], block)
 			}
 		case 3, 4, 5:
 			tp := rng.IntN(2)
-			run("put pool path=%s from=%d tp=%d medium=%s hashes=A%s", path, len(names)-1, tp, medium, with)
+			run("put pool path=%s from=%d tp=%d medium=%s %s%s", path, len(names)-1, tp, medium, by, with)
 			w.objects[medium][fmt.Sprintf("%s#%d", block, tp)] = true
 		case 6:
 			tp := rng.IntN(2)
-			run("drop pool path=%s from=%d tp=%d medium=%s hashes=A%s", path, len(names)-1, tp, medium, with)
+			run("drop pool path=%s from=%d tp=%d medium=%s %s%s", path, len(names)-1, tp, medium, by, with)
 			delete(w.objects[medium], fmt.Sprintf("%s#%d", block, tp))
 		case 7:
 			switch rng.IntN(4) {
@@ -123,7 +128,7 @@ func runPoolWorld(t *testing.T, seed uint64) {
 				run("clear pool backend=b medium=%s", medium)
 				clear(w.objects[medium])
 				for tp := range 2 {
-					run("put pool path=zz medium=%s tp=%d hashes=A", medium, tp)
+					run("put pool path=zz medium=%s tp=%d %s", medium, tp, by)
 				}
 			}
 		}

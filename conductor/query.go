@@ -76,6 +76,12 @@ type scratch struct {
 	locals    localChain
 	mixed     []uint64
 	instances []tiers.Instance
+
+	// See beside.go.
+	digests hash.DigestChain
+	waiters []*indexContext
+	places  []index.Beside
+	owners  []tiers.Owner
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -126,10 +132,12 @@ func (c *Conductor) answer(q Query) Answer {
 	// A row that was named and is not registered has no sources: pools serve
 	// instances, not names.
 	if d != nil && len(rows[0].sources) > 0 {
-		if x := d.asked(&q); x != nil {
+		x := d.asked(&q)
+		var beside bool
+		if owners, beside = sc.lookupBeside(d, x, &q, c); !beside && x != nil {
 			owners = sc.lookup(x, &q)
-			ans.Truncated = sc.match.Truncated
 		}
+		ans.Truncated = sc.match.Truncated && (beside || x != nil)
 	}
 	var folder tiers.Folder // owns the rows it returns, so it is not shared
 	for i, row := range folder.Fold(sc.runs, owners, sc.instances) {

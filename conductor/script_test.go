@@ -387,6 +387,9 @@ func (b *bench) objectEvents(a args, what string) (all []any) {
 	hashes, _, _, _ := blocksOf(a)
 	for _, h := range hashes {
 		key := fmt.Sprintf("%s@tp_rank:%d@%048x%016x", a.get("model", "m"), a.number("tp", 0), 0, h)
+		if part := a.get("part", ""); part != "" { // SGLang's
+			key = fmt.Sprintf("%s_%016x%048x_%d_%s", strings.ReplaceAll(a.get("model", "m"), "/", "-"), h, 0, a.number("tp", 0), part)
+		}
 		b.objects++
 		e := map[string]any{
 			"event_id": b.objects, "timestamp": 0, "event_type": what, "model_name": nil, "block_size": nil, "lora_name": nil, "additional_salt": nil,

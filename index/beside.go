@@ -17,7 +17,8 @@ type Beside struct {
 
 // MatchBeside is MatchLazy over several places at once: a block is held by everybody
 // who holds it in one of them. Chains are asked for a block in turn, and for none
-// behind the first block nobody holds anywhere. It costs a probe per block and place.
+// behind the first block nobody holds anywhere; one that is shorter than c ends before.
+// It costs a probe per block and place.
 func (x *Index) MatchBeside(c Chain, others []Beside, m *Match) {
 	m.reset()
 	if cap(m.places) < len(others)+1 {
@@ -57,7 +58,10 @@ func (m *Match) look(c Chain, others []Beside, i int) bool {
 		if j > 0 {
 			c = others[j-1].Chain
 		}
-		id := g.table.lookup(normal(c.At(i)))
+		id := uint32(0)
+		if i < c.Len() {
+			id = g.table.lookup(normal(c.At(i)))
+		}
 		m.ids = append(m.ids, id)
 		some |= id
 	}
