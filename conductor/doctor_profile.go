@@ -52,17 +52,16 @@ func (s *source) lookAtProfile(ns *namespace, e *events.Event, parts int) {
 		return
 	}
 	d, c := ns.context.deployment, &s.doctor.profile
-	lora, salt := ns.context.key.lora, ns.context.key.salt
 	if table := d.profiles.Load(); table != c.table {
 		s.lookAgain(table)
 	}
 	if c.table == nil || c.compared >= doctorBlocks || e.Items != nil {
 		return
 	}
-	p, ok := d.profile(lora)
+	lora, salt := ns.context.key.lora, ns.context.key.salt
+	p, ok := (*c.table)[lora]
 	parent, known := c.digests[e.Parent]
-	if !ok || e.HasParent && !known || paired(e, d.key.blockSize) == nil ||
-		c.chain.Under(p, lora, salt) != nil {
+	if !ok || e.HasParent && !known || paired(e, d.key.blockSize) == nil || c.chain.Under(p, lora, salt) != nil {
 		return
 	}
 	if e.HasParent {
