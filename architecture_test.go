@@ -39,6 +39,7 @@ var (
 	zerolog    = "github.com/rs/zerolog"
 	zmq4       = "github.com/go-zeromq/zmq4"
 	xxh3       = "github.com/zeebo/xxh3"
+	ristretto  = "github.com/dgraph-io/ristretto/v2"
 )
 
 var table = []room{
@@ -53,8 +54,9 @@ var table = []room{
 	{dir: "events/zmq", rooms: []string{"tiers", "events"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
 
 	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{dir: "index/hash", modules: []string{xxh3, ristretto}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
-	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, "github.com/dgraph-io/ristretto/v2"},
+	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto},
 		not: []string{"flag", "net/http", "os"}},
 	{dir: "conductor/http", rooms: []string{"conductor", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 
@@ -127,6 +129,9 @@ func TestImportTableForbids(t *testing.T) {
 	f("tiers", "strings", true)
 	f("tiers", "kvconductor/index", false)
 	f("index/hash", "github.com/zeebo/xxh3", true)
+	f("index/hash", "github.com/dgraph-io/ristretto/v2", true)
+	f("index/hash", "kvconductor/index", false)
+	f("index", "github.com/dgraph-io/ristretto/v2", false)
 	f("index", "kvconductor/index/hash", true)
 	f("index", "github.com/rs/zerolog", false)
 	f("index", "encoding/json", false)

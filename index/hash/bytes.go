@@ -16,6 +16,16 @@ func view(tokens []uint32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
 }
 
+// digests returns memory that holds whole digests as such.
+func digests(b []byte) []Digest {
+	return unsafe.Slice((*Digest)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/len(Digest{}))
+}
+
+// bytesOf returns the memory of digests.
+func bytesOf(d []Digest) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(d))), len(d)*len(Digest{}))
+}
+
 // stackTokens is how many tokens are converted without the heap; block sizes
 // beyond it are rare.
 const stackTokens = 256

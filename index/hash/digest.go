@@ -65,8 +65,16 @@ type DigestChain struct {
 	size    int
 	after   bool // root is a block before tokens
 	parent  Digest
-	digests []Digest // computed so far
+	digests []Digest // known so far
+	hashed  int      // of digests
 	block   []byte   // the last block written
+
+	memo   *Memo
+	scopes [2][]byte // of a stretch that begins the prompt, and of the others; with a memo
+	key    []byte    // of the last stretch that the memo was asked for
+	hash   uint64    // of key
+	start  int       // its first block
+	end    int       // the block behind it, 0 if the memo had it
 }
 
 // blockExtras are the extra keys of a block, and as they are written.
@@ -111,6 +119,7 @@ func (c *DigestChain) Under(p Profile, lora, salt string) error {
 		c.write(&c.first, lora, salt, true)
 		c.write(&c.rest, lora, salt, false)
 	}
+	c.scope()
 	c.Reset(nil, 0)
 	return nil
 }
@@ -131,7 +140,7 @@ func (c *DigestChain) write(e *blockExtras, lora, salt string, first bool) {
 // use. Only complete blocks count.
 func (c *DigestChain) Reset(tokens []uint32, blockSize int) {
 	// Clipped, so that a block behind the end panics even if there is memory.
-	c.tokens, c.size, c.after, c.digests = slices.Clip(tokens), blockSize, false, c.digests[:0]
+	c.tokens, c.size, c.after, c.digests, c.hashed, c.end = slices.Clip(tokens), blockSize, false, c.digests[:0], 0, 0
 }
 
 // After starts over with the tokens behind a block of the same profile, LoRA adapter
@@ -160,23 +169,43 @@ func (c *DigestChain) At(i int) uint64 { return c.profile.algorithm.key(c.Digest
 // Digest returns the digest of block i, 0 <= i < Len(), which is valid until the next
 // call of a method. It computes the digests up to i that are still missing.
 func (c *DigestChain) Digest(i int) *Digest {
-	for n := len(c.digests); n <= i; n++ {
+	for len(c.digests) <= i {
+		n := len(c.digests)
+		if c.memo != nil && n%stretch == 0 && c.recall(n) {
+			continue
+		}
 		c.digests = append(c.digests, Digest{})
 		c.compute(n)
+		c.hashed++
+		if c.memo != nil {
+			c.memorise(n)
+		}
 	}
 	return &c.digests[i]
 }
 
-// Computed returns how many digests the prompt has cost so far.
-func (c *DigestChain) Computed() int { return len(c.digests) }
+// Computed returns how many digests the prompt has cost so far, those that a memo had
+// left out.
+func (c *DigestChain) Computed() int { return c.hashed }
+
+// before returns the digest that block n has for a parent, if it has one.
+func (c *DigestChain) before(n int) (parent *Digest, rooted bool) {
+	switch {
+	case n > 0:
+		return &c.digests[n-1], true
+	case c.after:
+		return &c.parent, true
+	}
+	return &c.root, c.rooted
+}
 
 // compute sets digest n, those before which are there.
 func (c *DigestChain) compute(n int) {
-	a, parent, rooted, extras := c.profile.algorithm, &c.root, c.rooted, &c.first
-	if n > 0 {
-		parent, rooted, extras = &c.digests[n-1], true, &c.rest
-	} else if c.after {
-		parent, rooted, extras = &c.parent, true, &c.rest
+	a := c.profile.algorithm
+	parent, rooted := c.before(n)
+	extras := &c.rest
+	if n == 0 && !c.after {
+		extras = &c.first
 	}
 	tokens := c.tokens[n*c.size : (n+1)*c.size]
 	b := c.block[:0]

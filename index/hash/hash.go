@@ -12,7 +12,8 @@
 // tokens in their place say nothing: see Windows.
 //
 // What an engine itself names its blocks by is another chain, of whole digests under
-// a Profile: see DigestChain. It is for blocks that come without tokens.
+// a Profile: see DigestChain. It is for blocks that come without tokens. A Memo spares
+// chains what one of them has hashed before.
 //
 // Invariants:
 //
@@ -23,10 +24,11 @@
 //  3. The result does not depend on the byte order of the host.
 //
 // Concurrency: functions are pure, a Profile is a value. A Chain or DigestChain
-// belongs to one goroutine.
+// belongs to one goroutine, a Memo to all.
 //
 // Cost: one pass over the tokens and 16 bytes a block for the chain, 32 for one of
-// digests. Nothing allocates beyond growing dst.
+// digests. Nothing allocates beyond growing dst, but a Memo: by the stretch, not by the
+// block.
 package hash
 
 import (
