@@ -47,6 +47,9 @@ import (
 type Options struct {
 	// HashSeed is the XXH3 seed of the canonical hashes (hash.seed).
 	HashSeed uint64
+	// Memo keeps engine digests that queries have computed; nil keeps none. It belongs
+	// to the caller, who closes it after the Conductor.
+	Memo *hash.Memo
 	// Copies says what a repeated store of a block means (stream.copies).
 	Copies index.CopyPolicy
 	// Stream is the template of every source's stream; endpoints and the first
@@ -93,7 +96,8 @@ type Options struct {
 type Conductor struct {
 	opts   Options
 	scheme hash.Scheme
-	recall *recall // nil for none
+	recall *recall    // nil for none
+	memo   *hash.Memo // nil is none
 	log    zerolog.Logger
 	now    func() time.Time
 	open   func(Registration, *journal.Source, func(stream.State)) feed
@@ -125,6 +129,7 @@ func New(opts Options) *Conductor {
 		opts:        opts,
 		scheme:      hash.Scheme{Seed: opts.HashSeed},
 		recall:      newRecall(opts.RecallBytes),
+		memo:        opts.Memo,
 		log:         opts.Log,
 		now:         opts.Now,
 		sources:     make(map[Key]*source),

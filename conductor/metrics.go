@@ -93,6 +93,10 @@ var (
 	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
 	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the index that engine hash aliases take.", contextLabels...)
 
+	descMemoHits   = desc("hash_memo_hits_total", "Stretches of up to 16 blocks whose engine digests were kept.")
+	descMemoMisses = desc("hash_memo_misses_total", "Stretches of up to 16 blocks whose engine digests were looked for and not kept.")
+	descMemoBytes  = desc("hash_memo_bytes", "Bytes the kept engine digests take, with what they are kept in.")
+
 	descJournalBytes   = desc("journal_bytes_total", "Bytes written to the journal.")
 	descJournalDropped = desc("journal_dropped_total", "Records not written, for want of room in the queue or on the disk.")
 	descJournalErrors  = desc("journal_errors_total", "Failed attempts to write to the journal.")
@@ -108,6 +112,7 @@ func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 		descSources, descBlocks, descOrphans, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts,
 		descOverruns, descDups, descReconn, descDropped, descFinding, descStrays,
 		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexBytes, descIndexAliasBytes,
+		descMemoHits, descMemoMisses, descMemoBytes,
 		descJournalBytes, descJournalDropped, descJournalErrors,
 	} {
 		ch <- d
@@ -170,6 +175,12 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descIndexOrphans, st.Orphans)
 		gauge(descIndexBytes, st.Bytes)
 		gauge(descIndexAliasBytes, st.AliasBytes)
+	}
+	if c.memo != nil {
+		st := c.memo.Stats()
+		ch <- prometheus.MustNewConstMetric(descMemoHits, prometheus.CounterValue, float64(st.Hits))
+		ch <- prometheus.MustNewConstMetric(descMemoMisses, prometheus.CounterValue, float64(st.Misses))
+		ch <- prometheus.MustNewConstMetric(descMemoBytes, prometheus.GaugeValue, float64(st.Bytes))
 	}
 	if c.opts.Journal != nil {
 		st := c.opts.Journal.Stats()

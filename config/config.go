@@ -78,9 +78,13 @@ type Log struct {
 	Format string `mapstructure:"format"` // json or console
 }
 
-// Hash fixes the canonical block hash.
+// leastMemo is the least a memo of digests can be told to take.
+const leastMemo = 1 << 20
+
+// Hash fixes the canonical block hash, and what hashing like engines may take.
 type Hash struct {
-	Seed uint64 `mapstructure:"seed"` // XXH3-64 seed; the same in every process that exchanges hashes
+	Seed      uint64 `mapstructure:"seed"`       // XXH3-64 seed; the same in every process that exchanges hashes
+	MemoBytes int64  `mapstructure:"memo_bytes"` // bytes of remembered engine digests, at least leastMemo; 0 is none
 }
 
 // Source is one subscription known from the start, with the fields of
@@ -186,7 +190,8 @@ func Default() Config {
 			Format: "json", // read by machines more often than by people
 		},
 		Hash: Hash{
-			Seed: 1337, // what Dynamo and standardized publishers hash with
+			Seed:      1337,     // what Dynamo and standardized publishers hash with
+			MemoBytes: 64 << 20, // half a million 16-token blocks, the beginnings of prompts that repeat
 		},
 		Stream: Stream{
 			Heartbeat:          10 * time.Second, // finds a dead route within four of them, well before an operator does

@@ -37,6 +37,8 @@ var keys = []key{
 
 	{"hash.seed", "hash-seed", seed(), 0, false,
 		"XXH3-64 seed of the canonical block hash", func(c *Config) any { return &c.Hash.Seed }},
+	{"hash.memo_bytes", "hash-memo-bytes", size(), 0, false,
+		"bytes for digests of hash profiles that are kept to be found again, at least 1MiB; 0 keeps none", func(c *Config) any { return &c.Hash.MemoBytes }},
 
 	{"stream.stale_after", "stale-after", duration(), int64(time.Millisecond), false,
 		"silence after which a source is stale", func(c *Config) any { return &c.Stream.StaleAfter }},

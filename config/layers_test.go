@@ -51,6 +51,7 @@ func TestDefaults(t *testing.T) {
 	f("log.level", "info")
 	f("log.format", "json")
 	f("hash.seed", "1337")
+	f("hash.memo_bytes", "64MiB")
 	f("stream.stale_after", "30s")
 	f("stream.heartbeat", "10s")
 	f("doctor.silent_after", "5m")

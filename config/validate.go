@@ -105,6 +105,9 @@ func (c *Config) complaints() (out []complaint) {
 			add(k.path, "%s is too small; the least is %s", k.show(c), k.kind.show(least.Interface()))
 		}
 	}
+	if n := c.Hash.MemoBytes; 0 < n && n < leastMemo {
+		add("hash.memo_bytes", "%s is too small; the least is %s, and 0 is none", size().show(n), size().show(int64(leastMemo)))
+	}
 	if c.Stream.QueueBytes < c.Limits.MaxPayload {
 		clash("stream.queue_bytes", "limits.max_payload", "too small to hold one message of the size allowed by")
 	}

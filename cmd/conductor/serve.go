@@ -30,6 +30,7 @@ import (
 	"kvconductor/events/wire"
 	"kvconductor/events/zmq"
 	"kvconductor/index"
+	"kvconductor/index/hash"
 )
 
 func serveCommand() *cobra.Command {
@@ -98,6 +99,10 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 	if len(cfg.Dynamo.Peers) == 0 {
 		close(gate)
 	}
+	if options.Memo, err = memo(loaded); err != nil {
+		return err
+	}
+	defer options.Memo.Close()
 	if options.Journal, err = record(loaded, options, log); err != nil {
 		return err
 	}
@@ -193,6 +198,18 @@ func within(limit time.Duration, f func()) bool {
 	case <-time.After(limit):
 		return false
 	}
+}
+
+// memo begins the memo of engine digests, if there is to be one.
+func memo(loaded *config.Loaded) (*hash.Memo, error) {
+	if loaded.Config.Hash.MemoBytes == 0 {
+		return nil, nil
+	}
+	m, err := hash.NewMemo(loaded.Config.Hash.MemoBytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: hash.memo_bytes: %w", loaded.Place("hash.memo_bytes"), err)
+	}
+	return m, nil
 }
 
 // journalDelay is how much of the journal the end of the process may cost.

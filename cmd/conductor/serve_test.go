@@ -138,6 +138,7 @@ func TestServeRefuses(t *testing.T) {
 	f("unknown flag", "--frobnicate")
 	f("journal.dir: ", "--journal-dir", os.Args[0], "--listen", "127.0.0.1:0=conductor")
 	f("journal.max_bytes", "--journal-max-bytes", "1MiB", "--listen", "127.0.0.1:0=conductor")
+	f("hash.memo_bytes", "--hash-memo-bytes", "1023KiB", "--listen", "127.0.0.1:0=conductor")
 }
 
 func asExit(err error, target **exec.ExitError) bool {
@@ -251,6 +252,9 @@ func TestListeners(t *testing.T) {
 	}
 	if _, body := get(p.url + "/metrics"); !strings.Contains(body, "conductor_query_seconds") && !strings.Contains(body, "go_goroutines") {
 		t.Error("metrics lack the process")
+	}
+	if _, body := get(p.url + "/metrics"); !strings.Contains(body, "conductor_hash_memo_hits_total 0\n") || !strings.Contains(body, "conductor_hash_memo_bytes ") {
+		t.Error("metrics lack the memo of digests")
 	}
 	p = serveProcess(t, "log: {level: info}\n", "127.0.0.1:0=dynamo")
 	for path, want := range map[string]string{"/health": "", "/workers": "[]", "/peers": "[]", "/conductor/v1/services": `{"count":0,"services":[]}`, "/conductor/v1/health": ""} {

@@ -1,0 +1,63 @@
+package conductor_test
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/index/hash"
+)
+
+// A memo of digests is in the metrics, and without one there are none of it.
+func TestMemoMetrics(t *testing.T) {
+	m, err := hash.NewMemo(hash.LeastMemoBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	p, err := hash.NewProfile(hash.Settings{Strategy: hash.StrategySGLang, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0", IndexProjection: hash.ProjectionFirst64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := p.Chain("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain.Memo(m)
+	for range 5 {
+		chain.Reset([]uint32{1, 2, 3, 4}, 1)
+		chain.At(3)
+		m.Wait()
+	}
+
+	f := func(m *hash.Memo, want map[string]float64) {
+		t.Helper()
+		c := conductor.New(conductor.Options{Memo: m, Log: zerolog.Nop()})
+		defer c.Close()
+		r := prometheus.NewRegistry()
+		r.MustRegister(conductor.Collector{Conductor: c})
+		families, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(map[string]float64)
+		for _, family := range families {
+			for _, one := range family.GetMetric() {
+				got[family.GetName()] = one.GetCounter().GetValue() + one.GetGauge().GetValue()
+			}
+		}
+		for _, name := range []string{"conductor_hash_memo_hits_total", "conductor_hash_memo_misses_total", "conductor_hash_memo_bytes"} {
+			value, is := got[name]
+			expected, should := want[name]
+			if is != should || value != expected {
+				t.Errorf("%s is %v (%v), want %v (%v)", name, value, is, expected, should)
+			}
+		}
+	}
+	f(nil, nil)
+	f(m, map[string]float64{
+		"conductor_hash_memo_hits_total": 3, "conductor_hash_memo_misses_total": 2, "conductor_hash_memo_bytes": float64(m.Stats().Bytes),
+	})
+}
