@@ -160,8 +160,8 @@ func (m *Memo) Stats() (st MemoStats) {
 	return st
 }
 
-// hash is what a key is found by. Not XXH3: its widest vector instructions slow the
-// processor down, and SHA-256 beside them by a fifth.
+// hash is what a key is found by. Not XXH3: SHA-256 is slower by a fifth beside
+// it on processors with 512-bit vectors, see BENCHMARKS.md.
 func (m *Memo) hash(key []byte) uint64 { return maphash.Bytes(m.seed, key) }
 
 // stripe returns the stripe of a hash, by bits that do not choose the place in prints.
@@ -193,10 +193,10 @@ func (m *Memo) again(h uint64) bool {
 	for i := range 4 { // the latest is first, the oldest goes
 		slot := &m.prints[at+uint64(i)]
 		last := slot.Load()
+		slot.Store(next)
 		if last == print {
 			return true
 		}
-		slot.Store(next)
 		next = last
 	}
 	return false

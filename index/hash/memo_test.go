@@ -347,3 +347,23 @@ func TestMemoAllocates(t *testing.T) {
 		}
 	}
 }
+
+// Four hashes share a place, the latest of them.
+func TestMemoSeesAgain(t *testing.T) {
+	m := newMemo(t, LeastMemoBytes)
+	f := func(print uint64, want bool) {
+		t.Helper()
+		if got := m.again(print<<33 | 7); got != want {
+			t.Errorf("%d again: %v", print, got)
+		}
+	}
+	for print := range uint64(4) {
+		f(print+1, false)
+	}
+	for _, print := range []uint64{2, 4, 1, 3, 3} {
+		f(print, true)
+	}
+	f(5, false)
+	f(4, true)
+	f(2, false) // the one that was not asked for longest
+}
