@@ -47,6 +47,7 @@ func (sc *scratch) lookupBeside(d *deployment, x *indexContext, q *Query, c *Con
 	if !known || sc.digests.Under(profile, q.Lora, q.Salt) != nil {
 		return nil, false
 	}
+	sc.digests.Memo(c.memo)
 	sc.digests.Reset(q.Tokens, q.BlockSize)
 	base := x
 	if x == nil {
