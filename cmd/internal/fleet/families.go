@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/engine"
 	"kvconductor/cmd/internal/fleet/publisher"
 )
@@ -12,6 +13,7 @@ var Families = []string{"vllm-map", "vllm-array", "sglang"}
 type habit struct {
 	registerAs    string // "type" of the registration
 	describe      string // for the table
+	algorithm     digest.Algorithm
 	traits        engine.Traits
 	wire          publisher.Wire
 	topic         string
@@ -46,6 +48,7 @@ func habits(family string, n int) (habit, bool) {
 			return habit{
 				registerAs: "vLLM",
 				describe:   "vLLM arrays of 8, digests",
+				algorithm:  digest.CBOR,
 				wire: publisher.VLLMArray{
 					Length:  8,
 					Digests: true,
@@ -57,6 +60,7 @@ func habits(family string, n int) (habit, bool) {
 		return habit{
 			registerAs: "vLLM",
 			describe:   "vLLM arrays of 12, offload by hash",
+			algorithm:  digest.CBOR,
 			traits:     engine.Traits{OffloadFirst: true, Placeholder: true},
 			wire:       publisher.VLLMArray{Length: 12},
 		}, true
@@ -64,6 +68,7 @@ func habits(family string, n int) (habit, bool) {
 		h := habit{
 			registerAs:    "SGLang",
 			describe:      "SGLang arrays, write back",
+			algorithm:     digest.Page,
 			traits:        engine.Traits{Dedupe: true, OffloadFirst: true},
 			wire:          publisher.SGLang{},
 			topic:         "kv-events",

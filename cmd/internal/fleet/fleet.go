@@ -32,11 +32,12 @@ package fleet
 
 import (
 	"fmt"
-	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/engine"
 	"kvconductor/cmd/internal/fleet/publisher"
 	"kvconductor/cmd/internal/fleet/truth"
@@ -94,6 +95,9 @@ func (c *Config) Check() error {
 	atLeast("instances", c.Instances, 1)
 	atLeast("ranks", c.Ranks, 1)
 	atLeast("block size", c.BlockSize, 1)
+	if c.BlockSize > digest.Longest {
+		bad = append(bad, fmt.Sprintf("block size %d is more than %d", c.BlockSize, digest.Longest))
+	}
 	atLeast("device blocks", c.Device, 1)
 	atLeast("host blocks", c.Host, 0)
 	atLeast("disk blocks", c.Disk, 0)
@@ -167,7 +171,6 @@ func newFleet(c Config) (*Fleet, error) {
 		return nil, err
 	}
 	f := &Fleet{Config: c, tree: truth.New(c.BlockSize, c.Instances*c.Ranks)}
-	seeds := rand.New(rand.NewPCG(c.Seed, 0x656e67696e65))
 	for i := range c.Instances {
 		in := &instance{
 			id:     fmt.Sprintf("inst-%d", i),
@@ -176,7 +179,7 @@ func newFleet(c Config) (*Fleet, error) {
 		}
 		f.instances = append(f.instances, in)
 		for n := range c.Ranks {
-			r, err := f.newRank(in, n, seeds.Uint64())
+			r, err := f.newRank(in, n, strconv.Itoa(i))
 			if err != nil {
 				f.close()
 				return nil, err
@@ -188,13 +191,13 @@ func newFleet(c Config) (*Fleet, error) {
 	return f, nil
 }
 
-func (f *Fleet) newRank(in *instance, n int, seed uint64) (*rank, error) {
+func (f *Fleet) newRank(in *instance, n int, seed string) (*rank, error) {
 	h, _ := habits(in.family, n)
 	r := &rank{habit: h, instance: in, n: n}
 	r.engine = engine.New(engine.Config{
 		Tree:   f.tree,
 		Index:  len(f.ranks),
-		Seed:   seed,
+		Chain:  digest.New(h.algorithm, seed),
 		Device: f.Device, Host: f.Host, Disk: f.Disk,
 		Chunk:   f.Chunk / f.BlockSize,
 		Running: f.Running,

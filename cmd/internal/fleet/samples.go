@@ -125,7 +125,10 @@ func (d *driver) hit() (prompt []uint32, names []uint64) {
 		})
 		if found != truth.Root {
 			prompt = d.tree.Path(found)
-			return prompt, r.engine.Names(d.tree.Walk(prompt, nil))
+			for _, name := range r.engine.Names(d.tree.Walk(prompt, nil)) {
+				names = append(names, r.algorithm.Event(name))
+			}
+			return prompt, names
 		}
 	}
 	return nil, nil

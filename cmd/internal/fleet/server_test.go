@@ -125,7 +125,8 @@ func (s *server) globalView(w http.ResponseWriter, _ *http.Request) {
 	defer s.f.mu.Unlock()
 	for _, r := range s.f.ranks {
 		s.f.tree.Each(r.engine.Index, func(id truth.ID, _ truth.Tier) {
-			for _, name := range r.engine.Names(s.f.tree.Walk(s.f.tree.Path(id), nil)) {
+			for _, d := range r.engine.Names(s.f.tree.Walk(s.f.tree.Path(id), nil)) {
+				name := r.algorithm.Event(d)
 				known[strconv.FormatUint(name, 10)] = name + 1
 			}
 		})

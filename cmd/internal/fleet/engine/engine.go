@@ -29,6 +29,7 @@ package engine
 import (
 	"fmt"
 
+	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/truth"
 )
 
@@ -37,8 +38,8 @@ type Config struct {
 	Tree  *truth.Tree
 	Index int // this engine's column in Tree
 
-	// Seed makes this engine's block hashes its own.
-	Seed uint64
+	// Chain names the blocks. Engines with one chain name them alike.
+	Chain *digest.Chain
 
 	// Capacities in blocks. Device is at least 1; 0 switches a lower tier off.
 	Device, Host, Disk int
@@ -198,20 +199,21 @@ func (e *Engine) Blocks() (device, host, disk int) {
 }
 
 // Names returns the engine's own hashes of the blocks of a prompt.
-func (e *Engine) Names(path []truth.ID) []uint64 {
-	names := make([]uint64, len(path))
-	parent := e.Seed
+func (e *Engine) Names(path []truth.ID) []digest.Digest {
+	names := make([]digest.Digest, len(path))
+	var parent digest.Digest
 	for i, id := range path {
-		parent = e.hash(parent, id)
+		parent = e.hash(parent, id, i == 0)
 		names[i] = parent
 	}
 	return names
 }
 
-// hash returns the engine's own name for a block below a parent's.
-func (e *Engine) hash(parent uint64, id truth.ID) uint64 {
-	h := e.Tree.Content(id) ^ e.Seed ^ (parent<<17 | parent>>47)
-	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
-	h = (h ^ h>>27) * 0x94d049bb133111eb
-	return h ^ h>>31
+// hash returns the engine's own name for a block, the first of a prompt or one
+// below a parent.
+func (e *Engine) hash(parent digest.Digest, id truth.ID, first bool) digest.Digest {
+	if first {
+		return e.Chain.First(e.Tree.Tokens(id))
+	}
+	return e.Chain.Next(parent, e.Tree.Tokens(id))
 }

@@ -3,30 +3,35 @@ package engine
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
+	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/truth"
 )
+
+func chain(seed int) *digest.Chain { return digest.New(digest.CBOR, strconv.Itoa(seed)) }
 
 // reader follows the events of one engine and knows nothing else about it.
 type reader struct {
 	t     *testing.T
-	known map[uint64]string // hash to the prefix it names
-	held  map[truth.Tier]map[uint64]int
+	known map[digest.Digest]string // hash to the prefix it names
+	held  map[truth.Tier]map[digest.Digest]int
 }
 
 func newReader(t *testing.T) *reader {
-	r := &reader{t: t, known: map[uint64]string{}}
+	r := &reader{t: t, known: map[digest.Digest]string{}}
 	r.clear()
 	return r
 }
 
 func (r *reader) clear() {
-	r.held = map[truth.Tier]map[uint64]int{truth.Device: {}, truth.Host: {}, truth.Disk: {}}
+	r.held = map[truth.Tier]map[digest.Digest]int{truth.Device: {}, truth.Host: {}, truth.Disk: {}}
 }
 
-func (r *reader) anywhere(h uint64) bool {
+func (r *reader) anywhere(h digest.Digest) bool {
 	return r.held[truth.Device][h]+r.held[truth.Host][h]+r.held[truth.Disk][h] > 0
 }
 
@@ -146,7 +151,7 @@ func live(t *testing.T, rng *rand.Rand, traits Traits, capacity [3]int) {
 	const blockSize = 2
 	tree := truth.New(blockSize, 2)
 	e := New(Config{
-		Tree: tree, Index: 1, Seed: rng.Uint64(), Traits: traits,
+		Tree: tree, Index: 1, Chain: chain(rng.IntN(3)), Traits: traits,
 		Device: capacity[0], Host: capacity[1], Disk: capacity[2],
 		Chunk: 1 + rng.IntN(4), Running: 1 + rng.IntN(3),
 	})
@@ -215,8 +220,8 @@ func script(t *testing.T, e *Engine, name uint32, n, prompt int) []Event {
 	var events []Event
 	for e.Busy() > 0 {
 		for _, ev := range e.Step() {
-			ev.Hashes = append([]uint64(nil), ev.Hashes...)
-			ev.Tokens = append([]uint32(nil), ev.Tokens...)
+			ev.Hashes = slices.Clone(ev.Hashes)
+			ev.Tokens = slices.Clone(ev.Tokens)
 			events = append(events, ev)
 		}
 	}
@@ -240,7 +245,7 @@ func TestHabits(t *testing.T) {
 	f := func(traits Traits, want string) {
 		t.Helper()
 		e := New(Config{
-			Tree: truth.New(4, 1), Seed: 1, Traits: traits,
+			Tree: truth.New(4, 1), Chain: chain(1), Traits: traits,
 			Device: 4, Host: 2, Disk: 1, Chunk: 8, Running: 1,
 		})
 		script(t, e, 1, 4, 3)
@@ -259,7 +264,7 @@ func TestHabits(t *testing.T) {
 func TestTotalHit(t *testing.T) {
 	f := func(traits Traits, want string, copies int) {
 		t.Helper()
-		e := New(Config{Tree: truth.New(4, 1), Seed: 1, Traits: traits, Device: 9, Chunk: 8, Running: 1})
+		e := New(Config{Tree: truth.New(4, 1), Chain: chain(1), Traits: traits, Device: 9, Chunk: 8, Running: 1})
 		script(t, e, 1, 3, 3)
 		if got := summary(script(t, e, 1, 3, 3)); got != want || e.Stats().Copies != copies {
 			t.Errorf("%+v: %s %d copies, want %s %d", traits, got, e.Stats().Copies, want, copies)
@@ -272,7 +277,7 @@ func TestTotalHit(t *testing.T) {
 // TestLongPath: what does not fit the device is computed and not cached.
 func TestLongPath(t *testing.T) {
 	tree := truth.New(4, 1)
-	e := New(Config{Tree: tree, Seed: 1, Device: 3, Host: 8, Chunk: 2, Running: 2})
+	e := New(Config{Tree: tree, Chain: chain(1), Device: 3, Host: 8, Chunk: 2, Running: 2})
 	if got := summary(script(t, e, 1, 9, 7)); got != "stored device 2; stored device 1; " {
 		t.Errorf("a path of nine blocks on a device of three: %s", got)
 	}
@@ -281,11 +286,11 @@ func TestLongPath(t *testing.T) {
 	}
 }
 
-// TestOwnHashes: no two engines name a block alike.
+// TestOwnHashes: engines name a block alike if they have one seed, and then only.
 func TestOwnHashes(t *testing.T) {
 	tree := truth.New(4, 2)
-	hashes := func(index int, seed uint64) []uint64 {
-		e := New(Config{Tree: tree, Index: index, Seed: seed, Device: 9, Chunk: 8, Running: 1})
+	hashes := func(index, seed int) []digest.Digest {
+		e := New(Config{Tree: tree, Index: index, Chain: chain(seed), Device: 9, Chunk: 8, Running: 1})
 		return script(t, e, 1, 2, 2)[0].Hashes
 	}
 	a, b, again := hashes(0, 1), hashes(1, 2), hashes(1, 1)
@@ -297,7 +302,7 @@ func TestOwnHashes(t *testing.T) {
 	}
 	tokens := []uint32{1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007}
 	path := tree.Intern(tokens, nil)
-	e := New(Config{Tree: tree, Seed: 1, Device: 1, Chunk: 1, Running: 1})
+	e := New(Config{Tree: tree, Chain: chain(1), Device: 1, Chunk: 1, Running: 1})
 	if names := e.Names(path); names[0] != a[0] || names[1] != a[1] {
 		t.Errorf("published as %x and named %x", a, names)
 	}

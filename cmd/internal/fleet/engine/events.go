@@ -1,6 +1,9 @@
 package engine
 
-import "kvconductor/cmd/internal/fleet/truth"
+import (
+	"kvconductor/cmd/internal/fleet/digest"
+	"kvconductor/cmd/internal/fleet/truth"
+)
 
 // Kind says what an Event reports.
 type Kind uint8
@@ -20,10 +23,10 @@ func (k Kind) String() string {
 type Event struct {
 	Kind   Kind
 	Tier   truth.Tier
-	Hashes []uint64 // the engine's own, in chain order when Stored
+	Hashes []digest.Digest // the engine's own, in chain order when Stored
 	// Parent is the hash before Hashes[0]; none for the first block of a prompt
 	// and for placeholders.
-	Parent    uint64
+	Parent    digest.Digest
 	HasParent bool
 	// Tokens of all blocks of a Stored event; empty for a placeholder.
 	Tokens []uint32

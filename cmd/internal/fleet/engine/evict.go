@@ -3,15 +3,13 @@ package engine
 import (
 	"slices"
 
+	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/truth"
 )
 
 // store puts a copy of a block on the device, pinned; ensure made the room.
-func (e *Engine) store(id truth.ID, parent uint64, first bool) *block {
-	b := &block{id: id, hash: e.hash(parent, id), parent: parent, first: first}
-	if first {
-		b.hash = e.hash(e.Seed, id)
-	}
+func (e *Engine) store(id truth.ID, parent digest.Digest, first bool) *block {
+	b := &block{id: id, hash: e.hash(parent, id, first), parent: parent, first: first}
 	if e.device.used >= e.device.capacity {
 		panic("BUG: store on a full device")
 	}

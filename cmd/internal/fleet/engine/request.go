@@ -1,6 +1,9 @@
 package engine
 
-import "kvconductor/cmd/internal/fleet/truth"
+import (
+	"kvconductor/cmd/internal/fleet/digest"
+	"kvconductor/cmd/internal/fleet/truth"
+)
 
 // running is a request from Submit until its last block.
 type running struct {
@@ -9,10 +12,10 @@ type running struct {
 	promptTokens int
 	pin          truth.ID // what to unpin at the end, Root for none
 
-	next   int      // blocks of path that are computed or found
-	hits   int      // leading blocks of path that were found
-	hash   uint64   // engine hash of path[next-1]
-	blocks []*block // one per computed or found block, in path order
+	next   int           // blocks of path that are computed or found
+	hits   int           // leading blocks of path that were found
+	hash   digest.Digest // of path[next-1]
+	blocks []*block      // one per computed or found block, in path order
 }
 
 // admit starts waiting requests while the device has room for all their blocks.

@@ -1,13 +1,16 @@
 package engine
 
-import "kvconductor/cmd/internal/fleet/truth"
+import (
+	"kvconductor/cmd/internal/fleet/digest"
+	"kvconductor/cmd/internal/fleet/truth"
+)
 
 // block is one physical copy of a block on one tier.
 type block struct {
 	id     truth.ID
-	hash   uint64
-	parent uint64 // engine hash of the block before; meaningless when first
-	first  bool   // the first block of a prompt
+	hash   digest.Digest
+	parent digest.Digest // of the block before; meaningless when first
+	first  bool          // the first block of a prompt
 
 	users      int    // device: requests that use this copy
 	twin       *block // device: another copy of the same block

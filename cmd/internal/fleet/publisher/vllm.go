@@ -100,7 +100,7 @@ func (w VLLMArray) media() Media {
 
 func (w VLLMArray) form() hashForm {
 	if w.Digests {
-		return digest
+		return whole
 	}
 	return unsigned
 }

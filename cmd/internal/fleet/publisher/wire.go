@@ -2,12 +2,12 @@ package publisher
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/engine"
 	"kvconductor/cmd/internal/fleet/truth"
 )
@@ -89,26 +89,19 @@ func (e *encoder) nils(n int) {
 	}
 }
 
-// hashForm is how a publisher writes its 64-bit block hashes.
-type hashForm func(e *encoder, hash uint64)
+// hashForm is how a publisher writes its block hashes.
+type hashForm func(e *encoder, hash digest.Digest)
 
 // unsigned is vLLM's default: the last 8 bytes of the digest.
-func unsigned(e *encoder, hash uint64) { e.keep(e.mp.EncodeUint(hash)) }
+func unsigned(e *encoder, hash digest.Digest) { e.keep(e.mp.EncodeUint(hash.Last64())) }
 
 // signed is SGLang's: the first 8 bytes of the digest, two's complement.
-func signed(e *encoder, hash uint64) { e.keep(e.mp.EncodeInt(int64(hash))) }
+func signed(e *encoder, hash digest.Digest) { e.keep(e.mp.EncodeInt(int64(hash.First64()))) }
 
-// digest is vLLM's with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0: all 32 bytes.
-func digest(e *encoder, hash uint64) {
-	var d [32]byte
-	for i := range 3 {
-		binary.BigEndian.PutUint64(d[8*i:], hash*0x9e3779b97f4a7c15+uint64(i))
-	}
-	binary.BigEndian.PutUint64(d[24:], hash)
-	e.keep(e.mp.EncodeBytes(d[:]))
-}
+// whole is vLLM's with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0: all 32 bytes.
+func whole(e *encoder, hash digest.Digest) { e.keep(e.mp.EncodeBytes(hash[:])) }
 
-func (e *encoder) hashes(form hashForm, hashes []uint64) {
+func (e *encoder) hashes(form hashForm, hashes []digest.Digest) {
 	e.array(len(hashes))
 	for _, h := range hashes {
 		form(e, h)

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"reflect"
 	"testing"
@@ -9,17 +10,26 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/engine"
 	"kvconductor/cmd/internal/fleet/truth"
 )
 
-// Low 64 bits of the digests of tokens 1..4 and 5..8 under vLLM's sha256_cbor
-// with seed "0", and SGLang's hash of tokens 1..4.
-const (
-	l0 = 2164874634404590027
-	l1 = 17270480062156288726
-	s0 = 0xcf97adeedb59e05b
+// Tokens 1..4 and 5..8 under vLLM's sha256_cbor with seed "0", and tokens 1..4
+// under SGLang's hash.
+var (
+	vllm = digest.New(digest.CBOR, "0")
+	l0   = vllm.First([]uint32{1, 2, 3, 4})
+	l1   = vllm.Next(l0, []uint32{5, 6, 7, 8})
+	s0   = digest.New(digest.Page, "").First([]uint32{1, 2, 3, 4})
 )
+
+// small returns a digest that every family's events name n.
+func small(n uint64) (d digest.Digest) {
+	binary.BigEndian.PutUint64(d[:], n)
+	binary.BigEndian.PutUint64(d[24:], n)
+	return d
+}
 
 func encode(t *testing.T, w Wire, rank, blockSize int, events ...engine.Event) []byte {
 	t.Helper()
@@ -40,10 +50,10 @@ func TestCaptured(t *testing.T) {
 			t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
 		}
 	}
-	device := engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []uint64{l0}, Tokens: []uint32{1, 2, 3, 4}}
-	removed := engine.Event{Kind: engine.Removed, Tier: truth.Device, Hashes: []uint64{l0}}
+	device := engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{l0}, Tokens: []uint32{1, 2, 3, 4}}
+	removed := engine.Event{Kind: engine.Removed, Tier: truth.Device, Hashes: []digest.Digest{l0}}
 	cleared := engine.Event{Kind: engine.Cleared}
-	placeholder := engine.Event{Kind: engine.Stored, Tier: truth.Host, Hashes: []uint64{l0}}
+	placeholder := engine.Event{Kind: engine.Stored, Tier: truth.Host, Hashes: []digest.Digest{l0}}
 
 	f("map store", VLLMMap{}, 4,
 		"93cb3ff8000000000000918ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391cf1e0b2e028ef071cbb1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739401020304aa626c6f636b5f73697a6504a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa65787472615f6b65797391c0a967726f75705f69647800b26b765f63616368655f737065635f6b696e64ae66756c6c5f617474656e74696f6e00",
@@ -56,14 +66,14 @@ func TestCaptured(t *testing.T) {
 		placeholder)
 	f("array of 7, two blocks", VLLMArray{Length: 7}, 4,
 		"93cb3ff80000000000009197ab426c6f636b53746f72656492cf1e0b2e028ef071cbcfefad121d154ab2d6c098010203040506070804c0a347505500",
-		engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []uint64{l0, l1}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8}})
+		engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{l0, l1}, Tokens: []uint32{1, 2, 3, 4, 5, 6, 7, 8}})
 	f("array of 10, store and remove", VLLMArray{Length: 10}, 4,
 		"93cb3ff8000000000000929aab426c6f636b53746f72656491cf1e0b2e028ef071cbc0940102030404c0a3475055c091c00094ac426c6f636b52656d6f76656491cf1e0b2e028ef071cba34750550000",
 		device, removed)
 	f("SGLang arrays", SGLang{}, 4,
 		"93cb3ff80000000000009297ab426c6f636b53746f72656491d3cf97adeedb59e05bc0940102030404c0a347505593ac426c6f636b52656d6f76656491d3cf97adeedb59e05ba347505500",
-		engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []uint64{s0}, Tokens: []uint32{1, 2, 3, 4}},
-		engine.Event{Kind: engine.Removed, Tier: truth.Device, Hashes: []uint64{s0}})
+		engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{s0}, Tokens: []uint32{1, 2, 3, 4}},
+		engine.Event{Kind: engine.Removed, Tier: truth.Device, Hashes: []digest.Digest{s0}})
 }
 
 type object = map[string]any
@@ -85,14 +95,14 @@ func TestDecoded(t *testing.T) {
 	}
 	store := func(tier truth.Tier) engine.Event {
 		return engine.Event{
-			Kind: engine.Stored, Tier: tier, Hashes: []uint64{1 << 63, 7},
-			Parent: 5, HasParent: true, Tokens: []uint32{1, 300, 70_000, 4},
+			Kind: engine.Stored, Tier: tier, Hashes: []digest.Digest{small(1 << 63), small(7)},
+			Parent: small(5), HasParent: true, Tokens: []uint32{1, 300, 70_000, 4},
 		}
 	}
 	remove := func(tier truth.Tier) engine.Event {
-		return engine.Event{Kind: engine.Removed, Tier: tier, Hashes: []uint64{1 << 63, 7}}
+		return engine.Event{Kind: engine.Removed, Tier: tier, Hashes: []digest.Digest{small(1 << 63), small(7)}}
 	}
-	placeholder := engine.Event{Kind: engine.Stored, Tier: truth.Disk, Hashes: []uint64{9}}
+	placeholder := engine.Event{Kind: engine.Stored, Tier: truth.Disk, Hashes: []digest.Digest{small(9)}}
 	cleared := engine.Event{Kind: engine.Cleared}
 	unsigned := []any{uint64(1 << 63), int64(7)}
 	signed := []any{int64(-1 << 63), int64(7)}
@@ -143,16 +153,16 @@ func TestDecoded(t *testing.T) {
 	f("SGLang map cleared", SGLang{Map: true}, cleared, object{"type": "AllBlocksCleared"})
 }
 
-// TestDigests: a digest has 32 bytes and ends with the integer form.
+// TestDigests: a digest is published whole.
 func TestDigests(t *testing.T) {
 	b := encode(t, VLLMArray{Length: 8, Digests: true}, 0, 4,
-		engine.Event{Kind: engine.Removed, Tier: truth.Device, Hashes: []uint64{l0}})
+		engine.Event{Kind: engine.Removed, Tier: truth.Device, Hashes: []digest.Digest{l0}})
 	var batch []any
 	if err := msgpack.Unmarshal(b, &batch); err != nil {
 		t.Fatal(err)
 	}
 	got := batch[1].([]any)[0].([]any)[1].([]any)[0].([]byte)
-	if len(got) != 32 || hex.EncodeToString(got[24:]) != "1e0b2e028ef071cb" {
+	if hex.EncodeToString(got) != "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb" {
 		t.Errorf("digest %x", got)
 	}
 }
