@@ -170,7 +170,7 @@ func newFleet(c Config) (*Fleet, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	f := &Fleet{Config: c, tree: truth.New(c.BlockSize, c.Instances*c.Ranks)}
+	f := &Fleet{Config: c, tree: truth.New(c.BlockSize, c.Instances*c.Ranks, 0)}
 	for i := range c.Instances {
 		in := &instance{
 			id:     fmt.Sprintf("inst-%d", i),

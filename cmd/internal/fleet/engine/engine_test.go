@@ -149,7 +149,7 @@ func TestLife(t *testing.T) {
 func live(t *testing.T, rng *rand.Rand, traits Traits, capacity [3]int) {
 	t.Helper()
 	const blockSize = 2
-	tree := truth.New(blockSize, 2)
+	tree := truth.New(blockSize, 2, 0)
 	e := New(Config{
 		Tree: tree, Index: 1, Chain: chain(rng.IntN(3)), Traits: traits,
 		Device: capacity[0], Host: capacity[1], Disk: capacity[2],
@@ -245,7 +245,7 @@ func TestHabits(t *testing.T) {
 	f := func(traits Traits, want string) {
 		t.Helper()
 		e := New(Config{
-			Tree: truth.New(4, 1), Chain: chain(1), Traits: traits,
+			Tree: truth.New(4, 1, 0), Chain: chain(1), Traits: traits,
 			Device: 4, Host: 2, Disk: 1, Chunk: 8, Running: 1,
 		})
 		script(t, e, 1, 4, 3)
@@ -264,7 +264,7 @@ func TestHabits(t *testing.T) {
 func TestTotalHit(t *testing.T) {
 	f := func(traits Traits, want string, copies int) {
 		t.Helper()
-		e := New(Config{Tree: truth.New(4, 1), Chain: chain(1), Traits: traits, Device: 9, Chunk: 8, Running: 1})
+		e := New(Config{Tree: truth.New(4, 1, 0), Chain: chain(1), Traits: traits, Device: 9, Chunk: 8, Running: 1})
 		script(t, e, 1, 3, 3)
 		if got := summary(script(t, e, 1, 3, 3)); got != want || e.Stats().Copies != copies {
 			t.Errorf("%+v: %s %d copies, want %s %d", traits, got, e.Stats().Copies, want, copies)
@@ -276,7 +276,7 @@ func TestTotalHit(t *testing.T) {
 
 // TestLongPath: what does not fit the device is computed and not cached.
 func TestLongPath(t *testing.T) {
-	tree := truth.New(4, 1)
+	tree := truth.New(4, 1, 0)
 	e := New(Config{Tree: tree, Chain: chain(1), Device: 3, Host: 8, Chunk: 2, Running: 2})
 	if got := summary(script(t, e, 1, 9, 7)); got != "stored device 2; stored device 1; " {
 		t.Errorf("a path of nine blocks on a device of three: %s", got)
@@ -288,7 +288,7 @@ func TestLongPath(t *testing.T) {
 
 // TestOwnHashes: engines name a block alike if they have one seed, and then only.
 func TestOwnHashes(t *testing.T) {
-	tree := truth.New(4, 2)
+	tree := truth.New(4, 2, 0)
 	hashes := func(index, seed int) []digest.Digest {
 		e := New(Config{Tree: tree, Index: index, Chain: chain(seed), Device: 9, Chunk: 8, Running: 1})
 		return script(t, e, 1, 2, 2)[0].Hashes

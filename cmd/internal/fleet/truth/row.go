@@ -2,18 +2,26 @@ package truth
 
 // Row is the true answer for one instance, in tokens.
 type Row struct {
-	Longest int // contiguous prefix, each block on any tier of any rank
+	Longest int // contiguous prefix, each block on any tier of any rank or in a pool
 	GPU     int // of those, on the device of any rank
-	CPU     int // of those, in the host memory of any rank
-	Disk    int // of those, on the disk of any rank
+	CPU     int // of those, in the host memory of any rank or a pool
+	Disk    int // of those, on the disk of any rank or a pool
 	Ranks   []Rank
+
+	Pool Share // no answer has it
+}
+
+// Share is what a row would lack without the pools, in tokens.
+type Share struct {
+	Longest   int // the prefix is so much longer
+	CPU, Disk int // of the row's, no rank holds them there
 }
 
 // Rank is the true answer for one rank of an instance, in tokens.
 type Rank struct {
 	Held int // blocks of the matched prefix the rank holds on any tier
-	// Cascade: device blocks from the start, then host blocks from there, then
-	// disk blocks from there; GPU <= CPU <= Disk.
+	// Cascade: device blocks from the start, then its own or a pool's host blocks
+	// from there, then disk blocks likewise; GPU <= CPU <= Disk.
 	GPU, CPU, Disk int
 }
 
@@ -25,15 +33,22 @@ func (t *Tree) Row(path []ID, first int, ranks []Rank) Row {
 	clear(ranks)
 
 	for _, id := range path {
-		at := int(id)*t.engines + first
+		at := int(id)*t.columns + first
 		held := t.held[at : at+len(ranks)]
 		var any Tier
 		for _, h := range held {
 			any |= h
 		}
-		if any == 0 {
+		pooled := t.Pooled(id)
+		if any == 0 && pooled == 0 {
 			break
 		}
+		if any == 0 || row.Pool.Longest > 0 {
+			row.Pool.Longest += t.block
+		}
+		row.Pool.CPU += t.count(pooled&^any, Host)
+		row.Pool.Disk += t.count(pooled&^any, Disk)
+		any |= pooled
 		row.Longest += t.block
 		row.GPU += t.count(any, Device)
 		row.CPU += t.count(any, Host)
@@ -61,10 +76,10 @@ func (t *Tree) count(held, tier Tier) int {
 	return t.block
 }
 
-// run returns the end of the run of blocks from position at that the engine
-// holds on the tier.
+// run returns the end of the run of blocks from position at that the engine, or
+// a pool, holds on the tier. No pool has a device.
 func (t *Tree) run(path []ID, at, engine int, tier Tier) int {
-	for at < len(path) && t.Held(path[at], engine)&tier != 0 {
+	for at < len(path) && (t.Held(path[at], engine)|t.Pooled(path[at]))&tier != 0 {
 		at++
 	}
 	return at

@@ -1,5 +1,5 @@
-// Package truth knows which blocks of which prompts every engine of a fleet
-// really holds, and answers from it what a correct answer would be.
+// Package truth knows which blocks of which prompts every engine and every pool
+// of a fleet really holds, and answers from it what a correct answer would be.
 //
 //	          root
 //	         /    \
@@ -7,12 +7,15 @@
 //	       /  \
 //	[16..31] [16..31]'           held[node][engine] = device | host | disk
 //
+// Behind the engines' columns of held are those of pools. What a pool holds
+// counts for every engine's instance.
+//
 // Blocks are found by comparing tokens, level by level; the keys of the edges
 // are content hashes of this package's own making and every hit is verified
 // against the tokens. Nothing here shares code with the index under test.
 //
 // Invariants
-//  1. A node lives while an engine holds it, a request pins it, or a child lives.
+//  1. A node lives while an engine or a pool holds it, a request pins it, or a child lives.
 //  2. Two children of one node differ in their tokens.
 //  3. An identity is reused only after its node died.
 //
@@ -57,10 +60,11 @@ func (t Tier) String() string {
 // Tree holds the prefix blocks that are alive and who holds them.
 type Tree struct {
 	block   int // tokens per block
-	engines int // columns of held
+	engines int // columns of held that are engines
+	columns int // all of them: engines, then pools
 
 	nodes  []node
-	held   []Tier   // node*engines + engine
+	held   []Tier   // node*columns + column
 	tokens []uint32 // node*block ..., the tokens of the block itself
 	edges  map[edge]ID
 	free   []ID
@@ -68,7 +72,7 @@ type Tree struct {
 
 type node struct {
 	parent  ID
-	refs    int32 // children + engines with any tier + pins
+	refs    int32 // children + holders with any tier + pins
 	content uint64
 }
 
@@ -77,9 +81,10 @@ type edge struct {
 	content uint64
 }
 
-// New returns an empty tree for engines with a common block size.
-func New(blockSize, engines int) *Tree {
-	t := &Tree{block: blockSize, engines: engines, edges: make(map[edge]ID)}
+// New returns an empty tree for engines with a common block size, and pools that
+// serve all of them. Engines are 0 and up, pools engines and up.
+func New(blockSize, engines, pools int) *Tree {
+	t := &Tree{block: blockSize, engines: engines, columns: engines + pools, edges: make(map[edge]ID)}
 	t.grow() // the root
 	t.nodes[Root].refs = 1
 	return t
@@ -99,9 +104,6 @@ func (t *Tree) Tokens(id ID) []uint32 {
 	at := int(id) * t.block
 	return t.tokens[at : at+t.block : at+t.block]
 }
-
-// Content is a fingerprint of one block's tokens, without what is before it.
-func (t *Tree) Content(id ID) uint64 { return t.nodes[id].content }
 
 // Walk appends to path the known blocks of a prompt, from the first block on.
 // A prompt's trailing partial block is ignored.
@@ -145,9 +147,10 @@ func (t *Tree) Pin(id ID) { t.nodes[id].refs++ }
 // Unpin takes back one Pin, or the pin of Intern.
 func (t *Tree) Unpin(id ID) { t.release(id) }
 
-// Set records that an engine holds the block on a tier; false if it already did.
-func (t *Tree) Set(id ID, engine int, tier Tier) bool {
-	h := &t.held[int(id)*t.engines+engine]
+// Set records that an engine, or pool, holds the block on a tier; false if it
+// already did.
+func (t *Tree) Set(id ID, holder int, tier Tier) bool {
+	h := &t.held[int(id)*t.columns+holder]
 	if *h&tier != 0 {
 		return false
 	}
@@ -158,10 +161,10 @@ func (t *Tree) Set(id ID, engine int, tier Tier) bool {
 	return true
 }
 
-// Unset records that an engine no longer holds the block on a tier; false if
+// Unset records that a holder no longer holds the block on a tier; false if
 // it did not. The block may die.
-func (t *Tree) Unset(id ID, engine int, tier Tier) bool {
-	h := &t.held[int(id)*t.engines+engine]
+func (t *Tree) Unset(id ID, holder int, tier Tier) bool {
+	h := &t.held[int(id)*t.columns+holder]
 	if *h&tier == 0 {
 		return false
 	}
@@ -172,13 +175,21 @@ func (t *Tree) Unset(id ID, engine int, tier Tier) bool {
 	return true
 }
 
-// Held returns the tiers on which an engine holds the block.
-func (t *Tree) Held(id ID, engine int) Tier { return t.held[int(id)*t.engines+engine] }
+// Held returns the tiers on which a holder has the block.
+func (t *Tree) Held(id ID, holder int) Tier { return t.held[int(id)*t.columns+holder] }
 
-// Each calls f for every living block an engine holds.
-func (t *Tree) Each(engine int, f func(ID, Tier)) {
+// Pooled returns the tiers on which some pool has the block.
+func (t *Tree) Pooled(id ID) (tiers Tier) {
+	for _, h := range t.held[int(id)*t.columns+t.engines : int(id+1)*t.columns] {
+		tiers |= h
+	}
+	return tiers
+}
+
+// Each calls f for every living block a holder has.
+func (t *Tree) Each(holder int, f func(ID, Tier)) {
 	for id := 1; id < len(t.nodes); id++ {
-		if h := t.held[id*t.engines+engine]; h != 0 {
+		if h := t.held[id*t.columns+holder]; h != 0 {
 			f(ID(id), h)
 		}
 	}
@@ -222,7 +233,7 @@ func (t *Tree) add(parent ID, tokens []uint32, content uint64) ID {
 func (t *Tree) grow() ID {
 	id := ID(len(t.nodes))
 	t.nodes = append(t.nodes, node{})
-	t.held = append(t.held, make([]Tier, t.engines)...)
+	t.held = append(t.held, make([]Tier, t.columns)...)
 	t.tokens = append(t.tokens, make([]uint32, t.block)...)
 	return id
 }

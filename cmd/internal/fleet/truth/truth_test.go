@@ -28,7 +28,7 @@ func TestRow(t *testing.T) {
 	}
 	f := func(name string, n int, holds []at, want Row) {
 		t.Helper()
-		tree := New(16, 2)
+		tree := New(16, 2, 0)
 		path := tree.Intern(prompt(1, n), nil)
 		for _, h := range holds {
 			for _, b := range h.blocks {
@@ -43,38 +43,91 @@ func TestRow(t *testing.T) {
 	f("nothing", 3, nil, Row{Ranks: make([]Rank, 2)})
 	f("three tiers", 3,
 		[]at{{r0, Device, []int{0, 1}}, {r0, Host, []int{0, 1, 2}}, {r0, Disk, []int{0, 1, 2}}},
-		Row{48, 32, 48, 48, []Rank{{48, 32, 48, 48}, {}}})
+		Row{48, 32, 48, 48, []Rank{{48, 32, 48, 48}, {}}, Share{}})
 	f("one after the other", 4,
 		[]at{{r0, Device, []int{0, 1}}, {r0, Host, []int{2}}, {r0, Disk, []int{3}}},
-		Row{64, 32, 16, 16, []Rank{{64, 32, 48, 64}, {}}})
+		Row{64, 32, 16, 16, []Rank{{64, 32, 48, 64}, {}}, Share{}})
 	f("device, then disk", 3,
 		[]at{{r0, Device, []int{0}}, {r0, Disk, []int{1, 2}}},
-		Row{48, 16, 0, 32, []Rank{{48, 16, 16, 48}, {}}})
+		Row{48, 16, 0, 32, []Rank{{48, 16, 16, 48}, {}}, Share{}})
 	f("device alone", 3,
 		[]at{{r0, Device, []int{0, 1, 2}}},
-		Row{48, 48, 0, 0, []Rank{{48, 48, 48, 48}, {}}})
+		Row{48, 48, 0, 0, []Rank{{48, 48, 48, 48}, {}}, Share{}})
 	f("the cascade never returns to the host", 4,
 		[]at{{r0, Device, []int{0}}, {r0, Host, []int{2}}, {r0, Disk, []int{1, 3}}},
-		Row{64, 16, 16, 32, []Rank{{64, 16, 16, 32}, {}}})
+		Row{64, 16, 16, 32, []Rank{{64, 16, 16, 32}, {}}, Share{}})
 	f("two ranks", 2,
 		[]at{{r0, Device, []int{0}}, {r1, Device, []int{1}}},
-		Row{32, 32, 0, 0, []Rank{{16, 16, 16, 16}, {16, 0, 0, 0}}})
+		Row{32, 32, 0, 0, []Rank{{16, 16, 16, 16}, {16, 0, 0, 0}}, Share{}})
 	f("two ranks and lower tiers", 4,
 		[]at{{r0, Device, []int{0, 1}}, {r1, Device, []int{0}}, {r0, Host, []int{2}}, {r0, Disk, []int{3}}},
-		Row{64, 32, 16, 16, []Rank{{64, 32, 48, 64}, {16, 16, 16, 16}}})
+		Row{64, 32, 16, 16, []Rank{{64, 32, 48, 64}, {16, 16, 16, 16}}, Share{}})
 	f("a hole", 3,
 		[]at{{r0, Device, []int{0, 2}}},
-		Row{16, 16, 0, 0, []Rank{{16, 16, 16, 16}, {}}})
+		Row{16, 16, 0, 0, []Rank{{16, 16, 16, 16}, {}}, Share{}})
 	f("a hole filled by the host", 3,
 		[]at{{r0, Device, []int{0, 2}}, {r0, Host, []int{1}}},
-		Row{48, 32, 16, 0, []Rank{{48, 16, 32, 32}, {}}})
+		Row{48, 32, 16, 0, []Rank{{48, 16, 32, 32}, {}}, Share{}})
 	f("without the first block nothing counts", 3,
 		[]at{{r0, Device, []int{1, 2}}, {r1, Disk, []int{2}}},
 		Row{Ranks: make([]Rank, 2)})
 }
 
+// TestPooledRow: what pools hold counts for the row and for where a rank's
+// cascade ends, and for no rank.
+func TestPooledRow(t *testing.T) {
+	const r0, r1, other, pool, second = 0, 1, 2, 3, 4
+	type at struct {
+		holder int
+		tier   Tier
+		blocks []int
+	}
+	f := func(name string, n int, holds []at, want Row) {
+		t.Helper()
+		tree := New(16, 3, 2)
+		path := tree.Intern(prompt(1, n), nil)
+		for _, h := range holds {
+			for _, b := range h.blocks {
+				tree.Set(path[b], h.holder, h.tier)
+			}
+		}
+		got := tree.Row(tree.Walk(prompt(1, n), nil), 0, make([]Rank, 2))
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, want)
+		}
+	}
+	f("another instance's blocks", 2, []at{{other, Host, []int{0, 1}}}, Row{Ranks: make([]Rank, 2)})
+	f("the pool alone", 3,
+		[]at{{pool, Host, []int{0, 1}}},
+		Row{32, 0, 32, 0, []Rank{{0, 0, 32, 32}, {0, 0, 32, 32}}, Share{32, 32, 0}})
+	f("behind a device", 4,
+		[]at{{r0, Device, []int{0, 1}}, {pool, Host, []int{2}}, {pool, Disk, []int{3}}},
+		Row{64, 32, 16, 16, []Rank{{32, 32, 48, 64}, {0, 0, 0, 0}}, Share{32, 16, 16}})
+	f("a rank goes on where its device ends", 4,
+		[]at{{r0, Device, []int{0, 1}}, {r1, Device, []int{0}}, {pool, Host, []int{1, 2}}, {pool, Disk, []int{3}}},
+		Row{64, 32, 32, 16, []Rank{{32, 32, 48, 64}, {16, 16, 48, 64}}, Share{32, 32, 16}})
+	f("own and pooled host blocks in one run", 3,
+		[]at{{r0, Host, []int{0, 2}}, {pool, Host, []int{1}}},
+		Row{48, 0, 48, 0, []Rank{{32, 0, 48, 48}, {0, 0, 0, 0}}, Share{32, 16, 0}})
+	f("two pools in one run", 3,
+		[]at{{pool, Host, []int{0}}, {second, Host, []int{1}}, {second, Disk, []int{1, 2}}},
+		Row{48, 0, 32, 32, []Rank{{0, 0, 32, 48}, {0, 0, 32, 48}}, Share{48, 32, 32}})
+	f("the cascade never returns to the pool's host", 4,
+		[]at{{r0, Device, []int{0}}, {pool, Disk, []int{1, 3}}, {pool, Host, []int{2}}},
+		Row{64, 16, 16, 32, []Rank{{16, 16, 16, 32}, {0, 0, 0, 0}}, Share{48, 16, 32}})
+	f("a pool fills a hole", 3,
+		[]at{{r0, Device, []int{0, 2}}, {pool, Disk, []int{1}}},
+		Row{48, 32, 0, 16, []Rank{{32, 16, 16, 32}, {0, 0, 0, 0}}, Share{32, 0, 16}})
+	f("a pool behind a hole", 3,
+		[]at{{r0, Device, []int{0}}, {pool, Host, []int{2}}},
+		Row{16, 16, 0, 0, []Rank{{16, 16, 16, 16}, {0, 0, 0, 0}}, Share{0, 0, 0}})
+	f("on a device and in the pool", 2,
+		[]at{{r0, Device, []int{0, 1}}, {pool, Host, []int{0, 1}}, {pool, Disk, []int{0}}},
+		Row{32, 32, 32, 16, []Rank{{32, 32, 32, 32}, {0, 0, 32, 32}}, Share{0, 32, 16}})
+}
+
 func TestWalkFindsOnlyWhatIsThere(t *testing.T) {
-	tree := New(16, 1)
+	tree := New(16, 1, 0)
 	path := tree.Intern(prompt(1, 3), nil)
 	f := func(tokens []uint32, want int) {
 		t.Helper()
@@ -103,7 +156,7 @@ func TestLife(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	tree := New(4, 3)
+	tree := New(4, 2, 1)
 	type hold struct {
 		id     ID
 		prefix string
