@@ -1,0 +1,121 @@
+package master
+
+import "kvconductor/cmd/internal/fleet/truth"
+
+// object is one part of a block.
+type object struct {
+	block      *block
+	shard      int
+	tier       int8
+	prev, next *object // on the tier
+}
+
+// lru is the objects of one tier, the least recently used first.
+type lru struct {
+	capacity       int
+	n              int
+	oldest, newest *object
+}
+
+func (l *lru) push(o *object) {
+	o.prev, o.next = l.newest, nil
+	if l.newest == nil {
+		l.oldest = o
+	} else {
+		l.newest.next = o
+	}
+	l.newest = o
+	l.n++
+}
+
+func (l *lru) remove(o *object) {
+	if o.prev == nil {
+		l.oldest = o.next
+	} else {
+		o.prev.next = o.next
+	}
+	if o.next == nil {
+		l.newest = o.prev
+	} else {
+		o.next.prev = o.prev
+	}
+	o.prev, o.next = nil, nil
+	l.n--
+}
+
+// write stores a missing object in host memory. What has to make room moves to
+// disk, and what has to make room there goes.
+func (m *Master) write(b *block, shard int) {
+	var gone *object
+	old := m.makeRoom(host)
+	if old != nil && m.Disk > 0 {
+		gone = m.makeRoom(disk)
+		m.come(old, disk)
+	}
+	m.come(&b.objects[shard], host)
+	m.forget(gone)
+	m.forget(old)
+}
+
+// makeRoom takes the oldest object off a tier that is full; nil if it is not.
+func (m *Master) makeRoom(tier int8) *object {
+	l := &m.tiers[tier]
+	if l.n < l.capacity {
+		return nil
+	}
+	old := l.oldest
+	m.leave(old)
+	return old
+}
+
+// come puts an object on a tier, and leave takes it off: the event, the
+// counters and the truth.
+func (m *Master) come(o *object, tier int8) {
+	b := o.block
+	o.tier = tier
+	m.tiers[tier].push(o)
+	m.objects[b.family]++
+	m.stats.Stored[tier]++
+	m.announce(o, false)
+	if b.on(tier) == Shards {
+		m.Tree.Set(b.id, m.First+b.family, tierOf[tier])
+	}
+}
+
+func (m *Master) leave(o *object) {
+	b, tier := o.block, o.tier
+	if b.on(tier) == Shards {
+		m.Tree.Unset(b.id, m.First+b.family, tierOf[tier])
+	}
+	m.announce(o, true)
+	m.stats.Removed[tier]++
+	m.objects[b.family]--
+	m.tiers[tier].remove(o)
+	o.tier = nowhere
+}
+
+// forget lets go of the block of an object that left, if nothing of it is left
+// and nothing of it is on its way.
+func (m *Master) forget(o *object) {
+	if o != nil && o.block.on(nowhere) == Shards {
+		delete(m.blocks, o.block.name)
+		m.Tree.Unpin(o.block.id)
+	}
+}
+
+func (m *Master) announce(o *object, removed bool) {
+	ev := m.Families[o.block.family].event(o.block.digest, o.shard)
+	ev.Removed, ev.Tier = removed, tierOf[o.tier]
+	m.events = append(m.events, ev)
+}
+
+// Holds calls f for every object with its tier.
+func (m *Master) Holds(f func(key string, tier truth.Tier)) {
+	for _, b := range m.blocks {
+		for i := range b.objects {
+			if o := &b.objects[i]; o.tier != nowhere {
+				f(m.Families[b.family].event(b.digest, i).Key, tierOf[o.tier])
+			}
+		}
+	}
+}
