@@ -1,0 +1,190 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log"
+	"sync"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/cmd/internal/fleet/master"
+)
+
+// MasterBatch is how many events the master puts into one batch at most.
+const MasterBatch = 64
+
+// Master publishes what a Mooncake master announces: objects by key. It has
+// nothing to replay from, its sequences start at 1, and it discards nothing, for
+// what is lost of it is lost for good.
+type Master struct {
+	tenant, backend string
+	pub             zmq4.Socket
+
+	mu     sync.Mutex // guards the rest
+	enc    encoder
+	seq    uint64 // of the newest batch
+	event  uint64 // id of the newest event
+	tokens int
+	now    func() time.Time
+}
+
+// ListenMaster opens the socket.
+func ListenMaster(host, tenant, backend string) (*Master, error) {
+	m := newMaster(tenant, backend)
+	m.pub = zmq4.NewPub(context.Background(), zmq4.WithLogger(log.New(io.Discard, "", 0)))
+	if err := m.pub.Listen("tcp://" + host + ":0"); err != nil {
+		m.pub.Close()
+		return nil, fmt.Errorf("cannot listen on %q: %w", host, err)
+	}
+	return m, nil
+}
+
+func newMaster(tenant, backend string) *Master {
+	m := &Master{tenant: tenant, backend: backend, now: time.Now}
+	m.enc.mp = msgpack.NewEncoder(&m.enc.buf)
+	return m
+}
+
+// Endpoint returns the address of the stream.
+func (m *Master) Endpoint() string { return "tcp://" + m.pub.Addr().String() }
+
+// Followed reports whether somebody has subscribed: what is published from then
+// on reaches them.
+func (m *Master) Followed() bool { return len(m.pub.(zmq4.Topics).Topics()) > 0 }
+
+// Publish sends events in as many batches as they need and returns how many
+// those were.
+func (m *Master) Publish(events []master.Event) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	batches := 0
+	for len(events) > 0 {
+		n := min(len(events), MasterBatch)
+		payload, err := m.batch(events[:n])
+		if err != nil {
+			return batches, fmt.Errorf("cannot encode a batch of %d objects: %w", n, err)
+		}
+		m.tokens += tokensIn(payload)
+		m.seq++
+		seq := binary.BigEndian.AppendUint64(nil, m.seq)
+		if err := m.pub.SendMulti(zmq4.NewMsgFrom([]byte{}, seq, payload)); err != nil {
+			return batches, fmt.Errorf("cannot publish batch %d: %w", m.seq, err)
+		}
+		batches++
+		events = events[n:]
+	}
+	return batches, nil
+}
+
+// LastSeq returns the newest sequence, -1 before the first batch.
+func (m *Master) LastSeq() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.seq == 0 {
+		return -1
+	}
+	return int64(m.seq)
+}
+
+// Tokens returns how many of the events that were sent had tokens, which the
+// master cannot know. They are looked for in the bytes.
+func (m *Master) Tokens() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.tokens
+}
+
+// Close closes the socket.
+func (m *Master) Close() error { return m.pub.Close() }
+
+// batch returns [milliseconds, [events], 0].
+func (m *Master) batch(events []master.Event) ([]byte, error) {
+	e := &m.enc
+	e.buf.Reset()
+	e.err = nil
+	now := m.now().UnixMilli()
+	e.array(3)
+	e.int(int(now))
+	e.array(len(events))
+	for i := range events {
+		m.event++
+		m.object(now, &events[i])
+	}
+	e.int(0)
+	return bytes.Clone(e.buf.Bytes()), e.err
+}
+
+// object writes one event with the keys in the order in which the master packs
+// them: the standardized ones, legacy ones among them, and the object's. All that
+// describes a block is nil, and only keys that are numbers have a hash.
+func (m *Master) object(now int64, ev *master.Event) {
+	e := &m.enc
+	kind, legacy, size := "stored", "BlockStored", 20
+	if ev.Removed {
+		kind, legacy, size = "removed", "BlockRemoved", 17
+	}
+	e.fields(size)
+	e.str("event_id")
+	e.int(int(m.event))
+	e.str("timestamp")
+	e.int(int(now))
+	e.str("event_type")
+	e.str(kind)
+	e.str("type")
+	e.str(legacy)
+	for _, key := range []string{"model_name", "block_size", "additional_salt", "lora_name"} {
+		e.str(key)
+		e.nil()
+	}
+	e.str("tenant_id")
+	e.str(m.tenant)
+	e.str("backend_id")
+	e.str(m.backend)
+	e.str("group_id")
+	if ev.Group == "" {
+		e.nil()
+	} else {
+		e.str(ev.Group)
+	}
+	e.str("medium")
+	e.str(Media{Host: "cpu", Disk: "disk"}.name(ev.Tier))
+	e.str("dp_rank")
+	e.nil()
+	e.str("object_key")
+	e.str(ev.Key)
+	e.str("seq_hashes")
+	e.array(0)
+	e.str("block_hashes")
+	e.array(0)
+	e.str("base_block_idx")
+	if ev.Removed {
+		e.nil()
+		return
+	}
+	e.int(0)
+	for _, key := range []string{"parent_hash", "token_ids", "parent_block_hash"} {
+		e.str(key)
+		e.nil()
+	}
+}
+
+// tokensIn counts the keys of a payload named token_ids whose value is not nil.
+func tokensIn(payload []byte) (n int) {
+	const key = "\xa9token_ids"
+	for {
+		_, after, found := bytes.Cut(payload, []byte(key))
+		if !found {
+			return n
+		}
+		if len(after) == 0 || after[0] != 0xc0 {
+			n++
+		}
+		payload = after
+	}
+}
