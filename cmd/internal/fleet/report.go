@@ -167,7 +167,7 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 		r.Copies += s.Copies
 		r.Clears += s.Clears
 		r.Replays += k.pub.Replays()
-		r.Reused += (s.Reused[0] + s.Reused[1] + s.Reused[2]) * d.BlockSize
+		r.Reused += (s.Reused[0] + s.Reused[1] + s.Reused[2] + s.Reused[3]) * d.BlockSize
 		device, host, disk := k.engine.Blocks()
 		in := Instance{
 			Instance: k.instance.id, Rank: k.n, Publisher: k.describe,

@@ -11,6 +11,8 @@
 //	                                 v
 //	              host (LRU) --oldest--> disk (LRU) --oldest--> gone
 //
+// What none of the tiers has may be in a pool.
+//
 // A step is one batch: Step returns its events, and what the engine holds
 // afterwards is written to the truth.Tree.
 //
@@ -49,7 +51,18 @@ type Config struct {
 	// Running is how many requests share a step.
 	Running int
 
+	// Pool is a store behind the disk that other engines fill too; nil for none.
+	Pool Pool
+
 	Traits
+}
+
+// Pool is what an engine asks of a store it shares with others.
+type Pool interface {
+	// Get reports whether the pool has the block, to load it from there.
+	Get(d digest.Digest) bool
+	// Put offers a block that the next batch announces.
+	Put(id truth.ID, d digest.Digest)
 }
 
 // Traits are the habits in which engine families differ.
@@ -80,6 +93,8 @@ type Request struct {
 	Prompt int
 	// PromptTokens is the length of the prompt, partial block included.
 	PromptTokens int
+	// Save offers the blocks that have to be computed to the pool.
+	Save bool
 }
 
 // Stats counts since the engine was made.
@@ -90,7 +105,7 @@ type Stats struct {
 	Copies   int    // stored on the device although already there
 	Clears   int
 	Cleared  [3]int // block copies that left with a clear, by device, host, disk
-	Reused   [3]int // prompt blocks found on device, host, disk
+	Reused   [4]int // prompt blocks found on device, host, disk, in the pool
 	Prompt   int    // prompt tokens of the requests started
 }
 
@@ -133,7 +148,7 @@ func New(c Config) *Engine {
 // Submit queues a request. A path longer than the device is cut: what does not
 // fit is computed and never cached.
 func (e *Engine) Submit(r Request) {
-	q := &running{promptTokens: r.PromptTokens, path: r.Path, prompt: r.Prompt}
+	q := &running{promptTokens: r.PromptTokens, path: r.Path, prompt: r.Prompt, save: r.Save}
 	if n := len(r.Path); n > 0 {
 		q.pin = r.Path[n-1]
 	}

@@ -274,6 +274,44 @@ func TestTotalHit(t *testing.T) {
 	f(Traits{Dedupe: true}, "", 0)
 }
 
+// shelf is a pool that takes everything.
+type shelf map[digest.Digest]truth.ID
+
+func (s shelf) Get(d digest.Digest) bool         { _, ok := s[d]; return ok }
+func (s shelf) Put(id truth.ID, d digest.Digest) { s[d] = id }
+
+// TestPool: what one engine computed and saved another loads, unless it names
+// blocks differently.
+func TestPool(t *testing.T) {
+	pool := shelf{}
+	tree := truth.New(4, 1, 0)
+	f := func(seed int, save bool, blocks int, reused [4]int, saved int) {
+		t.Helper()
+		e := New(Config{Tree: tree, Chain: chain(seed), Device: 9, Chunk: 3, Running: 1, Pool: pool})
+		tokens := make([]uint32, blocks*4)
+		path := tree.Intern(tokens, nil)
+		e.Submit(Request{Path: path, Prompt: blocks - 1, PromptTokens: 4*blocks - 4, Save: save})
+		for e.Busy() > 0 {
+			e.Step()
+		}
+		if got := e.Stats(); got.Reused != reused || got.Stored[0] != blocks || len(pool) != saved {
+			t.Errorf("seed %d, %d blocks: %+v, and %d blocks in the pool, want %v and %d", seed, blocks, got, len(pool), reused, saved)
+		}
+		for i, d := range e.Names(path) {
+			if id, ok := pool[d]; ok && id != path[i] {
+				t.Errorf("seed %d: block %d is saved as %d", seed, path[i], id)
+			}
+		}
+		e.Clear()
+	}
+	f(1, false, 4, [4]int{}, 0)
+	f(1, true, 4, [4]int{}, 4)
+	f(1, true, 4, [4]int{0, 0, 0, 2}, 4) // the last block of a prompt is computed again
+	f(1, true, 6, [4]int{0, 0, 0, 4}, 6)
+	f(2, false, 6, [4]int{}, 6)
+	f(2, true, 6, [4]int{}, 12)
+}
+
 // TestLongPath: what does not fit the device is computed and not cached.
 func TestLongPath(t *testing.T) {
 	tree := truth.New(4, 1, 0)

@@ -10,6 +10,7 @@ type running struct {
 	path         []truth.ID
 	prompt       int // leading blocks of path that lie within the prompt
 	promptTokens int
+	save         bool     // offer what is computed to the pool
 	pin          truth.ID // what to unpin at the end, Root for none
 
 	next   int           // blocks of path that are computed or found
@@ -32,19 +33,21 @@ func (e *Engine) admit() {
 	}
 }
 
-// start finds the cached prefix of a request and loads back what lies in a
-// lower tier. The last token of a prompt is always computed, so a prompt whose
+// start finds the cached prefix of a request and loads what lies in a lower
+// tier or in the pool. The last token of a prompt is always computed, so a prompt whose
 // every block is cached computes its last block again.
 func (e *Engine) start(r *running) {
 	e.stats.Requests++
 	e.stats.Prompt += r.promptTokens
 	limit := min(r.prompt, (r.promptTokens-1)/e.Tree.BlockSize())
 	missing := 0
-	for _, id := range r.path[:max(limit, 0)] {
-		b, tier := e.find(id)
+	var at digest.Digest
+	for i, id := range r.path[:max(limit, 0)] {
+		b, hash, tier := e.find(at, id, i == 0)
 		if tier < 0 {
 			break
 		}
+		at = hash
 		e.stats.Reused[tier]++
 		if b == nil {
 			missing++
@@ -62,20 +65,25 @@ func (e *Engine) start(r *running) {
 	r.next = r.hits
 }
 
-// find returns the tier that serves a block, 0 to 2 or -1, and pins it if that
-// is the device.
-func (e *Engine) find(id truth.ID) (*block, int) {
+// find returns the tier that serves a block, 0 to 2, 3 for the pool or -1, and
+// its hash. It pins the block if that is the device.
+func (e *Engine) find(parent digest.Digest, id truth.ID, first bool) (*block, digest.Digest, int) {
 	if b := e.device.find(id); b != nil {
 		e.device.pin(b)
-		return b, 0
+		return b, b.hash, 0
 	}
 	if e.host.touch(id) {
-		return nil, 1
+		return nil, e.host.by[id].hash, 1
 	}
 	if e.disk.touch(id) {
-		return nil, 2
+		return nil, e.disk.by[id].hash, 2
 	}
-	return nil, -1
+	if e.Pool != nil {
+		if hash := e.hash(parent, id, first); e.Pool.Get(hash) {
+			return nil, hash, 3
+		}
+	}
+	return nil, digest.Digest{}, -1
 }
 
 // advance computes one chunk of the prompt or one block of the answer.
@@ -104,6 +112,9 @@ func (e *Engine) advance(r *running) {
 	for i := r.next; i < end; i++ {
 		if r.blocks[i] == nil {
 			r.blocks[i] = e.store(r.path[i], r.hash, i == 0)
+			if r.save && e.Pool != nil {
+				e.Pool.Put(r.path[i], r.blocks[i].hash)
+			}
 		}
 		r.hash = r.blocks[i].hash
 	}
