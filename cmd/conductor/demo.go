@@ -45,6 +45,8 @@ func demoCommand() *cobra.Command {
 		args := []string{"--server", server.url, "--duration", duration, "--curl"}
 		if faults {
 			args = append(args, "--faults")
+		} else {
+			args = append(args, "--pool")
 		}
 		if trace != "" {
 			// Trace prompts are long: with blocks of 128 an engine's default capacity

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/engine"
 	"kvconductor/cmd/internal/fleet/publisher"
 	"kvconductor/cmd/internal/fleet/truth"
@@ -55,9 +56,9 @@ func TestDynamoPeer(t *testing.T) {
 	}
 	const blocks = 12
 	var tokens []uint32
-	var hashes []uint64
+	var hashes []digest.Digest
 	for i := range blocks {
-		hashes = append(hashes, uint64(i)<<60|uint64(1000+i)) // some beyond 63 bits
+		hashes = append(hashes, numbered(uint64(i)<<60|uint64(1000+i))) // some beyond 63 bits
 		for j := range replicaBlock {
 			tokens = append(tokens, uint32(i*replicaBlock+j))
 		}

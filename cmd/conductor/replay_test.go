@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/engine"
 	"kvconductor/cmd/internal/fleet/publisher"
 	"kvconductor/cmd/internal/fleet/truth"
@@ -37,14 +39,20 @@ type recordedEngine struct {
 	salt uint64 // of its hashes
 }
 
+// numbered returns the digest that vLLM's events call n.
+func numbered(n uint64) (d digest.Digest) {
+	binary.BigEndian.PutUint64(d[len(d)-8:], n)
+	return d
+}
+
 func (e recordedEngine) publish(kind engine.Kind, from, to int) {
 	e.t.Helper()
 	ev := engine.Event{Kind: kind, Tier: truth.Device}
 	for i := from; i < to; i++ {
-		ev.Hashes = append(ev.Hashes, e.salt+uint64(i))
+		ev.Hashes = append(ev.Hashes, numbered(e.salt+uint64(i)))
 	}
 	if kind == engine.Stored {
-		ev.Parent, ev.HasParent = e.salt+uint64(from)-1, from > 0
+		ev.Parent, ev.HasParent = numbered(e.salt+uint64(from)-1), from > 0
 		ev.Tokens = recordedTokens(to)[from*recordedBlock:]
 	}
 	if _, err := e.Publish([]engine.Event{ev}); err != nil {

@@ -6,11 +6,13 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/engine"
 	"kvconductor/cmd/internal/fleet/publisher"
 	"kvconductor/cmd/internal/fleet/truth"
@@ -41,12 +43,12 @@ type liveFleet struct {
 
 func newLiveFleet(t *testing.T) *liveFleet {
 	const workers, ranks = 3, 2
-	f := &liveFleet{t: t, tree: truth.New(replicaBlock, workers*ranks), rng: rand.New(rand.NewPCG(5, 1))}
+	f := &liveFleet{t: t, tree: truth.New(replicaBlock, workers*ranks, 0), rng: rand.New(rand.NewPCG(5, 1))}
 	for i := range workers * ranks {
 		r := &liveRank{worker: i/ranks + 1, n: i % ranks}
 		traits := engine.Traits{OffloadFirst: i%2 == 1, Placeholder: i%2 == 1, WriteThrough: i%3 == 2}
 		r.engine = engine.New(engine.Config{
-			Tree: f.tree, Index: i, Seed: uint64(i + 1), Device: replicaDevice, Host: replicaHost, Disk: replicaDisk, Chunk: 4, Running: 2, Traits: traits,
+			Tree: f.tree, Index: i, Chain: digest.New([]digest.Algorithm{digest.Pickle, digest.CBOR, digest.Page}[i/ranks], strconv.Itoa(i)), Device: replicaDevice, Host: replicaHost, Disk: replicaDisk, Chunk: 4, Running: 2, Traits: traits,
 		})
 		wires := []publisher.Wire{publisher.VLLMMap{}, publisher.VLLMArray{Length: 8, Digests: true}, publisher.SGLang{}}
 		var err error

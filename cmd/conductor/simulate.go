@@ -44,6 +44,11 @@ SGLang. It registers them with a running server, asks POST /query before each
 request, runs the request where the answer says it is cheapest, and compares
 every answer with what the engines really hold.
 
+With --pool the ranks also share a Mooncake Store: a quarter of the requests save
+there what they compute, any rank loads from it what engines that hash alike
+saved, and its master publishes the objects by key, without tokens. What the
+pool holds counts for every instance.
+
 An answer is settled when the server had applied every published batch before it
 matched; a settled answer that differs is wrong, any other that differs is only
 behind. The exit status is 1 when an answer is wrong or none was settled.
@@ -64,6 +69,9 @@ tool loops, or all of them.`,
 	f.IntVar(&c.Device, "device-blocks", 8192, "blocks in the device memory of a rank")
 	f.IntVar(&c.Host, "host-blocks", 4096, "blocks in the host memory of a rank, 0 for none")
 	f.IntVar(&c.Disk, "disk-blocks", 16384, "blocks on the disk of a rank, 0 for none")
+	f.BoolVar(&c.Pool, "pool", false, "let all ranks share a pool, announced by a simulated Mooncake master; not with --faults")
+	f.IntVar(&c.PoolHost, "pool-host-blocks", 16384, "blocks in the host memory of the pool")
+	f.IntVar(&c.PoolDisk, "pool-disk-blocks", 32768, "blocks on the disks of the pool, 0 for none")
 	f.IntVar(&c.Chunk, "chunk", 2048, "prompt tokens computed in one step")
 	f.IntVar(&c.Running, "running", 3, "requests that share the steps of a rank")
 	f.IntVar(&c.ClearEvery, "clear-every", 400, "requests of a rank between two cache resets, 0 for none")

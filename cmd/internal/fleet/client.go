@@ -39,7 +39,7 @@ func newClient(base string, inFlight int) *client {
 // registration is the body of /register and /unregister.
 type registration struct {
 	Endpoint       string `json:"endpoint"`
-	ReplayEndpoint string `json:"replay_endpoint"`
+	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
 	Type           string `json:"type"`
 	Model          string `json:"modelname"`
 	Instance       string `json:"instance_id"`
@@ -77,6 +77,7 @@ type row struct {
 	DP      map[string]int      `json:"DP"`
 	Ranks   map[string]*cascade `json:"rank_matches"`
 	Detail  map[string]detail   `json:"detail"`
+	Pools   map[string]detail   `json:"pools"` // by key of the registration
 }
 
 type cascade struct {

@@ -226,16 +226,23 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 	d.Fleet.mu.Lock()
 	defer d.Fleet.mu.Unlock()
 	s.path = d.tree.Walk(prompt, s.path[:0])
+	named := d.pool == nil || d.announced(rows)
 	for i, in := range d.instances {
 		s.rows[i] = d.tree.Row(s.path, in.first, s.rows[i].Ranks)
-		d.judge(in, n, len(prompt), s.rows[i], rows[in.id])
+		d.judge(in, n, len(prompt), named, s.rows[i], rows[in.id])
 	}
 	return rows
 }
 
-// judge counts the comparison of one row. Fleet.mu is held.
-func (d *driver) judge(in *instance, n, prompt int, want truth.Row, got *row) {
+// judge counts the comparison of one row; named says that the answer knows what
+// names the pool's blocks. Fleet.mu is held.
+func (d *driver) judge(in *instance, n, prompt int, named bool, want truth.Row, got *row) {
 	settled, incomplete, note := in.settled(got)
+	if d.pool != nil && got != nil {
+		whole, lost, pooled := d.pool.settled(d.Tenant, got)
+		settled, incomplete = settled && whole && named, incomplete || lost
+		note += ", " + pooled
+	}
 	diffs := compare(want, got)
 	if len(diffs) == 0 {
 		d.tally.row(settled, incomplete, nil)

@@ -8,14 +8,16 @@
 //	                       |  +--- truth --+                |
 //	                       v               |                |
 //	                    engine --writes--> truth            |
-//	                       +-- events --> publisher --------+
+//	                    |  +-- events --> publisher --------+
+//	                    +-- blocks --> master of a pool ----+
 //
 // The server is a black box behind HTTP and ZMQ; nothing here uses its
 // packages, and the truth is computed from the published definitions alone.
 //
-// An answer about an instance is settled when, for each of its ranks, the
-// watermark the server attached to it is the newest batch the rank has
-// published. The server reads watermarks before it matches, so a settled answer
+// An answer about an instance is settled when, for each of its ranks and for the
+// pool, the watermark the server attached to it is the newest batch published,
+// and when it was made after the batches, of whatever rank, that name the pool's
+// blocks. The server reads watermarks before it matches, so a settled answer
 // describes exactly the present state, and any difference is an error. An
 // answer with an older watermark may differ; it is behind, and counted apart.
 //
@@ -32,7 +34,6 @@ package fleet
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -54,11 +55,13 @@ type Config struct {
 	Ranks     int      // data-parallel ranks per instance
 	Families  []string // dealt over the instances in turn; see Families
 
-	BlockSize          int // tokens per block
-	Device, Host, Disk int // capacity of one rank's tiers, in blocks
-	Chunk              int // prompt tokens one step computes
-	Running            int // requests that share the steps of a rank
-	ClearEvery         int // requests of a rank between two cache resets, 0 for never
+	BlockSize          int  // tokens per block
+	Device, Host, Disk int  // capacity of one rank's tiers, in blocks
+	Chunk              int  // prompt tokens one step computes
+	Pool               bool // engines share a Mooncake Store
+	PoolHost, PoolDisk int  // capacity of its tiers, in blocks
+	Running            int  // requests that share the steps of a rank
+	ClearEvery         int  // requests of a rank between two cache resets, 0 for never
 
 	Source   workload.Source
 	Requests int           // 0 for all the source has
@@ -102,6 +105,13 @@ func (c *Config) Check() error {
 	atLeast("host blocks", c.Host, 0)
 	atLeast("disk blocks", c.Disk, 0)
 	atLeast("chunk", c.Chunk, c.BlockSize)
+	if c.Pool {
+		atLeast("pool host blocks", c.PoolHost, 1)
+		atLeast("pool disk blocks", c.PoolDisk, 0)
+		if c.Faults {
+			bad = append(bad, "a pool cannot be simulated with faults: what names its blocks would be lost for good")
+		}
+	}
 	atLeast("running", c.Running, 1)
 	atLeast("clear-every", c.ClearEvery, 0)
 	atLeast("requests", c.Requests, 0)
@@ -134,8 +144,9 @@ type Fleet struct {
 	instances []*instance
 	ranks     []*rank // all, instance by instance; the index is the truth's column
 
-	mu   sync.Mutex // guards the engines, the tree and the order of publishing
+	mu   sync.Mutex // guards the engines, the tree, the pool and the order of publishing
 	tree *truth.Tree
+	pool *pool // nil for none
 }
 
 type instance struct {
@@ -170,7 +181,10 @@ func newFleet(c Config) (*Fleet, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	f := &Fleet{Config: c, tree: truth.New(c.BlockSize, c.Instances*c.Ranks, 0)}
+	f := &Fleet{Config: c}
+	if err := f.openPool(); err != nil {
+		return nil, err
+	}
 	for i := range c.Instances {
 		in := &instance{
 			id:     fmt.Sprintf("inst-%d", i),
@@ -179,7 +193,7 @@ func newFleet(c Config) (*Fleet, error) {
 		}
 		f.instances = append(f.instances, in)
 		for n := range c.Ranks {
-			r, err := f.newRank(in, n, strconv.Itoa(i))
+			r, err := f.newRank(in, n)
 			if err != nil {
 				f.close()
 				return nil, err
@@ -191,9 +205,14 @@ func newFleet(c Config) (*Fleet, error) {
 	return f, nil
 }
 
-func (f *Fleet) newRank(in *instance, n int, seed string) (*rank, error) {
+func (f *Fleet) newRank(in *instance, n int) (*rank, error) {
 	h, _ := habits(in.family, n)
 	r := &rank{habit: h, instance: in, n: n}
+	seed := in.id // without a pool nobody makes sure that engines name blocks alike
+	var shared engine.Pool
+	if f.pool != nil {
+		seed, shared = poolSeed, f.pool.share(r, len(f.ranks))
+	}
 	r.engine = engine.New(engine.Config{
 		Tree:   f.tree,
 		Index:  len(f.ranks),
@@ -201,6 +220,7 @@ func (f *Fleet) newRank(in *instance, n int, seed string) (*rank, error) {
 		Device: f.Device, Host: f.Host, Disk: f.Disk,
 		Chunk:   f.Chunk / f.BlockSize,
 		Running: f.Running,
+		Pool:    shared,
 		Traits:  h.traits,
 	})
 	r.options = publisher.Options{
@@ -234,6 +254,9 @@ func (f *Fleet) newRank(in *instance, n int, seed string) (*rank, error) {
 func (f *Fleet) close() {
 	for _, r := range f.ranks {
 		r.close()
+	}
+	if f.pool != nil {
+		f.pool.pub.Close()
 	}
 }
 
@@ -273,6 +296,7 @@ func (f *Fleet) submit(r *rank, tokens []uint32, prompt int) error {
 		Path:         f.tree.Intern(tokens, make([]truth.ID, 0, len(tokens)/f.BlockSize)),
 		Prompt:       prompt / f.BlockSize,
 		PromptTokens: prompt,
+		Save:         f.pool.saves(),
 	})
 	if err := f.work(r, f.Running-1); err != nil {
 		return err
@@ -287,7 +311,7 @@ func (f *Fleet) submit(r *rank, tokens []uint32, prompt int) error {
 	return nil
 }
 
-// drain lets every rank finish.
+// drain lets every rank and the pool finish.
 func (f *Fleet) drain() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -296,7 +320,7 @@ func (f *Fleet) drain() error {
 			return err
 		}
 	}
-	return nil
+	return f.pool.flush()
 }
 
 // work steps a rank until at most busy requests are left. f.mu is held.
@@ -317,5 +341,5 @@ func (f *Fleet) publish(r *rank, events []engine.Event) error {
 	}
 	r.batches++
 	r.events += len(events)
-	return nil
+	return f.pool.exchange()
 }

@@ -159,7 +159,7 @@ func TestServerTroubles(t *testing.T) {
 			t.Errorf("%s: error %v, want %q in it", name, err, want)
 		}
 	}
-	f("never catches up", func(s *server) { s.lag = 1 }, "the server never caught up: 6 of 6 ranks lag behind")
+	f("never catches up", func(s *server) { s.lag = 1 }, "the server never caught up: 6 sources lag behind")
 	f("no details", func(s *server) {
 		s.lie = func(_ int, _ string, row object) { delete(row, "detail") }
 	}, "none of 222 answers was settled")

@@ -45,8 +45,9 @@ type Report struct {
 
 	Answers   Answers    `json:"answers"`
 	Wrong     []string   `json:"wrong_answers,omitempty"`
-	Lag       string     `json:"lag,omitempty"` // ranks the server had not caught up with at the end
+	Lag       string     `json:"lag,omitempty"` // sources the server had not caught up with at the end
 	Instances []Instance `json:"instances"`
+	Pool      *Pool      `json:"pool,omitempty"`
 	Samples   []Sample   `json:"samples,omitempty"`
 }
 
@@ -122,7 +123,7 @@ func (r *Report) Err() error {
 	if r.Lag != "" {
 		errs = append(errs, fmt.Errorf("the server never caught up: %s", r.Lag))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.Pool.err())...)
 }
 
 // fill takes the counts of a run into the report.
@@ -146,6 +147,7 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 		Behind: t.behind, Partial: t.partial,
 		Waits: t.settles, Timeouts: t.timeouts,
 	}
+	only := t.pooled.rate(t.promptTokens)
 	for _, f := range t.examples {
 		r.Wrong = append(r.Wrong, f.String())
 	}
@@ -181,6 +183,9 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 			in.Recoveries = &Recoveries{s.Epoch, s.Gaps, s.Replayed, s.Restarts, s.Overruns, s.Reconnects}
 		}
 		r.Instances = append(r.Instances, in)
+	}
+	if r.Pool = d.poolReport(states); r.Pool != nil {
+		r.Pool.Only = only
 	}
 }
 
@@ -259,6 +264,7 @@ func (r *Report) Table(w io.Writer) error {
 			thousands(i.Requests), thousands(i.Batches), thousands(i.Events),
 			thousands(i.Holds.Device), thousands(i.Holds.Host), thousands(i.Holds.Disk), i.State)
 	}
+	r.Pool.row(t)
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -277,6 +283,7 @@ func (r *Report) Table(w io.Writer) error {
 		thousands(r.Stored.Device), thousands(r.Stored.Host), thousands(r.Stored.Disk), thousands(r.Copies))
 	fmt.Fprintf(t, "blocks removed\t%s\tGPU %s, CPU %s, DISK %s; %s clears\n", thousands(r.Removed.sum()),
 		thousands(r.Removed.Device), thousands(r.Removed.Host), thousands(r.Removed.Disk), thousands(r.Clears))
+	r.Pool.counts(t, r.PromptTokens)
 	fmt.Fprintf(t, "queries\t%s\t%.0f/s, p50 %s, p99 %s, %s failed\n",
 		thousands(r.Queries), r.QueriesPerSecond, short(r.P50), short(r.P99), thousands(r.FailedQueries))
 	if err := t.Flush(); err != nil {
@@ -284,10 +291,15 @@ func (r *Report) Table(w io.Writer) error {
 	}
 
 	fmt.Fprintf(t, "\nhit rate\tGPU\tCPU\tDISK\tany\n")
-	for _, line := range []struct {
+	type line struct {
 		name string
 		h    HitRate
-	}{{"true", r.True}, {"answered", r.Answered}} {
+	}
+	lines := []line{{"true", r.True}, {"answered", r.Answered}}
+	if r.Pool != nil {
+		lines = append(lines, line{"true, in the pool alone", r.Pool.Only})
+	}
+	for _, line := range lines {
 		fmt.Fprintf(t, "%s\t%.2f %%\t%.2f %%\t%.2f %%\t%.2f %%\n", line.name, line.h.GPU, line.h.CPU, line.h.Disk, line.h.Any)
 	}
 	if err := t.Flush(); err != nil {

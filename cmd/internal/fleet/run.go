@@ -27,12 +27,21 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	return f.run(ctx)
 }
 
-func (f *Fleet) run(ctx context.Context) (report *Report, err error) {
+func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 	cl := newClient(f.Server, f.Clients)
 	if err := cl.reach(ctx); err != nil {
 		return nil, err
 	}
 	d := newDriver(f, cl)
+	if f.pool != nil {
+		undo, err := d.registerPool(ctx)
+		if !f.Keep {
+			defer func() { failed = errors.Join(failed, undo()) }()
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	if err := f.start(); err != nil {
 		return nil, err
 	}
@@ -41,7 +50,7 @@ func (f *Fleet) run(ctx context.Context) (report *Report, err error) {
 	}
 	registered, err := d.register(ctx)
 	if !f.Keep {
-		defer func() { err = errors.Join(err, d.unregister(registered)) }()
+		defer func() { failed = errors.Join(failed, d.unregister(registered)) }()
 	}
 	if err != nil {
 		return nil, err

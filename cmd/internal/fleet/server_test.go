@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zeromq/zmq4"
+
 	"kvconductor/cmd/internal/fleet/truth"
 	"kvconductor/cmd/internal/fleet/workload"
 )
@@ -18,6 +20,7 @@ import (
 // server answers from the truth itself, so it is always right and never
 // behind, unless a test tells it to lie.
 type server struct {
+	t *testing.T
 	f *Fleet
 	// lie changes one row before it is sent; nil for the truth. n counts queries.
 	lie func(n int, instance string, row object)
@@ -31,7 +34,9 @@ type server struct {
 	mu         sync.Mutex // guards the rest
 	queries    int
 	registered map[string]bool
-	leftovers  int // unregistered without being registered
+	leftovers  int        // unregistered without being registered
+	deaf       bool       // subscribes to no pool
+	wire       []zmq4.Msg // what the master published
 }
 
 type object = map[string]any
@@ -58,7 +63,7 @@ func start(t *testing.T, c Config) *server {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.close)
-	s := &server{f: f, registered: map[string]bool{}}
+	s := &server{t: t, f: f, registered: map[string]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") })
 	mux.HandleFunc("GET /global_view", s.globalView)
@@ -78,7 +83,9 @@ func start(t *testing.T, c Config) *server {
 
 func (s *server) register(w http.ResponseWriter, r *http.Request) {
 	var g registration
-	if err := json.NewDecoder(r.Body).Decode(&g); err != nil || g.Endpoint == "" || g.ReplayEndpoint == "" || g.BlockSize != s.f.BlockSize {
+	err := json.NewDecoder(r.Body).Decode(&g)
+	pool := g.Type == "Mooncake"
+	if err != nil || g.Endpoint == "" || (g.ReplayEndpoint == "") != pool || g.BlockSize != s.f.BlockSize {
 		http.Error(w, fmt.Sprintf("registration %+v: %v", g, err), http.StatusBadRequest)
 		return
 	}
@@ -88,7 +95,34 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no place", http.StatusConflict)
 		return
 	}
+	if pool && !s.deaf {
+		s.follow(g.Endpoint)
+	}
 	s.registered[fmt.Sprintf("%s|%s|%d", g.Instance, g.Tenant, g.Rank)] = true
+}
+
+// follow keeps what is published at an endpoint, until the test ends.
+func (s *server) follow(endpoint string) {
+	sub := zmq4.NewSub(s.t.Context())
+	s.t.Cleanup(func() { sub.Close() })
+	if err := sub.Dial(endpoint); err != nil {
+		s.t.Error(err)
+		return
+	}
+	if err := sub.SetOption(zmq4.OptionSubscribe, ""); err != nil {
+		s.t.Error(err)
+	}
+	go func() {
+		for {
+			msg, err := sub.Recv()
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.wire = append(s.wire, msg)
+			s.mu.Unlock()
+		}
+	}()
 }
 
 func (s *server) unregister(w http.ResponseWriter, r *http.Request) {
@@ -113,6 +147,15 @@ func (s *server) services(w http.ResponseWriter, _ *http.Request) {
 		if last := r.pub.LastSeq(); last >= 0 {
 			row["LastSeq"] = last - s.lag
 		}
+		rows = append(rows, row)
+	}
+	if p := s.f.pool; p != nil {
+		row := object{"InstanceID": poolID, "TenantID": s.f.Tenant, "DPRank": 0, "State": "synced", "LastSeq": nil}
+		s.mu.Lock()
+		if len(s.wire) > 0 {
+			row["LastSeq"] = int64(len(s.wire)) - s.lag
+		}
+		s.mu.Unlock()
 		rows = append(rows, row)
 	}
 	json.NewEncoder(w).Encode(object{"count": len(rows), "services": rows})
@@ -183,8 +226,16 @@ func (s *server) row(in *instance, want truth.Row) object {
 		}
 		detail[key] = d
 	}
-	return object{
+	row := object{
 		"longest_matched": want.Longest, "GPU": want.GPU, "CPU": want.CPU, "DISK": want.Disk,
 		"DP": dp, "rank_matches": matches, "detail": detail,
 	}
+	if p := s.f.pool; p != nil {
+		d := object{"state": "synced", "reason": "", "epoch": 1, "watermark": nil}
+		if last := p.pub.LastSeq(); last >= 0 {
+			d["watermark"] = last
+		}
+		row["pools"] = object{p.name(s.f.Tenant): d}
+	}
+	return row
 }

@@ -45,7 +45,7 @@ func (d *driver) settle(ctx context.Context) bool {
 	return ok
 }
 
-// await polls until no rank lags; the error names the ranks that still do.
+// await polls until nothing lags; the error names what still does.
 func (d *driver) await(ctx context.Context, most time.Duration) error {
 	deadline := time.Now().Add(most)
 	pause := firstPoll
@@ -55,7 +55,7 @@ func (d *driver) await(ctx context.Context, most time.Duration) error {
 			return nil
 		}
 		if err == nil {
-			err = fmt.Errorf("%d of %d ranks lag behind, the first: %s", len(lag), len(d.ranks), lag[0])
+			err = fmt.Errorf("%d sources lag behind, the first: %s", len(lag), lag[0])
 		}
 		if time.Now().Add(pause).After(deadline) {
 			return err
@@ -71,7 +71,8 @@ func (d *driver) await(ctx context.Context, most time.Duration) error {
 	}
 }
 
-// lagging returns the ranks whose newest batch the server has not applied.
+// lagging returns the ranks, and the pool, whose newest batch the server has not
+// applied.
 func (d *driver) lagging(ctx context.Context) ([]string, error) {
 	services, err := d.client.services(ctx)
 	if err != nil {
@@ -98,6 +99,15 @@ func (d *driver) lagging(ctx context.Context) ([]string, error) {
 				text += " (" + s.Reason + ")"
 			}
 			lag = append(lag, text)
+		}
+	}
+	if p := d.pool; p != nil {
+		s, newest, at := known[p.name(d.Tenant)], p.pub.LastSeq(), int64(-1)
+		if s.LastSeq != nil {
+			at = *s.LastSeq
+		}
+		if at != newest {
+			lag = append(lag, fmt.Sprintf("%s is %s at batch %d of %d", p.name(d.Tenant), orNone(s.State), at, newest))
 		}
 	}
 	return lag, nil

@@ -111,6 +111,14 @@ func replayed(t *testing.T, endpoint string) [][]byte {
 	}
 }
 
+// prefixOf writes the tokens of a prefix as a follower knows them.
+func prefixOf(f *Fleet, id truth.ID) (text string) {
+	for block := range slices.Chunk(f.tree.Path(id), f.BlockSize) {
+		text += fmt.Sprint(block)
+	}
+	return text
+}
+
 // TestStreamTellsAll: the bytes every kind of publisher sent add up to exactly
 // what its engine holds, copies included.
 func TestStreamTellsAll(t *testing.T) {
@@ -148,12 +156,8 @@ func TestStreamTellsAll(t *testing.T) {
 		want := 0
 		s.f.tree.Each(r.engine.Index, func(id truth.ID, held truth.Tier) {
 			want++
-			prefix := ""
-			for block := range slices.Chunk(s.f.tree.Path(id), c.BlockSize) {
-				prefix += fmt.Sprint(block)
-			}
-			if got[prefix] != held {
-				t.Errorf("%s: the stream says %v of a block on %v", r.describe, got[prefix], held)
+			if tiers := got[prefixOf(s.f, id)]; tiers != held {
+				t.Errorf("%s: the stream says %v of a block on %v", r.describe, tiers, held)
 			}
 		})
 		if device, _, _ := r.engine.Blocks(); len(got) != want || copies != device {

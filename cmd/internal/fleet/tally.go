@@ -36,6 +36,7 @@ type tally struct {
 	// Tokens of the instance each request went to.
 	truth    hits
 	answered hits
+	pooled   hits // of the truth, what the instance does not hold itself
 }
 
 // hits are matched prompt tokens by tier.
@@ -119,6 +120,9 @@ func (t *tally) matched(want truth.Row, got *row) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.truth.addTruth(want)
+	t.pooled.cpu += want.Pool.CPU
+	t.pooled.disk += want.Pool.Disk
+	t.pooled.any += want.Pool.Longest
 	t.answered.addAnswer(got)
 }
 
