@@ -5,8 +5,9 @@
 //
 //	Put --> waiting --Step--> host (LRU) --oldest--> disk (LRU) --oldest--> gone
 //
-// A block is stored as Shards objects, which are written, moved and evicted one
-// by one. It counts on a tier when all of them are there, and that is what is
+// A block is stored as Shards objects. Of what an engine computed at once the
+// first shards are written, then the second, as each of its workers does; they
+// are moved and evicted one by one. It counts on a tier when all of them are there, and that is what is
 // written to the truth.Tree.
 //
 // Invariants (Check)
@@ -72,6 +73,10 @@ type Stats struct {
 type Master struct {
 	Config
 	waiting []Write
+	// run is the blocks of one batch, of which shard of the at-th is next.
+	run       []Write
+	shard, at int
+
 	blocks  map[name]*block
 	objects []int // by family
 	tiers   [2]lru
@@ -152,29 +157,50 @@ func (m *Master) touch(b *block) int {
 }
 
 // Waiting returns how many blocks are queued.
-func (m *Master) Waiting() int { return len(m.waiting) }
+func (m *Master) Waiting() int { return len(m.waiting) + len(m.run) }
 
 // Step writes up to n objects, the oldest first, and one more where a family
 // begins. It returns what to publish, valid until the next call.
 func (m *Master) Step(n int) []Event {
 	m.events = m.events[:0]
-	for n > 0 && len(m.waiting) > 0 {
-		w := m.waiting[0]
-		begins := m.objects[w.Family] == 0
-		b := m.block(w)
-		i := b.missing()
-		if i < 0 {
-			m.waiting = m.waiting[1:]
-			m.Tree.Unpin(w.ID)
-			continue
+	for n > 0 && m.turn() {
+		w := m.run[m.at]
+		m.at++
+		first, last := m.shard, m.shard
+		if m.objects[w.Family] == 0 {
+			first, last = 0, Shards-1
 		}
-		m.announced[w.Source] = max(m.announced[w.Source], w.Seq)
-		m.write(b, i)
-		if n--; begins {
-			n = max(n, Shards-1)
+		for i := first; i <= last; i++ {
+			if b := m.block(w); b.objects[i].tier == nowhere {
+				m.announced[w.Source] = max(m.announced[w.Source], w.Seq)
+				m.write(b, i)
+				n--
+			}
 		}
 	}
+	m.turn() // a run that is over waits no more
 	return m.events
+}
+
+// turn finds the next write: the same shard of the next block of the run, the
+// next shard of its first, or the next run. It reports false if there is none.
+func (m *Master) turn() bool {
+	if m.at < len(m.run) {
+		return true
+	}
+	if m.at = 0; len(m.run) > 0 && m.shard+1 < Shards {
+		m.shard++
+		return true
+	}
+	for _, w := range m.run {
+		m.Tree.Unpin(w.ID)
+	}
+	n := 0
+	for n < len(m.waiting) && m.waiting[n].Source == m.waiting[0].Source && m.waiting[n].Seq == m.waiting[0].Seq {
+		n++
+	}
+	m.run, m.waiting, m.shard = m.waiting[:n], m.waiting[n:], 0
+	return n > 0
 }
 
 // Announced returns the newest batch of a source that the pool's blocks
@@ -218,16 +244,6 @@ func (m *Master) block(w Write) *block {
 		m.Tree.Pin(b.id)
 	}
 	return b
-}
-
-// missing returns the first shard that is not there, -1 for none.
-func (b *block) missing() int {
-	for i := range b.objects {
-		if b.objects[i].tier == nowhere {
-			return i
-		}
-	}
-	return -1
 }
 
 // on returns how many objects of the block are on a tier.

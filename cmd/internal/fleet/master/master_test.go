@@ -73,6 +73,9 @@ func TestPressure(t *testing.T) {
 	tree := truth.New(blockSize, 1, 2)
 	m := newMaster(tree, 2, 1)
 	w := writes(tree, 0, count(5*blockSize))
+	for i := range w {
+		w[i].Seq = int64(i) // each a run of its own
+	}
 	short := func(events []Event) (text string) {
 		for _, ev := range events {
 			verb := "+"
@@ -135,6 +138,40 @@ func TestPressure(t *testing.T) {
 	}
 }
 
+// TestRun: of blocks that came at once all first shards come first.
+func TestRun(t *testing.T) {
+	tree := truth.New(blockSize, 1, 2)
+	m := newMaster(tree, 9, 0)
+	w := writes(tree, 1, count(6*blockSize))
+	for i := range w {
+		w[i].Seq = int64(i / 4) // four, then two
+		m.Put(w[i])
+	}
+	f := func(n, waiting int, want ...int) {
+		t.Helper()
+		m.Step(n)
+		var whole []int
+		for i := range w {
+			if tree.Held(w[i].ID, 2) == truth.Host {
+				whole = append(whole, i)
+			}
+		}
+		if _, _, broken := m.Blocks(); fmt.Sprint(append(whole, broken)) != fmt.Sprint(want) || m.Waiting() != waiting {
+			t.Errorf("after %d more objects: %v whole, %d broken, %d wait; want %v and %d", n, whole, broken, m.Waiting(), want, waiting)
+		}
+	}
+	f(1, 6, 0, 0) // the first block of the family whole
+	f(2, 6, 0, 2)
+	f(2, 6, 0, 1, 2)
+	f(2, 2, 0, 1, 2, 3, 0)
+	f(2, 2, 0, 1, 2, 3, 2)
+	f(1, 2, 0, 1, 2, 3, 4, 1)
+	f(9, 0, 0, 1, 2, 3, 4, 5, 0)
+	if m.Step(9); m.Waiting() != 0 || len(m.events) != 0 {
+		t.Errorf("%d blocks wait, %d events", m.Waiting(), len(m.events))
+	}
+}
+
 // TestAnnounced: what the pool's blocks depend on moves with what is written.
 func TestAnnounced(t *testing.T) {
 	tree := truth.New(blockSize, 1, 2)
@@ -173,6 +210,7 @@ func TestLife(t *testing.T) {
 			}
 			list := writes(tree, rng.IntN(2), tokens)
 			for _, w := range list {
+				w.Seq = int64(step)
 				if rng.IntN(3) > 0 {
 					m.Put(w)
 				} else {
