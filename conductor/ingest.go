@@ -143,6 +143,10 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 				i++
 			}
 			res = s.put(spot.ns, e, e.Hashes[from:i], nil, key, medium)
+			if res.HashOnly > 0 && !s.reg.pool() { // whoever held the block has just left it
+				s.conductor.await(s, spot.ns.context)
+				s.rejoin(spot.ns.context, e.Hashes[from:i])
+			}
 		}
 		sum.Added += res.Added
 		sum.Copies += res.Copies
@@ -183,7 +187,7 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 		Engine:    hashes,
 		Local:     local,
 		Labels:    labels,
-		Copies:    s.copies(),
+		Copies:    s.copies(key),
 		Joined:    &s.joined,
 	})
 	ns.context.learn(labels, local)
@@ -227,10 +231,10 @@ func (s *source) withdraws(e *events.Event, key ownerKey) int {
 		if ns.parts() > 0 {
 			hashes, remaining = s.withParts(ns, hashes, remaining)
 		}
-		res := ns.context.index.Remove(h.current, hashes, remaining, s.copies())
+		res := ns.context.index.Remove(h.current, hashes, remaining, s.copies(key))
 		all := res.Removed + res.Copies
 		if h.hasOld {
-			res = ns.context.index.Remove(h.old, hashes, remaining, s.copies())
+			res = ns.context.index.Remove(h.old, hashes, remaining, s.copies(key))
 			all += res.Removed + res.Copies
 		}
 		found += all * len(e.Hashes) / max(len(hashes), 1)
@@ -423,10 +427,13 @@ func (s *source) labels(x *indexContext, e *events.Event, local []uint64) []uint
 	return s.label
 }
 
-// copies returns what repeated stores mean for this source. In a pool a block is
-// there or not, however often it is announced.
-func (s *source) copies() index.CopyPolicy {
-	if s.reg.pool() {
+// copies returns what repeated stores mean for a holder. In a pool that announces blocks
+// one is there or not, however often it is announced; objects are told apart before.
+func (s *source) copies(key ownerKey) index.CopyPolicy {
+	switch {
+	case key.objects:
+		return index.CopyCount
+	case s.reg.pool():
 		return index.CopySet
 	}
 	return s.conductor.opts.Copies

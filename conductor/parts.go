@@ -135,9 +135,9 @@ func (s *source) adopt(ns *namespace, parents []uint64) {
 // adoptOne moves one block of one holder.
 func (s *source) adoptOne(ns, home *namespace, key ownerKey, h *holder, parent uint64, o index.Orphan) {
 	name := []uint64{o.Engine}
-	res := home.context.index.Remove(h.current, name, []int{0}, s.copies())
+	res := home.context.index.Remove(h.current, name, []int{0}, s.copies(key))
 	if h.hasOld {
-		old := home.context.index.Remove(h.old, name, []int{0}, s.copies())
+		old := home.context.index.Remove(h.old, name, []int{0}, s.copies(key))
 		res.Removed += old.Removed
 	}
 	if res.Removed == 0 {
@@ -150,6 +150,6 @@ func (s *source) adoptOne(ns, home *namespace, key ownerKey, h *holder, parent u
 	medium := s.media[key.medium]
 	ns.context.index.Store(&index.Store{
 		Owner: s.holder(ns, key, medium).current, Parent: parent, HasParent: true,
-		Engine: name, Local: []uint64{o.Local}, Labels: labels, Copies: s.copies(),
+		Engine: name, Local: []uint64{o.Local}, Labels: labels, Copies: s.copies(key),
 	})
 }

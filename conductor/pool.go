@@ -30,8 +30,7 @@ type shelf struct {
 	scopes  map[scope]objectkey.Pool
 	names   []scope // by objectkey.Pool
 	media   []tiers.Medium
-	doubles map[doubleKey]int // further blocks that share a hash: see count
-	muted   bool              // reports of shards are of no interest
+	muted   bool // reports of shards are of no interest
 }
 
 // scope is what the events of an object say of where it belongs. Adapter and salt are
@@ -51,12 +50,6 @@ type binding struct {
 	hash  uint64 // of a bare one
 }
 
-type doubleKey struct {
-	scope objectkey.Pool
-	tier  objectkey.Tier
-	hash  uint64
-}
-
 // bindingBytes is what a binding takes in its map, about.
 const bindingBytes = 64
 
@@ -70,7 +63,6 @@ func (p *shelf) reset() {
 	p.shards = objectkey.NewShards(p.source.conductor.opts.Completeness, p.limit(), p.turn)
 	p.objects = make(map[xxh3.Uint128]binding)
 	p.scopes, p.names, p.media = make(map[scope]objectkey.Pool), nil, nil
-	p.doubles = make(map[doubleKey]int)
 }
 
 // DefaultPoolBytes holds some three million objects.
@@ -151,8 +143,9 @@ func (p *shelf) store(e *events.Event) {
 		return
 	}
 	p.objects[print] = at
+	p.disown(n, tier, key.Hash)
 	if bare {
-		p.appear(at.scope, at.tier, at.hash, true)
+		p.appear(at.scope, at.tier, at.hash)
 	}
 }
 
@@ -169,9 +162,8 @@ func (p *shelf) remove(e *events.Event) {
 	print := p.print(e, sc.deployment.tenant, tier)
 	at, bound := p.objects[print]
 	if !bound {
-		// What a peer knew came without its objects.
 		n, known := p.number(sc)
-		if why != "" || !known || p.vanish(n, tier, key.Hash) == 0 {
+		if why != "" || !known || p.disown(n, tier, key.Hash) == 0 {
 			s.drop(events.UnknownHash, 1)
 		}
 		return
@@ -206,11 +198,6 @@ func (p *shelf) clear(e *events.Event, medium string) {
 	for print, at := range p.objects {
 		if goes(at.scope, at.tier) {
 			delete(p.objects, print)
-		}
-	}
-	for d := range p.doubles {
-		if goes(d.scope, d.tier) {
-			delete(p.doubles, d)
 		}
 	}
 }
@@ -314,7 +301,7 @@ func (p *shelf) turn(b objectkey.Block, whole bool) {
 	switch {
 	case p.muted:
 	case whole:
-		p.appear(b.Pool, b.Tier, b.Hash, true)
+		p.appear(b.Pool, b.Tier, b.Hash)
 	default:
 		p.vanish(b.Pool, b.Tier, b.Hash)
 	}
@@ -336,36 +323,37 @@ func (sc *scope) event(hash uint64) events.Event {
 }
 
 func (p *shelf) owner(n objectkey.Pool, t objectkey.Tier) ownerKey {
-	return ownerKey{rank: int32(p.source.reg.Rank), medium: p.media[t].Name, backend: p.names[n].backend}
+	return ownerKey{rank: int32(p.source.reg.Rank), medium: p.media[t].Name, backend: p.names[n].backend, objects: true}
 }
 
-// appear indexes a block. Blocks of several kinds, or with digests that differ only
-// where a hash does not tell, may share one; counted, each of them counts.
-func (p *shelf) appear(n objectkey.Pool, t objectkey.Tier, hash uint64, counted bool) {
+// appear indexes a block. Engines that hash in several ways have each their own objects
+// of a block, which the index counts as copies.
+func (p *shelf) appear(n objectkey.Pool, t objectkey.Tier, hash uint64) {
 	sc := &p.names[n]
 	e := sc.event(hash)
 	at := spaceKey{sc.deployment, contextKey{lora: sc.lora, salt: sc.salt}}
-	res := p.source.place(at, &e, nil, p.owner(n, t), p.media[t])
-	if counted && res.Copies > 0 {
-		p.doubles[doubleKey{n, t, hash}]++
-	}
+	p.source.place(at, &e, nil, p.owner(n, t), p.media[t])
 }
 
-// vanish takes a block out of the index, and returns how many memberships went.
-func (p *shelf) vanish(n objectkey.Pool, t objectkey.Tier, hash uint64) int {
-	d := doubleKey{n, t, hash}
-	if more := p.doubles[d]; more > 0 {
-		if p.doubles[d] = more - 1; more == 1 {
-			delete(p.doubles, d)
-		}
-		return 0
-	}
+// vanish takes a block out of the index.
+func (p *shelf) vanish(n objectkey.Pool, t objectkey.Tier, hash uint64) {
 	e := p.names[n].event(hash)
 	e.Kind = events.Removed
-	return p.source.withdraws(&e, p.owner(n, t))
+	p.source.withdraws(&e, p.owner(n, t))
 }
 
-// refresh announces the block of a bound object again: it may have expired.
+// disown takes a block away that is held without an object, and returns whether it was:
+// what a peer knew, or what was announced before it had a key. From now on the object
+// tells whether the block is there.
+func (p *shelf) disown(n objectkey.Pool, t objectkey.Tier, hash uint64) int {
+	owner := p.owner(n, t)
+	owner.objects = false
+	e := p.names[n].event(hash)
+	e.Kind = events.Removed
+	return p.source.withdraws(&e, owner)
+}
+
+// refresh announces the block of a bound object again, if it has expired or is about to.
 func (p *shelf) refresh(at binding, key *objectkey.Key) {
 	hash := at.hash
 	if !at.bare {
@@ -374,7 +362,13 @@ func (p *shelf) refresh(at binding, key *objectkey.Key) {
 		}
 		hash = key.Hash
 	}
-	p.appear(at.scope, at.tier, hash, false)
+	owner := p.owner(at.scope, at.tier)
+	for _, ns := range p.source.spaces {
+		if h := ns.owners[owner]; h != nil && ns.context.index.Has(h.current, hash) {
+			return
+		}
+	}
+	p.appear(at.scope, at.tier, hash)
 }
 
 // mainObject reports whether an object is of an attention group that is indexed, as

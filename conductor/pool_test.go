@@ -11,17 +11,23 @@ import (
 )
 
 // world is what engines and a pool hold, by path and salt. Engines A and B hash alike,
-// so the pool's objects are theirs in common.
+// so the pool's objects are theirs in common; C hashes in its own way.
 type world struct {
 	device    map[string]map[string]bool // engine -> path@salt
-	announced map[string]bool            // path@salt any engine has ever announced
-	objects   map[string]map[string]bool // medium -> path@salt#shard
-	profile   bool                       // it is known how engines hash
+	announced map[string]bool            // path@salt/by any engine that hashes so has ever announced
+	objects   map[string]map[string]bool // medium -> path@salt/by#shard
+	profile   bool                       // it is known how A and B hash
 }
 
 // whole reports whether the pool has all shards of a block on a medium.
 func (w *world) whole(medium, block string) bool {
-	return (w.profile || w.announced[block]) && w.objects[medium][block+"#0"] && w.objects[medium][block+"#1"]
+	for _, by := range []string{"/A", "/C"} {
+		b := block + by
+		if (w.profile && by == "/A" || w.announced[b]) && w.objects[medium][b+"#0"] && w.objects[medium][b+"#1"] {
+			return true
+		}
+	}
+	return false
 }
 
 // row is what an engine can serve of a path, in blocks.
@@ -59,7 +65,7 @@ func runPoolWorld(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 6))
 	b := newBench()
 	defer b.conductor.Close()
-	w := world{device: map[string]map[string]bool{"A": {}, "B": {}}, announced: map[string]bool{}, objects: map[string]map[string]bool{"cpu": {}, "disk": {}}}
+	w := world{device: map[string]map[string]bool{"A": {}, "B": {}, "C": {}}, announced: map[string]bool{}, objects: map[string]map[string]bool{"cpu": {}, "disk": {}}}
 	var log []string
 	run := func(format string, args ...any) {
 		line := fmt.Sprintf(format, args...)
@@ -68,26 +74,32 @@ func runPoolWorld(t *testing.T, seed uint64) {
 			t.Fatalf("seed %d: %s: %s", seed, line, out)
 		}
 	}
-	engines := []string{"A", "B"}
-	by, with := "hashes=A", ""
+	engines := []string{"A", "B", "C"}
+	words := map[string]string{"/A": "hashes=A", "/C": "hashes=C"}
+	profile := ""
 	if w.profile = seed%2 == 1; w.profile {
-		by, with = "hashed=sha256/7", " profile=sha256/7"
+		words["/A"], profile = "hashed=sha256/7", " profile=sha256/7"
 	}
-	for _, e := range engines {
-		run("register %s%s", e, with)
-	}
+	run("register A%s", profile)
+	run("register B%s", profile)
+	run("register C")
 	run("register pool type=Mooncake replay=no")
 	// Every shard has been seen: what a block consists of is known.
 	for _, medium := range []string{"cpu", "disk"} {
 		for tp := range 2 {
-			run("put pool path=zz medium=%s tp=%d %s", medium, tp, by)
+			run("put pool path=zz medium=%s tp=%d", medium, tp)
 		}
 	}
-	paths := []string{"a", "a/b", "a/b/c", "a/x", "a/x/y", "q", "q/r"}
+	paths := []string{"a", "a/b", "a/b/c", "a/x"}
 	salts := []string{"", "s"}
-	for range 80 {
+	for range 200 {
 		path, salt := paths[rng.IntN(len(paths))], salts[rng.IntN(2)]
-		engine := engines[rng.IntN(2)]
+		engine := engines[rng.IntN(3)]
+		hashing := "/A"
+		if engine == "C" {
+			hashing = "/C"
+		}
+		by := words[hashing]
 		names := strings.Split(path, "/")
 		block := path + "@" + salt
 		medium := []string{"cpu", "disk"}[rng.IntN(2)]
@@ -100,7 +112,7 @@ func runPoolWorld(t *testing.T, seed uint64) {
 			run("store %s path=%s %s%s", engine, path, by, with)
 			for i := range names {
 				p := strings.Join(names[:i+1], "/") + "@" + salt
-				w.device[engine][p], w.announced[p] = true, true
+				w.device[engine][p], w.announced[p+hashing] = true, true
 			}
 		case 2:
 			if w.device[engine][block] && !slices.ContainsFunc(paths, func(p string) bool {
@@ -114,11 +126,11 @@ func runPoolWorld(t *testing.T, seed uint64) {
 		case 3, 4, 5:
 			tp := rng.IntN(2)
 			run("put pool path=%s from=%d tp=%d medium=%s %s%s", path, len(names)-1, tp, medium, by, with)
-			w.objects[medium][fmt.Sprintf("%s#%d", block, tp)] = true
+			w.objects[medium][fmt.Sprintf("%s%s#%d", block, hashing, tp)] = true
 		case 6:
 			tp := rng.IntN(2)
 			run("drop pool path=%s from=%d tp=%d medium=%s %s%s", path, len(names)-1, tp, medium, by, with)
-			delete(w.objects[medium], fmt.Sprintf("%s#%d", block, tp))
+			delete(w.objects[medium], fmt.Sprintf("%s%s#%d", block, hashing, tp))
 		case 7:
 			switch rng.IntN(4) {
 			case 0:
@@ -128,7 +140,7 @@ func runPoolWorld(t *testing.T, seed uint64) {
 				run("clear pool backend=b medium=%s", medium)
 				clear(w.objects[medium])
 				for tp := range 2 {
-					run("put pool path=zz medium=%s tp=%d %s", medium, tp, by)
+					run("put pool path=zz medium=%s tp=%d", medium, tp)
 				}
 			}
 		}

@@ -136,6 +136,7 @@ type ownerKey struct {
 	medium  string // canonical, as tiers.Medium.Name
 	group   int
 	backend string // of standardized events; "" when not published
+	objects bool   // of a pool: what it holds is bound by object, see pool.go
 }
 
 // newSource opens the stream, which does not wait for the endpoint, and joins

@@ -225,7 +225,7 @@ func (s *source) move(from, to *namespace, owner ownerKey, holder *holder, name 
 func (s *source) putNamed(ns *namespace, name index.Name, owner ownerKey, medium tiers.Medium) index.StoreResult {
 	return ns.context.index.Store(&index.Store{
 		Owner: s.holder(ns, owner, medium).current, Engine: []uint64{name.Engine},
-		Key: name.Key, HasKey: true, Rootless: true, Copies: s.copies(),
+		Key: name.Key, HasKey: true, Rootless: true, Copies: s.copies(owner),
 	})
 }
 

@@ -41,6 +41,22 @@ func (x *Index) Holds(name Owner, key uint64) bool {
 	return g.sets.has(g.table.lookup(normal(key)), o.id)
 }
 
+// Has reports whether an owner holds the block an engine hash stands for.
+func (x *Index) Has(name Owner, engine uint64) bool {
+	x.gate.RLock()
+	defer x.gate.RUnlock()
+	o := x.owners[name]
+	if o == nil {
+		return false
+	}
+	o.s.mu.Lock()
+	defer o.s.mu.Unlock()
+	h := x.hand(o.s)
+	engine = normal(engine)
+	key, known := h.meaning(engine)
+	return known && h.holds(o, key) || h.holds(o, engine)
+}
+
 // Teach says what an engine hash means to a source: blocks that its owners hold under
 // the hash itself move to the key. It reports whether there were any. Where the key is
 // held by nobody, the name is forgotten in time.
@@ -59,7 +75,7 @@ func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
 	if !full {
 		engine, key := normal(engine), normal(key)
 		h.learn(engine, key)
-		moved = h.unraw(engine, key, place{})
+		moved = h.unraw(engine, key, place{}, true)
 		h.release(1, 1)
 		h.done()
 	}

@@ -27,7 +27,7 @@ func (h *hand) settle(engine, key uint64) (moved int) {
 				if p := h.t.find(at.key); p != nil {
 					up = place{slot: h.t.number(p), tag: tagOf(at.key)}
 				}
-				h.unraw(l.engine, next, up)
+				h.unraw(l.engine, next, up, false)
 				if s := h.t.find(next); s != nil {
 					h.label(h.t.number(s), l.label)
 				}

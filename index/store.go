@@ -160,7 +160,7 @@ func (p *put) hashes(e *Store) {
 		}
 		if named {
 			if key, known := p.meaning(engine); known {
-				if p.unraw(engine, key, up) {
+				if p.unraw(engine, key, up, false) {
 					p.res.Resolved++
 				}
 				p.uses(engine, key)
@@ -248,7 +248,7 @@ func (p *put) chain(e *Store) {
 			continue
 		}
 		if key, ok := p.meaning(engine); ok {
-			if p.unraw(engine, key, up) {
+			if p.unraw(engine, key, up, false) {
 				p.res.Resolved++
 			}
 			p.uses(engine, key)
@@ -281,7 +281,7 @@ func (p *put) known(engine, seq uint64, up place) place {
 		p.res.Conflicts++
 		up.held = p.holdsPlace(p.o, up)
 	}
-	if p.unraw(engine, seq, up) {
+	if p.unraw(engine, seq, up, false) {
 		p.res.Resolved++
 	}
 	return p.settled(engine, seq, p.hold(seq, up))

@@ -216,8 +216,9 @@ func (h *hand) learn(engine, key uint64) (conflict bool) {
 }
 
 // unraw moves the source's memberships under an engine hash to its key, and reports
-// whether there were any.
-func (h *hand) unraw(engine, key uint64, up place) (moved bool) {
+// whether there were any. With count, those of an owner that holds the key under
+// another hash as well become copies.
+func (h *hand) unraw(engine, key uint64, up place, count bool) (moved bool) {
 	if !h.s.raw || engine == key || h.t.find(engine) == nil {
 		return false
 	}
@@ -232,7 +233,11 @@ func (h *hand) unraw(engine, key uint64, up place) (moved bool) {
 		}
 		up.held = h.holdsPlace(o, up)
 		at, held := h.join(o, key, up) // first, so that the owner is not seen without the block
-		if at != 0 && (more > 0) && !held {
+		switch {
+		case at == 0:
+		case held && count: // under another engine hash
+			*o.copies.insert(key) += more + 1
+		case more > 0 && !held:
 			*o.copies.insert(key) = more
 		}
 		h.part(o, engine)
