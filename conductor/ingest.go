@@ -160,7 +160,6 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 // wait stores a block under a hash that nobody has announced with tokens.
 func (s *source) wait(ns *namespace, e *events.Event, engine uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
 	x := ns.context
-	x.deployment.tokenless.Store(true)
 	s.conductor.await(s, x)
 	res := s.put(ns, e, []uint64{engine}, nil, key, medium)
 	if _, _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().context, func(contextKey) bool { return true }); known {

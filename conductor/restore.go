@@ -94,6 +94,9 @@ func (r *Recovery) Stored(e *Stored) error {
 	if e.HasParent && !e.Waiting && local != nil && !ns.context.index.Knows(ns.source, e.Parent) {
 		r.tooEarly(s, ns, to, e.Stretch, local)
 	}
+	if local == nil && e.Key == e.Engine[0] && s.reg.Type != TypeStandard {
+		r.c.await(s, ns.context)
+	}
 	ns.context.index.Restore(to, e.Stretch, local)
 	ns.context.learn(e.Labels, e.Local)
 	r.Blocks += len(e.Engine)
@@ -342,6 +345,9 @@ func (s *source) takeOver(old *source) {
 	s.mu.Unlock()
 	s.index, s.media, s.announced = old.index, old.media, old.announced
 	s.parts, s.seeded, s.mark, s.marked, s.settled = old.parts, old.seeded, old.mark, old.marked, old.settled
+	for _, ns := range old.spaces {
+		ns.context.awaitAs(old, s)
+	}
 	old.spaces, old.index, old.gone = nil, make(map[spaceKey]*namespace), true
 	if s.settled && s.marked {
 		s.stream.Resume(s.mark)

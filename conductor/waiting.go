@@ -82,6 +82,7 @@ func (c *Conductor) await(s *source, x *indexContext) {
 	if x.hosts(s) {
 		return
 	}
+	x.deployment.tokenless.Store(true)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if list := x.waiting.Load(); list != nil {
@@ -117,6 +118,15 @@ func (x *indexContext) unawait(s *source) {
 		return
 	}
 	d.awaiting.Store(&all)
+}
+
+// awaitAs lets a source wait in another's place. c.mu is held.
+func (x *indexContext) awaitAs(old, s *source) {
+	if x.hosts(old) {
+		list := slices.Clone(*x.waiting.Load())
+		list[slices.Index(list, old)] = s
+		x.waiting.Store(&list)
+	}
 }
 
 // hosts reports whether blocks of the source may wait in the context.

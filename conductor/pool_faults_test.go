@@ -1,0 +1,68 @@
+package conductor_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// expectServed fails unless an instance is served so many tokens of a query.
+func expectServed(t *testing.T, b *bench, query, instance string, tokens int) {
+	t.Helper()
+	out := b.run("query " + query)
+	for _, row := range strings.Split(out, "\n") {
+		if strings.HasPrefix(row, "default "+instance+" ") {
+			if want := fmt.Sprintf(`{"longest_matched":%d,`, tokens); !strings.Contains(row, want) {
+				t.Errorf("%s: got %s, want %s", query, row, want)
+			}
+			return
+		}
+	}
+	t.Errorf("%s: no row of %s in %s", query, instance, out)
+}
+
+// newKeeper is a bench that can be recovered from.
+func newKeeper() *bench {
+	b, open := newReplica(newNetwork())
+	open()
+	return b
+}
+
+func runAll(b *bench, lines ...string) {
+	for _, line := range lines {
+		b.run(line)
+	}
+}
+
+// TestRecoveredPoolWaits: what waits for its hash at one replica waits at the next,
+// before and after its pool is registered there.
+func TestRecoveredPoolWaits(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newKeeper()
+			defer b.conductor.Close()
+			runAll(b, "register A", "register pool type=Mooncake replay=no", "put pool path=a/b")
+
+			other, open := newReplica(b.network)
+			defer other.conductor.Close()
+			register := func() { runAll(other, "register A", "register pool type=Mooncake replay=no") }
+			if first {
+				register()
+			}
+			recoverFrom(t, b.conductor, other.conductor, true, 0)
+			if !first {
+				register()
+			}
+			open()
+			runAll(other, "store A path=a/b salt=s", "remove A path=a/b")
+			expectServed(t, other, "path=a/b salt=s", "A", 32)
+			expectServed(t, other, "path=a/b", "A", 0)
+			other.run("drop pool path=a/b")
+			expectServed(t, other, "path=a/b salt=s", "A", 0)
+			for _, err := range other.conductor.Check() {
+				t.Error(err)
+			}
+		})
+	}
+}
