@@ -66,3 +66,36 @@ func TestRecoveredPoolWaits(t *testing.T) {
 		})
 	}
 }
+
+// TestRecoveredPoolRepeats: an object that is announced again of a block which came
+// from a peer is no second one.
+func TestRecoveredPoolRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newKeeper()
+		defer b.conductor.Close()
+		runAll(b, "register A", "register pool type=Mooncake replay=no", "store A path=a", "put pool path=a", "remove A path=a")
+
+		other, open := newReplica(b.network)
+		defer other.conductor.Close()
+		recoverFrom(t, b.conductor, other.conductor, true, 0)
+		runAll(other, "register A", "register pool type=Mooncake replay=no")
+		open()
+		expectServed(t, other, "path=a", "A", 16)
+		runAll(other, "put pool path=a", "drop pool path=a")
+		expectServed(t, other, "path=a", "A", 0)
+	})
+}
+
+// TestPoolTwoOfAHash: two objects that are each all of one block keep it, whether or not
+// it has expired and come back between them.
+func TestPoolTwoOfAHash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		defer b.conductor.Close()
+		runAll(b, "register A", "register pool type=Mooncake replay=no ttl=1m", "store A path=a", "remove A path=a")
+		runAll(b, "put pool path=a", "wait 35s", "put pool path=a part=k", "drop pool path=a part=k")
+		expectServed(t, b, "path=a", "A", 16)
+		b.run("drop pool path=a")
+		expectServed(t, b, "path=a", "A", 0)
+	})
+}
