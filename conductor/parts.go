@@ -152,4 +152,5 @@ func (s *source) adoptOne(ns, home *namespace, key ownerKey, h *holder, parent u
 		Owner: s.holder(ns, key, medium).current, Parent: parent, HasParent: true,
 		Engine: name, Local: []uint64{o.Local}, Labels: labels, Copies: s.copies(key),
 	})
+	s.spread(ns.context, name)
 }

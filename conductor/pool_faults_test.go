@@ -99,3 +99,16 @@ func TestPoolTwoOfAHash(t *testing.T) {
 		expectServed(t, b, "path=a", "A", 0)
 	})
 }
+
+// TestPoolHearsOfAdopted: a block that waited for its parent and joins it in another
+// context brings along what a pool holds of it.
+func TestPoolHearsOfAdopted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		defer b.conductor.Close()
+		runAll(b, "register A", "register B", "register pool type=Mooncake replay=no")
+		runAll(b, "store A path=p/q/r/t from=2", "put pool path=p/q/r/t", "store A path=p/q salt=s")
+		expectServed(t, b, "path=p/q/r/t salt=s", "A", 64)
+		expectServed(t, b, "path=p/q/r/t salt=s", "B", 64)
+	})
+}
