@@ -28,7 +28,9 @@ type shelf struct {
 	shards  *objectkey.Shards
 	objects map[xxh3.Uint128]binding
 	scopes  map[scope]objectkey.Pool
-	names   []scope // by objectkey.Pool
+	names   []scope          // by objectkey.Pool
+	bound   []int            // objects, by objectkey.Pool
+	free    []objectkey.Pool // numbers of scopes without objects
 	media   []tiers.Medium
 	muted   bool // reports of shards are of no interest
 }
@@ -62,10 +64,10 @@ func newShelf(s *source) *shelf {
 func (p *shelf) reset() {
 	p.shards = objectkey.NewShards(p.source.conductor.opts.Completeness, p.limit(), p.turn)
 	p.objects = make(map[xxh3.Uint128]binding)
-	p.scopes, p.names, p.media = make(map[scope]objectkey.Pool), nil, nil
+	p.scopes, p.names, p.bound, p.free, p.media = make(map[scope]objectkey.Pool), nil, nil, nil, nil
 }
 
-// DefaultPoolBytes holds some three million objects.
+// DefaultPoolBytes holds some two million objects.
 const DefaultPoolBytes = 512 << 20
 
 func (p *shelf) limit() int64 {
@@ -119,6 +121,7 @@ func (p *shelf) store(e *events.Event) {
 		s.drop(events.OverBudget, 1)
 		return
 	}
+	defer p.leave(n)
 	at := binding{scope: n, tier: tier, bare: bare}
 	if bare {
 		at.hash = key.Hash
@@ -143,10 +146,11 @@ func (p *shelf) store(e *events.Event) {
 		return
 	}
 	p.objects[print] = at
-	p.disown(n, tier, key.Hash)
+	p.bound[n]++
 	if bare {
 		p.appear(at.scope, at.tier, at.hash)
 	}
+	p.disown(n, tier, key.Hash)
 }
 
 // remove follows the binding of the object of an event.
@@ -163,6 +167,9 @@ func (p *shelf) remove(e *events.Event) {
 	at, bound := p.objects[print]
 	if !bound {
 		n, known := p.number(sc)
+		if known {
+			defer p.leave(n)
+		}
 		if why != "" || !known || p.disown(n, tier, key.Hash) == 0 {
 			s.drop(events.UnknownHash, 1)
 		}
@@ -173,6 +180,8 @@ func (p *shelf) remove(e *events.Event) {
 		return
 	}
 	delete(p.objects, print)
+	p.bound[at.scope]--
+	defer p.leave(at.scope)
 	if at.bare {
 		p.vanish(at.scope, at.tier, at.hash)
 		return
@@ -198,6 +207,8 @@ func (p *shelf) clear(e *events.Event, medium string) {
 	for print, at := range p.objects {
 		if goes(at.scope, at.tier) {
 			delete(p.objects, print)
+			p.bound[at.scope]--
+			p.leave(at.scope)
 		}
 	}
 }
@@ -258,21 +269,38 @@ func (p *shelf) scopeOf(e *events.Event, key *objectkey.Key) scope {
 	return sc
 }
 
-// maxScopes bounds the scopes of a pool: backends, tenants and models are few.
+// maxScopes bounds the scopes a pool has objects in. Salts are in them, of which there
+// may be as many as users.
 const maxScopes = 1 << 14
 
-// number returns the number of a scope, false where it would be one too many.
+// number returns the number of a scope until it is left, false where it would be one
+// too many.
 func (p *shelf) number(sc scope) (objectkey.Pool, bool) {
 	n, known := p.scopes[sc]
-	if !known {
-		if len(p.names) == maxScopes {
-			return 0, false
-		}
+	switch free := len(p.free); {
+	case known:
+		return n, true
+	case free > 0:
+		n = p.free[free-1]
+		p.free = p.free[:free-1]
+		p.names[n] = sc
+	case len(p.names) == maxScopes:
+		return 0, false
+	default:
 		n = objectkey.Pool(len(p.names))
-		p.scopes[sc] = n
-		p.names = append(p.names, sc)
+		p.names, p.bound = append(p.names, sc), append(p.bound, 0)
 	}
+	p.scopes[sc] = n
 	return n, true
+}
+
+// leave forgets a scope if no object is bound in it.
+func (p *shelf) leave(n objectkey.Pool) {
+	if p.bound[n] == 0 {
+		delete(p.scopes, p.names[n])
+		p.names[n] = scope{}
+		p.free = append(p.free, n)
+	}
 }
 
 // tier returns the number of a medium; there are few.

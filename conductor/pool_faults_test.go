@@ -112,3 +112,33 @@ func TestPoolHearsOfAdopted(t *testing.T) {
 		expectServed(t, b, "path=p/q/r/t salt=s", "B", 64)
 	})
 }
+
+// TestPoolForgetsScopes: adapters and salts of objects that are gone are no bound on
+// those to come.
+func TestPoolForgetsScopes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		defer b.conductor.Close()
+		runAll(b, "register A", "register pool type=Mooncake replay=no")
+		for from := 0; from < 1<<14+64; from += 64 {
+			var put, drop []any
+			for i := from; i < from+64; i++ {
+				for what, list := range map[string]*[]any{"stored": &put, "removed": &drop} {
+					*list = append(*list, map[string]any{
+						"event_type": what, "tenant_id": "default", "backend_id": "b", "medium": "cpu",
+						"object_key": fmt.Sprintf("m@tp_rank:0@%064x", i+1), "additional_salt": fmt.Sprint("user", i), "seq_hashes": []any{},
+					})
+				}
+			}
+			pool := args{word: "pool"}
+			b.publish(pool, put...)
+			b.publish(pool, drop...)
+			synctest.Wait()
+		}
+		runAll(b, "store A path=a salt=last", "remove A path=a salt=last", "put pool path=a")
+		expectServed(t, b, "path=a salt=last", "A", 16)
+		if out := b.run("services pool show=Dropped"); !strings.Contains(out, "pool|default|0 Dropped=0") {
+			t.Error(out)
+		}
+	})
+}
