@@ -196,13 +196,7 @@ func (p *shelf) clear(e *events.Event, medium string) {
 		return p.names[scope].agrees(e) && names(e.Backend, p.names[scope].backend) && (medium == "" || p.media[tier].Name == medium)
 	}
 	p.muted = true
-	for n := range p.names {
-		for t := range p.media {
-			if goes(objectkey.Pool(n), objectkey.Tier(t)) {
-				p.shards.ClearTier(objectkey.Pool(n), objectkey.Tier(t))
-			}
-		}
-	}
+	p.shards.Clear(goes)
 	p.muted = false
 	for print, at := range p.objects {
 		if goes(at.scope, at.tier) {

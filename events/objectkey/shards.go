@@ -110,7 +110,7 @@ const (
 )
 
 // NewShards returns an empty one that holds up to limit bytes. report is called
-// from Add, Remove and the clears, and must not call back.
+// from Add, Remove and Clear, and must not call back.
 func NewShards(need Completeness, limit int64, report func(b Block, whole bool)) *Shards {
 	return &Shards{need: need, limit: limit, report: report, kinds: make(map[place]*members)}
 }
@@ -200,25 +200,15 @@ func (s *Shards) Whole(pool Pool, tier Tier, k *Key) bool {
 	return in != nil && s.whole(m, in)
 }
 
-// Clear takes everything of a pool away.
-func (s *Shards) Clear(pool Pool) { s.clear(pool, func(Tier) bool { return true }) }
-
-// ClearTier takes everything on one tier of a pool away.
-func (s *Shards) ClearTier(pool Pool, tier Tier) {
-	s.clear(pool, func(t Tier) bool { return t == tier })
-}
-
-func (s *Shards) clear(pool Pool, goes func(Tier) bool) {
+// Clear takes away what goes.
+func (s *Shards) Clear(goes func(Pool, Tier) bool) {
 	for at, m := range s.kinds {
-		if at.pool != pool {
-			continue
-		}
 		for who, in := range m.sets {
-			if !goes(who.tier) {
+			if !goes(at.pool, who.tier) {
 				continue
 			}
 			if s.whole(m, in) {
-				s.turn(pool, m, who, false)
+				s.turn(at.pool, m, who, false)
 			}
 			s.forget(m, who, in)
 		}

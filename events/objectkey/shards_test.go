@@ -43,9 +43,9 @@ func TestShardsScript(t *testing.T) {
 		case "remove":
 			s.Remove(1, 1, must(t, text))
 		case "clear":
-			s.Clear(1)
+			s.Clear(func(pool Pool, _ Tier) bool { return pool == 1 })
 		case "clear-disk":
-			s.ClearTier(1, 2)
+			s.Clear(func(pool Pool, tier Tier) bool { return pool == 1 && tier == 2 })
 		}
 		s.Check()
 		if got := strings.Join(log, " "); got != want {
@@ -111,7 +111,7 @@ func TestShardsAtTheLimit(t *testing.T) {
 	if s.Check(); !s.Add(1, 1, must(t, "m@tp_rank:0@0000ffff")) {
 		t.Error("nothing came free")
 	}
-	s.Clear(1)
+	s.Clear(func(pool Pool, _ Tier) bool { return pool == 1 })
 	if s.Bytes() != 0 {
 		t.Errorf("%d bytes are left", s.Bytes())
 	}
@@ -241,10 +241,10 @@ func TestShardsModel(t *testing.T) {
 				gone := object{place{pool, k.Kind}, tier, k.Digest, k.Shard}
 				n.remove(func(o object) bool { return o == gone })
 			case x == 98:
-				s.ClearTier(pool, tier)
+				s.Clear(func(p Pool, t Tier) bool { return p == pool && t == tier })
 				n.remove(func(o object) bool { return o.pool == pool && o.tier == tier })
 			default:
-				s.Clear(pool)
+				s.Clear(func(p Pool, _ Tier) bool { return p == pool })
 				n.remove(func(o object) bool { return o.pool == pool })
 			}
 			s.Check()
