@@ -37,7 +37,7 @@ run: build ## start the server; ARGS='--log-level debug' adds flags
 	bin/conductor serve $(ARGS)
 
 .PHONY: demo
-demo: build ## a server and a simulated fleet on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet
+demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet
 	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults)
 
 .PHONY: test

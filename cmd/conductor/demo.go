@@ -26,8 +26,9 @@ func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run a server and a simulated fleet, and compare every answer with the truth",
-		Long: "Starts a server of its own in another process, lets a simulated fleet of eight ranks publish into it\n" +
-			"over real sockets, compares every answer with what the engines hold, and stops everything.",
+		Long: "Starts a server of its own in another process, lets a simulated fleet of eight ranks and the master of a\n" +
+			"pool they share publish into it over real sockets, compares every answer with what they hold, and stops\n" +
+			"everything. With --faults there is no pool: events that name its blocks may be lost for good.",
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&trace, "trace", "", "Mooncake trace `file` to replay instead of generated requests")

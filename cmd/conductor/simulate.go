@@ -47,7 +47,8 @@ every answer with what the engines really hold.
 With --pool the ranks also share a Mooncake Store: a quarter of the requests save
 there what they compute, any rank loads from it what engines that hash alike
 saved, and its master publishes the objects by key, without tokens. What the
-pool holds counts for every instance.
+pool holds counts for every instance. Engines then hash with one seed, and
+without a pool each instance with its own.
 
 An answer is settled when the server had applied every published batch before it
 matched; a settled answer that differs is wrong, any other that differs is only
@@ -89,7 +90,7 @@ tool loops, or all of them.`,
 	f.IntVar(&c.Queue, "queue", 100000, "batches a publisher keeps for slow readers before it discards, 0 for no limit")
 	f.Uint64Var(&c.Seed, "seed", 0, "seed of everything random, 0 for a new one each time")
 	f.BoolVar(&c.Faults, "faults", false, "lose batches, cut and stall connections, restart engines and spoil replays at random")
-	f.BoolVar(&c.Keep, "keep", false, "leave the ranks registered")
+	f.BoolVar(&c.Keep, "keep", false, "leave the ranks and the pool registered")
 	f.BoolVar(&c.Samples, "curl", false, "show three requests with their answers at the end")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of tables")
 	f.BoolVar(&quiet, "quiet", false, "show no progress")
