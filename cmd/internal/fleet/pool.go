@@ -96,10 +96,10 @@ func (s share) Put(id truth.ID, d digest.Digest) {
 // saves decides whether a request offers its blocks to the pool.
 func (p *pool) saves() bool { return p != nil && p.dice.IntN(saveOne) == 0 }
 
-// exchange lets the pool write some of what waits, now and then. Fleet.mu is
-// held.
+// exchange lets the pool write some of what waits, now and then. The first comes
+// soon: until then no server can know that nothing was before it. Fleet.mu is held.
 func (p *pool) exchange() error {
-	if p == nil || p.dice.IntN(exchangeEvery) > 0 {
+	if p == nil || p.batches > 0 && p.dice.IntN(exchangeEvery) > 0 {
 		return nil
 	}
 	return p.write(p.dice.IntN(p.Waiting()*master.Shards + 2))
