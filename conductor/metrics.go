@@ -72,6 +72,7 @@ var (
 	descSources  = desc("sources", "Registered sources by state.", "state")
 	descBlocks   = desc("source_blocks", "Block memberships a source has; a block on two tiers counts twice.", sourceLabels...)
 	descOrphans  = desc("source_orphans", "Blocks that wait for a parent which is not known.", sourceLabels...)
+	descObjects  = desc("source_objects", "Objects of a pool that are bound to a block, of which others may be missing.", sourceLabels...)
 	descSeq      = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
 	descEpoch    = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
 	descAge      = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
@@ -90,8 +91,11 @@ var (
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
 	descIndexAliases     = desc("index_aliases", "Engine hashes mapped to canonical hashes.", contextLabels...)
 	descIndexOrphans     = desc("index_orphans", "Blocks waiting for a parent that is not known.", contextLabels...)
+	descIndexWaiting     = desc("index_waiting", "Block memberships under an engine hash that nobody has announced with tokens, or whose parent is not known.", contextLabels...)
 	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
 	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the index that engine hash aliases take.", contextLabels...)
+
+	descRecalled = desc("recalled_names_total", "Engine hashes looked up in what is remembered of blocks nobody holds any more, by result.", "result")
 
 	descMemoHits   = desc("hash_memo_hits_total", "Stretches of up to 16 blocks whose engine digests were kept.")
 	descMemoMisses = desc("hash_memo_misses_total", "Stretches of up to 16 blocks whose engine digests were looked for and not kept.")
@@ -109,10 +113,10 @@ type Collector struct{ Conductor *Conductor }
 // Describe implements prometheus.Collector.
 func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descSources, descBlocks, descOrphans, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts,
+		descSources, descBlocks, descOrphans, descObjects, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts,
 		descOverruns, descDups, descReconn, descDropped, descFinding, descStrays,
-		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexBytes, descIndexAliasBytes,
-		descMemoHits, descMemoMisses, descMemoBytes,
+		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexWaiting, descIndexBytes, descIndexAliasBytes,
+		descRecalled, descMemoHits, descMemoMisses, descMemoBytes,
 		descJournalBytes, descJournalDropped, descJournalErrors,
 	} {
 		ch <- d
@@ -138,6 +142,9 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(descBlocks, float64(s.Blocks))
 		gauge(descOrphans, float64(s.Orphans))
+		if s.Pool() {
+			gauge(descObjects, float64(s.Objects))
+		}
 		gauge(descEpoch, float64(s.Epoch))
 		if s.LastSeq != nil {
 			gauge(descSeq, float64(*s.LastSeq))
@@ -173,8 +180,13 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descIndexMemberships, st.Memberships)
 		gauge(descIndexAliases, st.Aliases)
 		gauge(descIndexOrphans, st.Orphans)
+		gauge(descIndexWaiting, st.Raw)
 		gauge(descIndexBytes, st.Bytes)
 		gauge(descIndexAliasBytes, st.AliasBytes)
+	}
+	if c.recall != nil {
+		ch <- prometheus.MustNewConstMetric(descRecalled, prometheus.CounterValue, float64(c.recall.found.Load()), "found")
+		ch <- prometheus.MustNewConstMetric(descRecalled, prometheus.CounterValue, float64(c.recall.missed.Load()), "missed")
 	}
 	if c.memo != nil {
 		st := c.memo.Stats()
@@ -204,6 +216,7 @@ func (c *Conductor) indexStats() map[[4]string]index.Stats {
 		sum.Memberships += st.Memberships
 		sum.Aliases += st.Aliases
 		sum.Orphans += st.Orphans
+		sum.Raw += st.Raw
 		sum.Bytes += st.Bytes
 		sum.AliasBytes += st.AliasBytes
 		sums[labels] = sum

@@ -3,6 +3,7 @@ package conductor
 import (
 	"fmt"
 	"math/bits"
+	"sync/atomic"
 
 	"github.com/dgraph-io/ristretto/v2"
 	"github.com/zeebo/xxh3"
@@ -18,6 +19,8 @@ import (
 type recall struct {
 	cache *ristretto.Cache[uint64, recalled]
 	most  int // names there is room for
+
+	found, missed atomic.Uint64 // lookups
 }
 
 // recalled is a name with all that its slot only sums up.
@@ -76,8 +79,10 @@ func (r *recall) get(dk deploymentKey, engine uint64) (at contextKey, key uint64
 	}
 	v, ok := r.cache.Get(dk.slot(engine))
 	if !ok || v.name.Engine != engine || v.at.deployment != dk {
+		r.missed.Add(1)
 		return at, 0, false
 	}
+	r.found.Add(1)
 	return v.at.context, v.name.Key, true
 }
 

@@ -1,0 +1,118 @@
+package conductor
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/events"
+	"kvconductor/events/journal"
+	"kvconductor/events/stream"
+	"kvconductor/index/hash"
+)
+
+// idle is a feed that has nothing.
+type idle struct{ closed chan struct{} }
+
+func (f idle) Next() (stream.Step, bool) { <-f.closed; return stream.Step{}, false }
+func (f idle) Status() stream.Status     { return stream.Status{State: stream.Synced} }
+func (f idle) Resync(string)             {}
+func (f idle) Resume(stream.Mark)        {}
+func (f idle) Doubt(string)              {}
+func (f idle) Close()                    { close(f.closed) }
+
+// BenchmarkQueryProfile asks for prompts of 8,192 tokens in blocks of 16 whose first
+// half 8 of 128 instances hold. Of the second half a pool holds all: announced, so that
+// it has its keys, or not, so that it is found by the digests of the engines alone.
+func BenchmarkQueryProfile(b *testing.B) {
+	const tokens, size, prompts, instances, holders = 8192, 16, 32, 128, 8
+	run := func(b *testing.B, algorithm string, announced bool, memo *hash.Memo) {
+		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Memo: memo})
+		defer c.Close()
+		c.open = func(Registration, *journal.Source, func(stream.State)) feed { return idle{make(chan struct{})} }
+		settings := hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: "0", IndexProjection: hash.ProjectionLow64}
+		register := func(typ, instance string) *source {
+			r := Registration{Endpoint: "tcp://" + instance + ":1", Type: typ, Model: "m", Instance: instance, BlockSize: size, Profile: settings}
+			if err := c.Register(r, RegisterOptions{}); err != nil {
+				b.Fatal(err)
+			}
+			c.mu.RLock()
+			defer c.mu.RUnlock()
+			return c.sources[Key{Instance: instance, Tenant: DefaultTenant}]
+		}
+		pool := register(TypeMooncake, "pool")
+		var engines []*source
+		for i := range instances {
+			engines = append(engines, register(TypeVLLM, fmt.Sprintf("i%d", i)))
+		}
+		profile, err := hash.NewProfile(settings)
+		if err != nil {
+			b.Fatal(err)
+		}
+		chain, err := profile.Chain("", "")
+		if err != nil {
+			b.Fatal(err)
+		}
+		asked := make([][]uint32, prompts)
+		for p := range asked {
+			for i := range tokens {
+				asked[p] = append(asked[p], uint32(p*7919+i*31)%150_000)
+			}
+			chain.Reset(asked[p], size)
+			store := events.Event{Kind: events.Stored, Tokens: asked[p], BlockSize: size, BaseBlock: -1, Group: -1}
+			for i := range chain.Len() {
+				store.Hashes = append(store.Hashes, chain.At(i))
+			}
+			apply := func(s *source, e events.Event) {
+				s.guard(func() { s.apply(&events.Batch{Events: []events.Event{e}, Rank: -1}) })
+				s.tell()
+			}
+			if announced {
+				apply(engines[instances-1], store)
+			}
+			half := store
+			half.Hashes, half.Tokens = store.Hashes[:len(store.Hashes)/2], store.Tokens[:tokens/2]
+			for _, s := range engines[:holders] {
+				apply(s, half)
+			}
+			for _, h := range store.Hashes[len(store.Hashes)/2:] {
+				apply(pool, events.Event{Kind: events.Stored, Envelope: true, Medium: "cpu", ObjectKey: fmt.Sprintf("m@tp_rank:0@%064x", h), BaseBlock: 0, Group: -1})
+			}
+			if announced { // the one that told of all goes on
+				apply(engines[instances-1], events.Event{Kind: events.Removed, Hashes: store.Hashes, Group: -1})
+			}
+		}
+		ask := func(p int) {
+			ans := c.Query(Query{Model: "m", BlockSize: size, Tokens: asked[p]})
+			if got := ans.Rows[0].Longest; len(ans.Rows) != instances || got != tokens/size {
+				b.Fatalf("%d rows, the first has %d blocks", len(ans.Rows), got)
+			}
+		}
+		for range 3 {
+			for p := range asked {
+				ask(p)
+			}
+			if memo != nil {
+				memo.Wait()
+			}
+		}
+		b.ReportAllocs()
+		b.ResetTimer()
+		for i := range b.N {
+			ask(i % prompts)
+		}
+	}
+	b.Run("announced", func(b *testing.B) { run(b, hash.AlgorithmSHA256CBOR, true, nil) })
+	for _, algorithm := range []string{hash.AlgorithmSHA256CBOR, hash.AlgorithmSHA256, hash.AlgorithmXXHashCBOR, hash.AlgorithmXXHash} {
+		b.Run("waiting/"+algorithm+"/memo=off", func(b *testing.B) { run(b, algorithm, false, nil) })
+		b.Run("waiting/"+algorithm+"/memo=warm", func(b *testing.B) {
+			m, err := hash.NewMemo(64 << 20)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer m.Close()
+			run(b, algorithm, false, m)
+		})
+	}
+}
