@@ -47,8 +47,9 @@ every answer with what the engines really hold.
 With --pool the ranks also share a Mooncake Store: a quarter of the requests save
 there what they compute, any rank loads from it what engines that hash alike
 saved, and its master publishes the objects by key, without tokens. What the
-pool holds counts for every instance. Engines then hash with one seed, and
-without a pool each instance with its own.
+pool holds counts for every instance, so the server has to remember what engines
+called those blocks long after they evicted them. Engines then hash with one
+seed, and without a pool each instance with its own.
 
 An answer is settled when the server had applied every published batch before it
 matched; a settled answer that differs is wrong, any other that differs is only
