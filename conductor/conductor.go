@@ -22,9 +22,9 @@
 //  4. A deployment lives while a source refers to it, a context while a source
 //     has a namespace in it.
 //
-// Lock order: the turns of sources, several of them by key; Conductor.mu, which guards
-// the registry and all deployments; then one of indexContext.mu and source.mu; then what
-// the index locks by itself. An index is never asked for anything under Conductor.mu, no
+// Lock order: the turns of sources, several of them by key; recall.move; Conductor.mu,
+// which guards the registry and all deployments; then one of indexContext.mu and
+// source.mu; then what the index locks by itself. An index is never asked for anything under Conductor.mu, no
 // turn is waited for and no stream is closed under it. Queries take it for reading, for
 // one map lookup. The journal's lock is a leaf: a record may be put under any other.
 package conductor

@@ -241,7 +241,7 @@ func (c *Conductor) enter(s *source, key spaceKey) *namespace {
 			translates: c.opts.KeepLocals && key.context.dynamoSeed() != c.scheme.Seed,
 			index: index.New(index.Options{
 				Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes, KeepLabels: c.opts.KeepLocals,
-				KeepForgotten: forgottenKept,
+				KeepForgotten: c.forgets(),
 			}),
 		}
 		d.contexts.Store(key.context, x)
@@ -269,6 +269,12 @@ func (c *Conductor) exit(s *source, ns *namespace) {
 	x := ns.context
 	x.index.DropSource(ns.source)
 	x.tidy()
+	if c.recall == nil {
+		c.leaves(s, x)
+		return
+	}
+	c.recall.move.Lock()
+	defer c.recall.move.Unlock()
 	if c.leaves(s, x) {
 		c.collectAll(x)
 	}

@@ -3,6 +3,7 @@ package conductor
 import (
 	"fmt"
 	"math/bits"
+	"sync"
 	"sync/atomic"
 
 	"github.com/dgraph-io/ristretto/v2"
@@ -21,6 +22,10 @@ type recall struct {
 	most  int // names there is room for
 
 	found, missed atomic.Uint64 // lookups
+	// move is held while names come here from where they were known till then, and to
+	// read by whoever found them nowhere else: they are never in neither.
+	move   sync.RWMutex
+	closed bool // guarded by move
 }
 
 // recalled is a name with all that its slot only sums up.
@@ -52,7 +57,10 @@ func newRecall(bytes int64) *recall {
 
 func (r *recall) close() {
 	if r != nil {
+		r.move.Lock()
 		r.cache.Close()
+		r.closed = true
+		r.move.Unlock()
 	}
 }
 
@@ -61,8 +69,11 @@ func (k deploymentKey) slot(engine uint64) uint64 {
 	return engine ^ xxh3.HashString(k.tenant) ^ bits.RotateLeft64(xxh3.HashString(k.model), 21) ^ uint64(k.blockSize)<<40
 }
 
-// put remembers names of a context.
+// put remembers names of a context. move is held.
 func (r *recall) put(at spaceKey, forgotten []index.Name) {
+	if r.closed {
+		return // a source that was unregistered before may still be ending
+	}
 	for i, name := range forgotten {
 		r.cache.Set(at.deployment.slot(name.Engine), recalled{name, &at}, 1)
 		if i%1024 == 1023 {
@@ -77,6 +88,8 @@ func (r *recall) get(dk deploymentKey, engine uint64) (at contextKey, key uint64
 	if r == nil {
 		return at, 0, false
 	}
+	r.move.RLock()
+	defer r.move.RUnlock()
 	v, ok := r.cache.Get(dk.slot(engine))
 	if !ok || v.name.Engine != engine || v.at.deployment != dk {
 		r.missed.Add(1)
@@ -88,14 +101,19 @@ func (r *recall) get(dk deploymentKey, engine uint64) (at contextKey, key uint64
 
 // collect remembers what an index has forgotten, where somebody may ask for it.
 func (c *Conductor) collect(x *indexContext) {
-	if names := x.index.Forgotten(); len(names) > 0 && c.recall != nil && x.deployment.tokenless.Load() {
+	if c.recall == nil || !x.index.Forgets() {
+		return
+	}
+	c.recall.move.Lock()
+	defer c.recall.move.Unlock()
+	if names := x.index.Forgotten(); x.deployment.tokenless.Load() {
 		c.recall.put(x.spaceKey(), names)
 	}
 }
 
-// collectAll remembers what a context knew that is about to go.
+// collectAll remembers what a context knew that has just gone. recall.move is held.
 func (c *Conductor) collectAll(x *indexContext) {
-	if c.recall == nil || !x.deployment.tokenless.Load() {
+	if !x.deployment.tokenless.Load() {
 		return
 	}
 	var names []index.Name
@@ -103,7 +121,15 @@ func (c *Conductor) collectAll(x *indexContext) {
 		names = append(names, n)
 		return len(names) < c.recall.most
 	})
-	c.recall.put(x.spaceKey(), names)
+	c.recall.put(x.spaceKey(), append(names, x.index.Forgotten()...))
+}
+
+// forgets is how many names a context keeps until they are collected.
+func (c *Conductor) forgets() int {
+	if c.recall == nil {
+		return 0
+	}
+	return forgottenKept
 }
 
 func (x *indexContext) spaceKey() spaceKey { return spaceKey{x.deployment.key, x.key} }

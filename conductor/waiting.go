@@ -54,11 +54,13 @@ func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, 
 	}
 	d.contexts.Range(func(_, v any) bool {
 		x := v.(*indexContext)
-		c.collect(x)
 		if !fits(x.key) {
 			return true
 		}
 		k, ok := x.index.Means(engine)
+		if !ok {
+			c.collect(x) // now, when it may have forgotten
+		}
 		if ok && (!known || x.key == home || at != home && x.key.less(at)) {
 			at, key, known = x.key, k, true
 		}

@@ -100,11 +100,14 @@ func (x *Index) widen() bool {
 	return t.used.Load() < t.limit && a.used.Load() < a.limit
 }
 
+// Forgets reports whether there is something for Forgotten to return.
+func (x *Index) Forgets() bool { return x.forgot.Load() }
+
 // Forgotten returns names whose blocks nobody held when a rebuild dropped them, at
 // most Options.KeepForgotten, and leaves none. Names that one source alone means
 // something else by are not among them.
 func (x *Index) Forgotten() []Name {
-	if !x.forgot.Load() {
+	if !x.Forgets() {
 		return nil
 	}
 	x.gate.Lock()

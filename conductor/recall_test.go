@@ -1,0 +1,87 @@
+package conductor
+
+import (
+	"sync"
+	"testing"
+
+	"kvconductor/index"
+)
+
+// TestRecallNeverBetween: while names move from an index to the memory, because a
+// rebuild drops them or their context ends, they are always known in one of the two.
+func TestRecallNeverBetween(t *testing.T) {
+	const names, rounds = 4000, 8
+	for _, ends := range []bool{false, true} {
+		for round := range rounds {
+			c := New(Options{RecallBytes: 4 << 20})
+			at := spaceKey{deploymentKey{DefaultTenant, "m", 16}, contextKey{}}
+			pool := c.unjoined(Registration{Type: TypeMooncake, Instance: "pool", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+			engine := c.unjoined(Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+			c.mu.Lock()
+			c.join(pool)
+			c.mu.Unlock()
+			ns := c.enter(engine, at)
+			x := ns.context
+			owner := x.index.NewOwner(ns.source)
+			st := index.Store{Owner: owner}
+			for i := range uint64(names) {
+				st.Engine, st.Local = append(st.Engine, 1000+i), append(st.Local, i)
+			}
+			x.index.Store(&st)
+			x.index.Remove(owner, st.Engine, nil, index.CopySet)
+
+			var wg sync.WaitGroup
+			done := make(chan struct{})
+			wg.Go(func() {
+				defer close(done)
+				if ends {
+					c.exit(engine, ns)
+					return
+				}
+				x.index.Compact()
+				c.collect(x)
+			})
+			wg.Go(func() {
+				for last := false; !last; {
+					select {
+					case <-done:
+						last = true
+					default:
+					}
+					for _, i := range []uint64{0, names / 2, names - 1} {
+						if _, _, known := c.whatMeans(at.deployment, 1000+i, contextKey{}, func(contextKey) bool { return true }); !known {
+							t.Errorf("round %d, context ends %v: name %d is in neither", round, ends, i)
+							return
+						}
+					}
+				}
+			})
+			wg.Wait()
+			c.Close()
+		}
+	}
+}
+
+// TestRecallCloses: sources that are about to end may remember while it closes.
+func TestRecallCloses(t *testing.T) {
+	at := spaceKey{deploymentKey{DefaultTenant, "m", 16}, contextKey{}}
+	for range 20 {
+		r := newRecall(1 << 20)
+		var wg sync.WaitGroup
+		started := make(chan struct{})
+		wg.Go(func() {
+			for i := range uint64(500) {
+				if i == 20 {
+					close(started)
+				}
+				r.move.Lock()
+				r.put(at, []index.Name{{Engine: i, Key: i + 1}})
+				r.move.Unlock()
+				r.get(at.deployment, i)
+			}
+		})
+		<-started
+		r.close()
+		wg.Wait()
+	}
+}
