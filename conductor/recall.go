@@ -37,9 +37,6 @@ type recalled struct {
 // recallBytes is what a name takes in the cache, its bookkeeping included, about.
 const recallBytes = 192
 
-// forgottenKept is how many names an index keeps between two looks at it.
-const forgottenKept = 1 << 16
-
 // newRecall returns a memory of so many bytes, nil where there is to be none.
 func newRecall(bytes int64) *recall {
 	most := bytes / recallBytes
@@ -124,12 +121,13 @@ func (c *Conductor) collectAll(x *indexContext) {
 	c.recall.put(x.spaceKey(), append(names, x.index.Forgotten()...))
 }
 
-// forgets is how many names a context keeps until they are collected.
+// forgets is how many names a context keeps until they are collected, which is before
+// anybody looks for one.
 func (c *Conductor) forgets() int {
 	if c.recall == nil {
 		return 0
 	}
-	return forgottenKept
+	return c.recall.most
 }
 
 func (x *indexContext) spaceKey() spaceKey { return spaceKey{x.deployment.key, x.key} }

@@ -207,7 +207,7 @@ func Default() Config {
 			SilentAfter: 5 * time.Minute, // outlasts the pauses of a fleet that is asked now and then
 		},
 		Index: Index{
-			RecallBytes: 32 << 20, // 170,000 names, more than a pool is behind its engines
+			RecallBytes: 128 << 20, // 700,000 names, more than a pool is behind its engines
 		},
 		Pool: Pool{
 			Completeness: All,       // a block that lacks the part of one worker is of no use

@@ -63,7 +63,7 @@ func TestDefaults(t *testing.T) {
 	f("stream.copies", "count")
 	f("index.ttl", "0s")
 	f("index.max_bytes", "0")
-	f("index.recall_bytes", "32MiB")
+	f("index.recall_bytes", "128MiB")
 	f("pool.completeness", "all")
 	f("pool.max_bytes", "512MiB")
 	f("journal.dir", "")
