@@ -67,6 +67,35 @@ func TestRecoveredPoolWaits(t *testing.T) {
 	}
 }
 
+// TestRecoveredPoolServesOthers: what a pool brought back is for those it is registered
+// for now, or for nobody.
+func TestRecoveredPoolServesOthers(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newKeeper()
+			defer b.conductor.Close()
+			runAll(b, "register A", "register B", "register pool type=Mooncake replay=no serves=A", "store A path=a", "put pool path=a", "remove A path=a")
+
+			other, open := newReplica(b.network)
+			defer other.conductor.Close()
+			register := func() { runAll(other, "register A", "register B", "register pool type=Mooncake replay=no serves=B") }
+			if first {
+				register()
+			}
+			recoverFrom(t, b.conductor, other.conductor, true, 0)
+			if !first {
+				register()
+			}
+			open()
+			synctest.Wait()
+			expectServed(t, other, "path=a", "A", 0)
+			runAll(other, "store A path=a", "put pool path=a", "remove A path=a")
+			expectServed(t, other, "path=a", "A", 0)
+			expectServed(t, other, "path=a", "B", 16)
+		})
+	}
+}
+
 // TestRecoveredPoolRepeats: an object that is announced again of a block which came
 // from a peer is no second one.
 func TestRecoveredPoolRepeats(t *testing.T) {

@@ -337,7 +337,7 @@ func (s *source) takeOver(old *source) {
 	}
 	old.mu.Lock()
 	defer old.mu.Unlock()
-	if s.deploymentKey() != old.deploymentKey() {
+	if !s.reg.holdsFor(old.reg) {
 		return // what it holds goes when it stops
 	}
 	s.mu.Lock()
@@ -352,6 +352,11 @@ func (s *source) takeOver(old *source) {
 	if s.settled && s.marked {
 		s.stream.Resume(s.mark)
 	}
+}
+
+// holdsFor reports whether blocks of two registrations count for the same rows.
+func (r Registration) holdsFor(other Registration) bool {
+	return r.deploymentKey() == other.deploymentKey() && r.pool() == other.pool() && slices.Equal(r.Serves, other.Serves)
 }
 
 // unseed drops what was recovered without a mark, now that the source has seen the
