@@ -510,3 +510,35 @@ func TestReplicaOfAnotherSeed(t *testing.T) {
 		}
 	})
 }
+
+// A pool serves the instances it is bound to also where nobody has registered it yet.
+func TestReplicaOfBoundPool(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
+		s.register(1, 0, "")
+		rec := s.send("POST", "/conductor/v1/register",
+			`{"instance_id":"pool","endpoint":"tcp://10.0.0.9:1","type":"Mooncake","modelname":"m","block_size":4,"dp_rank":0,"serves":["1","2"]}`)
+		if rec.Code != 200 {
+			t.Fatal(rec.Body)
+		}
+		for _, accept := range []string{ndjson, "*/*"} {
+			web := pipes{}
+			web.serve(t, "peer:80", says(200, strings.Replace(accept, "*/*", "application/json", 1), s.accept("/dump?detail=1", accept).Body.String()))
+			b := newServerOn(t, Config{Client: web.client(t), Peers: []string{"http://peer"}}, s.network, make(chan struct{}))
+			if got := b.dialect.Recover(t.Context(), 0); got.State != RecoveryDone {
+				t.Fatal(got)
+			}
+			found := false
+			for _, m := range b.conductor.Snapshot().Sources {
+				if m.Instance == "pool" {
+					found = true
+					if !slices.Equal(m.Serves, []string{"1", "2"}) {
+						t.Errorf("%s: the pool serves %q", accept, m.Serves)
+					}
+				}
+			}
+			if !found {
+				t.Errorf("%s: no pool came back", accept)
+			}
+		}
+	})
+}
