@@ -170,7 +170,11 @@ func (p *shelf) remove(e *events.Event) {
 		if known {
 			defer p.leave(n)
 		}
-		if why != "" || !known || p.disown(n, tier, key.Hash) == 0 {
+		switch {
+		case why == "" && known && p.disown(n, tier, key.Hash) > 0:
+		case len(e.Hashes) > 0 && (why == events.UnknownObject || why == "" && e.Hashes[0] != key.Hash):
+			s.change(e, int32(s.reg.Rank)) // announced with tokens, under its hashes
+		default:
 			s.drop(events.UnknownHash, 1)
 		}
 		return

@@ -171,3 +171,28 @@ func TestPoolForgetsScopes(t *testing.T) {
 		}
 	})
 }
+
+// TestPoolTakesTokensBack: what was announced with tokens is removed by its hashes,
+// whatever the object's key says.
+func TestPoolTakesTokensBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		defer b.conductor.Close()
+		runAll(b, "register A", "register pool type=Mooncake replay=no")
+		for _, key := range []string{"m@tp_rank:0@0000000000000001", "some/object"} {
+			event := func(what string) map[string]any {
+				return map[string]any{
+					"event_type": what, "tenant_id": "default", "backend_id": "b", "medium": "cpu", "object_key": key, "seq_hashes": []uint64{77, 78}, "base_block_idx": 0,
+				}
+			}
+			stored := event("stored")
+			stored["token_ids"] = promptOf("a/b", 16)
+			b.publish(args{word: "pool"}, stored)
+			synctest.Wait()
+			expectServed(t, b, "path=a/b", "A", 32)
+			b.publish(args{word: "pool"}, event("removed"))
+			synctest.Wait()
+			expectServed(t, b, "path=a/b", "A", 0)
+		}
+	})
+}
