@@ -166,6 +166,11 @@ func (p *shelf) remove(e *events.Event) {
 	print := p.print(e, sc.deployment.tenant, tier)
 	at, bound := p.objects[print]
 	if !bound {
+		if why == "" && !s.mainObject(e, &key) {
+			s.drop(events.OtherGroup, 1)
+			return
+		}
+		// What a peer knew came without its objects.
 		n, known := p.number(sc)
 		if known {
 			defer p.leave(n)

@@ -196,3 +196,15 @@ func TestPoolTakesTokensBack(t *testing.T) {
 		}
 	})
 }
+
+// TestPoolOtherGroups: objects of groups that are not indexed share a block's hash and
+// say nothing about it when they go.
+func TestPoolOtherGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		defer b.conductor.Close()
+		runAll(b, "register A", "register pool type=Mooncake replay=no", "store A path=a", "remove A path=a")
+		runAll(b, "put pool path=a", "put pool path=a tp=1 group=1", "drop pool path=a tp=1 group=1")
+		expectServed(t, b, "path=a", "A", 16)
+	})
+}
