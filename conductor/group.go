@@ -113,35 +113,6 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 	return r
 }
 
-// learnGroup notes, for pools, what kind a group of a deployment is.
-func (c *Conductor) learnGroup(dk deploymentKey, group int, kind string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	d := c.deployments[dk]
-	if d == nil {
-		return
-	}
-	if len(d.kinds) < maxGroups {
-		if d.kinds == nil {
-			d.kinds = make(map[int]string)
-		}
-		d.kinds[group] = kind
-	}
-}
-
-// maxGroups bounds the groups of a deployment whose kind is noted.
-const maxGroups = 256
-
-// groupKind returns the kind of a group of a deployment, "" while no engine has told.
-func (c *Conductor) groupKind(dk deploymentKey, group int) string {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if d := c.deployments[dk]; d != nil {
-		return d.kinds[group]
-	}
-	return ""
-}
-
 // clear forgets the waiting stores that a cleared event takes away: those of the
 // rank and, if it names one, of the medium. A clear that is narrowed further
 // leaves them, which can only keep a block too long until its removal.

@@ -35,8 +35,8 @@ func (s *source) admit(e *events.Event, rank int32) {
 		return
 	}
 	r := s.groups.judge(e, rank)
-	if r.learned {
-		s.conductor.learnGroup(s.deploymentKey(), max(e.Group, 0), e.GroupKind)
+	if at := (groupOf{s.deploymentKey(), max(e.Group, 0)}); r.learned && s.conductor.learnGroup(at, e.GroupKind) {
+		s.regrouped = append(s.regrouped, at)
 	}
 	if r.purge {
 		s.purgeGroup(rank, max(e.Group, 0))

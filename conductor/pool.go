@@ -32,7 +32,8 @@ type shelf struct {
 	bound   []int            // objects, by objectkey.Pool
 	free    []objectkey.Pool // numbers of scopes without objects
 	media   []tiers.Medium
-	muted   bool // reports of shards are of no interest
+	muted   bool             // reports of shards are of no interest
+	main    map[groupOf]bool // whether blocks of a group count: see counts
 }
 
 // scope is what the events of an object say of where it belongs. Adapter and salt are
@@ -49,6 +50,7 @@ type binding struct {
 	scope objectkey.Pool
 	tier  objectkey.Tier
 	bare  bool   // the key does not tell the block, which is all there is of it
+	group int32  // of a bare one, as Kind.Group
 	hash  uint64 // of a bare one
 }
 
@@ -63,7 +65,7 @@ func newShelf(s *source) *shelf {
 
 func (p *shelf) reset() {
 	p.shards = objectkey.NewShards(p.source.conductor.opts.Completeness, p.limit(), p.turn)
-	p.objects = make(map[xxh3.Uint128]binding)
+	p.objects, p.main = make(map[xxh3.Uint128]binding), make(map[groupOf]bool)
 	p.scopes, p.names, p.bound, p.free, p.media = make(map[scope]objectkey.Pool), nil, nil, nil, nil
 }
 
@@ -106,10 +108,6 @@ func (p *shelf) store(e *events.Event) {
 		s.drop(why, 1)
 		return
 	}
-	if !s.mainObject(e, &key) {
-		s.drop(events.OtherGroup, 1)
-		return
-	}
 	sc := p.scopeOf(e, &key)
 	tier, ok := p.tier(e.Medium)
 	if !ok {
@@ -124,7 +122,7 @@ func (p *shelf) store(e *events.Event) {
 	defer p.leave(n)
 	at := binding{scope: n, tier: tier, bare: bare}
 	if bare {
-		at.hash = key.Hash
+		at.hash, at.group = key.Hash, key.Group
 	}
 	print := p.print(e, sc.deployment.tenant, tier)
 	old, bound := p.objects[print]
@@ -147,10 +145,12 @@ func (p *shelf) store(e *events.Event) {
 	}
 	p.objects[print] = at
 	p.bound[n]++
-	if bare {
-		p.appear(at.scope, at.tier, at.hash)
+	if p.counts(sc.deployment, key.Group) {
+		if bare {
+			p.appear(at.scope, at.tier, at.hash)
+		}
+		p.disown(n, tier, key.Hash)
 	}
-	p.disown(n, tier, key.Hash)
 }
 
 // remove follows the binding of the object of an event.
@@ -166,9 +166,8 @@ func (p *shelf) remove(e *events.Event) {
 	print := p.print(e, sc.deployment.tenant, tier)
 	at, bound := p.objects[print]
 	if !bound {
-		if why == "" && !s.mainObject(e, &key) {
-			s.drop(events.OtherGroup, 1)
-			return
+		if why == "" && !p.counts(sc.deployment, key.Group) {
+			return // nothing of it was indexed, and its hash is that of another group's block
 		}
 		// What a peer knew came without its objects.
 		n, known := p.number(sc)
@@ -192,7 +191,9 @@ func (p *shelf) remove(e *events.Event) {
 	p.bound[at.scope]--
 	defer p.leave(at.scope)
 	if at.bare {
-		p.vanish(at.scope, at.tier, at.hash)
+		if p.counts(p.names[at.scope].deployment, at.group) {
+			p.vanish(at.scope, at.tier, at.hash)
+		}
 		return
 	}
 	p.shards.Remove(at.scope, at.tier, &key)
@@ -226,6 +227,7 @@ func (sc *scope) agrees(e *events.Event) bool {
 // readObject reads which block an object is a part of. bare says that its key does not
 // tell: then the object is all there is of the block.
 func readObject(e *events.Event) (key objectkey.Key, bare bool, why events.Reason) {
+	defer func() { key.Group = max(key.Group, int32(e.Group)) }()
 	key, err := objectkey.Parse(e.ObjectKey)
 	if err == objectkey.ErrAside {
 		return key, false, events.AsideObject
@@ -330,7 +332,7 @@ const maxMedia = 64
 // turn hears from the shards that a block has become whole, or is no more.
 func (p *shelf) turn(b objectkey.Block, whole bool) {
 	switch {
-	case p.muted:
+	case p.muted, !p.counts(p.names[b.Pool].deployment, b.Kind.Group):
 	case whole:
 		p.appear(b.Pool, b.Tier, b.Hash)
 	default:
@@ -393,6 +395,9 @@ func (p *shelf) refresh(at binding, key *objectkey.Key) {
 		}
 		hash = key.Hash
 	}
+	if !p.counts(p.names[at.scope].deployment, key.Group) {
+		return
+	}
 	owner := p.owner(at.scope, at.tier)
 	for _, ns := range p.source.spaces {
 		if h := ns.owners[owner]; h != nil && ns.context.index.Has(h.current, hash) {
@@ -400,14 +405,4 @@ func (p *shelf) refresh(at binding, key *objectkey.Key) {
 		}
 	}
 	p.appear(at.scope, at.tier, hash)
-}
-
-// mainObject reports whether an object is of an attention group that is indexed, as
-// far as engines of the deployment have said; group 0 is until they say otherwise.
-func (s *source) mainObject(e *events.Event, key *objectkey.Key) bool {
-	group := max(e.Group, int(key.Group), 0)
-	if kind := s.conductor.groupKind(s.target(e), group); kind != "" {
-		return mainGroup(kind)
-	}
-	return group == 0
 }

@@ -49,6 +49,7 @@ type source struct {
 	// news are hashes just announced that others wait for; turn guards them. waited and
 	// joined are buffers.
 	news           []taught
+	regrouped      []groupOf // likewise, groups whose kind was said
 	waited, joined []uint64
 
 	// local and label are buffers of locals and labels. Owned by run.

@@ -168,9 +168,12 @@ func (s *source) spread(x *indexContext, hashes []uint64) {
 // tell lets those who wait know what was learned. No turn is held.
 func (s *source) tell() {
 	s.turn.Lock()
-	news := s.news
-	s.news = nil
+	news, groups := s.news, s.regrouped
+	s.news, s.regrouped = nil, nil
 	s.turn.Unlock()
+	for _, at := range groups {
+		s.conductor.tellPools(at)
+	}
 	for _, n := range news {
 		list := n.in.waiting.Load()
 		if list == nil {

@@ -221,7 +221,7 @@ func (x *Index) sweepAliases(names int, drop bool) {
 					if b[j].key != 0 {
 						x.forget(b[j])
 					}
-					b[j].key = 0
+					atomic.StoreUint64(&b[j].key, 0)
 				} else {
 					live++
 				}

@@ -8,9 +8,9 @@ type Name struct{ Engine, Key uint64 }
 // Means returns the key that an engine hash stands for among the sources of the
 // index, whether or not anybody holds it any more: until a rebuild comes by, a name
 // outlives its block. Of sources that mean different things by it one is believed.
+// It waits for nobody: a name that a rebuild is about to drop is in Forgotten before it
+// is unknown here.
 func (x *Index) Means(engine uint64) (key uint64, known bool) {
-	x.gate.RLock()
-	defer x.gate.RUnlock()
 	key = x.aliases.Load().get(normal(engine))
 	return plain(key), key != 0
 }

@@ -200,6 +200,17 @@ func (s *Shards) Whole(pool Pool, tier Tier, k *Key) bool {
 	return in != nil && s.whole(m, in)
 }
 
+// Blocks calls f for every block that counts.
+func (s *Shards) Blocks(f func(Block)) {
+	for at, m := range s.kinds {
+		for who, in := range m.sets {
+			if s.whole(m, in) {
+				f(Block{Pool: at.pool, Tier: who.tier, Kind: &m.kind, Hash: who.hash, Rest: who.rest})
+			}
+		}
+	}
+}
+
 // Clear takes away what goes.
 func (s *Shards) Clear(goes func(Pool, Tier) bool) {
 	for at, m := range s.kinds {
