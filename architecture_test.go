@@ -62,6 +62,8 @@ var table = []room{
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "compat/conductorv2", rooms: []string{"conductor", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
+	// What the tests of dialects run their scripts with.
+	{dir: "compat/internal", modules: []string{msgpack, zmq4}},
 
 	// viper, and what viper itself is made of.
 	{dir: "config", rooms: []string{"index/hash"}, modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, not: []string{"net/http"}},

@@ -8,10 +8,11 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"slices"
 	"sort"
 	"strconv"
 	"strings"
+
+	"kvconductor/compat/internal/conformance"
 )
 
 // do sends one request as it is and returns status, headers and body.
@@ -38,10 +39,10 @@ func (s *script) do(method, path string, headers map[string]string, body string)
 
 // request runs a step that is an HTTP request. A body without a Content-Type
 // above it is sent as application/json; "Content-Type:" alone sends none.
-func (s *script) request(st *step, want []string) (string, error) {
+func (s *script) request(st *conformance.Step, want []string) (string, error) {
 	headers := map[string]string{}
-	lines := st.input
-	for len(lines) > 0 && isHeader(lines[0]) {
+	lines := st.Input
+	for len(lines) > 0 && conformance.IsHeader(lines[0]) {
 		name, value, _ := strings.Cut(lines[0], ":")
 		if value = strings.TrimSpace(value); value != "" {
 			headers[name] = s.expand(value)
@@ -58,13 +59,13 @@ func (s *script) request(st *step, want []string) (string, error) {
 		}
 		body = `{"pad":"` + strings.Repeat("x", size-len(`{"pad":""}`)) + `"}`
 	}
-	if _, set := headers["Content-Type"]; !set && (body != "" || st.name == http.MethodPost) {
+	if _, set := headers["Content-Type"]; !set && (body != "" || st.Name == http.MethodPost) {
 		headers["Content-Type"] = "application/json"
 	}
 	if headers["Content-Type"] == "" {
 		delete(headers, "Content-Type")
 	}
-	status, header, answer := s.do(st.name, s.word(st, 0), headers, body)
+	status, header, answer := s.do(st.Name, s.word(st, 0), headers, body)
 	got := fmt.Sprintf("%d\n%s", status, answer)
 	if strings.HasPrefix(header.Get("Content-Type"), "text/") && !strings.Contains(answer, "\n") {
 		got = fmt.Sprintf("%d\nexact %s", status, answer)
@@ -74,130 +75,14 @@ func (s *script) request(st *step, want []string) (string, error) {
 		return got, fmt.Errorf("another status")
 	}
 	want = want[1:]
-	for len(want) > 0 && isHeader(want[0]) {
+	for len(want) > 0 && conformance.IsHeader(want[0]) {
 		name, value, _ := strings.Cut(want[0], ":")
-		if value = strings.TrimSpace(value); !sameHeader(header, name, value) {
+		if value = strings.TrimSpace(value); !conformance.SameHeader(header, name, value) {
 			return got, fmt.Errorf("header %s is %q", name, header.Values(name))
 		}
 		want = want[1:]
 	}
-	return got, compareBody(want, answer)
-}
-
-// isHeader reports whether a line is "Name: value" and not JSON or text.
-func isHeader(line string) bool {
-	name, _, ok := strings.Cut(line, ":")
-	return ok && name != "" && !strings.ContainsAny(name, " {}[]\"")
-}
-
-// sameHeader compares without regard to order and spaces in lists; a header
-// that must not be there has no value.
-func sameHeader(h http.Header, name, want string) bool {
-	split := func(v string) []string {
-		parts := strings.Split(strings.ReplaceAll(strings.ToLower(v), " ", ""), ",")
-		slices.Sort(parts)
-		return parts
-	}
-	return slices.Equal(split(h.Get(name)), split(want))
-}
-
-// compareBody compares an answer with its expectation: nothing at all, lines
-// of "exact" and "contains", or one JSON document.
-func compareBody(want []string, answer string) error {
-	if len(want) == 0 {
-		if answer != "" {
-			return fmt.Errorf("the body is not empty")
-		}
-		return nil
-	}
-	document := ""
-	for _, line := range want {
-		if text, ok := strings.CutPrefix(line, "exact "); ok {
-			if answer != text {
-				return fmt.Errorf("another body")
-			}
-		} else if text, ok := strings.CutPrefix(line, "contains "); ok {
-			if !strings.Contains(answer, text) {
-				return fmt.Errorf("no %q in it", text)
-			}
-		} else if line == "anything" {
-			continue
-		} else {
-			document += line + "\n"
-		}
-	}
-	if document == "" {
-		return nil
-	}
-	w, err := decodeJSON(document)
-	if err != nil {
-		return fmt.Errorf("the expectation: %w", err)
-	}
-	g, err := decodeJSON(answer)
-	if err != nil {
-		return fmt.Errorf("not JSON: %w", err)
-	}
-	return compareJSON("", w, g)
-}
-
-func decodeJSON(text string) (any, error) {
-	dec := json.NewDecoder(strings.NewReader(text))
-	dec.UseNumber()
-	var v any
-	err := dec.Decode(&v)
-	return v, err
-}
-
-// compareJSON holds that got has all of want. "*" is any value, "absent" a key
-// that is not there; an object may have more keys, unless want says "...": "no".
-func compareJSON(at string, want, got any) error {
-	switch w := want.(type) {
-	case map[string]any:
-		g, ok := got.(map[string]any)
-		if !ok {
-			return fmt.Errorf("%s is no object", at)
-		}
-		for key, value := range w {
-			inner, there := g[key]
-			switch {
-			case key == "...":
-				for k := range g {
-					if _, listed := w[k]; !listed {
-						return fmt.Errorf("%s has %q", at, k)
-					}
-				}
-			case value == "absent":
-				if there {
-					return fmt.Errorf("%s.%s is there", at, key)
-				}
-			case !there:
-				return fmt.Errorf("%s.%s is missing", at, key)
-			default:
-				if err := compareJSON(at+"."+key, value, inner); err != nil {
-					return err
-				}
-			}
-		}
-		if len(w) == 0 && len(g) != 0 {
-			return fmt.Errorf("%s is not empty", at)
-		}
-		return nil
-	case []any:
-		g, ok := got.([]any)
-		if !ok || len(g) != len(w) {
-			return fmt.Errorf("%s has other elements", at)
-		}
-		for i := range w {
-			if err := compareJSON(fmt.Sprintf("%s[%d]", at, i), w[i], g[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if want != "*" && want != got {
-		return fmt.Errorf("%s is %v", at, got)
-	}
-	return nil
+	return got, conformance.CompareBody(want, answer)
 }
 
 // answer is what /query and /query_by_hash say.
@@ -218,20 +103,20 @@ type answer struct {
 //
 // A rank with nothing and an instance with nothing are the same as none. What
 // scores says must be what dp says.
-func (s *script) query(st *step) string {
+func (s *script) query(st *conformance.Step) string {
 	q := map[string]any{"model_name": s.key(st, "model", s.vars["M"])}
 	path := "/query"
-	if tokens, ok := st.keys["tokens"]; ok {
-		q["token_ids"] = numbers(s.expand(tokens))
+	if tokens, ok := st.Keys["tokens"]; ok {
+		q["token_ids"] = conformance.Numbers(s.expand(tokens))
 	} else {
-		q["block_hashes"], path = numbers(s.key(st, "hashes", "")), "/query_by_hash"
+		q["block_hashes"], path = conformance.Numbers(s.key(st, "hashes", "")), "/query_by_hash"
 	}
 	for key, name := range map[string]string{"group": "routing_group", "tenant": "tenant_id", "lora": "lora_name", "salt": "cache_salt"} {
-		if v, ok := st.keys[key]; ok {
+		if v, ok := st.Keys[key]; ok {
 			q[name] = s.expand(v)
 		}
 	}
-	status, _, body := s.do("POST", path, map[string]string{"Content-Type": "application/json"}, encodeJSON(q))
+	status, _, body := s.do("POST", path, map[string]string{"Content-Type": "application/json"}, conformance.EncodeJSON(q))
 	var a answer
 	if err := json.Unmarshal([]byte(body), &a); status != 200 || err != nil {
 		return fmt.Sprintf("%d %s", status, body)
@@ -259,31 +144,6 @@ func (s *script) query(st *step) string {
 	}
 	sort.Strings(lines)
 	return strings.Join(lines, "\n")
-}
-
-// numbers reads 3..7, 1,2,3, 5x16 (sixteen times 5) or nothing.
-func numbers(text string) []json.Number {
-	out := []json.Number{}
-	for part := range strings.SplitSeq(text, ",") {
-		if part == "" {
-			continue
-		}
-		if low, high, ok := strings.Cut(part, ".."); ok {
-			from, _ := strconv.Atoi(low)
-			to, _ := strconv.Atoi(high)
-			for ; from <= to; from++ {
-				out = append(out, json.Number(strconv.Itoa(from)))
-			}
-		} else if value, times, ok := strings.Cut(part, "x"); ok {
-			n, _ := strconv.Atoi(times)
-			for range n {
-				out = append(out, json.Number(value))
-			}
-		} else {
-			out = append(out, json.Number(part))
-		}
-	}
-	return out
 }
 
 type routerEvent struct {
@@ -378,7 +238,7 @@ func cutLast(text, sep string) (before, after string, ok bool) {
 }
 
 // file compares the lines of a file of JSON with the expected ones.
-func (s *script) file(st *step, want []string) (string, error) {
+func (s *script) file(st *conformance.Step, want []string) (string, error) {
 	raw, err := os.ReadFile(s.word(st, 0))
 	if err != nil {
 		return "", err
@@ -388,7 +248,7 @@ func (s *script) file(st *step, want []string) (string, error) {
 		return string(raw), fmt.Errorf("%d lines", len(lines))
 	}
 	for i := range want {
-		if err := compareBody([]string{s.expand(want[i])}, lines[i]); err != nil {
+		if err := conformance.CompareBody([]string{s.expand(want[i])}, lines[i]); err != nil {
 			return string(raw), fmt.Errorf("line %d: %w", i+1, err)
 		}
 	}

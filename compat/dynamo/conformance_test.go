@@ -15,14 +15,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"kvconductor/compat/internal/conformance"
 )
 
 var rewrite = flag.Bool("conformance.rewrite", false, "write the answers of this run into testdata/conformance")
-
-// patience bounds what other goroutines and processes bring about; nothing
-// waits for it to pass.
-const patience = 30 * time.Second
 
 // TestConformance runs testdata/conformance/*.txt against a server of the
 // dialect, over real HTTP and real ZeroMQ sockets. Which server is under test:
@@ -88,31 +85,13 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// step is one command of a script.
-type step struct {
-	line       int // of its first line, from 1
-	only       string
-	eventually bool
-	name       string
-	words      []string // neither command nor key=value
-	keys       map[string]string
-	input      []string
-	want       []expectation
-	raw        []string // as written, up to the first ----
-}
-
-type expectation struct {
-	of    string // server, "" for both
-	lines []string
-}
-
 // script is one file being run.
 type script struct {
 	t      *testing.T
 	u      *target
 	base   string // where requests go
 	vars   map[string]string
-	engine map[string]*engine
+	engine map[string]*conformance.Engine
 	peers  map[string]*fakePeer
 	marks  map[string]float64
 	rows   int // wire rows so far
@@ -123,9 +102,9 @@ func runScript(t *testing.T, u *target, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps, comments := parseScript(t, file, string(raw))
+	steps, comments := conformance.Parse(t, file, string(raw), "server", "exits", "mark", "delta")
 	for _, s := range steps {
-		if (s.name == "server" || s.name == "exits") && len(u.command) == 0 {
+		if (s.Name == "server" || s.Name == "exits") && len(u.command.Line) == 0 {
 			const need = "needs a command to start servers with flags: DYNAMO_CONFORMANCE_COMMAND"
 			if os.Getenv("REQUIRE_INTEROP") == "1" {
 				t.Fatal(need)
@@ -133,7 +112,7 @@ func runScript(t *testing.T, u *target, file string) {
 			t.Skip(need)
 		}
 	}
-	s := &script{t: t, u: u, vars: make(map[string]string), engine: make(map[string]*engine), peers: make(map[string]*fakePeer), marks: make(map[string]float64)}
+	s := &script{t: t, u: u, vars: make(map[string]string), engine: make(map[string]*conformance.Engine), peers: make(map[string]*fakePeer), marks: make(map[string]float64)}
 	first := 1 + rand.Uint64N(1<<31)*100
 	for i := range uint64(26) {
 		s.vars[string(rune('A'+i))] = strconv.FormatUint(first+i, 10)
@@ -146,26 +125,26 @@ func runScript(t *testing.T, u *target, file string) {
 		s.run(file, &steps[i])
 	}
 	if *rewrite {
-		if err := os.WriteFile(file, []byte(printScript(steps, comments)), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(conformance.Print(steps, comments)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
 // run executes one step and compares what came out.
-func (s *script) run(file string, st *step) {
-	if st.only != "" && st.only != s.u.kind {
+func (s *script) run(file string, st *conformance.Step) {
+	if st.Only != "" && st.Only != s.u.kind {
 		return
 	}
-	want := st.expected(s.u.kind)
+	want := st.Expected(s.u.kind)
 	if want == nil {
-		s.t.Fatalf("%s:%d: no expectation for %s", file, st.line, s.u.kind)
+		s.t.Fatalf("%s:%d: no expectation for %s", file, st.Line, s.u.kind)
 	}
 	var got string
 	var bad error
-	ok := until(func() bool {
+	ok := conformance.Until(func() bool {
 		got, bad = s.execute(st, *want)
-		return bad == nil || !st.eventually
+		return bad == nil || !st.Eventually
 	})
 	if bad == nil && ok {
 		return
@@ -177,106 +156,7 @@ func (s *script) run(file string, st *step) {
 		}
 		return
 	}
-	s.t.Errorf("%s:%d: %s\n%v\ngot:\n%s\nwant:\n%s", file, st.line, s.expand(strings.Join(st.raw, "\n")), bad, got, s.expand(strings.Join(*want, "\n")))
-}
-
-// expected returns the lines a server's output must have, nil if the step has
-// none for it.
-func (st *step) expected(kind string) *[]string {
-	for i := range st.want {
-		if st.want[i].of == "" || st.want[i].of == kind {
-			return &st.want[i].lines
-		}
-	}
-	return nil
-}
-
-// until polls with a pause, and reports whether ok held in time.
-func until(ok func() bool) bool {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			return false
-		}
-	}
-	return true
-}
-
-// parseScript returns the steps, and the comments that precede each.
-func parseScript(t *testing.T, file, text string) (steps []step, comments map[int][]string) {
-	comments = make(map[int][]string)
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	for i := 0; i < len(lines); {
-		if lines[i] == "" || strings.HasPrefix(lines[i], "#") {
-			comments[len(steps)] = append(comments[len(steps)], lines[i])
-			i++
-			continue
-		}
-		st := step{line: i + 1, keys: make(map[string]string)}
-		for ; i < len(lines) && lines[i] != "" && !strings.HasPrefix(lines[i], "----"); i++ {
-			st.raw = append(st.raw, lines[i])
-		}
-		st.head()
-		st.input = st.raw[1:]
-		for ; i < len(lines) && lines[i] != ""; i++ {
-			if of, ok := strings.CutPrefix(lines[i], "----"); ok {
-				st.want = append(st.want, expectation{of: strings.TrimSpace(of)})
-				continue
-			}
-			last := &st.want[len(st.want)-1]
-			last.lines = append(last.lines, lines[i])
-		}
-		if st.want == nil {
-			t.Fatalf("%s:%d: command without ----", file, st.line)
-		}
-		for j := range st.want {
-			if st.want[j].lines == nil {
-				st.want[j].lines = []string{}
-			}
-		}
-		steps = append(steps, st)
-	}
-	return steps, comments
-}
-
-// head reads the first line of a step.
-func (st *step) head() {
-	words := strings.Fields(st.raw[0])
-	if words[0] == "only" {
-		st.only, words = words[1], words[2:]
-	}
-	if words[0] == "eventually" {
-		st.eventually, words = true, words[1:]
-	}
-	st.name = words[0]
-	for _, w := range words[1:] {
-		if key, value, ok := strings.Cut(w, "="); ok && !strings.HasPrefix(w, "/") && st.name != "server" && st.name != "exits" && st.name != "mark" && st.name != "delta" {
-			st.keys[key] = value
-		} else {
-			st.words = append(st.words, w)
-		}
-	}
-}
-
-func printScript(steps []step, comments map[int][]string) string {
-	var out strings.Builder
-	for i, st := range steps {
-		for _, c := range comments[i] {
-			out.WriteString(c + "\n")
-		}
-		out.WriteString(strings.Join(st.raw, "\n") + "\n")
-		for _, w := range st.want {
-			out.WriteString(strings.TrimSpace("---- "+w.of) + "\n")
-			for _, l := range w.lines {
-				out.WriteString(l + "\n")
-			}
-		}
-	}
-	for _, c := range comments[len(steps)] {
-		out.WriteString(c + "\n")
-	}
-	return out.String()
+	s.t.Errorf("%s:%d: %s\n%v\ngot:\n%s\nwant:\n%s", file, st.Line, s.expand(strings.Join(st.Raw, "\n")), bad, got, s.expand(strings.Join(*want, "\n")))
 }
 
 // variable is $NAME or what an opened one has, $NAME.live.
@@ -305,73 +185,64 @@ func (s *script) unexpand(text string) string {
 	return text
 }
 
-func (s *script) word(st *step, i int) string {
-	if i >= len(st.words) {
-		s.t.Fatalf("line %d: %s needs another word", st.line, st.name)
+func (s *script) word(st *conformance.Step, i int) string {
+	if i >= len(st.Words) {
+		s.t.Fatalf("line %d: %s needs another word", st.Line, st.Name)
 	}
-	return s.expand(st.words[i])
+	return s.expand(st.Words[i])
 }
 
-func (s *script) key(st *step, name, otherwise string) string {
-	if v, ok := st.keys[name]; ok {
+func (s *script) key(st *conformance.Step, name, otherwise string) string {
+	if v, ok := st.Keys[name]; ok {
 		return s.expand(v)
 	}
 	return otherwise
 }
 
-func (st *step) has(word string) bool {
-	for _, w := range st.words {
-		if w == word {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *script) number(st *step, name string, otherwise uint64) uint64 {
-	v, ok := st.keys[name]
+func (s *script) number(st *conformance.Step, name string, otherwise uint64) uint64 {
+	v, ok := st.Keys[name]
 	if !ok {
 		return otherwise
 	}
 	n, err := strconv.ParseUint(s.expand(v), 10, 64)
 	if err != nil {
-		s.t.Fatalf("line %d: %v", st.line, err)
+		s.t.Fatalf("line %d: %v", st.Line, err)
 	}
 	return n
 }
 
 // execute runs a step once. An output that has to be equal is compared here;
 // requests compare themselves.
-func (s *script) execute(st *step, want []string) (got string, bad error) {
-	switch st.name {
+func (s *script) execute(st *conformance.Step, want []string) (got string, bad error) {
+	switch st.Name {
 	case "publisher":
-		e, err := openEngine(s.key(st, "topic", "kv-events"), s.key(st, "frames", "4"), s.key(st, "sentinel", "yes") == "yes")
+		e, err := conformance.Open(s.key(st, "topic", "kv-events"), s.key(st, "frames", "4"), s.key(st, "sentinel", "yes") == "yes")
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		s.t.Cleanup(e.close)
+		s.t.Cleanup(e.Close)
 		name := s.word(st, 0)
 		s.engine[name] = e
-		s.vars[name+".live"], s.vars[name+".replay"] = e.live, e.replay
+		s.vars[name+".live"], s.vars[name+".replay"] = e.Live, e.Replay
 	case "publish":
-		s.publish(st, s.at(st), st.input)
+		s.publish(st, s.at(st), st.Input)
 	case "send":
 		s.send(st, s.at(st))
 	case "restart":
-		if err := s.at(st).restart(); err != nil {
+		if err := s.at(st).Restart(); err != nil {
 			s.t.Fatal(err)
 		}
 	case "close":
-		s.at(st).close()
+		s.at(st).Close()
 	case "gone":
-		if !until(func() bool { return !s.at(st).heard() }) {
-			s.t.Fatalf("line %d: somebody is still subscribed", st.line)
+		if !conformance.Until(func() bool { return !s.at(st).Heard() }) {
+			s.t.Fatalf("line %d: somebody is still subscribed", st.Line)
 		}
 	case "settle":
 		s.settle(st, s.at(st), s.key(st, "instance", s.vars["A"]), s.key(st, "model", s.vars["M"]))
 	case "requests":
-		got = s.at(st).requested()
-		if st.has("first") {
+		got = s.at(st).Requested()
+		if st.Has("first") {
 			got, _, _ = strings.Cut(got, "\n")
 		}
 	case "query":
@@ -386,8 +257,8 @@ func (s *script) execute(st *step, want []string) (got string, bad error) {
 		got = strconv.FormatFloat(s.metric(s.word(st, 0))-s.marks[s.word(st, 0)], 'f', -1, 64)
 	case "peer":
 		name := s.word(st, 0)
-		lines, before := st.input, func() {}
-		if from, ok := st.keys["first"]; ok {
+		lines, before := st.Input, func() {}
+		if from, ok := st.Keys["first"]; ok {
 			end := slices.Index(lines, "--")
 			e, batch := s.engine[from], lines[:end]
 			before, lines = sync.OnceFunc(func() { s.publish(st, e, batch) }), lines[end+1:]
@@ -397,12 +268,12 @@ func (s *script) execute(st *step, want []string) (got string, bad error) {
 	case "asked":
 		got = s.peers[s.word(st, 0)].asked()
 	case "server":
-		s.base = s.u.start(s.t, s.expandAll(st.words[1:]), s.expandAll(st.input))
-		s.vars[st.words[0]] = s.base
+		s.base = s.u.start(s.t, s.expandAll(st.Words[1:]), s.expandAll(st.Input))
+		s.vars[st.Words[0]] = s.base
 	case "use":
 		s.base = s.word(st, 0)
 	case "exits":
-		return s.u.exits(s.t, s.expandAll(st.words), s.expandAll(st.input), s.expandAll(want))
+		return s.u.command.Exits(s.t, s.expandAll(st.Words), s.expandAll(st.Input), s.expandAll(want))
 	case "file":
 		return s.file(st, want)
 	case "rename":
@@ -426,22 +297,22 @@ func (s *script) expandAll(lines []string) []string {
 	return out
 }
 
-func (s *script) at(st *step) *engine {
+func (s *script) at(st *conformance.Step) *conformance.Engine {
 	e := s.engine[s.word(st, 0)]
 	if e == nil {
-		s.t.Fatalf("line %d: no publisher %s", st.line, st.words[0])
+		s.t.Fatalf("line %d: no publisher %s", st.Line, st.Words[0])
 	}
 	return e
 }
 
 // publish sends the events of lines as one batch.
-func (s *script) publish(st *step, e *engine, lines []string) {
+func (s *script) publish(st *conformance.Step, e *conformance.Engine, lines []string) {
 	events := make([]any, len(lines))
 	for i, l := range lines {
 		events[i] = s.value(st, l)
 	}
 	batch := []any{1.5, events, nil}
-	if rank, ok := st.keys["rank"]; ok {
+	if rank, ok := st.Keys["rank"]; ok {
 		n, err := strconv.ParseInt(rank, 10, 32)
 		if err != nil {
 			s.t.Fatal(err)
@@ -450,14 +321,14 @@ func (s *script) publish(st *step, e *engine, lines []string) {
 	}
 	var payload any = batch
 	if s.key(st, "form", "array") == "map" {
-		payload = object{{"ts", 1.5}, {"events", events}, {"data_parallel_rank", batch[2]}}
+		payload = conformance.Object{{"ts", 1.5}, {"events", events}, {"data_parallel_rank", batch[2]}}
 	}
-	e.publish(s.t, s.number(st, "seq", e.next), encode(payload), st.has("lost"), st.has("unkept"))
+	e.Publish(s.t, s.number(st, "seq", e.Next), conformance.Encode(payload), st.Has("lost"), st.Has("unkept"))
 }
 
-func (s *script) send(st *step, e *engine) {
+func (s *script) send(st *conformance.Step, e *conformance.Engine) {
 	var frames [][]byte
-	for _, l := range st.input {
+	for _, l := range st.Input {
 		switch word, rest, _ := strings.Cut(l, " "); word {
 		case "u64":
 			n, err := strconv.ParseUint(rest, 10, 64)
@@ -472,66 +343,66 @@ func (s *script) send(st *step, e *engine) {
 			}
 			frames = append(frames, b)
 		case "batch":
-			frames = append(frames, encode([]any{1.5, s.value(st, rest), nil}))
+			frames = append(frames, conformance.Encode([]any{1.5, s.value(st, rest), nil}))
 		case "msgpack":
-			frames = append(frames, encode(s.value(st, rest)))
+			frames = append(frames, conformance.Encode(s.value(st, rest)))
 		default:
 			frames = append(frames, []byte(s.value(st, l).(string)))
 		}
 	}
-	e.send(s.t, frames)
+	e.Send(s.t, frames)
 }
 
-func (s *script) value(st *step, line string) any {
-	v, err := decodeValue(s.expand(line))
+func (s *script) value(st *conformance.Step, line string) any {
+	v, err := conformance.DecodeValue(s.expand(line))
 	if err != nil {
-		s.t.Fatalf("line %d: %q: %v", st.line, line, err)
+		s.t.Fatalf("line %d: %q: %v", st.Line, line, err)
 	}
 	return v
 }
 
 // settle waits until the server has applied all that e published: a block of
 // its own comes last, and is asked for.
-func (s *script) settle(st *step, e *engine, instance, model string) {
-	e.markers++
-	token := uint64(4_000_000_000) + e.markers
+func (s *script) settle(st *conformance.Step, e *conformance.Engine, instance, model string) {
+	e.Markers++
+	token := uint64(4_000_000_000) + e.Markers
 	size := s.number(st, "block", 4)
 	tokens := make([]any, size)
 	for i := range tokens {
 		tokens[i] = token
 	}
 	event := []any{"BlockStored", []any{token}, nil, tokens, size}
-	e.publish(s.t, e.next, encode([]any{1.5, []any{event}, nil}), false, false)
-	asked := fmt.Sprintf(`{"token_ids":%s,"model_name":%q}`, encodeJSON(tokens), model)
+	e.Publish(s.t, e.Next, conformance.Encode([]any{1.5, []any{event}, nil}), false, false)
+	asked := fmt.Sprintf(`{"token_ids":%s,"model_name":%q}`, conformance.EncodeJSON(tokens), model)
 	var last string
-	if !until(func() bool {
+	if !conformance.Until(func() bool {
 		_, _, last = s.do("POST", "/query", map[string]string{"Content-Type": "application/json"}, asked)
 		return strings.Contains(last, `"`+instance+`"`)
 	}) {
-		s.t.Fatalf("line %d: the marker %d of instance %s is not indexed: %s", st.line, token, instance, last)
+		s.t.Fatalf("line %d: the marker %d of instance %s is not indexed: %s", st.Line, token, instance, last)
 	}
 	// Other tiers may be applied beside the marker's; a dump waits for all.
 	s.do("GET", "/dump", nil, "")
 }
 
 // wire gives a new instance the batches of the input and returns its dump.
-func (s *script) wire(st *step) string {
-	e, err := openEngine("", "3", true)
+func (s *script) wire(st *conformance.Step) string {
+	e, err := conformance.Open("", "3", true)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer e.close()
+	defer e.Close()
 	s.rows++
 	instance, model := s.vars["W"], fmt.Sprintf("%s-%d", s.vars["M"], s.rows)
 	size := s.number(st, "block", 4)
-	body := fmt.Sprintf(`{"instance_id":%s,"endpoint":%q,"model_name":%q,"block_size":%d}`, instance, e.live, model, size)
+	body := fmt.Sprintf(`{"instance_id":%s,"endpoint":%q,"model_name":%q,"block_size":%d}`, instance, e.Live, model, size)
 	json := map[string]string{"Content-Type": "application/json"}
 	if status, _, answer := s.do("POST", "/register", json, body); status != 201 {
-		s.t.Fatalf("line %d: register: %d %s", st.line, status, answer)
+		s.t.Fatalf("line %d: register: %d %s", st.Line, status, answer)
 	}
-	e.await(s.t)
+	e.Await(s.t)
 	var batch []string
-	for _, l := range append(st.input, "--") {
+	for _, l := range append(st.Input, "--") {
 		if l == "--" {
 			s.publish(st, e, batch)
 			batch = nil
@@ -542,7 +413,7 @@ func (s *script) wire(st *step) string {
 	s.settle(st, e, instance, model)
 	out := s.dump(model, "default")
 	if status, _, answer := s.do("POST", "/unregister", json, fmt.Sprintf(`{"instance_id":%s,"model_name":%q}`, instance, model)); status != 200 {
-		s.t.Fatalf("line %d: unregister: %d %s", st.line, status, answer)
+		s.t.Fatalf("line %d: unregister: %d %s", st.Line, status, answer)
 	}
 	return out
 }

@@ -1,0 +1,129 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Command starts a server as a process.
+type Command struct {
+	Line []string // with arguments every start has
+	Env  []string // beside that of this process
+}
+
+// Ours builds our command, under a name that decides what flags it takes.
+func Ours(t *testing.T, name string) Command {
+	bin := filepath.Join(t.TempDir(), name)
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "kvconductor/cmd/conductor").CombinedOutput(); err != nil {
+		t.Fatalf("cannot build the command: %v\n%s", err, out)
+	}
+	return Command{Line: []string{bin}}
+}
+
+func (c Command) process(ctx context.Context, args, env []string) (*exec.Cmd, *bytes.Buffer) {
+	cmd := exec.CommandContext(ctx, c.Line[0], slices.Concat(c.Line[1:], args)...)
+	cmd.Env = slices.Concat(os.Environ(), c.Env, env)
+	out := new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second
+	return cmd, out
+}
+
+// Start runs a server on a free port until the test ends, and waits until it answers at
+// a path. with returns arguments and environment for a port. Another process may take
+// the port between the search for it and its use; then another is tried.
+func (c Command) Start(t *testing.T, healthy string, with func(port int) (args, env []string)) (base string) {
+	t.Helper()
+	for range 10 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		l.Close()
+		base := fmt.Sprintf("http://127.0.0.1:%d", port)
+		args, env := with(port)
+		out, up := c.startOn(t, base+healthy, args, env)
+		if up {
+			return base
+		}
+		if !strings.Contains(out, "in use") {
+			t.Fatalf("the server ended: %s", out)
+		}
+	}
+	t.Fatal("no free port")
+	return ""
+}
+
+// startOn runs a server and waits until it is healthy, or has ended.
+func (c Command) startOn(t *testing.T, healthy string, args, env []string) (output string, up bool) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	cmd, out := c.process(ctx, args, env)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		cmd.Wait()
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	over := false
+	if !Until(func() bool {
+		select {
+		case <-ended:
+			over = true
+			return true
+		default:
+		}
+		resp, err := http.Get(healthy)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err == nil && resp.StatusCode == http.StatusOK
+	}) {
+		t.Fatalf("no answer from %s", healthy)
+	}
+	if over {
+		return out.String(), false
+	}
+	return "", true
+}
+
+// Exits runs the command until it ends and compares code ("rc 1", or "runs on") and
+// output.
+func (c Command) Exits(t *testing.T, args, env, want []string) (string, error) {
+	ctx, stop := context.WithTimeout(context.Background(), Patience)
+	defer stop()
+	cmd, out := c.process(ctx, args, env)
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	code := fmt.Sprintf("rc %d", cmd.ProcessState.ExitCode())
+	if ctx.Err() != nil {
+		code = "runs on"
+	}
+	got := code + "\n" + out.String()
+	if len(want) == 0 || want[0] != code {
+		return got, fmt.Errorf("%s", code)
+	}
+	return got, CompareBody(append([]string{"anything"}, want[1:]...), out.String())
+}
