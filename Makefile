@@ -60,6 +60,11 @@ conformance-dynamo: export DYNAMO_CONFORMANCE_COMMAND = $(COMMAND)
 conformance-dynamo: ## the Dynamo dialect's suite; URL=http://host:8090 or COMMAND='python -m dynamo.indexer' names another server than ours
 	$(GO) test -count=1 -v -run '^TestConformance$$' $(TESTFLAGS) ./compat/dynamo
 
+.PHONY: conformance-mooncake
+conformance-mooncake: export MOONCAKE_CONFORMANCE_URL = $(URL)
+conformance-mooncake: ## the second server's dialect's suite; URL=http://host:13333 names another server than ours
+	$(GO) test -count=1 -v -run '^TestConformance$$' $(TESTFLAGS) ./compat/conductorv2
+
 # A wheel for Linux on amd64 and arm64, some 280 MB with what it needs.
 DYNAMO_RELEASE := 1.6.1
 .PHONY: dynamo-indexer

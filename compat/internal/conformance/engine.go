@@ -67,11 +67,16 @@ func (e *Engine) Close() {
 
 // Restart is the next life of the engine: the ports stay, nothing else does.
 func (e *Engine) Restart() error {
-	e.Close()
 	e.mu.Lock()
 	e.ring = nil
 	e.mu.Unlock()
 	e.Next = 0
+	return e.Reopen()
+}
+
+// Reopen breaks all connections; the engine goes on.
+func (e *Engine) Reopen() error {
+	e.Close()
 	return e.open(e.Live, e.Replay)
 }
 

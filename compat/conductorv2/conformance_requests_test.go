@@ -1,0 +1,397 @@
+package conductorv2_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/compat/conductorv2"
+	"kvconductor/compat/internal/conformance"
+)
+
+// do sends one request and returns status, headers and body.
+func (s *script) do(method, path, contentType string, body []byte) (int, http.Header, []byte) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.base+path, bytes.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Accept", contentType)
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return resp.StatusCode, resp.Header, answer
+}
+
+// post sends a value and returns status and answer.
+func (s *script) post(path string, body any) (int, map[string]any) {
+	s.t.Helper()
+	status, _, answer := s.do("POST", path, conductorv2.ContentType, conformance.Encode(body))
+	return status, s.unpack(answer)
+}
+
+// unpack reads a map.
+func (s *script) unpack(answer []byte) (m map[string]any) {
+	s.t.Helper()
+	if err := msgpack.Unmarshal(answer, &m); err != nil {
+		s.t.Fatalf("%x is no map: %v", answer, err)
+	}
+	return m
+}
+
+// request runs a step that is an HTTP request.
+func (s *script) request(st *conformance.Step, want []string) (string, error) {
+	contentType, lines := conductorv2.ContentType, st.Input
+	if len(lines) > 0 && conformance.IsHeader(lines[0]) {
+		_, contentType, _ = strings.Cut(lines[0], ":")
+		contentType, lines = strings.TrimSpace(contentType), lines[1:]
+	}
+	var body []byte
+	if text := strings.Join(lines, "\n"); strings.HasPrefix(text, "hex ") {
+		var err error
+		if body, err = hex.DecodeString(text[len("hex "):]); err != nil {
+			s.t.Fatalf("line %d: %v", st.Line, err)
+		}
+	} else if text != "" {
+		body = conformance.Encode(s.value(st, text))
+	}
+	status, header, answer := s.do(st.Name, s.word(st, 0), contentType, body)
+	text := string(answer)
+	if header.Get("Content-Type") == conductorv2.ContentType {
+		text = conformance.EncodeJSON(s.unpack(answer))
+	}
+	got := fmt.Sprintf("%d\n%s", status, text)
+	want = strings.Split(s.expand(strings.Join(want, "\n")), "\n")
+	if want[0] != strconv.Itoa(status) {
+		return got, fmt.Errorf("another status")
+	}
+	for want = want[1:]; len(want) > 0 && conformance.IsHeader(want[0]); want = want[1:] {
+		name, value, _ := strings.Cut(want[0], ":")
+		if !conformance.SameHeader(header, name, strings.TrimSpace(value)) {
+			return got, fmt.Errorf("header %s is %q", name, header.Values(name))
+		}
+	}
+	return got, conformance.CompareBody(want, text)
+}
+
+// refusal prints status, reason, field and text of an error.
+func refusal(status int, m map[string]any) string {
+	words := []string{strconv.Itoa(status)}
+	for _, name := range []string{"reason", "field"} {
+		if v, ok := m[name]; ok {
+			words = append(words, fmt.Sprint(v))
+		}
+	}
+	return fmt.Sprintf("%s: %v", strings.Join(words, " "), m["error"])
+}
+
+func (s *script) register(st *conformance.Step) string {
+	instance := s.word(st, 0)
+	body := conformance.Object{
+		{Key: "endpoint", Value: s.vars[s.key(st, "at", instance)+".live"]}, {Key: "type", Value: s.key(st, "type", "vLLM")},
+		{Key: "modelname", Value: s.key(st, "model", s.vars["M"])}, {Key: "instance_id", Value: instance},
+		{Key: "block_size", Value: s.size(st)}, {Key: "dp_rank", Value: s.number(st, "rank", 0)},
+	}
+	if profile := s.key(st, "profile", profile0); profile != "none" {
+		p := s.settings(profile)
+		body = append(body, conformance.Field{Key: "hash_profile", Value: conformance.Object{
+			{Key: "strategy", Value: p.Strategy}, {Key: "algorithm", Value: p.Algorithm},
+			{Key: "python_hash_seed", Value: p.PythonHashSeed}, {Key: "index_projection", Value: p.IndexProjection},
+		}})
+	}
+	if at := s.key(st, "at", instance); st.Has("replay") {
+		body = append(body, conformance.Field{Key: "replay_endpoint", Value: s.vars[at+".replay"]})
+	}
+	for key, name := range map[string]string{"tenant": "tenant_id", "lora": "lora_name"} {
+		if v, ok := st.Keys[key]; ok {
+			body = append(body, conformance.Field{Key: name, Value: s.expand(v)})
+		}
+	}
+	for _, line := range st.Input {
+		for _, f := range s.value(st, line).(conformance.Object) {
+			body = replace(body, f.Key, f.Value, false, false)
+		}
+	}
+	status, m := s.post("/register", body)
+	if status == 200 && len(m) == 2 && m["status"] == "registered successfully" && m["instance_id"] == instance {
+		return "ok"
+	}
+	return refusal(status, m)
+}
+
+func (s *script) unregister(st *conformance.Step) string {
+	body := map[string]any{"instance_id": s.word(st, 0), "dp_rank": s.number(st, "rank", 0)}
+	if v, ok := st.Keys["tenant"]; ok {
+		body["tenant_id"] = s.expand(v)
+	}
+	status, m := s.post("/unregister", body)
+	if status == 200 && len(m) == 2 && m["status"] == "unregistered successfully" {
+		return fmt.Sprint(m["removed_instances"])
+	}
+	return refusal(status, m)
+}
+
+// boundaries are how far three tiers reach.
+type boundaries struct {
+	GPU  int `msgpack:"gpu"`
+	CPU  int `msgpack:"cpu"`
+	Disk int `msgpack:"disk"`
+}
+
+// row is an instance in an answer.
+type row struct {
+	Longest int                   `msgpack:"longest_matched"`
+	DP      map[string]int        `msgpack:"dp"`
+	Ranks   map[string]boundaries `msgpack:"rank_matches"`
+	GPU     int                   `msgpack:"gpu"`
+	CPU     int                   `msgpack:"cpu"`
+	Disk    int                   `msgpack:"disk"`
+}
+
+// String prints what each rank reaches, "0 gpu 32 cpu 48 disk 48", or what contradicts
+// itself.
+func (r *row) String() string {
+	var best boundaries
+	var ranks []string
+	for rank, b := range r.Ranks {
+		best = boundaries{max(best.GPU, b.GPU), max(best.CPU, b.CPU), max(best.Disk, b.Disk)}
+		ranks = append(ranks, fmt.Sprintf("%s: gpu %d cpu %d disk %d", rank, b.GPU, b.CPU, b.Disk))
+		if dp, ok := r.DP[rank]; !ok || dp != b.GPU || b.GPU > b.CPU || b.CPU > b.Disk {
+			return fmt.Sprintf("contradicts itself: %+v", *r)
+		}
+	}
+	if len(r.DP) != len(r.Ranks) || best != (boundaries{r.GPU, r.CPU, r.Disk}) || r.Longest != r.Disk {
+		return fmt.Sprintf("contradicts itself: %+v", *r)
+	}
+	sort.Strings(ranks)
+	return strings.Join(ranks, ", ")
+}
+
+// query asks and prints a line per instance, "I rank 0: gpu 32 cpu 48 disk 48, ...".
+func (s *script) query(st *conformance.Step) string {
+	tokens := s.key(st, "tokens", "")
+	list := []any{}
+	if len(st.Words) > 0 {
+		list = s.value(st, s.vars[s.word(st, 0)]).([]any)
+		size := s.size(st)
+		if n := int(s.number(st, "blocks", uint64(len(list)))); n*size < len(list) {
+			list = list[:n*size]
+		}
+	} else {
+		for _, n := range conformance.Numbers(tokens) {
+			v, err := n.Int64()
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			list = append(list, v)
+		}
+	}
+	q := map[string]any{"model": s.key(st, "model", s.vars["M"]), "block_size": s.size(st), "token_ids": list}
+	for key, name := range map[string]string{"tenant": "tenant_id", "lora": "lora_name", "salt": "cache_salt", "instance": "instance_id"} {
+		if v, ok := st.Keys[key]; ok {
+			q[name] = s.expand(v)
+		}
+	}
+	if s.key(st, "salt", "") == "nil" {
+		q["cache_salt"] = nil
+	}
+	status, _, answer := s.do("POST", "/query", conductorv2.ContentType, conformance.Encode(q))
+	if status != 200 {
+		return refusal(status, s.unpack(answer))
+	}
+	var a struct {
+		Instances map[string]*row `msgpack:"instances"`
+	}
+	d := msgpack.NewDecoder(bytes.NewReader(answer))
+	d.DisallowUnknownFields(true)
+	if err := d.Decode(&a); err != nil {
+		return fmt.Sprintf("%v: %x", err, answer)
+	}
+	var lines []string
+	for name, r := range a.Instances {
+		lines = append(lines, name+" rank "+r.String())
+	}
+	sort.Strings(lines)
+	return strings.Join(lines, "\n")
+}
+
+// profileOf prints a resolved profile.
+func profileOf(v any) string {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return "none"
+	}
+	if m["strategy"] != "vllm_v1" || m["index_projection"] != "low64_be" || len(m) != 5 {
+		return fmt.Sprint(m)
+	}
+	return fmt.Sprintf("%v/%v root %.8v", m["algorithm"], m["python_hash_seed"], m["root_digest"])
+}
+
+// services prints a line per service of the script's models, "I|tenant|rank vLLM
+// block 4 group <nil> profile sha256_cbor/0 root 4e1195df".
+func (s *script) services() string {
+	var lines []string
+	for _, m := range s.list("/services", "services", "ModelName") {
+		lora := ""
+		if m["LoraName"] != "" {
+			lora = fmt.Sprintf(" lora %v", m["LoraName"])
+		}
+		lines = append(lines, fmt.Sprintf("%v|%v|%v %v block %v%s group %v profile %s",
+			m["InstanceID"], m["TenantID"], m["DPRank"], m["Type"], m["BlockSize"], lora, m["CacheGroup"], profileOf(m["HashProfile"])))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// view prints a line per context of the script's models, "default block 4 blocks 2
+// profile sha256_cbor/0 root 4e1195df instances a [0 2], b [1]". Contexts of nobody, without
+// blocks, are left out: theirs never go.
+func (s *script) view() string {
+	var lines []string
+	for _, m := range s.list("/global_view", "contexts", "model_name") {
+		var instances []string
+		for name, ranks := range m["instances"].(map[string]any) {
+			instances = append(instances, fmt.Sprintf("%s %v", name, ranks))
+		}
+		if len(instances) == 0 && fmt.Sprint(m["prefix_count"]) == "0" {
+			continue
+		}
+		sort.Strings(instances)
+		lora := ""
+		if m["lora_name"] != "" {
+			lora = fmt.Sprintf(" lora %v", m["lora_name"])
+		}
+		model, _ := strings.CutPrefix(m["model_name"].(string), s.vars["M"])
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %v block %v%s blocks %v profile %s instances %s", model,
+			m["tenant_id"], m["block_size"], lora, m["prefix_count"], profileOf(m["hash_profile"]), strings.Join(instances, ", "))))
+	}
+	sort.Strings(lines)
+	return strings.Join(lines, "\n")
+}
+
+// list returns the maps of a document that are about the script's models, or all of
+// them on a server it has started.
+func (s *script) list(path, root, model string) (out []map[string]any) {
+	s.t.Helper()
+	status, _, answer := s.do("GET", path, conductorv2.ContentType, nil)
+	if status != 200 {
+		s.t.Fatalf("GET %s: %d %x", path, status, answer)
+	}
+	all := s.unpack(answer)[root].([]any)
+	for _, v := range all {
+		m := v.(map[string]any)
+		if strings.HasPrefix(m[model].(string), s.vars["M"]) {
+			out = append(out, m)
+		}
+	}
+	if s.u.shared == "" && len(out) != len(all) {
+		s.t.Fatalf("GET %s: others among them: %v", path, all)
+	}
+	return out
+}
+
+// told returns what ours tells of the source at an endpoint, in the other dialect.
+func (s *script) told(endpoint string) map[string]any {
+	s.t.Helper()
+	status, _, answer := s.do("GET", "/conductor/v1/services", "application/json", nil)
+	var all struct {
+		Services []map[string]any `json:"services"`
+	}
+	d := json.NewDecoder(bytes.NewReader(answer))
+	d.UseNumber()
+	if err := d.Decode(&all); status != 200 || err != nil {
+		s.t.Fatalf("services: %d %v %s", status, err, answer)
+	}
+	for _, row := range all.Services {
+		if row["Endpoint"] == endpoint {
+			return row
+		}
+	}
+	return nil
+}
+
+// source prints fields of the source at a publisher.
+func (s *script) source(st *conformance.Step) string {
+	row := s.told(s.at(st).Live)
+	if row == nil {
+		return "none"
+	}
+	var words []string
+	for name := range strings.SplitSeq(s.key(st, "show", "DroppedBy"), ",") {
+		if name == "Findings" {
+			for _, f := range row[name].([]any) {
+				words = append(words, fmt.Sprint(f.(map[string]any)["Code"]))
+			}
+			continue
+		}
+		text := strings.TrimPrefix(fmt.Sprint(row[name]), "map")
+		words = append(words, name+" "+text)
+	}
+	return strings.Join(words, " ")
+}
+
+// settle waits until a batch is applied.
+func (s *script) settle(st *conformance.Step, e *publisher, seq uint64) {
+	want := strconv.FormatUint(seq, 10)
+	var row map[string]any
+	if !conformance.Until(func() bool {
+		row = s.told(e.Live)
+		return row == nil || fmt.Sprint(row["LastSeq"]) == want
+	}) {
+		s.t.Fatalf("line %d: batch %d is not applied: %v", st.Line, seq, row)
+	}
+	if row == nil {
+		s.t.Fatalf("line %d: nobody is registered at %s", st.Line, st.Words[0])
+	}
+}
+
+// clean unregisters what the script left, so that a shared server is as before.
+func (s *script) clean() {
+	if s.u.shared == "" || s.base != s.u.shared {
+		return
+	}
+	req, err := http.NewRequest("GET", s.base+"/services", nil)
+	if err != nil {
+		return
+	}
+	req.Header.Set("Accept", conductorv2.ContentType)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return
+	}
+	defer resp.Body.Close()
+	var all struct {
+		Services []struct {
+			ModelName, TenantID, InstanceID string
+			DPRank                          int
+		} `msgpack:"services"`
+	}
+	if msgpack.NewDecoder(resp.Body).Decode(&all) != nil {
+		return
+	}
+	for _, r := range slices.Backward(all.Services) {
+		if strings.HasPrefix(r.ModelName, s.vars["M"]) {
+			body := conformance.Encode(map[string]any{"instance_id": r.InstanceID, "tenant_id": r.TenantID, "dp_rank": r.DPRank})
+			if resp, err := http.Post(s.base+"/unregister", conductorv2.ContentType, bytes.NewReader(body)); err == nil {
+				resp.Body.Close()
+			}
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package conductorv2_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/compat/conductorv2"
+	"kvconductor/compat/internal/conformance"
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/events"
+	"kvconductor/events/stream"
+	"kvconductor/events/wire"
+	"kvconductor/events/zmq"
+)
+
+// Kinds of servers.
+const (
+	ours   = "ours"
+	theirs = "mooncake"
+)
+
+// target is the server under test.
+type target struct {
+	kind    string
+	shared  string              // base URL of a running one, "" for one of ours a script
+	command conformance.Command // starts ours with a file, empty if another is under test
+}
+
+// underTest finds out which server the environment names. What only ours has tells
+// which kind it is.
+func underTest(t *testing.T) *target {
+	u := &target{kind: ours, shared: strings.TrimRight(os.Getenv("MOONCAKE_CONFORMANCE_URL"), "/")}
+	if u.shared == "" {
+		u.command = conformance.Ours(t, "conductor")
+		return u
+	}
+	resp, err := http.Get(u.shared + "/conductor/v1/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		u.kind = theirs
+	}
+	return u
+}
+
+// url returns the address of a server for a script.
+func (u *target) url(t *testing.T) string {
+	if u.shared != "" {
+		return u.shared
+	}
+	return startServer(t)
+}
+
+// startServer starts our server in this process, on a port of its own.
+func startServer(t *testing.T) string {
+	c := conductor.New(conductor.Options{
+		HashSeed: 1337, MaxOrphans: 1 << 10, RecallBytes: 1 << 20, Log: zerolog.Nop(),
+		Stream: stream.Config{
+			Transport:     &zmq.Sockets{Rank: wire.Rank, Transport: zmq.Transport{}},
+			Decode:        func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) },
+			ReplayTimeout: 5 * time.Second,
+			StaleAfter:    30 * time.Second,
+			Queue:         1024,
+			Replays:       stream.NewLimiter(8),
+		},
+	})
+	t.Cleanup(c.Close)
+	d := conductorv2.New(conductorv2.Config{Conductor: c, MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test"})
+	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	r := conductorhttp.New(c, opts)
+	d.MountRoot(r)
+	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
+	s := httptest.NewServer(r)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// file writes Mooncake's file and returns the environment that names it.
+func file(t *testing.T, text string) []string {
+	name := filepath.Join(t.TempDir(), "conductor_config.json")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"CONDUCTOR_CONFIG_PATH=" + name}
+}
+
+// start runs a process with a file, in which PORT is a free one.
+func (u *target) start(t *testing.T, text string) string {
+	t.Helper()
+	return u.command.Start(t, "/health", func(port int) (args, env []string) {
+		return []string{"serve"}, file(t, strings.ReplaceAll(text, "PORT", fmt.Sprint(port)))
+	})
+}
+
+// exits runs a process that does not like its file.
+func (u *target) exits(t *testing.T, text string, want []string) (string, error) {
+	return u.command.Exits(t, []string{"serve"}, file(t, text), want)
+}
