@@ -55,9 +55,11 @@ func newRecall(bytes int64) *recall {
 func (r *recall) close() {
 	if r != nil {
 		r.move.Lock()
-		r.cache.Close()
-		r.closed = true
-		r.move.Unlock()
+		defer r.move.Unlock()
+		if !r.closed {
+			r.cache.Close()
+			r.closed = true
+		}
 	}
 }
 
