@@ -321,7 +321,7 @@ func (s *script) publish(st *conformance.Step, e *conformance.Engine, lines []st
 	}
 	var payload any = batch
 	if s.key(st, "form", "array") == "map" {
-		payload = conformance.Object{{"ts", 1.5}, {"events", events}, {"data_parallel_rank", batch[2]}}
+		payload = conformance.Object{{Key: "ts", Value: 1.5}, {Key: "events", Value: events}, {Key: "data_parallel_rank", Value: batch[2]}}
 	}
 	e.Publish(s.t, s.number(st, "seq", e.Next), conformance.Encode(payload), st.Has("lost"), st.Has("unkept"))
 }

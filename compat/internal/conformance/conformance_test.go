@@ -1,0 +1,95 @@
+package conformance
+
+import (
+	"bytes"
+	"encoding/hex"
+	"strings"
+	"testing"
+)
+
+// TestCompareBody holds that a comparison can fail.
+func TestCompareBody(t *testing.T) {
+	f := func(want, got string, same bool) {
+		t.Helper()
+		var lines []string
+		if want != "" {
+			lines = strings.Split(want, "\n")
+		}
+		if err := CompareBody(lines, got); (err == nil) != same {
+			t.Errorf("%q and %q: %v", want, got, err)
+		}
+	}
+	f("", "", true)
+	f("", "x", false)
+	f("anything", "x", true)
+	f("exact x", "x", true)
+	f("exact x", "x\n", false)
+	f("contains b\ncontains a", "abc", true)
+	f("contains b\ncontains d", "abc", false)
+	f(`{"a":1}`, `{"a":1,"b":2}`, true)
+	f(`{"a":1,"...":"no"}`, `{"a":1,"b":2}`, false)
+	f(`{"a":1,"b":"absent"}`, `{"a":1,"b":2}`, false)
+	f(`{"a":"*"}`, `{"a":[]}`, true)
+	f(`{"a":"*"}`, `{}`, false)
+	f(`{}`, `{"a":1}`, false)
+	f(`{"a":18446744073709551615}`, `{"a":18446744073709551615}`, true)
+	f(`{"a":18446744073709551615}`, `{"a":18446744073709551614}`, false)
+	f(`[1,2]`, `[1,2,3]`, false)
+	f(`{"a":{"b":[1]}}`, `{"a":{"b":[2]}}`, false)
+}
+
+// TestScript holds that a script is printed as it was read.
+func TestScript(t *testing.T) {
+	const text = `# What it is about.
+
+only ours eventually query P blocks=3
+line
+---- ours
+a
+---- theirs
+
+exits key=value
+----
+rc 1
+`
+	steps, comments := Parse(t, "x", text, "exits")
+	if got := Print(steps, comments); got != text {
+		t.Errorf("printed %q", got)
+	}
+	q, x := steps[0], steps[1]
+	if !q.Eventually || q.Only != "ours" || q.Name != "query" || !q.Has("P") || q.Keys["blocks"] != "3" || q.Line != 3 || len(x.Keys) != 0 || !x.Has("key=value") {
+		t.Errorf("%+v", steps)
+	}
+	for kind, want := range map[string]int{"ours": 1, "theirs": 0} {
+		if lines := q.Expected(kind); lines == nil || len(*lines) != want {
+			t.Errorf("%s: %v", kind, lines)
+		}
+	}
+	if q.Expected("others") != nil {
+		t.Error("an expectation for others")
+	}
+}
+
+// TestValue holds that JSON becomes what msgpack can say beyond it.
+func TestValue(t *testing.T) {
+	f := func(text, want string) {
+		t.Helper()
+		v, err := DecodeValue(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed, err := hex.DecodeString(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Encode(v); !bytes.Equal(got, packed) {
+			t.Errorf("%s: %x, want %s", text, got, want)
+		}
+	}
+	f(`18446744073709551615`, "cfffffffffffffffff")
+	f(`-1`, "ff")
+	f(`1.5`, "cb3ff8000000000000")
+	f(`{"$bin":"00ff"}`, "c40200ff")
+	f(`{"b":1,"a":null,"b":2}`, "83a16201a161c0a16202")
+	f(`[true,"x"]`, "92c3a178")
+}
