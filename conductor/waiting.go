@@ -52,17 +52,24 @@ func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, 
 	if d == nil {
 		return at, 0, false
 	}
-	d.contexts.Range(func(_, v any) bool {
-		x := v.(*indexContext)
-		if !fits(x.key) {
-			return true
-		}
+	ask := func(x *indexContext) {
 		k, ok := x.index.Means(engine)
 		if !ok {
 			c.collect(x) // now, when it may have forgotten
 		}
-		if ok && (!known || x.key == home || at != home && x.key.less(at)) {
+		if ok && (!known || x.key.less(at)) {
 			at, key, known = x.key, k, true
+		}
+	}
+	if x := d.context(home); x != nil && fits(home) {
+		ask(x) // first: the others may be as many as users
+	}
+	if known {
+		return at, key, true
+	}
+	d.contexts.Range(func(_, v any) bool {
+		if x := v.(*indexContext); x.key != home && fits(x.key) {
+			ask(x)
 		}
 		return true
 	})
