@@ -88,7 +88,8 @@ func BenchmarkIngest(b *testing.B) {
 		if err := c.Register(Registration{Endpoint: "ipc:///x", Type: "vLLM", Model: "m", Instance: "i", BlockSize: 16}, RegisterOptions{}); err != nil {
 			b.Fatal(err)
 		}
-		c.Close() // waits until the feed has handed out everything
+		<-l.closed // the feed has handed out everything
+		c.Close()
 		b.StopTimer()
 		b.ReportMetric(float64(b.N)*32/time.Since(start).Seconds(), "blocks/s")
 	}
