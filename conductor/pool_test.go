@@ -118,9 +118,7 @@ func runPoolWorld(t *testing.T, seed uint64) {
 			if w.device[engine][block] && !slices.ContainsFunc(paths, func(p string) bool {
 				return strings.HasPrefix(p, path+"/") && w.device[engine][p+"@"+salt]
 			}) {
-				for range 8 { // its copies
-					run("remove %s path=%s from=%d %s%s", engine, path, len(names)-1, by, with)
-				}
+				run("remove %s path=%s from=%d remaining=0 %s%s", engine, path, len(names)-1, by, with)
 				delete(w.device[engine], block)
 			}
 		case 3, 4, 5:
