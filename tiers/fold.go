@@ -57,13 +57,27 @@ type Row struct {
 	Ranks []Rank
 }
 
+// Hit is the row of an instance that holds something, or that a pool bound to it does.
+type Hit struct {
+	At int32 // position in the roster
+	Row
+}
+
 // Folder computes rows. Its zero value is ready; keeping one saves allocations.
 type Folder struct {
-	rows  []Row
-	state []rowState // as long as the instances of this fold
-	slots []int32    // instance id -> index of its row plus one, 0 when not asked for
-	names []string   // names of Other media seen in this fold; medium number - Other
-	alive int        // rows whose prefix may still grow
+	roster *Roster    // of this fold
+	state  []rowState // of instances that are hits, in the order they were found
+	slots  []int32    // position in the roster -> index into state plus one; zeros between folds
+	others rowState   // of every instance that is none: what pools that serve all hold
+	names  []string   // names of Other media seen in this fold; medium number - Other
+	alive  int        // states whose prefix may still grow
+
+	hits  []Hit
+	media []MediumCount // of others
+	ranks []Rank        // of others; what Other has handed out of it stays
+
+	own  Roster // of Fold
+	rows []Row
 }
 
 // Fold returns one row per instance, in the order of instances. runs start at
@@ -71,13 +85,29 @@ type Folder struct {
 // run may name owners beyond the table (they came to be after it was read): they
 // count nowhere, which can only shorten an answer.
 func (f *Folder) Fold(runs []Run, owners []Owner, instances []Instance) []Row {
-	f.start(instances)
+	f.own.fill(instances)
+	hits := f.Hits(runs, owners, &f.own)
+	f.rows = f.rows[:0]
+	for i := range instances {
+		f.rows = append(f.rows, f.Other(i))
+	}
+	for i := range hits {
+		f.rows[hits[i].At] = hits[i].Row
+	}
+	return f.rows
+}
+
+// Hits is Fold for a roster of which few hold anything: it returns the rows of those
+// that do, in no particular order. Other has the rest.
+func (f *Folder) Hits(runs []Run, owners []Owner, in *Roster) []Hit {
+	f.start(in)
 	var held []uint32
 	pos := 0
 	for _, r := range runs {
 		if r.Blocks <= 0 {
 			continue
 		}
+		f.settle(&f.others, pos)
 		if f.alive == 0 {
 			break
 		}
@@ -85,36 +115,53 @@ func (f *Folder) Fold(runs []Run, owners []Owner, instances []Instance) []Row {
 		held = r.Owners
 		pos += r.Blocks
 	}
-	for i := range instances {
+	f.settle(&f.others, pos)
+	for i := range f.state {
 		f.settle(&f.state[i], pos)
 	}
-	return f.finish(instances)
+	return f.finish()
 }
 
-// start prepares a row for each instance, all of them alive.
-func (f *Folder) start(instances []Instance) {
-	f.state = f.state[:cap(f.state)] // rows of wider folds keep their buffers
-	for len(f.state) < len(instances) {
-		f.state = append(f.state, rowState{})
+// Others returns the longest prefix of the instances that are no hits; no hit has a
+// shorter one.
+func (f *Folder) Others() int { return f.others.pos }
+
+// Other returns the row of the instance at a position of the roster, which is no hit.
+// Rows of equal ranks share their numbers.
+func (f *Folder) Other(at int) Row {
+	zero := f.roster.zeros[at]
+	if f.others.pos == 0 {
+		return zero
 	}
-	f.state = f.state[:len(instances)]
+	n := len(zero.Ranks)
+	last := f.ranks[max(0, len(f.ranks)-n):]
+	same := len(last) == n
+	for i := 0; same && i < n; i++ {
+		same = last[i].Rank == zero.Ranks[i].Rank
+	}
+	if !same {
+		c := &f.others.nobody
+		for _, r := range zero.Ranks {
+			f.ranks = append(f.ranks, c.rank(r.Rank, 0))
+		}
+		last = f.ranks[len(f.ranks)-n:]
+	}
+	return Row{Longest: f.others.pos, Media: f.media, Ranks: last[:n:n]}
+}
+
+// start begins a fold, in which nobody is a hit yet.
+func (f *Folder) start(in *Roster) {
+	f.roster = in
+	for len(f.slots) < len(in.zeros) {
+		f.slots = append(f.slots, 0)
+	}
 	clear(f.names) // drop references to the caller's strings
-	f.names = f.names[:0]
-	f.alive = len(instances)
-	for i, in := range instances {
-		for int(in.ID) >= len(f.slots) {
-			f.slots = append(f.slots, 0)
-		}
-		f.slots[in.ID] = int32(i) + 1
-		s := &f.state[i]
-		*s = rowState{media: s.media[:0], ranks: s.ranks[:0]}
-		for t := Device; t <= Disk; t++ {
-			s.media = append(s.media, mediumState{medium: int32(t)})
-		}
-		for _, r := range in.Ranks {
-			s.rankAt(r)
-		}
+	f.names, f.state, f.ranks = f.names[:0], f.state[:0], f.ranks[:0]
+	f.others = rowState{media: f.others.media[:0]}
+	for t := Device; t <= Disk; t++ {
+		f.others.media = append(f.others.media, mediumState{medium: int32(t)})
 	}
+	f.alive = 1
 }
 
 // turn applies the difference of two neighbouring runs at block pos: most owners
@@ -152,6 +199,9 @@ func (f *Folder) change(pos int, id uint32, owners []Owner, by int32) {
 		}
 	case o.Instance != Pool:
 	case o.Serves == nil:
+		if s := f.living(&f.others, pos); s != nil {
+			s.serve(f.medium(o.Medium), o.Medium.Tier, by)
+		}
 		for i := range f.state {
 			if s := f.living(&f.state[i], pos); s != nil {
 				s.serve(f.medium(o.Medium), o.Medium.Tier, by)
@@ -167,26 +217,32 @@ func (f *Folder) change(pos int, id uint32, owners []Owner, by int32) {
 }
 
 // finish turns states into rows and forgets the slots of this fold.
-func (f *Folder) finish(instances []Instance) []Row {
-	for len(f.rows) < len(instances) {
-		f.rows = append(f.rows, Row{})
+func (f *Folder) finish() []Hit {
+	f.hits = f.hits[:cap(f.hits)] // further hits of wider folds keep their buffers
+	for len(f.hits) < len(f.state) {
+		f.hits = append(f.hits, Hit{})
 	}
-	for i, in := range instances {
-		f.slots[in.ID] = 0
-		s, row := &f.state[i], &f.rows[i]
-		*row = Row{Longest: s.pos, Media: row.Media[:0], Ranks: row.Ranks[:0]}
-		for _, m := range s.media {
-			row.Media = append(row.Media, MediumCount{f.name(m.medium), m.blocks})
-		}
-		sortByName(row.Media[3:])
+	f.hits = f.hits[:len(f.state)]
+	for i := range f.state {
+		s, hit := &f.state[i], &f.hits[i]
+		f.slots[s.at] = 0
+		*hit = Hit{At: s.at, Row: Row{Longest: s.pos, Media: f.count(hit.Media[:0], s), Ranks: hit.Ranks[:0]}}
 		for j := range s.ranks {
 			r := &s.ranks[j]
-			row.Ranks = append(row.Ranks, Rank{
-				Rank: r.rank, Blocks: r.blocks,
-				Device: r.boundary(Device), Host: r.boundary(Host),
-				Disk: r.boundary(Disk), External: r.boundary(External),
-			})
+			hit.Ranks = append(hit.Ranks, r.cascade.rank(r.rank, r.blocks))
 		}
 	}
-	return f.rows[:len(instances)]
+	f.media = f.count(f.media[:0], &f.others)
+	return f.hits
+}
+
+// count appends how many blocks a state has on each medium.
+func (f *Folder) count(dst []MediumCount, s *rowState) []MediumCount {
+	for _, m := range s.media {
+		if m.medium <= int32(Disk) || m.blocks > 0 {
+			dst = append(dst, MediumCount{f.name(m.medium), m.blocks})
+		}
+	}
+	sortByName(dst[3:])
+	return dst
 }

@@ -139,6 +139,9 @@ func TestFoldModel(t *testing.T) {
 			if rows[j].Longest != want.Longest || !slices.Equal(rows[j].Media, want.Media) || !slices.Equal(rows[j].Ranks, want.Ranks) {
 				t.Fatalf("seed %d scene %d instance %d\n got %+v\nwant %+v\nowners %+v\nheld %v", seed, i, in.ID, rows[j], want, owners, held)
 			}
+			if rows[j].Longest == 0 && !sameRows(rows[j:j+1], NewRoster(instances).Zeros()[j:j+1]) {
+				t.Fatalf("seed %d scene %d: %+v is no row of zeros", seed, i, rows[j])
+			}
 			for _, r := range rows[j].Ranks {
 				if r.Device > r.Host || r.Host > r.Disk || r.Disk > r.External || r.External > rows[j].Longest {
 					t.Fatalf("seed %d scene %d: boundaries out of order: %+v", seed, i, rows[j])
@@ -147,6 +150,22 @@ func TestFoldModel(t *testing.T) {
 		}
 		if again := new(Folder).Fold(runs, owners, instances); !sameRows(again, rows) {
 			t.Fatalf("seed %d scene %d: a used folder and a new one differ", seed, i)
+		}
+		// By hits it is the same, in whatever order the others are asked for.
+		var byHits Folder
+		hits := byHits.Hits(runs, owners, NewRoster(instances))
+		got := make([]Row, len(instances))
+		for _, j := range rng.Perm(len(instances)) {
+			got[j] = byHits.Other(j)
+		}
+		for _, h := range hits {
+			if h.Longest == 0 || h.Longest < byHits.Others() {
+				t.Fatalf("seed %d scene %d: a hit has %d blocks, the others %d", seed, i, h.Longest, byHits.Others())
+			}
+			got[h.At] = h.Row
+		}
+		if !sameRows(got, rows) {
+			t.Fatalf("seed %d scene %d: by hits\n got %+v\nwant %+v", seed, i, got, rows)
 		}
 	}
 }
@@ -214,6 +233,19 @@ func BenchmarkFold(b *testing.B) {
 			}
 		})
 	}
+	b.Run("hits=8 of 1000", func(b *testing.B) {
+		rs, owners, ins := bigScene(8, 1, 24)
+		owners = owners[:len(owners)-1] // no pool
+		for i := int32(8); i < 1000; i++ {
+			ins = append(ins, Instance{ID: i, Ranks: []int32{0}})
+		}
+		roster := NewRoster(ins)
+		var f Folder
+		b.ReportAllocs()
+		for b.Loop() {
+			f.Hits(rs, owners, roster)
+		}
+	})
 	f("16x1/runs=8", 16, 1, 8)
 	f("128x1/runs=24", 128, 1, 24)
 	f("512x4/runs=32", 512, 4, 32)

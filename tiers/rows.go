@@ -3,6 +3,7 @@ package tiers
 // rowState is the working state of one row: who holds the current run, and the
 // numbers of the blocks settled so far.
 type rowState struct {
+	at      int32 // position in the roster
 	pos     int   // blocks settled; the prefix so far
 	holders int32 // own owners and serving pools that hold the current run
 	dead    bool  // the prefix ended at pos
@@ -51,13 +52,50 @@ func (c *cascade) step(own, pools *[Other + 1]int32, n int) {
 // boundary returns the number of blocks up to and including tier t.
 func (c *cascade) boundary(t Tier) int { return c.end[min(t, c.tier)] }
 
+// rank returns the numbers of a rank that holds so many blocks.
+func (c *cascade) rank(rank int32, blocks int) Rank {
+	return Rank{
+		Rank: rank, Blocks: blocks,
+		Device: c.boundary(Device), Host: c.boundary(Host), Disk: c.boundary(Disk), External: c.boundary(External),
+	}
+}
+
 // row returns the living state of an instance, settled up to pos; nil if the
 // instance was not asked for or its prefix has ended.
 func (f *Folder) row(instance int32, pos int) *rowState {
-	if instance < 0 || int(instance) >= len(f.slots) || f.slots[instance] == 0 {
+	at, asked := f.roster.position(instance)
+	if !asked {
 		return nil
 	}
-	return f.living(&f.state[f.slots[instance]-1], pos)
+	if n := f.slots[at]; n != 0 {
+		return f.living(&f.state[n-1], pos)
+	}
+	if f.living(&f.others, pos) == nil {
+		return nil
+	}
+	return f.hit(at)
+}
+
+// hit makes an instance one of the hits; up to here it has been one of the others,
+// who live.
+func (f *Folder) hit(at int32) *rowState {
+	n := len(f.state)
+	if n < cap(f.state) {
+		f.state = f.state[:n+1] // hits of earlier folds keep their buffers
+	} else {
+		f.state = append(f.state, rowState{})
+	}
+	s := &f.state[n]
+	media, ranks := s.media[:0], s.ranks[:0]
+	*s = f.others
+	s.at, s.media = at, append(media, f.others.media...)
+	for _, r := range f.roster.zeros[at].Ranks {
+		ranks = append(ranks, rankState{rank: r.Rank, cascade: s.nobody})
+	}
+	s.ranks = ranks
+	f.slots[at] = int32(n) + 1
+	f.alive++
+	return s
 }
 
 // living settles a state up to pos and returns it while its prefix can grow.
