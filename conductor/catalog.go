@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strings"
 
 	"kvconductor/tiers"
 )
@@ -100,10 +99,9 @@ func (c *Conductor) Held(p Partition, blockSize int, instance string) map[int32]
 	if d == nil {
 		return held
 	}
-	rows := *d.rows.Load()
-	i, found := slices.BinarySearchFunc(rows, instance, func(r row, name string) int { return strings.Compare(r.name, name) })
-	if found {
-		for _, s := range rows[i].sources {
+	v := d.view.Load()
+	if i, found := v.find(instance); found {
+		for _, s := range v.rows[i].sources {
 			s.held(d, held)
 		}
 	}

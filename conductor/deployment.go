@@ -43,8 +43,8 @@ type deployment struct {
 
 	tokenless atomic.Bool                             // blocks come without tokens
 	parts     atomic.Int32                            // most parts of a published block; 0 while none had several: see parts.go
-	rows      atomic.Pointer[[]row]                   // registered instances, sorted by name; never changed once published
-	pools     atomic.Pointer[[]*source]               // registered pools, sorted by key; likewise
+	view      atomic.Pointer[view]                    // registered instances
+	pools     atomic.Pointer[[]*source]               // registered pools, sorted by key; never changed once published
 	profiles  atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none
 }
 
@@ -176,7 +176,7 @@ func (d *deployment) publish() {
 		rows = append(rows, r)
 	}
 	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.name, b.name) })
-	d.rows.Store(&rows)
+	d.view.Store(&view{rows: rows})
 	pools := slices.Collect(maps.Keys(d.pooled))
 	slices.SortFunc(pools, func(a, b *source) int { return strings.Compare(a.reg.Key().String(), b.reg.Key().String()) })
 	d.pools.Store(&pools)

@@ -15,10 +15,26 @@ type queryMetrics struct {
 	seconds *prometheus.HistogramVec
 	matched *prometheus.CounterVec
 	asked   *prometheus.CounterVec
+	by      [len(promptKinds)]promptMetrics
+}
+
+// promptKinds are the ways a prompt is given in, as metrics call them.
+var promptKinds = [...]string{byTokens: "tokens", byHashes: "hashes", byLocals: "locals"}
+
+const (
+	byTokens = iota
+	byHashes
+	byLocals
+)
+
+// promptMetrics are the series of one kind.
+type promptMetrics struct {
+	seconds        prometheus.Observer
+	matched, asked prometheus.Counter
 }
 
 func newQueryMetrics() queryMetrics {
-	return queryMetrics{
+	m := queryMetrics{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "conductor_query_seconds",
 			Help: "Time from a decoded query to its answer, without HTTP and JSON.",
@@ -34,27 +50,28 @@ func newQueryMetrics() queryMetrics {
 			Help: "Prompt tokens asked for, in complete blocks.",
 		}, []string{"by"}),
 	}
+	for i, by := range promptKinds {
+		m.by[i] = promptMetrics{m.seconds.WithLabelValues(by), m.matched.WithLabelValues(by), m.asked.WithLabelValues(by)}
+	}
+	return m
 }
 
-// observe records one answered query.
-func (m *queryMetrics) observe(q *Query, ans *Answer, took time.Duration) {
-	by, blocks := "tokens", 0
+// observe records one answered query, of whose blocks the best instance held so many.
+func (m *queryMetrics) observe(q *Query, best int, took time.Duration) {
+	by, blocks := byTokens, 0
 	if q.BlockSize > 0 {
 		blocks = len(q.Tokens) / q.BlockSize
 	}
 	switch {
 	case q.ByHash:
-		by, blocks = "hashes", len(q.Hashes)
+		by, blocks = byHashes, len(q.Hashes)
 	case q.ByLocal:
-		by, blocks = "locals", len(q.Locals)
+		by, blocks = byLocals, len(q.Locals)
 	}
-	best := 0
-	for i := range ans.Rows {
-		best = max(best, ans.Rows[i].Longest)
-	}
-	m.seconds.WithLabelValues(by).Observe(took.Seconds())
-	m.asked.WithLabelValues(by).Add(float64(blocks) * float64(q.BlockSize))
-	m.matched.WithLabelValues(by).Add(float64(best) * float64(q.BlockSize))
+	series := &m.by[by]
+	series.seconds.Observe(took.Seconds())
+	series.asked.Add(float64(blocks) * float64(q.BlockSize))
+	series.matched.Add(float64(best) * float64(q.BlockSize))
 }
 
 // sourceLabels identify a source in metrics, as in its key.

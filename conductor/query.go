@@ -32,27 +32,13 @@ type Query struct {
 	Mixed bool
 	// Instance limits the answer to one row, given even when nothing is known.
 	Instance *string
+	// MinMatched leaves out rows whose longest prefix is shorter, in tokens; 0 none.
+	MinMatched int
+	// Top leaves out all rows but so many with the longest prefixes, of equal ones the
+	// first by name; 0 is no limit.
+	Top int
 	// Detail adds the state of every source of a row's instance.
 	Detail bool
-}
-
-// Answer holds one row per instance, sorted by name.
-type Answer struct {
-	Tenant    string
-	BlockSize int // tokens; rows count blocks
-	Rows      []Row
-	// Truncated says that rows may be longer than shown: the next block was
-	// refused for want of memory (index.max_bytes).
-	Truncated bool
-	// Pools are the pools whose blocks count for every row, with Query.Detail.
-	Pools []SourceDetail
-}
-
-// Row is what one instance can serve of the prompt, in blocks.
-type Row struct {
-	Instance string
-	tiers.Row
-	Detail []SourceDetail
 }
 
 // SourceDetail tells how far a row can be trusted: what its source had applied
@@ -70,12 +56,18 @@ type SourceDetail struct {
 
 // scratch holds the buffers of one query.
 type scratch struct {
-	match     index.Match
-	runs      []tiers.Run
-	chain     hash.Chain
-	locals    localChain
-	mixed     []uint64
-	instances []tiers.Instance
+	match  index.Match
+	runs   []tiers.Run
+	chain  hash.Chain
+	hashes hashList
+	locals localChain
+	mixed  []uint64
+	folder tiers.Folder
+
+	// What the answer is made of.
+	ans  Answer
+	hits []tiers.Hit
+	rows []Row
 
 	// See beside.go.
 	digests hash.DigestChain
@@ -86,83 +78,104 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// Query answers from what is indexed now. It never fails: what is not known is
-// zeros or no row (see decisions 10 to 15 in docs/semantics.md).
-func (c *Conductor) Query(q Query) Answer {
-	start := c.now()
-	ans := c.answer(q)
-	c.queries.observe(&q, &ans, c.now().Sub(start))
+// Query is Answer with an answer to keep.
+func (c *Conductor) Query(q Query) (ans Answer) {
+	c.Answer(&q, func(a *Answer) { ans = a.clone() })
 	return ans
 }
 
-func (c *Conductor) answer(q Query) Answer {
-	if q.Tenant == "" {
-		q.Tenant = DefaultTenant
+// Answer answers from what is indexed now. It never fails: what is not known is
+// zeros or no row (see decisions 10 to 15 in docs/semantics.md). The answer is lent to
+// use: when that returns, it and all it points to are somebody else's.
+func (c *Conductor) Answer(q *Query, use func(*Answer)) {
+	start := c.now()
+	sc := scratches.Get().(*scratch)
+	best := c.answer(sc, q, start)
+	c.queries.observe(q, best, c.now().Sub(start))
+	use(&sc.ans)
+	sc.release()
+}
+
+// answer leaves the answer in sc and returns the longest prefix, of rows that are left
+// out too.
+func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
+	tenant := q.Tenant
+	if tenant == "" {
+		tenant = DefaultTenant
 	}
-	ans := Answer{Tenant: q.Tenant, BlockSize: q.BlockSize}
+	ans := &sc.ans
+	*ans = Answer{Tenant: tenant, BlockSize: q.BlockSize}
+
 	c.mu.RLock()
-	d := c.deployments[deploymentKey{tenant: q.Tenant, model: q.Model, blockSize: q.BlockSize}]
+	d := c.deployments[deploymentKey{tenant: tenant, model: q.Model, blockSize: q.BlockSize}]
 	c.mu.RUnlock()
-	var rows []row
 	if d != nil {
-		d.ask(c.now())
-		rows = *d.rows.Load()
+		d.ask(now)
 	}
-	rows = selectRows(rows, &q)
-	if len(rows) == 0 {
-		return ans
+	roster, only := d.rowsFor(q)
+	if roster == nil && (q.Instance == nil || q.least() > 0) {
+		return 0
+	}
+	var details [][]SourceDetail
+	if q.Detail { // before the index is read
+		if roster != nil {
+			details = c.details(roster, only)
+		}
+		if d != nil {
+			ans.Pools = c.detail(*d.pools.Load())
+		}
+	}
+	if roster == nil {
+		// A row that was named and is not registered: pools serve instances, not names.
+		sc.rows = append(sc.rows[:0], Row{Instance: *q.Instance, Row: noRanks[0], at: -1})
+		if ans.Rows = sc.rows; q.Detail {
+			ans.Rows[0].Detail = []SourceDetail{}
+		}
+		return 0
 	}
 
-	sc := scratches.Get().(*scratch)
-	defer scratches.Put(sc)
-	ans.Rows = make([]Row, len(rows))
-	sc.instances = sc.instances[:0]
-	for i := range rows {
-		ans.Rows[i].Instance = rows[i].name
-		if q.Detail {
-			ans.Rows[i].Detail = c.detail(rows[i].sources)
-		}
-		sc.instances = append(sc.instances, tiers.Instance{ID: rows[i].id, Ranks: rows[i].ranks})
-	}
-	if q.Detail && d != nil {
-		ans.Pools = c.detail(*d.pools.Load())
-	}
 	var owners []tiers.Owner
 	sc.runs = sc.runs[:0]
-	// A row that was named and is not registered has no sources: pools serve
-	// instances, not names.
-	if d != nil && len(rows[0].sources) > 0 {
-		x := d.asked(&q)
-		var beside bool
-		if owners, beside = sc.lookupBeside(d, x, &q, c); !beside && x != nil {
-			owners = sc.lookup(x, &q)
+	x := d.asked(q)
+	var beside bool
+	if owners, beside = sc.lookupBeside(d, x, q, c); !beside && x != nil {
+		owners = sc.lookup(x, q)
+	}
+	ans.Truncated = sc.match.Truncated && (beside || x != nil)
+	sc.hits = sc.folder.Hits(sc.runs, owners, roster.fold)
+	best = sc.fill(q, roster, only)
+	ans.Rows, ans.Roster = sc.rows, roster
+	if details != nil {
+		for i := range ans.Rows {
+			ans.Rows[i].Detail = details[ans.Rows[i].at]
 		}
-		ans.Truncated = sc.match.Truncated && (beside || x != nil)
 	}
-	var folder tiers.Folder // owns the rows it returns, so it is not shared
-	for i, row := range folder.Fold(sc.runs, owners, sc.instances) {
-		ans.Rows[i].Row = row
-	}
-	return ans
+	return best
 }
 
-// selectRows returns the rows an answer has: see decision 10.
-func selectRows(registered []row, q *Query) []row {
-	if q.Instance == nil {
-		rows := make([]row, 0, len(registered))
-		for i := range registered {
-			if q.ByLocal || q.Mixed || registered[i].serves(q.Lora) {
-				rows = append(rows, registered[i])
-			}
-		}
-		return rows
+// noRanks is the row of an instance that is not registered.
+var noRanks = tiers.NewRoster([]tiers.Instance{{}}).Zeros()
+
+// rowsFor returns the instances an answer may have rows of, nil for none, and where the
+// only one is that is asked for, -1 for all: see decision 10.
+func (d *deployment) rowsFor(q *Query) (r *Roster, only int) {
+	if d == nil {
+		return nil, -1
 	}
-	for i := range registered {
-		if registered[i].name == *q.Instance {
-			return registered[i : i+1]
+	v := d.view.Load()
+	switch {
+	case q.Instance != nil:
+		at, ok := v.find(*q.Instance)
+		if !ok {
+			return nil, -1
 		}
+		return v.everyone(), at
+	case len(v.rows) == 0:
+		return nil, -1
+	case q.ByLocal || q.Mixed:
+		return v.everyone(), -1
 	}
-	return []row{{name: *q.Instance}}
+	return v.serving(q.Lora), -1
 }
 
 // hashList is a prompt given as hashes. It is the client's word that they follow
@@ -185,7 +198,8 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 		sc.locals.reset(x, sc.mixed, true)
 		x.index.MatchLazy(&sc.locals, &sc.match)
 	case q.ByHash:
-		x.index.MatchLazy(hashList(q.Hashes), &sc.match)
+		sc.hashes = q.Hashes
+		x.index.MatchLazy(&sc.hashes, &sc.match)
 	default:
 		sc.chain.Reset(x.scheme, q.Tokens, q.BlockSize)
 		x.index.MatchLazy(&sc.chain, &sc.match)
@@ -194,6 +208,17 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 		sc.runs = append(sc.runs, tiers.Run{Owners: r.Owners, Blocks: r.Blocks})
 	}
 	return x.table()
+}
+
+// details reads the freshness of the sources of every instance, or of the only one.
+func (c *Conductor) details(r *Roster, only int) [][]SourceDetail {
+	all := make([][]SourceDetail, len(r.rows))
+	for i := range r.rows {
+		if only < 0 || i == only {
+			all[i] = c.detail(r.rows[i].sources)
+		}
+	}
+	return all
 }
 
 // detail reads the freshness of a row's sources.

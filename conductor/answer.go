@@ -1,0 +1,157 @@
+package conductor
+
+import (
+	"slices"
+
+	"kvconductor/tiers"
+)
+
+// Answer holds one row per instance, sorted by name.
+type Answer struct {
+	Tenant    string
+	BlockSize int // tokens; rows count blocks
+	Rows      []Row
+	// Roster is what the positions of rows are in; nil where none has one.
+	Roster *Roster
+	// Truncated says that rows may be longer than shown: the next block was
+	// refused for want of memory (index.max_bytes).
+	Truncated bool
+	// Pools are the pools whose blocks count for every row, with Query.Detail.
+	Pools []SourceDetail
+}
+
+// Row is what one instance can serve of the prompt, in blocks. Rows may share Media and
+// Ranks, which are not to be changed.
+type Row struct {
+	Instance string
+	tiers.Row
+	Detail []SourceDetail
+	at     int32 // position in the roster, -1 for an instance that is not registered
+}
+
+// At returns the position of the row's instance in the answer's roster; not ok if the
+// instance is not registered.
+func (r *Row) At() (at int, ok bool) { return int(r.at), r.at >= 0 }
+
+// clone returns a copy that shares nothing with a scratch.
+func (a *Answer) clone() Answer {
+	c := *a
+	c.Rows = slices.Clone(a.Rows)
+	for i := range c.Rows {
+		c.Rows[i].Media, c.Rows[i].Ranks = slices.Clone(c.Rows[i].Media), slices.Clone(c.Rows[i].Ranks)
+	}
+	return c
+}
+
+// release takes back what an answer has borrowed. With the race detector, whoever kept
+// a part of it finds numbers that cannot be.
+func (sc *scratch) release() {
+	if poison {
+		for i := range sc.rows {
+			sc.rows[i] = Row{Instance: "BUG: used after its release", Row: tiers.Row{Longest: -1}, at: -1}
+		}
+		for i := range sc.hits {
+			h := &sc.hits[i].Row
+			for j := range h.Media {
+				h.Media[j].Blocks = -1
+			}
+			for j := range h.Ranks {
+				h.Ranks[j] = tiers.Rank{Rank: -1, Blocks: -1, Device: -1, Host: -1, Disk: -1, External: -1}
+			}
+		}
+	}
+	sc.ans, sc.hits = Answer{}, nil
+	scratches.Put(sc)
+}
+
+// fill makes the rows of an answer from what was folded, and returns the longest of
+// them, those that the query leaves out included.
+func (sc *scratch) fill(q *Query, r *Roster, only int) (best int) {
+	rows, n := sc.rows[:0], len(r.zeros)
+	others := sc.folder.Others()
+	if only >= 0 {
+		row := r.zeros[only]
+		row.Row = sc.folder.Other(only)
+		for i := range sc.hits {
+			if sc.hits[i].At == int32(only) {
+				row.Row = sc.hits[i].Row
+			}
+		}
+		if best = row.Longest; best >= q.least() {
+			rows = append(rows, row)
+		}
+		sc.rows = rows
+		return best
+	}
+	if len(sc.hits) < n {
+		best = others
+	}
+	least, top, better := q.least(), q.Top, 0
+	if top <= 0 {
+		top = n
+	}
+	for i := range sc.hits {
+		h := &sc.hits[i]
+		best = max(best, h.Longest)
+		if h.Longest > others && h.Longest >= least {
+			better++
+		}
+	}
+	if better >= top || others < least {
+		sc.rows = sc.best(rows, r, max(least, others+1), top)
+		return best
+	}
+	rows = append(rows, r.zeros...)
+	if others > 0 {
+		for i := range rows {
+			rows[i].Row = sc.folder.Other(i)
+		}
+	}
+	for i := range sc.hits {
+		rows[sc.hits[i].At].Row = sc.hits[i].Row
+	}
+	if equal := top - better; equal < n-better {
+		// Of those that are not better than the others, the first by name.
+		rows = slices.DeleteFunc(rows, func(row Row) bool {
+			if row.Longest > others {
+				return false
+			}
+			equal--
+			return equal < 0
+		})
+	}
+	sc.rows = rows
+	return best
+}
+
+// best appends the rows of the hits with at least so many blocks, of more than top those
+// with the most.
+func (sc *scratch) best(rows []Row, r *Roster, least, top int) []Row {
+	hits := sc.hits
+	if len(hits) > top {
+		slices.SortFunc(hits, func(a, b tiers.Hit) int {
+			if n := b.Longest - a.Longest; n != 0 {
+				return n
+			}
+			return int(a.At - b.At)
+		})
+		hits = hits[:top]
+	}
+	slices.SortFunc(hits, func(a, b tiers.Hit) int { return int(a.At - b.At) })
+	for i := range hits {
+		if hits[i].Longest >= least {
+			row := r.zeros[hits[i].At]
+			row.Row = hits[i].Row
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// least returns how many blocks a row has at least to be in the answer.
+func (q *Query) least() int {
+	if q.MinMatched <= 0 || q.BlockSize <= 0 {
+		return 0
+	}
+	return (q.MinMatched-1)/q.BlockSize + 1
+}
