@@ -496,6 +496,11 @@ func (b *bench) query(a args) string {
 			body[field] = v
 		}
 	}
+	for _, field := range []string{"min_matched", "top"} {
+		if _, ok := a.keys[field]; ok {
+			body[field] = a.number(field, 0)
+		}
+	}
 	path := "/query"
 	if a.get("detail", "") != "" {
 		path += "?detail=1"

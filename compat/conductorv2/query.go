@@ -116,11 +116,12 @@ func (d *Dialect) ask(r *exchange, p prompt) ([]byte, error) {
 	if err := take(); err != nil {
 		return nil, err
 	}
-	var ans conductor.Answer
+	write := func(ans *conductor.Answer) { r.out = appendAnswer(r.out[:0], ans, a.instance) }
 	if utf8.ValidString(a.Lora) && utf8.ValidString(a.Salt) {
-		ans = d.conductor.Query(a.Query)
+		d.conductor.Answer(&a.Query, write)
+	} else {
+		write(&conductor.Answer{})
 	}
-	r.out = appendAnswer(r.out[:0], &ans, a.instance)
 	return r.out, nil
 }
 

@@ -97,13 +97,14 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) {
 // match appends what a query of one block size matches, in units of so many for a
 // block.
 func (d *Dialect) match(dst []match, q conductor.Query, unit int) []match {
-	ans := d.conductor.Query(q)
-	found := appendMatches(dst, &ans, unit)
+	q.MinMatched = 1 // who matches nothing is not in the answer
+	take := func(ans *conductor.Answer) { dst = appendMatches(dst, ans, unit) }
+	d.conductor.Answer(&q, take)
 	if q.Mixed = d.conductor.Mixed(); q.Mixed && (q.ByLocal || q.Lora != "" || q.Salt != "") {
-		ans = d.conductor.Query(q)
-		return merge(appendMatches(found, &ans, unit))
+		d.conductor.Answer(&q, take)
+		return merge(dst)
 	}
-	return found
+	return dst
 }
 
 func unknownPartition(r *exchange, p conductor.Partition) {

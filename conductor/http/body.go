@@ -188,6 +188,14 @@ func (f *fields) integer(name string, low, high int64) int {
 	return int(v)
 }
 
+// bound reads an integer from low up; absent and null are 0.
+func (f *fields) bound(name string, low int64) int {
+	if _, raw := f.body.field(name); raw == nil {
+		return 0
+	}
+	return f.integer(name, low, math.MaxInt32)
+}
+
 func outOfRange(name string, raw json.RawMessage, low, high int64) error {
 	return conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %s", name, low, high, raw)
 }

@@ -84,9 +84,6 @@ func Mount(r gin.IRouter, c *conductor.Conductor, opts Options) {
 // handler is what an endpoint is: a result to encode, or an error.
 type handler func(*gin.Context) (any, error)
 
-// encoded is a result that is JSON already, sent as it is.
-type encoded []byte
-
 // answered is a result with a status of its own.
 type answered struct {
 	status int
@@ -124,8 +121,8 @@ func wrap(h handler) gin.HandlerFunc {
 			return
 		}
 		switch v := result.(type) {
-		case encoded:
-			g.Data(http.StatusOK, "application/json", v)
+		case *buffer:
+			v.send(g)
 		case answered:
 			g.JSON(v.status, v.body)
 		default:

@@ -1,0 +1,30 @@
+//go:build race
+
+package http
+
+import (
+	"testing"
+
+	"kvconductor/conductor"
+	"kvconductor/tiers"
+)
+
+// TestReleasedAnswersAreSpoiled: with the race detector, what is kept of an answer shows.
+func TestReleasedAnswersAreSpoiled(t *testing.T) {
+	f := newFleet(t)
+	prompt := promptOf(3, 2)
+	f.store(f.source("a", 0, conductor.TypeVLLM), "gpu", prompt, 2)
+	var kept *conductor.Answer
+	var rows []conductor.Row
+	var ranks []tiers.Rank
+	q := conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}
+	f.c.Answer(&q, func(ans *conductor.Answer) {
+		if kept, rows = ans, ans.Rows; len(rows) != 1 || rows[0].Longest != 2 {
+			t.Fatalf("%+v", rows)
+		}
+		ranks = rows[0].Ranks
+	})
+	if len(kept.Rows) != 0 || rows[0].Longest != -1 || ranks[0].Blocks != -1 {
+		t.Errorf("an answer that is released reads %+v, its rows %+v, its ranks %+v", kept, rows, ranks)
+	}
+}

@@ -1,0 +1,325 @@
+package http
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	nethttp "net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/index"
+	"kvconductor/index/hash"
+	"kvconductor/tiers"
+)
+
+const testBlock = 16
+
+// fleet is a Conductor that is filled by hand.
+type fleet struct {
+	t testing.TB
+	c *conductor.Conductor
+	r *conductor.Recovery
+}
+
+func newFleet(t testing.TB) *fleet {
+	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepLocals: true, Gate: make(chan struct{}), Log: zerolog.Nop()})
+	t.Cleanup(c.Close)
+	return &fleet{t: t, c: c, r: c.Recover(0)}
+}
+
+// source adds a source and returns its registration.
+func (f *fleet) source(instance string, rank int, typ string) conductor.Registration {
+	reg := conductor.Registration{
+		Endpoint: fmt.Sprintf("tcp://%x:%d", instance, 1000+rank), Tenant: conductor.DefaultTenant, Model: "m", BlockSize: testBlock,
+		Type: typ, Instance: instance, Rank: rank,
+	}
+	if err := f.r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{}}); err != nil {
+		f.t.Fatal(err)
+	}
+	return reg
+}
+
+// store gives a source the prefix of a prompt.
+func (f *fleet) store(reg conductor.Registration, medium string, prompt []uint32, blocks int) {
+	if blocks == 0 {
+		return
+	}
+	locals := hash.Scheme{Seed: hash.DefaultSeed}.Locals(nil, prompt, testBlock)[:blocks]
+	err := f.r.Stored(&conductor.Stored{
+		Partition: conductor.Partition{Tenant: reg.Tenant, Model: reg.Model}, BlockSize: reg.BlockSize, Source: reg, Rank: int32(reg.Rank), Medium: tiers.Parse(medium),
+		Stretch: &index.Stretch{Root: true, Engine: locals, Labels: locals},
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func promptOf(seed uint32, blocks int) []uint32 {
+	prompt := make([]uint32, blocks*testBlock)
+	for i := range prompt {
+		prompt[i] = seed + uint32(i*31)
+	}
+	return prompt
+}
+
+// plain is the answer as it is written one field after the other.
+func plain(ans *conductor.Answer) string {
+	text := func(s string) string {
+		b, err := json.Marshal(s)
+		if err != nil {
+			panic(err)
+		}
+		return string(b)
+	}
+	list := func(n int, f func(i int) string) string {
+		var parts []string
+		for i := range n {
+			parts = append(parts, f(i))
+		}
+		return "{" + strings.Join(parts, ",") + "}"
+	}
+	detail := func(d *conductor.SourceDetail) string {
+		mark, age := "null", "null"
+		if d.HasMark {
+			mark = fmt.Sprint(d.Watermark)
+		}
+		if d.Age >= 0 {
+			age = fmt.Sprint(d.Age.Milliseconds())
+		}
+		return fmt.Sprintf(`{"state":%s,"reason":%s,"epoch":%d,"watermark":%s,"age_ms":%s}`, text(string(d.State)), text(d.Reason), d.Epoch, mark, age)
+	}
+	if len(ans.Rows) == 0 {
+		return "{}"
+	}
+	rows := list(len(ans.Rows), func(i int) string {
+		row := &ans.Rows[i]
+		var b strings.Builder
+		fmt.Fprintf(&b, `%s:{"longest_matched":%d`, text(row.Instance), row.Longest*ans.BlockSize)
+		for _, m := range row.Media {
+			name := m.Name
+			if name == "DP" {
+				name = "MEDIUM_DP"
+			}
+			fmt.Fprintf(&b, `,%s:%d`, text(name), m.Blocks*ans.BlockSize)
+		}
+		b.WriteString(`,"DP":` + list(len(row.Ranks), func(i int) string {
+			return fmt.Sprintf(`"%d":%d`, row.Ranks[i].Rank, row.Ranks[i].Blocks*ans.BlockSize)
+		}))
+		b.WriteString(`,"rank_matches":` + list(len(row.Ranks), func(i int) string {
+			r := row.Ranks[i]
+			return fmt.Sprintf(`"%d":{"gpu":%d,"cpu":%d,"disk":%d}`, r.Rank, r.Device*ans.BlockSize, r.Host*ans.BlockSize, r.Disk*ans.BlockSize)
+		}))
+		if ans.Truncated {
+			b.WriteString(`,"truncated":true`)
+		}
+		if row.Detail != nil {
+			b.WriteString(`,"detail":` + list(len(row.Detail), func(i int) string {
+				return fmt.Sprintf(`"%d":%s`, row.Detail[i].Rank, detail(&row.Detail[i]))
+			}))
+		}
+		if len(ans.Pools) > 0 {
+			b.WriteString(`,"pools":` + list(len(ans.Pools), func(i int) string {
+				return text(ans.Pools[i].Key.String()) + ":" + detail(&ans.Pools[i])
+			}))
+		}
+		return b.String() + "}"
+	})
+	return "{" + text(ans.Tenant) + ":" + rows + "}"
+}
+
+// TestAnswers compares what is written from prepared pieces with what is written in
+// full, for fleets made up at random.
+func TestAnswers(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	names := []string{"a", "b1", "<html>&", "quo\"te", "back\\slash", "tab\t", "é", "\u2028", "x\x7f", "a-rather-long-name.of-an.instance:8000", "~", "0"}
+	media := []string{"gpu", "gpu", "cpu", "disk", "remote", "dp", "<tape>"}
+	for range 60 {
+		f := newFleet(t)
+		prompt := promptOf(uint32(rng.Uint64()), 8)
+		for _, name := range names[:rng.IntN(len(names)+1)] {
+			for rank := range 1 + rng.IntN(3) {
+				reg := f.source(name, rank, conductor.TypeVLLM)
+				if rng.IntN(3) == 0 {
+					f.store(reg, media[rng.IntN(len(media))], prompt, rng.IntN(9))
+				}
+			}
+		}
+		if rng.IntN(2) == 0 {
+			f.store(f.source("pool", 0, conductor.TypeMooncake), "cpu", prompt, rng.IntN(9))
+		}
+		for range 12 {
+			q := conductor.Query{
+				Model: "m", BlockSize: testBlock, Tokens: prompt, Detail: rng.IntN(4) == 0,
+				MinMatched: rng.IntN(3) * rng.IntN(60), Top: rng.IntN(3) * rng.IntN(4),
+			}
+			if rng.IntN(4) == 0 {
+				q.Instance = &names[rng.IntN(len(names))]
+			}
+			if rng.IntN(6) == 0 {
+				q.Tokens = promptOf(1, 8)
+			}
+			f.c.Answer(&q, func(ans *conductor.Answer) {
+				ans.Truncated = rng.IntN(5) == 0
+				got := string(appendAnswer([]byte("before"), ans))
+				if want := "before" + plain(ans); got != want || !json.Valid([]byte(got[6:])) {
+					t.Fatalf("seed %d\n got %s\nwant %s", seed, got, want)
+				}
+				without := *ans // as written by hand
+				without.Roster = nil
+				if again := string(appendAnswer([]byte("before"), &without)); again != got {
+					t.Fatalf("seed %d: without its roster\n got %s\nwant %s", seed, again, got)
+				}
+			})
+		}
+	}
+}
+
+// TestLimits compares limited answers with what is left of whole ones.
+func TestLimits(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	hits := 0
+	for range 40 {
+		f := newFleet(t)
+		prompt := promptOf(uint32(rng.Uint64()), 6)
+		for i := range 1 + rng.IntN(12) {
+			f.store(f.source(fmt.Sprintf("i%d", i), 0, conductor.TypeVLLM), "gpu", prompt, max(0, rng.IntN(10)-4))
+		}
+		if rng.IntN(2) == 0 {
+			f.store(f.source("pool", 0, conductor.TypeMooncake), "cpu", prompt, rng.IntN(4))
+		}
+		q := conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}
+		whole := f.c.Query(q)
+		for _, row := range whole.Rows {
+			hits += min(row.Longest, 1)
+		}
+		for range 20 {
+			q.MinMatched, q.Top = rng.IntN(7*testBlock)*rng.IntN(2), rng.IntN(14)
+			var want []conductor.Row
+			for _, row := range whole.Rows {
+				if row.Longest*testBlock >= q.MinMatched {
+					want = append(want, row)
+				}
+			}
+			slices.SortStableFunc(want, func(a, b conductor.Row) int { return b.Longest - a.Longest })
+			if q.Top > 0 && len(want) > q.Top {
+				want = want[:q.Top]
+			}
+			slices.SortFunc(want, func(a, b conductor.Row) int { return strings.Compare(a.Instance, b.Instance) })
+			limited := whole
+			limited.Rows = want
+			got := f.c.Query(q)
+			if a, b := plain(&got), plain(&limited); a != b {
+				t.Fatalf("seed %d: min_matched %d, top %d of %s\n got %s\nwant %s", seed, q.MinMatched, q.Top, plain(&whole), a, b)
+			}
+		}
+	}
+	if hits == 0 {
+		t.Error("no instance held anything")
+	}
+}
+
+// TestStringsAreWrittenAsEncodingJSONDoes tries every byte and some runes.
+func TestStringsAreWrittenAsEncodingJSONDoes(t *testing.T) {
+	texts := []string{"", "plain", "\u2028\u2029", "é", "\U0001f600", "a\xffb", "\xed\xa0\x80"}
+	for c := range 256 {
+		texts = append(texts, "x"+string([]byte{byte(c)})+"y")
+	}
+	for _, s := range texts {
+		want, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := appendString(nil, s); string(got) != string(want) {
+			t.Errorf("%q: got %s, want %s", s, got, want)
+		}
+	}
+}
+
+// TestAnswerOnTheWire: one piece, its length told, whatever the buffer was used for
+// before.
+func TestAnswerOnTheWire(t *testing.T) {
+	f := newFleet(t)
+	prompt := promptOf(3, 4)
+	for i := range 60 {
+		f.store(f.source(fmt.Sprintf("i%02d", i), 0, conductor.TypeVLLM), "gpu", prompt, i%3)
+	}
+	opts := Options{MaxBody: 1 << 16, MaxTokens: 1 << 10, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	engine := New(f.c, opts)
+	Mount(engine, f.c, opts)
+	server := httptest.NewServer(engine)
+	defer server.Close()
+	for i := range 50 {
+		top := 1 + i*7%60
+		body, err := json.Marshal(map[string]any{"model": "m", "block_size": testBlock, "token_ids": prompt, "top": top})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := nethttp.Post(server.URL+"/query", "application/json", bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ans := f.c.Query(conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt, Top: top})
+		if string(got) != plain(&ans) || resp.ContentLength != int64(len(got)) || resp.Header.Get("Content-Type") != "application/json" {
+			t.Fatalf("length %d, type %q\n got %s\nwant %s", resp.ContentLength, resp.Header.Get("Content-Type"), got, plain(&ans))
+		}
+	}
+}
+
+// BenchmarkAnswer asks for a prompt of 1,024 tokens in blocks of 16 whose first half 8
+// instances hold, and writes the answer.
+func BenchmarkAnswer(b *testing.B) {
+	const blocks, holders = 64, 8
+	run := func(b *testing.B, instances int, q conductor.Query, write bool) {
+		f := newFleet(b)
+		prompt := promptOf(7, blocks)
+		for i := range instances {
+			reg := f.source(fmt.Sprintf("engine-%d:8000", i), 0, conductor.TypeVLLM)
+			if i%(instances/holders) == 0 {
+				f.store(reg, "gpu", prompt, blocks/2)
+			}
+		}
+		q.Model, q.BlockSize, q.Tokens = "m", testBlock, prompt
+		var dst []byte
+		ask := func() {
+			f.c.Answer(&q, func(ans *conductor.Answer) {
+				if write {
+					dst = appendAnswer(dst[:0], ans)
+				}
+			})
+		}
+		ask()
+		if n := f.c.Query(conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt, MinMatched: 1}); len(n.Rows) != holders {
+			b.Fatalf("%d hits", len(n.Rows))
+		}
+		b.ReportAllocs()
+		b.SetBytes(int64(len(dst)))
+		for b.Loop() {
+			ask()
+		}
+	}
+	for _, n := range []int{128, 1000} {
+		b.Run(fmt.Sprintf("%d/fold", n), func(b *testing.B) { run(b, n, conductor.Query{}, false) })
+		b.Run(fmt.Sprintf("%d/fold+write", n), func(b *testing.B) { run(b, n, conductor.Query{}, true) })
+		b.Run(fmt.Sprintf("%d/fold+write/top=8", n), func(b *testing.B) { run(b, n, conductor.Query{Top: 8}, true) })
+		b.Run(fmt.Sprintf("%d/fold+write/min_matched=1", n), func(b *testing.B) { run(b, n, conductor.Query{MinMatched: 1}, true) })
+	}
+}
