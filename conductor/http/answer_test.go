@@ -73,7 +73,7 @@ func promptOf(seed uint32, blocks int) []uint32 {
 }
 
 // plain is the answer as it is written one field after the other.
-func plain(ans *conductor.Answer) string {
+func plainAnswer(ans *conductor.Answer) string {
 	text := func(s string) string {
 		b, err := json.Marshal(s)
 		if err != nil {
@@ -173,7 +173,7 @@ func TestAnswers(t *testing.T) {
 			f.c.Answer(&q, func(ans *conductor.Answer) {
 				ans.Truncated = rng.IntN(5) == 0
 				got := string(appendAnswer([]byte("before"), ans))
-				if want := "before" + plain(ans); got != want || !json.Valid([]byte(got[6:])) {
+				if want := "before" + plainAnswer(ans); got != want || !json.Valid([]byte(got[6:])) {
 					t.Fatalf("seed %d\n got %s\nwant %s", seed, got, want)
 				}
 				without := *ans // as written by hand
@@ -222,8 +222,8 @@ func TestLimits(t *testing.T) {
 			limited := whole
 			limited.Rows = want
 			got := f.c.Query(q)
-			if a, b := plain(&got), plain(&limited); a != b {
-				t.Fatalf("seed %d: min_matched %d, top %d of %s\n got %s\nwant %s", seed, q.MinMatched, q.Top, plain(&whole), a, b)
+			if a, b := plainAnswer(&got), plainAnswer(&limited); a != b {
+				t.Fatalf("seed %d: min_matched %d, top %d of %s\n got %s\nwant %s", seed, q.MinMatched, q.Top, plainAnswer(&whole), a, b)
 			}
 		}
 	}
@@ -278,8 +278,8 @@ func TestAnswerOnTheWire(t *testing.T) {
 			t.Fatal(err)
 		}
 		ans := f.c.Query(conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt, Top: top})
-		if string(got) != plain(&ans) || resp.ContentLength != int64(len(got)) || resp.Header.Get("Content-Type") != "application/json" {
-			t.Fatalf("length %d, type %q\n got %s\nwant %s", resp.ContentLength, resp.Header.Get("Content-Type"), got, plain(&ans))
+		if string(got) != plainAnswer(&ans) || resp.ContentLength != int64(len(got)) || resp.Header.Get("Content-Type") != "application/json" {
+			t.Fatalf("length %d, type %q\n got %s\nwant %s", resp.ContentLength, resp.Header.Get("Content-Type"), got, plainAnswer(&ans))
 		}
 	}
 }

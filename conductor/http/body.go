@@ -1,65 +1,26 @@
 package http
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"math"
-	"net/http"
 	"strconv"
 	"time"
-	"unicode/utf8"
-
-	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
 )
 
-// body is a JSON object with its fields still encoded. Unknown fields are
-// ignored; a field that is null counts as absent.
-type body map[string]json.RawMessage
-
-// readBody reads one JSON object within the size limit. What follows the object
-// is an error, as is text that is not UTF-8.
-func (a *api) readBody(g *gin.Context) (body, error) {
-	raw, err := io.ReadAll(http.MaxBytesReader(g.Writer, g.Request.Body, a.opts.MaxBody))
-	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			return nil, &statusError{http.StatusRequestEntityTooLarge, "too_large",
-				"request body exceeds limits.max_body of " + strconv.FormatInt(large.Limit, 10) + " bytes"}
-		}
-		return nil, invalidJSON("request body could not be read: " + err.Error())
-	}
-	if !utf8.Valid(raw) {
-		return nil, invalidJSON("request body is not valid UTF-8")
-	}
-	trimmed := bytes.TrimLeft(raw, " \t\r\n")
-	if len(trimmed) == 0 {
-		return nil, invalidJSON("request body is empty, a JSON object is expected")
-	}
-	if trimmed[0] != '{' {
-		if json.Valid(raw) {
-			return nil, invalidJSON("request body must be a JSON object")
-		}
-	}
-	var b body
-	if err := json.Unmarshal(raw, &b); err != nil {
-		return nil, invalidJSON("Invalid JSON object: " + err.Error())
-	}
-	return b, nil
-}
-
-func invalidJSON(text string) error {
-	return &statusError{http.StatusBadRequest, "invalid_json", text}
-}
+// body is what is known of the fields of a JSON object, still encoded. A field that
+// is null counts as absent.
+type body []member
 
 // field returns the first of several spellings that is present and not null.
-func (b body) field(names ...string) (string, json.RawMessage) {
+func (b body) field(names ...string) (string, *member) {
 	for _, name := range names {
-		if raw, ok := b[name]; ok && string(raw) != "null" {
-			return name, raw
+		for i := range b {
+			if m := &b[i]; m.name == name && string(m.raw) != "null" {
+				return name, m
+			}
 		}
 	}
 	return names[0], nil
@@ -69,7 +30,34 @@ func (b body) field(names ...string) (string, json.RawMessage) {
 // reads all its fields and checks once.
 type fields struct {
 	body body
-	err  error
+	// spare has the fields that count where body lacks them.
+	spare body
+	// shape is what was looked for in the body, nil if everything was.
+	shape shape
+	err   error
+}
+
+// member returns the first of several spellings that is present and not null.
+func (f *fields) member(names ...string) (string, *member) {
+	if f.shape != nil && !f.shape.has(names[0]) {
+		panic("BUG: a field that the shape of the body does not have: " + names[0])
+	}
+	name, m := f.body.field(names...)
+	if m == nil {
+		if spare, m := f.spare.field(names...); m != nil {
+			return spare, m
+		}
+	}
+	return name, m
+}
+
+// field returns the text of what member finds.
+func (f *fields) field(names ...string) (string, []byte) {
+	name, m := f.member(names...)
+	if m == nil {
+		return name, nil
+	}
+	return name, m.raw
 }
 
 func (f *fields) fail(err error) {
@@ -89,21 +77,21 @@ func (f *fields) text(names ...string) string {
 
 // optional reads a string and keeps absent apart from "".
 func (f *fields) optional(names ...string) *string {
-	name, raw := f.body.field(names...)
+	name, raw := f.field(names...)
 	if raw == nil {
 		return nil
 	}
-	var v string
-	if raw[0] != '"' || json.Unmarshal(raw, &v) != nil {
+	if raw[0] != '"' {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
 		return nil
 	}
+	v := string(unquoted(raw))
 	return &v
 }
 
 // texts reads an array of strings.
 func (f *fields) texts(name string) []string {
-	_, raw := f.body.field(name)
+	_, raw := f.field(name)
 	if raw == nil {
 		return nil
 	}
@@ -124,7 +112,7 @@ func (f *fields) texts(name string) []string {
 
 // required reads a non-empty string.
 func (f *fields) required(names ...string) string {
-	name, raw := f.body.field(names...)
+	name, raw := f.field(names...)
 	if raw == nil {
 		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
 		return ""
@@ -141,7 +129,7 @@ func (f *fields) required(names ...string) string {
 
 // boolean reads true or false; absent and null are false.
 func (f *fields) boolean(name string) bool {
-	_, raw := f.body.field(name)
+	_, raw := f.field(name)
 	if raw == nil {
 		return false
 	}
@@ -167,7 +155,7 @@ func (f *fields) duration(name string) time.Duration {
 
 // integer reads a required integer within [low, high].
 func (f *fields) integer(name string, low, high int64) int {
-	_, raw := f.body.field(name)
+	_, raw := f.field(name)
 	if raw == nil {
 		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
 		return 0
@@ -188,15 +176,15 @@ func (f *fields) integer(name string, low, high int64) int {
 	return int(v)
 }
 
-// bound reads an integer from low up; absent and null are 0.
-func (f *fields) bound(name string, low int64) int {
-	if _, raw := f.body.field(name); raw == nil {
+// atLeast reads an integer from low up; absent and null are 0.
+func (f *fields) atLeast(name string, low int64) int {
+	if _, raw := f.field(name); raw == nil {
 		return 0
 	}
 	return f.integer(name, low, math.MaxInt32)
 }
 
-func outOfRange(name string, raw json.RawMessage, low, high int64) error {
+func outOfRange(name string, raw []byte, low, high int64) error {
 	return conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %s", name, low, high, raw)
 }
 

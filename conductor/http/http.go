@@ -137,6 +137,7 @@ func describe(err error) (int, errorBody) {
 		field    *conductor.FieldError
 		conflict *conductor.ConflictError
 		profile  *conductor.ProfileConflictError
+		invalid  *bodyError
 		status   *statusError
 	)
 	switch {
@@ -144,6 +145,12 @@ func describe(err error) (int, errorBody) {
 		body := errorBody{Error: field.Message, Reason: field.Reason, Field: field.Field}
 		if field.Index >= 0 {
 			body.Index = &field.Index
+		}
+		return http.StatusBadRequest, body
+	case errors.As(err, &invalid):
+		body := errorBody{Error: invalid.text, Reason: "invalid_json", Field: invalid.field}
+		if invalid.field != "" && invalid.index >= 0 {
+			body.Index = &invalid.index
 		}
 		return http.StatusBadRequest, body
 	case errors.As(err, &conflict):

@@ -1,59 +1,76 @@
 package http
 
 import (
-	"bytes"
-	"encoding/json"
-	"math"
-	"strconv"
+	"errors"
+	"slices"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/prompt"
 )
 
-// tokens reads the required array of token ids, each a u32.
-func (f *fields) tokens(limit int) []uint32 {
-	name, raw := f.body.field("token_ids")
-	if raw == nil {
+// tokens reads the prompt: an array of token ids, each a u32, or the same in base64.
+func (f *fields) tokens(r *request, limit int) []uint32 {
+	name, m := f.member("token_ids")
+	packed, text := f.field("token_ids_b64")
+	switch {
+	case m == nil && text == nil:
 		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
 		return nil
-	}
-	var list []uint32
-	if raw[0] != '[' || json.Unmarshal(raw, &list) != nil || holdsNull(raw) {
-		f.fail(badElement(name, raw, func(text string) (reason, want string) {
-			if _, err := strconv.ParseUint(text, 10, 32); err == nil {
-				return "", ""
-			}
-			return numberReason(text), "a token id in 0..4294967295"
-		}))
+	case m == nil:
+		return f.packedTokens(r, packed, text, limit)
+	case text != nil:
+		f.fail(conductor.Invalid(packed, "conflict", "%s and %s are both given", name, packed))
 		return nil
 	}
-	if len(list) > limit {
-		f.fail(tooMany(name, len(list), limit))
-		return nil
+	if l := m.list; f.isList(name, m) && f.fits(name, &l, "a token id in 0..4294967295") && f.bound(name, l.n, limit) {
+		return r.tokens[l.from:l.to]
 	}
-	return list
+	return nil
 }
 
-// hashes reads an array of 64-bit hashes under any of its names. Negative
-// numbers are taken as two's complement, the way some engines print hashes.
-// Several names at once must agree.
-func (f *fields) hashes(limit int, names ...string) []uint64 {
+// packedTokens reads token ids as little-endian u32 in base64.
+func (f *fields) packedTokens(r *request, name string, raw []byte, limit int) []uint32 {
+	if raw[0] != '"' {
+		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
+		return nil
+	}
+	from := len(r.tokens)
+	var err error
+	r.tokens, err = prompt.Base64(r.tokens, unquoted(raw))
+	switch {
+	case errors.Is(err, prompt.ErrWords):
+		f.fail(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of 4 bytes", name))
+	case err != nil:
+		f.fail(conductor.Invalid(name, "invalid_value", "%s must be base64 of the standard alphabet", name))
+	case f.bound(name, len(r.tokens)-from, limit):
+		return r.tokens[from:]
+	}
+	return nil
+}
+
+// hashes reads an array of 64-bit hashes under any of its names. Several names at once
+// must agree.
+func (f *fields) hashes(r *request, limit int, names ...string) []uint64 {
 	var found []uint64
 	var from string
 	for _, name := range names {
-		_, raw := f.body.field(name)
-		if raw == nil {
+		name, m := f.member(name)
+		if m == nil {
 			continue
 		}
-		list, err := parseHashes(name, raw, limit)
-		if err != nil {
-			f.fail(err)
+		const want = "a 64-bit integer"
+		l := m.list
+		// What is no number is told before a list that is too long, that before
+		// numbers that do not fit.
+		if !f.isList(name, m) || l.other && !f.fits(name, &l, want) || !f.bound(name, l.n, limit) || !f.fits(name, &l, want) {
 			return nil
 		}
-		if from != "" && !equalHashes(found, list) {
+		given := r.hashes[l.from:l.to]
+		if from != "" && !slices.Equal(found, given) {
 			f.fail(conductor.Invalid(name, "conflict", "%s and %s are both given and differ", from, name))
 			return nil
 		}
-		found, from = list, name
+		found, from = given, name
 	}
 	if from == "" {
 		f.fail(conductor.Invalid(names[0], "missing", "%s is required", names[0]))
@@ -61,101 +78,26 @@ func (f *fields) hashes(limit int, names ...string) []uint64 {
 	return found
 }
 
-func parseHashes(name string, raw json.RawMessage, limit int) ([]uint64, error) {
-	var numbers []json.Number
-	if raw[0] != '[' || json.Unmarshal(raw, &numbers) != nil || holdsNull(raw) || bytes.IndexByte(raw, '"') >= 0 {
-		return nil, badElement(name, raw, func(text string) (reason, want string) {
-			if _, ok := hashValue(text); ok {
-				return "", ""
-			}
-			return numberReason(text), "a 64-bit integer"
-		})
+// isList refuses what is no array.
+func (f *fields) isList(name string, m *member) bool {
+	if !m.read {
+		f.fail(conductor.Invalid(name, "not_array", "%s must be an array", name))
 	}
-	if len(numbers) > limit {
-		return nil, tooMany(name, len(numbers), limit)
-	}
-	list := make([]uint64, len(numbers))
-	for i, n := range numbers {
-		v, ok := hashValue(n.String())
-		if !ok {
-			return nil, badNumber(name, i, numberReason(n.String()), "a 64-bit integer")
-		}
-		list[i] = v
-	}
-	return list, nil
+	return m.read
 }
 
-func hashValue(text string) (uint64, bool) {
-	if v, err := strconv.ParseUint(text, 10, 64); err == nil {
-		return v, true
+// fits refuses a list with an element that is not what is wanted.
+func (f *fields) fits(name string, l *list, want string) bool {
+	if l.bad >= 0 {
+		f.fail(&conductor.FieldError{Field: name, Index: l.bad, Reason: l.reason, Message: name + " element must be " + want})
 	}
-	v, err := strconv.ParseInt(text, 10, 64)
-	return uint64(v), err == nil
+	return l.bad < 0
 }
 
-func equalHashes(a, b []uint64) bool {
-	if len(a) != len(b) {
-		return false
+// bound refuses a list that is too long.
+func (f *fields) bound(name string, n, limit int) bool {
+	if n > limit {
+		f.fail(conductor.Invalid(name, "out_of_range", "%s has %d elements, limits.max_tokens allows %d", name, n, limit))
 	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// holdsNull reports whether an array of numbers contains null, which
-// encoding/json reads as zero.
-func holdsNull(raw json.RawMessage) bool {
-	for _, ch := range raw {
-		if ch == 'n' {
-			return true
-		}
-	}
-	return false
-}
-
-// badElement explains why raw is no array of numbers: it finds the first element
-// that check gives a reason for.
-func badElement(name string, raw json.RawMessage, check func(text string) (reason, want string)) error {
-	var list []json.RawMessage
-	if json.Unmarshal(raw, &list) != nil {
-		return conductor.Invalid(name, "not_array", "%s must be an array", name)
-	}
-	for i, element := range list {
-		if reason, want := check(string(element)); reason != "" {
-			return badNumber(name, i, reason, want)
-		}
-	}
-	return conductor.Invalid(name, "not_array", "%s must be an array of integers", name)
-}
-
-func badNumber(name string, i int, reason, want string) error {
-	return &conductor.FieldError{Field: name, Index: i, Reason: reason, Message: name + " element must be " + want}
-}
-
-// numberReason tells a number that does not fit from what is no integer at all.
-func numberReason(text string) string {
-	v, err := strconv.ParseFloat(text, 64)
-	if err == nil && v == math.Trunc(v) && isDigits(text) {
-		return "out_of_range"
-	}
-	return "invalid_type"
-}
-
-func isDigits(text string) bool {
-	if text != "" && text[0] == '-' {
-		text = text[1:]
-	}
-	for i := range len(text) {
-		if text[i] < '0' || text[i] > '9' {
-			return false
-		}
-	}
-	return text != ""
-}
-
-func tooMany(name string, got, limit int) error {
-	return conductor.Invalid(name, "out_of_range", "%s has %d elements, limits.max_tokens allows %d", name, got, limit)
+	return n <= limit
 }

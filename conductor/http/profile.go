@@ -1,7 +1,6 @@
 package http
 
 import (
-	"encoding/json"
 	"errors"
 	"slices"
 
@@ -15,24 +14,31 @@ var profileFields = []string{"strategy", "algorithm", "python_hash_seed", "index
 // one in it that nobody knows is an error: it would be a profile of another kind.
 func (f *fields) profile() conductor.HashProfile {
 	const name = "hash_profile"
-	_, raw := f.body.field(name)
+	_, raw := f.field(name)
 	if raw == nil {
 		return conductor.HashProfile{}
 	}
 	in := fields{}
-	if json.Unmarshal(raw, &in.body) != nil {
+	sc := scanner{r: new(request), src: raw, index: -1}
+	_, _, ok := sc.document(nil)
+	if in.body = sc.r.members; !ok {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be an object", name))
 		return conductor.HashProfile{}
 	}
 	var unknown []string
-	for field := range in.body {
-		if !slices.Contains(profileFields, field) {
+	for i := range in.body {
+		if field := in.body[i].name; !slices.Contains(profileFields, field) {
 			unknown = append(unknown, field)
 		}
 	}
 	if len(unknown) > 0 {
 		field := slices.Min(unknown)
 		in.fail(conductor.Invalid(field, "unknown_field", "unsupported field in %s: %s", name, field))
+	}
+	for i := range in.body { // they are few if none is unknown
+		if again := in.body[i].name; in.err == nil && slices.ContainsFunc(in.body[:i], func(m member) bool { return m.name == again }) {
+			in.fail(duplicate(again))
+		}
 	}
 	p := conductor.HashProfile{
 		Strategy: in.required("strategy"), Algorithm: in.required("algorithm"),

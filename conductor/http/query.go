@@ -8,49 +8,70 @@ import (
 	"kvconductor/conductor"
 )
 
+// What a body may say; fields by other names are ignored.
+var (
+	promptFields = of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "min_matched", "top")
+	queryFields  = append(shape{{name: "token_ids", kind: tokens}, {name: "token_ids_b64"}}, promptFields...)
+	hashFields   = append(shape{{name: "seq_hashes", kind: hashes}, {name: "block_hash", kind: hashes}, {name: "block_hashes", kind: hashes}}, promptFields...)
+)
+
 // query answers for a prompt given as tokens: POST /query.
 func (a *api) query(g *gin.Context) (any, error) {
-	return a.ask(g, func(f *fields, q *conductor.Query) {
-		q.Tokens = f.tokens(a.opts.MaxTokens)
-	})
+	return a.ask(g, queryFields, a.tokens)
+}
+
+func (a *api) tokens(f *fields, r *request, q *conductor.Query) {
+	q.Tokens = f.tokens(r, a.opts.MaxTokens)
 }
 
 // queryByHash answers for a prompt given as canonical seq hashes: POST
 // /query_by_hash. block_hash is the name earlier drafts used.
 func (a *api) queryByHash(g *gin.Context) (any, error) {
-	return a.ask(g, func(f *fields, q *conductor.Query) {
-		q.ByHash = true
-		q.Hashes = f.hashes(a.opts.MaxTokens, "seq_hashes", "block_hash", "block_hashes")
-	})
+	return a.ask(g, hashFields, a.hashes)
 }
 
-// ask reads what both queries share, lets prompt read the rest, and answers.
-func (a *api) ask(g *gin.Context, prompt func(*fields, *conductor.Query)) (any, error) {
+func (a *api) hashes(f *fields, r *request, q *conductor.Query) {
+	q.ByHash = true
+	q.Hashes = f.hashes(r, a.opts.MaxTokens, "seq_hashes", "block_hash", "block_hashes")
+}
+
+// promptReader reads a prompt into a query, which must not keep it.
+type promptReader func(*fields, *request, *conductor.Query)
+
+// ask reads a query of a shape and answers it.
+func (a *api) ask(g *gin.Context, s shape, prompt promptReader) (any, error) {
 	detail, err := flag(g, "detail")
 	if err != nil {
 		return nil, err
 	}
-	b, err := a.readBody(g)
+	r := requests.Get().(*request)
+	defer r.release()
+	f, err := a.read(g, r, s)
 	if err != nil {
 		return nil, err
 	}
-	f := fields{body: b}
+	q := f.query(r, prompt)
+	if f.err != nil {
+		return nil, f.err
+	}
+	q.Detail = detail
+	return a.answer(&q), nil
+}
+
+// query reads what both queries share, and the prompt.
+func (f *fields) query(r *request, prompt promptReader) conductor.Query {
 	q := conductor.Query{
 		Model:     f.required("model", "modelname", "model_name"),
 		BlockSize: f.blockSize(),
-		Detail:    detail,
 	}
-	prompt(&f, &q)
+	prompt(f, r, &q)
 	q.Tenant = f.text("tenant_id")
 	q.Lora = f.text("lora_name")
 	q.Salt = f.text("cache_salt")
 	q.Instance = f.optional("instance_id")
-	q.MinMatched = f.bound("min_matched", 0)
-	q.Top = f.bound("top", 1)
-	if f.err != nil {
-		return nil, f.err
-	}
-	return a.answer(&q), nil
+	q.MinMatched = f.atLeast("min_matched", 0)
+	q.Top = f.atLeast("top", 1)
+	return q
 }
 
 // flag reads a boolean of the query string; absent is false.

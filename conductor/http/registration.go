@@ -8,13 +8,21 @@ import (
 	"kvconductor/conductor"
 )
 
+// What a body may say; fields by other names are ignored.
+var (
+	keyFields          = of("instance_id", "tenant_id", "dp_rank")
+	registrationFields = append(of("endpoint", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint",
+		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves", "hash_profile", "replace"), keyFields...)
+)
+
 // register starts a source: POST /register.
 func (a *api) register(g *gin.Context) (any, error) {
-	b, err := a.readBody(g)
+	in := requests.Get().(*request)
+	defer in.release()
+	f, err := a.read(g, in, registrationFields)
 	if err != nil {
 		return nil, err
 	}
-	f := fields{body: b}
 	r := conductor.Registration{
 		Endpoint:       f.required("endpoint"),
 		Type:           f.required("type"),
@@ -42,11 +50,12 @@ func (a *api) register(g *gin.Context) (any, error) {
 
 // unregister stops a source: POST /unregister. Only the key fields count.
 func (a *api) unregister(g *gin.Context) (any, error) {
-	b, err := a.readBody(g)
+	in := requests.Get().(*request)
+	defer in.release()
+	f, err := a.read(g, in, keyFields)
 	if err != nil {
 		return nil, err
 	}
-	f := fields{body: b}
 	key := conductor.Key{
 		Instance: f.required("instance_id"),
 		Tenant:   f.text("tenant_id"),

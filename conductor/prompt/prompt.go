@@ -1,0 +1,116 @@
+// Package prompt reads prompts out of request bodies: lists of token ids or of
+// hashes, thousands of numbers each, straight into buffers that are used again.
+//
+//	socket --Read--> body --Skip, Digits--> []uint32 or []uint64
+//	                      --Base64, Words-> []uint32
+//
+// Dialects decide what a body may hold and what its errors say; here is what they
+// share, and what is worth being fast. Nothing looks at a byte much more than once,
+// and nothing allocates but for growing a buffer that was handed in.
+//
+// Concurrency: functions are pure but for their arguments.
+package prompt
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"io"
+	"slices"
+	"unsafe"
+)
+
+const (
+	// KeepBytes is the largest body buffer worth keeping for the next request. A
+	// prompt of 65,536 tokens is half of it.
+	KeepBytes = 1 << 20
+	// KeepNumbers is the longest list of numbers worth keeping.
+	KeepNumbers = 1 << 18
+)
+
+// Read appends what r holds to dst. size is what r is said to hold, -1 if nobody
+// says; it is believed as far as KeepBytes, and beyond only as bytes arrive.
+func Read(dst []byte, r io.Reader, size int64) ([]byte, error) {
+	// One byte more lets the end be met without growing.
+	dst = slices.Grow(dst, int(min(max(size, 511), KeepBytes))+1)
+	for {
+		n, err := r.Read(dst[len(dst):cap(dst)])
+		dst = dst[:len(dst)+n]
+		if err == io.EOF {
+			return dst, nil
+		}
+		if err != nil {
+			return dst, err
+		}
+		if len(dst) == cap(dst) {
+			dst = slices.Grow(dst, len(dst))
+		}
+	}
+}
+
+// Kept returns an empty buffer for the next request: buf, unless a giant one has made
+// it longer than most.
+func Kept[T any](buf []T, most int) []T {
+	if cap(buf) > most {
+		return nil
+	}
+	return buf[:0]
+}
+
+// Words appends little-endian numbers of four bytes; bytes behind the last whole one
+// are let be.
+func Words(dst []uint32, raw []byte) []uint32 {
+	n := len(raw) / 4
+	dst = slices.Grow(dst, n)
+	list := dst[len(dst) : len(dst)+n]
+	copy(bytesOf(list), raw[:4*n])
+	toHost(list)
+	return dst[:len(dst)+n]
+}
+
+var (
+	// ErrBase64 is text that is not of the standard alphabet, or is cut.
+	ErrBase64 = errors.New("not base64")
+	// ErrWords is a number of bytes that is no multiple of four.
+	ErrWords = errors.New("not a multiple of 4 bytes")
+)
+
+// Base64 appends little-endian numbers of four bytes from base64 of the standard
+// alphabet, padded or not.
+func Base64(dst []uint32, text []byte) ([]uint32, error) {
+	encoding := unpadded
+	if len(text) > 0 && text[len(text)-1] == '=' {
+		encoding = padded
+	}
+	n := (encoding.DecodedLen(len(text)) + 3) / 4
+	dst = slices.Grow(dst, n)
+	list := dst[len(dst) : len(dst)+n]
+	got, err := encoding.Decode(bytesOf(list), text)
+	switch {
+	case err != nil, slices.Contains(text, '\n'), slices.Contains(text, '\r'):
+		return dst, ErrBase64 // the decoder steps over line ends
+	case got%4 != 0:
+		return dst, ErrWords
+	}
+	list = list[:got/4]
+	toHost(list)
+	return dst[:len(dst)+len(list)], nil
+}
+
+// Strict encodings leave one text for every list.
+var padded, unpadded = base64.StdEncoding.Strict(), base64.RawStdEncoding.Strict()
+
+// bytesOf is the memory of a list.
+func bytesOf(list []uint32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))), 4*len(list))
+}
+
+// toHost turns numbers whose bytes are little-endian into the machine's.
+func toHost(list []uint32) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
+		return
+	}
+	for i, v := range list {
+		list[i] = v<<24 | v>>24 | v&0xff00<<8 | v>>8&0xff00
+	}
+}
