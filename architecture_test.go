@@ -58,10 +58,11 @@ var table = []room{
 
 	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto},
 		not: []string{"flag", "net/http", "os"}},
-	{dir: "conductor/http", rooms: []string{"conductor", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/prompt", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/prompt", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 
-	{dir: "compat/dynamo", rooms: []string{"conductor", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
-	{dir: "compat/conductorv2", rooms: []string{"conductor", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
+	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/prompt", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "compat/conductorv2", rooms: []string{"conductor", "conductor/prompt", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", modules: []string{msgpack, zmq4}},
 

@@ -12,6 +12,7 @@
 package prompt
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -87,7 +88,7 @@ func Base64(dst []uint32, text []byte) ([]uint32, error) {
 	list := dst[len(dst) : len(dst)+n]
 	got, err := encoding.Decode(bytesOf(list), text)
 	switch {
-	case err != nil, slices.Contains(text, '\n'), slices.Contains(text, '\r'):
+	case err != nil, bytes.IndexByte(text, '\n') >= 0, bytes.IndexByte(text, '\r') >= 0:
 		return dst, ErrBase64 // the decoder steps over line ends
 	case got%4 != 0:
 		return dst, ErrWords
