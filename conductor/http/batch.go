@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/gin-gonic/gin"
@@ -61,8 +62,8 @@ func (a *api) checkBatch(f *fields, r *request) error {
 		switch m := &r.members[i]; {
 		case m.name == "token_ids":
 			total += m.list.n
-		case m.name == "token_ids_b64":
-			total += len(m.raw) * 3 / 16 // exact but for padding and quotes, which make it less than one more
+		case m.name == "token_ids_b64" && m.raw[0] == '"':
+			total += len(bytes.TrimRight(unquoted(m.raw), "=")) * 3 / 16
 		}
 	}
 	if total > a.opts.MaxTokens {

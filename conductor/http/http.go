@@ -76,6 +76,7 @@ func Mount(r gin.IRouter, c *conductor.Conductor, opts Options) {
 	r.POST("/unregister", wrap(a.unregister))
 	r.POST("/query", wrap(a.query))
 	r.POST("/query_by_hash", wrap(a.queryByHash))
+	r.POST("/query_batch", wrap(a.queryBatch))
 	r.GET("/services", wrap(a.services))
 	r.GET("/global_view", wrap(a.globalView))
 	r.GET("/health", wrap(a.health))

@@ -213,7 +213,9 @@ func (s *scanner) value(m *member, k *known) (ok bool) {
 		m.list.n, ok = s.objects(k.of)
 	}
 	m.raw = s.src[start:s.at]
-	s.index = -1
+	if ok {
+		s.index = -1
+	}
 	return ok
 }
 
@@ -289,7 +291,7 @@ func readList[T uint32 | uint64](s *scanner, dst []T, room int, value func(text 
 		before := len(dst)
 		dst, s.at = prompt.Digits(dst, s.src, s.at, end)
 		l.n += 1 + len(dst) - before
-		s.index = l.n
+		s.index = l.n - 1
 		if more, ok = s.next(']'); !ok {
 			return dst, l, false
 		}

@@ -1,0 +1,157 @@
+package http_test
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	nethttp "net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// TestQueryBatch holds that a batch answers what /query would, item by item.
+func TestQueryBatch(t *testing.T) {
+	s := newServer(t)
+	for _, tenant := range []string{"default", "t"} {
+		s.do("POST", "/register", fmt.Sprintf(`{"endpoint":"ipc:///nowhere","type":"vLLM","modelname":"m","instance_id":"a","block_size":16,"dp_rank":0,"tenant_id":%q}`, tenant))
+	}
+	// f sends queries beside defaults. Each stands for itself beside what the
+	// defaults make of it.
+	f := func(defaults string, queries ...[2]string) {
+		t.Helper()
+		var items []string
+		for _, q := range queries {
+			items = append(items, q[0])
+		}
+		rec := s.do("POST", "/query_batch", `{`+defaults+`"queries":[`+strings.Join(items, ",")+`]}`)
+		var got struct{ Answers []json.RawMessage }
+		if rec.Code != 200 || json.Unmarshal(rec.Body.Bytes(), &got) != nil || len(got.Answers) != len(queries) {
+			t.Fatalf("%d %s", rec.Code, rec.Body)
+		}
+		for i, q := range queries {
+			if q[1] == "" {
+				q[1] = q[0]
+			}
+			if want := s.do("POST", "/query", q[1]); string(got.Answers[i]) != want.Body.String() {
+				t.Errorf("%d: %s, want %s", i, got.Answers[i], want.Body)
+			}
+		}
+	}
+	whole := func(body, want string) {
+		t.Helper()
+		if rec := s.do("POST", "/query_batch", body); rec.Code != 400 || rec.Body.String() != want {
+			t.Errorf("%s: %d %s, want %s", body, rec.Code, rec.Body, want)
+		}
+	}
+	f("")
+	f("", [2]string{`{"model":"m","block_size":16,"token_ids":[1,2,3]}`}, [2]string{`{"model":"x","block_size":16,"token_ids":[]}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids":[1,-2]}`}, [2]string{`{"block_size":16}`}, [2]string{`{"model":"m","block_size":16,"token_ids":7}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids":[1],"model":"m"}`}, [2]string{`{"model":"m","block_size":16,"token_ids":[1,[2]],"token_ids":[1]}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAAAA==","tenant_id":"t"}`}, [2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAAAA","instance_id":"ghost"}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAA"}`}, [2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAA_A"}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids_b64":"","token_ids":[]}`})
+	f(`"model":"m","block_size":16,"tenant_id":"t",`,
+		[2]string{`{"token_ids":[1]}`, `{"token_ids":[1],"model":"m","block_size":16,"tenant_id":"t"}`},
+		[2]string{`{"token_ids":[1],"modelname":"x","tenant_id":null}`, `{"token_ids":[1],"model":"x","block_size":16,"tenant_id":"t"}`},
+		[2]string{`{"token_ids":[1],"tenant_id":"default"}`, `{"token_ids":[1],"model":"m","block_size":16}`},
+		[2]string{`{"token_ids":[1],"block_size":0}`, `{"token_ids":[1],"model":"m","block_size":0}`})
+	f(`"model":7,"block_size":16,`, [2]string{`{"token_ids":[1]}`, `{"token_ids":[1],"model":7,"block_size":16}`}, [2]string{`{"token_ids":[1],"model":"m"}`, `{"token_ids":[1],"model":"m","block_size":16}`})
+
+	if rec := s.do("POST", "/query_batch", `{"queries":[1,{"model":"m","block_size":16,"token_ids":[1]},null]}`); rec.Code != 200 ||
+		!strings.HasPrefix(rec.Body.String(), `{"answers":[{"error":"queries element must be an object","reason":"invalid_type","field":"queries","index":0},{"default":`) {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+	whole(`{}`, `{"error":"queries is required","reason":"missing","field":"queries"}`)
+	whole(`{"queries":{}}`, `{"error":"queries must be an array","reason":"not_array","field":"queries"}`)
+	whole(`{"queries":[],"queries":[]}`, `{"error":"queries is given more than once","reason":"duplicate","field":"queries"}`)
+	whole(`{"queries":[`+strings.Repeat("1,", 256)+`1]}`, `{"error":"queries has 257 elements, at most 256 are allowed","reason":"out_of_range","field":"queries"}`)
+	whole(`{"queries":[{},{"token_ids":[1,}]}`, `{"error":"Invalid JSON object: invalid character '}' looking for beginning of value","reason":"invalid_json","field":"queries","index":1}`)
+	forty := `{"model":"m","block_size":16,"token_ids":[1` + strings.Repeat(",1", 39) + `]}`
+	packed := `{"model":"m","block_size":16,"token_ids_b64":"` + base64.StdEncoding.EncodeToString(make([]byte, 160)) + `"}`
+	for _, two := range []string{forty + "," + packed, packed + "," + packed, forty + "," + forty} {
+		whole(`{"queries":[`+two+`]}`, `{"error":"queries have 80 tokens together, limits.max_tokens allows 64","reason":"out_of_range","field":"queries"}`)
+	}
+	if rec := s.do("POST", "/query_batch?detail=7", `{"queries":[]}`); rec.Code != 400 {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+	if rec := s.do("POST", "/query_batch", `{"queries":[`+strings.Repeat(" ", 4096)+`]}`); rec.Code != 413 {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+}
+
+// TestBadQueries holds what is said about bodies that a router should not send: which
+// field, which element, why.
+func TestBadQueries(t *testing.T) {
+	s := newServer(t)
+	f := func(body, reason, field string, index int) {
+		t.Helper()
+		rec := s.do("POST", "/query", body)
+		var got struct {
+			Error, Reason, Field string
+			Index                *int
+		}
+		if rec.Code != 400 || json.Unmarshal(rec.Body.Bytes(), &got) != nil {
+			t.Fatalf("%.100s: %d %s", body, rec.Code, rec.Body)
+		}
+		at := -1
+		if got.Index != nil {
+			at = *got.Index
+		}
+		if got.Reason != reason || got.Field != field || at != index || got.Error == "" {
+			t.Errorf("%.100s: %s, want %s %s %d", body, rec.Body, reason, field, index)
+		}
+	}
+	const rest = `,"model":"m","block_size":16}`
+	f(`{"token_ids":[1,2`, "invalid_json", "token_ids", 1)
+	f(`{"token_ids":[1,2,`, "invalid_json", "token_ids", 2)
+	f(`{"token_ids":[1,2,x]`+rest, "invalid_json", "token_ids", 2)
+	f(`{"token_ids":[1,02]`+rest, "invalid_json", "token_ids", 1)
+	f(`{"model":"m`, "invalid_json", "model", -1)
+	f("{\"model\":\"\xff\"}", "invalid_json", "model", -1)
+	f("{\"mod\xff\":1"+rest, "invalid_json", "", -1)
+	f(`{"token_ids":[1,4294967296]`+rest, "out_of_range", "token_ids", 1)
+	f(`{"token_ids":[1,123456,-1,4294967296]`+rest, "out_of_range", "token_ids", 2)
+	f(`{"token_ids":[1,1.0]`+rest, "invalid_type", "token_ids", 1)
+	f(`{"token_ids":[1,1e3]`+rest, "invalid_type", "token_ids", 1)
+	f(`{"token_ids":[1,[2]]`+rest, "invalid_type", "token_ids", 1)
+	f(`{"token_ids":[1,null]`+rest, "invalid_type", "token_ids", 1)
+	f(`{"token_ids":[],"token_ids":[]`+rest, "duplicate", "token_ids", -1)
+	f(`{"token_ids":[],"tok\u0065n_ids":[]`+rest, "duplicate", "token_ids", -1)
+	f(`{"model":"x","token_ids":[]`+rest, "duplicate", "model", -1)
+	f(`{"token_ids":[],"token_ids_b64":""`+rest, "conflict", "token_ids_b64", -1)
+	f(`{"token_ids_b64":7`+rest, "invalid_type", "token_ids_b64", -1)
+	f(`{"token_ids_b64":"AAA"`+rest, "invalid_value", "token_ids_b64", -1)
+	f(`{"token_ids":[`+strings.Repeat("7,", 64)+`7]`+rest, "out_of_range", "token_ids", -1)
+
+	req := httptest.NewRequest("POST", "/query", strings.NewReader("{}"))
+	req.ContentLength = 1 << 40
+	rec := httptest.NewRecorder()
+	s.engine.ServeHTTP(rec, req)
+	if rec.Code != 413 {
+		t.Errorf("a length over the limit: %d %s", rec.Code, rec.Body)
+	}
+}
+
+// TestLyingLengths sends bodies over a socket that are shorter than they say.
+func TestLyingLengths(t *testing.T) {
+	s := newServer(t)
+	server := httptest.NewServer(s.engine)
+	defer server.Close()
+	const body = `{"model":"m","block_size":16,"token_ids":[1,2,3]}`
+	for extra, want := range map[int]int{0: 200, 1: 400, 1000: 400} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body)+extra, body)
+		conn.(*net.TCPConn).CloseWrite()
+		resp, err := nethttp.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != want {
+			t.Errorf("%d bytes more promised than sent: %v %v, want %d", extra, resp, err, want)
+		}
+		conn.Close()
+	}
+}
