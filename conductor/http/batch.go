@@ -29,21 +29,22 @@ func (a *api) queryBatch(g *gin.Context) (any, error) {
 	if err := a.checkBatch(&f, r); err != nil {
 		return nil, err
 	}
-	dst := append(make([]byte, 0, 1<<10), `{"answers":[`...)
+	b := newBuffer()
+	b.text = append(b.text, `{"answers":[`...)
 	for i := range r.items {
 		if i > 0 {
-			dst = append(dst, ',')
+			b.text = append(b.text, ',')
 		}
 		q, err := a.readItem(&f, r, i)
 		if err != nil {
-			dst = appendError(dst, err)
+			b.text = appendError(b.text, err)
 			continue
 		}
 		q.Detail = detail
-		ans := a.conductor.Query(q)
-		dst = appendAnswer(dst, &ans)
+		a.conductor.Answer(&q, func(ans *conductor.Answer) { b.text = appendAnswer(b.text, ans) })
 	}
-	return encoded(append(dst, ']', '}')), nil
+	b.text = append(b.text, ']', '}')
+	return b, nil
 }
 
 // checkBatch refuses what is wrong with a batch as a whole.
