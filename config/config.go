@@ -167,6 +167,8 @@ type DynamoDialect struct {
 type Limits struct {
 	MaxBody         int64         `mapstructure:"max_body"`         // bytes of one HTTP request body; more is 413
 	MaxTokens       int           `mapstructure:"max_tokens"`       // token ids or hashes in one query; more is 400
+	MaxQueries      int           `mapstructure:"max_queries"`      // queries worked on at once; 0 is four for each processor
+	QueryWait       time.Duration `mapstructure:"query_wait"`       // how long others wait; longer is 503
 	MaxSources      int           `mapstructure:"max_sources"`      // subscriptions, configured and registered together
 	MaxOrphans      int           `mapstructure:"max_orphans"`      // blocks per source that wait for their parent
 	MaxPayload      int64         `mapstructure:"max_payload"`      // bytes of one message from an engine
@@ -222,14 +224,15 @@ func Default() Config {
 			TraceIDHeader: "x-trace-id",    // Dynamo's
 		},
 		Limits: Limits{
-			MaxBody:         16 << 20,         // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces
-			MaxTokens:       2 << 20,          // twice the longest usual context, and about what MaxBody holds
-			MaxSources:      10_000,           // 1,250 nodes of eight ranks; each source costs two sockets
-			MaxOrphans:      65_536,           // a million tokens in blocks of 16, some 15 MB
-			MaxPayload:      32 << 20,         // the announcement of a million-token prompt with hashes and tokens is about 6 MB
-			ReadTimeout:     30 * time.Second, // MaxBody at 5 Mbit/s
-			IdleTimeout:     2 * time.Minute,  // longer than the 60 s after which usual load balancers close first
-			ShutdownTimeout: 4 * time.Second,  // leaves one of the five seconds of a stop for the sockets
+			MaxBody:         16 << 20,               // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces
+			MaxTokens:       2 << 20,                // twice the longest usual context, and about what MaxBody holds
+			QueryWait:       100 * time.Millisecond, // outlasts a burst; after so long a router does better without an answer
+			MaxSources:      10_000,                 // 1,250 nodes of eight ranks; each source costs two sockets
+			MaxOrphans:      65_536,                 // a million tokens in blocks of 16, some 15 MB
+			MaxPayload:      32 << 20,               // the announcement of a million-token prompt with hashes and tokens is about 6 MB
+			ReadTimeout:     30 * time.Second,       // MaxBody at 5 Mbit/s
+			IdleTimeout:     2 * time.Minute,        // longer than the 60 s after which usual load balancers close first
+			ShutdownTimeout: 4 * time.Second,        // leaves one of the five seconds of a stop for the sockets
 		},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -265,6 +266,7 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 		RecallBytes:  cfg.Index.RecallBytes,
 		PoolBytes:    cfg.Pool.MaxBytes,
 		SilentAfter:  cfg.Doctor.SilentAfter,
+		Admission:    admission(cfg.Limits),
 		Log:          log,
 		Stream: stream.Config{
 			ReplayTimeout: cfg.Stream.ReplayTimeout,
@@ -281,6 +283,20 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 			Replays: stream.NewLimiter(cfg.Stream.ReplayConcurrency),
 		},
 	}
+}
+
+// queriesPerProcessor is how many queries are worked on at once for each processor. In
+// its place a query waits for nothing but a processor, so that more of them only share
+// it; several, because a short one shall pass those of a million tokens.
+const queriesPerProcessor = 4
+
+// admission is the bound of queries as configured.
+func admission(limits config.Limits) *conductor.Admission {
+	most := limits.MaxQueries
+	if most == 0 {
+		most = queriesPerProcessor * runtime.GOMAXPROCS(0)
+	}
+	return conductor.NewAdmission(most, limits.QueryWait)
 }
 
 // heartbeat is the configured pause between heartbeats as the transport takes it,

@@ -68,8 +68,8 @@ func New(cfg Config) *Dialect {
 	d.endpoints = []endpoint{
 		{http.MethodPost, "/register", d.body(d.register, true)},
 		{http.MethodPost, "/unregister", d.body(d.unregister, true)},
-		{http.MethodPost, "/query", d.body(d.query, false)},
-		{http.MethodPost, "/query_by_hash", d.body(d.queryByHash, false)},
+		{http.MethodPost, "/query", d.queryBody(d.query)},
+		{http.MethodPost, "/query_by_hash", d.queryBody(d.queryByHash)},
 		{http.MethodGet, "/services", d.services},
 		{http.MethodGet, "/global_view", d.globalView},
 		{http.MethodGet, "/health", d.health},

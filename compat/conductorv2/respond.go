@@ -77,6 +77,8 @@ func describe(err error) *failure {
 		return &failure{status: http.StatusNotFound, text: err.Error()}
 	case errors.Is(err, conductor.ErrTooManySources):
 		return &failure{status: http.StatusServiceUnavailable, text: err.Error(), reason: "limit"}
+	case errors.Is(err, conductor.ErrBusy):
+		return &failure{status: http.StatusServiceUnavailable, text: err.Error(), reason: "busy"}
 	}
 	return &failure{status: http.StatusInternalServerError, text: err.Error()}
 }
@@ -103,16 +105,44 @@ var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 // body reads a map for a handler and sends what that returns. In JSON more says whether
 // text behind the object is let be; what is no object is then told as a line of text.
 func (d *Dialect) body(handle func(*exchange) ([]byte, error), more bool) gin.HandlerFunc {
+	return d.exchange(func(_ *gin.Context, r *exchange) ([]byte, error) {
+		if err := r.parse(more); err != nil {
+			return nil, err
+		}
+		return handle(r)
+	})
+}
+
+// queryBody is body for a query: from its last byte to its answer it counts as one of those
+// there may be at once.
+func (d *Dialect) queryBody(handle func(*exchange) ([]byte, error)) gin.HandlerFunc {
+	return d.exchange(func(g *gin.Context, r *exchange) ([]byte, error) {
+		if err := d.conductor.Enter(g.Request.Context()); err != nil {
+			return nil, err
+		}
+		defer d.conductor.Leave()
+		if err := r.parse(false); err != nil {
+			return nil, err
+		}
+		return handle(r)
+	})
+}
+
+// exchange reads a body, lets work answer it and sends that.
+func (d *Dialect) exchange(work func(*gin.Context, *exchange) ([]byte, error)) gin.HandlerFunc {
 	return func(g *gin.Context) {
 		r := exchanges.Get().(*exchange)
 		defer exchanges.Put(r)
 		r.form = d.cfg.Form
-		err := d.read(g, r, more)
+		err := d.read(g, r)
 		var packed []byte
 		if err == nil {
-			packed, err = handle(r)
+			packed, err = work(g, r)
 		}
 		if err != nil {
+			if errors.Is(err, conductor.ErrBusy) {
+				g.Header("Retry-After", "1") // the least it can say
+			}
 			d.refuse(g, err)
 			return
 		}
@@ -120,8 +150,8 @@ func (d *Dialect) body(handle func(*exchange) ([]byte, error), more bool) gin.Ha
 	}
 }
 
-// read reads the pairs of a request.
-func (d *Dialect) read(g *gin.Context, r *exchange, more bool) error {
+// read reads the bytes of a request.
+func (d *Dialect) read(g *gin.Context, r *exchange) error {
 	if r.form == Msgpack && !speaks(g.GetHeader("Content-Type")) {
 		return &failure{status: http.StatusBadRequest, text: "Content-Type must be " + ContentType, reason: "unsupported_content_type"}
 	}
@@ -132,10 +162,18 @@ func (d *Dialect) read(g *gin.Context, r *exchange, more bool) error {
 			return &failure{status: http.StatusRequestEntityTooLarge, reason: "too_large",
 				text: "request body exceeds limits.max_body of " + strconv.FormatInt(large.Limit, 10) + " bytes"}
 		}
+		if errors.Is(err, errors.ErrUnsupported) {
+			return &failure{status: http.StatusUnsupportedMediaType, text: err.Error(), reason: "unsupported_encoding"}
+		}
 		return r.form.invalid("request body could not be read: " + err.Error())
 	}
+	return nil
+}
+
+// parse reads the pairs of a request.
+func (r *exchange) parse(more bool) error {
 	if r.form == Msgpack {
-		return r.parse(r.src.Bytes())
+		return r.parsePacked(r.src.Bytes())
 	}
 	var err error
 	r.packed, err = packJSON(r.packed[:0], r.src.Bytes(), more)
@@ -147,14 +185,14 @@ func (d *Dialect) read(g *gin.Context, r *exchange, more bool) error {
 	case err != nil:
 		return r.form.invalid("Invalid JSON object")
 	}
-	return r.parse(r.packed)
+	return r.parsePacked(r.packed)
 }
 
 // maxFields bounds the pairs of a map, which take more room here than in the body.
 const maxFields = 64
 
-// parse reads the pairs of a packed body. What follows the map is let be.
-func (r *exchange) parse(body []byte) error {
+// parsePacked reads the pairs of a packed body. What follows the map is let be.
+func (r *exchange) parsePacked(body []byte) error {
 	clear(r.entries)
 	r.entries = r.entries[:0]
 	invalid := invalidBody("Invalid msgpack object")

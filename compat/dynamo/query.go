@@ -91,7 +91,7 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) {
 		}
 		return sum
 	}
-	r.Data(http.StatusOK, "application/json", appendAnswer(make([]byte, 0, 96+96*len(found)), found, held))
+	d.answer(r, appendAnswer(make([]byte, 0, 96+96*len(found)), found, held))
 }
 
 // match appends what a query of one block size matches, in units of so many for a
@@ -186,5 +186,5 @@ func (d *Dialect) queryTieredByHash(r *exchange) {
 			}
 		}
 	}
-	r.Data(http.StatusOK, "application/json", appendTiered(make([]byte, 0, 128+96*len(best)), best, size))
+	d.answer(r, appendTiered(make([]byte, 0, 128+96*len(best)), best, size))
 }

@@ -28,6 +28,7 @@ type exchange struct {
 	src    bytes.Buffer
 	tokens []uint32
 	hashes []uint64
+	inside bool // counts as a query
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
@@ -57,6 +58,8 @@ func (d *Dialect) body(limit int64, handle func(*exchange)) gin.HandlerFunc {
 		if _, err := r.src.ReadFrom(http.MaxBytesReader(g.Writer, g.Request.Body, limit)); err != nil {
 			var large *http.MaxBytesError
 			switch {
+			case errors.Is(err, errors.ErrUnsupported):
+				plain(g, http.StatusUnsupportedMediaType, "Failed to buffer the request body: "+err.Error())
 			case errors.As(err, &large):
 				reject(g, &rejection{statusTooLarge, "Failed to buffer the request body: length limit exceeded"})
 			case errors.Is(err, io.ErrUnexpectedEOF):
@@ -67,6 +70,34 @@ func (d *Dialect) body(limit int64, handle func(*exchange)) gin.HandlerFunc {
 			return
 		}
 		handle(r)
+	}
+}
+
+// queryBody makes a handler count, from the last byte of its body to its answer, as one of
+// the queries there may be at once.
+func (d *Dialect) queryBody(handle func(*exchange)) gin.HandlerFunc {
+	return d.body(maxQuery, func(r *exchange) {
+		if err := d.conductor.Enter(r.Request.Context()); err != nil {
+			r.Header("Retry-After", "1") // the least it can say
+			refuseError(r.Context, err)
+			return
+		}
+		r.inside = true
+		defer d.leave(r)
+		handle(r)
+	})
+}
+
+// answer sends the answer of a query, which from then on counts as none.
+func (d *Dialect) answer(r *exchange, body []byte) {
+	d.leave(r)
+	r.Data(http.StatusOK, "application/json", body)
+}
+
+func (d *Dialect) leave(r *exchange) {
+	if r.inside {
+		r.inside = false
+		d.conductor.Leave()
 	}
 }
 
@@ -98,7 +129,7 @@ func refuseError(g *gin.Context, err error) {
 		status = http.StatusBadRequest
 	case errors.Is(err, conductor.ErrPast):
 		status = http.StatusForbidden
-	case errors.Is(err, conductor.ErrTooManySources), errors.Is(err, conductor.ErrClosed):
+	case errors.Is(err, conductor.ErrTooManySources), errors.Is(err, conductor.ErrClosed), errors.Is(err, conductor.ErrBusy):
 		status = http.StatusServiceUnavailable
 	}
 	refuse(g, status, err.Error())
@@ -106,7 +137,7 @@ func refuseError(g *gin.Context, err error) {
 
 // reject answers as the reference's framework does, before its service is asked.
 func reject(g *gin.Context, why *rejection) {
-	if why.status == statusTooLarge {
+	if why.status == statusTooLarge && g.Request.ProtoMajor < 2 {
 		// The rest of the body is not read, so the connection cannot go on.
 		g.Header("Connection", "close")
 	}

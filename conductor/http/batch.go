@@ -22,7 +22,11 @@ func (a *api) queryBatch(g *gin.Context) (any, error) {
 	}
 	r := requests.Get().(*request)
 	defer r.release()
-	f, err := a.read(g, r, batchFields)
+	if err := a.admit(g, r); err != nil {
+		return nil, err
+	}
+	defer a.conductor.Leave()
+	f, err := r.scan(batchFields, a.opts.MaxTokens)
 	if err != nil {
 		return nil, err
 	}

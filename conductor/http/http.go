@@ -114,9 +114,12 @@ func wrap(h handler) gin.HandlerFunc {
 		result, err := h(g)
 		if err != nil {
 			status, body := describe(err)
-			if status == http.StatusRequestEntityTooLarge {
+			switch {
+			case status == http.StatusRequestEntityTooLarge && g.Request.ProtoMajor < 2:
 				// The rest of the body is not read, so the connection cannot go on.
 				g.Header("Connection", "close")
+			case errors.Is(err, conductor.ErrBusy):
+				g.Header("Retry-After", "1") // the least it can say
 			}
 			g.AbortWithStatusJSON(status, body)
 			return
@@ -166,6 +169,8 @@ func describe(err error) (int, errorBody) {
 		return http.StatusNotFound, errorBody{Error: err.Error(), Reason: "not_found"}
 	case errors.Is(err, conductor.ErrTooManySources):
 		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "limit"}
+	case errors.Is(err, conductor.ErrBusy):
+		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "busy"}
 	case errors.Is(err, conductor.ErrClosed):
 		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "shutting_down"}
 	}

@@ -46,7 +46,11 @@ func (a *api) ask(g *gin.Context, s shape, prompt promptReader) (any, error) {
 	}
 	r := requests.Get().(*request)
 	defer r.release()
-	f, err := a.read(g, r, s)
+	if err := a.admit(g, r); err != nil {
+		return nil, err
+	}
+	defer a.conductor.Leave()
+	f, err := r.scan(s, a.opts.MaxTokens)
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +60,15 @@ func (a *api) ask(g *gin.Context, s shape, prompt promptReader) (any, error) {
 	}
 	q.Detail = detail
 	return a.answer(&q), nil
+}
+
+// admit reads a body and waits until it is the request's turn to be worked on. Without
+// an error the caller leaves it.
+func (a *api) admit(g *gin.Context, r *request) error {
+	if err := a.readBytes(g, r); err != nil {
+		return err
+	}
+	return a.conductor.Enter(g.Request.Context())
 }
 
 // query reads what both queries share, and the prompt.

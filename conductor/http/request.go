@@ -82,6 +82,8 @@ func (a *api) readBytes(g *gin.Context, r *request) error {
 	case errors.As(err, &large):
 		return &statusError{status: http.StatusRequestEntityTooLarge, reason: "too_large",
 			text: "request body exceeds limits.max_body of " + strconv.FormatInt(large.Limit, 10) + " bytes"}
+	case errors.Is(err, errors.ErrUnsupported):
+		return &statusError{status: http.StatusUnsupportedMediaType, reason: "unsupported_encoding", text: err.Error()}
 	case err != nil:
 		return invalidJSON("request body could not be read: " + err.Error())
 	}

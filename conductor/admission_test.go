@@ -1,0 +1,174 @@
+package conductor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAdmissionBound holds that no more are inside than may be, and that all of those
+// who wait long enough get in.
+func TestAdmissionBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most, queries = 3, 50
+		a := NewAdmission(most, time.Minute)
+		var mu sync.Mutex
+		inside, peak := 0, 0
+		var wg sync.WaitGroup
+		for range queries {
+			wg.Go(func() {
+				if err := a.Enter(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+				defer a.Leave()
+				mu.Lock()
+				inside++
+				peak = max(peak, inside)
+				mu.Unlock()
+				time.Sleep(time.Second)
+				mu.Lock()
+				inside--
+				mu.Unlock()
+			})
+		}
+		synctest.Wait()
+		if st := a.Stats(); st != (AdmissionStats{Inside: most, Waiting: queries - most}) {
+			t.Errorf("while they work: %+v", st)
+		}
+		wg.Wait()
+		if peak != most {
+			t.Errorf("%d at once, %d may be", peak, most)
+		}
+		if st := a.Stats(); st != (AdmissionStats{}) {
+			t.Errorf("in the end: %+v", st)
+		}
+	})
+}
+
+// TestAdmissionOrder holds that who comes first is served first, and that one who goes
+// away meanwhile is left out.
+func TestAdmissionOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := NewAdmission(1, time.Minute)
+		if err := a.Enter(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		gone, leave := context.WithCancel(t.Context())
+		var served []int
+		for i := range 6 {
+			ctx := t.Context()
+			if i == 2 {
+				ctx = gone
+			}
+			go func() {
+				err := a.Enter(ctx)
+				if i == 2 {
+					if !errors.Is(err, ErrBusy) || !errors.Is(err, context.Canceled) {
+						t.Errorf("who went away: %v", err)
+					}
+					return
+				}
+				if err != nil {
+					t.Errorf("%d: %v", i, err)
+				}
+				served = append(served, i) // one place: nobody else is here
+				a.Leave()
+			}()
+			synctest.Wait() // it waits before the next one comes
+		}
+		leave()
+		synctest.Wait()
+		if st := a.Stats(); st != (AdmissionStats{Inside: 1, Waiting: 5}) {
+			t.Errorf("after one went away: %+v", st)
+		}
+		a.Leave()
+		synctest.Wait()
+		if want := []int{0, 1, 3, 4, 5}; !slices.Equal(served, want) {
+			t.Errorf("served %v, want %v", served, want)
+		}
+		if st := a.Stats(); st != (AdmissionStats{}) {
+			t.Errorf("in the end: %+v", st)
+		}
+	})
+}
+
+// TestAdmissionRefuses holds how long a query waits, and that its place in the queue
+// goes with it.
+func TestAdmissionRefuses(t *testing.T) {
+	f := func(wait time.Duration) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			a := NewAdmission(1, wait)
+			if err := a.Enter(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			err := a.Enter(t.Context())
+			if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "limits.max_queries lets 1 in") {
+				t.Errorf("error %v", err)
+			}
+			if waited := time.Since(start); waited != wait {
+				t.Errorf("waited for %s, want %s", waited, wait)
+			}
+			if st := a.Stats(); st != (AdmissionStats{Inside: 1, Refused: 1}) {
+				t.Errorf("%+v", st)
+			}
+			a.Leave()
+			if err := a.Enter(t.Context()); err != nil {
+				t.Errorf("a place is free: %v", err)
+			}
+		})
+	}
+	f(100 * time.Millisecond)
+	f(0)
+}
+
+// TestAdmissionRaces lets queries give up at the moment in which others leave: whoever
+// got a place gave it back in the end.
+func TestAdmissionRaces(t *testing.T) {
+	a := NewAdmission(2, time.Microsecond)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range 2000 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if i%3 == 0 {
+					go cancel()
+				}
+				if err := a.Enter(ctx); err == nil {
+					a.Leave()
+				} else if !errors.Is(err, ErrBusy) {
+					t.Error(err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	if st := a.Stats(); st.Inside != 0 || st.Waiting != 0 {
+		t.Errorf("left behind: %+v", st)
+	}
+}
+
+// TestNoAdmission holds that without a bound everybody is let in, and what a free place
+// costs.
+func TestNoAdmission(t *testing.T) {
+	f := func(a *Admission) {
+		t.Helper()
+		if n := testing.AllocsPerRun(100, func() {
+			if a.Enter(t.Context()) == nil {
+				a.Leave()
+			}
+		}); n != 0 {
+			t.Errorf("%g allocations", n)
+		}
+	}
+	f(nil)
+	f(NewAdmission(1, time.Second))
+}
