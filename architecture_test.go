@@ -39,6 +39,7 @@ var (
 	zerolog    = "github.com/rs/zerolog"
 	zmq4       = "github.com/go-zeromq/zmq4"
 	xxh3       = "github.com/zeebo/xxh3"
+	compress   = "github.com/klauspost/compress"
 	ristretto  = "github.com/dgraph-io/ristretto/v2"
 )
 
@@ -59,7 +60,7 @@ var table = []room{
 	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto},
 		not: []string{"flag", "net/http", "os"}},
 	{dir: "conductor/prompt", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/prompt", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/prompt", "events", "tiers"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/prompt", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "compat/conductorv2", rooms: []string{"conductor", "conductor/prompt", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},

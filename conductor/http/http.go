@@ -54,7 +54,7 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	a := &api{conductor: c, opts: opts}
 	r := gin.New()
 	r.HandleMethodNotAllowed = true
-	r.Use(a.recovery)
+	r.Use(a.recovery, decoded(opts.MaxBody))
 	r.Use(opts.Use...)
 	r.NoRoute(wrap(func(g *gin.Context) (any, error) {
 		return nil, &statusError{http.StatusNotFound, "not_found", "no such path: " + g.Request.URL.Path}

@@ -1,0 +1,191 @@
+package http
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/gin-gonic/gin"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// Routers may compress what they send:
+//
+//	socket --at most limit bytes--> decoder --at most what the dialect takes--> handler
+//
+// decoded runs before every handler and puts the decoder in place of the body, so
+// that each dialect goes on reading, bounding and refusing bodies by itself, in its
+// own words. What is wrong with an encoding is therefore told by the first read: an
+// error that is errors.ErrUnsupported is a coding nobody here knows (415), any other
+// a body that is damaged (400).
+
+// supported is what clients are told that send another coding.
+const supported = "gzip, zstd"
+
+// maxWindow is how far back a zstd body may refer: what a content coding may use
+// (RFC 9659), and all a decoder keeps beside its tables.
+const maxWindow = 8 << 20
+
+// decoded makes a compressed body a plain one, of which at most limit bytes are read
+// from the connection.
+func decoded(limit int64) gin.HandlerFunc {
+	return func(g *gin.Context) {
+		named := g.Request.Header["Content-Encoding"]
+		if len(named) == 0 {
+			return
+		}
+		b, err := newCodedBody(named)
+		switch {
+		case err != nil:
+			if errors.Is(err, errors.ErrUnsupported) {
+				g.Header("Accept-Encoding", supported)
+			}
+			g.Request.Body = refusedBody{err}
+			return
+		case b == nil:
+			return
+		}
+		b.coding.wire.Reader = http.MaxBytesReader(g.Writer, g.Request.Body, limit)
+		b.Closer = g.Request.Body
+		g.Request.Body = b
+		g.Request.ContentLength = -1
+		g.Request.Header.Del("Content-Encoding")
+		g.Request.Header.Del("Content-Length")
+		g.Next()
+		b.release() // a decoder that panicked is not used again
+	}
+}
+
+// codedBody is a request body while it is decoded.
+type codedBody struct {
+	io.Closer
+	name    string
+	codings *sync.Pool
+	coding  *coding
+	begun   bool
+	err     error // of the last read, which is that of all that follow
+}
+
+// newCodedBody returns the body of a request with such a header, nil if it is as it
+// comes.
+func newCodedBody(named []string) (*codedBody, error) {
+	text := strings.Join(named, ", ")
+	name := strings.ToLower(strings.Trim(text, " \t"))
+	var codings *sync.Pool
+	switch {
+	case name == "" || name == "identity":
+		return nil, nil
+	case strings.Contains(name, ","):
+		return nil, fmt.Errorf("content encoding %q names several codings, one is allowed", text)
+	case strings.ContainsFunc(name, notToken):
+		return nil, fmt.Errorf("content encoding %q is no name of a coding", text)
+	case name == "gzip" || name == "x-gzip":
+		codings = &gzips
+	case name == "zstd":
+		codings = &zstds
+	default:
+		return nil, &unsupportedError{text}
+	}
+	return &codedBody{name: name, codings: codings, coding: codings.Get().(*coding)}, nil
+}
+
+func (b *codedBody) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	if !b.begun {
+		b.begun = true
+		if b.err = b.fault(b.coding.decoder.Reset(&b.coding.wire)); b.err != nil {
+			return 0, b.err
+		}
+	}
+	n, err := b.coding.decoder.Read(p)
+	if err == io.EOF && b.coding.wire.err == io.EOF {
+		b.err = io.EOF
+	} else {
+		b.err = b.fault(err)
+	}
+	return n, b.err
+}
+
+// fault is what an error of the decoder says to the client. What the connection said
+// goes before what the decoder made of it.
+func (b *codedBody) fault(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case b.coding.wire.err != nil && b.coding.wire.err != io.EOF:
+		return b.coding.wire.err
+	case err == io.EOF:
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("content encoding %s: %w", b.name, err)
+}
+
+// release gives the decoder back. The body ends here.
+func (b *codedBody) release() {
+	b.err = http.ErrBodyReadAfterClose
+	b.coding.wire = wire{}
+	b.codings.Put(b.coding)
+	b.coding = nil
+}
+
+// coding is a decoder with what it reads from. Codings are used again, with their
+// windows; between two bodies they hold on to neither.
+type coding struct {
+	wire    wire
+	decoder interface {
+		io.Reader
+		Reset(io.Reader) error
+	}
+}
+
+// wire is the body as it comes, and why it ended.
+type wire struct {
+	io.Reader
+	err error
+}
+
+func (w *wire) Read(p []byte) (n int, err error) {
+	n, err = w.Reader.Read(p)
+	if err != nil {
+		w.err = err
+	}
+	return n, err
+}
+
+var (
+	gzips = sync.Pool{New: func() any { return &coding{decoder: new(gzip.Reader)} }}
+	zstds = sync.Pool{New: func() any {
+		// One at a time is decoding where it is read, without goroutines.
+		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			panic("BUG: options of the zstd decoder: " + err.Error())
+		}
+		return &coding{decoder: d}
+	}}
+)
+
+// refusedBody is a body in a coding that cannot be read.
+type refusedBody struct{ err error }
+
+func (b refusedBody) Read([]byte) (int, error) { return 0, b.err }
+func (b refusedBody) Close() error             { return nil }
+
+// unsupportedError is errors.ErrUnsupported, of a coding.
+type unsupportedError struct{ name string }
+
+func (e *unsupportedError) Error() string {
+	return fmt.Sprintf("content encoding %q is not supported, gzip and zstd are", e.name)
+}
+
+func (e *unsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
+
+// notToken reports whether a character cannot be in the name of a coding.
+func notToken(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+}
