@@ -232,8 +232,7 @@ func (p *past) serve(ctx context.Context, address string, errs io.Writer) error 
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
-	limits := config.Default().Limits
-	s := &http.Server{Handler: p.handler(), ReadTimeout: limits.ReadTimeout, IdleTimeout: limits.IdleTimeout}
+	s := newServer(p.handler(), config.Default().Limits)
 	defer context.AfterFunc(ctx, func() { s.Close() })()
 	fmt.Fprintf(errs, "the past is at http://%s\n", l.Addr())
 	if err := s.Serve(l); ctx.Err() == nil {

@@ -85,15 +85,46 @@ func (s *servers) start(dialects ...string) error {
 		if !slices.Contains(dialects, p.Dialect) {
 			continue
 		}
-		p.server = &http.Server{
-			Handler:     s.handler(p.Dialect),
-			ReadTimeout: s.limits.ReadTimeout,
-			IdleTimeout: s.limits.IdleTimeout,
-		}
+		p.server = newServer(s.handler(p.Dialect), s.limits)
 		s.log.Info().Str("address", p.bound.Addr().String()).Str("dialect", p.Dialect).Msg("listening")
 		go func() { s.failed <- p.server.Serve(p.bound) }()
 	}
 	return nil
+}
+
+// What HTTP/2 adds to what one connection can take.
+const (
+	// A router sends all its requests over one connection: as many as those of a fleet's
+	// busiest second that wait for each other.
+	maxStreams = 256
+	// A prompt of 8,192 tokens in one frame; a connection keeps so much for reading them.
+	maxFrame = 64 << 10
+	// Bytes of bodies a connection may send ahead of the handlers that read them, and
+	// of one body: a link of 10 Gbit/s and 1 ms stays full.
+	connWindow   = 2 << 20
+	streamWindow = 1 << 20
+)
+
+// newServer serves HTTP/1.1 and, to clients who begin with it, HTTP/2 without TLS.
+func newServer(h http.Handler, limits config.Limits) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:     h,
+		ReadTimeout: limits.ReadTimeout,
+		IdleTimeout: limits.IdleTimeout,
+		Protocols:   protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          maxStreams,
+			MaxReadFrameSize:              maxFrame,
+			MaxReceiveBufferPerConnection: connWindow,
+			MaxReceiveBufferPerStream:     streamWindow,
+			// A peer that is gone holds streams whose answers nobody reads.
+			SendPingTimeout:  limits.IdleTimeout,
+			WriteByteTimeout: limits.IdleTimeout,
+		},
+	}
 }
 
 // run serves until ctx ends or a server fails. Where settling takes time, the ports
