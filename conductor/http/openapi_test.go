@@ -30,6 +30,7 @@ import (
 type server struct {
 	t      *testing.T
 	engine *gin.Engine
+	places *conductor.Admission
 	doc    *openapi3.T
 	router routers.Router
 }
@@ -48,20 +49,30 @@ func newServer(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	places := conductor.NewAdmission(1, 0)
+	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, Admission: places, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	registry.MustRegister(conductor.Collector{Conductor: c})
 	opts := conductorhttp.Options{MaxBody: 4096, MaxTokens: 64, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
 	engine := conductorhttp.New(c, opts)
 	conductorhttp.Mount(engine, c, opts)
-	return &server{t: t, engine: engine, doc: doc, router: router}
+	return &server{t: t, engine: engine, places: places, doc: doc, router: router}
 }
 
 // do makes a request and holds the answer against the document.
 func (s *server) do(method, path, body string) *httptest.ResponseRecorder {
 	s.t.Helper()
+	return s.send(method, path, body, "")
+}
+
+// send is do, of a body in a coding.
+func (s *server) send(method, path, body, coding string) *httptest.ResponseRecorder {
+	s.t.Helper()
 	req := httptest.NewRequest(method, path, strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
+	if coding != "" {
+		req.Header.Set("Content-Encoding", coding)
+	}
 	rec := httptest.NewRecorder()
 	s.engine.ServeHTTP(rec, req)
 	route, params, err := s.router.FindRoute(req)
@@ -149,6 +160,18 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":[1,18446744073709551615]}`, 200)
 	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":{}}`, 400)
 	f("POST", "/query_by_hash", long, 413)
+	for _, path := range []string{"/register", "/unregister", "/query", "/query_by_hash"} {
+		if rec := s.send("POST", path, "{}", "br"); rec.Code != 415 {
+			t.Errorf("%s in another coding: %d %s", path, rec.Code, rec.Body)
+		}
+	}
+	if err := s.places.Enter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f("POST", "/query", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 503)
+	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":[1]}`, 503)
+	f("GET", "/ready", "", 200)
+	s.places.Leave()
 	f("GET", "/services", "", 200)
 	f("GET", "/global_view", "", 200)
 	f("GET", "/global_view?limit=all", "", 400)
