@@ -76,6 +76,7 @@ var table = []room{
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "cmd/internal/bench", rooms: []string{"cmd/internal/fleet/workload", "events/...", "index/...", "tiers"}, anything: true},
 	{dir: "cmd/internal/ingest", rooms: []string{"conductor", "events/..."}, anything: true},
+	{dir: "cmd/internal/query", rooms: []string{"cmd/internal/ingest", "conductor", "events/stream"}, anything: true},
 }
 
 // TestImportTable holds every package to its row; a package without a row is a

@@ -64,7 +64,7 @@ func runServer(cmd *cobra.Command, loaded *config.Loaded, remarks []string) erro
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	return serve(ctx, loaded, log)
+	return serve(ctx, loaded, log, nil)
 }
 
 // newLogger writes to standard error as log.level and log.format say.
@@ -80,8 +80,9 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 }
 
 // serve runs until ctx ends: ports first, so that a taken one is known before
-// any engine is bothered, then sources, then HTTP.
-func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error {
+// any engine is bothered, then sources, then HTTP. The Conductor and the servers are
+// shown to whoever wants to see them, just before the servers run.
+func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show func(*conductor.Conductor, *servers)) error {
 	cfg := loaded.Config
 	web := newServers(cfg.Listeners, cfg.Limits, log)
 	if err := web.bind(config.Conductor, config.ConductorMsgpack, config.ConductorJSONV2, config.Dynamo); err != nil {
@@ -137,6 +138,9 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger) error
 			at.Use = []gin.HandlerFunc{access.Middleware(cfg.Dynamo.TraceIDHeader)}
 		}
 		return handler(root, c, dialect, at)
+	}
+	if show != nil {
+		show(c, web)
 	}
 	err = web.run(ctx, func(ctx context.Context) bool { return settle(ctx, cfg.Dynamo, dialect, gate, log) }, mustSettle(cfg.Dynamo))
 	if err == nil {

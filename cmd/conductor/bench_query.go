@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"kvconductor/cmd/internal/query"
+	"kvconductor/conductor"
+	"kvconductor/config"
+)
+
+// queryShape adds the flags that both processes of the bench know.
+func queryShape(f *pflag.FlagSet, l *query.Load) {
+	f.IntVar(&l.Tokens, "tokens", 8192, "tokens of a prompt")
+	f.IntVar(&l.BlockSize, "block-size", 16, "tokens per block")
+	f.IntVar(&l.Workers, "workers", 128, "instances")
+	f.IntVar(&l.Holders, "holders", 8, "instances that hold what is held of a prompt")
+	f.IntVar(&l.Blocks, "blocks", 1_000_000, "blocks in the index, each counted once")
+	f.Float64Var(&l.Hit, "hit", 0.5, "part of a prompt that is held")
+}
+
+func benchQueryCommand() *cobra.Command {
+	var (
+		c      query.Config
+		asJSON bool
+		quiet  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "query",
+		Short: "Ask a server in another process over real sockets",
+		Long: `Starts "serve" with its default settings in a second process, fills its index
+through real publishers, and asks it for prompts on several connections, each as
+soon as it has its answer. Server and client have a processor each, by affinity
+where the system allows it. With --baseline the same prompts are asked in turns of
+a handler that reads and writes by encoding/json, in the same process, of the same
+index.
+
+Allocations and processor time are the serving process's, over the measured window.`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	queryShape(f, &c.Load)
+	f.StringVar(&c.Codec, "codec", query.JSON, "what prompts are sent in: "+strings.Join(query.Codecs, ", "))
+	f.IntVar(&c.Connections, "connections", 8, "connections, each with one request at a time")
+	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of what is measured; a warm-up comes before")
+	f.BoolVar(&c.Baseline, "baseline", false, "measure a handler over encoding/json too")
+	f.BoolVar(&c.HTTP2, "http2", false, "ask by HTTP/2 without TLS")
+	f.StringVar(&c.Profile, "profile", "", "write a CPU profile of the server, warm-up included, to this `file`")
+	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")
+	f.BoolVar(&quiet, "quiet", false, "show no progress")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("cannot start the serving process: %w", err)
+		}
+		c.Server = func() *exec.Cmd {
+			return exec.Command(self, "bench", "server", "--tokens", strconv.Itoa(c.Tokens), "--block-size", strconv.Itoa(c.BlockSize),
+				"--workers", strconv.Itoa(c.Workers), "--holders", strconv.Itoa(c.Holders), "--blocks", strconv.Itoa(c.Blocks),
+				"--hit", strconv.FormatFloat(c.Hit, 'g', -1, 64), "--baseline="+strconv.FormatBool(c.Baseline), "--profile", c.Profile)
+		}
+		if !quiet {
+			c.Progress = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
+		}
+		report, err := query.Run(c)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return report.JSON(cmd.OutOrStdout())
+		}
+		return report.Table(cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+// serverCommand is the other process of bench query: "serve", whose Conductor is
+// shown to what loads it.
+func serverCommand() *cobra.Command {
+	var s query.Serving
+	cmd := &cobra.Command{
+		Use:    "server",
+		Short:  "The serving process of bench query",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	queryShape(f, &s.Load)
+	f.BoolVar(&s.Baseline, "baseline", false, "serve the handler over encoding/json too")
+	f.StringVar(&s.Profile, "profile", "", "where CPU profiles are written to")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		loaded := &config.Loaded{Config: config.Default()}
+		loaded.Config.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.Conductor}}
+		loaded.Config.Log.Level = "error"
+		loaded.Config.Limits.MaxSources = max(loaded.Config.Limits.MaxSources, s.Workers)
+		s.MaxBody = loaded.Config.Limits.MaxBody
+
+		ctx, stop := context.WithCancel(cmd.Context())
+		defer stop()
+		ended := make(chan error, 1)
+		err := serve(ctx, loaded, newLogger(loaded.Config.Log, cmd.ErrOrStderr()), func(c *conductor.Conductor, web *servers) {
+			s.Conductor, s.Address = c, web.ports[0].bound.Addr().String()
+			go func() {
+				ended <- s.Serve(cmd.InOrStdin(), cmd.OutOrStdout())
+				stop()
+			}()
+		})
+		if err != nil {
+			return err
+		}
+		return <-ended
+	}
+	return cmd
+}

@@ -1,0 +1,143 @@
+package query
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// Bounds of the prompts that are asked in turn. Their bytes are more than processors
+// cache, and no more than a client needs to have at hand.
+const (
+	mostPrompts = 2048
+	fewPrompts  = 64
+	mostBytes   = 64 << 20
+)
+
+// prompts is how many different prompts are asked, of those that families begin.
+func (l *Load) prompts() int {
+	const bytesOfToken = 7 // of JSON, the longest codec
+	return min(l.families(), mostPrompts, max(fewPrompts, mostBytes/(bytesOfToken*l.Tokens)))
+}
+
+// contentType is that of a codec's bodies, and of the answers to them.
+func contentType(codec string) string {
+	if codec == MsgpackBin || codec == MsgpackArray {
+		return "application/msgpack"
+	}
+	return "application/json"
+}
+
+// body encodes a prompt.
+func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
+	switch codec {
+	case JSON:
+		return l.jsonBody("token_ids", func(dst []byte) []byte {
+			dst = append(dst, '[')
+			for i, t := range tokens {
+				if i > 0 {
+					dst = append(dst, ',')
+				}
+				dst = strconv.AppendUint(dst, uint64(t), 10)
+			}
+			return append(dst, ']')
+		}), nil
+	case JSONBase64:
+		return l.jsonBody("token_ids_b64", func(dst []byte) []byte {
+			dst = base64.StdEncoding.AppendEncode(append(dst, '"'), littleEndian(tokens))
+			return append(dst, '"')
+		}), nil
+	case MsgpackBin:
+		return l.msgpackBody(littleEndian(tokens))
+	case MsgpackArray:
+		return l.msgpackBody(compact(tokens))
+	}
+	return nil, fmt.Errorf("codec is %q, must be one of %q", codec, Codecs)
+}
+
+// jsonBody puts the prompt last, as clients that dump a dict in the order of the
+// published page do.
+func (l *Load) jsonBody(name string, prompt func([]byte) []byte) []byte {
+	dst := fmt.Appendf(nil, `{"model":%q,"block_size":%d,%q:`, model, l.BlockSize, name)
+	return append(prompt(dst), '}')
+}
+
+// compact is an array whose integers have the fewest bytes, as other languages'
+// encoders write them.
+type compact []uint32
+
+func (c compact) EncodeMsgpack(e *msgpack.Encoder) error {
+	if err := e.EncodeArrayLen(len(c)); err != nil {
+		return err
+	}
+	for _, t := range c {
+		if err := e.EncodeUint(uint64(t)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Load) msgpackBody(prompt any) ([]byte, error) {
+	return msgpack.Marshal(&struct {
+		Model     string `msgpack:"model"`
+		BlockSize int    `msgpack:"block_size"`
+		TokenIDs  any    `msgpack:"token_ids"`
+	}{model, l.BlockSize, prompt})
+}
+
+func littleEndian(tokens []uint32) []byte {
+	raw := make([]byte, 0, 4*len(tokens))
+	for _, t := range tokens {
+		raw = binary.LittleEndian.AppendUint32(raw, t)
+	}
+	return raw
+}
+
+// answer is what the bench reads of an answer: tokens matched, by instance.
+type answer map[string]struct {
+	Longest int `json:"longest_matched" msgpack:"longest_matched"`
+}
+
+// checkAnswer says how an answer differs from what a prompt's must be.
+func (l *Load) checkAnswer(codec string, family int, body []byte) error {
+	var got answer
+	if contentType(codec) == "application/json" {
+		var tenants map[string]answer
+		if err := json.Unmarshal(body, &tenants); err != nil {
+			return fmt.Errorf("an answer is not JSON: %w", err)
+		}
+		got = tenants["default"]
+	} else {
+		var root struct {
+			Instances answer `msgpack:"instances"`
+		}
+		if err := msgpack.Unmarshal(body, &root); err != nil {
+			return fmt.Errorf("an answer is not msgpack: %w", err)
+		}
+		got = root.Instances
+	}
+	if len(got) != l.Workers {
+		return fmt.Errorf("an answer has %d instances, want %d", len(got), l.Workers)
+	}
+	want := make(map[string]int, l.Holders)
+	for _, i := range l.holders(family) {
+		want[instance(i)] = l.held() * l.BlockSize
+	}
+	for name, row := range got {
+		if row.Longest != want[name] {
+			return fmt.Errorf("prompt %d: instance %q has longest_matched %d, want %d", family, name, row.Longest, want[name])
+		}
+		delete(want, name)
+	}
+	for name, n := range want {
+		if n > 0 {
+			return fmt.Errorf("prompt %d: instance %q is missing", family, name)
+		}
+	}
+	return nil
+}

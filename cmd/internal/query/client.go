@@ -1,0 +1,212 @@
+package query
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// asker is one connection.
+type asker interface {
+	ask(*request) (status int, body []byte, err error)
+	close()
+}
+
+// request is one prompt, ready to be sent.
+type request struct {
+	family int
+	whole  []byte // with its header, of HTTP/1.1
+	body   []byte // the end of whole
+}
+
+// sampled is how many answers lie between two that are compared with what they must
+// be: comparing costs the client as much as dozens of requests.
+const sampled = 128
+
+// client asks one address in one codec.
+type client struct {
+	load     *Load
+	codec    string
+	address  string
+	requests []request
+	askers   []asker
+	checked  atomic.Uint64
+	answer   atomic.Int64 // bytes of the last one that was checked
+}
+
+// newClient renders all requests, connects, and looks at some answers.
+func newClient(c *Config, address, codec string, http2 bool) (*client, error) {
+	k := &client{load: &c.Load, codec: codec, address: address}
+	var tokens []uint32
+	for f := range c.prompts() {
+		tokens = c.prompt(tokens[:0], f)
+		body, err := c.body(codec, tokens)
+		if err != nil {
+			return nil, err
+		}
+		whole := rendered(address, codec, body)
+		k.requests = append(k.requests, request{f, whole, whole[len(whole)-len(body):]})
+	}
+	for range c.Connections {
+		if http2 {
+			k.askers = append(k.askers, dialHTTP2(address, codec))
+			continue
+		}
+		a, err := dial(address)
+		if err != nil {
+			k.close()
+			return nil, err
+		}
+		k.askers = append(k.askers, a)
+	}
+	for i := range min(8, len(k.requests)) {
+		if err := k.compare(k.askers[i%len(k.askers)], &k.requests[i]); err != nil {
+			k.close()
+			return nil, err
+		}
+	}
+	return k, nil
+}
+
+func (k *client) close() {
+	for _, a := range k.askers {
+		a.close()
+	}
+}
+
+// compare asks and checks the whole answer.
+func (k *client) compare(a asker, r *request) error {
+	status, body, err := a.ask(r)
+	if err == nil {
+		err = refused(status, body)
+	}
+	if err == nil {
+		err = k.check(r, body)
+	}
+	if err != nil {
+		return fmt.Errorf("codec %s: %w", k.codec, err)
+	}
+	return nil
+}
+
+func (k *client) check(r *request, body []byte) error {
+	k.checked.Add(1)
+	k.answer.Store(int64(len(body)))
+	return k.load.checkAnswer(k.codec, r.family, body)
+}
+
+func refused(status int, body []byte) error {
+	if status == http.StatusOK {
+		return nil
+	}
+	return fmt.Errorf("the server answers %d: %.300q", status, body)
+}
+
+// States of a run.
+const (
+	warming = iota
+	measuring
+	ended
+)
+
+// windowed is what was measured in the window of one run, or in those of several.
+type windowed struct {
+	took      time.Duration
+	latencies histogram
+	server    usage // used in the window
+	client    time.Duration
+}
+
+// run asks on all connections at once, each as soon as it has its answer: first to
+// warm up, then for as long as is measured. read tells what the server has used.
+func (k *client) run(warm, measured time.Duration, read func() (usage, error)) (*windowed, error) {
+	var (
+		state  atomic.Int32
+		asking sync.WaitGroup
+	)
+	histograms := make([]histogram, len(k.askers))
+	failed := make(chan error, len(k.askers))
+	for i, a := range k.askers {
+		asking.Go(func() {
+			if err := k.loop(a, i, &state, &histograms[i]); err != nil {
+				failed <- err
+			}
+		})
+	}
+	w := &windowed{}
+	err := wait(warm, failed)
+	var before, after usage
+	var own time.Duration
+	if err == nil {
+		before, err = read()
+		own = readUsage().CPU
+	}
+	if err == nil {
+		begun := time.Now()
+		state.Store(measuring)
+		err = wait(measured, failed)
+		state.Store(ended)
+		w.took = time.Since(begun)
+		w.client = readUsage().CPU - own
+	}
+	state.Store(ended)
+	if err == nil {
+		after, err = read()
+	}
+	asking.Wait()
+	close(failed)
+	for late := range failed {
+		err = errors.Join(err, late)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range histograms {
+		w.latencies.merge(&histograms[i])
+	}
+	w.server = usage{CPU: after.CPU - before.CPU, Objects: after.Objects - before.Objects, Bytes: after.Bytes - before.Bytes, RSS: after.RSS}
+	return w, nil
+}
+
+// wait returns the first failure, if there is one before the time is over.
+func wait(d time.Duration, failed <-chan error) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case err := <-failed:
+		return err
+	case <-t.C:
+		return nil
+	}
+}
+
+// loop asks on one connection. Connections begin at different prompts, so none finds
+// warm what another has just asked.
+func (k *client) loop(a asker, connection int, state *atomic.Int32, h *histogram) error {
+	at := connection * len(k.requests) / len(k.askers)
+	for n := 1; ; n++ {
+		r := &k.requests[at]
+		at = (at + 1) % len(k.requests)
+		from := time.Now()
+		status, body, err := a.ask(r)
+		took := time.Since(from)
+		if err == nil {
+			err = refused(status, body)
+		}
+		if err == nil && n%sampled == 0 {
+			err = k.check(r, body)
+		}
+		if err != nil {
+			return fmt.Errorf("codec %s: %w", k.codec, err)
+		}
+		switch state.Load() {
+		case measuring:
+			h.add(took)
+		case ended:
+			return nil
+		}
+	}
+}

@@ -1,0 +1,165 @@
+// Package query measures the way of a prompt from another process's socket to its
+// answer: real connections, the real server, an index that is loaded through real
+// publishers.
+//
+//	this process                              serving process
+//	closed loop, one prompt a connection      publishers ==== loopback ====> sources
+//	a time, bytes rendered before  ==== loopback ====> server --> handler --> index
+//	       ^                                     |         \--> baseline handler
+//	       +------ processor time, allocations, by pipe --------+
+//
+// The index holds families of blocks: of every prompt that is asked the first part
+// is a family's, held by a few instances, and the rest is held by nobody. There are
+// many more blocks than a processor caches, and many prompts, so neither the index
+// nor a body is warm when its turn comes.
+//
+// With a baseline the serving process has a second port, where the same prompts are
+// asked of the same index by way of encoding/json, in turns with the first.
+package query
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os/exec"
+	"slices"
+	"time"
+)
+
+// Codecs a prompt may be sent in.
+const (
+	JSON         = "json"          // an array of numbers
+	JSONBase64   = "json-b64"      // token_ids_b64, little-endian u32
+	MsgpackBin   = "msgpack-bin"   // the same bytes in a bin
+	MsgpackArray = "msgpack-array" // an array of integers
+)
+
+// Codecs are all there are.
+var Codecs = []string{JSON, JSONBase64, MsgpackBin, MsgpackArray}
+
+// Load is the shape of what is indexed and asked; both processes know it.
+type Load struct {
+	Tokens    int     // of a prompt
+	BlockSize int     // tokens
+	Workers   int     // instances
+	Holders   int     // instances that hold what is held of a prompt
+	Blocks    int     // indexed at least, each counted once
+	Hit       float64 // part of a prompt that is held
+}
+
+// Config says what is asked, and how.
+type Config struct {
+	Load
+	Codec       string
+	Connections int
+	Duration    time.Duration // of the measured window, warm-up not counted
+	Baseline    bool
+	HTTP2       bool // cleartext, without an upgrade
+	// Profile writes a CPU profile of the serving process over the measured window
+	// to this file, if set.
+	Profile string
+	// Server starts the serving process, which calls Serve.
+	Server   func() *exec.Cmd
+	Progress func(string)
+}
+
+// Check says what is wrong with a load.
+func (l *Load) Check() error {
+	for _, f := range []struct {
+		name string
+		n    int
+	}{
+		{"tokens", l.Tokens}, {"block size", l.BlockSize}, {"workers", l.Workers}, {"holders", l.Holders}, {"blocks", l.Blocks},
+	} {
+		if f.n < 1 {
+			return fmt.Errorf("%s is %d, must be at least 1", f.name, f.n)
+		}
+	}
+	switch {
+	case l.Tokens < l.BlockSize:
+		return fmt.Errorf("tokens is %d, less than the %d of a block", l.Tokens, l.BlockSize)
+	case l.Holders > l.Workers:
+		return fmt.Errorf("holders is %d, must be at most the %d workers", l.Holders, l.Workers)
+	case !(l.Hit >= 0 && l.Hit <= 1):
+		return fmt.Errorf("hit is %v, must be between 0 and 1", l.Hit)
+	}
+	return nil
+}
+
+func (c *Config) check() error {
+	if err := c.Load.Check(); err != nil {
+		return err
+	}
+	switch {
+	case !slices.Contains(Codecs, c.Codec):
+		return fmt.Errorf("codec is %q, must be one of %q", c.Codec, Codecs)
+	case c.Connections < 1:
+		return fmt.Errorf("connections is %d, must be at least 1", c.Connections)
+	case c.Duration <= 0:
+		return errors.New("duration must be above zero")
+	}
+	return nil
+}
+
+func (c *Config) say(format string, args ...any) {
+	if c.Progress != nil {
+		c.Progress(fmt.Sprintf(format, args...))
+	}
+}
+
+// held is how many blocks of a prompt are held.
+func (l *Load) held() int { return int(math.Round(l.Hit * float64(l.Tokens/l.BlockSize))) }
+
+// chain is how many blocks a family has: what is held of a prompt, or, where that is
+// nothing, as much as a prompt.
+func (l *Load) chain() int {
+	if n := l.held(); n > 0 {
+		return n
+	}
+	return l.Tokens / l.BlockSize
+}
+
+func (l *Load) families() int { return (l.Blocks + l.chain() - 1) / l.chain() }
+
+// vocabulary is that of a usual model: most ids have six digits.
+const vocabulary = 151_936
+
+// Streams of random numbers.
+const (
+	ofPrompts = 1 + iota
+	ofOthers
+	ofHolders
+)
+
+// prompt appends the tokens of the prompt that begins as a family does.
+func (l *Load) prompt(dst []uint32, family int) []uint32 {
+	return randomTokens(dst, ofPrompts, family, l.Tokens)
+}
+
+// stored appends the tokens a family has in the index.
+func (l *Load) stored(dst []uint32, family int) []uint32 {
+	if l.held() == 0 { // of prompts nobody asks for
+		return randomTokens(dst, ofOthers, family, l.chain()*l.BlockSize)
+	}
+	return randomTokens(dst, ofPrompts, family, l.chain()*l.BlockSize)
+}
+
+func randomTokens(dst []uint32, stream uint64, family, n int) []uint32 {
+	r := rand.New(rand.NewPCG(stream, uint64(family)))
+	for range n {
+		dst = append(dst, r.Uint32N(vocabulary))
+	}
+	return dst
+}
+
+// holders are the instances that hold a family.
+func (l *Load) holders(family int) []int {
+	return rand.New(rand.NewPCG(ofHolders, uint64(family))).Perm(l.Workers)[:l.Holders]
+}
+
+// instance is the name of the i-th; names sort as numbers do.
+func instance(i int) string { return fmt.Sprintf("instance-%05d", i) }
+
+// model is the one that is asked for.
+const model = "bench"

@@ -1,0 +1,139 @@
+package query
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+)
+
+// Figures are those of one handler.
+type Figures struct {
+	RequestsPerSec float64 `json:"requests_per_sec"`
+	P50            float64 `json:"p50_us"`
+	P99            float64 `json:"p99_us"`
+	P999           float64 `json:"p999_us"`
+	Max            float64 `json:"max_us"`
+	ServerCPU      float64 `json:"server_cpu_us_per_request"`
+	Allocs         float64 `json:"allocs_per_request"`
+	AllocBytes     float64 `json:"alloc_bytes_per_request"`
+	ClientCPU      float64 `json:"client_cpu_us_per_request"`
+	ServerCores    float64 `json:"server_cores"`
+	ClientCores    float64 `json:"client_cores"`
+	ServerRSS      int64   `json:"server_peak_rss_bytes"` // the preload's included
+	Requests       uint64  `json:"requests"`
+	Checked        uint64  `json:"answers_checked"`
+	RequestBytes   int     `json:"request_bytes"`
+	AnswerBytes    int     `json:"answer_bytes"`
+	WorkingSet     int     `json:"working_set_bytes"` // of all requests that are sent in turn
+}
+
+// Report is the result, and what was run.
+type Report struct {
+	Figures
+	Baseline *Figures `json:"baseline,omitempty"`
+	Ratio    float64  `json:"baseline_ratio,omitempty"`
+
+	Tokens      int     `json:"tokens"`
+	BlockSize   int     `json:"block_size"`
+	Codec       string  `json:"codec"`
+	HTTP2       bool    `json:"http2"`
+	Connections int     `json:"connections"`
+	Duration    float64 `json:"duration_seconds"`
+	Instances   int     `json:"instances"`
+	Holders     int     `json:"holders"`
+	Hit         float64 `json:"hit"`
+	Blocks      int     `json:"blocks"`
+	Memberships int     `json:"memberships"`
+	Prompts     int     `json:"prompts"`
+	IndexBytes  int     `json:"index_bytes"`
+	Preload     float64 `json:"preload_seconds"`
+	Cores       string  `json:"cores"` // how the two processes were kept apart
+	Machine     string  `json:"machine"`
+	Go          string  `json:"go"`
+}
+
+func newReport(c *Config, s *serving) *Report {
+	r := &Report{
+		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, HTTP2: c.HTTP2, Connections: c.Connections, Duration: c.Duration.Seconds(),
+		Instances: c.Workers, Holders: c.Holders, Hit: c.Hit, Blocks: c.families() * c.chain(), Prompts: c.prompts(),
+		IndexBytes: s.IndexBytes, Preload: s.Preload, Machine: machine(), Go: runtime.Version(),
+		Cores: "one for each process by GOMAXPROCS alone: " + s.Pinned,
+	}
+	r.Memberships = r.Blocks * c.Holders
+	if server, client, ok := cores(); ok && s.Pinned == "" {
+		r.Cores = fmt.Sprintf("server on %d, client on %d, by affinity", server, client)
+	}
+	return r
+}
+
+// machine is this one's processors, as far as it tells.
+func machine() string {
+	text, _ := os.ReadFile("/proc/cpuinfo")
+	name := runtime.GOARCH
+	for line := range strings.Lines(string(text)) {
+		if key, value, found := strings.Cut(line, ":"); found && strings.TrimSpace(key) == "model name" {
+			name = strings.TrimSpace(value)
+			break
+		}
+	}
+	return fmt.Sprintf("%d x %s, %s", runtime.NumCPU(), name, runtime.GOOS)
+}
+
+// figures turns what was counted into figures.
+func (w *windowed) figures(f *Figures, k *client) {
+	n, seconds := float64(max(w.latencies.n, 1)), w.took.Seconds()
+	us := func(q float64) float64 { return float64(w.latencies.at(q)) / 1e3 }
+	*f = Figures{
+		RequestsPerSec: float64(w.latencies.n) / seconds,
+		P50:            us(0.5), P99: us(0.99), P999: us(0.999), Max: us(1),
+		ServerCPU:   float64(w.server.CPU) / 1e3 / n,
+		Allocs:      float64(w.server.Objects) / n,
+		AllocBytes:  float64(w.server.Bytes) / n,
+		ClientCPU:   float64(w.client) / 1e3 / n,
+		ServerCores: w.server.CPU.Seconds() / seconds,
+		ClientCores: w.client.Seconds() / seconds,
+		ServerRSS:   w.server.RSS,
+		Requests:    w.latencies.n,
+		Checked:     k.checked.Load(),
+		AnswerBytes: int(k.answer.Load()),
+	}
+	for i := range k.requests {
+		f.WorkingSet += len(k.requests[i].whole)
+	}
+	f.RequestBytes = f.WorkingSet / len(k.requests)
+}
+
+// JSON writes the report as one object.
+func (r *Report) JSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+// Table writes it for people.
+func (r *Report) Table(w io.Writer) error {
+	transport := "HTTP/1.1"
+	if r.HTTP2 {
+		transport = "HTTP/2"
+	}
+	fmt.Fprintf(w, "%d tokens in %s over %s: ", r.Tokens, r.Codec, transport)
+	r.Figures.table(w)
+	if r.Baseline != nil {
+		fmt.Fprint(w, "encoding/json: ")
+		r.Baseline.table(w)
+		fmt.Fprintf(w, "%.2f times the baseline\n", r.Ratio)
+	}
+	_, err := fmt.Fprintf(w, `%d prompts in turn, %.1f MB; %d instances, %d hold %.0f %% of a prompt; %d blocks, %d memberships, index %.0f MB, loaded in %.1f s
+%d connections; cores: %s; %s; %s
+`, r.Prompts, float64(r.WorkingSet)/1e6, r.Instances, r.Holders, 100*r.Hit, r.Blocks, r.Memberships, float64(r.IndexBytes)/1e6, r.Preload,
+		r.Connections, r.Cores, r.Machine, r.Go)
+	return err
+}
+
+func (f *Figures) table(w io.Writer) {
+	fmt.Fprintf(w, "%.0f requests/s, p50 %.0f µs, p99 %.0f µs, server %.1f µs and %.1f allocations (%.1f KB) a request, cores: server %.2f, client %.2f; %d answers checked\n",
+		f.RequestsPerSec, f.P50, f.P99, f.ServerCPU, f.Allocs, f.AllocBytes/1e3, f.ServerCores, f.ClientCores, f.Checked)
+}

@@ -1,0 +1,167 @@
+package query
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"time"
+)
+
+// rounds is how many times the server and the baseline take turns: what else the
+// machine does then meets both.
+const rounds = 3
+
+// serving is the serving process as its parent sees it.
+type serving struct {
+	hello
+	cmd    *exec.Cmd
+	orders io.WriteCloser
+	lines  *bufio.Reader
+}
+
+// Run measures.
+func Run(c Config) (*Report, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	c.say("loading %d blocks held by %d of %d instances each", c.families()*c.chain(), c.Holders, c.Workers)
+	s, err := start(&c)
+	if err != nil {
+		return nil, err
+	}
+	defer s.stop()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	r := newReport(&c, s)
+	if _, core, ok := cores(); ok && s.Pinned == "" {
+		release, err := pinned(core)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+	}
+	sides := []*side{{name: "in " + c.Codec, figures: &r.Figures, profile: c.Profile != ""}}
+	if sides[0].client, err = newClient(&c, s.Address, c.Codec, c.HTTP2); err != nil {
+		return nil, err
+	}
+	defer sides[0].client.close()
+	if c.Baseline {
+		r.Baseline = &Figures{}
+		k, err := newClient(&c, s.hello.Baseline, JSON, false)
+		if err != nil {
+			return nil, fmt.Errorf("baseline: %w", err)
+		}
+		defer k.close()
+		sides = append(sides, &side{name: "the baseline", figures: r.Baseline, client: k})
+	}
+	turns := 1
+	if c.Baseline {
+		turns = rounds
+	}
+	warm := min(c.Duration/4, time.Second)
+	for turn := range turns {
+		for _, side := range sides {
+			c.say("asking %s, turn %d of %d, %v", side.name, turn+1, turns, c.Duration/time.Duration(turns))
+			if err := side.run(s, warm, c.Duration/time.Duration(turns)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, side := range sides {
+		side.sum.figures(side.figures, side.client)
+	}
+	if c.Baseline {
+		r.Ratio = r.RequestsPerSec / r.Baseline.RequestsPerSec
+	}
+	return r, nil
+}
+
+// side is what is measured, and beside it what it is compared with.
+type side struct {
+	name    string
+	client  *client
+	figures *Figures
+	sum     windowed
+	profile bool // of the first turn
+}
+
+func (s *side) run(server *serving, warm, measured time.Duration) error {
+	if s.profile {
+		if _, err := server.order(orderProfile); err != nil {
+			return err
+		}
+	}
+	w, err := s.client.run(warm, measured, func() (usage, error) { return server.order(orderUsage) })
+	if s.profile {
+		s.profile = false
+		_, ended := server.order(orderProfile)
+		err = errors.Join(err, ended)
+	}
+	if err != nil {
+		return err
+	}
+	s.sum.took += w.took
+	s.sum.client += w.client
+	s.sum.latencies.merge(&w.latencies)
+	s.sum.server.CPU += w.server.CPU
+	s.sum.server.Objects += w.server.Objects
+	s.sum.server.Bytes += w.server.Bytes
+	s.sum.server.RSS = w.server.RSS
+	return nil
+}
+
+// start runs the serving process until it can be asked.
+func start(c *Config) (*serving, error) {
+	s := &serving{cmd: c.Server()}
+	s.cmd.Stderr = os.Stderr
+	var err error
+	if s.orders, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start the serving process: %w", err)
+	}
+	s.lines = bufio.NewReader(out)
+	if err := s.read(&s.hello); err != nil {
+		s.stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *serving) stop() {
+	s.orders.Close()
+	s.cmd.Wait()
+}
+
+func (s *serving) read(v any) error {
+	line, err := s.lines.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("the serving process is gone: %w", err)
+	}
+	if err := json.Unmarshal(line, v); err != nil {
+		return fmt.Errorf("the serving process says %q: %w", line, err)
+	}
+	return nil
+}
+
+func (s *serving) order(order string) (u usage, err error) {
+	if _, err := fmt.Fprintln(s.orders, order); err != nil {
+		return u, fmt.Errorf("the serving process is gone: %w", err)
+	}
+	if err := s.read(&u); err != nil {
+		return u, err
+	}
+	if u.Failed != "" {
+		err = fmt.Errorf("the serving process: %s", u.Failed)
+	}
+	return u, err
+}

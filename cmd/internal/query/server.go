@@ -1,0 +1,143 @@
+package query
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"runtime/pprof"
+	"syscall"
+	"time"
+
+	"kvconductor/conductor"
+)
+
+// Serving is the serving process's part.
+type Serving struct {
+	Load
+	Conductor *conductor.Conductor
+	Address   string // of the server that is measured, which runs already
+	MaxBody   int64  // of the baseline, as the server has it
+	Baseline  bool
+	Profile   string // file for CPU profiles, "" for none
+}
+
+// hello is what the serving process says when it can be asked.
+type hello struct {
+	Address    string  `json:"address"`
+	Baseline   string  `json:"baseline"`
+	IndexBytes int     `json:"index_bytes"`
+	Preload    float64 `json:"preload_seconds"`
+	Pinned     string  `json:"pinned"` // why it is not pinned, "" if it is
+}
+
+// usage is what the serving process has used so far.
+type usage struct {
+	CPU     time.Duration `json:"cpu_ns"`
+	Objects uint64        `json:"objects"`
+	Bytes   uint64        `json:"bytes"`
+	RSS     int64         `json:"rss_bytes"` // the most so far
+	Failed  string        `json:"failed,omitempty"`
+}
+
+// Orders of the parent, one a line. Each is answered by a usage.
+const (
+	orderUsage   = "usage"
+	orderProfile = "profile" // begin, or go on no more
+)
+
+// Serve loads the index, says hello on out and obeys the orders on in until it ends.
+// Everything it prints is a line of JSON.
+func (s *Serving) Serve(in io.Reader, out io.Writer) error {
+	begun := time.Now()
+	end, err := s.preload(s.Conductor)
+	if err != nil {
+		return err
+	}
+	defer end()
+	h := hello{Address: s.Address, IndexBytes: s.Conductor.IndexBytes()}
+	if s.Baseline {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return fmt.Errorf("cannot listen: %w", err)
+		}
+		h.Baseline = ln.Addr().String()
+		server := &http.Server{Handler: baseline(s.Conductor, s.MaxBody)}
+		defer server.Close()
+		go server.Serve(ln)
+	}
+	debug.FreeOSMemory() // what the preload left is not the queries' to collect
+	runtime.GOMAXPROCS(1)
+	h.Pinned = "there are no two processors to choose from"
+	if core, _, ok := cores(); ok {
+		h.Pinned = ""
+		if err := pin(core); err != nil {
+			h.Pinned = err.Error()
+		}
+	}
+	h.Preload = time.Since(begun).Seconds()
+	e := json.NewEncoder(out)
+	if err := e.Encode(h); err != nil {
+		return err
+	}
+	var profile *os.File
+	defer func() {
+		if profile != nil {
+			pprof.StopCPUProfile()
+			profile.Close()
+		}
+	}()
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		u := readUsage()
+		switch order := lines.Text(); order {
+		case orderUsage:
+		case orderProfile:
+			if profile != nil {
+				pprof.StopCPUProfile()
+				err = profile.Close()
+				profile = nil
+			} else if profile, err = os.Create(s.Profile); err == nil {
+				err = pprof.StartCPUProfile(profile)
+			}
+			if err != nil {
+				u.Failed = err.Error()
+			}
+		default:
+			return fmt.Errorf("order %q is not known", order)
+		}
+		if err := e.Encode(u); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// readUsage reads what this process has used. Small objects that the runtime packs
+// together count one by one.
+func readUsage() usage {
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"},
+	}
+	metrics.Read(samples)
+	var r syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
+		panic("BUG: the use of this process cannot be read")
+	}
+	return usage{
+		CPU:     time.Duration(r.Utime.Nano() + r.Stime.Nano()),
+		Objects: samples[0].Value.Uint64() + samples[1].Value.Uint64(),
+		Bytes:   samples[2].Value.Uint64(),
+		RSS:     int64(r.Maxrss) << 10,
+	}
+}
