@@ -32,7 +32,7 @@ func (m *multiplexed) ask(r *request) (status int, body []byte, err error) {
 	req.Header.Set("Content-Type", contentType(m.codec))
 	resp, err := m.transport.RoundTrip(req)
 	if err != nil {
-		return 0, nil, fmt.Errorf("cannot send a request by HTTP/2: %w", err)
+		return 0, nil, fmt.Errorf("cannot send a request by HTTP/2 without TLS, which the server may not speak: %w", err)
 	}
 	defer resp.Body.Close()
 	m.body.Reset()

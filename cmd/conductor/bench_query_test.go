@@ -1,0 +1,62 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Both processes run as they do for an operator, over real sockets, and every figure
+// is there. That every answer is what it must be is the bench's own to say.
+func TestBenchQuery(t *testing.T) {
+	profile := filepath.Join(t.TempDir(), "cpu.pprof")
+	f := func(args ...string) map[string]any {
+		t.Helper()
+		cmd := command(append([]string{"bench", "query", "--tokens", "300", "--workers", "12", "--holders", "3", "--blocks", "500",
+			"--connections", "3", "--duration", "150ms", "--json", "--quiet"}, args...)...)
+		cmd.Stderr = t.Output()
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+		var got map[string]any
+		if err := json.Unmarshal(out, &got); err != nil {
+			t.Fatalf("%v in %s", err, out)
+		}
+		for _, key := range []string{
+			"requests_per_sec", "p50_us", "p99_us", "server_cpu_us_per_request", "allocs_per_request", "client_cpu_us_per_request",
+			"requests", "answers_checked", "request_bytes", "answer_bytes", "working_set_bytes", "index_bytes", "prompts",
+		} {
+			if n, ok := got[key].(float64); !ok || n <= 0 {
+				t.Errorf("%q: %s is %v", args, key, got[key])
+			}
+		}
+		return got
+	}
+	got := f("--baseline", "--profile", profile)
+	if base, ok := got["baseline"].(map[string]any); !ok || base["requests_per_sec"].(float64) <= 0 || got["baseline_ratio"].(float64) <= 0 {
+		t.Errorf("no baseline in %v", got)
+	}
+	if got["blocks"] != 504.0 || got["memberships"] != 1512.0 || got["instances"] != 12.0 || got["codec"] != "json" {
+		t.Errorf("got %v", got)
+	}
+	if info, err := os.Stat(profile); err != nil || info.Size() == 0 {
+		t.Errorf("no profile: %v", err)
+	}
+	f("--codec", "msgpack-bin", "--hit", "0")
+	f("--codec", "msgpack-array", "--hit", "1")
+}
+
+func TestBenchQueryRefuses(t *testing.T) {
+	f := func(want string, args ...string) {
+		t.Helper()
+		if _, err := runBench(t, append([]string{"query"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want one about %q", args, err, want)
+		}
+	}
+	f(`codec is "xml"`, "--codec", "xml")
+	f("holders is 9", "--workers", "8", "--holders", "9")
+	f("hit is 2", "--hit", "2")
+}

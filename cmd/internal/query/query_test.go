@@ -1,0 +1,263 @@
+package query
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+var small = Load{Tokens: 100, BlockSize: 8, Workers: 9, Holders: 3, Blocks: 200, Hit: 0.5}
+
+// Half of a prompt is its family's, nothing else is shared, and holders are distinct.
+func TestLoad(t *testing.T) {
+	l := small
+	if l.held() != 6 || l.chain() != 6 || l.families() != 34 {
+		t.Errorf("%d blocks held of %d in %d families", l.held(), l.chain(), l.families())
+	}
+	seen := make(map[string]bool)
+	for f := range l.families() {
+		prompt, stored := l.prompt(nil, f), l.stored(nil, f)
+		if len(prompt) != 100 || len(stored) != 48 || !slices.Equal(prompt[:48], stored) {
+			t.Errorf("prompt %d does not begin as its family", f)
+		}
+		seen[fmt.Sprint(stored[:8])] = true
+		holders := l.holders(f)
+		slices.Sort(holders)
+		if len(slices.Compact(holders)) != 3 || holders[0] < 0 || holders[2] > 8 {
+			t.Errorf("prompt %d is held by %v", f, holders)
+		}
+	}
+	if len(seen) != l.families() {
+		t.Errorf("%d of %d families begin differently", len(seen), l.families())
+	}
+	l.Hit = 0
+	if prompt, stored := l.prompt(nil, 0), l.stored(nil, 0); len(stored) != 96 || slices.Equal(prompt[:8], stored[:8]) {
+		t.Error("prompts nobody holds are in the index")
+	}
+}
+
+func TestCheck(t *testing.T) {
+	good := Config{Load: small, Codec: JSON, Connections: 1, Duration: 1}
+	if err := good.check(); err != nil {
+		t.Error(err)
+	}
+	f := func(want string, change func(*Config)) {
+		t.Helper()
+		c := good
+		change(&c)
+		if err := c.check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one about %q", err, want)
+		}
+	}
+	f("tokens", func(c *Config) { c.Tokens = 7 })
+	f("blocks", func(c *Config) { c.Blocks = 0 })
+	f("holders", func(c *Config) { c.Holders = 10 })
+	f("hit", func(c *Config) { c.Hit = 1.1 })
+	f(`"xml"`, func(c *Config) { c.Codec = "xml" })
+	f("connections", func(c *Config) { c.Connections = 0 })
+	f("duration", func(c *Config) { c.Duration = 0 })
+	if _, err := Run(Config{}); err == nil {
+		t.Error("a bench of nothing runs")
+	}
+}
+
+// Every codec carries the same prompt.
+func TestBodies(t *testing.T) {
+	l := small
+	prompt := append(l.prompt(nil, 3), 0, 127, 128, 255, 256, 65_535, 65_536, 1<<32-1)
+	for _, codec := range Codecs {
+		body, err := l.body(codec, prompt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []uint32
+		raw := func(b []byte) {
+			for ; len(b) >= 4; b = b[4:] {
+				got = append(got, binary.LittleEndian.Uint32(b))
+			}
+		}
+		fields := make(map[string]any)
+		switch codec {
+		case JSON, JSONBase64:
+			var b struct {
+				TokenIDs []uint32 `json:"token_ids"`
+				Base64   string   `json:"token_ids_b64"`
+			}
+			if err := json.Unmarshal(body, &b); err != nil {
+				t.Fatal(err)
+			}
+			decoded, err := base64.StdEncoding.DecodeString(b.Base64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = b.TokenIDs
+			raw(decoded)
+			err = json.Unmarshal(body, &fields)
+			if err != nil {
+				t.Fatal(err)
+			}
+		default:
+			if err := msgpack.Unmarshal(body, &fields); err != nil {
+				t.Fatal(err)
+			}
+			switch v := fields["token_ids"].(type) {
+			case []byte:
+				raw(v)
+			case []any:
+				var b struct {
+					TokenIDs []uint32 `msgpack:"token_ids"`
+				}
+				if err := msgpack.Unmarshal(body, &b); err != nil {
+					t.Fatal(err)
+				}
+				got = b.TokenIDs
+			}
+		}
+		if !slices.Equal(got, prompt) || fields["model"] != model || fmt.Sprint(fields["block_size"]) != "8" || len(fields) != 3 {
+			t.Errorf("%s: got %v and %v", codec, got, fields)
+		}
+	}
+	if _, err := l.body("xml", prompt); err == nil {
+		t.Error("a codec nobody knows encodes")
+	}
+}
+
+// Answers are compared whole: other instances, other counts and missing rows show.
+func TestCheckAnswer(t *testing.T) {
+	l := small
+	answer := func(change func(map[string]map[string]int)) map[string]map[string]int {
+		rows := make(map[string]map[string]int)
+		for i := range l.Workers {
+			rows[instance(i)] = map[string]int{"longest_matched": 0}
+		}
+		for _, i := range l.holders(5) {
+			rows[instance(i)]["longest_matched"] = 48
+		}
+		change(rows)
+		return rows
+	}
+	holder := instance(l.holders(5)[1])
+	for name, change := range map[string]func(map[string]map[string]int){
+		"":        func(map[string]map[string]int) {},
+		"short":   func(r map[string]map[string]int) { r[holder]["longest_matched"] = 40 },
+		"missing": func(r map[string]map[string]int) { delete(r, holder) },
+		"renamed": func(r map[string]map[string]int) { r["x"] = r[holder]; delete(r, holder) },
+		"more": func(r map[string]map[string]int) {
+			for n := range r {
+				r[n]["longest_matched"] = 48
+			}
+		},
+	} {
+		rows := answer(change)
+		js, err := json.Marshal(map[string]any{"default": rows})
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed, err := msgpack.Marshal(map[string]any{"instances": rows})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for codec, body := range map[string][]byte{JSON: js, MsgpackBin: packed} {
+			if err := l.checkAnswer(codec, 5, body); (err == nil) != (name == "") {
+				t.Errorf("%s answer in %s: %v", name, codec, err)
+			}
+			if err := l.checkAnswer(codec, 5, body[:len(body)-1]); err == nil {
+				t.Errorf("a cut answer in %s passes", codec)
+			}
+		}
+	}
+}
+
+// Percentiles are at most a bucket above the exact ones.
+func TestHistogram(t *testing.T) {
+	var parts [3]histogram
+	var exact []time.Duration
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 30_000 {
+		d := time.Duration(1) << r.IntN(34)
+		d += time.Duration(r.Int64N(int64(d)))
+		parts[i%3].add(d)
+		exact = append(exact, d)
+	}
+	var h histogram
+	for i := range parts {
+		h.merge(&parts[i])
+	}
+	slices.Sort(exact)
+	for _, q := range []float64{0.001, 0.5, 0.9, 0.99, 0.999, 1} {
+		want := exact[int(q*float64(len(exact)))-1]
+		if got := h.at(q); got < want || float64(got) > float64(want)*(1+1.0/subBuckets) {
+			t.Errorf("%v: got %v, want %v", q, got, want)
+		}
+	}
+	if h.at(1) != exact[len(exact)-1] || h.n != 30_000 {
+		t.Errorf("most is %v of %d", h.at(1), h.n)
+	}
+	if new(histogram).at(0.5) != 0 {
+		t.Error("nothing has a median")
+	}
+	for _, d := range []time.Duration{0, 31, 32, 33, 63, 64, 1<<62 - 1, 1<<63 - 1} {
+		if i := bucketOf(d); bucketTop(i) < d || i > 0 && bucketTop(i-1) >= d {
+			t.Errorf("%d is in bucket %d, up to %d", d, i, bucketTop(i))
+		}
+	}
+}
+
+// Answers are read in both ways a length is told, and nothing else passes for one.
+func TestConnectionReads(t *testing.T) {
+	f := func(sent string, status int, body, failure string) {
+		t.Helper()
+		client, server := net.Pipe()
+		defer client.Close()
+		go func() {
+			io.WriteString(server, sent)
+			server.Close()
+		}()
+		c := &connection{c: client, r: bufio.NewReaderSize(client, 64)}
+		for range 2 {
+			gotStatus, got, err := c.read()
+			if failure != "" {
+				if err == nil || !strings.Contains(err.Error(), failure) {
+					t.Errorf("%q: error %v, want one about %q", sent, err, failure)
+				}
+				return
+			}
+			if err != nil || gotStatus != status || string(got) != body {
+				t.Errorf("%q: got %d %q, %v", sent, gotStatus, got, err)
+			}
+		}
+	}
+	long := strings.Repeat("x", 200)
+	twice := func(s string) string { return s + s }
+	f(twice("HTTP/1.1 200 OK\r\ncontent-length: 200\r\nX: y\r\n\r\n"+long), 200, long, "")
+	f(twice("HTTP/1.1 400 Bad Request\r\nContent-Length:0\r\n\r\n"), 400, "", "")
+	f(twice("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nc8\r\n"+long+"\r\n0\r\n\r\n"), 200, "abc"+long, "")
+	f("HTTP/1.1 200 OK\r\n\r\nabc", 0, "", "no length")
+	f("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", 0, "", "cut off")
+	f("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", 0, "", "length")
+	f("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n", 0, "", "chunk ends")
+	f("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 0, "", "length")
+	f("HTTP/1.1 2x0 OK\r\n\r\n", 0, "", "begins with")
+	f("SSH-2.0\r\n\r\n", 0, "", "begins with")
+	f("", 0, "", "cut off")
+}
+
+func TestRefused(t *testing.T) {
+	if err := refused(200, nil); err != nil {
+		t.Error(err)
+	}
+	if err := refused(400, []byte(`{"error":"token_ids is required"}`)); err == nil || !strings.Contains(err.Error(), "token_ids is required") {
+		t.Errorf("got %v", err)
+	}
+}
