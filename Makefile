@@ -114,6 +114,22 @@ bench-ingest: build ## conductor bench ingest for every target row
 	bin/conductor bench ingest --clear
 	bin/conductor bench ingest --sources 1000 --rate 10 --hold 2048
 
+# The rows of the query path's targets: one JSON object a file in RESULTS, and a table.
+.PHONY: bench-query
+bench-query: build ## conductor bench query for every target row; RESULTS=dir takes them, ARGS='--duration 30s' adds flags
+	@mkdir -p '$(RESULTS)'; \
+	printf '| Body | requests/s | p50 / p99 us | server us | allocations | client us | beside encoding/json | Target |\n|---|---|---|---|---|---|---|---|\n'; \
+	row() { out='$(RESULTS)'/query-$$1.json; what=$$2; target=$$3; shift 3; bin/conductor bench query --json --quiet "$$@" $(ARGS) >"$$out"; \
+	  awk -v what="$$what" -v target="$$target" '{gsub(/[",:]/, "")} /^  [a-z]/ {v[$$1] = $$2} \
+	    END {printf "| %s | %.0f | %.0f / %.0f | %.1f | %.1f | %.1f | %s | %s |\n", what, v["requests_per_sec"], v["p50_us"], v["p99_us"], \
+	      v["server_cpu_us_per_request"], v["allocs_per_request"], v["client_cpu_us_per_request"], \
+	      "baseline_ratio" in v ? sprintf("%.2fx", v["baseline_ratio"]) : "", target}' "$$out"; }; \
+	row json-1024 'JSON, 1,024 tokens' '14,000/s' --tokens 1024; \
+	row json-8192 'JSON, 8,192 tokens' '5,000/s, p99 5 ms, 40 allocations, 4x' --baseline; \
+	row json-65536 'JSON, 65,536 tokens' '800/s' --tokens 65536; \
+	row msgpack-bin-8192 'msgpack bin, 8,192 tokens' '11,000/s' --codec msgpack-bin; \
+	row msgpack-array-8192 'msgpack array, 8,192 tokens' '' --codec msgpack-array
+
 .PHONY: soak
 soak: build ## compare the index with an oracle for SOAK
 	bin/conductor bench soak --duration $(SOAK)

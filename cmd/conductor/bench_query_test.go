@@ -36,7 +36,7 @@ func TestBenchQuery(t *testing.T) {
 		return got
 	}
 	got := f("--baseline", "--profile", profile)
-	if base, ok := got["baseline"].(map[string]any); !ok || base["requests_per_sec"].(float64) <= 0 || got["baseline_ratio"].(float64) <= 0 {
+	if base, ok := got["baseline"].(map[string]any); !ok || base["requests_per_sec"].(float64) <= 0 || got["baseline_ratio"].(float64) <= 0 || got["baseline_cpu_ratio"].(float64) <= 0 {
 		t.Errorf("no baseline in %v", got)
 	}
 	if got["blocks"] != 504.0 || got["memberships"] != 1512.0 || got["instances"] != 12.0 || got["codec"] != "json" {

@@ -20,7 +20,7 @@ const (
 
 // prompts is how many different prompts are asked, of those that families begin.
 func (l *Load) prompts() int {
-	const bytesOfToken = 7 // of JSON, the longest codec
+	const bytesOfToken = 8 // of JSON, the longest codec
 	return min(l.families(), mostPrompts, max(fewPrompts, mostBytes/(bytesOfToken*l.Tokens)))
 }
 
@@ -40,7 +40,7 @@ func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
 			dst = append(dst, '[')
 			for i, t := range tokens {
 				if i > 0 {
-					dst = append(dst, ',')
+					dst = append(dst, ',', ' ')
 				}
 				dst = strconv.AppendUint(dst, uint64(t), 10)
 			}
@@ -59,10 +59,10 @@ func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
 	return nil, fmt.Errorf("codec is %q, must be one of %q", codec, Codecs)
 }
 
-// jsonBody puts the prompt last, as clients that dump a dict in the order of the
-// published page do.
+// jsonBody writes spaces where Python's encoder does, which most clients use, and the
+// prompt last.
 func (l *Load) jsonBody(name string, prompt func([]byte) []byte) []byte {
-	dst := fmt.Appendf(nil, `{"model":%q,"block_size":%d,%q:`, model, l.BlockSize, name)
+	dst := fmt.Appendf(nil, `{"model": %q, "block_size": %d, %q: `, model, l.BlockSize, name)
 	return append(prompt(dst), '}')
 }
 

@@ -34,7 +34,8 @@ type Figures struct {
 type Report struct {
 	Figures
 	Baseline *Figures `json:"baseline,omitempty"`
-	Ratio    float64  `json:"baseline_ratio,omitempty"`
+	Ratio    float64  `json:"baseline_ratio,omitempty"`     // of requests a second
+	CPURatio float64  `json:"baseline_cpu_ratio,omitempty"` // of the server's time, which other load on the machine distorts less
 
 	Tokens      int     `json:"tokens"`
 	BlockSize   int     `json:"block_size"`
@@ -124,7 +125,7 @@ func (r *Report) Table(w io.Writer) error {
 	if r.Baseline != nil {
 		fmt.Fprint(w, "encoding/json: ")
 		r.Baseline.table(w)
-		fmt.Fprintf(w, "%.2f times the baseline\n", r.Ratio)
+		fmt.Fprintf(w, "%.2f times the baseline's requests, %.2f times in processor time\n", r.Ratio, r.CPURatio)
 	}
 	_, err := fmt.Fprintf(w, `%d prompts in turn, %.1f MB; %d instances, %d hold %.0f %% of a prompt; %d blocks, %d memberships, index %.0f MB, loaded in %.1f s
 %d connections; cores: %s; %s; %s

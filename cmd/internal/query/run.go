@@ -76,6 +76,7 @@ func Run(c Config) (*Report, error) {
 	}
 	if c.Baseline {
 		r.Ratio = r.RequestsPerSec / r.Baseline.RequestsPerSec
+		r.CPURatio = r.Baseline.ServerCPU / r.ServerCPU
 	}
 	return r, nil
 }
