@@ -118,16 +118,17 @@ bench-ingest: build ## conductor bench ingest for every target row
 .PHONY: bench-query
 bench-query: build ## conductor bench query for every target row; RESULTS=dir takes them, ARGS='--duration 30s' adds flags
 	@mkdir -p '$(RESULTS)'; \
-	printf '| Body | requests/s | p50 / p99 us | server us | allocations | client us | beside encoding/json | Target |\n|---|---|---|---|---|---|---|---|\n'; \
+	printf '| Body | requests/s | p50 / p99 us | server us | allocations | client us | beside encoding/json | time beside reading alone | Target |\n|---|---|---|---|---|---|---|---|---|\n'; \
 	row() { out='$(RESULTS)'/query-$$1.json; what=$$2; target=$$3; shift 3; bin/conductor bench query --json --quiet "$$@" $(ARGS) >"$$out"; \
 	  awk -v what="$$what" -v target="$$target" '{gsub(/[",:]/, "")} /^  [a-z]/ {v[$$1] = $$2} \
-	    END {printf "| %s | %.0f | %.0f / %.0f | %.1f | %.1f | %.1f | %s | %s |\n", what, v["requests_per_sec"], v["p50_us"], v["p99_us"], \
+	    END {printf "| %s | %.0f | %.0f / %.0f | %.1f | %.1f | %.1f | %s | %s | %s |\n", what, v["requests_per_sec"], v["p50_us"], v["p99_us"], \
 	      v["server_cpu_us_per_request"], v["allocs_per_request"], v["client_cpu_us_per_request"], \
-	      "baseline_ratio" in v ? sprintf("%.2fx", v["baseline_ratio"]) : "", target}' "$$out"; }; \
-	row json-1024 'JSON, 1,024 tokens' '14,000/s' --tokens 1024; \
-	row json-8192 'JSON, 8,192 tokens' '5,000/s, p99 5 ms, 40 allocations, 4x' --baseline; \
-	row json-65536 'JSON, 65,536 tokens' '800/s' --tokens 65536; \
-	row msgpack-bin-8192 'msgpack bin, 8,192 tokens' '11,000/s' --codec msgpack-bin; \
+	      "baseline_ratio" in v ? sprintf("%.2fx", v["baseline_ratio"]) : "", \
+	      "reading_cpu_ratio" in v ? sprintf("%.2fx", v["reading_cpu_ratio"]) : "", target}' "$$out"; }; \
+	row json-1024 'JSON, 1,024 tokens' '14,000/s' --tokens 1024 --reading; \
+	row json-8192 'JSON, 8,192 tokens' '5,000/s, p99 5 ms, 40 allocations, 4x' --baseline --reading; \
+	row json-65536 'JSON, 65,536 tokens' '800/s' --tokens 65536 --reading; \
+	row msgpack-bin-8192 'msgpack bin, 8,192 tokens' '11,000/s' --codec msgpack-bin --reading; \
 	row msgpack-array-8192 'msgpack array, 8,192 tokens' '' --codec msgpack-array
 
 .PHONY: soak

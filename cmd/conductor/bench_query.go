@@ -41,7 +41,7 @@ through real publishers, and asks it for prompts on several connections, each as
 soon as it has its answer. Server and client have a processor each, by affinity
 where the system allows it. With --baseline the same prompts are asked in turns of
 a handler that reads and writes by encoding/json, in the same process, of the same
-index.
+index; with --reading they are sent to one that does nothing but read.
 
 Allocations and processor time are the serving process's, over the measured window.`,
 		Args: cobra.NoArgs,
@@ -52,6 +52,7 @@ Allocations and processor time are the serving process's, over the measured wind
 	f.IntVar(&c.Connections, "connections", 8, "connections, each with one request at a time")
 	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of what is measured; a warm-up comes before")
 	f.BoolVar(&c.Baseline, "baseline", false, "measure a handler over encoding/json too")
+	f.BoolVar(&c.Reading, "reading", false, "measure a handler that does nothing but read the bytes too")
 	f.BoolVar(&c.HTTP2, "http2", false, "ask by HTTP/2 without TLS")
 	f.StringVar(&c.Profile, "profile", "", "write a CPU profile of the server, warm-up included, to this `file`")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")
@@ -64,7 +65,7 @@ Allocations and processor time are the serving process's, over the measured wind
 		c.Server = func() *exec.Cmd {
 			return exec.Command(self, "bench", "server", "--tokens", strconv.Itoa(c.Tokens), "--block-size", strconv.Itoa(c.BlockSize),
 				"--workers", strconv.Itoa(c.Workers), "--holders", strconv.Itoa(c.Holders), "--blocks", strconv.Itoa(c.Blocks),
-				"--hit", strconv.FormatFloat(c.Hit, 'g', -1, 64), "--baseline="+strconv.FormatBool(c.Baseline), "--profile", c.Profile)
+				"--hit", strconv.FormatFloat(c.Hit, 'g', -1, 64), "--compare="+strconv.FormatBool(c.Baseline || c.Reading), "--profile", c.Profile)
 		}
 		if !quiet {
 			c.Progress = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
@@ -93,7 +94,7 @@ func serverCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	queryShape(f, &s.Load)
-	f.BoolVar(&s.Baseline, "baseline", false, "serve the handler over encoding/json too")
+	f.BoolVar(&s.Compare, "compare", false, "serve the handlers it is compared with too")
 	f.StringVar(&s.Profile, "profile", "", "where CPU profiles are written to")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		loaded := &config.Loaded{Config: config.Default()}

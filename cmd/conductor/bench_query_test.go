@@ -35,9 +35,12 @@ func TestBenchQuery(t *testing.T) {
 		}
 		return got
 	}
-	got := f("--baseline", "--profile", profile)
+	got := f("--baseline", "--reading", "--profile", profile)
 	if base, ok := got["baseline"].(map[string]any); !ok || base["requests_per_sec"].(float64) <= 0 || got["baseline_ratio"].(float64) <= 0 || got["baseline_cpu_ratio"].(float64) <= 0 {
 		t.Errorf("no baseline in %v", got)
+	}
+	if read, ok := got["reading"].(map[string]any); !ok || read["requests_per_sec"].(float64) <= 0 || read["answer_bytes"] != got["answer_bytes"] || got["reading_cpu_ratio"].(float64) <= 0 {
+		t.Errorf("reading alone is not as it should be in %v", got)
 	}
 	if got["blocks"] != 504.0 || got["memberships"] != 1512.0 || got["instances"] != 12.0 || got["codec"] != "json" {
 		t.Errorf("got %v", got)

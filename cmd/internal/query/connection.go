@@ -29,9 +29,9 @@ func dial(address string) (asker, error) {
 func (c *connection) close() { c.c.Close() }
 
 // rendered is a whole request as it is written.
-func rendered(address, codec string, body []byte) []byte {
-	head := fmt.Appendf(make([]byte, 0, 256+len(body)), "POST /query HTTP/1.1\r\nHost: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n",
-		address, contentType(codec), len(body))
+func rendered(address, path, codec string, body []byte) []byte {
+	head := fmt.Appendf(make([]byte, 0, 256+len(body)), "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n",
+		path, address, contentType(codec), len(body))
 	return append(head, body...)
 }
 

@@ -13,8 +13,9 @@
 // many more blocks than a processor caches, and many prompts, so neither the index
 // nor a body is warm when its turn comes.
 //
-// With a baseline the serving process has a second port, where the same prompts are
-// asked of the same index by way of encoding/json, in turns with the first.
+// To compare it, the serving process has a second port, where the same prompts are
+// asked in turns with the first: of the same index by way of encoding/json, and of
+// a handler that does nothing but read the bytes.
 package query
 
 import (
@@ -54,8 +55,9 @@ type Config struct {
 	Codec       string
 	Connections int
 	Duration    time.Duration // of the measured window, warm-up not counted
-	Baseline    bool
-	HTTP2       bool // cleartext, without an upgrade
+	Baseline    bool          // measure encoding/json too
+	Reading     bool          // and what does nothing but read
+	HTTP2       bool          // cleartext, without an upgrade
 	// Profile writes a CPU profile of the serving process over the measured window
 	// to this file, if set.
 	Profile string

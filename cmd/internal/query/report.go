@@ -36,6 +36,10 @@ type Report struct {
 	Baseline *Figures `json:"baseline,omitempty"`
 	Ratio    float64  `json:"baseline_ratio,omitempty"`     // of requests a second
 	CPURatio float64  `json:"baseline_cpu_ratio,omitempty"` // of the server's time, which other load on the machine distorts less
+	// Reading is a handler that takes the same bodies, reads them once, and sends an
+	// answer of the same length; the ratio is how many times its time the server's is.
+	Reading      *Figures `json:"reading,omitempty"`
+	ReadingRatio float64  `json:"reading_cpu_ratio,omitempty"`
 
 	Tokens      int     `json:"tokens"`
 	BlockSize   int     `json:"block_size"`
@@ -126,6 +130,11 @@ func (r *Report) Table(w io.Writer) error {
 		fmt.Fprint(w, "encoding/json: ")
 		r.Baseline.table(w)
 		fmt.Fprintf(w, "%.2f times the baseline's requests, %.2f times in processor time\n", r.Ratio, r.CPURatio)
+	}
+	if r.Reading != nil {
+		fmt.Fprint(w, "reading alone: ")
+		r.Reading.table(w)
+		fmt.Fprintf(w, "%.2f times the processor time of reading alone\n", r.ReadingRatio)
 	}
 	_, err := fmt.Fprintf(w, `%d prompts in turn, %.1f MB; %d instances, %d hold %.0f %% of a prompt; %d blocks, %d memberships, index %.0f MB, loaded in %.1f s
 %d connections; cores: %s; %s; %s

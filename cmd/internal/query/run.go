@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// rounds is how many times the server and the baseline take turns: what else the
-// machine does then meets both.
+// rounds is how many times the server and what it is compared with take turns: what
+// else the machine does then meets all.
 const rounds = 3
 
 // serving is the serving process as its parent sees it.
@@ -45,21 +45,30 @@ func Run(c Config) (*Report, error) {
 		defer release()
 	}
 	sides := []*side{{name: "in " + c.Codec, figures: &r.Figures, profile: c.Profile != ""}}
-	if sides[0].client, err = newClient(&c, s.Address, c.Codec, c.HTTP2); err != nil {
+	if sides[0].client, err = newClient(&c, s.Address, pathQuery, c.Codec, c.HTTP2); err != nil {
 		return nil, err
 	}
 	defer sides[0].client.close()
 	if c.Baseline {
 		r.Baseline = &Figures{}
-		k, err := newClient(&c, s.hello.Baseline, JSON, false)
+		k, err := newClient(&c, s.Compared, pathQuery, JSON, false)
 		if err != nil {
 			return nil, fmt.Errorf("baseline: %w", err)
 		}
 		defer k.close()
 		sides = append(sides, &side{name: "the baseline", figures: r.Baseline, client: k})
 	}
+	if c.Reading {
+		r.Reading = &Figures{}
+		k, err := newClient(&c, s.Compared, pathRead, c.Codec, false)
+		if err != nil {
+			return nil, fmt.Errorf("reading: %w", err)
+		}
+		defer k.close()
+		sides = append(sides, &side{name: "for nothing but reading", figures: r.Reading, client: k})
+	}
 	turns := 1
-	if c.Baseline {
+	if len(sides) > 1 {
 		turns = rounds
 	}
 	warm := min(c.Duration/4, time.Second)
@@ -77,6 +86,9 @@ func Run(c Config) (*Report, error) {
 	if c.Baseline {
 		r.Ratio = r.RequestsPerSec / r.Baseline.RequestsPerSec
 		r.CPURatio = r.Baseline.ServerCPU / r.ServerCPU
+	}
+	if c.Reading {
+		r.ReadingRatio = r.ServerCPU / r.Reading.ServerCPU
 	}
 	return r, nil
 }

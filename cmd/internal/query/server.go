@@ -24,15 +24,15 @@ type Serving struct {
 	Load
 	Conductor *conductor.Conductor
 	Address   string // of the server that is measured, which runs already
-	MaxBody   int64  // of the baseline, as the server has it
-	Baseline  bool
+	MaxBody   int64  // of what it is compared with, as the server has it
+	Compare   bool   // open the port of what it is compared with
 	Profile   string // file for CPU profiles, "" for none
 }
 
 // hello is what the serving process says when it can be asked.
 type hello struct {
 	Address    string  `json:"address"`
-	Baseline   string  `json:"baseline"`
+	Compared   string  `json:"compared"` // address of the second port
 	IndexBytes int     `json:"index_bytes"`
 	Preload    float64 `json:"preload_seconds"`
 	Pinned     string  `json:"pinned"` // why it is not pinned, "" if it is
@@ -63,13 +63,17 @@ func (s *Serving) Serve(in io.Reader, out io.Writer) error {
 	}
 	defer end()
 	h := hello{Address: s.Address, IndexBytes: s.Conductor.IndexBytes()}
-	if s.Baseline {
+	if s.Compare {
+		handler, err := s.compared()
+		if err != nil {
+			return err
+		}
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return fmt.Errorf("cannot listen: %w", err)
 		}
-		h.Baseline = ln.Addr().String()
-		server := &http.Server{Handler: baseline(s.Conductor, s.MaxBody)}
+		h.Compared = ln.Addr().String()
+		server := &http.Server{Handler: handler}
 		defer server.Close()
 		go server.Serve(ln)
 	}

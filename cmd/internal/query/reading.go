@@ -1,0 +1,74 @@
+package query
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+
+	"kvconductor/conductor"
+)
+
+// Paths of the handlers that the server's is compared with.
+const (
+	pathQuery = "/query"
+	pathRead  = "/read"
+)
+
+// compared is the handler of the second port: the baseline, and one that does the
+// least a handler of net/http can.
+func (s *Serving) compared() (http.Handler, error) {
+	read, err := s.reading()
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle(pathQuery, baseline(s.Conductor, s.MaxBody))
+	mux.Handle(pathRead, read)
+	return mux, nil
+}
+
+// reading takes a body, looks at every byte once, and sends what the answer to the
+// first prompt is, made beforehand.
+func (s *Serving) reading() (http.Handler, error) {
+	ans := s.Conductor.Query(conductor.Query{Model: model, BlockSize: s.BlockSize, Tokens: s.prompt(nil, 0)})
+	answer, err := json.Marshal(plainAnswer(&ans))
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode an answer: %w", err)
+	}
+	length := []string{strconv.Itoa(len(answer))}
+	bodies := sync.Pool{New: func() any { return new([]byte) }}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength < 0 || r.ContentLength > s.MaxBody {
+			http.Error(w, "a length is required", http.StatusLengthRequired)
+			return
+		}
+		buf := bodies.Get().(*[]byte)
+		defer bodies.Put(buf)
+		if n := int(r.ContentLength); cap(*buf) < n {
+			*buf = make([]byte, n)
+		} else {
+			*buf = (*buf)[:n]
+		}
+		if _, err := io.ReadFull(r.Body, *buf); err != nil || sum(*buf) == 0 {
+			http.Error(w, "a body is required", http.StatusBadRequest)
+			return
+		}
+		w.Header()["Content-Length"] = length
+		w.Write(answer)
+	}), nil
+}
+
+// sum is zero of nothing and of zeros.
+func sum(b []byte) (total uint64) {
+	for ; len(b) >= 8; b = b[8:] {
+		total |= binary.LittleEndian.Uint64(b)
+	}
+	for _, c := range b {
+		total |= uint64(c)
+	}
+	return total
+}
