@@ -9,7 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
+
+	"kvconductor/conductor/prompt"
 )
 
 // JSON is packed as msgpack when it comes in and unpacked when it goes out, so that
@@ -28,31 +31,29 @@ var (
 
 // packJSON appends the object that src is. With more, text behind it is let be.
 func packJSON(dst, src []byte, more bool) ([]byte, error) {
-	if !utf8.Valid(src) {
+	first := prompt.Space(src, 0)
+	end, ok := prompt.Skip(src, first, prompt.MaxDepth)
+	if !ok || src[first] != '{' || !more && prompt.Space(src, end) != len(src) || !utf8.Valid(src[end:]) {
 		return dst, errMalformed
 	}
-	if more {
-		var first json.RawMessage
-		if json.NewDecoder(bytes.NewReader(src)).Decode(&first) != nil {
-			return dst, errMalformed
-		}
-		src = first
-	} else if !json.Valid(src) {
-		return dst, errMalformed
-	}
-	p := packer{src: src, dst: dst}
-	if p.space(); p.src[0] != '{' {
-		return dst, errMalformed
-	}
+	p := packers.Get().(*packer)
+	p.src, p.dst = src[first:end], dst
 	err := p.value(maxDepth)
-	return p.dst, err
+	dst = p.dst
+	p.src, p.dst, p.spare = nil, nil, prompt.Kept(p.spare, prompt.KeepBytes)
+	packers.Put(p)
+	return dst, err
 }
 
 // packer packs JSON that is known to be valid.
 type packer struct {
-	src []byte // what is not packed yet
-	dst []byte
+	src     []byte // what is not packed yet
+	dst     []byte
+	spare   []byte // of what is put in order
+	numbers [64]uint64
 }
+
+var packers = sync.Pool{New: func() any { return new(packer) }}
 
 func (p *packer) space() {
 	for len(p.src) > 0 && (p.src[0] == ' ' || p.src[0] == '\n' || p.src[0] == '\r' || p.src[0] == '\t') {
@@ -100,11 +101,25 @@ func (p *packer) list(depth int) error {
 		if err := p.value(depth - 1); err != nil {
 			return err
 		}
-		n++
+		n += 1 + p.integers()
 	}
 	p.src = p.src[1:]
 	binary.BigEndian.PutUint32(p.dst[start+1:], uint32(n))
 	return nil
+}
+
+// integers packs the usual elements that a list goes on with.
+func (p *packer) integers() (n int) {
+	for {
+		list, next := prompt.Digits(p.numbers[:0], p.src, 0, len(p.numbers))
+		for _, v := range list {
+			p.dst = appendUint(p.dst, v)
+		}
+		p.src = p.src[next:]
+		if n += len(list); len(list) < len(p.numbers) {
+			return n
+		}
+	}
 }
 
 // member is one pair of an object, at [from, to) of what is packed.
@@ -147,7 +162,8 @@ func (p *packer) object(depth int) error {
 			last = append(last, all[i])
 		}
 	}
-	packed := slices.Clone(p.dst[start:])
+	p.spare = append(p.spare[:0], p.dst[start:]...)
+	packed := p.spare
 	p.dst = appendMap(p.dst[:start], len(last))
 	for _, m := range last {
 		p.dst = append(p.dst, packed[m.from-start:m.to-start]...)

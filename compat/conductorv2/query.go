@@ -7,17 +7,18 @@ import (
 	"unicode/utf8"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/prompt"
 )
 
-// prompt is the field a query gives its prompt in, and how that is read.
-type prompt struct {
+// promptField is the field a query gives its prompt in, and how that is read.
+type promptField struct {
 	name string
 	read func(d *Dialect, r *exchange, v *value, q *conductor.Query) *failure
 }
 
 var (
-	byTokens = prompt{"token_ids", (*Dialect).tokens}
-	byHashes = prompt{"seq_hashes", (*Dialect).hashes}
+	byTokens = promptField{"token_ids", (*Dialect).tokens}
+	byHashes = promptField{"seq_hashes", (*Dialect).hashes}
 )
 
 // query answers for a prompt given as tokens: POST /query.
@@ -31,7 +32,7 @@ type asked struct {
 	conductor.Query
 	d        *Dialect
 	r        *exchange
-	prompt   prompt
+	prompt   promptField
 	instance *string
 }
 
@@ -107,7 +108,7 @@ func (a *asked) takeInOrder() *failure {
 }
 
 // ask answers for a prompt.
-func (d *Dialect) ask(r *exchange, p prompt) ([]byte, error) {
+func (d *Dialect) ask(r *exchange, p promptField) ([]byte, error) {
 	a := asked{d: d, r: r, prompt: p}
 	take := a.takeAll
 	if r.form == JSON {
@@ -167,31 +168,41 @@ func (d *Dialect) tokens(r *exchange, v *value, q *conductor.Query) *failure {
 		if err := d.bound(name, len(v.raw)/4); err != nil {
 			return err
 		}
-		for rest := v.raw; len(rest) > 0; rest = rest[4:] {
-			r.tokens = append(r.tokens, binary.LittleEndian.Uint32(rest))
-		}
+		r.tokens = prompt.Words(r.tokens, v.raw)
 	case list:
 		if err := d.bound(name, v.n); err != nil {
 			return err
 		}
-		var e value
-		rest := v.raw
-		for i := range v.n {
-			e, rest, _ = read(rest, maxDepth)
-			n, ok := e.int()
-			switch {
-			case e.kind != integer:
-				return r.form.notInteger(name, i)
-			case !ok || n < math.MinInt32 || n > math.MaxInt32:
-				return badElement(name, i, "out_of_range", "token_ids element is outside the int32 range")
+		r.tokens = slices.Grow(r.tokens, v.n)[:v.n]
+		for i, rest := 0, v.raw; ; i++ {
+			read, behind := readTokens(r.tokens[i:], rest)
+			if i += read; i == v.n {
+				break
 			}
-			r.tokens = append(r.tokens, uint32(n))
+			t, next, err := r.form.token(name, i, behind)
+			if err != nil {
+				return err
+			}
+			r.tokens[i], rest = t, next
 		}
 	default:
 		return r.form.notList(name)
 	}
 	q.Tokens = r.tokens
 	return nil
+}
+
+// token reads the token id that src begins with: an integer of 32 bits.
+func (f Form) token(name string, i int, src []byte) (t uint32, rest []byte, err *failure) {
+	e, rest, _ := read(src, maxDepth)
+	n, ok := e.int()
+	switch {
+	case e.kind != integer:
+		return 0, nil, f.notInteger(name, i)
+	case !ok || n < math.MinInt32 || n > math.MaxInt32:
+		return 0, nil, badElement(name, i, "out_of_range", "token_ids element is outside the int32 range")
+	}
+	return uint32(n), rest, nil
 }
 
 // hashes reads seq hashes: a list of integers, negative ones by two's complement, or

@@ -1,7 +1,6 @@
 package conductorv2
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/prompt"
 )
 
 // failure is an error as clients see it. Those of the operation, unlike those of the
@@ -92,7 +92,7 @@ type entry struct {
 // exchange is one request with a body. Exchanges are used again, with their buffers.
 type exchange struct {
 	form    Form
-	src     bytes.Buffer
+	src     []byte
 	packed  []byte // of a body in JSON
 	entries []entry
 	tokens  []uint32
@@ -101,6 +101,15 @@ type exchange struct {
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+// release gives the buffers back, but for those that one giant request has made.
+func (r *exchange) release() {
+	clear(r.entries)
+	r.entries = r.entries[:0]
+	r.src, r.packed, r.out = prompt.Kept(r.src, prompt.KeepBytes), prompt.Kept(r.packed, prompt.KeepBytes), prompt.Kept(r.out, prompt.KeepBytes)
+	r.tokens, r.hashes = prompt.Kept(r.tokens, prompt.KeepNumbers), prompt.Kept(r.hashes, prompt.KeepNumbers)
+	exchanges.Put(r)
+}
 
 // body reads a map for a handler and sends what that returns. In JSON more says whether
 // text behind the object is let be; what is no object is then told as a line of text.
@@ -132,7 +141,7 @@ func (d *Dialect) queryBody(handle func(*exchange) ([]byte, error)) gin.HandlerF
 func (d *Dialect) exchange(work func(*gin.Context, *exchange) ([]byte, error)) gin.HandlerFunc {
 	return func(g *gin.Context) {
 		r := exchanges.Get().(*exchange)
-		defer exchanges.Put(r)
+		defer r.release()
 		r.form = d.cfg.Form
 		err := d.read(g, r)
 		var packed []byte
@@ -155,8 +164,13 @@ func (d *Dialect) read(g *gin.Context, r *exchange) error {
 	if r.form == Msgpack && !speaks(g.GetHeader("Content-Type")) {
 		return &failure{status: http.StatusBadRequest, text: "Content-Type must be " + ContentType, reason: "unsupported_content_type"}
 	}
-	r.src.Reset()
-	if _, err := r.src.ReadFrom(http.MaxBytesReader(g.Writer, g.Request.Body, d.cfg.MaxBody)); err != nil {
+	var err error
+	if g.Request.ContentLength > d.cfg.MaxBody {
+		err = &http.MaxBytesError{Limit: d.cfg.MaxBody}
+	} else {
+		r.src, err = prompt.Read(r.src[:0], http.MaxBytesReader(g.Writer, g.Request.Body, d.cfg.MaxBody), g.Request.ContentLength)
+	}
+	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
 			return &failure{status: http.StatusRequestEntityTooLarge, reason: "too_large",
@@ -173,10 +187,10 @@ func (d *Dialect) read(g *gin.Context, r *exchange) error {
 // parse reads the pairs of a request.
 func (r *exchange) parse(more bool) error {
 	if r.form == Msgpack {
-		return r.parsePacked(r.src.Bytes())
+		return r.parsePacked(r.src)
 	}
 	var err error
-	r.packed, err = packJSON(r.packed[:0], r.src.Bytes(), more)
+	r.packed, err = packJSON(r.packed[:0], r.src, more)
 	switch {
 	case err == errFields:
 		return r.form.invalid(err.Error())
@@ -193,7 +207,6 @@ const maxFields = 64
 
 // parsePacked reads the pairs of a packed body. What follows the map is let be.
 func (r *exchange) parsePacked(body []byte) error {
-	clear(r.entries)
 	r.entries = r.entries[:0]
 	invalid := invalidBody("Invalid msgpack object")
 	whole, rest, ok := readHead(body)

@@ -52,13 +52,74 @@ func read(src []byte, depth int) (v value, rest []byte, ok bool) {
 		return v, nil, false
 	}
 	inside := rest
-	for range n {
+	for n > 0 {
+		if n, rest = skipIntegers(rest, n); n == 0 {
+			break
+		}
 		if _, rest, ok = read(rest, depth-1); !ok {
 			return v, nil, false
 		}
+		n--
 	}
 	v.raw = inside[:len(inside)-len(rest)]
 	return v, rest, true
+}
+
+// widths are how many bytes integers take by their tag, 0 for what is none.
+var widths = func() (w [256]uint8) {
+	for tag := range w {
+		if tag <= 0x7f || tag >= 0xe0 {
+			w[tag] = 1
+		}
+	}
+	for i := range 4 {
+		w[0xcc+i], w[0xd0+i] = 1+1<<i, 1+1<<i
+	}
+	return w
+}()
+
+// skipIntegers steps over the integers that src begins with, n at most, and returns how
+// many of the n are left.
+func skipIntegers(src []byte, n int) (left int, rest []byte) {
+	at := 0
+	for ; n > 0 && at < len(src); n-- {
+		width := int(widths[src[at]])
+		if width == 0 || width > len(src)-at {
+			break
+		}
+		at += width
+	}
+	return n, src[at:]
+}
+
+// masks tell by tag which bits of an unsigned integer of up to 32 bits are its value.
+var masks = func() (m [256]uint32) {
+	for tag := range 0x80 {
+		m[tag] = 0x7f
+	}
+	m[0xcc], m[0xcd], m[0xce] = 0xff, 0xffff, 0xffffffff
+	return m
+}()
+
+// readTokens reads the unsigned integers of up to 31 bits that src begins with into dst,
+// for as long as eight bytes can be read at once, and returns how many and what is behind
+// them. Their widths alternate as no branch predictor can guess, so nothing branches on
+// them.
+func readTokens(dst []uint32, src []byte) (n int, rest []byte) {
+	at := 0
+	for n < len(dst) && len(src)-at >= 8 {
+		word := binary.BigEndian.Uint64(src[at:])
+		tag := word >> 56
+		mask, width := masks[tag], widths[tag]
+		v := uint32(word>>((64-8*width)&63)) & mask
+		if mask == 0 || v > math.MaxInt32 {
+			break
+		}
+		dst[n] = v
+		n++
+		at += int(width)
+	}
+	return n, src[at:]
 }
 
 // readHead reads a value, of lists and maps only how long they are.

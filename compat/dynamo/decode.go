@@ -9,6 +9,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"kvconductor/conductor/prompt"
 )
 
 // Bodies are read in one pass, in document order, as the reference's reader does:
@@ -432,7 +434,7 @@ func (n number) String() string {
 }
 
 // u32s appends the elements of an array of token ids to dst, at most limit of
-// them. The usual element, a few digits and a comma, is read without a call.
+// them.
 func (d *decoder) u32s(dst []uint32, limit int) []uint32 {
 	return array(d, dst, limit, func(d *decoder) uint32 { return uint32(d.unsigned(math.MaxUint32, "u32")) })
 }
@@ -457,37 +459,17 @@ func (d *decoder) hashes(dst []uint64, limit int) []uint64 {
 	})
 }
 
-// array reads an array of numbers. Runs of digits that certainly fit are taken
-// here; element reads everything else.
+// array reads an array of numbers. Digits takes what plainly fits; element reads
+// everything else.
 func array[T uint32 | uint64](d *decoder, dst []T, limit int, element func(*decoder) T) []T {
 	if d.peek() != '[' {
 		d.unexpected("a sequence")
 		return dst
 	}
 	d.at++
-	// Nine digits fit into 32 bits, nineteen into 64.
-	digits := 9
-	if T(math.MaxUint32)+1 != 0 {
-		digits = 19
-	}
-	src := d.src
 	for first := true; ; first = false {
-		if at := d.at; !first && at < len(src) && src[at] == ',' {
-			at++
-			if at < len(src) && src[at] == ' ' {
-				at++
-			}
-			start, v := at, T(0)
-			for at < len(src) && at-start < digits && src[at]-'0' <= 9 {
-				v = 10*v + T(src[at]-'0')
-				at++
-			}
-			// A leading zero is only right for zero itself.
-			if at < len(src) && at > start && (src[at] == ',' || src[at] == ']') && (src[start] != '0' || at == start+1) && len(dst) < limit {
-				dst = append(dst, v)
-				d.at = at
-				continue
-			}
+		if !first {
+			dst, d.at = prompt.Digits(dst, d.src, d.at, limit)
 		}
 		if !d.next(']', first) {
 			break

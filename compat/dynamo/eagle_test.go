@@ -46,12 +46,12 @@ func TestMixedEagle(t *testing.T) {
 			}
 		}
 		f(a, "/query_by_hash", byHash(labels, ""), `{"scores":{"1":{"0":12}}`)
-		f(a, "/query", ask(prompt(3), ""), `{"scores":{"1":{"0":12}}`)
+		f(a, "/query", ask(promptOf(3), ""), `{"scores":{"1":{"0":12}}`)
 		f(b, "/query_by_hash", byHash(labels, ""), `{"scores":{"1":{"0":12}}`)
-		f(b, "/query", ask(prompt(3), ""), `{"scores":{},`)
+		f(b, "/query", ask(promptOf(3), ""), `{"scores":{},`)
 		b.register(3, 0, "")
 		b.publish(3, 0, pairs(1, 2))
 		f(b, "/query_by_hash", byHash(labels, ""), `{"scores":{"1":{"0":12},"3":{"0":8}}`)
-		f(b, "/query", ask(prompt(3), ""), `{"scores":{"3":{"0":8}}`)
+		f(b, "/query", ask(promptOf(3), ""), `{"scores":{"3":{"0":8}}`)
 	})
 }

@@ -128,8 +128,8 @@ func removed(medium string, blocks ...int) map[string]any {
 	return map[string]any{"type": "BlockRemoved", "block_hashes": blocks, "medium": medium}
 }
 
-// prompt is the first blocks of the prompt of stored, as a JSON array.
-func prompt(blocks int) string {
+// promptOf is the first blocks of the prompt of stored, as a JSON array.
+func promptOf(blocks int) string {
 	var b strings.Builder
 	for i := 1; i <= 4*blocks; i++ {
 		fmt.Fprintf(&b, ",%d", i)

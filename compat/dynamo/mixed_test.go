@@ -35,11 +35,11 @@ func TestMixed(t *testing.T) {
 				t.Errorf("%s %s: %s, want %s", path, body, got, want)
 			}
 		}
-		f(a, "/query", ask(prompt(3), `,"lora_name":"sql","cache_salt":"s"`), one)
-		f(b, "/query", ask(prompt(3), `,"lora_name":"sql","cache_salt":"s"`), both)
-		f(a, "/query", ask(prompt(3), ""), two)
-		f(b, "/query", ask(prompt(3), ""), two)
-		f(b, "/query", ask(prompt(3), `,"lora_name":"sql"`), `{"scores":{},`)
+		f(a, "/query", ask(promptOf(3), `,"lora_name":"sql","cache_salt":"s"`), one)
+		f(b, "/query", ask(promptOf(3), `,"lora_name":"sql","cache_salt":"s"`), both)
+		f(a, "/query", ask(promptOf(3), ""), two)
+		f(b, "/query", ask(promptOf(3), ""), two)
+		f(b, "/query", ask(promptOf(3), `,"lora_name":"sql"`), `{"scores":{},`)
 
 		// The locals of both as Dynamo computes them: section 3 of its hashes.
 		locals := seededLocals(t, dump)

@@ -39,21 +39,21 @@ func TestQuery(t *testing.T) {
 		s.register(7, 0, "")
 		s.register(8, 0, "")
 		s.register(9, 0, "")
-		f(ask(prompt(3), ""), none)
+		f(ask(promptOf(3), ""), none)
 		s.publish(7, 0, stored("GPU", 1, 2), stored("CPU", 3, 3))
 		s.publish(8, 0, stored("GPU", 1, 2))
 		want := `{"scores":{"7":{"0":8},"8":{"0":8}},"frequencies":[],"tree_sizes":{"7":{"0":2},"8":{"0":2}},"instances":{` +
 			`"7":{"longest_matched":12,"gpu":8,"dp":{"0":8},"cpu":12,"disk":12},` +
 			`"8":{"longest_matched":8,"gpu":8,"dp":{"0":8},"cpu":8,"disk":8}}}`
-		f(ask(prompt(3), ""), want)
-		f(ask(prompt(4), `,"routing_group":"default","tenant_id":"other","lora_name":null,"cache_salt":"","unknown":{"a":[1,null]}`), want)
+		f(ask(promptOf(3), ""), want)
+		f(ask(promptOf(4), `,"routing_group":"default","tenant_id":"other","lora_name":null,"cache_salt":"","unknown":{"a":[1,null]}`), want)
 		f(ask("[]", ""), none)
 		f(ask("[1,2,3]", ""), none)
 		f(ask("[2,3,4,5]", ""), none)
-		f(ask(prompt(3), `,"cache_salt":"x"`), none)
-		f(ask(prompt(3), `,"lora_name":"x"`), none)
-		f(strings.Replace(ask(prompt(3), ""), "model_name", "modelname", 1), want)
-		s.do("POST", "/dynamo/v1/query", ask(prompt(3), ""), 200, want)
+		f(ask(promptOf(3), `,"cache_salt":"x"`), none)
+		f(ask(promptOf(3), `,"lora_name":"x"`), none)
+		f(strings.Replace(ask(promptOf(3), ""), "model_name", "modelname", 1), want)
+		s.do("POST", "/dynamo/v1/query", ask(promptOf(3), ""), 200, want)
 
 		g := func(body, want string) {
 			t.Helper()
@@ -77,7 +77,7 @@ func TestQuery(t *testing.T) {
 		s.do("POST", "/query_tiered_by_hash", strings.Replace(byHash(local2, ""), `"m"`, `"n"`, 1), 404, `{"error":"no indexer for model=n routing_group=default"}`)
 
 		s.publish(7, 0, removed("GPU", 2))
-		f(ask(prompt(3), ""), `{"scores":{"7":{"0":4},"8":{"0":8}},"frequencies":[],"tree_sizes":{"7":{"0":1},"8":{"0":2}},"instances":{`+
+		f(ask(promptOf(3), ""), `{"scores":{"7":{"0":4},"8":{"0":8}},"frequencies":[],"tree_sizes":{"7":{"0":1},"8":{"0":2}},"instances":{`+
 			`"7":{"longest_matched":4,"gpu":4,"dp":{"0":4},"cpu":4,"disk":4},`+
 			`"8":{"longest_matched":8,"gpu":8,"dp":{"0":8},"cpu":8,"disk":8}}}`)
 	})
@@ -91,13 +91,13 @@ func TestTiersAndRanks(t *testing.T) {
 		s.register(1, 1, "")
 		s.publish(1, 0, stored("GPU", 1, 2), stored("CPU", 3, 3), stored("DISK", 4, 5), stored("EXTERNAL", 6, 6))
 		s.publish(1, 1, stored("GPU", 1, 1), stored("DISK", 2, 2))
-		s.do("POST", "/query", ask(prompt(8), ""), 200,
+		s.do("POST", "/query", ask(promptOf(8), ""), 200,
 			`{"scores":{"1":{"0":8,"1":4}},"frequencies":[],"tree_sizes":{"1":{"0":2,"1":1}},"instances":{`+
 				`"1":{"longest_matched":24,"gpu":8,"dp":{"0":8,"1":4},"cpu":12,"disk":24}}}`)
 		s.publish(1, 0, map[string]any{"type": "AllBlocksCleared"})
 		s.publish(1, 1, removed("GPU", 1), stored("CPU", 1, 1))
 		// Only below the device: an instance, but no score.
-		s.do("POST", "/query", ask(prompt(8), ""), 200,
+		s.do("POST", "/query", ask(promptOf(8), ""), 200,
 			`{"scores":{},"frequencies":[],"tree_sizes":{},"instances":{"1":{"longest_matched":8,"gpu":0,"dp":{"1":0},"cpu":4,"disk":8}}}`)
 		s.publish(1, 0, stored("GPU", 1, 1), stored("EXTERNAL", 2, 3))
 		s.do("POST", "/query_tiered_by_hash", byHash(strings.Join([]string{local1, local2, local3, local4}, ","), ""), 200,
@@ -119,9 +119,9 @@ func TestAdaptersAndSalts(t *testing.T) {
 			return `{"scores":{"` + id + `":{"0":` + tokens + `}},"frequencies":[],"tree_sizes":{"` + id + `":{"0":` + held + `}},"instances":{"` +
 				id + `":{"longest_matched":` + tokens + `,"gpu":` + tokens + `,"dp":{"0":` + tokens + `},"cpu":` + tokens + `,"disk":` + tokens + `}}}`
 		}
-		s.do("POST", "/query", ask(prompt(4), ""), 200, one("2", "4", "4"))
-		s.do("POST", "/query", ask(prompt(4), `,"cache_salt":"s"`), 200, one("2", "12", "4"))
-		s.do("POST", "/query", ask(prompt(4), `,"lora_name":"alpha-7b"`), 200, one("1", "8", "2"))
+		s.do("POST", "/query", ask(promptOf(4), ""), 200, one("2", "4", "4"))
+		s.do("POST", "/query", ask(promptOf(4), `,"cache_salt":"s"`), 200, one("2", "12", "4"))
+		s.do("POST", "/query", ask(promptOf(4), `,"lora_name":"alpha-7b"`), 200, one("1", "8", "2"))
 	})
 }
 
@@ -132,8 +132,8 @@ func TestRegisteredAdapter(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *server) {
 		s.register(1, 0, `,"lora_name":"a"`)
 		s.publish(1, 0, stored("GPU", 1, 1))
-		s.do("POST", "/query", ask(prompt(1), `,"lora_name":"a"`), 200, none)
-		rec := s.send("POST", "/query", ask(prompt(1), ""))
+		s.do("POST", "/query", ask(promptOf(1), `,"lora_name":"a"`), 200, none)
+		rec := s.send("POST", "/query", ask(promptOf(1), ""))
 		if !strings.Contains(rec.Body.String(), `"scores":{"1":{"0":4}}`) {
 			t.Errorf("got %s", rec.Body)
 		}
@@ -164,7 +164,7 @@ func TestBothDialects(t *testing.T) {
 		})
 		synctest.Wait()
 		// Over both block sizes, and a string stays one.
-		s.do("POST", "/query", ask(prompt(4), `,"tenant_id":"g"`), 200,
+		s.do("POST", "/query", ask(promptOf(4), `,"tenant_id":"g"`), 200,
 			`{"scores":{"node-a":{"0":12,"1":8}},"frequencies":[],"tree_sizes":{"node-a":{"0":3,"1":1}},"instances":{`+
 				`"node-a":{"longest_matched":12,"gpu":12,"dp":{"0":12,"1":8},"cpu":12,"disk":12}}}`)
 		s.do("POST", "/query_tiered_by_hash", byHash(local1, `,"routing_group":"g"`), 200,
@@ -190,7 +190,7 @@ func TestBothDialects(t *testing.T) {
 func TestLimits(t *testing.T) {
 	s := newServer(t, Config{MaxTokens: 8})
 	s.register(1, 0, "")
-	s.do("POST", "/query", ask(prompt(2), ""), 200, none)
+	s.do("POST", "/query", ask(promptOf(2), ""), 200, none)
 	s.do("POST", "/query", ask("[1,2,3,4,5,6,7,8,9]", ""), 413, "token_ids has more than 8 elements, the most limits.max_tokens allows")
 	s.do("POST", "/query_by_hash", byHash("1,2,3,4,5,6,7,8,9", ""), 413, "block_hashes has more than 8 elements, the most limits.max_tokens allows")
 }

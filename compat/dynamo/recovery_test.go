@@ -266,7 +266,7 @@ func TestRecoveredExpire(t *testing.T) {
 				sizes = append(sizes, fmt.Sprintf(`"%s":{"0":1}`, id))
 				rows = append(rows, fmt.Sprintf(`"%s":{"longest_matched":4,"gpu":4,"dp":{"0":4},"cpu":4,"disk":4}`, id))
 			}
-			s.do("POST", "/query", ask(prompt(3), ""), 200, fmt.Sprintf(`{"scores":{%s},"frequencies":[],"tree_sizes":{%s},"instances":{%s}}`,
+			s.do("POST", "/query", ask(promptOf(3), ""), 200, fmt.Sprintf(`{"scores":{%s},"frequencies":[],"tree_sizes":{%s},"instances":{%s}}`,
 				strings.Join(scores, ","), strings.Join(sizes, ","), strings.Join(rows, ",")))
 		}
 		f("7", "8", "9")

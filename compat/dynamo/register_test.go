@@ -190,17 +190,17 @@ func TestUnregister(t *testing.T) {
 
 		// Blocks go at once, and the partition with its last worker.
 		s.publish(10, 0, stored("GPU", 1, 1), stored("CPU", 2, 2))
-		if got := s.send("POST", "/query", ask(prompt(2), `,"routing_group":"g"`)).Body.String(); !strings.Contains(got, `"10":{"longest_matched":8`) {
+		if got := s.send("POST", "/query", ask(promptOf(2), `,"routing_group":"g"`)).Body.String(); !strings.Contains(got, `"10":{"longest_matched":8`) {
 			t.Errorf("got %s", got)
 		}
 		f(`{"instance_id":"10","modelname":"m"}`, 200, "") // in every group
 		ranks("0:012")
-		s.do("POST", "/query", ask(prompt(2), `,"routing_group":"g"`), 404, refusal("no indexer for model=m routing_group=g"))
-		s.do("POST", "/query", ask(prompt(2), ""), 200, none)
+		s.do("POST", "/query", ask(promptOf(2), `,"routing_group":"g"`), 404, refusal("no indexer for model=m routing_group=g"))
+		s.do("POST", "/query", ask(promptOf(2), ""), 200, none)
 		s.publish(0, 0, stored("GPU", 1, 1))
 		s.publish(0, 1, stored("GPU", 1, 2))
 		f(`{"instance_id":0,"model_name":"m","dp_rank":1}`, 200, "")
-		if got := s.send("POST", "/query", ask(prompt(2), "")).Body.String(); !strings.Contains(got, `"scores":{"0":{"0":4}}`) {
+		if got := s.send("POST", "/query", ask(promptOf(2), "")).Body.String(); !strings.Contains(got, `"scores":{"0":{"0":4}}`) {
 			t.Errorf("got %s", got)
 		}
 	})

@@ -502,7 +502,7 @@ func TestReplicaOfAnotherSeed(t *testing.T) {
 			if got := b.dialect.Recover(t.Context(), 0); got.State != RecoveryDone || fmt.Sprint(got.Skipped) != "map[refused:2]" {
 				t.Error(got)
 			}
-			b.do("POST", "/query", ask(prompt(3), ""), 200, `{"scores":{"1":{"0":8}},"frequencies":[],"tree_sizes":{"1":{"0":2}},"instances":{`+
+			b.do("POST", "/query", ask(promptOf(3), ""), 200, `{"scores":{"1":{"0":8}},"frequencies":[],"tree_sizes":{"1":{"0":2}},"instances":{`+
 				`"1":{"longest_matched":12,"gpu":8,"dp":{"0":8},"cpu":12,"disk":12}}}`)
 			if m := b.conductor.Snapshot().Sources; m[0].Mark != nil {
 				t.Errorf("goes on behind %+v", m[0].Mark)

@@ -56,8 +56,12 @@ func nested(src []byte, at, depth int) (next int, ok bool) {
 				return at, false
 			}
 		}
+		number := at < len(src) && src[at]-'0' <= 9
 		if at, ok = Skip(src, at, depth-1); !ok {
 			return at, false
+		}
+		if number && !object {
+			at = plainNumbers(src, at)
 		}
 		at = Space(src, at)
 		switch {
@@ -69,6 +73,18 @@ func nested(src []byte, at, depth int) (next int, ok bool) {
 			return at, false
 		}
 		at = Space(src, at+1)
+	}
+}
+
+// plainNumbers steps over what Digits reads.
+func plainNumbers(src []byte, at int) int {
+	var room [2 * crowd]uint32
+	for {
+		list, next := Digits(room[:0], src, at, len(room))
+		if len(list) < len(room) {
+			return next
+		}
+		at = next
 	}
 }
 

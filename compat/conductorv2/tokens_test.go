@@ -1,0 +1,144 @@
+package conductorv2
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/conductor"
+)
+
+// TestTokenLists reads lists of token ids of every width, in bins, in lists and in
+// JSON, whole and cut, and holds them to what was written.
+func TestTokenLists(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	d := New(Config{MaxTokens: 1 << 10})
+	r := new(exchange)
+	ask := func(body []byte) ([]uint32, error) {
+		if err := r.parsePacked(body); err != nil {
+			return nil, err
+		}
+		var q conductor.Query
+		if err := d.tokens(r, tokenIDs(r), &q); err != nil {
+			return nil, err
+		}
+		return q.Tokens, nil
+	}
+	for round := range 3000 {
+		want := make([]uint32, rng.IntN(40))
+		signed := make([]int64, len(want))
+		packed := appendList(appendText(appendMap(nil, 1), "token_ids"), len(want))
+		bytes := []byte{}
+		for i := range want {
+			want[i] = rng.Uint32() >> rng.IntN(32)
+			if signed[i] = int64(int32(want[i])); round%2 == 0 {
+				signed[i] &= 1<<31 - 1
+				want[i] = uint32(signed[i])
+			}
+			bytes = binary.LittleEndian.AppendUint32(bytes, want[i])
+			switch rng.IntN(4) {
+			case 0:
+				packed = binary.BigEndian.AppendUint64(append(packed, 0xd3), uint64(signed[i]))
+			case 1:
+				packed = binary.BigEndian.AppendUint32(append(packed, 0xd2), want[i])
+			default:
+				one, err := msgpack.Marshal(signed[i])
+				if err != nil {
+					t.Fatal(err)
+				}
+				packed = append(packed, one...)
+			}
+		}
+		bin, err := msgpack.Marshal(map[string]any{"token_ids": bytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(map[string]any{"token_ids": signed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fromText, err := packJSON(nil, text, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, body := range [][]byte{packed, bin, fromText} {
+			if got, err := ask(body); err != nil || !slices.Equal(got, want) {
+				t.Fatalf("round %d: %x: %d %v, want %d", round, body, got, err, want)
+			}
+		}
+		for cut := range packed {
+			if _, err := ask(packed[:cut]); err == nil {
+				t.Fatalf("round %d: %x is read", round, packed[:cut])
+			}
+		}
+	}
+	f := func(elements []any, index int, reason string) {
+		t.Helper()
+		body, err := msgpack.Marshal(map[string]any{"token_ids": elements})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = ask(body)
+		if e, ok := err.(*failure); !ok || e.index != index || e.reason != reason || e.field != "token_ids" {
+			t.Errorf("%v: %+v, want %s at %d", elements, err, reason, index)
+		}
+	}
+	f([]any{1, 2, "x", -1 << 40}, 2, "invalid_type")
+	f([]any{1, 1 << 31, 3}, 1, "out_of_range")
+	f([]any{1, 70000, 70000, 70000, 70000, uint64(1) << 63}, 5, "out_of_range")
+	f([]any{1, []int{2}, nil, 3, 4, 5, 6}, 1, "invalid_type")
+	f([]any{1.5, 2, 3, 4, 5, 6}, 0, "invalid_type")
+}
+
+// BenchmarkTokens reads a query of 8,192 token ids.
+func BenchmarkTokens(b *testing.B) {
+	const n = 8192
+	list := make([]uint32, n)
+	var bytes []byte
+	for i := range list {
+		list[i] = 50_000 + uint32(i)*2654435761>>3%100_000
+		bytes = binary.LittleEndian.AppendUint32(bytes, list[i])
+	}
+	d := New(Config{MaxTokens: n})
+	run := func(name string, body []byte, form Form) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(body)))
+			for b.Loop() {
+				r := exchanges.Get().(*exchange)
+				packed, err := body, error(nil)
+				if form == JSON {
+					r.packed, err = packJSON(r.packed[:0], body, false)
+					packed = r.packed
+				}
+				if err == nil {
+					err = r.parsePacked(packed)
+				}
+				var q conductor.Query
+				if err != nil || d.tokens(r, tokenIDs(r), &q) != nil || len(q.Tokens) != n {
+					b.Fatal(err, len(q.Tokens))
+				}
+				r.release()
+			}
+		})
+	}
+	marshal := func(marshal func(any) ([]byte, error), ids any) []byte {
+		body, err := marshal(map[string]any{"model": "m", "block_size": 16, "token_ids": ids})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return body
+	}
+	run("bin", marshal(msgpack.Marshal, bytes), Msgpack)
+	run("list", marshal(msgpack.Marshal, list), Msgpack)
+	run("json", marshal(json.Marshal, list), JSON)
+}
+
+func tokenIDs(r *exchange) *value {
+	f := r.fields()
+	return f.field("token_ids")
+}
