@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"kvconductor/index"
+	"kvconductor/index/hash"
 	"kvconductor/tiers"
 )
 
@@ -69,6 +70,9 @@ func (sc *scratch) lookupBeside(d *deployment, x *indexContext, q *Query, c *Con
 	} else {
 		base.index.MatchBeside(&sc.digests, sc.places, &sc.match)
 	}
+	// The tokens are the caller's.
+	sc.chain.Reset(hash.Scheme{}, nil, q.BlockSize)
+	sc.digests.Reset(nil, q.BlockSize)
 	return sc.gather(base), true
 }
 

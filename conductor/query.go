@@ -17,7 +17,8 @@ type Query struct {
 	Lora      string // "" is the base model
 	Salt      string
 	BlockSize int // tokens
-	// Tokens of the prompt; a trailing partial block is ignored.
+	// Tokens of the prompt; a trailing partial block is ignored. Neither they nor the
+	// hashes below are kept.
 	Tokens []uint32
 	// Hashes is used instead of Tokens when ByHash: canonical seq hashes.
 	Hashes []uint64
@@ -203,6 +204,7 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	default:
 		sc.chain.Reset(x.scheme, q.Tokens, q.BlockSize)
 		x.index.MatchLazy(&sc.chain, &sc.match)
+		sc.chain.Reset(x.scheme, nil, q.BlockSize) // the tokens are the caller's
 	}
 	for _, r := range sc.match.Runs {
 		sc.runs = append(sc.runs, tiers.Run{Owners: r.Owners, Blocks: r.Blocks})

@@ -217,6 +217,51 @@ func BenchmarkMatchMiss(b *testing.B) {
 	})
 }
 
+// Prompts of 8192 tokens, half of which is held, among a million blocks: looked up in
+// groups, and one block at a time.
+func BenchmarkMatchLazy(b *testing.B) {
+	const n, blocks, size = 4000, 256, 16
+	x := New(Options{Scheme: hash.Default()})
+	o := x.NewOwner(x.NewSource())
+	prompts := make([][]uint32, n)
+	rng := rand.New(rand.NewPCG(5, 6))
+	for i := range prompts {
+		for range 2 * blocks * size {
+			prompts[i] = append(prompts[i], rng.Uint32N(150_000))
+		}
+		held := prompts[i][:blocks*size]
+		x.Store(&Store{Owner: o, Engine: hash.Default().Tokens(nil, held, size), Local: hash.Default().Locals(nil, held, size), Copies: CopySet})
+	}
+	run := func(name string, match func(c Chain, m *Match)) {
+		b.Run(name, func(b *testing.B) {
+			var m Match
+			var c hash.Chain
+			i := 0
+			for b.Loop() {
+				c.Reset(hash.Default(), prompts[i*7919%n], size)
+				if match(&c, &m); m.Blocks != blocks {
+					b.Fatal(m.Blocks)
+				}
+				i++
+			}
+			perBlock(b, i*blocks)
+		})
+	}
+	run("groups", x.MatchLazy)
+	run("single", func(c Chain, m *Match) {
+		g := x.gen.Load()
+		m.reset()
+		for i := range c.Len() {
+			id := g.table.lookup(normal(c.At(i)))
+			if id == 0 {
+				break
+			}
+			m.extend(id, 1)
+		}
+		m.finish(g)
+	})
+}
+
 // Memory by membership, with every source hashing on its own.
 func BenchmarkBytes(b *testing.B) {
 	each(b, func(b *testing.B, f *fleet) {

@@ -484,3 +484,37 @@ func TestBytes(t *testing.T) {
 	}
 	runtime.KeepAlive(f)
 }
+
+// counted is a chain that counts which keys it is asked for.
+type counted struct {
+	keys
+	most int // one more than the last key asked for
+}
+
+func (c *counted) At(i int) uint64 {
+	c.most = max(c.most, i+1)
+	return c.keys.At(i)
+}
+
+// TestMatchLazyIsLazy holds that a prompt costs no more keys than the group of the first
+// block nobody holds, and the first block alone where that is the one.
+func TestMatchLazyIsLazy(t *testing.T) {
+	f := newFleet(1, 1, 100)
+	f.store(nil, 0, 0)
+	var m Match
+	for held := range 100 {
+		chain := append([]uint64(nil), f.chains[0]...)
+		for i := held; i < len(chain); i++ {
+			chain[i] ^= 1
+		}
+		c := counted{keys: chain}
+		f.x.MatchLazy(&c, &m)
+		want := 1
+		if held > 0 {
+			want = min(1+((held-1)/ahead+1)*ahead, len(chain))
+		}
+		if m.Blocks != held || c.most != want {
+			t.Errorf("%d held: %d found, asked for %d keys, want %d", held, m.Blocks, c.most, want)
+		}
+	}
+}

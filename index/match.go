@@ -51,20 +51,40 @@ func (x *Index) Match(chain []uint64, m *Match) {
 	m.Truncated = m.Blocks < len(chain) && x.wasRefused(chain[m.Blocks])
 }
 
-// MatchLazy looks up every block of a chain, in order, and asks it for no key
-// behind the first block nobody holds.
+// MatchLazy looks up every block of a chain, in order: the first alone, those behind it
+// a group at a time, so that they are fetched together. It asks for no key behind the
+// group of the first block nobody holds; where that is the first, for no other.
 func (x *Index) MatchLazy(c Chain, m *Match) {
 	g := x.gen.Load()
 	m.reset()
-	for i := range c.Len() {
-		id := g.table.lookup(normal(c.At(i)))
-		if id == 0 {
-			break
-		}
-		m.extend(id, 1)
-	}
+	g.scanLazy(c, m)
 	m.finish(g)
 	m.Truncated = m.Blocks < c.Len() && x.wasRefused(c.At(m.Blocks))
+}
+
+// scanLazy probes every block.
+func (g *generation) scanLazy(c Chain, m *Match) {
+	var room [ahead]uint64
+	for i, n := 0, c.Len(); i < n; {
+		keys := room[:1]
+		if i > 0 {
+			keys = room[:min(ahead, n-i)]
+		}
+		for j := range keys {
+			keys[j] = c.At(i + j)
+		}
+		if i > 0 {
+			g.table.prefetch(keys)
+		}
+		for _, key := range keys {
+			id := g.table.lookup(normal(key))
+			if id == 0 {
+				return
+			}
+			m.extend(id, 1)
+		}
+		i += len(keys)
+	}
 }
 
 func (m *Match) reset() {

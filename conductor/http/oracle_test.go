@@ -350,7 +350,8 @@ func givenTwice(raw []byte, s shape) string {
 
 func askFast(r *request, raw []byte, byHash bool, limit int) (conductor.Query, error) {
 	a := api{opts: Options{MaxTokens: limit}}
-	r.src = append(r.src[:0], raw...)
+	r.src, r.members, r.items = append(r.src[:0], raw...), r.members[:0], r.items[:0]
+	r.tokens, r.hashes = r.tokens[:0], r.hashes[:0]
 	s, prompt := queryFields, a.tokens
 	if byHash {
 		s, prompt = hashFields, a.hashes

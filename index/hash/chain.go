@@ -2,7 +2,7 @@ package hash
 
 // Chain computes the sequence hashes of one prompt when they are asked for: a
 // prompt whose first block nobody holds costs one block of hashing. Its zero
-// value is an empty prompt under seed 0. Reset keeps its buffer.
+// value is an empty prompt under seed 0. Reset keeps its buffer, unless that is a giant's.
 type Chain struct {
 	scheme Scheme
 	tokens []uint32
@@ -10,9 +10,15 @@ type Chain struct {
 	seq    []uint64 // hashes computed so far
 }
 
+// keepHashes is the longest buffer worth keeping: a million tokens in blocks of 16.
+const keepHashes = 1 << 16
+
 // Reset starts over with a prompt, which must stay unchanged while the chain is
 // in use. Only complete blocks count.
 func (c *Chain) Reset(s Scheme, tokens []uint32, blockSize int) {
+	if cap(c.seq) > keepHashes {
+		c.seq = nil
+	}
 	*c = Chain{scheme: s, tokens: tokens, size: blockSize, seq: c.seq[:0]}
 }
 

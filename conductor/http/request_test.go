@@ -1,0 +1,94 @@
+package http
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"testing"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/prompt"
+)
+
+// ids is a body with n token ids, and more behind them.
+func ids(n int, more string) []byte {
+	return append(append([]byte(`{"model":"m","block_size":16,"token_ids":[1`), bytes.Repeat([]byte(",123456"), n-1)...), more+"]}"...)
+}
+
+// TestGiantPrompts holds that prompts beyond the limits are refused by name and take no
+// more memory than the limits allow, and none afterwards.
+func TestGiantPrompts(t *testing.T) {
+	const n, limit = 10_000_000, 1 << 20
+	f := func(body []byte, reason, text string, index int) {
+		t.Helper()
+		r := &request{src: body}
+		in, err := r.scan(queryFields, limit)
+		if err == nil {
+			in.tokens(r, limit)
+			err = in.err
+		}
+		_, got := describe(err)
+		if got.Reason != reason || got.Error != text || got.Field != "token_ids" || (index >= 0) != (got.Index != nil) || index >= 0 && *got.Index != index {
+			t.Errorf("%+v, want %s %q at %d", got, reason, text, index)
+		}
+		if most := limit * 3 / 2; cap(r.tokens) > most {
+			t.Errorf("room for %d tokens, the most is %d", cap(r.tokens), most)
+		}
+		r.release()
+		if r.src != nil || r.tokens != nil {
+			t.Errorf("%d bytes and %d tokens are kept", cap(r.src), cap(r.tokens))
+		}
+	}
+	f(ids(n, ""), "out_of_range", fmt.Sprintf("token_ids has %d elements, limits.max_tokens allows %d", n, limit), -1)
+	f(ids(n, ",-1"), "out_of_range", "token_ids element must be a token id in 0..4294967295", n)
+	f(ids(n, ",[2]"), "invalid_type", "token_ids element must be a token id in 0..4294967295", n)
+	f(ids(n, ",x"), "invalid_json", "Invalid JSON object: invalid character 'x' looking for beginning of value", n)
+}
+
+// TestQueriesAllocate holds that reading a prompt allocates the same, whatever its
+// length, and that a usual one is read into what the last one left.
+func TestQueriesAllocate(t *testing.T) {
+	allocations := func(body []byte, byHash bool) float64 {
+		r := &request{tokens: make([]uint32, 0, prompt.KeepNumbers), hashes: make([]uint64, 0, prompt.KeepNumbers)}
+		return testing.AllocsPerRun(20, func() {
+			r.src, r.members, r.tokens, r.hashes = body, r.members[:0], r.tokens[:0], r.hashes[:0]
+			a := api{opts: Options{MaxTokens: 1 << 20}}
+			s, read := queryFields, a.tokens
+			if byHash {
+				s, read = hashFields, a.hashes
+			}
+			f, err := r.scan(s, 1<<20)
+			if q := f.query(r, read); errors.Join(err, f.err) != nil || len(q.Tokens)+len(q.Hashes) == 0 {
+				t.Fatal(err, f.err, len(q.Tokens))
+			}
+		})
+	}
+	packed := func(n int) []byte {
+		return []byte(`{"model":"m","block_size":16,"token_ids_b64":"` + base64.StdEncoding.EncodeToString(make([]byte, 4*n)) + `"}`)
+	}
+	hashed := func(n int) []byte { return bytes.Replace(ids(n, ""), []byte("token_ids"), []byte("seq_hashes"), 1) }
+	for name, body := range map[string]func(n int) []byte{"tokens": func(n int) []byte { return ids(n, "") }, "base64": packed, "hashes": hashed} {
+		short, long := allocations(body(16), name == "hashes"), allocations(body(65_536), name == "hashes")
+		if long > short || short > 8 {
+			t.Errorf("%s: %v allocations for a short prompt, %v for a long one", name, short, long)
+		}
+	}
+}
+
+// TestRequestsAreApart holds that what one request leaves in the buffers is not seen by
+// the next.
+func TestRequestsAreApart(t *testing.T) {
+	r := new(request)
+	for i := range 100 {
+		n := 1 + i*37%90
+		q, err := askFast(r, ids(n, ""), false, 1000)
+		if err != nil || len(q.Tokens) != n || q.Tenant != "" || q.Model != "m" {
+			t.Fatalf("%d: %d tokens, %+v, %v", n, len(q.Tokens), q, err)
+		}
+		var field *conductor.FieldError
+		if _, err := askFast(r, []byte(`{"tenant_id":"t","model":"n","block_size":16}`), false, 1000); !errors.As(err, &field) || field.Field != "token_ids" {
+			t.Fatal(err)
+		}
+	}
+}
