@@ -3,9 +3,8 @@ package conductor
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
-
-	"kvconductor/tiers"
 )
 
 // Registrations returns what is registered, in no particular order, without what
@@ -36,37 +35,39 @@ func (c *Conductor) registrationCount() (n int) {
 }
 
 // Partitions returns the tenants and models there is anything of, with their block
-// sizes in tokens, ascending.
+// sizes in tokens, ascending. The sizes are not to be changed.
 func (c *Conductor) Partitions() map[Partition][]int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	all := make(map[Partition][]int)
-	for dk := range c.deployments {
-		p := Partition{Tenant: dk.tenant, Model: dk.model}
-		all[p] = append(all[p], dk.blockSize)
-	}
-	for _, sizes := range all {
-		slices.Sort(sizes)
-	}
-	return all
+	return maps.Clone(c.sizes)
 }
 
 // Partition is everything of one tenant and model.
 type Partition struct{ Tenant, Model string }
 
 // BlockSizes returns the block sizes of a partition, in tokens, ascending; none
-// when nothing is known of it.
+// when nothing is known of it. They are not to be changed.
 func (c *Conductor) BlockSizes(p Partition) []int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
+	return c.sizes[p]
+}
+
+// sized notes that there is a deployment, or no more. What queries have read of the
+// sizes stays as it is. c.mu is held.
+func (c *Conductor) sized(key deploymentKey, there bool) {
+	p := Partition{Tenant: key.tenant, Model: key.model}
+	old := c.sizes[p]
+	at, _ := slices.BinarySearch(old, key.blockSize)
 	var sizes []int
-	for dk := range c.deployments {
-		if dk.tenant == p.Tenant && dk.model == p.Model {
-			sizes = append(sizes, dk.blockSize)
-		}
+	if there {
+		sizes = slices.Insert(slices.Clone(old), at, key.blockSize)
+	} else {
+		sizes = slices.Delete(slices.Clone(old), at, at+1)
 	}
-	slices.Sort(sizes)
-	return sizes
+	if c.sizes[p] = sizes; len(sizes) == 0 {
+		delete(c.sizes, p)
+	}
 }
 
 // ContextBlocks is one context and how many blocks somebody holds in it.
@@ -87,45 +88,6 @@ func (c *Conductor) Contexts() []ContextBlocks {
 		})
 	}
 	return all
-}
-
-// Held returns how many blocks of a deployment each rank of an instance holds on
-// devices, whatever their adapter and salt.
-func (c *Conductor) Held(p Partition, blockSize int, instance string) map[int32]int {
-	c.mu.RLock()
-	d := c.deployments[deploymentKey{tenant: p.Tenant, model: p.Model, blockSize: blockSize}]
-	c.mu.RUnlock()
-	held := make(map[int32]int)
-	if d == nil {
-		return held
-	}
-	v := d.view.Load()
-	if i, found := v.find(instance); found {
-		for _, s := range v.rows[i].sources {
-			s.held(d, held)
-		}
-	}
-	return held
-}
-
-// held adds the source's blocks on devices to what its ranks hold.
-func (s *source) held(d *deployment, held map[int32]int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, ns := range s.spaces {
-		if ns.context.deployment != d {
-			continue
-		}
-		for key, h := range ns.owners {
-			if key.medium != tiers.NameDevice {
-				continue
-			}
-			held[key.rank] += ns.context.index.Blocks(h.current)
-			if h.hasOld {
-				held[key.rank] += ns.context.index.Blocks(h.old)
-			}
-		}
-	}
 }
 
 // pauser is a feed that can let its publisher alone for a while.

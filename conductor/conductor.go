@@ -110,6 +110,7 @@ type Conductor struct {
 	mu          sync.RWMutex
 	sources     map[Key]*source               // guarded by mu
 	deployments map[deploymentKey]*deployment // guarded by mu
+	sizes       map[Partition][]int           // block sizes of the deployments, ascending, never changed; guarded by mu
 	closed      bool                          // guarded by mu
 
 	mixed   atomic.Bool // blocks came from a peer that tells no marks
@@ -137,6 +138,7 @@ func New(opts Options) *Conductor {
 		now:         opts.Now,
 		sources:     make(map[Key]*source),
 		deployments: make(map[deploymentKey]*deployment),
+		sizes:       make(map[Partition][]int),
 		queries:     newQueryMetrics(),
 		stopWatch:   make(chan struct{}),
 		watched:     make(chan struct{}),

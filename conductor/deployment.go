@@ -38,6 +38,7 @@ type deployment struct {
 
 	// What queries read, changed under Conductor.mu only.
 	contexts sync.Map                        // contextKey -> *indexContext
+	firsts   sync.Map                        // label -> *indexContext that translates it, of blocks that begin prompts
 	askedAt  atomic.Int64                    // Unix seconds of the last query
 	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes nobody has announced; nil for none
 
@@ -103,11 +104,12 @@ func (x *indexContext) tidy() {
 	}
 }
 
-// newOwner hands out an owner of src and publishes its descriptor.
-func (x *indexContext) newOwner(src index.Source, o tiers.Owner) index.Owner {
+// newOwner hands out an owner of src and publishes its descriptor. tally counts its
+// blocks, nil where nobody asks.
+func (x *indexContext) newOwner(src index.Source, o tiers.Owner, tally *atomic.Int64) index.Owner {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	id := x.index.NewOwner(src)
+	id := x.index.NewCountedOwner(src, tally)
 	var table []tiers.Owner
 	if p := x.owners.Load(); p != nil {
 		table = *p
@@ -190,6 +192,7 @@ func (c *Conductor) deploymentOf(key deploymentKey) *deployment {
 		d = &deployment{key: key, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
 		d.publish()
 		c.deployments[key] = d
+		c.sized(key, true)
 	}
 	return d
 }
@@ -225,6 +228,7 @@ func (c *Conductor) leave(s *source) {
 func (c *Conductor) release(d *deployment) {
 	if d.refs--; d.refs == 0 {
 		delete(c.deployments, d.key)
+		c.sized(d.key, false)
 	}
 }
 
@@ -270,12 +274,15 @@ func (c *Conductor) exit(s *source, ns *namespace) {
 	x.index.DropSource(ns.source)
 	x.tidy()
 	if c.recall == nil {
-		c.leaves(s, x)
+		if c.leaves(s, x) {
+			x.unlistAll()
+		}
 		return
 	}
 	c.recall.move.Lock()
 	defer c.recall.move.Unlock()
 	if c.leaves(s, x) {
+		x.unlistAll()
 		c.collectAll(x)
 	}
 }

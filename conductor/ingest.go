@@ -189,7 +189,7 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 		Copies:    s.copies(key),
 		Joined:    &s.joined,
 	})
-	ns.context.learn(labels, local)
+	ns.context.learn(labels, local, !e.HasParent && e.BaseBlock <= 0)
 	if local != nil {
 		s.spread(ns.context, hashes)
 	}

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -37,8 +38,9 @@ type translation struct {
 // minTranslations is how many entries are kept whether or not a block has them.
 const minTranslations = 4096
 
-// learn notes the labels of blocks that are stored.
-func (x *indexContext) learn(labels, local []uint64) {
+// learn notes the labels of blocks that are stored, the first of which begins prompts
+// if root.
+func (x *indexContext) learn(labels, local []uint64, root bool) {
 	if len(local) == 0 || len(labels) == 0 || !x.labels {
 		return
 	}
@@ -53,15 +55,40 @@ func (x *indexContext) learn(labels, local []uint64) {
 			t.of[h] = local[i]
 		}
 	}
+	if root && x.translates && labels[0] != local[0] {
+		// Nearly always it is there.
+		if v, ok := x.deployment.firsts.Load(labels[0]); !ok || v != any(x) {
+			x.deployment.firsts.Store(labels[0], x)
+		}
+	}
 	if len(t.of) > t.full {
-		t.forget(x.index)
+		for label := range t.forget(x.index) {
+			x.unlist(label)
+		}
 	}
 	t.used.Store(len(t.of) > 0)
 }
 
-// forget drops the labels of local hashes that no block has. What is stored but not
-// yet learned is not in the map: nothing of it is lost. mu is held.
-func (t *translation) forget(in *index.Index) {
+// unlist takes a label out of those that begin prompts.
+func (x *indexContext) unlist(label uint64) {
+	if x.translates {
+		x.deployment.firsts.CompareAndDelete(label, x)
+	}
+}
+
+// unlistAll takes out those of a context that nobody enters any more.
+func (x *indexContext) unlistAll() {
+	t := &x.translation
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for label := range t.of {
+		x.unlist(label)
+	}
+}
+
+// forget drops the labels of local hashes that no block has, and returns them. What is
+// stored but not yet learned is not in the map: nothing of it is lost. mu is held.
+func (t *translation) forget(in *index.Index) iter.Seq[uint64] {
 	held := make(map[uint64]bool, len(t.of))
 	for _, local := range t.of {
 		held[local] = false
@@ -75,12 +102,20 @@ func (t *translation) forget(in *index.Index) {
 		}
 	})
 	living := make(map[uint64]uint64)
-	for label, local := range t.of {
+	all := t.of
+	for label, local := range all {
 		if held[local] {
 			living[label] = local
 		}
 	}
 	t.of, t.full = living, max(minTranslations, 2*len(living))
+	return func(yield func(uint64) bool) {
+		for label := range all {
+			if _, lives := living[label]; !lives && !yield(label) {
+				return
+			}
+		}
+	}
 }
 
 // all returns the map, which a later forget leaves as it is; guarded by mu.
@@ -163,17 +198,8 @@ func (d *deployment) asked(q *Query) *indexContext {
 	if len(q.Locals) == 0 {
 		return nil
 	}
-	base := d.context(contextKey{})
-	found := base
-	d.contexts.Range(func(_, v any) bool {
-		x := v.(*indexContext)
-		if !x.translates {
-			return true
-		}
-		if _, ok := x.translation.local(q.Locals[0]); ok {
-			found = x
-		}
-		return found == base
-	})
-	return found
+	if x, ok := d.firsts.Load(q.Locals[0]); ok {
+		return x.(*indexContext)
+	}
+	return d.context(contextKey{})
 }

@@ -12,12 +12,12 @@ import (
 // if a block has several, of which the index keeps one.
 func TestTranslation(t *testing.T) {
 	for _, translates := range []bool{false, true} {
-		x := &indexContext{labels: true, translates: translates, scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
+		x := &indexContext{deployment: new(deployment), labels: true, translates: translates, scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
 		owner := x.index.NewOwner(x.index.NewSource())
 		store := func(local, label uint64) {
 			labels, locals := []uint64{label}, []uint64{local}
 			x.index.Store(&index.Store{Owner: owner, Engine: labels, Local: locals, Labels: labels, Copies: index.CopySet})
-			x.learn(labels, locals)
+			x.learn(labels, locals, true)
 		}
 		f := func(label, want uint64, known bool) {
 			t.Helper()
@@ -26,7 +26,7 @@ func TestTranslation(t *testing.T) {
 			}
 		}
 		f(7, 7, !translates)
-		x.learn([]uint64{7}, []uint64{7})
+		x.learn([]uint64{7}, []uint64{7}, true)
 		if x.translation.used.Load() {
 			t.Error("a label that is its local hash is kept")
 		}
@@ -47,6 +47,18 @@ func TestTranslation(t *testing.T) {
 		f(11, 10, true)
 		f(12, 10, true)
 		f(1001, 1001, !translates)
+		// Nor does the deployment list what it has forgotten.
+		for label, local := range x.translation.of {
+			v, listed := x.deployment.firsts.Load(label)
+			if listed != translates || listed && v != any(x) {
+				t.Errorf("translates %t: %d for %d is listed as %v", translates, label, local, v)
+			}
+		}
+		listed := 0
+		x.deployment.firsts.Range(func(_, _ any) bool { listed++; return true })
+		if want := len(x.translation.of); translates && listed != want || !translates && listed != 0 {
+			t.Errorf("translates %t: %d labels are listed, %d known", translates, listed, want)
+		}
 
 		// What a snapshot may still come across is known to it.
 		c := snapContext{context: x, known: x.translation.all()}
@@ -59,5 +71,7 @@ func TestTranslation(t *testing.T) {
 		if got, ok := c.local(11); got != 10 || !ok {
 			t.Errorf("a snapshot reads %d, %t", got, ok)
 		}
+		x.unlistAll()
+		x.deployment.firsts.Range(func(label, _ any) bool { t.Errorf("%d stays listed", label); return true })
 	}
 }

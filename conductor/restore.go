@@ -98,7 +98,7 @@ func (r *Recovery) Stored(e *Stored) error {
 		r.c.await(s, ns.context)
 	}
 	ns.context.index.Restore(to, e.Stretch, local)
-	ns.context.learn(e.Labels, e.Local)
+	ns.context.learn(e.Labels, e.Local, e.Root)
 	r.Blocks += len(e.Engine)
 	return nil
 }
@@ -341,13 +341,14 @@ func (s *source) takeOver(old *source) {
 		return // what it holds goes when it stops
 	}
 	s.mu.Lock()
-	s.spaces = old.spaces
+	s.spaces, s.tallies = old.spaces, old.tallies
 	s.mu.Unlock()
 	s.index, s.media, s.announced = old.index, old.media, old.announced
 	s.parts, s.seeded, s.mark, s.marked, s.settled = old.parts, old.seeded, old.mark, old.marked, old.settled
 	for _, ns := range old.spaces {
 		ns.context.awaitAs(old, s)
 	}
+	old.tallies = nil
 	old.spaces, old.index, old.gone = nil, make(map[spaceKey]*namespace), true
 	if s.settled && s.marked {
 		s.stream.Resume(s.mark)

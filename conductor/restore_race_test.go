@@ -53,7 +53,7 @@ func TestRecoveryBesideEverything(t *testing.T) {
 		})
 		beside(func(i int) {
 			b.conductor.Snapshot().Walk(tiers.Device, func(*conductor.Stored) bool { return true })
-			b.conductor.Held(conductor.Partition{Tenant: "default", Model: "m"}, 4, fmt.Sprint(i%3))
+			b.conductor.Held(conductor.Partition{Tenant: "default", Model: "m"}, 4, fmt.Sprint(i%3), 0)
 			b.conductor.Query(conductor.Query{Model: "m", BlockSize: 4, Tokens: []uint32{1, 2, 3, 4}, Detail: true})
 			b.conductor.Services()
 		})

@@ -92,9 +92,10 @@ type source struct {
 	doctor doctor
 
 	mu      sync.Mutex
-	spaces  []*namespace             // changed by run only; guarded by mu for others
-	dropped map[events.Reason]uint64 // of single events; guarded by mu
-	lastErr string                   // guarded by mu
+	spaces  []*namespace               // changed by run only; guarded by mu for others
+	tallies map[tallyKey]*atomic.Int64 // blocks on devices; guarded by mu
+	dropped map[events.Reason]uint64   // of single events; guarded by mu
+	lastErr string                     // guarded by mu
 }
 
 // feed is where steps come from: a stream.Stream, or what was recorded of one.
@@ -349,7 +350,11 @@ func (s *source) holder(ns *namespace, key ownerKey, medium tiers.Medium) *holde
 }
 
 func (s *source) newOwner(ns *namespace, key ownerKey, medium tiers.Medium) index.Owner {
-	return ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.rank, Medium: medium, Serves: ns.serves})
+	var tally *atomic.Int64
+	if medium.Tier == tiers.Device {
+		tally = s.tally(ns.context.deployment.key, key.rank)
+	}
+	return ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.rank, Medium: medium, Serves: ns.serves}, tally)
 }
 
 // drop counts n skipped events or hashes.

@@ -143,6 +143,15 @@ type owner struct {
 	blocks int    // keys held
 	raw    int    // of them stored under an engine hash of unknown key; an estimate, see Stats
 	copies flat[uint32]
+	tally  *atomic.Int64 // of the application, nil for none
+}
+
+// held counts keys in or out.
+func (o *owner) held(n int) {
+	o.blocks += n
+	if o.tally != nil {
+		o.tally.Add(int64(n))
+	}
 }
 
 // New returns an empty index.
@@ -174,7 +183,11 @@ func (x *Index) NewSource() Source {
 
 // NewOwner returns a fresh owner whose blocks are named by src. An owner of a
 // dropped source is born retired.
-func (x *Index) NewOwner(src Source) Owner {
+func (x *Index) NewOwner(src Source) Owner { return x.NewCountedOwner(src, nil) }
+
+// NewCountedOwner is NewOwner with a number that changes with that of the keys the
+// owner holds. Owners may share one, also those of several indexes.
+func (x *Index) NewCountedOwner(src Source, tally *atomic.Int64) Owner {
 	x.gate.Lock()
 	defer x.gate.Unlock()
 	name := Owner(len(x.owners))
@@ -184,7 +197,7 @@ func (x *Index) NewOwner(src Source) Owner {
 		x.dropped++
 		return name
 	}
-	o := &owner{name: name, s: s}
+	o := &owner{name: name, s: s, tally: tally}
 	x.identify(o)
 	s.owners = append(s.owners, o)
 	x.owners = append(x.owners, o)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,8 +27,9 @@ type world struct {
 	family  map[Source]int
 	sources []Source // dropped ones too
 	owners  []Owner
-	seen    []uint64 // engine hashes and keys used so far
-	honest  bool     // no liars
+	tallies []*atomic.Int64 // of owners
+	seen    []uint64        // engine hashes and keys used so far
+	honest  bool            // no liars
 	log     []string
 }
 
@@ -74,7 +76,9 @@ func (w *world) newSource() {
 }
 
 func (w *world) newOwner(src Source) {
-	o := w.x.NewOwner(src)
+	tally := new(atomic.Int64)
+	o := w.x.NewCountedOwner(src, tally)
+	w.tallies = append(w.tallies, tally)
 	w.owners = append(w.owners, o)
 	if s := w.o.sources[src]; s != nil {
 		w.o.owners[o] = src
@@ -248,9 +252,9 @@ func (w *world) compare() {
 	if got != want {
 		w.fail("stats %+v, want %+v", got, want)
 	}
-	for _, o := range w.owners {
-		if got, want := w.x.Blocks(o), w.o.held(o); got != want {
-			w.fail("owner %d holds %d blocks, want %d", o, got, want)
+	for i, o := range w.owners {
+		if got, want := w.x.Blocks(o), w.o.held(o); got != want || w.tallies[i].Load() != int64(want) {
+			w.fail("owner %d holds %d blocks, counted %d, want %d", o, got, w.tallies[i].Load(), want)
 		}
 	}
 	type name struct {

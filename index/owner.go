@@ -20,7 +20,8 @@ func (x *Index) identify(o *owner) {
 	}
 }
 
-// retire takes an owner's internal id out of all answers, at once.
+// retire takes an owner's internal id out of all answers, at once, and all blocks from
+// it.
 func (x *Index) retire(o *owner) {
 	g := x.gen.Load()
 	atomic.OrUint64(&g.ids.retired[o.id>>6], 1<<(o.id&63))
@@ -29,6 +30,7 @@ func (x *Index) retire(o *owner) {
 	}
 	g.ids.gone++
 	x.dead.Add(int64(o.blocks))
+	o.held(-o.blocks)
 }
 
 // Clear takes all blocks from an owner, which stays, and returns how many it held.
@@ -44,7 +46,7 @@ func (x *Index) Clear(name Owner) int {
 	s, n := o.s, o.blocks
 	x.retire(o)
 	s.held -= n
-	o.blocks, o.raw, o.copies = 0, 0, flat[uint32]{}
+	o.raw, o.copies = 0, flat[uint32]{}
 	x.identify(o)
 	if s.held == 0 {
 		s.emptied()

@@ -75,8 +75,8 @@ func TestSnapshotModel(t *testing.T) {
 		for range w.sources {
 			x.NewSource()
 		}
-		for _, o := range w.owners {
-			x.NewOwner(w.o.owners[o])
+		for i, o := range w.owners {
+			x.NewCountedOwner(w.o.owners[o], w.tallies[i])
 		}
 		w.x, w.honest = x, true
 		for src := range w.family {

@@ -83,7 +83,7 @@ func (h *hand) join(o *owner, key uint64, up place) (at uint32, held bool) {
 			if id == 0 {
 				h.live++
 			}
-			o.blocks++
+			o.held(1)
 			h.s.held++
 			return at, false
 		}
@@ -112,7 +112,7 @@ func (h *hand) part(o *owner, key uint64) (held bool, suspect uint32) {
 			if to == 0 {
 				h.live--
 			}
-			o.blocks--
+			o.held(-1)
 			h.s.held--
 			if o.copies.len() > 0 {
 				o.copies.remove(key)

@@ -11,17 +11,12 @@ import "strconv"
 //
 // frequencies is always empty: it counted queries by depth, in a structure that is
 // long gone. tree_sizes says how many blocks those in scores hold.
-func appendAnswer(dst []byte, found []match, held func(worker string) map[int32]int) []byte {
-	var sizes map[int32]int
+func appendAnswer(dst []byte, found []match, held func(worker string, rank int32) int) []byte {
 	dst = append(dst, `{"scores":{`...)
 	dst = appendRanks(dst, found, func(dst []byte, m *match) []byte { return appendUint(dst, m.device) })
 	dst = append(dst, `},"frequencies":[],"tree_sizes":{`...)
-	last := ""
 	dst = appendRanks(dst, found, func(dst []byte, m *match) []byte {
-		if sizes == nil || m.worker != last {
-			sizes, last = held(m.worker), m.worker
-		}
-		return strconv.AppendInt(dst, int64(sizes[m.rank]), 10)
+		return strconv.AppendInt(dst, int64(held(m.worker, m.rank)), 10)
 	})
 	dst = append(dst, `},"instances":{`...)
 	for first, at := true, 0; at < len(found); first = false {

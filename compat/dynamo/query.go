@@ -79,17 +79,11 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) {
 	if len(sizes) > 1 {
 		found = merge(found)
 	}
-	held := func(worker string) map[int32]int {
-		if len(sizes) == 1 {
-			return d.conductor.Held(p, sizes[0], worker)
-		}
-		sum := make(map[int32]int)
+	held := func(worker string, rank int32) (n int) {
 		for _, size := range sizes {
-			for rank, n := range d.conductor.Held(p, size, worker) {
-				sum[rank] += n
-			}
+			n += d.conductor.Held(p, size, worker, rank)
 		}
-		return sum
+		return n
 	}
 	d.answer(r, appendAnswer(make([]byte, 0, 96+96*len(found)), found, held))
 }
