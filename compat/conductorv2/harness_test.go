@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,6 +35,7 @@ func newServer(t testing.TB) *server {
 	n := &network{publishers: make(map[string]*publisher)}
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337, MaxSources: 8, MaxOrphans: 1 << 10, Log: zerolog.Nop(), Stream: stream.Config{Transport: n},
+		Admission: conductor.NewAdmission(1, time.Minute), // one, so that a place that is not given back shows
 	})
 	t.Cleanup(c.Close)
 	cfg := Config{Conductor: c, MaxBody: 1 << 14, MaxTokens: 64, Version: "test"}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -44,7 +45,8 @@ func newServerOn(t testing.TB, cfg Config, n *network, gate <-chan struct{}) *se
 	t.Helper()
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337, KeepLocals: true, MaxSources: 64, MaxOrphans: 1 << 16, Log: zerolog.Nop(), Gate: gate,
-		Stream: stream.Config{Transport: n},
+		Stream:    stream.Config{Transport: n},
+		Admission: conductor.NewAdmission(1, time.Minute), // one, so that a place that is not given back shows
 	})
 	t.Cleanup(c.Close)
 	cfg.Conductor, cfg.Log = c, zerolog.Nop()

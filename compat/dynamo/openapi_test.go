@@ -121,5 +121,14 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		f("POST", "/test/pause_listener", `{"instance_id":5}`, 404)
 		f("POST", "/unregister", `{"instance_id":5,"model_name":"m"}`, 404)
 		f("POST", "/unregister", `{"instance_id":1,"model_name":"m"}`, 200)
+		if err := s.conductor.Enter(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f("POST", "/query", ask(prompt(3), ""), 503)
+		f("POST", "/query_by_hash", byHash(local1, ""), 503)
+		f("POST", "/query_tiered_by_hash", byHash(local1, ""), 503)
+		f("GET", "/workers", "", 200)
+		s.conductor.Leave()
+		f("POST", "/query", ask(prompt(3), ""), 200)
 	})
 }

@@ -4,7 +4,8 @@
 //	request --> handler(*gin.Context) (any, error) --> reply --> status and body
 //
 // A handler decodes, makes one call on *conductor.Conductor and returns a value
-// or an error; reply alone decides status codes and error bodies. Every error
+// or an error; what answers a query does that between Enter and Leave, behind its body.
+// reply alone decides status codes and error bodies. Every error
 // body is {"error", "reason"[, "field"][, "index"]}.
 //
 // New makes an engine with what every listener has (readiness, metrics, the API
