@@ -318,7 +318,7 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 	for _, n := range []int{128, 1000} {
 		b.Run(fmt.Sprintf("%d/fold", n), func(b *testing.B) { run(b, n, conductor.Query{}, false) })
-		b.Run(fmt.Sprintf("%d/fold+write", n), func(b *testing.B) { run(b, n, conductor.Query{}, true) })
+		b.Run(fmt.Sprintf("%d/fold+write/all", n), func(b *testing.B) { run(b, n, conductor.Query{}, true) })
 		b.Run(fmt.Sprintf("%d/fold+write/top=8", n), func(b *testing.B) { run(b, n, conductor.Query{Top: 8}, true) })
 		b.Run(fmt.Sprintf("%d/fold+write/min_matched=1", n), func(b *testing.B) { run(b, n, conductor.Query{MinMatched: 1}, true) })
 	}
