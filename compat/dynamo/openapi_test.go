@@ -124,11 +124,11 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		if err := s.conductor.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		f("POST", "/query", ask(prompt(3), ""), 503)
+		f("POST", "/query", ask(promptOf(3), ""), 503)
 		f("POST", "/query_by_hash", byHash(local1, ""), 503)
 		f("POST", "/query_tiered_by_hash", byHash(local1, ""), 503)
 		f("GET", "/workers", "", 200)
 		s.conductor.Leave()
-		f("POST", "/query", ask(prompt(3), ""), 200)
+		f("POST", "/query", ask(promptOf(3), ""), 200)
 	})
 }
