@@ -420,21 +420,21 @@ func TestQueriesAreReadAsTheOracleReadsThem(t *testing.T) {
 	f := func(body string) {
 		t.Helper()
 		for _, byHash := range []bool{false, true} {
-			for _, limit := range []int{0, 2, 1 << 12} {
+			for _, limit := range []int{2, 1 << 12} {
 				compare(t, []byte(body), byHash, limit)
 			}
 		}
 	}
 	const rest = `,"model":"m","block_size":16}`
-	for _, name := range []string{"token_ids", "seq_hashes", "block_hash", "token_ids_b64", "model", "modelname", "block_size", "tenant_id", "instance_id", "other"} {
+	for _, name := range []string{"token_ids", "seq_hashes", "token_ids_b64", "modelname", "block_size", "other"} {
 		for _, v := range oddValues {
 			f(fmt.Sprintf(`{"%s":%s}`, name, v))
 			f(fmt.Sprintf(`{"%s":%s%s`, name, v, rest))
 			f(fmt.Sprintf(`{"model":"m","block_size":16,"token_ids":[1,2],"seq_hashes":[1,2],"%s":%s}`, name, v))
 			f(fmt.Sprintf(`{"model":"m","block_size":16,"tok\u0065n_ids":[1,2],"seq_hashes":[1,2], "%s" : %s }`, name, v))
 			f(fmt.Sprintf(`{"%s":[%s]%s`, name, v, rest))
-			for _, w := range []string{"5", "123456", "12345678901", v} {
-				for _, comma := range []string{",", ", ", " ,\n"} {
+			for _, w := range []string{"123456", v} {
+				for _, comma := range []string{",", ", "} {
 					f(fmt.Sprintf(`{"%s":[%s%s%s]%s`, name, v, comma, w, rest))
 					f(fmt.Sprintf(`{"%s":[1%s%s%s%s%s999999,1]%s`, name, comma, v, comma, w, comma, rest))
 				}
