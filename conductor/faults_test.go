@@ -461,7 +461,10 @@ func (f *fleet) Replay(ctx context.Context, endpoint string, from uint64) (strea
 		ring, cut = ring[:f.pick(len(ring)+1)], true
 	} else if f.chance(150) && len(ring) > 2 {
 		f.count(&f.counts.ReplaysHoled)
-		at := f.pick(len(ring) - 1)
+		// Not the first: nothing waits yet on a connection that begins, so its
+		// socket has no reason to drop. A reply that begins late says that the
+		// publisher has no more what comes before.
+		at := 1 + f.pick(len(ring)-2)
 		ring = append(slices.Clone(ring[:at]), ring[at+1:]...)
 	}
 	go func() {
