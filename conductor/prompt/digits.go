@@ -103,32 +103,41 @@ const (
 // stretch reads elements of up to seven digits into list, like short, for as long as a
 // window, and eight bytes behind it, and room for a crowd are left.
 func stretch[T uint32 | uint64](list []T, src []byte, at int) (n, next int) {
-	if at == len(src) || src[at] != ',' {
+	if len(src)-at < 1+window+8 || src[at] != ',' {
 		return 0, at
 	}
 	// Checked indexing takes a third more time. What is read is within src: first is
-	// in the window or before it, and never more than a byte behind an end.
+	// in the window or before it, and never more than two bytes behind an end.
 	text, out := unsafe.Pointer(unsafe.SliceData(src)), unsafe.Pointer(unsafe.SliceData(list))
-	first := at + 1 // of an element, or the space before it
-	for from := first; len(src)-from >= window+8 && len(list)-n >= crowd; from += window {
-		for ends := marks((*[window]byte)(src[from:])); ends != 0; ends &= ends - 1 {
+	first := begin(text, at)
+	behind := uint64(1) // whether the last byte before the window is no digit
+	for from := at + 1; len(src)-from >= window+8 && len(list)-n >= crowd; from += window {
+		marked := marks((*[window]byte)(src[from:]))
+		// What follows another mark ends nothing: the space behind a comma, which
+		// begin steps over, or what makes a first byte that is no digit.
+		ends := marked &^ (marked<<1 | behind)
+		behind = marked >> (window - 1)
+		for ; ends != 0; ends &= ends - 1 {
 			end := from + bits.TrailingZeros64(ends)
 			width := uint(end - first)
-			c := *(*byte)(unsafe.Add(text, end))
-			if c == ' ' && width == 0 && end == at+1 {
-				first++
-				continue
-			}
 			digits := binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(text, first))[:]) ^ '0'*ones
-			if width-1 > 6 || c != ',' || byte(digits) == 0 && width > 1 {
+			if lead := byte(digits); width-1 > 6 || *(*byte)(unsafe.Add(text, end)) != ',' || lead > 9 || lead == 0 && width > 1 {
 				return n, at
 			}
 			*(*T)(unsafe.Add(out, uintptr(n)*unsafe.Sizeof(T(0)))) = T(value(digits, 8*width))
 			n++
-			at, first = end, end+1
+			at, first = end, begin(text, end)
 		}
 	}
 	return n, at
+}
+
+// begin is where the element behind a comma begins.
+func begin(text unsafe.Pointer, comma int) int {
+	if *(*byte)(unsafe.Add(text, comma+1)) == ' ' {
+		return comma + 2
+	}
+	return comma + 1
 }
 
 // marks tells which bytes are no digits, the first in the lowest bit. It is a function
