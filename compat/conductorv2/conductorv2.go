@@ -109,12 +109,16 @@ func (d *Dialect) noMethod(g *gin.Context) {
 
 // Negotiate runs before the handlers of the published dialect, which has the same
 // paths, and answers for it whoever wants this one in this form. Where both forms are
-// offered msgpack is asked first, because a body of its type is no JSON.
+// offered msgpack is asked first, because a body of its type is no JSON; it packs what
+// the published dialect answers to those who want that in msgpack.
 func (d *Dialect) Negotiate(g *gin.Context) {
 	if !d.cfg.Form.wanted(g) {
-		if other := dialectOf(g); d.cfg.Form == JSON && other != "" {
+		switch other := dialectOf(g); {
+		case d.cfg.Form == JSON && other != "":
 			d.refuse(g, bad("dialect", "invalid_value", "dialect must be v2, got %q", other))
 			g.Abort()
+		case d.cfg.Form == Msgpack && other == "" && codec(g.Request.Header, JSON) == Msgpack:
+			transcode(g)
 		}
 		return
 	}
@@ -125,6 +129,10 @@ func (d *Dialect) Negotiate(g *gin.Context) {
 			g.Abort()
 			return
 		}
+	}
+	if d.cfg.Form == Msgpack && g.Request.Method == http.MethodPost {
+		d.refuse(g, &failure{status: http.StatusBadRequest, text: name + " is not in this dialect: Content-Type must be " + jsonType, reason: "unsupported_content_type"})
+		g.Abort()
 	}
 }
 

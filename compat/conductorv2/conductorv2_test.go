@@ -2,10 +2,14 @@ package conductorv2
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -42,19 +46,84 @@ func TestNegotiate(t *testing.T) {
 				t.Errorf("%s %s accepting %q, sending %q: %d %q, want 200 %q: %s", method, path, accept, contentType, rec.Code, got, want, rec.Body)
 			}
 		}
-		const json = "application/json"
 		for _, path := range []string{"/services", "/global_view", "/health"} {
-			f("GET", path, "", "", json)
-			f("GET", path, "*/*", "", json)
+			f("GET", path, "", "", jsonType)
+			f("GET", path, "*/*", "", jsonType)
 			f("GET", path, ContentType, "", ContentType)
 			f("GET", path, "text/html, application/msgpack;q=0.5", "", ContentType)
 			f("GET", path, "", ContentType, ContentType)
 		}
-		f("POST", "/query", "", "", json)
-		f("POST", "/query", "", json, json)
-		f("POST", "/query", ContentType, json, json) // the body says what is spoken
+		f("POST", "/query", "", "", jsonType)
+		f("POST", "/query", "", jsonType, jsonType)
 		f("POST", "/query", "", ContentType, ContentType)
-		f("POST", "/query", json, ContentType+"; charset=utf-8", ContentType)
+		f("POST", "/query", "", ContentType+"; charset=utf-8", ContentType)
+		// Accept says what the answer is written in, the body where it leaves both.
+		f("POST", "/query", ContentType, jsonType, ContentType)
+		f("POST", "/query", jsonType, ContentType, jsonType)
+		f("POST", "/query", jsonType+", text/plain, */*", ContentType, ContentType)
+		f("POST", "/query", "text/html", jsonType, jsonType)
+		f("POST", "/query", "text/html", ContentType, ContentType)
+		f("POST", "/query", jsonType+";q=0.5, "+ContentType, jsonType, ContentType)
+		f("POST", "/query", jsonType+", "+ContentType+"; Q=0.9", ContentType, jsonType)
+		f("POST", "/query", "application/*;q=0.1, "+jsonType+";q=0", jsonType, ContentType)
+		f("POST", "/query?dialect=v2", ContentType, jsonType, ContentType)
+	})
+}
+
+// TestNotInDialect sends msgpack to a path that the published dialect alone has.
+func TestNotInDialect(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server) {
+		rec := send(s.mixed, "POST", "/query_batch", packed(t, map[string]any{"queries": []any{}}), "Content-Type", ContentType)
+		want := map[string]any{"error": "/query_batch is not in this dialect: Content-Type must be application/json", "reason": "unsupported_content_type"}
+		if got := unpacked(rec.Body.Bytes()); rec.Code != 400 || !reflect.DeepEqual(got, want) {
+			t.Errorf("%d %v", rec.Code, got)
+		}
+	})
+}
+
+// TestAcceptPublished compares what the published dialect answers in both codecs.
+func TestAcceptPublished(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server) {
+		for i := range 3 {
+			for rank := range 2 {
+				if rec := send(s.mixed, "POST", "/register", packed(t, source(fmt.Sprintf("i%d", i), rank)), "Content-Type", ContentType); rec.Code != 200 {
+					t.Fatal(rec.Code, unpacked(rec.Body.Bytes()))
+				}
+			}
+		}
+		synctest.Wait() // until the sources have come to rest: their states are answered
+		for _, body := range []string{
+			`{"model":"m","block_size":16,"token_ids":[1,2]}`,
+			`{"model":"m","block_size":16,"token_ids":[1,-2]}`,
+			`{"queries":[{"model":"m","block_size":16,"token_ids":[]},{}]}`,
+			`{`,
+		} {
+			path := "/query?detail=1"
+			if strings.Contains(body, "queries") {
+				path = "/query_batch"
+			}
+			plain := send(s.mixed, "POST", path, []byte(body))
+			coded := send(s.mixed, "POST", path, []byte(body), "Accept", ContentType)
+			var want, got any
+			if err := json.Unmarshal(plain.Body.Bytes(), &want); err != nil {
+				t.Fatal(err)
+			}
+			text, err := json.Marshal(unpacked(coded.Body.Bytes()))
+			if err == nil {
+				err = json.Unmarshal(text, &got)
+			}
+			if err != nil || plain.Code != coded.Code || !reflect.DeepEqual(got, want) || coded.Header().Get("Content-Length") != strconv.Itoa(coded.Body.Len()) {
+				t.Errorf("%s: %d %v %v, in JSON %d %v", body, coded.Code, got, err, plain.Code, want)
+			}
+		}
+		large := []byte(`{"a":{`)
+		for i := range 1000 {
+			large = fmt.Appendf(large, `"%d":{"b":%d},`, i, i)
+		}
+		large = append(large[:len(large)-1], '}', '}')
+		if p, err := packAnswer(nil, large); err != nil || len(unpacked(p).(map[string]any)["a"].(map[string]any)) != 1000 {
+			t.Errorf("an answer of 1,000 rows: %v", err)
+		}
 	})
 }
 

@@ -56,19 +56,19 @@ func (f Form) dict() string {
 	return "a map"
 }
 
-// answer sends what was asked for. In JSON end follows it, which is a newline
-// everywhere but behind /services.
+// answer sends what was asked for, in the codec the client accepts. In JSON end follows
+// it, which is a newline everywhere but behind /services.
 func (d *Dialect) answer(g *gin.Context, packed []byte, end string) {
 	d.send(g, http.StatusOK, packed, end)
 }
 
 func (d *Dialect) send(g *gin.Context, status int, packed []byte, end string) {
-	if d.cfg.Form == Msgpack {
+	if codec(g.Request.Header, d.cfg.Form) == Msgpack {
 		g.Data(status, ContentType, packed)
 		return
 	}
 	text, _ := appendJSON(make([]byte, 0, 2*len(packed)), packed)
-	g.Data(status, "application/json", append(text, end...))
+	g.Data(status, jsonType, append(text, end...))
 }
 
 // refuse answers with an error. In JSON those of the operation, which have no reason,

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,13 +32,22 @@ var (
 
 // packJSON appends the object that src is. With more, text behind it is let be.
 func packJSON(dst, src []byte, more bool) ([]byte, error) {
+	return pack(dst, src, more, maxFields)
+}
+
+// packAnswer appends an answer of the published dialect, which may have any number of
+// rows. A number that is not whole is not kept; those answers have none.
+func packAnswer(dst, src []byte) ([]byte, error) { return pack(dst, src, false, math.MaxInt32) }
+
+// pack is packJSON for objects of so many fields at most.
+func pack(dst, src []byte, more bool, most int) ([]byte, error) {
 	first := prompt.Space(src, 0)
 	end, ok := prompt.Skip(src, first, prompt.MaxDepth)
 	if !ok || src[first] != '{' || !more && prompt.Space(src, end) != len(src) || !utf8.Valid(src[end:]) {
 		return dst, errMalformed
 	}
 	p := packers.Get().(*packer)
-	p.src, p.dst = src[first:end], dst
+	p.src, p.dst, p.most = src[first:end], dst, most
 	err := p.value(maxDepth)
 	dst = p.dst
 	p.src, p.dst, p.spare = nil, nil, prompt.Kept(p.spare, prompt.KeepBytes)
@@ -49,6 +59,7 @@ func packJSON(dst, src []byte, more bool) ([]byte, error) {
 type packer struct {
 	src     []byte // what is not packed yet
 	dst     []byte
+	most    int    // fields of an object
 	spare   []byte // of what is put in order
 	numbers [64]uint64
 }
@@ -141,7 +152,7 @@ func (p *packer) object(depth int) error {
 			p.src = p.src[1:]
 			p.space()
 		}
-		if len(all) == maxFields {
+		if len(all) == p.most {
 			return errFields
 		}
 		m := member{from: len(p.dst)}
