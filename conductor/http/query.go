@@ -89,6 +89,9 @@ func (f *fields) query(r *request, prompt promptReader) conductor.Query {
 
 // flag reads a boolean of the query string; absent is false.
 func flag(g *gin.Context, name string) (bool, error) {
+	if g.Request.URL.RawQuery == "" {
+		return false, nil // as a rule
+	}
 	text, given := g.GetQuery(name)
 	if !given || text == "" {
 		return given, nil
