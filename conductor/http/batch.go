@@ -3,6 +3,7 @@ package http
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 
 	"github.com/gin-gonic/gin"
 
@@ -11,7 +12,7 @@ import (
 
 // What a batch may say: queries, and what counts for those that do not say it.
 var batchFields = append(shape{{name: "queries", kind: objects, of: queryFields}},
-	of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt")...)
+	of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "min_matched", "top")...)
 
 // queryBatch answers for several prompts, in their order: POST /query_batch. What is
 // wrong with one is its answer, and no other's.
@@ -33,6 +34,7 @@ func (a *api) queryBatch(g *gin.Context) (any, error) {
 	if err := a.checkBatch(&f, r); err != nil {
 		return nil, err
 	}
+	f.body = append(slices.Clip(f.body), limits(g)...)
 	b := newBuffer()
 	b.text = append(b.text, `{"answers":[`...)
 	for i := range r.items {

@@ -5,9 +5,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	nethttp "net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -58,6 +60,12 @@ func TestQueryBatch(t *testing.T) {
 		[2]string{`{"token_ids":[1],"modelname":"x","tenant_id":null}`, `{"token_ids":[1],"model":"x","block_size":16,"tenant_id":"t"}`},
 		[2]string{`{"token_ids":[1],"tenant_id":"default"}`, `{"token_ids":[1],"model":"m","block_size":16}`},
 		[2]string{`{"token_ids":[1],"block_size":0}`, `{"token_ids":[1],"model":"m","block_size":0}`})
+	f(`"model":"m","block_size":16,"tenant_id":"t","top":1,`,
+		[2]string{`{"token_ids":[1]}`, `{"token_ids":[1],"model":"m","block_size":16,"tenant_id":"t","top":1}`},
+		[2]string{`{"token_ids":[1],"top":2}`, `{"token_ids":[1],"model":"m","block_size":16,"tenant_id":"t","top":2}`})
+	f(`"model":"m","block_size":16,"min_matched":1,`,
+		[2]string{`{"token_ids":[1]}`, `{"token_ids":[1],"model":"m","block_size":16,"min_matched":1}`},
+		[2]string{`{"token_ids":[1],"min_matched":0}`, `{"token_ids":[1],"model":"m","block_size":16}`})
 	f(`"model":7,"block_size":16,`, [2]string{`{"token_ids":[1]}`, `{"token_ids":[1],"model":7,"block_size":16}`}, [2]string{`{"token_ids":[1],"model":"m"}`, `{"token_ids":[1],"model":"m","block_size":16}`})
 
 	if rec := s.do("POST", "/query_batch", `{"queries":[1,{"model":"m","block_size":16,"token_ids":[1]},null]}`); rec.Code != 200 ||
@@ -79,6 +87,48 @@ func TestQueryBatch(t *testing.T) {
 	}
 	if rec := s.do("POST", "/query_batch", `{"queries":[`+strings.Repeat(" ", 4096)+`]}`); rec.Code != 413 {
 		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+}
+
+// TestLimitsInTheQueryString holds that min_matched and top there count where the body
+// does not say them.
+func TestLimitsInTheQueryString(t *testing.T) {
+	s := newServer(t)
+	for _, name := range []string{"a", "b", "c"} {
+		s.do("POST", "/register", fmt.Sprintf(`{"endpoint":"ipc:///%s","type":"vLLM","modelname":"m","instance_id":%q,"block_size":16,"dp_rank":0}`, name, name))
+	}
+	f := func(query, more string, rows ...string) {
+		t.Helper()
+		for _, path := range []string{"/query", "/query_by_hash", "/query_batch"} {
+			item := `{"model":"m","block_size":16,"token_ids":[1],"seq_hashes":[1]` + more + `}`
+			if path == "/query_batch" {
+				item = `{"queries":[` + item + `]}`
+			}
+			rec := s.do("POST", path+query, item)
+			text := rec.Body.String()
+			if path == "/query_batch" {
+				text = strings.TrimSuffix(strings.TrimPrefix(text, `{"answers":[`), `]}`)
+			}
+			var got map[string]map[string]any
+			if err := json.Unmarshal([]byte(text), &got); err != nil || rec.Code != 200 {
+				t.Errorf("%s%s: %d %s", path, query, rec.Code, rec.Body)
+			} else if names := slices.Sorted(maps.Keys(got["default"])); !slices.Equal(names, rows) {
+				t.Errorf("%s%s %s: rows of %q, want %q", path, query, more, names, rows)
+			}
+		}
+	}
+	f("?top=2", "", "a", "b")
+	f("?top=2", `,"top":1`, "a")
+	f("?top=2", `,"top":null`, "a", "b")
+	f("?top=2147483647&min_matched=0", "", "a", "b", "c")
+	f("?min_matched=1", "")
+	f("?min_matched=1", `,"min_matched":0`, "a", "b", "c")
+	f("?top=1&detail=1", `,"instance_id":"c"`, "c")
+	for _, query := range []string{"?top=0", "?top=-1", "?top=", "?top=two", "?top=1.5", "?top=2147483648", "?min_matched=-1", "?min_matched=99999999999999999999"} {
+		name, _, _ := strings.Cut(query[1:], "=")
+		if rec := s.do("POST", "/query"+query, `{"model":"m","block_size":16,"token_ids":[1]}`); rec.Code != 400 || !strings.Contains(rec.Body.String(), `"field":"`+name+`"`) {
+			t.Errorf("%s: %d %s", query, rec.Code, rec.Body)
+		}
 	}
 }
 
@@ -125,6 +175,15 @@ func TestBadQueries(t *testing.T) {
 	f(`{"token_ids_b64":7`+rest, "invalid_type", "token_ids_b64", -1)
 	f(`{"token_ids_b64":"AAA"`+rest, "invalid_value", "token_ids_b64", -1)
 	f(`{"token_ids":[`+strings.Repeat("7,", 64)+`7]`+rest, "out_of_range", "token_ids", -1)
+	for _, name := range []string{"min_matched", "top"} {
+		for value, reason := range map[string]string{
+			"-1": "out_of_range", "2147483648": "out_of_range", "99999999999999999999": "out_of_range",
+			"1.0": "invalid_type", "1e3": "invalid_type", `"1"`: "invalid_type", "[]": "invalid_type", "true": "invalid_type",
+		} {
+			f(`{"token_ids":[],"`+name+`":`+value+rest, reason, name, -1)
+		}
+	}
+	f(`{"token_ids":[],"top":0`+rest, "out_of_range", "top", -1)
 
 	req := httptest.NewRequest("POST", "/query", strings.NewReader("{}"))
 	req.ContentLength = 1 << 40

@@ -54,6 +54,7 @@ func (a *api) ask(g *gin.Context, s shape, prompt promptReader) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.spare = limits(g)
 	q := f.query(r, prompt)
 	if f.err != nil {
 		return nil, f.err
@@ -85,6 +86,20 @@ func (f *fields) query(r *request, prompt promptReader) conductor.Query {
 	q.MinMatched = f.atLeast("min_matched", 0)
 	q.Top = f.atLeast("top", 1)
 	return q
+}
+
+// limits are min_matched and top of the query string, which count where a body does not
+// say them.
+func limits(g *gin.Context) (spare body) {
+	if g.Request.URL.RawQuery == "" {
+		return nil
+	}
+	for _, name := range [...]string{"min_matched", "top"} {
+		if text, given := g.GetQuery(name); given {
+			spare = append(spare, member{name: name, raw: []byte(text)})
+		}
+	}
+	return spare
 }
 
 // flag reads a boolean of the query string; absent is false.
