@@ -29,7 +29,6 @@ func Run(c Config) (*Report, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	c.say("loading %d blocks held by %d of %d instances each", c.families()*c.chain(), c.Holders, c.Workers)
 	s, err := start(&c)
 	if err != nil {
 		return nil, err
@@ -142,6 +141,7 @@ func start(c *Config) (*serving, error) {
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("cannot start the serving process: %w", err)
 	}
+	c.say("loading %d blocks held by %d of %d instances each", c.families()*c.chain(), c.Holders, c.Workers)
 	s.lines = bufio.NewReader(out)
 	if err := s.read(&s.hello); err != nil {
 		s.stop()

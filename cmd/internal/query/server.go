@@ -53,13 +53,26 @@ const (
 	orderProfile = "profile" // begin, or go on no more
 )
 
-// Serve loads the index, says hello on out and obeys the orders on in until it ends.
-// Everything it prints is a line of JSON.
+// Serve loads the index, says hello on out and obeys the orders on in until it ends,
+// which may be before the index is loaded: who gives them is gone then. Everything it
+// prints is a line of JSON.
 func (s *Serving) Serve(in io.Reader, out io.Writer) error {
 	begun := time.Now()
-	end, err := s.preload(s.Conductor)
-	if err != nil {
-		return err
+	orders := readOrders(in)
+	loaded := make(chan error, 1)
+	var end func()
+	go func() {
+		var err error
+		end, err = s.preload(s.Conductor)
+		loaded <- err
+	}()
+	select {
+	case err := <-loaded:
+		if err != nil {
+			return err
+		}
+	case <-orders: // before the hello there are none
+		return errors.New("nobody waits for the index any more")
 	}
 	defer end()
 	h := hello{Address: s.Address, IndexBytes: s.Conductor.IndexBytes()}
@@ -91,17 +104,19 @@ func (s *Serving) Serve(in io.Reader, out io.Writer) error {
 	if err := e.Encode(h); err != nil {
 		return err
 	}
-	var profile *os.File
+	var (
+		profile *os.File
+		err     error
+	)
 	defer func() {
 		if profile != nil {
 			pprof.StopCPUProfile()
 			profile.Close()
 		}
 	}()
-	lines := bufio.NewScanner(in)
-	for lines.Scan() {
+	for order := range orders {
 		u := readUsage()
-		switch order := lines.Text(); order {
+		switch order {
 		case orderUsage:
 		case orderProfile:
 			if profile != nil {
@@ -121,10 +136,19 @@ func (s *Serving) Serve(in io.Reader, out io.Writer) error {
 			return err
 		}
 	}
-	if err := lines.Err(); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
 	return nil
+}
+
+// readOrders reads lines until they end.
+func readOrders(in io.Reader) <-chan string {
+	orders := make(chan string)
+	go func() {
+		defer close(orders)
+		for lines := bufio.NewScanner(in); lines.Scan(); {
+			orders <- lines.Text()
+		}
+	}()
+	return orders
 }
 
 // readUsage reads what this process has used. Small objects that the runtime packs
