@@ -128,6 +128,7 @@ bench-query: build ## conductor bench query for every target row; RESULTS=dir ta
 	row json-1024 'JSON, 1,024 tokens' '14,000/s' --tokens 1024 --reading; \
 	row json-8192 'JSON, 8,192 tokens' '5,000/s, p99 5 ms, 40 allocations, 4x' --baseline --reading; \
 	row json-65536 'JSON, 65,536 tokens' '800/s' --tokens 65536 --reading; \
+	row json-b64-8192 'JSON base64, 8,192 tokens' '' --codec json-b64; \
 	row msgpack-bin-8192 'msgpack bin, 8,192 tokens' '11,000/s' --codec msgpack-bin --reading; \
 	row msgpack-array-8192 'msgpack array, 8,192 tokens' '' --codec msgpack-array
 

@@ -48,8 +48,12 @@ func TestBenchQuery(t *testing.T) {
 	if info, err := os.Stat(profile); err != nil || info.Size() == 0 {
 		t.Errorf("no profile: %v", err)
 	}
+	f("--codec", "json-b64")
 	f("--codec", "msgpack-bin", "--hit", "0")
 	f("--codec", "msgpack-array", "--hit", "1")
+	if got := f("--http2", "--baseline", "--reading"); got["http2"] != true || got["baseline"] == nil || got["reading"] == nil {
+		t.Errorf("got %v", got)
+	}
 }
 
 func TestBenchQueryRefuses(t *testing.T) {
@@ -62,4 +66,17 @@ func TestBenchQueryRefuses(t *testing.T) {
 	f(`codec is "xml"`, "--codec", "xml")
 	f("holders is 9", "--workers", "8", "--holders", "9")
 	f("hit is 2", "--hit", "2")
+	f("hit is NaN", "--hit", "NaN")
+	f("tokens is 0", "--tokens", "0")
+	f("block size is -1", "--block-size", "-1")
+	f("connections is 0", "--connections", "0")
+	f("duration must be above zero", "--duration", "-1s")
+}
+
+// What the server refuses before it has read all of it is told in its words.
+func TestBenchQueryOfTooMuch(t *testing.T) {
+	out, err := command("bench", "query", "--tokens", "3000000", "--workers", "1", "--holders", "1", "--blocks", "1", "--hit", "0.0001", "--quiet").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "limits.max_body") {
+		t.Errorf("%v: %s", err, out)
+	}
 }

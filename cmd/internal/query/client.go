@@ -52,7 +52,7 @@ func newClient(c *Config, address, path, codec string, http2 bool) (*client, err
 	}
 	for range c.Connections {
 		if http2 {
-			k.askers = append(k.askers, dialHTTP2(address, codec))
+			k.askers = append(k.askers, dialHTTP2(address, path, codec))
 			continue
 		}
 		a, err := dial(address)

@@ -39,6 +39,10 @@ func rendered(address, path, codec string, body []byte) []byte {
 // valid until the next.
 func (c *connection) ask(r *request) (status int, body []byte, err error) {
 	if _, err := c.c.Write(r.whole); err != nil {
+		// A server that does not want the rest has said so.
+		if status, body, unread := c.read(); unread == nil {
+			return status, body, nil
+		}
 		return 0, nil, fmt.Errorf("cannot send a request: %w", err)
 	}
 	return c.read()

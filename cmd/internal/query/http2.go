@@ -16,10 +16,10 @@ type multiplexed struct {
 	body      bytes.Buffer
 }
 
-func dialHTTP2(address, codec string) asker {
+func dialHTTP2(address, path, codec string) asker {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	return &multiplexed{transport: &http.Transport{Protocols: protocols, DisableCompression: true}, url: "http://" + address + "/query", codec: codec}
+	return &multiplexed{transport: &http.Transport{Protocols: protocols, DisableCompression: true}, url: "http://" + address + path, codec: codec}
 }
 
 func (m *multiplexed) close() { m.transport.CloseIdleConnections() }

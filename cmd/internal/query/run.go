@@ -50,7 +50,7 @@ func Run(c Config) (*Report, error) {
 	defer sides[0].client.close()
 	if c.Baseline {
 		r.Baseline = &Figures{}
-		k, err := newClient(&c, s.Compared, pathQuery, JSON, false)
+		k, err := newClient(&c, s.Compared, pathQuery, JSON, c.HTTP2)
 		if err != nil {
 			return nil, fmt.Errorf("baseline: %w", err)
 		}
@@ -59,7 +59,7 @@ func Run(c Config) (*Report, error) {
 	}
 	if c.Reading {
 		r.Reading = &Figures{}
-		k, err := newClient(&c, s.Compared, pathRead, c.Codec, false)
+		k, err := newClient(&c, s.Compared, pathRead, c.Codec, c.HTTP2)
 		if err != nil {
 			return nil, fmt.Errorf("reading: %w", err)
 		}

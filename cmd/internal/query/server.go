@@ -86,7 +86,10 @@ func (s *Serving) Serve(in io.Reader, out io.Writer) error {
 			return fmt.Errorf("cannot listen: %w", err)
 		}
 		h.Compared = ln.Addr().String()
-		server := &http.Server{Handler: handler}
+		protocols := new(http.Protocols) // those of the server
+		protocols.SetHTTP1(true)
+		protocols.SetUnencryptedHTTP2(true)
+		server := &http.Server{Handler: handler, Protocols: protocols}
 		defer server.Close()
 		go server.Serve(ln)
 	}
