@@ -173,7 +173,7 @@ type Limits struct {
 	MaxOrphans      int           `mapstructure:"max_orphans"`      // blocks per source that wait for their parent
 	MaxPayload      int64         `mapstructure:"max_payload"`      // bytes of one message from an engine
 	ReadTimeout     time.Duration `mapstructure:"read_timeout"`     // from the first byte of an HTTP request to its last
-	IdleTimeout     time.Duration `mapstructure:"idle_timeout"`     // how long a kept-alive HTTP connection may wait for its next request
+	IdleTimeout     time.Duration `mapstructure:"idle_timeout"`     // how long a kept-alive HTTP connection may wait for its next request, and a client take nothing of its answer
 	ShutdownTimeout time.Duration `mapstructure:"shutdown_timeout"` // how long requests in flight may take after SIGTERM
 }
 

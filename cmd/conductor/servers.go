@@ -111,7 +111,7 @@ func newServer(h http.Handler, limits config.Limits) *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:     h,
+		Handler:     paced(h, limits.IdleTimeout),
 		ReadTimeout: limits.ReadTimeout,
 		IdleTimeout: limits.IdleTimeout,
 		Protocols:   protocols,

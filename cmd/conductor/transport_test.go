@@ -419,6 +419,35 @@ func TestTimeoutsInBothProtocols(t *testing.T) {
 	}
 }
 
+// TestClientsThatTakeNothing holds that a client that takes nothing of its answer for
+// limits.idle_timeout does not get the rest, so that its handler ends.
+func TestClientsThatTakeNothing(t *testing.T) {
+	limits := config.Default().Limits
+	limits.IdleTimeout = 300 * time.Millisecond
+	piece := make([]byte, 1<<20)
+	ended := make(chan error, 1)
+	_, address := listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var err error
+		for err == nil {
+			_, err = w.Write(piece)
+		}
+		ended <- err
+	}), limits, nil)
+	for _, h2 := range []bool{false, true} {
+		connections := 0
+		c := routerClient(t, h2, &connections)
+		res, err := c.Get("http://" + address + "/long")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("HTTP/2 %t: %v", h2, <-ended)
+		if _, err := io.Copy(io.Discard, res.Body); err == nil {
+			t.Errorf("HTTP/2 %t: a cut answer looks whole", h2)
+		}
+		res.Body.Close()
+	}
+}
+
 // TestShutdownInBothProtocols holds that a request in flight is answered, and that idle
 // connections do not hold up the end.
 func TestShutdownInBothProtocols(t *testing.T) {

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"net/http"
+	"time"
+)
+
+// pieceSize is what a client has to take in time, in bytes: more than most answers.
+const pieceSize = 64 << 10
+
+// paced ends an answer of which the client takes nothing for so long. net/http bounds
+// answers as a whole, which a dump may need minutes for, and in HTTP/2 what it writes to
+// a connection, but not how long a stream waits until its client wants more.
+func paced(h http.Handler, patience time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p := &pacedWriter{ResponseWriter: w, patience: patience}
+		p.deadline, _ = w.(deadliner)
+		if p.deadline != nil && r.ProtoMajor == 1 {
+			p.deadline.SetWriteDeadline(time.Time{}) // that of the answer before
+		}
+		h.ServeHTTP(p, r)
+	})
+}
+
+type deadliner interface{ SetWriteDeadline(time.Time) error }
+
+// pacedWriter gives every piece of an answer its time.
+type pacedWriter struct {
+	http.ResponseWriter
+	deadline deadliner // nil where there is none
+	patience time.Duration
+}
+
+// Unwrap is for http.ResponseController.
+func (p *pacedWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+func (p *pacedWriter) Write(b []byte) (n int, err error) {
+	for {
+		p.begin()
+		piece := b[:min(len(b), pieceSize)]
+		wrote, err := p.ResponseWriter.Write(piece)
+		n, b = n+wrote, b[len(piece):]
+		if err != nil || len(b) == 0 {
+			return n, err
+		}
+	}
+}
+
+// Flush implements http.Flusher.
+func (p *pacedWriter) Flush() {
+	if f, ok := p.ResponseWriter.(http.Flusher); ok {
+		p.begin()
+		f.Flush()
+	}
+}
+
+func (p *pacedWriter) begin() {
+	if p.deadline != nil {
+		p.deadline.SetWriteDeadline(time.Now().Add(p.patience))
+	}
+}
