@@ -369,8 +369,10 @@ func TestProtocols(t *testing.T) {
 			t.Errorf("%d connections for requests at once", connections)
 		}
 		// A body that is refused half read ends its stream and not those beside it.
-		if status, got := send("/query", "application/json", strings.Repeat(" ", 3<<20)); status != http.StatusRequestEntityTooLarge {
-			t.Errorf("a body that is too large: %d %s", status, got)
+		for _, d := range dialects {
+			if status, got := send(d.path, d.contentType, strings.Repeat(" ", 9<<20)); status != http.StatusRequestEntityTooLarge {
+				t.Errorf("%s: a body that is too large: %d %s", d.path, status, got)
+			}
 		}
 		if status, _ := send("/query", "application/json", large); status != http.StatusOK || connections != 1 {
 			t.Errorf("after that: %d, %d connections", status, connections)

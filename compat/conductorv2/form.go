@@ -75,7 +75,7 @@ func (d *Dialect) send(g *gin.Context, status int, packed []byte, end string) {
 // are lines of text.
 func (d *Dialect) refuse(g *gin.Context, err error) {
 	f := describe(err)
-	if f.status == http.StatusRequestEntityTooLarge {
+	if f.status == http.StatusRequestEntityTooLarge && g.Request.ProtoMajor < 2 {
 		// The rest of the body is not read, so the connection cannot go on.
 		g.Header("Connection", "close")
 	}
