@@ -61,7 +61,20 @@ func (sc *scratch) release() {
 		}
 	}
 	sc.ans, sc.hits = Answer{}, nil
+	// The prompt is the caller's, and what was made of a giant's is not kept.
+	sc.hashes, sc.mixed = nil, kept(sc.mixed)
+	sc.locals = localChain{seq: kept(sc.locals.seq)}
 	scratches.Put(sc)
+}
+
+// keepHashes is the longest list of hashes worth keeping: a million tokens in blocks of 16.
+const keepHashes = 1 << 16
+
+func kept(hashes []uint64) []uint64 {
+	if cap(hashes) > keepHashes {
+		return nil
+	}
+	return hashes[:0]
 }
 
 // fill makes the rows of an answer from what was folded, and returns the longest of

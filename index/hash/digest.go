@@ -139,6 +139,9 @@ func (c *DigestChain) write(e *blockExtras, lora, salt string, first bool) {
 // Reset starts over with a prompt, which must stay unchanged while the chain is in
 // use. Only complete blocks count.
 func (c *DigestChain) Reset(tokens []uint32, blockSize int) {
+	if cap(c.digests) > keepHashes {
+		c.digests = nil
+	}
 	// Clipped, so that a block behind the end panics even if there is memory.
 	c.tokens, c.size, c.after, c.digests, c.hashed, c.end = slices.Clip(tokens), blockSize, false, c.digests[:0], 0, 0
 }
