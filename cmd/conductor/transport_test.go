@@ -421,6 +421,54 @@ func TestTimeoutsInBothProtocols(t *testing.T) {
 	}
 }
 
+// TestLengthsThatLie sends in HTTP/2 bodies of another length than they say. No query comes
+// of one, and none of the places stays taken.
+func TestLengthsThatLie(t *testing.T) {
+	places := conductor.NewAdmission(1, time.Hour)
+	h, _ := everything(t, places)
+	statuses := make(chan int, 1)
+	_, address := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r)
+		statuses <- rec.Code
+	}), config.Default().Limits, nil)
+	for _, d := range dialects {
+		for _, said := range []int{0, len(d.body) - 1, len(d.body) + 1, 1 << 19} {
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var head []byte
+			for _, f := range [][2]string{
+				{":method", "POST"}, {":scheme", "http"}, {":authority", address}, {":path", d.path},
+				{"content-type", d.contentType}, {"content-length", fmt.Sprint(said)},
+			} {
+				head = append(head, 0, byte(len(f[0]))) // a literal, not indexed
+				head = append(append(append(head, f[0]...), byte(len(f[1]))), f[1]...)
+			}
+			const settings, headers, data, endStream, endHeaders = 4, 1, 0, 1, 4
+			frame := func(kind, flags, stream byte, payload []byte) []byte {
+				n := len(payload)
+				return append([]byte{byte(n >> 16), byte(n >> 8), byte(n), kind, flags, 0, 0, 0, stream}, payload...)
+			}
+			sent := []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+			sent = append(sent, frame(settings, 0, 0, nil)...)
+			sent = append(sent, frame(headers, endHeaders, 1, head)...)
+			sent = append(sent, frame(data, endStream, 1, []byte(d.body))...)
+			if _, err := c.Write(sent); err != nil {
+				t.Fatal(err)
+			}
+			if status := <-statuses; status != http.StatusBadRequest {
+				t.Errorf("%s: %d bytes that are said to be %d: %d", d.path, len(d.body), said, status)
+			}
+			c.Close()
+		}
+	}
+	if st := places.Stats(); st != (conductor.AdmissionStats{}) {
+		t.Errorf("afterwards: %+v", st)
+	}
+}
+
 // TestClientsThatTakeNothing holds that a client that takes nothing of its answer for
 // limits.idle_timeout does not get the rest, so that its handler ends.
 func TestClientsThatTakeNothing(t *testing.T) {
