@@ -17,6 +17,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/events/stream"
+	"kvconductor/events/zmq"
 	"kvconductor/index"
 	"kvconductor/index/hash"
 	"kvconductor/tiers"
@@ -32,7 +34,7 @@ type fleet struct {
 }
 
 func newFleet(t testing.TB) *fleet {
-	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepLocals: true, Gate: make(chan struct{}), Log: zerolog.Nop()})
+	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepLocals: true, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	return &fleet{t: t, c: c, r: c.Recover(0)}
 }
