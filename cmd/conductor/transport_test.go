@@ -39,6 +39,7 @@ var dialects = []struct {
 }{
 	{"/query", "application/json", `{"model":"m","block_size":4,"token_ids":[1,2,3,4]}`, `"reason":"too_large"`},
 	{"/query_by_hash", "application/json", `{"model":"m","block_size":4,"seq_hashes":[1]}`, `"reason":"too_large"`},
+	{"/query_batch", "application/json", `{"queries":[{"model":"m","block_size":4,"token_ids":[1,2,3,4]}]}`, `"reason":"too_large"`},
 	{"/query?dialect=v2", "application/json", `{"model":"m","block_size":4,"token_ids":[1,2,3,4]}`, `"reason":"too_large"`},
 	{"/query", "application/msgpack", packed(map[string]any{"model": "m", "block_size": 4, "token_ids": []int{1, 2, 3, 4}}), "too_large"},
 	{"/query_by_hash", "application/msgpack", packed(map[string]any{"model": "m", "block_size": 4, "seq_hashes": []int{1}}), "too_large"},
