@@ -1,6 +1,7 @@
 package dynamo
 
 import (
+	"bytes"
 	"encoding/json"
 	"math/rand/v2"
 	"slices"
@@ -85,6 +86,31 @@ func TestNumbersInArrays(t *testing.T) {
 		}
 		b.WriteByte(']')
 		f(b.String())
+	}
+}
+
+// TestGiantBodiesAreNotKept holds that a request leaves to the next one no more memory
+// than most requests need.
+func TestGiantBodiesAreNotKept(t *testing.T) {
+	read := func(n int) *exchange {
+		r := &exchange{src: promptBody(n)}
+		d := &Dialect{cfg: Config{MaxTokens: n}}
+		var name string
+		if why := decode(r.src, "QueryRequest", d.tokens(r), model(&name)); why != nil || len(r.tokens) != n {
+			t.Fatalf("%d tokens of %d: %v", len(r.tokens), n, why)
+		}
+		hashes := bytes.Replace(r.src, []byte("token_ids"), []byte("block_hashes"), 1)
+		if why := decode(hashes, "QueryByHashRequest", d.blockHashes(r), model(&name)); why != nil || len(r.hashes) != n {
+			t.Fatalf("%d hashes of %d: %v", len(r.hashes), n, why)
+		}
+		r.release()
+		return r
+	}
+	if r := read(1 << 20); r.src != nil || r.tokens != nil || r.hashes != nil {
+		t.Errorf("%d bytes, %d tokens and %d hashes are kept", cap(r.src), cap(r.tokens), cap(r.hashes))
+	}
+	if r := read(1 << 16); r.src == nil || r.tokens == nil || r.hashes == nil {
+		t.Error("the buffers of a usual prompt are not kept")
 	}
 }
 

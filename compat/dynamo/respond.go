@@ -13,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/prompt"
 )
 
 const (
@@ -25,7 +26,7 @@ const (
 // used again, with their buffers.
 type exchange struct {
 	*gin.Context
-	src    bytes.Buffer
+	src    []byte
 	tokens []uint32
 	hashes []uint64
 	inside bool // counts as a query
@@ -33,9 +34,17 @@ type exchange struct {
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
+// release gives the buffers back, but for those that one giant request has made.
+func (r *exchange) release() {
+	r.Context = nil
+	r.src = prompt.Kept(r.src, prompt.KeepBytes)
+	r.tokens, r.hashes = prompt.Kept(r.tokens, prompt.KeepNumbers), prompt.Kept(r.hashes, prompt.KeepNumbers)
+	exchanges.Put(r)
+}
+
 // decode reads the body, or answers why not.
 func (r *exchange) decode(kind string, members ...member) bool {
-	if why := decode(r.src.Bytes(), kind, members...); why != nil {
+	if why := decode(r.src, kind, members...); why != nil {
 		reject(r.Context, why)
 		return false
 	}
@@ -51,11 +60,10 @@ func (d *Dialect) body(limit int64, handle func(*exchange)) gin.HandlerFunc {
 			return
 		}
 		r := exchanges.Get().(*exchange)
-		defer exchanges.Put(r)
+		defer r.release()
 		r.Context = g
-		defer func() { r.Context = nil }()
-		r.src.Reset()
-		if _, err := r.src.ReadFrom(http.MaxBytesReader(g.Writer, g.Request.Body, limit)); err != nil {
+		var err error
+		if r.src, err = prompt.Read(r.src[:0], http.MaxBytesReader(g.Writer, g.Request.Body, limit), g.Request.ContentLength); err != nil {
 			var large *http.MaxBytesError
 			switch {
 			case errors.Is(err, errors.ErrUnsupported):
