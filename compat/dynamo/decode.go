@@ -35,7 +35,7 @@ type decoder struct {
 	err *rejection
 
 	field    string // being read, "" outside of fields
-	index    int    // of an element being read, -1 outside of arrays
+	index    int    // of the element being read or stepped behind, -1 outside of arrays
 	ignoring bool   // in a value that nobody asked for, of which less is required
 }
 
@@ -135,6 +135,9 @@ func (d *decoder) next(end byte, first bool) bool {
 		return false
 	}
 	d.at++
+	if d.index >= 0 {
+		d.index++
+	}
 	switch c := d.peek(); {
 	case d.at == len(d.src):
 		d.syntax("EOF while parsing a value")
@@ -471,6 +474,7 @@ func array[T uint32 | uint64](d *decoder, dst []T, limit int, element func(*deco
 		if !first {
 			dst, d.at = prompt.Digits(dst, d.src, d.at, limit)
 		}
+		d.index = max(len(dst)-1, 0)
 		if !d.next(']', first) {
 			break
 		}
@@ -483,9 +487,9 @@ func array[T uint32 | uint64](d *decoder, dst []T, limit int, element func(*deco
 		if d.err != nil {
 			break
 		}
-		d.index = -1
 		dst = append(dst, v)
 	}
+	d.index = -1
 	return dst
 }
 
