@@ -43,7 +43,8 @@ func (a *Answer) clone() Answer {
 	return c
 }
 
-// release takes back what an answer has borrowed. With the race detector, whoever kept
+// release takes back what an answer has borrowed, and lets go of what the query lent and
+// of the memory that only a giant one needs. With the race detector, whoever kept
 // a part of it finds numbers that cannot be.
 func (sc *scratch) release() {
 	if poison {

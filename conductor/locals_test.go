@@ -75,3 +75,38 @@ func TestTranslation(t *testing.T) {
 		x.deployment.firsts.Range(func(label, _ any) bool { t.Errorf("%d stays listed", label); return true })
 	}
 }
+
+// TestScratchesAreSmall holds that what answered a giant prompt keeps neither the
+// caller's memory, nor a context that may go, nor much of its own.
+func TestScratchesAreSmall(t *testing.T) {
+	const n = keepHashes + 1
+	x := &indexContext{deployment: new(deployment), scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
+	locals := make([]uint64, n)
+	for i := range locals {
+		locals[i] = uint64(i) + 1
+	}
+	x.index.Store(&index.Store{Owner: x.index.NewOwner(x.index.NewSource()), Engine: locals, Local: locals, Labels: locals, Copies: index.CopySet})
+	sc := new(scratch)
+	f := func(name string, q *Query, blocks int) {
+		t.Helper()
+		q.BlockSize = 1
+		sc.lookup(x, q)
+		if sc.match.Blocks != blocks {
+			t.Errorf("%s: %d blocks match, want %d", name, sc.match.Blocks, blocks)
+		}
+		sc.release()
+		if sc.hashes != nil || sc.locals.labels != nil || sc.locals.context != nil {
+			t.Errorf("%s: %d hashes, %d labels and the context %p are kept", name, len(sc.hashes), len(sc.locals.labels), sc.locals.context)
+		}
+		if cap(sc.locals.seq) > keepHashes || cap(sc.mixed) > keepHashes {
+			t.Errorf("%s: room for %d and %d hashes", name, cap(sc.locals.seq), cap(sc.mixed))
+		}
+	}
+	f("local hashes", &Query{ByLocal: true, Locals: locals}, n)
+	f("mixed", &Query{Mixed: true, Tokens: make([]uint32, n)}, 0)
+	f("few", &Query{ByLocal: true, Locals: locals[:9]}, 9)
+	if cap(sc.locals.seq) == 0 {
+		t.Error("a buffer that is not a giant's is not kept")
+	}
+	f("hashes", &Query{ByHash: true, Hashes: locals}, 1) // a first block's are one
+}

@@ -140,3 +140,28 @@ func BenchmarkSums(b *testing.B) {
 	f("xxh3-128/bytes=92", xxhashPickle, 92)
 	f("xxh3-128/bytes=107", xxhashPickle, 107)
 }
+
+// TestGiantPromptsAreNotKept holds that a chain keeps the memory of usual prompts alone.
+func TestGiantPromptsAreNotKept(t *testing.T) {
+	p, err := NewProfile(vllm("xxhash_cbor", "0", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var digests DigestChain
+	if err := digests.Under(p, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	var chain Chain
+	for _, n := range []int{keepHashes + 1, 1000} {
+		tokens := make([]uint32, n)
+		chain.Reset(Default(), tokens, 1)
+		digests.Reset(tokens, 1)
+		chain.At(n - 1)
+		digests.At(n - 1)
+		chain.Reset(Default(), nil, 1)
+		digests.Reset(nil, 1)
+		if giant := n > keepHashes; giant != (cap(chain.seq) == 0) || giant != (cap(digests.digests) == 0) {
+			t.Errorf("of %d blocks, room for %d hashes and %d digests is kept", n, cap(chain.seq), cap(digests.digests))
+		}
+	}
+}
