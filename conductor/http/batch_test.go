@@ -76,7 +76,13 @@ func TestQueryBatch(t *testing.T) {
 	whole(`{"queries":{}}`, `{"error":"queries must be an array","reason":"not_array","field":"queries"}`)
 	whole(`{"queries":[],"queries":[]}`, `{"error":"queries is given more than once","reason":"duplicate","field":"queries"}`)
 	whole(`{"queries":[`+strings.Repeat("1,", 256)+`1]}`, `{"error":"queries has 257 elements, at most 256 are allowed","reason":"out_of_range","field":"queries"}`)
-	whole(`{"queries":[{},{"token_ids":[1,}]}`, `{"error":"Invalid JSON object: invalid character '}' looking for beginning of value","reason":"invalid_json","field":"queries","index":1}`)
+	whole(`{"queries":[{},{"token_ids":[1,}]}`, `{"error":"Invalid JSON object: invalid character '}' looking for beginning of value, in token_ids[1]","reason":"invalid_json","field":"queries","index":1}`)
+	whole("{\"queries\":[{\"model\":\"\xff\"}]}", `{"error":"request body is not valid UTF-8, in model","reason":"invalid_json","field":"queries","index":0}`)
+	whole(`{"queries":[{"token_ids":[1,2]},{"token_ids":[1,2]`, `{"error":"Invalid JSON object: unexpected end of JSON input","reason":"invalid_json","field":"queries","index":1}`)
+	whole(`{"queries":[{"token_ids":[1]},x]}`, `{"error":"Invalid JSON object: invalid character 'x' looking for beginning of value","reason":"invalid_json","field":"queries","index":1}`)
+	whole(`{"queries":[{"token_ids":[1]},{x}]}`, `{"error":"Invalid JSON object: invalid character 'x' looking for beginning of object key string","reason":"invalid_json","field":"queries","index":1}`)
+	whole(`{"queries":[{"token_ids":[1]} {}]}`, `{"error":"Invalid JSON object: invalid character '{' after array element","reason":"invalid_json","field":"queries","index":0}`)
+	whole(`{"queries":[{"token_ids":[1]}],"model":"m`, `{"error":"Invalid JSON object: unexpected end of JSON input","reason":"invalid_json","field":"model"}`)
 	forty := `{"model":"m","block_size":16,"token_ids":[1` + strings.Repeat(",1", 39) + `]}`
 	packed := `{"model":"m","block_size":16,"token_ids_b64":"` + base64.StdEncoding.EncodeToString(make([]byte, 160)) + `"}`
 	for _, two := range []string{forty + "," + packed, packed + "," + packed, forty + "," + forty} {

@@ -113,7 +113,12 @@ func (s *scanner) explain() error {
 }
 
 // place is an error of the body as a whole, with the field it shows in, if in any.
-func (s *scanner) place(text string) error { return &bodyError{text, s.field, s.index} }
+func (s *scanner) place(text string) error {
+	if s.inner != "" {
+		text += ", in " + s.inner
+	}
+	return &bodyError{text, s.field, s.index}
+}
 
 // bodyError is a body that is no JSON, and the field and element where that shows.
 type bodyError struct {

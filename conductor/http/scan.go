@@ -78,6 +78,7 @@ type scanner struct {
 
 	field string // being read, "" outside of known fields; where it ends, if it does not end well
 	index int    // of its element being read, -1 outside of arrays
+	inner string // the field, and the element, of the object being read that is such an element
 }
 
 // document reads a body that is one object, and returns where its members begin.
@@ -231,26 +232,37 @@ func (s *scanner) objects(of shape) (n int, ok bool) {
 	}
 	for more := true; more; n++ {
 		if n < maxItems && s.at < len(s.src) && s.src[s.at] == '{' {
+			s.field, s.index = "", -1
 			it := item{object: true}
 			if it.from, it.twice, ok = s.object(of); ok {
 				it.to = len(s.r.members)
 				s.r.items = append(s.r.items, it)
 			}
 		} else {
+			s.field = ""
 			if s.at, ok = prompt.Skip(s.src, s.at, s.depth); ok && n < maxItems {
 				s.r.items = append(s.r.items, item{})
 			}
 		}
-		s.field, s.index = name, n
 		if !ok {
+			s.leave(name, n)
 			return n, false
 		}
+		s.field, s.index = name, n
 		if more, ok = s.next(']'); !ok {
 			return n, false
 		}
 	}
 	s.depth++
 	return n, true
+}
+
+// leave notes where an object that is an element of a field does not end well.
+func (s *scanner) leave(field string, index int) {
+	if s.inner = s.field; s.field != "" && s.index >= 0 {
+		s.inner += "[" + strconv.Itoa(s.index) + "]"
+	}
+	s.field, s.index = field, index
 }
 
 // leastRoom is for how many elements of a list that is too long there is room while
