@@ -130,6 +130,14 @@ func (f *oracleFields) integer(name string, low, high int64) int {
 // blockSize reads the required block_size, in tokens.
 func (f *oracleFields) blockSize() int { return f.integer("block_size", 1, math.MaxInt32) }
 
+// atLeast reads an integer; absent and null are 0.
+func (f *oracleFields) atLeast(name string, low int64) int {
+	if _, raw := f.body.field(name); raw == nil {
+		return 0
+	}
+	return f.integer(name, low, math.MaxInt32)
+}
+
 // tokens reads the required array of token ids, each a u32.
 func (f *oracleFields) tokens(limit int) []uint32 {
 	name, raw := f.body.field("token_ids")
@@ -304,6 +312,10 @@ func askOracle(raw []byte, byHash bool, limit int) (q conductor.Query, err error
 	if err != nil {
 		return q, err
 	}
+	return b.query(byHash, limit)
+}
+
+func (b oracleBody) query(byHash bool, limit int) (q conductor.Query, err error) {
 	f := oracleFields{body: b}
 	q.Model, q.BlockSize = f.required("model", "modelname", "model_name"), f.blockSize()
 	if byHash {
@@ -321,6 +333,7 @@ func askOracle(raw []byte, byHash bool, limit int) (q conductor.Query, err error
 		}
 	}
 	q.Tenant, q.Lora, q.Salt, q.Instance = f.text("tenant_id"), f.text("lora_name"), f.text("cache_salt"), f.optional("instance_id")
+	q.MinMatched, q.Top = f.atLeast("min_matched", 0), f.atLeast("top", 1)
 	if f.err != nil {
 		return conductor.Query{}, f.err
 	}
@@ -426,7 +439,7 @@ func TestQueriesAreReadAsTheOracleReadsThem(t *testing.T) {
 		}
 	}
 	const rest = `,"model":"m","block_size":16}`
-	for _, name := range []string{"token_ids", "seq_hashes", "token_ids_b64", "modelname", "block_size", "other"} {
+	for _, name := range []string{"token_ids", "seq_hashes", "token_ids_b64", "modelname", "block_size", "min_matched", "top", "instance_id", "other"} {
 		for _, v := range oddValues {
 			f(fmt.Sprintf(`{"%s":%s}`, name, v))
 			f(fmt.Sprintf(`{"%s":%s%s`, name, v, rest))
