@@ -11,34 +11,53 @@ import (
 	"time"
 )
 
+// compareNumbers reads an array, behind which there may be anything, as token ids and as
+// hashes, in the ways of the decoder and in that of the standard library.
+func compareNumbers(t *testing.T, text []byte) {
+	t.Helper()
+	// Hashes are what fits either of two types; the library reads one at a time.
+	var all []json.RawMessage
+	array := json.NewDecoder(bytes.NewReader(text)).Decode(&all) == nil && all != nil
+	fitTokens, fitHashes := array, array
+	var wantTokens []uint32
+	var wantHashes []uint64
+	for _, raw := range all {
+		token, err := strconv.ParseUint(string(raw), 10, 32)
+		fitTokens = fitTokens && err == nil
+		wantTokens = append(wantTokens, uint32(token))
+		hash, err := strconv.ParseUint(string(raw), 10, 64)
+		if err != nil {
+			signed, err := strconv.ParseInt(string(raw), 10, 64)
+			fitHashes = fitHashes && err == nil && signed != 0
+			hash = uint64(signed)
+		}
+		wantHashes = append(wantHashes, hash)
+	}
+	d := decoder{src: text, index: -1}
+	if got := d.u32s(nil, 1<<20); (d.err == nil) != fitTokens || fitTokens && !slices.Equal(got, wantTokens) {
+		t.Errorf("tokens %q: %d %v, want %d %t", text, got, d.err, wantTokens, fitTokens)
+	}
+	d = decoder{src: text, index: -1}
+	if got := d.hashes(nil, 1<<20); (d.err == nil) != fitHashes || fitHashes && !slices.Equal(got, wantHashes) {
+		t.Errorf("hashes %q: %d %v, want %d %t", text, got, d.err, wantHashes, fitHashes)
+	}
+}
+
+// FuzzNumbersInArrays compares them for arbitrary text.
+func FuzzNumbersInArrays(f *testing.F) {
+	for _, text := range []string{`[1,22,333,4444,55555,666666,7777777,88888888,999999999,4294967295]`, `[ 1 , 2]x`, `[-1,18446744073709551615]`, `[1,-0]`, `[1,1.0,1e0,01,null,"x",[1]]`, `[]`, `null`} {
+		f.Add([]byte(text))
+	}
+	f.Add(append(append([]byte("[1"), bytes.Repeat([]byte(",123456"), 40)...), ']'))
+	f.Fuzz(func(t *testing.T, text []byte) { compareNumbers(t, text) })
+}
+
 // TestNumbersInArrays compares both ways of reading elements with the standard
 // library, for every length of digits, valid and not.
 func TestNumbersInArrays(t *testing.T) {
 	f := func(text string) {
 		t.Helper()
-		var wantTokens []uint32
-		fits := json.Unmarshal([]byte(text), &wantTokens) == nil && !strings.ContainsAny(text, "n")
-		d := decoder{src: []byte(text), index: -1}
-		if got := d.u32s(nil, 1<<20); (d.err == nil) != fits || fits && !slices.Equal(got, wantTokens) {
-			t.Errorf("tokens %s: %d %v, want %d %t", text, got, d.err, wantTokens, fits)
-		}
-		// Hashes are what fits either of two types; the library reads one at a time.
-		var all []json.RawMessage
-		fits = json.Unmarshal([]byte(text), &all) == nil
-		var wantHashes []uint64
-		for _, raw := range all {
-			v, err := strconv.ParseUint(string(raw), 10, 64)
-			if err != nil {
-				signed, err := strconv.ParseInt(string(raw), 10, 64)
-				fits = fits && err == nil && signed != 0
-				v = uint64(signed)
-			}
-			wantHashes = append(wantHashes, v)
-		}
-		d = decoder{src: []byte(text), index: -1}
-		if got := d.hashes(nil, 1<<20); (d.err == nil) != fits || fits && !slices.Equal(got, wantHashes) {
-			t.Errorf("hashes %s: %d %v, want %d %t", text, got, d.err, wantHashes, fits)
-		}
+		compareNumbers(t, []byte(text))
 	}
 	f(`[]`)
 	f(` [ ] `)
