@@ -206,17 +206,32 @@ func (p *packer) number() {
 	for n < len(p.src) && strings.IndexByte("+-.0123456789Ee", p.src[n]) >= 0 {
 		n++
 	}
-	s := string(p.src[:n])
+	digits := p.src[:n]
 	p.src = p.src[n:]
-	if bits, err := strconv.ParseUint(s, 10, 64); err == nil {
-		p.dst = appendUint(p.dst, bits)
-	} else if signed, err := strconv.ParseInt(s, 10, 64); err == nil && signed < 0 {
-		p.dst = binary.BigEndian.AppendUint64(append(p.dst, 0xd3), uint64(signed))
-	} else if err == nil {
-		p.dst = append(p.dst, 0) // it says -0
-	} else {
-		p.dst = append(p.dst, 0xca, 0, 0, 0, 0) // nobody asks which
+	negative := digits[0] == '-'
+	if negative {
+		digits = digits[1:]
 	}
+	switch bits, ok := unsigned(digits); {
+	case !ok, negative && bits > 1<<63:
+		p.dst = append(p.dst, 0xca, 0, 0, 0, 0) // nobody asks which
+	case negative && bits > 0:
+		p.dst = binary.BigEndian.AppendUint64(append(p.dst, 0xd3), -bits)
+	default: // it may say -0
+		p.dst = appendUint(p.dst, bits)
+	}
+}
+
+// unsigned returns the integer of 64 bits that digits spell.
+func unsigned(digits []byte) (bits uint64, ok bool) {
+	for _, c := range digits {
+		c -= '0'
+		if c > 9 || bits > math.MaxUint64/10 || bits == math.MaxUint64/10 && c > math.MaxUint64%10 {
+			return 0, false
+		}
+		bits = 10*bits + uint64(c)
+	}
+	return bits, true
 }
 
 // appendJSON writes the first value of an answer and returns what is behind it.

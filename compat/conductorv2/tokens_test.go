@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -92,6 +93,25 @@ func TestTokenLists(t *testing.T) {
 	f([]any{1, 70000, 70000, 70000, 70000, uint64(1) << 63}, 5, "out_of_range")
 	f([]any{1, []int{2}, nil, 3, 4, 5, 6}, 1, "invalid_type")
 	f([]any{1.5, 2, 3, 4, 5, 6}, 0, "invalid_type")
+}
+
+// TestNumbersDoNotAllocate holds that packing JSON costs the same memory however many
+// numbers there are, negative hashes among them, and whichever are none of 64 bits.
+func TestNumbersDoNotAllocate(t *testing.T) {
+	for _, element := range []string{"-6148914691236517205", "6148914691236517205", "-0", "1.5", "-99999999999999999999"} {
+		allocations := func(n int) float64 {
+			src := []byte(`{"seq_hashes":[1` + strings.Repeat(","+element, n) + `]}`)
+			dst := make([]byte, 0, 1<<20)
+			return testing.AllocsPerRun(20, func() {
+				if _, err := packJSON(dst, src, false); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		if few, many := allocations(10), allocations(10_000); many > few+2 { // a buffer that is new, now and then
+			t.Errorf("%s: %v allocations for 10 numbers, %v for 10000", element, few, many)
+		}
+	}
 }
 
 // BenchmarkTokens reads a query of 8,192 token ids.
