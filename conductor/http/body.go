@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/prompt"
 )
 
 // body is what is known of the fields of a JSON object, still encoded. A field that
@@ -95,16 +96,20 @@ func (f *fields) texts(name string) []string {
 	if raw == nil {
 		return nil
 	}
-	var items []json.RawMessage
-	if raw[0] != '[' || json.Unmarshal(raw, &items) != nil {
+	if raw[0] != '[' {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be an array of strings", name))
 		return nil
 	}
-	texts := make([]string, len(items))
-	for i, item := range items {
-		if item[0] != '"' || json.Unmarshal(item, &texts[i]) != nil {
-			f.fail(&conductor.FieldError{Field: name, Index: i, Reason: "invalid_type", Message: name + " element must be a string"})
+	texts := []string{}
+	for at := prompt.Space(raw, 1); raw[at] != ']'; {
+		end, _ := prompt.Skip(raw, at, prompt.MaxDepth) // it is known to be JSON
+		if raw[at] != '"' {
+			f.fail(&conductor.FieldError{Field: name, Index: len(texts), Reason: "invalid_type", Message: name + " element must be a string"})
 			return nil
+		}
+		texts = append(texts, string(unquoted(raw[at:end])))
+		if at = prompt.Space(raw, end); raw[at] == ',' {
+			at = prompt.Space(raw, at+1)
 		}
 	}
 	return texts

@@ -3,8 +3,10 @@ package http
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"kvconductor/conductor"
@@ -93,4 +95,43 @@ func TestRequestsAreApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestTexts holds arrays of strings against encoding/json.
+func TestTexts(t *testing.T) {
+	f := func(raw string, index int) {
+		t.Helper()
+		r := &request{src: []byte(`{"serves":` + raw + `}`)}
+		in, err := r.scan(registrationFields, 0)
+		if err != nil {
+			t.Fatal(raw, err)
+		}
+		got := in.texts("serves")
+		var want []string
+		if in.err == nil {
+			if err := json.Unmarshal([]byte(raw), &want); err != nil || !slices.Equal(got, want) || (got == nil) != (want == nil) {
+				t.Errorf("%s: %q, want %q, %v", raw, got, want, err)
+			}
+		}
+		at := -2 // none is wrong
+		if field := (*conductor.FieldError)(nil); errors.As(in.err, &field) {
+			at = field.Index
+		}
+		if at != index {
+			t.Errorf("%s: %v, want an error at %d", raw, in.err, index)
+		}
+	}
+	const right, whole = -2, -1
+	f(`null`, right)
+	f(`[]`, right)
+	f(" [ \n] ", right)
+	f(`["a"]`, right)
+	f(` [ "a" ,"", "\u00e9\n\ud800" ,"é"]`, right)
+	f(`"a"`, whole)
+	f(`{}`, whole)
+	f(`7`, whole)
+	f(`[1]`, 0)
+	f(`["a",null,7]`, 1)
+	f(`["a","b",["c"]]`, 2)
+	f(`["a",{"b":"c"}]`, 1)
 }
