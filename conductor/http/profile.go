@@ -2,13 +2,12 @@ package http
 
 import (
 	"errors"
-	"slices"
 
 	"kvconductor/conductor"
 )
 
-// profileFields are those of hash_profile; the first four are required.
-var profileFields = []string{"strategy", "algorithm", "python_hash_seed", "index_projection", "root_digest", "extra_keys"}
+// profileShape is that of hash_profile; its first four fields are required.
+var profileShape = of("strategy", "algorithm", "python_hash_seed", "index_projection", "root_digest", "extra_keys")
 
 // profile reads hash_profile; absent and null are none. Unlike the fields around it,
 // one in it that nobody knows is an error: it would be a profile of another kind.
@@ -18,27 +17,18 @@ func (f *fields) profile() conductor.HashProfile {
 	if raw == nil {
 		return conductor.HashProfile{}
 	}
-	in := fields{}
+	in := fields{shape: profileShape}
 	sc := scanner{r: new(request), src: raw, index: -1}
-	_, _, ok := sc.document(nil)
+	_, twice, ok := sc.document(profileShape)
 	if in.body = sc.r.members; !ok {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be an object", name))
 		return conductor.HashProfile{}
 	}
-	var unknown []string
-	for i := range in.body {
-		if field := in.body[i].name; !slices.Contains(profileFields, field) {
-			unknown = append(unknown, field)
-		}
-	}
-	if len(unknown) > 0 {
-		field := slices.Min(unknown)
+	if field, found := profileShape.stranger(raw); found {
 		in.fail(conductor.Invalid(field, "unknown_field", "unsupported field in %s: %s", name, field))
 	}
-	for i := range in.body { // they are few if none is unknown
-		if again := in.body[i].name; in.err == nil && slices.ContainsFunc(in.body[:i], func(m member) bool { return m.name == again }) {
-			in.fail(duplicate(again))
-		}
+	if twice != "" {
+		in.fail(duplicate(twice))
 	}
 	p := conductor.HashProfile{
 		Strategy: in.required("strategy"), Algorithm: in.required("algorithm"),

@@ -135,3 +135,32 @@ func TestTexts(t *testing.T) {
 	f(`["a","b",["c"]]`, 2)
 	f(`["a",{"b":"c"}]`, 1)
 }
+
+// TestProfileFaults holds what is said of a hash_profile that is none: unknown fields
+// first, of several the first by name, then those that are there twice.
+func TestProfileFaults(t *testing.T) {
+	f := func(raw, reason, field string) {
+		t.Helper()
+		r := &request{src: []byte(`{"hash_profile":` + raw + `}`)}
+		in, err := r.scan(registrationFields, 0)
+		if err != nil {
+			t.Fatal(raw, err)
+		}
+		in.profile()
+		var got *conductor.FieldError
+		if !errors.As(in.err, &got) || got.Reason != reason || got.Field != field {
+			t.Errorf("%s: %v, want %s of %q", raw, in.err, reason, field)
+		}
+	}
+	f(`7`, "invalid_type", "hash_profile")
+	f(`[]`, "invalid_type", "hash_profile")
+	f(`"{}"`, "invalid_type", "hash_profile")
+	f(` { } `, "missing", "hash_profile.strategy")
+	f(`{"strategy":null}`, "missing", "hash_profile.strategy")
+	f(`{"strategy":7,"algorithm":"sha256"}`, "invalid_type", "hash_profile.strategy")
+	f(`{"strategy":"s","strategy":"s"}`, "duplicate", "hash_profile.strategy")
+	f(`{"strategy":"s","str\u0061tegy":"s"}`, "duplicate", "hash_profile.strategy")
+	f(`{"strategy":"s","strategy":"s", "zeta" : [ {"alpha":1} , "}" ] ,"\u0062eta":{},"gamma":null}`, "unknown_field", "hash_profile.beta")
+	f(`{"":1,"a":2}`, "unknown_field", "hash_profile.")
+	f(`{"Strategy":"s"}`, "unknown_field", "hash_profile.Strategy")
+}

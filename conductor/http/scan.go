@@ -113,21 +113,16 @@ func (s *scanner) object(of shape) (first int, twice string, ok bool) {
 			}
 			k := of.find(s.src[start:s.at])
 			switch {
-			case of != nil && k == nil:
+			case k == nil:
 				s.at, ok = prompt.Skip(s.src, s.at, s.depth)
-			case k != nil && slices.ContainsFunc(members, func(m member) bool { return m.name == k.name }):
+			case slices.ContainsFunc(members, func(m member) bool { return m.name == k.name }):
 				if twice == "" {
 					twice = k.name
 				}
 				s.field = k.name
 				s.at, ok = prompt.Skip(s.src, s.at, s.depth)
 			default:
-				m := member{}
-				if k != nil {
-					m.name = k.name
-				} else {
-					m.name = nameOf(s.src[start:s.at])
-				}
+				m := member{name: k.name}
 				if ok = s.value(&m, k); ok {
 					members = append(members, m)
 				}
@@ -162,10 +157,24 @@ func (s shape) find(text []byte) *known {
 	return nil
 }
 
-// nameOf returns the name that begins here.
-func nameOf(text []byte) string {
-	end, _, _ := prompt.String(text, 0)
-	return string(unquoted(text[:end]))
+// stranger returns the first name, in their order, of a member of an object that the
+// shape does not have. raw is known to be an object.
+func (s shape) stranger(raw []byte) (name string, found bool) {
+	for at := prompt.Space(raw, 1); raw[at] != '}'; {
+		start := at
+		at, _ = prompt.Name(raw, at)
+		if s.find(raw[start:at]) == nil {
+			end, _, _ := prompt.String(raw, start)
+			if text := unquoted(raw[start:end]); !found || string(text) < name {
+				name, found = string(text), true
+			}
+		}
+		at, _ = prompt.Skip(raw, at, prompt.MaxDepth)
+		if at = prompt.Space(raw, at); raw[at] == ',' {
+			at = prompt.Space(raw, at+1)
+		}
+	}
+	return name, found
 }
 
 // unquoted returns what a valid JSON string says.
@@ -199,10 +208,8 @@ func (s *scanner) next(end byte) (more, ok bool) {
 // value reads the value of a member.
 func (s *scanner) value(m *member, k *known) (ok bool) {
 	start := s.at
-	if k != nil {
-		s.field = k.name
-	}
-	m.read = k != nil && k.kind != plain && start < len(s.src) && s.src[start] == '['
+	s.field = k.name
+	m.read = k.kind != plain && start < len(s.src) && s.src[start] == '['
 	switch {
 	case !m.read:
 		s.at, ok = prompt.Skip(s.src, s.at, s.depth)
