@@ -59,7 +59,7 @@ func oracleBatch(raw []byte, limit int) ([]asked, error) {
 		if err := json.Unmarshal(item, &own); err != nil {
 			return nil, err
 		}
-		for _, names := range [][]string{{"model", "modelname", "model_name"}, {"block_size"}, {"tenant_id"}, {"lora_name"}, {"cache_salt"}} {
+		for _, names := range [][]string{{"model", "modelname", "model_name"}, {"block_size"}, {"tenant_id"}, {"lora_name"}, {"cache_salt"}, {"min_matched"}, {"top"}} {
 			if _, v := own.field(names...); v == nil {
 				name, v := b.field(names...)
 				own[name] = v
