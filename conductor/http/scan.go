@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -179,7 +180,7 @@ func (s shape) stranger(raw []byte) (name string, found bool) {
 
 // unquoted returns what a valid JSON string says.
 func unquoted(raw []byte) []byte {
-	if _, plain, _ := prompt.String(raw, 0); plain {
+	if bytes.IndexByte(raw, '\\') < 0 {
 		return raw[1 : len(raw)-1]
 	}
 	var v string

@@ -12,10 +12,7 @@
 package prompt
 
 import (
-	"bytes"
-	"encoding/base64"
 	"encoding/binary"
-	"errors"
 	"io"
 	"slices"
 	"unsafe"
@@ -68,38 +65,6 @@ func Words(dst []uint32, raw []byte) []uint32 {
 	toHost(list)
 	return dst[:len(dst)+n]
 }
-
-var (
-	// ErrBase64 is text that is not of the standard alphabet, or is cut.
-	ErrBase64 = errors.New("not base64")
-	// ErrWords is a number of bytes that is no multiple of four.
-	ErrWords = errors.New("not a multiple of 4 bytes")
-)
-
-// Base64 appends little-endian numbers of four bytes from base64 of the standard
-// alphabet, padded or not.
-func Base64(dst []uint32, text []byte) ([]uint32, error) {
-	encoding := unpadded
-	if len(text) > 0 && text[len(text)-1] == '=' {
-		encoding = padded
-	}
-	n := (encoding.DecodedLen(len(text)) + 3) / 4
-	dst = slices.Grow(dst, n)
-	list := dst[len(dst) : len(dst)+n]
-	got, err := encoding.Decode(bytesOf(list), text)
-	switch {
-	case err != nil, bytes.IndexByte(text, '\n') >= 0, bytes.IndexByte(text, '\r') >= 0:
-		return dst, ErrBase64 // the decoder steps over line ends
-	case got%4 != 0:
-		return dst, ErrWords
-	}
-	list = list[:got/4]
-	toHost(list)
-	return dst[:len(dst)+len(list)], nil
-}
-
-// Strict encodings leave one text for every list.
-var padded, unpadded = base64.StdEncoding.Strict(), base64.RawStdEncoding.Strict()
 
 // bytesOf is the memory of a list.
 func bytesOf(list []uint32) []byte {
