@@ -79,16 +79,15 @@ func short[T uint32 | uint64](list []T, src []byte, at int) (n, next int) {
 		if end != ',' && end != ']' || byte(digits) == 0 && width > 8 {
 			break
 		}
-		list[n] = T(value(digits, width))
+		list[n] = T(value(digits << ((64 - width) & 63)))
 		n++
 		at = first + int(width>>3)
 	}
 	return n, at
 }
 
-// value is what digits say, of which there are width bits, the first in the lowest byte.
-func value(digits uint64, width uint) uint32 {
-	digits <<= (64 - width) & 63   // the last digit to the top, zeros before the first
+// value is what eight digits say, the first in the lowest byte.
+func value(digits uint64) uint32 {
 	digits = digits*10 + digits>>8 // pairs, in every other byte
 	return uint32((digits&0x000000ff000000ff*(100+1000000<<32) + digits>>16&0x000000ff000000ff*(1+10000<<32)) >> 32)
 }
@@ -117,16 +116,24 @@ func stretch[T uint32 | uint64](list []T, src []byte, at int) (n, next int) {
 		// begin steps over, or what makes a first byte that is no digit.
 		ends := marked &^ (marked<<1 | behind)
 		behind = marked >> (window - 1)
+		wrong := uint64(0) // high bits: bytes of elements that are no digits
+		took, stopped := n, at
 		for ; ends != 0; ends &= ends - 1 {
 			end := from + bits.TrailingZeros64(ends)
 			width := uint(end - first)
 			digits := binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(text, first))[:]) ^ '0'*ones
-			if lead := byte(digits); width-1 > 6 || *(*byte)(unsafe.Add(text, end)) != ',' || lead > 9 || lead == 0 && width > 1 {
-				return n, at
+			if width-1 > 6 || *(*byte)(unsafe.Add(text, end)) != ',' || byte(digits) == 0 && width > 1 {
+				wrong = highs
+				break
 			}
-			*(*T)(unsafe.Add(out, uintptr(n)*unsafe.Sizeof(T(0)))) = T(value(digits, 8*width))
+			digits <<= (64 - 8*width) & 63
+			wrong |= digits + 0x76*ones | digits
+			*(*T)(unsafe.Add(out, uintptr(n)*unsafe.Sizeof(T(0)))) = T(value(digits))
 			n++
 			at, first = end, begin(text, end)
+		}
+		if wrong&highs != 0 {
+			return took, stopped // short finds out where
 		}
 	}
 	return n, at
@@ -140,17 +147,28 @@ func begin(text unsafe.Pointer, comma int) int {
 	return comma + 1
 }
 
-// marks tells which bytes are no digits, the first in the lowest bit. It is a function
-// of its own to have the registers for itself.
+// marks tells which bytes lack the bit that all digits have, the first in the lowest
+// bit: commas and spaces do. It is a function of its own to have the registers for itself.
 //
 //go:noinline
 func marks(text *[window]byte) (ends uint64) {
-	for i := 0; i < window; i += 8 {
-		word := binary.LittleEndian.Uint64(text[i:i+8]) ^ '0'*ones
-		marked := ((word&^highs + 0x76*ones) | word) & highs
-		ends = ends>>8 | (marked>>7*0x0102040810204080)>>56<<56
-	}
-	return ends
+	const bit = 0x10 * ones
+	m := binary.LittleEndian.Uint64(text[0:])&bit>>4 |
+		binary.LittleEndian.Uint64(text[8:])&bit>>3 |
+		binary.LittleEndian.Uint64(text[16:])&bit>>2 |
+		binary.LittleEndian.Uint64(text[24:])&bit>>1 |
+		binary.LittleEndian.Uint64(text[32:])&bit |
+		binary.LittleEndian.Uint64(text[40:])&bit<<1 |
+		binary.LittleEndian.Uint64(text[48:])&bit<<2 |
+		binary.LittleEndian.Uint64(text[56:])&bit<<3
+	// Bit i of byte j is of byte j of word i. Turned over it is the other way round.
+	t := (m ^ m>>7) & 0x00AA00AA00AA00AA
+	m ^= t ^ t<<7
+	t = (m ^ m>>14) & 0x0000CCCC0000CCCC
+	m ^= t ^ t<<14
+	t = (m ^ m>>28) & 0x00000000F0F0F0F0
+	m ^= t ^ t<<28
+	return ^m
 }
 
 // long reads one element of up to most digits; next is at when it is none.
