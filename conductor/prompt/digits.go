@@ -107,19 +107,23 @@ func stretch[T uint32 | uint64](list []T, src []byte, at int) (n, next int) {
 	}
 	// Checked indexing takes a third more time. What is read is within src: first is
 	// in the window or before it, and never more than two bytes behind an end.
-	text, out := unsafe.Pointer(unsafe.SliceData(src)), unsafe.Pointer(unsafe.SliceData(list))
-	first := begin(text, at)
+	out := unsafe.Pointer(unsafe.SliceData(list))
+	first := 0 // of an element, from where the window begins
+	if src[at+1] == ' ' {
+		first = 1
+	}
 	behind := uint64(1) // whether the last byte before the window is no digit
 	for from := at + 1; len(src)-from >= window+8 && len(list)-n >= crowd; from += window {
-		marked := marks((*[window]byte)(src[from:]))
-		// What follows another mark ends nothing: the space behind a comma, which
-		// begin steps over, or what makes a first byte that is no digit.
+		text := unsafe.Pointer(&src[from])
+		marked := marks((*[window]byte)(text))
+		// What follows another mark ends nothing: the space behind a comma, or what
+		// makes a first byte that is no digit.
 		ends := marked &^ (marked<<1 | behind)
 		behind = marked >> (window - 1)
 		wrong := uint64(0) // high bits: bytes of elements that are no digits
-		took, stopped := n, at
-		for ; ends != 0; ends &= ends - 1 {
-			end := from + bits.TrailingZeros64(ends)
+		took := n
+		for rest := ends; rest != 0; rest &= rest - 1 {
+			end := bits.TrailingZeros64(rest)
 			width := uint(end - first)
 			digits := binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(text, first))[:]) ^ '0'*ones
 			if width-1 > 6 || *(*byte)(unsafe.Add(text, end)) != ',' || byte(digits) == 0 && width > 1 {
@@ -130,21 +134,20 @@ func stretch[T uint32 | uint64](list []T, src []byte, at int) (n, next int) {
 			wrong |= digits + 0x76*ones | digits
 			*(*T)(unsafe.Add(out, uintptr(n)*unsafe.Sizeof(T(0)))) = T(value(digits))
 			n++
-			at, first = end, begin(text, end)
+			first = end + 1
+			if *(*byte)(unsafe.Add(text, first)) == ' ' {
+				first++
+			}
 		}
 		if wrong&highs != 0 {
-			return took, stopped // short finds out where
+			return took, at // short finds out where
 		}
+		if ends != 0 {
+			at = from + bits.Len64(ends) - 1
+		}
+		first -= window
 	}
 	return n, at
-}
-
-// begin is where the element behind a comma begins.
-func begin(text unsafe.Pointer, comma int) int {
-	if *(*byte)(unsafe.Add(text, comma+1)) == ' ' {
-		return comma + 2
-	}
-	return comma + 1
 }
 
 // marks tells which bytes lack the bit that all digits have, the first in the lowest
