@@ -112,7 +112,7 @@ var keys = []key{
 	{"limits.read_timeout", "read-timeout", duration(), int64(time.Millisecond), false,
 		"time an HTTP request may take to arrive", func(c *Config) any { return &c.Limits.ReadTimeout }},
 	{"limits.idle_timeout", "idle-timeout", duration(), int64(time.Millisecond), false,
-		"time a kept-alive HTTP connection may wait for its next request, and a client may take nothing of its answer", func(c *Config) any { return &c.Limits.IdleTimeout }},
+		"time a kept-alive HTTP connection may wait for its next request, and a client may take for 64 KB of its answer", func(c *Config) any { return &c.Limits.IdleTimeout }},
 	{"limits.shutdown_timeout", "shutdown-timeout", duration(), int64(time.Millisecond), true,
 		"time requests in flight may take after SIGTERM", func(c *Config) any { return &c.Limits.ShutdownTimeout }},
 }

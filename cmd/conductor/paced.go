@@ -8,9 +8,10 @@ import (
 // pieceSize is what a client has to take in time, in bytes: more than most answers.
 const pieceSize = 64 << 10
 
-// paced ends an answer of which the client takes nothing for so long. net/http bounds
-// answers as a whole, which a dump may need minutes for, and in HTTP/2 what it writes to
-// a connection, but not how long a stream waits until its client wants more.
+// paced ends an answer of which the client does not take a piece in so long. net/http
+// bounds answers as a whole, which a dump may need minutes for, and in HTTP/2 what it
+// writes to a connection, but not how long a stream waits until its client wants more.
+// A handler that sets a deadline of its own keeps it where it is the earlier one.
 func paced(h http.Handler, patience time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p := &pacedWriter{ResponseWriter: w, patience: patience}
@@ -29,6 +30,7 @@ type pacedWriter struct {
 	http.ResponseWriter
 	deadline deadliner // nil where there is none
 	patience time.Duration
+	own      time.Time // the handler's deadline, zero for none
 }
 
 // Unwrap is for http.ResponseController.
@@ -54,8 +56,23 @@ func (p *pacedWriter) Flush() {
 	}
 }
 
-func (p *pacedWriter) begin() {
-	if p.deadline != nil {
-		p.deadline.SetWriteDeadline(time.Now().Add(p.patience))
+// SetWriteDeadline is for http.ResponseController.
+func (p *pacedWriter) SetWriteDeadline(at time.Time) error {
+	if p.deadline == nil {
+		return http.ErrNotSupported
 	}
+	p.own = at
+	return p.begin()
+}
+
+// begin gives a piece its time.
+func (p *pacedWriter) begin() error {
+	if p.deadline == nil {
+		return nil
+	}
+	at := time.Now().Add(p.patience)
+	if !p.own.IsZero() && p.own.Before(at) {
+		at = p.own
+	}
+	return p.deadline.SetWriteDeadline(at)
 }

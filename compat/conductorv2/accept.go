@@ -16,6 +16,7 @@ import (
 //	application/json   msgpack         published dialect, msgpack (transcode)
 //	application/msgpack  -, msgpack, */*  this dialect, msgpack
 //	application/msgpack  json            this dialect, JSON
+//	none, of a GET     msgpack         this dialect, msgpack
 
 // codec returns the form an answer is written in: of those that Accept allows the one it
 // likes best, own where it likes both alike or neither.
@@ -55,17 +56,18 @@ func liking(accept, mediaType string) (quality float64) {
 	return quality
 }
 
-// weight is the q among the parameters of a media range; one that is no number counts
-// as none.
+// weight is the q among the parameters of a media range, 1 if there is none, 0 if it is
+// none that there can be.
 func weight(params string) float64 {
 	for p := range strings.SplitSeq(params, ";") {
-		name, value, _ := strings.Cut(strings.TrimSpace(p), "=")
-		if !strings.EqualFold(name, "q") {
+		name, value, _ := strings.Cut(p, "=")
+		if !strings.EqualFold(strings.TrimSpace(name), "q") {
 			continue
 		}
-		if q, err := strconv.ParseFloat(value, 64); err == nil && q >= 0 && q <= 1 {
+		if q, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil && q >= 0 && q <= 1 {
 			return q
 		}
+		return 0
 	}
 	return 1
 }

@@ -13,8 +13,8 @@
 //
 // Where more is accepted than the reference does: type may be SGLang or Standard;
 // hash_profile may be left out or nil; publishers that connect to us share an endpoint.
-// /query_by_hash, /health and queries answered in the form that Accept names are additions. Where less: text in a registration is
-// UTF-8; a block size is at most 2^31-1.
+// /query_by_hash, /health and answers in the codec that Accept names are additions.
+// Where less: text in a registration is UTF-8; a block size is at most 2^31-1.
 //
 // A null cache_group and one of 0 are the same here. No registration is ever found
 // half removed or quarantined, so the reference's words for that are not said. A

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strconv"
 	"strings"
@@ -38,7 +39,7 @@ func TestNegotiate(t *testing.T) {
 		f := func(method, path, accept, contentType, want string) {
 			t.Helper()
 			body := []byte(`{"model":"m","block_size":16,"token_ids":[]}`)
-			if strings.Contains(contentType, "msgpack") {
+			if strings.Contains(strings.ToLower(contentType), "msgpack") {
 				body = packed(t, map[string]any{"model": "m", "block_size": 16, "token_ids": []int{}})
 			}
 			rec := send(s.mixed, method, path, body, "Accept", accept, "Content-Type", contentType)
@@ -52,6 +53,8 @@ func TestNegotiate(t *testing.T) {
 			f("GET", path, ContentType, "", ContentType)
 			f("GET", path, "text/html, application/msgpack;q=0.5", "", ContentType)
 			f("GET", path, "", ContentType, ContentType)
+			f("GET", path, jsonType+", "+ContentType+";q=0", "", jsonType)
+			f("GET", path, "Application/MsgPack", "", ContentType)
 		}
 		f("POST", "/query", "", "", jsonType)
 		f("POST", "/query", "", jsonType, jsonType)
@@ -66,7 +69,33 @@ func TestNegotiate(t *testing.T) {
 		f("POST", "/query", jsonType+";q=0.5, "+ContentType, jsonType, ContentType)
 		f("POST", "/query", jsonType+", "+ContentType+"; Q=0.9", ContentType, jsonType)
 		f("POST", "/query", "application/*;q=0.1, "+jsonType+";q=0", jsonType, ContentType)
+		f("POST", "/query", ContentType+"; q = 0.1, "+jsonType+";q=0.5", ContentType, jsonType)
+		f("POST", "/query", ContentType+";q=NaN, "+jsonType+";q=0.5", ContentType, jsonType)
+		f("POST", "/query", "", "Application/MsgPack", ContentType)
 		f("POST", "/query?dialect=v2", ContentType, jsonType, ContentType)
+	})
+}
+
+// TestErrorsAreTranscoded meets a server without places and a body that is too large.
+func TestErrorsAreTranscoded(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *server) {
+		if err := s.conductor.Enter(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f := func(body string, status int, reason string) *httptest.ResponseRecorder {
+			t.Helper()
+			rec := send(s.mixed, "POST", "/query", []byte(body), "Accept", ContentType)
+			got, _ := unpacked(rec.Body.Bytes()).(map[string]any)
+			if rec.Code != status || got["reason"] != reason || rec.Header().Get("Content-Type") != ContentType {
+				t.Errorf("%d %v, want %d %s", rec.Code, got, status, reason)
+			}
+			return rec
+		}
+		if rec := f(`{"model":"m","block_size":16,"token_ids":[]}`, 503, "busy"); rec.Header().Get("Retry-After") == "" {
+			t.Error("503 without Retry-After")
+		}
+		f(strings.Repeat(" ", 1<<15), 413, "too_large")
+		s.conductor.Leave()
 	})
 }
 

@@ -25,7 +25,7 @@ func (f Form) wanted(g *gin.Context) bool {
 	if f == JSON {
 		return dialectOf(g) == "v2"
 	}
-	return speaks(g.GetHeader("Content-Type")) || g.Request.Method == http.MethodGet && speaks(g.GetHeader("Accept"))
+	return speaks(g.GetHeader("Content-Type")) || g.Request.Method == http.MethodGet && codec(g.Request.Header, JSON) == Msgpack
 }
 
 // dialectOf is what the query string asks for, "" as a rule.
@@ -38,7 +38,7 @@ func dialectOf(g *gin.Context) string {
 
 // speaks reports whether a header names the media type, among others or with
 // parameters.
-func speaks(header string) bool { return strings.Contains(header, ContentType) }
+func speaks(header string) bool { return strings.Contains(strings.ToLower(header), ContentType) }
 
 // invalid returns what is wrong with a body as a whole.
 func (f Form) invalid(text string) *failure {

@@ -17,7 +17,8 @@ import (
 )
 
 // JSON is packed as msgpack when it comes in and unpacked when it goes out, so that
-// everything between knows one form:
+// everything between knows one form; so are answers of the published dialect packed for
+// those who want them so.
 //
 //	{"b":[1,-2],"a":"x"} --packJSON--> 82 a1 61 a1 78 a1 62 dd 00 00 00 02 01 d3 ... --appendJSON--> {"a":"x","b":[1,-2]}
 //

@@ -21,6 +21,10 @@ func (a *api) queryBatch(g *gin.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	spare, err := limits(g)
+	if err != nil {
+		return nil, err
+	}
 	r := requests.Get().(*request)
 	defer r.release()
 	if err := a.admit(g, r); err != nil {
@@ -34,7 +38,7 @@ func (a *api) queryBatch(g *gin.Context) (any, error) {
 	if err := a.checkBatch(&f, r); err != nil {
 		return nil, err
 	}
-	f.body = append(slices.Clip(f.body), limits(g)...)
+	f.body = append(slices.Clip(f.body), spare...)
 	b := newBuffer()
 	b.text = append(b.text, `{"answers":[`...)
 	for i := range r.items {

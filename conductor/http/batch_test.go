@@ -130,10 +130,13 @@ func TestLimitsInTheQueryString(t *testing.T) {
 	f("?min_matched=1", "")
 	f("?min_matched=1", `,"min_matched":0`, "a", "b", "c")
 	f("?top=1&detail=1", `,"instance_id":"c"`, "c")
-	for _, query := range []string{"?top=0", "?top=-1", "?top=", "?top=two", "?top=1.5", "?top=2147483648", "?min_matched=-1", "?min_matched=99999999999999999999"} {
-		name, _, _ := strings.Cut(query[1:], "=")
-		if rec := s.do("POST", "/query"+query, `{"model":"m","block_size":16,"token_ids":[1]}`); rec.Code != 400 || !strings.Contains(rec.Body.String(), `"field":"`+name+`"`) {
-			t.Errorf("%s: %d %s", query, rec.Code, rec.Body)
+	for _, query := range []string{"?top=0", "?top=-1", "?top=", "?top=two", "?top=1.5", "?top=2147483648", "?min_matched=-1", "?min_matched=99999999999999999999", "?top=null", "?top=1&min_matched=null"} {
+		name, _, _ := strings.Cut(query[strings.LastIndexAny(query, "?&")+1:], "=")
+		for _, path := range []string{"/query", "/query_batch"} { // of a batch as a whole
+			rec := s.do("POST", path+query, `{"model":"m","block_size":16,"token_ids":[1],"queries":[{"token_ids":[1],"top":1,"min_matched":0}]}`)
+			if rec.Code != 400 || !strings.Contains(rec.Body.String(), `"field":"`+name+`"`) {
+				t.Errorf("%s%s: %d %s", path, query, rec.Code, rec.Body)
+			}
 		}
 	}
 }

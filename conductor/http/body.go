@@ -190,7 +190,7 @@ func (f *fields) atLeast(name string, low int64) int {
 }
 
 func outOfRange(name string, raw []byte, low, high int64) error {
-	return conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %s", name, low, high, raw)
+	return conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, high, raw)
 }
 
 // blockSize reads the required block_size, in tokens.

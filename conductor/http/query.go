@@ -44,6 +44,10 @@ func (a *api) ask(g *gin.Context, s shape, prompt promptReader) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	spare, err := limits(g)
+	if err != nil {
+		return nil, err
+	}
 	r := requests.Get().(*request)
 	defer r.release()
 	if err := a.admit(g, r); err != nil {
@@ -54,7 +58,7 @@ func (a *api) ask(g *gin.Context, s shape, prompt promptReader) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.spare = limits(g)
+	f.spare = spare
 	q := f.query(r, prompt)
 	if f.err != nil {
 		return nil, f.err
@@ -90,16 +94,28 @@ func (f *fields) query(r *request, prompt promptReader) conductor.Query {
 
 // limits are min_matched and top of the query string, which count where a body does not
 // say them.
-func limits(g *gin.Context) (spare body) {
+func limits(g *gin.Context) (spare body, err error) {
 	if g.Request.URL.RawQuery == "" {
-		return nil
+		return nil, nil
 	}
-	for _, name := range [...]string{"min_matched", "top"} {
-		if text, given := g.GetQuery(name); given {
-			spare = append(spare, member{name: name, raw: []byte(text)})
+	for _, limit := range [...]struct {
+		name  string
+		least int64
+	}{{"min_matched", 0}, {"top", 1}} {
+		text, given := g.GetQuery(limit.name)
+		if !given {
+			continue
 		}
+		if text == "null" {
+			text = `"null"` // absent it is in a body alone
+		}
+		f := fields{body: body{{name: limit.name, raw: []byte(text)}}}
+		if f.atLeast(limit.name, limit.least); f.err != nil {
+			return nil, f.err
+		}
+		spare = append(spare, f.body[0])
 	}
-	return spare
+	return spare, nil
 }
 
 // flag reads a boolean of the query string; absent is false.

@@ -61,11 +61,14 @@ func testDigits[T uint32 | uint64](t *testing.T, most int) {
 	}
 }
 
-// spoilt holds that what is read of a list with a wrong byte is what is right before it.
+// spoilt holds that what is read of a list with a few wrong bytes, one behind the other,
+// is what is right before them.
 func spoilt(t *testing.T, text []byte, at int, rng *rand.Rand) {
 	t.Helper()
 	text = slices.Clone(text)
-	text[at+rng.IntN(len(text)-at)] = "0 ,]-.ex\x00\xff9"[rng.IntN(11)]
+	for i, n := at+rng.IntN(len(text)-at), 1+rng.IntN(3); n > 0 && i < len(text); i, n = i+1, n-1 {
+		text[i] = "0 ,]-.ex\x00\xff9"[rng.IntN(11)]
+	}
 	got, next := Digits([]uint32{}, text, at, 1000)
 	if next > at && (next >= len(text) || text[next] != ',' && text[next] != ']') {
 		t.Fatalf("%q: stops at %d, which is not behind an element", text, next)
@@ -127,6 +130,44 @@ func TestBase64(t *testing.T) {
 		if got, err := Base64(nil, []byte(text)); !errors.Is(err, ErrBase64) || len(got) != 0 {
 			t.Errorf("%q: %d, %v", text, got, err)
 		}
+	}
+}
+
+// TestBase64Mutated compares texts with a few wrong characters with encoding/base64,
+// which also steps over line ends.
+func TestBase64Mutated(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	var right int
+	for range 50_000 {
+		raw := make([]byte, 4*rng.IntN(40))
+		for i := range raw {
+			raw[i] = byte(rng.Uint32())
+		}
+		text := []byte(padded.EncodeToString(raw))
+		for range rng.IntN(3) {
+			if len(text) > 0 {
+				text[rng.IntN(len(text))] = "AZaz09+/=-_ \n\r\x00\x80\xff\""[rng.IntN(18)]
+			}
+		}
+		encoding := unpadded
+		if bytes.HasSuffix(text, []byte("=")) {
+			encoding = padded
+		}
+		want, err := encoding.DecodeString(string(text))
+		whole := err == nil && len(want)%4 == 0 && !bytes.ContainsAny(text, "\r\n")
+		list, err := Base64([]uint32{5}, text)
+		if whole != (err == nil) {
+			t.Fatalf("%q: %v", text, err)
+		}
+		if whole {
+			right++
+			if !slices.Equal(list, Words([]uint32{5}, want)) {
+				t.Fatalf("%q: %x, want %x", text, list, want)
+			}
+		}
+	}
+	if right < 10_000 {
+		t.Fatalf("only %d texts are right", right)
 	}
 }
 
