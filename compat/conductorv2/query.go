@@ -17,7 +17,7 @@ type promptField struct {
 }
 
 var (
-	byTokens = promptField{"token_ids", (*Dialect).tokens}
+	byTokens = promptField{tokenField, (*Dialect).tokens}
 	byHashes = promptField{"seq_hashes", (*Dialect).hashes}
 )
 
@@ -158,8 +158,9 @@ func (f Form) notInteger(name string, index int) *failure {
 
 // tokens reads token ids: a list of integers, or little-endian int32 in a bin.
 func (d *Dialect) tokens(r *exchange, v *value, q *conductor.Query) *failure {
-	const name = "token_ids"
-	r.tokens = r.tokens[:0]
+	const name = tokenField
+	early := r.ahead
+	r.ahead = ahead{} // the buffer is taken, of a field given twice by the last
 	switch v.kind {
 	case bin:
 		if len(v.raw)%4 != 0 {
@@ -168,13 +169,19 @@ func (d *Dialect) tokens(r *exchange, v *value, q *conductor.Query) *failure {
 		if err := d.bound(name, len(v.raw)/4); err != nil {
 			return err
 		}
-		r.tokens = prompt.Words(r.tokens, v.raw)
+		r.tokens = prompt.Words(r.tokens[:0], v.raw)
 	case list:
 		if err := d.bound(name, v.n); err != nil {
 			return err
 		}
-		r.tokens = slices.Grow(r.tokens, v.n)[:v.n]
-		for i, rest := 0, v.raw; ; i++ {
+		i, rest := 0, v.raw
+		if early.of(v) {
+			i, rest = early.n, v.raw[early.next:]
+		} else {
+			r.tokens = slices.Grow(r.tokens[:0], v.n)
+		}
+		r.tokens = r.tokens[:v.n]
+		for ; ; i++ {
 			read, behind := readTokens(r.tokens[i:], rest)
 			if i += read; i == v.n {
 				break

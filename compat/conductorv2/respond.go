@@ -96,6 +96,8 @@ type exchange struct {
 	packed  []byte // of a body in JSON
 	entries []entry
 	tokens  []uint32
+	ahead   ahead // of what is in tokens before the field is taken
+	most    int   // token ids that are read ahead
 	hashes  []uint64
 	out     []byte
 }
@@ -106,6 +108,7 @@ var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 func (r *exchange) release() {
 	clear(r.entries)
 	r.entries = r.entries[:0]
+	r.ahead = ahead{}
 	r.src, r.packed, r.out = prompt.Kept(r.src, prompt.KeepBytes), prompt.Kept(r.packed, prompt.KeepBytes), prompt.Kept(r.out, prompt.KeepBytes)
 	r.tokens, r.hashes = prompt.Kept(r.tokens, prompt.KeepNumbers), prompt.Kept(r.hashes, prompt.KeepNumbers)
 	exchanges.Put(r)
@@ -142,7 +145,7 @@ func (d *Dialect) exchange(work func(*gin.Context, *exchange) ([]byte, error)) g
 	return func(g *gin.Context) {
 		r := exchanges.Get().(*exchange)
 		defer r.release()
-		r.form = d.cfg.Form
+		r.form, r.most = d.cfg.Form, d.cfg.MaxTokens
 		err := d.read(g, r)
 		var packed []byte
 		if err == nil {
@@ -207,7 +210,7 @@ const maxFields = 64
 
 // parsePacked reads the pairs of a packed body. What follows the map is let be.
 func (r *exchange) parsePacked(body []byte) error {
-	r.entries = r.entries[:0]
+	r.entries, r.ahead = r.entries[:0], ahead{}
 	invalid := invalidBody("Invalid msgpack object")
 	whole, rest, ok := readHead(body)
 	switch {
@@ -229,11 +232,16 @@ func (r *exchange) parsePacked(body []byte) error {
 		if key, rest, ok = read(rest, maxDepth-1); !ok {
 			return invalid
 		}
-		if e.value, rest, ok = read(rest, maxDepth-1); !ok {
-			return invalid
-		}
 		texts = texts && key.kind == text
 		e.name = string(key.raw)
+		if e.name == tokenField && r.ahead.n == 0 {
+			e.value, rest, ok = r.list(rest, maxDepth-1, r.most)
+		} else {
+			e.value, rest, ok = read(rest, maxDepth-1)
+		}
+		if !ok {
+			return invalid
+		}
 		r.entries = append(r.entries, e)
 	}
 	if !texts {

@@ -3,7 +3,9 @@ package conductorv2
 import (
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +20,7 @@ import (
 func TestTokenLists(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	d := New(Config{MaxTokens: 1 << 10})
-	r := new(exchange)
+	r := &exchange{most: 1 << 10}
 	ask := func(body []byte) ([]uint32, error) {
 		if err := r.parsePacked(body); err != nil {
 			return nil, err
@@ -95,6 +97,52 @@ func TestTokenLists(t *testing.T) {
 	f([]any{1.5, 2, 3, 4, 5, 6}, 0, "invalid_type")
 }
 
+// TestTokensTwice reads bodies that give the field twice: both are looked at, the last
+// counts, whichever of them was read ahead.
+func TestTokensTwice(t *testing.T) {
+	d := New(Config{MaxTokens: 20})
+	long := make([]int, 20)
+	for i := range long {
+		long[i] = 1000 * i
+	}
+	values := []any{[]int{}, []int{7}, long, append(long, 1), []byte{1, 0, 0, 0}, "text", []any{1, 2, 3, 4, 5, 6, 7, 8, -1, 9}}
+	body := func(of ...any) []byte {
+		b := appendMap(nil, len(of))
+		for _, v := range of {
+			b = append(appendText(b, "token_ids"), packed(t, v)...)
+		}
+		return b
+	}
+	ask := func(r *exchange, at int) (string, *failure) {
+		var q conductor.Query
+		err := d.tokens(r, &r.entries[at].value, &q)
+		return fmt.Sprint(q.Tokens), err
+	}
+	for _, first := range values {
+		for _, second := range values {
+			both := &exchange{most: d.cfg.MaxTokens}
+			if err := both.parsePacked(body(first, second)); err != nil {
+				t.Fatal(err)
+			}
+			for at, v := range []any{first, second} {
+				alone := new(exchange) // which reads nothing ahead
+				if err := alone.parsePacked(body(v)); err != nil {
+					t.Fatal(err)
+				}
+				got, err := ask(both, at)
+				want, wantErr := ask(alone, 0)
+				if got != want || !reflect.DeepEqual(err, wantErr) {
+					t.Errorf("%v, %v: the %dth is %s %v, want %s %v", first, second, at, got, err, want, wantErr)
+				}
+			}
+		}
+	}
+	r := &exchange{most: d.cfg.MaxTokens}
+	if err := r.parsePacked(body(long)); err != nil || r.ahead.n < 17 {
+		t.Errorf("%d of 20 elements are read ahead: %v", r.ahead.n, err)
+	}
+}
+
 // TestNumbersDoNotAllocate holds that packing JSON costs the same memory however many
 // numbers there are, negative hashes among them, and whichever are none of 64 bits.
 func TestNumbersDoNotAllocate(t *testing.T) {
@@ -130,6 +178,7 @@ func BenchmarkTokens(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
 				r := exchanges.Get().(*exchange)
+				r.most = n
 				packed, err := body, error(nil)
 				if form == JSON {
 					r.packed, err = packJSON(r.packed[:0], body, false)

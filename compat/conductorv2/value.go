@@ -52,17 +52,25 @@ func read(src []byte, depth int) (v value, rest []byte, ok bool) {
 		return v, nil, false
 	}
 	inside := rest
-	for n > 0 {
-		if n, rest = skipIntegers(rest, n); n == 0 {
-			break
-		}
-		if _, rest, ok = read(rest, depth-1); !ok {
-			return v, nil, false
-		}
-		n--
+	if rest, ok = skip(rest, n, depth-1); !ok {
+		return v, nil, false
 	}
 	v.raw = inside[:len(inside)-len(rest)]
 	return v, rest, true
+}
+
+// skip steps over n values.
+func skip(src []byte, n, depth int) (rest []byte, ok bool) {
+	for n > 0 {
+		if n, src = skipIntegers(src, n); n == 0 {
+			break
+		}
+		if _, src, ok = read(src, depth); !ok {
+			return nil, false
+		}
+		n--
+	}
+	return src, true
 }
 
 // widths are how many bytes integers take by their tag, 0 for what is none.
