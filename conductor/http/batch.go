@@ -16,41 +16,25 @@ var batchFields = append(shape{{name: "queries", kind: objects, of: queryFields}
 
 // queryBatch answers for several prompts, in their order: POST /query_batch. What is
 // wrong with one is its answer, and no other's.
-func (a *api) queryBatch(g *gin.Context) (any, error) {
-	detail, err := flag(g, "detail")
-	if err != nil {
+func (a *api) queryBatch(g *gin.Context) (any, error) { return a.work(g, batchFields, a.batch) }
+
+// batch answers the queries of a batch.
+func (a *api) batch(f *fields, r *request) (any, error) {
+	if err := a.checkBatch(f, r); err != nil {
 		return nil, err
 	}
-	spare, err := limits(g)
-	if err != nil {
-		return nil, err
-	}
-	r := requests.Get().(*request)
-	defer r.release()
-	if err := a.admit(g, r); err != nil {
-		return nil, err
-	}
-	defer a.conductor.Leave()
-	f, err := r.scan(batchFields, a.opts.MaxTokens)
-	if err != nil {
-		return nil, err
-	}
-	if err := a.checkBatch(&f, r); err != nil {
-		return nil, err
-	}
-	f.body = append(slices.Clip(f.body), spare...)
+	f.body = append(slices.Clip(f.body), f.spare...)
 	b := newBuffer()
 	b.text = append(b.text, `{"answers":[`...)
 	for i := range r.items {
 		if i > 0 {
 			b.text = append(b.text, ',')
 		}
-		q, err := a.readItem(&f, r, i)
+		q, err := a.readItem(f, r, i)
 		if err != nil {
 			b.text = appendError(b.text, err)
 			continue
 		}
-		q.Detail = detail
 		a.conductor.Answer(&q, func(ans *conductor.Answer) { b.text = appendAnswer(b.text, ans) })
 	}
 	b.text = append(b.text, ']', '}')
@@ -92,7 +76,7 @@ func (a *api) readItem(batch *fields, r *request, i int) (q conductor.Query, err
 	case it.twice != "":
 		return q, duplicate(it.twice)
 	}
-	f := fields{body: r.members[it.from:it.to], spare: batch.body, shape: queryFields}
+	f := fields{body: r.members[it.from:it.to], spare: batch.body, shape: queryFields, detail: batch.detail}
 	lists := len(r.tokens)
 	q = f.query(r, a.tokens)
 	r.tokens = r.tokens[:lists] // what base64 has added is read before the next is

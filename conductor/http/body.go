@@ -34,8 +34,9 @@ type fields struct {
 	// spare has the fields that count where body lacks them.
 	spare body
 	// shape is what was looked for in the body, nil if everything was.
-	shape shape
-	err   error
+	shape  shape
+	detail bool // of the query string
+	err    error
 }
 
 // member returns the first of several spellings that is present and not null.

@@ -17,7 +17,7 @@ var (
 
 // query answers for a prompt given as tokens: POST /query.
 func (a *api) query(g *gin.Context) (any, error) {
-	return a.ask(g, queryFields, a.tokens)
+	return a.work(g, queryFields, func(f *fields, r *request) (any, error) { return a.one(f, r, a.tokens) })
 }
 
 func (a *api) tokens(f *fields, r *request, q *conductor.Query) {
@@ -27,7 +27,7 @@ func (a *api) tokens(f *fields, r *request, q *conductor.Query) {
 // queryByHash answers for a prompt given as canonical seq hashes: POST
 // /query_by_hash. block_hash is the name earlier drafts used.
 func (a *api) queryByHash(g *gin.Context) (any, error) {
-	return a.ask(g, hashFields, a.hashes)
+	return a.work(g, hashFields, func(f *fields, r *request) (any, error) { return a.one(f, r, a.hashes) })
 }
 
 func (a *api) hashes(f *fields, r *request, q *conductor.Query) {
@@ -38,8 +38,9 @@ func (a *api) hashes(f *fields, r *request, q *conductor.Query) {
 // promptReader reads a prompt into a query, which must not keep it.
 type promptReader func(*fields, *request, *conductor.Query)
 
-// ask reads a query of a shape and answers it.
-func (a *api) ask(g *gin.Context, s shape, prompt promptReader) (any, error) {
+// work reads a request with a body of a shape and lets answer answer it when its turn
+// has come.
+func (a *api) work(g *gin.Context, s shape, answer func(*fields, *request) (any, error)) (any, error) {
 	detail, err := flag(g, "detail")
 	if err != nil {
 		return nil, err
@@ -58,12 +59,16 @@ func (a *api) ask(g *gin.Context, s shape, prompt promptReader) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.spare = spare
+	f.detail, f.spare = detail, spare
+	return answer(&f, r)
+}
+
+// one answers a query.
+func (a *api) one(f *fields, r *request, prompt promptReader) (any, error) {
 	q := f.query(r, prompt)
 	if f.err != nil {
 		return nil, f.err
 	}
-	q.Detail = detail
 	return a.answer(&q), nil
 }
 
@@ -89,6 +94,7 @@ func (f *fields) query(r *request, prompt promptReader) conductor.Query {
 	q.Instance = f.optional("instance_id")
 	q.MinMatched = f.atLeast("min_matched", 0)
 	q.Top = f.atLeast("top", 1)
+	q.Detail = f.detail
 	return q
 }
 
