@@ -2,6 +2,7 @@ package conductorv2
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 	"unicode/utf8"
@@ -251,5 +252,5 @@ func (d *Dialect) bound(name string, n int) *failure {
 	if n <= d.cfg.MaxTokens {
 		return nil
 	}
-	return bad(name, "out_of_range", "%s has %d elements, limits.max_tokens allows %d", name, n, d.cfg.MaxTokens)
+	return badElement(name, d.cfg.MaxTokens, "out_of_range", fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, n, d.cfg.MaxTokens))
 }

@@ -183,7 +183,7 @@ func TestBadQueries(t *testing.T) {
 	f(`{"token_ids":[],"token_ids_b64":""`+rest, "conflict", "token_ids_b64", -1)
 	f(`{"token_ids_b64":7`+rest, "invalid_type", "token_ids_b64", -1)
 	f(`{"token_ids_b64":"AAA"`+rest, "invalid_value", "token_ids_b64", -1)
-	f(`{"token_ids":[`+strings.Repeat("7,", 64)+`7]`+rest, "out_of_range", "token_ids", -1)
+	f(`{"token_ids":[`+strings.Repeat("7,", 64)+`7]`+rest, "out_of_range", "token_ids", 64)
 	for _, name := range []string{"min_matched", "top"} {
 		for value, reason := range map[string]string{
 			"-1": "out_of_range", "2147483648": "out_of_range", "99999999999999999999": "out_of_range",

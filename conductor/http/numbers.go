@@ -2,6 +2,7 @@ package http
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"kvconductor/conductor"
@@ -94,10 +95,11 @@ func (f *fields) fits(name string, l *list, want string) bool {
 	return l.bad < 0
 }
 
-// bound refuses a list that is too long.
+// bound refuses a list that is too long, at its first element that is too many.
 func (f *fields) bound(name string, n, limit int) bool {
 	if n > limit {
-		f.fail(conductor.Invalid(name, "out_of_range", "%s has %d elements, limits.max_tokens allows %d", name, n, limit))
+		f.fail(&conductor.FieldError{Field: name, Index: limit, Reason: "out_of_range",
+			Message: fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, n, limit)})
 	}
 	return n <= limit
 }

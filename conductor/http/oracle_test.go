@@ -274,7 +274,8 @@ func oracleIsDigits(text string) bool {
 }
 
 func oracleTooMany(name string, got, limit int) error {
-	return conductor.Invalid(name, "out_of_range", "%s has %d elements, limits.max_tokens allows %d", name, got, limit)
+	return &conductor.FieldError{Field: name, Index: limit, Reason: "out_of_range",
+		Message: fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, got, limit)}
 }
 
 // packed reads token_ids_b64 the long way.

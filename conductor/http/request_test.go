@@ -42,7 +42,7 @@ func TestGiantPrompts(t *testing.T) {
 			t.Errorf("%d bytes and %d tokens are kept", cap(r.src), cap(r.tokens))
 		}
 	}
-	f(ids(n, ""), "out_of_range", fmt.Sprintf("token_ids has %d elements, limits.max_tokens allows %d", n, limit), -1)
+	f(ids(n, ""), "out_of_range", fmt.Sprintf("token_ids has %d elements, limits.max_tokens allows %d", n, limit), limit)
 	// Longer than what buffers are kept for.
 	const m = 1 << 18
 	f(ids(m, ",-1"), "out_of_range", "token_ids element must be a token id in 0..4294967295", m)

@@ -280,7 +280,7 @@ for path, base, prompt in (("/query", QUERY, "token_ids"), ("/query_by_hash", HA
         refused(path, but(base, **{prompt: wrong}), prompt + " must be a bin or an array", "invalid_type", prompt)
     for wrong in ("1", 1.0, None, [1], True):
         refused(path, but(base, **{prompt: [1, wrong]}), prompt + " element must be an integer", "invalid_type", prompt, 1)
-    refused(path, but(base, **{prompt: [1] * 65}), prompt + " has 65 elements, limits.max_tokens allows 64", "out_of_range", prompt)
+    refused(path, but(base, **{prompt: [1] * 65}), prompt + " has 65 elements, limits.max_tokens allows 64", "out_of_range", prompt, 64)
     for name in ("tenant_id", "lora_name", "instance_id"):
         for wrong in (None, False, 3):
             refused(path, but(base, **{name: wrong}), name + " must be a string", "invalid_type", name)
@@ -299,7 +299,7 @@ for path, base, prompt in (("/query", QUERY, "token_ids"), ("/query_by_hash", HA
 for wrong in (1 << 31, -(1 << 31) - 1, 1 << 63):
     refused("/query", but(QUERY, token_ids=[1, 2, wrong]), "token_ids element is outside the int32 range", "out_of_range", "token_ids", 2)
 refused("/query", but(QUERY, token_ids=b"12345"), "token_ids bin size must be a multiple of 4", "invalid_value", "token_ids")
-refused("/query", but(QUERY, token_ids=b"1234" * 65), "token_ids has 65 elements, limits.max_tokens allows 64", "out_of_range", "token_ids")
+refused("/query", but(QUERY, token_ids=b"1234" * 65), "token_ids has 65 elements, limits.max_tokens allows 64", "out_of_range", "token_ids", 64)
 refused("/query_by_hash", but(HASHES, seq_hashes=b"1234"), "seq_hashes bin size must be a multiple of 8", "invalid_value", "seq_hashes")
 
 # Methods and paths.

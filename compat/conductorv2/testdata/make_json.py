@@ -109,7 +109,7 @@ for path, base, prompt in (("/query", QUERY, "token_ids"), ("/query_by_hash", HA
         refused(path, but(base, **{prompt: wrong}), prompt + " must be an array", "not_array", prompt)
     for wrong in ('"1"', "1.0", "1e0", "null", "[1]", "true", "{}", str(1 << 64)):
         refused(path, raw(base, prompt, "[1, %s]" % wrong), prompt + " element must be a JSON integer", "invalid_type", prompt, 1)
-    refused(path, but(base, **{prompt: [1] * 65}), prompt + " has 65 elements, limits.max_tokens allows 64", "out_of_range", prompt)
+    refused(path, but(base, **{prompt: [1] * 65}), prompt + " has 65 elements, limits.max_tokens allows 64", "out_of_range", prompt, 64)
     for name in ("tenant_id", "lora_name", "instance_id"):
         for wrong in (None, False, 3):
             refused(path, but(base, **{name: wrong}), name + " must be a string", "invalid_type", name)
