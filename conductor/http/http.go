@@ -1,12 +1,12 @@
 // Package http serves the Conductor dialect: JSON over HTTP, as Mooncake
 // Conductor's published page describes it, with additive fields of our own.
 //
-//	request --> handler(*gin.Context) (any, error) --> reply --> status and body
+//	request --> handler(*gin.Context) (any, error) --> wrap --> status and body
 //
 // A handler decodes, makes one call on *conductor.Conductor and returns a value
 // or an error; what answers a query does that between Enter and Leave, behind its body.
-// reply alone decides status codes and error bodies. Every error
-// body is {"error", "reason"[, "field"][, "index"]}.
+// wrap alone decides status codes and error bodies. Every error body is
+// {"error", "reason"[, "field"][, "index"]}.
 //
 // New makes an engine with what every listener has (readiness, metrics, the API
 // description, administration); Mount adds the dialect's own paths, /health among

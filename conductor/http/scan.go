@@ -10,8 +10,8 @@ import (
 )
 
 // Bodies are read in one pass: lists of numbers into the buffers of the request as
-// they are met, the other fields that a handler asks for as text, which json decodes
-// when they are asked for. Standard decoding would take fifty times as long over a
+// they are met, the other fields that a handler asks for as text, decoded when it
+// asks. Standard decoding would take fifty times as long over a
 // prompt as looking it up.
 
 // kind is how a field is read when it is met.
