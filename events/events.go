@@ -34,11 +34,15 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
+// MaxAhead is the longest look-ahead, in tokens. vLLM's is 1, with multi-token
+// prediction modules their number: so far 8 at the most.
+const MaxAhead = 63
+
 // Event is one engine-neutral KV-cache event.
 //
 // Shapes: len(Hashes) = number of blocks. Tokens is either nil (absent, not all
 // integers) or the flat token list as published; it pairs with Hashes only when
-// it has exactly BlockSize elements a block.
+// it has exactly BlockSize elements a block, and Ahead more.
 type Event struct {
 	Kind Kind
 
@@ -52,8 +56,11 @@ type Event struct {
 	// Tokens are the token ids of all blocks, flattened; nil when the event has
 	// none or has elements that are no u32.
 	Tokens []uint32
-	// Bigram is true when token_ids came as overlapping pairs (EAGLE); Tokens then
-	// holds one token more than there are positions.
+	// Ahead is the look-ahead: how many tokens behind each block its hash covers as
+	// well, 0 to MaxAhead. Tokens then ends in the Ahead tokens behind the last block.
+	Ahead int
+	// Bigram is true when token_ids came as overlapping pairs (EAGLE of SGLang), which
+	// is a look-ahead of one token.
 	Bigram bool
 	// Items are, per block, the numbers of the multimodal items in it, ascending: the
 	// tokens in their place do not tell them apart. nil where no block has any.

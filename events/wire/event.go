@@ -51,6 +51,7 @@ type form struct {
 	adapter                      bool // lora_id is given
 	extra                        int  // offset of a list of extra keys, 0 if none
 	infos                        int  // likewise of multimodal infos
+	ahead                        int  // likewise of look-ahead tokens
 	label                        int  // group_id where it names a cache group, plus 1
 	foreign                      bool // the block is elsewhere, or somebody else's
 }
@@ -180,7 +181,7 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 		ev.Kind = events.Cleared
 	}
 	if ev.Kind == events.Cleared {
-		ev.Tokens, ev.Bigram, ev.Remaining = nil, false, nil
+		ev.Tokens, ev.Ahead, ev.Bigram, ev.Remaining = nil, 0, false, nil
 		return ""
 	}
 	if !f.block.given && !f.seq.given && ev.ObjectKey == "" {
@@ -197,7 +198,7 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 	}
 
 	if ev.Kind == events.Removed {
-		ev.Tokens, ev.Bigram = nil, false
+		ev.Tokens, ev.Ahead, ev.Bigram = nil, 0, false
 		if ev.Remaining != nil && len(ev.Remaining) != len(ev.Hashes) {
 			return events.BadEvent
 		}
@@ -208,6 +209,17 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 		parent = other
 	}
 	ev.Parent, ev.HasParent = parent.hash, parent.given
+	if ev.Bigram {
+		ev.Ahead = 1
+	}
+	if f.ahead > 0 {
+		end := d.i
+		why = d.lookAhead(ev, f.ahead)
+		d.i = end
+		if why != "" {
+			return why
+		}
+	}
 	if ev.LoraName == nil && f.adapter && f.extra > 0 {
 		end := d.i
 		ev.LoraName, why = d.extraLora(f.extra)

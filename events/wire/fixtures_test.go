@@ -85,6 +85,7 @@ func renderEvent(e *events.Event) string {
 	put(e.HasParent, "parent=%016x", e.Parent)
 	put(e.Tokens != nil, "tokens=%s", strings.Trim(strings.ReplaceAll(fmt.Sprint(e.Tokens), " ", ","), "[]"))
 	put(e.Bigram, "bigram")
+	put(e.Ahead != 0 && !e.Bigram, "ahead=%d", e.Ahead)
 	put(e.BlockSize != 0, "bs=%d", e.BlockSize)
 	put(e.BaseBlock != -1, "base=%d", e.BaseBlock)
 	put(e.Medium != "", "medium=%q", e.Medium)

@@ -178,7 +178,7 @@ func (m maker) store(ev *events.Event, f *fields) {
 	case 2:
 		for i := range max(len(ids)-1, 0) {
 			list = append(list, arr{m.integer(ids[i]), m.integer(ids[i+1])})
-			ev.Bigram = true
+			ev.Bigram, ev.Ahead = true, 1
 		}
 		if !ev.Bigram {
 			ids = nil

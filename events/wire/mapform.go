@@ -41,6 +41,8 @@ func (d *decoder) engineKey(ev *events.Event, f *form, key []byte) (why events.R
 		why = d.parentField(&f.parent)
 	case "token_ids":
 		ev.Tokens, ev.Bigram, why = d.tokenList()
+	case "lookahead_token_ids":
+		why = d.aheadField(f)
 	case "block_size":
 		ev.BlockSize, why = d.natural(0)
 	case "lora_id":

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -251,6 +252,37 @@ func TestTolerated(t *testing.T) {
 	f(stored("token_ids", arr{1, arr{1, 2}}), "stored 0000000000000001 bs=2")
 	f(stored("token_ids", arr{arr{1, 2, 3}}), "stored 0000000000000001 bs=2")
 	f(stored("token_ids", arr{arr{1, "x"}}), "stored 0000000000000001 bs=2")
+
+	// Look-ahead tokens.
+	ahead := func(blocks, size int, tokens, lists any, more ...any) obj {
+		hashes := arr{}
+		for i := range blocks {
+			hashes = append(hashes, i+1)
+		}
+		return append(obj{"type", "BlockStored", "block_hashes", hashes, "token_ids", tokens, "block_size", size, "lookahead_token_ids", lists}, more...)
+	}
+	const two = "stored 0000000000000001 0000000000000002 "
+	f(ahead(1, 2, arr{7, 8}, arr{arr{9}}), "stored 0000000000000001 tokens=7,8,9 ahead=1 bs=2")
+	f(ahead(2, 2, arr{7, 8, 9, 10}, arr{arr{9}, arr{11}}), two+"tokens=7,8,9,10,11 ahead=1 bs=2")
+	f(ahead(2, 2, arr{7, 8, 9, 10}, arr{arr{9, 10, 11, 12}, arr{11, 12, 13, 70000}}), two+"tokens=7,8,9,10,11,12,13,70000 ahead=4 bs=2")
+	f(append(obj{"lookahead_token_ids", arr{arr{9}}}, ahead(1, 2, arr{7, 8}, nil)[:8]...), "stored 0000000000000001 tokens=7,8,9 ahead=1 bs=2") // before the tokens
+	f(ahead(1, 2, arr{7, 8}, nil), plain)
+	f(ahead(1, 2, arr{7, 8}, arr{}), plain)
+	f(ahead(1, 2, arr{7, 8}, arr{arr{}}), plain)
+	f(ahead(1, 2, arr{7, 8, 9, 10}, arr{arr{11}}), "stored 0000000000000001 ahead=1 bs=2") // a block is left out
+	f(ahead(1, 2, nil, arr{arr{11}}), "stored 0000000000000001 ahead=1 bs=2")
+	f(ahead(1, 2, arr{7, "x"}, arr{arr{11}}), "stored 0000000000000001 ahead=1 bs=2")
+	f(ahead(0, 0, nil, arr{}), "stored")
+	f(ahead(2, 2, arr{7, 8, 9, 10}, arr{arr{8}, arr{11}}), "dropped bad_event=1")                 // contradicts the tokens
+	f(ahead(2, 2, arr{7, 8, 9, 10}, arr{arr{9, 10, 11}, arr{12, 13, 14}}), "dropped bad_event=1") // contradict each other
+	f(ahead(2, 2, arr{7, 8, 9, 10}, arr{arr{9}, arr{11, 12}}), "dropped bad_event=1")             // of two lengths
+	f(ahead(2, 2, arr{7, 8, 9, 10}, arr{arr{9}}), "dropped bad_event=1")                          // of another number of blocks
+	f(ahead(1, 2, arr{7, 8}, arr{arr{"x"}}), "dropped bad_event=1")
+	f(ahead(1, 2, arr{7, 8}, arr{nil}), "dropped bad_event=1")
+	f(ahead(1, 2, arr{7, 8}, 9), "dropped bad_event=1")
+	f(ahead(1, 2, arr{arr{7, 8}, arr{8, 9}}, arr{arr{9}}), "dropped bad_event=1") // pairs have theirs
+	f(ahead(1, 2, arr{7, 8}, arr{slices.Repeat(arr{1}, 64)}), "dropped too_large=1")
+	f(obj{"type", "BlockRemoved", "block_hashes", arr{1}, "lookahead_token_ids", arr{arr{9}}}, "removed 0000000000000001")
 
 	// Keys: any order, unknown ones of any shape, the last of a repeated one.
 	f(obj{"block_size", 2, "token_ids", arr{7, 8}, "block_hashes", arr{1}, "type", "BlockStored"}, plain)
