@@ -44,36 +44,63 @@ func (sc *scratch) lookupBeside(d *deployment, x *indexContext, q *Query, c *Con
 		return nil, false
 	}
 	defer clear(sc.waiters)
-	profile, known := d.profile(q.Lora)
-	if !known || sc.digests.Under(profile, q.Lora, q.Salt) != nil {
+	if !sc.digestsOf(d, q, c) {
 		return nil, false
 	}
-	sc.digests.Memo(c.memo)
-	sc.digests.Reset(q.Tokens, q.BlockSize)
 	base := x
-	if x == nil {
+	sc.places = sc.places[:0]
+	if x != nil {
+		sc.places = sc.prompts(x, q, sc.places)
+	} else {
 		base = sc.waiters[0]
 	}
-	sc.places = sc.places[:0]
-	for i, w := range sc.waiters {
-		switch {
-		case w != base:
-			sc.places = append(sc.places, index.Beside{Index: w.index, Chain: &sc.digests, First: uint32(i+1) << placeShift})
-		case x != nil:
-			sc.places = append(sc.places, index.Beside{Index: w.index, Chain: &sc.digests})
+	for n := range sc.digests {
+		for i, w := range sc.waiters {
+			switch {
+			case w != base:
+				sc.places = append(sc.places, index.Beside{Index: w.index, Chain: &sc.digests[n], First: uint32(i+1) << placeShift})
+			case x != nil || n > 0:
+				sc.places = append(sc.places, index.Beside{Index: w.index, Chain: &sc.digests[n]})
+			}
 		}
 	}
-	defer clear(sc.places)
 	if x != nil {
-		sc.chain.Reset(x.scheme, q.Tokens, q.BlockSize)
 		base.index.MatchBeside(&sc.chain, sc.places, &sc.match)
 	} else {
-		base.index.MatchBeside(&sc.digests, sc.places, &sc.match)
+		base.index.MatchBeside(&sc.digests[0], sc.places, &sc.match)
 	}
-	// The tokens are the caller's.
-	sc.chain.Reset(hash.Scheme{}, nil, q.BlockSize)
-	sc.digests.Reset(nil, q.BlockSize)
+	sc.forgetPrompt()
 	return sc.gather(base), true
+}
+
+// digestsOf prepares the digests of the prompt for each look-ahead that the deployment
+// has seen. It reports false if no profile says how to compute them.
+func (sc *scratch) digestsOf(d *deployment, q *Query, c *Conductor) bool {
+	profile, known := d.profile(q.Lora)
+	if !known {
+		return false
+	}
+	n := 0
+	var last hash.Profile
+	for ahead := range max(aheads(d.aheads.Load()), noAhead).all {
+		p := profile.WithAhead(ahead)
+		if n > 0 && p == last {
+			continue
+		}
+		if sc.digests = sc.digests[:n]; n == cap(sc.digests) {
+			sc.digests = append(sc.digests, hash.DigestChain{})
+		}
+		sc.digests = sc.digests[:n+1]
+		chain := &sc.digests[n]
+		if chain.Under(p, q.Lora, q.Salt) != nil {
+			return false
+		}
+		chain.Memo(c.memo)
+		chain.Reset(q.Tokens, q.BlockSize)
+		last = p
+		n++
+	}
+	return true
 }
 
 // gather numbers the owners of all places through, those of base first, and returns

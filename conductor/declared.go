@@ -43,7 +43,7 @@ func (s *source) believe(e *events.Event, at spaceKey, local []uint64) []uint64 
 // their tokens. What standardized hashes leave open is not compared: images, pairs.
 func (s *source) verify(e *events.Event, local []uint64) {
 	d := &s.declared
-	if d.refuted || d.verified >= doctorSample || len(local) == 0 || e.HasParent || e.BaseBlock > 0 || e.Bigram || e.Items != nil {
+	if d.refuted || d.verified >= doctorSample || len(local) == 0 || e.HasParent || e.BaseBlock > 0 || e.Ahead > 0 || e.Items != nil {
 		return
 	}
 	d.verified++

@@ -42,6 +42,7 @@ type deployment struct {
 	askedAt  atomic.Int64                    // Unix seconds of the last query
 	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes nobody has announced; nil for none
 
+	aheads    atomic.Uint64                           // every look-ahead seen, a set of type aheads
 	tokenless atomic.Bool                             // blocks come without tokens
 	parts     atomic.Int32                            // most parts of a published block; 0 while none had several: see parts.go
 	view      atomic.Pointer[view]                    // registered instances
@@ -85,9 +86,12 @@ type indexContext struct {
 	tidying atomic.Bool // a tidy is due
 	seeds   seeds
 
-	labels      bool // the local hashes of Dynamo's clients are kept
-	translates  bool // and are none of the context's own
+	// translates says that the local hashes of Dynamo's clients are kept and differ from
+	// the context's own; translation then has them.
+	translates  bool
 	translation translation
+
+	aheads sharedAheads // of the namespaces in the context
 }
 
 // tidyAfter gathers what leaves together, such as the ranks of an instance.
@@ -241,7 +245,6 @@ func (c *Conductor) enter(s *source, key spaceKey) *namespace {
 	if x == nil {
 		x = &indexContext{
 			key: key.context, deployment: d, scheme: c.scheme,
-			labels:     c.opts.KeepLocals,
 			translates: c.opts.KeepLocals && key.context.dynamoSeed() != c.scheme.Seed,
 			index: index.New(index.Options{
 				Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes, KeepLabels: c.opts.KeepLocals,
@@ -274,24 +277,26 @@ func (c *Conductor) exit(s *source, ns *namespace) {
 	x.index.DropSource(ns.source)
 	x.tidy()
 	if c.recall == nil {
-		if c.leaves(s, x) {
+		if c.leaves(s, ns) {
 			x.unlistAll()
 		}
 		return
 	}
 	c.recall.move.Lock()
 	defer c.recall.move.Unlock()
-	if c.leaves(s, x) {
+	if c.leaves(s, ns) {
 		x.unlistAll()
 		c.collectAll(x)
 	}
 }
 
 // leaves takes a source out of a context, and reports whether it was the last.
-func (c *Conductor) leaves(s *source, x *indexContext) (last bool) {
+func (c *Conductor) leaves(s *source, ns *namespace) (last bool) {
+	x := ns.context
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x.unawait(s)
+	x.aheads.leave(ns.aheads)
 	if x.refs--; x.refs == 0 {
 		x.deployment.contexts.Delete(x.key)
 		last = true

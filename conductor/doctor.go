@@ -211,9 +211,12 @@ type seeds struct {
 }
 
 // lookAtSeed compares the engine hash of a prompt's first block with what others
-// called the same tokens.
+// called the same tokens. It leaves out what equal tokens may differ in for another
+// reason: vLLM hashes the path of an adapter, and versions of SGLang hash adapter and salt
+// in several forms.
 func (s *source) lookAtSeed(ns *namespace, engine, local uint64) {
-	if s.doctor.seeds >= doctorSample {
+	at := ns.context.key
+	if s.doctor.seeds >= doctorSample || at.lora != "" || at.salt != "" && s.reg.Type == TypeSGLang {
 		return
 	}
 	s.doctor.seeds++

@@ -61,7 +61,7 @@ func (s *source) lookAtProfile(ns *namespace, e *events.Event, parts int) {
 	lora, salt := ns.context.key.lora, ns.context.key.salt
 	p, ok := (*c.table)[lora]
 	parent, known := c.digests[e.Parent]
-	if !ok || e.HasParent && !known || paired(e, d.key.blockSize) == nil || c.chain.Under(p, lora, salt) != nil {
+	if !ok || e.HasParent && !known || paired(e, d.key.blockSize) == nil || c.chain.Under(p.WithAhead(e.Ahead), lora, salt) != nil {
 		return
 	}
 	if e.HasParent {
@@ -151,13 +151,21 @@ func (s *source) misfit(e *events.Event, parts int, registered HashProfile, x *i
 		return
 	}
 	c.doubt = a
-	why := "seed or algorithm differ, or the engine's root is random because PYTHONHASHSEED is not set"
-	for _, other := range c.adapters {
-		if other.matched {
-			why = "the engine names the adapter in another way"
-		}
+	s.find(FindingProfile, "%s, and nothing usual fits: %s; blocks announced without tokens are not found through the profile", seen, s.causeOfMisfit(e, x))
+}
+
+// causeOfMisfit names the likeliest reason why no usual profile gives a block its hash.
+func (s *source) causeOfMisfit(e *events.Event, x *indexContext) string {
+	const seed = "seed or algorithm differ, or the engine's root is random because PYTHONHASHSEED is not set"
+	switch {
+	case x.key.lora != "" && s.reg.Type == TypeSGLang:
+		return "the engine hashes the adapter in a form that no profile describes"
+	case x.key.lora != "":
+		return "vLLM hashes the path of an adapter, which it does not publish, so no profile fits blocks of adapters"
+	case e.Ahead > 0 && !e.Bigram:
+		return fmt.Sprintf("the engine hashes its look-ahead (%d) in another form; else %s", e.Ahead, seed)
 	}
-	s.find(FindingProfile, "%s, and nothing usual fits: %s; blocks announced without tokens are not found through the profile", seen, why)
+	return seed
 }
 
 // fitting says in which ways a profile that gives the first block of an event its
@@ -171,6 +179,7 @@ func fitting(e *events.Event, parts int, registered HashProfile, x *indexContext
 		if err != nil {
 			continue
 		}
+		p = p.WithAhead(e.Ahead)
 		for _, under := range slices.Compact([]contextKey{x.key, {lora: x.key.lora}, {salt: x.key.salt}, {}}) {
 			if chain.Under(p, under.lora, under.salt) != nil {
 				continue

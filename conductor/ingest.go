@@ -170,8 +170,12 @@ func (s *source) wait(ns *namespace, e *events.Event, engine uint64, key ownerKe
 
 // put stores blocks in one context.
 func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
-	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 &&
-		!e.Bigram { // its hash depends on what follows
+	if local == nil {
+		ns.usesAny(s.conductor)
+	} else {
+		ns.uses(s.conductor, aheadsOf(e.Ahead))
+	}
+	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 {
 		s.lookAtSeed(ns, hashes[0], local[0])
 	}
 	if local == nil && ns.parts() > 0 {
@@ -389,26 +393,22 @@ func (s *source) locals(e *events.Event, blockSize int) []uint64 {
 	if cap(s.local) < len(e.Hashes) || cap(s.local) > localsKept {
 		s.local = make([]uint64, 0, len(e.Hashes))
 	}
-	s.local = plainLocals(s.local[:0], s.conductor.scheme, tokens, blockSize, e.Items)
+	s.local = windows(s.local[:0], s.conductor.scheme, tokens, blockSize, e)
 	return s.local
 }
 
-// plainLocals appends the hash of every block's tokens and items.
-func plainLocals(dst []uint64, scheme hash.Scheme, tokens []uint32, blockSize int, items [][]uint64) []uint64 {
-	if items == nil {
+// windows appends the hash of every block's tokens, look-ahead and items.
+func windows(dst []uint64, scheme hash.Scheme, tokens []uint32, blockSize int, e *events.Event) []uint64 {
+	if e.Items == nil && e.Ahead == 0 {
 		return scheme.Locals(dst, tokens, blockSize)
 	}
-	return scheme.Windows(dst, tokens, blockSize, 0, items)
+	return scheme.Windows(dst, tokens, blockSize, e.Ahead, e.Items)
 }
 
-// paired returns the tokens of a stored event, nil where they do not pair with its
-// blocks.
+// paired returns the tokens of a stored event, its look-ahead included, nil where they do
+// not pair with its blocks.
 func paired(e *events.Event, blockSize int) []uint32 {
-	want := len(e.Hashes) * blockSize
-	if e.Bigram && len(e.Tokens) == want+1 {
-		return e.Tokens[:want] // the last token only completes the last pair
-	}
-	if len(e.Tokens) != want {
+	if len(e.Tokens) == 0 || len(e.Tokens) != len(e.Hashes)*blockSize+e.Ahead {
 		return nil
 	}
 	return e.Tokens
@@ -417,22 +417,14 @@ func paired(e *events.Event, blockSize int) []uint32 {
 // labels returns the local hash of every block as Dynamo's clients compute it, nil
 // where that is local itself. It is valid until the next call.
 func (s *source) labels(x *indexContext, e *events.Event, local []uint64) []uint64 {
-	if local == nil || !x.labels || !x.translates && !e.Bigram {
+	if local == nil || !x.translates {
 		return nil
 	}
-	size := x.deployment.key.blockSize
 	if cap(s.label) > localsKept {
 		s.label = nil
 	}
-	scheme := hash.Scheme{Seed: x.key.dynamoSeed()}
-	s.label = s.label[:0]
-	if e.Bigram {
-		s.label = scheme.Windows(s.label, e.Tokens, size, 1, e.Items)
-	}
-	if from := len(s.label); from < len(local) {
-		// Plain blocks, or the last of an EAGLE engine, told without what follows.
-		s.label = plainLocals(s.label, scheme, paired(e, size)[from*size:], size, e.Items[min(from, len(e.Items)):])
-	}
+	size := x.deployment.key.blockSize
+	s.label = windows(s.label[:0], hash.Scheme{Seed: x.key.dynamoSeed()}, paired(e, size), size, e)
 	return s.label
 }
 

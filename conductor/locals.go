@@ -3,7 +3,6 @@ package conductor
 import (
 	"iter"
 	"sync"
-	"sync/atomic"
 
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -16,12 +15,7 @@ import (
 //	              --XXH3(hash.seed)-----------> local    what chains into seq hashes
 //
 // For the base model without a salt, and the usual seed, both are one. A context
-// where they differ remembers which is which.
-//
-// Blocks of an engine with an EAGLE draft model differ in any context: their label is
-// taken over the next token too, their local hash is not, so that prompts in tokens
-// find them. Prompts that part right behind a block share it then: it answers to each
-// of their labels, and a dump shows the last.
+// where they differ remembers which is which. Both cover the look-ahead of a block.
 
 // dynamoSeed is the seed of the local hashes Dynamo's clients compute for a context.
 func (k contextKey) dynamoSeed() uint64 { return hash.Seeded(hash.DefaultSeed, k.lora, k.salt) }
@@ -29,7 +23,6 @@ func (k contextKey) dynamoSeed() uint64 { return hash.Seeded(hash.DefaultSeed, k
 // translation maps labels to the local hashes of a context, where the two differ.
 // What no block has any more is forgotten now and then.
 type translation struct {
-	used atomic.Bool // there is an entry
 	mu   sync.RWMutex
 	of   map[uint64]uint64 // label -> local; guarded by mu
 	full int               // entries at which to look for dead ones; guarded by mu
@@ -41,7 +34,7 @@ const minTranslations = 4096
 // learn notes the labels of blocks that are stored, the first of which begins prompts
 // if root.
 func (x *indexContext) learn(labels, local []uint64, root bool) {
-	if len(local) == 0 || len(labels) == 0 || !x.labels {
+	if len(local) == 0 || len(labels) == 0 || !x.translates {
 		return
 	}
 	t := &x.translation
@@ -55,7 +48,7 @@ func (x *indexContext) learn(labels, local []uint64, root bool) {
 			t.of[h] = local[i]
 		}
 	}
-	if root && x.translates && labels[0] != local[0] {
+	if root && labels[0] != local[0] {
 		// Nearly always it is there.
 		if v, ok := x.deployment.firsts.Load(labels[0]); !ok || v != any(x) {
 			x.deployment.firsts.Store(labels[0], x)
@@ -66,14 +59,11 @@ func (x *indexContext) learn(labels, local []uint64, root bool) {
 			x.unlist(label)
 		}
 	}
-	t.used.Store(len(t.of) > 0)
 }
 
 // unlist takes a label out of those that begin prompts.
 func (x *indexContext) unlist(label uint64) {
-	if x.translates {
-		x.deployment.firsts.CompareAndDelete(label, x)
-	}
+	x.deployment.firsts.CompareAndDelete(label, x)
 }
 
 // unlistAll takes out those of a context that nobody enters any more.
@@ -135,13 +125,10 @@ func (t *translation) local(label uint64) (uint64, bool) {
 
 // local returns the local hash of a label in the context.
 func (x *indexContext) local(label uint64) (uint64, bool) {
-	if !x.translates && !x.translation.used.Load() {
+	if !x.translates {
 		return label, true
 	}
-	if local, ok := x.translation.local(label); ok || x.translates {
-		return local, ok
-	}
-	return label, true
+	return x.translation.local(label)
 }
 
 // Mixed reports whether there may be blocks of adapters and salts among those of the

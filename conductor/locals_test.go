@@ -7,73 +7,70 @@ import (
 	"kvconductor/index/hash"
 )
 
-// A context of the base model takes a label for a local hash unless it knows better.
-// Of labels that differ it forgets those of blocks that are gone, and no others: also
-// if a block has several, of which the index keeps one.
+// A context that translates forgets the labels of blocks that are gone, and no others. It
+// does so also if a block has several labels and the index keeps one.
 func TestTranslation(t *testing.T) {
-	for _, translates := range []bool{false, true} {
-		x := &indexContext{deployment: new(deployment), labels: true, translates: translates, scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
-		owner := x.index.NewOwner(x.index.NewSource())
-		store := func(local, label uint64) {
-			labels, locals := []uint64{label}, []uint64{local}
-			x.index.Store(&index.Store{Owner: owner, Engine: labels, Local: locals, Labels: labels, Copies: index.CopySet})
-			x.learn(labels, locals, true)
-		}
-		f := func(label, want uint64, known bool) {
-			t.Helper()
-			if got, ok := x.local(label); ok != known || known && got != want {
-				t.Errorf("translates %t: %d is %d, %t, want %d, %t", translates, label, got, ok, want, known)
-			}
-		}
-		f(7, 7, !translates)
-		x.learn([]uint64{7}, []uint64{7}, true)
-		if x.translation.used.Load() {
-			t.Error("a label that is its local hash is kept")
-		}
-		store(10, 11)
-		store(10, 12)
-		f(11, 10, true)
-		f(12, 10, true)
-		f(7, 7, !translates)
-
-		const more = 3 * minTranslations
-		for i := uint64(1); i <= more; i++ {
-			store(1000*i, 1000*i+1)
-			x.index.Remove(owner, []uint64{1000*i + 1}, nil, index.CopySet)
-		}
-		if n := len(x.translation.of); n > minTranslations+2 {
-			t.Errorf("%d labels are kept for one block", n)
-		}
-		f(11, 10, true)
-		f(12, 10, true)
-		f(1001, 1001, !translates)
-		// Nor does the deployment list what it has forgotten.
-		for label, local := range x.translation.of {
-			v, listed := x.deployment.firsts.Load(label)
-			if listed != translates || listed && v != any(x) {
-				t.Errorf("translates %t: %d for %d is listed as %v", translates, label, local, v)
-			}
-		}
-		listed := 0
-		x.deployment.firsts.Range(func(_, _ any) bool { listed++; return true })
-		if want := len(x.translation.of); translates && listed != want || !translates && listed != 0 {
-			t.Errorf("translates %t: %d labels are listed, %d known", translates, listed, want)
-		}
-
-		// What a snapshot may still come across is known to it.
-		c := snapContext{context: x, known: x.translation.all()}
-		x.index.Remove(owner, []uint64{11, 12}, nil, index.CopySet)
-		for i := uint64(1); i <= more; i++ {
-			store(1000*i, 1000*i+1)
-			x.index.Remove(owner, []uint64{1000*i + 1}, nil, index.CopySet)
-		}
-		f(11, 11, !translates)
-		if got, ok := c.local(11); got != 10 || !ok {
-			t.Errorf("a snapshot reads %d, %t", got, ok)
-		}
-		x.unlistAll()
-		x.deployment.firsts.Range(func(label, _ any) bool { t.Errorf("%d stays listed", label); return true })
+	x := &indexContext{deployment: new(deployment), translates: true, scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
+	owner := x.index.NewOwner(x.index.NewSource())
+	store := func(local, label uint64) {
+		labels, locals := []uint64{label}, []uint64{local}
+		x.index.Store(&index.Store{Owner: owner, Engine: labels, Local: locals, Labels: labels, Copies: index.CopySet})
+		x.learn(labels, locals, true)
 	}
+	f := func(label, want uint64, known bool) {
+		t.Helper()
+		if got, ok := x.local(label); ok != known || known && got != want {
+			t.Errorf("%d is %d, %t, want %d, %t", label, got, ok, want, known)
+		}
+	}
+	f(7, 7, false)
+	x.learn([]uint64{7}, []uint64{7}, true)
+	if len(x.translation.of) > 0 {
+		t.Error("a label that is its local hash is kept")
+	}
+	store(10, 11)
+	store(10, 12)
+	f(11, 10, true)
+	f(12, 10, true)
+	f(7, 7, false)
+
+	const more = 3 * minTranslations
+	for i := uint64(1); i <= more; i++ {
+		store(1000*i, 1000*i+1)
+		x.index.Remove(owner, []uint64{1000*i + 1}, nil, index.CopySet)
+	}
+	if n := len(x.translation.of); n > minTranslations+2 {
+		t.Errorf("%d labels are kept for one block", n)
+	}
+	f(11, 10, true)
+	f(12, 10, true)
+	f(1001, 1001, false)
+	// Nor does the deployment list what it has forgotten.
+	for label, local := range x.translation.of {
+		v, listed := x.deployment.firsts.Load(label)
+		if !listed || v != any(x) {
+			t.Errorf("%d for %d is listed as %v", label, local, v)
+		}
+	}
+	listed := 0
+	x.deployment.firsts.Range(func(_, _ any) bool { listed++; return true })
+	if want := len(x.translation.of); listed != want {
+		t.Errorf("%d labels are listed, %d known", listed, want)
+	}
+
+	// What a snapshot may still come across is known to it.
+	c := snapContext{context: x, known: x.translation.all()}
+	x.index.Remove(owner, []uint64{11, 12}, nil, index.CopySet)
+	for i := uint64(1); i <= more; i++ {
+		store(1000*i, 1000*i+1)
+		x.index.Remove(owner, []uint64{1000*i + 1}, nil, index.CopySet)
+	}
+	f(11, 11, false)
+	if got, ok := c.local(11); got != 10 || !ok {
+		t.Errorf("a snapshot reads %d, %t", got, ok)
+	}
+	x.unlistAll()
+	x.deployment.firsts.Range(func(label, _ any) bool { t.Errorf("%d stays listed", label); return true })
 }
 
 // TestScratchesAreSmall holds that what answered a giant prompt keeps neither the

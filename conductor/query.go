@@ -59,7 +59,8 @@ type SourceDetail struct {
 type scratch struct {
 	match  index.Match
 	runs   []tiers.Run
-	chain  hash.Chain
+	chain  hash.Chain   // of the first look-ahead
+	chains []hash.Chain // of the others, see ahead.go
 	hashes hashList
 	locals localChain
 	mixed  []uint64
@@ -71,7 +72,7 @@ type scratch struct {
 	rows []Row
 
 	// See beside.go.
-	digests hash.DigestChain
+	digests []hash.DigestChain // of one look-ahead each
 	waiters []*indexContext
 	places  []index.Beside
 	owners  []tiers.Owner
@@ -202,9 +203,12 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 		sc.hashes = q.Hashes
 		x.index.MatchLazy(&sc.hashes, &sc.match)
 	default:
-		sc.chain.Reset(x.scheme, q.Tokens, q.BlockSize)
-		x.index.MatchLazy(&sc.chain, &sc.match)
-		sc.chain.Reset(x.scheme, nil, q.BlockSize) // the tokens are the caller's
+		if sc.places = sc.prompts(x, q, sc.places[:0]); len(sc.places) == 0 {
+			x.index.MatchLazy(&sc.chain, &sc.match)
+		} else {
+			x.index.MatchBeside(&sc.chain, sc.places, &sc.match)
+		}
+		sc.forgetPrompt()
 	}
 	for _, r := range sc.match.Runs {
 		sc.runs = append(sc.runs, tiers.Run{Owners: r.Owners, Blocks: r.Blocks})

@@ -58,7 +58,7 @@ func (r *Recovery) Source(m SourceMark) error {
 		return err
 	}
 	defer s.turn.Unlock()
-	s.parts = max(s.parts, m.Parts)
+	s.parts, s.peerAheads = max(s.parts, m.Parts), s.peerAheads|setOf(m.Aheads)
 	if m.Mark != nil {
 		s.mark, s.marked = *m.Mark, true
 	}
@@ -84,6 +84,14 @@ func (r *Recovery) Stored(e *Stored) error {
 			r.Refused += len(e.Engine) // its tokens' hashes in this context are not known
 			return nil
 		}
+	}
+	switch {
+	case local == nil:
+		ns.usesAny(r.c)
+	case s.marked:
+		ns.uses(r.c, max(s.peerAheads, noAhead))
+	default:
+		ns.uses(r.c, dynamoAheads) // Dynamo's dumps do not tell
 	}
 	owner := s.holder(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name, group: e.Group, backend: e.Backend}, e.Medium)
 	to := owner.current
@@ -345,6 +353,7 @@ func (s *source) takeOver(old *source) {
 	s.mu.Unlock()
 	s.index, s.media, s.announced = old.index, old.media, old.announced
 	s.parts, s.seeded, s.mark, s.marked, s.settled = old.parts, old.seeded, old.mark, old.marked, old.settled
+	s.peerAheads = old.peerAheads
 	for _, ns := range old.spaces {
 		ns.context.awaitAs(old, s)
 	}

@@ -65,6 +65,9 @@ type SourceMark struct {
 	Mark *Mark
 	// Parts is the most parts a block of its had: see parts.go.
 	Parts int
+	// Aheads are the look-aheads of its blocks in tokens, nil where there is none but 0:
+	// see ahead.go.
+	Aheads []int
 }
 
 // snapContext is one context as it was.
@@ -149,7 +152,7 @@ func (c *Conductor) still() (all []*source, release func()) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.reg, Parts: s.parts}
+	m := SourceMark{Registration: s.reg, Parts: s.parts, Aheads: s.aheads().list()}
 	if s.marked {
 		mark := s.mark
 		mark.Missing = s.stream.Status().History
@@ -278,7 +281,7 @@ func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 		h := c.holders[e.Owner]
 		st.Source, st.Rank, st.Medium, st.Group, st.Backend = h.source, h.key.rank, h.medium, h.key.group, h.key.backend
 		st.Stretch, st.Local = e, nil
-		if e.Labels[0] != 0 && (x.translates || c.known != nil || x.translation.used.Load()) {
+		if e.Labels[0] != 0 && x.translates {
 			local = local[:0]
 			for _, label := range e.Labels {
 				l, _ := c.local(label)

@@ -47,7 +47,13 @@ func (x *Index) MatchBeside(c Chain, others []Beside, m *Match) {
 		m.Runs = append(m.Runs, Run{Blocks: 1})
 	}
 	m.finishBeside(others)
-	m.Truncated = m.Blocks < c.Len() && x.wasRefused(c.At(m.Blocks))
+	if x.refused.Load() != nil {
+		m.Truncated = m.Blocks < c.Len() && x.wasRefused(c.At(m.Blocks))
+		for i := range others {
+			o := &others[i]
+			m.Truncated = m.Truncated || o.Index == x && m.Blocks < o.Chain.Len() && x.wasRefused(o.Chain.At(m.Blocks))
+		}
+	}
 	clear(m.places)
 }
 

@@ -211,7 +211,7 @@ func BenchmarkMatchMiss(b *testing.B) {
 		var c hash.Chain
 		b.ReportAllocs()
 		for b.Loop() {
-			c.Reset(hash.Default(), tokens, 16)
+			c.Reset(hash.Default(), tokens, 16, 0)
 			f.x.MatchLazy(&c, &m)
 		}
 	})
@@ -238,7 +238,7 @@ func BenchmarkMatchLazy(b *testing.B) {
 			var c hash.Chain
 			i := 0
 			for b.Loop() {
-				c.Reset(hash.Default(), prompts[i*7919%n], size)
+				c.Reset(hash.Default(), prompts[i*7919%n], size, 0)
 				if match(&c, &m); m.Blocks != blocks {
 					b.Fatal(m.Blocks)
 				}

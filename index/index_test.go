@@ -417,7 +417,7 @@ func TestMatchAllocates(t *testing.T) {
 	i := 0
 	run := func() {
 		f.x.Match(f.chains[i%len(f.chains)], &m)
-		c.Reset(hash.Default(), tokens, 16)
+		c.Reset(hash.Default(), tokens, 16, 0)
 		f.x.MatchLazy(&c, &m)
 		dst = f.x.Depths(f.chains[i%len(f.chains)], dst[:0])
 		i++

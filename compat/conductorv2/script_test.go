@@ -98,7 +98,7 @@ func withHashes(t testing.TB, body []byte, n int) []byte {
 		tokens = append(tokens, uint32(i+1))
 	}
 	var chain hash.Chain
-	chain.Reset(hash.Scheme{Seed: 1337}, tokens, blockSize)
+	chain.Reset(hash.Scheme{Seed: 1337}, tokens, blockSize, 0)
 	var all []uint64
 	for i := range n {
 		all = append(all, chain.At(i))

@@ -49,7 +49,8 @@ type sourceDetail struct {
 	Print     uint64   `json:"print"`            // fingerprint of its bytes
 	Missing   string   `json:"missing"`          // why the history up to it is not whole
 	Parts     int      `json:"parts,omitempty"`
-	HashSeed  uint64   `json:"hash_seed"` // of the seq and local hashes in details
+	Aheads    []int    `json:"lookaheads,omitempty"` // of its blocks, in tokens; none for 0 alone
+	HashSeed  uint64   `json:"hash_seed"`            // of the seq and local hashes in details
 }
 
 // nameDetail is an engine hash whose users hold no block of it.
@@ -286,7 +287,7 @@ func slotOf(r conductor.Registration) slot {
 func (w *dumper) detailOfSource(s conductor.SourceMark) sourceDetail {
 	d := sourceDetail{
 		Instance: s.Instance, Tenant: s.Tenant, Rank: s.Rank, Endpoint: s.Endpoint, Replay: s.ReplayEndpoint, Type: s.Type,
-		Lora: s.Lora, Salt: s.Salt, Serves: s.Serves, Parts: s.Parts, HashSeed: w.seed,
+		Lora: s.Lora, Salt: s.Salt, Serves: s.Serves, Parts: s.Parts, Aheads: s.Aheads, HashSeed: w.seed,
 	}
 	if s.Mark != nil {
 		d.Watermark, d.Print, d.Missing = &s.Mark.Seq, s.Mark.Print, s.Mark.Missing

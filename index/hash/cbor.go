@@ -11,6 +11,7 @@ import (
 //
 //	83 | 58 20 parent | 84 01 02 03 04 | f6             no extra keys
 //	                                   | 81 69 adapter-A
+//	                                   | 82 f6 05       no extra keys, look-ahead of one token
 
 const (
 	cborNegative = 0x20
@@ -20,14 +21,19 @@ const (
 	cborNull     = 0xf6
 )
 
-// appendCBOR appends a block whose extra keys are written already.
-func appendCBOR(b, parent []byte, tokens []uint32, extras []byte) []byte {
+// appendCBOR appends a block whose extra keys are written already, with the tokens of
+// its look-ahead.
+func appendCBOR(b, parent []byte, tokens, ahead []uint32, extras []byte) []byte {
 	b = append(b, cborArray|3)
 	b = appendCBORHead(b, cborBytes, uint64(len(parent)))
 	b = append(b, parent...)
 	b = appendCBORHead(b, cborArray, uint64(len(tokens)))
 	b = appendCBORTokens(b, tokens)
-	return append(b, extras...)
+	if len(ahead) == 0 {
+		return append(b, extras...)
+	}
+	b = appendCBORHead(b, cborArray, uint64(1+len(ahead)))
+	return appendCBORTokens(append(b, extras...), ahead)
 }
 
 // cborWidths say how an integer is written, by the number of its significant bits:

@@ -7,6 +7,7 @@ type Chain struct {
 	scheme Scheme
 	tokens []uint32
 	size   int
+	ahead  int
 	seq    []uint64 // hashes computed so far
 }
 
@@ -14,12 +15,13 @@ type Chain struct {
 const keepHashes = 1 << 16
 
 // Reset starts over with a prompt, which must stay unchanged while the chain is
-// in use. Only complete blocks count.
-func (c *Chain) Reset(s Scheme, tokens []uint32, blockSize int) {
+// in use. A block is blockSize tokens, and its hash covers the ahead tokens behind it as
+// well. Only blocks whose tokens are all there count.
+func (c *Chain) Reset(s Scheme, tokens []uint32, blockSize, ahead int) {
 	if cap(c.seq) > keepHashes {
 		c.seq = nil
 	}
-	*c = Chain{scheme: s, tokens: tokens, size: blockSize, seq: c.seq[:0]}
+	*c = Chain{scheme: s, tokens: tokens, size: blockSize, ahead: ahead, seq: c.seq[:0]}
 }
 
 // Len returns the number of blocks.
@@ -27,14 +29,14 @@ func (c *Chain) Len() int {
 	if c.size < 1 {
 		return 0
 	}
-	return len(c.tokens) / c.size
+	return max(len(c.tokens)-c.ahead, 0) / c.size
 }
 
 // At returns the sequence hash of block i, 0 <= i < Len(). It computes the hashes
 // up to i that are still missing.
 func (c *Chain) At(i int) uint64 {
 	for n := len(c.seq); n <= i; n++ {
-		l := c.scheme.Local(c.tokens[n*c.size : (n+1)*c.size])
+		l := c.scheme.Local(c.tokens[n*c.size : (n+1)*c.size+c.ahead])
 		if n > 0 {
 			l = c.scheme.Next(c.seq[n-1], l)
 		}

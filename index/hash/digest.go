@@ -11,6 +11,7 @@ import (
 // chain that is to go on keeps the digests.
 //
 //	vLLM     root = H(seed)    digest[0] = H(root, tokens, (lora, salt))    digest[i] = H(digest[i-1], tokens, (lora))
+//	         with look-ahead the third is (it, next tokens...)
 //	SGLang                     digest[0] = H(salted, tokens)                digest[i] = H(digest[i-1], tokens)
 //	         salted = H(prefix, salt), nothing without a salt
 //	bigrams  each position is the token and the one behind it, the last has none
@@ -155,10 +156,7 @@ func (c *DigestChain) After(parent Digest, tokens []uint32, blockSize int) {
 
 // Len returns the number of blocks.
 func (c *DigestChain) Len() int {
-	n := len(c.tokens)
-	if c.profile.algorithm == sha256Bigrams {
-		n-- // the last token begins no pair
-	}
+	n := len(c.tokens) - c.profile.ahead
 	if c.size < 1 || n < c.size || c.profile.algorithm == 0 {
 		return 0
 	}
@@ -210,13 +208,14 @@ func (c *DigestChain) compute(n int) {
 	if n == 0 && !c.after {
 		extras = &c.first
 	}
-	tokens := c.tokens[n*c.size : (n+1)*c.size]
+	end := (n + 1) * c.size
+	tokens, ahead := c.tokens[n*c.size:end], c.tokens[end:end+c.profile.ahead]
 	b := c.block[:0]
 	switch a {
 	case sha256CBOR, xxhashCBOR:
-		b = appendCBOR(b, parent[:a.size()], tokens, extras.written)
+		b = appendCBOR(b, parent[:a.size()], tokens, ahead, extras.written)
 	case sha256Pickle, xxhashPickle:
-		b = appendPickle(b, parent[:a.size()], tokens, extras.written, extras.list)
+		b = appendPickle(b, parent[:a.size()], tokens, ahead, extras.written, extras.list)
 	case sha256Pages, sha256Bigrams:
 		if rooted {
 			b = append(b, parent[:]...)
@@ -224,7 +223,7 @@ func (c *DigestChain) compute(n int) {
 		if a == sha256Pages {
 			b = appendPage(b, tokens)
 		} else {
-			b = appendBigrams(b, c.tokens[n*c.size:(n+1)*c.size+1])
+			b = appendBigrams(b, c.tokens[n*c.size:end+1])
 		}
 	default:
 		panic("BUG: a digest under no profile")

@@ -154,11 +154,11 @@ func TestGiantPromptsAreNotKept(t *testing.T) {
 	var chain Chain
 	for _, n := range []int{keepHashes + 1, 1000} {
 		tokens := make([]uint32, n)
-		chain.Reset(Default(), tokens, 1)
+		chain.Reset(Default(), tokens, 1, 0)
 		digests.Reset(tokens, 1)
 		chain.At(n - 1)
 		digests.At(n - 1)
-		chain.Reset(Default(), nil, 1)
+		chain.Reset(Default(), nil, 1, 0)
 		digests.Reset(nil, 1)
 		if giant := n > keepHashes; giant != (cap(chain.seq) == 0) || giant != (cap(digests.digests) == 0) {
 			t.Errorf("of %d blocks, room for %d hashes and %d digests is kept", n, cap(chain.seq), cap(digests.digests))

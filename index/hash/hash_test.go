@@ -138,9 +138,12 @@ func TestLazyChain(t *testing.T) {
 		for i := range tokens {
 			tokens[i] = rng.Uint32N(1000)
 		}
-		size := rng.IntN(20)
-		want := Default().Tokens(nil, tokens, size)
-		c.Reset(Default(), tokens, size)
+		size, ahead := rng.IntN(20), max(rng.IntN(24)-12, 0)
+		want := Default().Chain(nil, Default().Windows(nil, tokens, size, ahead, nil))
+		if ahead == 0 && !slices.Equal(want, Default().Tokens(nil, tokens, size)) {
+			t.Fatalf("%d tokens, size %d: windows without a look-ahead differ from blocks", len(tokens), size)
+		}
+		c.Reset(Default(), tokens, size, ahead)
 		if c.Len() != len(want) {
 			t.Fatalf("%d tokens, size %d: %d blocks, want %d", len(tokens), size, c.Len(), len(want))
 		}
@@ -169,7 +172,7 @@ func TestAllocates(t *testing.T) {
 			locals = s.Locals(locals[:0], tokens, size)
 			seq = s.Chain(seq[:0], locals)
 			seq = s.Tokens(seq[:0], tokens, size)
-			c.Reset(s, tokens, size)
+			c.Reset(s, tokens, size, 0)
 			for i := range c.Len() {
 				c.At(i)
 			}

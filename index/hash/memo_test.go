@@ -154,6 +154,7 @@ func memoPrompts(t testing.TB, rng *rand.Rand, n int) (out []memoPrompt) {
 		if len(tokens) > 0 && rng.IntN(2) == 0 {
 			tokens[rng.IntN(len(tokens))]++
 		}
+		p = p.WithAhead([]int{0, 0, 1, 3}[rng.IntN(4)])
 		out = append(out, memoPrompt{p, texts[rng.IntN(len(texts))], texts[rng.IntN(len(texts))], sizes[rng.IntN(len(sizes))], tokens})
 	}
 	return out

@@ -7,7 +7,8 @@ import (
 )
 
 // Blocks as CPython writes them in pickle protocol 5: a tuple of the parent's
-// digest, the tuple of the tokens and the extra keys. Everything but numbers and
+// digest, the tuple of the tokens and the extra keys. With a look-ahead the extra keys are
+// a tuple of themselves and the tokens behind the block. Everything but numbers and
 // None is memorised, 94, behind itself.
 //
 //	80 05 | 95 len64 | 43 20 parent 94 | 28 4b01 4b02 4b03 4b04 74 94 | 4e | 87 94 2e
@@ -41,9 +42,9 @@ const (
 )
 
 // appendPickle writes a block into b, which is empty and comes back with what it was
-// grown to. The extra keys are written already; they are given as well, for blocks
-// that are longer than a frame.
-func appendPickle(b, parent []byte, tokens []uint32, written []byte, extras []extraKey) []byte {
+// grown to. ahead are the tokens of its look-ahead. The extra keys are written already;
+// they are given as well, for blocks that are longer than a frame.
+func appendPickle(b, parent []byte, tokens, ahead []uint32, written []byte, extras []extraKey) []byte {
 	b = append(b, opProtocol, pickleProtocol, opFrame, 0, 0, 0, 0, 0, 0, 0, 0, opBytes8, byte(len(parent)))
 	b = append(b, parent...)
 	b = append(b, opMemoize)
@@ -52,7 +53,13 @@ func appendPickle(b, parent []byte, tokens []uint32, written []byte, extras []ex
 	}
 	b = appendPickleTokens(b, tokens)
 	b = appendTupleEnd(b, len(tokens))
+	if len(ahead) > 2 {
+		b = append(b, opMark)
+	}
 	b = append(b, written...)
+	if len(ahead) > 0 {
+		b = appendTupleEnd(appendPickleTokens(b, ahead), 1+len(ahead))
+	}
 	b = append(b, opTuple1+2, opMemoize, opStop)
 	n := len(b) - 2 - frameHead
 	if n < frameTarget {
@@ -68,12 +75,19 @@ func appendPickle(b, parent []byte, tokens []uint32, written []byte, extras []ex
 	if len(tokens) > 3 {
 		k.put(opMark)
 	}
-	for i := range tokens {
-		k.object()
-		k.b = appendPickleTokens(k.b, tokens[i:i+1])
-	}
+	k.tokens(tokens)
 	k.tupleEnd(len(tokens))
-	k.extras(extras)
+	if len(ahead) == 0 {
+		k.extras(extras)
+	} else {
+		k.object()
+		if len(ahead) > 2 {
+			k.put(opMark)
+		}
+		k.extras(extras)
+		k.tokens(ahead)
+		k.tupleEnd(1 + len(ahead))
+	}
 	k.tupleEnd(3)
 	return k.stop()
 }
@@ -192,6 +206,14 @@ func (k *pickler) text(s string) {
 	}
 	k.b = append(k.b, s...)
 	k.put(opMemoize)
+}
+
+// tokens writes each token as a value of its own.
+func (k *pickler) tokens(tokens []uint32) {
+	for i := range tokens {
+		k.object()
+		k.b = appendPickleTokens(k.b, tokens[i:i+1])
+	}
 }
 
 func (k *pickler) tupleEnd(n int) {

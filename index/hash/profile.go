@@ -79,6 +79,7 @@ var vllmAlgorithms = map[string]algorithm{
 type Profile struct {
 	algorithm algorithm
 	tagged    bool
+	ahead     int // look-ahead in tokens, see WithAhead
 	seed      string
 	root      Digest
 }
@@ -130,7 +131,7 @@ func NewProfile(s Settings) (Profile, error) {
 		}
 		p.algorithm = sha256Pages
 		if s.Strategy == StrategySGLangBigram {
-			p.algorithm = sha256Bigrams
+			p.algorithm, p.ahead = sha256Bigrams, 1
 		}
 	}
 	if reason := p.checkRoot(s.RootDigest); reason != "" {
@@ -244,6 +245,15 @@ func (p Profile) Settings() Settings {
 		}
 	}
 	return s
+}
+
+// WithAhead returns the profile of an engine that hashes a block together with the next
+// ahead tokens. A strategy of SGLang fixes the look-ahead, and p comes back unchanged.
+func (p Profile) WithAhead(ahead int) Profile {
+	if p.algorithm != sha256Pages && p.algorithm != sha256Bigrams {
+		p.ahead = ahead
+	}
+	return p
 }
 
 // Size returns the length of the profile's digests in bytes, 32 or 16.

@@ -130,8 +130,9 @@ func slowPickle(v any) []byte {
 	return out
 }
 
-// slowChain returns the digests of a prompt under settings that are valid.
-func slowChain(s Settings, lora, salt string, tokens []uint32, size int) [][]byte {
+// slowChain returns the digests of a prompt under settings that are valid, with a
+// look-ahead in tokens where the strategy is vLLM's.
+func slowChain(s Settings, ahead int, lora, salt string, tokens []uint32, size int) [][]byte {
 	sha := func(b []byte) []byte { h := sha256.Sum256(b); return h[:] }
 	var out [][]byte
 	if s.Strategy != StrategyVLLM {
@@ -175,7 +176,7 @@ func slowChain(s Settings, lora, salt string, tokens []uint32, size int) [][]byt
 		return text
 	}
 	parent := hash(s.PythonHashSeed)
-	for i := 0; size > 0 && (i+1)*size <= len(tokens); i++ {
+	for i := 0; size > 0 && (i+1)*size+ahead <= len(tokens); i++ {
 		var block, extras tuple
 		for _, t := range tokens[i*size : (i+1)*size] {
 			block = append(block, int32(t))
@@ -186,11 +187,18 @@ func slowChain(s Settings, lora, salt string, tokens []uint32, size int) [][]byt
 		if salt != "" && i == 0 {
 			extras = append(extras, extra("cache_salt", salt))
 		}
-		if extras == nil {
-			parent = hash(tuple{parent, block, nil})
-		} else {
-			parent = hash(tuple{parent, block, extras})
+		var third any
+		if extras != nil {
+			third = extras
 		}
+		if ahead > 0 {
+			with := tuple{third} // and the look-ahead
+			for _, t := range tokens[(i+1)*size : (i+1)*size+ahead] {
+				with = append(with, int32(t))
+			}
+			third = with
+		}
+		parent = hash(tuple{parent, block, third})
 		out = append(out, parent)
 	}
 	return out
@@ -209,7 +217,7 @@ func everyProfile() []Settings {
 // questions.
 func same(t *testing.T, s Settings, c *DigestChain, lora, salt string, tokens []uint32, size int, ask func(n int) int) {
 	t.Helper()
-	want := slowChain(s, lora, salt, tokens, size)
+	want := slowChain(s, c.profile.ahead, lora, salt, tokens, size)
 	if c.Len() != len(want) {
 		t.Fatalf("%+v, %d tokens of %d: %d blocks, want %d", s, len(tokens), size, c.Len(), len(want))
 	}
@@ -266,7 +274,7 @@ func TestDigestsOfRandomPrompts(t *testing.T) {
 				t.Fatal(err)
 			}
 			lora, salt, size := text(), text(), rng.IntN(30)
-			if err := c.Under(p, lora, salt); err != nil {
+			if err := c.Under(p.WithAhead([]int{0, 0, 1, 2, 3, 8, 40}[rng.IntN(7)]), lora, salt); err != nil {
 				t.Fatal(err)
 			}
 			tokens := randomTokens(rng, rng.IntN(120))
@@ -298,7 +306,14 @@ func TestDigestsOfLongBlocks(t *testing.T) {
 			if s.Algorithm != AlgorithmSHA256 && s.Algorithm != AlgorithmXXHash {
 				continue
 			}
-			same(t, s, chainOf(t, s, lora, salt, size, tokens), lora, salt, tokens, size, rng.IntN)
+			for _, ahead := range []int{0, 1, 5} {
+				c := chainOf(t, s, "", "", size, tokens)
+				if err := c.Under(c.profile.WithAhead(ahead), lora, salt); err != nil {
+					t.Fatal(err)
+				}
+				c.Reset(tokens, size)
+				same(t, s, c, lora, salt, tokens, size, rng.IntN)
+			}
 		}
 	}
 	for n := range 8 { // a frame is full at one value or another behind the tokens

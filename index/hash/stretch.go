@@ -14,8 +14,8 @@ func (c *DigestChain) Memo(m *Memo) {
 	c.Reset(nil, 0)
 }
 
-// scope writes what digests depend on beside parents and tokens: the algorithm,
-// whether the first block has a parent, and the extra keys. All else of a profile is
+// scope writes what digests depend on beside parents and tokens: the algorithm, the
+// look-ahead, whether the first block has a parent, and the extra keys. All else of a profile is
 // in its root, the first parent. Salts of later blocks are in their parents.
 func (c *DigestChain) scope() {
 	a := c.profile.algorithm
@@ -26,12 +26,13 @@ func (c *DigestChain) scope() {
 	if c.rooted {
 		rooted = 1
 	}
-	c.scopes[0] = appendScope(c.scopes[0][:0], a, rooted, &c.first, &c.rest)
-	c.scopes[1] = appendScope(c.scopes[1][:0], a, 1, &c.rest, &c.rest)
+	ahead := byte(c.profile.ahead)
+	c.scopes[0] = appendScope(c.scopes[0][:0], a, ahead, rooted, &c.first, &c.rest)
+	c.scopes[1] = appendScope(c.scopes[1][:0], a, ahead, 1, &c.rest, &c.rest)
 }
 
-func appendScope(b []byte, a algorithm, rooted byte, first, rest *blockExtras) []byte {
-	b = append(b, byte(a), rooted)
+func appendScope(b []byte, a algorithm, ahead, rooted byte, first, rest *blockExtras) []byte {
+	b = append(b, byte(a), ahead, rooted)
 	if a == sha256Pages || a == sha256Bigrams {
 		return b // they have no extra keys
 	}
@@ -80,9 +81,5 @@ func (c *DigestChain) appendKey(b []byte, n, blocks int) []byte {
 	if parent, rooted := c.before(n); rooted {
 		b = append(b, parent[:]...)
 	}
-	last := (n + blocks) * c.size
-	if c.profile.algorithm == sha256Bigrams {
-		last++ // the next token is in the last pair
-	}
-	return appendPage(b, c.tokens[n*c.size:last])
+	return appendPage(b, c.tokens[n*c.size:(n+blocks)*c.size+c.profile.ahead])
 }

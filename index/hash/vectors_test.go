@@ -340,3 +340,48 @@ func TestParentIsTheDigest(t *testing.T) {
 	f(AlgorithmSHA256CBOR, "067bc227e5aa13cb174be22cd7016b7b21b663eddba6241928d7a7d1ffc0aa1e")
 	f(AlgorithmSHA256, "22f70d17411c10aa544ecdac1d2df0fc1d7c7ac2d21efe1aebe32028620638c6")
 }
+
+// TestLookAheadVectors compares keys with those of CPython's pickle and cbor2, called the
+// way vLLM 0.33 calls them.
+func TestLookAheadVectors(t *testing.T) {
+	f := func(algorithm string, ahead int, lora, salt string, tokens []int32, want ...uint64) {
+		t.Helper()
+		p, err := NewProfile(vllm(algorithm, "0", ExtraKeysTagged))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := p.WithAhead(ahead).Chain(lora, salt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Reset(unsigned(tokens), 4)
+		var got []uint64
+		for i := range c.Len() {
+			got = append(got, c.At(i))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s, look-ahead %d, %d: got %d, want %d", algorithm, ahead, tokens, got, want)
+		}
+	}
+	wide := signed(250, 265)
+	f(AlgorithmSHA256, 1, "", "", wide, 16741220435964166707, 16478823191872641298, 14343142771199900697)
+	f(AlgorithmSHA256, 2, "", "", wide, 17203267458672263214, 10585231215613995266, 8094572200884898287)
+	f(AlgorithmSHA256, 3, "", "", wide, 416524051015336202, 14499428576914421857, 9969624966491520558)
+	f(AlgorithmSHA256, 4, "", "", wide, 14715084807809516803, 2671986898738817594, 12113954601563567956)
+	f(AlgorithmSHA256, 8, "", "", wide, 6937857383493745609, 14697962185130789142)
+	f(AlgorithmSHA256, 1, "", "tenant-salt", signed(1, 9), 10200693553089645741, 7601129073052388192)
+	f(AlgorithmSHA256, 3, "adapter-A", "tenant-salt", signed(1, 11), 16811619459232373923, 11772689277126986928)
+	f(AlgorithmSHA256CBOR, 1, "", "", wide, 17481955718614077866, 10968277544525297680, 3310918850604932527)
+	f(AlgorithmSHA256CBOR, 2, "", "", wide, 10588366551736658061, 7465968778526142165, 4208152691654309515)
+	f(AlgorithmSHA256CBOR, 8, "", "", wide, 15043154933944243864, 17887677722886580189)
+	f(AlgorithmSHA256CBOR, 1, "", "tenant-salt", signed(1, 9), 17523763739011214599, 5539082657016586404)
+	f(AlgorithmSHA256CBOR, 3, "adapter-A", "tenant-salt", signed(1, 11), 2066122112749960711, 7121320371330897934)
+	f(AlgorithmSHA256, 4, "", "", signed(1, 7))
+
+	// A strategy of SGLang fixes its look-ahead.
+	for _, strategy := range []string{StrategySGLang, StrategySGLangBigram} {
+		if p, err := NewProfile(sglang(strategy)); err != nil || p.WithAhead(3) != p {
+			t.Errorf("%s takes a look-ahead (%v)", strategy, err)
+		}
+	}
+}

@@ -4,13 +4,13 @@ import "slices"
 
 // A block of a multimodal prompt has placeholders where its images are, the same
 // for every image: so each item in it has a number, and the numbers of a block
-// are hashed behind its tokens. An engine with an EAGLE draft model keeps with a
-// block what depends on the token behind it too; such a block is hashed over a
-// window that reaches one token further.
+// are hashed behind its tokens. An engine with a draft model keeps with a block what
+// depends on the tokens behind it too: one token with EAGLE, several with multi-token
+// prediction. Such a block is hashed over a window that reaches as far.
 //
 //	tokens   t0 t1 .. tb-1 | tb ..      items   7 3 |
 //	plain    [-----------]              XXH3-64(seed, tokens LE64(3) LE64(7))
-//	EAGLE    [-------------- ]
+//	ahead 1  [-------------- ]
 
 // Windows appends the hash of each block of size tokens to dst, taken over the
 // ahead tokens behind the block as well: blocks behind which there are fewer have
