@@ -17,6 +17,10 @@ func (s *source) apply(b *events.Batch) {
 	s.arrange(b, rank)
 	for i := range b.Events {
 		e := &b.Events[i]
+		if e.Owned {
+			s.drop(events.Foreign, 1)
+			continue
+		}
 		if s.shelf != nil {
 			s.shelve(e)
 			continue

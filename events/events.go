@@ -98,6 +98,12 @@ type Event struct {
 	// Envelope is true for standardized events (event_type present), whose
 	// BlockSize names a context instead of describing the payload.
 	Envelope bool
+	// Session is true for an engine's store that names a request's session
+	// (session_id). It may announce blocks again that the engine reuses.
+	Session bool
+	// Owned is true for an engine's event about copies that its cache runner holds
+	// next to the engine's own (ownership "kvcr").
+	Owned bool
 	// ID is event_id of a standardized event, 0 when not published.
 	ID uint64
 }
@@ -143,7 +149,7 @@ const (
 	// Of one event; its siblings are kept.
 	BadEvent    Reason = "bad_event"    // a shape no publisher uses
 	UnknownType Reason = "unknown_type" // a tag from a newer engine
-	Foreign     Reason = "foreign"      // about a block elsewhere than with the engine that tells of it, or not its own
+	Foreign     Reason = "foreign"      // about a block elsewhere than with the engine that tells of it
 
 	// Of one event, found by the application.
 	BlockSizeMismatch Reason = "block_size_mismatch"

@@ -53,7 +53,8 @@ type form struct {
 	infos                        int  // likewise of multimodal infos
 	ahead                        int  // likewise of look-ahead tokens
 	label                        int  // group_id where it names a cache group, plus 1
-	foreign                      bool // the block is elsewhere, or somebody else's
+	foreign                      bool // the block is elsewhere
+	session                      bool // the metadata name a session
 }
 
 // hashField is a hash list that may be absent.
@@ -95,11 +96,11 @@ func (d *decoder) elsewhere(foreign bool) (bool, events.Reason) {
 	return foreign || len(p) > 0 && string(p) != "LOCAL", why
 }
 
-// owned reads an ownership. vLLM names a tier of the engine's own there, Dynamo's
-// cache the blocks that outlive the engine.
-func (d *decoder) owned(foreign bool) (bool, events.Reason) {
+// owned reads an ownership and reports whether it names the KV Cache Runner. Any
+// other name is that of a tier of the engine's own.
+func (d *decoder) owned() (bool, events.Reason) {
 	p, why := d.textOf(d.head())
-	return foreign || string(p) == "kvcr", why
+	return string(p) == "kvcr", why
 }
 
 // ignore steps over one value.
@@ -162,6 +163,8 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 	if f.foreign && !ev.Envelope && ev.Kind != events.Cleared {
 		return events.Foreign
 	}
+	ev.Session = (ev.Session || f.session) && ev.Kind == events.Stored && !ev.Envelope
+	ev.Owned = ev.Owned && !ev.Envelope
 	if ev.Group < 0 && f.label > 0 {
 		ev.Group = f.label - 1
 	}
@@ -181,7 +184,7 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 		ev.Kind = events.Cleared
 	}
 	if ev.Kind == events.Cleared {
-		ev.Tokens, ev.Ahead, ev.Bigram, ev.Remaining = nil, 0, false, nil
+		ev.Tokens, ev.Ahead, ev.Bigram, ev.Remaining, ev.Owned = nil, 0, false, nil, false
 		return ""
 	}
 	if !f.block.given && !f.seq.given && ev.ObjectKey == "" {

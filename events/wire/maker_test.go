@@ -231,7 +231,8 @@ func (m maker) array(ev *events.Event, f fields) any {
 	}
 	if len(a) >= 8 && m.coin("metadata?") {
 		salt := m.name("salt")
-		a[7] = obj{"session_id", m.junk(1), "cache_salt", salt}
+		session := m.junk(1)
+		a[7], ev.Session = obj{"session_id", session, "cache_salt", salt}, session != nil
 		ev.LoraName, ev.Salt = nil, &salt
 	}
 	return a
@@ -240,6 +241,10 @@ func (m maker) array(ev *events.Event, f fields) any {
 // object writes the engines' map form.
 func (m maker) object(ev *events.Event, f fields) any {
 	pairs := [][2]any{{m.unknownKey(), m.junk(3)}, {"block_hashes", f.hashes}, {"medium", f.medium}, {"group_idx", f.group}}
+	if m.coin("owned?") {
+		ev.Owned = true
+		pairs = append(pairs, [2]any{"ownership", "kvcr"})
+	}
 	if ev.Kind == events.Stored {
 		pairs = append(pairs, [2]any{"type", "BlockStored"}, [2]any{"parent_block_hash", f.parent}, [2]any{"token_ids", f.tokens},
 			[2]any{"block_size", f.blockSize}, [2]any{"lora_name", f.lora})
@@ -247,6 +252,10 @@ func (m maker) object(ev *events.Event, f fields) any {
 			salt := m.name("salt")
 			ev.Salt = &salt
 			pairs = append(pairs, [2]any{"cache_salt", salt})
+		}
+		if m.coin("session?") {
+			ev.Session = true
+			pairs = append(pairs, [2]any{"session_id", m.name("session")})
 		}
 		if m.coin("items?") {
 			pairs = append(pairs, m.items(ev))

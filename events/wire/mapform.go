@@ -62,7 +62,9 @@ func (d *decoder) engineKey(ev *events.Event, f *form, key []byte) (why events.R
 	case "locality":
 		f.foreign, why = d.elsewhere(f.foreign)
 	case "ownership":
-		f.foreign, why = d.owned(f.foreign)
+		ev.Owned, why = d.owned()
+	case "session_id":
+		ev.Session, why = d.given()
 	case "cache_salt":
 		f.cacheSalt, why = d.salt()
 	case "metadata":

@@ -26,7 +26,7 @@ func (d *decoder) salt() (*string, events.Reason) {
 
 // metadataField reads SGLang's metadata: a map or nil.
 func (d *decoder) metadataField(f *form) events.Reason {
-	f.metaSalt = nil
+	f.metaSalt, f.session = nil, false
 	switch k, n := d.head(); k {
 	case kNil:
 		return ""
@@ -36,16 +36,19 @@ func (d *decoder) metadataField(f *form) events.Reason {
 	return events.BadEvent
 }
 
-// metadata reads n pairs of it, of which only the salt is of use.
+// metadata reads n pairs of it. The salt counts, and whether there is a session.
 func (d *decoder) metadata(f *form, n int) (why events.Reason) {
 	for range n {
 		k, size := d.head()
 		if k != kStr {
 			return events.BadEvent
 		}
-		if string(d.take(size)) == "cache_salt" {
+		switch string(d.take(size)) {
+		case "cache_salt":
 			f.metaSalt, why = d.salt()
-		} else {
+		case "session_id":
+			f.session, why = d.given()
+		default:
 			why = d.ignore()
 		}
 		if why != "" {
