@@ -57,7 +57,7 @@ func (c *Config) YAML(comments bool) string {
 			n := textNode(f.kind.show(v.Interface()))
 			if v.CanInt() {
 				n = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: n.Value}
-			} else if v.String() == "" {
+			} else if n.Value == "" {
 				continue
 			}
 			put(m, f.name, n)
