@@ -47,6 +47,8 @@ const (
 	FindingEventGap = "event_gap"
 	// FindingStreams: more streams of standardized events than are followed.
 	FindingStreams = "too_many_streams"
+	// FindingForeignTenant: events name a tenant that the source may not announce for.
+	FindingForeignTenant = "foreign_tenant"
 	// FindingHashScheme: hashes that were declared canonical are not.
 	FindingHashScheme = "hash_scheme"
 )

@@ -14,13 +14,10 @@ func (s *source) apply(b *events.Batch) {
 	if b.Rank >= 0 {
 		rank = int32(b.Rank)
 	}
+	b.Events = s.screen(b.Events)
 	s.arrange(b, rank)
 	for i := range b.Events {
 		e := &b.Events[i]
-		if e.Owned {
-			s.drop(events.Foreign, 1)
-			continue
-		}
 		if s.shelf != nil {
 			s.shelve(e)
 			continue
@@ -84,7 +81,7 @@ func (s *source) change(e *events.Event, rank int32) {
 	if medium.Tier == tiers.Other {
 		s.find(FindingMedium, "medium %q is unknown: its blocks count as a tier of their own below all others", e.Medium)
 	}
-	key := ownerKey{rank: rank, medium: medium.Name, group: max(e.Group, 0)}
+	key := ownerKey{rank: rank, medium: medium.Name, group: max(e.Group, 0), owned: e.Owned}
 	if e.Backend != nil {
 		key.backend = *e.Backend
 	}
@@ -140,8 +137,9 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 		case !known:
 			res = s.wait(s.space(at), e, e.Hashes[from], key, medium)
 		case spot.named:
-			res = s.putNamed(spot.ns, index.Name{Engine: e.Hashes[from], Key: spot.key}, key, medium)
-			s.putParts(spot.ns, e.Hashes[from], key, medium)
+			policy := s.copiesOf(e, key, medium)
+			res = s.putNamed(spot.ns, index.Name{Engine: e.Hashes[from], Key: spot.key}, key, medium, policy)
+			s.putParts(spot.ns, e.Hashes[from], key, medium, policy)
 		default:
 			for i < len(e.Hashes) && s.knower(e, at.deployment, e.Hashes[i]) == spot.ns {
 				i++
@@ -194,7 +192,7 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 		Engine:    hashes,
 		Local:     local,
 		Labels:    labels,
-		Copies:    s.copies(key),
+		Copies:    s.copiesOf(e, key, medium),
 		Joined:    &s.joined,
 	})
 	ns.context.learn(labels, local, !e.HasParent && e.BaseBlock <= 0)
@@ -261,13 +259,10 @@ func (h *holder) remove(x *index.Index, hashes []uint64, remaining []int, policy
 }
 
 // clear drops what a cleared event names: everything of the publisher's rank, or
-// one medium of it. A standardized event may narrow it to a backend, tenant,
+// one medium of it, of all owners. A standardized event may narrow it to a backend, tenant,
 // model, adapter, salt or block size.
 func (s *source) clear(e *events.Event, rank int32) {
-	medium := ""
-	if e.Medium != "" {
-		medium = tiers.Parse(e.Medium).Name
-	}
+	medium := s.clearedMedium(e)
 	if medium == "" || medium == tiers.NameDevice {
 		s.conductor.counts.cleared.ok.Add(1)
 	}
@@ -430,16 +425,4 @@ func (s *source) labels(x *indexContext, e *events.Event, local []uint64) []uint
 	size := x.deployment.key.blockSize
 	s.label = windows(s.label[:0], hash.Scheme{Seed: x.key.dynamoSeed()}, paired(e, size), size, e)
 	return s.label
-}
-
-// copies returns what repeated stores mean for a holder. In a pool that announces blocks
-// one is there or not, however often it is announced; objects are told apart before.
-func (s *source) copies(key ownerKey) index.CopyPolicy {
-	switch {
-	case key.objects:
-		return index.CopyCount
-	case s.reg.pool():
-		return index.CopySet
-	}
-	return s.conductor.opts.Copies
 }

@@ -33,6 +33,12 @@ func (r Registration) fields(static bool) (out []journal.Field) {
 	for _, name := range r.Serves {
 		text("serves", name)
 	}
+	text("copies", r.Copies)
+	text("owned", r.Owned)
+	text("clear", r.Clear)
+	for _, tenant := range r.MayAnnounce {
+		text("may_announce", tenant)
+	}
 	text("hash_profile.strategy", r.Profile.Strategy)
 	text("hash_profile.algorithm", r.Profile.Algorithm)
 	text("hash_profile.python_hash_seed", r.Profile.PythonHashSeed)
@@ -48,6 +54,7 @@ func registrationOf(fields []journal.Field) (r Registration, static bool, err er
 	r = Registration{
 		Endpoint: v("endpoint"), ReplayEndpoint: v("replay_endpoint"), Type: v("type"), Model: v("modelname"), Lora: v("lora_name"),
 		Tenant: v("tenant_id"), Instance: v("instance_id"), Salt: v("additionalsalt"),
+		Copies: v("copies"), Owned: v("owned"), Clear: v("clear"),
 		Profile: HashProfile{
 			Strategy: v("hash_profile.strategy"), Algorithm: v("hash_profile.algorithm"), PythonHashSeed: v("hash_profile.python_hash_seed"),
 			IndexProjection: v("hash_profile.index_projection"), ExtraKeys: v("hash_profile.extra_keys"),
@@ -60,8 +67,11 @@ func registrationOf(fields []journal.Field) (r Registration, static bool, err er
 		r.TTL, err = time.ParseDuration(ttl)
 	}
 	for _, f := range fields {
-		if f.Name == "serves" {
+		switch f.Name {
+		case "serves":
 			r.Serves = append(r.Serves, f.Value)
+		case "may_announce":
+			r.MayAnnounce = append(r.MayAnnounce, f.Value)
 		}
 	}
 	if err == nil {
@@ -76,13 +86,9 @@ func registrationOf(fields []journal.Field) (r Registration, static bool, err er
 // JournalSettings are the options that decide what an index holds, for
 // journal.Options.
 func (o Options) JournalSettings() []journal.Field {
-	copies := "count"
-	if o.Copies == index.CopySet {
-		copies = "set"
-	}
 	return []journal.Field{
 		{Name: "hash.seed", Value: strconv.FormatUint(o.HashSeed, 10)},
-		{Name: "stream.copies", Value: copies},
+		{Name: "stream.copies", Value: copiesWord(o.Copies)},
 		{Name: "stream.stale_after", Value: o.Stream.StaleAfter.String()},
 		{Name: "index.max_bytes", Value: strconv.Itoa(o.MaxBytes)},
 		{Name: "index.recall_bytes", Value: strconv.FormatInt(o.RecallBytes, 10)},
@@ -102,7 +108,7 @@ func (o *Options) adopt(settings []journal.Field) (err error) {
 			o.HashSeed, e = strconv.ParseUint(f.Value, 10, 64)
 		case "stream.copies":
 			o.Copies = index.CopyCount
-			if f.Value == "set" {
+			if f.Value == CopiesSet {
 				o.Copies = index.CopySet
 			}
 		case "stream.stale_after":

@@ -12,7 +12,7 @@ import (
 // TestRegistrationFields holds that a journal keeps every field of a
 // registration, those of later versions too.
 func TestRegistrationFields(t *testing.T) {
-	given := Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeMooncake}
+	given := Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeMooncake, Copies: CopiesCount, Owned: OwnedDrop, Clear: ClearDevice}
 	v := reflect.ValueOf(&given).Elem()
 	for i := range v.NumField() {
 		switch f := v.Field(i); f.Interface().(type) {
@@ -38,7 +38,10 @@ func TestRegistrationFields(t *testing.T) {
 			t.Fatalf("nobody decided how %s is kept", v.Type().Field(i).Name)
 		}
 	}
-	for _, static := range []bool{false, true} {
+	pool, engine := given, given
+	pool.Copies, pool.Owned, pool.Clear = "", "", ""
+	engine.Type, engine.Serves = TypeVLLM, nil
+	for static, given := range map[bool]Registration{false: pool, true: engine} {
 		if got, s, err := registrationOf(given.fields(static)); err != nil || !reflect.DeepEqual(got, given) || s != static {
 			t.Errorf("%+v %t %v\nwant %+v", got, s, err, given)
 		}

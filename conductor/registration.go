@@ -53,6 +53,12 @@ type Registration struct {
 	TTL time.Duration
 	// Serves names the instances a pool is bound to, sorted; none is all of them.
 	Serves []string
+	// Copies, Owned, Clear and MayAnnounce rule what events of the source do: see
+	// policy.go.
+	Copies      string
+	Owned       string
+	Clear       string
+	MayAnnounce []string // tenants, sorted
 	// Profile says how the engine names its blocks, for those that come without
 	// tokens; the zero value is not known. All engines of a context have one.
 	Profile HashProfile
@@ -157,6 +163,9 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	if err := r.normalizeServes(); err != nil {
 		return err
 	}
+	if err := r.normalizePolicies(); err != nil {
+		return err
+	}
 	if err := r.resolve(); err != nil || anyEndpoint {
 		return err
 	}
@@ -189,8 +198,8 @@ func (r *Registration) normalizeServes() error {
 }
 
 // diff names the first field in which want differs from the running r, by its
-// wire name; "" when they are equal.
-func (r Registration) diff(want Registration) (field, have, got string) {
+// wire name; "" when they are equal. copies is the word of stream.copies.
+func (r Registration) diff(want Registration, copies string) (field, have, got string) {
 	for _, f := range []struct{ name, have, got string }{
 		{"endpoint", r.Endpoint, want.Endpoint},
 		{"replay_endpoint", r.ReplayEndpoint, want.ReplayEndpoint},
@@ -201,6 +210,10 @@ func (r Registration) diff(want Registration) (field, have, got string) {
 		{"additionalsalt", r.Salt, want.Salt},
 		{"ttl", r.TTL.String(), want.TTL.String()},
 		{"serves", strings.Join(r.Serves, ", "), strings.Join(want.Serves, ", ")},
+		{"copies", cmp.Or(r.Copies, copies), cmp.Or(want.Copies, copies)},
+		{"owned", cmp.Or(r.Owned, OwnedCount), cmp.Or(want.Owned, OwnedCount)},
+		{"clear", cmp.Or(r.Clear, ClearAll), cmp.Or(want.Clear, ClearAll)},
+		{"may_announce", strings.Join(r.MayAnnounce, ", "), strings.Join(want.MayAnnounce, ", ")},
 		{"hash_profile", profileText(r.Profile), profileText(want.Profile)},
 	} {
 		if f.have != f.got {
@@ -215,7 +228,8 @@ type RegisterOptions struct {
 	// Replace moves an existing subscription to new fields instead of failing
 	// with ConflictError; blocks of the old one are dropped.
 	Replace bool
-	// Static marks a source of the configuration; /ready waits for those.
+	// Static marks a source of the configuration; /ready waits for those, and they
+	// alone may announce for further tenants.
 	Static bool
 	// AnyEndpoint takes endpoints as they are: one that can never work makes a
 	// source that has failed.
@@ -240,6 +254,12 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 	}
 	if err := r.normalize(opts.AnyEndpoint); err != nil {
 		return err
+	}
+	if r.Copies == copiesWord(c.opts.Copies) {
+		r.Copies = ""
+	}
+	if !opts.Static && len(r.MayAnnounce) > 0 {
+		return &FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value", Message: "may_announce is for sources of the configuration file alone"}
 	}
 	return c.register(r, opts)
 }
@@ -292,7 +312,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 	switch {
 	case taken && old.recovered: // gives way
 	case taken:
-		field, have, got := old.reg.diff(r)
+		field, have, got := old.reg.diff(r, copiesWord(c.opts.Copies))
 		switch {
 		case field == "":
 			return nil, nil
@@ -371,6 +391,7 @@ func (c *Conductor) streamConfig(r Registration, recorded *journal.Source, on fu
 	if sockets, ok := cfg.Transport.(*zmq.Sockets); ok {
 		cfg.Transport = sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank})
 	}
+	cfg.PartialClears = r.Clear == ClearDevice
 	if r.pool() {
 		cfg.FirstSeq = 1 // the Mooncake master numbers its batches from 1
 	}

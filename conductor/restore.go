@@ -32,7 +32,7 @@ type Recovery struct {
 	sources map[Key]*source // those asked for, by what they were asked for as; nil takes nothing
 	early   []earlyStretch  // whose parent was not known yet
 	Blocks  int             // brought back
-	Refused int             // of sources that run already or are another deployment's
+	Refused int             // of sources that run already, or of deployments and tenants not theirs
 }
 
 // earlyStretch is a stretch that came before its parent: of another tier, or another
@@ -74,6 +74,10 @@ func (r *Recovery) Stored(e *Stored) error {
 		return err
 	}
 	defer s.turn.Unlock()
+	if !s.reg.mayAnnounce(e.Tenant) {
+		r.Refused += len(e.Engine)
+		return nil
+	}
 	at := spaceKey{
 		deploymentKey{tenant: e.Tenant, model: e.Model, blockSize: e.BlockSize}, contextKey{lora: e.Lora, salt: e.Salt},
 	}
@@ -93,7 +97,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	default:
 		ns.uses(r.c, dynamoAheads) // Dynamo's dumps do not tell
 	}
-	owner := s.holder(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name, group: e.Group, backend: e.Backend}, e.Medium)
+	owner := s.holder(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name, group: e.Group, backend: e.Backend, owned: e.Owned}, e.Medium)
 	to := owner.current
 	if !s.marked {
 		s.seeded, to = true, s.older(ns, owner, e)
@@ -118,6 +122,9 @@ func (r *Recovery) Name(n *Name) error {
 		return err
 	}
 	defer s.turn.Unlock()
+	if !s.reg.mayAnnounce(n.Tenant) {
+		return nil
+	}
 	ns := s.space(spaceKey{
 		deploymentKey{tenant: n.Tenant, model: n.Model, blockSize: n.BlockSize}, contextKey{lora: n.Lora, salt: n.Salt},
 	})

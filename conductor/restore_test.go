@@ -397,3 +397,25 @@ func TestRegisterDuringRecovery(t *testing.T) {
 		}
 	}
 }
+
+// TestRecoveredTenants holds that a peer gives a source blocks of those tenants alone
+// that the source may announce for here.
+func TestRecoveredTenants(t *testing.T) {
+	for line, refused := range map[string]int{"register one": 2, "register one static=yes may_announce=t": 0} {
+		synctest.Test(t, func(t *testing.T) {
+			a, openA := newReplica(newNetwork())
+			openA()
+			defer a.conductor.Close()
+			b, _ := newReplica(a.network)
+			defer b.conductor.Close()
+			a.run("register one static=yes may_announce=t")
+			a.run("standard one path=a medium=gpu")
+			a.run("standard one path=a/b medium=gpu tenant=t")
+			b.run(line)
+			r := recoverFrom(t, a.conductor, b.conductor, true, 0)
+			if r.Blocks != 3-refused || r.Refused != refused {
+				t.Errorf("%s: %d blocks, %d refused", line, r.Blocks, r.Refused)
+			}
+		})
+	}
+}

@@ -238,8 +238,15 @@ func (b *bench) register(a args) string {
 	if a.get("replay", "yes") == "yes" {
 		body["replay_endpoint"] = endpoint(a) + "/replay"
 	}
-	if names, ok := a.keys["serves"]; ok {
-		body["serves"] = strings.Split(names, ",")
+	for _, field := range []string{"serves", "may_announce"} {
+		if names, ok := a.keys[field]; ok {
+			body[field] = strings.Split(names, ",")
+		}
+	}
+	for _, field := range []string{"copies", "owned", "clear"} {
+		if word, ok := a.keys[field]; ok {
+			body[field] = word
+		}
 	}
 	if ttl := a.get("ttl", ""); ttl != "" {
 		body["ttl"] = ttl
@@ -253,7 +260,25 @@ func (b *bench) register(a args) string {
 	if a.get("replace", "") != "" {
 		body["replace"] = true
 	}
+	if a.get("static", "") != "" {
+		return b.configure(a, body)
+	}
 	return b.post("/register", body)
+}
+
+// configure registers a source of the configuration that is said in a body of
+// POST /register.
+func (b *bench) configure(a args, body map[string]any) string {
+	text := func(field string) string { s, _ := body[field].(string); return s }
+	names, _ := body["may_announce"].([]string)
+	err := b.conductor.Register(conductor.Registration{
+		Endpoint: text("endpoint"), ReplayEndpoint: text("replay_endpoint"), Type: text("type"), Model: text("modelname"), Instance: text("instance_id"),
+		Tenant: text("tenant_id"), BlockSize: body["block_size"].(int), Rank: body["dp_rank"].(int), MayAnnounce: names,
+	}, conductor.RegisterOptions{Static: true, Replace: body["replace"] == true})
+	if err != nil {
+		return err.Error()
+	}
+	return "configured"
 }
 
 // blocksOf returns the engine hashes of a path from block number from on, the
@@ -347,6 +372,9 @@ func (b *bench) storeEvent(a args) any {
 	}
 	if s := a.get("salt", ""); s != "" {
 		e["cache_salt"] = s
+	}
+	if s := a.get("session", ""); s != "" {
+		e["session_id"] = s
 	}
 	group(a, e)
 	return e
@@ -472,6 +500,9 @@ func medium(a args) any {
 }
 
 func group(a args, e map[string]any) {
+	if o := a.get("ownership", ""); o != "" {
+		e["ownership"] = o
+	}
 	if _, ok := a.keys["group"]; ok {
 		e["group_idx"] = a.number("group", 0)
 	}
@@ -480,11 +511,13 @@ func group(a args, e map[string]any) {
 	}
 }
 
-// publish sends events as a batch; lost=kept or lost=gone keeps
+// publish sends events as a batch, or times= of them; lost=kept or lost=gone keeps
 // it from subscribers, in the ring or not.
 func (b *bench) publish(a args, events ...any) string {
 	lost := a.get("lost", "")
-	b.network.at(endpoint(a)).publish(a.number("batch_rank", a.number("rank", 0)), events, lost == "", lost != "gone")
+	for range a.number("times", 1) {
+		b.network.at(endpoint(a)).publish(a.number("batch_rank", a.number("rank", 0)), events, lost == "", lost != "gone")
+	}
 	return ""
 }
 

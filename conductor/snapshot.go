@@ -98,6 +98,7 @@ type Stored struct {
 	Medium  tiers.Medium
 	Group   int
 	Backend string
+	Owned   bool // the copies are those of the engine's cache runner
 	*Stretch
 	// Local hashes of the blocks, as many as Labels, which are Dynamo's; nil where
 	// the two are the same.
@@ -279,7 +280,7 @@ func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 	var local []uint64
 	c.snap.Walk(c.local, func(o index.Owner) bool { h, ok := c.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
 		h := c.holders[e.Owner]
-		st.Source, st.Rank, st.Medium, st.Group, st.Backend = h.source, h.key.rank, h.medium, h.key.group, h.key.backend
+		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned = h.source, h.key.rank, h.medium, h.key.group, h.key.backend, h.key.owned
 		st.Stretch, st.Local = e, nil
 		if e.Labels[0] != 0 && x.translates {
 			local = local[:0]

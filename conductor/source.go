@@ -22,7 +22,8 @@ import (
 type source struct {
 	conductor *Conductor
 	reg       Registration
-	profile   hash.Profile // of reg
+	profile   hash.Profile     // of reg
+	policy    index.CopyPolicy // of reg, for the engine's own copies
 	static    bool
 	stream    feed
 	journal   *journal.Source // nil: nothing is recorded
@@ -143,6 +144,7 @@ type ownerKey struct {
 	group   int
 	backend string // of standardized events; "" when not published
 	objects bool   // of a pool: what it holds is bound by object, see pool.go
+	owned   bool   // of the engine's cache runner, next to the engine's own copies
 }
 
 // newSource opens the stream, which does not wait for the endpoint, and joins
@@ -171,6 +173,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 		conductor: c,
 		reg:       r,
 		profile:   r.profile(),
+		policy:    r.policy(c.opts.Copies),
 		stopped:   make(chan struct{}),
 		done:      make(chan struct{}),
 		index:     make(map[spaceKey]*namespace),

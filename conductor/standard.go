@@ -89,7 +89,7 @@ func (s *source) arrange(b *events.Batch, rank int32) {
 			continue
 		}
 		if e.Kind == events.Cleared && o.gaps > 0 {
-			o.clear(e, rankOf(e, rank))
+			o.clear(e, rankOf(e, rank), s.clearedMedium(e))
 		}
 		if kept < i {
 			b.Events[kept] = *e
@@ -213,12 +213,9 @@ func (o *order) miss(st *numbered, from, to uint64) {
 	}
 }
 
-// clear ends the gaps of the streams that a cleared event is about.
-func (o *order) clear(e *events.Event, rank int32) {
-	medium := ""
-	if e.Medium != "" {
-		medium = tiers.Parse(e.Medium).Name
-	}
+// clear ends the gaps of the streams that a cleared event is about, on one medium or,
+// with "", on all.
+func (o *order) clear(e *events.Event, rank int32, medium string) {
 	for _, st := range o.streams {
 		k := &st.key
 		if st.gap != 0 && k.rank == rank && (medium == "" || medium == k.medium) && names(e.Backend, k.backend) && k.space.within(e) {

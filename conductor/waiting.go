@@ -232,30 +232,30 @@ func (s *source) move(from, to *namespace, owner ownerKey, holder *holder, name 
 		to.context.index.Teach(to.source, name.Engine, name.Key)
 	default:
 		// There first, so that it is never nowhere.
-		s.putNamed(to, name, owner, medium)
+		s.putNamed(to, name, owner, medium, s.copies(owner))
 		n := take(from.context.index, holder.current, name.Engine)
 		if holder.hasOld {
 			n += take(from.context.index, holder.old, name.Engine)
 		}
 		for range n - 1 {
-			s.putNamed(to, name, owner, medium)
+			s.putNamed(to, name, owner, medium, s.copies(owner))
 		}
 	}
-	s.putParts(to, name.Engine, owner, medium)
+	s.putParts(to, name.Engine, owner, medium, s.copies(owner))
 }
 
 // putNamed stores a block whose key is known, though not to the context.
-func (s *source) putNamed(ns *namespace, name index.Name, owner ownerKey, medium tiers.Medium) index.StoreResult {
+func (s *source) putNamed(ns *namespace, name index.Name, owner ownerKey, medium tiers.Medium, policy index.CopyPolicy) index.StoreResult {
 	ns.usesAny(s.conductor)
 	return ns.context.index.Store(&index.Store{
 		Owner: s.holder(ns, owner, medium).current, Engine: []uint64{name.Engine},
-		Key: name.Key, HasKey: true, Rootless: true, Copies: s.copies(owner),
+		Key: name.Key, HasKey: true, Rootless: true, Copies: policy,
 	})
 }
 
 // putParts stores the other parts of a block that was published as several, see
 // parts.go.
-func (s *source) putParts(ns *namespace, engine uint64, owner ownerKey, medium tiers.Medium) {
+func (s *source) putParts(ns *namespace, engine uint64, owner ownerKey, medium tiers.Medium, policy index.CopyPolicy) {
 	here := ns.key()
 	for n := 1; n < int(ns.context.deployment.parts.Load()); n++ {
 		part := partName(engine, n)
@@ -263,7 +263,7 @@ func (s *source) putParts(ns *namespace, engine uint64, owner ownerKey, medium t
 		if !known {
 			return
 		}
-		s.putNamed(ns, index.Name{Engine: part, Key: key}, owner, medium)
+		s.putNamed(ns, index.Name{Engine: part, Key: key}, owner, medium, policy)
 	}
 }
 

@@ -42,6 +42,9 @@ const (
 	Set   = "set"   // a block leaves at the first removal
 )
 
+// Source.Owned is Count or Drop, Source.Clear All or Device.
+const Device = "device" // a clear of an engine takes the blocks of its devices alone
+
 // Values of Pool.Completeness.
 const (
 	All = "all" // a block counts with all objects that such blocks consist of
@@ -102,6 +105,10 @@ type Source struct {
 	AdditionalSalt string        `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
 	TTL            time.Duration `mapstructure:"ttl"`            // as Index.TTL, for this source
 	Serves         []string      `mapstructure:"serves"`         // instances a pool is bound to; none is all
+	Copies         string        `mapstructure:"copies"`         // as Stream.Copies, for this source; "" is that
+	Owned          string        `mapstructure:"owned"`          // Count or Drop: blocks of the engine's cache runner; "" is Count
+	Clear          string        `mapstructure:"clear"`          // All or Device: what an engine's clear takes; "" is All
+	MayAnnounce    []string      `mapstructure:"may_announce"`   // tenants its events may name besides its own
 	HashProfile    HashProfile   `mapstructure:"hash_profile"`   // how the engine names its blocks
 }
 

@@ -70,6 +70,13 @@ func (s Source) show() string {
 	if len(s.Serves) > 0 {
 		out += " serves " + strings.Join(s.Serves, ",")
 	}
+	for _, f := range []struct{ name, value string }{
+		{"copies", s.Copies}, {"owned", s.Owned}, {"clear", s.Clear}, {"may_announce", strings.Join(s.MayAnnounce, ",")},
+	} {
+		if f.value != "" {
+			out += " " + f.name + " " + f.value
+		}
+	}
 	if s.HashProfile != (HashProfile{}) {
 		out += " hash_profile " + showProfile(s.HashProfile)
 	}

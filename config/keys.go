@@ -172,4 +172,8 @@ var sourceFields = []sourceField{
 	{"additionalsalt", text(), true, func(s *Source) any { return &s.AdditionalSalt }},
 	{"ttl", duration(), true, func(s *Source) any { return &s.TTL }},
 	{"serves", texts(), true, func(s *Source) any { return &s.Serves }},
+	{"copies", choice(Count, Set), true, func(s *Source) any { return &s.Copies }},
+	{"owned", choice(Count, Drop), true, func(s *Source) any { return &s.Owned }},
+	{"clear", choice(All, Device), true, func(s *Source) any { return &s.Clear }},
+	{"may_announce", texts(), true, func(s *Source) any { return &s.MayAnnounce }},
 }

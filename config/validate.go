@@ -169,6 +169,11 @@ func (s *Source) complaints() (out []complaint) {
 	if len(s.Serves) > 0 && !strings.EqualFold(s.Type, "Mooncake") {
 		add("serves", "is for type Mooncake; blocks of an engine are its own")
 	}
+	for _, f := range []struct{ name, value string }{{"copies", s.Copies}, {"owned", s.Owned}, {"clear", s.Clear}} {
+		if f.value != "" && strings.EqualFold(s.Type, "Mooncake") {
+			add(f.name, "is for engines, not for type Mooncake")
+		}
+	}
 	if s.DPRank < 0 {
 		add("dp_rank", fmt.Sprintf("%d is out of range 0 to 2147483647", s.DPRank))
 	}

@@ -152,6 +152,7 @@ const (
 	Foreign     Reason = "foreign"      // about a block elsewhere than with the engine that tells of it
 
 	// Of one event, found by the application.
+	ForeignTenant     Reason = "foreign_tenant" // names a tenant that the source may not announce for
 	BlockSizeMismatch Reason = "block_size_mismatch"
 	PartialBlock      Reason = "partial_block" // smaller than the registered size
 	OtherGroup        Reason = "other_group"

@@ -317,7 +317,7 @@ func registration(s config.Source) conductor.Registration {
 	return conductor.Registration{
 		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
 		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: s.BlockSize, Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL,
-		Serves:  s.Serves,
+		Serves: s.Serves, Copies: s.Copies, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 		Profile: s.HashProfile,
 	}
 }

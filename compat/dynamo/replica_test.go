@@ -161,6 +161,9 @@ func (w *world) act() {
 		media = append(media, "TAPE")
 	}
 	e := map[string]any{"block_hashes": engine, "medium": w.pick(media...)}
+	if !w.plain && w.rng.IntN(5) == 0 {
+		e["ownership"] = "kvcr"
+	}
 	switch n := w.rng.IntN(100); {
 	case n < 65:
 		e["type"], e["parent_block_hash"], e["token_ids"], e["block_size"] = "BlockStored", parent, tokens, 4
@@ -235,8 +238,8 @@ func (w *world) rows(s *server, path, accept string) []string {
 					seq = *d.Seq
 				}
 				engine = append(engine, d.More[i]...)
-				who += fmt.Sprintf(" %s %d %s %t lora %s salt %s medium %s group %d backend %q waiting %t copies %d bare %t seq %d local %d",
-					d.Instance, d.Source, d.Tenant, d.Pool, d.Lora, d.Salt, d.Medium, d.Group, d.Backend, d.Waiting, d.Copies[i], d.Bare, seq, local)
+				who += fmt.Sprintf(" %s %d %s %t lora %s salt %s medium %s group %d backend %q owned %t waiting %t copies %d bare %t seq %d local %d",
+					d.Instance, d.Source, d.Tenant, d.Pool, d.Lora, d.Salt, d.Medium, d.Group, d.Backend, d.Owned, d.Waiting, d.Copies[i], d.Bare, seq, local)
 			}
 			if d := e.Detail; i == 0 && d != nil && (parent == "-" && !d.Root || d.Gone) {
 				parent = "nobody"

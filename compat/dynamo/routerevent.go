@@ -44,6 +44,8 @@ type eventDetail struct {
 	Group  int    `json:"group_idx,omitempty"`
 	// Backend is that of a standardized event.
 	Backend string `json:"backend_id,omitempty"`
+	// Owned copies are those of the engine's cache runner.
+	Owned bool `json:"owned,omitempty"`
 	// Seq is the canonical seq hash of the first block, null where its parent is not
 	// known.
 	Seq *uint64 `json:"seq_hash"`
@@ -108,7 +110,7 @@ func appendEvent(dst []byte, st *conductor.Stored, id uint64, detail bool) []byt
 func detailOf(st *conductor.Stored) *eventDetail {
 	d := &eventDetail{
 		Source: st.Source.Rank, Pool: st.Source.Type == conductor.TypeMooncake, Lora: st.Lora, Salt: st.Salt,
-		Group: st.Group, Backend: st.Backend, Waiting: st.Waiting, Locals: st.Local,
+		Group: st.Group, Backend: st.Backend, Owned: st.Owned, Waiting: st.Waiting, Locals: st.Local,
 		Copies: st.Copies, More: st.More, Bare: st.Labels[0] == 0, Gone: st.Gone, Root: st.Root,
 	}
 	if _, integer := numeric(st.Source.Instance); !integer {
@@ -302,7 +304,7 @@ func (d *eventDetail) complete(st *conductor.Stored) error {
 		st.Source.Type = conductor.TypeMooncake
 	}
 	st.Source.Rank = d.Source
-	st.Lora, st.Salt, st.Group, st.Backend, st.Local = d.Lora, d.Salt, d.Group, d.Backend, d.Locals
+	st.Lora, st.Salt, st.Group, st.Backend, st.Owned, st.Local = d.Lora, d.Salt, d.Group, d.Backend, d.Owned, d.Locals
 	st.Waiting, st.Copies, st.More, st.Root = d.Waiting, d.Copies, d.More, d.Root
 	if d.Seq != nil {
 		st.Key, st.HasKey = *d.Seq, true

@@ -12,7 +12,8 @@ import (
 var (
 	keyFields          = of("instance_id", "tenant_id", "dp_rank")
 	registrationFields = append(of("endpoint", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint",
-		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves", "hash_profile", "replace"), keyFields...)
+		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves",
+		"copies", "owned", "clear", "may_announce", "hash_profile", "replace"), keyFields...)
 )
 
 // register starts a source: POST /register.
@@ -36,6 +37,10 @@ func (a *api) register(g *gin.Context) (any, error) {
 		Salt:           f.text("additionalsalt", "additional_salt"),
 		TTL:            f.duration("ttl"),
 		Serves:         f.texts("serves"),
+		Copies:         f.text("copies"),
+		Owned:          f.text("owned"),
+		Clear:          f.text("clear"),
+		MayAnnounce:    f.texts("may_announce"),
 		Profile:        f.profile(),
 	}
 	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}

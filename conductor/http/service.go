@@ -25,6 +25,10 @@ type serviceRow struct {
 	DPRank         int
 	AdditionalSalt string
 	Serves         []string    `json:",omitempty"` // a pool's instances; none for all
+	Copies         string      `json:",omitempty"` // where it is not stream.copies
+	Owned          string      `json:",omitempty"` // drop
+	Clear          string      `json:",omitempty"` // device
+	MayAnnounce    []string    `json:",omitempty"` // tenants besides TenantID
 	HashProfile    *profileRow `json:",omitempty"`
 
 	State      string
@@ -62,6 +66,7 @@ func (a *api) services(*gin.Context) (any, error) {
 			Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type,
 			ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
 			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves,
+			Copies: s.Copies, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 			HashProfile: rowOf(s.Profile),
 			State:       string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
 			Blocks: s.Blocks, Orphans: s.Orphans, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,

@@ -21,6 +21,7 @@ const (
 // machineConfig is what the machine needs to know.
 type machineConfig struct {
 	firstSeq  uint64
+	partial   bool // a clear of the publisher leaves blocks
 	canReplay bool
 	timeout   time.Duration // a replay may go without progress
 	drop      bool          // on an unrecoverable gap
@@ -296,7 +297,7 @@ func (m *machine) apply(it item, batch events.Batch) Step {
 	for r, n := range batch.Dropped {
 		m.n.dropped[r] += uint64(n)
 	}
-	if clears(&batch) {
+	if !m.cfg.partial && clears(&batch) {
 		m.trust.clear()
 	}
 	return Step{Kind: Apply, Batch: batch, Payload: it.payload, Seq: it.seq, Print: m.last.hash, Epoch: m.epoch, Replayed: it.replayed}

@@ -95,6 +95,9 @@ type Config struct {
 	// FirstSeq is the number of a publisher's first batch: 0, for the Mooncake
 	// master 1.
 	FirstSeq uint64
+	// PartialClears says that a clear of the publisher leaves blocks, so that what was
+	// missed before it still matters.
+	PartialClears bool
 	// ReplayTimeout is how long a replay may make no progress (5 s).
 	ReplayTimeout time.Duration
 	// StaleAfter is how long a lost connection counts as reconnecting (30 s).
@@ -227,6 +230,7 @@ func Open(cfg Config) *Stream {
 		wake: make(chan struct{}, 1), unpaused: make(chan struct{}, 1),
 		machine: newMachine(machineConfig{
 			firstSeq:  cfg.FirstSeq,
+			partial:   cfg.PartialClears,
 			canReplay: cfg.ReplayEndpoint != "",
 			timeout:   cfg.ReplayTimeout,
 			drop:      cfg.OnUnrecoverableGap == Drop,

@@ -1,0 +1,152 @@
+package conductor
+
+import (
+	"slices"
+	"strings"
+
+	"kvconductor/events"
+	"kvconductor/index"
+	"kvconductor/tiers"
+)
+
+// A registration rules what the events of its source may do and how they count. The
+// zero value of each field is the rule that most sources need:
+//
+//	Copies       ""   as Options.Copies     count, set
+//	Owned        ""   count                 drop
+//	Clear        ""   all                   device
+//	MayAnnounce  nil  the source's tenant   further tenants
+
+// Values of Registration.Copies, Owned and Clear.
+const (
+	CopiesCount = "count"  // a block leaves with its last copy
+	CopiesSet   = "set"    // a block leaves at the first removal
+	OwnedCount  = "count"  // blocks of the engine's cache runner are copies of their own
+	OwnedDrop   = "drop"   // events about them are dropped as foreign
+	ClearAll    = "all"    // AllBlocksCleared takes the blocks of all tiers
+	ClearDevice = "device" // it takes those of the device
+)
+
+// normalizePolicies brings the rules to their canonical form, or names the first bad
+// field.
+func (r *Registration) normalizePolicies() error {
+	for _, f := range []struct {
+		field string
+		value *string
+		words [2]string // the first is what "" means, but for copies
+	}{
+		{"copies", &r.Copies, [2]string{CopiesCount, CopiesSet}},
+		{"owned", &r.Owned, [2]string{OwnedCount, OwnedDrop}},
+		{"clear", &r.Clear, [2]string{ClearAll, ClearDevice}},
+	} {
+		if *f.value == "" {
+			continue
+		}
+		at := slices.IndexFunc(f.words[:], func(word string) bool { return strings.EqualFold(word, *f.value) })
+		if at < 0 {
+			return Invalid(f.field, "invalid_value", "%s must be %s or %s, got %q", f.field, f.words[0], f.words[1], *f.value)
+		}
+		if r.pool() {
+			return Invalid(f.field, "invalid_value", "%s is for engines, not for type %s", f.field, TypeMooncake)
+		}
+		*f.value = f.words[at]
+	}
+	if r.Owned == OwnedCount {
+		r.Owned = ""
+	}
+	if r.Clear == ClearAll {
+		r.Clear = ""
+	}
+	for i, tenant := range r.MayAnnounce {
+		if tenant == "" {
+			return &FieldError{Field: "may_announce", Index: i, Reason: "invalid_value", Message: "may_announce must not name an empty tenant"}
+		}
+	}
+	r.MayAnnounce = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(r.MayAnnounce))), func(tenant string) bool { return tenant == r.Tenant })
+	if len(r.MayAnnounce) == 0 {
+		r.MayAnnounce = nil
+	}
+	return nil
+}
+
+// mayAnnounce reports whether an event of the source may name a tenant.
+func (r *Registration) mayAnnounce(tenant string) bool {
+	return tenant == "" || tenant == r.Tenant || slices.Contains(r.MayAnnounce, tenant)
+}
+
+// copiesWord returns the word of a registration for a policy.
+func copiesWord(p index.CopyPolicy) string {
+	if p == index.CopySet {
+		return CopiesSet
+	}
+	return CopiesCount
+}
+
+// policy returns what repeated stores of the engine's own copies mean.
+func (r *Registration) policy(otherwise index.CopyPolicy) index.CopyPolicy {
+	switch r.Copies {
+	case CopiesCount:
+		return index.CopyCount
+	case CopiesSet:
+		return index.CopySet
+	}
+	return otherwise
+}
+
+// screen returns the events that the source may announce, in their order, and counts
+// the others. It reuses list.
+func (s *source) screen(list []events.Event) []events.Event {
+	kept := 0
+	for i := range list {
+		e := &list[i]
+		switch {
+		case e.Tenant != nil && !s.reg.mayAnnounce(*e.Tenant):
+			s.drop(events.ForeignTenant, 1)
+			s.find(FindingForeignTenant, "an event names tenant %q, registered is %q: such events index nothing; register the source for that tenant, or name the tenant in may_announce of its entry in the configuration file",
+				*e.Tenant, s.reg.Tenant)
+			continue
+		case e.Owned && s.reg.Owned == OwnedDrop:
+			s.drop(events.Foreign, 1)
+			continue
+		}
+		if kept < i {
+			list[kept] = *e
+		}
+		kept++
+	}
+	return list[:kept]
+}
+
+// copies returns what repeated stores mean for a holder. In a pool that announces blocks
+// one is there or not, however often it is announced; objects are told apart before. The
+// cache runner holds a block once.
+func (s *source) copies(key ownerKey) index.CopyPolicy {
+	switch {
+	case key.objects:
+		return index.CopyCount
+	case s.reg.pool(), key.owned:
+		return index.CopySet
+	}
+	return s.policy
+}
+
+// copiesOf returns what a stored event means for blocks its holder has. An engine that
+// names a session may announce blocks that it reuses, which no removal will match.
+func (s *source) copiesOf(e *events.Event, key ownerKey, medium tiers.Medium) index.CopyPolicy {
+	if e.Session && medium.Tier == tiers.Device {
+		return index.CopySet
+	}
+	return s.copies(key)
+}
+
+// clearedMedium returns the canonical name of the medium whose blocks a cleared event
+// takes, "" for all media.
+func (s *source) clearedMedium(e *events.Event) string {
+	switch {
+	case e.Medium != "":
+		return tiers.Parse(e.Medium).Name
+	case s.reg.Clear == ClearDevice && !e.Envelope:
+		return tiers.NameDevice
+	}
+	return ""
+}
