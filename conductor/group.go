@@ -95,7 +95,7 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 		st.parked = nil
 	}
 	switch {
-	case mainGroup(st.kind):
+	case mainGroup(st.kind), len(e.Hashes) == 0: // it names no block, so it changes nothing
 		r.verdict = admit
 	case st.kind != "":
 		r.verdict = skip
