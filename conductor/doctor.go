@@ -47,6 +47,9 @@ const (
 	FindingEventGap = "event_gap"
 	// FindingStreams: more streams of standardized events than are followed.
 	FindingStreams = "too_many_streams"
+	// FindingCopies: the engine announces blocks again that it reuses, and they are
+	// counted as copies.
+	FindingCopies = "copies_grow"
 	// FindingForeignTenant: events name a tenant that the source may not announce for.
 	FindingForeignTenant = "foreign_tenant"
 	// FindingHashScheme: hashes that were declared canonical are not.
@@ -72,6 +75,7 @@ type doctor struct {
 	ranked     bool   // the rank was looked at
 	note       string // set when the form was looked at
 	profile    profileCheck
+	copies     copyCheck
 	pool       bool // the source is one; never changes
 
 	mu       sync.Mutex
@@ -116,6 +120,7 @@ func (s *source) withdraw(code string) {
 // withdrawn, but for what its registration alone shows.
 func (d *doctor) recover() {
 	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.note, d.profile = 0, 0, 0, 0, 0, false, "", profileCheck{}
+	d.copies = copyCheck{}
 	d.mu.Lock()
 	maps.DeleteFunc(d.findings, func(code string, _ Finding) bool {
 		return code != FindingRank && !(code == FindingProfile && d.pool)

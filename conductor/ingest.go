@@ -87,6 +87,7 @@ func (s *source) change(e *events.Event, rank int32) {
 	}
 	if e.Kind == events.Removed {
 		unknown := s.remove(e, key)
+		s.lookAtRemoval(e, key, medium, len(e.Hashes)-unknown)
 		if medium.Tier == tiers.Device {
 			s.conductor.counts.remove(unknown)
 		}
@@ -116,6 +117,7 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	local = s.believe(e, at, local)
 	res := s.place(at, e, local, key, medium)
 	s.lookAtProfile(s.index[at], e, parts)
+	s.lookAtCopies(e, key, medium, &res, parts)
 	if medium.Tier == tiers.Device {
 		s.conductor.counts.store(&res)
 	}
@@ -265,6 +267,7 @@ func (s *source) clear(e *events.Event, rank int32) {
 	medium := s.clearedMedium(e)
 	if medium == "" || medium == tiers.NameDevice {
 		s.conductor.counts.cleared.ok.Add(1)
+		s.doctor.copies = copyCheck{}
 	}
 	for _, ns := range s.spaces {
 		if !ns.within(e) {

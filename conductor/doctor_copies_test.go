@@ -1,0 +1,233 @@
+package conductor_test
+
+import (
+	"container/list"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// cache is the block pool of an engine as vLLM keeps one: blocks that no request uses
+// wait in a queue, keep what they hold, and are given away oldest first.
+type cache struct {
+	free   *list.List                  // of *cached, the oldest in front
+	known  map[string]map[*cached]bool // by the path that names a block
+	full   bool                        // hits are announced again
+	naming bool                        // stores name a session
+	out    []any                       // events of the request
+}
+
+// cached is one block of the device.
+type cached struct {
+	path string // "" holds nothing
+	at   *list.Element
+	uses int
+}
+
+func newCache(blocks int) *cache {
+	c := &cache{free: list.New(), known: make(map[string]map[*cached]bool)}
+	for range blocks {
+		b := &cached{}
+		b.at = c.free.PushBack(b)
+	}
+	return c
+}
+
+// hits returns the blocks of the longest prefix of a path that are cached, without the
+// last block of the path, which is computed in any case.
+func (c *cache) hits(path []string) (found []*cached) {
+	for i := range path[:len(path)-1] {
+		var one *cached
+		for b := range c.known[strings.Join(path[:i+1], "/")] {
+			if one == nil || b.uses > one.uses {
+				one = b
+			}
+		}
+		if one == nil {
+			break
+		}
+		found = append(found, one)
+	}
+	return found
+}
+
+// serve lets several requests for one path run at the same time: each looks for hits
+// before any of them has computed a block.
+func (c *cache) serve(path []string, requests int) {
+	hits := c.hits(path)
+	var used []*cached
+	for range requests {
+		for _, b := range hits {
+			c.use(b)
+		}
+		used = append(used, hits...)
+	}
+	for range requests {
+		if c.full && len(hits) > 0 {
+			c.announce(path[:len(hits)], 0)
+		}
+		for i := len(hits); i < len(path); i++ {
+			b := c.allocate()
+			b.path = strings.Join(path[:i+1], "/")
+			if c.known[b.path] == nil {
+				c.known[b.path] = make(map[*cached]bool)
+			}
+			c.known[b.path][b] = true
+			used = append(used, b)
+		}
+		c.announce(path, len(hits))
+	}
+	for i := len(used) - 1; i >= 0; i-- { // the end of a prompt goes first
+		if b := used[i]; b.uses == 1 {
+			b.at = c.free.PushBack(b)
+			b.uses = 0
+		} else {
+			b.uses--
+		}
+	}
+}
+
+func (c *cache) use(b *cached) {
+	if b.uses == 0 {
+		c.free.Remove(b.at)
+	}
+	b.uses++
+}
+
+// allocate takes the oldest block that no request uses.
+func (c *cache) allocate() *cached {
+	b := c.free.Front().Value.(*cached)
+	c.use(b)
+	if b.path != "" {
+		c.out = append(c.out, map[string]any{"type": "BlockRemoved", "block_hashes": []uint64{engineHash("e", b.path)}, "medium": "GPU"})
+		if delete(c.known[b.path], b); len(c.known[b.path]) == 0 {
+			delete(c.known, b.path)
+		}
+	}
+	return b
+}
+
+// announce adds the store of a path's blocks from one on.
+func (c *cache) announce(path []string, from int) {
+	var hashes []uint64
+	var tokens []uint32
+	for i := from; i < len(path); i++ {
+		hashes = append(hashes, engineHash("e", strings.Join(path[:i+1], "/")))
+		tokens = append(tokens, tokensOf(path[i], 16)...)
+	}
+	e := map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": 16, "medium": "GPU"}
+	if from > 0 {
+		e["parent_block_hash"] = engineHash("e", strings.Join(path[:from], "/"))
+	}
+	if c.naming {
+		e["session_id"] = "s"
+	}
+	c.out = append(c.out, e)
+}
+
+// traffic is what an engine is asked for, and how it tells.
+type traffic struct {
+	full, naming bool
+	copies       string
+	blocks       int // of the engine
+	prompts      int // conversations
+	turns        int // blocks a conversation grows to
+	races        int // requests of ten that come several at a time
+	late         int // requests before the registration, without replay
+}
+
+// runTraffic returns the codes of the findings, and how many blocks more are indexed than
+// the engine has.
+func runTraffic(t *testing.T, tr traffic, seed uint64) (codes string, surplus int) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		defer b.conductor.Close()
+		rng := rand.New(rand.NewPCG(seed, 7))
+		c := newCache(tr.blocks)
+		c.full, c.naming = tr.full, tr.naming
+		const requests = 2500
+		for n := range requests {
+			if n == tr.late {
+				line := "register E"
+				if tr.copies != "" {
+					line += " copies=" + tr.copies
+				}
+				if tr.late > 0 {
+					line += " replay=no"
+				}
+				if out := b.run(line); strings.HasPrefix(out, "4") {
+					t.Fatal(out)
+				}
+			}
+			talk := rng.IntN(tr.prompts)
+			path := []string{"system", fmt.Sprint("talk", talk)}
+			for i := range 1 + rng.IntN(tr.turns) {
+				path = append(path, fmt.Sprintf("turn%d.%d", talk, i))
+			}
+			parallel := 1
+			if rng.IntN(10) < tr.races {
+				parallel = 2 + rng.IntN(6)
+			}
+			c.out = nil
+			c.serve(path, parallel)
+			b.network.at("ipc://E/0").publish(0, c.out, true, true)
+			if n%100 == 99 {
+				synctest.Wait()
+			}
+		}
+		synctest.Wait()
+		s := b.conductor.Services()[0]
+		for _, f := range s.Findings {
+			codes += f.Code + " "
+		}
+		surplus = s.Blocks - len(c.known)
+		for _, err := range b.conductor.Check() {
+			t.Fatal(err)
+		}
+	})
+	return codes, surplus
+}
+
+// TestCopiesOfOrdinaryTraffic holds that copies of an engine in its default mode are
+// balanced: nothing is found, and every block that the engine has is indexed.
+func TestCopiesOfOrdinaryTraffic(t *testing.T) {
+	for seed, tr := range []traffic{
+		{blocks: 400, prompts: 40, turns: 12},
+		{blocks: 400, prompts: 40, turns: 12, races: 3},
+		{blocks: 400, prompts: 200, turns: 6, races: 10},  // every request several times
+		{blocks: 5000, prompts: 10, turns: 10, races: 5},  // copies fill an engine that has room
+		{blocks: 800, prompts: 1, turns: 1, races: 2},     // one prompt, whose end is computed again and again
+		{blocks: 2000, prompts: 300, turns: 12, races: 9}, // full of copies
+		{blocks: 900, prompts: 100, turns: 12, races: 4, late: 1000},
+	} {
+		codes, surplus := runTraffic(t, tr, uint64(seed))
+		if codes != "" || surplus != 0 && tr.late == 0 {
+			t.Errorf("%+v: findings %q, %d blocks too many", tr, codes, surplus)
+		}
+	}
+}
+
+// TestCopiesOfFullReports holds that full reports are found where nothing tells them from
+// copies, and leave no block too many with a session or with copies: set.
+func TestCopiesOfFullReports(t *testing.T) {
+	for seed, tr := range []traffic{
+		{blocks: 400, prompts: 60, turns: 12},
+		{blocks: 400, prompts: 200, turns: 6}, // few hits
+		{blocks: 900, prompts: 200, turns: 20, races: 1},
+		{blocks: 900, prompts: 120, turns: 12, late: 500},
+	} {
+		tr.full = true
+		codes, surplus := runTraffic(t, tr, uint64(seed))
+		if codes != "copies_grow " || surplus <= 0 {
+			t.Errorf("%+v: findings %q, %d blocks too many", tr, codes, surplus)
+		}
+		for _, mended := range []traffic{{naming: true}, {copies: "set"}} {
+			tr.naming, tr.copies = mended.naming, mended.copies
+			if codes, surplus = runTraffic(t, tr, uint64(seed)); codes != "" || surplus > 0 {
+				t.Errorf("%+v: findings %q, %d blocks too many", tr, codes, surplus)
+			}
+		}
+	}
+}
