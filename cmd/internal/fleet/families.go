@@ -39,7 +39,8 @@ func habits(family string, n int) (habit, bool) {
 		}
 		return habit{
 			registerAs:    "vLLM",
-			describe:      "vLLM maps, offload with tokens",
+			describe:      "vLLM maps, offload with tokens, full reports",
+			traits:        engine.Traits{Report: true},
 			wire:          publisher.VLLMMap{},
 			topicInReplay: true,
 		}, true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -70,6 +71,8 @@ func (f *follower) apply(ev any) {
 	case "BlockStored":
 		hashes := field(ev, "block_hashes", 1).([]any)
 		tokens := field(ev, "token_ids", 3).([]any)
+		held := f.held[tierOf(field(ev, "medium", 6))]
+		touches := field(ev, "session_id", math.MaxInt) != nil
 		prefix := ""
 		if parent := field(ev, "parent_block_hash", 2); parent != nil {
 			prefix = f.known[number(parent)]
@@ -79,7 +82,9 @@ func (f *follower) apply(ev any) {
 				prefix += fmt.Sprint(tokens[i*n : (i+1)*n])
 				f.known[number(h)] = prefix
 			}
-			f.held[tierOf(field(ev, "medium", 6))][number(h)]++
+			if !touches || held[number(h)] == 0 {
+				held[number(h)]++
+			}
 		}
 	}
 }

@@ -21,7 +21,8 @@
 //  2. The tree's bits for this engine are exactly the keys of the three tiers.
 //  3. A device block is on the free list if and only if no request uses it.
 //  4. Applied in order, the events give exactly what the engine holds: stored
-//     adds a copy, removed takes one, cleared takes all.
+//     adds a copy, removed takes one, cleared takes all. A store of a session adds
+//     none of a block that is there.
 //
 // Concurrency: none; one goroutine at a time drives an Engine and its tree.
 //
@@ -82,6 +83,9 @@ type Traits struct {
 	WriteThrough bool
 	// RemoveSingly announces every removal in an event of its own.
 	RemoveSingly bool
+	// Report announces the blocks that a request finds once more, from the first on
+	// and under the request's session (vLLM's kv_cache_report_mode: full).
+	Report bool
 }
 
 // Request is one prompt with the answer the engine is going to produce.
@@ -103,6 +107,7 @@ type Stats struct {
 	Stored   [3]int // block copies announced, by device, host, disk
 	Removed  [3]int // block copies announced as gone, by device, host, disk
 	Copies   int    // stored on the device although already there
+	Reported int    // announced again on the device, because a request found them
 	Clears   int
 	Cleared  [3]int // block copies that left with a clear, by device, host, disk
 	Reused   [4]int // prompt blocks found on device, host, disk, in the pool

@@ -57,6 +57,9 @@ func (r *reader) apply(ev Event, blockSize int) {
 			r.describe(ev, blockSize)
 		}
 		for _, h := range ev.Hashes {
+			if ev.Session && r.held[ev.Tier][h] > 0 {
+				continue
+			}
 			if r.held[ev.Tier][h]++; r.held[ev.Tier][h] > 1 && ev.Tier != truth.Device {
 				r.t.Fatalf("block %x stored twice on %v", h, ev.Tier)
 			}
@@ -132,6 +135,8 @@ var allTraits = []Traits{
 	{Dedupe: true, OffloadFirst: true, WriteThrough: true},
 	{Dedupe: true, WriteThrough: true},
 	{OffloadFirst: true, Placeholder: true, WriteThrough: true},
+	{Report: true},
+	{Report: true, OffloadFirst: true, Placeholder: true},
 }
 
 // TestLife runs random prompts through small engines and follows every event.
@@ -198,6 +203,9 @@ func live(t *testing.T, rng *rand.Rand, traits Traits, capacity [3]int) {
 			t.Errorf("%+v %v: tier %d: stored %d, removed %d, cleared %d, and holds %d",
 				traits, capacity, i, s.Stored[i], s.Removed[i], s.Cleared[i], holds)
 		}
+	}
+	if reports := s.Reported > 0; reports != traits.Report {
+		t.Errorf("%+v reported %d blocks again", traits, s.Reported)
 	}
 	if traits.Dedupe && s.Copies > 0 {
 		t.Errorf("%+v stored %d blocks twice", traits, s.Copies)

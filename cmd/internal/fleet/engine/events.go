@@ -30,6 +30,9 @@ type Event struct {
 	HasParent bool
 	// Tokens of all blocks of a Stored event; empty for a placeholder.
 	Tokens []uint32
+	// Session says that a Stored event names a request's session: of its blocks those
+	// that are there are no further copies.
+	Session bool
 }
 
 // Longest events: vLLM has been seen to remove 256 blocks in one batch, and no
@@ -76,10 +79,20 @@ func (o *batch) stored(tier truth.Tier, b *block, placeholder bool) {
 		ev.Hashes = append(ev.Hashes, b.hash)
 		return
 	}
+	o.chain(tier, b, false)
+}
+
+// reported announces a block of the device again.
+func (o *batch) reported(b *block) { o.chain(truth.Device, b, true) }
+
+// chain appends a block to the newest store if it continues that, else to a new one. A
+// report goes on with blocks that are new, not with further copies.
+func (o *batch) chain(tier truth.Tier, b *block, session bool) {
 	ev := o.last(Stored, tier)
-	if ev == nil || b.first || len(ev.Hashes) >= maxStored || ev.Hashes[len(ev.Hashes)-1] != b.parent {
+	if ev == nil || b.first || len(ev.Hashes) >= maxStored || ev.Hashes[len(ev.Hashes)-1] != b.parent ||
+		ev.Session != session && (session || b.twin != nil) {
 		ev = o.add(Stored, tier)
-		ev.HasParent = !b.first
+		ev.Session, ev.HasParent = session, !b.first
 		if ev.HasParent {
 			ev.Parent = b.parent
 		}

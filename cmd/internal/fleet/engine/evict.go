@@ -23,6 +23,14 @@ func (e *Engine) store(id truth.ID, parent digest.Digest, first bool) *block {
 	return b
 }
 
+// report announces the blocks that a request found, all of them on the device by now.
+func (e *Engine) report(blocks []*block) {
+	for _, b := range blocks {
+		e.stats.Reported++
+		e.out.reported(b)
+	}
+}
+
 // ensure makes room for n more copies on the device.
 func (e *Engine) ensure(n int) {
 	n -= e.device.capacity - e.device.used

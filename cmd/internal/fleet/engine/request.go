@@ -63,6 +63,9 @@ func (e *Engine) start(r *running) {
 		r.hash = r.blocks[i].hash
 	}
 	r.next = r.hits
+	if e.Report {
+		e.report(r.blocks)
+	}
 }
 
 // find returns the tier that serves a block, 0 to 2, 3 for the pool or -1, and

@@ -42,7 +42,7 @@ func (w VLLMMap) event(e *encoder, ev *engine.Event) {
 func (w VLLMMap) stored(e *encoder, ev *engine.Event) {
 	device, disk, described := ev.Tier == truth.Device, ev.Tier == truth.Disk, len(ev.Tokens) > 0
 	n := 9
-	for _, present := range []bool{device, described, disk} {
+	for _, present := range []bool{device, described, disk, ev.Session} {
 		if present {
 			n++
 		}
@@ -77,6 +77,10 @@ func (w VLLMMap) stored(e *encoder, ev *engine.Event) {
 	if disk {
 		e.str("locality")
 		e.str("LOCAL")
+	}
+	if ev.Session {
+		e.str("session_id")
+		e.str("session")
 	}
 }
 

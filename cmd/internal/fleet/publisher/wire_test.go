@@ -113,6 +113,13 @@ func TestDecoded(t *testing.T) {
 		"block_size": int64(2), "lora_id": nil, "medium": "STORAGE", "lora_name": nil, "group_idx": int64(0),
 		"kv_cache_spec_kind": "full_attention", "locality": "LOCAL",
 	})
+	report := store(truth.Device)
+	report.Session = true
+	f("map of a report", VLLMMap{}, report, object{
+		"type": "BlockStored", "block_hashes": unsigned, "parent_block_hash": int64(5), "token_ids": tokens,
+		"block_size": int64(2), "lora_id": nil, "medium": "GPU", "lora_name": nil, "extra_keys": []any{nil, nil}, "group_idx": int64(0),
+		"kv_cache_spec_kind": "full_attention", "session_id": "session",
+	})
 	f("map in host memory", VLLMMap{}, store(truth.Host), object{
 		"type": "BlockStored", "block_hashes": unsigned, "parent_block_hash": int64(5), "token_ids": tokens,
 		"block_size": int64(2), "lora_id": nil, "medium": "CPU", "lora_name": nil, "group_idx": int64(0),
