@@ -238,23 +238,20 @@ func (s *source) withdraws(e *events.Event, key ownerKey) int {
 		if ns.parts() > 0 {
 			hashes, remaining = s.withParts(ns, hashes, remaining)
 		}
-		all := h.remove(ns.context.index, hashes, remaining, s.copies(key), key.objects)
+		all := h.remove(ns.context.index, hashes, remaining, s.copies(key))
 		found += all * len(e.Hashes) / max(len(hashes), 1)
 		s.conductor.collect(ns.context)
 	}
 	return found
 }
 
-// remove takes blocks from both generations, or once each from the older one that has
-// them, and returns how many memberships that were, copies included.
-func (h *holder) remove(x *index.Index, hashes []uint64, remaining []int, policy index.CopyPolicy, once bool) int {
-	all := 0
+// remove takes blocks from both generations, and returns how many memberships that
+// were, copies included.
+func (h *holder) remove(x *index.Index, hashes []uint64, remaining []int, policy index.CopyPolicy) int {
+	res := x.Remove(h.current, hashes, remaining, policy)
+	all := res.Removed + res.Copies
 	if h.hasOld {
-		res := x.Remove(h.old, hashes, remaining, policy)
-		all = res.Removed + res.Copies
-	}
-	if all == 0 || !once {
-		res := x.Remove(h.current, hashes, remaining, policy)
+		res = x.Remove(h.old, hashes, remaining, policy)
 		all += res.Removed + res.Copies
 	}
 	return all

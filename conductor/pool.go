@@ -19,7 +19,8 @@ import (
 //	               Shards --a block is whole, or no more--> appear, vanish --> place, remove
 //
 // The objects are the truth about the pool: what is removed is what was bound, whatever
-// the removal says beside the key.
+// the removal says beside the key. Objects expire by block: an engine that puts one object
+// of a block has found or put the others as well.
 
 // shelf is what a pool is known to hold. It belongs to the source's turn.
 type shelf struct {
@@ -49,9 +50,11 @@ type scope struct {
 type binding struct {
 	scope objectkey.Pool
 	tier  objectkey.Tier
-	bare  bool   // the key does not tell the block, which is all there is of it
-	group int32  // of a bare one, as Kind.Group
-	hash  uint64 // of a bare one
+	bare  bool             // the key does not tell the block, which is all there is of it
+	old   bool             // of a bare one: not announced since the last age
+	group int32            // of a bare one, as Kind.Group
+	block objectkey.Number // of any other
+	hash  uint64           // of a bare one
 }
 
 // bindingBytes is what a binding takes in its map, about.
@@ -125,21 +128,20 @@ func (p *shelf) store(e *events.Event) {
 		at.hash, at.group = key.Hash, key.Group
 	}
 	print := p.print(e, sc.deployment.tenant, tier)
-	old, bound := p.objects[print]
-	switch {
-	case bound && old != at:
-		s.drop(events.ObjectConflict, 1)
-		return
-	case bound:
-		if s.reg.TTL > 0 {
-			p.refresh(at, &key)
+	if was, bound := p.objects[print]; bound {
+		at.old, at.block = was.old, was.block
+		if was != at {
+			s.drop(events.ObjectConflict, 1)
+			return
 		}
-		return
-	case p.bytes()+bindingBytes > p.limit():
-		s.drop(events.OverBudget, 1)
+		p.renew(print, at)
 		return
 	}
-	if !bare && !p.shards.Add(at.scope, at.tier, &key) {
+	fits := p.bytes()+bindingBytes <= p.limit()
+	if fits && !bare {
+		at.block, fits = p.shards.Add(at.scope, at.tier, &key)
+	}
+	if !fits {
 		s.drop(events.OverBudget, 1)
 		return
 	}
@@ -187,16 +189,53 @@ func (p *shelf) remove(e *events.Event) {
 		s.drop(events.ObjectConflict, 1)
 		return
 	}
+	if !at.bare {
+		p.shards.Remove(at.scope, at.tier, &key)
+	} else if p.counts(p.names[at.scope].deployment, at.group) {
+		p.vanish(at.scope, at.tier, at.hash)
+	}
+	p.unbind(print, at)
+}
+
+// unbind forgets an object whose block knows already.
+func (p *shelf) unbind(print xxh3.Uint128, at binding) {
 	delete(p.objects, print)
 	p.bound[at.scope]--
-	defer p.leave(at.scope)
-	if at.bare {
-		if p.counts(p.names[at.scope].deployment, at.group) {
+	p.leave(at.scope)
+}
+
+// renew notes that a bound object was announced again.
+func (p *shelf) renew(print xxh3.Uint128, at binding) {
+	switch {
+	case !at.bare:
+		p.shards.Renew(at.block)
+	case at.old:
+		at.old = false
+		p.objects[print] = at
+	}
+}
+
+// age forgets the objects on the media that ages names, if no object of their block was
+// announced since the age before.
+func (p *shelf) age(ages func(medium string) bool) {
+	aging := make([]bool, len(p.media))
+	for i := range p.media {
+		aging[i] = ages(p.media[i].Name)
+	}
+	p.shards.Age(func(t objectkey.Tier) bool { return aging[t] })
+	for print, at := range p.objects {
+		switch {
+		case !aging[at.tier], !at.bare && p.shards.Known(at.block):
+			continue
+		case at.bare && !at.old:
+			at.old = true
+			p.objects[print] = at
+			continue
+		case at.bare && p.counts(p.names[at.scope].deployment, at.group):
 			p.vanish(at.scope, at.tier, at.hash)
 		}
-		return
+		p.unbind(print, at)
 	}
-	p.shards.Remove(at.scope, at.tier, &key)
 }
 
 // clear forgets the objects that a cleared event takes away; their blocks go with the
@@ -210,9 +249,7 @@ func (p *shelf) clear(e *events.Event, medium string) {
 	p.muted = false
 	for print, at := range p.objects {
 		if goes(at.scope, at.tier) {
-			delete(p.objects, print)
-			p.bound[at.scope]--
-			p.leave(at.scope)
+			p.unbind(print, at)
 		}
 	}
 }
@@ -384,25 +421,4 @@ func (p *shelf) disown(n objectkey.Pool, t objectkey.Tier, hash uint64) int {
 	e := p.names[n].event(hash)
 	e.Kind = events.Removed
 	return p.source.withdraws(&e, owner)
-}
-
-// refresh announces the block of a bound object again, if it has expired or is about to.
-func (p *shelf) refresh(at binding, key *objectkey.Key) {
-	hash := at.hash
-	if !at.bare {
-		if !p.shards.Whole(at.scope, at.tier, key) {
-			return
-		}
-		hash = key.Hash
-	}
-	if !p.counts(p.names[at.scope].deployment, key.Group) {
-		return
-	}
-	owner := p.owner(at.scope, at.tier)
-	for _, ns := range p.source.spaces {
-		if h := ns.owners[owner]; h != nil && ns.context.index.Has(h.current, hash) {
-			return
-		}
-	}
-	p.appear(at.scope, at.tier, hash)
 }

@@ -5,6 +5,11 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/events/stream"
 )
 
 // expectServed fails unless an instance is served so many tokens of a query.
@@ -126,6 +131,36 @@ func TestPoolTwoOfAHash(t *testing.T) {
 		expectServed(t, b, "path=a", "A", 16)
 		b.run("drop pool path=a")
 		expectServed(t, b, "path=a", "A", 0)
+	})
+}
+
+// TestPoolExpiryFreesRoom: a master that never announces removals does not fill
+// pool.max_bytes of a pool with a time to live.
+func TestPoolExpiryFreesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		c := conductor.New(conductor.Options{PoolBytes: 64 << 10, Log: zerolog.Nop(), Stream: stream.Config{Transport: n, Queue: 1024}})
+		b := &bench{conductor: c, handler: handlerOf(c), network: n}
+		defer b.conductor.Close()
+		runAll(b, "register pool type=Mooncake replay=no ttl=10s")
+		for round := range 49 {
+			var put []any
+			for i := range 64 {
+				put = append(put, map[string]any{
+					"event_type": "stored", "tenant_id": "default", "backend_id": "b", "medium": "cpu",
+					"object_key": fmt.Sprintf("m@tp_rank:0@%032x%032x", round+1, i+1), "seq_hashes": []any{},
+				})
+			}
+			b.publish(args{word: "pool"}, put...)
+			runAll(b, "wait 4100ms")
+		}
+		if out := b.run("services show=Objects,DroppedBy"); out != "pool|default|0 Objects=64 DroppedBy=map[]\n" {
+			t.Error(out)
+		}
+		runAll(b, "wait 10s")
+		if out := b.run("services show=Blocks,Objects"); out != "pool|default|0 Blocks=0 Objects=0\n" {
+			t.Error(out)
+		}
 	})
 }
 

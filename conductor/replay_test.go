@@ -78,7 +78,7 @@ func TestReplayScripts(t *testing.T) {
 					}
 					b.run(line)
 					word, _, _ := strings.Cut(line, " ")
-					ask := "services show=State,Reason,Epoch,LastSeq,Blocks,HashProfile"
+					ask := "services show=State,Reason,Epoch,LastSeq,Blocks,Objects,HashProfile"
 					if word == "query" {
 						ask = line
 					}

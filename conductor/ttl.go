@@ -9,7 +9,8 @@ import (
 // age lets blocks of a source expire that never announces removals. A block is
 // held by the generation it was last announced in; every half time to live the
 // older of two generations is cleared. So a block goes between half and once the
-// time to live after its last announcement, without a timestamp per block.
+// time to live after its last announcement, without a timestamp per block. What a pool
+// has bound by object ages with the objects, in the same two generations.
 func (s *source) age() {
 	tick := time.NewTicker(s.reg.TTL / 2)
 	defer tick.Stop()
@@ -28,6 +29,9 @@ func (s *source) rotate() {
 	s.journal.Aged()
 	for _, ns := range s.spaces {
 		for key, h := range ns.owners {
+			if key.objects {
+				continue
+			}
 			next := *h
 			if h.hasOld {
 				ns.context.index.Clear(h.old)
@@ -39,6 +43,10 @@ func (s *source) rotate() {
 			*h = next
 			s.mu.Unlock()
 		}
+	}
+	if s.shelf != nil {
+		s.shelf.age(func(string) bool { return true })
+		s.objects.Store(int64(len(s.shelf.objects)))
 	}
 	s.seeded = false // what was recovered without a mark is gone with the older generation
 	s.quitEmpty()

@@ -7,10 +7,12 @@ import (
 )
 
 // A Pool is the caller's number for one place objects are kept in: an endpoint,
-// a backend and a tenant. A Tier is its number for a medium.
+// a backend and a tenant. A Tier is its number for a medium. A Number is that of a
+// known block; another block may get it once the block is forgotten.
 type (
-	Pool uint32
-	Tier uint8
+	Pool   uint32
+	Tier   uint8
+	Number uint32
 )
 
 // Completeness is which of its objects make a block count.
@@ -63,6 +65,7 @@ type Block struct {
 //     per tier: keys on one and values on another are whole on neither.
 //  3. What is held is counted in bytes. At the limit Add refuses what needs
 //     more, and changes nothing.
+//  4. numbered holds every known block at its number, nil at the numbers in free.
 //
 // Not for concurrent use. Adding and removing cost a few map lookups, but for a
 // shard nobody has seen before, which costs a look at the kind's blocks: those
@@ -74,6 +77,9 @@ type Shards struct {
 	blocks int
 	report func(b Block, whole bool)
 	kinds  map[place]*members
+
+	numbered []*set
+	free     []Number
 }
 
 type place struct {
@@ -94,23 +100,25 @@ type member struct {
 	tier       Tier
 }
 
-// set holds the numbers of the shards that are there.
+// set is a known block: the numbers of its shards that are there.
 type set struct {
-	first uint64
-	more  []uint64
-	size  int
+	first  uint64
+	more   []uint64
+	size   int32
+	number Number
+	old    bool // no object of it was added since the last Age
 }
 
-// What things cost, about: twice the payload, for maps are half empty.
+// What things cost, about: twice the payload, for maps and slices are half empty.
 const (
 	kindBytes  = 2 * 512
 	shardBytes = 2 * 40
-	blockBytes = 2 * (32 + 40)
+	blockBytes = 2*(24+8) + 48 + 2*(8+4) // member and pointer, set, number and place in free
 	wordBytes  = 8
 )
 
 // NewShards returns an empty one that holds up to limit bytes. report is called
-// from Add, Remove and Clear, and must not call back.
+// from Add, Remove, Clear and Age, and must not call back.
 func NewShards(need Completeness, limit int64, report func(b Block, whole bool)) *Shards {
 	return &Shards{need: need, limit: limit, report: report, kinds: make(map[place]*members)}
 }
@@ -119,9 +127,9 @@ func NewShards(need Completeness, limit int64, report func(b Block, whole bool))
 func (s *Shards) Len() int     { return s.blocks }
 func (s *Shards) Bytes() int64 { return s.held }
 
-// Add takes one object. It reports false where there is no room for it; what is
-// there already is not counted twice.
-func (s *Shards) Add(pool Pool, tier Tier, k *Key) bool {
+// Add takes one object and returns the number of its block. It reports false where
+// there is no room for it; what is there already is not counted twice.
+func (s *Shards) Add(pool Pool, tier Tier, k *Key) (Number, bool) {
 	at := place{pool, k.Kind}
 	who := memberOf(tier, k)
 	m := s.kinds[at]
@@ -146,7 +154,7 @@ func (s *Shards) Add(pool Pool, tier Tier, k *Key) bool {
 		cost += int64(max(0, n/64-len(in.more))) * wordBytes
 	}
 	if s.held+cost > s.limit {
-		return false
+		return 0, false
 	}
 	s.held += cost
 
@@ -158,15 +166,23 @@ func (s *Shards) Add(pool Pool, tier Tier, k *Key) bool {
 		s.grow(pool, m, k.Shard)
 	}
 	if in == nil {
-		in = new(set)
+		in = &set{number: s.newNumber()}
+		s.numbered[in.number] = in
 		m.sets[who] = in
 		s.blocks++
 	}
+	in.old = false
 	if before := s.whole(m, in); in.put(n) && !before && s.whole(m, in) {
 		s.turn(pool, m, who, true)
 	}
-	return true
+	return in.number, true
 }
+
+// Renew notes that an object of a known block was announced again.
+func (s *Shards) Renew(n Number) { s.numbered[n].old = false }
+
+// Known reports whether the block with this number is known.
+func (s *Shards) Known(n Number) bool { return int(n) < len(s.numbered) && s.numbered[n] != nil }
 
 // Remove takes one object away; one that is not there changes nothing.
 func (s *Shards) Remove(pool Pool, tier Tier, k *Key) {
@@ -190,16 +206,6 @@ func (s *Shards) Remove(pool Pool, tier Tier, k *Key) {
 	}
 }
 
-// Whole reports whether the block that an object is a part of counts.
-func (s *Shards) Whole(pool Pool, tier Tier, k *Key) bool {
-	m := s.kinds[place{pool, k.Kind}]
-	if m == nil {
-		return false
-	}
-	in := m.sets[memberOf(tier, k)]
-	return in != nil && s.whole(m, in)
-}
-
 // Blocks calls f for every block that counts.
 func (s *Shards) Blocks(f func(Block)) {
 	for at, m := range s.kinds {
@@ -215,16 +221,37 @@ func (s *Shards) Blocks(f func(Block)) {
 func (s *Shards) Clear(goes func(Pool, Tier) bool) {
 	for at, m := range s.kinds {
 		for who, in := range m.sets {
-			if !goes(at.pool, who.tier) {
-				continue
+			if goes(at.pool, who.tier) {
+				s.end(at.pool, m, who, in)
 			}
-			if s.whole(m, in) {
-				s.turn(at.pool, m, who, false)
-			}
-			s.forget(m, who, in)
 		}
 		s.prune(at, m)
 	}
+}
+
+// Age forgets the blocks on the tiers that ages names, unless Add or Renew met one of
+// their objects since the Age before.
+func (s *Shards) Age(ages func(Tier) bool) {
+	for at, m := range s.kinds {
+		for who, in := range m.sets {
+			if !ages(who.tier) {
+				continue
+			}
+			if in.old {
+				s.end(at.pool, m, who, in)
+			}
+			in.old = true
+		}
+		s.prune(at, m)
+	}
+}
+
+// end takes away all shards of a block.
+func (s *Shards) end(pool Pool, m *members, who member, in *set) {
+	if s.whole(m, in) {
+		s.turn(pool, m, who, false)
+	}
+	s.forget(m, who, in)
 }
 
 // grow numbers a shard of a kind that no block has had.
@@ -243,7 +270,7 @@ func (s *Shards) whole(m *members, in *set) bool {
 	if s.need == Any {
 		return in.size > 0
 	}
-	return in.size == len(m.number)
+	return int(in.size) == len(m.number)
 }
 
 func (s *Shards) turn(pool Pool, m *members, who member, whole bool) {
@@ -257,8 +284,23 @@ func (s *Shards) turn(pool Pool, m *members, who member, whole bool) {
 
 func (s *Shards) forget(m *members, who member, in *set) {
 	delete(m.sets, who)
-	s.blocks--
+	s.numbered[in.number] = nil
+	s.free = append(s.free, in.number)
+	if s.blocks--; s.blocks == 0 {
+		s.numbered, s.free = nil, nil
+	}
 	s.held -= blockBytes + int64(len(in.more))*wordBytes
+}
+
+// newNumber returns a number that no known block has.
+func (s *Shards) newNumber() Number {
+	if last := len(s.free) - 1; last >= 0 {
+		n := s.free[last]
+		s.free = s.free[:last]
+		return n
+	}
+	s.numbered = append(s.numbered, nil)
+	return Number(len(s.numbered) - 1)
 }
 
 func (s *Shards) prune(at place, m *members) {
@@ -337,8 +379,11 @@ func (s *Shards) Check() {
 			for _, w := range in.more {
 				size += bits.OnesCount64(w)
 			}
-			if size != in.size || size == 0 || size > len(m.number) {
+			if size != int(in.size) || size == 0 || size > len(m.number) {
 				panic("BUG: a block's shards are miscounted")
+			}
+			if s.numbered[in.number] != in {
+				panic("BUG: a block is not at its number")
 			}
 			if s.whole(m, in) {
 				whole++
@@ -351,5 +396,8 @@ func (s *Shards) Check() {
 	}
 	if blocks != s.blocks || held != s.held || held > s.limit {
 		panic("BUG: blocks or bytes are miscounted")
+	}
+	if len(s.numbered) != blocks+len(s.free) {
+		panic("BUG: a number is neither a block's nor free")
 	}
 }

@@ -33,13 +33,15 @@ func TestShardsScript(t *testing.T) {
 		verb, text, _ := strings.Cut(step, " ")
 		switch verb {
 		case "add":
-			if !s.Add(1, 1, must(t, text)) {
+			if _, ok := s.Add(1, 1, must(t, text)); !ok {
 				t.Fatalf("%s: refused", step)
 			}
 		case "disk":
-			if !s.Add(1, 2, must(t, text)) {
+			if _, ok := s.Add(1, 2, must(t, text)); !ok {
 				t.Fatalf("%s: refused", step)
 			}
+		case "age":
+			s.Age(func(tier Tier) bool { return tier == 1 })
 		case "remove":
 			s.Remove(1, 1, must(t, text))
 		case "clear":
@@ -71,7 +73,16 @@ func TestShardsScript(t *testing.T) {
 	f("remove m@tp_rank:0@group:1@0b", "-1/1/b")
 	f("clear", "-1/1/b")
 	f("add m@tp_rank:0@0a", "+1/1/a") // the pool forgot its second rank
-	f("clear", "-1/1/a")
+	f("disk m@tp_rank:0@0a", "+1/2/a")
+	f("add m@tp_rank:0@0b", "+1/1/b")
+	f("age", "")
+	f("add m@tp_rank:0@0a", "")
+	f("age", "-1/1/b")
+	f("add m@tp_rank:1@0a", "-1/1/a -1/2/a +1/1/a") // one shard renews the block
+	f("age", "")
+	f("age", "-1/1/a")
+	f("disk m@tp_rank:1@0a", "+1/2/a")
+	f("clear", "-1/2/a")
 	if s.Len() != 0 || s.Bytes() != 0 {
 		t.Errorf("%d blocks and %d bytes are left", s.Len(), s.Bytes())
 	}
@@ -95,23 +106,30 @@ func TestShardsAtTheLimit(t *testing.T) {
 	var log []string
 	s := NewShards(All, 8<<10, told(&log))
 	n := 0
-	for s.Add(1, 1, must(t, fmt.Sprintf("m@tp_rank:0@%08x", n))) {
+	add := func(text string) bool {
+		_, ok := s.Add(1, 1, must(t, text))
+		return ok
+	}
+	for add(fmt.Sprintf("m@tp_rank:0@%08x", n)) {
 		n++
 	}
 	s.Check()
 	if n < 10 || len(log) != n || s.Len() != n {
 		t.Fatalf("%d added, %d reported, %d held", n, len(log), s.Len())
 	}
-	if !s.Add(1, 1, must(t, "m@tp_rank:0@00000000")) {
+	if !add("m@tp_rank:0@00000000") {
 		t.Error("what is there was refused")
 	}
-	for i := 1; s.Add(1, 1, must(t, fmt.Sprintf("m@tp_rank:%d@00000000", i))); i++ { // shards cost as well
+	for i := 1; add(fmt.Sprintf("m@tp_rank:%d@00000000", i)); i++ { // shards cost as well
 	}
 	s.Remove(1, 1, must(t, "m@tp_rank:0@00000001"))
-	if s.Check(); !s.Add(1, 1, must(t, "m@tp_rank:0@0000ffff")) {
+	if s.Check(); !add("m@tp_rank:0@0000ffff") {
 		t.Error("nothing came free")
 	}
-	s.Clear(func(pool Pool, _ Tier) bool { return pool == 1 })
+	if s.Age(func(Tier) bool { return true }); s.Len() != n {
+		t.Errorf("%d blocks are left of %d", s.Len(), n)
+	}
+	s.Age(func(Tier) bool { return true })
 	if s.Bytes() != 0 {
 		t.Errorf("%d bytes are left", s.Bytes())
 	}
@@ -150,6 +168,7 @@ func TestShardsOfManyLayers(t *testing.T) {
 type naive struct {
 	need    Completeness
 	objects map[object]bool
+	old     map[object]bool // blocks, without a shard
 	seen    map[place]map[Shard]bool
 }
 
@@ -162,11 +181,27 @@ type object struct {
 
 func (n *naive) add(pool Pool, tier Tier, k *Key) {
 	at := place{pool, k.Kind}
-	n.objects[object{at, tier, k.Digest, k.Shard}] = true
+	o := object{at, tier, k.Digest, k.Shard}
+	n.objects[o], n.old[o.block()] = true, false
 	if n.seen[at] == nil {
 		n.seen[at] = make(map[Shard]bool)
 	}
 	n.seen[at][k.Shard] = true
+}
+
+func (o object) block() object {
+	o.shard = Shard{}
+	return o
+}
+
+// age takes away the old blocks of a tier and makes the others old.
+func (n *naive) age(tier Tier) {
+	n.remove(func(o object) bool { return o.tier == tier && n.old[o.block()] })
+	for o := range n.objects {
+		if o.tier == tier {
+			n.old[o.block()] = true
+		}
+	}
 }
 
 func (n *naive) remove(goes func(object) bool) {
@@ -189,8 +224,7 @@ func (n *naive) remove(goes func(object) bool) {
 func (n *naive) whole() map[string]bool {
 	has := make(map[object]int)
 	for o := range n.objects {
-		o.shard = Shard{}
-		has[o]++
+		has[o.block()]++
 	}
 	set := make(map[string]bool)
 	for o, count := range has {
@@ -216,7 +250,8 @@ func TestShardsModel(t *testing.T) {
 				delete(now, name)
 			}
 		})
-		n := &naive{need: need, objects: make(map[object]bool), seen: make(map[place]map[Shard]bool)}
+		n := &naive{need: need, objects: make(map[object]bool), old: make(map[object]bool), seen: make(map[place]map[Shard]bool)}
+		numbers := make(map[object]Number) // of blocks
 		ranks := 3
 		for step := range 6000 {
 			if step == 4000 {
@@ -232,14 +267,25 @@ func TestShardsModel(t *testing.T) {
 			pool, tier := Pool(r.IntN(2)), Tier(r.IntN(2))
 			switch x := r.IntN(100); {
 			case x < 60:
-				if !s.Add(pool, tier, k) {
+				number, ok := s.Add(pool, tier, k)
+				if !ok {
 					t.Fatalf("seed %d: refused", seed)
 				}
 				n.add(pool, tier, k)
-			case x < 98:
+				numbers[object{place{pool, k.Kind}, tier, k.Digest, Shard{}}] = number
+			case x < 62:
+				for o, number := range numbers { // any
+					s.Renew(number)
+					n.old[o] = false
+					break
+				}
+			case x < 97:
 				s.Remove(pool, tier, k)
 				gone := object{place{pool, k.Kind}, tier, k.Digest, k.Shard}
 				n.remove(func(o object) bool { return o == gone })
+			case x == 97:
+				s.Age(func(t Tier) bool { return t == tier })
+				n.age(tier)
 			case x == 98:
 				s.Clear(func(p Pool, t Tier) bool { return p == pool && t == tier })
 				n.remove(func(o object) bool { return o.pool == pool && o.tier == tier })
@@ -248,6 +294,20 @@ func TestShardsModel(t *testing.T) {
 				n.remove(func(o object) bool { return o.pool == pool })
 			}
 			s.Check()
+			there := make(map[object]bool)
+			for o := range n.objects {
+				there[o.block()] = true
+			}
+			for o := range numbers {
+				if !there[o] {
+					delete(numbers, o)
+				}
+			}
+			for o := range there {
+				if !s.Known(numbers[o]) {
+					t.Fatalf("seed %d, step %d: block %v has number %d, which is not known", seed, step, o, numbers[o])
+				}
+			}
 			want := n.whole()
 			if len(want) != len(now) {
 				t.Fatalf("seed %d, step %d: whole are %v, want %v", seed, step, now, want)
