@@ -2,7 +2,10 @@ package conductor
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"kvconductor/events/journal"
@@ -30,6 +33,9 @@ func (r Registration) fields(static bool) (out []journal.Field) {
 	add("dp_rank", strconv.Itoa(r.Rank), false)
 	text("additionalsalt", r.Salt)
 	add("ttl", r.TTL.String(), r.TTL == 0)
+	for _, medium := range slices.Sorted(maps.Keys(r.MediaTTL)) {
+		text("ttl."+medium, r.MediaTTL[medium].String())
+	}
 	for _, name := range r.Serves {
 		text("serves", name)
 	}
@@ -72,6 +78,12 @@ func registrationOf(fields []journal.Field) (r Registration, static bool, err er
 			r.Serves = append(r.Serves, f.Value)
 		case "may_announce":
 			r.MayAnnounce = append(r.MayAnnounce, f.Value)
+		}
+		if medium, ok := strings.CutPrefix(f.Name, "ttl."); ok && err == nil {
+			if r.MediaTTL == nil {
+				r.MediaTTL = make(map[string]time.Duration)
+			}
+			r.MediaTTL[medium], err = time.ParseDuration(f.Value)
 		}
 	}
 	if err == nil {

@@ -26,6 +26,8 @@ func TestRegistrationFields(t *testing.T) {
 			f.Set(reflect.ValueOf([]string{"a", "ü = b"}))
 		case time.Duration:
 			f.SetInt(int64(i) * 1_000_000_007)
+		case map[string]time.Duration:
+			f.Set(reflect.ValueOf(map[string]time.Duration{"DISK": time.Hour, "Ü = B": 0}))
 		case HashProfile:
 			p, err := hash.NewProfile(HashProfile{
 				Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmXXHash, PythonHashSeed: "00", IndexProjection: hash.ProjectionLow64, ExtraKeys: hash.ExtraKeysTagged,

@@ -363,7 +363,7 @@ func (p *shelf) tier(raw string) (objectkey.Tier, bool) {
 	return objectkey.Tier(len(p.media) - 1), true
 }
 
-// maxMedia bounds the media of a pool: no master has more than a handful.
+// maxMedia bounds the media of a pool and of a ttl: no publisher has more than a handful.
 const maxMedia = 64
 
 // turn hears from the shards that a block has become whole, or is no more.

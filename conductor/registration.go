@@ -51,6 +51,8 @@ type Registration struct {
 	// TTL is how long a block stays after it was last announced, for publishers
 	// that announce no removals; 0 is for ever.
 	TTL time.Duration
+	// MediaTTL is that of single media, by names that tiers.Parse knows.
+	MediaTTL map[string]time.Duration
 	// Serves names the instances a pool is bound to, sorted; none is all of them.
 	Serves []string
 	// Copies, Owned, Clear and MayAnnounce rule what events of the source do: see
@@ -63,9 +65,6 @@ type Registration struct {
 	// tokens; the zero value is not known. All engines of a context have one.
 	Profile HashProfile
 }
-
-// minTTL keeps aging rarer than announcing.
-const minTTL = time.Second
 
 // compare orders keys by their fields.
 func (k Key) compare(other Key) int {
@@ -157,8 +156,8 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	if r.Rank < 0 {
 		return Invalid("dp_rank", "out_of_range", "dp_rank must not be negative, got %d", r.Rank)
 	}
-	if r.TTL != 0 && r.TTL < minTTL {
-		return Invalid("ttl", "out_of_range", "ttl must be at least %s, or 0 for none, got %s", minTTL, r.TTL)
+	if err := r.normalizeTTL(); err != nil {
+		return err
 	}
 	if err := r.normalizeServes(); err != nil {
 		return err
@@ -208,7 +207,7 @@ func (r Registration) diff(want Registration, copies string) (field, have, got s
 		{"lora_name", r.Lora, want.Lora},
 		{"block_size", fmt.Sprint(r.BlockSize), fmt.Sprint(want.BlockSize)},
 		{"additionalsalt", r.Salt, want.Salt},
-		{"ttl", r.TTL.String(), want.TTL.String()},
+		{"ttl", r.ttlText(), want.ttlText()},
 		{"serves", strings.Join(r.Serves, ", "), strings.Join(want.Serves, ", ")},
 		{"copies", cmp.Or(r.Copies, copies), cmp.Or(want.Copies, copies)},
 		{"owned", cmp.Or(r.Owned, OwnedCount), cmp.Or(want.Owned, OwnedCount)},

@@ -145,7 +145,11 @@ func (p *Replay) Take(rec *journal.Record) error {
 		}
 		f.state(stream.State(journal.Value(fields, journal.FieldState)), journal.Value(fields, journal.FieldReason), rec.Time)
 	case journal.Aged:
-		f.source.guard(f.source.rotate)
+		ttl := time.Duration(rec.Seq)
+		if ttl == 0 { // written before media had their own
+			ttl = f.source.reg.TTL
+		}
+		f.source.guard(func() { f.source.rotate(ttl) })
 	case journal.Lost:
 		p.sum.Lost += rec.Seq
 		f.incomplete(ReasonJournalGap)

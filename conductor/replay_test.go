@@ -103,6 +103,33 @@ func TestReplayScripts(t *testing.T) {
 	}
 }
 
+// TestReplayAgedWithoutTTL: aged records of older journals say no time to live. They
+// are about all blocks of a source, which had one.
+func TestReplayAgedWithoutTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		b, w := recordedBench(t, dir)
+		defer w.Close()
+		defer b.conductor.Close()
+		runAll(b, "register A ttl=10s", "register pool type=Mooncake replay=no ttl=10s", "store A path=a", "store A path=b medium=CPU", "put pool path=b",
+			"wait 6s", "store A path=a", "wait 5s")
+		aged := 0
+		p := replayed(t, dir, func(rec *journal.Record) bool {
+			if rec.Kind == journal.Aged {
+				rec.Seq = 0
+				aged++
+			}
+			return true
+		})
+		defer p.Conductor().Close()
+		past := &bench{conductor: p.Conductor(), handler: handlerOf(p.Conductor())}
+		const ask, want = "services show=Blocks,Objects", "A|default|0 Blocks=1 Objects=<nil>\npool|default|0 Blocks=0 Objects=0\n"
+		if now, then := b.run(ask), past.run(ask); now != want || then != want || aged != 4 {
+			t.Errorf("now:\n%sthen:\n%swant:\n%s%d records aged", now, then, want, aged)
+		}
+	})
+}
+
 var age = regexp.MustCompile(`"age_ms":[0-9]+`)
 
 // told takes out of an answer what a journal does not promise: its clock stands

@@ -100,7 +100,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	owner := s.holder(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name, group: e.Group, backend: e.Backend, owned: e.Owned}, e.Medium)
 	to := owner.current
 	if !s.marked {
-		s.seeded, to = true, s.older(ns, owner, e)
+		to = s.older(ns, owner, e)
 		r.c.mixed.Store(true)
 	}
 	if e.HasParent && !e.Waiting && local != nil && !ns.context.index.Knows(ns.source, e.Parent) {
@@ -132,7 +132,8 @@ func (r *Recovery) Name(n *Name) error {
 	return nil
 }
 
-// older returns the older generation of a holder, making it when new.
+// older returns the older generation of a holder, making it when new. It holds what
+// came without a mark.
 func (s *source) older(ns *namespace, h *holder, e *Stored) index.Owner {
 	if !h.hasOld {
 		old := s.newOwner(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name}, e.Medium)
@@ -140,6 +141,7 @@ func (s *source) older(ns *namespace, h *holder, e *Stored) index.Owner {
 		h.old, h.hasOld = old, true
 		s.mu.Unlock()
 	}
+	h.seeded = true
 	return h.old
 }
 
@@ -198,7 +200,7 @@ func (r *Recovery) Undo() {
 	var drop []*source
 	for s := range r.filled() {
 		s.forget()
-		s.marked, s.seeded = false, false
+		s.marked = false
 		if s.recovered {
 			drop = append(drop, s)
 		}
@@ -359,7 +361,7 @@ func (s *source) takeOver(old *source) {
 	s.spaces, s.tallies = old.spaces, old.tallies
 	s.mu.Unlock()
 	s.index, s.media, s.announced = old.index, old.media, old.announced
-	s.parts, s.seeded, s.mark, s.marked, s.settled = old.parts, old.seeded, old.mark, old.marked, old.settled
+	s.parts, s.mark, s.marked, s.settled = old.parts, old.mark, old.marked, old.settled
 	s.peerAheads = old.peerAheads
 	for _, ns := range old.spaces {
 		ns.context.awaitAs(old, s)
@@ -379,19 +381,32 @@ func (r Registration) holdsFor(other Registration) bool {
 // unseed drops what was recovered without a mark, now that the source has seen the
 // whole history of its publisher. turn is held.
 func (s *source) unseed() {
-	if !s.seeded {
-		return
-	}
-	s.seeded = false
-	for _, ns := range slices.Clone(s.spaces) {
+	found := false
+	for _, ns := range s.spaces {
 		for _, h := range ns.owners {
-			if h.hasOld {
+			if h.seeded {
 				ns.context.index.Clear(h.old)
 				ns.context.tidy()
+				h.seeded, found = false, true
 			}
 		}
 	}
-	s.quitEmpty()
+	if found {
+		s.quitEmpty()
+	}
+}
+
+// seeded reports whether older generations hold what a peer knew, without a mark. turn
+// is held.
+func (s *source) seeded() bool {
+	for _, ns := range s.spaces {
+		for _, h := range ns.owners {
+			if h.seeded {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // unfollowed is the feed of a recovered source: nothing comes from it.

@@ -248,7 +248,14 @@ func (b *bench) register(a args) string {
 			body[field] = word
 		}
 	}
-	if ttl := a.get("ttl", ""); ttl != "" {
+	if ttl := a.get("ttl", ""); strings.Contains(ttl, ":") { // medium:time,medium:time
+		media := make(map[string]string)
+		for _, one := range strings.Split(ttl, ",") {
+			medium, d, _ := strings.Cut(one, ":")
+			media[medium] = d
+		}
+		body["ttl"] = media
+	} else if ttl != "" {
 		body["ttl"] = ttl
 	}
 	if text := a.get("profile", ""); text != "" {

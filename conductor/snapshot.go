@@ -160,7 +160,7 @@ func (s *source) snapshotMark() SourceMark {
 		if s.order.doubted && mark.Missing == "" {
 			mark.Missing = ReasonEventGap // the step that shows it may still be in hand
 		}
-		if s.seeded && mark.Missing == "" {
+		if mark.Missing == "" && s.seeded() {
 			mark.Missing = stream.ReasonUnknown
 		}
 		m.Mark = &mark

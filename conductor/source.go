@@ -75,10 +75,6 @@ type source struct {
 	mark   stream.Mark
 	marked bool
 
-	// seeded says that older generations hold what a peer knew, without a mark.
-	// Owned by run.
-	seeded bool
-
 	// parts is the most parts a published block had, 0 while none had several: see
 	// parts.go. Owned by run.
 	parts int
@@ -134,6 +130,7 @@ type holder struct {
 	current index.Owner
 	old     index.Owner // blocks announced in the period before; valid when hasOld
 	hasOld  bool
+	seeded  bool // old holds what a peer knew, without a mark
 }
 
 // ownerKey tells the owners of one namespace apart. Group -1 and group 0 are
@@ -219,8 +216,10 @@ func (s *source) run() {
 		s.guard(s.end) // no step was asked for: a recovery may still be at it
 		return
 	}
-	if s.reg.TTL > 0 && !c.past {
-		go s.age()
+	if !c.past {
+		for _, ttl := range s.reg.ttls() {
+			go s.age(ttl)
+		}
 	}
 	for {
 		step, ok := s.stream.Next()
@@ -264,7 +263,7 @@ func (s *source) take(step stream.Step) {
 			Uint64("epoch", step.Epoch).Msg("blocks of the source dropped")
 		s.forget()
 		s.fail("")
-		s.marked, s.seeded = false, false
+		s.marked = false
 	case stream.Apply:
 		if s.marked && step.Seq != s.mark.Seq+1 {
 			s.order.skipped()

@@ -1,35 +1,103 @@
 package conductor
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"kvconductor/tiers"
 )
 
-// age lets blocks of a source expire that never announces removals. A block is
+// minTTL keeps aging rarer than announcing.
+const minTTL = time.Second
+
+// ttl returns the time to live of blocks on a medium, by its canonical name.
+func (r *Registration) ttl(medium string) time.Duration {
+	if d, named := r.MediaTTL[medium]; named {
+		return d
+	}
+	return r.TTL
+}
+
+// ttls returns the times to live that some medium has, 0 left out.
+func (r *Registration) ttls() []time.Duration {
+	all := append(slices.Collect(maps.Values(r.MediaTTL)), r.TTL)
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(d time.Duration) bool { return d == 0 })
+}
+
+// ttlText returns the times to live in one line.
+func (r *Registration) ttlText() string {
+	var out []string
+	if r.TTL > 0 || len(r.MediaTTL) == 0 {
+		out = append(out, r.TTL.String())
+	}
+	for _, medium := range slices.Sorted(maps.Keys(r.MediaTTL)) {
+		out = append(out, medium+" "+r.MediaTTL[medium].String())
+	}
+	return strings.Join(out, ", ")
+}
+
+// normalizeTTL checks the times to live and gives media their canonical names.
+func (r *Registration) normalizeTTL() error {
+	check := func(field string, d time.Duration) error {
+		if d != 0 && d < minTTL {
+			return Invalid(field, "out_of_range", "%s must be at least %s, or 0 for none, got %s", field, minTTL, d)
+		}
+		return nil
+	}
+	if len(r.MediaTTL) > maxMedia {
+		return Invalid("ttl", "out_of_range", "ttl names %d media, at most %d are allowed", len(r.MediaTTL), maxMedia)
+	}
+	var media map[string]time.Duration
+	for _, raw := range slices.Sorted(maps.Keys(r.MediaTTL)) {
+		d, field := r.MediaTTL[raw], "ttl."+raw
+		if raw == "" {
+			return Invalid("ttl", "invalid_value", "ttl must not name an empty medium")
+		}
+		if err := check(field, d); err != nil {
+			return err
+		}
+		medium := tiers.Parse(raw).Name
+		if other, twice := media[medium]; twice && other != d {
+			return Invalid(field, "conflict", "%s is the medium %s, which has the time %s under another name", field, medium, other)
+		}
+		if media == nil {
+			media = make(map[string]time.Duration, len(r.MediaTTL))
+		}
+		media[medium] = d
+	}
+	r.MediaTTL = media
+	return check("ttl", r.TTL)
+}
+
+// age lets blocks expire on the media that have a time to live. A block is
 // held by the generation it was last announced in; every half time to live the
 // older of two generations is cleared. So a block goes between half and once the
 // time to live after its last announcement, without a timestamp per block. What a pool
 // has bound by object ages with the objects, in the same two generations.
-func (s *source) age() {
-	tick := time.NewTicker(s.reg.TTL / 2)
+func (s *source) age(ttl time.Duration) {
+	tick := time.NewTicker(ttl / 2)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			s.guard(s.rotate)
+			s.guard(func() { s.rotate(ttl) })
 		case <-s.done:
 			return
 		}
 	}
 }
 
-// rotate clears the older generation and begins a new one.
-func (s *source) rotate() {
-	s.journal.Aged()
+// rotate clears the older generation on the media that have a time to live, and begins
+// a new one there.
+func (s *source) rotate(ttl time.Duration) {
+	s.journal.Aged(ttl)
+	ages := func(medium string) bool { return s.reg.ttl(medium) == ttl }
 	for _, ns := range s.spaces {
 		for key, h := range ns.owners {
-			if key.objects {
+			if key.objects || !ages(key.medium) {
 				continue
 			}
 			next := *h
@@ -38,16 +106,15 @@ func (s *source) rotate() {
 			} else {
 				next.old = s.newOwner(ns, key, tiers.Parse(key.medium))
 			}
-			next.current, next.old, next.hasOld = next.old, h.current, true
+			next.current, next.old, next.hasOld, next.seeded = next.old, h.current, true, false
 			s.mu.Lock()
 			*h = next
 			s.mu.Unlock()
 		}
 	}
 	if s.shelf != nil {
-		s.shelf.age(func(string) bool { return true })
+		s.shelf.age(ages)
 		s.objects.Store(int64(len(s.shelf.objects)))
 	}
-	s.seeded = false // what was recovered without a mark is gone with the older generation
 	s.quitEmpty()
 }

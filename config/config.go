@@ -81,6 +81,9 @@ type Log struct {
 	Format string `mapstructure:"format"` // json or console
 }
 
+// leastTTL is the shortest time to live of a source: aging stays rarer than announcing.
+const leastTTL = time.Second
+
 // leastMemo is the least a memo of digests can be told to take.
 const leastMemo = 1 << 20
 
@@ -93,23 +96,24 @@ type Hash struct {
 // Source is one subscription known from the start, with the fields of
 // POST /register.
 type Source struct {
-	Endpoint       string        `mapstructure:"endpoint"`        // PUB socket of the engine: tcp://host:port or ipc://path
-	ReplayEndpoint string        `mapstructure:"replay_endpoint"` // its ROUTER socket, "" when it has none
-	Type           string        `mapstructure:"type"`            // vLLM, SGLang, Mooncake or Standard
-	ModelName      string        `mapstructure:"modelname"`
-	LoraName       string        `mapstructure:"lora_name"`      // "" is the base model
-	TenantID       string        `mapstructure:"tenant_id"`      // "" is DefaultTenant
-	InstanceID     string        `mapstructure:"instance_id"`    // the name answers give; several ranks may share it
-	BlockSize      int           `mapstructure:"block_size"`     // tokens a block
-	DPRank         int           `mapstructure:"dp_rank"`        // data-parallel rank, 0 where there is one
-	AdditionalSalt string        `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
-	TTL            time.Duration `mapstructure:"ttl"`            // as Index.TTL, for this source
-	Serves         []string      `mapstructure:"serves"`         // instances a pool is bound to; none is all
-	Copies         string        `mapstructure:"copies"`         // as Stream.Copies, for this source; "" is that
-	Owned          string        `mapstructure:"owned"`          // Count or Drop: blocks of the engine's cache runner; "" is Count
-	Clear          string        `mapstructure:"clear"`          // All or Device: what an engine's clear takes; "" is All
-	MayAnnounce    []string      `mapstructure:"may_announce"`   // tenants its events may name besides its own
-	HashProfile    HashProfile   `mapstructure:"hash_profile"`   // how the engine names its blocks
+	Endpoint       string                   `mapstructure:"endpoint"`        // PUB socket of the engine: tcp://host:port or ipc://path
+	ReplayEndpoint string                   `mapstructure:"replay_endpoint"` // its ROUTER socket, "" when it has none
+	Type           string                   `mapstructure:"type"`            // vLLM, SGLang, Mooncake or Standard
+	ModelName      string                   `mapstructure:"modelname"`
+	LoraName       string                   `mapstructure:"lora_name"`      // "" is the base model
+	TenantID       string                   `mapstructure:"tenant_id"`      // "" is DefaultTenant
+	InstanceID     string                   `mapstructure:"instance_id"`    // the name answers give; several ranks may share it
+	BlockSize      int                      `mapstructure:"block_size"`     // tokens a block
+	DPRank         int                      `mapstructure:"dp_rank"`        // data-parallel rank, 0 where there is one
+	AdditionalSalt string                   `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
+	TTL            time.Duration            `mapstructure:"ttl"`            // as Index.TTL, for this source
+	MediaTTL       map[string]time.Duration // of single media, by the names engines give them; in files a map under ttl
+	Serves         []string                 `mapstructure:"serves"`       // instances a pool is bound to; none is all
+	Copies         string                   `mapstructure:"copies"`       // as Stream.Copies, for this source; "" is that
+	Owned          string                   `mapstructure:"owned"`        // Count or Drop: blocks of the engine's cache runner; "" is Count
+	Clear          string                   `mapstructure:"clear"`        // All or Device: what an engine's clear takes; "" is All
+	MayAnnounce    []string                 `mapstructure:"may_announce"` // tenants its events may name besides its own
+	HashProfile    HashProfile              `mapstructure:"hash_profile"` // how the engine names its blocks
 }
 
 // Key is the identity of a subscription as answers print it: instance|tenant|rank.

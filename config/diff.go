@@ -1,7 +1,9 @@
 package config
 
 import (
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -66,6 +68,12 @@ func (s Source) show() string {
 	}
 	if s.AdditionalSalt != "" {
 		out += " salt " + strconv.Quote(s.AdditionalSalt)
+	}
+	if s.TTL > 0 {
+		out += " ttl " + showDuration(s.TTL)
+	}
+	for _, medium := range slices.Sorted(maps.Keys(s.MediaTTL)) {
+		out += " ttl." + medium + " " + showDuration(s.MediaTTL[medium])
 	}
 	if len(s.Serves) > 0 {
 		out += " serves " + strings.Join(s.Serves, ",")

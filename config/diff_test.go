@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestDiff(t *testing.T) {
@@ -51,5 +52,7 @@ func TestDiff(t *testing.T) {
 		c.Sources[0].HashProfile = HashProfile{Strategy: "vllm_v1", Algorithm: "sha256", PythonHashSeed: "0", IndexProjection: "low64_be"}
 	},
 		"sources[a|default|0]: vLLM tcp://h:1 model \"m\" block_size 16 -> vLLM tcp://h:1 model \"m\" block_size 16 hash_profile vllm_v1/sha256/0/low64_be (live, true true)")
+	f(func(c *Config) { c.Sources[0].MediaTTL = map[string]time.Duration{"STORAGE": time.Hour, "CPU": 0} },
+		"sources[a|default|0]: vLLM tcp://h:1 model \"m\" block_size 16 -> vLLM tcp://h:1 model \"m\" block_size 16 ttl.CPU 0s ttl.STORAGE 1h (live, true true)")
 	f(func(c *Config) { c.Sources[0], c.Sources[1] = c.Sources[1], c.Sources[0] })
 }

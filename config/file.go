@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -155,6 +156,10 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, instance string) Sourc
 			s.HashProfile = l.readProfile(t, path, p.value)
 			continue
 		}
+		if p.name == sourceTTL && p.value.Kind == yaml.MappingNode {
+			s.MediaTTL = l.readMediaTTL(t, join(path, sourceTTL), p.value)
+			continue
+		}
 		j := slices.IndexFunc(sourceFields, func(f sourceField) bool { return f.name == p.name })
 		if j < 0 {
 			names := []string{hashProfile}
@@ -178,6 +183,25 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, instance string) Sourc
 		reflect.ValueOf(f.field(&s)).Elem().Set(reflect.ValueOf(v))
 	}
 	return s.withTenant()
+}
+
+// readMediaTTL reads the map of media at path.
+func (l *loader) readMediaTTL(t *tree, path string, n *yaml.Node) map[string]time.Duration {
+	l.places[path] = t.at(n)
+	pairs, _ := t.mapping(n, l.nameOf(path), &l.errs)
+	out := make(map[string]time.Duration, len(pairs))
+	for _, p := range pairs {
+		at := path + "." + p.name
+		l.places[at] = t.at(p.value)
+		if isNull(p.value) {
+			continue
+		}
+		v, ok := t.scalar(p.value, l.nameOf(at), duration(), &l.errs)
+		if l.failed[at] = !ok; ok {
+			out[p.name] = v.(time.Duration)
+		}
+	}
+	return out
 }
 
 // rename records what the reader of a file calls a path.

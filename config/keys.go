@@ -149,6 +149,8 @@ func sections() (names []string) {
 	return names
 }
 
+const sourceTTL = "ttl"
+
 // A sourceField is one key of an entry of sources or kvevent_instance.
 type sourceField struct {
 	name     string
@@ -170,7 +172,7 @@ var sourceFields = []sourceField{
 	{"block_size", count(), false, func(s *Source) any { return &s.BlockSize }},
 	{"dp_rank", count(), false, func(s *Source) any { return &s.DPRank }},
 	{"additionalsalt", text(), true, func(s *Source) any { return &s.AdditionalSalt }},
-	{"ttl", duration(), true, func(s *Source) any { return &s.TTL }},
+	{sourceTTL, duration(), true, func(s *Source) any { return &s.TTL }}, // or a map of them: Source.MediaTTL
 	{"serves", texts(), true, func(s *Source) any { return &s.Serves }},
 	{"copies", choice(Count, Set), true, func(s *Source) any { return &s.Copies }},
 	{"owned", choice(Count, Drop), true, func(s *Source) any { return &s.Owned }},

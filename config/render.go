@@ -3,7 +3,9 @@ package config
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -55,7 +57,12 @@ func (c *Config) YAML(comments bool) string {
 		for _, f := range sourceFields {
 			v := reflect.ValueOf(f.field(&c.Sources[i])).Elem()
 			n := textNode(f.kind.show(v.Interface()))
-			if v.CanInt() {
+			if media := c.Sources[i].MediaTTL; f.name == sourceTTL && len(media) > 0 {
+				n = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
+				for _, medium := range slices.Sorted(maps.Keys(media)) {
+					n.Content = append(n.Content, textNode(medium), textNode(showDuration(media[medium])))
+				}
+			} else if v.CanInt() {
 				n = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: n.Value}
 			} else if n.Value == "" {
 				continue

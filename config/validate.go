@@ -3,10 +3,13 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A complaint is one broken rule: about path, and perhaps about the other path
@@ -165,6 +168,15 @@ func (s *Source) complaints() (out []complaint) {
 		add("block_size", "is required; it is the engine's tokens a block")
 	} else if s.BlockSize < 0 {
 		add("block_size", fmt.Sprintf("%d is out of range 1 to 2147483647", s.BlockSize))
+	}
+	least := func(path string, ttl time.Duration) {
+		if ttl != 0 && ttl < leastTTL {
+			add(path, fmt.Sprintf("%s is too short; the least is %s", ttl, leastTTL))
+		}
+	}
+	least(sourceTTL, s.TTL)
+	for _, medium := range slices.Sorted(maps.Keys(s.MediaTTL)) {
+		least(sourceTTL+"."+medium, s.MediaTTL[medium])
 	}
 	if len(s.Serves) > 0 && !strings.EqualFold(s.Type, "Mooncake") {
 		add("serves", "is for type Mooncake; blocks of an engine are its own")

@@ -3,6 +3,7 @@ package main
 import (
 	"reflect"
 	"testing"
+	"time"
 
 	"kvconductor/config"
 )
@@ -17,6 +18,8 @@ func TestRegistration(t *testing.T) {
 			v.SetString("x")
 		case reflect.Slice:
 			v.Set(reflect.ValueOf([]string{"x"}))
+		case reflect.Map:
+			v.Set(reflect.ValueOf(map[string]time.Duration{"x": 7}))
 		default:
 			v.SetInt(7)
 		}

@@ -159,6 +159,34 @@ func (f *fields) duration(name string) time.Duration {
 	return d
 }
 
+// durations reads one time for all, or an object of times by name.
+func (f *fields) durations(name string) (all time.Duration, each map[string]time.Duration) {
+	_, raw := f.field(name)
+	if raw == nil || raw[0] != '{' {
+		return f.duration(name), nil
+	}
+	each = make(map[string]time.Duration)
+	for at := prompt.Space(raw, 1); raw[at] != '}'; {
+		end, _, _ := prompt.String(raw, at) // it is known to be JSON
+		key := string(unquoted(raw[at:end]))
+		start, _ := prompt.Name(raw, at)
+		at, _ = prompt.Skip(raw, start, prompt.MaxDepth)
+		field := name + "." + key
+		in := fields{body: body{{name: field, raw: raw[start:at]}}}
+		if _, twice := each[key]; twice {
+			in.fail(duplicate(field))
+		}
+		if _, m := in.member(field); m != nil {
+			each[key] = in.duration(field)
+		}
+		f.fail(in.err)
+		if at = prompt.Space(raw, at); raw[at] == ',' {
+			at = prompt.Space(raw, at+1)
+		}
+	}
+	return 0, each
+}
+
 // integer reads a required integer within [low, high].
 func (f *fields) integer(name string, low, high int64) int {
 	_, raw := f.field(name)

@@ -137,11 +137,11 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("POST", "/register", registration("a", ""), 200)
 	f("POST", "/register", registration("a", ""), 200)
 	f("POST", "/register", registration("a", `,"lora_name":"x"`), 409)
-	f("POST", "/register", registration("b", `,"tenant_id":null,"replay_endpoint":"ipc:///x"`), 200)
+	f("POST", "/register", registration("b", `,"tenant_id":null,"replay_endpoint":"ipc:///x","ttl":{"STORAGE":"1h"}`), 200)
 	profile := func(seed string) string {
 		return `,"hash_profile":{"strategy":"vllm_v1","algorithm":"sha256","python_hash_seed":` + seed + `,"index_projection":"low64_be"}`
 	}
-	f("POST", "/register", registration("c", `,"additionalsalt":"s"`+profile(`"0"`)), 200)
+	f("POST", "/register", registration("c", `,"additionalsalt":"s","ttl":"1h"`+profile(`"0"`)), 200)
 	f("POST", "/register", registration("a", `,"replace":true`+profile(`"1"`)), 409)
 	f("POST", "/register", registration("a", profile(`0`)), 400)
 	f("POST", "/register", registration("a", profile(`"0","seed":"0"`)), 400)
@@ -193,6 +193,7 @@ func FuzzBodies(f *testing.F) {
 	f.Add(2, []byte(`{"instance_id":"a","dp_rank":0,"tenant_id":null}`))
 	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0}`))
 	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0,"hash_profile":{"strategy":"vllm_v1","algorithm":"sha256","python_hash_seed":"0","index_projection":"low64_be","root_digest":""}}`))
+	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0,"ttl":{"CPU":"1h", "STORAGE" : "0s","":null}}`))
 	f.Add(0, []byte("{\"model\":\"\xff\",\"block_size\":16,\"token_ids\":[]}"))
 	c := conductor.New(conductor.Options{MaxSources: 1, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	f.Cleanup(c.Close)

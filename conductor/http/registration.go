@@ -35,7 +35,6 @@ func (a *api) register(g *gin.Context) (any, error) {
 		Lora:           f.text("lora_name"),
 		Tenant:         f.text("tenant_id"),
 		Salt:           f.text("additionalsalt", "additional_salt"),
-		TTL:            f.duration("ttl"),
 		Serves:         f.texts("serves"),
 		Copies:         f.text("copies"),
 		Owned:          f.text("owned"),
@@ -43,6 +42,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 		MayAnnounce:    f.texts("may_announce"),
 		Profile:        f.profile(),
 	}
+	r.TTL, r.MediaTTL = f.durations("ttl")
 	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}
 	if f.err != nil {
 		return nil, f.err

@@ -24,12 +24,14 @@ type serviceRow struct {
 	BlockSize      int
 	DPRank         int
 	AdditionalSalt string
-	Serves         []string    `json:",omitempty"` // a pool's instances; none for all
-	Copies         string      `json:",omitempty"` // where it is not stream.copies
-	Owned          string      `json:",omitempty"` // drop
-	Clear          string      `json:",omitempty"` // device
-	MayAnnounce    []string    `json:",omitempty"` // tenants besides TenantID
-	HashProfile    *profileRow `json:",omitempty"`
+	Serves         []string          `json:",omitempty"` // a pool's instances; none for all
+	Copies         string            `json:",omitempty"` // where it is not stream.copies
+	Owned          string            `json:",omitempty"` // drop
+	Clear          string            `json:",omitempty"` // device
+	MayAnnounce    []string          `json:",omitempty"` // tenants besides TenantID
+	HashProfile    *profileRow       `json:",omitempty"`
+	TTL            string            `json:",omitempty"` // of media that have none of their own
+	MediaTTL       map[string]string `json:",omitempty"` // by medium
 
 	State      string
 	Reason     string
@@ -72,6 +74,15 @@ func (a *api) services(*gin.Context) (any, error) {
 			Blocks: s.Blocks, Orphans: s.Orphans, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
 			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
+		}
+		if s.TTL > 0 {
+			rows[i].TTL = s.TTL.String()
+		}
+		for medium, ttl := range s.MediaTTL {
+			if rows[i].MediaTTL == nil {
+				rows[i].MediaTTL = make(map[string]string)
+			}
+			rows[i].MediaTTL[medium] = ttl.String()
 		}
 		if s.Pool() {
 			rows[i].Objects = &s.Objects

@@ -40,7 +40,7 @@ const (
 	Undecodable                  // refused; Payload is what the engine sent
 	Reset                        // blocks of the source dropped, Epoch begins; Payload is the reason
 	State                        // Fields: FieldState, FieldReason
-	Aged                         // half a time to live is over
+	Aged                         // half of a time to live is over; Seq is that time in ns, 0 in older journals
 	Lost                         // Seq records of the source are missing
 	Unregistered                 // the source is gone
 )

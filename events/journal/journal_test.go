@@ -100,7 +100,7 @@ func TestRoundTrip(t *testing.T) {
 	a.Batch(1, 1, false, nil)
 	a.Reset(2, "publisher_restarted")
 	a.State("partial", "gap_unrecoverable")
-	b.Aged()
+	b.Aged(time.Hour)
 	b.Unregister()
 	b.Batch(1, 4, false, []byte("late"))
 	if err := w.Close(); err != nil {
@@ -112,7 +112,7 @@ func TestRoundTrip(t *testing.T) {
 		"0 settings hash.seed=7", "0 begin",
 		"1 registered 1/0 source=a|default|0 block_size=16", "2 registered 1/0 source=b|default|0",
 		"1 state state=replaying reason=", `1 batch replayed 1/0 "zero"`, `2 undecodable 1/3 "?"`, "1 batch 1/1",
-		`1 reset 2/0 "publisher_restarted"`, "1 state state=partial reason=gap_unrecoverable", "2 aged", "2 unregistered",
+		`1 reset 2/0 "publisher_restarted"`, "1 state state=partial reason=gap_unrecoverable", "2 aged 0/3600000000000", "2 unregistered",
 	}
 	want(t, got, lines...)
 	for i := range got {

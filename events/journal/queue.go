@@ -141,8 +141,9 @@ func (s *Source) State(state, reason string) {
 	s.record(Record{Kind: State, Payload: AppendFields(nil, Field{FieldState, state}, Field{FieldReason, reason})})
 }
 
-// Aged records that blocks expire that were not announced for a while.
-func (s *Source) Aged() { s.record(Record{Kind: Aged}) }
+// Aged records that half of a time to live is over: blocks on the media that have it
+// expire, unless they were announced meanwhile.
+func (s *Source) Aged(ttl time.Duration) { s.record(Record{Kind: Aged, Seq: uint64(ttl)}) }
 
 // Unregister ends the source; what is called later does nothing.
 func (s *Source) Unregister() { s.record(Record{Kind: Unregistered}) }
