@@ -54,6 +54,8 @@ const (
 	FindingForeignTenant = "foreign_tenant"
 	// FindingHashScheme: hashes that were declared canonical are not.
 	FindingHashScheme = "hash_scheme"
+	// FindingNoRemovals: a publisher stores on a medium and never removes from it.
+	FindingNoRemovals = "no_removals"
 )
 
 const (
@@ -76,7 +78,9 @@ type doctor struct {
 	note       string // set when the form was looked at
 	profile    profileCheck
 	copies     copyCheck
-	pool       bool // the source is one; never changes
+	pool       bool                  // the source is one; never changes
+	unremoved  map[string]*unremoved // by medium; see unremovedOn
+	neverFrom  []string              // media of the finding no_removals
 
 	mu       sync.Mutex
 	findings map[string]Finding
@@ -121,6 +125,7 @@ func (s *source) withdraw(code string) {
 func (d *doctor) recover() {
 	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.note, d.profile = 0, 0, 0, 0, 0, false, "", profileCheck{}
 	d.copies = copyCheck{}
+	d.unremoved, d.neverFrom = nil, nil
 	d.mu.Lock()
 	maps.DeleteFunc(d.findings, func(code string, _ Finding) bool {
 		return code != FindingRank && !(code == FindingProfile && d.pool)
@@ -295,7 +300,7 @@ func (s *source) lookAtSilence(now time.Time) {
 	}
 }
 
-// watch looks for silent sources until the Conductor is closed.
+// watch looks for what only time shows until the Conductor is closed.
 func (c *Conductor) watch() {
 	defer close(c.watched)
 	tick := time.NewTicker(c.opts.SilentAfter / 4)
@@ -306,6 +311,9 @@ func (c *Conductor) watch() {
 			now := c.now()
 			for _, s := range c.registered() {
 				s.lookAtSilence(now)
+				if !c.past {
+					s.guard(func() { s.lookAtUnremoved(now) })
+				}
 			}
 		case <-c.stopWatch:
 			return

@@ -86,6 +86,7 @@ func (s *source) change(e *events.Event, rank int32) {
 		key.backend = *e.Backend
 	}
 	if e.Kind == events.Removed {
+		s.lookAtRemoved(medium)
 		unknown := s.remove(e, key)
 		s.lookAtRemoval(e, key, medium, len(e.Hashes)-unknown)
 		if medium.Tier == tiers.Device {
@@ -93,6 +94,7 @@ func (s *source) change(e *events.Event, rank int32) {
 		}
 		return
 	}
+	s.lookAtStored(medium, len(e.Hashes))
 	s.store(e, key, medium)
 }
 
