@@ -43,6 +43,7 @@ type parkedEvent struct {
 // The zero value is ready; it belongs to the source's goroutine.
 type groups struct {
 	states map[groupKey]*groupState
+	window int // largest that a group told that is not indexed, in tokens
 }
 
 // verdict says what to do with an event.
@@ -98,6 +99,7 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 	case mainGroup(st.kind), len(e.Hashes) == 0: // it names no block, so it changes nothing
 		r.verdict = admit
 	case st.kind != "":
+		g.window = max(g.window, e.Window)
 		r.verdict = skip
 	case key.group == 0:
 		r.verdict = admit

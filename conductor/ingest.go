@@ -50,6 +50,7 @@ func (s *source) admit(e *events.Event, rank int32) {
 	case admit:
 		s.change(e, rank)
 	case skip:
+		s.noteWindow()
 		s.drop(events.OtherGroup, 1)
 	case overflow:
 		s.drop(events.GroupUnknown, 1)

@@ -149,7 +149,11 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	ans.Rows, ans.Roster = sc.rows, roster
 	if details != nil {
 		for i := range ans.Rows {
-			ans.Rows[i].Detail = details[ans.Rows[i].at]
+			row := &ans.Rows[i]
+			row.Detail = details[row.at]
+			for _, s := range roster.rows[row.at].sources {
+				row.Window = max(row.Window, int(s.window.Load()))
+			}
 		}
 	}
 	return best

@@ -516,6 +516,9 @@ func group(a args, e map[string]any) {
 	if k := a.get("kind", ""); k != "" {
 		e["kv_cache_spec_kind"] = k
 	}
+	if _, ok := a.keys["window"]; ok {
+		e["kv_cache_spec_sliding_window"] = a.number("window", 0)
+	}
 }
 
 // publish sends events as a batch, or times= of them; lost=kept or lost=gone keeps

@@ -42,6 +42,7 @@ type source struct {
 
 	// groups learns which attention groups count. Owned by run.
 	groups groups
+	window atomic.Int64 // groups.window, for queries
 
 	// shelf is what a pool holds, nil for engines. Owned by run.
 	shelf   *shelf
@@ -281,12 +282,20 @@ func (s *source) forget() {
 		s.quit(s.spaces[len(s.spaces)-1])
 	}
 	s.groups, s.parts, s.declared = groups{}, 0, declared{}
+	s.noteWindow()
 	if s.shelf != nil {
 		s.shelf.reset()
 		s.objects.Store(0)
 	}
 	s.forgetOrder()
 	s.doctor.recover()
+}
+
+// noteWindow lets queries see what groups told of their windows.
+func (s *source) noteWindow() {
+	if w := int64(s.groups.window); s.window.Load() != w {
+		s.window.Store(w)
+	}
 }
 
 // space returns the source's namespace in a context, entering it when new.

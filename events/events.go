@@ -76,6 +76,8 @@ type Event struct {
 	Group int
 	// GroupKind is kv_cache_spec_kind, "" when not published.
 	GroupKind string
+	// Window is kv_cache_spec_sliding_window in tokens, 0 when not published.
+	Window int
 	// Remaining holds, per hash of a Removed event, how many copies stay behind
 	// (remaining_copy_counts); nil when not published.
 	Remaining []int

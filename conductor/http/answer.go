@@ -138,6 +138,10 @@ func appendRow(dst []byte, row *conductor.Row, ans *conductor.Answer) []byte {
 	if ans.Truncated {
 		dst = append(dst, `,"truncated":true`...)
 	}
+	if row.Window > 0 {
+		dst = append(dst, `,"window":`...)
+		dst = strconv.AppendInt(dst, int64(row.Window), 10)
+	}
 	if row.Detail != nil {
 		dst = append(dst, `,"detail":{`...)
 		for i := range row.Detail {

@@ -124,6 +124,9 @@ func plainAnswer(ans *conductor.Answer) string {
 		if ans.Truncated {
 			b.WriteString(`,"truncated":true`)
 		}
+		if row.Window > 0 {
+			fmt.Fprintf(&b, `,"window":%d`, row.Window)
+		}
 		if row.Detail != nil {
 			b.WriteString(`,"detail":` + list(len(row.Detail), func(i int) string {
 				return fmt.Sprintf(`"%d":%s`, row.Detail[i].Rank, detail(&row.Detail[i]))

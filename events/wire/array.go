@@ -111,6 +111,8 @@ func (d *decoder) storedField(ev *events.Event, f *form, at int) (why events.Rea
 		ev.Group, why = d.natural(-1)
 	case 10:
 		ev.GroupKind, why = d.word()
+	case 11:
+		ev.Window, why = d.window()
 	case 12:
 		f.foreign, why = d.elsewhere(f.foreign)
 	default:

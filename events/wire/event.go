@@ -103,6 +103,17 @@ func (d *decoder) owned() (bool, events.Reason) {
 	return string(p) == "kvcr", why
 }
 
+// window reads a sliding window in tokens. It is a hint: any other value is as none.
+func (d *decoder) window() (int, events.Reason) {
+	at := d.i
+	n, why := d.natural(0)
+	if why != "" && d.err == nil {
+		d.i = at
+		return 0, d.ignore()
+	}
+	return n, why
+}
+
 // ignore steps over one value.
 func (d *decoder) ignore() events.Reason {
 	d.skip(1)

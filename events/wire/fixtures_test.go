@@ -91,6 +91,7 @@ func renderEvent(e *events.Event) string {
 	put(e.Medium != "", "medium=%q", e.Medium)
 	put(e.Group != -1, "group=%d", e.Group)
 	put(e.GroupKind != "", "kind=%s", e.GroupKind)
+	put(e.Window != 0, "window=%d", e.Window)
 	put(e.Remaining != nil, "remaining=%v", e.Remaining)
 	text("lora", e.LoraName)
 	text("salt", e.Salt)

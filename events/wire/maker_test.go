@@ -206,6 +206,9 @@ func (m maker) array(ev *events.Event, f fields) any {
 		if len(a) > 4 {
 			ev.GroupKind = "mamba"
 		}
+		if len(a) > 5 {
+			ev.Window = 128
+		}
 		if len(a) < 4 {
 			ev.Group = -1
 		}
@@ -219,6 +222,9 @@ func (m maker) array(ev *events.Event, f fields) any {
 	a = a[:5+m.pick(10, "length")]
 	if len(a) < 11 {
 		ev.GroupKind = ""
+	}
+	if len(a) > 11 {
+		ev.Window = 128
 	}
 	if len(a) < 10 {
 		ev.Group = -1

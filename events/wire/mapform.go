@@ -59,6 +59,8 @@ func (d *decoder) engineKey(ev *events.Event, f *form, key []byte) (why events.R
 		ev.Group, why = d.natural(-1)
 	case "kv_cache_spec_kind":
 		ev.GroupKind, why = d.word()
+	case "kv_cache_spec_sliding_window":
+		ev.Window, why = d.window()
 	case "locality":
 		f.foreign, why = d.elsewhere(f.foreign)
 	case "ownership":

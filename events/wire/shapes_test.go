@@ -194,8 +194,8 @@ func TestTolerated(t *testing.T) {
 		f(array, plain)
 	}
 	full := arr{"BlockStored", arr{1}, 5, arr{7, 8}, 2, 3, "CPU", "ad", arr{nil}, 4, "mamba", 128}
-	f(full, `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba lora="ad"`)
-	f(append(full, "LOCAL", "x"), `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba lora="ad"`)
+	f(full, `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba window=128 lora="ad"`)
+	f(append(full, "LOCAL", "x"), `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba window=128 lora="ad"`)
 	f(append(full, "REMOTE", "x"), "dropped foreign=1")
 	f(stored("locality", "LOCAL"), plain)
 	f(stored("locality", nil), plain)
@@ -203,6 +203,10 @@ func TestTolerated(t *testing.T) {
 	f(stored("locality", "REMOTE"), "dropped foreign=1")
 	f(stored("locality", "local", "locality", "LOCAL"), "dropped foreign=1")
 	f(stored("locality", 1), bad)
+	f(stored("kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 512), plain+" kind=sliding_window window=512")
+	for _, v := range []any{nil, -1, "512", 1.5, arr{512}} { // a hint, which costs nothing
+		f(stored("kv_cache_spec_sliding_window", v), plain)
+	}
 	f(stored("ownership", nil), plain)
 	f(stored("ownership", "fs"), plain)
 	f(stored("ownership", "kvcr"), plain+" owned")
@@ -229,7 +233,7 @@ func TestTolerated(t *testing.T) {
 	f(obj{"type", "BlockStored", "token_ids", arr{7, 8}, "block_size", 2}, bad)
 	f(obj{"type", "BlockRemoved", "block_hashes", arr{1}, "locality", "REMOTE"}, "dropped foreign=1")
 	f(obj{"type", "AllBlocksCleared", "locality", "REMOTE"}, "cleared")
-	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, nil, nil, "mamba", 128}, plain+" kind=mamba")
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, nil, nil, "mamba", 128}, plain+" kind=mamba window=128")
 	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, "GPU", arr{"part"}, nil, arr{nil}, 4, "mamba"}, plain+` medium="GPU" group=4 kind=mamba`)
 	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, obj{"session_id", "s", "cache_salt", nil}}, plain+" session")
 	f(arr{"BlockRemoved", arr{1}}, "removed 0000000000000001")
