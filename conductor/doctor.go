@@ -300,7 +300,7 @@ func (s *source) lookAtSilence(now time.Time) {
 	}
 }
 
-// watch looks for what only time shows until the Conductor is closed.
+// watch looks for findings that only time shows, until the Conductor is closed.
 func (c *Conductor) watch() {
 	defer close(c.watched)
 	tick := time.NewTicker(c.opts.SilentAfter / 4)

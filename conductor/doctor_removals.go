@@ -11,14 +11,13 @@ import (
 )
 
 const (
-	// unremovedBlocks and unremovedFor are what a publisher announces before a finding
-	// says that it never announces removals. A store of that size, or of that age, has
-	// mostly begun to evict.
+	// unremovedBlocks and unremovedFor are how many blocks a publisher stores, and for how
+	// long, before the finding no_removals. Most stores evict by then.
 	unremovedBlocks = 10_000
 	unremovedFor    = time.Hour
 )
 
-// unremoved counts what a publisher stored on a medium before its first removal there.
+// unremoved counts the blocks stored on a medium before the first removal from it.
 type unremoved struct {
 	blocks  int // objects of a pool
 	since   time.Time
@@ -92,9 +91,9 @@ func (s *source) lookAtUnremoved(now time.Time) {
 	switch {
 	case len(media) == 0:
 	case d.pool:
-		s.find(FindingNoRemovals, "%s objects were announced and no removal: masters announce neither evictions nor lost clients, so answers keep what is gone; register a ttl, such as 1h", seen[0])
+		s.find(FindingNoRemovals, "%s objects were announced and no removal: masters announce neither evictions nor lost clients, so answers keep objects that are gone; register a ttl, such as 1h", seen[0])
 	default:
-		s.find(FindingNoRemovals, "blocks were announced and no removal on %s: some connectors never announce removals, so answers keep what is gone; register a ttl for the medium, such as {%q: \"1h\"}",
+		s.find(FindingNoRemovals, "blocks were announced and no removal on %s: some connectors never announce removals, so answers keep blocks that are gone; register a ttl for the medium, such as {%q: \"1h\"}",
 			strings.Join(seen, ", "), media[0])
 	}
 }

@@ -42,8 +42,8 @@ func (a *announcer) blocks(engine, medium, what string, n int) {
 	synctest.Wait()
 }
 
-// expect fails unless the source has the finding, with all of some texts, or, without
-// any, has it not.
+// expect fails unless the source has the finding with all texts; without texts, unless
+// the source lacks it.
 func (a *announcer) expect(t *testing.T, when, source string, texts ...string) {
 	t.Helper()
 	found := ""
@@ -62,8 +62,8 @@ func (a *announcer) expect(t *testing.T, when, source string, texts ...string) {
 	}
 }
 
-// TestFindNoRemovalsOfPool: a master that announces many objects and no removal, or some
-// for an hour, is one whose pool needs a time to live.
+// TestFindNoRemovalsOfPool: the finding appears after 10,000 objects or an hour without a
+// removal, and goes with the first removal.
 func TestFindNoRemovalsOfPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &announcer{bench: newBench()}
@@ -100,8 +100,8 @@ func TestFindNoRemovalsOfPool(t *testing.T) {
 	})
 }
 
-// TestFindNoRemovalsOfEngine: a connector that stores for long on a medium and never
-// removes is told of by medium. Devices are not.
+// TestFindNoRemovalsOfEngine: the finding names each medium on which a connector stores
+// for long and never removes. It names no device.
 func TestFindNoRemovalsOfEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &announcer{bench: newBench()}

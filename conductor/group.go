@@ -43,7 +43,7 @@ type parkedEvent struct {
 // The zero value is ready; it belongs to the source's goroutine.
 type groups struct {
 	states map[groupKey]*groupState
-	window int // largest that a group told that is not indexed, in tokens
+	window int // largest announced by a group that is not indexed, in tokens
 }
 
 // verdict says what to do with an event.

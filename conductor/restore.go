@@ -132,8 +132,8 @@ func (r *Recovery) Name(n *Name) error {
 	return nil
 }
 
-// older returns the older generation of a holder, making it when new. It holds what
-// came without a mark.
+// older returns the older generation of a holder, making it when new. It marks the holder
+// as seeded.
 func (s *source) older(ns *namespace, h *holder, e *Stored) index.Owner {
 	if !h.hasOld {
 		old := s.newOwner(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name}, e.Medium)
@@ -396,8 +396,8 @@ func (s *source) unseed() {
 	}
 }
 
-// seeded reports whether older generations hold what a peer knew, without a mark. turn
-// is held.
+// seeded reports whether an older generation holds blocks that a peer knew, without a
+// mark. turn is held.
 func (s *source) seeded() bool {
 	for _, ns := range s.spaces {
 		for _, h := range ns.owners {

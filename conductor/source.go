@@ -131,7 +131,7 @@ type holder struct {
 	current index.Owner
 	old     index.Owner // blocks announced in the period before; valid when hasOld
 	hasOld  bool
-	seeded  bool // old holds what a peer knew, without a mark
+	seeded  bool // old holds blocks that a peer knew, without a mark
 }
 
 // ownerKey tells the owners of one namespace apart. Group -1 and group 0 are
@@ -291,7 +291,7 @@ func (s *source) forget() {
 	s.doctor.recover()
 }
 
-// noteWindow lets queries see what groups told of their windows.
+// noteWindow shows queries the largest window that a group announced.
 func (s *source) noteWindow() {
 	if w := int64(s.groups.window); s.window.Load() != w {
 		s.window.Store(w)

@@ -75,8 +75,8 @@ func (r *Registration) normalizeTTL() error {
 // age lets blocks expire on the media that have a time to live. A block is
 // held by the generation it was last announced in; every half time to live the
 // older of two generations is cleared. So a block goes between half and once the
-// time to live after its last announcement, without a timestamp per block. What a pool
-// has bound by object ages with the objects, in the same two generations.
+// time to live after its last announcement, without a timestamp per block. Blocks
+// that a pool has bound by object age with their objects, in two generations too.
 func (s *source) age(ttl time.Duration) {
 	tick := time.NewTicker(ttl / 2)
 	defer tick.Stop()
