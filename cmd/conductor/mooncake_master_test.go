@@ -15,6 +15,9 @@ import (
 	"testing"
 
 	"kvconductor/cmd/internal/fleet/engine"
+	"kvconductor/cmd/internal/fleet/master"
+	"kvconductor/cmd/internal/fleet/publisher"
+	"kvconductor/cmd/internal/fleet/truth"
 )
 
 // storeClient is a client of a Mooncake Store that obeys lines: put and remove with a
@@ -48,16 +51,68 @@ func freePorts(t *testing.T, n int) (ports []string) {
 	return ports
 }
 
+// objectsOf returns how many objects a pool holds.
+func objectsOf(t *testing.T, url, pool string) string {
+	t.Helper()
+	var answer struct {
+		Services []struct {
+			InstanceID string
+			Objects    *int
+		}
+	}
+	_, body := get(url + "/services")
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		t.Fatal(err, body)
+	}
+	for _, s := range answer.Services {
+		if s.InstanceID == pool && s.Objects != nil {
+			return strconv.Itoa(*s.Objects)
+		}
+	}
+	return body
+}
+
+// TestPoolTTL: objects of a configured pool go after its time to live, those of the
+// same master on another medium, or without one, stay.
+func TestPoolTTL(t *testing.T) {
+	m, err := publisher.ListenMaster("127.0.0.1", "default", "store")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	source := `{endpoint: "` + m.Endpoint() + `", type: Mooncake, modelname: m, block_size: 16, instance_id: `
+	p := serveProcess(t, "sources: ["+source+"forgets, ttl: {cpu: 1s}}, "+source+"half, ttl: {DISK: 1s}}, "+source+"keeps}]")
+	var put []master.Event
+	for i := range 3 {
+		put = append(put, master.Event{Key: fmt.Sprintf("m@tp_rank:0@%064x", i+1), Tier: truth.Host})
+	}
+	put[2].Tier = truth.Disk
+	counts := func() string {
+		return objectsOf(t, p.url, "forgets") + " " + objectsOf(t, p.url, "half") + " " + objectsOf(t, p.url, "keeps")
+	}
+	eventually(t, "the objects do not arrive", func() (string, bool) {
+		if _, err := m.Publish(put); err != nil {
+			t.Fatal(err)
+		}
+		got := counts()
+		return got, got == "3 3 3"
+	})
+	eventually(t, "objects do not expire, or others do", func() (string, bool) {
+		got := counts()
+		return got, got == "1 2 3"
+	})
+}
+
 // TestMooncakeMaster follows a real master of a Mooncake Store: what its client puts
 // serves an engine's prompt, what it removes does not. docs/pools.md says what to set.
 func TestMooncakeMaster(t *testing.T) {
-	master, client := os.Getenv("MOONCAKE_MASTER"), os.Getenv("MOONCAKE_CLIENT")
-	if master == "" || client == "" {
+	wheel, client := os.Getenv("MOONCAKE_MASTER"), os.Getenv("MOONCAKE_CLIENT")
+	if wheel == "" || client == "" {
 		t.Skip("MOONCAKE_MASTER and MOONCAKE_CLIENT are not set to directories of unpacked wheels, see docs/pools.md")
 	}
 	ports := freePorts(t, 3)
 	rpc, admin, endpoint := "127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1], "tcp://127.0.0.1:"+ports[2]
-	m := exec.Command(filepath.Join(master, "mooncake", "mooncake_master"), "--rpc_port="+ports[0], "--metrics_port="+ports[1],
+	m := exec.Command(filepath.Join(wheel, "mooncake", "mooncake_master"), "--rpc_port="+ports[0], "--metrics_port="+ports[1],
 		"--enable_kv_events", "--kv_events_bind_endpoint="+endpoint, "--kv_events_backend_id=store")
 	if err := m.Start(); err != nil {
 		t.Fatal(err)
@@ -119,30 +174,12 @@ func TestMooncakeMaster(t *testing.T) {
 	e.settle(p, "vllm")
 
 	key := func(i int) string { return fmt.Sprintf("m@tp_rank:0@%064x", 7+i) }
-	objects := func() string {
-		var answer struct {
-			Services []struct {
-				InstanceID string
-				Objects    *int
-			}
-		}
-		_, body := get(p.url + "/services")
-		if err := json.Unmarshal([]byte(body), &answer); err != nil {
-			t.Fatal(err, body)
-		}
-		for _, s := range answer.Services {
-			if s.InstanceID == "pool" {
-				return strconv.Itoa(*s.Objects)
-			}
-		}
-		return body
-	}
 	prompt, _ := json.Marshal(recordedTokens(3))
 	expect := func(when, count string, tokens int) {
 		t.Helper()
 		want := fmt.Sprintf(`"vllm":{"longest_matched":%d,"GPU":0,"CPU":%d,`, tokens, tokens)
 		eventually(t, when, func() (string, bool) {
-			got := objects()
+			got := objectsOf(t, p.url, "pool")
 			row := answerOf(t, p.url, fmt.Sprintf(`{"model":"m","block_size":%d,"token_ids":%s}`, recordedBlock, prompt))
 			return fmt.Sprintf("%s objects and %s, want %s and %s", got, row, count, want), got == count && strings.Contains(row, want)
 		})
@@ -151,7 +188,8 @@ func TestMooncakeMaster(t *testing.T) {
 		do("put " + key(0))
 		do("remove " + key(0))
 		do("put " + key(0))
-		return objects(), objects() == "1"
+		got := objectsOf(t, p.url, "pool")
+		return got, got == "1"
 	})
 	expect("one is put", "1", recordedBlock)
 	do("put " + key(1))
