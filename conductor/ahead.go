@@ -51,7 +51,7 @@ func (a aheads) all(yield func(int) bool) {
 
 // list returns the look-aheads in ascending order, nil if there is none but 0.
 func (a aheads) list() (all []int) {
-	if a == noAhead {
+	if a&^noAhead == 0 {
 		return nil
 	}
 	return slices.Collect(a.all)
@@ -115,9 +115,11 @@ func (ns *namespace) usesAny(c *Conductor) {
 
 // aheads returns the look-aheads of what the source holds. turn is held.
 func (s *source) aheads() aheads {
-	all := noAhead
+	var all aheads
 	for _, ns := range s.spaces {
-		all |= ns.aheads
+		if ns.blocks() > 0 {
+			all |= ns.aheads
+		}
 	}
 	return all
 }

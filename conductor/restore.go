@@ -90,10 +90,10 @@ func (r *Recovery) Stored(e *Stored) error {
 		}
 	}
 	switch {
-	case local == nil:
-		ns.usesAny(r.c)
 	case s.marked:
 		ns.uses(r.c, max(s.peerAheads, noAhead))
+	case local == nil:
+		ns.usesAny(r.c)
 	default:
 		ns.uses(r.c, dynamoAheads) // Dynamo's dumps do not tell
 	}
