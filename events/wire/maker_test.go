@@ -103,7 +103,7 @@ func (m maker) junk(depth int) any {
 	case n == 6 || depth == 0:
 		return rapid.String().Draw(m.t, "text")
 	case n == 7:
-		var o obj
+		o := obj{} // not nil, which the encoder writes as nil
 		for range m.pick(4, "pairs") {
 			o = append(o, m.junk(0), m.junk(depth-1))
 		}
