@@ -151,6 +151,9 @@ func (s *source) lookAtBatch(b *events.Batch) {
 		s.doctor.note = b.Note
 		s.find(FindingVersion, "an event was skipped, %s: a newer engine or a broken one; other events are unaffected", b.Note)
 	}
+	if s.offsets = s.offsets || b.Offsets; !s.offsets {
+		s.drop(events.AmbiguousExtraKey, b.Ambiguous)
+	}
 	if s.doctor.ranked || b.Rank < 0 || b.Rank == s.reg.Rank {
 		return
 	}

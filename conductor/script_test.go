@@ -462,7 +462,7 @@ func clearEvent(a args) any {
 	return map[string]any{"type": "AllBlocksCleared"}
 }
 
-// rawEvent is the JSON object of json=..., or an event of a type and nothing else.
+// rawEvent is the JSON object or array of json=..., or an event of a type and nothing else.
 func rawEvent(a args) any {
 	text, ok := a.keys["json"]
 	if !ok {
@@ -470,7 +470,7 @@ func rawEvent(a args) any {
 	}
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
-	var e map[string]any
+	var e any
 	if err := d.Decode(&e); err != nil {
 		panic(err)
 	}

@@ -86,6 +86,9 @@ type source struct {
 	// media are the media announced, by name. Owned by run.
 	media map[string]tiers.Medium
 
+	// offsets is events.Batch.Offsets of any batch of the epoch. Owned by run.
+	offsets bool
+
 	// index finds a space by its key. Owned by run.
 	index map[spaceKey]*namespace
 
@@ -283,6 +286,7 @@ func (s *source) forget() {
 	}
 	s.groups, s.parts, s.declared = groups{}, 0, declared{}
 	s.noteWindow()
+	s.offsets = false
 	if s.shelf != nil {
 		s.shelf.reset()
 		s.objects.Store(0)

@@ -128,6 +128,11 @@ type Batch struct {
 	// Note describes the first event that was skipped for its shape, "" when none
 	// was.
 	Note string
+	// Offsets is true if an event has a form whose image identifiers carry an offset.
+	// The engine is then neither vLLM 0.17 nor 0.18.
+	Offsets bool
+	// Ambiguous counts events whose salt vLLM 0.17 and 0.18 may have meant as an image.
+	Ambiguous int
 }
 
 // Drop counts n skipped things under a reason.
@@ -166,6 +171,9 @@ const (
 	AsideObject       Reason = "aside_object"    // no part of a block of the main KV cache
 	ObjectConflict    Reason = "object_conflict" // says something else than its key, or than before
 	RepeatedEvent     Reason = "repeated_event"  // its number is not above the last one of its stream
+
+	// Of one event that is applied all the same.
+	AmbiguousExtraKey Reason = "ambiguous_extra_key" // its salt may be an image of vLLM 0.17 or 0.18
 
 	// Never arrived: numbers that a stream of standardized events left out.
 	MissingEvents Reason = "missing_events"

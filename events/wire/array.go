@@ -14,8 +14,8 @@ import "kvconductor/events"
 //	  6 medium         vLLM 0.10.2; SGLang since February 2026
 //	  7 lora_name      vLLM 0.14; or a map, SGLang's metadata; or an array,
 //	                   Dynamo's components
-//	  8 extra_keys     vLLM 0.16
-//	  9 group_idx      vLLM 0.19; here or later an array of Dynamo's
+//	  8 extra_keys     vLLM 0.17
+//	  9 group_idx      vLLM 0.20; here or later an array of Dynamo's
 //	                   multimodal infos, which moves the rest up by one
 //	 10 kv_cache_spec_kind
 //	 11 kv_cache_spec_sliding_window
@@ -86,6 +86,8 @@ func (d *decoder) storedArray(ev *events.Event, f *form, n int) events.Reason {
 		}
 		at++
 	}
+	f.short = at == 9
+	d.offsets = d.offsets || at > 9
 	return ""
 }
 
@@ -149,6 +151,7 @@ func (d *decoder) removedArray(ev *events.Event, f *form, n int) (why events.Rea
 	}
 	if why == "" && n > 3 {
 		ev.Group, why = d.natural(-1)
+		d.offsets = true
 	}
 	for i := 4; i < n && why == ""; i++ {
 		// A removal takes blocks away whatever else it says: what is of another

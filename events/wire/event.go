@@ -13,6 +13,9 @@ type decoder struct {
 	tokens slab[uint32]
 	names  [slots]*string
 	rank   *int // last event's rank, to share
+
+	offsets   bool // Batch.Offsets
+	ambiguous int  // Batch.Ambiguous
 }
 
 const (
@@ -50,6 +53,7 @@ type form struct {
 	cacheSalt, metaSalt, addSalt *string
 	adapter                      bool // lora_id is given
 	extra                        int  // offset of a list of extra keys, 0 if none
+	short                        bool // the array ends with the extra keys, as in vLLM 0.17 to 0.19
 	infos                        int  // likewise of multimodal infos
 	ahead                        int  // likewise of look-ahead tokens
 	label                        int  // group_id where it names a cache group, plus 1
@@ -81,6 +85,7 @@ func (d *decoder) event(ev *events.Event) events.Reason {
 		why = d.positional(ev, int(n))
 	case kMap:
 		why = d.mapped(ev, int(n))
+		d.offsets = d.offsets || why == ""
 	}
 	if why != "" && d.err == nil {
 		d.i = start
@@ -244,14 +249,14 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 	}
 	if ev.Salt == nil && f.extra > 0 && !ev.HasParent && ev.BaseBlock <= 0 {
 		end := d.i
-		if ev.Salt, why = d.extraSalt(f.extra, ev.LoraName); why != "" {
+		if ev.Salt, why = d.extraSalt(f, ev.LoraName); why != "" {
 			return why
 		}
 		d.i = end
 	}
 	if ev.Tokens != nil && (f.extra > 0 || f.infos > 0) {
 		end := d.i
-		ev.Items, why = d.items(f, len(ev.Hashes), ev.LoraName)
+		ev.Items, why = d.items(f, ev)
 		d.i = end
 	}
 	return why

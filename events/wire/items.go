@@ -17,8 +17,8 @@ import (
 //	extra_keys      [[[identifier, offset], digest, ...], nil, ...]                           vLLM
 //
 // An identifier without an offset is an item only as a digest, and not if it is the
-// adapter's name; else it may be a salt. Where in its block an item is does not
-// matter. The first two fields win over the third.
+// adapter's name or, in the first block of a prompt, the salt (salt.go). Where in its
+// block an item is does not matter. The first two fields win over the third.
 
 // digestLen is the length of an item's digest, in hex digits.
 const digestLen = 64
@@ -50,9 +50,9 @@ func itemNumber(id []byte) uint64 {
 }
 
 // loneItem returns the number of an item that an extra key without an offset names,
-// false for a key that is something else.
-func loneItem(p []byte, lora *string) (uint64, bool) {
-	if lora != nil && string(p) == *lora {
+// false for a key that is something else. lora and salt are nil where there is none.
+func loneItem(p []byte, lora, salt *string) (uint64, bool) {
+	if lora != nil && string(p) == *lora || salt != nil && string(p) == *salt {
 		return 0, false
 	}
 	return digestNumber(p)
@@ -75,7 +75,8 @@ func (d *decoder) itemInfos(f *form) events.Reason {
 
 // items returns the numbers of the items in each block, nil if there are none. It
 // leaves the cursor anywhere in the event.
-func (d *decoder) items(f *form, blocks int, lora *string) ([][]uint64, events.Reason) {
+func (d *decoder) items(f *form, ev *events.Event) ([][]uint64, events.Reason) {
+	blocks := len(ev.Hashes)
 	if d.i = f.infos; f.infos == 0 {
 		d.i = f.extra
 	}
@@ -88,7 +89,11 @@ func (d *decoder) items(f *form, blocks int, lora *string) ([][]uint64, events.R
 		}
 		from, ok := len(all), true
 		if f.infos == 0 {
-			all = d.extraItems(all, lora)
+			salt := ev.Salt
+			if i > 0 || ev.HasParent {
+				salt = nil
+			}
+			all = d.extraItems(all, ev.LoraName, salt)
 		} else if all, ok = d.infoItems(all); !ok {
 			return nil, events.BadEvent
 		}
@@ -103,8 +108,9 @@ func (d *decoder) items(f *form, blocks int, lora *string) ([][]uint64, events.R
 	return of, ""
 }
 
-// extraItems appends the numbers of the items among the extra keys of a block.
-func (d *decoder) extraItems(all []uint64, lora *string) []uint64 {
+// extraItems appends the numbers of the items among the extra keys of a block. salt is
+// nil behind the first block of a prompt.
+func (d *decoder) extraItems(all []uint64, lora, salt *string) []uint64 {
 	at := d.i
 	k, n := d.head()
 	if k != kArray {
@@ -116,13 +122,14 @@ func (d *decoder) extraItems(all []uint64, lora *string) []uint64 {
 		at := d.i
 		switch k, size := d.head(); {
 		case k == kStr:
-			if item, ok := loneItem(d.take(size), lora); ok {
+			if item, ok := loneItem(d.take(size), lora, salt); ok {
 				all = append(all, item)
 			}
 		case k == kArray && size == 2:
 			id := d.stringOrSkip()
 			if offset, _ := d.head(); len(id) > 0 && (offset == kUint || offset == kInt) {
 				all = append(all, itemNumber(id))
+				d.offsets = true
 				continue
 			}
 			fallthrough

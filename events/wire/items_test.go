@@ -35,14 +35,14 @@ func TestItems(t *testing.T) {
 		}
 	}
 	one := "items=[[" + number + "]]"
-	f(stored("extra_keys", arr{arr{digest}}), one)
+	f(stored("extra_keys", arr{arr{digest}, arr{digest}}), one)
 	f(stored("extra_keys", arr{arr{arr{digest, 0}}}), one)
 	f(stored("extra_keys", arr{arr{arr{digest, -7}}}), one)
 	f(stored("extra_keys", arr{arr{digest, "s"}}), `salt="s" `+one)
 	f(stored("extra_keys", arr{arr{digest, "dynamo-cache-salt:s"}}), `salt="s" `+one)
-	f(stored("extra_keys", arr{arr{digest, digest}}), "items=[["+number+" "+number+"]]")
-	f(stored("extra_keys", arr{arr{"ad", digest}}, "lora_name", "ad"), `lora="ad" `+one)
-	f(stored("extra_keys", arr{arr{"ad", digest}, arr{"ad"}}, "lora_id", 1), `lora="ad" `+one)
+	f(stored("extra_keys", arr{arr{digest, digest}, arr{digest}}), "items=[["+number+" "+number+"]]")
+	f(stored("extra_keys", arr{arr{"ad", digest}, arr{"ad", digest}}, "lora_name", "ad"), `lora="ad" `+one)
+	f(stored("extra_keys", arr{arr{"ad", digest}, arr{"ad", digest}}, "lora_id", 1), `lora="ad" `+one)
 	// What the event has no blocks for, and fewer entries than blocks.
 	f(stored("extra_keys", arr{nil, arr{digest}}), "")
 	f(stored("extra_keys", arr{arr{arr{digest, 0}}, arr{arr{digest, 0}}}), one)

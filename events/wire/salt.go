@@ -96,16 +96,20 @@ func (d *decoder) nils(n int) int {
 // first block begins its chain; no other block carries one. It leaves the cursor
 // somewhere within them.
 //
-// Dynamo's frontend labels it, and so it is the labelled one if there is any. Else
-// an entry holds, unlabelled and in this order, the adapter's name (in every
-// block), identifiers of multimodal items (with an offset, as a list; alone in
-// some builds), the salt, and digests of prompt embeddings as bytes. So the salt
-// is the last string of the first entry that is no digest of an item, unless that
-// is the adapter: the one string equal to lora, or one that every entry repeats. A
-// lone multimodal identifier that is no digest is taken for a salt: then its blocks
-// serve no plain prompt, which is the error that does no harm.
-func (d *decoder) extraSalt(at int, lora *string) (*string, events.Reason) {
-	d.i = at
+// Dynamo's frontend labels the salt. Else an entry holds, unlabelled and in this
+// order, the adapter's name (in every block), identifiers of multimodal items, the
+// salt, and digests of prompt embeddings as bytes. So the salt is the last string of
+// the first entry, unless that is the adapter: the one string equal to lora, or one
+// that every entry repeats.
+//
+// An identifier is a list with an offset, except in vLLM 0.17 and 0.18, which publish a
+// bare digest in arrays of nine elements. Arrays of 0.19 are as long. A bare digest is
+// an identifier if the second entry repeats it: images reach from block to block, salts
+// do not. Other bare digests, and bare identifiers that are no digest, are taken for
+// salts. If such a salt was an image, its blocks serve no plain prompt: the error costs
+// a hit and makes none.
+func (d *decoder) extraSalt(f *form, lora *string) (*string, events.Reason) {
+	d.i = f.extra
 	_, blocks := d.head()
 	if blocks == 0 {
 		return nil, ""
@@ -127,20 +131,27 @@ func (d *decoder) extraSalt(at int, lora *string) (*string, events.Reason) {
 			}
 			continue
 		}
-		_, item := loneItem(p, lora)
 		switch {
-		case len(p) == 0 || item:
+		case len(p) == 0:
 		case adapter && string(p) == *lora:
 			adapter = false
 		default:
 			last = p
 		}
 	}
-	if last == nil || blocks > 1 && d.inAll(last, int(blocks)-1) {
+	repeats := int(blocks) - 1
+	_, digest := digestNumber(last)
+	if digest {
+		repeats = min(repeats, 1)
+	}
+	if last == nil || digest && f.infos > 0 || repeats > 0 && d.inAll(last, repeats) {
 		return nil, ""
 	}
 	if !utf8.Valid(last) {
 		return nil, events.BadEvent
+	}
+	if digest && f.short {
+		d.ambiguous++
 	}
 	return d.shared(slotSalt, last), ""
 }

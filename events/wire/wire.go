@@ -155,6 +155,7 @@ func (m *memory) decode(payload []byte, lim Limits) (events.Batch, error) {
 	if d.err != nil {
 		return events.Batch{}, d.err
 	}
+	b.Offsets, b.Ambiguous = d.offsets, d.ambiguous
 	if len(b.Events) > 0 {
 		m.hashes, m.usedHashes = d.hashes.chunk, d.hashes.used
 		m.tokens, m.usedTokens = d.tokens.chunk, d.tokens.used
