@@ -47,6 +47,8 @@ const (
 	FindingEventGap = "event_gap"
 	// FindingStreams: more streams of standardized events than are followed.
 	FindingStreams = "too_many_streams"
+	// FindingAdapter: blocks of an adapter that has a number and no name.
+	FindingAdapter = "unnamed_adapter"
 	// FindingCopies: the engine announces blocks again that it reuses, and they are
 	// counted as copies.
 	FindingCopies = "copies_grow"

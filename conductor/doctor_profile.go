@@ -60,6 +60,7 @@ func (s *source) lookAtProfile(ns *namespace, e *events.Event, parts int) {
 	}
 	lora, salt := ns.context.key.lora, ns.context.key.salt
 	p, ok := (*c.table)[lora]
+	ok = ok && !unnamed(lora) // the engine hashes the name or the number
 	parent, known := c.digests[e.Parent]
 	if !ok || e.HasParent && !known || paired(e, d.key.blockSize) == nil || c.chain.Under(p.WithAhead(e.Ahead), lora, salt) != nil {
 		return

@@ -102,6 +102,7 @@ func (s *source) change(e *events.Event, rank int32) {
 // store indexes the blocks of a stored event.
 func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	at := spaceKey{deployment: s.target(e)}
+	s.nameAdapter(e)
 	s.lookAtSize(e, at.deployment.blockSize)
 	parts, why := s.partsOf(e, at.deployment.blockSize)
 	if why != "" {

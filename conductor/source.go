@@ -89,6 +89,9 @@ type source struct {
 	// offsets is events.Batch.Offsets of any batch of the epoch. Owned by run.
 	offsets bool
 
+	// unnamed are the names of adapters that have a number alone. Owned by run.
+	unnamed map[uint64]*string
+
 	// index finds a space by its key. Owned by run.
 	index map[spaceKey]*namespace
 
@@ -286,7 +289,7 @@ func (s *source) forget() {
 	}
 	s.groups, s.parts, s.declared = groups{}, 0, declared{}
 	s.noteWindow()
-	s.offsets = false
+	s.offsets, s.unnamed = false, nil
 	if s.shelf != nil {
 		s.shelf.reset()
 		s.objects.Store(0)

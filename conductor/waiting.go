@@ -35,7 +35,7 @@ func (s *source) locate(e *events.Event, dk deploymentKey, engine uint64) (place
 		}
 	}
 	at, key, known := s.conductor.whatMeans(dk, engine, s.home().context, func(k contextKey) bool {
-		return names(e.LoraName, k.lora) && names(e.Salt, k.salt)
+		return names(e.LoraName, k.lora) && names(e.Salt, k.salt) && s.shares(k.lora)
 	})
 	if !known {
 		return place{}, false
@@ -202,7 +202,7 @@ func (s *source) rejoin(w *indexContext, hashes []uint64) {
 	// at home.
 	home := s.home().context
 	fits := func(k contextKey) bool {
-		return (w.key.lora == home.lora || k.lora == w.key.lora) && (w.key.salt == home.salt || k.salt == w.key.salt)
+		return (w.key.lora == home.lora || k.lora == w.key.lora) && (w.key.salt == home.salt || k.salt == w.key.salt) && s.shares(k.lora)
 	}
 	for _, h := range hashes {
 		at, key, known := s.conductor.whatMeans(w.deployment.key, h, home, fits)

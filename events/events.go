@@ -84,6 +84,9 @@ type Event struct {
 
 	// LoraName is the adapter name; nil when absent or nil on the wire.
 	LoraName *string
+	// LoraID is the number of an adapter that a Stored event does not name, 0 for none.
+	// The engine process counts its adapters from 1.
+	LoraID uint64
 	// Salt is the cache salt the event itself carries: cache_salt,
 	// additional_salt, or the bare string of block 0's extra keys.
 	Salt *string

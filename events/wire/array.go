@@ -10,7 +10,7 @@ import "kvconductor/events"
 //	  2 parent_block_hash
 //	  3 token_ids
 //	  4 block_size
-//	  5 lora_id        never an identity
+//	  5 lora_id        the number of an adapter in its process, from 1
 //	  6 medium         vLLM 0.10.2; SGLang since February 2026
 //	  7 lora_name      vLLM 0.14; or a map, SGLang's metadata; or an array,
 //	                   Dynamo's components
@@ -102,7 +102,7 @@ func (d *decoder) storedField(ev *events.Event, f *form, at int) (why events.Rea
 	case 4:
 		ev.BlockSize, why = d.natural(0)
 	case 5:
-		f.adapter, why = d.given()
+		why = d.adapterField(&f.adapter)
 	case 6:
 		ev.Medium, why = d.word()
 	case 7:

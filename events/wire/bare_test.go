@@ -86,3 +86,26 @@ func TestDecodeOffsets(t *testing.T) {
 	f(obj{"type", "AllBlocksCleared"}, true)
 	f(obj{"type", "Unheard"}, false)
 }
+
+// TestDecodeAdapterID holds when an event has an adapter that it does not name.
+func TestDecodeAdapterID(t *testing.T) {
+	f := func(ev any, want string) {
+		t.Helper()
+		got, ok := strings.CutPrefix(decodeOne(t, ev), plain)
+		if got = strings.TrimSpace(got); !ok || got != want {
+			t.Errorf("%v:\ngot  %s\nwant %s", ev, got, want)
+		}
+	}
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, 3}, "lora_id=3")
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil}, "")
+	f(stored("lora_id", 3), "lora_id=3")
+	f(stored("lora_id", uint64(1)<<63), "lora_id=9223372036854775808")
+	f(stored("lora_id", 3, "lora_id", nil), "")
+	f(stored("lora_id", 0), "")
+	f(stored("lora_id", -1), "")
+	f(stored("lora_id", "3"), "")
+	f(stored("lora_id", arr{3}), "")
+	f(stored("lora_id", 3, "lora_name", "ad"), `lora="ad"`)
+	f(stored("lora_id", 3, "extra_keys", arr{arr{"ad"}}), `lora="ad"`)
+	f(stored("lora_id", 3, "extra_keys", arr{arr{"ad"}, nil}), `lora_id=3 salt="ad"`)
+}

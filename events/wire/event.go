@@ -51,7 +51,7 @@ type form struct {
 	parent, link parentField // parent_block_hash, parent_hash
 
 	cacheSalt, metaSalt, addSalt *string
-	adapter                      bool // lora_id is given
+	adapter                      adapterID
 	extra                        int  // offset of a list of extra keys, 0 if none
 	short                        bool // the array ends with the extra keys, as in vLLM 0.17 to 0.19
 	infos                        int  // likewise of multimodal infos
@@ -70,6 +70,13 @@ type hashField struct {
 // parentField is a parent hash that may be absent or nil.
 type parentField struct {
 	hash  uint64
+	given bool
+}
+
+// adapterID is a lora_id that may be absent or nil. Its id is 0 if the value is no
+// positive integer.
+type adapterID struct {
+	id    uint64
 	given bool
 }
 
@@ -147,6 +154,22 @@ func (d *decoder) parentField(f *parentField) events.Reason {
 		return events.BadEvent
 	}
 	*f = parentField{h, true}
+	return ""
+}
+
+// adapterField reads a lora_id of any type or nil.
+func (d *decoder) adapterField(f *adapterID) events.Reason {
+	at := d.i
+	k, n := d.head()
+	*f = adapterID{given: k != kNil}
+	switch k {
+	case kUint:
+		f.id = n
+	case kNil:
+	default:
+		d.i = at
+		return d.ignore()
+	}
 	return ""
 }
 
@@ -239,13 +262,16 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 			return why
 		}
 	}
-	if ev.LoraName == nil && f.adapter && f.extra > 0 {
+	if ev.LoraName == nil && f.adapter.given && f.extra > 0 {
 		end := d.i
 		ev.LoraName, why = d.extraLora(f.extra)
 		d.i = end
 		if why != "" {
 			return why
 		}
+	}
+	if ev.LoraName == nil && !ev.Envelope {
+		ev.LoraID = f.adapter.id
 	}
 	if ev.Salt == nil && f.extra > 0 && !ev.HasParent && ev.BaseBlock <= 0 {
 		end := d.i

@@ -94,6 +94,7 @@ func renderEvent(e *events.Event) string {
 	put(e.Window != 0, "window=%d", e.Window)
 	put(e.Remaining != nil, "remaining=%v", e.Remaining)
 	text("lora", e.LoraName)
+	put(e.LoraID != 0, "lora_id=%d", e.LoraID)
 	text("salt", e.Salt)
 	put(e.Envelope, "envelope")
 	put(e.ID != 0, "id=%d", e.ID)

@@ -218,7 +218,8 @@ func (m maker) array(ev *events.Event, f fields) any {
 		return a
 	}
 	ev.GroupKind = "mamba"
-	a := arr{"BlockStored", f.hashes, f.parent, f.tokens, f.blockSize, m.junk(1), f.medium, f.lora, nil, f.group, "mamba", 128, nil, m.junk(2)}
+	id, adapter := m.adapter()
+	a := arr{"BlockStored", f.hashes, f.parent, f.tokens, f.blockSize, adapter, f.medium, f.lora, nil, f.group, "mamba", 128, nil, m.junk(2)}
 	a = a[:5+m.pick(10, "length")]
 	if len(a) < 11 {
 		ev.GroupKind = ""
@@ -241,7 +242,22 @@ func (m maker) array(ev *events.Event, f fields) any {
 		a[7], ev.Session = obj{"session_id", session, "cache_salt", salt}, session != nil
 		ev.LoraName, ev.Salt = nil, &salt
 	}
+	if len(a) > 5 && ev.LoraName == nil {
+		ev.LoraID = id
+	}
 	return a
+}
+
+// adapter draws a lora_id of any type, and the number it is, 0 for none.
+func (m maker) adapter() (uint64, any) {
+	switch m.pick(4, "adapter") {
+	case 0:
+		return 0, nil
+	case 1:
+		return 0, m.name("adapter")
+	}
+	id := m.pick(9, "number") - 4
+	return uint64(max(id, 0)), m.integer(int64(id))
 }
 
 // object writes the engines' map form.
@@ -254,6 +270,10 @@ func (m maker) object(ev *events.Event, f fields) any {
 	if ev.Kind == events.Stored {
 		pairs = append(pairs, [2]any{"type", "BlockStored"}, [2]any{"parent_block_hash", f.parent}, [2]any{"token_ids", f.tokens},
 			[2]any{"block_size", f.blockSize}, [2]any{"lora_name", f.lora})
+		id, adapter := m.adapter()
+		if pairs = append(pairs, [2]any{"lora_id", adapter}); ev.LoraName == nil {
+			ev.LoraID = id
+		}
 		if m.coin("salt?") {
 			salt := m.name("salt")
 			ev.Salt = &salt

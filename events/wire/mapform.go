@@ -46,7 +46,7 @@ func (d *decoder) engineKey(ev *events.Event, f *form, key []byte) (why events.R
 	case "block_size":
 		ev.BlockSize, why = d.natural(0)
 	case "lora_id":
-		f.adapter, why = d.given()
+		why = d.adapterField(&f.adapter)
 	case "medium":
 		ev.Medium, why = d.word()
 	case "lora_name":

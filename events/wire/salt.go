@@ -157,8 +157,7 @@ func (d *decoder) extraSalt(f *form, lora *string) (*string, events.Reason) {
 }
 
 // extraLora reads the adapter's name out of the extra keys at an offset, for an
-// event that says by lora_id that there is one and does not name it (vLLM before
-// 0.15). It is the first string of the first entry, and every entry holds it.
+// event that says by lora_id that there is one and does not name it. It is the first string of the first entry, and every entry holds it.
 func (d *decoder) extraLora(at int) (*string, events.Reason) {
 	d.i = at
 	_, blocks := d.head()
@@ -180,12 +179,6 @@ func (d *decoder) extraLora(at int) (*string, events.Reason) {
 		return nil, events.BadEvent
 	}
 	return d.shared(slotLora, first), ""
-}
-
-// given steps over a value and reports whether it is there, that is not nil.
-func (d *decoder) given() (bool, events.Reason) {
-	there := d.rest() > 0 && d.b[d.i] != 0xc0
-	return there, d.ignore()
 }
 
 // inAll reports whether each of the next entries holds s.
@@ -215,4 +208,10 @@ func (d *decoder) stringOrSkip() []byte {
 	d.i = at
 	d.skip(1)
 	return nil
+}
+
+// given steps over a value and reports whether it is another one than nil.
+func (d *decoder) given() (bool, events.Reason) {
+	there := d.rest() > 0 && d.b[d.i] != 0xc0
+	return there, d.ignore()
 }

@@ -1,0 +1,52 @@
+package conductor
+
+import (
+	"fmt"
+	"strings"
+
+	"kvconductor/events"
+)
+
+// vLLM before 0.14 announces an adapter by lora_id, the number it has in its process,
+// and not by name. Blocks of such an adapter are no blocks of the base model, and
+// number 3 of one process is another adapter than number 3 of the next. So they have a
+// context of their source's own:
+//
+//	lora_id:3@prefill-1|default|0     the number, the key of the source
+//
+// A registration that names an adapter names it for every number.
+
+// unnamedPrefix begins the name of an adapter that has a number alone.
+const unnamedPrefix = "lora_id:"
+
+// unnamed reports whether an adapter has a number alone.
+func unnamed(lora string) bool { return strings.HasPrefix(lora, unnamedPrefix) }
+
+// nameAdapter gives the adapter of a stored event a name if it has a number alone.
+func (s *source) nameAdapter(e *events.Event) {
+	if e.LoraID == 0 || e.LoraName != nil || s.reg.Lora != "" {
+		return
+	}
+	name := s.unnamed[e.LoraID]
+	if name == nil {
+		text := fmt.Sprintf("%s%d@%s", unnamedPrefix, e.LoraID, s.reg.Key())
+		name = &text
+		if s.unnamed == nil {
+			s.unnamed = make(map[uint64]*string)
+		}
+		s.unnamed[e.LoraID] = name
+		s.find(FindingAdapter, "blocks of the adapter with lora_id %d carry no name: they count for adapter %q of this source alone, and queries for the adapter's name find nothing; update vLLM to 0.14 or later, or register lora_name if the engine serves one adapter", e.LoraID, text)
+	}
+	e.LoraName = name
+}
+
+// shares reports whether blocks of the source may belong to an adapter that another
+// source has announced. The number of an adapter means nothing to another engine; a
+// pool has no numbers of its own.
+func (s *source) shares(lora string) bool {
+	if !unnamed(lora) || s.reg.pool() {
+		return true
+	}
+	_, by, _ := strings.Cut(lora, "@")
+	return by == s.reg.Key().String()
+}
