@@ -213,7 +213,7 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 	s.drop(events.OrphanLimit, res.Shed)
 	s.drop(events.OverBudget, res.Refused)
 	if len(s.spaces) > 1 && local != nil {
-		s.adopt(ns, hashes)
+		s.adopt(ns, hashes, e.Envelope)
 	}
 	return res
 }
@@ -332,10 +332,10 @@ func (s *source) target(e *events.Event) deploymentKey {
 	return dk
 }
 
-// contextKey returns the adapter and salt of a stored event's blocks. The salt
-// is what the event says, else its parent's, else the one its first hash is
-// known under (engines hash the salt too; standardized hashes do not), else the
-// registration's.
+// contextKey returns the adapter and salt of a stored event's blocks. An event that
+// names a salt says all. Else what the event does not name is its parent's, or that of
+// the context its first hash is known in, or the registration's. Engines hash adapter
+// and salt; standardized hashes contain neither, so those events inherit a salt alone.
 func (s *source) contextKey(e *events.Event, dk deploymentKey) contextKey {
 	ck := contextKey{lora: s.reg.Lora, salt: s.reg.Salt}
 	if e.LoraName != nil {
@@ -352,12 +352,12 @@ func (s *source) contextKey(e *events.Event, dk deploymentKey) contextKey {
 		return ck
 	}
 	if e.HasParent {
-		if ns := s.knower(e, dk, e.Parent); ns != nil && ns.context.key.lora == ck.lora {
+		if ns := s.knower(e, dk, e.Parent); ns != nil && (!e.Envelope || ns.context.key.lora == ck.lora) {
 			return ns.context.key
 		}
 	}
 	if !e.Envelope {
-		if ns := s.knower(e, dk, e.Hashes[0]); ns != nil && ns.context.key.lora == ck.lora {
+		if ns := s.knower(e, dk, e.Hashes[0]); ns != nil {
 			return ns.context.key
 		}
 	}

@@ -112,11 +112,12 @@ func (s *source) withParts(ns *namespace, hashes []uint64, counts []int) ([]uint
 }
 
 // adopt moves blocks that waited in the source's home for a parent to the context
-// in which that parent has turned up: a salt is inherited.
-func (s *source) adopt(ns *namespace, parents []uint64) {
+// in which that parent has turned up: adapter and salt are inherited, the adapter not
+// by standardized hashes.
+func (s *source) adopt(ns *namespace, parents []uint64, standard bool) {
 	home := s.index[s.home()]
 	if home == nil || home == ns || home.context.deployment != ns.context.deployment ||
-		home.context.key.lora != ns.context.key.lora || home.context.index.Waiting(home.source) == 0 {
+		standard && home.context.key.lora != ns.context.key.lora || home.context.index.Waiting(home.source) == 0 {
 		return
 	}
 	queue := slices.Clone(parents)
