@@ -35,6 +35,8 @@ type deployment struct {
 	instances map[string]*instance // every instance ever seen here
 	pooled    map[*source]bool     // pools registered here
 	kinds     map[int]string       // attention groups by index, as engines have told
+	loras     []string             // adapters that registrations have named; append-only
+	salts     []string             // likewise, salts
 
 	// What queries read, changed under Conductor.mu only.
 	contexts sync.Map                        // contextKey -> *indexContext
@@ -44,6 +46,8 @@ type deployment struct {
 
 	aheads    atomic.Uint64                           // every look-ahead seen, a set of type aheads
 	tokenless atomic.Bool                             // blocks come without tokens
+	tiered    atomic.Bool                             // blocks are on a lower tier than the device
+	early     atomic.Int64                            // names remembered, see earlyNames
 	parts     atomic.Int32                            // most parts of a published block; 0 while none had several: see parts.go
 	view      atomic.Pointer[view]                    // registered instances
 	pools     atomic.Pointer[[]*source]               // registered pools, sorted by key; never changed once published
@@ -206,6 +210,12 @@ func (c *Conductor) deploymentOf(key deploymentKey) *deployment {
 func (c *Conductor) join(s *source) {
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
+	if !slices.Contains(d.loras, s.reg.Lora) {
+		d.loras = append(d.loras, s.reg.Lora)
+	}
+	if !slices.Contains(d.salts, s.reg.Salt) {
+		d.salts = append(d.salts, s.reg.Salt)
+	}
 	if s.reg.pool() {
 		d.tokenless.Store(true)
 		d.pooled[s] = true

@@ -116,7 +116,7 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 		e = s.split(e, parts)
 	}
 	local := s.locals(e, at.deployment.blockSize)
-	at.context = s.contextKey(e, at.deployment)
+	at.context = s.contextKey(e, at.deployment, medium)
 	s.lookAtContext(at)
 	local = s.believe(e, at, local)
 	res := s.place(at, e, local, key, medium)
@@ -336,7 +336,7 @@ func (s *source) target(e *events.Event) deploymentKey {
 // names a salt says all. Else what the event does not name is its parent's, or that of
 // the context its first hash is known in, or the registration's. Engines hash adapter
 // and salt; standardized hashes contain neither, so those events inherit a salt alone.
-func (s *source) contextKey(e *events.Event, dk deploymentKey) contextKey {
+func (s *source) contextKey(e *events.Event, dk deploymentKey, medium tiers.Medium) contextKey {
 	ck := contextKey{lora: s.reg.Lora, salt: s.reg.Salt}
 	if e.LoraName != nil {
 		ck.lora = *e.LoraName
@@ -345,23 +345,25 @@ func (s *source) contextKey(e *events.Event, dk deploymentKey) contextKey {
 		ck.salt = *e.Salt
 		return ck
 	}
-	if s.alone(spaceKey{dk, ck}) {
-		return ck
-	}
-	if ns := s.index[spaceKey{dk, ck}]; e.HasParent && ns != nil && ns.context.index.Knows(ns.source, e.Parent) {
-		return ck
-	}
-	if e.HasParent {
-		if ns := s.knower(e, dk, e.Parent); ns != nil && (!e.Envelope || ns.context.key.lora == ck.lora) {
-			return ns.context.key
+	if !s.alone(spaceKey{dk, ck}) {
+		if ns := s.index[spaceKey{dk, ck}]; e.HasParent && ns != nil && ns.context.index.Knows(ns.source, e.Parent) {
+			return ck
+		}
+		if e.HasParent {
+			if ns := s.knower(e, dk, e.Parent); ns != nil && (!e.Envelope || ns.context.key.lora == ck.lora) {
+				return ns.context.key
+			}
+		}
+		if !e.Envelope {
+			if ns := s.knower(e, dk, e.Hashes[0]); ns != nil {
+				return ns.context.key
+			}
 		}
 	}
-	if !e.Envelope {
-		if ns := s.knower(e, dk, e.Hashes[0]); ns != nil {
-			return ns.context.key
-		}
+	if e.Envelope || medium.Tier == tiers.Device || s.reg.pool() {
+		return ck
 	}
-	return ck
+	return s.meantContext(e, dk, ck)
 }
 
 // alone reports whether the source holds blocks in no context but this one.

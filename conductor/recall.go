@@ -69,10 +69,12 @@ func (k deploymentKey) slot(engine uint64) uint64 {
 }
 
 // put remembers names of a context. move is held.
-func (r *recall) put(at spaceKey, forgotten []index.Name) {
+func (r *recall) put(x *indexContext, forgotten []index.Name) {
 	if r.closed {
 		return // a source that was unregistered before may still be ending
 	}
+	x.deployment.early.Add(int64(len(forgotten)))
+	at := x.spaceKey()
 	for i, name := range forgotten {
 		r.cache.Set(at.deployment.slot(name.Engine), recalled{name, &at}, 1)
 		if i%1024 == 1023 {
@@ -98,6 +100,17 @@ func (r *recall) get(dk deploymentKey, engine uint64) (at contextKey, key uint64
 	return v.at.context, v.name.Key, true
 }
 
+// earlyNames is how many names of adapters and salts a deployment remembers before it
+// knows whether blocks reach a lower tier at all: 12 MiB.
+const earlyNames = 1 << 16
+
+// remembered reports whether an event may ask for names that the context has forgotten:
+// one without tokens, or one about a lower tier that does not repeat adapter and salt.
+func (x *indexContext) remembered() bool {
+	d := x.deployment
+	return d.tokenless.Load() || x.key != contextKey{} && (d.tiered.Load() || d.early.Load() < earlyNames)
+}
+
 // collect remembers what an index has forgotten, where somebody may ask for it.
 func (c *Conductor) collect(x *indexContext) {
 	if c.recall == nil || !x.index.Forgets() {
@@ -105,14 +118,14 @@ func (c *Conductor) collect(x *indexContext) {
 	}
 	c.recall.move.Lock()
 	defer c.recall.move.Unlock()
-	if names := x.index.Forgotten(); x.deployment.tokenless.Load() {
-		c.recall.put(x.spaceKey(), names)
+	if names := x.index.Forgotten(); x.remembered() {
+		c.recall.put(x, names)
 	}
 }
 
 // collectAll remembers what a context knew that has just gone. recall.move is held.
 func (c *Conductor) collectAll(x *indexContext) {
-	if !x.deployment.tokenless.Load() {
+	if !x.remembered() {
 		return
 	}
 	var names []index.Name
@@ -120,7 +133,7 @@ func (c *Conductor) collectAll(x *indexContext) {
 		names = append(names, n)
 		return len(names) < c.recall.most
 	})
-	c.recall.put(x.spaceKey(), append(names, x.index.Forgotten()...))
+	c.recall.put(x, append(names, x.index.Forgotten()...))
 }
 
 // forgets is how many names a context keeps until they are collected, which is before

@@ -64,7 +64,7 @@ func TestRecallNeverBetween(t *testing.T) {
 
 // TestRecallCloses: sources that are about to end may remember while it closes.
 func TestRecallCloses(t *testing.T) {
-	at := spaceKey{deploymentKey{DefaultTenant, "m", 16}, contextKey{}}
+	x := &indexContext{deployment: &deployment{key: deploymentKey{DefaultTenant, "m", 16}}}
 	for range 20 {
 		r := newRecall(1 << 20)
 		var wg sync.WaitGroup
@@ -75,9 +75,9 @@ func TestRecallCloses(t *testing.T) {
 					close(started)
 				}
 				r.move.Lock()
-				r.put(at, []index.Name{{Engine: i, Key: i + 1}})
+				r.put(x, []index.Name{{Engine: i, Key: i + 1}})
 				r.move.Unlock()
-				r.get(at.deployment, i)
+				r.get(x.deployment.key, i)
 			}
 		})
 		<-started

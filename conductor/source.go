@@ -375,6 +375,8 @@ func (s *source) newOwner(ns *namespace, key ownerKey, medium tiers.Medium) inde
 	var tally *atomic.Int64
 	if medium.Tier == tiers.Device {
 		tally = s.tally(ns.context.deployment.key, key.rank)
+	} else {
+		ns.context.deployment.tiered.Store(true)
 	}
 	return ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.rank, Medium: medium, Serves: ns.serves}, tally)
 }

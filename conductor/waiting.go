@@ -43,6 +43,46 @@ func (s *source) locate(e *events.Event, dk deploymentKey, engine uint64) (place
 	return place{ns: s.space(spaceKey{dk, at}), key: key, named: true}, true
 }
 
+// meantContext returns the context in which the deployment knows, or knew until lately,
+// the first hash of an event or its parent; otherwise if there is none. An engine
+// repeats the hash on a lower tier, maybe after the block has left its device.
+//
+// Engines do not hash what a registration adds, so names that registrations use do not
+// follow from a hash, unless they are the source's own.
+func (s *source) meantContext(e *events.Event, dk deploymentKey, otherwise contextKey) contextKey {
+	if ns := s.index[spaceKey{dk, otherwise}]; ns != nil {
+		_, known := ns.context.index.Means(e.Hashes[0])
+		if !known && e.HasParent {
+			_, known = ns.context.index.Means(e.Parent)
+		}
+		if known {
+			return otherwise
+		}
+	}
+	c := s.conductor
+	c.mu.RLock()
+	announced := s.announced
+	var loras, salts []string
+	if d := c.deployments[dk]; d != nil {
+		loras, salts = d.loras, d.salts
+	}
+	c.mu.RUnlock()
+	hashed := func(name string, registered []string) bool { return name != "" && !slices.Contains(registered, name) }
+	fits := func(k contextKey) bool {
+		return names(e.LoraName, k.lora) && s.shares(k.lora) &&
+			(k.lora == s.reg.Lora || slices.Contains(announced, k.lora) || hashed(k.lora, loras)) &&
+			(k.salt == s.reg.Salt || hashed(k.salt, salts))
+	}
+	at, _, known := c.whatMeans(dk, e.Hashes[0], otherwise, fits)
+	if !known && e.HasParent {
+		at, _, known = c.whatMeans(dk, e.Parent, otherwise, fits)
+	}
+	if !known {
+		return otherwise
+	}
+	return at
+}
+
 // whatMeans returns where in a deployment an engine hash is or was known, among
 // contexts that fit. Of several that know it, home comes first, then the least.
 func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, fits func(contextKey) bool) (at contextKey, key uint64, known bool) {
