@@ -172,7 +172,6 @@ const proxyBlock = 4 // tokens, which are words
 // store announces the blocks of a prompt to whoever subscribed.
 func (p *peer) store(medium, prompt string) {
 	p.t.Helper()
-	waitFor(p.t, "somebody subscribes", func() bool { return len(p.pub.(zmq4.Topics).Topics()) > 0 })
 	tokens := tokensOf(prompt)
 	event := map[string]any{"type": "BlockStored", "block_size": proxyBlock, "medium": medium, "parent_block_hash": nil, "token_ids": tokens}
 	var hashes []uint64
@@ -180,6 +179,13 @@ func (p *peer) store(medium, prompt string) {
 		hashes = append(hashes, uint64(tokens[i*proxyBlock])<<20+uint64(i))
 	}
 	event["block_hashes"] = hashes
+	p.publish(event)
+}
+
+// publish sends one event in a batch of its own.
+func (p *peer) publish(event any) {
+	p.t.Helper()
+	waitFor(p.t, "a subscriber connects", func() bool { return len(p.pub.(zmq4.Topics).Topics()) > 0 })
 	payload, err := msgpack.Marshal([]any{1.5, []any{event}, nil})
 	if err != nil {
 		p.t.Fatal(err)
