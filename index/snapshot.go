@@ -338,29 +338,52 @@ func (w *snapWalk) names(i uint32, src *snapSource) []uint64 {
 	}
 	name := w.key(i)
 	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
-		name = atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
+		name = w.engine(e)
 	}
 	w.found = append(w.found, name)
 	return w.found
 }
 
-// ownNames finds the names that a source itself uses.
+// ownNames finds the names that a source itself uses: those whose teacher is gone if
+// there are no others.
 func (w *snapWalk) ownNames(i uint32, src *snapSource) {
 	w.found = append(w.found[:0], src.private[w.key(i)]...)
 	own := len(w.found)
 	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
-		engine := atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
+		engine := w.engine(e)
 		if _, other := src.own[engine]; other {
 			continue
 		}
-		switch by := atomic.LoadUint32(&w.a.by[e-1]); {
-		case by == uint32(src.name)+1: // a family may have come of one hash in common
+		switch by := w.teacher(e); {
+		case by == src: // a family may have come of one hash in common
 			w.found = slices.Insert(w.found, own, engine)
 			own++
-		case w.kin(by, src):
+		case by != nil && by.family == src.family:
 			w.found = append(w.found, engine)
 		}
 	}
+	if len(w.found) > 0 {
+		return
+	}
+	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
+		if _, other := src.own[w.engine(e)]; !other && w.teacher(e) == nil {
+			w.found = append(w.found, w.engine(e))
+		}
+	}
+}
+
+// engine returns the engine hash of an entry of the aliases, given plus one.
+func (w *snapWalk) engine(e uint32) uint64 {
+	return atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
+}
+
+// teacher returns the source that taught an entry of the aliases, given plus one. It
+// returns nil if the source is gone.
+func (w *snapWalk) teacher(e uint32) *snapSource {
+	if by := atomic.LoadUint32(&w.a.by[e-1]); by != 0 && int(by) <= len(w.sources) {
+		return w.sources[by-1]
+	}
+	return nil
 }
 
 // held reports whether anybody holds the block in a slot.
@@ -383,11 +406,6 @@ func (s *Snapshot) holders(i uint32) iter.Seq[*snapOwner] {
 			}
 		}
 	}
-}
-
-// kin reports whether a source, given plus one, is of another's family.
-func (w *snapWalk) kin(by uint32, src *snapSource) bool {
-	return by != 0 && int(by) <= len(w.sources) && w.sources[by-1] != nil && w.sources[by-1].family == src.family
 }
 
 // Labels calls f for the label of every key that is held and of every block that

@@ -216,3 +216,25 @@ func TestSnapshotNamesReturningSource(t *testing.T) {
 		t.Errorf("%v", names)
 	}
 }
+
+// The names that a gone source has taught are those of the sources that hash alike.
+func TestSnapshotNamesOfGoneTeacher(t *testing.T) {
+	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	var src [4]Source
+	var own [4]Owner
+	for i, engine := range []uint64{100, 100, 100, 900} { // the last has another seed
+		src[i] = x.NewSource()
+		own[i] = x.NewOwner(src[i])
+		x.Store(&Store{Owner: own[i], Engine: []uint64{engine}, Local: []uint64{7}})
+	}
+	x.DropSource(src[0])
+	check := func(snap *Snapshot, want map[Owner]uint64) {
+		t.Helper()
+		got := make(map[Owner]uint64)
+		snap.Walk(same, all, func(s *Stretch) bool { got[s.Owner] = s.Engine[0]; return true })
+		if !maps.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+	check(x.Snapshot(), map[Owner]uint64{own[1]: 100, own[2]: 100, own[3]: 900})
+}
