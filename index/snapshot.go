@@ -34,6 +34,7 @@ type snapSource struct {
 // snapOwner is an owner as it was.
 type snapOwner struct {
 	name   Owner
+	id     uint32 // internal
 	source *snapSource
 	copies map[uint64]uint32
 	wanted bool
@@ -99,7 +100,7 @@ func (x *Index) Snapshot() *Snapshot {
 		if o == nil || o.blocks == 0 {
 			continue
 		}
-		so := &snapOwner{name: o.name, source: s.sources[o.s.name], run: Stretch{Owner: o.name}}
+		so := &snapOwner{name: o.name, id: o.id, source: s.sources[o.s.name], run: Stretch{Owner: o.name}}
 		if o.copies.len() > 0 {
 			so.copies = make(map[uint64]uint32, o.copies.len())
 			o.copies.all(func(key uint64, n *uint32) bool { so.copies[key] = *n; return true })
@@ -126,9 +127,9 @@ func (s *source) snapshot() *snapSource {
 	return n
 }
 
-// Walk calls f for all blocks of the wanted owners, parents before children of the
-// same owner, until f returns false. local turns a label into the local hash it was
-// stored with, false if it does not know. One goroutine walks at a time.
+// Walk calls f for all blocks of the wanted owners, until f returns false. A parent that
+// a wanted owner holds comes before its children. local turns a label into the
+// local hash it was stored with, false if it does not know. One goroutine walks at a time.
 func (s *Snapshot) Walk(local func(label uint64) (uint64, bool), want func(Owner) bool, f func(*Stretch) bool) {
 	w := &snapWalk{Snapshot: s, local: local, f: f}
 	for _, o := range s.owners {
@@ -306,6 +307,11 @@ func (w *snapWalk) begin(i uint32, o *snapOwner, key, label uint64) {
 		return
 	}
 	if up := w.tree.parents[i]; up != 0 {
+		if !w.g.sets.has(w.words[up-1]>>setShift, o.id) {
+			for p := range w.holders(up - 1) { // p and o may belong to one worker
+				w.flush(p)
+			}
+		}
 		r.HasParent, r.Parent, r.Gone = true, plain(w.names(up-1, o.source)[0]), !w.held(up-1)
 		return
 	}

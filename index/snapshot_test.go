@@ -119,6 +119,29 @@ func TestSnapshotModel(t *testing.T) {
 	}
 }
 
+// A parent that another owner holds comes before the child: two owners may belong to one
+// worker.
+func TestSnapshotParentOfAnother(t *testing.T) {
+	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	src := x.NewSource()
+	child, parent := x.NewOwner(src), x.NewOwner(src)
+	x.Store(&Store{Owner: parent, Engine: []uint64{1, 2}, Local: []uint64{7, 8}})
+	x.Store(&Store{Owner: child, Engine: []uint64{3}, Local: []uint64{9}, Parent: 1, HasParent: true})
+	known := make(map[uint64]bool)
+	x.Snapshot().Walk(same, all, func(s *Stretch) bool {
+		if s.HasParent && !known[s.Parent] {
+			t.Errorf("%d comes before its parent %d", s.Engine, s.Parent)
+		}
+		for _, engine := range s.Engine {
+			known[engine] = true
+		}
+		return true
+	})
+	if len(known) != 3 {
+		t.Errorf("%v", known)
+	}
+}
+
 // holdsName reports whether an owner holds what an engine hash means to it.
 func (w *world) holdsName(o Owner, engine uint64) bool {
 	s := w.o.sources[w.o.owners[o]]
