@@ -154,8 +154,13 @@ func (a *aliases) taught(e *alias) *uint32 {
 	if a.by == nil {
 		return nil
 	}
+	return &a.by[a.index(e)]
+}
+
+// index returns the position of an entry in a.by.
+func (a *aliases) index(e *alias) uintptr {
 	first := uintptr(unsafe.Pointer(unsafe.SliceData(a.buckets)))
-	return &a.by[(uintptr(unsafe.Pointer(e))-first)/unsafe.Sizeof(alias{})]
+	return (uintptr(unsafe.Pointer(e)) - first) / unsafe.Sizeof(alias{})
 }
 
 func (a *aliases) bytes() int { return len(a.buckets)*int(unsafe.Sizeof([4]alias{})) + 4*len(a.by) }

@@ -1,8 +1,10 @@
 package index
 
 import (
+	"cmp"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"sync/atomic"
 )
@@ -20,6 +22,7 @@ type Snapshot struct {
 	sources []*snapSource
 	owners  map[uint32]*snapOwner // by internal id
 	tree    *snapTree             // made by the first walk
+	unified bool                  // one name for each block, see Unify
 }
 
 // snapSource is a source as it was.
@@ -29,6 +32,9 @@ type snapSource struct {
 	own     map[uint64]uint64   // engine hash -> key, where it differs from what others mean
 	private map[uint64][]uint64 // the reverse
 	links   map[uint64]link     // by engine hash
+	rank    int                 // place among the sources of a unified snapshot
+	holds   uint32              // slot whose name is elected, plus one, where the source holds its block
+	teaches uint32              // the same, where the source taught a name of the block
 }
 
 // snapOwner is an owner as it was.
@@ -127,11 +133,23 @@ func (s *source) snapshot() *snapSource {
 	return n
 }
 
+// Unify keeps the owners that among accepts, before the first Walk. From then on a
+// block has one name, for every owner: see elect. among also ranks the owner's source.
+func (s *Snapshot) Unify(among func(Owner) (rank int, ok bool)) {
+	maps.DeleteFunc(s.owners, func(_ uint32, o *snapOwner) bool {
+		rank, ok := among(o.name)
+		o.source.rank = rank
+		return !ok
+	})
+	s.unified = true
+}
+
 // Walk calls f for all blocks of the wanted owners, until f returns false. A parent that
 // a wanted owner holds comes before its children. local turns a label into the
 // local hash it was stored with, false if it does not know. One goroutine walks at a time.
 func (s *Snapshot) Walk(local func(label uint64) (uint64, bool), want func(Owner) bool, f func(*Stretch) bool) {
-	w := &snapWalk{Snapshot: s, local: local, f: f}
+	w := &snapWalk{Snapshot: s, local: local, f: f, polls: make(map[uint32]poll)}
+	w.private = slices.ContainsFunc(s.sources, func(n *snapSource) bool { return n != nil && len(n.private) > 0 })
 	for _, o := range s.owners {
 		o.wanted = want(o.name)
 	}
@@ -178,6 +196,8 @@ type snapTree struct {
 	// The engine hashes of a slot are a list: first by slot, next by entry of the
 	// aliases, both plus one.
 	first, next []uint32
+	// Of a unified snapshot: the one name of a slot, 0 before elect was asked.
+	elected []uint64
 }
 
 // plant makes the tree.
@@ -187,6 +207,9 @@ func (w *snapWalk) plant() {
 	}
 	t := &snapTree{parents: make([]uint32, len(w.words)), first: make([]uint32, len(w.words)), next: make([]uint32, len(w.keys))}
 	w.tree = t
+	if w.unified {
+		t.elected = make([]uint64, len(w.words))
+	}
 	for i, key := range w.keys {
 		if key == 0 {
 			continue
@@ -215,7 +238,15 @@ type snapWalk struct {
 	ended bool
 	stack []uint32
 	found []uint64 // buffer of names
+	// For elect: whether any source has private names, and how each family votes.
+	private bool
+	polls   map[uint32]poll
 }
+
+// poll is the number of votes for a name, and the lowest rank of the voters.
+type poll struct{ votes, rank int }
+
+func (p poll) with(s *snapSource) poll { return poll{p.votes + 1, min(p.rank, s.rank)} }
 
 // below calls f for the blocks that hang below a slot. That a link leads to a
 // stranger shows in its key.
@@ -334,6 +365,13 @@ func (w *snapWalk) flush(o *snapOwner) {
 // uses who holds the block, so that a reader comes across it, else any, else the key
 // itself. They are valid until the next call.
 func (w *snapWalk) names(i uint32, src *snapSource) []uint64 {
+	if w.unified {
+		if w.tree.elected[i] == 0 {
+			w.tree.elected[i] = w.elect(i)
+		}
+		w.found = append(w.found[:0], w.tree.elected[i])
+		return w.found
+	}
 	if w.ownNames(i, src); len(w.found) > 0 {
 		return w.found
 	}
@@ -376,6 +414,83 @@ func (w *snapWalk) ownNames(i uint32, src *snapSource) {
 			w.found = append(w.found, w.engine(e))
 		}
 	}
+}
+
+// elect returns the name of a slot's block for all owners, by a vote of the sources that
+// hold the block. A source votes for the engine hashes it has taught. Else it votes for
+// those of its family or, if there are none, for those whose teacher is gone. Of equal
+// votes the name wins whose voter has the lowest rank. Without votes, the only holder's
+// private hash is the name, unless that source holds another block of the name. The last
+// choice is the key.
+func (w *snapWalk) elect(i uint32) uint64 {
+	t := w.tree
+	first := t.first[i]
+	if first != 0 && t.next[first-1] == 0 && !w.private {
+		return w.engine(first)
+	}
+	clear(w.polls)
+	w.polls[noFamily] = poll{rank: math.MaxInt}
+	for e := first; e != 0; e = t.next[e-1] {
+		if s := w.teacher(e); s != nil {
+			s.teaches, w.polls[s.family] = i+1, poll{rank: math.MaxInt}
+		}
+	}
+	holders, last := 0, (*snapSource)(nil)
+	for o := range w.holders(i) {
+		s := o.source
+		if s.holds == i+1 {
+			continue
+		}
+		s.holds, last = i+1, s
+		holders++
+		switch p, ok := w.polls[s.family]; {
+		case s.teaches == i+1 || len(s.private[w.key(i)]) > 0:
+		case ok:
+			w.polls[s.family] = p.with(s)
+		default:
+			w.polls[noFamily] = w.polls[noFamily].with(s)
+		}
+	}
+	var name uint64
+	var best poll
+	for e := first; e != 0; e = t.next[e-1] {
+		p := w.polls[noFamily]
+		if s := w.teacher(e); s != nil {
+			if p = w.polls[s.family]; s.holds == i+1 {
+				p = p.with(s)
+			}
+		}
+		if name == 0 || p.votes > best.votes || p.votes == best.votes && p.rank < best.rank {
+			name, best = w.engine(e), p
+		}
+	}
+	if best.votes == 0 && holders == 1 {
+		for _, engine := range last.private[w.key(i)] {
+			if !w.holdsNamed(last, engine) {
+				return engine
+			}
+		}
+	}
+	return cmp.Or(name, w.key(i))
+}
+
+// noFamily is the family of teachers that are gone.
+const noFamily = math.MaxUint32
+
+// holdsNamed reports whether a source holds the block that an engine hash means to others.
+func (w *snapWalk) holdsNamed(src *snapSource, engine uint64) bool {
+	e := w.a.entry(engine)
+	if e == nil || w.keys[w.a.index(e)] == 0 {
+		return false
+	}
+	if s := w.g.table.find(w.keys[w.a.index(e)]); s != nil {
+		for o := range w.holders(w.g.table.number(s) - 1) {
+			if o.source == src {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // engine returns the engine hash of an entry of the aliases, given plus one.

@@ -116,7 +116,110 @@ func TestSnapshotModel(t *testing.T) {
 		if err := n.Check(); err != nil {
 			w.fail("check: %v", err)
 		}
+		w.compareUnified()
 	}
+}
+
+// compareUnified holds that a unified snapshot has every block of every owner, one name
+// for each block, no name twice for blocks of one source, and parents first.
+func (w *world) compareUnified() {
+	type sourced struct {
+		src  Source
+		name uint64
+	}
+	names, keys := map[uint64]uint64{}, map[sourced]uint64{}
+	held, seen, late := map[Owner]map[uint64]int{}, map[Owner]map[uint64]bool{}, map[Owner][]uint64{}
+	for _, o := range w.owners {
+		held[o], seen[o] = map[uint64]int{}, map[uint64]bool{}
+	}
+	snap := w.x.Snapshot()
+	snap.Unify(func(o Owner) (int, bool) { return int(w.o.owners[o]), true })
+	snap.Walk(same, all, func(s *Stretch) bool {
+		if s.HasParent && !s.Waiting && !seen[s.Owner][s.Parent] {
+			late[s.Owner] = append(late[s.Owner], s.Parent)
+		}
+		key := s.Key
+		for i, name := range s.Engine {
+			switch {
+			case s.Waiting:
+				key = name
+			case i > 0:
+				key = w.x.scheme.Next(key, s.Labels[i])
+			}
+			at := sourced{w.o.owners[s.Owner], name}
+			if known, ok := names[key]; ok && known != name {
+				w.fail("block %d has the names %d and %d", key, known, name)
+			}
+			names[key], held[s.Owner][normal(key)] = name, 1+s.Copies[i]
+			if s.Waiting || s.Labels[i] == 0 {
+				continue // its key is an engine hash, which may name a block by now
+			}
+			if known, ok := keys[at]; ok && known != key {
+				w.fail("source %d: %d names the blocks %d and %d", at.src, name, known, key)
+			}
+			keys[at], seen[s.Owner][name] = key, true
+		}
+		return true
+	})
+	for _, o := range w.owners {
+		if want := holdings(w.x, o); !maps.Equal(held[o], want) {
+			w.fail("owner %d of a unified snapshot: %v, want %v", o, held[o], want)
+		}
+		for _, parent := range late[o] {
+			if seen[o][parent] {
+				w.fail("owner %d: %d comes after a child", o, parent)
+			}
+		}
+	}
+}
+
+// A unified snapshot calls a block as most of its holders do, of equal numbers as the
+// source with the lower rank does. Owners that are left out have no vote.
+func TestSnapshotUnify(t *testing.T) {
+	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	locals := []uint64{7, 8, 9}
+	var src [5]Source
+	var own [5]Owner
+	for i := range src {
+		src[i] = x.NewSource()
+		own[i] = x.NewOwner(src[i])
+	}
+	f := func(i int, local []uint64, engine ...uint64) {
+		x.Store(&Store{Owner: own[i], Engine: engine, Local: local[:len(engine)]})
+	}
+	f(0, locals, 101, 102, 103)
+	f(1, locals, 201, 202, 203)
+	f(2, locals, 101, 102)
+	f(3, locals, 201)
+	f(4, locals, 401, 402, 403)
+	// 500 is a name of three blocks. Source 1 holds two of them, source 2 one.
+	f(0, []uint64{50}, 500)
+	f(1, []uint64{60}, 500)
+	f(1, []uint64{50}, 501)
+	f(2, []uint64{70}, 500)
+	check := func(leftOut Owner, want map[uint64]uint64) {
+		t.Helper()
+		snap := x.Snapshot()
+		snap.Unify(func(o Owner) (int, bool) { return -int(o), o != leftOut })
+		got := make(map[uint64]uint64)
+		snap.Walk(same, all, func(s *Stretch) bool {
+			if s.Owner == leftOut || s.More != nil {
+				t.Errorf("%+v", s)
+			}
+			for i, engine := range s.Engine {
+				if before, ok := got[s.Labels[i]]; ok && before != engine {
+					t.Errorf("block %d is %d and %d", s.Labels[i], before, engine)
+				}
+				got[s.Labels[i]] = engine
+			}
+			return true
+		})
+		if !maps.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+	check(own[3], map[uint64]uint64{7: 101, 8: 102, 9: 403, 50: 501, 60: 60, 70: 500})
+	check(own[1], map[uint64]uint64{7: 101, 8: 102, 9: 403, 50: 500, 70: 500})
 }
 
 // A parent that another owner holds comes before the child: two owners may belong to one
@@ -260,4 +363,7 @@ func TestSnapshotNamesOfGoneTeacher(t *testing.T) {
 		}
 	}
 	check(x.Snapshot(), map[Owner]uint64{own[1]: 100, own[2]: 100, own[3]: 900})
+	unified := x.Snapshot()
+	unified.Unify(func(o Owner) (int, bool) { return int(o), true })
+	check(unified, map[Owner]uint64{own[1]: 100, own[2]: 100, own[3]: 100})
 }
