@@ -36,6 +36,22 @@ func (s *Snapshot) Of(p Partition, blockSize int) *Snapshot {
 	return part
 }
 
+// Unify keeps the holders that shown accepts, before the first Walk. From then on every
+// block has one name, for every holder: the one that most sources use, of equal ones
+// that of the first source by key.
+func (s *Snapshot) Unify(shown func(source Registration, medium tiers.Medium) bool) {
+	ranks := make(map[Key]int, len(s.Sources))
+	for i, m := range s.Sources {
+		ranks[m.Key()] = i
+	}
+	for _, c := range s.contexts {
+		c.snap.Unify(func(o index.Owner) (int, bool) {
+			h, ok := c.holders[o]
+			return ranks[h.source.Key()], ok && shown(h.source, h.medium)
+		})
+	}
+}
+
 // HashSeed is the seed of the canonical hashes, which only replicas of the same can
 // take from a snapshot (Options.HashSeed).
 func (c *Conductor) HashSeed() uint64 { return c.opts.HashSeed }
@@ -236,9 +252,9 @@ func (s *Snapshot) Names(f func(*Name) bool) {
 	}
 }
 
-// Walk calls f for what is held on a tier, parents before children of the same
-// holder and one partition after the other, until f returns false. What f gets is
-// valid until it returns.
+// Walk calls f for what is held on a tier, parents before children and one
+// partition after the other, until f returns false. What f gets is valid until it
+// returns.
 func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
 	for _, c := range s.contexts {
 		if !c.walk(tier, f) {

@@ -17,9 +17,9 @@ import (
 	"kvconductor/cmd/internal/fleet/truth"
 )
 
-// dynamoProcess starts Dynamo's own indexer, which DYNAMO_INDEXER is the command of,
-// such as "python3 -m dynamo.indexer", and waits until it answers.
-func dynamoProcess(t *testing.T, args ...string) *process {
+// dynamoProcess starts a module of Dynamo's own, such as dynamo.indexer, and waits until
+// it answers. DYNAMO_INDEXER is the command of the indexer.
+func dynamoProcess(t *testing.T, module string, args ...string) *process {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -27,7 +27,7 @@ func dynamoProcess(t *testing.T, args ...string) *process {
 	}
 	_, port, _ := net.SplitHostPort(free.Addr().String())
 	free.Close()
-	words := strings.Fields(os.Getenv("DYNAMO_INDEXER"))
+	words := strings.Fields(strings.Replace(os.Getenv("DYNAMO_INDEXER"), "dynamo.indexer", module, 1))
 	p := &process{url: "http://127.0.0.1:" + port}
 	p.cmd = exec.Command(words[0], append(append(words[1:], "--port", port), args...)...)
 	p.cmd.Env = append(os.Environ(), "RUST_LOG=error")
@@ -42,8 +42,9 @@ func dynamoProcess(t *testing.T, args ...string) *process {
 	return p
 }
 
-// TestDynamoPeer recovers from Dynamo's own indexer, and lets one recover from us.
-func TestDynamoPeer(t *testing.T) {
+// needDynamo skips a test where Dynamo's own programs are not installed.
+func needDynamo(t *testing.T) {
+	t.Helper()
 	switch os.Getenv("DYNAMO_INDEXER") {
 	case "none":
 		t.Skip("Dynamo's indexer is not published for this machine")
@@ -54,6 +55,11 @@ func TestDynamoPeer(t *testing.T) {
 		}
 		t.Skip(need)
 	}
+}
+
+// TestDynamoPeer recovers from Dynamo's own indexer, and lets one recover from us.
+func TestDynamoPeer(t *testing.T) {
+	needDynamo(t)
 	const blocks = 12
 	var tokens []uint32
 	var hashes []digest.Digest
@@ -120,7 +126,7 @@ func TestDynamoPeer(t *testing.T) {
 		}
 	}
 
-	real := dynamoProcess(t)
+	real := dynamoProcess(t, "dynamo.indexer")
 	for _, r := range ranks {
 		f.register(real.url, r)
 	}
@@ -135,7 +141,7 @@ func TestDynamoPeer(t *testing.T) {
 	ours := serveProcess(t, "dynamo: {peers: ['"+real.url+"/']}\n", "127.0.0.1:0=dynamo")
 	recovered(t, ours)
 	alike("we recovered from it", first, real, ours)
-	other := dynamoProcess(t, "--peers", ours.url)
+	other := dynamoProcess(t, "dynamo.indexer", "--peers", ours.url)
 	alike("another recovered from us", first, real, ours, other)
 
 	// All three follow, and agree.

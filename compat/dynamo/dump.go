@@ -23,12 +23,16 @@ import (
 //	{"key": "model:group", "block_size": 16, "model_name": "model", "routing_group": "group", "event": RouterEvent}
 //
 // Both are written while the snapshot is walked: what waits to be sent is never more
-// than some kilobytes, what the copied tables take is some 50 bytes a block. ?detail=1 adds what a replica of ours can use:
-// blocks that a RouterEvent cannot name (of string ids, pools, media of their own,
-// without tokens or parents), details of each event, and how far each source had
-// come: "sources" before the events of a slot, or lines with "source" before all
-// others; engine hashes that only name blocks of others: "names" after the events,
-// or lines with "name" after all others. See sourceDetail and nameDetail.
+// than some kilobytes, what the copied tables take is some 60 bytes a block.
+// A plain dump has one name for each block, because Dynamo's index keeps one and refuses
+// children under another.
+//
+// ?detail=1 has each worker's own names. It adds what a replica of ours can use: blocks
+// that a RouterEvent cannot name (of string ids, pools, media of their own, without
+// tokens or parents), details of each event, and how far each source had come:
+// "sources" before the events of a slot, or lines with "source" before all others; engine
+// hashes that only name blocks of others: "names" after the events, or lines with
+// "name" after all others. See sourceDetail and nameDetail.
 //
 // A partition of several block sizes, which Dynamo does not know, has a slot for
 // each, the larger ones under "model:group@size". So has one whose model and group
@@ -90,6 +94,9 @@ func (d *Dialect) dump(g *gin.Context) {
 		return
 	}
 	w := dumper{g: g, detail: detail, snap: d.conductor.Snapshot(), seed: d.conductor.HashSeed(), ids: make(map[slot]uint64)}
+	if !detail {
+		w.snap.Unify(plainHolder)
+	}
 	w.name()
 	if strings.Contains(g.GetHeader("Accept"), ndjson) {
 		g.Header("Content-Type", ndjson)

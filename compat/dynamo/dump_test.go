@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -85,6 +86,76 @@ func TestDump(t *testing.T) {
 		}
 		for _, path := range []string{"/dump?detail=2", "/dump?detail=yes"} {
 			s.do("GET", path, "", 400, "Failed to deserialize query string: detail: provided string was not `true` or `false`")
+		}
+	})
+}
+
+// renamed is a store by an engine of another hash seed.
+func renamed(by int, e map[string]any) map[string]any {
+	var hashes []int
+	for _, h := range e["block_hashes"].([]int) {
+		hashes = append(hashes, h+by)
+	}
+	e["block_hashes"] = hashes
+	if parent, ok := e["parent_block_hash"].(int); ok {
+		e["parent_block_hash"] = parent + by
+	}
+	return e
+}
+
+// TestDumpUnifiesNames holds that a plain dump has one name for each block: that of most
+// workers in the dump, of equal numbers that of the first. Details have each worker's own.
+func TestDumpUnifiesNames(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
+		for worker := 6; worker <= 8; worker++ {
+			s.register(worker, 0, "")
+		}
+		for i, node := range []string{"node-a", "node-b", "node-c"} { // a plain dump leaves them out
+			s.do("POST", "/register", fmt.Sprintf(`{"instance_id":%q,"endpoint":"inproc://%d/0","model_name":"m","block_size":4}`, node, i+1), 201, done)
+			s.publish(i+1, 0, renamed(8000, stored("GPU", 1, 2)))
+		}
+		s.publish(8, 0, renamed(1000, stored("GPU", 1, 1)), renamed(1000, stored("GPU", 2, 3)), renamed(1000, stored("CPU", 4, 4)))
+		s.publish(7, 0, renamed(1000, stored("GPU", 1, 2)))
+		s.publish(6, 0, stored("GPU", 1, 1), stored("GPU", 2, 4), stored("CPU", 5, 5))
+		slot := func(events ...string) string {
+			return `{"m:default":{"block_size":4,"model_name":"m","routing_group":"default","events":[` + strings.Join(events, ",") + `]}}`
+		}
+		s.do("GET", "/dump", "", 200, slot(
+			kept("8", "device", 0, 0, "null", "2001 "+local1, "2002 "+local2, "1003 "+local3),
+			kept("7", "device", 1, 0, "null", "2001 "+local1, "2002 "+local2),
+			kept("6", "device", 2, 0, "null", "2001 "+local1, "2002 "+local2, "1003 "+local3, "1004 "+local4),
+			kept("8", "host_pinned", 3, 0, "1003", "1004 "+local4),
+			kept("6", "host_pinned", 4, 0, "1004", "1005 "+local5),
+		))
+		whole := s.send("GET", "/dump?detail=1", "").Body.String()
+		for _, own := range []string{"1001", "1002", "1003", "1004", "2001", "2003", "2004", "9001"} {
+			if !strings.Contains(whole, `"block_hash":`+own+",") {
+				t.Errorf("no %s in %s", own, whole)
+			}
+		}
+	})
+}
+
+// TestDumpUnifiesPartNames holds the same where blocks of two parts share one.
+func TestDumpUnifiesPartNames(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, s *server) {
+		s.register(6, 0, "")
+		s.register(7, 0, "")
+		for i, last := range []int{5, 9} { // two blocks, whose first parts have equal tokens
+			s.publish(6, 0, map[string]any{"type": "BlockStored", "block_hashes": []int{3001 + i}, "parent_block_hash": nil,
+				"token_ids": []int{1, 2, 3, 4, last, 6, 7, 8}, "block_size": 8, "medium": "GPU"})
+		}
+		s.publish(7, 0, stored("GPU", 1, 2))
+		names := make(map[string]string)
+		blocks := regexp.MustCompile(`"block_hash":(\d+),"tokens_hash":(\d+)`)
+		for _, m := range blocks.FindAllStringSubmatch(s.send("GET", "/dump", "").Body.String(), -1) {
+			if name, known := names[m[2]]; known && name != m[1] {
+				t.Errorf("block %s is %s and %s", m[2], name, m[1])
+			}
+			names[m[2]] = m[1]
+		}
+		if len(names) != 3 {
+			t.Errorf("%v", names)
 		}
 	})
 }

@@ -64,11 +64,15 @@ type eventDetail struct {
 	Root bool `json:"root,omitempty"`
 }
 
-// plainly reports whether a stretch can be said without details.
+// plainHolder reports whether a RouterEvent can name the holder without details.
+func plainHolder(source conductor.Registration, medium tiers.Medium) bool {
+	_, integer := numeric(source.Instance)
+	return integer && source.Type != conductor.TypeMooncake && medium.Tier < tiers.Other
+}
+
+// plainly reports whether a plain holder's stretch can be said without details.
 func plainly(st *conductor.Stored) bool {
-	_, integer := numeric(st.Source.Instance)
-	return integer && st.Source.Type != conductor.TypeMooncake && st.Medium.Tier < tiers.Other &&
-		!st.Waiting && st.Labels[0] != 0 && (st.Root || st.HasParent)
+	return !st.Waiting && st.Labels[0] != 0 && (st.Root || st.HasParent)
 }
 
 // appendEvent appends a RouterEvent.
