@@ -6,6 +6,10 @@
 //	                  enc is CPython's pickle, protocol 5, or canonical CBOR
 //	SGLang  page i  = SHA-256(digest i-1 if there is one | tokens, u32 little-endian)
 //
+// An engine with a drafter hashes a block with the L tokens behind it, its look-ahead.
+// vLLM 0.33 writes (None, next L tokens...) in place of None. SGLang with EAGLE writes
+// each token with its successor, so L is 1.
+//
 // Events carry eight bytes of a digest, vLLM's the last, SGLang's the first;
 // the keys of objects in a Mooncake Store carry all 32, in hex digits.
 //
@@ -76,37 +80,50 @@ func New(a Algorithm, seed string) *Chain {
 	return c
 }
 
-// First returns the name of the first block of a prompt.
-func (c *Chain) First(tokens []uint32) Digest {
+// First returns the name of the first block of a prompt, with the tokens of its
+// look-ahead.
+func (c *Chain) First(tokens []uint32, ahead ...uint32) Digest {
 	if c.algorithm == Page {
-		return c.sum(nil, tokens)
+		return c.sum(nil, tokens, ahead)
 	}
-	return c.sum(c.root[:], tokens)
+	return c.sum(c.root[:], tokens, ahead)
 }
 
-// Next returns the name of the block behind another.
-func (c *Chain) Next(before Digest, tokens []uint32) Digest { return c.sum(before[:], tokens) }
+// Next returns the name of the block behind another, with the tokens of its look-ahead.
+func (c *Chain) Next(before Digest, tokens []uint32, ahead ...uint32) Digest {
+	return c.sum(before[:], tokens, ahead)
+}
 
-func (c *Chain) sum(before []byte, tokens []uint32) Digest {
+func (c *Chain) sum(before []byte, tokens, ahead []uint32) Digest {
 	if len(tokens) > Longest {
 		panic("BUG: a block longer than one frame")
 	}
 	b := c.buf[:0]
 	switch c.algorithm {
 	case Pickle:
-		b = pickle(b, func(b []byte) []byte { return pickledBlock(b, before, tokens) })
+		b = pickle(b, func(b []byte) []byte { return pickledBlock(b, before, tokens, ahead) })
 	case CBOR:
 		b = append(b, 0x83) // an array of three
 		b = append(cborHead(b, cborBytes, len(before)), before...)
-		b = cborHead(b, cborArray, len(tokens))
-		for _, t := range tokens {
-			b = cborHead(b, cborUint, int(t))
+		b = cborTokens(cborHead(b, cborArray, len(tokens)), tokens)
+		if len(ahead) > 0 {
+			b = cborHead(b, cborArray, 1+len(ahead))
 		}
-		b = append(b, 0xf6) // null
+		b = cborTokens(append(b, cborNull), ahead)
 	case Page:
+		if len(ahead) > 1 {
+			panic("BUG: a page of pairs with a look-ahead of more than one token")
+		}
 		b = append(b, before...)
-		for _, t := range tokens {
+		for i, t := range tokens {
 			b = binary.LittleEndian.AppendUint32(b, t)
+			switch {
+			case len(ahead) == 0:
+			case i+1 < len(tokens):
+				b = binary.LittleEndian.AppendUint32(b, tokens[i+1])
+			default:
+				b = binary.LittleEndian.AppendUint32(b, ahead[0])
+			}
 		}
 	}
 	c.buf = b

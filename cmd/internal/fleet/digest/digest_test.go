@@ -43,6 +43,41 @@ func TestPublished(t *testing.T) {
 	f(Page, "another", []uint32{1, 2, 7, 8}, 2, 3817746824117602890, 863173374788446151)
 }
 
+// TestLookAhead compares with what CPython's pickle and SHA-256 compute for the tuples
+// that vLLM 0.33 hashes, and with the pairs of SGLang's own code.
+func TestLookAhead(t *testing.T) {
+	f := func(a Algorithm, ahead int, prompt []uint32, block int, want ...uint64) {
+		t.Helper()
+		c := New(a, "0")
+		var got []uint64
+		var at Digest
+		for ; len(prompt) >= block+ahead; prompt = prompt[block:] {
+			if len(got) == 0 {
+				at = c.First(prompt[:block], prompt[block:block+ahead]...)
+			} else {
+				at = c.Next(at, prompt[:block], prompt[block:block+ahead]...)
+			}
+			got = append(got, a.Event(at))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%v, look-ahead %d, blocks of %d: got %d, want %d", a, ahead, block, got, want)
+		}
+	}
+	wide := make([]uint32, 16) // tokens of one byte, then of two
+	for i := range wide {
+		wide[i] = uint32(250 + i)
+	}
+	f(Pickle, 1, wide, 4, 16741220435964166707, 16478823191872641298, 14343142771199900697)
+	f(Pickle, 2, wide, 4, 17203267458672263214, 10585231215613995266, 8094572200884898287)
+	f(Pickle, 3, wide, 4, 416524051015336202, 14499428576914421857, 9969624966491520558)
+	f(Pickle, 4, wide, 4, 14715084807809516803, 2671986898738817594, 12113954601563567956)
+	f(CBOR, 1, wide, 4, 17481955718614077866, 10968277544525297680, 3310918850604932527)
+	f(CBOR, 4, wide, 4, 10298625557738533429, 15289616051446143674, 10573398155856451001)
+	pair := int64(-1303529142941650691)
+	f(Page, 1, tokens(3), 2, uint64(pair))
+	f(Page, 1, []uint32{10, 20, 30, 40}, 3, 15710792592378487421)
+}
+
 func TestRoots(t *testing.T) {
 	f := func(a Algorithm, seed, want string) {
 		t.Helper()
@@ -90,6 +125,22 @@ func TestBytes(t *testing.T) {
 	f(Pickle, []uint32{255, 256, 65535, 65536, 1<<31 - 1, 1 << 31, 1<<32 - 1},
 		"8005954a000000000000004320R94284bff4d00014dffff4a000001004affffff7f8a0500000080008a05ffffffff0074944e87942e")
 	f(Page, []uint32{1, 256, 1 << 31}, "010000000001000000000080")
+
+	c := New(Page, "")
+	c.First([]uint32{1, 2}, 3)
+	if got := hex.EncodeToString(c.buf); got != "01000000020000000200000003000000" {
+		t.Errorf("the pairs of 1, 2 and 3 are hashed as %s", got)
+	}
+}
+
+// TestPairs: a page of pairs has a look-ahead of one token, no longer one.
+func TestPairs(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("a page was hashed with two tokens behind it")
+		}
+	}()
+	New(Page, "").First(tokens(2), 3, 4)
 }
 
 func TestLongest(t *testing.T) {

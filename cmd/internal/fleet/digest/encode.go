@@ -8,6 +8,7 @@ const (
 	cborBytes = 2 << 5
 	cborText  = 3 << 5
 	cborArray = 4 << 5
+	cborNull  = 0xf6
 )
 
 // cborHead writes a type with its argument in the shortest form.
@@ -21,6 +22,13 @@ func cborHead(b []byte, major byte, n int) []byte {
 		return binary.BigEndian.AppendUint16(append(b, major|25), uint16(n))
 	}
 	return binary.BigEndian.AppendUint32(append(b, major|26), uint32(n))
+}
+
+func cborTokens(b []byte, tokens []uint32) []byte {
+	for _, t := range tokens {
+		b = cborHead(b, cborUint, int(t))
+	}
+	return b
 }
 
 // Opcodes of pickle, protocol 5.
@@ -58,13 +66,26 @@ func pickledText(b []byte, s string) []byte {
 	return append(append(b, s...), pickleMemoize)
 }
 
-// pickledBlock writes (before, tokens, None).
-func pickledBlock(b, before []byte, tokens []uint32) []byte {
+// pickledBlock writes (before, tokens, None), or (before, tokens, (None, ahead...)).
+func pickledBlock(b, before []byte, tokens, ahead []uint32) []byte {
 	b = append(b, pickleBytes, byte(len(before)))
 	b = append(append(b, before...), pickleMemoize)
-	if len(tokens) > 3 {
+	b = pickledTuple(b, nil, tokens)
+	if len(ahead) > 0 {
+		b = pickledTuple(b, []byte{pickleNone}, ahead)
+	} else {
+		b = append(b, pickleNone)
+	}
+	return append(b, pickleTuple3, pickleMemoize)
+}
+
+// pickledTuple writes a tuple of values, written already in a byte each, and tokens.
+func pickledTuple(b, values []byte, tokens []uint32) []byte {
+	n := len(values) + len(tokens)
+	if n > 3 {
 		b = append(b, pickleMark)
 	}
+	b = append(b, values...)
 	for _, t := range tokens {
 		switch {
 		case t < 1<<8:
@@ -78,10 +99,10 @@ func pickledBlock(b, before []byte, tokens []uint32) []byte {
 			b = append(b, 0)
 		}
 	}
-	if n := len(tokens); n > 3 {
+	if n > 3 {
 		b = append(b, pickleTuple)
 	} else {
 		b = append(b, pickleTuple1+byte(n)-1)
 	}
-	return append(b, pickleMemoize, pickleNone, pickleTuple3, pickleMemoize)
+	return append(b, pickleMemoize)
 }
