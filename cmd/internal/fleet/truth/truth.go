@@ -3,20 +3,24 @@
 //
 //	          root
 //	         /    \
-//	     [0..15] [0..15]'        one node per distinct prefix, a block each
+//	     [0..15] [0..15]'        one node per distinct window, a block each
 //	       /  \
 //	[16..31] [16..31]'           held[node][engine] = device | host | disk
 //
 // Behind the engines' columns of held are those of pools. What a pool holds
 // counts for every engine's instance.
 //
-// Blocks are found by comparing tokens, level by level; the keys of the edges
+// The window of a block is its tokens and, in a tree with a look-ahead, that many tokens
+// behind them. Engines with a drafter tell blocks apart by their windows, so a block
+// whose window a prompt does not fill is no part of that prompt.
+//
+// Blocks are found by comparing windows, level by level; the keys of the edges
 // are content hashes of this package's own making and every hit is verified
 // against the tokens. Nothing here shares code with the index under test.
 //
 // Invariants
 //  1. A node lives while an engine or a pool holds it, a request pins it, or a child lives.
-//  2. Two children of one node differ in their tokens.
+//  2. Two children of one node differ in their windows.
 //  3. An identity is reused only after its node died.
 //
 // Concurrency: none; the owner of the Tree guards it.
@@ -60,12 +64,13 @@ func (t Tier) String() string {
 // Tree holds the prefix blocks that are alive and who holds them.
 type Tree struct {
 	block   int // tokens per block
+	window  int // tokens that name a block: its own and its look-ahead
 	engines int // columns of held that are engines
 	columns int // all of them: engines, then pools
 
 	nodes  []node
 	held   []Tier   // node*columns + column
-	tokens []uint32 // node*block ..., the tokens of the block itself
+	tokens []uint32 // node*window ..., the window of the block
 	edges  map[edge]ID
 	free   []ID
 }
@@ -83,8 +88,18 @@ type edge struct {
 
 // New returns an empty tree for engines with a common block size, and pools that
 // serve all of them. Engines are 0 and up, pools engines and up.
-func New(blockSize, engines, pools int) *Tree {
-	t := &Tree{block: blockSize, engines: engines, columns: engines + pools, edges: make(map[edge]ID)}
+func New(blockSize, engines, pools int) *Tree { return newTree(blockSize, 0, engines, pools) }
+
+// NewAhead returns an empty tree for engines with a common block size and a common
+// look-ahead, in tokens. No pool serves them.
+func NewAhead(blockSize, ahead, engines int) *Tree { return newTree(blockSize, ahead, engines, 0) }
+
+func newTree(blockSize, ahead, engines, pools int) *Tree {
+	t := &Tree{
+		block: blockSize, window: blockSize + ahead,
+		engines: engines, columns: engines + pools,
+		edges: make(map[edge]ID),
+	}
 	t.grow() // the root
 	t.nodes[Root].refs = 1
 	return t
@@ -93,6 +108,9 @@ func New(blockSize, engines, pools int) *Tree {
 // BlockSize returns tokens per block.
 func (t *Tree) BlockSize() int { return t.block }
 
+// Ahead returns the tokens behind a block that are part of its window.
+func (t *Tree) Ahead() int { return t.window - t.block }
+
 // Len returns the number of living blocks.
 func (t *Tree) Len() int { return len(t.edges) }
 
@@ -100,17 +118,23 @@ func (t *Tree) Len() int { return len(t.edges) }
 func (t *Tree) Parent(id ID) ID { return t.nodes[id].parent }
 
 // Tokens returns the tokens of the block; read only, valid until id dies.
-func (t *Tree) Tokens(id ID) []uint32 {
-	at := int(id) * t.block
-	return t.tokens[at : at+t.block : at+t.block]
+func (t *Tree) Tokens(id ID) []uint32 { return t.windowOf(id)[:t.block:t.block] }
+
+// AheadTokens returns the look-ahead of the block, Ahead tokens; read only,
+// valid until id dies.
+func (t *Tree) AheadTokens(id ID) []uint32 { return t.windowOf(id)[t.block:] }
+
+func (t *Tree) windowOf(id ID) []uint32 {
+	at := int(id) * t.window
+	return t.tokens[at : at+t.window : at+t.window]
 }
 
 // Walk appends to path the known blocks of a prompt, from the first block on.
-// A prompt's trailing partial block is ignored.
+// Tokens at the end of a prompt that fill no window are ignored.
 func (t *Tree) Walk(prompt []uint32, path []ID) []ID {
 	at := Root
-	for ; len(prompt) >= t.block; prompt = prompt[t.block:] {
-		next, ok := t.child(at, prompt[:t.block], fingerprint(prompt[:t.block]))
+	for ; len(prompt) >= t.window; prompt = prompt[t.block:] {
+		next, ok := t.child(at, prompt[:t.window], fingerprint(prompt[:t.window]))
 		if !ok {
 			break
 		}
@@ -120,17 +144,17 @@ func (t *Tree) Walk(prompt []uint32, path []ID) []ID {
 	return path
 }
 
-// Intern appends to path all full blocks of a prompt, making the unknown ones,
+// Intern appends to path all blocks whose window a prompt fills, making the unknown ones,
 // and pins the last of them. The caller calls Unpin(last) exactly once when
 // the path is not empty.
 func (t *Tree) Intern(prompt []uint32, path []ID) []ID {
 	at := Root
-	for ; len(prompt) >= t.block; prompt = prompt[t.block:] {
-		tokens := prompt[:t.block]
-		content := fingerprint(tokens)
-		next, ok := t.child(at, tokens, content)
+	for ; len(prompt) >= t.window; prompt = prompt[t.block:] {
+		window := prompt[:t.window]
+		content := fingerprint(window)
+		next, ok := t.child(at, window, content)
 		if !ok {
-			next = t.add(at, tokens, content)
+			next = t.add(at, window, content)
 		}
 		path = append(path, next)
 		at = next
@@ -195,28 +219,33 @@ func (t *Tree) Each(holder int, f func(ID, Tier)) {
 	}
 }
 
-// Path returns the tokens of the whole prefix that id names.
+// Path returns the shortest prompt whose last block is id: the tokens of the whole
+// prefix, and the look-ahead of its last block.
 func (t *Tree) Path(id ID) []uint32 {
 	var ids []ID
+	last := id
 	for ; id != Root; id = t.nodes[id].parent {
 		ids = append(ids, id)
 	}
-	tokens := make([]uint32, 0, len(ids)*t.block)
+	if len(ids) == 0 {
+		return nil
+	}
+	tokens := make([]uint32, 0, len(ids)*t.block+t.Ahead())
 	for _, id := range slices.Backward(ids) {
 		tokens = append(tokens, t.Tokens(id)...)
 	}
-	return tokens
+	return append(tokens, t.AheadTokens(last)...)
 }
 
-func (t *Tree) child(parent ID, tokens []uint32, content uint64) (ID, bool) {
+func (t *Tree) child(parent ID, window []uint32, content uint64) (ID, bool) {
 	id, ok := t.edges[edge{parent, content}]
-	if ok && !slices.Equal(t.Tokens(id), tokens) {
+	if ok && !slices.Equal(t.windowOf(id), window) {
 		panic(fmt.Sprintf("BUG: two blocks under parent %d share the fingerprint %x", parent, content))
 	}
 	return id, ok
 }
 
-func (t *Tree) add(parent ID, tokens []uint32, content uint64) ID {
+func (t *Tree) add(parent ID, window []uint32, content uint64) ID {
 	var id ID
 	if n := len(t.free); n > 0 {
 		id, t.free = t.free[n-1], t.free[:n-1]
@@ -225,7 +254,7 @@ func (t *Tree) add(parent ID, tokens []uint32, content uint64) ID {
 	}
 	t.nodes[id] = node{parent: parent, content: content}
 	t.nodes[parent].refs++
-	copy(t.Tokens(id), tokens)
+	copy(t.windowOf(id), window)
 	t.edges[edge{parent, content}] = id
 	return id
 }
@@ -234,7 +263,7 @@ func (t *Tree) grow() ID {
 	id := ID(len(t.nodes))
 	t.nodes = append(t.nodes, node{})
 	t.held = append(t.held, make([]Tier, t.columns)...)
-	t.tokens = append(t.tokens, make([]uint32, t.block)...)
+	t.tokens = append(t.tokens, make([]uint32, t.window)...)
 	return id
 }
 
@@ -253,7 +282,7 @@ func (t *Tree) release(id ID) {
 	}
 }
 
-// fingerprint mixes the tokens of one block. It only has to tell siblings apart.
+// fingerprint mixes the tokens of one window. It only has to tell siblings apart.
 func fingerprint(tokens []uint32) uint64 {
 	h := uint64(len(tokens)) * 0x9e3779b97f4a7c15
 	for _, t := range tokens {

@@ -1,6 +1,7 @@
 package truth
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -147,6 +148,101 @@ func TestWalkFindsOnlyWhatIsThere(t *testing.T) {
 
 	if got := tree.Path(path[2]); !slices.Equal(got, prompt(1, 3)) {
 		t.Errorf("the path of the last block is %v", got)
+	}
+}
+
+// TestLookAhead: a block is found if the tokens behind it agree, and not without them.
+func TestLookAhead(t *testing.T) {
+	tree := NewAhead(4, 2, 1)
+	if path := tree.Intern([]uint32{1, 2, 3, 4, 5}, nil); len(path) != 0 || tree.Len() != 0 {
+		t.Fatalf("a block with one token behind it became %v", path)
+	}
+	path := tree.Intern([]uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, nil)
+	if len(path) != 2 || tree.BlockSize() != 4 || tree.Ahead() != 2 {
+		t.Fatalf("path %v of blocks of %d and %d", path, tree.BlockSize(), tree.Ahead())
+	}
+	f := func(tokens []uint32, want int) {
+		t.Helper()
+		if got := tree.Walk(tokens, nil); !slices.Equal(got, path[:want]) {
+			t.Errorf("the walk over %d found %v, want %v", tokens, got, path[:want])
+		}
+	}
+	f([]uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 2)
+	f([]uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}, 1)
+	f([]uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 0}, 1)
+	f([]uint32{1, 2, 3, 4, 5, 6, 0}, 1)
+	f([]uint32{1, 2, 3, 4, 5, 0, 7, 8, 9, 10}, 0)
+	f([]uint32{1, 2, 3, 4, 5}, 0)
+
+	if got := tree.Tokens(path[1]); !slices.Equal(got, []uint32{5, 6, 7, 8}) {
+		t.Errorf("tokens %d", got)
+	}
+	if got := tree.AheadTokens(path[1]); !slices.Equal(got, []uint32{9, 10}) {
+		t.Errorf("tokens behind it %d", got)
+	}
+	if got := tree.Path(path[1]); !slices.Equal(got, []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}) {
+		t.Errorf("the path of the last block is %d", got)
+	}
+	if got := tree.Path(Root); len(got) != 0 {
+		t.Errorf("the path of the root is %d", got)
+	}
+
+	// Another token behind it makes another block.
+	tree.Set(path[0], 0, Device)
+	other := tree.Intern([]uint32{1, 2, 3, 4, 5, 7}, nil)
+	if len(other) != 1 || other[0] == path[0] {
+		t.Fatalf("path %v", other)
+	}
+	row := tree.Row(tree.Walk([]uint32{1, 2, 3, 4, 5, 7, 7, 8}, nil), 0, make([]Rank, 1))
+	if !reflect.DeepEqual(row, Row{Ranks: make([]Rank, 1)}) {
+		t.Errorf("row %+v of a prompt with other tokens behind its block", row)
+	}
+}
+
+// TestLookAheadModel compares rows with a search of the tokens of held prefixes.
+func TestLookAheadModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	draw := func() []uint32 {
+		tokens := make([]uint32, rng.IntN(16))
+		for i := range tokens {
+			tokens[i] = uint32(rng.IntN(2))
+		}
+		return tokens
+	}
+	longest := 0
+	for _, ahead := range []int{0, 1, 2, 5} {
+		tree := NewAhead(2, ahead, 1)
+		held := map[string]bool{} // text of a prefix with the tokens behind it
+		for range 30 {
+			tokens := draw()
+			path := tree.Intern(tokens, nil)
+			for i, id := range path {
+				if rng.IntN(3) > 0 {
+					tree.Set(id, 0, Device)
+					held[fmt.Sprint(tokens[:2*(i+1)+ahead])] = true
+				}
+			}
+			if n := len(path); n > 0 {
+				tree.Unpin(path[n-1])
+			}
+		}
+		for range 2000 {
+			prompt := draw()
+			want := 0
+			for want+2+ahead <= len(prompt) && held[fmt.Sprint(prompt[:want+2+ahead])] {
+				want += 2
+			}
+			row := tree.Row(tree.Walk(prompt, nil), 0, make([]Rank, 1))
+			if row.Longest != want || row.GPU != want || row.Ranks[0] != (Rank{want, want, want, want}) {
+				t.Fatalf("look-ahead %d, prompt %d: %+v, want %d", ahead, prompt, row, want)
+			}
+			longest = max(longest, want)
+		}
+	}
+	if longest < 4 {
+		t.Errorf("the longest match had %d tokens", longest)
 	}
 }
 
