@@ -38,8 +38,8 @@ import (
 
 // Config describes one engine.
 type Config struct {
-	Tree  *truth.Tree
-	Index int // this engine's column in Tree
+	Tree  *truth.Tree // its look-ahead is the engine's
+	Index int         // this engine's column in Tree
 
 	// Chain names the blocks. Engines with one chain name them alike.
 	Chain *digest.Chain
@@ -93,7 +93,8 @@ type Request struct {
 	// Path holds the full blocks of prompt and answer, as truth.Tree.Intern
 	// returned them; the engine takes over the pin.
 	Path []truth.ID
-	// Prompt is how many leading blocks of Path lie within the prompt.
+	// Prompt is how many leading blocks of Path lie, with their look-ahead, within the
+	// prompt. The others exist once the answer has those tokens.
 	Prompt int
 	// PromptTokens is the length of the prompt, partial block included.
 	PromptTokens int
@@ -233,7 +234,7 @@ func (e *Engine) Names(path []truth.ID) []digest.Digest {
 // below a parent.
 func (e *Engine) hash(parent digest.Digest, id truth.ID, first bool) digest.Digest {
 	if first {
-		return e.Chain.First(e.Tree.Tokens(id))
+		return e.Chain.First(e.Tree.Tokens(id), e.Tree.AheadTokens(id)...)
 	}
-	return e.Chain.Next(parent, e.Tree.Tokens(id))
+	return e.Chain.Next(parent, e.Tree.Tokens(id), e.Tree.AheadTokens(id)...)
 }

@@ -17,12 +17,13 @@ func chain(seed int) *digest.Chain { return digest.New(digest.CBOR, strconv.Itoa
 // reader follows the events of one engine and knows nothing else about it.
 type reader struct {
 	t     *testing.T
-	known map[digest.Digest]string // hash to the prefix it names
+	known map[digest.Digest]string // hash to the window it names, and all before it
+	path  map[digest.Digest]string // hash to the same without the look-ahead
 	held  map[truth.Tier]map[digest.Digest]int
 }
 
 func newReader(t *testing.T) *reader {
-	r := &reader{t: t, known: map[digest.Digest]string{}}
+	r := &reader{t: t, known: map[digest.Digest]string{}, path: map[digest.Digest]string{}}
 	r.clear()
 	return r
 }
@@ -75,7 +76,7 @@ func (r *reader) describe(ev Event, blockSize int) {
 	prefix := ""
 	if ev.HasParent {
 		var ok bool
-		if prefix, ok = r.known[ev.Parent]; !ok {
+		if prefix, ok = r.path[ev.Parent]; !ok {
 			r.t.Fatalf("parent %x was never stored", ev.Parent)
 		}
 		// A reader that forgets what nobody holds can still place the block.
@@ -83,12 +84,19 @@ func (r *reader) describe(ev Event, blockSize int) {
 			r.t.Fatalf("block %x is stored on %v when it and its parent are gone", ev.Hashes[0], ev.Tier)
 		}
 	}
+	ahead := len(ev.Ahead) / len(ev.Hashes)
+	rest := slices.Concat(ev.Tokens, ev.Ahead[len(ev.Ahead)-ahead:])
 	for i, h := range ev.Hashes {
 		prefix += fmt.Sprint(ev.Tokens[i*blockSize : (i+1)*blockSize])
-		if old, ok := r.known[h]; ok && old != prefix {
+		behind := ev.Ahead[i*ahead : (i+1)*ahead]
+		if !slices.Equal(behind, rest[(i+1)*blockSize:][:ahead]) {
+			r.t.Fatalf("block %d of %d has %d behind it", i, rest, behind)
+		}
+		window := prefix + fmt.Sprint(behind)
+		if old, ok := r.known[h]; ok && old != window {
 			r.t.Fatalf("hash %x names two prefixes", h)
 		}
-		r.known[h] = prefix
+		r.known[h], r.path[h] = window, prefix
 	}
 }
 
@@ -112,9 +120,10 @@ func (r *reader) compare(e *Engine) {
 		want++
 		prefix := ""
 		tokens := e.Tree.Path(id)
-		for ; len(tokens) > 0; tokens = tokens[e.Tree.BlockSize():] {
+		for ; len(tokens) > e.Tree.Ahead(); tokens = tokens[e.Tree.BlockSize():] {
 			prefix += fmt.Sprint(tokens[:e.Tree.BlockSize()])
 		}
+		prefix += fmt.Sprint(tokens)
 		if got[prefix] != held {
 			r.t.Fatalf("the reader has %v for a block the engine holds on %v", got[prefix], held)
 		}
@@ -146,15 +155,17 @@ func TestLife(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for _, traits := range allTraits {
 		for _, capacity := range [][3]int{{8, 0, 0}, {8, 6, 0}, {8, 4, 5}, {24, 6, 30}, {40, 40, 40}} {
-			live(t, rng, traits, capacity)
+			for _, ahead := range []int{0, 1, 4} {
+				live(t, rng, traits, capacity, ahead)
+			}
 		}
 	}
 }
 
-func live(t *testing.T, rng *rand.Rand, traits Traits, capacity [3]int) {
+func live(t *testing.T, rng *rand.Rand, traits Traits, capacity [3]int, ahead int) {
 	t.Helper()
 	const blockSize = 2
-	tree := truth.New(blockSize, 2, 0)
+	tree := truth.NewAhead(blockSize, ahead, 2)
 	e := New(Config{
 		Tree: tree, Index: 1, Chain: chain(rng.IntN(3)), Traits: traits,
 		Device: capacity[0], Host: capacity[1], Disk: capacity[2],
@@ -167,19 +178,19 @@ func live(t *testing.T, rng *rand.Rand, traits Traits, capacity [3]int) {
 			r.apply(ev, blockSize)
 		}
 		if err := e.Check(); err != nil {
-			t.Fatalf("%+v %v: %v", traits, capacity, err)
+			t.Fatalf("%+v %v, look-ahead %d: %v", traits, capacity, ahead, err)
 		}
 		if rng.IntN(8) == 0 {
 			r.compare(e)
 		}
 	}
-	for range 150 {
+	for range 60 {
 		tokens := make([]uint32, 1+rng.IntN(24))
 		for i := range tokens {
 			tokens[i] = uint32(rng.IntN(1 + i/6*3/2))
 		}
 		prompt := 1 + rng.IntN(len(tokens))
-		e.Submit(Request{Path: tree.Intern(tokens, nil), Prompt: prompt / blockSize, PromptTokens: prompt})
+		e.Submit(Request{Path: tree.Intern(tokens, nil), Prompt: max(prompt-ahead, 0) / blockSize, PromptTokens: prompt})
 		for e.Busy() > rng.IntN(4) {
 			step(e.Step())
 		}
@@ -225,11 +236,16 @@ func script(t *testing.T, e *Engine, name uint32, n, prompt int) []Event {
 		tokens[i] = name*1000 + uint32(i)
 	}
 	e.Submit(Request{Path: e.Tree.Intern(tokens, nil), Prompt: prompt, PromptTokens: prompt * e.Tree.BlockSize()})
-	var events []Event
+	return run(e)
+}
+
+// run steps an engine to the end of its requests.
+func run(e *Engine) (events []Event) {
 	for e.Busy() > 0 {
 		for _, ev := range e.Step() {
 			ev.Hashes = slices.Clone(ev.Hashes)
 			ev.Tokens = slices.Clone(ev.Tokens)
+			ev.Ahead = slices.Clone(ev.Ahead)
 			events = append(events, ev)
 		}
 	}
@@ -280,6 +296,54 @@ func TestTotalHit(t *testing.T) {
 	}
 	f(Traits{}, "stored device 1; ", 1)
 	f(Traits{Dedupe: true}, "", 0)
+}
+
+// TestLookAhead: a block exists once the tokens of its look-ahead do, which may be those
+// of the answer, and a prompt finds it if it has those tokens too.
+func TestLookAhead(t *testing.T) {
+	f := func(a digest.Algorithm, ahead, prompt, answer int, want string, reused int) {
+		t.Helper()
+		e := New(Config{
+			Tree: truth.NewAhead(4, ahead, 1), Chain: digest.New(a, "0"),
+			Device: 9, Chunk: 2, Running: 1,
+		})
+		// request runs the first tokens of one long text, as prompt and answer.
+		request := func(prompt, answer int) []Event {
+			tokens := make([]uint32, prompt+answer)
+			for i := range tokens {
+				tokens[i] = uint32(i)
+			}
+			e.Submit(Request{Path: e.Tree.Intern(tokens, nil), Prompt: max(prompt-ahead, 0) / 4, PromptTokens: prompt})
+			return run(e)
+		}
+		events := request(prompt, answer)
+		if got := summary(events); got != want {
+			t.Errorf("look-ahead %d, %d and %d tokens: %s, want %s", ahead, prompt, answer, got, want)
+		}
+		parent := digest.Digest{}
+		for _, ev := range events {
+			for i, h := range ev.Hashes {
+				tokens, behind := ev.Tokens[4*i:4*i+4], ev.Ahead[ahead*i:ahead*(i+1)]
+				want := e.Chain.Next(parent, tokens, behind...)
+				if !ev.HasParent && i == 0 {
+					want = e.Chain.First(tokens, behind...)
+				}
+				if parent = h; h != want {
+					t.Errorf("look-ahead %d: tokens %d with %d behind them are called %x, want %x", ahead, tokens, behind, h, want)
+				}
+			}
+		}
+		if request(prompt, 0); e.Stats().Reused[0] != reused {
+			t.Errorf("look-ahead %d: %d blocks of a prompt of %d tokens reused, want %d", ahead, e.Stats().Reused[0], prompt, reused)
+		}
+	}
+	f(digest.Pickle, 0, 12, 0, "stored device 2; stored device 1; ", 2)
+	f(digest.Pickle, 1, 12, 0, "stored device 2; ", 2)
+	f(digest.Page, 1, 12, 1, "stored device 2; stored device 1; ", 2)
+	f(digest.CBOR, 1, 13, 0, "stored device 2; stored device 1; ", 3)
+	f(digest.CBOR, 4, 12, 3, "stored device 2; ", 2)
+	f(digest.CBOR, 4, 11, 5, "stored device 1; stored device 1; stored device 1; ", 1)
+	f(digest.Pickle, 8, 11, 0, "", 0)
 }
 
 // shelf is a pool that takes everything.

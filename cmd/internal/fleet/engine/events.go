@@ -33,6 +33,8 @@ type Event struct {
 	// Session says that a Stored event names a request's session: of its blocks those
 	// that are there are no further copies.
 	Session bool
+	// Ahead is the look-ahead of the blocks, Tree.Ahead tokens each, where there are Tokens.
+	Ahead []uint32
 }
 
 // Longest events: vLLM has been seen to remove 256 blocks in one batch, and no
@@ -69,7 +71,7 @@ func (o *batch) add(k Kind, tier truth.Tier) *Event {
 		o.events = append(o.events, Event{})
 	}
 	ev := &o.events[n]
-	*ev = Event{Kind: k, Tier: tier, Hashes: ev.Hashes[:0], Tokens: ev.Tokens[:0]}
+	*ev = Event{Kind: k, Tier: tier, Hashes: ev.Hashes[:0], Tokens: ev.Tokens[:0], Ahead: ev.Ahead[:0]}
 	return ev
 }
 
@@ -99,6 +101,7 @@ func (o *batch) chain(tier truth.Tier, b *block, session bool) {
 	}
 	ev.Hashes = append(ev.Hashes, b.hash)
 	ev.Tokens = append(ev.Tokens, o.tree.Tokens(b.id)...)
+	ev.Ahead = append(ev.Ahead, o.tree.AheadTokens(b.id)...)
 }
 
 func (o *batch) removed(tier truth.Tier, b *block) {
