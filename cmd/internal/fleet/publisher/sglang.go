@@ -3,7 +3,8 @@ package publisher
 import "kvconductor/cmd/internal/fleet/engine"
 
 // SGLang writes signed hashes and repeats the whole description of a block for
-// every tier. Releases before September 2026 write arrays, later ones maps.
+// every tier. Releases before September 2026 write arrays, later ones maps. With EAGLE
+// the tokens are pairs.
 type SGLang struct {
 	Map bool
 }
@@ -21,7 +22,7 @@ func (w SGLang) event(e *encoder, ev *engine.Event) {
 		e.str("BlockStored")
 		e.hashes(signed, ev.Hashes)
 		e.parent(signed, ev)
-		e.tokens(ev.Tokens)
+		w.tokens(e, ev)
 		e.size(ev)
 		e.nil() // lora_id, always
 		e.str(w.media().name(ev.Tier))
@@ -36,6 +37,14 @@ func (w SGLang) event(e *encoder, ev *engine.Event) {
 	}
 }
 
+func (SGLang) tokens(e *encoder, ev *engine.Event) {
+	if len(ev.Ahead) > 0 {
+		e.pairs(ev)
+		return
+	}
+	e.tokens(ev.Tokens)
+}
+
 func (w SGLang) asMap(e *encoder, ev *engine.Event) {
 	switch ev.Kind {
 	case engine.Stored:
@@ -47,7 +56,7 @@ func (w SGLang) asMap(e *encoder, ev *engine.Event) {
 		e.str("parent_block_hash")
 		e.parent(signed, ev)
 		e.str("token_ids")
-		e.tokens(ev.Tokens)
+		w.tokens(e, ev)
 		e.str("block_size")
 		e.size(ev)
 		e.str("lora_id")

@@ -11,7 +11,8 @@ import (
 const fullAttention = "full_attention"
 
 // VLLMMap is vLLM from 0.24 on: events are maps, hashes unsigned integers, and
-// keys whose value is nil are left out where the schema has a default.
+// keys whose value is nil are left out where the schema has a default. 0.33 adds the
+// look-ahead.
 type VLLMMap struct{}
 
 func (VLLMMap) media() Media { return Media{"GPU", "CPU", "STORAGE"} }
@@ -38,11 +39,13 @@ func (w VLLMMap) event(e *encoder, ev *engine.Event) {
 }
 
 // stored writes the eight keys that are always there, then what applies: extra
-// keys on the device only, no kind in placeholders, a locality on disk.
+// keys on the device only, no kind in placeholders, a locality on disk, a look-ahead
+// where the engine has one.
 func (w VLLMMap) stored(e *encoder, ev *engine.Event) {
 	device, disk, described := ev.Tier == truth.Device, ev.Tier == truth.Disk, len(ev.Tokens) > 0
+	ahead := len(ev.Ahead) > 0
 	n := 9
-	for _, present := range []bool{device, described, disk, ev.Session} {
+	for _, present := range []bool{device, described, disk, ev.Session, ahead} {
 		if present {
 			n++
 		}
@@ -81,6 +84,10 @@ func (w VLLMMap) stored(e *encoder, ev *engine.Event) {
 	if ev.Session {
 		e.str("session_id")
 		e.str("session")
+	}
+	if ahead {
+		e.str("lookahead_token_ids")
+		e.windows(ev)
 	}
 }
 
@@ -136,6 +143,9 @@ func (w VLLMArray) stored(e *encoder, ev *engine.Event) {
 	case 7, 8, 9, 10, 12:
 	default:
 		panic(fmt.Sprintf("BUG: no release wrote BlockStored with a medium and %d elements", w.Length))
+	}
+	if len(ev.Ahead) > 0 {
+		panic("BUG: no release that wrote arrays had a look-ahead")
 	}
 	e.array(w.Length)
 	e.str("BlockStored")

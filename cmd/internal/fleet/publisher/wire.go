@@ -3,6 +3,7 @@ package publisher
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -78,6 +79,30 @@ func (e *encoder) tokens(tokens []uint32) {
 	e.array(len(tokens))
 	for _, t := range tokens {
 		e.keep(e.mp.EncodeUint(uint64(t)))
+	}
+}
+
+// windows writes the look-ahead of each block as a list of its own.
+func (e *encoder) windows(ev *engine.Event) {
+	e.array(len(ev.Hashes))
+	for ahead := range slices.Chunk(ev.Ahead, len(ev.Ahead)/len(ev.Hashes)) {
+		e.tokens(ahead)
+	}
+}
+
+// pairs writes each token with its successor, the last with the look-ahead of the last
+// block, which is one token.
+func (e *encoder) pairs(ev *engine.Event) {
+	if len(ev.Ahead) != len(ev.Hashes) {
+		panic("BUG: pairs show one token behind a block")
+	}
+	e.array(len(ev.Tokens))
+	for i, t := range ev.Tokens {
+		next := ev.Ahead[len(ev.Ahead)-1]
+		if i+1 < len(ev.Tokens) {
+			next = ev.Tokens[i+1]
+		}
+		e.tokens([]uint32{t, next})
 	}
 }
 

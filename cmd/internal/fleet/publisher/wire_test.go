@@ -22,6 +22,7 @@ var (
 	l0   = vllm.First([]uint32{1, 2, 3, 4})
 	l1   = vllm.Next(l0, []uint32{5, 6, 7, 8})
 	s0   = digest.New(digest.Page, "").First([]uint32{1, 2, 3, 4})
+	p0   = digest.New(digest.Page, "").First([]uint32{1, 2}, 3)
 )
 
 // small returns a digest that every family's events name n.
@@ -70,6 +71,9 @@ func TestCaptured(t *testing.T) {
 	f("array of 10, store and remove", VLLMArray{Length: 10}, 4,
 		"93cb3ff8000000000000929aab426c6f636b53746f72656491cf1e0b2e028ef071cbc0940102030404c0a3475055c091c00094ac426c6f636b52656d6f76656491cf1e0b2e028ef071cba34750550000",
 		device, removed)
+	f("SGLang map of pairs", SGLang{Map: true}, 2,
+		"93cb3ff80000000000009187a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391d3ede8ef26a097f0fdb1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f69647392920102920203aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d656469756da347505500",
+		engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{p0}, Tokens: []uint32{1, 2}, Ahead: []uint32{3}})
 	f("SGLang arrays", SGLang{}, 4,
 		"93cb3ff80000000000009297ab426c6f636b53746f72656491d3cf97adeedb59e05bc0940102030404c0a347505593ac426c6f636b52656d6f76656491d3cf97adeedb59e05ba347505500",
 		engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{s0}, Tokens: []uint32{1, 2, 3, 4}},
@@ -154,6 +158,29 @@ func TestDecoded(t *testing.T) {
 		"type": "BlockStored", "block_hashes": signed, "parent_block_hash": int64(5), "token_ids": tokens,
 		"block_size": int64(2), "lora_id": nil, "medium": "DISK",
 	})
+
+	ahead := func(tier truth.Tier, ahead ...uint32) engine.Event {
+		ev := store(tier)
+		ev.Ahead = ahead
+		return ev
+	}
+	f("map with a look-ahead", VLLMMap{}, ahead(truth.Device, 70_000, 4, 5, 6), object{
+		"type": "BlockStored", "block_hashes": unsigned, "parent_block_hash": int64(5), "token_ids": tokens,
+		"block_size": int64(2), "lora_id": nil, "medium": "GPU", "lora_name": nil, "extra_keys": []any{nil, nil},
+		"group_idx": int64(0), "kv_cache_spec_kind": "full_attention",
+		"lookahead_token_ids": []any{[]any{uint64(70_000), int64(4)}, []any{int64(5), int64(6)}},
+	})
+	pairs := []any{
+		[]any{int64(1), uint64(300)}, []any{uint64(300), uint64(70_000)},
+		[]any{uint64(70_000), int64(4)}, []any{int64(4), int64(5)},
+	}
+	f("SGLang array of pairs", SGLang{}, ahead(truth.Disk, 70_000, 5),
+		[]any{"BlockStored", signed, int64(5), pairs, int64(2), nil, "DISK"})
+	f("SGLang map of pairs", SGLang{Map: true}, ahead(truth.Host, 70_000, 5), object{
+		"type": "BlockStored", "block_hashes": signed, "parent_block_hash": int64(5), "token_ids": pairs,
+		"block_size": int64(2), "lora_id": nil, "medium": "CPU_PINNED",
+	})
+
 	f("SGLang map removed", SGLang{Map: true}, remove(truth.Device), object{
 		"type": "BlockRemoved", "block_hashes": signed, "medium": "GPU",
 	})
@@ -172,4 +199,22 @@ func TestDigests(t *testing.T) {
 	if hex.EncodeToString(got) != "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb" {
 		t.Errorf("digest %x", got)
 	}
+}
+
+// TestNoLookAhead: no release of vLLM that wrote arrays had a look-ahead, and SGLang's
+// pairs show one token of it.
+func TestNoLookAhead(t *testing.T) {
+	f := func(name string, w Wire, ahead ...uint32) {
+		t.Helper()
+		defer func() {
+			if recover() == nil {
+				t.Errorf("%s: a look-ahead of %d tokens was written", name, len(ahead))
+			}
+		}()
+		encode(t, w, 0, 2, engine.Event{
+			Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{small(1)}, Tokens: []uint32{1, 2}, Ahead: ahead,
+		})
+	}
+	f("arrays", VLLMArray{Length: 12}, 3)
+	f("pairs", SGLang{}, 3, 4)
 }
