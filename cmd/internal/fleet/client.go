@@ -46,6 +46,8 @@ type registration struct {
 	Tenant         string `json:"tenant_id"`
 	BlockSize      int    `json:"block_size"`
 	Rank           int    `json:"dp_rank"`
+	// Serves names the instances that the blocks of a pool count for; empty for all.
+	Serves []string `json:"serves,omitempty"`
 	// Replace moves a registration an earlier, killed run left behind.
 	Replace bool `json:"replace"`
 }

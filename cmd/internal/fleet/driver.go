@@ -225,11 +225,15 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 	}
 	d.Fleet.mu.Lock()
 	defer d.Fleet.mu.Unlock()
-	s.path = d.tree.Walk(prompt, s.path[:0])
 	named := d.pool == nil || d.announced(rows)
-	for i, in := range d.instances {
-		s.rows[i] = d.tree.Row(s.path, in.first, s.rows[i].Ranks)
-		d.judge(in, n, len(prompt), named, s.rows[i], rows[in.id])
+	for _, tree := range d.trees {
+		s.path = tree.Walk(prompt, s.path[:0])
+		for i, in := range d.instances {
+			if in.tree == tree {
+				s.rows[i] = tree.Row(s.path, in.first, s.rows[i].Ranks)
+				d.judge(in, n, len(prompt), named, s.rows[i], rows[in.id])
+			}
+		}
 	}
 	return rows
 }
@@ -238,7 +242,7 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 // names the pool's blocks. Fleet.mu is held.
 func (d *driver) judge(in *instance, n, prompt int, named bool, want truth.Row, got *row) {
 	settled, incomplete, note := in.settled(got)
-	if d.pool != nil && got != nil {
+	if d.pooled(in) && got != nil {
 		whole, lost, pooled := d.pool.settled(d.Tenant, got)
 		settled, incomplete = settled && whole && named, incomplete || lost
 		note += ", " + pooled

@@ -6,8 +6,9 @@ import (
 	"kvconductor/cmd/internal/fleet/publisher"
 )
 
-// Families are the kinds of publisher an instance can be.
-var Families = []string{"vllm-map", "vllm-array", "sglang"}
+// Families are the kinds of publisher an instance can be. vllm-eagle, vllm-mtp and
+// sglang-eagle have a drafter, so their blocks have a look-ahead.
+var Families = []string{"vllm-map", "vllm-array", "sglang", "vllm-eagle", "vllm-mtp", "sglang-eagle"}
 
 // habit is everything in which one rank's publisher differs from another's.
 type habit struct {
@@ -19,6 +20,8 @@ type habit struct {
 	topic         string
 	topicInReplay bool
 	clearsAtStart bool // SGLang announces an empty cache as its first batch
+	ahead         int  // look-ahead in tokens, the same for all ranks of a family
+	deviceOnly    bool // no tier below the device: vLLM has no look-ahead with a KV connector
 }
 
 // habits returns how rank n of an instance publishes. Even and odd ranks of a
@@ -65,7 +68,24 @@ func habits(family string, n int) (habit, bool) {
 			traits:     engine.Traits{OffloadFirst: true, Placeholder: true},
 			wire:       publisher.VLLMArray{Length: 12},
 		}, true
-	case "sglang":
+	case "vllm-eagle", "vllm-mtp":
+		h := habit{
+			registerAs:    "vLLM",
+			describe:      "vLLM maps, EAGLE, look-ahead 1",
+			wire:          publisher.VLLMMap{},
+			topicInReplay: true,
+			ahead:         1,
+			deviceOnly:    true,
+		}
+		if family == "vllm-mtp" { // each of its modules reads one token further
+			h.describe, h.algorithm, h.ahead = "vLLM maps, MTP, look-ahead 4", digest.CBOR, 4
+		}
+		if odd {
+			h.traits.RemoveSingly = true
+			h.topic = "kv-events"
+		}
+		return h, true
+	case "sglang", "sglang-eagle":
 		h := habit{
 			registerAs:    "SGLang",
 			describe:      "SGLang arrays, write back",
@@ -79,6 +99,10 @@ func habits(family string, n int) (habit, bool) {
 			h.describe = "SGLang maps, write through"
 			h.traits.WriteThrough = true
 			h.wire = publisher.SGLang{Map: true}
+		}
+		if family == "sglang-eagle" {
+			h.describe += ", EAGLE, look-ahead 1"
+			h.ahead = 1
 		}
 		return h, true
 	}

@@ -11,6 +11,10 @@
 //	                    |  +-- events --> publisher --------+
 //	                    +-- blocks --> master of a pool ----+
 //
+// Some engines have a drafter, so they hash a block with the tokens behind it, its
+// look-ahead. The truth has a tree for each look-ahead. vLLM has no look-ahead with a
+// connector, and the pool serves instances without a look-ahead alone.
+//
 // The server is a black box behind HTTP and ZMQ; nothing here uses its
 // packages, and the truth is computed from the published definitions alone.
 //
@@ -58,7 +62,7 @@ type Config struct {
 	BlockSize          int  // tokens per block
 	Device, Host, Disk int  // capacity of one rank's tiers, in blocks
 	Chunk              int  // prompt tokens one step computes
-	Pool               bool // engines share a Mooncake Store
+	Pool               bool // engines without a look-ahead share a Mooncake Store
 	PoolHost, PoolDisk int  // capacity of its tiers, in blocks
 	Running            int  // requests that share the steps of a rank
 	ClearEvery         int  // requests of a rank between two cache resets, 0 for never
@@ -132,6 +136,9 @@ func (c *Config) Check() error {
 			bad = append(bad, fmt.Sprintf("family %q is none of %s", name, strings.Join(Families, ", ")))
 		}
 	}
+	if c.Pool && len(bad) == 0 && len(c.algorithms()) == 0 {
+		bad = append(bad, "a pool serves no engine with a look-ahead, and all have one")
+	}
 	if len(bad) > 0 {
 		return fmt.Errorf("cannot simulate: %s", strings.Join(bad, "; "))
 	}
@@ -144,15 +151,16 @@ type Fleet struct {
 	instances []*instance
 	ranks     []*rank // all, instance by instance; the index is the truth's column
 
-	mu   sync.Mutex // guards the engines, the tree, the pool and the order of publishing
-	tree *truth.Tree
-	pool *pool // nil for none
+	mu    sync.Mutex    // guards the engines, the trees, the pool and the order of publishing
+	trees []*truth.Tree // one per look-ahead
+	pool  *pool         // nil for none
 }
 
 type instance struct {
 	id     string
 	family string
 	first  int // index of its rank 0 in Fleet.ranks
+	tree   *truth.Tree
 	ranks  []*rank
 }
 
@@ -191,6 +199,7 @@ func newFleet(c Config) (*Fleet, error) {
 			family: c.Families[i%len(c.Families)],
 			first:  len(f.ranks),
 		}
+		in.tree = f.treeOf(in)
 		f.instances = append(f.instances, in)
 		for n := range c.Ranks {
 			r, err := f.newRank(in, n)
@@ -205,19 +214,40 @@ func newFleet(c Config) (*Fleet, error) {
 	return f, nil
 }
 
+// treeOf returns the tree of the instance's look-ahead. It makes that tree for the first
+// such instance.
+func (f *Fleet) treeOf(in *instance) *truth.Tree {
+	h, _ := habits(in.family, 0)
+	for _, t := range f.trees {
+		if t.Ahead() == h.ahead {
+			return t
+		}
+	}
+	t := truth.NewAhead(f.BlockSize, h.ahead, f.Instances*f.Ranks)
+	f.trees = append(f.trees, t)
+	return t
+}
+
+// pooled reports whether the pool serves the instance: one without a look-ahead.
+func (f *Fleet) pooled(in *instance) bool { return f.pool != nil && in.tree.Ahead() == 0 }
+
 func (f *Fleet) newRank(in *instance, n int) (*rank, error) {
 	h, _ := habits(in.family, n)
 	r := &rank{habit: h, instance: in, n: n}
 	seed := in.id // without a pool nobody makes sure that engines name blocks alike
 	var shared engine.Pool
-	if f.pool != nil {
+	if f.pooled(in) {
 		seed, shared = poolSeed, f.pool.share(r, len(f.ranks))
 	}
+	host, disk := f.Host, f.Disk
+	if h.deviceOnly {
+		host, disk = 0, 0
+	}
 	r.engine = engine.New(engine.Config{
-		Tree:   f.tree,
+		Tree:   in.tree,
 		Index:  len(f.ranks),
 		Chain:  digest.New(h.algorithm, seed),
-		Device: f.Device, Host: f.Host, Disk: f.Disk,
+		Device: f.Device, Host: host, Disk: disk,
 		Chunk:   f.Chunk / f.BlockSize,
 		Running: f.Running,
 		Pool:    shared,
@@ -292,9 +322,10 @@ func (f *Fleet) start() error {
 func (f *Fleet) submit(r *rank, tokens []uint32, prompt int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	tree := r.instance.tree
 	r.engine.Submit(engine.Request{
-		Path:         f.tree.Intern(tokens, make([]truth.ID, 0, len(tokens)/f.BlockSize)),
-		Prompt:       prompt / f.BlockSize,
+		Path:         tree.Intern(tokens, make([]truth.ID, 0, len(tokens)/f.BlockSize)),
+		Prompt:       max(prompt-tree.Ahead(), 0) / f.BlockSize,
 		PromptTokens: prompt,
 		Save:         f.pool.saves(),
 	})

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +79,54 @@ func TestManyClients(t *testing.T) {
 	}
 	if a := r.Answers; a.Settled < 3*(200/c.SettleEvery-c.Warm) || a.Settled > a.Compared-a.Behind {
 		t.Errorf("answers %+v", a)
+	}
+}
+
+// TestLookAhead: engines with and without a look-ahead are in one fleet, each compared
+// with what it holds. Blocks of the pool count for those without.
+func TestLookAhead(t *testing.T) {
+	c := testConfig(t, 300)
+	c.BlockSize, c.Instances, c.Clients = 16, len(Families), 1
+	c.Pool, c.PoolHost, c.PoolDisk = true, 200, 150
+	s := start(t, c)
+	r := run(t, s)
+	if err := r.Err(); err != nil {
+		t.Errorf("%v\n%s", err, strings.Join(r.Wrong, "\n"))
+	}
+	if a := r.Answers; a.Settled != a.Compared || a.Compared != len(Families)*(300-c.Warm+c.Audit) {
+		t.Errorf("answers %+v", a)
+	}
+	if r.True != r.Answered || r.Pool.Loaded == 0 {
+		t.Errorf("hit rates %+v and %+v, %d tokens loaded from the pool", r.True, r.Answered, r.Pool.Loaded)
+	}
+	if want := []string{"inst-0", "inst-1", "inst-2"}; !slices.Equal(s.serves, want) {
+		t.Errorf("the pool serves %q, want %q", s.serves, want)
+	}
+	var table bytes.Buffer
+	if err := r.Table(&table); err != nil {
+		t.Fatal(err)
+	}
+	blocks := map[int]int{} // by look-ahead
+	for i, k := range s.f.ranks {
+		if err := k.engine.Check(); err != nil {
+			t.Errorf("%s: %v", k.name(c.Tenant), err)
+		}
+		stats := k.engine.Stats()
+		blocks[k.ahead] += stats.Stored[0]
+		if lower := stats.Stored[1] + stats.Stored[2]; k.deviceOnly != (lower == 0) || k.ahead > 0 && stats.Reused[3] > 0 {
+			t.Errorf("%s: %+v", k.describe, stats)
+		}
+		if k.ahead != k.instance.tree.Ahead() || k.ahead > 0 && !strings.HasSuffix(r.Instances[i].Publisher, fmt.Sprint("look-ahead ", k.ahead)) {
+			t.Errorf("%s has a look-ahead of %d, its truth of %d", r.Instances[i].Publisher, k.ahead, k.instance.tree.Ahead())
+		}
+	}
+	for _, ahead := range []int{0, 1, 4} {
+		if blocks[ahead] == 0 {
+			t.Errorf("no block was stored with look-ahead %d", ahead)
+		}
+	}
+	if !strings.Contains(table.String(), "SGLang maps, write through, EAGLE, look-ahead 1") {
+		t.Errorf("the table does not show the look-ahead:\n%s", table.String())
 	}
 }
 

@@ -25,8 +25,8 @@ const (
 	exchangeEvery = 16
 )
 
-// pool is a Mooncake Store all engines share, with its master. Fleet.mu guards
-// it.
+// pool is a Mooncake Store that all engines without a look-ahead share, with its
+// master. Fleet.mu guards it.
 type pool struct {
 	*master.Master
 	pub      *publisher.Master
@@ -36,12 +36,12 @@ type pool struct {
 	events   int
 }
 
-// algorithms returns the ways to hash of the fleet's ranks, each once.
+// algorithms returns the ways to hash of the ranks that use a pool, each once.
 func (c *Config) algorithms() (list []digest.Algorithm) {
 	for i := range c.Instances {
 		for n := range c.Ranks {
 			h, _ := habits(c.Families[i%len(c.Families)], n)
-			if !slices.Contains(list, h.algorithm) {
+			if h.ahead == 0 && !slices.Contains(list, h.algorithm) {
 				list = append(list, h.algorithm)
 			}
 		}
@@ -49,20 +49,20 @@ func (c *Config) algorithms() (list []digest.Algorithm) {
 	return list
 }
 
-// openPool makes the tree and, if there is to be one, the pool.
+// openPool makes the pool with its tree, if there is to be one.
 func (f *Fleet) openPool() (err error) {
 	engines := f.Instances * f.Ranks
 	if !f.Config.Pool {
-		f.tree = truth.New(f.BlockSize, engines, 0)
 		return nil
 	}
 	p := &pool{dice: rand.New(rand.NewPCG(f.Seed, 0x706f6f6c))}
 	for _, a := range f.algorithms() {
 		p.families = append(p.families, master.Family{Algorithm: a, Model: f.Model})
 	}
-	f.tree = truth.New(f.BlockSize, engines, len(p.families))
+	tree := truth.New(f.BlockSize, engines, len(p.families))
+	f.trees = append(f.trees, tree)
 	p.Master = master.New(master.Config{
-		Tree: f.tree, First: engines, Families: p.families,
+		Tree: tree, First: engines, Families: p.families,
 		Host: f.PoolHost, Disk: f.PoolDisk,
 	})
 	if p.pub, err = publisher.ListenMaster("127.0.0.1", f.Tenant, poolID); err != nil {
@@ -164,8 +164,19 @@ func (d *driver) followed(ctx context.Context) error {
 	return nil
 }
 
+// poolRegistration names the instances that the pool serves, unless it serves all.
 func (f *Fleet) poolRegistration() registration {
+	var serves []string
+	for _, in := range f.instances {
+		if f.pooled(in) {
+			serves = append(serves, in.id)
+		}
+	}
+	if len(serves) == len(f.instances) {
+		serves = nil
+	}
 	return registration{
+		Serves:    serves,
 		Endpoint:  f.pool.pub.Endpoint(),
 		Type:      "Mooncake",
 		Model:     f.Model,
@@ -178,7 +189,7 @@ func (f *Fleet) poolRegistration() registration {
 
 // announced reports whether an answer was made after the server had applied
 // every batch that the names of the pool's blocks are from. A block of the pool
-// counts for each instance, whichever rank announced it. Fleet.mu is held.
+// counts for each instance it serves, whichever rank announced it. Fleet.mu is held.
 func (f *Fleet) announced(rows map[string]*row) bool {
 	for column, r := range f.ranks {
 		seq := f.pool.Announced(column)

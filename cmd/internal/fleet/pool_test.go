@@ -73,8 +73,7 @@ func TestPoolStreamTellsAll(t *testing.T) {
 
 	announced := map[uint64]string{} // engine hash to the tokens of the prefix
 	for _, r := range s.f.ranks {
-		f := &follower{known: announced}
-		f.clear()
+		f := newFollower(announced)
 		for _, payload := range replayed(t, r.pub.ReplayEndpoint()) {
 			d := msgpack.NewDecoder(bytes.NewReader(payload))
 			d.UseLooseInterfaceDecoding(true)
@@ -155,16 +154,17 @@ func TestPoolStreamTellsAll(t *testing.T) {
 		got[prefix] |= tierOf(at.medium)
 	}
 	want := 0
+	tree := s.f.instances[0].tree
 	seen := map[truth.ID]bool{}
 	for i := range s.f.pool.families {
-		s.f.tree.Each(len(s.f.ranks)+i, func(id truth.ID, _ truth.Tier) {
+		tree.Each(len(s.f.ranks)+i, func(id truth.ID, _ truth.Tier) {
 			if seen[id] {
 				return
 			}
 			seen[id] = true
 			want++
-			if tiers := got[prefixOf(s.f, id)]; tiers != s.f.tree.Pooled(id) {
-				t.Errorf("the stream says %v of a block on %v", tiers, s.f.tree.Pooled(id))
+			if tiers := got[prefixOf(tree, id)]; tiers != tree.Pooled(id) {
+				t.Errorf("the stream says %v of a block on %v", tiers, tree.Pooled(id))
 			}
 		})
 	}
@@ -278,5 +278,11 @@ func TestPoolCheck(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
+	}
+
+	c = pooledConfig(t, 1)
+	c.Families = []string{"vllm-mtp", "sglang-eagle"}
+	if err = c.Check(); err == nil || !strings.Contains(err.Error(), "a pool serves no engine with a look-ahead") {
+		t.Errorf("a pool that serves no engine: %v", err)
 	}
 }

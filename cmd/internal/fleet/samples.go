@@ -118,14 +118,15 @@ func (d *driver) hit() (prompt []uint32, names []uint64) {
 	defer d.Fleet.mu.Unlock()
 	for n, r := range d.ranks {
 		found := truth.Root
-		d.tree.Each(n, func(id truth.ID, held truth.Tier) {
-			if found == truth.Root && held&truth.Device != 0 && d.depth(id) == sampleBlocks {
+		tree := r.instance.tree
+		tree.Each(n, func(id truth.ID, held truth.Tier) {
+			if found == truth.Root && held&truth.Device != 0 && depth(tree, id) == sampleBlocks {
 				found = id
 			}
 		})
 		if found != truth.Root {
-			prompt = d.tree.Path(found)
-			for _, name := range r.engine.Names(d.tree.Walk(prompt, nil)) {
+			prompt = tree.Path(found)
+			for _, name := range r.engine.Names(tree.Walk(prompt, nil)) {
 				names = append(names, r.algorithm.Event(name))
 			}
 			return prompt, names
@@ -136,9 +137,9 @@ func (d *driver) hit() (prompt []uint32, names []uint64) {
 
 // depth returns the number of blocks of a prefix, counted no further than a
 // sample needs.
-func (d *driver) depth(id truth.ID) int {
+func depth(tree *truth.Tree, id truth.ID) int {
 	n := 0
-	for ; id != truth.Root && n <= sampleBlocks; id = d.tree.Parent(id) {
+	for ; id != truth.Root && n <= sampleBlocks; id = tree.Parent(id) {
 		n++
 	}
 	return n

@@ -37,6 +37,7 @@ type server struct {
 	leftovers  int        // unregistered without being registered
 	deaf       bool       // subscribes to no pool
 	wire       []zmq4.Msg // what the master published
+	serves     []string   // of the pool's registration
 }
 
 type object = map[string]any
@@ -98,6 +99,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) {
 	if pool && !s.deaf {
 		s.follow(g.Endpoint)
 	}
+	s.serves = append(s.serves, g.Serves...)
 	s.registered[fmt.Sprintf("%s|%s|%d", g.Instance, g.Tenant, g.Rank)] = true
 }
 
@@ -167,8 +169,9 @@ func (s *server) globalView(w http.ResponseWriter, _ *http.Request) {
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
 	for _, r := range s.f.ranks {
-		s.f.tree.Each(r.engine.Index, func(id truth.ID, _ truth.Tier) {
-			for _, d := range r.engine.Names(s.f.tree.Walk(s.f.tree.Path(id), nil)) {
+		tree := r.instance.tree
+		tree.Each(r.engine.Index, func(id truth.ID, _ truth.Tier) {
+			for _, d := range r.engine.Names(tree.Walk(tree.Path(id), nil)) {
 				name := r.algorithm.Event(d)
 				known[strconv.FormatUint(name, 10)] = name + 1
 			}
@@ -199,10 +202,9 @@ func (s *server) query(w http.ResponseWriter, r *http.Request) {
 
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
-	path := s.f.tree.Walk(q.Tokens, nil)
 	rows := object{}
 	for _, in := range s.f.instances {
-		row := s.row(in, s.f.tree.Row(path, in.first, make([]truth.Rank, len(in.ranks))))
+		row := s.row(in, in.tree.Row(in.tree.Walk(q.Tokens, nil), in.first, make([]truth.Rank, len(in.ranks))))
 		if s.lie != nil {
 			s.lie(n, in.id, row)
 		}
