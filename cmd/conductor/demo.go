@@ -26,9 +26,10 @@ func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Run a server and a simulated fleet, and compare every answer with the truth",
-		Long: "Starts a server of its own in another process, lets a simulated fleet of eight ranks and the master of a\n" +
-			"pool they share publish into it over real sockets, compares every answer with what they hold, and stops\n" +
-			"everything. With --faults there is no pool: events that name its blocks may be lost for good.",
+		Long: "Starts a server of its own in another process, lets a simulated fleet of twelve ranks and the master of a\n" +
+			"pool publish into it over real sockets, compares every answer with what they hold, and stops everything.\n" +
+			"Half of the ranks hash blocks with a look-ahead, the others share the pool. With --faults there is no pool:\n" +
+			"events that name its blocks may be lost for good.",
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&trace, "trace", "", "Mooncake trace `file` to replay instead of generated requests")

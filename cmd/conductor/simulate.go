@@ -44,12 +44,17 @@ SGLang. It registers them with a running server, asks POST /query before each
 request, runs the request where the answer says it is cheapest, and compares
 every answer with what the engines really hold.
 
-With --pool the ranks also share a Mooncake Store: a quarter of the requests save
-there what they compute, any rank loads from it what engines that hash alike
-saved, and its master publishes the objects by key, without tokens. What the
-pool holds counts for every instance, so the server has to remember what engines
-called those blocks long after they evicted them. Engines then hash with one
-seed, and without a pool each instance with its own.
+The families vllm-eagle, vllm-mtp and sglang-eagle have a drafter. They hash each
+block with the next 1, 4 and 1 tokens, its look-ahead: a block counts for a prompt
+if the tokens behind it agree, and the last block of a prompt does not count
+without them. As in vLLM 0.33, the first two have no tier below the device.
+
+With --pool the ranks without a look-ahead also share a Mooncake Store: a quarter of
+the requests save there what they compute, any rank loads from it what engines that
+hash alike saved, and its master publishes the objects by key, without tokens. What
+the pool holds counts for every instance without a look-ahead, so the server has to
+remember what engines called those blocks long after they evicted them. Engines then
+hash with one seed, and without a pool each instance with its own.
 
 An answer is settled when the server had applied every published batch before it
 matched; a settled answer that differs is wrong, any other that differs is only
@@ -64,14 +69,14 @@ tool loops, or all of them.`,
 	f.StringVar(&c.Server, "server", "http://127.0.0.1:13333", "base URL of the server")
 	f.StringVar(&c.Tenant, "tenant", "default", "tenant of the fleet")
 	f.StringVar(&c.Model, "model", "simulated", "model of the fleet")
-	f.IntVar(&c.Instances, "instances", 4, "instances")
+	f.IntVar(&c.Instances, "instances", len(fleet.Families), "instances")
 	f.IntVar(&c.Ranks, "ranks", 2, "data-parallel ranks of each instance")
 	f.StringVar(&families, "families", strings.Join(fleet.Families, ","), "kinds of publisher, dealt over the instances in turn")
 	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
 	f.IntVar(&c.Device, "device-blocks", 8192, "blocks in the device memory of a rank")
-	f.IntVar(&c.Host, "host-blocks", 4096, "blocks in the host memory of a rank, 0 for none")
-	f.IntVar(&c.Disk, "disk-blocks", 16384, "blocks on the disk of a rank, 0 for none")
-	f.BoolVar(&c.Pool, "pool", false, "let all ranks share a pool, announced by a simulated Mooncake master; not with --faults")
+	f.IntVar(&c.Host, "host-blocks", 4096, "blocks in the host memory of a rank, 0 for none; vllm-eagle and vllm-mtp have none")
+	f.IntVar(&c.Disk, "disk-blocks", 16384, "blocks on the disk of a rank, 0 for none; vllm-eagle and vllm-mtp have none")
+	f.BoolVar(&c.Pool, "pool", false, "let all ranks without a look-ahead share a pool, announced by a simulated Mooncake master; not with --faults")
 	f.IntVar(&c.PoolHost, "pool-host-blocks", 16384, "blocks in the host memory of the pool")
 	f.IntVar(&c.PoolDisk, "pool-disk-blocks", 32768, "blocks on the disks of the pool, 0 for none")
 	f.IntVar(&c.Chunk, "chunk", 2048, "prompt tokens computed in one step")

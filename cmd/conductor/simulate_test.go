@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 )
 
@@ -37,11 +38,45 @@ func TestSimulateFaults(t *testing.T) {
 	}
 }
 
+// TestSimulateLookAhead holds that answers about engines with a drafter are right in one
+// deployment with engines without, and with a pool that serves the latter alone. Small
+// blocks let many prompts end within a look-ahead.
+func TestSimulateLookAhead(t *testing.T) {
+	server := serveProcess(t, "index: {recall_bytes: 512MiB}\n")
+	out, err := command("simulate", "--server", server.url, "--pool", "--json", "--quiet", "--duration", "6s", "--block-size", "8",
+		"--device-blocks", "2048", "--host-blocks", "1024", "--disk-blocks", "1024", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000").Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var r struct {
+		Answers   struct{ Settled, Wrong int }
+		Instances []struct {
+			Publisher string
+			Events    int
+		}
+	}
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Answers.Settled == 0 || r.Answers.Wrong > 0 {
+		t.Errorf("answers: %+v\n%s", r.Answers, out)
+	}
+	ranks := map[string]int{}
+	for _, i := range r.Instances {
+		if _, ahead, _ := strings.Cut(i.Publisher, "look-ahead "); i.Events > 0 {
+			ranks[ahead]++
+		}
+	}
+	if ranks[""] == 0 || ranks["1"] == 0 || ranks["4"] == 0 {
+		t.Errorf("ranks that published, by look-ahead: %v", ranks)
+	}
+}
+
 // TestSimulatePool holds that blocks which come from a pool as object keys alone count
 // for all instances, in a server in its own process.
 func TestSimulatePool(t *testing.T) {
 	server := serveProcess(t, "index: {recall_bytes: 512MiB}\n")
-	out, err := command("simulate", "--server", server.url, "--pool", "--json", "--quiet", "--duration", "6s",
+	out, err := command("simulate", "--server", server.url, "--pool", "--json", "--quiet", "--duration", "6s", "--families", "vllm-map,vllm-array,sglang",
 		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000").Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
