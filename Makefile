@@ -1,5 +1,5 @@
 # make help lists the targets. GO, TRACE, ARGS, FUZZTIME, SOAK, RESULTS,
-# FAULTS_FOR, URL, COMMAND and TESTFLAGS may be set on the command line.
+# FAULTS_FOR, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -64,6 +64,27 @@ conformance-dynamo: ## the Dynamo dialect's suite; URL=http://host:8090 or COMMA
 conformance-mooncake: export MOONCAKE_CONFORMANCE_URL = $(URL)
 conformance-mooncake: ## the second server's dialect's suite; URL=http://host:13333 names another server than ours
 	$(GO) test -count=1 -v -run '^TestConformance$$' $(TESTFLAGS) ./compat/conductorv2
+
+# Releases of engines whose own publishers and caches run against the server. One interpreter loads them all.
+VERSIONS ?= vllm==0.9.2 vllm==0.11.2 vllm==0.20.2 vllm==0.24.0 vllm==0.33.0 sglang==0.5.5 sglang==0.5.12 sglang==0.5.23
+ANSWERS ?= 5000
+BATCHES ?= 40000
+ENGINES_CACHE := $(shell echo "$${XDG_CACHE_HOME:-$$HOME/.cache}/conductor/engines")
+.PHONY: engines
+engines: ## the publisher modules of engines' releases, from PyPI, into the user's cache; VERSIONS='vllm==0.33.0' narrows
+	@python='$(ENGINES_CACHE)/venv/bin/python'; \
+	test -x "$$python" || python3 -m venv '$(ENGINES_CACHE)/venv'; \
+	"$$python" -c 'import cbor2, msgspec, zmq' 2>/dev/null || "$$python" -m pip install --quiet --disable-pip-version-check cbor2 msgspec pyzmq; \
+	"$$python" cmd/internal/engines/testdata/fetch.py '$(ENGINES_CACHE)' $(VERSIONS)
+
+.PHONY: conformance-engines
+conformance-engines: export ENGINES_CACHE := $(ENGINES_CACHE)
+conformance-engines: export ENGINES_CONDUCTOR = $(CURDIR)/bin/conductor
+conformance-engines: export ENGINES_VERSIONS = $(VERSIONS)
+conformance-engines: export ENGINES_ANSWERS = $(ANSWERS)
+conformance-engines: export ENGINES_FLOOD = $(BATCHES)
+conformance-engines: build engines ## releases of vLLM and SGLang against the server, every answer compared; VERSIONS, ANSWERS a release, BATCHES of the flood
+	$(GO) test -count=1 -v -timeout 30m -run '^TestEngines$$' $(TESTFLAGS) ./cmd/internal/engines
 
 # A wheel for Linux on amd64 and arm64, some 280 MB with what it needs.
 DYNAMO_RELEASE := 1.6.1

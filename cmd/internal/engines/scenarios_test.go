@@ -1,0 +1,419 @@
+package engines_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// hexSalt is a salt that looks like the digest of an image.
+var hexSalt = strings.Repeat("0123456789abcdef", 4)
+
+// A scenario is a life of a few engines with comparisons in between.
+type scenario struct {
+	name string
+	has  func(release) bool // whether the release's classes can do it
+	run  func(*fleet)
+}
+
+func every(release) bool { return true }
+func vllmSince(version string) func(release) bool {
+	return func(r release) bool { return r.since(version) }
+}
+
+var scenarios = []scenario{
+	{"plain", every, func(f *fleet) { f.serve("", options{}) }},
+	{"joined late", every, joinedLate},
+	{"joined late, no replay", every, joinedBlind},
+	{"killed", every, killed},
+	{"ranks", every, ranks},
+	{"flood", every, flood},
+	{"adapters", func(r release) bool { return r.since("0.20") || r.sglangSince("0.5.23") }, func(f *fleet) {
+		f.serve("", options{"loras": []any{nil, "adapter-a", "adapter-b"}, "salts": []any{nil, nil, "tenant-a"}})
+	}},
+	{"adapters by number", func(r release) bool { return !r.sglang() && !r.since("0.20") }, func(f *fleet) {
+		f.serve("", options{"loras": []any{nil, "adapter-a", "adapter-b"}, "ask_base": true})
+		f.finds("unnamed_adapter")
+	}},
+	{"namespaced hashes", func(r release) bool { return r.sglangSince("0.5.23") }, func(f *fleet) {
+		f.serve("", options{"namespaced": true, "loras": []any{nil, "adapter-a"}, "salts": []any{nil, "tenant-a"}})
+	}},
+	{"salts", func(r release) bool { return r.since("0.20") || r.sglangSince("0.5.23") }, func(f *fleet) {
+		f.serve("", options{"salts": []any{nil, "tenant-a", hexSalt}})
+	}},
+	{"host tier", func(r release) bool { return r.since("0.11") }, func(f *fleet) {
+		f.serve("", options{"host": "hashes"})
+	}},
+	{"host tier, adapters", vllmSince("0.20"), func(f *fleet) {
+		f.serve("", options{"host": "hashes", "loras": []any{nil, "adapter-a"}, "salts": []any{nil, "tenant-a", hexSalt}})
+	}},
+	{"host tier, self-describing", vllmSince("0.24"), func(f *fleet) {
+		f.serve("", options{"host": "self-describing", "loras": []any{nil, "adapter-a"}, "salts": []any{nil, "tenant-a", hexSalt}})
+	}},
+	{"host tier, Mooncake", vllmSince("0.33"), func(f *fleet) {
+		f.serve("", options{"host": "mooncake", "loras": []any{nil, "adapter-a"}, "salts": []any{nil, "tenant-a"}})
+	}},
+	{"host tier, HiCache", func(r release) bool { return r.sglangSince("0.5.12") }, func(f *fleet) {
+		f.serve("", options{"host": "hicache"})
+	}},
+	{"EAGLE", func(r release) bool { return r.sglang() }, func(f *fleet) {
+		f.serve("", options{"eagle": true})
+	}},
+	{"look-ahead 1", vllmSince("0.33"), func(f *fleet) { f.serve("", options{"lookahead": 1}) }},
+	{"look-ahead 4", vllmSince("0.33"), func(f *fleet) {
+		f.serve("", options{"lookahead": 4, "loras": []any{nil, "adapter-a"}, "salts": []any{nil, hexSalt}})
+	}},
+	{"full report", vllmSince("0.33"), func(f *fleet) { f.serve("", options{"full": "sessions"}) }},
+	{"full report, look-ahead 1", vllmSince("0.33"), func(f *fleet) {
+		f.serve("", options{"full": "sessions", "lookahead": 1})
+	}},
+	{"full report, no sessions", vllmSince("0.33"), func(f *fleet) {
+		f.want = 0 // copies and reports look alike: the server says so instead
+		f.serve("", options{"full": "plain"})
+		f.finds("copies_grow")
+	}},
+	{"full report, copies: set", vllmSince("0.33"), func(f *fleet) {
+		f.serve("stream: {copies: set}", options{"full": "plain"})
+	}},
+}
+
+// A fleet is the engines of one scenario with the server that follows them.
+type fleet struct {
+	t       *testing.T
+	release release
+	server  *server
+	engines []*engine
+
+	random               *rand.Rand
+	want, answers, wrong int // answers to compare, compared, wrong
+	note                 string
+}
+
+// start starts the server, and engines with seeds of their own.
+func (f *fleet) start(config string, n int, replay bool, o options) {
+	f.t.Helper()
+	f.server = startServer(f.t, config)
+	for i := range n {
+		port, second := freePorts(f.t, 2), 0
+		if replay {
+			second = port + 1
+		}
+		f.engine(fmt.Sprintf("engine-%d", i), 0, port, second, o)
+	}
+	for _, e := range f.engines {
+		e.answer()
+	}
+}
+
+// engine launches one rank that publishes on one port and serves replays on another, if that is not 0.
+func (f *fleet) engine(instance string, rank, port, replay int, o options) *engine {
+	f.t.Helper()
+	e := &engine{t: f.t, instance: instance, rank: rank, port: port, last: -1, options: options{
+		"engine": f.release.engine, "version": f.release.version, "rank": rank, "port": port - rank, "seed": len(f.engines) + 1,
+		"unpacked": filepath.Join(os.Getenv("ENGINES_CACHE"), f.release.engine+"-"+f.release.version),
+		// Pages of SGLang 0.5.5 name no parent across nodes: only prompts without a common page can be told from its events.
+		"apart": f.release.sglang() && !f.release.sglangSince("0.5.12"),
+	}}
+	if replay != 0 {
+		e.replay = replay
+		e.options["replay"] = replay - rank // the publisher adds the rank
+	}
+	for name, value := range o {
+		e.options[name] = value
+	}
+	f.engines = append(f.engines, e)
+	f.t.Cleanup(e.kill)
+	e.launch()
+	return e
+}
+
+// register tells the server of an engine.
+func (f *fleet) register(e *engine) {
+	f.t.Helper()
+	kind := "vLLM"
+	if f.release.sglang() {
+		kind = "SGLang"
+	}
+	body := map[string]any{
+		"endpoint": fmt.Sprintf("tcp://127.0.0.1:%d", e.port), "type": kind, "modelname": model, "instance_id": e.instance,
+		"block_size": blockSize, "dp_rank": e.rank,
+	}
+	if e.replay != 0 {
+		body["replay_endpoint"] = fmt.Sprintf("tcp://127.0.0.1:%d", e.replay)
+	}
+	f.server.call("/register", body, new(any))
+}
+
+// settle waits until the server has applied all that the engine published, in one of the states.
+func (f *fleet) settle(e *engine, states ...string) service {
+	f.t.Helper()
+	var row service
+	eventually(f.t, fmt.Sprintf("%s has published up to %d in an epoch after %d", e.instance, e.last, e.epoch), func() (string, bool) {
+		row = f.server.service(e)
+		for _, state := range states {
+			if row.State == state && row.LastSeq != nil && *row.LastSeq == e.last && row.Epoch > e.epoch {
+				return "", true
+			}
+		}
+		seq := int64(-1)
+		if row.LastSeq != nil {
+			seq = *row.LastSeq
+		}
+		return fmt.Sprintf("%d applied, epoch %d, %s %s, dropped %v", seq, row.Epoch, row.State, row.Reason, row.DroppedBy), false
+	})
+	return row
+}
+
+// answer is one row of an answer.
+type answer struct {
+	Longest int                          `json:"longest_matched"`
+	Ranks   map[string]struct{ GPU int } `json:"rank_matches"`
+	Detail  map[string]struct {
+		State     string
+		Watermark *int64
+	} `json:"detail"`
+}
+
+// compare asks n questions about an instance and compares the answers with the truth of all its
+// ranks. With bound an answer may be shorter than the truth.
+func (f *fleet) compare(ranks []*engine, n int, bound bool) {
+	f.t.Helper()
+	truths := make([][]question, len(ranks))
+	asking := f.random.IntN(len(ranks))
+	truths[asking] = ranks[asking].do(command{Do: "ask", N: n})
+	for i, e := range ranks {
+		if i != asking {
+			truths[i] = e.do(command{Do: "truth", Questions: truths[asking]})
+		}
+	}
+	for i, q := range truths[asking] {
+		var all map[string]map[string]answer
+		f.server.call("/query?detail=1", map[string]any{
+			"model": model, "block_size": blockSize, "token_ids": q.Tokens, "lora_name": q.Lora, "cache_salt": q.Salt, "instance_id": ranks[0].instance,
+		}, &all)
+		row := all["default"][ranks[0].instance]
+		var wrong []string
+		check := func(field string, tokens, blocks int) {
+			switch want := blocks * blockSize; {
+			case tokens > want:
+				wrong = append(wrong, fmt.Sprintf("%s is %d, %d too many", field, tokens, tokens-want))
+			case tokens < want && !bound:
+				wrong = append(wrong, fmt.Sprintf("%s is %d, %d too few", field, tokens, want-tokens))
+			}
+		}
+		longest := 0
+		for longest < len(q.Held) && anyHolds(truths, i, longest) {
+			longest++
+		}
+		check("longest_matched", row.Longest, longest)
+		for r, e := range ranks {
+			held, rank := truths[r][i].Held, fmt.Sprint(e.rank)
+			check("gpu of rank "+rank, row.Ranks[rank].GPU, len(held)-len(strings.TrimLeft(held, "d")))
+			if mark := row.Detail[rank].Watermark; mark == nil || *mark != e.last {
+				f.t.Fatalf("%s: the answer's watermark is not %d", e.instance, e.last)
+			}
+		}
+		f.answers++
+		if len(wrong) == 0 {
+			continue
+		}
+		if f.wrong++; f.wrong <= 5 {
+			f.t.Logf("%s: %d tokens, adapter %s, salt %s, held %s", strings.Join(wrong, "; "), len(q.Tokens), text(q.Lora), text(q.Salt), q.Held)
+		}
+	}
+}
+
+// anyHolds reports whether a rank holds a block of question i.
+func anyHolds(truths [][]question, i, block int) bool {
+	for _, t := range truths {
+		if t[i].Held[block] != '-' {
+			return true
+		}
+	}
+	return false
+}
+
+func text(s *string) string {
+	if s == nil {
+		return "none"
+	}
+	return *s
+}
+
+// rounds lets engines of one instance each work and be compared until the scenario has its answers.
+func (f *fleet) rounds(states ...string) {
+	f.t.Helper()
+	const most = 12
+	for left := most; f.answers < f.want; left-- {
+		each := (f.want - f.answers + max(left, 1)*len(f.engines) - 1) / (max(left, 1) * len(f.engines))
+		for _, e := range f.engines {
+			e.send(command{Do: "work", N: 150})
+		}
+		for _, e := range f.engines {
+			e.answer()
+			f.settle(e, states...)
+			f.compare([]*engine{e}, each, false)
+		}
+	}
+}
+
+// serve compares two engines that are followed from their start.
+func (f *fleet) serve(config string, o options) {
+	f.start(config, 2, true, o)
+	for _, e := range f.engines {
+		f.register(e)
+	}
+	f.rounds("synced")
+}
+
+// finds lets every engine work until the doctor has a finding about it.
+func (f *fleet) finds(code string) {
+	f.t.Helper()
+	for _, e := range f.engines {
+		eventually(f.t, e.instance+" has no finding "+code, func() (string, bool) {
+			e.do(command{Do: "work", N: 100})
+			row := f.settle(e, "synced")
+			for _, finding := range row.Findings {
+				if finding.Code == code {
+					return "", true
+				}
+			}
+			return fmt.Sprint(row.Findings), false
+		})
+	}
+	f.note = "finding " + code
+}
+
+// joinedLate registers engines that have a history, and a replay endpoint.
+func joinedLate(f *fleet) {
+	f.start("", 2, true, options{})
+	for _, e := range f.engines {
+		e.do(command{Do: "work", N: 600})
+		f.register(e)
+	}
+	f.rounds("synced")
+}
+
+// joinedBlind registers engines that have a history and no replay endpoint. The answers are partial
+// and never too long until the engines clear their caches.
+func joinedBlind(f *fleet) {
+	f.start("", 2, false, options{})
+	for _, e := range f.engines {
+		e.do(command{Do: "work", N: 600})
+		f.register(e)
+		f.hear(e, "work")
+		if row := f.settle(e, "partial"); row.Reason != "history_unknown" {
+			f.t.Errorf("partial for %s, want history_unknown", row.Reason)
+		}
+		e.do(command{Do: "work", N: 200})
+		f.settle(e, "partial")
+		f.compare([]*engine{e}, f.want/6, true)
+		e.do(command{Do: "clear"})
+		f.settle(e, "synced")
+	}
+	f.rounds("synced")
+}
+
+// hear repeats a command until the server has received a batch: a PUB socket drops what it sends
+// before a subscription reaches it.
+func (f *fleet) hear(e *engine, do string) {
+	f.t.Helper()
+	eventually(f.t, e.instance+" is not heard", func() (string, bool) {
+		if row := f.server.service(e); row.LastSeq != nil {
+			return "", true
+		}
+		e.do(command{Do: do, N: 1})
+		return "", false
+	})
+}
+
+// killed kills an engine at a random step, many times. The next life may pass the old sequence
+// before the server is back.
+func killed(f *fleet) {
+	f.start("", 2, true, options{})
+	for _, e := range f.engines {
+		f.register(e)
+		e.do(command{Do: "work", N: 100})
+		f.settle(e, "synced")
+	}
+	const kills = 5
+	for n := range kills {
+		for i, e := range f.engines {
+			e.epoch = f.server.service(e).Epoch
+			e.dies(300)
+			e.again(100+2*n+i, f.random.IntN(2)*500)
+			e.do(command{Do: "work", N: 50 + f.random.IntN(300)})
+			f.settle(e, "synced")
+			f.compare([]*engine{e}, f.want/(2*kills)+1, false)
+		}
+	}
+}
+
+// ranks compares two data-parallel ranks of one instance, which publish whole digests where the
+// release can.
+func ranks(f *fleet) {
+	f.server = startServer(f.t, "")
+	port := freePorts(f.t, 4)
+	for rank := range 2 {
+		f.register(f.engine("engine", rank, port+rank, port+2+rank, options{"bytes": f.release.since("0.11"), "topic": "kv-events"}))
+	}
+	for _, e := range f.engines {
+		e.answer()
+	}
+	const rounds = 8
+	for range rounds {
+		for _, e := range f.engines {
+			e.do(command{Do: "work", N: 150})
+			f.settle(e, "synced")
+		}
+		f.compare(f.engines, f.want/rounds+1, false)
+	}
+}
+
+// flood lets many engines without a replay endpoint publish at full speed to a server with short
+// queues. Nothing may be lost.
+func flood(f *fleet) {
+	n, batches := 4, 2000
+	if f.release.since("0.33") {
+		n, batches = 16, setting(f.t, "ENGINES_FLOOD")
+	}
+	f.start("stream: {queue: 16}", n, false, options{"blocks": 200})
+	for _, e := range f.engines {
+		f.register(e)
+		f.hear(e, "clear")
+		f.settle(e, "synced")
+	}
+	for _, e := range f.engines {
+		e.send(command{Do: "flood", N: batches / n})
+	}
+	lost := 0
+	for _, e := range f.engines {
+		e.answer()
+		var row service
+		eventually(f.t, e.instance+" is flooded", func() (string, bool) {
+			row = f.server.service(e)
+			return fmt.Sprintf("%d published, %v", e.last, row), row.State == "partial" || row.DroppedBy["queue_overflow"] > 0 || *row.LastSeq == e.last
+		})
+		if row.State != "synced" || row.DroppedBy["queue_overflow"] > 0 {
+			lost++
+			f.t.Errorf("%s is %s %s: %d gaps, dropped %v", e.instance, row.State, row.Reason, row.Gaps, row.DroppedBy)
+		}
+	}
+	peak := f.server.peak()
+	f.note = fmt.Sprintf("%d batches from %d publishers, %d of them with losses, server's peak %d MiB", batches/n*n, n, lost, peak>>20)
+	if peak > mostMemory {
+		f.t.Errorf("the server took %d MiB, want at most %d", peak>>20, mostMemory>>20)
+	}
+	if lost > 0 {
+		return
+	}
+	for _, e := range f.engines {
+		f.compare([]*engine{e}, f.want/n+1, false)
+	}
+}
+
+// mostMemory is what a server may take in a flood: a few times what it takes without one.
+const mostMemory = 128 << 20

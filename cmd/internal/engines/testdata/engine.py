@@ -1,0 +1,105 @@
+"""One engine rank in a process of its own, with the truth about its cache.
+
+usage: engine.py OPTIONS (JSON). Commands and answers are JSON lines on standard
+input and output. Every answer has "last", the last sequence number that the
+publisher gave, -1 before the first.
+"""
+
+import json
+import os
+import signal
+import sys
+
+import standins
+import workload as workloads
+
+
+def publisher(options):
+    """publisher opens the release's own publisher on the ports of options."""
+    name = f"{options['engine']}.{'srt.disaggregation' if options['engine'] == 'sglang' else 'distributed'}.kv_events"
+    module = __import__(name, fromlist=["ZmqEventPublisher"])
+    return module.ZmqEventPublisher(
+        options["rank"],
+        endpoint=f"tcp://*:{options['port']}",
+        replay_endpoint=f"tcp://*:{options['replay']}" if options.get("replay") else None,
+        topic=options.get("topic", ""),
+    )
+
+
+class Engine:
+    def __init__(self, options):
+        standins.install(options["unpacked"])
+        loras = tuple(options.get("loras") or [None])
+        salts = tuple(options.get("salts") or [None])
+        self.options = options
+        self.workload = workloads.Workload(options["seed"], loras, salts, options.get("apart", False))
+        if options["engine"] == "vllm":
+            import vllm_cache as module
+        else:
+            import sglang_cache as module
+        self.cache = module.Cache(options, self.workload)
+        self.publisher = publisher(options)
+        self.last = -1
+        if options["engine"] == "sglang":
+            self.publish(self.cache.take())  # a tree announces its first reset
+        self.work(options.get("ahead", 0))
+
+    def publish(self, events):
+        if events:
+            self.publisher.publish(self.cache.batch(events))
+            self.last += 1
+
+    def work(self, steps, die=False):
+        """work serves for steps steps. With die the process kills itself at a random one of them."""
+        end = self.workload.random.randrange(steps) if die else -1
+        for n in range(steps):
+            self.publish(self.cache.step())
+            if n == end:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def flood(self, batches):
+        """flood prepares batches and then publishes them as fast as the publisher takes them."""
+        ready = []
+        while len(ready) < batches:
+            events = self.cache.step()
+            if events:
+                ready.append(events)
+        for events in ready:
+            self.publish(events)
+
+    def ask(self, count):
+        """ask returns questions of a router, each with the truth about it."""
+        questions = [self.workload.question() for _ in range(count)]
+        if self.options.get("ask_base"):
+            for prompt in questions:
+                prompt.lora = None
+        return [{"tokens": p.tokens, "lora": p.lora, "salt": p.salt, "held": self.cache.truth(p)} for p in questions]
+
+    def truth(self, questions):
+        """truth answers questions of another rank."""
+        prompts = [workloads.Prompt(q["tokens"], q["lora"], q["salt"]) for q in questions]
+        return [{**q, "held": self.cache.truth(p)} for q, p in zip(questions, prompts)]
+
+
+def main():
+    engine = Engine(json.loads(sys.argv[1]))
+    print(json.dumps({"last": engine.last}), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer = {}
+        if command["do"] == "work":
+            engine.work(command["n"], command.get("die", False))
+        elif command["do"] == "flood":
+            engine.flood(command["n"])
+        elif command["do"] == "clear":
+            engine.publish(engine.cache.clear())
+        elif command["do"] == "ask":
+            answer["questions"] = engine.ask(command["n"])
+        elif command["do"] == "truth":
+            answer["questions"] = engine.truth(command["questions"])
+        answer["last"] = engine.last
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
