@@ -113,6 +113,9 @@ type Event struct {
 	ID uint64
 }
 
+// PublisherID names one lifetime of a publisher, as a UUID. Zero is none.
+type PublisherID [16]byte
+
 // Batch is what one message carried.
 type Batch struct {
 	// Memory is what the decoder that made the batch can use again once the events

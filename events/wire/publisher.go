@@ -1,0 +1,30 @@
+package wire
+
+import "kvconductor/events"
+
+// Publisher returns the publisher id of a batch: its fourth element, if that is a bin
+// of 16 bytes. It returns zero for any other payload. known is the id of an earlier
+// batch, or zero. A batch of four elements that ends in known is not walked through;
+// one of fewer elements costs one comparison.
+func Publisher(payload []byte, known events.PublisherID) (id events.PublisherID) {
+	c := cursor{b: payload, maxDepth: depthCap}
+	k, n := c.head()
+	if k != kArray || n < 4 {
+		return id
+	}
+	if n == 4 { // the id is last, behind its header of two bytes
+		tail := payload[max(0, len(payload)-len(id)-2):]
+		if len(tail) < len(id)+2 || tail[0] != 0xc4 || int(tail[1]) != len(id) {
+			return id
+		}
+		if id = events.PublisherID(tail[2:]); id == known {
+			return id
+		}
+		id = events.PublisherID{}
+	}
+	c.skip(3)
+	if k, n := c.head(); k == kBin && n == uint64(len(id)) {
+		copy(id[:], c.take(n))
+	}
+	return id
+}
