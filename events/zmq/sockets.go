@@ -21,6 +21,11 @@ import (
 // A source sees one connection at a time, as if it had dialed it: messages of a
 // newer connection end the subscription, and the next one begins with them. So a
 // restarted publisher supersedes what is left of its old connection.
+//
+// A full mailbox stops the connection that fills it, with all sources that its publisher
+// sends for, until the source has read on, is closed or paused, or follows a newer
+// connection. Every mailbox belongs to a source that has subscribed, so none stops a
+// connection for good.
 type Sockets struct {
 	Transport
 	// Rank finds the data-parallel rank a payload names; when nil, none does.
@@ -44,9 +49,10 @@ const (
 	bindScheme = "bind:"
 	// A fleet of publishers, and room for connections that linger.
 	maxAccepted = 8192
-	// What waits for a source whose stream is between two connections, or behind.
-	mailboxLen   = 4096
-	mailboxBytes = 64 << 20
+	// A mailbox bridges the time a stream takes between two subscriptions; the stream has
+	// a queue of its own.
+	mailboxLen   = 1024
+	mailboxBytes = 8 << 20
 	// Topics nobody claims that are remembered by name.
 	maxStrays = 16
 )
@@ -60,12 +66,11 @@ type Source struct {
 	claim   Claim
 
 	mu  sync.Mutex
-	box *mailbox // of the endpoint subscribed to, nil if none was bound
+	box *mailbox // of the endpoint subscribed to, nil if none was bound; or closed
 }
 
 // Subscribe dials, or waits until a publisher sends something that is claimed.
-// The claim stands until ctx ends, so nothing is lost between two subscriptions
-// but what does not fit.
+// The claim stands until ctx ends, so nothing is lost between two subscriptions.
 func (s *Source) Subscribe(ctx context.Context, endpoint string) (Subscription, error) {
 	address, bound := strings.CutPrefix(endpoint, bindScheme)
 	if !bound {
@@ -87,14 +92,14 @@ func (s *Source) Replay(ctx context.Context, endpoint string, from uint64) (Subs
 func (s *Source) join(ctx context.Context, endpoint, address string) (*mailbox, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.box != nil {
+	if s.box != nil && s.box.ctx.Err() == nil {
 		return s.box, nil
 	}
 	_, addr, err := splitBound(endpoint)
 	if err != nil {
 		return nil, err
 	}
-	box := &mailbox{claim: s.claim, news: make(chan struct{}, 1)}
+	box := newMailbox(ctx, s.claim)
 	l, err := s.sockets.listen(addr, box)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %q: %w", address, err)
@@ -103,7 +108,9 @@ func (s *Source) join(ctx context.Context, endpoint, address string) (*mailbox, 
 	context.AfterFunc(ctx, func() {
 		s.sockets.leave(l, box)
 		s.mu.Lock()
-		s.box = nil
+		if s.box == box {
+			s.box = nil
+		}
 		s.mu.Unlock()
 	})
 	return box, nil
@@ -131,6 +138,7 @@ func (s *Sockets) listen(addr string, box *mailbox) (*listener, error) {
 
 // leave removes a mailbox, and the listener with its last.
 func (s *Sockets) leave(l *listener, box *mailbox) {
+	box.close()
 	s.mu.Lock()
 	last := l.remove(box)
 	if last {
@@ -160,14 +168,30 @@ func (s *Sockets) Strays() (messages uint64, topics []string) {
 
 // mailbox is what arrived for one source.
 type mailbox struct {
+	ctx   context.Context // ends with the claim
 	claim Claim
 	news  chan struct{} // capacity 1: something arrived
 
 	mu     sync.Mutex
+	room   sync.Cond // on mu: there may be room, or nothing to wait for any more
 	queue  []delivery
 	bytes  int
 	newest uint64 // the newest connection that sent something
-	full   bool   // something was dropped: the sequence shows it
+	closed bool   // the source has left
+}
+
+func newMailbox(ctx context.Context, c Claim) *mailbox {
+	b := &mailbox{ctx: ctx, claim: c, news: make(chan struct{}, 1)}
+	b.room.L = &b.mu
+	return b
+}
+
+// close makes put drop everything, as the source has left.
+func (b *mailbox) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed, b.queue, b.bytes = true, nil, 0
+	b.room.Broadcast()
 }
 
 // delivery is one message, or the end of a connection when frames is nil.
@@ -177,19 +201,21 @@ type delivery struct {
 	size   int
 }
 
-// put queues a message. What an older connection still delivers is dropped.
+// put queues a message and waits for room. It drops what an older connection still
+// delivers, and everything once the source has left.
 func (b *mailbox) put(conn uint64, frames [][]byte, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if conn < b.newest {
-		return
+	if conn > b.newest {
+		b.newest = conn
+		b.room.Broadcast() // an older connection waits in vain
 	}
-	b.newest = conn
-	if len(b.queue) > 0 && (len(b.queue) >= mailboxLen || b.bytes+size > mailboxBytes) {
-		b.full = true
-		return
+	for conn == b.newest && !b.closed && len(b.queue) > 0 && (len(b.queue) >= mailboxLen || b.bytes+size > mailboxBytes) {
+		b.room.Wait()
 	}
-	b.append(delivery{conn: conn, frames: frames, size: size})
+	if conn == b.newest && !b.closed {
+		b.append(delivery{conn: conn, frames: frames, size: size})
+	}
 }
 
 // end queues the end of a connection, if it is the source's.
@@ -230,6 +256,7 @@ func (b *mailbox) take(conn uint64) (d delivery, ok, other bool) {
 		b.queue[0] = delivery{}
 		b.queue = b.queue[1:]
 		b.bytes -= d.size
+		b.room.Signal()
 	}
 	return d, true, false
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/go-zeromq/zmq4"
 )
@@ -164,20 +165,148 @@ func TestSocketsShareAListener(t *testing.T) {
 	})
 }
 
-// What does not fit is dropped for that source alone and is missing in sequence.
+// A full mailbox stops the connection that fills it until there is room, or nothing to
+// wait for.
 func TestMailboxIsBounded(t *testing.T) {
-	b := &mailbox{news: make(chan struct{}, 1)}
-	for i := range 2 * mailboxLen {
-		b.put(1, [][]byte{{byte(i)}}, 1)
+	f := func(sizes []int, fits int, end func(*mailbox), queued int) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			b := newMailbox(t.Context(), Claim{})
+			done := 0
+			go func() {
+				for i, size := range sizes {
+					b.put(1, [][]byte{{byte(i)}}, size)
+					done++
+				}
+			}()
+			synctest.Wait()
+			if done != fits || len(b.queue) != fits {
+				t.Errorf("%d messages of %d are put, %d wait", done, len(sizes), len(b.queue))
+			}
+			end(b)
+			synctest.Wait()
+			if done != len(sizes) || len(b.queue) != queued {
+				t.Errorf("in the end %d messages are put, %d wait", done, len(b.queue))
+			}
+		})
 	}
-	if len(b.queue) != mailboxLen || !b.full {
-		t.Errorf("%d messages wait", len(b.queue))
+	many := make([]int, mailboxLen+3)
+	take := func(b *mailbox) {
+		for range 3 {
+			if d, ok, _ := b.take(1); !ok || d.frames == nil {
+				t.Error("nothing to take")
+			}
+			synctest.Wait()
+		}
 	}
-	b = &mailbox{news: make(chan struct{}, 1)}
-	b.put(1, [][]byte{{1}}, mailboxBytes+1) // always fits into an empty one
-	b.put(1, [][]byte{{2}}, 1)
-	if len(b.queue) != 1 {
-		t.Errorf("%d messages wait", len(b.queue))
+	f(many, mailboxLen, take, mailboxLen)
+	f(many, mailboxLen, (*mailbox).close, 0)
+	f([]int{mailboxBytes + 1, 1, 1, 1}, 1, take, 1) // any size fits into an empty one
+	// A newer connection supersedes one that waits, and waits itself.
+	f(many, mailboxLen, func(b *mailbox) {
+		go b.put(2, [][]byte{{2}}, 1)
+		synctest.Wait()
+		if len(b.queue) != mailboxLen {
+			t.Errorf("%d messages wait", len(b.queue))
+		}
+		take(b)
+		b.end(1)
+		b.end(2)
+	}, mailboxLen-3+2)
+}
+
+// Sources of one connection are throttled together; one that leaves lets go, and
+// another connection is not concerned.
+func TestSharedConnectionIsThrottled(t *testing.T) {
+	address := freeAddress(t)
+	s := &Sockets{}
+	subscribe := func(ctx context.Context, pod string) chan Subscription {
+		opened := make(chan Subscription, 1)
+		go func() {
+			if sub, err := s.For(Claim{Pod: pod, Model: "m"}).Subscribe(ctx, "bind:tcp://"+address); err == nil {
+				opened <- sub
+			}
+		}()
+		return opened
+	}
+	leave, cancel := context.WithCancel(t.Context())
+	slow, fellow, other := subscribe(leave, "slow"), subscribe(t.Context(), "fellow"), subscribe(t.Context(), "other")
+	until(t, "three claims", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		l := s.listeners[address]
+		if l == nil {
+			return false
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.boxes) == 3
+	})
+	shared, alone := connect(t, address), connect(t, address)
+	seq, big := strings.Repeat("\x00", 8), strings.Repeat("x", 1<<20)
+	for range mailboxBytes>>20 + 2 {
+		send(t, shared, "kv@slow@m", seq, big)
+	}
+	send(t, shared, "kv@fellow@m", seq, "late")
+	send(t, alone, "kv@other@m", seq, "now")
+	receive(t, <-other)
+	<-slow
+	l := s.listeners[address]
+	box := l.topics["slow\x00m"][0][0]
+	until(t, "the mailbox is full", func() bool {
+		box.mu.Lock()
+		defer box.mu.Unlock()
+		return box.bytes+len(big) > mailboxBytes
+	})
+	select {
+	case <-fellow:
+		t.Error("a message passes one that waits")
+	default:
+	}
+	cancel()
+	if got := receive(t, <-fellow); !strings.HasSuffix(got, "late") {
+		t.Errorf("got %q", got)
+	}
+}
+
+// A source that subscribes again at once follows what comes from then on, whether its
+// former claim has ended or is about to.
+func TestSubscribeAgainAtOnce(t *testing.T) {
+	address := freeAddress(t)
+	s := &Sockets{}
+	src, stays := s.For(Claim{Pod: "a", Model: "m"}), s.For(Claim{Pod: "b", Model: "m"})
+	go stays.Subscribe(t.Context(), "bind:tcp://"+address) // keeps the listener
+	seq := strings.Repeat("\x00", 8)
+	var pub zmq4.Socket
+	for range 50 {
+		ctx, cancel := context.WithCancel(t.Context())
+		opened := make(chan Subscription, 1)
+		go func() {
+			sub, err := src.Subscribe(ctx, "bind:tcp://"+address)
+			if err != nil {
+				t.Error(err)
+			}
+			opened <- sub
+		}()
+		until(t, "the listener is up", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.listeners[address] != nil
+		})
+		if pub == nil {
+			pub = connect(t, address)
+		}
+		var sub Subscription
+		until(t, "a message arrives", func() bool {
+			send(t, pub, "kv@a@m", seq, "x")
+			select {
+			case sub = <-opened:
+			default:
+			}
+			return sub != nil
+		})
+		receive(t, sub)
+		cancel()
 	}
 }
 
