@@ -293,8 +293,8 @@ func (s *source) lookAtSilence(now time.Time) {
 	}
 	st := s.stream.Status()
 	heard := s.opened
-	if st.LastBatchAt.After(heard) {
-		heard = st.LastBatchAt
+	if at := s.heard.Load(); at != 0 {
+		heard = time.Unix(0, at)
 	}
 	asked := time.Unix(d.askedAt.Load(), 0)
 	switch quiet := now.Sub(heard); {

@@ -103,6 +103,13 @@ func (f *recorded) at(seq uint64) {
 	f.st.LastSeq, f.st.HasSeq = seq, true
 }
 
+// idle moves the watermark past batches without events, the last of them at a time.
+func (f *recorded) idle(seq uint64, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.st.LastSeq, f.st.HasSeq, f.st.LastBatchAt = seq, true, at
+}
+
 // incomplete notes that the journal is not whole.
 func (f *recorded) incomplete(reason string) {
 	f.mu.Lock()

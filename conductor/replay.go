@@ -132,6 +132,8 @@ func (p *Replay) Take(rec *journal.Record) error {
 	switch rec.Kind {
 	case journal.Batch:
 		return p.batch(f, rec)
+	case journal.Idle:
+		p.idle(f, rec)
 	case journal.Undecodable:
 		p.sum.Undecodable++
 		f.refuse(rec.Seq)
@@ -256,6 +258,21 @@ func (p *Replay) opened(rec *journal.Record) {
 	p.standing = nil
 }
 
+// enter begins the epoch of a record whose Reset is missing.
+func (p *Replay) enter(f *recorded, rec *journal.Record) {
+	if rec.Epoch != f.st.Epoch {
+		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: ReasonJournalGap}, rec.Time)
+		f.incomplete(ReasonJournalGap)
+	}
+}
+
+// idle moves past batches without events.
+func (p *Replay) idle(f *recorded, rec *journal.Record) {
+	p.enter(f, rec)
+	f.source.guard(func() { f.source.mark.Seq = rec.Seq })
+	f.idle(rec.Seq, rec.Time)
+}
+
 // batch applies a batch.
 func (p *Replay) batch(f *recorded, rec *journal.Record) error {
 	batch, err := p.opts.Stream.Decode(rec.Payload)
@@ -263,10 +280,7 @@ func (p *Replay) batch(f *recorded, rec *journal.Record) error {
 		f.incomplete(ReasonJournalGap)
 		return fmt.Errorf("batch %d of %s was applied and cannot be decoded now: %w", rec.Seq, f.source.reg.Key(), err)
 	}
-	if rec.Epoch != f.st.Epoch {
-		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: ReasonJournalGap}, rec.Time)
-		f.incomplete(ReasonJournalGap)
-	}
+	p.enter(f, rec)
 	if f.st.HasSeq && rec.Seq > f.st.LastSeq {
 		p.sum.Missing += rec.Seq - f.st.LastSeq - 1
 	}

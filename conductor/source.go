@@ -96,6 +96,7 @@ type source struct {
 	index map[spaceKey]*namespace
 
 	opened time.Time
+	heard  atomic.Int64 // when the last batch with events was applied, in ns since 1970; 0: none was
 	doctor doctor
 
 	mu      sync.Mutex
@@ -275,7 +276,12 @@ func (s *source) take(step stream.Step) {
 		if s.marked && step.Seq != s.mark.Seq+1 {
 			s.order.skipped()
 		}
-		s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload)
+		if len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0 {
+			s.journal.Idle(step.Epoch, step.Seq)
+		} else {
+			s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload)
+			s.heard.Store(s.conductor.now().UnixNano())
+		}
 		s.apply(&step.Batch)
 		s.mark, s.marked = stream.Mark{Seq: step.Seq, Print: step.Print}, true
 		wire.Release(&step.Batch)

@@ -43,11 +43,12 @@ const (
 	Aged                         // half of a time to live is over; Seq is that time in ns, 0 in older journals
 	Lost                         // Seq records of the source are missing
 	Unregistered                 // the source is gone
+	Idle                         // batches without events were applied, up to Seq
 )
 
 // String returns the word docs/journal.md uses.
 func (k Kind) String() string {
-	names := [...]string{"none", "settings", "registered", "begin", "batch", "undecodable", "reset", "state", "aged", "lost", "unregistered"}
+	names := [...]string{"none", "settings", "registered", "begin", "batch", "undecodable", "reset", "state", "aged", "lost", "unregistered", "idle"}
 	if int(k) < len(names) {
 		return names[k]
 	}

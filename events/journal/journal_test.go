@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -53,6 +54,58 @@ func text(r *Record) string {
 		}
 	}
 	return s
+}
+
+// Batches without events take a record a minute, and one before what follows them.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		w := create(t, Options{Dir: dir})
+		a, b := w.Register("a"), w.Register("b")
+		seq := uint64(0)
+		for range 24 * 3600 { // a day
+			a.Idle(1, seq)
+			seq++
+			time.Sleep(time.Second)
+		}
+		b.Idle(1, 0)
+		b.Idle(1, 1)
+		b.Batch(1, 2, false, []byte("two"))
+		b.Idle(1, 3)
+		b.Idle(1, 4)
+		b.Reset(2, "publisher_restarted")
+		b.Idle(2, 0)
+		a.Unregister()
+		w.Close()
+		all, _ := contentsOf(t, dir)
+		day, rest := 0, []Record(nil)
+		for _, r := range all {
+			if r.Kind == Idle && r.Source == 1 {
+				day++
+			} else if r.Kind != Settings && r.Kind != Registered && r.Kind != Begin {
+				rest = append(rest, r)
+			}
+		}
+		if day != 24*60+1 {
+			t.Errorf("a day took %d records", day)
+		}
+		want(t, rest, "2 idle 1/0", "2 idle 1/1", `2 batch 1/2 "two"`, "2 idle 1/3", "2 idle 1/4", `2 reset 2/0 "publisher_restarted"`, "2 idle 2/0", "1 unregistered")
+		// A batch of the run is behind the record that tells of it.
+		for _, seq := range []uint64{0, 17, 86399} {
+			at, err := Locate(dir, Target{Source: "a", Seq: seq}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range all {
+				if r.At == at && (r.Kind != Idle || r.Seq < seq || r.Seq > seq+60) {
+					t.Errorf("batch %d is located at %s", seq, text(&r))
+				}
+			}
+		}
+		if _, err := Locate(dir, Target{Source: "a", Seq: 86400}, nil); err == nil {
+			t.Error("a batch that never was is located")
+		}
+	})
 }
 
 // contentsOf reads a journal.

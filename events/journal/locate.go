@@ -89,7 +89,7 @@ func Locate(dir string, t Target, progress func(read, total int64)) (Place, erro
 			if all[key] == nil {
 				all[key] = &contents{}
 			}
-		case Batch:
+		case Batch, Idle:
 			if c := all[keys[id]]; c != nil {
 				c.note(&rec, t)
 			}
@@ -112,14 +112,18 @@ func Locate(dir string, t Target, progress func(read, total int64)) (Place, erro
 	return Place{}, fmt.Errorf("the journal holds no batch %s of %q; it holds %s", t.batch(), key, join(c.spans))
 }
 
-// note takes a batch of the key.
+// note takes a record of batches of the key.
 func (c *contents) note(rec *Record, t Target) {
+	first := rec.Seq
 	if n := len(c.spans); n > 0 && c.spans[n-1].run == rec.Run && c.spans[n-1].source == rec.Source && c.spans[n-1].epoch == rec.Epoch {
+		if rec.Kind == Idle {
+			first = min(c.spans[n-1].last+1, rec.Seq)
+		}
 		c.spans[n-1].last = rec.Seq
 	} else {
 		c.spans = append(c.spans, span{rec.Run, rec.Source, rec.Epoch, rec.Seq, rec.Seq})
 	}
-	if rec.Seq == t.Seq && (t.Epoch == 0 || t.Epoch == rec.Epoch) {
+	if first <= t.Seq && t.Seq <= rec.Seq && (t.Epoch == 0 || t.Epoch == rec.Epoch) {
 		c.found, c.ok = rec.At, true
 	}
 }

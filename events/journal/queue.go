@@ -11,6 +11,9 @@ const (
 	queueBytes = 32 << 20
 	// What a record takes in the queue beside its payload, about.
 	entryBytes = 160
+	// idleEvery is the pause between records of a run of batches without events. A
+	// publisher may send one a second for months.
+	idleEvery = time.Minute
 	// Space for entries that the queue keeps when it is empty.
 	keptEntries = 4096
 )
@@ -27,6 +30,10 @@ type Source struct {
 	gone bool
 	pos  position // with everything that was called
 	lost uint64   // records dropped since the last one queued
+	// idle is the last of the batches without events that no record tells of, Kind 0 if
+	// there is none. idleAt is when the record before was taken, if that is of such.
+	idle   Record
+	idleAt time.Time
 
 	// Owned by the writer goroutine.
 	written   position // with everything that was written or failed to be
@@ -45,7 +52,7 @@ type position struct {
 // after returns the position behind a record.
 func (p position) after(r *Record) position {
 	switch r.Kind {
-	case Batch:
+	case Batch, Idle:
 		p.epoch, p.seq, p.hasSeq = r.Epoch, r.Seq, true
 	case Reset:
 		if r.Epoch != p.epoch {
@@ -126,6 +133,9 @@ func (s *Source) Batch(epoch, seq uint64, replayed bool, payload []byte) {
 	s.record(r)
 }
 
+// Idle records a batch without events, with those that follow it.
+func (s *Source) Idle(epoch, seq uint64) { s.record(Record{Kind: Idle, Epoch: epoch, Seq: seq}) }
+
 // Undecodable records a batch that has no effect.
 func (s *Source) Undecodable(epoch, seq uint64, payload []byte) {
 	s.record(Record{Kind: Undecodable, Epoch: epoch, Seq: seq, Payload: payload})
@@ -157,6 +167,19 @@ func (s *Source) record(r Record) {
 	if s.gone {
 		return
 	}
+	switch now := time.Now(); {
+	case r.Kind != Idle:
+		if s.idle.Kind != 0 {
+			s.w.put(s, s.idle)
+		}
+		s.idleAt = time.Time{}
+	case now.Sub(s.idleAt) < idleEvery:
+		s.idle = r
+		return
+	default:
+		s.idleAt = now
+	}
+	s.idle = Record{}
 	s.w.put(s, r)
 	if r.Kind == Unregistered {
 		s.gone = true
