@@ -50,9 +50,9 @@ test: ## every test, with the race detector where there is a C compiler for it; 
 	$(GO) test $$race $(TESTFLAGS) ./...
 
 .PHONY: faults
-faults: ## 200 fleets on a faulty network, 50 killed publishers; FAULTS_FOR=2h goes on for so long
+faults: ## 200 fleets on a faulty network, 50 killed publishers, 640,000 batches at once; FAULTS_FOR=2h goes on for so long
 	$(GO) test -count=1 -v -timeout 0 -run '^TestFaults$$' ./conductor -faults.runs 200 -faults.for $(FAULTS_FOR)
-	$(GO) test -count=1 -v -timeout 0 -run 'TestInteropKilledPublisher|TestInteropFlood|TestFaults' ./events/stream -stream.kills 50 -stream.runs 200
+	$(GO) test -count=1 -v -timeout 0 -run 'TestInteropKilledPublisher|TestInteropFlood|TestFaults' ./events/stream -stream.kills 50 -stream.runs 200 -stream.flood 40000
 
 .PHONY: conformance-dynamo
 conformance-dynamo: export DYNAMO_CONFORMANCE_URL = $(URL)

@@ -126,6 +126,7 @@ type engine struct {
 
 	mu    sync.Mutex
 	seq   uint64
+	life  []byte // publisher id, nil: none
 	ring  []message
 	held  map[heldKey]int // copies
 	sizes []int           // by sequence: memberships held after that batch
@@ -137,7 +138,9 @@ type heldKey struct{ medium, path string }
 func newFleet(t *testing.T, seed uint64) *fleet {
 	f := &fleet{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1))}
 	for n := range faultEngines {
-		f.engines = append(f.engines, &engine{fleet: f, n: n, held: make(map[heldKey]int), subs: make(map[*line]bool)})
+		e := &engine{fleet: f, n: n, held: make(map[heldKey]int), subs: make(map[*line]bool)}
+		e.identify()
+		f.engines = append(f.engines, e)
 	}
 	f.c = conductor.New(conductor.Options{
 		HashSeed: 1337, Log: zerolog.Nop(),
@@ -320,7 +323,11 @@ func (e *engine) step() {
 	default:
 		list = append(list, e.store(medium, e.fleet.path()))
 	}
-	payload, err := msgpack.Marshal([]any{float64(time.Now().UnixNano()) / 1e9, list, 0})
+	batch := []any{float64(time.Now().UnixNano()) / 1e9, list, 0}
+	if e.life != nil {
+		batch = append(batch, e.life)
+	}
+	payload, err := msgpack.Marshal(batch)
 	if err != nil {
 		panic(err)
 	}
@@ -408,6 +415,7 @@ func (e *engine) encode(kind, medium, parent string, paths []string) any {
 func (e *engine) restart() {
 	e.mu.Lock()
 	e.seq, e.ring, e.sizes = 0, nil, nil
+	e.identify()
 	clear(e.held)
 	for s := range e.subs {
 		s.end()
@@ -417,6 +425,13 @@ func (e *engine) restart() {
 	e.fleet.count(&e.fleet.counts.Restarts)
 	for range e.fleet.pick(200) {
 		e.step()
+	}
+}
+
+// identify gives every other engine an id for its lifetime.
+func (e *engine) identify() {
+	if e.n%2 == 1 {
+		e.life = fmt.Appendf(nil, "%08d%08d", e.n, e.fleet.pick(1e8))
 	}
 }
 

@@ -93,6 +93,8 @@ var (
 	descSeq      = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
 	descEpoch    = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
 	descAge      = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
+	descQueued   = desc("source_queued_batches", "Batches received and not applied; at stream.queue the source is not read.", sourceLabels...)
+	descQueuedB  = desc("source_queued_bytes", "Bytes of those batches; at stream.queue_bytes the source is not read.", sourceLabels...)
 	descGaps     = desc("source_gaps_total", "Holes found in the sequence of batches.", sourceLabels...)
 	descReplayed = desc("source_replayed_batches_total", "Batches applied from a replay.", sourceLabels...)
 	descRestarts = desc("source_restarts_total", "Restarts of the publisher noticed after first contact.", sourceLabels...)
@@ -134,7 +136,7 @@ type Collector struct{ Conductor *Conductor }
 // Describe implements prometheus.Collector.
 func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descSources, descBlocks, descOrphans, descObjects, descSeq, descEpoch, descAge, descGaps, descReplayed, descRestarts,
+		descSources, descBlocks, descOrphans, descObjects, descSeq, descEpoch, descAge, descQueued, descQueuedB, descGaps, descReplayed, descRestarts,
 		descOverruns, descDups, descReconn, descDropped, descFinding, descStrays,
 		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexWaiting, descIndexBytes, descIndexAliasBytes,
 		descQueriesInside, descQueriesWaiting, descQueriesRefused,
@@ -174,6 +176,8 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		if !s.LastBatch.IsZero() {
 			gauge(descAge, now.Sub(s.LastBatch).Seconds())
 		}
+		gauge(descQueued, float64(s.Queued))
+		gauge(descQueuedB, float64(s.QueuedBytes))
 		counter(descGaps, s.Gaps)
 		counter(descReplayed, s.Replayed)
 		counter(descRestarts, s.Restarts)

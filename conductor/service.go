@@ -35,6 +35,10 @@ type Service struct {
 	// batches that came twice, Reconnects connections after the first.
 	Overruns, Duplicates, Reconnects uint64
 
+	// Queued and QueuedBytes are batches received and not applied. Where they reach
+	// stream.queue or stream.queue_bytes, the source is not read.
+	Queued, QueuedBytes int
+
 	Dropped   map[events.Reason]uint64
 	Findings  []Finding
 	LastError string
@@ -112,6 +116,8 @@ func (s *source) service() Service {
 		Overruns:     st.Overruns,
 		Duplicates:   st.Duplicates,
 		Reconnects:   st.Reconnects,
+		Queued:       st.Queued,
+		QueuedBytes:  st.QueuedBytes,
 		Dropped:      s.drops(st),
 		Findings:     s.doctor.list(),
 		LastError:    st.LastError,

@@ -136,8 +136,8 @@ type Stream struct {
 	StaleAfter         time.Duration `mapstructure:"stale_after"`          // silence (no batch, no transport life) after which a source is stale
 	ReplayTimeout      time.Duration `mapstructure:"replay_timeout"`       // silence after which a replay request is repeated or given up
 	ReplayConcurrency  int           `mapstructure:"replay_concurrency"`   // replays in flight over all sources
-	Queue              int           `mapstructure:"queue"`                // batches that may wait between socket and index
-	QueueBytes         int64         `mapstructure:"queue_bytes"`          // bytes of payload those batches may hold
+	Queue              int           `mapstructure:"queue"`                // batches that may wait between socket and index; reading stops there
+	QueueBytes         int64         `mapstructure:"queue_bytes"`          // bytes of payload those batches may hold; reading stops there
 	OnUnrecoverableGap string        `mapstructure:"on_unrecoverable_gap"` // Keep or Drop
 	Copies             string        `mapstructure:"copies"`               // Count or Set
 }

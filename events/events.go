@@ -157,7 +157,6 @@ const (
 	BadFrames  Reason = "bad_frames"  // frame count or sequence width
 	BadPayload Reason = "bad_payload" // not one complete msgpack batch
 	TooLarge   Reason = "too_large"   // a limit of the decoder or the socket; also of one event, by a limit per event
-	Overflow   Reason = "queue_overflow"
 
 	// Of one event; its siblings are kept.
 	BadEvent    Reason = "bad_event"    // a shape no publisher uses

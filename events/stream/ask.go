@@ -28,8 +28,11 @@ const (
 type ask struct {
 	kind  askKind
 	quiet bool // of a check that finds nothing in the usual case; not shown
-	id    uint64
-	from  uint64
+	// behind: the live connection is behind what the publisher has. Another lifetime
+	// may answer, and this one may have forgotten the anchor.
+	behind bool
+	id     uint64
+	from   uint64
 
 	waiting  time.Time     // the next attempt begins then; zero: it has begun
 	pause    time.Duration // before the next retry
@@ -130,6 +133,9 @@ func (m *machine) issue() {
 	a.id = m.asks
 	a.waiting = time.Time{}
 	a.progress, a.met, a.known, a.joins = false, false, m.missing(), m.has
+	if a.kind != askProbe && m.throttled && m.has {
+		a.kind, a.behind, a.anchored = askVerify, a.kind == askFill || a.behind, false
+	}
 	switch {
 	case a.kind == askProbe && m.trust.heal.from == healAnchor:
 		a.anchor = m.trust.anchor
@@ -173,11 +179,6 @@ func (m *machine) done(now time.Time) {
 	if !m.has && m.held.len() == 0 {
 		m.trust.whole() // an empty ring: nothing was published
 	}
-	if m.again {
-		m.again = false
-		m.resume()
-		return
-	}
 	m.stop()
 	m.check(now)
 }
@@ -185,7 +186,7 @@ func (m *machine) done(now time.Time) {
 // joined ends a replay early: a live batch was handed out, nothing is held, so
 // everything from here on comes live.
 func (m *machine) joined() {
-	if m.asking() && m.held.len() == 0 && !m.again {
+	if m.asking() && m.held.len() == 0 {
 		m.stop()
 	}
 }
@@ -193,7 +194,7 @@ func (m *machine) joined() {
 // check plans a second look at the ring, once per connection, unless a live
 // batch came: that one proves the subscription, and would show a hole.
 func (m *machine) check(now time.Time) {
-	if m.unsure && !m.heard {
+	if m.unsure && m.heard == 0 {
 		m.checkAt = now.Add(checkAfter)
 	}
 	m.unsure = false
@@ -203,12 +204,11 @@ func (m *machine) check(now time.Time) {
 func (m *machine) giveUp(now time.Time) {
 	a := m.ask
 	m.stop()
-	m.again = false
 	switch {
 	case a.kind == askProbe:
 		m.trust.silence(m.trust.heal.from, now)
 		return
-	case a.kind == askVerify && !a.anchored && !a.quiet:
+	case a.kind == askVerify && !a.anchored && !a.quiet && !a.behind:
 		if !m.trust.unverified {
 			m.trust.unverified, m.trust.anchor = true, a.anchor
 		}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"sync"
 	"testing"
+
+	"kvconductor/events"
 )
 
 var errCut = errors.New("connection cut")
@@ -53,9 +55,12 @@ func (c *fakeConn) send(frames ...[]byte) {
 type fakePublisher struct {
 	firstSeq uint64
 	ring     int    // batches kept
+	hwm      int    // live messages queued for a connection, more are dropped
 	topic    string // of live messages and of layout B
 	layoutB  bool
-	bare     bool // leave the delimiter out
+	bare     bool               // leave the delimiter out
+	id       events.PublisherID // behind the sequence, zero is none
+	anon     uint64             // of every anon messages one leaves it out, 0 for none
 
 	// Hooks, called with mu held; nil is a faultless transport.
 	onSubscribe func(ctx context.Context) error
@@ -72,7 +77,7 @@ type fakePublisher struct {
 }
 
 func newFakePublisher() *fakePublisher {
-	return &fakePublisher{ring: 10000, live: make(map[*fakeConn]bool), replays: make(map[*fakeConn]bool)}
+	return &fakePublisher{ring: 10000, hwm: 1 << 16, live: make(map[*fakeConn]bool), replays: make(map[*fakeConn]bool)}
 }
 
 func be(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
@@ -124,14 +129,22 @@ func (p *fakePublisher) Replay(_ context.Context, _ string, from uint64) (Subscr
 }
 
 func (p *fakePublisher) reply(seq uint64, payload []byte) [][]byte {
-	f := [][]byte{{}, be(seq), payload}
+	f := [][]byte{{}, p.number(seq), payload}
 	if p.layoutB {
-		f = [][]byte{{}, []byte(p.topic), be(seq), payload}
+		f = [][]byte{{}, []byte(p.topic), p.number(seq), payload}
 	}
 	if p.bare {
 		f = f[1:]
 	}
 	return f
+}
+
+// number is the sequence frame of a batch.
+func (p *fakePublisher) number(seq uint64) []byte {
+	if p.id == (events.PublisherID{}) || p.anon > 0 && seq%p.anon == p.anon-1 {
+		return be(seq)
+	}
+	return append(be(seq), p.id[:]...)
 }
 
 // publish adds a batch and sends it to whoever is subscribed.
@@ -140,7 +153,9 @@ func (p *fakePublisher) publish(payload string) {
 	defer p.mu.Unlock()
 	seq := p.record(payload)
 	for c := range p.live {
-		c.send([]byte(p.topic), be(seq), []byte(payload))
+		if len(c.messages) < p.hwm {
+			c.send([]byte(p.topic), p.number(seq), []byte(payload))
+		}
 	}
 }
 
@@ -192,10 +207,14 @@ func (p *fakePublisher) drop() {
 
 // restart breaks all connections and begins a new lifetime with these batches.
 func (p *fakePublisher) restart(payloads ...string) {
+	p.restartAs(events.PublisherID{}, payloads...)
+}
+
+func (p *fakePublisher) restartAs(id events.PublisherID, payloads ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop()
-	p.history = nil
+	p.history, p.id = nil, id
 	for _, s := range payloads {
 		p.record(s)
 	}

@@ -1,22 +1,53 @@
 package stream
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"kvconductor/events"
+	"kvconductor/events/wire"
+)
 
 // endSeq marks the end of a replay; no batch has this number.
 const endSeq = ^uint64(0)
 
-// seqSize is the width of a sequence frame, unsigned big-endian.
-const seqSize = 8
+// Widths of a sequence frame in bytes: the sequence, unsigned big-endian, alone or
+// followed by the publisher id.
+const (
+	seqSize   = 8
+	seqIDSize = seqSize + len(events.PublisherID{})
+)
+
+// message is one batch on the wire.
+type message struct {
+	seq     uint64
+	id      events.PublisherID // zero: none
+	payload []byte
+}
+
+// newMessage reads a sequence frame. The publisher id is in that frame or in the
+// payload, as wire.Publisher says; known is the id of an earlier message.
+func newMessage(number, payload []byte, known events.PublisherID) (m message, ok bool) {
+	switch len(number) {
+	case seqSize:
+		m.id = wire.Publisher(payload, known)
+	case seqIDSize:
+		m.id = events.PublisherID(number[seqSize:])
+	default:
+		return m, false
+	}
+	m.seq, m.payload = binary.BigEndian.Uint64(number), payload
+	return m, true
+}
 
 // liveFrames reads a live message: topic, sequence, payload. The topic is only
 // the publisher's subscription filter; whatever it carries, some builds append
 // fields after a NUL, says nothing that the stream relies on.
-func liveFrames(frames [][]byte) (seq uint64, payload []byte, ok bool) {
-	if len(frames) != 3 || len(frames[1]) != seqSize {
-		return 0, nil, false
+func liveFrames(frames [][]byte, known events.PublisherID) (m message, ok bool) {
+	if len(frames) != 3 {
+		return m, false
 	}
-	seq = binary.BigEndian.Uint64(frames[1])
-	return seq, frames[2], seq != endSeq
+	m, ok = newMessage(frames[1], frames[2], known)
+	return m, ok && m.seq != endSeq
 }
 
 // replyKind says what a reply of a replay service is.
@@ -39,27 +70,28 @@ const (
 // and payload either way, whether the first is a delimiter or a topic, empty or
 // not. The end is marked by an empty payload, by the sequence endSeq, or, by
 // the oldest builds, by nothing but an empty frame.
-func replyFrames(frames [][]byte) (seq uint64, payload []byte, kind replyKind) {
+func replyFrames(frames [][]byte, known events.PublisherID) (m message, kind replyKind) {
 	f := frames
 	if len(f) > 0 && len(f[0]) == 0 {
 		f = f[1:]
 	}
 	switch {
 	case len(f) == 0, len(f) == 1 && len(f[0]) == 0:
-		return 0, nil, replyEnd
+		return m, replyEnd
 	case len(f) == 3:
 		f = f[1:]
 	case len(f) != 2:
-		return 0, nil, replyBad
+		return m, replyBad
 	}
 	if len(f[1]) == 0 {
-		return 0, nil, replyEnd
+		return m, replyEnd
 	}
-	if len(f[0]) != seqSize {
-		return 0, nil, replyBad
+	m, ok := newMessage(f[0], f[1], known)
+	switch {
+	case !ok:
+		return m, replyBad
+	case m.seq == endSeq:
+		return m, replyEnd
 	}
-	if seq = binary.BigEndian.Uint64(f[0]); seq == endSeq {
-		return 0, nil, replyEnd
-	}
-	return seq, f[1], replyData
+	return m, replyData
 }

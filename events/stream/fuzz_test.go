@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"kvconductor/events"
 )
 
 // follower follows the steps of a stream and knows, without looking inside, what
@@ -66,7 +68,7 @@ func (f *follower) claimHistory(why string) error {
 }
 
 // FuzzMachine feeds any order of inputs. Two bytes are one input: what, and
-// which sequence and bytes. The first byte is the configuration: its lowest bits say
+// whose, and which sequence and bytes. The first byte is the configuration: its lowest bits say
 // what the publisher can do, the others whether and where the stream resumes.
 func FuzzMachine(f *testing.F) {
 	// Every script of the table tests, in this alphabet, would be longer than it
@@ -79,6 +81,9 @@ func FuzzMachine(f *testing.F) {
 	f.Add([]byte{1 | 8 | 5<<4, 0, 0, 2, 3, 2, 4, 3, 5, 2, 6, 2, 5, 3, 6, 4, 0})
 	f.Add([]byte{0 | 8 | 5<<4, 0, 0, 2, 3, 6, 0, 2, 6, 2, 7, 1, 0, 0, 0, 2, 4})
 	f.Add([]byte{2 | 8 | 5<<4, 0, 0, 2, 64, 2, 65, 2, 66, 2, 68, 2, 69, 2, 70})
+	// Publishers a and b, live and replayed.
+	f.Add([]byte{1, 0, 0, 2 + 9, 2, 3 + 18, 0, 3 + 18, 1, 1, 0, 0, 0, 2 + 18, 3, 3 + 9, 2})
+	f.Add([]byte{1, 0, 0, 2 + 9, 0, 2 + 9, 5, 6, 1, 2 + 9, 6, 3 + 9, 0, 3 + 9, 9, 6, 0, 2 + 9, 7})
 	// A batch that cannot be decoded and one that came late before it, both waiting.
 	f.Add([]byte{1, 0, 0, 4, 0, 2, 29 | 2<<6, 3, 16 | 32, 2, 4 | 2<<6, 3, 29 | 1<<6})
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -104,7 +109,9 @@ func FuzzMachine(f *testing.F) {
 				seq += 1 << 40
 			}
 			payload := fmt.Append(nil, seq, []string{"", "x", "!", "c"}[in[1]>>6])
-			ask := r.m.ask.id
+			batch := message{seq: seq, payload: payload}
+			copy(batch.id[:], []string{"", "a", "b"}[in[0]/9%3])
+			ask, epoch, id := r.m.ask.id, r.m.epoch, r.m.id
 			switch in[0] % 9 {
 			case 0:
 				r.feed(input{kind: inConnected})
@@ -112,18 +119,16 @@ func FuzzMachine(f *testing.F) {
 				r.feed(input{kind: inDisconnected})
 			case 2:
 				if r.m.connected {
-					r.feed(input{kind: inLive, seq: seq, payload: payload})
+					r.feed(input{kind: inLive, message: batch})
 				}
 			case 3:
-				r.feed(input{kind: inReplay, ask: ask, seq: seq, payload: payload})
+				r.feed(input{kind: inReplay, ask: ask, message: batch})
 			case 4:
 				r.feed(input{kind: inReplayEnd, ask: ask})
 			case 5:
 				r.feed(input{kind: inReplayCut, ask: ask})
 			case 6:
-				if r.m.connected {
-					r.feed(input{kind: inOverflow})
-				}
+				r.m.throttled = in[1]&1 != 0
 			case 7:
 				r.pass(time.Duration(in[1]) * 200 * time.Millisecond)
 			case 8:
@@ -131,6 +136,9 @@ func FuzzMachine(f *testing.F) {
 			}
 			if err := r.m.verifySelf(); err != nil {
 				t.Fatal(err)
+			}
+			if r.m.epoch == epoch && r.m.id != id && id != (events.PublisherID{}) {
+				t.Fatalf("batches of publishers %q and %q are of one epoch", id, r.m.id)
 			}
 			state, _ := r.m.state()
 			if err := follow.claim(state); err != nil {

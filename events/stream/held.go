@@ -4,15 +4,25 @@ import (
 	"slices"
 	"sort"
 	"time"
+
+	"kvconductor/events"
 )
 
 // item is one batch that is not decoded yet.
 type item struct {
-	seq      uint64
-	payload  []byte
+	message
 	at       time.Time // of arrival
 	replayed bool      // came from a replay
 	bad      bool      // cannot be decoded
+}
+
+// same reports whether two batches of one sequence are the same: by their publisher
+// ids where both have one, else by their bytes.
+func (it *item) same(other *item) bool {
+	if it.id != (events.PublisherID{}) && other.id != (events.PublisherID{}) {
+		return it.id == other.id
+	}
+	return string(it.payload) == string(other.payload)
 }
 
 // held is the batches that wait for their turn, in ascending sequence without

@@ -23,7 +23,7 @@ func TestHeld(t *testing.T) {
 				}
 				if at, found := slices.BinarySearch(want, seq); !found {
 					want = slices.Insert(want, at, seq)
-					h.add(item{seq: seq, payload: make([]byte, seq%7)})
+					h.add(item{message: message{seq: seq, payload: make([]byte, seq%7)}})
 					bytes += int(seq % 7)
 				} else if got := h.find(seq); got == nil || got.seq != seq {
 					t.Fatalf("seed %d step %d: %d is not found", seed, step, seq)
@@ -84,7 +84,7 @@ func TestLiveBatchAllocatesNothing(t *testing.T) {
 	r.feed(input{kind: inConnected})
 	payload, seq := make([]byte, 100), uint64(0)
 	one := func() {
-		m.feed(input{kind: inLive, seq: seq, payload: payload}, r.now)
+		m.feed(input{kind: inLive, message: message{seq: seq, payload: payload}}, r.now)
 		if _, _, ok := m.pop(r.now); !ok {
 			t.Fatal("nothing to apply")
 		}

@@ -3,8 +3,6 @@ package stream
 import (
 	"context"
 	"time"
-
-	"kvconductor/events"
 )
 
 // inputKind says what happened outside the machine.
@@ -15,7 +13,6 @@ const (
 	inDisconnected           // the live connection is lost
 	inFailed                 // the endpoint can never work
 	inLive                   // a live batch
-	inOverflow               // live batches were dropped at this place
 	inResync                 // the application asks to start over
 	inRetry                  // what failed for good may be tried again
 	inReplayStart            // the replay attempt got its turn; from here on, its answers
@@ -27,9 +24,8 @@ const (
 // input is one thing that happened.
 type input struct {
 	kind    inputKind
+	message        // of inLive, inReplay
 	ask     uint64 // of inReplay*: the attempt
-	seq     uint64
-	payload []byte
 	text    string // of inResync, inFailed
 	at      time.Time
 	bad     bool // of inReplayCut: the replay endpoint can never work
@@ -46,33 +42,27 @@ type inbox struct {
 	liveLen, liveBytes     int
 	replayLen, replayBytes int
 	answers                int // inReplay* of any kind
-	overflows              int // inOverflow
 }
 
 func (b *inbox) limit(n, bytes int) { b.maxLen, b.maxBytes = n, bytes }
 
-// put appends in. It returns false if in is a batch that does not fit: then a
-// live batch leaves an inOverflow in its place, a replayed one nothing. A batch
-// always fits into an empty queue. waiting is what the machine holds itself.
-func (b *inbox) put(in input, waitingLen, waitingBytes int) bool {
-	full := func(n, bytes int) bool {
-		return n > 0 && (n >= b.maxLen || bytes+len(in.payload) > b.maxBytes)
+// fits reports whether a batch has room. The machine holds heldLen live batches of
+// heldBytes bytes, which count as well. A batch always fits into an empty queue.
+func (b *inbox) fits(in *input, heldLen, heldBytes int) bool {
+	n, bytes := b.replayLen, b.replayBytes
+	if in.kind == inLive {
+		n, bytes = b.liveLen+heldLen, b.liveBytes+heldBytes
 	}
+	return n == 0 || n < b.maxLen && bytes+len(in.payload) <= b.maxBytes
+}
+
+// put appends an input.
+func (b *inbox) put(in input) {
 	switch in.kind {
 	case inLive:
-		if full(b.liveLen+waitingLen, b.liveBytes+waitingBytes) {
-			if n := len(b.items); n == b.off || b.items[n-1].kind != inOverflow {
-				b.items = append(b.items, input{kind: inOverflow, at: in.at})
-				b.overflows++
-			}
-			return false
-		}
 		b.liveLen++
 		b.liveBytes += len(in.payload)
 	case inReplay:
-		if full(b.replayLen, b.replayBytes) {
-			return false
-		}
 		b.replayLen++
 		b.replayBytes += len(in.payload)
 	}
@@ -80,7 +70,6 @@ func (b *inbox) put(in input, waitingLen, waitingBytes int) bool {
 		b.answers++
 	}
 	b.items = append(b.items, in)
-	return true
 }
 
 // take removes the oldest input.
@@ -101,8 +90,6 @@ func (b *inbox) take() (input, bool) {
 		b.answers--
 	}
 	switch in.kind {
-	case inOverflow:
-		b.overflows--
 	case inLive:
 		b.liveLen--
 		b.liveBytes -= len(in.payload)
@@ -113,19 +100,32 @@ func (b *inbox) take() (input, bool) {
 	return in, true
 }
 
-// push hands an input to the machine; false if it was dropped, or if it is of a
-// connection that has ended with ctx.
+// push hands an input to the machine. A live batch waits for room in the queue. push
+// returns false for a replayed batch without room, and if ctx has ended with the
+// connection that the input is of.
 func (s *Stream) push(ctx context.Context, in input) bool {
 	in.at = time.Now()
-	s.mu.Lock()
-	if ctx.Err() != nil { // Pause and Close see to that with mu held
-		s.mu.Unlock()
+	if !s.put(ctx, in) {
 		return false
 	}
-	ok := s.inbox.put(in, s.view.waitingLen, s.view.waitingBytes)
+	s.signal()
+	return true
+}
+
+// put is push without waking Next.
+func (s *Stream) put(ctx context.Context, in input) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ctx.Err() == nil && in.kind == inLive && !s.inbox.fits(&in, s.view.heldLen, s.view.heldBytes) {
+		s.view.throttled = true
+		s.room.Wait()
+	}
+	s.view.throttled = s.view.throttled && in.kind != inLive
 	switch {
-	case !ok && in.kind == inLive:
-		s.view.drop(events.Overflow, 1)
+	case ctx.Err() != nil: // Pause and Close end it with mu held
+		return false
+	case in.kind == inReplay && !s.inbox.fits(&in, 0, 0):
+		return false
 	case in.kind == inConnected:
 		s.view.connect()
 	case in.kind == inDisconnected:
@@ -133,9 +133,8 @@ func (s *Stream) push(ctx context.Context, in input) bool {
 	case in.kind == inFailed:
 		s.link.failed = true
 	}
-	s.mu.Unlock()
-	s.signal()
-	return ok
+	s.inbox.put(in)
+	return true
 }
 
 // answered reports whether something of a replay waits in the inbox.
@@ -145,9 +144,23 @@ func (s *Stream) answered() bool {
 	return s.inbox.answers > 0
 }
 
-// take removes the oldest input from the inbox.
+// take removes the oldest input from the inbox. turn is held.
 func (s *Stream) take() (input, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.inbox.take()
+	in, ok := s.inbox.take()
+	s.hold()
+	if in.kind == inLive { // the machine holds it next
+		s.view.heldLen++
+		s.view.heldBytes += len(in.payload)
+	}
+	return in, ok
+}
+
+// hold counts what the machine holds against the queue and lets the live reader go
+// on if there is room. turn and mu are held.
+func (s *Stream) hold() {
+	s.view.heldLen, s.view.heldBytes = s.machine.held.len(), s.machine.held.bytes
+	s.machine.throttled = s.view.throttled
+	s.room.Signal()
 }

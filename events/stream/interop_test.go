@@ -44,6 +44,14 @@ type publisher struct {
 
 func startPublisher(t *testing.T, python string, args ...string) *publisher {
 	t.Helper()
+	p := launchPublisher(t, python, args...)
+	p.await()
+	return p
+}
+
+// launchPublisher starts a process without waiting for it, as await does.
+func launchPublisher(t *testing.T, python string, args ...string) *publisher {
+	t.Helper()
 	p := &publisher{t: t, cmd: exec.Command(python, append([]string{"testdata/peer.py"}, args...)...)}
 	p.cmd.Stderr = os.Stderr
 	var err error
@@ -59,10 +67,14 @@ func startPublisher(t *testing.T, python string, args ...string) *publisher {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.kill)
-	if _, err := fmt.Sscanf(p.line(), "ready %s %s", &p.live, &p.replay); err != nil {
-		t.Fatalf("the publisher did not start: %v", err)
-	}
 	return p
+}
+
+func (p *publisher) await() {
+	p.t.Helper()
+	if _, err := fmt.Sscanf(p.line(), "ready %s %s", &p.live, &p.replay); err != nil {
+		p.t.Fatalf("the publisher did not start: %v", err)
+	}
 }
 
 // again starts the next life of the publisher on the ports of the last.
@@ -84,14 +96,28 @@ func (p *publisher) line() string {
 func (p *publisher) do(commands ...string) (last uint64) {
 	p.t.Helper()
 	for _, c := range commands {
-		if _, err := io.WriteString(p.in, c+"\n"); err != nil {
-			p.t.Fatal(err)
-		}
-		if _, err := fmt.Sscanf(p.line(), "ok %d", &last); err != nil {
-			p.t.Fatalf("%s: %v", c, err)
-		}
+		p.send(c)
+		last = p.last()
 	}
 	return last
+}
+
+// send begins a command whose outcome last returns.
+func (p *publisher) send(command string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.in, command+"\n"); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// last returns the last sequence once a command is done, 2^64-1 before the first.
+func (p *publisher) last() uint64 {
+	p.t.Helper()
+	line, last := p.line(), int64(0)
+	if _, err := fmt.Sscanf(line, "ok %d", &last); err != nil {
+		p.t.Fatalf("the publisher answers %q: %v", line, err)
+	}
+	return uint64(last)
 }
 
 // kill ends the process without giving it a word.
@@ -228,16 +254,16 @@ func blocks(encoding string, life, from, to uint64) map[uint64]bool {
 // layouts, through history, loss, two crashes and a hole that stays.
 func TestInterop(t *testing.T) {
 	python := python(t)
-	for _, c := range []struct{ encoding, layout, topic string }{
-		{"vllm-map", "B", "kv-events"},
-		{"vllm-bytes", "B", ""},
-		{"vllm-array", "A", "kv@pod@model"},
-		{"sglang-map", "A", ""},
-		{"sglang-array", "A", "kv-events"},
+	for _, c := range []struct{ encoding, layout, topic, id string }{
+		{"vllm-map", "B", "kv-events", ""},
+		{"vllm-bytes", "B", "", "payload"},
+		{"vllm-array", "A", "kv@pod@model", "frame"},
+		{"sglang-map", "A", "", ""},
+		{"sglang-array", "A", "kv-events", ""},
 	} {
 		t.Run(c.encoding, func(t *testing.T) {
 			t.Parallel()
-			args := []string{"--encoding", c.encoding, "--layout", c.layout, "--topic", c.topic, "--life"}
+			args := []string{"--encoding", c.encoding, "--layout", c.layout, "--topic", c.topic, "--publisher-id", c.id, "--life"}
 			p := startPublisher(t, python, append(args, "1")...)
 			p.do("publish 20")
 			sub := subscribe(t, stream.Config{
@@ -333,6 +359,34 @@ func TestInteropWithoutReplay(t *testing.T) {
 	p.do("subscriber")
 	sub.untilAt(stream.Synced, 2, p.do("publish 4"))
 	sub.wantBlocks(blocks("", 2, 1, 4))
+}
+
+// A publisher without replay is restarted and goes on with the next number: its id
+// tells, in the payload or behind the sequence.
+func TestInteropPublisherID(t *testing.T) {
+	python := python(t)
+	f := func(where string, restarted bool) {
+		t.Helper()
+		p := startPublisher(t, python, "--publisher-id", where, "--xpub")
+		sub := subscribe(t, stream.Config{Endpoint: "tcp://127.0.0.1:" + p.live})
+		p.do("subscriber")
+		sub.untilAt(stream.Synced, 1, p.do("publish 2", "empty"))
+		p.kill()
+		p = p.again(python, "--publisher-id", where, "--xpub", "--life", "2", "--first-seq", "3")
+		p.do("subscriber")
+		if !restarted { // nothing but the id can tell
+			sub.untilAt(stream.Synced, 1, p.do("publish 2"))
+			return
+		}
+		st := sub.untilAt(stream.Partial, 2, p.do("publish 2", "empty"))
+		sub.wantBlocks(blocks("", 2, 3, 4))
+		if st.Restarts != 1 || st.Reason != stream.ReasonUnknown || len(st.Dropped) != 0 {
+			t.Errorf("status is %+v", st)
+		}
+	}
+	f("", false)
+	f("payload", true)
+	f("frame", true)
 }
 
 // A publisher that hangs with its sockets open: replays time out, closing does

@@ -58,6 +58,7 @@ type machine struct {
 	has    bool
 	last   print
 	next   uint64
+	id     events.PublisherID // of the latest batch consumed that has one; zero: none had
 	prints prints
 	held   held
 	trust  trust
@@ -66,22 +67,23 @@ type machine struct {
 
 	connected bool
 	connects  uint64    // connections so far
-	heard     bool      // a live batch arrived on this connection
+	heard     uint64    // sequence+1 of the last live batch on this connection; 0: none arrived
+	overtook  uint64    // sequence+1 of the last batch consumed from a replay on this connection
 	unsure    bool      // this connection's slow-joiner window is not checked yet
 	checkAt   time.Time // when to check it, zero: not now
 
 	ask   ask
 	joint joint
-	again bool   // what follows the held batches has to be asked for once more
 	asks  uint64 // attempts numbered so far
 	pace  pace
 	// Holes below silent are lost without asking: the publisher was asked and
 	// did not answer.
 	silent uint64
 
-	catchup bool // replayed or held back batches are still to be handed out
-	failed  string
-	retries uint64 // times it was cleared from outside
+	throttled bool // a live batch waits for room in the queue
+	catchup   bool // replayed or held back batches are still to be handed out
+	failed    string
+	retries   uint64 // times it was cleared from outside
 
 	resets []Step // to hand out before anything else
 	orders []order
@@ -101,9 +103,10 @@ type counts struct {
 // order is what the caller has to do: begin the attempt ask, from seq on, or
 // end whatever attempt there is.
 type order struct {
-	stop bool
-	ask  uint64
-	from uint64
+	stop   bool
+	relink bool // or end the live connection, and begin another
+	ask    uint64
+	from   uint64
 }
 
 func newMachine(cfg machineConfig) *machine {
@@ -116,6 +119,7 @@ func newMachine(cfg machineConfig) *machine {
 // feed tells the machine what happened. pop must have returned nothing since
 // the last input.
 func (m *machine) feed(in input, now time.Time) {
+	epoch := m.epoch
 	switch in.kind {
 	case inConnected:
 		m.connect(in.at)
@@ -128,9 +132,7 @@ func (m *machine) feed(in input, now time.Time) {
 		m.failed = ""
 		m.retries++
 	case inLive:
-		m.live(item{seq: in.seq, payload: in.payload, at: in.at}, now)
-	case inOverflow:
-		m.overflow()
+		m.live(item{message: in.message, at: in.at}, now)
 	case inResync:
 		m.newEpoch(in.text)
 		m.rebuild(now, m.pace.delay(now))
@@ -142,7 +144,7 @@ func (m *machine) feed(in input, now time.Time) {
 		case inReplayStart:
 			m.replayStart(now)
 		case inReplay:
-			m.replay(item{seq: in.seq, payload: in.payload, at: in.at, replayed: true}, now)
+			m.replay(item{message: in.message, at: in.at, replayed: true}, now)
 		case inReplayEnd:
 			m.replayEnd(now)
 		case inReplayCut:
@@ -152,6 +154,10 @@ func (m *machine) feed(in input, now time.Time) {
 			m.replayCut(now)
 		}
 	}
+	if m.epoch != epoch && in.kind != inLive && m.throttled && m.cfg.canReplay {
+		// What the live connection is behind with may be of the lifetime before.
+		m.orders = append(m.orders, order{relink: true})
+	}
 }
 
 // connect begins a connection. Nothing is known about what was published since
@@ -160,7 +166,7 @@ func (m *machine) connect(at time.Time) {
 	m.disconnect(at)
 	m.connects++
 	m.pace = pace{} // another process may be behind this connection
-	m.connected, m.heard, m.unsure = true, false, m.cfg.canReplay
+	m.connected, m.heard, m.overtook, m.unsure = true, 0, 0, m.cfg.canReplay
 	m.inherited.begin(m.connects, m.last)
 	switch {
 	case !m.cfg.canReplay:
@@ -180,7 +186,7 @@ func (m *machine) disconnect(at time.Time) {
 	m.connected, m.checkAt = false, time.Time{}
 	m.joint.outlive(at)
 	m.stop()
-	m.again, m.catchup = false, false
+	m.catchup = false
 	m.held.clear()
 	if !m.has {
 		m.next = m.cfg.firstSeq
@@ -189,28 +195,19 @@ func (m *machine) disconnect(at time.Time) {
 
 // live takes a batch off the live connection.
 func (m *machine) live(it item, now time.Time) {
-	m.heard, m.checkAt = true, time.Time{}
+	before := m.heard
+	m.heard, m.checkAt = it.seq+1, time.Time{}
 	if m.ask.quiet {
-		m.stop() // a hole would show by itself from here on
+		m.stop() // from here on the next live batch shows a hole
 	}
-	if m.has && it.seq < m.next {
-		same, known := m.prints.same(it.seq, it.payload)
-		if !same && !known {
-			same = m.inherited.covers(it)
-		} else if same {
-			m.meet(it)
-		}
-		if same {
-			m.n.duplicates++
-			return
-		}
-		m.held.clear()
-		m.restart(ReasonRestart, now)
-	} else if held := m.held.find(it.seq); held != nil {
-		if string(held.payload) == string(it.payload) {
-			m.n.duplicates++
-			return
-		}
+	m.vouch(&it)
+	old := m.has && it.seq < m.next
+	held := m.held.find(it.seq)
+	if old && m.recognize(it, before) || held != nil && held.same(&it) {
+		m.n.duplicates++
+		return
+	}
+	if old || held != nil || m.foreign(&it) {
 		m.held.clear()
 		m.restart(ReasonRestart, now)
 	}
@@ -218,18 +215,19 @@ func (m *machine) live(it item, now time.Time) {
 	m.held.add(it)
 }
 
-// overflow notes that live batches were dropped, for want of space, behind
-// everything that is held.
-func (m *machine) overflow() {
+// recognize reports whether a live batch below next is of this lifetime. before is the
+// machine's heard without the batch.
+func (m *machine) recognize(it item, before uint64) bool {
+	same, known := m.consumed(&it)
 	switch {
-	case !m.cfg.canReplay:
-		m.trust.tail = ReasonGap // the next live batch shows how many
-	case m.asking() && !m.ask.quiet:
-		m.again = true
-	default:
-		m.n.gaps++
-		m.start(askFill)
+	case same:
+		m.meet(it)
+	case !known:
+		// A replay may be thousands of batches ahead of a live connection that is not
+		// read. What it overtook ascends, and a restart would end the connection.
+		same = m.inherited.covers(it) || before <= it.seq && it.seq < m.overtook
 	}
+	return same
 }
 
 // pop returns the next step; at is when its batch arrived.
@@ -246,7 +244,12 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 		if m.ask.kind == askVerify && !m.ask.anchored {
 			return Step{}, time.Time{}, false // perhaps of another lifetime
 		}
-		if head := m.held.head(); head.seq <= m.next && !head.bad {
+		head := m.held.head()
+		if head.seq <= m.next && m.foreign(head) {
+			m.restart(ReasonRestart, now) // it waited while the id was unknown
+			continue
+		}
+		if head.seq <= m.next && !head.bad {
 			batch, err := m.decode(head.payload)
 			if err == nil {
 				it := m.held.pop()
@@ -288,6 +291,7 @@ func (m *machine) apply(it item, batch events.Batch) Step {
 	}
 	m.consume(it)
 	if it.replayed {
+		m.overtook = it.seq + 1
 		m.n.replayed++
 		m.ask.progress = m.asking()
 	} else {
@@ -308,6 +312,9 @@ func (m *machine) consume(it item) {
 	m.last = newPrint(it.seq, it.payload)
 	m.prints.add(m.last)
 	m.has, m.next = true, it.seq+1
+	if it.id != (events.PublisherID{}) {
+		m.id = it.id
+	}
 }
 
 // clears reports whether a batch drops everything its publisher holds, so that
@@ -336,9 +343,9 @@ func (m *machine) newEpoch(reason string) {
 	m.stop()
 	m.epoch++
 	m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: reason})
-	m.has, m.last, m.next = false, print{}, m.cfg.firstSeq
+	m.has, m.last, m.next, m.id, m.overtook = false, print{}, m.cfg.firstSeq, events.PublisherID{}, 0
 	m.prints.clear()
 	m.joint, m.inherited = joint{}, inherited{}
-	m.again, m.silent = false, 0
+	m.silent = 0
 	m.trust.begin(m.cfg.canReplay)
 }

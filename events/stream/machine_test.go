@@ -41,13 +41,16 @@ func decodeText(p []byte) (events.Batch, error) {
 //	up down          the live connection
 //	5 5x             a live batch 5, another one
 //	r5 r5x end cut   replies to the attempt under way
-//	full resync      overflow, the application's wish
+//	5@a r5@a         likewise, of the publisher with id a
+//	full room        a live batch waits for room in the queue; no more
+//	resync           the application's wish
 //	1.5s             time passes; the machine is woken when it asks for that
 //	have5 have5?why  at the start: somebody else applied all up to 5, but why
 //	early2           before that: two connections may be older than the mark
 //
-// Answers: "5" and "5r" are applied (live, replayed), "?3" asks from 3, "drop"
-// and "drop:why" are resets within and into a new epoch.
+// Answers: "5" and "5r" are applied (live, replayed), "?3" asks from 3, "over" asks
+// for another live connection, "drop" and "drop:why" are resets within and into a new
+// epoch.
 type rig struct {
 	m     *machine
 	now   time.Time
@@ -95,7 +98,10 @@ func (r *rig) settle() {
 
 func (r *rig) obey() {
 	for _, o := range r.m.orders {
-		if !o.stop {
+		switch {
+		case o.relink:
+			r.out = append(r.out, "over")
+		case !o.stop:
 			r.out = append(r.out, fmt.Sprintf("?%d", o.from))
 			r.m.replayStart(r.now)
 		}
@@ -134,19 +140,22 @@ func markAt(payload, missing string) Mark {
 
 func (r *rig) do(op string) {
 	batch := func(kind inputKind, s string) {
+		s, id, _ := strings.Cut(s, "@")
 		seq, err := strconv.ParseUint(strings.TrimRight(s, "!cdtxyz"), 10, 64)
 		if err != nil {
 			panic("no such operation: " + op)
 		}
-		r.feed(input{kind: kind, ask: r.m.ask.id, seq: seq, payload: []byte(s)})
+		m := message{seq: seq, payload: []byte(s)}
+		copy(m.id[:], id)
+		r.feed(input{kind: kind, ask: r.m.ask.id, message: m})
 	}
 	switch d, err := time.ParseDuration(op); {
 	case op == "up":
 		r.feed(input{kind: inConnected})
 	case op == "down":
 		r.feed(input{kind: inDisconnected})
-	case op == "full":
-		r.feed(input{kind: inOverflow})
+	case op == "full", op == "room":
+		r.m.throttled = op == "full"
 	case op == "resync":
 		r.feed(input{kind: inResync, text: "asked"})
 	case op == "end":
@@ -326,7 +335,7 @@ func TestSilence(t *testing.T) {
 	if got := r.script(""); got != "=partial:replay_timeout" {
 		t.Fatal(got)
 	}
-	r.feed(input{kind: inReplay, ask: before, seq: 0, payload: []byte("0")})
+	r.feed(input{kind: inReplay, ask: before, message: message{seq: 0, payload: []byte("0")}})
 	r.feed(input{kind: inReplayEnd, ask: 1})
 	if got := r.script("4"); got != "4 =partial:replay_timeout" {
 		t.Errorf("after late words: %s", got)
@@ -466,18 +475,100 @@ func TestUndecodable(t *testing.T) {
 	h("up 0 1! 2", "0 drop:undecodable 2 =partial:undecodable")
 }
 
-func TestOverflow(t *testing.T) {
+// While a live batch waits for room, the live connection is behind: what it still
+// brings may be older than all that the publisher can replay.
+func TestThrottled(t *testing.T) {
 	f := cases(t, replaying)
-	f("up 0 1 full", "?0 0 1 ?2 =replaying")
-	f("up 0 1 full r2 r3 end", "?0 0 1 ?2 2r 3r =synced")
-	f("up 0 1 full 3 r2", "?0 0 1 ?2 2r 3 =synced")
-	f("up 0 4 full r1 r2 r3 end r5 end", "?0 0 ?1 1r 2r 3r 4 ?5 5r =synced")
-	f("up 0 4 full r1 r2 r3 r4 end r5 end", "?0 0 ?1 1r 2r 3r 4 ?5 5r =synced")
-	f("up 0 full 5s", "?0 0 ?1 =partial:replay_timeout")
-	f("up 0 full 5s 1", "?0 0 ?1 1 =synced")
+	f("up 0 1 5 6 full r2 r3 r4", "?0 0 1 ?2 2r 3r 4r 5 6 =synced")
+	f("up 0 1 5 6 full r90 room 7 8", "?0 0 1 ?2 5 6 7 8 =partial:gap_unrecoverable")
+	f("up 0 1 5 6 full r3 r4", "?0 0 1 ?2 3r 4r 5 6 =partial:gap_unrecoverable")
+	f("up 0 1 5 8 full r90", "?0 0 1 ?2 5 ?5 =replaying:gap_unrecoverable")
+	f("up 0 1 5 8 full r90 r5 r6 r7 room 9", "?0 0 1 ?2 5 ?5 6r 7r 8 9 =partial:gap_unrecoverable")
+	f("up 5 6 full r90 room 7c", "?0 5 6 7 =synced")
+	f("up 0 1 5 6 full r2 r90 r1 r2 r3 r4", "?0 0 1 ?2 2r ?1 3r 4r 5 6 =synced") // dropped on the way
+	f("up 0 1 5 6 full r2 cut r1 r2x", "?0 0 1 ?2 2r ?1 drop:publisher_restarted ?0 over =replaying")
+	f("up 0 1 5 6 full r2 cut r9", "?0 0 1 ?2 2r ?1 5 6 =partial:gap_unrecoverable")
+	f("up 0 1 5 6 full r2 cut r1 r2 end", "?0 0 1 ?2 2r ?1 5 6 =partial:gap_unrecoverable")
+	// The next live batch shows what the replay was ahead of.
+	f("up 0 1 5 6 full r90 room 91 r7 end end", "?0 0 1 ?2 5 6 ?7 7r ?8 91 =partial:gap_unrecoverable")
+	// A restart that the live connection does not show yet: what waits goes with it.
+	f("up 0 1 full 5 r1x", "?0 0 1 ?1 drop:publisher_restarted ?0 over =replaying")
+	f("up 0 1 full 5 r1 r2 r3 r4", "?0 0 1 ?1 2r 3r 4r 5 =synced")
+	f("up 0 1 full 5 r1 r2 r3 r4 r5x", "?0 0 1 ?1 2r 3r 4r 5 =synced") // it has ended by then
+	f("up 0 1 full 5 end", "?0 0 1 ?1 drop:last_batch_gone ?0 over =replaying")
+	f("up 0 1 full 5 r3 r4 6", "?0 0 1 ?1 3r 4r 5 6 =partial:gap_unrecoverable")
+	f("up 0 1 full 5 6 5s 7", "?0 0 1 ?1 5 6 7 =partial:gap_unrecoverable")
+	f("up 0 1 full resync 2", "?0 0 1 drop:asked ?0 over =replaying")
+	f("up 0 1 full resync 2 down up r0x end 1x", "?0 0 1 drop:asked ?0 over ?0 0r 1 =synced")
 	g := cases(t, machineConfig{})
-	g("up 0 full", "0 =partial:gap_unrecoverable")
-	g("up 0 full 3 4", "0 3 4 =partial:gap_unrecoverable")
+	g("up 0 1 full 5 room 6", "0 1 5 6 =partial:gap_unrecoverable")
+	g("up 0 1 full resync 2", "0 1 drop:asked 2 =partial:history_unknown")
+}
+
+// What a replay overtook comes live thousands of batches later, and is no restart.
+func TestOvertaken(t *testing.T) {
+	f := func(ops, want string) {
+		t.Helper()
+		r := newRig(replaying)
+		r.script("up")
+		for seq := range uint64(3 * maxPrints) {
+			r.feed(input{kind: inReplay, ask: r.m.ask.id, message: message{seq: seq, payload: fmt.Append(nil, seq)}})
+		}
+		if got := r.script(ops); got != want {
+			t.Errorf("%s\n got: %s\nwant: %s", ops, got, want)
+		}
+	}
+	f("end 0 1 5 6 7", "=synced")
+	f("7 8 end 9", "=synced")
+	f("end 7 6", "drop:publisher_restarted ?0 =replaying")
+	f("end 7 7", "drop:publisher_restarted ?0 =replaying")
+	f("end 12287x", "drop:publisher_restarted ?0 =replaying") // remembered
+	f("end 12288 7", "12288 drop:publisher_restarted ?0 =replaying")
+	f("end down up 7", "?12287 drop:publisher_restarted ?0 =replaying")
+}
+
+func TestPublisherID(t *testing.T) {
+	f := cases(t, replaying)
+	f("up r0@a r1@a end 2@a", "?0 0r 1r 2 =synced")
+	f("up 2@a r0@a r1@a", "?0 0r 1r 2 =synced")
+	// The same id: whatever the bytes, never a restart.
+	f("up 0@a 1@a 1x@a 0y@a 2@a", "?0 0 1 2 =synced")
+	f("up 0@a 9@a end 4@a 10@a", "?0 0 ?1 9 10 =partial:gap_unrecoverable")
+	f("up 0@a 5@a 5x@a r1@a r2@a r3@a r4@a r5y@a", "?0 0 ?1 1r 2r 3r 4r 5 =synced")
+	// Another id: whatever the sequence, a restart.
+	f("up 0@a 1@a 2@b", "?0 0 1 drop:publisher_restarted ?0 =replaying")
+	f("up 0@a 1@a 1@b r0@b", "?0 0 1 drop:publisher_restarted ?0 0r 1 =synced")
+	f("up 0@a 1@a 9@b", "?0 0 1 drop:publisher_restarted ?0 =replaying")
+	f("up 0@a 3@a r1@b", "?0 0 ?1 drop:publisher_restarted ?0 =replaying")
+	// A reconnect.
+	f("up 0@a 1@a down up 2@a", "?0 0 1 ?1 2 =synced")
+	f("up 0@a 1@a down up 5@a r3@a r4@a", "?0 0 1 ?1 3r 4r 5 =partial:gap_unrecoverable")
+	f("up 0@a 1@a down up r3@a r4@a end 5@a", "?0 0 1 ?1 3r 4r 5 =partial:gap_unrecoverable")
+	f("up 0@a 1@a down up 2@b r0@b r1@b", "?0 0 1 ?1 drop:publisher_restarted ?0 0r 1r 2 =synced")
+	f("up 0@a 1@a down up r1@b r0@b", "?0 0 1 ?1 drop:publisher_restarted ?0 0r =replaying")
+	f("up 0@a 1@a down up end", "?0 0 1 ?1 drop:last_batch_gone ?0 =replaying")
+	f("up 0@a 1@a down up 3@a end end", "?0 0 1 ?1 ?2 3 =partial:gap_unrecoverable")
+	f("up 0@a 1@a down up 5s 2@a 10s r1@b", "?0 0 1 ?1 2 ?1 drop:publisher_restarted ?0 =replaying")
+	// Live and replay are of two publishers, and nothing was consumed of either.
+	f("up 2@a r0@b r1@b", "?0 0r 1r drop:publisher_restarted ?0 =replaying")
+	f("up 2@a r0@b r1@b down up r0@a r1@a r2@a end", "?0 0r 1r drop:publisher_restarted ?0 ?0 0r 1r 2r =synced")
+	// Ids that come late, or are left out, decide nothing: the bytes do.
+	f("up 0 1@a 1 0 2", "?0 0 1 2 =synced")
+	f("up 0@a 1 1x", "?0 0 1 drop:publisher_restarted ?0 =replaying")
+	f("up 0 1 1x@a", "?0 0 1 drop:publisher_restarted ?0 =replaying")
+	f("up 0@a 1 2@b", "?0 0 1 drop:publisher_restarted ?0 =replaying")
+	f("up 0 1 down up 2@a r1", "?0 0 1 ?1 2 =synced")
+	f("up 0 1 down up 2@a r1x", "?0 0 1 ?1 drop:publisher_restarted ?0 =replaying")
+	// Behind a joint some bytes are still in doubt.
+	f("up 0 1 2 5 r3x@b r4x@b down up 5@b r2x", "?0 0 1 2 ?3 3r 4r 5 ?2 drop:publisher_restarted ?0 =replaying")
+	f("up 0@a 1@a 5@a r2@a r3@a r4@a down up", "?0 0 1 ?2 2r 3r 4r 5 ?5 =replaying")
+	g := cases(t, machineConfig{})
+	g("up 0@a 1@a down up 2@b", "0 1 drop:publisher_restarted 2 =partial:history_unknown")
+	g("up 0@a 1@a down up 0@b", "0 1 drop:publisher_restarted 0 =synced")
+	g("up 0@a 1@a down up 2@a", "0 1 2 =synced")
+	g("up 0@a 5@a 3@a 6@a", "0 5 6 =partial:gap_unrecoverable")
+	g("up 0@a 1@a 2@b 3@b 2@a", "0 1 drop:publisher_restarted 2 3 drop:publisher_restarted 2 =partial:history_unknown")
+	g("have5 up 6@a 6x@a 7@b", "6 drop:publisher_restarted 7 =partial:history_unknown")
 }
 
 func TestResync(t *testing.T) {
@@ -523,14 +614,12 @@ func TestHistory(t *testing.T) {
 	f(replaying, "up r5 r6 end down up r6 7c", "")
 	f(replaying, "up 0 1 5 down", "") // the hole is behind the watermark
 	f(replaying, "up 0 1 5 end down", ReasonGap)
-	f(replaying, "up 0 full 5s", "") // so is this one
 	f(replaying, "up 0 1! 5s", ReasonUndecodable)
 	f(replaying, "up 0 1 down up 5s 2", ReasonTimeout) // of one lifetime?
 	f(replaying, "up 0 1 down up 5s 2 10s r1", "")
 	f(none, "up", ReasonUnknown)
 	f(none, "up 0 1 down", "")
 	f(none, "up 0 1 down up", "")
-	f(none, "up 0 1 full", "")
 	f(none, "up 7 8 down", ReasonUnknown)
 	f(none, "up 0 1 down up 4", ReasonGap)
 	f(none, "up 0 1 down up 4 5c", "")
@@ -569,7 +658,7 @@ func TestOldNumbers(t *testing.T) {
 	r := newRig(machineConfig{})
 	r.script("up")
 	for seq := range uint64(2 * maxPrints) {
-		r.feed(input{kind: inLive, seq: seq, payload: fmt.Append(nil, seq)})
+		r.feed(input{kind: inLive, message: message{seq: seq, payload: fmt.Append(nil, seq)}})
 	}
 	recent := fmt.Sprint(2*maxPrints - maxPrints)
 	if got := r.script(recent); got != "=synced" {

@@ -41,8 +41,8 @@ func (s *Stream) Resume(m Mark) {
 //
 // On such a connection numbers below the mark are expected, for the batches were
 // published while the peer still applied them. They count as covered as long as
-// they ascend, which TCP guarantees within a lifetime, and are near enough to have
-// waited in a queue. That proves nothing: what decides is the bytes at the mark
+// they ascend, which TCP guarantees within a lifetime, and are at most maxBacklog
+// behind the mark. That proves nothing: what decides is the bytes at the mark
 // itself, in the replay that verifies it, or, of a publisher without replays, when
 // its numbers reach the mark. One that skips the mark on the way leaves a gap.
 type inherited struct {
@@ -51,6 +51,10 @@ type inherited struct {
 	open  bool   // the connection is one of them, and nothing beyond the mark came on it
 	last  print  // the last live batch on it, at or below the mark
 }
+
+// maxBacklog is how many batches may wait for a stream that does not read: 100,000 in
+// the publisher's socket, the rest in ours and in the queue.
+const maxBacklog = 1 << 17
 
 // resumeBehind makes a machine that has seen nothing go on behind a mark.
 func (m *machine) resumeBehind(at Mark, early uint64) {
@@ -71,7 +75,7 @@ func (h *inherited) begin(n uint64, last print) {
 // covers reports whether a live batch that is not remembered was applied by
 // whoever left the mark.
 func (h *inherited) covers(it item) bool {
-	if !h.open || it.seq > h.mark.seq() || h.mark.seq()-it.seq >= maxPrints {
+	if !h.open || it.seq > h.mark.seq() || h.mark.seq()-it.seq >= maxBacklog {
 		return false
 	}
 	v := newPrint(it.seq, it.payload)

@@ -27,6 +27,7 @@ func (s *Stream) Pause() {
 	}
 	s.link.paused = true
 	s.link.cancel()
+	s.room.Broadcast()
 	s.view.disconnect(time.Now(), "")
 	s.signal() // OnState is to hear of it
 }
@@ -42,8 +43,9 @@ func (s *Stream) Unpause() {
 	}
 	s.link.paused, s.link.failed = false, false
 	s.link.cancel() // it stands if only the replay endpoint has failed
+	s.room.Broadcast()
 	s.view.retry(time.Now())
-	s.inbox.put(input{kind: inRetry}, 0, 0)
+	s.inbox.put(input{kind: inRetry})
 	s.signal()
 	select {
 	case s.unpaused <- struct{}{}:

@@ -13,6 +13,11 @@ func (m *machine) replayStart(now time.Time) {
 func (m *machine) replay(it item, now time.Time) {
 	a := &m.ask
 	a.deadline = now.Add(m.cfg.timeout)
+	if m.foreign(&it) {
+		m.restart(ReasonRestart, now)
+		return
+	}
+	m.vouch(&it)
 	if a.kind == askProbe {
 		m.probed(it, now)
 		return
@@ -22,7 +27,7 @@ func (m *machine) replay(it item, now time.Time) {
 		return
 	}
 	if m.has && it.seq < m.next {
-		if same, known := m.prints.same(it.seq, it.payload); known && !same {
+		if same, known := m.consumed(&it); known && !same {
 			m.restart(ReasonRestart, now)
 			return
 		}
@@ -31,11 +36,15 @@ func (m *machine) replay(it item, now time.Time) {
 		a.progress = a.progress || it.seq >= a.from
 		return
 	}
+	if (m.throttled || a.behind) && !a.progress && it.seq > m.next && m.held.len() > 0 && m.held.head().seq < it.seq {
+		m.leaveToLive()
+		return
+	}
 	m.join(it)
 	held := m.held.find(it.seq)
 	switch {
 	case held == nil || held.bad:
-	case string(held.payload) == string(it.payload):
+	case held.same(&it):
 		m.n.duplicates++
 	default:
 		m.held.clear()
@@ -55,9 +64,9 @@ func (m *machine) replay(it item, now time.Time) {
 }
 
 // join notes that a batch is put behind what other connections brought. An
-// anchored replay has shown that it may be.
+// anchored replay, or the publisher id, has shown that it may be.
 func (m *machine) join(it item) {
-	if !m.ask.joins || m.ask.anchored {
+	if !m.ask.joins || m.ask.anchored || m.proven(&it) {
 		return
 	}
 	m.joint.outlive(it.at)
@@ -79,11 +88,24 @@ func (m *machine) replayHole(fresh bool, it item) {
 	if fresh {
 		m.held.add(it)
 	}
+	m.loseOverrun()
+}
+
+// leaveToLive ends a replay that begins behind what waits. The publisher has forgotten
+// what fills the hole, and the live connection brings the rest: it is behind.
+func (m *machine) leaveToLive() {
+	m.n.overruns++
+	m.loseOverrun()
+	m.stop()
+}
+
+// loseOverrun gives up what the publisher has forgotten.
+func (m *machine) loseOverrun() {
 	if m.has {
 		m.lose(m.lossReason())
-	} else {
-		m.lose(ReasonOverrun)
+		return
 	}
+	m.lose(ReasonOverrun)
 }
 
 // verify judges the replies of askVerify until they have come to the last batch
@@ -101,6 +123,10 @@ func (m *machine) verify(it item, now time.Time) {
 			return
 		}
 		a.met = true
+	case !a.met && a.behind:
+		a.kind = askFill // the publisher has forgotten the anchor
+		m.replay(it, now)
+		return
 	case !a.met:
 		m.restart(ReasonForgotten, now)
 		return
@@ -119,7 +145,7 @@ func (m *machine) verify(it item, now time.Time) {
 		m.joint.before = a.anchor
 	}
 	if a.anchor == m.last {
-		a.anchored, a.progress = true, true
+		a.anchored, a.progress = true, !a.behind
 		m.joint = joint{}
 	}
 }

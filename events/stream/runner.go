@@ -55,13 +55,15 @@ func (s *Stream) keep(ctx context.Context) {
 	}
 }
 
-// read drains one live connection until it is lost, or ctx ends.
+// read takes from one live connection until it is lost, or ctx ends. While the queue
+// is full it takes nothing.
 func (s *Stream) read(ctx context.Context, sub Subscription) {
 	defer context.AfterFunc(ctx, func() { sub.Close() })()
 	defer sub.Close()
 	if !s.push(ctx, input{kind: inConnected}) {
 		return
 	}
+	var known events.PublisherID
 	for {
 		frames, err := sub.Recv()
 		switch {
@@ -72,18 +74,26 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 			s.push(s.ctx, input{kind: inDisconnected, text: err.Error()})
 			return
 		}
-		seq, payload, ok := liveFrames(frames)
+		m, ok := liveFrames(frames, known)
 		if !ok {
 			s.refuse()
 			continue
 		}
-		s.push(ctx, input{kind: inLive, seq: seq, payload: payload})
+		known = m.id
+		s.push(ctx, input{kind: inLive, message: m})
 	}
 }
 
 // obey carries out what the machine wants. turn is held.
 func (s *Stream) obey() {
 	for _, o := range s.machine.orders {
+		if o.relink {
+			s.mu.Lock()
+			s.link.cancel() // follow makes another
+			s.room.Broadcast()
+			s.mu.Unlock()
+			continue
+		}
 		if s.replay != nil {
 			s.replay()
 			s.replay = nil
@@ -97,11 +107,12 @@ func (s *Stream) obey() {
 
 // fetch begins one attempt to replay. turn is held.
 func (s *Stream) fetch(ask, from uint64) {
-	// Close waits for tasks, so none may begin once it has. Nor does one begin
-	// for a connection that Pause has ended: the machine is about to hear of it.
+	// Close waits for tasks, so none may begin once it has. Nor does one begin for a
+	// live connection that has ended: the machine is about to hear of it, and another
+	// lifetime of the publisher might answer.
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link.ctx.Err() != nil {
+	if s.link.ctx.Err() != nil || !s.view.st.Connected || s.view.connects != s.machine.connects {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.link.ctx)
@@ -131,6 +142,7 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 	}
 	defer context.AfterFunc(ctx, func() { sub.Close() })()
 	defer sub.Close()
+	var known events.PublisherID
 	for {
 		frames, err := sub.Recv()
 		if ctx.Err() != nil {
@@ -141,7 +153,7 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 			s.push(ctx, input{kind: inReplayCut, ask: ask})
 			return
 		}
-		seq, payload, kind := replyFrames(frames)
+		m, kind := replyFrames(frames, known)
 		switch kind {
 		case replyBad:
 			s.refuse()
@@ -149,7 +161,8 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 			s.push(ctx, input{kind: inReplayEnd, ask: ask})
 			return
 		case replyData:
-			if !s.push(ctx, input{kind: inReplay, ask: ask, seq: seq, payload: payload}) {
+			known = m.id
+			if !s.push(ctx, input{kind: inReplay, ask: ask, message: m}) {
 				s.push(ctx, input{kind: inReplayCut, ask: ask})
 				return
 			}

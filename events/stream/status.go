@@ -23,10 +23,6 @@ const (
 // ReasonEndpoint is the Reason of State Failed.
 const ReasonEndpoint = "bad_endpoint"
 
-// ReasonOverflow is the Reason of State Partial while batches that were dropped for
-// want of space have not been asked for again.
-const ReasonOverflow = string(events.Overflow)
-
 // Status is a snapshot of a stream.
 type Status struct {
 	State  State
@@ -55,6 +51,10 @@ type Status struct {
 	// the decoder dropped, by reason.
 	Dropped map[events.Reason]uint64
 
+	// Queued and QueuedBytes are batches received and not applied, and the bytes of
+	// their payloads. At Config.Queue or Config.QueueBytes the stream stops reading.
+	Queued, QueuedBytes int
+
 	Connected   bool
 	LastError   string    // of the transport or the decoder; stays until the next
 	LastBatchAt time.Time // arrival of the batch applied last, zero if none
@@ -76,8 +76,10 @@ type view struct {
 	retried   uint64                   // retries that the machine has been told of
 	transport map[events.Reason]uint64 // drops outside the machine
 
-	// What the machine holds counts against the queue.
-	waitingLen, waitingBytes int
+	// heldLen and heldBytes are the batches in the machine, which count against the
+	// queue.
+	heldLen, heldBytes int
+	throttled          bool // a live batch waits for room
 }
 
 func newView(m *machine) view {
@@ -141,7 +143,6 @@ func (v *view) show(m *machine) {
 		}
 		maps.Copy(v.st.Dropped, m.n.dropped)
 	}
-	v.waitingLen, v.waitingBytes = m.held.len(), m.held.bytes
 	v.seen, v.retried = m.connects, m.retries
 	if v.errs != m.errs {
 		v.errs, v.st.LastError = m.errs, m.err
@@ -198,6 +199,8 @@ func (s *Stream) Status() Status {
 	for r, n := range v.st.Dropped {
 		st.Dropped[r] += n
 	}
+	st.Queued = s.inbox.liveLen + s.inbox.replayLen + v.heldLen
+	st.QueuedBytes = s.inbox.liveBytes + s.inbox.replayBytes + v.heldBytes
 	st.State = v.shown
 	switch {
 	case v.failed():
@@ -205,8 +208,6 @@ func (s *Stream) Status() Status {
 		st.LastLifeAt = now
 		if v.seen != v.connects {
 			st.State, st.Reason = Connecting, "" // the machine has not heard of this connection
-		} else if st.State == Synced && s.inbox.overflows > 0 {
-			st.State, st.Reason = Partial, ReasonOverflow // nor of this
 		}
 	default:
 		if v.connects > 0 {
@@ -229,6 +230,7 @@ func (s *Stream) Status() Status {
 func (s *Stream) publish() {
 	s.mu.Lock()
 	s.view.show(s.machine)
+	s.hold()
 	s.view.st.History = s.machine.history()
 	s.mu.Unlock()
 }
@@ -237,6 +239,7 @@ func (s *Stream) publish() {
 func (s *Stream) give(step Step, at time.Time) {
 	s.mu.Lock()
 	s.view.show(s.machine)
+	s.hold()
 	s.hand = hand{kind: step.Kind, seq: step.Seq, epoch: step.Epoch, at: at, history: s.machine.history()}
 	s.mu.Unlock()
 }

@@ -10,15 +10,16 @@
 // The machine decides everything and owns nothing but values: its inputs are
 // connections, batches and the time, its outputs are steps and the wish to start
 // or stop a replay. It is spread over machine.go (inputs and order), hole.go,
-// ask.go and replies.go (replays), mark.go (taking over), trust.go, heal.go and
-// doubt.go (what is not known). The rest of the package moves frames to it.
+// ask.go and replies.go (replays), lifetime.go (publisher ids), mark.go (taking over),
+// trust.go, heal.go and doubt.go (what is not known). The rest of the package moves
+// frames to it.
 //
 // A publisher numbers its batches without a hole, remembers the last few
-// thousand (its ring) and replays them on request. It says nothing about its
-// lifetimes, so a restart is recognised by its effects:
+// thousand (its ring) and replays them on request. Some publishers name their lifetime
+// in every batch; of others a restart is recognised by its effects:
 //
 //   - a live batch at or below the watermark that is not byte for byte the one
-//     consumed there,
+//     consumed there, nor one that a replay overtook,
 //   - after a reconnect, a replay that starts at the watermark and finds other
 //     bytes there, or nothing.
 //
@@ -31,16 +32,21 @@
 //     Whatever breaks this shows as Replaying or Partial before the next batch
 //     is applied.
 //  3. A live batch is never applied before a replayed one of lower sequence.
-//  4. The socket is always drained. What does not fit into the queue is dropped
-//     and counted, and its place in the sequence is replayed.
+//  4. A full queue stops reading: nothing is dropped here. TCP pushes back, and the
+//     publisher's socket queues up to its own high-water mark. What it drops then
+//     is a gap like any other.
 //  5. A batch that is in memory undecoded is counted against Config.Queue and
-//     Config.QueueBytes; at most one decoded batch exists per stream.
+//     Config.QueueBytes, except one in the reader's hand; at most one decoded batch
+//     exists per stream.
+//  6. A replay goes on while the live reader waits: it has a queue of its own, and
+//     live batches that the machine holds for it leave when it ends.
 //
 // What no consumer can tell: whether a publisher's socket dropped batches behind
 // the last one that arrived, until the next arrives; and, without a replay
-// endpoint, that a publisher was restarted while the connection was down if the
-// first batch seen of it happens to carry exactly the next sequence. A stream that
-// resumes behind a peer's mark takes the peer's word for what is below it.
+// endpoint and without publisher ids, that a publisher was restarted while the
+// connection was down if the first batch seen of it happens to carry exactly the next
+// sequence. A stream that does not read learns of a restart once it has read on. A
+// stream that resumes behind a peer's mark takes the peer's word for what is below it.
 //
 // Concurrency: one goroutine calls Next and thereby drives the machine. Status,
 // Resync, Applied, Pause, Unpause and Close are safe from any goroutine. Lock order: Stream.turn,
@@ -103,7 +109,8 @@ type Config struct {
 	// StaleAfter is how long a lost connection counts as reconnecting (30 s).
 	StaleAfter time.Duration
 	// Queue and QueueBytes bound what waits undecoded, for live batches and for
-	// replayed ones separately (16384 batches, 64 MiB).
+	// replayed ones separately (16384 batches, 64 MiB). Reading stops at either; one
+	// batch always fits.
 	Queue      int
 	QueueBytes int
 	// OnUnrecoverableGap is Keep (default) or Drop.
@@ -206,6 +213,7 @@ type Stream struct {
 	told    told
 
 	mu    sync.Mutex
+	room  sync.Cond // on mu: the queue may have room for a live batch, or a connection ends
 	inbox inbox
 	link  link
 	hand  hand
@@ -238,6 +246,7 @@ func Open(cfg Config) *Stream {
 			refused:   cfg.OnUndecodable,
 		}),
 	}
+	s.room.L = &s.mu
 	s.inbox.limit(cfg.Queue, cfg.QueueBytes)
 	s.view = newView(s.machine)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -302,6 +311,7 @@ func (s *Stream) Resync(reason string) {
 func (s *Stream) Close() {
 	s.mu.Lock()
 	s.cancel()
+	s.room.Broadcast()
 	s.mu.Unlock()
 	s.tasks.Wait()
 }

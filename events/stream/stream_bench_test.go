@@ -21,7 +21,7 @@ func BenchmarkMachineLive(b *testing.B) {
 	b.SetBytes(benchPayload)
 	b.ReportAllocs()
 	for seq := uint64(0); b.Loop(); seq++ {
-		m.feed(input{kind: inLive, seq: seq, payload: payload}, now)
+		m.feed(input{kind: inLive, message: message{seq: seq, payload: payload}}, now)
 		if _, _, ok := m.pop(now); !ok {
 			b.Fatal("nothing to apply")
 		}
@@ -35,12 +35,12 @@ func BenchmarkMachineReplay(b *testing.B) {
 	m.feed(input{kind: inConnected}, now)
 	payload := make([]byte, benchPayload)
 	for seq := range uint64(1000) {
-		m.feed(input{kind: inLive, seq: 1<<40 + seq, payload: payload}, now)
+		m.feed(input{kind: inLive, message: message{seq: 1<<40 + seq, payload: payload}}, now)
 	}
 	b.SetBytes(benchPayload)
 	b.ReportAllocs()
 	for seq := uint64(0); b.Loop(); seq++ {
-		m.feed(input{kind: inReplay, ask: m.ask.id, seq: seq, payload: payload}, now)
+		m.feed(input{kind: inReplay, ask: m.ask.id, message: message{seq: seq, payload: payload}}, now)
 		if _, _, ok := m.pop(now); !ok {
 			b.Fatal("nothing to apply")
 		}

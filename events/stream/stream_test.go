@@ -80,15 +80,16 @@ func TestLayouts(t *testing.T) {
 }
 
 func TestReplyFrames(t *testing.T) {
+	var id events.PublisherID
 	f := func(kind replyKind, seq uint64, frames ...string) {
 		t.Helper()
 		var in [][]byte
 		for _, s := range frames {
 			in = append(in, []byte(s))
 		}
-		gotSeq, payload, got := replyFrames(in)
-		if got != kind || gotSeq != seq || kind == replyData && string(payload) != "data" {
-			t.Errorf("%q: got %d %d %q, want %d %d", frames, got, gotSeq, payload, kind, seq)
+		m, got := replyFrames(in, events.PublisherID{})
+		if got != kind || kind == replyData && (m.seq != seq || string(m.payload) != "data" || m.id != id) {
+			t.Errorf("%q: got %d %+v, want %d %d", frames, got, m, kind, seq)
 		}
 	}
 	three, end := string(be(3)), string(be(endSeq))
@@ -111,6 +112,14 @@ func TestReplyFrames(t *testing.T) {
 	f(replyBad, 0, "", "data")
 	f(replyBad, 0, "", "kv-events", three, "data", "more")
 	f(replyBad, 0, "kv", "events", three, "data")
+	copy(id[:], "sixteen bytes...")
+	long := three + string(id[:])
+	f(replyData, 3, "", long, "data")
+	f(replyData, 3, long, "data")
+	f(replyData, 3, "", "kv-events", long, "data")
+	f(replyEnd, 0, "", end+string(id[:]), "data")
+	f(replyBad, 0, "", long[1:], "data")
+	f(replyBad, 0, "", long+"x", "data")
 }
 
 func TestLiveFrames(t *testing.T) {
@@ -339,40 +348,145 @@ func TestHiddenRestart(t *testing.T) {
 	f("0x", "1x", "2x", "3x", "4x")
 }
 
-// Batches that do not fit into the queue are dropped, counted and replayed.
-func TestOverflowIsReplayed(t *testing.T) {
-	f := func(replay string, want State, reason string) {
+// A full queue stops reading. What the publisher queues meanwhile arrives later; what
+// its high-water mark drops is a gap.
+func TestFullQueueStopsReading(t *testing.T) {
+	f := func(replay string, hwm, published int, want State, reason string, missing ...uint64) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			p := newFakePublisher()
+			p.hwm = hwm
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText, Queue: 4})
 			defer s.Close()
 			synctest.Wait()
 			var all []uint64
-			for i := range uint64(10) {
+			for i := range uint64(published) {
 				p.publish(fmt.Sprint(i))
-				all = append(all, i)
+				synctest.Wait()
+				if !slices.Contains(missing, i) {
+					all = append(all, i)
+				}
 			}
-			synctest.Wait()
-			if n := s.Status().Dropped[events.Overflow]; n != 6 {
-				t.Errorf("%d batches dropped, want 6", n)
+			if st := s.Status(); st.Queued != 4 || st.QueuedBytes != 4 || len(st.Dropped) != 0 || st.State != Connecting {
+				t.Errorf("while nothing is taken: %+v", st)
+			}
+			time.Sleep(24 * time.Hour) // that is no silence of the publisher
+			if st := s.Status(); !st.Connected || st.LastLifeAt != time.Now() {
+				t.Errorf("after a day: %+v", st)
 			}
 			c := consume(t, s, 0)
-			if replay == "" {
-				all = all[:4]
-			}
 			wantSeqs(t, c, all...)
-			wantState(t, s, want, reason)
+			p.publish(fmt.Sprint(published))
+			all = append(all, uint64(published))
+			wantSeqs(t, c, all...)
+			st := wantState(t, s, want, reason)
+			if gaps := min(len(missing), 1); st.Queued != 0 || st.QueuedBytes != 0 || len(st.Dropped) != 0 || replay == "" && int(st.Gaps) != gaps {
+				t.Errorf("status is %+v", st)
+			}
 		})
 	}
-	f("replay", Synced, "")
-	f("", Partial, ReasonGap)
+	f("", 100, 10, Synced, "")
+	f("replay", 100, 10, Synced, "")
+	// Of ten batches the queue takes four, the reader has one in hand, three fit.
+	f("", 3, 8, Synced, "")
+	f("", 3, 10, Partial, ReasonGap, 8, 9)
+}
+
+// What the publisher's high-water mark drops is replayed.
+func TestDroppedByPublisherIsReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		p.hwm = 3
+		proceed := make(chan bool, 1000)
+		s, c := open(t, p, func(c *Config) {
+			c.Queue = 4
+			c.Decode = func(b []byte) (events.Batch, error) {
+				<-proceed
+				return decodeText(b)
+			}
+		})
+		var all []uint64
+		for i := range uint64(30) {
+			p.publish(fmt.Sprint(i))
+			synctest.Wait()
+			all = append(all, i)
+		}
+		if st := s.Status(); st.Queued > 2*4 {
+			t.Errorf("status is %+v", st)
+		}
+		close(proceed)
+		synctest.Wait()
+		p.publish("30")
+		wantSeqs(t, c, append(all, 30)...)
+		if st := wantState(t, s, Synced, ""); st.Gaps == 0 || st.Replayed == 0 || st.Restarts != 0 {
+			t.Errorf("status is %+v", st)
+		}
+	})
+}
+
+// A replay goes on while the live reader waits for it to end.
+func TestReplayGoesOnWhileLiveWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newFakePublisher()
+		var all []uint64
+		for i := range uint64(100) {
+			p.lose(fmt.Sprint(i))
+			all = append(all, i)
+		}
+		p.onReplay = func(uint64, [][][]byte) [][][]byte { return nil }
+		s, c := open(t, p, func(c *Config) { c.Queue = 8 })
+		synctest.Wait()
+		for i := range uint64(50) {
+			p.publish(fmt.Sprint(100 + i))
+			all = append(all, 100+i)
+		}
+		if st := wantState(t, s, Replaying, ""); st.Queued != 8 {
+			t.Errorf("status is %+v", st)
+		}
+		for c := range p.replays {
+			for i := range uint64(100) {
+				time.Sleep(time.Second) // each is progress
+				c.send(p.reply(i, p.history[i])...)
+			}
+		}
+		wantSeqs(t, c, all...)
+		if st := wantState(t, s, Synced, ""); st.Restarts != 0 || st.Gaps != 0 {
+			t.Errorf("status is %+v", st)
+		}
+	})
+}
+
+// A reader that waits for room ends with its connection.
+func TestThrottledReaderEnds(t *testing.T) {
+	f := func(end func(*Stream, *fakePublisher), want State) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			p := newFakePublisher()
+			s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText, Queue: 1})
+			defer s.Close()
+			synctest.Wait()
+			for i := range 5 {
+				p.publish(fmt.Sprint(i))
+			}
+			synctest.Wait()
+			end(s, p)
+			synctest.Wait()
+			if st := s.Status(); st.State != want || st.Queued != 1 {
+				t.Errorf("status is %+v", st)
+			}
+		})
+	}
+	f(func(s *Stream, _ *fakePublisher) { s.Pause() }, Paused)
+	f(func(s *Stream, _ *fakePublisher) { s.Pause(); s.Unpause(); time.Sleep(time.Second) }, Connecting)
+	f(func(s *Stream, _ *fakePublisher) { s.Close() }, Connecting)
+	// The reader takes what a lost connection has delivered before it notices the loss.
+	f(func(_ *Stream, p *fakePublisher) { p.cut(); time.Sleep(time.Hour) }, Connecting)
 }
 
 // A stream may be left alone for a while after it was opened. It connects and
 // queues, and nothing more; the first Next takes it from there.
 func TestOpenedAndLeft(t *testing.T) {
-	f := func(replay string, published int, cut bool, dropped uint64, want []uint64, state State, reason string) {
+	f := func(replay string, published int, cut bool, want []uint64, state State, reason string) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			p := newFakePublisher()
@@ -394,9 +508,6 @@ func TestOpenedAndLeft(t *testing.T) {
 			if got := p.requests(); len(got) > 0 {
 				t.Errorf("asked from %d before the first step", got)
 			}
-			if n := s.Status().Dropped[events.Overflow]; n != dropped {
-				t.Errorf("%d batches dropped, want %d", n, dropped)
-			}
 			c := consume(t, s, 0)
 			wantSeqs(t, c, want...)
 			wantState(t, s, state, reason)
@@ -404,11 +515,11 @@ func TestOpenedAndLeft(t *testing.T) {
 			wantSeqs(t, c, append(want, uint64(1+published))...)
 		})
 	}
-	f("replay", 3, false, 0, []uint64{0, 1, 2, 3}, Synced, "")
-	f("replay", 9, false, 5, []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, Synced, "")
-	f("replay", 3, true, 0, []uint64{0, 1, 2, 3}, Synced, "")
-	f("", 3, false, 0, []uint64{1, 2, 3}, Partial, ReasonUnknown)
-	f("", 9, false, 5, []uint64{1, 2, 3, 4}, Partial, ReasonUnknown)
+	f("replay", 3, false, []uint64{0, 1, 2, 3}, Synced, "")
+	f("replay", 9, false, []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, Synced, "")
+	f("replay", 3, true, []uint64{0, 1, 2, 3}, Synced, "")
+	f("", 3, false, []uint64{1, 2, 3}, Partial, ReasonUnknown)
+	f("", 9, false, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}, Partial, ReasonUnknown)
 }
 
 func TestQueueBoundsBytes(t *testing.T) {
@@ -419,14 +530,13 @@ func TestQueueBoundsBytes(t *testing.T) {
 		synctest.Wait()
 		p.publish("0xxxxxxxxxxxxxxxxx") // larger than all, but alone
 		p.publish("1")
-		synctest.Wait() // both have arrived
-		c := consume(t, s, 0)
-		wantSeqs(t, c, 0)
-		p.publish("2xxx")
-		wantSeqs(t, c, 0, 2)
-		if st := wantState(t, s, Partial, ReasonGap); st.Dropped[events.Overflow] != 1 {
+		synctest.Wait() // both have arrived, the second is in the reader's hand
+		if st := s.Status(); st.Queued != 1 || st.QueuedBytes != 18 {
 			t.Errorf("status is %+v", st)
 		}
+		c := consume(t, s, 0)
+		wantSeqs(t, c, 0, 1)
+		wantState(t, s, Synced, "")
 	})
 }
 

@@ -6,7 +6,7 @@
 //	        ^                                                          |
 //	        +------------- batches applied, by pipe -------------------+
 //
-// A publisher knows no back-pressure: what its subscriber cannot take is lost. So
+// A publisher knows no back-pressure: what its socket does not queue is lost. So
 // to find the rate at which nothing is, the publishing process keeps a bounded
 // number of batches under way, told by the pipe how many have been applied. Then
 // half of that rate is offered without looking, and the lag is taken: from the
@@ -252,7 +252,7 @@ func (p *phase) measure(c *Config, k *conductor.Conductor, orders io.Writer, cmd
 			runtime.ReadMemStats(&end)
 			p.allocs = end.Mallocs - start.Mallocs
 			for _, s := range k.Services() {
-				p.lost += s.Gaps + s.Dropped[events.Overflow]
+				p.lost += s.Gaps
 				if s.State != stream.Synced {
 					p.unsynced++
 					c.say("source %s is %s %s at %v: %s", s.Key(), s.State, s.Reason, s.Age, s.LastError)

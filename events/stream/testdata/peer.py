@@ -8,7 +8,7 @@ high-water marks unless told otherwise.
 
   publish N   N batches of one stored block     -> ok LAST_SEQ
   lose N      the same, but nobody gets them live: only the ring has them
-  flood N     N batches of 64 stored blocks, as fast as they go -> ok LAST_SEQ;
+  flood N [M] N batches of M (64) stored blocks, as fast as they go -> ok LAST_SEQ;
               block I of batch SEQ has the hash LIFE * 2**40 + 2**32 + SEQ * 64 + I
   burn N      N sequence numbers that nobody ever sees
   remove SEQ  a batch that removes the block of batch SEQ
@@ -47,6 +47,9 @@ def arguments():
     p.add_argument("--port", type=int, default=0)
     p.add_argument("--replay-port", type=int, default=0)
     p.add_argument("--tokens", type=int, default=BLOCK, help="tokens of a batch, a multiple of %d" % BLOCK)
+    p.add_argument("--hwm", type=int, default=0, help="of the live socket; 0: libzmq's own, 1000")
+    p.add_argument("--publisher-id", default="", choices=["", "payload", "frame"],
+                   help="where every message carries an id of this process")
     p.add_argument("--replay-hwm", type=int, default=0, help="0: libzmq's own, 1000")
     p.add_argument("--xpub", action="store_true")
     return p.parse_args()
@@ -106,6 +109,9 @@ class Publisher:
         self.ignore = False
         context = zmq.Context()
         self.pub = context.socket(zmq.XPUB if args.xpub else zmq.PUB)
+        if args.hwm:
+            self.pub.setsockopt(zmq.SNDHWM, args.hwm)
+        self.id = os.urandom(16)
         self.replay = context.socket(zmq.ROUTER)
         if args.replay_hwm:
             self.replay.setsockopt(zmq.SNDHWM, args.replay_hwm)
@@ -122,11 +128,17 @@ class Publisher:
         return int(socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").rsplit(b":", 1)[1])
 
     def batch(self, events, live=True):
-        payload = msgpack.packb([time.time(), events, self.args.rank])
+        batch = [time.time(), events, self.args.rank]
+        if self.args.publisher_id == "payload":
+            batch.append(self.id)
+        payload = msgpack.packb(batch)
         if live:
-            self.pub.send_multipart([self.args.topic.encode(), self.seq.to_bytes(8, "big"), payload])
+            self.pub.send_multipart([self.args.topic.encode(), self.number(self.seq), payload])
         self.ring.append((self.seq, payload))
         self.seq += 1
+
+    def number(self, seq):
+        return seq.to_bytes(8, "big") + (self.id if self.args.publisher_id == "frame" else b"")
 
     def serve(self):
         request = self.replay.recv_multipart()
@@ -136,7 +148,7 @@ class Publisher:
         topic = [self.args.topic.encode()] if self.args.layout == "B" else []
         for seq, payload in list(self.ring):
             if seq >= start:
-                self.replay.send_multipart([client, b""] + topic + [seq.to_bytes(8, "big"), payload])
+                self.replay.send_multipart([client, b""] + topic + [self.number(seq), payload])
         end = [b""] if self.args.layout == "B" else []
         self.replay.send_multipart([client, b""] + end + [self.END, b""])
 
@@ -144,10 +156,11 @@ class Publisher:
         command, *rest = line.split()
         n = int(rest[0]) if rest else 0
         if command == "flood":
+            blocks = int(rest[1]) if len(rest) > 1 else 64
             for _ in range(n):
                 base = self.args.life * 2**40 + 2**32 + self.seq * 64
                 self.batch([{"type": "BlockStored", "block_hashes": [base + i], "parent_block_hash": None,
-                             "token_ids": [1, 2, 3, 4], "block_size": 4, "lora_id": None, "medium": "GPU"} for i in range(64)])
+                             "token_ids": [1, 2, 3, 4], "block_size": 4, "lora_id": None, "medium": "GPU"} for i in range(blocks)])
         elif command in ("publish", "lose"):
             for _ in range(n):
                 self.batch([self.events.stored(self.seq, self.args.tokens)], live=command == "publish")
