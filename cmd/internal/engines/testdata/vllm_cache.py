@@ -126,6 +126,8 @@ class Cache:
             if not found:
                 break
             hits += found
+        if self.options.get("full") and any(map(self.resident, request.block_hashes[len(hits) :])):
+            return  # it would compute a second copy, which looks like a report
         self.pool.touch((hits,) if self.version < (0, 20) else hits)
         request.blocks, request.cached, request.computed = hits, len(hits), len(hits) * BLOCK
         if full:
