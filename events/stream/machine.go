@@ -154,8 +154,15 @@ func (m *machine) feed(in input, now time.Time) {
 			m.replayCut(now)
 		}
 	}
-	if m.epoch != epoch && in.kind != inLive && m.throttled && m.cfg.canReplay {
-		// What the live connection is behind with may be of the lifetime before.
+	if m.epoch != epoch && in.kind != inLive {
+		m.leaveBacklog()
+	}
+}
+
+// leaveBacklog gives up a live connection that is behind in a new epoch: its backlog may
+// be of the lifetime before.
+func (m *machine) leaveBacklog() {
+	if m.throttled && m.cfg.canReplay {
 		m.orders = append(m.orders, order{relink: true})
 	}
 }
@@ -247,6 +254,7 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 		head := m.held.head()
 		if head.seq <= m.next && m.foreign(head) {
 			m.restart(ReasonRestart, now) // it waited while the id was unknown
+			m.leaveBacklog()
 			continue
 		}
 		if head.seq <= m.next && !head.bad {

@@ -552,6 +552,9 @@ func TestPublisherID(t *testing.T) {
 	// Live and replay are of two publishers, and nothing was consumed of either.
 	f("up 2@a r0@b r1@b", "?0 0r 1r drop:publisher_restarted ?0 =replaying")
 	f("up 2@a r0@b r1@b down up r0@a r1@a r2@a end", "?0 0r 1r drop:publisher_restarted ?0 ?0 0r 1r 2r =synced")
+	f("up full 2@a r0@b r1@b", "?0 0r 1r drop:publisher_restarted ?0 over =replaying")
+	// The anchor alone is no progress: what is missing is given up, not asked for again.
+	f("up full 4@a 5@a r0@b r1@b end r1@b end", "?0 0r 1r ?1 drop:publisher_restarted ?0 over =replaying")
 	// Ids that come late, or are left out, decide nothing: the bytes do.
 	f("up 0 1@a 1 0 2", "?0 0 1 2 =synced")
 	f("up 0@a 1 1x", "?0 0 1 drop:publisher_restarted ?0 =replaying")

@@ -32,8 +32,9 @@ func (m *machine) replay(it item, now time.Time) {
 			return
 		}
 		m.n.duplicates++
-		// What was asked for came live meanwhile: not new, but an answer.
-		a.progress = a.progress || it.seq >= a.from
+		// What was asked for came live meanwhile: not new, but an answer. The anchor is
+		// known, and none.
+		a.progress = a.progress || it.seq >= a.from && (a.kind != askVerify || it.seq > a.anchor.seq())
 		return
 	}
 	if (m.throttled || a.behind) && !a.progress && it.seq > m.next && m.held.len() > 0 && m.held.head().seq < it.seq {
