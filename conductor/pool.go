@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 
 	"github.com/zeebo/xxh3"
@@ -31,6 +32,7 @@ type shelf struct {
 	scopes  map[scope]objectkey.Pool
 	names   []scope          // by objectkey.Pool
 	bound   []int            // objects, by objectkey.Pool
+	id      []byte           // buffer of print
 	free    []objectkey.Pool // numbers of scopes without objects
 	media   []tiers.Medium
 	muted   bool             // reports of shards are of no interest
@@ -52,8 +54,8 @@ type binding struct {
 	tier  objectkey.Tier
 	bare  bool             // the key does not tell the block, which is all there is of it
 	old   bool             // of a bare one: not announced since the last age
-	group int32            // of a bare one, as Kind.Group
-	block objectkey.Number // of any other
+	group int32            // as Kind.Group
+	block objectkey.Number // of one that is not bare
 	hash  uint64           // of a bare one
 }
 
@@ -85,15 +87,22 @@ func (p *shelf) limit() int64 {
 // bytes is what the objects take, about.
 func (p *shelf) bytes() int64 { return p.shards.Bytes() + int64(len(p.objects))*bindingBytes }
 
-// print identifies an object of the source.
-func (p *shelf) print(e *events.Event, tenant string, tier objectkey.Tier) xxh3.Uint128 {
-	h := xxh3.NewSeed(p.secret)
-	for _, text := range []string{tenant, backendOf(e), e.ObjectKey} {
-		h.WriteString(text)
-		h.Write([]byte{0xff}) // in no UTF-8 text
+// print identifies an object of the source: by what its key says, so that one shard of a
+// block has one binding, or else by the text of its key. Only a bare object's key is
+// Plain.
+func (p *shelf) print(e *events.Event, key *objectkey.Key, tenant string, tier objectkey.Tier) xxh3.Uint128 {
+	id := append(p.id[:0], byte(tier))
+	for _, text := range [...]string{tenant, backendOf(e)} {
+		id = binary.AppendUvarint(id, uint64(len(text)))
+		id = append(id, text...)
 	}
-	h.Write([]byte{byte(tier)})
-	return h.Sum128()
+	if key.Publisher == objectkey.Plain {
+		id = append(append(id, byte(objectkey.Plain)), e.ObjectKey...)
+	} else {
+		id = key.AppendID(id)
+	}
+	p.id = id
+	return xxh3.Hash128Seed(id, p.secret)
 }
 
 func backendOf(e *events.Event) string {
@@ -123,18 +132,22 @@ func (p *shelf) store(e *events.Event) {
 		return
 	}
 	defer p.leave(n)
-	at := binding{scope: n, tier: tier, bare: bare}
-	if bare {
-		at.hash, at.group = key.Hash, key.Group
+	print := p.print(e, &key, sc.deployment.tenant, tier)
+	was, bound := p.objects[print]
+	if bound && !bare {
+		key.SetGroup(was.group)
 	}
-	print := p.print(e, sc.deployment.tenant, tier)
-	if was, bound := p.objects[print]; bound {
+	at := binding{scope: n, tier: tier, bare: bare, group: key.Group}
+	if bare {
+		at.hash = key.Hash
+	}
+	if bound {
 		at.old, at.block = was.old, was.block
 		if was != at {
 			s.drop(events.ObjectConflict, 1)
 			return
 		}
-		p.renew(print, at)
+		p.renew(print, at, &key)
 		return
 	}
 	fits := p.bytes()+bindingBytes <= p.limit()
@@ -167,7 +180,7 @@ func (p *shelf) remove(e *events.Event) {
 		return
 	}
 	s.lookAtRemoved(p.media[tier])
-	print := p.print(e, sc.deployment.tenant, tier)
+	print := p.print(e, &key, sc.deployment.tenant, tier)
 	at, bound := p.objects[print]
 	if !bound {
 		if why == "" && !p.counts(sc.deployment, key.Group) {
@@ -192,6 +205,7 @@ func (p *shelf) remove(e *events.Event) {
 		return
 	}
 	if !at.bare {
+		key.SetGroup(at.group)
 		p.shards.Remove(at.scope, at.tier, &key)
 	} else if p.counts(p.names[at.scope].deployment, at.group) {
 		p.vanish(at.scope, at.tier, at.hash)
@@ -207,10 +221,10 @@ func (p *shelf) unbind(print xxh3.Uint128, at binding) {
 }
 
 // renew notes that a bound object was announced again.
-func (p *shelf) renew(print xxh3.Uint128, at binding) {
+func (p *shelf) renew(print xxh3.Uint128, at binding, key *objectkey.Key) {
 	switch {
 	case !at.bare:
-		p.shards.Renew(at.block)
+		p.shards.Add(at.scope, at.tier, key) // has it, so this takes no room
 	case at.old:
 		at.old = false
 		p.objects[print] = at
@@ -266,7 +280,7 @@ func (sc *scope) agrees(e *events.Event) bool {
 // readObject reads which block an object is a part of. bare says that its key does not
 // tell: then the object is all there is of the block.
 func readObject(e *events.Event) (key objectkey.Key, bare bool, why events.Reason) {
-	defer func() { key.Group = max(key.Group, int32(e.Group)) }()
+	defer func() { key.SetGroup(int32(e.Group)) }()
 	key, err := objectkey.Parse(e.ObjectKey)
 	if err == objectkey.ErrAside {
 		return key, false, events.AsideObject

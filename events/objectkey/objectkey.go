@@ -27,6 +27,7 @@
 package objectkey
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -58,7 +59,8 @@ type Kind struct {
 	DType     string // LMCache's
 	Tags      string // LMCache's, as they stand: k%v, joined by @
 	World     int32  // how many workers there are, of which Shard.Worker is one; -1 where the key does not tell
-	Group     int32  // attention group; -1 where the key does not tell
+	Group     int32  // attention group; -1 where neither the key nor SetGroup tells
+	Beside    bool   // SetGroup told Group, not the key
 }
 
 // Key is what one object key says.
@@ -206,6 +208,31 @@ func Named(digest string, hash uint64) Key {
 	k := blank(Plain)
 	k.Digest, k.Hash = digest, hash
 	return k
+}
+
+// SetGroup sets the attention group that an event states next to the key, -1 for none.
+// A group in the key wins.
+func (k *Kind) SetGroup(group int32) {
+	if k.Group < 0 || k.Beside {
+		k.Group, k.Beside = group, group >= 0
+	}
+}
+
+// AppendID appends the identity of the key's object to dst. Two keys have one identity if
+// and only if they name the same shard of the same block, however they are spelled. The
+// identity leaves out a group that SetGroup told.
+func (k *Key) AppendID(dst []byte) []byte {
+	kind, who := k.Kind, memberOf(0, k)
+	kind.SetGroup(-1)
+	dst = append(dst, byte(kind.Publisher), byte(kind.Axes), byte(k.Part))
+	for _, text := range [...]string{kind.Prefix, kind.Model, kind.Family, kind.DType, kind.Tags} {
+		dst = binary.AppendUvarint(dst, uint64(len(text)))
+		dst = append(dst, text...)
+	}
+	for _, n := range [...]int32{kind.World, kind.Group, k.TP, k.Head, k.Worker, k.PCP, k.DCP, k.PP, k.Layer} {
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(n))
+	}
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(dst, who.hash), who.rest)
 }
 
 // Has reports whether the key's digest is the one of these hex digits.

@@ -250,3 +250,34 @@ func BenchmarkParse(b *testing.B) {
 		})
 	}
 }
+
+// TestKeyID holds that spelling enters no identity of an object, and all else does.
+func TestKeyID(t *testing.T) {
+	id := func(text string, group int32) string {
+		k := must(t, text)
+		k.SetGroup(group)
+		return string(k.AppendID(nil))
+	}
+	same := func(a, b string) {
+		t.Helper()
+		if id(a, -1) != id(b, 3) {
+			t.Errorf("%s and %s differ", a, b)
+		}
+	}
+	same("m@tp_rank:0@4d", "m@tp_rank:0@4D")
+	same("m@pcp0@dcp0@tp_rank:0@4d", "m@dcp0@tp_rank:0@pcp0@4d")
+	same("m@head_or_tp_rank:0@4d", "m@head_or_tp_rank:0@cache_role:kv@4d")
+	same(digest+"_0_k", strings.ToUpper(digest)+"_0_k")
+	known := make(map[string]string)
+	for _, text := range []string{
+		"m@tp_rank:0@4d", "M@tp_rank:0@4d", "p@m@tp_rank:0@4d", "m@tp_rank:1@4d", "m@tp_rank:0@4e", "m@tp_rank:0@014d", "m@tp_rank:0@group:0@4d", "m@tp_rank:0@group:3@4d",
+		"m@tp_rank:0@pcp0@4d", "m@tp_rank:0@dcp0@4d", "m@tp_rank:0@pp_rank:0@4d", "m@head_or_tp_rank:0@4d", "m@head_or_tp_rank:0@4d@0", "m@head_or_tp_rank:0@cache_family:f@4d",
+		digest + "_0_k", digest + "_0_v", digest + "_0_0_k", digest + "__k", "n_" + digest + "_0_k",
+		"f@m@2@0@4d@half", "f@m@2@1@4d@half", "f@m@3@0@4d@half", "f@m@2@0@-4d@half", "f@m@2@0@4d@float", "f@m@2@0@4d@half@k%v",
+	} {
+		if other, twice := known[id(text, 3)]; twice {
+			t.Errorf("%s and %s are one", text, other)
+		}
+		known[id(text, 3)] = text
+	}
+}

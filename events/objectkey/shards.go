@@ -178,9 +178,6 @@ func (s *Shards) Add(pool Pool, tier Tier, k *Key) (Number, bool) {
 	return in.number, true
 }
 
-// Renew notes that an object of a known block was announced again.
-func (s *Shards) Renew(n Number) { s.numbered[n].old = false }
-
 // Known reports whether the block with this number is known.
 func (s *Shards) Known(n Number) bool { return int(n) < len(s.numbered) && s.numbered[n] != nil }
 
@@ -229,7 +226,7 @@ func (s *Shards) Clear(goes func(Pool, Tier) bool) {
 	}
 }
 
-// Age forgets the blocks on the tiers that ages names, unless Add or Renew met one of
+// Age forgets the blocks on the tiers that ages names, unless Add met one of
 // their objects since the Age before.
 func (s *Shards) Age(ages func(Tier) bool) {
 	for at, m := range s.kinds {

@@ -269,19 +269,13 @@ func TestShardsModel(t *testing.T) {
 			digests[[2]uint64{who.hash, who.rest}] = k.Digest
 			pool, tier := Pool(r.IntN(2)), Tier(r.IntN(2))
 			switch x := r.IntN(100); {
-			case x < 60:
+			case x < 62:
 				number, ok := s.Add(pool, tier, k)
 				if !ok {
 					t.Fatalf("seed %d: refused", seed)
 				}
 				n.add(pool, tier, k)
 				numbers[object{place{pool, k.Kind}, tier, k.Digest, Shard{}}] = number
-			case x < 62:
-				for o, number := range numbers { // any
-					s.Renew(number)
-					n.old[o] = false
-					break
-				}
 			case x < 97:
 				s.Remove(pool, tier, k)
 				gone := object{place{pool, k.Kind}, tier, k.Digest, k.Shard}
