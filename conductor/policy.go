@@ -94,11 +94,12 @@ func (r *Registration) policy(otherwise index.CopyPolicy) index.CopyPolicy {
 }
 
 // screen returns the events that the source may announce, in their order, and counts
-// the others. It reuses list.
+// the others. An empty tenant or model becomes an absent one. screen reuses list.
 func (s *source) screen(list []events.Event) []events.Event {
 	kept := 0
 	for i := range list {
 		e := &list[i]
+		e.Tenant, e.Model = unlessEmpty(e.Tenant), unlessEmpty(e.Model)
 		switch {
 		case e.Tenant != nil && !s.reg.mayAnnounce(*e.Tenant):
 			s.drop(events.ForeignTenant, 1)
@@ -115,6 +116,14 @@ func (s *source) screen(list []events.Event) []events.Event {
 		kept++
 	}
 	return list[:kept]
+}
+
+// unlessEmpty returns an optional name, nil if it is empty.
+func unlessEmpty(name *string) *string {
+	if name != nil && *name == "" {
+		return nil
+	}
+	return name
 }
 
 // copies returns what repeated stores mean for a holder. In a pool that announces blocks
