@@ -74,7 +74,7 @@ func (r *Recovery) Stored(e *Stored) error {
 		return err
 	}
 	defer s.turn.Unlock()
-	if !s.reg.mayAnnounce(e.Tenant) {
+	if !s.reg.mayAnnounce(e.Tenant) || e.Owned && s.reg.Owned == OwnedDrop {
 		r.Refused += len(e.Engine)
 		return nil
 	}
@@ -346,8 +346,9 @@ func (c *Conductor) recoveredAt(key Key) *source {
 	return nil
 }
 
-// takeOver moves what a recovered source holds to the one that is registered in its
-// place. old.turn and c.mu are held, and s does not run yet.
+// takeOver moves the blocks of a recovered source to the one that is registered in its
+// place, as far as the rules of that registration allow. The rest leaves when old stops.
+// old.turn and c.mu are held, and s does not run yet.
 func (s *source) takeOver(old *source) {
 	if old.expires != nil {
 		old.expires.Stop()
@@ -357,17 +358,30 @@ func (s *source) takeOver(old *source) {
 	if !s.reg.holdsFor(old.reg) {
 		return // what it holds goes when it stops
 	}
-	s.mu.Lock()
-	s.spaces, s.tallies = old.spaces, old.tallies
-	s.mu.Unlock()
-	s.index, s.media, s.announced = old.index, old.media, old.announced
+	s.media, s.announced = old.media, old.announced
 	s.parts, s.mark, s.marked, s.settled = old.parts, old.mark, old.marked, old.settled
 	s.peerAheads = old.peerAheads
+	var taken, left []*namespace
 	for _, ns := range old.spaces {
+		at := ns.key()
+		if !s.reg.mayAnnounce(at.deployment.tenant) {
+			left = append(left, ns)
+			continue
+		}
+		taken = append(taken, ns)
+		s.index[at] = ns
+		delete(old.index, at)
 		ns.context.awaitAs(old, s)
+		for key, h := range ns.owners {
+			if key.owned && s.reg.Owned == OwnedDrop {
+				ns.clear(h)
+			}
+		}
 	}
-	old.tallies = nil
-	old.spaces, old.index, old.gone = nil, make(map[spaceKey]*namespace), true
+	s.mu.Lock()
+	s.spaces, s.tallies = taken, old.tallies
+	s.mu.Unlock()
+	old.spaces, old.tallies, old.gone = left, nil, true
 	if s.settled && s.marked {
 		s.stream.Resume(s.mark)
 	}

@@ -419,3 +419,47 @@ func TestRecoveredTenants(t *testing.T) {
 		})
 	}
 }
+
+// TestRecoveredRules holds that a source takes no blocks from a peer that its own rules
+// leave out, whether it is registered before the recovery or after it.
+func TestRecoveredRules(t *testing.T) {
+	for _, c := range []struct {
+		here   string
+		blocks int
+	}{
+		{"register one static=yes may_announce=t", 6},
+		{"register one", 5},
+		{"register one owned=drop", 2},
+	} {
+		for _, first := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				a, openA := newReplica(newNetwork())
+				openA()
+				defer a.conductor.Close()
+				runAll(a, "register one static=yes may_announce=t", "store one path=a/b medium=CPU ownership=kvcr", "store one path=z salt=s medium=CPU ownership=kvcr",
+					"store one path=a/b", "standard one path=a medium=gpu tenant=t")
+				b, open := newReplica(a.network)
+				defer b.conductor.Close()
+				if first {
+					b.run(c.here)
+				}
+				r := recoverFrom(t, a.conductor, b.conductor, true, time.Minute)
+				if !first {
+					b.run(c.here)
+				} else if r.Blocks != c.blocks || r.Refused != 6-c.blocks {
+					t.Errorf("%s: %d blocks, %d refused", c.here, r.Blocks, r.Refused)
+				}
+				open()
+				synctest.Wait()
+				if got, want := b.run("services show=Blocks"), fmt.Sprintf("one|default|0 Blocks=%d\n", c.blocks); got != want {
+					t.Errorf("%s, first %t: %s, want %s", c.here, first, got, want)
+				}
+				b.run("store one path=a/b/c")
+				expectServed(t, b, "path=a/b/c", "one", 48)
+				for _, err := range b.conductor.Check() {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
