@@ -45,7 +45,7 @@ type copyCheck struct {
 // countsCopies reports whether repeated stores of a holder's blocks are copies whose
 // balance says something. Blocks with a time to live go without removals.
 func (s *source) countsCopies(key ownerKey, medium tiers.Medium) bool {
-	return medium.Tier == tiers.Device && s.reg.TTL == 0 && !s.reg.pool() && s.copies(key) == index.CopyCount
+	return medium.Tier == tiers.Device && s.reg.ttl(medium.Name) == 0 && !s.reg.pool() && s.copies(key) == index.CopyCount
 }
 
 // lookAtCopies counts the blocks of a stored event, each published as some parts.

@@ -130,7 +130,7 @@ func (c *cache) announce(path []string, from int) {
 // traffic is what an engine is asked for, and how it tells.
 type traffic struct {
 	full, naming bool
-	copies       string
+	copies, ttl  string
 	blocks       int // of the engine
 	prompts      int // conversations
 	turns        int // blocks a conversation grows to
@@ -153,6 +153,9 @@ func runTraffic(t *testing.T, tr traffic, seed uint64) (codes string, surplus in
 				line := "register E"
 				if tr.copies != "" {
 					line += " copies=" + tr.copies
+				}
+				if tr.ttl != "" {
+					line += " ttl=" + tr.ttl
 				}
 				if tr.late > 0 {
 					line += " replay=no"
@@ -228,6 +231,17 @@ func TestCopiesOfFullReports(t *testing.T) {
 			if codes, surplus = runTraffic(t, tr, uint64(seed)); codes != "" || surplus > 0 {
 				t.Errorf("%+v: findings %q, %d blocks too many", tr, codes, surplus)
 			}
+		}
+	}
+}
+
+// TestCopiesWithTTL holds that the time to live of the device decides whether copies are
+// looked at: with one, they go without removals.
+func TestCopiesWithTTL(t *testing.T) {
+	for ttl, want := range map[string]string{"1h": "", "GPU:1h": "", "STORAGE:1h": "copies_grow ", "GPU:0s": "copies_grow "} {
+		tr := traffic{blocks: 400, prompts: 60, turns: 12, full: true, ttl: ttl}
+		if codes, _ := runTraffic(t, tr, 0); codes != want {
+			t.Errorf("ttl %s: findings %q, want %q", ttl, codes, want)
 		}
 	}
 }
