@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"kvconductor/events"
 	"kvconductor/tiers"
 )
 
@@ -44,10 +45,10 @@ func (s *source) unremovedOn(medium string) *unremoved {
 	return u
 }
 
-// lookAtStored counts n blocks, or objects of a pool, that were stored on a medium.
-// Engines announce removals from their devices.
-func (s *source) lookAtStored(medium tiers.Medium, n int) {
-	if s.reg.ttl(medium.Name) > 0 || medium.Tier == tiers.Device && !s.doctor.pool {
+// lookAtStored counts n blocks, or objects of a pool, that an event stored on a medium.
+// Engines announce removals from their devices, and cache runners all of theirs.
+func (s *source) lookAtStored(e *events.Event, medium tiers.Medium, n int) {
+	if e.Owned || s.reg.ttl(medium.Name) > 0 || medium.Tier == tiers.Device && !s.doctor.pool {
 		return
 	}
 	u := s.unremovedOn(medium.Name)
@@ -58,9 +59,9 @@ func (s *source) lookAtStored(medium tiers.Medium, n int) {
 	}
 }
 
-// lookAtRemoved notes that a removal from a medium was announced.
-func (s *source) lookAtRemoved(medium tiers.Medium) {
-	if medium.Tier == tiers.Device && !s.doctor.pool {
+// lookAtRemoved notes that an event announced a removal from a medium.
+func (s *source) lookAtRemoved(e *events.Event, medium tiers.Medium) {
+	if e.Owned || medium.Tier == tiers.Device && !s.doctor.pool {
 		return
 	}
 	if u := s.unremovedOn(medium.Name); !u.removed {

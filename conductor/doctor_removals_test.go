@@ -27,8 +27,9 @@ func (a *announcer) objects(pool, medium, what string, n int) {
 	synctest.Wait()
 }
 
-// blocks has an engine announce n blocks on a medium, without tokens.
-func (a *announcer) blocks(engine, medium, what string, n int) {
+// blocks has an engine announce n blocks on a medium, without tokens. The engine owns
+// them unless an owner is named.
+func (a *announcer) blocks(engine, medium, what string, n int, owner ...string) {
 	var hashes []any
 	for range n {
 		a.next++
@@ -37,6 +38,9 @@ func (a *announcer) blocks(engine, medium, what string, n int) {
 	e := map[string]any{"type": what, "block_hashes": hashes, "medium": medium}
 	if what == "BlockStored" {
 		e["parent_block_hash"], e["token_ids"], e["block_size"] = nil, []any{}, 0
+	}
+	if len(owner) > 0 {
+		e["ownership"] = owner[0]
 	}
 	a.publish(args{word: engine}, e)
 	synctest.Wait()
@@ -128,5 +132,28 @@ func TestFindNoRemovalsOfEngine(t *testing.T) {
 		a.expect(t, "another medium", "A", "DISK 11000, HBM3 10000")
 		runAll(a.bench, "clear A", "wait 3m")
 		a.expect(t, "a clear", "A", "DISK 11000, HBM3 10000")
+	})
+}
+
+// TestFindNoRemovalsNextToKVCR holds that blocks of the cache runner count for nothing:
+// its removals say nothing about a connector's blocks on the same medium.
+func TestFindNoRemovalsNextToKVCR(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &announcer{bench: newBench()}
+		defer a.conductor.Close()
+		runAll(a.bench, "register A", "register B")
+		for range 11 {
+			a.blocks("A", "STORAGE", "BlockStored", 1000, "fs")
+			a.blocks("A", "STORAGE", "BlockStored", 1000, "kvcr")
+			a.blocks("B", "STORAGE", "BlockStored", 1000, "kvcr")
+		}
+		a.blocks("A", "STORAGE", "BlockRemoved", 1, "kvcr")
+		a.run("wait 62m")
+		a.expect(t, "an hour", "A", "DISK 11000")
+		a.expect(t, "an hour", "B")
+		a.blocks("A", "STORAGE", "BlockRemoved", 1, "kvcr")
+		a.expect(t, "a removal of the runner", "A", "DISK 11000")
+		a.blocks("A", "STORAGE", "BlockRemoved", 1, "fs")
+		a.expect(t, "a removal", "A")
 	})
 }

@@ -87,7 +87,7 @@ func (s *source) change(e *events.Event, rank int32) {
 		key.backend = *e.Backend
 	}
 	if e.Kind == events.Removed {
-		s.lookAtRemoved(medium)
+		s.lookAtRemoved(e, medium)
 		unknown := s.remove(e, key)
 		s.lookAtRemoval(e, key, medium, len(e.Hashes)-unknown)
 		if medium.Tier == tiers.Device {
@@ -95,7 +95,7 @@ func (s *source) change(e *events.Event, rank int32) {
 		}
 		return
 	}
-	s.lookAtStored(medium, len(e.Hashes))
+	s.lookAtStored(e, medium, len(e.Hashes))
 	s.store(e, key, medium)
 }
 

@@ -160,7 +160,7 @@ func (p *shelf) store(e *events.Event) {
 	}
 	p.objects[print] = at
 	p.bound[n]++
-	s.lookAtStored(p.media[tier], 1)
+	s.lookAtStored(e, p.media[tier], 1)
 	if p.counts(sc.deployment, key.Group) {
 		if bare {
 			p.appear(at.scope, at.tier, at.hash)
@@ -179,7 +179,7 @@ func (p *shelf) remove(e *events.Event) {
 		s.drop(events.BadEvent, 1)
 		return
 	}
-	s.lookAtRemoved(p.media[tier])
+	s.lookAtRemoved(e, p.media[tier])
 	print := p.print(e, &key, sc.deployment.tenant, tier)
 	at, bound := p.objects[print]
 	if !bound {
