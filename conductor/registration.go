@@ -228,7 +228,8 @@ type RegisterOptions struct {
 	// with ConflictError; blocks of the old one are dropped.
 	Replace bool
 	// Static marks a source of the configuration; /ready waits for those, and they
-	// alone may announce for further tenants.
+	// alone may name further tenants. Any other registration keeps the tenants of the
+	// source that it equals or replaces.
 	Static bool
 	// AnyEndpoint takes endpoints as they are: one that can never work makes a
 	// source that has failed.
@@ -311,6 +312,9 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 	switch {
 	case taken && old.recovered: // gives way
 	case taken:
+		if !opts.Static {
+			r.MayAnnounce = old.reg.MayAnnounce // only the configuration names tenants, so only it changes them
+		}
 		field, have, got := old.reg.diff(r, copiesWord(c.opts.Copies))
 		switch {
 		case field == "":
