@@ -21,19 +21,19 @@ import (
 // A chain ends before the block behind which the prompt has fewer than L tokens, as the
 // engine's own look-up does.
 
-// aheads is a set of look-aheads; bit L stands for L tokens. The empty set means that
+// lookAheads is a set of look-aheads. Bit L stands for L tokens. The empty set means that
 // blocks have come without tokens only, and counts as look-ahead 0.
-type aheads uint64
+type lookAheads uint64
 
 const (
-	noAhead aheads = 1
-	// dynamoAheads are those of blocks in Dynamo's own index: plain ones, and those of
+	noLookAhead lookAheads = 1
+	// dynamoLookAheads are those of blocks in Dynamo's own index: plain ones, and those of
 	// EAGLE engines.
-	dynamoAheads aheads = 1<<0 | 1<<1
+	dynamoLookAheads lookAheads = 1<<0 | 1<<1
 )
 
-// aheadsOf returns the set of one look-ahead.
-func aheadsOf(ahead int) aheads {
+// oneLookAhead returns the set of one look-ahead.
+func oneLookAhead(ahead int) lookAheads {
 	if ahead < 0 || ahead > events.MaxAhead {
 		panic("BUG: a look-ahead out of range")
 	}
@@ -41,7 +41,7 @@ func aheadsOf(ahead int) aheads {
 }
 
 // all yields the look-aheads in ascending order.
-func (a aheads) all(yield func(int) bool) {
+func (a lookAheads) all(yield func(int) bool) {
 	for w := uint64(a); w != 0; w &= w - 1 {
 		if !yield(bits.TrailingZeros64(w)) {
 			return
@@ -50,84 +50,84 @@ func (a aheads) all(yield func(int) bool) {
 }
 
 // list returns the look-aheads in ascending order, nil if there is none but 0.
-func (a aheads) list() (all []int) {
-	if a&^noAhead == 0 {
+func (a lookAheads) list() (all []int) {
+	if a&^noLookAhead == 0 {
 		return nil
 	}
 	return slices.Collect(a.all)
 }
 
-// setOf returns a set of look-aheads, and leaves out what is none.
-func setOf(list []int) (a aheads) {
+// lookAheadSet returns the set of a list. It leaves out numbers that are out of range.
+func lookAheadSet(list []int) (a lookAheads) {
 	for _, n := range list {
 		if n >= 0 && n <= events.MaxAhead {
-			a |= aheadsOf(n)
+			a |= oneLookAhead(n)
 		}
 	}
 	return a
 }
 
-// sharedAheads counts who uses which look-ahead.
-type sharedAheads struct {
+// usedLookAheads counts the users of each look-ahead.
+type usedLookAheads struct {
 	set   atomic.Uint64              // those with a user
 	users [events.MaxAhead + 1]int32 // namespaces; guarded by Conductor.mu
 }
 
 // load returns the look-aheads that a query asks for.
-func (x *sharedAheads) load() aheads { return max(aheads(x.set.Load()), noAhead) }
+func (x *usedLookAheads) load() lookAheads { return max(lookAheads(x.set.Load()), noLookAhead) }
 
-// join adds a user of some look-aheads, leave removes it. Conductor.mu is held.
-func (x *sharedAheads) join(a aheads) {
+// addUser adds a user of each look-ahead of a set, removeUser removes it. Conductor.mu is held.
+func (x *usedLookAheads) addUser(a lookAheads) {
 	for n := range a.all {
 		x.users[n]++
 	}
 	x.set.Store(x.set.Load() | uint64(a))
 }
 
-func (x *sharedAheads) leave(a aheads) {
+func (x *usedLookAheads) removeUser(a lookAheads) {
 	for n := range a.all {
 		if x.users[n]--; x.users[n] == 0 {
-			x.set.Store(x.set.Load() &^ uint64(aheadsOf(n)))
+			x.set.Store(x.set.Load() &^ uint64(oneLookAhead(n)))
 		}
 	}
 }
 
-// uses notes the look-aheads of blocks that the namespace is about to hold, so that
-// queries ask for them until it is left.
-func (ns *namespace) uses(c *Conductor, a aheads) {
-	more := a &^ ns.aheads
+// useLookAheads notes the look-aheads of blocks that the namespace is about to hold.
+// Queries ask for them until the source leaves the namespace.
+func (ns *namespace) useLookAheads(c *Conductor, a lookAheads) {
+	more := a &^ ns.lookAheads
 	if more == 0 {
 		return
 	}
-	ns.aheads |= more
+	ns.lookAheads |= more
 	d := ns.context.deployment
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	d.aheads.Store(d.aheads.Load() | uint64(more))
-	ns.context.aheads.join(more)
+	d.lookAheads.Store(d.lookAheads.Load() | uint64(more))
+	ns.context.lookAheads.addUser(more)
 }
 
-// usesAny is uses for blocks known by their hashes alone: they may have any look-ahead
-// that the deployment has seen.
-func (ns *namespace) usesAny(c *Conductor) {
-	ns.uses(c, aheads(ns.context.deployment.aheads.Load())|noAhead)
+// useAnyLookAhead is useLookAheads for blocks known by their hashes alone: they may have
+// any look-ahead that the deployment has seen.
+func (ns *namespace) useAnyLookAhead(c *Conductor) {
+	ns.useLookAheads(c, lookAheads(ns.context.deployment.lookAheads.Load())|noLookAhead)
 }
 
-// aheads returns the look-aheads of what the source holds. turn is held.
-func (s *source) aheads() aheads {
-	var all aheads
+// heldLookAheads returns the look-aheads of the blocks that the source holds. turn is held.
+func (s *source) heldLookAheads() lookAheads {
+	var all lookAheads
 	for _, ns := range s.spaces {
 		if ns.blocks() > 0 {
-			all |= ns.aheads
+			all |= ns.lookAheads
 		}
 	}
 	return all
 }
 
-// prompts sets the chain of the prompt's tokens for the first look-ahead of a context,
-// and appends a place for each further one.
-func (sc *scratch) prompts(x *indexContext, q *Query, places []index.Beside) []index.Beside {
-	set := x.aheads.load()
+// resetPromptChains sets the chain of the prompt's tokens for the first look-ahead of a
+// context, and appends a place for each further one.
+func (sc *scratch) resetPromptChains(x *indexContext, q *Query, places []index.Beside) []index.Beside {
+	set := x.lookAheads.load()
 	if n := bits.OnesCount64(uint64(set)) - 1; len(sc.chains) < n {
 		sc.chains = make([]hash.Chain, n)
 	}

@@ -50,7 +50,7 @@ func (sc *scratch) lookupBeside(d *deployment, x *indexContext, q *Query, c *Con
 	base := x
 	sc.places = sc.places[:0]
 	if x != nil {
-		sc.places = sc.prompts(x, q, sc.places)
+		sc.places = sc.resetPromptChains(x, q, sc.places)
 	} else {
 		base = sc.waiters[0]
 	}
@@ -82,7 +82,7 @@ func (sc *scratch) digestsOf(d *deployment, q *Query, c *Conductor) bool {
 	}
 	n := 0
 	var last hash.Profile
-	for ahead := range max(aheads(d.aheads.Load()), noAhead).all {
+	for ahead := range max(lookAheads(d.lookAheads.Load()), noLookAhead).all {
 		p := profile.WithAhead(ahead)
 		if n > 0 && p == last {
 			continue

@@ -44,14 +44,14 @@ type deployment struct {
 	askedAt  atomic.Int64                    // Unix seconds of the last query
 	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes nobody has announced; nil for none
 
-	aheads    atomic.Uint64                           // every look-ahead seen, a set of type aheads
-	tokenless atomic.Bool                             // blocks come without tokens
-	tiered    atomic.Bool                             // blocks are on a lower tier than the device
-	early     atomic.Int64                            // names remembered, see earlyNames
-	parts     atomic.Int32                            // most parts of a published block; 0 while none had several: see parts.go
-	view      atomic.Pointer[view]                    // registered instances
-	pools     atomic.Pointer[[]*source]               // registered pools, sorted by key; never changed once published
-	profiles  atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none
+	lookAheads atomic.Uint64                           // every look-ahead seen, a set of type lookAheads
+	tokenless  atomic.Bool                             // blocks come without tokens
+	tiered     atomic.Bool                             // blocks are on a lower tier than the device
+	early      atomic.Int64                            // names remembered, see earlyNames
+	parts      atomic.Int32                            // most parts of a published block; 0 while none had several: see parts.go
+	view       atomic.Pointer[view]                    // registered instances
+	pools      atomic.Pointer[[]*source]               // registered pools, sorted by key; never changed once published
+	profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none
 }
 
 // instance is one routable target inside a deployment.
@@ -95,7 +95,7 @@ type indexContext struct {
 	translates  bool
 	translation translation
 
-	aheads sharedAheads // of the namespaces in the context
+	lookAheads usedLookAheads // of the namespaces in the context
 }
 
 // tidyAfter gathers what leaves together, such as the ranks of an instance.
@@ -306,7 +306,7 @@ func (c *Conductor) leaves(s *source, ns *namespace) (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x.unawait(s)
-	x.aheads.leave(ns.aheads)
+	x.lookAheads.removeUser(ns.lookAheads)
 	if x.refs--; x.refs == 0 {
 		x.deployment.contexts.Delete(x.key)
 		last = true

@@ -179,9 +179,9 @@ func (s *source) wait(ns *namespace, e *events.Event, engine uint64, key ownerKe
 // put stores blocks in one context.
 func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
 	if local == nil {
-		ns.usesAny(s.conductor)
+		ns.useAnyLookAhead(s.conductor)
 	} else {
-		ns.uses(s.conductor, aheadsOf(e.Ahead))
+		ns.useLookAheads(s.conductor, oneLookAhead(e.Ahead))
 	}
 	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 {
 		s.lookAtSeed(ns, hashes[0], local[0])

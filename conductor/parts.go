@@ -149,7 +149,7 @@ func (s *source) adoptOne(ns, home *namespace, key ownerKey, h *holder, parent u
 		labels = []uint64{0} // its tokens are gone
 	}
 	medium := s.media[key.medium]
-	ns.uses(s.conductor, home.aheads)
+	ns.useLookAheads(s.conductor, home.lookAheads)
 	ns.context.index.Store(&index.Store{
 		Owner: s.holder(ns, key, medium).current, Parent: parent, HasParent: true,
 		Engine: name, Local: []uint64{o.Local}, Labels: labels, Copies: s.copies(key),

@@ -207,7 +207,7 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 		sc.hashes = q.Hashes
 		x.index.MatchLazy(&sc.hashes, &sc.match)
 	default:
-		if sc.places = sc.prompts(x, q, sc.places[:0]); len(sc.places) == 0 {
+		if sc.places = sc.resetPromptChains(x, q, sc.places[:0]); len(sc.places) == 0 {
 			x.index.MatchLazy(&sc.chain, &sc.match)
 		} else {
 			x.index.MatchBeside(&sc.chain, sc.places, &sc.match)

@@ -58,7 +58,7 @@ func (r *Recovery) Source(m SourceMark) error {
 		return err
 	}
 	defer s.turn.Unlock()
-	s.parts, s.peerAheads = max(s.parts, m.Parts), s.peerAheads|setOf(m.Aheads)
+	s.parts, s.peerLookAheads = max(s.parts, m.Parts), s.peerLookAheads|lookAheadSet(m.LookAheads)
 	if m.Mark != nil {
 		s.mark, s.marked = *m.Mark, true
 	}
@@ -91,11 +91,11 @@ func (r *Recovery) Stored(e *Stored) error {
 	}
 	switch {
 	case s.marked:
-		ns.uses(r.c, max(s.peerAheads, noAhead))
+		ns.useLookAheads(r.c, max(s.peerLookAheads, noLookAhead))
 	case local == nil:
-		ns.usesAny(r.c)
+		ns.useAnyLookAhead(r.c)
 	default:
-		ns.uses(r.c, dynamoAheads) // Dynamo's dumps do not tell
+		ns.useLookAheads(r.c, dynamoLookAheads) // Dynamo's dumps do not tell
 	}
 	owner := s.holder(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name, group: e.Group, backend: e.Backend, owned: e.Owned}, e.Medium)
 	to := owner.current
@@ -360,7 +360,7 @@ func (s *source) takeOver(old *source) {
 	}
 	s.media, s.announced = old.media, old.announced
 	s.parts, s.mark, s.marked, s.settled = old.parts, old.mark, old.marked, old.settled
-	s.peerAheads = old.peerAheads
+	s.peerLookAheads = old.peerLookAheads
 	var taken, left []*namespace
 	for _, ns := range old.spaces {
 		at := ns.key()

@@ -81,9 +81,9 @@ type SourceMark struct {
 	Mark *Mark
 	// Parts is the most parts a block of its had: see parts.go.
 	Parts int
-	// Aheads are the look-aheads of its blocks in tokens, nil where there is none but 0:
+	// LookAheads are the look-aheads of its blocks in tokens, nil where there is none but 0:
 	// see ahead.go.
-	Aheads []int
+	LookAheads []int
 }
 
 // snapContext is one context as it was.
@@ -169,7 +169,7 @@ func (c *Conductor) still() (all []*source, release func()) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.reg, Parts: s.parts, Aheads: s.aheads().list()}
+	m := SourceMark{Registration: s.reg, Parts: s.parts, LookAheads: s.heldLookAheads().list()}
 	if s.marked {
 		mark := s.mark
 		mark.Missing = s.stream.Status().History

@@ -80,8 +80,8 @@ type source struct {
 	// parts.go. Owned by run.
 	parts int
 
-	// peerAheads are the look-aheads that a peer told of the blocks it gave. Owned by run.
-	peerAheads aheads
+	// peerLookAheads are the look-aheads that a peer told of the blocks it gave. Owned by run.
+	peerLookAheads lookAheads
 
 	// media are the media announced, by name. Owned by run.
 	media map[string]tiers.Medium
@@ -124,12 +124,12 @@ type spaceKey struct {
 
 // namespace is what one source holds in one context.
 type namespace struct {
-	context  *indexContext
-	source   index.Source
-	instance int32   // id in the deployment, or tiers.Pool
-	serves   []int32 // ids of the instances a pool is bound to; nil for all
-	owners   map[ownerKey]*holder
-	aheads   aheads // of the blocks it holds or held; owned by run
+	context    *indexContext
+	source     index.Source
+	instance   int32   // id in the deployment, or tiers.Pool
+	serves     []int32 // ids of the instances a pool is bound to; nil for all
+	owners     map[ownerKey]*holder
+	lookAheads lookAheads // of the blocks it holds or held; owned by run
 }
 
 // holder is the owner of an ownerKey, in two generations where the source has a

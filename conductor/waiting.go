@@ -268,7 +268,7 @@ func (s *source) move(from, to *namespace, owner ownerKey, holder *holder, name 
 	medium := s.media[owner.medium]
 	switch {
 	case from == to:
-		to.usesAny(s.conductor)
+		to.useAnyLookAhead(s.conductor)
 		to.context.index.Teach(to.source, name.Engine, name.Key)
 	default:
 		// There first, so that it is never nowhere.
@@ -286,7 +286,7 @@ func (s *source) move(from, to *namespace, owner ownerKey, holder *holder, name 
 
 // putNamed stores a block whose key is known, though not to the context.
 func (s *source) putNamed(ns *namespace, name index.Name, owner ownerKey, medium tiers.Medium, policy index.CopyPolicy) index.StoreResult {
-	ns.usesAny(s.conductor)
+	ns.useAnyLookAhead(s.conductor)
 	return ns.context.index.Store(&index.Store{
 		Owner: s.holder(ns, owner, medium).current, Engine: []uint64{name.Engine},
 		Key: name.Key, HasKey: true, Rootless: true, Copies: policy,

@@ -40,21 +40,21 @@ import (
 
 // sourceDetail is one source and the batch it applied last.
 type sourceDetail struct {
-	Instance  string   `json:"instance_id"`
-	Tenant    string   `json:"tenant_id"`
-	Rank      int      `json:"dp_rank"`
-	Endpoint  string   `json:"endpoint"`
-	Replay    string   `json:"replay_endpoint,omitempty"`
-	Type      string   `json:"type"`
-	Lora      string   `json:"lora_name,omitempty"`
-	Salt      string   `json:"additional_salt,omitempty"`
-	Serves    []string `json:"serves,omitempty"` // a pool's instances; none for all
-	Watermark *uint64  `json:"watermark"`        // null before the first batch
-	Print     uint64   `json:"print"`            // fingerprint of its bytes
-	Missing   string   `json:"missing"`          // why the history up to it is not whole
-	Parts     int      `json:"parts,omitempty"`
-	Aheads    []int    `json:"lookaheads,omitempty"` // of its blocks, in tokens; none for 0 alone
-	HashSeed  uint64   `json:"hash_seed"`            // of the seq and local hashes in details
+	Instance   string   `json:"instance_id"`
+	Tenant     string   `json:"tenant_id"`
+	Rank       int      `json:"dp_rank"`
+	Endpoint   string   `json:"endpoint"`
+	Replay     string   `json:"replay_endpoint,omitempty"`
+	Type       string   `json:"type"`
+	Lora       string   `json:"lora_name,omitempty"`
+	Salt       string   `json:"additional_salt,omitempty"`
+	Serves     []string `json:"serves,omitempty"` // a pool's instances; none for all
+	Watermark  *uint64  `json:"watermark"`        // null before the first batch
+	Print      uint64   `json:"print"`            // fingerprint of its bytes
+	Missing    string   `json:"missing"`          // why the history up to it is not whole
+	Parts      int      `json:"parts,omitempty"`
+	LookAheads []int    `json:"lookaheads,omitempty"` // of its blocks, in tokens; none for 0 alone
+	HashSeed   uint64   `json:"hash_seed"`            // of the seq and local hashes in details
 }
 
 // nameDetail is an engine hash whose users hold no block of it.
@@ -294,7 +294,7 @@ func slotOf(r conductor.Registration) slot {
 func (w *dumper) detailOfSource(s conductor.SourceMark) sourceDetail {
 	d := sourceDetail{
 		Instance: s.Instance, Tenant: s.Tenant, Rank: s.Rank, Endpoint: s.Endpoint, Replay: s.ReplayEndpoint, Type: s.Type,
-		Lora: s.Lora, Salt: s.Salt, Serves: s.Serves, Parts: s.Parts, Aheads: s.Aheads, HashSeed: w.seed,
+		Lora: s.Lora, Salt: s.Salt, Serves: s.Serves, Parts: s.Parts, LookAheads: s.LookAheads, HashSeed: w.seed,
 	}
 	if s.Mark != nil {
 		d.Watermark, d.Print, d.Missing = &s.Mark.Seq, s.Mark.Print, s.Mark.Missing

@@ -285,7 +285,7 @@ func (l *loader) source(at *dumpSlot, s *sourceDetail) error {
 		l.foreign = true
 		return nil
 	}
-	m := conductor.SourceMark{Registration: registrationOf(where, s.Instance, s.Tenant, s.Rank), Parts: s.Parts, Aheads: s.Aheads}
+	m := conductor.SourceMark{Registration: registrationOf(where, s.Instance, s.Tenant, s.Rank), Parts: s.Parts, LookAheads: s.LookAheads}
 	m.Endpoint, m.ReplayEndpoint, m.Type, m.Lora, m.Salt, m.Serves = s.Endpoint, s.Replay, s.Type, s.Lora, s.Salt, s.Serves
 	if s.Watermark != nil {
 		m.Mark = &conductor.Mark{Seq: *s.Watermark, Print: s.Print, Missing: s.Missing}
