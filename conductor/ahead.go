@@ -49,6 +49,9 @@ func (a lookAheads) all(yield func(int) bool) {
 	}
 }
 
+// count returns the number of look-aheads.
+func (a lookAheads) count() int { return bits.OnesCount64(uint64(a)) }
+
 // list returns the look-aheads in ascending order, nil if there is none but 0.
 func (a lookAheads) list() (all []int) {
 	if a&^noLookAhead == 0 {
@@ -67,29 +70,65 @@ func lookAheadSet(list []int) (a lookAheads) {
 	return a
 }
 
-// usedLookAheads counts the users of each look-ahead.
+// maxLookAheads bounds the look-aheads that are kept behind their last user.
+const maxLookAheads = 4
+
+// usedLookAheads counts the users of each look-ahead. Names of blocks outlive the users, so
+// it keeps look-aheads whose last user has left:
+//
+//	used --last user leaves--> left --names collected--> fading --names collected--> gone
+//
+// Two collections guarantee that a rebuild began after the last user had left. Such a
+// rebuild hands all those names to recall.
 type usedLookAheads struct {
-	set   atomic.Uint64              // those with a user
-	users [events.MaxAhead + 1]int32 // namespaces; guarded by Conductor.mu
+	users              [events.MaxAhead + 1]int32 // namespaces; guarded by Conductor.mu
+	used, left, fading lookAheads                 // guarded by Conductor.mu
+
+	queried atomic.Uint64 // used
+	named   atomic.Uint64 // used, left and fading
 }
 
 // load returns the look-aheads that a query asks for.
-func (x *usedLookAheads) load() lookAheads { return max(lookAheads(x.set.Load()), noLookAhead) }
+func (x *usedLookAheads) load() lookAheads { return max(lookAheads(x.queried.Load()), noLookAhead) }
 
-// addUser adds a user of each look-ahead of a set, removeUser removes it. Conductor.mu is held.
+// ofNames returns the look-aheads that known names may have, empty if there is no name.
+func (x *usedLookAheads) ofNames() lookAheads { return lookAheads(x.named.Load()) }
+
+// addUser adds a user of each look-ahead of a set. Conductor.mu is held.
 func (x *usedLookAheads) addUser(a lookAheads) {
 	for n := range a.all {
 		x.users[n]++
 	}
-	x.set.Store(x.set.Load() | uint64(a))
+	x.used |= a
+	x.left, x.fading = x.left&^a, x.fading&^a
+	x.publish()
 }
 
+// removeUser undoes addUser. Conductor.mu is held.
 func (x *usedLookAheads) removeUser(a lookAheads) {
+	var left lookAheads
 	for n := range a.all {
 		if x.users[n]--; x.users[n] == 0 {
-			x.set.Store(x.set.Load() &^ uint64(oneLookAhead(n)))
+			left |= oneLookAhead(n)
 		}
 	}
+	x.used &^= left
+	if x.left |= left; x.left.count() > maxLookAheads { // a broken publisher costs no query
+		x.left = left
+	}
+	x.publish()
+}
+
+// fade notes that the names of the context were collected. Conductor.mu is held.
+func (x *usedLookAheads) fade() {
+	x.left, x.fading = 0, x.left
+	x.publish()
+}
+
+// publish shows the sets to queries. Conductor.mu is held.
+func (x *usedLookAheads) publish() {
+	x.queried.Store(uint64(x.used))
+	x.named.Store(uint64(x.used | x.left | x.fading))
 }
 
 // useLookAheads notes the look-aheads of blocks that the namespace is about to hold.
@@ -100,17 +139,16 @@ func (ns *namespace) useLookAheads(c *Conductor, a lookAheads) {
 		return
 	}
 	ns.lookAheads |= more
-	d := ns.context.deployment
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	d.lookAheads.Store(d.lookAheads.Load() | uint64(more))
+	ns.context.deployment.lookAheads.addUser(more)
 	ns.context.lookAheads.addUser(more)
 }
 
 // useAnyLookAhead is useLookAheads for blocks known by their hashes alone: they may have
-// any look-ahead that the deployment has seen.
+// any look-ahead of the names that the context knows.
 func (ns *namespace) useAnyLookAhead(c *Conductor) {
-	ns.useLookAheads(c, lookAheads(ns.context.deployment.lookAheads.Load())|noLookAhead)
+	ns.useLookAheads(c, ns.context.lookAheads.ofNames()|noLookAhead)
 }
 
 // heldLookAheads returns the look-aheads of the blocks that the source holds. turn is held.
@@ -128,7 +166,7 @@ func (s *source) heldLookAheads() lookAheads {
 // context, and appends a place for each further one.
 func (sc *scratch) resetPromptChains(x *indexContext, q *Query, places []index.Beside) []index.Beside {
 	set := x.lookAheads.load()
-	if n := bits.OnesCount64(uint64(set)) - 1; len(sc.chains) < n {
+	if n := set.count() - 1; len(sc.chains) < n {
 		sc.chains = make([]hash.Chain, n)
 	}
 	first := true

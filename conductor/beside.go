@@ -73,8 +73,8 @@ func (sc *scratch) lookupBeside(d *deployment, x *indexContext, q *Query, c *Con
 	return sc.gather(base), true
 }
 
-// digestsOf prepares the digests of the prompt for each look-ahead that the deployment
-// has seen. It reports false if no profile says how to compute them.
+// digestsOf prepares the digests of the prompt for each look-ahead of the deployment, used
+// now or until lately. It reports false if no profile says how to compute them.
 func (sc *scratch) digestsOf(d *deployment, q *Query, c *Conductor) bool {
 	profile, known := d.profile(q.Lora)
 	if !known {
@@ -82,7 +82,7 @@ func (sc *scratch) digestsOf(d *deployment, q *Query, c *Conductor) bool {
 	}
 	n := 0
 	var last hash.Profile
-	for ahead := range max(lookAheads(d.lookAheads.Load()), noLookAhead).all {
+	for ahead := range max(d.lookAheads.ofNames(), noLookAhead).all {
 		p := profile.WithAhead(ahead)
 		if n > 0 && p == last {
 			continue

@@ -44,7 +44,7 @@ type deployment struct {
 	askedAt  atomic.Int64                    // Unix seconds of the last query
 	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes nobody has announced; nil for none
 
-	lookAheads atomic.Uint64                           // every look-ahead seen, a set of type lookAheads
+	lookAheads usedLookAheads                          // of the namespaces in all contexts
 	tokenless  atomic.Bool                             // blocks come without tokens
 	tiered     atomic.Bool                             // blocks are on a lower tier than the device
 	early      atomic.Int64                            // names remembered, see earlyNames
@@ -307,6 +307,7 @@ func (c *Conductor) leaves(s *source, ns *namespace) (last bool) {
 	defer c.mu.Unlock()
 	x.unawait(s)
 	x.lookAheads.removeUser(ns.lookAheads)
+	x.deployment.lookAheads.removeUser(ns.lookAheads)
 	if x.refs--; x.refs == 0 {
 		x.deployment.contexts.Delete(x.key)
 		last = true

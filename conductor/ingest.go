@@ -144,6 +144,7 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 			res = s.wait(s.space(at), e, e.Hashes[from], key, medium)
 		case spot.named:
 			policy := s.copiesOf(e, key, medium)
+			spot.ns.useLookAheads(s.conductor, spot.lookAheads)
 			res = s.putNamed(spot.ns, index.Name{Engine: e.Hashes[from], Key: spot.key}, key, medium, policy)
 			s.putParts(spot.ns, e.Hashes[from], key, medium, policy)
 		default:
@@ -170,7 +171,7 @@ func (s *source) wait(ns *namespace, e *events.Event, engine uint64, key ownerKe
 	x := ns.context
 	s.conductor.await(s, x)
 	res := s.put(ns, e, []uint64{engine}, nil, key, medium)
-	if _, _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().context, func(contextKey) bool { return true }); known {
+	if _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().context, func(contextKey) bool { return true }); known {
 		s.rejoin(x, []uint64{engine})
 	}
 	return res

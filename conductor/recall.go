@@ -31,7 +31,13 @@ type recall struct {
 // recalled is a name with all that its slot only sums up.
 type recalled struct {
 	name index.Name
-	at   *spaceKey
+	at   *recalledFrom
+}
+
+// recalledFrom is where names were known.
+type recalledFrom struct {
+	spaceKey
+	lookAheads lookAheads // that the names may have
 }
 
 // recallBytes is what a name takes in the cache, its bookkeeping included, about.
@@ -74,7 +80,7 @@ func (r *recall) put(x *indexContext, forgotten []index.Name) {
 		return // a source that was unregistered before may still be ending
 	}
 	x.deployment.early.Add(int64(len(forgotten)))
-	at := x.spaceKey()
+	at := recalledFrom{x.spaceKey(), max(x.lookAheads.ofNames(), noLookAhead)}
 	for i, name := range forgotten {
 		r.cache.Set(at.deployment.slot(name.Engine), recalled{name, &at}, 1)
 		if i%1024 == 1023 {
@@ -85,19 +91,19 @@ func (r *recall) put(x *indexContext, forgotten []index.Name) {
 }
 
 // get returns what an engine hash meant.
-func (r *recall) get(dk deploymentKey, engine uint64) (at contextKey, key uint64, known bool) {
+func (r *recall) get(dk deploymentKey, engine uint64) (m meaning, known bool) {
 	if r == nil {
-		return at, 0, false
+		return m, false
 	}
 	r.move.RLock()
 	defer r.move.RUnlock()
 	v, ok := r.cache.Get(dk.slot(engine))
 	if !ok || v.name.Engine != engine || v.at.deployment != dk {
 		r.missed.Add(1)
-		return at, 0, false
+		return m, false
 	}
 	r.found.Add(1)
-	return v.at.context, v.name.Key, true
+	return meaning{v.at.context, v.name.Key, v.at.lookAheads}, true
 }
 
 // earlyNames is how many names of adapters and salts a deployment remembers before it
@@ -121,6 +127,9 @@ func (c *Conductor) collect(x *indexContext) {
 	if names := x.index.Forgotten(); x.remembered() {
 		c.recall.put(x, names)
 	}
+	c.mu.Lock()
+	x.lookAheads.fade()
+	c.mu.Unlock()
 }
 
 // collectAll remembers what a context knew that has just gone. recall.move is held.

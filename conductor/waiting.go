@@ -24,6 +24,15 @@ type place struct {
 	ns    *namespace
 	key   uint64 // to be taught, valid if named
 	named bool
+	// lookAheads are those that the block may have; valid if named.
+	lookAheads lookAheads
+}
+
+// meaning is what an engine hash stands for.
+type meaning struct {
+	at         contextKey
+	key        uint64
+	lookAheads lookAheads // that the block may have
 }
 
 // locate finds the place of a hash that comes without tokens. It reports false where
@@ -34,13 +43,13 @@ func (s *source) locate(e *events.Event, dk deploymentKey, engine uint64) (place
 			return place{ns: ns}, true
 		}
 	}
-	at, key, known := s.conductor.whatMeans(dk, engine, s.home().context, func(k contextKey) bool {
+	m, known := s.conductor.whatMeans(dk, engine, s.home().context, func(k contextKey) bool {
 		return names(e.LoraName, k.lora) && names(e.Salt, k.salt) && s.shares(k.lora)
 	})
 	if !known {
 		return place{}, false
 	}
-	return place{ns: s.space(spaceKey{dk, at}), key: key, named: true}, true
+	return place{ns: s.space(spaceKey{dk, m.at}), key: m.key, named: true, lookAheads: m.lookAheads}, true
 }
 
 // meantContext returns the context in which the deployment knows, or knew until lately,
@@ -73,39 +82,40 @@ func (s *source) meantContext(e *events.Event, dk deploymentKey, otherwise conte
 			(k.lora == s.reg.Lora || slices.Contains(announced, k.lora) || hashed(k.lora, loras)) &&
 			(k.salt == s.reg.Salt || hashed(k.salt, salts))
 	}
-	at, _, known := c.whatMeans(dk, e.Hashes[0], otherwise, fits)
+	m, known := c.whatMeans(dk, e.Hashes[0], otherwise, fits)
 	if !known && e.HasParent {
-		at, _, known = c.whatMeans(dk, e.Parent, otherwise, fits)
+		m, known = c.whatMeans(dk, e.Parent, otherwise, fits)
 	}
 	if !known {
 		return otherwise
 	}
-	return at
+	return m.at
 }
 
 // whatMeans returns where in a deployment an engine hash is or was known, among
 // contexts that fit. Of several that know it, home comes first, then the least.
-func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, fits func(contextKey) bool) (at contextKey, key uint64, known bool) {
+func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, fits func(contextKey) bool) (m meaning, known bool) {
 	c.mu.RLock()
 	d := c.deployments[dk]
 	c.mu.RUnlock()
 	if d == nil {
-		return at, 0, false
+		return m, false
 	}
 	ask := func(x *indexContext) {
+		before := x.lookAheads.ofNames() // those of the name may fade meanwhile
 		k, ok := x.index.Means(engine)
 		if !ok {
 			c.collect(x) // now, when it may have forgotten
 		}
-		if ok && (!known || x.key.less(at)) {
-			at, key, known = x.key, k, true
+		if ok && (!known || x.key.less(m.at)) {
+			m, known = meaning{x.key, k, max(before|x.lookAheads.ofNames(), noLookAhead)}, true
 		}
 	}
 	if x := d.context(home); x != nil && fits(home) {
 		ask(x) // first: the others may be as many as users
 	}
 	if known {
-		return at, key, true
+		return m, true
 	}
 	d.contexts.Range(func(_, v any) bool {
 		if x := v.(*indexContext); x.key != home && fits(x.key) {
@@ -114,12 +124,12 @@ func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, 
 		return true
 	})
 	if known {
-		return at, key, true
+		return m, true
 	}
-	if at, key, known = c.recall.get(dk, engine); known && fits(at) {
-		return at, key, true
+	if m, known = c.recall.get(dk, engine); known && fits(m.at) {
+		return m, true
 	}
-	return contextKey{}, 0, false
+	return meaning{}, false
 }
 
 func (k contextKey) less(other contextKey) bool {
@@ -245,17 +255,18 @@ func (s *source) rejoin(w *indexContext, hashes []uint64) {
 		return (w.key.lora == home.lora || k.lora == w.key.lora) && (w.key.salt == home.salt || k.salt == w.key.salt) && s.shares(k.lora)
 	}
 	for _, h := range hashes {
-		at, key, known := s.conductor.whatMeans(w.deployment.key, h, home, fits)
-		if !known || at == w.key && key == h {
+		m, known := s.conductor.whatMeans(w.deployment.key, h, home, fits)
+		if !known || m.at == w.key && m.key == h {
 			continue
 		}
 		to := ns
-		if at != w.key {
-			to = s.space(spaceKey{w.deployment.key, at})
+		if m.at != w.key {
+			to = s.space(spaceKey{w.deployment.key, m.at})
 		}
+		to.useLookAheads(s.conductor, m.lookAheads)
 		for owner, holder := range ns.owners {
 			if w.index.Holds(holder.current, h) || holder.hasOld && w.index.Holds(holder.old, h) {
-				s.move(ns, to, owner, holder, index.Name{Engine: h, Key: key})
+				s.move(ns, to, owner, holder, index.Name{Engine: h, Key: m.key})
 			}
 		}
 	}
@@ -268,7 +279,6 @@ func (s *source) move(from, to *namespace, owner ownerKey, holder *holder, name 
 	medium := s.media[owner.medium]
 	switch {
 	case from == to:
-		to.useAnyLookAhead(s.conductor)
 		to.context.index.Teach(to.source, name.Engine, name.Key)
 	default:
 		// There first, so that it is never nowhere.
@@ -284,9 +294,9 @@ func (s *source) move(from, to *namespace, owner ownerKey, holder *holder, name 
 	s.putParts(to, name.Engine, owner, medium, s.copies(owner))
 }
 
-// putNamed stores a block whose key is known, though not to the context.
+// putNamed stores a block whose key is known, though not to the context. The namespace uses
+// the look-aheads of the name.
 func (s *source) putNamed(ns *namespace, name index.Name, owner ownerKey, medium tiers.Medium, policy index.CopyPolicy) index.StoreResult {
-	ns.useAnyLookAhead(s.conductor)
 	return ns.context.index.Store(&index.Store{
 		Owner: s.holder(ns, owner, medium).current, Engine: []uint64{name.Engine},
 		Key: name.Key, HasKey: true, Rootless: true, Copies: policy,
@@ -299,11 +309,12 @@ func (s *source) putParts(ns *namespace, engine uint64, owner ownerKey, medium t
 	here := ns.key()
 	for n := 1; n < int(ns.context.deployment.parts.Load()); n++ {
 		part := partName(engine, n)
-		_, key, known := s.conductor.whatMeans(here.deployment, part, here.context, func(k contextKey) bool { return k == here.context })
+		m, known := s.conductor.whatMeans(here.deployment, part, here.context, func(k contextKey) bool { return k == here.context })
 		if !known {
 			return
 		}
-		s.putNamed(ns, index.Name{Engine: part, Key: key}, owner, medium, policy)
+		ns.useLookAheads(s.conductor, m.lookAheads)
+		s.putNamed(ns, index.Name{Engine: part, Key: m.key}, owner, medium, policy)
 	}
 }
 

@@ -1,0 +1,66 @@
+package conductor
+
+import (
+	"testing"
+
+	"kvconductor/index"
+)
+
+// TestLookAheadsFade: blocks known by their hashes alone use the look-aheads that names
+// of their context may have. Those go with the names.
+func TestLookAheadsFade(t *testing.T) {
+	c := New(Options{RecallBytes: 1 << 20})
+	defer c.Close()
+	at := spaceKey{deploymentKey{DefaultTenant, "m", 16}, contextKey{}}
+	source := func(kind, name string) *source {
+		return c.unjoined(Registration{Type: kind, Instance: name, Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+	}
+	stays := c.enter(source(TypeVLLM, "stays"), at)
+	x := stays.context
+	x.deployment.tokenless.Store(true)
+	later := func(name string) lookAheads {
+		pool := source(TypeMooncake, name)
+		ns := c.enter(pool, at)
+		defer c.exit(pool, ns)
+		ns.useAnyLookAhead(c)
+		return ns.lookAheads
+	}
+	expect := func(when string, got, want lookAheads) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: look-aheads %v, want %v", when, got.list(), want.list())
+		}
+	}
+	// leave stores names under a look-ahead, and lets their source go.
+	leave := func(ahead int, engine uint64) {
+		s := source(TypeVLLM, "eagle")
+		ns := c.enter(s, at)
+		ns.useLookAheads(c, oneLookAhead(ahead))
+		x.index.Store(&index.Store{Owner: x.index.NewOwner(ns.source), Engine: []uint64{engine}, Local: []uint64{engine}})
+		expect("held", x.lookAheads.load(), oneLookAhead(ahead))
+		c.exit(s, ns)
+	}
+	leave(1, 101)
+	expect("left", later("pool 1"), 1<<1|noLookAhead)
+	expect("a query then", x.lookAheads.load(), noLookAhead)
+	for engine := range uint64(2) {
+		x.index.Compact()
+		c.collect(x)
+		leave(2, 102+engine) // something to forget the next time
+	}
+	expect("its names are forgotten", later("pool 2"), 1<<2|noLookAhead)
+	m, known := c.whatMeans(at.deployment, 101, contextKey{}, func(contextKey) bool { return true })
+	if !known || m.lookAheads&(1<<1) == 0 {
+		t.Errorf("the name is known: %v, with look-aheads %v", known, m.lookAheads.list())
+	}
+	// A publisher that invents look-aheads.
+	for ahead := range 20 {
+		leave(ahead, uint64(200+ahead))
+	}
+	if n := later("pool 3").count(); n > 2*maxLookAheads {
+		t.Errorf("blocks known by their hashes use %d look-aheads", n)
+	}
+	if n := x.deployment.lookAheads.ofNames().count(); n > 2*maxLookAheads {
+		t.Errorf("digests are computed for %d look-aheads", n)
+	}
+}
