@@ -70,7 +70,8 @@ func lookAheadSet(list []int) (a lookAheads) {
 	return a
 }
 
-// maxLookAheads bounds the look-aheads that are kept behind their last user.
+// maxLookAheads is how many different look-aheads a source may announce in one epoch. An
+// engine has one, and begins a new epoch when it restarts.
 const maxLookAheads = 4
 
 // usedLookAheads counts the users of each look-ahead. Names of blocks outlive the users, so
@@ -149,6 +150,17 @@ func (ns *namespace) useLookAheads(c *Conductor, a lookAheads) {
 // any look-ahead of the names that the context knows.
 func (ns *namespace) useAnyLookAhead(c *Conductor) {
 	ns.useLookAheads(c, ns.context.lookAheads.ofNames()|noLookAhead)
+}
+
+// checkLookAhead notes the look-ahead of a stored event. It returns the reason to leave the
+// event out if the source has announced too many others.
+func (s *source) checkLookAhead(e *events.Event) events.Reason {
+	set := s.lookAheads | oneLookAhead(e.Ahead)
+	if set.count() > maxLookAheads {
+		return events.TooManyLookAheads
+	}
+	s.lookAheads = set
+	return ""
 }
 
 // heldLookAheads returns the look-aheads of the blocks that the source holds. turn is held.

@@ -105,6 +105,9 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	s.nameAdapter(e)
 	s.lookAtSize(e, at.deployment.blockSize)
 	parts, why := s.partsOf(e, at.deployment.blockSize)
+	if why == "" && len(e.Tokens) > 0 {
+		why = s.checkLookAhead(e)
+	}
 	if why != "" {
 		s.drop(why, 1)
 		if medium.Tier == tiers.Device {

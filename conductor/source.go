@@ -80,6 +80,9 @@ type source struct {
 	// parts.go. Owned by run.
 	parts int
 
+	// lookAheads are those that the source announced in this epoch. Owned by run.
+	lookAheads lookAheads
+
 	// peerLookAheads are the look-aheads that a peer told of the blocks it gave. Owned by run.
 	peerLookAheads lookAheads
 
@@ -295,7 +298,7 @@ func (s *source) forget() {
 	}
 	s.groups, s.parts, s.declared = groups{}, 0, declared{}
 	s.noteWindow()
-	s.offsets, s.unnamed = false, nil
+	s.offsets, s.unnamed, s.lookAheads = false, nil, 0
 	if s.shelf != nil {
 		s.shelf.reset()
 		s.objects.Store(0)

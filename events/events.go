@@ -166,7 +166,8 @@ const (
 	// Of one event, found by the application.
 	ForeignTenant     Reason = "foreign_tenant" // names a tenant that the source may not announce for
 	BlockSizeMismatch Reason = "block_size_mismatch"
-	PartialBlock      Reason = "partial_block" // smaller than the registered size
+	PartialBlock      Reason = "partial_block"       // smaller than the registered size
+	TooManyLookAheads Reason = "too_many_lookaheads" // of one source in one epoch
 	OtherGroup        Reason = "other_group"
 	GroupUnknown      Reason = "group_unknown"
 	OrphanLimit       Reason = "orphan_limit"
