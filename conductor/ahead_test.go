@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"math"
 	"testing"
 
 	"kvconductor/index"
@@ -49,7 +50,7 @@ func TestLookAheadsFade(t *testing.T) {
 		leave(2, 102+engine) // something to forget the next time
 	}
 	expect("its names are forgotten", later("pool 2"), 1<<2|noLookAhead)
-	m, known := c.whatMeans(at.deployment, 101, contextKey{}, func(contextKey) bool { return true })
+	m, known := c.whatMeans(at.deployment, 101, contextKey{}, func(contextKey) bool { return true }, math.MaxInt)
 	if !known || m.lookAheads&(1<<1) == 0 {
 		t.Errorf("the name is known: %v, with look-aheads %v", known, m.lookAheads.list())
 	}

@@ -45,6 +45,8 @@ type deployment struct {
 	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes nobody has announced; nil for none
 
 	lookAheads usedLookAheads                          // of the namespaces in all contexts
+	adapted    atomic.Bool                             // events have named an adapter that their source's registration does not
+	salted     atomic.Bool                             // likewise, a salt
 	tokenless  atomic.Bool                             // blocks come without tokens
 	tiered     atomic.Bool                             // blocks are on a lower tier than the device
 	early      atomic.Int64                            // names remembered, see earlyNames
@@ -265,6 +267,12 @@ func (c *Conductor) enter(s *source, key spaceKey) *namespace {
 	}
 	d.refs++
 	x.refs++
+	if key.context.lora != "" && key.context.lora != s.reg.Lora {
+		d.adapted.Store(true)
+	}
+	if key.context.salt != "" && key.context.salt != s.reg.Salt {
+		d.salted.Store(true)
+	}
 	if s.reg.pool() {
 		ns.serves = d.ids(s.reg.Serves)
 	} else {

@@ -119,11 +119,17 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 		e = s.split(e, parts)
 	}
 	local := s.locals(e, at.deployment.blockSize)
-	at.context = s.contextKey(e, at.deployment, medium)
+	var sure bool
+	at.context, sure = s.contextKey(e, at.deployment, medium)
 	s.lookAtContext(at)
 	local = s.believe(e, at, local)
+	if !sure {
+		local = nil // the blocks wait by their hashes
+	}
 	res := s.place(at, e, local, key, medium)
-	s.lookAtProfile(s.index[at], e, parts)
+	if local != nil {
+		s.lookAtProfile(s.index[at], e, parts)
+	}
 	s.lookAtCopies(e, key, medium, &res, parts)
 	if medium.Tier == tiers.Device {
 		s.conductor.counts.store(&res)
@@ -174,7 +180,7 @@ func (s *source) wait(ns *namespace, e *events.Event, engine uint64, key ownerKe
 	x := ns.context
 	s.conductor.await(s, x)
 	res := s.put(ns, e, []uint64{engine}, nil, key, medium)
-	if _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().context, func(contextKey) bool { return true }); known {
+	if _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().context, func(contextKey) bool { return true }, searched(e)); known {
 		s.rejoin(x, []uint64{engine})
 	}
 	return res
@@ -340,32 +346,33 @@ func (s *source) target(e *events.Event) deploymentKey {
 // names a salt says all. Else what the event does not name is its parent's, or that of
 // the context its first hash is known in, or the registration's. Engines hash adapter
 // and salt; standardized hashes contain neither, so those events inherit a salt alone.
-func (s *source) contextKey(e *events.Event, dk deploymentKey, medium tiers.Medium) contextKey {
-	ck := contextKey{lora: s.reg.Lora, salt: s.reg.Salt}
+// It reports false if the context is a guess.
+func (s *source) contextKey(e *events.Event, dk deploymentKey, medium tiers.Medium) (ck contextKey, sure bool) {
+	ck = contextKey{lora: s.reg.Lora, salt: s.reg.Salt}
 	if e.LoraName != nil {
 		ck.lora = *e.LoraName
 	}
 	if e.Salt != nil {
 		ck.salt = *e.Salt
-		return ck
+		return ck, true
 	}
 	if !s.alone(spaceKey{dk, ck}) {
 		if ns := s.index[spaceKey{dk, ck}]; e.HasParent && ns != nil && ns.context.index.Knows(ns.source, e.Parent) {
-			return ck
+			return ck, true
 		}
 		if e.HasParent {
 			if ns := s.knower(e, dk, e.Parent); ns != nil && (!e.Envelope || ns.context.key.lora == ck.lora) {
-				return ns.context.key
+				return ns.context.key, true
 			}
 		}
 		if !e.Envelope {
 			if ns := s.knower(e, dk, e.Hashes[0]); ns != nil {
-				return ns.context.key
+				return ns.context.key, true
 			}
 		}
 	}
 	if e.Envelope || medium.Tier == tiers.Device || s.reg.pool() {
-		return ck
+		return ck, true
 	}
 	return s.meantContext(e, dk, ck)
 }

@@ -90,8 +90,21 @@ func (r *recall) put(x *indexContext, forgotten []index.Name) {
 	r.cache.Wait()
 }
 
-// get returns what an engine hash meant.
+// get returns what an engine hash meant, and counts the lookup.
 func (r *recall) get(dk deploymentKey, engine uint64) (m meaning, known bool) {
+	if r == nil {
+		return m, false
+	}
+	if m, known = r.find(dk, engine); known {
+		r.found.Add(1)
+	} else {
+		r.missed.Add(1)
+	}
+	return m, known
+}
+
+// find is get without the count, for hashes that may be known elsewhere.
+func (r *recall) find(dk deploymentKey, engine uint64) (m meaning, known bool) {
 	if r == nil {
 		return m, false
 	}
@@ -99,15 +112,15 @@ func (r *recall) get(dk deploymentKey, engine uint64) (m meaning, known bool) {
 	defer r.move.RUnlock()
 	v, ok := r.cache.Get(dk.slot(engine))
 	if !ok || v.name.Engine != engine || v.at.deployment != dk {
-		r.missed.Add(1)
 		return m, false
 	}
-	r.found.Add(1)
 	return meaning{v.at.context, v.name.Key, v.at.lookAheads}, true
 }
 
 // earlyNames is how many names of adapters and salts a deployment remembers before it
-// knows whether blocks reach a lower tier at all: 12 MiB.
+// knows whether blocks reach a lower tier at all: 12 MiB. In a full memory a name costs 2.3
+// us and 7 allocations, seven times what the store of its block costs. Blocks whose names
+// are not remembered wait by their hashes.
 const earlyNames = 1 << 16
 
 // remembered reports whether an event may ask for names that the context has forgotten:

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"math"
 	"sync"
 	"testing"
 
@@ -49,7 +50,7 @@ func TestRecallNeverBetween(t *testing.T) {
 					default:
 					}
 					for _, i := range []uint64{0, names / 2, names - 1} {
-						if _, known := c.whatMeans(at.deployment, 1000+i, contextKey{}, func(contextKey) bool { return true }); !known {
+						if _, known := c.whatMeans(at.deployment, 1000+i, contextKey{}, func(contextKey) bool { return true }, math.MaxInt); !known {
 							t.Errorf("round %d, context ends %v: name %d is in neither", round, ends, i)
 							return
 						}

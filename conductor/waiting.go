@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"math"
 	"slices"
 
 	"kvconductor/events"
@@ -45,56 +46,133 @@ func (s *source) locate(e *events.Event, dk deploymentKey, engine uint64) (place
 	}
 	m, known := s.conductor.whatMeans(dk, engine, s.home().context, func(k contextKey) bool {
 		return names(e.LoraName, k.lora) && names(e.Salt, k.salt) && s.shares(k.lora)
-	})
+	}, searched(e))
 	if !known {
 		return place{}, false
 	}
 	return place{ns: s.space(spaceKey{dk, m.at}), key: m.key, named: true, lookAheads: m.lookAheads}, true
 }
 
+// maxSearched is how many contexts are searched for the hash of an event with tokens: a
+// tenth of a millisecond. Salts may be as many as users.
+const maxSearched = 1024
+
+// searched returns how many contexts to search for a hash of an event. Tokens place most
+// blocks without a search; a hash without tokens says all there is.
+func searched(e *events.Event) int {
+	if len(e.Tokens) > 0 {
+		return maxSearched
+	}
+	return math.MaxInt
+}
+
 // meantContext returns the context in which the deployment knows, or knew until lately,
 // the first hash of an event or its parent; otherwise if there is none. An engine
 // repeats the hash on a lower tier, maybe after the block has left its device.
 //
-// Engines do not hash what a registration adds, so names that registrations use do not
-// follow from a hash, unless they are the source's own.
-func (s *source) meantContext(e *events.Event, dk deploymentKey, otherwise contextKey) contextKey {
-	if ns := s.index[spaceKey{dk, otherwise}]; ns != nil {
-		_, known := ns.context.index.Means(e.Hashes[0])
-		if !known && e.HasParent {
-			_, known = ns.context.index.Means(e.Parent)
-		}
-		if known {
-			return otherwise
-		}
+// It reports false if otherwise is a guess: the event begins prompts, its hash is unknown,
+// and the blocks may belong to an adapter or a salt. Behind an unknown parent blocks wait
+// for the parent's context.
+func (s *source) meantContext(e *events.Event, dk deploymentKey, otherwise contextKey) (at contextKey, sure bool) {
+	if s.knownIn(spaceKey{dk, otherwise}, e) {
+		return otherwise, true
 	}
-	c := s.conductor
-	c.mu.RLock()
-	announced := s.announced
-	var loras, salts []string
-	if d := c.deployments[dk]; d != nil {
-		loras, salts = d.loras, d.salts
+	h := s.heirs(e, dk)
+	if m, known := h.recalled(dk); known {
+		return m.at, true
 	}
-	c.mu.RUnlock()
-	hashed := func(name string, registered []string) bool { return name != "" && !slices.Contains(registered, name) }
-	fits := func(k contextKey) bool {
-		return names(e.LoraName, k.lora) && s.shares(k.lora) &&
-			(k.lora == s.reg.Lora || slices.Contains(announced, k.lora) || hashed(k.lora, loras)) &&
-			(k.salt == s.reg.Salt || hashed(k.salt, salts))
+	if !s.ambiguous(e, dk) {
+		return otherwise, true
 	}
-	m, known := c.whatMeans(dk, e.Hashes[0], otherwise, fits)
+	m, known := h.meaning(dk, e.Hashes[0], otherwise)
 	if !known && e.HasParent {
-		m, known = c.whatMeans(dk, e.Parent, otherwise, fits)
+		m, known = h.meaning(dk, e.Parent, otherwise)
 	}
 	if !known {
-		return otherwise
+		return otherwise, e.HasParent
 	}
-	return m.at
+	return m.at, true
+}
+
+// knownIn reports whether the source's context knows the first hash of an event or its
+// parent.
+func (s *source) knownIn(at spaceKey, e *events.Event) bool {
+	ns := s.index[at]
+	if ns == nil {
+		return false
+	}
+	_, known := ns.context.index.Means(e.Hashes[0])
+	if !known && e.HasParent {
+		_, known = ns.context.index.Means(e.Parent)
+	}
+	return known
+}
+
+// ambiguous reports whether an event leaves open an adapter or a salt of which the
+// deployment has had some.
+func (s *source) ambiguous(e *events.Event, dk deploymentKey) bool {
+	s.conductor.mu.RLock()
+	d := s.conductor.deployments[dk]
+	s.conductor.mu.RUnlock()
+	return d != nil && e.Salt == nil && (d.salted.Load() || e.LoraName == nil && d.adapted.Load())
+}
+
+// heirs tells which contexts an event may inherit from. Engines do not hash names that
+// registrations add, so those do not follow from a hash, unless they are the source's own.
+type heirs struct {
+	source                  *source
+	event                   *events.Event
+	announced, loras, salts []string
+}
+
+func (s *source) heirs(e *events.Event, dk deploymentKey) *heirs {
+	s.conductor.mu.RLock()
+	defer s.conductor.mu.RUnlock()
+	h := &heirs{source: s, event: e, announced: s.announced}
+	if d := s.conductor.deployments[dk]; d != nil {
+		h.loras, h.salts = d.loras, d.salts
+	}
+	return h
+}
+
+// fit reports whether the event may belong to a context.
+func (h *heirs) fit(k contextKey) bool {
+	hashed := func(name string, registered []string) bool { return name != "" && !slices.Contains(registered, name) }
+	reg := &h.source.reg
+	return names(h.event.LoraName, k.lora) && h.source.shares(k.lora) &&
+		(k.lora == reg.Lora || slices.Contains(h.announced, k.lora) || hashed(k.lora, h.loras)) &&
+		(k.salt == reg.Salt || hashed(k.salt, h.salts))
+}
+
+// recalled returns what the event's first hash or its parent meant.
+func (h *heirs) recalled(dk deploymentKey) (meaning, bool) {
+	e, r := h.event, h.source.conductor.recall
+	m, known := r.find(dk, e.Hashes[0])
+	if known = known && h.fit(m.at); !known && e.HasParent {
+		m, known = r.find(dk, e.Parent)
+		known = known && h.fit(m.at)
+	}
+	return m, known
+}
+
+// meaning returns what a hash means. The context is otherwise if the event may inherit
+// from none that knows it.
+func (h *heirs) meaning(dk deploymentKey, engine uint64, otherwise contextKey) (meaning, bool) {
+	c := h.source.conductor
+	m, known := c.whatMeans(dk, engine, otherwise, func(contextKey) bool { return true }, maxSearched)
+	if !known || h.fit(m.at) {
+		return m, known
+	}
+	if m, known = c.whatMeans(dk, engine, otherwise, h.fit, maxSearched); !known {
+		m.at = otherwise
+	}
+	return m, true
 }
 
 // whatMeans returns where in a deployment an engine hash is or was known, among
-// contexts that fit. Of several that know it, home comes first, then the least.
-func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, fits func(contextKey) bool) (m meaning, known bool) {
+// contexts that fit. Of several that know it, home comes first, then the least. It
+// searches up to most others, in any order.
+func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, fits func(contextKey) bool, most int) (m meaning, known bool) {
 	c.mu.RLock()
 	d := c.deployments[dk]
 	c.mu.RUnlock()
@@ -120,8 +198,9 @@ func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, 
 	d.contexts.Range(func(_, v any) bool {
 		if x := v.(*indexContext); x.key != home && fits(x.key) {
 			ask(x)
+			most--
 		}
-		return true
+		return most > 0
 	})
 	if known {
 		return m, true
@@ -255,7 +334,7 @@ func (s *source) rejoin(w *indexContext, hashes []uint64) {
 		return (w.key.lora == home.lora || k.lora == w.key.lora) && (w.key.salt == home.salt || k.salt == w.key.salt) && s.shares(k.lora)
 	}
 	for _, h := range hashes {
-		m, known := s.conductor.whatMeans(w.deployment.key, h, home, fits)
+		m, known := s.conductor.whatMeans(w.deployment.key, h, home, fits, math.MaxInt)
 		if !known || m.at == w.key && m.key == h {
 			continue
 		}
@@ -309,7 +388,7 @@ func (s *source) putParts(ns *namespace, engine uint64, owner ownerKey, medium t
 	here := ns.key()
 	for n := 1; n < int(ns.context.deployment.parts.Load()); n++ {
 		part := partName(engine, n)
-		m, known := s.conductor.whatMeans(here.deployment, part, here.context, func(k contextKey) bool { return k == here.context })
+		m, known := s.conductor.whatMeans(here.deployment, part, here.context, func(k contextKey) bool { return k == here.context }, 0)
 		if !known {
 			return
 		}
