@@ -181,16 +181,20 @@ func (sc *scratch) resetPromptChains(x *indexContext, q *Query, places []index.B
 	if n := set.count() - 1; len(sc.chains) < n {
 		sc.chains = make([]hash.Chain, n)
 	}
-	first := true
+	local := x.scheme
+	if q.Mixed {
+		local = hash.Scheme{Seed: contextKey{q.Lora, q.Salt}.dynamoSeed()}
+	}
+	c := &sc.chain
 	for n := range set.all {
-		if first {
-			sc.chain.Reset(x.scheme, q.Tokens, q.BlockSize, n)
-			first = false
-			continue
-		}
-		c := &sc.chains[len(places)]
 		c.Reset(x.scheme, q.Tokens, q.BlockSize, n)
-		places = append(places, index.Beside{Index: x.index, Chain: c})
+		c.Under(local)
+		if c != &sc.chain {
+			places = append(places, index.Beside{Index: x.index, Chain: c})
+		}
+		if len(places) < len(sc.chains) {
+			c = &sc.chains[len(places)]
+		}
 	}
 	return places
 }

@@ -66,7 +66,7 @@ func (sc *scratch) release() {
 	}
 	sc.ans, sc.hits = Answer{}, nil
 	// The prompt is the caller's, and what was made of a giant's is not kept.
-	sc.hashes, sc.mixed = nil, kept(sc.mixed)
+	sc.hashes = nil
 	sc.locals = localChain{seq: kept(sc.locals.seq)}
 	scratches.Put(sc)
 }

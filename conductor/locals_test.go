@@ -95,8 +95,8 @@ func TestScratchesAreSmall(t *testing.T) {
 		if sc.hashes != nil || sc.locals.labels != nil || sc.locals.context != nil {
 			t.Errorf("%s: %d hashes, %d labels and the context %p are kept", name, len(sc.hashes), len(sc.locals.labels), sc.locals.context)
 		}
-		if cap(sc.locals.seq) > keepHashes || cap(sc.mixed) > keepHashes {
-			t.Errorf("%s: room for %d and %d hashes", name, cap(sc.locals.seq), cap(sc.mixed))
+		if cap(sc.locals.seq) > keepHashes {
+			t.Errorf("%s: room for %d hashes", name, cap(sc.locals.seq))
 		}
 	}
 	f("local hashes", &Query{ByLocal: true, Locals: locals}, n)

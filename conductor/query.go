@@ -63,7 +63,6 @@ type scratch struct {
 	chains []hash.Chain // of the others, see ahead.go
 	hashes hashList
 	locals localChain
-	mixed  []uint64
 	folder tiers.Folder
 
 	// What the answer is made of.
@@ -197,11 +196,6 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	switch {
 	case q.ByLocal:
 		sc.locals.reset(x, q.Locals, q.Mixed)
-		x.index.MatchLazy(&sc.locals, &sc.match)
-	case q.Mixed:
-		scheme := hash.Scheme{Seed: hash.Seeded(hash.DefaultSeed, q.Lora, q.Salt)}
-		sc.mixed = scheme.Locals(sc.mixed[:0], q.Tokens, q.BlockSize)
-		sc.locals.reset(x, sc.mixed, true)
 		x.index.MatchLazy(&sc.locals, &sc.match)
 	case q.ByHash:
 		sc.hashes = q.Hashes

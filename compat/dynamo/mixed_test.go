@@ -48,6 +48,39 @@ func TestMixed(t *testing.T) {
 	})
 }
 
+// TestMixedEagleBlocks: a query in tokens finds blocks of an EAGLE engine under an adapter
+// and a salt that were recovered from Dynamo's dump, next to plain ones.
+func TestMixedEagleBlocks(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, a *server) {
+		const names = `,"lora_name":"sql","cache_salt":"s"`
+		pairs := stored("GPU", 1, 3, "lora_name", "sql", "cache_salt", "s")
+		tokens := pairs["token_ids"].([]int)
+		list := make([][]int, len(tokens))
+		for i, token := range tokens {
+			list[i] = []int{token, token + 1}
+		}
+		pairs["token_ids"] = list
+		a.register(1, 0, "")
+		a.publish(1, 0, pairs)
+		a.register(2, 0, "")
+		a.publish(2, 0, stored("GPU", 1, 1, "lora_name", "sql", "cache_salt", "s"))
+		dump := a.send("GET", "/dump", "").Body.Bytes()
+
+		b := newServer(t, Config{})
+		in := b.conductor.Recover(0)
+		if err := (&loader{dialect: b.dialect, in: in}).object(bytes.NewReader(dump)); err != nil {
+			t.Fatal(err)
+		}
+		in.Done()
+		const want = `{"scores":{"1":{"0":8},"2":{"0":4}}`
+		for _, s := range []*server{a, b} {
+			if got := s.send("POST", "/query", ask(promptOf(3), names)).Body.String(); len(got) < len(want) || got[:len(want)] != want {
+				t.Errorf("recovered %v: %s, want %s", s == b, got, want)
+			}
+		}
+	})
+}
+
 // seededLocals reads the local hashes of worker 1 from a dump.
 func seededLocals(t *testing.T, dump []byte) (list string) {
 	t.Helper()

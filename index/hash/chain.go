@@ -5,6 +5,7 @@ package hash
 // value is an empty prompt under seed 0. Reset keeps its buffer, unless that is a giant's.
 type Chain struct {
 	scheme Scheme
+	local  Scheme // of single blocks
 	tokens []uint32
 	size   int
 	ahead  int
@@ -21,8 +22,12 @@ func (c *Chain) Reset(s Scheme, tokens []uint32, blockSize, ahead int) {
 	if cap(c.seq) > keepHashes {
 		c.seq = nil
 	}
-	*c = Chain{scheme: s, tokens: tokens, size: blockSize, ahead: ahead, seq: c.seq[:0]}
+	*c = Chain{scheme: s, local: s, tokens: tokens, size: blockSize, ahead: ahead, seq: c.seq[:0]}
 }
+
+// Under hashes the tokens of single blocks under a scheme of their own, as peers do that mix
+// names into local hashes. It follows Reset.
+func (c *Chain) Under(local Scheme) { c.local = local }
 
 // Len returns the number of blocks.
 func (c *Chain) Len() int {
@@ -36,7 +41,7 @@ func (c *Chain) Len() int {
 // up to i that are still missing.
 func (c *Chain) At(i int) uint64 {
 	for n := len(c.seq); n <= i; n++ {
-		l := c.scheme.Local(c.tokens[n*c.size : (n+1)*c.size+c.ahead])
+		l := c.local.Local(c.tokens[n*c.size : (n+1)*c.size+c.ahead])
 		if n > 0 {
 			l = c.scheme.Next(c.seq[n-1], l)
 		}
