@@ -22,19 +22,39 @@ const unnamedPrefix = "lora_id:"
 // unnamed reports whether an adapter has a number alone.
 func unnamed(lora string) bool { return strings.HasPrefix(lora, unnamedPrefix) }
 
-// nameAdapter gives the adapter of a stored event a name if it has a number alone.
-func (s *source) nameAdapter(e *events.Event) {
-	if e.LoraID == 0 || e.LoraName != nil || s.reg.Lora != "" {
+// maxAdapters bounds the numbers of adapters that a source remembers.
+const maxAdapters = 1 << 12
+
+// nameAdapter gives the adapter of a stored event a name if it has a number alone: the
+// one that an earlier event gave the number. A block known by its hash, or behind a known
+// parent, has its adapter by that. Else the number is the name.
+func (s *source) nameAdapter(e *events.Event, dk deploymentKey) {
+	if e.LoraID == 0 || s.reg.Lora != "" || len(e.Hashes) == 0 {
 		return
 	}
-	name := s.unnamed[e.LoraID]
+	if s.adapters == nil {
+		s.adapters = make(map[uint64]*string)
+	}
+	name := s.adapters[e.LoraID]
+	if e.LoraName != nil {
+		if name == nil && len(s.adapters) < maxAdapters || name != nil && *name != *e.LoraName {
+			s.adapters[e.LoraID] = e.LoraName
+		}
+		return
+	}
 	if name == nil {
+		ns := s.knower(e, dk, e.Hashes[0])
+		if ns == nil && e.HasParent {
+			ns = s.knower(e, dk, e.Parent)
+		}
+		if ns != nil && ns.context.key.lora != "" {
+			return // contextKey finds it
+		}
 		text := fmt.Sprintf("%s%d@%s", unnamedPrefix, e.LoraID, s.reg.Key())
 		name = &text
-		if s.unnamed == nil {
-			s.unnamed = make(map[uint64]*string)
+		if len(s.adapters) < maxAdapters {
+			s.adapters[e.LoraID] = name
 		}
-		s.unnamed[e.LoraID] = name
 		s.find(FindingAdapter, "blocks of the adapter with lora_id %d carry no name: they count for adapter %q of this source alone, and queries for the adapter's name find nothing; update vLLM to 0.14 or later, or register lora_name if the engine serves one adapter", e.LoraID, text)
 	}
 	e.LoraName = name

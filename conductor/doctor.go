@@ -228,12 +228,11 @@ type seeds struct {
 }
 
 // lookAtSeed compares the engine hash of a prompt's first block with what others
-// called the same tokens. It leaves out what equal tokens may differ in for another
-// reason: vLLM hashes the path of an adapter, and versions of SGLang hash adapter and salt
-// in several forms.
+// called the same tokens. It compares blocks of the base model without a salt: releases
+// hash adapters, salts and images in several forms, and vLLM the path of an adapter.
 func (s *source) lookAtSeed(ns *namespace, engine, local uint64) {
 	at := ns.context.key
-	if s.doctor.seeds >= doctorSample || at.lora != "" || at.salt != "" && s.reg.Type == TypeSGLang {
+	if s.doctor.seeds >= doctorSample || at != (contextKey{}) {
 		return
 	}
 	s.doctor.seeds++

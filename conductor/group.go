@@ -95,11 +95,13 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 		}
 		st.parked = nil
 	}
+	if st.kind != "" && !mainGroup(st.kind) {
+		g.window = max(g.window, e.Window)
+	}
 	switch {
 	case mainGroup(st.kind), len(e.Hashes) == 0: // it names no block, so it changes nothing
 		r.verdict = admit
 	case st.kind != "":
-		g.window = max(g.window, e.Window)
 		r.verdict = skip
 	case key.group == 0:
 		r.verdict = admit

@@ -36,6 +36,9 @@ func (s *source) admit(e *events.Event, rank int32) {
 		return
 	}
 	r := s.groups.judge(e, rank)
+	if e.Window > 0 {
+		s.noteWindow()
+	}
 	if at := (groupOf{s.deploymentKey(), max(e.Group, 0)}); r.learned && s.conductor.learnGroup(at, e.GroupKind) {
 		s.regrouped = append(s.regrouped, at)
 	}
@@ -50,7 +53,6 @@ func (s *source) admit(e *events.Event, rank int32) {
 	case admit:
 		s.change(e, rank)
 	case skip:
-		s.noteWindow()
 		s.drop(events.OtherGroup, 1)
 	case overflow:
 		s.drop(events.GroupUnknown, 1)
@@ -102,7 +104,7 @@ func (s *source) change(e *events.Event, rank int32) {
 // store indexes the blocks of a stored event.
 func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	at := spaceKey{deployment: s.target(e)}
-	s.nameAdapter(e)
+	s.nameAdapter(e, at.deployment)
 	s.lookAtSize(e, at.deployment.blockSize)
 	parts, why := s.partsOf(e, at.deployment.blockSize)
 	if why == "" && len(e.Tokens) > 0 {
@@ -138,17 +140,31 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 
 // place puts the blocks of a stored event into the contexts they belong to.
 func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKey, medium tiers.Medium) (sum index.StoreResult) {
-	if local != nil || e.Envelope && !s.reg.pool() {
+	if e.Envelope && !s.reg.pool() || local != nil && (s.reg.pool() || medium.Tier == tiers.Device) {
 		return s.put(s.space(at), e, e.Hashes, local, key, medium)
 	}
-	// Without tokens each engine hash belongs to the context that knows it.
-	// Stretches of one context go together.
+	// Without tokens each engine hash belongs to the context that knows it, and so it
+	// does below the device: connectors repeat tokens without adapter, salt, images and
+	// look-ahead. Stretches of one context go together.
+	find := func(engine uint64) (place, bool) {
+		if local != nil {
+			return s.meantIn(at, engine)
+		}
+		return s.locate(e, at.deployment, engine)
+	}
 	for i := 0; i < len(e.Hashes); {
-		spot, known := s.locate(e, at.deployment, e.Hashes[i])
+		spot, known := find(e.Hashes[i])
 		from := i
 		i++
 		var res index.StoreResult
 		switch {
+		case !known && local != nil:
+			for ; i < len(e.Hashes); i++ {
+				if _, known := find(e.Hashes[i]); known {
+					break
+				}
+			}
+			res = s.put(s.space(at), stretch(e, from, i, at.deployment.blockSize), e.Hashes[from:i], local[from:i], key, medium)
 		case !known:
 			res = s.wait(s.space(at), e, e.Hashes[from], key, medium)
 		case spot.named:
@@ -175,6 +191,24 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 	return sum
 }
 
+// stretch returns the event of blocks from to end of a stored event, whose tokens pair
+// with its blocks of size tokens.
+func stretch(e *events.Event, from, end, size int) *events.Event {
+	if from == 0 && end == len(e.Hashes) {
+		return e
+	}
+	part := *e
+	part.Hashes = e.Hashes[from:end]
+	part.Tokens = e.Tokens[from*size : end*size+e.Ahead]
+	if e.Items != nil {
+		part.Items = e.Items[from:end]
+	}
+	if from > 0 {
+		part.Parent, part.HasParent, part.BaseBlock = e.Hashes[from-1], true, -1
+	}
+	return &part
+}
+
 // wait stores a block under a hash that nobody has announced with tokens.
 func (s *source) wait(ns *namespace, e *events.Event, engine uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
 	x := ns.context
@@ -193,7 +227,7 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 	} else {
 		ns.useLookAheads(s.conductor, oneLookAhead(e.Ahead))
 	}
-	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 {
+	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 && e.Items == nil {
 		s.lookAtSeed(ns, hashes[0], local[0])
 	}
 	if local == nil && ns.parts() > 0 {

@@ -92,8 +92,8 @@ type source struct {
 	// offsets is events.Batch.Offsets of any batch of the epoch. Owned by run.
 	offsets bool
 
-	// unnamed are the names of adapters that have a number alone. Owned by run.
-	unnamed map[uint64]*string
+	// adapters are the names of adapters by lora_id, see adapter.go. Owned by run.
+	adapters map[uint64]*string
 
 	// index finds a space by its key. Owned by run.
 	index map[spaceKey]*namespace
@@ -298,7 +298,7 @@ func (s *source) forget() {
 	}
 	s.groups, s.parts, s.declared = groups{}, 0, declared{}
 	s.noteWindow()
-	s.offsets, s.unnamed, s.lookAheads = false, nil, 0
+	s.offsets, s.adapters, s.lookAheads = false, nil, 0
 	if s.shelf != nil {
 		s.shelf.reset()
 		s.objects.Store(0)

@@ -169,6 +169,19 @@ func (h *heirs) meaning(dk deploymentKey, engine uint64, otherwise contextKey) (
 	return m, true
 }
 
+// meantIn returns the place of a hash in one context, if the source knows it there or any
+// source has taught it there.
+func (s *source) meantIn(at spaceKey, engine uint64) (place, bool) {
+	if ns := s.index[at]; ns != nil && ns.context.index.Knows(ns.source, engine) {
+		return place{ns: ns}, true
+	}
+	m, known := s.conductor.whatMeans(at.deployment, engine, at.context, func(k contextKey) bool { return k == at.context }, 0)
+	if !known {
+		return place{}, false
+	}
+	return place{ns: s.space(at), key: m.key, lookAheads: m.lookAheads, named: true}, true
+}
+
 // whatMeans returns where in a deployment an engine hash is or was known, among
 // contexts that fit. Of several that know it, home comes first, then the least. It
 // searches up to most others, in any order.
