@@ -108,8 +108,8 @@ func (s *source) knownIn(at spaceKey, e *events.Event) bool {
 	return known
 }
 
-// ambiguous reports whether an event leaves open an adapter or a salt of which the
-// deployment has had some.
+// ambiguous reports whether an event leaves its adapter or salt open in a deployment that
+// has had adapters or salts.
 func (s *source) ambiguous(e *events.Event, dk deploymentKey) bool {
 	s.conductor.mu.RLock()
 	d := s.conductor.deployments[dk]

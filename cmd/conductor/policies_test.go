@@ -34,10 +34,10 @@ func newRuledEngine(t *testing.T, name string, first uint64) *ruledEngine {
 	return &ruledEngine{t: t, pub: pub, name: name, seq: first}
 }
 
-// publish sends one batch once somebody is subscribed.
+// publish sends one batch as soon as the server has subscribed.
 func (e *ruledEngine) publish(events ...any) {
 	e.t.Helper()
-	eventually(e.t, "nobody subscribed to "+e.name, func() (string, bool) { return "", len(e.pub.(zmq4.Topics).Topics()) > 0 })
+	eventually(e.t, "no subscription to "+e.name, func() (string, bool) { return "", len(e.pub.(zmq4.Topics).Topics()) > 0 })
 	payload, err := msgpack.Marshal([]any{1.5, events, nil})
 	if err != nil {
 		e.t.Fatal(err)
@@ -48,7 +48,7 @@ func (e *ruledEngine) publish(events ...any) {
 	e.seq++
 }
 
-// ruledService is what is said of one source.
+// ruledService is the row of one source in /services.
 type ruledService struct {
 	InstanceID string
 	LastSeq    *uint64
@@ -56,7 +56,7 @@ type ruledService struct {
 	Findings   []struct{ Code string }
 }
 
-// settled waits until all that was published is applied, and returns what is said then.
+// settled waits until the server has applied every published batch, and returns the row.
 func (e *ruledEngine) settled(p *process) (s ruledService) {
 	e.t.Helper()
 	eventually(e.t, e.name+" never settled", func() (string, bool) {

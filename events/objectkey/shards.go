@@ -128,7 +128,7 @@ func (s *Shards) Len() int     { return s.blocks }
 func (s *Shards) Bytes() int64 { return s.held }
 
 // Add takes one object and returns the number of its block. It reports false where
-// there is no room for it; what is there already is not counted twice.
+// there is no room for it. Adding an object again changes no count.
 func (s *Shards) Add(pool Pool, tier Tier, k *Key) (Number, bool) {
 	at := place{pool, k.Kind}
 	who := memberOf(tier, k)
