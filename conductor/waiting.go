@@ -169,15 +169,15 @@ func (h *heirs) meaning(dk deploymentKey, engine uint64, otherwise contextKey) (
 	return m, true
 }
 
-// meantIn returns the place of a hash in one context, if the source knows it there or any
-// source has taught it there.
+// meantIn returns the place of a hash in one context, if a source has taught it there. A
+// block that waits by the hash teaches nothing.
 func (s *source) meantIn(at spaceKey, engine uint64) (place, bool) {
-	if ns := s.index[at]; ns != nil && ns.context.index.Knows(ns.source, engine) {
-		return place{ns: ns}, true
-	}
 	m, known := s.conductor.whatMeans(at.deployment, engine, at.context, func(k contextKey) bool { return k == at.context }, 0)
 	if !known {
 		return place{}, false
+	}
+	if ns := s.index[at]; ns != nil && ns.context.index.Knows(ns.source, engine) {
+		return place{ns: ns}, true
 	}
 	return place{ns: s.space(at), key: m.key, lookAheads: m.lookAheads, named: true}, true
 }
