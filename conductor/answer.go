@@ -67,7 +67,7 @@ func (sc *scratch) release() {
 	sc.ans, sc.hits = Answer{}, nil
 	// The prompt is the caller's, and what was made of a giant's is not kept.
 	sc.hashes = nil
-	sc.locals = localChain{seq: kept(sc.locals.seq)}
+	sc.locals = localChain{local: kept(sc.locals.local), seq: kept(sc.locals.seq)}
 	scratches.Put(sc)
 }
 

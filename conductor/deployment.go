@@ -260,7 +260,7 @@ func (c *Conductor) enter(s *source, key spaceKey) *namespace {
 			translates: c.opts.KeepLocals && key.context.dynamoSeed() != c.scheme.Seed,
 			index: index.New(index.Options{
 				Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes, KeepLabels: c.opts.KeepLocals,
-				KeepForgotten: c.forgets(),
+				KeepForgotten: c.forgets(), Remember: func() bool { return x.remembered() },
 			}),
 		}
 		d.contexts.Store(key.context, x)

@@ -139,37 +139,48 @@ func (x *indexContext) local(label uint64) (uint64, bool) {
 func (c *Conductor) Mixed() bool { return c.mixed.Load() }
 
 // localChain is a prompt given as the local hashes of Dynamo's clients; the index
-// asks for seq hashes as far as it matches.
+// asks for local hashes as far as it matches.
 type localChain struct {
 	context *indexContext
 	labels  []uint64
 	bare    bool // labels are taken for local hashes, as those of a peer are
+	local   []uint64
 	seq     []uint64
-	ended   bool // the last of seq was of a block nobody has announced
+	ended   bool // the last of local was of a block that no engine has announced
 }
 
 func (c *localChain) reset(x *indexContext, labels []uint64, bare bool) {
-	*c = localChain{context: x, labels: labels, bare: bare, seq: c.seq[:0]}
+	*c = localChain{context: x, labels: labels, bare: bare, local: c.local[:0], seq: c.seq[:0]}
 }
 
 // Len returns the number of blocks.
 func (c *localChain) Len() int { return len(c.labels) }
 
-// At returns the seq hash of block i. Behind a block nobody has announced every
-// hash is one that nobody holds.
-func (c *localChain) At(i int) uint64 {
-	for n := len(c.seq); n <= i; n++ {
-		local, known := c.labels[n], true
-		if !c.bare {
-			local, known = c.context.local(c.labels[n])
-		}
+// Locals returns the local hashes of the first n blocks. Behind a block that no engine
+// has announced every hash is one of no block.
+func (c *localChain) Locals(n int) []uint64 {
+	if c.bare || !c.context.translates {
+		return c.labels
+	}
+	for i := len(c.local); i < n; i++ {
+		local, known := c.context.local(c.labels[i])
 		if c.ended = c.ended || !known; c.ended {
-			local = ^c.labels[n]
+			local = ^c.labels[i]
 		}
+		c.local = append(c.local, local)
+	}
+	return c.local
+}
+
+// At returns the seq hash of block i.
+func (c *localChain) At(i int) uint64 {
+	local := c.Locals(i + 1)
+	for n := len(c.seq); n <= i; n++ {
+		l := local[n]
 		if n > 0 {
-			local = c.context.scheme.Next(c.seq[n-1], local)
+			l = c.context.scheme.Next(c.seq[n-1], l)
 		}
-		c.seq = append(c.seq, local)
+		c.seq = append(c.seq, l)
 	}
 	return c.seq[i]
 }

@@ -79,8 +79,10 @@ func TestScratchesAreSmall(t *testing.T) {
 	const n = keepHashes + 1
 	x := &indexContext{deployment: new(deployment), scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
 	locals := make([]uint64, n)
+	x.translates, x.translation.of = true, make(map[uint64]uint64, n)
 	for i := range locals {
 		locals[i] = uint64(i) + 1
+		x.translation.of[locals[i]] = locals[i]
 	}
 	x.index.Store(&index.Store{Owner: x.index.NewOwner(x.index.NewSource()), Engine: locals, Local: locals, Labels: locals, Copies: index.CopySet})
 	sc := new(scratch)
@@ -95,14 +97,14 @@ func TestScratchesAreSmall(t *testing.T) {
 		if sc.hashes != nil || sc.locals.labels != nil || sc.locals.context != nil {
 			t.Errorf("%s: %d hashes, %d labels and the context %p are kept", name, len(sc.hashes), len(sc.locals.labels), sc.locals.context)
 		}
-		if cap(sc.locals.seq) > keepHashes {
-			t.Errorf("%s: room for %d hashes", name, cap(sc.locals.seq))
+		if cap(sc.locals.local) > keepHashes || cap(sc.locals.seq) > keepHashes {
+			t.Errorf("%s: room for %d and %d hashes", name, cap(sc.locals.local), cap(sc.locals.seq))
 		}
 	}
 	f("local hashes", &Query{ByLocal: true, Locals: locals}, n)
 	f("mixed", &Query{Mixed: true, Tokens: make([]uint32, n)}, 0)
 	f("few", &Query{ByLocal: true, Locals: locals[:9]}, 9)
-	if cap(sc.locals.seq) == 0 {
+	if cap(sc.locals.local) == 0 {
 		t.Error("a buffer that is not a giant's is not kept")
 	}
 	f("hashes", &Query{ByHash: true, Hashes: locals}, 1) // a first block's are one

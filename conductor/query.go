@@ -183,9 +183,7 @@ func (d *deployment) rowsFor(q *Query) (r *Roster, only int) {
 	return v.serving(q.Lora), -1
 }
 
-// hashList is a prompt given as hashes. It is the client's word that they follow
-// each other, so every one is looked up: index.Match skips blocks between two that
-// fit, which is right for chains only.
+// hashList is a prompt given as sequence hashes, from its first block on.
 type hashList []uint64
 
 func (l hashList) Len() int        { return len(l) }

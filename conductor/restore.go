@@ -35,8 +35,8 @@ type Recovery struct {
 	Refused int             // of sources that run already, or of deployments and tenants not theirs
 }
 
-// earlyStretch is a stretch that came before its parent: of another tier, or another
-// holder.
+// earlyStretch is a stretch that came before its parent, which another tier or another
+// holder has, or whose parent has left.
 type earlyStretch struct {
 	source *source
 	ns     *namespace
@@ -103,13 +103,13 @@ func (r *Recovery) Stored(e *Stored) error {
 		to = s.older(ns, owner, e)
 		r.c.mixed.Store(true)
 	}
-	if e.HasParent && !e.Waiting && local != nil && !ns.context.index.Knows(ns.source, e.Parent) {
+	if local != nil && !e.Waiting && !e.Root && (e.HasParent || e.HasKey) && !ns.placed(e.Stretch) {
 		r.tooEarly(s, ns, to, e.Stretch, local)
 	}
 	if local == nil && e.Key == e.Engine[0] && s.reg.Type != TypeStandard {
 		r.c.await(s, ns.context)
 	}
-	ns.context.index.Restore(to, e.Stretch, local)
+	ns.context.index.Restore(to, e.Stretch, local, false)
 	ns.context.learn(e.Labels, e.Local, e.Root)
 	r.Blocks += len(e.Engine)
 	return nil
@@ -159,16 +159,16 @@ func (r *Recovery) Done() {
 	}
 }
 
-// tooEarly notes a stretch whose parent is not known yet. Where the peer knew the key
-// of the first block, that one is all that is missing.
+// placed reports whether the block before a stretch has a place.
+func (ns *namespace) placed(e *index.Stretch) bool {
+	return e.HasParent && ns.context.index.Placed(ns.source, e.Parent)
+}
+
+// tooEarly notes a stretch whose parent has no place yet.
 func (r *Recovery) tooEarly(s *source, ns *namespace, to index.Owner, e *index.Stretch, local []uint64) {
-	n := len(e.Engine)
-	if e.HasKey {
-		n = 1
-	}
 	r.early = append(r.early, earlyStretch{s, ns, to, index.Stretch{
-		HasParent: true, Parent: e.Parent, Key: e.Key, HasKey: e.HasKey, Engine: slices.Clone(e.Engine[:n]), Labels: slices.Clone(e.Labels[:n]),
-	}, slices.Clone(local[:n])})
+		HasParent: e.HasParent, Parent: e.Parent, Key: e.Key, HasKey: e.HasKey, Engine: slices.Clone(e.Engine), Labels: slices.Clone(e.Labels),
+	}, slices.Clone(local)})
 }
 
 // hang ties the stretches that came early to their parents, as far as those have
@@ -176,23 +176,27 @@ func (r *Recovery) tooEarly(s *source, ns *namespace, to index.Owner, e *index.S
 func (r *Recovery) hang() {
 	for before := -1; len(r.early) != before; {
 		before = len(r.early)
-		r.early = slices.DeleteFunc(r.early, func(e earlyStretch) bool { return e.hang() })
+		r.early = slices.DeleteFunc(r.early, func(e earlyStretch) bool { return e.hang(false) })
+		if len(r.early) == before {
+			// Their parents are not to come.
+			r.early = slices.DeleteFunc(r.early, func(e earlyStretch) bool { return e.blocks.HasKey && e.hang(true) })
+		}
 	}
 	r.early = nil
 }
 
-// hang reports whether nothing is left to do.
-func (e *earlyStretch) hang() bool {
+// hang reports whether nothing is left to do. With complete, no parent is waited for.
+func (e *earlyStretch) hang(complete bool) bool {
 	e.source.turn.Lock()
 	defer e.source.turn.Unlock()
 	if e.source.index[e.ns.key()] != e.ns {
 		return true // registered or unregistered meanwhile
 	}
-	known := e.ns.context.index.Knows(e.ns.source, e.blocks.Parent)
-	if known {
-		e.ns.context.index.Restore(e.to, &e.blocks, e.local)
+	known := e.ns.placed(&e.blocks)
+	if known || complete {
+		e.ns.context.index.Restore(e.to, &e.blocks, e.local, complete)
 	}
-	return known
+	return known || complete
 }
 
 // Undo drops what came back, so that another peer can be asked.

@@ -64,6 +64,11 @@ func bring(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, marks
 					Instance: s.Source.Instance, Tenant: s.Tenant, Model: s.Model, BlockSize: s.BlockSize, Rank: int(s.Rank), Type: conductor.TypeVLLM,
 				}
 			}
+			if s.Gone { // as a dump tells it
+				stretch := *s.Stretch
+				stretch.HasParent, stretch.Parent = false, 0
+				st.Stretch = &stretch
+			}
 			between()
 			if err := r.Stored(&st); err != nil {
 				t.Fatal(err)
@@ -395,6 +400,35 @@ func TestRegisterDuringRecovery(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestRecoveredBehindGone holds that blocks follow each other in a replica too when a
+// block before them has left the peer.
+func TestRecoveredBehindGone(t *testing.T) {
+	for _, lines := range [][]string{
+		{"store one path=a/b/c", "remove one path=a"},
+		{"store one path=a/b medium=DISK", "store one path=a/b/c/d", "remove one path=a/b", "remove one path=a medium=DISK"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a, openA := newReplica(newNetwork())
+			openA()
+			defer a.conductor.Close()
+			b, open := newReplica(a.network)
+			defer b.conductor.Close()
+			runAll(a, append([]string{"register one"}, lines...)...)
+			recoverFrom(t, a.conductor, b.conductor, true, 0)
+			open()
+			b.conductor.Snapshot().Walk(tiers.Device, func(s *conductor.Stored) bool {
+				if len(s.Engine) != 2 {
+					t.Errorf("%q: %d blocks follow each other, want 2", lines, len(s.Engine))
+				}
+				return true
+			})
+			for _, err := range b.conductor.Check() {
+				t.Error(err)
+			}
+		})
 	}
 }
 

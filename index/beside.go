@@ -1,8 +1,10 @@
 package index
 
 import (
-	"math/bits"
+	"runtime"
 	"slices"
+	"sync"
+	"unsafe"
 )
 
 // Beside is a second place to look a prompt's blocks up: another index, or the same
@@ -15,38 +17,29 @@ type Beside struct {
 	First uint32
 }
 
-// MatchBeside is MatchLazy over several places at once: a block is held by everybody
-// who holds it in one of them. Chains are asked for a block in turn, and for none
-// behind the first block nobody holds anywhere; one that is shorter than c ends before.
-// It costs a probe per block and place.
+// MatchBeside is MatchLazy over several places at once: a block is held by each owner
+// that holds it in one of them. Chains are asked for a block in turn, and for none
+// behind the first block without an owner anywhere; one that is shorter than c ends
+// before.
 func (x *Index) MatchBeside(c Chain, others []Beside, m *Match) {
-	m.reset()
-	if cap(m.places) < len(others)+1 {
-		m.places = make([]*generation, 0, len(others)+1)
+	if n := len(others) + 1; len(m.ways) < n {
+		m.ways = append(m.ways, make([]way, n-len(m.ways))...)
 	}
-	m.places = append(m.places[:0], x.gen.Load())
+	ways := m.ways[:len(others)+1]
+	ways[0].reset(x, c, 0)
 	for i := range others {
-		g := m.places[0]
-		if others[i].Index != x {
-			g = others[i].Index.gen.Load()
+		first := others[i].First
+		if others[i].Index == x {
+			first = 0
 		}
-		m.places = append(m.places, g)
+		ways[i+1].reset(others[i].Index, others[i].Chain, first)
 	}
-	n := len(m.places)
-	for i := range c.Len() {
-		at := len(m.ids)
-		if !m.look(c, others, i) {
-			m.ids = m.ids[:at]
-			break
-		}
-		if at > 0 && slices.Equal(m.ids[at-n:at], m.ids[at:]) {
-			m.ids = m.ids[:at]
-			m.Runs[len(m.Runs)-1].Blocks++
-			continue
-		}
-		m.Runs = append(m.Runs, Run{Blocks: 1})
+	if len(others) == 0 && x.looseBlocks.Load() == 0 {
+		ways[0].joined = false
+		m.match(&ways[0])
+	} else {
+		m.matchJoined(ways)
 	}
-	m.finishBeside(others)
 	if x.refused.Load() != nil {
 		m.Truncated = m.Blocks < c.Len() && x.wasRefused(c.At(m.Blocks))
 		for i := range others {
@@ -54,63 +47,197 @@ func (x *Index) MatchBeside(c Chain, others []Beside, m *Match) {
 			m.Truncated = m.Truncated || o.Index == x && m.Blocks < o.Chain.Len() && x.wasRefused(o.Chain.At(m.Blocks))
 		}
 	}
-	clear(m.places)
-}
-
-// look appends the set of block i in each place, and reports whether there is any.
-func (m *Match) look(c Chain, others []Beside, i int) bool {
-	some := uint32(0)
-	for j, g := range m.places {
-		if j > 0 {
-			c = others[j-1].Chain
-		}
-		id := uint32(0)
-		if i < c.Len() {
-			id = g.table.lookup(normal(c.At(i)))
-		}
-		m.ids = append(m.ids, id)
-		some |= id
+	for i := range ways {
+		w := &ways[i]
+		runtime.KeepAlive(w.x)
+		w.x, w.c, w.locals, w.local = nil, nil, nil, nil
 	}
-	return some != 0
 }
 
-// finishBeside is finish for runs of as many sets as there are places.
-func (m *Match) finishBeside(others []Beside) {
-	k, n := 0, len(m.places)
-	for i, r := range m.Runs {
-		begin := len(m.owners)
-		for j, g := range m.places {
-			first := uint32(0)
-			if j > 0 {
-				first = others[j-1].First
+// matchJoined looks a chain up in several places, and among loose blocks. It costs a probe
+// per block and place with loose blocks.
+func (m *Match) matchJoined(ways []way) {
+	for try := 0; ; try++ {
+		for i := range ways {
+			ways[i].joined = true
+			ways[i].again()
+		}
+		if try == patience {
+			lock(ways)
+		}
+		m.join(ways)
+		if try == patience {
+			unlock(ways)
+			return
+		}
+		valid := true
+		for i := range ways {
+			valid = valid && ways[i].valid()
+		}
+		if valid {
+			return
+		}
+	}
+}
+
+// lock locks the indexes of some ways, each once and in the order of their making.
+func lock(ways []way)   { locked(ways, (*sync.Mutex).Lock) }
+func unlock(ways []way) { locked(ways, (*sync.Mutex).Unlock) }
+
+func locked(ways []way, do func(*sync.Mutex)) {
+	for last := uint64(0); ; {
+		var next *Index
+		for i := range ways {
+			if x := ways[i].x; x.serial > last && (next == nil || x.serial < next.serial) {
+				next = x
 			}
-			m.owners = g.appendLiving(m.owners, m.ids[i*n+j], first)
+		}
+		if next == nil {
+			return
+		}
+		do(&next.mu)
+		last = next.serial
+	}
+}
+
+// join goes all ways side by side, a stretch of blocks with the same owners at a time.
+func (m *Match) join(ways []way) {
+	m.reset()
+	for i := 0; ; {
+		blocks, same := 0, i > 0
+		begin := len(m.owners)
+		for k := range ways {
+			w := &ways[k]
+			now := [2]run{}
+			if i < w.c.Len() {
+				now[0] = w.block(i)
+				left := now[0].blocks
+				if w.x.looseBlocks.Load() > 0 {
+					now[1] = w.looseBlock(i)
+					left = 1
+				}
+				if blocks == 0 || left < blocks {
+					blocks = left
+				}
+			}
+			for j := range now {
+				same = same && now[j].set == w.was[j].set && now[j].gen == w.was[j].gen
+			}
+			w.was = now
+		}
+		if same && blocks > 0 {
+			m.Blocks += blocks
+			m.Runs[len(m.Runs)-1].Blocks += blocks
+			i += blocks
+			continue
+		}
+		for k := range ways {
+			for _, r := range ways[k].was {
+				m.owners = ways[k].holdersOf(m.owners, r)
+			}
 		}
 		slices.Sort(m.owners[begin:])
 		m.owners = m.owners[:begin+len(slices.Compact(m.owners[begin:]))]
-		list := m.owners[begin:len(m.owners):len(m.owners)]
-		if len(list) == 0 { // all retired: the chain ends here
-			break
+		if !m.put(begin, blocks) {
+			return
 		}
-		m.Blocks += r.Blocks
-		if k > 0 && slices.Equal(m.Runs[k-1].Owners, list) {
-			m.Runs[k-1].Blocks += r.Blocks
-			m.owners = m.owners[:begin]
-			continue
-		}
-		m.Runs[k] = Run{Owners: list, Blocks: r.Blocks}
-		k++
+		i += blocks
 	}
-	m.Runs = m.Runs[:k]
 }
 
-// appendLiving appends the owners of a set, each plus first.
-func (g *generation) appendLiving(dst []uint32, id, first uint32) []uint32 {
-	words, at := g.sets.of(id)
-	for i, w := range words {
-		for w = g.ids.living(w, at+i); w != 0; w &= w - 1 {
-			dst = append(dst, first+g.ids.ext[(at+i)<<6+bits.TrailingZeros64(w)])
+// block returns the run of block i in a chain, with as many blocks as are left of it.
+func (w *way) block(i int) run {
+	for i >= w.n {
+		w.step()
+	}
+	for i >= w.start+w.runs[w.run].blocks {
+		w.start += w.runs[w.run].blocks
+		w.run++
+	}
+	r := w.runs[w.run]
+	r.blocks -= i - w.start
+	return r
+}
+
+// keyOf returns the key of block i, the next one that was not asked for.
+func (w *way) keyOf(i int) uint64 {
+	switch {
+	case w.locals == nil:
+		return normal(w.c.At(i))
+	case i == 0:
+		w.each = normal(w.hash(0))
+	default:
+		for ; w.keys < i; w.keys++ {
+			w.each = w.x.follow(w.each, w.hash(w.keys+1))
 		}
+	}
+	return w.each
+}
+
+// looseBlock returns who holds block i, its place in a chain being unknown.
+func (w *way) looseBlock(i int) run {
+	x, key := w.x, w.keyOf(i)
+	for p := (place{w.loose.piece, w.loose.at + 1}); ; p.piece = 0 {
+		if p.piece == 0 || p.at >= maxPiece {
+			if p = x.looseOf(key); p.isNone() {
+				return run{}
+			}
+		}
+		r := x.at(p.piece)
+		ver := load32(&r.ver)
+		lost, meta := load32(&r.lost), load32(&r.meta)
+		if ver&1 != 0 {
+			pause()
+			continue
+		}
+		if meta&isLoose == 0 || p.at >= meta&255 || load64(&r.local()[p.at]) != key {
+			continue
+		}
+		count := int(meta >> 16 & 255)
+		list := r.intervals[:]
+		if count > inlineIntervals {
+			line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
+			if load32(&r.ver) != ver {
+				continue
+			}
+			list = unsafe.Slice((*uint32)(x.lines.at(line)), count)
+		}
+		var found run
+		for j := range min(count, len(list)) {
+			v := intervalOf(load32(&list[j]))
+			if v.end <= p.at {
+				continue
+			}
+			if b := x.sets.body.Load(); v.set != 0 && int(v.set) < len(b.gen) {
+				found = w.words1(b, v.set)
+			}
+			break
+		}
+		if load32(&r.ver) != ver {
+			continue
+		}
+		if k := len(w.seen); k == 0 || w.seen[k-1] != (seen{p.piece, lost}) {
+			w.seen = append(w.seen, seen{p.piece, lost})
+		}
+		w.loose = p
+		return found
+	}
+}
+
+// words1 returns a run of one block with a set.
+func (w *way) words1(b *setBody, set uint32) run {
+	gen := load32(&b.gen[set])
+	if last := w.was[1]; last.set == set && last.gen == gen {
+		return last
+	}
+	at := len(w.words)
+	w.words = appendWords(w.words, b, set)
+	return run{set, gen, at, b.width, 1}
+}
+
+func appendWords(dst []uint64, b *setBody, set uint32) []uint64 {
+	for i := range b.width {
+		dst = append(dst, load64(&b.bits[int(set)*b.width+i]))
 	}
 	return dst
 }

@@ -99,7 +99,7 @@ func TestMatchBeside(t *testing.T) {
 }
 
 func anyRetired(places []*Index) bool {
-	return slices.ContainsFunc(places, func(x *Index) bool { return x.gen.Load().ids.gone > 0 })
+	return slices.ContainsFunc(places, func(x *Index) bool { return x.sweep.left > 0 })
 }
 
 // TestTeachMoves: what others teach moves blocks held under the hash itself, with
@@ -140,26 +140,90 @@ func TestTeachMoves(t *testing.T) {
 	}
 }
 
-// TestForgotten: a name outlives its block until a rebuild, which hands it out.
+// TestPlacedKeepsNames holds that a block of known key keeps its names and holders when
+// one of its sources, which holds other blocks under their hashes, gives it a place.
+func TestPlacedKeepsNames(t *testing.T) {
+	for _, more := range []bool{false, true} {
+		x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+		var src [3]Source
+		var own [3]Owner
+		for i := range src {
+			src[i] = x.NewSource()
+			own[i] = x.NewOwner(src[i])
+		}
+		key := hash.Default().Next(70, 71)
+		e := &Stretch{Engine: []uint64{1}, Key: key, HasKey: true, Labels: []uint64{71}}
+		x.Store(&Store{Owner: own[0], Engine: []uint64{5}}) // source 0 holds something under its hash
+		x.Restore(own[0], e, e.Labels, false)
+		x.Teach(src[1], 2, key)
+		if more {
+			x.Store(&Store{Owner: own[2], Engine: []uint64{key}}) // source 2 knows the key alone
+		}
+		x.Restore(own[0], e, e.Labels, true)
+		for _, engine := range []uint64{1, 2} {
+			if got, known := x.Means(engine); got != key || !known {
+				t.Errorf("%t: %d means %d, %t, want %d", more, engine, got, known, key)
+			}
+		}
+		for o, engine := range map[Owner]uint64{own[0]: 1, own[2]: key} {
+			if got := x.Remove(o, []uint64{engine}, nil, CopySet); got.Removed != 1 && (more || o == own[0]) {
+				t.Errorf("%t: removal of %d: %+v", more, engine, got)
+			}
+		}
+		if err := x.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestPlacedKeepsCopies holds that a block of known key keeps its copies when it gets a
+// place, and that the event counts as one more.
+func TestPlacedKeepsCopies(t *testing.T) {
+	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	o := x.NewOwner(x.NewSource())
+	e := &Stretch{Engine: []uint64{2}, Key: hash.Default().Next(70, 71), HasKey: true, Labels: []uint64{71}, Copies: map[int]int{0: 1}}
+	x.Restore(o, e, e.Labels, false)
+	x.Store(&Store{Owner: o, Engine: []uint64{1, 2}, Local: []uint64{70, 71}})
+	for i, want := range []RemoveResult{{Copies: 1}, {Copies: 1}, {Removed: 1}} {
+		if got := x.Remove(o, []uint64{2}, nil, CopyCount); got != want {
+			t.Errorf("removal %d: %+v, want %+v", i, got, want)
+		}
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestChildOfLooseIsKnown holds that a block whose parent has no place is the one that its
+// engine hash means, where the keys are equal.
+func TestChildOfLooseIsKnown(t *testing.T) {
+	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+	locals := []uint64{70, 71, 72}
+	x.Store(&Store{Owner: a, Engine: []uint64{1, 2, 3}, Local: locals})
+	x.Store(&Store{Owner: b, Engine: []uint64{3}})
+	x.Restore(b, &Stretch{Engine: []uint64{12}, Key: hash.Default().Next(70, 71), HasKey: true, Labels: locals[1:2]}, locals[1:2], false)
+	got := x.Store(&Store{Owner: b, Parent: 12, HasParent: true, Engine: []uint64{3}, Local: locals[2:]})
+	if want := (StoreResult{Copies: 1}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestForgotten: a name leaves with its block and is handed out.
 func TestForgotten(t *testing.T) {
 	x := New(Options{Scheme: hash.Default(), KeepForgotten: 2})
 	o := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: o, Engine: []uint64{1, 2, 3}, Local: []uint64{10, 20, 30}})
 	key, _ := x.Means(1)
 	x.Remove(o, []uint64{1, 2, 3}, nil, CopySet)
-	if got, known := x.Means(1); !known || got != key || x.Knows(0, 1) {
-		t.Fatalf("after its removal 1 means %d, %v", got, known)
+	if _, known := x.Means(1); known || x.Knows(0, 1) {
+		t.Fatal("a name is known after its block has left")
 	}
-	n := 0
-	x.Names(func(Name) bool { n++; return true })
-	if n != 3 || x.Forgotten() != nil {
-		t.Fatalf("%d names, or some forgotten already", n)
-	}
-	x.Compact()
-	if got := x.Forgotten(); len(got) != 2 || x.Forgotten() != nil {
+	x.Names(func(n Name) bool { t.Errorf("name %v", n); return true })
+	if got := x.Forgotten(); len(got) != 2 || got[0] != (Name{1, key}) || x.Forgotten() != nil {
 		t.Fatalf("forgotten: %v", got)
-	}
-	if _, known := x.Means(1); known {
-		t.Fatal("a name is known after it was forgotten")
 	}
 }

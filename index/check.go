@@ -3,7 +3,7 @@ package index
 import (
 	"errors"
 	"fmt"
-	"math/bits"
+	"slices"
 )
 
 // maxFindings bounds what Check reports: the first ones explain the rest.
@@ -13,18 +13,15 @@ const maxFindings = 20
 // package comment, nil if there are none. Writers wait for it, readers do not; it
 // costs the whole index in time.
 func (x *Index) Check() error {
-	x.gate.Lock()
-	defer x.gate.Unlock()
-	g := x.gen.Load()
-	c := &check{x: x, g: g, held: make([]int, g.ids.n), linked: map[uint32]bool{}}
-	if !c.words() { // nothing else can be read then
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	c := &check{x: x, held: make(map[uint32]int), refs: make(map[uint32]uint32), lines: make(map[uint32]string)}
+	if !c.ids() || !c.pieces() { // nothing else can be read then
 		return errors.Join(c.findings...)
 	}
+	c.counts()
+	c.tables()
 	c.sets()
-	c.ids()
-	c.links()
-	c.blocks()
-	c.names()
 	for i, s := range x.sources {
 		if s != nil {
 			c.room(Source(i), s)
@@ -35,10 +32,15 @@ func (x *Index) Check() error {
 
 type check struct {
 	x        *Index
-	g        *generation
 	findings []error
-	held     []int           // by internal id: memberships seen
-	linked   map[uint32]bool // slots that hang below another
+	held     map[uint32]int    // by internal id: memberships seen
+	refs     map[uint32]uint32 // by set: intervals seen
+	lines    map[uint32]string // what uses a line
+	live     int
+	named    int // names with entries
+	names    int
+	loose    int
+	heads    int
 }
 
 func (c *check) broken(invariant int, format string, args ...any) {
@@ -49,173 +51,278 @@ func (c *check) broken(invariant int, format string, args ...any) {
 
 // members calls f for each owner in a set.
 func (c *check) members(id uint32, f func(owner uint32)) {
-	words, first := c.g.sets.of(id)
-	for i, w := range words {
+	for i, w := range c.x.sets.body.Load().of(id) {
 		for ; w != 0; w &= w - 1 {
-			f(uint32(first+i)<<6 + trailing(w))
+			f(uint32(i)<<6 + trailing(w))
 		}
 	}
 }
 
-func (c *check) retired(o uint32) bool { return c.g.ids.retired[o>>6]>>(o&63)&1 != 0 }
+func (c *check) retired(id uint32) bool {
+	return c.x.ids.Load().retired[id>>6]>>(id&63)&1 != 0
+}
 
-// words checks that all keys have sets that exist.
-func (c *check) words() bool {
-	t := c.g.table
-	for i := range t.buckets {
-		for j := range t.buckets[i] {
-			if s := &t.buckets[i][j]; s.word>>setShift >= c.g.sets.n {
-				c.broken(1, "key %d has set %d of %d", s.key, s.word>>setShift, c.g.sets.n)
-			}
+// ids checks that living owners and internal ids name each other.
+func (c *check) ids() bool {
+	d := c.x.ids.Load()
+	for name, o := range c.x.owners {
+		if o != nil && (int(o.id) >= c.x.used || d.owner[o.id] != uint32(name) || c.retired(o.id)) {
+			c.broken(4, "owner %d has internal id %d", name, o.id)
 		}
 	}
 	return len(c.findings) == 0
 }
 
-// sets checks that each set can be found by what it holds, and only once.
-func (c *check) sets() {
-	s := c.g.sets
-	for id := uint32(1); id < s.n; id++ {
-		words, first := s.of(id)
-		if len(words) == 0 || words[0] == 0 || words[len(words)-1] == 0 || (first+len(words))*64 > len(c.g.ids.ext) {
-			c.broken(2, "set %d has words %x from %d", id, words, first)
+// use notes that something uses lines, each of which nothing else does.
+func (c *check) use(line uint32, n int, by string) {
+	for ; n > 0; n-- {
+		if other := c.lines[line]; other != "" {
+			c.broken(5, "line %d is used by %s and %s", line, other, by)
+		}
+		if int(line/pageLines) >= len(c.x.lines.used) || c.x.lines.used[line/pageLines]>>(line%pageLines)&1 == 0 {
+			c.broken(5, "line %d of %s is free", line, by)
+			return
+		}
+		c.lines[line] = by
+		line++
+	}
+}
+
+// pieces checks each piece by itself, and reports whether they can be read.
+func (c *check) pieces() bool {
+	x := c.x
+	x.allPieces(func(n uint32, r *piece) {
+		if r.len() == 0 || r.len() > r.cap() || r.cap() > maxPiece || r.ver&1 != 0 || r.count() == 0 {
+			c.broken(1, "piece %d has %d blocks of %d, %d intervals, version %d", n, r.len(), r.cap(), r.count(), r.ver)
+			return
+		}
+		c.use(n, linesFor(r.meta), fmt.Sprint("piece ", n))
+		if k := intervalLines(r.count()); k > 0 {
+			if r.intervals[0] >= x.lines.next.Load() {
+				c.broken(5, "intervals of piece %d are in line %d", n, r.intervals[0])
+				return
+			}
+			c.use(r.intervals[0], k, fmt.Sprint("intervals of piece ", n))
+		}
+		c.intervals(n, r)
+		if r.loose() {
+			c.looseBlocks(n, r)
+		} else {
+			c.chain(n, r)
+		}
+		dead := x.deadOf(r)
+		for line := r.side; line != 0 && len(c.findings) == 0; {
+			d := x.sideAt(line)
+			k, _ := sideLines(d.cap())
+			c.use(line, k, fmt.Sprint("names of piece ", n))
+			if d.meta&isSide == 0 || d.piece != n {
+				c.broken(7, "names in line %d of piece %d: flags %x, piece %d", line, n, d.meta, d.piece)
+			}
+			for i, engine := range d.engine()[:d.cap()] {
+				at := d.from() + uint32(i)
+				if live := at < r.len() && dead>>at&1 == 0 && !r.loose() || r.loose() && at < r.len() && x.setOf(place{n, at}) != 0; live && engine != 0 {
+					c.name(engine, place{n, at}, place{line, uint32(i)}.ref(), d.named>>i&1 != 0)
+				} else if d.named>>i&1 != 0 {
+					c.broken(7, "line %d has an entry for block %d, which has no name", line, i)
+				}
+			}
+			line = d.next
+		}
+	})
+	if len(c.lines) != x.lines.live && len(c.findings) == 0 {
+		c.broken(5, "%d lines are used, counted %d", len(c.lines), x.lines.live)
+	}
+	return len(c.findings) == 0
+}
+
+// intervals checks the owners of a piece.
+func (c *check) intervals(n uint32, r *piece) {
+	x := c.x
+	var room [maxPiece + 2]interval
+	start, last := uint32(0), ^uint32(0)
+	for _, v := range x.intervalsOf(r, &room) {
+		if v.end <= start || v.end > r.len() || v.set == last || v.set >= x.sets.n {
+			c.broken(2, "piece %d has blocks %d to %d with set %d behind set %d", n, start, v.end, v.set, last)
+			return
+		}
+		if v.set != 0 {
+			c.refs[v.set]++
+			c.live += int(v.end - start)
+		}
+		c.members(v.set, func(o uint32) {
+			c.held[o] += int(v.end - start)
+			if int(o) >= x.used {
+				c.broken(4, "piece %d has the internal id %d of %d", n, o, x.used)
+			}
+		})
+		start, last = v.end, v.set
+	}
+	if start != r.len() || last == 0 {
+		c.broken(1, "piece %d has %d blocks, intervals up to %d, the last with set %d", n, r.len(), start, last)
+	}
+}
+
+// chain checks the keys and names of a chained piece.
+func (c *check) chain(n uint32, r *piece) {
+	x := c.x
+	c.heads++
+	if got := x.headOf(r.head); got != n || r.head == 0 {
+		c.broken(1, "piece %d begins with key %d, found in piece %d", n, r.head, got)
+	}
+	key, dead := r.head, x.deadOf(r)
+	for i := range r.len() {
+		if i > 0 {
+			key = x.follow(key, r.local()[i])
+			if m := x.headOf(key); m != 0 {
+				c.broken(1, "key %d is in piece %d and begins piece %d", key, n, m)
+			}
+		}
+		if engine := r.engine()[i]; engine != 0 && dead>>i&1 == 0 {
+			c.name(engine, place{n, i}, place{n, i}.ref(), r.named>>i&1 != 0)
+		} else if r.named>>i&1 != 0 {
+			c.broken(7, "piece %d has an entry for block %d, which has no name", n, i)
+		}
+	}
+	if r.tail != 0 && key != r.tail {
+		c.broken(1, "piece %d ends with key %d, want %d", n, r.tail, key)
+	}
+}
+
+// looseBlocks checks the keys of a loose piece.
+func (c *check) looseBlocks(n uint32, r *piece) {
+	for i := range r.len() {
+		p := place{n, i}
+		key := r.local()[i]
+		if (key != 0) != (c.x.setOf(p) != 0) {
+			c.broken(1, "loose block %v has key %d and set %d", p, key, c.x.setOf(p))
+		}
+		if key == 0 {
 			continue
 		}
-		var h uint64
-		c.members(id, func(o uint32) { h ^= mix(uint64(o)) })
-		if h != s.rec(id).hash {
-			c.broken(2, "set %d has another hash", id)
-		} else if got := s.search(h, words, first, first, 0); got != id {
-			c.broken(2, "set %d is found as %d", id, got)
+		c.loose++
+		if got := c.x.looseOf(key); got != p {
+			c.broken(1, "loose key %d is found at %v, want %v", key, got, p)
 		}
 	}
 }
 
-// ids checks that living owners and internal ids name each other.
-func (c *check) ids() {
-	d := c.g.ids
-	opened := 0
-	for _, w := range d.open {
-		opened += bits.OnesCount64(w)
+// name checks a name of a block, with or without an entry.
+func (c *check) name(engine uint64, p place, ref uint64, entry bool) {
+	x := c.x
+	c.names++
+	if x.setOf(p) == 0 {
+		c.broken(7, "engine hash %d names %v, which has no owner", engine, p)
 	}
-	if opened != int(d.opened.Load()) {
-		c.broken(4, "%d owners are open, counted %d", opened, d.opened.Load())
-	}
-	for name, o := range c.x.owners {
-		if o != nil && (int(o.id) >= d.n || d.ext[o.id] != uint32(name) || c.retired(o.id)) {
-			c.broken(4, "owner %d has internal id %d", name, o.id)
+	if entry {
+		c.named++
+		if !x.isNamed(ref, engine) {
+			c.broken(7, "engine hash %d of %v is not found", engine, p)
 		}
+		return
 	}
-}
-
-// links checks that whoever lacks the parent of a block is open.
-func (c *check) links() {
-	t := c.g.table
-	parents := map[uint32]*slot{}
-	for i := range t.buckets {
-		for j := range t.buckets[i] {
-			s := &t.buckets[i][j]
-			tag := tagOf(s.key)
-			c.g.children(s, 1<<30, func(child *slot) bool {
-				if child.word&tagMask == tag {
-					n := t.number(child)
-					if p, found := parents[n]; found && p != s {
-						s = nil // one of them is a stranger
-					}
-					parents[n] = s
-					s = &t.buckets[i][j]
-				}
-				return true
-			})
-		}
+	if x.naming == allNamed {
+		c.broken(9, "engine hash %d of %v has no entry", engine, p)
 	}
-	for n, s := range parents {
-		c.linked[n] = true
-		child := t.at(n)
-		c.members(child.word>>setShift, func(o uint32) {
-			if s != nil && !c.g.sets.has(s.word>>setShift, o) && !c.retired(o) && !c.g.ids.isOpen(o) {
-				c.broken(5, "owner %d holds key %d without its parent %d and is closed", c.g.ids.ext[o], child.key, s.key)
+	if x.naming == onDemand {
+		x.holders(x.setOf(p), func(o *owner) {
+			if !slices.ContainsFunc(o.s.vague.pieces, func(v vaguePiece) bool { return v.piece == p.piece }) {
+				c.broken(9, "source %d does not know that %v has names without entries", o.s.name, p)
 			}
 		})
 	}
 }
 
-// blocks checks the table against what is counted.
-func (c *check) blocks() {
-	t := c.g.table
-	live, used := 0, 0
-	for i := range t.buckets {
-		for j := range t.buckets[i] {
-			s := &t.buckets[i][j]
-			id, tag := s.word>>setShift, s.word&tagMask
-			if s.key == 0 {
-				if s.word|s.child != 0 {
-					c.broken(1, "a free slot holds %x, %x", s.word, s.child)
-				}
-				continue
-			}
-			used++
-			if t.find(s.key) != s {
-				c.broken(1, "key %d cannot be found", s.key)
-			}
-			if id != 0 {
-				live++
-			}
-			if tag >= 2 && !c.linked[t.number(s)] {
-				c.broken(5, "key %d is marked and hangs nowhere", s.key)
-			}
-			c.members(id, func(o uint32) {
-				c.held[o]++
-				if tag == 0 && !c.retired(o) && !c.g.ids.isOpen(o) {
-					c.broken(5, "owner %d holds key %d of unknown parent and is closed", c.g.ids.ext[o], s.key)
-				}
-			})
-		}
-	}
-	if live != int(c.g.live.Load()) || used != int(t.used.Load()) || int64(used) > t.limit {
-		c.broken(1, "%d keys of %d slots, counted %d of %d, at most %d", live, used, c.g.live.Load(), t.used.Load(), t.limit)
+// counts checks what is counted.
+func (c *check) counts() {
+	x := c.x
+	if c.live != x.live || int64(c.loose) != x.looseBlocks.Load() {
+		c.broken(1, "%d blocks, %d of them loose, counted %d and %d", c.live, c.loose, x.live, x.looseBlocks.Load())
 	}
 	sums := map[*source]int{}
-	for name, o := range c.x.owners {
+	for name, o := range x.owners {
 		if o == nil {
 			continue
 		}
 		sums[o.s] += c.held[o.id]
 		if o.blocks != c.held[o.id] || o.raw < 0 || o.raw > o.blocks || o.copies.len() > o.blocks {
-			c.broken(3, "owner %d holds %d keys, counted %d, %d raw, %d with copies", name, c.held[o.id], o.blocks, o.raw, o.copies.len())
+			c.broken(3, "owner %d holds %d blocks, counted %d, %d raw, %d with copies", name, c.held[o.id], o.blocks, o.raw, o.copies.len())
 		}
-		o.copies.all(func(key uint64, n *uint32) bool {
-			if *n == 0 || !c.g.sets.has(t.lookup(key), o.id) {
-				c.broken(6, "owner %d has %d extra copies of key %d", name, *n, key)
+		o.copies.all(func(ref uint64, n *uint32) bool {
+			if p := placeOf(ref); *n == 0 || int(p.piece) >= int(x.lines.next.Load()) || p.at >= x.at(p.piece).len() || !x.sets.has(x.setOf(p), o.id) {
+				c.broken(6, "owner %d has %d extra copies of %v", name, *n, p)
 			}
 			return true
 		})
 	}
-	for i, s := range c.x.sources {
+	for i, s := range x.sources {
 		if s != nil && s.held != sums[s] {
-			c.broken(3, "source %d holds %d keys, counted %d", i, sums[s], s.held)
+			c.broken(3, "source %d holds %d blocks, counted %d", i, sums[s], s.held)
+		}
+	}
+	for id := range c.held {
+		if o := x.owners[x.ids.Load().owner[id]]; !c.retired(id) && (o == nil || o.id != id) {
+			c.broken(4, "internal id %d is in sets and no owner's", id)
 		}
 	}
 }
 
-// names checks the aliases.
-func (c *check) names() {
-	a := c.x.aliases.Load()
-	n := 0
-	for i := range a.buckets {
-		for j := range a.buckets[i] {
-			e := &a.buckets[i][j]
-			if e.engine == 0 {
-				continue
-			}
-			n++
-			if got := a.get(e.engine); got != e.key || e.key == 0 {
-				c.broken(7, "engine hash %d means %d, found %d", e.engine, e.key, got)
+// tables checks that the tables have no other entries.
+func (c *check) tables() {
+	x := c.x
+	if c.named != x.names.n {
+		c.broken(7, "%d names with entries, %d entries", c.named, x.names.n)
+	}
+	if c.names != x.aliases {
+		c.broken(7, "%d names, counted %d", c.names, x.aliases)
+	}
+	if c.heads != x.heads.n || c.loose != x.loose.n {
+		c.broken(1, "%d pieces of chains and %d loose blocks, %d and %d entries", c.heads, c.loose, x.heads.n, x.loose.n)
+	}
+	privates := 0
+	for ref, list := range x.privates {
+		for _, p := range list {
+			privates++
+			if have := p.s.private.ref(p.engine); have == nil || *have != ref {
+				c.broken(7, "source %d does not mean block %v by %d", p.s.name, placeOf(ref), p.engine)
 			}
 		}
 	}
-	if n != int(a.used.Load()) || int64(n) > a.limit {
-		c.broken(7, "%d aliases, counted %d, at most %d", n, a.used.Load(), a.limit)
+	for _, s := range x.sources {
+		if s != nil {
+			privates -= s.private.len()
+		}
+	}
+	if privates != 0 {
+		c.broken(7, "%d private names more by block than by source", privates)
+	}
+}
+
+// sets checks that each set is counted, and can be found by what it holds.
+func (c *check) sets() {
+	s := &c.x.sets
+	b := s.body.Load()
+	free := map[uint32]bool{}
+	for _, id := range s.spare {
+		free[id] = true
+	}
+	for id := uint32(1); id < s.n; id++ {
+		if free[id] {
+			continue
+		}
+		if s.ref[id] != c.refs[id] {
+			c.broken(2, "set %d has %d references, counted %d", id, c.refs[id], s.ref[id])
+		}
+		var h uint64
+		some := 0
+		c.members(id, func(o uint32) { h ^= mix(uint64(o)); some++ })
+		if some == 0 || h != s.hash[id] {
+			c.broken(2, "set %d has %d owners or another hash", id, some)
+			continue
+		}
+		if got := s.number(h, b.of(id)); got != id {
+			c.broken(2, "set %d is found as %d", id, got)
+		}
+		s.drop(id)
 	}
 }
 

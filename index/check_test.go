@@ -8,7 +8,7 @@ import (
 
 // Check finds what is broken, and by its number.
 func TestCheckFinds(t *testing.T) {
-	f := func(invariant int, harm func(x *Index, g *generation)) {
+	f := func(invariant int, harm func(x *Index, r *piece)) {
 		t.Helper()
 		l := newLab(t, 0)
 		src := l.x.NewSource()
@@ -23,57 +23,53 @@ func TestCheckFinds(t *testing.T) {
 		if err := l.x.Check(); err != nil {
 			t.Fatal(err)
 		}
-		harm(l.x, l.x.gen.Load())
+		harm(l.x, l.x.at(l.x.headOf(seqs(1)[0])))
 		err := l.x.Check()
 		if want := fmt.Sprintf("invariant %d: ", invariant); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want a broken invariant %d, got %v", invariant, err)
 		}
 	}
-	s := seqs(4)
-	f(1, func(_ *Index, g *generation) { g.live.Add(1) })
-	f(1, func(_ *Index, g *generation) { g.table.used.Add(1) })
-	f(1, func(_ *Index, g *generation) { g.table.find(s[0]).key++ })
-	f(1, func(_ *Index, g *generation) { g.table.find(s[0]).word |= 0xffffff << setShift })
-	f(2, func(_ *Index, g *generation) { g.sets.rec(1).hash++ })
-	f(2, func(_ *Index, g *generation) { g.sets.bitmap(g.sets.rec(1))[0] = 0 })
-	f(2, func(_ *Index, g *generation) { clear(*g.sets.table.Load()) })
-	f(3, func(x *Index, _ *generation) { x.owners[0].blocks++ })
-	f(3, func(x *Index, _ *generation) { x.sources[0].held-- })
-	f(3, func(x *Index, _ *generation) { x.owners[0].raw = 99 })
-	f(3, func(_ *Index, g *generation) { sl := g.table.find(s[0]); sl.word &= tagMask })
-	f(4, func(_ *Index, g *generation) { g.ids.ext[0] = 7 })
-	f(4, func(_ *Index, g *generation) { g.ids.retired[0] |= 1 })
-	f(4, func(_ *Index, g *generation) { g.ids.opened.Add(1) })
-	f(5, func(_ *Index, g *generation) {
-		sl := g.table.find(s[1])
-		sl.word = sl.word&tagMask | g.toggle(sl.word>>setShift, 2)<<setShift
-	})
-	f(5, func(_ *Index, g *generation) { g.table.find(s[0]).child = 0 })
-	f(5, func(_ *Index, g *generation) { g.table.find(s[0]).word &^= tagMask })
-	f(6, func(x *Index, _ *generation) { *x.owners[0].copies.insert(999) = 1 })
-	f(6, func(x *Index, _ *generation) { *x.owners[0].copies.ref(s[0]) = 0 })
-	f(7, func(x *Index, _ *generation) { x.aliases.Load().used.Add(1) })
-	f(7, func(x *Index, _ *generation) { e, _ := x.aliases.Load().claim(102); e.key = 0 })
-	f(8, func(x *Index, _ *generation) { x.sources[0].room.used++ })
-	f(8, func(x *Index, _ *generation) { x.maxOrphans = 1 })
-	f(8, func(x *Index, _ *generation) { x.sources[0].room.push(890, 890, 1, 0) })
-	f(8, func(x *Index, _ *generation) { r := &x.sources[0].room; r.links[r.oldest].parent++ })
-	f(8, func(x *Index, _ *generation) { r := &x.sources[0].room; r.links[r.newest].engine++ })
-	f(8, func(x *Index, _ *generation) { r := &x.sources[0].room; r.newest = r.oldest })
+	loose := func(x *Index) place { return x.looseOf(613) }
+	f(1, func(x *Index, _ *piece) { x.live++ })
+	f(1, func(x *Index, _ *piece) { x.looseBlocks.Add(1) })
+	f(1, func(_ *Index, r *piece) { r.head++ })
+	f(1, func(_ *Index, r *piece) { r.tail++ })
+	f(1, func(_ *Index, r *piece) { r.local()[1]++ })
+	f(1, func(_ *Index, r *piece) { r.ver++ })
+	f(1, func(x *Index, _ *piece) { p := loose(x); x.at(p.piece).local()[p.at]++ })
+	f(1, func(x *Index, r *piece) { x.heads.insert(mix(77), 1) })
+	f(2, func(x *Index, r *piece) { *(*uint32)(x.lines.at(r.intervals[0])) |= 0xffffff << endBits })
+	f(5, func(x *Index, r *piece) { r.intervals[0] = 1 << 30 })
+	f(2, func(x *Index, _ *piece) { x.sets.ref[1]++ })
+	f(2, func(x *Index, _ *piece) { x.sets.hash[1]++ })
+	f(3, func(x *Index, _ *piece) { x.owners[0].blocks++ })
+	f(3, func(x *Index, _ *piece) { x.sources[0].held-- })
+	f(3, func(x *Index, _ *piece) { x.owners[0].raw = 99 })
+	f(4, func(x *Index, _ *piece) { x.ids.Load().owner[0] = 7 })
+	f(4, func(x *Index, _ *piece) { x.ids.Load().retired[0] |= 1 })
+	f(5, func(x *Index, _ *piece) { x.lines.live++ })
+	f(5, func(x *Index, r *piece) { x.lines.used[0] = 0 })
+	f(6, func(x *Index, _ *piece) { *x.owners[0].copies.insert(999) = 1 })
+	f(6, func(x *Index, _ *piece) { *x.owners[0].copies.ref(place{x.headOf(seqs(1)[0]), 0}.ref()) = 0 })
+	f(7, func(_ *Index, r *piece) { r.engine()[1]++ })
+	f(7, func(x *Index, _ *piece) { x.names.insert(mix(5), 64) })
+	f(7, func(x *Index, r *piece) { x.sideAt(r.side).piece++ })
+	f(7, func(x *Index, _ *piece) { *x.sources[0].private.insert(5) = 64 })
+	f(8, func(x *Index, _ *piece) { x.sources[0].room.used++ })
+	f(8, func(x *Index, _ *piece) { x.maxOrphans = 1 })
+	f(8, func(x *Index, _ *piece) { x.sources[0].room.push(890, 890, 1, 0) })
+	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.links[r.oldest].parent++ })
+	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.links[r.newest].engine++ })
+	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.newest = r.oldest })
 }
 
 func TestCheckIsBounded(t *testing.T) {
 	l := newLab(t, 0)
 	o := l.x.NewOwner(l.x.NewSource())
-	l.store(o, 100, 1, 500)
-	b := l.x.gen.Load().table.buckets
-	for i := range b {
-		for j := range b[i] {
-			if b[i][j].key != 0 {
-				b[i][j].key ^= 1 << 50
-			}
-		}
+	for i := range uint64(100) {
+		l.x.Store(&Store{Owner: o, Engine: []uint64{1000 + i}, Local: []uint64{i + 1}})
 	}
+	l.x.allPieces(func(_ uint32, r *piece) { r.head ^= 1 << 50 })
 	err := l.x.Check()
 	if err == nil || strings.Count(err.Error(), "\n") >= maxFindings {
 		t.Errorf("got %v", err)

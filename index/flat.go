@@ -2,6 +2,7 @@ package index
 
 import (
 	"math/bits"
+	"math/rand/v2"
 	"unsafe"
 )
 
@@ -27,9 +28,12 @@ type flat[V any] struct {
 // one going back and forth between no and one key does not allocate.
 const minSlots = 8
 
+// mixKey makes the order of tables unknown to peers, who choose the keys.
+var mixKey = rand.Uint64()
+
 // mix spreads keys over all bits: engine hashes may be small or sequential numbers.
 func mix(k uint64) uint64 {
-	hi, lo := bits.Mul64(k^0x9e3779b97f4a7c15, 0xd6e8feb86659fd93)
+	hi, lo := bits.Mul64(k^mixKey, 0xd6e8feb86659fd93)
 	return hi ^ lo
 }
 

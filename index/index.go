@@ -1,64 +1,60 @@
 // Package index keeps, for one context, who holds which block of which prefix,
 // and answers how far a chain of hashes is held.
 //
-//	Index --gen--> generation: replaced as a whole, never waited for by readers
-//	  |             +-- table: key -> (set id, tag, link to a child)    16 bytes a slot
-//	  |             +-- sets:  set id -> bitmap of internal owner ids   interned, immutable
-//	  |             +-- memo:  set x owner -> set
-//	  |             +-- ids:   internal owner id -> owner; retired; open
-//	  |             +-- kids:  further children of keys that have several
-//	  +-aliases--> engine hash -> key                                   16 bytes a slot
-//	  +-sources--> private aliases, waiting room, owners' counts and copies
+//	Index --heads--> key of a first block -> piece
+//	  |  --names--> engine hash ----------> block of a piece
+//	  |  --loose--> key ------------------> block whose place in a chain is not known
+//	  |  --lines--> pieces: up to 64 blocks of a chain, 64 bytes and 16 a block
+//	  |  --sets---> owner sets, interned; a piece has intervals of blocks with one set
+//	  +--sources-> private names, waiting room, owners' counts and copies
 //
-// A key is the canonical sequence hash of package hash where the tokens of the
-// whole prefix are known, else the engine's own hash (raw). Both live in one
-// space, so a raw hash matches wherever a query asks for it.
+// A key is the canonical sequence hash of package hash where the tokens of the whole
+// prefix are known, else the engine's own hash (raw). Blocks with a known place lie in
+// pieces of chains: a query finds the first piece by its key, compares local hashes
+// eight to a cache line, and computes one key at the end of a piece. All other blocks are
+// loose. A block of a chain and a loose one may have the same key: a query joins them.
 //
 // What an engine hash means is shared by all sources: publishers that hash alike
 // pay for it once, and may name blocks that another has taught. A source that means
-// something else by a hash keeps that to itself. An alias whose key nobody holds
-// is not known; a parent that has left has no key, and its children arrive as
-// orphans: they are held raw, and a link (engine hash, parent, local hash) waits in
-// the room of the source until the parent's key is learned.
+// something else by a hash keeps that to itself. A name lives as long as its block; a
+// parent that has left has no name, and its children arrive as orphans: they are held
+// raw, and a link (engine hash, parent, local hash) waits in the room of the source until
+// the parent's key is learned.
 //
 // Invariants, checked by Check:
 //
-//  1. A key is found by probing; the keys with a set are counted, and the slots.
-//  2. No two sets are equal, and none is empty but set 0. So two keys have the same
-//     holders exactly when they have the same set id.
-//  3. An owner counts the keys whose set it is in, a source those of its owners.
-//  4. A living owner has one internal id, which is not retired. Retired ids stay in
-//     sets until the next generation and in no answer.
-//  5. An owner that is not open holds the parent of every block it holds that is not
-//     a root: see closure.go.
-//  6. o.copies[key] is the number of extra copies, only above zero, of held keys.
+//  1. A chained piece with blocks is found by the key of the first one, a loose block by
+//     its key; the blocks with an owner are counted. The last block of a piece has an
+//     owner, and each block after the first follows the one before it.
+//  2. No two sets are equal. A set is counted by the intervals that name it. Neighbouring
+//     intervals have different sets.
+//  3. An owner counts the blocks whose set it is in, a source those of its owners.
+//  4. A living owner has one internal id, which is not retired. Retired ids stay in sets
+//     until the sweep has passed and are in no answer.
+//  5. A line is used by one piece or list.
+//  6. o.copies[block] is the number of extra copies, only above zero, of held blocks.
 //     Engine hashes with one key are copies of one block.
-//  7. An alias is found by probing and has a key.
+//  7. A name is found by probing, and its block has an owner.
 //  8. A link is the only one of its engine hash, and in both orders of the room; a
 //     source has at most MaxOrphans links, and none when it holds nothing.
 //
-// Concurrency: Match and Depths take no lock and wait for nobody. Store and Remove
-// change one block at a time by compare-and-swap, side by side for different sources
-// and one after the other for one source; they hold the gate to read. Clear,
-// DropSource, New..., Stats, Check and a rebuild hold it to write. A query that
-// races with a change may see part of an event: its answer may be shorter than the
-// truth, never longer than what was true at some moment while it ran. This holds
-// for chains whose blocks follow each other; a list of keys that is no chain gets
-// an answer for some chain. Callbacks must not call the index. No goroutine, no
-// clock, no log: a rebuild runs in the call that finds it due.
+// Concurrency: Match takes no lock and waits for a writer only while that writer changes
+// the piece at hand. All else holds the lock of the index. Each piece has a version, odd
+// while it changes, and counts how often an owner lost blocks of it. A query compares
+// these counts at its end and asks again if one has changed: its answer may be shorter
+// than the truth, never longer than what was true at some moment while it ran. After some
+// tries it takes the lock. Callbacks must not call the index. No goroutine, no clock, no
+// log.
 //
-// Cost: a store or removal probes one slot per block, two with aliases, and makes
-// one transition per run of blocks with equal holders. A query gallops over blocks
-// held alike by closed owners and probes each block otherwise. Clear and DropSource
-// cost nothing per block; answers change at once, memory comes back with the
-// rebuild that a later Store, Remove, Stats or Compact makes. A rebuild is one
-// pass over the table. A key takes 19 to 40 bytes, up to 30 where there are more
-// than two million; an alias 19 to 30; a further holder nothing but its share of
-// distinct sets.
+// Cost: a store or removal changes one interval per piece and adds or removes one name
+// per block that appears or disappears. A query costs a comparison per block and a cache
+// miss or two per piece. Clear and DropSource cost nothing per block; answers change at
+// once, memory comes back with the sweep, of which each later event does a part.
 package index
 
 import (
 	"math/bits"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -83,100 +79,146 @@ type Options struct {
 	// MaxOrphans is the most links that wait for their parent, per source. 0 is
 	// DefaultMaxOrphans, below zero none wait.
 	MaxOrphans int
-	// MaxBytes is the most memory for blocks, sets and aliases, 0 for no limit. At
-	// the limit new keys are refused: see budget.go.
+	// MaxBytes is the most memory for blocks, sets and names, 0 for no limit. At
+	// the limit new blocks are refused: see budget.go.
 	MaxBytes int
-	// KeepLabels keeps Store.Labels and who taught an alias, for Snapshot: 8 bytes
-	// a slot and 4 an alias.
+	// KeepLabels keeps Store.Labels, for Snapshot. Labels that are the local hashes cost
+	// nothing.
 	KeepLabels bool
-	// KeepForgotten is how many names of blocks that nobody holds any more are kept
-	// for Forgotten when a rebuild drops them: 16 bytes each, until they are fetched.
+	// KeepForgotten is how many names of blocks without an owner are kept for Forgotten:
+	// 16 bytes each, until they are fetched.
 	KeepForgotten int
+	// NameAll is Index.NameAll from the beginning on.
+	NameAll bool
+	// Remember reports whether a forgotten name may be asked for; nil is always. It is
+	// called with the index locked.
+	Remember func() bool
 }
 
 // Index is the blocks of one context. Create it with New.
 type Index struct {
 	scheme     hash.Scheme
+	step       hash.Stepper
 	maxOrphans int
 	maxBytes   int
 	labels     bool // Options.KeepLabels
-	floor      int  // keys the smallest table is made for
-	manual     bool // rebuild only for want of room; tests set it
 
-	gen      atomic.Pointer[generation]
-	aliases  atomic.Pointer[aliases] // replaced under the gate
-	refused  atomic.Pointer[filter]
-	rebuilds atomic.Int64
-	dead     atomic.Int64 // memberships retired since the last rebuild
+	lines arena
+	heads table
+	loose table
+	names *nameTable
+	sets  sets
+	ids   atomic.Pointer[ids]
 
-	gate    sync.RWMutex // held to read while blocks change, to write while what follows does
-	sources []*source    // by Source; nil is dropped
-	owners  []*owner     // by Owner; nil is dropped
-	dropped int          // owners that are nil
+	looseBlocks atomic.Int64 // loose blocks, with those that have no owner any more
+	refused     atomic.Pointer[filter]
+	serial      uint64 // order in which queries lock several indexes
+	forgot      atomic.Bool
+
+	mu         sync.Mutex // guards all below, and all changes of the above
+	begun      uint32     // pieces begun so far, twice
+	live       int        // blocks with an owner
+	made       uint64     // blocks of chains made so far, those of fill at once
+	wide       bool       // some labels are no local hashes
+	naming     naming     // which blocks have entries in names
+	namedPages int        // of catchingUp: pages whose blocks have
+	aliases    int        // engine hashes of blocks that all mean
+	sources    []*source  // by Source; nil is dropped
+	owners     []*owner   // by Owner; nil is dropped
+	families   []Source   // by Source: one it is related to, see family.go
+	privates   map[uint64][]private
+	nameBuf    words             // of copyNames
+	places     map[uint64]uint64 // key -> block, of search
+
+	used     int      // internal ids in use, with retired ones
+	spareIDs []uint32 // internal ids to use again
+	sweep    sweep
 
 	keepForgotten int
-	forgot        atomic.Bool
-	forgotten     []Name     // guarded by the gate, held to write
-	kin           sync.Mutex // held while families change
+	remember      func() bool
+	forgotten     []Name
 }
 
-// source is a namespace of engine hashes and the owners that share it.
+// source is a namespace of engine hashes and the owners that share it. The lock of the
+// index guards it.
 type source struct {
-	name   Source
-	family atomic.Uint32 // equal for sources that hash alike: see family.go
-
-	mu       sync.Mutex // held by each call for the source; guards all below
-	owners   []*owner
-	held     int          // memberships of all owners
-	raw      bool         // some may be under an engine hash
-	private  flat[uint64] // engine hash -> key, where it differs from what others mean
-	room     room
-	work     []named  // buffer of settle
-	suspects []uint32 // buffer of Remove
+	name    Source
+	owners  []*owner
+	held    int          // memberships of all owners
+	raw     bool         // some may be under an engine hash
+	private flat[uint64] // engine hash -> block, where it differs from what others mean
+	room    room
+	work    []named   // buffer of settle
+	tail    place     // where the last loose block was stored
+	vague   vagueList // pieces with held blocks that have no entry in names
 }
 
 // owner is one holder.
 type owner struct {
 	name   Owner
 	s      *source
-	id     uint32 // of the present generation
-	blocks int    // keys held
+	id     uint32 // internal
+	blocks int    // blocks held
 	raw    int    // of them stored under an engine hash of unknown key; an estimate, see Stats
 	copies flat[uint32]
+	last   mark          // where the last stored event ended
+	gone   [2]trail      // where the last removals ended, the newest first
 	tally  *atomic.Int64 // of the application, nil for none
 }
 
-// held counts keys in or out.
+// trail is where removals along a chain ended.
+type trail struct {
+	at     place
+	rising bool // they go towards the end of the chain
+}
+
+// mark is a block and its key.
+type mark struct {
+	at   place
+	key  uint64
+	head uint64 // of the piece, as it was
+	lost uint32
+}
+
+// held counts blocks in or out.
 func (o *owner) held(n int) {
 	o.blocks += n
+	o.s.held += n
 	if o.tally != nil {
 		o.tally.Add(int64(n))
 	}
 }
 
+// made counts indexes.
+var made atomic.Uint64
+
 // New returns an empty index.
 func New(opts Options) *Index {
-	x := &Index{scheme: opts.Scheme, maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes, labels: opts.KeepLabels, keepForgotten: opts.KeepForgotten, floor: 64}
+	x := &Index{
+		scheme: opts.Scheme, step: opts.Scheme.Stepper(), maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes,
+		labels: opts.KeepLabels, serial: made.Add(1), keepForgotten: opts.KeepForgotten, remember: opts.Remember,
+	}
 	if x.maxOrphans == 0 {
 		x.maxOrphans = DefaultMaxOrphans
 	}
-	x.reset()
+	x.lines.index = x
+	x.names = &nameTable{}
+	runtime.AddCleanup(x, (*nameTable).clear, x.names)
+	x.heads.sifted, x.loose.sifted = true, true
+	if opts.NameAll {
+		x.naming = allNamed
+	}
+	x.sets.init()
+	x.ids.Store(&ids{owner: make([]uint32, 64), retired: make([]uint64, 1)})
 	return x
-}
-
-// reset begins an empty generation.
-func (x *Index) reset() {
-	t := newTable(bucketsFor(x.floor, emptiest), x.labels)
-	x.gen.Store(&generation{table: t, sets: newSets(), memo: newMemo(len(t.buckets) * bucketSlots), ids: newIDs(64), bornSets: 1})
-	x.aliases.Store(newAliases(0, x.labels))
 }
 
 // NewSource returns a fresh namespace of engine hashes.
 func (x *Index) NewSource() Source {
-	x.gate.Lock()
-	defer x.gate.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	s := &source{name: Source(len(x.sources))}
-	s.family.Store(uint32(s.name))
+	x.families = append(x.families, s.name)
 	x.sources = append(x.sources, s)
 	return s.name
 }
@@ -185,130 +227,107 @@ func (x *Index) NewSource() Source {
 // dropped source is born retired.
 func (x *Index) NewOwner(src Source) Owner { return x.NewCountedOwner(src, nil) }
 
-// NewCountedOwner is NewOwner with a number that changes with that of the keys the
+// NewCountedOwner is NewOwner with a number that changes with that of the blocks the
 // owner holds. Owners may share one, also those of several indexes.
 func (x *Index) NewCountedOwner(src Source, tally *atomic.Int64) Owner {
-	x.gate.Lock()
-	defer x.gate.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	name := Owner(len(x.owners))
 	s := x.sources[src]
 	if s == nil {
 		x.owners = append(x.owners, nil)
-		x.dropped++
 		return name
 	}
 	o := &owner{name: name, s: s, tally: tally}
+	x.owners = append(x.owners, o)
 	x.identify(o)
 	s.owners = append(s.owners, o)
-	x.owners = append(x.owners, o)
 	return name
 }
 
-// Knows reports whether an engine hash means something to a source: its key is
-// known and held by anyone, or an owner of the source holds it as it is.
+// Knows reports whether an engine hash means something to a source: its block is
+// known and held by any owner, or an owner of the source holds it under the hash itself.
 func (x *Index) Knows(src Source, engine uint64) bool {
-	x.gate.RLock()
-	defer x.gate.RUnlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	s := x.sources[src]
 	if s == nil {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h := x.hand(s)
 	engine = normal(engine)
-	_, known := h.meaning(engine)
-	return known || h.heldRaw(engine)
+	return !x.meaning(s, engine).isNone() || !x.heldRaw(s, engine).isNone()
 }
 
-// Blocks returns the number of keys an owner holds, 0 when it is retired.
+// Blocks returns the number of blocks an owner holds, 0 when it is retired.
 func (x *Index) Blocks(o Owner) int {
-	x.gate.RLock()
-	defer x.gate.RUnlock()
-	own := x.owners[o]
-	if own == nil {
-		return 0
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if own := x.owners[o]; own != nil {
+		return own.blocks
 	}
-	own.s.mu.Lock()
-	defer own.s.mu.Unlock()
-	return own.blocks
+	return 0
 }
 
 // Aliases calls f for each source and each engine hash of known key that an owner
 // of the source holds, in no particular order, until f returns false. f must not
 // call the index.
 func (x *Index) Aliases(f func(src Source, engine, seq uint64) bool) {
-	x.gate.RLock()
-	defer x.gate.RUnlock()
-	w := walk{x: x, g: x.gen.Load(), f: f, seen: make([]int, len(x.sources)), of: map[*source]Source{}}
-	for i, s := range x.sources {
-		if s != nil {
-			w.of[s] = Source(i)
-		}
-	}
-	a := x.aliases.Load()
-	for i := range a.buckets {
-		b := &a.buckets[i]
-		for j := range b {
-			if !w.shared(atomic.LoadUint64(&b[j].engine), atomic.LoadUint64(&b[j].key)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	seen, n := make([]int, len(x.sources)), 0
+	more := true
+	x.allNames(func(engine uint64, p place) bool {
+		n++
+		key := plain(x.key(p))
+		x.holders(x.setOf(p), func(o *owner) {
+			src := o.s.name
+			if !more || seen[src] == n {
 				return
 			}
-		}
-	}
-	for i, s := range x.sources {
-		if s != nil && !w.private(Source(i), s) {
-			return
-		}
-	}
-}
-
-// walk is a walk over aliases.
-type walk struct {
-	x    *Index
-	g    *generation
-	f    func(src Source, engine, seq uint64) bool
-	of   map[*source]Source
-	seen []int // by source: number of the last shared entry reported
-	n    int
-}
-
-func (w *walk) shared(engine, key uint64) (more bool) {
-	if key == 0 {
-		return true
-	}
-	w.n++
-	words, first := w.g.sets.of(w.g.table.lookup(key))
-	for i, word := range words {
-		for word = w.g.ids.living(word, first+i); word != 0; word &= word - 1 {
-			o := w.x.owners[w.g.ids.ext[(first+i)<<6+bits.TrailingZeros64(word)]]
-			src := w.of[o.s]
-			if w.seen[src] == w.n {
-				continue
+			seen[src] = n
+			if o.s.private.ref(engine) == nil {
+				more = f(src, plain(engine), key)
 			}
-			w.seen[src] = w.n
-			o.s.mu.Lock()
-			own := o.s.private.ref(engine) != nil
-			o.s.mu.Unlock()
-			if !own && !w.f(src, plain(engine), plain(key)) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func (w *walk) private(src Source, s *source) (more bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h := w.x.hand(s)
-	more = true
-	s.private.all(func(engine uint64, key *uint64) bool {
-		if h.heldBySource(*key) {
-			more = w.f(src, plain(engine), plain(*key))
-		}
+		})
 		return more
 	})
-	return more
+	for _, s := range x.sources {
+		if s == nil || !more {
+			continue
+		}
+		s.private.all(func(engine uint64, ref *uint64) bool {
+			if p := placeOf(*ref); x.heldBySource(s, p) {
+				more = f(s.name, plain(engine), plain(x.key(p)))
+			}
+			return more
+		})
+	}
+}
+
+// holders calls f for the living owners of a set. The index is locked.
+func (x *Index) holders(set uint32, f func(*owner)) {
+	d := x.ids.Load()
+	for i, w := range x.sets.body.Load().of(set) {
+		if i >= len(d.retired) {
+			return
+		}
+		for w = d.living(w, i); w != 0; w &= w - 1 {
+			if o := x.owners[d.owner[i<<6+bits.TrailingZeros64(w)]]; o != nil {
+				f(o)
+			}
+		}
+	}
+}
+
+// zeroKey stands for the key and the engine hash 0, which mark what is free.
+const zeroKey = 0x7c15_9e37_79b9_7f4b
+
+// normal replaces the hash 0.
+func normal(key uint64) uint64 {
+	if key == 0 {
+		return zeroKey
+	}
+	return key
 }
 
 // plain is the reverse of normal.
@@ -319,4 +338,5 @@ func plain(key uint64) uint64 {
 	return key
 }
 
-func trailing(w uint64) uint32 { return uint32(bits.TrailingZeros64(w)) }
+// follow returns the key of a block behind another one.
+func (x *Index) follow(key, local uint64) uint64 { return normal(x.step.Next(plain(key), local)) }

@@ -127,19 +127,6 @@ func BenchmarkStoreAgain(b *testing.B) {
 	})
 }
 
-func BenchmarkDepths(b *testing.B) {
-	each(b, func(b *testing.B, f *fleet) {
-		var dst []Depth
-		n := 0
-		for i := 0; b.Loop(); i++ {
-			c := f.chains[i%len(f.chains)]
-			dst = f.x.Depths(c, dst[:0])
-			n += len(c)
-		}
-		perBlock(b, n)
-	})
-}
-
 func BenchmarkMatch(b *testing.B) {
 	each(b, func(b *testing.B, f *fleet) {
 		var m Match
@@ -248,18 +235,6 @@ func BenchmarkMatchLazy(b *testing.B) {
 		})
 	}
 	run("groups", x.MatchLazy)
-	run("single", func(c Chain, m *Match) {
-		g := x.gen.Load()
-		m.reset()
-		for i := range c.Len() {
-			id := g.table.lookup(normal(c.At(i)))
-			if id == 0 {
-				break
-			}
-			m.extend(id, 1)
-		}
-		m.finish(g)
-	})
 }
 
 // Memory by membership, with every source hashing on its own.

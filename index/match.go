@@ -3,6 +3,7 @@ package index
 import (
 	"math/bits"
 	"slices"
+	"unsafe"
 )
 
 // Run is a stretch of consecutive blocks held by exactly the same owners.
@@ -16,7 +17,7 @@ type Run struct {
 // Match is what an index holds of a chain. Reusing one saves its buffers.
 type Match struct {
 	// Runs begin at block 0, follow each other without a gap and end before the
-	// first block nobody holds. Neighbours have different owners.
+	// first block without an owner. Neighbours have different owners.
 	Runs []Run
 	// Blocks is the sum over Runs.
 	Blocks int
@@ -24,125 +25,375 @@ type Match struct {
 	// block was refused for want of memory.
 	Truncated bool
 
-	ids    []uint32      // set ids of the runs
-	owners []uint32      // lists of the runs
-	places []*generation // of MatchBeside
+	list   keyList  // of Match
+	owners []uint32 // lists of the runs
+	ways   []way    // one a place
 }
 
-// Chain is a prompt's keys, possibly computed when asked for. *hash.Chain is one.
+// Chain is a prompt given by its keys, possibly computed when asked for.
 type Chain interface {
+	// Len returns the number of blocks.
 	Len() int
 	// At returns the key of block i, 0 <= i < Len().
 	At(i int) uint64
 }
 
+// LocalChain is a prompt given by its local hashes as well. *hash.Chain is one.
+type LocalChain interface {
+	Chain
+	// Locals returns the local hashes of the first n blocks or more, n <= Len().
+	Locals(n int) []uint64
+}
+
+// keyList is a chain of keys that are known.
+type keyList []uint64
+
+func (k *keyList) Len() int        { return len(*k) }
+func (k *keyList) At(i int) uint64 { return (*k)[i] }
+
+// ahead is how many local hashes a query asks for at a time, of those behind the first.
+const ahead = 16
+
+// patience is how often a query looks again before it takes the lock.
+const patience = 8
+
 // Match looks a chain of keys up. It does not allocate once the buffers of m are
-// long enough. The keys must be a chain, each block behind the one before: while
-// all owners are closed, blocks between two that fit are not looked at. For keys
-// that somebody only says are one, there is MatchLazy.
+// long enough.
 func (x *Index) Match(chain []uint64, m *Match) {
-	g := x.gen.Load()
-	m.reset()
-	if !g.gallopRuns(chain, m) {
-		m.reset()
-		g.scanRuns(chain, m)
+	m.list = chain
+	x.MatchLazy(&m.list, m)
+	m.list = nil
+}
+
+// MatchLazy looks up the blocks of a chain, in order: the first alone, those behind it a
+// group at a time. It asks for no local hash behind the group of the first block without
+// an owner; where that is the first, for no other.
+func (x *Index) MatchLazy(c Chain, m *Match) { x.MatchBeside(c, nil, m) }
+
+// way is the way of a query through one place.
+type way struct {
+	x      *Index
+	c      Chain
+	locals LocalChain // of c, nil if it has none
+	local  []uint64   // local hashes known so far
+	first  uint32     // added to owners
+	seen   []seen
+	runs   []run
+	words  []uint64 // bitmaps of the runs, of internal ids
+
+	at  place  // of the block before the next one, if it ends a piece
+	key uint64 // of the block before the next one
+	n   int    // blocks looked at
+
+	// Of a query of several places, or with loose blocks. Blocks without an owner are in
+	// runs then, as they do not end the answer.
+	joined bool
+	run    int    // of the block at hand
+	start  int    // its first block
+	each   uint64 // key of the block at hand
+	keys   int    // blocks whose key was computed
+	loose  place  // the last loose block
+	was    [2]run // what held the block before: of the chain, and loose
+}
+
+// seen is a piece that an answer is made of, and how often its owners had lost blocks. If
+// none has since, all that was true of the piece still is.
+type seen struct{ piece, lost uint32 }
+
+// run is a stretch of blocks with one set.
+type run struct {
+	set, gen uint32 // of the set; without a loose block at the same key
+	words    int    // where its bitmap begins
+	width    int
+	blocks   int
+}
+
+// reset makes a way of a chain.
+func (w *way) reset(x *Index, c Chain, first uint32) {
+	w.x, w.c, w.first = x, c, first
+	w.locals, _ = c.(LocalChain)
+	w.again()
+}
+
+// again begins the way anew.
+func (w *way) again() {
+	w.local, w.seen, w.runs, w.words = nil, w.seen[:0], w.runs[:0], w.words[:0]
+	w.at, w.key, w.n = place{}, 0, 0
+	w.run, w.start, w.each, w.keys, w.loose, w.was = 0, 0, 0, 0, place{}, [2]run{}
+}
+
+// valid reports whether no owner has lost a block that the way came by.
+func (w *way) valid() bool {
+	for _, s := range w.seen {
+		if load32(&w.x.at(s.piece).lost) != s.lost {
+			return false
+		}
 	}
-	m.finish(g)
-	m.Truncated = m.Blocks < len(chain) && x.wasRefused(chain[m.Blocks])
+	return true
 }
 
-// MatchLazy looks up every block of a chain, in order: the first alone, those behind it
-// a group at a time, so that they are fetched together. It asks for no key behind the
-// group of the first block nobody holds; where that is the first, for no other.
-func (x *Index) MatchLazy(c Chain, m *Match) {
-	g := x.gen.Load()
-	m.reset()
-	g.scanLazy(c, m)
-	m.finish(g)
-	m.Truncated = m.Blocks < c.Len() && x.wasRefused(c.At(m.Blocks))
+// hash returns the local hash of block i, and how many are known in its group.
+func (w *way) hash(i int) uint64 {
+	if i >= len(w.local) {
+		n := 1
+		if i > 0 {
+			n = min(((i-1)/ahead+1)*ahead+1, w.c.Len())
+		}
+		w.local = w.locals.Locals(n)
+		w.local = w.local[:n]
+	}
+	return w.local[i]
 }
 
-// scanLazy probes every block.
-func (g *generation) scanLazy(c Chain, m *Match) {
-	var room [ahead]uint64
-	for i, n := 0, c.Len(); i < n; {
-		keys := room[:1]
-		if i > 0 {
-			keys = room[:min(ahead, n-i)]
+// next returns the key of block n, the next one.
+func (w *way) next() uint64 {
+	switch {
+	case w.locals == nil:
+		return normal(w.c.At(w.n))
+	case w.n == 0:
+		return normal(w.hash(0))
+	}
+	return w.x.follow(w.key, w.hash(w.n))
+}
+
+// step goes on as far as blocks lie in one piece, and reports whether there was one.
+func (w *way) step() bool {
+	x := w.x
+	if w.n >= w.c.Len() {
+		return false
+	}
+	key := w.next()
+	n := uint32(0)
+	if !w.at.isNone() {
+		if to := load32(&x.at(w.at.piece).next); to != 0 && load64(&x.at(to).head) == key {
+			n = to
 		}
-		for j := range keys {
-			keys[j] = c.At(i + j)
-		}
-		if i > 0 {
-			g.table.prefetch(keys)
-		}
-		for _, key := range keys {
-			id := g.table.lookup(normal(key))
-			if id == 0 {
-				return
+	}
+	for {
+		if n == 0 {
+			if n = x.headOf(key); n == 0 {
+				return w.skip(key)
 			}
-			m.extend(id, 1)
 		}
-		i += len(keys)
+		switch w.piece(n, key) {
+		case stepped:
+			return true
+		case nothing:
+			return false
+		case moved:
+			n = 0
+		case busy:
+			pause()
+		}
 	}
+}
+
+// skip goes on behind a block that lies in no piece, if that does not end the way.
+func (w *way) skip(key uint64) bool {
+	if w.joined {
+		w.runs = append(w.runs, run{blocks: 1})
+		w.at, w.key = place{}, key
+		w.n++
+	}
+	return w.joined
+}
+
+type outcome uint8
+
+const (
+	stepped outcome = iota
+	nothing         // no owner has the first block
+	moved           // the piece begins with another key
+	busy            // the piece was changing
+)
+
+// piece reads a piece that begins with the next block, which has a key.
+func (w *way) piece(n uint32, key uint64) outcome {
+	x := w.x
+	r := x.at(n)
+	ver := load32(&r.ver)
+	if ver&1 != 0 {
+		return busy
+	}
+	lost, meta := load32(&r.lost), load32(&r.meta)
+	length, count := int(meta&255), int(meta>>16&255)
+	if load64(&r.head) != key || length == 0 || length > maxPiece {
+		if load32(&r.ver) != ver {
+			return busy
+		}
+		return moved
+	}
+	// How many blocks are those of the chain?
+	l, m, most, last := r.local(), 1, min(length, w.c.Len()-w.n), key
+	if w.locals != nil {
+		for m < most {
+			if w.n+m >= len(w.local) {
+				w.hash(w.n + m)
+			}
+			if load64(&l[m&(maxPiece-1)]) != w.local[w.n+m] {
+				break
+			}
+			m++
+		}
+	} else {
+		for m < most {
+			k := x.follow(last, load64(&l[m]))
+			if k != normal(w.c.At(w.n+m)) {
+				break
+			}
+			last = k
+			m++
+		}
+	}
+	end := uint64(0)
+	if m == length {
+		end = load64(&r.tail)
+	}
+	if end != 0 {
+		last = end
+	} else if w.locals != nil {
+		for i := 1; i < m; i++ {
+			last = x.follow(last, w.local[w.n+i])
+		}
+	}
+	// Who holds them?
+	list := r.intervals[:]
+	if count > inlineIntervals {
+		line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
+		if load32(&r.ver) != ver {
+			return busy
+		}
+		list = unsafe.Slice((*uint32)(x.lines.at(line)), count)
+	}
+	runs, words := len(w.runs), len(w.words)
+	start, held := 0, 0
+	tail := run{}
+	if runs > 0 {
+		tail = w.runs[runs-1]
+	}
+	for i := 0; i < min(count, len(list)) && start < m; i++ {
+		v := intervalOf(load32(&list[i]))
+		b := x.sets.body.Load()
+		if int(v.set) >= len(b.gen) {
+			break
+		}
+		if v.set == 0 && !w.joined {
+			break
+		}
+		if end := min(int(v.end), m); end > start {
+			w.add(b, v.set, end-start)
+			start, held = end, end
+		}
+	}
+	if load32(&r.ver) != ver {
+		w.runs, w.words = w.runs[:runs], w.words[:words]
+		if runs > 0 {
+			w.runs[runs-1] = tail
+		}
+		return busy
+	}
+	w.seen = append(w.seen, seen{n, lost})
+	if held == 0 {
+		return nothing
+	}
+	if held < m {
+		last = key
+		for i := 1; i < held; i++ {
+			last = x.follow(last, load64(&l[i]))
+		}
+	}
+	w.at, w.key = place{}, last
+	if held == length {
+		w.at = place{n, uint32(held - 1)}
+	}
+	w.n += held
+	return stepped
+}
+
+// add appends blocks with a set. The words of the set stay as they are for as long as the
+// piece does.
+func (w *way) add(b *setBody, set uint32, blocks int) {
+	gen := load32(&b.gen[set])
+	if k := len(w.runs); k > 0 && w.runs[k-1].set == set && w.runs[k-1].gen == gen {
+		w.runs[k-1].blocks += blocks
+		return
+	}
+	if set == 0 {
+		w.runs = append(w.runs, run{gen: gen, blocks: blocks})
+		return
+	}
+	at := len(w.words)
+	w.words = appendWords(w.words, b, set)
+	w.runs = append(w.runs, run{set, gen, at, b.width, blocks})
+}
+
+// holdersOf appends the living owners of a run, plus first.
+func (w *way) holdersOf(dst []uint32, r run) []uint32 {
+	d := w.x.ids.Load()
+	for i, word := range w.words[r.words : r.words+r.width] {
+		if i >= len(d.retired) {
+			break
+		}
+		for word = d.living(word, i); word != 0; word &= word - 1 {
+			dst = append(dst, w.first+load32(&d.owner[i<<6+bits.TrailingZeros64(word)]))
+		}
+	}
+	return dst
+}
+
+// finish turns the sets of one way into owners. It asks only now who is retired: an owner
+// that was cleared and came back under another id would else be listed twice.
+func (m *Match) finish(w *way) {
+	for _, r := range w.runs {
+		begin := len(m.owners)
+		m.owners = w.holdersOf(m.owners, r)
+		if !m.put(begin, r.blocks) {
+			return
+		}
+	}
+}
+
+// put appends blocks whose owners are listed from begin on, and reports whether there are
+// any.
+func (m *Match) put(begin, blocks int) bool {
+	list := m.owners[begin:len(m.owners):len(m.owners)]
+	if len(list) == 0 {
+		return false
+	}
+	if !slices.IsSorted(list) {
+		slices.Sort(list)
+	}
+	m.Blocks += blocks
+	if k := len(m.Runs); k > 0 && slices.Equal(m.Runs[k-1].Owners, list) {
+		m.Runs[k-1].Blocks += blocks
+		m.owners = m.owners[:begin]
+		return true
+	}
+	m.Runs = append(m.Runs, Run{Owners: list, Blocks: blocks})
+	return true
 }
 
 func (m *Match) reset() {
-	m.Runs, m.Blocks, m.ids, m.owners, m.Truncated = m.Runs[:0], 0, m.ids[:0], m.owners[:0], false
+	m.Runs, m.Blocks, m.owners, m.Truncated = m.Runs[:0], 0, m.owners[:0], false
 }
 
-// extend adds blocks with a set.
-func (m *Match) extend(id uint32, blocks int) {
-	if n := len(m.ids); n > 0 && m.ids[n-1] == id {
-		m.Runs[n-1].Blocks += blocks
-		return
-	}
-	m.ids = append(m.ids, id)
-	m.Runs = append(m.Runs, Run{Blocks: blocks})
-}
-
-// scanRuns probes every block.
-func (g *generation) scanRuns(chain []uint64, m *Match) {
-	for i, key := range chain {
-		if i%ahead == 0 {
-			g.table.advance(chain, i)
+// match looks a chain up in one index without loose blocks.
+func (m *Match) match(w *way) {
+	for try := 0; ; try++ {
+		w.again()
+		if try == patience {
+			w.x.mu.Lock()
 		}
-		id := g.table.lookup(normal(key))
-		if id == 0 {
+		for w.step() {
+		}
+		m.reset()
+		m.finish(w)
+		if try == patience {
+			w.x.mu.Unlock()
 			return
 		}
-		m.extend(id, 1)
+		if w.valid() {
+			return
+		}
 	}
-}
-
-// finish turns set ids into owners. Who is retired is asked only now: an owner
-// that was cleared and came back under another id while the chain was probed
-// would else be listed twice.
-func (m *Match) finish(g *generation) {
-	n := 0
-	for i, r := range m.Runs {
-		begin := len(m.owners)
-		words, first := g.sets.of(m.ids[i])
-		for j, w := range words {
-			for w = g.ids.living(w, first+j); w != 0; w &= w - 1 {
-				m.owners = append(m.owners, g.ids.ext[(first+j)<<6+bits.TrailingZeros64(w)])
-			}
-		}
-		list := m.owners[begin:len(m.owners):len(m.owners)]
-		if len(list) == 0 { // all retired: the chain ends here
-			break
-		}
-		if g.ids.unsorted.Load() {
-			slices.Sort(list)
-		}
-		m.Blocks += r.Blocks
-		if n > 0 && slices.Equal(m.Runs[n-1].Owners, list) {
-			m.Runs[n-1].Blocks += r.Blocks
-			m.owners = m.owners[:begin]
-			continue
-		}
-		m.Runs[n] = Run{Owners: list, Blocks: r.Blocks}
-		n++
-	}
-	m.Runs = m.Runs[:n]
 }

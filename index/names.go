@@ -1,145 +1,623 @@
 package index
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"slices"
+)
+
+// A name is an engine hash of a block. The names of a chained piece lie in its body, one
+// a block, as far as sources of one family have taught them; all others lie in sides. All
+// names of a block leave with its last owner.
 
 // Name is what an engine hash means.
 type Name struct{ Engine, Key uint64 }
 
-// Means returns the key that an engine hash stands for among the sources of the
-// index, whether or not anybody holds it any more: until a rebuild comes by, a name
-// outlives its block. Of sources that mean different things by it one is believed.
-// It waits for nobody: a name that a rebuild is about to drop is in Forgotten before it
-// is unknown here.
-func (x *Index) Means(engine uint64) (key uint64, known bool) {
-	key = x.aliases.Load().get(normal(engine))
-	return plain(key), key != 0
+// private is a name that one source means alone.
+type private struct {
+	s      *source
+	engine uint64
 }
 
-// HeldOf appends to dst those of some keys that somebody holds, or held until lately.
-func (x *Index) HeldOf(keys, dst []uint64) []uint64 {
-	t := x.gen.Load().table
-	for i, key := range keys {
-		if i%ahead == 0 {
-			t.advance(keys, i)
+// find returns the block that an engine hash means to all, and the line of the name.
+func (x *Index) find(engine uint64) (at place, line uint32) {
+	x.names.each(mix(engine), func(ref uint64) bool {
+		if at, line = x.named(ref, engine); line == 0 {
+			return true
 		}
-		if t.lookup(normal(key)) != 0 {
+		if x.sweep.left > 0 && x.clean(at.piece, x.at(at.piece)) && !x.isNamed(ref, engine) {
+			at, line = place{}, 0 // only retired owners held it
+		}
+		return false
+	})
+	return at, line
+}
+
+// named returns the block of a name, if the reference leads to it.
+func (x *Index) named(ref, engine uint64) (place, uint32) {
+	q := placeOf(ref)
+	r := x.at(q.piece)
+	if r.meta&isSide != 0 {
+		d := x.sideAt(q.piece)
+		if d.engine()[q.at] == engine {
+			return place{d.piece, d.from() + q.at}, q.piece
+		}
+		return place{}, 0
+	}
+	if r.engine()[q.at] == engine {
+		return q, q.piece
+	}
+	return place{}, 0
+}
+
+// isNamed reports whether the table has a name with a reference.
+func (x *Index) isNamed(ref, engine uint64) bool {
+	b, _ := x.names.find(mix(engine), ref)
+	return b != nil
+}
+
+// meaning returns the block an engine hash stands for in the source, none if it is not
+// known.
+func (x *Index) meaning(s *source, engine uint64) place {
+	if s.private.len() > 0 {
+		if ref := s.private.ref(engine); ref != nil {
+			p := placeOf(*ref)
+			if x.sweep.left == 0 || !x.clean(p.piece, x.at(p.piece)) || s.private.ref(engine) != nil {
+				return p
+			}
+		}
+	}
+	p, _ := x.seek(s, engine)
+	return p
+}
+
+// ordinary reports that an engine hash has nothing to do with the private names, the raw
+// blocks or the waiting room of the source.
+func (x *Index) ordinary(s *source, engine uint64) bool {
+	return (s.private.len() == 0 || s.private.ref(engine) == nil) &&
+		(!s.raw || x.looseOf(engine).isNone()) &&
+		(s.room.used == 0 || s.room.of(engine) == none && s.room.child(engine) == none)
+}
+
+// heldRaw returns the loose block of an engine hash, if an owner of the source holds it.
+func (x *Index) heldRaw(s *source, engine uint64) place {
+	if s.raw {
+		if p := x.looseOf(engine); !p.isNone() && x.heldBySource(s, p) {
+			return p
+		}
+	}
+	return place{}
+}
+
+// heldBySource reports whether an owner of the source holds a block.
+func (x *Index) heldBySource(s *source, p place) bool {
+	set := x.setOf(p)
+	for _, o := range s.owners {
+		if x.sets.has(set, o.id) {
+			return true
+		}
+	}
+	return false
+}
+
+// taught notes that a source uses a name in a line.
+func (x *Index) taught(s *source, line uint32) {
+	r := x.at(line)
+	if r.meta&isSide != 0 {
+		x.relate(s.name, x.sideAt(line).by)
+	} else {
+		x.relate(s.name, r.by)
+	}
+}
+
+// name makes an engine hash the name of a block for all. It reports false if the piece
+// has too many names. want is the number of blocks of which names may follow.
+func (x *Index) name(s *source, p place, engine uint64, want int) bool {
+	line, i, named := x.spare(s, p, want)
+	if line == 0 {
+		return false
+	}
+	x.words(line)[i] = engine
+	x.aliases++
+	if x.naming == onDemand && !x.at(p.piece).loose() {
+		x.note(s, p.piece)
+	} else {
+		x.names.insert(mix(engine), place{line, i}.ref())
+		*named |= 1 << i
+	}
+	return true
+}
+
+// words returns the engine hashes of a piece or a side.
+func (x *Index) words(line uint32) *words {
+	if r := x.at(line); r.meta&isSide == 0 {
+		return r.engine()
+	}
+	return x.sideAt(line).engine()
+}
+
+// spare returns where an engine hash of a source's family can lie for a block that has none
+// there: the line, the position in it, and which others have entries.
+func (x *Index) spare(s *source, p place, want int) (line, i uint32, named *uint64) {
+	r := x.at(p.piece)
+	if !r.loose() && r.engine()[p.at] == 0 && (r.by == 0 || x.akin(s.name, r.by)) {
+		if r.by == 0 {
+			r.by = uint32(s.name) + 1
+		}
+		return p.piece, p.at, &r.named
+	}
+	n := 0
+	for line = r.side; line != 0; n++ {
+		d := x.sideAt(line)
+		if d.covers(p.at) && d.engine()[p.at-d.from()] == 0 && x.akin(s.name, d.by) {
+			return line, p.at - d.from(), &d.named
+		}
+		line = d.next
+	}
+	if n >= maxSides {
+		return 0, 0, nil
+	}
+	lines, names := sideLines(min(uint32(max(want, 1)), r.cap()-p.at))
+	line = x.lines.alloc(forNames, lines)
+	d := x.sideAt(line)
+	*d = side{meta: p.at | names<<8 | isSide, piece: p.piece, next: r.side, by: uint32(s.name) + 1}
+	clear(d.engine()[:names])
+	r.side = line
+	return line, 0, &d.named
+}
+
+// allNamesOf calls f for each name of a block that all mean, with its teacher plus one.
+func (x *Index) allNamesOf(p place, f func(engine uint64, by uint32)) {
+	r := x.at(p.piece)
+	if !r.loose() && r.engine()[p.at] != 0 {
+		f(r.engine()[p.at], r.by)
+	}
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		if d.covers(p.at) && d.engine()[p.at-d.from()] != 0 {
+			f(d.engine()[p.at-d.from()], d.by)
+		}
+		line = d.next
+	}
+}
+
+// unname drops all names of blocks that have no owner any more, and the entries of
+// loose ones.
+func (x *Index) unname(n uint32, r *piece, blocks uint64) {
+	l := r.local()
+	remember := x.keepForgotten > len(x.forgotten) && (x.remember == nil || x.remember())
+	key, at := r.head, uint32(0)
+	keyAt := func(i uint32) uint64 {
+		if r.loose() {
+			return l[i]
+		}
+		for ; at < i; at++ {
+			key = x.follow(key, l[at+1])
+		}
+		return key
+	}
+	if !r.loose() {
+		x.aliases -= hashesOf(r.engine(), blocks)
+		x.leaveAll(r.engine(), n, blocks&r.named)
+		if r.named &^= blocks; remember {
+			for w, e := blocks, r.engine(); w != 0; w &= w - 1 {
+				if i := trailing(w); e[i] != 0 {
+					x.forget(e[i], keyAt(i))
+				}
+			}
+		}
+	}
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		here := blocks >> d.from()
+		if d.cap() < maxPiece {
+			here &= 1<<d.cap() - 1
+		}
+		x.aliases -= hashesOf(d.engine(), here)
+		x.leaveAll(d.engine(), line, here&d.named)
+		if d.named &^= here; remember {
+			at, key = 0, r.head
+			for w, e := here, d.engine(); w != 0; w &= w - 1 {
+				if i := trailing(w); e[i] != 0 {
+					x.forget(e[i], keyAt(d.from()+i))
+				}
+			}
+		}
+		line = d.next
+	}
+	if len(x.privates) > 0 {
+		for w := blocks; w != 0; w &= w - 1 {
+			ref := place{n, trailing(w)}.ref()
+			for _, p := range x.privates[ref] {
+				p.s.private.remove(p.engine)
+			}
+			delete(x.privates, ref)
+		}
+	}
+	if r.loose() {
+		x.looseBlocks.Add(-int64(bits.OnesCount64(blocks)))
+		for w := blocks; w != 0; w &= w - 1 {
+			i := trailing(w)
+			x.loose.remove(mix(l[i]), place{n, i}.ref())
+			store64(&l[i], 0)
+		}
+	}
+}
+
+// hashesOf returns how many of some blocks have an engine hash.
+func hashesOf(engine *words, which uint64) (n int) {
+	for ; which != 0; which &= which - 1 {
+		if engine[trailing(which)] != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// leaveAll takes the entries of some engine hashes of a line out.
+func (x *Index) leaveAll(engine *words, line uint32, which uint64) {
+	for w := which; w != 0; w &= w - 1 {
+		x.names.prefetch(mix(engine[trailing(w)]))
+	}
+	for w := which; w != 0; w &= w - 1 {
+		i := trailing(w)
+		x.names.remove(mix(engine[i]), place{line, i}.ref())
+	}
+}
+
+// keepPrivate lets a source alone mean a block by an engine hash.
+func (x *Index) keepPrivate(s *source, engine uint64, p place) {
+	x.dropPrivate(s, engine)
+	if x.privates == nil {
+		x.privates = make(map[uint64][]private)
+	}
+	*s.private.insert(engine) = p.ref()
+	x.privates[p.ref()] = append(x.privates[p.ref()], private{s, engine})
+}
+
+func (x *Index) dropPrivate(s *source, engine uint64) {
+	ref := s.private.ref(engine)
+	if ref == nil {
+		return
+	}
+	list := x.privates[*ref]
+	for i, p := range list {
+		if p.s == s && p.engine == engine {
+			list[i] = list[len(list)-1]
+			list = list[:len(list)-1]
+			break
+		}
+	}
+	if len(list) == 0 {
+		delete(x.privates, *ref)
+	} else {
+		x.privates[*ref] = list
+	}
+	s.private.remove(engine)
+}
+
+// learn notes what an engine hash means to the source, a block with an owner. What it
+// meant before, no removal can name any more, so the source's owners lose it. It reports
+// whether any did.
+func (x *Index) learn(s *source, engine uint64, p place, want int) (conflict bool) {
+	before, line := x.find(engine)
+	if line == 0 && s.private.ref(engine) == nil {
+		before, line = x.known(s, engine, p)
+	}
+	shared := before
+	if ref := s.private.ref(engine); ref != nil {
+		before = placeOf(*ref)
+	}
+	if shared == p {
+		x.taught(s, line)
+	}
+	if before != p && !before.isNone() {
+		if x.at(before.piece).loose() && x.key(before) == x.key(p) {
+			x.absorb(before, p)
+			return x.learn(s, engine, p, want)
+		}
+		for _, o := range s.owners {
+			conflict = x.part(o, before) || conflict
+		}
+		shared, _ = x.find(engine)
+	}
+	x.dropPrivate(s, engine)
+	switch {
+	case shared == p:
+	case !shared.isNone() || !x.name(s, p, engine, want):
+		x.keepPrivate(s, engine, p)
+	}
+	return conflict
+}
+
+// placeLoose moves what the source holds under a key, as if it were an engine hash, to the
+// block of the key. A loose block with names is one of that key, so it moves whole.
+func (x *Index) placeLoose(s *source, key uint64, to place) {
+	from := x.looseOf(key)
+	if from.isNone() || from == to || !x.alive(from) {
+		return
+	}
+	named := len(x.privates[from.ref()]) > 0
+	x.allNamesOf(from, func(uint64, uint32) { named = true })
+	if named {
+		x.absorb(from, to)
+	} else {
+		x.unraw(s, key, to, false)
+	}
+}
+
+// absorb moves a loose block into the block of a chain with the same key: owners, copies
+// and names. For a source that uses none of the names the key becomes one.
+func (x *Index) absorb(from, to place) {
+	type taught struct {
+		engine uint64
+		by     uint32
+	}
+	var names []taught
+	x.allNamesOf(from, func(engine uint64, by uint32) { names = append(names, taught{engine, by}) })
+	own := slices.Clone(x.privates[from.ref()])
+	var owners []*owner
+	x.holders(x.setOf(from), func(o *owner) { owners = append(owners, o) })
+	for _, o := range owners {
+		x.move(o, from, to, false)
+	}
+	for _, n := range names {
+		x.name(&source{name: Source(n.by - 1)}, to, n.engine, 1)
+	}
+	for _, p := range own {
+		x.keepPrivate(p.s, p.engine, to)
+	}
+	for _, o := range owners {
+		named := slices.ContainsFunc(names, func(n taught) bool { return x.akin(o.s.name, n.by) }) ||
+			slices.ContainsFunc(own, func(p private) bool { return p.s == o.s })
+		if key := x.key(to); o.s.raw && !named && x.meaning(o.s, key).isNone() {
+			x.keepPrivate(o.s, key, to)
+		}
+	}
+}
+
+// move takes a block from an owner and gives it another one instead, with its copies.
+// With count, an owner that holds the other one already gains a copy.
+func (x *Index) move(o *owner, from, to place, count bool) {
+	more := uint32(0)
+	if m := o.copies.ref(from.ref()); m != nil {
+		more = *m
+	}
+	switch held := !x.join(o, to); { // first, so that the owner is not seen without the block
+	case held && count:
+		*o.copies.insert(to.ref()) += more + 1
+	case more > 0 && !held:
+		*o.copies.insert(to.ref()) = more
+	}
+	x.part(o, from)
+}
+
+// unraw moves the source's memberships under an engine hash to a block, and reports
+// whether there were any.
+func (x *Index) unraw(s *source, engine uint64, to place, count bool) (moved bool) {
+	if !s.raw {
+		return false
+	}
+	from := x.looseOf(engine)
+	if from.isNone() || from == to {
+		return false
+	}
+	set := x.setOf(from)
+	x.sets.hold(set) // the block may end before the list does
+	for _, o := range s.owners {
+		if x.sets.has(set, o.id) {
+			x.move(o, from, to, count)
+			o.raw = max(o.raw-1, 0)
+			moved = true
+		}
+	}
+	x.sets.drop(set)
+	return moved
+}
+
+// Means returns the key that an engine hash stands for among the sources of the index.
+// Of sources that mean different things by it one is believed. A name that has left is in
+// Forgotten before it is unknown here.
+func (x *Index) Means(engine uint64) (key uint64, known bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.nameAll()
+	p, _ := x.find(normal(engine))
+	if p.isNone() {
+		return 0, false
+	}
+	return plain(x.key(p)), true
+}
+
+// HeldOf appends to dst those of some hashes under which an owner holds a block whose
+// place is not known.
+func (x *Index) HeldOf(keys, dst []uint64) []uint64 {
+	if x.looseBlocks.Load() == 0 {
+		return dst
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, key := range keys {
+		if p := x.looseOf(normal(key)); !p.isNone() && x.alive(p) {
 			dst = append(dst, key)
 		}
 	}
 	return dst
 }
 
-// Holds reports whether an owner holds a block under a key.
+// alive reports whether an owner holds a block.
+func (x *Index) alive(p place) bool {
+	if x.sweep.left > 0 && x.clean(p.piece, x.at(p.piece)) && p.at >= x.at(p.piece).len() {
+		return false
+	}
+	return x.setOf(p) != 0
+}
+
+// Holds reports whether an owner holds a block under a hash, its place being unknown, or
+// a block whose key begins a piece.
 func (x *Index) Holds(name Owner, key uint64) bool {
-	x.gate.RLock()
-	defer x.gate.RUnlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	o := x.owners[name]
 	if o == nil {
 		return false
 	}
-	g := x.gen.Load()
-	return g.sets.has(g.table.lookup(normal(key)), o.id)
+	if p := x.looseOf(normal(key)); !p.isNone() && x.sets.has(x.setOf(p), o.id) {
+		return true
+	}
+	n := x.headOf(normal(key))
+	return n != 0 && x.sets.has(x.setOf(place{n, 0}), o.id)
 }
 
 // Has reports whether an owner holds the block an engine hash stands for.
 func (x *Index) Has(name Owner, engine uint64) bool {
-	x.gate.RLock()
-	defer x.gate.RUnlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	o := x.owners[name]
 	if o == nil {
 		return false
 	}
-	o.s.mu.Lock()
-	defer o.s.mu.Unlock()
-	h := x.hand(o.s)
 	engine = normal(engine)
-	key, known := h.meaning(engine)
-	return known && h.holds(o, key) || h.holds(o, engine)
+	if p := x.meaning(o.s, engine); !p.isNone() && x.sets.has(x.setOf(p), o.id) {
+		return true
+	}
+	p := x.looseOf(engine)
+	return !p.isNone() && x.sets.has(x.setOf(p), o.id)
 }
 
 // Teach says what an engine hash means to a source: blocks that its owners hold under
-// the hash itself move to the key. It reports whether there were any. Where the key is
-// held by nobody, the name is forgotten in time.
+// the hash itself move to the key. It reports whether there were any. A name of a block
+// that is not found is among Forgotten at once.
 func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
-	x.gate.RLock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	s := x.sources[src]
 	if s == nil {
-		x.gate.RUnlock()
 		return false
 	}
-	s.mu.Lock()
-	var res StoreResult
-	h := x.hand(s)
-	h.res = &res
-	full := !h.reserve(1, 1)
-	if !full {
-		engine, key := normal(engine), normal(key)
-		h.learn(engine, key)
-		moved = h.unraw(engine, key, place{}, true)
-		h.release(1, 1)
-		h.done()
+	engine, key = normal(engine), normal(key)
+	to := x.byKey(s, engine, key)
+	if to.isNone() {
+		to = x.search(key)
 	}
-	s.mu.Unlock()
-	x.gate.RUnlock()
-	if full && x.widen() {
-		return x.Teach(src, engine, key)
+	if to.isNone() {
+		if x.heldRaw(s, engine).isNone() {
+			x.forget(engine, key)
+			return false
+		}
+		if to = x.createLoose(s, key, 0, 1); to.isNone() {
+			return false
+		}
+	}
+	moved = x.unraw(s, engine, to, true)
+	if x.setOf(to) != 0 {
+		x.learn(s, engine, to, 1)
+	}
+	places := x.places
+	x.tend(s)
+	if !moved {
+		x.places = places
 	}
 	return moved
 }
 
-// widen makes room for a key and an alias, and reports whether there is some.
-func (x *Index) widen() bool {
-	x.gate.Lock()
-	defer x.gate.Unlock()
-	if t := x.gen.Load().table; t.used.Load() >= t.limit {
-		x.rebuild(1, 1)
-		x.dead.Store(0)
+// search finds a block of a chain by its key. It makes a map of all blocks, which serves
+// until the next event.
+func (x *Index) search(key uint64) place {
+	if x.places == nil {
+		x.places = make(map[uint64]uint64, x.live)
+		x.allPieces(func(n uint32, r *piece) {
+			if r.loose() {
+				return
+			}
+			k := r.head
+			for i := range r.len() {
+				if i > 0 {
+					k = x.follow(k, r.local()[i])
+				}
+				x.places[k] = place{n, i}.ref()
+			}
+		})
 	}
-	x.sweepAliases(1, true)
-	t, a := x.gen.Load().table, x.aliases.Load()
-	return t.used.Load() < t.limit && a.used.Load() < a.limit
+	p := placeOf(x.places[key])
+	if p.isNone() || x.again(cursor{kind: atBlock, at: p, key: key}).at.isNone() {
+		return place{}
+	}
+	return p
+}
+
+// Placed reports whether an engine hash means a block to a source whose place in a chain
+// is known.
+func (x *Index) Placed(src Source, engine uint64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.sources[src]
+	if s == nil {
+		return false
+	}
+	p := x.meaning(s, normal(engine))
+	return !p.isNone() && !x.at(p.piece).loose()
+}
+
+// byKey returns the block of a key, if it is found by its name, as the first of a piece,
+// or as a loose one.
+func (x *Index) byKey(s *source, engine, key uint64) place {
+	if p := x.meaning(s, engine); !p.isNone() && x.key(p) == key {
+		return p
+	}
+	if n := x.headOf(key); n != 0 {
+		return place{n, 0}
+	}
+	return x.looseOf(key)
 }
 
 // Forgets reports whether there is something for Forgotten to return.
 func (x *Index) Forgets() bool { return x.forgot.Load() }
 
-// Forgotten returns names whose blocks nobody held when a rebuild dropped them, at
-// most Options.KeepForgotten, and leaves none. Names that one source alone means
-// something else by are not among them.
+// Forgotten returns names of blocks that have lost their last owner, at most
+// Options.KeepForgotten, and leaves none. Names that one source alone means something
+// else by are not among them.
 func (x *Index) Forgotten() []Name {
 	if !x.Forgets() {
 		return nil
 	}
-	x.gate.Lock()
-	defer x.gate.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	names := x.forgotten
 	x.forgotten = nil
 	x.forgot.Store(false)
 	return names
 }
 
-// forget notes a name that is dropped. The gate is held.
-func (x *Index) forget(a alias) {
+// forget notes a name that is dropped.
+func (x *Index) forget(engine, key uint64) {
 	if len(x.forgotten) < x.keepForgotten {
-		x.forgotten = append(x.forgotten, Name{plain(a.engine), plain(a.key)})
-		x.forgot.Store(true)
+		x.forgotten = append(x.forgotten, Name{plain(engine), plain(key)})
+		if len(x.forgotten) == 1 {
+			x.forgot.Store(true)
+		}
 	}
 }
 
-// Names calls f for each engine hash whose meaning is known, in no particular order,
-// until f returns false: also for those whose key nobody holds any more. f must not
-// call the index.
-func (x *Index) Names(f func(Name) bool) {
-	x.gate.RLock()
-	defer x.gate.RUnlock()
-	a := x.aliases.Load()
-	for i := range a.buckets {
-		b := &a.buckets[i]
-		for j := range b {
-			engine, key := atomic.LoadUint64(&b[j].engine), atomic.LoadUint64(&b[j].key)
-			if engine != 0 && key != 0 && !f(Name{plain(engine), plain(key)}) {
-				return
+// allNames calls f for each name that all mean, until f returns false.
+func (x *Index) allNames(f func(engine uint64, p place) bool) {
+	more := true
+	x.allPieces(func(n uint32, r *piece) {
+		for i := uint32(0); more && i < r.len(); i++ {
+			p := place{n, i}
+			if x.setOf(p) == 0 {
+				continue
 			}
+			x.allNamesOf(p, func(engine uint64, _ uint32) {
+				more = more && f(engine, p)
+			})
 		}
-	}
+	})
+}
+
+// Names calls f for each engine hash whose meaning is known, in no particular order,
+// until f returns false. f must not call the index.
+func (x *Index) Names(f func(Name) bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.allNames(func(engine uint64, p place) bool { return f(Name{plain(engine), plain(x.key(p))}) })
 }

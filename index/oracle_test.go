@@ -12,11 +12,20 @@ import (
 type oracle struct {
 	scheme  hash.Scheme
 	max     int
-	members map[uint64]map[Owner]int // key -> owner -> copies, at least 1 each
+	members map[oBlock]map[Owner]int // block -> owner -> copies, at least 1 each
 	shared  map[uint64]uint64        // engine hash -> key
 	sources map[Source]*oSource
 	owners  map[Owner]Source // living ones
 }
+
+// oBlock is a block: under its key, or under an engine hash of unknown meaning.
+type oBlock struct {
+	raw bool
+	key uint64
+}
+
+func of(key uint64) oBlock    { return oBlock{false, key} }
+func rawOf(key uint64) oBlock { return oBlock{true, key} }
 
 type oSource struct {
 	owners  []Owner
@@ -28,32 +37,43 @@ type oSource struct {
 type oLink struct{ engine, parent, local uint64 }
 
 func newOracle(scheme hash.Scheme, max int) *oracle {
-	return &oracle{scheme, max, map[uint64]map[Owner]int{}, map[uint64]uint64{}, map[Source]*oSource{}, map[Owner]Source{}}
+	return &oracle{scheme, max, map[oBlock]map[Owner]int{}, map[uint64]uint64{}, map[Source]*oSource{}, map[Owner]Source{}}
 }
 
-func (o *oracle) holds(w Owner, key uint64) bool { return o.members[key][w] > 0 }
+func (o *oracle) holds(w Owner, key oBlock) bool { return o.members[key][w] > 0 }
 
-func (o *oracle) alive(key uint64) bool { return len(o.members[key]) > 0 }
+func (o *oracle) alive(key oBlock) bool { return len(o.members[key]) > 0 }
 
-func (o *oracle) set(w Owner, key uint64, copies int) {
+func (o *oracle) set(w Owner, key oBlock, copies int) {
 	if o.members[key] == nil {
 		o.members[key] = map[Owner]int{}
 	}
 	o.members[key][w] = copies
 }
 
-func (o *oracle) unset(w Owner, key uint64) {
+func (o *oracle) unset(w Owner, key oBlock) {
 	delete(o.members[key], w)
-	if len(o.members[key]) == 0 {
-		delete(o.members, key)
+	if len(o.members[key]) > 0 {
+		return
+	}
+	delete(o.members, key)
+	if key.raw {
+		return
+	}
+	dead := func(_, other uint64) bool { return other == key.key }
+	maps.DeleteFunc(o.shared, dead)
+	for _, s := range o.sources {
+		maps.DeleteFunc(s.private, dead)
 	}
 }
 
-func (o *oracle) bySource(s *oSource, key uint64) bool {
+func (o *oracle) bySource(s *oSource, key oBlock) bool {
 	return slices.ContainsFunc(s.owners, func(w Owner) bool { return o.holds(w, key) })
 }
 
-func (o *oracle) heldRaw(s *oSource, engine uint64) bool { return s.raw && o.bySource(s, engine) }
+func (o *oracle) heldRaw(s *oSource, engine uint64) bool {
+	return s.raw && o.bySource(s, rawOf(engine))
+}
 
 // meaning is what an engine hash stands for.
 func (o *oracle) meaning(s *oSource, engine uint64) (uint64, bool) {
@@ -61,47 +81,42 @@ func (o *oracle) meaning(s *oSource, engine uint64) (uint64, bool) {
 	if !ok {
 		key, ok = o.shared[engine]
 	}
-	return key, ok && o.alive(key)
+	return key, ok && o.alive(of(key))
 }
 
 func (o *oracle) learn(s *oSource, engine, key uint64) (conflict bool) {
-	if _, ok := o.shared[engine]; !ok {
-		o.shared[engine] = key
+	before, known := s.private[engine]
+	if !known {
+		before, known = o.shared[engine]
 	}
-	before, private := s.private[engine]
-	if !private {
-		before = o.shared[engine]
-	}
-	if before != key {
+	if known && before != key {
 		for _, w := range s.owners {
-			if o.holds(w, before) {
-				o.unset(w, before)
+			if o.holds(w, of(before)) {
+				o.unset(w, of(before))
 				conflict = true
 			}
 		}
 	}
 	delete(s.private, engine)
-	if now := o.shared[engine]; now != key {
-		if o.alive(now) {
-			s.private[engine] = key
-		} else {
-			o.shared[engine] = key
-		}
+	if now, known := o.shared[engine]; !known {
+		o.shared[engine] = key
+	} else if now != key {
+		s.private[engine] = key
 	}
 	return conflict
 }
 
 func (o *oracle) unraw(s *oSource, engine, key uint64) (moved bool) {
-	if !s.raw || engine == key {
+	if !s.raw {
 		return false
 	}
 	for _, w := range s.owners {
-		if n := o.members[engine][w]; n > 0 {
-			moved = true
-			if !o.holds(w, key) {
-				o.set(w, key, n)
+		if n := o.members[rawOf(engine)][w]; n > 0 {
+			moved = engine != key
+			if !o.holds(w, of(key)) {
+				o.set(w, of(key), n)
 			}
-			o.unset(w, engine)
+			o.unset(w, rawOf(engine))
 		}
 	}
 	return moved
@@ -162,15 +177,19 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 		default:
 			key, raw, s.raw = engine, true, true
 		}
-		if !raw && o.unraw(s, engine, key) {
-			res.Resolved++
+		if !raw {
+			if o.unraw(s, engine, key) {
+				res.Resolved++
+			}
+			o.unraw(s, key, key)
 		}
+		at := oBlock{raw, key}
 		switch {
-		case !o.holds(e.Owner, key):
-			o.set(e.Owner, key, 1)
+		case !o.holds(e.Owner, at):
+			o.set(e.Owner, at, 1)
 			res.Added++
 		case e.Copies == CopyCount:
-			o.members[key][e.Owner]++
+			o.members[at][e.Owner]++
 			fallthrough
 		default:
 			res.Copies++
@@ -263,9 +282,10 @@ func (o *oracle) remove(owner Owner, engine []uint64, remaining []int, policy Co
 	}
 	s := o.sources[src]
 	for i, e := range engine {
-		key, known := o.meaning(s, e)
-		if !known || s.raw && !o.holds(owner, key) && o.holds(owner, e) {
-			key = e
+		k, known := o.meaning(s, e)
+		key := of(k)
+		if !known || s.raw && !o.holds(owner, key) && o.holds(owner, rawOf(e)) {
+			key = rawOf(e)
 		}
 		if !o.holds(owner, key) {
 			res.Unknown++
@@ -322,22 +342,16 @@ func (o *oracle) drop(src Source) {
 	maps.DeleteFunc(o.owners, func(_ Owner, s Source) bool { return s == src })
 }
 
-// compact forgets aliases of keys nobody holds.
-func (o *oracle) compact() {
-	dead := func(_, key uint64) bool { return !o.alive(key) }
-	maps.DeleteFunc(o.shared, dead)
-	for _, s := range o.sources {
-		maps.DeleteFunc(s.private, dead)
-	}
-}
-
 // holders returns who holds a key, ascending.
 func (o *oracle) holders(key uint64) (out []uint32) {
-	for w := range o.members[key] {
+	for w := range o.members[of(key)] {
+		out = append(out, uint32(w))
+	}
+	for w := range o.members[rawOf(key)] {
 		out = append(out, uint32(w))
 	}
 	slices.Sort(out)
-	return out
+	return slices.Compact(out)
 }
 
 // match expands to one owner list per block.

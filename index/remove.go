@@ -1,6 +1,9 @@
 package index
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // RemoveResult counts blocks.
 type RemoveResult struct {
@@ -14,118 +17,265 @@ type RemoveResult struct {
 // holds nothing.
 func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy CopyPolicy) RemoveResult {
 	var res RemoveResult
-	x.gate.RLock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	o := x.owners[name]
 	if o == nil {
-		x.gate.RUnlock()
 		res.Unknown = len(engine)
 		return res
 	}
-	s := o.s
-	s.mu.Lock()
-	r := take{hand: x.hand(s), o: o, policy: policy, res: &res}
-	r.all(engine, remaining)
-	r.done()
-	s.mu.Unlock()
-	x.gate.RUnlock()
-	x.tend()
+	r := take{x: x, s: o.s, o: o, policy: policy, res: &res}
+	for i := 0; i < len(engine); {
+		left := -1
+		if i < len(remaining) {
+			left = remaining[i]
+		}
+		if o.copies.len() > 0 || i < len(remaining) {
+			r.one(normal(engine[i]), left)
+			i++
+			continue
+		}
+		i = r.run(engine, i)
+	}
+	x.tend(o.s)
 	return res
 }
 
 // take is a removal in progress.
 type take struct {
-	hand
+	x      *Index
+	s      *source
 	o      *owner
 	policy CopyPolicy
 	res    *RemoveResult
 }
 
-func (r *take) all(engine []uint64, remaining []int) {
-	r.s.suspects = r.s.suspects[:0]
-	named := len(r.a.buckets) > 0 || r.s.private.len() > 0
-	for i, e := range engine {
-		if i%ahead == 0 {
-			r.advance(engine, i, named, !r.g.ids.isOpen(r.o.id))
+// resolve returns the block that an engine hash of the owner means.
+func (r *take) resolve(engine uint64) place {
+	x := r.x
+	p := x.meaning(r.s, engine)
+	if p.isNone() || r.s.raw && !x.sets.has(x.setOf(p), r.o.id) {
+		// Stored before others taught what it means.
+		if q := x.looseOf(engine); !q.isNone() && x.sets.has(x.setOf(q), r.o.id) {
+			return q
 		}
-		e = normal(e)
-		left := -1
-		if i < len(remaining) {
-			left = remaining[i]
-		}
-		key, known := e, false
-		if named {
-			if k, ok := r.meaning(e); ok {
-				key, known = k, true
-				if r.s.raw && !r.holds(r.o, k) && r.holds(r.o, e) {
-					key, known = e, false // stored before others taught what it means
-				}
-			}
-		}
-		r.one(e, key, known, left)
 	}
-	r.reconsider()
+	return p
 }
 
 // one removes a block. left is the number of copies that stay, below zero unknown.
-func (r *take) one(engine, key uint64, known bool, left int) {
-	if r.o.copies.len() > 0 || left > 0 {
-		if !r.holds(r.o, key) {
-			r.res.Unknown++
-			return
-		}
-		if left < 0 && r.policy == CopyCount {
-			if more := r.o.copies.ref(key); more != nil {
-				left = int(*more)
-			}
-		}
-		if left > 0 {
-			r.o.setCopies(key, left)
-			r.res.Copies++
-			return
-		}
+func (r *take) one(engine uint64, left int) {
+	x, o := r.x, r.o
+	p := r.near(engine)
+	if p.isNone() || !x.sets.has(x.setOf(p), o.id) {
+		p = r.resolve(engine)
 	}
-	held, suspect := r.part(r.o, key)
-	if !held {
+	if p.isNone() || !x.sets.has(x.setOf(p), o.id) {
 		r.res.Unknown++
 		return
 	}
-	r.gone = linkTo(key)
-	if suspect != 0 {
-		r.s.suspects = append(r.s.suspects, suspect)
-	} else if len(r.s.suspects) > 0 {
-		// The owner is open by now, so that part does not look: it may leave a child.
-		if s := r.t.find(key); s != nil {
-			r.s.suspects = append(r.s.suspects, r.t.number(s))
+	if left < 0 && r.policy == CopyCount {
+		if more := o.copies.ref(p.ref()); more != nil {
+			left = int(*more)
 		}
 	}
+	if left > 0 {
+		o.setCopies(p, left)
+		r.res.Copies++
+		return
+	}
+	loose := x.at(p.piece).loose() && x.key(p) == engine
+	o.gone[0] = trail{at: p}
+	x.take(o, p.piece, p.at, p.at+1)
+	r.removed(engine, loose)
 	r.res.Removed++
-	if !known && r.s.raw {
+}
+
+// removed notes that the owner has lost the block of an engine hash.
+func (r *take) removed(engine uint64, loose bool) {
+	if loose {
 		r.o.raw = max(r.o.raw-1, 0)
 	}
 	if r.s.room.used > 0 {
-		r.forget(engine)
+		r.x.forgetLink(r.s, engine)
 	}
 }
 
-// reconsider closes an owner again that lost parents before their children, but in
-// one event.
-func (r *take) reconsider() {
-	if len(r.s.suspects) == 0 || !r.g.ids.isOpen(r.o.id) {
-		return
-	}
-	for _, n := range r.s.suspects {
-		if r.g.holdsChild(r.t.at(n), r.o.id) {
-			return
+// run removes blocks from i on, as many as lie next to each other, and returns the next
+// one. The owner has no copies.
+func (r *take) run(engine []uint64, i int) int {
+	x, o := r.x, r.o
+	p := r.near(normal(engine[i]))
+	if p.isNone() {
+		if p = r.resolve(normal(engine[i])); p.isNone() {
+			r.res.Unknown++
+			return i + 1
 		}
 	}
-	r.g.ids.setClosed(r.o.id)
+	h := x.at(p.piece)
+	names, from := h.local(), i
+	if !h.loose() {
+		if names = h.engine(); names[p.at] != normal(engine[i]) {
+			var first uint32
+			if names, first = x.namesFor(r.s, h, p.at, normal(engine[i])); names == nil || first != 0 {
+				names = nil
+			}
+		}
+	}
+	lo, hi, dead := p.at, p.at+1, x.deadOf(h)
+	i++
+	if names != nil {
+		for i < len(engine) && hi < h.len() && names[hi] == normal(engine[i]) && dead>>hi&1 == 0 && r.same(h, engine[i]) {
+			hi++
+			i++
+		}
+		for one := hi == lo+1; one && i < len(engine) && lo > 0 && names[lo-1] == normal(engine[i]) && dead>>(lo-1)&1 == 0 && r.same(h, engine[i]); {
+			lo--
+			i++
+		}
+	}
+	loose := h.loose()
+	if o.gone[0] = (trail{at: place{p.piece, lo}}); hi > p.at+1 {
+		o.gone[0] = trail{place{p.piece, hi - 1}, true}
+	}
+	if n := bits.OnesCount64(x.take(o, p.piece, lo, hi)); n > 0 {
+		r.res.Removed += n
+		r.res.Unknown += i - from - n
+		if loose || r.s.room.used > 0 {
+			for j := from; j < i; j++ {
+				r.removed(normal(engine[j]), loose)
+			}
+		}
+	} else {
+		r.res.Unknown += i - from
+	}
+	return i
+}
+
+// plain reports whether the name of a block tells all that its engine hash means.
+func (r *take) plain(engine uint64) bool {
+	return r.s.private.len() == 0 && !r.s.raw || r.x.ordinary(r.s, normal(engine))
+}
+
+// same reports whether the block of a piece that has an engine hash is the one that the
+// hash means.
+func (r *take) same(h *piece, engine uint64) bool {
+	if !h.loose() {
+		return r.plain(engine)
+	}
+	return r.x.meaning(r.s, normal(engine)).isNone()
+}
+
+// near returns the block that an engine hash names if it is close to where one of the last
+// removals ended, which becomes the newest. Else the newest becomes the older one, and the
+// block where the older one would have gone on gets its entry.
+func (r *take) near(engine uint64) place {
+	x, gone := r.x, &r.o.gone
+	if x.sweep.left > 0 || !r.plain(engine) {
+		return place{}
+	}
+	for i := range gone {
+		if q := x.beside(gone[i].at, engine); !q.isNone() {
+			gone[0], gone[1] = gone[i], gone[1-i]
+			return q
+		}
+	}
+	if x.naming == onDemand {
+		for i := range gone {
+			if q := x.around(gone[i].at.piece, engine); !q.isNone() {
+				gone[0], gone[1] = gone[i], gone[1-i]
+				return q
+			}
+		}
+		x.expect(gone[1])
+	}
+	gone[1] = gone[0]
+	return place{}
+}
+
+// beside returns the block before or behind another one if it has an engine hash.
+func (x *Index) beside(p place, engine uint64) place {
+	h := x.at(p.piece)
+	if p.isNone() || h.loose() {
+		return place{}
+	}
+	before, behind := place{p.piece, p.at - 1}, place{p.piece, p.at + 1}
+	if p.at == 0 {
+		if before = (place{piece: h.prev}); h.prev != 0 {
+			before.at = max(x.at(h.prev).len(), 1) - 1
+		}
+	}
+	if behind.at >= h.len() {
+		behind = place{piece: h.next}
+	}
+	for _, q := range [...]place{before, behind} {
+		if !q.isNone() && x.lineOf(q, engine) != 0 {
+			return q
+		}
+	}
+	return place{}
+}
+
+// around returns the block of a piece or of the one before it that has an engine hash.
+func (x *Index) around(n uint32, engine uint64) place {
+	for range 2 {
+		if n == 0 {
+			break
+		}
+		if q, line := x.wordIn(n, engine); line != 0 {
+			return q
+		}
+		n = x.at(n).prev
+	}
+	return place{}
+}
+
+// expect makes an entry for the block where removals would go on.
+func (x *Index) expect(t trail) {
+	h := x.at(t.at.piece)
+	switch {
+	case t.at.isNone() || h.loose():
+	case t.rising:
+		x.nameBlock(place{t.at.piece, t.at.at + 1})
+	case t.at.at > 0:
+		x.nameBlock(place{t.at.piece, t.at.at - 1})
+	case h.prev != 0:
+		x.nameBlock(place{h.prev, max(x.at(h.prev).len(), 1) - 1})
+	}
+}
+
+// take takes blocks of a piece from an owner, and returns those that it held.
+func (x *Index) take(o *owner, n, lo, hi uint32) (changed uint64) {
+	r := x.at(n)
+	r.lock()
+	changed, edge := x.change(r, lo, hi, o.id, false)
+	if changed == 0 {
+		r.unlock()
+		return 0
+	}
+	store32(&r.lost, r.lost+1)
+	o.held(-bits.OnesCount64(changed))
+	o.raw = min(o.raw, o.blocks)
+	if o.copies.len() > 0 {
+		for w := changed; w != 0; w &= w - 1 {
+			o.copies.remove(place{n, trailing(w)}.ref())
+		}
+	}
+	if edge == 0 {
+		r.unlock()
+		return changed
+	}
+	x.live -= bits.OnesCount64(edge)
+	x.unname(n, r, edge)
+	x.trim(n, r)
+	return changed
 }
 
 // setCopies says how many copies of a held block there are, at least one.
-func (o *owner) setCopies(key uint64, n int) {
+func (o *owner) setCopies(p place, n int) {
 	if n == 1 {
-		o.copies.remove(key)
+		o.copies.remove(p.ref())
 		return
 	}
-	*o.copies.insert(key) = uint32(min(n-1, math.MaxInt32))
+	*o.copies.insert(p.ref()) = uint32(min(n-1, math.MaxInt32))
 }

@@ -3,12 +3,13 @@ package index
 // Restore stores what a Stretch of another index says, for an owner of this one.
 // local has the local hash of each block, nil where the label is 0. With a key the
 // block before need not be known, and nothing has to come in order. A block that
-// the owner holds already gains no copy.
-func (x *Index) Restore(o Owner, e *Stretch, local []uint64) {
+// the owner holds already gains no copy. complete says that no block before it will
+// become known.
+func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
 	st := Store{
 		Owner: o, Parent: e.Parent, HasParent: e.HasParent, Rootless: !e.Root,
 		Engine: e.Engine, Local: local, Copies: CopySet,
-		Key: e.Key, HasKey: e.HasKey && (local != nil || e.Key != e.Engine[0]),
+		Key: e.Key, HasKey: e.HasKey && (local != nil || e.Key != e.Engine[0]), Complete: complete,
 	}
 	if local != nil {
 		st.Labels = e.Labels

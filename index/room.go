@@ -63,12 +63,6 @@ func (r *room) push(engine, parent, local, label uint64) {
 	r.used++
 }
 
-// refresh makes a link the newest again.
-func (r *room) refresh(i int32) {
-	r.unlink(i)
-	r.append(i)
-}
-
 // remove takes a link out. A room that has become empty gives its memory back.
 func (r *room) remove(i int32) {
 	l := &r.links[i]
@@ -128,27 +122,23 @@ type Orphan struct{ Engine, Local uint64 }
 
 // Waiting returns how many blocks of a source wait for their parent.
 func (x *Index) Waiting(src Source) int {
-	x.gate.RLock()
-	defer x.gate.RUnlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	s := x.sources[src]
 	if s == nil {
 		return 0
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return s.room.used
 }
 
 // Children returns the blocks of a source that wait for an engine hash.
 func (x *Index) Children(src Source, parent uint64) []Orphan {
-	x.gate.RLock()
-	defer x.gate.RUnlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	s := x.sources[src]
 	if s == nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.room.used == 0 {
 		return nil
 	}

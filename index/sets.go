@@ -2,254 +2,258 @@ package index
 
 import (
 	"math/bits"
-	"sync"
 	"sync/atomic"
 	"unsafe"
 )
 
-// sets interns owner sets: each distinct set exists once, is immutable and is
-// named by a small number, which is never used again within a generation. Id 0 is
-// the empty set. A set is a bitmap over internal owner ids, from the first word
-// with a member to the last.
+// sets interns owner sets: each distinct set exists once and is named by a number. A set
+// is a bitmap over internal owner ids. It is counted by the intervals that name it and its
+// number is used again after the last has gone. Number 0 is the empty set.
 //
-// Records and words lie in chunks that double, so neither ever moves: what an id
-// names can be read while others are added.
-//
-//	id  -> record{hash, at, first, n}  -> words[at : at+n]
+// A reader finds the words of a set through body, after it has read the number from a
+// piece and before it looks at the version of the piece again: the piece names the set
+// all that time, so the set is what it was.
 type sets struct {
-	recs  [20]unsafe.Pointer // chunk k holds ids of k+firstBits significant bits
-	words [24]unsafe.Pointer
-	table atomic.Pointer[[]uint32] // ids by hash, open addressing, at most half full
-
-	mu    sync.Mutex // guards adding
-	n     uint32     // ids in use, with 0
-	top   uint64     // words in use
-	bytes atomic.Int64
+	body   atomic.Pointer[setBody]
+	ref    []uint32
+	hash   []uint64
+	n      uint32   // numbers in use, with 0 and those in spare
+	spare  []uint32 // numbers to use again
+	intern []uint32 // numbers by hash, open addressing, at most half full
+	memo   []transition
+	buf    []uint64
 }
 
-type record struct {
-	hash  uint64 // exclusive or of the members' mixes
-	at    uint32 // first word
-	first uint16 // index of the first word in the bitmap
-	n     uint16 // words
+// setBody is the words of all sets. It is replaced when it is too small.
+type setBody struct {
+	width int // words of a set
+	bits  []uint64
+	gen   []uint32 // by number: how often it was given up
 }
+
+// transition says that two sets differ by one owner.
+type transition struct{ from, to, owner, fromGen, toGen uint32 }
 
 const (
-	recBits  = 5 // the first chunk has 32 records
-	wordBits = 5
+	maxSets     = 1 << 25
+	memoEntries = 1 << 12
 )
 
-func newSets() *sets {
-	s := &sets{n: 1, top: 1}
-	tab := make([]uint32, 64)
-	s.table.Store(&tab)
-	s.chunk(s.recs[:], 0, recBits, unsafe.Sizeof(record{}))
-	return s
+func (s *sets) init() {
+	s.n = 1
+	s.ref, s.hash = make([]uint32, 8), make([]uint64, 8)
+	s.intern = make([]uint32, 16)
+	s.buf = make([]uint64, 1)
+	s.body.Store(&setBody{width: 1, bits: make([]uint64, 8), gen: make([]uint32, 8)})
 }
 
-// chunkOf returns the chunk of a position and the offset in it.
-func chunkOf(pos uint64, first uint) (k int, off uint64) {
-	k = bits.Len64(pos >> first)
-	if k == 0 {
-		return 0, pos
-	}
-	return k, pos - 1<<(first+uint(k)-1)
+// of returns the words of a set.
+func (b *setBody) of(id uint32) []uint64 {
+	at := int(id) * b.width
+	return b.bits[at : at+b.width : at+b.width]
 }
 
-// chunk makes a chunk where there is none.
-func (s *sets) chunk(of []unsafe.Pointer, k int, first uint, size uintptr) {
-	if of[k] != nil {
-		return
-	}
-	n := uintptr(1) << first
-	if k > 0 {
-		n <<= k - 1
-	}
-	words := make([]uint64, n*size/8)
-	s.bytes.Add(int64(8 * len(words)))
-	atomic.StorePointer(&of[k], unsafe.Pointer(unsafe.SliceData(words)))
-}
-
-func (s *sets) rec(id uint32) *record {
-	k, off := chunkOf(uint64(id), recBits)
-	return (*record)(unsafe.Add(atomic.LoadPointer(&s.recs[k]), off*uint64(unsafe.Sizeof(record{}))))
-}
-
-func (s *sets) bitmap(r *record) []uint64 {
-	k, off := chunkOf(uint64(r.at), wordBits)
-	return unsafe.Slice((*uint64)(unsafe.Add(atomic.LoadPointer(&s.words[k]), off*8)), r.n)
-}
-
-// of returns the words of a set and the index of the first.
-func (s *sets) of(id uint32) (words []uint64, first int) {
-	if id == 0 {
-		return nil, 0
-	}
-	r := s.rec(id)
-	return s.bitmap(r), int(r.first)
-}
-
-// has reports whether an owner is in a set.
+// has reports whether an owner is in a set. The index is locked.
 func (s *sets) has(id, owner uint32) bool {
-	if id == 0 {
-		return false
-	}
-	r := s.rec(id)
-	i := owner>>6 - uint32(r.first)
-	return i < uint32(r.n) && s.bitmap(r)[i]>>(owner&63)&1 != 0
+	b := s.body.Load()
+	w := int(owner >> 6)
+	return w < b.width && b.bits[int(id)*b.width+w]>>(owner&63)&1 != 0
 }
 
-// wordAt returns one word of a bitmap that begins at word first.
-func wordAt(words []uint64, first, i int) uint64 {
-	if i -= first; uint(i) < uint(len(words)) {
-		return words[i]
+// resize replaces the words by a body for more sets or more owners.
+func (s *sets) resize(n, width int) {
+	old := s.body.Load()
+	b := &setBody{width: width, bits: make([]uint64, n*width), gen: make([]uint32, n)}
+	copy(b.gen, old.gen)
+	for i := range int(s.n) {
+		copy(b.bits[i*width:], old.bits[i*old.width:(i+1)*old.width])
 	}
-	return 0
+	s.ref = append(s.ref, make([]uint32, n-len(s.ref))...)
+	s.hash = append(s.hash, make([]uint64, n-len(s.hash))...)
+	s.buf = make([]uint64, width)
+	s.body.Store(b)
 }
 
-// toggle finds or makes the set that differs from another by one owner.
+// widen makes room for an owner in the sets.
+func (s *sets) widen(owner uint32) {
+	if b := s.body.Load(); int(owner>>6) >= b.width {
+		s.resize(len(b.gen), max(int(owner>>6)+1, b.width+b.width/2))
+	}
+}
+
+// toggle returns the set that differs from another by one owner, with a reference for the
+// caller.
 func (s *sets) toggle(from, owner uint32) uint32 {
-	h := mix(uint64(owner))
-	if from != 0 {
-		h ^= s.rec(from).hash
+	if s.memo == nil {
+		s.memo = make([]transition, 64)
 	}
-	base, first := s.of(from)
-	w, bit := int(owner>>6), uint64(1)<<(owner&63)
-	if len(base) == 1 && first == w && base[0] == bit {
+	b := s.body.Load()
+	m := &s.memo[uint64(from*0x9e3779b1^owner*0x85ebca77)*0xd6e8feb8>>16&uint64(len(s.memo)-1)]
+	if m.from == from && m.owner == owner && m.fromGen == b.gen[from] && m.toGen == b.gen[m.to] && (m.to != 0 || m.from != 0) {
+		if m.to != 0 {
+			s.ref[m.to]++
+		}
+		return m.to
+	}
+	to := s.make(from, owner)
+	b = s.body.Load()
+	*m = transition{from, to, owner, b.gen[from], b.gen[to]}
+	return to
+}
+
+// single returns the set of one owner, with a reference for the caller.
+func (s *sets) single(owner uint32) uint32 { return s.toggle(0, owner) }
+
+// make is toggle without the memo.
+func (s *sets) make(from, owner uint32) uint32 {
+	b := s.body.Load()
+	words := s.buf
+	copy(words, b.of(from))
+	words[owner>>6] ^= 1 << (owner & 63)
+	some := uint64(0)
+	for _, w := range words {
+		some |= w
+	}
+	if some == 0 {
 		return 0
 	}
-	if id := s.search(h, base, first, w, bit); id != 0 {
-		return id
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if id := s.search(h, base, first, w, bit); id != 0 {
-		return id
-	}
-	lo, hi := first, first+len(base)
-	if len(base) == 0 {
-		lo, hi = w, w+1
-	}
-	lo, hi = min(lo, w), max(hi, w+1)
-	get := func(i int) uint64 {
-		v := wordAt(base, first, i)
-		if i == w {
-			v ^= bit
-		}
-		return v
-	}
-	for get(lo) == 0 {
-		lo++
-	}
-	for get(hi-1) == 0 {
-		hi--
-	}
-	id, words := s.add(h, lo, hi-lo)
-	for i := range words {
-		words[i] = get(lo + i)
-	}
-	s.publish(h, id)
-	return id
+	return s.number(s.hash[from]^mix(uint64(owner)), words)
 }
 
-// search returns the set with a hash that equals base with one bit turned.
-func (s *sets) search(h uint64, base []uint64, first, w int, bit uint64) uint32 {
-	tab := *s.table.Load()
-	mask := uint64(len(tab) - 1)
-	for i := h & mask; ; i = (i + 1) & mask {
-		id := atomic.LoadUint32(&tab[i])
-		if id == 0 {
-			return 0
+// number returns the set of some words, with a reference for the caller.
+func (s *sets) number(h uint64, words []uint64) uint32 {
+	b := s.body.Load()
+	mask := uint64(len(s.intern) - 1)
+	p := h & mask
+probe:
+	for ; s.intern[p] != 0; p = (p + 1) & mask {
+		id := s.intern[p]
+		if s.hash[id] != h {
+			continue
 		}
-		if r := s.rec(id); r.hash == h && turned(s.bitmap(r), int(r.first), base, first, w, bit) {
-			return id
-		}
-	}
-}
-
-// turned reports whether a is b with one bit of word w turned.
-func turned(a []uint64, fa int, b []uint64, fb, w int, bit uint64) bool {
-	lo, hi := min(fa, w), max(fa+len(a), w+1)
-	if len(b) > 0 {
-		lo, hi = min(lo, fb), max(hi, fb+len(b))
-	}
-	for i := lo; i < hi; i++ {
-		v := wordAt(b, fb, i)
-		if i == w {
-			v ^= bit
-		}
-		if v != wordAt(a, fa, i) {
-			return false
-		}
-	}
-	return true
-}
-
-// intern finds or makes the set with these words, none of the outer ones zero.
-// Only the maker of a generation calls it.
-func (s *sets) intern(words []uint64, first int) uint32 {
-	var h uint64
-	for i, w := range words {
-		for ; w != 0; w &= w - 1 {
-			h ^= mix(uint64((first+i)<<6 + bits.TrailingZeros64(w)))
-		}
-	}
-	if id := s.search(h, words, first, first, 0); id != 0 {
-		return id
-	}
-	id, to := s.add(h, first, len(words))
-	copy(to, words)
-	s.publish(h, id)
-	return id
-}
-
-// add makes a record with room for n words.
-func (s *sets) add(h uint64, first, n int) (uint32, []uint64) {
-	if s.n >= maxSets {
-		panic("BUG: more owner sets than ids; a generation is replaced before")
-	}
-	k, off := chunkOf(s.top, wordBits)
-	for off+uint64(n) > 1<<(wordBits+uint(max(k-1, 0))) { // a set lies in one chunk
-		s.top = 1 << (wordBits + uint(k))
-		k, off = chunkOf(s.top, wordBits)
-	}
-	s.chunk(s.words[:], k, wordBits, 8)
-	id := s.n
-	k, _ = chunkOf(uint64(id), recBits)
-	s.chunk(s.recs[:], k, recBits, unsafe.Sizeof(record{}))
-	r := s.rec(id)
-	*r = record{hash: h, at: uint32(s.top), first: uint16(first), n: uint16(n)}
-	s.top += uint64(n)
-	atomic.StoreUint32(&s.n, id+1)
-	return id, s.bitmap(r)
-}
-
-// publish makes a set findable.
-func (s *sets) publish(h uint64, id uint32) {
-	tab := *s.table.Load()
-	if 2*int(s.n) > len(tab) {
-		tab = make([]uint32, 2*len(tab))
-		for old := uint32(1); old < s.n; old++ {
-			if old != id {
-				enter(tab, s.rec(old).hash, old)
+		for i, w := range b.of(id) {
+			if w != words[i] {
+				continue probe
 			}
 		}
-		enter(tab, h, id)
-		s.table.Store(&tab)
+		s.ref[id]++
+		return id
+	}
+	var id uint32
+	if k := len(s.spare); k > 0 {
+		id = s.spare[k-1]
+		s.spare = s.spare[:k-1]
+	} else {
+		if id = s.n; int(id) == len(b.gen) {
+			if id >= maxSets/2 {
+				panic("BUG: more owner sets than numbers")
+			}
+			s.resize(2*len(b.gen), b.width)
+			b = s.body.Load()
+			words = append([]uint64(nil), words...)
+		}
+		s.n++
+	}
+	for i := range b.width {
+		store64(&b.bits[int(id)*b.width+i], words[i])
+	}
+	s.hash[id], s.ref[id] = h, 1
+	s.intern[p] = id
+	if live := int(s.n) - 1 - len(s.spare); 2*live > len(s.intern) {
+		s.reintern(2 * len(s.intern))
+		if len(s.memo) < memoEntries {
+			s.memo = make([]transition, min(2*len(s.intern), memoEntries))
+		}
+	}
+	return id
+}
+
+// reintern makes the table of numbers anew, for n entries.
+func (s *sets) reintern(n int) {
+	old := s.intern
+	s.intern = make([]uint32, n)
+	mask := uint64(n - 1)
+	for _, id := range old {
+		if id == 0 {
+			continue
+		}
+		p := s.hash[id] & mask
+		for s.intern[p] != 0 {
+			p = (p + 1) & mask
+		}
+		s.intern[p] = id
+	}
+}
+
+// hold adds a reference.
+func (s *sets) hold(id uint32) {
+	if id != 0 {
+		s.ref[id]++
+	}
+}
+
+// drop takes a reference away and forgets the set with the last.
+func (s *sets) drop(id uint32) {
+	if id == 0 {
 		return
 	}
-	enter(tab, h, id)
-}
-
-func enter(tab []uint32, h uint64, id uint32) {
-	mask := uint64(len(tab) - 1)
-	i := h & mask
-	for tab[i] != 0 { // under mu: nobody else writes
-		i = (i + 1) & mask
+	if s.ref[id]--; s.ref[id] != 0 {
+		return
 	}
-	atomic.StoreUint32(&tab[i], id)
+	mask := uint64(len(s.intern) - 1)
+	p := s.hash[id] & mask
+	for s.intern[p] != id {
+		p = (p + 1) & mask
+	}
+	hole := p
+	for {
+		p = (p + 1) & mask
+		c := s.intern[p]
+		if c == 0 {
+			break
+		}
+		if (p-s.hash[c])&mask >= (p-hole)&mask {
+			s.intern[hole] = c
+			hole = p
+		}
+	}
+	s.intern[hole] = 0
+	store32(&s.body.Load().gen[id], s.body.Load().gen[id]+1)
+	s.spare = append(s.spare, id)
 }
 
-func (s *sets) size() int {
-	return int(unsafe.Sizeof(*s)) + int(s.bytes.Load()) + 4*len(*s.table.Load())
+// live returns the number of sets.
+func (s *sets) live() int { return int(s.n) - 1 - len(s.spare) }
+
+func (s *sets) bytes() int {
+	b := s.body.Load()
+	return 8*len(b.bits) + 4*len(b.gen) + 4*cap(s.ref) + 8*cap(s.hash) + 4*cap(s.spare) + 4*len(s.intern) + len(s.memo)*int(unsafe.Sizeof(transition{}))
 }
+
+// trim gives memory back when no set is left.
+func (s *sets) trim() {
+	if s.live() == 0 && s.n > 64 {
+		width, gens := s.body.Load().width, s.body.Load().gen
+		last := uint32(0)
+		for _, g := range gens {
+			last = max(last, g)
+		}
+		*s = sets{n: 1, ref: make([]uint32, 8), hash: make([]uint64, 8), intern: make([]uint32, 16), buf: make([]uint64, width)}
+		b := &setBody{width: width, bits: make([]uint64, 8*width), gen: make([]uint32, 8)}
+		for i := range b.gen {
+			b.gen[i] = last + 1
+		}
+		s.body.Store(b)
+	}
+}
+
+// ids maps internal owner ids to owners. It is replaced when it is too small.
+type ids struct {
+	owner   []uint32 // by internal id
+	retired []uint64 // bitmap of ids that are in sets but in no answer
+}
+
+// living returns the words of a set without those of retired ids.
+func (d *ids) living(word uint64, i int) uint64 { return word &^ load64(&d.retired[i]) }
+
+func trailing(w uint64) uint32 { return uint32(bits.TrailingZeros64(w)) }

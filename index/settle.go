@@ -1,77 +1,102 @@
 package index
 
 // named is a block whose key has just become known.
-type named struct{ engine, key uint64 }
+type named struct {
+	engine uint64
+	at     cursor
+	up     int // the named block before it, below zero for none
+	local  uint64
+}
 
-// settle gives keys to all blocks that wait on an engine hash, directly or through
+// place returns the cursor of a named block. One that was in no piece is looked for
+// again if blocks have been made since.
+func (p *put) place(i int) cursor {
+	w := &p.s.work[i]
+	if c := p.x.again(w.at); c.kind != atBlock || !c.at.isNone() {
+		return c
+	}
+	if w.up < 0 {
+		if w.at.at.isNone() && w.at.made == p.x.made {
+			return w.at
+		}
+		return cursor{kind: atKey, key: w.at.key}
+	}
+	if !w.at.at.isNone() || w.at.made != p.x.made {
+		w.at = p.x.child(p.place(w.up), w.local)
+	}
+	return w.at
+}
+
+// settle gives places to all blocks that wait on an engine hash, directly or through
 // others, and returns how many held blocks moved. Each turn uses up a link, so it
 // ends whatever the publisher claims.
-func (h *hand) settle(engine, key uint64) (moved int) {
-	s := h.s
+func (p *put) settle(engine uint64, at cursor) (moved int) {
+	x, s := p.x, p.s
 	if i := s.room.of(engine); i != none {
-		h.leave(i)
+		x.leave(s, i)
 	}
-	s.work = append(s.work[:0], named{engine, key})
-	for len(s.work) > 0 {
-		at := s.work[len(s.work)-1]
-		s.work = s.work[:len(s.work)-1]
-		for i := s.room.child(at.engine); i != none; i = s.room.child(at.engine) {
+	s.work = append(s.work[:0], named{engine, at, -1, 0})
+	for stack := []int{0}; len(stack) > 0; {
+		top := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		w := s.work[top]
+		for i := s.room.child(w.engine); i != none; i = s.room.child(w.engine) {
 			l := s.room.links[i]
 			s.room.remove(i)
-			next := normal(h.x.scheme.Next(plain(at.key), l.local))
-			if h.heldRaw(l.engine) && h.canLearn(l.engine) {
-				if h.learn(l.engine, next) {
-					h.res.Conflicts++
+			w.at = p.place(top)
+			next := x.child(w.at, l.local)
+			if !x.heldRaw(s, l.engine).isNone() {
+				if next.at.isNone() {
+					next.at = x.create(s, w.at, next.key, w.engine, l.local, l.label, 1)
 				}
-				up := place{}
-				if p := h.t.find(at.key); p != nil {
-					up = place{slot: h.t.number(p), tag: tagOf(at.key)}
+				if !next.at.isNone() {
+					x.unraw(s, l.engine, next.at, false)
+					if x.learn(s, l.engine, next.at, 1) {
+						p.res.Conflicts++
+					}
+					if p.joined != nil {
+						*p.joined = append(*p.joined, plain(l.engine))
+					}
+					moved++
 				}
-				h.unraw(l.engine, next, up, false)
-				if s := h.t.find(next); s != nil {
-					h.label(h.t.number(s), l.label)
-				}
-				if h.joined != nil {
-					*h.joined = append(*h.joined, plain(l.engine))
-				}
-				moved++
 			}
-			s.work = append(s.work, named{l.engine, next})
+			stack = append(stack, len(s.work))
+			s.work = append(s.work, named{l.engine, x.again(next), top, l.local})
 		}
 	}
 	return moved
 }
 
 // leave takes a link out of the room, and with it the links only it was kept for.
-func (h *hand) leave(i int32) {
-	parent := h.s.room.links[i].parent
-	h.s.room.remove(i)
-	h.forget(parent)
+func (x *Index) leave(s *source, i int32) {
+	parent := s.room.links[i].parent
+	s.room.remove(i)
+	x.forgetLink(s, parent)
 }
 
-// forget drops the link of an engine hash that nobody holds and nothing waits on,
-// and goes on with its parent.
-func (h *hand) forget(engine uint64) {
+// forgetLink drops the link of an engine hash that the source does not hold and nothing
+// waits on, and goes on with its parent.
+func (x *Index) forgetLink(s *source, engine uint64) {
 	for {
-		i := h.s.room.of(engine)
-		if i == none || h.s.room.child(engine) != none || h.heldRaw(engine) {
+		i := s.room.of(engine)
+		if i == none || s.room.child(engine) != none || !x.heldRaw(s, engine).isNone() {
 			return
 		}
-		engine = h.s.room.links[i].parent
-		h.s.room.remove(i)
+		engine = s.room.links[i].parent
+		s.room.remove(i)
 	}
 }
 
-// sweep is forget for all links.
-func (h *hand) sweep() {
+// sweepRoom is forgetLink for all links.
+func (x *Index) sweepRoom(s *source) {
 	var gone []uint64
-	h.s.room.byEngine.all(func(engine uint64, _ *int32) bool {
-		if h.s.room.child(engine) == none && !h.heldRaw(engine) {
+	s.room.byEngine.all(func(engine uint64, _ *int32) bool {
+		if s.room.child(engine) == none && x.heldRaw(s, engine).isNone() {
 			gone = append(gone, engine)
 		}
 		return true
 	})
 	for _, engine := range gone {
-		h.forget(engine)
+		x.forgetLink(s, engine)
 	}
 }

@@ -6,35 +6,52 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"sync/atomic"
 )
 
-// Snapshot is what an index holds at one moment. Taking one copies 4 bytes a slot
-// and 8 an alias while stores and removals wait; walking it holds nobody up, and
-// may take as long as it likes.
+// Snapshot is what an index holds at one moment. Taking one copies 24 bytes a block and
+// the owner sets while other calls wait; walking it holds nothing up, and may take as long
+// as it likes.
 type Snapshot struct {
-	x       *Index
-	g       *generation
-	a       *aliases
-	words   []uint32 // of the slots, as they were
-	retired []uint64
-	keys    []uint64 // of the aliases, as they were
-	sources []*snapSource
-	owners  map[uint32]*snapOwner // by internal id
-	tree    *snapTree             // made by the first walk
-	unified bool                  // one name for each block, see Unify
+	x        *Index
+	pieces   []snapPiece
+	local    []uint64 // by block: local hash, of a loose block the key
+	engine   []uint64 // by block of a chain; 0 is none
+	label    []uint64 // by block; nil if all are local hashes
+	set      []uint32 // by block
+	width    int      // words of a set
+	bits     []uint64 // of the sets
+	sources  []*snapSource
+	families []Source
+	owners   map[uint32]*snapOwner // by internal id
+	tree     *snapTree             // made by the first walk
+	unified  bool                  // one name for each block, see Unify
+}
+
+// snapPiece is a piece as it was.
+type snapPiece struct {
+	line, by   uint32
+	begin, end int // blocks
+	prev       uint32
+	head, up   uint64
+	loose      bool
+	sides      []snapSide
+}
+
+// snapSide is further names of a piece as they were.
+type snapSide struct {
+	from, by uint32
+	engine   []uint64
 }
 
 // snapSource is a source as it was.
 type snapSource struct {
 	name    Source
-	family  uint32
-	own     map[uint64]uint64   // engine hash -> key, where it differs from what others mean
+	own     map[uint64]uint64   // engine hash -> block, where it differs from what others mean
 	private map[uint64][]uint64 // the reverse
 	links   map[uint64]link     // by engine hash
 	rank    int                 // place among the sources of a unified snapshot
-	holds   uint32              // slot whose name is elected, plus one, where the source holds its block
-	teaches uint32              // the same, where the source taught a name of the block
+	holds   int                 // block whose name is elected, plus one, where the source holds it
+	teaches int                 // the same, where the source taught a name of the block
 }
 
 // snapOwner is an owner as it was.
@@ -42,10 +59,10 @@ type snapOwner struct {
 	name   Owner
 	id     uint32 // internal
 	source *snapSource
-	copies map[uint64]uint32
+	copies map[uint64]uint32 // by block
 	wanted bool
 	run    Stretch // what the walk has of it that is not handed out yet
-	last   uint32  // slot of its last block, plus one
+	last   int     // its last block, plus one
 }
 
 // Stretch is blocks of one owner of which each is behind the one before. Its slices
@@ -78,24 +95,24 @@ func (x *Index) Snapshot() *Snapshot {
 	if !x.labels {
 		panic("BUG: a snapshot of an index without labels")
 	}
-	x.gate.Lock()
-	defer x.gate.Unlock()
-	s := &Snapshot{x: x, g: x.gen.Load(), a: x.aliases.Load(), owners: make(map[uint32]*snapOwner)}
-	s.words = make([]uint32, len(s.g.table.buckets)*bucketSlots)
-	for i := range s.g.table.buckets {
-		b := &s.g.table.buckets[i]
-		for j := range b {
-			s.words[i*bucketSlots+j] = b[j].word
-		}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for x.sweep.left > 0 {
+		x.sweepOn(math.MaxInt)
 	}
-	s.keys = make([]uint64, len(s.a.buckets)*4)
-	for i := range s.a.buckets {
-		b := &s.a.buckets[i]
-		for j := range b {
-			s.keys[i*4+j] = b[j].key
-		}
+	s := &Snapshot{x: x, owners: make(map[uint32]*snapOwner), families: make([]Source, len(x.families))}
+	for i := range s.families {
+		s.families[i] = x.family(Source(i))
 	}
-	s.retired = slices.Clone(s.g.ids.retired)
+	n := 0
+	x.allPieces(func(_ uint32, r *piece) { n += int(r.len()) })
+	s.local, s.engine, s.set = make([]uint64, 0, n), make([]uint64, 0, n), make([]uint32, 0, n)
+	if x.wide || x.looseBlocks.Load() > 0 {
+		s.label = make([]uint64, 0, n)
+	}
+	x.allPieces(s.copy)
+	b := x.sets.body.Load()
+	s.width, s.bits = b.width, slices.Clone(b.bits[:int(x.sets.n)*b.width])
 	s.sources = make([]*snapSource, len(x.sources))
 	for i, src := range x.sources {
 		if src != nil {
@@ -109,20 +126,50 @@ func (x *Index) Snapshot() *Snapshot {
 		so := &snapOwner{name: o.name, id: o.id, source: s.sources[o.s.name], run: Stretch{Owner: o.name}}
 		if o.copies.len() > 0 {
 			so.copies = make(map[uint64]uint32, o.copies.len())
-			o.copies.all(func(key uint64, n *uint32) bool { so.copies[key] = *n; return true })
+			o.copies.all(func(ref uint64, n *uint32) bool { so.copies[ref] = *n; return true })
 		}
 		s.owners[o.id] = so
 	}
 	return s
 }
 
+// copy copies a piece.
+func (s *Snapshot) copy(n uint32, r *piece) {
+	x, k := s.x, int(r.len())
+	p := snapPiece{line: n, by: r.by, begin: len(s.local), end: len(s.local) + k, prev: r.prev, head: r.head, up: r.up, loose: r.loose()}
+	s.local = append(s.local, r.local()[:k]...)
+	if p.loose {
+		s.engine = append(s.engine, make([]uint64, k)...)
+	} else {
+		s.engine = append(s.engine, r.engine()[:k]...)
+	}
+	if s.label != nil {
+		for i := range uint32(k) {
+			s.label = append(s.label, r.label(i))
+		}
+	}
+	var room [maxPiece + 2]interval
+	start := uint32(0)
+	for _, v := range x.intervalsOf(r, &room) {
+		for ; start < v.end; start++ {
+			s.set = append(s.set, v.set)
+		}
+	}
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		p.sides = append(p.sides, snapSide{d.from(), d.by, slices.Clone(d.engine()[:d.cap()])})
+		line = d.next
+	}
+	s.pieces = append(s.pieces, p)
+}
+
 func (s *source) snapshot() *snapSource {
-	n := &snapSource{name: s.name, family: s.family.Load()}
+	n := &snapSource{name: s.name}
 	if s.private.len() > 0 {
 		n.own, n.private = make(map[uint64]uint64, s.private.len()), make(map[uint64][]uint64, s.private.len())
-		s.private.all(func(engine uint64, key *uint64) bool {
-			n.own[engine] = *key
-			n.private[*key] = append(n.private[*key], engine)
+		s.private.all(func(engine uint64, ref *uint64) bool {
+			n.own[engine] = *ref
+			n.private[*ref] = append(n.private[*ref], engine)
 			return true
 		})
 	}
@@ -148,18 +195,20 @@ func (s *Snapshot) Unify(among func(Owner) (rank int, ok bool)) {
 // a wanted owner holds comes before its children. local turns a label into the
 // local hash it was stored with, false if it does not know. One goroutine walks at a time.
 func (s *Snapshot) Walk(local func(label uint64) (uint64, bool), want func(Owner) bool, f func(*Stretch) bool) {
-	w := &snapWalk{Snapshot: s, local: local, f: f, polls: make(map[uint32]poll)}
+	s.plant()
+	w := &snapWalk{Snapshot: s, f: f, polls: make(map[Source]poll)}
 	w.private = slices.ContainsFunc(s.sources, func(n *snapSource) bool { return n != nil && len(n.private) > 0 })
 	for _, o := range s.owners {
 		o.wanted = want(o.name)
 	}
-	w.plant()
-	for i := range s.words {
-		if w.ended {
-			break
+	for i := range s.pieces {
+		if s.tree.parent[i] != 0 {
+			continue
 		}
-		if s.tree.parents[i] == 0 && s.key(uint32(i)) != 0 {
-			w.climb(uint32(i))
+		for w.stack = append(w.stack[:0], i); len(w.stack) > 0 && !w.ended; {
+			at := w.stack[len(w.stack)-1]
+			w.stack = w.stack[:len(w.stack)-1]
+			w.visitPiece(at)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.owners)) {
@@ -170,77 +219,214 @@ func (s *Snapshot) Walk(local func(label uint64) (uint64, bool), want func(Owner
 // Names calls f for each engine hash of a held block that no source holds which uses
 // it, until f returns false: Walk does not come across it. src is who taught it.
 func (s *Snapshot) Names(f func(src Source, engine, key uint64) bool) {
-	for i, key := range s.keys {
-		by := atomic.LoadUint32(&s.a.by[i])
-		if key == 0 || by == 0 || int(by) > len(s.sources) || s.sources[by-1] == nil {
-			continue
-		}
-		at := s.g.table.find(key)
-		if at == nil {
-			continue
-		}
-		family, held, ours := s.sources[by-1].family, false, false
-		for o := range s.holders(s.g.table.number(at) - 1) {
-			held, ours = true, ours || o.source.family == family
-		}
-		engine := atomic.LoadUint64(&s.a.buckets[i/4][i%4].engine)
-		if held && !ours && !f(Source(by-1), plain(engine), plain(key)) {
-			return
+	s.plant()
+	for i := range s.pieces {
+		for b := s.pieces[i].begin; b < s.pieces[i].end; b++ {
+			for engine, by := range s.namesOf(i, b) {
+				src := s.teacher(by)
+				if src == nil {
+					continue
+				}
+				held, ours := false, false
+				for o := range s.holders(b) {
+					held, ours = true, ours || s.families[o.source.name] == s.families[by-1]
+				}
+				if held && !ours && !f(src.name, plain(engine), plain(s.tree.keys[b])) {
+					return
+				}
+			}
 		}
 	}
 }
 
-// snapTree is how the blocks of a snapshot hang together and are named.
+// snapTree is how the pieces of a snapshot hang together.
 type snapTree struct {
-	parents []uint32 // by slot: the slot before, plus one
-	// The engine hashes of a slot are a list: first by slot, next by entry of the
-	// aliases, both plus one.
-	first, next []uint32
-	// Of a unified snapshot: the one name of a slot, 0 before elect was asked.
+	keys   []uint64 // by block
+	parent []int    // by piece: the block before its first one, plus one
+	// The pieces behind the blocks of a piece are a list: first by piece, next by child,
+	// both plus one.
+	first, next []int
+	names       map[uint64]int // engine hashes that a source means alone -> block of others, plus one
+	// Of a unified snapshot: the one name of a block, 0 before elect was asked.
 	elected []uint64
 }
 
 // plant makes the tree.
-func (w *snapWalk) plant() {
-	if w.tree != nil {
+func (s *Snapshot) plant() {
+	if s.tree != nil {
 		return
 	}
-	t := &snapTree{parents: make([]uint32, len(w.words)), first: make([]uint32, len(w.words)), next: make([]uint32, len(w.keys))}
-	w.tree = t
-	if w.unified {
-		t.elected = make([]uint64, len(w.words))
+	n := len(s.pieces)
+	t := &snapTree{keys: make([]uint64, len(s.local)), parent: make([]int, n), first: make([]int, n), next: make([]int, n)}
+	s.tree = t
+	if s.unified {
+		t.elected = make([]uint64, len(s.local))
 	}
-	for i, key := range w.keys {
-		if key == 0 {
+	byLine := make(map[uint32]int, n)
+	for i := range s.pieces {
+		p := &s.pieces[i]
+		byLine[p.line] = i
+		if p.loose {
+			copy(t.keys[p.begin:p.end], s.local[p.begin:p.end])
 			continue
 		}
-		if s := w.g.table.find(key); s != nil {
-			n := w.g.table.number(s) - 1
-			t.next[i], t.first[n] = t.first[n], uint32(i)+1
+		key := p.head
+		for b := p.begin; b < p.end; b++ {
+			if b > p.begin {
+				key = s.x.follow(key, s.local[b])
+			}
+			t.keys[b] = key
 		}
 	}
-	for i := range w.words {
-		w.below(uint32(i), func(c uint32) { t.parents[c] = uint32(i) + 1 })
+	// The hint leads to the parent, unless that has left and come back. Then its engine
+	// hash does.
+	lost := make(map[uint64][]int)
+	type child struct{ piece, block int }
+	var found []child
+	for i := range s.pieces {
+		p := &s.pieces[i]
+		if p.up == 0 {
+			continue
+		}
+		if at, ok := byLine[p.prev]; ok {
+			b := s.pieces[at].end - 1
+			for b >= s.pieces[at].begin && !s.precedes(at, b, i) {
+				b--
+			}
+			if b >= s.pieces[at].begin {
+				found = append(found, child{i, b})
+				continue
+			}
+		}
+		lost[p.up] = append(lost[p.up], i)
+	}
+	if len(lost) > 0 {
+		for i := range s.pieces {
+			for b := s.pieces[i].begin; b < s.pieces[i].end; b++ {
+				for engine := range s.namesOf(i, b) {
+					lost[engine] = slices.DeleteFunc(lost[engine], func(c int) bool {
+						if !s.precedes(i, b, c) {
+							return false
+						}
+						found = append(found, child{c, b})
+						return true
+					})
+				}
+			}
+		}
+	}
+	at := make([]int, len(found)) // pieces of the parents
+	for i, c := range found {
+		k, _ := slices.BinarySearchFunc(s.pieces, c.block, func(p snapPiece, b int) int { return cmp.Compare(p.end, b+1) })
+		at[i] = k
+		t.parent[c.piece] = c.block + 1
+	}
+	for i, c := range found {
+		t.next[c.piece], t.first[at[i]] = t.first[at[i]], c.piece+1
+	}
+	s.unhook()
+	for _, src := range s.sources {
+		if src != nil && len(src.own) > 0 {
+			s.nameOthers()
+			break
+		}
 	}
 }
 
-func (s *Snapshot) slot(i uint32) *slot { return s.g.table.at(i + 1) }
+// precedes reports whether a block is the one before the first block of a piece.
+func (s *Snapshot) precedes(piece, block, child int) bool {
+	return !s.pieces[piece].loose && s.x.follow(s.tree.keys[block], s.local[s.pieces[child].begin]) == s.pieces[child].head
+}
 
-// key returns the key in a slot, 0 if it is free. One that was free may be taken by
-// now; nobody holds it as far as the snapshot goes.
-func (s *Snapshot) key(i uint32) uint64 { return atomic.LoadUint64(&s.slot(i).key) }
+// unhook makes a root of a piece of each circle. Keys that two chains have by chance, or
+// by somebody's choice, could close one.
+func (s *Snapshot) unhook() {
+	t := s.tree
+	state := make([]int8, len(s.pieces))
+	var path []int
+	for i := range s.pieces {
+		at := i
+		for path = path[:0]; state[at] == 0; {
+			state[at] = 1
+			path = append(path, at)
+			if t.parent[at] == 0 {
+				break
+			}
+			up, _ := slices.BinarySearchFunc(s.pieces, t.parent[at]-1, func(p snapPiece, b int) int { return cmp.Compare(p.end, b+1) })
+			if state[up] == 1 {
+				t.parent[at] = 0
+				break
+			}
+			at = up
+		}
+		for _, at := range path {
+			state[at] = 2
+		}
+	}
+}
+
+// nameOthers finds what others mean by the engine hashes that a source means alone.
+func (s *Snapshot) nameOthers() {
+	t := s.tree
+	t.names = make(map[uint64]int)
+	for _, src := range s.sources {
+		if src != nil {
+			for engine := range src.own {
+				t.names[engine] = 0
+			}
+		}
+	}
+	for i := range s.pieces {
+		for b := s.pieces[i].begin; b < s.pieces[i].end; b++ {
+			for engine := range s.namesOf(i, b) {
+				if _, ok := t.names[engine]; ok && s.held(b) {
+					t.names[engine] = b + 1
+				}
+			}
+		}
+	}
+}
+
+// namesOf yields the names of a block that all mean, each with its teacher plus one.
+func (s *Snapshot) namesOf(piece, block int) iter.Seq2[uint64, uint32] {
+	return func(yield func(uint64, uint32) bool) {
+		p := &s.pieces[piece]
+		if s.engine[block] != 0 && !yield(s.engine[block], p.by) {
+			return
+		}
+		at := uint32(block - p.begin)
+		for i := range p.sides {
+			d := &p.sides[i]
+			if k := at - d.from; k < uint32(len(d.engine)) && d.engine[k] != 0 && !yield(d.engine[k], d.by) {
+				return
+			}
+		}
+	}
+}
+
+// ref returns the reference of a block.
+func (s *Snapshot) ref(piece, block int) uint64 {
+	return place{s.pieces[piece].line, uint32(block - s.pieces[piece].begin)}.ref()
+}
+
+// labelOf returns the label of a block, 0 if its tokens are not known.
+func (s *Snapshot) labelOf(block int) uint64 {
+	if s.label != nil {
+		return s.label[block]
+	}
+	return s.local[block]
+}
 
 // snapWalk is a walk.
 type snapWalk struct {
 	*Snapshot
-	local func(uint64) (uint64, bool)
 	f     func(*Stretch) bool
 	ended bool
-	stack []uint32
+	stack []int
 	found []uint64 // buffer of names
 	// For elect: whether any source has private names, and how each family votes.
 	private bool
-	polls   map[uint32]poll
+	polls   map[Source]poll
 }
 
 // poll is the number of votes for a name, and the lowest rank of the voters.
@@ -248,67 +434,64 @@ type poll struct{ votes, rank int }
 
 func (p poll) with(s *snapSource) poll { return poll{p.votes + 1, min(p.rank, s.rank)} }
 
-// below calls f for the blocks that hang below a slot. That a link leads to a
-// stranger shows in its key.
-func (w *snapWalk) below(i uint32, f func(child uint32)) {
-	s, key := w.slot(i), w.key(i)
-	if key == 0 || atomic.LoadUint32(&s.child) == 0 {
-		return
-	}
-	tag := tagOf(key)
-	w.g.children(s, 1<<30, func(c *slot) bool {
-		n := w.g.table.number(c) - 1
-		if w.words[n]&tagMask == tag {
-			if l, ok := w.localOf(n); ok && normal(w.x.scheme.Next(plain(key), l)) == w.key(n) {
-				f(n)
-			}
-		}
-		return true
-	})
-}
-
-// localOf returns the local hash of the block in a slot.
-func (w *snapWalk) localOf(i uint32) (uint64, bool) {
-	label := atomic.LoadUint64(&w.g.table.labels[i])
-	if label == 0 {
-		return 0, false
-	}
-	return w.local(label)
-}
-
-// climb visits a slot and what hangs below it.
-func (w *snapWalk) climb(i uint32) {
-	w.stack = append(w.stack[:0], i)
-	for len(w.stack) > 0 && !w.ended {
-		i := w.stack[len(w.stack)-1]
-		w.stack = w.stack[:len(w.stack)-1]
-		for o := range w.holders(i) {
+// visitPiece adds the blocks of a piece to what the owners hold, and puts the pieces
+// behind it on the stack, that behind its last block on top.
+func (w *snapWalk) visitPiece(i int) {
+	p := &w.pieces[i]
+	for b := p.begin; b < p.end && !w.ended; b++ {
+		for o := range w.holders(b) {
 			if o.wanted {
-				w.visit(i, o)
+				w.visit(i, b, o)
 			}
 		}
-		w.below(i, func(c uint32) {
-			if w.tree.parents[c] == i+1 { // or its parent came after the snapshot
-				w.stack = append(w.stack, c)
-			}
-		})
 	}
+	var last []int
+	for c := w.tree.first[i]; c != 0; c = w.tree.next[c-1] {
+		switch w.tree.parent[c-1] {
+		case 0:
+		case p.end:
+			last = append(last, c-1)
+		default:
+			w.stack = append(w.stack, c-1)
+		}
+	}
+	w.stack = append(w.stack, last...)
 }
 
-// visit adds the block in a slot to what an owner holds.
-func (w *snapWalk) visit(i uint32, o *snapOwner) {
-	key, label := w.key(i), atomic.LoadUint64(&w.g.table.labels[i])
-	up, r := w.tree.parents[i], &o.run
+// before returns the block before another one, plus one, and its piece.
+func (w *snapWalk) before(piece, block int) (up, at int) {
+	p := &w.pieces[piece]
+	switch {
+	case p.loose:
+		return 0, 0
+	case block > p.begin:
+		return block, piece
+	}
+	up = w.tree.parent[piece]
+	if up != 0 {
+		at, _ = slices.BinarySearchFunc(w.pieces, up-1, func(p snapPiece, b int) int { return cmp.Compare(p.end, b+1) })
+	}
+	return up, at
+}
+
+// visit adds a block to what an owner holds.
+func (w *snapWalk) visit(piece, b int, o *snapOwner) {
+	key, label := w.tree.keys[b], w.labelOf(b)
+	if w.pieces[piece].loose && w.label == nil {
+		label = 0
+	}
+	up, above := w.before(piece, b)
+	r := &o.run
 	if up == 0 || up != o.last || label == 0 || len(r.Engine) == longest {
 		w.flush(o)
-		w.begin(i, o, key, label)
+		w.begin(piece, b, up, above, o, label)
 	}
-	at, names := len(r.Engine), w.names(i, o.source)
+	at, names := len(r.Engine), w.names(piece, b, o.source)
 	r.Engine, r.Labels = append(r.Engine, plain(names[0])), append(r.Labels, label)
 	if r.Waiting {
 		r.Labels[at] = o.source.links[key].label
 	}
-	if n := o.copies[key]; n > 0 {
+	if n := o.copies[w.ref(piece, b)]; n > 0 {
 		if r.Copies == nil {
 			r.Copies = make(map[int]int)
 		}
@@ -320,34 +503,42 @@ func (w *snapWalk) visit(i uint32, o *snapOwner) {
 		}
 		r.More[at] = append(r.More[at], plain(engine))
 	}
-	o.last = i + 1
+	o.last = b + 1
 	if label == 0 {
 		w.flush(o)
 	}
 }
 
-// begin starts a stretch at a slot.
-func (w *snapWalk) begin(i uint32, o *snapOwner, key, label uint64) {
-	r := &o.run
+// begin starts a stretch at a block.
+func (w *snapWalk) begin(piece, b, up, above int, o *snapOwner, label uint64) {
+	r, key, p := &o.run, w.tree.keys[b], &w.pieces[piece]
 	r.Key, r.HasKey = plain(key), true
 	if label == 0 {
-		if l, ok := o.source.links[key]; ok {
+		if l, ok := o.source.links[key]; ok && w.pieces[piece].loose {
 			r.Waiting, r.HasParent, r.Parent = true, true, plain(l.parent)
 			r.Key, r.HasKey = 0, false
 		}
 		return
 	}
-	if up := w.tree.parents[i]; up != 0 {
-		if !w.g.sets.has(w.words[up-1]>>setShift, o.id) {
+	if up != 0 && (b != p.begin || w.held(up-1)) {
+		if !w.holds(o, up-1) {
 			for p := range w.holders(up - 1) { // p and o may belong to one worker
 				w.flush(p)
 			}
 		}
-		r.HasParent, r.Parent, r.Gone = true, plain(w.names(up-1, o.source)[0]), !w.held(up-1)
+		r.HasParent, r.Gone = true, !w.held(up-1)
+		if w.ownNames(above, up-1, o.source); !r.Gone || len(w.found) == 0 {
+			w.names(above, up-1, o.source)
+		}
+		r.Parent = plain(w.found[0])
 		return
 	}
-	l, ok := w.localOf(i)
-	r.Root = w.words[i]&tagMask == rootTag && ok && normal(l) == key
+	if b != p.begin || p.loose {
+		return
+	}
+	if r.Root = p.up == 0 && normal(w.local[b]) == key; p.up != 0 {
+		r.HasParent, r.Parent, r.Gone = true, plain(p.up), true
+	}
 }
 
 // flush hands out what has been gathered of an owner.
@@ -360,168 +551,150 @@ func (w *snapWalk) flush(o *snapOwner) {
 	o.last = 0
 }
 
-// names returns the engine hashes a source uses for the block in a slot: its own, what
-// it has taught itself first, and those its family has taught; else one that somebody
-// uses who holds the block, so that a reader comes across it, else any, else the key
-// itself. They are valid until the next call.
-func (w *snapWalk) names(i uint32, src *snapSource) []uint64 {
+// names returns the engine hashes a source uses for a block: its own, what it has taught
+// itself first, and those its family has taught; else one that an owner of the block
+// uses, so that a reader comes across it, else any, else the key itself. They are valid
+// until the next call.
+func (w *snapWalk) names(piece, b int, src *snapSource) []uint64 {
 	if w.unified {
-		if w.tree.elected[i] == 0 {
-			w.tree.elected[i] = w.elect(i)
+		if w.tree.elected[b] == 0 {
+			w.tree.elected[b] = w.elect(piece, b)
 		}
-		w.found = append(w.found[:0], w.tree.elected[i])
+		w.found = append(w.found[:0], w.tree.elected[b])
 		return w.found
 	}
-	if w.ownNames(i, src); len(w.found) > 0 {
+	if w.ownNames(piece, b, src); len(w.found) > 0 {
 		return w.found
 	}
-	for o := range w.holders(i) {
-		if w.ownNames(i, o.source); len(w.found) > 0 {
+	for o := range w.holders(b) {
+		if w.ownNames(piece, b, o.source); len(w.found) > 0 {
 			return w.found[:1]
 		}
 	}
-	name := w.key(i)
-	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
-		name = w.engine(e)
+	name := w.tree.keys[b]
+	for engine := range w.namesOf(piece, b) {
+		name = engine
 	}
 	w.found = append(w.found, name)
 	return w.found
 }
 
-// ownNames finds the names that a source itself uses: those whose teacher is gone if
-// there are no others.
-func (w *snapWalk) ownNames(i uint32, src *snapSource) {
-	w.found = append(w.found[:0], src.private[w.key(i)]...)
+// ownNames finds the names that a source itself uses.
+func (w *snapWalk) ownNames(piece, b int, src *snapSource) {
+	w.found = append(w.found[:0], src.private[w.ref(piece, b)]...)
 	own := len(w.found)
-	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
-		engine := w.engine(e)
+	for engine, by := range w.namesOf(piece, b) {
 		if _, other := src.own[engine]; other {
 			continue
 		}
-		switch by := w.teacher(e); {
-		case by == src: // a family may have come of one hash in common
+		switch {
+		case by == uint32(src.name)+1: // a family may have come of one hash in common
 			w.found = slices.Insert(w.found, own, engine)
 			own++
-		case by != nil && by.family == src.family:
+		case by != 0 && w.families[by-1] == w.families[src.name]:
 			w.found = append(w.found, engine)
-		}
-	}
-	if len(w.found) > 0 {
-		return
-	}
-	for e := w.tree.first[i]; e != 0; e = w.tree.next[e-1] {
-		if _, other := src.own[w.engine(e)]; !other && w.teacher(e) == nil {
-			w.found = append(w.found, w.engine(e))
 		}
 	}
 }
 
-// elect returns the name of a slot's block for all owners, by a vote of the sources that
-// hold the block. A source votes for the engine hashes it has taught. Else it votes for
-// those of its family or, if there are none, for those whose teacher is gone. Of equal
-// votes the name wins whose voter has the lowest rank. Without votes, the only holder's
-// private hash is the name, unless that source holds another block of the name. The last
-// choice is the key.
-func (w *snapWalk) elect(i uint32) uint64 {
-	t := w.tree
-	first := t.first[i]
-	if first != 0 && t.next[first-1] == 0 && !w.private {
-		return w.engine(first)
-	}
+// elect returns the name of a block for all owners, by a vote of the sources that hold the
+// block. A source votes for the engine hashes it has taught, else for those of its family.
+// Of equal votes the name wins whose voter has the lowest rank. Without votes, the only
+// holder's private hash is the name, unless that source holds another block of the name.
+// The last choice is the key.
+func (w *snapWalk) elect(piece, b int) uint64 {
 	clear(w.polls)
-	w.polls[noFamily] = poll{rank: math.MaxInt}
-	for e := first; e != 0; e = t.next[e-1] {
-		if s := w.teacher(e); s != nil {
-			s.teaches, w.polls[s.family] = i+1, poll{rank: math.MaxInt}
-		}
-	}
-	holders, last := 0, (*snapSource)(nil)
-	for o := range w.holders(i) {
-		s := o.source
-		if s.holds == i+1 {
+	only, names := uint64(0), 0
+	for engine, by := range w.namesOf(piece, b) {
+		only, names = engine, names+1
+		if by == 0 {
 			continue
 		}
-		s.holds, last = i+1, s
+		w.polls[w.families[by-1]] = poll{rank: math.MaxInt}
+		if s := w.teacher(by); s != nil {
+			s.teaches = b + 1
+		}
+	}
+	if names == 1 && !w.private {
+		return only
+	}
+	holders, last := 0, (*snapSource)(nil)
+	for o := range w.holders(b) {
+		s := o.source
+		if s.holds == b+1 {
+			continue
+		}
+		s.holds, last = b+1, s
 		holders++
-		switch p, ok := w.polls[s.family]; {
-		case s.teaches == i+1 || len(s.private[w.key(i)]) > 0:
-		case ok:
-			w.polls[s.family] = p.with(s)
-		default:
-			w.polls[noFamily] = w.polls[noFamily].with(s)
+		if s.teaches == b+1 || len(s.private[w.ref(piece, b)]) > 0 {
+			continue
+		}
+		if p, ok := w.polls[w.families[s.name]]; ok {
+			w.polls[w.families[s.name]] = p.with(s)
 		}
 	}
 	var name uint64
 	var best poll
-	for e := first; e != 0; e = t.next[e-1] {
-		p := w.polls[noFamily]
-		if s := w.teacher(e); s != nil {
-			if p = w.polls[s.family]; s.holds == i+1 {
+	for engine, by := range w.namesOf(piece, b) {
+		p := poll{rank: math.MaxInt}
+		if by != 0 {
+			p = w.polls[w.families[by-1]]
+			if s := w.teacher(by); s != nil && s.holds == b+1 {
 				p = p.with(s)
 			}
 		}
 		if name == 0 || p.votes > best.votes || p.votes == best.votes && p.rank < best.rank {
-			name, best = w.engine(e), p
+			name, best = engine, p
 		}
 	}
 	if best.votes == 0 && holders == 1 {
-		for _, engine := range last.private[w.key(i)] {
-			if !w.holdsNamed(last, engine) {
+		for _, engine := range last.private[w.ref(piece, b)] {
+			if other := w.tree.names[engine]; other == 0 || !w.heldBy(last, other-1) {
 				return engine
 			}
 		}
 	}
-	return cmp.Or(name, w.key(i))
+	return cmp.Or(name, w.tree.keys[b])
 }
 
-// noFamily is the family of teachers that are gone.
-const noFamily = math.MaxUint32
-
-// holdsNamed reports whether a source holds the block that an engine hash means to others.
-func (w *snapWalk) holdsNamed(src *snapSource, engine uint64) bool {
-	e := w.a.entry(engine)
-	if e == nil || w.keys[w.a.index(e)] == 0 {
-		return false
+// teacher returns the source that taught a name, given plus one. It returns nil if the
+// source is gone.
+func (s *Snapshot) teacher(by uint32) *snapSource {
+	if by != 0 && int(by) <= len(s.sources) {
+		return s.sources[by-1]
 	}
-	if s := w.g.table.find(w.keys[w.a.index(e)]); s != nil {
-		for o := range w.holders(w.g.table.number(s) - 1) {
-			if o.source == src {
-				return true
-			}
+	return nil
+}
+
+// heldBy reports whether a source holds a block.
+func (s *Snapshot) heldBy(src *snapSource, b int) bool {
+	for o := range s.holders(b) {
+		if o.source == src {
+			return true
 		}
 	}
 	return false
 }
 
-// engine returns the engine hash of an entry of the aliases, given plus one.
-func (w *snapWalk) engine(e uint32) uint64 {
-	return atomic.LoadUint64(&w.a.buckets[(e-1)/4][(e-1)%4].engine)
+func (s *Snapshot) holds(o *snapOwner, b int) bool {
+	return s.bits[int(s.set[b])*s.width+int(o.id>>6)]>>(o.id&63)&1 != 0
 }
 
-// teacher returns the source that taught an entry of the aliases, given plus one. It
-// returns nil if the source is gone.
-func (w *snapWalk) teacher(e uint32) *snapSource {
-	if by := atomic.LoadUint32(&w.a.by[e-1]); by != 0 && int(by) <= len(w.sources) {
-		return w.sources[by-1]
-	}
-	return nil
-}
-
-// held reports whether anybody holds the block in a slot.
-func (s *Snapshot) held(i uint32) bool {
-	for range s.holders(i) {
+// held reports whether an owner holds a block.
+func (s *Snapshot) held(b int) bool {
+	for range s.holders(b) {
 		return true
 	}
 	return false
 }
 
-// holders yields the owners that hold the block in a slot.
-func (s *Snapshot) holders(i uint32) iter.Seq[*snapOwner] {
+// holders yields the owners of a block.
+func (s *Snapshot) holders(b int) iter.Seq[*snapOwner] {
 	return func(yield func(*snapOwner) bool) {
-		words, first := s.g.sets.of(s.words[i] >> setShift)
-		for k, word := range words {
-			for word &^= s.retired[first+k]; word != 0; word &= word - 1 {
-				if o := s.owners[uint32(first+k)<<6+trailing(word)]; o != nil && !yield(o) {
+		at := int(s.set[b]) * s.width
+		for k, word := range s.bits[at : at+s.width] {
+			for ; word != 0; word &= word - 1 {
+				if o := s.owners[uint32(k)<<6+trailing(word)]; o != nil && !yield(o) {
 					return
 				}
 			}
@@ -529,24 +702,25 @@ func (s *Snapshot) holders(i uint32) iter.Seq[*snapOwner] {
 	}
 }
 
-// Labels calls f for the label of every key that is held and of every block that
+// Labels calls f for the label of every block that is held and of every block that
 // waits. f must not call the index.
 func (x *Index) Labels(f func(label uint64)) {
-	x.gate.RLock()
-	defer x.gate.RUnlock()
-	t := x.gen.Load().table
-	for i := range t.labels {
-		label := atomic.LoadUint64(&t.labels[i])
-		if label != 0 && atomic.LoadUint32(&t.at(uint32(i)+1).word)>>setShift != 0 {
-			f(label)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.allPieces(func(_ uint32, r *piece) {
+		var room [maxPiece + 2]interval
+		start := uint32(0)
+		for _, v := range x.intervalsOf(r, &room) {
+			for ; start < v.end; start++ {
+				if label := r.label(start); v.set != 0 && label != 0 {
+					f(label)
+				}
+			}
 		}
-	}
+	})
 	for _, s := range x.sources {
-		if s == nil {
-			continue
+		if s != nil {
+			s.room.byEngine.all(func(_ uint64, i *int32) bool { f(s.room.links[*i].label); return true })
 		}
-		s.mu.Lock()
-		s.room.byEngine.all(func(_ uint64, i *int32) bool { f(s.room.links[*i].label); return true })
-		s.mu.Unlock()
 	}
 }

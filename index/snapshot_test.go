@@ -10,25 +10,31 @@ import (
 	"kvconductor/index/hash"
 )
 
-// holdings is what an owner holds: key -> copies.
-func holdings(x *Index, o Owner) map[uint64]int {
+// holdings is what an owner holds: key -> copies. label, if not nil, says which have
+// tokens.
+func holdings(x *Index, o Owner, label map[uint64]bool) map[uint64]int {
 	all := map[uint64]int{}
 	own := x.owners[o]
 	if own == nil {
 		return all
 	}
-	g := x.gen.Load()
-	for i := range g.table.buckets {
-		for j := range g.table.buckets[i] {
-			s := &g.table.buckets[i][j]
-			if s.key != 0 && g.sets.has(s.word>>setShift, own.id) {
-				all[s.key] = 1
-				if n := own.copies.ref(s.key); n != nil {
-					all[s.key] += int(*n)
-				}
+	x.allPieces(func(n uint32, r *piece) {
+		for i := range r.len() {
+			p := place{n, i}
+			if !x.sets.has(x.setOf(p), own.id) {
+				continue
+			}
+			key := x.key(p)
+			held := 1
+			if m := own.copies.ref(p.ref()); m != nil {
+				held += int(*m)
+			}
+			all[key] = max(all[key], held)
+			if label != nil && r.label(i) != 0 {
+				label[key] = true
 			}
 		}
-	}
+	})
 	return all
 }
 
@@ -53,7 +59,7 @@ func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stre
 		if s.Labels[0] != 0 {
 			local = s.Labels
 		}
-		n.Restore(s.Owner, s, local)
+		n.Restore(s.Owner, s, local, false)
 		return true
 	})
 	return n
@@ -66,19 +72,16 @@ func TestSnapshotModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	for i := range 150 {
-		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))))
+		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), true)
 		w.say("seed %d, world %d", seed, i)
 		x := New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepLabels: true})
-		x.manual, x.floor = true, 1024
-		x.reset()
-		x.aliases.Store(newAliases(1024, true))
 		for range w.sources {
 			x.NewSource()
 		}
 		for i, o := range w.owners {
 			x.NewCountedOwner(w.o.owners[o], w.tallies[i])
 		}
-		w.x, w.honest = x, true
+		w.x = x
 		for src := range w.family {
 			w.family[src] %= liar
 		}
@@ -101,9 +104,10 @@ func TestSnapshotModel(t *testing.T) {
 			}
 		})
 		for _, o := range w.owners {
-			got, want, raw := holdings(n, o), holdings(w.x, o), 0
+			labelled := map[uint64]bool{}
+			got, want, raw := holdings(n, o, nil), holdings(w.x, o, labelled), 0
 			for key := range want {
-				if l := w.x.gen.Load().table; l.labels[l.number(l.find(key))-1] == 0 {
+				if !labelled[key] {
 					raw++
 				} else if _, held := got[key]; !held {
 					w.fail("owner %d of source %d: %v, want %v: %d is missing", o, w.o.owners[o], got, want, key)
@@ -147,13 +151,14 @@ func (w *world) compareUnified() {
 				key = w.x.scheme.Next(key, s.Labels[i])
 			}
 			at := sourced{w.o.owners[s.Owner], name}
-			if known, ok := names[key]; ok && known != name {
-				w.fail("block %d has the names %d and %d", key, known, name)
-			}
-			names[key], held[s.Owner][normal(key)] = name, 1+s.Copies[i]
+			held[s.Owner][normal(key)] = max(held[s.Owner][normal(key)], 1+s.Copies[i])
 			if s.Waiting || s.Labels[i] == 0 {
 				continue // its key is an engine hash, which may name a block by now
 			}
+			if known, ok := names[key]; ok && known != name {
+				w.fail("block %d has the names %d and %d", key, known, name)
+			}
+			names[key] = name
 			if known, ok := keys[at]; ok && known != key {
 				w.fail("source %d: %d names the blocks %d and %d", at.src, name, known, key)
 			}
@@ -162,7 +167,7 @@ func (w *world) compareUnified() {
 		return true
 	})
 	for _, o := range w.owners {
-		if want := holdings(w.x, o); !maps.Equal(held[o], want) {
+		if want := holdings(w.x, o, nil); !maps.Equal(held[o], want) {
 			w.fail("owner %d of a unified snapshot: %v, want %v", o, held[o], want)
 		}
 		for _, parent := range late[o] {
@@ -176,7 +181,7 @@ func (w *world) compareUnified() {
 // A unified snapshot calls a block as most of its holders do, of equal numbers as the
 // source with the lower rank does. Owners that are left out have no vote.
 func TestSnapshotUnify(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	x := New(Options{Scheme: hash.Default(), KeepLabels: true, NameAll: true})
 	locals := []uint64{7, 8, 9}
 	var src [5]Source
 	var own [5]Owner
@@ -249,7 +254,7 @@ func TestSnapshotParentOfAnother(t *testing.T) {
 func (w *world) holdsName(o Owner, engine uint64) bool {
 	s := w.o.sources[w.o.owners[o]]
 	key, known := w.o.meaning(s, normal(engine))
-	return known && w.o.holds(o, key)
+	return known && w.o.holds(o, of(key))
 }
 
 // Two engines with hash seeds of their own hold the same blocks: each is dumped

@@ -4,38 +4,40 @@ import "unsafe"
 
 // Stats are the sizes of an index.
 type Stats struct {
-	Blocks      int // keys somebody holds; with Clear and DropSource exact after the next rebuild
-	Memberships int // pairs (owner, key)
+	Blocks      int // blocks with an owner; with Clear and DropSource exact after the sweep
+	Memberships int // pairs (owner, block)
 	Aliases     int // engine hashes whose key is known, once for all that hash alike
 	Raw         int // memberships under an engine hash, less those whose key others taught
 	Orphans     int // links that wait for their parent, over all sources
-	Sets        int // distinct owner sets since the last rebuild
+	Sets        int // distinct owner sets
 	Bytes       int // memory of all tables and lists, without the allocator's rounding
-	AliasBytes  int // of them for aliases
+	AliasBytes  int // of them for names; those in pieces count as pieces
 	SetBytes    int // of them for owner sets
 }
 
-// compactable is the largest table, in slots, that Stats compacts to count exactly.
-const compactable = 1 << 16
+// sweepable is the number of pages that Stats sweeps to count exactly: a million blocks.
+const sweepable = 1 << 13
 
 // Stats returns the sizes. It costs the number of sources and owners, not blocks.
 func (x *Index) Stats() Stats {
-	x.tend()
-	x.gate.Lock()
-	defer x.gate.Unlock()
-	if g := x.gen.Load(); !x.manual && g.ids.gone > 0 && (len(g.table.buckets)*bucketSlots <= compactable || x.total() == 0) {
-		x.rebuild(0, 0)
-		x.dead.Store(0)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.lines.heads) <= sweepable || x.total() == 0 {
+		for x.sweep.left > 0 {
+			x.sweepOn(sweepable)
+		}
 	}
-	g, a := x.gen.Load(), x.aliases.Load()
+	x.tend(nil)
+	d := x.ids.Load()
 	st := Stats{
-		Blocks:     int(g.live.Load()),
-		Aliases:    int(a.used.Load()),
-		Sets:       int(g.sets.n) - 1,
-		AliasBytes: a.bytes(),
-		SetBytes:   g.sets.size() + g.memo.bytes(),
+		Blocks:     x.live,
+		Aliases:    x.aliases,
+		Sets:       x.sets.live(),
+		AliasBytes: x.names.size,
+		SetBytes:   x.sets.bytes(),
 	}
-	st.Bytes = int(unsafe.Sizeof(*x)) + g.table.bytes() + st.SetBytes + st.AliasBytes + g.ids.bytes() + g.kids.bytes() + 8*cap(x.sources) + 8*cap(x.owners)
+	st.Bytes = int(unsafe.Sizeof(*x)) + x.lines.bytes() + x.heads.size + x.loose.size + st.SetBytes + st.AliasBytes +
+		4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + 16*cap(x.forgotten) + 48*len(x.privates)
 	for _, s := range x.sources {
 		if s == nil {
 			continue
@@ -44,7 +46,7 @@ func (x *Index) Stats() Stats {
 		st.Aliases += s.private.len()
 		st.AliasBytes += s.private.bytes()
 		st.Orphans += s.room.used
-		st.Bytes += int(unsafe.Sizeof(*s)) + s.private.bytes() + s.room.bytes() + 8*cap(s.owners) + 16*cap(s.work) + 4*cap(s.suspects)
+		st.Bytes += int(unsafe.Sizeof(*s)) + s.private.bytes() + s.room.bytes() + 8*cap(s.owners) + 8*cap(s.vague.pieces) + int(unsafe.Sizeof(named{}))*cap(s.work)
 		for _, o := range s.owners {
 			st.Raw += o.raw
 			st.Bytes += int(unsafe.Sizeof(*o)) + o.copies.bytes()

@@ -1,6 +1,9 @@
 package index
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+)
 
 // CopyPolicy says what a store of a block already held by the same owner means.
 type CopyPolicy uint8
@@ -22,14 +25,17 @@ type Store struct {
 	Rootless bool
 	Engine   []uint64 // the publisher's hashes, in chain order
 	Local    []uint64 // local hashes of the tokens, as many; nil without tokens
-	// Labels, as many, are kept with the keys where Options.KeepLabels says so; nil
+	// Labels, as many, are kept with the blocks where Options.KeepLabels says so; nil
 	// is Local. 0 is no label.
 	Labels []uint64
 	// Key is the key of Engine[0], with HasKey: a snapshot knows it where the parent
 	// is not known.
 	Key    uint64
 	HasKey bool
-	Copies CopyPolicy
+	// Complete says, with HasKey, that no block before Engine[0] will become known: where
+	// its parent is not known, it begins a piece.
+	Complete bool
+	Copies   CopyPolicy
 	// Joined, if not nil, gets the engine hashes of blocks that waited and whose key
 	// became known with this event.
 	Joined *[]uint64
@@ -52,7 +58,7 @@ type StoreResult struct {
 	Resolved  int // stored earlier under a raw hash, whose key became known
 	Conflicts int // engine hashes that turned out to mean another prefix, or name themselves as parent
 	Shed      int // links that left the full waiting room
-	Refused   int // new keys the budget had no room for
+	Refused   int // new blocks the budget had no room for
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
@@ -62,239 +68,559 @@ func (x *Index) Store(e *Store) StoreResult {
 		panic(fmt.Sprintf("BUG: %d local hashes and %d labels for %d blocks", len(e.Local), len(e.Labels), len(e.Engine)))
 	}
 	var res StoreResult
-	for full := false; !x.store(e, full, &res); {
-		full = !x.enlarge(e)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	o := x.owners[e.Owner]
+	if o == nil {
+		return res
 	}
-	x.tend()
+	if e.Labels != nil && x.labels {
+		x.wide = true
+	}
+	p := put{x: x, s: o.s, o: o, e: e, res: &res, joined: e.Joined}
+	p.store()
+	places := x.places
+	x.tend(o.s)
+	if e.Complete {
+		x.places = places
+	}
 	return res
-}
-
-// need returns the most keys and aliases a stored event can add.
-func (e *Store) need(s *source) (keys, names int64) {
-	keys, names = int64(len(e.Engine)+s.room.used), int64(s.room.used)
-	if e.Local != nil || e.HasKey {
-		names = keys
-	}
-	return keys, names
-}
-
-// store does it, or returns false because there is no room. With full it takes what
-// room there is.
-func (x *Index) store(e *Store, full bool, res *StoreResult) bool {
-	x.gate.RLock()
-	own := x.owners[e.Owner]
-	if own == nil {
-		x.gate.RUnlock()
-		return true
-	}
-	s := own.s
-	s.mu.Lock()
-	keys, names := e.need(s)
-	p := put{hand: x.hand(s), o: own, policy: e.Copies}
-	p.joined = e.Joined
-	p.res = res
-	if !p.reserve(keys, names) {
-		if !full {
-			s.mu.Unlock()
-			x.gate.RUnlock()
-			return false
-		}
-		p.full, keys, names = true, 0, 0
-	}
-	if e.Local == nil {
-		p.hashes(e)
-	} else {
-		p.chain(e)
-	}
-	p.release(keys, names)
-	p.done()
-	s.mu.Unlock()
-	x.gate.RUnlock()
-	return true
 }
 
 // put is a store in progress.
 type put struct {
-	hand
+	x      *Index
+	s      *source
 	o      *owner
-	policy CopyPolicy
+	e      *Store
+	res    *StoreResult
+	joined *[]uint64
 }
 
-// before returns the place behind the parent of an event's first block, which has
-// a parent or none.
-func (p *put) before(e *Store, parent uint64, known bool) place {
+// store stores the blocks of the event, each behind the one before.
+func (p *put) store() {
+	x, e := p.x, p.e
+	c := p.start()
+	for i := 0; i < len(e.Engine); {
+		switch {
+		case i == 0 && e.HasKey:
+			i, c = p.keyed(c)
+		case e.Local == nil:
+			i = p.hashes(i)
+			c = cursor{}
+		case c.kind == atUnknown:
+			i, c = p.orphan(i)
+		case c.kind == atKey:
+			next := x.child(c, e.Local[i])
+			c = p.one(i, next, c)
+			i++
+		case c.kind == atBlock && c.at.isNone() && c.made != x.made:
+			c.kind = atKey // the block before may be in a piece by now
+		default:
+			i, c = p.grow(i, c)
+		}
+	}
+	if c.kind == atBlock {
+		p.o.last = x.mark(c)
+	}
+}
+
+// start returns the cursor of the event's parent.
+func (p *put) start() cursor {
+	x, e := p.x, p.e
 	switch {
-	case !e.HasParent && e.Rootless:
-		return place{}
-	case !e.HasParent:
-		return root
-	case !known && !p.s.raw:
-		return place{}
+	case e.Local == nil && !e.HasKey:
+		return cursor{}
+	case e.HasParent:
+		parent := normal(e.Parent)
+		if q := p.o.last.at; !q.isNone() && p.s.private.len() == 0 && x.sweep.left == 0 {
+			if x.lineOf(q, parent) != 0 {
+				return x.behindMark(&p.o.last)
+			}
+			p.leave()
+		}
+		return x.behind(x.meaning(p.s, parent))
+	case e.Rootless:
+		return cursor{}
 	}
-	s := p.t.find(parent)
-	if s == nil {
-		return place{}
-	}
-	return place{slot: p.t.number(s), tag: tagOf(parent), held: p.holds(p.o, parent)}
+	p.leave()
+	return cursor{kind: atRoot}
 }
 
-// hashes stores blocks without tokens.
-func (p *put) hashes(e *Store) {
-	parent, known := uint64(0), false
-	if e.HasParent {
-		parent = normal(e.Parent)
-		if key, ok := p.meaning(parent); ok {
-			parent, known = key, true
+// leave makes an entry for the block where the owner's last event ended: its chain will go
+// on there, or be taken away from there.
+func (p *put) leave() {
+	if p.x.naming == onDemand {
+		p.x.nameBlock(p.o.last.at)
+	}
+}
+
+// keyed stores the first block of an event that says its key.
+func (p *put) keyed(c cursor) (int, cursor) {
+	x, e := p.x, p.e
+	engine, key := normal(e.Engine[0]), normal(e.Key)
+	next := cursor{kind: atKey, key: key}
+	if e.Local != nil && c.kind != atUnknown {
+		if n := x.child(c, e.Local[0]); n.key == key && (n.kind == atBlock || !e.Complete) {
+			return 1, p.one(0, n, c)
 		}
 	}
-	up := p.before(e, parent, known)
-	named := len(p.a.buckets) > 0 || p.s.private.len() > 0
-	for i, engine := range e.Engine {
-		if i%ahead == 0 {
-			p.advance(e.Engine, i, named, false)
+	if next.at = x.byKey(p.s, engine, key); !next.at.isNone() {
+		next = x.behind(next.at)
+	}
+	if e.Complete && e.Local != nil && next.kind == atKey {
+		next = cursor{kind: atBlock, at: x.search(key), key: key, made: x.made}
+		return 1, p.one(0, next, cursor{kind: atBlock, made: x.made})
+	}
+	return 1, p.one(0, next, cursor{kind: atKey})
+}
+
+// one stores block i, which is at next or is made behind c, whatever its engine hash
+// meant before.
+func (p *put) one(i int, next, c cursor) cursor {
+	x, e := p.x, p.e
+	engine, label := normal(e.Engine[i]), uint64(0)
+	if e.Local != nil {
+		label = e.label(i)
+	}
+	if next.kind == atKey {
+		if q := x.meaning(p.s, engine); !q.isNone() && x.key(q) == next.key {
+			next = x.behind(q)
 		}
-		engine = normal(engine)
-		if i == 0 && e.HasKey {
-			up = p.known(engine, normal(e.Key), up)
-			continue
+	}
+	if !next.at.isNone() && x.sweep.left > 0 {
+		if x.clean(next.at.piece, x.at(next.at.piece)) {
+			next = x.again(next)
 		}
-		if named {
-			if key, known := p.meaning(engine); known {
-				if p.unraw(engine, key, up, false) {
-					p.res.Resolved++
-				}
-				p.uses(engine, key)
-				up = p.settled(engine, key, p.hold(key, up))
-				continue
+	}
+	if next.at.isNone() {
+		local := uint64(0)
+		if e.Local != nil {
+			local = e.Local[i]
+		}
+		if next.at = x.create(p.s, c, next.key, p.parent(i), local, label, len(e.Engine)-i); next.at.isNone() {
+			p.res.Refused++
+			x.refuse(next.key)
+			return next
+		}
+	} else if r := x.at(next.at.piece); label != 0 && r.meta&isWide != 0 {
+		r.labels()[next.at.at] = label
+	}
+	p.resolve(engine, next.key, next.at)
+	p.hold(next.at)
+	if x.learn(p.s, engine, next.at, len(e.Engine)-i) {
+		p.res.Conflicts++
+		next = x.again(next)
+	}
+	if p.s.room.used > 0 {
+		p.res.Resolved += p.settle(engine, next)
+		next = x.again(next)
+	}
+	return next
+}
+
+// resolve moves what the source holds under an engine hash, or under the key as if it
+// were one, to a block.
+func (p *put) resolve(engine, key uint64, q place) {
+	if p.x.looseBlocks.Load() == 0 {
+		return
+	}
+	if p.x.unraw(p.s, engine, q, false) && engine != key {
+		p.res.Resolved++
+	}
+	p.x.placeLoose(p.s, key, q)
+}
+
+// parent returns the engine hash of the block before block i, 0 for none.
+func (p *put) parent(i int) uint64 {
+	switch {
+	case i > 0:
+		return normal(p.e.Engine[i-1])
+	case p.e.HasParent:
+		return normal(p.e.Parent)
+	}
+	return 0
+}
+
+// hold gives a block to the owner, or a copy.
+func (p *put) hold(q place) {
+	if p.x.join(p.o, q) {
+		p.res.Added++
+		return
+	}
+	p.copied(q.piece, 1<<q.at)
+}
+
+// copied counts blocks that the owner held already.
+func (p *put) copied(n uint32, blocks uint64) {
+	p.res.Copies += bits.OnesCount64(blocks)
+	if p.e.Copies != CopyCount {
+		return
+	}
+	for ; blocks != 0; blocks &= blocks - 1 {
+		*p.o.copies.insert(place{n, trailing(blocks)}.ref())++
+	}
+}
+
+// give gives blocks of a locked piece to an owner, and returns those that it did not
+// hold.
+func (x *Index) give(o *owner, n uint32, r *piece, lo, hi uint32) (changed uint64) {
+	changed, edge := x.change(r, lo, hi, o.id, true)
+	if changed != 0 {
+		o.held(bits.OnesCount64(changed))
+		x.live += bits.OnesCount64(edge)
+	}
+	return changed
+}
+
+// forgetStale drops the engine hashes that a block had when it lost its last owner.
+func (x *Index) forgetStale(r *piece, at uint32) {
+	if r.loose() {
+		return
+	}
+	r.engine()[at] = 0
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		if d.covers(at) {
+			d.engine()[at-d.from()] = 0
+		}
+		line = d.next
+	}
+}
+
+// grow stores blocks from i on behind a block of a chain or the root: as many as lie in
+// one piece, or a single one.
+func (p *put) grow(i int, c cursor) (int, cursor) {
+	x, e := p.x, p.e
+	var n, at uint32
+	next := cursor{kind: atBlock, made: x.made}
+	if c.kind == atBlock && !c.at.isNone() {
+		n, at = c.at.piece, c.at.at+1
+		r := x.at(n)
+		if x.sweep.left > 0 {
+			x.clean(n, r)
+		}
+		if at < r.len() && r.local()[at] == e.Local[i] {
+			return p.walk(i, c, n, at, x.follow(c.key, e.Local[i]))
+		}
+		next.key = x.follow(c.key, e.Local[i])
+		to := r.next
+		if at < r.len() || to == 0 || x.at(to).head != next.key {
+			to = x.headOf(next.key)
+		}
+		if to != 0 {
+			if at == r.len() {
+				store32(&r.next, to)
 			}
+			x.at(to).prev = n
+			return p.enter(i, c, next, to)
 		}
-		up = p.raw(engine, up)
-		p.res.HashOnly++
+		if at == r.len() && at < r.cap() {
+			return p.append(i, c, n, at, next.key)
+		}
+	} else {
+		if c.kind == atRoot {
+			next.key = normal(e.Local[i])
+		} else {
+			next.key = x.follow(c.key, e.Local[i])
+		}
+		if to := x.headOf(next.key); to != 0 {
+			return p.enter(i, c, next, to)
+		}
+		n = 0
 	}
+	if !p.fresh(i, next.key) || x.overBudget() {
+		return i + 1, p.one(i, next, c)
+	}
+	want := len(e.Engine) - i
+	if n != 0 && at == x.at(n).len() && len(e.Engine) <= 4 {
+		want = max(want, 2*int(at)) // a chain that grows by single blocks
+	}
+	to, r := x.beginChained(want, next.key, c, p.parent(i))
+	if n != 0 && at == x.at(n).len() {
+		store32(&x.at(n).next, to)
+	}
+	return p.fill(i, to, r, 0, next.key)
+}
+
+// enter stores blocks from i on in a piece that begins with block i.
+func (p *put) enter(i int, c, next cursor, n uint32) (int, cursor) {
+	if p.x.sweep.left > 0 && p.x.clean(n, p.x.at(n)) && p.x.at(n).head != next.key {
+		return p.grow(i, c) // only retired owners held it
+	}
+	return p.walk(i, c, n, 0, next.key)
+}
+
+// fresh reports whether an engine hash is new, as far as the table of names tells, and
+// concerns nothing else. key is that of the block.
+func (p *put) fresh(i int, key uint64) bool {
+	engine := normal(p.e.Engine[i])
+	if p.x.naming != onDemand {
+		if q, _ := p.x.find(engine); !q.isNone() {
+			return false
+		}
+	}
+	return p.ordinary(engine, key)
+}
+
+// ordinary reports that the source holds nothing under an engine hash, or under the key as
+// if it were one, and means by it what others do.
+func (p *put) ordinary(engine, key uint64) bool {
+	return p.x.ordinary(p.s, engine) && (!p.s.raw || p.x.looseOf(key).isNone())
+}
+
+// walk stores blocks from i on which are in a piece from a position on, the first one for
+// sure: its key is next.
+func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor) {
+	x, e := p.x, p.e
+	r := x.at(n)
+	l, lo, from := r.local(), at, i
+	key, last := uint64(0), uint64(0) // kept up where raw blocks of the source may have it
+	dead := x.deadOf(r)
+	names, first := x.namesFor(p.s, r, at, normal(e.Engine[i]))
+	simple := p.s.private.len() == 0 && !p.s.raw && p.s.room.used == 0
+	for at < r.len() && i < len(e.Engine) && l[at] == e.Local[i] {
+		engine := normal(e.Engine[i])
+		if dead>>at&1 != 0 {
+			x.forgetStale(r, at)
+		}
+		if p.s.raw {
+			if key = next; i > from {
+				key = x.follow(last, e.Local[i])
+			}
+			last = key
+		}
+		known := dead>>at&1 == 0 && names != nil && at-first < maxPiece && names[at-first] == engine && (simple || p.ordinary(engine, key))
+		if !known && !(p.fresh(i, key) && x.name(p.s, place{n, at}, engine, len(e.Engine)-i)) {
+			break
+		}
+		at++
+		i++
+	}
+	if at == lo {
+		return i + 1, p.one(i, cursor{kind: atBlock, at: place{n, at}, key: next}, c)
+	}
+	if x.naming == onDemand && x.vagueIn(r, lo, at) {
+		x.note(p.s, n)
+	}
+	r.lock()
+	changed := x.give(p.o, n, r, lo, at)
+	r.unlock()
+	p.res.Added += bits.OnesCount64(changed)
+	if held := spanOf(lo, at) &^ changed; held != 0 {
+		p.copied(n, held)
+	}
+	if r.meta&isWide != 0 && e.Local != nil {
+		for j := range i - from {
+			r.labels()[lo+uint32(j)] = e.label(from + j)
+		}
+	}
+	if end := at - 1; end < r.len()-1 || r.tail == 0 {
+		for key = next; lo < end; lo++ {
+			key = x.follow(key, l[lo+1])
+		}
+	} else {
+		key = r.tail
+	}
+	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: key}
+}
+
+// namesFor returns the names of a piece among which a block has an engine hash, and the
+// block of the first of them; nil if it has another one.
+func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (*words, uint32) {
+	if r.engine()[at] == engine {
+		x.relate(s.name, r.by)
+		return r.engine(), 0
+	}
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		if d.covers(at) && d.engine()[at-d.from()] == engine {
+			x.relate(s.name, d.by)
+			if d.cap() == maxPiece {
+				return d.engine(), d.from()
+			}
+			// The names end early: compare what is there.
+			return x.copyNames(d), d.from()
+		}
+		line = d.next
+	}
+	return nil, 0
+}
+
+// copyNames returns the names of a side that is shorter than a piece.
+func (x *Index) copyNames(d *side) *words {
+	clear(x.nameBuf[:])
+	copy(x.nameBuf[:], d.engine()[:d.cap()])
+	return &x.nameBuf
+}
+
+// append stores blocks from i on in the room behind the last block of a piece.
+func (p *put) append(i int, c cursor, n, at uint32, key uint64) (int, cursor) {
+	r := p.x.at(n)
+	if r.by != 0 && !p.x.akin(p.s.name, r.by) || !p.fresh(i, key) || p.x.overBudget() {
+		return i + 1, p.one(i, cursor{kind: atBlock, key: key}, c)
+	}
+	r.lock()
+	return p.fill(i, n, r, at, key)
+}
+
+// fill writes blocks from i on into the room of a locked piece, until one of them begins
+// a piece or has a hash that is not new. The first one is new.
+func (p *put) fill(i int, n uint32, r *piece, at uint32, key uint64) (int, cursor) {
+	x, e := p.x, p.e
+	if r.by == 0 {
+		r.by = uint32(p.s.name) + 1
+	}
+	x.made++
+	most := min(len(e.Engine)-i, int(r.cap()-at))
+	engine, local := e.Engine[i:i+most], e.Local[i:i+most]
+	var keys [maxPiece]uint64
+	keys[0] = key
+	for j := range engine {
+		if j > 0 {
+			keys[j] = x.follow(keys[j-1], local[j])
+			x.heads.prefetchSieve(mix(keys[j]))
+		}
+		if x.naming != onDemand {
+			x.names.prefetch(mix(normal(engine[j])))
+		}
+	}
+	l, names, lo := r.local(), r.engine(), at
+	k := 0
+	for ; k < most; k++ {
+		hash := normal(engine[k])
+		if k > 0 && (x.headOf(keys[k]) != 0 || !p.ordinary(hash, keys[k])) {
+			break
+		}
+		if x.naming != onDemand {
+			if h := mix(hash); !x.names.add(h, place{n, at}.ref()) {
+				if k > 0 && !p.fresh(i+k, keys[k]) {
+					break
+				}
+				x.names.insert(h, place{n, at}.ref())
+			}
+			r.named |= 1 << at
+		}
+		write64(&l[at], local[k])
+		names[at] = hash
+		x.placed(keys[k], place{n, at})
+		if r.meta&isWide != 0 {
+			r.labels()[at] = e.label(i + k)
+		}
+		at++
+	}
+	store64(&r.tail, keys[k-1])
+	one := x.sets.single(p.o.id)
+	x.extend(r, at-lo, one)
+	x.sets.drop(one)
+	r.unlock()
+	if x.naming == onDemand {
+		x.note(p.s, n)
+	}
+	p.o.held(k)
+	x.live += k
+	x.aliases += k
+	p.res.Added += k
+	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: keys[k-1]}
+}
+
+// hashes stores blocks without tokens from i on: as many as have names next to each
+// other, or a single one.
+func (p *put) hashes(i int) int {
+	x, e := p.x, p.e
+	engine := normal(e.Engine[i])
+	if q := x.meaning(p.s, engine); !q.isNone() {
+		if !p.s.raw && x.ordinary(p.s, engine) {
+			return p.run(i, q, engine)
+		}
+		p.resolve(engine, x.key(q), q)
+		if line := x.lineOf(q, engine); line != 0 && p.s.private.ref(engine) == nil {
+			x.taught(p.s, line)
+		}
+		p.hold(q)
+		if p.s.room.used > 0 {
+			p.res.Resolved += p.settle(engine, x.behind(q))
+		}
+		return i + 1
+	}
+	p.raw(engine)
+	p.res.HashOnly++
+	return i + 1
+}
+
+// run stores blocks from i on which have names next to each other from a block on.
+func (p *put) run(i int, q place, engine uint64) int {
+	x, e := p.x, p.e
+	r := x.at(q.piece)
+	line := x.lineOf(q, engine)
+	x.taught(p.s, line)
+	lo, at := q.at, q.at+1
+	i++
+	if dead := x.deadOf(r); line == q.piece {
+		for at < r.len() && i < len(e.Engine) && r.engine()[at] == normal(e.Engine[i]) && dead>>at&1 == 0 && x.ordinary(p.s, normal(e.Engine[i])) {
+			at++
+			i++
+		}
+	}
+	if x.naming == onDemand && x.vagueIn(r, lo, at) {
+		x.note(p.s, q.piece)
+	}
+	r.lock()
+	changed := x.give(p.o, q.piece, r, lo, at)
+	r.unlock()
+	p.res.Added += bits.OnesCount64(changed)
+	if held := spanOf(lo, at) &^ changed; held != 0 {
+		p.copied(q.piece, held)
+	}
+	return i
 }
 
 // raw stores a block under its engine hash.
-func (p *put) raw(engine uint64, up place) place {
+func (p *put) raw(engine uint64) {
+	x := p.x
+	q := x.looseOf(engine)
+	if !q.isNone() && !x.alive(q) {
+		q = x.looseOf(engine)
+	}
+	if q.isNone() {
+		if q = x.createLoose(p.s, engine, 0, 1); q.isNone() {
+			p.res.Refused++
+			x.refuse(engine)
+			return
+		}
+	}
 	p.s.raw = true
 	added := p.res.Added
-	up = p.hold(engine, up)
+	p.hold(q)
 	p.o.raw += p.res.Added - added
-	return up
 }
 
-// hold stores a block under a key, and returns the place behind it.
-func (p *put) hold(key uint64, up place) place {
-	at, held := p.join(p.o, key, up)
-	if at == 0 {
-		p.res.Refused++
-		p.x.refuse(key)
-		return place{}
-	}
-	if !held {
-		p.res.Added++
-	} else {
-		p.res.Copies++
-		if p.policy == CopyCount {
-			*p.o.copies.insert(key)++
+// orphan stores block i, whose key is not known unless its engine hash is.
+func (p *put) orphan(i int) (int, cursor) {
+	x, e := p.x, p.e
+	engine := normal(e.Engine[i])
+	if q := x.meaning(p.s, engine); !q.isNone() {
+		p.resolve(engine, x.key(q), q)
+		if line := x.lineOf(q, engine); line != 0 && p.s.private.ref(engine) == nil {
+			x.taught(p.s, line)
 		}
-	}
-	return place{slot: at, tag: tagOf(key), held: true}
-}
-
-// chain stores blocks with tokens. As soon as the key of one block is known,
-// those of all that follow are.
-func (p *put) chain(e *Store) {
-	seq, known := uint64(0), false
-	parent := normal(e.Parent)
-	if e.HasParent {
-		if key, ok := p.meaning(parent); ok {
-			seq, known, parent = key, true, key
+		p.hold(q)
+		c := x.behind(q)
+		if p.s.room.used > 0 {
+			p.res.Resolved += p.settle(engine, c)
+			c = x.again(c)
 		}
+		return i + 1, c
 	}
-	up := p.before(e, parent, known)
-	begin := !e.HasParent && !e.Rootless || e.HasKey
-	var keys [ahead]uint64 // of the blocks from first on
-	first, computed := 0, 0
-	for i, engine := range e.Engine {
-		if i%ahead == 0 {
-			if i == 0 {
-				p.a.prefetch(group(e.Engine, i, 0))
-			}
-			p.a.prefetch(group(e.Engine, i, 1))
-			p.a.prefetchTaught(group(e.Engine, i, 0))
-		}
-		engine = normal(engine)
-		if begin && i == 0 || known && i == first+computed {
-			// The keys of what follows are known as well: so their probes can begin.
-			first, computed = i, min(ahead-i%ahead, len(e.Engine)-i)
-			for j := range computed {
-				switch {
-				case i+j == 0 && e.HasKey:
-					seq, known = normal(e.Key), true
-				case begin && i+j == 0:
-					seq, known = normal(e.Local[0]), true
-				default:
-					seq = normal(p.x.scheme.Next(plain(seq), e.Local[i+j]))
-				}
-				keys[j] = seq
-			}
-			p.t.prefetch(keys[:computed])
-			p.t.prefetchLabels(keys[:computed])
-		}
-		if known {
-			seq = keys[i-first]
-			up = p.known(engine, seq, up)
-			p.label(up.slot, e.label(i))
-			continue
-		}
-		if key, ok := p.meaning(engine); ok {
-			if p.unraw(engine, key, up, false) {
-				p.res.Resolved++
-			}
-			p.uses(engine, key)
-			up = p.settled(engine, key, p.hold(key, up))
-			p.label(up.slot, e.label(i))
-			seq, known = key, true
-			first, computed = i+1, 0
-			continue
-		}
-		up = p.raw(engine, up)
-		p.res.Orphaned++
-		switch {
-		case i > 0:
-			p.wait(engine, normal(e.Engine[i-1]), e.Local[i], e.label(i))
-		case e.HasParent:
-			p.wait(engine, parent, e.Local[i], e.label(i))
-		}
+	p.raw(engine)
+	p.res.Orphaned++
+	switch {
+	case i > 0:
+		p.wait(engine, normal(e.Engine[i-1]), e.Local[i], e.label(i))
+	case e.HasParent:
+		p.wait(engine, normal(e.Parent), e.Local[i], e.label(i))
 	}
-}
-
-// known stores a block under its key, teaches the source the alias, and lets the
-// blocks that waited for it join.
-func (p *put) known(engine, seq uint64, up place) place {
-	if !p.canLearn(engine) { // held, it could never be removed
-		p.res.Refused++
-		p.x.refuse(seq)
-		return place{}
-	}
-	if p.learn(engine, seq) {
-		p.res.Conflicts++
-		up.held = p.holdsPlace(p.o, up)
-	}
-	if p.unraw(engine, seq, up, false) {
-		p.res.Resolved++
-	}
-	return p.settled(engine, seq, p.hold(seq, up))
-}
-
-// settled lets the blocks that waited for an engine hash join, and returns the
-// place behind it, which a conflict among them may have taken.
-func (p *put) settled(engine, key uint64, up place) place {
-	if p.s.room.used > 0 {
-		p.res.Resolved += p.settle(engine, key)
-		up.held = p.holdsPlace(p.o, up)
-	}
-	return up
+	return i + 1, cursor{}
 }
 
 // wait parks a block behind its parent. The newest report of a block's parent
@@ -310,19 +636,15 @@ func (p *put) wait(engine, parent, local, label uint64) {
 		return
 	}
 	if i := r.of(engine); i != none {
-		old := r.links[i]
-		if old.parent == parent && old.local == local {
-			r.refresh(i)
-			return
-		}
+		old := r.links[i].parent
 		r.remove(i)
 		r.push(engine, parent, local, label) // first: it may be what keeps others useful
-		p.forget(old.parent)
+		p.x.forgetLink(p.s, old)
 		return
 	}
 	r.push(engine, parent, local, label)
 	if r.used > p.x.maxOrphans {
-		p.leave(r.oldest)
+		p.x.leave(p.s, r.oldest)
 		p.res.Shed++
 	}
 }

@@ -6,174 +6,218 @@ import (
 	"unsafe"
 )
 
-// table maps keys to owner sets. It is open-addressed by buckets of one cache
-// line, holds no pointers, and is read and written without locks.
+// table is open addressing in segments that grow one at a time. An entry says where a key
+// may be, and the piece there says whether it is:
 //
-//	bucket  | key word child | key word child | key word child | key word child |  64 bytes
-//	word    | set id, 24 bits | tag, 8 bits |
-//	labels  | label | label | ...              one a slot, where they are kept
+//	| part of the mixed key, 28 bits | reference, 36 bits |      0 is free
 //
-// A slot's key is claimed once and never changes; a key nobody holds keeps its
-// slot until the next generation. All fields are read and written atomically.
+// Nothing but the entries is needed to move them. The index is locked by who changes a
+// table. A reader takes no lock: it believes that a key is absent if the version of the
+// segment was even and the same before and after.
 type table struct {
-	buckets []bucket
-	labels  []uint64     // by slot, nil unless kept; 0 is none
-	used    atomic.Int64 // slots claimed or reserved
-	limit   int64        // most slots that may be claimed: one bucket is never full
+	segs   [1 << segBits]segment
+	sifted bool // a sieve answers most probes of keys that are absent
+	size   int  // bytes of all bodies
+	n      int  // entries
 }
 
-type bucket [bucketSlots]slot
+type segment struct {
+	body  atomic.Pointer[body]
+	ver   atomic.Uint32 // odd while entries change
+	used  uint32
+	added uint32 // since the sieve was made
+}
 
-type slot struct {
-	key   uint64
-	word  uint32
-	child uint32 // leads to a key that hangs below this one; see closure.go
+// body is what readers see of a segment.
+type body struct {
+	entries []uint64
+	sieve   []uint64 // 16 bits an entry: a clear bit says that its keys are absent
+	shift   uint8    // 28 - log2(len(entries))
 }
 
 const (
-	bucketSlots = 4
-	tagMask     = 1<<8 - 1
-	setShift    = 8
-	maxSets     = 1 << 24
-	// zeroKey stands for the key 0, which marks a free slot.
-	zeroKey = 0x7c15_9e37_79b9_7f4b
-	// spread turns keys that are small or sequential numbers into high bits.
-	spread = 0x9e3779b97f4a7c15
-	// fullest and emptiest are the loads, in percent, at which a table is left
-	// and begun. The gap is what pays for a rebuild.
-	fullest, emptiest = 84, 54
-	// roomiest is emptiest for tables of fewer keys than roomy, some 80 MB.
-	roomiest, roomy = 40, 1 << 21
-	// tightest is emptiest for more aliases than roomy.
-	tightest = 68
+	segBits   = 6
+	refBits   = 36
+	refMask   = 1<<refBits - 1
+	tagBits   = 64 - refBits
+	firstLog  = 3
+	sieveLog  = 4 // log2 of the bits of the sieve for an entry
+	wordsEach = 64 / (1 << sieveLog)
 )
 
-// normal replaces the one key a table cannot hold.
-func normal(key uint64) uint64 {
-	if key == 0 {
-		return zeroKey
+// split returns the segment and the tag of a mixed key.
+func split(h uint64) (seg int, tag uint64) { return int(h >> (64 - segBits)), h << segBits >> refBits }
+
+func (b *body) home(tag uint64) uint64 { return tag >> (b.shift & 63) }
+
+func (t *table) resize(s *segment, log int) {
+	var old []uint64
+	if b := s.body.Load(); b != nil {
+		old = b.entries
+		t.size -= b.bytes()
 	}
-	return key
-}
-
-// bucketsFor returns how many buckets n keys take at a load in percent.
-func bucketsFor(n, load int) int { return n*100/(load*bucketSlots) + 2 }
-
-// newTable returns a table of so many buckets, at least two.
-func newTable(n int, labels bool) *table {
-	t := &table{buckets: make([]bucket, n)}
-	large(unsafe.Pointer(unsafe.SliceData(t.buckets)), uintptr(t.bytes()))
-	if labels {
-		t.labels = make([]uint64, n*bucketSlots)
-		large(unsafe.Pointer(unsafe.SliceData(t.labels)), uintptr(8*len(t.labels)))
+	n := &body{entries: make([]uint64, 1<<log), shift: uint8(tagBits - log)}
+	mask := uint64(len(n.entries) - 1)
+	for _, v := range old {
+		if v == 0 {
+			continue
+		}
+		p := n.home(v >> refBits)
+		for n.entries[p&mask] != 0 {
+			p++
+		}
+		n.entries[p&mask] = v
 	}
-	t.limit = int64(len(t.buckets)) * bucketSlots * fullest / 100
-	return t
-}
-
-func (t *table) home(key uint64) int {
-	hi, _ := bits.Mul64(key*spread, uint64(len(t.buckets)))
-	return int(hi)
-}
-
-// reserve sets n slots aside, so that claims cannot fail.
-func (t *table) reserve(n int64) bool {
-	if t.used.Add(n) <= t.limit {
-		return true
+	if t.sifted {
+		n.sift()
 	}
-	t.used.Add(-n)
-	return false
+	s.added = 0
+	t.size += n.bytes()
+	s.body.Store(n)
 }
 
-// find returns the slot of a key, nil if it has none.
-func (t *table) find(key uint64) *slot {
-	for i := t.home(key); ; {
-		b := &t.buckets[i]
-		for j := range b {
-			switch atomic.LoadUint64(&b[j].key) {
-			case key:
-				return &b[j]
-			case 0:
-				return nil
+// sift makes the sieve anew.
+func (b *body) sift() {
+	b.sieve = make([]uint64, (len(b.entries)+wordsEach-1)/wordsEach)
+	for _, v := range b.entries {
+		if v != 0 {
+			b.mark(v >> refBits)
+		}
+	}
+}
+
+func (b *body) mark(tag uint64) {
+	at := tag >> ((b.shift - sieveLog) & 63)
+	store64(&b.sieve[at>>6], b.sieve[at>>6]|1<<(at&63))
+}
+
+// absent reports that no entry has a tag. It may be wrong only by saying no.
+func (b *body) absent(tag uint64) bool {
+	if b.sieve == nil {
+		return false
+	}
+	at := tag >> ((b.shift - sieveLog) & 63)
+	return load64(&b.sieve[at>>6])>>(at&63)&1 == 0
+}
+
+func (b *body) bytes() int { return 8*len(b.entries) + 8*len(b.sieve) }
+
+// insert adds an entry. The key has none with this reference.
+func (t *table) insert(h, ref uint64) {
+	seg, tag := split(h)
+	s := &t.segs[seg]
+	b := s.body.Load()
+	s.ver.Add(1)
+	if b == nil {
+		t.resize(s, firstLog)
+		b = s.body.Load()
+	} else if int(s.used)*4 >= len(b.entries)*3 {
+		t.resize(s, bits.Len(uint(len(b.entries))))
+		b = s.body.Load()
+	}
+	s.used++
+	t.n++
+	if t.sifted {
+		if s.added++; int(s.added) > len(b.entries) {
+			n := &body{entries: b.entries, shift: b.shift}
+			n.sift()
+			s.added = 0
+			s.body.Store(n)
+			b = n
+		}
+		b.mark(tag)
+	}
+	mask := uint64(len(b.entries) - 1)
+	p := b.home(tag) & mask
+	for b.entries[p] != 0 {
+		p = (p + 1) & mask
+	}
+	store64(&b.entries[p], tag<<refBits|ref)
+	s.ver.Add(1)
+}
+
+// remove takes exactly this entry out and reports whether it was there.
+func (t *table) remove(h, ref uint64) bool {
+	seg, tag := split(h)
+	s := &t.segs[seg]
+	b := s.body.Load()
+	if b == nil {
+		return false
+	}
+	want := tag<<refBits | ref
+	mask := uint64(len(b.entries) - 1)
+	p := b.home(tag) & mask
+	for b.entries[p] != want {
+		if b.entries[p] == 0 {
+			return false
+		}
+		p = (p + 1) & mask
+	}
+	s.ver.Add(1)
+	s.used--
+	t.n--
+	hole := p
+	for {
+		p = (p + 1) & mask
+		v := b.entries[p]
+		if v == 0 {
+			break
+		}
+		if (p-b.home(v>>refBits))&mask >= (p-hole)&mask {
+			store64(&b.entries[hole], v)
+			hole = p
+		}
+	}
+	store64(&b.entries[hole], 0)
+	switch n := len(b.entries); {
+	case s.used == 0 && t.n == 0:
+	case n > 1<<firstLog && int(s.used)*8 < n:
+		t.resize(s, bits.Len(uint(n))-2)
+	}
+	s.ver.Add(1)
+	return true
+}
+
+// clear gives the memory of an empty table back.
+func (t *table) clear() {
+	for i := range t.segs {
+		s := &t.segs[i]
+		s.ver.Add(1)
+		s.body.Store(nil)
+		s.used, s.added = 0, 0
+		s.ver.Add(1)
+	}
+	t.size, t.n = 0, 0
+}
+
+// prefetch begins the load that a probe waits for.
+func (t *table) prefetch(h uint64) {
+	seg, tag := split(h)
+	if b := t.segs[seg].body.Load(); b != nil {
+		prefetch(unsafe.Pointer(&b.entries[b.home(tag)]))
+	}
+}
+
+// prefetchSieve begins the load that a probe of an absent key waits for.
+func (t *table) prefetchSieve(h uint64) {
+	seg, tag := split(h)
+	if b := t.segs[seg].body.Load(); b != nil && b.sieve != nil {
+		prefetch(unsafe.Pointer(&b.sieve[tag>>((b.shift-sieveLog)&63)>>6]))
+	}
+}
+
+// all calls f for the reference of each entry until f returns false. f must not change
+// the table.
+func (t *table) all(f func(ref uint64) bool) {
+	for i := range t.segs {
+		b := t.segs[i].body.Load()
+		if b == nil {
+			continue
+		}
+		for _, v := range b.entries {
+			if v != 0 && !f(v&refMask) {
+				return
 			}
 		}
-		if i++; i == len(t.buckets) {
-			i = 0
-		}
 	}
 }
-
-// lookup returns the set of a key, 0 if nobody holds it.
-func (t *table) lookup(key uint64) uint32 {
-	if s := t.find(key); s != nil {
-		return atomic.LoadUint32(&s.word) >> setShift
-	}
-	return 0
-}
-
-// claim returns the slot of a key, a new one where there was none. The caller has
-// reserved it.
-func (t *table) claim(key uint64) (s *slot, fresh bool) {
-	for i := t.home(key); ; {
-		b := &t.buckets[i]
-		for j := range b {
-			k := atomic.LoadUint64(&b[j].key)
-			if k == 0 {
-				if atomic.CompareAndSwapUint64(&b[j].key, 0, key) {
-					return &b[j], true
-				}
-				k = atomic.LoadUint64(&b[j].key)
-			}
-			if k == key {
-				return &b[j], false
-			}
-		}
-		if i++; i == len(t.buckets) {
-			i = 0
-		}
-	}
-}
-
-// put makes the slot of a key that has none, in a table nobody else sees.
-func (t *table) put(key uint64) *slot {
-	for i := t.home(key); ; {
-		b := &t.buckets[i]
-		for j := range b {
-			if b[j].key == 0 {
-				b[j].key = key
-				return &b[j]
-			}
-		}
-		if i++; i == len(t.buckets) {
-			i = 0
-		}
-	}
-}
-
-// prefetch begins the loads that a probe of each key waits for.
-func (t *table) prefetch(keys []uint64) {
-	for _, k := range keys {
-		prefetch(unsafe.Pointer(&t.buckets[t.home(normal(k))]))
-	}
-}
-
-// prefetchLabels does the same for the labels of keys about to be stored.
-func (t *table) prefetchLabels(keys []uint64) {
-	if t.labels == nil {
-		return
-	}
-	for _, k := range keys {
-		prefetch(unsafe.Pointer(&t.labels[t.home(normal(k))*bucketSlots]))
-	}
-}
-
-// number is the position of a slot plus one; at is the reverse.
-func (t *table) number(s *slot) uint32 {
-	return uint32((uintptr(unsafe.Pointer(s))-uintptr(unsafe.Pointer(unsafe.SliceData(t.buckets))))/unsafe.Sizeof(slot{})) + 1
-}
-
-func (t *table) at(number uint32) *slot {
-	return &t.buckets[(number-1)/bucketSlots][(number-1)%bucketSlots]
-}
-
-func (t *table) bytes() int { return len(t.buckets)*int(unsafe.Sizeof(bucket{})) + 8*len(t.labels) }

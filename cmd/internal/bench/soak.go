@@ -140,7 +140,7 @@ func (k *Soak) turn() error {
 func (k *Soak) ask(r *rand.Rand, rows []Depth) ([]Depth, error) {
 	k.asked.Add(1)
 	c := &k.chains[r.IntN(len(k.chains))]
-	rows = k.x.Depths(c.seq, rows[:0])
+	rows = k.depths(c, rows[:0])
 	for _, d := range rows {
 		slot := k.slots[d.Owner]
 		if slot < 0 || d.Blocks < 1 || int(d.Blocks) > min(len(c.seq), limit(slot)) {
@@ -148,6 +148,15 @@ func (k *Soak) ask(r *rand.Rand, rows []Depth) ([]Depth, error) {
 		}
 	}
 	return rows, nil
+}
+
+// depths asks the index by the path of the server.
+func (k *Soak) depths(c *soakChain, dst []Depth) []Depth {
+	r := readers.Get().(*reader)
+	defer readers.Put(r)
+	r.chain.Reset(c.local)
+	k.x.MatchLazy(&r.chain, &r.match)
+	return depths(&r.match, dst)
 }
 
 // drop removes a source with all it holds and lets the worker come back.
@@ -166,7 +175,7 @@ func (k *Soak) compare(r *rand.Rand) error {
 	var got, want []Depth
 	for range comparing {
 		c := &k.chains[r.IntN(len(k.chains))]
-		got = k.x.Depths(c.seq, got[:0])
+		got = k.depths(c, got[:0])
 		for i := range got {
 			if k.slots[got[i].Owner] < 0 {
 				return fmt.Errorf("retired owner %d still holds %d blocks", got[i].Owner, got[i].Blocks)

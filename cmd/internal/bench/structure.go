@@ -2,13 +2,17 @@ package bench
 
 import (
 	"fmt"
+	"sync"
 
 	"kvconductor/index"
 	"kvconductor/index/hash"
 )
 
 // Depth is how many leading blocks of a chain an owner holds, at least one.
-type Depth = index.Depth
+type Depth struct {
+	Owner  index.Owner
+	Blocks uint32
+}
 
 // Structure is something that knows who holds which block. Owners are numbered
 // worker*tiers + tier. Every method may run beside any other, except that calls
@@ -76,7 +80,73 @@ func (x *indexed) Remove(owner uint32, names []uint64) {
 	x.x.Remove(index.Owner(owner), names, nil, index.CopyCount)
 }
 
-func (x *indexed) Depths(seq, _ []uint64, dst []Depth) []Depth { return x.x.Depths(seq, dst) }
+func (x *indexed) Depths(seq, local []uint64, dst []Depth) []Depth {
+	r := readers.Get().(*reader)
+	defer readers.Put(r)
+	if x.tokens {
+		r.chain.Reset(local)
+		x.x.MatchLazy(&r.chain, &r.match)
+	} else {
+		x.x.Match(seq, &r.match)
+	}
+	return depths(&r.match, dst)
+}
+
+// reader is the buffers of a query, which starts from local hashes as the server's does.
+type reader struct {
+	chain localChain
+	match index.Match
+}
+
+var readers = sync.Pool{New: func() any { return new(reader) }}
+
+// localChain is a prompt given by its local hashes.
+type localChain struct{ local, seq []uint64 }
+
+func (c *localChain) Reset(local []uint64) { c.local, c.seq = local, c.seq[:0] }
+func (c *localChain) Len() int             { return len(c.local) }
+func (c *localChain) Locals(int) []uint64  { return c.local }
+
+// At returns the sequence hash of block i.
+func (c *localChain) At(i int) uint64 {
+	for n := len(c.seq); n <= i; n++ {
+		l := c.local[n]
+		if n > 0 {
+			l = hash.Default().Next(c.seq[n-1], l)
+		}
+		c.seq = append(c.seq, l)
+	}
+	return c.seq[i]
+}
+
+// depths appends how far each owner of the first block goes.
+func depths(m *index.Match, dst []Depth) []Depth {
+	from, at := len(dst), 0
+	for i, r := range m.Runs {
+		if i == 0 {
+			for _, o := range r.Owners {
+				dst = append(dst, Depth{Owner: index.Owner(o)})
+			}
+		}
+		live, k := 0, 0
+		for j := from; j < len(dst); j++ {
+			if int(dst[j].Blocks) < at {
+				continue
+			}
+			for k < len(r.Owners) && r.Owners[k] < uint32(dst[j].Owner) {
+				k++
+			}
+			if k < len(r.Owners) && r.Owners[k] == uint32(dst[j].Owner) {
+				dst[j].Blocks += uint32(r.Blocks)
+				live++
+			}
+		}
+		if at += r.Blocks; live == 0 {
+			break
+		}
+	}
+	return dst
+}
 
 // drain is how the baselines keep the owners still in the match: rows[:live] are
 // they, and those that do not hold the block at this depth get their result and

@@ -1,0 +1,156 @@
+package index
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+)
+
+// arena is the memory of pieces: lines of 64 bytes that are named by number and never
+// move. It lies outside the Go heap, in chunks that double.
+//
+//	line   0 is nobody's; a line number is the name of a piece
+//	page   64 lines, one word of each bitmap
+//
+// A page without a used line goes back to the system. It reads as zeros afterwards, which
+// a reader with an old number takes for a dead piece.
+type arena struct {
+	chunks [arenaChunks]unsafe.Pointer // written before a number in it is known
+	next   atomic.Uint32               // first line that was never used
+	used   []uint64                    // bitmap of lines in use, a word a page
+	heads  []uint64                    // bitmap of lines that begin a piece
+	gone   []uint64                    // bitmap of pages that were given back
+	spare  [3][maxLines + 1][]uint32   // free places by kind and length in lines
+	live   int                         // lines in use
+	back   int                         // pages given back and not used since
+	kept   int                         // free lines after the last trim
+	index  *Index                      // whose death releases the chunks
+}
+
+// Kinds of places: a line that was the head of a piece or a list of intervals never
+// becomes anything else, so a reader may look at it with an old number.
+const (
+	forPieces = iota
+	forIntervals
+	forNames
+)
+
+const (
+	lineBytes   = 64
+	pageLines   = 64
+	firstLines  = 256 // of chunk 0
+	arenaChunks = 24
+	maxLines    = 1 + 3*maxPiece*8/lineBytes
+)
+
+func chunkLines(k int) int {
+	if k == 0 {
+		return firstLines
+	}
+	return firstLines << (k - 1)
+}
+
+// at returns the address of a line.
+func (a *arena) at(line uint32) unsafe.Pointer {
+	k := bits.Len32(line / firstLines)
+	first := uint32(firstLines) << k >> 1 &^ (firstLines - 1)
+	return unsafe.Add(a.chunks[k], uintptr(line-first)*lineBytes)
+}
+
+// alloc returns n lines next to each other. Their words have any values.
+func (a *arena) alloc(kind, n int) uint32 {
+	line := uint32(0)
+	if s := &a.spare[kind][n]; len(*s) > 0 {
+		line = (*s)[len(*s)-1]
+		*s = (*s)[:len(*s)-1]
+	} else {
+		line = a.fresh(n)
+	}
+	a.live += n
+	a.mark(line, n, true)
+	return line
+}
+
+// fresh takes lines that were never used.
+func (a *arena) fresh(n int) uint32 {
+	line := max(a.next.Load(), 1)
+	k := bits.Len32(line / firstLines)
+	end := uint32(firstLines) << k
+	if line+uint32(n) > end { // a piece lies in one chunk
+		line = end
+		k++
+	}
+	if a.chunks[k] == nil {
+		p, bytes := reserveMemory(chunkLines(k)*lineBytes), chunkLines(k)*lineBytes
+		keep(a.index, p, bytes)
+		a.chunks[k] = p
+		pages := int(firstLines<<k) / pageLines
+		a.used = append(a.used, make([]uint64, pages-len(a.used))...)
+		a.heads = append(a.heads, make([]uint64, pages-len(a.heads))...)
+		a.gone = append(a.gone, make([]uint64, (pages+63)/64-len(a.gone))...)
+	}
+	a.next.Store(line + uint32(n))
+	return line
+}
+
+// free takes lines back.
+func (a *arena) free(kind int, line uint32, n int) {
+	s := &a.spare[kind][n]
+	*s = append(*s, line)
+	a.live -= n
+	a.mark(line, n, false)
+	a.heads[line/pageLines] &^= 1 << (line % pageLines)
+}
+
+// mark notes that lines are in use, or not.
+func (a *arena) mark(line uint32, n int, used bool) {
+	for n > 0 {
+		page, off := line/pageLines, line%pageLines
+		k := min(n, pageLines-int(off))
+		m := ^uint64(0) >> (64 - k) << off
+		if used {
+			a.used[page] |= m
+			if g := &a.gone[page/64]; *g>>(page%64)&1 != 0 {
+				*g &^= 1 << (page % 64)
+				a.back--
+			}
+		} else {
+			a.used[page] &^= m
+		}
+		line += uint32(k)
+		n -= k
+	}
+}
+
+// trim gives pages without a used line back to the system, in stretches.
+func (a *arena) trim() {
+	end := int(a.next.Load()) / pageLines // the page of next may be written soon
+	for p := 0; p < end; {
+		if a.used[p] != 0 || a.gone[p/64]>>(p%64)&1 != 0 {
+			p++
+			continue
+		}
+		from := p
+		k := bits.Len32(uint32(p) * pageLines / firstLines)
+		last := min(end, firstLines<<k/pageLines)
+		for p < last && a.used[p] == 0 {
+			if g := &a.gone[p/64]; *g>>(p%64)&1 == 0 {
+				*g |= 1 << (p % 64)
+				a.back++
+			}
+			p++
+		}
+		discardMemory(a.at(uint32(from)*pageLines), (p-from)*pageLines*lineBytes)
+	}
+}
+
+// bytes returns the memory that the arena takes from the system.
+func (a *arena) bytes() int {
+	n := (int(a.next.Load())-a.back*pageLines)*lineBytes + 8*(cap(a.used)+cap(a.heads)+cap(a.gone))
+	for kind := range a.spare {
+		for i := range a.spare[kind] {
+			n += 4 * cap(a.spare[kind][i])
+		}
+	}
+	return n
+}

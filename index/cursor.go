@@ -1,0 +1,188 @@
+package index
+
+// cursor is where the next block of a chain goes: behind a block.
+type cursor struct {
+	kind cursorKind
+	at   place  // the block, none where it is in no piece
+	key  uint64 // of the block
+	made uint64 // Index.made when at was found to be none
+}
+
+type cursorKind uint8
+
+const (
+	atUnknown cursorKind = iota // the key of the block is not known
+	atRoot                      // before the first block
+	atBlock                     // at is the block; or none has the key, if at is none
+	atKey                       // the key is known, not which piece would have the block
+)
+
+// behind returns the cursor of a block.
+func (x *Index) behind(p place) cursor {
+	if p.isNone() {
+		return cursor{}
+	}
+	if x.at(p.piece).loose() {
+		return cursor{kind: atKey, at: p, key: x.key(p)}
+	}
+	return cursor{kind: atBlock, at: p, key: x.key(p)}
+}
+
+// mark keeps a cursor for the next event.
+func (x *Index) mark(c cursor) mark {
+	if c.at.isNone() {
+		return mark{}
+	}
+	r := x.at(c.at.piece)
+	return mark{c.at, c.key, r.head, r.lost}
+}
+
+// behindMark returns the cursor of a mark, whose block is still in its place.
+func (x *Index) behindMark(m *mark) cursor {
+	if r := x.at(m.at.piece); r.head == m.head && r.lost == m.lost {
+		return cursor{kind: atBlock, at: m.at, key: m.key}
+	}
+	return x.behind(m.at)
+}
+
+// child returns the cursor behind the child of a block with a local hash.
+func (x *Index) child(c cursor, local uint64) cursor {
+	if c.kind == atUnknown {
+		return cursor{}
+	}
+	next := cursor{kind: atBlock, made: x.made}
+	if c.kind == atRoot {
+		next.key = normal(local)
+	} else {
+		next.key = x.follow(c.key, local)
+	}
+	if c.kind == atBlock && !c.at.isNone() {
+		if r := x.at(c.at.piece); c.at.at+1 < r.len() && r.local()[c.at.at+1] == local {
+			next.at = place{c.at.piece, c.at.at + 1}
+			return next
+		}
+	}
+	if n := x.headOf(next.key); n != 0 {
+		next.at = place{n, 0}
+	} else if c.kind == atKey {
+		next.kind, next.at = atKey, x.looseOf(next.key)
+	}
+	return next
+}
+
+// again looks at a cursor after other blocks have changed.
+func (x *Index) again(c cursor) cursor {
+	if c.kind != atBlock && c.kind != atKey || c.at.isNone() {
+		return c
+	}
+	r := x.at(c.at.piece)
+	if r.meta&isSide == 0 && c.at.at < r.len() && r.loose() == (c.kind == atKey) && x.key(c.at) == c.key {
+		return c
+	}
+	c.at, c.made = place{}, x.made
+	return c
+}
+
+// create makes the block behind a cursor, which is in no piece yet, and has no owner. It
+// returns none if the budget is spent. up is the engine hash of the block before it, want
+// the number of blocks that may follow.
+func (x *Index) create(s *source, c cursor, key, up, local, label uint64, want int) place {
+	if c.kind == atKey {
+		return x.createLoose(s, key, label, want)
+	}
+	if !c.at.isNone() {
+		r := x.at(c.at.piece)
+		if n := r.len(); c.at.at+1 == n && n < r.cap() {
+			if x.overBudget() {
+				return place{}
+			}
+			r.lock()
+			x.write(r, n, local, label)
+			store64(&r.tail, key)
+			x.extend(r, 1, 0)
+			r.unlock()
+			x.placed(key, place{c.at.piece, n})
+			return place{c.at.piece, n}
+		}
+	}
+	if x.overBudget() {
+		return place{}
+	}
+	n, r := x.beginChained(want, key, c, up)
+	x.write(r, 0, local, label)
+	x.extend(r, 1, 0)
+	r.unlock()
+	x.placed(key, place{n, 0})
+	return place{n, 0}
+}
+
+// placed tells search of a new block.
+func (x *Index) placed(key uint64, p place) {
+	if x.places != nil {
+		x.places[key] = p.ref()
+	}
+}
+
+// write writes the words of a block of a chained piece, without a name.
+func (x *Index) write(r *piece, at uint32, local, label uint64) {
+	x.made++
+	store64(&r.local()[at], local)
+	r.engine()[at] = 0
+	if r.meta&isWide != 0 {
+		r.labels()[at] = label
+	}
+}
+
+// createLoose makes a block of a key whose place is not known. It has no owner.
+func (x *Index) createLoose(s *source, key, label uint64, want int) place {
+	if x.overBudget() {
+		return place{}
+	}
+	n, at := s.tail.piece, s.tail.at+1
+	r := x.at(n)
+	if n == 0 || r.meta&(isLoose|isSide) != isLoose || r.len() != at || at >= r.cap() || label != 0 && r.meta&isWide == 0 {
+		flags := uint32(isLoose)
+		if label != 0 && x.labels {
+			flags |= isWide
+		}
+		if n != 0 && r.meta&(isLoose|isSide) == isLoose && r.len() == at {
+			want = max(want, 2*int(r.cap()))
+		}
+		n, r = x.begin(want, flags)
+		at = 0
+	} else {
+		r.lock()
+	}
+	store64(&r.local()[at], key)
+	if r.meta&isWide != 0 {
+		r.labels()[at] = label
+	}
+	x.extend(r, 1, 0)
+	r.unlock()
+	x.loose.insert(mix(key), place{n, at}.ref())
+	x.looseBlocks.Add(1)
+	s.tail = place{n, at}
+	return s.tail
+}
+
+// join gives a block to an owner and reports whether it did not hold it.
+func (x *Index) join(o *owner, p place) bool {
+	r := x.at(p.piece)
+	if x.setOf(p) == 0 {
+		x.forgetStale(r, p.at)
+	} else if x.naming == onDemand && x.vagueIn(r, p.at, p.at+1) {
+		x.note(o.s, p.piece)
+	}
+	r.lock()
+	changed := x.give(o, p.piece, r, p.at, p.at+1)
+	r.unlock()
+	return changed != 0
+}
+
+// part takes a block from an owner and reports whether it held it.
+func (x *Index) part(o *owner, p place) bool {
+	if !x.sets.has(x.setOf(p), o.id) {
+		return false
+	}
+	return x.take(o, p.piece, p.at, p.at+1) != 0
+}

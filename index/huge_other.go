@@ -1,7 +1,0 @@
-//go:build !linux
-
-package index
-
-import "unsafe"
-
-func large(unsafe.Pointer, uintptr) {}

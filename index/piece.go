@@ -1,0 +1,526 @@
+package index
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+)
+
+// piece is the head of up to 64 consecutive blocks, one line; its body follows it.
+//
+//	chained  head | local hashes | engine hashes | labels, if wide
+//	loose    head | keys | labels, if wide
+//
+// The blocks of a chained piece follow each other in a chain, and the first one is found
+// by its key in Index.heads. A loose block stands alone: its place in a chain is not
+// known, and it is found by its key in Index.loose.
+//
+// All words are written while the index is locked and ver is odd. A reader looks at ver
+// before and after.
+type piece struct {
+	meta uint32 // blocks, capacity, intervals, flags: a byte each
+	ver  uint32 // odd while the piece changes
+	lost uint32 // how often an owner lost a block; no two lives of a line begin alike
+	next uint32 // a hint: the piece that went on behind the last block
+	prev uint32 // a hint: the piece of the block before the first one
+	side uint32 // first line of further names, see side
+	by   uint32 // source that taught the names in the body, plus one
+	// Blocks with the same owners: set << 7 | end. With more than one interval, the line
+	// where they are.
+	intervals [inlineIntervals]uint32
+	head      uint64 // keys of the first and of the last block, of a chained piece
+	tail      uint64
+	up        uint64 // engine hash of the block before the first one, 0 for none
+	// Blocks whose engine hash in the body has an entry in Index.names.
+	named uint64
+}
+
+// side holds further names of the blocks of a piece, from one block on.
+//
+//	meta, piece, next, by, named | 4, 12, 28 or 64 engine hashes
+type side struct {
+	meta  uint32 // first block, capacity, 0, flags: a byte each
+	piece uint32
+	next  uint32 // further names
+	by    uint32 // source that taught the names, plus one
+	named uint64 // those with an entry in Index.names, by position here
+	_     uint64
+}
+
+const (
+	maxPiece        = 64
+	inlineIntervals = 1
+	endBits         = 7
+	endMask         = 1<<endBits - 1
+
+	isLoose = 1 << 24
+	isWide  = 1 << 25 // has labels
+	isSide  = 1 << 26
+
+	// longTrim is how many blocks at once are worth computing the key of the last one left.
+	longTrim = 8
+
+	// maxSides bounds the lines of further names of a piece: what a source says
+	// beyond it is private to the source.
+	maxSides = 256
+)
+
+// interval is blocks with the same owners, up to end.
+type interval struct{ set, end uint32 }
+
+func (v interval) word() uint32       { return v.set<<endBits | v.end }
+func intervalOf(word uint32) interval { return interval{word >> endBits, word & endMask} }
+
+// place is a block: a piece and a position in it. The zero value is none.
+type place struct{ piece, at uint32 }
+
+func (p place) ref() uint64         { return uint64(p.piece)<<6 | uint64(p.at) }
+func placeOf(ref uint64) place      { return place{uint32(ref >> 6), uint32(ref & 63)} }
+func (p place) isNone() bool        { return p.piece == 0 }
+func (x *Index) at(n uint32) *piece { return (*piece)(x.lines.at(n)) }
+func (x *Index) sideAt(n uint32) *side {
+	return (*side)(x.lines.at(n))
+}
+
+func (r *piece) len() uint32 { return r.meta & 255 }
+func (r *piece) cap() uint32 { return r.meta >> 8 & 255 }
+func (r *piece) count() int  { return int(r.meta >> 16 & 255) }
+func (r *piece) loose() bool { return r.meta&isLoose != 0 }
+func (r *piece) set(n uint32, k int) {
+	store32(&r.meta, r.meta&^0xff00ff|n|uint32(k)<<16)
+}
+
+type words = [maxPiece]uint64
+
+func (r *piece) words(k uint32) *words {
+	return (*words)(unsafe.Add(unsafe.Pointer(r), lineBytes+8*uintptr(k*r.cap())))
+}
+
+// local returns the local hashes, of a loose piece the keys.
+func (r *piece) local() *words { return (*words)(unsafe.Add(unsafe.Pointer(r), lineBytes)) }
+
+// engine returns the engine hashes of a chained piece; 0 is none.
+func (r *piece) engine() *words { return r.words(1) }
+
+// labels returns the labels of a wide piece.
+func (r *piece) labels() *words {
+	if r.loose() {
+		return r.words(1)
+	}
+	return r.words(2)
+}
+
+// linesFor returns the lines of a piece.
+func linesFor(meta uint32) int {
+	n := int(meta >> 8 & 255)
+	if meta&isLoose == 0 {
+		n *= 2
+	}
+	if meta&isWide != 0 {
+		n += int(meta >> 8 & 255)
+	}
+	return 1 + (n*8+lineBytes-1)/lineBytes
+}
+
+func (r *piece) lock()   { atomic.StoreUint32(&r.ver, r.ver+1) }
+func (r *piece) unlock() { atomic.StoreUint32(&r.ver, r.ver+1) }
+
+// label returns the label of a block; 0 is none.
+func (r *piece) label(at uint32) uint64 {
+	switch {
+	case r.meta&isWide != 0:
+		return r.labels()[at]
+	case r.loose():
+		return 0
+	}
+	return r.local()[at]
+}
+
+// names of a side.
+func (d *side) from() uint32 { return d.meta & 255 }
+func (d *side) cap() uint32  { return d.meta >> 8 & 255 }
+func (d *side) engine() *words {
+	return (*words)(unsafe.Add(unsafe.Pointer(d), unsafe.Sizeof(side{})))
+}
+
+// covers reports whether a side has room for a name of a block.
+func (d *side) covers(at uint32) bool { return at-d.from() < d.cap() }
+
+// sideLines returns the lines for at least n names, and how many fit.
+func sideLines(n uint32) (lines int, names uint32) {
+	switch {
+	case n <= 4:
+		return 1, 4
+	case n <= 12:
+		return 2, 12
+	case n <= 28:
+		return 4, 28
+	}
+	return 9, maxPiece
+}
+
+// key returns the key of a block.
+func (x *Index) key(p place) uint64 {
+	r := x.at(p.piece)
+	switch {
+	case r.loose():
+		return r.local()[p.at]
+	case p.at == r.len()-1 && r.tail != 0:
+		return r.tail
+	}
+	k, l := r.head, r.local()
+	for i := uint32(1); i <= p.at; i++ {
+		k = x.follow(k, l[i])
+	}
+	return k
+}
+
+// intervalsOf copies the intervals of a piece.
+func (x *Index) intervalsOf(r *piece, to *[maxPiece + 2]interval) []interval {
+	n := r.count()
+	w := r.intervals[:]
+	if n > inlineIntervals {
+		w = unsafe.Slice((*uint32)(x.lines.at(r.intervals[0])), n)
+	}
+	for i, v := range w[:n] {
+		to[i] = intervalOf(v)
+	}
+	return to[:n]
+}
+
+// setOf returns the owners of a block.
+func (x *Index) setOf(p place) uint32 {
+	r := x.at(p.piece)
+	n := r.count()
+	w := r.intervals[:]
+	if n > inlineIntervals {
+		w = unsafe.Slice((*uint32)(x.lines.at(r.intervals[0])), n)
+	}
+	for _, v := range w[:n] {
+		if p.at < v&endMask {
+			return v >> endBits
+		}
+	}
+	return 0
+}
+
+func intervalLines(n int) int {
+	switch {
+	case n <= inlineIntervals:
+		return 0
+	case n <= 16:
+		return 1
+	case n <= 32:
+		return 2
+	}
+	return 5
+}
+
+// put replaces the intervals of a piece. old is what it has, with the references; those
+// of new are taken.
+func (x *Index) put(r *piece, old, new []interval) {
+	a, b := old, new
+	for len(a) > 0 && len(b) > 0 && a[0].set == b[0].set {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1].set == b[len(b)-1].set {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	for _, v := range b {
+		x.sets.hold(v.set)
+	}
+	for _, v := range a {
+		x.sets.drop(v.set)
+	}
+	have, want := intervalLines(len(old)), intervalLines(len(new))
+	line := r.intervals[0]
+	if want == 0 {
+		for i, v := range new {
+			store32(&r.intervals[i], v.word())
+		}
+	} else {
+		if have != want {
+			n := x.lines.alloc(forIntervals, want)
+			store32(&r.intervals[0], n)
+			x.fill(n, new)
+		} else {
+			x.fill(line, new)
+		}
+	}
+	if have != 0 && have != want {
+		x.lines.free(forIntervals, line, have)
+	}
+	r.set(r.len(), len(new))
+}
+
+func (x *Index) fill(line uint32, v []interval) {
+	w := unsafe.Slice((*uint32)(x.lines.at(line)), len(v))
+	for i := range v {
+		store32(&w[i], v[i].word())
+	}
+}
+
+// merged appends blocks with a set to intervals.
+func merged(out []interval, set, end uint32) []interval {
+	if n := len(out); n > 0 && out[n-1].set == set {
+		out[n-1].end = end
+		return out
+	}
+	return append(out, interval{set, end})
+}
+
+// change gives blocks [lo, hi) of a locked piece to an owner, or takes them. It returns
+// those that changed, and of them those that had no owner before or have none now.
+func (x *Index) change(r *piece, lo, hi, owner uint32, give bool) (changed, edge uint64) {
+	s := &x.sets
+	if r.count() == 1 && lo == 0 && hi == r.len() {
+		v := intervalOf(r.intervals[0])
+		if s.has(v.set, owner) == give {
+			return 0, 0
+		}
+		to := s.toggle(v.set, owner)
+		store32(&r.intervals[0], interval{to, v.end}.word())
+		s.drop(v.set)
+		if changed = spanOf(lo, hi); to == 0 || v.set == 0 {
+			edge = changed
+		}
+		return changed, edge
+	}
+	var was, room [maxPiece + 2]interval
+	var taken [maxPiece + 2]uint32
+	old, out, start, k := x.intervalsOf(r, &was), room[:0], uint32(0), 0
+	for _, v := range old {
+		a, b := max(start, lo), min(v.end, hi)
+		if a >= b || s.has(v.set, owner) == give {
+			out = merged(out, v.set, v.end)
+		} else {
+			to := s.toggle(v.set, owner)
+			taken[k] = to
+			k++
+			changed |= spanOf(a, b)
+			if to == 0 || v.set == 0 {
+				edge |= spanOf(a, b)
+			}
+			if start < a {
+				out = merged(out, v.set, a)
+			}
+			if out = merged(out, to, b); b < v.end {
+				out = merged(out, v.set, v.end)
+			}
+		}
+		start = v.end
+	}
+	if changed == 0 {
+		return 0, 0
+	}
+	x.put(r, old, out)
+	for _, id := range taken[:k] {
+		s.drop(id)
+	}
+	return changed, edge
+}
+
+// spanOf returns the bits lo to hi-1, lo < hi <= 64.
+func spanOf(lo, hi uint32) uint64 { return ^uint64(0) >> (64 - (hi - lo)) << lo }
+
+// deadOf returns the blocks of a piece that have no owner. Their engine hashes stay, for
+// Snapshot, and are no names.
+func (x *Index) deadOf(r *piece) (dead uint64) {
+	if r.count() < 2 {
+		return 0 // the last block has an owner
+	}
+	var room [maxPiece + 2]interval
+	start := uint32(0)
+	for _, v := range x.intervalsOf(r, &room) {
+		if v.set == 0 {
+			dead |= spanOf(start, v.end)
+		}
+		start = v.end
+	}
+	return dead
+}
+
+// extend appends n blocks to a locked piece, with a set. Their words are written.
+func (x *Index) extend(r *piece, n, set uint32) {
+	end, k := r.len()+n, r.count()
+	var room [maxPiece + 2]interval
+	switch {
+	case k == 0:
+		x.sets.hold(set)
+		store32(&r.intervals[0], interval{set, end}.word())
+		r.set(end, 1)
+		return
+	case k <= inlineIntervals && intervalOf(r.intervals[k-1]).set == set:
+		store32(&r.intervals[k-1], interval{set, end}.word())
+		r.set(end, k)
+		return
+	}
+	old := x.intervalsOf(r, &room)
+	r.set(end, k)
+	var more [maxPiece + 2]interval
+	x.put(r, old, merged(append(more[:0], old...), set, end))
+}
+
+// begin makes an empty piece with room for want blocks and returns it locked.
+func (x *Index) begin(want int, flags uint32) (uint32, *piece) {
+	c := uint32(min((max(want, 1)+3)&^3, maxPiece))
+	meta := c<<8 | flags
+	n := x.lines.alloc(forPieces, linesFor(meta))
+	r := x.at(n)
+	x.begun += 2
+	store32(&r.ver, x.begun|1)
+	store32(&r.meta, meta)
+	store32(&r.lost, x.begun*0x9e3779b1)
+	store32(&r.next, 0)
+	r.prev, r.side, r.by, r.up, r.named = 0, 0, 0, 0, 0
+	store64(&r.head, 0)
+	store64(&r.tail, 0)
+	x.lines.heads[n/pageLines] |= 1 << (n % pageLines)
+	return n, r
+}
+
+// beginChained makes a piece that begins with a block of a key, behind another one or
+// none, and returns it locked. up is the engine hash of that other one, 0 for none.
+func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (uint32, *piece) {
+	flags := uint32(0)
+	if x.wide {
+		flags |= isWide
+	}
+	n, r := x.begin(want, flags)
+	r.prev = behind.at.piece
+	r.up = up
+	store64(&r.head, key)
+	store64(&r.tail, key)
+	x.heads.insert(mix(key), uint64(n))
+	return n, r
+}
+
+// trim takes blocks without an owner off the end of a locked piece and frees it if none
+// is left. It unlocks the piece.
+func (x *Index) trim(n uint32, r *piece) {
+	var was [maxPiece + 2]interval
+	old := x.intervalsOf(r, &was)
+	k := len(old)
+	if k > 0 && old[k-1].set != 0 {
+		r.unlock()
+		return
+	}
+	from := uint32(0)
+	if k > 1 {
+		from = old[k-2].end
+	}
+	if from > 0 {
+		if !r.loose() {
+			tail := uint64(0)
+			if r.len()-from >= longTrim { // what leaves block by block needs none
+				tail = x.key(place{n, from - 1})
+			}
+			store64(&r.tail, tail)
+		}
+		x.put(r, old, old[:k-1])
+		for line := r.side; line != 0; {
+			d := x.sideAt(line)
+			for i := max(from, d.from()); i < r.len() && d.covers(i); i++ {
+				d.engine()[i-d.from()] = 0
+			}
+			line = d.next
+		}
+		r.set(from, k-1)
+		r.unlock()
+		return
+	}
+	lines := linesFor(r.meta)
+	x.put(r, old, nil)
+	r.set(0, 0)
+	if !r.loose() {
+		head := r.head
+		store64(&r.head, 0)
+		x.heads.remove(mix(head), uint64(n))
+	}
+	for d := r.side; d != 0; {
+		s := x.sideAt(d)
+		next := s.next
+		k, _ := sideLines(s.cap())
+		x.lines.free(forNames, d, k)
+		d = next
+	}
+	r.side = 0
+	r.unlock()
+	x.lines.free(forPieces, n, lines)
+}
+
+// headOf finds the piece that begins with a key, 0 if there is none. Without the lock,
+// the caller has to look at the piece again.
+func (x *Index) headOf(key uint64) uint32 {
+	seg, tag := split(mix(key))
+	s := &x.heads.segs[seg]
+	for {
+		ver := s.ver.Load()
+		b := s.body.Load()
+		if b == nil {
+			return 0
+		}
+		if !b.absent(tag) {
+			mask := uint64(len(b.entries) - 1)
+			for p, k := b.home(tag)&mask, 0; k < len(b.entries); p, k = (p+1)&mask, k+1 {
+				v := load64(&b.entries[p])
+				if v == 0 {
+					break
+				}
+				if v>>refBits == tag {
+					if n := uint32(v & refMask); load64(&x.at(n).head) == key {
+						return n
+					}
+				}
+			}
+		}
+		if ver&1 == 0 && s.ver.Load() == ver {
+			return 0
+		}
+		pause()
+	}
+}
+
+// looseOf finds the loose block of a key. Without the lock, the caller has to look at
+// the piece again.
+func (x *Index) looseOf(key uint64) place {
+	seg, tag := split(mix(key))
+	s := &x.loose.segs[seg]
+	for {
+		ver := s.ver.Load()
+		b := s.body.Load()
+		if b == nil {
+			return place{}
+		}
+		if !b.absent(tag) {
+			mask := uint64(len(b.entries) - 1)
+			for p, k := b.home(tag)&mask, 0; k < len(b.entries); p, k = (p+1)&mask, k+1 {
+				v := load64(&b.entries[p])
+				if v == 0 {
+					break
+				}
+				if v>>refBits == tag {
+					q := placeOf(v & refMask)
+					r := x.at(q.piece)
+					if m := load32(&r.meta); m&isLoose != 0 && q.at < m&255 && load64(&r.local()[q.at]) == key {
+						return q
+					}
+				}
+			}
+		}
+		if ver&1 == 0 && s.ver.Load() == ver {
+			return place{}
+		}
+		pause()
+	}
+}
+
+// allPieces calls f for each piece.
+func (x *Index) allPieces(f func(n uint32, r *piece)) {
+	for page, w := range x.lines.heads {
+		for ; w != 0; w &= w - 1 {
+			n := uint32(page*pageLines + bits.TrailingZeros64(w))
+			f(n, x.at(n))
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package index
+
+import "math/bits"
+
+// Clear and DropSource retire the internal id of an owner: from then on no answer names it,
+// and every call that looks at a piece takes retired owners out of it first. A sweep over
+// all pieces, of which each event does a part, takes them out of the rest, and then the
+// ids are used again.
+
+// sweep is the state of the way over all pieces.
+type sweep struct {
+	left    int      // retired ids that are in sets
+	running []uint32 // of them those that this pass takes out
+	waiting []uint32 // those retired since it began
+	page    int      // next page of the arena
+	mask    []uint64 // retired ids
+}
+
+// sweepPages is how many pages an event sweeps: 64 lines each.
+const sweepPages = 16
+
+// identify gives an owner a fresh internal id.
+func (x *Index) identify(o *owner) {
+	d := x.ids.Load()
+	id := uint32(0)
+	if k := len(x.spareIDs); k > 0 {
+		id = x.spareIDs[k-1]
+		x.spareIDs = x.spareIDs[:k-1]
+	} else {
+		id = uint32(x.used)
+		x.used++
+	}
+	if int(id) >= len(d.owner) {
+		n := &ids{owner: make([]uint32, 2*len(d.owner)), retired: make([]uint64, 2*len(d.retired))}
+		copy(n.owner, d.owner)
+		copy(n.retired, d.retired)
+		x.ids.Store(n)
+		d = n
+	}
+	x.sets.widen(id)
+	store32(&d.owner[id], uint32(o.name))
+	store64(&d.retired[id>>6], d.retired[id>>6]&^(1<<(id&63)))
+	o.id = id
+}
+
+// retire takes an owner's internal id out of all answers, at once, and all blocks from
+// it.
+func (x *Index) retire(o *owner) {
+	d := x.ids.Load()
+	o.held(-o.blocks)
+	o.raw, o.copies = 0, flat[uint32]{}
+	o.last, o.gone = mark{}, [2]trail{}
+	store64(&d.retired[o.id>>6], d.retired[o.id>>6]|1<<(o.id&63))
+	w := &x.sweep
+	for len(w.mask) <= int(o.id>>6) {
+		w.mask = append(w.mask, 0)
+	}
+	w.mask[o.id>>6] |= 1 << (o.id & 63)
+	w.waiting = append(w.waiting, o.id)
+	w.left++
+}
+
+// Clear takes all blocks from an owner, which stays, and returns how many it held.
+// Its cost does not depend on them: they leave the memory with later events.
+func (x *Index) Clear(name Owner) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	o := x.owners[name]
+	if o == nil || o.blocks == 0 {
+		return 0
+	}
+	s, n := o.s, o.blocks
+	x.retire(o)
+	x.identify(o)
+	if s.held > 0 && s.room.used > 0 {
+		x.sweepRoom(s)
+	}
+	x.tend(s)
+	return n
+}
+
+// DropSource takes everything of a source: memberships, its own names and waiting
+// blocks. Its id and its owners' are retired and never come back. Its cost does not
+// depend on the blocks.
+func (x *Index) DropSource(src Source) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.sources[src]
+	if s == nil {
+		return
+	}
+	for _, o := range s.owners {
+		if o.blocks > 0 {
+			x.retire(o)
+		} else {
+			x.spareIDs = append(x.spareIDs, o.id)
+		}
+		x.owners[o.name] = nil
+	}
+	s.private.all(func(engine uint64, ref *uint64) bool {
+		list := x.privates[*ref]
+		for i := 0; i < len(list); {
+			if list[i].s == s {
+				list[i] = list[len(list)-1]
+				list = list[:len(list)-1]
+			} else {
+				i++
+			}
+		}
+		if len(list) == 0 {
+			delete(x.privates, *ref)
+		} else {
+			x.privates[*ref] = list
+		}
+		return true
+	})
+	x.sources[src] = nil
+	x.tend(nil)
+}
+
+// tend does what an event owes at its end: a part of the sweep, and memory that nothing
+// uses any more.
+func (x *Index) tend(s *source) {
+	if x.places != nil {
+		x.places = nil
+	}
+	if s != nil && s.held == 0 && (s.raw || s.room.used > 0) {
+		s.raw = false
+		s.room = room{}
+	}
+	if x.sweep.left > 0 {
+		x.sweepOn(sweepPages)
+	}
+	if x.naming == catchingUp {
+		x.nameOn(namingPages)
+	}
+	if free := int(x.lines.next.Load()) - x.lines.live - x.lines.back*pageLines; free > 4096 && free > x.lines.live && free > 2*x.lines.kept {
+		x.giveBack()
+	} else if x.live == 0 && x.lines.live == 0 && x.names.size+x.heads.size+x.loose.size > 0 {
+		x.giveBack()
+	}
+}
+
+// giveBack returns memory to the system: pages without a used line, and all tables of an
+// empty index.
+func (x *Index) giveBack() {
+	x.lines.trim()
+	if x.lines.live == 0 {
+		x.heads.clear()
+		x.names.clear()
+		x.loose.clear()
+		x.sets.trim()
+	}
+	x.lines.kept = int(x.lines.next.Load()) - x.lines.live - x.lines.back*pageLines
+}
+
+// sweepOn sweeps some pages.
+func (x *Index) sweepOn(pages int) {
+	w := &x.sweep
+	if len(w.running) == 0 {
+		w.running, w.waiting = w.waiting, nil
+		w.page = 0
+	}
+	for ; pages > 0 && w.page < len(x.lines.heads); pages-- {
+		for m := x.lines.heads[w.page]; m != 0; m &= m - 1 {
+			n := uint32(w.page*pageLines + bits.TrailingZeros64(m))
+			x.clean(n, x.at(n))
+		}
+		w.page++
+	}
+	if w.page < len(x.lines.heads) {
+		return
+	}
+	for _, id := range w.running {
+		w.mask[id>>6] &^= 1 << (id & 63)
+		x.spareIDs = append(x.spareIDs, id)
+	}
+	w.left -= len(w.running)
+	w.running = nil
+}
+
+// Compact takes retired owners out of all pieces and gives memory back. Each event does
+// a part of it anyway.
+func (x *Index) Compact() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.compact()
+}
+
+func (x *Index) compact() {
+	for x.sweep.left > 0 {
+		x.sweepOn(1 << 30)
+	}
+	x.giveBack()
+}
+
+// clean takes retired owners out of a piece, and reports whether a block lost its last
+// owner. Then the piece may have ended.
+func (x *Index) clean(n uint32, r *piece) (ended bool) {
+	var was, room [maxPiece + 2]interval
+	old := x.intervalsOf(r, &was)
+	dirty := false
+	b := x.sets.body.Load()
+	for _, v := range old {
+		for i, w := range x.sweep.mask {
+			if i < b.width && b.of(v.set)[i]&w != 0 {
+				dirty = true
+			}
+		}
+	}
+	if !dirty {
+		return false
+	}
+	r.lock()
+	store32(&r.lost, r.lost+1)
+	var taken [maxPiece + 2]uint32
+	out, start, dead := room[:0], uint32(0), uint64(0)
+	for k, v := range old {
+		to := x.without(v.set)
+		taken[k] = to
+		if out = merged(out, to, v.end); to == 0 && v.set != 0 {
+			dead |= spanOf(start, v.end)
+		}
+		start = v.end
+	}
+	x.put(r, old, out)
+	for _, id := range taken[:len(old)] {
+		x.sets.drop(id)
+	}
+	if dead != 0 {
+		x.live -= bits.OnesCount64(dead)
+		x.unname(n, r, dead)
+	}
+	x.trim(n, r)
+	return dead != 0
+}
+
+// without returns a set without retired ids, with a reference for the caller.
+func (x *Index) without(set uint32) uint32 {
+	s := &x.sets
+	s.hold(set)
+	for i := 0; i < len(x.sweep.mask) && set != 0; i++ {
+		b := s.body.Load()
+		if i >= b.width {
+			break
+		}
+		for w := b.of(set)[i] & x.sweep.mask[i]; w != 0; w &= w - 1 {
+			to := s.toggle(set, uint32(i)<<6+trailing(w))
+			s.drop(set)
+			set = to
+		}
+	}
+	return set
+}

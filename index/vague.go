@@ -1,0 +1,262 @@
+package index
+
+import "math/bits"
+
+// Names on demand. An entry in the table of names costs two cache misses, and nearly all
+// removals and parents are next to what their source mentioned last. So a block gets its
+// entry only where a chain or a removal of an owner stops and something else has its turn.
+// All other blocks are found from there, or by a search of the source's vague pieces: those
+// with blocks that it holds and that have no entry. A search is bounded by the length of that
+// list, and a piece that was searched often gets all its entries.
+//
+// This lasts until a source mentions an engine hash that it has not announced, as with blocks
+// that come without tokens, or whose parent was missed. What it means, any other source may
+// have taught. From then on all blocks get entries, those at hand a part with each event.
+
+const (
+	// maxVague bounds the list of a source. The oldest piece makes room with all its entries.
+	maxVague = 2048
+	// vaguePatience is how often a piece is searched before it gets all its entries.
+	vaguePatience = 16
+	// namingPages is how many pages an event names, 64 lines each.
+	namingPages = 16
+)
+
+// vagueList is the vague pieces of a source, in a ring when it is full.
+type vagueList struct {
+	pieces []vaguePiece
+	oldest int
+}
+
+type vaguePiece struct {
+	piece uint32
+	looks uint32
+}
+
+// naming is how far an index has come with entries for all blocks.
+type naming uint8
+
+const (
+	onDemand naming = iota
+	catchingUp
+	allNamed
+)
+
+// note says that a source holds blocks of a piece that have no entries.
+func (x *Index) note(s *source, n uint32) {
+	if x.naming == allNamed {
+		return
+	}
+	v := &s.vague
+	k := len(v.pieces)
+	if newest := v.oldest + k - 1; k > 0 && (v.pieces[newest%k].piece == n || k > 1 && v.pieces[(newest+k-1)%k].piece == n) {
+		return
+	}
+	if k < maxVague {
+		v.pieces = append(v.pieces, vaguePiece{piece: n})
+		return
+	}
+	if old := v.pieces[v.oldest].piece; x.concerns(s, old) {
+		x.nameAllOf(old)
+	}
+	v.pieces[v.oldest] = vaguePiece{piece: n}
+	v.oldest = (v.oldest + 1) % k
+}
+
+// concerns reports whether a source holds a block of a piece.
+func (x *Index) concerns(s *source, n uint32) bool {
+	r := x.at(n)
+	if r.len() == 0 || r.loose() {
+		return false
+	}
+	var room [maxPiece + 2]interval
+	for _, v := range x.intervalsOf(r, &room) {
+		for _, o := range s.owners {
+			if x.sets.has(v.set, o.id) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// seek returns the block that an engine hash means to a source and to all, and the line of
+// the name.
+func (x *Index) seek(s *source, engine uint64) (place, uint32) {
+	p, line := x.find(engine)
+	if line != 0 || x.naming == allNamed {
+		return p, line
+	}
+	v := &s.vague
+	for k := len(v.pieces) - 1; k >= 0; k-- {
+		w := &v.pieces[(v.oldest+k)%len(v.pieces)]
+		if w.piece == 0 {
+			continue
+		}
+		if p, line = x.wordIn(w.piece, engine); line != 0 {
+			x.nameBlock(p)
+			return p, line
+		}
+		if w.looks++; w.looks == vaguePatience {
+			x.nameAllOf(w.piece)
+			w.piece = 0
+		}
+	}
+	if x.naming == onDemand {
+		x.nameAll()
+	}
+	return x.find(engine)
+}
+
+// wordIn returns the block of a piece that has an engine hash, and the line of the name.
+func (x *Index) wordIn(n uint32, engine uint64) (place, uint32) {
+	r := x.at(n)
+	if r.loose() {
+		return place{}, 0
+	}
+	for i, have := range r.engine()[:r.len()] {
+		if have == engine && x.deadOf(r)>>i&1 == 0 {
+			return place{n, uint32(i)}, n
+		}
+	}
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		for i, have := range d.engine()[:d.cap()] {
+			if at := d.from() + uint32(i); have == engine && at < r.len() && x.deadOf(r)>>at&1 == 0 {
+				return place{n, at}, line
+			}
+		}
+		line = d.next
+	}
+	return place{}, 0
+}
+
+// lineOf returns the line in which a block has an engine hash, 0 if it has another one.
+func (x *Index) lineOf(p place, engine uint64) uint32 {
+	r := x.at(p.piece)
+	if r.loose() || p.at >= r.len() || x.deadOf(r)>>p.at&1 != 0 {
+		return 0
+	}
+	if r.engine()[p.at] == engine {
+		return p.piece
+	}
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		if d.covers(p.at) && d.engine()[p.at-d.from()] == engine {
+			return line
+		}
+		line = d.next
+	}
+	return 0
+}
+
+// nameBlock gives a block's engine hashes their entries, if it has an owner.
+func (x *Index) nameBlock(p place) {
+	if r := x.at(p.piece); p.piece != 0 && !r.loose() && p.at < r.len() {
+		x.nameBlocks(p.piece, r, 1<<p.at)
+	}
+}
+
+// nameAllOf gives the engine hashes of a piece their entries.
+func (x *Index) nameAllOf(n uint32) {
+	if r := x.at(n); !r.loose() && r.len() > 0 {
+		x.nameBlocks(n, r, spanOf(0, r.len()))
+	}
+}
+
+func (x *Index) nameBlocks(n uint32, r *piece, blocks uint64) {
+	blocks &^= x.deadOf(r)
+	r.named |= x.enterAll(r.engine(), n, blocks&^r.named)
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		here := blocks >> d.from()
+		if d.cap() < maxPiece {
+			here &= 1<<d.cap() - 1
+		}
+		d.named |= x.enterAll(d.engine(), line, here&^d.named)
+		line = d.next
+	}
+}
+
+// enterAll makes entries for some engine hashes of a line and returns which there are.
+func (x *Index) enterAll(engine *words, line uint32, which uint64) (made uint64) {
+	for w := which; w != 0; w &= w - 1 {
+		x.names.prefetch(mix(engine[trailing(w)]))
+	}
+	for w := which; w != 0; w &= w - 1 {
+		if i := trailing(w); engine[i] != 0 {
+			x.names.insert(mix(engine[i]), place{line, i}.ref())
+			made |= 1 << i
+		}
+	}
+	return made
+}
+
+// nameAll begins to give all blocks their entries.
+func (x *Index) nameAll() {
+	if x.naming == onDemand {
+		x.naming = catchingUp
+		x.namedPages = 0
+		x.nameOn(8 * namingPages)
+	}
+}
+
+// NameAll says that sources will mention engine hashes that others have taught.
+func (x *Index) NameAll() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.nameAll()
+}
+
+// nameOn gives the blocks of some pages their entries.
+func (x *Index) nameOn(pages int) {
+	for ; pages > 0 && x.namedPages < len(x.lines.heads); pages-- {
+		for m := x.lines.heads[x.namedPages]; m != 0; m &= m - 1 {
+			x.nameAllOf(uint32(x.namedPages*pageLines + bits.TrailingZeros64(m)))
+		}
+		x.namedPages++
+	}
+	if x.namedPages < len(x.lines.heads) {
+		return
+	}
+	x.naming = allNamed
+	for _, s := range x.sources {
+		if s != nil {
+			s.vague = vagueList{}
+		}
+	}
+}
+
+// vagueIn reports whether some blocks of a piece have engine hashes without an entry.
+func (x *Index) vagueIn(r *piece, lo, hi uint32) bool {
+	if r.loose() {
+		return false
+	}
+	blocks := spanOf(lo, hi)
+	if blocks&^r.named != 0 {
+		return true
+	}
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		for w := blocks >> d.from() &^ d.named; w != 0; w &= w - 1 {
+			if i := trailing(w); i < d.cap() && d.engine()[i] != 0 {
+				return true
+			}
+		}
+		line = d.next
+	}
+	return false
+}
+
+// known returns the block that a source holds by an engine hash, as far as that is not the
+// one at hand, and the line of the name. It looks at the names of that block and at the
+// table.
+func (x *Index) known(s *source, engine uint64, at place) (place, uint32) {
+	if line := x.lineOf(at, engine); line != 0 {
+		return at, line
+	}
+	if x.naming == onDemand {
+		return place{}, 0
+	}
+	return x.find(engine)
+}
