@@ -112,22 +112,42 @@ fuzz: ## each fuzz target for FUZZTIME
 bench: ## every benchmark, with allocations
 	$(GO) test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...
 
-# The rows of the index's targets: one JSON object a file in RESULTS.
+# The rows of the index's targets: one JSON object a file in RESULTS. Names of rows end
+# in the kind of their events, where these are not the engines'.
 .PHONY: bench-index
-bench-index: build ## conductor bench index for every target row; TRACE=file is needed, RESULTS=dir takes them
-	@test -n '$(TRACE)' || { echo "TRACE=file names the trace to replay"; exit 1; }
+bench-index: build ## conductor bench index for every target row; TRACE=file takes the place of the built-in shape, RESULTS=dir takes the rows
 	@mkdir -p '$(RESULTS)'; \
-	row() { echo "== $$1"; out='$(RESULTS)'/$$1.json; shift; bin/conductor bench index --json "$$@" >"$$out"; }; \
-	trace() { row "$$@" --trace '$(TRACE)'; }; \
+	row() { echo "== $$1"; out='$(RESULTS)'/$$1.json; shift; bin/conductor bench index --json $(ARGS) "$$@" >"$$out"; }; \
+	trace() { row "$$@" $(if $(TRACE),--trace '$(TRACE)'); }; \
 	trace workers-128 --workers 128 --copies 8; \
+	trace workers-128-canonical --workers 128 --copies 8 --events canonical; \
 	trace tiers-3 --workers 128 --copies 8 --tiers 3; \
+	trace tiers-3-canonical --workers 128 --copies 8 --tiers 3 --events canonical; \
 	trace workers-1000 --workers 1000 --copies 4; \
-	trace side-by-side --workers 128 --copies 8 --structure index --writers 1 --readers 1; \
-	trace engine --workers 128 --copies 2 --events engine; \
-	trace wire --workers 128 --copies 2 --events wire --structure index; \
-	row synthetic-1 --synthetic 10000000 --holders 1 --structure index,map; \
-	row synthetic-1-engine --synthetic 10000000 --holders 1 --structure index --events engine; \
-	row synthetic-8 --synthetic 1000000 --holders 8
+	trace workers-1000-canonical --workers 1000 --copies 4 --events canonical; \
+	trace families --workers 128 --copies 8 --hash-seeds 4; \
+	trace side-by-side --workers 128 --copies 8 --writers 1 --readers 1; \
+	trace side-by-side-canonical --workers 128 --copies 8 --writers 1 --readers 1 --events canonical; \
+	trace wire --workers 128 --copies 2 --events wire; \
+	row synthetic-1 --synthetic 10000000 --holders 1; \
+	row synthetic-1-canonical --synthetic 10000000 --holders 1 --events canonical; \
+	row synthetic-8 --synthetic 1000000 --holders 8; \
+	row synthetic-8-canonical --synthetic 1000000 --holders 8 --events canonical
+
+# The rival is a program over Dynamo's crate dynamo-kv-router; uuid, which it needs, asks for Rust 1.89.
+RUST := 1.89
+.PHONY: crtc
+crtc: ## bin/peers/crtc, Dynamo's compressed concurrent radix tree as a peer for benchmarks; needs cargo
+	@have=$$(cargo --version 2>/dev/null | awk '{print $$2}'); \
+	if ! printf '%s\n' '$(RUST)' "$${have:-0}" | sort -CV; then \
+	  echo "cargo is $${have:-missing}; the rival needs Rust $(RUST) or later: by rustup, or apt-get install cargo-web on Debian 12"; exit 1; fi
+	@mkdir -p bin/peers
+	cargo build --release --locked --quiet -j 2 --manifest-path bench/peers/dynamo/Cargo.toml --target-dir bin/peers/target
+	cp bin/peers/target/release/crtc bin/peers/crtc
+
+.PHONY: bench-peers
+bench-peers: build crtc ## the index and Dynamo's CRTC on the same operations: one table of ratios; TRACE=file, ARGS='--rows smg --rounds 1' narrows
+	bin/conductor bench peers --rival bin/peers/crtc $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
 .PHONY: bench-ingest
 bench-ingest: build ## conductor bench ingest for every target row

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,7 +23,7 @@ func benchCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchIndexCommand(), benchIngestCommand(), benchQueryCommand(), benchSoakCommand(), publisherCommand(), serverCommand())
+	cmd.AddCommand(benchIndexCommand(), benchPeersCommand(), benchIngestCommand(), benchQueryCommand(), benchSoakCommand(), publisherCommand(), serverCommand())
 	return cmd
 }
 
@@ -30,54 +32,70 @@ func benchIndexCommand() *cobra.Command {
 		c      bench.Config
 		asJSON bool
 		quiet  bool
+		export string
 		plots  string
 		sweep  []int
 		sizes  []int
 	)
 	cmd := &cobra.Command{
 		Use:   "index",
-		Short: "Replay a load into the index and into three simpler structures",
-		Long: `Replays what a fleet of prefix caches asks and announces into the index and into
-three baselines, in this process and one after the other: a sharded Go map, a
-radix tree, and a positional jump index. The load is a recorded trace in the
-format of Mooncake's FAST'25 traces that runs through LRU caches first, outside
-of the timing, or made up of families of blocks.
+		Short: "Replay a load into the index",
+		Long: `Replays what a fleet of prefix caches asks and announces into the index, in this
+process: a recorded trace in the format of Mooncake's FAST'25 traces, a built-in shape
+of one, families of blocks, smg's pinned benchmark, or an ops file. Prompts run through
+LRU caches first, outside of the timing.
 
-A block operation is one block of a query, of a store or of a removal. With
-several structures all of them have to give the same answers.`,
+A block operation is one block of a query, of a store or of a removal. Rates are by CPU
+time, latencies by the wall clock. By default events are those of engines: each block
+comes with the engine's hash and its local hash, and queries start from local hashes as
+those of the server do.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.Trace, "trace", "", "trace `file` to replay")
-	f.IntVar(&c.Synthetic, "synthetic", 0, "instead of a trace: unique blocks, in families of 128")
-	f.IntVar(&c.Holders, "holders", 1, "with --synthetic: workers that hold each block")
+	f.StringVar(&c.Trace, "trace", "", "trace `file` to replay instead of the built-in shape")
+	f.IntVar(&c.Requests, "requests", 12000, "prompts of the built-in shape, that of Mooncake's conversation trace")
 	f.IntVar(&c.Workers, "workers", 128, "workers")
 	f.IntVar(&c.Copies, "copies", 1, "copies of the trace, each with prompts of its own")
 	f.IntVar(&c.BlockSize, "block-size", 128, "tokens per block")
-	f.IntVar(&c.Capacity, "capacity", 16384, "blocks a worker holds on each tier")
-	f.IntVar(&c.Tiers, "tiers", 1, "1 is the device; 3 adds host and disk, which take what is evicted above")
+	f.IntVar(&c.Capacity, "capacity", 16384, "blocks that a worker holds on each tier")
 	f.IntVar(&c.Choices, "choices", 2, "workers the router looks at for a request, at random; it takes the one that holds most")
 	f.Uint64Var(&c.Seed, "seed", 1, "seed of the router's choices")
-	f.StringVar(&c.Events, "events", bench.Canonical, "what the index gets: canonical hashes, engine hashes, or wire payloads")
-	f.IntVar(&c.HashSeeds, "hash-seeds", 1, "with engine and wire events: groups of workers that hash alike")
-	f.IntVar(&c.EventBlock, "event-blocks", 64, "with wire events: most blocks of one event")
-	f.StringSliceVar(&c.Structures, "structure", bench.Structures, "structures to measure")
+	f.IntVar(&c.Synthetic, "synthetic", 0, "instead of a trace: unique blocks, in families of 128")
+	f.IntVar(&c.Holders, "holders", 1, "with --synthetic: workers that hold each block")
+	f.IntVar(&c.Churn, "churn", 0, "with --synthetic: blocks that then replace the oldest ones; latencies of writes are theirs")
+	f.StringVar(&c.SMG, "smg", "", "instead of a trace: a profile of smg's pinned benchmark, one of "+strings.Join(bench.SMGProfiles(), ", "))
+	f.IntVar(&c.Target, "target", 10_000_000, "with --smg: shared blocks times holders")
+	f.StringVar(&c.Ops, "ops", "", "instead of a trace: ops `file` of an earlier --export")
+	f.StringVar(&export, "export", "", "write the operations to this ops `file` and replay nothing")
+	f.IntVar(&c.Tiers, "tiers", 1, "1 is the device; 3 adds host and disk, which take blocks evicted above")
+	f.IntVar(&c.Pools, "pools", 0, "pools that take evicted blocks, announced by their hashes alone")
+	f.BoolVar(&c.HashOnly, "hash-only", false, "with --tiers 3: announce blocks of host and disk by their hashes alone")
+	f.StringVar(&c.Events, "events", bench.Engine, "events of the index: engine hashes, canonical hashes, or wire payloads")
+	f.IntVar(&c.HashSeeds, "hash-seeds", 1, "families of engine hashes: groups of workers that hash alike")
+	f.IntVar(&c.EventBlock, "event-blocks", 0, "most blocks of one event, 0 for no limit (64 with wire events)")
+	f.StringVar(&c.Case, "case", "", "hard case of one-block events: "+strings.Join(bench.Cases, ", "))
+	f.IntVar(&c.Repeat, "repeat", 0, "percent of stores that come twice, as counted copies")
 	f.IntVar(&c.Writers, "writers", 1, "goroutines that write")
 	f.IntVar(&c.Readers, "readers", 1, "goroutines that query")
-	f.DurationVar(&c.Duration, "duration", 0, "repeat the replay for so long, and let readers alone run for so long; 0 is one replay, and a second")
+	f.DurationVar(&c.Duration, "duration", 0, "how long readers alone run, 0 for a second")
 	f.IntSliceVar(&c.Scale, "scale", nil, "numbers of writers and readers to measure a curve over, as in 1,2,4,8,16")
 	f.BoolVar(&c.Together, "together", false, "measure writers and readers side by side too; so do --writers and --readers")
 	f.DurationVar(&c.Idle, "idle", 2*time.Second, "how long to watch the collector of the idle process")
+	f.BoolVar(&c.Verify, "verify", false, "compare each answer with an oracle's, in a replay of its own")
+	f.StringVar(&c.Answers, "answers", "", "with --verify: write a hash of each answer to this `file`")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")
 	f.BoolVar(&quiet, "quiet", false, "show no progress")
 	f.StringVar(&plots, "plots", "", "write SVG plots to this `directory`, from runs of their own")
-	f.IntSliceVar(&sweep, "plot-workers", []int{16, 64, 256, 1000}, "with --plots: numbers of workers, needs a trace")
+	f.IntSliceVar(&sweep, "plot-workers", []int{16, 64, 256, 1000}, "with --plots: numbers of workers, of a trace")
 	f.IntSliceVar(&sizes, "plot-blocks", []int{10_000, 100_000, 1_000_000}, "with --plots: numbers of synthetic blocks")
 
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c.Together = c.Together || f.Changed("writers") || f.Changed("readers")
 		if !quiet {
 			c.Progress = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
+		}
+		if export != "" {
+			return bench.ExportOps(c, export)
 		}
 		report, err := bench.Run(c)
 		if err != nil {
@@ -98,6 +116,58 @@ several structures all of them have to give the same answers.`,
 			return err
 		}
 		return writePlots(plots, drawn)
+	}
+	return cmd
+}
+
+func benchPeersCommand() *cobra.Command {
+	var (
+		p     bench.Peers
+		c     bench.Config
+		quiet bool
+	)
+	cmd := &cobra.Command{
+		Use:   "peers",
+		Short: "Replay the same operations into the index and into Dynamo's CRTC",
+		Long: `Replays ops files into the index and into the compressed concurrent radix tree of
+Dynamo's crate ("make bench-peers" builds it), each in a process of its own, in turns
+and on one core where the system has taskset. Prints one table with medians, ratios and
+targets. smg's published figures stand next to ours; their hardware is not known.`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.Trace, "trace", "", "trace `file` instead of the built-in shape")
+	f.IntVar(&c.Requests, "requests", 12000, "prompts of the built-in shape")
+	f.StringVar(&p.Rival, "rival", "", "program of bench/peers/dynamo; without it the table has our figures alone")
+	f.StringVar(&p.Dir, "dir", "", "`directory` of ops files, some GB, which stay; empty is a temporary one")
+	f.IntVar(&p.Rounds, "rounds", 3, "runs of each load, in turns")
+	f.IntVar(&p.Shrink, "shrink", 1, "divide the sizes of loads by this, for a try")
+	f.IntVar(&p.Target, "smg-target", 10_000_000, "blocks times holders of smg's loads; 100000000 needs some 20 GB")
+	f.StringVar(&p.Only, "rows", "", "regular expression of the loads to run")
+	f.BoolVar(&p.Verify, "verify", true, "compare answers with the oracle's")
+	f.BoolVar(&quiet, "quiet", false, "show no progress")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("cannot start a run: %w", err)
+		}
+		p.Self = func(args ...string) *exec.Cmd {
+			return exec.Command(self, append([]string{"bench", "index"}, args...)...)
+		}
+		p.Load = []string{"--requests", strconv.Itoa(c.Requests)}
+		if c.Trace != "" {
+			p.Load = []string{"--trace", c.Trace}
+		}
+		if !quiet {
+			p.Progress = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
+		}
+		if p.Dir == "" {
+			if p.Dir, err = os.MkdirTemp("", "conductor-peers-"); err != nil {
+				return fmt.Errorf("cannot keep ops files: %w", err)
+			}
+			defer os.RemoveAll(p.Dir)
+		}
+		return p.Run(cmd.OutOrStdout())
 	}
 	return cmd
 }

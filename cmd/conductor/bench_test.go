@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -26,7 +28,7 @@ func runBench(t *testing.T, args ...string) (string, error) {
 func TestBenchIndexPrintsOneObject(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "plots")
 	out, err := runBench(t, "index", "--synthetic", "2000", "--holders", "2", "--workers", "8", "--idle", "0", "--json", "--quiet",
-		"--structure", "index,map", "--plots", dir, "--plot-blocks", "500,1000")
+		"--plots", dir, "--plot-blocks", "500,1000")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +40,7 @@ func TestBenchIndexPrintsOneObject(t *testing.T) {
 	if err := d.Decode(&got); !errors.Is(err, io.EOF) {
 		t.Errorf("more than one value on standard output: %v", err)
 	}
-	if got["structure"] != "index" || got["unique_blocks"] != 2000.0 || got["memberships"] != 4000.0 {
+	if got["events"] != "engine" || got["unique_blocks"] != 2000.0 || got["memberships"] != 4000.0 {
 		t.Errorf("got %v", out)
 	}
 	if drawn, err := filepath.Glob(filepath.Join(dir, "*.svg")); err != nil || len(drawn) != 1 {
@@ -53,9 +55,41 @@ func TestBenchRefuses(t *testing.T) {
 			t.Errorf("%q: error %v, want one about %q", args, err, want)
 		}
 	}
-	f("either a trace", "index")
+	f("exclude each other", "index", "--synthetic", "5", "--smg", "pinned")
+	f("rounds is 0", "peers", "--rounds", "0")
+	f("cannot choose rows", "peers", "--rows", "(")
 	f("cannot open the trace", "index", "--quiet", "--trace", filepath.Join(t.TempDir(), "none"))
 	f("workers", "soak", "--workers", "0")
+}
+
+// The loads of the table run in processes of their own, for both peers. The rival is one
+// that answers at once.
+func TestBenchPeers(t *testing.T) {
+	rival := filepath.Join(t.TempDir(), "rival")
+	script := "#!/bin/sh\n[ \"$2\" != answers ] || : >\"$3\"\necho '{\"block_ops_per_sec\": 1000000, \"query\": {\"p50_ns\": 5000}}'\n"
+	if err := os.WriteFile(rival, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	f := func(rows string, want ...string) {
+		t.Helper()
+		cmd := command("bench", "peers", "--quiet", "--rival", rival, "--dir", dir, "--shrink", "1000", "--requests", "50", "--rounds", "1", "--rows", rows)
+		cmd.Stderr = t.Output()
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if !regexp.MustCompile(w).Match(out) {
+				t.Errorf("%q lacks %s:\n%s", rows, w, out)
+			}
+		}
+	}
+	f("^128 workers", `\| block ops, M/CPU s \| [0-9.]+ \| 1 \| [0-9.]+x \| >= 3x, (met|missed) \|`, `\| query p50, µs \| [0-9.]+ \| 5 \| [0-9.]+x \|`,
+		`\| answers equal to the oracle's \| 50 \| 0 \|`)
+	f("case zip1|pools|tiers", `case zip1 \| writes.* \| [0-9.]+ \|  \|`, `pools, hash-only; CRTC without them \| block ops`, `three tiers, counted copies; .* \| answers.* \| 50 \|  \|`)
+	f("two writers", `written, M/s wall \| [0-9.e+]+ \| [0-9.e+]+ \| [0-9.e+]+x \| >= 1.7x`)
+	f("events of 64|smg pinned", `write max, µs \| [0-9.]+ \|  \|  \| <= 5000, (met|missed)`, `smg pinned \| RSS.* \| 26.9 \|`)
 }
 
 func TestBenchSoak(t *testing.T) {

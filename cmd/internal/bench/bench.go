@@ -1,37 +1,38 @@
-// Package bench measures the index in one process: a recorded or made-up load
-// runs through simulated prefix caches once, and what they would have announced
-// is replayed into the index and into three baselines.
+// Package bench measures the index in one process: a load runs through simulated
+// prefix caches once, and the events they would have published are replayed.
 //
-//	trace --> prompts --> router --> LRU caches          untimed
-//	           (blocks)             device, host, disk
-//	                                      |
-//	                                      v
-//	            Stream: query | store | remove ...       pointer-free, in memory
-//	                                      |
-//	            +--------------+----------+---+--------------+
-//	            v              v              v              v      timed
-//	          index          map           radix        positional
-//	            |
-//	            +--> rates, latencies, bytes, collector --> Report (JSON, table, SVG)
+//	trace --> prompts --> router --> LRU caches            untimed
+//	           (blocks)          device, host, disk, pool
+//	                                  |
+//	synthetic, smg, ops file ----> Stream: query | store | remove ...
+//	                                  |
+//	                        hard case, copies, names
+//	                                  |
+//	              +-------------------+--------------------+
+//	              v                   v                    v
+//	        index (timed)       oracle (--verify)    ops file (--export)
+//	              |                                        |
+//	              v                                        v
+//	       Report (JSON, table)                 bench/peers/dynamo, the rival
 //
-// A block operation is one block of a query, of a store or of a removal,
-// whatever a structure does for it: a query of 700 blocks counts 700 even where
-// three probes answer it.
+// A block operation is one block of a query, of a store or of a removal, whatever a
+// structure does for it: a query of 700 blocks counts 700 even where three probes
+// answer it. Rates are by CPU time of the process, the collector's included; latencies
+// are by the wall clock.
 //
 // Invariants
 //  1. The same Config gives the same Stream, operation by operation.
-//  2. On the device an engine holds the parent of every block it holds. Host and
-//     disk are filled by eviction and have holes at the front; but over all its
-//     tiers together an engine is closed, too.
-//  3. Every structure gets the same operations and has to give the same answers;
-//     a run in which they differ fails.
+//  2. On the device an engine holds the parent of every block it holds. Host, disk and
+//     pool are filled by eviction and have holes at the front; but over all its tiers
+//     together an engine is closed, too.
+//  3. Queries of engine events start from local hashes and take the server's path.
 //  4. Nothing is generated, encoded or sorted while a clock runs.
 //
 // Concurrency: Run belongs to one goroutine and starts writers and readers of
 // its own. A Stream is read-only once it is built.
 //
 // Cost: some 100 bytes a block of the stream, a second of work per million
-// blocks, and the structures themselves, one after the other.
+// blocks, and the index.
 package bench
 
 import (
@@ -40,111 +41,163 @@ import (
 	"time"
 )
 
-// Names of structures, in the order in which they run.
-const (
-	Index      = "index"
-	Map        = "map"
-	Radix      = "radix"
-	Positional = "positional"
-)
-
-// Structures are all names there are.
-var Structures = []string{Index, Map, Radix, Positional}
-
 // Kinds of events that reach the index.
 const (
-	Canonical = "canonical" // sequence hashes, without tokens
+	Canonical = "canonical" // sequence hashes, without tokens; queries give sequence hashes
 	Engine    = "engine"    // the engines' own hashes, with local hashes
 	Wire      = "wire"      // msgpack payloads with tokens, decoded and hashed
 )
 
 // Config is one run.
 type Config struct {
+	// Where operations come from: at most one. Without any the built-in shape of
+	// Requests prompts takes the place of a trace.
 	Trace     string `json:"trace,omitempty"`     // file in the format of the Mooncake traces
-	Synthetic int    `json:"synthetic,omitempty"` // instead of a trace: unique blocks
-	Holders   int    `json:"holders,omitempty"`   // with Synthetic: workers that hold each
+	Synthetic int    `json:"synthetic,omitempty"` // unique blocks, in families of 128
+	SMG       string `json:"smg,omitempty"`       // profile of smg's pinned benchmark
+	Ops       string `json:"ops,omitempty"`       // file that Export wrote
+
+	Requests int `json:"requests,omitempty"` // prompts of the built-in shape
+	Holders  int `json:"holders,omitempty"`  // with Synthetic: workers that hold each block
+	Churn    int `json:"churn,omitempty"`    // with Synthetic: blocks that replace the oldest ones after the load
+	Target   int `json:"target,omitempty"`   // with SMG: blocks times holders
 
 	Workers   int    `json:"workers"`
 	Copies    int    `json:"copies"` // of the trace, each with prompts of its own
 	BlockSize int    `json:"block_size"`
 	Capacity  int    `json:"capacity"` // blocks of a worker, on each tier
 	Tiers     int    `json:"tiers"`    // 1 is the device, 3 adds host and disk
-	Choices   int    `json:"choices"`  // workers the router looks at for a request
-	Seed      uint64 `json:"seed"`     // of the router's choices
+	Pools     int    `json:"pools"`    // take evicted blocks of the workers they serve, as hashes without tokens
+	HashOnly  bool   `json:"hash_only"`
+	Choices   int    `json:"choices"` // workers the router looks at for a request
+	Seed      uint64 `json:"seed"`    // of the router's choices
 
 	Events     string `json:"events"`
-	HashSeeds  int    `json:"hash_seeds"`  // with Engine and Wire: groups of workers that hash alike
-	EventBlock int    `json:"event_block"` // with Wire: most blocks of one event
+	HashSeeds  int    `json:"hash_seeds"`     // families of engine hashes
+	EventBlock int    `json:"event_block"`    // most blocks of one event, 0 for no limit (Wire: 64)
+	Case       string `json:"case,omitempty"` // one of Cases
+	Repeat     int    `json:"repeat"`         // percent of stores that come twice, as counted copies
 
-	Structures []string      `json:"structures"`
-	Writers    int           `json:"writers"`
-	Readers    int           `json:"readers"`
-	Duration   time.Duration `json:"duration"` // repeat the replay for so long, 0 for once
-	Scale      []int         `json:"scale,omitempty"`
-	Together   bool          `json:"together"` // measure writers and readers side by side too
-	Idle       time.Duration `json:"idle"`     // how long the idle process is watched
+	Writers  int           `json:"writers"`
+	Readers  int           `json:"readers"`
+	Duration time.Duration `json:"duration"` // of readers alone, 0 for a second
+	Scale    []int         `json:"scale,omitempty"`
+	Together bool          `json:"together"` // measure writers and readers side by side too
+	Idle     time.Duration `json:"idle"`     // how long the idle process is watched
+	Verify   bool          `json:"verify"`   // compare each answer with the oracle's, in a replay of its own
+	Answers  string        `json:"-"`        // with Verify: file for one hash per answer
 
-	Progress func(string) `json:"-"` // told what happens next, may be nil
+	Progress func(string) `json:"-"` // called with the next step, may be nil
 }
 
-// Check says what is wrong with a configuration.
+// traced reports whether the operations come from a trace or the built-in shape.
+func (c *Config) traced() bool { return c.Synthetic == 0 && c.SMG == "" && c.Ops == "" }
+
+// Check returns the first error of a configuration.
 func (c *Config) Check() error {
-	positive := func(name string, n int) error {
-		if n < 1 {
-			return fmt.Errorf("%s is %d, must be at least 1", name, n)
+	least := func(name string, n, min int) error {
+		if n < min {
+			return fmt.Errorf("%s is %d, must be at least %d", name, n, min)
 		}
 		return nil
 	}
 	for _, f := range []struct {
-		name string
-		n    int
+		name   string
+		n, min int
 	}{
-		{"workers", c.Workers}, {"copies", c.Copies}, {"block size", c.BlockSize}, {"capacity", c.Capacity}, {"choices", c.Choices},
-		{"writers", c.Writers}, {"readers", c.Readers}, {"hash seeds", c.HashSeeds}, {"event blocks", c.EventBlock},
+		{"workers", c.Workers, 1}, {"copies", c.Copies, 1}, {"block size", c.BlockSize, 1}, {"capacity", c.Capacity, 1}, {"choices", c.Choices, 1},
+		{"writers", c.Writers, 1}, {"readers", c.Readers, 0}, {"hash seeds", c.HashSeeds, 1}, {"event blocks", c.EventBlock, 0},
+		{"synthetic", c.Synthetic, 0}, {"churn", c.Churn, 0}, {"pools", c.Pools, 0}, {"repeat", c.Repeat, 0},
 	} {
-		if err := positive(f.name, f.n); err != nil {
+		if err := least(f.name, f.n, f.min); err != nil {
 			return err
 		}
 	}
 	for _, n := range c.Scale {
-		if err := positive("scale", n); err != nil {
+		if err := least("scale", n, 1); err != nil {
 			return err
 		}
 	}
+	origins := 0
+	for _, given := range []bool{c.Trace != "", c.Synthetic > 0, c.SMG != "", c.Ops != ""} {
+		if given {
+			origins++
+		}
+	}
 	switch {
-	case (c.Trace == "") == (c.Synthetic == 0):
-		return fmt.Errorf("give either a trace or a number of synthetic blocks")
-	case c.Synthetic < 0:
-		return fmt.Errorf("synthetic is %d, must not be negative", c.Synthetic)
+	case origins > 1:
+		return fmt.Errorf("a trace, synthetic blocks, a profile of smg and an ops file exclude each other")
+	case c.traced() && c.Trace == "" && c.Requests < 1:
+		return fmt.Errorf("requests is %d, must be at least 1", c.Requests)
 	case c.Synthetic > 0 && (c.Holders < 1 || c.Holders > c.Workers):
 		return fmt.Errorf("holders is %d, must be between 1 and the %d workers", c.Holders, c.Workers)
-	case c.Synthetic > 0 && c.Tiers != 1:
-		return fmt.Errorf("tiers is %d, synthetic blocks have 1", c.Tiers)
+	case !c.traced() && c.Ops == "" && (c.Tiers != 1 || c.Pools > 0 || c.HashOnly):
+		return fmt.Errorf("tiers, pools and hash-only events need a trace")
 	case c.Tiers != 1 && c.Tiers != 3:
 		return fmt.Errorf("tiers is %d, must be 1 or 3", c.Tiers)
+	case c.SMG != "" && smgProfiles[c.SMG] == nil:
+		return fmt.Errorf("smg's profile is %q, must be one of %q", c.SMG, SMGProfiles())
+	case c.SMG != "" && c.Target < 1:
+		return fmt.Errorf("target is %d, must be at least 1", c.Target)
+	case c.SMG != "" && (c.Events != Engine || c.HashSeeds != 1 || c.Repeat > 0):
+		return fmt.Errorf("smg's keys are engine hashes of one family, without counted copies")
 	case !slices.Contains([]string{Canonical, Engine, Wire}, c.Events):
 		return fmt.Errorf("events is %q, must be canonical, engine or wire", c.Events)
-	case len(c.Structures) == 0:
-		return fmt.Errorf("there is no structure to measure")
-	case c.Trace != "" && segmentTokens%c.BlockSize != 0:
+	case c.Events == Wire && !c.traced():
+		return fmt.Errorf("events is %q, which needs a trace: the blocks of other loads have no tokens", c.Events)
+	case c.Events == Wire && (c.Case != "" || c.Repeat > 0 || c.Pools > 0 || c.HashOnly || c.Verify):
+		return fmt.Errorf("wire events have no cases, copies, pools, hash-only blocks or verification")
+	case c.HashSeeds > 1<<8:
+		return fmt.Errorf("hash seeds is %d, must be at most %d", c.HashSeeds, 1<<8)
+	case c.Pools%c.HashSeeds != 0:
+		return fmt.Errorf("pools is %d, must be a multiple of the %d hash seeds", c.Pools, c.HashSeeds)
+	case c.Repeat > 100:
+		return fmt.Errorf("repeat is %d percent, must be at most 100", c.Repeat)
+	case c.Case != "" && !slices.Contains(Cases, c.Case):
+		return fmt.Errorf("case is %q, must be one of %q", c.Case, Cases)
+	case c.traced() && segmentTokens%c.BlockSize != 0:
 		return fmt.Errorf("block size %d does not divide the %d tokens of a trace's hash id", c.BlockSize, segmentTokens)
-	}
-	for _, s := range c.Structures {
-		if !slices.Contains(Structures, s) {
-			return fmt.Errorf("structure is %q, must be one of %q", s, Structures)
-		}
 	}
 	return nil
 }
-
-// closed reports whether every owner holds the parent of every block it holds.
-func (c *Config) closed() bool { return c.Tiers == 1 }
-
-// owners is how many owners the structures know.
-func (c *Config) owners() int { return c.Workers * c.Tiers }
 
 func (c *Config) say(format string, args ...any) {
 	if c.Progress != nil {
 		c.Progress(fmt.Sprintf(format, args...))
 	}
+}
+
+// generate makes the stream in canonical hashes, and the prompts of its payloads if the
+// events are on the wire.
+func generate(c *Config) (*Stream, *prompts, error) {
+	var s *Stream
+	var p *prompts
+	var err error
+	switch {
+	case c.Ops != "":
+		s, err = OpenOps(c.Ops)
+	case c.Synthetic > 0:
+		s = synthesize(c)
+	case c.SMG != "":
+		s = smg(smgProfiles[c.SMG], c.Target)
+	default:
+		s, p, err = simulate(c)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.Events == Wire {
+		return s, p, nil
+	}
+	s.ids = nil
+	if c.Case != "" {
+		s.harden(c.Case)
+	}
+	if c.EventBlock > 0 {
+		s.splitEvents(c.EventBlock)
+	}
+	if c.Repeat > 0 {
+		s.repeat(c.Repeat, c.Seed)
+	}
+	return s, nil, nil
 }

@@ -2,9 +2,10 @@ package bench
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,142 +14,177 @@ import (
 	"time"
 )
 
-// traceFile writes a small trace in which conversations go on and everybody begins
-// with the same segment.
-func traceFile(t testing.TB) string {
-	t.Helper()
-	r := rand.New(rand.NewPCG(5, 6))
-	var text strings.Builder
-	var talks [][]uint64
-	next := uint64(1)
-	for range 300 {
-		var ids []uint64
-		if len(talks) > 0 && r.IntN(2) == 0 {
-			ids = slices.Clone(talks[r.IntN(len(talks))])
-		} else {
-			ids = []uint64{0}
-		}
-		for range 1 + r.IntN(4) {
-			ids = append(ids, next)
-			next++
-		}
-		talks = append(talks, ids)
-		js, err := json.Marshal(map[string]any{
-			"timestamp": 0, "input_length": len(ids)*segmentTokens - r.IntN(segmentTokens), "output_length": 1, "hash_ids": ids,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&text, "%s\n", js)
+func small() Config {
+	return Config{
+		Requests: 150, Workers: 6, Copies: 2, BlockSize: 128, Capacity: 150, Tiers: 1, Choices: 2, Seed: 1, Holders: 1, Target: 20_000,
+		Events: Engine, HashSeeds: 1, Writers: 1, Readers: 1,
 	}
-	name := filepath.Join(t.TempDir(), "trace.jsonl")
-	if err := os.WriteFile(name, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return name
 }
 
-func small(t testing.TB) Config {
-	return Config{
-		Trace: traceFile(t), Workers: 6, Copies: 2, BlockSize: 128, Capacity: 100, Tiers: 1, Choices: 2, Seed: 1, Holders: 1,
-		Events: Canonical, HashSeeds: 1, EventBlock: 8, Structures: Structures, Writers: 1, Readers: 1,
+// streamOf makes the stream of a configuration in the hashes of its events.
+func streamOf(t testing.TB, c Config) (canonical, named *Stream, p *prompts) {
+	t.Helper()
+	if err := c.Check(); err != nil {
+		t.Fatal(err)
 	}
+	s, p, err := generate(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Events == Canonical {
+		return s, s, p
+	}
+	return s, s.named(), p
+}
+
+// print is a fingerprint of all operations.
+func (s *Stream) print() uint64 {
+	h := fnv.New64a()
+	put := func(v ...uint64) {
+		for _, v := range v {
+			h.Write(binary.LittleEndian.AppendUint64(nil, v))
+		}
+	}
+	for i := range s.ops {
+		o := &s.ops[i]
+		fmt.Fprint(h, o.kind, o.owner, o.hasParent, o.bare, o.family, o.class, o.parent)
+		switch o.kind {
+		case remove:
+			put(s.gone[o.from:o.to]...)
+		case store:
+			put(s.namesOf(o)...)
+			fallthrough
+		case query:
+			put(s.seq[o.from:o.to]...)
+			put(s.local[o.from:o.to]...)
+		}
+	}
+	put(uint64(s.owners), uint64(s.tiers), uint64(s.load))
+	return h.Sum64()
 }
 
 func TestStreamIsDeterministic(t *testing.T) {
-	c := small(t)
+	c := small()
 	f := func(change func(*Config), same bool) {
 		t.Helper()
 		other := c
 		change(&other)
-		var prints [2]uint64
-		for i, c := range []Config{c, other} {
-			s, _, err := generate(&c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(s.ops) == 0 || s.Size.QueryBlocks == 0 {
-				t.Fatal("the stream is empty")
-			}
-			prints[i] = s.named(c.HashSeeds).print()
+		_, a, _ := streamOf(t, c)
+		_, b, _ := streamOf(t, other)
+		if len(a.ops) == 0 || a.sizes().QueryBlocks == 0 {
+			t.Fatal("the stream is empty")
 		}
-		if (prints[0] == prints[1]) != same {
-			t.Errorf("prints %x and %x, want equal: %t", prints[0], prints[1], same)
+		if (a.print() == b.print()) != same {
+			t.Errorf("prints %x and %x, want equal: %t", a.print(), b.print(), same)
 		}
 	}
 	f(func(*Config) {}, true)
 	f(func(c *Config) { c.Seed = 2 }, false)
 	f(func(c *Config) { c.Copies = 1 }, false)
 	f(func(c *Config) { c.Tiers = 3 }, false)
+	f(func(c *Config) { c.Pools = 2 }, false)
 	f(func(c *Config) { c.HashSeeds = 3 }, false)
-	f(func(c *Config) { c.Trace, c.Synthetic = "", 1000 }, false)
-	c.Trace, c.Synthetic = "", 1000
+	f(func(c *Config) { c.Repeat = 50 }, false)
+	f(func(c *Config) { c.EventBlock = 2 }, false)
+	for _, which := range Cases {
+		f(func(c *Config) { c.Case = which }, false)
+	}
+	f(func(c *Config) { c.Synthetic = 1000 }, false)
+	c.Synthetic = 1000
 	f(func(*Config) {}, true)
 	f(func(c *Config) { c.Holders = 2 }, false)
+	f(func(c *Config) { c.Churn = 500 }, false)
+	c.Synthetic, c.SMG = 0, "fragmented"
+	f(func(*Config) {}, true)
+	f(func(c *Config) { c.SMG = "pinned" }, false)
+}
+
+// A trace file with the prompts of the built-in shape gives the same operations.
+func TestTraceFile(t *testing.T) {
+	c := small()
+	var text strings.Builder
+	for next := builtIn(c.Requests); ; {
+		req, ok := next()
+		if !ok {
+			break
+		}
+		var ids []uint64
+		for _, s := range req.Prompt {
+			ids = append(ids, s.ID)
+		}
+		js, err := json.Marshal(map[string]any{"timestamp": 0, "input_length": req.PromptLen(), "output_length": 1, "hash_ids": ids})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&text, "%s\n", js)
+	}
+	file := c
+	file.Trace = filepath.Join(t.TempDir(), "trace.jsonl")
+	if err := os.WriteFile(file.Trace, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, a, _ := streamOf(t, c)
+	_, b, _ := streamOf(t, file)
+	if a.print() != b.print() {
+		t.Error("the streams differ")
+	}
 }
 
 // Devices stay closed whatever is evicted, no tier holds more than it can, and the
 // operations say what the caches hold.
 func TestCachesAreClosed(t *testing.T) {
-	for _, tiers := range []int{1, 3} {
-		c := small(t)
-		c.Tiers = tiers
+	f := func(change func(*Config)) {
+		t.Helper()
+		c := small()
+		change(&c)
 		p, err := openPrompts(&c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		evicted := false
-		oracle, at := NewOracle(c.owners()), 0
+		evicted, at := false, 0
+		oracle := NewOracle((c.Workers + c.Pools) * c.Tiers)
 		s := run(&c, p, func(f *caches) {
 			for ; at < len(f.s.ops); at++ {
-				switch o := &f.s.ops[at]; o.kind {
-				case store:
-					oracle.Store(o.owner, 0, false, f.s.seq[o.from:o.to], nil)
-				case remove:
-					evicted = true
-					oracle.Remove(o.owner, f.s.gone[o.from:o.to])
-				}
+				o := &f.s.ops[at]
+				evicted = evicted || o.kind == remove
+				oracle.change(f.s, o)
 			}
-			for id, w := range f.workers {
+			for _, w := range f.workers {
 				for n, l := range w.tiers {
-					if len(l.at) > c.Capacity {
-						t.Fatalf("tier %d holds %d blocks, its capacity is %d", n, len(l.at), c.Capacity)
-					}
-					if len(l.at) != len(oracle.held[id*tiers+n]) {
-						t.Fatalf("tier %d holds %d blocks, announced are %d", n, len(l.at), len(oracle.held[id*tiers+n]))
+					held := oracle.held[l.owner]
+					if len(l.at) > c.Capacity || len(l.at) != len(held) {
+						t.Fatalf("tier %d holds %d blocks, its capacity is %d, announced are %d", n, len(l.at), c.Capacity, len(held))
 					}
 					for b := range l.at {
-						if oracle.held[id*tiers+n][p.blocks[b].seq] != 1 {
+						if held[p.blocks[b].seq] != 1 {
 							t.Fatalf("tier %d holds a block it did not announce", n)
 						}
 						parent := p.blocks[b].parent
 						if parent >= 0 && n == 0 && !l.has(parent) {
 							t.Fatal("a device holds a block without its parent")
 						}
-						if parent >= 0 && !slices.ContainsFunc(w.tiers, func(l *lru) bool { return l.has(parent) }) {
+						if parent >= 0 && c.Pools == 0 && !slices.ContainsFunc(w.tiers, func(l *tier) bool { return l.has(parent) }) {
 							t.Fatalf("tier %d holds a block without its parent", n)
 						}
 					}
 				}
 			}
 		})
-		if !evicted || s.Size.StoreBlocks-s.Size.RemoveBlocks != oracle.Memberships() {
-			t.Errorf("tiers %d: evicted %t, %d stored, %d removed, %d held", tiers, evicted, s.Size.StoreBlocks, s.Size.RemoveBlocks, oracle.Memberships())
-		}
-		if unique, memberships := s.held(&c); memberships != oracle.Memberships() || unique == 0 || unique > memberships {
-			t.Errorf("%d unique blocks, %d memberships, want %d", unique, memberships, oracle.Memberships())
+		if z := s.sizes(); !evicted || z.StoreBlocks-z.RemoveBlocks != oracle.Memberships() {
+			t.Errorf("evicted %t, %+v, %d held", evicted, z, oracle.Memberships())
 		}
 	}
+	f(func(*Config) {})
+	f(func(c *Config) { c.Tiers = 3 })
+	f(func(c *Config) { c.Pools = 2 })
+	f(func(c *Config) { c.Tiers, c.Pools = 3, 2 })
 }
 
 // A trace longer than a cache is cut at its end.
 func TestCapacityBelowPrompt(t *testing.T) {
-	c := small(t)
+	c := small()
 	c.Capacity = 5
-	s, _, err := generate(&c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, _, _ := streamOf(t, c)
 	for _, o := range s.ops {
 		if o.kind == store && o.to-o.from > 5 {
 			t.Fatalf("%d blocks stored at once", o.to-o.from)
@@ -156,10 +192,97 @@ func TestCapacityBelowPrompt(t *testing.T) {
 	}
 }
 
+// The index gives the oracle's answers to every query of every kind of load.
+func TestIndexAgainstOracle(t *testing.T) {
+	f := func(change func(*Config)) {
+		t.Helper()
+		c := small()
+		change(&c)
+		canonical, named, _ := streamOf(t, c)
+		if err := verify(&c, canonical, named); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	for _, events := range []string{Engine, Canonical} {
+		f(func(c *Config) { c.Events = events })
+		f(func(c *Config) { c.Events, c.Capacity = events, 40 })
+		f(func(c *Config) { c.Events, c.Tiers, c.Capacity = events, 3, 40 })
+		f(func(c *Config) { c.Events, c.Synthetic, c.Holders, c.Churn = events, 3000, 3, 1000 })
+		f(func(c *Config) { c.Events, c.Tiers, c.Repeat = events, 3, 30 })
+		for _, which := range Cases {
+			f(func(c *Config) { c.Events, c.Case = events, which })
+		}
+	}
+	f(func(c *Config) { c.HashSeeds, c.Tiers = 4, 3 })
+	f(func(c *Config) { c.Pools = 2 })
+	f(func(c *Config) { c.Pools, c.HashSeeds = 4, 2 })
+	f(func(c *Config) { c.Tiers, c.HashOnly, c.Pools, c.Repeat, c.EventBlock = 3, true, 2, 20, 7 })
+	f(func(c *Config) { c.SMG = "pinned" })
+	f(func(c *Config) { c.SMG = "fragmented" })
+	f(func(c *Config) { c.SMG = "churn" })
+}
+
+// A wrong answer and a lost block are noticed.
+func TestVerifyNotices(t *testing.T) {
+	f := func(spoil func(*Stream), want string) {
+		t.Helper()
+		c := small()
+		c.Synthetic = 1000
+		canonical, named, _ := streamOf(t, c)
+		spoil(named)
+		if err := verify(&c, canonical, named); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one about %q", err, want)
+		}
+	}
+	f(func(s *Stream) { s.ops[0].owner++ }, "the answer is")
+	f(func(s *Stream) { s.ops[0].to-- }, "the answer is")
+	f(func(s *Stream) { // behind the last query
+		last := s.ops[0]
+		last.owner++
+		s.ops = append(s.ops, last)
+		s.ops[len(s.ops)-2] = last
+	}, "the answer is")
+}
+
+// Each case changes the order of events as its name says.
+func TestCases(t *testing.T) {
+	f := func(which string, want ...uint64) {
+		t.Helper()
+		s := &Stream{tiers: 1, owners: 1, load: 3, seq: []uint64{1, 2, 3, 4, 5}, local: []uint64{11, 12, 13, 14, 15}, gone: []uint64{5, 4, 3, 2, 1}, ops: []op{
+			{kind: store, from: 0, to: 5}, {kind: query, from: 0, to: 5}, {kind: remove, from: 0, to: 5},
+		}}
+		s.harden(which)
+		var got []uint64
+		for i := range s.ops {
+			switch o := &s.ops[i]; {
+			case o.kind != query && o.to != o.from+1:
+				t.Errorf("%s: operation %d has %d blocks", which, i, o.to-o.from)
+			case o.kind == store && o.hasParent != (which != "roots" && o.from > 0), o.hasParent && o.parent != s.seq[o.from-1]:
+				t.Errorf("%s: store %d has the parent %d, %t", which, i, o.parent, o.hasParent)
+			case o.kind == remove:
+				got = append(got, s.gone[o.from])
+			case o.kind == query && which == "roots" && (o.to != 1 || s.local[0] != 1):
+				t.Errorf("query to %d of %v", o.to, s.local)
+			}
+		}
+		if which == "shuf1" {
+			slices.Sort(got)
+		}
+		if !slices.Equal(got, want) || s.load != 11 {
+			t.Errorf("%s removes %v, want %v; load %d", which, got, want, s.load)
+		}
+	}
+	f("split1", 5, 4, 3, 2, 1)
+	f("zip1", 5, 2, 4, 1, 3)
+	f("holes1", 5, 3, 1, 4, 2)
+	f("shuf1", 1, 2, 3, 4, 5)
+	f("roots", 5, 4, 3, 2, 1)
+}
+
 func TestRunReport(t *testing.T) {
 	f := func(change func(*Config), keys ...string) {
 		t.Helper()
-		c := small(t)
+		c := small()
 		change(&c)
 		r, err := Run(c)
 		if err != nil {
@@ -176,62 +299,89 @@ func TestRunReport(t *testing.T) {
 		if err := json.Unmarshal(js.Bytes(), &got); err != nil {
 			t.Fatal(err)
 		}
-		for _, k := range append(keys, "block_ops_per_sec", "query_blocks_per_sec", "write_blocks_per_sec", "query_p50_ns", "query_p99_ns", "query_p999_ns",
-			"unique_blocks", "memberships", "index_bytes", "alias_bytes", "bytes_per_block", "bytes_per_membership", "gc_pause_p99_ns", "gc_cpu_fraction",
-			"machine", "structures", "config", "stream") {
+		for _, k := range append(keys, "block_ops_per_sec", "query_blocks_per_sec", "write_blocks_per_sec", "query", "write", "cpu_seconds",
+			"unique_blocks", "memberships", "index_bytes", "alias_bytes", "bytes_per_block", "rss_bytes", "gc_pause_p99_ns", "gc_cpu_fraction",
+			"machine", "events", "config", "stream") {
 			if _, ok := got[k]; !ok {
 				t.Errorf("no key %q in %s", k, js.String())
 			}
 		}
-		for _, name := range c.Structures {
-			s, ok := got["structures"].(map[string]any)[name].(map[string]any)
-			if !ok || s["block_ops_per_sec"].(float64) <= 0 || s["heap_bytes"].(float64) <= 0 || s["memberships"].(float64) <= 0 {
-				t.Errorf("structure %s shows %v", name, s)
-			}
-			if !strings.Contains(table.String(), name) {
-				t.Errorf("the table lacks %s:\n%s", name, table.String())
-			}
+		if got["block_ops_per_sec"].(float64) <= 0 || got["memberships"].(float64) <= 0 || got["query"].(map[string]any)["p99_ns"].(float64) <= 0 {
+			t.Errorf("got %s", js.String())
+		}
+		if !strings.Contains(table.String(), c.Events) {
+			t.Errorf("the table lacks %s:\n%s", c.Events, table.String())
+		}
+		if want := map[bool]int{true: r.Stream.Requests}[c.Verify]; r.Verified != want {
+			t.Errorf("%d answers verified, want %d", r.Verified, want)
 		}
 	}
-	f(func(*Config) {}, "ratios")
-	f(func(c *Config) { c.Tiers = 3 }, "ratios")
-	f(func(c *Config) { c.Events, c.HashSeeds = Engine, 2 }, "ratios")
-	f(func(c *Config) { c.Events, c.HashSeeds, c.Tiers = Wire, 2, 3 }, "ratios", "wire")
-	f(func(c *Config) { c.Trace, c.Synthetic, c.Holders = "", 5000, 3 }, "ratios", "bytes_per_further_membership")
-	f(func(c *Config) { c.Structures, c.Duration, c.Together = []string{Index}, 10*time.Millisecond, true }, "together")
-	f(func(c *Config) {
-		c.Structures, c.Scale, c.Duration = []string{Radix, Map, Positional}, []int{1, 2}, 10*time.Millisecond
-	}, "scale")
+	f(func(*Config) {})
+	f(func(c *Config) { c.Events = Canonical })
+	f(func(c *Config) { c.Tiers, c.Verify = 3, true })
+	f(func(c *Config) { c.Events, c.HashSeeds, c.Tiers = Wire, 2, 3 }, "wire")
+	f(func(c *Config) { c.Synthetic, c.Holders = 5000, 3 }, "bytes_per_further_membership")
+	f(func(c *Config) { c.Synthetic, c.Churn, c.EventBlock = 5000, 2000, 64 })
+	f(func(c *Config) { c.SMG, c.Verify = "fragmented", true }, "classes")
+	f(func(c *Config) { c.Duration, c.Together = 10*time.Millisecond, true }, "together")
+	f(func(c *Config) { c.Writers, c.Readers, c.Together = 2, 0, true }, "together")
+	f(func(c *Config) { c.Scale, c.Duration = []int{1, 2}, 10*time.Millisecond }, "scale")
 }
 
 func TestConfigCheck(t *testing.T) {
 	f := func(change func(*Config), want string) {
 		t.Helper()
-		c := small(t)
+		c := small()
 		change(&c)
 		if _, err := Run(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one about %q", err, want)
 		}
 	}
-	f(func(c *Config) { c.Trace = "" }, "either a trace")
-	f(func(c *Config) { c.Synthetic = 5 }, "either a trace")
-	f(func(c *Config) { c.Trace, c.Synthetic, c.Holders = "", 5, 7 }, "holders is 7")
-	f(func(c *Config) { c.Trace, c.Synthetic, c.Tiers = "", 5, 3 }, "tiers is 3")
-	f(func(c *Config) { c.Trace, c.Synthetic, c.Events = "", 5, Wire }, "no tokens")
+	f(func(c *Config) { c.Trace, c.Synthetic = "x", 5 }, "exclude each other")
+	f(func(c *Config) { c.Requests = 0 }, "requests is 0")
+	f(func(c *Config) { c.Synthetic, c.Holders = 5, 7 }, "holders is 7")
+	f(func(c *Config) { c.Synthetic, c.Tiers = 5, 3 }, "need a trace")
+	f(func(c *Config) { c.Synthetic, c.Events = 5, Wire }, "no tokens")
+	f(func(c *Config) { c.SMG = "loose" }, `"loose"`)
+	f(func(c *Config) { c.SMG, c.Target = "pinned", 0 }, "target is 0")
+	f(func(c *Config) { c.SMG, c.Events = "pinned", Canonical }, "engine hashes")
 	f(func(c *Config) { c.Tiers = 2 }, "tiers is 2")
 	f(func(c *Config) { c.Events = "raw" }, `"raw"`)
-	f(func(c *Config) { c.Structures = []string{"tree"} }, `"tree"`)
-	f(func(c *Config) { c.Structures = nil }, "no structure")
+	f(func(c *Config) { c.Events, c.Case = Wire, "zip1" }, "wire events have no")
+	f(func(c *Config) { c.Case = "zip2" }, `"zip2"`)
 	f(func(c *Config) { c.Workers = 0 }, "workers is 0")
 	f(func(c *Config) { c.Scale = []int{0} }, "scale is 0")
 	f(func(c *Config) { c.BlockSize = 100 }, "block size 100")
-	f(func(c *Config) { c.Trace += ".gone" }, "cannot open the trace")
+	f(func(c *Config) { c.Pools, c.HashSeeds = 3, 2 }, "pools is 3")
+	f(func(c *Config) { c.Repeat = 101 }, "repeat is 101")
+	f(func(c *Config) { c.Trace = "gone" }, "cannot open the trace")
+	f(func(c *Config) { c.Ops = "gone" }, "cannot open the ops file")
 }
 
-// Different answers are an error, not a figure.
-func TestDifferentAnswers(t *testing.T) {
-	r := Report{order: []string{Index, Map}, Ratios: map[string]Ratio{}, Structures: map[string]Result{Index: {answers: 1}, Map: {answers: 2}}}
-	if err := r.compare(); err == nil {
-		t.Error("no error")
+// Payloads carry what the stream says: after all of them the index gives the oracle's
+// answers.
+func TestWireCarriesTheStream(t *testing.T) {
+	c := small()
+	c.Events, c.Tiers, c.HashSeeds, c.EventBlock = Wire, 3, 2, 3
+	canonical, named, p := streamOf(t, c)
+	clk := newClock()
+	l := newLoad(newIndexed(named, c.Events), &clk)
+	res, err := l.replayWire(&c, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	oracle := canonical.outcome()
+	for i := range canonical.ops {
+		o := &canonical.ops[i]
+		if o.kind != query {
+			continue
+		}
+		got := slices.SortedFunc(slices.Values(l.x.ask(o, &l.r)), func(a, b Depth) int { return int(a.Owner) - int(b.Owner) })
+		if want := oracle.Depths(canonical.seq[o.from:o.to], nil); !slices.Equal(got, want) {
+			t.Fatalf("%d blocks: got %v, want %v", o.to-o.from, got, want)
+		}
+	}
+	if z := canonical.sizes(); res.Blocks != z.written() || l.sizes != z {
+		t.Errorf("%d blocks from the wire, %+v, want %+v", res.Blocks, l.sizes, z)
 	}
 }

@@ -7,15 +7,22 @@ type caches struct {
 	p       *prompts
 	s       *Stream
 	workers []*cache
-	tiers   int
 	choices int
 	r       *rand.Rand
 }
 
-// cache is one worker: a device, and below it host and disk where there are any.
+// cache is one worker: a device, and below it host, disk and a pool where there are any.
 type cache struct {
-	tiers []*lru
+	tiers []*tier
 	work  int // blocks asked of it so far
+}
+
+// tier is blocks that one owner announces. Workers share the tier of a pool.
+type tier struct {
+	*lru
+	owner  int
+	family uint8 // of its engine hashes
+	bare   bool  // announced without tokens
 }
 
 // simulate runs the requests of a trace through a fleet and returns what it asks
@@ -31,12 +38,22 @@ func simulate(c *Config) (*Stream, *prompts, error) {
 
 // run serves every chain; after each one it calls step, if there is one.
 func run(c *Config, p *prompts, step func(*caches)) *Stream {
-	f := &caches{p: p, tiers: c.Tiers, choices: c.Choices, r: rand.New(rand.NewPCG(c.Seed, 1)),
-		s: &Stream{owners: c.owners(), tiers: c.Tiers}}
-	for range c.Workers {
+	f := &caches{p: p, choices: c.Choices, r: rand.New(rand.NewPCG(c.Seed, 1)),
+		s: &Stream{owners: (c.Workers + c.Pools) * c.Tiers, tiers: c.Tiers}}
+	add := func(tiers []*tier, source, family, at int, bare bool) []*tier {
+		return append(tiers, &tier{newLRU(c.Capacity), source*c.Tiers + at, uint8(family % c.HashSeeds), bare})
+	}
+	var pools []*tier
+	for i := range c.Pools {
+		pools = add(pools, c.Workers+i, i, 0, true)
+	}
+	for i := range c.Workers {
 		w := &cache{}
-		for range c.Tiers {
-			w.tiers = append(w.tiers, newLRU(c.Capacity))
+		for j := range c.Tiers {
+			w.tiers = add(w.tiers, i, i, j, j > 0 && c.HashOnly)
+		}
+		if c.Pools > 0 {
+			w.tiers = append(w.tiers, pools[i%c.Pools])
 		}
 		f.workers = append(f.workers, w)
 	}
@@ -51,9 +68,7 @@ func run(c *Config, p *prompts, step func(*caches)) *Stream {
 			step(f)
 		}
 	}
-	f.s.names = f.s.seq
 	f.s.load = len(f.s.ops)
-	f.s.Size.UniqueBlocks = len(p.blocks)
 	return f.s
 }
 
@@ -94,36 +109,36 @@ func (f *caches) serve(id int, chain []int32, from uint32) {
 		if hit > 0 {
 			parent = chain[hit-1]
 		}
-		f.s.store(f.p, id*f.tiers, parent, from+uint32(hit), from+uint32(len(chain)))
+		f.s.store(f.p, w.tiers[0], parent, from+uint32(hit), from+uint32(len(chain)))
 	}
 }
 
-// makeRoom evicts from a tier until n more blocks fit. What leaves is first stored
-// on the tier below.
-func (f *caches) makeRoom(id, tier, n int) {
+// makeRoom evicts from a tier until n more blocks fit. Blocks that leave are first
+// stored on the tier below.
+func (f *caches) makeRoom(id, at, n int) {
 	w := f.workers[id]
-	out := w.tiers[tier].evict(nil, n)
+	out := w.tiers[at].evict(nil, n)
 	if len(out) == 0 {
 		return
 	}
-	if tier+1 < f.tiers {
-		f.demote(id, tier+1, out)
+	if at+1 < len(w.tiers) {
+		f.demote(id, at+1, out)
 	}
-	f.s.remove(f.p, id*f.tiers+tier, out)
+	f.s.remove(f.p, w.tiers[at], out)
 }
 
 // demote stores evicted blocks, oldest first, on a lower tier. What is there
 // already only becomes newer. So on a lower tier, too, a parent is newer than its
 // children, and a worker that holds a block holds its parent on some tier.
-func (f *caches) demote(id, tier int, out []int32) {
-	l := f.workers[id].tiers[tier]
+func (f *caches) demote(id, at int, out []int32) {
+	l := f.workers[id].tiers[at]
 	fresh := 0
 	for _, b := range out {
 		if !l.touch(b) { // or it might make room for the others
 			fresh++
 		}
 	}
-	f.makeRoom(id, tier, fresh)
+	f.makeRoom(id, at, fresh)
 	parentsFirst := make([]int32, fresh)
 	for _, b := range out {
 		if l.put(b) {
@@ -131,5 +146,5 @@ func (f *caches) demote(id, tier int, out []int32) {
 			parentsFirst[fresh] = b
 		}
 	}
-	f.s.storeRuns(f.p, id*f.tiers+tier, parentsFirst)
+	f.s.storeRuns(f.p, l, parentsFirst)
 }

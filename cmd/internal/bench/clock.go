@@ -4,6 +4,7 @@ import (
 	"math"
 	"runtime/metrics"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -30,11 +31,21 @@ func newClock() clock {
 
 func (c *clock) now() time.Duration { return time.Since(c.base) }
 
+// cpuTime returns the CPU time of all threads of the process.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // Latencies are nanoseconds.
 type Latencies struct {
-	P50  int64 `json:"query_p50_ns"`
-	P99  int64 `json:"query_p99_ns"`
-	P999 int64 `json:"query_p999_ns"`
+	P50  int64 `json:"p50_ns"`
+	P99  int64 `json:"p99_ns"`
+	P999 int64 `json:"p999_ns"`
+	Max  int64 `json:"max_ns"`
 }
 
 // latencies sorts the samples.
@@ -43,8 +54,8 @@ func latencies(ns []uint32) Latencies {
 		return Latencies{}
 	}
 	slices.Sort(ns)
-	at := func(q float64) int64 { return int64(ns[min(len(ns)-1, int(q*float64(len(ns))))]) }
-	return Latencies{at(0.5), at(0.99), at(0.999)}
+	at := func(q float64) int64 { return int64(ns[int(math.Round(q*float64(len(ns)-1)))]) }
+	return Latencies{at(0.5), at(0.99), at(0.999), at(1)}
 }
 
 // Collector is what the garbage collector did.

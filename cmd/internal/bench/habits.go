@@ -20,8 +20,8 @@ type soakChain struct{ seq, local []uint64 }
 type soakWorker struct {
 	source index.Source
 	owners [soakOwners]index.Owner
-	seed   uint64 // of its own hashes
-	canon  bool   // announces canonical hashes without tokens
+	family uint8 // of its own hashes
+	canon  bool  // announces canonical hashes without tokens
 	policy index.CopyPolicy
 }
 
@@ -43,7 +43,7 @@ func (k *Soak) prepare() {
 	for i := range k.Workers {
 		w := soakWorker{canon: i%4 == 0}
 		if i%4 == 1 {
-			w.seed = uint64(i) // its own; all others hash alike
+			w.family = uint8(i) // its own; all others hash alike
 		}
 		if i%3 == 0 {
 			w.policy = index.CopySet
@@ -104,7 +104,7 @@ func (w *soakWorker) names(seq []uint64) []uint64 {
 	}
 	out := make([]uint64, len(seq))
 	for i, s := range seq {
-		out[i] = name(s, w.seed)
+		out[i] = name(s, w.family)
 	}
 	return out
 }
@@ -118,7 +118,7 @@ func (k *Soak) store(w *soakWorker, j, slot int, c *soakChain, from, to int) {
 		e.HasParent, e.Parent = true, w.names(c.seq[from-1 : from])[0]
 	}
 	k.x.Store(&e)
-	k.oracle.add(uint32(slot), c.seq[from:to], w.policy == index.CopySet)
+	k.oracle.Store(uint32(slot), c.seq[from:to], w.policy == index.CopySet)
 }
 
 func (k *Soak) remove(w *soakWorker, j, slot int, seq []uint64) {

@@ -1,36 +1,47 @@
 package bench
 
 import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"time"
 )
 
-// Result is what one structure showed.
+// Result is the figures of one replay. Rates are blocks per second of CPU time.
 type Result struct {
-	Events string `json:"events"` // what it was given
-
-	BlockOps    float64 `json:"block_ops_per_sec"` // all blocks over all time
+	BlockOps    float64 `json:"block_ops_per_sec"`
+	TokenOps    float64 `json:"token_block_ops_per_sec"` // those with tokens alone, over the CPU time of all
 	QueryBlocks float64 `json:"query_blocks_per_sec"`
 	WriteBlocks float64 `json:"write_blocks_per_sec"`
 	Queries     float64 `json:"queries_per_sec"`
-	Latencies
+	CPU         float64 `json:"cpu_seconds"`
+	Wall        float64 `json:"wall_seconds"`
+
+	Query   Latencies            `json:"query"`
+	Write   Latencies            `json:"write"`             // of one event, after the load where the stream has one
+	Classes map[string]Latencies `json:"classes,omitempty"` // of smg's queries
 
 	UniqueBlocks int `json:"unique_blocks"` // held at the end
 	Memberships  int `json:"memberships"`
 
-	// HeapBytes is what the structure keeps alive after the load, as the collector
-	// sees it. IndexBytes is what the index itself accounts for without aliases;
-	// a baseline accounts for nothing, there it is HeapBytes.
-	HeapBytes  int64 `json:"heap_bytes"`
-	IndexBytes int64 `json:"index_bytes"`
-	AliasBytes int64 `json:"alias_bytes"`
-
-	BytesPerBlock      float64 `json:"bytes_per_block"`      // IndexBytes over UniqueBlocks
-	BytesPerMembership float64 `json:"bytes_per_membership"` // IndexBytes over Memberships
-	AliasPerBlock      float64 `json:"alias_bytes_per_block"`
-	// BytesPerFurther is what a membership beyond the first of its block takes, of
+	// By the account of the index, names of blocks included.
+	IndexBytes    int64   `json:"index_bytes"`
+	AliasBytes    int64   `json:"alias_bytes"` // of them for names outside the pieces
+	BytesPerBlock float64 `json:"bytes_per_block"`
+	// BytesPerFurther is the bytes of a membership beyond the first of its block, of
 	// synthetic loads with more than one holder.
 	BytesPerFurther float64 `json:"bytes_per_further_membership,omitempty"`
+
+	// Growth of the resident memory of the process, without the stream; 0 where the
+	// system does not say it.
+	RSSBytes         int64   `json:"rss_bytes"`
+	RSSPeakBytes     int64   `json:"rss_peak_bytes"`
+	RSSPerMembership float64 `json:"rss_per_membership"`
 
 	AllocsPerBlock float64 `json:"allocs_per_block"`
 	Collector
@@ -38,93 +49,86 @@ type Result struct {
 	Wire     *WireResult `json:"wire,omitempty"`
 	Together *Together   `json:"together,omitempty"`
 	Scale    []Together  `json:"scale,omitempty"`
-
-	answers uint64
 }
 
-// measure runs the whole stream into a fresh structure, more than once if there is
-// time for it, and looks at what it left behind the last time.
-func measure(c *Config, name string, canonical, named *Stream, p *prompts, clk *clock) (Result, error) {
-	r := Result{Events: Canonical}
-	s := canonical
-	if name == Index {
-		r.Events, s = c.Events, named
-	}
-	wired := r.Events == Wire
-	total := newLoad(nil, s, clk)
-	started := clk.now()
-	for again := true; again; {
-		base := heap()
-		l := &load{st: build(c, name, false), s: s, clk: clk, rows: total.rows, samples: total.samples[:0]}
-		before := readRuntime()
-		first := firstHolder(c, canonical)
-		var afterFirst int64
-		if wired {
-			w, err := l.replayWire(c, p)
-			if err != nil {
-				return r, err
-			}
-			r.Wire = w
-		} else {
-			l.replay(s.ops[:first])
-			if first > 0 {
-				afterFirst = r.weigh(l.st, base)
-			}
-			l.replay(s.ops[first:])
+// measure replays a stream, its names in place, into a fresh index.
+func measure(c *Config, s *Stream, p *prompts, clk *clock) (Result, error) {
+	var r Result
+	l := newLoad(newIndexed(s, c.Events), clk)
+	base := startRSS()
+	before := readRuntime()
+	if c.Events == Wire {
+		w, err := l.replayWire(c, p)
+		if err != nil {
+			return r, err
 		}
-		after := readRuntime()
-		total.rows, total.samples = l.rows, l.samples
-		total.query += l.query
-		total.write += l.write
-		total.sizes.add(l.sizes)
+		r.Wire = w
+	} else if first := firstHolder(c, s); first > 0 {
+		l.replay(s.ops[:first])
+		one := l.x.x.Stats().Bytes
+		l.replay(s.ops[first:])
+		st := l.x.x.Stats()
+		r.BytesPerFurther = float64(st.Bytes-one) / float64(st.Memberships-st.Blocks)
+	} else {
+		l.replay(s.ops)
+	}
+	after := readRuntime()
+	r.RSSBytes, r.RSSPeakBytes = growthRSS(base)
+	r.AllocsPerBlock = float64(after.objects-before.objects) / float64(l.sizes.QueryBlocks+l.sizes.written())
+	r.collect(before, c.Idle)
 
-		again = clk.now()-started < c.Duration
-		if again {
-			continue
+	st := l.x.x.Stats()
+	runtime.KeepAlive(l.x)
+	r.UniqueBlocks, r.Memberships = st.Blocks, st.Memberships
+	r.IndexBytes, r.AliasBytes = int64(st.Bytes), int64(st.AliasBytes)
+	r.BytesPerBlock = float64(st.Bytes) / float64(max(1, st.Blocks))
+	r.RSSPerMembership = float64(r.RSSBytes) / float64(max(1, st.Memberships))
+
+	asked, written := l.split()
+	r.BlockOps = perSecond(l.sizes.QueryBlocks+l.sizes.written(), l.cpu)
+	r.TokenOps = perSecond(l.sizes.QueryBlocks+l.sizes.written()-l.sizes.HashOnly, l.cpu)
+	r.QueryBlocks = perSecond(l.sizes.QueryBlocks, asked)
+	r.WriteBlocks = perSecond(l.sizes.written(), written)
+	r.Queries = perSecond(l.sizes.Requests, asked)
+	r.CPU, r.Wall = l.cpu.Seconds(), l.wall.Seconds()
+	if c.Events != Wire {
+		r.Write = latencies(l.writes[writesBefore(s):])
+		for k, v := range l.byClass(s.ops) {
+			if k != ordinary {
+				if r.Classes == nil {
+					r.Classes = map[string]Latencies{}
+				}
+				r.Classes[classNames[k]] = latencies(v)
+			}
 		}
-		r.AllocsPerBlock = float64(after.objects-before.objects) / float64(l.sizes.all())
-		r.collect(before, c.Idle)
-		bytes := r.weigh(l.st, base)
-		r.UniqueBlocks, r.Memberships = canonical.held(c)
-		if further := r.Memberships - r.UniqueBlocks; first > 0 && further > 0 {
-			r.BytesPerFurther = float64(bytes-afterFirst) / float64(further)
-		}
-		r.answers = answers(l.st, canonical)
-		runtime.KeepAlive(l.st)
 	}
-	r.BlockOps = perSecond(total.sizes.all(), total.query+total.write)
-	r.QueryBlocks = perSecond(total.sizes.QueryBlocks, total.query)
-	r.WriteBlocks = perSecond(total.sizes.StoreBlocks+total.sizes.RemoveBlocks, total.write)
-	r.Queries = perSecond(total.sizes.Requests, total.query)
-	r.Latencies = latencies(total.samples)
-	if r.UniqueBlocks > 0 {
-		r.BytesPerBlock = float64(r.IndexBytes) / float64(r.UniqueBlocks)
-		r.AliasPerBlock = float64(r.AliasBytes) / float64(r.UniqueBlocks)
-		r.BytesPerMembership = float64(r.IndexBytes) / float64(r.Memberships)
-	}
+	r.Query = latencies(l.queries)
 	return r, nil
+}
+
+// writesBefore returns how many writes belong to the load, 0 if nothing is written after it.
+func writesBefore(s *Stream) (n int) {
+	all := 0
+	for i := range s.ops {
+		if s.ops[i].kind != query {
+			if all++; i < s.load {
+				n++
+			}
+		}
+	}
+	if n == all {
+		return 0
+	}
+	return n
 }
 
 // firstHolder returns how many operations bring the first holder of each block of
 // a synthetic load, 0 where there is no further one.
 func firstHolder(c *Config, s *Stream) int {
-	if c.Synthetic == 0 || c.Holders == 1 {
+	if c.Synthetic == 0 || c.Holders == 1 || c.Churn > 0 || c.Case != "" || c.Repeat > 0 {
 		return 0
 	}
 	return s.load / c.Holders
-}
-
-// weigh notes how much memory a structure takes and returns IndexBytes.
-func (r *Result) weigh(st Structure, base int64) int64 {
-	r.HeapBytes = heap() - base
-	r.IndexBytes, r.AliasBytes = r.HeapBytes, 0
-	if x, ok := st.(*indexed); ok {
-		stats := x.x.Stats()
-		r.AliasBytes = int64(stats.AliasBytes)
-		r.IndexBytes = int64(stats.Bytes - stats.AliasBytes)
-	}
-	runtime.KeepAlive(st)
-	return r.IndexBytes
 }
 
 // collect reads what the collector did since before and what it does while the
@@ -142,35 +146,55 @@ func (r *Result) collect(before reading, idle time.Duration) {
 	r.Cycles = int(end.cycles - before.cycles)
 }
 
-func (z *Sizes) add(o Sizes) {
-	z.Requests += o.Requests
-	z.QueryBlocks += o.QueryBlocks
-	z.StoreBlocks += o.StoreBlocks
-	z.RemoveBlocks += o.RemoveBlocks
-}
-
-func (z *Sizes) all() int { return z.QueryBlocks + z.StoreBlocks + z.RemoveBlocks }
-
-// held counts the distinct blocks and the memberships that are left at the end, by
-// the stream's own account.
-func (s *Stream) held(c *Config) (unique, memberships int) {
-	if c.Synthetic > 0 {
-		return s.Size.UniqueBlocks, s.Size.StoreBlocks
+// verify replays the canonical stream into an oracle and the named one into an index, and
+// returns an error if an answer differs. It writes the hash of each answer to a file if
+// one is named.
+func verify(c *Config, canonical, named *Stream) (err error) {
+	x, oracle := newIndexed(named, c.Events), NewOracle(canonical.owners)
+	var out *bufio.Writer
+	if c.Answers != "" {
+		f, err := os.Create(c.Answers)
+		if err != nil {
+			return fmt.Errorf("cannot write the answers: %w", err)
+		}
+		out = bufio.NewWriter(f)
+		defer func() { err = errors.Join(err, out.Flush(), f.Close()) }()
 	}
-	holders := make(map[uint64]int32, s.Size.UniqueBlocks)
-	for i := range s.ops {
-		switch o := &s.ops[i]; o.kind {
-		case store:
-			for _, k := range s.seq[o.from:o.to] {
-				holders[k]++
-			}
-		case remove:
-			for _, k := range s.gone[o.from:o.to] {
-				if holders[k]--; holders[k] == 0 {
-					delete(holders, k)
-				}
-			}
+	var r reader
+	var want []Depth
+	for i := range canonical.ops {
+		o := &canonical.ops[i]
+		if o.kind != query {
+			oracle.change(canonical, o)
+			x.change(&named.ops[i])
+			continue
+		}
+		got := x.ask(&named.ops[i], &r)
+		h := hashOf(got)
+		want = oracle.Depths(canonical.seq[o.from:o.to], want[:0])
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("operation %d, a query of %d blocks: the answer is %v, the oracle's %v", i, o.to-o.from, got, want)
+		}
+		if out != nil {
+			out.Write(binary.LittleEndian.AppendUint64(nil, h))
 		}
 	}
-	return len(holders), s.Size.StoreBlocks - s.Size.RemoveBlocks
+	if st := x.x.Stats(); st.Memberships != oracle.Memberships() || st.Blocks != oracle.Unique() {
+		return fmt.Errorf("the index holds %d blocks and %d memberships, the oracle %d and %d", st.Blocks, st.Memberships, oracle.Unique(), oracle.Memberships())
+	}
+	return x.x.Check()
+}
+
+// startRSS returns the resident memory of the process and forgets its peak.
+func startRSS() int64 {
+	debug.FreeOSMemory()
+	resetPeakRSS()
+	now, _ := residentBytes()
+	return now
+}
+
+// growthRSS returns how much the resident memory has grown since, and its peak has.
+func growthRSS(base int64) (now, peak int64) {
+	now, peak = residentBytes()
+	return max(0, now-base), max(0, peak-base)
 }

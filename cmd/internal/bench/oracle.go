@@ -7,22 +7,19 @@ import "kvconductor/index"
 // Calls for different owners may overlap.
 type Oracle struct {
 	held []map[uint64]int
-	one  bool // a repeated store adds no copy
 }
 
 // NewOracle knows owners 0 to owners-1, which hold nothing.
 func NewOracle(owners int) *Oracle {
-	o := &Oracle{held: make([]map[uint64]int, owners), one: true}
+	o := &Oracle{held: make([]map[uint64]int, owners)}
 	for i := range o.held {
 		o.held[i] = map[uint64]int{}
 	}
 	return o
 }
 
-// Store adds blocks.
-func (o *Oracle) Store(owner uint32, _ uint64, _ bool, seq, _ []uint64) { o.add(owner, seq, o.one) }
-
-func (o *Oracle) add(owner uint32, seq []uint64, one bool) {
+// Store adds blocks. If one, a repeated store adds no copy.
+func (o *Oracle) Store(owner uint32, seq []uint64, one bool) {
 	for _, k := range seq {
 		if !one || o.held[owner][k] == 0 {
 			o.held[owner][k]++
@@ -43,6 +40,16 @@ func (o *Oracle) Remove(owner uint32, seq []uint64) {
 	}
 }
 
+// change applies a store or a removal of a stream in canonical hashes.
+func (o *Oracle) change(s *Stream, at *op) {
+	switch at.kind {
+	case store:
+		o.Store(at.owner, s.seq[at.from:at.to], !s.counted)
+	case remove:
+		o.Remove(at.owner, s.gone[at.from:at.to])
+	}
+}
+
 // Clear takes everything.
 func (o *Oracle) Clear(owner uint32) { o.held[owner] = map[uint64]int{} }
 
@@ -57,7 +64,7 @@ func (o *Oracle) Depth(owner uint32, seq []uint64) int {
 }
 
 // Depths appends the rows of all owners that hold the first block, ascending.
-func (o *Oracle) Depths(seq, _ []uint64, dst []Depth) []Depth {
+func (o *Oracle) Depths(seq []uint64, dst []Depth) []Depth {
 	for owner := range o.held {
 		if d := o.Depth(uint32(owner), seq); d > 0 {
 			dst = append(dst, Depth{Owner: index.Owner(owner), Blocks: uint32(d)})
@@ -72,4 +79,15 @@ func (o *Oracle) Memberships() (n int) {
 		n += len(h)
 	}
 	return n
+}
+
+// Unique counts blocks with an owner.
+func (o *Oracle) Unique() int {
+	all := map[uint64]struct{}{}
+	for _, h := range o.held {
+		for k := range h {
+			all[k] = struct{}{}
+		}
+	}
+	return len(all)
 }

@@ -2,7 +2,9 @@ package bench
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 
 	"kvconductor/cmd/internal/fleet/workload"
 	"kvconductor/index/hash"
@@ -37,16 +39,20 @@ func newPrompts(size int) *prompts {
 	return &prompts{bySeq: map[uint64]int32{}, size: size}
 }
 
-// openPrompts reads a trace. Copies are interleaved: all copies of a request
-// arrive before the next request.
+// openPrompts reads a trace, or makes the built-in shape. Copies are interleaved: all
+// copies of a request arrive before the next request.
 func openPrompts(c *Config) (*prompts, error) {
-	trace, err := workload.OpenTrace(c.Trace)
-	if err != nil {
-		return nil, err
+	next := builtIn(c.Requests)
+	if c.Trace != "" {
+		trace, err := workload.OpenTrace(c.Trace)
+		if err != nil {
+			return nil, err
+		}
+		next = trace.Next
 	}
 	p := newPrompts(c.BlockSize)
 	locals := map[uint64][]uint64{} // by content
-	for req, ok := trace.Next(); ok; req, ok = trace.Next() {
+	for req, ok := next(); ok; req, ok = next() {
 		if req.PromptLen() < c.BlockSize {
 			continue
 		}
@@ -70,6 +76,34 @@ func openPrompts(c *Config) (*prompts, error) {
 		}
 	}
 	return p, nil
+}
+
+// builtIn returns prompts in the shape of Mooncake's conversation trace: all begin with
+// one segment, two of five go on with an earlier prompt, and the median is 7,000 tokens.
+func builtIn(requests int) func() (workload.Request, bool) {
+	const recent, longest = 2000, 247
+	r := rand.New(rand.NewPCG(12031, 0))
+	var talks [][]workload.Segment
+	id := uint64(0)
+	return func() (req workload.Request, ok bool) {
+		if requests == 0 {
+			return req, false
+		}
+		requests--
+		req.Prompt = []workload.Segment{{ID: 0, Len: segmentTokens}}
+		if len(talks) > 0 && r.IntN(5) < 2 {
+			req.Prompt = slices.Clone(talks[r.IntN(len(talks))])
+		}
+		fresh := int(3 * math.Pow(16, r.Float64())) // log-uniform
+		for ; fresh > 0 && len(req.Prompt) < longest; fresh-- {
+			id++
+			req.Prompt = append(req.Prompt, workload.Segment{ID: id, Len: segmentTokens})
+		}
+		if talks = append(talks, req.Prompt); len(talks) > recent {
+			talks = talks[1:]
+		}
+		return req, true
+	}
 }
 
 // synthetic makes families of chains without a common beginning; the last one

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -11,30 +12,15 @@ import (
 	"text/tabwriter"
 )
 
-// Report is a run. The result of the index, or of the first structure of a run
-// without it, stands at the top as well.
+// Report is a run.
 type Report struct {
-	Structure string `json:"structure"` // whose result is at the top
+	Events string `json:"events"` // the kind that the index was given
 	Result
-	Config     Config            `json:"config"`
-	Machine    Machine           `json:"machine"`
-	Stream     Sizes             `json:"stream"`
-	ClockNs    int64             `json:"clock_ns"` // cost of a reading, taken off each query
-	Structures map[string]Result `json:"structures"`
-	// Ratios compare the result at the top with each other structure; above 1 is
-	// better.
-	Ratios map[string]Ratio `json:"ratios,omitempty"`
-	order  []string
-}
-
-// Ratio is how many times better one structure is than another.
-type Ratio struct {
-	BlockOps float64 `json:"block_ops"`
-	Query    float64 `json:"query_blocks"`
-	Write    float64 `json:"write_blocks"`
-	P50      float64 `json:"query_p50"`
-	P99      float64 `json:"query_p99"`
-	Heap     float64 `json:"heap_bytes"`
+	Config   Config  `json:"config"`
+	Machine  Machine `json:"machine"`
+	Stream   Sizes   `json:"stream"`
+	ClockNs  int64   `json:"clock_ns"` // cost of a reading, taken off each figure
+	Verified int     `json:"verified"` // answers equal to the oracle's
 }
 
 // Machine is where a run took place.
@@ -46,87 +32,46 @@ type Machine struct {
 	Load  []float64 `json:"load_average,omitempty"` // over 1, 5 and 15 minutes, before the run
 }
 
-// Run measures what the configuration says.
+// Run measures a configuration.
 func Run(c Config) (*Report, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	rep := &Report{Config: c, Machine: machine(), Structures: map[string]Result{}, Ratios: map[string]Ratio{}}
+	rep := &Report{Events: c.Events, Config: c, Machine: machine()}
 	c.say("making the stream")
 	canonical, p, err := generate(&c)
 	if err != nil {
 		return nil, err
 	}
-	named := canonical
-	if c.Events != Canonical && slices.Contains(c.Structures, Index) {
-		named = canonical.named(c.HashSeeds)
+	rep.Stream = canonical.sizes()
+	s := canonical
+	if c.Events != Canonical {
+		s = canonical.named()
 	}
-	if c.Events != Wire {
-		p, named.ids, canonical.ids = nil, nil, nil
+	if c.Verify {
+		c.say("comparing %d answers with the oracle's", rep.Stream.Requests)
+		if err := verify(&c, canonical, s); err != nil {
+			return nil, err
+		}
+		rep.Verified = rep.Stream.Requests
 	}
+	canonical = nil
 	clk := newClock()
-	rep.Stream, rep.ClockNs = canonical.Size, int64(clk.cost)
-	for _, name := range Structures {
-		if !slices.Contains(c.Structures, name) {
-			continue
-		}
-		c.say("%s: replaying %d operations", name, len(canonical.ops))
-		r, err := measure(&c, name, canonical, named, p, &clk)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		s := canonical
-		if name == Index {
-			s = named
-		}
-		if c.Together {
-			c.say("%s: %d writers and %d readers", name, c.Writers, c.Readers)
-			t := together(&c, name, s, c.Writers, c.Readers, &clk)
-			r.Together = &t
-		}
-		for _, n := range c.Scale {
-			c.say("%s: %d writers and readers", name, n)
-			r.Scale = append(r.Scale, together(&c, name, s, n, n, &clk))
-		}
-		rep.Structures[name] = r
-		rep.order = append(rep.order, name)
+	rep.ClockNs = int64(clk.cost)
+	c.say("replaying %d operations, %s events", len(s.ops), c.Events)
+	if rep.Result, err = measure(&c, s, p, &clk); err != nil {
+		return nil, err
 	}
-	return rep, rep.compare()
-}
-
-// generate makes the stream and what its payloads are encoded from.
-func generate(c *Config) (*Stream, *prompts, error) {
-	if c.Synthetic > 0 {
-		if c.Events == Wire {
-			return nil, nil, fmt.Errorf("events is %q, synthetic blocks have no tokens", c.Events)
-		}
-		return synthesize(c), nil, nil
+	if c.Together {
+		c.say("%d writers and %d readers", c.Writers, c.Readers)
+		t := together(&c, s, c.Writers, c.Readers, &clk)
+		rep.Together = &t
 	}
-	return simulate(c)
-}
-
-// compare puts the first result at the top and fails if answers differ.
-func (r *Report) compare() error {
-	r.Structure = r.order[0]
-	r.Result = r.Structures[r.Structure]
-	ratio := func(a, b float64) float64 {
-		if b == 0 {
-			return 0
-		}
-		return a / b
+	for _, n := range c.Scale {
+		c.say("%d writers and readers", n)
+		rep.Scale = append(rep.Scale, together(&c, s, n, n, &clk))
 	}
-	for _, name := range r.order[1:] {
-		o := r.Structures[name]
-		if o.answers != r.answers {
-			return fmt.Errorf("%s and %s answer differently", name, r.Structure)
-		}
-		r.Ratios[name] = Ratio{
-			ratio(r.BlockOps, o.BlockOps), ratio(r.QueryBlocks, o.QueryBlocks), ratio(r.WriteBlocks, o.WriteBlocks),
-			ratio(float64(o.P50), float64(r.P50)), ratio(float64(o.P99), float64(r.P99)),
-			ratio(float64(o.HeapBytes), float64(r.HeapBytes)),
-		}
-	}
-	return nil
+	return rep, nil
 }
 
 // machine describes this one, as far as it can be read.
@@ -156,40 +101,50 @@ func (r *Report) JSON(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// Table prints one row per structure.
+// Table prints the figures for people.
 func (r *Report) Table(w io.Writer) error {
 	fmt.Fprintf(w, "%s, %d cores, %s, load %v\n", r.Machine.CPU, r.Machine.Cores, r.Machine.Go, r.Machine.Load)
-	fmt.Fprintf(w, "%d requests: %d blocks asked, %d stored, %d removed; %d held by %d owners' memberships\n\n",
+	fmt.Fprintf(w, "%d requests: %d blocks asked, %d stored, %d removed; %d held by %d owners' memberships\n",
 		r.Stream.Requests, r.Stream.QueryBlocks, r.Stream.StoreBlocks, r.Stream.RemoveBlocks, r.UniqueBlocks, r.Memberships)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "\tM block ops/s\tquery M/s\twrite M/s\tp50 µs\tp99 µs\tp99.9 µs\theap MB\tB/block\tB/membership\talias B/block\tgc pause p99 µs\t")
-	for _, name := range r.order {
-		s := r.Structures[name]
-		fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f\t%.0f\t%.1f\t%.2f\t%.1f\t%.0f\t\n", name,
-			s.BlockOps/1e6, s.QueryBlocks/1e6, s.WriteBlocks/1e6, us(s.P50), us(s.P99), us(s.P999),
-			float64(s.HeapBytes)/1e6, s.BytesPerBlock, s.BytesPerMembership, s.AliasPerBlock, us(s.PauseP99))
+	if r.Verified > 0 {
+		fmt.Fprintf(w, "%d answers equal to the oracle's\n", r.Verified)
 	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "events\tM block ops/CPU s\tquery M/s\twrite M/s\tCPU s\tB/block\taccount MB\tRSS MB\tpeak MB\tRSS B/membership\t")
+	fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.1f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", r.Events, r.BlockOps/1e6, r.QueryBlocks/1e6, r.WriteBlocks/1e6, r.CPU,
+		r.BytesPerBlock, float64(r.IndexBytes)/1e6, float64(r.RSSBytes)/1e6, float64(r.RSSPeakBytes)/1e6, r.RSSPerMembership)
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	for _, name := range r.order {
-		s := r.Structures[name]
-		if s.BytesPerFurther != 0 {
-			fmt.Fprintf(w, "\n%s: %.2f bytes a further membership\n", name, s.BytesPerFurther)
-		}
-		if x := s.Wire; x != nil {
-			fmt.Fprintf(w, "\n%s: %.2f M blocks/s from the wire, %.3f allocations a block; decode %.0f ns, hash %.0f ns, index %.0f ns a block\n",
-				name, x.BlocksPerSec/1e6, x.AllocsPerBlock, x.DecodeNs, x.HashNs, x.IndexNs)
-		}
-		rows := s.Scale
-		if s.Together != nil {
-			rows = append([]Together{*s.Together}, rows...)
-		}
-		for _, x := range rows {
-			fmt.Fprintf(w, "\n%s, %d writers and %d readers: writes %.1f M/s alone, %.1f together (%.0f %%); reads %.1f alone, %.1f together (%.0f %%), p99 %.2f -> %.2f µs\n",
-				name, x.Writers, x.Readers, x.WriteAlone/1e6, x.WriteTogether/1e6, 100*x.WriteKept,
-				x.ReadAlone/1e6, x.ReadTogether/1e6, 100*x.ReadKept, us(x.Alone.P99), us(x.Beside.P99))
-		}
+	fmt.Fprintln(w)
+	fmt.Fprintln(t, "latency, µs\tp50\tp99\tp99.9\tmax\t")
+	row := func(what string, l Latencies) {
+		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.2f\t%.1f\t\n", what, us(l.P50), us(l.P99), us(l.P999), us(l.Max))
+	}
+	row("query", r.Query)
+	for _, k := range slices.Sorted(maps.Keys(r.Classes)) {
+		row("query, "+k, r.Classes[k])
+	}
+	row("write", r.Write)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if r.BytesPerFurther != 0 {
+		fmt.Fprintf(w, "\n%.2f bytes a further membership\n", r.BytesPerFurther)
+	}
+	if x := r.Wire; x != nil {
+		fmt.Fprintf(w, "\n%.2f M blocks/s from the wire, %.3f allocations a block; decode %.0f ns, hash %.0f ns, index %.0f ns a block\n",
+			x.BlocksPerSec/1e6, x.AllocsPerBlock, x.DecodeNs, x.HashNs, x.IndexNs)
+	}
+	rows := r.Scale
+	if r.Together != nil {
+		rows = append([]Together{*r.Together}, rows...)
+	}
+	for _, x := range rows {
+		fmt.Fprintf(w, "\n%d writers and %d readers, wall time: writes %.1f M/s alone, %.1f together (%.0f %%); reads %.1f alone, %.1f together (%.0f %%), p99 %.2f -> %.2f µs\n",
+			x.Writers, x.Readers, x.WriteAlone/1e6, x.WriteTogether/1e6, 100*x.WriteKept,
+			x.ReadAlone/1e6, x.ReadTogether/1e6, 100*x.ReadKept, us(x.Alone.P99), us(x.Beside.P99))
 	}
 	return nil
 }

@@ -106,9 +106,9 @@ func (k *Soak) turn() error {
 	for i := range k.Readers {
 		readers.Go(func() {
 			r := rand.New(rand.NewPCG(k.Seed, uint64(k.round)<<16|uint64(i)<<8|1))
-			var rows []Depth
+			var rd reader
 			for !halt.Load() && errs[i] == nil {
-				rows, errs[i] = k.ask(r, rows)
+				errs[i] = k.ask(r, &rd)
 			}
 		})
 	}
@@ -136,27 +136,24 @@ func (k *Soak) turn() error {
 	return k.compare(rand.New(rand.NewPCG(k.Seed, uint64(k.round)<<16|3)))
 }
 
-// ask queries beside the writers.
-func (k *Soak) ask(r *rand.Rand, rows []Depth) ([]Depth, error) {
+// ask queries while writers run.
+func (k *Soak) ask(r *rand.Rand, rd *reader) error {
 	k.asked.Add(1)
 	c := &k.chains[r.IntN(len(k.chains))]
-	rows = k.depths(c, rows[:0])
-	for _, d := range rows {
+	for _, d := range k.depths(c, rd) {
 		slot := k.slots[d.Owner]
 		if slot < 0 || d.Blocks < 1 || int(d.Blocks) > min(len(c.seq), limit(slot)) {
-			return rows, fmt.Errorf("owner %d (number %d) holds %d of %d blocks, it never stored that many", d.Owner, slot, d.Blocks, len(c.seq))
+			return fmt.Errorf("owner %d (number %d) holds %d of %d blocks, it never stored that many", d.Owner, slot, d.Blocks, len(c.seq))
 		}
 	}
-	return rows, nil
+	return nil
 }
 
 // depths asks the index by the path of the server.
-func (k *Soak) depths(c *soakChain, dst []Depth) []Depth {
-	r := readers.Get().(*reader)
-	defer readers.Put(r)
+func (k *Soak) depths(c *soakChain, r *reader) []Depth {
 	r.chain.Reset(c.local)
 	k.x.MatchLazy(&r.chain, &r.match)
-	return depths(&r.match, dst)
+	return r.depths()
 }
 
 // drop removes a source with all it holds and lets the worker come back.
@@ -172,10 +169,11 @@ func (k *Soak) drop(worker int) {
 
 // compare asks while nothing changes.
 func (k *Soak) compare(r *rand.Rand) error {
-	var got, want []Depth
+	var want []Depth
+	var rd reader
 	for range comparing {
 		c := &k.chains[r.IntN(len(k.chains))]
-		got = k.depths(c, got[:0])
+		got := k.depths(c, &rd)
 		for i := range got {
 			if k.slots[got[i].Owner] < 0 {
 				return fmt.Errorf("retired owner %d still holds %d blocks", got[i].Owner, got[i].Blocks)
@@ -183,7 +181,7 @@ func (k *Soak) compare(r *rand.Rand) error {
 			got[i].Owner = index.Owner(k.slots[got[i].Owner])
 		}
 		slices.SortFunc(got, func(a, b Depth) int { return int(a.Owner) - int(b.Owner) })
-		want = k.oracle.Depths(c.seq, nil, want[:0])
+		want = k.oracle.Depths(c.seq, want[:0])
 		if !slices.Equal(got, want) {
 			return fmt.Errorf("%d blocks: the index says %v, the oracle %v", len(c.seq), got, want)
 		}

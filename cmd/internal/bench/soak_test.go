@@ -45,7 +45,7 @@ func TestSoakNotices(t *testing.T) {
 		k.slots = append(k.slots, 0)
 		k.x.Store(&index.Store{Owner: o, Engine: fresh})
 	}, "memberships")
-	f(func(k *Soak) { k.oracle.Store(5, 0, false, fresh, nil) }, "memberships")
+	f(func(k *Soak) { k.oracle.Store(5, fresh, true) }, "memberships")
 	f(func(k *Soak) {
 		for i := range k.workers {
 			k.x.Clear(k.workers[i].owners[1])

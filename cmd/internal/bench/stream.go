@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 )
@@ -15,13 +14,33 @@ const (
 	remove
 )
 
+// class is a group of queries that a report shows apart.
+type class uint8
+
+// Classes of smg's benchmark; other streams have one class, ordinary.
+const (
+	ordinary class = iota
+	oneHolder
+	eightHolders
+	manyHolders
+	gate
+	miss
+	mixed
+	classes
+)
+
+var classNames = [classes]string{"all", "H=1", "H=8", "H=64", "gate", "miss", "mixed"}
+
 // op is one operation on consecutive blocks.
 type op struct {
 	kind      kind
 	hasParent bool
-	owner     uint32 // worker*tiers + tier
+	bare      bool  // of a store: without tokens, hence without local hashes and parent
+	family    uint8 // of engine hashes; two families name the same block differently
+	owner     uint32
 	from, to  uint32 // of Stream.seq; of Stream.gone for a removal
 	name      uint32 // where the blocks of a store begin in Stream.names
+	class     class  // of a query
 	parent    uint64 // name of the block before the first of a store
 }
 
@@ -33,29 +52,53 @@ type Stream struct {
 	local []uint64 // local hashes, parallel to seq
 	ids   []int32  // blocks of prompts, parallel to seq; only kept for Wire
 	gone  []uint64 // names of removed blocks
-	names []uint64 // names of stored blocks; seq itself with canonical hashes
+	names []uint64 // names of stored blocks; nil for seq itself
 
-	owners int
-	tiers  int
-	// Load is how many operations come before the queries of a synthetic load.
+	owners  int  // numbered source*tiers + tier
+	tiers   int  // owners of a source
+	counted bool // an owner may hold copies of a block
+	// load is how many operations come before the part in which writes are timed.
 	load int
-	Size Sizes
 }
 
-// Sizes count what is in a stream.
+// Sizes count the operations of a stream.
 type Sizes struct {
 	Requests     int `json:"requests"`
 	QueryBlocks  int `json:"query_blocks"`
 	StoreBlocks  int `json:"store_blocks"`
 	RemoveBlocks int `json:"remove_blocks"`
-	UniqueBlocks int `json:"unique_blocks"` // over all prompts, held or not
+	HashOnly     int `json:"hash_only_blocks"` // of those stored and removed
+}
+
+func (z *Sizes) add(o *op) {
+	n := int(o.to - o.from)
+	switch o.kind {
+	case query:
+		z.Requests++
+		z.QueryBlocks += n
+	case store:
+		z.StoreBlocks += n
+	case remove:
+		z.RemoveBlocks += n
+	}
+	if o.bare {
+		z.HashOnly += n
+	}
+}
+
+func (z *Sizes) written() int { return z.StoreBlocks + z.RemoveBlocks }
+
+// sizes counts all operations.
+func (s *Stream) sizes() (z Sizes) {
+	for i := range s.ops {
+		z.add(&s.ops[i])
+	}
+	return z
 }
 
 func (s *Stream) query(p *prompts, chain []int32) (from uint32) {
 	from = s.append(p, chain)
 	s.ops = append(s.ops, op{kind: query, from: from, to: from + uint32(len(chain))})
-	s.Size.Requests++
-	s.Size.QueryBlocks += len(chain)
 	return from
 }
 
@@ -70,123 +113,98 @@ func (s *Stream) append(p *prompts, ids []int32) (from uint32) {
 }
 
 // store announces blocks that lie in s.seq already; parent is -1 at the root.
-func (s *Stream) store(p *prompts, owner int, parent int32, from, to uint32) {
-	o := op{kind: store, owner: uint32(owner), from: from, to: to, name: from}
-	if parent >= 0 {
+func (s *Stream) store(p *prompts, t *tier, parent int32, from, to uint32) {
+	o := op{kind: store, owner: uint32(t.owner), family: t.family, bare: t.bare, from: from, to: to, name: from}
+	if parent >= 0 && !t.bare {
 		o.hasParent, o.parent = true, p.blocks[parent].seq
 	}
 	s.ops = append(s.ops, o)
-	s.Size.StoreBlocks += int(to - from)
 }
 
 // storeRuns announces blocks of any chains, parents before children: one
 // operation for each stretch in which every block follows its parent.
-func (s *Stream) storeRuns(p *prompts, owner int, ids []int32) {
+func (s *Stream) storeRuns(p *prompts, t *tier, ids []int32) {
 	for len(ids) > 0 {
 		n := 1
 		for n < len(ids) && p.blocks[ids[n]].parent == ids[n-1] {
 			n++
 		}
 		from := s.append(p, ids[:n])
-		s.store(p, owner, p.blocks[ids[0]].parent, from, from+uint32(n))
+		s.store(p, t, p.blocks[ids[0]].parent, from, from+uint32(n))
 		ids = ids[n:]
 	}
 }
 
-func (s *Stream) remove(p *prompts, owner int, ids []int32) {
-	if len(ids) == 0 {
-		return
-	}
+func (s *Stream) remove(p *prompts, t *tier, ids []int32) {
 	from := uint32(len(s.gone))
 	for _, id := range ids {
 		s.gone = append(s.gone, p.blocks[id].seq)
 	}
-	s.ops = append(s.ops, op{kind: remove, owner: uint32(owner), from: from, to: uint32(len(s.gone))})
-	s.Size.RemoveBlocks += len(ids)
+	s.ops = append(s.ops, op{kind: remove, owner: uint32(t.owner), family: t.family, bare: t.bare, from: from, to: uint32(len(s.gone))})
 }
 
-// named returns the stream with the engines' own hashes in the place of canonical
-// ones; workers w and v hash alike when w and v leave the same rest by seeds.
-func (s *Stream) named(seeds int) *Stream {
+// namesOf returns the names of the blocks of a store.
+func (s *Stream) namesOf(o *op) []uint64 {
+	if s.names == nil {
+		return s.seq[o.from:o.to]
+	}
+	return s.names[o.name : o.name+o.to-o.from]
+}
+
+// named returns the stream with the engines' own hashes in the place of canonical ones.
+func (s *Stream) named() *Stream {
 	n := *s
 	n.ops = slices.Clone(s.ops)
 	n.gone = slices.Clone(s.gone)
-	n.names = nil
-	if seeds == 1 {
+	one := !slices.ContainsFunc(s.ops, func(o op) bool { return o.family != s.ops[0].family })
+	if one {
 		n.names = make([]uint64, len(s.seq))
 		for i, k := range s.seq {
-			n.names[i] = name(k, 0)
+			n.names[i] = name(k, s.ops[0].family)
 		}
+	} else {
+		n.names = []uint64{}
 	}
 	for i := range n.ops {
 		o := &n.ops[i]
-		seed := uint64(int(o.owner) / s.tiers % seeds)
 		switch o.kind {
 		case store:
-			o.parent = name(o.parent, seed)
-			if seeds == 1 {
+			o.parent = name(o.parent, o.family)
+			if o.name = o.from; one {
 				break
 			}
 			o.name = uint32(len(n.names))
 			for _, k := range s.seq[o.from:o.to] {
-				n.names = append(n.names, name(k, seed))
+				n.names = append(n.names, name(k, o.family))
 			}
 		case remove:
 			for j := o.from; j < o.to; j++ {
-				n.gone[j] = name(n.gone[j], seed)
+				n.gone[j] = name(n.gone[j], o.family)
 			}
 		}
 	}
 	return &n
 }
 
-// name is an engine's own hash of a block; a bijection for each seed.
-func name(seq, seed uint64) uint64 {
-	h := seq ^ (seed+1)*0x9e3779b97f4a7c15
+// name is an engine's own hash of a block; a bijection for each family.
+func name(seq uint64, family uint8) uint64 { return mix(seq ^ (uint64(family)+1)*golden) }
+
+// golden is the increment of SplitMix64.
+const golden = 0x9e3779b97f4a7c15
+
+// mix is the output function of SplitMix64.
+func mix(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31
 }
 
-// print is a fingerprint of all operations.
-func (s *Stream) print() uint64 {
-	h := fnv.New64a()
-	var b [8]byte
-	put := func(v uint64) {
-		for i := range b {
-			b[i] = byte(v >> (8 * i))
-		}
-		h.Write(b[:])
-	}
-	for _, o := range s.ops {
-		put(uint64(o.kind)<<32 | uint64(o.owner))
-		put(o.parent)
-		switch o.kind {
-		case remove:
-			for _, k := range s.gone[o.from:o.to] {
-				put(k)
-			}
-		case store:
-			for i := range o.to - o.from {
-				put(s.names[o.name+i])
-			}
-			fallthrough
-		case query:
-			for i := o.from; i < o.to; i++ {
-				put(s.seq[i])
-				put(s.local[i])
-			}
-		}
-	}
-	return h.Sum64()
-}
-
-// synthesize stores every family at its holders, holder by holder, and then asks
-// for families in random order.
+// synthesize stores every family at its holders, holder by holder, replaces the oldest
+// families by new ones for Config.Churn blocks, and then asks for held families in random
+// order.
 func synthesize(c *Config) *Stream {
-	p := synthetic(c.Synthetic, c.BlockSize)
-	s := &Stream{owners: c.owners(), tiers: 1}
-	s.Size.UniqueBlocks = len(p.blocks)
+	p := synthetic(c.Synthetic+c.Churn, c.BlockSize)
+	s := &Stream{owners: c.Workers, tiers: 1}
 	r := rand.New(rand.NewPCG(c.Seed, 2))
 	type family struct {
 		from, to uint32
@@ -197,20 +215,31 @@ func synthesize(c *Config) *Stream {
 		from := s.append(p, chain)
 		families[i] = family{from, from + uint32(len(chain)), sample(r, c.Workers, c.Holders)}
 	}
+	at := func(f *family, h int) *tier {
+		return &tier{owner: int(f.holders[h]), family: uint8(int(f.holders[h]) % c.HashSeeds)}
+	}
+	held := (c.Synthetic + depth - 1) / depth
 	for h := range c.Holders {
-		for _, f := range families {
-			s.store(p, int(f.holders[h]), -1, f.from, f.to)
+		for i := range families[:held] {
+			s.store(p, at(&families[i], h), -1, families[i].from, families[i].to)
 		}
 	}
 	s.load = len(s.ops)
-	const queries = 200_000
-	for range min(queries, 4*len(families)) {
-		f := families[r.IntN(len(families))]
-		s.ops = append(s.ops, op{kind: query, from: f.from, to: f.to})
-		s.Size.Requests++
-		s.Size.QueryBlocks += int(f.to - f.from)
+	oldest := 0
+	for i := held; i < len(families); i++ {
+		for h := range c.Holders {
+			tail := slices.Clone(p.chains[oldest])
+			slices.Reverse(tail)
+			s.remove(p, at(&families[oldest], h), tail)
+			s.store(p, at(&families[i], h), -1, families[i].from, families[i].to)
+		}
+		oldest++
 	}
-	s.names = s.seq
+	const queries = 200_000
+	for range min(queries, 4*held) {
+		f := families[oldest+r.IntN(held)]
+		s.ops = append(s.ops, op{kind: query, from: f.from, to: f.to})
+	}
 	return s
 }
 

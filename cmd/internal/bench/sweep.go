@@ -1,28 +1,29 @@
 package bench
 
-// Plots runs the sweeps behind the drawings: throughput and latency against the
+// Plots runs the sweeps of the drawings: throughput and latency against the
 // number of workers on a trace, bytes against synthetic blocks, and rates against
 // goroutines where the report has a curve of them.
 func Plots(c Config, r *Report, workers, sizes []int) ([]Plot, error) {
 	var plots []Plot
 	c.Idle, c.Duration, c.Together, c.Scale = 0, 0, false, nil
-	if c.Trace != "" {
+	c.Verify, c.Answers = false, ""
+	if c.traced() {
 		ops := Plot{Name: "throughput-workers", Title: "Throughput, one thread", X: "workers", Y: "block operations per second"}
 		p99 := Plot{Name: "latency-workers", Title: "Query latency, 99th percentile", X: "workers", Y: "nanoseconds"}
-		err := sweep(workers, c, func(c *Config, n int) { c.Workers = n }, func(at float64, name string, r Result) {
-			ops.add(name, at, r.BlockOps)
-			p99.add(name, at, float64(max(1, r.P99)))
+		err := sweep(workers, c, func(c *Config, n int) { c.Workers = n }, func(at float64, r *Report) {
+			ops.add(r.Events, at, r.BlockOps)
+			p99.add(r.Events, at, float64(max(1, r.Query.P99)))
 		})
 		if err != nil {
 			return nil, err
 		}
 		plots = append(plots, ops, p99)
 	}
-	size := Plot{Name: "bytes-blocks", Title: "Memory, one holder a block", X: "unique blocks", Y: "bytes on the heap"}
+	size := Plot{Name: "bytes-blocks", Title: "Memory, one holder a block", X: "unique blocks", Y: "bytes of the index"}
 	made := c
-	made.Trace, made.Tiers, made.Holders, made.Events = "", 1, 1, Canonical
-	err := sweep(sizes, made, func(c *Config, n int) { c.Synthetic = n }, func(at float64, name string, r Result) {
-		size.add(name, at, float64(max(1, r.HeapBytes)))
+	made.Trace, made.Ops, made.SMG, made.Tiers, made.Pools, made.HashOnly, made.Holders, made.Events = "", "", "", 1, 0, false, 1, Engine
+	err := sweep(sizes, made, func(c *Config, n int) { c.Synthetic = n }, func(at float64, r *Report) {
+		size.add(r.Events, at, float64(max(1, r.IndexBytes)))
 	})
 	if err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func Plots(c Config, r *Report, workers, sizes []int) ([]Plot, error) {
 }
 
 // sweep runs a configuration once for each number.
-func sweep(numbers []int, c Config, set func(*Config, int), show func(at float64, name string, r Result)) error {
+func sweep(numbers []int, c Config, set func(*Config, int), show func(at float64, r *Report)) error {
 	for _, n := range numbers {
 		set(&c, n)
 		c.say("plot: %d", n)
@@ -43,16 +44,14 @@ func sweep(numbers []int, c Config, set func(*Config, int), show func(at float64
 		if err != nil {
 			return err
 		}
-		for _, name := range r.order {
-			show(float64(n), name, r.Structures[name])
-		}
+		show(float64(n), r)
 	}
 	return nil
 }
 
 // scaling draws the curve of the structure at the top.
 func scaling(r *Report) Plot {
-	p := Plot{Name: "scaling", Title: "Scaling of the " + r.Structure, X: "goroutines of each kind", Y: "blocks per second"}
+	p := Plot{Name: "scaling", Title: "Scaling of the index", X: "goroutines of each kind", Y: "blocks per second"}
 	for _, t := range r.Scale {
 		at := float64(t.Readers)
 		p.add("reads alone", at, t.ReadAlone)

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,34 +12,47 @@ import (
 type Together struct {
 	Writers int `json:"writers"`
 	Readers int `json:"readers"`
-	// Blocks per second, summed over the goroutines.
+	// Blocks per second of wall time, summed over the goroutines.
 	WriteAlone    float64 `json:"write_alone_blocks_per_sec"`
 	ReadAlone     float64 `json:"read_alone_blocks_per_sec"`
 	WriteTogether float64 `json:"write_together_blocks_per_sec"`
 	ReadTogether  float64 `json:"read_together_blocks_per_sec"`
 	WriteKept     float64 `json:"write_kept"` // together over alone
 	ReadKept      float64 `json:"read_kept"`
-	Alone         struct {
-		Latencies
-	} `json:"alone"`
-	Beside struct {
-		Latencies
-	} `json:"beside"`
+	// Blocks per second of the threads' CPU time, which waiting is no part of.
+	WriteAloneCPU    float64 `json:"write_alone_per_cpu_sec"`
+	ReadAloneCPU     float64 `json:"read_alone_per_cpu_sec"`
+	WriteTogetherCPU float64 `json:"write_together_per_cpu_sec"`
+	ReadTogetherCPU  float64 `json:"read_together_per_cpu_sec"`
+	// Of queries, without writers and with them.
+	Alone  Latencies `json:"alone"`
+	Beside Latencies `json:"beside"`
+}
+
+// speed is blocks per second of wall time and of CPU time.
+type speed struct{ wall, cpu float64 }
+
+func (s *speed) add(blocks int, wall, cpu time.Duration) {
+	s.wall += perSecond(blocks, wall)
+	s.cpu += perSecond(blocks, cpu)
 }
 
 // readPhase is how long readers run where no writers say when to stop.
 const readPhase = time.Second
 
-// together fills a structure with the first half of the stream and measures on the
+// together fills an index with the first half of the stream and measures on the
 // second. On fewer cores than goroutines they share these, which is no fault of the
 // structure. Readers ask the queries of the second half over and over, in the state
 // before the writers and in the one after; their rate alone is the mean, for
 // together they see everything in between.
-func together(c *Config, name string, s *Stream, writers, readers int, clk *clock) Together {
+func together(c *Config, s *Stream, writers, readers int, clk *clock) Together {
 	t := Together{Writers: writers, Readers: readers}
 	half := len(s.ops) / 2
 	if c.Synthetic > 0 {
 		half = s.load / 2
+	}
+	if readers == 0 {
+		half = 0
 	}
 	var asks []op
 	for _, o := range s.ops[half:] {
@@ -51,29 +65,38 @@ func together(c *Config, name string, s *Stream, writers, readers int, clk *cloc
 	if c.Duration > 0 {
 		phase = c.Duration
 	}
-
-	filled := func() Structure {
-		l := load{st: build(c, name, true), s: s}
-		for i := range s.ops[:half] {
-			l.change(&s.ops[i])
-		}
-		return l.st
+	if readers == 0 {
+		phase = 0
 	}
-	st := filled()
-	before := startReaders(st, s, asks, readers, clk)
+
+	filled := func() *indexed {
+		x := newIndexed(s, c.Events)
+		for i := range s.ops[:half] {
+			if o := &s.ops[i]; o.kind != query {
+				x.change(o)
+			}
+		}
+		return x
+	}
+	x := filled()
+	before := startReaders(x, asks, readers, clk)
 	time.Sleep(phase)
 	readBefore := before.stop()
-	t.WriteAlone = write(st, s, shares, clk, nil)
-	after := startReaders(st, s, asks, readers, clk)
+	alone := write(x, shares, clk, nil)
+	after := startReaders(x, asks, readers, clk)
 	time.Sleep(phase)
 	readAfter := after.stop()
-	t.ReadAlone = (readBefore + readAfter) / 2
-	t.Alone.Latencies = latencies(append(before.samples(), after.samples()...))
+	t.WriteAlone, t.WriteAloneCPU = alone.wall, alone.cpu
+	t.ReadAlone, t.ReadAloneCPU = (readBefore.wall+readAfter.wall)/2, (readBefore.cpu+readAfter.cpu)/2
+	t.Alone = latencies(append(before.samples(), after.samples()...))
 
-	st = filled()
-	beside := startReaders(st, s, asks, readers, clk)
-	t.WriteTogether = write(st, s, shares, clk, func() { t.ReadTogether = beside.stop() })
-	t.Beside.Latencies = latencies(beside.samples())
+	x = filled()
+	beside := startReaders(x, asks, readers, clk)
+	var reads speed
+	both := write(x, shares, clk, func() { reads = beside.stop() })
+	t.WriteTogether, t.WriteTogetherCPU = both.wall, both.cpu
+	t.ReadTogether, t.ReadTogetherCPU = reads.wall, reads.cpu
+	t.Beside = latencies(beside.samples())
 	if t.WriteAlone > 0 {
 		t.WriteKept = t.WriteTogether / t.WriteAlone
 	}
@@ -95,27 +118,34 @@ func split(ops []op, tiers, writers int) [][]op {
 	return shares
 }
 
-// write runs all shares side by side and returns the sum of their rates. first is
+// write runs all shares side by side and returns the sum of their speeds. first is
 // called when the first of them is done.
-func write(st Structure, s *Stream, shares [][]op, clk *clock, first func()) float64 {
-	rates := make([]float64, len(shares))
+func write(x *indexed, shares [][]op, clk *clock, first func()) (all speed) {
+	speeds := make([]speed, len(shares))
 	var wg sync.WaitGroup
 	var once sync.Once
 	for i, ops := range shares {
 		wg.Go(func() {
-			l := load{st: st, s: s}
-			from := clk.now()
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			var z Sizes
+			from, cpu := clk.now(), threadTime()
 			for j := range ops {
-				l.change(&ops[j])
+				x.change(&ops[j])
+				z.add(&ops[j])
 			}
-			rates[i] = perSecond(l.sizes.all(), clk.now()-from)
+			speeds[i].add(z.written(), clk.now()-from, threadTime()-cpu)
 			if first != nil {
 				once.Do(first)
 			}
 		})
 	}
 	wg.Wait()
-	return sum(rates)
+	for _, s := range speeds {
+		all.wall += s.wall
+		all.cpu += s.cpu
+	}
+	return all
 }
 
 // crew are readers at work.
@@ -123,53 +153,56 @@ type crew struct {
 	halt  atomic.Bool
 	wg    sync.WaitGroup
 	loads []*load
-	took  []time.Duration // of each, without what the clock cost
 }
 
 // startReaders lets n readers ask, each beginning elsewhere.
-func startReaders(st Structure, s *Stream, asks []op, n int, clk *clock) *crew {
+func startReaders(x *indexed, asks []op, n int, clk *clock) *crew {
 	const most = 1 << 20 // samples of one reader
-	c := &crew{took: make([]time.Duration, n)}
+	c := &crew{}
 	for i := range n {
-		l := &load{st: st, s: s, clk: clk, rows: make([]Depth, 0, s.owners), samples: make([]uint32, 0, most)}
+		l := &load{x: x, clk: clk, queries: make([]uint32, 0, most)}
 		c.loads = append(c.loads, l)
 		c.wg.Go(func() {
-			from := clk.now()
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			cpu := threadTime()
 			for at := i * len(asks) / n; len(asks) > 0; at++ {
-				at %= len(asks)
-				l.replay(asks[at : at+1])
+				l.repeat(&asks[at%len(asks)])
 				if c.halt.Load() { // after the first query at the earliest
 					break
 				}
 			}
-			// A query costs two readings around it and two around its replay.
-			c.took[i] = max(1, clk.now()-from-4*clk.cost*time.Duration(l.sizes.Requests))
+			l.cpu = max(0, threadTime()-cpu-2*clk.cost*time.Duration(l.sizes.Requests))
 		})
 	}
 	return c
 }
 
-// stop ends the readers and returns the sum of their rates.
-func (c *crew) stop() float64 {
-	c.halt.Store(true)
-	c.wg.Wait()
-	rates := make([]float64, len(c.loads))
-	for i, l := range c.loads {
-		rates[i] = perSecond(l.sizes.QueryBlocks, c.took[i])
+// repeat asks a query. It keeps samples as long as there is room.
+func (l *load) repeat(o *op) {
+	from := l.clk.now()
+	l.x.ask(o, &l.r)
+	took := max(0, l.clk.now()-from-l.clk.cost)
+	l.asked += took
+	l.sizes.add(o)
+	if len(l.queries) < cap(l.queries) {
+		l.queries = append(l.queries, sample32(took))
 	}
-	return sum(rates)
 }
 
-func (c *crew) samples() (all []uint32) {
+// stop ends the readers and returns the sum of their speeds.
+func (c *crew) stop() (all speed) {
+	c.halt.Store(true)
+	c.wg.Wait()
 	for _, l := range c.loads {
-		all = append(all, l.samples...)
+		all.add(l.sizes.QueryBlocks, l.asked, l.cpu)
 	}
 	return all
 }
 
-func sum(v []float64) (s float64) {
-	for _, x := range v {
-		s += x
+func (c *crew) samples() (all []uint32) {
+	for _, l := range c.loads {
+		all = append(all, l.queries...)
 	}
-	return s
+	return all
 }

@@ -42,7 +42,6 @@ type payload struct {
 type wired struct {
 	*load
 	c      *Config
-	x      *index.Index
 	locals []uint64
 	decode time.Duration
 	hash   time.Duration
@@ -55,13 +54,14 @@ type wired struct {
 // replayWire runs the stream as payloads, encoded segment by segment outside of
 // the timing. Queries are timed as in replay.
 func (l *load) replayWire(c *Config, p *prompts) (*WireResult, error) {
-	w := &wired{load: l, c: c, x: l.st.(*indexed).x}
-	enc := newEncoder(p, l.s, c)
-	for at := 0; at < len(l.s.ops); {
+	w := &wired{load: l, c: c}
+	s := l.x.s
+	enc := newEncoder(p, s, c)
+	for at := 0; at < len(s.ops); {
 		var segment []payload
 		size := 0
-		for ; at < len(l.s.ops) && size < segmentBytes; at++ {
-			o := &l.s.ops[at]
+		for ; at < len(s.ops) && size < segmentBytes; at++ {
+			o := &s.ops[at]
 			if o.kind == query {
 				segment = append(segment, payload{ask: o})
 				continue
@@ -78,7 +78,7 @@ func (l *load) replayWire(c *Config, p *prompts) (*WireResult, error) {
 		}
 	}
 	took := w.decode + w.hash + w.index
-	l.write += took
+	l.written += took
 	n := float64(max(1, w.blocks))
 	return &WireResult{
 		Blocks: w.blocks, BlocksPerSec: perSecond(w.blocks, took),
@@ -90,13 +90,11 @@ func (l *load) replayWire(c *Config, p *prompts) (*WireResult, error) {
 // run applies a segment. The four readings of the clock a payload costs stay in
 // the figures.
 func (w *wired) run(segment []payload) error {
-	before := readRuntime()
+	before, cpu := readRuntime(), w.cpu-cpuTime()
 	for i := range segment {
 		m := &segment[i]
 		if m.ask != nil {
-			written := w.write
 			w.replay([]op{*m.ask})
-			w.write = written // nothing was
 			continue
 		}
 		t0 := w.clk.now()
@@ -121,6 +119,7 @@ func (w *wired) run(segment []payload) error {
 		wire.Release(&batch)
 	}
 	w.allocs += readRuntime().objects - before.objects
+	w.cpu = cpu + cpuTime() // that of queries is in it
 	return nil
 }
 
@@ -133,11 +132,11 @@ func (w *wired) apply(worker uint32, batch *events.Batch) {
 		w.blocks += n
 		owner := index.Owner(worker*uint32(w.c.Tiers) + tierOf(e.Medium))
 		if e.Kind == events.Removed {
-			w.x.Remove(owner, e.Hashes, nil, index.CopyCount)
+			w.x.x.Remove(owner, e.Hashes, nil, w.x.copies)
 			w.sizes.RemoveBlocks += n
 			continue
 		}
-		w.x.Store(&index.Store{Owner: owner, Parent: e.Parent, HasParent: e.HasParent, Engine: e.Hashes, Local: locals[:n]})
+		w.x.x.Store(&index.Store{Owner: owner, Parent: e.Parent, HasParent: e.HasParent, Engine: e.Hashes, Local: locals[:n], Copies: w.x.copies})
 		locals = locals[n:]
 		w.sizes.StoreBlocks += n
 	}
@@ -157,6 +156,7 @@ type encoder struct {
 	p      *prompts
 	s      *Stream
 	c      *Config
+	most   int // blocks of one event
 	buf    bytes.Buffer
 	mp     *msgpack.Encoder
 	tokens []uint32
@@ -164,7 +164,10 @@ type encoder struct {
 }
 
 func newEncoder(p *prompts, s *Stream, c *Config) *encoder {
-	e := &encoder{p: p, s: s, c: c}
+	e := &encoder{p: p, s: s, c: c, most: c.EventBlock}
+	if e.most == 0 {
+		e.most = 64
+	}
 	e.mp = msgpack.NewEncoder(&e.buf)
 	return e
 }
@@ -173,7 +176,7 @@ func newEncoder(p *prompts, s *Stream, c *Config) *encoder {
 func (e *encoder) batch(o *op) ([]byte, error) {
 	e.buf.Reset()
 	e.err = nil
-	n, most := int(o.to-o.from), e.c.EventBlock
+	n, most := int(o.to-o.from), e.most
 	e.keep(e.mp.EncodeArrayLen(3))
 	e.keep(e.mp.EncodeFloat64(1))
 	e.keep(e.mp.EncodeArrayLen((n + most - 1) / most))
@@ -198,14 +201,14 @@ func (e *encoder) removed(o *op, names []uint64) {
 }
 
 func (e *encoder) stored(o *op, at, n int) {
-	names := e.s.names[int(o.name)+at:][:n]
+	names := e.s.namesOf(o)[at:][:n]
 	e.keep(e.mp.EncodeMapLen(9))
 	e.str("type", "BlockStored")
 	e.hashes(names)
 	e.keep(e.mp.EncodeString("parent_block_hash"))
 	switch {
 	case at > 0:
-		e.keep(e.mp.EncodeUint(e.s.names[int(o.name)+at-1]))
+		e.keep(e.mp.EncodeUint(e.s.namesOf(o)[at-1]))
 	case o.hasParent:
 		e.keep(e.mp.EncodeUint(o.parent))
 	default:
