@@ -119,10 +119,12 @@ func (sc *scratch) gather(base *indexContext) []tiers.Owner {
 		owners = sc.owners
 	}
 	for _, r := range sc.match.Runs {
-		for i, o := range r.Owners {
-			r.Owners[i] = bases[o>>placeShift] + o&(1<<placeShift-1)
+		for _, list := range [...][]uint32{r.Came, r.Gone} {
+			for i, o := range list {
+				list[i] = bases[o>>placeShift] + o&(1<<placeShift-1)
+			}
 		}
-		sc.runs = append(sc.runs, tiers.Run{Owners: r.Owners, Blocks: r.Blocks})
+		sc.runs = append(sc.runs, tiers.Run{Came: r.Came, Gone: r.Gone, Blocks: r.Blocks})
 	}
 	return owners
 }

@@ -207,7 +207,7 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 		sc.forgetPrompt()
 	}
 	for _, r := range sc.match.Runs {
-		sc.runs = append(sc.runs, tiers.Run{Owners: r.Owners, Blocks: r.Blocks})
+		sc.runs = append(sc.runs, tiers.Run{Came: r.Came, Gone: r.Gone, Blocks: r.Blocks})
 	}
 	return x.table()
 }

@@ -105,7 +105,6 @@ func (m *Match) join(ways []way) {
 	m.reset()
 	for i := 0; ; {
 		blocks, same := 0, i > 0
-		begin := len(m.owners)
 		for k := range ways {
 			w := &ways[k]
 			now := [2]run{}
@@ -131,18 +130,42 @@ func (m *Match) join(ways []way) {
 			i += blocks
 			continue
 		}
+		list := m.lists[1][:0]
 		for k := range ways {
 			for _, r := range ways[k].was {
-				m.owners = ways[k].holdersOf(m.owners, r)
+				list = ways[k].holdersOf(list, r)
 			}
 		}
-		slices.Sort(m.owners[begin:])
-		m.owners = m.owners[:begin+len(slices.Compact(m.owners[begin:]))]
-		if !m.put(begin, blocks) {
+		slices.Sort(list)
+		if m.lists[1] = slices.Compact(list); len(m.lists[1]) == 0 {
 			return
 		}
+		m.differ(blocks)
 		i += blocks
 	}
+}
+
+// differ appends blocks whose owners are in lists[1], those of the blocks before in lists[0].
+func (m *Match) differ(blocks int) {
+	begin := len(m.owners)
+	m.owners = appendMissing(m.owners, m.lists[0], m.lists[1])
+	middle := len(m.owners)
+	m.owners = appendMissing(m.owners, m.lists[1], m.lists[0])
+	m.lists[0], m.lists[1] = m.lists[1], m.lists[0]
+	m.put(begin, middle, blocks)
+}
+
+// appendMissing appends what is in one ascending list and not in another one.
+func appendMissing(dst, of, in []uint32) []uint32 {
+	for _, o := range of {
+		for len(in) > 0 && in[0] < o {
+			in = in[1:]
+		}
+		if len(in) == 0 || in[0] != o {
+			dst = append(dst, o)
+		}
+	}
+	return dst
 }
 
 // block returns the run of block i in a chain, with as many blocks as are left of it.

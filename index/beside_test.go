@@ -78,12 +78,14 @@ func TestMatchBeside(t *testing.T) {
 		for range 2 { // reuse
 			places[0].MatchBeside(c[0], others, &m)
 			var got [][]uint32
-			for i, r := range m.Runs {
-				if i > 0 && slices.Equal(r.Owners, m.Runs[i-1].Owners) {
-					t.Fatalf("seed %d: runs %d and %d are one", seed, i-1, i)
+			for owners, blocks := range holders(&m) {
+				for range blocks {
+					got = append(got, owners)
 				}
-				for range r.Blocks {
-					got = append(got, r.Owners)
+			}
+			for i, r := range m.Runs {
+				if len(r.Came)+len(r.Gone) == 0 {
+					t.Fatalf("seed %d: runs %d and %d are one", seed, i-1, i)
 				}
 			}
 			if m.Blocks != len(want) || !slices.EqualFunc(got, want, slices.Equal) {
@@ -124,7 +126,7 @@ func TestTeachMoves(t *testing.T) {
 	}
 	var m Match
 	x.Match([]uint64{70}, &m)
-	if len(m.Runs) != 1 || len(m.Runs[0].Owners) != 2 {
+	if len(m.Runs) != 1 || len(m.Runs[0].Came) != 2 {
 		t.Fatalf("holders of the key: %v", m.Runs)
 	}
 	if got := x.HeldOf([]uint64{7}, nil); len(got) != 0 {

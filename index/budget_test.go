@@ -105,7 +105,7 @@ func TestClearMillion(t *testing.T) {
 	full := x.Stats().Bytes
 	x.Clear(o)
 	var m Match
-	if x.Match([]uint64{mix(1), mix(2)}, &m); m.Blocks != 1 || len(m.Runs[0].Owners) != 1 || Owner(m.Runs[0].Owners[0]) != other {
+	if x.Match([]uint64{mix(1), mix(2)}, &m); m.Blocks != 1 || len(m.Runs[0].Came) != 1 || Owner(m.Runs[0].Came[0]) != other {
 		t.Errorf("after clear: %+v", m.Runs)
 	}
 	if x.Blocks(o) != 0 {

@@ -127,9 +127,9 @@ func (x *Index) placed(key uint64, p place) {
 func (x *Index) write(r *piece, at uint32, local, label uint64) {
 	x.made++
 	store64(&r.local()[at], local)
-	r.engine()[at] = 0
+	write64(&r.engine()[at], 0)
 	if r.meta&isWide != 0 {
-		r.labels()[at] = label
+		write64(&r.labels()[at], label)
 	}
 }
 
@@ -155,7 +155,7 @@ func (x *Index) createLoose(s *source, key, label uint64, want int) place {
 	}
 	store64(&r.local()[at], key)
 	if r.meta&isWide != 0 {
-		r.labels()[at] = label
+		write64(&r.labels()[at], label)
 	}
 	x.extend(r, 1, 0)
 	r.unlock()

@@ -110,7 +110,8 @@ type Index struct {
 	sets  sets
 	ids   atomic.Pointer[ids]
 
-	looseBlocks atomic.Int64 // loose blocks, with those that have no owner any more
+	looseBlocks atomic.Int64  // loose blocks, with those that have no owner any more
+	turns       atomic.Uint32 // how often a held block moved, or an owner was retired
 	refused     atomic.Pointer[filter]
 	serial      uint64 // order in which queries lock several indexes
 	forgot      atomic.Bool

@@ -2,7 +2,9 @@ package index
 
 import (
 	"fmt"
+	"iter"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,6 +38,21 @@ func blocks(offset, first, last uint64) (engine, local []uint64) {
 	return engine, local
 }
 
+// holders yields who holds each run of an answer, ascending, and its length.
+func holders(m *Match) iter.Seq2[[]uint32, int] {
+	return func(yield func([]uint32, int) bool) {
+		var list []uint32
+		for _, r := range m.Runs {
+			list = slices.DeleteFunc(slices.Clone(list), func(o uint32) bool { return slices.Contains(r.Gone, o) })
+			list = append(list, r.Came...)
+			slices.Sort(list)
+			if !yield(list, r.Blocks) {
+				return
+			}
+		}
+	}
+}
+
 // store stores blocks first..last, their engine hashes being offset + number,
 // behind the block before.
 func (l lab) store(o Owner, offset, first, last uint64) StoreResult {
@@ -55,8 +72,8 @@ func (l lab) wantChain(chain []uint64, want string) {
 	var m Match
 	l.x.Match(chain, &m)
 	var out []string
-	for _, r := range m.Runs {
-		out = append(out, fmt.Sprint(r.Owners, "x", r.Blocks))
+	for owners, blocks := range holders(&m) {
+		out = append(out, fmt.Sprint(owners, "x", blocks))
 	}
 	if got := strings.Join(out, " "); got != want {
 		l.t.Errorf("got %q, want %q", got, want)
@@ -165,6 +182,17 @@ func TestHashOnly(t *testing.T) {
 	// Nor by other sources.
 	l.equal(l.x.Store(&Store{Owner: o, Engine: []uint64{102}}), StoreResult{Copies: 1})
 	l.want(4, "[0 1]x2 [0]x1")
+}
+
+// A removal counts only what the owner held.
+func TestRemoveOfAnother(t *testing.T) {
+	l := newLab(t, 0)
+	src := l.x.NewSource()
+	a, b := l.x.NewOwner(src), l.x.NewOwner(src)
+	l.x.Store(&Store{Owner: a, Engine: []uint64{5, 6}})
+	l.x.Store(&Store{Owner: b, Engine: []uint64{6, 8}})
+	l.equal(l.x.Remove(b, []uint64{5, 6}, nil, CopySet), RemoveResult{Removed: 1, Unknown: 1})
+	l.equal(l.x.Stats().Raw, 3)
 }
 
 // Segments that arrive in any order join when the first one does.

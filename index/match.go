@@ -2,22 +2,21 @@ package index
 
 import (
 	"math/bits"
-	"slices"
 	"unsafe"
 )
 
-// Run is a stretch of consecutive blocks held by exactly the same owners.
+// Run is a stretch of consecutive blocks held by exactly the same owners: those of the run
+// before, and Came, without Gone. Both lists are in no order. They belong to the Match and
+// are overwritten by the next use of it.
 type Run struct {
-	// Owners ascend and are not empty. They are plain numbers so that the list can
-	// be handed on; it belongs to the Match and is overwritten by the next use of it.
-	Owners []uint32
-	Blocks int
+	Came, Gone []uint32
+	Blocks     int
 }
 
 // Match is what an index holds of a chain. Reusing one saves its buffers.
 type Match struct {
 	// Runs begin at block 0, follow each other without a gap and end before the
-	// first block without an owner. Neighbours have different owners.
+	// first block without an owner. Neighbours have different owners, and each has one.
 	Runs []Run
 	// Blocks is the sum over Runs.
 	Blocks int
@@ -25,9 +24,11 @@ type Match struct {
 	// block was refused for want of memory.
 	Truncated bool
 
-	list   keyList  // of Match
-	owners []uint32 // lists of the runs
-	ways   []way    // one a place
+	list   keyList     // of Match
+	owners []uint32    // lists of the runs
+	held   []uint64    // who holds the last run, by internal id
+	lists  [2][]uint32 // of join: who holds the last run, and the one at hand
+	ways   []way       // one a place
 }
 
 // Chain is a prompt given by its keys, possibly computed when asked for.
@@ -81,6 +82,8 @@ type way struct {
 	runs   []run
 	words  []uint64 // bitmaps of the runs, of internal ids
 
+	turns uint32 // of the index when the way began
+
 	at  place  // of the block before the next one, if it ends a piece
 	key uint64 // of the block before the next one
 	n   int    // blocks looked at
@@ -118,12 +121,16 @@ func (w *way) reset(x *Index, c Chain, first uint32) {
 // again begins the way anew.
 func (w *way) again() {
 	w.local, w.seen, w.runs, w.words = nil, w.seen[:0], w.runs[:0], w.words[:0]
-	w.at, w.key, w.n = place{}, 0, 0
+	w.turns, w.at, w.key, w.n = w.x.turns.Load(), place{}, 0, 0
 	w.run, w.start, w.each, w.keys, w.loose, w.was = 0, 0, 0, 0, place{}, [2]run{}
 }
 
-// valid reports whether no owner has lost a block that the way came by.
+// valid reports whether no owner has lost a block that the way came by, and no block moved
+// from where the way was still to come to where it had been.
 func (w *way) valid() bool {
+	if w.x.turns.Load() != w.turns {
+		return false
+	}
 	for _, s := range w.seen {
 		if load32(&w.x.at(s.piece).lost) != s.lost {
 			return false
@@ -334,9 +341,15 @@ func (w *way) holdersOf(dst []uint32, r run) []uint32 {
 		if i >= len(d.retired) {
 			break
 		}
-		for word = d.living(word, i); word != 0; word &= word - 1 {
-			dst = append(dst, w.first+load32(&d.owner[i<<6+bits.TrailingZeros64(word)]))
-		}
+		dst = w.appendOwners(dst, d, i, d.living(word, i))
+	}
+	return dst
+}
+
+// appendOwners appends the owners of a word of a set, plus first.
+func (w *way) appendOwners(dst []uint32, d *ids, i int, word uint64) []uint32 {
+	for ; word != 0; word &= word - 1 {
+		dst = append(dst, w.first+load32(&d.owner[i<<6+bits.TrailingZeros64(word)]))
 	}
 	return dst
 }
@@ -344,37 +357,54 @@ func (w *way) holdersOf(dst []uint32, r run) []uint32 {
 // finish turns the sets of one way into owners. It asks only now who is retired: an owner
 // that was cleared and came back under another id would else be listed twice.
 func (m *Match) finish(w *way) {
+	d := w.x.ids.Load()
 	for _, r := range w.runs {
-		begin := len(m.owners)
-		m.owners = w.holdersOf(m.owners, r)
-		if !m.put(begin, r.blocks) {
+		words := w.words[r.words : r.words+r.width]
+		words = words[:min(len(words), len(d.retired))]
+		for len(m.held) < len(words) {
+			m.held = append(m.held, 0)
+		}
+		begin, some := len(m.owners), uint64(0)
+		for i, before := range m.held {
+			now := uint64(0)
+			if i < len(words) {
+				now = d.living(words[i], i)
+			}
+			some |= now
+			m.owners = w.appendOwners(m.owners, d, i, before&^now)
+		}
+		if some == 0 {
+			m.owners = m.owners[:begin]
 			return
 		}
+		middle := len(m.owners)
+		for i := range m.held {
+			now := uint64(0)
+			if i < len(words) {
+				now = d.living(words[i], i)
+			}
+			m.owners = w.appendOwners(m.owners, d, i, now&^m.held[i])
+			m.held[i] = now
+		}
+		m.put(begin, middle, r.blocks)
 	}
 }
 
-// put appends blocks whose owners are listed from begin on, and reports whether there are
-// any.
-func (m *Match) put(begin, blocks int) bool {
-	list := m.owners[begin:len(m.owners):len(m.owners)]
-	if len(list) == 0 {
-		return false
-	}
-	if !slices.IsSorted(list) {
-		slices.Sort(list)
-	}
+// put appends blocks whose owners differ from those before by m.owners from begin on: up to
+// middle the ones that are gone.
+func (m *Match) put(begin, middle, blocks int) {
 	m.Blocks += blocks
-	if k := len(m.Runs); k > 0 && slices.Equal(m.Runs[k-1].Owners, list) {
+	end := len(m.owners)
+	if k := len(m.Runs); k > 0 && begin == end {
 		m.Runs[k-1].Blocks += blocks
-		m.owners = m.owners[:begin]
-		return true
+		return
 	}
-	m.Runs = append(m.Runs, Run{Owners: list, Blocks: blocks})
-	return true
+	m.Runs = append(m.Runs, Run{Gone: m.owners[begin:middle:middle], Came: m.owners[middle:end:end], Blocks: blocks})
 }
 
 func (m *Match) reset() {
-	m.Runs, m.Blocks, m.owners, m.Truncated = m.Runs[:0], 0, m.owners[:0], false
+	m.Runs, m.Blocks, m.owners, m.held, m.Truncated = m.Runs[:0], 0, m.owners[:0], m.held[:0], false
+	m.lists[0] = m.lists[0][:0]
 }
 
 // match looks a chain up in one index without loose blocks.

@@ -322,12 +322,14 @@ func (w *world) match(chain []uint64, real bool) {
 	f := func(name string) {
 		w.t.Helper()
 		var got [][]uint32
-		for i, r := range m.Runs {
-			if r.Blocks < 1 || i > 0 && slices.Equal(r.Owners, m.Runs[i-1].Owners) {
+		for _, r := range m.Runs {
+			if r.Blocks < 1 || len(r.Came)+len(r.Gone) == 0 {
 				w.fail("%s: runs are not maximal: %v", name, m.Runs)
 			}
-			for range r.Blocks {
-				got = append(got, r.Owners)
+		}
+		for owners, blocks := range holders(&m) {
+			for range blocks {
+				got = append(got, owners)
 			}
 		}
 		if m.Blocks != len(got) || !slices.EqualFunc(got, want, slices.Equal) {

@@ -116,7 +116,7 @@ func (x *Index) name(s *source, p place, engine uint64, want int) bool {
 	if line == 0 {
 		return false
 	}
-	x.words(line)[i] = engine
+	write64(&x.words(line)[i], engine)
 	x.aliases++
 	if x.naming == onDemand && !x.at(p.piece).loose() {
 		x.note(s, p.piece)
@@ -388,6 +388,7 @@ func (x *Index) move(o *owner, from, to place, count bool) {
 	case more > 0 && !held:
 		*o.copies.insert(to.ref()) = more
 	}
+	x.turns.Add(1)
 	x.part(o, from)
 }
 

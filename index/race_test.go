@@ -1,6 +1,8 @@
 package index
 
 import (
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -12,6 +14,75 @@ import (
 	"kvconductor/index/hash"
 )
 
+// scene is a kind of history that writers of several sources play while readers ask by
+// the path of the server.
+type scene struct {
+	name     string
+	weights  [raceKinds]int
+	families []int // how the writers name blocks; family 0 uses keys
+	rest     []int // families of owners that rest, one each
+	full     bool  // resting owners hold all blocks, else some
+	tiers    int   // owners of a source, else 1
+	alone    bool  // a writer has prompts of its own, and stores them in any order
+	unknown  bool  // what a writer stores without tokens means nothing until it is taught
+	waiting  bool  // readers look under the writers' names as well
+	copies   bool  // a store adds a copy, a removal takes one
+	tight    bool  // memory is short: writers hold less than they stored
+}
+
+// What a writer does.
+const (
+	raceStore    = iota
+	raceHashes   // a store without tokens
+	raceOne      // a store of one block
+	raceRemove   // neighbours, in any direction
+	raceScatter  // a removal of blocks that are no neighbours
+	raceRestore  // a removal of a block within, and its return
+	raceTeach    // says what hashes mean
+	raceClear    // all of an owner
+	raceRotate   // clears the older of two owners, which is the younger from then on
+	raceDrop     // of the source; another one begins
+	raceKinds    // number of kinds
+	raceWriters  = 3
+	raceMaxLives = 4 // of a writer's source
+)
+
+var scenes = []scene{
+	{name: "chains", families: []int{1, 2}, rest: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3, raceClear: 1}},
+	{name: "one family", families: []int{1}, rest: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3}},
+	{name: "families", families: []int{1, 2, 3}, rest: []int{4, 5, 6}, weights: [raceKinds]int{raceStore: 10, raceRemove: 9, raceClear: 1}},
+	{name: "single blocks", families: []int{1, 2}, weights: [raceKinds]int{raceOne: 20, raceRestore: 2, raceRemove: 3}},
+	{name: "copies", families: []int{1, 2}, rest: []int{1}, copies: true, weights: [raceKinds]int{raceStore: 10, raceRemove: 10, raceScatter: 3, raceClear: 1}},
+	{name: "tiers", families: []int{1, 2}, rest: []int{2}, tiers: 3, weights: [raceKinds]int{raceStore: 12, raceRemove: 9, raceScatter: 2, raceClear: 1}},
+	{name: "generations", families: []int{1, 2}, rest: []int{2}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 5, raceRotate: 3}},
+	{name: "sources", families: []int{1, 2}, rest: []int{1}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1, raceDrop: 1}},
+	{name: "hashes", families: []int{1, 2}, rest: []int{1, 2}, full: true, weights: [raceKinds]int{raceStore: 3, raceHashes: 8, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "hashes that are keys", families: []int{0}, weights: [raceKinds]int{raceStore: 5, raceHashes: 8, raceRemove: 10, raceScatter: 2, raceClear: 1}},
+	{name: "orphans", families: []int{1, 2}, alone: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 7, raceClear: 1}},
+	{name: "pools", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "waiting blocks", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, waiting: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "budget", families: []int{1, 2}, rest: []int{1}, tight: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1}},
+}
+
+// TestAnswersUnderRace holds that each answer lies between the least and the most that was
+// true while it was made, for each owner and for the owners of a writer together. An
+// owner that rests is answered exactly.
+func TestAnswersUnderRace(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rounds := 3
+	if testing.Short() {
+		rounds = 1
+	}
+	for _, s := range scenes {
+		t.Run(s.name, func(t *testing.T) {
+			for round := range rounds {
+				newRace(t, s, rand.New(rand.NewPCG(seed, uint64(round)))).run(seed)
+			}
+		})
+	}
+}
+
 // prompt is a chain given by its local hashes, as the server asks.
 type prompt struct{ local, seq []uint64 }
 
@@ -19,219 +90,507 @@ func (p *prompt) Len() int            { return len(p.local) }
 func (p *prompt) At(i int) uint64     { return p.seq[i] }
 func (p *prompt) Locals(int) []uint64 { return p.local }
 
-// depthsOf returns how far each owner goes in an answer.
-func depthsOf(m *Match) map[Owner]int {
-	deep, at := map[Owner]int{}, 0
-	for _, r := range m.Runs {
-		for _, o := range r.Owners {
-			if deep[Owner(o)] == at {
-				deep[Owner(o)] += r.Blocks
-			}
-		}
-		at += r.Blocks
-	}
-	return deep
+// slow is a prompt whose hashes the reader sometimes waits for while writers go on.
+type slow struct {
+	prompt
+	wait func()
 }
 
-// change is an event of a writer, and how far its owner holds each prompt afterwards.
+func (s *slow) At(i int) uint64       { s.wait(); return s.prompt.At(i) }
+func (s *slow) Locals(n int) []uint64 { s.wait(); return s.prompt.Locals(n) }
+
+// race is an index, and histories of its writers that are known beforehand.
+type race struct {
+	*testing.T
+	scene
+	x       *Index
+	prompts []prompt
+	writers [raceWriters]racer
+	resting map[Owner][]int // by prompt: how far
+	refused atomic.Int64
+}
+
+// racer is a writer. Its owners have numbers: those of the first life of its source, then
+// those of the second, and so on.
+type racer struct {
+	family      int
+	events      []raceEvent // the first is none
+	begun, done atomic.Int64
+	owners      []atomic.Int64 // by number: its owner, plus one
+}
+
+// raceEvent is what a writer does, and what is true afterwards.
 type raceEvent struct {
-	store  bool
-	prompt int
-	from   int
-	to     int
-	clear  bool
-	depth  []int
+	kind     int
+	owner    int // number
+	store    Store
+	remove   []uint64
+	keys     []uint64 // of what is taught
+	depth    [][]int  // by number and prompt
+	together []int    // by prompt
 }
 
-// TestAnswersUnderRace asks while writers of several sources run, by the path of the
-// server. Each answer lies between the least and the most that was true at a moment of
-// it; what a resting owner holds is answered exactly.
-func TestAnswersUnderRace(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rounds := 6
-	if testing.Short() {
-		rounds = 2
+// nameOf returns the engine hash of a key in a family.
+func nameOf(family int, key uint64) uint64 {
+	if family == 0 {
+		return key
 	}
-	for round := range rounds {
-		raceRound(t, seed, uint64(round))
-	}
+	return key ^ uint64(family)*0x9e3779b97f4a7c15
 }
 
-func raceRound(t *testing.T, seed, round uint64) {
-	const writers, events, width, depth = 3, 400, 8, 200
-	rng := rand.New(rand.NewPCG(seed, round<<8))
-	scheme := hash.Default()
-	prompts := make([]prompt, width)
-	for i := range prompts {
+func (r *race) names(family int, keys []uint64) (names []uint64) {
+	for _, key := range keys {
+		names = append(names, nameOf(family, key))
+	}
+	return names
+}
+
+// newRace makes prompts, owners that rest, and histories.
+func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
+	const width, depth, events = 8, 200, 400
+	s.tiers = max(s.tiers, 1)
+	r := &race{T: t, scene: s, prompts: make([]prompt, width), resting: map[Owner][]int{}}
+	r.x = New(Options{Scheme: hash.Default(), KeepLabels: true})
+	for i := range r.prompts {
 		var local []uint64
-		if i > 0 && rng.IntN(4) > 0 {
-			from := prompts[rng.IntN(i)].local
-			local = append(local, from[:rng.IntN(len(from))]...)
+		from := i
+		if i > 0 {
+			from = rng.IntN(i)
+		}
+		if s.alone {
+			from = i % raceWriters
+		}
+		if from < i && rng.IntN(4) > 0 {
+			other := r.prompts[from].local
+			local = append(local, other[:rng.IntN(len(other))]...)
 		}
 		for n := 1 + rng.IntN(depth); len(local) < n || len(local) == 0; {
 			local = append(local, rng.Uint64())
 		}
-		prompts[i] = prompt{local, scheme.Chain(nil, local)}
+		r.prompts[i] = prompt{local, hash.Default().Chain(nil, local)}
 	}
-	engine := func(family int, p *prompt, from, to int) []uint64 {
-		var out []uint64
+	for _, family := range s.rest {
+		o := r.x.NewOwner(r.x.NewSource())
+		held := map[uint64]bool{}
+		for _, p := range r.prompts {
+			n := len(p.seq)
+			if !s.full {
+				n = rng.IntN(n + 1)
+			}
+			r.x.Store(&Store{Owner: o, Engine: r.names(family, p.seq[:n]), Local: p.local[:n], Copies: CopySet})
+			for _, key := range p.seq[:n] {
+				held[key] = true
+			}
+		}
+		r.resting[o] = r.depths(func(key uint64) bool { return held[key] })
+	}
+	if s.tight {
+		r.x.maxBytes = r.x.tableBytes() + 4<<10
+	}
+	for w := range r.writers {
+		r.writers[w].family = s.families[w%len(s.families)]
+		r.writers[w].owners = make([]atomic.Int64, raceMaxLives*s.tiers)
+		r.imagine(w, events, rng)
+	}
+	return r
+}
+
+// depths returns how far each prompt is held.
+func (r *race) depths(holds func(key uint64) bool) (all []int) {
+	for _, p := range r.prompts {
+		n := slices.IndexFunc(p.seq, func(key uint64) bool { return !holds(key) })
+		if n < 0 {
+			n = len(p.seq)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// imagine makes the history of a writer.
+func (r *race) imagine(w, events int, rng *rand.Rand) {
+	a := &r.writers[w]
+	held := make([]map[uint64]int, len(a.owners)) // by number: copies
+	for i := range held {
+		held[i] = map[uint64]int{}
+	}
+	taught := map[uint64]bool{}
+	first, current := 0, 0 // number of the first owner of this life; generation
+	visible := func(n int, key uint64) bool {
+		return held[n][key] > 0 && (!r.unknown || r.waiting || taught[key])
+	}
+	note := func(e raceEvent) {
+		for n := range held {
+			e.depth = append(e.depth, r.depths(func(key uint64) bool { return visible(n, key) }))
+		}
+		e.together = r.depths(func(key uint64) bool {
+			return slices.ContainsFunc(held, func(h map[uint64]int) bool { return h[key] > 0 }) && (!r.unknown || r.waiting || taught[key])
+		})
+		a.events = append(a.events, e)
+	}
+	note(raceEvent{kind: raceKinds})
+	policy := CopySet
+	if r.copies {
+		policy = CopyCount
+	}
+	store := func(n int, p *prompt, from, to int, tokens bool) {
+		e := raceEvent{kind: raceStore, owner: n, store: Store{Engine: r.names(a.family, p.seq[from:to]), Copies: policy}}
+		if tokens {
+			e.store.Local = p.local[from:to]
+			if from > 0 {
+				e.store.Parent, e.store.HasParent = nameOf(a.family, p.seq[from-1]), true
+			}
+		}
 		for _, key := range p.seq[from:to] {
-			out = append(out, key^uint64(family+1)*0x9e3779b97f4a7c15)
+			held[n][key]++
+			if policy == CopySet {
+				held[n][key] = 1
+			}
 		}
-		return out
+		note(e)
 	}
-	x := New(Options{Scheme: scheme, KeepLabels: round%2 == 0})
-	rest := x.NewOwner(x.NewSource())
-	resting := make([]int, width)
-	restHeld := map[uint64]bool{}
-	for i := range prompts {
-		n := rng.IntN(len(prompts[i].local) + 1)
-		x.Store(&Store{Owner: rest, Engine: engine(0, &prompts[i], 0, n), Local: prompts[i].local[:n], Copies: CopySet})
-		for _, key := range prompts[i].seq[:n] {
-			restHeld[key] = true
+	remove := func(n int, keys []uint64) {
+		for _, key := range keys {
+			if held[n][key]--; held[n][key] < 1 {
+				delete(held[n], key)
+			}
+		}
+		note(raceEvent{kind: raceRemove, owner: n, remove: r.names(a.family, keys), store: Store{Copies: policy}})
+	}
+	bag := []int{}
+	for kind, weight := range r.weights {
+		bag = append(bag, slices.Repeat([]int{kind}, weight)...)
+	}
+	for len(a.events) < events {
+		i := rng.IntN(len(r.prompts))
+		if r.alone {
+			i = i/raceWriters*raceWriters + w
+		}
+		if i >= len(r.prompts) {
+			continue
+		}
+		p, n := &r.prompts[i], first+rng.IntN(r.tiers)
+		if r.weights[raceRotate] > 0 {
+			n = first + current
+		}
+		from := rng.IntN(len(p.seq))
+		to := from + 1 + rng.IntN(len(p.seq)-from)
+		known := func() int { // a block whose parent the writer holds
+			most := 0
+			for k := first; k < first+r.tiers; k++ {
+				for most < len(p.seq) && held[k][p.seq[most]] > 0 {
+					most++
+				}
+			}
+			return rng.IntN(min(most+1, len(p.seq)))
+		}
+		switch kind := bag[rng.IntN(len(bag))]; kind {
+		case raceStore:
+			if !r.alone {
+				from = known()
+				to = from + 1 + rng.IntN(len(p.seq)-from)
+			}
+			store(n, p, from, to, true)
+		case raceOne:
+			from = known()
+			store(n, p, from, from+1, true)
+		case raceHashes:
+			store(n, p, from, to, false)
+		case raceRemove, raceScatter:
+			var keys []uint64
+			for k := from; k < to; k += 1 + kind - raceRemove {
+				keys = append(keys, p.seq[k])
+			}
+			switch rng.IntN(3) {
+			case 0:
+				slices.Reverse(keys)
+			case 1:
+				if kind == raceScatter {
+					rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+				}
+			}
+			for k := first; k < first+r.tiers; k++ {
+				if k == n || r.weights[raceRotate] > 0 {
+					remove(k, keys)
+				}
+			}
+		case raceRestore:
+			if from = known(); from > 0 {
+				remove(n, p.seq[from-1:from])
+				if from == 1 || slices.ContainsFunc(held[first:first+r.tiers], func(h map[uint64]int) bool { return h[p.seq[from-2]] > 0 }) {
+					store(n, p, from-1, from, true)
+				}
+			}
+		case raceTeach:
+			for _, key := range p.seq[from:to] {
+				taught[key] = true
+			}
+			note(raceEvent{kind: kind, keys: p.seq[from:to]})
+		case raceClear:
+			clear(held[n])
+			note(raceEvent{kind: kind, owner: n})
+		case raceRotate:
+			current = 1 - current
+			clear(held[first+current])
+			note(raceEvent{kind: raceClear, owner: first + current})
+		case raceDrop:
+			if first += r.tiers; first == len(held) {
+				first -= r.tiers
+				continue
+			}
+			for k := range first {
+				clear(held[k])
+			}
+			note(raceEvent{kind: kind, owner: first})
 		}
 	}
-	holds := func(held map[uint64]bool, p *prompt) (n int) {
-		for n < len(p.seq) && held[p.seq[n]] {
-			n++
+}
+
+// begin makes a source and its owners, with numbers from one on.
+func (r *race) begin(a *racer, first int) Source {
+	src := r.x.NewSource()
+	for n := first; n < first+r.tiers; n++ {
+		a.owners[n].Store(int64(r.x.NewOwner(src)) + 1)
+	}
+	return src
+}
+
+// write plays the history of a writer.
+func (r *race) write(a *racer) {
+	src := r.begin(a, 0)
+	for k := range a.events {
+		e := &a.events[k]
+		owner := Owner(a.owners[e.owner].Load() - 1)
+		a.begun.Store(int64(k))
+		switch e.kind {
+		case raceStore:
+			e.store.Owner = owner
+			r.refused.Add(int64(r.x.Store(&e.store).Refused))
+		case raceRemove:
+			r.x.Remove(owner, e.remove, nil, e.store.Copies)
+		case raceTeach:
+			for _, key := range e.keys {
+				r.x.Teach(src, nameOf(a.family, key), key)
+			}
+		case raceClear:
+			r.x.Clear(owner)
+		case raceDrop:
+			r.x.DropSource(src)
+			src = r.begin(a, e.owner)
+		}
+		a.done.Store(int64(k))
+		if k%64 == 0 {
+			if err := r.x.Check(); err != nil {
+				r.Error(err)
+			}
+			if k%128 == 0 {
+				r.x.Compact()
+			}
+		}
+		if k%4 == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// wait returns after some events, or after a while without any.
+func (r *race) wait(events int64) {
+	done := func() (n int64) {
+		for w := range r.writers {
+			n += r.writers[w].done.Load()
 		}
 		return n
 	}
-	for i := range prompts {
-		resting[i] = holds(restHeld, &prompts[i])
+	for end, n := done()+events, 0; done() < end && n < 50; n++ {
+		runtime.Gosched()
 	}
-	// Each writer's history is known beforehand.
-	owners := make([]Owner, writers)
-	history := make([][]raceEvent, writers)
-	begun, done := make([]atomic.Int64, writers), make([]atomic.Int64, writers)
-	for w := range writers {
-		owners[w] = x.NewOwner(x.NewSource())
-		held := map[uint64]bool{}
-		note := func(e raceEvent) {
-			for i := range prompts {
-				e.depth = append(e.depth, holds(held, &prompts[i]))
-			}
-			history[w] = append(history[w], e)
+}
+
+// answer is how far each prompt asked for is held: by owner, and by which owners.
+type answer struct {
+	runs   []Run
+	blocks int
+}
+
+func (a *answer) depth(holds func(owners []uint32) bool) (n int) {
+	for owners, blocks := range holders(&Match{Runs: a.runs}) {
+		if !holds(owners) {
+			break
 		}
-		note(raceEvent{})
-		for range events {
-			i := rng.IntN(width)
-			p := &prompts[i]
-			switch n := rng.IntN(20); {
-			case n < 11:
-				from := rng.IntN(holds(held, p) + 1)
-				if from == len(p.seq) {
-					from = 0
-				}
-				to := from + 1 + rng.IntN(len(p.seq)-from)
-				for _, key := range p.seq[from:to] {
-					held[key] = true
-				}
-				note(raceEvent{store: true, prompt: i, from: from, to: to})
-			case n < 19:
-				from := rng.IntN(len(p.seq))
-				to := from + 1 + rng.IntN(len(p.seq)-from)
-				for _, key := range p.seq[from:to] {
-					delete(held, key)
-				}
-				note(raceEvent{prompt: i, from: from, to: to})
-			default:
-				clear(held)
-				note(raceEvent{clear: true})
-			}
+		n += blocks
+	}
+	return n
+}
+
+// ask looks a prompt up, by the path of the server or by keys.
+func (r *race) ask(rng *rand.Rand, i int, m *Match, places []Beside) {
+	p := &slow{r.prompts[i], func() {
+		if rng.IntN(8) == 0 {
+			r.wait(rng.Int64N(4))
+		}
+	}}
+	switch {
+	case r.waiting:
+		for k := range places {
+			places[k] = Beside{Index: r.x, Chain: keys(r.names(r.writers[k].family, p.seq))}
+		}
+		r.x.MatchBeside(p, places, m)
+	case rng.IntN(8) == 0:
+		r.x.Match(p.seq, m)
+	default:
+		r.x.MatchLazy(p, m)
+	}
+	blocks := 0
+	for owners, n := range holders(m) {
+		if blocks += n; len(owners) == 0 || len(slices.Compact(slices.Clone(owners))) != len(owners) {
+			r.Errorf("runs %v", m.Runs)
 		}
 	}
+	for _, run := range m.Runs {
+		if len(run.Came)+len(run.Gone) == 0 {
+			r.Errorf("runs %v", m.Runs)
+		}
+	}
+	if blocks != m.Blocks {
+		r.Errorf("%d blocks in runs of %d", blocks, m.Blocks)
+	}
+}
+
+// has returns a test of owners.
+func has(owner Owner) func([]uint32) bool {
+	return func(owners []uint32) bool { _, ok := slices.BinarySearch(owners, uint32(owner)); return ok }
+}
+
+// look asks for a prompt and judges the answer.
+func (r *race) look(rng *rand.Rand, m *Match, places []Beside) {
+	i := rng.IntN(len(r.prompts))
+	var before [raceWriters]int64
+	for w := range before {
+		before[w] = r.writers[w].done.Load()
+	}
+	r.ask(rng, i, m, places)
+	a := answer{m.Runs, m.Blocks}
+	for o, want := range r.resting {
+		if got := a.depth(has(o)); got != want[i] {
+			r.Errorf("prompt %d: the resting owner %d holds %d blocks, want %d", i, o, got, want[i])
+		}
+	}
+	for w := range before {
+		b := &r.writers[w]
+		window := b.events[before[w] : b.begun.Load()+1]
+		judge := func(who string, got int, depth func(*raceEvent) int) {
+			least, most := len(r.prompts[i].seq), 0
+			for k := range window {
+				least, most = min(least, depth(&window[k])), max(most, depth(&window[k]))
+			}
+			if got > most || got < least && !r.tight {
+				r.Errorf("prompt %d: %s of writer %d holds %d blocks, want %d to %d in events %d to %d", i, who, w, got, least, most, before[w], before[w]+int64(len(window))-1)
+			}
+		}
+		var own []func([]uint32) bool
+		for n := range b.owners {
+			if o := b.owners[n].Load(); o > 0 {
+				own = append(own, has(Owner(o-1)))
+				judge(fmt.Sprint("owner ", n), a.depth(own[len(own)-1]), func(e *raceEvent) int { return e.depth[n][i] })
+			}
+		}
+		some := func(owners []uint32) bool {
+			return slices.ContainsFunc(own, func(has func([]uint32) bool) bool { return has(owners) })
+		}
+		judge("any", a.depth(some), func(e *raceEvent) int { return e.together[i] })
+	}
+}
+
+// snap takes a snapshot and holds it to be what was true of each writer at one moment.
+func (r *race) snap() {
+	var before, after [raceWriters]int64
+	for w := range before {
+		before[w] = r.writers[w].done.Load()
+	}
+	s := r.x.Snapshot()
+	for w := range after {
+		after[w] = r.writers[w].begun.Load()
+	}
+	held := map[Owner]map[uint64]bool{}
+	s.Walk(same, all, func(s *Stretch) bool {
+		if held[s.Owner] == nil {
+			held[s.Owner] = map[uint64]bool{}
+		}
+		key := s.Key
+		for i, engine := range s.Engine {
+			switch {
+			case s.Waiting:
+				key = engine
+			case i > 0:
+				key = r.x.scheme.Next(key, s.Labels[i])
+			}
+			held[s.Owner][key] = true
+		}
+		return true
+	})
+	for w := range before {
+		b := &r.writers[w]
+		var got [][]int
+		for n := range b.owners {
+			h := held[Owner(b.owners[n].Load()-1)]
+			got = append(got, r.depths(func(key uint64) bool { return h[key] }))
+		}
+		if !slices.ContainsFunc(b.events[before[w]:after[w]+1], func(e raceEvent) bool { return slices.EqualFunc(e.depth, got, slices.Equal) }) {
+			r.Errorf("a snapshot says of writer %d what was true at no moment from event %d to %d", w, before[w], after[w])
+		}
+	}
+}
+
+// run plays all histories at once.
+func (r *race) run(seed uint64) {
 	var writing, reading sync.WaitGroup
 	var stop atomic.Bool
 	var looks atomic.Int64
-	for r := range 3 {
+	for k := range uint64(3) {
 		reading.Go(func() {
-			rng := rand.New(rand.NewPCG(seed, round<<8+100+uint64(r)))
+			rng := rand.New(rand.NewPCG(seed, k))
 			var m Match
-			before := make([]int64, writers)
-			for !stop.Load() && !t.Failed() {
-				i := rng.IntN(width)
-				for w := range before {
-					before[w] = done[w].Load()
-				}
-				x.MatchLazy(&prompts[i], &m)
-				deep := depthsOf(&m)
-				if deep[rest] != resting[i] {
-					t.Errorf("prompt %d: the resting owner holds %d blocks, want %d", i, deep[rest], resting[i])
-				}
-				for w := range before {
-					least, most := len(prompts[i].seq), 0
-					for _, e := range history[w][before[w] : begun[w].Load()+1] {
-						least, most = min(least, e.depth[i]), max(most, e.depth[i])
-					}
-					// An event is seen in part: an owner that loses some blocks and then gains
-					// others is between.
-					if got := deep[owners[w]]; got > most || got < least {
-						t.Errorf("prompt %d: writer %d holds %d blocks, want %d to %d", i, w, got, least, most)
-					}
+			places := make([]Beside, raceWriters)
+			for n := 0; !stop.Load() && !r.Failed(); n++ {
+				if r.look(rng, &m, places); n%64 == 0 && !r.tight && !r.unknown {
+					r.snap()
 				}
 				looks.Add(1)
 				runtime.Gosched()
 			}
 		})
 	}
-	for w := range writers {
-		writing.Go(func() {
-			for k, e := range history[w][1:] {
-				begun[w].Store(int64(k + 1))
-				p := &prompts[e.prompt]
-				switch {
-				case e.clear:
-					x.Clear(owners[w])
-				case e.store:
-					s := Store{Owner: owners[w], Engine: engine(w%2, p, e.from, e.to), Local: p.local[e.from:e.to], Copies: CopySet}
-					if e.from > 0 {
-						s.Parent, s.HasParent = engine(w%2, p, e.from-1, e.from)[0], true
-					}
-					x.Store(&s)
-				default:
-					list := engine(w%2, p, e.from, e.to)
-					if k%2 == 0 {
-						slices.Reverse(list)
-					}
-					x.Remove(owners[w], list, nil, CopySet)
-				}
-				done[w].Store(int64(k + 1))
-				if k%64 == 0 {
-					if err := x.Check(); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-				runtime.Gosched()
-			}
-		})
+	for w := range r.writers {
+		writing.Go(func() { r.write(&r.writers[w]) })
 	}
 	writing.Wait()
-	for before := looks.Load(); looks.Load() < before+10 && !t.Failed(); { // readers did run
+	for before := looks.Load(); looks.Load() < before+10 && !r.Failed(); { // readers did run
 		runtime.Gosched()
 	}
 	stop.Store(true)
 	reading.Wait()
-	if err := x.Check(); err != nil {
-		t.Error(err)
+	if err := r.x.Check(); err != nil {
+		r.Error(err)
 	}
-	var m Match
-	for i := range prompts {
-		x.MatchLazy(&prompts[i], &m)
-		deep := depthsOf(&m)
-		for w := range owners {
-			if want := history[w][events].depth[i]; deep[owners[w]] != want {
-				t.Errorf("at rest, prompt %d: writer %d holds %d blocks, want %d", i, w, deep[owners[w]], want)
+	rng, places := rand.New(rand.NewPCG(seed, 99)), make([]Beside, raceWriters)
+	for range 4 * len(r.prompts) { // at rest
+		r.look(rng, new(Match), places)
+	}
+	if r.tight && r.refused.Load() == 0 {
+		r.Error("nothing was refused")
+	}
+	for w := range r.writers {
+		for n := range r.writers[w].owners {
+			if o := r.writers[w].owners[n].Load(); o > 0 {
+				r.x.Clear(Owner(o - 1))
 			}
 		}
 	}
-	for w := range owners {
-		x.Clear(owners[w])
+	for o := range maps.Keys(r.resting) {
+		r.x.Clear(o)
 	}
-	x.Clear(rest)
-	if st := x.Stats(); st.Blocks+st.Memberships+st.Aliases+st.Raw+st.Orphans+st.Sets != 0 {
-		t.Errorf("something is left: %+v", st)
+	r.x.Compact()
+	if st := r.x.Stats(); st.Blocks+st.Memberships+st.Aliases+st.Raw+st.Orphans+st.Sets != 0 {
+		r.Errorf("something is left: %+v", st)
 	}
 }

@@ -84,21 +84,16 @@ func (r *take) one(engine uint64, left int) {
 		r.res.Copies++
 		return
 	}
-	loose := x.at(p.piece).loose() && x.key(p) == engine
+	loose, raw := x.at(p.piece).loose() && x.key(p) == engine, o.raw
 	o.gone[0] = trail{at: p}
 	x.take(o, p.piece, p.at, p.at+1)
-	r.removed(engine, loose)
-	r.res.Removed++
-}
-
-// removed notes that the owner has lost the block of an engine hash.
-func (r *take) removed(engine uint64, loose bool) {
 	if loose {
-		r.o.raw = max(r.o.raw-1, 0)
+		o.raw = max(raw-1, 0)
 	}
 	if r.s.room.used > 0 {
-		r.x.forgetLink(r.s, engine)
+		x.forgetLink(r.s, engine)
 	}
+	r.res.Removed++
 }
 
 // run removes blocks from i on, as many as lie next to each other, and returns the next
@@ -134,20 +129,27 @@ func (r *take) run(engine []uint64, i int) int {
 			i++
 		}
 	}
-	loose := h.loose()
+	loose, raw := h.loose(), o.raw
 	if o.gone[0] = (trail{at: place{p.piece, lo}}); hi > p.at+1 {
 		o.gone[0] = trail{place{p.piece, hi - 1}, true}
 	}
-	if n := bits.OnesCount64(x.take(o, p.piece, lo, hi)); n > 0 {
-		r.res.Removed += n
-		r.res.Unknown += i - from - n
-		if loose || r.s.room.used > 0 {
-			for j := from; j < i; j++ {
-				r.removed(normal(engine[j]), loose)
+	changed := x.take(o, p.piece, lo, hi)
+	n := bits.OnesCount64(changed)
+	r.res.Removed += n
+	r.res.Unknown += i - from - n
+	if loose {
+		o.raw = max(raw-n, 0)
+	}
+	if n > 0 && r.s.room.used > 0 {
+		for k, e := range engine[from:i] {
+			at := p.at + uint32(k)
+			if lo < p.at {
+				at = p.at - uint32(k)
+			}
+			if changed>>at&1 != 0 {
+				x.forgetLink(r.s, normal(e))
 			}
 		}
-	} else {
-		r.res.Unknown += i - from
 	}
 	return i
 }

@@ -50,6 +50,7 @@ func (x *Index) retire(o *owner) {
 	o.held(-o.blocks)
 	o.raw, o.copies = 0, flat[uint32]{}
 	o.last, o.gone = mark{}, [2]trail{}
+	x.turns.Add(1) // first: an answer may hold the blocks of before and lack those stored instead
 	store64(&d.retired[o.id>>6], d.retired[o.id>>6]|1<<(o.id&63))
 	w := &x.sweep
 	for len(w.mask) <= int(o.id>>6) {

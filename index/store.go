@@ -204,7 +204,7 @@ func (p *put) one(i int, next, c cursor) cursor {
 			return next
 		}
 	} else if r := x.at(next.at.piece); label != 0 && r.meta&isWide != 0 {
-		r.labels()[next.at.at] = label
+		write64(&r.labels()[next.at.at], label)
 	}
 	p.resolve(engine, next.key, next.at)
 	p.hold(next.at)
@@ -278,11 +278,11 @@ func (x *Index) forgetStale(r *piece, at uint32) {
 	if r.loose() {
 		return
 	}
-	r.engine()[at] = 0
+	write64(&r.engine()[at], 0)
 	for line := r.side; line != 0; {
 		d := x.sideAt(line)
 		if d.covers(at) {
-			d.engine()[at-d.from()] = 0
+			write64(&d.engine()[at-d.from()], 0)
 		}
 		line = d.next
 	}
@@ -412,7 +412,7 @@ func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor) {
 	}
 	if r.meta&isWide != 0 && e.Local != nil {
 		for j := range i - from {
-			r.labels()[lo+uint32(j)] = e.label(from + j)
+			write64(&r.labels()[lo+uint32(j)], e.label(from+j))
 		}
 	}
 	if end := at - 1; end < r.len()-1 || r.tail == 0 {
@@ -502,10 +502,10 @@ func (p *put) fill(i int, n uint32, r *piece, at uint32, key uint64) (int, curso
 			r.named |= 1 << at
 		}
 		write64(&l[at], local[k])
-		names[at] = hash
+		write64(&names[at], hash)
 		x.placed(keys[k], place{n, at})
 		if r.meta&isWide != 0 {
-			r.labels()[at] = e.label(i + k)
+			write64(&r.labels()[at], e.label(i+k))
 		}
 		at++
 	}

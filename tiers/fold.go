@@ -19,10 +19,11 @@ type Owner struct {
 	Serves []int32
 }
 
-// Run is a stretch of consecutive blocks held by exactly the same owners.
+// Run is a stretch of consecutive blocks held by exactly the same owners: those of the run
+// before, and Came, without Gone.
 type Run struct {
-	Owners []uint32 // indices into the owner table, ascending
-	Blocks int
+	Came, Gone []uint32 // indices into the owner table, in any order
+	Blocks     int
 }
 
 // Instance is one routable target a row is wanted for.
@@ -101,19 +102,19 @@ func (f *Folder) Fold(runs []Run, owners []Owner, instances []Instance) []Row {
 // that do, in no particular order. Other has the rest.
 func (f *Folder) Hits(runs []Run, owners []Owner, in *Roster) []Hit {
 	f.start(in)
-	var held []uint32
 	pos := 0
 	for _, r := range runs {
-		if r.Blocks <= 0 {
-			continue
-		}
 		f.settle(&f.others, pos)
 		if f.alive == 0 {
 			break
 		}
-		f.turn(pos, held, r.Owners, owners)
-		held = r.Owners
-		pos += r.Blocks
+		for _, o := range r.Came {
+			f.change(pos, o, owners, +1)
+		}
+		for _, o := range r.Gone {
+			f.change(pos, o, owners, -1)
+		}
+		pos += max(r.Blocks, 0)
 	}
 	f.settle(&f.others, pos)
 	for i := range f.state {
@@ -162,25 +163,6 @@ func (f *Folder) start(in *Roster) {
 		f.others.media = append(f.others.media, mediumState{medium: int32(t)})
 	}
 	f.alive = 1
-}
-
-// turn applies the difference of two neighbouring runs at block pos: most owners
-// hold both, and cost one comparison.
-func (f *Folder) turn(pos int, old, now []uint32, owners []Owner) {
-	i, j := 0, 0
-	for i < len(old) || j < len(now) {
-		switch {
-		case j == len(now) || i < len(old) && old[i] < now[j]:
-			f.change(pos, old[i], owners, -1)
-			i++
-		case i == len(old) || now[j] < old[i]:
-			f.change(pos, now[j], owners, +1)
-			j++
-		default:
-			i++
-			j++
-		}
-	}
 }
 
 // change lets one owner begin (+1) or cease (-1) to hold the blocks from pos on.

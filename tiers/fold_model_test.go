@@ -131,7 +131,7 @@ func TestFoldModel(t *testing.T) {
 			n := runs[k].Blocks
 			cut := rng.IntN(n + 1)
 			runs[k].Blocks = cut
-			runs = slices.Insert(runs, k+1, Run{runs[k].Owners, n - cut})
+			runs = slices.Insert(runs, k+1, Run{Blocks: n - cut})
 		}
 		rows := f.Fold(runs, owners, instances)
 		for j, in := range instances {
@@ -192,8 +192,11 @@ func bigScene(instances, ranks, runs int) ([]Run, []Owner, []Instance) {
 		rs[k].Blocks = 8
 	}
 	add := func(o Owner, upTo int) {
-		for k := range upTo {
-			rs[k].Owners = append(rs[k].Owners, uint32(len(owners)))
+		if upTo > 0 {
+			rs[0].Came = append(rs[0].Came, uint32(len(owners)))
+		}
+		if upTo > 0 && upTo < runs {
+			rs[upTo].Gone = append(rs[upTo].Gone, uint32(len(owners)))
 		}
 		owners = append(owners, o)
 	}

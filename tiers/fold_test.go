@@ -60,6 +60,7 @@ func numbers[T int | int32](t *testing.T, text string) []T {
 // holds, neighbours with equal owners together.
 func runsOf(held [][]int, n int) []Run {
 	var runs []Run
+	var before []uint32
 	for b := range n {
 		var set []uint32
 		for o, blocks := range held {
@@ -70,11 +71,19 @@ func runsOf(held [][]int, n int) []Run {
 		if len(set) == 0 {
 			break
 		}
-		if last := len(runs) - 1; last >= 0 && slices.Equal(runs[last].Owners, set) {
-			runs[last].Blocks++
-		} else {
-			runs = append(runs, Run{set, 1})
+		if b > 0 && slices.Equal(before, set) {
+			runs[len(runs)-1].Blocks++
+			continue
 		}
+		missing := func(in []uint32) func(uint32) bool {
+			return func(o uint32) bool { return slices.Contains(in, o) }
+		}
+		runs = append(runs, Run{
+			Came:   slices.DeleteFunc(slices.Clone(set), missing(before)),
+			Gone:   slices.DeleteFunc(slices.Clone(before), missing(set)),
+			Blocks: 1,
+		})
+		before = set
 	}
 	return runs
 }
@@ -203,7 +212,7 @@ func TestOwnersThatCountNowhere(t *testing.T) {
 		{Instance: Pool, Medium: gpu, Serves: []int32{}},
 		{Instance: 1 << 20, Medium: gpu},
 	}
-	row := new(Folder).Fold([]Run{{[]uint32{0, 1, 2, 99}, 4}}, owners, []Instance{{0, []int32{0}}})[0]
+	row := new(Folder).Fold([]Run{{Came: []uint32{0, 1, 2, 99}, Blocks: 4}}, owners, []Instance{{0, []int32{0}}})[0]
 	if got := row.print(); got != "0 0 0 0 | 0:0(0 0 0)" {
 		t.Errorf("got %s", got)
 	}

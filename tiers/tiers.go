@@ -30,9 +30,8 @@
 //
 // Cost: Fold is one pass over the runs. An instance that nobody holds anything for
 // costs nothing where a Roster is folded: it has the row that was made with it.
-// Neighbouring runs are compared owner by owner; an owner that comes or goes costs its
-// row one settlement (media and ranks of that row), one that stays costs nothing more. A
-// warm Folder does not allocate.
+// An owner that comes or goes costs its row one settlement (media and ranks of that row),
+// one that stays costs nothing. A warm Folder does not allocate.
 package tiers
 
 import "strings"

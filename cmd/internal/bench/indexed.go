@@ -67,7 +67,7 @@ type reader struct {
 	chain localChain
 	match index.Match
 	rows  []Depth
-	live  []int // rows of owners that hold all blocks so far
+	at    []uint32 // by owner: its row, plus one, while it holds all blocks
 }
 
 // localChain is a prompt given by its local hashes.
@@ -91,35 +91,33 @@ func (c *localChain) At(i int) uint64 {
 
 // depths returns how far each owner of the first block goes.
 func (r *reader) depths() []Depth {
-	rows, live, depth := r.rows[:0], r.live[:0], 0
+	r.rows = r.rows[:0]
+	depth := uint32(0)
 	for i, run := range r.match.Runs {
 		if i == 0 {
-			for j, o := range run.Owners {
-				rows, live = append(rows, Depth{Owner: index.Owner(o)}), append(live, j)
+			for _, o := range run.Came {
+				for int(o) >= len(r.at) {
+					r.at = append(r.at, 0)
+				}
+				r.rows = append(r.rows, Depth{Owner: index.Owner(o)})
+				r.at[o] = uint32(len(r.rows))
 			}
 		}
-		stay, k := live[:0], 0
-		for _, j := range live {
-			o := uint32(rows[j].Owner)
-			for k < len(run.Owners) && run.Owners[k] < o {
-				k++
-			}
-			if k < len(run.Owners) && run.Owners[k] == o {
-				stay = append(stay, j)
-			} else {
-				rows[j].Blocks = uint32(depth)
+		for _, o := range run.Gone {
+			if int(o) < len(r.at) && r.at[o] > 0 {
+				r.rows[r.at[o]-1].Blocks = depth
+				r.at[o] = 0
 			}
 		}
-		if live = stay; len(live) == 0 {
-			break
-		}
-		depth += run.Blocks
+		depth += uint32(run.Blocks)
 	}
-	for _, j := range live {
-		rows[j].Blocks = uint32(depth)
+	for i := range r.rows {
+		if o := r.rows[i].Owner; r.at[o] > 0 {
+			r.rows[i].Blocks = depth
+			r.at[o] = 0
+		}
 	}
-	r.rows, r.live = rows, live
-	return rows
+	return r.rows
 }
 
 // hashOf returns the hash of an answer's rows, which it sorts. The rival's answers have
