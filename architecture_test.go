@@ -49,10 +49,11 @@ var table = []room{
 
 	{dir: "events", rooms: []string{"tiers"}, not: slices.Concat(httpOrJSON, logging)},
 	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack, xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
-	{dir: "events/stream", rooms: []string{"tiers", "events", "events/wire"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
-	{dir: "events/journal", not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	{dir: "events/payload", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{dir: "events/stream", rooms: []string{"tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	{dir: "events/journal", rooms: []string{"events/payload"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	{dir: "events/objectkey", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "events/zmq", rooms: []string{"tiers", "events"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
+	{dir: "events/zmq", rooms: []string{"tiers", "events", "events/payload"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
 
 	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "index/hash", modules: []string{xxh3, ristretto}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
@@ -76,6 +77,8 @@ var table = []room{
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "cmd/internal/bench", rooms: []string{"cmd/internal/fleet/workload", "events/...", "index/...", "tiers"}, anything: true},
 	{dir: "cmd/internal/ingest", rooms: []string{"conductor", "events/..."}, anything: true},
+	{dir: "cmd/internal/footprint", rooms: []string{"cmd/internal/ingest"}, anything: true},
+	{dir: "cmd/internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
 	{dir: "cmd/internal/query", rooms: []string{"cmd/internal/ingest", "conductor", "events/stream"}, anything: true},
 }
 

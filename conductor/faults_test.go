@@ -20,6 +20,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/conductor"
+	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 )
 
@@ -598,19 +599,19 @@ func (s *line) put(frames [][]byte) bool {
 
 func (s *line) end() { s.once.Do(func() { close(s.cut) }) }
 
-func (s *line) Recv() ([][]byte, error) {
+func (s *line) Recv() (payload.Message, error) {
 	select {
 	case frames := <-s.in:
-		return frames, nil
+		return payload.Of(frames...), nil
 	default:
 	}
 	select {
 	case frames := <-s.in:
-		return frames, nil
+		return payload.Of(frames...), nil
 	case <-s.cut:
 	case <-s.ctx.Done():
 	}
-	return nil, errors.New("connection lost")
+	return payload.Message{}, errors.New("connection lost")
 }
 
 func (s *line) Close() error {

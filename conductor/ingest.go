@@ -24,9 +24,7 @@ func (s *source) apply(b *events.Batch) {
 		}
 		s.admit(e, rankOf(e, rank))
 	}
-	if s.shelf != nil {
-		s.objects.Store(int64(len(s.shelf.objects)))
-	}
+	s.noteObjects()
 }
 
 // admit passes an event through the group filter and applies it.

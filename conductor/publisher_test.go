@@ -11,6 +11,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 )
 
@@ -128,19 +129,19 @@ type subscription struct {
 	once  sync.Once
 }
 
-func (s *subscription) Recv() ([][]byte, error) {
+func (s *subscription) Recv() (payload.Message, error) {
 	select {
 	case f := <-s.queue:
-		return f, nil
+		return payload.Of(f...), nil
 	default:
 	}
 	select {
 	case f := <-s.queue:
-		return f, nil
+		return payload.Of(f...), nil
 	case <-s.cut:
-		return nil, errors.New("connection lost")
+		return payload.Message{}, errors.New("connection lost")
 	case <-s.ctx.Done():
-		return nil, s.ctx.Err()
+		return payload.Message{}, s.ctx.Err()
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 // drops them; then they come here, bounded in bytes. What is not remembered is waited
 // for: see waiting.go.
 type recall struct {
-	cache *ristretto.Cache[uint64, recalled]
-	most  int // names there is room for
+	cache *ristretto.Cache[uint64, recalled] // nil until a name comes; guarded by move
+	most  int                                // names there is room for
 
 	found, missed atomic.Uint64 // lookups
 	// move is held while names come here from where they were known till then, and to
@@ -40,8 +40,15 @@ type recalledFrom struct {
 	lookAheads lookAheads // that the names may have
 }
 
-// recallBytes is what a name takes in the cache, its bookkeeping included, about.
-const recallBytes = 192
+const (
+	// recallBytes is what a name takes in the cache, its bookkeeping included, about.
+	recallBytes = 192
+	// recallCounters is how many counters the cache has for each name there is room for.
+	recallCounters = 10
+	// counterBytes is what one of them takes: four halves of a byte in the policy that
+	// estimates frequencies, and about ten bits in the filter before it.
+	counterBytes = 4
+)
 
 // newRecall returns a memory of so many bytes, nil where there is to be none.
 func newRecall(bytes int64) *recall {
@@ -49,23 +56,43 @@ func newRecall(bytes int64) *recall {
 	if most < 1 {
 		return nil
 	}
+	return &recall{most: int(most)}
+}
+
+// begin makes the cache. Most servers remember nothing, and its counters alone take a
+// fifth of the bound. move is held.
+func (r *recall) begin() {
 	cache, err := ristretto.NewCache(&ristretto.Config[uint64, recalled]{
-		NumCounters: 10 * most, MaxCost: most, BufferItems: 64, IgnoreInternalCost: true,
+		NumCounters: recallCounters * int64(r.most), MaxCost: int64(r.most), BufferItems: 64, IgnoreInternalCost: true,
 	})
 	if err != nil {
-		panic(fmt.Sprintf("BUG: a memory for %d names: %v", most, err))
+		panic(fmt.Sprintf("BUG: a memory for %d names: %v", r.most, err))
 	}
-	return &recall{cache: cache, most: int(most)}
+	r.cache = cache
+}
+
+// bytes returns what the memory takes, about.
+func (r *recall) bytes() int64 {
+	if r == nil {
+		return 0
+	}
+	r.move.RLock()
+	defer r.move.RUnlock()
+	if r.cache == nil || r.closed {
+		return 0
+	}
+	counters := int64(1) << bits.Len64(uint64(recallCounters*r.most-1))
+	return counters*counterBytes + (r.cache.MaxCost()-r.cache.RemainingCost())*(recallBytes-recallCounters*counterBytes)
 }
 
 func (r *recall) close() {
 	if r != nil {
 		r.move.Lock()
 		defer r.move.Unlock()
-		if !r.closed {
+		if !r.closed && r.cache != nil {
 			r.cache.Close()
-			r.closed = true
 		}
+		r.closed = true
 	}
 }
 
@@ -76,8 +103,11 @@ func (k deploymentKey) slot(engine uint64) uint64 {
 
 // put remembers names of a context. move is held.
 func (r *recall) put(x *indexContext, forgotten []index.Name) {
-	if r.closed {
+	if r.closed || len(forgotten) == 0 {
 		return // a source that was unregistered before may still be ending
+	}
+	if r.cache == nil {
+		r.begin()
 	}
 	x.deployment.early.Add(int64(len(forgotten)))
 	at := recalledFrom{x.spaceKey(), max(x.lookAheads.ofNames(), noLookAhead)}
@@ -110,6 +140,9 @@ func (r *recall) find(dk deploymentKey, engine uint64) (m meaning, known bool) {
 	}
 	r.move.RLock()
 	defer r.move.RUnlock()
+	if r.cache == nil {
+		return m, false
+	}
 	v, ok := r.cache.Get(dk.slot(engine))
 	if !ok || v.name.Engine != engine || v.at.deployment != dk {
 		return m, false

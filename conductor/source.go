@@ -47,6 +47,7 @@ type source struct {
 	// shelf is what a pool holds, nil for engines. Owned by run.
 	shelf   *shelf
 	objects atomic.Int64 // in the shelf
+	bound   atomic.Int64 // bytes of the shelf
 
 	// news are hashes just announced that others wait for; turn guards them. waited and
 	// joined are buffers.
@@ -282,7 +283,7 @@ func (s *source) take(step stream.Step) {
 		if len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0 {
 			s.journal.Idle(step.Epoch, step.Seq)
 		} else {
-			s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload)
+			s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload, step.Block)
 			s.heard.Store(s.conductor.now().UnixNano())
 		}
 		s.apply(&step.Batch)
@@ -301,10 +302,18 @@ func (s *source) forget() {
 	s.offsets, s.adapters, s.lookAheads = false, nil, 0
 	if s.shelf != nil {
 		s.shelf.reset()
-		s.objects.Store(0)
+		s.noteObjects()
 	}
 	s.forgetOrder()
 	s.doctor.recover()
+}
+
+// noteObjects shows others what the shelf holds.
+func (s *source) noteObjects() {
+	if s.shelf != nil {
+		s.objects.Store(int64(len(s.shelf.objects)))
+		s.bound.Store(s.shelf.bytes())
+	}
 }
 
 // noteWindow shows queries the largest window that a group announced.

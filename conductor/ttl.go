@@ -114,7 +114,7 @@ func (s *source) rotate(ttl time.Duration) {
 	}
 	if s.shelf != nil {
 		s.shelf.age(ages)
-		s.objects.Store(int64(len(s.shelf.objects)))
+		s.noteObjects()
 	}
 	s.quitEmpty()
 }

@@ -51,6 +51,12 @@ const (
 	Any = "any" // with any of them
 )
 
+// Values of Memory.Limit.
+const (
+	Auto = "auto" // what the cgroup leaves to the Go runtime
+	Off  = "off"  // none
+)
+
 // DefaultTenant is the tenant of whoever names none.
 const DefaultTenant = "default"
 
@@ -65,6 +71,7 @@ type Config struct {
 	Pool      Pool          `mapstructure:"pool"`
 	Doctor    Doctor        `mapstructure:"doctor"`
 	Journal   Journal       `mapstructure:"journal"`
+	Memory    Memory        `mapstructure:"memory"`
 	Dynamo    DynamoDialect `mapstructure:"dynamo"`
 	Limits    Limits        `mapstructure:"limits"`
 }
@@ -138,6 +145,7 @@ type Stream struct {
 	ReplayConcurrency  int           `mapstructure:"replay_concurrency"`   // replays in flight over all sources
 	Queue              int           `mapstructure:"queue"`                // batches that may wait between socket and index; reading stops there
 	QueueBytes         int64         `mapstructure:"queue_bytes"`          // bytes of payload those batches may hold; reading stops there
+	QueueBytesTotal    int64         `mapstructure:"queue_bytes_total"`    // bytes those batches may take over all sources; reading stops there
 	OnUnrecoverableGap string        `mapstructure:"on_unrecoverable_gap"` // Keep or Drop
 	Copies             string        `mapstructure:"copies"`               // Count or Set
 }
@@ -160,6 +168,11 @@ type Pool struct {
 type Journal struct {
 	Dir      string `mapstructure:"dir"`       // directory of its files; "" is no record
 	MaxBytes int64  `mapstructure:"max_bytes"` // bytes of all files; the oldest go first
+}
+
+// Memory rules what the process may take.
+type Memory struct {
+	Limit string `mapstructure:"limit"` // Auto or Off: where the memory limit of the Go runtime comes from; GOMEMLIMIT wins
 }
 
 // DynamoDialect is what the Dynamo dialect has beyond its listener.
@@ -213,6 +226,7 @@ func Default() Config {
 			ReplayConcurrency:  8,                // after a restart a fleet replays in waves instead of filling every queue at once
 			Queue:              16384,            // vLLM's replay ring of 10,000 batches in one piece, and what arrives meanwhile
 			QueueBytes:         64 << 20,         // two messages of the largest size allowed; usual batches are 1-50 KiB
+			QueueBytesTotal:    256 << 20,        // half for live batches: two full queues, or 128 KiB for each of 1,000 sources
 			OnUnrecoverableGap: Keep,             // a hit too many costs one recomputation, an emptied index costs thousands
 			Copies:             Count,            // SGLang and offloading connectors announce a block once per copy
 		},
@@ -228,6 +242,9 @@ func Default() Config {
 		},
 		Journal: Journal{
 			MaxBytes: 1 << 30, // hours of a small fleet, and nothing to a disk
+		},
+		Memory: Memory{
+			Limit: Auto, // a container that is out of memory is killed with all it knows
 		},
 		Dynamo: DynamoDialect{
 			RecoveredTTL:  5 * time.Minute, // outlasts an orchestrator that registers a fleet one by one

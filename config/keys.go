@@ -52,6 +52,8 @@ var keys = []key{
 		"batches a source may have waiting for the index before it is not read", func(c *Config) any { return &c.Stream.Queue }},
 	{"stream.queue_bytes", "queue-bytes", size(), 1, false,
 		"bytes those batches may hold before it is not read; at least limits.max_payload", func(c *Config) any { return &c.Stream.QueueBytes }},
+	{"stream.queue_bytes_total", "queue-bytes-total", size(), 1, false,
+		"bytes waiting batches may take over all sources, half of them for replays; no source takes what others need", func(c *Config) any { return &c.Stream.QueueBytesTotal }},
 	{"stream.on_unrecoverable_gap", "on-unrecoverable-gap", choice(Keep, Drop), 0, false,
 		"what happens to a source's blocks after events that are lost for good", func(c *Config) any { return &c.Stream.OnUnrecoverableGap }},
 	{"stream.copies", "copies", choice(Count, Set), 0, false,
@@ -77,6 +79,9 @@ var keys = []key{
 		"directory of the record of raw frames for conductor replay, which holds users' tokens; empty is no record", func(c *Config) any { return &c.Journal.Dir }},
 	{"journal.max_bytes", "journal-max-bytes", size(), 8 << 20, false,
 		"bytes the record may take before its oldest part goes", func(c *Config) any { return &c.Journal.MaxBytes }},
+
+	{"memory.limit", "memory-limit", choice(Auto, Off), 0, false,
+		"memory limit of the Go runtime: what the cgroup leaves to it, or none; GOMEMLIMIT wins", func(c *Config) any { return &c.Memory.Limit }},
 
 	{"dynamo.peers", "peers", urls(), 0, false,
 		"base URLs of indexers of the Dynamo dialect to recover from at the start, comma-separated, asked in this order", func(c *Config) any { return &c.Dynamo.Peers }},

@@ -59,6 +59,7 @@ func TestDefaults(t *testing.T) {
 	f("stream.replay_concurrency", "8")
 	f("stream.queue", "16384")
 	f("stream.queue_bytes", "64MiB")
+	f("stream.queue_bytes_total", "256MiB")
 	f("stream.on_unrecoverable_gap", "keep")
 	f("stream.copies", "count")
 	f("index.ttl", "0s")
@@ -68,6 +69,7 @@ func TestDefaults(t *testing.T) {
 	f("pool.max_bytes", "512MiB")
 	f("journal.dir", "")
 	f("journal.max_bytes", "1GiB")
+	f("memory.limit", "auto")
 	f("dynamo.peers", "")
 	f("dynamo.min_initial_workers", "0")
 	f("dynamo.recovered_ttl", "5m")
@@ -286,6 +288,8 @@ func TestValidate(t *testing.T) {
 	c.Log.Level = "loud"
 	c.Stream.ReplayTimeout = -time.Second
 	c.Stream.QueueBytes = 1 << 20
+	c.Stream.QueueBytesTotal = c.Limits.MaxPayload
+	c.Memory.Limit = "1GiB"
 	c.Limits.MaxOrphans = -1
 	c.Limits.MaxSources = 1
 	one := Source{Endpoint: "tcp://h:1", Type: "vLLM", ModelName: "m", InstanceID: "a", BlockSize: 16}
@@ -295,8 +299,10 @@ func TestValidate(t *testing.T) {
 	want := `listeners: no listener; without one nobody can ask
 log.level: "loud" is none of debug, info, warn, error
 stream.replay_timeout: -1s is too small; the least is 1ms
+memory.limit: "1GiB" is none of auto, off
 limits.max_orphans: -1 is too small; the least is 0
 stream.queue_bytes: too small to hold one message of the size allowed by limits.max_payload
+stream.queue_bytes_total: too small to hold two messages of the size allowed by limits.max_payload
 sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]
 sources[2].endpoint: "h:1" has no transport; write tcp://host:port or ipc://path
 sources[2].type: "x" is none of vLLM, SGLang, Mooncake, Standard

@@ -114,6 +114,9 @@ func (c *Config) complaints() (out []complaint) {
 	if c.Stream.QueueBytes < c.Limits.MaxPayload {
 		clash("stream.queue_bytes", "limits.max_payload", "too small to hold one message of the size allowed by")
 	}
+	if c.Stream.QueueBytesTotal/2 < c.Limits.MaxPayload { // half is for live batches
+		clash("stream.queue_bytes_total", "limits.max_payload", "too small to hold two messages of the size allowed by")
+	}
 
 	identities := map[string]string{}
 	for i, s := range c.Sources {

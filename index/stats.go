@@ -63,3 +63,45 @@ func (x *Index) total() (n int) {
 	}
 	return n
 }
+
+// Memory is what an index takes of the system, in bytes by kind.
+type Memory struct {
+	Pieces  int // lines of pieces and intervals, in use or spare
+	Lists   int // bitmaps of lines and lists of spare ones
+	Heads   int // table of first blocks
+	Loose   int // table of blocks without a place in a chain
+	Names   int // engine hashes: their table, and those of single sources
+	Sets    int // owner sets
+	Waiting int // links that wait for their parent
+	Owners  int // sources and owners, with their extra copies
+	// Bytes of Pieces and Names outside the Go heap.
+	PiecesOffHeap, NamesOffHeap int
+}
+
+// Memory returns the account of the index. It costs the number of sources and owners.
+func (x *Index) Memory() Memory {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	d := x.ids.Load()
+	m := Memory{
+		Pieces: (int(x.lines.next.Load()) - x.lines.back*pageLines) * lineBytes,
+		Heads:  x.heads.size, Loose: x.loose.size, Names: x.names.size, Sets: x.sets.bytes(),
+		Owners: int(unsafe.Sizeof(*x)) + 4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families),
+	}
+	m.Lists = x.lines.bytes() - m.Pieces + 16*cap(x.forgotten)
+	if offHeap {
+		m.PiecesOffHeap, m.NamesOffHeap = m.Pieces, x.names.offHeap()
+	}
+	for _, s := range x.sources {
+		if s == nil {
+			continue
+		}
+		m.Names += s.private.bytes()
+		m.Waiting += s.room.bytes()
+		m.Owners += int(unsafe.Sizeof(*s)) + 8*cap(s.owners) + 8*cap(s.vague.pieces) + int(unsafe.Sizeof(named{}))*cap(s.work)
+		for _, o := range s.owners {
+			m.Owners += int(unsafe.Sizeof(*o)) + o.copies.bytes()
+		}
+	}
+	return m
+}

@@ -19,6 +19,7 @@ func shape(f *pflag.FlagSet, c *ingest.Config) {
 	f.IntVar(&c.Blocks, "blocks", 32, "blocks one batch stores, and removes")
 	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
 	f.IntVar(&c.Hold, "hold", 65_536, "blocks a source holds")
+	f.IntVar(&c.Holders, "holders", 1, "sources that publish the same blocks")
 	f.BoolVar(&c.Clear, "clear", false, "clear all blocks when there are as many, instead of removing the oldest")
 }
 
@@ -53,7 +54,7 @@ nothing is lost is found first, then the lag is taken at half of it. With
 		}
 		c.Publisher = func() *exec.Cmd {
 			p := exec.Command(self, "bench", "publisher", "--sources", strconv.Itoa(c.Sources), "--blocks", strconv.Itoa(c.Blocks),
-				"--block-size", strconv.Itoa(c.BlockSize), "--hold", strconv.Itoa(c.Hold), "--clear="+strconv.FormatBool(c.Clear))
+				"--block-size", strconv.Itoa(c.BlockSize), "--hold", strconv.Itoa(c.Hold), "--holders", strconv.Itoa(c.Holders), "--clear="+strconv.FormatBool(c.Clear))
 			p.Env = append(os.Environ(), "GOMAXPROCS=1")
 			return p
 		}

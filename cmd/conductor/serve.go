@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvconductor"
+	"kvconductor/cmd/internal/memory"
 	"kvconductor/compat/conductorv2"
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
@@ -27,6 +28,7 @@ import (
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/objectkey"
+	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
 	"kvconductor/events/zmq"
@@ -114,7 +116,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 		AccessLog: access, Log: log,
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, dialect, collectors.NewGoCollector(),
+	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access))
 
 	for i, src := range cfg.Sources {
@@ -139,6 +141,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 		}
 		return handler(root, c, dialect, at)
 	}
+	defer memory.Keep(log, cfg.Memory.Limit == config.Off)()
 	if show != nil {
 		show(c, web)
 	}
@@ -258,6 +261,7 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 	}
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
+	payloads := payload.NewMemory(cfg.Stream.QueueBytesTotal)
 	return conductor.Options{
 		HashSeed:     cfg.Hash.Seed,
 		Copies:       copies,
@@ -277,13 +281,15 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 			StaleAfter:    cfg.Stream.StaleAfter,
 			Queue:         cfg.Stream.Queue,
 			QueueBytes:    int(cfg.Stream.QueueBytes),
+			Memory:        payloads,
 			// The policies have the same names in both rooms.
 			OnUnrecoverableGap: cfg.Stream.OnUnrecoverableGap,
 			Transport: &zmq.Sockets{Rank: wire.Rank, Transport: zmq.Transport{
 				MaxMessage: int(cfg.Limits.MaxPayload) + frameRoom,
 				Heartbeat:  heartbeat(cfg.Stream.Heartbeat),
+				Memory:     payloads,
 			}},
-			Decode:  func(payload []byte) (events.Batch, error) { return wire.Decode(payload, limits) },
+			Decode:  func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) },
 			Replays: stream.NewLimiter(cfg.Stream.ReplayConcurrency),
 		},
 	}

@@ -21,6 +21,7 @@ import (
 	"kvconductor"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 )
 
@@ -202,12 +203,12 @@ type subscription struct {
 	cancel context.CancelFunc
 }
 
-func (s *subscription) Recv() ([][]byte, error) {
+func (s *subscription) Recv() (payload.Message, error) {
 	select {
 	case frames := <-s.queue:
-		return frames, nil
+		return payload.Of(frames...), nil
 	case <-s.ctx.Done():
-		return nil, s.ctx.Err()
+		return payload.Message{}, s.ctx.Err()
 	}
 }
 

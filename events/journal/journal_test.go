@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"kvconductor/events/payload"
 )
 
 // create begins a journal that ends with the test.
@@ -70,7 +72,7 @@ func TestIdle(t *testing.T) {
 		}
 		b.Idle(1, 0)
 		b.Idle(1, 1)
-		b.Batch(1, 2, false, []byte("two"))
+		b.Batch(1, 2, false, []byte("two"), nil)
 		b.Idle(1, 3)
 		b.Idle(1, 4)
 		b.Reset(2, "publisher_restarted")
@@ -148,18 +150,18 @@ func TestRoundTrip(t *testing.T) {
 	a := w.Register("a|default|0", Field{"block_size", "16"})
 	b := w.Register("b|default|0")
 	a.State("replaying", "")
-	a.Batch(1, 0, true, []byte("zero"))
+	a.Batch(1, 0, true, []byte("zero"), nil)
 	b.Undecodable(1, 3, []byte("?"))
-	a.Batch(1, 1, false, nil)
+	a.Batch(1, 1, false, nil, nil)
 	a.Reset(2, "publisher_restarted")
 	a.State("partial", "gap_unrecoverable")
 	b.Aged(time.Hour)
 	b.Unregister()
-	b.Batch(1, 4, false, []byte("late"))
+	b.Batch(1, 4, false, []byte("late"), nil)
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	a.Batch(2, 0, false, []byte("behind the end"))
+	a.Batch(2, 0, false, []byte("behind the end"), nil)
 	got, damage := contentsOf(t, dir)
 	lines := []string{
 		"0 settings hash.seed=7", "0 begin",
@@ -196,7 +198,7 @@ func TestRoundTrip(t *testing.T) {
 func TestNil(t *testing.T) {
 	var w *Writer
 	s := w.Register("a")
-	s.Batch(1, 1, false, nil)
+	s.Batch(1, 1, false, nil, nil)
 	s.Unregister()
 	if err := w.Close(); err != nil || w.Stats() != (Stats{}) {
 		t.Error(err, w.Stats())
@@ -210,7 +212,7 @@ func sample(t *testing.T, dir string) (data []byte, starts []int) {
 	w := create(t, Options{Dir: dir})
 	s := w.Register("a|default|0")
 	for i := range uint64(10) {
-		s.Batch(1, i, false, bytes.Repeat([]byte{byte(i)}, int(i)*3))
+		s.Batch(1, i, false, bytes.Repeat([]byte{byte(i)}, int(i)*3), nil)
 	}
 	w.Close()
 	all, _ := contentsOf(t, dir)
@@ -353,7 +355,7 @@ func TestRolling(t *testing.T) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for seq := range uint64(batches) {
-		a.Batch(1, seq, false, payload)
+		a.Batch(1, seq, false, payload, nil)
 		if seq%100 == 0 { // about the size of a segment
 			for w.Stats().Bytes < (seq+1)*10_000 {
 				<-tick.C
@@ -392,7 +394,7 @@ func TestRolling(t *testing.T) {
 	}
 	// What is there counts from the start on.
 	w = create(t, Options{Dir: dir})
-	w.Register("c").Batch(1, 0, false, bytes.Repeat(payload, 150))
+	w.Register("c").Batch(1, 0, false, bytes.Repeat(payload, 150), nil)
 	w.Close()
 	if n := bytesIn(t, dir); n > MinBytes {
 		t.Errorf("%d bytes after another run", n)
@@ -410,4 +412,26 @@ func bytesIn(t *testing.T, dir string) (n int64) {
 		n += s.size
 	}
 	return n
+}
+
+// The journal has a reference to the block of a batch until the batch is written.
+func TestBlocksAreRetained(t *testing.T) {
+	dir := t.TempDir()
+	w := create(t, Options{Dir: dir})
+	s := w.Register("a|default|0")
+	block := payload.Take(100)
+	raw := append(block.Bytes[:0], "what the engine sent"...)
+	s.Batch(1, 0, false, raw, block)
+	block.Release() // by the stream
+	w.Close()
+	got, _ := contentsOf(t, dir)
+	if string(got[len(got)-1].Payload) != "what the engine sent" {
+		t.Errorf("the journal has %q", got[len(got)-1].Payload)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("the journal keeps its reference after the batch is written")
+		}
+	}()
+	block.Release()
 }

@@ -37,18 +37,18 @@ func TestLocate(t *testing.T) {
 	w.Register("silent|default|0")
 	for _, s := range []*Source{a, b} {
 		for seq := range uint64(6) {
-			s.Batch(1, seq, false, []byte("run 1 epoch 1"))
+			s.Batch(1, seq, false, []byte("run 1 epoch 1"), nil)
 		}
 		s.Reset(2, "x")
 		for seq := range uint64(3) {
-			s.Batch(2, seq, false, []byte("run 1 epoch 2"))
+			s.Batch(2, seq, false, []byte("run 1 epoch 2"), nil)
 		}
 	}
 	a.Unregister()
-	w.Register("a|default|0").Batch(1, 2, false, []byte("again"))
+	w.Register("a|default|0").Batch(1, 2, false, []byte("again"), nil)
 	w.Close()
 	w = create(t, Options{Dir: dir})
-	w.Register("a|default|0").Batch(1, 1, false, []byte("run 2"))
+	w.Register("a|default|0").Batch(1, 1, false, []byte("run 2"), nil)
 	w.Close()
 	all, _ := contentsOf(t, dir)
 	f := func(target, want string) {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"kvconductor/events/payload"
 )
 
 const (
@@ -67,6 +69,7 @@ func (p position) after(r *Record) position {
 // entry is a record on its way to the writer.
 type entry struct {
 	Record
+	block  *payload.Block // of Payload; the entry has a reference
 	source *Source
 	// alive, if set, is everything registered here, by id: records that say so
 	// were lost. The entry is nothing else then.
@@ -119,46 +122,47 @@ func (w *Writer) Register(key string, fields ...Field) *Source {
 	w.ids++
 	s := &Source{w: w, id: w.ids, key: key, pos: position{epoch: 1}}
 	s.desc = AppendFields(AppendFields(nil, Field{FieldSource, key}), fields...)
-	w.put(s, Record{Kind: Registered, Epoch: 1, Payload: s.desc})
+	w.put(s, Record{Kind: Registered, Epoch: 1, Payload: s.desc}, nil)
 	w.alive[s] = true
 	return s
 }
 
-// Batch records a batch that is applied. payload is never written to again.
-func (s *Source) Batch(epoch, seq uint64, replayed bool, payload []byte) {
-	r := Record{Kind: Batch, Epoch: epoch, Seq: seq, Payload: payload}
+// Batch records a batch that is applied. raw is in block, which the journal retains until
+// it is written; without a block raw is never written to again.
+func (s *Source) Batch(epoch, seq uint64, replayed bool, raw []byte, block *payload.Block) {
+	r := Record{Kind: Batch, Epoch: epoch, Seq: seq, Payload: raw}
 	if replayed {
 		r.Flags = Replayed
 	}
-	s.record(r)
+	s.record(r, block)
 }
 
 // Idle records a batch without events, with those that follow it.
-func (s *Source) Idle(epoch, seq uint64) { s.record(Record{Kind: Idle, Epoch: epoch, Seq: seq}) }
+func (s *Source) Idle(epoch, seq uint64) { s.record(Record{Kind: Idle, Epoch: epoch, Seq: seq}, nil) }
 
-// Undecodable records a batch that has no effect.
-func (s *Source) Undecodable(epoch, seq uint64, payload []byte) {
-	s.record(Record{Kind: Undecodable, Epoch: epoch, Seq: seq, Payload: payload})
+// Undecodable records a batch that has no effect. raw is never written to again.
+func (s *Source) Undecodable(epoch, seq uint64, raw []byte) {
+	s.record(Record{Kind: Undecodable, Epoch: epoch, Seq: seq, Payload: raw}, nil)
 }
 
 // Reset records that the blocks of the source are dropped and an epoch begins.
 func (s *Source) Reset(epoch uint64, reason string) {
-	s.record(Record{Kind: Reset, Epoch: epoch, Payload: []byte(reason)})
+	s.record(Record{Kind: Reset, Epoch: epoch, Payload: []byte(reason)}, nil)
 }
 
 // State records how far the source can be trusted from here on.
 func (s *Source) State(state, reason string) {
-	s.record(Record{Kind: State, Payload: AppendFields(nil, Field{FieldState, state}, Field{FieldReason, reason})})
+	s.record(Record{Kind: State, Payload: AppendFields(nil, Field{FieldState, state}, Field{FieldReason, reason})}, nil)
 }
 
 // Aged records that half of a time to live is over: blocks on the media that have it
 // expire, unless they were announced meanwhile.
-func (s *Source) Aged(ttl time.Duration) { s.record(Record{Kind: Aged, Seq: uint64(ttl)}) }
+func (s *Source) Aged(ttl time.Duration) { s.record(Record{Kind: Aged, Seq: uint64(ttl)}, nil) }
 
 // Unregister ends the source; what is called later does nothing.
-func (s *Source) Unregister() { s.record(Record{Kind: Unregistered}) }
+func (s *Source) Unregister() { s.record(Record{Kind: Unregistered}, nil) }
 
-func (s *Source) record(r Record) {
+func (s *Source) record(r Record, block *payload.Block) {
 	if s == nil {
 		return
 	}
@@ -170,7 +174,7 @@ func (s *Source) record(r Record) {
 	switch now := time.Now(); {
 	case r.Kind != Idle:
 		if s.idle.Kind != 0 {
-			s.w.put(s, s.idle)
+			s.w.put(s, s.idle, nil)
 		}
 		s.idleAt = time.Time{}
 	case now.Sub(s.idleAt) < idleEvery:
@@ -180,7 +184,7 @@ func (s *Source) record(r Record) {
 		s.idleAt = now
 	}
 	s.idle = Record{}
-	s.w.put(s, r)
+	s.w.put(s, r, block)
 	if r.Kind == Unregistered {
 		s.gone = true
 		delete(s.w.alive, s)
@@ -188,7 +192,7 @@ func (s *Source) record(r Record) {
 }
 
 // put queues a record, or counts it as lost. mu is held.
-func (w *Writer) put(s *Source, r Record) {
+func (w *Writer) put(s *Source, r Record, block *payload.Block) {
 	if w.closed {
 		return
 	}
@@ -209,7 +213,8 @@ func (w *Writer) put(s *Source, r Record) {
 	if q.blind || len(q.lossy) > 0 {
 		w.confess(r.Time)
 	}
-	q.add(entry{Record: r, source: s})
+	block.Retain()
+	q.add(entry{Record: r, block: block, source: s})
 	if idle {
 		signal(w.wake)
 	}
@@ -258,6 +263,16 @@ func (w *Writer) release(bytes int, done Stats) {
 	w.stats.Bytes += done.Bytes
 	w.stats.Dropped += done.Dropped
 	w.stats.Errors += done.Errors
+}
+
+// Waiting returns the bytes of records that are not written yet, 0 of a nil Writer.
+func (w *Writer) Waiting() int {
+	if w == nil {
+		return 0
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.queue.bytes
 }
 
 // Stats is what a Writer did so far.

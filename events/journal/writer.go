@@ -159,7 +159,8 @@ func (w *Writer) write(entries []entry) {
 	for i := range entries {
 		room += entries[i].size()
 		w.follow(&entries[i])
-		entries[i] = entry{} // lets the payload go
+		entries[i].block.Release()
+		entries[i] = entry{}
 		if room >= pieceBytes {
 			w.release(room, d.settle())
 			room = 0

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"kvconductor/events"
+	"kvconductor/events/payload"
 )
 
 var errCut = errors.New("connection cut")
@@ -24,18 +26,33 @@ func newFakeConn() *fakeConn {
 }
 
 // Recv delivers what was sent before the connection was cut, then fails.
-func (c *fakeConn) Recv() ([][]byte, error) {
+func (c *fakeConn) Recv() (payload.Message, error) {
 	select {
 	case m := <-c.messages:
-		return m, nil
+		return pooled(m), nil
 	default:
 	}
 	select {
 	case m := <-c.messages:
-		return m, nil
+		return pooled(m), nil
 	case <-c.gone:
-		return nil, errCut
+		return payload.Message{}, errCut
 	}
+}
+
+// pooled copies frames into a block, which is used again as that of a real connection.
+func pooled(frames [][]byte) (m payload.Message) {
+	if frames == nil {
+		return m
+	}
+	m.Block = payload.Take(len(bytes.Join(frames, nil)))
+	at := 0
+	for _, f := range frames {
+		n := copy(m.Block.Bytes[at:], f)
+		m.Frames = append(m.Frames, m.Block.Bytes[at:at+n])
+		at += n
+	}
+	return m
 }
 
 func (c *fakeConn) Close() error {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"kvconductor/events"
+	"kvconductor/events/payload"
 )
 
 var (
@@ -219,13 +220,13 @@ func (tr *trial) Subscribe(ctx context.Context, ep string) (Subscription, error)
 
 type breaking struct{ Subscription }
 
-func (b *breaking) Recv() ([][]byte, error) {
-	frames, err := b.Subscription.Recv()
-	if err == nil && frames == nil {
+func (b *breaking) Recv() (payload.Message, error) {
+	m, err := b.Subscription.Recv()
+	if err == nil && m.Frames == nil {
 		b.Close()
-		return nil, errCut
+		return m, errCut
 	}
-	return frames, err
+	return m, err
 }
 
 // step does one random thing to the publisher.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"kvconductor/events"
+	"kvconductor/events/payload"
 	"kvconductor/events/wire"
 )
 
@@ -22,31 +23,34 @@ type message struct {
 	seq     uint64
 	id      events.PublisherID // zero: none
 	payload []byte
+	block   *payload.Block // of payload
 }
 
 // newMessage reads a sequence frame. The publisher id is in that frame or in the
 // payload, as wire.Publisher says; known is the id of an earlier message.
-func newMessage(number, payload []byte, known events.PublisherID) (m message, ok bool) {
+func newMessage(number, batch []byte, known events.PublisherID) (m message, ok bool) {
 	switch len(number) {
 	case seqSize:
-		m.id = wire.Publisher(payload, known)
+		m.id = wire.Publisher(batch, known)
 	case seqIDSize:
 		m.id = events.PublisherID(number[seqSize:])
 	default:
 		return m, false
 	}
-	m.seq, m.payload = binary.BigEndian.Uint64(number), payload
+	m.seq, m.payload = binary.BigEndian.Uint64(number), batch
 	return m, true
 }
 
 // liveFrames reads a live message: topic, sequence, payload. The topic is only
 // the publisher's subscription filter; whatever it carries, some builds append
 // fields after a NUL, says nothing that the stream relies on.
-func liveFrames(frames [][]byte, known events.PublisherID) (m message, ok bool) {
-	if len(frames) != 3 {
+func liveFrames(received payload.Message, known events.PublisherID) (m message, ok bool) {
+	f := received.Frames
+	if len(f) != 3 {
 		return m, false
 	}
-	m, ok = newMessage(frames[1], frames[2], known)
+	m, ok = newMessage(f[1], f[2], known)
+	m.block = received.Block
 	return m, ok && m.seq != endSeq
 }
 
@@ -70,8 +74,8 @@ const (
 // and payload either way, whether the first is a delimiter or a topic, empty or
 // not. The end is marked by an empty payload, by the sequence endSeq, or, by
 // the oldest builds, by nothing but an empty frame.
-func replyFrames(frames [][]byte, known events.PublisherID) (m message, kind replyKind) {
-	f := frames
+func replyFrames(received payload.Message, known events.PublisherID) (m message, kind replyKind) {
+	f := received.Frames
 	if len(f) > 0 && len(f[0]) == 0 {
 		f = f[1:]
 	}
@@ -87,6 +91,7 @@ func replyFrames(frames [][]byte, known events.PublisherID) (m message, kind rep
 		return m, replyEnd
 	}
 	m, ok := newMessage(f[0], f[1], known)
+	m.block = received.Block
 	switch {
 	case !ok:
 		return m, replyBad

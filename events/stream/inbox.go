@@ -116,7 +116,7 @@ func (s *Stream) push(ctx context.Context, in input) bool {
 func (s *Stream) put(ctx context.Context, in input) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for ctx.Err() == nil && in.kind == inLive && !s.inbox.fits(&in, s.view.heldLen, s.view.heldBytes) {
+	for ctx.Err() == nil && in.kind == inLive && !s.fits(&in) {
 		s.view.throttled = true
 		s.room.Wait()
 	}
@@ -124,7 +124,7 @@ func (s *Stream) put(ctx context.Context, in input) bool {
 	switch {
 	case ctx.Err() != nil: // Pause and Close end it with mu held
 		return false
-	case in.kind == inReplay && !s.inbox.fits(&in, 0, 0):
+	case in.kind == inReplay && !s.fits(&in):
 		return false
 	case in.kind == inConnected:
 		s.view.connect()
@@ -134,7 +134,28 @@ func (s *Stream) put(ctx context.Context, in input) bool {
 		s.link.failed = true
 	}
 	s.inbox.put(in)
+	s.charge()
 	return true
+}
+
+// fits reports whether a batch has room. mu is held.
+func (s *Stream) fits(in *input) bool {
+	if in.kind == inLive {
+		return s.inbox.fits(in, s.view.heldLen, s.view.heldBytes) && s.live.Fits(len(in.payload))
+	}
+	return s.inbox.fits(in, 0, 0) && s.replayed.Fits(len(in.payload))
+}
+
+// charge counts what the stream holds against Config.Memory. mu is held.
+func (s *Stream) charge() {
+	b, v := &s.inbox, &s.view
+	if s.ctx.Err() != nil { // the batches belong to the garbage collector
+		s.live.Set(0, 0)
+		s.replayed.Set(0, 0)
+		return
+	}
+	s.live.Set(b.liveLen+v.heldLen, b.liveBytes+v.heldBytes)
+	s.replayed.Set(b.replayLen, b.replayBytes)
 }
 
 // answered reports whether something of a replay waits in the inbox.
@@ -149,18 +170,19 @@ func (s *Stream) take() (input, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	in, ok := s.inbox.take()
-	s.hold()
-	if in.kind == inLive { // the machine holds it next
-		s.view.heldLen++
-		s.view.heldBytes += len(in.payload)
-	}
+	s.hold(&in)
 	return in, ok
 }
 
-// hold counts what the machine holds against the queue and lets the live reader go
-// on if there is room. turn and mu are held.
-func (s *Stream) hold() {
+// hold counts what the machine holds against the queue, with a live batch that it gets
+// next, and lets the live reader go on if there is room. turn and mu are held.
+func (s *Stream) hold(next *input) {
 	s.view.heldLen, s.view.heldBytes = s.machine.held.len(), s.machine.held.bytes
+	if next != nil && next.kind == inLive {
+		s.view.heldLen++
+		s.view.heldBytes += len(next.payload)
+	}
 	s.machine.throttled = s.view.throttled
+	s.charge()
 	s.room.Signal()
 }

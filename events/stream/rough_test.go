@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"kvconductor/events"
+	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
+	"kvconductor/events/zmq"
 )
 
 var (
@@ -151,7 +153,7 @@ func TestInteropFlood(t *testing.T) {
 
 // Sixteen publishers without a replay endpoint, whose sockets queue 100,000 messages
 // as those of vLLM, flood subscribers that apply a fraction of it. Nothing is lost,
-// and what waits is bounded.
+// and what waits is bounded, at each source and over all of them.
 func TestInteropFloodWithoutReplay(t *testing.T) {
 	const publishers, perBatch = 16, 4
 	python := python(t)
@@ -160,18 +162,24 @@ func TestInteropFloodWithoutReplay(t *testing.T) {
 		all[i] = launchPublisher(t, python, "--hwm", "100000", "--xpub", "--life", fmt.Sprint(i+1))
 	}
 	b := newBrake(t)
-	cfg := stream.Config{Queue: 200, QueueBytes: 64 << 10}
-	var most atomic.Int64 // bytes that waited at a source
+	const live, message = 128 << 10, 2 << 10 // all batches that wait, and more than one
+	memory := payload.NewMemory(2 * live)
+	cfg := stream.Config{Queue: 200, QueueBytes: 64 << 10, Memory: memory}
+	var most, sum atomic.Int64 // bytes that waited at a source, and at all
 	var subs [publishers]*subscriber
 	for i, p := range all {
 		p.await()
 		cfg := cfg
-		cfg.Endpoint = "tcp://127.0.0.1:" + p.live
+		cfg.Endpoint, cfg.Transport = "tcp://127.0.0.1:"+p.live, zmq.Transport{Memory: memory}
 		var self atomic.Pointer[stream.Stream]
 		cfg.Decode = func(payload []byte) (events.Batch, error) {
 			if s := self.Load(); s != nil {
 				st := s.Status()
 				most.Store(max(most.Load(), int64(st.QueuedBytes)))
+				waiting, _ := memory.Used()
+				if sum.Store(max(sum.Load(), waiting)); waiting > live+publishers*message {
+					t.Errorf("%d bytes wait at all sources", waiting)
+				}
 				if st.Queued > cfg.Queue || st.QueuedBytes > cfg.QueueBytes {
 					t.Errorf("%d batches of %d bytes wait", st.Queued, st.QueuedBytes)
 				}
@@ -205,5 +213,5 @@ func TestInteropFloodWithoutReplay(t *testing.T) {
 		}
 		c.wantBlocks(flooded(uint64(i+1), 0, uint64(*flood-1), perBatch))
 	}
-	t.Logf("%d batches published in %v, %d of them before they were read; at most %d bytes waited at a source", publishers**flood, took, behind, most.Load())
+	t.Logf("%d batches published in %v, %d of them before they were read; at most %d bytes waited at a source, %d at all", publishers**flood, took, behind, most.Load(), sum.Load())
 }

@@ -65,7 +65,7 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 	}
 	var known events.PublisherID
 	for {
-		frames, err := sub.Recv()
+		received, err := sub.Recv()
 		switch {
 		case ctx.Err() != nil: // closed by us: that is no error
 			s.push(s.ctx, input{kind: inDisconnected})
@@ -74,7 +74,7 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 			s.push(s.ctx, input{kind: inDisconnected, text: err.Error()})
 			return
 		}
-		m, ok := liveFrames(frames, known)
+		m, ok := liveFrames(received, known)
 		if !ok {
 			s.refuse()
 			continue
@@ -144,7 +144,7 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 	defer sub.Close()
 	var known events.PublisherID
 	for {
-		frames, err := sub.Recv()
+		received, err := sub.Recv()
 		if ctx.Err() != nil {
 			return
 		}
@@ -153,7 +153,7 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 			s.push(ctx, input{kind: inReplayCut, ask: ask})
 			return
 		}
-		m, kind := replyFrames(frames, known)
+		m, kind := replyFrames(received, known)
 		switch kind {
 		case replyBad:
 			s.refuse()

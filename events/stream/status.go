@@ -3,6 +3,7 @@ package stream
 import (
 	"maps"
 	"time"
+	"unsafe"
 
 	"kvconductor/events"
 )
@@ -54,6 +55,8 @@ type Status struct {
 	// Queued and QueuedBytes are batches received and not applied, and the bytes of
 	// their payloads. At Config.Queue or Config.QueueBytes the stream stops reading.
 	Queued, QueuedBytes int
+	// Bytes is the memory of fingerprints and of lists of batches, payloads left out.
+	Bytes int
 
 	Connected   bool
 	LastError   string    // of the transport or the decoder; stays until the next
@@ -143,6 +146,7 @@ func (v *view) show(m *machine) {
 		}
 		maps.Copy(v.st.Dropped, m.n.dropped)
 	}
+	v.st.Bytes = len(m.prints.slots)*int(unsafe.Sizeof(print{})) + cap(m.held.items)*int(unsafe.Sizeof(item{}))
 	v.seen, v.retried = m.connects, m.retries
 	if v.errs != m.errs {
 		v.errs, v.st.LastError = m.errs, m.err
@@ -201,6 +205,7 @@ func (s *Stream) Status() Status {
 	}
 	st.Queued = s.inbox.liveLen + s.inbox.replayLen + v.heldLen
 	st.QueuedBytes = s.inbox.liveBytes + s.inbox.replayBytes + v.heldBytes
+	st.Bytes += cap(s.inbox.items) * int(unsafe.Sizeof(input{}))
 	st.State = v.shown
 	switch {
 	case v.failed():
@@ -230,7 +235,7 @@ func (s *Stream) Status() Status {
 func (s *Stream) publish() {
 	s.mu.Lock()
 	s.view.show(s.machine)
-	s.hold()
+	s.hold(nil)
 	s.view.st.History = s.machine.history()
 	s.mu.Unlock()
 }
@@ -239,7 +244,7 @@ func (s *Stream) publish() {
 func (s *Stream) give(step Step, at time.Time) {
 	s.mu.Lock()
 	s.view.show(s.machine)
-	s.hold()
+	s.hold(nil)
 	s.hand = hand{kind: step.Kind, seq: step.Seq, epoch: step.Epoch, at: at, history: s.machine.history()}
 	s.mu.Unlock()
 }

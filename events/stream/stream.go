@@ -35,9 +35,9 @@
 //  4. A full queue stops reading: nothing is dropped here. TCP pushes back, and the
 //     publisher's socket queues up to its own high-water mark. What it drops then
 //     is a gap like any other.
-//  5. A batch that is in memory undecoded is counted against Config.Queue and
-//     Config.QueueBytes, except one in the reader's hand; at most one decoded batch
-//     exists per stream.
+//  5. A batch that is in memory undecoded is counted against Config.Queue,
+//     Config.QueueBytes and Config.Memory, except one in the reader's hand; at most one
+//     decoded batch exists per stream.
 //  6. A replay goes on while the live reader waits: it has a queue of its own, and
 //     live batches that the machine holds for it leave when it ends.
 //
@@ -64,6 +64,7 @@ import (
 	"time"
 
 	"kvconductor/events"
+	"kvconductor/events/payload"
 	"kvconductor/events/wire"
 )
 
@@ -80,9 +81,9 @@ type Transport interface {
 
 // Subscription is one connection.
 type Subscription = interface {
-	// Recv returns the frames of the next message, for the caller to keep. It
-	// fails when the connection is lost or closed.
-	Recv() ([][]byte, error)
+	// Recv returns the next message. The caller owns its block; the list of frames is
+	// valid until the next call. Recv fails when the connection is lost or closed.
+	Recv() (payload.Message, error)
 	// Close is safe from any goroutine and makes a blocked Recv return.
 	Close() error
 }
@@ -113,6 +114,8 @@ type Config struct {
 	// batch always fits.
 	Queue      int
 	QueueBytes int
+	// Memory bounds the same over all streams that share it. Nil is no bound.
+	Memory *payload.Memory
 	// OnUnrecoverableGap is Keep (default) or Drop.
 	OnUnrecoverableGap string
 
@@ -122,7 +125,8 @@ type Config struct {
 	BackoffMax time.Duration
 
 	Transport Transport
-	// Decode turns a payload into a batch (wire.Decode with default limits).
+	// Decode turns a payload into a batch, which does not refer to the payload
+	// (wire.Decode with default limits).
 	Decode func(payload []byte) (events.Batch, error)
 	// Replays bounds how many streams replay at once; share one between all
 	// streams. Nil is unbounded.
@@ -187,12 +191,13 @@ func (k StepKind) String() string {
 type Step struct {
 	Kind     StepKind
 	Batch    events.Batch // of Apply
-	Payload  []byte       // of Apply: what Batch was decoded from; never written to again
-	Seq      uint64       // of Apply
-	Print    uint64       // of Apply: the fingerprint of Payload, for a Mark
-	Epoch    uint64       // the epoch the step belongs to; of Reset, the new one
-	Replayed bool         // the batch came from a replay
-	Reason   string       // of Reset: why
+	Payload  []byte       // of Apply: what Batch was decoded from; valid until the next call of Next, or while Block is retained
+	Block    *payload.Block
+	Seq      uint64 // of Apply
+	Print    uint64 // of Apply: the fingerprint of Payload, for a Mark
+	Epoch    uint64 // the epoch the step belongs to; of Reset, the new one
+	Replayed bool   // the batch came from a replay
+	Reason   string // of Reset: why
 }
 
 // Stream is one source being followed.
@@ -211,13 +216,17 @@ type Stream struct {
 	machine *machine
 	replay  context.CancelFunc // ends the attempt in flight, nil if none
 	told    told
+	lent    *payload.Block // of the step that Next returned last
 
 	mu    sync.Mutex
 	room  sync.Cond // on mu: the queue may have room for a live batch, or a connection ends
 	inbox inbox
-	link  link
-	hand  hand
-	view  view
+	// live and replayed are what the queue and the machine hold of Config.Memory. Guarded
+	// by mu.
+	live, replayed payload.Share
+	link           link
+	hand           hand
+	view           view
 }
 
 // hand is the step the caller is applying. Guarded by Stream.mu.
@@ -248,6 +257,7 @@ func Open(cfg Config) *Stream {
 	}
 	s.room.L = &s.mu
 	s.inbox.limit(cfg.Queue, cfg.QueueBytes)
+	s.live, s.replayed = cfg.Memory.LiveShare(), cfg.Memory.ReplayShare()
 	s.view = newView(s.machine)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.link.ctx, s.link.cancel = context.WithCancel(s.ctx)
@@ -262,12 +272,15 @@ func (s *Stream) Next() (Step, bool) {
 	defer s.turn.Unlock()
 	s.begun = true
 	s.Applied()
+	s.lent.Release()
+	s.lent = nil
 	for s.ctx.Err() == nil {
 		now := time.Now()
 		if step, at, ok := s.machine.pop(now); ok {
 			s.obey()
 			s.tell()
 			s.give(step, at)
+			s.lent = step.Block
 			return step, true
 		}
 		s.obey() // pop may have found a hole and asked for a replay
@@ -311,6 +324,7 @@ func (s *Stream) Resync(reason string) {
 func (s *Stream) Close() {
 	s.mu.Lock()
 	s.cancel()
+	s.charge()
 	s.room.Broadcast()
 	s.mu.Unlock()
 	s.tasks.Wait()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvconductor/events"
+	"kvconductor/events/payload"
 )
 
 // open starts a stream and a consumer in a bubble and ends both with the test.
@@ -87,7 +88,7 @@ func TestReplyFrames(t *testing.T) {
 		for _, s := range frames {
 			in = append(in, []byte(s))
 		}
-		m, got := replyFrames(in, events.PublisherID{})
+		m, got := replyFrames(payload.Of(in...), events.PublisherID{})
 		if got != kind || kind == replyData && (m.seq != seq || string(m.payload) != "data" || m.id != id) {
 			t.Errorf("%q: got %d %+v, want %d %d", frames, got, m, kind, seq)
 		}

@@ -118,18 +118,24 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 		}
 	}()
 	for {
-		frames, err := c.Recv()
+		m, err := c.Recv()
 		if err != nil {
 			return
 		}
 		size := 0
-		for _, f := range frames {
+		for _, f := range m.Frames {
 			size += len(f)
 		}
-		for _, b := range l.claimed(frames) {
-			sent[b] = true
-			b.put(number, frames, size)
+		boxes := l.claimed(m.Frames)
+		if len(boxes) > 0 {
+			m.Frames = slices.Clone(m.Frames) // they wait, and the connection uses its list again
 		}
+		for _, b := range boxes {
+			sent[b] = true
+			m.Block.Retain()
+			b.put(number, m, size)
+		}
+		m.Block.Release()
 	}
 }
 

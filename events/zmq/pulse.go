@@ -21,7 +21,7 @@ const (
 )
 
 // pulse is a net.Conn that asks the peer for a sign of life when it is silent.
-// It lies below the buffer, so any byte is one. Reading is all it needs: the
+// It lies below the framing, so any byte is one. Reading is all it needs: the
 // goroutine that reads is also the only one that writes once the handshake is
 // over.
 type pulse struct {
@@ -33,34 +33,34 @@ type pulse struct {
 	answered bool          // the peer sent a PONG on this connection
 }
 
+// Read returns neither bytes nor an error when the peer was silent for an interval.
 func (p *pulse) Read(b []byte) (int, error) {
 	if !p.on || p.interval <= 0 {
 		return p.Conn.Read(b)
 	}
-	for {
-		// A deadline somewhat early is as good, and most reads set none.
-		if now := time.Now(); now.Sub(p.armed) > p.interval/8 {
-			if err := p.Conn.SetReadDeadline(now.Add(p.interval)); err != nil {
-				return 0, err
-			}
-			p.armed = now
+	// A deadline somewhat early is as good, and most reads set none.
+	if now := time.Now(); now.Sub(p.armed) > p.interval/8 {
+		if err := p.Conn.SetReadDeadline(now.Add(p.interval)); err != nil {
+			return 0, err
 		}
-		n, err := p.Conn.Read(b)
-		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			p.asked = 0
-			return n, err
-		}
-		p.armed = time.Time{}
-		switch {
-		case p.asked < missedBeats:
-			if err := p.ping(); err != nil {
-				return 0, err
-			}
-			p.asked++
-		case p.answered:
-			return 0, fmt.Errorf("the peer has answered no heartbeat for %v", time.Duration(p.asked)*p.interval)
-		}
+		p.armed = now
 	}
+	n, err := p.Conn.Read(b)
+	if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		p.asked = 0
+		return n, err
+	}
+	p.armed = time.Time{}
+	switch {
+	case p.asked < missedBeats:
+		if err := p.ping(); err != nil {
+			return 0, err
+		}
+		p.asked++
+	case p.answered:
+		return 0, fmt.Errorf("the peer has answered no heartbeat for %v", time.Duration(p.asked)*p.interval)
+	}
+	return 0, nil
 }
 
 // ping asks for a PONG. Its time to live, two bytes, is 0: with any other the peer

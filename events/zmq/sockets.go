@@ -6,6 +6,8 @@ import (
 	"net"
 	"strings"
 	"sync"
+
+	"kvconductor/events/payload"
 )
 
 // Sockets opens connections like Transport, and listens where publishers connect
@@ -99,7 +101,7 @@ func (s *Source) join(ctx context.Context, endpoint, address string) (*mailbox, 
 	if err != nil {
 		return nil, err
 	}
-	box := newMailbox(ctx, s.claim)
+	box := newMailbox(ctx, s.claim, s.sockets.Memory)
 	l, err := s.sockets.listen(addr, box)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %q: %w", address, err)
@@ -176,12 +178,13 @@ type mailbox struct {
 	room   sync.Cond // on mu: there may be room, or nothing to wait for any more
 	queue  []delivery
 	bytes  int
+	share  payload.Share
 	newest uint64 // the newest connection that sent something
 	closed bool   // the source has left
 }
 
-func newMailbox(ctx context.Context, c Claim) *mailbox {
-	b := &mailbox{ctx: ctx, claim: c, news: make(chan struct{}, 1)}
+func newMailbox(ctx context.Context, c Claim, m *payload.Memory) *mailbox {
+	b := &mailbox{ctx: ctx, claim: c, news: make(chan struct{}, 1), share: m.LiveShare()}
 	b.room.L = &b.mu
 	return b
 }
@@ -191,31 +194,39 @@ func (b *mailbox) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed, b.queue, b.bytes = true, nil, 0
+	b.share.Set(0, 0)
 	b.room.Broadcast()
 }
 
-// delivery is one message, or the end of a connection when frames is nil.
+// delivery is one message, or the end of a connection when that has no frames.
 type delivery struct {
-	conn   uint64 // ascending in order of connecting
-	frames [][]byte
-	size   int
+	conn    uint64 // ascending in order of connecting
+	message payload.Message
+	size    int
 }
 
+func (d *delivery) ends() bool { return d.message.Frames == nil }
+
 // put queues a message and waits for room. It drops what an older connection still
-// delivers, and everything once the source has left.
-func (b *mailbox) put(conn uint64, frames [][]byte, size int) {
+// delivers, and everything once the source has left. It owns the block of the message.
+func (b *mailbox) put(conn uint64, m payload.Message, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if conn > b.newest {
 		b.newest = conn
 		b.room.Broadcast() // an older connection waits in vain
 	}
-	for conn == b.newest && !b.closed && len(b.queue) > 0 && (len(b.queue) >= mailboxLen || b.bytes+size > mailboxBytes) {
+	for conn == b.newest && !b.closed && !b.fits(size) {
 		b.room.Wait()
 	}
 	if conn == b.newest && !b.closed {
-		b.append(delivery{conn: conn, frames: frames, size: size})
+		b.append(delivery{conn: conn, message: m, size: size})
 	}
+}
+
+// fits reports whether a message has room. It always fits into an empty mailbox.
+func (b *mailbox) fits(size int) bool {
+	return len(b.queue) == 0 || len(b.queue) < mailboxLen && b.bytes+size <= mailboxBytes && b.share.Fits(size)
 }
 
 // end queues the end of a connection, if it is the source's.
@@ -230,6 +241,7 @@ func (b *mailbox) end(conn uint64) {
 func (b *mailbox) append(d delivery) {
 	b.queue = append(b.queue, d)
 	b.bytes += d.size
+	b.share.Set(len(b.queue), b.bytes)
 	select {
 	case b.news <- struct{}{}:
 	default:
@@ -242,7 +254,7 @@ func (b *mailbox) take(conn uint64) (d delivery, ok, other bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if conn == 0 { // ends of connections nobody subscribed to
-		for len(b.queue) > 0 && b.queue[0].frames == nil {
+		for len(b.queue) > 0 && b.queue[0].ends() {
 			b.queue = b.queue[1:]
 		}
 	}
@@ -256,6 +268,7 @@ func (b *mailbox) take(conn uint64) (d delivery, ok, other bool) {
 		b.queue[0] = delivery{}
 		b.queue = b.queue[1:]
 		b.bytes -= d.size
+		b.share.Set(len(b.queue), b.bytes)
 		b.room.Signal()
 	}
 	return d, true, false
@@ -283,21 +296,21 @@ type letters struct {
 	done chan struct{}
 }
 
-func (l *letters) Recv() ([][]byte, error) {
+func (l *letters) Recv() (payload.Message, error) {
 	for {
 		select {
 		case <-l.done:
-			return nil, net.ErrClosed
+			return payload.Message{}, net.ErrClosed
 		default:
 		}
 		d, ok, other := l.box.take(l.conn)
 		switch {
 		case other:
-			return nil, fmt.Errorf("another connection delivers for %s", l.box.claim)
-		case ok && d.frames == nil:
-			return nil, fmt.Errorf("the publisher of %s has disconnected", l.box.claim)
+			return payload.Message{}, fmt.Errorf("another connection delivers for %s", l.box.claim)
+		case ok && d.ends():
+			return payload.Message{}, fmt.Errorf("the publisher of %s has disconnected", l.box.claim)
 		case ok:
-			return d.frames, nil
+			return d.message, nil
 		}
 		select {
 		case <-l.box.news:

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 
 	"github.com/go-zeromq/zmq4"
+
+	"kvconductor/events/payload"
 )
 
 func freeAddress(t *testing.T) string {
@@ -55,11 +57,12 @@ func send(t *testing.T, pub zmq4.Socket, frames ...string) {
 
 func receive(t *testing.T, sub Subscription) string {
 	t.Helper()
-	frames, err := sub.Recv()
+	m, err := sub.Recv()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(bytes.Join(frames, []byte("|")))
+	defer m.Block.Release()
+	return string(bytes.Join(m.Frames, []byte("|")))
 }
 
 // Messages of one socket reach the source whose pod, model and rank they name.
@@ -171,11 +174,11 @@ func TestMailboxIsBounded(t *testing.T) {
 	f := func(sizes []int, fits int, end func(*mailbox), queued int) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			b := newMailbox(t.Context(), Claim{})
+			b := newMailbox(t.Context(), Claim{}, nil)
 			done := 0
 			go func() {
 				for i, size := range sizes {
-					b.put(1, [][]byte{{byte(i)}}, size)
+					b.put(1, payload.Of([]byte{byte(i)}), size)
 					done++
 				}
 			}()
@@ -193,7 +196,7 @@ func TestMailboxIsBounded(t *testing.T) {
 	many := make([]int, mailboxLen+3)
 	take := func(b *mailbox) {
 		for range 3 {
-			if d, ok, _ := b.take(1); !ok || d.frames == nil {
+			if d, ok, _ := b.take(1); !ok || d.ends() {
 				t.Error("nothing to take")
 			}
 			synctest.Wait()
@@ -204,7 +207,7 @@ func TestMailboxIsBounded(t *testing.T) {
 	f([]int{mailboxBytes + 1, 1, 1, 1}, 1, take, 1) // any size fits into an empty one
 	// A newer connection supersedes one that waits, and waits itself.
 	f(many, mailboxLen, func(b *mailbox) {
-		go b.put(2, [][]byte{{2}}, 1)
+		go b.put(2, payload.Of([]byte{2}), 1)
 		synctest.Wait()
 		if len(b.queue) != mailboxLen {
 			t.Errorf("%d messages wait", len(b.queue))
@@ -329,9 +332,44 @@ func TestMovedPublisher(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := sub.(*conn).raw.RemoteAddr().String(); got != homes[at] {
+		if got := sub.(*conn).pulse.Conn.RemoteAddr().String(); got != homes[at] {
 			t.Errorf("connected to %s, want %s", got, homes[at])
 		}
 		sub.Close()
 	}
+}
+
+// Mailboxes share one bound: a full one leaves room for another, and a source that leaves
+// gives its part back.
+func TestMailboxesShareMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := payload.NewMemory(64 << 10)
+		waiting := func() int64 { n, _ := memory.Used(); return n }
+		fill := func() (*mailbox, *int) {
+			b, n := newMailbox(t.Context(), Claim{}, memory), new(int)
+			go func() {
+				for range 100 {
+					b.put(1, payload.Of(make([]byte, 1000)), 1000)
+					*n++
+				}
+			}()
+			synctest.Wait()
+			return b, n
+		}
+		hog, first := fill()
+		late, second := fill()
+		if *first > 25 || *first < 20 || *second < 4 {
+			t.Errorf("%d and %d messages of 1 KB are in 32 KiB", *first, *second)
+		}
+		hog.close()
+		for *second < 100 {
+			if _, ok, _ := late.take(1); !ok {
+				t.Fatalf("the mailbox is empty behind %d messages", *second)
+			}
+			synctest.Wait()
+		}
+		if late.close(); *first != 100 || waiting() != 0 {
+			t.Errorf("%d messages are put, %d bytes are counted in the end", *first, waiting())
+		}
+	})
 }

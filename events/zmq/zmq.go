@@ -4,22 +4,23 @@
 //	Subscribe:  dial -> handshake (SUB)    -> send "subscribe to all" --+
 //	Replay:     dial -> handshake (DEALER) -> send ["", start seq]  ----+--> Subscription
 //	                                                                         Recv, Close
-//	bytes:      net.Conn -> pulse (heartbeats) -> guard (buffer, ZMTP framing, limits)
-//	                     -> zmq4.Conn -> frames
+//	bytes:      net.Conn -> pulse (heartbeats) -> framing (blocks, ZMTP frames, limits)
+//	                     -> payload.Message; the handshake: -> zmq4.Conn
 //
 // Where publishers connect to us instead, Sockets listens and deals what arrives
 // out to the sources it is meant for: see sockets.go.
 //
 // One call is one attempt. Nothing here retries or reconnects: a lost
 // connection is an error of Recv, and whoever reads decides what it means.
-// That is why zmq4's sockets are not used, only its ZMTP connection: a socket
+// That is why zmq4's sockets are not used, only its handshake: a socket
 // queues in goroutines that outlive Close, reconnects without saying so, and
-// has no deadline for a handshake.
+// has no deadline for a handshake. Its connection allocates memory for each frame, so
+// framing reads messages.
 //
 // Invariants:
 //
 //  1. A peer's length field never decides an allocation beyond
-//     Transport.MaxMessage; the guard fails the connection first.
+//     Transport.MaxMessage; framing fails the connection first.
 //  2. Recv returns messages only. ZMTP commands are answered (PING) or dropped.
 //  3. A peer that accepts and then says nothing costs one attempt of at most
 //     Transport.DialTimeout plus Transport.HandshakeTimeout.
@@ -29,13 +30,15 @@
 //     the kernel's probes else.
 //
 // Recv belongs to one goroutine; Close may be called from any, repeatedly. A
-// subscription has no goroutine of its own. Its memory is one read buffer.
+// subscription has no goroutine of its own. Its memory is one block, of 2 KiB while the
+// peer is silent.
 package zmq
 
 import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -43,6 +46,8 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 	"github.com/go-zeromq/zmq4/security/null"
+
+	"kvconductor/events/payload"
 )
 
 // Defaults of Transport.
@@ -55,8 +60,6 @@ const (
 	// A publisher answers from its I/O thread within a round trip.
 	defaultHandshakeTimeout = 5 * time.Second
 	defaultHeartbeat        = 10 * time.Second
-	// A typical batch is 1-8 KiB; thousands of sources each hold one buffer.
-	readBuffer = 16 << 10
 )
 
 // keepAlive declares a silent peer dead after 25 s. Publishers send nothing
@@ -75,6 +78,8 @@ type Transport struct {
 	// Heartbeat is how long a peer may be silent before it is asked for a sign of
 	// life; 10 s when zero, never when negative.
 	Heartbeat time.Duration
+	// Memory counts the blocks that connections read into; nil counts nothing.
+	Memory *payload.Memory
 	// Dial opens connections, net.Dialer with DialTimeout when nil. It is called
 	// for each attempt, so a name that has moved is found where it is now.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -82,9 +87,9 @@ type Transport struct {
 
 // Subscription is one live connection.
 type Subscription = interface {
-	// Recv returns the frames of the next message; they belong to the caller.
+	// Recv returns the next message. The caller owns its block.
 	// An error means that the connection is gone for good.
-	Recv() ([][]byte, error)
+	Recv() (payload.Message, error)
 	// Close ends the connection and a blocked Recv.
 	Close() error
 }
@@ -135,13 +140,13 @@ func (t Transport) dial(ctx context.Context, network, addr string) (net.Conn, er
 // raw from here on.
 func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType, hello zmq4.Msg) (*conn, error) {
 	boundUnacknowledged(raw)
-	c := &conn{raw: raw, release: context.AfterFunc(ctx, func() { raw.Close() })}
+	c := &conn{release: context.AfterFunc(ctx, func() { raw.Close() })}
 	c.pulse = pulse{Conn: raw, interval: cmp.Or(t.Heartbeat, defaultHeartbeat)}
 	// The deadline covers both directions until the peer has proven itself.
 	raw.SetDeadline(time.Now().Add(cmp.Or(t.HandshakeTimeout, defaultHandshakeTimeout)))
-	g := newGuard(&c.pulse, cmp.Or(t.MaxMessage, defaultMaxMessage))
+	c.framing = newFraming(&c.pulse, cmp.Or(t.MaxMessage, defaultMaxMessage), t.Memory)
 	var err error
-	if c.z, err = handshake(g, typ); err == nil {
+	if c.z, err = handshake(c.framing, typ); err == nil {
 		err = c.z.SendMsg(hello)
 	}
 	if err == nil {
@@ -174,32 +179,47 @@ func handshake(rw net.Conn, typ zmq4.SocketType) (z *zmq4.Conn, err error) {
 // conn is a connection past its handshake.
 type conn struct {
 	z       *zmq4.Conn
-	raw     net.Conn
+	framing *framing
 	pulse   pulse
 	release func() bool // detaches the connection from its context
 	once    sync.Once
 	err     error
 }
 
-func (c *conn) Recv() ([][]byte, error) {
+func (c *conn) Recv() (payload.Message, error) {
 	for {
-		msg, err := c.z.RecvMsg()
+		m, command, err := c.framing.message()
+		if err == nil && !command {
+			return m, nil
+		}
+		if err == nil {
+			err = c.obey(m.Frames[0])
+			m.Block.Release()
+		}
 		if err != nil {
 			c.Close()
-			return nil, err
+			return payload.Message{}, fmt.Errorf("cannot read from the peer: %w", err)
 		}
-		if msg.Type == zmq4.UsrMsg {
-			return msg.Frames, nil
-		}
-		// The library answers PING itself and leaves the names of commands out. A
-		// PING has a body, the PONG to one of ours has none.
-		c.pulse.answered = c.pulse.answered || len(msg.Frames) == 0
 	}
+}
+
+// obey does what a command asks for: the length of its name, its name, its data.
+func (c *conn) obey(command []byte) error {
+	if len(command) == 0 || int(command[0]) >= len(command) {
+		return errors.New("the peer sends a malformed command")
+	}
+	switch string(command[1 : 1+command[0]]) {
+	case zmq4.CmdPing:
+		return c.z.SendCmd(zmq4.CmdPong, nil)
+	case zmq4.CmdPong:
+		c.pulse.answered = true
+	}
+	return nil
 }
 
 func (c *conn) Close() error {
 	c.once.Do(func() {
-		c.err = c.raw.Close()
+		c.err = c.framing.Close()
 		c.release()
 	})
 	return c.err

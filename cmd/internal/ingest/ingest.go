@@ -48,6 +48,7 @@ type Config struct {
 	Blocks    int           // stored by one batch
 	BlockSize int           // tokens
 	Hold      int           // blocks a source holds
+	Holders   int           // sources that publish the same blocks, 1 when 0
 	Clear     bool          // what is beyond is cleared at once instead of removed block by block
 	Rate      float64       // batches/s of one source; 0 finds the highest, then takes the lag at half of it
 	Duration  time.Duration // of each phase
@@ -98,7 +99,7 @@ lost %d batches, %d sources not synced, peak memory %.0f MB
 }
 
 func (c *Config) load() load {
-	return load{sources: c.Sources, blocks: c.Blocks, blockSize: c.BlockSize, hold: c.Hold, clear: c.Clear}
+	return load{sources: c.Sources, blocks: c.Blocks, blockSize: c.BlockSize, hold: c.Hold, clear: c.Clear, holders: max(c.Holders, 1)}
 }
 
 func (c *Config) blocksPerBatch() float64 {
@@ -108,8 +109,8 @@ func (c *Config) blocksPerBatch() float64 {
 	return 2 * float64(c.Blocks)
 }
 
-// window keeps what is under way within a quarter of a source's queue.
-func (c *Config) window() int { return 4096 }
+// Window is how many batches of a source may be under way: a quarter of its queue.
+const Window = 4096
 
 // Run measures. Lost batches are in the report, not an error.
 func Run(c Config) (*Report, error) {

@@ -29,7 +29,7 @@ type publisher struct {
 //	in    then, for ever: batches applied, by source, each 8 bytes
 func Publish(c Config, in io.Reader, out io.Writer) error {
 	l := c.load()
-	p := &publisher{load: l, window: c.window(), applied: make([]atomic.Uint64, l.sources)}
+	p := &publisher{load: l, window: Window, applied: make([]atomic.Uint64, l.sources)}
 	listeners := make([]net.Listener, l.sources)
 	for i := range listeners {
 		var err error

@@ -15,6 +15,7 @@ type load struct {
 	blockSize int  // tokens
 	hold      int  // blocks a source holds
 	clear     bool // what is beyond leaves all at once, not block by block
+	holders   int  // sources next to each other that publish the same, at least 1
 }
 
 // stamper makes the messages of one source. All have one shape, a vLLM map that
@@ -22,7 +23,7 @@ type load struct {
 // encoding costs what publishing is meant to measure.
 type stamper struct {
 	load    load
-	source  uint64
+	source  uint64 // or the holders it is one of
 	wire    []byte // a whole multipart message
 	at      places
 	cleared []byte // one that clears
@@ -43,7 +44,7 @@ const (
 )
 
 func newStamper(l load, source int) *stamper {
-	s := &stamper{load: l, source: uint64(source)}
+	s := &stamper{load: l, source: uint64(source / max(l.holders, 1))}
 	var stored, removed []uint64
 	var tokens []uint32
 	for i := range l.blocks {

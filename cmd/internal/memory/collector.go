@@ -1,0 +1,24 @@
+package memory
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"kvconductor/conductor"
+)
+
+var descMemory = prometheus.NewDesc("conductor_memory_bytes",
+	"Resident memory by part. The sum is process_resident_memory_bytes, about; see the operations manual for the parts.", []string{"part"}, nil)
+
+// Collector exposes Account to Prometheus. Resident memory itself is
+// process_resident_memory_bytes.
+type Collector struct{ Conductor *conductor.Conductor }
+
+// Describe implements prometheus.Collector.
+func (c Collector) Describe(ch chan<- *prometheus.Desc) { ch <- descMemory }
+
+// Collect implements prometheus.Collector.
+func (c Collector) Collect(ch chan<- prometheus.Metric) {
+	for _, p := range Account(c.Conductor.Memory()) {
+		ch <- prometheus.MustNewConstMetric(descMemory, prometheus.GaugeValue, float64(p.Bytes), p.Name)
+	}
+}

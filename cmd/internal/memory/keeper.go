@@ -1,0 +1,198 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/rs/zerolog"
+
+	"kvconductor/events/payload"
+)
+
+const (
+	// tick is how often the keeper looks.
+	tick = time.Second
+	// headroom is the least that the heap may grow between two collections: queries at full
+	// speed allocate some 25 MB/s, and three small collections a second are below a percent
+	// of a processor.
+	headroom = 8 << 20
+	// fraction of the heap that is its headroom above that. Most of a large heap are tables
+	// without pointers, which cost a collection next to nothing.
+	fraction = 4
+	// quiet is for how many ticks there was no collection when the keeper asks for one, if
+	// the heap has grown by growth bytes since it last did.
+	quiet  = 5
+	growth = 2 << 20
+	// reserve is the part of the cgroup's limit that stays free: memory outside the
+	// heap grows between two ticks.
+	reserve = 20
+	// least is the smallest limit of the Go runtime. Below it the process would do nothing
+	// but collect.
+	least = 64 << 20
+	// coarse is the part of the cgroup's limit by which the limit of the runtime has to be
+	// wrong before it is set again, which stops the world.
+	coarse = 64
+)
+
+// keeper keeps the memory of the process in bounds:
+//
+//   - limit of the Go runtime = limit of the cgroup - memory outside the runtime - reserve,
+//     followed while pieces of the index grow;
+//   - headroom of the collector: a quarter of the heap, at least 8 MiB;
+//   - garbage goes back to the system when the process has calmed down, or a flood is over.
+//
+// GOMEMLIMIT and GOGC, where they are set, stand.
+type keeper struct {
+	log    zerolog.Logger
+	off    bool // leave the limit of the Go runtime as it is
+	system system
+
+	cgroup  int64 // limit of the cgroup, 0 for none
+	limit   int64 // set last
+	percent int   // set last
+	cycles  uint64
+	calm    int   // ticks without a collection
+	seen    int64 // discarded at the last look
+	gone    int64 // discarded at the last collection, or before
+	settled int64 // bytes of the heap after the keeper's last collection
+}
+
+// system is what the keeper looks at and changes; tests replace it.
+type system struct {
+	env        func(string) string
+	cgroup     func() (uint64, error)
+	outside    func() int64 // resident memory outside the Go runtime
+	runtime    func() runtimeState
+	discarded  func() (bytes int64, more <-chan struct{}) // garbage that still counts as live, so far
+	setLimit   func(int64)
+	setPercent func(int)
+	give       func() // collects, and gives free memory back
+}
+
+func real() system {
+	return system{
+		env: os.Getenv, cgroup: memlimit.FromCgroup, runtime: readRuntime, discarded: payload.Discarded,
+		outside: func() int64 {
+			all, _ := resident()
+			return max(0, all-readRuntime().mapped)
+		},
+		setLimit:   func(n int64) { debug.SetMemoryLimit(n) },
+		setPercent: func(n int) { debug.SetGCPercent(n) },
+		give: func() {
+			payload.Trim()
+			debug.FreeOSMemory()
+		},
+	}
+}
+
+// Keep keeps the memory of the process in bounds until the function it returns is called.
+// off leaves the memory limit of the Go runtime as it is.
+func Keep(log zerolog.Logger, off bool) (end func()) {
+	k := &keeper{log: log, off: off, system: real()}
+	limit, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(100)
+	debug.SetGCPercent(percent)
+	k.begin()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		k.run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+		debug.SetMemoryLimit(limit)
+		debug.SetGCPercent(percent)
+	}
+}
+
+// run looks until ctx ends.
+func (k *keeper) run(ctx context.Context) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	_, flood := k.system.discarded()
+	for {
+		select {
+		case <-t.C:
+			k.calm++
+			k.look()
+		case <-flood:
+			k.look()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// begin finds the limit and says what it is.
+func (k *keeper) begin() {
+	if text := k.system.env("GOMEMLIMIT"); text != "" {
+		k.log.Info().Str("limit", text).Str("from", "GOMEMLIMIT").Msg("memory limit of the Go runtime")
+	} else if !k.off {
+		k.find()
+	}
+	k.look()
+}
+
+// find takes the limit of the cgroup.
+func (k *keeper) find() {
+	n, err := k.system.cgroup()
+	switch {
+	case errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+		k.log.Info().Str("from", "cgroup").Msg("no memory limit")
+	case err != nil:
+		k.log.Warn().Err(err).Msg("the memory limit of the cgroup cannot be read")
+	default:
+		k.cgroup = int64(n)
+		k.follow()
+		k.log.Info().Int64("limit", k.limit).Int64("cgroup_limit", k.cgroup).Str("from", "cgroup").Msg("memory limit of the Go runtime; it falls as the index grows")
+	}
+}
+
+// look does what the moment needs.
+func (k *keeper) look() {
+	if k.cgroup > 0 {
+		k.follow()
+	}
+	r := k.system.runtime()
+	if k.system.env("GOGC") == "" {
+		if p := percent(r.live + r.stacks); p*10 < k.percent*9 || p*10 > k.percent*11 {
+			k.percent = p
+			k.system.setPercent(p)
+		}
+	}
+	gone, _ := k.system.discarded()
+	if r.cycles != k.cycles {
+		k.calm, k.cycles, k.gone = 0, r.cycles, k.seen // the collection was after the last look
+	}
+	k.seen = gone
+	// What was discarded since the last collection counts as live.
+	live := r.live - min(r.live, gone-k.gone)
+	waste := r.objects - live + r.free
+	if 2*waste > 3*room(live+r.stacks) || k.calm >= quiet && r.objects+r.free > k.settled+growth {
+		k.system.give()
+		r = k.system.runtime()
+		k.calm, k.cycles, k.gone, k.settled = 0, r.cycles, gone, r.objects+r.free
+	}
+}
+
+// follow sets the limit of the runtime to what the cgroup leaves.
+func (k *keeper) follow() {
+	n := max(least, k.cgroup-k.cgroup/reserve-k.system.outside())
+	if d := n - k.limit; k.limit == 0 || d > k.cgroup/coarse || -d > k.cgroup/coarse {
+		k.limit = n
+		k.system.setLimit(n)
+	}
+}
+
+// room is how much a heap may grow between two collections.
+func room(live int64) int64 { return max(headroom, live/fraction) }
+
+// percent is the GOGC of a heap.
+func percent(live int64) int {
+	return int(min(400, 100*room(live)/max(live, 1<<20)))
+}

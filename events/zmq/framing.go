@@ -1,0 +1,231 @@
+package zmq
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"kvconductor/events/payload"
+)
+
+// Framing of ZMTP 3 (rfc.zeromq.org/spec/23): a greeting of 64 bytes, then
+// frames of one flag byte, a size of 1 or 8 bytes and a body.
+const (
+	greetingSize = 64
+
+	flagMore    = 0x01
+	flagLong    = 0x02
+	flagCommand = 0x04
+
+	// Publishers send 3 or 4 frames a message. More are tolerated, so that a
+	// wrong count is the reader's to judge, but not without end.
+	maxFrames = 64
+	// Metadata of a handshake is a socket type and an identity of 255 bytes.
+	maxCommand = 4 << 10
+	// What is written is short: greeting, READY, one request, PONGs. A peer that
+	// does not read it must not hold up the reading goroutine for ever.
+	writeTimeout = 5 * time.Second
+
+	// maxRead is the most bytes of one read, and of a block that several messages share.
+	maxRead = 64 << 10
+	// minRead is the least room for a read. With less the connection takes another block.
+	minRead = 512
+)
+
+// framing reads frames from a connection into blocks.
+//
+//	block  | handed out | from ... to: read | room |
+//
+// The zmq4 library reads the handshake through it, as a net.Conn. A size over the limit
+// fails before anything is allocated for it.
+type framing struct {
+	net.Conn // pulse
+	limit    uint64
+	memory   *payload.Memory
+
+	block    *payload.Block
+	from, to int
+	want     int // bytes of the next block, if no message needs more
+
+	greeted bool
+	passing int // bytes that the library may read
+	frames  [][]byte
+	ends    []int // of the frames of a message, and their starts
+
+	mu      sync.Mutex
+	counted int  // bytes that memory counts; guarded by mu
+	closed  bool // guarded by mu
+}
+
+func newFraming(c net.Conn, limit int, m *payload.Memory) *framing {
+	return &framing{Conn: c, limit: uint64(limit), memory: m, want: payload.MinBlock}
+}
+
+// Read reads bytes of the handshake, one frame at most.
+func (f *framing) Read(p []byte) (int, error) {
+	if f.passing == 0 && !f.greeted {
+		f.passing, f.greeted = greetingSize, true
+	}
+	if f.passing == 0 {
+		h, err := f.header(0)
+		if err == nil {
+			err = h.check(maxCommand, 0, 0)
+		}
+		if err != nil {
+			return 0, err
+		}
+		f.passing = h.len + int(h.size)
+	}
+	if err := f.fill(1); err != nil {
+		return 0, err
+	}
+	n := copy(p[:min(len(p), f.passing)], f.block.Bytes[f.from:f.to])
+	f.from += n
+	f.passing -= n
+	return n, nil
+}
+
+func (f *framing) Write(p []byte) (int, error) {
+	if err := f.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+	return f.Conn.Write(p)
+}
+
+// message reads the next message. A command is a message of one frame.
+func (f *framing) message() (m payload.Message, command bool, err error) {
+	f.frames, f.ends = f.frames[:0], f.ends[:0]
+	total, at := uint64(0), 0
+	for more := true; more; {
+		h, err := f.header(at)
+		if err == nil {
+			err = h.check(f.limit, total, len(f.ends)/2)
+		}
+		if err == nil {
+			err = f.fill(at + h.len + int(h.size))
+		}
+		if err != nil {
+			return m, false, err
+		}
+		command = command || h.flags&flagCommand != 0
+		more = h.flags&flagMore != 0
+		if command && (more || len(f.ends) > 0) {
+			return m, false, errors.New("the peer sends a command in parts")
+		}
+		f.ends = append(f.ends, at+h.len, at+h.len+int(h.size))
+		at += h.len + int(h.size)
+		total += h.size
+	}
+	b := f.block.Bytes[f.from : f.from+at : f.from+at]
+	for i := 0; i < len(f.ends); i += 2 {
+		f.frames = append(f.frames, b[f.ends[i]:f.ends[i+1]:f.ends[i+1]])
+	}
+	f.from += at
+	f.block.Retain()
+	return payload.Message{Frames: f.frames, Block: f.block}, command, nil
+}
+
+// header is the beginning of a frame.
+type header struct {
+	flags byte
+	len   int // bytes of the header
+	size  uint64
+}
+
+// header reads the header at an offset behind from.
+func (f *framing) header(at int) (h header, err error) {
+	if err := f.fill(at + 2); err != nil {
+		return h, err
+	}
+	h = header{flags: f.block.Bytes[f.from+at], len: 2, size: uint64(f.block.Bytes[f.from+at+1])}
+	if h.flags&flagLong != 0 {
+		h.len = 9
+		if err := f.fill(at + h.len); err != nil {
+			return h, err
+		}
+		h.size = binary.BigEndian.Uint64(f.block.Bytes[f.from+at+1:])
+	}
+	return h, nil
+}
+
+// check judges a frame behind others of the same message.
+func (h header) check(limit, bytes uint64, frames int) error {
+	switch {
+	case h.flags&flagCommand != 0 && h.size > maxCommand:
+		return fmt.Errorf("the peer announces a command of %d bytes, limit is %d", h.size, maxCommand)
+	case h.size > limit || bytes+h.size > limit:
+		return fmt.Errorf("the peer announces a frame of %d bytes after %d of the same message, limit is %d", h.size, bytes, limit)
+	case frames == maxFrames:
+		return fmt.Errorf("the peer sends a message of more than %d frames", maxFrames)
+	}
+	return nil
+}
+
+// fill reads until n bytes behind from are there.
+func (f *framing) fill(n int) error {
+	for f.to-f.from < n {
+		f.room(n)
+		free := f.block.Bytes[f.to:]
+		k, err := f.Conn.Read(free)
+		f.to += k
+		switch {
+		case k == 0 && err == nil: // silence
+			f.want = payload.MinBlock
+		case k == len(free) && k >= f.want/2:
+			f.want = min(2*f.want, maxRead)
+		}
+		if err != nil && f.to-f.from < n {
+			if err == io.EOF && f.to > f.from {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// room makes room in the block for n bytes behind from, and for reading.
+func (f *framing) room(n int) {
+	if b := f.block; b != nil {
+		empty := f.from == f.to
+		if empty && b.Alone() {
+			f.from, f.to = 0, 0
+		}
+		large := f.to == 0 && len(b.Bytes) > 2*max(n, f.want)
+		if f.from+n <= len(b.Bytes) && !large && (!empty || len(b.Bytes)-f.to >= minRead) {
+			return
+		}
+	}
+	next := payload.Take(max(n, f.want))
+	if f.block != nil {
+		f.to = copy(next.Bytes, f.block.Bytes[f.from:f.to])
+		f.from = 0
+		f.block.Release()
+	}
+	f.block = next
+	f.count(len(next.Bytes))
+}
+
+// count notes the size of the block.
+func (f *framing) count(bytes int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		bytes = 0
+	}
+	f.memory.Read(bytes - f.counted)
+	f.counted = bytes
+}
+
+// Close closes the connection. The garbage collector takes the block.
+func (f *framing) Close() error {
+	f.mu.Lock()
+	f.memory.Read(-f.counted)
+	f.counted, f.closed = 0, true
+	f.mu.Unlock()
+	return f.Conn.Close()
+}

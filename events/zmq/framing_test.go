@@ -1,0 +1,248 @@
+package zmq
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"kvconductor/events/payload"
+)
+
+// frame encodes one ZMTP frame; size overrides the announced length if not 0.
+func frame(flags byte, body string, size uint64) []byte {
+	if size == 0 {
+		size = uint64(len(body))
+	}
+	if size > 255 || flags&flagLong != 0 {
+		b := binary.BigEndian.AppendUint64([]byte{flags | flagLong}, size)
+		return append(b, body...)
+	}
+	return append([]byte{flags, byte(size)}, body...)
+}
+
+// readConn is a net.Conn that only reads.
+type readConn struct {
+	net.Conn
+	io.Reader
+}
+
+func (c readConn) Read(p []byte) (int, error) { return c.Reader.Read(p) }
+func (c readConn) Close() error               { return nil }
+
+// cuts are ways in which bytes arrive.
+var cuts = map[string]func(io.Reader) io.Reader{
+	"whole":   func(r io.Reader) io.Reader { return r },
+	"halves":  iotest.HalfReader,
+	"by byte": iotest.OneByteReader,
+}
+
+// Messages come as the peer sent them, or the error names the fault.
+func TestFramingMessages(t *testing.T) {
+	f := func(limit int, want string, parts ...[]byte) {
+		t.Helper()
+		for name, cut := range cuts {
+			f := newFraming(readConn{Reader: cut(bytes.NewReader(bytes.Join(parts, nil)))}, limit, nil)
+			var got []byte
+			var err error
+			for err == nil {
+				var m payload.Message
+				var command bool
+				m, command, err = f.message()
+				for i, body := range m.Frames {
+					flags := byte(0)
+					if i < len(m.Frames)-1 {
+						flags |= flagMore
+					}
+					if command {
+						flags |= flagCommand
+					}
+					got = append(got, frame(flags, string(body), 0)...)
+				}
+				m.Block.Release()
+			}
+			sent := bytes.Join(parts, nil)
+			switch {
+			case want == "" && (!errors.Is(err, io.EOF) || !bytes.Equal(got, sent)):
+				t.Errorf("%s: %d of %d bytes came: %v", name, len(got), len(sent), err)
+			case want != "" && !strings.Contains(err.Error(), want):
+				t.Errorf("%s: got %v, want something about %q", name, err, want)
+			}
+		}
+	}
+	long := strings.Repeat("x", 300)
+	f(300, "", frame(0, "", 0), frame(0, "a", 0), frame(0, long, 0))
+	f(300, "", frame(flagMore, long[:100], 0), frame(flagMore, "", 0), frame(0, long[:200], 0), frame(0, long, 0))
+	f(300, "", frame(flagCommand, "\x04PING\x00\x00", 0), frame(0, long, 0))
+	f(299, "300 bytes after 0", frame(0, long, 0))
+	f(300, "201 bytes after 100", frame(flagMore, long[:100], 0), frame(0, long[:201], 0))
+	f(1<<20, "9223372036854775808 bytes", frame(0, "", 1<<63))
+	f(1<<20, "18446744073709551615 bytes", frame(0, "", 1<<64-1))
+	f(1<<20, "18446744073709551615 bytes after 5", frame(flagMore, "12345", 0), frame(0, "", 1<<64-1))
+	f(1<<20, "command of 4097", frame(flagCommand, "", 4097))
+	f(1<<20, "in parts", frame(flagCommand|flagMore, "\x04PING", 0), frame(0, "", 0))
+	f(1<<20, "in parts", frame(flagMore, "", 0), frame(flagCommand, "\x04PING", 0))
+	f(1<<20, "64 frames", bytes.Repeat(frame(flagMore, "", 0), 65))
+	f(1<<20, "", bytes.Repeat(frame(flagMore, "", 0), 63), frame(0, "", 0))
+	f(1<<20, "unexpected EOF", frame(flagMore, "", 0), frame(0, "half", 8))
+}
+
+// The library reads the handshake through the same framing.
+func TestFramingHandshake(t *testing.T) {
+	greeting := bytes.Repeat([]byte{0xff}, greetingSize) // no frame, whatever is in it
+	ready, first := frame(flagCommand, "\x05READY", 0), frame(0, "first", 0)
+	for name, cut := range cuts {
+		f := newFraming(readConn{Reader: cut(bytes.NewReader(bytes.Join([][]byte{greeting, ready, first}, nil)))}, 100, nil)
+		got := make([]byte, greetingSize+len(ready))
+		if _, err := io.ReadFull(f, got); err != nil || !bytes.Equal(got, append(bytes.Clone(greeting), ready...)) {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+		if m, _, err := f.message(); err != nil || string(bytes.Join(m.Frames, nil)) != "first" {
+			t.Errorf("%s: got %q, %v", name, m.Frames, err)
+		}
+	}
+	f := newFraming(readConn{Reader: bytes.NewReader(append(greeting, frame(0, "", 1<<40)...))}, 1<<50, nil)
+	if _, err := io.ReadAll(f); err == nil || !strings.Contains(err.Error(), "limit") {
+		t.Errorf("a giant frame of a handshake: %v", err)
+	}
+}
+
+// Messages stay as they are while others arrive, in any order of release.
+func TestFramingBlocks(t *testing.T) {
+	var sent [][]byte
+	var wire []byte
+	for i := range 400 {
+		body := bytes.Repeat([]byte{byte(i)}, []int{1, 300, 5000, 40_000}[i%4])
+		sent = append(sent, body)
+		wire = append(wire, frame(0, string(body), 0)...)
+	}
+	f := newFraming(readConn{Reader: bytes.NewReader(wire)}, 1<<20, nil)
+	var kept []payload.Message
+	for i := range sent {
+		m, _, err := f.message()
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, payload.Message{Frames: [][]byte{m.Frames[0]}, Block: m.Block})
+		if i%3 > 0 { // some go soon, some late
+			j := i / 3
+			if !bytes.Equal(kept[j].Frames[0], sent[j]) {
+				t.Fatalf("message %d has changed when %d came", j, i)
+			}
+			if kept[j].Block != nil {
+				kept[j].Block.Release()
+			}
+			kept[j] = payload.Of(sent[j])
+		}
+	}
+	for i := range kept {
+		if !bytes.Equal(kept[i].Frames[0], sent[i]) {
+			t.Fatalf("message %d has changed", i)
+		}
+	}
+}
+
+// endless repeats bytes.
+type endless struct {
+	b  []byte
+	at int
+}
+
+func (e *endless) Read(p []byte) (n int, err error) {
+	for n < len(p) {
+		k := copy(p[n:], e.b[e.at:])
+		n += k
+		e.at = (e.at + k) % len(e.b)
+	}
+	return n, nil
+}
+
+// Reading allocates nothing for a message, once blocks go round.
+func TestFramingAllocatesNothing(t *testing.T) {
+	if payload.Spoils {
+		t.Skip("the pools of a race build lose blocks at random")
+	}
+	for _, size := range []int{100, 8000, 100_000} {
+		msg := append(append(frame(flagMore, "kv", 0), frame(flagMore, "12345678", 0)...), frame(0, strings.Repeat("x", size), 0)...)
+		f := newFraming(readConn{Reader: &endless{b: msg}}, 1<<20, nil)
+		read := func() {
+			m, _, err := f.message()
+			if err != nil || len(m.Frames) != 3 || len(m.Frames[2]) != size {
+				t.Fatalf("%d frames, %v", len(m.Frames), err)
+			}
+			m.Block.Release()
+		}
+		for range 1000 {
+			read()
+		}
+		if n := testing.AllocsPerRun(1000, read); n != 0 {
+			t.Errorf("%v allocations a message of %d bytes", n, size)
+		}
+	}
+}
+
+// silent is a connection whose peer is silent after some bytes.
+type silent struct{ bytes []byte }
+
+func (s *silent) Read(p []byte) (int, error) {
+	n := copy(p, s.bytes)
+	s.bytes = s.bytes[n:]
+	if n == 0 {
+		if s.bytes == nil {
+			return 0, io.EOF
+		}
+		s.bytes = nil
+	}
+	return n, nil
+}
+
+// A connection that was busy gives its large block back when its peer is silent, and the
+// account of Memory follows.
+func TestFramingIdles(t *testing.T) {
+	memory := payload.NewMemory(1 << 20)
+	reading := func() int64 { _, n := memory.Used(); return n }
+	s := &silent{bytes: bytes.Repeat(frame(0, strings.Repeat("x", 1000), 0), 1000)}
+	f := newFraming(readConn{Reader: s}, 1<<20, memory)
+	for range 1000 {
+		m, _, err := f.message()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Block.Release()
+	}
+	if n := reading(); n != maxRead {
+		t.Errorf("a busy connection reads into %d bytes, want %d", n, maxRead)
+	}
+	if _, _, err := f.message(); err != io.EOF {
+		t.Fatal(err)
+	}
+	if n := reading(); n != payload.MinBlock {
+		t.Errorf("an idle connection reads into %d bytes, want %d", n, payload.MinBlock)
+	}
+	if f.Close(); reading() != 0 {
+		t.Errorf("a closed connection is counted with %d bytes", reading())
+	}
+}
+
+func BenchmarkFraming(b *testing.B) {
+	for _, size := range []int{1000, 8000, 50_000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			msg := append(append(frame(flagMore, "kv", 0), frame(flagMore, "12345678", 0)...), frame(0, strings.Repeat("x", size), 0)...)
+			f := newFraming(readConn{Reader: &endless{b: msg}}, 1<<20, nil)
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			for b.Loop() {
+				m, _, err := f.message()
+				if err != nil {
+					b.Fatal(err)
+				}
+				m.Block.Release()
+			}
+		})
+	}
+}
