@@ -43,9 +43,9 @@ func (s *source) nameAdapter(e *events.Event, dk deploymentKey) {
 		return
 	}
 	if name == nil {
-		ns := s.knower(e, dk, e.Hashes[0])
+		ns := s.knower(e, dk, 0, nil)
 		if ns == nil && e.HasParent {
-			ns = s.knower(e, dk, e.Parent)
+			ns = s.knower(e, dk, parentHash, nil)
 		}
 		if ns != nil && ns.context.key.lora != "" {
 			return // contextKey finds it

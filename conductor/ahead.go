@@ -141,9 +141,13 @@ func (ns *namespace) useLookAheads(c *Conductor, a lookAheads) {
 	}
 	ns.lookAheads |= more
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	ns.context.deployment.lookAheads.addUser(more)
 	ns.context.lookAheads.addUser(more)
+	used := ns.context.lookAheads.used
+	c.mu.Unlock()
+	if used&^noLookAhead != 0 {
+		ns.context.index.NameAll() // an engine hash may mean a block for each look-ahead
+	}
 }
 
 // useAnyLookAhead is useLookAheads for blocks known by their hashes alone: they may have

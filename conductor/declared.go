@@ -32,7 +32,7 @@ func (s *source) believe(e *events.Event, at spaceKey, local []uint64) []uint64 
 	case s.declared.refuted, !e.HasParent && e.BaseBlock <= 0:
 		return local
 	case e.HasParent:
-		if ns := s.index[at]; ns != nil && ns.context.index.Knows(ns.source, e.Parent) {
+		if ns := s.index[at]; ns != nil && s.knows(ns, e, parentHash) {
 			return local
 		}
 	}

@@ -118,6 +118,8 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	if parts > 1 {
 		e = s.split(e, parts)
 	}
+	// Tokens place all blocks of a device together, below it each hash says where.
+	s.asked.begin(e, len(e.Tokens) == 0 || medium.Tier != tiers.Device)
 	local := s.locals(e, at.deployment.blockSize)
 	var sure bool
 	at.context, sure = s.contextKey(e, at.deployment, medium)
@@ -144,21 +146,28 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 	// Without tokens each engine hash belongs to the context that knows it, and so it
 	// does below the device: connectors repeat tokens without adapter, salt, images and
 	// look-ahead. Stretches of one context go together.
-	find := func(engine uint64) (place, bool) {
+	fits := func(k contextKey) bool {
+		return names(e.LoraName, k.lora) && names(e.Salt, k.salt) && s.shares(k.lora)
+	}
+	likely := s.index[at]
+	find := func(block int) (place, bool) {
 		if local != nil {
-			return s.meantIn(at, engine)
+			return s.meantIn(at, e, block)
 		}
-		return s.locate(e, at.deployment, engine)
+		return s.locate(e, at.deployment, block, likely, fits)
 	}
 	for i := 0; i < len(e.Hashes); {
-		spot, known := find(e.Hashes[i])
+		spot, known := find(i)
+		if known {
+			likely = spot.ns
+		}
 		from := i
 		i++
 		var res index.StoreResult
 		switch {
 		case !known && local != nil:
 			for ; i < len(e.Hashes); i++ {
-				if _, known := find(e.Hashes[i]); known {
+				if _, known := find(i); known {
 					break
 				}
 			}
@@ -166,12 +175,24 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 		case !known:
 			res = s.wait(s.space(at), e, e.Hashes[from], key, medium)
 		case spot.named:
+			if cap(s.keys) > localsKept {
+				s.keys = nil
+			}
+			s.keys = append(s.keys[:0], spot.key)
+			used := spot.lookAheads
+			for ; i < len(e.Hashes) && spot.ns.parts() == 0; i++ {
+				next, known := find(i)
+				if !known || !next.named || next.ns != spot.ns {
+					break
+				}
+				s.keys, used = append(s.keys, next.key), used|next.lookAheads
+			}
 			policy := s.copiesOf(e, key, medium)
-			spot.ns.useLookAheads(s.conductor, spot.lookAheads)
-			res = s.putNamed(spot.ns, index.Name{Engine: e.Hashes[from], Key: spot.key}, key, medium, policy)
+			spot.ns.useLookAheads(s.conductor, used)
+			res = s.putNamed(spot.ns, e.Hashes[from:i], s.keys, key, medium, policy)
 			s.putParts(spot.ns, e.Hashes[from], key, medium, policy)
 		default:
-			for i < len(e.Hashes) && s.knower(e, at.deployment, e.Hashes[i]) == spot.ns {
+			for i < len(e.Hashes) && s.knower(e, at.deployment, i, spot.ns) == spot.ns {
 				i++
 			}
 			res = s.put(spot.ns, e, e.Hashes[from:i], nil, key, medium)
@@ -232,7 +253,7 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 		hashes, _ = s.withParts(ns, hashes, nil)
 	}
 	labels := s.labels(ns.context, e, local)
-	res := ns.context.index.Store(&index.Store{
+	s.stored = index.Store{
 		Owner:     s.holder(ns, key, medium).current,
 		Parent:    e.Parent,
 		HasParent: e.HasParent,
@@ -242,7 +263,8 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 		Labels:    labels,
 		Copies:    s.copiesOf(e, key, medium),
 		Joined:    &s.joined,
-	})
+	}
+	res := ns.context.index.Store(&s.stored)
 	ns.context.learn(labels, local, !e.HasParent && e.BaseBlock <= 0)
 	if local != nil {
 		s.spread(ns.context, hashes)
@@ -389,16 +411,16 @@ func (s *source) contextKey(e *events.Event, dk deploymentKey, medium tiers.Medi
 		return ck, true
 	}
 	if !s.alone(spaceKey{dk, ck}) {
-		if ns := s.index[spaceKey{dk, ck}]; e.HasParent && ns != nil && ns.context.index.Knows(ns.source, e.Parent) {
+		if ns := s.index[spaceKey{dk, ck}]; e.HasParent && ns != nil && s.knows(ns, e, parentHash) {
 			return ck, true
 		}
 		if e.HasParent {
-			if ns := s.knower(e, dk, e.Parent); ns != nil && (!e.Envelope || ns.context.key.lora == ck.lora) {
+			if ns := s.knower(e, dk, parentHash, nil); ns != nil && (!e.Envelope || ns.context.key.lora == ck.lora) {
 				return ns.context.key, true
 			}
 		}
 		if !e.Envelope {
-			if ns := s.knower(e, dk, e.Hashes[0]); ns != nil {
+			if ns := s.knower(e, dk, 0, nil); ns != nil {
 				return ns.context.key, true
 			}
 		}
@@ -414,17 +436,25 @@ func (s *source) alone(at spaceKey) bool {
 	return len(s.spaces) == 0 || len(s.spaces) == 1 && s.index[at] != nil
 }
 
-// knower returns the namespace in which the source's engine hash has a prefix,
-// nil when there is none. Adapter and salt that the event names must agree.
-func (s *source) knower(e *events.Event, dk deploymentKey, engine uint64) *namespace {
+// knower returns the namespace in which the hash of a block of the event, or of its parent,
+// has a prefix, nil when there is none. Of several that know it, likely comes first, then the
+// one that the source entered first. Adapter and salt that the event names must agree.
+func (s *source) knower(e *events.Event, dk deploymentKey, block int, likely *namespace) *namespace {
+	if likely != nil && likely.mayHold(e, dk) && s.knows(likely, e, block) {
+		return likely
+	}
 	for _, ns := range s.spaces {
-		x := ns.context
-		if x.deployment.key == dk && names(e.LoraName, x.key.lora) && names(e.Salt, x.key.salt) &&
-			x.index.Knows(ns.source, engine) {
+		if ns != likely && ns.mayHold(e, dk) && s.knows(ns, e, block) {
 			return ns
 		}
 	}
 	return nil
+}
+
+// mayHold reports whether blocks of a stored event of a deployment may be in a namespace.
+func (ns *namespace) mayHold(e *events.Event, dk deploymentKey) bool {
+	x := ns.context
+	return x.deployment.key == dk && names(e.LoraName, x.key.lora) && names(e.Salt, x.key.salt)
 }
 
 // localsKept bounds the buffer a source keeps for local hashes: 32 KiB.

@@ -55,8 +55,13 @@ type source struct {
 	regrouped      []groupOf // likewise, groups whose kind was said
 	waited, joined []uint64
 
-	// local and label are buffers of locals and labels. Owned by run.
-	local, label []uint64
+	// asked is what contexts know of the hashes of the event at hand, stored what put
+	// stores last. Owned by run.
+	asked  inquiry
+	stored index.Store
+
+	// local, label and keys are buffers of locals, labels and place. Owned by run.
+	local, label, keys []uint64
 
 	// order follows the numbers of standardized events, declared what the source says
 	// of their hashes. Owned by run.

@@ -36,17 +36,15 @@ type meaning struct {
 	lookAheads lookAheads // that the block may have
 }
 
-// locate finds the place of a hash that comes without tokens. It reports false where
-// nobody knows it.
-func (s *source) locate(e *events.Event, dk deploymentKey, engine uint64) (place, bool) {
+// locate finds the place of a block of the event that comes without tokens, in a context
+// that fits, likely's first. It reports false where none knows its hash.
+func (s *source) locate(e *events.Event, dk deploymentKey, block int, likely *namespace, fits func(contextKey) bool) (place, bool) {
 	if !s.reg.pool() { // what a pool holds under a hash says nothing about the hash
-		if ns := s.knower(e, dk, engine); ns != nil {
+		if ns := s.knower(e, dk, block, likely); ns != nil {
 			return place{ns: ns}, true
 		}
 	}
-	m, known := s.conductor.whatMeans(dk, engine, s.home().context, func(k contextKey) bool {
-		return names(e.LoraName, k.lora) && names(e.Salt, k.salt) && s.shares(k.lora)
-	}, searched(e))
+	m, known := s.means(dk, e, block, s.home().context, fits, searched(e))
 	if !known {
 		return place{}, false
 	}
@@ -84,9 +82,9 @@ func (s *source) meantContext(e *events.Event, dk deploymentKey, otherwise conte
 	if !s.ambiguous(e, dk) {
 		return otherwise, true
 	}
-	m, known := h.meaning(dk, e.Hashes[0], otherwise)
+	m, known := h.meaning(dk, 0, otherwise)
 	if !known && e.HasParent {
-		m, known = h.meaning(dk, e.Parent, otherwise)
+		m, known = h.meaning(dk, parentHash, otherwise)
 	}
 	if !known {
 		return otherwise, e.HasParent
@@ -101,11 +99,11 @@ func (s *source) knownIn(at spaceKey, e *events.Event) bool {
 	if ns == nil {
 		return false
 	}
-	_, known := ns.context.index.Means(e.Hashes[0])
-	if !known && e.HasParent {
-		_, known = ns.context.index.Means(e.Parent)
+	k, _ := s.known(ns.context, e, 0)
+	if !k.Named && e.HasParent {
+		k, _ = s.known(ns.context, e, parentHash)
 	}
-	return known
+	return k.Named
 }
 
 // ambiguous reports whether an event leaves its adapter or salt open in a deployment that
@@ -155,28 +153,32 @@ func (h *heirs) recalled(dk deploymentKey) (meaning, bool) {
 	return m, known
 }
 
-// meaning returns what a hash means. The context is otherwise if the event may inherit
-// from none that knows it.
-func (h *heirs) meaning(dk deploymentKey, engine uint64, otherwise contextKey) (meaning, bool) {
-	c := h.source.conductor
-	m, known := c.whatMeans(dk, engine, otherwise, func(contextKey) bool { return true }, maxSearched)
+// meaning returns what the hash of a block of the event, or of its parent, means. The
+// context is otherwise if the event may inherit from none that knows it.
+func (h *heirs) meaning(dk deploymentKey, block int, otherwise contextKey) (meaning, bool) {
+	s, e := h.source, h.event
+	m, known := s.means(dk, e, block, otherwise, func(contextKey) bool { return true }, maxSearched)
 	if !known || h.fit(m.at) {
 		return m, known
 	}
-	if m, known = c.whatMeans(dk, engine, otherwise, h.fit, maxSearched); !known {
+	if m, known = s.means(dk, e, block, otherwise, h.fit, maxSearched); !known {
 		m.at = otherwise
 	}
 	return m, true
 }
 
-// meantIn returns the place of a hash in one context, if a source has taught it there. A
-// block that waits by the hash teaches nothing.
-func (s *source) meantIn(at spaceKey, engine uint64) (place, bool) {
-	m, known := s.conductor.whatMeans(at.deployment, engine, at.context, func(k contextKey) bool { return k == at.context }, 0)
+// meantIn returns the place of a block of the event in one context, if a source has taught
+// its hash there. A block that waits by the hash teaches nothing.
+func (s *source) meantIn(at spaceKey, e *events.Event, block int) (place, bool) {
+	d, m, known := s.meansHere(at, e, block)
+	if !known && d != nil {
+		m, known = s.conductor.recall.get(at.deployment, e.Hashes[block])
+		known = known && m.at == at.context
+	}
 	if !known {
 		return place{}, false
 	}
-	if ns := s.index[at]; ns != nil && ns.context.index.Knows(ns.source, engine) {
+	if ns := s.index[at]; ns != nil && s.knows(ns, e, block) {
 		return place{ns: ns}, true
 	}
 	return place{ns: s.space(at), key: m.key, lookAheads: m.lookAheads, named: true}, true
@@ -192,25 +194,38 @@ func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, 
 	if d == nil {
 		return m, false
 	}
-	ask := func(x *indexContext) {
-		before := x.lookAheads.ofNames() // those of the name may fade meanwhile
-		k, ok := x.index.Means(engine)
-		if !ok {
-			c.collect(x) // now, when it may have forgotten
-		}
-		if ok && (!known || x.key.less(m.at)) {
-			m, known = meaning{x.key, k, max(before|x.lookAheads.ofNames(), noLookAhead)}, true
+	if x := d.context(home); x != nil && fits(home) { // first: the others may be as many as users
+		if m, known = c.meansIn(x, engine); known {
+			return m, true
 		}
 	}
-	if x := d.context(home); x != nil && fits(home) {
-		ask(x) // first: the others may be as many as users
+	return c.meansElsewhere(d, engine, home, fits, most)
+}
+
+// meansIn returns what an engine hash means in one context.
+func (c *Conductor) meansIn(x *indexContext, engine uint64) (m meaning, known bool) {
+	before := x.lookAheads.ofNames() // those of the name may fade meanwhile
+	key, known := x.index.Means(engine)
+	if !known {
+		c.collect(x) // now, when it may have forgotten
+		return m, false
 	}
-	if known {
-		return m, true
-	}
+	return x.meaning(key, before), true
+}
+
+// meaning returns the meaning of a name with a key. before are the look-aheads that names
+// could have before the index was asked.
+func (x *indexContext) meaning(key uint64, before lookAheads) meaning {
+	return meaning{x.key, key, max(before|x.lookAheads.ofNames(), noLookAhead)}
+}
+
+// meansElsewhere is whatMeans but for home.
+func (c *Conductor) meansElsewhere(d *deployment, engine uint64, home contextKey, fits func(contextKey) bool, most int) (m meaning, known bool) {
 	d.contexts.Range(func(_, v any) bool {
 		if x := v.(*indexContext); x.key != home && fits(x.key) {
-			ask(x)
+			if found, ok := c.meansIn(x, engine); ok && (!known || x.key.less(m.at)) {
+				m, known = found, true
+			}
 			most--
 		}
 		return most > 0
@@ -218,7 +233,7 @@ func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, 
 	if known {
 		return m, true
 	}
-	if m, known = c.recall.get(dk, engine); known && fits(m.at) {
+	if m, known = c.recall.get(d.key, engine); known && fits(m.at) {
 		return m, true
 	}
 	return meaning{}, false
@@ -374,25 +389,24 @@ func (s *source) move(from, to *namespace, owner ownerKey, holder *holder, name 
 		to.context.index.Teach(to.source, name.Engine, name.Key)
 	default:
 		// There first, so that it is never nowhere.
-		s.putNamed(to, name, owner, medium, s.copies(owner))
+		engine, keys := []uint64{name.Engine}, []uint64{name.Key}
+		s.putNamed(to, engine, keys, owner, medium, s.copies(owner))
 		n := take(from.context.index, holder.current, name.Engine)
 		if holder.hasOld {
 			n += take(from.context.index, holder.old, name.Engine)
 		}
 		for range n - 1 {
-			s.putNamed(to, name, owner, medium, s.copies(owner))
+			s.putNamed(to, engine, keys, owner, medium, s.copies(owner))
 		}
 	}
 	s.putParts(to, name.Engine, owner, medium, s.copies(owner))
 }
 
-// putNamed stores a block whose key is known, though not to the context. The namespace uses
-// the look-aheads of the name.
-func (s *source) putNamed(ns *namespace, name index.Name, owner ownerKey, medium tiers.Medium, policy index.CopyPolicy) index.StoreResult {
-	return ns.context.index.Store(&index.Store{
-		Owner: s.holder(ns, owner, medium).current, Engine: []uint64{name.Engine},
-		Key: name.Key, HasKey: true, Rootless: true, Copies: policy,
-	})
+// putNamed stores blocks whose keys are known, though maybe not to the context. The namespace
+// uses the look-aheads of the names.
+func (s *source) putNamed(ns *namespace, engine, keys []uint64, owner ownerKey, medium tiers.Medium, policy index.CopyPolicy) index.StoreResult {
+	s.stored = index.Store{Owner: s.holder(ns, owner, medium).current, Engine: engine, Keys: keys, Rootless: true, Copies: policy}
+	return ns.context.index.Store(&s.stored)
 }
 
 // putParts stores the other parts of a block that was published as several, see
@@ -406,7 +420,7 @@ func (s *source) putParts(ns *namespace, engine uint64, owner ownerKey, medium t
 			return
 		}
 		ns.useLookAheads(s.conductor, m.lookAheads)
-		s.putNamed(ns, index.Name{Engine: part, Key: m.key}, owner, medium, policy)
+		s.putNamed(ns, []uint64{part}, []uint64{m.key}, owner, medium, policy)
 	}
 }
 

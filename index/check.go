@@ -121,7 +121,7 @@ func (c *check) pieces() bool {
 			for i, engine := range d.engine()[:d.cap()] {
 				at := d.from() + uint32(i)
 				if live := at < r.len() && dead>>at&1 == 0 && !r.loose() || r.loose() && at < r.len() && x.setOf(place{n, at}) != 0; live && engine != 0 {
-					c.name(engine, place{n, at}, place{line, uint32(i)}.ref(), d.named>>i&1 != 0)
+					c.name(engine, place{n, at}, place{line, uint32(i)}.ref(), d.named>>i&1 != 0, d.by)
 				} else if d.named>>i&1 != 0 {
 					c.broken(7, "line %d has an entry for block %d, which has no name", line, i)
 				}
@@ -178,7 +178,7 @@ func (c *check) chain(n uint32, r *piece) {
 			}
 		}
 		if engine := r.engine()[i]; engine != 0 && dead>>i&1 == 0 {
-			c.name(engine, place{n, i}, place{n, i}.ref(), r.named>>i&1 != 0)
+			c.name(engine, place{n, i}, place{n, i}.ref(), r.named>>i&1 != 0, r.by)
 		} else if r.named>>i&1 != 0 {
 			c.broken(7, "piece %d has an entry for block %d, which has no name", n, i)
 		}
@@ -206,8 +206,8 @@ func (c *check) looseBlocks(n uint32, r *piece) {
 	}
 }
 
-// name checks a name of a block, with or without an entry.
-func (c *check) name(engine uint64, p place, ref uint64, entry bool) {
+// name checks a name of a block, with or without an entry, and who uses it.
+func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) {
 	x := c.x
 	c.names++
 	if x.setOf(p) == 0 {
@@ -225,7 +225,7 @@ func (c *check) name(engine uint64, p place, ref uint64, entry bool) {
 	}
 	if x.naming == onDemand {
 		x.holders(x.setOf(p), func(o *owner) {
-			if !slices.ContainsFunc(o.s.vague.pieces, func(v vaguePiece) bool { return v.piece == p.piece }) {
+			if x.akin(o.s.name, by) && !slices.ContainsFunc(o.s.vague.pieces, func(v vaguePiece) bool { return v.piece == p.piece }) {
 				c.broken(9, "source %d does not know that %v has names without entries", o.s.name, p)
 			}
 		})

@@ -117,7 +117,7 @@ type Index struct {
 	forgot      atomic.Bool
 
 	mu         sync.Mutex // guards all below, and all changes of the above
-	begun      uint32     // pieces begun so far, twice
+	begun      uint32     // pieces begun so far in lines of zeros
 	live       int        // blocks with an owner
 	made       uint64     // blocks of chains made so far, those of fill at once
 	wide       bool       // some labels are no local hashes

@@ -184,6 +184,36 @@ func TestHashOnly(t *testing.T) {
 	l.want(4, "[0 1]x2 [0]x1")
 }
 
+// TestVersionsAreNew holds that a piece has no version, and no count of lost blocks, that
+// another piece had in the same line. A query that stood still would believe it.
+func TestVersionsAreNew(t *testing.T) {
+	l := newLab(t, 0)
+	o, other := l.x.NewOwner(l.x.NewSource()), l.x.NewOwner(l.x.NewSource())
+	type word struct{ line, ver uint32 }
+	vers, losts := map[word]int{}, map[word]int{}
+	for life := range 20 {
+		engine := []uint64{uint64(life) + 100}
+		e := Store{Owner: o, Engine: engine, Local: engine}
+		l.x.Store(&e)
+		n := l.x.headOf(engine[0])
+		for range 40 - life {
+			e.Owner = other
+			l.x.Store(&e)
+			l.x.Remove(other, engine, nil, CopySet)
+			for _, m := range []struct {
+				seen map[word]int
+				now  uint32
+			}{{vers, l.x.at(n).ver}, {losts, l.x.at(n).lost}} {
+				if before, ok := m.seen[word{n, m.now}]; ok && before != life {
+					t.Fatalf("line %d has %d in the lives %d and %d", n, m.now, before, life)
+				}
+				m.seen[word{n, m.now}] = life
+			}
+		}
+		l.x.Remove(o, engine, nil, CopySet)
+	}
+}
+
 // A removal counts only what the owner held.
 func TestRemoveOfAnother(t *testing.T) {
 	l := newLab(t, 0)

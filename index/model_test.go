@@ -290,8 +290,34 @@ func (w *world) compare() {
 			}
 		}
 	}
+	w.ask()
 	for range 4 {
 		w.match(w.chain())
+	}
+}
+
+// ask compares questions about several engine hashes at once, in the order of a chain or
+// not, with those about one.
+func (w *world) ask() {
+	var hashes []uint64
+	p := w.path()
+	for family, i := w.rng.IntN(families), 0; i < len(p); i++ {
+		hashes = append(hashes, w.engine(family, p[:i+1]))
+	}
+	for i := 0; i < 4 && len(w.seen) > 0; i++ {
+		hashes = slices.Insert(hashes, w.rng.IntN(len(hashes)+1), pick(w.rng, w.seen))
+	}
+	for _, src := range append([]Source{NoSource}, w.sources...) {
+		for i, got := range w.x.Ask(src, hashes, nil) {
+			var want Known
+			want.Key, want.Named = w.x.Means(hashes[i])
+			if want.Own = want.Named; src != NoSource {
+				want.Own = w.x.Knows(src, hashes[i])
+			}
+			if got != want {
+				w.fail("source %d asks for %d, number %d of %d: %+v, want %+v", src, hashes[i], i, hashes, got, want)
+			}
+		}
 	}
 }
 

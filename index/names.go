@@ -208,10 +208,7 @@ func (x *Index) unname(n uint32, r *piece, blocks uint64) {
 	}
 	for line := r.side; line != 0; {
 		d := x.sideAt(line)
-		here := blocks >> d.from()
-		if d.cap() < maxPiece {
-			here &= 1<<d.cap() - 1
-		}
+		here := d.part(blocks)
 		x.aliases -= hashesOf(d.engine(), here)
 		x.leaveAll(d.engine(), line, here&d.named)
 		if d.named &^= here; remember {
@@ -421,8 +418,7 @@ func (x *Index) unraw(s *source, engine uint64, to place, count bool) (moved boo
 func (x *Index) Means(engine uint64) (key uint64, known bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.nameAll()
-	p, _ := x.find(normal(engine))
+	p, _ := x.seek(nil, normal(engine))
 	if p.isNone() {
 		return 0, false
 	}

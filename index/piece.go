@@ -367,10 +367,14 @@ func (x *Index) begin(want int, flags uint32) (uint32, *piece) {
 	meta := c<<8 | flags
 	n := x.lines.alloc(forPieces, linesFor(meta))
 	r := x.at(n)
-	x.begun += 2
-	store32(&r.ver, x.begun|1)
+	ver, lost := r.ver, r.lost // of the piece that had the line before
+	if ver == 0 {              // a new line, or its page was given back
+		x.begun++
+		ver, lost = x.begun*0x9e3779b1&^1, x.begun*0x85ebca6b
+	}
+	store32(&r.ver, ver+1)
 	store32(&r.meta, meta)
-	store32(&r.lost, x.begun*0x9e3779b1)
+	store32(&r.lost, lost+1)
 	store32(&r.next, 0)
 	r.prev, r.side, r.by, r.up, r.named = 0, 0, 0, 0, 0
 	store64(&r.head, 0)

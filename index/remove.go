@@ -101,7 +101,7 @@ func (r *take) one(engine uint64, left int) {
 func (r *take) run(engine []uint64, i int) int {
 	x, o := r.x, r.o
 	p := r.near(normal(engine[i]))
-	if p.isNone() {
+	if p.isNone() || !x.sets.has(x.setOf(p), o.id) {
 		if p = r.resolve(normal(engine[i])); p.isNone() {
 			r.res.Unknown++
 			return i + 1

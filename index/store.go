@@ -32,6 +32,9 @@ type Store struct {
 	// is not known.
 	Key    uint64
 	HasKey bool
+	// Keys are the keys of all blocks, of an event without Local; nil says none. A key
+	// counts where the index does not know the engine hash.
+	Keys []uint64
 	// Complete says, with HasKey, that no block before Engine[0] will become known: where
 	// its parent is not known, it begins a piece.
 	Complete bool
@@ -62,10 +65,12 @@ type StoreResult struct {
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
-// Local is neither nil nor as long as Engine, or Labels as Local.
+// Local or Keys is neither nil nor as long as Engine, if both are given, or if Labels is not
+// as long as Local.
 func (x *Index) Store(e *Store) StoreResult {
-	if e.Local != nil && len(e.Local) != len(e.Engine) || e.Labels != nil && len(e.Labels) != len(e.Local) {
-		panic(fmt.Sprintf("BUG: %d local hashes and %d labels for %d blocks", len(e.Local), len(e.Labels), len(e.Engine)))
+	if e.Local != nil && (len(e.Local) != len(e.Engine) || e.Keys != nil) || e.Labels != nil && len(e.Labels) != len(e.Local) ||
+		e.Keys != nil && len(e.Keys) != len(e.Engine) {
+		panic(fmt.Sprintf("BUG: %d local hashes, %d keys and %d labels for %d blocks", len(e.Local), len(e.Keys), len(e.Labels), len(e.Engine)))
 	}
 	var res StoreResult
 	x.mu.Lock()
@@ -105,6 +110,9 @@ func (p *put) store() {
 		switch {
 		case i == 0 && e.HasKey:
 			i, c = p.keyed(c)
+		case e.Keys != nil:
+			i = p.withKey(i)
+			c = cursor{}
 		case e.Local == nil:
 			i = p.hashes(i)
 			c = cursor{}
@@ -391,6 +399,11 @@ func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor) {
 			last = key
 		}
 		known := dead>>at&1 == 0 && names != nil && at-first < maxPiece && names[at-first] == engine && (simple || p.ordinary(engine, key))
+		if !known && dead>>at&1 == 0 && (simple || p.ordinary(engine, key)) {
+			if others, from := x.namesFor(p.s, r, at, engine); others != nil { // its names lie in another line from here on
+				names, first, known = others, from, true
+			}
+		}
 		if !known && !(p.fresh(i, key) && x.name(p.s, place{n, at}, engine, len(e.Engine)-i)) {
 			break
 		}
@@ -522,6 +535,21 @@ func (p *put) fill(i int, n uint32, r *piece, at uint32, key uint64) (int, curso
 	x.aliases += k
 	p.res.Added += k
 	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: keys[k-1]}
+}
+
+// withKey stores blocks without tokens from i on whose keys the event says.
+func (p *put) withKey(i int) int {
+	x, e := p.x, p.e
+	engine, key := normal(e.Engine[i]), normal(e.Keys[i])
+	if q := x.meaning(p.s, engine); !q.isNone() && x.key(q) == key {
+		return p.hashes(i)
+	}
+	next := cursor{kind: atKey, key: key}
+	if next.at = x.byKey(p.s, engine, key); !next.at.isNone() {
+		next = x.behind(next.at)
+	}
+	p.one(i, next, cursor{kind: atKey})
+	return i + 1
 }
 
 // hashes stores blocks without tokens from i on: as many as have names next to each

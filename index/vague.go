@@ -1,6 +1,9 @@
 package index
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // Names on demand. An entry in the table of names costs two cache misses, and nearly all
 // removals and parents are next to what their source mentioned last. So a block gets its
@@ -80,20 +83,35 @@ func (x *Index) concerns(s *source, n uint32) bool {
 	return false
 }
 
-// seek returns the block that an engine hash means to a source and to all, and the line of
-// the name.
+// seek returns the block that an engine hash means to a source, nil for none, and to all, and
+// the line of the name. Of several blocks it is one that the source holds, if there is one.
 func (x *Index) seek(s *source, engine uint64) (place, uint32) {
 	p, line := x.find(engine)
-	if line != 0 || x.naming == allNamed {
+	if x.naming == allNamed || line != 0 && (s == nil || x.heldBySource(s, p)) {
 		return p, line
 	}
+	if s != nil {
+		if q, other := x.searchVague(s, engine, line != 0); other != 0 {
+			return q, other
+		}
+	}
+	if line == 0 && x.naming == onDemand {
+		x.nameAll()
+		return x.find(engine)
+	}
+	return p, line
+}
+
+// searchVague looks for an engine hash in the vague pieces of a source, the newest first. held asks
+// for a block that the source holds.
+func (x *Index) searchVague(s *source, engine uint64, held bool) (place, uint32) {
 	v := &s.vague
 	for k := len(v.pieces) - 1; k >= 0; k-- {
 		w := &v.pieces[(v.oldest+k)%len(v.pieces)]
 		if w.piece == 0 {
 			continue
 		}
-		if p, line = x.wordIn(w.piece, engine); line != 0 {
+		if p, line := x.wordIn(w.piece, engine); line != 0 && (!held || x.heldBySource(s, p)) {
 			x.nameBlock(p)
 			return p, line
 		}
@@ -102,10 +120,7 @@ func (x *Index) seek(s *source, engine uint64) (place, uint32) {
 			w.piece = 0
 		}
 	}
-	if x.naming == onDemand {
-		x.nameAll()
-	}
-	return x.find(engine)
+	return place{}, 0
 }
 
 // wordIn returns the block of a piece that has an engine hash, and the line of the name.
@@ -164,32 +179,108 @@ func (x *Index) nameAllOf(n uint32) {
 	}
 }
 
+// nameBlocks gives the engine hashes of some blocks their entries. A hash that means another
+// block by now gets none here. It tells of a source that lies, and ends naming on demand.
 func (x *Index) nameBlocks(n uint32, r *piece, blocks uint64) {
 	blocks &^= x.deadOf(r)
-	r.named |= x.enterAll(r.engine(), n, blocks&^r.named)
-	for line := r.side; line != 0; {
-		d := x.sideAt(line)
-		here := blocks >> d.from()
-		if d.cap() < maxPiece {
-			here &= 1<<d.cap() - 1
+	for line := n; line != 0; {
+		engine, named, next := r.engine(), &r.named, r.side
+		here := blocks
+		if line != n {
+			d := x.sideAt(line)
+			engine, named, next = d.engine(), &d.named, d.next
+			here = d.part(blocks)
 		}
-		d.named |= x.enterAll(d.engine(), line, here&^d.named)
-		line = d.next
+		made, clash := x.enterAll(engine, line, here&^*named)
+		if *named |= made; clash && x.naming == onDemand {
+			x.naming, x.namedPages = catchingUp, 0
+		}
+		line = next
 	}
 }
 
-// enterAll makes entries for some engine hashes of a line and returns which there are.
-func (x *Index) enterAll(engine *words, line uint32, which uint64) (made uint64) {
+// part returns which names of a side are of some blocks of its piece.
+func (d *side) part(blocks uint64) uint64 {
+	here := blocks >> d.from()
+	if d.cap() < maxPiece {
+		here &= 1<<d.cap() - 1
+	}
+	return here
+}
+
+// enterAll makes entries for some engine hashes of a line. It returns which it made, and
+// whether one means another block.
+func (x *Index) enterAll(engine *words, line uint32, which uint64) (made uint64, clash bool) {
 	for w := which; w != 0; w &= w - 1 {
 		x.names.prefetch(mix(engine[trailing(w)]))
 	}
 	for w := which; w != 0; w &= w - 1 {
-		if i := trailing(w); engine[i] != 0 {
-			x.names.insert(mix(engine[i]), place{line, i}.ref())
-			made |= 1 << i
+		i := trailing(w)
+		if engine[i] == 0 {
+			continue
+		}
+		h := mix(engine[i])
+		if ref := (place{line, i}).ref(); !x.names.add(h, ref) {
+			if other, _ := x.find(engine[i]); !other.isNone() {
+				clash = true
+				continue
+			}
+			x.names.insert(h, ref)
+		}
+		made |= 1 << i
+	}
+	return made, clash
+}
+
+// yield lets the sources that use them keep those names of a piece to themselves that mean
+// another block to others. A source that holds both blocks loses this one: no removal of its
+// would find it.
+func (x *Index) yield(n uint32) {
+	type lie struct {
+		p      place
+		engine uint64
+		by     uint32
+	}
+	var lies []lie
+	r := x.at(n)
+	blocks := spanOf(0, r.len()) &^ x.deadOf(r)
+	for line, engine, named, by := n, r.engine(), r.named, r.by; ; {
+		from, here := uint32(0), blocks
+		next := r.side
+		if line != n {
+			d := x.sideAt(line)
+			engine, named, by, from, next = d.engine(), d.named, d.by, d.from(), d.next
+			here = d.part(blocks)
+		}
+		for w := here &^ named; w != 0; w &= w - 1 {
+			if i := trailing(w); engine[i] != 0 {
+				lies = append(lies, lie{place{n, from + i}, engine[i], by})
+				write64(&engine[i], 0)
+				x.aliases--
+			}
+		}
+		if line = next; line == 0 {
+			break
 		}
 	}
-	return made
+	for _, l := range lies {
+		shared, _ := x.find(l.engine)
+		var users []*source
+		x.holders(x.setOf(l.p), func(o *owner) {
+			if x.akin(o.s.name, l.by) && !slices.Contains(users, o.s) {
+				users = append(users, o.s)
+			}
+		})
+		for _, s := range users {
+			if s.private.ref(l.engine) == nil && !x.heldBySource(s, shared) {
+				x.keepPrivate(s, l.engine, l.p)
+				continue
+			}
+			for _, o := range s.owners {
+				x.part(o, l.p)
+			}
+		}
+	}
 }
 
 // nameAll begins to give all blocks their entries.
@@ -212,7 +303,10 @@ func (x *Index) NameAll() {
 func (x *Index) nameOn(pages int) {
 	for ; pages > 0 && x.namedPages < len(x.lines.heads); pages-- {
 		for m := x.lines.heads[x.namedPages]; m != 0; m &= m - 1 {
-			x.nameAllOf(uint32(x.namedPages*pageLines + bits.TrailingZeros64(m)))
+			if n := uint32(x.namedPages*pageLines + bits.TrailingZeros64(m)); !x.at(n).loose() {
+				x.nameAllOf(n)
+				x.yield(n)
+			}
 		}
 		x.namedPages++
 	}

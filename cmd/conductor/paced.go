@@ -16,8 +16,11 @@ func paced(h http.Handler, patience time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p := &pacedWriter{ResponseWriter: w, patience: patience}
 		p.deadline, _ = w.(deadliner)
-		if p.deadline != nil && r.ProtoMajor == 1 {
-			p.deadline.SetWriteDeadline(time.Time{}) // that of the answer before
+		if r.ProtoMajor == 1 { // else requests share the connection
+			if p.deadline != nil {
+				p.deadline.SetWriteDeadline(time.Time{}) // that of the answer before
+			}
+			p.conn = joinedConnOf(r.Context())
 		}
 		h.ServeHTTP(p, r)
 	})
@@ -30,7 +33,8 @@ type pacedWriter struct {
 	http.ResponseWriter
 	deadline deadliner // nil where there is none
 	patience time.Duration
-	own      time.Time // the handler's deadline, zero for none
+	conn     *joinedConn // nil where pieces are not joined
+	own      time.Time   // the handler's deadline, zero for none
 }
 
 // Unwrap is for http.ResponseController.
@@ -40,12 +44,26 @@ func (p *pacedWriter) Write(b []byte) (n int, err error) {
 	for {
 		p.begin()
 		piece := b[:min(len(b), pieceSize)]
-		wrote, err := p.ResponseWriter.Write(piece)
+		wrote, err := p.send(piece)
 		n, b = n+wrote, b[len(piece):]
 		if err != nil || len(b) == 0 {
 			return n, err
 		}
 	}
+}
+
+// send writes a piece of an answer to the connection at once.
+func (p *pacedWriter) send(piece []byte) (n int, err error) {
+	if p.conn == nil {
+		return p.ResponseWriter.Write(piece)
+	}
+	p.conn.join()
+	defer func() {
+		if failed := p.conn.send(); err == nil {
+			err = failed
+		}
+	}()
+	return p.ResponseWriter.Write(piece)
 }
 
 // Flush implements http.Flusher.

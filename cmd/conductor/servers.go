@@ -87,7 +87,7 @@ func (s *servers) start(dialects ...string) error {
 		}
 		p.server = newServer(s.handler(p.Dialect), s.limits)
 		s.log.Info().Str("address", p.bound.Addr().String()).Str("dialect", p.Dialect).Msg("listening")
-		go func() { s.failed <- p.server.Serve(p.bound) }()
+		go func() { s.failed <- p.server.Serve(joinedListener{p.bound}) }()
 	}
 	return nil
 }
@@ -115,6 +115,7 @@ func newServer(h http.Handler, limits config.Limits) *http.Server {
 		ReadTimeout: limits.ReadTimeout,
 		IdleTimeout: limits.IdleTimeout,
 		Protocols:   protocols,
+		ConnContext: withJoinedConn,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreams,
 			MaxReadFrameSize:              maxFrame,

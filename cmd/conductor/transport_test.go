@@ -294,7 +294,7 @@ func listen(t *testing.T, h http.Handler, limits config.Limits, state func(net.C
 	s := newServer(h, limits)
 	s.ConnState = state
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(l) }()
+	go func() { done <- s.Serve(joinedListener{l}) }()
 	t.Cleanup(func() {
 		s.Close()
 		if err := <-done; !errors.Is(err, http.ErrServerClosed) {

@@ -12,7 +12,8 @@ import (
 // predictor can guess. So the usual element, up to seven digits and a comma, is read
 // as one word of eight bytes: how long it is and what it says are computed. Where
 // elements end is found for 64 bytes of text at a time, so that one need not be read
-// before the next can be.
+// before the next can be. Processors with AVX2 convert eight elements of 32 bits at a
+// time.
 
 const (
 	ones  = 0x0101010101010101
@@ -25,9 +26,14 @@ const (
 // right, a comma, at most one space, digits that certainly fit T, a comma or bracket;
 // whatever else comes next is for the caller to look at.
 func Digits[T uint32 | uint64](dst []T, src []byte, at, limit int) ([]T, int) {
+	return elements(dst, src, at, limit, hasVectors)
+}
+
+// elements is Digits with or without vector instructions. Both return the same.
+func elements[T uint32 | uint64](dst []T, src []byte, at, limit int, vectors bool) ([]T, int) {
 	// Nine digits fit into 32 bits, nineteen into 64.
-	most := 9
-	if uint64(^T(0)) > math.MaxUint32 {
+	most, wide := 9, uint64(^T(0)) > math.MaxUint32
+	if wide {
 		most = 19
 	}
 	for len(dst) < limit && at < len(src) && src[at] == ',' {
@@ -36,7 +42,12 @@ func Digits[T uint32 | uint64](dst []T, src []byte, at, limit int) ([]T, int) {
 			dst = slices.Grow(dst, min(limit-len(dst), max(len(dst), (len(src)-at)/6+8)))
 		}
 		list := dst[len(dst):min(cap(dst), limit)]
-		n, next := stretch(list, src, at)
+		var n, next int
+		if vectors && !wide {
+			n, next = readWindows(unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(list))), len(list)), src, at)
+		} else {
+			n, next = stretch(list, src, at)
+		}
 		if n < len(list) {
 			var more int
 			more, next = short(list[n:], src, next)

@@ -10,77 +10,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
 	"unicode/utf8"
 )
-
-// TestDigits reads lists of every mixture of widths, from any place in the text, into
-// buffers of any length.
-func TestDigits(t *testing.T) {
-	testDigits[uint32](t, 9)
-	testDigits[uint64](t, 19)
-}
-
-func testDigits[T uint32 | uint64](t *testing.T, most int) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for round := range 20_000 {
-		n, spaces := rng.IntN(100), rng.IntN(3)
-		want := []T{}
-		text := []byte(strings.Repeat("x", rng.IntN(9)))
-		at := len(text)
-		widest := 1 + rng.IntN(most)
-		for range n {
-			limit := uint64(1)
-			for range 1 + rng.IntN(widest) {
-				limit *= 10
-			}
-			v := rng.Uint64N(limit)
-			want = append(want, T(v))
-			text = append(text, ',')
-			if spaces == 1 || spaces == 2 && rng.IntN(8) == 0 {
-				text = append(text, ' ')
-			}
-			text = strconv.AppendUint(text, v, 10)
-		}
-		end := len(text)
-		text = append(text, ']')
-		limit := 3 + rng.IntN(120)
-		got, next := Digits(append(make([]T, 0, rng.IntN(140)+3), 7, 7, 7), text, at, limit)
-		if len(want) > limit-3 {
-			want, end = want[:limit-3], next
-		}
-		if next != end || !slices.Equal(got[3:], want) {
-			t.Fatalf("round %d: %s: %d of %d at %d, want %d at %d", round, text, got[3:], len(text), next, want, end)
-		}
-		if round%4 == 0 && n > 0 {
-			spoilt(t, text, at, rng)
-		}
-	}
-}
-
-// spoilt holds that what is read of a list with a few wrong bytes, one behind the other,
-// is what is right before them.
-func spoilt(t *testing.T, text []byte, at int, rng *rand.Rand) {
-	t.Helper()
-	text = slices.Clone(text)
-	for i, n := at+rng.IntN(len(text)-at), 1+rng.IntN(3); n > 0 && i < len(text); i, n = i+1, n-1 {
-		text[i] = "0 ,]-.ex\x00\xff9"[rng.IntN(11)]
-	}
-	got, next := Digits([]uint32{}, text, at, 1000)
-	if next > at && (next >= len(text) || text[next] != ',' && text[next] != ']') {
-		t.Fatalf("%q: stops at %d, which is not behind an element", text, next)
-	}
-	var want []uint32
-	if err := json.Unmarshal(append(append([]byte("[0"), text[at:next]...), ']'), &want); err != nil {
-		t.Fatalf("%q: takes %q: %v", text, text[at:next], err)
-	}
-	if !slices.Equal(got, want[1:]) {
-		t.Fatalf("%q: %d, want %d", text, got, want[1:])
-	}
-}
 
 // FuzzSkip holds what is a value against encoding/json and UTF-8.
 func FuzzSkip(f *testing.F) {

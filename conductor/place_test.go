@@ -1,0 +1,130 @@
+package conductor
+
+import (
+	"fmt"
+	"testing"
+
+	"kvconductor/events"
+)
+
+// placement is an event of 64 blocks that an engine has announced on its device.
+type placement struct {
+	name   string
+	medium string
+	pool   bool // the event is a pool's, else the engine's
+	tokens bool
+	salts  []string // of which the device has blocks; those of the last one are the event's
+}
+
+var placements = []placement{
+	{name: "device", medium: "GPU", tokens: true},
+	{name: "device, 4 salts", medium: "GPU", tokens: true, salts: []string{"a", "b", "c", "d"}},
+	{name: "host", medium: "CPU", tokens: true},
+	{name: "host, 4 salts", medium: "CPU", tokens: true, salts: []string{"a", "b", "c", "d"}},
+	{name: "host, no tokens", medium: "CPU"},
+	{name: "host, no tokens, 4 salts", medium: "CPU", salts: []string{"a", "b", "c", "d"}},
+	{name: "host, 100 salts", medium: "CPU", tokens: true, salts: manySalts()},
+	{name: "pool, no tokens", medium: "CPU", pool: true},
+}
+
+const placedBlocks = 64
+
+func manySalts() (all []string) {
+	for i := range 100 {
+		all = append(all, fmt.Sprint(i))
+	}
+	return all
+}
+
+// prepare returns the source of the event, the event, and its removal.
+func (p placement) prepare(c *Conductor) (s *source, stored, removed *events.Event) {
+	const size = 16
+	reg := Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: size}
+	s = c.unjoined(reg)
+	e := events.Event{Medium: "GPU", BlockSize: size}
+	for i := range placedBlocks * size {
+		e.Tokens = append(e.Tokens, uint32(i*7919)%150_000)
+	}
+	for i := range placedBlocks {
+		e.Hashes = append(e.Hashes, 0x9e3779b97f4a7c15*uint64(i+1))
+	}
+	announced := e
+	for i := range max(1, len(p.salts)) {
+		if p.salts != nil {
+			announced.Salt = &p.salts[i]
+		}
+		if announced.Hashes = e.Hashes; i < len(p.salts)-1 {
+			announced.Hashes = nil
+			for j := range placedBlocks {
+				announced.Hashes = append(announced.Hashes, uint64(1+i*placedBlocks+j))
+			}
+		}
+		s.change(&announced, 0)
+	}
+	if p.pool {
+		reg.Type, reg.Instance = TypeMooncake, "P"
+		s = c.unjoined(reg)
+	}
+	if e.Medium = p.medium; !p.tokens {
+		e.Tokens = nil
+	}
+	return s, &e, &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: p.medium}
+}
+
+// placedRank is that of a holder which the device is not.
+const placedRank = 1
+
+// TestPlaceAsksOnce stores events whose blocks have places of their own.
+func TestPlaceAsksOnce(t *testing.T) {
+	for _, p := range placements {
+		t.Run(p.name, func(t *testing.T) {
+			c := New(Options{RecallBytes: 1 << 20})
+			defer c.Close()
+			s, stored, removed := p.prepare(c)
+			s.change(stored, placedRank)
+			asked := 0
+			for _, a := range s.asked.answers {
+				asked += a.n
+			}
+			// The context of the event for all blocks, others for the first one.
+			if most := placedBlocks + len(p.salts); asked > most {
+				t.Errorf("%d questions, want %d at most", asked, most)
+			}
+			held := 0
+			for _, ns := range s.spaces {
+				for key, h := range ns.owners {
+					if key.rank == placedRank {
+						held += ns.context.index.Blocks(h.current)
+					}
+				}
+			}
+			if held != placedBlocks {
+				t.Errorf("%d blocks are held, want %d", held, placedBlocks)
+			}
+			// An owner set and what remembers its transitions may be new.
+			if n := testing.AllocsPerRun(100, func() {
+				s.change(removed, placedRank)
+				s.change(stored, placedRank)
+			}); n > 4 {
+				t.Errorf("%v allocations an event of %d blocks", n, placedBlocks)
+			}
+		})
+	}
+}
+
+// BenchmarkPlace stores and removes an event of blocks that an engine has announced.
+func BenchmarkPlace(b *testing.B) {
+	for _, p := range placements {
+		b.Run(p.name, func(b *testing.B) {
+			c := New(Options{RecallBytes: 1 << 20})
+			defer c.Close()
+			s, stored, removed := p.prepare(c)
+			b.ReportAllocs()
+			for b.Loop() {
+				s.change(stored, placedRank)
+				s.change(removed, placedRank)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/placedBlocks, "ns/block")
+		})
+	}
+}

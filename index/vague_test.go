@@ -1,0 +1,296 @@
+package index
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"kvconductor/index/hash"
+)
+
+// honestFleet drives an index as engines do that announce all they hold: each parent and each
+// removed hash is one that the source has announced.
+type honestFleet struct {
+	*testing.T
+	rng    *rand.Rand
+	x      *Index
+	owners []honestOwner
+	tree   [][]uint64 // prompts by local hashes
+}
+
+type honestOwner struct {
+	name   Owner
+	family uint64
+	held   map[uint64]int // by key: the depth
+	prompt map[uint64]int // by key: a prompt it is of
+}
+
+func newHonestFleet(t *testing.T, seed uint64) *honestFleet {
+	f := &honestFleet{T: t, rng: rand.New(rand.NewPCG(seed, 1)), x: New(Options{Scheme: hash.Default(), KeepLabels: seed%2 == 0})}
+	for s := range 5 {
+		src := f.x.NewSource()
+		for range 1 + f.rng.IntN(2) {
+			f.owners = append(f.owners, honestOwner{f.x.NewOwner(src), uint64(s % 3), map[uint64]int{}, map[uint64]int{}})
+		}
+	}
+	for i := range 60 {
+		var p []uint64
+		if i > 0 {
+			from := f.tree[f.rng.IntN(i)]
+			p = slices.Clone(from[:f.rng.IntN(len(from))])
+		}
+		for n := 1 + f.rng.IntN(200); n > 0; n-- {
+			p = append(p, f.rng.Uint64()>>1|1)
+		}
+		f.tree = append(f.tree, p)
+	}
+	return f
+}
+
+// engine returns the hashes of a family for blocks of a prompt.
+func (f *honestFleet) engine(family uint64, keys []uint64) []uint64 {
+	all := make([]uint64, len(keys))
+	for i, k := range keys {
+		all[i] = (k ^ family*0x9e3779b97f4a7c15) * 0xd6e8feb86659fd93
+	}
+	return all
+}
+
+// store announces a stretch of a prompt behind what the owner holds of it.
+func (f *honestFleet) store(o *honestOwner) {
+	i := f.rng.IntN(len(f.tree))
+	keys := f.x.scheme.Chain(nil, f.tree[i])
+	from := 0
+	for from < len(keys) && f.rng.IntN(9) > 0 {
+		if _, ok := o.held[keys[from]]; !ok {
+			break
+		}
+		from++
+	}
+	to := min(len(keys), from+1+f.rng.IntN(90))
+	e := Store{Owner: o.name, Engine: f.engine(o.family, keys[from:to]), Local: f.tree[i][from:to], Copies: CopySet}
+	if from > 0 {
+		e.Parent, e.HasParent = f.engine(o.family, keys[from-1:from])[0], true
+	}
+	f.x.Store(&e)
+	for k := from; k < to; k++ {
+		o.held[keys[k]], o.prompt[keys[k]] = k, i
+	}
+}
+
+// remove announces removals of what the owner holds: the end of a chain, in one event or in
+// many, in order or not, or blocks from all over.
+func (f *honestFleet) remove(o *honestOwner) {
+	if len(o.held) == 0 {
+		return
+	}
+	var keys []uint64
+	all := make([]uint64, 0, len(o.held))
+	for k := range o.held {
+		all = append(all, k)
+	}
+	slices.Sort(all)
+	if f.rng.IntN(3) > 0 {
+		chain := f.x.scheme.Chain(nil, f.tree[o.prompt[all[f.rng.IntN(len(all))]]])
+		for k := len(chain) - 1; k >= 0 && len(keys) < 120; k-- {
+			if _, ok := o.held[chain[k]]; ok {
+				keys = append(keys, chain[k])
+			}
+		}
+	} else {
+		f.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		keys = all[:min(len(all), 20)]
+	}
+	switch f.rng.IntN(4) {
+	case 0:
+		slices.Reverse(keys)
+	case 1:
+		f.rng.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	case 2: // every second one first
+		slices.SortStableFunc(keys, func(a, b uint64) int { return o.held[a]&1 - o.held[b]&1 })
+	}
+	for len(keys) > 0 {
+		n := min(len(keys), 1+f.rng.IntN(40)*f.rng.IntN(2))
+		if got := f.x.Remove(o.name, f.engine(o.family, keys[:n]), nil, CopySet); got.Removed != n {
+			f.Fatalf("removed %+v of %d", got, n)
+		}
+		for _, k := range keys[:n] {
+			delete(o.held, k)
+		}
+		keys = keys[n:]
+	}
+}
+
+// compare looks prompts up, and asks the index about itself.
+func (f *honestFleet) compare() {
+	if err := f.x.Check(); err != nil {
+		f.Fatal(err)
+	}
+	var m Match
+	for range 8 {
+		local := f.tree[f.rng.IntN(len(f.tree))]
+		keys := f.x.scheme.Chain(nil, local)
+		f.x.MatchLazy(&listed{keys: keys, local: local}, &m)
+		at := 0
+		for owners, blocks := range holders(&m) {
+			for range blocks {
+				for i := range f.owners {
+					_, want := f.owners[i].held[keys[at]]
+					if _, got := slices.BinarySearch(owners, uint32(f.owners[i].name)); got != want {
+						f.Fatalf("block %d of %d: owner %d holds it: %t, want %t", at, len(keys), i, got, want)
+					}
+				}
+				at++
+			}
+		}
+		if at < len(keys) {
+			for i := range f.owners {
+				if _, ok := f.owners[i].held[keys[at]]; ok {
+					f.Fatalf("the answer ends before block %d, which owner %d holds", at, i)
+				}
+			}
+		}
+	}
+}
+
+// listed is a prompt by local hashes and keys.
+type listed struct{ keys, local []uint64 }
+
+func (l *listed) Len() int            { return len(l.keys) }
+func (l *listed) At(i int) uint64     { return l.keys[i] }
+func (l *listed) Locals(int) []uint64 { return l.local }
+
+func (f *honestFleet) play(steps int) {
+	for i := range steps {
+		o := &f.owners[f.rng.IntN(len(f.owners))]
+		if f.rng.IntN(2) == 0 {
+			f.store(o)
+		} else {
+			f.remove(o)
+		}
+		if i%20 == 0 {
+			f.compare()
+		}
+	}
+}
+
+// Sources that mention only what they have announced need few entries, and find all. A hash
+// that nobody announced ends that.
+func TestNamesOnDemand(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for i := range uint64(8) {
+		f := newHonestFleet(t, seed+i)
+		f.play(300)
+		if f.x.naming != onDemand {
+			t.Fatalf("seed %d: the index names all blocks", seed+i)
+		}
+		if most := f.x.aliases / 2; f.x.names.n > most {
+			t.Logf("seed %d: %d entries for %d names", seed+i, f.x.names.n, f.x.aliases)
+		}
+		f.x.Knows(0, 12345)
+		f.play(40)
+		if f.x.naming != allNamed || f.x.names.n != f.x.aliases {
+			t.Errorf("seed %d: %d entries for %d names", seed+i, f.x.names.n, f.x.aliases)
+		}
+		for k := range f.owners {
+			for o := &f.owners[k]; len(o.held) > 0; {
+				f.remove(o)
+			}
+		}
+		f.compare()
+		if st := f.x.Stats(); st.Blocks+st.Aliases+f.x.names.n != 0 {
+			t.Errorf("seed %d: something is left: %+v", seed+i, st)
+		}
+	}
+}
+
+// The list of a source is bounded: what does not fit any more is named.
+func TestVagueBound(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	o := x.NewOwner(x.NewSource())
+	for i := range uint64(3 * maxVague) {
+		x.Store(&Store{Owner: o, Engine: []uint64{i<<8 | 1, i<<8 | 2}, Local: []uint64{i<<8 | 3, i<<8 | 4}})
+	}
+	if n := len(x.sources[0].vague.pieces); n != maxVague {
+		t.Errorf("%d vague pieces, want %d", n, maxVague)
+	}
+	if err := x.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(3 * maxVague) {
+		for _, e := range []uint64{i<<8 | 2, i<<8 | 1} {
+			if got := x.Remove(o, []uint64{e}, nil, CopySet); got.Removed != 1 {
+				t.Fatalf("chain %d: %+v", i, got)
+			}
+		}
+	}
+	if x.names.n != 0 || x.aliases != 0 || x.Blocks(o) != 0 {
+		t.Errorf("%d entries and %d names are left", x.names.n, x.aliases)
+	}
+}
+
+// A large index is named a part with each event, and holds what comes meanwhile.
+func TestNamesCatchUp(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	first, second := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+	const chains = 20_000
+	for i := range uint64(chains) {
+		x.Store(&Store{Owner: first, Engine: []uint64{i<<8 | 1, i<<8 | 2}, Local: []uint64{i<<8 | 3, i<<8 | 4}})
+	}
+	last := uint64(chains - 1)
+	x.Store(&Store{Owner: second, Engine: []uint64{last<<8 | 2}})
+	if x.naming != catchingUp {
+		t.Fatalf("naming %d", x.naming)
+	}
+	if err := x.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(1000) {
+		x.Store(&Store{Owner: first, Engine: []uint64{i<<40 | 1}, Local: []uint64{i<<40 | 5}})
+	}
+	if x.naming != allNamed {
+		t.Fatalf("naming %d after a thousand events", x.naming)
+	}
+	if err := x.Check(); err != nil {
+		t.Fatal(err)
+	}
+	// The next mention of what was not found meanwhile finds it.
+	x.Store(&Store{Owner: second, Engine: []uint64{last<<8 | 1, last<<8 | 2}})
+	var m Match
+	chain := x.scheme.Chain(nil, []uint64{last<<8 | 3, last<<8 | 4})
+	if x.Match(chain, &m); m.Blocks != 2 || len(m.Runs) != 1 || len(m.Runs[0].Came) != 2 {
+		t.Errorf("%+v", m.Runs)
+	}
+}
+
+// A source that calls many blocks by one hash loses all but one when that comes to light, and
+// costs the table of names nothing.
+func TestLiarOnDemand(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	liar, other := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+	for i := range uint64(500) {
+		x.Store(&Store{Owner: liar, Engine: []uint64{i<<8 | 1, 7}, Local: []uint64{i<<8 | 3, i<<8 | 4}, Copies: CopySet})
+	}
+	x.Store(&Store{Owner: other, Engine: []uint64{1 << 8, 2 << 8}, Local: []uint64{1<<8 | 3, 1<<8 | 4}, Copies: CopySet})
+	if err := x.Check(); err != nil {
+		t.Fatal(err)
+	}
+	x.NameAll()
+	for x.naming != allNamed {
+		x.Remove(other, []uint64{99}, nil, CopySet)
+	}
+	if err := x.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if n := x.Blocks(liar); n != 501 {
+		t.Errorf("%d blocks are left, want 501", n)
+	}
+	if n := x.Blocks(other); n != 2 {
+		t.Errorf("another source has %d blocks, want 2", n)
+	}
+	if x.names.size > 1<<16 {
+		t.Errorf("%d bytes of names", x.names.size)
+	}
+}
