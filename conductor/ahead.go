@@ -79,8 +79,8 @@ const maxLookAheads = 4
 //
 //	used --last user leaves--> left --names collected--> fading --names collected--> gone
 //
-// Two collections guarantee that a rebuild began after the last user had left. Such a
-// rebuild hands all those names to recall.
+// An index hands names to recall when their blocks lose the last owner, those of a dropped
+// source with its sweep. A look-ahead without a user covers the names of two collections.
 type usedLookAheads struct {
 	users              [events.MaxAhead + 1]int32 // namespaces; guarded by Conductor.mu
 	used, left, fading lookAheads                 // guarded by Conductor.mu

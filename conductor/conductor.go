@@ -62,9 +62,10 @@ type Options struct {
 	MaxOrphans int
 	// MaxBytes bounds each index, as in index.Options.
 	MaxBytes int
-	// KeepLocals keeps the local hash of every block, for snapshots and for queries
-	// by local hashes under adapters and salts: 8 bytes a slot and 4 an alias, some 19
-	// bytes a block.
+	// KeepLocals keeps labels, for snapshots and for queries by local hashes under
+	// adapters and salts. It costs 8 bytes a block and an entry of translation where
+	// labels differ from local hashes (see locals.go). Contexts with blocks from a peer pay
+	// the 8 bytes, all others nothing.
 	KeepLocals bool
 	// Completeness is which objects make a block of a pool count (pool.completeness).
 	Completeness objectkey.Completeness

@@ -112,7 +112,7 @@ var (
 	descIndexOrphans     = desc("index_orphans", "Blocks waiting for a parent that is not known.", contextLabels...)
 	descIndexWaiting     = desc("index_waiting", "Block memberships under an engine hash that nobody has announced with tokens, or whose parent is not known.", contextLabels...)
 	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
-	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the index that engine hash aliases take.", contextLabels...)
+	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the tables of engine hashes; those in pieces of chains are left out.", contextLabels...)
 
 	descQueriesInside  = desc("queries_in_flight", "Queries that are worked on: their body is there, their answer is not made.")
 	descQueriesWaiting = desc("queries_waiting", "Queries that wait for one in flight to end (limits.max_queries).")

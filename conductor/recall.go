@@ -14,8 +14,8 @@ import (
 
 // recall remembers what engine hashes meant whose blocks nobody holds any more, so
 // that a block which comes without tokens finds its place although the engine that
-// announced the tokens has evicted it since. Indexes know such names until a rebuild
-// drops them; then they come here, bounded in bytes. What is not remembered is waited
+// announced the tokens has evicted it since. An index drops a name with the last owner of
+// the block; then the name comes here, bounded in bytes. What is not remembered is waited
 // for: see waiting.go.
 type recall struct {
 	cache *ristretto.Cache[uint64, recalled] // nil until a name comes; guarded by move

@@ -90,7 +90,7 @@ var keys = []key{
 	{"dynamo.recovered_ttl", "recovered-ttl", duration(), 0, false,
 		"time blocks recovered from a peer stay for workers that nobody registers; 0 is for ever", func(c *Config) any { return &c.Dynamo.RecoveredTTL }},
 	{"dynamo.dump", "dump", truth(), 0, false,
-		"keep the local hash of every block, some 19 bytes each, which GET /dump and so peers need", func(c *Config) any { return &c.Dynamo.Dump }},
+		"keep what GET /dump and so peers need: 8 bytes a block and a table entry under adapters and salts", func(c *Config) any { return &c.Dynamo.Dump }},
 	{"dynamo.access_log", "access-log", text(), 0, false,
 		"file of one JSON line for each request of the Dynamo dialect; empty is none", func(c *Config) any { return &c.Dynamo.AccessLog }},
 	{"dynamo.trace_id_header", "trace-id-header", header(), 0, false,

@@ -2,11 +2,14 @@
 // and answers how far a chain of hashes is held.
 //
 //	Index --heads--> key of a first block -> piece
-//	  |  --names--> engine hash ----------> block of a piece
+//	  |  --names--> engine hash ----------> block of a piece; entries on demand
 //	  |  --loose--> key ------------------> block whose place in a chain is not known
 //	  |  --lines--> pieces: up to 64 blocks of a chain, 64 bytes and 16 a block
-//	  |  --sets---> owner sets, interned; a piece has intervals of blocks with one set
-//	  +--sources-> private names, waiting room, owners' counts and copies
+//	  |               |--next, prev--> hints: pieces behind and before
+//	  |               |--intervals---> stretches of blocks with one owner set
+//	  |               +--side--------> engine hashes that do not fit into the piece
+//	  |  --sets---> owner sets, each once, counted by intervals
+//	  +--sources-> private names, vague pieces, waiting room, owners' counts and copies
 //
 // A key is the canonical sequence hash of package hash where the tokens of the whole
 // prefix are known, else the engine's own hash (raw). Blocks with a known place lie in
@@ -14,12 +17,18 @@
 // eight to a cache line, and computes one key at the end of a piece. All other blocks are
 // loose. A block of a chain and a loose one may have the same key: a query joins them.
 //
-// What an engine hash means is shared by all sources: publishers that hash alike
-// pay for it once, and may name blocks that another has taught. A source that means
-// something else by a hash keeps that to itself. A name lives as long as its block; a
-// parent that has left has no name, and its children arrive as orphans: they are held
-// raw, and a link (engine hash, parent, local hash) waits in the room of the source until
-// the parent's key is learned.
+// All sources share the meaning of an engine hash: publishers that hash alike pay for
+// it once, and may name blocks that another has taught. A source that means something
+// else by a hash keeps that to itself. A name lives as long as its block. A parent that
+// has left has no name, and its children arrive as orphans. They are held raw, and a link
+// (engine hash, parent, local hash) waits in the room of the source until the parent's
+// key is learned.
+//
+// The names of a piece lie in the piece. A name gets an entry in the table of names only
+// where chains and removals stop (vague.go): sources nearly always mention blocks next to
+// those that they mentioned last. A piece with names without entries is vague, and each
+// source that uses such names lists the piece. Once a source mentions a hash that it has
+// not announced, all names get entries, a part with each event.
 //
 // Invariants, checked by Check:
 //
@@ -31,25 +40,33 @@
 //  3. An owner counts the blocks whose set it is in, a source those of its owners.
 //  4. A living owner has one internal id, which is not retired. Retired ids stay in sets
 //     until the sweep has passed and are in no answer.
-//  5. A line is used by one piece or list.
+//  5. A line is used by one piece, one side or one list of intervals.
 //  6. o.copies[block] is the number of extra copies, only above zero, of held blocks.
 //     Engine hashes with one key are copies of one block.
-//  7. A name is found by probing, and its block has an owner.
+//  7. The block of a name has an owner. A name that is marked as entered is found by
+//     probing, and the table of names has no other entry.
 //  8. A link is the only one of its engine hash, and in both orders of the room; a
 //     source has at most MaxOrphans links, and none when it holds nothing.
+//  9. While names get entries on demand: the name of a block has an entry, or each source
+//     that holds the block and uses the name lists the piece as vague. Once all blocks are
+//     named, each name has an entry.
 //
-// Concurrency: Match takes no lock and waits for a writer only while that writer changes
-// the piece at hand. All else holds the lock of the index. Each piece has a version, odd
-// while it changes, and counts how often an owner lost blocks of it. A query compares
-// these counts at its end and asks again if one has changed: its answer may be shorter
-// than the truth, never longer than what was true at some moment while it ran. After some
-// tries it takes the lock. Callbacks must not call the index. No goroutine, no clock, no
-// log.
+// Concurrency: Match takes no lock. It waits for a writer only while that writer changes
+// the piece, or the part of a table, at hand. Each piece has a version, odd while it
+// changes, and counts the times that an owner lost blocks of it. The index counts the
+// times that a held block moved or an owner was retired (turns). A query compares these
+// counts at its end and asks again if one has changed. So its answer may be shorter than
+// the truth, never longer than the truth of some moment while it ran. After eight tries it
+// takes the lock. All other calls hold the lock of the index. Names are read and written
+// with the lock only. Callbacks must not call the index. No goroutine, no clock, no log.
 //
-// Cost: a store or removal changes one interval per piece and adds or removes one name
-// per block that appears or disappears. A query costs a comparison per block and a cache
-// miss or two per piece. Clear and DropSource cost nothing per block; answers change at
-// once, memory comes back with the sweep, of which each later event does a part.
+// Cost: a store or removal changes one interval per piece, and writes or clears one name
+// per block that appears or disappears. A name with an entry costs two cache misses
+// more. A search for a name without an entry looks through the vague pieces of one source,
+// at most 2,048. A query costs a comparison per block and a cache miss or two per
+// piece; with loose blocks in the index also a probe per block. Clear and DropSource cost
+// nothing per block; answers change at once, memory comes back with the sweep, of which
+// each later event does a part.
 package index
 
 import (

@@ -297,8 +297,11 @@ func (w *world) compare() {
 }
 
 // ask compares questions about several engine hashes at once, in the order of a chain or
-// not, with those about one.
+// not, with those about one. Such questions end names on demand, so they wait for the end.
 func (w *world) ask() {
+	if w.x.naming == onDemand {
+		return
+	}
 	var hashes []uint64
 	p := w.path()
 	for family, i := w.rng.IntN(families), 0; i < len(p); i++ {

@@ -2,8 +2,9 @@ package index
 
 import "unsafe"
 
-// nameTable says which block an engine hash may mean. An entry lies in the bucket of its
-// hash, or in one behind it, before the first bucket with a free slot.
+// nameTable says which block an engine hash may mean, where the hash has an entry (see
+// vague.go). An entry lies in the bucket of its hash, or in one behind it, before the first
+// bucket with a free slot. The index is locked during all calls.
 //
 //	directory  upper bits of the mixed hash -> segment, which several may share
 //	segment    buckets in the order of the hashes, some 12,000 entries at most
@@ -298,20 +299,6 @@ func (t *nameTable) segments(yield func(*nameSegment) bool) {
 			return
 		}
 		i += 1 << (t.depth - s.depth)
-	}
-}
-
-// all calls f for the reference of each entry until f returns false. f must not change
-// the table.
-func (t *nameTable) all(f func(ref uint64) bool) {
-	for s := range t.segments {
-		for i := range s.buckets {
-			for _, v := range &s.buckets[i] {
-				if v > usedEntry && !f(v&nameRefMask) {
-					return
-				}
-			}
-		}
 	}
 }
 

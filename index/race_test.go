@@ -27,6 +27,8 @@ type scene struct {
 	unknown  bool  // what a writer stores without tokens means nothing until it is taught
 	waiting  bool  // readers look under the writers' names as well
 	copies   bool  // a store adds a copy, a removal takes one
+	short    bool  // many prompts of few blocks
+	large    bool  // retired owners stay in pieces for some events
 	tight    bool  // memory is short: writers hold less than they stored
 }
 
@@ -52,10 +54,11 @@ var scenes = []scene{
 	{name: "one family", families: []int{1}, rest: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3}},
 	{name: "families", families: []int{1, 2, 3}, rest: []int{4, 5, 6}, weights: [raceKinds]int{raceStore: 10, raceRemove: 9, raceClear: 1}},
 	{name: "single blocks", families: []int{1, 2}, weights: [raceKinds]int{raceOne: 20, raceRestore: 2, raceRemove: 3}},
+	{name: "roots", short: true, families: []int{1, 2}, rest: []int{3}, weights: [raceKinds]int{raceStore: 10, raceRemove: 10}},
 	{name: "copies", families: []int{1, 2}, rest: []int{1}, copies: true, weights: [raceKinds]int{raceStore: 10, raceRemove: 10, raceScatter: 3, raceClear: 1}},
 	{name: "tiers", families: []int{1, 2}, rest: []int{2}, tiers: 3, weights: [raceKinds]int{raceStore: 12, raceRemove: 9, raceScatter: 2, raceClear: 1}},
-	{name: "generations", families: []int{1, 2}, rest: []int{2}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 5, raceRotate: 3}},
-	{name: "sources", families: []int{1, 2}, rest: []int{1}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1, raceDrop: 1}},
+	{name: "generations", large: true, families: []int{1, 2}, rest: []int{2}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 5, raceRotate: 3}},
+	{name: "sources", large: true, families: []int{1, 2}, rest: []int{1}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1, raceDrop: 1}},
 	{name: "hashes", families: []int{1, 2}, rest: []int{1, 2}, full: true, weights: [raceKinds]int{raceStore: 3, raceHashes: 8, raceRemove: 8, raceScatter: 2, raceClear: 1}},
 	{name: "hashes that are keys", families: []int{0}, weights: [raceKinds]int{raceStore: 5, raceHashes: 8, raceRemove: 10, raceScatter: 2, raceClear: 1}},
 	{name: "orphans", families: []int{1, 2}, alone: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 7, raceClear: 1}},
@@ -147,10 +150,22 @@ func (r *race) names(family int, keys []uint64) (names []uint64) {
 
 // newRace makes prompts, owners that rest, and histories.
 func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
-	const width, depth, events = 8, 200, 400
+	width, depth, events := 8, 200, 400
+	if s.short {
+		width, depth, events = 200, 3, 1500
+	}
 	s.tiers = max(s.tiers, 1)
 	r := &race{T: t, scene: s, prompts: make([]prompt, width), resting: map[Owner][]int{}}
 	r.x = New(Options{Scheme: hash.Default(), KeepLabels: true})
+	if s.large { // the sweep comes by these first
+		var local []uint64
+		for range 4 * sweepPages * pageLines {
+			local = append(local, rng.Uint64())
+		}
+		o := r.x.NewOwner(r.x.NewSource())
+		r.x.Store(&Store{Owner: o, Engine: local, Local: local})
+		r.resting[o] = make([]int, width)
+	}
 	for i := range r.prompts {
 		var local []uint64
 		from := i
@@ -592,5 +607,37 @@ func (r *race) run(seed uint64) {
 	r.x.Compact()
 	if st := r.x.Stats(); st.Blocks+st.Memberships+st.Aliases+st.Raw+st.Orphans+st.Sets != 0 {
 		r.Errorf("something is left: %+v", st)
+	}
+}
+
+// TestQueriesWaitForTables holds that a query does not believe a table that a writer has at
+// hand.
+func TestQueriesWaitForTables(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	o := x.NewOwner(x.NewSource())
+	x.Store(&Store{Owner: o, Engine: []uint64{1}, Local: []uint64{10}})
+	x.Store(&Store{Owner: o, Engine: []uint64{20}})
+	for key, table := range map[uint64]*table{10: &x.heads, 20: &x.loose} {
+		number, _ := split(mix(key))
+		s := &table.segs[number]
+		was := s.body.Load()
+		s.ver.Add(1)
+		s.body.Store(&body{entries: make([]uint64, 1<<firstLog), shift: tagBits - firstLog})
+		asks, done := make(chan bool), make(chan int)
+		go func() {
+			var m Match
+			asks <- true
+			x.MatchLazy(keys{key}, &m)
+			done <- m.Blocks
+		}()
+		<-asks
+		for range 100 {
+			runtime.Gosched()
+		}
+		s.body.Store(was)
+		s.ver.Add(1)
+		if got := <-done; got != 1 {
+			t.Errorf("%d blocks of key %d", got, key)
+		}
 	}
 }

@@ -190,34 +190,10 @@ func (t *table) clear() {
 	t.size, t.n = 0, 0
 }
 
-// prefetch begins the load that a probe waits for.
-func (t *table) prefetch(h uint64) {
-	seg, tag := split(h)
-	if b := t.segs[seg].body.Load(); b != nil {
-		prefetch(unsafe.Pointer(&b.entries[b.home(tag)]))
-	}
-}
-
 // prefetchSieve begins the load that a probe of an absent key waits for.
 func (t *table) prefetchSieve(h uint64) {
 	seg, tag := split(h)
 	if b := t.segs[seg].body.Load(); b != nil && b.sieve != nil {
 		prefetch(unsafe.Pointer(&b.sieve[tag>>((b.shift-sieveLog)&63)>>6]))
-	}
-}
-
-// all calls f for the reference of each entry until f returns false. f must not change
-// the table.
-func (t *table) all(f func(ref uint64) bool) {
-	for i := range t.segs {
-		b := t.segs[i].body.Load()
-		if b == nil {
-			continue
-		}
-		for _, v := range b.entries {
-			if v != 0 && !f(v&refMask) {
-				return
-			}
-		}
 	}
 }

@@ -2,9 +2,7 @@
 
 package index
 
-// write32 and write64 store words that a reader believes only after it has seen the
-// version of their piece or segment unchanged. Processors of this kind keep the order of
-// stores, and both steps of a version are atomic.
-
-func write32(p *uint32, v uint32) { *p = v }
+// write64 stores a word that a reader believes only after it has seen the version of its
+// piece unchanged. Processors of this kind keep the order of stores, and both steps of a
+// version are atomic.
 func write64(p *uint64, v uint64) { *p = v }

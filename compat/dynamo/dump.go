@@ -23,7 +23,7 @@ import (
 //	{"key": "model:group", "block_size": 16, "model_name": "model", "routing_group": "group", "event": RouterEvent}
 //
 // Both are written while the snapshot is walked: what waits to be sent is never more
-// than some kilobytes, what the copied tables take is some 60 bytes a block.
+// than some kilobytes, the copy of the index takes some 60 bytes a block.
 // A plain dump has one name for each block, because Dynamo's index keeps one and refuses
 // children under another.
 //
@@ -69,7 +69,7 @@ type nameDetail struct {
 }
 
 // dump writes what all workers hold: GET /dump. Each dump that is under way holds a
-// copy of the tables it walks, so there are never more than maxDumps; others wait.
+// copy of the index it walks, so there are never more than maxDumps; others wait.
 func (d *Dialect) dump(g *gin.Context) {
 	if !d.conductor.KeepsLocals() {
 		refuse(g, http.StatusNotImplemented, "local hashes are not kept: dynamo.dump is false")

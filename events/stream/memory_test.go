@@ -103,7 +103,7 @@ func TestMemoryIsShared(t *testing.T) {
 			quick.publish(text(seq, size))
 		}
 		wantSeqs(t, c, upTo(batches)...)
-		if st := wantState(t, m.streams[2], Synced, ""); st.Gaps > 0 || st.Replayed > 0 {
+		if st := wantState(t, m.streams[2], Synced, ""); st.Gaps > 0 || st.Replayed > st.Duplicates { // the first replay may repeat batches
 			t.Errorf("status is %+v", st)
 		}
 		for _, s := range m.streams[:2] {
