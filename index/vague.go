@@ -111,6 +111,9 @@ func (x *Index) searchVague(s *source, engine uint64, held bool) (place, uint32)
 		if w.piece == 0 {
 			continue
 		}
+		if x.sweep.left > 0 {
+			x.clean(w.piece, x.at(w.piece))
+		}
 		if p, line := x.wordIn(w.piece, engine); line != 0 && (!held || x.heldBySource(s, p)) {
 			x.nameBlock(p)
 			return p, line

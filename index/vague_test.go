@@ -294,3 +294,24 @@ func TestLiarOnDemand(t *testing.T) {
 		t.Errorf("%d bytes of names", x.names.size)
 	}
 }
+
+// What a source says it no longer holds is unknown at once, before the sweep has come by.
+func TestVagueAfterClear(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	src := x.NewSource()
+	o := x.NewOwner(src)
+	const chains = 20_000
+	for i := range uint64(chains) {
+		x.Store(&Store{Owner: o, Engine: []uint64{i<<8 | 1, i<<8 | 2}, Local: []uint64{i<<8 | 3, i<<8 | 4}})
+	}
+	x.Clear(o)
+	if x.sweep.left == 0 {
+		t.Fatal("the sweep has passed already")
+	}
+	if last := uint64(chains - 1); x.Knows(src, last<<8|1) {
+		t.Error("a block of a cleared owner is known")
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+}
