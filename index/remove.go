@@ -30,7 +30,7 @@ func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy Copy
 		if i < len(remaining) {
 			left = remaining[i]
 		}
-		if o.copies.len() > 0 || i < len(remaining) {
+		if i < len(remaining) {
 			r.one(normal(engine[i]), left)
 			i++
 			continue
@@ -97,7 +97,7 @@ func (r *take) one(engine uint64, left int) {
 }
 
 // run removes blocks from i on, as many as lie next to each other, and returns the next
-// one. The owner has no copies.
+// one. Of blocks with copies it takes a copy.
 func (r *take) run(engine []uint64, i int) int {
 	x, o := r.x, r.o
 	p := r.near(normal(engine[i]))
@@ -133,10 +133,11 @@ func (r *take) run(engine []uint64, i int) int {
 	if o.gone[0] = (trail{at: place{p.piece, lo}}); hi > p.at+1 {
 		o.gone[0] = trail{place{p.piece, hi - 1}, true}
 	}
-	changed := x.take(o, p.piece, lo, hi)
+	leaving := r.dropCopies(p.piece, spanOf(lo, hi))
+	changed := x.takeEach(o, p.piece, leaving)
 	n := bits.OnesCount64(changed)
 	r.res.Removed += n
-	r.res.Unknown += i - from - n
+	r.res.Unknown += bits.OnesCount64(leaving) - n
 	if loose {
 		o.raw = max(raw-n, 0)
 	}
@@ -152,6 +153,36 @@ func (r *take) run(engine []uint64, i int) int {
 		}
 	}
 	return i
+}
+
+// dropCopies takes a copy of those of some blocks that have copies, and returns the others.
+func (r *take) dropCopies(n uint32, blocks uint64) uint64 {
+	if r.policy != CopyCount || r.o.copies.len() == 0 {
+		return blocks
+	}
+	for w := blocks; w != 0; w &= w - 1 {
+		p := place{n, trailing(w)}
+		if more := r.o.copies.ref(p.ref()); more != nil {
+			r.o.setCopies(p, int(*more))
+			r.res.Copies++
+			blocks &^= 1 << p.at
+		}
+	}
+	return blocks
+}
+
+// takeEach takes blocks of a piece from an owner, and returns those that it held. The last
+// ones go first: the piece ends with its first one.
+func (x *Index) takeEach(o *owner, n uint32, blocks uint64) (changed uint64) {
+	for blocks != 0 {
+		hi := uint32(bits.Len64(blocks))
+		lo := hi - uint32(bits.LeadingZeros64(^(blocks << (64 - hi))))
+		if hi <= x.at(n).len() {
+			changed |= x.take(o, n, lo, hi)
+		}
+		blocks &^= spanOf(lo, hi)
+	}
+	return changed
 }
 
 // plain reports whether the name of a block tells all that its engine hash means.
