@@ -15,16 +15,17 @@ import (
 // A page without a used line goes back to the system. It reads as zeros afterwards, which
 // a reader with an old number takes for a dead piece.
 type arena struct {
-	chunks [arenaChunks]unsafe.Pointer // written before a number in it is known
-	next   atomic.Uint32               // first line that was never used
-	used   []uint64                    // bitmap of lines in use, a word a page
-	heads  []uint64                    // bitmap of lines that begin a piece
-	gone   []uint64                    // bitmap of pages that were given back
-	spare  [3][maxLines + 1][]uint32   // free places by kind and length in lines
-	live   int                         // lines in use
-	back   int                         // pages given back and not used since
-	kept   int                         // free lines after the last trim
-	index  *Index                      // whose death releases the chunks
+	chunks  [arenaChunks]unsafe.Pointer // written before a number in it is known
+	next    atomic.Uint32               // first line that was never used
+	used    []uint64                    // bitmap of lines in use, a word a page
+	heads   []uint64                    // bitmap of lines that begin a piece
+	gone    []uint64                    // bitmap of pages that were given back
+	spare   [3][maxLines + 1][]uint32   // free places by kind and length in lines
+	live    int                         // lines in use
+	back    int                         // pages given back and not used since
+	kept    int                         // free lines after the last trim
+	trimmed int                         // page where trim goes on
+	index   *Index                      // whose death releases the chunks
 }
 
 // Kinds of places: a line that was the head of a piece or a list of intervals never
@@ -122,10 +123,12 @@ func (a *arena) mark(line uint32, n int, used bool) {
 	}
 }
 
-// trim gives pages without a used line back to the system, in stretches.
-func (a *arena) trim() {
+// trim gives pages without a used line back to the system, in at most so many stretches. It
+// goes on where it stopped, and reports whether it has come by all pages.
+func (a *arena) trim(stretches int) bool {
 	end := int(a.next.Load()) / pageLines // the page of next may be written soon
-	for p := 0; p < end; {
+	p := a.trimmed
+	for p < end && stretches > 0 {
 		if a.used[p] != 0 || a.gone[p/64]>>(p%64)&1 != 0 {
 			p++
 			continue
@@ -141,7 +144,13 @@ func (a *arena) trim() {
 			p++
 		}
 		discardMemory(a.at(uint32(from)*pageLines), (p-from)*pageLines*lineBytes)
+		stretches--
 	}
+	if a.trimmed = p; p < end {
+		return false
+	}
+	a.trimmed = 0
+	return true
 }
 
 // bytes returns the memory that the arena takes from the system.

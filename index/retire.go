@@ -1,6 +1,9 @@
 package index
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // Clear and DropSource retire the internal id of an owner: from then on no answer names it,
 // and every call that looks at a piece takes retired owners out of it first. A sweep over
@@ -18,6 +21,9 @@ type sweep struct {
 
 // sweepPages is how many pages an event sweeps: 64 lines each.
 const sweepPages = 16
+
+// trimStretches is how many stretches of pages an event gives back to the system: some 5 us each.
+const trimStretches = 8
 
 // identify gives an owner a fresh internal id.
 func (x *Index) identify(o *owner) {
@@ -135,22 +141,25 @@ func (x *Index) tend(s *source) {
 	if x.naming == catchingUp {
 		x.nameOn(namingPages)
 	}
-	if free := int(x.lines.next.Load()) - x.lines.live - x.lines.back*pageLines; free > 4096 && free > x.lines.live && free > 2*x.lines.kept {
-		x.giveBack()
+	if free := int(x.lines.next.Load()) - x.lines.live - x.lines.back*pageLines; x.lines.trimmed > 0 || free > 4096 && free > x.lines.live && free > 2*x.lines.kept {
+		x.giveBack(trimStretches)
 	} else if x.live == 0 && x.lines.live == 0 && x.names.size+x.heads.size+x.loose.size > 0 {
-		x.giveBack()
+		x.giveBack(math.MaxInt)
 	}
 }
 
-// giveBack returns memory to the system: pages without a used line, and all tables of an
-// empty index.
-func (x *Index) giveBack() {
-	x.lines.trim()
+// giveBack returns memory to the system: pages without a used line, in some stretches, and
+// all tables of an empty index.
+func (x *Index) giveBack(stretches int) {
+	done := x.lines.trim(stretches)
 	if x.lines.live == 0 {
 		x.heads.clear()
 		x.names.clear()
 		x.loose.clear()
 		x.sets.trim()
+	}
+	if !done {
+		return
 	}
 	x.lines.kept = int(x.lines.next.Load()) - x.lines.live - x.lines.back*pageLines
 }
@@ -192,7 +201,8 @@ func (x *Index) compact() {
 	for x.sweep.left > 0 {
 		x.sweepOn(1 << 30)
 	}
-	x.giveBack()
+	x.lines.trimmed = 0
+	x.giveBack(math.MaxInt)
 }
 
 // clean takes retired owners out of a piece, and reports whether a block lost its last

@@ -1,6 +1,9 @@
 package index
 
-import "unsafe"
+import (
+	"math"
+	"unsafe"
+)
 
 // Stats are the sizes of an index.
 type Stats struct {
@@ -28,6 +31,9 @@ func (x *Index) Stats() Stats {
 		}
 	}
 	x.tend(nil)
+	if x.lines.trimmed > 0 {
+		x.giveBack(math.MaxInt)
+	}
 	d := x.ids.Load()
 	st := Stats{
 		Blocks:     x.live,
