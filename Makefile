@@ -42,12 +42,16 @@ demo: build ## a server, a simulated fleet and its pool on this machine, every a
 
 .PHONY: test
 test: export FAULTS_SOAK = 60s
-test: ## every test, with the race detector where there is a C compiler for it; a minute of faults among them
+test: ## every test, with the race detector where there is a C compiler for it, and again without it where it changes the memory; a minute of faults among them
 	@cc=$$($(GO) env CC); \
 	if command -v "$${cc%% *}" >/dev/null; then race=-race; export CGO_ENABLED=1; \
 	else race=; echo "no C compiler ($$cc): testing without the race detector"; fi; \
 	echo "$(GO) test $$race $(TESTFLAGS) ./..."; \
-	$(GO) test $$race $(TESTFLAGS) ./...
+	$(GO) test $$race $(TESTFLAGS) ./... || exit 1; \
+	if [ -n "$$race" ]; then \
+		echo "$(GO) test $(TESTFLAGS) ./index ./events/payload ./events/zmq, as the race detector changes their memory"; \
+		$(GO) test $(TESTFLAGS) ./index ./events/payload ./events/zmq && $(GO) test $(TESTFLAGS) -run '^TestMemory' ./cmd/conductor; \
+	fi
 
 .PHONY: faults
 faults: ## 200 fleets on a faulty network, 50 killed publishers, 640,000 batches at once; FAULTS_FOR=2h goes on for so long

@@ -9,7 +9,7 @@ import (
 // arena is the memory of pieces: lines of 64 bytes that are named by number and never
 // move. It lies outside the Go heap, in chunks that double.
 //
-//	line   0 is nobody's; a line number is the name of a piece
+//	line   0 is never used; a line number is the name of a piece
 //	page   64 lines, one word of each bitmap
 //
 // A page without a used line goes back to the system. It reads as zeros afterwards, which
@@ -123,8 +123,8 @@ func (a *arena) mark(line uint32, n int, used bool) {
 	}
 }
 
-// trim gives pages without a used line back to the system, in at most so many stretches. It
-// goes on where it stopped, and reports whether it has come by all pages.
+// trim gives pages without a used line back to the system, up to a number of stretches. The
+// next call goes on there. It reports whether it has visited all pages.
 func (a *arena) trim(stretches int) bool {
 	end := int(a.next.Load()) / pageLines // the page of next may be written soon
 	p := a.trimmed

@@ -155,7 +155,7 @@ func (m *Match) differ(blocks int) {
 	m.put(begin, middle, blocks)
 }
 
-// appendMissing appends what is in one ascending list and not in another one.
+// appendMissing appends the owners of one ascending list that another one lacks.
 func appendMissing(dst, of, in []uint32) []uint32 {
 	for _, o := range of {
 		for len(in) > 0 && in[0] < o {

@@ -73,7 +73,7 @@ func (c *check) ids() bool {
 	return len(c.findings) == 0
 }
 
-// use notes that something uses lines, each of which nothing else does.
+// use notes the user of some lines, and reports lines with two users.
 func (c *check) use(line uint32, n int, by string) {
 	for ; n > 0; n-- {
 		if other := c.lines[line]; other != "" {

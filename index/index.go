@@ -337,7 +337,7 @@ func (x *Index) holders(set uint32, f func(*owner)) {
 	}
 }
 
-// zeroKey stands for the key and the engine hash 0, which mark what is free.
+// zeroKey stands for the key and the engine hash 0, since 0 marks free entries.
 const zeroKey = 0x7c15_9e37_79b9_7f4b
 
 // normal replaces the hash 0.

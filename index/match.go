@@ -118,7 +118,7 @@ func (w *way) reset(x *Index, c Chain, first uint32) {
 	w.again()
 }
 
-// again begins the way anew.
+// again returns the way to its beginning.
 func (w *way) again() {
 	w.local, w.seen, w.runs, w.words = nil, w.seen[:0], w.runs[:0], w.words[:0]
 	w.turns, w.at, w.key, w.n = w.x.turns.Load(), place{}, 0, 0

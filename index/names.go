@@ -110,7 +110,7 @@ func (x *Index) taught(s *source, line uint32) {
 }
 
 // name makes an engine hash the name of a block for all. It reports false if the piece
-// has too many names. want is the number of blocks of which names may follow.
+// has too many names. Names of want blocks may follow.
 func (x *Index) name(s *source, p place, engine uint64, want int) bool {
 	line, i, named := x.spare(s, p, want)
 	if line == 0 {
@@ -298,7 +298,7 @@ func (x *Index) dropPrivate(s *source, engine uint64) {
 func (x *Index) learn(s *source, engine uint64, p place, want int) (conflict bool) {
 	before, line := x.find(engine)
 	if line == 0 && s.private.ref(engine) == nil {
-		before, line = x.known(s, engine, p)
+		before, line = x.known(engine, p)
 	}
 	shared := before
 	if ref := s.private.ref(engine); ref != nil {

@@ -36,7 +36,7 @@ const (
 
 	usedEntry = 1 // of line 0, which has no block
 
-	// longProbe is how many full buckets an insert passes before the segment is made anew.
+	// longProbe is how many full buckets an insert passes before it rebuilds the segment.
 	longProbe   = 4
 	segmentFull = 12 << 10 // entries of a segment that splits
 	maxDepth    = 20
@@ -194,7 +194,8 @@ func (t *nameTable) free(b []bucket) {
 	freeBuckets(b)
 }
 
-// rebuild makes the segment of a tag anew: larger, smaller, without used slots, or as two.
+// rebuild replaces the segment of a tag by a larger one, a smaller one, one without used
+// slots, or two.
 func (t *nameTable) rebuild(s *nameSegment, tag uint64) {
 	live, used := 0, 0
 	for i := range s.buckets {

@@ -76,7 +76,7 @@ func (t *table) resize(s *segment, log int) {
 	s.body.Store(n)
 }
 
-// sift makes the sieve anew.
+// sift builds the sieve from the entries.
 func (b *body) sift() {
 	b.sieve = make([]uint64, (len(b.entries)+wordsEach-1)/wordsEach)
 	for _, v := range b.entries {

@@ -13,8 +13,8 @@ import (
 // list, and a piece that was searched often gets all its entries.
 //
 // This lasts until a source mentions an engine hash that it has not announced, as with blocks
-// that come without tokens, or whose parent was missed. What it means, any other source may
-// have taught. From then on all blocks get entries, those at hand a part with each event.
+// that come without tokens, or whose parent was missed. Any other source may have taught that
+// hash. From then on all blocks get entries, those at hand a part with each event.
 
 const (
 	// maxVague bounds the list of a source. The oldest piece makes room with all its entries.
@@ -235,9 +235,9 @@ func (x *Index) enterAll(engine *words, line uint32, which uint64) (made uint64,
 	return made, clash
 }
 
-// yield lets the sources that use them keep those names of a piece to themselves that mean
-// another block to others. A source that holds both blocks loses this one: no removal of its
-// would find it.
+// yield handles the names of a piece that mean another block to others. A source that uses
+// such a name keeps it to itself. A source that holds both blocks loses the block of the
+// piece, since its removals would find the other one.
 func (x *Index) yield(n uint32) {
 	type lie struct {
 		p      place
@@ -345,10 +345,9 @@ func (x *Index) vagueIn(r *piece, lo, hi uint32) bool {
 	return false
 }
 
-// known returns the block that a source holds by an engine hash, as far as that is not the
-// one at hand, and the line of the name. It looks at the names of that block and at the
-// table.
-func (x *Index) known(s *source, engine uint64, at place) (place, uint32) {
+// known returns the block that an engine hash means, and the line of the name. It is the
+// block at hand if that has the name. While names get entries on demand it knows no other.
+func (x *Index) known(engine uint64, at place) (place, uint32) {
 	if line := x.lineOf(at, engine); line != 0 {
 		return at, line
 	}
