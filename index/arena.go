@@ -17,12 +17,14 @@ import (
 type arena struct {
 	chunks  [arenaChunks]unsafe.Pointer // written before a number in it is known
 	next    atomic.Uint32               // first line that was never used
+	live    atomic.Int64                // lines in use
+	back    atomic.Int64                // pages given back and not used since
+	mu      spin                        // guards the lists below against other lanes
+	begun   atomic.Uint32               // pieces begun so far in lines of zeros
 	used    []uint64                    // bitmap of lines in use, a word a page
 	heads   []uint64                    // bitmap of lines that begin a piece
 	gone    []uint64                    // bitmap of pages that were given back
 	spare   [3][maxLines + 1][]uint32   // free places by kind and length in lines
-	live    int                         // lines in use
-	back    int                         // pages given back and not used since
 	kept    int                         // free lines after the last trim
 	trimmed int                         // page where trim goes on
 	index   *Index                      // whose death releases the chunks
@@ -60,6 +62,8 @@ func (a *arena) at(line uint32) unsafe.Pointer {
 
 // alloc returns n lines next to each other. Their words have any values.
 func (a *arena) alloc(kind, n int) uint32 {
+	a.mu.lock()
+	defer a.mu.unlock()
 	line := uint32(0)
 	if s := &a.spare[kind][n]; len(*s) > 0 {
 		line = (*s)[len(*s)-1]
@@ -67,8 +71,11 @@ func (a *arena) alloc(kind, n int) uint32 {
 	} else {
 		line = a.fresh(n)
 	}
-	a.live += n
+	a.live.Add(int64(n))
 	a.mark(line, n, true)
+	if kind == forPieces {
+		a.heads[line/pageLines] |= 1 << (line % pageLines)
+	}
 	return line
 }
 
@@ -96,9 +103,11 @@ func (a *arena) fresh(n int) uint32 {
 
 // free takes lines back.
 func (a *arena) free(kind int, line uint32, n int) {
+	a.mu.lock()
+	defer a.mu.unlock()
 	s := &a.spare[kind][n]
 	*s = append(*s, line)
-	a.live -= n
+	a.live.Add(int64(-n))
 	a.mark(line, n, false)
 	a.heads[line/pageLines] &^= 1 << (line % pageLines)
 }
@@ -113,7 +122,7 @@ func (a *arena) mark(line uint32, n int, used bool) {
 			a.used[page] |= m
 			if g := &a.gone[page/64]; *g>>(page%64)&1 != 0 {
 				*g &^= 1 << (page % 64)
-				a.back--
+				a.back.Add(-1)
 			}
 		} else {
 			a.used[page] &^= m
@@ -139,7 +148,7 @@ func (a *arena) trim(stretches int) bool {
 		for p < last && a.used[p] == 0 {
 			if g := &a.gone[p/64]; *g>>(p%64)&1 == 0 {
 				*g |= 1 << (p % 64)
-				a.back++
+				a.back.Add(1)
 			}
 			p++
 		}
@@ -153,9 +162,14 @@ func (a *arena) trim(stretches int) bool {
 	return true
 }
 
+// unused returns the lines that take memory for nothing.
+func (a *arena) unused() int {
+	return int(a.next.Load()) - int(a.live.Load()) - int(a.back.Load())*pageLines
+}
+
 // bytes returns the memory that the arena takes from the system.
 func (a *arena) bytes() int {
-	n := (int(a.next.Load())-a.back*pageLines)*lineBytes + 8*(cap(a.used)+cap(a.heads)+cap(a.gone))
+	n := (int(a.next.Load())-int(a.back.Load())*pageLines)*lineBytes + 8*(cap(a.used)+cap(a.heads)+cap(a.gone))
 	for kind := range a.spare {
 		for i := range a.spare[kind] {
 			n += 4 * cap(a.spare[kind][i])

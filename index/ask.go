@@ -14,8 +14,8 @@ type Known struct {
 // Ask appends to dst what the index knows of each of some engine hashes, at one moment. To
 // NoSource, Own is Named. Hashes of neighbouring blocks cost one look-up in all.
 func (x *Index) Ask(src Source, engine []uint64, dst []Known) []Known {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	var s *source
 	if src != NoSource {
 		s = x.sources[src]

@@ -3,7 +3,6 @@ package index
 import (
 	"runtime"
 	"slices"
-	"sync"
 	"unsafe"
 )
 
@@ -81,10 +80,10 @@ func (m *Match) matchJoined(ways []way) {
 }
 
 // lock locks the indexes of some ways, each once and in the order of their making.
-func lock(ways []way)   { locked(ways, (*sync.Mutex).Lock) }
-func unlock(ways []way) { locked(ways, (*sync.Mutex).Unlock) }
+func lock(ways []way)   { locked(ways, (*Index).lock) }
+func unlock(ways []way) { locked(ways, (*Index).unlock) }
 
-func locked(ways []way, do func(*sync.Mutex)) {
+func locked(ways []way, do func(*Index)) {
 	for last := uint64(0); ; {
 		var next *Index
 		for i := range ways {
@@ -95,7 +94,7 @@ func locked(ways []way, do func(*sync.Mutex)) {
 		if next == nil {
 			return
 		}
-		do(&next.mu)
+		do(next)
 		last = next.serial
 	}
 }
@@ -207,9 +206,9 @@ func (w *way) looseBlock(i int) run {
 			}
 		}
 		r := x.at(p.piece)
-		ver := load32(&r.ver)
+		ver, changing := r.version()
 		lost, meta := load32(&r.lost), load32(&r.meta)
-		if ver&1 != 0 {
+		if changing {
 			pause()
 			continue
 		}
@@ -220,7 +219,7 @@ func (w *way) looseBlock(i int) run {
 		list := r.intervals[:]
 		if count > inlineIntervals {
 			line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
-			if load32(&r.ver) != ver {
+			if !r.same(ver) {
 				continue
 			}
 			list = unsafe.Slice((*uint32)(x.lines.at(line)), count)
@@ -236,7 +235,7 @@ func (w *way) looseBlock(i int) run {
 			}
 			break
 		}
-		if load32(&r.ver) != ver {
+		if !r.same(ver) {
 			continue
 		}
 		if k := len(w.seen); k == 0 || w.seen[k-1] != (seen{p.piece, lost}) {

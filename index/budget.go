@@ -29,7 +29,7 @@ func (x *Index) overBudget() bool {
 
 // tableBytes returns the memory that the budget is about.
 func (x *Index) tableBytes() int {
-	return x.lines.live*lineBytes + x.heads.size + x.names.size + x.loose.size + x.sets.bytes()
+	return int(x.lines.live.Load())*lineBytes + int(x.heads.size.Load()+x.names.size.Load()+x.loose.size.Load()) + x.sets.bytes()
 }
 
 // filter remembers refused keys: two bits a key.

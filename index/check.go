@@ -13,8 +13,8 @@ const maxFindings = 20
 // package comment, nil if there are none. Writers wait for it, readers do not; it
 // costs the whole index in time.
 func (x *Index) Check() error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	c := &check{x: x, held: make(map[uint32]int), refs: make(map[uint32]uint32), lines: make(map[uint32]string)}
 	if !c.ids() || !c.pieces() { // nothing else can be read then
 		return errors.Join(c.findings...)
@@ -92,7 +92,7 @@ func (c *check) use(line uint32, n int, by string) {
 func (c *check) pieces() bool {
 	x := c.x
 	x.allPieces(func(n uint32, r *piece) {
-		if r.len() == 0 || r.len() > r.cap() || r.cap() > maxPiece || r.ver&1 != 0 || r.count() == 0 {
+		if r.len() == 0 || r.len() > r.cap() || r.cap() > maxPiece || r.ver&(changing|held) != 0 || r.count() == 0 {
 			c.broken(1, "piece %d has %d blocks of %d, %d intervals, version %d", n, r.len(), r.cap(), r.count(), r.ver)
 			return
 		}
@@ -129,8 +129,8 @@ func (c *check) pieces() bool {
 			line = d.next
 		}
 	})
-	if len(c.lines) != x.lines.live && len(c.findings) == 0 {
-		c.broken(5, "%d lines are used, counted %d", len(c.lines), x.lines.live)
+	if len(c.lines) != int(x.lines.live.Load()) && len(c.findings) == 0 {
+		c.broken(5, "%d lines are used, counted %d", len(c.lines), x.lines.live.Load())
 	}
 	return len(c.findings) == 0
 }
@@ -235,8 +235,8 @@ func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) 
 // counts checks what is counted.
 func (c *check) counts() {
 	x := c.x
-	if c.live != x.live || int64(c.loose) != x.looseBlocks.Load() {
-		c.broken(1, "%d blocks, %d of them loose, counted %d and %d", c.live, c.loose, x.live, x.looseBlocks.Load())
+	if c.live != x.live() || int64(c.loose) != x.looseBlocks.Load() {
+		c.broken(1, "%d blocks, %d of them loose, counted %d and %d", c.live, c.loose, x.live(), x.looseBlocks.Load())
 	}
 	sums := map[*source]int{}
 	for name, o := range x.owners {
@@ -269,14 +269,14 @@ func (c *check) counts() {
 // tables checks that the tables have no other entries.
 func (c *check) tables() {
 	x := c.x
-	if c.named != x.names.n {
-		c.broken(7, "%d names with entries, %d entries", c.named, x.names.n)
+	if c.named != int(x.names.n.Load()) {
+		c.broken(7, "%d names with entries, %d entries", c.named, x.names.n.Load())
 	}
-	if c.names != x.aliases {
-		c.broken(7, "%d names, counted %d", c.names, x.aliases)
+	if c.names != x.aliases() {
+		c.broken(7, "%d names, counted %d", c.names, x.aliases())
 	}
-	if c.heads != x.heads.n || c.loose != x.loose.n {
-		c.broken(1, "%d pieces of chains and %d loose blocks, %d and %d entries", c.heads, c.loose, x.heads.n, x.loose.n)
+	if c.heads != x.heads.len() || c.loose != x.loose.len() {
+		c.broken(1, "%d pieces of chains and %d loose blocks, %d and %d entries", c.heads, c.loose, x.heads.len(), x.loose.len())
 	}
 	privates := 0
 	for ref, list := range x.privates {
@@ -309,8 +309,8 @@ func (c *check) sets() {
 		if free[id] {
 			continue
 		}
-		if s.ref[id] != c.refs[id] {
-			c.broken(2, "set %d has %d references, counted %d", id, c.refs[id], s.ref[id])
+		if n := uint32(*s.state(id)); n != c.refs[id] {
+			c.broken(2, "set %d has %d references, counted %d", id, c.refs[id], n)
 		}
 		var h uint64
 		some := 0

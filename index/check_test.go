@@ -30,7 +30,7 @@ func TestCheckFinds(t *testing.T) {
 		}
 	}
 	loose := func(x *Index) place { return x.looseOf(613) }
-	f(1, func(x *Index, _ *piece) { x.live++ })
+	f(1, func(x *Index, _ *piece) { x.lanes[0].live++ })
 	f(1, func(x *Index, _ *piece) { x.looseBlocks.Add(1) })
 	f(1, func(_ *Index, r *piece) { r.head++ })
 	f(1, func(_ *Index, r *piece) { r.tail++ })
@@ -40,14 +40,14 @@ func TestCheckFinds(t *testing.T) {
 	f(1, func(x *Index, r *piece) { x.heads.insert(mix(77), 1) })
 	f(2, func(x *Index, r *piece) { *(*uint32)(x.lines.at(r.intervals[0])) |= 0xffffff << endBits })
 	f(5, func(x *Index, r *piece) { r.intervals[0] = 1 << 30 })
-	f(2, func(x *Index, _ *piece) { x.sets.ref[1]++ })
+	f(2, func(x *Index, _ *piece) { *x.sets.state(1)++ })
 	f(2, func(x *Index, _ *piece) { x.sets.hash[1]++ })
 	f(3, func(x *Index, _ *piece) { x.owners[0].blocks++ })
 	f(3, func(x *Index, _ *piece) { x.sources[0].held-- })
 	f(3, func(x *Index, _ *piece) { x.owners[0].raw = 99 })
 	f(4, func(x *Index, _ *piece) { x.ids.Load().owner[0] = 7 })
 	f(4, func(x *Index, _ *piece) { x.ids.Load().retired[0] |= 1 })
-	f(5, func(x *Index, _ *piece) { x.lines.live++ })
+	f(5, func(x *Index, _ *piece) { x.lines.live.Add(1) })
 	f(5, func(x *Index, r *piece) { x.lines.used[0] = 0 })
 	f(6, func(x *Index, _ *piece) { *x.owners[0].copies.insert(999) = 1 })
 	f(6, func(x *Index, _ *piece) { *x.owners[0].copies.ref(place{x.headOf(seqs(1)[0]), 0}.ref()) = 0 })

@@ -10,7 +10,6 @@ package index
 // family returns the source that stands for the family of another one.
 func (x *Index) family(s Source) Source {
 	for x.families[s] != s {
-		x.families[s] = x.families[x.families[s]]
 		s = x.families[s]
 	}
 	return s
@@ -21,9 +20,15 @@ func (x *Index) akin(s Source, by uint32) bool {
 	return by != 0 && (by == uint32(s)+1 || x.family(s) == x.family(Source(by-1)))
 }
 
-// relate makes the families of a source and of a teacher, given plus one, the same.
+// relate makes the families of a source and of a teacher, given plus one, the same. All
+// lanes are locked, or they are the same.
 func (x *Index) relate(s Source, by uint32) {
-	if by != 0 && by != uint32(s)+1 {
-		x.families[x.family(s)] = x.family(Source(by - 1))
+	if by == 0 || x.akin(s, by) {
+		return
 	}
+	to := x.family(Source(by - 1))
+	for next := x.families[s]; next != s; s, next = next, x.families[next] {
+		x.families[s] = to // shortens the way of later calls
+	}
+	x.families[s] = to
 }

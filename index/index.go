@@ -72,8 +72,8 @@ package index
 import (
 	"math/bits"
 	"runtime"
-	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"kvconductor/index/hash"
 )
@@ -131,36 +131,34 @@ type Index struct {
 	turns       atomic.Uint32 // how often a held block moved, or an owner was retired
 	refused     atomic.Pointer[filter]
 	serial      uint64 // order in which queries lock several indexes
-	forgot      atomic.Bool
 
-	mu         sync.Mutex // guards all below, and all changes of the above
-	begun      uint32     // pieces begun so far in lines of zeros
-	live       int        // blocks with an owner
-	made       uint64     // blocks of chains made so far, those of fill at once
-	wide       bool       // some labels are no local hashes
-	naming     naming     // which blocks have entries in names
-	namedPages int        // of catchingUp: pages whose blocks have
-	aliases    int        // engine hashes of blocks that all mean
+	forgotten  forgotten
+	lanes      [lanes]struct { // see lane.go
+		lane
+		_ [cacheLine - unsafe.Sizeof(lane{})%cacheLine]byte
+	}
+
+	// Written while all lanes are locked.
+	alone      bool   // all lanes are locked
+	made       uint64 // blocks of chains made so far while all lanes were locked
+	wide       bool   // some labels are no local hashes
+	naming     naming // which blocks have entries in names
+	namedPages int    // of catchingUp: pages whose blocks have
 	sources    []*source  // by Source; nil is dropped
 	owners     []*owner   // by Owner; nil is dropped
 	families   []Source   // by Source: one it is related to, see family.go
 	privates   map[uint64][]private
-	nameBuf    words             // of copyNames
 	places     map[uint64]uint64 // key -> block, of search
 
 	used     int      // internal ids in use, with retired ones
 	spareIDs []uint32 // internal ids to use again
 	sweep    sweep
-
-	keepForgotten int
-	remember      func() bool
-	forgotten     []Name
 }
 
-// source is a namespace of engine hashes and the owners that share it. The lock of the
-// index guards it.
+// source is a namespace of engine hashes and the owners that share it. Its lane guards it.
 type source struct {
 	name    Source
+	lane    *lane
 	owners  []*owner
 	held    int          // memberships of all owners
 	raw     bool         // some may be under an engine hash
@@ -214,7 +212,7 @@ var made atomic.Uint64
 func New(opts Options) *Index {
 	x := &Index{
 		scheme: opts.Scheme, step: opts.Scheme.Stepper(), maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes,
-		labels: opts.KeepLabels, serial: made.Add(1), keepForgotten: opts.KeepForgotten, remember: opts.Remember,
+		labels: opts.KeepLabels, serial: made.Add(1), forgotten: forgotten{keep: opts.KeepForgotten, remember: opts.Remember},
 	}
 	if x.maxOrphans == 0 {
 		x.maxOrphans = DefaultMaxOrphans
@@ -233,9 +231,10 @@ func New(opts Options) *Index {
 
 // NewSource returns a fresh namespace of engine hashes.
 func (x *Index) NewSource() Source {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	s := &source{name: Source(len(x.sources))}
+	s.lane = x.laneOf(s.name)
 	x.families = append(x.families, s.name)
 	x.sources = append(x.sources, s)
 	return s.name
@@ -248,8 +247,8 @@ func (x *Index) NewOwner(src Source) Owner { return x.NewCountedOwner(src, nil) 
 // NewCountedOwner is NewOwner with a number that changes with that of the blocks the
 // owner holds. Owners may share one, also those of several indexes.
 func (x *Index) NewCountedOwner(src Source, tally *atomic.Int64) Owner {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	name := Owner(len(x.owners))
 	s := x.sources[src]
 	if s == nil {
@@ -266,8 +265,8 @@ func (x *Index) NewCountedOwner(src Source, tally *atomic.Int64) Owner {
 // Knows reports whether an engine hash means something to a source: its block is
 // known and held by any owner, or an owner of the source holds it under the hash itself.
 func (x *Index) Knows(src Source, engine uint64) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	s := x.sources[src]
 	if s == nil {
 		return false
@@ -278,8 +277,8 @@ func (x *Index) Knows(src Source, engine uint64) bool {
 
 // Blocks returns the number of blocks an owner holds, 0 when it is retired.
 func (x *Index) Blocks(o Owner) int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	if own := x.owners[o]; own != nil {
 		return own.blocks
 	}
@@ -290,8 +289,8 @@ func (x *Index) Blocks(o Owner) int {
 // of the source holds, in no particular order, until f returns false. f must not
 // call the index.
 func (x *Index) Aliases(f func(src Source, engine, seq uint64) bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	seen, n := make([]int, len(x.sources)), 0
 	more := true
 	x.allNames(func(engine uint64, p place) bool {

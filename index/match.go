@@ -218,14 +218,14 @@ const (
 func (w *way) piece(n uint32, key uint64) outcome {
 	x := w.x
 	r := x.at(n)
-	ver := load32(&r.ver)
-	if ver&1 != 0 {
+	ver, changing := r.version()
+	if changing {
 		return busy
 	}
 	lost, meta := load32(&r.lost), load32(&r.meta)
 	length, count := int(meta&255), int(meta>>16&255)
 	if load64(&r.head) != key || length == 0 || length > maxPiece {
-		if load32(&r.ver) != ver {
+		if !r.same(ver) {
 			return busy
 		}
 		return moved
@@ -267,7 +267,7 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	list := r.intervals[:]
 	if count > inlineIntervals {
 		line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
-		if load32(&r.ver) != ver {
+		if !r.same(ver) {
 			return busy
 		}
 		list = unsafe.Slice((*uint32)(x.lines.at(line)), count)
@@ -292,7 +292,7 @@ func (w *way) piece(n uint32, key uint64) outcome {
 			start, held = end, end
 		}
 	}
-	if load32(&r.ver) != ver {
+	if !r.same(ver) {
 		w.runs, w.words = w.runs[:runs], w.words[:words]
 		if runs > 0 {
 			w.runs[runs-1] = tail
@@ -412,14 +412,14 @@ func (m *Match) match(w *way) {
 	for try := 0; ; try++ {
 		w.again()
 		if try == patience {
-			w.x.mu.Lock()
+			w.x.lock()
 		}
 		for w.step() {
 		}
 		m.reset()
 		m.finish(w)
 		if try == patience {
-			w.x.mu.Unlock()
+			w.x.unlock()
 			return
 		}
 		if w.valid() {

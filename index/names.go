@@ -3,6 +3,7 @@ package index
 import (
 	"math/bits"
 	"slices"
+	"sync/atomic"
 )
 
 // A name is an engine hash of a block. The names of a chained piece lie in its body, one
@@ -18,32 +19,34 @@ type private struct {
 	engine uint64
 }
 
-// find returns the block that an engine hash means to all, and the line of the name.
+// find returns the block that an engine hash means to all, and the line of the name. Next to
+// other lanes it is to be looked at again.
 func (x *Index) find(engine uint64) (at place, line uint32) {
-	x.names.each(mix(engine), func(ref uint64) bool {
+	var room [4]uint64
+	for _, ref := range x.names.refs(mix(engine), room[:0]) {
 		if at, line = x.named(ref, engine); line == 0 {
-			return true
+			continue
 		}
 		if x.sweep.left > 0 && x.clean(at.piece, x.at(at.piece)) && !x.isNamed(ref, engine) {
-			at, line = place{}, 0 // only retired owners held it
+			return place{}, 0 // only retired owners held it
 		}
-		return false
-	})
-	return at, line
+		return at, line
+	}
+	return place{}, 0
 }
 
 // named returns the block of a name, if the reference leads to it.
 func (x *Index) named(ref, engine uint64) (place, uint32) {
 	q := placeOf(ref)
 	r := x.at(q.piece)
-	if r.meta&isSide != 0 {
+	if load32(&r.meta)&isSide != 0 {
 		d := x.sideAt(q.piece)
-		if d.engine()[q.at] == engine {
-			return place{d.piece, d.from() + q.at}, q.piece
+		if load64(&d.engine()[q.at]) == engine {
+			return place{load32(&d.piece), d.from() + q.at}, q.piece
 		}
 		return place{}, 0
 	}
-	if r.engine()[q.at] == engine {
+	if load64(&r.engine()[q.at]) == engine {
 		return q, q.piece
 	}
 	return place{}, 0
@@ -51,8 +54,7 @@ func (x *Index) named(ref, engine uint64) (place, uint32) {
 
 // isNamed reports whether the table has a name with a reference.
 func (x *Index) isNamed(ref, engine uint64) bool {
-	b, _ := x.names.find(mix(engine), ref)
-	return b != nil
+	return x.names.has(mix(engine), ref)
 }
 
 // meaning returns the block an engine hash stands for in the source, none if it is not
@@ -117,7 +119,7 @@ func (x *Index) name(s *source, p place, engine uint64, want int) bool {
 		return false
 	}
 	write64(&x.words(line)[i], engine)
-	x.aliases++
+	s.lane.names++
 	if x.naming == onDemand && !x.at(p.piece).loose() {
 		x.note(s, p.piece)
 	} else {
@@ -159,8 +161,7 @@ func (x *Index) spare(s *source, p place, want int) (line, i uint32, named *uint
 	lines, names := sideLines(min(uint32(max(want, 1)), r.cap()-p.at))
 	line = x.lines.alloc(forNames, lines)
 	d := x.sideAt(line)
-	*d = side{meta: p.at | names<<8 | isSide, piece: p.piece, next: r.side, by: uint32(s.name) + 1}
-	clear(d.engine()[:names])
+	d.begin(p, names, r.side, uint32(s.name)+1)
 	r.side = line
 	return line, 0, &d.named
 }
@@ -182,26 +183,26 @@ func (x *Index) allNamesOf(p place, f func(engine uint64, by uint32)) {
 
 // unname drops all names of blocks that have no owner any more, and the entries of
 // loose ones.
-func (x *Index) unname(n uint32, r *piece, blocks uint64) {
-	l := r.local()
-	remember := x.keepForgotten > len(x.forgotten) && (x.remember == nil || x.remember())
+func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
+	local := r.local()
+	remember := x.forgotten.wanted()
 	key, at := r.head, uint32(0)
 	keyAt := func(i uint32) uint64 {
 		if r.loose() {
-			return l[i]
+			return local[i]
 		}
 		for ; at < i; at++ {
-			key = x.follow(key, l[at+1])
+			key = x.follow(key, local[at+1])
 		}
 		return key
 	}
 	if !r.loose() {
-		x.aliases -= hashesOf(r.engine(), blocks)
+		l.names -= hashesOf(r.engine(), blocks)
 		x.leaveAll(r.engine(), n, blocks&r.named)
 		if r.named &^= blocks; remember {
 			for w, e := blocks, r.engine(); w != 0; w &= w - 1 {
 				if i := trailing(w); e[i] != 0 {
-					x.forget(e[i], keyAt(i))
+					x.forgotten.add(e[i], keyAt(i))
 				}
 			}
 		}
@@ -209,13 +210,13 @@ func (x *Index) unname(n uint32, r *piece, blocks uint64) {
 	for line := r.side; line != 0; {
 		d := x.sideAt(line)
 		here := d.part(blocks)
-		x.aliases -= hashesOf(d.engine(), here)
+		l.names -= hashesOf(d.engine(), here)
 		x.leaveAll(d.engine(), line, here&d.named)
 		if d.named &^= here; remember {
 			at, key = 0, r.head
 			for w, e := here, d.engine(); w != 0; w &= w - 1 {
 				if i := trailing(w); e[i] != 0 {
-					x.forget(e[i], keyAt(d.from()+i))
+					x.forgotten.add(e[i], keyAt(d.from()+i))
 				}
 			}
 		}
@@ -234,8 +235,8 @@ func (x *Index) unname(n uint32, r *piece, blocks uint64) {
 		x.looseBlocks.Add(-int64(bits.OnesCount64(blocks)))
 		for w := blocks; w != 0; w &= w - 1 {
 			i := trailing(w)
-			x.loose.remove(mix(l[i]), place{n, i}.ref())
-			store64(&l[i], 0)
+			x.loose.remove(mix(local[i]), place{n, i}.ref())
+			store64(&local[i], 0)
 		}
 	}
 }
@@ -358,7 +359,7 @@ func (x *Index) absorb(from, to place) {
 		x.move(o, from, to, false)
 	}
 	for _, n := range names {
-		x.name(&source{name: Source(n.by - 1)}, to, n.engine, 1)
+		x.name(&source{name: Source(n.by - 1), lane: x.laneOf(0)}, to, n.engine, 1)
 	}
 	for _, p := range own {
 		x.keepPrivate(p.s, p.engine, to)
@@ -416,8 +417,8 @@ func (x *Index) unraw(s *source, engine uint64, to place, count bool) (moved boo
 // Of sources that mean different things by it one is believed. A name that has left is in
 // Forgotten before it is unknown here.
 func (x *Index) Means(engine uint64) (key uint64, known bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	p, _ := x.seek(nil, normal(engine))
 	if p.isNone() {
 		return 0, false
@@ -431,8 +432,8 @@ func (x *Index) HeldOf(keys, dst []uint64) []uint64 {
 	if x.looseBlocks.Load() == 0 {
 		return dst
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	for _, key := range keys {
 		if p := x.looseOf(normal(key)); !p.isNone() && x.alive(p) {
 			dst = append(dst, key)
@@ -452,8 +453,8 @@ func (x *Index) alive(p place) bool {
 // Holds reports whether an owner holds a block under a hash, its place being unknown, or
 // a block whose key begins a piece.
 func (x *Index) Holds(name Owner, key uint64) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	o := x.owners[name]
 	if o == nil {
 		return false
@@ -467,8 +468,8 @@ func (x *Index) Holds(name Owner, key uint64) bool {
 
 // Has reports whether an owner holds the block an engine hash stands for.
 func (x *Index) Has(name Owner, engine uint64) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	o := x.owners[name]
 	if o == nil {
 		return false
@@ -485,8 +486,8 @@ func (x *Index) Has(name Owner, engine uint64) bool {
 // the hash itself move to the key. It reports whether there were any. A name of a block
 // that is not found is among Forgotten at once.
 func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	s := x.sources[src]
 	if s == nil {
 		return false
@@ -498,7 +499,7 @@ func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
 	}
 	if to.isNone() {
 		if x.heldRaw(s, engine).isNone() {
-			x.forget(engine, key)
+			x.forgotten.add(engine, key)
 			return false
 		}
 		if to = x.createLoose(s, key, 0, 1); to.isNone() {
@@ -521,7 +522,7 @@ func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
 // until the next event.
 func (x *Index) search(key uint64) place {
 	if x.places == nil {
-		x.places = make(map[uint64]uint64, x.live)
+		x.places = make(map[uint64]uint64, x.live())
 		x.allPieces(func(n uint32, r *piece) {
 			if r.loose() {
 				return
@@ -545,8 +546,8 @@ func (x *Index) search(key uint64) place {
 // Placed reports whether an engine hash means a block to a source whose place in a chain
 // is known.
 func (x *Index) Placed(src Source, engine uint64) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	s := x.sources[src]
 	if s == nil {
 		return false
@@ -567,8 +568,41 @@ func (x *Index) byKey(s *source, engine, key uint64) place {
 	return x.looseOf(key)
 }
 
+// forgotten keeps the names of blocks that have lost their last owner, for Forgotten.
+type forgotten struct {
+	keep     int         // Options.KeepForgotten
+	remember func() bool // Options.Remember
+	some     atomic.Bool
+	mu       spin
+	names    []Name
+}
+
+// wanted reports whether there is room for names.
+func (f *forgotten) wanted() bool {
+	if f.keep <= 0 {
+		return false
+	}
+	f.mu.lock()
+	room := f.keep > len(f.names)
+	f.mu.unlock()
+	return room && (f.remember == nil || f.remember())
+}
+
+// add notes a name that is dropped.
+func (f *forgotten) add(engine, key uint64) {
+	if f.keep <= 0 {
+		return
+	}
+	f.mu.lock()
+	if len(f.names) < f.keep {
+		f.names = append(f.names, Name{plain(engine), plain(key)})
+		f.some.Store(true)
+	}
+	f.mu.unlock()
+}
+
 // Forgets reports whether there is something for Forgotten to return.
-func (x *Index) Forgets() bool { return x.forgot.Load() }
+func (x *Index) Forgets() bool { return x.forgotten.some.Load() }
 
 // Forgotten returns names of blocks that have lost their last owner, at most
 // Options.KeepForgotten, and leaves none. Names that one source alone means something
@@ -577,22 +611,12 @@ func (x *Index) Forgotten() []Name {
 	if !x.Forgets() {
 		return nil
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	names := x.forgotten
-	x.forgotten = nil
-	x.forgot.Store(false)
+	x.lock() // a name of a block that is leaving is there before or afterwards
+	defer x.unlock()
+	names := x.forgotten.names
+	x.forgotten.names = nil
+	x.forgotten.some.Store(false)
 	return names
-}
-
-// forget notes a name that is dropped.
-func (x *Index) forget(engine, key uint64) {
-	if len(x.forgotten) < x.keepForgotten {
-		x.forgotten = append(x.forgotten, Name{plain(engine), plain(key)})
-		if len(x.forgotten) == 1 {
-			x.forgot.Store(true)
-		}
-	}
 }
 
 // allNames calls f for each name that all mean, until f returns false.
@@ -614,7 +638,7 @@ func (x *Index) allNames(f func(engine uint64, p place) bool) {
 // Names calls f for each engine hash whose meaning is known, in no particular order,
 // until f returns false. f must not call the index.
 func (x *Index) Names(f func(Name) bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	x.allNames(func(engine uint64, p place) bool { return f(Name{plain(engine), plain(x.key(p))}) })
 }

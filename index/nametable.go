@@ -1,10 +1,14 @@
 package index
 
-import "unsafe"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // nameTable says which block an engine hash may mean, where the hash has an entry (see
 // vague.go). An entry lies in the bucket of its hash, or in one behind it, before the first
-// bucket with a free slot. The index is locked during all calls.
+// bucket with a free slot. A segment is locked during each call. One that is too small, or
+// not small enough, dies, and others take its place in the directory.
 //
 //	directory  upper bits of the mixed hash -> segment, which several may share
 //	segment    buckets in the order of the hashes, some 12,000 entries at most
@@ -14,14 +18,21 @@ import "unsafe"
 // Nothing but the entries is needed to move them. The block of an entry says whether it
 // has the engine hash.
 type nameTable struct {
-	dir   []*nameSegment // 1 << depth
+	dir  atomic.Pointer[nameDir]
+	n    atomic.Int64 // entries
+	size atomic.Int64 // bytes of all buckets
+	mu   spin         // guards changes of the directory
+}
+
+// nameDir is the segments by the upper bits of a mixed hash.
+type nameDir struct {
+	segs  []atomic.Pointer[nameSegment] // 1 << depth
 	depth uint
-	n     int // entries
-	size  int // bytes of all buckets
-	buf   []uint8
 }
 
 type nameSegment struct {
+	mu      spin
+	dead    bool // others have taken its place
 	buckets []bucket
 	depth   uint // upper bits that all its hashes have in common
 }
@@ -46,12 +57,25 @@ func (s *nameSegment) home(tag uint64) int {
 	return int((tag << s.depth & nameTagMask) * uint64(len(s.buckets)) >> nameTagBits)
 }
 
-// segment returns the segment of a mixed hash and its upper bits, nil in an empty table.
-func (t *nameTable) segment(h uint64) (*nameSegment, uint64) {
-	if t.dir == nil {
-		return nil, 0
+// at returns the segment of a mixed hash, which may be dead.
+func (d *nameDir) at(h uint64) *nameSegment {
+	return d.segs[h>>((64-d.depth)&63)&uint64(len(d.segs)-1)].Load()
+}
+
+// lock returns the segment of a mixed hash, locked, and the upper bits of the hash; nil in an
+// empty table.
+func (t *nameTable) lock(h uint64) (*nameSegment, uint64) {
+	for {
+		d := t.dir.Load()
+		if d == nil {
+			return nil, 0
+		}
+		s := d.at(h)
+		if s.mu.lock(); !s.dead {
+			return s, h >> nameRefBits
+		}
+		s.mu.unlock()
 	}
-	return t.dir[h>>((64-t.depth)&63)&uint64(len(t.dir)-1)], h >> nameRefBits
 }
 
 // next returns the bucket behind another one.
@@ -62,33 +86,30 @@ func (s *nameSegment) next(b int) int {
 	return 0
 }
 
-// each calls f for the references of entries that may have a mixed hash until f returns
-// false.
-func (t *nameTable) each(h uint64, f func(ref uint64) bool) {
-	s, tag := t.segment(h)
+// refs appends the references of entries that may have a mixed hash.
+func (t *nameTable) refs(h uint64, dst []uint64) []uint64 {
+	s, tag := t.lock(h)
 	if s == nil {
-		return
+		return dst
 	}
+	defer s.mu.unlock()
 	for b, k := s.home(tag), 0; k < len(s.buckets); b, k = s.next(b), k+1 {
 		free := false
 		for _, v := range &s.buckets[b] {
-			if v>>nameRefBits == tag && v > usedEntry && !f(v&nameRefMask) {
-				return
+			if v>>nameRefBits == tag && v > usedEntry {
+				dst = append(dst, v&nameRefMask)
 			}
 			free = free || v == 0
 		}
 		if free {
-			return
+			break
 		}
 	}
+	return dst
 }
 
 // find returns the bucket of exactly this entry and its slot there, nil if there is none.
-func (t *nameTable) find(h, ref uint64) (*bucket, int) {
-	s, tag := t.segment(h)
-	if s == nil {
-		return nil, 0
-	}
+func (s *nameSegment) find(tag, ref uint64) (*bucket, int) {
 	want := tag<<nameRefBits | ref
 	for b, k := s.home(tag), 0; k < len(s.buckets); b, k = s.next(b), k+1 {
 		free := false
@@ -105,6 +126,17 @@ func (t *nameTable) find(h, ref uint64) (*bucket, int) {
 	return nil, 0
 }
 
+// has reports whether the table has exactly this entry.
+func (t *nameTable) has(h, ref uint64) bool {
+	s, tag := t.lock(h)
+	if s == nil {
+		return false
+	}
+	defer s.mu.unlock()
+	b, _ := s.find(tag, ref)
+	return b != nil
+}
+
 // add adds an entry unless one with the same tag may be of the same hash, and reports
 // whether it did.
 func (t *nameTable) add(h, ref uint64) bool { return t.place(h, ref, false) }
@@ -113,10 +145,10 @@ func (t *nameTable) add(h, ref uint64) bool { return t.place(h, ref, false) }
 func (t *nameTable) insert(h, ref uint64) { t.place(h, ref, true) }
 
 func (t *nameTable) place(h, ref uint64, always bool) bool {
-	s, tag := t.segment(h)
+	s, tag := t.lock(h)
 	if s == nil {
 		t.init()
-		s, tag = t.segment(h)
+		s, tag = t.lock(h)
 	}
 	for {
 		var slot *uint64
@@ -130,6 +162,7 @@ func (t *nameTable) place(h, ref uint64, always bool) bool {
 						slot = &s.buckets[b][i]
 					}
 				case v>>nameRefBits == tag && !always:
+					s.mu.unlock()
 					return false
 				}
 			}
@@ -140,17 +173,23 @@ func (t *nameTable) place(h, ref uint64, always bool) bool {
 		}
 		if full <= longProbe && slot != nil && full < len(s.buckets) {
 			*slot = tag<<nameRefBits | ref
-			t.n++
+			s.mu.unlock()
+			t.n.Add(1)
 			return true
 		}
 		t.rebuild(s, tag)
-		s, tag = t.segment(h)
+		s, tag = t.lock(h)
 	}
 }
 
 // remove takes exactly this entry out and reports whether it was there.
 func (t *nameTable) remove(h, ref uint64) bool {
-	b, i := t.find(h, ref)
+	s, tag := t.lock(h)
+	if s == nil {
+		return false
+	}
+	defer s.mu.unlock()
+	b, i := s.find(tag, ref)
 	if b == nil {
 		return false
 	}
@@ -161,41 +200,41 @@ func (t *nameTable) remove(h, ref uint64) bool {
 			break
 		}
 	}
-	t.n--
+	t.n.Add(-1)
 	return true
 }
 
 // prefetch begins the load that a probe waits for.
 func (t *nameTable) prefetch(h uint64) {
-	if s, tag := t.segment(h); s != nil {
-		prefetch(unsafe.Pointer(&s.buckets[s.home(tag)]))
+	if d := t.dir.Load(); d != nil {
+		s := d.at(h)
+		prefetch(unsafe.Pointer(&s.buckets[s.home(h>>nameRefBits)]))
 	}
 }
 
+// init makes the first segment, unless there is one.
 func (t *nameTable) init() {
-	t.dir, t.depth = []*nameSegment{{buckets: t.alloc(1)}}, 0
+	t.mu.lock()
+	defer t.mu.unlock()
+	if t.dir.Load() == nil {
+		d := &nameDir{segs: make([]atomic.Pointer[nameSegment], 1)}
+		d.segs[0].Store(&nameSegment{buckets: t.alloc(1)})
+		t.dir.Store(d)
+	}
 }
 
 func (t *nameTable) alloc(n int) []bucket {
-	t.size += n * lineBytes
+	t.size.Add(int64(n) * lineBytes)
 	return makeBuckets(n)
 }
 
-// counts returns a buffer for n buckets.
-func (t *nameTable) counts(n int) []uint8 {
-	if n > len(t.buf) {
-		t.buf = make([]uint8, n+n/4)
-	}
-	return t.buf[:n]
-}
-
 func (t *nameTable) free(b []bucket) {
-	t.size -= len(b) * lineBytes
+	t.size.Add(-int64(len(b)) * lineBytes)
 	freeBuckets(b)
 }
 
-// rebuild replaces the segment of a tag by a larger one, a smaller one, one without used
-// slots, or two.
+// rebuild replaces a locked segment of a tag by a larger one, a smaller one, one without used
+// slots, or two. It unlocks the segment, which is dead then.
 func (t *nameTable) rebuild(s *nameSegment, tag uint64) {
 	live, used := 0, 0
 	for i := range s.buckets {
@@ -208,7 +247,7 @@ func (t *nameTable) rebuild(s *nameSegment, tag uint64) {
 		}
 	}
 	if live >= segmentFull && s.depth < maxDepth {
-		t.split(s, tag, live)
+		t.replace(s, tag, t.half(s, live, 0), t.half(s, live, 1))
 		return
 	}
 	n := len(s.buckets)
@@ -218,23 +257,61 @@ func (t *nameTable) rebuild(s *nameSegment, tag uint64) {
 	case used*8 < slots || live*5 > slots*4:
 		n += max(1, n/2)
 	}
-	for {
-		fresh := &nameSegment{buckets: t.alloc(n), depth: s.depth}
-		if fresh.fill(s.buckets, t.counts(n), nil) {
-			t.free(s.buckets)
-			*s = *fresh
-			return
+	fresh := t.copy(s, s.depth, n, nil)
+	t.replace(s, tag, fresh, fresh)
+}
+
+// half returns a segment with those entries of another one whose next upper bit is side.
+func (t *nameTable) half(s *nameSegment, live int, side uint64) *nameSegment {
+	return t.copy(s, s.depth+1, live*25/32/len(bucket{})+1, func(tag uint64) bool {
+		return tag>>(nameTagBits-s.depth-1)&1 == side
+	})
+}
+
+// copy returns a segment of n buckets, or more, with the entries of another one that want
+// accepts.
+func (t *nameTable) copy(s *nameSegment, depth uint, n int, want func(tag uint64) bool) *nameSegment {
+	for ; ; n += max(1, n/4) {
+		fresh := &nameSegment{buckets: t.alloc(n), depth: depth}
+		if fresh.fill(s.buckets, want) {
+			return fresh
 		}
 		t.free(fresh.buckets)
-		n += max(1, n/4)
 	}
+}
+
+// replace puts two segments in the place of a locked one of a tag, which dies: its lower and
+// its upper half. They may be the same.
+func (t *nameTable) replace(s *nameSegment, tag uint64, lower, upper *nameSegment) {
+	t.mu.lock()
+	d := t.dir.Load()
+	if lower.depth > d.depth {
+		wide := &nameDir{segs: make([]atomic.Pointer[nameSegment], 2*len(d.segs)), depth: d.depth + 1}
+		for i := range d.segs {
+			wide.segs[2*i].Store(d.segs[i].Load())
+			wide.segs[2*i+1].Store(d.segs[i].Load())
+		}
+		d = wide
+	}
+	first, n := int(tag>>(nameTagBits-s.depth)<<(d.depth-s.depth)), 1<<(d.depth-s.depth)
+	for i := range n {
+		if 2*i < n {
+			d.segs[first+i].Store(lower)
+		} else {
+			d.segs[first+i].Store(upper)
+		}
+	}
+	t.dir.Store(d)
+	t.mu.unlock()
+	s.dead = true
+	t.free(s.buckets)
+	s.mu.unlock()
 }
 
 // fill moves the entries that want accepts into an empty segment, in their order. It
 // reports false if they do not fit well.
-func (s *nameSegment) fill(from []bucket, counts []uint8, want func(tag uint64) bool) bool {
-	counts = counts[:len(s.buckets)]
-	clear(counts)
+func (s *nameSegment) fill(from []bucket, want func(tag uint64) bool) bool {
+	counts := make([]uint8, len(s.buckets))
 	for i := range from {
 		for _, v := range &from[i] {
 			tag := v >> nameRefBits
@@ -254,52 +331,27 @@ func (s *nameSegment) fill(from []bucket, counts []uint8, want func(tag uint64) 
 	return true
 }
 
-// split makes two segments of one.
-func (t *nameTable) split(s *nameSegment, tag uint64, live int) {
-	if s.depth == t.depth {
-		dir := make([]*nameSegment, 2*len(t.dir))
-		for i, s := range t.dir {
-			dir[2*i], dir[2*i+1] = s, s
-		}
-		t.dir = dir
-		t.depth++
-	}
-	depth := s.depth + 1
-	var half [2]*nameSegment
-	for side := range half {
-		for n := live*25/32/len(bucket{}) + 1; half[side] == nil; n += n/4 + 1 {
-			h := &nameSegment{buckets: t.alloc(n), depth: depth}
-			if h.fill(s.buckets, t.counts(n), func(tag uint64) bool { return int(tag>>(nameTagBits-depth)&1) == side }) {
-				half[side] = h
-			} else {
-				t.free(h.buckets)
-			}
-		}
-	}
-	t.free(s.buckets)
-	first := int(tag >> (nameTagBits - s.depth) << (t.depth - s.depth))
-	each := 1 << (t.depth - depth)
-	for i := range each {
-		t.dir[first+i], t.dir[first+each+i] = half[0], half[1]
-	}
-}
-
-// clear gives the memory of the table back.
+// clear gives the memory of the table back. All lanes are locked.
 func (t *nameTable) clear() {
 	for s := range t.segments {
 		t.free(s.buckets)
 	}
-	*t = nameTable{}
+	t.dir.Store(nil)
+	t.n.Store(0)
 }
 
 // segments yields each segment once.
 func (t *nameTable) segments(yield func(*nameSegment) bool) {
-	for i := 0; i < len(t.dir); {
-		s := t.dir[i]
+	d := t.dir.Load()
+	if d == nil {
+		return
+	}
+	for i := 0; i < len(d.segs); {
+		s := d.segs[i].Load()
 		if !yield(s) {
 			return
 		}
-		i += 1 << (t.depth - s.depth)
+		i += 1 << (d.depth - s.depth)
 	}
 }
 

@@ -15,11 +15,11 @@ import (
 // by its key in Index.heads. A loose block stands alone: its place in a chain is not
 // known, and it is found by its key in Index.loose.
 //
-// All words are written while the index is locked and ver is odd. A reader looks at ver
-// before and after.
+// All words are written while a lane holds the piece, or all lanes are locked; those that
+// readers look at while ver is odd. A reader looks at ver before and after.
 type piece struct {
 	meta uint32 // blocks, capacity, intervals, flags: a byte each
-	ver  uint32 // odd while the piece changes
+	ver  uint32 // version, and whether the piece is held and changes
 	lost uint32 // how often an owner lost a block; no two lives of a line begin alike
 	next uint32 // a hint: the piece that went on behind the last block
 	prev uint32 // a hint: the piece of the block before the first one
@@ -52,6 +52,11 @@ const (
 	inlineIntervals = 1
 	endBits         = 7
 	endMask         = 1<<endBits - 1
+
+	// Bits of a version.
+	changing    = 1 // readers wait
+	held        = 2 // a lane has the piece for itself
+	versionStep = 4
 
 	isLoose = 1 << 24
 	isWide  = 1 << 25 // has labels
@@ -122,8 +127,18 @@ func linesFor(meta uint32) int {
 	return 1 + (n*8+lineBytes-1)/lineBytes
 }
 
-func (r *piece) lock()   { atomic.StoreUint32(&r.ver, r.ver+1) }
-func (r *piece) unlock() { atomic.StoreUint32(&r.ver, r.ver+1) }
+// lock makes readers wait, unlock lets them go on. The lane holds the piece.
+func (r *piece) lock()   { store32(&r.ver, r.ver|changing) }
+func (r *piece) unlock() { store32(&r.ver, r.ver&^changing+versionStep) }
+
+// version returns the version of a piece for a reader, and whether it is changing.
+func (r *piece) version() (ver uint32, busy bool) {
+	v := load32(&r.ver) &^ held
+	return v, v&changing != 0
+}
+
+// same reports whether a piece still has a version.
+func (r *piece) same(ver uint32) bool { return load32(&r.ver)&^held == ver }
 
 // label returns the label of a block; 0 is none.
 func (r *piece) label(at uint32) uint64 {
@@ -137,10 +152,20 @@ func (r *piece) label(at uint32) uint64 {
 }
 
 // names of a side.
-func (d *side) from() uint32 { return d.meta & 255 }
+func (d *side) from() uint32 { return load32(&d.meta) & 255 }
 func (d *side) cap() uint32  { return d.meta >> 8 & 255 }
 func (d *side) engine() *words {
 	return (*words)(unsafe.Add(unsafe.Pointer(d), unsafe.Sizeof(side{})))
+}
+
+// begin makes names of blocks from one on. Another lane may look at them with an old number.
+func (d *side) begin(p place, names, next, by uint32) {
+	store32(&d.meta, p.at|names<<8|isSide)
+	store32(&d.piece, p.piece)
+	d.next, d.by, d.named = next, by, 0
+	for i := range d.engine()[:names] {
+		write64(&d.engine()[i], 0)
+	}
 }
 
 // covers reports whether a side has room for a name of a block.
@@ -269,16 +294,16 @@ func merged(out []interval, set, end uint32) []interval {
 	return append(out, interval{set, end})
 }
 
-// change gives blocks [lo, hi) of a locked piece to an owner, or takes them. It returns
+// change gives blocks [lo, hi) of a changing piece to an owner, or takes them. It returns
 // those that changed, and of them those that had no owner before or have none now.
-func (x *Index) change(r *piece, lo, hi, owner uint32, give bool) (changed, edge uint64) {
+func (x *Index) change(l *lane, r *piece, lo, hi, owner uint32, give bool) (changed, edge uint64) {
 	s := &x.sets
 	if r.count() == 1 && lo == 0 && hi == r.len() {
 		v := intervalOf(r.intervals[0])
 		if s.has(v.set, owner) == give {
 			return 0, 0
 		}
-		to := s.toggle(v.set, owner)
+		to := s.toggle(l, v.set, owner)
 		store32(&r.intervals[0], interval{to, v.end}.word())
 		s.drop(v.set)
 		if changed = spanOf(lo, hi); to == 0 || v.set == 0 {
@@ -294,7 +319,7 @@ func (x *Index) change(r *piece, lo, hi, owner uint32, give bool) (changed, edge
 		if a >= b || s.has(v.set, owner) == give {
 			out = merged(out, v.set, v.end)
 		} else {
-			to := s.toggle(v.set, owner)
+			to := s.toggle(l, v.set, owner)
 			taken[k] = to
 			k++
 			changed |= spanOf(a, b)
@@ -367,20 +392,34 @@ func (x *Index) begin(want int, flags uint32) (uint32, *piece) {
 	meta := c<<8 | flags
 	n := x.lines.alloc(forPieces, linesFor(meta))
 	r := x.at(n)
-	ver, lost := r.ver, r.lost // of the piece that had the line before
-	if ver == 0 {              // a new line, or its page was given back
-		x.begun++
-		ver, lost = x.begun*0x9e3779b1&^1, x.begun*0x85ebca6b
-	}
-	store32(&r.ver, ver+1)
+	lost := r.take(&x.lines, x.alone)
 	store32(&r.meta, meta)
 	store32(&r.lost, lost+1)
 	store32(&r.next, 0)
 	r.prev, r.side, r.by, r.up, r.named = 0, 0, 0, 0, 0
 	store64(&r.head, 0)
 	store64(&r.tail, 0)
-	x.lines.heads[n/pageLines] |= 1 << (n % pageLines)
 	return n, r
+}
+
+// take makes a free line the head of a piece, held and changing, and returns the count of
+// lost blocks of the piece before. A lane with an old number may hold the line for a moment.
+func (r *piece) take(a *arena, alone bool) (lost uint32) {
+	for {
+		v := load32(&r.ver)
+		ver, lost := v, load32(&r.lost)
+		if v == 0 { // a new line, or its page was given back
+			k := a.begun.Add(1)
+			ver, lost = k*0x9e3779b1&^(changing|held), k*0x85ebca6b
+		}
+		if ver |= changing; !alone {
+			ver |= held
+		}
+		if v&held == 0 && atomic.CompareAndSwapUint32(&r.ver, v, ver) {
+			return lost
+		}
+		pause()
+	}
 }
 
 // beginChained makes a piece that begins with a block of a key, behind another one or
@@ -399,9 +438,9 @@ func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (ui
 	return n, r
 }
 
-// trim takes blocks without an owner off the end of a locked piece and frees it if none
-// is left. It unlocks the piece.
-func (x *Index) trim(n uint32, r *piece) {
+// trim takes blocks without an owner off the end of a changing piece and frees it if none
+// is left. Readers go on then.
+func (x *Index) trim(l *lane, n uint32, r *piece) {
 	var was [maxPiece + 2]interval
 	old := x.intervalsOf(r, &was)
 	k := len(old)
@@ -425,7 +464,7 @@ func (x *Index) trim(n uint32, r *piece) {
 		for line := r.side; line != 0; {
 			d := x.sideAt(line)
 			for i := max(from, d.from()); i < r.len() && d.covers(i); i++ {
-				d.engine()[i-d.from()] = 0
+				write64(&d.engine()[i-d.from()], 0)
 			}
 			line = d.next
 		}
@@ -450,6 +489,9 @@ func (x *Index) trim(n uint32, r *piece) {
 	}
 	r.side = 0
 	r.unlock()
+	if l.piece == n {
+		x.release(l)
+	}
 	x.lines.free(forPieces, n, lines)
 }
 

@@ -17,8 +17,8 @@ type RemoveResult struct {
 // holds nothing.
 func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy CopyPolicy) RemoveResult {
 	var res RemoveResult
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	o := x.owners[name]
 	if o == nil {
 		res.Unknown = len(engine)
@@ -281,7 +281,7 @@ func (x *Index) expect(t trail) {
 func (x *Index) take(o *owner, n, lo, hi uint32) (changed uint64) {
 	r := x.at(n)
 	r.lock()
-	changed, edge := x.change(r, lo, hi, o.id, false)
+	changed, edge := x.change(o.s.lane, r, lo, hi, o.id, false)
 	if changed == 0 {
 		r.unlock()
 		return 0
@@ -298,9 +298,9 @@ func (x *Index) take(o *owner, n, lo, hi uint32) (changed uint64) {
 		r.unlock()
 		return changed
 	}
-	x.live -= bits.OnesCount64(edge)
-	x.unname(n, r, edge)
-	x.trim(n, r)
+	o.s.lane.live -= bits.OnesCount64(edge)
+	x.unname(o.s.lane, n, r, edge)
+	x.trim(o.s.lane, n, r)
 	return changed
 }
 

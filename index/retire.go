@@ -70,8 +70,8 @@ func (x *Index) retire(o *owner) {
 // Clear takes all blocks from an owner, which stays, and returns how many it held.
 // Its cost does not depend on them: they leave the memory with later events.
 func (x *Index) Clear(name Owner) int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	o := x.owners[name]
 	if o == nil || o.blocks == 0 {
 		return 0
@@ -90,8 +90,8 @@ func (x *Index) Clear(name Owner) int {
 // blocks. Its id and its owners' are retired and never come back. Its cost does not
 // depend on the blocks.
 func (x *Index) DropSource(src Source) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	s := x.sources[src]
 	if s == nil {
 		return
@@ -141,27 +141,37 @@ func (x *Index) tend(s *source) {
 	if x.naming == catchingUp {
 		x.nameOn(namingPages)
 	}
-	if free := int(x.lines.next.Load()) - x.lines.live - x.lines.back*pageLines; x.lines.trimmed > 0 || free > 4096 && free > x.lines.live && free > 2*x.lines.kept {
+	if x.wasteful() {
 		x.giveBack(trimStretches)
-	} else if x.live == 0 && x.lines.live == 0 && x.names.size+x.heads.size+x.loose.size > 0 {
+	} else if x.lines.live.Load() == 0 && x.live() == 0 && x.names.size.Load()+x.heads.size.Load()+x.loose.size.Load() > 0 {
 		x.giveBack(math.MaxInt)
 	}
+}
+
+// wasteful reports whether lines are to be given back.
+func (x *Index) wasteful() bool {
+	free := x.lines.unused()
+	return x.lines.trimmed > 0 || free > 4096 && free > int(x.lines.live.Load()) && free > 2*x.lines.kept
 }
 
 // giveBack returns memory to the system: pages without a used line, in some stretches, and
 // all tables of an empty index.
 func (x *Index) giveBack(stretches int) {
 	done := x.lines.trim(stretches)
-	if x.lines.live == 0 {
+	if x.lines.live.Load() == 0 {
 		x.heads.clear()
 		x.names.clear()
 		x.loose.clear()
-		x.sets.trim()
+		if x.sets.trim() {
+			for i := range x.lanes {
+				x.lanes[i].memo = nil
+			}
+		}
 	}
 	if !done {
 		return
 	}
-	x.lines.kept = int(x.lines.next.Load()) - x.lines.live - x.lines.back*pageLines
+	x.lines.kept = x.lines.unused()
 }
 
 // sweepOn sweeps some pages.
@@ -192,8 +202,8 @@ func (x *Index) sweepOn(pages int) {
 // Compact takes retired owners out of all pieces and gives memory back. Each event does
 // a part of it anyway.
 func (x *Index) Compact() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	x.compact()
 }
 
@@ -209,7 +219,7 @@ func (x *Index) compact() {
 // owner. Then the piece may have ended.
 func (x *Index) clean(n uint32, r *piece) (ended bool) {
 	var was, room [maxPiece + 2]interval
-	old := x.intervalsOf(r, &was)
+	l, old := &x.lanes[0].lane, x.intervalsOf(r, &was)
 	dirty := false
 	b := x.sets.body.Load()
 	for _, v := range old {
@@ -239,10 +249,10 @@ func (x *Index) clean(n uint32, r *piece) (ended bool) {
 		x.sets.drop(id)
 	}
 	if dead != 0 {
-		x.live -= bits.OnesCount64(dead)
-		x.unname(n, r, dead)
+		l.live -= bits.OnesCount64(dead)
+		x.unname(l, n, r, dead)
 	}
-	x.trim(n, r)
+	x.trim(l, n, r)
 	return dead != 0
 }
 
@@ -256,7 +266,7 @@ func (x *Index) without(set uint32) uint32 {
 			break
 		}
 		for w := b.of(set)[i] & x.sweep.mask[i]; w != 0; w &= w - 1 {
-			to := s.toggle(set, uint32(i)<<6+trailing(w))
+			to := s.toggle(&x.lanes[0].lane, set, uint32(i)<<6+trailing(w))
 			s.drop(set)
 			set = to
 		}

@@ -122,8 +122,8 @@ type Orphan struct{ Engine, Local uint64 }
 
 // Waiting returns how many blocks of a source wait for their parent.
 func (x *Index) Waiting(src Source) int {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	s := x.sources[src]
 	if s == nil {
 		return 0
@@ -133,8 +133,8 @@ func (x *Index) Waiting(src Source) int {
 
 // Children returns the blocks of a source that wait for an engine hash.
 func (x *Index) Children(src Source, parent uint64) []Orphan {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	s := x.sources[src]
 	if s == nil {
 		return nil

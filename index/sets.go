@@ -3,7 +3,6 @@ package index
 import (
 	"math/bits"
 	"sync/atomic"
-	"unsafe"
 )
 
 // sets interns owner sets: each distinct set exists once and is named by a number. A set
@@ -13,15 +12,19 @@ import (
 // A reader finds the words of a set through body, after it has read the number from a
 // piece and before it looks at the version of the piece again: the piece names the set
 // all that time, so the set is what it was.
+//
+// Each lane remembers steps from set to set, and counts by atomic words. All else is
+// changed under the lock. A count falls to zero, and rises from there, only under the lock.
 type sets struct {
-	body   atomic.Pointer[setBody]
-	ref    []uint32
+	body atomic.Pointer[setBody]
+	used [setChunks]atomic.Pointer[[]uint64] // by number: generation << 32 | references
+	size atomic.Int64                        // bytes, without what lanes remember
+
+	mu     spin // guards all below, and changes of body
 	hash   []uint64
 	n      uint32   // numbers in use, with 0 and those in spare
 	spare  []uint32 // numbers to use again
 	intern []uint32 // numbers by hash, open addressing, at most half full
-	memo   []transition
-	buf    []uint64
 }
 
 // setBody is the words of all sets. It is replaced when it is too small.
@@ -36,15 +39,19 @@ type transition struct{ from, to, owner, fromGen, toGen uint32 }
 
 const (
 	maxSets     = 1 << 25
-	memoEntries = 1 << 12
+	memoEntries = 1 << 12 // of all lanes
+	firstSets   = 8       // of chunk 0; each has as many as those before it
+	setChunks   = 22
 )
 
 func (s *sets) init() {
 	s.n = 1
-	s.ref, s.hash = make([]uint32, 8), make([]uint64, 8)
+	s.hash = make([]uint64, firstSets)
 	s.intern = make([]uint32, 16)
-	s.buf = make([]uint64, 1)
-	s.body.Store(&setBody{width: 1, bits: make([]uint64, 8), gen: make([]uint32, 8)})
+	s.body.Store(&setBody{width: 1, bits: make([]uint64, firstSets), gen: make([]uint32, firstSets)})
+	chunk := make([]uint64, firstSets)
+	s.used[0].Store(&chunk)
+	s.count()
 }
 
 // of returns the words of a set.
@@ -53,7 +60,14 @@ func (b *setBody) of(id uint32) []uint64 {
 	return b.bits[at : at+b.width : at+b.width]
 }
 
-// has reports whether an owner is in a set. The index is locked.
+// state returns the generation and the references of a set.
+func (s *sets) state(id uint32) *uint64 {
+	k := bits.Len32(id / firstSets)
+	first := uint32(firstSets) << k >> 1 &^ (firstSets - 1)
+	return &(*s.used[k].Load())[id-first]
+}
+
+// has reports whether an owner is in a set that somebody's piece names.
 func (s *sets) has(id, owner uint32) bool {
 	b := s.body.Load()
 	w := int(owner >> 6)
@@ -68,13 +82,18 @@ func (s *sets) resize(n, width int) {
 	for i := range int(s.n) {
 		copy(b.bits[i*width:], old.bits[i*old.width:(i+1)*old.width])
 	}
-	s.ref = append(s.ref, make([]uint32, n-len(s.ref))...)
+	for k := range s.used {
+		if s.used[k].Load() == nil && firstSets<<k>>1 < n {
+			chunk := make([]uint64, firstSets<<k>>1)
+			s.used[k].Store(&chunk)
+		}
+	}
 	s.hash = append(s.hash, make([]uint64, n-len(s.hash))...)
-	s.buf = make([]uint64, width)
 	s.body.Store(b)
+	s.count()
 }
 
-// widen makes room for an owner in the sets.
+// widen makes room for an owner in the sets. All lanes are locked.
 func (s *sets) widen(owner uint32) {
 	if b := s.body.Load(); int(owner>>6) >= b.width {
 		s.resize(len(b.gen), max(int(owner>>6)+1, b.width+b.width/2))
@@ -82,32 +101,50 @@ func (s *sets) widen(owner uint32) {
 }
 
 // toggle returns the set that differs from another by one owner, with a reference for the
-// caller.
-func (s *sets) toggle(from, owner uint32) uint32 {
-	if s.memo == nil {
-		s.memo = make([]transition, 64)
+// caller. A piece that the lane holds names the other one.
+func (s *sets) toggle(l *lane, from, owner uint32) uint32 {
+	if l.memo == nil {
+		l.memo = make([]transition, 16)
 	}
-	b := s.body.Load()
-	m := &s.memo[uint64(from*0x9e3779b1^owner*0x85ebca77)*0xd6e8feb8>>16&uint64(len(s.memo)-1)]
-	if m.from == from && m.owner == owner && m.fromGen == b.gen[from] && m.toGen == b.gen[m.to] && (m.to != 0 || m.from != 0) {
-		if m.to != 0 {
-			s.ref[m.to]++
+	m := &l.memo[uint64(from*0x9e3779b1^owner*0x85ebca77)*0xd6e8feb8>>16&uint64(len(l.memo)-1)]
+	if m.from == from && m.owner == owner && (m.to != 0 || m.from != 0) && (from == 0 || m.fromGen == s.gen(from)) {
+		if m.to == 0 || s.revive(m.to, m.toGen) {
+			return m.to
 		}
-		return m.to
 	}
-	to := s.make(from, owner)
-	b = s.body.Load()
-	*m = transition{from, to, owner, b.gen[from], b.gen[to]}
+	to := s.make(l, from, owner)
+	*m = transition{from: from, to: to, owner: owner, fromGen: s.gen(from), toGen: s.gen(to)}
 	return to
 }
 
+func (s *sets) gen(id uint32) uint32 { return uint32(load64(s.state(id)) >> 32) }
+
+// revive adds a reference to a set of a generation, if it has one.
+func (s *sets) revive(id, gen uint32) bool {
+	w := s.state(id)
+	for {
+		v := load64(w)
+		if uint32(v>>32) != gen || uint32(v) == 0 {
+			return false
+		}
+		if atomic.CompareAndSwapUint64(w, v, v+1) {
+			return true
+		}
+	}
+}
+
 // single returns the set of one owner, with a reference for the caller.
-func (s *sets) single(owner uint32) uint32 { return s.toggle(0, owner) }
+func (s *sets) single(l *lane, owner uint32) uint32 { return s.toggle(l, 0, owner) }
 
 // make is toggle without the memo.
-func (s *sets) make(from, owner uint32) uint32 {
+func (s *sets) make(l *lane, from, owner uint32) uint32 {
+	s.mu.lock()
+	defer s.mu.unlock()
 	b := s.body.Load()
-	words := s.buf
+	if len(l.set) != b.width {
+		l.set = make([]uint64, b.width)
+	}
+	words := l.set
 	copy(words, b.of(from))
 	words[owner>>6] ^= 1 << (owner & 63)
 	some := uint64(0)
@@ -117,10 +154,15 @@ func (s *sets) make(from, owner uint32) uint32 {
 	if some == 0 {
 		return 0
 	}
-	return s.number(s.hash[from]^mix(uint64(owner)), words)
+	id := s.number(s.hash[from]^mix(uint64(owner)), words)
+	if want := min(2*len(s.intern), memoEntries) / lanes; len(l.memo) < want {
+		l.memo = make([]transition, want)
+	}
+	return id
 }
 
-// number returns the set of some words, with a reference for the caller.
+// number returns the set of some words, with a reference for the caller. The sets are
+// locked.
 func (s *sets) number(h uint64, words []uint64) uint32 {
 	b := s.body.Load()
 	mask := uint64(len(s.intern) - 1)
@@ -136,7 +178,7 @@ probe:
 				continue probe
 			}
 		}
-		s.ref[id]++
+		s.hold(id)
 		return id
 	}
 	var id uint32
@@ -150,25 +192,22 @@ probe:
 			}
 			s.resize(2*len(b.gen), b.width)
 			b = s.body.Load()
-			words = append([]uint64(nil), words...)
 		}
 		s.n++
 	}
 	for i := range b.width {
 		store64(&b.bits[int(id)*b.width+i], words[i])
 	}
-	s.hash[id], s.ref[id] = h, 1
+	s.hash[id] = h
+	s.hold(id)
 	s.intern[p] = id
 	if live := int(s.n) - 1 - len(s.spare); 2*live > len(s.intern) {
 		s.reintern(2 * len(s.intern))
-		if len(s.memo) < memoEntries {
-			s.memo = make([]transition, min(2*len(s.intern), memoEntries))
-		}
 	}
 	return id
 }
 
-// reintern makes the table of numbers anew, for n entries.
+// reintern replaces the table of numbers by one of n slots.
 func (s *sets) reintern(n int) {
 	old := s.intern
 	s.intern = make([]uint32, n)
@@ -183,12 +222,13 @@ func (s *sets) reintern(n int) {
 		}
 		s.intern[p] = id
 	}
+	s.count()
 }
 
-// hold adds a reference.
+// hold adds a reference to a set that has one, or whose number is new.
 func (s *sets) hold(id uint32) {
 	if id != 0 {
-		s.ref[id]++
+		atomic.AddUint64(s.state(id), 1)
 	}
 }
 
@@ -197,9 +237,21 @@ func (s *sets) drop(id uint32) {
 	if id == 0 {
 		return
 	}
-	if s.ref[id]--; s.ref[id] != 0 {
-		return
+	w := s.state(id)
+	for v := load64(w); uint32(v) > 1; v = load64(w) {
+		if atomic.CompareAndSwapUint64(w, v, v-1) {
+			return
+		}
 	}
+	s.mu.lock()
+	if v := atomic.AddUint64(w, ^uint64(0)); uint32(v) == 0 {
+		s.forget(id)
+	}
+	s.mu.unlock()
+}
+
+// forget ends a set without references. The sets are locked.
+func (s *sets) forget(id uint32) {
 	mask := uint64(len(s.intern) - 1)
 	p := s.hash[id] & mask
 	for s.intern[p] != id {
@@ -218,33 +270,46 @@ func (s *sets) drop(id uint32) {
 		}
 	}
 	s.intern[hole] = 0
-	store32(&s.body.Load().gen[id], s.body.Load().gen[id]+1)
+	gen := s.body.Load().gen
+	store32(&gen[id], gen[id]+1)
+	store64(s.state(id), uint64(gen[id])<<32)
 	s.spare = append(s.spare, id)
 }
 
-// live returns the number of sets.
+// live returns the number of sets. All lanes are locked.
 func (s *sets) live() int { return int(s.n) - 1 - len(s.spare) }
 
-func (s *sets) bytes() int {
+// count notes how much memory the sets take.
+func (s *sets) count() {
 	b := s.body.Load()
-	return 8*len(b.bits) + 4*len(b.gen) + 4*cap(s.ref) + 8*cap(s.hash) + 4*cap(s.spare) + 4*len(s.intern) + len(s.memo)*int(unsafe.Sizeof(transition{}))
+	s.size.Store(int64(8*len(b.bits) + (4+8+8+4)*len(b.gen) + 4*len(s.intern)))
 }
 
-// trim gives memory back when no set is left.
-func (s *sets) trim() {
-	if s.live() == 0 && s.n > 64 {
-		width, gens := s.body.Load().width, s.body.Load().gen
-		last := uint32(0)
-		for _, g := range gens {
-			last = max(last, g)
-		}
-		*s = sets{n: 1, ref: make([]uint32, 8), hash: make([]uint64, 8), intern: make([]uint32, 16), buf: make([]uint64, width)}
-		b := &setBody{width: width, bits: make([]uint64, 8*width), gen: make([]uint32, 8)}
-		for i := range b.gen {
-			b.gen[i] = last + 1
-		}
-		s.body.Store(b)
+func (s *sets) bytes() int { return int(s.size.Load()) }
+
+// trim gives memory back when no set is left, and reports whether it did. All lanes are
+// locked, and have to forget what they remember.
+func (s *sets) trim() bool {
+	if s.live() != 0 || s.n <= 64 {
+		return false
 	}
+	width, last := s.body.Load().width, uint32(0)
+	for _, g := range s.body.Load().gen {
+		last = max(last, g)
+	}
+	for k := range s.used {
+		s.used[k].Store(nil)
+	}
+	s.spare = nil
+	s.init()
+	b := &setBody{width: width, bits: make([]uint64, firstSets*width), gen: make([]uint32, firstSets)}
+	for i := range b.gen {
+		b.gen[i] = last + 1
+		*s.state(uint32(i)) = uint64(last+1) << 32
+	}
+	s.body.Store(b)
+	s.count()
+	return true
 }
 
 // ids maps internal owner ids to owners. It is replaced when it is too small.

@@ -95,8 +95,8 @@ func (x *Index) Snapshot() *Snapshot {
 	if !x.labels {
 		panic("BUG: a snapshot of an index without labels")
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	for x.sweep.left > 0 {
 		x.sweepOn(math.MaxInt)
 	}
@@ -705,8 +705,8 @@ func (s *Snapshot) holders(b int) iter.Seq[*snapOwner] {
 // Labels calls f for the label of every block that is held and of every block that
 // waits. f must not call the index.
 func (x *Index) Labels(f func(label uint64)) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	x.allPieces(func(_ uint32, r *piece) {
 		var room [maxPiece + 2]interval
 		start := uint32(0)

@@ -23,8 +23,8 @@ const sweepable = 1 << 13
 
 // Stats returns the sizes. It costs the number of sources and owners, not blocks.
 func (x *Index) Stats() Stats {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	if len(x.lines.heads) <= sweepable || x.total() == 0 {
 		for x.sweep.left > 0 {
 			x.sweepOn(sweepable)
@@ -36,14 +36,14 @@ func (x *Index) Stats() Stats {
 	}
 	d := x.ids.Load()
 	st := Stats{
-		Blocks:     x.live,
-		Aliases:    x.aliases,
+		Blocks:     x.live(),
+		Aliases:    x.aliases(),
 		Sets:       x.sets.live(),
-		AliasBytes: x.names.size,
-		SetBytes:   x.sets.bytes(),
+		AliasBytes: int(x.names.size.Load()),
+		SetBytes:   x.setBytes(),
 	}
-	st.Bytes = int(unsafe.Sizeof(*x)) + x.lines.bytes() + x.heads.size + x.loose.size + st.SetBytes + st.AliasBytes +
-		4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + 16*cap(x.forgotten) + 48*len(x.privates)
+	st.Bytes = int(unsafe.Sizeof(*x)) + x.lines.bytes() + int(x.heads.size.Load()+x.loose.size.Load()) + st.SetBytes + st.AliasBytes +
+		4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + 16*cap(x.forgotten.names) + 48*len(x.privates)
 	for _, s := range x.sources {
 		if s == nil {
 			continue
@@ -59,6 +59,16 @@ func (x *Index) Stats() Stats {
 		}
 	}
 	return st
+}
+
+// setBytes returns the memory of owner sets, with what lanes remember of them.
+func (x *Index) setBytes() int {
+	n := x.sets.bytes()
+	for i := range x.lanes {
+		l := &x.lanes[i].lane
+		n += len(l.memo)*int(unsafe.Sizeof(transition{})) + 8*cap(l.set) + 4*cap(l.due)
+	}
+	return n
 }
 
 func (x *Index) total() (n int) {
@@ -86,15 +96,15 @@ type Memory struct {
 
 // Memory returns the account of the index. It costs the number of sources and owners.
 func (x *Index) Memory() Memory {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	d := x.ids.Load()
 	m := Memory{
-		Pieces: (int(x.lines.next.Load()) - x.lines.back*pageLines) * lineBytes,
-		Heads:  x.heads.size, Loose: x.loose.size, Names: x.names.size, Sets: x.sets.bytes(),
+		Pieces: (int(x.lines.next.Load()) - int(x.lines.back.Load())*pageLines) * lineBytes,
+		Heads:  int(x.heads.size.Load()), Loose: int(x.loose.size.Load()), Names: int(x.names.size.Load()), Sets: x.setBytes(),
 		Owners: int(unsafe.Sizeof(*x)) + 4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families),
 	}
-	m.Lists = x.lines.bytes() - m.Pieces + 16*cap(x.forgotten)
+	m.Lists = x.lines.bytes() - m.Pieces + 16*cap(x.forgotten.names)
 	if offHeap {
 		m.PiecesOffHeap, m.NamesOffHeap = m.Pieces, x.names.offHeap()
 	}

@@ -73,8 +73,8 @@ func (x *Index) Store(e *Store) StoreResult {
 		panic(fmt.Sprintf("BUG: %d local hashes, %d keys and %d labels for %d blocks", len(e.Local), len(e.Keys), len(e.Labels), len(e.Engine)))
 	}
 	var res StoreResult
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	o := x.owners[e.Owner]
 	if o == nil {
 		return res
@@ -273,10 +273,10 @@ func (p *put) copied(n uint32, blocks uint64) {
 // give gives blocks of a locked piece to an owner, and returns those that it did not
 // hold.
 func (x *Index) give(o *owner, n uint32, r *piece, lo, hi uint32) (changed uint64) {
-	changed, edge := x.change(r, lo, hi, o.id, true)
+	changed, edge := x.change(o.s.lane, r, lo, hi, o.id, true)
 	if changed != 0 {
 		o.held(bits.OnesCount64(changed))
-		x.live += bits.OnesCount64(edge)
+		o.s.lane.live += bits.OnesCount64(edge)
 	}
 	return changed
 }
@@ -453,7 +453,7 @@ func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (*words,
 				return d.engine(), d.from()
 			}
 			// The names end early: compare what is there.
-			return x.copyNames(d), d.from()
+			return s.lane.copyNames(d), d.from()
 		}
 		line = d.next
 	}
@@ -461,10 +461,13 @@ func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (*words,
 }
 
 // copyNames returns the names of a side that is shorter than a piece.
-func (x *Index) copyNames(d *side) *words {
-	clear(x.nameBuf[:])
-	copy(x.nameBuf[:], d.engine()[:d.cap()])
-	return &x.nameBuf
+func (l *lane) copyNames(d *side) *words {
+	if l.body == nil {
+		l.body = new(words)
+	}
+	clear(l.body[:])
+	copy(l.body[:], d.engine()[:d.cap()])
+	return l.body
 }
 
 // append stores blocks from i on in the room behind the last block of a piece.
@@ -523,7 +526,7 @@ func (p *put) fill(i int, n uint32, r *piece, at uint32, key uint64) (int, curso
 		at++
 	}
 	store64(&r.tail, keys[k-1])
-	one := x.sets.single(p.o.id)
+	one := x.sets.single(p.s.lane, p.o.id)
 	x.extend(r, at-lo, one)
 	x.sets.drop(one)
 	r.unlock()
@@ -531,8 +534,8 @@ func (p *put) fill(i int, n uint32, r *piece, at uint32, key uint64) (int, curso
 		x.note(p.s, n)
 	}
 	p.o.held(k)
-	x.live += k
-	x.aliases += k
+	p.s.lane.live += k
+	p.s.lane.names += k
 	p.res.Added += k
 	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: keys[k-1]}
 }

@@ -11,22 +11,35 @@ import (
 //
 //	| part of the mixed key, 28 bits | reference, 36 bits |      0 is free
 //
-// Nothing but the entries is needed to move them. The index is locked by who changes a
-// table. A reader takes no lock: it believes that a key is absent if the version of the
-// segment was even and the same before and after.
+// Nothing but the entries is needed to move them. Who changes a segment makes its version
+// odd, which is its lock. A reader takes no lock: it believes that a key is absent if the
+// version of the segment was even and the same before and after.
 type table struct {
 	segs   [1 << segBits]segment
-	sifted bool // a sieve answers most probes of keys that are absent
-	size   int  // bytes of all bodies
-	n      int  // entries
+	sifted bool         // a sieve answers most probes of keys that are absent
+	size   atomic.Int64 // bytes of all bodies
 }
 
 type segment struct {
 	body  atomic.Pointer[body]
 	ver   atomic.Uint32 // odd while entries change
-	used  uint32
-	added uint32 // since the sieve was made
+	used  uint32        // entries
+	added uint32        // since the sieve was made
 }
+
+// lock waits until nothing else changes the segment.
+func (s *segment) lock() {
+	for spins := 1; ; spins++ {
+		if v := s.ver.Load(); v&1 == 0 && s.ver.CompareAndSwap(v, v+1) {
+			return
+		}
+		if spins%64 == 0 {
+			pause()
+		}
+	}
+}
+
+func (s *segment) unlock() { s.ver.Store(s.ver.Load() + 1) }
 
 // body is what readers see of a segment.
 type body struct {
@@ -54,7 +67,7 @@ func (t *table) resize(s *segment, log int) {
 	var old []uint64
 	if b := s.body.Load(); b != nil {
 		old = b.entries
-		t.size -= b.bytes()
+		t.size.Add(-b.bytes())
 	}
 	n := &body{entries: make([]uint64, 1<<log), shift: uint8(tagBits - log)}
 	mask := uint64(len(n.entries) - 1)
@@ -72,7 +85,7 @@ func (t *table) resize(s *segment, log int) {
 		n.sift()
 	}
 	s.added = 0
-	t.size += n.bytes()
+	t.size.Add(n.bytes())
 	s.body.Store(n)
 }
 
@@ -100,14 +113,27 @@ func (b *body) absent(tag uint64) bool {
 	return load64(&b.sieve[at>>6])>>(at&63)&1 == 0
 }
 
-func (b *body) bytes() int { return 8*len(b.entries) + 8*len(b.sieve) }
+func (b *body) bytes() int64 { return int64(8*len(b.entries) + 8*len(b.sieve)) }
 
 // insert adds an entry. The key has none with this reference.
-func (t *table) insert(h, ref uint64) {
+func (t *table) insert(h, ref uint64) { t.claim(h, ref, nil) }
+
+// claim adds an entry unless there is one with the same tag that taken says is of the key.
+// Then it returns the reference of that one.
+func (t *table) claim(h, ref uint64, taken func(ref uint64) bool) (other uint64) {
 	seg, tag := split(h)
 	s := &t.segs[seg]
+	s.lock()
+	defer s.unlock()
 	b := s.body.Load()
-	s.ver.Add(1)
+	if taken != nil && b != nil && !b.absent(tag) {
+		mask := uint64(len(b.entries) - 1)
+		for p := b.home(tag) & mask; b.entries[p] != 0; p = (p + 1) & mask {
+			if v := b.entries[p]; v>>refBits == tag && taken(v&refMask) {
+				return v & refMask
+			}
+		}
+	}
 	if b == nil {
 		t.resize(s, firstLog)
 		b = s.body.Load()
@@ -116,7 +142,6 @@ func (t *table) insert(h, ref uint64) {
 		b = s.body.Load()
 	}
 	s.used++
-	t.n++
 	if t.sifted {
 		if s.added++; int(s.added) > len(b.entries) {
 			n := &body{entries: b.entries, shift: b.shift}
@@ -133,13 +158,15 @@ func (t *table) insert(h, ref uint64) {
 		p = (p + 1) & mask
 	}
 	store64(&b.entries[p], tag<<refBits|ref)
-	s.ver.Add(1)
+	return 0
 }
 
 // remove takes exactly this entry out and reports whether it was there.
 func (t *table) remove(h, ref uint64) bool {
 	seg, tag := split(h)
 	s := &t.segs[seg]
+	s.lock()
+	defer s.unlock()
 	b := s.body.Load()
 	if b == nil {
 		return false
@@ -153,9 +180,7 @@ func (t *table) remove(h, ref uint64) bool {
 		}
 		p = (p + 1) & mask
 	}
-	s.ver.Add(1)
 	s.used--
-	t.n--
 	hole := p
 	for {
 		p = (p + 1) & mask
@@ -169,12 +194,9 @@ func (t *table) remove(h, ref uint64) bool {
 		}
 	}
 	store64(&b.entries[hole], 0)
-	switch n := len(b.entries); {
-	case s.used == 0 && t.n == 0:
-	case n > 1<<firstLog && int(s.used)*8 < n:
+	if n := len(b.entries); n > 1<<firstLog && int(s.used)*8 < n {
 		t.resize(s, bits.Len(uint(n))-2)
 	}
-	s.ver.Add(1)
 	return true
 }
 
@@ -182,12 +204,20 @@ func (t *table) remove(h, ref uint64) bool {
 func (t *table) clear() {
 	for i := range t.segs {
 		s := &t.segs[i]
-		s.ver.Add(1)
+		s.lock()
 		s.body.Store(nil)
 		s.used, s.added = 0, 0
-		s.ver.Add(1)
+		s.unlock()
 	}
-	t.size, t.n = 0, 0
+	t.size.Store(0)
+}
+
+// len returns the number of entries. All lanes are locked.
+func (t *table) len() (n int) {
+	for i := range t.segs {
+		n += int(t.segs[i].used)
+	}
+	return n
 }
 
 // prefetchSieve begins the load that a probe of an absent key waits for.

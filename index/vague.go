@@ -259,7 +259,7 @@ func (x *Index) yield(n uint32) {
 			if i := trailing(w); engine[i] != 0 {
 				lies = append(lies, lie{place{n, from + i}, engine[i], by})
 				write64(&engine[i], 0)
-				x.aliases--
+				x.lanes[0].names--
 			}
 		}
 		if line = next; line == 0 {
@@ -297,8 +297,8 @@ func (x *Index) nameAll() {
 
 // NameAll says that sources will mention engine hashes that others have taught.
 func (x *Index) NameAll() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.lock()
+	defer x.unlock()
 	x.nameAll()
 }
 

@@ -186,13 +186,13 @@ func TestNamesOnDemand(t *testing.T) {
 		if f.x.naming != onDemand {
 			t.Fatalf("seed %d: the index names all blocks", seed+i)
 		}
-		if most := f.x.aliases / 2; f.x.names.n > most {
-			t.Logf("seed %d: %d entries for %d names", seed+i, f.x.names.n, f.x.aliases)
+		if most := f.x.aliases() / 2; int(f.x.names.n.Load()) > most {
+			t.Logf("seed %d: %d entries for %d names", seed+i, int(f.x.names.n.Load()), f.x.aliases())
 		}
 		f.x.Knows(0, 12345)
 		f.play(40)
-		if f.x.naming != allNamed || f.x.names.n != f.x.aliases {
-			t.Errorf("seed %d: %d entries for %d names", seed+i, f.x.names.n, f.x.aliases)
+		if f.x.naming != allNamed || int(f.x.names.n.Load()) != f.x.aliases() {
+			t.Errorf("seed %d: %d entries for %d names", seed+i, int(f.x.names.n.Load()), f.x.aliases())
 		}
 		for k := range f.owners {
 			for o := &f.owners[k]; len(o.held) > 0; {
@@ -200,7 +200,7 @@ func TestNamesOnDemand(t *testing.T) {
 			}
 		}
 		f.compare()
-		if st := f.x.Stats(); st.Blocks+st.Aliases+f.x.names.n != 0 {
+		if st := f.x.Stats(); st.Blocks+st.Aliases+int(f.x.names.n.Load()) != 0 {
 			t.Errorf("seed %d: something is left: %+v", seed+i, st)
 		}
 	}
@@ -226,8 +226,8 @@ func TestVagueBound(t *testing.T) {
 			}
 		}
 	}
-	if x.names.n != 0 || x.aliases != 0 || x.Blocks(o) != 0 {
-		t.Errorf("%d entries and %d names are left", x.names.n, x.aliases)
+	if int(x.names.n.Load()) != 0 || x.aliases() != 0 || x.Blocks(o) != 0 {
+		t.Errorf("%d entries and %d names are left", int(x.names.n.Load()), x.aliases())
 	}
 }
 
@@ -290,8 +290,8 @@ func TestLiarOnDemand(t *testing.T) {
 	if n := x.Blocks(other); n != 2 {
 		t.Errorf("another source has %d blocks, want 2", n)
 	}
-	if x.names.size > 1<<16 {
-		t.Errorf("%d bytes of names", x.names.size)
+	if x.names.size.Load() > 1<<16 {
+		t.Errorf("%d bytes of names", x.names.size.Load())
 	}
 }
 

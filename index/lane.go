@@ -1,0 +1,125 @@
+package index
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// An event that is ordinary is applied while its source's lane is locked, next to events of
+// sources in other lanes. All other calls lock all lanes. Ordinary is what engines send
+// nearly always: blocks with tokens behind a block whose name is found at once, and
+// removals of blocks that are found at once. Each step looks whether it is ordinary before
+// it changes anything. If not, the event locks all lanes and goes on there (put.alone).
+//
+// Next to others, a lane holds one piece at a time, by a bit of its version. It believes
+// what it found before only after it has seen it again in the piece it holds. Below that
+// it takes one of the small locks: of a segment, the sets, the lines, the forgotten names.
+// So no two lanes wait for each other.
+//
+//   - What an owner holds leaves only by an event of its source, or under all lanes.
+//   - A block is made by who holds the piece of the block before it, so once. The first
+//     block of a chain is made by who enters it into Index.heads.
+//   - A new piece is held from its beginning until its blocks have owners.
+//   - A piece that ends leaves the tables, then its lines are free.
+
+const (
+	lanes     = 8
+	cacheLine = 64
+)
+
+// lane is a lock for the sources whose number ends alike, and what one event at a time needs.
+type lane struct {
+	mu    sync.Mutex
+	piece uint32 // the one that it holds, 0 for none
+	clash bool   // a name without an entry means two blocks
+	live  int    // blocks that got an owner, less those that lost it
+	names int    // engine hashes of blocks that got one, less those that lost it
+	memo  []transition
+	set   []uint64 // buffer of sets.make
+	body  *words   // buffer of copyNames
+	due   []uint32 // pieces that left the source's vague list and have no entries yet
+}
+
+// lock locks all lanes: nothing else changes the index.
+func (x *Index) lock() {
+	for i := range x.lanes {
+		x.lanes[i].mu.Lock()
+	}
+	x.alone = true
+}
+
+func (x *Index) unlock() {
+	x.alone = false
+	for i := range x.lanes {
+		x.lanes[i].mu.Unlock()
+	}
+}
+
+// live returns the number of blocks with an owner. All lanes are locked.
+func (x *Index) live() (n int) {
+	for i := range x.lanes {
+		n += x.lanes[i].live
+	}
+	return n
+}
+
+// aliases returns the number of engine hashes that all mean. All lanes are locked.
+func (x *Index) aliases() (n int) {
+	for i := range x.lanes {
+		n += x.lanes[i].names
+	}
+	return n
+}
+
+// laneOf returns the lane of a source.
+func (x *Index) laneOf(s Source) *lane { return &x.lanes[s%lanes].lane }
+
+// hold returns a piece that no other lane changes until this one holds another.
+func (x *Index) hold(l *lane, n uint32) *piece {
+	r := x.at(n)
+	if x.alone || l.piece == n {
+		return r
+	}
+	x.release(l)
+	for spins := 0; ; spins++ {
+		if v := load32(&r.ver); v&(held|changing) == 0 && atomic.CompareAndSwapUint32(&r.ver, v, v|held) {
+			l.piece = n
+			return r
+		}
+		if spins%64 == 63 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// holds notes that a new piece is held. The one held before is released.
+func (x *Index) holds(l *lane, n uint32) {
+	if !x.alone {
+		x.release(l)
+		l.piece = n
+	}
+}
+
+// release ends the hold of a lane.
+func (x *Index) release(l *lane) {
+	if l.piece == 0 {
+		return
+	}
+	r := x.at(l.piece)
+	store32(&r.ver, r.ver&^held)
+	l.piece = 0
+}
+
+// spin is a lock that is held for less than a microsecond.
+type spin struct{ word atomic.Uint32 }
+
+func (s *spin) lock() {
+	for spins := 1; !s.word.CompareAndSwap(0, 1); spins++ {
+		if spins%64 == 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+func (s *spin) unlock() { s.word.Store(0) }
