@@ -14,40 +14,79 @@ type Known struct {
 // Ask appends to dst what the index knows of each of some engine hashes, at one moment. To
 // NoSource, Own is Named. Hashes of neighbouring blocks cost one look-up in all.
 func (x *Index) Ask(src Source, engine []uint64, dst []Known) []Known {
+	if src != NoSource {
+		if all, ok := x.askTogether(src, engine, dst); ok {
+			return all
+		}
+	}
 	x.lock()
 	defer x.unlock()
-	var s *source
+	a := asking{x: x}
 	if src != NoSource {
-		s = x.sources[src]
+		a.s = x.sources[src]
 	}
-	var (
-		at   place // of the hash before, none if no source has taught it
-		key  uint64
-		dead uint64 // blocks of that piece without an owner
-	)
 	for _, h := range engine {
 		h = normal(h)
-		var k Known
-		if x.nextName(at, h, dead) {
-			at.at++
-			key = x.follow(key, x.at(at.piece).local()[at.at])
-			k.Named = true
-		} else if at, _ = x.seek(s, h); !at.isNone() {
-			key, dead = x.key(at), x.deadOf(x.at(at.piece))
-			k.Named = true
-		}
-		if k.Named {
-			k.Key = plain(key)
-		}
+		k := a.named(h)
 		switch {
 		case src == NoSource:
 			k.Own = k.Named
-		case s != nil:
-			k.Own = k.Named || s.private.len() > 0 && !x.meaning(s, h).isNone() || !x.heldRaw(s, h).isNone()
+		case a.s != nil:
+			k.Own = k.Named || a.s.private.len() > 0 && !x.meaning(a.s, h).isNone() || !x.heldRaw(a.s, h).isNone()
 		}
 		dst = append(dst, k)
 	}
 	return dst
+}
+
+// askTogether is Ask next to events of other sources. It reports false if all lanes have to be
+// locked.
+func (x *Index) askTogether(src Source, engine []uint64, dst []Known) (all []Known, ok bool) {
+	l := x.laneOf(src)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := asking{x: x, s: x.sources[src]}
+	if a.s == nil || !x.calm(a.s) {
+		return dst, false
+	}
+	defer x.release(l)
+	for _, h := range engine {
+		k := a.named(normal(h))
+		if k.Own = k.Named; !k.Named {
+			return dst, false
+		}
+		dst = append(dst, k)
+	}
+	return dst, !l.clash
+}
+
+// asking is a call of Ask in progress.
+type asking struct {
+	x    *Index
+	s    *source
+	at   place  // of the hash before, none if no source has taught it
+	key  uint64 // of that block
+	dead uint64 // blocks of that piece without an owner
+}
+
+// named returns what an engine hash stands for.
+func (a *asking) named(engine uint64) Known {
+	x := a.x
+	if x.nextName(a.at, engine, a.dead) {
+		a.at.at++
+		a.key = x.follow(a.key, x.at(a.at.piece).local()[a.at.at])
+		return Known{Key: plain(a.key), Named: true}
+	}
+	if x.alone {
+		a.at, _ = x.seek(a.s, engine)
+	} else {
+		a.at = x.holdNamed(a.s, engine)
+	}
+	if a.at.isNone() {
+		return Known{}
+	}
+	a.key, a.dead = x.key(a.at), x.deadOf(x.at(a.at.piece))
+	return Known{Key: plain(a.key), Named: true}
 }
 
 // nextName reports whether an engine hash is the name of the block behind another one of

@@ -125,7 +125,7 @@ func (x *Index) placed(key uint64, p place) {
 
 // write writes the words of a block of a chained piece, without a name.
 func (x *Index) write(r *piece, at uint32, local, label uint64) {
-	x.made++
+	x.made++ // all lanes are locked
 	store64(&r.local()[at], local)
 	write64(&r.engine()[at], 0)
 	if r.meta&isWide != 0 {

@@ -20,15 +20,19 @@ func (x *Index) akin(s Source, by uint32) bool {
 	return by != 0 && (by == uint32(s)+1 || x.family(s) == x.family(Source(by-1)))
 }
 
-// relate makes the families of a source and of a teacher, given plus one, the same. All
-// lanes are locked, or they are the same.
-func (x *Index) relate(s Source, by uint32) {
+// relate makes the families of a source and of a teacher, given plus one, the same. It
+// reports false if they are not, and other lanes are at work.
+func (x *Index) relate(s Source, by uint32) bool {
 	if by == 0 || x.akin(s, by) {
-		return
+		return true
+	}
+	if !x.alone {
+		return false
 	}
 	to := x.family(Source(by - 1))
 	for next := x.families[s]; next != s; s, next = next, x.families[next] {
 		x.families[s] = to // shortens the way of later calls
 	}
 	x.families[s] = to
+	return true
 }

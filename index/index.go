@@ -9,6 +9,7 @@
 //	  |               |--intervals---> stretches of blocks with one owner set
 //	  |               +--side--------> engine hashes that do not fit into the piece
 //	  |  --sets---> owner sets, each once, counted by intervals
+//	  |  --lanes--> locks of sources, which events of different sources take
 //	  +--sources-> private names, vague pieces, waiting room, owners' counts and copies
 //
 // A key is the canonical sequence hash of package hash where the tokens of the whole
@@ -57,8 +58,9 @@
 // times that a held block moved or an owner was retired (turns). A query compares these
 // counts at its end and asks again if one has changed. So its answer may be shorter than
 // the truth, never longer than the truth of some moment while it ran. After eight tries it
-// takes the lock. All other calls hold the lock of the index. Names are read and written
-// with the lock only. Callbacks must not call the index. No goroutine, no clock, no log.
+// locks the index. Events of different sources run side by side as long as they are
+// ordinary (lane.go). All other calls lock the index. Callbacks must not call the index. No
+// goroutine, no clock, no log.
 //
 // Cost: a store or removal changes one interval per piece, and writes or clears one name
 // per block that appears or disappears. A name with an entry costs two cache misses
@@ -108,7 +110,7 @@ type Options struct {
 	// NameAll is Index.NameAll from the beginning on.
 	NameAll bool
 	// Remember reports whether a forgotten name may be asked for; nil is always. It is
-	// called with the index locked.
+	// called by events, several at a time.
 	Remember func() bool
 }
 
@@ -132,21 +134,23 @@ type Index struct {
 	refused     atomic.Pointer[filter]
 	serial      uint64 // order in which queries lock several indexes
 
-	forgotten  forgotten
-	lanes      [lanes]struct { // see lane.go
+	forgotten forgotten
+	laneBy    atomic.Pointer[[]uint8] // lanes by Owner
+	halves    atomic.Int32            // events that were begun next to others and wait for all lanes
+	lanes     [lanes]struct {         // see lane.go
 		lane
 		_ [cacheLine - unsafe.Sizeof(lane{})%cacheLine]byte
 	}
 
 	// Written while all lanes are locked.
-	alone      bool   // all lanes are locked
-	made       uint64 // blocks of chains made so far while all lanes were locked
-	wide       bool   // some labels are no local hashes
-	naming     naming // which blocks have entries in names
-	namedPages int    // of catchingUp: pages whose blocks have
-	sources    []*source  // by Source; nil is dropped
-	owners     []*owner   // by Owner; nil is dropped
-	families   []Source   // by Source: one it is related to, see family.go
+	alone      bool      // all lanes are locked
+	made       uint64    // blocks of chains made so far while all lanes were locked
+	wide       bool      // some labels are no local hashes
+	naming     naming    // which blocks have entries in names
+	namedPages int       // of catchingUp: pages whose blocks have
+	sources    []*source // by Source; nil is dropped
+	owners     []*owner  // by Owner; nil is dropped
+	families   []Source  // by Source: one it is related to, see family.go
 	privates   map[uint64][]private
 	places     map[uint64]uint64 // key -> block, of search
 
@@ -225,6 +229,7 @@ func New(opts Options) *Index {
 		x.naming = allNamed
 	}
 	x.sets.init()
+	x.laneBy.Store(new([]uint8))
 	x.ids.Store(&ids{owner: make([]uint32, 64), retired: make([]uint64, 1)})
 	return x
 }
@@ -250,6 +255,8 @@ func (x *Index) NewCountedOwner(src Source, tally *atomic.Int64) Owner {
 	x.lock()
 	defer x.unlock()
 	name := Owner(len(x.owners))
+	by := append(*x.laneBy.Load(), uint8(src%lanes))
+	x.laneBy.Store(&by)
 	s := x.sources[src]
 	if s == nil {
 		x.owners = append(x.owners, nil)
@@ -321,7 +328,7 @@ func (x *Index) Aliases(f func(src Source, engine, seq uint64) bool) {
 	}
 }
 
-// holders calls f for the living owners of a set. The index is locked.
+// holders calls f for the living owners of a set. All lanes are locked.
 func (x *Index) holders(set uint32, f func(*owner)) {
 	d := x.ids.Load()
 	for i, w := range x.sets.body.Load().of(set) {

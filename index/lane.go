@@ -30,23 +30,37 @@ const (
 
 // lane is a lock for the sources whose number ends alike, and what one event at a time needs.
 type lane struct {
-	mu    sync.Mutex
-	piece uint32 // the one that it holds, 0 for none
-	clash bool   // a name without an entry means two blocks
-	live  int    // blocks that got an owner, less those that lost it
-	names int    // engine hashes of blocks that got one, less those that lost it
-	memo  []transition
-	set   []uint64 // buffer of sets.make
-	body  *words   // buffer of copyNames
-	due   []uint32 // pieces that left the source's vague list and have no entries yet
+	mu     sync.Mutex
+	piece  uint32 // the one that it holds, 0 for none
+	clash  bool   // a name without an entry means two blocks
+	events uint32 // applied next to others
+	live   int    // blocks that got an owner, less those that lost it
+	names  int    // engine hashes of blocks that got one, less those that lost it
+	memo   []transition
+	set    []uint64 // buffer of sets.make
+	body   *words   // buffer of copyNames
+	due    []uint32 // pieces that left the source's vague list and have no entries yet
 }
 
-// lock locks all lanes: nothing else changes the index.
+// lock locks all lanes, when no event is half applied: nothing else changes the index.
 func (x *Index) lock() {
+	x.lockRest()
+	for x.halves.Load() > 0 {
+		x.unlock()
+		runtime.Gosched()
+		x.lockRest()
+	}
+}
+
+// lockRest locks all lanes for the rest of an event.
+func (x *Index) lockRest() {
 	for i := range x.lanes {
 		x.lanes[i].mu.Lock()
 	}
 	x.alone = true
+	for i := range x.lanes {
+		x.endOnDemand(&x.lanes[i].lane)
+	}
 }
 
 func (x *Index) unlock() {
@@ -72,8 +86,31 @@ func (x *Index) aliases() (n int) {
 	return n
 }
 
+// calm reports whether nothing is under way that concerns all sources, and the source has
+// nothing that is not ordinary.
+func (x *Index) calm(s *source) bool {
+	return x.sweep.left == 0 && x.naming != catchingUp && len(x.privates) == 0 && x.places == nil &&
+		s.private.len() == 0 && !s.raw && s.room.used == 0
+}
+
+// leaves ends what an event did next to others. It reports whether it has a rest, or something
+// else is to be done, while all lanes are locked.
+func (x *Index) leaves(s *source, rest bool) bool {
+	l := s.lane
+	x.nameDue(s)
+	x.release(l)
+	l.events++
+	if rest = rest || l.clash || s.held == 0 || l.events%64 == 0 && x.wasteful(); rest {
+		x.halves.Add(1)
+	}
+	return rest
+}
+
 // laneOf returns the lane of a source.
 func (x *Index) laneOf(s Source) *lane { return &x.lanes[s%lanes].lane }
+
+// laneOfOwner returns the lane of an owner's source.
+func (x *Index) laneOfOwner(o Owner) *lane { return &x.lanes[(*x.laneBy.Load())[o]].lane }
 
 // hold returns a piece that no other lane changes until this one holds another.
 func (x *Index) hold(l *lane, n uint32) *piece {
@@ -82,6 +119,7 @@ func (x *Index) hold(l *lane, n uint32) *piece {
 		return r
 	}
 	x.release(l)
+	chance()
 	for spins := 0; ; spins++ {
 		if v := load32(&r.ver); v&(held|changing) == 0 && atomic.CompareAndSwapUint32(&r.ver, v, v|held) {
 			l.piece = n
@@ -107,7 +145,7 @@ func (x *Index) release(l *lane) {
 		return
 	}
 	r := x.at(l.piece)
-	store32(&r.ver, r.ver&^held)
+	store32(&r.ver, load32(&r.ver)&^held)
 	l.piece = 0
 }
 
@@ -122,4 +160,7 @@ func (s *spin) lock() {
 	}
 }
 
-func (s *spin) unlock() { s.word.Store(0) }
+func (s *spin) unlock() {
+	s.word.Store(0)
+	chance()
+}

@@ -55,7 +55,7 @@ func (k *keyList) At(i int) uint64 { return (*k)[i] }
 // ahead is how many local hashes a query asks for at a time, of those behind the first.
 const ahead = 16
 
-// patience is how often a query looks again before it takes the lock.
+// patience is how often a query looks again before it locks the index.
 const patience = 8
 
 // Match looks a chain of keys up. It does not allocate once the buffers of m are

@@ -39,15 +39,16 @@ func (x *Index) find(engine uint64) (at place, line uint32) {
 func (x *Index) named(ref, engine uint64) (place, uint32) {
 	q := placeOf(ref)
 	r := x.at(q.piece)
-	if load32(&r.meta)&isSide != 0 {
+	switch m := load32(&r.meta); {
+	case m&isSide != 0:
 		d := x.sideAt(q.piece)
 		if load64(&d.engine()[q.at]) == engine {
-			return place{load32(&d.piece), d.from() + q.at}, q.piece
+			return place{load32(&d.piece), m&255 + q.at}, q.piece
 		}
-		return place{}, 0
-	}
-	if load64(&r.engine()[q.at]) == engine {
-		return q, q.piece
+	case m&isLoose == 0 && q.at < m>>8&255:
+		if load64(&r.engineOf(m)[q.at]) == engine {
+			return q, q.piece
+		}
 	}
 	return place{}, 0
 }
@@ -101,31 +102,69 @@ func (x *Index) heldBySource(s *source, p place) bool {
 	return false
 }
 
-// taught notes that a source uses a name in a line.
-func (x *Index) taught(s *source, line uint32) {
+// taught notes that a source uses a name in a line. It reports false if that needs all lanes.
+func (x *Index) taught(s *source, line uint32) bool {
 	r := x.at(line)
 	if r.meta&isSide != 0 {
-		x.relate(s.name, x.sideAt(line).by)
-	} else {
-		x.relate(s.name, r.by)
+		return x.relate(s.name, x.sideAt(line).by)
 	}
+	return x.relate(s.name, r.by)
+}
+
+// holdNamed returns the block that an engine hash means to a source, if it is found at once,
+// or none. The lane holds its piece.
+func (x *Index) holdNamed(s *source, engine uint64) place {
+	q, _ := x.find(engine)
+	if !q.isNone() {
+		x.hold(s.lane, q.piece)
+		if x.lineOf(q, engine) != 0 && (x.naming == allNamed || x.heldBySource(s, q)) {
+			return q
+		}
+	}
+	if x.naming == onDemand {
+		if own, line := x.searchVague(s, engine, !q.isNone()); line != 0 {
+			return own
+		}
+	}
+	if !q.isNone() {
+		if x.hold(s.lane, q.piece); x.lineOf(q, engine) != 0 {
+			return q
+		}
+	}
+	return place{}
+}
+
+// enter makes the entry of an engine hash of a block, unless it means another block.
+func (x *Index) enter(engine uint64, at place) bool {
+	h := mix(engine)
+	if x.names.add(h, at.ref()) {
+		return true
+	}
+	if q, _ := x.find(engine); !q.isNone() {
+		return false
+	}
+	x.names.insert(h, at.ref())
+	return true
 }
 
 // name makes an engine hash the name of a block for all. It reports false if the piece
-// has too many names. Names of want blocks may follow.
+// has too many names, or the hash means another block. Names of want blocks may follow.
 func (x *Index) name(s *source, p place, engine uint64, want int) bool {
 	line, i, named := x.spare(s, p, want)
 	if line == 0 {
 		return false
 	}
-	write64(&x.words(line)[i], engine)
-	s.lane.names++
+	word := &x.words(line)[i]
+	write64(word, engine)
 	if x.naming == onDemand && !x.at(p.piece).loose() {
 		x.note(s, p.piece)
-	} else {
-		x.names.insert(mix(engine), place{line, i}.ref())
+	} else if x.enter(engine, place{line, i}) {
 		*named |= 1 << i
+	} else {
+		write64(word, 0)
+		return false
 	}
+	s.lane.names++
 	return true
 }
 

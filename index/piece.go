@@ -101,6 +101,11 @@ func (r *piece) words(k uint32) *words {
 	return (*words)(unsafe.Add(unsafe.Pointer(r), lineBytes+8*uintptr(k*r.cap())))
 }
 
+// engineOf returns the engine hashes of a chained piece whose meta was read before.
+func (r *piece) engineOf(meta uint32) *words {
+	return (*words)(unsafe.Add(unsafe.Pointer(r), lineBytes+8*uintptr(meta>>8&255)))
+}
+
 // local returns the local hashes, of a loose piece the keys.
 func (r *piece) local() *words { return (*words)(unsafe.Add(unsafe.Pointer(r), lineBytes)) }
 
@@ -128,8 +133,8 @@ func linesFor(meta uint32) int {
 }
 
 // lock makes readers wait, unlock lets them go on. The lane holds the piece.
-func (r *piece) lock()   { store32(&r.ver, r.ver|changing) }
-func (r *piece) unlock() { store32(&r.ver, r.ver&^changing+versionStep) }
+func (r *piece) lock()   { store32(&r.ver, load32(&r.ver)|changing) }
+func (r *piece) unlock() { store32(&r.ver, load32(&r.ver)&^changing+versionStep) }
 
 // version returns the version of a piece for a reader, and whether it is changing.
 func (r *piece) version() (ver uint32, busy bool) {
@@ -152,7 +157,7 @@ func (r *piece) label(at uint32) uint64 {
 }
 
 // names of a side.
-func (d *side) from() uint32 { return load32(&d.meta) & 255 }
+func (d *side) from() uint32 { return d.meta & 255 }
 func (d *side) cap() uint32  { return d.meta >> 8 & 255 }
 func (d *side) engine() *words {
 	return (*words)(unsafe.Add(unsafe.Pointer(d), unsafe.Sizeof(side{})))
@@ -423,7 +428,9 @@ func (r *piece) take(a *arena, alone bool) (lost uint32) {
 }
 
 // beginChained makes a piece that begins with a block of a key, behind another one or
-// none, and returns it locked. up is the engine hash of that other one, 0 for none.
+// none, and returns it changing. up is the engine hash of that other one, 0 for none. It
+// returns 0 if another lane has made a first block meanwhile; behind another block it cannot,
+// as this lane holds the piece of that.
 func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (uint32, *piece) {
 	flags := uint32(0)
 	if x.wide {
@@ -434,8 +441,32 @@ func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (ui
 	r.up = up
 	store64(&r.head, key)
 	store64(&r.tail, key)
-	x.heads.insert(mix(key), uint64(n))
+	if x.alone || behind.kind != atRoot {
+		x.heads.insert(mix(key), uint64(n))
+	} else if x.heads.claim(mix(key), uint64(n), func(ref uint64) bool { return load64(&x.at(uint32(ref)).head) == key }) != 0 {
+		x.discard(n, r)
+		return 0, nil
+	}
 	return n, r
+}
+
+// abandon ends a new piece without blocks.
+func (x *Index) abandon(l *lane, n uint32, r *piece) {
+	head := r.head
+	store64(&r.head, 0)
+	x.heads.remove(mix(head), uint64(n))
+	if l.piece == n {
+		l.piece = 0
+	}
+	x.discard(n, r)
+}
+
+// discard frees a new piece without blocks that is in no table.
+func (x *Index) discard(n uint32, r *piece) {
+	lines := linesFor(r.meta)
+	store64(&r.head, 0)
+	store32(&r.ver, load32(&r.ver)&^(changing|held)+versionStep)
+	x.lines.free(forPieces, n, lines)
 }
 
 // trim takes blocks without an owner off the end of a changing piece and frees it if none
@@ -495,7 +526,7 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 	x.lines.free(forPieces, n, lines)
 }
 
-// headOf finds the piece that begins with a key, 0 if there is none. Without the lock,
+// headOf finds the piece that begins with a key, 0 if there is none. Next to other lanes,
 // the caller has to look at the piece again.
 func (x *Index) headOf(key uint64) uint32 {
 	seg, tag := split(mix(key))

@@ -28,6 +28,7 @@ type scene struct {
 	waiting  bool  // readers look under the writers' names as well
 	copies   bool  // a store adds a copy, a removal takes one
 	short    bool  // many prompts of few blocks
+	crowd    bool  // few prompts of few blocks
 	large    bool  // retired owners stay in pieces for some events
 	tight    bool  // memory is short: writers hold less than they stored
 }
@@ -55,6 +56,7 @@ var scenes = []scene{
 	{name: "families", families: []int{1, 2, 3}, rest: []int{4, 5, 6}, weights: [raceKinds]int{raceStore: 10, raceRemove: 9, raceClear: 1}},
 	{name: "single blocks", families: []int{1, 2}, weights: [raceKinds]int{raceOne: 20, raceRestore: 2, raceRemove: 3}},
 	{name: "roots", short: true, families: []int{1, 2}, rest: []int{3}, weights: [raceKinds]int{raceStore: 10, raceRemove: 10}},
+	{name: "crowd", crowd: true, families: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2}},
 	{name: "copies", families: []int{1, 2}, rest: []int{1}, copies: true, weights: [raceKinds]int{raceStore: 10, raceRemove: 10, raceScatter: 3, raceClear: 1}},
 	{name: "tiers", families: []int{1, 2}, rest: []int{2}, tiers: 3, weights: [raceKinds]int{raceStore: 12, raceRemove: 9, raceScatter: 2, raceClear: 1}},
 	{name: "generations", large: true, families: []int{1, 2}, rest: []int{2}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 5, raceRotate: 3}},
@@ -153,6 +155,9 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 	width, depth, events := 8, 200, 400
 	if s.short {
 		width, depth, events = 200, 3, 1500
+	}
+	if s.crowd {
+		width, depth, events = 3, 4, 4000
 	}
 	s.tiers = max(s.tiers, 1)
 	r := &race{T: t, scene: s, prompts: make([]prompt, width), resting: map[Owner][]int{}}

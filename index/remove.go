@@ -17,28 +17,51 @@ type RemoveResult struct {
 // holds nothing.
 func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy CopyPolicy) RemoveResult {
 	var res RemoveResult
-	x.lock()
-	defer x.unlock()
-	o := x.owners[name]
-	if o == nil {
-		res.Unknown = len(engine)
+	r := take{x: x, policy: policy, res: &res}
+	i, more := r.together(name, engine, remaining)
+	if !more {
 		return res
 	}
-	r := take{x: x, s: o.s, o: o, policy: policy, res: &res}
-	for i := 0; i < len(engine); {
-		left := -1
+	x.lockRest()
+	defer x.unlock()
+	x.halves.Add(-1)
+	if r.o = x.owners[name]; r.o == nil {
+		res.Unknown += len(engine) - i
+		return res
+	}
+	r.s = r.o.s
+	for i < len(engine) {
 		if i < len(remaining) {
-			left = remaining[i]
-		}
-		if i < len(remaining) {
-			r.one(normal(engine[i]), left)
+			r.one(normal(engine[i]), remaining[i])
 			i++
 			continue
 		}
-		i = r.run(engine, i)
+		i, _ = r.run(engine, i)
 	}
-	x.tend(o.s)
+	x.tend(r.s)
 	return res
+}
+
+// together removes the first blocks next to events of other sources, as far as they are
+// ordinary. It returns the next one, and whether all lanes have to be locked for what is left.
+func (r *take) together(name Owner, engine []uint64, remaining []int) (i int, more bool) {
+	x := r.x
+	l := x.laneOfOwner(name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r.o = x.owners[name]; r.o == nil {
+		r.res.Unknown = len(engine)
+		return 0, false
+	}
+	r.s = r.o.s
+	if !x.calm(r.s) || len(remaining) > 0 {
+		x.halves.Add(1)
+		return 0, true
+	}
+	for ok := true; ok && i < len(engine); {
+		i, ok = r.run(engine, i)
+	}
+	return i, x.leaves(r.s, i < len(engine))
 }
 
 // take is a removal in progress.
@@ -53,6 +76,9 @@ type take struct {
 // resolve returns the block that an engine hash of the owner means.
 func (r *take) resolve(engine uint64) place {
 	x := r.x
+	if !x.alone {
+		return x.holdNamed(r.s, engine)
+	}
 	p := x.meaning(r.s, engine)
 	if p.isNone() || r.s.raw && !x.sets.has(x.setOf(p), r.o.id) {
 		// Stored before others taught what it means.
@@ -97,14 +123,18 @@ func (r *take) one(engine uint64, left int) {
 }
 
 // run removes blocks from i on, as many as lie next to each other, and returns the next
-// one. Of blocks with copies it takes a copy.
-func (r *take) run(engine []uint64, i int) int {
+// one. Of blocks with copies it takes a copy. It reports false if the first one is not
+// ordinary.
+func (r *take) run(engine []uint64, i int) (int, bool) {
 	x, o := r.x, r.o
 	p := r.near(normal(engine[i]))
 	if p.isNone() || !x.sets.has(x.setOf(p), o.id) {
 		if p = r.resolve(normal(engine[i])); p.isNone() {
+			if !x.alone {
+				return i, false
+			}
 			r.res.Unknown++
-			return i + 1
+			return i + 1, true
 		}
 	}
 	h := x.at(p.piece)
@@ -112,7 +142,11 @@ func (r *take) run(engine []uint64, i int) int {
 	if !h.loose() {
 		if names = h.engine(); names[p.at] != normal(engine[i]) {
 			var first uint32
-			if names, first = x.namesFor(r.s, h, p.at, normal(engine[i])); names == nil || first != 0 {
+			var ok bool
+			if names, first, ok = x.namesFor(r.s, h, p.at, normal(engine[i])); !ok {
+				return i, false
+			}
+			if first != 0 {
 				names = nil
 			}
 		}
@@ -152,7 +186,7 @@ func (r *take) run(engine []uint64, i int) int {
 			}
 		}
 	}
-	return i
+	return i, true
 }
 
 // dropCopies takes a copy of those of some blocks that have copies, and returns the others.
@@ -177,6 +211,9 @@ func (x *Index) takeEach(o *owner, n uint32, blocks uint64) (changed uint64) {
 	for blocks != 0 {
 		hi := uint32(bits.Len64(blocks))
 		lo := hi - uint32(bits.LeadingZeros64(^(blocks << (64 - hi))))
+		if !x.alone && o.s.lane.piece != n {
+			break // the piece has ended: the others had no owner
+		}
 		if hi <= x.at(n).len() {
 			changed |= x.take(o, n, lo, hi)
 		}
@@ -201,79 +238,96 @@ func (r *take) same(h *piece, engine uint64) bool {
 
 // near returns the block that an engine hash names if it is close to where one of the last
 // removals ended, which becomes the newest. Else the newest becomes the older one, and the
-// block where the older one would have gone on gets its entry.
+// block where the older one would have gone on gets its entry. The lane holds the block's piece.
 func (r *take) near(engine uint64) place {
-	x, gone := r.x, &r.o.gone
+	x, l, gone := r.x, r.s.lane, &r.o.gone
 	if x.sweep.left > 0 || !r.plain(engine) {
 		return place{}
 	}
 	for i := range gone {
-		if q := x.beside(gone[i].at, engine); !q.isNone() {
+		if q := x.beside(l, gone[i].at, engine); !q.isNone() {
 			gone[0], gone[1] = gone[i], gone[1-i]
 			return q
 		}
 	}
 	if x.naming == onDemand {
 		for i := range gone {
-			if q := x.around(gone[i].at.piece, engine); !q.isNone() {
+			if q := x.around(l, gone[i].at.piece, engine); !q.isNone() {
 				gone[0], gone[1] = gone[i], gone[1-i]
 				return q
 			}
 		}
-		x.expect(gone[1])
+		x.expect(l, gone[1])
 	}
 	gone[1] = gone[0]
 	return place{}
 }
 
-// beside returns the block before or behind another one if it has an engine hash.
-func (x *Index) beside(p place, engine uint64) place {
-	h := x.at(p.piece)
-	if p.isNone() || h.loose() {
+// beside returns the block before or behind another one if it has an engine hash. The lane
+// holds its piece.
+func (x *Index) beside(l *lane, p place, engine uint64) place {
+	if p.isNone() {
+		return place{}
+	}
+	h := x.hold(l, p.piece)
+	if h.loose() {
 		return place{}
 	}
 	before, behind := place{p.piece, p.at - 1}, place{p.piece, p.at + 1}
-	if p.at == 0 {
-		if before = (place{piece: h.prev}); h.prev != 0 {
-			before.at = max(x.at(h.prev).len(), 1) - 1
-		}
-	}
 	if behind.at >= h.len() {
 		behind = place{piece: h.next}
 	}
+	if p.at == 0 {
+		before = x.lastOf(l, h.prev)
+	}
 	for _, q := range [...]place{before, behind} {
-		if !q.isNone() && x.lineOf(q, engine) != 0 {
-			return q
+		if !q.isNone() {
+			if x.hold(l, q.piece); x.lineOf(q, engine) != 0 {
+				return q
+			}
 		}
 	}
 	return place{}
 }
 
-// around returns the block of a piece or of the one before it that has an engine hash.
-func (x *Index) around(n uint32, engine uint64) place {
+// lastOf returns the last block of a piece, none of no piece. The lane holds it.
+func (x *Index) lastOf(l *lane, n uint32) place {
+	if n == 0 {
+		return place{}
+	}
+	return place{n, max(x.hold(l, n).len(), 1) - 1}
+}
+
+// around returns the block of a piece or of the one before it that has an engine hash. The
+// lane holds its piece.
+func (x *Index) around(l *lane, n uint32, engine uint64) place {
 	for range 2 {
 		if n == 0 {
 			break
 		}
+		r := x.hold(l, n)
 		if q, line := x.wordIn(n, engine); line != 0 {
 			return q
 		}
-		n = x.at(n).prev
+		n = r.prev
 	}
 	return place{}
 }
 
 // expect makes an entry for the block where removals would go on.
-func (x *Index) expect(t trail) {
-	h := x.at(t.at.piece)
+func (x *Index) expect(l *lane, t trail) {
+	if t.at.isNone() {
+		return
+	}
+	h := x.hold(l, t.at.piece)
 	switch {
-	case t.at.isNone() || h.loose():
+	case h.loose():
 	case t.rising:
-		x.nameBlock(place{t.at.piece, t.at.at + 1})
+		x.nameBlock(l, place{t.at.piece, t.at.at + 1})
 	case t.at.at > 0:
-		x.nameBlock(place{t.at.piece, t.at.at - 1})
-	case h.prev != 0:
-		x.nameBlock(place{h.prev, max(x.at(h.prev).len(), 1) - 1})
+		x.nameBlock(l, place{t.at.piece, t.at.at - 1})
+	default:
+		x.nameBlock(l, x.lastOf(l, h.prev))
 	}
 }
 

@@ -73,21 +73,9 @@ func (x *Index) Store(e *Store) StoreResult {
 		panic(fmt.Sprintf("BUG: %d local hashes, %d keys and %d labels for %d blocks", len(e.Local), len(e.Keys), len(e.Labels), len(e.Engine)))
 	}
 	var res StoreResult
-	x.lock()
-	defer x.unlock()
-	o := x.owners[e.Owner]
-	if o == nil {
-		return res
-	}
-	if e.Labels != nil && x.labels {
-		x.wide = true
-	}
-	p := put{x: x, s: o.s, o: o, e: e, res: &res, joined: e.Joined}
-	p.store()
-	places := x.places
-	x.tend(o.s)
-	if e.Complete {
-		x.places = places
+	p := put{x: x, e: e, res: &res, joined: e.Joined}
+	if i, c, more := p.together(); more {
+		p.alone(i, c)
 	}
 	return res
 }
@@ -102,11 +90,74 @@ type put struct {
 	joined *[]uint64
 }
 
-// store stores the blocks of the event, each behind the one before.
-func (p *put) store() {
+// together stores the first blocks next to events of other sources, as far as they are
+// ordinary. It returns the next block and the cursor of the one before it, and whether all
+// lanes have to be locked for what is left.
+func (p *put) together() (i int, c cursor, more bool) {
 	x, e := p.x, p.e
-	c := p.start()
-	for i := 0; i < len(e.Engine); {
+	l := x.laneOfOwner(e.Owner)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.o = x.owners[e.Owner]; p.o == nil {
+		return 0, c, false
+	}
+	p.s = p.o.s
+	if !x.calm(p.s) || e.HasKey || e.Keys != nil || e.Labels != nil && x.labels && !x.wide {
+		x.halves.Add(1)
+		return 0, c, true
+	}
+	if i, c = p.store(); i == len(e.Engine) && c.kind == atBlock {
+		p.o.last = x.mark(c)
+	}
+	return i, c, x.leaves(p.s, i < len(e.Engine))
+}
+
+// alone stores the blocks from i on while all lanes are locked.
+func (p *put) alone(i int, c cursor) {
+	x, e := p.x, p.e
+	x.lockRest()
+	defer x.unlock()
+	x.halves.Add(-1)
+	if p.o = x.owners[e.Owner]; p.o == nil {
+		return
+	}
+	p.s = p.o.s
+	if e.Labels != nil && x.labels {
+		x.wide = true
+	}
+	if i == 0 {
+		c, _ = p.start()
+	} else if c.kind == atBlock {
+		if c = x.again(c); c.at.isNone() {
+			c.kind = atKey // another call took the block from the owner
+		}
+	}
+	p.rest(i, c)
+	places := x.places
+	x.tend(p.s)
+	if e.Complete {
+		x.places = places
+	}
+}
+
+// store stores blocks, each behind the one before, until one is not ordinary. It returns that
+// one and the cursor of the block before it.
+func (p *put) store() (i int, c cursor) {
+	c, ok := p.start()
+	for ok && i < len(p.e.Engine) {
+		if p.e.Local == nil {
+			i, ok = p.hashes(i)
+		} else {
+			i, c, ok = p.grow(i, c)
+		}
+	}
+	return i, c
+}
+
+// rest stores the blocks from i on, each behind the one before. All lanes are locked.
+func (p *put) rest(i int, c cursor) {
+	x, e := p.x, p.e
+	for i < len(e.Engine) {
 		switch {
 		case i == 0 && e.HasKey:
 			i, c = p.keyed(c)
@@ -114,18 +165,21 @@ func (p *put) store() {
 			i = p.withKey(i)
 			c = cursor{}
 		case e.Local == nil:
-			i = p.hashes(i)
+			i, _ = p.hashes(i)
 			c = cursor{}
 		case c.kind == atUnknown:
 			i, c = p.orphan(i)
 		case c.kind == atKey:
-			next := x.child(c, e.Local[i])
-			c = p.one(i, next, c)
+			c = p.one(i, x.child(c, e.Local[i]), c)
 			i++
 		case c.kind == atBlock && c.at.isNone() && c.made != x.made:
 			c.kind = atKey // the block before may be in a piece by now
 		default:
-			i, c = p.grow(i, c)
+			var ok bool
+			if i, c, ok = p.grow(i, c); !ok {
+				c = p.one(i, x.child(c, e.Local[i]), c)
+				i++
+			}
 		}
 	}
 	if c.kind == atBlock {
@@ -133,33 +187,39 @@ func (p *put) store() {
 	}
 }
 
-// start returns the cursor of the event's parent.
-func (p *put) start() cursor {
-	x, e := p.x, p.e
+// start returns the cursor of the event's parent, and whether that was ordinary. The lane
+// holds its piece.
+func (p *put) start() (c cursor, ok bool) {
+	x, e, l := p.x, p.e, p.s.lane
 	switch {
 	case e.Local == nil && !e.HasKey:
-		return cursor{}
+		return cursor{}, true
 	case e.HasParent:
 		parent := normal(e.Parent)
 		if q := p.o.last.at; !q.isNone() && p.s.private.len() == 0 && x.sweep.left == 0 {
+			x.hold(l, q.piece)
 			if x.lineOf(q, parent) != 0 {
-				return x.behindMark(&p.o.last)
+				return x.behindMark(&p.o.last), true
 			}
 			p.leave()
 		}
-		return x.behind(x.meaning(p.s, parent))
+		if x.alone {
+			return x.behind(x.meaning(p.s, parent)), true
+		}
+		q := x.holdNamed(p.s, parent)
+		return x.behind(q), !q.isNone()
 	case e.Rootless:
-		return cursor{}
+		return cursor{}, false
 	}
 	p.leave()
-	return cursor{kind: atRoot}
+	return cursor{kind: atRoot}, true
 }
 
 // leave makes an entry for the block where the owner's last event ended: its chain will go
 // on there, or be taken away from there.
 func (p *put) leave() {
 	if p.x.naming == onDemand {
-		p.x.nameBlock(p.o.last.at)
+		p.x.nameBlock(p.s.lane, p.o.last.at)
 	}
 }
 
@@ -296,67 +356,95 @@ func (x *Index) forgetStale(r *piece, at uint32) {
 	}
 }
 
-// grow stores blocks from i on behind a block of a chain or the root: as many as lie in
-// one piece, or a single one.
-func (p *put) grow(i int, c cursor) (int, cursor) {
-	x, e := p.x, p.e
-	var n, at uint32
-	next := cursor{kind: atBlock, made: x.made}
-	if c.kind == atBlock && !c.at.isNone() {
-		n, at = c.at.piece, c.at.at+1
-		r := x.at(n)
-		if x.sweep.left > 0 {
-			x.clean(n, r)
-		}
-		if at < r.len() && r.local()[at] == e.Local[i] {
-			return p.walk(i, c, n, at, x.follow(c.key, e.Local[i]))
-		}
-		next.key = x.follow(c.key, e.Local[i])
-		to := r.next
-		if at < r.len() || to == 0 || x.at(to).head != next.key {
-			to = x.headOf(next.key)
-		}
-		if to != 0 {
-			if at == r.len() {
-				store32(&r.next, to)
+// grow stores blocks from i on behind a block of a chain or the root, as many as lie in
+// one piece. It reports false if the first of them is not ordinary.
+func (p *put) grow(i int, c cursor) (int, cursor, bool) {
+	x, e, l := p.x, p.e, p.s.lane
+	for {
+		var r *piece // that ends with the block before, nil if none does
+		key, to := uint64(0), uint32(0)
+		switch {
+		case c.kind == atRoot:
+			key = normal(e.Local[i])
+		case c.at.isNone():
+			key = x.follow(c.key, e.Local[i])
+		default:
+			was := l.piece
+			r = x.hold(l, c.at.piece)
+			if x.sweep.left > 0 {
+				x.clean(c.at.piece, r)
 			}
-			x.at(to).prev = n
-			return p.enter(i, c, next, to)
+			// The owner holds the block before, but perhaps that before the event.
+			if !x.alone && i == 0 && was != c.at.piece && x.again(c).at.isNone() {
+				return i, c, false
+			}
+			key = x.follow(c.key, e.Local[i])
+			if at := c.at.at + 1; at < r.len() {
+				if r.local()[at] == e.Local[i] {
+					return p.walk(i, c, c.at.piece, at, key)
+				}
+				r = nil
+			} else if to = r.next; to != 0 && load64(&x.at(to).head) != key {
+				to = 0
+			}
 		}
-		if at == r.len() && at < r.cap() {
-			return p.append(i, c, n, at, next.key)
+		if to == 0 {
+			to = x.headOf(key)
 		}
-	} else {
-		if c.kind == atRoot {
-			next.key = normal(e.Local[i])
-		} else {
-			next.key = x.follow(c.key, e.Local[i])
+		if to == 0 {
+			if i, c, ok, again := p.begin(i, c, r, key); !again {
+				return i, c, ok
+			}
+			continue
 		}
-		if to := x.headOf(next.key); to != 0 {
-			return p.enter(i, c, next, to)
+		if r != nil {
+			store32(&r.next, to)
 		}
-		n = 0
+		r = x.hold(l, to)
+		if x.sweep.left > 0 {
+			x.clean(to, r)
+		}
+		if r.head == key { // else it has ended
+			if !c.at.isNone() {
+				r.prev = c.at.piece
+			}
+			return p.walk(i, c, to, 0, key)
+		}
 	}
-	if !p.fresh(i, next.key) || x.overBudget() {
-		return i + 1, p.one(i, next, c)
-	}
-	want := len(e.Engine) - i
-	if n != 0 && at == x.at(n).len() && len(e.Engine) <= 4 {
-		want = max(want, 2*int(at)) // a chain that grows by single blocks
-	}
-	to, r := x.beginChained(want, next.key, c, p.parent(i))
-	if n != 0 && at == x.at(n).len() {
-		store32(&x.at(n).next, to)
-	}
-	return p.fill(i, to, r, 0, next.key)
 }
 
-// enter stores blocks from i on in a piece that begins with block i.
-func (p *put) enter(i int, c, next cursor, n uint32) (int, cursor) {
-	if p.x.sweep.left > 0 && p.x.clean(n, p.x.at(n)) && p.x.at(n).head != next.key {
-		return p.grow(i, c) // only retired owners held it
+// begin stores blocks from i on, of which none is in a chain, behind the last block of a held
+// piece or, if that is nil, at the beginning of one. again says that another lane was faster.
+func (p *put) begin(i int, c cursor, r *piece, key uint64) (next int, last cursor, ok, again bool) {
+	x, e, l := p.x, p.e, p.s.lane
+	if !p.fresh(i, key) || x.overBudget() {
+		return i, c, false, false
 	}
-	return p.walk(i, c, n, 0, next.key)
+	if r != nil && r.len() < r.cap() {
+		if r.by != 0 && !x.akin(p.s.name, r.by) {
+			return i, c, false, false
+		}
+		r.lock()
+		next, last, ok = p.fill(i, c, c.at.piece, r, key)
+		return next, last, ok, false
+	}
+	want := len(e.Engine) - i
+	if r != nil && len(e.Engine) <= 4 {
+		want = max(want, 2*int(r.len())) // a chain that grows by single blocks
+	}
+	if c.kind == atRoot {
+		x.release(l) // it may be the line of the new piece
+	}
+	n, fresh := x.beginChained(want, key, c, p.parent(i))
+	if n == 0 {
+		return i, c, false, true
+	}
+	if r != nil {
+		store32(&r.next, n)
+	}
+	x.holds(l, n)
+	next, last, ok = p.fill(i, c, n, fresh, key)
+	return next, last, ok, false
 }
 
 // fresh reports whether an engine hash is new, as far as the table of names tells, and
@@ -377,15 +465,18 @@ func (p *put) ordinary(engine, key uint64) bool {
 	return p.x.ordinary(p.s, engine) && (!p.s.raw || p.x.looseOf(key).isNone())
 }
 
-// walk stores blocks from i on which are in a piece from a position on, the first one for
-// sure: its key is next.
-func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor) {
+// walk stores blocks from i on which are in a held piece from a position on, the first one for
+// sure: its key is next. It reports false if that one is not ordinary.
+func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor, bool) {
 	x, e := p.x, p.e
 	r := x.at(n)
 	l, lo, from := r.local(), at, i
 	key, last := uint64(0), uint64(0) // kept up where raw blocks of the source may have it
 	dead := x.deadOf(r)
-	names, first := x.namesFor(p.s, r, at, normal(e.Engine[i]))
+	names, first, ok := x.namesFor(p.s, r, at, normal(e.Engine[i]))
+	if !ok {
+		return i, c, false
+	}
 	simple := p.s.private.len() == 0 && !p.s.raw && p.s.room.used == 0
 	for at < r.len() && i < len(e.Engine) && l[at] == e.Local[i] {
 		engine := normal(e.Engine[i])
@@ -400,7 +491,11 @@ func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor) {
 		}
 		known := dead>>at&1 == 0 && names != nil && at-first < maxPiece && names[at-first] == engine && (simple || p.ordinary(engine, key))
 		if !known && dead>>at&1 == 0 && (simple || p.ordinary(engine, key)) {
-			if others, from := x.namesFor(p.s, r, at, engine); others != nil { // its names lie in another line from here on
+			others, from, ok := x.namesFor(p.s, r, at, engine)
+			if !ok {
+				break
+			}
+			if others != nil { // its names lie in another line from here on
 				names, first, known = others, from, true
 			}
 		}
@@ -411,7 +506,7 @@ func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor) {
 		i++
 	}
 	if at == lo {
-		return i + 1, p.one(i, cursor{kind: atBlock, at: place{n, at}, key: next}, c)
+		return i, c, false
 	}
 	if x.naming == onDemand && x.vagueIn(r, lo, at) {
 		x.note(p.s, n)
@@ -435,29 +530,28 @@ func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor) {
 	} else {
 		key = r.tail
 	}
-	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: key}
+	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: key}, true
 }
 
 // namesFor returns the names of a piece among which a block has an engine hash, and the
-// block of the first of them; nil if it has another one.
-func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (*words, uint32) {
+// block of the first of them; nil if it has another one. ok is false if the source would have
+// to join the family of their teacher, which needs all lanes.
+func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (names *words, first uint32, ok bool) {
 	if r.engine()[at] == engine {
-		x.relate(s.name, r.by)
-		return r.engine(), 0
+		return r.engine(), 0, x.relate(s.name, r.by)
 	}
 	for line := r.side; line != 0; {
 		d := x.sideAt(line)
 		if d.covers(at) && d.engine()[at-d.from()] == engine {
-			x.relate(s.name, d.by)
-			if d.cap() == maxPiece {
-				return d.engine(), d.from()
+			names = d.engine()
+			if d.cap() < maxPiece { // the names end early: compare what is there
+				names = s.lane.copyNames(d)
 			}
-			// The names end early: compare what is there.
-			return s.lane.copyNames(d), d.from()
+			return names, d.from(), x.relate(s.name, d.by)
 		}
 		line = d.next
 	}
-	return nil, 0
+	return nil, 0, true
 }
 
 // copyNames returns the names of a side that is shorter than a piece.
@@ -470,25 +564,19 @@ func (l *lane) copyNames(d *side) *words {
 	return l.body
 }
 
-// append stores blocks from i on in the room behind the last block of a piece.
-func (p *put) append(i int, c cursor, n, at uint32, key uint64) (int, cursor) {
-	r := p.x.at(n)
-	if r.by != 0 && !p.x.akin(p.s.name, r.by) || !p.fresh(i, key) || p.x.overBudget() {
-		return i + 1, p.one(i, cursor{kind: atBlock, key: key}, c)
-	}
-	r.lock()
-	return p.fill(i, n, r, at, key)
-}
-
-// fill writes blocks from i on into the room of a locked piece, until one of them begins
-// a piece or has a hash that is not new. The first one is new.
-func (p *put) fill(i int, n uint32, r *piece, at uint32, key uint64) (int, cursor) {
-	x, e := p.x, p.e
+// fill writes blocks from i on into the room of a changing piece, until one of them begins
+// a piece or has a hash that is not new. It reports false if that is the first one. Readers go
+// on then.
+func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor, bool) {
+	x, e, l := p.x, p.e, p.s.lane
 	if r.by == 0 {
 		r.by = uint32(p.s.name) + 1
 	}
-	x.made++
-	most := min(len(e.Engine)-i, int(r.cap()-at))
+	if x.alone {
+		x.made++
+	}
+	lo := r.len()
+	most := min(len(e.Engine)-i, int(r.cap()-lo))
 	engine, local := e.Engine[i:i+most], e.Local[i:i+most]
 	var keys [maxPiece]uint64
 	keys[0] = key
@@ -501,32 +589,37 @@ func (p *put) fill(i int, n uint32, r *piece, at uint32, key uint64) (int, curso
 			x.names.prefetch(mix(normal(engine[j])))
 		}
 	}
-	l, names, lo := r.local(), r.engine(), at
+	locals, names, at := r.local(), r.engine(), lo
 	k := 0
 	for ; k < most; k++ {
 		hash := normal(engine[k])
 		if k > 0 && (x.headOf(keys[k]) != 0 || !p.ordinary(hash, keys[k])) {
 			break
 		}
+		write64(&names[at], hash)
 		if x.naming != onDemand {
-			if h := mix(hash); !x.names.add(h, place{n, at}.ref()) {
-				if k > 0 && !p.fresh(i+k, keys[k]) {
-					break
-				}
-				x.names.insert(h, place{n, at}.ref())
+			if !x.enter(hash, place{n, at}) {
+				break
 			}
 			r.named |= 1 << at
 		}
-		write64(&l[at], local[k])
-		write64(&names[at], hash)
+		write64(&locals[at], local[k])
 		x.placed(keys[k], place{n, at})
 		if r.meta&isWide != 0 {
 			write64(&r.labels()[at], e.label(i+k))
 		}
 		at++
 	}
+	if k == 0 {
+		if lo > 0 {
+			r.unlock()
+		} else {
+			x.abandon(l, n, r)
+		}
+		return i, c, false
+	}
 	store64(&r.tail, keys[k-1])
-	one := x.sets.single(p.s.lane, p.o.id)
+	one := x.sets.single(l, p.o.id)
 	x.extend(r, at-lo, one)
 	x.sets.drop(one)
 	r.unlock()
@@ -534,10 +627,10 @@ func (p *put) fill(i int, n uint32, r *piece, at uint32, key uint64) (int, curso
 		x.note(p.s, n)
 	}
 	p.o.held(k)
-	p.s.lane.live += k
-	p.s.lane.names += k
+	l.live += k
+	l.names += k
 	p.res.Added += k
-	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: keys[k-1]}
+	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: keys[k-1]}, true
 }
 
 // withKey stores blocks without tokens from i on whose keys the event says.
@@ -545,7 +638,8 @@ func (p *put) withKey(i int) int {
 	x, e := p.x, p.e
 	engine, key := normal(e.Engine[i]), normal(e.Keys[i])
 	if q := x.meaning(p.s, engine); !q.isNone() && x.key(q) == key {
-		return p.hashes(i)
+		i, _ = p.hashes(i)
+		return i
 	}
 	next := cursor{kind: atKey, key: key}
 	if next.at = x.byKey(p.s, engine, key); !next.at.isNone() {
@@ -556,10 +650,17 @@ func (p *put) withKey(i int) int {
 }
 
 // hashes stores blocks without tokens from i on: as many as have names next to each
-// other, or a single one.
-func (p *put) hashes(i int) int {
+// other, or a single one. It reports false if the first one is not ordinary.
+func (p *put) hashes(i int) (int, bool) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
+	if !x.alone {
+		q := x.holdNamed(p.s, engine)
+		if q.isNone() {
+			return i, false
+		}
+		return p.run(i, q, engine)
+	}
 	if q := x.meaning(p.s, engine); !q.isNone() {
 		if !p.s.raw && x.ordinary(p.s, engine) {
 			return p.run(i, q, engine)
@@ -572,19 +673,22 @@ func (p *put) hashes(i int) int {
 		if p.s.room.used > 0 {
 			p.res.Resolved += p.settle(engine, x.behind(q))
 		}
-		return i + 1
+		return i + 1, true
 	}
 	p.raw(engine)
 	p.res.HashOnly++
-	return i + 1
+	return i + 1, true
 }
 
-// run stores blocks from i on which have names next to each other from a block on.
-func (p *put) run(i int, q place, engine uint64) int {
+// run stores blocks from i on which have names next to each other from a block on. The lane
+// holds its piece.
+func (p *put) run(i int, q place, engine uint64) (int, bool) {
 	x, e := p.x, p.e
 	r := x.at(q.piece)
 	line := x.lineOf(q, engine)
-	x.taught(p.s, line)
+	if !x.taught(p.s, line) {
+		return i, false
+	}
 	lo, at := q.at, q.at+1
 	i++
 	if dead := x.deadOf(r); line == q.piece {
@@ -603,7 +707,7 @@ func (p *put) run(i int, q place, engine uint64) int {
 	if held := spanOf(lo, at) &^ changed; held != 0 {
 		p.copied(q.piece, held)
 	}
-	return i
+	return i, true
 }
 
 // raw stores a block under its engine hash.

@@ -29,6 +29,7 @@ type segment struct {
 
 // lock waits until nothing else changes the segment.
 func (s *segment) lock() {
+	chance()
 	for spins := 1; ; spins++ {
 		if v := s.ver.Load(); v&1 == 0 && s.ver.CompareAndSwap(v, v+1) {
 			return
@@ -39,7 +40,10 @@ func (s *segment) lock() {
 	}
 }
 
-func (s *segment) unlock() { s.ver.Store(s.ver.Load() + 1) }
+func (s *segment) unlock() {
+	s.ver.Store(s.ver.Load() + 1)
+	chance()
+}
 
 // body is what readers see of a segment.
 type body struct {

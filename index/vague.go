@@ -59,14 +59,29 @@ func (x *Index) note(s *source, n uint32) {
 		v.pieces = append(v.pieces, vaguePiece{piece: n})
 		return
 	}
-	if old := v.pieces[v.oldest].piece; x.concerns(s, old) {
-		x.nameAllOf(old)
+	if old := v.pieces[v.oldest].piece; old != 0 {
+		s.lane.due = append(s.lane.due, old)
 	}
 	v.pieces[v.oldest] = vaguePiece{piece: n}
 	v.oldest = (v.oldest + 1) % k
+	if x.alone {
+		x.nameDue(s)
+	}
 }
 
-// concerns reports whether a source holds a block of a piece.
+// nameDue gives pieces that left the list of a source their entries. The lane holds another
+// piece afterwards.
+func (x *Index) nameDue(s *source) {
+	l := s.lane
+	for _, n := range l.due {
+		if x.hold(l, n); x.concerns(s, n) {
+			x.nameAllOf(l, n)
+		}
+	}
+	l.due = l.due[:0]
+}
+
+// concerns reports whether a source holds a block of a held piece.
 func (x *Index) concerns(s *source, n uint32) bool {
 	r := x.at(n)
 	if r.len() == 0 || r.loose() {
@@ -103,7 +118,7 @@ func (x *Index) seek(s *source, engine uint64) (place, uint32) {
 }
 
 // searchVague looks for an engine hash in the vague pieces of a source, the newest first. held asks
-// for a block that the source holds.
+// for a block that the source holds. The lane holds the block's piece.
 func (x *Index) searchVague(s *source, engine uint64, held bool) (place, uint32) {
 	v := &s.vague
 	for k := len(v.pieces) - 1; k >= 0; k-- {
@@ -114,12 +129,13 @@ func (x *Index) searchVague(s *source, engine uint64, held bool) (place, uint32)
 		if x.sweep.left > 0 {
 			x.clean(w.piece, x.at(w.piece))
 		}
+		x.hold(s.lane, w.piece)
 		if p, line := x.wordIn(w.piece, engine); line != 0 && (!held || x.heldBySource(s, p)) {
-			x.nameBlock(p)
+			x.nameBlock(s.lane, p)
 			return p, line
 		}
 		if w.looks++; w.looks == vaguePatience {
-			x.nameAllOf(w.piece)
+			x.nameAllOf(s.lane, w.piece)
 			w.piece = 0
 		}
 	}
@@ -169,22 +185,25 @@ func (x *Index) lineOf(p place, engine uint64) uint32 {
 }
 
 // nameBlock gives a block's engine hashes their entries, if it has an owner.
-func (x *Index) nameBlock(p place) {
-	if r := x.at(p.piece); p.piece != 0 && !r.loose() && p.at < r.len() {
-		x.nameBlocks(p.piece, r, 1<<p.at)
+func (x *Index) nameBlock(l *lane, p place) {
+	if p.isNone() {
+		return
+	}
+	if r := x.hold(l, p.piece); !r.loose() && p.at < r.len() {
+		x.nameBlocks(l, p.piece, r, 1<<p.at)
 	}
 }
 
 // nameAllOf gives the engine hashes of a piece their entries.
-func (x *Index) nameAllOf(n uint32) {
-	if r := x.at(n); !r.loose() && r.len() > 0 {
-		x.nameBlocks(n, r, spanOf(0, r.len()))
+func (x *Index) nameAllOf(l *lane, n uint32) {
+	if r := x.hold(l, n); !r.loose() && r.len() > 0 {
+		x.nameBlocks(l, n, r, spanOf(0, r.len()))
 	}
 }
 
 // nameBlocks gives the engine hashes of some blocks their entries. A hash that means another
 // block by now gets none here. It tells of a source that lies, and ends naming on demand.
-func (x *Index) nameBlocks(n uint32, r *piece, blocks uint64) {
+func (x *Index) nameBlocks(l *lane, n uint32, r *piece, blocks uint64) {
 	blocks &^= x.deadOf(r)
 	for line := n; line != 0; {
 		engine, named, next := r.engine(), &r.named, r.side
@@ -195,11 +214,22 @@ func (x *Index) nameBlocks(n uint32, r *piece, blocks uint64) {
 			here = d.part(blocks)
 		}
 		made, clash := x.enterAll(engine, line, here&^*named)
-		if *named |= made; clash && x.naming == onDemand {
-			x.naming, x.namedPages = catchingUp, 0
-		}
+		*named |= made
+		l.clash = l.clash || clash
 		line = next
 	}
+	if x.alone {
+		x.endOnDemand(l)
+	}
+}
+
+// endOnDemand ends naming on demand if a lane came upon a name that means two blocks. All lanes
+// are locked.
+func (x *Index) endOnDemand(l *lane) {
+	if l.clash && x.naming == onDemand {
+		x.naming, x.namedPages = catchingUp, 0
+	}
+	l.clash = false
 }
 
 // part returns which names of a side are of some blocks of its piece.
@@ -222,15 +252,11 @@ func (x *Index) enterAll(engine *words, line uint32, which uint64) (made uint64,
 		if engine[i] == 0 {
 			continue
 		}
-		h := mix(engine[i])
-		if ref := (place{line, i}).ref(); !x.names.add(h, ref) {
-			if other, _ := x.find(engine[i]); !other.isNone() {
-				clash = true
-				continue
-			}
-			x.names.insert(h, ref)
+		if x.enter(engine[i], place{line, i}) {
+			made |= 1 << i
+		} else {
+			clash = true
 		}
-		made |= 1 << i
 	}
 	return made, clash
 }
@@ -307,7 +333,7 @@ func (x *Index) nameOn(pages int) {
 	for ; pages > 0 && x.namedPages < len(x.lines.heads); pages-- {
 		for m := x.lines.heads[x.namedPages]; m != 0; m &= m - 1 {
 			if n := uint32(x.namedPages*pageLines + bits.TrailingZeros64(m)); !x.at(n).loose() {
-				x.nameAllOf(n)
+				x.nameAllOf(&x.lanes[0].lane, n)
 				x.yield(n)
 			}
 		}

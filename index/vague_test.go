@@ -231,6 +231,31 @@ func TestVagueBound(t *testing.T) {
 	}
 }
 
+// Pieces that were searched often leave places in the full list of a source, which are used
+// like others.
+func TestVagueBoundAfterSearches(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	o := x.NewOwner(x.NewSource())
+	store := func(from, to uint64) {
+		for i := from; i < to; i++ {
+			x.Store(&Store{Owner: o, Engine: []uint64{i<<8 | 1, i<<8 | 2, i<<8 | 3}, Local: []uint64{i<<8 | 4, i<<8 | 5, i<<8 | 6}})
+		}
+	}
+	store(0, maxVague)
+	for i := range uint64(2 * vaguePatience) {
+		if got := x.Remove(o, []uint64{i<<9 | 2}, nil, CopySet); got.Removed != 1 {
+			t.Fatalf("chain %d: %+v", i, got)
+		}
+	}
+	if !slices.ContainsFunc(x.sources[0].vague.pieces, func(v vaguePiece) bool { return v.piece == 0 }) {
+		t.Fatal("all pieces are listed")
+	}
+	store(maxVague, 3*maxVague)
+	if err := x.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A large index is named a part with each event, and holds what comes meanwhile.
 func TestNamesCatchUp(t *testing.T) {
 	x := New(Options{Scheme: hash.Default()})
