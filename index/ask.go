@@ -80,7 +80,7 @@ func (a *asking) named(engine uint64) Known {
 	if x.alone {
 		a.at, _ = x.seek(a.s, engine)
 	} else {
-		a.at = x.holdNamed(a.s, engine)
+		a.at = x.holdNamed(a.s, engine, nil)
 	}
 	if a.at.isNone() {
 		return Known{}

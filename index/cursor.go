@@ -116,7 +116,7 @@ func (x *Index) create(s *source, c cursor, key, up, local, label uint64, want i
 	return place{n, 0}
 }
 
-// placed tells search of a new block.
+// placed tells placeOf of a new block.
 func (x *Index) placed(key uint64, p place) {
 	if x.places != nil {
 		x.places[key] = p.ref()

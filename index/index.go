@@ -152,7 +152,7 @@ type Index struct {
 	owners     []*owner  // by Owner; nil is dropped
 	families   []Source  // by Source: one it is related to, see family.go
 	privates   map[uint64][]private
-	places     map[uint64]uint64 // key -> block, of search
+	places     map[uint64]uint64 // key -> block, of placeOf
 
 	used     int      // internal ids in use, with retired ones
 	spareIDs []uint32 // internal ids to use again

@@ -112,26 +112,27 @@ func (x *Index) taught(s *source, line uint32) bool {
 }
 
 // holdNamed returns the block that an engine hash means to a source, if it is found at once,
-// or none. The lane holds its piece.
-func (x *Index) holdNamed(s *source, engine uint64) place {
+// or none. The lane holds its piece. event is the engine hashes of blocks behind it, or nil.
+func (x *Index) holdNamed(s *source, engine uint64, event []uint64) place {
+	q := x.holdEntry(s, engine)
+	if x.naming != onDemand || !q.isNone() && x.heldBySource(s, q) {
+		return q
+	}
+	if own := x.search(s, engine, event, !q.isNone()); !own.isNone() {
+		return own
+	}
+	return x.holdEntry(s, engine)
+}
+
+// holdEntry returns the block of a name with an entry, or none. The lane holds its piece.
+func (x *Index) holdEntry(s *source, engine uint64) place {
 	q, _ := x.find(engine)
 	if !q.isNone() {
-		x.hold(s.lane, q.piece)
-		if x.lineOf(q, engine) != 0 && (x.naming == allNamed || x.heldBySource(s, q)) {
-			return q
+		if x.hold(s.lane, q.piece); x.lineOf(q, engine) == 0 {
+			return place{}
 		}
 	}
-	if x.naming == onDemand {
-		if own, line := x.searchVague(s, engine, !q.isNone()); line != 0 {
-			return own
-		}
-	}
-	if !q.isNone() {
-		if x.hold(s.lane, q.piece); x.lineOf(q, engine) != 0 {
-			return q
-		}
-	}
-	return place{}
+	return q
 }
 
 // enter makes the entry of an engine hash of a block, unless it means another block.
@@ -534,7 +535,7 @@ func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
 	engine, key = normal(engine), normal(key)
 	to := x.byKey(s, engine, key)
 	if to.isNone() {
-		to = x.search(key)
+		to = x.placeOf(key)
 	}
 	if to.isNone() {
 		if x.heldRaw(s, engine).isNone() {
@@ -557,9 +558,9 @@ func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
 	return moved
 }
 
-// search finds a block of a chain by its key. It makes a map of all blocks, which serves
+// placeOf finds a block of a chain by its key. It makes a map of all blocks, which serves
 // until the next event.
-func (x *Index) search(key uint64) place {
+func (x *Index) placeOf(key uint64) place {
 	if x.places == nil {
 		x.places = make(map[uint64]uint64, x.live())
 		x.allPieces(func(n uint32, r *piece) {

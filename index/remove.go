@@ -77,7 +77,7 @@ type take struct {
 func (r *take) resolve(engine uint64) place {
 	x := r.x
 	if !x.alone {
-		return x.holdNamed(r.s, engine)
+		return x.holdNamed(r.s, engine, nil)
 	}
 	p := x.meaning(r.s, engine)
 	if p.isNone() || r.s.raw && !x.sets.has(x.setOf(p), r.o.id) {

@@ -206,7 +206,7 @@ func (p *put) start() (c cursor, ok bool) {
 		if x.alone {
 			return x.behind(x.meaning(p.s, parent)), true
 		}
-		q := x.holdNamed(p.s, parent)
+		q := x.holdNamed(p.s, parent, e.Engine)
 		return x.behind(q), !q.isNone()
 	case e.Rootless:
 		return cursor{}, false
@@ -237,7 +237,7 @@ func (p *put) keyed(c cursor) (int, cursor) {
 		next = x.behind(next.at)
 	}
 	if e.Complete && e.Local != nil && next.kind == atKey {
-		next = cursor{kind: atBlock, at: x.search(key), key: key, made: x.made}
+		next = cursor{kind: atBlock, at: x.placeOf(key), key: key, made: x.made}
 		return 1, p.one(0, next, cursor{kind: atBlock, made: x.made})
 	}
 	return 1, p.one(0, next, cursor{kind: atKey})
@@ -655,7 +655,7 @@ func (p *put) hashes(i int) (int, bool) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
 	if !x.alone {
-		q := x.holdNamed(p.s, engine)
+		q := x.holdNamed(p.s, engine, nil)
 		if q.isNone() {
 			return i, false
 		}

@@ -21,6 +21,8 @@ const (
 	maxVague = 2048
 	// vaguePatience is how often a piece is searched before it gets all its entries.
 	vaguePatience = 16
+	// maxNearby is how many owners of a source a search looks at before their vague pieces.
+	maxNearby = 4
 	// namingPages is how many pages an event names, 64 lines each.
 	namingPages = 16
 )
@@ -106,8 +108,8 @@ func (x *Index) seek(s *source, engine uint64) (place, uint32) {
 		return p, line
 	}
 	if s != nil {
-		if q, other := x.searchVague(s, engine, line != 0); other != 0 {
-			return q, other
+		if q := x.search(s, engine, nil, line != 0); !q.isNone() {
+			return q, x.lineOf(q, engine)
 		}
 	}
 	if line == 0 && x.naming == onDemand {
@@ -117,9 +119,49 @@ func (x *Index) seek(s *source, engine uint64) (place, uint32) {
 	return p, line
 }
 
+// search looks for an engine hash without an entry: before the last block of an event, where
+// events of the source ended last, and in its vague pieces. held asks for a block that the source
+// holds. The lane holds the block's piece.
+func (x *Index) search(s *source, engine uint64, event []uint64, held bool) place {
+	fits := func(q place) bool { return !q.isNone() && (!held || x.heldBySource(s, q)) }
+	if n := len(event); n > 0 {
+		end := x.holdEntry(s, normal(event[n-1]))
+		for _, o := range s.owners[:min(len(s.owners), maxNearby)] {
+			for i := 0; end.isNone() && i < len(o.gone); i++ {
+				end = x.beside(s.lane, o.gone[i].at, normal(event[n-1]))
+			}
+		}
+		if !end.isNone() {
+			if q := x.before(s.lane, end, n, engine); fits(q) {
+				return q
+			}
+		}
+	}
+	for _, o := range s.owners[:min(len(s.owners), maxNearby)] {
+		for _, n := range [...]uint32{o.gone[0].at.piece, o.last.at.piece, o.gone[1].at.piece} {
+			if q := x.around(s.lane, n, engine); fits(q) {
+				return q
+			}
+		}
+	}
+	return x.searchVague(s, engine, held)
+}
+
+// before returns the block of an engine hash that lies n blocks before another one, or close to
+// there. The end of a chain has an entry, and what leaves one tier for the next is ends.
+func (x *Index) before(l *lane, p place, n int, engine uint64) place {
+	r := x.hold(l, p.piece)
+	for n > int(p.at) && r.prev != 0 {
+		n -= int(p.at) + 1
+		p = x.lastOf(l, r.prev)
+		r = x.at(p.piece)
+	}
+	return x.around(l, p.piece, engine)
+}
+
 // searchVague looks for an engine hash in the vague pieces of a source, the newest first. held asks
 // for a block that the source holds. The lane holds the block's piece.
-func (x *Index) searchVague(s *source, engine uint64, held bool) (place, uint32) {
+func (x *Index) searchVague(s *source, engine uint64, held bool) place {
 	v := &s.vague
 	for k := len(v.pieces) - 1; k >= 0; k-- {
 		w := &v.pieces[(v.oldest+k)%len(v.pieces)]
@@ -132,14 +174,14 @@ func (x *Index) searchVague(s *source, engine uint64, held bool) (place, uint32)
 		x.hold(s.lane, w.piece)
 		if p, line := x.wordIn(w.piece, engine); line != 0 && (!held || x.heldBySource(s, p)) {
 			x.nameBlock(s.lane, p)
-			return p, line
+			return p
 		}
 		if w.looks++; w.looks == vaguePatience {
 			x.nameAllOf(s.lane, w.piece)
 			w.piece = 0
 		}
 	}
-	return place{}, 0
+	return place{}
 }
 
 // wordIn returns the block of a piece that has an engine hash, and the line of the name.
