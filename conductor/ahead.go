@@ -16,7 +16,7 @@ import (
 // look-ahead that a holder of the context uses:
 //
 //	prompt --windows of size tokens---> chain 0 --+
-//	       --windows of size+1 tokens-> chain 1 --+--> one index, one list of runs
+//	       --windows of size+1 tokens-> chain 1 --+--> one index, one answer
 //
 // A chain ends before the block behind which the prompt has fewer than L tokens, as the
 // engine's own look-up does.

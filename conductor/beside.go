@@ -118,13 +118,12 @@ func (sc *scratch) gather(base *indexContext) []tiers.Owner {
 		}
 		owners = sc.owners
 	}
-	for _, r := range sc.match.Runs {
-		for _, list := range [...][]uint32{r.Came, r.Gone} {
-			for i, o := range list {
-				list[i] = bases[o>>placeShift] + o&(1<<placeShift-1)
-			}
-		}
-		sc.runs = append(sc.runs, tiers.Run{Came: r.Came, Gone: r.Gone, Blocks: r.Blocks})
+	at := func(o uint32) uint32 { return bases[o>>placeShift] + o&(1<<placeShift-1) }
+	for i := range sc.match.Prefixes {
+		sc.match.Prefixes[i].Owner = at(sc.match.Prefixes[i].Owner)
+	}
+	for i := range sc.match.Later {
+		sc.match.Later[i].Owner = at(sc.match.Later[i].Owner)
 	}
 	return owners
 }

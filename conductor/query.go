@@ -58,7 +58,6 @@ type SourceDetail struct {
 // scratch holds the buffers of one query.
 type scratch struct {
 	match  index.Match
-	runs   []tiers.Run
 	chain  hash.Chain   // of the first look-ahead
 	chains []hash.Chain // of the others, see ahead.go
 	hashes hashList
@@ -136,14 +135,14 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	}
 
 	var owners []tiers.Owner
-	sc.runs = sc.runs[:0]
+	sc.match.Reset()
 	x := d.asked(q)
 	var beside bool
 	if owners, beside = sc.lookupBeside(d, x, q, c); !beside && x != nil {
 		owners = sc.lookup(x, q)
 	}
-	ans.Truncated = sc.match.Truncated && (beside || x != nil)
-	sc.hits = sc.folder.Hits(sc.runs, owners, roster.fold)
+	ans.Truncated = sc.match.Truncated
+	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, roster.fold)
 	best = sc.fill(q, roster, only)
 	ans.Rows, ans.Roster = sc.rows, roster
 	if details != nil {
@@ -205,9 +204,6 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 			x.index.MatchBeside(&sc.chain, sc.places, &sc.match)
 		}
 		sc.forgetPrompt()
-	}
-	for _, r := range sc.match.Runs {
-		sc.runs = append(sc.runs, tiers.Run{Came: r.Came, Gone: r.Gone, Blocks: r.Blocks})
 	}
 	return x.table()
 }

@@ -78,8 +78,8 @@ func TestStoreKeys(t *testing.T) {
 		for i := range keys {
 			a.Match(keys[i:i+1], &got)
 			b.Match(keys[i:i+1], &want)
-			if !slices.EqualFunc(got.Runs, want.Runs, func(a, b Run) bool { return a.Blocks == b.Blocks && slices.Equal(a.Came, b.Came) }) {
-				t.Fatalf("round %d: block %d is held by %v, want %v", round, i, got.Runs, want.Runs)
+			if !slices.Equal(got.Prefixes, want.Prefixes) {
+				t.Fatalf("round %d: block %d is held by %v, want %v", round, i, got.Prefixes, want.Prefixes)
 			}
 			if has := b.Has(owners[1], engine[i]); a.Has(owners[1], engine[i]) != has {
 				t.Fatalf("round %d: the owner has block %d: %t, want %t", round, i, !has, has)
@@ -87,8 +87,8 @@ func TestStoreKeys(t *testing.T) {
 		}
 		a.Match(keys, &got)
 		b.Match(keys, &want)
-		if len(got.Runs) != len(want.Runs) {
-			t.Fatalf("round %d: %v, want %v", round, got.Runs, want.Runs)
+		if !slices.Equal(got.Prefixes, want.Prefixes) || !slices.Equal(got.Later, want.Later) {
+			t.Fatalf("round %d: %+v, want %+v", round, got, want)
 		}
 	}
 }

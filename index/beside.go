@@ -101,7 +101,7 @@ func locked(ways []way, do func(*Index)) {
 
 // join goes all ways side by side, a stretch of blocks with the same owners at a time.
 func (m *Match) join(ways []way) {
-	m.reset()
+	m.Reset()
 	for i := 0; ; {
 		blocks, same := 0, i > 0
 		for k := range ways {
@@ -125,46 +125,65 @@ func (m *Match) join(ways []way) {
 		}
 		if same && blocks > 0 {
 			m.Blocks += blocks
-			m.Runs[len(m.Runs)-1].Blocks += blocks
 			i += blocks
 			continue
 		}
-		list := m.lists[1][:0]
+		m.owners = m.owners[:0]
 		for k := range ways {
 			for _, r := range ways[k].was {
-				list = ways[k].holdersOf(list, r)
+				m.owners = ways[k].holdersOf(m.owners, r)
 			}
 		}
-		slices.Sort(list)
-		if m.lists[1] = slices.Compact(list); len(m.lists[1]) == 0 {
+		slices.Sort(m.owners)
+		m.owners = slices.Compact(m.owners)
+		if m.change(); len(m.owners) == 0 {
 			return
 		}
-		m.differ(blocks)
+		m.Blocks += blocks
 		i += blocks
 	}
 }
 
-// differ appends blocks whose owners are in lists[1], those of the blocks before in lists[0].
-func (m *Match) differ(blocks int) {
-	begin := len(m.owners)
-	m.owners = appendMissing(m.owners, m.lists[0], m.lists[1])
-	middle := len(m.owners)
-	m.owners = appendMissing(m.owners, m.lists[1], m.lists[0])
-	m.lists[0], m.lists[1] = m.lists[1], m.lists[0]
-	m.put(begin, middle, blocks)
+// joined is an owner that holds the blocks at hand, and where it is in the answer: a place
+// in Prefixes, or the complement of one in Later.
+type joined struct {
+	owner uint32
+	at    int32
 }
 
-// appendMissing appends the owners of one ascending list that another one lacks.
-func appendMissing(dst, of, in []uint32) []uint32 {
-	for _, o := range of {
-		for len(in) > 0 && in[0] < o {
-			in = in[1:]
+// change goes on with m.owners as the owners of the blocks from m.Blocks on.
+func (m *Match) change() {
+	before, now, at := m.joined[0], m.joined[1][:0], uint32(m.Blocks)
+	for _, o := range m.owners {
+		for len(before) > 0 && before[0].owner < o {
+			m.endJoined(before[0])
+			before = before[1:]
 		}
-		if len(in) == 0 || in[0] != o {
-			dst = append(dst, o)
+		switch {
+		case len(before) > 0 && before[0].owner == o:
+			now = append(now, before[0])
+			before = before[1:]
+		case at == 0:
+			now = append(now, joined{o, int32(len(m.Prefixes))})
+			m.Prefixes = append(m.Prefixes, Prefix{Owner: o})
+		default:
+			now = append(now, joined{o, ^int32(len(m.Later))})
+			m.Later = append(m.Later, Span{Owner: o, From: at})
 		}
 	}
-	return dst
+	for _, j := range before {
+		m.endJoined(j)
+	}
+	m.joined[0], m.joined[1] = now, m.joined[0]
+}
+
+// endJoined ends what an owner holds at m.Blocks.
+func (m *Match) endJoined(j joined) {
+	if j.at >= 0 {
+		m.Prefixes[j.at].Blocks = uint32(m.Blocks)
+	} else {
+		m.Later[^j.at].To = uint32(m.Blocks)
+	}
 }
 
 // block returns the run of block i in a chain, with as many blocks as are left of it.

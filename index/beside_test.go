@@ -83,10 +83,8 @@ func TestMatchBeside(t *testing.T) {
 					got = append(got, owners)
 				}
 			}
-			for i, r := range m.Runs {
-				if len(r.Came)+len(r.Gone) == 0 {
-					t.Fatalf("seed %d: runs %d and %d are one", seed, i-1, i)
-				}
+			if wrong := m.sound(); wrong != "" {
+				t.Fatalf("seed %d: %s", seed, wrong)
 			}
 			if m.Blocks != len(want) || !slices.EqualFunc(got, want, slices.Equal) {
 				t.Fatalf("seed %d: got %v, want %v", seed, got, want)
@@ -126,8 +124,8 @@ func TestTeachMoves(t *testing.T) {
 	}
 	var m Match
 	x.Match([]uint64{70}, &m)
-	if len(m.Runs) != 1 || len(m.Runs[0].Came) != 2 {
-		t.Fatalf("holders of the key: %v", m.Runs)
+	if len(m.Prefixes) != 2 {
+		t.Fatalf("holders of the key: %v", m.Prefixes)
 	}
 	if got := x.HeldOf([]uint64{7}, nil); len(got) != 0 {
 		t.Fatalf("still held under the hash: %v", got)

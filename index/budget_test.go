@@ -105,8 +105,8 @@ func TestClearMillion(t *testing.T) {
 	full := x.Stats().Bytes
 	x.Clear(o)
 	var m Match
-	if x.Match([]uint64{mix(1), mix(2)}, &m); m.Blocks != 1 || len(m.Runs[0].Came) != 1 || Owner(m.Runs[0].Came[0]) != other {
-		t.Errorf("after clear: %+v", m.Runs)
+	if x.Match([]uint64{mix(1), mix(2)}, &m); m.Blocks != 1 || len(m.Prefixes) != 1 || Owner(m.Prefixes[0].Owner) != other {
+		t.Errorf("after clear: %+v", m.Prefixes)
 	}
 	if x.Blocks(o) != 0 {
 		t.Errorf("%d blocks are left", x.Blocks(o))

@@ -2,32 +2,36 @@ package index
 
 import (
 	"math/bits"
+	"slices"
 	"unsafe"
 )
 
-// Run is a stretch of consecutive blocks held by exactly the same owners: those of the run
-// before, and Came, without Gone. Both lists are in no order. They belong to the Match and
-// are overwritten by the next use of it.
-type Run struct {
-	Came, Gone []uint32
-	Blocks     int
-}
+// Prefix is an owner of the first block, and the number of leading blocks that it holds
+// without a gap. The type has no name of its own, so that other rooms share lists of it.
+type Prefix = struct{ Owner, Blocks uint32 }
 
-// Match is what an index holds of a chain. Reusing one saves its buffers.
+// Span is blocks [From, To) that one owner holds, the block before it not.
+type Span = struct{ Owner, From, To uint32 }
+
+// Match is what an index holds of a chain. Reusing one saves its buffers. The lists
+// belong to the Match and are overwritten by the next use of it.
 type Match struct {
-	// Runs begin at block 0, follow each other without a gap and end before the
-	// first block without an owner. Neighbours have different owners, and each has one.
-	Runs []Run
-	// Blocks is the sum over Runs.
+	// Prefixes has each owner of the first block once, in no order.
+	Prefixes []Prefix
+	// Later is what owners hold behind a block that they lack, by ascending From.
+	Later []Span
+	// Blocks is how many leading blocks have an owner each.
 	Blocks int
 	// Truncated says that the chain may be held further than Blocks: its next
 	// block was refused for want of memory.
 	Truncated bool
 
 	list   keyList     // of Match
-	owners []uint32    // lists of the runs
-	held   []uint64    // who holds the last run, by internal id
-	lists  [2][]uint32 // of join: who holds the last run, and the one at hand
+	held   []uint64    // who holds the blocks at hand, by internal id
+	late   []uint64    // those of held that are in Later
+	opened []uint32    // by internal id: place in Later, valid for those of late
+	joined [2][]joined // of join: who holds the blocks before, and the ones at hand
+	owners []uint32    // of join: who holds the blocks at hand
 	ways   []way       // one a place
 }
 
@@ -341,15 +345,9 @@ func (w *way) holdersOf(dst []uint32, r run) []uint32 {
 		if i >= len(d.retired) {
 			break
 		}
-		dst = w.appendOwners(dst, d, i, d.living(word, i))
-	}
-	return dst
-}
-
-// appendOwners appends the owners of a word of a set, plus first.
-func (w *way) appendOwners(dst []uint32, d *ids, i int, word uint64) []uint32 {
-	for ; word != 0; word &= word - 1 {
-		dst = append(dst, w.first+load32(&d.owner[i<<6+bits.TrailingZeros64(word)]))
+		for word = d.living(word, i); word != 0; word &= word - 1 {
+			dst = append(dst, w.first+load32(&d.owner[i<<6+bits.TrailingZeros64(word)]))
+		}
 	}
 	return dst
 }
@@ -357,54 +355,79 @@ func (w *way) appendOwners(dst []uint32, d *ids, i int, word uint64) []uint32 {
 // finish turns the sets of one way into owners. It asks only now who is retired: an owner
 // that was cleared and came back under another id would else be listed twice.
 func (m *Match) finish(w *way) {
+	m.Reset()
 	d := w.x.ids.Load()
-	for _, r := range w.runs {
+	for k := range w.runs {
+		r := &w.runs[k]
 		words := w.words[r.words : r.words+r.width]
 		words = words[:min(len(words), len(d.retired))]
 		for len(m.held) < len(words) {
-			m.held = append(m.held, 0)
+			m.held, m.late = append(m.held, 0), append(m.late, 0)
 		}
-		begin, some := len(m.owners), uint64(0)
-		for i, before := range m.held {
-			now := uint64(0)
-			if i < len(words) {
-				now = d.living(words[i], i)
-			}
-			some |= now
-			m.owners = w.appendOwners(m.owners, d, i, before&^now)
-		}
-		if some == 0 {
-			m.owners = m.owners[:begin]
-			return
-		}
-		middle := len(m.owners)
+		some := uint64(0)
 		for i := range m.held {
 			now := uint64(0)
 			if i < len(words) {
 				now = d.living(words[i], i)
 			}
-			m.owners = w.appendOwners(m.owners, d, i, now&^m.held[i])
+			before := m.held[i]
+			some |= now
+			if now == before {
+				continue
+			}
+			if gone := before &^ now; gone != 0 {
+				m.end(d, i, gone, w.first)
+			}
+			if came := now &^ before; came != 0 && m.Blocks > 0 {
+				m.begin(d, i, came, w.first)
+			}
 			m.held[i] = now
 		}
-		m.put(begin, middle, r.blocks)
+		if some == 0 {
+			return
+		}
+		m.Blocks += r.blocks
+	}
+	for i, held := range m.held {
+		m.end(d, i, held, w.first)
 	}
 }
 
-// put appends blocks whose owners differ from those before by m.owners from begin on: up to
-// middle the ones that are gone.
-func (m *Match) put(begin, middle, blocks int) {
-	m.Blocks += blocks
-	end := len(m.owners)
-	if k := len(m.Runs); k > 0 && begin == end {
-		m.Runs[k-1].Blocks += blocks
-		return
+// end ends what owners hold at m.Blocks. They are a word of internal ids.
+func (m *Match) end(d *ids, i int, word uint64, first uint32) {
+	if late := m.late[i] & word; late != 0 {
+		m.late[i] &^= late
+		word &^= late
+		for ; late != 0; late &= late - 1 {
+			m.Later[m.opened[i<<6+bits.TrailingZeros64(late)]].To = uint32(m.Blocks)
+		}
 	}
-	m.Runs = append(m.Runs, Run{Gone: m.owners[begin:middle:middle], Came: m.owners[middle:end:end], Blocks: blocks})
+	n := len(m.Prefixes)
+	m.Prefixes = slices.Grow(m.Prefixes, bits.OnesCount64(word))[:n+bits.OnesCount64(word)]
+	to, owners, blocks := m.Prefixes[n:], (*[64]uint32)(d.owner[i<<6:]), uint32(m.Blocks)
+	for k := range to {
+		to[k] = Prefix{first + load32(&owners[bits.TrailingZeros64(word)&63]), blocks}
+		word &= word - 1
+	}
 }
 
-func (m *Match) reset() {
-	m.Runs, m.Blocks, m.owners, m.held, m.Truncated = m.Runs[:0], 0, m.owners[:0], m.held[:0], false
-	m.lists[0] = m.lists[0][:0]
+// begin notes owners that hold blocks from m.Blocks on, and not the one before.
+func (m *Match) begin(d *ids, i int, word uint64, first uint32) {
+	m.late[i] |= word
+	for len(m.opened) < (i+1)<<6 {
+		m.opened = append(m.opened, 0)
+	}
+	for ; word != 0; word &= word - 1 {
+		id := i<<6 + bits.TrailingZeros64(word)
+		m.opened[id] = uint32(len(m.Later))
+		m.Later = append(m.Later, Span{Owner: first + load32(&d.owner[id]), From: uint32(m.Blocks)})
+	}
+}
+
+// Reset makes m the answer about an unknown chain: no owner holds a block.
+func (m *Match) Reset() {
+	m.Prefixes, m.Later, m.Blocks, m.Truncated = m.Prefixes[:0], m.Later[:0], 0, false
+	m.held, m.late, m.joined[0] = m.held[:0], m.late[:0], m.joined[0][:0]
 }
 
 // match looks a chain up in one index without loose blocks.
@@ -416,7 +439,6 @@ func (m *Match) match(w *way) {
 		}
 		for w.step() {
 		}
-		m.reset()
 		m.finish(w)
 		if try == patience {
 			w.x.unlock()

@@ -351,10 +351,8 @@ func (w *world) match(chain []uint64, real bool) {
 	f := func(name string) {
 		w.t.Helper()
 		var got [][]uint32
-		for _, r := range m.Runs {
-			if r.Blocks < 1 || len(r.Came)+len(r.Gone) == 0 {
-				w.fail("%s: runs are not maximal: %v", name, m.Runs)
-			}
+		if wrong := m.sound(); wrong != "" {
+			w.fail("%s: %s: %v", name, wrong, m)
 		}
 		for owners, blocks := range holders(&m) {
 			for range blocks {

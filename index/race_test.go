@@ -426,14 +426,9 @@ func (r *race) wait(events int64) {
 	}
 }
 
-// answer is how far each prompt asked for is held: by owner, and by which owners.
-type answer struct {
-	runs   []Run
-	blocks int
-}
-
-func (a *answer) depth(holds func(owners []uint32) bool) (n int) {
-	for owners, blocks := range holders(&Match{Runs: a.runs}) {
+// depth returns how many leading blocks certain owners hold.
+func (m *Match) depth(holds func(owners []uint32) bool) (n int) {
+	for owners, blocks := range holders(m) {
 		if !holds(owners) {
 			break
 		}
@@ -463,16 +458,11 @@ func (r *race) ask(rng *rand.Rand, i int, m *Match, places []Beside) {
 	blocks := 0
 	for owners, n := range holders(m) {
 		if blocks += n; len(owners) == 0 || len(slices.Compact(slices.Clone(owners))) != len(owners) {
-			r.Errorf("runs %v", m.Runs)
+			r.Errorf("answer %+v", m)
 		}
 	}
-	for _, run := range m.Runs {
-		if len(run.Came)+len(run.Gone) == 0 {
-			r.Errorf("runs %v", m.Runs)
-		}
-	}
-	if blocks != m.Blocks {
-		r.Errorf("%d blocks in runs of %d", blocks, m.Blocks)
+	if wrong := m.sound(); wrong != "" || blocks != m.Blocks {
+		r.Errorf("%s: %+v", wrong, m)
 	}
 }
 
@@ -489,9 +479,8 @@ func (r *race) look(rng *rand.Rand, m *Match, places []Beside) {
 		before[w] = r.writers[w].done.Load()
 	}
 	r.ask(rng, i, m, places)
-	a := answer{m.Runs, m.Blocks}
 	for o, want := range r.resting {
-		if got := a.depth(has(o)); got != want[i] {
+		if got := m.depth(has(o)); got != want[i] {
 			r.Errorf("prompt %d: the resting owner %d holds %d blocks, want %d", i, o, got, want[i])
 		}
 	}
@@ -511,13 +500,13 @@ func (r *race) look(rng *rand.Rand, m *Match, places []Beside) {
 		for n := range b.owners {
 			if o := b.owners[n].Load(); o > 0 {
 				own = append(own, has(Owner(o-1)))
-				judge(fmt.Sprint("owner ", n), a.depth(own[len(own)-1]), func(e *raceEvent) int { return e.depth[n][i] })
+				judge(fmt.Sprint("owner ", n), m.depth(own[len(own)-1]), func(e *raceEvent) int { return e.depth[n][i] })
 			}
 		}
 		some := func(owners []uint32) bool {
 			return slices.ContainsFunc(own, func(has func([]uint32) bool) bool { return has(owners) })
 		}
-		judge("any", a.depth(some), func(e *raceEvent) int { return e.together[i] })
+		judge("any", m.depth(some), func(e *raceEvent) int { return e.together[i] })
 	}
 }
 

@@ -56,7 +56,8 @@ func TestFoldPassesCheck(t *testing.T) {
 	for seed := range uint64(500) {
 		owners, held, instances, blocks := randomScene(rand.New(rand.NewPCG(seed, 0)))
 		var folder Folder
-		for _, row := range folder.Fold(runsOf(held, blocks), owners, instances) {
+		prefixes, later := spansOf(held, blocks)
+		for _, row := range folder.Fold(prefixes, later, owners, instances) {
 			for _, r := range row.Ranks {
 				reach := Reach{Device: r.Device * blockSize, Host: r.Host * blockSize, Disk: r.Disk * blockSize}
 				if err := reach.Check(blocks*blockSize+3, blockSize); err != nil {

@@ -19,12 +19,12 @@ type Owner struct {
 	Serves []int32
 }
 
-// Run is a stretch of consecutive blocks held by exactly the same owners: those of the run
-// before, and Came, without Gone.
-type Run struct {
-	Came, Gone []uint32 // indices into the owner table, in any order
-	Blocks     int
-}
+// Prefix is how many leading blocks an owner holds without a gap, at least one. Owner is an
+// index into the owner table. The type has no name of its own: an index hands its list on.
+type Prefix = struct{ Owner, Blocks uint32 }
+
+// Span is blocks [From, To) that an owner holds, From above zero and below To.
+type Span = struct{ Owner, From, To uint32 }
 
 // Instance is one routable target a row is wanted for.
 type Instance struct {
@@ -69,9 +69,8 @@ type Folder struct {
 	roster *Roster    // of this fold
 	state  []rowState // of instances that are hits, in the order they were found
 	slots  []int32    // position in the roster -> index into state plus one; zeros between folds
-	others rowState   // of every instance that is none: what pools that serve all hold
-	names  []string   // names of Other media seen in this fold; medium number - Other
-	alive  int        // states whose prefix may still grow
+	others rowState   // of every instance that is no hit: what pools that serve all hold
+	names  []string   // names of Other media seen in this fold
 
 	hits  []Hit
 	media []MediumCount // of others
@@ -81,13 +80,13 @@ type Folder struct {
 	rows []Row
 }
 
-// Fold returns one row per instance, in the order of instances. runs start at
-// block 0 and follow each other without a gap. Ids of instances are distinct. A
-// run may name owners beyond the table (they came to be after it was read): they
-// count nowhere, which can only shorten an answer.
-func (f *Folder) Fold(runs []Run, owners []Owner, instances []Instance) []Row {
+// Fold returns one row per instance, in the order of instances. An owner is in prefixes at
+// most once, and its spans neither touch each other nor its prefix. Spans ascend by From.
+// Ids of instances are distinct. Owners beyond the table count nowhere: they appeared after
+// the caller had read the table.
+func (f *Folder) Fold(prefixes []Prefix, later []Span, owners []Owner, instances []Instance) []Row {
 	f.own.fill(instances)
-	hits := f.Hits(runs, owners, &f.own)
+	hits := f.Hits(prefixes, later, owners, &f.own)
 	f.rows = f.rows[:0]
 	for i := range instances {
 		f.rows = append(f.rows, f.Other(i))
@@ -100,38 +99,26 @@ func (f *Folder) Fold(runs []Run, owners []Owner, instances []Instance) []Row {
 
 // Hits is Fold for a roster of which few hold anything: it returns the rows of those
 // that do, in no particular order. Other has the rest.
-func (f *Folder) Hits(runs []Run, owners []Owner, in *Roster) []Hit {
+func (f *Folder) Hits(prefixes []Prefix, later []Span, owners []Owner, in *Roster) []Hit {
 	f.start(in)
-	pos := 0
-	for _, r := range runs {
-		f.settle(&f.others, pos)
-		if f.alive == 0 {
-			break
-		}
-		for _, o := range r.Came {
-			f.change(pos, o, owners, +1)
-		}
-		for _, o := range r.Gone {
-			f.change(pos, o, owners, -1)
-		}
-		pos += max(r.Blocks, 0)
+	for _, p := range prefixes {
+		f.add(p.Owner, 0, p.Blocks, owners)
 	}
-	f.settle(&f.others, pos)
-	for i := range f.state {
-		f.settle(&f.state[i], pos)
+	for _, s := range later {
+		f.add(s.Owner, s.From, s.To, owners)
 	}
 	return f.finish()
 }
 
 // Others returns the longest prefix of the instances that are no hits; no hit has a
 // shorter one.
-func (f *Folder) Others() int { return f.others.pos }
+func (f *Folder) Others() int { return int(f.others.longest) }
 
 // Other returns the row of the instance at a position of the roster, which is no hit.
 // Rows of equal ranks share their numbers.
 func (f *Folder) Other(at int) Row {
 	zero := f.roster.zeros[at]
-	if f.others.pos == 0 {
+	if f.others.longest == 0 {
 		return zero
 	}
 	n := len(zero.Ranks)
@@ -141,16 +128,17 @@ func (f *Folder) Other(at int) Row {
 		same = last[i].Rank == zero.Ranks[i].Rank
 	}
 	if !same {
-		c := &f.others.nobody
 		for _, r := range zero.Ranks {
-			f.ranks = append(f.ranks, c.rank(r.Rank, 0))
+			c := f.others.pools
+			c.rank = r.Rank
+			f.ranks = append(f.ranks, c.row())
 		}
 		last = f.ranks[len(f.ranks)-n:]
 	}
-	return Row{Longest: f.others.pos, Media: f.media, Ranks: last[:n:n]}
+	return Row{Longest: int(f.others.longest), Media: f.media, Ranks: last[:n:n]}
 }
 
-// start begins a fold, in which nobody is a hit yet.
+// start begins a fold without hits.
 func (f *Folder) start(in *Roster) {
 	f.roster = in
 	for len(f.slots) < len(in.zeros) {
@@ -158,41 +146,35 @@ func (f *Folder) start(in *Roster) {
 	}
 	clear(f.names) // drop references to the caller's strings
 	f.names, f.state, f.ranks = f.names[:0], f.state[:0], f.ranks[:0]
-	f.others = rowState{media: f.others.media[:0]}
-	for t := Device; t <= Disk; t++ {
-		f.others.media = append(f.others.media, mediumState{medium: int32(t)})
-	}
-	f.alive = 1
+	f.others = rowState{further: f.others.further[:0]}
 }
 
-// change lets one owner begin (+1) or cease (-1) to hold the blocks from pos on.
-func (f *Folder) change(pos int, id uint32, owners []Owner, by int32) {
+// add counts blocks [from, to) of an owner. Calls ascend by from.
+func (f *Folder) add(id, from, to uint32, owners []Owner) {
 	if int(id) >= len(owners) {
 		return
 	}
 	o := &owners[id]
 	switch {
 	case o.Instance >= 0:
-		if s := f.row(o.Instance, pos); s != nil {
-			r := s.rankAt(o.Rank)
-			r.holders += by
-			r.tiers[min(o.Medium.Tier, Other)] += by
-			s.hold(f.medium(o.Medium), by)
+		if s := f.row(o.Instance, from); s != nil {
+			s.own(o.Rank, o.Medium.Tier, from, to)
+			s.hold(f, o.Medium, from, to)
 		}
 	case o.Instance != Pool:
 	case o.Serves == nil:
-		if s := f.living(&f.others, pos); s != nil {
-			s.serve(f.medium(o.Medium), o.Medium.Tier, by)
+		if from <= f.others.longest {
+			f.others.serve(f, o.Medium, from, to)
 		}
 		for i := range f.state {
-			if s := f.living(&f.state[i], pos); s != nil {
-				s.serve(f.medium(o.Medium), o.Medium.Tier, by)
+			if s := &f.state[i]; from <= s.longest {
+				s.serve(f, o.Medium, from, to)
 			}
 		}
 	default:
 		for _, instance := range o.Serves {
-			if s := f.row(instance, pos); s != nil {
-				s.serve(f.medium(o.Medium), o.Medium.Tier, by)
+			if s := f.row(instance, from); s != nil {
+				s.serve(f, o.Medium, from, to)
 			}
 		}
 	}
@@ -208,10 +190,11 @@ func (f *Folder) finish() []Hit {
 	for i := range f.state {
 		s, hit := &f.state[i], &f.hits[i]
 		f.slots[s.at] = 0
-		*hit = Hit{At: s.at, Row: Row{Longest: s.pos, Media: f.count(hit.Media[:0], s), Ranks: hit.Ranks[:0]}}
+		hit.At, hit.Longest = s.at, int(s.longest)
+		hit.Media = f.count(hit.Media[:0], s)
+		hit.Ranks = hit.Ranks[:0]
 		for j := range s.ranks {
-			r := &s.ranks[j]
-			hit.Ranks = append(hit.Ranks, r.cascade.rank(r.rank, r.blocks))
+			hit.Ranks = append(hit.Ranks, s.ranks[j].row())
 		}
 	}
 	f.media = f.count(f.media[:0], &f.others)
@@ -220,9 +203,13 @@ func (f *Folder) finish() []Hit {
 
 // count appends how many blocks a state has on each medium.
 func (f *Folder) count(dst []MediumCount, s *rowState) []MediumCount {
-	for _, m := range s.media {
-		if m.medium <= int32(Disk) || m.blocks > 0 {
-			dst = append(dst, MediumCount{f.name(m.medium), m.blocks})
+	dst = append(dst, MediumCount{NameDevice, int(s.media[Device].blocks)}, MediumCount{NameHost, int(s.media[Host].blocks)}, MediumCount{NameDisk, int(s.media[Disk].blocks)})
+	if n := s.media[External].blocks; n > 0 {
+		dst = append(dst, MediumCount{NameExternal, int(n)})
+	}
+	for _, m := range s.further {
+		if m.blocks > 0 {
+			dst = append(dst, MediumCount{f.names[m.name], int(m.blocks)})
 		}
 	}
 	sortByName(dst[3:])

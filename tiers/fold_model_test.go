@@ -124,16 +124,12 @@ func TestFoldModel(t *testing.T) {
 	var f Folder // one folder for all scenes: nothing may leak from one to the next
 	for i := range 8000 {
 		owners, held, instances, blocks := randomScene(rng)
-		runs := runsOf(held, blocks)
-		// Splitting a run and empty runs change nothing.
-		if len(runs) > 0 && rng.IntN(3) == 0 {
-			k := rng.IntN(len(runs))
-			n := runs[k].Blocks
-			cut := rng.IntN(n + 1)
-			runs[k].Blocks = cut
-			runs = slices.Insert(runs, k+1, Run{Blocks: n - cut})
-		}
-		rows := f.Fold(runs, owners, instances)
+		prefixes, later := spansOf(held, blocks)
+		// The order of owners changes nothing.
+		rng.Shuffle(len(prefixes), func(i, j int) { prefixes[i], prefixes[j] = prefixes[j], prefixes[i] })
+		rng.Shuffle(len(later), func(i, j int) { later[i], later[j] = later[j], later[i] })
+		slices.SortStableFunc(later, func(a, b Span) int { return int(a.From) - int(b.From) })
+		rows := f.Fold(prefixes, later, owners, instances)
 		for j, in := range instances {
 			want := naive(owners, held, blocks, in)
 			if rows[j].Longest != want.Longest || !slices.Equal(rows[j].Media, want.Media) || !slices.Equal(rows[j].Ranks, want.Ranks) {
@@ -148,12 +144,12 @@ func TestFoldModel(t *testing.T) {
 				}
 			}
 		}
-		if again := new(Folder).Fold(runs, owners, instances); !sameRows(again, rows) {
+		if again := new(Folder).Fold(prefixes, later, owners, instances); !sameRows(again, rows) {
 			t.Fatalf("seed %d scene %d: a used folder and a new one differ", seed, i)
 		}
 		// By hits it is the same, in whatever order the others are asked for.
 		var byHits Folder
-		hits := byHits.Hits(runs, owners, NewRoster(instances))
+		hits := byHits.Hits(prefixes, later, owners, NewRoster(instances))
 		got := make([]Row, len(instances))
 		for _, j := range rng.Perm(len(instances)) {
 			got[j] = byHits.Other(j)
@@ -184,19 +180,13 @@ func sameRows(a, b []Row) bool {
 
 // bigScene: instances with ranks on three media, prefixes of different length,
 // and one pool; about the worst a query sees.
-func bigScene(instances, ranks, runs int) ([]Run, []Owner, []Instance) {
+func bigScene(instances, ranks, runs int) ([]Prefix, []Owner, []Instance) {
 	var owners []Owner
 	var ins []Instance
-	rs := make([]Run, runs)
-	for k := range rs {
-		rs[k].Blocks = 8
-	}
+	var prefixes []Prefix
 	add := func(o Owner, upTo int) {
 		if upTo > 0 {
-			rs[0].Came = append(rs[0].Came, uint32(len(owners)))
-		}
-		if upTo > 0 && upTo < runs {
-			rs[upTo].Gone = append(rs[upTo].Gone, uint32(len(owners)))
+			prefixes = append(prefixes, Prefix{uint32(len(owners)), uint32(8 * upTo)})
 		}
 		owners = append(owners, o)
 	}
@@ -211,16 +201,16 @@ func bigScene(instances, ranks, runs int) ([]Run, []Owner, []Instance) {
 		ins = append(ins, in)
 	}
 	add(Owner{Instance: Pool, Rank: -1, Medium: Parse("cpu")}, runs/2)
-	return rs, owners, ins
+	return prefixes, owners, ins
 }
 
 func TestFoldAllocates(t *testing.T) {
-	runs, owners, instances := bigScene(64, 2, 24)
+	prefixes, owners, instances := bigScene(64, 2, 24)
 	owners[5].Medium = Parse("tape")
 	owners[9].Medium = Parse("attic")
 	var f Folder
-	f.Fold(runs, owners, instances)
-	if n := testing.AllocsPerRun(20, func() { f.Fold(runs, owners, instances) }); n != 0 {
+	f.Fold(prefixes, nil, owners, instances)
+	if n := testing.AllocsPerRun(20, func() { f.Fold(prefixes, nil, owners, instances) }); n != 0 {
 		t.Errorf("a warm folder allocates %v times", n)
 	}
 }
@@ -228,16 +218,16 @@ func TestFoldAllocates(t *testing.T) {
 func BenchmarkFold(b *testing.B) {
 	f := func(name string, instances, ranks, runs int) {
 		b.Run(name, func(b *testing.B) {
-			rs, owners, ins := bigScene(instances, ranks, runs)
+			prefixes, owners, ins := bigScene(instances, ranks, runs)
 			var f Folder
 			b.ReportAllocs()
 			for b.Loop() {
-				f.Fold(rs, owners, ins)
+				f.Fold(prefixes, nil, owners, ins)
 			}
 		})
 	}
 	b.Run("hits=8 of 1000", func(b *testing.B) {
-		rs, owners, ins := bigScene(8, 1, 24)
+		prefixes, owners, ins := bigScene(8, 1, 24)
 		owners = owners[:len(owners)-1] // no pool
 		for i := int32(8); i < 1000; i++ {
 			ins = append(ins, Instance{ID: i, Ranks: []int32{0}})
@@ -246,7 +236,7 @@ func BenchmarkFold(b *testing.B) {
 		var f Folder
 		b.ReportAllocs()
 		for b.Loop() {
-			f.Hits(rs, owners, roster)
+			f.Hits(prefixes, nil, owners, roster)
 		}
 	})
 	f("16x1/runs=8", 16, 1, 8)

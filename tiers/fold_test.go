@@ -56,36 +56,31 @@ func numbers[T int | int32](t *testing.T, text string) []T {
 	return out
 }
 
-// runsOf groups blocks 0..n-1 as an index does: up to the first block nobody
-// holds, neighbours with equal owners together.
-func runsOf(held [][]int, n int) []Run {
-	var runs []Run
-	var before []uint32
-	for b := range n {
-		var set []uint32
-		for o, blocks := range held {
-			if slices.Contains(blocks, b) {
-				set = append(set, uint32(o))
-			}
+// spansOf lists what owners hold of blocks 0..n-1, up to the first block without an owner.
+func spansOf(held [][]int, n int) (prefixes []Prefix, later []Span) {
+	for end := range n {
+		if !slices.ContainsFunc(held, func(blocks []int) bool { return slices.Contains(blocks, end) }) {
+			n = end
 		}
-		if len(set) == 0 {
-			break
-		}
-		if b > 0 && slices.Equal(before, set) {
-			runs[len(runs)-1].Blocks++
-			continue
-		}
-		missing := func(in []uint32) func(uint32) bool {
-			return func(o uint32) bool { return slices.Contains(in, o) }
-		}
-		runs = append(runs, Run{
-			Came:   slices.DeleteFunc(slices.Clone(set), missing(before)),
-			Gone:   slices.DeleteFunc(slices.Clone(before), missing(set)),
-			Blocks: 1,
-		})
-		before = set
 	}
-	return runs
+	for o, blocks := range held {
+		for from := 0; from < n; from++ {
+			to := from
+			for to < n && slices.Contains(blocks, to) {
+				to++
+			}
+			switch {
+			case to == from:
+			case from == 0:
+				prefixes = append(prefixes, Prefix{uint32(o), uint32(to)})
+			default:
+				later = append(later, Span{uint32(o), uint32(from), uint32(to)})
+			}
+			from = to
+		}
+	}
+	slices.SortStableFunc(later, func(a, b Span) int { return int(a.From) - int(b.From) })
+	return prefixes, later
 }
 
 // print writes a row as "longest GPU CPU DISK [NAME:n] | rank:blocks(device host disk) ...".
@@ -111,7 +106,8 @@ func foldScene(t *testing.T, text string, blocks int, ranks ...int32) string {
 	t.Helper()
 	owners, held := scene(t, text)
 	var f Folder
-	return f.Fold(runsOf(held, blocks), owners, []Instance{{0, ranks}})[0].print()
+	prefixes, later := spansOf(held, blocks)
+	return f.Fold(prefixes, later, owners, []Instance{{0, ranks}})[0].print()
 }
 
 // The worked scenarios of the published algorithms, tokens divided by 16. CPU and
@@ -149,7 +145,8 @@ func TestPublishedExamples(t *testing.T) {
 	f := func(text string, blocks, size int, want string) {
 		t.Helper()
 		owners, held := scene(t, text)
-		row := new(Folder).Fold(runsOf(held, blocks), owners, []Instance{{0, []int32{0, 1}}})[0]
+		prefixes, later := spansOf(held, blocks)
+		row := new(Folder).Fold(prefixes, later, owners, []Instance{{0, []int32{0, 1}}})[0]
 		got := fmt.Sprintf("longest_matched %d", row.Longest*size)
 		for _, m := range row.Media {
 			got += fmt.Sprintf(" %s %d", m.Name, m.Blocks*size)
@@ -172,7 +169,8 @@ func TestPoolsRanksAndOtherMedia(t *testing.T) {
 		t.Helper()
 		owners, held := scene(t, text)
 		instances := []Instance{{3, []int32{0}}, {0, nil}, {7, []int32{1, 0}}}
-		for i, row := range new(Folder).Fold(runsOf(held, blocks), owners, instances) {
+		prefixes, later := spansOf(held, blocks)
+		for i, row := range new(Folder).Fold(prefixes, later, owners, instances) {
 			if got := row.print(); got != want[i] {
 				t.Errorf("%s instance %d\n got %s\nwant %s", text, instances[i].ID, got, want[i])
 			}
@@ -199,7 +197,8 @@ func TestPoolsRanksAndOtherMedia(t *testing.T) {
 
 func TestExternalExtendsDisk(t *testing.T) {
 	owners, held := scene(t, "0@gpu: 0; pool@disk: 1; pool@external: 1,2,3")
-	got := new(Folder).Fold(runsOf(held, 4), owners, []Instance{{0, []int32{0}}})[0].Ranks[0]
+	prefixes, later := spansOf(held, 4)
+	got := new(Folder).Fold(prefixes, later, owners, []Instance{{0, []int32{0}}})[0].Ranks[0]
 	if want := (Rank{0, 1, 1, 1, 2, 4}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -212,7 +211,7 @@ func TestOwnersThatCountNowhere(t *testing.T) {
 		{Instance: Pool, Medium: gpu, Serves: []int32{}},
 		{Instance: 1 << 20, Medium: gpu},
 	}
-	row := new(Folder).Fold([]Run{{Came: []uint32{0, 1, 2, 99}, Blocks: 4}}, owners, []Instance{{0, []int32{0}}})[0]
+	row := new(Folder).Fold([]Prefix{{0, 4}, {1, 4}, {2, 4}, {99, 4}}, []Span{{98, 1, 4}}, owners, []Instance{{0, []int32{0}}})[0]
 	if got := row.print(); got != "0 0 0 0 | 0:0(0 0 0)" {
 		t.Errorf("got %s", got)
 	}

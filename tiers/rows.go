@@ -1,83 +1,89 @@
 package tiers
 
-// rowState is the working state of one row: who holds the current run, and the
-// numbers of the blocks settled so far.
+import "slices"
+
+// rowState is the working state of one row. Spans are added by ascending begin, so a span
+// that begins behind the prefix never becomes a part of it.
 type rowState struct {
-	at      int32 // position in the roster
-	pos     int   // blocks settled; the prefix so far
-	holders int32 // own owners and serving pools that hold the current run
-	dead    bool  // the prefix ended at pos
-	media   []mediumState
+	at      int32  // position in the roster
+	longest uint32 // the prefix so far
+	media   [Other]counted
+	further []furtherMedium
 	ranks   []rankState // sorted by rank
-	pools   [Other + 1]int32
-	nobody  cascade // the cascade of a rank that holds nothing
+	pools   rankState   // what serving pools hold; a rank begins as a copy of it
 }
 
-type mediumState struct {
-	medium  int32 // a known Tier, or Other + index into Folder.names
-	holders int32
-	blocks  int
+// counted is a number of distinct blocks, those of spans that ascend by begin.
+type counted struct{ blocks, end uint32 }
+
+// add counts blocks [from, to).
+func (c *counted) add(from, to uint32) {
+	if from = max(from, c.end); from < to {
+		c.blocks += to - from
+		c.end = to
+	}
 }
 
+// furtherMedium is a medium of tier Other.
+type furtherMedium struct {
+	name int // index into Folder.names
+	counted
+}
+
+// rankState is the blocks of a rank and how far its cascade gets.
 type rankState struct {
-	rank    int32
-	holders int32
-	tiers   [Other + 1]int32 // holders by tier
-	blocks  int
-	cascade
+	rank int32
+	counted
+	// By tier: the last block on it that the cascade reaches, plus one. The boundary of a
+	// tier is the largest of those up to it.
+	reached [Other]uint32
 }
 
-// cascade walks the tiers in order; end[t] is the boundary of tier t, valid up
-// to the tier the cursor is in.
-type cascade struct {
-	tier Tier
-	end  [Other]int
-}
-
-// step moves the cursor over n blocks that are held alike: by own owners on some
-// tiers and by pools on some. A pool's device blocks are no step of the cascade.
-func (c *cascade) step(own, pools *[Other + 1]int32, n int) {
-	for c.tier < Other {
-		if own[c.tier] > 0 || c.tier != Device && pools[c.tier] > 0 {
-			c.end[c.tier] += n
+// walk adds blocks [from, to) on a tier. The cascade gets there if they begin at the boundary
+// or before it. All that could move the boundary later begins behind them.
+func (r *rankState) walk(t Tier, from, to uint32) {
+	if from > 0 {
+		boundary := uint32(0)
+		for _, b := range r.reached[:t+1] {
+			boundary = max(boundary, b)
+		}
+		if from > boundary {
 			return
 		}
-		c.tier++
-		if c.tier < Other {
-			c.end[c.tier] = c.end[c.tier-1]
-		}
 	}
+	r.reached[t] = max(r.reached[t], to)
 }
 
-// boundary returns the number of blocks up to and including tier t.
-func (c *cascade) boundary(t Tier) int { return c.end[min(t, c.tier)] }
-
-// rank returns the numbers of a rank that holds so many blocks.
-func (c *cascade) rank(rank int32, blocks int) Rank {
-	return Rank{
-		Rank: rank, Blocks: blocks,
-		Device: c.boundary(Device), Host: c.boundary(Host), Disk: c.boundary(Disk), External: c.boundary(External),
-	}
+// row returns the numbers of a rank.
+func (r *rankState) row() Rank {
+	device := r.reached[Device]
+	host := max(device, r.reached[Host])
+	disk := max(host, r.reached[Disk])
+	external := max(disk, r.reached[External])
+	return Rank{Rank: r.rank, Blocks: int(r.blocks), Device: int(device), Host: int(host), Disk: int(disk), External: int(external)}
 }
 
-// row returns the living state of an instance, settled up to pos; nil if the
-// instance was not asked for or its prefix has ended.
-func (f *Folder) row(instance int32, pos int) *rowState {
+// row returns the state of an instance to which a span is to be added; nil if the instance
+// was not asked for or the span begins behind its prefix.
+func (f *Folder) row(instance int32, from uint32) *rowState {
 	at, asked := f.roster.position(instance)
 	if !asked {
 		return nil
 	}
+	s := &f.others
 	if n := f.slots[at]; n != 0 {
-		return f.living(&f.state[n-1], pos)
+		s = &f.state[n-1]
 	}
-	if f.living(&f.others, pos) == nil {
+	switch {
+	case from > s.longest:
 		return nil
+	case s == &f.others:
+		return f.hit(at)
 	}
-	return f.hit(at)
+	return s
 }
 
-// hit makes an instance one of the hits; up to here it has been one of the others,
-// who live.
+// hit makes an instance one of the hits.
 func (f *Folder) hit(at int32) *rowState {
 	n := len(f.state)
 	if n < cap(f.state) {
@@ -85,129 +91,77 @@ func (f *Folder) hit(at int32) *rowState {
 	} else {
 		f.state = append(f.state, rowState{})
 	}
-	s := &f.state[n]
-	media, ranks := s.media[:0], s.ranks[:0]
-	*s = f.others
-	s.at, s.media = at, append(media, f.others.media...)
+	s, o := &f.state[n], &f.others
+	s.at, s.longest, s.media, s.pools = at, o.longest, o.media, o.pools
+	s.further, s.ranks = append(s.further[:0], o.further...), s.ranks[:0]
 	for _, r := range f.roster.zeros[at].Ranks {
-		ranks = append(ranks, rankState{rank: r.Rank, cascade: s.nobody})
+		s.ranks = append(s.ranks, o.pools)
+		s.ranks[len(s.ranks)-1].rank = r.Rank
 	}
-	s.ranks = ranks
 	f.slots[at] = int32(n) + 1
-	f.alive++
 	return s
 }
 
-// living settles a state up to pos and returns it while its prefix can grow.
-func (f *Folder) living(s *rowState, pos int) *rowState {
-	f.settle(s, pos)
-	if s.dead {
-		return nil
+// own adds blocks of a rank.
+func (s *rowState) own(rank int32, t Tier, from, to uint32) {
+	r := s.rankAt(rank)
+	r.add(from, to)
+	if t < Other {
+		r.walk(t, from, to)
 	}
-	return s
 }
 
-// settle accounts the blocks between s.pos and pos, which the present holders hold.
-func (f *Folder) settle(s *rowState, pos int) {
-	n := pos - s.pos
-	if n == 0 || s.dead {
+// serve adds blocks of a pool. A pool's device blocks are no step of a cascade.
+func (s *rowState) serve(f *Folder, m Medium, from, to uint32) {
+	s.hold(f, m, from, to)
+	if m.Tier == Device || m.Tier >= Other {
 		return
 	}
-	if s.holders == 0 {
-		s.dead = true
-		f.alive--
-		return
-	}
-	s.pos = pos
-	for i := range s.media {
-		if m := &s.media[i]; m.holders > 0 {
-			m.blocks += n
-		}
-	}
+	s.pools.walk(m.Tier, from, to)
 	for i := range s.ranks {
-		r := &s.ranks[i]
-		if r.holders > 0 {
-			r.blocks += n
-		}
-		r.step(&r.tiers, &s.pools, n)
+		s.ranks[i].walk(m.Tier, from, to)
 	}
-	s.nobody.step(&[Other + 1]int32{}, &s.pools, n)
 }
 
-// hold counts an owner or pool in or out of a medium of the row.
-func (s *rowState) hold(medium, by int32) {
-	s.holders += by
-	for i := range s.media {
-		if s.media[i].medium == medium {
-			s.media[i].holders += by
+// hold adds blocks on a medium.
+func (s *rowState) hold(f *Folder, m Medium, from, to uint32) {
+	s.longest = max(s.longest, to)
+	if m.Tier < Other {
+		s.media[m.Tier].add(from, to)
+		return
+	}
+	name := f.number(m.Name)
+	for i := range s.further {
+		if s.further[i].name == name {
+			s.further[i].add(from, to)
 			return
 		}
 	}
-	s.media = append(s.media, mediumState{medium: medium, holders: by})
+	s.further = append(s.further, furtherMedium{name: name, counted: counted{to - from, to}})
 }
 
-// serve counts a pool in or out.
-func (s *rowState) serve(medium int32, t Tier, by int32) {
-	s.pools[min(t, Other)] += by
-	s.hold(medium, by)
-}
-
-// rankAt returns the state of a rank, and creates it where missing. A rank seen
-// for the first time has, up to here, walked the cascade of one that holds nothing.
+// rankAt returns the state of a rank, and creates it where missing.
 func (s *rowState) rankAt(rank int32) *rankState {
 	i := int(rank) // ranks are 0..n-1 as a rule
 	if i < 0 || i >= len(s.ranks) || s.ranks[i].rank != rank {
-		i = s.search(rank)
-	}
-	if i == len(s.ranks) || s.ranks[i].rank != rank {
-		s.ranks = append(s.ranks, rankState{})
-		copy(s.ranks[i+1:], s.ranks[i:])
-		s.ranks[i] = rankState{rank: rank, cascade: s.nobody}
+		var found bool
+		i, found = slices.BinarySearchFunc(s.ranks, rank, func(r rankState, rank int32) int { return int(r.rank) - int(rank) })
+		if !found {
+			s.ranks = slices.Insert(s.ranks, i, s.pools)
+			s.ranks[i].rank = rank
+		}
 	}
 	return &s.ranks[i]
 }
 
-// search returns the position of the first rank that is not smaller.
-func (s *rowState) search(rank int32) int {
-	lo, hi := 0, len(s.ranks)
-	for lo < hi {
-		if mid := (lo + hi) / 2; s.ranks[mid].rank < rank {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
+// number numbers a medium of tier Other within this fold.
+func (f *Folder) number(name string) int {
+	i := slices.Index(f.names, name)
+	if i < 0 {
+		i = len(f.names)
+		f.names = append(f.names, name)
 	}
-	return lo
-}
-
-// medium numbers a medium within this fold. The known tiers are their own
-// number, so no string is compared for them.
-func (f *Folder) medium(m Medium) int32 {
-	if m.Tier < Other {
-		return int32(m.Tier)
-	}
-	for i, name := range f.names {
-		if name == m.Name {
-			return int32(Other) + int32(i)
-		}
-	}
-	f.names = append(f.names, m.Name)
-	return int32(Other) + int32(len(f.names)-1)
-}
-
-// name is the inverse of medium.
-func (f *Folder) name(medium int32) string {
-	switch Tier(min(medium, int32(Other))) {
-	case Device:
-		return NameDevice
-	case Host:
-		return NameHost
-	case Disk:
-		return NameDisk
-	case External:
-		return NameExternal
-	}
-	return f.names[medium-int32(Other)]
+	return i
 }
 
 // sortByName sorts a handful of media without allocating.

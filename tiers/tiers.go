@@ -3,9 +3,9 @@
 //
 //	"cpu_pinned" --Parse--> Medium{Host, "CPU"}
 //
-//	runs   [ 0 1 2 | 3 4 | 5 6 7 8 ]   consecutive blocks with the same owners
-//	owners   a,b     b     b,p         a, b: (instance, rank, medium); p: a pool
-//	   |
+//	prefixes   a: 0 1 2     b: 0 1 2 3 4 5     what an owner holds from the first block on
+//	later      p: 5 6 7                        what an owner holds behind a gap
+//	   |                                       a, b: (instance, rank, medium); p: a pool
 //	   +--Fold--> one Row per instance: longest prefix, tokens per medium,
 //	              tokens per rank, and the cascade of every rank
 //
@@ -28,10 +28,10 @@
 // Concurrency: Parse is pure, a Roster is never changed. A Folder holds buffers and
 // serves one goroutine at a time; the rows it returns are valid until its next fold.
 //
-// Cost: Fold is one pass over the runs. An instance that nobody holds anything for
-// costs nothing where a Roster is folded: it has the row that was made with it.
-// An owner that comes or goes costs its row one settlement (media and ranks of that row),
-// one that stays costs nothing. A warm Folder does not allocate.
+// Cost: Fold is one pass over prefixes and spans. An instance without any costs nothing
+// where a Roster is folded: it has the row that was made with it. A prefix or span costs its
+// row a few comparisons; that of a pool costs them each row it serves. A warm Folder does
+// not allocate.
 package tiers
 
 import "strings"

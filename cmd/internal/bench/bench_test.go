@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kvconductor/index"
 )
 
 func small() Config {
@@ -376,7 +378,7 @@ func TestWireCarriesTheStream(t *testing.T) {
 		if o.kind != query {
 			continue
 		}
-		got := slices.SortedFunc(slices.Values(l.x.ask(o, &l.r)), func(a, b Depth) int { return int(a.Owner) - int(b.Owner) })
+		got := slices.SortedFunc(slices.Values(l.x.ask(o, &l.r)), func(a, b index.Prefix) int { return int(a.Owner) - int(b.Owner) })
 		if want := oracle.Depths(canonical.seq[o.from:o.to], nil); !slices.Equal(got, want) {
 			t.Fatalf("%d blocks: got %v, want %v", o.to-o.from, got, want)
 		}

@@ -7,12 +7,6 @@ import (
 	"kvconductor/index/hash"
 )
 
-// Depth is how many leading blocks of a chain an owner holds, at least one.
-type Depth struct {
-	Owner  index.Owner
-	Blocks uint32
-}
-
 // indexed is the index as the conductor uses it: a source for each worker and pool, an
 // owner for each of its tiers.
 type indexed struct {
@@ -50,24 +44,22 @@ func (x *indexed) change(o *op) {
 	x.x.Store(&e)
 }
 
-// ask returns, in no particular order, one row for each owner that holds the first block
-// of a query. The rows are valid until the next use of r.
-func (x *indexed) ask(o *op, r *reader) []Depth {
+// ask returns, in no particular order, how many leading blocks of a query each owner of the
+// first one holds. The list is valid until the next use of r.
+func (x *indexed) ask(o *op, r *reader) []index.Prefix {
 	if x.tokens {
 		r.chain.Reset(x.s.local[o.from:o.to])
 		x.x.MatchLazy(&r.chain, &r.match)
 	} else {
 		x.x.Match(x.s.seq[o.from:o.to], &r.match)
 	}
-	return r.depths()
+	return r.match.Prefixes
 }
 
 // reader is the buffers of a query, which starts from local hashes as the server's does.
 type reader struct {
 	chain localChain
 	match index.Match
-	rows  []Depth
-	at    []uint32 // by owner: its row, plus one, while it holds all blocks
 }
 
 // localChain is a prompt given by its local hashes.
@@ -89,41 +81,10 @@ func (c *localChain) At(i int) uint64 {
 	return c.seq[i]
 }
 
-// depths returns how far each owner of the first block goes.
-func (r *reader) depths() []Depth {
-	r.rows = r.rows[:0]
-	depth := uint32(0)
-	for i, run := range r.match.Runs {
-		if i == 0 {
-			for _, o := range run.Came {
-				for int(o) >= len(r.at) {
-					r.at = append(r.at, 0)
-				}
-				r.rows = append(r.rows, Depth{Owner: index.Owner(o)})
-				r.at[o] = uint32(len(r.rows))
-			}
-		}
-		for _, o := range run.Gone {
-			if int(o) < len(r.at) && r.at[o] > 0 {
-				r.rows[r.at[o]-1].Blocks = depth
-				r.at[o] = 0
-			}
-		}
-		depth += uint32(run.Blocks)
-	}
-	for i := range r.rows {
-		if o := r.rows[i].Owner; r.at[o] > 0 {
-			r.rows[i].Blocks = depth
-			r.at[o] = 0
-		}
-	}
-	return r.rows
-}
-
 // hashOf returns the hash of an answer's rows, which it sorts. The rival's answers have
 // the same hash where they are equal.
-func hashOf(rows []Depth) uint64 {
-	slices.SortFunc(rows, func(a, b Depth) int { return int(a.Owner) - int(b.Owner) })
+func hashOf(rows []index.Prefix) uint64 {
+	slices.SortFunc(rows, func(a, b index.Prefix) int { return int(a.Owner) - int(b.Owner) })
 	sum := uint64(14695981039346656037)
 	put := func(v uint64) { sum = (sum ^ v) * 1099511628211 }
 	put(uint64(len(rows)))

@@ -10,6 +10,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"time"
+
+	"kvconductor/index"
 )
 
 // Result is the figures of one replay. Rates are blocks per second of CPU time.
@@ -161,7 +163,7 @@ func verify(c *Config, canonical, named *Stream) (err error) {
 		defer func() { err = errors.Join(err, out.Flush(), f.Close()) }()
 	}
 	var r reader
-	var want []Depth
+	var want []index.Prefix
 	for i := range canonical.ops {
 		o := &canonical.ops[i]
 		if o.kind != query {

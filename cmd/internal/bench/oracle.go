@@ -64,10 +64,10 @@ func (o *Oracle) Depth(owner uint32, seq []uint64) int {
 }
 
 // Depths appends the rows of all owners that hold the first block, ascending.
-func (o *Oracle) Depths(seq []uint64, dst []Depth) []Depth {
+func (o *Oracle) Depths(seq []uint64, dst []index.Prefix) []index.Prefix {
 	for owner := range o.held {
 		if d := o.Depth(uint32(owner), seq); d > 0 {
-			dst = append(dst, Depth{Owner: index.Owner(owner), Blocks: uint32(d)})
+			dst = append(dst, index.Prefix{Owner: uint32(owner), Blocks: uint32(d)})
 		}
 	}
 	return dst

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"kvconductor/index"
 )
 
 func TestPeerRow(t *testing.T) {
@@ -59,7 +61,7 @@ func TestHashOfAnswer(t *testing.T) {
 	for _, v := range []uint64{2, 1<<32 | 9, 7<<32 | 4} {
 		want = (want ^ v) * 1099511628211
 	}
-	if got := hashOf([]Depth{{7, 4}, {1, 9}}); got != want {
+	if got := hashOf([]index.Prefix{{7, 4}, {1, 9}}); got != want {
 		t.Errorf("got %x, want %x", got, want)
 	}
 }

@@ -150,10 +150,10 @@ func (k *Soak) ask(r *rand.Rand, rd *reader) error {
 }
 
 // depths asks the index by the path of the server.
-func (k *Soak) depths(c *soakChain, r *reader) []Depth {
+func (k *Soak) depths(c *soakChain, r *reader) []index.Prefix {
 	r.chain.Reset(c.local)
 	k.x.MatchLazy(&r.chain, &r.match)
-	return r.depths()
+	return r.match.Prefixes
 }
 
 // drop removes a source with all it holds and lets the worker come back.
@@ -169,7 +169,7 @@ func (k *Soak) drop(worker int) {
 
 // compare asks while nothing changes.
 func (k *Soak) compare(r *rand.Rand) error {
-	var want []Depth
+	var want []index.Prefix
 	var rd reader
 	for range comparing {
 		c := &k.chains[r.IntN(len(k.chains))]
@@ -178,9 +178,9 @@ func (k *Soak) compare(r *rand.Rand) error {
 			if k.slots[got[i].Owner] < 0 {
 				return fmt.Errorf("retired owner %d still holds %d blocks", got[i].Owner, got[i].Blocks)
 			}
-			got[i].Owner = index.Owner(k.slots[got[i].Owner])
+			got[i].Owner = uint32(k.slots[got[i].Owner])
 		}
-		slices.SortFunc(got, func(a, b Depth) int { return int(a.Owner) - int(b.Owner) })
+		slices.SortFunc(got, func(a, b index.Prefix) int { return int(a.Owner) - int(b.Owner) })
 		want = k.oracle.Depths(c.seq, want[:0])
 		if !slices.Equal(got, want) {
 			return fmt.Errorf("%d blocks: the index says %v, the oracle %v", len(c.seq), got, want)
