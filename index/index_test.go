@@ -616,7 +616,7 @@ func (c *counted) At(int) uint64 { panic("a chain with local hashes is asked for
 
 func (c *counted) Locals(n int) []uint64 {
 	c.most = max(c.most, n)
-	return c.local
+	return c.local[:n]
 }
 
 // TestMatchLazyIsLazy holds that a prompt costs no more keys than the group of the first

@@ -59,6 +59,10 @@ func (k *keyList) At(i int) uint64 { return (*k)[i] }
 // ahead is how many local hashes a query asks for at a time, of those behind the first.
 const ahead = 16
 
+// dense is how many owners in a word of a set make it faster to look at each bit than to search
+// for those that are set.
+const dense = 24
+
 // patience is how often a query looks again before it locks the index.
 const patience = 8
 
@@ -88,9 +92,10 @@ type way struct {
 
 	turns uint32 // of the index when the way began
 
-	at  place  // of the block before the next one, if it ends a piece
-	key uint64 // of the block before the next one
-	n   int    // blocks looked at
+	n     int    // blocks looked at
+	key   uint64 // of a block at or before the next one, of a chain with local hashes
+	keyed int    // which block that is
+	next  uint32 // a hint: the piece that begins with the next block, 0 for none
 
 	// Of a query of several places, or with loose blocks. Blocks without an owner are in
 	// runs then, as they do not end the answer.
@@ -125,7 +130,7 @@ func (w *way) reset(x *Index, c Chain, first uint32) {
 // again returns the way to its beginning.
 func (w *way) again() {
 	w.local, w.seen, w.runs, w.words = nil, w.seen[:0], w.runs[:0], w.words[:0]
-	w.turns, w.at, w.key, w.n = w.x.turns.Load(), place{}, 0, 0
+	w.turns, w.n, w.key, w.keyed, w.next = w.x.turns.Load(), 0, 0, 0, 0
 	w.run, w.start, w.each, w.keys, w.loose, w.was = 0, 0, 0, 0, place{}, [2]run{}
 }
 
@@ -143,7 +148,7 @@ func (w *way) valid() bool {
 	return true
 }
 
-// hash returns the local hash of block i, and how many are known in its group.
+// hash returns the local hash of block i, and asks for its group if it is not known yet.
 func (w *way) hash(i int) uint64 {
 	if i >= len(w.local) {
 		n := 1
@@ -151,20 +156,22 @@ func (w *way) hash(i int) uint64 {
 			n = min(((i-1)/ahead+1)*ahead+1, w.c.Len())
 		}
 		w.local = w.locals.Locals(n)
-		w.local = w.local[:n]
 	}
 	return w.local[i]
 }
 
-// next returns the key of block n, the next one.
-func (w *way) next() uint64 {
+// nextKey returns the key of block n, the next one.
+func (w *way) nextKey() uint64 {
 	switch {
 	case w.locals == nil:
 		return normal(w.c.At(w.n))
 	case w.n == 0:
-		return normal(w.hash(0))
+		w.key = normal(w.hash(0))
 	}
-	return w.x.follow(w.key, w.hash(w.n))
+	for ; w.keyed < w.n; w.keyed++ {
+		w.key = w.x.follow(w.key, w.hash(w.keyed+1))
+	}
+	return w.key
 }
 
 // step goes on as far as blocks lie in one piece, and reports whether there was one.
@@ -173,12 +180,9 @@ func (w *way) step() bool {
 	if w.n >= w.c.Len() {
 		return false
 	}
-	key := w.next()
-	n := uint32(0)
-	if !w.at.isNone() {
-		if to := load32(&x.at(w.at.piece).next); to != 0 && load64(&x.at(to).head) == key {
-			n = to
-		}
+	key, n := w.nextKey(), w.next
+	if n != 0 && load64(&x.at(n).head) != key {
+		n = 0
 	}
 	for {
 		if n == 0 {
@@ -203,7 +207,7 @@ func (w *way) step() bool {
 func (w *way) skip(key uint64) bool {
 	if w.joined {
 		w.runs = append(w.runs, run{blocks: 1})
-		w.at, w.key = place{}, key
+		w.next = 0
 		w.n++
 	}
 	return w.joined
@@ -234,38 +238,16 @@ func (w *way) piece(n uint32, key uint64) outcome {
 		}
 		return moved
 	}
-	// How many blocks are those of the chain?
-	l, m, most, last := r.local(), 1, min(length, w.c.Len()-w.n), key
-	if w.locals != nil {
-		for m < most {
-			if w.n+m >= len(w.local) {
-				w.hash(w.n + m)
-			}
-			if load64(&l[m&(maxPiece-1)]) != w.local[w.n+m] {
-				break
-			}
-			m++
-		}
-	} else {
-		for m < most {
-			k := x.follow(last, load64(&l[m]))
-			if k != normal(w.c.At(w.n+m)) {
-				break
-			}
-			last = k
-			m++
-		}
+	next := load32(&r.next)
+	if next != 0 && w.n+length < w.c.Len() {
+		prefetch(unsafe.Pointer(x.at(next)))
 	}
+	// How many blocks are those of the chain?
+	most := min(length, w.c.Len()-w.n)
+	m := w.equal(r, key, most)
 	end := uint64(0)
 	if m == length {
 		end = load64(&r.tail)
-	}
-	if end != 0 {
-		last = end
-	} else if w.locals != nil {
-		for i := 1; i < m; i++ {
-			last = x.follow(last, w.local[w.n+i])
-		}
 	}
 	// Who holds them?
 	list := r.intervals[:]
@@ -307,18 +289,51 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	if held == 0 {
 		return nothing
 	}
-	if held < m {
-		last = key
-		for i := 1; i < held; i++ {
-			last = x.follow(last, load64(&l[i]))
-		}
-	}
-	w.at, w.key = place{}, last
+	w.next = 0
 	if held == length {
-		w.at = place{n, uint32(held - 1)}
+		if w.next = next; end != 0 {
+			w.key, w.keyed = end, w.n+held-1
+		}
 	}
 	w.n += held
 	return stepped
+}
+
+// equal returns how many blocks of a piece are those of the chain from the next one on, up to
+// most. Those have the key of the first one in common.
+func (w *way) equal(r *piece, key uint64, most int) (m int) {
+	l := r.local()
+	if w.locals == nil {
+		for m = 1; m < most; m++ {
+			if key = w.x.follow(key, load64(&l[m])); key != normal(w.c.At(w.n+m)) {
+				break
+			}
+		}
+		return m
+	}
+	for m = 1; m < most; {
+		if w.n+m >= len(w.local) {
+			w.hash(w.n + m)
+		}
+		known := w.local[w.n:min(w.n+most, len(w.local))]
+		if m = sameUpTo(l, known, m); m < len(known) {
+			break
+		}
+	}
+	return m
+}
+
+// sameUpTo returns the first place from m on where two lists differ, at most len(b).
+func sameUpTo(a *words, b []uint64, m int) int {
+	for ; m+4 <= len(b); m += 4 {
+		k, c := m&(maxPiece-1), b[m:m+4]
+		if k > maxPiece-4 || (load64(&a[k])^c[0])|(load64(&a[k+1])^c[1])|(load64(&a[k+2])^c[2])|(load64(&a[k+3])^c[3]) != 0 {
+			break
+		}
+	}
+	for ; m < len(b) && load64(&a[m&(maxPiece-1)]) == b[m]; m++ {
+	}
+	return m
 }
 
 // add appends blocks with a set. The words of the set stay as they are for as long as the
@@ -402,12 +417,23 @@ func (m *Match) end(d *ids, i int, word uint64, first uint32) {
 			m.Later[m.opened[i<<6+bits.TrailingZeros64(late)]].To = uint32(m.Blocks)
 		}
 	}
+	m.Prefixes = slices.Grow(m.Prefixes, 64)
+	owners, blocks := (*[64]uint32)(d.owner[i<<6:]), uint32(m.Blocks)
 	n := len(m.Prefixes)
-	m.Prefixes = slices.Grow(m.Prefixes, bits.OnesCount64(word))[:n+bits.OnesCount64(word)]
-	to, owners, blocks := m.Prefixes[n:], (*[64]uint32)(d.owner[i<<6:]), uint32(m.Blocks)
-	for k := range to {
-		to[k] = Prefix{first + load32(&owners[bits.TrailingZeros64(word)&63]), blocks}
-		word &= word - 1
+	if to := (*[64]Prefix)(m.Prefixes[n:n+64]); bits.OnesCount64(word) < dense {
+		k := 0
+		for ; word != 0; word &= word - 1 {
+			to[k&63] = Prefix{first + load32(&owners[bits.TrailingZeros64(word)&63]), blocks}
+			k++
+		}
+		m.Prefixes = m.Prefixes[:n+k]
+	} else {
+		k := uint64(0)
+		for j := range owners {
+			to[k&63] = Prefix{first + load32(&owners[j]), blocks}
+			k += word >> j & 1
+		}
+		m.Prefixes = m.Prefixes[:n+int(k)]
 	}
 }
 
