@@ -107,7 +107,7 @@ func (m *Match) join(ways []way) {
 		for k := range ways {
 			w := &ways[k]
 			now := [2]run{}
-			if i < w.c.Len() {
+			if i < w.length {
 				now[0] = w.block(i)
 				left := now[0].blocks
 				if w.x.looseBlocks.Load() > 0 {
@@ -276,9 +276,12 @@ func (w *way) words1(b *setBody, set uint32) run {
 	return run{set, gen, at, b.width, 1}
 }
 
+// appendWords appends the words of a set.
 func appendWords(dst []uint64, b *setBody, set uint32) []uint64 {
-	for i := range b.width {
-		dst = append(dst, load64(&b.bits[int(set)*b.width+i]))
+	n, from := len(dst), b.of(set)
+	dst = slices.Grow(dst, len(from))[:n+len(from)]
+	for i, to := 0, dst[n:]; i < len(from) && i < len(to); i++ {
+		to[i] = load64(&from[i])
 	}
 	return dst
 }

@@ -84,6 +84,7 @@ type way struct {
 	x      *Index
 	c      Chain
 	locals LocalChain // of c, nil if it has none
+	length int        // of c
 	local  []uint64   // local hashes known so far
 	first  uint32     // added to owners
 	seen   []seen
@@ -122,7 +123,7 @@ type run struct {
 
 // reset makes a way of a chain.
 func (w *way) reset(x *Index, c Chain, first uint32) {
-	w.x, w.c, w.first = x, c, first
+	w.x, w.c, w.length, w.first = x, c, c.Len(), first
 	w.locals, _ = c.(LocalChain)
 	w.again()
 }
@@ -153,7 +154,7 @@ func (w *way) hash(i int) uint64 {
 	if i >= len(w.local) {
 		n := 1
 		if i > 0 {
-			n = min(((i-1)/ahead+1)*ahead+1, w.c.Len())
+			n = min(((i-1)/ahead+1)*ahead+1, w.length)
 		}
 		w.local = w.locals.Locals(n)
 	}
@@ -177,7 +178,7 @@ func (w *way) nextKey() uint64 {
 // step goes on as far as blocks lie in one piece, and reports whether there was one.
 func (w *way) step() bool {
 	x := w.x
-	if w.n >= w.c.Len() {
+	if w.n >= w.length {
 		return false
 	}
 	key, n := w.nextKey(), w.next
@@ -186,6 +187,7 @@ func (w *way) step() bool {
 	}
 	for {
 		if n == 0 {
+			x.heads.prefetchEntry(mix(key))
 			if n = x.headOf(key); n == 0 {
 				return w.skip(key)
 			}
@@ -239,11 +241,11 @@ func (w *way) piece(n uint32, key uint64) outcome {
 		return moved
 	}
 	next := load32(&r.next)
-	if next != 0 && w.n+length < w.c.Len() {
-		prefetch(unsafe.Pointer(x.at(next)))
+	if left := w.length - w.n - length; next != 0 && left > 0 {
+		prefetchLines(unsafe.Pointer(x.at(next)), 1+(min(left, maxPiece)+7)/8)
 	}
 	// How many blocks are those of the chain?
-	most := min(length, w.c.Len()-w.n)
+	most := min(length, w.length-w.n)
 	m := w.equal(r, key, most)
 	end := uint64(0)
 	if m == length {
@@ -420,7 +422,7 @@ func (m *Match) end(d *ids, i int, word uint64, first uint32) {
 	m.Prefixes = slices.Grow(m.Prefixes, 64)
 	owners, blocks := (*[64]uint32)(d.owner[i<<6:]), uint32(m.Blocks)
 	n := len(m.Prefixes)
-	if to := (*[64]Prefix)(m.Prefixes[n:n+64]); bits.OnesCount64(word) < dense {
+	if to := (*[64]Prefix)(m.Prefixes[n : n+64]); bits.OnesCount64(word) < dense {
 		k := 0
 		for ; word != 0; word &= word - 1 {
 			to[k&63] = Prefix{first + load32(&owners[bits.TrailingZeros64(word)&63]), blocks}

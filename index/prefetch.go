@@ -10,3 +10,8 @@ import "unsafe"
 //
 //go:noescape
 func prefetch(p unsafe.Pointer)
+
+// prefetchLines is prefetch for n lines in a row, at least one.
+//
+//go:noescape
+func prefetchLines(p unsafe.Pointer, n int)

@@ -5,3 +5,5 @@ package index
 import "unsafe"
 
 func prefetch(unsafe.Pointer) {}
+
+func prefetchLines(unsafe.Pointer, int) {}

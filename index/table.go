@@ -231,3 +231,11 @@ func (t *table) prefetchSieve(h uint64) {
 		prefetch(unsafe.Pointer(&b.sieve[tag>>((b.shift-sieveLog)&63)>>6]))
 	}
 }
+
+// prefetchEntry begins the load that a probe of a present key waits for.
+func (t *table) prefetchEntry(h uint64) {
+	seg, tag := split(h)
+	if b := t.segs[seg].body.Load(); b != nil {
+		prefetch(unsafe.Pointer(&b.entries[b.home(tag)&uint64(len(b.entries)-1)]))
+	}
+}
