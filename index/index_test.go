@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"runtime"
@@ -603,6 +604,50 @@ func TestBytes(t *testing.T) {
 		t.Errorf("%d bytes stay after everything has left, %d were taken", took, says)
 	}
 	runtime.KeepAlive(f)
+}
+
+// TestMatchForm holds that an answer has each owner of the first block once, and as a span
+// what an owner holds behind a gap, in one place and in two.
+func TestMatchForm(t *testing.T) {
+	l := newLab(t, 0)
+	src := l.x.NewSource()
+	const owners, most = 150, 7 // more than two words of a set
+	depth := func(o Owner) uint64 {
+		if o%3 > 0 {
+			return 3 // most bits of a word at once
+		}
+		return 1 + uint64(o)*5%most
+	}
+	var want []Prefix
+	for o := range Owner(owners) {
+		l.x.NewOwner(src)
+		l.store(o, 0, 1, depth(o))
+		want = append(want, Prefix{uint32(o), uint32(depth(o))})
+	}
+	var later []Span
+	for o := range Owner(owners) {
+		if o%30 == 0 && depth(o)+2 <= most {
+			engine, _ := blocks(0, depth(o)+2, most)
+			_, local := blocks(0, depth(o)+2, most)
+			l.x.Store(&Store{Owner: o, Parent: depth(o) + 1, HasParent: true, Engine: engine, Local: local})
+			later = append(later, Span{uint32(o), uint32(depth(o)) + 1, most})
+		}
+	}
+	if len(later) == 0 {
+		t.Fatal("no owner has a gap")
+	}
+	slices.SortFunc(later, func(a, b Span) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Owner, b.Owner)) })
+	prompt := keys(seqs(most))
+	for _, others := range [][]Beside{nil, {{Index: l.x, Chain: prompt}}} {
+		var m Match
+		for range 2 { // reuse
+			l.x.MatchBeside(prompt, others, &m)
+			slices.SortFunc(m.Prefixes, func(a, b Prefix) int { return cmp.Compare(a.Owner, b.Owner) })
+			if wrong := m.sound(); wrong != "" || m.Blocks != most || !slices.Equal(m.Prefixes, want) || !slices.Equal(m.Later, later) {
+				t.Errorf("%d other places: %d blocks %v, later %v, want later %v; %s", len(others), m.Blocks, m.Prefixes, m.Later, later, wrong)
+			}
+		}
+	}
 }
 
 // counted is a chain that counts which local hashes it is asked for.

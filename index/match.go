@@ -28,8 +28,8 @@ type Match struct {
 
 	list   keyList     // of Match
 	held   []uint64    // who holds the blocks at hand, by internal id
-	late   []uint64    // those of held that are in Later
-	opened []uint32    // by internal id: place in Later, valid for those of late
+	late   []uint64    // those that are in Later
+	opened []uint32    // by internal id: last place in Later, valid for those of late
 	joined [2][]joined // of join: who holds the blocks before, and the ones at hand
 	owners []uint32    // of join: who holds the blocks at hand
 	ways   []way       // one a place
@@ -413,7 +413,6 @@ func (m *Match) finish(w *way) {
 // end ends what owners hold at m.Blocks. They are a word of internal ids.
 func (m *Match) end(d *ids, i int, word uint64, first uint32) {
 	if late := m.late[i] & word; late != 0 {
-		m.late[i] &^= late
 		word &^= late
 		for ; late != 0; late &= late - 1 {
 			m.Later[m.opened[i<<6+bits.TrailingZeros64(late)]].To = uint32(m.Blocks)
