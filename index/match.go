@@ -187,7 +187,9 @@ func (w *way) step() bool {
 	}
 	for {
 		if n == 0 {
-			x.heads.prefetchEntry(mix(key))
+			if w.n > 0 { // a first block is often absent, and the sieve says so
+				x.heads.prefetchEntry(mix(key))
+			}
 			if n = x.headOf(key); n == 0 {
 				return w.skip(key)
 			}
