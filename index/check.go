@@ -247,12 +247,16 @@ func (c *check) counts() {
 		if o.blocks != c.held[o.id] || o.raw < 0 || o.raw > o.blocks || o.copies.len() > o.blocks {
 			c.broken(3, "owner %d holds %d blocks, counted %d, %d raw, %d with copies", name, c.held[o.id], o.blocks, o.raw, o.copies.len())
 		}
-		o.copies.all(func(ref uint64, n *uint32) bool {
-			if p := placeOf(ref); *n == 0 || int(p.piece) >= int(x.lines.next.Load()) || p.at >= x.at(p.piece).len() || !x.sets.has(x.setOf(p), o.id) {
-				c.broken(6, "owner %d has %d extra copies of %v", name, *n, p)
+		copied := 0
+		o.copies.all(func(p place, n uint32) {
+			copied++
+			if n == 0 || int(p.piece) >= int(x.lines.next.Load()) || p.at >= x.at(p.piece).len() || !x.sets.has(x.setOf(p), o.id) {
+				c.broken(6, "owner %d has %d extra copies of %v", name, n, p)
 			}
-			return true
 		})
+		if copied != o.copies.len() {
+			c.broken(6, "owner %d has copies of %d blocks, counted %d", name, copied, o.copies.len())
+		}
 	}
 	for i, s := range x.sources {
 		if s != nil && s.held != sums[s] {

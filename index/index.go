@@ -180,7 +180,7 @@ type owner struct {
 	id     uint32 // internal
 	blocks int    // blocks held
 	raw    int    // of them stored under an engine hash of unknown key; an estimate, see Stats
-	copies flat[uint32]
+	copies copies
 	last   mark          // where the last stored event ended
 	gone   [2]trail      // where the last removals ended, the newest first
 	tally  *atomic.Int64 // of the application, nil for none

@@ -92,8 +92,10 @@ func (x *Index) heldRaw(s *source, engine uint64) place {
 }
 
 // heldBySource reports whether an owner of the source holds a block.
-func (x *Index) heldBySource(s *source, p place) bool {
-	set := x.setOf(p)
+func (x *Index) heldBySource(s *source, p place) bool { return x.inSet(s, x.setOf(p)) }
+
+// inSet reports whether an owner of the source is in a set.
+func (x *Index) inSet(s *source, set uint32) bool {
 	for _, o := range s.owners {
 		if x.sets.has(set, o.id) {
 			return true
@@ -416,15 +418,12 @@ func (x *Index) absorb(from, to place) {
 // move takes a block from an owner and gives it another one instead, with its copies.
 // With count, an owner that holds the other one already gains a copy.
 func (x *Index) move(o *owner, from, to place, count bool) {
-	more := uint32(0)
-	if m := o.copies.ref(from.ref()); m != nil {
-		more = *m
-	}
+	more := o.copies.of(from)
 	switch held := !x.join(o, to); { // first, so that the owner is not seen without the block
 	case held && count:
-		*o.copies.insert(to.ref()) += more + 1
+		o.copies.set(to, o.copies.of(to)+more+1)
 	case more > 0 && !held:
-		*o.copies.insert(to.ref()) = more
+		o.copies.set(to, more)
 	}
 	x.turns.Add(1)
 	x.part(o, from)

@@ -101,12 +101,12 @@ func (r *take) one(engine uint64, left int) {
 		return
 	}
 	if left < 0 && r.policy == CopyCount {
-		if more := o.copies.ref(p.ref()); more != nil {
-			left = int(*more)
+		if more := o.copies.of(p); more > 0 {
+			left = int(more)
 		}
 	}
 	if left > 0 {
-		o.setCopies(p, left)
+		o.copies.set(p, uint32(min(left-1, math.MaxInt32)))
 		r.res.Copies++
 		return
 	}
@@ -194,15 +194,9 @@ func (r *take) dropCopies(n uint32, blocks uint64) uint64 {
 	if r.policy != CopyCount || r.o.copies.len() == 0 {
 		return blocks
 	}
-	for w := blocks; w != 0; w &= w - 1 {
-		p := place{n, trailing(w)}
-		if more := r.o.copies.ref(p.ref()); more != nil {
-			r.o.setCopies(p, int(*more))
-			r.res.Copies++
-			blocks &^= 1 << p.at
-		}
-	}
-	return blocks
+	taken := r.o.copies.take(n, blocks)
+	r.res.Copies += bits.OnesCount64(taken)
+	return blocks &^ taken
 }
 
 // takeEach takes blocks of a piece from an owner, and returns those that it held. The last
@@ -344,9 +338,7 @@ func (x *Index) take(o *owner, n, lo, hi uint32) (changed uint64) {
 	o.held(-bits.OnesCount64(changed))
 	o.raw = min(o.raw, o.blocks)
 	if o.copies.len() > 0 {
-		for w := changed; w != 0; w &= w - 1 {
-			o.copies.remove(place{n, trailing(w)}.ref())
-		}
+		o.copies.drop(n, changed)
 	}
 	if edge == 0 {
 		r.unlock()
@@ -356,13 +348,4 @@ func (x *Index) take(o *owner, n, lo, hi uint32) (changed uint64) {
 	x.unname(o.s.lane, n, r, edge)
 	x.trim(o.s.lane, n, r)
 	return changed
-}
-
-// setCopies says how many copies of a held block there are, at least one.
-func (o *owner) setCopies(p place, n int) {
-	if n == 1 {
-		o.copies.remove(p.ref())
-		return
-	}
-	*o.copies.insert(p.ref()) = uint32(min(n-1, math.MaxInt32))
 }

@@ -54,7 +54,7 @@ func (x *Index) identify(o *owner) {
 func (x *Index) retire(o *owner) {
 	d := x.ids.Load()
 	o.held(-o.blocks)
-	o.raw, o.copies = 0, flat[uint32]{}
+	o.raw, o.copies = 0, copies{}
 	o.last, o.gone = mark{}, [2]trail{}
 	x.turns.Add(1) // first: an answer may hold the blocks of before and lack those stored instead
 	store64(&d.retired[o.id>>6], d.retired[o.id>>6]|1<<(o.id&63))

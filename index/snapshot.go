@@ -126,7 +126,7 @@ func (x *Index) Snapshot() *Snapshot {
 		so := &snapOwner{name: o.name, id: o.id, source: s.sources[o.s.name], run: Stretch{Owner: o.name}}
 		if o.copies.len() > 0 {
 			so.copies = make(map[uint64]uint32, o.copies.len())
-			o.copies.all(func(ref uint64, n *uint32) bool { so.copies[ref] = *n; return true })
+			o.copies.all(func(p place, n uint32) { so.copies[p.ref()] = n })
 		}
 		s.owners[o.id] = so
 	}

@@ -25,10 +25,7 @@ func holdings(x *Index, o Owner, label map[uint64]bool) map[uint64]int {
 				continue
 			}
 			key := x.key(p)
-			held := 1
-			if m := own.copies.ref(p.ref()); m != nil {
-				held += int(*m)
-			}
+			held := 1 + int(own.copies.of(p))
 			all[key] = max(all[key], held)
 			if label != nil && r.label(i) != 0 {
 				label[key] = true

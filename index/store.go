@@ -325,9 +325,7 @@ func (p *put) copied(n uint32, blocks uint64) {
 	if p.e.Copies != CopyCount {
 		return
 	}
-	for ; blocks != 0; blocks &= blocks - 1 {
-		*p.o.copies.insert(place{n, trailing(blocks)}.ref())++
-	}
+	p.o.copies.add(n, blocks)
 }
 
 // give gives blocks of a locked piece to an owner, and returns those that it did not
@@ -508,7 +506,7 @@ func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor, boo
 	if at == lo {
 		return i, c, false
 	}
-	if x.naming == onDemand && x.vagueIn(r, lo, at) {
+	if x.naming == onDemand && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
 		x.note(p.s, n)
 	}
 	r.lock()
@@ -697,7 +695,7 @@ func (p *put) run(i int, q place, engine uint64) (int, bool) {
 			i++
 		}
 	}
-	if x.naming == onDemand && x.vagueIn(r, lo, at) {
+	if x.naming == onDemand && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
 		x.note(p.s, q.piece)
 	}
 	r.lock()

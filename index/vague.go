@@ -83,6 +83,28 @@ func (x *Index) nameDue(s *source) {
 	l.due = l.due[:0]
 }
 
+// lists reports whether a source that is about to hold blocks of a held piece lists it for sure:
+// it holds a block whose name in the body has no entry.
+func (x *Index) lists(s *source, r *piece) bool {
+	if r.loose() || !x.akin(s.name, r.by) {
+		return false
+	}
+	var room [maxPiece + 2]interval
+	start := uint32(0)
+	for _, v := range x.intervalsOf(r, &room) {
+		for w := spanOf(start, v.end) &^ r.named; w != 0 && v.set != 0; w &= w - 1 {
+			if r.engine()[trailing(w)] != 0 {
+				if x.inSet(s, v.set) {
+					return true
+				}
+				break
+			}
+		}
+		start = v.end
+	}
+	return false
+}
+
 // concerns reports whether a source holds a block of a held piece.
 func (x *Index) concerns(s *source, n uint32) bool {
 	r := x.at(n)
@@ -91,10 +113,8 @@ func (x *Index) concerns(s *source, n uint32) bool {
 	}
 	var room [maxPiece + 2]interval
 	for _, v := range x.intervalsOf(r, &room) {
-		for _, o := range s.owners {
-			if x.sets.has(v.set, o.id) {
-				return true
-			}
+		if x.inSet(s, v.set) {
+			return true
 		}
 	}
 	return false

@@ -1,0 +1,107 @@
+package index
+
+import "math/bits"
+
+// copies counts the copies that an owner has of blocks, beyond the first ones. Engines copy
+// stretches, and nearly always once: a word a piece says which blocks have a second copy.
+type copies struct {
+	second flat[uint64] // piece -> its blocks with a second copy
+	third  flat[uint32] // block -> copies beyond the second
+	n      int          // blocks with a second copy
+}
+
+func (c *copies) len() int   { return c.n }
+func (c *copies) bytes() int { return c.second.bytes() + c.third.bytes() }
+
+// of returns the copies of a block beyond the first.
+func (c *copies) of(p place) uint32 {
+	w := c.second.ref(uint64(p.piece))
+	if w == nil || *w>>p.at&1 == 0 {
+		return 0
+	}
+	if more := c.third.ref(p.ref()); more != nil {
+		return 1 + *more
+	}
+	return 1
+}
+
+// set says how many copies of a block there are beyond the first.
+func (c *copies) set(p place, n uint32) {
+	c.drop(p.piece, 1<<p.at)
+	if n > 0 {
+		c.add(p.piece, 1<<p.at)
+	}
+	if n > 1 {
+		*c.third.insert(p.ref()) = n - 1
+	}
+}
+
+// add adds a copy of each of some blocks of a piece.
+func (c *copies) add(piece uint32, blocks uint64) {
+	if blocks == 0 {
+		return
+	}
+	w := c.second.insert(uint64(piece))
+	for more := *w & blocks; more != 0; more &= more - 1 {
+		*c.third.insert(place{piece, trailing(more)}.ref())++
+	}
+	c.n += bits.OnesCount64(blocks &^ *w)
+	*w |= blocks
+}
+
+// take takes a copy of those of some blocks of a piece that have several, and returns them.
+func (c *copies) take(piece uint32, blocks uint64) (taken uint64) {
+	w := c.second.ref(uint64(piece))
+	if w == nil || *w&blocks == 0 {
+		return 0
+	}
+	taken = *w & blocks
+	gone := taken
+	if c.third.len() > 0 {
+		for left := taken; left != 0; left &= left - 1 {
+			ref := place{piece, trailing(left)}.ref()
+			if more := c.third.ref(ref); more != nil {
+				if *more--; *more == 0 {
+					c.third.remove(ref)
+				}
+				gone &^= left & -left
+			}
+		}
+	}
+	c.clear(piece, w, gone)
+	return taken
+}
+
+// drop forgets the copies of some blocks of a piece.
+func (c *copies) drop(piece uint32, blocks uint64) {
+	w := c.second.ref(uint64(piece))
+	if w == nil || *w&blocks == 0 {
+		return
+	}
+	gone := *w & blocks
+	if c.third.len() > 0 {
+		for left := gone; left != 0; left &= left - 1 {
+			c.third.remove(place{piece, trailing(left)}.ref())
+		}
+	}
+	c.clear(piece, w, gone)
+}
+
+// clear takes blocks with two copies off the word of their piece.
+func (c *copies) clear(piece uint32, w *uint64, blocks uint64) {
+	c.n -= bits.OnesCount64(blocks)
+	if *w &^= blocks; *w == 0 {
+		c.second.remove(uint64(piece))
+	}
+}
+
+// all calls f for each block with several copies, and how many it has beyond the first.
+func (c *copies) all(f func(p place, n uint32)) {
+	c.second.all(func(piece uint64, w *uint64) bool {
+		for left := *w; left != 0; left &= left - 1 {
+			p := place{uint32(piece), trailing(left)}
+			f(p, c.of(p))
+		}
+		return true
+	})
+}
