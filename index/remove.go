@@ -151,9 +151,10 @@ func (r *take) run(engine []uint64, i int) (int, bool) {
 			}
 		}
 	}
-	lo, hi, dead := p.at, p.at+1, x.deadOf(h)
+	lo, hi := p.at, p.at+1
 	i++
-	if names != nil {
+	if names != nil && i < len(engine) {
+		dead := x.deadOf(h)
 		for i < len(engine) && hi < h.len() && names[hi] == normal(engine[i]) && dead>>hi&1 == 0 && r.same(h, engine[i]) {
 			hi++
 			i++

@@ -211,15 +211,15 @@ func (x *Index) wordIn(n uint32, engine uint64) (place, uint32) {
 		return place{}, 0
 	}
 	for i, have := range r.engine()[:r.len()] {
-		if have == engine && x.deadOf(r)>>i&1 == 0 {
-			return place{n, uint32(i)}, n
+		if p := (place{n, uint32(i)}); have == engine && x.setOf(p) != 0 {
+			return p, n
 		}
 	}
 	for line := r.side; line != 0; {
 		d := x.sideAt(line)
 		for i, have := range d.engine()[:d.cap()] {
-			if at := d.from() + uint32(i); have == engine && at < r.len() && x.deadOf(r)>>at&1 == 0 {
-				return place{n, at}, line
+			if p := (place{n, d.from() + uint32(i)}); have == engine && p.at < r.len() && x.setOf(p) != 0 {
+				return p, line
 			}
 		}
 		line = d.next
@@ -230,20 +230,23 @@ func (x *Index) wordIn(n uint32, engine uint64) (place, uint32) {
 // lineOf returns the line in which a block has an engine hash, 0 if it has another one.
 func (x *Index) lineOf(p place, engine uint64) uint32 {
 	r := x.at(p.piece)
-	if r.loose() || p.at >= r.len() || x.deadOf(r)>>p.at&1 != 0 {
+	if r.loose() || p.at >= r.len() {
 		return 0
 	}
-	if r.engine()[p.at] == engine {
-		return p.piece
-	}
-	for line := r.side; line != 0; {
-		d := x.sideAt(line)
-		if d.covers(p.at) && d.engine()[p.at-d.from()] == engine {
-			return line
+	line := p.piece
+	if r.engine()[p.at] != engine {
+		for line = r.side; line != 0; {
+			d := x.sideAt(line)
+			if d.covers(p.at) && d.engine()[p.at-d.from()] == engine {
+				break
+			}
+			line = d.next
 		}
-		line = d.next
 	}
-	return 0
+	if line == 0 || x.setOf(p) == 0 {
+		return 0
+	}
+	return line
 }
 
 // nameBlock gives a block's engine hashes their entries, if it has an owner.
