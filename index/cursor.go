@@ -98,7 +98,7 @@ func (x *Index) create(s *source, c cursor, key, up, local, label uint64, want i
 			}
 			r.lock()
 			x.write(r, n, local, label)
-			store64(&r.tail, key)
+			write64(&r.tail, key)
 			x.extend(r, 1, 0)
 			r.unlock()
 			x.placed(key, place{c.at.piece, n})
@@ -126,7 +126,7 @@ func (x *Index) placed(key uint64, p place) {
 // write writes the words of a block of a chained piece, without a name.
 func (x *Index) write(r *piece, at uint32, local, label uint64) {
 	x.made++ // all lanes are locked
-	store64(&r.local()[at], local)
+	write64(&r.local()[at], local)
 	write64(&r.engine()[at], 0)
 	if r.meta&isWide != 0 {
 		write64(&r.labels()[at], label)
@@ -153,7 +153,7 @@ func (x *Index) createLoose(s *source, key, label uint64, want int) place {
 	} else {
 		r.lock()
 	}
-	store64(&r.local()[at], key)
+	write64(&r.local()[at], key)
 	if r.meta&isWide != 0 {
 		write64(&r.labels()[at], label)
 	}

@@ -145,15 +145,15 @@ func (x *Index) release(l *lane) {
 		return
 	}
 	r := x.at(l.piece)
-	store32(&r.ver, load32(&r.ver)&^held)
+	write32(&r.ver, load32(&r.ver)&^held)
 	l.piece = 0
 }
 
 // spin is a lock that is held for less than a microsecond.
-type spin struct{ word atomic.Uint32 }
+type spin struct{ word uint32 }
 
 func (s *spin) lock() {
-	for spins := 1; !s.word.CompareAndSwap(0, 1); spins++ {
+	for spins := 1; !atomic.CompareAndSwapUint32(&s.word, 0, 1); spins++ {
 		if spins%64 == 0 {
 			runtime.Gosched()
 		}
@@ -161,6 +161,6 @@ func (s *spin) lock() {
 }
 
 func (s *spin) unlock() {
-	s.word.Store(0)
+	write32(&s.word, 0)
 	chance()
 }

@@ -278,7 +278,7 @@ func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
 		for w := blocks; w != 0; w &= w - 1 {
 			i := trailing(w)
 			x.loose.remove(mix(local[i]), place{n, i}.ref())
-			store64(&local[i], 0)
+			write64(&local[i], 0)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (r *piece) cap() uint32 { return r.meta >> 8 & 255 }
 func (r *piece) count() int  { return int(r.meta >> 16 & 255) }
 func (r *piece) loose() bool { return r.meta&isLoose != 0 }
 func (r *piece) set(n uint32, k int) {
-	store32(&r.meta, r.meta&^0xff00ff|n|uint32(k)<<16)
+	write32(&r.meta, r.meta&^0xff00ff|n|uint32(k)<<16)
 }
 
 type words = [maxPiece]uint64
@@ -134,7 +134,7 @@ func linesFor(meta uint32) int {
 
 // lock makes readers wait, unlock lets them go on. The lane holds the piece.
 func (r *piece) lock()   { store32(&r.ver, load32(&r.ver)|changing) }
-func (r *piece) unlock() { store32(&r.ver, load32(&r.ver)&^changing+versionStep) }
+func (r *piece) unlock() { write32(&r.ver, load32(&r.ver)&^changing+versionStep) }
 
 // version returns the version of a piece for a reader, and whether it is changing.
 func (r *piece) version() (ver uint32, busy bool) {
@@ -165,8 +165,8 @@ func (d *side) engine() *words {
 
 // begin makes names of blocks from one on. Another lane may look at them with an old number.
 func (d *side) begin(p place, names, next, by uint32) {
-	store32(&d.meta, p.at|names<<8|isSide)
-	store32(&d.piece, p.piece)
+	write32(&d.meta, p.at|names<<8|isSide)
+	write32(&d.piece, p.piece)
 	d.next, d.by, d.named = next, by, 0
 	for i := range d.engine()[:names] {
 		write64(&d.engine()[i], 0)
@@ -266,12 +266,12 @@ func (x *Index) put(r *piece, old, new []interval) {
 	line := r.intervals[0]
 	if want == 0 {
 		for i, v := range new {
-			store32(&r.intervals[i], v.word())
+			write32(&r.intervals[i], v.word())
 		}
 	} else {
 		if have != want {
 			n := x.lines.alloc(forIntervals, want)
-			store32(&r.intervals[0], n)
+			write32(&r.intervals[0], n)
 			x.fill(n, new)
 		} else {
 			x.fill(line, new)
@@ -286,7 +286,7 @@ func (x *Index) put(r *piece, old, new []interval) {
 func (x *Index) fill(line uint32, v []interval) {
 	w := unsafe.Slice((*uint32)(x.lines.at(line)), len(v))
 	for i := range v {
-		store32(&w[i], v[i].word())
+		write32(&w[i], v[i].word())
 	}
 }
 
@@ -309,7 +309,7 @@ func (x *Index) change(l *lane, r *piece, lo, hi, owner uint32, give bool) (chan
 			return 0, 0
 		}
 		to := s.toggle(l, v.set, owner)
-		store32(&r.intervals[0], interval{to, v.end}.word())
+		write32(&r.intervals[0], interval{to, v.end}.word())
 		s.drop(v.set)
 		if changed = spanOf(lo, hi); to == 0 || v.set == 0 {
 			edge = changed
@@ -377,11 +377,11 @@ func (x *Index) extend(r *piece, n, set uint32) {
 	switch {
 	case k == 0:
 		x.sets.hold(set)
-		store32(&r.intervals[0], interval{set, end}.word())
+		write32(&r.intervals[0], interval{set, end}.word())
 		r.set(end, 1)
 		return
 	case k <= inlineIntervals && intervalOf(r.intervals[k-1]).set == set:
-		store32(&r.intervals[k-1], interval{set, end}.word())
+		write32(&r.intervals[k-1], interval{set, end}.word())
 		r.set(end, k)
 		return
 	}
@@ -398,12 +398,12 @@ func (x *Index) begin(want int, flags uint32) (uint32, *piece) {
 	n := x.lines.alloc(forPieces, linesFor(meta))
 	r := x.at(n)
 	lost := r.take(&x.lines, x.alone)
-	store32(&r.meta, meta)
-	store32(&r.lost, lost+1)
-	store32(&r.next, 0)
+	write32(&r.meta, meta)
+	write32(&r.lost, lost+1)
+	write32(&r.next, 0)
 	r.prev, r.side, r.by, r.up, r.named = 0, 0, 0, 0, 0
-	store64(&r.head, 0)
-	store64(&r.tail, 0)
+	write64(&r.head, 0)
+	write64(&r.tail, 0)
 	return n, r
 }
 
@@ -439,8 +439,8 @@ func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (ui
 	n, r := x.begin(want, flags)
 	r.prev = behind.at.piece
 	r.up = up
-	store64(&r.head, key)
-	store64(&r.tail, key)
+	write64(&r.head, key)
+	write64(&r.tail, key)
 	if x.alone || behind.kind != atRoot {
 		x.heads.insert(mix(key), uint64(n))
 	} else if x.heads.claim(mix(key), uint64(n), func(ref uint64) bool { return load64(&x.at(uint32(ref)).head) == key }) != 0 {
@@ -453,7 +453,7 @@ func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (ui
 // abandon ends a new piece without blocks.
 func (x *Index) abandon(l *lane, n uint32, r *piece) {
 	head := r.head
-	store64(&r.head, 0)
+	write64(&r.head, 0)
 	x.heads.remove(mix(head), uint64(n))
 	if l.piece == n {
 		l.piece = 0
@@ -464,8 +464,8 @@ func (x *Index) abandon(l *lane, n uint32, r *piece) {
 // discard frees a new piece without blocks that is in no table.
 func (x *Index) discard(n uint32, r *piece) {
 	lines := linesFor(r.meta)
-	store64(&r.head, 0)
-	store32(&r.ver, load32(&r.ver)&^(changing|held)+versionStep)
+	write64(&r.head, 0)
+	write32(&r.ver, load32(&r.ver)&^(changing|held)+versionStep)
 	x.lines.free(forPieces, n, lines)
 }
 
@@ -489,7 +489,7 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 			if r.len()-from >= longTrim { // what leaves block by block needs none
 				tail = x.key(place{n, from - 1})
 			}
-			store64(&r.tail, tail)
+			write64(&r.tail, tail)
 		}
 		x.put(r, old, old[:k-1])
 		for line := r.side; line != 0; {
@@ -508,7 +508,7 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 	r.set(0, 0)
 	if !r.loose() {
 		head := r.head
-		store64(&r.head, 0)
+		write64(&r.head, 0)
 		x.heads.remove(mix(head), uint64(n))
 	}
 	for d := r.side; d != 0; {
@@ -532,7 +532,7 @@ func (x *Index) headOf(key uint64) uint32 {
 	seg, tag := split(mix(key))
 	s := &x.heads.segs[seg]
 	for {
-		ver := s.ver.Load()
+		ver := load32(&s.ver)
 		b := s.body.Load()
 		if b == nil {
 			return 0
@@ -551,7 +551,7 @@ func (x *Index) headOf(key uint64) uint32 {
 				}
 			}
 		}
-		if ver&1 == 0 && s.ver.Load() == ver {
+		if ver&1 == 0 && load32(&s.ver) == ver {
 			return 0
 		}
 		pause()
@@ -564,7 +564,7 @@ func (x *Index) looseOf(key uint64) place {
 	seg, tag := split(mix(key))
 	s := &x.loose.segs[seg]
 	for {
-		ver := s.ver.Load()
+		ver := load32(&s.ver)
 		b := s.body.Load()
 		if b == nil {
 			return place{}
@@ -585,7 +585,7 @@ func (x *Index) looseOf(key uint64) place {
 				}
 			}
 		}
-		if ver&1 == 0 && s.ver.Load() == ver {
+		if ver&1 == 0 && load32(&s.ver) == ver {
 			return place{}
 		}
 		pause()

@@ -615,7 +615,7 @@ func TestQueriesWaitForTables(t *testing.T) {
 		number, _ := split(mix(key))
 		s := &table.segs[number]
 		was := s.body.Load()
-		s.ver.Add(1)
+		atomic.AddUint32(&s.ver, 1)
 		s.body.Store(&body{entries: make([]uint64, 1<<firstLog), shift: tagBits - firstLog})
 		asks, done := make(chan bool), make(chan int)
 		go func() {
@@ -629,7 +629,7 @@ func TestQueriesWaitForTables(t *testing.T) {
 			runtime.Gosched()
 		}
 		s.body.Store(was)
-		s.ver.Add(1)
+		atomic.AddUint32(&s.ver, 1)
 		if got := <-done; got != 1 {
 			t.Errorf("%d blocks of key %d", got, key)
 		}

@@ -16,18 +16,17 @@ type RemoveResult struct {
 // the number of copies left of engine[i] and overrides the policy. A retired owner
 // holds nothing.
 func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy CopyPolicy) RemoveResult {
-	var res RemoveResult
-	r := take{x: x, policy: policy, res: &res}
+	r := take{x: x, policy: policy}
 	i, more := r.together(name, engine, remaining)
 	if !more {
-		return res
+		return r.res
 	}
 	x.lockRest()
 	defer x.unlock()
 	x.halves.Add(-1)
 	if r.o = x.owners[name]; r.o == nil {
-		res.Unknown += len(engine) - i
-		return res
+		r.res.Unknown += len(engine) - i
+		return r.res
 	}
 	r.s = r.o.s
 	for i < len(engine) {
@@ -39,7 +38,7 @@ func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy Copy
 		i, _ = r.run(engine, i)
 	}
 	x.tend(r.s)
-	return res
+	return r.res
 }
 
 // together removes the first blocks next to events of other sources, as far as they are
@@ -70,7 +69,7 @@ type take struct {
 	s      *source
 	o      *owner
 	policy CopyPolicy
-	res    *RemoveResult
+	res    RemoveResult
 }
 
 // resolve returns the block that an engine hash of the owner means.
@@ -335,7 +334,7 @@ func (x *Index) take(o *owner, n, lo, hi uint32) (changed uint64) {
 		r.unlock()
 		return 0
 	}
-	store32(&r.lost, r.lost+1)
+	write32(&r.lost, r.lost+1)
 	o.held(-bits.OnesCount64(changed))
 	o.raw = min(o.raw, o.blocks)
 	if o.copies.len() > 0 {

@@ -233,7 +233,7 @@ func (x *Index) clean(n uint32, r *piece) (ended bool) {
 		return false
 	}
 	r.lock()
-	store32(&r.lost, r.lost+1)
+	write32(&r.lost, r.lost+1)
 	var taken [maxPiece + 2]uint32
 	out, start, dead := room[:0], uint32(0), uint64(0)
 	for k, v := range old {

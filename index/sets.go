@@ -196,7 +196,7 @@ probe:
 		s.n++
 	}
 	for i := range b.width {
-		store64(&b.bits[int(id)*b.width+i], words[i])
+		write64(&b.bits[int(id)*b.width+i], words[i])
 	}
 	s.hash[id] = h
 	s.hold(id)
@@ -271,8 +271,8 @@ func (s *sets) forget(id uint32) {
 	}
 	s.intern[hole] = 0
 	gen := s.body.Load().gen
-	store32(&gen[id], gen[id]+1)
-	store64(s.state(id), uint64(gen[id])<<32)
+	write32(&gen[id], gen[id]+1)
+	write64(s.state(id), uint64(gen[id])<<32)
 	s.spare = append(s.spare, id)
 }
 

@@ -54,8 +54,8 @@ func (p *put) settle(engine uint64, at cursor) (moved int) {
 					if x.learn(s, l.engine, next.at, 1) {
 						p.res.Conflicts++
 					}
-					if p.joined != nil {
-						*p.joined = append(*p.joined, plain(l.engine))
+					if p.e.Joined != nil {
+						*p.e.Joined = append(*p.e.Joined, plain(l.engine))
 					}
 					moved++
 				}

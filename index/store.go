@@ -72,22 +72,20 @@ func (x *Index) Store(e *Store) StoreResult {
 		e.Keys != nil && len(e.Keys) != len(e.Engine) {
 		panic(fmt.Sprintf("BUG: %d local hashes, %d keys and %d labels for %d blocks", len(e.Local), len(e.Keys), len(e.Labels), len(e.Engine)))
 	}
-	var res StoreResult
-	p := put{x: x, e: e, res: &res, joined: e.Joined}
+	p := put{x: x, e: e}
 	if i, c, more := p.together(); more {
 		p.alone(i, c)
 	}
-	return res
+	return p.res
 }
 
 // put is a store in progress.
 type put struct {
-	x      *Index
-	s      *source
-	o      *owner
-	e      *Store
-	res    *StoreResult
-	joined *[]uint64
+	x   *Index
+	s   *source
+	o   *owner
+	e   *Store
+	res StoreResult
 }
 
 // together stores the first blocks next to events of other sources, as far as they are
@@ -396,7 +394,7 @@ func (p *put) grow(i int, c cursor) (int, cursor, bool) {
 			continue
 		}
 		if r != nil {
-			store32(&r.next, to)
+			write32(&r.next, to)
 		}
 		r = x.hold(l, to)
 		if x.sweep.left > 0 {
@@ -438,7 +436,7 @@ func (p *put) begin(i int, c cursor, r *piece, key uint64) (next int, last curso
 		return i, c, false, true
 	}
 	if r != nil {
-		store32(&r.next, n)
+		write32(&r.next, n)
 	}
 	x.holds(l, n)
 	next, last, ok = p.fill(i, c, n, fresh, key)
@@ -616,7 +614,7 @@ func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor
 		}
 		return i, c, false
 	}
-	store64(&r.tail, keys[k-1])
+	write64(&r.tail, keys[k-1])
 	one := x.sets.single(l, p.o.id)
 	x.extend(r, at-lo, one)
 	x.sets.drop(one)

@@ -22,16 +22,16 @@ type table struct {
 
 type segment struct {
 	body  atomic.Pointer[body]
-	ver   atomic.Uint32 // odd while entries change
-	used  uint32        // entries
-	added uint32        // since the sieve was made
+	ver   uint32 // odd while entries change
+	used  uint32 // entries
+	added uint32 // since the sieve was made
 }
 
 // lock waits until nothing else changes the segment.
 func (s *segment) lock() {
 	chance()
 	for spins := 1; ; spins++ {
-		if v := s.ver.Load(); v&1 == 0 && s.ver.CompareAndSwap(v, v+1) {
+		if v := load32(&s.ver); v&1 == 0 && atomic.CompareAndSwapUint32(&s.ver, v, v+1) {
 			return
 		}
 		if spins%64 == 0 {
@@ -41,7 +41,7 @@ func (s *segment) lock() {
 }
 
 func (s *segment) unlock() {
-	s.ver.Store(s.ver.Load() + 1)
+	write32(&s.ver, load32(&s.ver)+1)
 	chance()
 }
 
@@ -105,7 +105,7 @@ func (b *body) sift() {
 
 func (b *body) mark(tag uint64) {
 	at := tag >> ((b.shift - sieveLog) & 63)
-	store64(&b.sieve[at>>6], b.sieve[at>>6]|1<<(at&63))
+	write64(&b.sieve[at>>6], b.sieve[at>>6]|1<<(at&63))
 }
 
 // absent reports that no entry has a tag. It may be wrong only by saying no.
@@ -161,7 +161,7 @@ func (t *table) claim(h, ref uint64, taken func(ref uint64) bool) (other uint64)
 	for b.entries[p] != 0 {
 		p = (p + 1) & mask
 	}
-	store64(&b.entries[p], tag<<refBits|ref)
+	write64(&b.entries[p], tag<<refBits|ref)
 	return 0
 }
 
@@ -193,11 +193,11 @@ func (t *table) remove(h, ref uint64) bool {
 			break
 		}
 		if (p-b.home(v>>refBits))&mask >= (p-hole)&mask {
-			store64(&b.entries[hole], v)
+			write64(&b.entries[hole], v)
 			hole = p
 		}
 	}
-	store64(&b.entries[hole], 0)
+	write64(&b.entries[hole], 0)
 	if n := len(b.entries); n > 1<<firstLog && int(s.used)*8 < n {
 		t.resize(s, bits.Len(uint(n))-2)
 	}
