@@ -48,7 +48,7 @@ const (
 	usedEntry = 1 // of line 0, which has no block
 
 	// longProbe is how many full buckets an insert passes before it rebuilds the segment.
-	longProbe   = 4
+	longProbe   = 8
 	segmentFull = 12 << 10 // entries of a segment that splits
 	maxDepth    = 20
 )
@@ -234,7 +234,9 @@ func (t *nameTable) free(b []bucket) {
 }
 
 // rebuild replaces a locked segment of a tag by a larger one, a smaller one, one without used
-// slots, or two. It unlocks the segment, which is dead then.
+// slots, or two. A segment that is not full for its entries only loses the used slots: growth
+// because of those would leave two slots of three empty under churn. The segment is dead then,
+// and not locked.
 func (t *nameTable) rebuild(s *nameSegment, tag uint64) {
 	live, used := 0, 0
 	for i := range s.buckets {
@@ -252,10 +254,10 @@ func (t *nameTable) rebuild(s *nameSegment, tag uint64) {
 	}
 	n := len(s.buckets)
 	switch slots := n * len(bucket{}); {
-	case live*2 < slots && used*4 > slots:
-		n = max(1, live*3/2/len(bucket{}))
-	case used*8 < slots || live*5 > slots*4:
-		n += max(1, n/2)
+	case used == 0 || live*20 > slots*13:
+		n += max(1, n/8)
+	case live*2 < slots:
+		n = max(1, live*2/len(bucket{}))
 	}
 	fresh := t.copy(s, s.depth, n, nil)
 	t.replace(s, tag, fresh, fresh)
