@@ -43,7 +43,7 @@ const (
 	pageLines   = 64
 	firstLines  = 256 // of chunk 0
 	arenaChunks = 24
-	maxLines    = 1 + 3*maxPiece*8/lineBytes
+	maxLines    = 1 + maxPiece*(8+8+8+4)/lineBytes // of a wide roots piece
 )
 
 func chunkLines(k int) int {

@@ -57,14 +57,12 @@ func (x *Index) child(c cursor, local uint64) cursor {
 		next.key = x.follow(c.key, local)
 	}
 	if c.kind == atBlock && !c.at.isNone() {
-		if r := x.at(c.at.piece); c.at.at+1 < r.len() && r.local()[c.at.at+1] == local {
+		if r := x.at(c.at.piece); !r.roots() && c.at.at+1 < r.len() && r.local()[c.at.at+1] == local {
 			next.at = place{c.at.piece, c.at.at + 1}
 			return next
 		}
 	}
-	if n := x.headOf(next.key); n != 0 {
-		next.at = place{n, 0}
-	} else if c.kind == atKey {
+	if next.at = x.headOf(next.key); next.at.isNone() && c.kind == atKey {
 		next.kind, next.at = atKey, x.looseOf(next.key)
 	}
 	return next
@@ -79,7 +77,9 @@ func (x *Index) again(c cursor) cursor {
 	if r.meta&isSide == 0 && c.at.at < r.len() && r.loose() == (c.kind == atKey) && x.key(c.at) == c.key {
 		return c
 	}
-	c.at, c.made = place{}, x.made
+	if c.at, c.made = (place{}), x.made; c.kind == atBlock {
+		c.at = x.headOf(c.key) // it may have been promoted
+	}
 	return c
 }
 
@@ -90,12 +90,20 @@ func (x *Index) create(s *source, c cursor, key, up, local, label uint64, want i
 	if c.kind == atKey {
 		return x.createLoose(s, key, label, want)
 	}
+	if x.overBudget() {
+		return place{}
+	}
+	if c.kind == atRoot && want == 1 && key == local {
+		p, r := x.beginRoot(s, key, label)
+		r.unlock()
+		return p
+	}
+	if !c.at.isNone() {
+		c.at = x.promote(c, 1+want)
+	}
 	if !c.at.isNone() {
 		r := x.at(c.at.piece)
 		if n := r.len(); c.at.at+1 == n && n < r.cap() {
-			if x.overBudget() {
-				return place{}
-			}
 			r.lock()
 			x.write(r, n, local, label)
 			write64(&r.tail, key)
@@ -104,9 +112,6 @@ func (x *Index) create(s *source, c cursor, key, up, local, label uint64, want i
 			x.placed(key, place{c.at.piece, n})
 			return place{c.at.piece, n}
 		}
-	}
-	if x.overBudget() {
-		return place{}
 	}
 	n, r := x.beginChained(want, key, c, up)
 	x.write(r, 0, local, label)

@@ -181,26 +181,26 @@ func (w *way) step() bool {
 	if w.n >= w.length {
 		return false
 	}
-	key, n := w.nextKey(), w.next
-	if n != 0 && load64(&x.at(n).head) != key {
-		n = 0
+	key, p := w.nextKey(), place{piece: w.next}
+	if !p.isNone() && load64(&x.at(p.piece).head) != key {
+		p = place{}
 	}
 	for {
-		if n == 0 {
+		if p.isNone() {
 			if w.n > 0 { // a first block is often absent, and the sieve says so
 				x.heads.prefetchEntry(mix(key))
 			}
-			if n = x.headOf(key); n == 0 {
+			if p = x.headOf(key); p.isNone() {
 				return w.skip(key)
 			}
 		}
-		switch w.piece(n, key) {
+		switch w.piece(p, key) {
 		case stepped:
 			return true
 		case nothing:
 			return false
 		case moved:
-			n = 0
+			p = place{}
 		case busy:
 			pause()
 		}
@@ -222,13 +222,14 @@ type outcome uint8
 const (
 	stepped outcome = iota
 	nothing         // no owner has the first block
-	moved           // the piece begins with another key
+	moved           // the block is in another place
 	busy            // the piece was changing
 )
 
-// piece reads a piece that begins with the next block, which has a key.
-func (w *way) piece(n uint32, key uint64) outcome {
-	x := w.x
+// piece reads a piece that begins with the next block, or a roots piece with that block in
+// a place. The block has a key.
+func (w *way) piece(p place, key uint64) outcome {
+	x, n := w.x, p.piece
 	r := x.at(n)
 	ver, changing := r.version()
 	if changing {
@@ -236,11 +237,18 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	}
 	lost, meta := load32(&r.lost), load32(&r.meta)
 	length, count := int(meta&255), int(meta>>16&255)
+	list := r.intervals[:]
+	var root [1]uint32
 	if load64(&r.head) != key || length == 0 || length > maxPiece {
-		if !r.same(ver) {
-			return busy
+		set, ok := r.rootSet(p.at, meta, key)
+		if !ok {
+			if !r.same(ver) {
+				return busy
+			}
+			return moved
 		}
-		return moved
+		root[0], length, count = interval{set, 1}.word(), 1, 1
+		list = root[:]
 	}
 	next := load32(&r.next)
 	if left := w.length - w.n - length; next != 0 && left > 0 {
@@ -254,7 +262,6 @@ func (w *way) piece(n uint32, key uint64) outcome {
 		end = load64(&r.tail)
 	}
 	// Who holds them?
-	list := r.intervals[:]
 	if count > inlineIntervals {
 		line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
 		if !r.same(ver) {

@@ -30,6 +30,7 @@ type world struct {
 	tallies []*atomic.Int64 // of owners
 	seen    []uint64        // engine hashes and keys used so far
 	honest  bool            // no liars
+	roots   uint64          // first blocks that prompts begin with
 	log     []string
 }
 
@@ -51,7 +52,7 @@ func newWorld(t *testing.T, rng *rand.Rand, honest bool) *world {
 	if max == 0 {
 		max = DefaultMaxOrphans
 	}
-	w := &world{t: t, rng: rng, x: x, o: newOracle(scheme, max), family: map[Source]int{}, honest: honest}
+	w := &world{t: t, rng: rng, x: x, o: newOracle(scheme, max), family: map[Source]int{}, honest: honest, roots: 2 + 14*rng.Uint64N(2)}
 	for range 1 + rng.IntN(4) {
 		w.newSource()
 	}
@@ -84,11 +85,18 @@ func (w *world) newOwner(src Source) {
 
 func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
 
-// path is a random prompt from a small tree.
+// path is a random prompt from a small tree, or from many small ones: then half of the
+// prompts have one block.
 func (w *world) path() []block {
 	p := make([]block, 1+w.rng.IntN(6))
+	if w.roots > 2 && w.rng.IntN(2) == 0 {
+		p = p[:1]
+	}
 	for i := range p {
 		p[i].local = 1 + w.rng.Uint64N(2)
+		if i == 0 {
+			p[i].local = 1 + w.rng.Uint64N(w.roots)
+		}
 		if w.rng.IntN(6) == 0 {
 			p[i].variant = 1
 		}

@@ -159,7 +159,7 @@ func (x *Index) name(s *source, p place, engine uint64, want int) bool {
 	}
 	word := &x.words(line)[i]
 	write64(word, engine)
-	if x.naming == onDemand && !x.at(p.piece).loose() {
+	if r := x.at(p.piece); x.naming == onDemand && !r.loose() && !r.roots() {
 		x.note(s, p.piece)
 	} else if x.enter(engine, place{line, i}) {
 		*named |= 1 << i
@@ -200,6 +200,9 @@ func (x *Index) spare(s *source, p place, want int) (line, i uint32, named *uint
 	if n >= maxSides {
 		return 0, 0, nil
 	}
+	if r.roots() {
+		want = 1
+	}
 	lines, names := sideLines(min(uint32(max(want, 1)), r.cap()-p.at))
 	line = x.lines.alloc(forNames, lines)
 	d := x.sideAt(line)
@@ -230,7 +233,7 @@ func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
 	remember := x.forgotten.wanted()
 	key, at := r.head, uint32(0)
 	keyAt := func(i uint32) uint64 {
-		if r.loose() {
+		if r.loose() || r.roots() {
 			return local[i]
 		}
 		for ; at < i; at++ {
@@ -272,6 +275,9 @@ func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
 			}
 			delete(x.privates, ref)
 		}
+	}
+	if r.roots() {
+		x.vacate(n, r, blocks)
 	}
 	if r.loose() {
 		x.looseBlocks.Add(-int64(bits.OnesCount64(blocks)))
@@ -501,8 +507,8 @@ func (x *Index) Holds(name Owner, key uint64) bool {
 	if p := x.looseOf(normal(key)); !p.isNone() && x.sets.has(x.setOf(p), o.id) {
 		return true
 	}
-	n := x.headOf(normal(key))
-	return n != 0 && x.sets.has(x.setOf(place{n, 0}), o.id)
+	p := x.headOf(normal(key))
+	return !p.isNone() && x.sets.has(x.setOf(p), o.id)
 }
 
 // Has reports whether an owner holds the block an engine hash stands for.
@@ -568,18 +574,17 @@ func (x *Index) placeOf(key uint64) place {
 			}
 			k := r.head
 			for i := range r.len() {
-				if i > 0 {
+				switch {
+				case r.roots():
+					k = r.local()[i]
+				case i > 0:
 					k = x.follow(k, r.local()[i])
 				}
 				x.places[k] = place{n, i}.ref()
 			}
 		})
 	}
-	p := placeOf(x.places[key])
-	if p.isNone() || x.again(cursor{kind: atBlock, at: p, key: key}).at.isNone() {
-		return place{}
-	}
-	return p
+	return x.again(cursor{kind: atBlock, at: placeOf(x.places[key]), key: key}).at
 }
 
 // Placed reports whether an engine hash means a block to a source whose place in a chain
@@ -601,8 +606,8 @@ func (x *Index) byKey(s *source, engine, key uint64) place {
 	if p := x.meaning(s, engine); !p.isNone() && x.key(p) == key {
 		return p
 	}
-	if n := x.headOf(key); n != 0 {
-		return place{n, 0}
+	if p := x.headOf(key); !p.isNone() {
+		return p
 	}
 	return x.looseOf(key)
 }

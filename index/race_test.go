@@ -57,6 +57,8 @@ var scenes = []scene{
 	{name: "single blocks", families: []int{1, 2}, weights: [raceKinds]int{raceOne: 20, raceRestore: 2, raceRemove: 3}},
 	{name: "roots", short: true, families: []int{1, 2}, rest: []int{3}, weights: [raceKinds]int{raceStore: 10, raceRemove: 10}},
 	{name: "crowd", crowd: true, families: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2}},
+	{name: "one block", short: true, families: []int{1, 2}, rest: []int{1}, weights: [raceKinds]int{raceOne: 20, raceRestore: 4, raceRemove: 6, raceScatter: 2, raceClear: 1}},
+	{name: "one block with copies", short: true, families: []int{1, 2}, rest: []int{2}, tiers: 2, copies: true, weights: [raceKinds]int{raceOne: 20, raceStore: 2, raceRemove: 12, raceScatter: 2}},
 	{name: "copies", families: []int{1, 2}, rest: []int{1}, copies: true, weights: [raceKinds]int{raceStore: 10, raceRemove: 10, raceScatter: 3, raceClear: 1}},
 	{name: "tiers", families: []int{1, 2}, rest: []int{2}, tiers: 3, weights: [raceKinds]int{raceStore: 12, raceRemove: 9, raceScatter: 2, raceClear: 1}},
 	{name: "generations", large: true, families: []int{1, 2}, rest: []int{2}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 5, raceRotate: 3}},
@@ -601,6 +603,52 @@ func (r *race) run(seed uint64) {
 	r.x.Compact()
 	if st := r.x.Stats(); st.Blocks+st.Memberships+st.Aliases+st.Raw+st.Orphans+st.Sets != 0 {
 		r.Errorf("something is left: %+v", st)
+	}
+}
+
+// TestPromotedBlocksAreFound holds that a query finds a first block at any moment while the
+// block moves to a piece of its own. The reader asks for the block that moves next.
+func TestPromotedBlocksAreFound(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	rest, writer := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+	const roots = 5000
+	for i := range uint64(roots) {
+		x.Store(&Store{Owner: rest, Engine: []uint64{i<<8 | 1}, Local: []uint64{i<<8 | 2}})
+		x.Store(&Store{Owner: writer, Engine: []uint64{i<<8 | 1}, Local: []uint64{i<<8 | 2}})
+	}
+	var next, looks atomic.Uint64
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		var m Match
+		for i := next.Load(); i < roots && !t.Failed(); i = next.Load() {
+			p := &prompt{local: []uint64{i<<8 | 2, i<<8 | 3}}
+			p.seq = x.scheme.Chain(nil, p.local)
+			x.MatchLazy(p, &m)
+			resting, both := 0, 0
+			for _, q := range m.Prefixes {
+				switch Owner(q.Owner) {
+				case rest:
+					resting = int(q.Blocks)
+				case writer:
+					both = int(q.Blocks)
+				}
+			}
+			if resting != 1 || both < 1 {
+				t.Errorf("prompt %d: one owner holds %d blocks, want 1, the other %d", i, resting, both)
+			}
+			looks.Add(1)
+		}
+	})
+	for i := range uint64(roots) {
+		for before := looks.Load(); looks.Load() == before && !t.Failed(); { // the reader is at this block
+			runtime.Gosched()
+		}
+		x.Store(&Store{Owner: writer, Parent: i<<8 | 1, HasParent: true, Engine: []uint64{i<<8 | 4}, Local: []uint64{i<<8 | 3}})
+		next.Store(i + 1)
+	}
+	reading.Wait()
+	if err := x.Check(); err != nil {
+		t.Error(err)
 	}
 }
 

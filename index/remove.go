@@ -137,6 +137,9 @@ func (r *take) run(engine []uint64, i int) (int, bool) {
 		}
 	}
 	h := x.at(p.piece)
+	if !x.alone && h.roots() {
+		return i, false
+	}
 	names, from := h.local(), i
 	if !h.loose() {
 		if names = h.engine(); names[p.at] != normal(engine[i]) {
@@ -300,6 +303,9 @@ func (x *Index) around(l *lane, n uint32, engine uint64) place {
 			break
 		}
 		r := x.hold(l, n)
+		if r.roots() {
+			break
+		}
 		if q, line := x.wordIn(n, engine); line != 0 {
 			return q
 		}

@@ -236,6 +236,9 @@ func (x *Index) clean(n uint32, r *piece) (ended bool) {
 	write32(&r.lost, r.lost+1)
 	var taken [maxPiece + 2]uint32
 	out, start, dead := room[:0], uint32(0), uint64(0)
+	if r.roots() {
+		old, dead = nil, x.cleanRoots(r)
+	}
 	for k, v := range old {
 		to := x.without(v.set)
 		taken[k] = to
@@ -244,7 +247,9 @@ func (x *Index) clean(n uint32, r *piece) (ended bool) {
 		}
 		start = v.end
 	}
-	x.put(r, old, out)
+	if !r.roots() {
+		x.put(r, old, out)
+	}
 	for _, id := range taken[:len(old)] {
 		x.sets.drop(id)
 	}

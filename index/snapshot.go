@@ -34,6 +34,7 @@ type snapPiece struct {
 	prev       uint32
 	head, up   uint64
 	loose      bool
+	roots      bool // its blocks are first blocks, each of another chain
 	sides      []snapSide
 }
 
@@ -136,7 +137,10 @@ func (x *Index) Snapshot() *Snapshot {
 // copy copies a piece.
 func (s *Snapshot) copy(n uint32, r *piece) {
 	x, k := s.x, int(r.len())
-	p := snapPiece{line: n, by: r.by, begin: len(s.local), end: len(s.local) + k, prev: r.prev, head: r.head, up: r.up, loose: r.loose()}
+	p := snapPiece{line: n, by: r.by, begin: len(s.local), end: len(s.local) + k, prev: r.prev, head: r.head, up: r.up, loose: r.loose(), roots: r.roots()}
+	if p.roots {
+		p.up = 0
+	}
 	s.local = append(s.local, r.local()[:k]...)
 	if p.loose {
 		s.engine = append(s.engine, make([]uint64, k)...)
@@ -266,7 +270,7 @@ func (s *Snapshot) plant() {
 	for i := range s.pieces {
 		p := &s.pieces[i]
 		byLine[p.line] = i
-		if p.loose {
+		if p.loose || p.roots {
 			copy(t.keys[p.begin:p.end], s.local[p.begin:p.end])
 			continue
 		}
@@ -462,7 +466,7 @@ func (w *snapWalk) visitPiece(i int) {
 func (w *snapWalk) before(piece, block int) (up, at int) {
 	p := &w.pieces[piece]
 	switch {
-	case p.loose:
+	case p.loose || p.roots:
 		return 0, 0
 	case block > p.begin:
 		return block, piece
@@ -533,7 +537,7 @@ func (w *snapWalk) begin(piece, b, up, above int, o *snapOwner, label uint64) {
 		r.Parent = plain(w.found[0])
 		return
 	}
-	if b != p.begin || p.loose {
+	if b != p.begin && !p.roots || p.loose {
 		return
 	}
 	if r.Root = p.up == 0 && normal(w.local[b]) == key; p.up != 0 {

@@ -358,7 +358,8 @@ func (p *put) grow(i int, c cursor) (int, cursor, bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	for {
 		var r *piece // that ends with the block before, nil if none does
-		key, to := uint64(0), uint32(0)
+		key, to := uint64(0), place{}
+		roots := false // the block before is in a roots piece
 		switch {
 		case c.kind == atRoot:
 			key = normal(e.Local[i])
@@ -371,41 +372,57 @@ func (p *put) grow(i int, c cursor) (int, cursor, bool) {
 				x.clean(c.at.piece, r)
 			}
 			// The owner holds the block before, but perhaps that before the event.
-			if !x.alone && i == 0 && was != c.at.piece && x.again(c).at.isNone() {
+			if !x.alone && (i == 0 && was != c.at.piece && x.again(c).at.isNone() || r.roots()) {
 				return i, c, false
 			}
 			key = x.follow(c.key, e.Local[i])
-			if at := c.at.at + 1; at < r.len() {
+			roots = r.roots()
+			if at := c.at.at + 1; roots {
+				r = nil
+			} else if at < r.len() {
 				if r.local()[at] == e.Local[i] {
-					return p.walk(i, c, c.at.piece, at, key)
+					return p.walk(i, c, place{c.at.piece, at}, key)
 				}
 				r = nil
-			} else if to = r.next; to != 0 && load64(&x.at(to).head) != key {
-				to = 0
+			} else if to.piece = r.next; !to.isNone() && load64(&x.at(to.piece).head) != key {
+				to = place{}
 			}
 		}
-		if to == 0 {
+		if to.isNone() {
 			to = x.headOf(key)
 		}
-		if to == 0 {
+		if to.isNone() {
+			if roots {
+				if x.overBudget() {
+					return i, c, false
+				}
+				if c.at = x.promote(c, 1+len(e.Engine)-i); !c.at.isNone() {
+					r = x.at(c.at.piece)
+				}
+			}
 			if i, c, ok, again := p.begin(i, c, r, key); !again {
 				return i, c, ok
 			}
 			continue
 		}
-		if r != nil {
-			write32(&r.next, to)
+		if r != nil && load32(&x.at(to.piece).meta)&isRoots == 0 {
+			write32(&r.next, to.piece)
 		}
-		r = x.hold(l, to)
+		t := x.hold(l, to.piece)
 		if x.sweep.left > 0 {
-			x.clean(to, r)
+			x.clean(to.piece, t)
 		}
-		if r.head == key { // else it has ended
-			if !c.at.isNone() {
-				r.prev = c.at.piece
+		if !x.begins(to, key) {
+			continue // it has ended
+		}
+		if t.roots() {
+			if !x.alone {
+				return i, c, false
 			}
-			return p.walk(i, c, to, 0, key)
+		} else if !c.at.isNone() {
+			t.prev = c.at.piece
 		}
+		return p.walk(i, c, to, key)
 	}
 }
 
@@ -423,6 +440,12 @@ func (p *put) begin(i int, c cursor, r *piece, key uint64) (next int, last curso
 		r.lock()
 		next, last, ok = p.fill(i, c, c.at.piece, r, key)
 		return next, last, ok, false
+	}
+	if c.kind == atRoot && len(e.Engine) == 1 && key == e.Local[i] {
+		if !x.alone {
+			return i, c, false, false
+		}
+		return 1, p.root(key), true, false
 	}
 	want := len(e.Engine) - i
 	if r != nil && len(e.Engine) <= 4 {
@@ -461,11 +484,16 @@ func (p *put) ordinary(engine, key uint64) bool {
 	return p.x.ordinary(p.s, engine) && (!p.s.raw || p.x.looseOf(key).isNone())
 }
 
-// walk stores blocks from i on which are in a held piece from a position on, the first one for
-// sure: its key is next. It reports false if that one is not ordinary.
-func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor, bool) {
-	x, e := p.x, p.e
+// walk stores blocks from i on which are in a held piece from a place on, the first one for
+// sure: its key is next. Behind a block of a roots piece comes none. It reports false if the
+// first one is not ordinary.
+func (p *put) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
+	x, e, n, at := p.x, p.e, q.piece, q.at
 	r := x.at(n)
+	stop := r.len()
+	if r.roots() {
+		stop = at + 1
+	}
 	l, lo, from := r.local(), at, i
 	key, last := uint64(0), uint64(0) // kept up where raw blocks of the source may have it
 	dead := x.deadOf(r)
@@ -474,7 +502,7 @@ func (p *put) walk(i int, c cursor, n, at uint32, next uint64) (int, cursor, boo
 		return i, c, false
 	}
 	simple := p.s.private.len() == 0 && !p.s.raw && p.s.room.used == 0
-	for at < r.len() && i < len(e.Engine) && l[at] == e.Local[i] {
+	for at < stop && i < len(e.Engine) && l[at] == e.Local[i] {
 		engine := normal(e.Engine[i])
 		if dead>>at&1 != 0 {
 			x.forgetStale(r, at)
@@ -589,7 +617,7 @@ func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor
 	k := 0
 	for ; k < most; k++ {
 		hash := normal(engine[k])
-		if k > 0 && (x.headOf(keys[k]) != 0 || !p.ordinary(hash, keys[k])) {
+		if k > 0 && (!x.headOf(keys[k]).isNone() || !p.ordinary(hash, keys[k])) {
 			break
 		}
 		write64(&names[at], hash)
@@ -682,7 +710,7 @@ func (p *put) run(i int, q place, engine uint64) (int, bool) {
 	x, e := p.x, p.e
 	r := x.at(q.piece)
 	line := x.lineOf(q, engine)
-	if !x.taught(p.s, line) {
+	if !x.alone && r.roots() || !x.taught(p.s, line) {
 		return i, false
 	}
 	lo, at := q.at, q.at+1
