@@ -137,8 +137,11 @@ func (r *take) run(engine []uint64, i int) (int, bool) {
 		}
 	}
 	h := x.at(p.piece)
-	if !x.alone && h.roots() {
-		return i, false
+	if h.roots() {
+		if !x.alone {
+			return i, false
+		}
+		h.prefetchRoot(p.at)
 	}
 	names, from := h.local(), i
 	if !h.loose() {

@@ -56,6 +56,12 @@ func (r *piece) rootSets(meta uint32) *[maxPiece]uint32 {
 	return (*[maxPiece]uint32)(unsafe.Add(unsafe.Pointer(r), lineBytes+8*k*uintptr(meta>>8&255)))
 }
 
+// prefetchRoot begins the loads that a removal of a block waits for.
+func (r *piece) prefetchRoot(at uint32) {
+	prefetch(unsafe.Pointer(&r.local()[at]))
+	prefetch(unsafe.Pointer(&r.rootSets(r.meta)[at]))
+}
+
 // rootSet returns the owner set of a first block with a key, if the block lies in a place
 // of a roots piece. A caller without the lock has to look at the version of the piece.
 func (r *piece) rootSet(at, meta uint32, key uint64) (set uint32, ok bool) {

@@ -209,6 +209,10 @@ func (p *put) start() (c cursor, ok bool) {
 	case e.Rootless:
 		return cursor{}, false
 	}
+	if len(e.Local) == 1 {
+		x.heads.prefetch(mix(normal(e.Local[0])))
+		x.names.prefetch(mix(normal(e.Engine[0])))
+	}
 	p.leave()
 	return cursor{kind: atRoot}, true
 }

@@ -224,6 +224,12 @@ func (t *table) len() (n int) {
 	return n
 }
 
+// prefetch begins the loads that an insert of an absent key waits for.
+func (t *table) prefetch(h uint64) {
+	t.prefetchSieve(h)
+	t.prefetchEntry(h)
+}
+
 // prefetchSieve begins the load that a probe of an absent key waits for.
 func (t *table) prefetchSieve(h uint64) {
 	seg, tag := split(h)
