@@ -192,8 +192,11 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 			res = s.putNamed(spot.ns, e.Hashes[from:i], s.keys, key, medium, policy)
 			s.putParts(spot.ns, e.Hashes[from], key, medium, policy)
 		default:
-			for i < len(e.Hashes) && s.knower(e, at.deployment, i, spot.ns) == spot.ns {
-				i++
+			for ; i < len(e.Hashes); i++ {
+				next, known := find(i)
+				if !known || next.named || next.ns != spot.ns {
+					break
+				}
 			}
 			res = s.put(spot.ns, e, e.Hashes[from:i], nil, key, medium)
 			if res.HashOnly > 0 && !s.reg.pool() { // whoever held the block has just left it
