@@ -199,7 +199,11 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 				}
 			}
 			res = s.put(spot.ns, e, e.Hashes[from:i], nil, key, medium)
-			if res.HashOnly > 0 && !s.reg.pool() { // whoever held the block has just left it
+			switch { // the last holder may have left a block since the inquiry
+			case res.HashOnly == 0 || s.reg.pool():
+			case local != nil:
+				s.placeAgain(spot.ns, at, e, from, i, local, key, medium)
+			default:
 				s.conductor.await(s, spot.ns.context)
 				s.rejoin(spot.ns.context, e.Hashes[from:i])
 			}
@@ -211,6 +215,24 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 		sum.Refused += res.Refused
 	}
 	return sum
+}
+
+// placeAgain places blocks from to end of an event with tokens if they wait by hashes that
+// other sources have forgotten since the inquiry. Their new copies wait in ns.
+func (s *source) placeAgain(ns *namespace, at spaceKey, e *events.Event, from, end int, local []uint64, key ownerKey, medium tiers.Medium) {
+	x, o := ns.context.index, s.holder(ns, key, medium).current
+	for from < end {
+		to := from
+		for to < end && x.Holds(o, e.Hashes[to]) {
+			to++
+		}
+		if to > from {
+			x.Remove(o, e.Hashes[from:to], nil, s.copies(key))
+			s.asked.event = nil
+			s.place(at, stretch(e, from, to, at.deployment.blockSize), local[from:to], key, medium)
+		}
+		from = to + 1
+	}
 }
 
 // stretch returns the event of blocks from to end of a stored event, whose tokens pair

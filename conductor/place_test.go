@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"kvconductor/events"
+	"kvconductor/index"
+	"kvconductor/index/hash"
+	"kvconductor/tiers"
 )
 
 // placement is an event of 64 blocks that an engine has announced on its device.
@@ -109,6 +112,34 @@ func TestPlaceAsksOnce(t *testing.T) {
 				t.Errorf("%v allocations an event of %d blocks", n, placedBlocks)
 			}
 		})
+	}
+}
+
+// TestPlaceForgottenBlocks holds that tokens place blocks whose hashes another source
+// forgets while the event is at hand.
+func TestPlaceForgottenBlocks(t *testing.T) {
+	for _, recalled := range []int64{0, 1 << 20} {
+		c := New(Options{RecallBytes: recalled})
+		defer c.Close()
+		other, stored, removed := placement{medium: "CPU", tokens: true}.prepare(c)
+		s := c.unjoined(Registration{Type: TypeVLLM, Instance: "B", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+		medium, at := tiers.Parse(stored.Medium), s.home()
+		s.space(at)
+		s.asked.begin(stored, true)
+		s.meantIn(at, stored, 0) // asks for all blocks
+		for n := 0; n < placedBlocks; n += 4 {
+			other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes[n:][:2], Medium: "GPU"}, 0)
+		}
+		key := ownerKey{medium: medium.Name}
+		s.place(at, stored, s.locals(stored, 16), key, medium)
+		x := s.index[at].context.index
+		var chain hash.Chain
+		chain.Reset(c.scheme, stored.Tokens, 16, 0)
+		var m index.Match
+		x.MatchLazy(&chain, &m)
+		if held := x.Blocks(s.index[at].owners[key].current); m.Blocks != placedBlocks || held != placedBlocks {
+			t.Errorf("%d blocks are found and %d held, want %d", m.Blocks, held, placedBlocks)
+		}
 	}
 }
 
