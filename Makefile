@@ -1,4 +1,4 @@
-# make help lists the targets. GO, TRACE, ARGS, FUZZTIME, SOAK, RESULTS,
+# make help lists the targets. GO, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS,
 # FAULTS_FOR, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -11,6 +11,7 @@ TRACE ?=
 ARGS ?=
 FUZZTIME ?= 30s
 SOAK ?= 10m
+RACE ?=
 RESULTS ?= bench-results
 TESTFLAGS ?=
 FAULTS_FOR ?= 0s
@@ -184,8 +185,8 @@ bench-memory: build ## resident memory and its account while loading, churning a
 	bin/conductor bench memory --blocks 10000000 --holders 2 $(ARGS)
 
 .PHONY: soak
-soak: build ## compare the index with an oracle for SOAK
-	bin/conductor bench soak --duration $(SOAK)
+soak: build ## check answers while a fleet publishes, for SOAK; RACE=1 with the race detector, ARGS='--seed 7' repeats histories
+	$(if $(filter-out 0,$(RACE)),CGO_ENABLED=1 $(GO) run -race ./cmd/conductor,bin/conductor) bench soak --duration $(SOAK) $(ARGS)
 
 .PHONY: check
 check: ## everything but the tests: format, vet, staticcheck, go.mod, builds, imports, routes

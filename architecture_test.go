@@ -79,6 +79,7 @@ var table = []room{
 	{dir: "cmd/internal/ingest", rooms: []string{"conductor", "events/..."}, anything: true},
 	{dir: "cmd/internal/footprint", rooms: []string{"cmd/internal/ingest"}, anything: true},
 	{dir: "cmd/internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
+	{dir: "cmd/internal/soak", rooms: []string{"cmd/internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},
 	{dir: "cmd/internal/query", rooms: []string{"cmd/internal/ingest", "conductor", "events/stream"}, anything: true},
 }
 

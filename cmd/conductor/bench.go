@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvconductor/cmd/internal/bench"
+	"kvconductor/cmd/internal/soak"
 )
 
 // benchCommand measures the product on this machine.
@@ -191,25 +192,26 @@ func writePlots(dir string, drawn []bench.Plot) error {
 
 func benchSoakCommand() *cobra.Command {
 	var (
-		c     bench.Soak
+		c     soak.Soak
 		quiet bool
 	)
 	cmd := &cobra.Command{
 		Use:   "soak",
-		Short: "Compare the index with an oracle for a long time",
-		Long: `Random stores, removals, clears and queries run against the index, writers and
-readers side by side. Between rounds every answer is compared with an oracle of
-plain sets. At the end the index checks itself, everything is cleared, and the
-memory in use has to be back where it was.`,
+		Short: "Check answers for a long time while a fleet publishes",
+		Long: `Engines and pools publish real batches to a Conductor in this process: stores with and
+without tokens on three tiers, copies, orphans, removals in any order, objects of two
+backends, clears, and sources that leave and register again. Readers ask meanwhile. Each
+number of an answer has to lie between the least and the most that was true while it was
+made. Between rounds nothing changes, and answers have to be exact. At the end all sources
+leave, and the memory in use has to be back where it was.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.DurationVar(&c.Duration, "duration", 10*time.Minute, "how long")
-	f.Uint64Var(&c.Seed, "seed", 0, "seed of everything random, 0 for a new one")
-	f.IntVar(&c.Workers, "workers", 48, "workers, each with two owners")
-	f.IntVar(&c.Writers, "writers", 2, "goroutines that write")
-	f.IntVar(&c.Readers, "readers", 2, "goroutines that query beside them")
-	f.IntVar(&c.Prompts, "prompts", 3000, "prompts to choose from")
+	f.DurationVar(&c.Duration, "duration", 10*time.Minute, "how long; 0 plays --rounds alone")
+	f.IntVar(&c.Rounds, "rounds", 1, "rounds at least")
+	f.Uint64Var(&c.Seed, "seed", 0, "seed of all histories, 0 for a new one")
+	f.IntVar(&c.Readers, "readers", 2, "goroutines that query while the sources publish")
+	f.IntVar(&c.Prompts, "prompts", 200, "prompts to choose from")
 	f.Int64Var(&c.Margin, "margin", 16<<20, "bytes in use the end may have more than the start")
 	f.BoolVar(&quiet, "quiet", false, "show no progress")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

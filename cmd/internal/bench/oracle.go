@@ -4,7 +4,6 @@ import "kvconductor/index"
 
 // Oracle answers by definition: for each owner a plain set of the blocks it holds,
 // by canonical hash, with the number of copies. It is slow, and obviously right.
-// Calls for different owners may overlap.
 type Oracle struct {
 	held []map[uint64]int
 }
@@ -49,9 +48,6 @@ func (o *Oracle) change(s *Stream, at *op) {
 		o.Remove(at.owner, s.gone[at.from:at.to])
 	}
 }
-
-// Clear takes everything.
-func (o *Oracle) Clear(owner uint32) { o.held[owner] = map[uint64]int{} }
 
 // Depth returns how many leading blocks of a chain an owner holds.
 func (o *Oracle) Depth(owner uint32, seq []uint64) int {

@@ -49,6 +49,13 @@ func Account(known []conductor.MemoryPart) []Part {
 	)
 }
 
+// Resident returns the resident memory of this process in bytes, 0 where the system does
+// not tell.
+func Resident() int64 {
+	all, _ := resident()
+	return all
+}
+
 // resident returns the resident memory of this process, and how much of it is of mapped
 // files, in bytes; 0 where the system does not tell.
 func resident() (all, files int64) {

@@ -1,0 +1,97 @@
+package soak
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"kvconductor/conductor"
+	"kvconductor/events/payload"
+)
+
+// TestSoak plays a few rounds of a small fleet.
+func TestSoak(t *testing.T) {
+	k := Soak{Rounds: 8, Readers: 2, Prompts: 30, Margin: 16 << 20, Progress: t.Output()}
+	if payload.Spoils { // the race detector multiplies the time
+		k.Rounds = 3
+	}
+	res, err := k.Run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(res)
+	for kind, n := range res.Events {
+		if n == 0 {
+			t.Errorf("the fleet had no %s", kindNames[kind])
+		}
+	}
+	if res.Asked == 0 || res.Exact != int64(k.Rounds*k.Prompts) || res.Held == 0 {
+		t.Errorf("too little was judged: %+v", res)
+	}
+}
+
+// TestSoakNotices holds that a soak fails where the truth and the Conductor differ.
+func TestSoakNotices(t *testing.T) {
+	check := func(want string, spoil func(teacher *source, h *holder, first int32)) {
+		t.Helper()
+		k := Soak{Seed: 1, Prompts: 5, Progress: t.Output()}
+		err := k.open()
+		defer k.conductor.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.turn(); err != nil {
+			t.Fatal(err)
+		}
+		s := k.sources[slices.IndexFunc(k.sources, func(s *source) bool { return s.reg.Instance == "teacher-1" })]
+		s.event++
+		s.begun.Store(int64(s.event))
+		spoil(s, s.holders[device], k.prompts[0].path[0])
+		s.floor.Store(int64(s.event))
+		if err := k.compare(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one about %q", err, want)
+		}
+	}
+	check("want 0 to 0", func(s *source, h *holder, first int32) { s.set(h, first, absent) })
+	check("CPU is", func(s *source, _ *holder, first int32) { s.set(s.holders[host], first, sure) })
+	check("want 267 blocks", func(s *source, h *holder, _ int32) { h.now[anchor] = sure })
+	check("the answer has no row of", func(s *source, _ *holder, _ int32) {
+		if _, err := s.conductor.Unregister(s.reg.Key()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestBounds holds what is true in a window: something was true all the time, something
+// at some moment.
+func TestBounds(t *testing.T) {
+	k := Soak{nodes: make([]node, 1)}
+	s := k.join(1, conductor.Registration{}, device, host)
+	s.teacher = &source{taught: []int32{7}}
+	check := func(h *holder, w window, least, most, somewhere bool) {
+		t.Helper()
+		l, m := s.bounds(h, 0, &w)
+		if some := s.somewhere(0, &w); l != least || m != most || some != somewhere {
+			t.Errorf("window %+v: %t and %t, on some tier %t", w, l, m, some)
+		}
+	}
+	d, h := s.holders[0], s.holders[1]
+	// The block is on the device from event 2 to 4, and in host memory from event 4 on.
+	for s.event = 1; s.event < 6; s.event++ {
+		switch s.event {
+		case 2:
+			s.set(d, 0, sure)
+		case 4:
+			s.set(h, 0, named)
+			s.set(d, 0, absent)
+		}
+	}
+	check(d, window{first: 1, last: 1}, false, false, false)
+	check(d, window{first: 1, last: 2}, false, true, false)
+	check(d, window{first: 2, last: 3}, true, true, true)
+	check(d, window{first: 2, last: 4}, false, true, false)
+	check(d, window{first: 2, last: 4, taught: 7}, false, true, true)
+	check(h, window{first: 4, last: 5}, false, true, false)
+	check(h, window{first: 4, last: 5, taught: 7}, true, true, true)
+	check(d, window{first: 4, last: 5, taught: 7}, false, false, true)
+}
