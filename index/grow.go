@@ -1,0 +1,308 @@
+package index
+
+import "math/bits"
+
+// grow stores blocks from i on behind a block of a chain or the root, as many as lie in
+// one piece. It reports false if the first of them is not ordinary.
+func (p *put) grow(i int, c cursor) (int, cursor, bool) {
+	x, e, l := p.x, p.e, p.s.lane
+	for {
+		var r *piece // that ends with the block before, nil if none does
+		key, to := uint64(0), place{}
+		roots := false // the block before is in a roots piece
+		switch {
+		case c.kind == atRoot:
+			key = normal(e.Local[i])
+		case c.at.isNone():
+			key = x.follow(c.key, e.Local[i])
+		default:
+			was := l.piece
+			r = x.hold(l, c.at.piece)
+			if x.sweep.left > 0 {
+				x.clean(c.at.piece, r)
+			}
+			// The owner holds the block before, but perhaps that before the event.
+			if !x.alone && (i == 0 && was != c.at.piece && x.again(c).at.isNone() || r.roots()) {
+				return i, c, false
+			}
+			key = x.follow(c.key, e.Local[i])
+			roots = r.roots()
+			if at := c.at.at + 1; roots {
+				r = nil
+			} else if at < r.len() {
+				if r.local()[at] == e.Local[i] {
+					return p.walk(i, c, place{c.at.piece, at}, key)
+				}
+				r = nil
+			} else if to.piece = r.next; !to.isNone() && load64(&x.at(to.piece).head) != key {
+				to = place{}
+			}
+		}
+		if to.isNone() {
+			to = x.headOf(key)
+		}
+		if to.isNone() {
+			if roots {
+				if x.overBudget() {
+					return i, c, false
+				}
+				if c.at = x.promote(c, 1+len(e.Engine)-i); !c.at.isNone() {
+					r = x.at(c.at.piece)
+				}
+			}
+			if i, c, ok, again := p.begin(i, c, r, key); !again {
+				return i, c, ok
+			}
+			continue
+		}
+		if r != nil && load32(&x.at(to.piece).meta)&isRoots == 0 {
+			write32(&r.next, to.piece)
+		}
+		t := x.hold(l, to.piece)
+		if x.sweep.left > 0 {
+			x.clean(to.piece, t)
+		}
+		if !x.begins(to, key) {
+			continue // it has ended
+		}
+		if t.roots() {
+			if !x.alone {
+				return i, c, false
+			}
+		} else if !c.at.isNone() {
+			t.prev = c.at.piece
+		}
+		return p.walk(i, c, to, key)
+	}
+}
+
+// begin stores blocks from i on, of which none is in a chain, behind the last block of a held
+// piece or, if that is nil, at the beginning of one. again says that another lane was faster.
+func (p *put) begin(i int, c cursor, r *piece, key uint64) (next int, last cursor, ok, again bool) {
+	x, e, l := p.x, p.e, p.s.lane
+	if !p.fresh(i, key) || x.overBudget() {
+		return i, c, false, false
+	}
+	if r != nil && r.len() < r.cap() {
+		if r.by != 0 && !x.akin(p.s.name, r.by) {
+			return i, c, false, false
+		}
+		r.lock()
+		next, last, ok = p.fill(i, c, c.at.piece, r, key)
+		return next, last, ok, false
+	}
+	if c.kind == atRoot && len(e.Engine) == 1 && key == e.Local[i] {
+		if !x.alone {
+			return i, c, false, false
+		}
+		return 1, p.root(key), true, false
+	}
+	want := len(e.Engine) - i
+	if r != nil && len(e.Engine) <= 4 {
+		want = max(want, 2*int(r.len())) // a chain that grows by single blocks
+	}
+	if c.kind == atRoot {
+		x.release(l) // it may be the line of the new piece
+	}
+	n, fresh := x.beginChained(want, key, c, p.parent(i))
+	if n == 0 {
+		return i, c, false, true
+	}
+	if r != nil {
+		write32(&r.next, n)
+	}
+	x.holds(l, n)
+	next, last, ok = p.fill(i, c, n, fresh, key)
+	return next, last, ok, false
+}
+
+// fresh reports whether an engine hash is new, as far as the table of names tells, and
+// concerns nothing else. key is that of the block.
+func (p *put) fresh(i int, key uint64) bool {
+	engine := normal(p.e.Engine[i])
+	if p.x.naming != onDemand {
+		if q, _ := p.x.find(engine); !q.isNone() {
+			return false
+		}
+	}
+	return p.ordinary(engine, key)
+}
+
+// ordinary reports that the source holds nothing under an engine hash, or under the key as
+// if it were one, and means by it what others do.
+func (p *put) ordinary(engine, key uint64) bool {
+	return p.x.ordinary(p.s, engine) && (!p.s.raw || p.x.looseOf(key).isNone())
+}
+
+// walk stores blocks from i on which are in a held piece from a place on, the first one for
+// sure: its key is next. Behind a block of a roots piece comes none. It reports false if the
+// first one is not ordinary.
+func (p *put) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
+	x, e, n, at := p.x, p.e, q.piece, q.at
+	r := x.at(n)
+	stop := r.len()
+	if r.roots() {
+		stop = at + 1
+	}
+	l, lo, from := r.local(), at, i
+	key, last := uint64(0), uint64(0) // kept up where raw blocks of the source may have it
+	dead := x.deadOf(r)
+	names, first, ok := x.namesFor(p.s, r, at, normal(e.Engine[i]))
+	if !ok {
+		return i, c, false
+	}
+	simple := p.s.private.len() == 0 && !p.s.raw && p.s.room.used == 0
+	for at < stop && i < len(e.Engine) && l[at] == e.Local[i] {
+		engine := normal(e.Engine[i])
+		if dead>>at&1 != 0 {
+			x.forgetStale(r, at)
+		}
+		if p.s.raw {
+			if key = next; i > from {
+				key = x.follow(last, e.Local[i])
+			}
+			last = key
+		}
+		known := dead>>at&1 == 0 && names != nil && at-first < maxPiece && names[at-first] == engine && (simple || p.ordinary(engine, key))
+		if !known && dead>>at&1 == 0 && (simple || p.ordinary(engine, key)) {
+			others, from, ok := x.namesFor(p.s, r, at, engine)
+			if !ok {
+				break
+			}
+			if others != nil { // its names lie in another line from here on
+				names, first, known = others, from, true
+			}
+		}
+		if !known && !(p.fresh(i, key) && x.name(p.s, place{n, at}, engine, len(e.Engine)-i)) {
+			break
+		}
+		at++
+		i++
+	}
+	if at == lo {
+		return i, c, false
+	}
+	if x.naming == onDemand && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
+		x.note(p.s, n)
+	}
+	r.lock()
+	changed := x.give(p.o, n, r, lo, at)
+	r.unlock()
+	p.res.Added += bits.OnesCount64(changed)
+	if held := spanOf(lo, at) &^ changed; held != 0 {
+		p.copied(n, held)
+	}
+	if r.meta&isWide != 0 && e.Local != nil {
+		for j := range i - from {
+			write64(&r.labels()[lo+uint32(j)], e.label(from+j))
+		}
+	}
+	if end := at - 1; end < r.len()-1 || r.tail == 0 {
+		for key = next; lo < end; lo++ {
+			key = x.follow(key, l[lo+1])
+		}
+	} else {
+		key = r.tail
+	}
+	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: key}, true
+}
+
+// namesFor returns the names of a piece among which a block has an engine hash, and the
+// block of the first of them; nil if it has another one. ok is false if the source would have
+// to join the family of their teacher, which needs all lanes.
+func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (names *words, first uint32, ok bool) {
+	if r.engine()[at] == engine {
+		return r.engine(), 0, x.relate(s.name, r.by)
+	}
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		if d.covers(at) && d.engine()[at-d.from()] == engine {
+			names = d.engine()
+			if d.cap() < maxPiece { // the names end early: compare what is there
+				names = s.lane.copyNames(d)
+			}
+			return names, d.from(), x.relate(s.name, d.by)
+		}
+		line = d.next
+	}
+	return nil, 0, true
+}
+
+// copyNames returns the names of a side that is shorter than a piece.
+func (l *lane) copyNames(d *side) *words {
+	if l.body == nil {
+		l.body = new(words)
+	}
+	clear(l.body[:])
+	copy(l.body[:], d.engine()[:d.cap()])
+	return l.body
+}
+
+// fill writes blocks from i on into the room of a changing piece, until one of them begins
+// a piece or has a hash that is not new. It reports false if that is the first one. Readers go
+// on then.
+func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor, bool) {
+	x, e, l := p.x, p.e, p.s.lane
+	if r.by == 0 {
+		r.by = uint32(p.s.name) + 1
+	}
+	if x.alone {
+		x.made++
+	}
+	lo := r.len()
+	most := min(len(e.Engine)-i, int(r.cap()-lo))
+	engine, local := e.Engine[i:i+most], e.Local[i:i+most]
+	var keys [maxPiece]uint64
+	keys[0] = key
+	for j := range engine {
+		if j > 0 {
+			keys[j] = x.follow(keys[j-1], local[j])
+			x.heads.prefetchSieve(mix(keys[j]))
+		}
+		if x.naming != onDemand {
+			x.names.prefetch(mix(normal(engine[j])))
+		}
+	}
+	locals, names, at := r.local(), r.engine(), lo
+	k := 0
+	for ; k < most; k++ {
+		hash := normal(engine[k])
+		if k > 0 && (!x.headOf(keys[k]).isNone() || !p.ordinary(hash, keys[k])) {
+			break
+		}
+		write64(&names[at], hash)
+		if x.naming != onDemand {
+			if !x.enter(hash, place{n, at}) {
+				break
+			}
+			r.named |= 1 << at
+		}
+		write64(&locals[at], local[k])
+		x.placed(keys[k], place{n, at})
+		if r.meta&isWide != 0 {
+			write64(&r.labels()[at], e.label(i+k))
+		}
+		at++
+	}
+	if k == 0 {
+		if lo > 0 {
+			r.unlock()
+		} else {
+			x.abandon(l, n, r)
+		}
+		return i, c, false
+	}
+	write64(&r.tail, keys[k-1])
+	one := x.sets.single(l, p.o.id)
+	x.extend(r, at-lo, one)
+	x.sets.drop(one)
+	r.unlock()
+	if x.naming == onDemand {
+		x.note(p.s, n)
+	}
+	p.o.held(k)
+	l.live += k
+	l.names += k
+	p.res.Added += k
+	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: keys[k-1]}, true
+}
