@@ -150,11 +150,12 @@ type Index struct {
 	}
 
 	// Written while all lanes are locked.
-	alone      bool      // all lanes are locked
-	made       uint64    // blocks of chains made so far while all lanes were locked
-	wide       bool      // some labels are no local hashes
-	naming     naming    // which blocks have entries in names
-	namedPages int       // of catchingUp: pages whose blocks have
+	alone      bool   // all lanes are locked
+	made       uint64 // blocks of chains made so far while all lanes were locked
+	wide       bool   // some labels are no local hashes
+	naming     naming // which blocks have entries in names
+	namedPages int    // of catchingUp: pages whose blocks have
+	full       fullNaming
 	sources    []*source // by Source; nil is dropped
 	owners     []*owner  // by Owner; nil is dropped
 	families   []Source  // by Source: one it is related to, see family.go
@@ -234,7 +235,7 @@ func New(opts Options) *Index {
 	runtime.AddCleanup(x, (*nameTable).clear, x.names)
 	x.heads.sifted, x.loose.sifted = true, true
 	if opts.NameAll {
-		x.naming = allNamed
+		x.naming, x.full.always = allNamed, true
 	}
 	x.sets.init()
 	x.laneBy.Store(new([]uint8))

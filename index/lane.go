@@ -30,16 +30,17 @@ const (
 
 // lane is a lock for the sources whose number ends alike, and what one event at a time needs.
 type lane struct {
-	mu     sync.Mutex
-	piece  uint32 // the one that it holds, 0 for none
-	clash  bool   // a name without an entry means two blocks
-	events uint32 // applied next to others
-	live   int    // blocks that got an owner, less those that lost it
-	names  int    // engine hashes of blocks that got one, less those that lost it
-	memo   []transition
-	set    []uint64 // buffer of sets.make
-	body   *words   // buffer of copyNames
-	due    []uint32 // pieces that left the source's vague list and have no entries yet
+	mu      sync.Mutex
+	piece   uint32 // the one that it holds, 0 for none
+	foreign bool   // an event mentioned a block that its source does not hold
+	clash   bool   // a name without an entry means two blocks
+	events  uint32 // applied next to others
+	live    int    // blocks that got an owner, less those that lost it
+	names   int    // engine hashes of blocks that got one, less those that lost it
+	memo    []transition
+	set     []uint64 // buffer of sets.make
+	body    *words   // buffer of copyNames
+	due     []uint32 // pieces that left the source's vague list and have no entries yet
 }
 
 // lock locks all lanes, when no event is half applied: nothing else changes the index.
@@ -100,7 +101,8 @@ func (x *Index) leaves(s *source, rest bool) bool {
 	x.nameDue(s)
 	x.release(l)
 	l.events++
-	if rest = rest || l.clash || s.held == 0 || l.events%64 == 0 && x.wasteful(); rest {
+	if rest = rest || l.clash || s.held == 0 || l.events%64 == 0 && x.wasteful() ||
+		l.events%calmEvents == 0 && x.naming == allNamed && !x.full.always; rest {
 		x.halves.Add(1)
 	}
 	return rest

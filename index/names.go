@@ -117,6 +117,9 @@ func (x *Index) taught(s *source, line uint32) bool {
 // or none. The lane holds its piece. event is the engine hashes of blocks behind it, or nil.
 func (x *Index) holdNamed(s *source, engine uint64, event []uint64) place {
 	q := x.holdEntry(s, engine)
+	if x.naming == allNamed {
+		x.mentioned(s, q)
+	}
 	if x.naming != onDemand || !q.isNone() && x.heldBySource(s, q) {
 		return q
 	}

@@ -138,8 +138,11 @@ func (x *Index) tend(s *source) {
 	if x.sweep.left > 0 {
 		x.sweepOn(sweepPages)
 	}
-	if x.naming == catchingUp {
+	switch x.naming {
+	case catchingUp:
 		x.nameOn(namingPages)
+	case allNamed:
+		x.nameLess()
 	}
 	if x.wasteful() {
 		x.giveBack(trimStretches)

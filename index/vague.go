@@ -14,7 +14,8 @@ import (
 //
 // This lasts until a source mentions an engine hash that it has not announced, as with blocks
 // that come without tokens, or whose parent was missed. Any other source may have taught that
-// hash. From then on all blocks get entries, those at hand a part with each event.
+// hash. From then on all blocks get entries, those at hand a part with each event, until no
+// source has mentioned such a hash for some thousand events.
 
 const (
 	// maxVague bounds the list of a source. The oldest piece makes room with all its entries.
@@ -23,6 +24,10 @@ const (
 	vaguePatience = 16
 	// maxNearby is how many owners of a source a search looks at before their vague pieces.
 	maxNearby = 4
+	// calmEvents is how many events pass between two looks whether all blocks have to be named,
+	// maxCalm how many looks that find no reason it takes at most.
+	calmEvents = 1 << 10
+	maxCalm    = 1 << 12
 	// namingPages is how many pages an event names, 64 lines each.
 	namingPages = 16
 )
@@ -46,6 +51,14 @@ const (
 	catchingUp
 	allNamed
 )
+
+// fullNaming says how long all blocks stay named.
+type fullNaming struct {
+	always   bool   // Index.NameAll was called
+	checked  uint32 // events of all lanes at the last look
+	calm     int    // looks in a row that found no reason
+	patience int    // looks that it takes; more than that ends it
+}
 
 // note says that a source holds blocks of a piece that have no entries.
 func (x *Index) note(s *source, n uint32) {
@@ -124,7 +137,11 @@ func (x *Index) concerns(s *source, n uint32) bool {
 // the line of the name. Of several blocks it is one that the source holds, if there is one.
 func (x *Index) seek(s *source, engine uint64) (place, uint32) {
 	p, line := x.find(engine)
-	if x.naming == allNamed || line != 0 && (s == nil || x.heldBySource(s, p)) {
+	if x.naming == allNamed {
+		x.mentioned(s, p)
+		return p, line
+	}
+	if line != 0 && (s == nil || x.heldBySource(s, p)) {
 		return p, line
 	}
 	if s != nil {
@@ -377,9 +394,44 @@ func (x *Index) yield(n uint32) {
 	}
 }
 
+// mentioned notes, while all blocks are named, whether a hash that a source mentions is why
+// they are: the source does not hold the block.
+func (x *Index) mentioned(s *source, p place) {
+	if s == nil {
+		x.lanes[0].foreign = true
+	} else if p.isNone() || !x.heldBySource(s, p) {
+		s.lane.foreign = true
+	}
+}
+
+// nameLess goes back to names on demand after some thousand events that mentioned only what
+// their sources hold, as when a follower came late and the engines have evicted what it missed.
+// Each time it takes twice as many. All lanes are locked, and all blocks are named.
+func (x *Index) nameLess() {
+	events, foreign := uint32(0), false
+	for i := range x.lanes {
+		events += x.lanes[i].events
+		foreign = foreign || x.lanes[i].foreign
+	}
+	if x.full.always || events-x.full.checked < calmEvents {
+		return
+	}
+	for i := range x.lanes {
+		x.lanes[i].foreign = false
+	}
+	x.full.checked = events
+	if x.full.calm++; foreign {
+		x.full.calm = 0
+	}
+	if x.full.calm > x.full.patience {
+		x.naming = onDemand
+	}
+}
+
 // nameAll begins to give all blocks their entries.
 func (x *Index) nameAll() {
 	if x.naming == onDemand {
+		x.full.calm, x.full.patience = 0, min(2*x.full.patience+1, maxCalm)
 		x.naming = catchingUp
 		x.namedPages = 0
 		x.nameOn(8 * namingPages)
@@ -390,6 +442,7 @@ func (x *Index) nameAll() {
 func (x *Index) NameAll() {
 	x.lock()
 	defer x.unlock()
+	x.full.always = true
 	x.nameAll()
 }
 

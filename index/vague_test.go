@@ -340,3 +340,49 @@ func TestVagueAfterClear(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A source that once mentions what it has not announced costs names of all blocks for some
+// thousand events. A source that goes on to use what others have taught keeps them.
+func TestNamesOnDemandAgain(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	first, second := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+	next := uint64(0)
+	store := func(n int) {
+		for range n {
+			next++
+			x.Store(&Store{Owner: first, Engine: []uint64{next<<8 | 1, next<<8 | 2}, Local: []uint64{next<<8 | 3, next<<8 | 4}})
+		}
+	}
+	store(10)
+	for missed, looks := range []int{2, 4, 8} {
+		if x.Remove(first, []uint64{uint64(missed) << 40}, nil, CopySet); x.naming == onDemand {
+			t.Fatalf("names on demand after %d hashes that were never announced", missed+1)
+		}
+		events := 0
+		for ; x.naming != onDemand && events < 20*calmEvents; events++ {
+			store(1)
+		}
+		if events < (looks-1)*calmEvents || events > (looks+2)*calmEvents {
+			t.Fatalf("names on demand after %d events, want some %d", events, looks*calmEvents)
+		}
+		if err := x.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint64(40 * calmEvents) {
+		x.Store(&Store{Owner: second, Engine: []uint64{next<<8 | 1}})
+		if store(1); i > 0 && x.naming == onDemand {
+			t.Fatal("names on demand while a source uses what another has taught")
+		}
+	}
+	if err := x.Check(); err != nil {
+		t.Fatal(err)
+	}
+	x.NameAll()
+	for x.naming != allNamed {
+		store(1)
+	}
+	if store(40 * calmEvents); x.naming != allNamed {
+		t.Error("names on demand in spite of NameAll")
+	}
+}
