@@ -48,7 +48,7 @@ const (
 	usedEntry = 1 // of line 0, which has no block
 
 	// longProbe is how many full buckets an insert passes before it rebuilds the segment.
-	longProbe   = 8
+	longProbe   = 16
 	segmentFull = 12 << 10 // entries of a segment that splits
 	maxDepth    = 20
 )
@@ -254,7 +254,7 @@ func (t *nameTable) rebuild(s *nameSegment, tag uint64) {
 	}
 	n := len(s.buckets)
 	switch slots := n * len(bucket{}); {
-	case used == 0 || live*20 > slots*13:
+	case used == 0 || live*20 > slots*14:
 		n += max(1, n/8)
 	case live*2 < slots:
 		n = max(1, live*2/len(bucket{}))
