@@ -19,7 +19,7 @@ import (
 
 const (
 	// maxVague bounds the list of a source. The oldest piece makes room with all its entries.
-	maxVague = 2048
+	maxVague = 4096
 	// vaguePatience is how often a piece is searched before it gets all its entries.
 	vaguePatience = 16
 	// maxNearby is how many owners of a source a search looks at before their vague pieces.
