@@ -179,7 +179,7 @@ bench-query: build ## conductor bench query for every target row; RESULTS=dir ta
 	row msgpack-array-8192 'msgpack array, 8,192 tokens' '' --codec msgpack-array
 
 .PHONY: bench-memory
-bench-memory: build ## resident memory and its account while loading, churning and idle: 1 M blocks x 4 holders, a flood, 10 M x 2; ARGS='--idle 1m' adds flags
+bench-memory: build ## resident memory and its account while loading, churning and idle: 1 M blocks x 4 holders, a flood, 10 M x 2; ARGS='--cgroup DIR' starts the server in a control group
 	bin/conductor bench memory $(ARGS)
 	bin/conductor bench memory --ahead 4000 $(ARGS)
 	bin/conductor bench memory --blocks 10000000 --holders 2 $(ARGS)

@@ -15,6 +15,7 @@ import (
 func benchMemoryCommand() *cobra.Command {
 	var (
 		c      footprint.Config
+		cgroup string
 		asJSON bool
 		quiet  bool
 	)
@@ -36,6 +37,7 @@ table shows each phase at the moment that was nearest to the target, and at its 
 	f.IntVar(&c.Ahead, "ahead", 0, "batches that a source may be ahead of the slowest, 0 for a sixteenth of what it holds; many are a flood")
 	f.DurationVar(&c.Churn, "churn", 20*time.Second, "how long blocks are stored and removed")
 	f.DurationVar(&c.Idle, "idle", 20*time.Second, "how long nothing comes")
+	f.StringVar(&cgroup, "cgroup", "", "directory of a memory control group to start the server in, as one with a limit")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")
 	f.BoolVar(&quiet, "quiet", false, "show no progress")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -43,7 +45,13 @@ table shows each phase at the moment that was nearest to the target, and at its 
 		if err != nil {
 			return fmt.Errorf("cannot start another process: %w", err)
 		}
-		c.Server = func() *exec.Cmd { return exec.Command(self, "serve", "--listen", "127.0.0.1:0=conductor") }
+		c.Server = func() *exec.Cmd {
+			serve := []string{self, "serve", "--listen", "127.0.0.1:0=conductor"}
+			if cgroup != "" { // it finds the limit at its start, so it has to be there before
+				serve = append([]string{"sh", "-c", `echo $$ >"$0"/cgroup.procs && exec "$@"`, cgroup}, serve...)
+			}
+			return exec.Command(serve[0], serve[1:]...)
+		}
 		c.Publisher = func(hold int) *exec.Cmd {
 			return exec.Command(self, "bench", "publisher", "--sources", strconv.Itoa(c.Sources), "--blocks", strconv.Itoa(c.EventBlocks),
 				"--block-size", strconv.Itoa(c.BlockSize), "--hold", strconv.Itoa(hold), "--holders", strconv.Itoa(c.Holders))
