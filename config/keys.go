@@ -53,7 +53,7 @@ var keys = []key{
 	{"stream.queue_bytes", "queue-bytes", size(), 1, false,
 		"bytes those batches may hold before it is not read; at least limits.max_payload", func(c *Config) any { return &c.Stream.QueueBytes }},
 	{"stream.queue_bytes_total", "queue-bytes-total", size(), 1, false,
-		"bytes waiting batches may take over all sources, half of them for replays; no source takes what others need", func(c *Config) any { return &c.Stream.QueueBytesTotal }},
+		"bytes waiting batches may take over all sources, half of them for replays; at most a quarter of the cgroup's memory limit; no source takes what others need", func(c *Config) any { return &c.Stream.QueueBytesTotal }},
 	{"stream.on_unrecoverable_gap", "on-unrecoverable-gap", choice(Keep, Drop), 0, false,
 		"what happens to a source's blocks after events that are lost for good", func(c *Config) any { return &c.Stream.OnUnrecoverableGap }},
 	{"stream.copies", "copies", choice(Count, Set), 0, false,

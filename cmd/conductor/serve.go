@@ -261,7 +261,11 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 	}
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
-	payloads := payload.NewMemory(cfg.Stream.QueueBytesTotal)
+	waiting := cfg.Stream.QueueBytesTotal
+	if cfg.Memory.Limit != config.Off {
+		waiting = memory.Bound(waiting)
+	}
+	payloads := payload.NewMemory(waiting)
 	return conductor.Options{
 		HashSeed:     cfg.Hash.Seed,
 		Copies:       copies,

@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"runtime/debug"
 	"time"
@@ -151,6 +152,17 @@ func (k *keeper) find() {
 		k.follow()
 		k.log.Info().Int64("limit", k.limit).Int64("cgroup_limit", k.cgroup).Str("from", "cgroup").Msg("memory limit of the Go runtime; it falls as the index grows")
 	}
+}
+
+// Bound returns how many bytes waiting batches may take: want, but at most a quarter of the
+// cgroup's memory limit. A flood would else end a small container.
+func Bound(want int64) int64 { return real().bound(want) }
+
+func (s system) bound(want int64) int64 {
+	if n, err := s.cgroup(); err == nil && n < math.MaxInt64 {
+		return min(want, int64(n)/4)
+	}
+	return want
 }
 
 // look does what the moment needs.

@@ -102,6 +102,19 @@ func TestNoLimit(t *testing.T) {
 	check(&fake{limit: 1000 * mb}, true, "")
 }
 
+// Waiting batches have at most a quarter of the cgroup's limit.
+func TestBoundOfCgroup(t *testing.T) {
+	check := func(f *fake, want int64) {
+		t.Helper()
+		if got := f.keeper(new(bytes.Buffer)).system.bound(256 * mb); got != want {
+			t.Errorf("the bound is %d, want %d", got, want)
+		}
+	}
+	check(&fake{limit: 256 * mb}, 64*mb)
+	check(&fake{limit: 4096 * mb}, 256*mb)
+	check(&fake{failure: memlimit.ErrNoLimit}, 256*mb)
+}
+
 // A small heap has 8 MiB to grow, a large one a quarter of itself; GOGC stands.
 func TestHeadroom(t *testing.T) {
 	f := &fake{failure: memlimit.ErrNoLimit}
