@@ -259,7 +259,7 @@ func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor
 			keys[j] = x.follow(keys[j-1], local[j])
 			x.heads.prefetchSieve(mix(keys[j]))
 		}
-		if x.naming != onDemand {
+		if x.naming != onDemand || lo+uint32(j) == 0 {
 			x.names.prefetch(mix(normal(engine[j])))
 		}
 	}
@@ -271,7 +271,7 @@ func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor
 			break
 		}
 		write64(&names[at], hash)
-		if x.naming != onDemand {
+		if x.naming != onDemand || at == 0 {
 			if !x.enter(hash, place{n, at}) {
 				break
 			}

@@ -29,7 +29,8 @@
 //
 // The names of a piece lie in the piece. A name gets an entry in the table of names only
 // where chains and removals stop (vague.go): sources nearly always mention blocks next to
-// those that they mentioned last. A piece with names without entries is vague, and each
+// those that they mentioned last. The first block of a piece always has entries, so that a
+// query finds a chain by its engine hashes (MatchNames). A piece with names without entries is vague, and each
 // source that uses such names lists the piece. Once a source mentions a hash that it has
 // not announced, all names get entries, a part with each event.
 //
@@ -52,12 +53,13 @@
 //  8. A link is the only one of its engine hash, and in both orders of the room; a
 //     source has at most MaxOrphans links, and none when it holds nothing.
 //  9. While names get entries on demand: the name of a block has an entry, or each source
-//     that holds the block and uses the name lists the piece as vague. Once all blocks are
+//     that holds the block and uses the name lists the piece as vague. The names of the first
+//     block of a piece, and of the blocks of a roots piece, have entries. Once all blocks are
 //     named, each name has an entry.
 //  10. A place of a roots piece is free, or has a block with a key and an owner. The source
 //     of a roots piece counts the blocks, and lists the piece while it has a free place.
 //
-// Concurrency: Match takes no lock. It waits for a writer only while that writer changes
+// Concurrency: Match takes no lock. MatchNames takes only the small lock of a segment of names. It waits for a writer only while that writer changes
 // the piece, or the part of a table, at hand. Each piece has a version, odd while it
 // changes, and counts the times that an owner lost blocks of it. The index counts the
 // times that a held block moved or an owner was retired (turns). A first block that gets a

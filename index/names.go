@@ -162,13 +162,18 @@ func (x *Index) name(s *source, p place, engine uint64, want int) bool {
 	}
 	word := &x.words(line)[i]
 	write64(word, engine)
-	if r := x.at(p.piece); x.naming == onDemand && !r.loose() && !r.roots() {
-		x.note(s, p.piece)
-	} else if x.enter(engine, place{line, i}) {
+	r := x.at(p.piece)
+	vague := x.naming == onDemand && !r.loose() && !r.roots()
+	switch {
+	case vague && p.at > 0:
+	case x.enter(engine, place{line, i}):
 		*named |= 1 << i
-	} else {
+	default:
 		write64(word, 0)
 		return false
+	}
+	if vague {
+		x.note(s, p.piece)
 	}
 	s.lane.names++
 	return true
@@ -210,7 +215,7 @@ func (x *Index) spare(s *source, p place, want int) (line, i uint32, named *uint
 	line = x.lines.alloc(forNames, lines)
 	d := x.sideAt(line)
 	d.begin(p, names, r.side, uint32(s.name)+1)
-	r.side = line
+	store32(&r.side, line)
 	return line, 0, &d.named
 }
 

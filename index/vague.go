@@ -7,7 +7,8 @@ import (
 
 // Names on demand. An entry in the table of names costs two cache misses, and nearly all
 // removals and parents are next to what their source mentioned last. So a block gets its
-// entry only where a chain or a removal of an owner stops and something else has its turn.
+// entry only where a chain or a removal of an owner stops and something else has its turn, or
+// where the block begins a piece: queries by engine hashes begin there.
 // All other blocks are found from there, or by a search of the source's vague pieces: those
 // with blocks that it holds and that have no entry. A search is bounded by the length of that
 // list, and a piece that was searched often gets all its entries.
