@@ -2,6 +2,7 @@ package index
 
 import (
 	"math/bits"
+	"runtime"
 	"slices"
 	"unsafe"
 )
@@ -27,6 +28,7 @@ type Match struct {
 	Truncated bool
 
 	list   keyList     // of Match
+	names  []uint64    // of MatchNames, where a hash is 0
 	held   []uint64    // who holds the blocks at hand, by internal id
 	late   []uint64    // those that are in Later
 	opened []uint32    // by internal id: last place in Later, valid for those of late
@@ -79,12 +81,37 @@ func (x *Index) Match(chain []uint64, m *Match) {
 // an owner; where that is the first, for no other.
 func (x *Index) MatchLazy(c Chain, m *Match) { x.MatchBeside(c, nil, m) }
 
+// MatchNames looks a chain up by the engine hashes of its blocks, as sources have taught them.
+// Each hash stands for the block that it means to all sources; the first one is that of the
+// first block of a prompt. The answer has the form and the validity of that of Match. It ends
+// at the first block without such a name or without an owner. Blocks whose place in a chain is
+// not known are not in it, and Truncated is false. It does not allocate once the buffers of m
+// are long enough.
+func (x *Index) MatchNames(engine []uint64, m *Match) {
+	if len(m.ways) == 0 {
+		m.ways = make([]way, 1)
+	}
+	if slices.Contains(engine, 0) {
+		m.names = m.names[:0]
+		for _, e := range engine {
+			m.names = append(m.names, normal(e))
+		}
+		engine = m.names
+	}
+	w := &m.ways[0]
+	w.x, w.engine, w.length, w.first, w.joined = x, engine, len(engine), 0, false
+	m.match(w)
+	runtime.KeepAlive(x)
+	w.x, w.engine = nil, nil
+}
+
 // way is the way of a query through one place.
 type way struct {
 	x      *Index
 	c      Chain
 	locals LocalChain // of c, nil if it has none
-	length int        // of c
+	engine []uint64   // normal engine hashes of a chain without keys, instead of c
+	length int        // of the chain
 	local  []uint64   // local hashes known so far
 	first  uint32     // added to owners
 	seen   []seen
@@ -94,7 +121,7 @@ type way struct {
 	turns uint32 // of the index when the way began
 
 	n     int    // blocks looked at
-	key   uint64 // of a block at or before the next one, of a chain with local hashes
+	key   uint64 // of a block at or before the next one; of a chain of engine hashes, the one before
 	keyed int    // which block that is
 	next  uint32 // a hint: the piece that begins with the next block, 0 for none
 
@@ -181,16 +208,27 @@ func (w *way) step() bool {
 	if w.n >= w.length {
 		return false
 	}
-	key, p := w.nextKey(), place{piece: w.next}
-	if !p.isNone() && load64(&x.at(p.piece).head) != key {
-		p = place{}
+	key, p := uint64(0), place{piece: w.next}
+	if w.engine == nil {
+		if key = w.nextKey(); !p.isNone() && load64(&x.at(p.piece).head) != key {
+			p = place{}
+		}
+	} else if !p.isNone() {
+		if key = w.follows(p); key == 0 {
+			p = place{}
+		}
 	}
 	for {
 		if p.isNone() {
-			if w.n > 0 { // a first block is often absent, and the sieve says so
-				x.heads.prefetchEntry(mix(key))
+			if w.engine != nil {
+				p, key = w.findNamed()
+			} else {
+				if w.n > 0 { // a first block is often absent, and the sieve says so
+					x.heads.prefetchEntry(mix(key))
+				}
+				p = x.headOf(key)
 			}
-			if p = x.headOf(key); p.isNone() {
+			if p.isNone() {
 				return w.skip(key)
 			}
 		}
@@ -205,6 +243,52 @@ func (w *way) step() bool {
 			pause()
 		}
 	}
+}
+
+// findNamed returns the place and the key of the next block of a chain of engine hashes. It
+// returns none if the entry of the hash leads to no block that can be next.
+func (w *way) findNamed() (place, uint64) {
+	x, engine := w.x, w.engine[w.n]
+	for h := mix(engine); ; {
+		var room [4]uint64
+		left := false
+		for _, ref := range x.names.refs(h, room[:0]) {
+			if p, line := x.named(ref, engine); line != 0 {
+				if key := w.follows(p); key != 0 {
+					return p, key
+				}
+			}
+			left = left || !x.names.has(h, ref)
+		}
+		if !left { // else the block may have moved meanwhile, and its entry with it
+			return place{}, 0
+		}
+	}
+}
+
+// follows returns the key of the block in a place if the block begins a piece, or lies in a
+// roots piece, and follows the block before the next one. Else it returns 0.
+func (w *way) follows(p place) uint64 {
+	r := w.x.at(p.piece)
+	meta := load32(&r.meta)
+	if meta&(isLoose|isSide) != 0 || p.at != 0 && meta&isRoots == 0 {
+		return 0
+	}
+	key := load64(&r.local()[p.at])
+	switch {
+	case meta&isRoots != 0 && w.n == 0:
+		return key
+	case meta&isRoots != 0:
+		return 0
+	case w.n == 0:
+		key = normal(key)
+	default:
+		key = w.x.follow(w.key, key)
+	}
+	if load64(&r.head) != key {
+		return 0
+	}
+	return key
 }
 
 // skip goes on behind a block that lies in no piece, if that does not end the way.
@@ -256,7 +340,12 @@ func (w *way) piece(p place, key uint64) outcome {
 	}
 	// How many blocks are those of the chain?
 	most := min(length, w.length-w.n)
-	m := w.equal(r, key, most)
+	m := 0
+	if w.engine == nil {
+		m = w.equal(r, key, most)
+	} else if m = w.equalNames(r, ver, meta, int(p.at), most); m == 0 {
+		return moved
+	}
 	end := uint64(0)
 	if m == length {
 		end = load64(&r.tail)
@@ -289,6 +378,13 @@ func (w *way) piece(p place, key uint64) outcome {
 			start, held = end, end
 		}
 	}
+	last := end // key of the last block, of a chain of engine hashes
+	if w.engine != nil && (end == 0 || held < length) {
+		last = key
+		for i := 1; i < held; i++ {
+			last = x.follow(last, load64(&r.local()[i]))
+		}
+	}
 	if !r.same(ver) {
 		w.runs, w.words = w.runs[:runs], w.words[:words]
 		if runs > 0 {
@@ -305,6 +401,9 @@ func (w *way) piece(p place, key uint64) outcome {
 		if w.next = next; end != 0 {
 			w.key, w.keyed = end, w.n+held-1
 		}
+	}
+	if w.engine != nil {
+		w.key = last
 	}
 	w.n += held
 	return stepped
@@ -330,6 +429,39 @@ func (w *way) equal(r *piece, key uint64, most int) (m int) {
 		if m = sameUpTo(l, known, m); m < len(known) {
 			break
 		}
+	}
+	return m
+}
+
+// equalNames is equal for a chain of engine hashes. The names of the blocks may lie in the body
+// and in several sides.
+func (w *way) equalNames(r *piece, ver, meta uint32, at, most int) (m int) {
+	want := w.engine[w.n : w.n+most]
+	for more := true; more; {
+		before := m
+		m = sameNames(r.engineOf(meta), 0, int(meta>>8&255), want, at, m)
+		for line := load32(&r.side); line != 0 && m < most && r.same(ver); {
+			d := w.x.sideAt(line)
+			dim, next := load32(&d.meta), load32(&d.next)
+			if !r.same(ver) { // the side is of another piece by now
+				return m
+			}
+			m = sameNames(d.engine(), int(dim&255), int(dim>>8&255), want, at, m)
+			line = next
+		}
+		more = m > before && m < most
+	}
+	return m
+}
+
+// sameNames returns the first block from m on whose engine hash in a line is not the one in
+// want. The line has size hashes, from a position of the piece on. want begins at position at.
+func sameNames(names *words, from, size int, want []uint64, at, m int) int {
+	if at == from {
+		m = sameUpTo(names, want[:min(len(want), size)], m)
+	}
+	for k := at + m - from; k >= 0 && k < min(size, maxPiece) && m < len(want) && load64(&names[k]) == want[m]; k++ {
+		m++
 	}
 	return m
 }

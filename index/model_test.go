@@ -301,7 +301,23 @@ func (w *world) compare() {
 	w.ask()
 	for range 4 {
 		w.match(w.chain())
+		w.matchNames()
 	}
+}
+
+// matchNames asks for a prompt by the engine hashes of a family.
+func (w *world) matchNames() {
+	p := w.path()
+	var engine []uint64
+	for family, i := w.rng.IntN(families), 0; i < len(p); i++ {
+		engine = append(engine, w.engine(family, p[:i+1]))
+	}
+	if len(w.seen) > 0 && w.rng.IntN(3) == 0 {
+		engine[w.rng.IntN(len(engine))] = pick(w.rng, w.seen)
+	}
+	var m Match
+	w.x.MatchNames(engine, &m)
+	w.judge("match of names", engine, &m, w.o.matchNames(engine, w.roots))
 }
 
 // ask compares questions about several engine hashes at once, in the order of a chain or
@@ -356,26 +372,28 @@ func (k keys) At(i int) uint64 { return k[i] }
 func (w *world) match(chain []uint64, real bool) {
 	want := w.o.match(chain)
 	var m Match
-	f := func(name string) {
-		w.t.Helper()
-		var got [][]uint32
-		if wrong := m.sound(); wrong != "" {
-			w.fail("%s: %s: %v", name, wrong, m)
-		}
-		for owners, blocks := range holders(&m) {
-			for range blocks {
-				got = append(got, owners)
-			}
-		}
-		if m.Blocks != len(got) || !slices.EqualFunc(got, want, slices.Equal) {
-			w.fail("%s of %d: %v, want %v", name, chain, m, want)
-		}
-	}
 	w.x.MatchLazy(keys(chain), &m)
 	if real {
-		f("lazy match")
+		w.judge("lazy match", chain, &m, want)
 		w.x.Match(chain, &m)
-		f("match")
+		w.judge("match", chain, &m, want)
+	}
+}
+
+// judge compares an answer about a chain with one owner list per block.
+func (w *world) judge(name string, chain []uint64, m *Match, want [][]uint32) {
+	w.t.Helper()
+	var got [][]uint32
+	if wrong := m.sound(); wrong != "" {
+		w.fail("%s: %s: %v", name, wrong, m)
+	}
+	for owners, blocks := range holders(m) {
+		for range blocks {
+			got = append(got, owners)
+		}
+	}
+	if m.Blocks != len(got) || !slices.EqualFunc(got, want, slices.Equal) {
+		w.fail("%s of %d: %v, want %v", name, chain, m, want)
 	}
 }
 

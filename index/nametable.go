@@ -1,6 +1,7 @@
 package index
 
 import (
+	"slices"
 	"sync/atomic"
 	"unsafe"
 )
@@ -333,12 +334,16 @@ func (s *nameSegment) fill(from []bucket, want func(tag uint64) bool) bool {
 	return true
 }
 
-// clear gives the memory of the table back. All lanes are locked.
+// clear gives the memory of the table back. All lanes are locked; queries may look at it.
 func (t *nameTable) clear() {
-	for s := range t.segments {
-		t.free(s.buckets)
-	}
+	dead := slices.Collect(t.segments)
 	t.dir.Store(nil)
+	for _, s := range dead {
+		s.mu.lock()
+		s.dead = true
+		t.free(s.buckets)
+		s.mu.unlock()
+	}
 	t.n.Store(0)
 }
 

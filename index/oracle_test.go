@@ -366,6 +366,30 @@ func (o *oracle) match(chain []uint64) (out [][]uint32) {
 	return out
 }
 
+// matchNames is match for a chain of engine hashes, among blocks of chains. most is the largest
+// local hash.
+func (o *oracle) matchNames(engine []uint64, most uint64) (out [][]uint32) {
+	before := uint64(0)
+	for i, e := range engine {
+		key, known := o.shared[e]
+		follows := false
+		for local := uint64(1); local <= most; local++ {
+			follows = follows || i == 0 && key == local || i > 0 && key == o.scheme.Next(before, local)
+		}
+		if !known || !follows || !o.alive(of(key)) {
+			return out
+		}
+		var h []uint32
+		for w := range o.members[of(key)] {
+			h = append(h, uint32(w))
+		}
+		slices.Sort(h)
+		out = append(out, h)
+		before = key
+	}
+	return out
+}
+
 func (o *oracle) stats() (st Stats) {
 	st.Blocks = len(o.members)
 	for _, owners := range o.members {

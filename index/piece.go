@@ -173,7 +173,8 @@ func (d *side) engine() *words {
 func (d *side) begin(p place, names, next, by uint32) {
 	write32(&d.meta, p.at|names<<8|isSide)
 	write32(&d.piece, p.piece)
-	d.next, d.by, d.named = next, by, 0
+	write32(&d.next, next)
+	d.by, d.named = by, 0
 	for i := range d.engine()[:names] {
 		write64(&d.engine()[i], 0)
 	}
@@ -422,7 +423,8 @@ func (x *Index) begin(want int, flags uint32) (uint32, *piece) {
 	write32(&r.meta, meta)
 	write32(&r.lost, lost+1)
 	write32(&r.next, 0)
-	r.prev, r.side, r.by, r.up, r.named = 0, 0, 0, 0, 0
+	write32(&r.side, 0)
+	r.prev, r.by, r.up, r.named = 0, 0, 0, 0
 	write64(&r.head, 0)
 	write64(&r.tail, 0)
 	return n, r
@@ -549,7 +551,7 @@ func (x *Index) end(l *lane, n uint32, r *piece) {
 		x.lines.free(forNames, d, k)
 		d = next
 	}
-	r.side = 0
+	write32(&r.side, 0)
 	r.unlock()
 	if l.piece == n {
 		x.release(l)

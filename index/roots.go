@@ -219,8 +219,8 @@ func (x *Index) moveNames(from, to place) {
 		if i < maxPiece && engine[i] != 0 {
 			now, at, entries := x.spare(&source{name: Source(by - 1)}, to, 1)
 			write64(&x.words(now)[at], engine[i])
+			x.names.insert(mix(engine[i]), place{now, at}.ref()) // first: a query finds one of both
 			x.names.remove(mix(engine[i]), place{line, i}.ref())
-			x.names.insert(mix(engine[i]), place{now, at}.ref())
 			*named &^= 1 << i
 			*entries |= 1 << at
 		}

@@ -370,7 +370,7 @@ func TestNamesOnDemandAgain(t *testing.T) {
 		}
 	}
 	for i := range uint64(40 * calmEvents) {
-		x.Store(&Store{Owner: second, Engine: []uint64{next<<8 | 1}})
+		x.Store(&Store{Owner: second, Engine: []uint64{next<<8 | 2}})
 		if store(1); i > 0 && x.naming == onDemand {
 			t.Fatal("names on demand while a source uses what another has taught")
 		}
