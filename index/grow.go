@@ -22,7 +22,7 @@ func (p *put) grow(i int, c cursor) (int, cursor, bool) {
 				x.clean(c.at.piece, r)
 			}
 			// The owner holds the block before, but perhaps that before the event.
-			if !x.alone && (i == 0 && was != c.at.piece && x.again(c).at.isNone() || r.roots()) {
+			if !x.alone && (i == 0 && was != c.at.piece && x.again(c).at != c.at || r.roots()) {
 				return i, c, false
 			}
 			key = x.follow(c.key, e.Local[i])

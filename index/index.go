@@ -145,6 +145,7 @@ type Index struct {
 
 	forgotten forgotten
 	laneBy    atomic.Pointer[[]uint8] // lanes by Owner
+	waiters   atomic.Int32            // calls that wait for all lanes until no event is half applied
 	halves    atomic.Int32            // events that were begun next to others and wait for all lanes
 	lanes     [lanes]struct {         // see lane.go
 		lane

@@ -45,12 +45,14 @@ type lane struct {
 
 // lock locks all lanes, when no event is half applied: nothing else changes the index.
 func (x *Index) lock() {
+	x.waiters.Add(1)
 	x.lockRest()
 	for x.halves.Load() > 0 {
 		x.unlock()
 		runtime.Gosched()
 		x.lockRest()
 	}
+	x.waiters.Add(-1)
 }
 
 // lockRest locks all lanes for the rest of an event.
@@ -90,22 +92,29 @@ func (x *Index) aliases() (n int) {
 // calm reports whether nothing is under way that concerns all sources, and the source has
 // nothing that is not ordinary.
 func (x *Index) calm(s *source) bool {
-	return x.sweep.left == 0 && x.naming != catchingUp && len(x.privates) == 0 && x.places == nil &&
+	return x.waiters.Load() == 0 && x.sweep.left == 0 && x.naming != catchingUp && len(x.privates) == 0 && x.places == nil &&
 		s.private.len() == 0 && !s.raw && s.room.used == 0
 }
 
-// leaves ends what an event did next to others. It reports whether it has a rest, or something
-// else is to be done, while all lanes are locked.
-func (x *Index) leaves(s *source, rest bool) bool {
+// leaves ends what an event did next to others, up to block i of n. It reports whether it has a
+// rest, or something else is to be done, while all lanes are locked.
+func (x *Index) leaves(s *source, i, n int) bool {
 	l := s.lane
 	x.nameDue(s)
 	x.release(l)
 	l.events++
-	if rest = rest || l.clash || s.held == 0 || l.events%64 == 0 && x.wasteful() ||
-		l.events%calmEvents == 0 && x.naming == allNamed && !x.full.always; rest {
+	if i > 0 && i < n {
 		x.halves.Add(1)
 	}
-	return rest
+	return i < n || l.clash || s.held == 0 || l.events%64 == 0 && x.wasteful() ||
+		l.events%calmEvents == 0 && x.naming == allNamed && !x.full.always
+}
+
+// resume goes on with an event of n blocks at block i, while all lanes are locked.
+func (x *Index) resume(i, n int) {
+	if i > 0 && i < n {
+		x.halves.Add(-1)
+	}
 }
 
 // laneOf returns the lane of a source.

@@ -23,7 +23,7 @@ func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy Copy
 	}
 	x.lockRest()
 	defer x.unlock()
-	x.halves.Add(-1)
+	x.resume(i, len(engine))
 	if r.o = x.owners[name]; r.o == nil {
 		r.res.Unknown += len(engine) - i
 		return r.res
@@ -54,13 +54,12 @@ func (r *take) together(name Owner, engine []uint64, remaining []int) (i int, mo
 	}
 	r.s = r.o.s
 	if !x.calm(r.s) || len(remaining) > 0 {
-		x.halves.Add(1)
 		return 0, true
 	}
 	for ok := true; ok && i < len(engine); {
 		i, ok = r.run(engine, i)
 	}
-	return i, x.leaves(r.s, i < len(engine))
+	return i, x.leaves(r.s, i, len(engine))
 }
 
 // take is a removal in progress.

@@ -101,13 +101,12 @@ func (p *put) together() (i int, c cursor, more bool) {
 	}
 	p.s = p.o.s
 	if !x.calm(p.s) || e.HasKey || e.Keys != nil || e.Labels != nil && x.labels && !x.wide {
-		x.halves.Add(1)
 		return 0, c, true
 	}
 	if i, c = p.store(); i == len(e.Engine) && c.kind == atBlock {
 		p.o.last = x.mark(c)
 	}
-	return i, c, x.leaves(p.s, i < len(e.Engine))
+	return i, c, x.leaves(p.s, i, len(e.Engine))
 }
 
 // alone stores the blocks from i on while all lanes are locked.
@@ -115,7 +114,7 @@ func (p *put) alone(i int, c cursor) {
 	x, e := p.x, p.e
 	x.lockRest()
 	defer x.unlock()
-	x.halves.Add(-1)
+	x.resume(i, len(e.Engine))
 	if p.o = x.owners[e.Owner]; p.o == nil {
 		return
 	}

@@ -310,7 +310,7 @@ func (x *Index) nameBlocks(l *lane, n uint32, r *piece, blocks uint64) {
 // are locked.
 func (x *Index) endOnDemand(l *lane) {
 	if l.clash && x.naming == onDemand {
-		x.naming, x.namedPages = catchingUp, 0
+		x.beginNaming()
 	}
 	l.clash = false
 }
@@ -432,11 +432,15 @@ func (x *Index) nameLess() {
 // nameAll begins to give all blocks their entries.
 func (x *Index) nameAll() {
 	if x.naming == onDemand {
-		x.full.calm, x.full.patience = 0, min(2*x.full.patience+1, maxCalm)
-		x.naming = catchingUp
-		x.namedPages = 0
+		x.beginNaming()
 		x.nameOn(8 * namingPages)
 	}
+}
+
+// beginNaming ends naming on demand. Each time it lasts twice as long.
+func (x *Index) beginNaming() {
+	x.naming, x.namedPages = catchingUp, 0
+	x.full.calm, x.full.patience = 0, min(2*x.full.patience+1, maxCalm)
 }
 
 // NameAll says that sources will mention engine hashes that others have taught.
