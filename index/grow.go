@@ -70,7 +70,7 @@ func (p *put) grow(i int, c cursor) (int, cursor, bool) {
 				return i, c, false
 			}
 		} else if !c.at.isNone() {
-			t.prev = c.at.piece
+			write32(&t.prev, c.at.piece)
 		}
 		return p.walk(i, c, to, key)
 	}
@@ -151,7 +151,7 @@ func (p *put) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
 	if !ok {
 		return i, c, false
 	}
-	simple := p.s.private.len() == 0 && !p.s.raw && p.s.room.used == 0
+	simple := p.s.simple()
 	for at < stop && i < len(e.Engine) && l[at] == e.Local[i] {
 		engine := normal(e.Engine[i])
 		if dead>>at&1 != 0 {
@@ -252,36 +252,40 @@ func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor
 	lo := r.len()
 	most := min(len(e.Engine)-i, int(r.cap()-lo))
 	engine, local := e.Engine[i:i+most], e.Local[i:i+most]
-	var keys [maxPiece]uint64
-	keys[0] = key
+	all, simple := x.naming != onDemand, p.s.simple()
 	for j := range engine {
-		if j > 0 {
-			keys[j] = x.follow(keys[j-1], local[j])
-			x.heads.prefetchSieve(mix(keys[j]))
-		}
-		if x.naming != onDemand || lo+uint32(j) == 0 {
+		if all || lo+uint32(j) == 0 {
 			x.names.prefetch(mix(normal(engine[j])))
+		} else {
+			break
 		}
 	}
 	locals, names, at := r.local(), r.engine(), lo
-	k := 0
+	k, last := 0, key
 	for ; k < most; k++ {
 		hash := normal(engine[k])
-		if k > 0 && (!x.headOf(keys[k]).isNone() || !p.ordinary(hash, keys[k])) {
-			break
+		if k > 0 {
+			// No other lane gives the block a piece: this one holds that of its parent.
+			if key = x.follow(last, local[k]); !x.heads.absent(mix(key)) && !x.headOf(key).isNone() {
+				break
+			}
+			if !simple && !p.ordinary(hash, key) {
+				break
+			}
 		}
 		write64(&names[at], hash)
-		if x.naming != onDemand || at == 0 {
+		if all || at == 0 {
 			if !x.enter(hash, place{n, at}) {
 				break
 			}
 			r.named |= 1 << at
 		}
 		write64(&locals[at], local[k])
-		x.placed(keys[k], place{n, at})
+		x.placed(key, place{n, at})
 		if r.meta&isWide != 0 {
 			write64(&r.labels()[at], e.label(i+k))
 		}
+		last = key
 		at++
 	}
 	if k == 0 {
@@ -292,7 +296,7 @@ func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor
 		}
 		return i, c, false
 	}
-	write64(&r.tail, keys[k-1])
+	write64(&r.tail, last)
 	one := x.sets.single(l, p.o.id)
 	x.extend(r, at-lo, one)
 	x.sets.drop(one)
@@ -304,5 +308,5 @@ func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor
 	l.live += k
 	l.names += k
 	p.res.Added += k
-	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: keys[k-1]}, true
+	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: last}, true
 }

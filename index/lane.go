@@ -93,7 +93,7 @@ func (x *Index) aliases() (n int) {
 // nothing that is not ordinary.
 func (x *Index) calm(s *source) bool {
 	return x.waiters.Load() == 0 && x.sweep.left == 0 && x.naming != catchingUp && len(x.privates) == 0 && x.places == nil &&
-		s.private.len() == 0 && !s.raw && s.room.used == 0
+		s.simple()
 }
 
 // leaves ends what an event did next to others, up to block i of n. It reports whether it has a

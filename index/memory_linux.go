@@ -15,9 +15,6 @@ func reserveMemory(n int) unsafe.Pointer {
 	if err != nil {
 		panic("BUG: no address space for the index: " + err.Error())
 	}
-	if n >= 4*hugeBytes {
-		_ = syscall.Madvise(b, syscall.MADV_HUGEPAGE)
-	}
 	return unsafe.Pointer(unsafe.SliceData(b))
 }
 
@@ -32,6 +29,14 @@ func keep(x *Index, p unsafe.Pointer, n int) {
 // are written again.
 func discardMemory(p unsafe.Pointer, n int) {
 	_ = syscall.Madvise(unsafe.Slice((*byte)(p), n), syscall.MADV_DONTNEED)
+}
+
+// joinPages lets the system make huge pages of n bytes that have been written. A huge page
+// at the first write would cost that write milliseconds.
+func joinPages(p unsafe.Pointer, n int) {
+	if n >= 4*hugeBytes {
+		_ = syscall.Madvise(unsafe.Slice((*byte)(p), n), syscall.MADV_HUGEPAGE)
+	}
 }
 
 // hugeBytes is the size of a huge page.

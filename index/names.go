@@ -81,6 +81,9 @@ func (x *Index) ordinary(s *source, engine uint64) bool {
 		(s.room.used == 0 || s.room.of(engine) == none && s.room.child(engine) == none)
 }
 
+// simple reports that all engine hashes are ordinary to a source.
+func (s *source) simple() bool { return s.private.len() == 0 && !s.raw && s.room.used == 0 }
+
 // heldRaw returns the loose block of an engine hash, if an owner of the source holds it.
 func (x *Index) heldRaw(s *source, engine uint64) place {
 	if s.raw {

@@ -424,7 +424,8 @@ func (x *Index) begin(want int, flags uint32) (uint32, *piece) {
 	write32(&r.lost, lost+1)
 	write32(&r.next, 0)
 	write32(&r.side, 0)
-	r.prev, r.by, r.up, r.named = 0, 0, 0, 0
+	write32(&r.prev, 0)
+	r.by, r.up, r.named = 0, 0, 0
 	write64(&r.head, 0)
 	write64(&r.tail, 0)
 	return n, r
@@ -460,7 +461,7 @@ func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (ui
 		flags |= isWide
 	}
 	n, r := x.begin(want, flags)
-	r.prev = behind.at.piece
+	write32(&r.prev, behind.at.piece)
 	r.up = up
 	write64(&r.head, key)
 	write64(&r.tail, key)

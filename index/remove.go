@@ -251,7 +251,7 @@ func (r *take) near(engine uint64) place {
 	}
 	if x.naming == onDemand {
 		for i := range gone {
-			if q := x.around(l, gone[i].at.piece, engine); !q.isNone() {
+			if q := x.around(l, gone[i].at.piece, 2, engine); !q.isNone() {
 				gone[0], gone[1] = gone[i], gone[1-i]
 				return q
 			}
@@ -297,21 +297,20 @@ func (x *Index) lastOf(l *lane, n uint32) place {
 	return place{n, max(x.hold(l, n).len(), 1) - 1}
 }
 
-// around returns the block of a piece or of the one before it that has an engine hash. The
-// lane holds its piece.
-func (x *Index) around(l *lane, n uint32, engine uint64) place {
-	for range 2 {
-		if n == 0 {
-			break
+// around returns the block that has an engine hash, of some pieces along a chain from one on
+// towards the root. The lane holds its piece.
+func (x *Index) around(l *lane, n uint32, pieces int, engine uint64) place {
+	for ; n != 0 && pieces > 0; pieces-- {
+		r := x.at(n)
+		if x.mayName(n, engine) {
+			if r = x.hold(l, n); r.roots() {
+				break
+			}
+			if q, line := x.wordIn(n, engine); line != 0 {
+				return q
+			}
 		}
-		r := x.hold(l, n)
-		if r.roots() {
-			break
-		}
-		if q, line := x.wordIn(n, engine); line != 0 {
-			return q
-		}
-		n = r.prev
+		n = load32(&r.prev)
 	}
 	return place{}
 }

@@ -117,6 +117,14 @@ func (b *body) absent(tag uint64) bool {
 	return load64(&b.sieve[at>>6])>>(at&63)&1 == 0
 }
 
+// absent reports that no entry has the tag of a mixed key, which others do not insert meanwhile.
+// It may be wrong only by saying no.
+func (t *table) absent(h uint64) bool {
+	seg, tag := split(h)
+	b := t.segs[seg].body.Load()
+	return b == nil || b.absent(tag)
+}
+
 func (b *body) bytes() int64 { return int64(8*len(b.entries) + 8*len(b.sieve)) }
 
 // insert adds an entry. The key has none with this reference.

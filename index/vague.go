@@ -3,6 +3,7 @@ package index
 import (
 	"math/bits"
 	"slices"
+	"unsafe"
 )
 
 // Names on demand. An entry in the table of names costs two cache misses, and nearly all
@@ -29,6 +30,11 @@ const (
 	// maxCalm how many looks that find no reason it takes at most.
 	calmEvents = 1 << 10
 	maxCalm    = 1 << 12
+	// farAround is how many pieces along a chain a search looks at before the vague ones.
+	farAround = 16
+	// headsAhead and namesAhead are how far ahead of a search the heads of pieces and their names
+	// are fetched.
+	headsAhead, namesAhead = 8, 4
 	// namingPages is how many pages an event names, 64 lines each.
 	namingPages = 16
 )
@@ -177,7 +183,7 @@ func (x *Index) search(s *source, engine uint64, event []uint64, held bool) plac
 	}
 	for _, o := range s.owners[:min(len(s.owners), maxNearby)] {
 		for _, n := range [...]uint32{o.gone[0].at.piece, o.last.at.piece, o.gone[1].at.piece} {
-			if q := x.around(s.lane, n, engine); fits(q) {
+			if q := x.around(s.lane, n, farAround, engine); fits(q) {
 				return q
 			}
 		}
@@ -194,7 +200,7 @@ func (x *Index) before(l *lane, p place, n int, engine uint64) place {
 		p = x.lastOf(l, r.prev)
 		r = x.at(p.piece)
 	}
-	return x.around(l, p.piece, engine)
+	return x.around(l, p.piece, 2, engine)
 }
 
 // searchVague looks for an engine hash in the vague pieces of a source, the newest first. held asks
@@ -202,17 +208,25 @@ func (x *Index) before(l *lane, p place, n int, engine uint64) place {
 func (x *Index) searchVague(s *source, engine uint64, held bool) place {
 	v := &s.vague
 	for k := len(v.pieces) - 1; k >= 0; k-- {
-		w := &v.pieces[(v.oldest+k)%len(v.pieces)]
+		w := v.at(k)
+		if k >= headsAhead {
+			prefetch(unsafe.Pointer(x.at(v.at(k - headsAhead).piece)))
+		}
+		if k >= namesAhead {
+			x.at(v.at(k - namesAhead).piece).prefetchNames()
+		}
 		if w.piece == 0 {
 			continue
 		}
 		if x.sweep.left > 0 {
 			x.clean(w.piece, x.at(w.piece))
 		}
-		x.hold(s.lane, w.piece)
-		if p, line := x.wordIn(w.piece, engine); line != 0 && (!held || x.heldBySource(s, p)) {
-			x.nameBlock(s.lane, p)
-			return p
+		if x.mayName(w.piece, engine) {
+			x.hold(s.lane, w.piece)
+			if p, line := x.wordIn(w.piece, engine); line != 0 && (!held || x.heldBySource(s, p)) {
+				x.nameBlock(s.lane, p)
+				return p
+			}
 		}
 		if w.looks++; w.looks == vaguePatience {
 			x.nameAllOf(s.lane, w.piece)
@@ -220,6 +234,42 @@ func (x *Index) searchVague(s *source, engine uint64, held bool) place {
 		}
 	}
 	return place{}
+}
+
+// at returns entry k of a list, 0 the oldest.
+func (v *vagueList) at(k int) *vaguePiece {
+	if k += v.oldest; k >= len(v.pieces) {
+		k -= len(v.pieces)
+	}
+	return &v.pieces[k]
+}
+
+// mayName reports whether a block of a piece may have an engine hash. The piece need not be held:
+// the names of a block stay while the source that asks holds it.
+func (x *Index) mayName(n uint32, engine uint64) bool {
+	r := x.at(n)
+	meta := load32(&r.meta)
+	if meta&(isLoose|isRoots) != 0 || load32(&r.side) != 0 {
+		return true
+	}
+	names := r.engineOf(meta)
+	for i := range names[:min(meta&255, maxPiece)] {
+		if load64(&names[i]) == engine {
+			return true
+		}
+	}
+	return false
+}
+
+// prefetchNames begins the loads of a piece's engine hashes.
+func (r *piece) prefetchNames() {
+	meta := load32(&r.meta)
+	if meta&(isLoose|isRoots|isSide) != 0 {
+		return
+	}
+	if n := min(meta&255, maxPiece); n > 0 {
+		prefetchLines(unsafe.Pointer(r.engineOf(meta)), int(n+7)/8)
+	}
 }
 
 // wordIn returns the block of a piece that has an engine hash, and the line of the name.
