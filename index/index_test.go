@@ -686,3 +686,38 @@ func TestMatchLazyIsLazy(t *testing.T) {
 		}
 	}
 }
+
+// A private name concerns its source alone: events of others go on next to each other, also
+// the one that takes the last owner from the block of the name.
+func TestPrivateNamesOfOthers(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	a, b, c := x.NewSource(), x.NewSource(), x.NewSource()
+	oa, ob, oc := x.NewOwner(a), x.NewOwner(b), x.NewOwner(c)
+	x.Store(&Store{Owner: ob, Engine: []uint64{100, 101}, Local: []uint64{10, 11}})
+	x.Store(&Store{Owner: oa, Engine: []uint64{100, 200}, Local: []uint64{20, 21}})
+	x.Store(&Store{Owner: oc, Engine: []uint64{300, 301}, Local: []uint64{20, 21}})
+	if n := x.sources[a].private.len(); n != 1 {
+		t.Fatalf("%d private names, want that of 100", n)
+	}
+	if x.calm(x.sources[a]) || !x.calm(x.sources[b]) || !x.calm(x.sources[c]) {
+		t.Fatal("a private name makes its source's events wait, and no others")
+	}
+	x.Remove(oa, []uint64{200, 100}, nil, CopySet)
+	r := take{x: x}
+	if i, more := r.together(oc, []uint64{301, 300}, nil); i != 2 || r.res.Removed != 2 {
+		t.Fatalf("%d of 2 events next to others, %+v", i, r.res)
+	} else if more {
+		x.lockRest()
+		x.tend(r.s)
+		x.unlock()
+	}
+	if err := x.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if n := x.sources[a].private.len(); n != 0 {
+		t.Fatalf("%d private names of a block that has left", n)
+	}
+	if !x.calm(x.sources[a]) {
+		t.Fatal("without private names its events wait for nobody")
+	}
+}

@@ -40,6 +40,7 @@ type lane struct {
 	memo    []transition
 	set     []uint64 // buffer of sets.make
 	body    *words   // buffer of copyNames
+	ended   []uint64 // blocks without owners by now that had private names
 	due     []uint32 // pieces that left the source's vague list and have no entries yet
 }
 
@@ -63,6 +64,7 @@ func (x *Index) lockRest() {
 	x.alone = true
 	for i := range x.lanes {
 		x.endOnDemand(&x.lanes[i].lane)
+		x.endPrivates(&x.lanes[i].lane)
 	}
 }
 
@@ -92,7 +94,7 @@ func (x *Index) aliases() (n int) {
 // calm reports whether nothing is under way that concerns all sources, and the source has
 // nothing that is not ordinary.
 func (x *Index) calm(s *source) bool {
-	return x.waiters.Load() == 0 && x.sweep.left == 0 && x.naming != catchingUp && len(x.privates) == 0 && x.places == nil &&
+	return x.waiters.Load() == 0 && x.sweep.left == 0 && x.naming != catchingUp && x.places == nil &&
 		s.simple()
 }
 

@@ -280,11 +280,12 @@ func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
 	}
 	if len(x.privates) > 0 {
 		for w := blocks; w != 0; w &= w - 1 {
-			ref := place{n, trailing(w)}.ref()
-			for _, p := range x.privates[ref] {
-				p.s.private.remove(p.engine)
+			if ref := (place{n, trailing(w)}).ref(); len(x.privates[ref]) > 0 {
+				l.ended = append(l.ended, ref)
 			}
-			delete(x.privates, ref)
+		}
+		if x.alone {
+			x.endPrivates(l)
 		}
 	}
 	if r.roots() {
@@ -319,6 +320,18 @@ func (x *Index) leaveAll(engine *words, line uint32, which uint64) {
 		i := trailing(w)
 		x.names.remove(mix(engine[i]), place{line, i}.ref())
 	}
+}
+
+// endPrivates drops the private names of blocks that an event took from their last owner. All
+// lanes are locked.
+func (x *Index) endPrivates(l *lane) {
+	for _, ref := range l.ended {
+		for _, p := range x.privates[ref] {
+			p.s.private.remove(p.engine)
+		}
+		delete(x.privates, ref)
+	}
+	l.ended = l.ended[:0]
 }
 
 // keepPrivate lets a source alone mean a block by an engine hash.

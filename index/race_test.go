@@ -32,6 +32,18 @@ type scene struct {
 	large    bool  // retired owners stay in pieces for some events
 	tight    bool  // memory is short: writers hold less than they stored
 	names    bool  // readers ask by engine hashes as well
+	clash    bool  // the first writer has prompts of its own; the second names the blocks of the others as the first its own
+}
+
+// groups returns how many groups of prompts there are. The writers of one know no other.
+func (s *scene) groups() int {
+	switch {
+	case s.alone:
+		return raceWriters
+	case s.clash:
+		return 2
+	}
+	return 1
 }
 
 // What a writer does.
@@ -69,6 +81,7 @@ var scenes = []scene{
 	{name: "orphans", families: []int{1, 2}, alone: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 7, raceClear: 1}},
 	{name: "pools", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
 	{name: "waiting blocks", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, waiting: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "clashes", clash: true, families: []int{1, 1, 2}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2, raceClear: 1}},
 	{name: "budget", names: true, families: []int{1, 2}, rest: []int{1}, tight: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1}},
 }
 
@@ -114,8 +127,9 @@ type race struct {
 	x       *Index
 	prompts []prompt
 	writers [raceWriters]racer
-	resting map[Owner][]int // by prompt: how far
-	kin     map[Owner]int   // families of owners that rest
+	resting map[Owner][]int   // by prompt: how far
+	kin     map[Owner]int     // families of owners that rest
+	same    map[uint64]uint64 // key -> key that has the same name, nil for none
 	refused atomic.Int64
 }
 
@@ -149,6 +163,9 @@ func nameOf(family int, key uint64) uint64 {
 
 func (r *race) namesIn(family int, keys []uint64) (names []uint64) {
 	for _, key := range keys {
+		if other, ok := r.same[key]; ok && family == 1 {
+			key = other
+		}
 		names = append(names, nameOf(family, key))
 	}
 	return names
@@ -181,8 +198,8 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 		if i > 0 {
 			from = rng.IntN(i)
 		}
-		if s.alone {
-			from = i % raceWriters
+		if n := s.groups(); n > 1 {
+			from = i % n
 		}
 		if from < i && rng.IntN(4) > 0 {
 			other := r.prompts[from].local
@@ -192,6 +209,9 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 			local = append(local, rng.Uint64())
 		}
 		r.prompts[i] = prompt{local, hash.Default().Chain(nil, local)}
+	}
+	if s.clash {
+		r.clashes()
 	}
 	for _, family := range s.rest {
 		o := r.x.NewOwner(r.x.NewSource())
@@ -218,6 +238,22 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 		r.imagine(w, events, rng)
 	}
 	return r
+}
+
+// clashes gives the blocks of the second group of prompts the names of the first one.
+func (r *race) clashes() {
+	r.same = map[uint64]uint64{}
+	var own [2][]uint64
+	for i, p := range r.prompts {
+		for _, key := range p.seq {
+			if g := i % r.groups(); !slices.Contains(own[g], key) {
+				own[g] = append(own[g], key)
+			}
+		}
+	}
+	for i, key := range own[1][:min(len(own[0]), len(own[1]))] {
+		r.same[key] = own[0][i]
+	}
 }
 
 // depths returns how far each prompt is held.
@@ -263,7 +299,7 @@ func (r *race) imagine(w, events int, rng *rand.Rand) {
 		if tokens {
 			e.store.Local = p.local[from:to]
 			if from > 0 {
-				e.store.Parent, e.store.HasParent = nameOf(a.family, p.seq[from-1]), true
+				e.store.Parent, e.store.HasParent = r.namesIn(a.family, p.seq[from-1:from])[0], true
 			}
 		}
 		for _, key := range p.seq[from:to] {
@@ -288,8 +324,8 @@ func (r *race) imagine(w, events int, rng *rand.Rand) {
 	}
 	for len(a.events) < events {
 		i := rng.IntN(len(r.prompts))
-		if r.alone {
-			i = i/raceWriters*raceWriters + w
+		if n := r.groups(); n > 1 {
+			i = i/n*n + min(w, n-1)
 		}
 		if i >= len(r.prompts) {
 			continue
