@@ -34,7 +34,7 @@ type lane struct {
 	piece   uint32 // the one that it holds, 0 for none
 	foreign bool   // an event mentioned a block that its source does not hold
 	clash   bool   // a name without an entry means two blocks
-	events  uint32 // applied next to others
+	events  uint32 // applied
 	live    int    // blocks that got an owner, less those that lost it
 	names   int    // engine hashes of blocks that got one, less those that lost it
 	memo    []transition
@@ -75,6 +75,14 @@ func (x *Index) unlock() {
 	}
 }
 
+// events returns the number of events applied so far, of all lanes. All lanes are locked.
+func (x *Index) events() (n uint32) {
+	for i := range x.lanes {
+		n += x.lanes[i].events
+	}
+	return n
+}
+
 // live returns the number of blocks with an owner. All lanes are locked.
 func (x *Index) live() (n int) {
 	for i := range x.lanes {
@@ -104,7 +112,9 @@ func (x *Index) leaves(s *source, i, n int) bool {
 	l := s.lane
 	x.nameDue(s)
 	x.release(l)
-	l.events++
+	if i > 0 || n == 0 {
+		l.events++
+	}
 	if i > 0 && i < n {
 		x.halves.Add(1)
 	}
@@ -113,7 +123,10 @@ func (x *Index) leaves(s *source, i, n int) bool {
 }
 
 // resume goes on with an event of n blocks at block i, while all lanes are locked.
-func (x *Index) resume(i, n int) {
+func (x *Index) resume(l *lane, i, n int) {
+	if i == 0 {
+		l.events++
+	}
 	if i > 0 && i < n {
 		x.halves.Add(-1)
 	}

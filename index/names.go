@@ -164,16 +164,21 @@ func (x *Index) name(s *source, p place, engine uint64, want int) bool {
 		return false
 	}
 	word := &x.words(line)[i]
-	write64(word, engine)
 	r := x.at(p.piece)
 	vague := x.naming == onDemand && !r.loose() && !r.roots()
-	switch {
-	case vague && p.at > 0:
-	case x.enter(engine, place{line, i}):
+	if vague && p.at > 0 {
+		write64(word, engine)
+	} else {
+		r.lock() // no reader sees a hash that means another block
+		write64(word, engine)
+		entered := x.enter(engine, place{line, i})
+		if !entered {
+			write64(word, 0)
+		}
+		if r.unlock(); !entered {
+			return false
+		}
 		*named |= 1 << i
-	default:
-		write64(word, 0)
-		return false
 	}
 	if vague {
 		x.note(s, p.piece)

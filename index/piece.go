@@ -453,8 +453,7 @@ func (r *piece) take(a *arena, alone bool) (lost uint32) {
 
 // beginChained makes a piece that begins with a block of a key, behind another one or
 // none, and returns it changing. up is the engine hash of that other one, 0 for none. It
-// returns 0 if another lane has made a first block meanwhile; behind another block it cannot,
-// as this lane holds the piece of that.
+// returns 0 if another lane has begun a piece with the key meanwhile.
 func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (uint32, *piece) {
 	flags := uint32(0)
 	if x.wide {
@@ -466,7 +465,7 @@ func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (ui
 	write64(&r.head, key)
 	write64(&r.tail, key)
 	ref := place{piece: n}.ref()
-	if x.alone || behind.kind != atRoot {
+	if x.alone {
 		x.heads.insert(mix(key), ref)
 	} else if x.heads.claim(mix(key), ref, func(ref uint64) bool { return x.begins(placeOf(ref), key) }) != 0 {
 		x.discard(n, r)

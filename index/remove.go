@@ -23,7 +23,7 @@ func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy Copy
 	}
 	x.lockRest()
 	defer x.unlock()
-	x.resume(i, len(engine))
+	x.resume(x.laneOfOwner(name), i, len(engine))
 	if r.o = x.owners[name]; r.o == nil {
 		r.res.Unknown += len(engine) - i
 		return r.res

@@ -131,9 +131,6 @@ func (x *Index) tend(s *source) {
 	if x.places != nil {
 		x.places = nil
 	}
-	if s != nil {
-		s.lane.events++
-	}
 	if s != nil && s.held == 0 && (s.raw || s.room.used > 0) {
 		s.raw = false
 		s.room = room{}

@@ -114,7 +114,7 @@ func (p *put) alone(i int, c cursor) {
 	x, e := p.x, p.e
 	x.lockRest()
 	defer x.unlock()
-	x.resume(i, len(e.Engine))
+	x.resume(x.laneOfOwner(e.Owner), i, len(e.Engine))
 	if p.o = x.owners[e.Owner]; p.o == nil {
 		return
 	}

@@ -459,9 +459,8 @@ func (x *Index) mentioned(s *source, p place) {
 // their sources hold, as when a follower came late and the engines have evicted what it missed.
 // Each time it takes twice as many. All lanes are locked, and all blocks are named.
 func (x *Index) nameLess() {
-	events, foreign := uint32(0), false
+	events, foreign := x.events(), false
 	for i := range x.lanes {
-		events += x.lanes[i].events
 		foreign = foreign || x.lanes[i].foreign
 	}
 	if x.full.always || events-x.full.checked < calmEvents {
@@ -489,7 +488,7 @@ func (x *Index) nameAll() {
 
 // beginNaming ends naming on demand. Each time it lasts twice as long.
 func (x *Index) beginNaming() {
-	x.naming, x.namedPages = catchingUp, 0
+	x.naming, x.namedPages, x.full.checked = catchingUp, 0, x.events()
 	x.full.calm, x.full.patience = 0, min(2*x.full.patience+1, maxCalm)
 }
 

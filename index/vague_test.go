@@ -386,3 +386,24 @@ func TestNamesOnDemandAgain(t *testing.T) {
 		t.Error("names on demand in spite of NameAll")
 	}
 }
+
+// Names on demand come back as well where all events lock all lanes: those of a source with a
+// private name do.
+func TestNameLessUnderAllLanes(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	src := x.NewSource()
+	a, b := x.NewOwner(src), x.NewOwner(x.NewSource())
+	x.Store(&Store{Owner: b, Engine: []uint64{100, 101}, Local: []uint64{10, 11}})
+	x.Store(&Store{Owner: a, Engine: []uint64{100, 200}, Local: []uint64{20, 21}})
+	x.Store(&Store{Owner: b, Engine: []uint64{999}}) // ends names on demand
+	for i := range uint64(6 * calmEvents) {
+		if x.calm(x.sources[src]) {
+			t.Fatal("the source has a private name")
+		}
+		engine := []uint64{i<<8 | 1, i<<8 | 2}
+		x.Store(&Store{Owner: a, Engine: engine, Local: []uint64{i<<8 | 3, i<<8 | 4}})
+	}
+	if x.naming != onDemand {
+		t.Errorf("naming %d after %d events", x.naming, 6*calmEvents)
+	}
+}
