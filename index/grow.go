@@ -152,6 +152,12 @@ func (p *put) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
 		return i, c, false
 	}
 	simple := p.s.simple()
+	if simple && names != nil && dead == 0 { // mostly all of them
+		for at < stop && i < len(e.Engine) && l[at] == e.Local[i] && at-first < maxPiece && names[at-first] == normal(e.Engine[i]) {
+			at++
+			i++
+		}
+	}
 	for at < stop && i < len(e.Engine) && l[at] == e.Local[i] {
 		engine := normal(e.Engine[i])
 		if dead>>at&1 != 0 {
