@@ -45,10 +45,21 @@ type vagueList struct {
 	oldest int
 }
 
+// vaguePiece is a piece and bits of its first key: other ones say that the piece has ended, and
+// its line is that of another one. The source has noted that too, if it holds a block of it.
 type vaguePiece struct {
 	piece uint32
-	looks uint32
+	life  uint32 // bits of the key, and below lookBits how often it was searched
 }
+
+const lookBits = 5
+
+func (x *Index) lifeOf(n uint32) uint32 { return uint32(load64(&x.at(n).head)) >> lookBits << lookBits }
+
+// ended reports whether a piece has ended.
+func (x *Index) ended(w vaguePiece) bool { return w.life>>lookBits<<lookBits != x.lifeOf(w.piece) }
+
+func (w *vaguePiece) looks() uint32 { return w.life & (1<<lookBits - 1) }
 
 // naming is how far an index has come with entries for all blocks.
 type naming uint8
@@ -74,17 +85,23 @@ func (x *Index) note(s *source, n uint32) {
 	}
 	v := &s.vague
 	k := len(v.pieces)
-	if newest := v.oldest + k - 1; k > 0 && (v.pieces[newest%k].piece == n || k > 1 && v.pieces[(newest+k-1)%k].piece == n) {
-		return
+	fresh := vaguePiece{n, x.lifeOf(n)}
+	for i := 1; i <= min(k, 2); i++ {
+		if w := v.at(k - i); w.piece == n {
+			if x.ended(*w) {
+				*w = fresh
+			}
+			return
+		}
 	}
 	if k < maxVague {
-		v.pieces = append(v.pieces, vaguePiece{piece: n})
+		v.pieces = append(v.pieces, fresh)
 		return
 	}
-	if old := v.pieces[v.oldest].piece; old != 0 {
-		s.lane.due = append(s.lane.due, old)
+	if old := v.pieces[v.oldest]; old.piece != 0 && !x.ended(old) {
+		s.lane.due = append(s.lane.due, old.piece)
 	}
-	v.pieces[v.oldest] = vaguePiece{piece: n}
+	v.pieces[v.oldest] = fresh
 	v.oldest = (v.oldest + 1) % k
 	if x.alone {
 		x.nameDue(s)
@@ -218,6 +235,10 @@ func (x *Index) searchVague(s *source, engine uint64, held bool) place {
 		if w.piece == 0 {
 			continue
 		}
+		if x.ended(*w) {
+			w.piece = 0
+			continue
+		}
 		if x.sweep.left > 0 {
 			x.clean(w.piece, x.at(w.piece))
 		}
@@ -228,7 +249,7 @@ func (x *Index) searchVague(s *source, engine uint64, held bool) place {
 				return p
 			}
 		}
-		if w.looks++; w.looks == vaguePatience {
+		if w.life++; w.looks() == vaguePatience {
 			x.nameAllOf(s.lane, w.piece)
 			w.piece = 0
 		}

@@ -407,3 +407,30 @@ func TestNameLessUnderAllLanes(t *testing.T) {
 		t.Errorf("naming %d after %d events", x.naming, 6*calmEvents)
 	}
 }
+
+// Pieces that ended leave the full list of a source without a trace: the pieces that lie in
+// their lines since get no entries for it.
+func TestVagueListForgetsEndedPieces(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	o := x.NewOwner(x.NewSource())
+	const held, blocks = maxVague / 4, 32
+	names := func(chain uint64) (engine []uint64) {
+		for i := range uint64(blocks) {
+			engine = append(engine, chain<<8|i+1)
+		}
+		return engine
+	}
+	for i := range uint64(3 * maxVague) {
+		engine := names(i + 1)
+		x.Store(&Store{Owner: o, Engine: engine, Local: engine})
+		if i >= held {
+			x.Remove(o, names(i+1-held), nil, CopySet)
+		}
+	}
+	if entries := int(x.names.n.Load()); entries > 4*held {
+		t.Errorf("%d entries for %d chains of %d blocks", entries, held, blocks)
+	}
+	if err := x.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
