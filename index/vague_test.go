@@ -420,11 +420,16 @@ func TestVagueListForgetsEndedPieces(t *testing.T) {
 		}
 		return engine
 	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	var chains []uint64
 	for i := range uint64(3 * maxVague) {
 		engine := names(i + 1)
 		x.Store(&Store{Owner: o, Engine: engine, Local: engine})
-		if i >= held {
-			x.Remove(o, names(i+1-held), nil, CopySet)
+		if chains = append(chains, i+1); len(chains) > held {
+			k := rng.IntN(len(chains))
+			x.Remove(o, names(chains[k]), nil, CopySet)
+			chains[k] = chains[held]
+			chains = chains[:held]
 		}
 	}
 	if entries := int(x.names.n.Load()); entries > 4*held {
