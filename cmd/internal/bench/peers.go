@@ -149,6 +149,11 @@ func (p *Peers) Run(w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("cannot choose rows: %w", err)
 	}
+	if p.Rival != "" {
+		if _, err := exec.LookPath(p.Rival); err != nil {
+			return fmt.Errorf("no rival to measure: %w", err)
+		}
+	}
 	if p.Rounds < 1 || p.Shrink < 1 {
 		return fmt.Errorf("rounds is %d and shrink %d, must be at least 1", p.Rounds, p.Shrink)
 	}

@@ -2,8 +2,10 @@ package bench
 
 import (
 	"encoding/binary"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"kvconductor/index"
@@ -63,5 +65,13 @@ func TestHashOfAnswer(t *testing.T) {
 	}
 	if got := hashOf([]index.Prefix{{7, 4}, {1, 9}}); got != want {
 		t.Errorf("got %x, want %x", got, want)
+	}
+}
+
+// A rival that is missing is told at once, and not after minutes of making ops files.
+func TestPeersWithoutRival(t *testing.T) {
+	p := Peers{Rival: filepath.Join(t.TempDir(), "crtc"), Only: "no load", Rounds: 1}
+	if err := p.Run(io.Discard); err == nil || !strings.Contains(err.Error(), "no rival to measure") {
+		t.Errorf("error %v", err)
 	}
 }
