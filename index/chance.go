@@ -3,4 +3,4 @@
 package index
 
 // chance is where another lane may come between two steps.
-func chance() {}
+func chance(*lane) {}

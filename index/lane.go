@@ -145,7 +145,7 @@ func (x *Index) hold(l *lane, n uint32) *piece {
 		return r
 	}
 	x.release(l)
-	chance()
+	chance(l)
 	for spins := 0; ; spins++ {
 		if v := load32(&r.ver); v&(held|changing) == 0 && atomic.CompareAndSwapUint32(&r.ver, v, v|held) {
 			l.piece = n
@@ -188,5 +188,5 @@ func (s *spin) lock() {
 
 func (s *spin) unlock() {
 	write32(&s.word, 0)
-	chance()
+	chance(nil)
 }

@@ -29,7 +29,7 @@ type segment struct {
 
 // lock waits until nothing else changes the segment.
 func (s *segment) lock() {
-	chance()
+	chance(nil)
 	for spins := 1; ; spins++ {
 		if v := load32(&s.ver); v&1 == 0 && atomic.CompareAndSwapUint32(&s.ver, v, v+1) {
 			return
@@ -42,7 +42,7 @@ func (s *segment) lock() {
 
 func (s *segment) unlock() {
 	write32(&s.ver, load32(&s.ver)+1)
-	chance()
+	chance(nil)
 }
 
 // body is what readers see of a segment.
