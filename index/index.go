@@ -59,17 +59,20 @@
 //  10. A place of a roots piece is free, or has a block with a key and an owner. The source
 //     of a roots piece counts the blocks, and lists the piece while it has a free place.
 //
-// Concurrency: Match takes no lock. MatchNames takes only the small lock of a segment of names. It waits for a writer only while that writer changes
-// the piece, or the part of a table, at hand. Each piece has a version, odd while it
-// changes, and counts the times that an owner lost blocks of it. The index counts the
-// times that a held block moved or an owner was retired (turns). A first block that gets a
-// child moves without a turn: Index.heads leads to its new place before the old one is
-// empty, and the old piece counts it as lost. A query compares these counts at its end and
-// asks again if one has changed. So its answer may be shorter than
-// the truth, never longer than the truth of some moment while it ran. After eight tries it
-// locks the index. Events of different sources run side by side as long as they are
-// ordinary (lane.go). All other calls lock the index. Callbacks must not call the index. No
-// goroutine, no clock, no log.
+// Concurrency: Match takes no lock. MatchNames takes only the small lock of a segment of names.
+// Both wait for a writer only while the writer changes the piece, or the part of a table, at
+// hand. Each piece has a version, odd while its blocks or their owners change. A piece counts the
+// times that an owner lost blocks of it. The index counts the times that a held block moved or
+// an owner was retired (turns). A first block that gets a child moves without a turn:
+// Index.heads leads to its new place before the old one is empty, and the old piece counts it
+// as lost. A query compares these counts at its end and asks again if one has changed. So its
+// answer may be shorter than the truth, never longer than the truth of some moment while it
+// ran. After eight tries it locks the index. Events of different sources run side by side as
+// long as they are ordinary (lane.go). All other calls lock the index. No goroutine, no clock,
+// no log.
+//
+// Callers: events of one source come one at a time. A caller begins a store or removal after
+// the source's last one has returned. Callbacks must not call the index.
 //
 // Cost: a store or removal changes one interval per piece, and writes or clears one name
 // per block that appears or disappears. A name with an entry costs two cache misses

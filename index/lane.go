@@ -10,7 +10,8 @@ import (
 // sources in other lanes. All other calls lock all lanes. Ordinary is what engines send
 // nearly always: blocks with tokens behind a block whose name is found at once, and
 // removals of blocks that are found at once. Each step looks whether it is ordinary before
-// it changes anything. If not, the event locks all lanes and goes on there (put.alone).
+// it changes anything that an answer shows. If not, the event locks all lanes and goes on there
+// (put.alone).
 //
 // Next to others, a lane holds one piece at a time, by a bit of its version. It believes
 // what it found before only after it has seen it again in the piece it holds. Below that

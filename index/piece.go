@@ -17,8 +17,11 @@ import (
 // known, and it is found by its key in Index.loose. The blocks of a roots piece are first
 // blocks of different chains, found by their keys in Index.heads: see roots.go.
 //
-// All words are written while a lane holds the piece, or all lanes are locked; those that
-// readers look at while ver is odd. A reader looks at ver before and after.
+// All words are written while a lane holds the piece, or all lanes are locked. Blocks, keys and
+// owners change while ver is odd. A reader looks at ver before and after. The hints (next, prev)
+// and the names (side, engine hashes) also change while ver is even. A hint is followed by a
+// look at a key or a name in the piece there. A name is one word: 0, or an engine hash of its
+// block.
 type piece struct {
 	meta uint32 // blocks, capacity, intervals, flags: a byte each
 	ver  uint32 // version, and whether the piece is held and changes
