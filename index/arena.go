@@ -18,6 +18,7 @@ type arena struct {
 	chunks  [arenaChunks]unsafe.Pointer // written before a number in it is known
 	next    atomic.Uint32               // first line that was never used
 	live    atomic.Int64                // lines in use
+	ready   uint32                      // lines before this one have their pages
 	back    atomic.Int64                // pages given back and not used since
 	mu      spin                        // guards the lists below against other lanes
 	begun   atomic.Uint32               // pieces begun so far in lines of zeros
@@ -43,6 +44,7 @@ const (
 	pageLines   = 64
 	firstLines  = 256 // of chunk 0
 	arenaChunks = 24
+	aheadLines  = 1024                             // that get their pages at once, in large chunks
 	maxLines    = 1 + maxPiece*(8+8+8+4)/lineBytes // of a wide roots piece
 )
 
@@ -99,6 +101,13 @@ func (a *arena) fresh(n int) uint32 {
 		a.used = append(a.used, make([]uint64, pages-len(a.used))...)
 		a.heads = append(a.heads, make([]uint64, pages-len(a.heads))...)
 		a.gone = append(a.gone, make([]uint64, (pages+63)/64-len(a.gone))...)
+	}
+	if line+uint32(n) > a.ready {
+		from := max(line, a.ready) // the start of a page
+		if k > 0 && chunkLines(k) > aheadLines {
+			takePages(a.at(from), aheadLines*lineBytes)
+			a.ready = from + aheadLines
+		}
 	}
 	a.next.Store(line + uint32(n))
 	return line

@@ -218,6 +218,7 @@ func (w *way) keyOf(i int) uint64 {
 // looseBlock returns who holds block i, its place in a chain being unknown.
 func (w *way) looseBlock(i int) run {
 	x, key := w.x, w.keyOf(i)
+	looks := spins(0)
 	for p := (place{w.loose.piece, w.loose.at + 1}); ; p.piece = 0 {
 		if p.piece == 0 || p.at >= maxPiece {
 			if p = x.looseOf(key); p.isNone() {
@@ -228,7 +229,7 @@ func (w *way) looseBlock(i int) run {
 		ver, changing := r.version()
 		lost, meta := load32(&r.lost), load32(&r.meta)
 		if changing {
-			pause()
+			looks.pause()
 			continue
 		}
 		if meta&isLoose == 0 || p.at >= meta&255 || load64(&r.local()[p.at]) != key {

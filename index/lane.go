@@ -147,13 +147,10 @@ func (x *Index) hold(l *lane, n uint32) *piece {
 	}
 	x.release(l)
 	chance(l)
-	for spins := 0; ; spins++ {
+	for s := spins(0); ; s.pause() {
 		if v := load32(&r.ver); v&(held|changing) == 0 && atomic.CompareAndSwapUint32(&r.ver, v, v|held) {
 			l.piece = n
 			return r
-		}
-		if spins%64 == 63 {
-			runtime.Gosched()
 		}
 	}
 }
@@ -180,10 +177,8 @@ func (x *Index) release(l *lane) {
 type spin struct{ word uint32 }
 
 func (s *spin) lock() {
-	for spins := 1; !atomic.CompareAndSwapUint32(&s.word, 0, 1); spins++ {
-		if spins%64 == 0 {
-			runtime.Gosched()
-		}
+	for n := spins(0); load32(&s.word) != 0 || !atomic.CompareAndSwapUint32(&s.word, 0, 1); {
+		n.pause()
 	}
 }
 

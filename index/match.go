@@ -218,7 +218,7 @@ func (w *way) step() bool {
 			p = place{}
 		}
 	}
-	for {
+	for looks := spins(0); ; {
 		if p.isNone() {
 			if w.engine != nil {
 				p, key = w.findNamed()
@@ -240,7 +240,7 @@ func (w *way) step() bool {
 		case moved:
 			p = place{}
 		case busy:
-			pause()
+			looks.pause()
 		}
 	}
 }

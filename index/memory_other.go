@@ -16,6 +16,8 @@ func keep(*Index, unsafe.Pointer, int) {}
 
 func discardMemory(unsafe.Pointer, int) {}
 
+func takePages(unsafe.Pointer, int) {}
+
 func joinPages(unsafe.Pointer, int) {}
 
 // offHeap says whether pieces lie outside the Go heap.

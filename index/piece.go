@@ -437,7 +437,7 @@ func (x *Index) begin(want int, flags uint32) (uint32, *piece) {
 // take makes a free line the head of a piece, held and changing, and returns the count of
 // lost blocks of the piece before. A lane with an old number may hold the line for a moment.
 func (r *piece) take(a *arena, alone bool) (lost uint32) {
-	for {
+	for n := spins(0); ; n.pause() {
 		v := load32(&r.ver)
 		ver, lost := v, load32(&r.lost)
 		if v == 0 { // a new line, or its page was given back
@@ -450,7 +450,6 @@ func (r *piece) take(a *arena, alone bool) (lost uint32) {
 		if v&held == 0 && atomic.CompareAndSwapUint32(&r.ver, v, ver) {
 			return lost
 		}
-		pause()
 	}
 }
 
@@ -567,7 +566,7 @@ func (x *Index) end(l *lane, n uint32, r *piece) {
 func (x *Index) headOf(key uint64) place {
 	seg, tag := split(mix(key))
 	s := &x.heads.segs[seg]
-	for {
+	for n := spins(0); ; n.pause() {
 		ver := load32(&s.ver)
 		b := s.body.Load()
 		if b == nil {
@@ -590,7 +589,6 @@ func (x *Index) headOf(key uint64) place {
 		if ver&1 == 0 && load32(&s.ver) == ver {
 			return place{}
 		}
-		pause()
 	}
 }
 
@@ -599,7 +597,7 @@ func (x *Index) headOf(key uint64) place {
 func (x *Index) looseOf(key uint64) place {
 	seg, tag := split(mix(key))
 	s := &x.loose.segs[seg]
-	for {
+	for n := spins(0); ; n.pause() {
 		ver := load32(&s.ver)
 		b := s.body.Load()
 		if b == nil {
@@ -624,7 +622,6 @@ func (x *Index) looseOf(key uint64) place {
 		if ver&1 == 0 && load32(&s.ver) == ver {
 			return place{}
 		}
-		pause()
 	}
 }
 

@@ -30,12 +30,9 @@ type segment struct {
 // lock waits until nothing else changes the segment.
 func (s *segment) lock() {
 	chance(nil)
-	for spins := 1; ; spins++ {
+	for n := spins(0); ; n.pause() {
 		if v := load32(&s.ver); v&1 == 0 && atomic.CompareAndSwapUint32(&s.ver, v, v+1) {
 			return
-		}
-		if spins%64 == 0 {
-			pause()
 		}
 	}
 }
