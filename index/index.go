@@ -150,6 +150,7 @@ type Index struct {
 	laneBy    atomic.Pointer[[]uint8] // lanes by Owner
 	waiters   atomic.Int32            // calls that wait for all lanes until no event is half applied
 	halves    atomic.Int32            // events that were begun next to others and wait for all lanes
+	_         [cacheLine]byte         // a lane changes with each event
 	lanes     [lanes]struct {         // see lane.go
 		lane
 		_ [cacheLine - unsafe.Sizeof(lane{})%cacheLine]byte

@@ -20,9 +20,10 @@ import (
 // has the engine hash.
 type nameTable struct {
 	dir  atomic.Pointer[nameDir]
-	n    atomic.Int64 // entries
-	size atomic.Int64 // bytes of all buckets
-	mu   spin         // guards changes of the directory
+	_    [cacheLine]byte // what follows changes with each entry
+	n    atomic.Int64    // entries
+	size atomic.Int64    // bytes of all buckets
+	mu   spin            // guards changes of the directory
 }
 
 // nameDir is the segments by the upper bits of a mixed hash.

@@ -565,10 +565,10 @@ func (x *Index) end(l *lane, n uint32, r *piece) {
 // lanes, the caller has to look at the piece again.
 func (x *Index) headOf(key uint64) place {
 	seg, tag := split(mix(key))
-	s := &x.heads.segs[seg]
+	s, body := &x.heads.segs[seg], &x.heads.bodies[seg]
 	for n := spins(0); ; n.pause() {
 		ver := load32(&s.ver)
-		b := s.body.Load()
+		b := body.Load()
 		if b == nil {
 			return place{}
 		}
@@ -596,10 +596,10 @@ func (x *Index) headOf(key uint64) place {
 // the piece again.
 func (x *Index) looseOf(key uint64) place {
 	seg, tag := split(mix(key))
-	s := &x.loose.segs[seg]
+	s, body := &x.loose.segs[seg], &x.loose.bodies[seg]
 	for n := spins(0); ; n.pause() {
 		ver := load32(&s.ver)
-		b := s.body.Load()
+		b := body.Load()
 		if b == nil {
 			return place{}
 		}

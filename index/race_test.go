@@ -715,9 +715,9 @@ func TestQueriesWaitForTables(t *testing.T) {
 	for key, table := range map[uint64]*table{10: &x.heads, 20: &x.loose} {
 		number, _ := split(mix(key))
 		s := &table.segs[number]
-		was := s.body.Load()
+		was := table.bodies[number].Load()
 		atomic.AddUint32(&s.ver, 1)
-		s.body.Store(&body{entries: make([]uint64, 1<<firstLog), shift: tagBits - firstLog})
+		table.bodies[number].Store(&body{entries: make([]uint64, 1<<firstLog), shift: tagBits - firstLog})
 		asks, done := make(chan bool), make(chan int)
 		go func() {
 			var m Match
@@ -729,7 +729,7 @@ func TestQueriesWaitForTables(t *testing.T) {
 		for range 100 {
 			runtime.Gosched()
 		}
-		s.body.Store(was)
+		table.bodies[number].Store(was)
 		atomic.AddUint32(&s.ver, 1)
 		if got := <-done; got != 1 {
 			t.Errorf("%d blocks of key %d", got, key)

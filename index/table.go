@@ -15,13 +15,13 @@ import (
 // odd, which is its lock. A reader takes no lock: it believes that a key is absent if the
 // version of the segment was even and the same before and after.
 type table struct {
+	bodies [1 << segBits]atomic.Pointer[body] // of the segments: nearly only read
 	segs   [1 << segBits]segment
 	sifted bool         // a sieve answers most probes of keys that are absent
 	size   atomic.Int64 // bytes of all bodies
 }
 
 type segment struct {
-	body  atomic.Pointer[body]
 	ver   uint32 // odd while entries change
 	used  uint32 // entries
 	added uint32 // since the sieve was made
@@ -64,9 +64,9 @@ func split(h uint64) (seg int, tag uint64) { return int(h >> (64 - segBits)), h 
 
 func (b *body) home(tag uint64) uint64 { return tag >> (b.shift & 63) }
 
-func (t *table) resize(s *segment, log int) {
+func (t *table) resize(seg, log int) {
 	var old []uint64
-	if b := s.body.Load(); b != nil {
+	if b := t.bodies[seg].Load(); b != nil {
 		old = b.entries
 		t.size.Add(-b.bytes())
 	}
@@ -85,9 +85,9 @@ func (t *table) resize(s *segment, log int) {
 	if t.sifted {
 		n.sift()
 	}
-	s.added = 0
+	t.segs[seg].added = 0
 	t.size.Add(n.bytes())
-	s.body.Store(n)
+	t.bodies[seg].Store(n)
 }
 
 // sift builds the sieve from the entries.
@@ -118,7 +118,7 @@ func (b *body) absent(tag uint64) bool {
 // It may be wrong only by saying no.
 func (t *table) absent(h uint64) bool {
 	seg, tag := split(h)
-	b := t.segs[seg].body.Load()
+	b := t.bodies[seg].Load()
 	return b == nil || b.absent(tag)
 }
 
@@ -134,7 +134,7 @@ func (t *table) claim(h, ref uint64, taken func(ref uint64) bool) (other uint64)
 	s := &t.segs[seg]
 	s.lock()
 	defer s.unlock()
-	b := s.body.Load()
+	b := t.bodies[seg].Load()
 	if taken != nil && b != nil && !b.absent(tag) {
 		mask := uint64(len(b.entries) - 1)
 		for p := b.home(tag) & mask; b.entries[p] != 0; p = (p + 1) & mask {
@@ -144,11 +144,11 @@ func (t *table) claim(h, ref uint64, taken func(ref uint64) bool) (other uint64)
 		}
 	}
 	if b == nil {
-		t.resize(s, firstLog)
-		b = s.body.Load()
+		t.resize(seg, firstLog)
+		b = t.bodies[seg].Load()
 	} else if int(s.used)*4 >= len(b.entries)*3 {
-		t.resize(s, bits.Len(uint(len(b.entries))))
-		b = s.body.Load()
+		t.resize(seg, bits.Len(uint(len(b.entries))))
+		b = t.bodies[seg].Load()
 	}
 	s.used++
 	if t.sifted {
@@ -156,7 +156,7 @@ func (t *table) claim(h, ref uint64, taken func(ref uint64) bool) (other uint64)
 			n := &body{entries: b.entries, shift: b.shift}
 			n.sift()
 			s.added = 0
-			s.body.Store(n)
+			t.bodies[seg].Store(n)
 			b = n
 		}
 		b.mark(tag)
@@ -176,7 +176,7 @@ func (t *table) remove(h, ref uint64) bool {
 	s := &t.segs[seg]
 	s.lock()
 	defer s.unlock()
-	b := s.body.Load()
+	b := t.bodies[seg].Load()
 	if b == nil {
 		return false
 	}
@@ -204,7 +204,7 @@ func (t *table) remove(h, ref uint64) bool {
 	}
 	write64(&b.entries[hole], 0)
 	if n := len(b.entries); n > 1<<firstLog && int(s.used)*8 < n {
-		t.resize(s, bits.Len(uint(n))-2)
+		t.resize(seg, bits.Len(uint(n))-2)
 	}
 	return true
 }
@@ -214,7 +214,7 @@ func (t *table) clear() {
 	for i := range t.segs {
 		s := &t.segs[i]
 		s.lock()
-		s.body.Store(nil)
+		t.bodies[i].Store(nil)
 		s.used, s.added = 0, 0
 		s.unlock()
 	}
@@ -238,7 +238,7 @@ func (t *table) prefetch(h uint64) {
 // prefetchSieve begins the load that a probe of an absent key waits for.
 func (t *table) prefetchSieve(h uint64) {
 	seg, tag := split(h)
-	if b := t.segs[seg].body.Load(); b != nil && b.sieve != nil {
+	if b := t.bodies[seg].Load(); b != nil && b.sieve != nil {
 		prefetch(unsafe.Pointer(&b.sieve[tag>>((b.shift-sieveLog)&63)>>6]))
 	}
 }
@@ -246,7 +246,7 @@ func (t *table) prefetchSieve(h uint64) {
 // prefetchEntry begins the load that a probe of a present key waits for.
 func (t *table) prefetchEntry(h uint64) {
 	seg, tag := split(h)
-	if b := t.segs[seg].body.Load(); b != nil {
+	if b := t.bodies[seg].Load(); b != nil {
 		prefetch(unsafe.Pointer(&b.entries[b.home(tag)&uint64(len(b.entries)-1)]))
 	}
 }
