@@ -28,18 +28,22 @@ func benchDump() []byte {
 		shared[i] = rng.Uint64()
 	}
 	for w := range benchWorkers {
+		names := make([]uint64, len(shared)) // an engine has one hash for a block
+		for i := range names {
+			names[i] = rng.Uint64()
+		}
 		for c := range benchChains {
 			fmt.Fprintf(&out, `{"key":"m:default","block_size":16,"event":{"worker_id":%d,"storage_tier":"device","residency_domain":"worker","event":{"event_id":%d,`+
 				`"data":{"stored":{"parent_hash":null,"start_position":null,"blocks":[`, w+1, w*benchChains+c)
 			for i := range benchLength {
-				local := rng.Uint64()
+				local, name := rng.Uint64(), rng.Uint64()
 				if c%4 == 0 && i < len(shared) {
-					local = shared[i]
+					local, name = shared[i], names[i]
 				}
 				if i > 0 {
 					out.WriteByte(',')
 				}
-				fmt.Fprintf(&out, `{"block_hash":%d,"tokens_hash":%d,"mm_extra_info":null}`, rng.Uint64(), local)
+				fmt.Fprintf(&out, `{"block_hash":%d,"tokens_hash":%d,"mm_extra_info":null}`, name, local)
 			}
 			out.WriteString("]}},\"dp_rank\":0}}}\n")
 		}
