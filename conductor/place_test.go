@@ -143,6 +143,37 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 	}
 }
 
+// TestPlaceBlocksThatWaitElsewhere holds that tokens place blocks whose hashes are forgotten by the
+// index, while another medium of the source has them under these hashes.
+func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
+	c := New(Options{RecallBytes: 1 << 20})
+	defer c.Close()
+	other, stored, removed := placement{medium: "CPU", tokens: true}.prepare(c)
+	s := c.unjoined(Registration{Type: TypeVLLM, Instance: "B", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+	host, disk, at := tiers.Parse(stored.Medium), tiers.Parse("STORAGE"), s.home()
+	ns := s.space(at)
+	s.change(&events.Event{Kind: events.Stored, Hashes: []uint64{1}, Medium: "STORAGE", BlockSize: 16}, 0) // names are kept from now on
+	other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes, Medium: "GPU"}, 0)
+	below, key := ownerKey{medium: disk.Name}, ownerKey{medium: host.Name}
+	if res := s.put(ns, &events.Event{Hashes: stored.Hashes, Medium: "STORAGE"}, stored.Hashes, nil, below, disk); res.HashOnly != placedBlocks {
+		t.Fatalf("%+v", res)
+	}
+	s.asked.begin(stored, true)
+	s.place(at, stored, s.locals(stored, 16), key, host)
+	var chain hash.Chain
+	chain.Reset(c.scheme, stored.Tokens, 16, 0)
+	var m index.Match
+	ns.context.index.MatchLazy(&chain, &m)
+	for _, k := range []ownerKey{key, below} {
+		if held := ns.context.index.Blocks(ns.owners[k].current); held < placedBlocks {
+			t.Errorf("%d blocks in %s, want %d", held, k.medium, placedBlocks)
+		}
+	}
+	if m.Blocks != placedBlocks || len(m.Prefixes) != 2 || m.Prefixes[0].Blocks != placedBlocks || m.Prefixes[1].Blocks != placedBlocks {
+		t.Errorf("%d blocks are found, %+v; want %d on two tiers", m.Blocks, m.Prefixes, placedBlocks)
+	}
+}
+
 // BenchmarkPlace stores and removes an event of blocks that an engine has announced.
 func BenchmarkPlace(b *testing.B) {
 	for _, p := range placements {

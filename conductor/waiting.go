@@ -171,15 +171,19 @@ func (h *heirs) meaning(dk deploymentKey, block int, otherwise contextKey) (mean
 // its hash there. A block that waits by the hash teaches nothing.
 func (s *source) meantIn(at spaceKey, e *events.Event, block int) (place, bool) {
 	d, m, known := s.meansHere(at, e, block)
+	recalled := false
 	if !known && d != nil {
-		m, known = s.conductor.recall.get(at.deployment, e.Hashes[block])
-		known = known && m.at == at.context
+		m, recalled = s.conductor.recall.get(at.deployment, e.Hashes[block])
+		recalled = recalled && m.at == at.context
 	}
-	if !known {
+	if !known && !recalled {
 		return place{}, false
 	}
-	if ns := s.index[at]; ns != nil && s.knows(ns, e, block) {
-		return place{ns: ns}, true
+	if ns := s.index[at]; ns != nil {
+		// Blocks that wait under a hash which recall alone knows join those of the event.
+		if k, _ := s.known(ns.context, e, block); k.Own && !(recalled && k.Raw) {
+			return place{ns: ns}, true
+		}
 	}
 	return place{ns: s.space(at), key: m.key, lookAheads: m.lookAheads, named: true}, true
 }

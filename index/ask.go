@@ -9,6 +9,7 @@ type Known struct {
 	Key   uint64
 	Named bool // as Means reports
 	Own   bool // the hash means something to the source that asks, as Knows reports
+	Raw   bool // the source has a block under the hash itself, whose key it does not know
 }
 
 // Ask appends to dst what the index knows of each of some engine hashes, at one moment. To
@@ -32,7 +33,8 @@ func (x *Index) Ask(src Source, engine []uint64, dst []Known) []Known {
 		case src == NoSource:
 			k.Own = k.Named
 		case a.s != nil:
-			k.Own = k.Named || a.s.private.len() > 0 && !x.meaning(a.s, h).isNone() || !x.heldRaw(a.s, h).isNone()
+			k.Raw = !x.heldRaw(a.s, h).isNone()
+			k.Own = k.Named || a.s.private.len() > 0 && !x.meaning(a.s, h).isNone() || k.Raw
 		}
 		dst = append(dst, k)
 	}

@@ -340,6 +340,8 @@ func (w *world) ask() {
 			want.Key, want.Named = w.x.Means(hashes[i])
 			if want.Own = want.Named; src != NoSource {
 				want.Own = w.x.Knows(src, hashes[i])
+				s := w.o.sources[src]
+				want.Raw = s != nil && w.o.heldRaw(s, hashes[i])
 			}
 			if got != want {
 				w.fail("source %d asks for %d, number %d of %d: %+v, want %+v", src, hashes[i], i, hashes, got, want)
