@@ -11,10 +11,10 @@
 //  2. All errors of all layers are reported at once, each with its place:
 //     file:line:column, env NAME or flag --name.
 //  3. Every scalar key is one row of the table in keys.go; file, environment,
-//     flags, range checks, Diff and the printed defaults are read from it.
+//     flags, range checks and the printed defaults are read from it.
 //
 // Concurrency: a Config is a plain value; nothing here keeps state. It is read
-// once, at the start; Diff says what a second reading may change without one.
+// once, at the start.
 package config
 
 import (

@@ -85,8 +85,8 @@ func TestRenderingLoadsBack(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", file, err, text)
 			}
-			if diff := Diff(d.Config, again.Config); len(diff) > 0 || !reflect.DeepEqual(d.Config.Sources, again.Config.Sources) {
-				t.Errorf("%s: %+v", file, diff)
+			if !reflect.DeepEqual(d.Config, again.Config) {
+				t.Errorf("%s: %+v, want %+v", file, again.Config, d.Config)
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -103,7 +104,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("the defaults are invalid: %v", err)
 	}
 	d, err := Load(Options{})
-	if err != nil || len(d.Warnings) > 0 || d.File != "" || len(Diff(c, d.Config)) > 0 {
+	if err != nil || len(d.Warnings) > 0 || d.File != "" || !reflect.DeepEqual(d.Config, c) {
 		t.Errorf("loading nothing: %+v, %v", d, err)
 	}
 }

@@ -135,17 +135,6 @@ func (c *Config) profileClashes(clash func(source, first int)) {
 	}
 }
 
-// showProfile renders a profile in one line.
-func showProfile(p HashProfile) string {
-	var out []string
-	for _, f := range profileFields {
-		if v := *f.field(&p); v != "" {
-			out = append(out, v)
-		}
-	}
-	return strings.Join(out, "/")
-}
-
 // profileNode renders a profile as a map, without what is empty.
 func profileNode(p HashProfile) *yaml.Node {
 	m := &yaml.Node{Kind: yaml.MappingNode}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -72,7 +73,7 @@ func TestConfigDefaultsAreAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	loaded, err := config.Load(config.Options{File: file})
-	if err != nil || len(config.Diff(config.Default(), loaded.Config)) > 0 {
+	if err != nil || !reflect.DeepEqual(loaded.Config, config.Default()) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }
