@@ -123,6 +123,16 @@ type Source struct {
 	HashProfile    HashProfile              `mapstructure:"hash_profile"` // how the engine names its blocks
 }
 
+// HashProfile says how an engine names its blocks; the zero value is not known.
+type HashProfile struct {
+	Strategy        string `mapstructure:"strategy"`
+	Algorithm       string `mapstructure:"algorithm"`
+	PythonHashSeed  string `mapstructure:"python_hash_seed"` // the exact text: "0" is not "00"
+	IndexProjection string `mapstructure:"index_projection"`
+	RootDigest      string `mapstructure:"root_digest"` // lower-case hexadecimal; "" is any
+	ExtraKeys       string `mapstructure:"extra_keys"`  // "" is untagged
+}
+
 // Key is the identity of a subscription as answers print it: instance|tenant|rank.
 func (s Source) Key() string {
 	return s.InstanceID + "|" + s.withTenant().TenantID + "|" + strconv.Itoa(s.DPRank)

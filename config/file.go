@@ -39,7 +39,10 @@ func (l *loader) readFile(name string, data []byte) layer {
 	pairs, _ := t.mapping(t.root, "", &l.errs)
 	out := layer{}
 	var sources []Source
-	known := append([]string{"listeners", "sources", mooncakePort, mooncakeSources}, sections()...)
+	var known []field
+	for _, name := range append([]string{"listeners", "sources", mooncakePort, mooncakeSources}, sections()...) {
+		known = append(known, field{name: name})
+	}
 	var port *pair
 	for _, p := range pairs {
 		switch {
@@ -58,7 +61,7 @@ func (l *loader) readFile(name string, data []byte) layer {
 		case p.name == mooncakeSources:
 			l.places["sources"] = t.at(p.key)
 			sources = append(sources, l.readMooncakeSources(t, len(sources), p)...)
-		case slices.Contains(known, p.name):
+		case slices.Contains(sections(), p.name):
 			l.readSection(t, p, out)
 		default:
 			l.unknown(t, p, "", known)
@@ -76,26 +79,49 @@ func (l *loader) readFile(name string, data []byte) layer {
 // readSection reads one map of scalars.
 func (l *loader) readSection(t *tree, section pair, out layer) {
 	pairs, _ := t.mapping(section.value, section.name, &l.errs)
-	names := sectionKeys(section.name)
+	l.readPairs(t, section.name, pairs, sectionFields(section.name), func(name string, v any) { out[section.name+"."+name] = v })
+}
+
+// readMap begins the map at path.
+func (l *loader) readMap(t *tree, path string, n *yaml.Node) []pair {
+	l.places[path] = t.at(n)
+	pairs, ok := t.mapping(n, l.nameOf(path), &l.errs)
+	l.failed[path] = !ok
+	return pairs
+}
+
+// readPairs reads the pairs of the map at path, and hands every value to set.
+func (l *loader) readPairs(t *tree, path string, pairs []pair, fields []field, set func(name string, v any)) {
 	for _, p := range pairs {
-		path := section.name + "." + p.name
-		k, ok := findKey(path)
-		if !ok {
-			l.unknown(t, p, section.name, names)
+		i := slices.IndexFunc(fields, func(f field) bool { return f.name == p.name })
+		if i < 0 {
+			l.unknown(t, p, l.nameOf(path), fields)
 			continue
 		}
-		l.places[path] = t.at(p.value)
-		if v, ok := t.value(p.value, path, k.kind, &l.errs); ok {
-			out[path] = v
-		} else {
-			l.failed[path] = true
+		at := join(path, p.name)
+		l.places[at] = t.at(p.value)
+		if fields[i].nullable && isNull(p.value) {
+			continue
+		}
+		v, ok := t.value(p.value, l.nameOf(at), fields[i].kind, &l.errs)
+		if l.failed[at] = !ok; ok {
+			set(p.name, v)
 		}
 	}
 }
 
+// into returns what sets the members of a struct.
+func into(p any) func(name string, v any) {
+	return func(name string, v any) { member(reflect.ValueOf(p).Elem(), name).Set(reflect.ValueOf(v)) }
+}
+
 // unknown reports a key nobody knows, with the key that was probably meant:
 // one of the same map, or one of the same name somewhere else.
-func (l *loader) unknown(t *tree, p pair, section string, names []string) {
+func (l *loader) unknown(t *tree, p pair, section string, fields []field) {
+	var names []string
+	for _, f := range fields {
+		names = append(names, f.name)
+	}
 	hint := didYouMean(p.name, names)
 	if hint == "" {
 		for _, k := range keys {
@@ -107,34 +133,12 @@ func (l *loader) unknown(t *tree, p pair, section string, names []string) {
 	l.errs.add(t.at(p.key), join(section, p.name), "unknown key%s", hint)
 }
 
-var dialects = choice(Conductor, ConductorMsgpack, ConductorJSONV2, Dynamo)
-
 func (l *loader) readListeners(t *tree, n *yaml.Node) []Listener {
 	out := []Listener{}
 	for i, e := range t.list(n, "listeners", &l.errs) {
 		path := fmt.Sprintf("listeners[%d]", i)
 		one := Listener{Dialect: Conductor}
-		l.places[path] = t.at(e)
-		pairs, ok := t.mapping(e, path, &l.errs)
-		l.failed[path] = !ok
-		for _, p := range pairs {
-			at := join(path, p.name)
-			var v any
-			switch p.name {
-			case "address":
-				if v, ok = t.scalar(p.value, at, text(), &l.errs); ok {
-					one.Address = v.(string)
-				}
-			case "dialect":
-				if v, ok = t.scalar(p.value, at, dialects, &l.errs); ok {
-					one.Dialect = v.(string)
-				}
-			default:
-				l.unknown(t, p, path, []string{"address", "dialect"})
-				continue
-			}
-			l.places[at], l.failed[at] = t.at(p.value), !ok
-		}
+		l.readPairs(t, path, l.readMap(t, path, e), listenerFields, into(&one))
 		out = append(out, one)
 	}
 	return out
@@ -145,50 +149,43 @@ func (l *loader) readListeners(t *tree, n *yaml.Node) []Listener {
 func (l *loader) readSource(t *tree, i int, n *yaml.Node, instance string) Source {
 	path := fmt.Sprintf("sources[%d]", i)
 	s := Source{InstanceID: instance}
-	l.places[path] = t.at(n)
-	pairs, ok := t.mapping(n, l.nameOf(path), &l.errs)
-	l.failed[path] = !ok
-	for _, p := range pairs {
-		if l.ignored(t, path, p) {
-			continue
-		}
-		if p.name == hashProfile {
-			s.HashProfile = l.readProfile(t, path, p.value)
-			continue
-		}
-		if p.name == sourceTTL && p.value.Kind == yaml.MappingNode {
+	pairs := slices.DeleteFunc(l.readMap(t, path, n), func(p pair) bool {
+		switch {
+		case p.name == hashProfile:
+			s.HashProfile = l.readProfile(t, join(path, hashProfile), p.value)
+		case p.name == sourceTTL && p.value.Kind == yaml.MappingNode:
 			s.MediaTTL = l.readMediaTTL(t, join(path, sourceTTL), p.value)
-			continue
+		default:
+			return l.ignored(t, path, p)
 		}
-		j := slices.IndexFunc(sourceFields, func(f sourceField) bool { return f.name == p.name })
-		if j < 0 {
-			names := []string{hashProfile}
-			for _, f := range sourceFields {
-				names = append(names, f.name)
-			}
-			l.unknown(t, p, l.nameOf(path), names)
-			continue
-		}
-		f := sourceFields[j]
-		at := join(path, f.name)
-		l.places[at] = t.at(p.value)
-		if f.nullable && isNull(p.value) {
-			continue
-		}
-		v, ok := t.value(p.value, l.nameOf(at), f.kind, &l.errs)
-		if !ok {
-			l.failed[at] = true
-			continue
-		}
-		reflect.ValueOf(f.field(&s)).Elem().Set(reflect.ValueOf(v))
-	}
+		return true
+	})
+	l.readPairs(t, path, pairs, sourceFields, into(&s))
 	return s.withTenant()
+}
+
+// readProfile reads the hash_profile at path; null is none.
+func (l *loader) readProfile(t *tree, path string, n *yaml.Node) (out HashProfile) {
+	l.readPairs(t, path, l.readMap(t, path, n), profileFields, into(&out))
+	if isNull(n) {
+		return out
+	}
+	whole := !l.failed[path]
+	for _, f := range profileFields {
+		at := join(path, f.name)
+		if _, given := l.places[at]; !l.failed[path] && !given && !f.nullable {
+			l.errs.add(t.at(n), l.nameOf(at), "is required")
+			whole = false
+		}
+		whole = whole && !l.failed[at]
+	}
+	l.failed[path] = !whole // the meaning of a field depends on the others
+	return out
 }
 
 // readMediaTTL reads the map of media at path.
 func (l *loader) readMediaTTL(t *tree, path string, n *yaml.Node) map[string]time.Duration {
-	l.places[path] = t.at(n)
-	pairs, _ := t.mapping(n, l.nameOf(path), &l.errs)
+	pairs := l.readMap(t, path, n)
 	out := make(map[string]time.Duration, len(pairs))
 	for _, p := range pairs {
 		at := path + "." + p.name

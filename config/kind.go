@@ -18,9 +18,21 @@ type kind struct {
 	wants string   // completes "must be …"
 	tags  []string // YAML tags a file may use for it
 	parse func(string) (any, error)
-	show  func(any) string
 	words []string // the choices, where it is one
 	list  bool     // a []string; a file may write a list for it
+}
+
+// show renders a value of any kind as text that its kind reads.
+func show(v any) string {
+	switch v := v.(type) {
+	case time.Duration:
+		return showDuration(v)
+	case int64:
+		return showSize(v)
+	case []string:
+		return strings.Join(v, ",")
+	}
+	return fmt.Sprint(v)
 }
 
 // text is any string; a file must quote what YAML would read as a number.
@@ -28,8 +40,19 @@ func text() kind {
 	return kind{
 		word: "string", wants: "text", tags: []string{"!!str"},
 		parse: func(s string) (any, error) { return s, nil },
-		show:  func(v any) string { return v.(string) },
 	}
+}
+
+// filled is a text of at least one byte.
+func filled() kind {
+	k := text()
+	k.parse = func(s string) (any, error) {
+		if s == "" {
+			return nil, errors.New("must not be empty")
+		}
+		return s, nil
+	}
+	return k
 }
 
 // choice is one of a few words, in any case.
@@ -77,47 +100,33 @@ func truth() kind {
 			}
 			return nil, fmt.Errorf("%q is neither true nor false", s)
 		},
-		show: func(v any) string { return strconv.FormatBool(v.(bool)) },
 	}
 }
 
-// urls is a list of base URLs, separated by commas where it is one text. What is
-// around a URL is trimmed, what is empty dropped.
-func urls() kind {
+// urls is a list of base URLs.
+func urls() kind { return list("urls", "a list of URLs", checkURL) }
+
+// texts is a list of names.
+func texts() kind { return list("names", "a list of names", func(string) error { return nil }) }
+
+// list is a list of texts, separated by commas where it is one text. Space around an
+// element is trimmed, empty elements are dropped.
+func list(word, wants string, check func(string) error) kind {
 	return kind{
-		word: "urls", wants: "a list of URLs", tags: []string{"!!str"}, list: true,
+		word: word, wants: wants, tags: []string{"!!str"}, list: true,
 		parse: func(s string) (any, error) {
 			var out []string
 			for one := range strings.SplitSeq(s, ",") {
-				one = strings.TrimSpace(one)
-				if one == "" {
+				if one = strings.TrimSpace(one); one == "" {
 					continue
 				}
-				if err := checkURL(one); err != nil {
+				if err := check(one); err != nil {
 					return nil, err
 				}
 				out = append(out, one)
 			}
 			return out, nil
 		},
-		show: func(v any) string { return strings.Join(v.([]string), ",") },
-	}
-}
-
-// texts is a list of names, separated by commas.
-func texts() kind {
-	return kind{
-		word: "names", wants: "a list of names", tags: []string{"!!str"}, list: true,
-		parse: func(s string) (any, error) {
-			var out []string
-			for one := range strings.SplitSeq(s, ",") {
-				if one = strings.TrimSpace(one); one != "" {
-					out = append(out, one)
-				}
-			}
-			return out, nil
-		},
-		show: func(v any) string { return strings.Join(v.([]string), ",") },
 	}
 }
 
@@ -137,42 +146,41 @@ func checkURL(text string) error {
 
 // count is a whole number of at most 31 bits.
 func count() kind {
-	return kind{
-		word: "int", wants: "a whole number", tags: []string{"!!int"},
-		parse: func(s string) (any, error) {
-			digits, err := wholeNumber(s)
-			if err != nil {
-				return nil, err
-			}
-			n, err := strconv.ParseInt(digits, 0, 32)
-			if err != nil {
-				return nil, numberError(s, err)
-			}
-			return int(n), nil
-		},
-		show: func(v any) string { return strconv.Itoa(v.(int)) },
-	}
+	return number("int", func(digits string) (any, error) {
+		n, err := strconv.ParseInt(digits, 0, 32)
+		return int(n), err
+	})
 }
 
 // seed is a whole number of 64 bits without a sign.
 func seed() kind {
+	return number("uint64", func(digits string) (any, error) {
+		if strings.HasPrefix(digits, "-") {
+			return nil, fmt.Errorf("%s is out of range; the least is 0", digits)
+		}
+		return strconv.ParseUint(digits, 0, 64)
+	})
+}
+
+// number is a whole number. It rejects a leading zero, which means octal to YAML 1.1
+// and to C, and decimal to others.
+func number(word string, read func(digits string) (any, error)) kind {
 	return kind{
-		word: "uint64", wants: "a whole number", tags: []string{"!!int"},
+		word: word, wants: "a whole number", tags: []string{"!!int"},
 		parse: func(s string) (any, error) {
-			digits, err := wholeNumber(s)
-			if err != nil {
-				return nil, err
+			digits := strings.TrimPrefix(s, "+")
+			if bare := strings.TrimPrefix(digits, "-"); len(bare) > 1 && bare[0] == '0' && bare[1] >= '0' && bare[1] <= '9' {
+				return nil, fmt.Errorf("%s has a leading zero", s)
 			}
-			if strings.HasPrefix(digits, "-") {
-				return nil, fmt.Errorf("%s is out of range; the least is 0", s)
+			n, err := read(digits)
+			switch {
+			case errors.Is(err, strconv.ErrRange):
+				return nil, fmt.Errorf("%s is out of range", s)
+			case errors.Is(err, strconv.ErrSyntax):
+				return nil, fmt.Errorf("%q is no whole number", s)
 			}
-			n, err := strconv.ParseUint(digits, 0, 64)
-			if err != nil {
-				return nil, numberError(s, err)
-			}
-			return n, nil
+			return n, err
 		},
-		show: func(v any) string { return strconv.FormatUint(v.(uint64), 10) },
 	}
 }
 
@@ -190,7 +198,6 @@ func duration() kind {
 			}
 			return d, nil
 		},
-		show: func(v any) string { return showDuration(v.(time.Duration)) },
 	}
 }
 
@@ -203,19 +210,17 @@ var sizeText = regexp.MustCompile(`^([0-9]+) ?([A-Za-z]*)$`)
 
 // size is a number of bytes, bare or with a binary unit such as 16MiB.
 func size() kind {
-	return kind{
-		word: "bytes", wants: `a size such as "16MiB"`, tags: []string{"!!str", "!!int"},
-		parse: parseSize,
-		show: func(v any) string {
-			n := v.(int64)
-			for _, u := range sizeUnits {
-				if n != 0 && n%u.bytes == 0 && u.bytes > 1 {
-					return strconv.FormatInt(n/u.bytes, 10) + u.name
-				}
-			}
-			return strconv.FormatInt(n, 10)
-		},
+	return kind{word: "bytes", wants: `a size such as "16MiB"`, tags: []string{"!!str", "!!int"}, parse: parseSize}
+}
+
+// showSize renders bytes in the largest unit that divides them.
+func showSize(n int64) string {
+	for _, u := range sizeUnits {
+		if n != 0 && n%u.bytes == 0 && u.bytes > 1 {
+			return strconv.FormatInt(n/u.bytes, 10) + u.name
+		}
 	}
+	return strconv.FormatInt(n, 10)
 }
 
 func parseSize(s string) (any, error) {
@@ -240,23 +245,6 @@ func parseSize(s string) (any, error) {
 		return nil, fmt.Errorf("%q is more bytes than fit 63 bits", s)
 	}
 	return n * unit, nil
-}
-
-// wholeNumber rejects the one notation that reads differently everywhere: a
-// leading zero, octal to YAML 1.1 and to C, decimal to everybody else.
-func wholeNumber(s string) (string, error) {
-	digits := strings.TrimPrefix(strings.TrimPrefix(s, "-"), "+")
-	if len(digits) > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9' {
-		return "", fmt.Errorf("%s has a leading zero", s)
-	}
-	return strings.TrimPrefix(s, "+"), nil
-}
-
-func numberError(s string, err error) error {
-	if errors.Is(err, strconv.ErrRange) {
-		return fmt.Errorf("%s is out of range", s)
-	}
-	return fmt.Errorf("%q is no whole number", s)
 }
 
 // showDuration is Duration.String without the zero parts: 2m, not 2m0s.

@@ -40,11 +40,11 @@ func TestDefaults(t *testing.T) {
 	var seen []string
 	f := func(path, want string) {
 		t.Helper()
-		k, ok := findKey(path)
-		if !ok {
+		i := slices.IndexFunc(keys, func(k key) bool { return k.path == path })
+		if i < 0 {
 			t.Fatalf("no key %s", path)
 		}
-		if got := k.show(&c); got != want {
+		if got := keys[i].show(&c); got != want {
 			t.Errorf("%s = %s, want %s", path, got, want)
 		}
 		seen = append(seen, path)
@@ -322,7 +322,7 @@ func TestKinds(t *testing.T) {
 		if err != nil {
 			got = "error"
 		} else {
-			got = k.show(v)
+			got = show(v)
 		}
 		if got != want {
 			t.Errorf("%s %q = %q (%v), want %q", k.word, in, got, err, want)

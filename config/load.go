@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
@@ -77,29 +76,10 @@ func merge(layers ...layer) (Config, error) {
 		v.SetDefault(k.path, k.value(&c))
 	}
 	for _, given := range layers {
-		if err := v.MergeConfigMap(given.nested()); err != nil {
-			return c, err
+		for path, value := range given {
+			v.Set(path, value)
 		}
 	}
 	c = Config{}
 	return c, v.UnmarshalExact(&c)
-}
-
-// nested returns the layer as maps of maps, the shape of a file.
-func (l layer) nested() map[string]any {
-	out := map[string]any{}
-	for path, value := range l {
-		section, name, dotted := strings.Cut(path, ".")
-		if !dotted {
-			out[section] = value
-			continue
-		}
-		inner, _ := out[section].(map[string]any)
-		if inner == nil {
-			inner = map[string]any{}
-			out[section] = inner
-		}
-		inner[name] = value
-	}
-	return out
 }

@@ -29,34 +29,36 @@ func (c *Config) YAML(comments bool) string {
 			" (--" + flagListen + ", " + envListeners + ")"
 	}
 
-	for _, section := range sections() {
-		m := &yaml.Node{Kind: yaml.MappingNode}
-		for _, name := range sectionKeys(section) {
-			k, _ := findKey(section + "." + name)
-			n := textNode(k.show(c))
-			switch tag := k.kind.tags[0]; {
-			case k.kind.list:
-				n = &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
-				for _, one := range k.value(c).([]string) {
-					n.Content = append(n.Content, textNode(one))
-				}
-			case tag == "!!int" || tag == "!!bool":
-				n = &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: k.show(c)}
-			}
-			head := put(m, name, n)
-			if comments {
-				head.HeadComment = fmt.Sprintf("%s (%s; --%s, %s)", k.help, k.kind.word, k.flag, k.env())
-			}
+	var last string
+	var m *yaml.Node
+	for _, k := range keys {
+		section, name, _ := strings.Cut(k.path, ".")
+		if section != last {
+			last, m = section, &yaml.Node{Kind: yaml.MappingNode}
+			put(root, section, m)
 		}
-		put(root, section, m)
+		n := textNode(k.show(c))
+		switch tag := k.kind.tags[0]; {
+		case k.kind.list:
+			n = &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+			for _, one := range k.value(c).([]string) {
+				n.Content = append(n.Content, textNode(one))
+			}
+		case tag == "!!int" || tag == "!!bool":
+			n = &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: k.show(c)}
+		}
+		head := put(m, name, n)
+		if comments {
+			head.HeadComment = fmt.Sprintf("%s (%s; --%s, %s)", k.help, k.kind.word, k.flag, k.env())
+		}
 	}
 
 	sources := &yaml.Node{Kind: yaml.SequenceNode}
 	for i := range c.Sources {
 		m := &yaml.Node{Kind: yaml.MappingNode}
 		for _, f := range sourceFields {
-			v := reflect.ValueOf(f.field(&c.Sources[i])).Elem()
-			n := textNode(f.kind.show(v.Interface()))
+			v := member(reflect.ValueOf(&c.Sources[i]).Elem(), f.name)
+			n := textNode(show(v.Interface()))
 			if media := c.Sources[i].MediaTTL; f.name == sourceTTL && len(media) > 0 {
 				n = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
 				for _, medium := range slices.Sorted(maps.Keys(media)) {
@@ -64,13 +66,17 @@ func (c *Config) YAML(comments bool) string {
 				}
 			} else if v.CanInt() {
 				n = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: n.Value}
-			} else if n.Value == "" {
+			} else if p := c.Sources[i].HashProfile; f.name == hashProfile && p != (HashProfile{}) {
+				n = &yaml.Node{Kind: yaml.MappingNode}
+				for _, f := range profileFields {
+					if v := member(reflect.ValueOf(p), f.name).String(); v != "" {
+						put(n, f.name, textNode(v))
+					}
+				}
+			} else if f.name == hashProfile || n.Value == "" {
 				continue
 			}
 			put(m, f.name, n)
-		}
-		if p := c.Sources[i].HashProfile; p != (HashProfile{}) {
-			put(m, hashProfile, profileNode(p))
 		}
 		sources.Content = append(sources.Content, m)
 	}

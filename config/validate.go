@@ -105,11 +105,11 @@ func (c *Config) complaints() (out []complaint) {
 		case v.CanInt() && v.Int() < k.min:
 			least := reflect.New(v.Type()).Elem()
 			least.SetInt(k.min)
-			add(k.path, "%s is too small; the least is %s", k.show(c), k.kind.show(least.Interface()))
+			add(k.path, "%s is too small; the least is %s", k.show(c), show(least.Interface()))
 		}
 	}
 	if n := c.Hash.MemoBytes; 0 < n && n < leastMemo {
-		add("hash.memo_bytes", "%s is too small; the least is %s, and 0 is none", size().show(n), size().show(int64(leastMemo)))
+		add("hash.memo_bytes", "%s is too small; the least is %s, and 0 is none", show(n), show(int64(leastMemo)))
 	}
 	if c.Stream.QueueBytes < c.Limits.MaxPayload {
 		clash("stream.queue_bytes", "limits.max_payload", "too small to hold one message of the size allowed by")
