@@ -81,7 +81,7 @@ func TestRenderingLoadsBack(t *testing.T) {
 		}
 		for _, comments := range []bool{false, true} {
 			text := d.Config.YAML(comments)
-			again, err := newLoader().load("again.yaml", []byte(text), nil, nil, DynamoServer{})
+			again, err := newLoader().load("again.yaml", []byte(text), nil, Options{})
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", file, err, text)
 			}

@@ -29,7 +29,7 @@ func FuzzLoad(f *testing.F) {
 		if isJSON {
 			name = "c.json"
 		}
-		d, err := newLoader().load(name, data, nil, nil, DynamoServer{})
+		d, err := newLoader().load(name, data, nil, Options{})
 		if err != nil {
 			for _, line := range strings.Split(err.Error(), "\n") {
 				if !strings.HasPrefix(line, name) {
@@ -41,7 +41,7 @@ func FuzzLoad(f *testing.F) {
 		if err := d.Config.Validate(); err != nil {
 			t.Fatalf("accepted, and invalid: %v", err)
 		}
-		again, err := newLoader().load("again.yaml", []byte(d.Config.YAML(false)), nil, nil, DynamoServer{})
+		again, err := newLoader().load("again.yaml", []byte(d.Config.YAML(false)), nil, Options{})
 		if err != nil {
 			t.Fatalf("%v\n%s", err, d.Config.YAML(false))
 		}

@@ -19,6 +19,8 @@ type Options struct {
 	Flags *pflag.FlagSet
 	// Dynamo is laid over all of that.
 	Dynamo DynamoServer
+	// Check, if set, reports rules of other packages that the merged config breaks.
+	Check func(Config) []Complaint
 }
 
 // Loaded is what Load found.
@@ -41,20 +43,23 @@ func Load(o Options) (*Loaded, error) {
 		o.File = fileFlag(o.Flags)
 	}
 	name, data := l.findFile(o, env)
-	return l.load(name, data, env, o.Flags, o.Dynamo)
+	return l.load(name, data, env, o)
 }
 
-func (l *loader) load(name string, data []byte, env map[string]string, flags *pflag.FlagSet, dynamo DynamoServer) (*Loaded, error) {
+func (l *loader) load(name string, data []byte, env map[string]string, o Options) (*Loaded, error) {
 	var file layer
 	if name != "" {
 		file = l.readFile(name, data)
 	}
-	c, err := merge(file, l.readEnv(env), l.readFlags(flags))
+	c, err := merge(file, l.readEnv(env), l.readFlags(o.Flags))
 	if err != nil {
 		return &Loaded{loader: l}, fmt.Errorf("BUG: settings that were read cannot be merged: %w", err)
 	}
-	l.lay(dynamo, &c)
-	l.check(&c)
+	l.lay(o.Dynamo, &c)
+	l.report(c.complaints())
+	if o.Check != nil {
+		l.report(o.Check(c))
+	}
 	out := &Loaded{Config: c, File: name, loader: l}
 	for _, w := range l.warns.list() {
 		out.Warnings = append(out.Warnings, Warning(w))

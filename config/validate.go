@@ -12,44 +12,39 @@ import (
 	"time"
 )
 
-// A complaint is one broken rule: about path, and perhaps about the other path
-// it clashes with.
-type complaint struct {
-	path, message, other string
+// A Complaint is one broken rule.
+type Complaint struct {
+	Path    string // the value that breaks it, such as sources[2].endpoint
+	Message string
+	Other   string // path of the value it clashes with, which the message ends with; "" for none
 }
 
 // Validate checks the rules a single value cannot break alone and the ranges of
 // numbers. It returns all errors at once, joined, each a FieldError.
 func (c *Config) Validate() error {
-	var r report
-	for _, e := range c.complaints() {
-		message := e.message
-		if e.other != "" {
-			message += " " + e.other
-		}
-		r.add(place{}, e.path, "%s", message)
-	}
-	return r.err()
+	l := newLoader()
+	l.report(c.complaints())
+	return l.errs.err()
 }
 
-// check validates a loaded config, leaving out what was already reported
-// because it could not be read.
-func (l *loader) check(c *Config) {
-	for _, e := range c.complaints() {
-		if l.unreadable(e.path) || l.vouched[e.path] {
+// report turns complaints about a loaded config into errors, but for values that could
+// not be read and are reported already.
+func (l *loader) report(complaints []Complaint) {
+	for _, e := range complaints {
+		if l.unreadable(e.Path) || l.vouched[e.Path] {
 			continue
 		}
-		message := e.message
-		if e.other != "" {
-			if l.anyUnreadable(e.path, e.other) {
+		message := e.Message
+		if e.Other != "" {
+			if l.anyUnreadable(e.Path, e.Other) {
 				continue
 			}
-			message += " " + l.nameOf(e.other)
-			if at := l.placeOf(e.other).String(); at != "" {
+			message += " " + l.nameOf(e.Other)
+			if at := l.placeOf(e.Other).String(); at != "" {
 				message += " (" + at + ")"
 			}
 		}
-		l.errs.add(l.placeOf(e.path), l.nameOf(e.path), "%s", message)
+		l.errs.add(l.placeOf(e.Path), l.nameOf(e.Path), "%s", message)
 	}
 }
 
@@ -67,12 +62,12 @@ func (l *loader) anyUnreadable(paths ...string) bool {
 }
 
 // complaints lists every broken rule in the order of the struct.
-func (c *Config) complaints() (out []complaint) {
+func (c *Config) complaints() (out []Complaint) {
 	add := func(path, format string, args ...any) {
-		out = append(out, complaint{path, fmt.Sprintf(format, args...), ""})
+		out = append(out, Complaint{path, fmt.Sprintf(format, args...), ""})
 	}
 	clash := func(path, other, message string) {
-		out = append(out, complaint{path, message, other})
+		out = append(out, Complaint{path, message, other})
 	}
 
 	if len(c.Listeners) == 0 {
@@ -122,7 +117,7 @@ func (c *Config) complaints() (out []complaint) {
 	for i, s := range c.Sources {
 		path := fmt.Sprintf("sources[%d]", i)
 		for _, e := range s.complaints() {
-			add(path+"."+e.path, "%s", e.message)
+			add(path+"."+e.Path, "%s", e.Message)
 		}
 		if s.InstanceID == "" {
 			continue
@@ -133,10 +128,6 @@ func (c *Config) complaints() (out []complaint) {
 		}
 		identities[s.Key()] = path
 	}
-	c.profileClashes(func(source, first int) {
-		path := func(i int) string { return fmt.Sprintf("sources[%d].%s", i, hashProfile) }
-		clash(path(source), path(first), "engines of one tenant, model, adapter and block size, and their pools, name blocks alike; another profile is at")
-	})
 	if n := len(c.Sources); n > c.Limits.MaxSources {
 		clash("sources", "limits.max_sources", fmt.Sprintf("%d are more than the %d allowed by", n, c.Limits.MaxSources))
 	}
@@ -144,8 +135,8 @@ func (c *Config) complaints() (out []complaint) {
 }
 
 // complaints lists what is wrong with one source alone.
-func (s *Source) complaints() (out []complaint) {
-	add := func(path, message string) { out = append(out, complaint{path, message, ""}) }
+func (s *Source) complaints() (out []Complaint) {
+	add := func(path, message string) { out = append(out, Complaint{path, message, ""}) }
 	if s.Endpoint == "" {
 		add("endpoint", "is required")
 	} else if err := checkLiveEndpoint(s.Endpoint); err != nil {
@@ -191,9 +182,6 @@ func (s *Source) complaints() (out []complaint) {
 	}
 	if s.DPRank < 0 {
 		add("dp_rank", fmt.Sprintf("%d is out of range 0 to 2147483647", s.DPRank))
-	}
-	if path, message := s.profileComplaint(); path != "" {
-		add(path, message)
 	}
 	return out
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kvconductor/conductor"
 	"kvconductor/config"
 )
 
@@ -27,18 +28,47 @@ func configCheckCommand() *cobra.Command {
 			"It connects to nothing. The exit status is 1 if there is an error.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			loaded, err := config.Load(config.Options{File: args[0]})
-			for _, w := range loaded.Warnings {
-				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
-			}
-			if err != nil {
-				fmt.Fprintln(cmd.ErrOrStderr(), err)
-				return errReported
+			loaded, err := loadConfig(config.Options{File: args[0]})
+			if err := printProblems(cmd.ErrOrStderr(), loaded, err); err != nil {
+				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", args[0])
 			return summarize(cmd.OutOrStdout(), loaded.Config)
 		},
 	}
+}
+
+// loadConfig reads settings, and checks their sources together as the registry does.
+func loadConfig(o config.Options) (*config.Loaded, error) {
+	o.Check = func(c config.Config) (out []config.Complaint) {
+		var all []conductor.Registration
+		for _, s := range c.Sources {
+			all = append(all, registration(s))
+		}
+		for _, f := range conductor.Faults(all) {
+			path := func(source int) string { return fmt.Sprintf("sources[%d].%s", source, f.Field) }
+			complaint := config.Complaint{Path: path(f.At), Message: f.Reason}
+			if f.With >= 0 {
+				complaint.Other = path(f.With)
+			}
+			out = append(out, complaint)
+		}
+		return out
+	}
+	return config.Load(o)
+}
+
+// printProblems prints the warnings and the error of loaded settings, one a line. It
+// returns errReported if there is an error.
+func printProblems(w io.Writer, loaded *config.Loaded, err error) error {
+	for _, warning := range loaded.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", warning)
+	}
+	if err != nil {
+		fmt.Fprintln(w, err)
+		return errReported
+	}
+	return nil
 }
 
 // summarize prints what a server with these settings would listen on and follow.
@@ -69,12 +99,8 @@ func configShowCommand() *cobra.Command {
 	flags := addIndexerFlags(cmd.Flags(), 0)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		loaded, err := flags.load()
-		for _, w := range loaded.Warnings {
-			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
-		}
-		if err != nil {
-			fmt.Fprintln(cmd.ErrOrStderr(), err)
-			return errReported
+		if err := printProblems(cmd.ErrOrStderr(), loaded, err); err != nil {
+			return err
 		}
 		_, err = io.WriteString(cmd.OutOrStdout(), loaded.Config.YAML(false))
 		return err

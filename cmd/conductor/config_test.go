@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -56,6 +57,31 @@ bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
 flag --queue: stream.queue: "many" is no whole number
 `, true)
 	f("defaults", "# HTTP ports; dialect is one of conductor, conductor-msgpack, conductor-json-v2, dynamo (--listen, CONDUCTOR_LISTENERS)\nlisteners:\n", "", false)
+}
+
+// TestConfigCheckFiles checks every file of testdata/check. The file of the same name
+// with .txt holds the expected warnings and errors.
+func TestConfigCheckFiles(t *testing.T) {
+	t.Chdir(filepath.Join("testdata", "check"))
+	expected, err := filepath.Glob("*.txt")
+	if err != nil || len(expected) == 0 {
+		t.Fatal(expected, err)
+	}
+	for _, name := range expected {
+		want, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := configCommand()
+		var errs bytes.Buffer
+		cmd.SetErr(&errs)
+		cmd.SetOut(io.Discard)
+		cmd.SilenceErrors, cmd.SilenceUsage = true, true
+		cmd.SetArgs([]string{"check", strings.TrimSuffix(name, ".txt")})
+		if cmd.Execute(); errs.String() != string(want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, errs.String(), want)
+		}
+	}
 }
 
 // TestConfigDefaultsAreAFile holds that the printed defaults are a file that

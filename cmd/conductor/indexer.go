@@ -107,7 +107,7 @@ func (f *indexerFlags) remarks() (out []string) {
 // load reads all layers, with what these flags say over them.
 func (f *indexerFlags) load() (*config.Loaded, error) {
 	server, flagErr := f.server()
-	loaded, err := config.Load(config.Options{Env: os.Environ(), Flags: f.set, Dynamo: server})
+	loaded, err := loadConfig(config.Options{Env: os.Environ(), Flags: f.set, Dynamo: server})
 	if flagErr != nil {
 		err = errors.Join(err, fmt.Errorf("flag --workers: %w", flagErr))
 	}
@@ -138,7 +138,7 @@ func indexerCommand() *cobra.Command {
 			return &runError{err}
 		}
 		server.Address, server.Alone = "0.0.0.0:"+strconv.Itoa(int(flags.port)), true
-		loaded, err := config.Load(config.Options{Env: os.Environ(), Flags: cmd.Flags(), Dynamo: server})
+		loaded, err := loadConfig(config.Options{Env: os.Environ(), Flags: cmd.Flags(), Dynamo: server})
 		if err == nil {
 			err = runServer(cmd, loaded, flags.remarks())
 		}
