@@ -260,11 +260,7 @@ func (s *source) lookAtSeed(ns *namespace, engine, local uint64) {
 // held.
 func (c *Conductor) lookAtEndpoint(s *source) {
 	for key, other := range c.sources {
-		same := other.reg.Endpoint == s.reg.Endpoint && key != s.reg.Key()
-		if same && sharedSocket(s.reg.Endpoint) {
-			same = key.Instance == s.reg.Instance && key.Rank == s.reg.Rank && other.reg.Model == s.reg.Model
-		}
-		if same {
+		if key != s.reg.Key() && other.reg.publisher() == s.reg.publisher() {
 			s.find(FindingRank, "%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)
 			return
 		}

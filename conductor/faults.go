@@ -13,11 +13,49 @@ type Fault struct {
 	Field  string // such as hash_profile.algorithm
 	Reason string // names no registration; the reader of the fault appends With
 	With   int    // index of the registration that it contradicts, -1 for none
+	// Finding is the code of the finding that the doctor reports; "" means that Register
+	// refuses the registration.
+	Finding string
 }
 
-// Faults reports mistakes in the hash profiles of registrations that stand together.
-// Registrations need their defaults; those with other mistakes are passed over.
-func Faults(all []Registration) (faults []Fault) {
+// Faults reports mistakes in registrations that stand together: in their hash profiles,
+// and endpoints of one publisher. Registrations need their defaults; those with other
+// mistakes are passed over.
+func Faults(all []Registration) []Fault {
+	return append(profileFaults(all), endpointFaults(all)...)
+}
+
+// publisher identifies where the events of a source come from.
+type publisher struct {
+	endpoint, instance, model string // the last two and rank for shared sockets alone
+	rank                      int
+}
+
+// publisher returns where the events of the source come from.
+func (r Registration) publisher() publisher {
+	if !sharedSocket(r.Endpoint) {
+		return publisher{endpoint: r.Endpoint}
+	}
+	return publisher{r.Endpoint, r.Instance, r.Model, r.Rank}
+}
+
+// endpointFaults reports sources that follow the publisher of an earlier one.
+func endpointFaults(all []Registration) (faults []Fault) {
+	first := make(map[publisher]int)
+	for i, r := range all {
+		switch by, taken := first[r.publisher()]; {
+		case r.Endpoint == "":
+		case !taken:
+			first[r.publisher()] = i
+		case all[by].Key() != r.Key():
+			faults = append(faults, Fault{i, "endpoint", "several sources follow one publisher, which the server reports as " + FindingRank + "; another is", by, FindingRank})
+		}
+	}
+	return faults
+}
+
+// profileFaults reports profiles that are none and profiles that contradict others.
+func profileFaults(all []Registration) (faults []Fault) {
 	type scope struct {
 		deployment deploymentKey
 		lora       string
@@ -37,13 +75,13 @@ func Faults(all []Registration) (faults []Fault) {
 			if err != nil {
 				var bad *hash.ProfileError
 				errors.As(err, &bad)
-				faults = append(faults, Fault{i, "hash_profile." + bad.Field, strings.TrimPrefix(bad.Reason, bad.Field+" "), -1})
+				faults = append(faults, Fault{i, "hash_profile." + bad.Field, strings.TrimPrefix(bad.Reason, bad.Field+" "), -1, ""})
 				continue
 			}
 			at := scope{r.deploymentKey(), r.Lora}
 			switch first, known := scopes[at]; {
 			case known && first.profile != p:
-				faults = append(faults, Fault{i, "hash_profile", "engines of one tenant, model, adapter and block size, and their pools, name blocks alike; another profile is at", first.by})
+				faults = append(faults, Fault{i, "hash_profile", "engines of one tenant, model, adapter and block size, and their pools, name blocks alike; another profile is at", first.by, ""})
 			case !known && !pools:
 				scopes[at] = named{i, p}
 			}

@@ -17,6 +17,7 @@ type Complaint struct {
 	Path    string // the value that breaks it, such as sources[2].endpoint
 	Message string
 	Other   string // path of the value it clashes with, which the message ends with; "" for none
+	Warning bool   // a server starts nevertheless
 }
 
 // Validate checks the rules a single value cannot break alone and the ranges of
@@ -27,8 +28,8 @@ func (c *Config) Validate() error {
 	return l.errs.err()
 }
 
-// report turns complaints about a loaded config into errors, but for values that could
-// not be read and are reported already.
+// report turns complaints about a loaded config into errors and warnings, but for values
+// that could not be read and are reported already.
 func (l *loader) report(complaints []Complaint) {
 	for _, e := range complaints {
 		if l.unreadable(e.Path) || l.vouched[e.Path] {
@@ -44,7 +45,11 @@ func (l *loader) report(complaints []Complaint) {
 				message += " (" + at + ")"
 			}
 		}
-		l.errs.add(l.placeOf(e.Path), l.nameOf(e.Path), "%s", message)
+		to := &l.errs
+		if e.Warning {
+			to = &l.warns
+		}
+		to.add(l.placeOf(e.Path), l.nameOf(e.Path), "%s", message)
 	}
 }
 
@@ -64,10 +69,10 @@ func (l *loader) anyUnreadable(paths ...string) bool {
 // complaints lists every broken rule in the order of the struct.
 func (c *Config) complaints() (out []Complaint) {
 	add := func(path, format string, args ...any) {
-		out = append(out, Complaint{path, fmt.Sprintf(format, args...), ""})
+		out = append(out, Complaint{Path: path, Message: fmt.Sprintf(format, args...)})
 	}
 	clash := func(path, other, message string) {
-		out = append(out, Complaint{path, message, other})
+		out = append(out, Complaint{Path: path, Message: message, Other: other})
 	}
 
 	if len(c.Listeners) == 0 {
@@ -136,7 +141,7 @@ func (c *Config) complaints() (out []Complaint) {
 
 // complaints lists what is wrong with one source alone.
 func (s *Source) complaints() (out []Complaint) {
-	add := func(path, message string) { out = append(out, Complaint{path, message, ""}) }
+	add := func(path, message string) { out = append(out, Complaint{Path: path, Message: message}) }
 	if s.Endpoint == "" {
 		add("endpoint", "is required")
 	} else if err := checkLiveEndpoint(s.Endpoint); err != nil {

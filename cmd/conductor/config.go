@@ -47,7 +47,7 @@ func loadConfig(o config.Options) (*config.Loaded, error) {
 		}
 		for _, f := range conductor.Faults(all) {
 			path := func(source int) string { return fmt.Sprintf("sources[%d].%s", source, f.Field) }
-			complaint := config.Complaint{Path: path(f.At), Message: f.Reason}
+			complaint := config.Complaint{Path: path(f.At), Message: f.Reason, Warning: f.Finding != ""}
 			if f.With >= 0 {
 				complaint.Other = path(f.With)
 			}
