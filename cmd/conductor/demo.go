@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,7 +35,7 @@ func demoCommand() *cobra.Command {
 	cmd.Flags().StringVar(&duration, "duration", "40s", "stop sending requests after this long")
 	cmd.Flags().BoolVar(&faults, "faults", false, "let the fleet lose batches, cut and stall connections, restart and spoil replays")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		ctx, stop := untilSignal(cmd)
 		defer stop()
 		server, err := startServer(ctx, faults, cmd.ErrOrStderr())
 		if err != nil {

@@ -7,9 +7,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -30,6 +33,12 @@ func main() {
 		}
 		os.Exit(1)
 	}
+}
+
+// untilSignal returns the context of a command, which SIGINT and SIGTERM end until stop
+// is called.
+func untilSignal(cmd *cobra.Command) (ctx context.Context, stop context.CancelFunc) {
+	return signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 }
 
 func rootCommand() *cobra.Command {

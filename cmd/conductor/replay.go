@@ -10,8 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,7 +67,7 @@ func replayCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		ctx, stop := untilSignal(cmd)
 		defer stop()
 		cmd.SetContext(ctx)
 		p, err := readPast(ctx, args[0], until, cmd.ErrOrStderr())

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/signal"
 	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -64,7 +61,7 @@ func runServer(cmd *cobra.Command, loaded *config.Loaded, remarks []string) erro
 	for _, remark := range remarks {
 		log.Info().Msg(remark)
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal(cmd)
 	defer stop()
 	return serve(ctx, loaded, log, nil)
 }

@@ -5,9 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,7 +64,7 @@ tool loops, or all of them.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.Server, "server", "http://127.0.0.1:13333", "base URL of the server")
+	f.StringVar(&c.Server, "server", defaultServer, "base URL of the server")
 	f.StringVar(&c.Tenant, "tenant", "default", "tenant of the fleet")
 	f.StringVar(&c.Model, "model", "simulated", "model of the fleet")
 	f.IntVar(&c.Instances, "instances", len(fleet.Families), "instances")
@@ -118,7 +116,7 @@ tool loops, or all of them.`,
 		if !quiet {
 			c.Progress = progressOn(cmd.ErrOrStderr())
 		}
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		ctx, stop := untilSignal(cmd)
 		defer stop()
 		report, err := fleet.Run(ctx, c)
 		if err != nil {
