@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,6 +10,18 @@ import (
 
 	"kvconductor/config"
 )
+
+// runConfig runs conductor config as a user does.
+func runConfig(args ...string) (out, errs string, err error) {
+	cmd := configCommand()
+	var printed, complained strings.Builder
+	cmd.SetOut(&printed)
+	cmd.SetErr(&complained)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetArgs(args)
+	err = cmd.Execute()
+	return printed.String(), complained.String(), err
+}
 
 // TestConfigCommands runs conductor config as a user does.
 func TestConfigCommands(t *testing.T) {
@@ -28,17 +38,12 @@ func TestConfigCommands(t *testing.T) {
 	}
 	f := func(args, wantOut, wantErr string, fails bool) {
 		t.Helper()
-		cmd := configCommand()
-		var out, errs bytes.Buffer
-		cmd.SetOut(&out)
-		cmd.SetErr(&errs)
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs(strings.Fields(args))
-		if err := cmd.Execute(); (err != nil) != fails || fails && !errors.Is(err, errReported) {
+		out, errs, err := runConfig(strings.Fields(args)...)
+		if (err != nil) != fails || fails && !errors.Is(err, errReported) {
 			t.Errorf("%s: error %v", args, err)
 		}
-		if !strings.HasPrefix(out.String(), wantOut) || errs.String() != wantErr {
-			t.Errorf("%s: printed\n%s\nand\n%s\nwant\n%s\nand\n%s", args, out.String(), errs.String(), wantOut, wantErr)
+		if !strings.HasPrefix(out, wantOut) || errs != wantErr {
+			t.Errorf("%s: printed\n%s\nand\n%s\nwant\n%s\nand\n%s", args, out, errs, wantOut, wantErr)
 		}
 	}
 	f("check good.yaml", `good.yaml: ok
@@ -72,14 +77,8 @@ func TestConfigCheckFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := configCommand()
-		var errs bytes.Buffer
-		cmd.SetErr(&errs)
-		cmd.SetOut(io.Discard)
-		cmd.SilenceErrors, cmd.SilenceUsage = true, true
-		cmd.SetArgs([]string{"check", strings.TrimSuffix(name, ".txt")})
-		if cmd.Execute(); errs.String() != string(want) {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, errs.String(), want)
+		if _, errs, _ := runConfig("check", strings.TrimSuffix(name, ".txt")); errs != string(want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, errs, want)
 		}
 	}
 }
@@ -87,19 +86,16 @@ func TestConfigCheckFiles(t *testing.T) {
 // TestConfigDefaultsAreAFile holds that the printed defaults are a file that
 // passes the check.
 func TestConfigDefaultsAreAFile(t *testing.T) {
-	cmd := configCommand()
-	var out bytes.Buffer
-	cmd.SetOut(&out)
-	cmd.SetArgs([]string{"defaults"})
-	if err := cmd.Execute(); err != nil {
+	out, _, err := runConfig("defaults")
+	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "defaults.yaml")
-	if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	loaded, err := config.Load(config.Options{File: file})
 	if err != nil || !reflect.DeepEqual(loaded.Config, config.Default()) {
-		t.Errorf("%v\n%s", err, out.String())
+		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/http"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 
 	"kvconductor/cmd/internal/fleet/digest"
@@ -165,18 +163,6 @@ func followerFleet(t *testing.T) []*seededRank {
 // workers that hold nothing.
 type answers func(t *testing.T, path []int) map[int][3]int
 
-func post(t *testing.T, url, body string, status int, answer any) {
-	t.Helper()
-	resp, err := http.Post(url, "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if err := json.NewDecoder(resp.Body).Decode(answer); err != nil || resp.StatusCode != status {
-		t.Fatalf("%s: %d %v", url, resp.StatusCode, err)
-	}
-}
-
 // followerBody is a query of the prompt by tokens, or by local hashes.
 func followerBody(path []int, byHash bool) string {
 	tokens := followerTokens(path...)
@@ -203,7 +189,7 @@ func indexerAnswers(p *process, byHash bool) answers {
 		var answer struct {
 			Instances map[int]struct{ GPU, CPU, Disk int }
 		}
-		post(t, url, followerBody(path, byHash), 200, &answer)
+		decode(t, post(t, url, followerBody(path, byHash), 200), &answer)
 		all := make(map[int][3]int)
 		for worker, row := range answer.Instances {
 			all[worker] = [3]int{row.GPU, row.CPU, row.Disk}
@@ -224,7 +210,7 @@ func selectorAnswers(p *process) answers {
 				Disk   int `json:"disk_blocks"`
 			}
 		}
-		post(t, p.url+"/overlap_scores", followerBody(path, false), 200, &answer)
+		decode(t, post(t, p.url+"/overlap_scores", followerBody(path, false), 200), &answer)
 		all := make(map[int][3]int)
 		for _, row := range answer.Workers {
 			if row.Disk > 0 {
@@ -241,9 +227,7 @@ func plainNames(t *testing.T, p *process) map[uint64]uint64 {
 	t.Helper()
 	_, body := get(p.url + "/dump")
 	var slots map[string]struct{ Events []plainEvent }
-	if err := json.Unmarshal([]byte(body), &slots); err != nil {
-		t.Fatal(err)
-	}
+	decode(t, body, &slots)
 	names := make(map[uint64]uint64)
 	known := make(map[string]bool)
 	for _, e := range slots["m:default"].Events {
@@ -324,14 +308,13 @@ func TestDynamoFollowers(t *testing.T) {
 	selector := dynamoProcess(t, "dynamo.select_service", "--indexer-peers", ours.url)
 	servers["selection service"] = selectorAnswers(selector)
 	for _, r := range ranks {
-		var ok any
 		for _, p := range indexers {
 			post(t, p.url+"/register", fmt.Sprintf(`{"instance_id":%d,"dp_rank":%d,"endpoint":%q,"model_name":"m","block_size":%d}`,
-				r.worker, r.n, r.pub.Endpoint(), replicaBlock), 201, &ok)
+				r.worker, r.n, r.pub.Endpoint(), replicaBlock), 201)
 		}
 		post(t, selector.url+"/workers", fmt.Sprintf(
 			`{"worker_id":%d,"model_name":"m","endpoint":"http://127.0.0.1:1","kv_events_endpoints":{"%d":%q},"block_size":%d,"data_parallel_start_rank":%[2]d,"data_parallel_size":1}`,
-			r.worker, r.n, r.pub.Endpoint(), replicaBlock), 201, &ok)
+			r.worker, r.n, r.pub.Endpoint(), replicaBlock), 201)
 	}
 
 	right := func(when string, paths ...[]int) {

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,12 +20,7 @@ import (
 // it answers. DYNAMO_INDEXER is the command of the indexer.
 func dynamoProcess(t *testing.T, module string, args ...string) *process {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(free.Addr().String())
-	free.Close()
+	port := freePorts(t, 1)[0]
 	words := strings.Fields(strings.Replace(os.Getenv("DYNAMO_INDEXER"), "dynamo.indexer", module, 1))
 	p := &process{url: "http://127.0.0.1:" + port}
 	p.cmd = exec.Command(words[0], append(append(words[1:], "--port", port), args...)...)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,17 +53,12 @@ func freePorts(t *testing.T, n int) (ports []string) {
 // objectsOf returns how many objects a pool holds.
 func objectsOf(t *testing.T, url, pool string) string {
 	t.Helper()
-	var answer struct {
-		Services []struct {
-			InstanceID string
-			Objects    *int
-		}
+	type row struct {
+		InstanceID string
+		Objects    *int
 	}
-	_, body := get(url + "/services")
-	if err := json.Unmarshal([]byte(body), &answer); err != nil {
-		t.Fatal(err, body)
-	}
-	for _, s := range answer.Services {
+	rows, body := servicesOf[row](t, url)
+	for _, s := range rows {
 		if s.InstanceID == pool && s.Objects != nil {
 			return strconv.Itoa(*s.Objects)
 		}
@@ -163,11 +157,7 @@ func TestMooncakeMaster(t *testing.T) {
 
 	p := serveProcess(t, "")
 	body := fmt.Sprintf(`{"endpoint":%q,"type":"Mooncake","modelname":"m","instance_id":"pool","block_size":%d,"dp_rank":0}`, endpoint, recordedBlock)
-	resp, err := http.Post(p.url+"/register", "application/json", strings.NewReader(body))
-	if err != nil || resp.StatusCode != 200 {
-		t.Fatalf("register: %v %v", resp, err)
-	}
-	resp.Body.Close()
+	post(t, p.url+"/register", body, 200)
 	e := recordEngine(t, p, "vllm", 7)
 	e.publish(engine.Stored, 0, 3)
 	e.publish(engine.Removed, 0, 3)

@@ -60,12 +60,8 @@ type ruledService struct {
 func (e *ruledEngine) settled(p *process) (s ruledService) {
 	e.t.Helper()
 	eventually(e.t, e.name+" never settled", func() (string, bool) {
-		_, body := get(p.url + "/services")
-		var answer struct{ Services []ruledService }
-		if err := json.Unmarshal([]byte(body), &answer); err != nil {
-			e.t.Fatal(err, body)
-		}
-		for _, s = range answer.Services {
+		rows, body := servicesOf[ruledService](e.t, p.url)
+		for _, s = range rows {
 			if s.InstanceID == e.name {
 				return body, s.LastSeq != nil && *s.LastSeq+1 == e.seq
 			}

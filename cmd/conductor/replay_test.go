@@ -5,14 +5,11 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/engine"
@@ -70,37 +67,33 @@ func recordEngine(t *testing.T, p *process, instance string, salt uint64) record
 	t.Cleanup(func() { pub.Close() })
 	body := fmt.Sprintf(`{"endpoint":%q,"replay_endpoint":%q,"type":"vLLM","modelname":"m","instance_id":%q,"block_size":%d,"dp_rank":0}`,
 		pub.Endpoint(), pub.ReplayEndpoint(), instance, recordedBlock)
-	resp, err := http.Post(p.url+"/register", "application/json", strings.NewReader(body))
-	if err != nil || resp.StatusCode != 200 {
-		t.Fatalf("register: %v %v", resp, err)
-	}
-	resp.Body.Close()
+	post(t, p.url+"/register", body, 200)
 	return recordedEngine{pub, t, salt}
 }
 
 // settle waits until the server has applied everything an engine published.
 func (e recordedEngine) settle(p *process, instance string) {
 	e.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
 	want := fmt.Sprintf("%s synced %d\n", instance, e.LastSeq())
-	for range 2000 {
-		if strings.Contains(recordedServices(e.t, p.url), want) {
-			return
-		}
-		<-tick.C
-	}
-	e.t.Fatalf("never settled: %swant %s", recordedServices(e.t, p.url), want)
+	eventually(e.t, "never settled to "+want, func() (string, bool) {
+		got := recordedServices(e.t, p.url)
+		return got, strings.Contains(got, want)
+	})
+}
+
+// servicesOf returns the rows of GET /services, and its text.
+func servicesOf[T any](t *testing.T, url string) (rows []T, body string) {
+	t.Helper()
+	_, body = get(url + "/services")
+	var answer struct{ Services []T }
+	decode(t, body, &answer)
+	return answer.Services, body
 }
 
 func recordedServices(t *testing.T, url string) (out string) {
 	t.Helper()
-	_, body := get(url + "/services")
-	var answer struct{ Services []serviceRow }
-	if err := json.Unmarshal([]byte(body), &answer); err != nil {
-		t.Fatal(err, body)
-	}
-	for _, s := range answer.Services {
+	rows, _ := servicesOf[serviceRow](t, url)
+	for _, s := range rows {
 		seq := int64(-1)
 		if s.LastSeq != nil {
 			seq = int64(*s.LastSeq)
@@ -115,16 +108,7 @@ var ages = regexp.MustCompile(`"age_ms":[0-9]+`)
 // answerOf asks with detail; ages are taken out.
 func answerOf(t *testing.T, url, body string) string {
 	t.Helper()
-	resp, err := http.Post(url+"/query?detail=1", "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 200 {
-		t.Fatal(err, string(raw))
-	}
-	return ages.ReplaceAllString(strings.TrimSpace(string(raw)), "")
+	return ages.ReplaceAllString(strings.TrimSpace(post(t, url+"/query?detail=1", body, 200)), "")
 }
 
 // replay runs the command and returns its two outputs.
@@ -140,9 +124,7 @@ func replay(t *testing.T, args ...string) (stdout, stderr string, err error) {
 // awaitBatches waits until a journal holds a number of batches.
 func awaitBatches(t *testing.T, dir string, want int) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for range 2000 {
+	eventually(t, "batches in the journal", func() (string, bool) {
 		r, err := journal.Open(dir)
 		if err != nil {
 			t.Fatal(err)
@@ -153,12 +135,8 @@ func awaitBatches(t *testing.T, dir string, want int) {
 				n++
 			}
 		}
-		if n == want {
-			return
-		}
-		<-tick.C
-	}
-	t.Fatalf("the journal never held %d batches", want)
+		return fmt.Sprint(n), n == want
+	})
 }
 
 // TestReplay records a server that follows two engines, asks it at two moments,
@@ -274,11 +252,7 @@ func TestReplayListens(t *testing.T) {
 	if status, body := get(url + "/global_view"); status != 200 || !strings.Contains(body, `"blocks":2`) {
 		t.Errorf("global view: %d %s", status, body)
 	}
-	resp, err := http.Post(url+"/conductor/v1/register", "application/json", strings.NewReader(
-		`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"b","block_size":16,"dp_rank":3}`))
-	if err != nil || resp.StatusCode != http.StatusForbidden {
-		t.Errorf("register: %v %v", resp, err)
-	}
+	post(t, url+"/conductor/v1/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"b","block_size":16,"dp_rank":3}`, 403)
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,11 +130,7 @@ func (f *liveFleet) register(url string, r *liveRank) {
 	f.t.Helper()
 	body := fmt.Sprintf(`{"instance_id":%d,"dp_rank":%d,"endpoint":%q,"replay_endpoint":%q,"model_name":"m","block_size":%d}`,
 		r.worker, r.n, r.pub.Endpoint(), r.pub.ReplayEndpoint(), replicaBlock)
-	resp, err := http.Post(url+"/register", "application/json", strings.NewReader(body))
-	if err != nil || resp.StatusCode != http.StatusCreated {
-		f.t.Fatalf("register: %v %v", resp, err)
-	}
-	resp.Body.Close()
+	post(f.t, url+"/register", body, 201)
 }
 
 // eventually asks until the answer is right, and tells the last wrong one in the end.
@@ -162,26 +157,19 @@ func (f *liveFleet) caughtUp(p *process) {
 	f.t.Helper()
 	eventually(f.t, "not caught up", func() (string, bool) {
 		_, body := get(p.url + "/workers")
-		var rows []struct {
+		type worker struct {
 			ID        int `json:"instance_id"`
 			Listeners map[string]struct {
 				State     string
 				Watermark *int64
 			}
 		}
+		var rows []worker
 		if err := json.Unmarshal([]byte(body), &rows); err != nil {
 			return body, false
 		}
 		for _, r := range f.ranks {
-			i := slices.IndexFunc(rows, func(row struct {
-				ID        int `json:"instance_id"`
-				Listeners map[string]struct {
-					State     string
-					Watermark *int64
-				}
-			}) bool {
-				return row.ID == r.worker
-			})
+			i := slices.IndexFunc(rows, func(row worker) bool { return row.ID == r.worker })
 			if i < 0 {
 				return body, false
 			}
@@ -201,21 +189,7 @@ func dumped(t *testing.T, p *process) map[string][]string {
 	status, body := get(p.url + "/dump?detail=1")
 	var slots map[string]struct {
 		BlockSize int `json:"block_size"`
-		Events    []struct {
-			Worker int    `json:"worker_id"`
-			Tier   string `json:"storage_tier"`
-			Event  struct {
-				Rank int `json:"dp_rank"`
-				Data struct {
-					Stored struct {
-						Blocks []struct {
-							Block  uint64 `json:"block_hash"`
-							Tokens uint64 `json:"tokens_hash"`
-						}
-					}
-				}
-			}
-		}
+		Events    []plainEvent
 	}
 	if err := json.Unmarshal([]byte(body), &slots); err != nil || status != 200 || len(slots) != 1 || slots["m:default"].BlockSize != replicaBlock {
 		t.Fatalf("dump: %d %v %.300s", status, err, body)
@@ -273,15 +247,8 @@ func (f *liveFleet) alike(when string, a, b *process) {
 		})
 		tokens, _ := json.Marshal(longest)
 		ask := func(p *process) string {
-			resp, err := http.Post(p.url+"/query", "application/json", strings.NewReader(fmt.Sprintf(`{"model_name":"m","token_ids":%s}`, tokens)))
-			if err != nil {
-				f.t.Fatal(err)
-			}
-			defer resp.Body.Close()
 			var answer map[string]any
-			if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || resp.StatusCode != 200 {
-				f.t.Fatalf("query: %d %v", resp.StatusCode, err)
-			}
+			decode(f.t, post(f.t, p.url+"/query", fmt.Sprintf(`{"model_name":"m","token_ids":%s}`, tokens), 200), &answer)
 			text, _ := json.Marshal(answer)
 			return string(text)
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -86,6 +87,29 @@ func get(url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
+// post sends JSON and returns the answer, which must have a status.
+func post(t *testing.T, url, body string, status int) string {
+	t.Helper()
+	resp, err := http.Post(url, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != status {
+		t.Fatalf("%s: %d %s %v", url, resp.StatusCode, answer, err)
+	}
+	return string(answer)
+}
+
+// decode reads JSON.
+func decode(t *testing.T, text string, out any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), out); err != nil {
+		t.Fatal(err, text)
+	}
+}
+
 // TestServeStops sends both signals, one with a client that keeps its
 // connection open and a source whose engine is not there.
 func TestServeStops(t *testing.T) {
@@ -150,12 +174,7 @@ func asExit(err error, target **exec.ExitError) bool {
 // TestTables registers an engine that is not there and prints it.
 func TestTables(t *testing.T) {
 	p := serveProcess(t, "log: {format: json}\n")
-	resp, err := http.Post(p.url+"/register", "application/json", strings.NewReader(
-		`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"engine-a","block_size":16,"dp_rank":3}`))
-	if err != nil || resp.StatusCode != 200 {
-		t.Fatalf("register: %v %v", resp, err)
-	}
-	resp.Body.Close()
+	post(t, p.url+"/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"engine-a","block_size":16,"dp_rank":3}`, 200)
 	f := func(want string, args ...string) {
 		t.Helper()
 		out, err := command(append(args, "--server", p.url)...).CombinedOutput()
@@ -266,12 +285,7 @@ func TestListeners(t *testing.T) {
 		t.Errorf("nothing: %d %q", status, body)
 	}
 	// One index behind both dialects, and one set of metrics.
-	resp, err := http.Post(p.url+"/register", "application/json", strings.NewReader(
-		`{"instance_id":7,"endpoint":"tcp://127.0.0.1:1","model_name":"m","block_size":16}`))
-	if err != nil || resp.StatusCode != http.StatusCreated {
-		t.Fatalf("register: %v %v", resp, err)
-	}
-	resp.Body.Close()
+	post(t, p.url+"/register", `{"instance_id":7,"endpoint":"tcp://127.0.0.1:1","model_name":"m","block_size":16}`, 201)
 	if _, body := get(p.url + "/conductor/v1/services"); !strings.Contains(body, `"InstanceID":"7"`) {
 		t.Errorf("services: %s", body)
 	}

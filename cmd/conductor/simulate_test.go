@@ -1,40 +1,48 @@
 package main
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 )
 
-// A disturbed fleet against a real server: settled answers are never wrong, what
-// was done is noticed, and the report says both.
-func TestSimulateFaults(t *testing.T) {
-	server := serveProcess(t, "stream: {replay_timeout: 1s}\n")
-	out, err := command("simulate", "--server", server.url, "--faults", "--json", "--quiet", "--duration", "6s",
-		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--clear-every", "50").Output()
+// simulatedFleet is the report of conductor simulate.
+type simulatedFleet struct {
+	Answers   struct{ Settled, Wrong int }
+	Instances []struct {
+		Publisher  string
+		Events     int
+		Faults     struct{ Cuts, Restarts int }
+		Recoveries struct{ Reconnects, Restarts int }
+	}
+}
+
+// simulated runs a fleet against a real server for six seconds. Settled answers are
+// never wrong.
+func simulated(t *testing.T, settings string, args ...string) (r simulatedFleet) {
+	t.Helper()
+	server := serveProcess(t, settings)
+	out, err := command(append([]string{"simulate", "--server", server.url, "--json", "--quiet", "--duration", "6s"}, args...)...).Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	var r struct {
-		Answers   struct{ Settled, Wrong int }
-		Instances []struct {
-			Faults     struct{ Cuts, Restarts int }
-			Recoveries struct{ Reconnects, Restarts int }
-		}
-	}
-	if err := json.Unmarshal(out, &r); err != nil {
-		t.Fatal(err)
-	}
+	decode(t, string(out), &r)
 	if r.Answers.Settled == 0 || r.Answers.Wrong > 0 {
-		t.Errorf("answers: %+v", r.Answers)
+		t.Errorf("answers: %+v\n%s", r.Answers, out)
 	}
+	return r
+}
+
+// TestSimulateFaults holds that a disturbed fleet is noticed and reported.
+func TestSimulateFaults(t *testing.T) {
+	r := simulated(t, "stream: {replay_timeout: 1s}\n", "--faults",
+		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--clear-every", "50")
 	cuts, reconnects := 0, 0
 	for _, i := range r.Instances {
 		cuts += i.Faults.Cuts + i.Faults.Restarts
 		reconnects += i.Recoveries.Reconnects
 	}
 	if cuts == 0 || reconnects == 0 {
-		t.Errorf("%d connections ended, %d came back:\n%s", cuts, reconnects, out)
+		t.Errorf("%d connections ended, %d came back: %+v", cuts, reconnects, r)
 	}
 }
 
@@ -42,25 +50,8 @@ func TestSimulateFaults(t *testing.T) {
 // deployment with engines without, and with a pool that serves the latter alone. Small
 // blocks let many prompts end within a look-ahead.
 func TestSimulateLookAhead(t *testing.T) {
-	server := serveProcess(t, "index: {recall_bytes: 512MiB}\n")
-	out, err := command("simulate", "--server", server.url, "--pool", "--json", "--quiet", "--duration", "6s", "--block-size", "8",
-		"--device-blocks", "2048", "--host-blocks", "1024", "--disk-blocks", "1024", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000").Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	var r struct {
-		Answers   struct{ Settled, Wrong int }
-		Instances []struct {
-			Publisher string
-			Events    int
-		}
-	}
-	if err := json.Unmarshal(out, &r); err != nil {
-		t.Fatal(err)
-	}
-	if r.Answers.Settled == 0 || r.Answers.Wrong > 0 {
-		t.Errorf("answers: %+v\n%s", r.Answers, out)
-	}
+	r := simulated(t, "index: {recall_bytes: 512MiB}\n", "--pool", "--block-size", "8",
+		"--device-blocks", "2048", "--host-blocks", "1024", "--disk-blocks", "1024", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000")
 	ranks := map[string]int{}
 	for _, i := range r.Instances {
 		if _, ahead, _ := strings.Cut(i.Publisher, "look-ahead "); i.Events > 0 {
@@ -75,17 +66,6 @@ func TestSimulateLookAhead(t *testing.T) {
 // TestSimulatePool holds that blocks which come from a pool as object keys alone count
 // for all instances, in a server in its own process.
 func TestSimulatePool(t *testing.T) {
-	server := serveProcess(t, "index: {recall_bytes: 512MiB}\n")
-	out, err := command("simulate", "--server", server.url, "--pool", "--json", "--quiet", "--duration", "6s", "--families", "vllm-map,vllm-array,sglang",
-		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000").Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	var r struct{ Answers struct{ Settled, Wrong int } }
-	if err := json.Unmarshal(out, &r); err != nil {
-		t.Fatal(err)
-	}
-	if r.Answers.Settled == 0 || r.Answers.Wrong > 0 {
-		t.Errorf("answers: %+v\n%s", r.Answers, out)
-	}
+	simulated(t, "index: {recall_bytes: 512MiB}\n", "--pool", "--families", "vllm-map,vllm-array,sglang",
+		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000")
 }
