@@ -14,6 +14,7 @@ import (
 
 	"kvconductor/cmd/internal/query"
 	"kvconductor/conductor"
+	"kvconductor/conductor/server"
 	"kvconductor/config"
 )
 
@@ -106,8 +107,8 @@ func serverCommand() *cobra.Command {
 		ctx, stop := context.WithCancel(cmd.Context())
 		defer stop()
 		ended := make(chan error, 1)
-		err := serve(ctx, loaded, newLogger(loaded.Config.Log, cmd.ErrOrStderr()), func(c *conductor.Conductor, web *servers) {
-			s.Conductor, s.Address = c, web.ports[0].bound.Addr().String()
+		err := serve(ctx, loaded, newLogger(loaded.Config.Log, cmd.ErrOrStderr()), func(c *conductor.Conductor, web *server.Servers) {
+			s.Conductor, s.Address = c, web.Address(0)
 			go func() {
 				ended <- s.Serve(cmd.InOrStdin(), cmd.OutOrStdout())
 				stop()

@@ -20,6 +20,7 @@ import (
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/server"
 	"kvconductor/config"
 	"kvconductor/events"
 	"kvconductor/events/journal"
@@ -230,7 +231,7 @@ func (p *past) serve(ctx context.Context, address string, errs io.Writer) error 
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
-	s := newServer(p.handler(), config.Default().Limits)
+	s := server.NewServer(p.handler(), timeouts(config.Default().Limits))
 	defer context.AfterFunc(ctx, func() { s.Close() })()
 	fmt.Fprintf(errs, "the past is at http://%s\n", l.Addr())
 	if err := s.Serve(l); ctx.Err() == nil {

@@ -21,6 +21,7 @@ import (
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/server"
 	"kvconductor/config"
 	"kvconductor/events"
 	"kvconductor/events/journal"
@@ -81,13 +82,13 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 // serve runs until ctx ends: ports first, so that a taken one is known before
 // any engine is bothered, then sources, then HTTP. The Conductor and the servers are
 // shown to whoever wants to see them, just before the servers run.
-func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show func(*conductor.Conductor, *servers)) error {
+func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show func(*conductor.Conductor, *server.Servers)) error {
 	cfg := loaded.Config
-	web := newServers(cfg.Listeners, cfg.Limits, log)
-	if err := web.bind(config.Conductor, config.ConductorMsgpack, config.ConductorJSONV2, config.Dynamo); err != nil {
+	web := server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), log)
+	if err := web.Bind(); err != nil {
 		return err
 	}
-	defer web.unbind(config.Conductor, config.ConductorMsgpack, config.ConductorJSONV2, config.Dynamo)
+	defer web.Unbind()
 	access, err := accessLog(cfg.Dynamo, log)
 	if err != nil {
 		return err
@@ -131,7 +132,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
 		Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 	}
-	web.handler = func(root string) http.Handler {
+	web.Handler = func(root string) http.Handler {
 		at := opts
 		if root == config.Dynamo {
 			at.Use = []gin.HandlerFunc{access.Middleware(cfg.Dynamo.TraceIDHeader)}
@@ -142,11 +143,26 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	if show != nil {
 		show(c, web)
 	}
-	err = web.run(ctx, func(ctx context.Context) bool { return settle(ctx, cfg.Dynamo, dialect, gate, log) }, mustSettle(cfg.Dynamo))
+	err = web.Run(ctx, func(ctx context.Context) bool { return settle(ctx, cfg.Dynamo, dialect, gate, log) }, mustSettle(cfg.Dynamo))
 	if err == nil {
 		log.Info().Msg("stopping")
 	}
 	return errors.Join(err, shutdown(web, c, options.Journal, cfg.Limits.ShutdownTimeout, log))
+}
+
+// listeners returns the configured listeners. Those of the Dynamo dialect are late: to its
+// clients a refused connection means "not ready".
+func listeners(all []config.Listener) []server.Listener {
+	out := make([]server.Listener, len(all))
+	for i, l := range all {
+		out[i] = server.Listener{Address: l.Address, Dialect: l.Dialect, Late: l.Dialect == config.Dynamo}
+	}
+	return out
+}
+
+// timeouts returns the configured timeouts of connections.
+func timeouts(limits config.Limits) server.Timeouts {
+	return server.Timeouts{Read: limits.ReadTimeout, Idle: limits.IdleTimeout}
 }
 
 // handler serves one dialect at the root, and those of JSON under their prefixes. Where
@@ -177,8 +193,8 @@ func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conduc
 
 // shutdown lets requests in flight end, then closes the sources. It returns
 // within about the timeout, whatever clients and engines do.
-func shutdown(web *servers, c *conductor.Conductor, j *journal.Writer, timeout time.Duration, log zerolog.Logger) error {
-	web.shutdown(timeout)
+func shutdown(web *server.Servers, c *conductor.Conductor, j *journal.Writer, timeout time.Duration, log zerolog.Logger) error {
+	web.Shutdown(timeout)
 	if !within(500*time.Millisecond, c.Close) {
 		log.Warn().Msg("sources did not stop in time")
 	}

@@ -28,6 +28,7 @@ import (
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/server"
 	"kvconductor/config"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
@@ -291,10 +292,10 @@ func listen(t *testing.T, h http.Handler, limits config.Limits, state func(net.C
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(h, limits)
+	s := server.NewServer(h, timeouts(limits))
 	s.ConnState = state
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(joinedListener{l}) }()
+	go func() { done <- s.Serve(server.Joined(l)) }()
 	t.Cleanup(func() {
 		s.Close()
 		if err := <-done; !errors.Is(err, http.ErrServerClosed) {

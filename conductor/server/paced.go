@@ -1,17 +1,18 @@
-package main
+package server
 
 import (
 	"net/http"
 	"time"
 )
 
-// pieceSize is what a client has to take in time, in bytes: more than most answers.
+// pieceSize is how much a client must read within the patience, in bytes. Most answers
+// are smaller.
 const pieceSize = 64 << 10
 
-// paced ends an answer of which the client does not take a piece in so long. net/http
-// bounds answers as a whole, which a dump may need minutes for, and in HTTP/2 what it
-// writes to a connection, but not how long a stream waits until its client wants more.
-// A handler that sets a deadline of its own keeps it where it is the earlier one.
+// paced aborts an answer if the client does not read a piece of it within patience.
+// net/http bounds whole answers, but a dump may need minutes. In HTTP/2 net/http bounds
+// writes to a connection, but not how long a stream waits for its client. A deadline that
+// a handler sets holds if it is the earlier one.
 func paced(h http.Handler, patience time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p := &pacedWriter{ResponseWriter: w, patience: patience}

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -69,6 +69,9 @@ func (c *joinedConn) flush() error {
 	}
 	return err
 }
+
+// Joined returns a listener whose connections send an answer of a Server in one write.
+func Joined(l net.Listener) net.Listener { return joinedListener{l} }
 
 // joinedListener accepts connections as joinedConn.
 type joinedListener struct{ net.Listener }

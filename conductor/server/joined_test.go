@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"bufio"
@@ -10,8 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"kvconductor/config"
+	"time"
 )
 
 // countedConn notes how many bytes each write to a connection has. It fails the writes
@@ -72,8 +71,8 @@ func serveJoined(t *testing.T, h http.Handler, broken func(write int) error) (cl
 		t.Fatal(err)
 	}
 	counted := &countedListener{Listener: l, broken: broken, accepted: make(chan *countedConn, 1)}
-	s := newServer(h, config.Default().Limits)
-	go s.Serve(joinedListener{counted})
+	s := NewServer(h, Timeouts{Read: time.Minute, Idle: time.Minute})
+	go s.Serve(Joined(counted))
 	t.Cleanup(func() { s.Close() })
 	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,209 @@
+// Package server holds what all dialects share of HTTP and none of them words:
+//
+//	connection --joined--> http.Server --paced--> handler of a dialect
+//
+// Servers opens the listeners and serves them. A dialect holds routes and shapes.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// Listener is one HTTP port.
+type Listener struct {
+	Address string
+	Dialect string // at the root
+	Late    bool   // closed until everything is settled
+}
+
+// Timeouts bound how long a client may keep a connection.
+type Timeouts struct {
+	Read time.Duration // of a request, from its first byte to its last
+	Idle time.Duration // between two requests, and for one piece of an answer
+}
+
+// Servers are the HTTP servers of all listeners. Its methods are called by one goroutine.
+type Servers struct {
+	// Handler returns the handler of a listener by the dialect at its root. Set it before Run.
+	Handler func(dialect string) http.Handler
+
+	timeouts Timeouts
+	log      zerolog.Logger
+	ports    []*port
+	failed   chan error
+}
+
+// port is one listener.
+type port struct {
+	Listener
+	bound  net.Listener // nil while the port is closed
+	server *http.Server // nil until the port is served
+}
+
+// NewServers returns the servers of some listeners. It opens no port.
+func NewServers(all []Listener, timeouts Timeouts, log zerolog.Logger) *Servers {
+	s := &Servers{timeouts: timeouts, log: log, failed: make(chan error, len(all))}
+	for _, l := range all {
+		s.ports = append(s.ports, &port{Listener: l})
+	}
+	return s
+}
+
+// Bind takes all ports, or none of them.
+func (s *Servers) Bind() error { return bind(s.ports) }
+
+// bind takes those of some ports that are not bound, or none of them.
+func bind(ports []*port) error {
+	var fresh []*port
+	for _, p := range ports {
+		if p.bound != nil {
+			continue
+		}
+		var err error
+		if p.bound, err = net.Listen("tcp", p.Address); err != nil {
+			p.bound = nil
+			unbind(fresh)
+			if errors.Is(err, syscall.EADDRINUSE) {
+				err = errors.New("the port is in use")
+			}
+			return fmt.Errorf("cannot listen on %s for the %s dialect: %w", p.Address, p.Dialect, err)
+		}
+		fresh = append(fresh, p)
+	}
+	return nil
+}
+
+// Address returns the address of a bound listener.
+func (s *Servers) Address(listener int) string { return s.ports[listener].bound.Addr().String() }
+
+// Unbind gives back the ports that are bound and not served.
+func (s *Servers) Unbind() { unbind(s.ports) }
+
+func unbind(ports []*port) {
+	for _, p := range ports {
+		if p.bound != nil && p.server == nil {
+			p.bound.Close()
+			p.bound = nil
+		}
+	}
+}
+
+// group returns the late ports, or the others.
+func (s *Servers) group(late bool) (ports []*port) {
+	for _, p := range s.ports {
+		if p.Late == late {
+			ports = append(ports, p)
+		}
+	}
+	return ports
+}
+
+// start serves some ports.
+func (s *Servers) start(ports []*port) error {
+	if err := bind(ports); err != nil {
+		return err
+	}
+	for _, p := range ports {
+		p.server = NewServer(s.Handler(p.Dialect), s.timeouts)
+		s.log.Info().Str("address", p.bound.Addr().String()).Str("dialect", p.Dialect).Msg("listening")
+		go func() { s.failed <- p.server.Serve(Joined(p.bound)) }()
+	}
+	return nil
+}
+
+// What HTTP/2 adds to what one connection can take.
+const (
+	// A router sends all its requests over one connection: as many as those of a fleet's
+	// busiest second that wait for each other.
+	maxStreams = 256
+	// A prompt of 8,192 tokens in one frame; a connection keeps so much for reading them.
+	maxFrame = 64 << 10
+	// Bytes of bodies a connection may send ahead of the handlers that read them, and
+	// of one body: a link of 10 Gbit/s and 1 ms stays full.
+	connWindow   = 2 << 20
+	streamWindow = 1 << 20
+)
+
+// NewServer returns a server of HTTP/1.1 and of HTTP/2 without TLS. HTTP/2 is for clients
+// that begin with it. Its listener is Joined.
+func NewServer(h http.Handler, timeouts Timeouts) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:     paced(h, timeouts.Idle),
+		ReadTimeout: timeouts.Read,
+		IdleTimeout: timeouts.Idle,
+		Protocols:   protocols,
+		ConnContext: withJoinedConn,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          maxStreams,
+			MaxReadFrameSize:              maxFrame,
+			MaxReceiveBufferPerConnection: connWindow,
+			MaxReceiveBufferPerStream:     streamWindow,
+			// A peer that is gone holds streams whose answers nobody reads.
+			SendPingTimeout:  timeouts.Idle,
+			WriteByteTimeout: timeouts.Idle,
+		},
+	}
+}
+
+// Run serves until ctx ends or a server fails. The late ports are closed until settle
+// reports that everything is settled, if that takes time: to clients of a late listener
+// a refused connection means "not ready".
+func (s *Servers) Run(ctx context.Context, settle func(context.Context) bool, takesTime bool) error {
+	if takesTime {
+		unbind(s.group(true)) // Bind has shown that they are free
+	}
+	if err := s.start(s.group(false)); err != nil {
+		return err
+	}
+	settling, abandon := context.WithCancel(ctx)
+	settled := make(chan bool, 1)
+	go func() { settled <- settle(settling) }()
+	defer func() {
+		abandon()
+		if settled != nil {
+			<-settled
+		}
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-s.failed:
+			return fmt.Errorf("HTTP server: %w", err)
+		case all := <-settled:
+			settled = nil
+			if !all {
+				return nil // ctx ended
+			}
+			if err := s.start(s.group(true)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Shutdown lets requests in flight end, up to a timeout.
+func (s *Servers) Shutdown(timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	for _, p := range s.ports {
+		if p.server == nil {
+			continue
+		}
+		if err := p.server.Shutdown(ctx); err != nil {
+			s.log.Warn().Err(err).Msg("requests were cut off")
+			p.server.Close()
+		}
+	}
+}
