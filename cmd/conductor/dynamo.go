@@ -14,15 +14,16 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/compat/dynamo"
+	"kvconductor/conductor/server"
 	"kvconductor/config"
 )
 
 // accessLog opens the access log of the dialect, nil where none is configured.
-func accessLog(cfg config.DynamoDialect, log zerolog.Logger) (*dynamo.AccessLog, error) {
+func accessLog(cfg config.DynamoDialect, log zerolog.Logger) (*server.AccessLog, error) {
 	if cfg.AccessLog == "" {
 		return nil, nil
 	}
-	opts := dynamo.AccessLogOptions{
+	opts := server.AccessLogOptions{
 		Open: func() (io.WriteCloser, error) {
 			return os.OpenFile(cfg.AccessLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 		},
@@ -37,7 +38,7 @@ func accessLog(cfg config.DynamoDialect, log zerolog.Logger) (*dynamo.AccessLog,
 	if cfg.AccessLogLocalTime {
 		opts.Zone = time.Local
 	}
-	l, err := dynamo.NewAccessLog(opts)
+	l, err := server.NewAccessLog(opts)
 	if err != nil {
 		var pe *os.PathError
 		if errors.As(err, &pe) {
@@ -49,7 +50,7 @@ func accessLog(cfg config.DynamoDialect, log zerolog.Logger) (*dynamo.AccessLog,
 }
 
 // accessLogLosses counts the lines that a disk did not take.
-func accessLogLosses(l *dynamo.AccessLog) prometheus.Collector {
+func accessLogLosses(l *server.AccessLog) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "conductor_access_log_dropped_total", Help: "Lines of the access log that could not be written.",
 	}, func() float64 { return float64(l.Dropped()) })
@@ -58,7 +59,7 @@ func accessLogLosses(l *dynamo.AccessLog) prometheus.Collector {
 // reopenOnHangup reopens the access log on SIGHUP, as log rotation asks for,
 // until the returned function is called. Without a log the signal keeps its usual
 // effect.
-func reopenOnHangup(l *dynamo.AccessLog, log zerolog.Logger) (stop func()) {
+func reopenOnHangup(l *server.AccessLog, log zerolog.Logger) (stop func()) {
 	if l == nil {
 		return func() {}
 	}
@@ -80,7 +81,7 @@ func reopenOnHangup(l *dynamo.AccessLog, log zerolog.Logger) (stop func()) {
 }
 
 // closeAccessLog writes what waits, unless the disk hangs.
-func closeAccessLog(l *dynamo.AccessLog, log zerolog.Logger) {
+func closeAccessLog(l *server.AccessLog, log zerolog.Logger) {
 	if !within(time.Second, func() { l.Close() }) {
 		log.Warn().Msg("the access log was not written to its end")
 	}

@@ -111,7 +111,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	c := conductor.New(options)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Peers: cfg.Dynamo.Peers,
-		AccessLog: access, Log: log,
+		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, collectors.NewGoCollector(),
@@ -135,7 +135,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	web.Handler = func(root string) http.Handler {
 		at := opts
 		if root == config.Dynamo {
-			at.Use = []gin.HandlerFunc{access.Middleware(cfg.Dynamo.TraceIDHeader)}
+			at.Use = []gin.HandlerFunc{access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey)}
 		}
 		return handler(root, c, dialect, at)
 	}

@@ -38,6 +38,10 @@ import (
 	"kvconductor/conductor"
 )
 
+// ModelKey is the key under which a handler leaves the model name of its request in the
+// gin.Context. The access log reads it.
+const ModelKey = "dynamo.model"
+
 // Config is what a Dialect is made of.
 type Config struct {
 	Conductor *conductor.Conductor
@@ -45,8 +49,8 @@ type Config struct {
 	MaxTokens int
 	// TestEndpoints mounts /test/pause_listener and /test/resume_listener.
 	TestEndpoints bool
-	// AccessLog is what /reopen_logs opens anew; nil is none.
-	AccessLog *AccessLog
+	// ReopenLogs reopens the access log for /reopen_logs; nil does nothing.
+	ReopenLogs func() error
 	// Peers is what GET /peers lists at first, and what Recover asks, in order.
 	Peers []string
 	// Client asks the peers; nil is http.DefaultClient.
@@ -151,8 +155,8 @@ func (d *Dialect) MountRoot(r *gin.Engine) {
 
 // reopenLogs opens the access log anew after it was moved away: POST /reopen_logs.
 func (d *Dialect) reopenLogs(g *gin.Context) {
-	if d.cfg.AccessLog != nil {
-		if err := d.cfg.AccessLog.Reopen(); err != nil {
+	if d.cfg.ReopenLogs != nil {
+		if err := d.cfg.ReopenLogs(); err != nil {
 			d.cfg.Log.Error().Err(err).Msg("the access log cannot be reopened")
 			refuse(g, http.StatusInternalServerError, err.Error())
 			return

@@ -24,7 +24,7 @@ func (d *Dialect) query(r *exchange) {
 	) {
 		return
 	}
-	r.Set(modelKey, q.Model)
+	r.Set(ModelKey, q.Model)
 	q.Tokens = r.tokens
 	if lora != nil {
 		q.Lora = *lora
@@ -57,7 +57,7 @@ func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in gro
 	) {
 		return q, in, nil, false
 	}
-	r.Set(modelKey, q.Model)
+	r.Set(ModelKey, q.Model)
 	q.ByLocal, q.Locals = true, r.hashes
 	return q, group{&routingGroup, &tenant}, salt, true
 }

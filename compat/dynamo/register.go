@@ -51,7 +51,7 @@ func (d *Dialect) register(r *exchange) {
 	) {
 		return
 	}
-	r.Set(modelKey, reg.Model)
+	r.Set(ModelKey, reg.Model)
 	in := group{&routingGroup, &tenant}
 	reg.Tenant = in.name()
 	reg.BlockSize = int(blockSize)
@@ -165,7 +165,7 @@ func (d *Dialect) unregister(r *exchange) {
 	) {
 		return
 	}
-	r.Set(modelKey, name)
+	r.Set(ModelKey, name)
 	var other *conductor.Registration // of the instance, in another partition
 	known := false                    // in this one
 	var keys []conductor.Key

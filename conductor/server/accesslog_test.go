@@ -1,4 +1,4 @@
-package dynamo
+package server
 
 import (
 	"encoding/json"
@@ -55,12 +55,12 @@ func site(l *AccessLog) *gin.Engine {
 		}()
 		g.Next()
 	})
-	r.Use(l.Middleware("X-Trace-ID"))
+	r.Use(l.Middleware("X-Trace-ID", "model"))
 	r.GET("/health", func(g *gin.Context) { g.Status(http.StatusOK) })
 	r.GET("/metrics", func(g *gin.Context) { g.Status(http.StatusOK) })
 	r.GET("/panic", func(*gin.Context) { panic("no") })
 	r.POST("/query", func(g *gin.Context) {
-		g.Set(modelKey, g.Query("model"))
+		g.Set("model", g.Query("model"))
 		time.Sleep(1500 * time.Microsecond)
 		g.JSON(http.StatusNotFound, gin.H{})
 	})

@@ -1,4 +1,4 @@
-package dynamo
+package server
 
 import (
 	"bytes"
@@ -239,13 +239,11 @@ const (
 	accessTimeLocal = "2006-01-02T15:04:05.000-07:00"
 )
 
-// modelKey is where a request's model name is left, once its body has been read.
-const modelKey = "dynamo.model"
-
-// Middleware logs every request but those of /metrics, with the value of the
-// header as its trace id. It sees requests that no route takes if it is used
-// before the routes are mounted. Of a nil AccessLog it does nothing.
-func (l *AccessLog) Middleware(header string) gin.HandlerFunc {
+// Middleware logs every request but those of /metrics. The trace id is the value of the
+// header. The model is the string that the handler sets under the key modelKey in its
+// gin.Context. Middleware sees requests without a route if the routes are mounted after
+// it. A nil AccessLog logs nothing.
+func (l *AccessLog) Middleware(header, modelKey string) gin.HandlerFunc {
 	if l == nil {
 		return func(*gin.Context) {}
 	}
@@ -256,13 +254,13 @@ func (l *AccessLog) Middleware(header string) gin.HandlerFunc {
 		}
 		start := time.Now()
 		status := http.StatusInternalServerError // what a panic is answered with
-		defer func() { l.log(g, header, start, status) }()
+		defer func() { l.log(g, header, modelKey, start, status) }()
 		g.Next()
 		status = g.Writer.Status()
 	}
 }
 
-func (l *AccessLog) log(g *gin.Context, header string, start time.Time, status int) {
+func (l *AccessLog) log(g *gin.Context, header, modelKey string, start time.Time, status int) {
 	took := time.Since(start)
 	layout := accessTimeUTC
 	if l.opts.Zone != nil {
@@ -279,7 +277,7 @@ func (l *AccessLog) log(g *gin.Context, header string, start time.Time, status i
 		TraceID:  traceID(g.Request.Header[header]),
 		Method:   g.Request.Method,
 		Path:     route(g, status),
-		Model:    cut(modelOf(g)),
+		Model:    cut(modelOf(g, modelKey)),
 		Status:   status,
 		Duration: float64(took.Nanoseconds()) / 1e6,
 	})
@@ -301,8 +299,8 @@ func route(g *gin.Context, status int) string {
 	return "unknown"
 }
 
-func modelOf(g *gin.Context) string {
-	if model, ok := g.Get(modelKey); ok {
+func modelOf(g *gin.Context, key string) string {
+	if model, ok := g.Get(key); ok {
 		return model.(string)
 	}
 	return "-"
