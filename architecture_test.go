@@ -61,9 +61,9 @@ var table = []room{
 	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto},
 		not: []string{"flag", "net/http", "os"}},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/prompt", "events", "tiers"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/prompt", "conductor/server", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 
-	{dir: "conductor/server", modules: []string{gin, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/server", modules: []string{gin, zerolog, compress}, not: []string{"flag", "os"}},
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/prompt", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "compat/conductorv2", rooms: []string{"conductor", "conductor/prompt", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},

@@ -24,6 +24,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/server"
 )
 
 // Options configures the HTTP room.
@@ -55,7 +56,7 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	a := &api{conductor: c, opts: opts}
 	r := gin.New()
 	r.HandleMethodNotAllowed = true
-	r.Use(a.recovery, decoded(opts.MaxBody))
+	r.Use(a.recovery, server.Decoded(opts.MaxBody))
 	r.Use(opts.Use...)
 	r.NoRoute(wrap(func(g *gin.Context) (any, error) {
 		return nil, &statusError{http.StatusNotFound, "not_found", "no such path: " + g.Request.URL.Path}

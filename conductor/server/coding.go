@@ -1,4 +1,4 @@
-package http
+package server
 
 import (
 	"errors"
@@ -15,24 +15,22 @@ import (
 
 // Routers may compress what they send:
 //
-//	socket --at most limit bytes--> decoder --at most what the dialect takes--> handler
+//	socket --at most limit bytes--> decoder --at most the dialect's bound--> handler
 //
-// decoded runs before every handler and puts the decoder in place of the body, so
-// that each dialect goes on reading, bounding and refusing bodies by itself, in its
-// own words. What is wrong with an encoding is therefore told by the first read: an
-// error that is errors.ErrUnsupported is a coding nobody here knows (415), any other
-// a body that is damaged (400).
+// Decoded runs before every handler and replaces the body by its decoder. Each dialect
+// reads, bounds and refuses bodies in its own words, compressed or not. The first read
+// returns the error of an encoding: errors.ErrUnsupported for an unknown coding (415),
+// any other error for a damaged body (400).
 
-// supported is what clients are told that send another coding.
+// supported lists the codings in answers to requests in another coding.
 const supported = "gzip, zstd"
 
 // maxWindow is how far back a zstd body may refer: what a content coding may use
 // (RFC 9659), and all a decoder keeps beside its tables.
 const maxWindow = 8 << 20
 
-// decoded makes a compressed body a plain one, of which at most limit bytes are read
-// from the connection.
-func decoded(limit int64) gin.HandlerFunc {
+// Decoded decompresses request bodies. It reads at most limit bytes of a compressed body.
+func Decoded(limit int64) gin.HandlerFunc {
 	return func(g *gin.Context) {
 		named := g.Request.Header["Content-Encoding"]
 		if len(named) == 0 {
