@@ -41,6 +41,7 @@ var (
 	xxh3       = "github.com/zeebo/xxh3"
 	compress   = "github.com/klauspost/compress"
 	ristretto  = "github.com/dgraph-io/ristretto/v2"
+	semaphore  = "golang.org/x/sync/semaphore"
 )
 
 var table = []room{
@@ -58,7 +59,7 @@ var table = []room{
 	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "index/hash", modules: []string{xxh3, ristretto}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
-	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto},
+	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto, semaphore},
 		not: []string{"flag", "net/http", "os"}},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/http", rooms: []string{"conductor", "conductor/prompt", "conductor/server", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},

@@ -1,145 +1,106 @@
 package conductor
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
-// ErrBusy is returned to a query for which there is no place in time.
+// ErrBusy says that a query got no place in time.
 var ErrBusy = errors.New("too many queries at once")
 
-// An Admission bounds how many queries are worked on at once. The rest wait, first
-// come, first served:
+// An Admission bounds how many queries run at once. The others wait, first come, first
+// served:
 //
-//	Enter --a place is free--> inside --Leave--> the place goes to who waits longest
+//	Enter --a place is free--> inside --Leave--> the place goes to the longest wait
 //	  |                          ^
 //	  +--> waiting --a place-----+
 //	          |
-//	          +--too long, or the client went away--> ErrBusy
+//	          +--wait is over, or the client went away--> ErrBusy
 //
-// What a query waits for itself, a body that is still to come or an answer the client
-// is slow to take, belongs outside.
+// A query enters after its body has arrived and leaves before its answer is sent.
 //
-// A nil Admission admits everybody. Cost of entering and leaving a free place: two
-// locks held for a comparison.
+// A nil Admission admits every query. A free place costs one lock each way.
 type Admission struct {
-	most   int
-	wait   time.Duration
-	tooFew error // ErrBusy, with what there was too few of
-
-	mu      sync.Mutex
-	inside  int        // guarded by mu, at most most
-	waiting *list.List // guarded by mu; tickets, the first came first; empty unless inside is most
-	refused uint64     // guarded by mu
+	places  *semaphore.Weighted
+	wait    time.Duration
+	tooFew  error // ErrBusy, with the bound
+	inside  atomic.Int64
+	waiting atomic.Int64
+	refused atomic.Uint64
 }
 
-// ticket is what a query waits by: closed once a place is its own.
-type ticket chan struct{}
-
-// NewAdmission admits so many queries at once and lets others wait for so long, which
-// may be 0.
+// NewAdmission returns an Admission of most queries at once. Each other query waits at
+// most wait, which may be 0.
 func NewAdmission(most int, wait time.Duration) *Admission {
 	return &Admission{
-		most: most, wait: wait, waiting: list.New(),
+		places: semaphore.NewWeighted(int64(most)), wait: wait,
 		tooFew: fmt.Errorf("%w: limits.max_queries lets %d in, and none of them ended within %s", ErrBusy, most, wait),
 	}
 }
 
-// Enter takes a place, which Leave gives back, or returns an ErrBusy.
+// Enter takes a place. Leave gives it back. Enter returns ErrBusy if no place comes free
+// within the wait, or before ctx ends.
 func (a *Admission) Enter(ctx context.Context) error {
 	if a == nil {
 		return nil
 	}
-	a.mu.Lock()
-	if a.inside < a.most {
-		a.inside++
-		a.mu.Unlock()
-		return nil
-	}
-	if a.wait <= 0 {
-		a.refused++
-		a.mu.Unlock()
-		return a.tooFew
-	}
-	mine := make(ticket)
-	waits := a.waiting.PushBack(mine)
-	a.mu.Unlock()
-
-	late := time.NewTimer(a.wait)
-	defer late.Stop()
-	select {
-	case <-mine:
-		return nil
-	case <-late.C:
-		if a.giveUp(waits, true) {
-			return a.tooFew
+	if !a.places.TryAcquire(1) {
+		if err := a.queue(ctx); err != nil {
+			return err
 		}
-		return nil // it came at the same moment
-	case <-ctx.Done():
-		if !a.giveUp(waits, false) {
-			a.Leave()
-		}
-		return fmt.Errorf("%w: the client did not wait: %w", ErrBusy, ctx.Err())
 	}
+	a.inside.Add(1)
+	return nil
 }
 
-// giveUp ends the waiting of who is not admitted yet, and reports whether it did.
-func (a *Admission) giveUp(waits *list.Element, refused bool) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	select {
-	case <-waits.Value.(ticket):
-		return false
-	default:
+// queue waits for a place.
+func (a *Admission) queue(ctx context.Context) error {
+	if a.wait > 0 {
+		a.waiting.Add(1)
+		defer a.waiting.Add(-1)
+		limited, cancel := context.WithTimeout(ctx, a.wait)
+		defer cancel()
+		if a.places.Acquire(limited, 1) == nil {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%w: the client did not wait: %w", ErrBusy, err)
+		}
 	}
-	a.waiting.Remove(waits)
-	if refused {
-		a.refused++
-	}
-	return true
+	a.refused.Add(1)
+	return a.tooFew
 }
 
-// Leave gives a place to who waits longest, or back.
+// Leave gives a place to the query that waits longest, or back.
 func (a *Admission) Leave() {
-	if a == nil {
-		return
+	if a != nil {
+		a.inside.Add(-1)
+		a.places.Release(1)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if first := a.waiting.Front(); first != nil {
-		a.waiting.Remove(first)
-		close(first.Value.(ticket))
-		return
-	}
-	if a.inside == 0 {
-		panic("BUG: a query left that had not entered")
-	}
-	a.inside--
 }
 
-// AdmissionStats is how an Admission is doing.
+// AdmissionStats are the counters of an Admission.
 type AdmissionStats struct {
 	Inside, Waiting int
-	Refused         uint64 // since the start, for want of a place in time
+	Refused         uint64 // queries since the start that got no place within the wait
 }
 
-// Stats returns how it is doing. A nil Admission does not know.
+// Stats returns the counters of a, zeros if a is nil.
 func (a *Admission) Stats() AdmissionStats {
 	if a == nil {
 		return AdmissionStats{}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return AdmissionStats{Inside: a.inside, Waiting: a.waiting.Len(), Refused: a.refused}
+	return AdmissionStats{Inside: int(a.inside.Load()), Waiting: int(a.waiting.Load()), Refused: a.refused.Load()}
 }
 
-// Enter takes one of the places there are for queries (Options.Admission): who serves a
-// query calls it when its body is there, and Leave when its answer is made. It returns
-// an ErrBusy if none comes free in time.
+// Enter takes a place for a query (Options.Admission). A dialect calls it when the body
+// has arrived, and Leave when the answer is made. Enter returns ErrBusy if no place comes
+// free in time.
 func (c *Conductor) Enter(ctx context.Context) error { return c.opts.Admission.Enter(ctx) }
 
 // Leave gives back the place that Enter took.
