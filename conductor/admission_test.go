@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestAdmissionBound holds that no more are inside than may be, and that all of those
-// who wait long enough get in.
+// TestAdmissionBound holds that at most the bound is inside, and that every query that
+// waits long enough enters.
 func TestAdmissionBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, queries = 3, 50
@@ -51,8 +51,8 @@ func TestAdmissionBound(t *testing.T) {
 	})
 }
 
-// TestAdmissionOrder holds that who comes first is served first, and that one who goes
-// away meanwhile is left out.
+// TestAdmissionOrder holds that queries enter in order of arrival, without the one whose
+// client went away.
 func TestAdmissionOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewAdmission(1, time.Minute)
@@ -77,7 +77,7 @@ func TestAdmissionOrder(t *testing.T) {
 				if err != nil {
 					t.Errorf("%d: %v", i, err)
 				}
-				served = append(served, i) // one place: nobody else is here
+				served = append(served, i) // one place: no lock needed
 				a.Leave()
 			}()
 			synctest.Wait() // it waits before the next one comes
@@ -129,8 +129,8 @@ func TestAdmissionRefuses(t *testing.T) {
 	f(0)
 }
 
-// TestAdmissionRaces lets queries give up at the moment in which others leave: whoever
-// got a place gave it back in the end.
+// TestAdmissionRaces lets queries give up while others leave. Every place is free in the
+// end.
 func TestAdmissionRaces(t *testing.T) {
 	a := NewAdmission(2, time.Microsecond)
 	var wg sync.WaitGroup

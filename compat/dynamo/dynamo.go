@@ -153,7 +153,7 @@ func (d *Dialect) MountRoot(r *gin.Engine) {
 		})
 }
 
-// reopenLogs opens the access log anew after it was moved away: POST /reopen_logs.
+// reopenLogs reopens the access log after a rotation: POST /reopen_logs.
 func (d *Dialect) reopenLogs(g *gin.Context) {
 	if d.cfg.ReopenLogs != nil {
 		if err := d.cfg.ReopenLogs(); err != nil {

@@ -23,7 +23,7 @@ import (
 //
 // Concurrency: every method may be called at any time from anywhere. mu guards
 // the lines that wait and is held for an append; out guards the file and is held
-// while it is written. Who needs both takes out first.
+// during a write. Lock order: out, then mu.
 type AccessLog struct {
 	opts    AccessLogOptions
 	dropped atomic.Uint64
@@ -48,15 +48,15 @@ type AccessLogOptions struct {
 	Open func() (io.WriteCloser, error)
 	// Zone is what times are written in; nil is UTC.
 	Zone *time.Location
-	// Report, if set, is told why lines get lost, once, and with nil that they are
-	// written again. It must not call the log.
+	// Report, if set, receives the error of the first write that loses lines, and nil at
+	// the first write that succeeds afterwards. It must not call the log.
 	Report func(error)
 }
 
 const (
 	// How long a line may wait for others to be written with it.
 	accessDelay = 50 * time.Millisecond
-	// Lines are written without waiting once there are so many bytes of them.
+	// Bytes of waiting lines at which the writer stops waiting for more.
 	accessChunk = 64 << 10
 	// What waits in memory while the disk does not take it, some 30,000 lines.
 	accessPending = 4 << 20
@@ -181,7 +181,7 @@ func (l *AccessLog) write() {
 	}
 }
 
-// lose drops lines, the first of which may be half written.
+// lose counts lines as dropped. The first may be half written.
 func (l *AccessLog) lose(lines []byte, err error) {
 	l.dropped.Add(uint64(bytes.Count(lines, []byte{'\n'})))
 	if !l.failing {

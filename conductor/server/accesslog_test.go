@@ -302,7 +302,7 @@ func TestAccessLogTornLine(t *testing.T) {
 	f(19, "first\nsecond\nthird\nfourth\n", 0)
 }
 
-// stuck is a file that takes nothing until it is told to.
+// stuck is a file that blocks every write until its release.
 type stuck struct {
 	small
 	free chan struct{}

@@ -26,7 +26,7 @@ import (
 const supported = "gzip, zstd"
 
 // maxWindow is how far back a zstd body may refer: what a content coding may use
-// (RFC 9659), and all a decoder keeps beside its tables.
+// (RFC 9659), and the most a decoder keeps apart from its tables.
 const maxWindow = 8 << 20
 
 // Decoded decompresses request bodies. It reads at most limit bytes of a compressed body.

@@ -149,7 +149,7 @@ func NewServer(h http.Handler, timeouts Timeouts) *http.Server {
 			MaxReadFrameSize:              maxFrame,
 			MaxReceiveBufferPerConnection: connWindow,
 			MaxReceiveBufferPerStream:     streamWindow,
-			// A peer that is gone holds streams whose answers nobody reads.
+			// A peer that is gone holds streams and reads no answers.
 			SendPingTimeout:  timeouts.Idle,
 			WriteByteTimeout: timeouts.Idle,
 		},
