@@ -68,7 +68,7 @@ conformance-dynamo: ## the Dynamo dialect's suite; URL=http://host:8090 or COMMA
 .PHONY: conformance-mooncake
 conformance-mooncake: export MOONCAKE_CONFORMANCE_URL = $(URL)
 conformance-mooncake: ## the second server's dialect's suite; URL=http://host:13333 names another server than ours
-	$(GO) test -count=1 -v -run '^TestConformance$$' $(TESTFLAGS) ./compat/conductorv2
+	$(GO) test -count=1 -v -run '^TestConformance$$' $(TESTFLAGS) ./compat/mooncake
 
 # Releases of engines whose own publishers and caches run against the server. One interpreter loads them all.
 VERSIONS ?= vllm==0.9.2 vllm==0.11.2 vllm==0.20.2 vllm==0.24.0 vllm==0.33.0 sglang==0.5.5 sglang==0.5.12 sglang==0.5.23

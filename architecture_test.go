@@ -67,7 +67,7 @@ var table = []room{
 	{dir: "conductor/server", modules: []string{gin, zerolog, compress}, not: []string{"flag", "os"}},
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/prompt", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
-	{dir: "compat/conductorv2", rooms: []string{"conductor", "conductor/prompt", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
+	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/prompt", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", modules: []string{msgpack, zmq4}},
 
@@ -159,7 +159,7 @@ func TestImportTableForbids(t *testing.T) {
 	f("conductor", "kvconductor/config", false)
 	f("conductor", "kvconductor/conductor/http", true) // a cycle, which the compiler refuses
 	f("conductor/http", "kvconductor/compat/dynamo", false)
-	f("compat/dynamo", "kvconductor/compat/conductorv2", false)
+	f("compat/dynamo", "kvconductor/compat/mooncake", false)
 	f("compat/dynamo", "kvconductor/index", false)
 	f("config", "kvconductor/conductor", false)
 	f("config", "kvconductor/index/hash", false)

@@ -17,8 +17,8 @@ import (
 
 	"kvconductor"
 	"kvconductor/cmd/internal/memory"
-	"kvconductor/compat/conductorv2"
 	"kvconductor/compat/dynamo"
+	"kvconductor/compat/mooncake"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/conductor/server"
@@ -168,10 +168,10 @@ func timeouts(limits config.Limits) server.Timeouts {
 // handler serves one dialect at the root, and those of JSON under their prefixes. Where
 // the published Conductor dialect is, that of the second server is for who asks so.
 func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conductorhttp.Options) http.Handler {
-	v2 := conductorv2.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Version: opts.Version}
-	packed := conductorv2.New(v2)
-	v2.Form = conductorv2.JSON
-	json := conductorv2.New(v2)
+	v2 := mooncake.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Version: opts.Version}
+	packed := mooncake.New(v2)
+	v2.Form = mooncake.JSON
+	json := mooncake.New(v2)
 	if root == config.Conductor {
 		opts.Use = append(opts.Use, packed.NegotiateErrors, json.NegotiateErrors)
 	}

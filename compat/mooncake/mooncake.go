@@ -1,4 +1,4 @@
-// Package conductorv2 serves the dialect of Mooncake Conductor's second server, in
+// Package mooncake serves the dialect of Mooncake Conductor's second server, in
 // msgpack, as its clients of August 2026 and later speak it, or in JSON, as those of
 // July did. Decisions are those of docs/semantics.md.
 //
@@ -25,7 +25,7 @@
 // trailing commas, ours does not.
 //
 // Concurrency: a Dialect is safe for concurrent use and has no state of its own.
-package conductorv2
+package mooncake
 
 import (
 	"net/http"

@@ -1,4 +1,4 @@
-package conductorv2_test
+package mooncake_test
 
 import (
 	"bytes"
@@ -14,8 +14,8 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/compat/conductorv2"
 	"kvconductor/compat/internal/conformance"
+	"kvconductor/compat/mooncake"
 )
 
 // do sends one request and returns status, headers and body.
@@ -44,7 +44,7 @@ func (s *script) do(method, path, contentType string, body []byte) (int, http.He
 // post sends a value and returns status and answer.
 func (s *script) post(path string, body any) (int, map[string]any) {
 	s.t.Helper()
-	status, _, answer := s.do("POST", path, conductorv2.ContentType, conformance.Encode(body))
+	status, _, answer := s.do("POST", path, mooncake.ContentType, conformance.Encode(body))
 	return status, s.unpack(answer)
 }
 
@@ -59,7 +59,7 @@ func (s *script) unpack(answer []byte) (m map[string]any) {
 
 // request runs a step that is an HTTP request.
 func (s *script) request(st *conformance.Step, want []string) (string, error) {
-	contentType, lines := conductorv2.ContentType, st.Input
+	contentType, lines := mooncake.ContentType, st.Input
 	if len(lines) > 0 && conformance.IsHeader(lines[0]) {
 		_, contentType, _ = strings.Cut(lines[0], ":")
 		contentType, lines = strings.TrimSpace(contentType), lines[1:]
@@ -75,7 +75,7 @@ func (s *script) request(st *conformance.Step, want []string) (string, error) {
 	}
 	status, header, answer := s.do(st.Name, s.word(st, 0), contentType, body)
 	text := string(answer)
-	if header.Get("Content-Type") == conductorv2.ContentType {
+	if header.Get("Content-Type") == mooncake.ContentType {
 		text = conformance.EncodeJSON(s.unpack(answer))
 	}
 	got := fmt.Sprintf("%d\n%s", status, text)
@@ -213,7 +213,7 @@ func (s *script) query(st *conformance.Step) string {
 	if s.key(st, "salt", "") == "nil" {
 		q["cache_salt"] = nil
 	}
-	status, _, answer := s.do("POST", "/query", conductorv2.ContentType, conformance.Encode(q))
+	status, _, answer := s.do("POST", "/query", mooncake.ContentType, conformance.Encode(q))
 	if status != 200 {
 		return refusal(status, s.unpack(answer))
 	}
@@ -290,7 +290,7 @@ func (s *script) view() string {
 // them on a server it has started.
 func (s *script) list(path, root, model string) (out []map[string]any) {
 	s.t.Helper()
-	status, _, answer := s.do("GET", path, conductorv2.ContentType, nil)
+	status, _, answer := s.do("GET", path, mooncake.ContentType, nil)
 	if status != 200 {
 		s.t.Fatalf("GET %s: %d %x", path, status, answer)
 	}
@@ -371,7 +371,7 @@ func (s *script) clean() {
 	if err != nil {
 		return
 	}
-	req.Header.Set("Accept", conductorv2.ContentType)
+	req.Header.Set("Accept", mooncake.ContentType)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return
@@ -389,7 +389,7 @@ func (s *script) clean() {
 	for _, r := range slices.Backward(all.Services) {
 		if strings.HasPrefix(r.ModelName, s.vars["M"]) {
 			body := conformance.Encode(map[string]any{"instance_id": r.InstanceID, "tenant_id": r.TenantID, "dp_rank": r.DPRank})
-			if resp, err := http.Post(s.base+"/unregister", conductorv2.ContentType, bytes.NewReader(body)); err == nil {
+			if resp, err := http.Post(s.base+"/unregister", mooncake.ContentType, bytes.NewReader(body)); err == nil {
 				resp.Body.Close()
 			}
 		}

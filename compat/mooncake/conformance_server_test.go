@@ -1,4 +1,4 @@
-package conductorv2_test
+package mooncake_test
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/compat/conductorv2"
 	"kvconductor/compat/internal/conformance"
+	"kvconductor/compat/mooncake"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/events"
@@ -77,7 +77,7 @@ func startServer(t *testing.T) string {
 		},
 	})
 	t.Cleanup(c.Close)
-	d := conductorv2.New(conductorv2.Config{Conductor: c, MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test"})
+	d := mooncake.New(mooncake.Config{Conductor: c, MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test"})
 	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	r := conductorhttp.New(c, opts)
 	d.MountRoot(r)

@@ -1,4 +1,4 @@
-package conductorv2
+package mooncake
 
 import (
 	"strconv"

@@ -1,4 +1,4 @@
-package conductorv2_test
+package mooncake_test
 
 import (
 	"fmt"
