@@ -71,6 +71,24 @@ type Soak struct {
 	round     int
 	result    Result
 	asked     atomic.Int64
+	logged    firstLine
+}
+
+// firstLine keeps the first line that is logged.
+type firstLine struct{ line atomic.Pointer[string] }
+
+func (f *firstLine) Write(line []byte) (int, error) {
+	s := string(line)
+	f.line.CompareAndSwap(nil, &s)
+	return len(line), nil
+}
+
+// err returns an error if something was logged.
+func (f *firstLine) err() error {
+	if line := f.line.Load(); line != nil {
+		return fmt.Errorf("the Conductor logged an error: %s", *line)
+	}
+	return nil
 }
 
 // Result says what a run did.
@@ -113,7 +131,8 @@ func (k *Soak) Run() (*Result, error) {
 func (k *Soak) open() error {
 	k.result.Seed = k.Seed
 	k.conductor = conductor.New(conductor.Options{
-		HashSeed: hash.DefaultSeed, RecallBytes: recallBytes[k.Seed%uint64(len(recallBytes))], Log: zerolog.Nop(),
+		HashSeed: hash.DefaultSeed, RecallBytes: recallBytes[k.Seed%uint64(len(recallBytes))],
+		Log:    zerolog.New(&k.logged).Level(zerolog.ErrorLevel),
 		Stream: stream.Config{Transport: k, Queue: queueBatches},
 	})
 	return k.prepare(rand.New(rand.NewPCG(k.Seed, 0)))
@@ -206,7 +225,8 @@ func (k *Soak) turn() error {
 	}
 	err := context.Cause(ctx)
 	stop(nil)
-	if reading.Wait(); err != nil {
+	reading.Wait()
+	if err := errors.Join(k.logged.err(), err); err != nil {
 		return err
 	}
 	return k.compare()

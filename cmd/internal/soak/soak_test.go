@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -60,6 +61,21 @@ func TestSoakNotices(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// TestSoakNoticesErrors holds that a soak fails once the Conductor has logged an error.
+func TestSoakNoticesErrors(t *testing.T) {
+	k := Soak{Seed: 1, Prompts: 5, Progress: t.Output()}
+	err := k.open()
+	defer k.conductor.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(&k.logged, "event application failed")
+	fmt.Fprint(&k.logged, "source has stopped")
+	if err := k.turn(); err == nil || !strings.Contains(err.Error(), "event application failed") {
+		t.Errorf("error %v, want the first one that was logged", err)
+	}
 }
 
 // TestBounds holds what is true in a window: something was true all the time, something
