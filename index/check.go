@@ -43,6 +43,7 @@ type check struct {
 	names    int
 	loose    int
 	heads    int
+	sides    int // lines of names of loose pieces
 }
 
 func (c *check) broken(invariant int, format string, args ...any) {
@@ -120,6 +121,9 @@ func (c *check) pieces() bool {
 			d := x.sideAt(line)
 			k, _ := sideLines(d.cap())
 			c.use(line, k, fmt.Sprint("names of piece ", n))
+			if r.loose() {
+				c.sides++
+			}
 			if d.meta&isSide == 0 || d.piece != n {
 				c.broken(7, "names in line %d of piece %d: flags %x, piece %d", line, n, d.meta, d.piece)
 			}
@@ -136,6 +140,9 @@ func (c *check) pieces() bool {
 	})
 	if len(c.lines) != int(x.lines.live.Load()) && len(c.findings) == 0 {
 		c.broken(5, "%d lines are used, counted %d", len(c.lines), x.lines.live.Load())
+	}
+	if c.sides != x.looseSides && len(c.findings) == 0 {
+		c.broken(7, "%d lines of names of loose pieces, counted %d", c.sides, x.looseSides)
 	}
 	return len(c.findings) == 0
 }

@@ -83,6 +83,21 @@ func (x *Index) again(c cursor) cursor {
 	return c
 }
 
+// sought looks for the block of a cursor by its engine hash as well, where only the key is known,
+// and takes retired owners out of its piece.
+func (x *Index) sought(s *source, engine uint64, c cursor) cursor {
+	if c.kind == atKey {
+		if q := x.meaning(s, engine); !q.isNone() && x.key(q) == c.key {
+			return x.behind(q)
+		}
+		c = x.again(c) // the search may have ended the block
+	}
+	if c.at = x.cleaned(c.at); c.at.isNone() {
+		c.made = x.made
+	}
+	return c
+}
+
 // create makes the block behind a cursor, which is in no piece yet, and has no owner. It
 // returns none if the budget is spent. up is the engine hash of the block before it, want
 // the number of blocks that may follow.

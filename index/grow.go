@@ -129,10 +129,20 @@ func (p *put) fresh(i int, key uint64) bool {
 }
 
 // ordinary reports that the source holds nothing under an engine hash, or under the key as
-// if it were one, and means by it what others do.
+// if it were one, and means by it what others do. No loose block of the key has names.
 func (p *put) ordinary(engine, key uint64) bool {
-	return p.x.ordinary(p.s, engine) && (!p.s.raw || p.x.looseOf(key).isNone())
+	if !p.x.ordinary(p.s, engine) {
+		return false
+	}
+	if !p.s.raw && p.x.looseSides == 0 {
+		return true
+	}
+	q := p.x.looseOf(key)
+	return q.isNone() || !p.s.raw && p.x.at(q.piece).side == 0
 }
+
+// simple reports that all engine hashes and keys are ordinary.
+func (p *put) simple() bool { return p.s.simple() && p.x.looseSides == 0 }
 
 // walk stores blocks from i on which are in a held piece from a place on, the first one for
 // sure: its key is next. Behind a block of a roots piece comes none. It reports false if the
@@ -145,13 +155,13 @@ func (p *put) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
 		stop = at + 1
 	}
 	l, lo, from := r.local(), at, i
-	key, last := uint64(0), uint64(0) // kept up where raw blocks of the source may have it
+	key, last := uint64(0), uint64(0) // kept up where a loose block may have it
 	dead := x.deadOf(r)
 	names, first, ok := x.namesFor(p.s, r, at, normal(e.Engine[i]))
 	if !ok {
 		return i, c, false
 	}
-	simple := p.s.simple()
+	simple := p.simple()
 	if simple && names != nil && dead == 0 { // mostly all of them
 		for at < stop && i < len(e.Engine) && l[at] == e.Local[i] && at-first < maxPiece && names[at-first] == normal(e.Engine[i]) {
 			at++
@@ -163,7 +173,7 @@ func (p *put) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
 		if dead>>at&1 != 0 {
 			x.forgetStale(r, at)
 		}
-		if p.s.raw {
+		if !simple {
 			if key = next; i > from {
 				key = x.follow(last, e.Local[i])
 			}
@@ -258,7 +268,7 @@ func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor
 	lo := r.len()
 	most := min(len(e.Engine)-i, int(r.cap()-lo))
 	engine, local := e.Engine[i:i+most], e.Local[i:i+most]
-	all, simple := x.naming != onDemand, p.s.simple()
+	all, simple := x.naming != onDemand, p.simple()
 	for j := range engine {
 		if all || lo+uint32(j) == 0 {
 			x.names.prefetch(mix(normal(engine[j])))

@@ -159,6 +159,7 @@ type Index struct {
 	// Written while all lanes are locked.
 	alone      bool   // all lanes are locked
 	made       uint64 // blocks of chains made so far while all lanes were locked
+	looseSides int    // lines of names of loose pieces
 	wide       bool   // some labels are no local hashes
 	naming     naming // which blocks have entries in names
 	namedPages int    // of catchingUp: pages whose blocks have

@@ -224,6 +224,9 @@ func (x *Index) spare(s *source, p place, want int) (line, i uint32, named *uint
 	d := x.sideAt(line)
 	d.begin(p, names, r.side, uint32(s.name)+1)
 	store32(&r.side, line)
+	if r.loose() {
+		x.looseSides++
+	}
 	return line, 0, &d.named
 }
 
@@ -613,7 +616,7 @@ func (x *Index) placeOf(key uint64) place {
 			}
 		})
 	}
-	return x.again(cursor{kind: atBlock, at: placeOf(x.places[key]), key: key}).at
+	return x.cleaned(x.again(cursor{kind: atBlock, at: placeOf(x.places[key]), key: key}).at)
 }
 
 // Placed reports whether an engine hash means a block to a source whose place in a chain
@@ -635,10 +638,21 @@ func (x *Index) byKey(s *source, engine, key uint64) place {
 	if p := x.meaning(s, engine); !p.isNone() && x.key(p) == key {
 		return p
 	}
-	if p := x.headOf(key); !p.isNone() {
+	if p := x.cleaned(x.headOf(key)); !p.isNone() {
 		return p
 	}
-	return x.looseOf(key)
+	return x.cleaned(x.looseOf(key))
+}
+
+// cleaned takes retired owners out of the piece of a block, and returns where the block is
+// then. It returns none if the block has left.
+func (x *Index) cleaned(p place) place {
+	if p.isNone() || x.sweep.left == 0 {
+		return p
+	}
+	c := x.behind(p)
+	x.clean(p.piece, x.at(p.piece))
+	return x.again(c).at
 }
 
 // forgotten keeps the names of blocks that have lost their last owner, for Forgotten.

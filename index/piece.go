@@ -551,6 +551,9 @@ func (x *Index) end(l *lane, n uint32, r *piece) {
 		next := s.next
 		k, _ := sideLines(s.cap())
 		x.lines.free(forNames, d, k)
+		if r.loose() {
+			x.looseSides--
+		}
 		d = next
 	}
 	write32(&r.side, 0)

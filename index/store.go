@@ -252,17 +252,7 @@ func (p *put) one(i int, next, c cursor) cursor {
 	if e.Local != nil {
 		label = e.label(i)
 	}
-	if next.kind == atKey {
-		if q := x.meaning(p.s, engine); !q.isNone() && x.key(q) == next.key {
-			next = x.behind(q)
-		}
-	}
-	if !next.at.isNone() && x.sweep.left > 0 {
-		if x.clean(next.at.piece, x.at(next.at.piece)) {
-			next = x.again(next)
-		}
-	}
-	if next.at.isNone() {
+	if next = x.sought(p.s, engine, next); next.at.isNone() {
 		local := uint64(0)
 		if e.Local != nil {
 			local = e.Local[i]

@@ -343,14 +343,23 @@ func (x *Index) nameBlock(l *lane, p place) {
 	if p.isNone() {
 		return
 	}
-	if r := x.hold(l, p.piece); !r.loose() && p.at < r.len() {
+	if r := x.holdCleaned(l, p.piece); !r.loose() && p.at < r.len() {
 		x.nameBlocks(l, p.piece, r, 1<<p.at)
 	}
 }
 
+// holdCleaned is hold of a piece without retired owners, which may have ended then.
+func (x *Index) holdCleaned(l *lane, n uint32) *piece {
+	r := x.hold(l, n)
+	if x.sweep.left > 0 {
+		x.clean(n, r)
+	}
+	return r
+}
+
 // nameAllOf gives the engine hashes of a piece their entries.
 func (x *Index) nameAllOf(l *lane, n uint32) {
-	if r := x.hold(l, n); !r.loose() && r.len() > 0 {
+	if r := x.holdCleaned(l, n); !r.loose() && r.len() > 0 {
 		x.nameBlocks(l, n, r, spanOf(0, r.len()))
 	}
 }

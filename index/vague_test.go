@@ -439,3 +439,106 @@ func TestVagueListForgetsEndedPieces(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A store finds loose blocks by their keys while names get entries on demand: their names move
+// to the chain. Else two blocks would have one name, and a source would lose one of them.
+func TestStoreTakesLooseBlocksOnDemand(t *testing.T) {
+	for _, whole := range []bool{true, false} { // whether the chain is new, or another source has stored it
+		x := New(Options{Scheme: hash.Default()})
+		src := x.NewSource()
+		device, host := x.NewOwner(src), x.NewOwner(src)
+		other, calm := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+		local := []uint64{31, 32, 33, 34}
+		engine := []uint64{1, 2, 3, 4}
+		keys := hash.Default().Chain(nil, local)
+		if !whole {
+			x.Store(&Store{Owner: other, Engine: []uint64{11, 12, 13, 14}, Local: local})
+		}
+		x.Store(&Store{Owner: host, Engine: engine[1:], Keys: keys[1:]})
+		for i := uint64(1); x.naming != onDemand; i++ {
+			if i > 20*calmEvents {
+				t.Fatal("no names on demand")
+			}
+			x.Store(&Store{Owner: calm, Engine: []uint64{i<<8 | 1, i<<8 | 2}, Local: []uint64{i<<8 | 3, i<<8 | 4}})
+		}
+		x.Store(&Store{Owner: device, Engine: engine, Local: local})
+		if n := x.looseBlocks.Load(); n != 0 {
+			t.Errorf("new chain %t: %d blocks are loose", whole, n)
+		}
+		x.NameAll()
+		if x.Blocks(device) != 4 || x.Blocks(host) != 3 {
+			t.Errorf("new chain %t: the owners hold %d and %d blocks, want 4 and 3", whole, x.Blocks(device), x.Blocks(host))
+		}
+		for _, o := range []Owner{host, device} {
+			x.Remove(o, engine, nil, CopySet)
+		}
+		if n := x.Blocks(device) + x.Blocks(host); n != 0 {
+			t.Errorf("new chain %t: %d blocks are left", whole, n)
+		}
+		if err := x.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// sweptLater returns an index whose first pages are full: a sweep does not reach the pieces that
+// are made next before some events have passed.
+func sweptLater(t *testing.T) *Index {
+	x := New(Options{Scheme: hash.Default()})
+	o := x.NewOwner(x.NewSource())
+	engine, local := make([]uint64, maxPiece), make([]uint64, maxPiece)
+	for n := uint64(1); x.lines.next.Load() < 4*sweepPages*pageLines; n++ {
+		for i := range engine {
+			engine[i], local[i] = n<<32|uint64(i), n<<33|uint64(i)
+		}
+		x.Store(&Store{Owner: o, Engine: engine, Local: local})
+	}
+	return x
+}
+
+// A store behind a loose block looks again at the next block if the search for its engine hash
+// has taken the last owner out of it, who is retired.
+func TestStoreLooseBlockOfRetired(t *testing.T) {
+	x := sweptLater(t)
+	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+	key := uint64(77)
+	next := hash.Default().Next(key, 31)
+	x.Store(&Store{Owner: a, Engine: []uint64{1}, Key: key, HasKey: true})
+	x.Store(&Store{Owner: b, Engine: []uint64{2}, Keys: []uint64{next}})
+	x.Clear(b)
+	if x.sweep.left == 0 {
+		t.Fatal("the sweep has ended")
+	}
+	if got := x.Store(&Store{Owner: a, Parent: 1, HasParent: true, Engine: []uint64{2}, Local: []uint64{31}}); got != (StoreResult{Added: 1}) {
+		t.Errorf("store behind a loose block: %+v", got)
+	}
+	if got := x.Blocks(a); got != 2 {
+		t.Errorf("the owner holds %d blocks, want 2", got)
+	}
+	x.Compact()
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+	if got := x.Remove(a, []uint64{2, 1}, nil, CopySet); got != (RemoveResult{Removed: 2}) {
+		t.Errorf("removal: %+v", got)
+	}
+}
+
+// Blocks of retired owners leave a piece before its names get entries: two blocks with one engine
+// hash would end it meanwhile.
+func TestNamesOfRetired(t *testing.T) {
+	x := sweptLater(t)
+	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+	x.Store(&Store{Owner: a, Engine: []uint64{1, 5, 6, 5, 7}, Local: []uint64{31, 32, 33, 34, 35}})
+	x.Clear(a)
+	if x.sweep.left == 0 {
+		t.Fatal("the sweep has ended")
+	}
+	x.Store(&Store{Owner: b, Engine: []uint64{999}})
+	for x.naming != allNamed {
+		x.Store(&Store{Owner: b, Engine: []uint64{998}})
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+}
