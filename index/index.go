@@ -53,8 +53,8 @@
 //  8. A link is the only one of its engine hash, and in both orders of the room; a
 //     source has at most MaxOrphans links, and none when it holds nothing.
 //  9. While names get entries on demand: the name of a block has an entry, or each source
-//     that holds the block and uses the name lists the piece as vague. The names of the first
-//     block of a piece, and of the blocks of a roots piece, have entries. Once all blocks are
+//     that holds the block and uses the name lists the piece as vague, unless a second name of
+//     a block came later. The names of the first block of a piece, and of the blocks of a roots piece, have entries. Once all blocks are
 //     named, each name has an entry.
 //  10. A place of a roots piece is free, or has a block with a key and an owner. The source
 //     of a roots piece counts the blocks, and lists the piece while it has a free place.

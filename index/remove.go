@@ -268,7 +268,7 @@ func (x *Index) beside(l *lane, p place, engine uint64) place {
 	if p.isNone() {
 		return place{}
 	}
-	h := x.hold(l, p.piece)
+	h := x.holdCleaned(l, p.piece)
 	if h.loose() {
 		return place{}
 	}
@@ -281,7 +281,7 @@ func (x *Index) beside(l *lane, p place, engine uint64) place {
 	}
 	for _, q := range [...]place{before, behind} {
 		if !q.isNone() {
-			if x.hold(l, q.piece); x.lineOf(q, engine) != 0 {
+			if x.holdCleaned(l, q.piece); x.lineOf(q, engine) != 0 {
 				return q
 			}
 		}
@@ -294,7 +294,7 @@ func (x *Index) lastOf(l *lane, n uint32) place {
 	if n == 0 {
 		return place{}
 	}
-	return place{n, max(x.hold(l, n).len(), 1) - 1}
+	return place{n, max(x.holdCleaned(l, n).len(), 1) - 1}
 }
 
 // around returns the block that has an engine hash, of some pieces along a chain from one on
@@ -303,7 +303,7 @@ func (x *Index) around(l *lane, n uint32, pieces int, engine uint64) place {
 	for ; n != 0 && pieces > 0; pieces-- {
 		r := x.at(n)
 		if x.mayName(n, engine) {
-			if r = x.hold(l, n); r.roots() {
+			if r = x.holdCleaned(l, n); r.roots() {
 				break
 			}
 			if q, line := x.wordIn(n, engine); line != 0 {

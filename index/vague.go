@@ -211,7 +211,7 @@ func (x *Index) search(s *source, engine uint64, event []uint64, held bool) plac
 // before returns the block of an engine hash that lies n blocks before another one, or close to
 // there. The end of a chain has an entry, and what leaves one tier for the next is ends.
 func (x *Index) before(l *lane, p place, n int, engine uint64) place {
-	r := x.hold(l, p.piece)
+	r := x.holdCleaned(l, p.piece)
 	for n > int(p.at) && r.prev != 0 {
 		n -= int(p.at) + 1
 		p = x.lastOf(l, r.prev)

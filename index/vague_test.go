@@ -542,3 +542,35 @@ func TestNamesOfRetired(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A search does not find a block that only retired owners hold: a store behind it would go on in a
+// piece that is shorter by then, or has ended.
+func TestSearchSkipsBlocksOfRetired(t *testing.T) {
+	var engine, local []uint64
+	for i := range uint64(maxPiece + 6) {
+		engine, local = append(engine, 1+i), append(local, 101+i)
+	}
+	for _, stays := range [][2]int{{0, 2}, {maxPiece, maxPiece + 6}} { // what a living owner holds
+		x := sweptLater(t)
+		src := x.NewSource()
+		a, b := x.NewOwner(src), x.NewOwner(src)
+		x.Store(&Store{Owner: a, Engine: engine, Local: local})
+		e := Store{Owner: b, Engine: engine[stays[0]:stays[1]], Local: local[stays[0]:stays[1]]}
+		if stays[0] > 0 {
+			e.Parent, e.HasParent = engine[stays[0]-1], true
+		}
+		x.Store(&e)
+		x.Clear(a)
+		if x.sweep.left == 0 {
+			t.Fatal("the sweep has ended")
+		}
+		got := x.Store(&Store{Owner: b, Parent: engine[9], HasParent: true, Engine: []uint64{901, 902}, Local: []uint64{41, 42}})
+		if got != (StoreResult{Added: 2, Orphaned: 2}) {
+			t.Errorf("blocks %d stay: store behind a block of nobody: %+v", stays, got)
+		}
+		x.Compact()
+		if err := x.Check(); err != nil {
+			t.Errorf("blocks %d stay: %v", stays, err)
+		}
+	}
+}
