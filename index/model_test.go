@@ -30,7 +30,7 @@ type world struct {
 	tallies []*atomic.Int64 // of owners
 	seen    []uint64        // engine hashes and keys used so far
 	honest  bool            // no liars
-	slow    bool            // sweeps take some events, and publishers mostly mention what is held
+	slow    bool            // sweeps take some events, and publishers mostly mention held blocks
 	roots   uint64          // first blocks that prompts begin with
 	log     []string
 }
@@ -129,7 +129,7 @@ func (w *world) path() []block {
 	return p
 }
 
-// tame reports whether a publisher mentions only what is held: a slow world keeps names on demand.
+// tame reports whether a publisher mentions held blocks alone: a slow world keeps names on demand.
 func (w *world) tame() bool { return w.slow && w.rng.IntN(8) > 0 }
 
 // knows reports whether an engine hash means a held block to the source of an owner.
