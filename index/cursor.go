@@ -84,16 +84,19 @@ func (x *Index) again(c cursor) cursor {
 }
 
 // sought looks for the block of a cursor by its engine hash as well, where only the key is known,
-// and takes retired owners out of its piece.
-func (x *Index) sought(s *source, engine uint64, c cursor) cursor {
+// and takes retired owners out of its piece. behind is the cursor of the block before.
+func (x *Index) sought(s *source, engine uint64, c, behind cursor) cursor {
 	if c.kind == atKey {
 		if q := x.meaning(s, engine); !q.isNone() && x.key(q) == c.key {
 			return x.behind(q)
 		}
 		c = x.again(c) // the search may have ended the block
 	}
-	if c.at = x.cleaned(c.at); c.at.isNone() {
-		c.made = x.made
+	if c.at = x.cleaned(c.at); !c.at.isNone() {
+		return c
+	}
+	if c.made = x.made; behind.kind == atKey {
+		c.kind, c.at = atKey, x.cleaned(x.looseOf(c.key))
 	}
 	return c
 }

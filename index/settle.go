@@ -46,7 +46,7 @@ func (p *put) settle(engine uint64, at cursor) (moved int) {
 			w.at = p.place(top)
 			next := x.child(w.at, l.local)
 			if !x.heldRaw(s, l.engine).isNone() {
-				if next = x.sought(s, l.engine, next); next.at.isNone() {
+				if next = x.sought(s, l.engine, next, w.at); next.at.isNone() {
 					next.at = x.create(s, w.at, next.key, w.engine, l.local, l.label, 1)
 				}
 				if !next.at.isNone() {

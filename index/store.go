@@ -252,7 +252,7 @@ func (p *put) one(i int, next, c cursor) cursor {
 	if e.Local != nil {
 		label = e.label(i)
 	}
-	if next = x.sought(p.s, engine, next); next.at.isNone() {
+	if next = x.sought(p.s, engine, next, c); next.at.isNone() {
 		local := uint64(0)
 		if e.Local != nil {
 			local = e.Local[i]

@@ -574,3 +574,32 @@ func TestSearchSkipsBlocksOfRetired(t *testing.T) {
 		}
 	}
 }
+
+// Blocks behind a loose one stay loose if the piece that one of them began has only retired
+// owners: the store would write the blocks behind that one into the loose piece.
+func TestStoreBehindLooseBlockOfRetired(t *testing.T) {
+	x := sweptLater(t)
+	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
+	local := []uint64{31, 32, 33, 34}
+	first := uint64(77)
+	keys := []uint64{first}
+	for i, l := range local[1:] {
+		keys = append(keys, hash.Default().Next(keys[i], l))
+	}
+	x.Store(&Store{Owner: a, Engine: []uint64{12, 13}, Local: local[1:3], Key: keys[1], HasKey: true, Complete: true})
+	x.Clear(a)
+	if x.sweep.left == 0 {
+		t.Fatal("the sweep has ended")
+	}
+	got := x.Store(&Store{Owner: b, Engine: []uint64{21, 22, 23, 24}, Local: local, Key: first, HasKey: true})
+	if got != (StoreResult{Added: 4}) {
+		t.Errorf("store behind a loose block: %+v", got)
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+	var m Match
+	if x.Match(keys, &m); m.Blocks != 4 {
+		t.Errorf("match: %+v", m)
+	}
+}
