@@ -8,6 +8,10 @@ import (
 	"kvconductor/index/hash"
 )
 
+// underRace says that the race detector is on. It makes a test ten times slower, and finds
+// nothing in one of a single goroutine.
+const underRace = true
+
 // TestStoreLooksAtParentAgain holds that a store looks at its parent again once its lane holds
 // the parent's piece. Another source ends that piece and stores the parent in a new one: before
 // the first hold of the store's lane, then before the second one, and so on.

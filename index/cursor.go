@@ -83,6 +83,15 @@ func (x *Index) again(c cursor) cursor {
 	return c
 }
 
+// cleaned takes retired owners out of the piece of a cursor, and looks at the cursor again.
+func (x *Index) cleaned(c cursor) cursor {
+	if c.at.isNone() || x.sweep.left == 0 {
+		return c
+	}
+	x.clean(c.at.piece, x.at(c.at.piece))
+	return x.again(c)
+}
+
 // sought looks for the block of a cursor by its engine hash as well, where only the key is known,
 // and takes retired owners out of its piece. behind is the cursor of the block before.
 func (x *Index) sought(s *source, engine uint64, c, behind cursor) cursor {
@@ -90,13 +99,9 @@ func (x *Index) sought(s *source, engine uint64, c, behind cursor) cursor {
 		if q := x.meaning(s, engine); !q.isNone() && x.key(q) == c.key {
 			return x.behind(q)
 		}
-		c = x.again(c) // the search may have ended the block
 	}
-	if c.at = x.cleaned(c.at); !c.at.isNone() {
-		return c
-	}
-	if c.made = x.made; behind.kind == atKey {
-		c.kind, c.at = atKey, x.cleaned(x.looseOf(c.key))
+	if c = x.cleaned(c); c.at.isNone() && behind.kind == atKey {
+		c = x.cleaned(cursor{kind: atKey, at: x.looseOf(c.key), key: c.key})
 	}
 	return c
 }

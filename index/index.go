@@ -54,7 +54,7 @@
 //     source has at most MaxOrphans links, and none when it holds nothing.
 //  9. While names get entries on demand: the name of a block has an entry, or each source
 //     that holds the block and uses the name lists the piece as vague, unless a second name of
-//     a block came later. The names of the first block of a piece, and of the blocks of a roots piece, have entries. Once all blocks are
+//     a block came later, or two families met. The names of the first block of a piece, and of the blocks of a roots piece, have entries. Once all blocks are
 //     named, each name has an entry.
 //  10. A place of a roots piece is free, or has a block with a key and an owner. The source
 //     of a roots piece counts the blocks, and lists the piece while it has a free place.
@@ -157,12 +157,13 @@ type Index struct {
 	}
 
 	// Written while all lanes are locked.
-	alone      bool   // all lanes are locked
-	made       uint64 // blocks of chains made so far while all lanes were locked
-	looseSides int    // lines of names of loose pieces
-	wide       bool   // some labels are no local hashes
-	naming     naming // which blocks have entries in names
-	namedPages int    // of catchingUp: pages whose blocks have
+	alone      bool    // all lanes are locked
+	made       uint64  // blocks of chains made so far while all lanes were locked
+	looseSides int     // lines of names of loose pieces
+	wide       bool    // some labels are no local hashes
+	naming     naming  // which blocks have entries in names
+	namedPages int     // of catchingUp: pages whose blocks have
+	perEvent   portion // what an event does of a sweep, and of naming
 	full       fullNaming
 	sources    []*source // by Source; nil is dropped
 	owners     []*owner  // by Owner; nil is dropped
@@ -238,7 +239,7 @@ func New(opts Options) *Index {
 	if x.maxOrphans == 0 {
 		x.maxOrphans = DefaultMaxOrphans
 	}
-	x.lines.index = x
+	x.lines.index, x.perEvent = x, portion{sweep: 16, naming: 16}
 	x.names = &nameTable{}
 	runtime.AddCleanup(x, (*nameTable).clear, x.names)
 	x.heads.sifted, x.loose.sifted = true, true

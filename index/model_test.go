@@ -30,7 +30,7 @@ type world struct {
 	tallies []*atomic.Int64 // of owners
 	seen    []uint64        // engine hashes and keys used so far
 	honest  bool            // no liars
-	slow    bool            // sweeps take some events, and publishers mostly mention held blocks
+	slow    bool            // sweeps take many events, and publishers mostly mention held blocks
 	roots   uint64          // first blocks that prompts begin with
 	log     []string
 }
@@ -55,27 +55,12 @@ func newWorld(t *testing.T, rng *rand.Rand, honest, slow bool) *world {
 	}
 	w := &world{t: t, rng: rng, x: x, o: newOracle(scheme, max), family: map[Source]int{}, honest: honest, slow: slow, roots: 2 + 14*rng.Uint64N(2)}
 	if slow {
-		w.stretch()
+		x.perEvent.sweep = rng.IntN(2)
 	}
 	for range 1 + rng.IntN(4) {
 		w.newSource()
 	}
 	return w
-}
-
-// stretch makes the index pass many pages without a piece in each sweep.
-func (w *world) stretch() {
-	src := w.x.NewSource()
-	o := w.x.NewOwner(src)
-	engine, local := make([]uint64, maxPiece), make([]uint64, maxPiece)
-	for n := uint64(1); w.x.lines.next.Load() < 4*sweepPages*pageLines; n++ {
-		for i := range engine {
-			engine[i], local[i] = n<<32|uint64(i), n<<33|uint64(i)
-		}
-		w.x.Store(&Store{Owner: o, Engine: engine, Local: local})
-	}
-	w.x.DropSource(src)
-	w.x.Compact()
 }
 
 func (w *world) newSource() {

@@ -445,6 +445,7 @@ func (x *Index) absorb(from, to place) {
 		x.keepPrivate(p.s, p.engine, to)
 	}
 	for _, o := range owners {
+		x.note(o.s, to.piece)
 		named := slices.ContainsFunc(names, func(n taught) bool { return x.akin(o.s.name, n.by) }) ||
 			slices.ContainsFunc(own, func(p private) bool { return p.s == o.s })
 		if key := x.key(to); o.s.raw && !named && x.meaning(o.s, key).isNone() {
@@ -616,7 +617,7 @@ func (x *Index) placeOf(key uint64) place {
 			}
 		})
 	}
-	return x.cleaned(x.again(cursor{kind: atBlock, at: placeOf(x.places[key]), key: key}).at)
+	return x.cleaned(x.again(cursor{kind: atBlock, at: placeOf(x.places[key]), key: key})).at
 }
 
 // Placed reports whether an engine hash means a block to a source whose place in a chain
@@ -638,21 +639,10 @@ func (x *Index) byKey(s *source, engine, key uint64) place {
 	if p := x.meaning(s, engine); !p.isNone() && x.key(p) == key {
 		return p
 	}
-	if p := x.cleaned(x.headOf(key)); !p.isNone() {
-		return p
+	if c := x.cleaned(cursor{kind: atBlock, at: x.headOf(key), key: key}); !c.at.isNone() {
+		return c.at
 	}
-	return x.cleaned(x.looseOf(key))
-}
-
-// cleaned takes retired owners out of the piece of a block, and returns where the block is
-// then. It returns none if the block has left.
-func (x *Index) cleaned(p place) place {
-	if p.isNone() || x.sweep.left == 0 {
-		return p
-	}
-	c := x.behind(p)
-	x.clean(p.piece, x.at(p.piece))
-	return x.again(c).at
+	return x.cleaned(cursor{kind: atKey, at: x.looseOf(key), key: key}).at
 }
 
 // forgotten keeps the names of blocks that have lost their last owner, for Forgotten.

@@ -29,7 +29,7 @@ type scene struct {
 	copies   bool  // a store adds a copy, a removal takes one
 	short    bool  // many prompts of few blocks
 	crowd    bool  // few prompts of few blocks
-	large    bool  // retired owners stay in pieces for some events
+	slow     bool  // retired owners stay in pieces for some events
 	tight    bool  // memory is short: writers hold less than they stored
 	names    bool  // readers ask by engine hashes as well
 	clash    bool  // the first writer has prompts of its own; the second names the blocks of the others as the first its own
@@ -74,8 +74,8 @@ var scenes = []scene{
 	{name: "one block with copies", names: true, short: true, families: []int{1, 2}, rest: []int{2}, tiers: 2, copies: true, weights: [raceKinds]int{raceOne: 20, raceStore: 2, raceRemove: 12, raceScatter: 2}},
 	{name: "copies", names: true, families: []int{1, 2}, rest: []int{1}, copies: true, weights: [raceKinds]int{raceStore: 10, raceRemove: 10, raceScatter: 3, raceClear: 1}},
 	{name: "tiers", names: true, families: []int{1, 2}, rest: []int{2}, tiers: 3, weights: [raceKinds]int{raceStore: 12, raceRemove: 9, raceScatter: 2, raceClear: 1}},
-	{name: "generations", names: true, large: true, families: []int{1, 2}, rest: []int{2}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 5, raceRotate: 3}},
-	{name: "sources", names: true, large: true, families: []int{1, 2}, rest: []int{1}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1, raceDrop: 1}},
+	{name: "generations", names: true, slow: true, families: []int{1, 2}, rest: []int{2}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 5, raceRotate: 3}},
+	{name: "sources", names: true, slow: true, families: []int{1, 2}, rest: []int{1}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1, raceDrop: 1}},
 	{name: "hashes", families: []int{1, 2}, rest: []int{1, 2}, full: true, weights: [raceKinds]int{raceStore: 3, raceHashes: 8, raceRemove: 8, raceScatter: 2, raceClear: 1}},
 	{name: "hashes that are keys", families: []int{0}, weights: [raceKinds]int{raceStore: 5, raceHashes: 8, raceRemove: 10, raceScatter: 2, raceClear: 1}},
 	{name: "orphans", families: []int{1, 2}, alone: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 7, raceClear: 1}},
@@ -183,14 +183,8 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 	s.tiers = max(s.tiers, 1)
 	r := &race{T: t, scene: s, prompts: make([]prompt, width), resting: map[Owner][]int{}, kin: map[Owner]int{}}
 	r.x = New(Options{Scheme: hash.Default(), KeepLabels: true})
-	if s.large { // the sweep comes by these first
-		var local []uint64
-		for range 4 * sweepPages * pageLines {
-			local = append(local, rng.Uint64())
-		}
-		o := r.x.NewOwner(r.x.NewSource())
-		r.x.Store(&Store{Owner: o, Engine: local, Local: local})
-		r.resting[o] = make([]int, width)
+	if s.slow {
+		r.x.perEvent.sweep = 1
 	}
 	for i := range r.prompts {
 		var local []uint64

@@ -19,8 +19,8 @@ type sweep struct {
 	mask    []uint64 // retired ids
 }
 
-// sweepPages is how many pages an event sweeps: 64 lines each.
-const sweepPages = 16
+// portion is how many pages of 64 lines an event sweeps, and names.
+type portion struct{ sweep, naming int }
 
 // trimStretches is how many stretches of pages an event gives back to the system: some 5 us each.
 const trimStretches = 8
@@ -136,11 +136,11 @@ func (x *Index) tend(s *source) {
 		s.room = room{}
 	}
 	if x.sweep.left > 0 {
-		x.sweepOn(sweepPages)
+		x.sweepOn(x.perEvent.sweep)
 	}
 	switch x.naming {
 	case catchingUp:
-		x.nameOn(namingPages)
+		x.nameOn(x.perEvent.naming)
 	case allNamed:
 		x.nameLess()
 	}

@@ -35,8 +35,6 @@ const (
 	// headsAhead and namesAhead are how far ahead of a search the heads of pieces and their names
 	// are fetched.
 	headsAhead, namesAhead = 8, 4
-	// namingPages is how many pages an event names, 64 lines each.
-	namingPages = 16
 )
 
 // vagueList is the vague pieces of a source, in a ring when it is full.
@@ -512,7 +510,7 @@ func (x *Index) nameLess() {
 func (x *Index) nameAll() {
 	if x.naming == onDemand {
 		x.beginNaming()
-		x.nameOn(8 * namingPages)
+		x.nameOn(8 * x.perEvent.naming)
 	}
 }
 

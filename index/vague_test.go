@@ -481,34 +481,23 @@ func TestStoreTakesLooseBlocksOnDemand(t *testing.T) {
 	}
 }
 
-// sweptLater returns an index whose first pages are full: a sweep does not reach the pieces that
-// are made next before some events have passed.
-func sweptLater(t *testing.T) *Index {
+// unswept returns an index whose events sweep no page.
+func unswept() *Index {
 	x := New(Options{Scheme: hash.Default()})
-	o := x.NewOwner(x.NewSource())
-	engine, local := make([]uint64, maxPiece), make([]uint64, maxPiece)
-	for n := uint64(1); x.lines.next.Load() < 4*sweepPages*pageLines; n++ {
-		for i := range engine {
-			engine[i], local[i] = n<<32|uint64(i), n<<33|uint64(i)
-		}
-		x.Store(&Store{Owner: o, Engine: engine, Local: local})
-	}
+	x.perEvent.sweep = 0
 	return x
 }
 
 // A store behind a loose block looks again at the next block if the search for its engine hash
 // has taken the last owner out of it, who is retired.
 func TestStoreLooseBlockOfRetired(t *testing.T) {
-	x := sweptLater(t)
+	x := unswept()
 	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	key := uint64(77)
 	next := hash.Default().Next(key, 31)
 	x.Store(&Store{Owner: a, Engine: []uint64{1}, Key: key, HasKey: true})
 	x.Store(&Store{Owner: b, Engine: []uint64{2}, Keys: []uint64{next}})
 	x.Clear(b)
-	if x.sweep.left == 0 {
-		t.Fatal("the sweep has ended")
-	}
 	if got := x.Store(&Store{Owner: a, Parent: 1, HasParent: true, Engine: []uint64{2}, Local: []uint64{31}}); got != (StoreResult{Added: 1}) {
 		t.Errorf("store behind a loose block: %+v", got)
 	}
@@ -527,13 +516,10 @@ func TestStoreLooseBlockOfRetired(t *testing.T) {
 // Blocks of retired owners leave a piece before its names get entries: two blocks with one engine
 // hash would end it meanwhile.
 func TestNamesOfRetired(t *testing.T) {
-	x := sweptLater(t)
+	x := unswept()
 	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: a, Engine: []uint64{1, 5, 6, 5, 7}, Local: []uint64{31, 32, 33, 34, 35}})
 	x.Clear(a)
-	if x.sweep.left == 0 {
-		t.Fatal("the sweep has ended")
-	}
 	x.Store(&Store{Owner: b, Engine: []uint64{999}})
 	for x.naming != allNamed {
 		x.Store(&Store{Owner: b, Engine: []uint64{998}})
@@ -551,7 +537,7 @@ func TestSearchSkipsBlocksOfRetired(t *testing.T) {
 		engine, local = append(engine, 1+i), append(local, 101+i)
 	}
 	for _, stays := range [][2]int{{0, 2}, {maxPiece, maxPiece + 6}} { // what a living owner holds
-		x := sweptLater(t)
+		x := unswept()
 		src := x.NewSource()
 		a, b := x.NewOwner(src), x.NewOwner(src)
 		x.Store(&Store{Owner: a, Engine: engine, Local: local})
@@ -561,9 +547,6 @@ func TestSearchSkipsBlocksOfRetired(t *testing.T) {
 		}
 		x.Store(&e)
 		x.Clear(a)
-		if x.sweep.left == 0 {
-			t.Fatal("the sweep has ended")
-		}
 		got := x.Store(&Store{Owner: b, Parent: engine[9], HasParent: true, Engine: []uint64{901, 902}, Local: []uint64{41, 42}})
 		if got != (StoreResult{Added: 2, Orphaned: 2}) {
 			t.Errorf("blocks %d stay: store behind a block of nobody: %+v", stays, got)
@@ -578,7 +561,7 @@ func TestSearchSkipsBlocksOfRetired(t *testing.T) {
 // Blocks behind a loose one stay loose if the piece that one of them began has only retired
 // owners: the store would write the blocks behind that one into the loose piece.
 func TestStoreBehindLooseBlockOfRetired(t *testing.T) {
-	x := sweptLater(t)
+	x := unswept()
 	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	local := []uint64{31, 32, 33, 34}
 	first := uint64(77)
@@ -588,9 +571,6 @@ func TestStoreBehindLooseBlockOfRetired(t *testing.T) {
 	}
 	x.Store(&Store{Owner: a, Engine: []uint64{12, 13}, Local: local[1:3], Key: keys[1], HasKey: true, Complete: true})
 	x.Clear(a)
-	if x.sweep.left == 0 {
-		t.Fatal("the sweep has ended")
-	}
 	got := x.Store(&Store{Owner: b, Engine: []uint64{21, 22, 23, 24}, Local: local, Key: first, HasKey: true})
 	if got != (StoreResult{Added: 4}) {
 		t.Errorf("store behind a loose block: %+v", got)
