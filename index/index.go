@@ -54,8 +54,8 @@
 //     source has at most MaxOrphans links, and none when it holds nothing.
 //  9. While names get entries on demand: the name of a block has an entry, or each source
 //     that holds the block and uses the name lists the piece as vague, unless a second name of
-//     a block came later, or two families met. The names of the first block of a piece, and of the blocks of a roots piece, have entries. Once all blocks are
-//     named, each name has an entry.
+//     a block came later, or two families met. The names of the first block of a piece, and of
+//     the blocks of a roots piece, have entries. Once all blocks are named, each name has one.
 //  10. A place of a roots piece is free, or has a block with a key and an owner. The source
 //     of a roots piece counts the blocks, and lists the piece while it has a free place.
 //
