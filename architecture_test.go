@@ -61,6 +61,8 @@ var table = []room{
 
 	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto, semaphore},
 		not: []string{"flag", "net/http", "os"}},
+	// Names of contexts, as values: every room of the application compares them, none may add to them.
+	{dir: "conductor/scope", rooms: []string{"events"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/http", rooms: []string{"conductor", "conductor/prompt", "conductor/server", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 
@@ -161,6 +163,8 @@ func TestImportTableForbids(t *testing.T) {
 	f("conductor/http", "kvconductor/compat/dynamo", false)
 	f("compat/dynamo", "kvconductor/compat/mooncake", false)
 	f("compat/dynamo", "kvconductor/index", false)
+	f("conductor/scope", "kvconductor/conductor", false)
+	f("conductor/scope", "kvconductor/index", false)
 	f("config", "kvconductor/conductor", false)
 	f("config", "kvconductor/index/hash", false)
 	f("config", "github.com/spf13/viper", true)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 )
 
@@ -28,7 +29,7 @@ const maxAdapters = 1 << 12
 // nameAdapter gives the adapter of a stored event a name if it has a number alone: the
 // one that an earlier event gave the number. A block known by its hash, or behind a known
 // parent, has its adapter by that. Else the number is the name.
-func (s *source) nameAdapter(e *events.Event, dk deploymentKey) {
+func (s *source) nameAdapter(e *events.Event, dk scope.Deployment) {
 	if e.LoraID == 0 || s.reg.Lora != "" || len(e.Hashes) == 0 {
 		return
 	}
@@ -47,7 +48,7 @@ func (s *source) nameAdapter(e *events.Event, dk deploymentKey) {
 		if ns == nil && e.HasParent {
 			ns = s.knower(e, dk, parentHash, nil)
 		}
-		if ns != nil && ns.context.key.lora != "" {
+		if ns != nil && ns.context.key.Lora != "" {
 			return // contextKey finds it
 		}
 		text := fmt.Sprintf("%s%d@%s", unnamedPrefix, e.LoraID, s.reg.Key())

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -187,7 +188,7 @@ func (sc *scratch) resetPromptChains(x *indexContext, q *Query, places []index.B
 	}
 	local := x.scheme
 	if q.Mixed {
-		local = hash.Scheme{Seed: contextKey{q.Lora, q.Salt}.dynamoSeed()}
+		local = hash.Scheme{Seed: dynamoSeed(scope.Variant{Lora: q.Lora, Salt: q.Salt})}
 	}
 	c := &sc.chain
 	for n := range set.all {

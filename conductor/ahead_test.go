@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/index"
 )
 
@@ -12,7 +13,7 @@ import (
 func TestLookAheadsFade(t *testing.T) {
 	c := New(Options{RecallBytes: 1 << 20})
 	defer c.Close()
-	at := spaceKey{deploymentKey{DefaultTenant, "m", 16}, contextKey{}}
+	at := scope.Context{Deployment: scope.Deployment{Tenant: DefaultTenant, Model: "m", BlockSize: 16}, Variant: scope.Variant{}}
 	source := func(kind, name string) *source {
 		return c.unjoined(Registration{Type: kind, Instance: name, Model: "m", Tenant: DefaultTenant, BlockSize: 16})
 	}
@@ -50,7 +51,7 @@ func TestLookAheadsFade(t *testing.T) {
 		leave(2, 102+engine) // something to forget the next time
 	}
 	expect("its names are forgotten", later("pool 2"), 1<<2|noLookAhead)
-	m, known := c.whatMeans(at.deployment, 101, contextKey{}, func(contextKey) bool { return true }, math.MaxInt)
+	m, known := c.whatMeans(at.Deployment, 101, scope.Variant{}, func(scope.Variant) bool { return true }, math.MaxInt)
 	if !known || m.lookAheads&(1<<1) == 0 {
 		t.Errorf("the name is known: %v, with look-aheads %v", known, m.lookAheads.list())
 	}

@@ -28,7 +28,7 @@ func (d *deployment) waiters(q *Query, dst []*indexContext) []*indexContext {
 		return dst
 	}
 	for _, w := range *list {
-		if (w.key.lora == "" || w.key.lora == q.Lora) && (w.key.salt == "" || w.key.salt == q.Salt) && len(dst) < maxPlaces {
+		if (w.key.Lora == "" || w.key.Lora == q.Lora) && (w.key.Salt == "" || w.key.Salt == q.Salt) && len(dst) < maxPlaces {
 			dst = append(dst, w)
 		}
 	}

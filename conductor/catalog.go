@@ -5,6 +5,8 @@ import (
 	"iter"
 	"maps"
 	"slices"
+
+	"kvconductor/conductor/scope"
 )
 
 // Registrations returns what is registered, in no particular order, without what
@@ -55,13 +57,13 @@ func (c *Conductor) BlockSizes(p Partition) []int {
 
 // sized notes that there is a deployment, or no more. What queries have read of the
 // sizes stays as it is. c.mu is held.
-func (c *Conductor) sized(key deploymentKey, there bool) {
-	p := Partition{Tenant: key.tenant, Model: key.model}
+func (c *Conductor) sized(key scope.Deployment, there bool) {
+	p := Partition{Tenant: key.Tenant, Model: key.Model}
 	old := c.sizes[p]
-	at, _ := slices.BinarySearch(old, key.blockSize)
+	at, _ := slices.BinarySearch(old, key.BlockSize)
 	var sizes []int
 	if there {
-		sizes = slices.Insert(slices.Clone(old), at, key.blockSize)
+		sizes = slices.Insert(slices.Clone(old), at, key.BlockSize)
 	} else {
 		sizes = slices.Delete(slices.Clone(old), at, at+1)
 	}
@@ -83,8 +85,8 @@ func (c *Conductor) Contexts() []ContextBlocks {
 	for _, x := range c.contexts() {
 		dk := x.deployment.key
 		all = append(all, ContextBlocks{
-			Tenant: dk.tenant, Model: dk.model, Lora: x.key.lora, Salt: x.key.salt,
-			BlockSize: dk.blockSize, Blocks: x.index.Stats().Blocks,
+			Tenant: dk.Tenant, Model: dk.Model, Lora: x.key.Lora, Salt: x.key.Salt,
+			BlockSize: dk.BlockSize, Blocks: x.index.Stats().Blocks,
 		})
 	}
 	return all

@@ -36,6 +36,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events/journal"
 	"kvconductor/events/objectkey"
 	"kvconductor/events/stream"
@@ -109,10 +110,10 @@ type Conductor struct {
 	past   bool // a Replay fills it: nothing ages by itself, nobody else registers
 
 	mu          sync.RWMutex
-	sources     map[Key]*source               // guarded by mu
-	deployments map[deploymentKey]*deployment // guarded by mu
-	sizes       map[Partition][]int           // block sizes of the deployments, ascending, never changed; guarded by mu
-	closed      bool                          // guarded by mu
+	sources     map[Key]*source                  // guarded by mu
+	deployments map[scope.Deployment]*deployment // guarded by mu
+	sizes       map[Partition][]int              // block sizes of the deployments, ascending, never changed; guarded by mu
+	closed      bool                             // guarded by mu
 
 	mixed   atomic.Bool // blocks came from a peer that tells no marks
 	queries queryMetrics
@@ -138,7 +139,7 @@ func New(opts Options) *Conductor {
 		log:         opts.Log,
 		now:         opts.Now,
 		sources:     make(map[Key]*source),
-		deployments: make(map[deploymentKey]*deployment),
+		deployments: make(map[scope.Deployment]*deployment),
 		sizes:       make(map[Partition][]int),
 		queries:     newQueryMetrics(),
 		stopWatch:   make(chan struct{}),

@@ -1,6 +1,10 @@
 package conductor
 
-import "kvconductor/events"
+import (
+	"kvconductor/events"
+
+	"kvconductor/conductor/scope"
+)
 
 // A source of type Standard declares that its hashes are canonical keys. Then a block
 // is where its hash says, also where its tokens alone would not place it: behind a
@@ -23,7 +27,7 @@ type declared struct {
 
 // believe returns the local hashes to store a stored event's blocks with, nil where
 // their own hashes are taken as keys.
-func (s *source) believe(e *events.Event, at spaceKey, local []uint64) []uint64 {
+func (s *source) believe(e *events.Event, at scope.Context, local []uint64) []uint64 {
 	if s.reg.Type != TypeStandard || !e.Envelope || local == nil {
 		return local
 	}

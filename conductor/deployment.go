@@ -8,27 +8,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/index"
 	"kvconductor/index/hash"
 	"kvconductor/tiers"
 )
 
-// deploymentKey is what a query must name to be answered at all.
-type deploymentKey struct {
-	tenant    string
-	model     string
-	blockSize int // tokens
-}
-
-// contextKey tells the indexes of one deployment apart.
-type contextKey struct {
-	lora string
-	salt string
-}
-
 // deployment is everything of one (tenant, model, block size).
 type deployment struct {
-	key deploymentKey
+	key scope.Deployment
 
 	// Guarded by Conductor.mu.
 	refs      int                  // sources registered here plus namespaces in its contexts
@@ -78,7 +66,7 @@ func (r *row) serves(lora string) bool { return slices.Contains(r.loras, lora) }
 
 // indexContext is one index and what its owners mean.
 type indexContext struct {
-	key        contextKey
+	key        scope.Variant
 	deployment *deployment
 	index      *index.Index
 	scheme     hash.Scheme
@@ -161,7 +149,7 @@ func (d *deployment) ids(names []string) []int32 {
 }
 
 // context returns the context of a key, nil when there is none.
-func (d *deployment) context(key contextKey) *indexContext {
+func (d *deployment) context(key scope.Variant) *indexContext {
 	if x, ok := d.contexts.Load(key); ok {
 		return x.(*indexContext)
 	}
@@ -196,7 +184,7 @@ func (d *deployment) publish() {
 }
 
 // deploymentOf returns the deployment, making it when new. c.mu is held.
-func (c *Conductor) deploymentOf(key deploymentKey) *deployment {
+func (c *Conductor) deploymentOf(key scope.Deployment) *deployment {
 	d, ok := c.deployments[key]
 	if !ok {
 		d = &deployment{key: key, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
@@ -249,36 +237,36 @@ func (c *Conductor) release(d *deployment) {
 }
 
 // enter gives a source a namespace in a context, making both when new.
-func (c *Conductor) enter(s *source, key spaceKey) *namespace {
+func (c *Conductor) enter(s *source, key scope.Context) *namespace {
 	ns := &namespace{owners: make(map[ownerKey]*holder), instance: tiers.Pool}
 	c.mu.Lock()
-	d := c.deploymentOf(key.deployment)
-	x := d.context(key.context)
+	d := c.deploymentOf(key.Deployment)
+	x := d.context(key.Variant)
 	if x == nil {
 		x = &indexContext{
-			key: key.context, deployment: d, scheme: c.scheme,
-			translates: c.opts.KeepLocals && key.context.dynamoSeed() != c.scheme.Seed,
+			key: key.Variant, deployment: d, scheme: c.scheme,
+			translates: c.opts.KeepLocals && dynamoSeed(key.Variant) != c.scheme.Seed,
 			index: index.New(index.Options{
 				Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes, KeepLabels: c.opts.KeepLocals,
 				KeepForgotten: c.forgets(), Remember: func() bool { return x.remembered() },
 			}),
 		}
-		d.contexts.Store(key.context, x)
+		d.contexts.Store(key.Variant, x)
 	}
 	d.refs++
 	x.refs++
-	if key.context.lora != "" && key.context.lora != s.reg.Lora {
+	if key.Variant.Lora != "" && key.Variant.Lora != s.reg.Lora {
 		d.adapted.Store(true)
 	}
-	if key.context.salt != "" && key.context.salt != s.reg.Salt {
+	if key.Variant.Salt != "" && key.Variant.Salt != s.reg.Salt {
 		d.salted.Store(true)
 	}
 	if s.reg.pool() {
 		ns.serves = d.ids(s.reg.Serves)
 	} else {
 		ns.instance = d.instance(s.reg.Instance).id
-		lora := key.context.lora
-		if key.deployment == s.deploymentKey() && lora != s.reg.Lora && !slices.Contains(s.announced, lora) {
+		lora := key.Variant.Lora
+		if key.Deployment == s.deploymentKey() && lora != s.reg.Lora && !slices.Contains(s.announced, lora) {
 			s.announced = append(s.announced, lora)
 			d.publish()
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/stream"
 )
@@ -190,13 +191,13 @@ func (s *source) lookAtSize(e *events.Event, registered int) {
 
 // lookAtContext looks at where a stored event belongs. Salts differ by user and say
 // nothing about a registration.
-func (s *source) lookAtContext(at spaceKey) {
+func (s *source) lookAtContext(at scope.Context) {
 	d := &s.doctor
 	if d.home+d.away >= doctorSample || s.reg.pool() {
 		return
 	}
 	home := s.home()
-	if at.deployment == home.deployment && at.context.lora == home.context.lora {
+	if at.Deployment == home.Deployment && at.Variant.Lora == home.Variant.Lora {
 		d.home++
 		s.withdraw(FindingContext)
 		return
@@ -205,8 +206,8 @@ func (s *source) lookAtContext(at spaceKey) {
 		return
 	}
 	s.find(FindingContext, "every event is about model %q, adapter %q, block size %d, tenant %q; registered is model %q, adapter %q, block size %d, tenant %q: queries for those find nothing",
-		at.deployment.model, at.context.lora, at.deployment.blockSize, at.deployment.tenant,
-		home.deployment.model, home.context.lora, home.deployment.blockSize, home.deployment.tenant)
+		at.Deployment.Model, at.Variant.Lora, at.Deployment.BlockSize, at.Deployment.Tenant,
+		home.Deployment.Model, home.Variant.Lora, home.Deployment.BlockSize, home.Deployment.Tenant)
 }
 
 // seedKey is the first block of a prompt as publishers of one type see it.
@@ -232,7 +233,7 @@ type seeds struct {
 // hash adapters, salts and images in several forms, and vLLM the path of an adapter.
 func (s *source) lookAtSeed(ns *namespace, engine, local uint64) {
 	at := ns.context.key
-	if s.doctor.seeds >= doctorSample || at != (contextKey{}) {
+	if s.doctor.seeds >= doctorSample || at != (scope.Variant{}) {
 		return
 	}
 	s.doctor.seeds++

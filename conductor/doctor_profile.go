@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index/hash"
 )
@@ -58,17 +59,17 @@ func (s *source) lookAtProfile(ns *namespace, e *events.Event, parts int) {
 	if c.table == nil || c.compared >= doctorBlocks || e.Items != nil {
 		return
 	}
-	lora, salt := ns.context.key.lora, ns.context.key.salt
+	lora, salt := ns.context.key.Lora, ns.context.key.Salt
 	p, ok := (*c.table)[lora]
 	ok = ok && !unnamed(lora) // the engine hashes the name or the number
 	parent, known := c.digests[e.Parent]
-	if !ok || e.HasParent && !known || paired(e, d.key.blockSize) == nil || c.chain.Under(p.WithAhead(e.Ahead), lora, salt) != nil {
+	if !ok || e.HasParent && !known || paired(e, d.key.BlockSize) == nil || c.chain.Under(p.WithAhead(e.Ahead), lora, salt) != nil {
 		return
 	}
 	if e.HasParent {
-		c.chain.After(parent, e.Tokens, d.key.blockSize)
+		c.chain.After(parent, e.Tokens, d.key.BlockSize)
 	} else {
-		c.chain.Reset(e.Tokens, d.key.blockSize)
+		c.chain.Reset(e.Tokens, d.key.BlockSize)
 	}
 	if s.compare(e, parts, ns.context, c.adapter(lora, p)); c.compared >= doctorBlocks {
 		// What only comparing needs.
@@ -159,9 +160,9 @@ func (s *source) misfit(e *events.Event, parts int, registered HashProfile, x *i
 func (s *source) causeOfMisfit(e *events.Event, x *indexContext) string {
 	const seed = "seed or algorithm differ, or the engine's root is random because PYTHONHASHSEED is not set"
 	switch {
-	case x.key.lora != "" && s.reg.Type == TypeSGLang:
+	case x.key.Lora != "" && s.reg.Type == TypeSGLang:
 		return "the engine hashes the adapter in a form that no profile describes"
-	case x.key.lora != "":
+	case x.key.Lora != "":
 		return "vLLM hashes the path of an adapter, which it does not publish, so no profile fits blocks of adapters"
 	case e.Ahead > 0 && !e.Bigram:
 		return fmt.Sprintf("the engine hashes its look-ahead (%d) in another form; else %s", e.Ahead, seed)
@@ -173,7 +174,7 @@ func (s *source) causeOfMisfit(e *events.Event, x *indexContext) string {
 // hash differs from the registered one, "" if none does.
 func fitting(e *events.Event, parts int, registered HashProfile, x *indexContext) string {
 	var chain hash.DigestChain
-	size := x.deployment.key.blockSize
+	size := x.deployment.key.BlockSize
 	published := parts * size
 	for _, written := range others(registered, e.Bigram) {
 		p, err := hash.NewProfile(written)
@@ -181,8 +182,8 @@ func fitting(e *events.Event, parts int, registered HashProfile, x *indexContext
 			continue
 		}
 		p = p.WithAhead(e.Ahead)
-		for _, under := range slices.Compact([]contextKey{x.key, {lora: x.key.lora}, {salt: x.key.salt}, {}}) {
-			if chain.Under(p, under.lora, under.salt) != nil {
+		for _, under := range slices.Compact([]scope.Variant{x.key, {Lora: x.key.Lora}, {Salt: x.key.Salt}, {}}) {
+			if chain.Under(p, under.Lora, under.Salt) != nil {
 				continue
 			}
 			for n := range doctorParts + 1 {
@@ -231,7 +232,7 @@ func others(registered HashProfile, bigram bool) (all []HashProfile) {
 }
 
 // differences tells what fits from what is registered.
-func differences(registered, fits HashProfile, x *indexContext, under contextKey, size int) string {
+func differences(registered, fits HashProfile, x *indexContext, under scope.Variant, size int) string {
 	var list []string
 	add := func(what, fits, registered string) {
 		if fits != registered {
@@ -245,10 +246,10 @@ func differences(registered, fits HashProfile, x *indexContext, under contextKey
 	if fits.ExtraKeys == hash.ExtraKeysTagged || registered.ExtraKeys == hash.ExtraKeysTagged {
 		add("extra_keys", fits.ExtraKeys, registered.ExtraKeys)
 	}
-	add("adapter", under.lora, x.key.lora)
-	add("salt", under.salt, x.key.salt)
-	if size != x.deployment.key.blockSize {
-		list = append(list, fmt.Sprintf("block_size %d instead of %d", size, x.deployment.key.blockSize))
+	add("adapter", under.Lora, x.key.Lora)
+	add("salt", under.Salt, x.key.Salt)
+	if size != x.deployment.key.BlockSize {
+		list = append(list, fmt.Sprintf("block_size %d instead of %d", size, x.deployment.key.BlockSize))
 	}
 	return strings.Join(list, ", ")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/index/hash"
 )
 
@@ -56,15 +57,15 @@ func endpointFaults(all []Registration) (faults []Fault) {
 
 // profileFaults reports profiles that are none and profiles that contradict others.
 func profileFaults(all []Registration) (faults []Fault) {
-	type scope struct {
-		deployment deploymentKey
+	type context struct {
+		deployment scope.Deployment
 		lora       string
 	}
 	type named struct {
 		by      int
 		profile hash.Profile
 	}
-	scopes := make(map[scope]named)
+	scopes := make(map[context]named)
 	// Engines come first: a pool has the profile of the engines that it serves.
 	for _, pools := range []bool{false, true} {
 		for i, r := range all {
@@ -78,7 +79,7 @@ func profileFaults(all []Registration) (faults []Fault) {
 				faults = append(faults, Fault{i, "hash_profile." + bad.Field, strings.TrimPrefix(bad.Reason, bad.Field+" "), -1, ""})
 				continue
 			}
-			at := scope{r.deploymentKey(), r.Lora}
+			at := context{r.deploymentKey(), r.Lora}
 			switch first, known := scopes[at]; {
 			case known && first.profile != p:
 				faults = append(faults, Fault{i, "hash_profile", "engines of one tenant, model, adapter and block size, and their pools, name blocks alike; another profile is at", first.by, ""})

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -101,10 +102,10 @@ func (s *source) change(e *events.Event, rank int32) {
 
 // store indexes the blocks of a stored event.
 func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
-	at := spaceKey{deployment: s.target(e)}
-	s.nameAdapter(e, at.deployment)
-	s.lookAtSize(e, at.deployment.blockSize)
-	parts, why := s.partsOf(e, at.deployment.blockSize)
+	at := scope.Context{Deployment: s.deploymentKey().Named(e)}
+	s.nameAdapter(e, at.Deployment)
+	s.lookAtSize(e, at.Deployment.BlockSize)
+	parts, why := s.partsOf(e, at.Deployment.BlockSize)
 	if why == "" && len(e.Tokens) > 0 {
 		why = s.checkLookAhead(e)
 	}
@@ -120,9 +121,9 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	}
 	// Tokens place all blocks of a device together, below it each hash says where.
 	s.asked.begin(e, len(e.Tokens) == 0 || medium.Tier != tiers.Device)
-	local := s.locals(e, at.deployment.blockSize)
+	local := s.locals(e, at.Deployment.BlockSize)
 	var sure bool
-	at.context, sure = s.contextKey(e, at.deployment, medium)
+	at.Variant, sure = s.contextKey(e, at.Deployment, medium)
 	s.lookAtContext(at)
 	local = s.believe(e, at, local)
 	if !sure {
@@ -139,22 +140,22 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 }
 
 // place puts the blocks of a stored event into the contexts they belong to.
-func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKey, medium tiers.Medium) (sum index.StoreResult) {
+func (s *source) place(at scope.Context, e *events.Event, local []uint64, key ownerKey, medium tiers.Medium) (sum index.StoreResult) {
 	if e.Envelope && !s.reg.pool() || local != nil && (s.reg.pool() || medium.Tier == tiers.Device) {
 		return s.put(s.space(at), e, e.Hashes, local, key, medium)
 	}
 	// Without tokens each engine hash belongs to the context that knows it, and so it
 	// does below the device: connectors repeat tokens without adapter, salt, images and
 	// look-ahead. Stretches of one context go together.
-	fits := func(k contextKey) bool {
-		return names(e.LoraName, k.lora) && names(e.Salt, k.salt) && s.shares(k.lora)
+	fits := func(k scope.Variant) bool {
+		return scope.Agrees(e.LoraName, k.Lora) && scope.Agrees(e.Salt, k.Salt) && s.shares(k.Lora)
 	}
 	likely := s.index[at]
 	find := func(block int) (place, bool) {
 		if local != nil {
 			return s.meantIn(at, e, block)
 		}
-		return s.locate(e, at.deployment, block, likely, fits)
+		return s.locate(e, at.Deployment, block, likely, fits)
 	}
 	for i := 0; i < len(e.Hashes); {
 		spot, known := find(i)
@@ -171,7 +172,7 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 					break
 				}
 			}
-			res = s.put(s.space(at), stretch(e, from, i, at.deployment.blockSize), e.Hashes[from:i], local[from:i], key, medium)
+			res = s.put(s.space(at), stretch(e, from, i, at.Deployment.BlockSize), e.Hashes[from:i], local[from:i], key, medium)
 		case !known:
 			res = s.wait(s.space(at), e, e.Hashes[from], key, medium)
 		case spot.named:
@@ -219,7 +220,7 @@ func (s *source) place(at spaceKey, e *events.Event, local []uint64, key ownerKe
 
 // placeAgain places blocks from to end of an event with tokens if they wait by hashes that
 // other sources have forgotten since the inquiry. Their new copies wait in ns.
-func (s *source) placeAgain(ns *namespace, at spaceKey, e *events.Event, from, end int, local []uint64, key ownerKey, medium tiers.Medium) {
+func (s *source) placeAgain(ns *namespace, at scope.Context, e *events.Event, from, end int, local []uint64, key ownerKey, medium tiers.Medium) {
 	x, o := ns.context.index, s.holder(ns, key, medium).current
 	for from < end {
 		to := from
@@ -229,7 +230,7 @@ func (s *source) placeAgain(ns *namespace, at spaceKey, e *events.Event, from, e
 		if to > from {
 			x.Remove(o, e.Hashes[from:to], nil, s.copies(key))
 			s.asked.event = nil
-			s.place(at, stretch(e, from, to, at.deployment.blockSize), local[from:to], key, medium)
+			s.place(at, stretch(e, from, to, at.Deployment.BlockSize), local[from:to], key, medium)
 		}
 		from = to + 1
 	}
@@ -258,7 +259,7 @@ func (s *source) wait(ns *namespace, e *events.Event, engine uint64, key ownerKe
 	x := ns.context
 	s.conductor.await(s, x)
 	res := s.put(ns, e, []uint64{engine}, nil, key, medium)
-	if _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().context, func(contextKey) bool { return true }, searched(e)); known {
+	if _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().Variant, func(scope.Variant) bool { return true }, searched(e)); known {
 		s.rejoin(x, []uint64{engine})
 	}
 	return res
@@ -364,7 +365,7 @@ func (s *source) clear(e *events.Event, rank int32) {
 			continue
 		}
 		for key, h := range ns.owners {
-			if key.rank == rank && (medium == "" || key.medium == medium) && names(e.Backend, key.backend) {
+			if key.rank == rank && (medium == "" || key.medium == medium) && scope.Agrees(e.Backend, key.backend) {
 				ns.clear(h)
 			}
 		}
@@ -388,11 +389,8 @@ func (ns *namespace) clear(h *holder) {
 // within reports whether an event that takes blocks away is about a namespace.
 func (ns *namespace) within(e *events.Event) bool {
 	at := ns.key()
-	return at.within(e)
+	return at.Within(e)
 }
-
-// names reports whether an optional name is absent or equal.
-func names(want *string, have string) bool { return want == nil || *want == have }
 
 // purgeGroup drops blocks of a group that was indexed before its kind was known.
 func (s *source) purgeGroup(rank int32, group int) {
@@ -405,42 +403,26 @@ func (s *source) purgeGroup(rank int32, group int) {
 	}
 }
 
-// target returns the deployment an event belongs to: a standardized envelope
-// wins over the registration.
-func (s *source) target(e *events.Event) deploymentKey {
-	dk := s.deploymentKey()
-	if e.Tenant != nil && *e.Tenant != "" {
-		dk.tenant = *e.Tenant
-	}
-	if e.Model != nil && *e.Model != "" {
-		dk.model = *e.Model
-	}
-	if e.Envelope && e.BlockSize > 0 {
-		dk.blockSize = e.BlockSize
-	}
-	return dk
-}
-
 // contextKey returns the adapter and salt of a stored event's blocks. An event that
 // names a salt says all. Else what the event does not name is its parent's, or that of
 // the context its first hash is known in, or the registration's. Engines hash adapter
 // and salt; standardized hashes contain neither, so those events inherit a salt alone.
 // It reports false if the context is a guess.
-func (s *source) contextKey(e *events.Event, dk deploymentKey, medium tiers.Medium) (ck contextKey, sure bool) {
-	ck = contextKey{lora: s.reg.Lora, salt: s.reg.Salt}
+func (s *source) contextKey(e *events.Event, dk scope.Deployment, medium tiers.Medium) (ck scope.Variant, sure bool) {
+	ck = scope.Variant{Lora: s.reg.Lora, Salt: s.reg.Salt}
 	if e.LoraName != nil {
-		ck.lora = *e.LoraName
+		ck.Lora = *e.LoraName
 	}
 	if e.Salt != nil {
-		ck.salt = *e.Salt
+		ck.Salt = *e.Salt
 		return ck, true
 	}
-	if !s.alone(spaceKey{dk, ck}) {
-		if ns := s.index[spaceKey{dk, ck}]; e.HasParent && ns != nil && s.knows(ns, e, parentHash) {
+	if !s.alone(scope.Context{Deployment: dk, Variant: ck}) {
+		if ns := s.index[scope.Context{Deployment: dk, Variant: ck}]; e.HasParent && ns != nil && s.knows(ns, e, parentHash) {
 			return ck, true
 		}
 		if e.HasParent {
-			if ns := s.knower(e, dk, parentHash, nil); ns != nil && (!e.Envelope || ns.context.key.lora == ck.lora) {
+			if ns := s.knower(e, dk, parentHash, nil); ns != nil && (!e.Envelope || ns.context.key.Lora == ck.Lora) {
 				return ns.context.key, true
 			}
 		}
@@ -457,14 +439,14 @@ func (s *source) contextKey(e *events.Event, dk deploymentKey, medium tiers.Medi
 }
 
 // alone reports whether the source holds blocks in no context but this one.
-func (s *source) alone(at spaceKey) bool {
+func (s *source) alone(at scope.Context) bool {
 	return len(s.spaces) == 0 || len(s.spaces) == 1 && s.index[at] != nil
 }
 
 // knower returns the namespace in which the hash of a block of the event, or of its parent,
 // has a prefix, nil when there is none. Of several that know it, likely comes first, then the
 // one that the source entered first. Adapter and salt that the event names must agree.
-func (s *source) knower(e *events.Event, dk deploymentKey, block int, likely *namespace) *namespace {
+func (s *source) knower(e *events.Event, dk scope.Deployment, block int, likely *namespace) *namespace {
 	if likely != nil && likely.mayHold(e, dk) && s.knows(likely, e, block) {
 		return likely
 	}
@@ -477,9 +459,9 @@ func (s *source) knower(e *events.Event, dk deploymentKey, block int, likely *na
 }
 
 // mayHold reports whether blocks of a stored event of a deployment may be in a namespace.
-func (ns *namespace) mayHold(e *events.Event, dk deploymentKey) bool {
+func (ns *namespace) mayHold(e *events.Event, dk scope.Deployment) bool {
 	x := ns.context
-	return x.deployment.key == dk && names(e.LoraName, x.key.lora) && names(e.Salt, x.key.salt)
+	return x.deployment.key == dk && scope.Agrees(e.LoraName, x.key.Lora) && scope.Agrees(e.Salt, x.key.Salt)
 }
 
 // localsKept bounds the buffer a source keeps for local hashes: 32 KiB.
@@ -526,7 +508,7 @@ func (s *source) labels(x *indexContext, e *events.Event, local []uint64) []uint
 	if cap(s.label) > localsKept {
 		s.label = nil
 	}
-	size := x.deployment.key.blockSize
-	s.label = windows(s.label[:0], hash.Scheme{Seed: x.key.dynamoSeed()}, paired(e, size), size, e)
+	size := x.deployment.key.BlockSize
+	s.label = windows(s.label[:0], hash.Scheme{Seed: dynamoSeed(x.key)}, paired(e, size), size, e)
 	return s.label
 }

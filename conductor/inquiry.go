@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index"
 )
@@ -22,7 +23,7 @@ type inquiry struct {
 	answers []inquired
 	known   []index.Known // of all answers
 
-	at   spaceKey      // of here
+	at   scope.Context // of here
 	here *indexContext // the context that means asked for last, nil for none
 }
 
@@ -114,8 +115,8 @@ func (s *source) knows(ns *namespace, e *events.Event, block int) bool {
 }
 
 // means is Conductor.whatMeans for a block of the event, or its parent.
-func (s *source) means(dk deploymentKey, e *events.Event, block int, home contextKey, fits func(contextKey) bool, most int) (m meaning, known bool) {
-	d, m, known := s.meansHere(spaceKey{dk, home}, e, block)
+func (s *source) means(dk scope.Deployment, e *events.Event, block int, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
+	d, m, known := s.meansHere(scope.Context{Deployment: dk, Variant: home}, e, block)
 	switch {
 	case d == nil:
 		return meaning{}, false
@@ -135,16 +136,16 @@ func hashAt(e *events.Event, block int) uint64 {
 
 // meansHere returns what the hash of a block of the event, or of its parent, means in one
 // context. The deployment is nil if there is none.
-func (s *source) meansHere(at spaceKey, e *events.Event, block int) (d *deployment, m meaning, known bool) {
+func (s *source) meansHere(at scope.Context, e *events.Event, block int) (d *deployment, m meaning, known bool) {
 	x := s.asked.here
 	if x == nil || s.asked.at != at {
 		s.conductor.mu.RLock()
-		d = s.conductor.deployments[at.deployment]
+		d = s.conductor.deployments[at.Deployment]
 		s.conductor.mu.RUnlock()
 		if d == nil {
 			return nil, m, false
 		}
-		if x = d.context(at.context); x == nil {
+		if x = d.context(at.Variant); x == nil {
 			return d, m, false
 		}
 	}

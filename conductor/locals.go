@@ -4,6 +4,7 @@ import (
 	"iter"
 	"sync"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/index"
 	"kvconductor/index/hash"
 )
@@ -18,7 +19,7 @@ import (
 // where they differ remembers which is which. Both cover the look-ahead of a block.
 
 // dynamoSeed is the seed of the local hashes Dynamo's clients compute for a context.
-func (k contextKey) dynamoSeed() uint64 { return hash.Seeded(hash.DefaultSeed, k.lora, k.salt) }
+func dynamoSeed(k scope.Variant) uint64 { return hash.Seeded(hash.DefaultSeed, k.Lora, k.Salt) }
 
 // translation maps labels to the local hashes of a context, where the two differ.
 // What no block has any more is forgotten now and then.
@@ -188,10 +189,10 @@ func (c *localChain) At(i int) uint64 {
 // asked returns the context a query is about, nil when nothing is known of it.
 func (d *deployment) asked(q *Query) *indexContext {
 	if q.Mixed {
-		return d.context(contextKey{})
+		return d.context(scope.Variant{})
 	}
 	if !q.ByLocal {
-		return d.context(contextKey{lora: q.Lora, salt: q.Salt})
+		return d.context(scope.Variant{Lora: q.Lora, Salt: q.Salt})
 	}
 	if len(q.Locals) == 0 {
 		return nil
@@ -199,5 +200,5 @@ func (d *deployment) asked(q *Query) *indexContext {
 	if x, ok := d.firsts.Load(q.Locals[0]); ok {
 		return x.(*indexContext)
 	}
-	return d.context(contextKey{})
+	return d.context(scope.Variant{})
 }

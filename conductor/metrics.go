@@ -242,7 +242,7 @@ func (c *Conductor) indexStats() map[[4]string]index.Stats {
 	sums := make(map[[4]string]index.Stats)
 	for _, x := range c.contexts() {
 		dk := x.deployment.key
-		labels := [4]string{dk.tenant, dk.model, x.key.lora, strconv.Itoa(dk.blockSize)}
+		labels := [4]string{dk.Tenant, dk.Model, x.key.Lora, strconv.Itoa(dk.BlockSize)}
 		st, sum := x.index.Stats(), sums[labels]
 		sum.Blocks += st.Blocks
 		sum.Memberships += st.Memberships

@@ -6,6 +6,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index"
 )
@@ -49,7 +50,7 @@ func (s *source) partsOf(e *events.Event, size int) (int, events.Reason) {
 // split returns a stored event with every block cut into n parts.
 func (s *source) split(e *events.Event, n int) *events.Event {
 	s.parts = max(s.parts, n)
-	s.conductor.learnParts(s.target(e), n)
+	s.conductor.learnParts(s.deploymentKey().Named(e), n)
 	cut := *e
 	cut.BlockSize /= n
 	cut.Hashes = make([]uint64, 0, n*len(e.Hashes))
@@ -73,7 +74,7 @@ func (s *source) split(e *events.Event, n int) *events.Event {
 func (ns *namespace) parts() int { return int(ns.context.deployment.parts.Load()) }
 
 // learnParts notes of how many parts a published block is.
-func (c *Conductor) learnParts(dk deploymentKey, n int) {
+func (c *Conductor) learnParts(dk scope.Deployment, n int) {
 	c.mu.RLock()
 	d := c.deployments[dk]
 	c.mu.RUnlock()
@@ -117,7 +118,7 @@ func (s *source) withParts(ns *namespace, hashes []uint64, counts []int) ([]uint
 func (s *source) adopt(ns *namespace, parents []uint64, standard bool) {
 	home := s.index[s.home()]
 	if home == nil || home == ns || home.context.deployment != ns.context.deployment ||
-		standard && home.context.key.lora != ns.context.key.lora || home.context.index.Waiting(home.source) == 0 {
+		standard && home.context.key.Lora != ns.context.key.Lora || home.context.index.Waiting(home.source) == 0 {
 		return
 	}
 	queue := slices.Clone(parents)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/objectkey"
 	"kvconductor/tiers"
@@ -29,8 +30,8 @@ type shelf struct {
 	secret  uint64 // seeds the prints, which clients must not be able to aim at
 	shards  *objectkey.Shards
 	objects map[xxh3.Uint128]binding
-	scopes  map[scope]objectkey.Pool
-	names   []scope          // by objectkey.Pool
+	scopes  map[origin]objectkey.Pool
+	names   []origin         // by objectkey.Pool
 	bound   []int            // objects, by objectkey.Pool
 	id      []byte           // buffer of print
 	free    []objectkey.Pool // numbers of scopes without objects
@@ -39,10 +40,10 @@ type shelf struct {
 	main    map[groupOf]bool // whether blocks of a group count: see counts
 }
 
-// scope is what the events of an object say of where it belongs. Adapter and salt are
+// origin is what the events of an object say of where it belongs. Adapter and salt are
 // known only where published; else the hash tells.
-type scope struct {
-	deployment       deploymentKey
+type origin struct {
+	deployment       scope.Deployment
 	backend          string
 	lora, salt       string
 	hasLora, hasSalt bool
@@ -71,7 +72,7 @@ func newShelf(s *source) *shelf {
 func (p *shelf) reset() {
 	p.shards = objectkey.NewShards(p.source.conductor.opts.Completeness, p.limit(), p.turn)
 	p.objects, p.main = make(map[xxh3.Uint128]binding), make(map[groupOf]bool)
-	p.scopes, p.names, p.bound, p.free, p.media = make(map[scope]objectkey.Pool), nil, nil, nil, nil
+	p.scopes, p.names, p.bound, p.free, p.media = make(map[origin]objectkey.Pool), nil, nil, nil, nil
 }
 
 // DefaultPoolBytes holds some two million objects.
@@ -132,7 +133,7 @@ func (p *shelf) store(e *events.Event) {
 		return
 	}
 	defer p.leave(n)
-	print := p.print(e, &key, sc.deployment.tenant, tier)
+	print := p.print(e, &key, sc.deployment.Tenant, tier)
 	was, bound := p.objects[print]
 	if bound && !bare {
 		key.SetGroup(was.group)
@@ -180,7 +181,7 @@ func (p *shelf) remove(e *events.Event) {
 		return
 	}
 	s.lookAtRemoved(e, p.media[tier])
-	print := p.print(e, &key, sc.deployment.tenant, tier)
+	print := p.print(e, &key, sc.deployment.Tenant, tier)
 	at, bound := p.objects[print]
 	if !bound {
 		if why == "" && !p.counts(sc.deployment, key.Group) {
@@ -257,8 +258,8 @@ func (p *shelf) age(ages func(medium string) bool) {
 // clear forgets the objects that a cleared event takes away; their blocks go with the
 // holders.
 func (p *shelf) clear(e *events.Event, medium string) {
-	goes := func(scope objectkey.Pool, tier objectkey.Tier) bool {
-		return p.names[scope].agrees(e) && names(e.Backend, p.names[scope].backend) && (medium == "" || p.media[tier].Name == medium)
+	goes := func(n objectkey.Pool, tier objectkey.Tier) bool {
+		return p.names[n].agrees(e) && scope.Agrees(e.Backend, p.names[n].backend) && (medium == "" || p.media[tier].Name == medium)
 	}
 	p.muted = true
 	p.shards.Clear(goes)
@@ -271,10 +272,10 @@ func (p *shelf) clear(e *events.Event, medium string) {
 }
 
 // agrees reports whether nothing an event says contradicts the scope.
-func (sc *scope) agrees(e *events.Event) bool {
-	return names(e.Tenant, sc.deployment.tenant) && names(e.Model, sc.deployment.model) &&
-		(e.BlockSize == 0 || e.BlockSize == sc.deployment.blockSize) &&
-		(!sc.hasLora || names(e.LoraName, sc.lora)) && (!sc.hasSalt || names(e.Salt, sc.salt))
+func (sc *origin) agrees(e *events.Event) bool {
+	return scope.Agrees(e.Tenant, sc.deployment.Tenant) && scope.Agrees(e.Model, sc.deployment.Model) &&
+		(e.BlockSize == 0 || e.BlockSize == sc.deployment.BlockSize) &&
+		(!sc.hasLora || scope.Agrees(e.LoraName, sc.lora)) && (!sc.hasSalt || scope.Agrees(e.Salt, sc.salt))
 }
 
 // readObject reads which block an object is a part of. bare says that its key does not
@@ -310,19 +311,19 @@ func readObject(e *events.Event) (key objectkey.Key, bare bool, why events.Reaso
 
 // scopeOf returns where an object belongs. The model that a key names is its model:
 // equal tokens of two models have equal hashes.
-func (p *shelf) scopeOf(e *events.Event, key *objectkey.Key) scope {
+func (p *shelf) scopeOf(e *events.Event, key *objectkey.Key) origin {
 	s := p.source
-	sc := scope{deployment: s.target(e), backend: backendOf(e), lora: s.reg.Lora, salt: s.reg.Salt}
+	sc := origin{deployment: s.deploymentKey().Named(e), backend: backendOf(e), lora: s.reg.Lora, salt: s.reg.Salt}
 	if e.LoraName != nil {
 		sc.lora, sc.hasLora = *e.LoraName, *e.LoraName != ""
 	}
 	if e.Salt != nil {
 		sc.salt, sc.hasSalt = *e.Salt, *e.Salt != ""
 	}
-	if e.Model == nil && key.Model != "" && !key.Names(sc.deployment.model) {
+	if e.Model == nil && key.Model != "" && !key.Names(sc.deployment.Model) {
 		s.find(FindingContext, "objects are of model %q, registered is %q: they count for the model of their keys; register the name the engines use as their model path",
-			key.Model, sc.deployment.model)
-		sc.deployment.model = key.Model
+			key.Model, sc.deployment.Model)
+		sc.deployment.Model = key.Model
 	}
 	return sc
 }
@@ -333,7 +334,7 @@ const maxScopes = 1 << 14
 
 // number returns the number of a scope until it is left, false where it would be one
 // too many.
-func (p *shelf) number(sc scope) (objectkey.Pool, bool) {
+func (p *shelf) number(sc origin) (objectkey.Pool, bool) {
 	n, known := p.scopes[sc]
 	switch free := len(p.free); {
 	case known:
@@ -356,7 +357,7 @@ func (p *shelf) number(sc scope) (objectkey.Pool, bool) {
 func (p *shelf) leave(n objectkey.Pool) {
 	if p.bound[n] == 0 {
 		delete(p.scopes, p.names[n])
-		p.names[n] = scope{}
+		p.names[n] = origin{}
 		p.free = append(p.free, n)
 	}
 }
@@ -394,10 +395,10 @@ func (p *shelf) turn(b objectkey.Block, whole bool) {
 }
 
 // event is what a scope says of its blocks.
-func (sc *scope) event(hash uint64) events.Event {
+func (sc *origin) event(hash uint64) events.Event {
 	e := events.Event{
 		Hashes: []uint64{hash}, Envelope: true, Group: -1, BaseBlock: 1,
-		Tenant: &sc.deployment.tenant, Model: &sc.deployment.model, BlockSize: sc.deployment.blockSize, Backend: &sc.backend,
+		Tenant: &sc.deployment.Tenant, Model: &sc.deployment.Model, BlockSize: sc.deployment.BlockSize, Backend: &sc.backend,
 	}
 	if sc.hasLora {
 		e.LoraName = &sc.lora
@@ -417,7 +418,7 @@ func (p *shelf) owner(n objectkey.Pool, t objectkey.Tier) ownerKey {
 func (p *shelf) appear(n objectkey.Pool, t objectkey.Tier, hash uint64) {
 	sc := &p.names[n]
 	e := sc.event(hash)
-	at := spaceKey{sc.deployment, contextKey{lora: sc.lora, salt: sc.salt}}
+	at := scope.Context{Deployment: sc.deployment, Variant: scope.Variant{Lora: sc.lora, Salt: sc.salt}}
 	p.source.place(at, &e, nil, p.owner(n, t), p.media[t])
 }
 

@@ -1,6 +1,10 @@
 package conductor
 
-import "kvconductor/events/objectkey"
+import (
+	"kvconductor/events/objectkey"
+
+	"kvconductor/conductor/scope"
+)
 
 // Objects of a hybrid model are of one attention group each. Which groups count only the
 // engines say, maybe after the objects have come: until then group 0 does, as with
@@ -9,13 +13,13 @@ import "kvconductor/events/objectkey"
 
 // groupOf is an attention group of a deployment.
 type groupOf struct {
-	deployment deploymentKey
+	deployment scope.Deployment
 	group      int
 }
 
 // counts reports whether blocks of a group are indexed. What it has said once of a group
 // is so until regroup.
-func (p *shelf) counts(dk deploymentKey, group int32) bool {
+func (p *shelf) counts(dk scope.Deployment, group int32) bool {
 	at := groupOf{dk, max(int(group), 0)}
 	main, known := p.main[at]
 	if !known {

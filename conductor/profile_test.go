@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index/hash"
 )
@@ -103,7 +104,7 @@ func TestDeploymentProfile(t *testing.T) {
 func TestProfileCheckEnds(t *testing.T) {
 	c := New(Options{Log: zerolog.Nop()})
 	defer c.Close()
-	d := &deployment{key: deploymentKey{blockSize: 16}, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
+	d := &deployment{key: scope.Deployment{BlockSize: 16}, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
 	p, err := hash.NewProfile(HashProfile{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: "0", IndexProjection: hash.ProjectionLow64})
 	if err != nil {
 		t.Fatal(err)

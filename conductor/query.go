@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -107,7 +108,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	*ans = Answer{Tenant: tenant, BlockSize: q.BlockSize}
 
 	c.mu.RLock()
-	d := c.deployments[deploymentKey{tenant: tenant, model: q.Model, blockSize: q.BlockSize}]
+	d := c.deployments[scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize}]
 	c.mu.RUnlock()
 	if d != nil {
 		d.ask(now)

@@ -9,6 +9,7 @@ import (
 	"github.com/dgraph-io/ristretto/v2"
 	"github.com/zeebo/xxh3"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/index"
 )
 
@@ -36,7 +37,7 @@ type recalled struct {
 
 // recalledFrom is where names were known.
 type recalledFrom struct {
-	spaceKey
+	scope.Context
 	lookAheads lookAheads // that the names may have
 }
 
@@ -96,9 +97,9 @@ func (r *recall) close() {
 	}
 }
 
-// slot is where a name of a deployment is kept.
-func (k deploymentKey) slot(engine uint64) uint64 {
-	return engine ^ xxh3.HashString(k.tenant) ^ bits.RotateLeft64(xxh3.HashString(k.model), 21) ^ uint64(k.blockSize)<<40
+// slot returns the key under which the cache keeps a name of a deployment.
+func slot(k scope.Deployment, engine uint64) uint64 {
+	return engine ^ xxh3.HashString(k.Tenant) ^ bits.RotateLeft64(xxh3.HashString(k.Model), 21) ^ uint64(k.BlockSize)<<40
 }
 
 // put remembers names of a context. move is held.
@@ -112,7 +113,7 @@ func (r *recall) put(x *indexContext, forgotten []index.Name) {
 	x.deployment.early.Add(int64(len(forgotten)))
 	at := recalledFrom{x.spaceKey(), max(x.lookAheads.ofNames(), noLookAhead)}
 	for i, name := range forgotten {
-		r.cache.Set(at.deployment.slot(name.Engine), recalled{name, &at}, 1)
+		r.cache.Set(slot(at.Deployment, name.Engine), recalled{name, &at}, 1)
 		if i%1024 == 1023 {
 			r.cache.Wait() // it would drop what comes faster than it takes
 		}
@@ -121,7 +122,7 @@ func (r *recall) put(x *indexContext, forgotten []index.Name) {
 }
 
 // get returns what an engine hash meant, and counts the lookup.
-func (r *recall) get(dk deploymentKey, engine uint64) (m meaning, known bool) {
+func (r *recall) get(dk scope.Deployment, engine uint64) (m meaning, known bool) {
 	if r == nil {
 		return m, false
 	}
@@ -134,7 +135,7 @@ func (r *recall) get(dk deploymentKey, engine uint64) (m meaning, known bool) {
 }
 
 // find is get without the count, for hashes that may be known elsewhere.
-func (r *recall) find(dk deploymentKey, engine uint64) (m meaning, known bool) {
+func (r *recall) find(dk scope.Deployment, engine uint64) (m meaning, known bool) {
 	if r == nil {
 		return m, false
 	}
@@ -143,11 +144,11 @@ func (r *recall) find(dk deploymentKey, engine uint64) (m meaning, known bool) {
 	if r.cache == nil {
 		return m, false
 	}
-	v, ok := r.cache.Get(dk.slot(engine))
-	if !ok || v.name.Engine != engine || v.at.deployment != dk {
+	v, ok := r.cache.Get(slot(dk, engine))
+	if !ok || v.name.Engine != engine || v.at.Deployment != dk {
 		return m, false
 	}
-	return meaning{v.at.context, v.name.Key, v.at.lookAheads}, true
+	return meaning{v.at.Variant, v.name.Key, v.at.lookAheads}, true
 }
 
 // earlyNames is how many names of adapters and salts a deployment remembers before it
@@ -160,7 +161,7 @@ const earlyNames = 1 << 16
 // one without tokens, or one about a lower tier that does not repeat adapter and salt.
 func (x *indexContext) remembered() bool {
 	d := x.deployment
-	return d.tokenless.Load() || x.key != contextKey{} && (d.tiered.Load() || d.early.Load() < earlyNames)
+	return d.tokenless.Load() || x.key != scope.Variant{} && (d.tiered.Load() || d.early.Load() < earlyNames)
 }
 
 // collect remembers what an index has forgotten, where somebody may ask for it.
@@ -200,4 +201,6 @@ func (c *Conductor) forgets() int {
 	return c.recall.most
 }
 
-func (x *indexContext) spaceKey() spaceKey { return spaceKey{x.deployment.key, x.key} }
+func (x *indexContext) spaceKey() scope.Context {
+	return scope.Context{Deployment: x.deployment.key, Variant: x.key}
+}

@@ -3,6 +3,7 @@ package conductor
 import (
 	"testing"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/index"
 )
 
@@ -11,7 +12,7 @@ func BenchmarkRecallPut(b *testing.B) {
 	const together = 4096
 	r := newRecall(64 << 20)
 	defer r.close()
-	x := &indexContext{key: contextKey{salt: "s"}, deployment: &deployment{key: deploymentKey{DefaultTenant, "m", 16}}}
+	x := &indexContext{key: scope.Variant{Salt: "s"}, deployment: &deployment{key: scope.Deployment{Tenant: DefaultTenant, Model: "m", BlockSize: 16}}}
 	names := make([]index.Name, together)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {

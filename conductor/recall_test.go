@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/index"
 )
 
@@ -15,7 +16,7 @@ func TestRecallNeverBetween(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		for round := range rounds {
 			c := New(Options{RecallBytes: 4 << 20})
-			at := spaceKey{deploymentKey{DefaultTenant, "m", 16}, contextKey{}}
+			at := scope.Context{Deployment: scope.Deployment{Tenant: DefaultTenant, Model: "m", BlockSize: 16}, Variant: scope.Variant{}}
 			pool := c.unjoined(Registration{Type: TypeMooncake, Instance: "pool", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
 			engine := c.unjoined(Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
 			c.mu.Lock()
@@ -50,7 +51,7 @@ func TestRecallNeverBetween(t *testing.T) {
 					default:
 					}
 					for _, i := range []uint64{0, names / 2, names - 1} {
-						if _, known := c.whatMeans(at.deployment, 1000+i, contextKey{}, func(contextKey) bool { return true }, math.MaxInt); !known {
+						if _, known := c.whatMeans(at.Deployment, 1000+i, scope.Variant{}, func(scope.Variant) bool { return true }, math.MaxInt); !known {
 							t.Errorf("round %d, context ends %v: name %d is in neither", round, ends, i)
 							return
 						}
@@ -65,7 +66,7 @@ func TestRecallNeverBetween(t *testing.T) {
 
 // TestRecallCloses: sources that are about to end may remember while it closes.
 func TestRecallCloses(t *testing.T) {
-	x := &indexContext{deployment: &deployment{key: deploymentKey{DefaultTenant, "m", 16}}}
+	x := &indexContext{deployment: &deployment{key: scope.Deployment{Tenant: DefaultTenant, Model: "m", BlockSize: 16}}}
 	for range 20 {
 		r := newRecall(1 << 20)
 		var wg sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/stream"
 	"kvconductor/index"
@@ -78,8 +79,8 @@ func (r *Recovery) Stored(e *Stored) error {
 		r.Refused += len(e.Engine)
 		return nil
 	}
-	at := spaceKey{
-		deploymentKey{tenant: e.Tenant, model: e.Model, blockSize: e.BlockSize}, contextKey{lora: e.Lora, salt: e.Salt},
+	at := scope.Context{
+		Deployment: scope.Deployment{Tenant: e.Tenant, Model: e.Model, BlockSize: e.BlockSize}, Variant: scope.Variant{Lora: e.Lora, Salt: e.Salt},
 	}
 	ns := s.space(at)
 	local := e.Local
@@ -125,8 +126,8 @@ func (r *Recovery) Name(n *Name) error {
 	if !s.reg.mayAnnounce(n.Tenant) {
 		return nil
 	}
-	ns := s.space(spaceKey{
-		deploymentKey{tenant: n.Tenant, model: n.Model, blockSize: n.BlockSize}, contextKey{lora: n.Lora, salt: n.Salt},
+	ns := s.space(scope.Context{
+		Deployment: scope.Deployment{Tenant: n.Tenant, Model: n.Model, BlockSize: n.BlockSize}, Variant: scope.Variant{Lora: n.Lora, Salt: n.Salt},
 	})
 	ns.context.index.Teach(ns.source, n.Engine, n.Key)
 	return nil
@@ -324,8 +325,8 @@ func (c *Conductor) colleague(reg Registration) *source {
 	return found
 }
 
-func (r Registration) deploymentKey() deploymentKey {
-	return deploymentKey{tenant: r.Tenant, model: r.Model, blockSize: r.BlockSize}
+func (r Registration) deploymentKey() scope.Deployment {
+	return scope.Deployment{Tenant: r.Tenant, Model: r.Model, BlockSize: r.BlockSize}
 }
 
 // expire drops a recovered source that nobody has registered.
@@ -368,7 +369,7 @@ func (s *source) takeOver(old *source) {
 	var taken, left []*namespace
 	for _, ns := range old.spaces {
 		at := ns.key()
-		if !s.reg.mayAnnounce(at.deployment.tenant) {
+		if !s.reg.mayAnnounce(at.Deployment.Tenant) {
 			left = append(left, ns)
 			continue
 		}

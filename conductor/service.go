@@ -173,8 +173,8 @@ func (c *Conductor) GlobalView(limit int) []ContextView {
 			if v == nil {
 				dk := ns.context.deployment.key
 				v = &ContextView{
-					Tenant: dk.tenant, Model: dk.model, BlockSize: dk.blockSize,
-					Lora: ns.context.key.lora, Salt: ns.context.key.salt,
+					Tenant: dk.Tenant, Model: dk.Model, BlockSize: dk.BlockSize,
+					Lora: ns.context.key.Lora, Salt: ns.context.key.Salt,
 					Instance: s.reg.Instance, Hashes: make(map[uint64]uint64),
 				}
 				views[key] = v

@@ -2,8 +2,8 @@ package conductor
 
 import (
 	"slices"
-	"strings"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
 	"kvconductor/index"
 	"kvconductor/tiers"
@@ -29,7 +29,7 @@ type Stretch = index.Stretch
 func (s *Snapshot) Of(p Partition, blockSize int) *Snapshot {
 	part := &Snapshot{Sources: s.Sources}
 	for _, c := range s.contexts {
-		if dk := c.context.deployment.key; dk == (deploymentKey{tenant: p.Tenant, model: p.Model, blockSize: blockSize}) {
+		if dk := c.context.deployment.key; dk == (scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}) {
 			part.contexts = append(part.contexts, c)
 		}
 	}
@@ -59,10 +59,10 @@ func (c *Conductor) HashSeed() uint64 { return c.opts.HashSeed }
 // Partitions returns what Conductor.Partitions did at that moment.
 func (s *Snapshot) Partitions() map[Partition][]int {
 	all := make(map[Partition][]int)
-	add := func(dk deploymentKey) {
-		p := Partition{Tenant: dk.tenant, Model: dk.model}
-		if i, found := slices.BinarySearch(all[p], dk.blockSize); !found {
-			all[p] = slices.Insert(all[p], i, dk.blockSize)
+	add := func(dk scope.Deployment) {
+		p := Partition{Tenant: dk.Tenant, Model: dk.Model}
+		if i, found := slices.BinarySearch(all[p], dk.BlockSize); !found {
+			all[p] = slices.Insert(all[p], i, dk.BlockSize)
 		}
 	}
 	for _, m := range s.Sources {
@@ -138,7 +138,10 @@ func (c *Conductor) Snapshot() *Snapshot {
 		sc.snap, sc.known = x.index.Snapshot(), x.translation.all()
 		snap.contexts = append(snap.contexts, *sc)
 	}
-	slices.SortFunc(snap.contexts, func(a, b snapContext) int { return a.context.compare(b.context) })
+	slices.SortFunc(snap.contexts, func(a, b snapContext) int {
+		x, y := a.context.spaceKey(), b.context.spaceKey()
+		return x.Compare(&y)
+	})
 	return snap
 }
 
@@ -203,20 +206,6 @@ func (s *source) snapshotHolders(contexts map[*indexContext]*snapContext) {
 	}
 }
 
-// compare orders contexts by deployment, then adapter and salt.
-func (x *indexContext) compare(y *indexContext) int {
-	a, b := x.deployment.key, y.deployment.key
-	for _, n := range []int{
-		strings.Compare(a.tenant, b.tenant), strings.Compare(a.model, b.model), a.blockSize - b.blockSize,
-		strings.Compare(x.key.lora, y.key.lora), strings.Compare(x.key.salt, y.key.salt),
-	} {
-		if n != 0 {
-			return n
-		}
-	}
-	return 0
-}
-
 // Name is what an engine hash means of which its users hold no block, but others do.
 type Name struct {
 	Partition
@@ -235,7 +224,7 @@ func (s *Snapshot) Names(f func(*Name) bool) {
 		c := &s.contexts[i]
 		x, dk, more := c.context, c.context.deployment.key, true
 		n := Name{
-			Partition: Partition{Tenant: dk.tenant, Model: dk.model}, BlockSize: dk.blockSize, Lora: x.key.lora, Salt: x.key.salt,
+			Partition: Partition{Tenant: dk.Tenant, Model: dk.Model}, BlockSize: dk.BlockSize, Lora: x.key.Lora, Salt: x.key.Salt,
 		}
 		c.snap.Names(func(src index.Source, engine, key uint64) bool {
 			reg, known := c.sources[src]
@@ -289,8 +278,8 @@ func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 	}
 	x, dk := c.context, c.context.deployment.key
 	st := Stored{
-		Partition: Partition{Tenant: dk.tenant, Model: dk.model}, BlockSize: dk.blockSize,
-		Lora: x.key.lora, Salt: x.key.salt,
+		Partition: Partition{Tenant: dk.Tenant, Model: dk.Model}, BlockSize: dk.BlockSize,
+		Lora: x.key.Lora, Salt: x.key.Salt,
 	}
 	more = true
 	var local []uint64

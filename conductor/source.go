@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
@@ -102,7 +103,7 @@ type source struct {
 	adapters map[uint64]*string
 
 	// index finds a space by its key. Owned by run.
-	index map[spaceKey]*namespace
+	index map[scope.Context]*namespace
 
 	opened time.Time
 	heard  atomic.Int64 // when the last batch with events was applied, in ns since 1970; 0: none was
@@ -123,12 +124,6 @@ type feed interface {
 	Resume(stream.Mark)
 	Doubt(reason string)
 	Close()
-}
-
-// spaceKey names one context of one deployment.
-type spaceKey struct {
-	deployment deploymentKey
-	context    contextKey
 }
 
 // namespace is what one source holds in one context.
@@ -190,7 +185,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 		policy:    r.policy(c.opts.Copies),
 		stopped:   make(chan struct{}),
 		done:      make(chan struct{}),
-		index:     make(map[spaceKey]*namespace),
+		index:     make(map[scope.Context]*namespace),
 		media:     make(map[string]tiers.Medium),
 		opened:    c.now(),
 		dropped:   make(map[events.Reason]uint64),
@@ -202,7 +197,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 	return s
 }
 
-func (s *source) deploymentKey() deploymentKey { return s.reg.deploymentKey() }
+func (s *source) deploymentKey() scope.Deployment { return s.reg.deploymentKey() }
 
 // onState hears of changes of the stream's state from the goroutine that runs.
 func (s *source) onState(state stream.State) {
@@ -329,7 +324,7 @@ func (s *source) noteWindow() {
 }
 
 // space returns the source's namespace in a context, entering it when new.
-func (s *source) space(key spaceKey) *namespace {
+func (s *source) space(key scope.Context) *namespace {
 	ns, ok := s.index[key]
 	if !ok {
 		ns = s.conductor.enter(s, key)
@@ -362,11 +357,13 @@ func (s *source) quitEmpty() {
 }
 
 // home is the context the registration names.
-func (s *source) home() spaceKey {
-	return spaceKey{s.deploymentKey(), contextKey{lora: s.reg.Lora, salt: s.reg.Salt}}
+func (s *source) home() scope.Context {
+	return scope.Context{Deployment: s.deploymentKey(), Variant: scope.Variant{Lora: s.reg.Lora, Salt: s.reg.Salt}}
 }
 
-func (ns *namespace) key() spaceKey { return spaceKey{ns.context.deployment.key, ns.context.key} }
+func (ns *namespace) key() scope.Context {
+	return scope.Context{Deployment: ns.context.deployment.key, Variant: ns.context.key}
+}
 
 // blocks returns the memberships in the namespace. Callers but run hold mu of
 // its source.

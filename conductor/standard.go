@@ -3,6 +3,7 @@ package conductor
 import (
 	"slices"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/tiers"
 )
@@ -30,7 +31,7 @@ const maxMissing = 1 << 32
 // streamKey names a stream of standardized events: what an envelope leaves out is the
 // registration's.
 type streamKey struct {
-	space   spaceKey
+	space   scope.Context
 	backend string
 	medium  string // canonical, "" when not published
 	rank    int32
@@ -127,13 +128,7 @@ func (s *source) streamOf(e *events.Event, rank int32) *numbered {
 	if !e.Envelope || e.ID == 0 {
 		return nil
 	}
-	key := streamKey{space: spaceKey{s.target(e), contextKey{lora: s.reg.Lora, salt: s.reg.Salt}}, rank: rankOf(e, rank)}
-	if e.LoraName != nil {
-		key.space.context.lora = *e.LoraName
-	}
-	if e.Salt != nil {
-		key.space.context.salt = *e.Salt
-	}
+	key := streamKey{space: s.home().Named(e), rank: rankOf(e, rank)}
 	if e.Backend != nil {
 		key.backend = *e.Backend
 	}
@@ -218,19 +213,11 @@ func (o *order) miss(st *numbered, from, to uint64) {
 func (o *order) clear(e *events.Event, rank int32, medium string) {
 	for _, st := range o.streams {
 		k := &st.key
-		if st.gap != 0 && k.rank == rank && (medium == "" || medium == k.medium) && names(e.Backend, k.backend) && k.space.within(e) {
+		if st.gap != 0 && k.rank == rank && (medium == "" || medium == k.medium) && scope.Agrees(e.Backend, k.backend) && k.space.Within(e) {
 			st.gap = 0
 			o.gaps--
 		}
 	}
-}
-
-// within reports whether an event that takes blocks away is about a context: nothing
-// its envelope says contradicts it.
-func (at *spaceKey) within(e *events.Event) bool {
-	return names(e.Tenant, at.deployment.tenant) && names(e.Model, at.deployment.model) &&
-		names(e.LoraName, at.context.lora) && names(e.Salt, at.context.salt) &&
-		(!e.Envelope || e.BlockSize == 0 || e.BlockSize == at.deployment.blockSize)
 }
 
 // doubt tells the doctor of the oldest gap there is, and the source's stream whether
@@ -249,8 +236,8 @@ func (s *source) doubt() {
 		}
 		k := &o.told.key
 		s.find(FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salt %q, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
-			o.told.from, o.told.to, k.space.deployment.model, k.space.context.lora, k.space.context.salt, k.space.deployment.blockSize,
-			k.space.deployment.tenant, k.backend, k.medium, k.rank)
+			o.told.from, o.told.to, k.space.Deployment.Model, k.space.Variant.Lora, k.space.Variant.Salt, k.space.Deployment.BlockSize,
+			k.space.Deployment.Tenant, k.backend, k.medium, k.rank)
 	}
 	switch gaps := o.gaps > 0; {
 	case gaps == o.doubted:

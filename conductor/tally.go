@@ -1,18 +1,22 @@
 package conductor
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"kvconductor/conductor/scope"
+)
 
 // What a rank holds on devices is counted while it changes: a source may have a context
 // per salt, and who asks does so with every query.
 
 // tallyKey is what blocks of one source are counted by, over adapters and salts.
 type tallyKey struct {
-	deployment deploymentKey
+	deployment scope.Deployment
 	rank       int32
 }
 
 // tally returns the number of blocks a rank holds on devices.
-func (s *source) tally(of deploymentKey, rank int32) *atomic.Int64 {
+func (s *source) tally(of scope.Deployment, rank int32) *atomic.Int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := tallyKey{of, rank}
@@ -30,7 +34,7 @@ func (s *source) tally(of deploymentKey, rank int32) *atomic.Int64 {
 // Held returns how many blocks of a deployment a rank of an instance holds on devices,
 // whatever their adapter and salt.
 func (c *Conductor) Held(p Partition, blockSize int, instance string, rank int32) int {
-	key := deploymentKey{tenant: p.Tenant, model: p.Model, blockSize: blockSize}
+	key := scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}
 	c.mu.RLock()
 	d := c.deployments[key]
 	c.mu.RUnlock()

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index"
 	"kvconductor/tiers"
@@ -31,24 +32,24 @@ type place struct {
 
 // meaning is what an engine hash stands for.
 type meaning struct {
-	at         contextKey
+	at         scope.Variant
 	key        uint64
 	lookAheads lookAheads // that the block may have
 }
 
 // locate finds the place of a block of the event that comes without tokens, in a context
 // that fits, likely's first. It reports false where none knows its hash.
-func (s *source) locate(e *events.Event, dk deploymentKey, block int, likely *namespace, fits func(contextKey) bool) (place, bool) {
+func (s *source) locate(e *events.Event, dk scope.Deployment, block int, likely *namespace, fits func(scope.Variant) bool) (place, bool) {
 	if !s.reg.pool() { // what a pool holds under a hash says nothing about the hash
 		if ns := s.knower(e, dk, block, likely); ns != nil {
 			return place{ns: ns}, true
 		}
 	}
-	m, known := s.means(dk, e, block, s.home().context, fits, searched(e))
+	m, known := s.means(dk, e, block, s.home().Variant, fits, searched(e))
 	if !known {
 		return place{}, false
 	}
-	return place{ns: s.space(spaceKey{dk, m.at}), key: m.key, named: true, lookAheads: m.lookAheads}, true
+	return place{ns: s.space(scope.Context{Deployment: dk, Variant: m.at}), key: m.key, named: true, lookAheads: m.lookAheads}, true
 }
 
 // maxSearched is how many contexts are searched for the hash of an event with tokens: a
@@ -71,8 +72,8 @@ func searched(e *events.Event) int {
 // It reports false if otherwise is a guess: the event begins prompts, its hash is unknown,
 // and the blocks may belong to an adapter or a salt. Behind an unknown parent blocks wait
 // for the parent's context.
-func (s *source) meantContext(e *events.Event, dk deploymentKey, otherwise contextKey) (at contextKey, sure bool) {
-	if s.knownIn(spaceKey{dk, otherwise}, e) {
+func (s *source) meantContext(e *events.Event, dk scope.Deployment, otherwise scope.Variant) (at scope.Variant, sure bool) {
+	if s.knownIn(scope.Context{Deployment: dk, Variant: otherwise}, e) {
 		return otherwise, true
 	}
 	h := s.heirs(e, dk)
@@ -94,7 +95,7 @@ func (s *source) meantContext(e *events.Event, dk deploymentKey, otherwise conte
 
 // knownIn reports whether the source's context knows the first hash of an event or its
 // parent.
-func (s *source) knownIn(at spaceKey, e *events.Event) bool {
+func (s *source) knownIn(at scope.Context, e *events.Event) bool {
 	ns := s.index[at]
 	if ns == nil {
 		return false
@@ -108,7 +109,7 @@ func (s *source) knownIn(at spaceKey, e *events.Event) bool {
 
 // ambiguous reports whether an event leaves its adapter or salt open in a deployment that
 // has had adapters or salts.
-func (s *source) ambiguous(e *events.Event, dk deploymentKey) bool {
+func (s *source) ambiguous(e *events.Event, dk scope.Deployment) bool {
 	s.conductor.mu.RLock()
 	d := s.conductor.deployments[dk]
 	s.conductor.mu.RUnlock()
@@ -123,7 +124,7 @@ type heirs struct {
 	announced, loras, salts []string
 }
 
-func (s *source) heirs(e *events.Event, dk deploymentKey) *heirs {
+func (s *source) heirs(e *events.Event, dk scope.Deployment) *heirs {
 	s.conductor.mu.RLock()
 	defer s.conductor.mu.RUnlock()
 	h := &heirs{source: s, event: e, announced: s.announced}
@@ -134,16 +135,16 @@ func (s *source) heirs(e *events.Event, dk deploymentKey) *heirs {
 }
 
 // fit reports whether the event may belong to a context.
-func (h *heirs) fit(k contextKey) bool {
+func (h *heirs) fit(k scope.Variant) bool {
 	hashed := func(name string, registered []string) bool { return name != "" && !slices.Contains(registered, name) }
 	reg := &h.source.reg
-	return names(h.event.LoraName, k.lora) && h.source.shares(k.lora) &&
-		(k.lora == reg.Lora || slices.Contains(h.announced, k.lora) || hashed(k.lora, h.loras)) &&
-		(k.salt == reg.Salt || hashed(k.salt, h.salts))
+	return scope.Agrees(h.event.LoraName, k.Lora) && h.source.shares(k.Lora) &&
+		(k.Lora == reg.Lora || slices.Contains(h.announced, k.Lora) || hashed(k.Lora, h.loras)) &&
+		(k.Salt == reg.Salt || hashed(k.Salt, h.salts))
 }
 
 // recalled returns what the event's first hash or its parent meant.
-func (h *heirs) recalled(dk deploymentKey) (meaning, bool) {
+func (h *heirs) recalled(dk scope.Deployment) (meaning, bool) {
 	e, r := h.event, h.source.conductor.recall
 	m, known := r.find(dk, e.Hashes[0])
 	if known = known && h.fit(m.at); !known && e.HasParent {
@@ -155,9 +156,9 @@ func (h *heirs) recalled(dk deploymentKey) (meaning, bool) {
 
 // meaning returns what the hash of a block of the event, or of its parent, means. The
 // context is otherwise if the event may inherit from none that knows it.
-func (h *heirs) meaning(dk deploymentKey, block int, otherwise contextKey) (meaning, bool) {
+func (h *heirs) meaning(dk scope.Deployment, block int, otherwise scope.Variant) (meaning, bool) {
 	s, e := h.source, h.event
-	m, known := s.means(dk, e, block, otherwise, func(contextKey) bool { return true }, maxSearched)
+	m, known := s.means(dk, e, block, otherwise, func(scope.Variant) bool { return true }, maxSearched)
 	if !known || h.fit(m.at) {
 		return m, known
 	}
@@ -169,12 +170,12 @@ func (h *heirs) meaning(dk deploymentKey, block int, otherwise contextKey) (mean
 
 // meantIn returns the place of a block of the event in one context, if a source has taught
 // its hash there. A block that waits by the hash teaches nothing.
-func (s *source) meantIn(at spaceKey, e *events.Event, block int) (place, bool) {
+func (s *source) meantIn(at scope.Context, e *events.Event, block int) (place, bool) {
 	d, m, known := s.meansHere(at, e, block)
 	recalled := false
 	if !known && d != nil {
-		m, recalled = s.conductor.recall.get(at.deployment, e.Hashes[block])
-		recalled = recalled && m.at == at.context
+		m, recalled = s.conductor.recall.get(at.Deployment, e.Hashes[block])
+		recalled = recalled && m.at == at.Variant
 	}
 	if !known && !recalled {
 		return place{}, false
@@ -191,7 +192,7 @@ func (s *source) meantIn(at spaceKey, e *events.Event, block int) (place, bool) 
 // whatMeans returns where in a deployment an engine hash is or was known, among
 // contexts that fit. Of several that know it, home comes first, then the least. It
 // searches up to most others, in any order.
-func (c *Conductor) whatMeans(dk deploymentKey, engine uint64, home contextKey, fits func(contextKey) bool, most int) (m meaning, known bool) {
+func (c *Conductor) whatMeans(dk scope.Deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
 	c.mu.RLock()
 	d := c.deployments[dk]
 	c.mu.RUnlock()
@@ -224,10 +225,10 @@ func (x *indexContext) meaning(key uint64, before lookAheads) meaning {
 }
 
 // meansElsewhere is whatMeans but for home.
-func (c *Conductor) meansElsewhere(d *deployment, engine uint64, home contextKey, fits func(contextKey) bool, most int) (m meaning, known bool) {
+func (c *Conductor) meansElsewhere(d *deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
 	d.contexts.Range(func(_, v any) bool {
 		if x := v.(*indexContext); x.key != home && fits(x.key) {
-			if found, ok := c.meansIn(x, engine); ok && (!known || x.key.less(m.at)) {
+			if found, ok := c.meansIn(x, engine); ok && (!known || x.key.Less(m.at)) {
 				m, known = found, true
 			}
 			most--
@@ -241,10 +242,6 @@ func (c *Conductor) meansElsewhere(d *deployment, engine uint64, home contextKey
 		return m, true
 	}
 	return meaning{}, false
-}
-
-func (k contextKey) less(other contextKey) bool {
-	return k.lora < other.lora || k.lora == other.lora && k.salt < other.salt
 }
 
 // await notes that blocks of the source wait in a context.
@@ -361,9 +358,9 @@ func (s *source) rejoin(w *indexContext, hashes []uint64) {
 	}
 	// Only an event that names them can have brought blocks where the source is not
 	// at home.
-	home := s.home().context
-	fits := func(k contextKey) bool {
-		return (w.key.lora == home.lora || k.lora == w.key.lora) && (w.key.salt == home.salt || k.salt == w.key.salt) && s.shares(k.lora)
+	home := s.home().Variant
+	fits := func(k scope.Variant) bool {
+		return (w.key.Lora == home.Lora || k.Lora == w.key.Lora) && (w.key.Salt == home.Salt || k.Salt == w.key.Salt) && s.shares(k.Lora)
 	}
 	for _, h := range hashes {
 		m, known := s.conductor.whatMeans(w.deployment.key, h, home, fits, math.MaxInt)
@@ -372,7 +369,7 @@ func (s *source) rejoin(w *indexContext, hashes []uint64) {
 		}
 		to := ns
 		if m.at != w.key {
-			to = s.space(spaceKey{w.deployment.key, m.at})
+			to = s.space(scope.Context{Deployment: w.deployment.key, Variant: m.at})
 		}
 		to.useLookAheads(s.conductor, m.lookAheads)
 		for owner, holder := range ns.owners {
@@ -419,7 +416,7 @@ func (s *source) putParts(ns *namespace, engine uint64, owner ownerKey, medium t
 	here := ns.key()
 	for n := 1; n < int(ns.context.deployment.parts.Load()); n++ {
 		part := partName(engine, n)
-		m, known := s.conductor.whatMeans(here.deployment, part, here.context, func(k contextKey) bool { return k == here.context }, 0)
+		m, known := s.conductor.whatMeans(here.Deployment, part, here.Variant, func(k scope.Variant) bool { return k == here.Variant }, 0)
 		if !known {
 			return
 		}

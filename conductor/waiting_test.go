@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index"
 	"kvconductor/tiers"
@@ -19,7 +20,7 @@ func lowerTier(c *Conductor, salts int, hash uint64) (*source, *events.Event) {
 	}
 	store(s.space(s.home()), 1)
 	for i := range salts {
-		store(other.space(spaceKey{s.deploymentKey(), contextKey{salt: fmt.Sprint(i)}}), uint64(1000+i))
+		store(other.space(scope.Context{Deployment: s.deploymentKey(), Variant: scope.Variant{Salt: fmt.Sprint(i)}}), uint64(1000+i))
 	}
 	return s, &events.Event{Hashes: []uint64{hash}, Tokens: make([]uint32, 16)}
 }
@@ -46,7 +47,7 @@ func TestContextSearchIsBounded(t *testing.T) {
 	defer c.Close()
 	s, e := lowerTier(c, maxSearched+100, 2)
 	asked := 0
-	c.whatMeans(s.deploymentKey(), e.Hashes[0], contextKey{}, func(contextKey) bool { asked++; return true }, searched(e))
+	c.whatMeans(s.deploymentKey(), e.Hashes[0], scope.Variant{}, func(scope.Variant) bool { asked++; return true }, searched(e))
 	if asked > maxSearched+1 {
 		t.Errorf("%d contexts searched", asked)
 	}
