@@ -63,6 +63,8 @@ var table = []room{
 		not: []string{"flag", "net/http", "os"}},
 	// Names of contexts, as values: every room of the application compares them, none may add to them.
 	{dir: "conductor/scope", rooms: []string{"events"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// Observations in, findings out: pure, so that no check changes what it looks at.
+	{dir: "conductor/doctor", rooms: []string{"conductor/scope", "events", "index/hash", "tiers"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/http", rooms: []string{"conductor", "conductor/prompt", "conductor/server", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 
@@ -165,6 +167,8 @@ func TestImportTableForbids(t *testing.T) {
 	f("compat/dynamo", "kvconductor/index", false)
 	f("conductor/scope", "kvconductor/conductor", false)
 	f("conductor/scope", "kvconductor/index", false)
+	f("conductor/doctor", "kvconductor/index", false)
+	f("conductor/doctor", "kvconductor/conductor", false)
 	f("config", "kvconductor/conductor", false)
 	f("config", "kvconductor/index/hash", false)
 	f("config", "github.com/spf13/viper", true)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 )
@@ -16,12 +17,6 @@ import (
 //	lora_id:3@prefill-1|default|0     the number, the key of the source
 //
 // A registration that names an adapter names it for every number.
-
-// unnamedPrefix begins the name of an adapter that has a number alone.
-const unnamedPrefix = "lora_id:"
-
-// unnamed reports whether an adapter has a number alone.
-func unnamed(lora string) bool { return strings.HasPrefix(lora, unnamedPrefix) }
 
 // maxAdapters bounds the numbers of adapters that a source remembers.
 const maxAdapters = 1 << 12
@@ -51,12 +46,12 @@ func (s *source) nameAdapter(e *events.Event, dk scope.Deployment) {
 		if ns != nil && ns.context.key.Lora != "" {
 			return // contextKey finds it
 		}
-		text := fmt.Sprintf("%s%d@%s", unnamedPrefix, e.LoraID, s.reg.Key())
+		text := fmt.Sprintf("%s%d@%s", scope.UnnamedPrefix, e.LoraID, s.reg.Key())
 		name = &text
 		if len(s.adapters) < maxAdapters {
 			s.adapters[e.LoraID] = name
 		}
-		s.find(FindingAdapter, "blocks of the adapter with lora_id %d carry no name: they count for adapter %q of this source alone, and queries for the adapter's name find nothing; update vLLM to 0.14 or later, or register lora_name if the engine serves one adapter", e.LoraID, text)
+		s.doctor.Report(doctor.FindingAdapter, "blocks of the adapter with lora_id %d carry no name: they count for adapter %q of this source alone, and queries for the adapter's name find nothing; update vLLM to 0.14 or later, or register lora_name if the engine serves one adapter", e.LoraID, text)
 	}
 	e.LoraName = name
 }
@@ -65,7 +60,7 @@ func (s *source) nameAdapter(e *events.Event, dk scope.Deployment) {
 // source has announced. The number of an adapter means nothing to another engine; a
 // pool has no numbers of its own.
 func (s *source) shares(lora string) bool {
-	if !unnamed(lora) || s.reg.pool() {
+	if !scope.Unnamed(lora) || s.reg.pool() {
 		return true
 	}
 	_, by, _ := strings.Cut(lora, "@")

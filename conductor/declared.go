@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"kvconductor/conductor/doctor"
 	"kvconductor/events"
 
 	"kvconductor/conductor/scope"
@@ -47,7 +48,7 @@ func (s *source) believe(e *events.Event, at scope.Context, local []uint64) []ui
 // their tokens. What standardized hashes leave open is not compared: images, pairs.
 func (s *source) verify(e *events.Event, local []uint64) {
 	d := &s.declared
-	if d.refuted || d.verified >= doctorSample || len(local) == 0 || e.HasParent || e.BaseBlock > 0 || e.Ahead > 0 || e.Items != nil {
+	if d.refuted || d.verified >= doctor.Sample || len(local) == 0 || e.HasParent || e.BaseBlock > 0 || e.Ahead > 0 || e.Items != nil {
 		return
 	}
 	d.verified++
@@ -59,7 +60,7 @@ func (s *source) verify(e *events.Event, local []uint64) {
 		}
 		if h != seq {
 			d.refuted = true
-			s.find(FindingHashScheme, "block %d of a prompt has hash %#x, its tokens have %#x with hash.seed %d: the publisher's seed differs, or its hashes are of another scheme; they are not taken for keys until it restarts, blocks with tokens are named by those; set hash.seed to the publisher's, or register the type of the engine",
+			s.doctor.Report(doctor.FindingHashScheme, "block %d of a prompt has hash %#x, its tokens have %#x with hash.seed %d: the publisher's seed differs, or its hashes are of another scheme; they are not taken for keys until it restarts, blocks with tokens are named by those; set hash.seed to the publisher's, or register the type of the engine",
 				i, h, seq, scheme.Seed)
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -78,7 +79,7 @@ type indexContext struct {
 	waiting atomic.Pointer[[]*source] // whose blocks may wait here for their hash; written under Conductor.mu
 
 	tidying atomic.Bool // a tidy is due
-	seeds   seeds
+	seeds   doctor.Seeds
 
 	// translates says that the local hashes of Dynamo's clients are kept and differ from
 	// the context's own; translation then has them.
@@ -146,6 +147,13 @@ func (d *deployment) ids(names []string) []int32 {
 		all = append(all, d.instance(name).id)
 	}
 	return all
+}
+
+// deployment returns the deployment of a key, nil when there is none.
+func (c *Conductor) deployment(key scope.Deployment) *deployment {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.deployments[key]
 }
 
 // context returns the context of a key, nil when there is none.

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/doctor"
 )
 
 // A finding is logged once per source, however often the engine restarts, and is a
@@ -29,7 +30,7 @@ func TestFindingIsToldOnce(t *testing.T) {
 			}
 			for _, f := range families {
 				if f.GetName() == "conductor_source_finding" {
-					return len(f.GetMetric()) == 1 && strings.Contains(f.String(), conductor.FindingMedium)
+					return len(f.GetMetric()) == 1 && strings.Contains(f.String(), doctor.FindingMedium)
 				}
 			}
 			return false

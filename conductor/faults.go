@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
 	"kvconductor/index/hash"
 )
@@ -49,7 +50,7 @@ func endpointFaults(all []Registration) (faults []Fault) {
 		case !taken:
 			first[r.publisher()] = i
 		case all[by].Key() != r.Key():
-			faults = append(faults, Fault{i, "endpoint", "several sources follow one publisher, which the server reports as " + FindingRank + "; another is", by, FindingRank})
+			faults = append(faults, Fault{i, "endpoint", "several sources follow one publisher, which the server reports as " + doctor.FindingRank + "; another is", by, doctor.FindingRank})
 		}
 	}
 	return faults

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index"
@@ -10,7 +11,10 @@ import (
 
 // apply brings one batch into the indexes, event by event in array order.
 func (s *source) apply(b *events.Batch) {
-	s.lookAtBatch(b)
+	s.observeBatch(b)
+	if s.offsets = s.offsets || b.Offsets; !s.offsets {
+		s.drop(events.AmbiguousExtraKey, b.Ambiguous)
+	}
 	rank := int32(s.reg.Rank)
 	if b.Rank >= 0 {
 		rank = int32(b.Rank)
@@ -81,35 +85,35 @@ func (s *source) change(e *events.Event, rank int32) {
 	}
 	medium := tiers.Parse(e.Medium)
 	if medium.Tier == tiers.Other {
-		s.find(FindingMedium, "medium %q is unknown: its blocks count as a tier of their own below all others", e.Medium)
+		s.doctor.Report(doctor.FindingMedium, "medium %q is unknown: its blocks count as a tier of their own below all others", e.Medium)
 	}
 	key := ownerKey{rank: rank, medium: medium.Name, group: max(e.Group, 0), owned: e.Owned}
 	if e.Backend != nil {
 		key.backend = *e.Backend
 	}
+	seen := doctor.Observation{Event: e, Medium: medium, Count: len(e.Hashes), Blocks: true, Counted: s.copies(key) == index.CopyCount}
 	if e.Kind == events.Removed {
-		s.lookAtRemoved(e, medium)
 		unknown := s.remove(e, key)
-		s.lookAtRemoval(e, key, medium, len(e.Hashes)-unknown)
+		seen.Found = len(e.Hashes) - unknown
 		if medium.Tier == tiers.Device {
 			s.conductor.counts.remove(unknown)
 		}
-		return
+	} else {
+		s.store(e, key, medium, &seen)
 	}
-	s.lookAtStored(e, medium, len(e.Hashes))
-	s.store(e, key, medium)
+	s.doctor.Observe(&seen)
 }
 
-// store indexes the blocks of a stored event.
-func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
+// store indexes the blocks of a stored event. It fills in what the doctor observes.
+func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium, seen *doctor.Observation) {
 	at := scope.Context{Deployment: s.deploymentKey().Named(e)}
 	s.nameAdapter(e, at.Deployment)
-	s.lookAtSize(e, at.Deployment.BlockSize)
 	parts, why := s.partsOf(e, at.Deployment.BlockSize)
 	if why == "" && len(e.Tokens) > 0 {
 		why = s.checkLookAhead(e)
 	}
 	if why != "" {
+		seen.Context, seen.Refused = at, true
 		s.drop(why, 1)
 		if medium.Tier == tiers.Device {
 			s.conductor.counts.stored.invalid.Add(1)
@@ -124,16 +128,16 @@ func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium) {
 	local := s.locals(e, at.Deployment.BlockSize)
 	var sure bool
 	at.Variant, sure = s.contextKey(e, at.Deployment, medium)
-	s.lookAtContext(at)
 	local = s.believe(e, at, local)
 	if !sure {
 		local = nil // the blocks wait by their hashes
 	}
 	res := s.place(at, e, local, key, medium)
-	if local != nil {
-		s.lookAtProfile(s.index[at], e, parts)
+	seen.Context, seen.Cut, seen.Parts, seen.EverCut = at, e, parts, s.parts > 0
+	seen.Local, seen.Added, seen.Copies = local, res.Added, res.Copies
+	if ns := s.index[at]; ns != nil {
+		seen.Seeds, seen.Profiles = &ns.context.seeds, ns.context.deployment.profiles.Load()
 	}
-	s.lookAtCopies(e, key, medium, &res, parts)
 	if medium.Tier == tiers.Device {
 		s.conductor.counts.store(&res)
 	}
@@ -272,9 +276,6 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 	} else {
 		ns.useLookAheads(s.conductor, oneLookAhead(e.Ahead))
 	}
-	if local != nil && !e.HasParent && !e.Envelope && s.parts == 0 && medium.Tier == tiers.Device && len(hashes) > 0 && e.Items == nil {
-		s.lookAtSeed(ns, hashes[0], local[0])
-	}
 	if local == nil && ns.parts() > 0 {
 		hashes, _ = s.withParts(ns, hashes, nil)
 	}
@@ -358,7 +359,7 @@ func (s *source) clear(e *events.Event, rank int32) {
 	medium := s.clearedMedium(e)
 	if medium == "" || medium == tiers.NameDevice {
 		s.conductor.counts.cleared.ok.Add(1)
-		s.doctor.copies = copyCheck{}
+		s.doctor.ForgetCopies()
 	}
 	for _, ns := range s.spaces {
 		if !ns.within(e) {

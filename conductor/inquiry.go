@@ -139,9 +139,7 @@ func hashAt(e *events.Event, block int) uint64 {
 func (s *source) meansHere(at scope.Context, e *events.Event, block int) (d *deployment, m meaning, known bool) {
 	x := s.asked.here
 	if x == nil || s.asked.at != at {
-		s.conductor.mu.RLock()
-		d = s.conductor.deployments[at.Deployment]
-		s.conductor.mu.RUnlock()
+		d = s.conductor.deployment(at.Deployment)
 		if d == nil {
 			return nil, m, false
 		}

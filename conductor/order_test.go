@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/events"
 )
 
@@ -118,7 +119,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		b := event(fmt.Sprint(i), 1)
 		s.arrange(&b, 0)
 	}
-	if f := s.doctor.list(); len(f) != 0 {
+	if f := s.doctor.List(); len(f) != 0 {
 		t.Fatalf("findings before the bound: %v", f)
 	}
 	for range 2 { // not even repeats are seen
@@ -131,7 +132,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	if s.arrange(&b, 0); len(b.Events) != 0 {
 		t.Error("a repeat of a stream that is followed is let through")
 	}
-	if f := s.doctor.list(); len(f) != 1 || f[0].Code != FindingStreams {
+	if f := s.doctor.List(); len(f) != 1 || f[0].Code != doctor.FindingStreams {
 		t.Errorf("findings: %v", f)
 	}
 	if n := len(s.order.streams); n != maxStreams {
@@ -140,7 +141,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	s.forget()
 	b = event("one more", 1)
 	s.arrange(&b, 0)
-	if f := s.doctor.list(); len(f) != 0 || len(s.order.streams) != 1 {
+	if f := s.doctor.List(); len(f) != 0 || len(s.order.streams) != 1 {
 		t.Errorf("after a restart %d streams, findings %v", len(s.order.streams), f)
 	}
 }

@@ -75,9 +75,7 @@ func (ns *namespace) parts() int { return int(ns.context.deployment.parts.Load()
 
 // learnParts notes of how many parts a published block is.
 func (c *Conductor) learnParts(dk scope.Deployment, n int) {
-	c.mu.RLock()
-	d := c.deployments[dk]
-	c.mu.RUnlock()
+	d := c.deployment(dk)
 	for d != nil {
 		most := d.parts.Load()
 		if int(most) >= n || d.parts.CompareAndSwap(most, int32(n)) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/events"
 	"kvconductor/index"
 	"kvconductor/tiers"
@@ -103,7 +104,7 @@ func (s *source) screen(list []events.Event) []events.Event {
 		switch {
 		case e.Tenant != nil && !s.reg.mayAnnounce(*e.Tenant):
 			s.drop(events.ForeignTenant, 1)
-			s.find(FindingForeignTenant, "an event names tenant %q, registered is %q: such events index nothing; register the source for that tenant, or name the tenant in may_announce of its entry in the configuration file",
+			s.doctor.Report(doctor.FindingForeignTenant, "an event names tenant %q, registered is %q: such events index nothing; register the source for that tenant, or name the tenant in may_announce of its entry in the configuration file",
 				*e.Tenant, s.reg.Tenant)
 			continue
 		case e.Owned && s.reg.Owned == OwnedDrop:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/objectkey"
@@ -161,7 +162,7 @@ func (p *shelf) store(e *events.Event) {
 	}
 	p.objects[print] = at
 	p.bound[n]++
-	s.lookAtStored(e, p.media[tier], 1)
+	s.doctor.Observe(&doctor.Observation{Event: e, Medium: p.media[tier], Count: 1})
 	if p.counts(sc.deployment, key.Group) {
 		if bare {
 			p.appear(at.scope, at.tier, at.hash)
@@ -180,7 +181,7 @@ func (p *shelf) remove(e *events.Event) {
 		s.drop(events.BadEvent, 1)
 		return
 	}
-	s.lookAtRemoved(e, p.media[tier])
+	s.doctor.Observe(&doctor.Observation{Event: e, Medium: p.media[tier], Count: 1})
 	print := p.print(e, &key, sc.deployment.Tenant, tier)
 	at, bound := p.objects[print]
 	if !bound {
@@ -321,7 +322,7 @@ func (p *shelf) scopeOf(e *events.Event, key *objectkey.Key) origin {
 		sc.salt, sc.hasSalt = *e.Salt, *e.Salt != ""
 	}
 	if e.Model == nil && key.Model != "" && !key.Names(sc.deployment.Model) {
-		s.find(FindingContext, "objects are of model %q, registered is %q: they count for the model of their keys; register the name the engines use as their model path",
+		s.doctor.Report(doctor.FindingContext, "objects are of model %q, registered is %q: they count for the model of their keys; register the name the engines use as their model path",
 			key.Model, sc.deployment.Model)
 		sc.deployment.Model = key.Model
 	}
@@ -374,7 +375,7 @@ func (p *shelf) tier(raw string) (objectkey.Tier, bool) {
 		return 0, false
 	}
 	if m.Tier == tiers.Other {
-		p.source.find(FindingMedium, "medium %q is unknown: its blocks count as a tier of their own below all others", raw)
+		p.source.doctor.Report(doctor.FindingMedium, "medium %q is unknown: its blocks count as a tier of their own below all others", raw)
 	}
 	p.media = append(p.media, m)
 	return objectkey.Tier(len(p.media) - 1), true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/index/hash"
 )
 
@@ -56,21 +57,6 @@ func (r Registration) profile() hash.Profile {
 		panic("BUG: a registration has a hash profile that is none: " + err.Error())
 	}
 	return p
-}
-
-// profileText is a profile in a few words, which tell it from any other.
-func profileText(p HashProfile) string {
-	if p == (HashProfile{}) {
-		return "none"
-	}
-	text := p.Strategy + " " + p.Algorithm
-	if p.Strategy == hash.StrategyVLLM {
-		text += " seed " + p.PythonHashSeed
-	}
-	if p.ExtraKeys == hash.ExtraKeysTagged {
-		text += ", tagged extra keys"
-	}
-	return text
 }
 
 // profileDiff names the first field in which b differs from a, "" when they are
@@ -166,7 +152,7 @@ func (d *deployment) publishProfiles() {
 		}
 	}
 	for s := range d.pooled {
-		s.lookAtEngines(best[s.reg.Lora])
+		s.observeEngines(best[s.reg.Lora])
 	}
 
 	var next *map[string]hash.Profile
@@ -183,13 +169,14 @@ func (d *deployment) publishProfiles() {
 	}
 }
 
-// lookAtEngines compares a pool's profile with that of its engines.
-func (s *source) lookAtEngines(engines profiled) {
+// observeEngines compares a pool's profile with that of its engines.
+func (s *source) observeEngines(engines profiled) {
 	if s.profile == (hash.Profile{}) || engines.rank == ofPool || engines.by.profile == s.profile {
-		s.withdraw(FindingProfile)
+		s.doctor.Withdraw(doctor.FindingProfile)
 		return
 	}
 	field, have, got := profileDiff(engines.by.reg.Profile, s.reg.Profile)
-	s.find(FindingProfile, "registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool with that",
+	s.doctor.Report(doctor.FindingProfile, "registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool with that",
 		engines.by.reg.Key(), field, have, got)
+	s.logFindings()
 }

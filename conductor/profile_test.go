@@ -6,8 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
+	"kvconductor/conductor/doctor"
 	"kvconductor/index/hash"
 )
 
@@ -22,7 +21,9 @@ func TestDeploymentProfile(t *testing.T) {
 		if seed != "" {
 			r.Profile = HashProfile{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: seed, IndexProjection: hash.ProjectionLow64}
 		}
-		return &source{conductor: c, reg: r, profile: r.profile(), announced: announced}
+		s := c.unjoined(r)
+		s.announced = announced
+		return s
 	}
 	add := func(s *source) *source {
 		d.instance(s.reg.Instance).sources[s] = true
@@ -74,12 +75,12 @@ func TestDeploymentProfile(t *testing.T) {
 
 	// A pool is told of the engines' profile as long as it has another.
 	codes := func(s *source) (all []string) {
-		for _, f := range s.doctor.list() {
+		for _, f := range s.doctor.List() {
 			all = append(all, f.Code)
 		}
 		return all
 	}
-	if got := codes(late); !slices.Equal(got, []string{FindingProfile}) {
+	if got := codes(late); !slices.Equal(got, []string{doctor.FindingProfile}) {
 		t.Errorf("findings of the pool: %v", got)
 	}
 	for _, s := range []*source{e, a9, a10} {
@@ -96,52 +97,5 @@ func TestDeploymentProfile(t *testing.T) {
 	f("chat", "")
 	if got := codes(late); len(got) > 0 {
 		t.Errorf("findings of a pool without engines: %v", got)
-	}
-}
-
-// TestProfileCheckEnds holds that comparing costs nothing where there is no profile,
-// and nothing any more once enough was compared.
-func TestProfileCheckEnds(t *testing.T) {
-	c := New(Options{Log: zerolog.Nop()})
-	defer c.Close()
-	d := &deployment{key: scope.Deployment{BlockSize: 16}, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
-	p, err := hash.NewProfile(HashProfile{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: "0", IndexProjection: hash.ProjectionLow64})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &source{conductor: c}
-	ns := &namespace{context: &indexContext{deployment: d}}
-	e := &events.Event{Kind: events.Stored, Tokens: make([]uint32, 10*16)}
-	chain, err := p.Chain("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	chain.Reset(e.Tokens, 16)
-	for i := range chain.Len() {
-		e.Hashes = append(e.Hashes, chain.At(i))
-	}
-	free := func(when string) {
-		t.Helper()
-		if n := testing.AllocsPerRun(100, func() { s.lookAtProfile(ns, e, 1) }); n != 0 {
-			t.Errorf("%s: %v allocations", when, n)
-		}
-	}
-	free("without a profile")
-	d.instance("a").sources[&source{conductor: c, profile: p}] = true
-	d.publish()
-	for i := range 10 {
-		if n := s.doctor.profile.compared; n != 10*i {
-			t.Errorf("%d blocks were compared, want %d", n, 10*i)
-		}
-		s.lookAtProfile(ns, e, 1)
-	}
-	free("after a hundred blocks")
-	if got := &s.doctor.profile; got.compared != doctorBlocks || got.digests != nil || got.chain.Len() != 0 {
-		t.Errorf("after a hundred blocks: %d compared, %d kept", got.compared, len(got.digests))
-	}
-	e.Hashes[0]++
-	s.lookAtProfile(ns, e, 1)
-	if got := s.doctor.list(); len(got) > 0 {
-		t.Errorf("found after a hundred blocks: %v", got)
 	}
 }

@@ -107,9 +107,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	ans := &sc.ans
 	*ans = Answer{Tenant: tenant, BlockSize: q.BlockSize}
 
-	c.mu.RLock()
-	d := c.deployments[scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize}]
-	c.mu.RUnlock()
+	d := c.deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
 	if d != nil {
 		d.ask(now)
 	}

@@ -213,7 +213,7 @@ func (r Registration) diff(want Registration, copies string) (field, have, got s
 		{"owned", cmp.Or(r.Owned, OwnedCount), cmp.Or(want.Owned, OwnedCount)},
 		{"clear", cmp.Or(r.Clear, ClearAll), cmp.Or(want.Clear, ClearAll)},
 		{"may_announce", strings.Join(r.MayAnnounce, ", "), strings.Join(want.MayAnnounce, ", ")},
-		{"hash_profile", profileText(r.Profile), profileText(want.Profile)},
+		{"hash_profile", r.Profile.Summary(), want.Profile.Summary()},
 	} {
 		if f.have != f.got {
 			return f.name, f.have, f.got
@@ -337,7 +337,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		c.leave(old) // now, so that the instance is a row all the time
 	}
 	c.sources[key] = s
-	c.lookAtEndpoint(s)
+	c.observeEndpoint(s)
 	c.watching.Do(func() { go c.watch() })
 	go s.run()
 	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")

@@ -329,6 +329,11 @@ func (r Registration) deploymentKey() scope.Deployment {
 	return scope.Deployment{Tenant: r.Tenant, Model: r.Model, BlockSize: r.BlockSize}
 }
 
+// context returns the context that the registration names.
+func (r *Registration) context() scope.Context {
+	return scope.Context{Deployment: r.deploymentKey(), Variant: scope.Variant{Lora: r.Lora, Salt: r.Salt}}
+}
+
 // expire drops a recovered source that nobody has registered.
 func (c *Conductor) expire(s *source) {
 	key := s.reg.Key()

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/events"
 	"kvconductor/events/stream"
 	"kvconductor/index"
@@ -11,7 +12,7 @@ import (
 
 // ReasonEventGap is the reason of a source whose publisher left event numbers out of
 // batches that are without a gap, until the stream of events is cleared.
-const ReasonEventGap = FindingEventGap
+const ReasonEventGap = doctor.FindingEventGap
 
 // Service is one registered source and the state of its stream.
 type Service struct {
@@ -40,7 +41,7 @@ type Service struct {
 	Queued, QueuedBytes int
 
 	Dropped   map[events.Reason]uint64
-	Findings  []Finding
+	Findings  []doctor.Finding
 	LastError string
 	LastBatch time.Time     // zero before the first batch
 	Age       time.Duration // since then, -1 before it
@@ -119,7 +120,7 @@ func (s *source) service() Service {
 		Queued:       st.Queued,
 		QueuedBytes:  st.QueuedBytes,
 		Dropped:      s.drops(st),
-		Findings:     s.doctor.list(),
+		Findings:     s.doctor.List(),
 		LastError:    st.LastError,
 		LastBatch:    st.LastBatchAt,
 		Age:          -1,

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/journal"
@@ -107,7 +108,7 @@ type source struct {
 
 	opened time.Time
 	heard  atomic.Int64 // when the last batch with events was applied, in ns since 1970; 0: none was
-	doctor doctor
+	doctor *doctor.Doctor
 
 	mu      sync.Mutex
 	spaces  []*namespace               // changed by run only; guarded by mu for others
@@ -189,7 +190,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 		media:     make(map[string]tiers.Medium),
 		opened:    c.now(),
 		dropped:   make(map[events.Reason]uint64),
-		doctor:    doctor{pool: r.pool()},
+		doctor:    doctor.New(r.observed(), c.now),
 	}
 	if r.pool() {
 		s.shelf = newShelf(s)
@@ -264,6 +265,7 @@ func (s *source) guard(f func()) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	f()
+	s.logFindings()
 }
 
 // take applies one step.
@@ -305,7 +307,7 @@ func (s *source) forget() {
 		s.noteObjects()
 	}
 	s.forgetOrder()
-	s.doctor.recover()
+	s.doctor.Reset()
 }
 
 // noteObjects shows others what the shelf holds.
@@ -357,9 +359,7 @@ func (s *source) quitEmpty() {
 }
 
 // home is the context the registration names.
-func (s *source) home() scope.Context {
-	return scope.Context{Deployment: s.deploymentKey(), Variant: scope.Variant{Lora: s.reg.Lora, Salt: s.reg.Salt}}
-}
+func (s *source) home() scope.Context { return s.reg.context() }
 
 func (ns *namespace) key() scope.Context {
 	return scope.Context{Deployment: ns.context.deployment.key, Variant: ns.context.key}

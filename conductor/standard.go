@@ -3,6 +3,7 @@ package conductor
 import (
 	"slices"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/tiers"
@@ -142,7 +143,7 @@ func (s *source) streamOf(e *events.Event, rank int32) *numbered {
 	st := o.streams[key]
 	if st == nil {
 		if len(o.streams) >= maxStreams {
-			s.find(FindingStreams, "events belong to more than %d streams: of those that came later neither order nor completeness is checked", maxStreams)
+			s.doctor.Report(doctor.FindingStreams, "events belong to more than %d streams: of those that came later neither order nor completeness is checked", maxStreams)
 			return nil
 		}
 		if o.streams == nil {
@@ -226,7 +227,7 @@ func (s *source) doubt() {
 	o := &s.order
 	if o.told != nil && o.told.gap == 0 {
 		o.told = nil
-		s.withdraw(FindingEventGap)
+		s.doctor.Withdraw(doctor.FindingEventGap)
 	}
 	if o.told == nil && o.gaps > 0 {
 		for _, st := range o.streams {
@@ -235,7 +236,7 @@ func (s *source) doubt() {
 			}
 		}
 		k := &o.told.key
-		s.find(FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salt %q, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
+		s.doctor.Report(doctor.FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salt %q, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
 			o.told.from, o.told.to, k.space.Deployment.Model, k.space.Variant.Lora, k.space.Variant.Salt, k.space.Deployment.BlockSize,
 			k.space.Deployment.Tenant, k.backend, k.medium, k.rank)
 	}

@@ -35,9 +35,7 @@ func (s *source) tally(of scope.Deployment, rank int32) *atomic.Int64 {
 // whatever their adapter and salt.
 func (c *Conductor) Held(p Partition, blockSize int, instance string, rank int32) int {
 	key := scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}
-	c.mu.RLock()
-	d := c.deployments[key]
-	c.mu.RUnlock()
+	d := c.deployment(key)
 	if d == nil {
 		return 0
 	}

@@ -110,9 +110,7 @@ func (s *source) knownIn(at scope.Context, e *events.Event) bool {
 // ambiguous reports whether an event leaves its adapter or salt open in a deployment that
 // has had adapters or salts.
 func (s *source) ambiguous(e *events.Event, dk scope.Deployment) bool {
-	s.conductor.mu.RLock()
-	d := s.conductor.deployments[dk]
-	s.conductor.mu.RUnlock()
+	d := s.conductor.deployment(dk)
 	return d != nil && e.Salt == nil && (d.salted.Load() || e.LoraName == nil && d.adapted.Load())
 }
 
@@ -193,9 +191,7 @@ func (s *source) meantIn(at scope.Context, e *events.Event, block int) (place, b
 // contexts that fit. Of several that know it, home comes first, then the least. It
 // searches up to most others, in any order.
 func (c *Conductor) whatMeans(dk scope.Deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
-	c.mu.RLock()
-	d := c.deployments[dk]
-	c.mu.RUnlock()
+	d := c.deployment(dk)
 	if d == nil {
 		return m, false
 	}

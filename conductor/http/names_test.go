@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/doctor"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
@@ -136,7 +137,7 @@ func TestNamesOverSockets(t *testing.T) {
 	engine("numbers")(list{"BlockStored", list{1, 2}, nil, prompt, 2, 3}, list{"BlockStored", list{3}, nil, prompt[:2], 2, nil})
 	finds("numbers", prompt, "", "", 2, 0)
 	finds("numbers", prompt, "lora_id:3@numbers|default|0", "", 4, 0)
-	if got := row(t, server.URL, "numbers").Findings; len(got) != 1 || got[0].Code != conductor.FindingAdapter {
+	if got := row(t, server.URL, "numbers").Findings; len(got) != 1 || got[0].Code != doctor.FindingAdapter {
 		t.Errorf("findings %v", got)
 	}
 }

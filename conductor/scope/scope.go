@@ -32,6 +32,12 @@ type Context struct {
 	Variant    Variant
 }
 
+// UnnamedPrefix begins the name of an adapter that has a number alone.
+const UnnamedPrefix = "lora_id:"
+
+// Unnamed reports whether an adapter has a number alone.
+func Unnamed(lora string) bool { return strings.HasPrefix(lora, UnnamedPrefix) }
+
 // Less orders variants by adapter, then salt.
 func (v Variant) Less(other Variant) bool {
 	return v.Lora < other.Lora || v.Lora == other.Lora && v.Salt < other.Salt

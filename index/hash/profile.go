@@ -223,6 +223,22 @@ func (a algorithm) size() int {
 	return 32
 }
 
+// Summary returns the settings in a few words, which tell them from any others; "none" for
+// the zero value.
+func (s Settings) Summary() string {
+	if s == (Settings{}) {
+		return "none"
+	}
+	text := s.Strategy + " " + s.Algorithm
+	if s.Strategy == StrategyVLLM {
+		text += " seed " + s.PythonHashSeed
+	}
+	if s.ExtraKeys == ExtraKeysTagged {
+		text += ", tagged extra keys"
+	}
+	return text
+}
+
 // Settings returns what the profile is written as, with its root.
 func (p Profile) Settings() Settings {
 	s := Settings{Strategy: StrategyVLLM, PythonHashSeed: p.seed, IndexProjection: ProjectionLow64, RootDigest: hex.EncodeToString(p.root[:p.Size()])}

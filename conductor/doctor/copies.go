@@ -1,8 +1,6 @@
-package conductor
+package doctor
 
 import (
-	"kvconductor/events"
-	"kvconductor/index"
 	"kvconductor/tiers"
 )
 
@@ -31,8 +29,7 @@ const (
 	copiesRun = 2
 )
 
-// copyCheck compares the copies of a source's device blocks with the removals. run owns
-// it. Counts are published blocks.
+// copyCheck compares the copies of a source's device blocks with the removals. Counts are published blocks.
 type copyCheck struct {
 	added   int // blocks the holder did not have
 	removed int // blocks and copies
@@ -44,45 +41,48 @@ type copyCheck struct {
 
 // countsCopies reports whether repeated stores of a holder's blocks are copies whose
 // balance says something. Blocks with a time to live go without removals.
-func (s *source) countsCopies(key ownerKey, medium tiers.Medium) bool {
-	return medium.Tier == tiers.Device && s.reg.ttl(medium.Name) == 0 && !s.reg.pool() && s.copies(key) == index.CopyCount
+func (d *Doctor) countsCopies(o *Observation) bool {
+	return o.Counted && !o.Event.Envelope && o.Medium.Tier == tiers.Device && !d.reg.Pool && !d.reg.Expiring(o.Medium.Name)
 }
 
-// lookAtCopies counts the blocks of a stored event, each published as some parts.
-func (s *source) lookAtCopies(e *events.Event, key ownerKey, medium tiers.Medium, res *index.StoreResult, parts int) {
-	c := &s.doctor.copies
-	if e.Session || e.Envelope || !s.countsCopies(key, medium) {
+// lookAtCopies counts the blocks of a stored event.
+func (d *Doctor) lookAtCopies(o *Observation) {
+	c := &d.copies
+	if o.Event.Session || !d.countsCopies(o) {
 		return
 	}
-	added, again := res.Added/parts, res.Copies/parts
+	added, again := o.Added/o.Parts, o.Copies/o.Parts
 	c.added += added
 	c.held += added + again
 	if c.base == 0 {
 		c.most = max(c.most, c.held)
 		return
 	}
-	if !e.HasParent && again >= copiesRun {
+	if !o.Event.HasParent && again >= copiesRun {
 		c.again += again
 	}
 	if extra := c.held - c.base; extra >= max(copiesLeast, c.base/2) && c.again >= extra/2 {
-		s.find(FindingCopies, "%d blocks are counted on the device of an engine that was full with %d: it announces blocks again that it reuses (kv_cache_report_mode: full), which no removal matches, so evicted blocks stay; register copies: set for it",
+		d.Report(FindingCopies, "%d blocks are counted on the device of an engine that was full with %d: it announces blocks again that it reuses (kv_cache_report_mode: full), which no removal matches, so evicted blocks stay; register copies: set for it",
 			c.held, c.base)
 	}
 }
 
 // lookAtRemoval counts published blocks that a removed event took.
-func (s *source) lookAtRemoval(e *events.Event, key ownerKey, medium tiers.Medium, found int) {
-	c := &s.doctor.copies
-	if e.Envelope || !s.countsCopies(key, medium) {
+func (d *Doctor) lookAtRemoval(o *Observation) {
+	c := &d.copies
+	if !d.countsCopies(o) {
 		return
 	}
-	if e.Remaining != nil { // the engine itself says how many are left
+	if o.Event.Remaining != nil { // the engine states how many copies are left
 		*c = copyCheck{}
 		return
 	}
-	c.removed += found
-	c.held -= found
+	c.removed += o.Found
+	c.held -= o.Found
 	if c.base == 0 && c.removed >= max(copiesLeast, c.added/2) {
 		c.base = c.most
 	}
 }
+
+// ForgetCopies drops the balance after blocks were cleared from the device.
+func (d *Doctor) ForgetCopies() { d.copies = copyCheck{} }

@@ -1,4 +1,4 @@
-package conductor
+package doctor
 
 import (
 	"fmt"
@@ -16,6 +16,8 @@ const (
 	// long, before the finding no_removals. Most stores evict by then.
 	unremovedBlocks = 10_000
 	unremovedFor    = time.Hour
+	// maxMedia bounds the media that are counted. No publisher has more than a handful.
+	maxMedia = 64
 )
 
 // unremoved counts the blocks stored on a medium before the first removal from it.
@@ -27,14 +29,13 @@ type unremoved struct {
 
 // unremovedOn returns the count for a medium. A pool's master announces removals for
 // all media or for none, so a pool has one count.
-func (s *source) unremovedOn(medium string) *unremoved {
-	d := &s.doctor
-	if d.pool {
+func (d *Doctor) unremovedOn(medium string) *unremoved {
+	if d.reg.Pool {
 		medium = ""
 	}
 	u := d.unremoved[medium]
 	if u == nil {
-		u = &unremoved{since: s.conductor.now()}
+		u = &unremoved{since: d.now()}
 		if d.unremoved == nil {
 			d.unremoved = make(map[string]*unremoved)
 		}
@@ -47,38 +48,37 @@ func (s *source) unremovedOn(medium string) *unremoved {
 
 // lookAtStored counts n blocks, or objects of a pool, that an event stored on a medium.
 // Engines announce removals from their devices, and cache runners all of theirs.
-func (s *source) lookAtStored(e *events.Event, medium tiers.Medium, n int) {
-	if e.Owned || s.reg.ttl(medium.Name) > 0 || medium.Tier == tiers.Device && !s.doctor.pool {
+func (d *Doctor) lookAtStored(e *events.Event, medium tiers.Medium, n int) {
+	if e.Owned || d.reg.Expiring(medium.Name) || medium.Tier == tiers.Device && !d.reg.Pool {
 		return
 	}
-	u := s.unremovedOn(medium.Name)
+	u := d.unremovedOn(medium.Name)
 	before := u.blocks
 	u.blocks += n
-	if s.doctor.pool && before < unremovedBlocks && u.blocks >= unremovedBlocks {
-		s.lookAtUnremoved(s.conductor.now())
+	if d.reg.Pool && before < unremovedBlocks && u.blocks >= unremovedBlocks {
+		d.Unremoved(d.now())
 	}
 }
 
 // lookAtRemoved notes that an event announced a removal from a medium.
-func (s *source) lookAtRemoved(e *events.Event, medium tiers.Medium) {
-	if e.Owned || medium.Tier == tiers.Device && !s.doctor.pool {
+func (d *Doctor) lookAtRemoved(e *events.Event, medium tiers.Medium) {
+	if e.Owned || medium.Tier == tiers.Device && !d.reg.Pool {
 		return
 	}
-	if u := s.unremovedOn(medium.Name); !u.removed {
+	if u := d.unremovedOn(medium.Name); !u.removed {
 		u.removed = true
-		s.lookAtUnremoved(s.conductor.now())
+		d.Unremoved(d.now())
 	}
 }
 
-// lookAtUnremoved reports the media from which nothing is ever removed. A pool has many
-// objects or enough time to announce a removal; an engine has both. turn is held.
-func (s *source) lookAtUnremoved(now time.Time) {
-	d := &s.doctor
+// Unremoved reports the media from which nothing is ever removed. A pool has many
+// objects or enough time to announce a removal; an engine has both.
+func (d *Doctor) Unremoved(now time.Time) {
 	var seen, media []string
 	for _, medium := range slices.Sorted(maps.Keys(d.unremoved)) {
 		u := d.unremoved[medium]
 		many, long := u.blocks >= unremovedBlocks, u.blocks > 0 && now.Sub(u.since) >= unremovedFor
-		if u.removed || !long && !many || !d.pool && !(long && many) {
+		if u.removed || !long && !many || !d.reg.Pool && !(long && many) {
 			continue
 		}
 		media = append(media, medium)
@@ -87,14 +87,14 @@ func (s *source) lookAtUnremoved(now time.Time) {
 	if slices.Equal(media, d.neverFrom) {
 		return
 	}
-	s.withdraw(FindingNoRemovals)
+	d.Withdraw(FindingNoRemovals)
 	d.neverFrom = media
 	switch {
 	case len(media) == 0:
-	case d.pool:
-		s.find(FindingNoRemovals, "%s objects were announced and no removal: masters announce neither evictions nor lost clients, so answers keep objects that are gone; register a ttl, such as 1h", seen[0])
+	case d.reg.Pool:
+		d.Report(FindingNoRemovals, "%s objects were announced and no removal: masters announce neither evictions nor lost clients, so answers keep objects that are gone; register a ttl, such as 1h", seen[0])
 	default:
-		s.find(FindingNoRemovals, "blocks were announced and no removal on %s: some connectors never announce removals, so answers keep blocks that are gone; register a ttl for the medium, such as {%q: \"1h\"}",
+		d.Report(FindingNoRemovals, "blocks were announced and no removal on %s: some connectors never announce removals, so answers keep blocks that are gone; register a ttl for the medium, such as {%q: \"1h\"}",
 			strings.Join(seen, ", "), media[0])
 	}
 }

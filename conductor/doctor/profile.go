@@ -1,4 +1,4 @@
-package conductor
+package doctor
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 	"kvconductor/index/hash"
 )
 
-// A hash profile is believed because somebody wrote it down; what is found through it
-// is nothing, without a word, where it is wrong. So the first blocks of an epoch that
-// have tokens are hashed as it says, and compared with what the engine calls them:
+// An operator writes a hash profile down. Queries find nothing through a wrong profile,
+// and no error shows it. So the doctor hashes the first blocks of an epoch that have
+// tokens by the profile, and compares the result with the engine's hashes:
 //
 //	event without a parent   by the chain, from the root
 //	event with a parent      by the chain behind it, if the parent was compared
@@ -47,31 +47,31 @@ type adapterCheck struct {
 }
 
 // lookAtProfile compares what a stored event calls its blocks with the profile of its
-// context. Each published block was cut into so many parts.
-func (s *source) lookAtProfile(ns *namespace, e *events.Event, parts int) {
-	if ns == nil || e.Envelope || s.reg.pool() {
+// context.
+func (d *Doctor) lookAtProfile(o *Observation) {
+	e, c, at := o.Cut, &d.profile, &o.Context
+	if e.Envelope || d.reg.Pool {
 		return
 	}
-	d, c := ns.context.deployment, &s.doctor.profile
-	if table := d.profiles.Load(); table != c.table {
-		s.lookAgain(table)
+	if o.Profiles != c.table {
+		d.resetIfProfileChanged(o.Profiles)
 	}
 	if c.table == nil || c.compared >= doctorBlocks || e.Items != nil {
 		return
 	}
-	lora, salt := ns.context.key.Lora, ns.context.key.Salt
+	lora, salt, size := at.Variant.Lora, at.Variant.Salt, at.Deployment.BlockSize
 	p, ok := (*c.table)[lora]
-	ok = ok && !unnamed(lora) // the engine hashes the name or the number
+	ok = ok && !scope.Unnamed(lora) // the engine hashes the name or the number
 	parent, known := c.digests[e.Parent]
-	if !ok || e.HasParent && !known || paired(e, d.key.BlockSize) == nil || c.chain.Under(p.WithAhead(e.Ahead), lora, salt) != nil {
+	if !ok || e.HasParent && !known || c.chain.Under(p.WithAhead(e.Ahead), lora, salt) != nil {
 		return
 	}
 	if e.HasParent {
-		c.chain.After(parent, e.Tokens, d.key.BlockSize)
+		c.chain.After(parent, e.Tokens, size)
 	} else {
-		c.chain.Reset(e.Tokens, d.key.BlockSize)
+		c.chain.Reset(e.Tokens, size)
 	}
-	if s.compare(e, parts, ns.context, c.adapter(lora, p)); c.compared >= doctorBlocks {
+	if d.compare(e, o.Parts, at, c.adapter(lora, p)); c.compared >= doctorBlocks {
 		// What only comparing needs.
 		c.chain, c.digests = hash.DigestChain{}, nil
 	}
@@ -91,19 +91,19 @@ func (c *profileCheck) adapter(lora string, p hash.Profile) *adapterCheck {
 }
 
 // compare compares the blocks of an event with the chain.
-func (s *source) compare(e *events.Event, parts int, x *indexContext, a *adapterCheck) {
-	c := &s.doctor.profile
+func (d *Doctor) compare(e *events.Event, parts int, at *scope.Context, a *adapterCheck) {
+	c := &d.profile
 	written := a.profile.Settings()
 	if e.Bigram != (written.Strategy == hash.StrategySGLangBigram) {
 		c.compared++
-		s.misfit(e, parts, written, x, a)
+		d.reportMismatch(e, parts, written, at, a)
 		return
 	}
 	for last := parts - 1; last < min(len(e.Hashes), c.chain.Len()) && c.compared < doctorBlocks; last += parts {
 		c.compared++
 		if c.chain.At(last) != e.Hashes[last] {
 			if !e.HasParent && last < parts {
-				s.misfit(e, parts, written, x, a)
+				d.reportMismatch(e, parts, written, at, a)
 			}
 			return // it has extra keys that nobody tells
 		}
@@ -111,30 +111,30 @@ func (s *source) compare(e *events.Event, parts int, x *indexContext, a *adapter
 		a.matched = true
 		if c.doubt == a {
 			c.doubt = nil
-			s.withdraw(FindingProfile)
+			d.Withdraw(FindingProfile)
 		}
 	}
 }
 
-// lookAgain begins anew if the registrations have given an adapter that was looked at
-// another profile.
-func (s *source) lookAgain(table *map[string]hash.Profile) {
-	c := &s.doctor.profile
+// resetIfProfileChanged forgets all comparisons if an adapter that was looked at has
+// another profile in table.
+func (d *Doctor) resetIfProfileChanged(table *map[string]hash.Profile) {
+	c := &d.profile
 	c.table = table
 	for lora, a := range c.adapters {
 		if table == nil || (*table)[lora] != a.profile {
-			s.withdraw(FindingProfile)
+			d.Withdraw(FindingProfile)
 			*c = profileCheck{table: table}
 			return
 		}
 	}
 }
 
-// misfit reports that the first block of a prompt has another hash than the profile
+// reportMismatch reports that the first block of a prompt has another hash than the profile
 // says.
-func (s *source) misfit(e *events.Event, parts int, registered HashProfile, x *indexContext, a *adapterCheck) {
-	c := &s.doctor.profile
-	seen := fmt.Sprintf("the engine calls the first block of a prompt %#x, the hash profile of its context (%s)", e.Hashes[parts-1], profileText(registered))
+func (d *Doctor) reportMismatch(e *events.Event, parts int, registered hash.Settings, at *scope.Context, a *adapterCheck) {
+	c := &d.profile
+	seen := fmt.Sprintf("the engine calls the first block of a prompt %#x, the hash profile of its context (%s)", e.Hashes[parts-1], registered.Summary())
 	if c.chain.Len() < parts {
 		seen += " nothing without the token behind it"
 	} else {
@@ -142,10 +142,10 @@ func (s *source) misfit(e *events.Event, parts int, registered HashProfile, x *i
 	}
 	if c.searches < doctorSearches {
 		c.searches++
-		if fit := fitting(e, parts, registered, x); fit != "" {
+		if fit := findMatchingProfile(e, parts, registered, at); fit != "" {
 			c.doubt, c.compared = nil, doctorBlocks
-			s.withdraw(FindingProfile) // one without a cause
-			s.find(FindingProfile, "%s: %s fits; until that is registered, blocks announced without tokens are not found through the profile", seen, fit)
+			d.Withdraw(FindingProfile) // one without a cause
+			d.Report(FindingProfile, "%s: %s fits; until that is registered, blocks announced without tokens are not found through the profile", seen, fit)
 			return
 		}
 	}
@@ -153,16 +153,16 @@ func (s *source) misfit(e *events.Event, parts int, registered HashProfile, x *i
 		return
 	}
 	c.doubt = a
-	s.find(FindingProfile, "%s, and nothing usual fits: %s; blocks announced without tokens are not found through the profile", seen, s.causeOfMisfit(e, x))
+	d.Report(FindingProfile, "%s, and nothing usual fits: %s; blocks announced without tokens are not found through the profile", seen, d.causeOfMismatch(e, at))
 }
 
-// causeOfMisfit names the likeliest reason why no usual profile gives a block its hash.
-func (s *source) causeOfMisfit(e *events.Event, x *indexContext) string {
+// causeOfMismatch names the likeliest reason why no usual profile gives a block its hash.
+func (d *Doctor) causeOfMismatch(e *events.Event, at *scope.Context) string {
 	const seed = "seed or algorithm differ, or the engine's root is random because PYTHONHASHSEED is not set"
 	switch {
-	case x.key.Lora != "" && s.reg.Type == TypeSGLang:
+	case at.Variant.Lora != "" && d.reg.SGLang:
 		return "the engine hashes the adapter in a form that no profile describes"
-	case x.key.Lora != "":
+	case at.Variant.Lora != "":
 		return "vLLM hashes the path of an adapter, which it does not publish, so no profile fits blocks of adapters"
 	case e.Ahead > 0 && !e.Bigram:
 		return fmt.Sprintf("the engine hashes its look-ahead (%d) in another form; else %s", e.Ahead, seed)
@@ -170,19 +170,19 @@ func (s *source) causeOfMisfit(e *events.Event, x *indexContext) string {
 	return seed
 }
 
-// fitting says in which ways a profile that gives the first block of an event its
+// findMatchingProfile says in which ways a profile that gives the first block of an event its
 // hash differs from the registered one, "" if none does.
-func fitting(e *events.Event, parts int, registered HashProfile, x *indexContext) string {
+func findMatchingProfile(e *events.Event, parts int, registered hash.Settings, at *scope.Context) string {
 	var chain hash.DigestChain
-	size := x.deployment.key.BlockSize
+	size := at.Deployment.BlockSize
 	published := parts * size
-	for _, written := range others(registered, e.Bigram) {
+	for _, written := range candidateProfiles(registered, e.Bigram) {
 		p, err := hash.NewProfile(written)
 		if err != nil {
 			continue
 		}
 		p = p.WithAhead(e.Ahead)
-		for _, under := range slices.Compact([]scope.Variant{x.key, {Lora: x.key.Lora}, {Salt: x.key.Salt}, {}}) {
+		for _, under := range slices.Compact([]scope.Variant{at.Variant, {Lora: at.Variant.Lora}, {Salt: at.Variant.Salt}, {}}) {
 			if chain.Under(p, under.Lora, under.Salt) != nil {
 				continue
 			}
@@ -196,7 +196,7 @@ func fitting(e *events.Event, parts int, registered HashProfile, x *indexContext
 				}
 				chain.Reset(e.Tokens, tried)
 				if last := published/tried - 1; last < chain.Len() && chain.At(last) == e.Hashes[parts-1] {
-					return differences(registered, p.Settings(), x, under, tried)
+					return differences(registered, p.Settings(), at, under, tried)
 				}
 			}
 		}
@@ -204,11 +204,11 @@ func fitting(e *events.Event, parts int, registered HashProfile, x *indexContext
 	return ""
 }
 
-// others lists the profiles worth a try, the registered one first: with other block
+// candidateProfiles lists the profiles worth a try, the registered one first: with other block
 // sizes or without salt it may be right.
-func others(registered HashProfile, bigram bool) (all []HashProfile) {
+func candidateProfiles(registered hash.Settings, bigram bool) (all []hash.Settings) {
 	if bigram {
-		return []HashProfile{{Strategy: hash.StrategySGLangBigram, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0", IndexProjection: hash.ProjectionFirst64}}
+		return []hash.Settings{{Strategy: hash.StrategySGLangBigram, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0", IndexProjection: hash.ProjectionFirst64}}
 	}
 	seeds := []string{"0", hash.DefaultRootSeed, "random"}
 	if seed := registered.PythonHashSeed; !slices.Contains(seeds, seed) {
@@ -222,17 +222,17 @@ func others(registered HashProfile, bigram bool) (all []HashProfile) {
 	for _, extra := range encodings {
 		for _, algorithm := range []string{hash.AlgorithmSHA256, hash.AlgorithmSHA256CBOR, hash.AlgorithmXXHash, hash.AlgorithmXXHashCBOR} {
 			for _, seed := range seeds {
-				all = append(all, HashProfile{
+				all = append(all, hash.Settings{
 					Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: seed, IndexProjection: hash.ProjectionLow64, ExtraKeys: extra,
 				})
 			}
 		}
 	}
-	return append(all, HashProfile{Strategy: hash.StrategySGLang, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0", IndexProjection: hash.ProjectionFirst64})
+	return append(all, hash.Settings{Strategy: hash.StrategySGLang, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0", IndexProjection: hash.ProjectionFirst64})
 }
 
 // differences tells what fits from what is registered.
-func differences(registered, fits HashProfile, x *indexContext, under scope.Variant, size int) string {
+func differences(registered, fits hash.Settings, at *scope.Context, under scope.Variant, size int) string {
 	var list []string
 	add := func(what, fits, registered string) {
 		if fits != registered {
@@ -246,10 +246,10 @@ func differences(registered, fits HashProfile, x *indexContext, under scope.Vari
 	if fits.ExtraKeys == hash.ExtraKeysTagged || registered.ExtraKeys == hash.ExtraKeysTagged {
 		add("extra_keys", fits.ExtraKeys, registered.ExtraKeys)
 	}
-	add("adapter", under.Lora, x.key.Lora)
-	add("salt", under.Salt, x.key.Salt)
-	if size != x.deployment.key.BlockSize {
-		list = append(list, fmt.Sprintf("block_size %d instead of %d", size, x.deployment.key.BlockSize))
+	add("adapter", under.Lora, at.Variant.Lora)
+	add("salt", under.Salt, at.Variant.Salt)
+	if size != at.Deployment.BlockSize {
+		list = append(list, fmt.Sprintf("block_size %d instead of %d", size, at.Deployment.BlockSize))
 	}
 	return strings.Join(list, ", ")
 }

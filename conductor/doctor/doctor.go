@@ -1,0 +1,246 @@
+// Package doctor compares what a source announces with what is registered for it.
+//
+//	registration --New-------> Doctor
+//	batch, event --Observe---> Doctor --> Findings
+//	time --Silence, Unremoved> Doctor
+//
+// A Doctor changes nothing but its findings. It holds no index and asks no clock but the
+// one it is given. Observe costs nothing once a check has seen its sample.
+//
+// One goroutine at a time may call the methods of a Doctor. Those of Findings, Silence
+// included, are safe for concurrent use. Seeds are shared by all sources of a context.
+package doctor
+
+import (
+	"sync"
+	"time"
+
+	"kvconductor/conductor/scope"
+	"kvconductor/events"
+	"kvconductor/index/hash"
+	"kvconductor/tiers"
+)
+
+const (
+	// Sample is how many stored events with tokens show the state of a source.
+	Sample = 32
+	// oddLeast events of another size or context are more than a last short page.
+	oddLeast = 4
+	// maxSeeds is how many beginnings of prompts are compared between sources.
+	maxSeeds = 256
+)
+
+// Registered is what a Doctor knows of a registration.
+type Registered struct {
+	Key      string // instance, tenant and rank in one text
+	Rank     int
+	Context  scope.Context
+	Type     string // sources of one type hash alike
+	SGLang   bool   // the engine is SGLang
+	Pool     bool   // the source is no engine
+	Expiring func(medium string) bool
+}
+
+// Doctor is the state of one source's checks.
+type Doctor struct {
+	Findings
+	reg Registered
+
+	sized, odd int  // stored events with tokens, and those of another size
+	home, away int  // those in the registered context, and elsewhere
+	seeds      int  // beginnings compared
+	ranked     bool // the rank was looked at
+	noted      bool // a note of a batch was reported
+	profile    profileCheck
+	copies     copyCheck
+	unremoved  map[string]*unremoved // by medium; see unremovedOn
+	neverFrom  []string              // media of the finding no_removals
+}
+
+// New returns the doctor of a source. now is the clock of Finding.Since.
+func New(reg Registered, now func() time.Time) *Doctor {
+	return &Doctor{reg: reg, Findings: Findings{now: now}}
+}
+
+// Reset forgets an epoch of the publisher. It keeps the findings that the registration
+// alone shows.
+func (d *Doctor) Reset() {
+	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.noted, d.profile = 0, 0, 0, 0, 0, false, false, profileCheck{}
+	d.copies = copyCheck{}
+	d.unremoved, d.neverFrom = nil, nil
+	d.withdrawWhere(func(code string) bool { return code != FindingRank && !(code == FindingProfile && d.reg.Pool) })
+}
+
+// Observation is one stored or removed event, and its effect.
+type Observation struct {
+	Event  *events.Event // as published
+	Medium tiers.Medium
+	Count  int // blocks as published, objects of a pool
+
+	// Of blocks that are not objects.
+	Blocks  bool
+	Counted bool          // repeated stores count as copies
+	Context scope.Context // of a stored event
+	Refused bool          // no block of a stored event was indexed
+
+	// Of a stored event that was not refused.
+	Cut      *events.Event // the event with every block cut into Parts of the registered size
+	Parts    int
+	EverCut  bool                     // blocks were cut in this epoch
+	Local    []uint64                 // local hashes of the blocks of Cut; nil if only the hashes count
+	Seeds    *Seeds                   // of the context; nil if the source has not entered it
+	Profiles *map[string]hash.Profile // of the deployment, by adapter; nil if there is none
+	Added    int                      // parts that their holder did not have
+	Copies   int                      // parts that their holder had
+
+	Found int // blocks of a removed event that their holder had
+}
+
+// Observe looks at one event.
+func (d *Doctor) Observe(o *Observation) {
+	if o.Event.Kind == events.Removed {
+		d.lookAtRemoved(o.Event, o.Medium)
+		if o.Blocks {
+			d.lookAtRemoval(o)
+		}
+		return
+	}
+	d.lookAtStored(o.Event, o.Medium, o.Count)
+	if !o.Blocks {
+		return
+	}
+	d.lookAtSize(o.Event, o.Context.Deployment.BlockSize)
+	if o.Refused {
+		return
+	}
+	d.lookAtContext(&o.Context)
+	if o.Local != nil && o.Seeds != nil {
+		d.lookAtSeed(o)
+		d.lookAtProfile(o)
+	}
+	d.lookAtCopies(o)
+}
+
+// ObserveBatch looks at what a batch says of itself. claimed returns the key of the source
+// that is registered for a rank of the instance, "" if there is none.
+func (d *Doctor) ObserveBatch(b *events.Batch, claimed func(rank int) string) {
+	if b.Note != "" && !d.noted {
+		d.noted = true
+		d.Report(FindingVersion, "an event was skipped, %s: a newer engine or a broken one; other events are unaffected", b.Note)
+	}
+	if d.ranked || b.Rank < 0 || b.Rank == d.reg.Rank {
+		return
+	}
+	d.ranked = true
+	if other := claimed(b.Rank); other != "" {
+		d.Report(FindingRank, "batches carry data-parallel rank %d, registered is %d, and %s claims that rank too: their blocks add up; check the endpoints of both", b.Rank, d.reg.Rank, other)
+		return
+	}
+	d.Report(FindingRank, "batches carry data-parallel rank %d, registered is %d: blocks count for rank %d; register dp_rank %d", b.Rank, d.reg.Rank, b.Rank, b.Rank)
+}
+
+// lookAtSize looks at the block size of a stored event, before its blocks are cut.
+func (d *Doctor) lookAtSize(e *events.Event, registered int) {
+	if d.sized >= Sample || len(e.Tokens) == 0 || e.Envelope {
+		return
+	}
+	d.sized++
+	if e.BlockSize == 0 || e.BlockSize == registered {
+		return
+	}
+	if d.odd++; d.odd < oddLeast || 2*d.odd < d.sized {
+		return
+	}
+	if e.BlockSize%registered == 0 {
+		d.Report(FindingBlockSize, "events announce blocks of %d tokens, registered is %d: each is indexed as %d blocks; register block_size %d if routers ask in that size", e.BlockSize, registered, e.BlockSize/registered, e.BlockSize)
+		return
+	}
+	d.Report(FindingBlockSize, "events announce blocks of %d tokens, registered is %d: they cannot be indexed; register block_size %d", e.BlockSize, registered, e.BlockSize)
+}
+
+// lookAtContext looks at where a stored event belongs. Salts differ by user and say
+// nothing about a registration.
+func (d *Doctor) lookAtContext(at *scope.Context) {
+	if d.home+d.away >= Sample || d.reg.Pool {
+		return
+	}
+	home := &d.reg.Context
+	if at.Deployment == home.Deployment && at.Variant.Lora == home.Variant.Lora {
+		d.home++
+		d.Withdraw(FindingContext)
+		return
+	}
+	if d.away++; d.home > 0 || d.away < oddLeast {
+		return
+	}
+	d.Report(FindingContext, "every event is about model %q, adapter %q, block size %d, tenant %q; registered is model %q, adapter %q, block size %d, tenant %q: queries for those find nothing",
+		at.Deployment.Model, at.Variant.Lora, at.Deployment.BlockSize, at.Deployment.Tenant,
+		home.Deployment.Model, home.Variant.Lora, home.Deployment.BlockSize, home.Deployment.Tenant)
+}
+
+// Seeds are the beginnings of prompts seen in one context.
+type Seeds struct {
+	mu    sync.Mutex
+	first map[seedKey]seed // guarded by mu
+}
+
+// seedKey is the first block of a prompt as publishers of one type see it.
+type seedKey struct {
+	typ   string
+	local uint64
+}
+
+// seed is the first announcement of a seedKey.
+type seed struct {
+	engine uint64
+	by     string // Registered.Key
+}
+
+// announce returns the first announcement of a block. It adds the one of the caller if
+// there is none.
+func (x *Seeds) announce(key seedKey, s seed) seed {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	first, known := x.first[key]
+	if known {
+		return first
+	}
+	if x.first == nil {
+		x.first = make(map[seedKey]seed)
+	}
+	if len(x.first) < maxSeeds {
+		x.first[key] = s
+	}
+	return s
+}
+
+// lookAtSeed compares the engine hash of a prompt's first block with what others
+// called the same tokens. It compares blocks of the base model without a salt: releases
+// hash adapters, salts and images in several forms, and vLLM the path of an adapter.
+func (d *Doctor) lookAtSeed(o *Observation) {
+	e := o.Cut
+	if d.seeds >= Sample || o.Context.Variant != (scope.Variant{}) || o.EverCut || o.Medium.Tier != tiers.Device ||
+		e.HasParent || e.Envelope || e.Items != nil || len(e.Hashes) == 0 {
+		return
+	}
+	d.seeds++
+	engine := e.Hashes[0]
+	switch first := o.Seeds.announce(seedKey{d.reg.Type, o.Local[0]}, seed{engine, d.reg.Key}); {
+	case first.engine == engine:
+	case first.by == d.reg.Key:
+		d.Report(FindingSeed, "equal tokens have another engine hash than before (%#x, then %#x): the engine's hash seed is random; blocks announced without tokens cannot be told from those of other engines, set PYTHONHASHSEED", first.engine, engine)
+	default:
+		d.Report(FindingSeed, "equal tokens have another engine hash than at %s (%#x there, %#x here): seed or algorithm differ; blocks announced without tokens cannot be told across engines, set the same PYTHONHASHSEED and algorithm", first.by, first.engine, engine)
+	}
+}
+
+// Silence looks at how long the source has sent nothing. asked is true if queries asked
+// for its deployment within limit, and its stream is up.
+func (d *Doctor) Silence(quiet, limit time.Duration, asked bool) {
+	switch {
+	case quiet < limit:
+		d.Withdraw(FindingSilent)
+	case asked:
+		d.Report(FindingSilent, "no event for %s while queries ask for model %q: is prefix caching on, and are KV events enabled in the engine?", quiet.Round(time.Second), d.reg.Context.Deployment.Model)
+	}
+}

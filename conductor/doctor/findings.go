@@ -1,0 +1,115 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Finding is something about a source that makes its answers less than they could
+// be and that an operator can change. A source has at most one of each code.
+type Finding struct {
+	Code    string
+	Message string // what was seen, what is registered, what to do
+	Since   time.Time
+}
+
+// Codes of findings.
+const (
+	// FindingBlockSize: most blocks have another size than the registered one.
+	FindingBlockSize = "block_size_mismatch"
+	// FindingContext: everything announced belongs to another model or adapter
+	// than the registered one.
+	FindingContext = "other_context"
+	// FindingRank: batches carry another rank than the registered one, or two
+	// sources follow one publisher.
+	FindingRank = "rank_conflict"
+	// FindingSeed: equal tokens have different engine hashes.
+	FindingSeed = "random_seed"
+	// FindingProfile: the engine names its blocks another way than the hash profile
+	// says, or a pool's profile is not that of its engines.
+	FindingProfile = "hash_profile"
+	// FindingSilent: nothing arrives while queries ask for the deployment.
+	FindingSilent = "silent"
+	// FindingMedium: a medium that is in no table; its blocks are the lowest tier.
+	FindingMedium = "unknown_medium"
+	// FindingVersion: events of a form that no known version has.
+	FindingVersion = "unknown_version"
+	// FindingEventGap: a stream of standardized events left numbers out.
+	FindingEventGap = "event_gap"
+	// FindingStreams: more streams of standardized events than are followed.
+	FindingStreams = "too_many_streams"
+	// FindingAdapter: blocks of an adapter that has a number and no name.
+	FindingAdapter = "unnamed_adapter"
+	// FindingCopies: the engine announces blocks again that it reuses, and they are
+	// counted as copies.
+	FindingCopies = "copies_grow"
+	// FindingForeignTenant: events name a tenant that the source may not announce for.
+	FindingForeignTenant = "foreign_tenant"
+	// FindingHashScheme: hashes that were declared canonical are not.
+	FindingHashScheme = "hash_scheme"
+	// FindingNoRemovals: a publisher stores on a medium and never removes from it.
+	FindingNoRemovals = "no_removals"
+)
+
+// Findings are the findings about one source. All methods are safe for concurrent use.
+type Findings struct {
+	now func() time.Time
+
+	mu       sync.Mutex
+	current  map[string]Finding // by code; guarded by mu
+	reported map[string]bool    // codes that Unlogged has returned or will return; guarded by mu
+	unlogged []Finding          // guarded by mu
+}
+
+// Report adds a finding. The first report of a code is the one that stays.
+func (f *Findings) Report(code, format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, known := f.current[code]; known {
+		return
+	}
+	if f.current == nil {
+		f.current, f.reported = make(map[string]Finding), make(map[string]bool)
+	}
+	found := Finding{Code: code, Message: fmt.Sprintf(format, args...), Since: f.now()}
+	f.current[code] = found
+	if !f.reported[code] {
+		f.reported[code] = true
+		f.unlogged = append(f.unlogged, found)
+	}
+}
+
+// Withdraw removes the finding of a code.
+func (f *Findings) Withdraw(code string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.current, code)
+}
+
+// withdrawWhere removes the findings whose code goes accepts.
+func (f *Findings) withdrawWhere(goes func(code string) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.current, func(code string, _ Finding) bool { return goes(code) })
+}
+
+// List returns the findings, sorted by code.
+func (f *Findings) List() []Finding {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.SortedFunc(maps.Values(f.current), func(a, b Finding) int { return strings.Compare(a.Code, b.Code) })
+}
+
+// Unlogged returns the findings that no earlier call returned, the first of each code
+// only.
+func (f *Findings) Unlogged() []Finding {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list := f.unlogged
+	f.unlogged = nil
+	return list
+}
