@@ -71,7 +71,7 @@ type Options struct {
 	// Completeness is which objects make a block of a pool count (pool.completeness).
 	Completeness objectkey.Completeness
 	// PoolBytes bounds what is kept of the objects of one pool (pool.max_bytes),
-	// DefaultPoolBytes when 0.
+	// pool.DefaultLimit when 0.
 	PoolBytes int64
 	// RecallBytes bounds what is remembered of engine hashes whose blocks nobody holds
 	// any more (index.recall_bytes), 0 for nothing.

@@ -23,11 +23,14 @@ func (s *source) apply(b *events.Batch) {
 	s.arrange(b, rank)
 	for i := range b.Events {
 		e := &b.Events[i]
-		if s.shelf != nil {
-			s.shelve(e)
-			continue
+		switch {
+		case s.pool == nil:
+			s.admit(e, rankOf(e, rank))
+		case e.Kind == events.Cleared || e.ObjectKey == "" || len(e.Tokens) > 0:
+			s.admit(e, int32(s.reg.Rank)) // ranks of a pool are of no engine
+		default:
+			s.applyObject(e)
 		}
-		s.admit(e, rankOf(e, rank))
 	}
 	s.noteObjects()
 }
@@ -42,7 +45,7 @@ func (s *source) admit(e *events.Event, rank int32) {
 	if e.Window > 0 {
 		s.noteWindow()
 	}
-	if at := (groupOf{s.deploymentKey(), max(e.Group, 0)}); r.learned && s.conductor.learnGroup(at, e.GroupKind) {
+	if at := (scope.Group{Deployment: s.deploymentKey(), Index: max(e.Group, 0)}); r.learned && s.conductor.learnGroup(at, e.GroupKind) {
 		s.regrouped = append(s.regrouped, at)
 	}
 	if r.purge {
@@ -62,22 +65,6 @@ func (s *source) admit(e *events.Event, rank int32) {
 	}
 }
 
-// shelve applies an event of a pool. Its ranks are of no engine.
-func (s *source) shelve(e *events.Event) {
-	rank := int32(s.reg.Rank)
-	switch {
-	case e.Kind == events.Cleared || e.ObjectKey == "" || len(e.Tokens) > 0:
-		s.admit(e, rank)
-	case e.Kind == events.Removed:
-		s.shelf.remove(e)
-		if len(s.spaces) > 1 {
-			s.quitEmpty()
-		}
-	default:
-		s.shelf.store(e)
-	}
-}
-
 // change applies a stored or removed event.
 func (s *source) change(e *events.Event, rank int32) {
 	if len(e.Hashes) == 0 {
@@ -85,7 +72,7 @@ func (s *source) change(e *events.Event, rank int32) {
 	}
 	medium := tiers.Parse(e.Medium)
 	if medium.Tier == tiers.Other {
-		s.doctor.Report(doctor.FindingMedium, "medium %q is unknown: its blocks count as a tier of their own below all others", e.Medium)
+		s.doctor.ReportMedium(e.Medium)
 	}
 	key := ownerKey{rank: rank, medium: medium.Name, group: max(e.Group, 0), owned: e.Owned}
 	if e.Backend != nil {
@@ -371,8 +358,8 @@ func (s *source) clear(e *events.Event, rank int32) {
 			}
 		}
 	}
-	if s.shelf != nil {
-		s.shelf.clear(e, medium)
+	if s.pool != nil {
+		s.pool.Clear(e, medium)
 	}
 	s.groups.clear(e, rank, medium)
 	s.quitEmpty()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/pool"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/journal"
@@ -46,15 +47,15 @@ type source struct {
 	groups groups
 	window atomic.Int64 // groups.window, for queries
 
-	// shelf is what a pool holds, nil for engines. Owned by run.
-	shelf   *shelf
-	objects atomic.Int64 // in the shelf
-	bound   atomic.Int64 // bytes of the shelf
+	// pool has the objects of a store, nil for engines. Owned by run.
+	pool    *pool.Pool
+	objects atomic.Int64 // of the pool
+	bound   atomic.Int64 // bytes that the objects take
 
 	// news are hashes just announced that others wait for; turn guards them. waited and
 	// joined are buffers.
 	news           []taught
-	regrouped      []groupOf // likewise, groups whose kind was said
+	regrouped      []scope.Group // likewise, groups whose kind was said
 	waited, joined []uint64
 
 	// asked is what contexts know of the hashes of the event at hand, stored what put
@@ -193,7 +194,10 @@ func (c *Conductor) unjoined(r Registration) *source {
 		doctor:    doctor.New(r.observed(), c.now),
 	}
 	if r.pool() {
-		s.shelf = newShelf(s)
+		s.pool = pool.New(pool.Options{
+			Registered: r.context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
+			Counts: c.countsGroup, Findings: &s.doctor.Findings,
+		})
 	}
 	return s
 }
@@ -302,19 +306,19 @@ func (s *source) forget() {
 	s.groups, s.parts, s.declared = groups{}, 0, declared{}
 	s.noteWindow()
 	s.offsets, s.adapters, s.lookAheads = false, nil, 0
-	if s.shelf != nil {
-		s.shelf.reset()
+	if s.pool != nil {
+		s.pool.Reset()
 		s.noteObjects()
 	}
 	s.forgetOrder()
 	s.doctor.Reset()
 }
 
-// noteObjects shows others what the shelf holds.
+// noteObjects shows others what the pool holds.
 func (s *source) noteObjects() {
-	if s.shelf != nil {
-		s.objects.Store(int64(len(s.shelf.objects)))
-		s.bound.Store(s.shelf.bytes())
+	if s.pool != nil {
+		s.objects.Store(int64(s.pool.Objects()))
+		s.bound.Store(s.pool.Bytes())
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"kvconductor/conductor/pool"
 	"kvconductor/tiers"
 )
 
@@ -47,8 +48,8 @@ func (r *Registration) normalizeTTL() error {
 		}
 		return nil
 	}
-	if len(r.MediaTTL) > maxMedia {
-		return Invalid("ttl", "out_of_range", "ttl names %d media, at most %d are allowed", len(r.MediaTTL), maxMedia)
+	if len(r.MediaTTL) > pool.MaxMedia {
+		return Invalid("ttl", "out_of_range", "ttl names %d media, at most %d are allowed", len(r.MediaTTL), pool.MaxMedia)
 	}
 	var media map[string]time.Duration
 	for _, raw := range slices.Sorted(maps.Keys(r.MediaTTL)) {
@@ -112,8 +113,8 @@ func (s *source) rotate(ttl time.Duration) {
 			s.mu.Unlock()
 		}
 	}
-	if s.shelf != nil {
-		s.shelf.age(ages)
+	if s.pool != nil {
+		s.applyChanges(s.pool.Age(ages))
 		s.noteObjects()
 	}
 	s.quitEmpty()

@@ -333,7 +333,7 @@ func (s *source) tell() {
 	s.news, s.regrouped = nil, nil
 	s.turn.Unlock()
 	for _, at := range groups {
-		s.conductor.tellPools(at)
+		s.conductor.regroupPools(at)
 	}
 	for _, n := range news {
 		list := n.in.waiting.Load()

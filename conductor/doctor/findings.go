@@ -83,6 +83,11 @@ func (f *Findings) Report(code, format string, args ...any) {
 	}
 }
 
+// ReportMedium adds the finding of a medium that tiers.Parse does not know.
+func (f *Findings) ReportMedium(raw string) {
+	f.Report(FindingMedium, "medium %q is unknown: its blocks count as a tier of their own below all others", raw)
+}
+
 // Withdraw removes the finding of a code.
 func (f *Findings) Withdraw(code string) {
 	f.mu.Lock()

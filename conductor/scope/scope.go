@@ -38,6 +38,12 @@ const UnnamedPrefix = "lora_id:"
 // Unnamed reports whether an adapter has a number alone.
 func Unnamed(lora string) bool { return strings.HasPrefix(lora, UnnamedPrefix) }
 
+// Group is an attention group of a deployment.
+type Group struct {
+	Deployment Deployment
+	Index      int
+}
+
 // Less orders variants by adapter, then salt.
 func (v Variant) Less(other Variant) bool {
 	return v.Lora < other.Lora || v.Lora == other.Lora && v.Salt < other.Salt
