@@ -67,6 +67,8 @@ var table = []room{
 	{dir: "conductor/doctor", rooms: []string{"conductor/scope", "events", "index/hash", "tiers"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Objects of a store in, blocks that appear and vanish out: pure, the caller moves them in an index.
 	{dir: "conductor/pool", rooms: []string{"conductor/doctor", "conductor/scope", "events", "events/objectkey", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// Batches in, changes out: pure, so that no rule of a publisher depends on what an index holds.
+	{dir: "conductor/normalize", rooms: []string{"conductor/doctor", "conductor/scope", "events", "index/hash", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "sync"}), noClock: true},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/http", rooms: []string{"conductor", "conductor/prompt", "conductor/server", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 
@@ -171,6 +173,8 @@ func TestImportTableForbids(t *testing.T) {
 	f("conductor/scope", "kvconductor/index", false)
 	f("conductor/doctor", "kvconductor/index", false)
 	f("conductor/pool", "kvconductor/index", false)
+	f("conductor/normalize", "kvconductor/index", false)
+	f("conductor/normalize", "kvconductor/conductor", false)
 	f("conductor/doctor", "kvconductor/conductor", false)
 	f("config", "kvconductor/conductor", false)
 	f("config", "kvconductor/index/hash", false)

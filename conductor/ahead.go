@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index"
@@ -71,10 +72,6 @@ func lookAheadSet(list []int) (a lookAheads) {
 	return a
 }
 
-// maxLookAheads is how many different look-aheads a source may announce in one epoch. An
-// engine has one, and begins a new epoch when it restarts.
-const maxLookAheads = 4
-
 // usedLookAheads counts the users of each look-ahead. Names of blocks outlive the users, so
 // it keeps look-aheads whose last user has left:
 //
@@ -115,7 +112,7 @@ func (x *usedLookAheads) removeUser(a lookAheads) {
 		}
 	}
 	x.used &^= left
-	if x.left |= left; x.left.count() > maxLookAheads { // a broken publisher costs no query
+	if x.left |= left; x.left.count() > normalize.MaxLookAheads { // a broken publisher costs no query
 		x.left = left
 	}
 	x.publish()
@@ -155,17 +152,6 @@ func (ns *namespace) useLookAheads(c *Conductor, a lookAheads) {
 // any look-ahead of the names that the context knows.
 func (ns *namespace) useAnyLookAhead(c *Conductor) {
 	ns.useLookAheads(c, ns.context.lookAheads.ofNames()|noLookAhead)
-}
-
-// checkLookAhead notes the look-ahead of a stored event. It returns the reason to leave the
-// event out if the source has announced too many others.
-func (s *source) checkLookAhead(e *events.Event) events.Reason {
-	set := s.lookAheads | oneLookAhead(e.Ahead)
-	if set.count() > maxLookAheads {
-		return events.TooManyLookAheads
-	}
-	s.lookAheads = set
-	return ""
 }
 
 // heldLookAheads returns the look-aheads of the blocks that the source holds. turn is held.

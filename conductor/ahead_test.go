@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
 )
@@ -59,10 +60,10 @@ func TestLookAheadsFade(t *testing.T) {
 	for ahead := range 20 {
 		leave(ahead, uint64(200+ahead))
 	}
-	if n := later("pool 3").count(); n > 2*maxLookAheads {
+	if n := later("pool 3").count(); n > 2*normalize.MaxLookAheads {
 		t.Errorf("blocks known by their hashes use %d look-aheads", n)
 	}
-	if n := x.deployment.lookAheads.ofNames().count(); n > 2*maxLookAheads {
+	if n := x.deployment.lookAheads.ofNames().count(); n > 2*normalize.MaxLookAheads {
 		t.Errorf("digests are computed for %d look-aheads", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -246,7 +247,7 @@ func (c *Conductor) release(d *deployment) {
 
 // enter gives a source a namespace in a context, making both when new.
 func (c *Conductor) enter(s *source, key scope.Context) *namespace {
-	ns := &namespace{owners: make(map[ownerKey]*holder), instance: tiers.Pool}
+	ns := &namespace{owners: make(map[normalize.Owner]*holder), instance: tiers.Pool}
 	c.mu.Lock()
 	d := c.deploymentOf(key.Deployment)
 	x := d.context(key.Variant)

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 )
 
@@ -14,7 +15,7 @@ func (c *Conductor) countsGroup(at scope.Group) bool {
 	defer c.mu.RUnlock()
 	if d := c.deployments[at.Deployment]; d != nil {
 		if kind, known := d.kinds[at.Index]; known {
-			return mainGroup(kind)
+			return normalize.MainGroup(kind)
 		}
 	}
 	return at.Index == 0

@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index"
@@ -9,131 +10,107 @@ import (
 	"kvconductor/tiers"
 )
 
-// apply brings one batch into the indexes, event by event in array order.
+// apply brings one batch into the indexes, change by change.
 func (s *source) apply(b *events.Batch) {
 	s.observeBatch(b)
-	if s.offsets = s.offsets || b.Offsets; !s.offsets {
-		s.drop(events.AmbiguousExtraKey, b.Ambiguous)
+	r := s.normal.Batch(b)
+	for _, d := range r.Dropped {
+		s.drop(d.Reason, d.Count)
 	}
-	rank := int32(s.reg.Rank)
-	if b.Rank >= 0 {
-		rank = int32(b.Rank)
-	}
-	b.Events = s.screen(b.Events)
-	s.arrange(b, rank)
-	for i := range b.Events {
-		e := &b.Events[i]
-		switch {
-		case s.pool == nil:
-			s.admit(e, rankOf(e, rank))
-		case e.Kind == events.Cleared || e.ObjectKey == "" || len(e.Tokens) > 0:
-			s.admit(e, int32(s.reg.Rank)) // ranks of a pool are of no engine
-		default:
-			s.applyObject(e)
-		}
+	s.noteGaps()
+	s.noteWindow()
+	for i := range r.Changes {
+		s.applyChange(&r.Changes[i])
 	}
 	s.noteObjects()
 }
 
-// admit passes an event through the group filter and applies it.
-func (s *source) admit(e *events.Event, rank int32) {
-	if e.Kind == events.Cleared {
-		s.clear(e, rank)
-		return
-	}
-	r := s.groups.judge(e, rank)
-	if e.Window > 0 {
-		s.noteWindow()
-	}
-	if at := (scope.Group{Deployment: s.deploymentKey(), Index: max(e.Group, 0)}); r.learned && s.conductor.learnGroup(at, e.GroupKind) {
-		s.regrouped = append(s.regrouped, at)
-	}
-	if r.purge {
-		s.purgeGroup(rank, max(e.Group, 0))
-	}
-	s.drop(events.OtherGroup, r.lost)
-	for i := range r.ready {
-		s.change(&r.ready[i].event, r.ready[i].rank)
-	}
-	switch r.verdict {
-	case admit:
-		s.change(e, rank)
-	case skip:
-		s.drop(events.OtherGroup, 1)
-	case overflow:
-		s.drop(events.GroupUnknown, 1)
+// applyChange applies one change.
+func (s *source) applyChange(c *normalize.Change) {
+	switch c.Kind {
+	case normalize.Stored, normalize.Removed:
+		s.applyBlocks(c)
+	case normalize.Cleared:
+		s.clear(c)
+	case normalize.Object:
+		s.applyObject(c.Event)
+	case normalize.Purged:
+		s.purgeGroup(c.Owner.Rank, c.Owner.Group)
+	case normalize.Learned:
+		at := scope.Group{Deployment: s.deploymentKey(), Index: c.Owner.Group}
+		if s.conductor.learnGroup(at, c.Event.GroupKind) {
+			s.regrouped = append(s.regrouped, at)
+		}
 	}
 }
 
-// change applies a stored or removed event.
-func (s *source) change(e *events.Event, rank int32) {
-	if len(e.Hashes) == 0 {
-		return // masked groups publish events that name no block
-	}
-	medium := tiers.Parse(e.Medium)
-	if medium.Tier == tiers.Other {
-		s.doctor.ReportMedium(e.Medium)
-	}
-	key := ownerKey{rank: rank, medium: medium.Name, group: max(e.Group, 0), owned: e.Owned}
-	if e.Backend != nil {
-		key.backend = *e.Backend
-	}
-	seen := doctor.Observation{Event: e, Medium: medium, Count: len(e.Hashes), Blocks: true, Counted: s.copies(key) == index.CopyCount}
-	if e.Kind == events.Removed {
-		unknown := s.remove(e, key)
-		seen.Found = len(e.Hashes) - unknown
-		if medium.Tier == tiers.Device {
+// applyBlocks applies stored or removed blocks, and lets the doctor observe them.
+func (s *source) applyBlocks(c *normalize.Change) {
+	n := len(c.Event.Hashes)
+	seen := doctor.Observation{Event: c.Event, Medium: c.Medium, Count: n, Blocks: true, Counted: s.copies(c.Owner) == index.CopyCount}
+	if c.Kind == normalize.Removed {
+		unknown := s.remove(c.Event, c.Owner)
+		seen.Found = n - unknown
+		if c.Medium.Tier == tiers.Device {
 			s.conductor.counts.remove(unknown)
 		}
 	} else {
-		s.store(e, key, medium, &seen)
+		s.store(c, &seen)
 	}
 	s.doctor.Observe(&seen)
 }
 
-// store indexes the blocks of a stored event. It fills in what the doctor observes.
-func (s *source) store(e *events.Event, key ownerKey, medium tiers.Medium, seen *doctor.Observation) {
-	at := scope.Context{Deployment: s.deploymentKey().Named(e)}
-	s.nameAdapter(e, at.Deployment)
-	parts, why := s.partsOf(e, at.Deployment.BlockSize)
-	if why == "" && len(e.Tokens) > 0 {
-		why = s.checkLookAhead(e)
-	}
-	if why != "" {
-		seen.Context, seen.Refused = at, true
-		s.drop(why, 1)
-		if medium.Tier == tiers.Device {
+// store indexes stored blocks. It completes the context of the change, and what the doctor
+// observes.
+func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
+	device := c.Medium.Tier == tiers.Device
+	s.nameAdapter(c.Event, c.Context.Deployment)
+	if c.Refused != "" {
+		seen.Context, seen.Refused = c.Context, true
+		s.drop(c.Refused, 1)
+		if device {
 			s.conductor.counts.stored.invalid.Add(1)
 		}
 		return
 	}
-	if parts > 1 {
-		e = s.split(e, parts)
+	if c.Parts > 1 {
+		c.Cut.LoraName = c.Event.LoraName
+		s.conductor.learnParts(c.Context.Deployment, c.Parts)
 	}
 	// Tokens place all blocks of a device together, below it each hash says where.
-	s.asked.begin(e, len(e.Tokens) == 0 || medium.Tier != tiers.Device)
-	local := s.locals(e, at.Deployment.BlockSize)
+	s.asked.begin(c.Cut, len(c.Cut.Tokens) == 0 || !device)
 	var sure bool
-	at.Variant, sure = s.contextKey(e, at.Deployment, medium)
-	local = s.believe(e, at, local)
-	if !sure {
-		local = nil // the blocks wait by their hashes
+	c.Context.Variant, sure = s.contextKey(c.Cut, c.Context.Deployment, c.Medium)
+	if !sure || c.Canonical && !s.behindKnown(c) {
+		c.Local = nil // the blocks wait by their hashes, or their hashes are the keys
 	}
-	res := s.place(at, e, local, key, medium)
-	seen.Context, seen.Cut, seen.Parts, seen.EverCut = at, e, parts, s.parts > 0
-	seen.Local, seen.Added, seen.Copies = local, res.Added, res.Copies
-	if ns := s.index[at]; ns != nil {
+	res := s.place(c)
+	seen.Context, seen.Cut, seen.Parts, seen.EverCut = c.Context, c.Cut, c.Parts, c.EverCut
+	seen.Local, seen.Added, seen.Copies = c.Local, res.Added, res.Copies
+	if ns := s.index[c.Context]; ns != nil {
 		seen.Seeds, seen.Profiles = &ns.context.seeds, ns.context.deployment.profiles.Load()
 	}
-	if medium.Tier == tiers.Device {
+	if device {
 		s.conductor.counts.store(&res)
 	}
 }
 
-// place puts the blocks of a stored event into the contexts they belong to.
-func (s *source) place(at scope.Context, e *events.Event, local []uint64, key ownerKey, medium tiers.Medium) (sum index.StoreResult) {
-	if e.Envelope && !s.reg.pool() || local != nil && (s.reg.pool() || medium.Tier == tiers.Device) {
-		return s.put(s.space(at), e, e.Hashes, local, key, medium)
+// behindKnown reports whether the blocks of a stored change begin prompts, or are behind a
+// block that the source knows. Then their tokens give them the same keys as their hashes,
+// and dumps contain their local hashes.
+func (s *source) behindKnown(c *normalize.Change) bool {
+	if !c.Cut.HasParent {
+		return c.Cut.BaseBlock <= 0
+	}
+	ns := s.index[c.Context]
+	return ns != nil && s.knows(ns, c.Cut, parentHash)
+}
+
+// place puts the blocks of a stored change into the contexts they belong to.
+func (s *source) place(c *normalize.Change) (sum index.StoreResult) {
+	at, e, local := c.Context, c.Cut, c.Local
+	if e.Envelope && !s.reg.pool() || local != nil && (s.reg.pool() || c.Medium.Tier == tiers.Device) {
+		return s.put(s.space(at), c, e.Hashes, local)
 	}
 	// Without tokens each engine hash belongs to the context that knows it, and so it
 	// does below the device: connectors repeat tokens without adapter, salt, images and
@@ -163,9 +140,10 @@ func (s *source) place(at scope.Context, e *events.Event, local []uint64, key ow
 					break
 				}
 			}
-			res = s.put(s.space(at), stretch(e, from, i, at.Deployment.BlockSize), e.Hashes[from:i], local[from:i], key, medium)
+			part := stretch(c, from, i)
+			res = s.put(s.space(at), &part, part.Cut.Hashes, part.Local)
 		case !known:
-			res = s.wait(s.space(at), e, e.Hashes[from], key, medium)
+			res = s.wait(s.space(at), c, e.Hashes[from])
 		case spot.named:
 			if cap(s.keys) > localsKept {
 				s.keys = nil
@@ -179,10 +157,10 @@ func (s *source) place(at scope.Context, e *events.Event, local []uint64, key ow
 				}
 				s.keys, used = append(s.keys, next.key), used|next.lookAheads
 			}
-			policy := s.copiesOf(e, key, medium)
+			policy := s.copiesOf(c)
 			spot.ns.useLookAheads(s.conductor, used)
-			res = s.putNamed(spot.ns, e.Hashes[from:i], s.keys, key, medium, policy)
-			s.putParts(spot.ns, e.Hashes[from], key, medium, policy)
+			res = s.putNamed(spot.ns, e.Hashes[from:i], s.keys, c.Owner, c.Medium, policy)
+			s.putParts(spot.ns, e.Hashes[from], c.Owner, c.Medium, policy)
 		default:
 			for ; i < len(e.Hashes); i++ {
 				next, known := find(i)
@@ -190,11 +168,11 @@ func (s *source) place(at scope.Context, e *events.Event, local []uint64, key ow
 					break
 				}
 			}
-			res = s.put(spot.ns, e, e.Hashes[from:i], nil, key, medium)
+			res = s.put(spot.ns, c, e.Hashes[from:i], nil)
 			switch { // the last holder may have left a block since the inquiry
 			case res.HashOnly == 0 || s.reg.pool():
 			case local != nil:
-				s.placeAgain(spot.ns, at, e, from, i, local, key, medium)
+				s.placeAgain(spot.ns, c, from, i)
 			default:
 				s.conductor.await(s, spot.ns.context)
 				s.rejoin(spot.ns.context, e.Hashes[from:i])
@@ -209,55 +187,58 @@ func (s *source) place(at scope.Context, e *events.Event, local []uint64, key ow
 	return sum
 }
 
-// placeAgain places blocks from to end of an event with tokens if they wait by hashes that
+// placeAgain places blocks from to end of a change with tokens if they wait by hashes that
 // other sources have forgotten since the inquiry. Their new copies wait in ns.
-func (s *source) placeAgain(ns *namespace, at scope.Context, e *events.Event, from, end int, local []uint64, key ownerKey, medium tiers.Medium) {
-	x, o := ns.context.index, s.holder(ns, key, medium).current
+func (s *source) placeAgain(ns *namespace, c *normalize.Change, from, end int) {
+	x, o, hashes := ns.context.index, s.holder(ns, c.Owner, c.Medium).current, c.Cut.Hashes
 	for from < end {
 		to := from
-		for to < end && x.Holds(o, e.Hashes[to]) {
+		for to < end && x.Holds(o, hashes[to]) {
 			to++
 		}
 		if to > from {
-			x.Remove(o, e.Hashes[from:to], nil, s.copies(key))
+			x.Remove(o, hashes[from:to], nil, s.copies(c.Owner))
 			s.asked.event = nil
-			s.place(at, stretch(e, from, to, at.Deployment.BlockSize), local[from:to], key, medium)
+			part := stretch(c, from, to)
+			s.place(&part)
 		}
 		from = to + 1
 	}
 }
 
-// stretch returns the event of blocks from to end of a stored event, whose tokens pair
-// with its blocks of size tokens.
-func stretch(e *events.Event, from, end, size int) *events.Event {
+// stretch returns the change of blocks from to end of a stored change with tokens.
+func stretch(c *normalize.Change, from, end int) normalize.Change {
+	part, e, size := *c, c.Cut, c.Context.Deployment.BlockSize
 	if from == 0 && end == len(e.Hashes) {
-		return e
+		return part
 	}
-	part := *e
-	part.Hashes = e.Hashes[from:end]
-	part.Tokens = e.Tokens[from*size : end*size+e.Ahead]
+	cut := *e
+	cut.Hashes, part.Local = e.Hashes[from:end], c.Local[from:end]
+	cut.Tokens = e.Tokens[from*size : end*size+e.Ahead]
 	if e.Items != nil {
-		part.Items = e.Items[from:end]
+		cut.Items = e.Items[from:end]
 	}
 	if from > 0 {
-		part.Parent, part.HasParent, part.BaseBlock = e.Hashes[from-1], true, -1
+		cut.Parent, cut.HasParent, cut.BaseBlock = e.Hashes[from-1], true, -1
 	}
-	return &part
+	part.Cut = &cut
+	return part
 }
 
 // wait stores a block under a hash that nobody has announced with tokens.
-func (s *source) wait(ns *namespace, e *events.Event, engine uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
+func (s *source) wait(ns *namespace, c *normalize.Change, engine uint64) index.StoreResult {
 	x := ns.context
 	s.conductor.await(s, x)
-	res := s.put(ns, e, []uint64{engine}, nil, key, medium)
-	if _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().Variant, func(scope.Variant) bool { return true }, searched(e)); known {
+	res := s.put(ns, c, []uint64{engine}, nil)
+	if _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().Variant, func(scope.Variant) bool { return true }, searched(c.Cut)); known {
 		s.rejoin(x, []uint64{engine})
 	}
 	return res
 }
 
-// put stores blocks in one context.
-func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key ownerKey, medium tiers.Medium) index.StoreResult {
+// put stores blocks of a change in one context.
+func (s *source) put(ns *namespace, c *normalize.Change, hashes, local []uint64) index.StoreResult {
+	e := c.Cut
 	if local == nil {
 		ns.useAnyLookAhead(s.conductor)
 	} else {
@@ -268,14 +249,14 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 	}
 	labels := s.labels(ns.context, e, local)
 	s.stored = index.Store{
-		Owner:     s.holder(ns, key, medium).current,
+		Owner:     s.holder(ns, c.Owner, c.Medium).current,
 		Parent:    e.Parent,
 		HasParent: e.HasParent,
 		Rootless:  !e.HasParent && (e.BaseBlock > 0 || local == nil && s.reg.pool()), // a master says 0 of any
 		Engine:    hashes,
 		Local:     local,
 		Labels:    labels,
-		Copies:    s.copiesOf(e, key, medium),
+		Copies:    s.copiesOf(c),
 		Joined:    &s.joined,
 	}
 	res := ns.context.index.Store(&s.stored)
@@ -298,7 +279,7 @@ func (s *source) put(ns *namespace, e *events.Event, hashes, local []uint64, key
 
 // remove takes the blocks of a removed event from every context that has them, and
 // returns how many of them none had.
-func (s *source) remove(e *events.Event, key ownerKey) int {
+func (s *source) remove(e *events.Event, key normalize.Owner) int {
 	unknown := len(e.Hashes) - s.withdraws(e, key)
 	s.drop(events.UnknownHash, unknown)
 	if len(s.spaces) > 1 {
@@ -309,7 +290,7 @@ func (s *source) remove(e *events.Event, key ownerKey) int {
 
 // withdraws takes blocks from every context that has them, and returns how many of
 // them one had.
-func (s *source) withdraws(e *events.Event, key ownerKey) int {
+func (s *source) withdraws(e *events.Event, key normalize.Owner) int {
 	found := 0
 	for _, ns := range s.spaces {
 		h, ok := ns.owners[key]
@@ -342,8 +323,8 @@ func (h *holder) remove(x *index.Index, hashes []uint64, remaining []int, policy
 // clear drops what a cleared event names: everything of the publisher's rank, or
 // one medium of it, of all owners. A standardized event may narrow it to a backend, tenant,
 // model, adapter, salt or block size.
-func (s *source) clear(e *events.Event, rank int32) {
-	medium := s.clearedMedium(e)
+func (s *source) clear(c *normalize.Change) {
+	e, rank, medium := c.Event, c.Owner.Rank, c.Owner.Medium
 	if medium == "" || medium == tiers.NameDevice {
 		s.conductor.counts.cleared.ok.Add(1)
 		s.doctor.ForgetCopies()
@@ -353,7 +334,7 @@ func (s *source) clear(e *events.Event, rank int32) {
 			continue
 		}
 		for key, h := range ns.owners {
-			if key.rank == rank && (medium == "" || key.medium == medium) && scope.Agrees(e.Backend, key.backend) {
+			if key.Rank == rank && (medium == "" || key.Medium == medium) && scope.Agrees(e.Backend, key.Backend) {
 				ns.clear(h)
 			}
 		}
@@ -361,7 +342,6 @@ func (s *source) clear(e *events.Event, rank int32) {
 	if s.pool != nil {
 		s.pool.Clear(e, medium)
 	}
-	s.groups.clear(e, rank, medium)
 	s.quitEmpty()
 }
 
@@ -384,7 +364,7 @@ func (ns *namespace) within(e *events.Event) bool {
 func (s *source) purgeGroup(rank int32, group int) {
 	for _, ns := range s.spaces {
 		for key, h := range ns.owners {
-			if key.rank == rank && key.group == group {
+			if key.Rank == rank && key.Group == group {
 				ns.clear(h)
 			}
 		}
@@ -455,38 +435,6 @@ func (ns *namespace) mayHold(e *events.Event, dk scope.Deployment) bool {
 // localsKept bounds the buffer a source keeps for local hashes: 32 KiB.
 const localsKept = 4096
 
-// locals returns the local hash of every block, nil when the event's tokens do
-// not pair with its blocks: then only the hashes count. It is valid until the next
-// call.
-func (s *source) locals(e *events.Event, blockSize int) []uint64 {
-	tokens := paired(e, blockSize)
-	if tokens == nil {
-		return nil
-	}
-	if cap(s.local) < len(e.Hashes) || cap(s.local) > localsKept {
-		s.local = make([]uint64, 0, len(e.Hashes))
-	}
-	s.local = windows(s.local[:0], s.conductor.scheme, tokens, blockSize, e)
-	return s.local
-}
-
-// windows appends the hash of every block's tokens, look-ahead and items.
-func windows(dst []uint64, scheme hash.Scheme, tokens []uint32, blockSize int, e *events.Event) []uint64 {
-	if e.Items == nil && e.Ahead == 0 {
-		return scheme.Locals(dst, tokens, blockSize)
-	}
-	return scheme.Windows(dst, tokens, blockSize, e.Ahead, e.Items)
-}
-
-// paired returns the tokens of a stored event, its look-ahead included, nil where they do
-// not pair with its blocks.
-func paired(e *events.Event, blockSize int) []uint32 {
-	if len(e.Tokens) == 0 || len(e.Tokens) != len(e.Hashes)*blockSize+e.Ahead {
-		return nil
-	}
-	return e.Tokens
-}
-
 // labels returns the local hash of every block as Dynamo's clients compute it, nil
 // where that is local itself. It is valid until the next call.
 func (s *source) labels(x *indexContext, e *events.Event, local []uint64) []uint64 {
@@ -497,6 +445,6 @@ func (s *source) labels(x *indexContext, e *events.Event, local []uint64) []uint
 		s.label = nil
 	}
 	size := x.deployment.key.BlockSize
-	s.label = windows(s.label[:0], hash.Scheme{Seed: dynamoSeed(x.key)}, paired(e, size), size, e)
+	s.label = normalize.Locals(s.label[:0], hash.Scheme{Seed: dynamoSeed(x.key)}, e, size)
 	return s.label
 }

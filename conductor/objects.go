@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/pool"
 	"kvconductor/events"
 )
@@ -23,7 +24,9 @@ func (s *source) applyObject(e *events.Event) {
 		s.drop(r.Dropped, 1)
 	case !r.Unbound || found > 0:
 	case r.ByHashes:
-		s.change(e, int32(s.reg.Rank))
+		var c normalize.Change
+		s.normal.Event(e, int32(s.reg.Rank), &c)
+		s.applyBlocks(&c)
 	default:
 		s.drop(events.UnknownHash, 1)
 	}
@@ -40,11 +43,11 @@ func (s *source) applyChanges(changes []pool.Change) (removed int) {
 		c := &changes[i]
 		e := s.pool.Event(c)
 		at, medium := s.pool.Context(c)
-		key := ownerKey{rank: int32(s.reg.Rank), medium: medium.Name, backend: *e.Backend, objects: c.Object}
+		key := normalize.Owner{Rank: int32(s.reg.Rank), Medium: medium.Name, Backend: *e.Backend, Objects: c.Object}
 		if c.Vanishes {
 			removed += s.withdraws(&e, key)
 		} else {
-			s.place(at, &e, nil, key, medium)
+			s.place(&normalize.Change{Kind: normalize.Stored, Event: &e, Owner: key, Medium: medium, Context: at, Cut: &e, Parts: 1})
 		}
 	}
 	return removed

@@ -1,73 +1,12 @@
 package conductor
 
 import (
-	"encoding/binary"
 	"slices"
 
-	"github.com/zeebo/xxh3"
-
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
-	"kvconductor/events"
 	"kvconductor/index"
 )
-
-// A publisher may announce blocks of several times the registered size: vLLM with
-// context parallelism, a hybrid model's groups, LMCache's chunks. Such a block is
-// indexed as parts of the registered size. Its hash names the last part, so that
-// its children follow; the parts before it get names of their own:
-//
-//	published   |---- h, 64 tokens ----|---- i ----|
-//	indexed     | h:3 | h:2 | h:1 |  h |  ...      |     registered: 16 tokens
-
-// maxParts is how many parts a block may have: a chunk of 4,096 tokens in blocks
-// of 16.
-const maxParts = 256
-
-// partName names the part that is n parts before the end of block h.
-func partName(h uint64, n int) uint64 {
-	var b [10]byte
-	binary.LittleEndian.PutUint64(b[:], h)
-	binary.LittleEndian.PutUint16(b[8:], uint16(n))
-	return xxh3.Hash(b[:])
-}
-
-// partsOf reports how many parts each block of a stored event has: 1 where sizes
-// agree, 0 where the tokens do not make whole parts, with the reason.
-func (s *source) partsOf(e *events.Event, size int) (int, events.Reason) {
-	if e.Envelope || e.BlockSize == 0 || e.BlockSize == size || len(e.Tokens) == 0 {
-		return 1, ""
-	}
-	n := e.BlockSize / size
-	switch {
-	case n == 0:
-		return 0, events.PartialBlock
-	case e.BlockSize%size != 0 || n > maxParts:
-		return 0, events.BlockSizeMismatch
-	}
-	return n, ""
-}
-
-// split returns a stored event with every block cut into n parts.
-func (s *source) split(e *events.Event, n int) *events.Event {
-	s.parts = max(s.parts, n)
-	s.conductor.learnParts(s.deploymentKey().Named(e), n)
-	cut := *e
-	cut.BlockSize /= n
-	cut.Hashes = make([]uint64, 0, n*len(e.Hashes))
-	for _, h := range e.Hashes {
-		for i := n - 1; i > 0; i-- {
-			cut.Hashes = append(cut.Hashes, partName(h, i))
-		}
-		cut.Hashes = append(cut.Hashes, h)
-	}
-	if e.Items != nil { // which part has an item is not known: all do
-		cut.Items = make([][]uint64, 0, n*len(e.Items))
-		for _, items := range e.Items {
-			cut.Items = append(cut.Items, slices.Repeat([][]uint64{items}, n)...)
-		}
-	}
-	return &cut
-}
 
 // parts is the most parts a published block of the deployment had, 0 while none had
 // several.
@@ -93,7 +32,7 @@ func (s *source) withParts(ns *namespace, hashes []uint64, counts []int) ([]uint
 	for i, h := range hashes {
 		from := len(all)
 		for n := 1; n < ns.parts(); n++ {
-			part := partName(h, n)
+			part := normalize.PartName(h, n)
 			if !ns.context.index.Knows(ns.source, part) {
 				break
 			}
@@ -133,7 +72,7 @@ func (s *source) adopt(ns *namespace, parents []uint64, standard bool) {
 }
 
 // adoptOne moves one block of one holder.
-func (s *source) adoptOne(ns, home *namespace, key ownerKey, h *holder, parent uint64, o index.Orphan) {
+func (s *source) adoptOne(ns, home *namespace, key normalize.Owner, h *holder, parent uint64, o index.Orphan) {
 	name := []uint64{o.Engine}
 	res := home.context.index.Remove(h.current, name, []int{0}, s.copies(key))
 	if h.hasOld {
@@ -147,7 +86,7 @@ func (s *source) adoptOne(ns, home *namespace, key ownerKey, h *holder, parent u
 	if ns.context.translates {
 		labels = []uint64{0} // its tokens are gone
 	}
-	medium := s.media[key.medium]
+	medium := s.media[key.Medium]
 	ns.useLookAheads(s.conductor, home.lookAheads)
 	ns.context.index.Store(&index.Store{
 		Owner: s.holder(ns, key, medium).current, Parent: parent, HasParent: true,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"kvconductor/conductor/normalize"
 	"kvconductor/events"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -31,6 +32,19 @@ var placements = []placement{
 }
 
 const placedBlocks = 64
+
+// changeOf returns the change of one event of a rank.
+func (s *source) changeOf(e *events.Event, rank int32) (c normalize.Change) {
+	s.normal.Batch(&events.Batch{Rank: -1}) // takes the buffers back
+	s.normal.Event(e, rank, &c)
+	return c
+}
+
+// change applies one event of a rank.
+func (s *source) change(e *events.Event, rank int32) {
+	c := s.changeOf(e, rank)
+	s.applyBlocks(&c)
+}
 
 func manySalts() (all []string) {
 	for i := range 100 {
@@ -96,7 +110,7 @@ func TestPlaceAsksOnce(t *testing.T) {
 			held := 0
 			for _, ns := range s.spaces {
 				for key, h := range ns.owners {
-					if key.rank == placedRank {
+					if key.Rank == placedRank {
 						held += ns.context.index.Blocks(h.current)
 					}
 				}
@@ -130,8 +144,9 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 		for n := 0; n < placedBlocks; n += 4 {
 			other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes[n:][:2], Medium: "GPU"}, 0)
 		}
-		key := ownerKey{medium: medium.Name}
-		s.place(at, stored, s.locals(stored, 16), key, medium)
+		key := normalize.Owner{Medium: medium.Name}
+		placed := s.changeOf(stored, 0)
+		s.place(&placed)
 		x := s.index[at].context.index
 		var chain hash.Chain
 		chain.Reset(c.scheme, stored.Tokens, 16, 0)
@@ -154,19 +169,21 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	ns := s.space(at)
 	s.change(&events.Event{Kind: events.Stored, Hashes: []uint64{1}, Medium: "STORAGE", BlockSize: 16}, 0) // names are kept from now on
 	other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes, Medium: "GPU"}, 0)
-	below, key := ownerKey{medium: disk.Name}, ownerKey{medium: host.Name}
-	if res := s.put(ns, &events.Event{Hashes: stored.Hashes, Medium: "STORAGE"}, stored.Hashes, nil, below, disk); res.HashOnly != placedBlocks {
+	below, key := normalize.Owner{Medium: disk.Name}, normalize.Owner{Medium: host.Name}
+	waiting := s.changeOf(&events.Event{Hashes: stored.Hashes, Medium: "STORAGE"}, 0)
+	if res := s.put(ns, &waiting, stored.Hashes, nil); res.HashOnly != placedBlocks {
 		t.Fatalf("%+v", res)
 	}
 	s.asked.begin(stored, true)
-	s.place(at, stored, s.locals(stored, 16), key, host)
+	placed := s.changeOf(stored, 0)
+	s.place(&placed)
 	var chain hash.Chain
 	chain.Reset(c.scheme, stored.Tokens, 16, 0)
 	var m index.Match
 	ns.context.index.MatchLazy(&chain, &m)
-	for _, k := range []ownerKey{key, below} {
+	for _, k := range []normalize.Owner{key, below} {
 		if held := ns.context.index.Blocks(ns.owners[k].current); held < placedBlocks {
-			t.Errorf("%d blocks in %s, want %d", held, k.medium, placedBlocks)
+			t.Errorf("%d blocks in %s, want %d", held, k.Medium, placedBlocks)
 		}
 	}
 	if m.Blocks != placedBlocks || len(m.Prefixes) != 2 || m.Prefixes[0].Blocks != placedBlocks || m.Prefixes[1].Blocks != placedBlocks {

@@ -4,8 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/events"
+	"kvconductor/conductor/normalize"
 	"kvconductor/index"
 	"kvconductor/tiers"
 )
@@ -94,69 +93,24 @@ func (r *Registration) policy(otherwise index.CopyPolicy) index.CopyPolicy {
 	return otherwise
 }
 
-// screen returns the events that the source may announce, in their order, and counts
-// the others. An empty tenant or model becomes an absent one. screen reuses list.
-func (s *source) screen(list []events.Event) []events.Event {
-	kept := 0
-	for i := range list {
-		e := &list[i]
-		e.Tenant, e.Model = unlessEmpty(e.Tenant), unlessEmpty(e.Model)
-		switch {
-		case e.Tenant != nil && !s.reg.mayAnnounce(*e.Tenant):
-			s.drop(events.ForeignTenant, 1)
-			s.doctor.Report(doctor.FindingForeignTenant, "an event names tenant %q, registered is %q: such events index nothing; register the source for that tenant, or name the tenant in may_announce of its entry in the configuration file",
-				*e.Tenant, s.reg.Tenant)
-			continue
-		case e.Owned && s.reg.Owned == OwnedDrop:
-			s.drop(events.Foreign, 1)
-			continue
-		}
-		if kept < i {
-			list[kept] = *e
-		}
-		kept++
-	}
-	return list[:kept]
-}
-
-// unlessEmpty returns an optional name, nil if it is empty.
-func unlessEmpty(name *string) *string {
-	if name != nil && *name == "" {
-		return nil
-	}
-	return name
-}
-
 // copies returns what repeated stores mean for a holder. In a pool that announces blocks
 // one is there or not, however often it is announced; objects are told apart before. The
 // cache runner holds a block once.
-func (s *source) copies(key ownerKey) index.CopyPolicy {
+func (s *source) copies(key normalize.Owner) index.CopyPolicy {
 	switch {
-	case key.objects:
+	case key.Objects:
 		return index.CopyCount
-	case s.reg.pool(), key.owned:
+	case s.reg.pool(), key.Owned:
 		return index.CopySet
 	}
 	return s.policy
 }
 
-// copiesOf returns what a stored event means for blocks its holder has. An engine that
+// copiesOf returns what a stored change means for blocks its holder has. An engine that
 // names a session may announce blocks that it reuses, which no removal will match.
-func (s *source) copiesOf(e *events.Event, key ownerKey, medium tiers.Medium) index.CopyPolicy {
-	if e.Session && medium.Tier == tiers.Device {
+func (s *source) copiesOf(c *normalize.Change) index.CopyPolicy {
+	if c.Event.Session && c.Medium.Tier == tiers.Device {
 		return index.CopySet
 	}
-	return s.copies(key)
-}
-
-// clearedMedium returns the canonical name of the medium whose blocks a cleared event
-// takes, "" for all media.
-func (s *source) clearedMedium(e *events.Event) string {
-	switch {
-	case e.Medium != "":
-		return tiers.Parse(e.Medium).Name
-	case s.reg.Clear == ClearDevice && !e.Envelope:
-		return tiers.NameDevice
-	}
-	return ""
+	return s.copies(c.Owner)
 }

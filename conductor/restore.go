@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/stream"
@@ -59,7 +60,8 @@ func (r *Recovery) Source(m SourceMark) error {
 		return err
 	}
 	defer s.turn.Unlock()
-	s.parts, s.peerLookAheads = max(s.parts, m.Parts), s.peerLookAheads|lookAheadSet(m.LookAheads)
+	s.normal.RaiseParts(m.Parts)
+	s.peerLookAheads |= lookAheadSet(m.LookAheads)
 	if m.Mark != nil {
 		s.mark, s.marked = *m.Mark, true
 	}
@@ -98,7 +100,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	default:
 		ns.useLookAheads(r.c, dynamoLookAheads) // Dynamo's dumps do not tell
 	}
-	owner := s.holder(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name, group: e.Group, backend: e.Backend, owned: e.Owned}, e.Medium)
+	owner := s.holder(ns, normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned}, e.Medium)
 	to := owner.current
 	if !s.marked {
 		to = s.older(ns, owner, e)
@@ -137,7 +139,7 @@ func (r *Recovery) Name(n *Name) error {
 // as seeded.
 func (s *source) older(ns *namespace, h *holder, e *Stored) index.Owner {
 	if !h.hasOld {
-		old := s.newOwner(ns, ownerKey{rank: e.Rank, medium: e.Medium.Name}, e.Medium)
+		old := s.newOwner(ns, normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name}, e.Medium)
 		s.mu.Lock()
 		h.old, h.hasOld = old, true
 		s.mu.Unlock()
@@ -369,7 +371,8 @@ func (s *source) takeOver(old *source) {
 		return // what it holds goes when it stops
 	}
 	s.media, s.announced = old.media, old.announced
-	s.parts, s.mark, s.marked, s.settled = old.parts, old.mark, old.marked, old.settled
+	s.normal.RaiseParts(old.normal.Parts())
+	s.mark, s.marked, s.settled = old.mark, old.marked, old.settled
 	s.peerLookAheads = old.peerLookAheads
 	var taken, left []*namespace
 	for _, ns := range old.spaces {
@@ -383,7 +386,7 @@ func (s *source) takeOver(old *source) {
 		delete(old.index, at)
 		ns.context.awaitAs(old, s)
 		for key, h := range ns.owners {
-			if key.owned && s.reg.Owned == OwnedDrop {
+			if key.Owned && s.reg.Owned == OwnedDrop {
 				ns.clear(h)
 			}
 		}

@@ -3,6 +3,7 @@ package conductor
 import (
 	"slices"
 
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
 	"kvconductor/index"
@@ -97,7 +98,7 @@ type snapContext struct {
 
 // snapHolder is who an owner was.
 type snapHolder struct {
-	key    ownerKey
+	key    normalize.Owner
 	source Registration
 	medium tiers.Medium
 }
@@ -172,11 +173,11 @@ func (c *Conductor) still() (all []*source, release func()) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.reg, Parts: s.parts, LookAheads: s.heldLookAheads().list()}
+	m := SourceMark{Registration: s.reg, Parts: s.normal.Parts(), LookAheads: s.heldLookAheads().list()}
 	if s.marked {
 		mark := s.mark
 		mark.Missing = s.stream.Status().History
-		if s.order.doubted && mark.Missing == "" {
+		if s.doubted && mark.Missing == "" {
 			mark.Missing = ReasonEventGap // the step that shows it may still be in hand
 		}
 		if mark.Missing == "" && s.seeded() {
@@ -197,7 +198,7 @@ func (s *source) snapshotHolders(contexts map[*indexContext]*snapContext) {
 		}
 		of.sources[ns.source] = s.reg
 		for key, h := range ns.owners {
-			holder := snapHolder{key: key, source: s.reg, medium: s.media[key.medium]}
+			holder := snapHolder{key: key, source: s.reg, medium: s.media[key.Medium]}
 			of.holders[h.current] = holder
 			if h.hasOld {
 				of.holders[h.old] = holder
@@ -285,7 +286,7 @@ func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 	var local []uint64
 	c.snap.Walk(c.local, func(o index.Owner) bool { h, ok := c.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
 		h := c.holders[e.Owner]
-		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned = h.source, h.key.rank, h.medium, h.key.group, h.key.backend, h.key.owned
+		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned = h.source, h.key.Rank, h.medium, h.key.Group, h.key.Backend, h.key.Owned
 		st.Stretch, st.Local = e, nil
 		if e.Labels[0] != 0 && x.translates {
 			local = local[:0]

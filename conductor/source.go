@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/pool"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
@@ -43,9 +44,9 @@ type source struct {
 	// registered for them. Guarded by Conductor.mu.
 	announced []string
 
-	// groups learns which attention groups count. Owned by run.
-	groups groups
-	window atomic.Int64 // groups.window, for queries
+	// normal learns what the events of the publisher mean. Owned by run.
+	normal *normalize.Normalizer
+	window atomic.Int64 // the normalizer's Window, for queries
 
 	// pool has the objects of a store, nil for engines. Owned by run.
 	pool    *pool.Pool
@@ -63,13 +64,12 @@ type source struct {
 	asked  inquiry
 	stored index.Store
 
-	// local, label and keys are buffers of locals, labels and place. Owned by run.
-	local, label, keys []uint64
+	// label and keys are buffers of labels and place. Owned by run.
+	label, keys []uint64
 
-	// order follows the numbers of standardized events, declared what the source says
-	// of their hashes. Owned by run.
-	order    order
-	declared declared
+	// doubted is true if the stream knows of gaps in the numbers of standardized events.
+	// Owned by run.
+	doubted bool
 
 	// turn is held while something of the source is applied or aged. Where it says
 	// "owned by run", holding turn is meant.
@@ -85,21 +85,11 @@ type source struct {
 	mark   stream.Mark
 	marked bool
 
-	// parts is the most parts a published block had, 0 while none had several: see
-	// parts.go. Owned by run.
-	parts int
-
-	// lookAheads are those that the source announced in this epoch. Owned by run.
-	lookAheads lookAheads
-
 	// peerLookAheads are the look-aheads that a peer told of the blocks it gave. Owned by run.
 	peerLookAheads lookAheads
 
 	// media are the media announced, by name. Owned by run.
 	media map[string]tiers.Medium
-
-	// offsets is events.Batch.Offsets of any batch of the epoch. Owned by run.
-	offsets bool
 
 	// adapters are the names of adapters by lora_id, see adapter.go. Owned by run.
 	adapters map[uint64]*string
@@ -134,28 +124,17 @@ type namespace struct {
 	source     index.Source
 	instance   int32   // id in the deployment, or tiers.Pool
 	serves     []int32 // ids of the instances a pool is bound to; nil for all
-	owners     map[ownerKey]*holder
+	owners     map[normalize.Owner]*holder
 	lookAheads lookAheads // of the blocks it holds or held; owned by run
 }
 
-// holder is the owner of an ownerKey, in two generations where the source has a
+// holder is the owner of a normalize.Owner, in two generations where the source has a
 // time to live.
 type holder struct {
 	current index.Owner
 	old     index.Owner // blocks announced in the period before; valid when hasOld
 	hasOld  bool
 	seeded  bool // old holds blocks that a peer knew, without a mark
-}
-
-// ownerKey tells the owners of one namespace apart. Group -1 and group 0 are
-// one: publishers omit the index where there is a single group.
-type ownerKey struct {
-	rank    int32
-	medium  string // canonical, as tiers.Medium.Name
-	group   int
-	backend string // of standardized events; "" when not published
-	objects bool   // of a pool: what it holds is bound by object, see pool.go
-	owned   bool   // of the engine's cache runner, next to the engine's own copies
 }
 
 // newSource opens the stream, which does not wait for the endpoint, and joins
@@ -193,6 +172,11 @@ func (c *Conductor) unjoined(r Registration) *source {
 		dropped:   make(map[events.Reason]uint64),
 		doctor:    doctor.New(r.observed(), c.now),
 	}
+	s.normal = normalize.New(normalize.Options{
+		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,
+		DropOwned: r.Owned == OwnedDrop, ClearDevice: r.Clear == ClearDevice, MayAnnounce: r.mayAnnounce,
+		Scheme: c.scheme, Findings: &s.doctor.Findings,
+	})
 	if r.pool() {
 		s.pool = pool.New(pool.Options{
 			Registered: r.context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
@@ -284,7 +268,7 @@ func (s *source) take(step stream.Step) {
 		s.marked = false
 	case stream.Apply:
 		if s.marked && step.Seq != s.mark.Seq+1 {
-			s.order.skipped()
+			s.normal.BatchMissing()
 		}
 		if len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0 {
 			s.journal.Idle(step.Epoch, step.Seq)
@@ -303,14 +287,14 @@ func (s *source) forget() {
 	for len(s.spaces) > 0 {
 		s.quit(s.spaces[len(s.spaces)-1])
 	}
-	s.groups, s.parts, s.declared = groups{}, 0, declared{}
+	s.normal.Reset()
+	s.noteGaps()
 	s.noteWindow()
-	s.offsets, s.adapters, s.lookAheads = false, nil, 0
+	s.adapters = nil
 	if s.pool != nil {
 		s.pool.Reset()
 		s.noteObjects()
 	}
-	s.forgetOrder()
 	s.doctor.Reset()
 }
 
@@ -324,9 +308,23 @@ func (s *source) noteObjects() {
 
 // noteWindow shows queries the largest window that a group announced.
 func (s *source) noteWindow() {
-	if w := int64(s.groups.window); s.window.Load() != w {
+	if w := int64(s.normal.Window()); s.window.Load() != w {
 		s.window.Store(w)
 	}
+}
+
+// noteGaps lets the stream know whether a stream of standardized events has gaps.
+func (s *source) noteGaps() {
+	gaps := s.normal.Gaps()
+	if gaps == s.doubted {
+		return
+	}
+	s.doubted = gaps
+	reason := ""
+	if gaps {
+		reason = ReasonEventGap
+	}
+	s.stream.Doubt(reason)
 }
 
 // space returns the source's namespace in a context, entering it when new.
@@ -383,7 +381,7 @@ func (ns *namespace) blocks() int {
 }
 
 // holder returns the holder for a key, making it when new.
-func (s *source) holder(ns *namespace, key ownerKey, medium tiers.Medium) *holder {
+func (s *source) holder(ns *namespace, key normalize.Owner, medium tiers.Medium) *holder {
 	if h, ok := ns.owners[key]; ok {
 		return h
 	}
@@ -395,14 +393,14 @@ func (s *source) holder(ns *namespace, key ownerKey, medium tiers.Medium) *holde
 	return h
 }
 
-func (s *source) newOwner(ns *namespace, key ownerKey, medium tiers.Medium) index.Owner {
+func (s *source) newOwner(ns *namespace, key normalize.Owner, medium tiers.Medium) index.Owner {
 	var tally *atomic.Int64
 	if medium.Tier == tiers.Device {
-		tally = s.tally(ns.context.deployment.key, key.rank)
+		tally = s.tally(ns.context.deployment.key, key.Rank)
 	} else {
 		ns.context.deployment.tiered.Store(true)
 	}
-	return ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.rank, Medium: medium, Serves: ns.serves}, tally)
+	return ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.Rank, Medium: medium, Serves: ns.serves}, tally)
 }
 
 // drop counts n skipped events or hashes.

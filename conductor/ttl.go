@@ -98,14 +98,14 @@ func (s *source) rotate(ttl time.Duration) {
 	ages := func(medium string) bool { return s.reg.ttl(medium) == ttl }
 	for _, ns := range s.spaces {
 		for key, h := range ns.owners {
-			if key.objects || !ages(key.medium) {
+			if key.Objects || !ages(key.Medium) {
 				continue
 			}
 			next := *h
 			if h.hasOld {
 				ns.context.index.Clear(h.old)
 			} else {
-				next.old = s.newOwner(ns, key, tiers.Parse(key.medium))
+				next.old = s.newOwner(ns, key, tiers.Parse(key.Medium))
 			}
 			next.current, next.old, next.hasOld, next.seeded = next.old, h.current, true, false
 			s.mu.Lock()

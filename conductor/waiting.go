@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index"
@@ -379,8 +380,8 @@ func (s *source) rejoin(w *indexContext, hashes []uint64) {
 
 // move takes a block of one holder from under its hash to its key, which may be in
 // another context, with its copies.
-func (s *source) move(from, to *namespace, owner ownerKey, holder *holder, name index.Name) {
-	medium := s.media[owner.medium]
+func (s *source) move(from, to *namespace, owner normalize.Owner, holder *holder, name index.Name) {
+	medium := s.media[owner.Medium]
 	switch {
 	case from == to:
 		to.context.index.Teach(to.source, name.Engine, name.Key)
@@ -401,17 +402,17 @@ func (s *source) move(from, to *namespace, owner ownerKey, holder *holder, name 
 
 // putNamed stores blocks whose keys are known, though maybe not to the context. The namespace
 // uses the look-aheads of the names.
-func (s *source) putNamed(ns *namespace, engine, keys []uint64, owner ownerKey, medium tiers.Medium, policy index.CopyPolicy) index.StoreResult {
+func (s *source) putNamed(ns *namespace, engine, keys []uint64, owner normalize.Owner, medium tiers.Medium, policy index.CopyPolicy) index.StoreResult {
 	s.stored = index.Store{Owner: s.holder(ns, owner, medium).current, Engine: engine, Keys: keys, Rootless: true, Copies: policy}
 	return ns.context.index.Store(&s.stored)
 }
 
 // putParts stores the other parts of a block that was published as several, see
 // parts.go.
-func (s *source) putParts(ns *namespace, engine uint64, owner ownerKey, medium tiers.Medium, policy index.CopyPolicy) {
+func (s *source) putParts(ns *namespace, engine uint64, owner normalize.Owner, medium tiers.Medium, policy index.CopyPolicy) {
 	here := ns.key()
 	for n := 1; n < int(ns.context.deployment.parts.Load()); n++ {
-		part := partName(engine, n)
+		part := normalize.PartName(engine, n)
 		m, known := s.conductor.whatMeans(here.Deployment, part, here.Variant, func(k scope.Variant) bool { return k == here.Variant }, 0)
 		if !known {
 			return

@@ -1,4 +1,4 @@
-package conductor
+package normalize
 
 import (
 	"fmt"
@@ -9,15 +9,27 @@ import (
 	"pgregory.net/rapid"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 )
 
-// lone returns a source that nobody sees and nothing feeds.
-func lone(typ string) *source {
-	c := New(Options{})
-	s := c.unjoined(Registration{Type: typ, Model: "m", Tenant: DefaultTenant, Instance: "I", BlockSize: 16})
-	s.stream = newUnfollowed(time.Time{})
-	return s
+// alone returns a normalizer of a source.
+func alone(o Options) *Normalizer {
+	o.Registered = scope.Context{Deployment: scope.Deployment{Tenant: "default", Model: "m", BlockSize: 16}}
+	o.Findings = &doctor.New(doctor.Registered{}, func() time.Time { return time.Time{} }).Findings
+	o.MayAnnounce = func(string) bool { return true }
+	return New(o)
+}
+
+// count adds up what was dropped for a reason since the last call.
+func (n *Normalizer) count(reason events.Reason) (sum int) {
+	n.out.Dropped = slices.DeleteFunc(n.out.Dropped, func(d Drop) bool {
+		if d.Reason == reason {
+			sum += d.Count
+		}
+		return d.Reason == reason
+	})
+	return sum
 }
 
 // Whatever comes: numbers of a stream ascend strictly, none is lost that is above the
@@ -25,7 +37,7 @@ func lone(typ string) *source {
 // places it had.
 func TestArrange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := lone([]string{TypeStandard, TypeMooncake, TypeVLLM}[rapid.IntRange(0, 2).Draw(t, "type")])
+		n := alone(Options{Standard: rapid.Bool().Draw(t, "standard")})
 		backends := []string{"a", "b", "c"}
 		last := map[string]uint64{}
 		missing, repeated := 0, 0
@@ -48,19 +60,19 @@ func TestArrange(t *testing.T) {
 				}
 			}
 			for name, ids := range wanted {
-				n := len(ids)
+				sent := len(ids)
 				slices.Sort(ids)
 				ids = slices.DeleteFunc(slices.Compact(ids), func(id uint64) bool { return id <= last[name] })
 				wanted[name] = ids
-				repeated += n - len(ids)
+				repeated += sent - len(ids)
 				for _, id := range ids {
-					if last[name] != 0 && s.reg.Type == TypeStandard {
+					if last[name] != 0 && n.opts.Standard {
 						missing += int(id - last[name] - 1)
 					}
 					last[name] = id
 				}
 			}
-			s.arrange(&b, 0)
+			n.arrange(&b, 0)
 			got := map[string][]uint64{}
 			var loose []uint64
 			for _, e := range b.Events {
@@ -97,73 +109,74 @@ func TestArrange(t *testing.T) {
 				}
 			}
 		}
-		if n := s.dropped[events.RepeatedEvent]; n != uint64(repeated) {
-			t.Fatalf("%d repeats counted, there were %d", n, repeated)
+		if got := n.count(events.RepeatedEvent); got != repeated {
+			t.Fatalf("%d repeats counted, there were %d", got, repeated)
 		}
-		if n := s.dropped[events.MissingEvents]; n != uint64(missing) {
-			t.Fatalf("%d missing events counted, there were %d", n, missing)
+		if got := n.count(events.MissingEvents); got != missing {
+			t.Fatalf("%d missing events counted, there were %d", got, missing)
 		}
-		if (s.order.gaps > 0) != (missing > 0) {
-			t.Fatalf("%d gaps, %d events are missing", s.order.gaps, missing)
+		if n.Gaps() != (missing > 0) {
+			t.Fatalf("%d gaps, %d events are missing", n.order.gaps, missing)
 		}
 	})
 }
 
 // Streams are bounded: those beyond are applied as they come, and the doctor says so.
 func TestStreamsAreBounded(t *testing.T) {
-	s := lone(TypeStandard)
+	n := alone(Options{Standard: true})
 	event := func(salt string, id uint64) events.Batch {
 		return events.Batch{Events: []events.Event{{Kind: events.Stored, Envelope: true, ID: id, Salt: &salt, Hashes: []uint64{1}}}}
 	}
 	for i := range maxStreams {
 		b := event(fmt.Sprint(i), 1)
-		s.arrange(&b, 0)
+		n.arrange(&b, 0)
 	}
-	if f := s.doctor.List(); len(f) != 0 {
+	if f := n.opts.Findings.List(); len(f) != 0 {
 		t.Fatalf("findings before the bound: %v", f)
 	}
 	for range 2 { // not even repeats are seen
 		b := event("one more", 1)
-		if s.arrange(&b, 0); len(b.Events) != 1 {
+		if n.arrange(&b, 0); len(b.Events) != 1 {
 			t.Error("an event of a stream beyond the bound is left out")
 		}
 	}
 	b := event("0", 1)
-	if s.arrange(&b, 0); len(b.Events) != 0 {
+	if n.arrange(&b, 0); len(b.Events) != 0 {
 		t.Error("a repeat of a stream that is followed is let through")
 	}
-	if f := s.doctor.List(); len(f) != 1 || f[0].Code != doctor.FindingStreams {
+	if f := n.opts.Findings.List(); len(f) != 1 || f[0].Code != doctor.FindingStreams {
 		t.Errorf("findings: %v", f)
 	}
-	if n := len(s.order.streams); n != maxStreams {
-		t.Errorf("%d streams are remembered", n)
+	if got := len(n.order.streams); got != maxStreams {
+		t.Errorf("%d streams are remembered", got)
 	}
-	s.forget()
+	n.Reset()
+	n.opts.Findings.Withdraw(doctor.FindingStreams) // as the doctor does
 	b = event("one more", 1)
-	s.arrange(&b, 0)
-	if f := s.doctor.List(); len(f) != 0 || len(s.order.streams) != 1 {
-		t.Errorf("after a restart %d streams, findings %v", len(s.order.streams), f)
+	n.arrange(&b, 0)
+	if f := n.opts.Findings.List(); len(f) != 0 || len(n.order.streams) != 1 {
+		t.Errorf("after a restart %d streams, findings %v", len(n.order.streams), f)
 	}
 }
 
 // A jump of a number is no more than it can be, whatever a publisher claims.
 func TestMissingIsBounded(t *testing.T) {
-	s := lone(TypeStandard)
+	n := alone(Options{Standard: true})
 	for _, id := range []uint64{1, 1<<64 - 1, 1<<64 - 1} {
 		b := events.Batch{Events: []events.Event{{Kind: events.Stored, Envelope: true, ID: id, Hashes: []uint64{1}}}}
-		s.arrange(&b, 0)
+		n.arrange(&b, 0)
 	}
-	if n := s.dropped[events.MissingEvents]; n != maxMissing {
-		t.Errorf("%d events are missing", n)
+	if got := n.count(events.MissingEvents); got != maxMissing {
+		t.Errorf("%d events are missing", got)
 	}
-	if n := s.dropped[events.RepeatedEvent]; n != 1 {
-		t.Errorf("%d repeats", n)
+	if got := n.count(events.RepeatedEvent); got != 1 {
+		t.Errorf("%d repeats", got)
 	}
 }
 
 // Batches that are in order cost no allocation.
 func TestArrangeAllocatesNothing(t *testing.T) {
-	s := lone(TypeMooncake)
+	n := alone(Options{Pool: true})
 	backends := []string{"a", "b"}
 	id := uint64(0)
 	b := events.Batch{Events: make([]events.Event, 64)}
@@ -172,7 +185,7 @@ func TestArrangeAllocatesNothing(t *testing.T) {
 			id++
 			b.Events[i] = events.Event{Kind: events.Stored, Envelope: true, ID: id, Backend: &backends[i/3%2], Medium: "cpu", ObjectKey: "k"}
 		}
-		s.arrange(&b, 0)
+		n.arrange(&b, 0)
 	}); n != 0 || len(b.Events) != 64 {
 		t.Errorf("%v allocations, %d events are left", n, len(b.Events))
 	}

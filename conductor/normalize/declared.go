@@ -1,10 +1,8 @@
-package conductor
+package normalize
 
 import (
 	"kvconductor/conductor/doctor"
 	"kvconductor/events"
-
-	"kvconductor/conductor/scope"
 )
 
 // A source of type Standard declares that its hashes are canonical keys. Then a block
@@ -26,33 +24,22 @@ type declared struct {
 	refuted  bool
 }
 
-// believe returns the local hashes to store a stored event's blocks with, nil where
-// their own hashes are taken as keys.
-func (s *source) believe(e *events.Event, at scope.Context, local []uint64) []uint64 {
-	if s.reg.Type != TypeStandard || !e.Envelope || local == nil {
-		return local
-	}
-	s.verify(e, local)
-	switch {
-	case s.declared.refuted, !e.HasParent && e.BaseBlock <= 0:
-		return local
-	case e.HasParent:
-		if ns := s.index[at]; ns != nil && s.knows(ns, e, parentHash) {
-			return local
-		}
-	}
-	return nil
+// believe reports whether the hashes of a stored event are taken for keys. It verifies them
+// if the event begins a prompt.
+func (n *Normalizer) believe(e *events.Event, local []uint64) bool {
+	n.verify(e, local)
+	return !n.declared.refuted
 }
 
 // verify compares the hashes of the first events that begin a prompt with those of
 // their tokens. What standardized hashes leave open is not compared: images, pairs.
-func (s *source) verify(e *events.Event, local []uint64) {
-	d := &s.declared
+func (n *Normalizer) verify(e *events.Event, local []uint64) {
+	d := &n.declared
 	if d.refuted || d.verified >= doctor.Sample || len(local) == 0 || e.HasParent || e.BaseBlock > 0 || e.Ahead > 0 || e.Items != nil {
 		return
 	}
 	d.verified++
-	scheme := s.conductor.scheme
+	scheme := n.opts.Scheme
 	seq := local[0]
 	for i, h := range e.Hashes[:min(len(e.Hashes), maxVerified)] {
 		if i > 0 {
@@ -60,7 +47,7 @@ func (s *source) verify(e *events.Event, local []uint64) {
 		}
 		if h != seq {
 			d.refuted = true
-			s.doctor.Report(doctor.FindingHashScheme, "block %d of a prompt has hash %#x, its tokens have %#x with hash.seed %d: the publisher's seed differs, or its hashes are of another scheme; they are not taken for keys until it restarts, blocks with tokens are named by those; set hash.seed to the publisher's, or register the type of the engine",
+			n.opts.Findings.Report(doctor.FindingHashScheme, "block %d of a prompt has hash %#x, its tokens have %#x with hash.seed %d: the publisher's seed differs, or its hashes are of another scheme; they are not taken for keys until it restarts, blocks with tokens are named by those; set hash.seed to the publisher's, or register the type of the engine",
 				i, h, seq, scheme.Seed)
 			return
 		}

@@ -1,4 +1,4 @@
-package conductor
+package normalize
 
 import (
 	"slices"
@@ -58,14 +58,13 @@ type order struct {
 	gaps    int       // streams with a gap
 	opened  int       // gaps so far
 	told    *numbered // the one the finding is about
-	doubted bool      // the source's stream was told of gaps
 	of      []*numbered
 }
 
 // arrange puts the events of a batch in the order of their numbers and takes repeats
 // out. rank is that of events which name none.
-func (s *source) arrange(b *events.Batch, rank int32) {
-	o := &s.order
+func (n *Normalizer) arrange(b *events.Batch, rank int32) {
+	o := &n.order
 	if !o.concerns(b.Events) {
 		return
 	}
@@ -73,7 +72,7 @@ func (s *source) arrange(b *events.Batch, rank int32) {
 	sorted := true
 	for i := range b.Events {
 		e := &b.Events[i]
-		st := s.streamOf(e, rank)
+		st := n.streamOf(e, rank)
 		if st != nil {
 			sorted = sorted && e.ID >= st.top
 			st.top = max(st.top, e.ID)
@@ -86,12 +85,12 @@ func (s *source) arrange(b *events.Batch, rank int32) {
 	kept := 0
 	for i, st := range o.of {
 		e := &b.Events[i]
-		if st != nil && !s.follows(e, st) {
-			s.drop(events.RepeatedEvent, 1)
+		if st != nil && !n.follows(e, st) {
+			n.drop(events.RepeatedEvent, 1)
 			continue
 		}
 		if e.Kind == events.Cleared && o.gaps > 0 {
-			o.clear(e, rankOf(e, rank), s.clearedMedium(e))
+			o.clear(e, rankOf(e, rank), n.clearedMedium(e))
 		}
 		if kept < i {
 			b.Events[kept] = *e
@@ -100,15 +99,7 @@ func (s *source) arrange(b *events.Batch, rank int32) {
 	}
 	b.Events = b.Events[:kept]
 	clear(o.of)
-	s.doubt()
-}
-
-// rankOf is the rank of an event in a batch of a rank.
-func rankOf(e *events.Event, rank int32) int32 {
-	if e.Rank != nil {
-		return int32(*e.Rank)
-	}
-	return rank
+	n.reportGap()
 }
 
 // concerns reports whether there is anything to do: events with numbers, or a clear
@@ -125,25 +116,25 @@ func (o *order) concerns(list []events.Event) bool {
 
 // streamOf returns the stream of an event with a number, nil for one without, or when
 // there are too many streams.
-func (s *source) streamOf(e *events.Event, rank int32) *numbered {
+func (n *Normalizer) streamOf(e *events.Event, rank int32) *numbered {
 	if !e.Envelope || e.ID == 0 {
 		return nil
 	}
-	key := streamKey{space: s.home().Named(e), rank: rankOf(e, rank)}
+	key := streamKey{space: n.opts.Registered.Named(e), rank: rankOf(e, rank)}
 	if e.Backend != nil {
 		key.backend = *e.Backend
 	}
 	if e.Medium != "" {
 		key.medium = tiers.Parse(e.Medium).Name
 	}
-	o := &s.order
+	o := &n.order
 	if o.latest != nil && o.latest.key == key {
 		return o.latest
 	}
 	st := o.streams[key]
 	if st == nil {
 		if len(o.streams) >= maxStreams {
-			s.doctor.Report(doctor.FindingStreams, "events belong to more than %d streams: of those that came later neither order nor completeness is checked", maxStreams)
+			n.opts.Findings.Report(doctor.FindingStreams, "events belong to more than %d streams: of those that came later neither order nor completeness is checked", maxStreams)
 			return nil
 		}
 		if o.streams == nil {
@@ -185,15 +176,15 @@ func (o *order) sort(list []events.Event) {
 }
 
 // follows moves a stream to the next of its events. It returns false for a repeat.
-func (s *source) follows(e *events.Event, st *numbered) bool {
+func (n *Normalizer) follows(e *events.Event, st *numbered) bool {
 	if e.ID <= st.last {
 		return false
 	}
 	from := st.last + 1
-	if st.last != 0 && e.ID > from && s.reg.Type == TypeStandard {
-		s.drop(events.MissingEvents, int(min(e.ID-from, maxMissing)))
+	if st.last != 0 && e.ID > from && n.opts.Standard {
+		n.drop(events.MissingEvents, int(min(e.ID-from, maxMissing)))
 		if e.Kind != events.Cleared {
-			s.order.miss(st, from, e.ID-1)
+			n.order.miss(st, from, e.ID-1)
 		}
 	}
 	st.last = e.ID
@@ -221,48 +212,34 @@ func (o *order) clear(e *events.Event, rank int32, medium string) {
 	}
 }
 
-// doubt tells the doctor of the oldest gap there is, and the source's stream whether
-// there is any.
-func (s *source) doubt() {
-	o := &s.order
+// reportGap reports the oldest gap there is.
+func (n *Normalizer) reportGap() {
+	o := &n.order
 	if o.told != nil && o.told.gap == 0 {
 		o.told = nil
-		s.doctor.Withdraw(doctor.FindingEventGap)
+		n.opts.Findings.Withdraw(doctor.FindingEventGap)
 	}
-	if o.told == nil && o.gaps > 0 {
-		for _, st := range o.streams {
-			if st.gap != 0 && (o.told == nil || st.gap < o.told.gap) {
-				o.told = st
-			}
-		}
-		k := &o.told.key
-		s.doctor.Report(doctor.FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salt %q, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
-			o.told.from, o.told.to, k.space.Deployment.Model, k.space.Variant.Lora, k.space.Variant.Salt, k.space.Deployment.BlockSize,
-			k.space.Deployment.Tenant, k.backend, k.medium, k.rank)
+	if o.told != nil || o.gaps == 0 {
+		return
 	}
-	switch gaps := o.gaps > 0; {
-	case gaps == o.doubted:
-	case gaps:
-		o.doubted = true
-		s.stream.Doubt(ReasonEventGap)
-	default:
-		o.doubted = false
-		s.stream.Doubt("")
-	}
-}
-
-// skipped notes that a batch is missing before the one at hand.
-func (o *order) skipped() {
 	for _, st := range o.streams {
-		st.last, st.top = 0, 0
+		if st.gap != 0 && (o.told == nil || st.gap < o.told.gap) {
+			o.told = st
+		}
 	}
+	k := &o.told.key
+	n.opts.Findings.Report(doctor.FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salt %q, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
+		o.told.from, o.told.to, k.space.Deployment.Model, k.space.Variant.Lora, k.space.Variant.Salt, k.space.Deployment.BlockSize,
+		k.space.Deployment.Tenant, k.backend, k.medium, k.rank)
 }
 
-// forgetOrder begins anew for a publisher that has.
-func (s *source) forgetOrder() {
-	doubted := s.order.doubted
-	s.order = order{}
-	if doubted {
-		s.stream.Doubt("")
+// Gaps reports whether a stream of standardized events left numbers out since its last
+// clear.
+func (n *Normalizer) Gaps() bool { return n.order.gaps > 0 }
+
+// BatchMissing notes that a batch is missing before the next one.
+func (n *Normalizer) BatchMissing() {
+	for _, st := range n.order.streams {
+		st.last, st.top = 0, 0
 	}
 }

@@ -1,4 +1,4 @@
-package conductor
+package normalize
 
 import (
 	"slices"
@@ -11,9 +11,9 @@ import (
 // A group's kind comes with its first self-describing event, so few ever wait.
 const maxParked = 1024
 
-// mainGroup reports whether blocks of an attention kind are indexed. Sliding
+// MainGroup reports whether blocks of an attention kind are indexed. Sliding
 // windows and state-space groups keep other blocks than the prefix they name.
-func mainGroup(kind string) bool {
+func MainGroup(kind string) bool {
 	switch kind {
 	case "full_attention", "mla_attention", "sink_full_attention":
 		return true
@@ -88,18 +88,18 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 	if e.GroupKind != "" && e.GroupKind != st.kind {
 		st.kind = e.GroupKind
 		r.learned = true
-		if mainGroup(st.kind) {
+		if MainGroup(st.kind) {
 			r.ready = st.parked
 		} else {
 			r.purge, r.lost = true, len(st.parked)
 		}
 		st.parked = nil
 	}
-	if st.kind != "" && !mainGroup(st.kind) {
+	if st.kind != "" && !MainGroup(st.kind) {
 		g.window = max(g.window, e.Window)
 	}
 	switch {
-	case mainGroup(st.kind), len(e.Hashes) == 0: // it names no block, so it changes nothing
+	case MainGroup(st.kind), len(e.Hashes) == 0: // it names no block, so it changes nothing
 		r.verdict = admit
 	case st.kind != "":
 		r.verdict = skip

@@ -1,0 +1,303 @@
+// Package normalize turns the batches of one publisher into changes that say the same
+// thing for every engine.
+//
+//	events.Batch --tenant and ownership rules--> order of event_id --> group filter
+//	    --> context, owner, cut into registered blocks, local hashes --> []Change
+//
+// A Normalizer belongs to one source and is not for concurrent use. It learns from the
+// events of an epoch, and forgets with Reset. It holds no index and no lock, and calls
+// nobody: what it finds goes to the Findings of its source, what it leaves out is counted
+// in Result. It hashes each token once. Batches without cut blocks cost no allocation
+// once the buffers have grown.
+package normalize
+
+import (
+	"slices"
+
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/scope"
+	"kvconductor/events"
+	"kvconductor/index/hash"
+	"kvconductor/tiers"
+)
+
+// Options are what a registration says about the events of its source.
+type Options struct {
+	Registered  scope.Context
+	Rank        int
+	Pool        bool // the source is no engine: its ranks count for nothing
+	Standard    bool // hashes are declared to be canonical keys
+	DropOwned   bool // events about blocks of the cache runner count for nothing
+	ClearDevice bool // a clear that names no medium takes the blocks of the device
+	MayAnnounce func(tenant string) bool
+	Scheme      hash.Scheme
+	Findings    *doctor.Findings
+}
+
+// Kind is the effect of a Change.
+type Kind uint8
+
+const (
+	Stored  Kind = iota + 1 // blocks appeared on a medium
+	Removed                 // blocks left a medium
+	Cleared                 // all blocks of a rank left
+	Object                  // an object of a pool was stored or removed
+	Purged                  // the blocks of an attention group do not count any more
+	Learned                 // the kind of an attention group is known
+)
+
+// Owner identifies a holder of blocks within one context of a source. Group -1 and group
+// 0 are one: publishers omit the index where there is a single group.
+type Owner struct {
+	Rank    int32
+	Medium  string // canonical, as tiers.Medium.Name
+	Group   int
+	Backend string // of standardized events; "" when not published
+	Objects bool   // of a pool: the blocks are those of objects
+	Owned   bool   // of the engine's cache runner, next to the engine's own copies
+}
+
+// Change is one event as the application applies it.
+type Change struct {
+	Kind  Kind
+	Event *events.Event // as published; of a Learned change, the event with the GroupKind
+	// Owner of the blocks. A Purged or Learned change has the Group, the first the Rank too.
+	// A Cleared change has the Rank and the Medium, "" for all media.
+	Owner  Owner
+	Medium tiers.Medium // of a Stored or Removed change
+
+	// The rest is of Stored changes. Context is what the event and the registration name.
+	Context scope.Context
+	Refused events.Reason // why no block can be indexed, "" if they can
+	Cut     *events.Event // Event with every block cut into Parts of the registered size
+	Parts   int
+	EverCut bool // a block of this epoch had several parts
+	// Local are the local hashes of the blocks of Cut, nil where the tokens do not pair with
+	// the blocks: then only the engine hashes count.
+	Local []uint64
+	// Canonical is true if the engine hashes are taken for canonical keys.
+	Canonical bool
+}
+
+// Drop is a count of events or hashes that were left out.
+type Drop struct {
+	Reason events.Reason
+	Count  int
+}
+
+// Result is what a batch says. It is valid until the next call of Batch.
+type Result struct {
+	Changes []Change
+	Dropped []Drop
+}
+
+// Normalizer is what is known of one publisher.
+type Normalizer struct {
+	opts       Options
+	groups     groups
+	order      order
+	declared   declared
+	parts      int    // most parts that a published block had, 0 while none had several
+	lookAheads uint64 // announced in this epoch; bit L stands for L tokens
+	offsets    bool   // events.Batch.Offsets of any batch of the epoch
+	local      []uint64
+	out        Result
+}
+
+// New returns the normalizer of a source.
+func New(opts Options) *Normalizer { return &Normalizer{opts: opts} }
+
+// Reset forgets an epoch of the publisher.
+func (n *Normalizer) Reset() { *n = Normalizer{opts: n.opts} }
+
+// Window returns the largest window that a group which is not indexed has announced, in
+// tokens.
+func (n *Normalizer) Window() int { return n.groups.window }
+
+// Parts returns the most parts that a block of the epoch had, 0 while none had several.
+func (n *Normalizer) Parts() int { return n.parts }
+
+// RaiseParts notes that blocks of the epoch had several parts.
+func (n *Normalizer) RaiseParts(parts int) { n.parts = max(n.parts, parts) }
+
+// maxKept bounds the hashes for which a buffer is kept between batches: 32 KiB.
+const maxKept = 4096
+
+// Batch returns the changes of a batch in the order in which they apply. It reorders the
+// events of the batch, and overwrites those that it leaves out.
+func (n *Normalizer) Batch(b *events.Batch) Result {
+	n.out.Changes, n.out.Dropped = n.out.Changes[:0], n.out.Dropped[:0]
+	if n.local = n.local[:0]; cap(n.local) > maxKept {
+		n.local = nil
+	}
+	if n.offsets = n.offsets || b.Offsets; !n.offsets {
+		n.drop(events.AmbiguousExtraKey, b.Ambiguous)
+	}
+	rank := int32(n.opts.Rank)
+	if b.Rank >= 0 {
+		rank = int32(b.Rank)
+	}
+	b.Events = n.screen(b.Events)
+	n.arrange(b, rank)
+	for i := range b.Events {
+		e := &b.Events[i]
+		switch {
+		case !n.opts.Pool:
+			n.admit(e, rankOf(e, rank))
+		case e.Kind == events.Cleared || e.ObjectKey == "" || len(e.Tokens) > 0:
+			n.admit(e, int32(n.opts.Rank))
+		default:
+			n.out.Changes = append(n.out.Changes, Change{Kind: Object, Event: e})
+		}
+	}
+	return n.out
+}
+
+// drop counts events or hashes that are left out.
+func (n *Normalizer) drop(reason events.Reason, count int) {
+	if count > 0 {
+		n.out.Dropped = append(n.out.Dropped, Drop{reason, count})
+	}
+}
+
+// rankOf is the rank of an event in a batch of a rank.
+func rankOf(e *events.Event, rank int32) int32 {
+	if e.Rank != nil {
+		return int32(*e.Rank)
+	}
+	return rank
+}
+
+// screen returns the events that the source may announce, in their order, and counts
+// the others. An empty tenant or model becomes an absent one. screen reuses list.
+func (n *Normalizer) screen(list []events.Event) []events.Event {
+	kept := 0
+	for i := range list {
+		e := &list[i]
+		e.Tenant, e.Model = unlessEmpty(e.Tenant), unlessEmpty(e.Model)
+		switch {
+		case e.Tenant != nil && !n.opts.MayAnnounce(*e.Tenant):
+			n.drop(events.ForeignTenant, 1)
+			n.opts.Findings.Report(doctor.FindingForeignTenant, "an event names tenant %q, registered is %q: such events index nothing; register the source for that tenant, or name the tenant in may_announce of its entry in the configuration file",
+				*e.Tenant, n.opts.Registered.Deployment.Tenant)
+			continue
+		case e.Owned && n.opts.DropOwned:
+			n.drop(events.Foreign, 1)
+			continue
+		}
+		if kept < i {
+			list[kept] = *e
+		}
+		kept++
+	}
+	return list[:kept]
+}
+
+// unlessEmpty returns an optional name, nil if it is empty.
+func unlessEmpty(name *string) *string {
+	if name != nil && *name == "" {
+		return nil
+	}
+	return name
+}
+
+// admit passes an event through the group filter.
+func (n *Normalizer) admit(e *events.Event, rank int32) {
+	if e.Kind == events.Cleared {
+		medium := n.clearedMedium(e)
+		n.groups.clear(e, rank, medium)
+		n.out.Changes = append(n.out.Changes, Change{Kind: Cleared, Event: e, Owner: Owner{Rank: rank, Medium: medium}})
+		return
+	}
+	r := n.groups.judge(e, rank)
+	group := Owner{Rank: rank, Group: max(e.Group, 0)}
+	if r.learned {
+		n.out.Changes = append(n.out.Changes, Change{Kind: Learned, Event: e, Owner: group})
+	}
+	if r.purge {
+		n.out.Changes = append(n.out.Changes, Change{Kind: Purged, Event: e, Owner: group})
+	}
+	n.drop(events.OtherGroup, r.lost)
+	for i := range r.ready {
+		n.change(&r.ready[i].event, r.ready[i].rank)
+	}
+	switch r.verdict {
+	case admit:
+		n.change(e, rank)
+	case skip:
+		n.drop(events.OtherGroup, 1)
+	case overflow:
+		n.drop(events.GroupUnknown, 1)
+	}
+}
+
+// change adds a stored or removed event.
+func (n *Normalizer) change(e *events.Event, rank int32) {
+	if len(e.Hashes) == 0 {
+		return // masked groups publish events that name no block
+	}
+	n.out.Changes = append(n.out.Changes, Change{})
+	n.Event(e, rank, &n.out.Changes[len(n.out.Changes)-1])
+}
+
+// Event sets c to the change of one stored or removed event of a rank. The group filter
+// does not see the event.
+func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
+	medium := tiers.Parse(e.Medium)
+	if medium.Tier == tiers.Other {
+		n.opts.Findings.ReportMedium(e.Medium)
+	}
+	*c = Change{
+		Kind: Stored, Event: e, Medium: medium,
+		Owner: Owner{Rank: rank, Medium: medium.Name, Group: max(e.Group, 0), Owned: e.Owned},
+	}
+	if e.Backend != nil {
+		c.Owner.Backend = *e.Backend
+	}
+	if e.Kind == events.Removed {
+		c.Kind = Removed
+		return
+	}
+	c.Context = n.opts.Registered.Named(e)
+	size := c.Context.Deployment.BlockSize
+	if c.Parts, c.Refused = partsOf(e, size); c.Refused == "" && len(e.Tokens) > 0 {
+		c.Refused = n.checkLookAhead(e)
+	}
+	if c.Refused != "" {
+		return
+	}
+	if c.Cut = e; c.Parts > 1 {
+		c.Cut = split(e, c.Parts)
+		n.RaiseParts(c.Parts)
+	}
+	c.EverCut = n.parts > 0
+	from := len(n.local)
+	if n.local = Locals(n.local, n.opts.Scheme, c.Cut, size); len(n.local) > from {
+		c.Local = n.local[from:len(n.local):len(n.local)]
+		c.Canonical = n.opts.Standard && e.Envelope && n.believe(c.Cut, c.Local)
+	}
+}
+
+// clearedMedium returns the canonical name of the medium whose blocks a cleared event
+// takes, "" for all media.
+func (n *Normalizer) clearedMedium(e *events.Event) string {
+	switch {
+	case e.Medium != "":
+		return tiers.Parse(e.Medium).Name
+	case n.opts.ClearDevice && !e.Envelope:
+		return tiers.NameDevice
+	}
+	return ""
+}
+
+// Locals appends the local hash of every block of a stored event. It appends nothing
+// where the tokens do not pair with the blocks.
+func Locals(dst []uint64, scheme hash.Scheme, e *events.Event, blockSize int) []uint64 {
+	switch {
+	case len(e.Tokens) == 0 || len(e.Tokens) != len(e.Hashes)*blockSize+e.Ahead:
+		return dst
+	case e.Items == nil && e.Ahead == 0:
+		return scheme.Locals(slices.Grow(dst, len(e.Hashes)), e.Tokens, blockSize)
+	}
+	return scheme.Windows(dst, e.Tokens, blockSize, e.Ahead, e.Items)
+}

@@ -1,0 +1,126 @@
+package normalize
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"kvconductor/conductor/doctor"
+	"kvconductor/events"
+	"kvconductor/index/hash"
+)
+
+// words writes a result as one line.
+func words(r Result) string {
+	var all []string
+	kinds := [...]string{Stored: "stored", Removed: "removed", Cleared: "cleared", Object: "object", Purged: "purged", Learned: "learned"}
+	for _, c := range r.Changes {
+		w := fmt.Sprintf("%s %d.%d %s", kinds[c.Kind], c.Owner.Rank, c.Owner.Group, c.Owner.Medium)
+		if c.Kind == Stored {
+			w += fmt.Sprintf(" %s/%d", c.Context.Deployment.Model, c.Context.Deployment.BlockSize)
+			switch {
+			case c.Refused != "":
+				w += " " + string(c.Refused)
+			default:
+				w += fmt.Sprintf(" %d blocks %d local", len(c.Cut.Hashes), len(c.Local))
+			}
+		}
+		all = append(all, w)
+	}
+	for _, d := range r.Dropped {
+		all = append(all, fmt.Sprintf("-%s %d", d.Reason, d.Count))
+	}
+	return strings.Join(all, "; ")
+}
+
+// stored returns an event of blocks of some tokens each.
+func stored(blocks, size int) events.Event {
+	e := events.Event{Kind: events.Stored, Group: -1, BaseBlock: -1, BlockSize: size, Medium: "gpu"}
+	for i := range blocks {
+		e.Hashes = append(e.Hashes, uint64(100+i))
+	}
+	e.Tokens = make([]uint32, blocks*size)
+	return e
+}
+
+// TestBatchNormalizes holds what changes events of several shapes become.
+func TestBatchNormalizes(t *testing.T) {
+	f := func(o Options, want string, list ...events.Event) {
+		t.Helper()
+		if got := words(alone(o).Batch(&events.Batch{Rank: -1, Events: list})); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	f(Options{}, "stored 0.0 GPU m/16 2 blocks 2 local", stored(2, 16))
+	f(Options{Rank: 3}, "stored 3.0 GPU m/16 4 blocks 4 local", stored(2, 32))
+	f(Options{}, "stored 0.0 GPU m/16 partial_block", stored(1, 8))
+	f(Options{}, "stored 0.0 GPU m/16 block_size_mismatch", stored(1, 24))
+
+	untold := stored(2, 16)
+	untold.Tokens = nil
+	f(Options{}, "stored 0.0 GPU m/16 2 blocks 0 local", untold)
+
+	envelope, model, rank := stored(1, 32), "other", 5
+	envelope.Envelope, envelope.Model, envelope.Rank = true, &model, &rank
+	f(Options{}, "stored 5.0 GPU other/32 1 blocks 1 local", envelope)
+
+	owned := stored(1, 16)
+	owned.Owned = true
+	f(Options{DropOwned: true}, "-foreign 1", owned)
+
+	clear := events.Event{Kind: events.Cleared}
+	f(Options{}, "cleared 0.0 ", clear)
+	f(Options{ClearDevice: true}, "cleared 0.0 GPU", clear)
+
+	object := events.Event{Kind: events.Stored, Envelope: true, ObjectKey: "k"}
+	f(Options{Pool: true}, "object 0.0 ", object)
+
+	// An event waits for the kind of its group; a window leaves the index.
+	second, full, window := stored(1, 16), stored(1, 16), stored(1, 16)
+	second.Group, full.Group, full.GroupKind = 1, 1, "full_attention"
+	window.Group, window.GroupKind = 0, "sliding_window"
+	f(Options{}, "learned 0.1 ; stored 0.1 GPU m/16 1 blocks 1 local; stored 0.1 GPU m/16 1 blocks 1 local; learned 0.0 ; purged 0.0 ; -other_group 1", second, full, window)
+}
+
+// TestBatchTakesKeys holds when the hashes of a Standard source are taken for keys.
+func TestBatchTakesKeys(t *testing.T) {
+	n := alone(Options{Standard: true, Scheme: hash.Scheme{Seed: 7}})
+	e := stored(2, 16)
+	e.Envelope = true
+	e.Hashes = nil
+	var chain hash.Chain
+	chain.Reset(n.opts.Scheme, e.Tokens, 16, 0)
+	for i := range 2 {
+		e.Hashes = append(e.Hashes, chain.At(i))
+	}
+	if r := n.Batch(&events.Batch{Rank: -1, Events: []events.Event{e}}); !r.Changes[0].Canonical {
+		t.Error("the keys of the tokens are not taken")
+	}
+	e.Hashes = slices.Clone(e.Hashes)
+	e.Hashes[1]++
+	if r := n.Batch(&events.Batch{Rank: -1, Events: []events.Event{e}}); r.Changes[0].Canonical {
+		t.Error("other hashes are taken for keys")
+	}
+	if f := n.opts.Findings.List(); len(f) != 1 || f[0].Code != doctor.FindingHashScheme {
+		t.Errorf("findings %v", f)
+	}
+}
+
+// TestBatchAllocatesNothing holds that batches in the registered size cost no allocation.
+func TestBatchAllocatesNothing(t *testing.T) {
+	n := alone(Options{})
+	list := make([]events.Event, 16)
+	e := stored(64, 16)
+	if got := testing.AllocsPerRun(100, func() {
+		for i := range list {
+			list[i] = e
+		}
+		b := events.Batch{Rank: -1, Events: list}
+		if r := n.Batch(&b); len(r.Changes) != len(list) {
+			t.Fatal("changes are missing")
+		}
+	}); got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}

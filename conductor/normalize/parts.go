@@ -1,0 +1,82 @@
+package normalize
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+
+	"kvconductor/events"
+)
+
+// A publisher may announce blocks of several times the registered size: vLLM with
+// context parallelism, a hybrid model's groups, LMCache's chunks. Such a block is
+// indexed as parts of the registered size. Its hash names the last part, so that
+// its children follow; the parts before it get names of their own:
+//
+//	published   |---- h, 64 tokens ----|---- i ----|
+//	indexed     | h:3 | h:2 | h:1 |  h |  ...      |     registered: 16 tokens
+
+// maxParts is how many parts a block may have: a chunk of 4,096 tokens in blocks
+// of 16.
+const maxParts = 256
+
+// PartName names the part that is n parts before the end of block h.
+func PartName(h uint64, n int) uint64 {
+	var b [10]byte
+	binary.LittleEndian.PutUint64(b[:], h)
+	binary.LittleEndian.PutUint16(b[8:], uint16(n))
+	return xxh3.Hash(b[:])
+}
+
+// partsOf returns how many parts each block of a stored event has: 1 where sizes agree. It
+// returns the reason if the tokens do not make whole parts.
+func partsOf(e *events.Event, size int) (int, events.Reason) {
+	if e.Envelope || e.BlockSize == 0 || e.BlockSize == size || len(e.Tokens) == 0 {
+		return 1, ""
+	}
+	n := e.BlockSize / size
+	switch {
+	case n == 0:
+		return 0, events.PartialBlock
+	case e.BlockSize%size != 0 || n > maxParts:
+		return 0, events.BlockSizeMismatch
+	}
+	return n, ""
+}
+
+// split returns a stored event with every block cut into n parts.
+func split(e *events.Event, n int) *events.Event {
+	cut := *e
+	cut.BlockSize /= n
+	cut.Hashes = make([]uint64, 0, n*len(e.Hashes))
+	for _, h := range e.Hashes {
+		for i := n - 1; i > 0; i-- {
+			cut.Hashes = append(cut.Hashes, PartName(h, i))
+		}
+		cut.Hashes = append(cut.Hashes, h)
+	}
+	if e.Items != nil { // which part has an item is not known: all do
+		cut.Items = make([][]uint64, 0, n*len(e.Items))
+		for _, items := range e.Items {
+			cut.Items = append(cut.Items, slices.Repeat([][]uint64{items}, n)...)
+		}
+	}
+	return &cut
+}
+
+// MaxLookAheads is how many different look-aheads a source may announce in one epoch. An
+// engine has one, and begins a new epoch when it restarts.
+const MaxLookAheads = 4
+
+// checkLookAhead notes the look-ahead of a stored event. It returns the reason to leave the
+// event out if the source has announced too many others.
+func (n *Normalizer) checkLookAhead(e *events.Event) events.Reason {
+	set := n.lookAheads | 1<<e.Ahead
+	if bits.OnesCount64(set) > MaxLookAheads {
+		return events.TooManyLookAheads
+	}
+	n.lookAheads = set
+	return ""
+}
