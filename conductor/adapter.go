@@ -24,7 +24,7 @@ const maxAdapters = 1 << 12
 // nameAdapter gives the adapter of a stored event a name if it has a number alone: the
 // one that an earlier event gave the number. A block known by its hash, or behind a known
 // parent, has its adapter by that. Else the number is the name.
-func (s *source) nameAdapter(e *events.Event, dk scope.Deployment) {
+func (s *placement) nameAdapter(e *events.Event, dk scope.Deployment) {
 	if e.LoraID == 0 || s.reg.Lora != "" || len(e.Hashes) == 0 {
 		return
 	}
@@ -59,7 +59,7 @@ func (s *source) nameAdapter(e *events.Event, dk scope.Deployment) {
 // shares reports whether blocks of the source may belong to an adapter that another
 // source has announced. The number of an adapter means nothing to another engine; a
 // pool has no numbers of its own.
-func (s *source) shares(lora string) bool {
+func (s *placement) shares(lora string) bool {
 	if !scope.Unnamed(lora) || s.reg.pool() {
 		return true
 	}

@@ -154,17 +154,6 @@ func (ns *namespace) useAnyLookAhead(c *Conductor) {
 	ns.useLookAheads(c, ns.context.lookAheads.ofNames()|noLookAhead)
 }
 
-// heldLookAheads returns the look-aheads of the blocks that the source holds. turn is held.
-func (s *source) heldLookAheads() lookAheads {
-	var all lookAheads
-	for _, ns := range s.spaces {
-		if ns.blocks() > 0 {
-			all |= ns.lookAheads
-		}
-	}
-	return all
-}
-
 // resetPromptChains sets the chain of the prompt's tokens for the first look-ahead of a
 // context, and appends a place for each further one.
 func (sc *scratch) resetPromptChains(x *indexContext, q *Query, places []index.Beside) []index.Beside {

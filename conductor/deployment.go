@@ -40,7 +40,7 @@ type deployment struct {
 	tokenless  atomic.Bool                             // blocks come without tokens
 	tiered     atomic.Bool                             // blocks are on a lower tier than the device
 	early      atomic.Int64                            // names remembered, see earlyNames
-	parts      atomic.Int32                            // most parts of a published block; 0 while none had several: see parts.go
+	parts      atomic.Int32                            // most parts of a published block; 0 while none had several: see normalize/parts.go
 	view       atomic.Pointer[view]                    // registered instances
 	pools      atomic.Pointer[[]*source]               // registered pools, sorted by key; never changed once published
 	profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none

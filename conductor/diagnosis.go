@@ -9,6 +9,7 @@ import (
 	"kvconductor/conductor/doctor"
 	"kvconductor/events"
 	"kvconductor/events/stream"
+	"kvconductor/index/hash"
 )
 
 // DefaultSilentAfter outlasts the pauses of a fleet at night that is still asked.
@@ -103,4 +104,16 @@ func (c *Conductor) watch() {
 			return
 		}
 	}
+}
+
+// observeEngines compares a pool's profile with that of its engines.
+func (s *source) observeEngines(engines profiled) {
+	if s.profile == (hash.Profile{}) || engines.rank == ofPool || engines.by.profile == s.profile {
+		s.doctor.Withdraw(doctor.FindingProfile)
+		return
+	}
+	field, have, got := profileDiff(engines.by.reg.Profile, s.reg.Profile)
+	s.doctor.Report(doctor.FindingProfile, "registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool with that",
+		engines.by.reg.Key(), field, have, got)
+	s.logFindings()
 }

@@ -57,7 +57,7 @@ func (q *inquiry) begin(e *events.Event, each bool) {
 
 // known returns what a context knows of a block of the event, or of its parent, and the
 // look-aheads that names could have when the context was asked.
-func (s *source) known(x *indexContext, e *events.Event, block int) (index.Known, lookAheads) {
+func (s *placement) known(x *indexContext, e *events.Event, block int) (index.Known, lookAheads) {
 	q := &s.asked
 	if q.event != e {
 		q.begin(e, true)
@@ -89,7 +89,7 @@ func (s *source) known(x *indexContext, e *events.Event, block int) (index.Known
 }
 
 // ask asks a context for the first n hashes.
-func (s *source) ask(a *inquired, n int) {
+func (s *placement) ask(a *inquired, n int) {
 	q := &s.asked
 	if len(q.hashes) < n {
 		q.hashes = append(q.hashes, q.event.Hashes[len(q.hashes)-q.parents:n-q.parents]...)
@@ -98,24 +98,15 @@ func (s *source) ask(a *inquired, n int) {
 	q.known = a.context.index.Ask(s.sourceIn(a.context), q.hashes[:n], q.known)
 }
 
-// sourceIn returns the source's namespace of engine hashes in a context, index.NoSource if
-// it has none.
-func (s *source) sourceIn(x *indexContext) index.Source {
-	if ns := s.index[x.spaceKey()]; ns != nil {
-		return ns.source
-	}
-	return index.NoSource
-}
-
 // knows reports whether the hash of a block of the event, or of its parent, means something
 // to the source in a namespace.
-func (s *source) knows(ns *namespace, e *events.Event, block int) bool {
+func (s *placement) knows(ns *namespace, e *events.Event, block int) bool {
 	k, _ := s.known(ns.context, e, block)
 	return k.Own
 }
 
 // means is Conductor.whatMeans for a block of the event, or its parent.
-func (s *source) means(dk scope.Deployment, e *events.Event, block int, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
+func (s *placement) means(dk scope.Deployment, e *events.Event, block int, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
 	d, m, known := s.meansHere(scope.Context{Deployment: dk, Variant: home}, e, block)
 	switch {
 	case d == nil:
@@ -136,7 +127,7 @@ func hashAt(e *events.Event, block int) uint64 {
 
 // meansHere returns what the hash of a block of the event, or of its parent, means in one
 // context. The deployment is nil if there is none.
-func (s *source) meansHere(at scope.Context, e *events.Event, block int) (d *deployment, m meaning, known bool) {
+func (s *placement) meansHere(at scope.Context, e *events.Event, block int) (d *deployment, m meaning, known bool) {
 	x := s.asked.here
 	if x == nil || s.asked.at != at {
 		d = s.conductor.deployment(at.Deployment)

@@ -11,8 +11,8 @@ import (
 	"kvconductor/tiers"
 )
 
-// placement is an event of 64 blocks that an engine has announced on its device.
-type placement struct {
+// placedEvent is an event of 64 blocks that an engine has announced on its device.
+type placedEvent struct {
 	name   string
 	medium string
 	pool   bool // the event is a pool's, else the engine's
@@ -20,7 +20,7 @@ type placement struct {
 	salts  []string // of which the device has blocks; those of the last one are the event's
 }
 
-var placements = []placement{
+var placements = []placedEvent{
 	{name: "device", medium: "GPU", tokens: true},
 	{name: "device, 4 salts", medium: "GPU", tokens: true, salts: []string{"a", "b", "c", "d"}},
 	{name: "host", medium: "CPU", tokens: true},
@@ -54,7 +54,7 @@ func manySalts() (all []string) {
 }
 
 // prepare returns the source of the event, the event, and its removal.
-func (p placement) prepare(c *Conductor) (s *source, stored, removed *events.Event) {
+func (p placedEvent) prepare(c *Conductor) (s *source, stored, removed *events.Event) {
 	const size = 16
 	reg := Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: size}
 	s = c.unjoined(reg)
@@ -135,7 +135,7 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 	for _, recalled := range []int64{0, 1 << 20} {
 		c := New(Options{RecallBytes: recalled})
 		defer c.Close()
-		other, stored, removed := placement{medium: "CPU", tokens: true}.prepare(c)
+		other, stored, removed := placedEvent{medium: "CPU", tokens: true}.prepare(c)
 		s := c.unjoined(Registration{Type: TypeVLLM, Instance: "B", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
 		medium, at := tiers.Parse(stored.Medium), s.home()
 		s.space(at)
@@ -163,7 +163,7 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	c := New(Options{RecallBytes: 1 << 20})
 	defer c.Close()
-	other, stored, removed := placement{medium: "CPU", tokens: true}.prepare(c)
+	other, stored, removed := placedEvent{medium: "CPU", tokens: true}.prepare(c)
 	s := c.unjoined(Registration{Type: TypeVLLM, Instance: "B", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
 	host, disk, at := tiers.Parse(stored.Medium), tiers.Parse("STORAGE"), s.home()
 	ns := s.space(at)

@@ -4,9 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor/normalize"
 	"kvconductor/index"
-	"kvconductor/tiers"
 )
 
 // A registration rules what the events of its source may do and how they count. The
@@ -91,26 +89,4 @@ func (r *Registration) policy(otherwise index.CopyPolicy) index.CopyPolicy {
 		return index.CopySet
 	}
 	return otherwise
-}
-
-// copies returns what repeated stores mean for a holder. In a pool that announces blocks
-// one is there or not, however often it is announced; objects are told apart before. The
-// cache runner holds a block once.
-func (s *source) copies(key normalize.Owner) index.CopyPolicy {
-	switch {
-	case key.Objects:
-		return index.CopyCount
-	case s.reg.pool(), key.Owned:
-		return index.CopySet
-	}
-	return s.policy
-}
-
-// copiesOf returns what a stored change means for blocks its holder has. An engine that
-// names a session may announce blocks that it reuses, which no removal will match.
-func (s *source) copiesOf(c *normalize.Change) index.CopyPolicy {
-	if c.Event.Session && c.Medium.Tier == tiers.Device {
-		return index.CopySet
-	}
-	return s.copies(c.Owner)
 }

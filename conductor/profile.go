@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 
-	"kvconductor/conductor/doctor"
 	"kvconductor/index/hash"
 )
 
@@ -167,16 +166,4 @@ func (d *deployment) publishProfiles() {
 	if old := d.profiles.Load(); old == nil || next == nil || !maps.Equal(*old, *next) {
 		d.profiles.Store(next)
 	}
-}
-
-// observeEngines compares a pool's profile with that of its engines.
-func (s *source) observeEngines(engines profiled) {
-	if s.profile == (hash.Profile{}) || engines.rank == ofPool || engines.by.profile == s.profile {
-		s.doctor.Withdraw(doctor.FindingProfile)
-		return
-	}
-	field, have, got := profileDiff(engines.by.reg.Profile, s.reg.Profile)
-	s.doctor.Report(doctor.FindingProfile, "registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool with that",
-		engines.by.reg.Key(), field, have, got)
-	s.logFindings()
 }

@@ -135,19 +135,6 @@ func (r *Recovery) Name(n *Name) error {
 	return nil
 }
 
-// older returns the older generation of a holder, making it when new. It marks the holder
-// as seeded.
-func (s *source) older(ns *namespace, h *holder, e *Stored) index.Owner {
-	if !h.hasOld {
-		old := s.newOwner(ns, normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name}, e.Medium)
-		s.mu.Lock()
-		h.old, h.hasOld = old, true
-		s.mu.Unlock()
-	}
-	h.seeded = true
-	return h.old
-}
-
 // Done ends the recovery: what came back is what the sources go on with.
 func (r *Recovery) Done() {
 	r.hang()
@@ -160,11 +147,6 @@ func (r *Recovery) Done() {
 			s.expires = time.AfterFunc(r.ttl, func() { r.c.expire(s) })
 		}
 	}
-}
-
-// placed reports whether the block before a stretch has a place.
-func (ns *namespace) placed(e *index.Stretch) bool {
-	return e.HasParent && ns.context.index.Placed(ns.source, e.Parent)
 }
 
 // tooEarly notes a stretch whose parent has no place yet.
@@ -358,82 +340,9 @@ func (c *Conductor) recoveredAt(key Key) *source {
 	return nil
 }
 
-// takeOver moves the blocks of a recovered source to the one that is registered in its
-// place, as far as the rules of that registration allow. The rest leaves when old stops.
-// old.turn and c.mu are held, and s does not run yet.
-func (s *source) takeOver(old *source) {
-	if old.expires != nil {
-		old.expires.Stop()
-	}
-	old.mu.Lock()
-	defer old.mu.Unlock()
-	if !s.reg.holdsFor(old.reg) {
-		return // what it holds goes when it stops
-	}
-	s.media, s.announced = old.media, old.announced
-	s.normal.RaiseParts(old.normal.Parts())
-	s.mark, s.marked, s.settled = old.mark, old.marked, old.settled
-	s.peerLookAheads = old.peerLookAheads
-	var taken, left []*namespace
-	for _, ns := range old.spaces {
-		at := ns.key()
-		if !s.reg.mayAnnounce(at.Deployment.Tenant) {
-			left = append(left, ns)
-			continue
-		}
-		taken = append(taken, ns)
-		s.index[at] = ns
-		delete(old.index, at)
-		ns.context.awaitAs(old, s)
-		for key, h := range ns.owners {
-			if key.Owned && s.reg.Owned == OwnedDrop {
-				ns.clear(h)
-			}
-		}
-	}
-	s.mu.Lock()
-	s.spaces, s.tallies = taken, old.tallies
-	s.mu.Unlock()
-	old.spaces, old.tallies, old.gone = left, nil, true
-	if s.settled && s.marked {
-		s.stream.Resume(s.mark)
-	}
-}
-
 // holdsFor reports whether blocks of two registrations count for the same rows.
 func (r Registration) holdsFor(other Registration) bool {
 	return r.deploymentKey() == other.deploymentKey() && r.pool() == other.pool() && slices.Equal(r.Serves, other.Serves)
-}
-
-// unseed drops what was recovered without a mark, now that the source has seen the
-// whole history of its publisher. turn is held.
-func (s *source) unseed() {
-	found := false
-	for _, ns := range s.spaces {
-		for _, h := range ns.owners {
-			if h.seeded {
-				ns.context.index.Clear(h.old)
-				ns.context.tidy()
-				h.seeded, found = false, true
-			}
-		}
-	}
-	if found {
-		s.quitEmpty()
-	}
-}
-
-// seeded reports whether an older generation holds blocks that a peer knew, without a
-// mark. turn is held.
-func (s *source) seeded() bool {
-	for _, ns := range s.spaces {
-		for _, h := range ns.owners {
-			if h.seeded {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // unfollowed is the feed of a recovered source: nothing comes from it.

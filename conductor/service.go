@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/stream"
 	"kvconductor/index"
@@ -272,4 +273,28 @@ func (c *Conductor) Check() []error {
 		}
 	}
 	return errs
+}
+
+// Held returns how many blocks of a deployment a rank of an instance holds on devices,
+// whatever their adapter and salt.
+func (c *Conductor) Held(p Partition, blockSize int, instance string, rank int32) int {
+	key := scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}
+	d := c.deployment(key)
+	if d == nil {
+		return 0
+	}
+	v := d.view.Load()
+	at, found := v.find(instance)
+	if !found {
+		return 0
+	}
+	held := 0
+	for _, s := range v.rows[at].sources {
+		s.mu.Lock()
+		if n := s.tallies[tallyKey{key, rank}]; n != nil {
+			held += int(n.Load())
+		}
+		s.mu.Unlock()
+	}
+	return held
 }

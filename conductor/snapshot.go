@@ -80,7 +80,7 @@ type SourceMark struct {
 	Registration
 	// Mark is the batch applied last, nil before the first.
 	Mark *Mark
-	// Parts is the most parts a block of its had: see parts.go.
+	// Parts is the most parts a block of its had: see normalize/normalize/parts.go.
 	Parts int
 	// LookAheads are the look-aheads of its blocks in tokens, nil where there is none but 0:
 	// see ahead.go.
@@ -168,42 +168,6 @@ func (c *Conductor) still() (all []*source, release func()) {
 			return all, release
 		}
 		release() // what it held may be another's, who is not among them
-	}
-}
-
-// snapshotMark returns how far the source has come. turn is held.
-func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.reg, Parts: s.normal.Parts(), LookAheads: s.heldLookAheads().list()}
-	if s.marked {
-		mark := s.mark
-		mark.Missing = s.stream.Status().History
-		if s.doubted && mark.Missing == "" {
-			mark.Missing = ReasonEventGap // the step that shows it may still be in hand
-		}
-		if mark.Missing == "" && s.seeded() {
-			mark.Missing = stream.ReasonUnknown
-		}
-		m.Mark = &mark
-	}
-	return m
-}
-
-// snapshotHolders adds who the owners of the source are. turn is held.
-func (s *source) snapshotHolders(contexts map[*indexContext]*snapContext) {
-	for _, ns := range s.spaces {
-		of := contexts[ns.context]
-		if of == nil {
-			of = &snapContext{context: ns.context, holders: make(map[index.Owner]snapHolder), sources: make(map[index.Source]Registration)}
-			contexts[ns.context] = of
-		}
-		of.sources[ns.source] = s.reg
-		for key, h := range ns.owners {
-			holder := snapHolder{key: key, source: s.reg, medium: s.media[key.Medium]}
-			of.holders[h.current] = holder
-			if h.hasOld {
-				of.holders[h.old] = holder
-			}
-		}
 	}
 }
 

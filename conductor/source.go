@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,32 +16,25 @@ import (
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
-	"kvconductor/index"
 	"kvconductor/index/hash"
 	"kvconductor/tiers"
 )
 
 // source is one subscription and what it holds.
 type source struct {
-	conductor *Conductor
-	reg       Registration
-	profile   hash.Profile     // of reg
-	policy    index.CopyPolicy // of reg, for the engine's own copies
-	static    bool
-	stream    feed
-	journal   *journal.Source // nil: nothing is recorded
-	stopping  sync.Once
-	stopped   chan struct{} // closed by stop
-	done      chan struct{} // closed when run has ended
+	placement
+	profile  hash.Profile // of reg
+	static   bool
+	stream   feed
+	journal  *journal.Source // nil: nothing is recorded
+	stopping sync.Once
+	stopped  chan struct{} // closed by stop
+	done     chan struct{} // closed when run has ended
 
 	// recovered is a source that came from a peer and is not registered; it expires
 	// then, if at all. turn guards the timer.
 	recovered bool
 	expires   *time.Timer
-
-	// announced lists adapters this source stored blocks under without being
-	// registered for them. Guarded by Conductor.mu.
-	announced []string
 
 	// normal learns what the events of the publisher mean. Owned by run.
 	normal *normalize.Normalizer
@@ -53,19 +45,8 @@ type source struct {
 	objects atomic.Int64 // of the pool
 	bound   atomic.Int64 // bytes that the objects take
 
-	// news are hashes just announced that others wait for; turn guards them. waited and
-	// joined are buffers.
-	news           []taught
-	regrouped      []scope.Group // likewise, groups whose kind was said
-	waited, joined []uint64
-
-	// asked is what contexts know of the hashes of the event at hand, stored what put
-	// stores last. Owned by run.
-	asked  inquiry
-	stored index.Store
-
-	// label and keys are buffers of labels and place. Owned by run.
-	label, keys []uint64
+	// regrouped are groups whose kind was announced by the step at hand. Owned by run.
+	regrouped []scope.Group
 
 	// doubted is true if the stream knows of gaps in the numbers of standardized events.
 	// Owned by run.
@@ -88,24 +69,10 @@ type source struct {
 	// peerLookAheads are the look-aheads that a peer told of the blocks it gave. Owned by run.
 	peerLookAheads lookAheads
 
-	// media are the media announced, by name. Owned by run.
-	media map[string]tiers.Medium
-
-	// adapters are the names of adapters by lora_id, see adapter.go. Owned by run.
-	adapters map[uint64]*string
-
-	// index finds a space by its key. Owned by run.
-	index map[scope.Context]*namespace
-
-	opened time.Time
-	heard  atomic.Int64 // when the last batch with events was applied, in ns since 1970; 0: none was
-	doctor *doctor.Doctor
-
-	mu      sync.Mutex
-	spaces  []*namespace               // changed by run only; guarded by mu for others
-	tallies map[tallyKey]*atomic.Int64 // blocks on devices; guarded by mu
-	dropped map[events.Reason]uint64   // of single events; guarded by mu
-	lastErr string                     // guarded by mu
+	opened  time.Time
+	heard   atomic.Int64             // when the last batch with events was applied, in ns since 1970; 0: none was
+	dropped map[events.Reason]uint64 // of single events; guarded by mu
+	lastErr string                   // guarded by mu
 }
 
 // feed is where steps come from: a stream.Stream, or what was recorded of one.
@@ -116,25 +83,6 @@ type feed interface {
 	Resume(stream.Mark)
 	Doubt(reason string)
 	Close()
-}
-
-// namespace is what one source holds in one context.
-type namespace struct {
-	context    *indexContext
-	source     index.Source
-	instance   int32   // id in the deployment, or tiers.Pool
-	serves     []int32 // ids of the instances a pool is bound to; nil for all
-	owners     map[normalize.Owner]*holder
-	lookAheads lookAheads // of the blocks it holds or held; owned by run
-}
-
-// holder is the owner of a normalize.Owner, in two generations where the source has a
-// time to live.
-type holder struct {
-	current index.Owner
-	old     index.Owner // blocks announced in the period before; valid when hasOld
-	hasOld  bool
-	seeded  bool // old holds blocks that a peer knew, without a mark
 }
 
 // newSource opens the stream, which does not wait for the endpoint, and joins
@@ -160,17 +108,16 @@ func (c *Conductor) newRecovered(r Registration) *source {
 // unjoined makes a source without a feed that nobody sees.
 func (c *Conductor) unjoined(r Registration) *source {
 	s := &source{
-		conductor: c,
-		reg:       r,
-		profile:   r.profile(),
-		policy:    r.policy(c.opts.Copies),
-		stopped:   make(chan struct{}),
-		done:      make(chan struct{}),
-		index:     make(map[scope.Context]*namespace),
-		media:     make(map[string]tiers.Medium),
-		opened:    c.now(),
-		dropped:   make(map[events.Reason]uint64),
-		doctor:    doctor.New(r.observed(), c.now),
+		profile: r.profile(),
+		stopped: make(chan struct{}),
+		done:    make(chan struct{}),
+		opened:  c.now(),
+		dropped: make(map[events.Reason]uint64),
+	}
+	s.doctor = doctor.New(r.observed(), c.now)
+	s.holdings = holdings{
+		conductor: c, owner: s, reg: r, policy: r.policy(c.opts.Copies),
+		index: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium),
 	}
 	s.normal = normalize.New(normalize.Options{
 		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,
@@ -185,8 +132,6 @@ func (c *Conductor) unjoined(r Registration) *source {
 	}
 	return s
 }
-
-func (s *source) deploymentKey() scope.Deployment { return s.reg.deploymentKey() }
 
 // onState hears of changes of the stream's state from the goroutine that runs.
 func (s *source) onState(state stream.State) {
@@ -327,82 +272,6 @@ func (s *source) noteGaps() {
 	s.stream.Doubt(reason)
 }
 
-// space returns the source's namespace in a context, entering it when new.
-func (s *source) space(key scope.Context) *namespace {
-	ns, ok := s.index[key]
-	if !ok {
-		ns = s.conductor.enter(s, key)
-		s.index[key] = ns
-		s.mu.Lock()
-		s.spaces = append(s.spaces, ns)
-		s.mu.Unlock()
-	}
-	return ns
-}
-
-// quit leaves a namespace and drops what is in it.
-func (s *source) quit(ns *namespace) {
-	s.mu.Lock()
-	s.spaces = slices.DeleteFunc(s.spaces, func(other *namespace) bool { return other == ns })
-	s.mu.Unlock()
-	delete(s.index, ns.key())
-	s.conductor.exit(s, ns)
-}
-
-// quitEmpty leaves namespaces that hold nothing any more: salts may be as many
-// as users. The registered one stays, it would only come back.
-func (s *source) quitEmpty() {
-	home := s.home()
-	for i := len(s.spaces) - 1; i >= 0; i-- {
-		if ns := s.spaces[i]; ns.key() != home && ns.blocks() == 0 {
-			s.quit(ns)
-		}
-	}
-}
-
-// home is the context the registration names.
-func (s *source) home() scope.Context { return s.reg.context() }
-
-func (ns *namespace) key() scope.Context {
-	return scope.Context{Deployment: ns.context.deployment.key, Variant: ns.context.key}
-}
-
-// blocks returns the memberships in the namespace. Callers but run hold mu of
-// its source.
-func (ns *namespace) blocks() int {
-	n := 0
-	for _, h := range ns.owners {
-		n += ns.context.index.Blocks(h.current)
-		if h.hasOld {
-			n += ns.context.index.Blocks(h.old)
-		}
-	}
-	return n
-}
-
-// holder returns the holder for a key, making it when new.
-func (s *source) holder(ns *namespace, key normalize.Owner, medium tiers.Medium) *holder {
-	if h, ok := ns.owners[key]; ok {
-		return h
-	}
-	h := &holder{current: s.newOwner(ns, key, medium)}
-	s.media[medium.Name] = medium
-	s.mu.Lock()
-	ns.owners[key] = h
-	s.mu.Unlock()
-	return h
-}
-
-func (s *source) newOwner(ns *namespace, key normalize.Owner, medium tiers.Medium) index.Owner {
-	var tally *atomic.Int64
-	if medium.Tier == tiers.Device {
-		tally = s.tally(ns.context.deployment.key, key.Rank)
-	} else {
-		ns.context.deployment.tiered.Store(true)
-	}
-	return ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.Rank, Medium: medium, Serves: ns.serves}, tally)
-}
-
 // drop counts n skipped events or hashes.
 func (s *source) drop(reason events.Reason, n int) {
 	if n <= 0 {
@@ -419,28 +288,6 @@ func (s *source) fail(text string) {
 	s.mu.Unlock()
 }
 
-// blocks returns how many block memberships the source has, over all contexts.
-func (s *source) blocks() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, ns := range s.spaces {
-		n += ns.blocks()
-	}
-	return n
-}
-
-// orphans returns how many blocks wait for their parent, over all contexts.
-func (s *source) orphans() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, ns := range s.spaces {
-		n += ns.context.index.Waiting(ns.source)
-	}
-	return n
-}
-
 // drops returns the counts of the stream and of the application together.
 func (s *source) drops(st stream.Status) map[events.Reason]uint64 {
 	all := make(map[events.Reason]uint64, len(st.Dropped))
@@ -451,4 +298,110 @@ func (s *source) drops(st stream.Status) map[events.Reason]uint64 {
 		all[r] += n
 	}
 	return all
+}
+
+// takeOver moves the blocks of a recovered source to the one that is registered in its
+// place, as far as the rules of that registration allow. The rest leaves when old stops.
+// old.turn and c.mu are held, and s does not run yet.
+func (s *source) takeOver(old *source) {
+	if old.expires != nil {
+		old.expires.Stop()
+	}
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	if !s.reg.holdsFor(old.reg) {
+		return // what it holds goes when it stops
+	}
+	s.media, s.announced = old.media, old.announced
+	s.normal.RaiseParts(old.normal.Parts())
+	s.mark, s.marked, s.settled = old.mark, old.marked, old.settled
+	s.peerLookAheads = old.peerLookAheads
+	var taken, left []*namespace
+	for _, ns := range old.spaces {
+		at := ns.key()
+		if !s.reg.mayAnnounce(at.Deployment.Tenant) {
+			left = append(left, ns)
+			continue
+		}
+		taken = append(taken, ns)
+		s.index[at] = ns
+		delete(old.index, at)
+		ns.context.awaitAs(old, s)
+		for key, h := range ns.owners {
+			if key.Owned && s.reg.Owned == OwnedDrop {
+				ns.clear(h)
+			}
+		}
+	}
+	s.mu.Lock()
+	s.spaces, s.tallies = taken, old.tallies
+	s.mu.Unlock()
+	old.spaces, old.tallies, old.gone = left, nil, true
+	if s.settled && s.marked {
+		s.stream.Resume(s.mark)
+	}
+}
+
+// snapshotMark returns how far the source has come. turn is held.
+func (s *source) snapshotMark() SourceMark {
+	m := SourceMark{Registration: s.reg, Parts: s.normal.Parts(), LookAheads: s.heldLookAheads().list()}
+	if s.marked {
+		mark := s.mark
+		mark.Missing = s.stream.Status().History
+		if s.doubted && mark.Missing == "" {
+			mark.Missing = ReasonEventGap // the step that shows it may still be in hand
+		}
+		if mark.Missing == "" && s.seeded() {
+			mark.Missing = stream.ReasonUnknown
+		}
+		m.Mark = &mark
+	}
+	return m
+}
+
+// age lets blocks expire on the media that have a time to live. A block is
+// held by the generation it was last announced in; every half time to live the
+// older of two generations is cleared. So a block goes between half and once the
+// time to live after its last announcement, without a timestamp per block. Blocks
+// that a pool has bound by object age with their objects, in two generations too.
+func (s *source) age(ttl time.Duration) {
+	tick := time.NewTicker(ttl / 2)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.guard(func() { s.rotate(ttl) })
+		case <-s.done:
+			return
+		}
+	}
+}
+
+// rotate clears the older generation on the media that have a time to live, and begins
+// a new one there.
+func (s *source) rotate(ttl time.Duration) {
+	s.journal.Aged(ttl)
+	ages := func(medium string) bool { return s.reg.ttl(medium) == ttl }
+	for _, ns := range s.spaces {
+		for key, h := range ns.owners {
+			if key.Objects || !ages(key.Medium) {
+				continue
+			}
+			next := *h
+			if h.hasOld {
+				ns.context.index.Clear(h.old)
+			} else {
+				next.old = s.newOwner(ns, key, tiers.Parse(key.Medium))
+			}
+			next.current, next.old, next.hasOld, next.seeded = next.old, h.current, true, false
+			s.mu.Lock()
+			*h = next
+			s.mu.Unlock()
+		}
+	}
+	if s.pool != nil {
+		s.applyChanges(s.pool.Age(ages))
+		s.noteObjects()
+	}
+	s.quitEmpty()
 }

@@ -40,7 +40,7 @@ type meaning struct {
 
 // locate finds the place of a block of the event that comes without tokens, in a context
 // that fits, likely's first. It reports false where none knows its hash.
-func (s *source) locate(e *events.Event, dk scope.Deployment, block int, likely *namespace, fits func(scope.Variant) bool) (place, bool) {
+func (s *placement) locate(e *events.Event, dk scope.Deployment, block int, likely *namespace, fits func(scope.Variant) bool) (place, bool) {
 	if !s.reg.pool() { // what a pool holds under a hash says nothing about the hash
 		if ns := s.knower(e, dk, block, likely); ns != nil {
 			return place{ns: ns}, true
@@ -73,7 +73,7 @@ func searched(e *events.Event) int {
 // It reports false if otherwise is a guess: the event begins prompts, its hash is unknown,
 // and the blocks may belong to an adapter or a salt. Behind an unknown parent blocks wait
 // for the parent's context.
-func (s *source) meantContext(e *events.Event, dk scope.Deployment, otherwise scope.Variant) (at scope.Variant, sure bool) {
+func (s *placement) meantContext(e *events.Event, dk scope.Deployment, otherwise scope.Variant) (at scope.Variant, sure bool) {
 	if s.knownIn(scope.Context{Deployment: dk, Variant: otherwise}, e) {
 		return otherwise, true
 	}
@@ -96,7 +96,7 @@ func (s *source) meantContext(e *events.Event, dk scope.Deployment, otherwise sc
 
 // knownIn reports whether the source's context knows the first hash of an event or its
 // parent.
-func (s *source) knownIn(at scope.Context, e *events.Event) bool {
+func (s *placement) knownIn(at scope.Context, e *events.Event) bool {
 	ns := s.index[at]
 	if ns == nil {
 		return false
@@ -110,7 +110,7 @@ func (s *source) knownIn(at scope.Context, e *events.Event) bool {
 
 // ambiguous reports whether an event leaves its adapter or salt open in a deployment that
 // has had adapters or salts.
-func (s *source) ambiguous(e *events.Event, dk scope.Deployment) bool {
+func (s *placement) ambiguous(e *events.Event, dk scope.Deployment) bool {
 	d := s.conductor.deployment(dk)
 	return d != nil && e.Salt == nil && (d.salted.Load() || e.LoraName == nil && d.adapted.Load())
 }
@@ -118,12 +118,12 @@ func (s *source) ambiguous(e *events.Event, dk scope.Deployment) bool {
 // heirs tells which contexts an event may inherit from. Engines do not hash names that
 // registrations add, so those do not follow from a hash, unless they are the source's own.
 type heirs struct {
-	source                  *source
+	source                  *placement
 	event                   *events.Event
 	announced, loras, salts []string
 }
 
-func (s *source) heirs(e *events.Event, dk scope.Deployment) *heirs {
+func (s *placement) heirs(e *events.Event, dk scope.Deployment) *heirs {
 	s.conductor.mu.RLock()
 	defer s.conductor.mu.RUnlock()
 	h := &heirs{source: s, event: e, announced: s.announced}
@@ -169,7 +169,7 @@ func (h *heirs) meaning(dk scope.Deployment, block int, otherwise scope.Variant)
 
 // meantIn returns the place of a block of the event in one context, if a source has taught
 // its hash there. A block that waits by the hash teaches nothing.
-func (s *source) meantIn(at scope.Context, e *events.Event, block int) (place, bool) {
+func (s *placement) meantIn(at scope.Context, e *events.Event, block int) (place, bool) {
 	d, m, known := s.meansHere(at, e, block)
 	recalled := false
 	if !known && d != nil {
@@ -306,7 +306,7 @@ type taught struct {
 }
 
 // spread notes which hashes, announced with tokens, others wait for.
-func (s *source) spread(x *indexContext, hashes []uint64) {
+func (s *placement) spread(x *indexContext, hashes []uint64) {
 	awaiting := x.deployment.awaiting.Load()
 	if awaiting == nil {
 		return
@@ -327,30 +327,10 @@ func (s *source) spread(x *indexContext, hashes []uint64) {
 	}
 }
 
-// tell lets those who wait know what was learned. No turn is held.
-func (s *source) tell() {
-	s.turn.Lock()
-	news, groups := s.news, s.regrouped
-	s.news, s.regrouped = nil, nil
-	s.turn.Unlock()
-	for _, at := range groups {
-		s.conductor.regroupPools(at)
-	}
-	for _, n := range news {
-		list := n.in.waiting.Load()
-		if list == nil {
-			continue
-		}
-		for _, host := range *list {
-			host.guard(func() { host.rejoin(n.in, n.hashes) })
-		}
-	}
-}
-
 // rejoin moves blocks that wait in a context to where their hashes are known now.
-func (s *source) rejoin(w *indexContext, hashes []uint64) {
+func (s *placement) rejoin(w *indexContext, hashes []uint64) {
 	ns := s.index[w.spaceKey()]
-	if s.gone || ns == nil {
+	if ns == nil {
 		return
 	}
 	// Only an event that names them can have brought blocks where the source is not
@@ -380,7 +360,7 @@ func (s *source) rejoin(w *indexContext, hashes []uint64) {
 
 // move takes a block of one holder from under its hash to its key, which may be in
 // another context, with its copies.
-func (s *source) move(from, to *namespace, owner normalize.Owner, holder *holder, name index.Name) {
+func (s *placement) move(from, to *namespace, owner normalize.Owner, holder *holder, name index.Name) {
 	medium := s.media[owner.Medium]
 	switch {
 	case from == to:
@@ -402,14 +382,14 @@ func (s *source) move(from, to *namespace, owner normalize.Owner, holder *holder
 
 // putNamed stores blocks whose keys are known, though maybe not to the context. The namespace
 // uses the look-aheads of the names.
-func (s *source) putNamed(ns *namespace, engine, keys []uint64, owner normalize.Owner, medium tiers.Medium, policy index.CopyPolicy) index.StoreResult {
+func (s *placement) putNamed(ns *namespace, engine, keys []uint64, owner normalize.Owner, medium tiers.Medium, policy index.CopyPolicy) index.StoreResult {
 	s.stored = index.Store{Owner: s.holder(ns, owner, medium).current, Engine: engine, Keys: keys, Rootless: true, Copies: policy}
 	return ns.context.index.Store(&s.stored)
 }
 
 // putParts stores the other parts of a block that was published as several, see
-// parts.go.
-func (s *source) putParts(ns *namespace, engine uint64, owner normalize.Owner, medium tiers.Medium, policy index.CopyPolicy) {
+// normalize/parts.go.
+func (s *placement) putParts(ns *namespace, engine uint64, owner normalize.Owner, medium tiers.Medium, policy index.CopyPolicy) {
 	here := ns.key()
 	for n := 1; n < int(ns.context.deployment.parts.Load()); n++ {
 		part := normalize.PartName(engine, n)

@@ -8,10 +8,6 @@ import (
 	"kvconductor/index"
 )
 
-// parts is the most parts a published block of the deployment had, 0 while none had
-// several.
-func (ns *namespace) parts() int { return int(ns.context.deployment.parts.Load()) }
-
 // learnParts notes of how many parts a published block is.
 func (c *Conductor) learnParts(dk scope.Deployment, n int) {
 	d := c.deployment(dk)
@@ -23,36 +19,10 @@ func (c *Conductor) learnParts(dk scope.Deployment, n int) {
 	}
 }
 
-// withParts adds to hashes that come without a size the parts of theirs which are
-// known in a namespace, and the counts that go with them. Somebody has announced blocks
-// of several parts.
-func (s *source) withParts(ns *namespace, hashes []uint64, counts []int) ([]uint64, []int) {
-	var all []uint64
-	var left []int
-	for i, h := range hashes {
-		from := len(all)
-		for n := 1; n < ns.parts(); n++ {
-			part := normalize.PartName(h, n)
-			if !ns.context.index.Knows(ns.source, part) {
-				break
-			}
-			all = append(all, part)
-		}
-		slices.Reverse(all[from:])
-		all = append(all, h)
-		if counts != nil {
-			for range len(all) - from {
-				left = append(left, counts[i])
-			}
-		}
-	}
-	return all, left
-}
-
 // adopt moves blocks that waited in the source's home for a parent to the context
 // in which that parent has turned up: adapter and salt are inherited, the adapter not
 // by standardized hashes.
-func (s *source) adopt(ns *namespace, parents []uint64, standard bool) {
+func (s *placement) adopt(ns *namespace, parents []uint64, standard bool) {
 	home := s.index[s.home()]
 	if home == nil || home == ns || home.context.deployment != ns.context.deployment ||
 		standard && home.context.key.Lora != ns.context.key.Lora || home.context.index.Waiting(home.source) == 0 {
@@ -72,7 +42,7 @@ func (s *source) adopt(ns *namespace, parents []uint64, standard bool) {
 }
 
 // adoptOne moves one block of one holder.
-func (s *source) adoptOne(ns, home *namespace, key normalize.Owner, h *holder, parent uint64, o index.Orphan) {
+func (s *placement) adoptOne(ns, home *namespace, key normalize.Owner, h *holder, parent uint64, o index.Orphan) {
 	name := []uint64{o.Engine}
 	res := home.context.index.Remove(h.current, name, []int{0}, s.copies(key))
 	if h.hasOld {
