@@ -1,11 +1,10 @@
 package http
 
 import (
-	"encoding/json"
 	"strconv"
-	"unicode/utf8"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // Answers are written without reflection. Most rows of most are zeros, which are copied
@@ -209,20 +208,4 @@ func appendTokens(dst []byte, blocks, blockSize int) []byte {
 	return strconv.AppendInt(dst, int64(blocks)*int64(blockSize), 10)
 }
 
-// appendString writes a string as encoding/json does.
-func appendString(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			return appendEscaped(dst, s)
-		}
-	}
-	return append(append(append(dst, '"'), s...), '"')
-}
-
-func appendEscaped(dst []byte, s string) []byte {
-	quoted, err := json.Marshal(s)
-	if err != nil {
-		panic("BUG: a string cannot be encoded: " + err.Error())
-	}
-	return append(dst, quoted...)
-}
+func appendString(dst []byte, s string) []byte { return body.AppendString(dst, s, true) }

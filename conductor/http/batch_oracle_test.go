@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // asked is what is read of one query of a batch.
@@ -99,10 +100,10 @@ func oracleTokens(item []byte) (n int) {
 	return n
 }
 
-func fastBatch(r *request, raw []byte, limit int) ([]asked, error) {
+func fastBatch(r *body.Request, raw []byte, limit int) ([]asked, error) {
 	a := api{opts: Options{MaxTokens: limit}}
-	r.src, r.members, r.items, r.tokens, r.hashes = append(r.src[:0], raw...), r.members[:0], r.items[:0], r.tokens[:0], r.hashes[:0]
-	f, err := r.scan(batchFields, limit)
+	r.Src, r.Members, r.Items, r.Tokens, r.Hashes = append(r.Src[:0], raw...), r.Members[:0], r.Items[:0], r.Tokens[:0], r.Hashes[:0]
+	f, err := scan(r, batchFields, limit)
 	if err == nil {
 		err = a.checkBatch(&f, r)
 	}
@@ -110,7 +111,7 @@ func fastBatch(r *request, raw []byte, limit int) ([]asked, error) {
 		return nil, err
 	}
 	all := []asked{}
-	for i := range r.items {
+	for i := range r.Items {
 		q, err := a.readItem(&f, r, i)
 		q.Tokens = slices.Clone(q.Tokens) // the next one may use the buffer
 		all = append(all, asked{q, err})
@@ -121,7 +122,7 @@ func fastBatch(r *request, raw []byte, limit int) ([]asked, error) {
 // compareBatch holds what is read of a batch against the oracle.
 func compareBatch(t *testing.T, raw []byte, limit int) {
 	t.Helper()
-	r := &request{tokens: make([]uint32, 3, 5)}
+	r := &body.Request{Tokens: make([]uint32, 3, 5)}
 	got, gotErr := fastBatch(r, raw, limit)
 	want, wantErr := oracleBatch(raw, limit)
 	same := func(what string, got, want error) {

@@ -8,18 +8,14 @@ import (
 	"time"
 
 	"kvconductor/conductor"
-	"kvconductor/conductor/prompt"
+	"kvconductor/conductor/body"
 )
 
-// body is what is known of the fields of a JSON object, still encoded. A field that
-// is null counts as absent.
-type body []member
-
-// field returns the first of several spellings that is present and not null.
-func (b body) field(names ...string) (string, *member) {
+// present returns the first of several spellings that is given and not null.
+func present(members []body.Member, names ...string) (string, *body.Member) {
 	for _, name := range names {
-		for i := range b {
-			if m := &b[i]; m.name == name && string(m.raw) != "null" {
+		for i := range members {
+			if m := &members[i]; m.Name == name && string(m.Raw) != "null" {
 				return name, m
 			}
 		}
@@ -30,23 +26,23 @@ func (b body) field(names ...string) (string, *member) {
 // fields collects the first error of several field readers, so that a handler
 // reads all its fields and checks once.
 type fields struct {
-	body body
+	body []body.Member
 	// spare has the fields that count where body lacks them.
-	spare body
+	spare []body.Member
 	// shape is what was looked for in the body, nil if everything was.
-	shape  shape
+	shape  body.Shape
 	detail bool // of the query string
 	err    error
 }
 
 // member returns the first of several spellings that is present and not null.
-func (f *fields) member(names ...string) (string, *member) {
-	if f.shape != nil && !f.shape.has(names[0]) {
+func (f *fields) member(names ...string) (string, *body.Member) {
+	if f.shape != nil && !f.shape.Has(names[0]) {
 		panic("BUG: a field that the shape of the body does not have: " + names[0])
 	}
-	name, m := f.body.field(names...)
+	name, m := present(f.body, names...)
 	if m == nil {
-		if spare, m := f.spare.field(names...); m != nil {
+		if spare, m := present(f.spare, names...); m != nil {
 			return spare, m
 		}
 	}
@@ -59,7 +55,7 @@ func (f *fields) field(names ...string) (string, []byte) {
 	if m == nil {
 		return name, nil
 	}
-	return name, m.raw
+	return name, m.Raw
 }
 
 func (f *fields) fail(err error) {
@@ -87,7 +83,7 @@ func (f *fields) optional(names ...string) *string {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
 		return nil
 	}
-	v := string(unquoted(raw))
+	v := string(body.Unquoted(raw))
 	return &v
 }
 
@@ -102,16 +98,12 @@ func (f *fields) texts(name string) []string {
 		return nil
 	}
 	texts := []string{}
-	for at := prompt.Space(raw, 1); raw[at] != ']'; {
-		end, _ := prompt.Skip(raw, at, prompt.MaxDepth) // it is known to be JSON
-		if raw[at] != '"' {
+	for text := range body.Elements(raw) {
+		if text[0] != '"' {
 			f.fail(&conductor.FieldError{Field: name, Index: len(texts), Reason: "invalid_type", Message: name + " element must be a string"})
 			return nil
 		}
-		texts = append(texts, string(unquoted(raw[at:end])))
-		if at = prompt.Space(raw, end); raw[at] == ',' {
-			at = prompt.Space(raw, at+1)
-		}
+		texts = append(texts, string(body.Unquoted(text)))
 	}
 	return texts
 }
@@ -166,13 +158,9 @@ func (f *fields) durations(name string) (all time.Duration, each map[string]time
 		return f.duration(name), nil
 	}
 	each = make(map[string]time.Duration)
-	for at := prompt.Space(raw, 1); raw[at] != '}'; {
-		end, _, _ := prompt.String(raw, at) // it is known to be JSON
-		key := string(unquoted(raw[at:end]))
-		start, _ := prompt.Name(raw, at)
-		at, _ = prompt.Skip(raw, start, prompt.MaxDepth)
+	for key, text := range body.Pairs(raw) {
 		field := name + "." + key
-		in := fields{body: body{{name: field, raw: raw[start:at]}}}
+		in := fields{body: []body.Member{{Name: field, Raw: text}}}
 		if _, twice := each[key]; twice {
 			in.fail(duplicate(field))
 		}
@@ -180,9 +168,6 @@ func (f *fields) durations(name string) (all time.Duration, each map[string]time
 			each[key] = in.duration(field)
 		}
 		f.fail(in.err)
-		if at = prompt.Space(raw, at); raw[at] == ',' {
-			at = prompt.Space(raw, at+1)
-		}
 	}
 	return 0, each
 }

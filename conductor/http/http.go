@@ -24,6 +24,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/conductor/server"
 )
 
@@ -140,6 +141,7 @@ func wrap(h handler) gin.HandlerFunc {
 // describe maps an error to its status and body.
 func describe(err error) (int, errorBody) {
 	var (
+		unread   *body.Error
 		field    *conductor.FieldError
 		conflict *conductor.ConflictError
 		profile  *conductor.ProfileConflictError
@@ -148,17 +150,25 @@ func describe(err error) (int, errorBody) {
 	)
 	switch {
 	case errors.As(err, &field):
-		body := errorBody{Error: field.Message, Reason: field.Reason, Field: field.Field}
+		row := errorBody{Error: field.Message, Reason: field.Reason, Field: field.Field}
 		if field.Index >= 0 {
-			body.Index = &field.Index
+			row.Index = &field.Index
 		}
-		return http.StatusBadRequest, body
+		return http.StatusBadRequest, row
+	case errors.As(err, &unread):
+		switch unread.Reason {
+		case body.TooLarge:
+			return http.StatusRequestEntityTooLarge, errorBody{Error: err.Error(), Reason: unread.Reason}
+		case body.Unsupported:
+			return http.StatusUnsupportedMediaType, errorBody{Error: err.Error(), Reason: unread.Reason}
+		}
+		return http.StatusBadRequest, errorBody{Error: err.Error(), Reason: body.Syntax}
 	case errors.As(err, &invalid):
-		body := errorBody{Error: invalid.text, Reason: "invalid_json", Field: invalid.field}
+		row := errorBody{Error: invalid.text, Reason: body.Syntax, Field: invalid.field}
 		if invalid.field != "" && invalid.index >= 0 {
-			body.Index = &invalid.index
+			row.Index = &invalid.index
 		}
-		return http.StatusBadRequest, body
+		return http.StatusBadRequest, row
 	case errors.As(err, &conflict):
 		return http.StatusConflict, errorBody{Error: conflict.Error(), Reason: "conflict", Field: conflict.Field}
 	case errors.As(err, &profile):

@@ -4,13 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/conductor/prompt"
 )
 
 // tokens reads the prompt: an array of token ids, each a u32, or the same in base64.
-func (f *fields) tokens(r *request, limit int) []uint32 {
+func (f *fields) tokens(r *body.Request, limit int) []uint32 {
 	name, m := f.member("token_ids")
 	packed, text := f.field("token_ids_b64")
 	switch {
@@ -23,35 +25,35 @@ func (f *fields) tokens(r *request, limit int) []uint32 {
 		f.fail(conductor.Invalid(packed, "conflict", "%s and %s are both given", name, packed))
 		return nil
 	}
-	if l := m.list; f.isList(name, m) && f.fits(name, &l, "a token id in 0..4294967295") && f.bound(name, l.n, limit) {
-		return r.tokens[l.from:l.to]
+	if l := m.List; f.isList(name, m) && f.fits(name, &l, "a token id in 0..4294967295") && f.bound(name, l.N, limit) {
+		return r.Tokens[l.From:l.To]
 	}
 	return nil
 }
 
 // packedTokens reads token ids as little-endian u32 in base64.
-func (f *fields) packedTokens(r *request, name string, raw []byte, limit int) []uint32 {
+func (f *fields) packedTokens(r *body.Request, name string, raw []byte, limit int) []uint32 {
 	if raw[0] != '"' {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
 		return nil
 	}
-	from := len(r.tokens)
+	from := len(r.Tokens)
 	var err error
-	r.tokens, err = prompt.Base64(r.tokens, unquoted(raw))
+	r.Tokens, err = prompt.Base64(r.Tokens, body.Unquoted(raw))
 	switch {
 	case errors.Is(err, prompt.ErrWords):
 		f.fail(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of 4 bytes", name))
 	case err != nil:
 		f.fail(conductor.Invalid(name, "invalid_value", "%s must be base64 of the standard alphabet", name))
-	case f.bound(name, len(r.tokens)-from, limit):
-		return r.tokens[from:]
+	case f.bound(name, len(r.Tokens)-from, limit):
+		return r.Tokens[from:]
 	}
 	return nil
 }
 
 // hashes reads an array of 64-bit hashes under any of its names. Several names at once
 // must agree.
-func (f *fields) hashes(r *request, limit int, names ...string) []uint64 {
+func (f *fields) hashes(r *body.Request, limit int, names ...string) []uint64 {
 	var found []uint64
 	var from string
 	for _, name := range names {
@@ -60,13 +62,13 @@ func (f *fields) hashes(r *request, limit int, names ...string) []uint64 {
 			continue
 		}
 		const want = "a 64-bit integer"
-		l := m.list
+		l := m.List
 		// What is no number is told before a list that is too long, that before
 		// numbers that do not fit.
-		if !f.isList(name, m) || l.other && !f.fits(name, &l, want) || !f.bound(name, l.n, limit) || !f.fits(name, &l, want) {
+		if !f.isList(name, m) || l.Other && !f.fits(name, &l, want) || !f.bound(name, l.N, limit) || !f.fits(name, &l, want) {
 			return nil
 		}
-		given := r.hashes[l.from:l.to]
+		given := r.Hashes[l.From:l.To]
 		if from != "" && !slices.Equal(found, given) {
 			f.fail(conductor.Invalid(name, "conflict", "%s and %s are both given and differ", from, name))
 			return nil
@@ -80,19 +82,19 @@ func (f *fields) hashes(r *request, limit int, names ...string) []uint64 {
 }
 
 // isList refuses what is no array.
-func (f *fields) isList(name string, m *member) bool {
-	if !m.read {
+func (f *fields) isList(name string, m *body.Member) bool {
+	if !m.Read {
 		f.fail(conductor.Invalid(name, "not_array", "%s must be an array", name))
 	}
-	return m.read
+	return m.Read
 }
 
 // fits refuses a list with an element that is not what is wanted.
-func (f *fields) fits(name string, l *list, want string) bool {
-	if l.bad >= 0 {
-		f.fail(&conductor.FieldError{Field: name, Index: l.bad, Reason: l.reason, Message: name + " element must be " + want})
+func (f *fields) fits(name string, l *body.List, want string) bool {
+	if l.Bad >= 0 {
+		f.fail(&conductor.FieldError{Field: name, Index: l.Bad, Reason: numberReason(l.Text), Message: name + " element must be " + want})
 	}
-	return l.bad < 0
+	return l.Bad < 0
 }
 
 // bound refuses a list that is too long, at its first element that is too many.
@@ -102,4 +104,16 @@ func (f *fields) bound(name string, n, limit int) bool {
 			Message: fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, n, limit)})
 	}
 	return n <= limit
+}
+
+// numberReason tells an integer that does not fit from any other value.
+func numberReason(text []byte) string {
+	digits := text
+	if digits[0] == '-' {
+		digits = digits[1:]
+	}
+	if _, err := strconv.ParseFloat(string(text), 64); err == nil && !slices.ContainsFunc(digits, func(c byte) bool { return c-'0' > 9 }) {
+		return "out_of_range"
+	}
+	return "invalid_type"
 }

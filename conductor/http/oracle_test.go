@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // The oracle reads queries with encoding/json alone: every field as text first, lists
@@ -342,7 +343,7 @@ func (b oracleBody) query(byHash bool, limit int) (q conductor.Query, err error)
 }
 
 // givenTwice returns a field of a shape that is in an object more than once.
-func givenTwice(raw []byte, s shape) string {
+func givenTwice(raw []byte, s body.Shape) string {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	seen := map[string]bool{}
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -354,7 +355,7 @@ func givenTwice(raw []byte, s shape) string {
 		if err != nil || d.Decode(&value) != nil {
 			return ""
 		}
-		if text := name.(string); seen[text] && s.has(text) {
+		if text := name.(string); seen[text] && s.Has(text) {
 			return text
 		}
 		seen[name.(string)] = true
@@ -362,15 +363,15 @@ func givenTwice(raw []byte, s shape) string {
 	return ""
 }
 
-func askFast(r *request, raw []byte, byHash bool, limit int) (conductor.Query, error) {
+func askFast(r *body.Request, raw []byte, byHash bool, limit int) (conductor.Query, error) {
 	a := api{opts: Options{MaxTokens: limit}}
-	r.src, r.members, r.items = append(r.src[:0], raw...), r.members[:0], r.items[:0]
-	r.tokens, r.hashes = r.tokens[:0], r.hashes[:0]
+	r.Src, r.Members, r.Items = append(r.Src[:0], raw...), r.Members[:0], r.Items[:0]
+	r.Tokens, r.Hashes = r.Tokens[:0], r.Hashes[:0]
 	s, prompt := queryFields, a.tokens
 	if byHash {
 		s, prompt = hashFields, a.hashes
 	}
-	f, err := r.scan(s, limit)
+	f, err := scan(r, s, limit)
 	if err != nil {
 		return conductor.Query{}, err
 	}
@@ -385,8 +386,8 @@ func askFast(r *request, raw []byte, byHash bool, limit int) (conductor.Query, e
 func compare(t *testing.T, raw []byte, byHash bool, limit int) {
 	t.Helper()
 	// Buffers that others have used.
-	r := &request{tokens: make([]uint32, 3, 5), hashes: make([]uint64, 1, 9)}
-	r.release()
+	r := &body.Request{Tokens: make([]uint32, 3, 5), Hashes: make([]uint64, 1, 9)}
+	r.Reset()
 	got, gotErr := askFast(r, raw, byHash, limit)
 	want, wantErr := askOracle(raw, byHash, limit)
 	s := queryFields
@@ -532,8 +533,8 @@ func BenchmarkParse(b *testing.B) {
 		})
 	}
 	fast := func(raw []byte) (conductor.Query, error) {
-		r := requests.Get().(*request)
-		defer r.release()
+		r := body.Get()
+		defer r.Release()
 		return askFast(r, raw, false, n)
 	}
 	run("json", plain, fast)

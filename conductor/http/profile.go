@@ -2,12 +2,14 @@ package http
 
 import (
 	"errors"
+	"slices"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // profileShape is that of hash_profile; its first four fields are required.
-var profileShape = of("strategy", "algorithm", "python_hash_seed", "index_projection", "root_digest", "extra_keys")
+var profileShape = body.Of("strategy", "algorithm", "python_hash_seed", "index_projection", "root_digest", "extra_keys")
 
 // profile reads hash_profile; absent and null are none. Unlike the fields around it,
 // one in it that nobody knows is an error: it would be a profile of another kind.
@@ -17,17 +19,23 @@ func (f *fields) profile() conductor.HashProfile {
 	if raw == nil {
 		return conductor.HashProfile{}
 	}
-	in := fields{shape: profileShape}
-	sc := scanner{r: new(request), src: raw, index: -1}
-	_, twice, ok := sc.document(profileShape)
-	if in.body = sc.r.members; !ok {
+	members, _, err := new(body.Request).ScanText(raw, profileShape, body.Options{})
+	if err != nil {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be an object", name))
 		return conductor.HashProfile{}
 	}
-	if field, found := profileShape.stranger(raw); found {
+	in := fields{body: members, shape: profileShape}
+	var unknown []string
+	for field := range body.Pairs(raw) {
+		if !profileShape.Has(field) {
+			unknown = append(unknown, field)
+		}
+	}
+	if len(unknown) > 0 {
+		field := slices.Min(unknown)
 		in.fail(conductor.Invalid(field, "unknown_field", "unsupported field in %s: %s", name, field))
 	}
-	if twice != "" {
+	if twice := body.Repeated(members); twice != "" {
 		in.fail(duplicate(twice))
 	}
 	p := conductor.HashProfile{

@@ -6,41 +6,43 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // What a body may say; fields by other names are ignored.
 var (
-	promptFields = of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "min_matched", "top")
-	queryFields  = append(shape{{name: "token_ids", kind: tokens}, {name: "token_ids_b64"}}, promptFields...)
-	hashFields   = append(shape{{name: "seq_hashes", kind: hashes}, {name: "block_hash", kind: hashes}, {name: "block_hashes", kind: hashes}}, promptFields...)
+	hashes       = body.Hashes(body.Hash)
+	promptFields = body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "min_matched", "top")
+	queryFields  = append(body.Shape{{Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}}, promptFields...)
+	hashFields   = append(body.Shape{{Name: "seq_hashes", Kind: hashes}, {Name: "block_hash", Kind: hashes}, {Name: "block_hashes", Kind: hashes}}, promptFields...)
 )
 
 // query answers for a prompt given as tokens: POST /query.
 func (a *api) query(g *gin.Context) (any, error) {
-	return a.work(g, queryFields, func(f *fields, r *request) (any, error) { return a.one(f, r, a.tokens) })
+	return a.work(g, queryFields, func(f *fields, r *body.Request) (any, error) { return a.one(f, r, a.tokens) })
 }
 
-func (a *api) tokens(f *fields, r *request, q *conductor.Query) {
+func (a *api) tokens(f *fields, r *body.Request, q *conductor.Query) {
 	q.Tokens = f.tokens(r, a.opts.MaxTokens)
 }
 
 // queryByHash answers for a prompt given as canonical seq hashes: POST
 // /query_by_hash. block_hash is the name earlier drafts used.
 func (a *api) queryByHash(g *gin.Context) (any, error) {
-	return a.work(g, hashFields, func(f *fields, r *request) (any, error) { return a.one(f, r, a.hashes) })
+	return a.work(g, hashFields, func(f *fields, r *body.Request) (any, error) { return a.one(f, r, a.hashes) })
 }
 
-func (a *api) hashes(f *fields, r *request, q *conductor.Query) {
+func (a *api) hashes(f *fields, r *body.Request, q *conductor.Query) {
 	q.ByHash = true
 	q.Hashes = f.hashes(r, a.opts.MaxTokens, "seq_hashes", "block_hash", "block_hashes")
 }
 
 // promptReader reads a prompt into a query, which must not keep it.
-type promptReader func(*fields, *request, *conductor.Query)
+type promptReader func(*fields, *body.Request, *conductor.Query)
 
 // work reads a request with a body of a shape and lets answer answer it when its turn
 // has come.
-func (a *api) work(g *gin.Context, s shape, answer func(*fields, *request) (any, error)) (any, error) {
+func (a *api) work(g *gin.Context, s body.Shape, answer func(*fields, *body.Request) (any, error)) (any, error) {
 	detail, err := flag(g, "detail")
 	if err != nil {
 		return nil, err
@@ -49,13 +51,16 @@ func (a *api) work(g *gin.Context, s shape, answer func(*fields, *request) (any,
 	if err != nil {
 		return nil, err
 	}
-	r := requests.Get().(*request)
-	defer r.release()
-	if err := a.admit(g, r); err != nil {
+	r := body.Get()
+	defer r.Release()
+	if err := r.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
+		return nil, err
+	}
+	if err := a.conductor.Enter(g.Request.Context()); err != nil {
 		return nil, err
 	}
 	defer a.conductor.Leave()
-	f, err := r.scan(s, a.opts.MaxTokens)
+	f, err := scan(r, s, a.opts.MaxTokens)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +69,7 @@ func (a *api) work(g *gin.Context, s shape, answer func(*fields, *request) (any,
 }
 
 // one answers a query.
-func (a *api) one(f *fields, r *request, prompt promptReader) (any, error) {
+func (a *api) one(f *fields, r *body.Request, prompt promptReader) (any, error) {
 	q := f.query(r, prompt)
 	if f.err != nil {
 		return nil, f.err
@@ -72,17 +77,8 @@ func (a *api) one(f *fields, r *request, prompt promptReader) (any, error) {
 	return a.answer(&q), nil
 }
 
-// admit reads a body and waits until it is the request's turn to be worked on. Without
-// an error the caller leaves it.
-func (a *api) admit(g *gin.Context, r *request) error {
-	if err := a.readBytes(g, r); err != nil {
-		return err
-	}
-	return a.conductor.Enter(g.Request.Context())
-}
-
 // query reads what both queries share, and the prompt.
-func (f *fields) query(r *request, prompt promptReader) conductor.Query {
+func (f *fields) query(r *body.Request, prompt promptReader) conductor.Query {
 	q := conductor.Query{
 		Model:     f.required("model", "modelname", "model_name"),
 		BlockSize: f.blockSize(),
@@ -100,7 +96,7 @@ func (f *fields) query(r *request, prompt promptReader) conductor.Query {
 
 // limits are min_matched and top of the query string, which count where a body does not
 // say them.
-func limits(g *gin.Context) (spare body, err error) {
+func limits(g *gin.Context) (spare []body.Member, err error) {
 	if g.Request.URL.RawQuery == "" {
 		return nil, nil
 	}
@@ -115,7 +111,7 @@ func limits(g *gin.Context) (spare body, err error) {
 		if text == "null" {
 			text = `"null"` // absent it is in a body alone
 		}
-		f := fields{body: body{{name: limit.name, raw: []byte(text)}}}
+		f := fields{body: []body.Member{{Name: limit.name, Raw: []byte(text)}}}
 		if f.atLeast(limit.name, limit.least); f.err != nil {
 			return nil, f.err
 		}

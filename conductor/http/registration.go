@@ -6,20 +6,21 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // What a body may say; fields by other names are ignored.
 var (
-	keyFields          = of("instance_id", "tenant_id", "dp_rank")
-	registrationFields = append(of("endpoint", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint",
+	keyFields          = body.Of("instance_id", "tenant_id", "dp_rank")
+	registrationFields = append(body.Of("endpoint", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint",
 		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves",
 		"copies", "owned", "clear", "may_announce", "hash_profile", "replace"), keyFields...)
 )
 
 // register starts a source: POST /register.
 func (a *api) register(g *gin.Context) (any, error) {
-	in := requests.Get().(*request)
-	defer in.release()
+	in := body.Get()
+	defer in.Release()
 	f, err := a.read(g, in, registrationFields)
 	if err != nil {
 		return nil, err
@@ -55,8 +56,8 @@ func (a *api) register(g *gin.Context) (any, error) {
 
 // unregister stops a source: POST /unregister. Only the key fields count.
 func (a *api) unregister(g *gin.Context) (any, error) {
-	in := requests.Get().(*request)
-	defer in.release()
+	in := body.Get()
+	defer in.Release()
 	f, err := a.read(g, in, keyFields)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/conductor/prompt"
 )
 
@@ -22,10 +23,10 @@ func ids(n int, more string) []byte {
 // more memory than the limits allow, and none afterwards.
 func TestGiantPrompts(t *testing.T) {
 	const n, limit = 10_000_000, 1 << 19
-	f := func(body []byte, reason, text string, index int) {
+	f := func(src []byte, reason, text string, index int) {
 		t.Helper()
-		r := &request{src: body}
-		in, err := r.scan(queryFields, limit)
+		r := &body.Request{Src: src}
+		in, err := scan(r, queryFields, limit)
 		if err == nil {
 			in.tokens(r, limit)
 			err = in.err
@@ -34,12 +35,12 @@ func TestGiantPrompts(t *testing.T) {
 		if got.Reason != reason || got.Error != text || got.Field != "token_ids" || (index >= 0) != (got.Index != nil) || index >= 0 && *got.Index != index {
 			t.Errorf("%+v, want %s %q at %d", got, reason, text, index)
 		}
-		if most := limit * 3 / 2; cap(r.tokens) > most {
-			t.Errorf("room for %d tokens, the most is %d", cap(r.tokens), most)
+		if most := limit * 3 / 2; cap(r.Tokens) > most {
+			t.Errorf("room for %d tokens, the most is %d", cap(r.Tokens), most)
 		}
-		r.release()
-		if r.src != nil || r.tokens != nil {
-			t.Errorf("%d bytes and %d tokens are kept", cap(r.src), cap(r.tokens))
+		r.Reset()
+		if r.Src != nil || r.Tokens != nil {
+			t.Errorf("%d bytes and %d tokens are kept", cap(r.Src), cap(r.Tokens))
 		}
 	}
 	f(ids(n, ""), "out_of_range", fmt.Sprintf("token_ids has %d elements, limits.max_tokens allows %d", n, limit), limit)
@@ -53,16 +54,16 @@ func TestGiantPrompts(t *testing.T) {
 // TestQueriesAllocate holds that reading a prompt allocates the same, whatever its
 // length, and that a usual one is read into what the last one left.
 func TestQueriesAllocate(t *testing.T) {
-	allocations := func(body []byte, byHash bool) float64 {
-		r := &request{tokens: make([]uint32, 0, prompt.KeepNumbers), hashes: make([]uint64, 0, prompt.KeepNumbers)}
+	allocations := func(src []byte, byHash bool) float64 {
+		r := &body.Request{Tokens: make([]uint32, 0, prompt.KeepNumbers), Hashes: make([]uint64, 0, prompt.KeepNumbers)}
 		return testing.AllocsPerRun(20, func() {
-			r.src, r.members, r.tokens, r.hashes = body, r.members[:0], r.tokens[:0], r.hashes[:0]
+			r.Src, r.Members, r.Tokens, r.Hashes = src, r.Members[:0], r.Tokens[:0], r.Hashes[:0]
 			a := api{opts: Options{MaxTokens: 1 << 20}}
 			s, read := queryFields, a.tokens
 			if byHash {
 				s, read = hashFields, a.hashes
 			}
-			f, err := r.scan(s, 1<<20)
+			f, err := scan(r, s, 1<<20)
 			if q := f.query(r, read); errors.Join(err, f.err) != nil || len(q.Tokens)+len(q.Hashes) == 0 {
 				t.Fatal(err, f.err, len(q.Tokens))
 			}
@@ -83,7 +84,7 @@ func TestQueriesAllocate(t *testing.T) {
 // TestRequestsAreApart holds that what one request leaves in the buffers is not seen by
 // the next.
 func TestRequestsAreApart(t *testing.T) {
-	r := new(request)
+	r := new(body.Request)
 	for i := range 100 {
 		n := 1 + i*37%90
 		q, err := askFast(r, ids(n, ""), false, 1000)
@@ -101,8 +102,8 @@ func TestRequestsAreApart(t *testing.T) {
 func TestTexts(t *testing.T) {
 	f := func(raw string, index int) {
 		t.Helper()
-		r := &request{src: []byte(`{"serves":` + raw + `}`)}
-		in, err := r.scan(registrationFields, 0)
+		r := &body.Request{Src: []byte(`{"serves":` + raw + `}`)}
+		in, err := scan(r, registrationFields, 0)
 		if err != nil {
 			t.Fatal(raw, err)
 		}
@@ -141,8 +142,8 @@ func TestTexts(t *testing.T) {
 func TestProfileFaults(t *testing.T) {
 	f := func(raw, reason, field string) {
 		t.Helper()
-		r := &request{src: []byte(`{"hash_profile":` + raw + `}`)}
-		in, err := r.scan(registrationFields, 0)
+		r := &body.Request{Src: []byte(`{"hash_profile":` + raw + `}`)}
+		in, err := scan(r, registrationFields, 0)
 		if err != nil {
 			t.Fatal(raw, err)
 		}
