@@ -1,6 +1,10 @@
 package dynamo
 
-import "strconv"
+import (
+	"strconv"
+
+	"kvconductor/conductor/body"
+)
 
 // Answers are written without reflection: they are most of what a query costs
 // besides its body.
@@ -49,10 +53,10 @@ func appendRanks(dst []byte, found []match, value func([]byte, *match) []byte) [
 		}
 		switch {
 		case open == nil:
-			dst = append(appendString(dst, m.worker), ':', '{')
+			dst = append(body.AppendString(dst, m.worker, false), ':', '{')
 		case open.worker != m.worker:
 			dst = append(dst, '}', ',')
-			dst = append(appendString(dst, m.worker), ':', '{')
+			dst = append(body.AppendString(dst, m.worker, false), ':', '{')
 		default:
 			dst = append(dst, ',')
 		}
@@ -74,7 +78,7 @@ func appendInstance(dst []byte, ranks []match) []byte {
 	for i := range ranks {
 		gpu, cpu, disk = max(gpu, ranks[i].device), max(cpu, ranks[i].host), max(disk, ranks[i].external)
 	}
-	dst = append(appendString(dst, ranks[0].worker), `:{"longest_matched":`...)
+	dst = append(body.AppendString(dst, ranks[0].worker, false), `:{"longest_matched":`...)
 	dst = appendUint(dst, disk)
 	dst = append(dst, `,"gpu":`...)
 	dst = appendUint(dst, gpu)
@@ -114,7 +118,7 @@ func appendTiered(dst []byte, found []match, blockSize int) []byte {
 		if start > from {
 			dst = append(dst, ',')
 		}
-		dst = append(appendString(append(dst, '['), tier.name), `,{"hits":[`...)
+		dst = append(body.AppendString(append(dst, '['), tier.name, false), `,{"hits":[`...)
 		var hits bool
 		if dst, hits = appendHits(dst, found, tier.hits); !hits {
 			dst = dst[:start]

@@ -3,12 +3,15 @@ package dynamo
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"kvconductor/conductor/body"
 )
 
 // compareNumbers reads an array, behind which there may be anything, as token ids and as
@@ -33,14 +36,32 @@ func compareNumbers(t *testing.T, text []byte) {
 		}
 		wantHashes = append(wantHashes, hash)
 	}
-	d := decoder{src: text, index: -1}
-	if got := d.u32s(nil, 1<<20); (d.err == nil) != fitTokens || fitTokens && !slices.Equal(got, wantTokens) {
-		t.Errorf("tokens %q: %d %v, want %d %t", text, got, d.err, wantTokens, fitTokens)
+	// What is wrong behind a whole list is no matter here.
+	read := func(m member) (*body.Request, error) {
+		r := &body.Request{Src: append([]byte(`{"`+m.name+`":`), text...)}
+		if array {
+			r.Src = append(r.Src[:len(r.Src)-len(text)+length(text)], '}')
+		}
+		if why := decode(r, 1<<20, "", m); why != nil {
+			return r, errors.New(why.text)
+		}
+		return r, nil
 	}
-	d = decoder{src: text, index: -1}
-	if got := d.hashes(nil, 1<<20); (d.err == nil) != fitHashes || fitHashes && !slices.Equal(got, wantHashes) {
-		t.Errorf("hashes %q: %d %v, want %d %t", text, got, d.err, wantHashes, fitHashes)
+	if r, err := read(tokens); (err == nil) != fitTokens || fitTokens && !slices.Equal(r.Tokens, wantTokens) {
+		t.Errorf("tokens %q: %d %v, want %d %t", text, r.Tokens, err, wantTokens, fitTokens)
 	}
+	if r, err := read(blockHashes); (err == nil) != fitHashes || fitHashes && !slices.Equal(r.Hashes, wantHashes) {
+		t.Errorf("hashes %q: %d %v, want %d %t", text, r.Hashes, err, wantHashes, fitHashes)
+	}
+}
+
+// length returns where the value ends that text begins with.
+func length(text []byte) int {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(new(json.RawMessage)); err != nil {
+		return len(text)
+	}
+	return int(d.InputOffset())
 }
 
 // FuzzNumbersInArrays compares them for arbitrary text.
@@ -111,24 +132,23 @@ func TestNumbersInArrays(t *testing.T) {
 // TestGiantBodiesAreNotKept holds that a request leaves to the next one no more memory
 // than most requests need.
 func TestGiantBodiesAreNotKept(t *testing.T) {
-	read := func(n int) *exchange {
-		r := &exchange{src: promptBody(n)}
-		d := &Dialect{cfg: Config{MaxTokens: n}}
+	read := func(n int) *body.Request {
+		r := &body.Request{Src: promptBody(n)}
 		var name string
-		if why := decode(r.src, "QueryRequest", d.tokens(r), model(&name)); why != nil || len(r.tokens) != n {
-			t.Fatalf("%d tokens of %d: %v", len(r.tokens), n, why)
+		if why := decode(r, n, "QueryRequest", tokens, model(&name)); why != nil || len(r.Tokens) != n {
+			t.Fatalf("%d tokens of %d: %v", len(r.Tokens), n, why)
 		}
-		hashes := bytes.Replace(r.src, []byte("token_ids"), []byte("block_hashes"), 1)
-		if why := decode(hashes, "QueryByHashRequest", d.blockHashes(r), model(&name)); why != nil || len(r.hashes) != n {
-			t.Fatalf("%d hashes of %d: %v", len(r.hashes), n, why)
+		r.Src = bytes.Replace(r.Src, []byte("token_ids"), []byte("block_hashes"), 1)
+		if why := decode(r, n, "QueryByHashRequest", blockHashes, model(&name)); why != nil || len(r.Hashes) != n {
+			t.Fatalf("%d hashes of %d: %v", len(r.Hashes), n, why)
 		}
-		r.release()
+		r.Reset()
 		return r
 	}
-	if r := read(1 << 20); r.src != nil || r.tokens != nil || r.hashes != nil {
-		t.Errorf("%d bytes, %d tokens and %d hashes are kept", cap(r.src), cap(r.tokens), cap(r.hashes))
+	if r := read(1 << 20); r.Src != nil || r.Tokens != nil || r.Hashes != nil {
+		t.Errorf("%d bytes, %d tokens and %d hashes are kept", cap(r.Src), cap(r.Tokens), cap(r.Hashes))
 	}
-	if r := read(1 << 16); r.src == nil || r.tokens == nil || r.hashes == nil {
+	if r := read(1 << 16); r.Src == nil || r.Tokens == nil || r.Hashes == nil {
 		t.Error("the buffers of a usual prompt are not kept")
 	}
 }
@@ -149,14 +169,13 @@ func promptBody(n int) []byte {
 // TestTokensDoNotAllocate holds that what a body costs does not depend on its
 // tokens.
 func TestTokensDoNotAllocate(t *testing.T) {
-	tokens := make([]uint32, 0, 10_000)
+	r := &body.Request{Tokens: make([]uint32, 0, 10_000)}
 	allocations := func(n int) float64 {
-		body := promptBody(n)
+		r.Src = promptBody(n)
 		return testing.AllocsPerRun(20, func() {
 			var name string
-			why := decode(body, "QueryRequest", model(&name), member{name: "token_ids", read: func(d *decoder) { tokens = d.u32s(tokens[:0], 10_000) }})
-			if why != nil || len(tokens) != n {
-				t.Fatalf("%d tokens: %v", len(tokens), why)
+			if why := decode(r, 10_000, "QueryRequest", model(&name), tokens); why != nil || len(r.Tokens) != n {
+				t.Fatalf("%d tokens: %v", len(r.Tokens), why)
 			}
 		})
 	}
@@ -166,13 +185,12 @@ func TestTokensDoNotAllocate(t *testing.T) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	body := promptBody(8192)
-	tokens := make([]uint32, 0, 8192)
-	b.SetBytes(int64(len(body)))
+	r := &body.Request{Src: promptBody(8192)}
+	b.SetBytes(int64(len(r.Src)))
 	b.ReportAllocs()
 	for b.Loop() {
 		var name string
-		if why := decode(body, "QueryRequest", model(&name), member{name: "token_ids", read: func(d *decoder) { tokens = d.u32s(tokens[:0], 8192) }}); why != nil {
+		if why := decode(r, 8192, "QueryRequest", model(&name), tokens); why != nil {
 			b.Fatal(why)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/tiers"
 )
 
@@ -170,13 +171,13 @@ func (w *dumper) name() {
 // head appends what a slot or a line begins with.
 func (w *dumper) head(at slot) {
 	w.buf = strconv.AppendInt(append(w.buf, `"block_size":`...), int64(at.blockSize), 10)
-	w.buf = appendString(append(w.buf, `,"model_name":`...), at.partition.Model)
-	w.buf = appendString(append(w.buf, `,"routing_group":`...), at.partition.Tenant)
+	w.buf = body.AppendString(append(w.buf, `,"model_name":`...), at.partition.Model, false)
+	w.buf = body.AppendString(append(w.buf, `,"routing_group":`...), at.partition.Tenant, false)
 }
 
 // line appends one line of NDJSON.
 func (w *dumper) line(at slot, name string, value func()) {
-	w.buf = appendString(append(w.buf, `{"key":`...), w.keys[at])
+	w.buf = body.AppendString(append(w.buf, `{"key":`...), w.keys[at], false)
 	w.buf = append(w.buf, ',')
 	w.head(at)
 	w.buf = append(append(append(w.buf, `,"`...), name...), `":`...)
@@ -211,7 +212,7 @@ func (w *dumper) object() {
 		if i > 0 {
 			w.buf = append(w.buf, ',')
 		}
-		w.buf = append(appendString(w.buf, w.keys[at]), ":{"...)
+		w.buf = append(body.AppendString(w.buf, w.keys[at], false), ":{"...)
 		w.head(at)
 		if w.detail {
 			w.buf = append(w.buf, `,"sources":[`...)

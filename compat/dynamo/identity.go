@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // Dynamo's instance ids are integers, ours are strings. An integer is kept as its
@@ -27,7 +28,7 @@ func appendID(dst []byte, id string) []byte {
 	if _, ok := numeric(id); ok {
 		return append(dst, id...)
 	}
-	return appendString(dst, id)
+	return body.AppendString(dst, id, false)
 }
 
 // instanceID encodes as appendID does.
@@ -55,30 +56,30 @@ func compareIDs(a, b string) int {
 
 // identity reads an instance id.
 func identity(into *string) member {
-	return member{name: "instance_id", required: true, read: func(d *decoder) {
-		if d.peek() == '"' {
-			*into = d.quoted()
+	return member{name: "instance_id", required: true, read: func(d *decoder, f *body.Member) {
+		if isString(f.Raw) && paired(f.Raw) {
+			*into = d.text(f)
 			return
 		}
-		*into = strconv.FormatUint(d.unsigned(math.MaxUint64, "u64"), 10)
+		*into = strconv.FormatUint(d.unsigned(f, math.MaxUint64, "u64"), 10)
 	}}
 }
 
 // model reads a model's name.
 func model(into *string) member {
-	return member{name: "model_name", spare: "modelname", required: true, read: func(d *decoder) { *into = d.text() }}
+	return member{name: "model_name", spare: "modelname", required: true, read: func(d *decoder, f *body.Member) { *into = d.text(f) }}
 }
 
 // stringMember reads a string that is not null.
 func stringMember(name string, into *string) member {
-	return member{name: name, read: func(d *decoder) { *into = d.text() }}
+	return member{name: name, read: func(d *decoder, f *body.Member) { *into = d.text(f) }}
 }
 
 // stringOrNull reads a string or null, which is as good as nothing.
 func stringOrNull(name string, into **string) member {
-	return member{name: name, read: func(d *decoder) {
-		if !d.null() && d.err == nil {
-			s := d.text()
+	return member{name: name, read: func(d *decoder, f *body.Member) {
+		if !isNull(f) {
+			s := d.text(f)
 			*into = &s
 		}
 	}}
@@ -86,23 +87,19 @@ func stringOrNull(name string, into **string) member {
 
 // rankOrNull reads a data-parallel rank or null, which is as good as nothing.
 func rankOrNull(into **uint64) member {
-	return member{name: "dp_rank", read: func(d *decoder) {
-		if !d.null() && d.err == nil {
-			n := d.unsigned(math.MaxUint32, "u32")
+	return member{name: "dp_rank", read: func(d *decoder, f *body.Member) {
+		if !isNull(f) {
+			n := d.unsigned(f, math.MaxUint32, "u32")
 			*into = &n
 		}
 	}}
 }
 
-// tokens reads token ids into the request's buffer.
-func (d *Dialect) tokens(r *exchange) member {
-	return member{name: "token_ids", required: true, read: func(dec *decoder) { r.tokens = dec.u32s(r.tokens[:0], d.cfg.MaxTokens) }}
-}
-
-// blockHashes reads local block hashes into the request's buffer.
-func (d *Dialect) blockHashes(r *exchange) member {
-	return member{name: "block_hashes", required: true, read: func(dec *decoder) { r.hashes = dec.hashes(r.hashes[:0], d.cfg.MaxTokens) }}
-}
+// Lists of numbers, which the scanner reads into the request's buffers.
+var (
+	tokens      = member{name: "token_ids", required: true, read: func(d *decoder, f *body.Member) { d.list(f, "u32") }}
+	blockHashes = member{name: "block_hashes", required: true, read: func(d *decoder, f *body.Member) { d.list(f, "i64") }}
+)
 
 // group is how a request names the routing group: by that, or by the tenant of
 // older clients.
@@ -122,4 +119,10 @@ func (p group) name() string {
 // nothing.
 func (p group) named() bool {
 	return p.routing != nil && *p.routing != "" || p.tenant != nil && *p.tenant != ""
+}
+
+// required makes a member one that a request must have.
+func required(m member) member {
+	m.required = true
+	return m
 }

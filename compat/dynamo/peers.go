@@ -9,7 +9,7 @@ import (
 
 // peerURL reads the body that names a peer. Any text will do.
 func peerURL(r *exchange) (url string, read bool) {
-	read = r.decode("PeerRequest", member{name: "url", required: true, read: func(d *decoder) { url = d.text() }})
+	read = r.decode("PeerRequest", required(stringMember("url", &url)))
 	return url, read
 }
 

@@ -19,13 +19,13 @@ func (d *Dialect) query(r *exchange) {
 		lora, salt           *string
 	)
 	if !r.decode("QueryRequest",
-		d.tokens(r), model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant),
+		tokens, model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant),
 		stringOrNull("lora_name", &lora), stringOrNull("cache_salt", &salt),
 	) {
 		return
 	}
 	r.Set(ModelKey, q.Model)
-	q.Tokens = r.tokens
+	q.Tokens = r.in.Tokens
 	if lora != nil {
 		q.Lora = *lora
 	}
@@ -53,12 +53,12 @@ func (d *Dialect) queryByHash(r *exchange) {
 func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in group, salt *string, read bool) {
 	var routingGroup, tenant string
 	if !r.decode(kind,
-		d.blockHashes(r), model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant), stringOrNull("cache_salt", &salt),
+		blockHashes, model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant), stringOrNull("cache_salt", &salt),
 	) {
 		return q, in, nil, false
 	}
 	r.Set(ModelKey, q.Model)
-	q.ByLocal, q.Locals = true, r.hashes
+	q.ByLocal, q.Locals = true, r.in.Hashes
 	return q, group{&routingGroup, &tenant}, salt, true
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // isWorker reports whether what is registered is what Dynamo calls a worker's
@@ -39,9 +40,9 @@ func (d *Dialect) register(r *exchange) {
 	)
 	if !r.decode("RegisterRequest",
 		identity(&reg.Instance),
-		member{name: "endpoint", required: true, read: func(d *decoder) { reg.Endpoint = d.text() }},
+		member{name: "endpoint", required: true, read: func(d *decoder, f *body.Member) { reg.Endpoint = d.text(f) }},
 		model(&reg.Model),
-		member{name: "block_size", required: true, read: func(d *decoder) { blockSize = d.unsigned(math.MaxUint32, "u32") }},
+		member{name: "block_size", required: true, read: func(d *decoder, f *body.Member) { blockSize = d.unsigned(f, math.MaxUint32, "u32") }},
 		stringMember("routing_group", &routingGroup),
 		stringMember("tenant_id", &tenant),
 		rankOrNull(&dpRank),

@@ -1,19 +1,16 @@
 package dynamo
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
 	"strings"
-	"sync"
 
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
-	"kvconductor/conductor/prompt"
+	"kvconductor/conductor/body"
 )
 
 const (
@@ -22,29 +19,17 @@ const (
 	statusTooLarge      = http.StatusRequestEntityTooLarge
 )
 
-// exchange is one request with a body, and what is read from that. Exchanges are
-// used again, with their buffers.
+// exchange is one request with a body.
 type exchange struct {
 	*gin.Context
-	src    []byte
-	tokens []uint32
-	hashes []uint64
+	in     *body.Request
+	limit  int  // elements of a list
 	inside bool // counts as a query
-}
-
-var exchanges = sync.Pool{New: func() any { return new(exchange) }}
-
-// release gives the buffers back, but for those that one giant request has made.
-func (r *exchange) release() {
-	r.Context = nil
-	r.src = prompt.Kept(r.src, prompt.KeepBytes)
-	r.tokens, r.hashes = prompt.Kept(r.tokens, prompt.KeepNumbers), prompt.Kept(r.hashes, prompt.KeepNumbers)
-	exchanges.Put(r)
 }
 
 // decode reads the body, or answers why not.
 func (r *exchange) decode(kind string, members ...member) bool {
-	if why := decode(r.src, kind, members...); why != nil {
+	if why := decode(r.in, r.limit, kind, members...); why != nil {
 		reject(r.Context, why)
 		return false
 	}
@@ -59,21 +44,18 @@ func (d *Dialect) body(limit int64, handle func(*exchange)) gin.HandlerFunc {
 			plain(g, http.StatusUnsupportedMediaType, "Expected request with `Content-Type: application/json`")
 			return
 		}
-		r := exchanges.Get().(*exchange)
-		defer r.release()
-		r.Context = g
-		var err error
-		if r.src, err = prompt.Read(r.src[:0], http.MaxBytesReader(g.Writer, g.Request.Body, limit), g.Request.ContentLength); err != nil {
-			var large *http.MaxBytesError
+		r := &exchange{Context: g, in: body.Get(), limit: d.cfg.MaxTokens}
+		defer r.in.Release()
+		if err := r.in.Fill(g.Writer, g.Request, limit); err != nil {
 			switch {
 			case errors.Is(err, errors.ErrUnsupported):
-				plain(g, http.StatusUnsupportedMediaType, "Failed to buffer the request body: "+err.Error())
-			case errors.As(err, &large):
+				plain(g, http.StatusUnsupportedMediaType, "Failed to buffer the request body: "+errors.Unwrap(err).Error())
+			case errors.As(err, new(*http.MaxBytesError)):
 				reject(g, &rejection{statusTooLarge, "Failed to buffer the request body: length limit exceeded"})
 			case errors.Is(err, io.ErrUnexpectedEOF):
 				plain(g, statusBadRequest, "Failed to buffer the request body: it ends early")
 			default:
-				plain(g, statusBadRequest, "Failed to buffer the request body: "+err.Error())
+				plain(g, statusBadRequest, "Failed to buffer the request body: "+errors.Unwrap(err).Error())
 			}
 			return
 		}
@@ -97,9 +79,9 @@ func (d *Dialect) queryBody(handle func(*exchange)) gin.HandlerFunc {
 }
 
 // answer sends the answer of a query, which from then on counts as none.
-func (d *Dialect) answer(r *exchange, body []byte) {
+func (d *Dialect) answer(r *exchange, text []byte) {
 	d.leave(r)
-	r.Data(http.StatusOK, "application/json", body)
+	r.Data(http.StatusOK, "application/json", text)
 }
 
 func (d *Dialect) leave(r *exchange) {
@@ -124,8 +106,8 @@ func ok(g *gin.Context, status int) { g.Data(status, "application/json", []byte(
 
 // refuse answers with the service's own error.
 func refuse(g *gin.Context, status int, text string) {
-	body := appendString([]byte(`{"error":`), text)
-	g.Data(status, "application/json", append(body, '}'))
+	row := body.AppendString([]byte(`{"error":`), text, false)
+	g.Data(status, "application/json", append(row, '}'))
 }
 
 // refuseError answers with an error of the Conductor.
@@ -159,24 +141,4 @@ func plain(g *gin.Context, status int, text string) {
 func empty(g *gin.Context, status int) {
 	g.Status(status)
 	g.Writer.WriteHeaderNow()
-}
-
-// appendString appends a JSON string.
-func appendString(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= 0x7f {
-			return appendEscaped(dst, s)
-		}
-	}
-	return append(append(append(dst, '"'), s...), '"')
-}
-
-func appendEscaped(dst []byte, s string) []byte {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(s); err != nil {
-		panic("BUG: a string cannot be encoded: " + err.Error())
-	}
-	return append(dst, bytes.TrimSuffix(b.Bytes(), []byte{'\n'})...)
 }

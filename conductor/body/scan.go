@@ -62,7 +62,7 @@ type Member struct {
 // List describes a list of numbers.
 type List struct {
 	From, To int // in Tokens or Hashes, if every element fits
-	N        int // elements, those beyond the limit included
+	N        int // elements, those beyond the limit and a broken one included
 	Bad      int // first element that does not fit, -1 if all do
 	Text     []byte
 	At       int  // offset of Text, the bad element, in the body
@@ -106,14 +106,15 @@ type scanner struct {
 	inner string // field and element within the object that failed
 }
 
-// Scan reads the object in Src. It returns the fields in the order of the document, and
+// Scan empties the buffers and reads the object in Src. It returns the fields in the order of the document, and
 // the offset behind the object. After an error the fields before the fault are valid; the
 // field that holds the fault is the last.
 func (r *Request) Scan(of Shape, opts Options) (members []Member, end int, err *Error) {
+	r.Members, r.Items, r.Tokens, r.Hashes = r.Members[:0], r.Items[:0], r.Tokens[:0], r.Hashes[:0]
 	return r.ScanText(r.Src, of, opts)
 }
 
-// ScanText is Scan for text other than Src.
+// ScanText is Scan for text other than Src. It appends to the buffers.
 func (r *Request) ScanText(src []byte, of Shape, opts Options) (members []Member, end int, err *Error) {
 	s := scanner{Options: opts, r: r, src: src, depth: opts.Depth, index: -1}
 	if s.depth == 0 {
@@ -355,9 +356,13 @@ func readList[T uint32 | uint64](s *scanner, l *List, dst []T, room int, value f
 		s.index = l.N
 		var ok bool
 		if s.at, ok = prompt.Skip(s.src, s.at, s.depth-1); !ok {
-			if l.Bad < 0 && start < len(s.src) && (s.src[start] == '[' || s.src[start] == '{') {
+			if start == len(s.src) || s.src[start] == ']' {
+				return dst, false
+			}
+			if l.Bad < 0 && (s.src[start] == '[' || s.src[start] == '{') {
 				l.Bad, l.Text, l.At = l.N, s.src[start:s.at], start
 			}
+			l.N++
 			return dst, false
 		}
 		text := s.src[start:s.at]

@@ -183,7 +183,9 @@ func Number(src []byte, at int) (next int, ok bool) {
 	case at >= len(src):
 		return len(src), false
 	case src[at] == '0':
-		at++
+		if at++; at < len(src) && src[at]-'0' <= 9 {
+			return at, false
+		}
 	default:
 		if at, ok = digits(src, at); !ok {
 			return at, false
