@@ -98,7 +98,7 @@ func transcode(g *gin.Context) {
 	g.Next()
 	body := held.text.Bytes()
 	if strings.HasPrefix(direct.Header().Get("Content-Type"), jsonType) {
-		if packed, err := packAnswer(nil, body); err == nil {
+		if packed, ok := packAnswer(nil, body); ok {
 			direct.Header().Set("Content-Type", ContentType)
 			body = packed
 		}

@@ -2,14 +2,17 @@ package mooncake
 
 import "slices"
 
-// tokenField is where a prompt is.
-const tokenField = "token_ids"
+// tokenField and hashField are the fields of a prompt.
+const (
+	tokenField = "token_ids"
+	hashField  = "seq_hashes"
+)
 
 // ahead is the token ids that are read while the end of their list is looked for, so
 // that most lists are walked once. It is of the first list of that name alone.
 type ahead struct {
 	raw  []byte // contents of the list
-	n    int    // elements read, into exchange.tokens
+	n    int    // elements read, into exchange.Tokens
 	next int    // where the one behind them is in raw
 }
 
@@ -20,8 +23,8 @@ func (r *exchange) list(src []byte, depth, most int) (v value, rest []byte, ok b
 	if !ok || v.kind != list || v.n > most || v.n > len(inside) {
 		return read(src, depth)
 	}
-	r.tokens = slices.Grow(r.tokens[:0], v.n)[:v.n]
-	n, rest := readTokens(r.tokens, inside)
+	r.Tokens = slices.Grow(r.Tokens[:0], v.n)[:v.n]
+	n, rest := readTokens(r.Tokens, inside)
 	next := len(inside) - len(rest)
 	if rest, ok = skip(rest, v.n-n, depth-1); !ok {
 		return v, nil, false

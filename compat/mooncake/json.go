@@ -1,238 +1,176 @@
 package mooncake
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"math"
+	"net/http"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"unicode/utf8"
 
+	"kvconductor/conductor/body"
 	"kvconductor/conductor/prompt"
 )
 
-// JSON is packed as msgpack when it comes in and unpacked when it goes out, so that
-// everything between knows one form; so are answers of the published dialect packed for
-// those who want them so.
-//
-//	{"b":[1,-2],"a":"x"} --packJSON--> 82 a1 61 a1 78 a1 62 dd 00 00 00 02 01 d3 ... --appendJSON--> {"a":"x","b":[1,-2]}
-//
-// The fields of an object are packed in alphabetical order, of several with one name
-// the last alone. Integers are exact where 64 bits hold them. A number with a fraction
-// or an exponent, or beyond 64 bits, is a float, whatever its value.
+// A request in JSON becomes the same entries as one in msgpack: its fields in
+// alphabetical order, of several with one name the last. Integers are exact if 64 bits
+// hold them. A number with a fraction, an exponent or more bits is a float.
 
-var (
-	errMalformed = errors.New("not a JSON object")
-	errFields    = errors.New("an object has too many fields")
-)
+// jsonShape has the lists that the scanner reads into the buffers of a request.
+var jsonShape = body.Shape{{Name: tokenField, Kind: body.Tokens(jsonToken)}, {Name: hashField, Kind: body.Hashes(body.Hash)}}
 
-// packJSON appends the object that src is. With more, text behind it is let be.
-func packJSON(dst, src []byte, more bool) ([]byte, error) {
-	return pack(dst, src, more, maxFields)
-}
-
-// packAnswer appends an answer of the published dialect, which may have any number of
-// rows. A number that is not whole is not kept; those answers have none.
-func packAnswer(dst, src []byte) ([]byte, error) { return pack(dst, src, false, math.MaxInt32) }
-
-// pack is packJSON for objects of so many fields at most.
-func pack(dst, src []byte, more bool, most int) ([]byte, error) {
-	first := prompt.Space(src, 0)
-	end, ok := prompt.Skip(src, first, prompt.MaxDepth)
-	if !ok || src[first] != '{' || !more && prompt.Space(src, end) != len(src) || !utf8.Valid(src[end:]) {
-		return dst, errMalformed
+// jsonToken returns the token id that an element spells, an integer of 32 bits with sign.
+func jsonToken(text []byte) (uint32, bool) {
+	v, ok := body.Hash(text)
+	if text[0] == '-' {
+		return uint32(v), ok && int64(v) >= math.MinInt32 && int64(v) <= 0
 	}
-	p := packers.Get().(*packer)
-	p.src, p.dst, p.most = src[first:end], dst, most
-	err := p.value(maxDepth)
-	dst = p.dst
-	p.src, p.dst, p.spare = nil, nil, prompt.Kept(p.spare, prompt.KeepBytes)
-	packers.Put(p)
-	return dst, err
+	return uint32(v), ok && v <= math.MaxInt32
 }
 
-// packer packs JSON that is known to be valid.
-type packer struct {
-	src     []byte // what is not packed yet
-	dst     []byte
-	most    int    // fields of an object
-	spare   []byte // of what is put in order
-	numbers [64]uint64
-}
-
-var packers = sync.Pool{New: func() any { return new(packer) }}
-
-func (p *packer) space() {
-	for len(p.src) > 0 && (p.src[0] == ' ' || p.src[0] == '\n' || p.src[0] == '\r' || p.src[0] == '\t') {
-		p.src = p.src[1:]
+// parseJSON reads the fields of a request. tail reports whether text may follow the
+// object.
+func (r *exchange) parseJSON(tail bool) error {
+	members, end, err := r.Scan(jsonShape, body.Options{Limit: r.most, Depth: maxDepth, Tail: tail, Every: maxFields})
+	switch {
+	case err != nil && err.Reason == body.Syntax, !utf8.Valid(r.Src[end:]):
+		if tail {
+			return &failure{status: http.StatusBadRequest, text: "Invalid JSON"}
+		}
+		return r.form.invalid("Invalid JSON object")
+	case err != nil, slices.ContainsFunc(members, func(m body.Member) bool { return !m.Read && crowded(m.Raw) }):
+		return r.form.invalid("an object has too many fields")
 	}
+	r.entries = appendEntries(r.entries[:0], members)
+	return nil
 }
 
-// constant packs what is n bytes long in src.
-func (p *packer) constant(n int, tag byte) {
-	p.src, p.dst = p.src[n:], append(p.dst, tag)
+// appendEntries appends fields in alphabetical order.
+func appendEntries(dst []entry, members []body.Member) []entry {
+	for i := range members {
+		dst = append(dst, entry{members[i].Name, jsonValue(&members[i])})
+	}
+	slices.SortFunc(dst, func(a, b entry) int { return cmp.Compare(a.name, b.name) })
+	return dst
 }
 
-func (p *packer) value(depth int) error {
-	switch p.space(); p.src[0] {
-	case '{':
-		return p.object(depth)
-	case '[':
-		return p.list(depth)
+// jsonEntries returns the fields of a JSON object that parseJSON has passed.
+func jsonEntries(raw []byte) []entry {
+	members, _, _ := new(body.Request).ScanText(raw, nil, body.Options{Every: maxFields})
+	return appendEntries(nil, members)
+}
+
+func jsonValue(m *body.Member) value {
+	switch m.Raw[0] {
 	case '"':
-		p.text()
+		return value{kind: text, raw: body.Unquoted(m.Raw)}
+	case '[':
+		return value{kind: list, n: m.List.N, list: &m.List}
+	case '{':
+		return value{kind: dict, raw: m.Raw}
 	case 'n':
-		p.constant(len("null"), 0xc0)
-	case 'f':
-		p.constant(len("false"), 0xc2)
+		return value{kind: null}
+	case 't', 'f':
+		return value{kind: boolean}
+	}
+	bits, ok := body.Hash(m.Raw)
+	if !ok {
+		return value{kind: float}
+	}
+	return value{kind: integer, bits: bits, neg: m.Raw[0] == '-' && bits != 0}
+}
+
+// crowded reports whether an object in valid JSON has more than maxFields fields.
+func crowded(raw []byte) bool {
+	var fields [maxDepth + 1]int // by depth
+	depth := 0
+	for at := 0; at < len(raw); at++ {
+		switch raw[at] {
+		case '"':
+			at, _, _ = prompt.String(raw, at)
+			at--
+		case '{':
+			depth++
+			fields[depth] = 1
+		case '[':
+			depth++
+			fields[depth] = math.MinInt
+		case '}', ']':
+			depth--
+		case ',':
+			if fields[depth]++; fields[depth] > maxFields {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// packAnswer appends an answer of the published dialect in msgpack. ok is false if src
+// is not JSON.
+func packAnswer(dst, src []byte) (_ []byte, ok bool) {
+	at := prompt.Space(src, 0)
+	end, ok := prompt.Skip(src, at, prompt.MaxDepth)
+	if !ok || prompt.Space(src, end) != len(src) {
+		return dst, false
+	}
+	dst, _ = packValue(dst, src, at)
+	return dst, true
+}
+
+// packValue appends the valid value at src[at] and returns where it ends.
+func packValue(dst, src []byte, at int) (_ []byte, end int) {
+	switch c := src[at]; c {
+	case '{':
+		return packPairs(dst, src, at, '}', 0x80, 0xdf)
+	case '[':
+		return packPairs(dst, src, at, ']', 0x90, 0xdd)
+	case '"':
+		end, _, _ = prompt.String(src, at)
+		return appendText(dst, body.Unquoted(src[at:end])), end
+	case 'n':
+		return appendNil(dst), at + len("null")
 	case 't':
-		p.constant(len("true"), 0xc3)
+		return append(dst, 0xc3), at + len("true")
+	case 'f':
+		return append(dst, 0xc2), at + len("false")
+	}
+	end, _ = prompt.Number(src, at)
+	number := src[at:end]
+	switch bits, ok := body.Hash(number); {
+	case !ok:
+		v, _ := strconv.ParseFloat(string(number), 64)
+		return binary.BigEndian.AppendUint64(append(dst, 0xcb), math.Float64bits(v)), end
+	case number[0] == '-' && bits > 0:
+		return binary.BigEndian.AppendUint64(append(dst, 0xd3), bits), end
 	default:
-		p.number()
-	}
-	return nil
-}
-
-// list packs a list, whose length is known behind it.
-func (p *packer) list(depth int) error {
-	if depth == 0 {
-		return errMalformed
-	}
-	start, n := len(p.dst), 0
-	p.dst = append(p.dst, 0xdd, 0, 0, 0, 0)
-	p.src = p.src[1:]
-	for p.space(); p.src[0] != ']'; p.space() {
-		if p.src[0] == ',' {
-			p.src = p.src[1:]
-		}
-		if err := p.value(depth - 1); err != nil {
-			return err
-		}
-		n += 1 + p.integers()
-	}
-	p.src = p.src[1:]
-	binary.BigEndian.PutUint32(p.dst[start+1:], uint32(n))
-	return nil
-}
-
-// integers packs the usual elements that a list goes on with.
-func (p *packer) integers() (n int) {
-	for {
-		list, next := prompt.Digits(p.numbers[:0], p.src, 0, len(p.numbers))
-		for _, v := range list {
-			p.dst = appendUint(p.dst, v)
-		}
-		p.src = p.src[next:]
-		if n += len(list); len(list) < len(p.numbers) {
-			return n
-		}
+		return appendUint(dst, bits), end
 	}
 }
 
-// member is one pair of an object, at [from, to) of what is packed.
-type member struct {
-	name     string
-	from, to int
-}
-
-// object packs an object: its pairs first, then those that count, in their order.
-func (p *packer) object(depth int) error {
-	if depth == 0 {
-		return errMalformed
-	}
-	var all []member
-	start := len(p.dst)
-	p.src = p.src[1:]
-	for p.space(); p.src[0] != '}'; p.space() {
-		if p.src[0] == ',' {
-			p.src = p.src[1:]
-			p.space()
+// packPairs appends a map or a list that ends with last. fixed is the tag of a short one,
+// which holds its length; long is the tag of a length in four bytes.
+func packPairs(dst, src []byte, at int, last, fixed, long byte) (_ []byte, end int) {
+	start, n := len(dst), 0
+	dst = append(dst, long, 0, 0, 0, 0)
+	for at = prompt.Space(src, at+1); src[at] != last; n++ {
+		if last == '}' {
+			dst, at = packValue(dst, src, at)
+			at = prompt.Space(src, prompt.Space(src, at)+1) // behind the colon
 		}
-		if len(all) == p.most {
-			return errFields
-		}
-		m := member{from: len(p.dst)}
-		m.name = p.text()
-		p.space()
-		p.src = p.src[1:] // the colon
-		if err := p.value(depth - 1); err != nil {
-			return err
-		}
-		m.to = len(p.dst)
-		all = append(all, m)
-	}
-	p.src = p.src[1:]
-	slices.SortStableFunc(all, func(a, b member) int { return cmp.Compare(a.name, b.name) })
-	last := all[:0]
-	for i := range all {
-		if i+1 == len(all) || all[i+1].name != all[i].name {
-			last = append(last, all[i])
+		dst, at = packValue(dst, src, at)
+		if at = prompt.Space(src, at); src[at] == ',' {
+			at = prompt.Space(src, at+1)
 		}
 	}
-	p.spare = append(p.spare[:0], p.dst[start:]...)
-	packed := p.spare
-	p.dst = appendMap(p.dst[:start], len(last))
-	for _, m := range last {
-		p.dst = append(p.dst, packed[m.from-start:m.to-start]...)
+	if n <= 15 {
+		dst = slices.Delete(dst, start+1, start+5)
+		dst[start] = fixed | byte(n)
+	} else {
+		binary.BigEndian.PutUint32(dst[start+1:], uint32(n))
 	}
-	return nil
-}
-
-// text packs a string and returns it.
-func (p *packer) text() string {
-	n, escaped := 1, false
-	for ; p.src[n] != '"'; n++ {
-		if p.src[n] == '\\' {
-			escaped = true
-			n++
-		}
-	}
-	s := string(p.src[1:n])
-	if escaped {
-		if err := json.Unmarshal(p.src[:n+1], &s); err != nil {
-			panic("BUG: valid JSON with a string that is not: " + err.Error())
-		}
-	}
-	p.src, p.dst = p.src[n+1:], appendText(p.dst, s)
-	return s
-}
-
-func (p *packer) number() {
-	n := 0
-	for n < len(p.src) && strings.IndexByte("+-.0123456789Ee", p.src[n]) >= 0 {
-		n++
-	}
-	digits := p.src[:n]
-	p.src = p.src[n:]
-	negative := digits[0] == '-'
-	if negative {
-		digits = digits[1:]
-	}
-	switch bits, ok := unsigned(digits); {
-	case !ok, negative && bits > 1<<63:
-		p.dst = append(p.dst, 0xca, 0, 0, 0, 0) // nobody asks which
-	case negative && bits > 0:
-		p.dst = binary.BigEndian.AppendUint64(append(p.dst, 0xd3), -bits)
-	default: // it may say -0
-		p.dst = appendUint(p.dst, bits)
-	}
-}
-
-// unsigned returns the integer of 64 bits that digits spell.
-func unsigned(digits []byte) (bits uint64, ok bool) {
-	for _, c := range digits {
-		c -= '0'
-		if c > 9 || bits > math.MaxUint64/10 || bits == math.MaxUint64/10 && c > math.MaxUint64%10 {
-			return 0, false
-		}
-		bits = 10*bits + uint64(c)
-	}
-	return bits, true
+	return dst, at + 1
 }
 
 // appendJSON writes the first value of an answer and returns what is behind it.
@@ -246,7 +184,7 @@ func appendJSON(dst, packed []byte) (_, rest []byte) {
 	case v.kind == integer:
 		return strconv.AppendUint(dst, v.bits, 10), rest // answers have no others
 	case v.kind == text:
-		return appendQuoted(dst, v.raw), rest
+		return body.AppendString(dst, v.raw, false), rest
 	case v.kind == list:
 		dst = append(dst, '[')
 		for i := range v.n {
@@ -268,21 +206,4 @@ func appendJSON(dst, packed []byte) (_, rest []byte) {
 		return append(dst, '}'), rest
 	}
 	panic("BUG: an answer has a value that JSON has no form for: " + strconv.Itoa(int(v.kind)))
-}
-
-// appendQuoted writes a string. What is safe in JSON is not escaped for HTML.
-func appendQuoted(dst, s []byte) []byte {
-	plain := func(c byte) bool { return c >= ' ' && c <= '~' && c != '"' && c != '\\' }
-	for i := range s {
-		if !plain(s[i]) {
-			var b bytes.Buffer
-			e := json.NewEncoder(&b)
-			e.SetEscapeHTML(false)
-			if err := e.Encode(string(s)); err != nil {
-				panic("BUG: a string cannot be encoded: " + err.Error())
-			}
-			return append(dst, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
-		}
-	}
-	return append(append(append(dst, '"'), s...), '"')
 }

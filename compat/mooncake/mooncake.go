@@ -2,9 +2,9 @@
 // msgpack, as its clients of August 2026 and later speak it, or in JSON, as those of
 // July did. Decisions are those of docs/semantics.md.
 //
-//	       body --parse--> entries --> one call on *conductor.Conductor --> msgpack
-//	         ^                                                                 |
-//	JSON --packJSON                                                       appendJSON--> JSON
+//	msgpack --parsePacked--> entries --> one call on *conductor.Conductor --> msgpack
+//	JSON    --parseJSON------^                                                   |
+//	                                                                       appendJSON--> JSON
 //
 // What differs from the published dialect: requests are strict, a field nobody knows is an
 // error; answers have the root "instances" and the cascade of rank_matches alone, so

@@ -12,7 +12,7 @@ func appendMap(dst []byte, pairs int) []byte { return appendLength(dst, pairs, 0
 
 func appendList(dst []byte, n int) []byte { return appendLength(dst, n, 0x90, 15, 0, 0xdc) }
 
-func appendText(dst []byte, s string) []byte {
+func appendText[T string | []byte](dst []byte, s T) []byte {
 	return append(appendLength(dst, len(s), 0xa0, 31, 0xd9, 0xda), s...)
 }
 

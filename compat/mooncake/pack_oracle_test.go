@@ -5,16 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"github.com/vmihailenco/msgpack/v5"
 )
 
-// oracle reads an object with encoding/json, numbers as they are packed: 0 for what is
+// oracle reads an object with encoding/json, numbers as they are read: 0 for what is
 // no integer of 64 bits.
 func oracle(src []byte, more bool) (v map[string]any, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(src))
@@ -77,48 +76,111 @@ func measure(src []byte) (deepest, most int) {
 	}
 }
 
-// comparePacked holds what is packed of a body against the oracle.
-func comparePacked(t *testing.T, src []byte, more bool) {
+// compareRead holds the fields that are read of a body against the oracle.
+func compareRead(t *testing.T, src []byte, more bool) {
 	t.Helper()
-	got, err := packJSON(nil, src, more)
+	r := &exchange{form: JSON, most: 1 << 10}
+	r.Src = src
+	err := r.parse(more)
+	var why *failure
+	errors.As(err, &why)
 	want, ok := oracle(src, more)
 	deepest, most := measure(src)
+	malformed := why != nil && (why.text == "Invalid JSON object" || why.text == "Invalid JSON")
 	switch {
 	case !ok || deepest > maxDepth && most <= maxFields:
-		if !errors.Is(err, errMalformed) {
-			t.Fatalf("%.300q: %v, want %v", src, err, errMalformed)
+		if !malformed {
+			t.Fatalf("%.300q: %v, want malformed", src, err)
 		}
 		return
 	case most > maxFields:
-		if err == nil || deepest <= maxDepth && !errors.Is(err, errFields) {
-			t.Fatalf("%.300q: %v, want %v", src, err, errFields)
+		if err == nil || deepest <= maxDepth && malformed {
+			t.Fatalf("%.300q: %v, want too many fields", src, err)
 		}
 		return
 	case err != nil:
 		t.Fatalf("%.300q: %v", src, err)
 	}
-	var v any
-	d := msgpack.NewDecoder(bytes.NewReader(got))
-	d.UseLooseInterfaceDecoding(true)
-	if err := d.Decode(&v); err != nil || d.Buffered().(*bytes.Reader).Len() != 0 {
-		t.Fatalf("%.300q: %x: %v", src, got, err)
+	compareEntries(t, r, r.entries, want)
+}
+
+func compareEntries(t *testing.T, r *exchange, entries []entry, want map[string]any) {
+	t.Helper()
+	names := slices.Sorted(maps.Keys(want))
+	if len(entries) != len(names) {
+		t.Fatalf("%.300q: %d fields, want %q", r.Src, len(entries), names)
 	}
-	text, err := json.Marshal(v)
-	wantText, wantErr := json.Marshal(want)
-	if err != nil || wantErr != nil || !bytes.Equal(text, wantText) {
-		t.Fatalf("%.300q: %.300s %v, want %.300s %v", src, text, err, wantText, wantErr)
-	}
-	if names := slices.Sorted(maps.Keys(want)); len(names) > 0 {
-		r := new(exchange)
-		if err := r.parsePacked(got); err != nil || len(r.entries) != len(names) {
-			t.Fatalf("%.300q: %d fields, want %q: %v", src, len(r.entries), names, err)
+	for i := range names {
+		e := &entries[i]
+		if e.name != names[i] {
+			t.Fatalf("%.300q: field %d is %q, want %q", r.Src, i, e.name, names[i])
 		}
-		for i := range names {
-			if r.entries[i].name != names[i] {
-				t.Fatalf("%.300q: field %d is %q, want %q", src, i, r.entries[i].name, names[i])
+		right := false
+		switch v := want[e.name].(type) {
+		case nil:
+			right = e.kind == null
+		case bool:
+			right = e.kind == boolean
+		case string:
+			right = e.kind == text && string(e.raw) == v
+		case uint64:
+			right = e.kind == integer && !e.neg && e.bits == v
+		case int64:
+			right = e.kind == integer && e.neg == (v < 0) && e.bits == uint64(v) || v == 0 && e.kind == float
+		case []any:
+			right = e.kind == list && compareList(r, e, v)
+		case map[string]any:
+			if right = e.kind == dict; right {
+				compareEntries(t, r, jsonEntries(e.raw), v)
 			}
 		}
+		if !right {
+			t.Fatalf("%.300q: %s is %+v, want %v", r.Src, e.name, e.value, want[e.name])
+		}
 	}
+}
+
+// compareList reports whether a list holds the numbers of v, or which of them is none.
+func compareList(r *exchange, e *entry, v []any) bool {
+	if e.list.N == 0 || !slices.Contains([]string{tokenField, hashField}, e.name) {
+		return true
+	}
+	bad := slices.IndexFunc(v, func(v any) bool {
+		n, signed := v.(int64)
+		u, unsigned := v.(uint64)
+		if e.name == tokenField {
+			return !signed && !unsigned || signed && n < math.MinInt32 || unsigned && u > math.MaxInt32
+		}
+		return !signed && !unsigned
+	})
+	got := e.list.Bad
+	switch {
+	case e.list.N != len(v):
+		return false
+	case got >= 0 && got != bad: // a float, which the oracle reads as 0
+		return v[got] == int64(0) && (bad < 0 || got < bad)
+	case got != bad:
+		return false
+	case got >= 0, e.list.N > r.most:
+		return true
+	}
+	for i := range min(len(v), e.list.To-e.list.From) {
+		var want, got uint64
+		if n, ok := v[i].(int64); ok {
+			want = uint64(n)
+		} else {
+			want = v[i].(uint64)
+		}
+		if e.name == tokenField {
+			got, want = uint64(r.Tokens[e.list.From+i]), uint64(uint32(want))
+		} else {
+			got = r.Hashes[e.list.From+i]
+		}
+		if got != want {
+			return false
+		}
+	}
+	return true
 }
 
 // packBodies are objects that are odd in one place.
@@ -138,21 +200,24 @@ func packBodies() []string {
 	return all
 }
 
-func TestBodiesArePackedAsTheOracleReadsThem(t *testing.T) {
+func TestBodiesAreReadAsTheOracleReadsThem(t *testing.T) {
 	for _, body := range packBodies() {
-		for _, more := range []bool{false, true} {
-			comparePacked(t, []byte(body), more)
-			for cut := range min(len(body), 60) {
-				comparePacked(t, []byte(body[:cut]), more)
+		for _, name := range []string{"a", tokenField, hashField} {
+			named := strings.ReplaceAll(body, `"a"`, `"`+name+`"`)
+			for _, more := range []bool{false, true} {
+				compareRead(t, []byte(named), more)
+				for cut := range min(len(named), 60) {
+					compareRead(t, []byte(named[:cut]), more)
+				}
 			}
 		}
 	}
 }
 
-func FuzzPackOracle(f *testing.F) {
+func FuzzReadOracle(f *testing.F) {
 	for _, body := range packBodies() {
 		f.Add([]byte(body), true)
-		f.Add([]byte(body), false)
+		f.Add([]byte(strings.ReplaceAll(body, `"a"`, `"token_ids"`)), false)
 	}
-	f.Fuzz(func(t *testing.T, src []byte, more bool) { comparePacked(t, src, more) })
+	f.Fuzz(func(t *testing.T, src []byte, more bool) { compareRead(t, src, more) })
 }

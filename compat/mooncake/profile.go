@@ -28,6 +28,9 @@ func (f *fields) profile() *profile {
 		return nil
 	}
 	in := fields{}
+	if f.form == JSON {
+		in.entries = jsonEntries(v.raw)
+	}
 	rest := v.raw
 	for range v.n {
 		var e entry

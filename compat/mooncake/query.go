@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/conductor/prompt"
 )
 
@@ -19,7 +20,7 @@ type promptField struct {
 
 var (
 	byTokens = promptField{tokenField, (*Dialect).tokens}
-	byHashes = promptField{"seq_hashes", (*Dialect).hashes}
+	byHashes = promptField{hashField, (*Dialect).hashes}
 )
 
 // query answers for a prompt given as tokens: POST /query.
@@ -170,20 +171,27 @@ func (d *Dialect) tokens(r *exchange, v *value, q *conductor.Query) *failure {
 		if err := d.bound(name, len(v.raw)/4); err != nil {
 			return err
 		}
-		r.tokens = prompt.Words(r.tokens[:0], v.raw)
+		r.Tokens = prompt.Words(r.Tokens[:0], v.raw)
 	case list:
 		if err := d.bound(name, v.n); err != nil {
 			return err
+		}
+		if l := v.list; l != nil {
+			if l.Bad >= 0 {
+				return badToken(name, l)
+			}
+			r.Tokens = r.Tokens[l.From:l.To]
+			break
 		}
 		i, rest := 0, v.raw
 		if early.of(v) {
 			i, rest = early.n, v.raw[early.next:]
 		} else {
-			r.tokens = slices.Grow(r.tokens[:0], v.n)
+			r.Tokens = slices.Grow(r.Tokens[:0], v.n)
 		}
-		r.tokens = r.tokens[:v.n]
+		r.Tokens = r.Tokens[:v.n]
 		for ; ; i++ {
-			read, behind := readTokens(r.tokens[i:], rest)
+			read, behind := readTokens(r.Tokens[i:], rest)
 			if i += read; i == v.n {
 				break
 			}
@@ -191,12 +199,12 @@ func (d *Dialect) tokens(r *exchange, v *value, q *conductor.Query) *failure {
 			if err != nil {
 				return err
 			}
-			r.tokens[i], rest = t, next
+			r.Tokens[i], rest = t, next
 		}
 	default:
 		return r.form.notList(name)
 	}
-	q.Tokens = r.tokens
+	q.Tokens = r.Tokens
 	return nil
 }
 
@@ -208,18 +216,30 @@ func (f Form) token(name string, i int, src []byte) (t uint32, rest []byte, err 
 	case e.kind != integer:
 		return 0, nil, f.notInteger(name, i)
 	case !ok || n < math.MinInt32 || n > math.MaxInt32:
-		return 0, nil, badElement(name, i, "out_of_range", "token_ids element is outside the int32 range")
+		return 0, nil, notInt32(i)
 	}
 	return uint32(n), rest, nil
+}
+
+func notInt32(index int) *failure {
+	return badElement(tokenField, index, "out_of_range", "token_ids element is outside the int32 range")
+}
+
+// badToken is the fault of a list of token ids in JSON.
+func badToken(name string, l *body.List) *failure {
+	if _, ok := body.Hash(l.Text); ok {
+		return notInt32(l.Bad)
+	}
+	return JSON.notInteger(name, l.Bad)
 }
 
 // hashes reads seq hashes: a list of integers, negative ones by two's complement, or
 // little-endian u64 in a bin.
 func (d *Dialect) hashes(r *exchange, v *value, q *conductor.Query) *failure {
-	const name = "seq_hashes"
-	r.hashes = r.hashes[:0]
+	const name = hashField
 	switch v.kind {
 	case bin:
+		r.Hashes = r.Hashes[:0]
 		if len(v.raw)%8 != 0 {
 			return bad(name, "invalid_value", "seq_hashes bin size must be a multiple of 8")
 		}
@@ -227,24 +247,32 @@ func (d *Dialect) hashes(r *exchange, v *value, q *conductor.Query) *failure {
 			return err
 		}
 		for rest := v.raw; len(rest) > 0; rest = rest[8:] {
-			r.hashes = append(r.hashes, binary.LittleEndian.Uint64(rest))
+			r.Hashes = append(r.Hashes, binary.LittleEndian.Uint64(rest))
 		}
 	case list:
 		if err := d.bound(name, v.n); err != nil {
 			return err
 		}
+		if l := v.list; l != nil {
+			if l.Bad >= 0 {
+				return r.form.notInteger(name, l.Bad)
+			}
+			r.Hashes = r.Hashes[l.From:l.To]
+			break
+		}
+		r.Hashes = r.Hashes[:0]
 		var e value
 		rest := v.raw
 		for i := range v.n {
 			if e, rest, _ = read(rest, maxDepth); e.kind != integer {
 				return r.form.notInteger(name, i)
 			}
-			r.hashes = append(r.hashes, e.bits)
+			r.Hashes = append(r.Hashes, e.bits)
 		}
 	default:
 		return r.form.notList(name)
 	}
-	q.Hashes, q.ByHash = r.hashes, true
+	q.Hashes, q.ByHash = r.Hashes, true
 	return nil
 }
 

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"sync"
 
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/conductor/prompt"
 )
 
@@ -91,14 +91,11 @@ type entry struct {
 
 // exchange is one request with a body. Exchanges are used again, with their buffers.
 type exchange struct {
+	body.Request
 	form    Form
-	src     []byte
-	packed  []byte // of a body in JSON
 	entries []entry
-	tokens  []uint32
-	ahead   ahead // of what is in tokens before the field is taken
-	most    int   // token ids that are read ahead
-	hashes  []uint64
+	ahead   ahead // of what is in Tokens before the field is taken
+	most    int   // elements of a list
 	out     []byte
 }
 
@@ -109,8 +106,8 @@ func (r *exchange) release() {
 	clear(r.entries)
 	r.entries = r.entries[:0]
 	r.ahead = ahead{}
-	r.src, r.packed, r.out = prompt.Kept(r.src, prompt.KeepBytes), prompt.Kept(r.packed, prompt.KeepBytes), prompt.Kept(r.out, prompt.KeepBytes)
-	r.tokens, r.hashes = prompt.Kept(r.tokens, prompt.KeepNumbers), prompt.Kept(r.hashes, prompt.KeepNumbers)
+	r.out = prompt.Kept(r.out, prompt.KeepBytes)
+	r.Reset()
 	exchanges.Put(r)
 }
 
@@ -167,57 +164,39 @@ func (d *Dialect) read(g *gin.Context, r *exchange) error {
 	if r.form == Msgpack && !speaks(g.GetHeader("Content-Type")) {
 		return &failure{status: http.StatusBadRequest, text: "Content-Type must be " + ContentType, reason: "unsupported_content_type"}
 	}
-	var err error
-	if g.Request.ContentLength > d.cfg.MaxBody {
-		err = &http.MaxBytesError{Limit: d.cfg.MaxBody}
-	} else {
-		r.src, err = prompt.Read(r.src[:0], http.MaxBytesReader(g.Writer, g.Request.Body, d.cfg.MaxBody), g.Request.ContentLength)
+	err := r.Fill(g.Writer, g.Request, d.cfg.MaxBody)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, new(*http.MaxBytesError)):
+		return &failure{status: http.StatusRequestEntityTooLarge, text: err.Error(), reason: body.TooLarge}
+	case errors.Is(err, errors.ErrUnsupported):
+		return &failure{status: http.StatusUnsupportedMediaType, text: err.Error(), reason: body.Unsupported}
 	}
-	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			return &failure{status: http.StatusRequestEntityTooLarge, reason: "too_large",
-				text: "request body exceeds limits.max_body of " + strconv.FormatInt(large.Limit, 10) + " bytes"}
-		}
-		if errors.Is(err, errors.ErrUnsupported) {
-			return &failure{status: http.StatusUnsupportedMediaType, text: err.Error(), reason: "unsupported_encoding"}
-		}
-		return r.form.invalid("request body could not be read: " + err.Error())
-	}
-	return nil
+	return r.form.invalid(err.Error())
 }
 
 // parse reads the pairs of a request.
 func (r *exchange) parse(more bool) error {
 	if r.form == Msgpack {
-		return r.parsePacked(r.src)
+		return r.parsePacked(r.Src)
 	}
-	var err error
-	r.packed, err = packJSON(r.packed[:0], r.src, more)
-	switch {
-	case err == errFields:
-		return r.form.invalid(err.Error())
-	case err != nil && more:
-		return &failure{status: http.StatusBadRequest, text: "Invalid JSON"}
-	case err != nil:
-		return r.form.invalid("Invalid JSON object")
-	}
-	return r.parsePacked(r.packed)
+	return r.parseJSON(more)
 }
 
 // maxFields bounds the pairs of a map, which take more room here than in the body.
 const maxFields = 64
 
 // parsePacked reads the pairs of a packed body. What follows the map is let be.
-func (r *exchange) parsePacked(body []byte) error {
+func (r *exchange) parsePacked(src []byte) error {
 	r.entries, r.ahead = r.entries[:0], ahead{}
 	invalid := invalidBody("Invalid msgpack object")
-	whole, rest, ok := readHead(body)
+	whole, rest, ok := readHead(src)
 	switch {
 	case !ok:
 		return invalid
 	case whole.kind != dict:
-		if _, _, ok := read(body, maxDepth); !ok {
+		if _, _, ok := read(src, maxDepth); !ok {
 			return invalid
 		}
 		return invalidBody("request body must be a msgpack map")

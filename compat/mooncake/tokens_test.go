@@ -21,8 +21,9 @@ func TestTokenLists(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	d := New(Config{MaxTokens: 1 << 10})
 	r := &exchange{most: 1 << 10}
-	ask := func(body []byte) ([]uint32, error) {
-		if err := r.parsePacked(body); err != nil {
+	ask := func(form Form, body []byte) ([]uint32, error) {
+		r.form, r.Src = form, body
+		if err := r.parse(false); err != nil {
 			return nil, err
 		}
 		var q conductor.Query
@@ -64,17 +65,17 @@ func TestTokenLists(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fromText, err := packJSON(nil, text, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, body := range [][]byte{packed, bin, fromText} {
-			if got, err := ask(body); err != nil || !slices.Equal(got, want) {
+		for i, body := range [][]byte{packed, bin, text} {
+			form := Msgpack
+			if i == 2 {
+				form = JSON
+			}
+			if got, err := ask(form, body); err != nil || !slices.Equal(got, want) {
 				t.Fatalf("round %d: %x: %d %v, want %d", round, body, got, err, want)
 			}
 		}
 		for cut := range packed {
-			if _, err := ask(packed[:cut]); err == nil {
+			if _, err := ask(Msgpack, packed[:cut]); err == nil {
 				t.Fatalf("round %d: %x is read", round, packed[:cut])
 			}
 		}
@@ -85,7 +86,7 @@ func TestTokenLists(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = ask(body)
+		_, err = ask(Msgpack, body)
 		if e, ok := err.(*failure); !ok || e.index != index || e.reason != reason || e.field != "token_ids" {
 			t.Errorf("%v: %+v, want %s at %d", elements, err, reason, index)
 		}
@@ -143,15 +144,15 @@ func TestTokensTwice(t *testing.T) {
 	}
 }
 
-// TestNumbersDoNotAllocate holds that packing JSON costs the same memory however many
+// TestNumbersDoNotAllocate holds that reading JSON costs the same memory however many
 // numbers there are, negative hashes among them, and whichever are none of 64 bits.
 func TestNumbersDoNotAllocate(t *testing.T) {
 	for _, element := range []string{"-6148914691236517205", "6148914691236517205", "-0", "1.5", "-99999999999999999999"} {
 		allocations := func(n int) float64 {
-			src := []byte(`{"seq_hashes":[1` + strings.Repeat(","+element, n) + `]}`)
-			dst := make([]byte, 0, 1<<20)
+			r := &exchange{form: JSON, most: n + 1}
+			r.Src, r.Hashes = []byte(`{"seq_hashes":[1`+strings.Repeat(","+element, n)+`]}`), make([]uint64, 0, n+1)
 			return testing.AllocsPerRun(20, func() {
-				if _, err := packJSON(dst, src, false); err != nil {
+				if err := r.parse(false); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -178,15 +179,8 @@ func BenchmarkTokens(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
 				r := exchanges.Get().(*exchange)
-				r.most = n
-				packed, err := body, error(nil)
-				if form == JSON {
-					r.packed, err = packJSON(r.packed[:0], body, false)
-					packed = r.packed
-				}
-				if err == nil {
-					err = r.parsePacked(packed)
-				}
+				r.most, r.form, r.Src = n, form, body
+				err := r.parse(false)
 				var q conductor.Query
 				if err != nil || d.tokens(r, tokenIDs(r), &q) != nil || len(q.Tokens) != n {
 					b.Fatal(err, len(q.Tokens))

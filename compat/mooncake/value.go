@@ -3,6 +3,8 @@ package mooncake
 import (
 	"encoding/binary"
 	"math"
+
+	"kvconductor/conductor/body"
 )
 
 // kind is what a msgpack value is, as far as requests care.
@@ -24,10 +26,11 @@ const (
 // known to be well-formed.
 type value struct {
 	kind kind
-	neg  bool   // of an integer
-	bits uint64 // of an integer, two's complement
-	n    int    // elements of a list, pairs of a map
-	raw  []byte // contents of text, bin and list
+	neg  bool       // of an integer
+	bits uint64     // of an integer, two's complement
+	n    int        // elements of a list, pairs of a map
+	raw  []byte     // contents of text, bin, list and map; of a map in JSON its text
+	list *body.List // numbers of a list in JSON, nil in msgpack
 }
 
 // int returns an integer that fits into an int64.

@@ -58,10 +58,10 @@ func behindComma(raw []byte, at int) int {
 
 // AppendString appends s as a JSON string, in the form of encoding/json. html reports
 // whether it escapes <, > and &.
-func AppendString(dst []byte, s string, html bool) []byte {
+func AppendString[T string | []byte](dst []byte, s T, html bool) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || html && (c == '<' || c == '>' || c == '&') {
-			return appendEscaped(dst, s, html)
+			return appendEscaped(dst, string(s), html)
 		}
 	}
 	return append(append(append(dst, '"'), s...), '"')
