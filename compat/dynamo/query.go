@@ -85,7 +85,8 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) {
 		}
 		return n
 	}
-	d.answer(r, appendAnswer(make([]byte, 0, 96+96*len(found)), found, held))
+	r.in.Out = appendAnswer(r.in.Out, found, held)
+	d.answer(r)
 }
 
 // match appends what a query of one block size matches, in units of so many for a
@@ -180,5 +181,6 @@ func (d *Dialect) queryTieredByHash(r *exchange) {
 			}
 		}
 	}
-	d.answer(r, appendTiered(make([]byte, 0, 128+96*len(best)), best, size))
+	r.in.Out = appendTiered(r.in.Out, best, size)
+	d.answer(r)
 }

@@ -79,9 +79,9 @@ func (d *Dialect) queryBody(handle func(*exchange)) gin.HandlerFunc {
 }
 
 // answer sends the answer of a query, which from then on counts as none.
-func (d *Dialect) answer(r *exchange, text []byte) {
+func (d *Dialect) answer(r *exchange) {
 	d.leave(r)
-	r.Data(http.StatusOK, "application/json", text)
+	r.Data(http.StatusOK, "application/json", r.in.Out)
 }
 
 func (d *Dialect) leave(r *exchange) {

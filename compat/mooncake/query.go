@@ -119,13 +119,13 @@ func (d *Dialect) ask(r *exchange, p promptField) ([]byte, error) {
 	if err := take(); err != nil {
 		return nil, err
 	}
-	write := func(ans *conductor.Answer) { r.out = appendAnswer(r.out[:0], ans, a.instance) }
+	write := func(ans *conductor.Answer) { r.Out = appendAnswer(r.Out[:0], ans, a.instance) }
 	if utf8.ValidString(a.Lora) && utf8.ValidString(a.Salt) {
 		d.conductor.Answer(&a.Query, write)
 	} else {
 		write(&conductor.Answer{})
 	}
-	return r.out, nil
+	return r.Out, nil
 }
 
 // blockSize reads the size of a block in tokens.

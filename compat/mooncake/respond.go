@@ -10,7 +10,6 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
-	"kvconductor/conductor/prompt"
 )
 
 // failure is an error as clients see it. Those of the operation, unlike those of the
@@ -96,7 +95,6 @@ type exchange struct {
 	entries []entry
 	ahead   ahead // of what is in Tokens before the field is taken
 	most    int   // elements of a list
-	out     []byte
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
@@ -106,7 +104,6 @@ func (r *exchange) release() {
 	clear(r.entries)
 	r.entries = r.entries[:0]
 	r.ahead = ahead{}
-	r.out = prompt.Kept(r.out, prompt.KeepBytes)
 	r.Reset()
 	exchanges.Put(r)
 }

@@ -29,7 +29,11 @@ type Request struct {
 	Items   []Item   // objects of an array of objects
 	Tokens  []uint32 // token ids
 	Hashes  []uint64
+	Out     []byte // the answer, for dialects that write it here
 }
+
+// keepOut bounds the answer, in bytes, whose buffer Reset keeps. Thousands of rows fit.
+const keepOut = 4 << 20
 
 var requests = sync.Pool{New: func() any { return new(Request) }}
 
@@ -48,6 +52,7 @@ func (r *Request) Reset() {
 	clear(r.Members)
 	r.Src, r.Members, r.Items = prompt.Kept(r.Src, prompt.KeepBytes), prompt.Kept(r.Members, most), prompt.Kept(r.Items, most)
 	r.Tokens, r.Hashes = prompt.Kept(r.Tokens, prompt.KeepNumbers), prompt.Kept(r.Hashes, prompt.KeepNumbers)
+	r.Out = prompt.Kept(r.Out, keepOut)
 }
 
 // Reasons of errors that concern the body as a whole.
