@@ -173,7 +173,7 @@ func packPairs(dst, src []byte, at int, last, fixed, long byte) (_ []byte, end i
 	return dst, at + 1
 }
 
-// appendJSON writes the first value of an answer and returns what is behind it.
+// appendJSON writes the first value of an answer in JSON and returns the rest of packed.
 func appendJSON(dst, packed []byte) (_, rest []byte) {
 	v, rest, ok := readHead(packed)
 	switch {

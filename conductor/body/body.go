@@ -71,7 +71,7 @@ type Error struct {
 	Within string // field and element of the inner object, if Field is an array of objects
 	Reason string
 	Offset int   // in bytes, where the fault shows
-	Err    error // cause, nil for faults of the text
+	Err    error // cause, or the words of a dialect; nil for a fault that Scan found
 }
 
 func (e *Error) Error() string {
@@ -79,10 +79,10 @@ func (e *Error) Error() string {
 	switch {
 	case errors.As(e.Err, &large):
 		return "request body exceeds limits.max_body of " + strconv.FormatInt(large.Limit, 10) + " bytes"
-	case e.Reason == Unsupported:
-		return e.Err.Error()
 	case e.Reason == Unreadable:
 		return "request body could not be read: " + e.Err.Error()
+	case e.Err != nil:
+		return e.Err.Error()
 	}
 	return "body: " + e.Reason + " at byte " + strconv.Itoa(e.Offset)
 }

@@ -22,7 +22,7 @@ var (
 	testShape = append(Shape{{Name: "tokens", Kind: Tokens(Token)}, {Name: "hashes", Kind: Hashes(Hash)}, {Name: "list", Kind: Objects(testInner)}}, Of("a", "b")...)
 )
 
-// show lists members: name, text, and what is special.
+// show lists members: name, text, elements, first bad element.
 func show(members []Member) string {
 	var all []string
 	for _, m := range members {

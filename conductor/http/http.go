@@ -141,11 +141,10 @@ func wrap(h handler) gin.HandlerFunc {
 // describe maps an error to its status and body.
 func describe(err error) (int, errorBody) {
 	var (
-		unread   *body.Error
 		field    *conductor.FieldError
 		conflict *conductor.ConflictError
 		profile  *conductor.ProfileConflictError
-		invalid  *bodyError
+		invalid  *body.Error
 		status   *statusError
 	)
 	switch {
@@ -155,18 +154,18 @@ func describe(err error) (int, errorBody) {
 			row.Index = &field.Index
 		}
 		return http.StatusBadRequest, row
-	case errors.As(err, &unread):
-		switch unread.Reason {
-		case body.TooLarge:
-			return http.StatusRequestEntityTooLarge, errorBody{Error: err.Error(), Reason: unread.Reason}
-		case body.Unsupported:
-			return http.StatusUnsupportedMediaType, errorBody{Error: err.Error(), Reason: unread.Reason}
-		}
-		return http.StatusBadRequest, errorBody{Error: err.Error(), Reason: body.Syntax}
 	case errors.As(err, &invalid):
-		row := errorBody{Error: invalid.text, Reason: body.Syntax, Field: invalid.field}
-		if invalid.field != "" && invalid.index >= 0 {
-			row.Index = &invalid.index
+		row := errorBody{Error: err.Error(), Reason: invalid.Reason, Field: invalid.Field}
+		if invalid.Field != "" && invalid.Index >= 0 {
+			row.Index = &invalid.Index
+		}
+		switch invalid.Reason {
+		case body.TooLarge:
+			return http.StatusRequestEntityTooLarge, row
+		case body.Unsupported:
+			return http.StatusUnsupportedMediaType, row
+		case body.Unreadable:
+			row.Reason = body.Syntax
 		}
 		return http.StatusBadRequest, row
 	case errors.As(err, &conflict):

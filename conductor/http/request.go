@@ -58,20 +58,15 @@ func explain(src []byte, e *body.Error) error {
 	return place(e, "Invalid JSON object")
 }
 
-// place returns an error of the body as a whole that names the field of the fault.
+// place puts an error of the body as a whole into words.
 func place(e *body.Error, text string) error {
 	if e.Within != "" {
 		text += ", in " + e.Within
 	}
-	return &bodyError{text, e.Field, e.Index}
+	e.Err = errors.New(text)
+	return e
 }
 
-// bodyError is a body that is not JSON, with the field and element of the fault.
-type bodyError struct {
-	text, field string
-	index       int // -1 outside of arrays
+func invalidJSON(text string) error {
+	return &body.Error{Index: -1, Reason: body.Syntax, Err: errors.New(text)}
 }
-
-func (e *bodyError) Error() string { return e.text }
-
-func invalidJSON(text string) error { return &bodyError{text: text, index: -1} }
