@@ -71,6 +71,7 @@ func TestScan(t *testing.T) {
 	f(`{"a":1,"b":x}`, def, "a=1 b=", Error{Field: "b", Index: -1, Reason: Syntax, Offset: 11})
 	f(`{"tokens":[1,[`, def, "tokens=[1,[/2!1=[", Error{Field: "tokens", Index: 1, Reason: Syntax, Offset: 14})
 	f(`{"tokens":[1,2`, def, "tokens=[1,2/2", Error{Field: "tokens", Index: 1, Reason: Syntax, Offset: 14})
+	f(`{"a":01}`, def, "a=0", Error{Field: "a", Index: -1, Reason: Syntax, Offset: 6})
 	f(`{"a":1} x`, def, "a=1", Error{Index: -1, Reason: Syntax, Offset: 8})
 	f(`{"z":[1,}`, def, "", Error{Index: -1, Reason: Syntax, Offset: 8})
 	f(`{"list":[{},{"x":1,"tokens":[1,2,x`, def, "list=[{},{\"x\":1,\"tokens\":[1,2,/1", Error{Field: "list", Index: 1, Within: "tokens[2]", Reason: Syntax, Offset: 33})
