@@ -87,12 +87,12 @@ var table = []room{
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
 	// The bench measures rooms and borrows the fleet's reading of traces.
-	{dir: "cmd/internal/bench", rooms: []string{"cmd/internal/fleet/workload", "events/...", "index/...", "tiers"}, anything: true},
-	{dir: "cmd/internal/ingest", rooms: []string{"conductor", "events/..."}, anything: true},
-	{dir: "cmd/internal/footprint", rooms: []string{"cmd/internal/ingest"}, anything: true},
+	{dir: "cmd/internal/bench", rooms: []string{"cmd/internal/fleet/workload", "cmd/internal/harness", "events/...", "index/...", "tiers"}, anything: true},
+	{dir: "cmd/internal/ingest", rooms: []string{"cmd/internal/harness", "conductor", "events/..."}, anything: true},
+	{dir: "cmd/internal/footprint", rooms: []string{"cmd/internal/harness", "cmd/internal/ingest"}, anything: true},
 	{dir: "cmd/internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
 	{dir: "cmd/internal/soak", rooms: []string{"cmd/internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},
-	{dir: "cmd/internal/query", rooms: []string{"cmd/internal/ingest", "conductor", "events/stream"}, anything: true},
+	{dir: "cmd/internal/query", rooms: []string{"cmd/internal/harness", "cmd/internal/ingest", "conductor", "events/stream"}, anything: true},
 }
 
 // TestImportTable holds every package to its row; a package without a row is a

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // clock reads the monotonic clock and knows what a reading costs.
@@ -48,14 +50,13 @@ type Latencies struct {
 	Max  int64 `json:"max_ns"`
 }
 
-// latencies sorts the samples.
+// latencies returns the percentiles of samples in nanoseconds.
 func latencies(ns []uint32) Latencies {
-	if len(ns) == 0 {
-		return Latencies{}
+	var l harness.Latencies
+	for _, n := range ns {
+		l.Add(time.Duration(n))
 	}
-	slices.Sort(ns)
-	at := func(q float64) int64 { return int64(ns[int(math.Round(q*float64(len(ns)-1)))]) }
-	return Latencies{at(0.5), at(0.99), at(0.999), at(1)}
+	return Latencies{int64(l.At(50)), int64(l.At(99)), int64(l.At(99.9)), int64(l.At(100))}
 }
 
 // Collector is what the garbage collector did.

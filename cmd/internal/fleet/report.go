@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -133,12 +132,11 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 	t := d.tally
 	t.mu.Lock()
 	r.Requests, r.PromptTokens, r.OutputTokens = t.requests, t.promptTokens, t.outputTokens
-	r.Queries, r.FailedQueries = len(t.latencies)+t.failed, t.failed
+	r.Queries, r.FailedQueries = t.latencies.Count()+t.failed, t.failed
 	if t.lastFailure != nil {
 		r.LastFailure = t.lastFailure.Error()
 	}
-	slices.Sort(t.latencies)
-	r.P50, r.P99 = quantile(t.latencies, 0.50), quantile(t.latencies, 0.99)
+	r.P50, r.P99 = t.latencies.At(50), t.latencies.At(99)
 	r.QueriesPerSecond = float64(t.requests) / max(r.Elapsed.Seconds(), 1e-9)
 	r.True, r.Answered = t.truth.rate(t.promptTokens), t.answered.rate(t.promptTokens)
 	r.Answers = Answers{
@@ -230,14 +228,6 @@ func (r *Report) faultTable(t *tabwriter.Writer) error {
 func (h hits) rate(tokens int) HitRate {
 	percent := func(n int) float64 { return 100 * float64(n) / float64(max(tokens, 1)) }
 	return HitRate{GPU: percent(h.gpu), CPU: percent(h.cpu), Disk: percent(h.disk), Any: percent(h.any)}
-}
-
-// quantile returns the value below which the share q of a sorted slice lies.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
 // JSON writes the report as one object.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kvconductor/cmd/internal/fleet/truth"
+	"kvconductor/cmd/internal/harness"
 )
 
 // shown is how many wrong answers are kept in full.
@@ -17,8 +18,8 @@ type tally struct {
 	requests     int
 	promptTokens int
 	outputTokens int
-	latencies    []time.Duration // of answered queries
-	failed       int             // queries without an answer
+	latencies    harness.Latencies // of answered queries
+	failed       int               // queries without an answer
 	lastFailure  error
 
 	compared int // rows
@@ -103,7 +104,7 @@ func (t *tally) query(took time.Duration, err error) {
 		t.lastFailure = err
 		return
 	}
-	t.latencies = append(t.latencies, took)
+	t.latencies.Add(took)
 }
 
 // routed counts a request that an instance ran.

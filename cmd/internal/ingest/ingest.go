@@ -20,12 +20,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
 	"runtime"
 	"runtime/pprof"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,6 +33,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/conductor"
 	"kvconductor/events"
 	"kvconductor/events/stream"
@@ -148,7 +147,7 @@ func Run(c Config) (*Report, error) {
 	if c.Rate > 0 {
 		slow.rates(r, &c)
 	}
-	slow.lags(r, &c)
+	slow.reportLags(r, &c)
 	r.PeakRSSBytes = peakRSS()
 	return r, nil
 }
@@ -168,10 +167,10 @@ type phase struct {
 	lost             uint64
 	unsynced         int
 	index            int
-	lagsMs           []float64
 	applied, payload atomic.Uint64
 
-	mu sync.Mutex // guards lagsMs while it runs
+	mu   sync.Mutex // guards lags while it runs
+	lags harness.Latencies
 }
 
 // phase runs both processes at a rate of each source, 0 for the highest.
@@ -244,7 +243,7 @@ func (p *phase) measure(c *Config, k *conductor.Conductor, orders io.Writer, cmd
 			runtime.ReadMemStats(&start)
 			batches, bytes, cpu, theirs = p.applied.Load(), p.payload.Load(), cpuOf("self"), cpuOf(strconv.Itoa(cmd.Process.Pid))
 			p.mu.Lock()
-			p.lagsMs = p.lagsMs[:0]
+			p.lags.Reset()
 			p.mu.Unlock()
 		case measuring && passed >= c.Duration:
 			p.took = passed
@@ -271,9 +270,9 @@ func (p *phase) decode(payload []byte) (events.Batch, error) {
 	b, err := wire.Decode(payload, wire.DefaultLimits)
 	p.payload.Add(uint64(len(payload)))
 	if p.applied.Add(1)%16 == 0 {
-		lag := (float64(time.Now().UnixNano())/1e9 - b.Time) * 1e3
+		lag := time.Duration(float64(time.Now().UnixNano()) - b.Time*1e9)
 		p.mu.Lock()
-		p.lagsMs = append(p.lagsMs, lag)
+		p.lags.Add(lag)
 		p.mu.Unlock()
 	}
 	return b, err
@@ -290,18 +289,12 @@ func (p *phase) rates(r *Report, c *Config) {
 	r.BatchesLost += p.lost
 }
 
-func (p *phase) lags(r *Report, c *Config) {
+func (p *phase) reportLags(r *Report, c *Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	slices.Sort(p.lagsMs)
-	at := func(q float64) float64 {
-		if len(p.lagsMs) == 0 {
-			return math.NaN()
-		}
-		return p.lagsMs[int(q*float64(len(p.lagsMs)-1))]
-	}
+	ms := func(percent float64) float64 { return float64(p.lags.At(percent)) / 1e6 }
 	r.LagRate = float64(p.batches) / p.took.Seconds() * c.blocksPerBatch()
-	r.LagP50Ms, r.LagP99Ms, r.LagMaxMs = at(0.5), at(0.99), at(1)
+	r.LagP50Ms, r.LagP99Ms, r.LagMaxMs = ms(50), ms(99), ms(100)
 	r.BatchesLost += p.lost
 	r.Unsynced, r.IndexBytes = p.unsynced, p.index
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // asker is one connection.
@@ -118,7 +120,7 @@ const (
 // windowed is what was measured in the window of one run, or in those of several.
 type windowed struct {
 	took      time.Duration
-	latencies histogram
+	latencies harness.Latencies
 	server    usage // used in the window
 	client    time.Duration
 }
@@ -130,16 +132,16 @@ func (k *client) run(warm, measured time.Duration, read func() (usage, error)) (
 		state  atomic.Int32
 		asking sync.WaitGroup
 	)
-	histograms := make([]histogram, len(k.askers))
+	w := &windowed{}
+	latencies := make([]harness.Latencies, len(k.askers))
 	failed := make(chan error, len(k.askers))
 	for i, a := range k.askers {
 		asking.Go(func() {
-			if err := k.loop(a, i, &state, &histograms[i]); err != nil {
+			if err := k.loop(a, i, &state, &latencies[i]); err != nil {
 				failed <- err
 			}
 		})
 	}
-	w := &windowed{}
 	err := wait(warm, failed)
 	var before, after usage
 	var own time.Duration
@@ -167,8 +169,8 @@ func (k *client) run(warm, measured time.Duration, read func() (usage, error)) (
 	if err != nil {
 		return nil, err
 	}
-	for i := range histograms {
-		w.latencies.merge(&histograms[i])
+	for i := range latencies {
+		w.latencies.Merge(&latencies[i])
 	}
 	w.server = usage{CPU: after.CPU - before.CPU, Objects: after.Objects - before.Objects, Bytes: after.Bytes - before.Bytes, RSS: after.RSS}
 	return w, nil
@@ -188,7 +190,7 @@ func wait(d time.Duration, failed <-chan error) error {
 
 // loop asks on one connection. Connections begin at different prompts, so none finds
 // warm what another has just asked.
-func (k *client) loop(a asker, connection int, state *atomic.Int32, h *histogram) error {
+func (k *client) loop(a asker, connection int, state *atomic.Int32, l *harness.Latencies) error {
 	at := connection * len(k.requests) / len(k.askers)
 	for n := 1; ; n++ {
 		r := &k.requests[at]
@@ -207,7 +209,7 @@ func (k *client) loop(a asker, connection int, state *atomic.Int32, h *histogram
 		}
 		switch state.Load() {
 		case measuring:
-			h.add(took)
+			l.Add(took)
 		case ended:
 			return nil
 		}

@@ -7,12 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -175,41 +173,6 @@ func TestCheckAnswer(t *testing.T) {
 			if err := l.checkAnswer(codec, 5, body[:len(body)-1]); err == nil {
 				t.Errorf("a cut answer in %s passes", codec)
 			}
-		}
-	}
-}
-
-// Percentiles are at most a bucket above the exact ones.
-func TestHistogram(t *testing.T) {
-	var parts [3]histogram
-	var exact []time.Duration
-	r := rand.New(rand.NewPCG(1, 2))
-	for i := range 30_000 {
-		d := time.Duration(1) << r.IntN(34)
-		d += time.Duration(r.Int64N(int64(d)))
-		parts[i%3].add(d)
-		exact = append(exact, d)
-	}
-	var h histogram
-	for i := range parts {
-		h.merge(&parts[i])
-	}
-	slices.Sort(exact)
-	for _, q := range []float64{0.001, 0.5, 0.9, 0.99, 0.999, 1} {
-		want := exact[int(q*float64(len(exact)))-1]
-		if got := h.at(q); got < want || float64(got) > float64(want)*(1+1.0/subBuckets) {
-			t.Errorf("%v: got %v, want %v", q, got, want)
-		}
-	}
-	if h.at(1) != exact[len(exact)-1] || h.n != 30_000 {
-		t.Errorf("most is %v of %d", h.at(1), h.n)
-	}
-	if new(histogram).at(0.5) != 0 {
-		t.Error("nothing has a median")
-	}
-	for _, d := range []time.Duration{0, 31, 32, 33, 63, 64, 1<<62 - 1, 1<<63 - 1} {
-		if i := bucketOf(d); bucketTop(i) < d || i > 0 && bucketTop(i-1) >= d {
-			t.Errorf("%d is in bucket %d, up to %d", d, i, bucketTop(i))
 		}
 	}
 }

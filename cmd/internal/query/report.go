@@ -89,11 +89,11 @@ func machine() string {
 
 // figures turns what was counted into figures.
 func (w *windowed) figures(f *Figures, k *client) {
-	n, seconds := float64(max(w.latencies.n, 1)), w.took.Seconds()
-	us := func(q float64) float64 { return float64(w.latencies.at(q)) / 1e3 }
+	n, seconds := float64(max(w.latencies.Count(), 1)), w.took.Seconds()
+	us := func(percent float64) float64 { return float64(w.latencies.At(percent)) / 1e3 }
 	*f = Figures{
-		RequestsPerSec: float64(w.latencies.n) / seconds,
-		P50:            us(0.5), P99: us(0.99), P999: us(0.999), Max: us(1),
+		RequestsPerSec: float64(w.latencies.Count()) / seconds,
+		P50:            us(50), P99: us(99), P999: us(99.9), Max: us(100),
 		ServerCPU:   float64(w.server.CPU) / 1e3 / n,
 		Allocs:      float64(w.server.Objects) / n,
 		AllocBytes:  float64(w.server.Bytes) / n,
@@ -101,7 +101,7 @@ func (w *windowed) figures(f *Figures, k *client) {
 		ServerCores: w.server.CPU.Seconds() / seconds,
 		ClientCores: w.client.Seconds() / seconds,
 		ServerRSS:   w.server.RSS,
-		Requests:    w.latencies.n,
+		Requests:    uint64(w.latencies.Count()),
 		Checked:     k.checked.Load(),
 		AnswerBytes: int(k.answer.Load()),
 	}

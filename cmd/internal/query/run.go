@@ -118,7 +118,7 @@ func (s *side) run(server *serving, warm, measured time.Duration) error {
 	}
 	s.sum.took += w.took
 	s.sum.client += w.client
-	s.sum.latencies.merge(&w.latencies)
+	s.sum.latencies.Merge(&w.latencies)
 	s.sum.server.CPU += w.server.CPU
 	s.sum.server.Objects += w.server.Objects
 	s.sum.server.Bytes += w.server.Bytes
