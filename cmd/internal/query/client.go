@@ -49,7 +49,10 @@ func newClient(c *Config, address, path, codec string, http2 bool) (*client, err
 		if err != nil {
 			return nil, err
 		}
-		whole := rendered(address, path, codec, body)
+		whole, err := rendered("http://"+address+path, codec, body)
+		if err != nil {
+			return nil, err
+		}
 		k.requests = append(k.requests, request{f, whole, whole[len(whole)-len(body):]})
 	}
 	for range c.Connections {

@@ -206,14 +206,13 @@ func TestConnectionReads(t *testing.T) {
 	f(twice("HTTP/1.1 200 OK\r\ncontent-length: 200\r\nX: y\r\n\r\n"+long), 200, long, "")
 	f(twice("HTTP/1.1 400 Bad Request\r\nContent-Length:0\r\n\r\n"), 400, "", "")
 	f(twice("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nc8\r\n"+long+"\r\n0\r\n\r\n"), 200, "abc"+long, "")
-	f("HTTP/1.1 200 OK\r\n\r\nabc", 0, "", "no length")
 	f("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", 0, "", "cut off")
-	f("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", 0, "", "length")
-	f("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n", 0, "", "chunk ends")
-	f("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 0, "", "length")
-	f("HTTP/1.1 2x0 OK\r\n\r\n", 0, "", "begins with")
-	f("SSH-2.0\r\n\r\n", 0, "", "begins with")
-	f("", 0, "", "cut off")
+	f("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", 0, "", "bad Content-Length")
+	f("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n", 0, "", "malformed chunked")
+	f("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 0, "", "chunk length")
+	f("HTTP/1.1 2x0 OK\r\n\r\n", 0, "", "malformed HTTP status code")
+	f("SSH-2.0\r\n\r\n", 0, "", "malformed HTTP")
+	f("", 0, "", "cannot read an answer")
 }
 
 func TestRefused(t *testing.T) {
