@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -86,7 +88,7 @@ those of the server do.`,
 	f.StringVar(&c.Answers, "answers", "", "with --verify: write a hash of each answer to this `file`")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")
 	f.BoolVar(&quiet, "quiet", false, "show no progress")
-	f.StringVar(&plots, "plots", "", "write SVG plots to this `directory`, from runs of their own")
+	f.StringVar(&plots, "plots", "", "write plots as CSV files to this `directory`, from runs of their own")
 	f.IntSliceVar(&sweep, "plot-workers", []int{16, 64, 256, 1000}, "with --plots: numbers of workers, of a trace")
 	f.IntSliceVar(&sizes, "plot-blocks", []int{10_000, 100_000, 1_000_000}, "with --plots: numbers of synthetic blocks")
 
@@ -112,11 +114,11 @@ those of the server do.`,
 		if plots == "" {
 			return nil
 		}
-		drawn, err := bench.Plots(c, report, sweep, sizes)
+		curves, err := bench.Plots(c, report, sweep, sizes)
 		if err != nil {
 			return err
 		}
-		return writePlots(plots, drawn)
+		return writePlots(plots, curves)
 	}
 	return cmd
 }
@@ -173,19 +175,15 @@ targets. smg's published figures stand next to ours; their hardware is not known
 	return cmd
 }
 
-// writePlots writes one file for each drawing.
-func writePlots(dir string, drawn []bench.Plot) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("cannot write plots: %w", err)
+// writePlots writes one file for each plot.
+func writePlots(dir string, plots []bench.Plot) error {
+	err := os.MkdirAll(dir, 0o755)
+	for i := range plots {
+		var text bytes.Buffer
+		err = errors.Join(err, plots[i].CSV(&text), os.WriteFile(filepath.Join(dir, plots[i].Name+".csv"), text.Bytes(), 0o644))
 	}
-	for i := range drawn {
-		var text strings.Builder
-		if err := drawn[i].SVG(&text); err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, drawn[i].Name+".svg"), []byte(text.String()), 0o644); err != nil {
-			return fmt.Errorf("cannot write plots: %w", err)
-		}
+	if err != nil {
+		return fmt.Errorf("cannot write plots: %w", err)
 	}
 	return nil
 }

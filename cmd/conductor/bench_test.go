@@ -43,8 +43,8 @@ func TestBenchIndexPrintsOneObject(t *testing.T) {
 	if got["events"] != "engine" || got["unique_blocks"] != 2000.0 || got["memberships"] != 4000.0 {
 		t.Errorf("got %v", out)
 	}
-	if drawn, err := filepath.Glob(filepath.Join(dir, "*.svg")); err != nil || len(drawn) != 1 {
-		t.Errorf("drawn: %v, %v", drawn, err)
+	if written, err := filepath.Glob(filepath.Join(dir, "*.csv")); err != nil || len(written) != 1 {
+		t.Errorf("written: %v, %v", written, err)
 	}
 }
 
