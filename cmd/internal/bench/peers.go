@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // Peers replays the same ops files into the index and into the rival of
@@ -269,8 +271,9 @@ func (p *Peers) rival(l *peerLoad, file string, round int) (figures, error) {
 
 // measure runs a command, on one core unless it needs more, and reads its JSON object.
 func (p *Peers) measure(c *exec.Cmd, wide bool) (figures, error) {
-	if path, err := exec.LookPath("taskset"); err == nil && !wide {
-		c.Args = append([]string{path, "-c", lastCore()}, append([]string{c.Path}, c.Args[1:]...)...)
+	_, _, core := harness.Allowed()
+	if path, err := exec.LookPath("taskset"); err == nil && core != "" && !wide {
+		c.Args = append([]string{path, "-c", core}, append([]string{c.Path}, c.Args[1:]...)...)
 		c.Path = path
 	}
 	out, err := output(c)
@@ -305,21 +308,6 @@ func output(c *exec.Cmd) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err, bytes.TrimSpace(said.Bytes()))
 	}
 	return out.Bytes(), nil
-}
-
-// lastCore returns the number of the last processor this process may use.
-func lastCore() string {
-	text, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return "0"
-	}
-	_, list, _ := strings.Cut(string(text), "Cpus_allowed_list:")
-	list, _, _ = strings.Cut(list, "\n")
-	numbers := strings.FieldsFunc(list, func(r rune) bool { return r < '0' || r > '9' })
-	if len(numbers) == 0 {
-		return "0"
-	}
-	return numbers[len(numbers)-1]
 }
 
 // median returns the middle of the values that are there.

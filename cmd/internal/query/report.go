@@ -7,6 +7,8 @@ import (
 	"os"
 	"runtime"
 	"strings"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // Figures are those of one handler.
@@ -68,8 +70,8 @@ func newReport(c *Config, s *serving) *Report {
 		Cores: "one for each process by GOMAXPROCS alone: " + s.Pinned,
 	}
 	r.Memberships = r.Blocks * c.Holders
-	if server, client, ok := cores(); ok && s.Pinned == "" {
-		r.Cores = fmt.Sprintf("server on %d, client on %d, by affinity", server, client)
+	if _, server, client := harness.Allowed(); s.Pinned == "" {
+		r.Cores = fmt.Sprintf("server on %s, client on %s, by affinity", server, client)
 	}
 	return r
 }

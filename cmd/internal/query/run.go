@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"runtime"
 	"time"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // rounds is how many times the server and what it is compared with take turns: what
@@ -36,12 +38,11 @@ func Run(c Config) (*Report, error) {
 	defer s.stop()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	r := newReport(&c, s)
-	if _, core, ok := cores(); ok && s.Pinned == "" {
-		release, err := pinned(core)
-		if err != nil {
+	if all, _, core := harness.Allowed(); s.Pinned == "" {
+		if err := harness.Pin(core); err != nil {
 			return nil, err
 		}
-		defer release()
+		defer harness.Pin(all)
 	}
 	sides := []*side{{name: "in " + c.Codec, figures: &r.Figures, profile: c.Profile != ""}}
 	if sides[0].client, err = newClient(&c, s.Address, pathQuery, c.Codec, c.HTTP2); err != nil {

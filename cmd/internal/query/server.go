@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/conductor"
 )
 
@@ -96,9 +97,9 @@ func (s *Serving) Serve(in io.Reader, out io.Writer) error {
 	debug.FreeOSMemory() // what the preload left is not the queries' to collect
 	runtime.GOMAXPROCS(1)
 	h.Pinned = "there are no two processors to choose from"
-	if core, _, ok := cores(); ok {
+	if _, core, other := harness.Allowed(); core != other {
 		h.Pinned = ""
-		if err := pin(core); err != nil {
+		if err := harness.Pin(core); err != nil {
 			h.Pinned = err.Error()
 		}
 	}
