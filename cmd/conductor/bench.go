@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"kvconductor/cmd/internal/bench"
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/soak"
 )
 
@@ -33,8 +35,7 @@ func benchCommand() *cobra.Command {
 func benchIndexCommand() *cobra.Command {
 	var (
 		c      bench.Config
-		asJSON bool
-		quiet  bool
+		report *bench.Report
 		export string
 		plots  string
 		sweep  []int
@@ -86,33 +87,22 @@ those of the server do.`,
 	f.DurationVar(&c.Idle, "idle", 2*time.Second, "how long to watch the collector of the idle process")
 	f.BoolVar(&c.Verify, "verify", false, "compare each answer with an oracle's, in a replay of its own")
 	f.StringVar(&c.Answers, "answers", "", "with --verify: write a hash of each answer to this `file`")
-	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")
-	f.BoolVar(&quiet, "quiet", false, "show no progress")
 	f.StringVar(&plots, "plots", "", "write plots as CSV files to this `directory`, from runs of their own")
 	f.IntSliceVar(&sweep, "plot-workers", []int{16, 64, 256, 1000}, "with --plots: numbers of workers, of a trace")
 	f.IntSliceVar(&sizes, "plot-blocks", []int{10_000, 100_000, 1_000_000}, "with --plots: numbers of synthetic blocks")
 
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	measures(cmd, &c.Progress, func() (_ harness.Report, err error) {
 		c.Together = c.Together || f.Changed("writers") || f.Changed("readers")
-		if !quiet {
-			c.Progress = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
-		}
+		report, err = bench.Run(c)
+		return report, err
+	})
+	measure := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if export != "" {
 			return bench.ExportOps(c, export)
 		}
-		report, err := bench.Run(c)
-		if err != nil {
+		if err := measure(cmd, args); err != nil || plots == "" {
 			return err
-		}
-		show := report.Table
-		if asJSON {
-			show = report.JSON
-		}
-		if err := show(cmd.OutOrStdout()); err != nil {
-			return fmt.Errorf("cannot print the report: %w", err)
-		}
-		if plots == "" {
-			return nil
 		}
 		curves, err := bench.Plots(c, report, sweep, sizes)
 		if err != nil {
@@ -125,9 +115,8 @@ those of the server do.`,
 
 func benchPeersCommand() *cobra.Command {
 	var (
-		p     bench.Peers
-		c     bench.Config
-		quiet bool
+		p bench.Peers
+		c bench.Config
 	)
 	cmd := &cobra.Command{
 		Use:   "peers",
@@ -148,22 +137,16 @@ targets. smg's published figures stand next to ours; their hardware is not known
 	f.IntVar(&p.Target, "smg-target", 10_000_000, "blocks times holders of smg's loads; 100000000 needs some 20 GB")
 	f.StringVar(&p.Only, "rows", "", "regular expression of the loads to run")
 	f.BoolVar(&p.Verify, "verify", true, "compare answers with the oracle's")
-	f.BoolVar(&quiet, "quiet", false, "show no progress")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("cannot start a run: %w", err)
-		}
+	quiet := f.Bool("quiet", false, "show no progress")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		p.Self = func(args ...string) *exec.Cmd {
-			return exec.Command(self, append([]string{"bench", "index"}, args...)...)
+			return self(append([]string{"bench", "index"}, args...)...)
 		}
 		p.Load = []string{"--requests", strconv.Itoa(c.Requests)}
 		if c.Trace != "" {
 			p.Load = []string{"--trace", c.Trace}
 		}
-		if !quiet {
-			p.Progress = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
-		}
+		p.Progress = progressOf(cmd, *quiet)
 		if p.Dir == "" {
 			if p.Dir, err = os.MkdirTemp("", "conductor-peers-"); err != nil {
 				return fmt.Errorf("cannot keep ops files: %w", err)
@@ -173,6 +156,44 @@ targets. smg's published figures stand next to ours; their hardware is not known
 		return p.Run(cmd.OutOrStdout())
 	}
 	return cmd
+}
+
+// measures completes a command that measures: it adds the flags --json and --quiet, sets
+// progress, and prints the report.
+func measures(cmd *cobra.Command, progress *harness.Progress, run func() (harness.Report, error)) {
+	asJSON := cmd.Flags().Bool("json", false, "print one JSON object instead of a table")
+	quiet := cmd.Flags().Bool("quiet", false, "show no progress")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		*progress = progressOf(cmd, *quiet)
+		report, err := run()
+		if err != nil {
+			return err
+		}
+		return harness.Print(cmd.OutOrStdout(), report, *asJSON)
+	}
+}
+
+// progressOf returns a Progress that writes lines on standard error, nil if quiet.
+func progressOf(cmd *cobra.Command, quiet bool) harness.Progress {
+	if quiet {
+		return nil
+	}
+	return func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
+}
+
+// self returns a command of this program.
+func self(args ...string) *exec.Cmd {
+	program, err := os.Executable()
+	if err != nil {
+		program = os.Args[0]
+	}
+	return exec.Command(program, args...)
+}
+
+// flagArgs returns all flags of a set with their values, for another process.
+func flagArgs(set *pflag.FlagSet) (args []string) {
+	set.VisitAll(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
+	return args
 }
 
 // writePlots writes one file for each plot.

@@ -1,23 +1,20 @@
 package main
 
 import (
-	"fmt"
-	"os"
 	"os/exec"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"kvconductor/cmd/internal/footprint"
+	"kvconductor/cmd/internal/harness"
+	"kvconductor/cmd/internal/ingest"
 )
 
 func benchMemoryCommand() *cobra.Command {
 	var (
 		c      footprint.Config
 		cgroup string
-		asJSON bool
-		quiet  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "memory",
@@ -38,35 +35,19 @@ table shows each phase at the moment that was nearest to the target, and at its 
 	f.DurationVar(&c.Churn, "churn", 20*time.Second, "how long blocks are stored and removed")
 	f.DurationVar(&c.Idle, "idle", 20*time.Second, "how long nothing comes")
 	f.StringVar(&cgroup, "cgroup", "", "directory of a memory control group to start the server in, as one with a limit")
-	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")
-	f.BoolVar(&quiet, "quiet", false, "show no progress")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("cannot start another process: %w", err)
-		}
+	measures(cmd, &c.Progress, func() (harness.Report, error) {
 		c.Server = func() *exec.Cmd {
-			serve := []string{self, "serve", "--listen", "127.0.0.1:0=conductor"}
-			if cgroup != "" { // it finds the limit at its start, so it has to be there before
-				serve = append([]string{"sh", "-c", `echo $$ >"$0"/cgroup.procs && exec "$@"`, cgroup}, serve...)
+			serve := self("serve", "--listen", "127.0.0.1:0=conductor")
+			if cgroup == "" {
+				return serve
 			}
-			return exec.Command(serve[0], serve[1:]...)
+			// The server finds the limit at its start, so it has to be there before.
+			return exec.Command("sh", append([]string{"-c", `echo $$ >"$0"/cgroup.procs && exec "$@"`, cgroup}, serve.Args...)...)
 		}
 		c.Publisher = func(hold int) *exec.Cmd {
-			return exec.Command(self, "bench", "publisher", "--sources", strconv.Itoa(c.Sources), "--blocks", strconv.Itoa(c.EventBlocks),
-				"--block-size", strconv.Itoa(c.BlockSize), "--hold", strconv.Itoa(hold), "--holders", strconv.Itoa(c.Holders))
+			return publisherProcess(ingest.Config{Sources: c.Sources, Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: hold, Holders: c.Holders})
 		}
-		if !quiet {
-			c.Progress = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
-		}
-		report, err := footprint.Run(c)
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			return report.JSON(cmd.OutOrStdout())
-		}
-		return report.Table(cmd.OutOrStdout())
-	}
+		return footprint.Run(c)
+	})
 	return cmd
 }

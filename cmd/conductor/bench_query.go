@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -12,28 +10,27 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/query"
 	"kvconductor/conductor"
 	"kvconductor/conductor/server"
 	"kvconductor/config"
 )
 
-// queryShape adds the flags that both processes of the bench know.
-func queryShape(f *pflag.FlagSet, l *query.Load) {
+// queryShape returns the flags that both processes of the bench know.
+func queryShape(l *query.Load) *pflag.FlagSet {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.IntVar(&l.Tokens, "tokens", 8192, "tokens of a prompt")
 	f.IntVar(&l.BlockSize, "block-size", 16, "tokens per block")
 	f.IntVar(&l.Workers, "workers", 128, "instances")
 	f.IntVar(&l.Holders, "holders", 8, "instances that hold what is held of a prompt")
 	f.IntVar(&l.Blocks, "blocks", 1_000_000, "blocks in the index, each counted once")
 	f.Float64Var(&l.Hit, "hit", 0.5, "part of a prompt that is held")
+	return f
 }
 
 func benchQueryCommand() *cobra.Command {
-	var (
-		c      query.Config
-		asJSON bool
-		quiet  bool
-	)
+	var c query.Config
 	cmd := &cobra.Command{
 		Use:   "query",
 		Short: "Ask a server in another process over real sockets",
@@ -47,8 +44,8 @@ index; with --reading they are sent to one that does nothing but read.
 Allocations and processor time are the serving process's, over the measured window.`,
 		Args: cobra.NoArgs,
 	}
-	f := cmd.Flags()
-	queryShape(f, &c.Load)
+	f, load := cmd.Flags(), queryShape(&c.Load)
+	f.AddFlagSet(load)
 	f.StringVar(&c.Codec, "codec", query.JSON, "what prompts are sent in: "+strings.Join(query.Codecs, ", "))
 	f.IntVar(&c.Connections, "connections", 8, "connections, each with one request at a time")
 	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of what is measured; a warm-up comes before")
@@ -56,30 +53,12 @@ Allocations and processor time are the serving process's, over the measured wind
 	f.BoolVar(&c.Reading, "reading", false, "measure a handler that does nothing but read the bytes too")
 	f.BoolVar(&c.HTTP2, "http2", false, "ask by HTTP/2 without TLS")
 	f.StringVar(&c.Profile, "profile", "", "write a CPU profile of the server, warm-up included, to this `file`")
-	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")
-	f.BoolVar(&quiet, "quiet", false, "show no progress")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("cannot start the serving process: %w", err)
-		}
+	measures(cmd, &c.Progress, func() (harness.Report, error) {
 		c.Server = func() *exec.Cmd {
-			return exec.Command(self, "bench", "server", "--tokens", strconv.Itoa(c.Tokens), "--block-size", strconv.Itoa(c.BlockSize),
-				"--workers", strconv.Itoa(c.Workers), "--holders", strconv.Itoa(c.Holders), "--blocks", strconv.Itoa(c.Blocks),
-				"--hit", strconv.FormatFloat(c.Hit, 'g', -1, 64), "--compare="+strconv.FormatBool(c.Baseline || c.Reading), "--profile", c.Profile)
+			return self(append([]string{"bench", "server", "--compare=" + strconv.FormatBool(c.Baseline || c.Reading), "--profile=" + c.Profile}, flagArgs(load)...)...)
 		}
-		if !quiet {
-			c.Progress = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
-		}
-		report, err := query.Run(c)
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			return report.JSON(cmd.OutOrStdout())
-		}
-		return report.Table(cmd.OutOrStdout())
-	}
+		return query.Run(c)
+	})
 	return cmd
 }
 
@@ -94,7 +73,7 @@ func serverCommand() *cobra.Command {
 		Args:   cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	queryShape(f, &s.Load)
+	f.AddFlagSet(queryShape(&s.Load))
 	f.BoolVar(&s.Compare, "compare", false, "serve the handlers it is compared with too")
 	f.StringVar(&s.Profile, "profile", "", "where CPU profiles are written to")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -78,10 +78,6 @@ type demoServer struct {
 // startServer runs this program's serve command on a free loopback port, with
 // warnings on errs, and waits until it answers.
 func startServer(ctx context.Context, faults bool, errs io.Writer) (*demoServer, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	address, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -100,7 +96,7 @@ func startServer(ctx context.Context, faults bool, errs io.Writer) (*demoServer,
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	s := &demoServer{url: "http://" + address, process: exec.Command(program, "serve", "--config", file), dir: dir}
+	s := &demoServer{url: "http://" + address, process: self("serve", "--config", file), dir: dir}
 	s.process.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CONDUCTOR_") })
 	s.process.Stderr = errs
 	// The demo stops the server itself, after the fleet has unregistered.

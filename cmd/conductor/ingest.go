@@ -4,31 +4,31 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/ingest"
 )
 
-// shape adds the flags that both processes of the bench know.
-func shape(f *pflag.FlagSet, c *ingest.Config) {
+// shape returns the flags that both processes of the bench know.
+func shape(c *ingest.Config) *pflag.FlagSet {
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.IntVar(&c.Sources, "sources", 1, "publishers, each with a connection of its own")
 	f.IntVar(&c.Blocks, "blocks", 32, "blocks one batch stores, and removes")
 	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
 	f.IntVar(&c.Hold, "hold", 65_536, "blocks a source holds")
 	f.IntVar(&c.Holders, "holders", 1, "sources that publish the same blocks")
 	f.BoolVar(&c.Clear, "clear", false, "clear all blocks when there are as many, instead of removing the oldest")
+	return f
 }
 
 func benchIngestCommand() *cobra.Command {
 	var (
 		c       ingest.Config
 		profile string
-		asJSON  bool
-		quiet   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "ingest",
@@ -40,45 +40,36 @@ nothing is lost is found first, then the lag is taken at half of it. With
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	shape(f, &c)
+	f.AddFlagSet(shape(&c))
 	f.Float64Var(&c.Rate, "rate", 0, "batches a second of each source, 0 for the highest")
 	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of each phase")
 	f.IntVar(&c.Procs, "procs", 1, "processors of this process, 0 for all; the publishing process has one")
 	f.StringVar(&profile, "profile", "", "write a CPU profile of the first phase to this `file`")
-	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of a table")
-	f.BoolVar(&quiet, "quiet", false, "show no progress")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("cannot start the publishing process: %w", err)
-		}
+	measures(cmd, &c.Progress, func() (harness.Report, error) {
 		c.Publisher = func() *exec.Cmd {
-			p := exec.Command(self, "bench", "publisher", "--sources", strconv.Itoa(c.Sources), "--blocks", strconv.Itoa(c.Blocks),
-				"--block-size", strconv.Itoa(c.BlockSize), "--hold", strconv.Itoa(c.Hold), "--holders", strconv.Itoa(c.Holders), "--clear="+strconv.FormatBool(c.Clear))
+			p := publisherProcess(c)
 			p.Env = append(os.Environ(), "GOMAXPROCS=1")
 			return p
 		}
 		if profile != "" {
 			file, err := os.Create(profile)
 			if err != nil {
-				return fmt.Errorf("cannot write a profile: %w", err)
+				return nil, fmt.Errorf("cannot write a profile: %w", err)
 			}
 			defer file.Close()
 			c.Profile = file
 		}
-		if !quiet {
-			c.Progress = func(s string) { fmt.Fprintln(cmd.ErrOrStderr(), s) }
-		}
-		report, err := ingest.Run(c)
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			return report.JSON(cmd.OutOrStdout())
-		}
-		return report.Table(cmd.OutOrStdout())
-	}
+		return ingest.Run(c)
+	})
 	return cmd
+}
+
+// publisherProcess returns the publishing process of a configuration.
+func publisherProcess(c ingest.Config) *exec.Cmd {
+	var child ingest.Config
+	flags := shape(&child)
+	child = c
+	return self(append([]string{"bench", "publisher"}, flagArgs(flags)...)...)
 }
 
 // publisherCommand is the other process of bench ingest.
@@ -93,6 +84,6 @@ func publisherCommand() *cobra.Command {
 			return ingest.Publish(c, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
-	shape(cmd.Flags(), &c)
+	cmd.Flags().AddFlagSet(shape(&c))
 	return cmd
 }

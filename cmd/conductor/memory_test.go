@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kvconductor/cmd/internal/footprint"
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/events/payload"
 )
 
@@ -58,7 +59,7 @@ func TestMemoryIsAccountedFor(t *testing.T) {
 	}
 	table.Reset()
 	var back footprint.Report
-	if err := r.JSON(&table); err != nil || json.Unmarshal(table.Bytes(), &back) != nil || back.End[2].RSS != r.End[2].RSS {
+	if err := harness.Print(&table, r, true); err != nil || json.Unmarshal(table.Bytes(), &back) != nil || back.End[2].RSS != r.End[2].RSS {
 		t.Errorf("the JSON is %s, %v", &table, err)
 	}
 }

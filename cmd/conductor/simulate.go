@@ -12,6 +12,7 @@ import (
 
 	"kvconductor/cmd/internal/fleet"
 	"kvconductor/cmd/internal/fleet/workload"
+	"kvconductor/cmd/internal/harness"
 )
 
 const (
@@ -122,11 +123,7 @@ tool loops, or all of them.`,
 		if err != nil {
 			return err
 		}
-		print := report.Table
-		if asJSON {
-			print = report.JSON
-		}
-		if err := print(cmd.OutOrStdout()); err != nil {
+		if err := harness.Print(cmd.OutOrStdout(), report, asJSON); err != nil {
 			return fmt.Errorf("cannot print the report: %w", err)
 		}
 		return report.Err()

@@ -39,6 +39,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // Kinds of events that reach the index.
@@ -87,7 +89,7 @@ type Config struct {
 	Verify   bool          `json:"verify"`   // compare each answer with the oracle's, in a replay of its own
 	Answers  string        `json:"-"`        // with Verify: file for one hash per answer
 
-	Progress func(string) `json:"-"` // called with the next step, may be nil
+	Progress harness.Progress `json:"-"`
 }
 
 // traced reports whether the operations come from a trace or the built-in shape.
@@ -159,12 +161,6 @@ func (c *Config) Check() error {
 		return fmt.Errorf("block size %d does not divide the %d tokens of a trace's hash id", c.BlockSize, segmentTokens)
 	}
 	return nil
-}
-
-func (c *Config) say(format string, args ...any) {
-	if c.Progress != nil {
-		c.Progress(fmt.Sprintf(format, args...))
-	}
 }
 
 // generate makes the stream in canonical hashes, and the prompts of its payloads if the

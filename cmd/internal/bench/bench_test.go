@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/index"
 )
 
@@ -291,7 +292,7 @@ func TestRunReport(t *testing.T) {
 			t.Fatal(err)
 		}
 		var js, table bytes.Buffer
-		if err := r.JSON(&js); err != nil {
+		if err := harness.Print(&js, r, true); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.Table(&table); err != nil {

@@ -4,7 +4,6 @@ import (
 	"math"
 	"runtime/metrics"
 	"slices"
-	"syscall"
 	"time"
 
 	"kvconductor/cmd/internal/harness"
@@ -35,11 +34,8 @@ func (c *clock) now() time.Duration { return time.Since(c.base) }
 
 // cpuTime returns the CPU time of all threads of the process.
 func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	cpu, _ := harness.Usage()
+	return cpu
 }
 
 // Latencies are nanoseconds.

@@ -32,7 +32,7 @@ type Peers struct {
 	Verify bool   // compare answers with the oracle's and the rival's
 	// Self returns a command of this program: conductor bench index, and the arguments.
 	Self     func(args ...string) *exec.Cmd
-	Progress func(string)
+	Progress harness.Progress
 }
 
 // peerLoad is a load and its rows.
@@ -162,7 +162,7 @@ func (p *Peers) Run(w io.Writer) error {
 	if err := os.MkdirAll(p.Dir, 0o755); err != nil {
 		return fmt.Errorf("cannot keep ops files: %w", err)
 	}
-	m := machine()
+	m := harness.ThisMachine()
 	fmt.Fprintf(w, "%s, %d cores, %s, load %v; medians of %d rounds\n\n", m.CPU, m.Cores, m.Go, m.Load, p.Rounds)
 	fmt.Fprintf(w, "| Load | Figure | Ours | CRTC | Ratio | Target | smg published |\n|---|---|---|---|---|---|---|\n")
 	loads := peerLoads(p.Target)
@@ -194,7 +194,7 @@ func (p *Peers) load(w io.Writer, l *peerLoad, all []peerLoad) error {
 	}
 	var ours, others []figures
 	for round := range p.Rounds {
-		p.say("%s, round %d", l.name, round+1)
+		p.Progress.Say("%s, round %d", l.name, round+1)
 		f, err := p.ours(file, l.run)
 		if err != nil {
 			return err
@@ -242,7 +242,7 @@ func (p *Peers) export(l *peerLoad) (string, error) {
 	if _, err := os.Stat(file); err == nil {
 		return file, nil
 	}
-	p.say("%s: making the operations", l.name)
+	p.Progress.Say("%s: making the operations", l.name)
 	part := file + ".part"
 	if _, err := output(p.Self(append(args, "--export", part, "--quiet")...)); err != nil {
 		return "", err
@@ -377,7 +377,7 @@ func (r *peerRow) line(load string, ours, others []figures) string {
 
 // answers compares the index with the oracle, and the rival with the index.
 func (p *Peers) answers(w io.Writer, l *peerLoad, file, theirs string) error {
-	p.say("%s: comparing answers", l.name)
+	p.Progress.Say("%s: comparing answers", l.name)
 	mine, other := filepath.Join(p.Dir, "ours.answers"), filepath.Join(p.Dir, "rival.answers")
 	f, err := p.measure(p.Self("--ops", file, "--json", "--quiet", "--idle", "0", "--verify", "--answers", mine), true)
 	if err != nil {
@@ -413,10 +413,4 @@ func equalAnswers(a, b string) (n int, err error) {
 		x, y = x[8:], y[8:]
 	}
 	return n, nil
-}
-
-func (p *Peers) say(format string, args ...any) {
-	if p.Progress != nil {
-		p.Progress(fmt.Sprintf(format, args...))
-	}
 }

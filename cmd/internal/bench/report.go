@@ -1,35 +1,24 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"runtime"
 	"slices"
-	"strings"
 	"text/tabwriter"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // Report is a run.
 type Report struct {
 	Events string `json:"events"` // the kind that the index was given
 	Result
-	Config   Config  `json:"config"`
-	Machine  Machine `json:"machine"`
-	Stream   Sizes   `json:"stream"`
-	ClockNs  int64   `json:"clock_ns"` // cost of a reading, taken off each figure
-	Verified int     `json:"verified"` // answers equal to the oracle's
-}
-
-// Machine is where a run took place.
-type Machine struct {
-	CPU   string    `json:"cpu"`
-	Cores int       `json:"cores"`
-	Go    string    `json:"go"`
-	OS    string    `json:"os"`
-	Load  []float64 `json:"load_average,omitempty"` // over 1, 5 and 15 minutes, before the run
+	Config   Config          `json:"config"`
+	Machine  harness.Machine `json:"machine"`
+	Stream   Sizes           `json:"stream"`
+	ClockNs  int64           `json:"clock_ns"` // cost of a reading, taken off each figure
+	Verified int             `json:"verified"` // answers equal to the oracle's
 }
 
 // Run measures a configuration.
@@ -37,8 +26,8 @@ func Run(c Config) (*Report, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	rep := &Report{Events: c.Events, Config: c, Machine: machine()}
-	c.say("making the stream")
+	rep := &Report{Events: c.Events, Config: c, Machine: harness.ThisMachine()}
+	c.Progress.Say("making the stream")
 	canonical, p, err := generate(&c)
 	if err != nil {
 		return nil, err
@@ -49,7 +38,7 @@ func Run(c Config) (*Report, error) {
 		s = canonical.named()
 	}
 	if c.Verify {
-		c.say("comparing %d answers with the oracle's", rep.Stream.Requests)
+		c.Progress.Say("comparing %d answers with the oracle's", rep.Stream.Requests)
 		if err := verify(&c, canonical, s); err != nil {
 			return nil, err
 		}
@@ -58,47 +47,20 @@ func Run(c Config) (*Report, error) {
 	canonical = nil
 	clk := newClock()
 	rep.ClockNs = int64(clk.cost)
-	c.say("replaying %d operations, %s events", len(s.ops), c.Events)
+	c.Progress.Say("replaying %d operations, %s events", len(s.ops), c.Events)
 	if rep.Result, err = measure(&c, s, p, &clk); err != nil {
 		return nil, err
 	}
 	if c.Together {
-		c.say("%d writers and %d readers", c.Writers, c.Readers)
+		c.Progress.Say("%d writers and %d readers", c.Writers, c.Readers)
 		t := together(&c, s, c.Writers, c.Readers, &clk)
 		rep.Together = &t
 	}
 	for _, n := range c.Scale {
-		c.say("%d writers and readers", n)
+		c.Progress.Say("%d writers and readers", n)
 		rep.Scale = append(rep.Scale, together(&c, s, n, n, &clk))
 	}
 	return rep, nil
-}
-
-// machine describes this one, as far as it can be read.
-func machine() Machine {
-	m := Machine{CPU: runtime.GOARCH, Cores: runtime.GOMAXPROCS(0), Go: runtime.Version(), OS: runtime.GOOS}
-	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(text)) {
-			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
-				m.CPU = strings.TrimSpace(value)
-				break
-			}
-		}
-	}
-	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
-		var l [3]float64
-		if n, _ := fmt.Sscan(string(text), &l[0], &l[1], &l[2]); n == len(l) {
-			m.Load = l[:]
-		}
-	}
-	return m
-}
-
-// JSON prints one object.
-func (r *Report) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
 }
 
 // Table prints the figures for people.

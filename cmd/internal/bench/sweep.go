@@ -61,7 +61,7 @@ func Plots(c Config, r *Report, workers, sizes []int) ([]Plot, error) {
 func sweep(numbers []int, c Config, set func(*Config, int), show func(at float64, r *Report)) error {
 	for _, n := range numbers {
 		set(&c, n)
-		c.say("plot: %d", n)
+		c.Progress.Say("plot: %d", n)
 		r, err := Run(c)
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"kvconductor/cmd/internal/fleet/workload"
+	"kvconductor/cmd/internal/harness"
 )
 
 func run(t *testing.T, s *server) *Report {
@@ -341,7 +342,7 @@ func TestReports(t *testing.T) {
 		}
 	}
 	var object bytes.Buffer
-	if err := r.JSON(&object); err != nil {
+	if err := harness.Print(&object, r, true); err != nil {
 		t.Fatal(err)
 	}
 	var back Report

@@ -13,6 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/cmd/internal/fleet/truth"
+	"kvconductor/cmd/internal/harness"
 )
 
 func pooledConfig(t *testing.T, requests int) Config {
@@ -254,7 +255,7 @@ func TestPoolReport(t *testing.T) {
 	if !regexp.MustCompile(`pool tokens +0 +with its events; engines loaded [0-9,]+ prompt tokens`).Match(table.Bytes()) {
 		t.Errorf("the table does not say that there were no tokens:\n%s", table.String())
 	}
-	if err := r.JSON(&text); err != nil {
+	if err := harness.Print(&text, r, true); err != nil {
 		t.Fatal(err)
 	}
 	var back Report

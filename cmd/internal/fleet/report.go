@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -228,14 +227,6 @@ func (r *Report) faultTable(t *tabwriter.Writer) error {
 func (h hits) rate(tokens int) HitRate {
 	percent := func(n int) float64 { return 100 * float64(n) / float64(max(tokens, 1)) }
 	return HitRate{GPU: percent(h.gpu), CPU: percent(h.cpu), Disk: percent(h.disk), Any: percent(h.any)}
-}
-
-// JSON writes the report as one object.
-func (r *Report) JSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
 }
 
 // Table writes the report for people.

@@ -28,6 +28,7 @@ import (
 	"strings"
 	"time"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/ingest"
 )
 
@@ -47,7 +48,7 @@ type Config struct {
 	// standard error. Publisher starts the publishing process; each source holds hold blocks.
 	Server    func() *exec.Cmd
 	Publisher func(hold int) *exec.Cmd
-	Progress  func(string)
+	Progress  harness.Progress
 }
 
 func (c *Config) ahead() int {
@@ -148,23 +149,13 @@ func Run(c Config) (*Report, error) {
 	if r.url, err = address(stderr); err != nil {
 		return nil, err
 	}
-	publisher := c.Publisher(c.hold())
-	publisher.Stderr = os.Stderr
-	orders, err := publisher.StdinPipe()
+	publishing, ports, err := ingest.Start(c.Publisher(c.hold()), c.Sources)
 	if err != nil {
 		return nil, err
 	}
-	out, err := publisher.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := publisher.Start(); err != nil {
-		return nil, fmt.Errorf("cannot start the publishing process: %w", err)
-	}
-	defer publisher.Wait()
-	defer orders.Close()
-	r.orders = orders
-	if err := r.register(out); err != nil {
+	defer publishing.Stop()
+	r.orders = publishing
+	if err := r.register(ports); err != nil {
 		return nil, err
 	}
 	return r.report, r.phases()
@@ -186,16 +177,8 @@ func address(stderr io.Reader) (string, error) {
 	}
 }
 
-// register makes the server follow the publishers whose ports are on out.
-func (r *run) register(out io.Reader) error {
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return fmt.Errorf("the publishing process says nothing: %w", err)
-	}
-	ports := strings.Fields(line)
-	if len(ports) != r.c.Sources {
-		return fmt.Errorf("the publishing process has %d sources, want %d", len(ports), r.c.Sources)
-	}
+// register makes the server follow the publishers on these ports.
+func (r *run) register(ports []string) error {
 	for i, port := range ports {
 		body, err := json.Marshal(map[string]any{
 			"endpoint": "tcp://127.0.0.1:" + port, "type": "vLLM", "modelname": "bench", "instance_id": name(i), "block_size": r.c.BlockSize, "dp_rank": 0,
@@ -225,17 +208,17 @@ func (r *run) phases() error {
 	}
 	begun := time.Now()
 	full := uint64(r.c.hold() / r.c.EventBlocks)
-	r.say("loading %d blocks, each held by %d sources", r.c.Blocks, r.c.Holders)
+	r.c.Progress.Say("loading %d blocks, each held by %d sources", r.c.Blocks, r.c.Holders)
 	if err := r.during(Loading, full, func(applied uint64) bool { return applied >= full }); err != nil {
 		return err
 	}
 	r.report.Loaded = time.Since(begun).Seconds()
-	r.say("churning for %v", r.c.Churn)
+	r.c.Progress.Say("churning for %v", r.c.Churn)
 	end := time.Now().Add(r.c.Churn)
 	if err := r.during(Churning, ^uint64(0)>>1, func(uint64) bool { return time.Now().After(end) }); err != nil {
 		return err
 	}
-	r.say("idle for %v", r.c.Idle)
+	r.c.Progress.Say("idle for %v", r.c.Idle)
 	end = time.Now().Add(r.c.Idle)
 	return r.during(Idle, 0, func(uint64) bool { return time.Now().After(end) })
 }
@@ -345,10 +328,4 @@ func (r *run) sample(phase string) (*Sample, error) {
 		r.report.Indexed = int(number(live[1]))
 	}
 	return s, nil
-}
-
-func (r *run) say(format string, args ...any) {
-	if r.c.Progress != nil {
-		r.c.Progress(fmt.Sprintf(format, args...))
-	}
 }

@@ -2,19 +2,11 @@ package footprint
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"text/tabwriter"
 )
-
-// JSON writes the report as one object.
-func (r *Report) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
-}
 
 // Table writes it for people, in MB.
 func (r *Report) Table(w io.Writer) error {

@@ -15,9 +15,7 @@
 package ingest
 
 import (
-	"bufio"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -28,7 +26,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -56,7 +53,7 @@ type Config struct {
 	Profile io.Writer
 	// Publisher starts the publishing process, which calls Publish.
 	Publisher func() *exec.Cmd
-	Progress  func(string)
+	Progress  harness.Progress
 }
 
 // Report is the result. A block that is stored counts, and one that is removed.
@@ -78,13 +75,6 @@ type Report struct {
 	IndexBytes      int     `json:"index_bytes"`
 	Unsynced        int     `json:"sources_not_synced"`
 	DurationSeconds float64 `json:"duration_seconds"`
-}
-
-// JSON writes the report as one object.
-func (r *Report) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
 }
 
 // Table writes it for people.
@@ -122,7 +112,7 @@ func Run(c Config) (*Report, error) {
 	r := &Report{Sources: c.Sources, DurationSeconds: c.Duration.Seconds()}
 	perSource := c.Rate
 	if perSource == 0 {
-		c.say("as fast as it goes, %v", c.Duration)
+		c.Progress.Say("as fast as it goes, %v", c.Duration)
 		if c.Profile != nil {
 			if err := pprof.StartCPUProfile(c.Profile); err != nil {
 				return nil, err
@@ -139,7 +129,7 @@ func Run(c Config) (*Report, error) {
 		fast.rates(r, &c)
 		perSource = r.BatchesPerSec / 2 / float64(c.Sources)
 	}
-	c.say("lag at %.0f batches/s, %v", perSource*float64(c.Sources), c.Duration)
+	c.Progress.Say("lag at %.0f batches/s, %v", perSource*float64(c.Sources), c.Duration)
 	slow, err := c.phase(perSource)
 	if err != nil {
 		return nil, err
@@ -148,14 +138,8 @@ func Run(c Config) (*Report, error) {
 		slow.rates(r, &c)
 	}
 	slow.reportLags(r, &c)
-	r.PeakRSSBytes = peakRSS()
+	_, r.PeakRSSBytes = harness.Usage()
 	return r, nil
-}
-
-func (c *Config) say(format string, args ...any) {
-	if c.Progress != nil {
-		c.Progress(fmt.Sprintf(format, args...))
-	}
 }
 
 // phase is one run at one rate.
@@ -176,29 +160,11 @@ type phase struct {
 // phase runs both processes at a rate of each source, 0 for the highest.
 func (c *Config) phase(perSource float64) (*phase, error) {
 	p := &phase{}
-	cmd := c.Publisher()
-	cmd.Stderr = os.Stderr
-	orders, err := cmd.StdinPipe()
+	publishing, ports, err := Start(c.Publisher(), c.Sources)
 	if err != nil {
 		return nil, err
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("cannot start the publishing process: %w", err)
-	}
-	defer cmd.Wait()
-	defer orders.Close()
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return nil, fmt.Errorf("the publishing process says nothing: %w", err)
-	}
-	ports := strings.Fields(line)
-	if len(ports) != c.Sources {
-		return nil, fmt.Errorf("the publishing process has %d sources, want %d", len(ports), c.Sources)
-	}
+	defer publishing.Stop()
 
 	k := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
 		Transport: &zmq.Sockets{Rank: wire.Rank}, Decode: p.decode,
@@ -212,15 +178,31 @@ func (c *Config) phase(perSource float64) (*phase, error) {
 			return nil, err
 		}
 	}
-	fmt.Fprintf(orders, "%g\n", perSource*float64(c.Sources))
-	if err := p.measure(c, k, orders, cmd); err != nil {
+	fmt.Fprintf(publishing, "%g\n", perSource*float64(c.Sources))
+	if err := p.measure(c, k, publishing); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
+// Start starts a publishing process and returns the ports of its sources.
+func Start(cmd *exec.Cmd, sources int) (p *harness.Process, ports []string, err error) {
+	if p, err = harness.Start("publishing", cmd); err != nil {
+		return nil, nil, err
+	}
+	line, err := p.Line()
+	if ports = strings.Fields(string(line)); err == nil && len(ports) != sources {
+		err = fmt.Errorf("the publishing process has %d sources, want %d", len(ports), sources)
+	}
+	if err != nil {
+		p.Stop()
+		return nil, nil, err
+	}
+	return p, ports, nil
+}
+
 // measure lets it run warm, then looks at the counters over Duration.
-func (p *phase) measure(c *Config, k *conductor.Conductor, orders io.Writer, cmd *exec.Cmd) error {
+func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.Process) error {
 	warm := min(c.Duration/4, 2*time.Second)
 	begun, measuring := time.Now(), false
 	var start, end runtime.MemStats
@@ -234,28 +216,28 @@ func (p *phase) measure(c *Config, k *conductor.Conductor, orders io.Writer, cmd
 		for i, seq := range k.Watermarks() {
 			binary.LittleEndian.PutUint64(acks[8*i:], seq)
 		}
-		if _, err := orders.Write(acks); err != nil {
+		if _, err := publishing.Write(acks); err != nil {
 			return fmt.Errorf("the publishing process is gone: %w", err)
 		}
 		switch passed := time.Since(begun); {
 		case !measuring && passed >= warm:
 			measuring, begun = true, time.Now()
 			runtime.ReadMemStats(&start)
-			batches, bytes, cpu, theirs = p.applied.Load(), p.payload.Load(), cpuOf("self"), cpuOf(strconv.Itoa(cmd.Process.Pid))
+			batches, bytes, cpu, theirs = p.applied.Load(), p.payload.Load(), cpuOf("self"), cpuOf(strconv.Itoa(publishing.Pid()))
 			p.mu.Lock()
 			p.lags.Reset()
 			p.mu.Unlock()
 		case measuring && passed >= c.Duration:
 			p.took = passed
 			p.batches, p.bytes = p.applied.Load()-batches, p.payload.Load()-bytes
-			p.cpu, p.theirs = cpuOf("self")-cpu, cpuOf(strconv.Itoa(cmd.Process.Pid))-theirs
+			p.cpu, p.theirs = cpuOf("self")-cpu, cpuOf(strconv.Itoa(publishing.Pid()))-theirs
 			runtime.ReadMemStats(&end)
 			p.allocs = end.Mallocs - start.Mallocs
 			for _, s := range k.Services() {
 				p.lost += s.Gaps
 				if s.State != stream.Synced {
 					p.unsynced++
-					c.say("source %s is %s %s at %v: %s", s.Key(), s.State, s.Reason, s.Age, s.LastError)
+					c.Progress.Say("source %s is %s %s at %v: %s", s.Key(), s.State, s.Reason, s.Age, s.LastError)
 				}
 			}
 			p.index = k.IndexBytes()
@@ -313,13 +295,4 @@ func cpuOf(pid string) time.Duration {
 	user, _ := strconv.Atoi(fields[11])
 	system, _ := strconv.Atoi(fields[12])
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
-}
-
-// peakRSS is the most memory this process has had, in bytes.
-func peakRSS() int64 {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return u.Maxrss << 10
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/events"
 	"kvconductor/events/wire"
 )
@@ -55,7 +56,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("lost %d batches, %d sources not synced", r.BatchesLost, r.Unsynced)
 		}
 		var out bytes.Buffer
-		if err := r.JSON(&out); err != nil {
+		if err := harness.Print(&out, r, true); err != nil {
 			t.Fatal(err)
 		}
 		var figures map[string]float64

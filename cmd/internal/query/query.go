@@ -26,6 +26,8 @@ import (
 	"os/exec"
 	"slices"
 	"time"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // Codecs a prompt may be sent in.
@@ -63,7 +65,7 @@ type Config struct {
 	Profile string
 	// Server starts the serving process, which calls Serve.
 	Server   func() *exec.Cmd
-	Progress func(string)
+	Progress harness.Progress
 }
 
 // Check says what is wrong with a load.
@@ -102,12 +104,6 @@ func (c *Config) check() error {
 		return errors.New("duration must be above zero")
 	}
 	return nil
-}
-
-func (c *Config) say(format string, args ...any) {
-	if c.Progress != nil {
-		c.Progress(fmt.Sprintf(format, args...))
-	}
 }
 
 // held is how many blocks of a prompt are held.

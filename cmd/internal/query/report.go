@@ -1,12 +1,9 @@
 package query
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
-	"strings"
 
 	"kvconductor/cmd/internal/harness"
 )
@@ -63,10 +60,11 @@ type Report struct {
 }
 
 func newReport(c *Config, s *serving) *Report {
+	m := harness.ThisMachine()
 	r := &Report{
 		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, HTTP2: c.HTTP2, Connections: c.Connections, Duration: c.Duration.Seconds(),
 		Instances: c.Workers, Holders: c.Holders, Hit: c.Hit, Blocks: c.families() * c.chain(), Prompts: c.prompts(),
-		IndexBytes: s.IndexBytes, Preload: s.Preload, Machine: machine(), Go: runtime.Version(),
+		IndexBytes: s.IndexBytes, Preload: s.Preload, Machine: fmt.Sprintf("%d x %s, %s", runtime.NumCPU(), m.CPU, m.OS), Go: m.Go,
 		Cores: "one for each process by GOMAXPROCS alone: " + s.Pinned,
 	}
 	r.Memberships = r.Blocks * c.Holders
@@ -74,19 +72,6 @@ func newReport(c *Config, s *serving) *Report {
 		r.Cores = fmt.Sprintf("server on %s, client on %s, by affinity", server, client)
 	}
 	return r
-}
-
-// machine is this one's processors, as far as it tells.
-func machine() string {
-	text, _ := os.ReadFile("/proc/cpuinfo")
-	name := runtime.GOARCH
-	for line := range strings.Lines(string(text)) {
-		if key, value, found := strings.Cut(line, ":"); found && strings.TrimSpace(key) == "model name" {
-			name = strings.TrimSpace(value)
-			break
-		}
-	}
-	return fmt.Sprintf("%d x %s, %s", runtime.NumCPU(), name, runtime.GOOS)
 }
 
 // figures turns what was counted into figures.
@@ -111,13 +96,6 @@ func (w *windowed) figures(f *Figures, k *client) {
 		f.WorkingSet += len(k.requests[i].whole)
 	}
 	f.RequestBytes = f.WorkingSet / len(k.requests)
-}
-
-// JSON writes the report as one object.
-func (r *Report) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
 }
 
 // Table writes it for people.

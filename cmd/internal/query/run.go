@@ -1,13 +1,9 @@
 package query
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"runtime"
 	"time"
 
@@ -21,9 +17,7 @@ const rounds = 3
 // serving is the serving process as its parent sees it.
 type serving struct {
 	hello
-	cmd    *exec.Cmd
-	orders io.WriteCloser
-	lines  *bufio.Reader
+	*harness.Process
 }
 
 // Run measures.
@@ -35,7 +29,7 @@ func Run(c Config) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.stop()
+	defer s.Stop()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	r := newReport(&c, s)
 	if all, _, core := harness.Allowed(); s.Pinned == "" {
@@ -74,7 +68,7 @@ func Run(c Config) (*Report, error) {
 	warm := min(c.Duration/4, time.Second)
 	for turn := range turns {
 		for _, side := range sides {
-			c.say("asking %s, turn %d of %d, %v", side.name, turn+1, turns, c.Duration/time.Duration(turns))
+			c.Progress.Say("asking %s, turn %d of %d, %v", side.name, turn+1, turns, c.Duration/time.Duration(turns))
 			if err := side.run(s, warm, c.Duration/time.Duration(turns)); err != nil {
 				return nil, err
 			}
@@ -129,37 +123,23 @@ func (s *side) run(server *serving, warm, measured time.Duration) error {
 
 // start runs the serving process until it can be asked.
 func start(c *Config) (*serving, error) {
-	s := &serving{cmd: c.Server()}
-	s.cmd.Stderr = os.Stderr
-	var err error
-	if s.orders, err = s.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := s.cmd.StdoutPipe()
+	p, err := harness.Start("serving", c.Server())
 	if err != nil {
 		return nil, err
 	}
-	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("cannot start the serving process: %w", err)
-	}
-	c.say("loading %d blocks held by %d of %d instances each", c.families()*c.chain(), c.Holders, c.Workers)
-	s.lines = bufio.NewReader(out)
+	c.Progress.Say("loading %d blocks held by %d of %d instances each", c.families()*c.chain(), c.Holders, c.Workers)
+	s := &serving{Process: p}
 	if err := s.read(&s.hello); err != nil {
-		s.stop()
+		s.Stop()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *serving) stop() {
-	s.orders.Close()
-	s.cmd.Wait()
-}
-
 func (s *serving) read(v any) error {
-	line, err := s.lines.ReadBytes('\n')
+	line, err := s.Line()
 	if err != nil {
-		return fmt.Errorf("the serving process is gone: %w", err)
+		return err
 	}
 	if err := json.Unmarshal(line, v); err != nil {
 		return fmt.Errorf("the serving process says %q: %w", line, err)
@@ -168,7 +148,7 @@ func (s *serving) read(v any) error {
 }
 
 func (s *serving) order(order string) (u usage, err error) {
-	if _, err := fmt.Fprintln(s.orders, order); err != nil {
+	if _, err := fmt.Fprintln(s, order); err != nil {
 		return u, fmt.Errorf("the serving process is gone: %w", err)
 	}
 	if err := s.read(&u); err != nil {

@@ -13,7 +13,6 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"runtime/pprof"
-	"syscall"
 	"time"
 
 	"kvconductor/cmd/internal/harness"
@@ -162,14 +161,11 @@ func readUsage() usage {
 		{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"},
 	}
 	metrics.Read(samples)
-	var r syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
-		panic("BUG: the use of this process cannot be read")
-	}
+	cpu, peak := harness.Usage()
 	return usage{
-		CPU:     time.Duration(r.Utime.Nano() + r.Stime.Nano()),
+		CPU:     cpu,
 		Objects: samples[0].Value.Uint64() + samples[1].Value.Uint64(),
 		Bytes:   samples[2].Value.Uint64(),
-		RSS:     int64(r.Maxrss) << 10,
+		RSS:     peak,
 	}
 }
