@@ -1,14 +1,11 @@
 package query
 
 import (
-	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -26,7 +23,6 @@ const underWay = 32
 // indexed. The publishers stay, silent, until end is called.
 func (l *Load) preload(k *conductor.Conductor) (end func(), err error) {
 	p := &publishers{load: l, k: k}
-	p.moved = sync.NewCond(&p.mu)
 	end = func() {
 		for _, c := range p.open {
 			c.Close()
@@ -49,10 +45,8 @@ type publishers struct {
 	open  []io.Closer
 	conns []net.Conn
 
-	mu      sync.Mutex // guards what follows
-	moved   *sync.Cond
-	applied []uint64 // batches, by source
-	failed  error
+	sent    []uint64 // batches, by source
+	applied []uint64
 }
 
 // connect makes a publisher for each instance and lets the Conductor follow it.
@@ -80,112 +74,69 @@ func (p *publishers) connect() error {
 		go io.Copy(io.Discard, c) // heartbeats
 		p.conns = append(p.conns, c)
 	}
-	p.applied = make([]uint64, len(p.conns))
+	p.sent, p.applied = make([]uint64, len(p.conns)), make([]uint64, len(p.conns))
 	return nil
 }
 
 // publish sends every family on behalf of all that hold it. The bytes are encoded
 // once: instances of one fleet name blocks alike.
 func (p *publishers) publish() error {
-	var senders sync.WaitGroup
-	batches := make([]chan []byte, len(p.conns))
-	sent := make([]uint64, len(p.conns))
-	for i, c := range p.conns {
-		batches[i] = make(chan []byte, underWay)
-		senders.Go(func() { sent[i] = p.send(i, c, batches[i]) })
-	}
-	watched, all := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(watched)
-		p.watch(all)
-	}()
 	var tokens []uint32
 	for f := range p.load.families() {
 		tokens = p.load.stored(tokens[:0], f)
 		payload, err := p.load.payload(f, tokens)
 		if err != nil {
-			p.fail(fmt.Errorf("cannot encode a batch: %w", err))
-			break
+			return fmt.Errorf("cannot encode a batch: %w", err)
 		}
 		for _, i := range p.load.holders(f) {
-			batches[i] <- payload
-		}
-	}
-	for i := range batches {
-		close(batches[i])
-	}
-	senders.Wait()
-	p.mu.Lock()
-	for p.failed == nil && !slices.Equal(p.applied, sent) {
-		p.moved.Wait()
-	}
-	err := p.failed
-	p.mu.Unlock()
-	close(all)
-	<-watched
-	return err
-}
-
-// send publishes the batches of one source and returns how many there were. After a
-// failure it only takes them.
-func (p *publishers) send(source int, c net.Conn, batches <-chan []byte) (n uint64) {
-	w := bufio.NewWriterSize(c, 64<<10)
-	for payload := range batches {
-		p.mu.Lock()
-		for p.failed == nil && n-p.applied[source] >= underWay {
-			p.moved.Wait()
-		}
-		failed := p.failed != nil
-		p.mu.Unlock()
-		if failed {
-			continue
-		}
-		head := append(make([]byte, 0, 32), 1, 0, 1, 8) // an empty topic, then the sequence
-		head = append(binary.BigEndian.AppendUint64(head, n), 2)
-		head = binary.BigEndian.AppendUint64(head, uint64(len(payload)))
-		w.Write(head)
-		w.Write(payload)
-		if err := w.Flush(); err != nil {
-			p.fail(fmt.Errorf("cannot publish: %w", err))
-		}
-		n++
-	}
-	return n
-}
-
-func (p *publishers) fail(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.failed = errors.Join(p.failed, err)
-	p.moved.Broadcast()
-}
-
-// watch tells senders what has been applied, and fails when a source has lost
-// something: then the index is not what answers are compared with.
-func (p *publishers) watch(all <-chan struct{}) {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for n := 0; ; n++ {
-		select {
-		case <-all:
-			return
-		case <-tick.C:
-		}
-		marks := p.k.Watermarks() // sorted as instances are
-		p.mu.Lock()
-		copy(p.applied, marks)
-		p.moved.Broadcast()
-		p.mu.Unlock()
-		if n%100 != 0 {
-			continue
-		}
-		for _, s := range p.k.Services() {
-			if s.Gaps > 0 || s.State == stream.Failed {
-				p.fail(fmt.Errorf("source %s is %s %s: %s", s.Key(), s.State, s.Reason, s.LastError))
-				return
+			if err := p.await(func() bool { return p.sent[i]-p.applied[i] < underWay }); err != nil {
+				return err
+			}
+			if err := p.send(i, payload); err != nil {
+				return fmt.Errorf("cannot publish: %w", err)
 			}
 		}
 	}
+	if err := p.await(func() bool { return slices.Equal(p.applied, p.sent) }); err != nil {
+		return err
+	}
+	return p.check()
+}
+
+// send publishes the next batch of a source.
+func (p *publishers) send(source int, payload []byte) error {
+	head := append(make([]byte, 0, 32), 1, 0, 1, 8) // an empty topic, then the sequence
+	head = append(binary.BigEndian.AppendUint64(head, p.sent[source]), 2)
+	head = binary.BigEndian.AppendUint64(head, uint64(len(payload)))
+	p.sent[source]++
+	message := net.Buffers{head, payload}
+	_, err := message.WriteTo(p.conns[source])
+	return err
+}
+
+// await looks at what has been applied until it is enough.
+func (p *publishers) await(enough func() bool) error {
+	for n := 1; !enough(); n++ {
+		if n%200 == 0 {
+			if err := p.check(); err != nil {
+				return err
+			}
+		}
+		time.Sleep(time.Millisecond)
+		copy(p.applied, p.k.Watermarks()) // sorted as instances are
+	}
+	return nil
+}
+
+// check fails when a source has lost something: then the index is not what answers are
+// compared with.
+func (p *publishers) check() error {
+	for _, s := range p.k.Services() {
+		if s.Gaps > 0 || s.State == stream.Failed {
+			return fmt.Errorf("source %s is %s %s: %s", s.Key(), s.State, s.Reason, s.LastError)
+		}
+	}
+	return nil
 }
 
 // payload is the batch that stores a family, a vLLM map.
