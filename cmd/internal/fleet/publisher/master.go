@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/go-zeromq/zmq4"
-	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/cmd/internal/fleet/master"
 )
@@ -27,7 +26,7 @@ type Master struct {
 	pub             zmq4.Socket
 
 	mu     sync.Mutex // guards the rest
-	enc    encoder
+	enc    *encoder
 	seq    uint64 // of the newest batch
 	event  uint64 // id of the newest event
 	tokens int
@@ -46,9 +45,7 @@ func ListenMaster(host, tenant, backend string) (*Master, error) {
 }
 
 func newMaster(tenant, backend string) *Master {
-	m := &Master{tenant: tenant, backend: backend, now: time.Now}
-	m.enc.mp = msgpack.NewEncoder(&m.enc.buf)
-	return m
+	return &Master{tenant: tenant, backend: backend, now: time.Now, enc: newEncoder(Options{})}
 }
 
 // Endpoint returns the address of the stream.
@@ -105,73 +102,37 @@ func (m *Master) Close() error { return m.pub.Close() }
 
 // batch returns [milliseconds, [events], 0].
 func (m *Master) batch(events []master.Event) ([]byte, error) {
-	e := &m.enc
-	e.buf.Reset()
-	e.err = nil
-	now := m.now().UnixMilli()
-	e.array(3)
-	e.int(int(now))
-	e.array(len(events))
+	now := int(m.now().UnixMilli())
+	list := make([]any, len(events))
 	for i := range events {
 		m.event++
-		m.object(now, &events[i])
+		list[i] = m.object(now, &events[i])
 	}
-	e.int(0)
-	return bytes.Clone(e.buf.Bytes()), e.err
+	return m.enc.encode([]any{now, list, 0})
 }
 
-// object writes one event with the keys in the order in which the master packs
+// object returns one event with the keys in the order in which the master packs
 // them: the standardized ones, legacy ones among them, and the object's. All that
 // describes a block is nil, and only keys that are numbers have a hash.
-func (m *Master) object(now int64, ev *master.Event) {
-	e := &m.enc
-	kind, legacy, size := "stored", "BlockStored", 20
+func (m *Master) object(now int, ev *master.Event) fields {
+	kind, legacy := "stored", "BlockStored"
+	var group, base any
+	if ev.Group != "" {
+		group = ev.Group
+	}
 	if ev.Removed {
-		kind, legacy, size = "removed", "BlockRemoved", 17
-	}
-	e.fields(size)
-	e.str("event_id")
-	e.int(int(m.event))
-	e.str("timestamp")
-	e.int(int(now))
-	e.str("event_type")
-	e.str(kind)
-	e.str("type")
-	e.str(legacy)
-	for _, key := range []string{"model_name", "block_size", "additional_salt", "lora_name"} {
-		e.str(key)
-		e.nil()
-	}
-	e.str("tenant_id")
-	e.str(m.tenant)
-	e.str("backend_id")
-	e.str(m.backend)
-	e.str("group_id")
-	if ev.Group == "" {
-		e.nil()
+		kind, legacy = "removed", "BlockRemoved"
 	} else {
-		e.str(ev.Group)
+		base = 0
 	}
-	e.str("medium")
-	e.str(Media{Host: "cpu", Disk: "disk"}.name(ev.Tier))
-	e.str("dp_rank")
-	e.nil()
-	e.str("object_key")
-	e.str(ev.Key)
-	e.str("seq_hashes")
-	e.array(0)
-	e.str("block_hashes")
-	e.array(0)
-	e.str("base_block_idx")
-	if ev.Removed {
-		e.nil()
-		return
+	e := fields{"event_id", int(m.event), "timestamp", now, "event_type", kind, "type", legacy,
+		"model_name", nil, "block_size", nil, "additional_salt", nil, "lora_name", nil,
+		"tenant_id", m.tenant, "backend_id", m.backend, "group_id", group, "medium", Media{Host: "cpu", Disk: "disk"}.name(ev.Tier),
+		"dp_rank", nil, "object_key", ev.Key, "seq_hashes", []any{}, "block_hashes", []any{}, "base_block_idx", base}
+	if !ev.Removed {
+		e = append(e, "parent_hash", nil, "token_ids", nil, "parent_block_hash", nil)
 	}
-	e.int(0)
-	for _, key := range []string{"parent_hash", "token_ids", "parent_block_hash"} {
-		e.str(key)
-		e.nil()
-	}
+	return e
 }
 
 // tokensIn counts the keys of a payload named token_ids whose value is not nil.

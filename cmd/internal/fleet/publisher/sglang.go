@@ -9,71 +9,26 @@ type SGLang struct {
 	Map bool
 }
 
-func (SGLang) media() Media { return Media{"GPU", "CPU_PINNED", "DISK"} }
-
-func (w SGLang) event(e *encoder, ev *engine.Event) {
+func (w SGLang) event(ev *engine.Event, blockSize int) any {
+	e := w.fields(ev, blockSize)
 	if w.Map {
-		w.asMap(e, ev)
-		return
+		return e
 	}
-	switch ev.Kind {
-	case engine.Stored:
-		e.array(7)
-		e.str("BlockStored")
-		e.hashes(signed, ev.Hashes)
-		e.parent(signed, ev)
-		w.tokens(e, ev)
-		e.size(ev)
-		e.nil() // lora_id, always
-		e.str(w.media().name(ev.Tier))
-	case engine.Removed:
-		e.array(3)
-		e.str("BlockRemoved")
-		e.hashes(signed, ev.Hashes)
-		e.str(w.media().name(ev.Tier))
-	case engine.Cleared:
-		e.array(1)
-		e.str("AllBlocksCleared")
-	}
+	return e.values()
 }
 
-func (SGLang) tokens(e *encoder, ev *engine.Event) {
+func (SGLang) fields(ev *engine.Event, blockSize int) fields {
+	form, media := signed, Media{"GPU", "CPU_PINNED", "DISK"}
+	switch ev.Kind {
+	case engine.Removed:
+		return fields{"type", "BlockRemoved", "block_hashes", hashes{form, ev.Hashes}, "medium", media.name(ev.Tier)}
+	case engine.Cleared:
+		return fields{"type", "AllBlocksCleared"}
+	}
+	var described any = append(tokens{}, ev.Tokens...)
 	if len(ev.Ahead) > 0 {
-		e.pairs(ev)
-		return
+		described = pairs(ev)
 	}
-	e.tokens(ev.Tokens)
-}
-
-func (w SGLang) asMap(e *encoder, ev *engine.Event) {
-	switch ev.Kind {
-	case engine.Stored:
-		e.fields(7)
-		e.str("type")
-		e.str("BlockStored")
-		e.str("block_hashes")
-		e.hashes(signed, ev.Hashes)
-		e.str("parent_block_hash")
-		e.parent(signed, ev)
-		e.str("token_ids")
-		w.tokens(e, ev)
-		e.str("block_size")
-		e.size(ev)
-		e.str("lora_id")
-		e.nil()
-		e.str("medium")
-		e.str(w.media().name(ev.Tier))
-	case engine.Removed:
-		e.fields(3)
-		e.str("type")
-		e.str("BlockRemoved")
-		e.str("block_hashes")
-		e.hashes(signed, ev.Hashes)
-		e.str("medium")
-		e.str(w.media().name(ev.Tier))
-	case engine.Cleared:
-		e.fields(1)
-		e.str("type")
-		e.str("AllBlocksCleared")
-	}
+	return fields{"type", "BlockStored", "block_hashes", hashes{form, ev.Hashes}, "parent_block_hash", parent{form, ev},
+		"token_ids", described, "block_size", blockSize, "lora_id", nil, "medium", media.name(ev.Tier)}
 }

@@ -15,80 +15,36 @@ const fullAttention = "full_attention"
 // look-ahead.
 type VLLMMap struct{}
 
-func (VLLMMap) media() Media { return Media{"GPU", "CPU", "STORAGE"} }
-
-func (w VLLMMap) event(e *encoder, ev *engine.Event) {
+// event writes the keys that are always there, and what applies: extra keys on the
+// device only, no kind in placeholders, a locality on disk, a look-ahead where the engine
+// has one.
+func (VLLMMap) event(ev *engine.Event, blockSize int) any {
+	form, media := unsigned, Media{"GPU", "CPU", "STORAGE"}
 	switch ev.Kind {
-	case engine.Stored:
-		w.stored(e, ev)
 	case engine.Removed:
-		e.fields(4)
-		e.str("type")
-		e.str("BlockRemoved")
-		e.str("block_hashes")
-		e.hashes(unsigned, ev.Hashes)
-		e.str("medium")
-		e.str(w.media().name(ev.Tier))
-		e.str("group_idx")
-		e.int(0)
+		return fields{"type", "BlockRemoved", "block_hashes", hashes{form, ev.Hashes}, "medium", media.name(ev.Tier), "group_idx", 0}
 	case engine.Cleared:
-		e.fields(1)
-		e.str("type")
-		e.str("AllBlocksCleared")
+		return fields{"type", "AllBlocksCleared"}
 	}
-}
-
-// stored writes the eight keys that are always there, then what applies: extra
-// keys on the device only, no kind in placeholders, a locality on disk, a look-ahead
-// where the engine has one.
-func (w VLLMMap) stored(e *encoder, ev *engine.Event) {
-	device, disk, described := ev.Tier == truth.Device, ev.Tier == truth.Disk, len(ev.Tokens) > 0
-	ahead := len(ev.Ahead) > 0
-	n := 9
-	for _, present := range []bool{device, described, disk, ev.Session, ahead} {
-		if present {
-			n++
-		}
+	e := fields{"type", "BlockStored", "block_hashes", hashes{form, ev.Hashes}, "parent_block_hash", parent{form, ev},
+		"token_ids", append(tokens{}, ev.Tokens...), "block_size", blockSize, "lora_id", nil, "medium", media.name(ev.Tier), "lora_name", nil}
+	if ev.Tier == truth.Device {
+		e = append(e, "extra_keys", make([]any, len(ev.Hashes)))
 	}
-	e.fields(n)
-	e.str("type")
-	e.str("BlockStored")
-	e.str("block_hashes")
-	e.hashes(unsigned, ev.Hashes)
-	e.str("parent_block_hash")
-	e.parent(unsigned, ev)
-	e.str("token_ids")
-	e.tokens(ev.Tokens)
-	e.str("block_size")
-	e.size(ev)
-	e.str("lora_id")
-	e.nil()
-	e.str("medium")
-	e.str(w.media().name(ev.Tier))
-	e.str("lora_name")
-	e.nil()
-	if device {
-		e.str("extra_keys")
-		e.nils(len(ev.Hashes))
+	e = append(e, "group_idx", 0)
+	if len(ev.Tokens) > 0 {
+		e = append(e, "kv_cache_spec_kind", fullAttention)
 	}
-	e.str("group_idx")
-	e.int(0)
-	if described {
-		e.str("kv_cache_spec_kind")
-		e.str(fullAttention)
-	}
-	if disk {
-		e.str("locality")
-		e.str("LOCAL")
+	if ev.Tier == truth.Disk {
+		e = append(e, "locality", "LOCAL")
 	}
 	if ev.Session {
-		e.str("session_id")
-		e.str("session")
+		e = append(e, "session_id", "session")
 	}
-	if ahead {
-		e.str("lookahead_token_ids")
-		e.windows(ev)
+	if len(ev.Ahead) > 0 {
+		e = append(e, "lookahead_token_ids", windows(ev))
 	}
+	return e
 }
 
 // VLLMArray is vLLM before 0.24: events are arrays whose length grew with the
@@ -116,29 +72,17 @@ func (w VLLMArray) form() hashForm {
 	return unsigned
 }
 
-func (w VLLMArray) event(e *encoder, ev *engine.Event) {
+func (w VLLMArray) event(ev *engine.Event, blockSize int) any {
 	switch ev.Kind {
-	case engine.Stored:
-		w.stored(e, ev)
 	case engine.Removed:
-		n := 3
+		e := []any{"BlockRemoved", hashes{w.form(), ev.Hashes}, w.media().name(ev.Tier)}
 		if w.Length >= 10 {
-			n = 4
+			e = append(e, 0) // group_idx
 		}
-		e.array(n)
-		e.str("BlockRemoved")
-		e.hashes(w.form(), ev.Hashes)
-		e.str(w.media().name(ev.Tier))
-		if n == 4 {
-			e.int(0)
-		}
+		return e
 	case engine.Cleared:
-		e.array(1)
-		e.str("AllBlocksCleared")
+		return []any{"AllBlocksCleared"}
 	}
-}
-
-func (w VLLMArray) stored(e *encoder, ev *engine.Event) {
 	switch w.Length {
 	case 7, 8, 9, 10, 12:
 	default:
@@ -147,33 +91,14 @@ func (w VLLMArray) stored(e *encoder, ev *engine.Event) {
 	if len(ev.Ahead) > 0 {
 		panic("BUG: no release that wrote arrays had a look-ahead")
 	}
-	e.array(w.Length)
-	e.str("BlockStored")
-	e.hashes(w.form(), ev.Hashes)
-	e.parent(w.form(), ev)
-	e.tokens(ev.Tokens)
-	e.size(ev)
-	e.nil() // lora_id
-	e.str(w.media().name(ev.Tier))
-	if w.Length >= 8 {
-		e.nil() // lora_name
+	var extra, kind any
+	if ev.Tier == truth.Device {
+		extra = make([]any, len(ev.Hashes))
 	}
-	if w.Length >= 9 {
-		if ev.Tier == truth.Device {
-			e.nils(len(ev.Hashes))
-		} else {
-			e.nil()
-		}
+	if len(ev.Tokens) > 0 {
+		kind = fullAttention
 	}
-	if w.Length >= 10 {
-		e.int(0) // group_idx
-	}
-	if w.Length >= 12 {
-		if len(ev.Tokens) > 0 {
-			e.str(fullAttention)
-		} else {
-			e.nil()
-		}
-		e.nil() // sliding window
-	}
+	// Without names: adapter's id and name, group, sliding window.
+	e := []any{"BlockStored", hashes{w.form(), ev.Hashes}, parent{w.form(), ev}, append(tokens{}, ev.Tokens...), blockSize, nil, w.media().name(ev.Tier), nil, extra, 0, kind, nil}
+	return e[:w.Length]
 }

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -13,9 +14,10 @@ import (
 	"kvconductor/cmd/internal/fleet/truth"
 )
 
-// Wire is how a publisher writes one event.
+// Wire returns an event as a publisher writes it: a map or an array, with tokens per
+// block where the event describes tokens.
 type Wire interface {
-	event(e *encoder, ev *engine.Event)
+	event(ev *engine.Event, blockSize int) any
 }
 
 // Media are the names a publisher gives its tiers.
@@ -33,119 +35,136 @@ func (m Media) name(t truth.Tier) string {
 	panic(fmt.Sprintf("BUG: no medium for %v", t))
 }
 
-// encoder writes batches. The first error stays until the batch is done.
+// encoder writes batches.
 type encoder struct {
-	wire      Wire
-	rank      int
-	blockSize int
-	buf       bytes.Buffer
-	mp        *msgpack.Encoder
-	err       error
+	o   Options
+	buf bytes.Buffer
+	mp  *msgpack.Encoder
 }
 
 func newEncoder(o Options) *encoder {
-	e := &encoder{wire: o.Wire, rank: o.Rank, blockSize: o.BlockSize}
+	e := &encoder{o: o}
 	e.mp = msgpack.NewEncoder(&e.buf)
+	e.mp.UseCompactInts(true)
 	return e
 }
 
 // batch returns [seconds, [events], rank].
 func (e *encoder) batch(now time.Time, events []engine.Event) ([]byte, error) {
-	e.buf.Reset()
-	e.err = nil
-	e.array(3)
-	e.keep(e.mp.EncodeFloat64(float64(now.UnixNano()) / 1e9))
-	e.array(len(events))
+	list := make([]any, len(events))
 	for i := range events {
-		e.wire.event(e, &events[i])
+		ev, size := &events[i], e.o.BlockSize
+		if len(ev.Tokens) == 0 {
+			size = 0
+		}
+		list[i] = e.o.Wire.event(ev, size)
 	}
-	e.int(e.rank)
-	return bytes.Clone(e.buf.Bytes()), e.err
+	return e.encode([]any{float64(now.UnixNano()) / 1e9, list, e.o.Rank})
 }
 
-func (e *encoder) keep(err error) {
-	if e.err == nil {
-		e.err = err
-	}
+func (e *encoder) encode(v any) ([]byte, error) {
+	e.buf.Reset()
+	err := e.mp.Encode(v)
+	return bytes.Clone(e.buf.Bytes()), err
 }
 
-func (e *encoder) array(n int)  { e.keep(e.mp.EncodeArrayLen(n)) }
-func (e *encoder) fields(n int) { e.keep(e.mp.EncodeMapLen(n)) }
-func (e *encoder) nil()         { e.keep(e.mp.EncodeNil()) }
-func (e *encoder) str(s string) { e.keep(e.mp.EncodeString(s)) }
-func (e *encoder) int(n int)    { e.keep(e.mp.EncodeInt(int64(n))) }
+// fields is a map: keys and their values in turn.
+type fields []any
 
-func (e *encoder) tokens(tokens []uint32) {
-	e.array(len(tokens))
-	for _, t := range tokens {
-		e.keep(e.mp.EncodeUint(uint64(t)))
+// EncodeMsgpack writes the map in the order of its keys here.
+func (f fields) EncodeMsgpack(e *msgpack.Encoder) error {
+	err := e.EncodeMapLen(len(f) / 2)
+	for _, v := range f {
+		err = errors.Join(err, e.Encode(v))
 	}
+	return err
 }
 
-// windows writes the look-ahead of each block as a list of its own.
-func (e *encoder) windows(ev *engine.Event) {
-	e.array(len(ev.Hashes))
+// values returns the values without their keys.
+func (f fields) values() (list []any) {
+	for i := 1; i < len(f); i += 2 {
+		list = append(list, f[i])
+	}
+	return list
+}
+
+type tokens []uint32
+
+// EncodeMsgpack writes an array whose integers have the fewest bytes.
+func (t tokens) EncodeMsgpack(e *msgpack.Encoder) error {
+	err := e.EncodeArrayLen(len(t))
+	for _, n := range t {
+		if err == nil {
+			err = e.EncodeUint(uint64(n))
+		}
+	}
+	return err
+}
+
+// windows returns the look-ahead of each block as a list of its own.
+func windows(ev *engine.Event) (list []tokens) {
 	for ahead := range slices.Chunk(ev.Ahead, len(ev.Ahead)/len(ev.Hashes)) {
-		e.tokens(ahead)
+		list = append(list, ahead)
 	}
+	return list
 }
 
-// pairs writes each token with its successor, the last with the look-ahead of the last
+// pairs returns each token with its successor, the last with the look-ahead of the last
 // block, which is one token.
-func (e *encoder) pairs(ev *engine.Event) {
+func pairs(ev *engine.Event) []tokens {
 	if len(ev.Ahead) != len(ev.Hashes) {
 		panic("BUG: pairs show one token behind a block")
 	}
-	e.array(len(ev.Tokens))
+	list := make([]tokens, len(ev.Tokens))
 	for i, t := range ev.Tokens {
 		next := ev.Ahead[len(ev.Ahead)-1]
 		if i+1 < len(ev.Tokens) {
 			next = ev.Tokens[i+1]
 		}
-		e.tokens([]uint32{t, next})
+		list[i] = tokens{t, next}
 	}
+	return list
 }
 
-// nils writes one nil per block: extra keys of text without adapter or salt.
-func (e *encoder) nils(n int) {
-	e.array(n)
-	for range n {
-		e.nil()
-	}
-}
-
-// hashForm is how a publisher writes its block hashes.
-type hashForm func(e *encoder, hash digest.Digest)
+// hashForm is how a publisher writes a block hash.
+type hashForm func(*msgpack.Encoder, digest.Digest) error
 
 // unsigned is vLLM's default: the last 8 bytes of the digest.
-func unsigned(e *encoder, hash digest.Digest) { e.keep(e.mp.EncodeUint(hash.Last64())) }
+func unsigned(e *msgpack.Encoder, d digest.Digest) error { return e.EncodeUint(d.Last64()) }
 
 // signed is SGLang's: the first 8 bytes of the digest, two's complement.
-func signed(e *encoder, hash digest.Digest) { e.keep(e.mp.EncodeInt(int64(hash.First64()))) }
+func signed(e *msgpack.Encoder, d digest.Digest) error { return e.EncodeInt(int64(d.First64())) }
 
 // whole is vLLM's with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0: all 32 bytes.
-func whole(e *encoder, hash digest.Digest) { e.keep(e.mp.EncodeBytes(hash[:])) }
+func whole(e *msgpack.Encoder, d digest.Digest) error { return e.EncodeBytes(d[:]) }
 
-func (e *encoder) hashes(form hashForm, hashes []digest.Digest) {
-	e.array(len(hashes))
-	for _, h := range hashes {
-		form(e, h)
-	}
+// hashes is the list of an event's hashes.
+type hashes struct {
+	form hashForm
+	list []digest.Digest
 }
 
-func (e *encoder) parent(form hashForm, ev *engine.Event) {
-	if !ev.HasParent {
-		e.nil()
-		return
+// EncodeMsgpack writes an array.
+func (h hashes) EncodeMsgpack(e *msgpack.Encoder) error {
+	err := e.EncodeArrayLen(len(h.list))
+	for _, d := range h.list {
+		if err == nil {
+			err = h.form(e, d)
+		}
 	}
-	form(e, ev.Parent)
+	return err
 }
 
-// size writes tokens per block; 0 where the event describes no tokens.
-func (e *encoder) size(ev *engine.Event) {
-	if len(ev.Tokens) == 0 {
-		e.int(0)
-		return
+// parent is the hash before the first of an event, nil if there is none.
+type parent struct {
+	form hashForm
+	ev   *engine.Event
+}
+
+// EncodeMsgpack writes the hash.
+func (p parent) EncodeMsgpack(e *msgpack.Encoder) error {
+	if !p.ev.HasParent {
+		return e.EncodeNil()
 	}
-	e.int(e.blockSize)
+	return p.form(e, p.ev.Parent)
 }
