@@ -76,7 +76,11 @@ func measure(c *Config, s *Stream, p *prompts, clk *clock) (Result, error) {
 	}
 	after := readRuntime()
 	r.RSSBytes, r.RSSPeakBytes = growthRSS(base)
-	r.AllocsPerBlock = float64(after.objects-before.objects) / float64(l.sizes.QueryBlocks+l.sizes.written())
+	allocs := float64(after.objects - before.objects)
+	if r.Wire != nil {
+		allocs = r.Wire.AllocsPerBlock * float64(r.Wire.Blocks) // without those of encoding
+	}
+	r.AllocsPerBlock = allocs / float64(l.sizes.QueryBlocks+l.sizes.written())
 	r.collect(before, c.Idle)
 
 	st := l.x.x.Stats()

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"time"
 
@@ -151,6 +152,41 @@ func tierOf(medium string) uint32 {
 	panic(fmt.Sprintf("BUG: medium %q", medium))
 }
 
+// storedEvent and removedEvent are vLLM's events, their keys in its order.
+type (
+	storedEvent struct {
+		Type      string          `msgpack:"type"`
+		Hashes    compact[uint64] `msgpack:"block_hashes"`
+		Parent    any             `msgpack:"parent_block_hash"`
+		Tokens    compact[uint32] `msgpack:"token_ids"`
+		BlockSize int             `msgpack:"block_size"`
+		LoraID    any             `msgpack:"lora_id"`
+		Medium    string          `msgpack:"medium"`
+		LoraName  any             `msgpack:"lora_name"`
+		Group     int             `msgpack:"group_idx"`
+	}
+	removedEvent struct {
+		Type   string          `msgpack:"type"`
+		Hashes compact[uint64] `msgpack:"block_hashes"`
+		Medium string          `msgpack:"medium"`
+		Group  int             `msgpack:"group_idx"`
+	}
+)
+
+// compact is an array whose integers have the fewest bytes.
+type compact[T uint32 | uint64] []T
+
+// EncodeMsgpack implements msgpack.CustomEncoder.
+func (c compact[T]) EncodeMsgpack(e *msgpack.Encoder) error {
+	err := e.EncodeArrayLen(len(c))
+	for _, n := range c {
+		if err == nil {
+			err = e.EncodeUint(uint64(n))
+		}
+	}
+	return err
+}
+
 // encoder writes vLLM's map events.
 type encoder struct {
 	p      *prompts
@@ -159,99 +195,42 @@ type encoder struct {
 	most   int // blocks of one event
 	buf    bytes.Buffer
 	mp     *msgpack.Encoder
-	tokens []uint32
-	err    error
+	tokens []uint32 // of the events of one batch
 }
 
 func newEncoder(p *prompts, s *Stream, c *Config) *encoder {
-	e := &encoder{p: p, s: s, c: c, most: c.EventBlock}
-	if e.most == 0 {
-		e.most = 64
-	}
+	e := &encoder{p: p, s: s, c: c, most: cmp.Or(c.EventBlock, 64)}
 	e.mp = msgpack.NewEncoder(&e.buf)
+	e.mp.UseCompactInts(true)
 	return e
 }
 
 // batch returns the payload of one store or removal.
 func (e *encoder) batch(o *op) ([]byte, error) {
-	e.buf.Reset()
-	e.err = nil
-	n, most := int(o.to-o.from), e.most
-	e.keep(e.mp.EncodeArrayLen(3))
-	e.keep(e.mp.EncodeFloat64(1))
-	e.keep(e.mp.EncodeArrayLen((n + most - 1) / most))
-	for at := 0; at < n; at += most {
-		k := min(most, n-at)
+	var list []any
+	medium := media[int(o.owner)%e.c.Tiers]
+	for at, n := 0, int(o.to-o.from); at < n; at += e.most {
+		k := min(e.most, n-at)
 		if o.kind == remove {
-			e.removed(o, e.s.gone[int(o.from)+at:][:k])
-		} else {
-			e.stored(o, at, k)
+			list = append(list, &removedEvent{"BlockRemoved", e.s.gone[int(o.from)+at:][:k], medium, 0})
+			continue
 		}
+		ev := &storedEvent{Type: "BlockStored", Hashes: e.s.namesOf(o)[at:][:k], BlockSize: e.c.BlockSize, Medium: medium}
+		switch {
+		case at > 0:
+			ev.Parent = e.s.namesOf(o)[at-1]
+		case o.hasParent:
+			ev.Parent = o.parent
+		}
+		from := len(e.tokens)
+		for _, id := range e.s.ids[int(o.from)+at:][:k] {
+			e.tokens = e.p.tokens(e.tokens, &e.p.blocks[id])
+		}
+		ev.Tokens = e.tokens[from:]
+		list = append(list, ev)
 	}
-	e.keep(e.mp.EncodeInt(0))
-	return bytes.Clone(e.buf.Bytes()), e.err
-}
-
-func (e *encoder) removed(o *op, names []uint64) {
-	e.keep(e.mp.EncodeMapLen(4))
-	e.str("type", "BlockRemoved")
-	e.hashes(names)
-	e.str("medium", media[int(o.owner)%e.c.Tiers])
-	e.number("group_idx", 0)
-}
-
-func (e *encoder) stored(o *op, at, n int) {
-	names := e.s.namesOf(o)[at:][:n]
-	e.keep(e.mp.EncodeMapLen(9))
-	e.str("type", "BlockStored")
-	e.hashes(names)
-	e.keep(e.mp.EncodeString("parent_block_hash"))
-	switch {
-	case at > 0:
-		e.keep(e.mp.EncodeUint(e.s.namesOf(o)[at-1]))
-	case o.hasParent:
-		e.keep(e.mp.EncodeUint(o.parent))
-	default:
-		e.keep(e.mp.EncodeNil())
-	}
+	e.buf.Reset()
+	err := e.mp.Encode([]any{1.0, list, 0})
 	e.tokens = e.tokens[:0]
-	for _, id := range e.s.ids[int(o.from)+at:][:n] {
-		e.tokens = e.p.tokens(e.tokens, &e.p.blocks[id])
-	}
-	e.keep(e.mp.EncodeString("token_ids"))
-	e.keep(e.mp.EncodeArrayLen(len(e.tokens)))
-	for _, t := range e.tokens {
-		e.keep(e.mp.EncodeUint(uint64(t)))
-	}
-	e.number("block_size", e.c.BlockSize)
-	e.keep(e.mp.EncodeString("lora_id"))
-	e.keep(e.mp.EncodeNil())
-	e.str("medium", media[int(o.owner)%e.c.Tiers])
-	e.keep(e.mp.EncodeString("lora_name"))
-	e.keep(e.mp.EncodeNil())
-	e.number("group_idx", 0)
-}
-
-func (e *encoder) keep(err error) {
-	if e.err == nil {
-		e.err = err
-	}
-}
-
-func (e *encoder) str(key, value string) {
-	e.keep(e.mp.EncodeString(key))
-	e.keep(e.mp.EncodeString(value))
-}
-
-func (e *encoder) number(key string, n int) {
-	e.keep(e.mp.EncodeString(key))
-	e.keep(e.mp.EncodeInt(int64(n)))
-}
-
-func (e *encoder) hashes(names []uint64) {
-	e.keep(e.mp.EncodeString("block_hashes"))
-	e.keep(e.mp.EncodeArrayLen(len(names)))
-	for _, h := range names {
-		e.keep(e.mp.EncodeUint(h))
-	}
+	return bytes.Clone(e.buf.Bytes()), err
 }
