@@ -25,14 +25,14 @@ func (e *Engine) Check() error {
 		return fmt.Errorf("device counts %d copies and holds %d", e.device.used, copies)
 	case copies > e.device.capacity:
 		return fmt.Errorf("device holds %d of at most %d blocks", copies, e.device.capacity)
-	case free != e.device.free.n:
-		return fmt.Errorf("free list has %d blocks and %d are unused", e.device.free.n, free)
+	case free != e.device.free.Len():
+		return fmt.Errorf("free list has %d blocks and %d are unused", e.device.free.Len(), free)
 	case e.Busy() == 0 && free != copies:
 		return fmt.Errorf("%d blocks are pinned and nothing runs", copies-free)
 	}
 	for _, l := range []*lower{&e.host, &e.disk} {
-		if len(l.by) > l.capacity || len(l.by) != l.lru.n {
-			return fmt.Errorf("lower tier holds %d blocks, lists %d, capacity %d", len(l.by), l.lru.n, l.capacity)
+		if len(l.by) > l.capacity || len(l.by) != l.lru.Len() {
+			return fmt.Errorf("lower tier holds %d blocks, lists %d, capacity %d", len(l.by), l.lru.Len(), l.capacity)
 		}
 	}
 	var err error

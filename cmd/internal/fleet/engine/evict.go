@@ -39,12 +39,11 @@ func (e *Engine) ensure(n int) {
 	}
 	victims := make([]*block, n) // parents before children
 	for i := range n {
-		b := e.device.free.oldest
-		if b == nil {
+		oldest := e.device.free.Front()
+		if oldest == nil {
 			panic("BUG: the running requests pin more than the device")
 		}
-		e.device.free.remove(b)
-		victims[n-1-i] = b
+		victims[n-1-i] = e.device.free.Remove(oldest).(*block)
 	}
 	leaving := e.device.lastCopies(victims)
 	if e.OffloadFirst {

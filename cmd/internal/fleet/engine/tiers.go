@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"container/list"
+
 	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/truth"
 )
@@ -12,42 +14,10 @@ type block struct {
 	parent digest.Digest // of the block before; meaningless when first
 	first  bool          // the first block of a prompt
 
-	users      int    // device: requests that use this copy
-	twin       *block // device: another copy of the same block
-	leaving    bool   // device: on its way out, see lastCopies
-	prev, next *block // while in a list
-}
-
-// list is a queue of blocks, oldest first, that also lets go from the middle.
-type list struct {
-	oldest, newest *block
-	n              int
-}
-
-func (l *list) push(b *block) {
-	b.prev, b.next = l.newest, nil
-	if l.newest == nil {
-		l.oldest = b
-	} else {
-		l.newest.next = b
-	}
-	l.newest = b
-	l.n++
-}
-
-func (l *list) remove(b *block) {
-	if b.prev == nil {
-		l.oldest = b.next
-	} else {
-		b.prev.next = b.next
-	}
-	if b.next == nil {
-		l.newest = b.prev
-	} else {
-		b.next.prev = b.prev
-	}
-	b.prev, b.next = nil, nil
-	l.n--
+	users   int           // device: requests that use this copy
+	twin    *block        // device: another copy of the same block
+	leaving bool          // device: on its way out, see lastCopies
+	place   *list.Element // in the list of its tier, oldest first
 }
 
 // device holds copies: a block two requests computed may be there twice.
@@ -55,7 +25,7 @@ type device struct {
 	capacity int
 	used     int // copies, pinned and free
 	by       map[truth.ID]*block
-	free     list // copies no request uses
+	free     list.List // copies no request uses, oldest first
 }
 
 func newDevice(capacity int) device {
@@ -67,14 +37,14 @@ func (d *device) find(id truth.ID) *block { return d.by[id] }
 
 func (d *device) pin(b *block) {
 	if b.users == 0 {
-		d.free.remove(b)
+		d.free.Remove(b.place)
 	}
 	b.users++
 }
 
 func (d *device) unpin(b *block) {
 	if b.users--; b.users == 0 {
-		d.free.push(b)
+		b.place = d.free.PushBack(b)
 	}
 }
 
@@ -138,7 +108,7 @@ func (d *device) lastCopies(victims []*block) []*block {
 type lower struct {
 	capacity int
 	by       map[truth.ID]*block
-	lru      list
+	lru      list.List // oldest first
 }
 
 func newLower(capacity int) lower {
@@ -148,8 +118,8 @@ func newLower(capacity int) lower {
 // oldest returns the n least recently used blocks, none when n is negative.
 func (l *lower) oldest(n int) []*block {
 	var old []*block
-	for b := l.lru.oldest; len(old) < n; b = b.next {
-		old = append(old, b)
+	for at := l.lru.Front(); len(old) < n; at = at.Next() {
+		old = append(old, at.Value.(*block))
 	}
 	return old
 }
@@ -160,17 +130,16 @@ func (l *lower) touch(id truth.ID) bool {
 	if b == nil {
 		return false
 	}
-	l.lru.remove(b)
-	l.lru.push(b)
+	l.lru.MoveToBack(b.place)
 	return true
 }
 
 func (l *lower) add(b *block) {
 	l.by[b.id] = b
-	l.lru.push(b)
+	b.place = l.lru.PushBack(b)
 }
 
 func (l *lower) drop(b *block) {
 	delete(l.by, b.id)
-	l.lru.remove(b)
+	l.lru.Remove(b.place)
 }

@@ -28,10 +28,11 @@ func (m *Master) Check() error {
 	}
 	for tier := host; tier <= disk; tier++ {
 		l := &m.tiers[tier]
-		if l.n != counts[tier] || l.n > l.capacity {
-			return fmt.Errorf("%v lists %d objects of %d, capacity %d", tierOf[tier], l.n, counts[tier], l.capacity)
+		if l.Len() != counts[tier] || l.Len() > l.capacity {
+			return fmt.Errorf("%v lists %d objects of %d, capacity %d", tierOf[tier], l.Len(), counts[tier], l.capacity)
 		}
-		for o := l.oldest; o != nil; o = o.next {
+		for at := l.Front(); at != nil; at = at.Next() {
+			o := at.Value.(*object)
 			if o.tier != tier || &o.block.objects[o.shard] != o {
 				return fmt.Errorf("object %d of block %d is listed on %v", o.shard, o.block.id, tierOf[tier])
 			}

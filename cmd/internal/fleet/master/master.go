@@ -148,8 +148,7 @@ func (m *Master) touch(b *block) int {
 	n := 0
 	for i := range b.objects {
 		if o := &b.objects[i]; o.tier != nowhere {
-			m.tiers[o.tier].remove(o)
-			m.tiers[o.tier].push(o)
+			m.tiers[o.tier].MoveToBack(o.place)
 			n++
 		}
 	}

@@ -1,46 +1,23 @@
 package master
 
-import "kvconductor/cmd/internal/fleet/truth"
+import (
+	"container/list"
+
+	"kvconductor/cmd/internal/fleet/truth"
+)
 
 // object is one part of a block.
 type object struct {
-	block      *block
-	shard      int
-	tier       int8
-	prev, next *object // on the tier
+	block *block
+	shard int
+	tier  int8
+	place *list.Element // on the tier
 }
 
 // lru is the objects of one tier, the least recently used first.
 type lru struct {
-	capacity       int
-	n              int
-	oldest, newest *object
-}
-
-func (l *lru) push(o *object) {
-	o.prev, o.next = l.newest, nil
-	if l.newest == nil {
-		l.oldest = o
-	} else {
-		l.newest.next = o
-	}
-	l.newest = o
-	l.n++
-}
-
-func (l *lru) remove(o *object) {
-	if o.prev == nil {
-		l.oldest = o.next
-	} else {
-		o.prev.next = o.next
-	}
-	if o.next == nil {
-		l.newest = o.prev
-	} else {
-		o.next.prev = o.prev
-	}
-	o.prev, o.next = nil, nil
-	l.n--
+	list.List
+	capacity int
 }
 
 // write stores a missing object in host memory. What has to make room moves to
@@ -60,10 +37,10 @@ func (m *Master) write(b *block, shard int) {
 // makeRoom takes the oldest object off a tier that is full; nil if it is not.
 func (m *Master) makeRoom(tier int8) *object {
 	l := &m.tiers[tier]
-	if l.n < l.capacity {
+	if l.Len() < l.capacity {
 		return nil
 	}
-	old := l.oldest
+	old := l.Front().Value.(*object)
 	m.leave(old)
 	return old
 }
@@ -73,7 +50,7 @@ func (m *Master) makeRoom(tier int8) *object {
 func (m *Master) come(o *object, tier int8) {
 	b := o.block
 	o.tier = tier
-	m.tiers[tier].push(o)
+	o.place = m.tiers[tier].PushBack(o)
 	m.objects[b.family]++
 	m.stats.Stored[tier]++
 	m.announce(o, false)
@@ -90,7 +67,7 @@ func (m *Master) leave(o *object) {
 	m.announce(o, true)
 	m.stats.Removed[tier]++
 	m.objects[b.family]--
-	m.tiers[tier].remove(o)
+	m.tiers[tier].Remove(o.place)
 	o.tier = nowhere
 }
 
