@@ -139,7 +139,7 @@ func openSource(trace, kind string, seed uint64) (workload.Source, error) {
 }
 
 // progressOn returns a bar on a terminal and lines anywhere else.
-func progressOn(w io.Writer) fleet.Progress {
+func progressOn(w io.Writer) *fleet.Progress {
 	if file, ok := w.(*os.File); ok {
 		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 			return fleet.BarProgress(w)

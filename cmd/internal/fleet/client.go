@@ -12,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"kvconductor/cmd/internal/fleet/workload"
 )
 
 // client speaks the Conductor dialect.
@@ -76,7 +74,7 @@ type row struct {
 	GPU     *int                `json:"GPU"`
 	CPU     *int                `json:"CPU"`
 	Disk    *int                `json:"DISK"`
-	DP      map[string]int      `json:"DP"`
+	DP      map[string]*int     `json:"DP"`
 	Ranks   map[string]*cascade `json:"rank_matches"`
 	Detail  map[string]detail   `json:"detail"`
 	Pools   map[string]detail   `json:"pools"` // by key of the registration
@@ -102,10 +100,8 @@ type service struct {
 	State    string `json:"State"`
 	Reason   string `json:"Reason"`
 	LastSeq  *int64 `json:"LastSeq"`
-	Blocks   int    `json:"Blocks"`
 	Gaps     int    `json:"Gaps"`
 	Replayed int    `json:"Replayed"`
-	Dropped  int    `json:"Dropped"`
 
 	Epoch      uint64 `json:"Epoch"`
 	Restarts   int    `json:"Restarts"`
@@ -142,7 +138,8 @@ func (c *client) post(ctx context.Context, path string, v any) error {
 	return err
 }
 
-func (c *client) services(ctx context.Context) ([]service, error) {
+// services returns the server's sources by key.
+func (c *client) services(ctx context.Context) (map[string]service, error) {
 	body, err := c.do(ctx, http.MethodGet, "/services", nil)
 	if err != nil {
 		return nil, err
@@ -153,7 +150,11 @@ func (c *client) services(ctx context.Context) ([]service, error) {
 	if err := json.Unmarshal(body, &s); err != nil {
 		return nil, fmt.Errorf("cannot read the answer of /services: %w", err)
 	}
-	return s.Services, nil
+	known := make(map[string]service, len(s.Services))
+	for _, s := range s.Services {
+		known[fmt.Sprintf("%s|%s|%d", s.Instance, s.Tenant, s.Rank)] = s
+	}
+	return known, nil
 }
 
 func (c *client) query(ctx context.Context, body []byte) (answer, error) {
@@ -212,27 +213,12 @@ func appendQuery(b []byte, tokens []uint32) []byte {
 	return append(appendTokens(b, tokens), `]}`...)
 }
 
-// decimals are the tokens as text, a comma behind each; the last byte is the
-// length. A prompt is twelve thousand of them on average, and copying eight
-// bytes is a fraction of formatting five digits.
-var decimals = func() *[workload.Vocabulary][8]byte {
-	t := new([workload.Vocabulary][8]byte)
-	for i := range t {
-		text := append(strconv.AppendInt(nil, int64(i), 10), ',')
-		copy(t[i][:], text)
-		t[i][7] = byte(len(text))
-	}
-	return t
-}()
-
 func appendTokens(b []byte, tokens []uint32) []byte {
-	for _, t := range tokens {
-		d := &decimals[t]
-		b = append(b, d[:]...)
-		b = b[:len(b)-8+int(d[7])]
-	}
-	if len(tokens) > 0 {
-		b = b[:len(b)-1] // the last comma
+	for i, t := range tokens {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(t), 10)
 	}
 	return b
 }

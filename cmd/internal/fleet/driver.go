@@ -19,7 +19,6 @@ type driver struct {
 	router *router
 	tally  *tally
 	head   []byte // of every query
-	show   Progress
 
 	// publishing is held while a rank works, and while a client waits for a
 	// settled answer, so that nothing new is published meanwhile.
@@ -66,12 +65,8 @@ func newDriver(f *Fleet, c *client) *driver {
 		router:   newRouter(len(f.ranks), f.Seed),
 		tally:    &tally{},
 		head:     f.queryHead(),
-		show:     f.Progress,
 		dice:     rand.New(rand.NewPCG(f.Seed, 0x6175646974)),
 		patience: f.SettleTimeout,
-	}
-	if d.show == nil {
-		d.show = NoProgress()
 	}
 	return d
 }
@@ -181,7 +176,7 @@ func (d *driver) turn(ctx context.Context, s *scratch) bool {
 		d.tally.matched(s.rows[r.instance.first/d.Ranks], rows[r.instance.id])
 	}
 	wrong, behind, failed := d.tally.brief()
-	d.show.Add(1, wrong, behind, failed)
+	d.Progress.add(wrong, behind, failed)
 	return true
 }
 

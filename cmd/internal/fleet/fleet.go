@@ -86,9 +86,9 @@ type Config struct {
 	// replays, while the fleet works.
 	Faults bool
 
-	Keep     bool     // leave the registrations
-	Samples  bool     // show a few requests with their answers at the end
-	Progress Progress // nil for none
+	Keep     bool      // leave the registrations
+	Samples  bool      // show a few requests with their answers at the end
+	Progress *Progress // nil for none
 }
 
 // Check returns what is wrong with the configuration, all at once.

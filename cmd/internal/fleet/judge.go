@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,22 +20,24 @@ const (
 	wrong           // differs, and has no excuse
 )
 
-// difference is one field of a row that is not what it should be.
+// difference is one field of a row that is not what it should be. The server left the
+// field out if got is nil; the instance lacks the rank of the field if want is nil.
 type difference struct {
 	field     string
-	want, got int
-	missing   bool // the server left the field out
-	extra     bool // the field is about a rank the instance does not have
+	want, got *int
 }
 
 func (d difference) String() string {
-	switch {
-	case d.missing:
-		return fmt.Sprintf("%s: want %d, missing", d.field, d.want)
-	case d.extra:
-		return fmt.Sprintf("%s: want none, got %d", d.field, d.got)
+	text := func(v *int, absent string) string {
+		if v == nil {
+			return absent
+		}
+		return strconv.Itoa(*v)
 	}
-	return fmt.Sprintf("%s: want %d, got %d", d.field, d.want, d.got)
+	if d.got == nil {
+		return fmt.Sprintf("%s: want %s, missing", d.field, text(d.want, "none"))
+	}
+	return fmt.Sprintf("%s: want %s, got %d", d.field, text(d.want, "none"), *d.got)
 }
 
 // finding is one row that differs.
@@ -62,36 +66,28 @@ func (f finding) String() string {
 
 // over reports whether some field is larger than the truth.
 func (f finding) over() bool {
-	for _, d := range f.differences {
-		if d.extra || !d.missing && d.got > d.want {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.differences, func(d difference) bool {
+		return d.got != nil && (d.want == nil || *d.got > *d.want)
+	})
 }
 
 // under reports whether some field is smaller than the truth or missing.
 func (f finding) under() bool {
-	for _, d := range f.differences {
-		if d.missing || !d.extra && d.got < d.want {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.differences, func(d difference) bool {
+		return d.want != nil && (d.got == nil || *d.got < *d.want)
+	})
 }
 
 // compare returns every field in which a row differs from the truth. A missing
 // row is reported as one difference.
 func compare(want truth.Row, got *row) []difference {
 	if got == nil {
-		return []difference{{field: "row", want: want.Longest, missing: true}}
+		return []difference{{"row", &want.Longest, nil}}
 	}
 	var diffs []difference
 	field := func(name string, want int, got *int) {
-		if got == nil {
-			diffs = append(diffs, difference{field: name, want: want, missing: true})
-		} else if *got != want {
-			diffs = append(diffs, difference{field: name, want: want, got: *got})
+		if got == nil || *got != want {
+			diffs = append(diffs, difference{name, &want, got})
 		}
 	}
 	field("longest_matched", want.Longest, got.Longest)
@@ -100,31 +96,20 @@ func compare(want truth.Row, got *row) []difference {
 	field("DISK", want.Disk, got.Disk)
 	for n, r := range want.Ranks {
 		key := strconv.Itoa(n)
-		if v, ok := got.DP[key]; ok {
-			field("DP["+key+"]", r.Held, &v)
-		} else {
-			field("DP["+key+"]", r.Held, nil)
-		}
-		c := got.Ranks[key]
-		if c == nil {
-			c = &cascade{}
-		}
+		field("DP["+key+"]", r.Held, got.DP[key])
+		c := cmp.Or(got.Ranks[key], &cascade{})
 		field("rank_matches["+key+"].gpu", r.GPU, c.GPU)
 		field("rank_matches["+key+"].cpu", r.CPU, c.CPU)
 		field("rank_matches["+key+"].disk", r.Disk, c.Disk)
 	}
 	for key, v := range got.DP {
 		if !rankOf(key, len(want.Ranks)) {
-			diffs = append(diffs, difference{field: "DP[" + key + "]", got: v, extra: true})
+			diffs = append(diffs, difference{"DP[" + key + "]", nil, cmp.Or(v, new(int))})
 		}
 	}
 	for key, c := range got.Ranks {
 		if !rankOf(key, len(want.Ranks)) {
-			d := difference{field: "rank_matches[" + key + "]", extra: true}
-			if c != nil && c.Disk != nil {
-				d.got = *c.Disk
-			}
-			diffs = append(diffs, d)
+			diffs = append(diffs, difference{"rank_matches[" + key + "]", nil, cmp.Or(cmp.Or(c, &cascade{}).Disk, new(int))})
 		}
 	}
 	return diffs
@@ -148,28 +133,14 @@ func (in *instance) settled(got *row) (settled, incomplete bool, note string) {
 	for _, r := range in.ranks {
 		d, ok := got.Detail[strconv.Itoa(r.n)]
 		newest := r.pub.LastSeq()
-		at := int64(-1)
-		if d.Watermark != nil {
-			at = *d.Watermark
-		}
+		at := seqOf(d.Watermark)
 		if lives := r.lives(d.State); !ok || at != newest || !lives {
 			settled = false
 		}
 		if d.State == "partial" {
 			incomplete = true
 		}
-		text := fmt.Sprintf("rank %d %s at %d of %d", r.n, orNone(d.State), at, newest)
-		if d.Reason != "" {
-			text += " (" + d.Reason + ")"
-		}
-		notes = append(notes, text)
+		notes = append(notes, fmt.Sprintf("rank %d %s at %d of %d%s", r.n, cmp.Or(d.State, "without detail"), at, newest, because(d.Reason)))
 	}
 	return settled, incomplete, strings.Join(notes, ", ")
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "without detail"
-	}
-	return s
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -201,7 +202,7 @@ func (f *Fleet) announced(rows map[string]*row) bool {
 			return false
 		}
 		d := got.Detail[fmt.Sprint(r.n)]
-		if d.Watermark == nil || *d.Watermark < seq {
+		if seqOf(d.Watermark) < seq {
 			return false
 		}
 	}
@@ -212,13 +213,7 @@ func (f *Fleet) announced(rows map[string]*row) bool {
 // the master, and whether the pool's history is incomplete. Fleet.mu is held.
 func (p *pool) settled(tenant string, got *row) (settled, incomplete bool, note string) {
 	d, newest := got.Pools[p.name(tenant)], p.pub.LastSeq()
-	at := int64(-1)
-	if d.Watermark != nil {
-		at = *d.Watermark
-	}
-	note = fmt.Sprintf("pool %s at %d of %d", orNone(d.State), at, newest)
-	if d.Reason != "" {
-		note += " (" + d.Reason + ")"
-	}
+	at := seqOf(d.Watermark)
+	note = fmt.Sprintf("pool %s at %d of %d%s", cmp.Or(d.State, "without detail"), at, newest, because(d.Reason))
 	return d.State != "" && at == newest, d.State == "partial", note
 }

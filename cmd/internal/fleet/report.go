@@ -58,6 +58,17 @@ type Blocks struct {
 
 func (b Blocks) sum() int { return b.Device + b.Host + b.Disk }
 
+func (b *Blocks) add(device, host, disk int) {
+	b.Device += device
+	b.Host += host
+	b.Disk += disk
+}
+
+// String lists the counts by medium.
+func (b Blocks) String() string {
+	return fmt.Sprintf("GPU %s, CPU %s, DISK %s", thousands(b.Device), thousands(b.Host), thousands(b.Disk))
+}
+
 // HitRate is matched prompt tokens in percent, for the instance each request
 // went to.
 type HitRate struct {
@@ -70,13 +81,13 @@ type HitRate struct {
 // Answers counts the rows of all answers, one per instance and query.
 type Answers struct {
 	Compared int `json:"compared"`
-	Settled  int `json:"settled"`
-	Wrong    int `json:"wrong"`
-	Over     int `json:"wrong_over"`
-	Under    int `json:"wrong_under"`
-	Behind   int `json:"behind"`
-	Partial  int `json:"partial"`
-	Waits    int `json:"waits"`
+	Settled  int `json:"settled"`     // of those, rows without an event in flight
+	Wrong    int `json:"wrong"`       // settled rows that differ
+	Over     int `json:"wrong_over"`  // of those, with a field above the truth
+	Under    int `json:"wrong_under"` // of those, with a field below the truth
+	Behind   int `json:"behind"`      // rows that differ with an event in flight
+	Partial  int `json:"partial"`     // rows that say of themselves that history is missing
+	Waits    int `json:"waits"`       // that ended with every rank caught up
 	Timeouts int `json:"waits_in_vain"`
 }
 
@@ -138,12 +149,7 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 	r.P50, r.P99 = t.latencies.At(50), t.latencies.At(99)
 	r.QueriesPerSecond = float64(t.requests) / max(r.Elapsed.Seconds(), 1e-9)
 	r.True, r.Answered = t.truth.rate(t.promptTokens), t.answered.rate(t.promptTokens)
-	r.Answers = Answers{
-		Compared: t.compared, Settled: t.settled,
-		Wrong: t.wrong, Over: t.over, Under: t.under,
-		Behind: t.behind, Partial: t.partial,
-		Waits: t.settles, Timeouts: t.timeouts,
-	}
+	r.Answers = t.Answers
 	only := t.pooled.rate(t.promptTokens)
 	for _, f := range t.examples {
 		r.Wrong = append(r.Wrong, f.String())
@@ -157,12 +163,8 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 		s := k.engine.Stats()
 		r.Events += k.events
 		r.Batches += k.batches
-		r.Stored.Device += s.Stored[0]
-		r.Stored.Host += s.Stored[1]
-		r.Stored.Disk += s.Stored[2]
-		r.Removed.Device += s.Removed[0] + s.Cleared[0]
-		r.Removed.Host += s.Removed[1] + s.Cleared[1]
-		r.Removed.Disk += s.Removed[2] + s.Cleared[2]
+		r.Stored.add(s.Stored[0], s.Stored[1], s.Stored[2])
+		r.Removed.add(s.Removed[0]+s.Cleared[0], s.Removed[1]+s.Cleared[1], s.Removed[2]+s.Cleared[2])
 		r.Copies += s.Copies
 		r.Clears += s.Clears
 		r.Replays += k.pub.Replays()
@@ -188,28 +190,18 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 
 // states returns the server's view of its sources; empty if it does not answer.
 func (d *driver) states(ctx context.Context) map[string]service {
-	states := make(map[string]service)
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.Background(), farewell)
 		defer cancel()
 	}
-	services, err := d.client.services(ctx)
-	if err != nil {
-		return states
-	}
-	for _, s := range services {
-		states[fmt.Sprintf("%s|%s|%d", s.Instance, s.Tenant, s.Rank)] = s
-	}
+	states, _ := d.client.services(ctx)
 	return states
 }
 
 // text is the state and why it is so.
 func (s service) text() string {
-	if s.Reason != "" {
-		return s.State + " (" + s.Reason + ")"
-	}
-	return s.State
+	return s.State + because(s.Reason)
 }
 
 // faultTable writes what was done to each rank and what the server made of it.
@@ -260,10 +252,8 @@ func (r *Report) Table(w io.Writer) error {
 		thousands(r.Requests), thousands(r.PromptTokens), thousands(r.OutputTokens))
 	fmt.Fprintf(t, "events\t%s\tin %s batches, %s replays\n",
 		thousands(r.Events), thousands(r.Batches), thousands(r.Replays))
-	fmt.Fprintf(t, "blocks stored\t%s\tGPU %s, CPU %s, DISK %s; %s were there already\n", thousands(r.Stored.sum()),
-		thousands(r.Stored.Device), thousands(r.Stored.Host), thousands(r.Stored.Disk), thousands(r.Copies))
-	fmt.Fprintf(t, "blocks removed\t%s\tGPU %s, CPU %s, DISK %s; %s clears\n", thousands(r.Removed.sum()),
-		thousands(r.Removed.Device), thousands(r.Removed.Host), thousands(r.Removed.Disk), thousands(r.Clears))
+	fmt.Fprintf(t, "blocks stored\t%s\t%v; %s were there already\n", thousands(r.Stored.sum()), r.Stored, thousands(r.Copies))
+	fmt.Fprintf(t, "blocks removed\t%s\t%v; %s clears\n", thousands(r.Removed.sum()), r.Removed, thousands(r.Clears))
 	r.Pool.counts(t, r.PromptTokens)
 	fmt.Fprintf(t, "queries\t%s\t%.0f/s, p50 %s, p99 %s, %s failed\n",
 		thousands(r.Queries), r.QueriesPerSecond, short(r.P50), short(r.P99), thousands(r.FailedQueries))

@@ -56,7 +56,7 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 		return nil, err
 	}
 
-	d.show.Start(f.total(), f.Duration)
+	d.Progress.start(f.total())
 	began := time.Now()
 	faults, calm := context.WithCancel(ctx)
 	disturbed := make(chan struct{})
@@ -70,7 +70,7 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 	calm()
 	<-disturbed
 	report = &Report{Interrupted: ctx.Err() != nil, Elapsed: time.Since(began)}
-	d.show.Stop()
+	d.Progress.stop()
 	if err == nil {
 		err = f.drain()
 	}

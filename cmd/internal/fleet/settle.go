@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -74,41 +75,43 @@ func (d *driver) await(ctx context.Context, most time.Duration) error {
 // lagging returns the ranks, and the pool, whose newest batch the server has not
 // applied.
 func (d *driver) lagging(ctx context.Context) ([]string, error) {
-	services, err := d.client.services(ctx)
+	known, err := d.client.services(ctx)
 	if err != nil {
 		return nil, err
-	}
-	known := make(map[string]service, len(services))
-	for _, s := range services {
-		known[fmt.Sprintf("%s|%s|%d", s.Instance, s.Tenant, s.Rank)] = s
 	}
 	var lag []string
 	for _, r := range d.ranks {
 		name, newest := r.name(d.Tenant), r.pub.LastSeq()
 		s, ok := known[name]
-		at := int64(-1)
-		if s.LastSeq != nil {
-			at = *s.LastSeq
-		}
+		at := seqOf(s.LastSeq)
 		switch {
 		case !ok:
 			lag = append(lag, name+" is not in /services")
 		case at != newest || !r.lives(s.State):
-			text := fmt.Sprintf("%s is %s at batch %d of %d", name, s.State, at, newest)
-			if s.Reason != "" {
-				text += " (" + s.Reason + ")"
-			}
-			lag = append(lag, text)
+			lag = append(lag, fmt.Sprintf("%s is %s at batch %d of %d%s", name, s.State, at, newest, because(s.Reason)))
 		}
 	}
 	if p := d.pool; p != nil {
-		s, newest, at := known[p.name(d.Tenant)], p.pub.LastSeq(), int64(-1)
-		if s.LastSeq != nil {
-			at = *s.LastSeq
-		}
-		if at != newest {
-			lag = append(lag, fmt.Sprintf("%s is %s at batch %d of %d", p.name(d.Tenant), orNone(s.State), at, newest))
+		s, newest := known[p.name(d.Tenant)], p.pub.LastSeq()
+		if at := seqOf(s.LastSeq); at != newest {
+			lag = append(lag, fmt.Sprintf("%s is %s at batch %d of %d", p.name(d.Tenant), cmp.Or(s.State, "without detail"), at, newest))
 		}
 	}
 	return lag, nil
+}
+
+// seqOf returns a watermark, -1 for none.
+func seqOf(watermark *int64) int64 {
+	if watermark == nil {
+		return -1
+	}
+	return *watermark
+}
+
+// because returns a reason in brackets, nothing if there is none.
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + reason + ")"
 }

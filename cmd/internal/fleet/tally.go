@@ -22,17 +22,8 @@ type tally struct {
 	failed       int               // queries without an answer
 	lastFailure  error
 
-	compared int // rows
-	settled  int // of those, rows without an event in flight
-	wrong    int // settled rows that differ
-	over     int // of those, with a field above the truth
-	under    int // of those, with a field below the truth
-	behind   int // rows that differ with an event in flight
-	partial  int // rows that say of themselves that history is missing
+	Answers
 	examples []finding
-
-	settles  int // waits that ended with every rank caught up
-	timeouts int // waits that did not
 
 	// Tokens of the instance each request went to.
 	truth    hits
@@ -69,26 +60,26 @@ func (h *hits) addAnswer(r *row) {
 func (t *tally) row(settled, incomplete bool, f *finding) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.compared++
+	t.Compared++
 	switch {
 	case incomplete:
-		t.partial++
+		t.Partial++
 	case settled:
-		t.settled++
+		t.Settled++
 	}
 	if f == nil {
 		return
 	}
 	switch f.verdict {
 	case behind:
-		t.behind++
+		t.Behind++
 	case wrong:
-		t.wrong++
+		t.Wrong++
 		if f.over() {
-			t.over++
+			t.Over++
 		}
 		if f.under() {
-			t.under++
+			t.Under++
 		}
 		if len(t.examples) < shown {
 			t.examples = append(t.examples, *f)
@@ -131,9 +122,9 @@ func (t *tally) waited(ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if ok {
-		t.settles++
+		t.Waits++
 	} else {
-		t.timeouts++
+		t.Timeouts++
 	}
 }
 
@@ -141,5 +132,5 @@ func (t *tally) waited(ok bool) {
 func (t *tally) brief() (wrong, behind, failed int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.wrong, t.behind, t.failed
+	return t.Wrong, t.Behind, t.failed
 }
