@@ -50,6 +50,9 @@ type registration struct {
 	Replace bool `json:"replace"`
 }
 
+// key is the server's key of the registration.
+func (g registration) key() string { return fmt.Sprintf("%s|%s|%d", g.Instance, g.Tenant, g.Rank) }
+
 func (f *Fleet) registration(r *rank) registration {
 	live, replay := r.endpoints()
 	return registration{

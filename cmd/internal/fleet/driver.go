@@ -20,6 +20,8 @@ type driver struct {
 	tally  *tally
 	head   []byte // of every query
 
+	registered []registration
+
 	// publishing is held while a rank works, and while a client waits for a
 	// settled answer, so that nothing new is published meanwhile.
 	publishing sync.Mutex

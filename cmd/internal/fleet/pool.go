@@ -131,22 +131,6 @@ func (p *pool) flush() error {
 // name is the server's key of the pool's registration.
 func (p *pool) name(tenant string) string { return fmt.Sprintf("%s|%s|0", poolID, tenant) }
 
-// registerPool registers the pool and returns how to take that back.
-func (d *driver) registerPool(ctx context.Context) (undo func() error, err error) {
-	name, g := d.pool.name(d.Tenant), d.poolRegistration()
-	if err := d.client.register(ctx, g); err != nil {
-		return func() error { return nil }, fmt.Errorf("cannot register %s: %w", name, err)
-	}
-	return func() error { // also after ctx of the run ended
-		ctx, cancel := context.WithTimeout(context.Background(), farewell)
-		defer cancel()
-		if err := d.client.unregister(ctx, g); err != nil {
-			return fmt.Errorf("cannot unregister %s: %w", name, err)
-		}
-		return nil
-	}, d.followed(ctx)
-}
-
 // followed waits until the server has subscribed to the pool: the master has no
 // replay, so its first event must not be missed.
 func (d *driver) followed(ctx context.Context) error {

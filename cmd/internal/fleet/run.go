@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -33,12 +34,14 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 		return nil, err
 	}
 	d := newDriver(f, cl)
+	if !f.Keep {
+		defer func() { failed = errors.Join(failed, d.unregister()) }()
+	}
 	if f.pool != nil {
-		undo, err := d.registerPool(ctx)
-		if !f.Keep {
-			defer func() { failed = errors.Join(failed, undo()) }()
+		if err := d.register(ctx, d.poolRegistration()); err != nil {
+			return nil, err
 		}
-		if err != nil {
+		if err := d.followed(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -48,12 +51,10 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 	if err := d.warm(); err != nil {
 		return nil, err
 	}
-	registered, err := d.register(ctx)
-	if !f.Keep {
-		defer func() { failed = errors.Join(failed, d.unregister(registered)) }()
-	}
-	if err != nil {
-		return nil, err
+	for _, r := range d.ranks {
+		if err := d.register(ctx, d.registration(r)); err != nil {
+			return nil, err
+		}
 	}
 
 	d.Progress.start(f.total())
@@ -66,7 +67,7 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 			d.disturb(faults)
 		}
 	}()
-	err = d.drive(ctx)
+	err := d.drive(ctx)
 	calm()
 	<-disturbed
 	report = &Report{Interrupted: ctx.Err() != nil, Elapsed: time.Since(began)}
@@ -90,24 +91,23 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 	return report, err
 }
 
-// register announces every rank and returns those that were accepted.
-func (d *driver) register(ctx context.Context) ([]*rank, error) {
-	for i, r := range d.ranks {
-		if err := d.client.register(ctx, d.registration(r)); err != nil {
-			return d.ranks[:i], fmt.Errorf("cannot register %s: %w", r.name(d.Tenant), err)
-		}
+// register announces a rank or the pool.
+func (d *driver) register(ctx context.Context, g registration) error {
+	if err := d.client.register(ctx, g); err != nil {
+		return fmt.Errorf("cannot register %s: %w", g.key(), err)
 	}
-	return d.ranks, nil
+	d.registered = append(d.registered, g)
+	return nil
 }
 
-// unregister takes the registrations back, also after ctx of the run ended.
-func (d *driver) unregister(ranks []*rank) error {
+// unregister takes all registrations back, also after ctx of the run ended.
+func (d *driver) unregister() error {
 	ctx, cancel := context.WithTimeout(context.Background(), farewell)
 	defer cancel()
 	var errs []error
-	for _, r := range ranks {
-		if err := d.client.unregister(ctx, d.registration(r)); err != nil {
-			errs = append(errs, fmt.Errorf("cannot unregister %s: %w", r.name(d.Tenant), err))
+	for _, g := range slices.Backward(d.registered) {
+		if err := d.client.unregister(ctx, g); err != nil {
+			errs = append(errs, fmt.Errorf("cannot unregister %s: %w", g.key(), err))
 		}
 	}
 	return errors.Join(errs...)
