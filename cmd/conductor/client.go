@@ -1,14 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // client asks a running server on behalf of the commands that print tables.
@@ -36,28 +36,16 @@ func (c *client) post(ctx context.Context, path string, in, out any) error {
 }
 
 func (c *client) do(ctx context.Context, method, path string, body []byte, out any) error {
-	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := c.http.Do(req)
+	status, answer, err := harness.Ask(ctx, &c.http, method, c.base+path, body)
 	if err != nil {
 		return fmt.Errorf("no answer from %s: %w", c.base, err)
 	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return fmt.Errorf("answer of %s%s ended early: %w", c.base, path, err)
-	}
-	if resp.StatusCode != http.StatusOK {
+	if status != http.StatusOK {
 		var e struct{ Error string }
 		if json.Unmarshal(answer, &e) == nil && e.Error != "" {
-			return fmt.Errorf("%s%s answers %d: %s", c.base, path, resp.StatusCode, e.Error)
+			return fmt.Errorf("%s%s answers %d: %s", c.base, path, status, e.Error)
 		}
-		return fmt.Errorf("%s%s answers %d", c.base, path, resp.StatusCode)
+		return fmt.Errorf("%s%s answers %d", c.base, path, status)
 	}
 	return json.Unmarshal(answer, out)
 }

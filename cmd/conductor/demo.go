@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 func demoCommand() *cobra.Command {
@@ -127,10 +129,8 @@ func (s *demoServer) awaitHealth(ctx context.Context) error {
 			resp.Body.Close()
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !harness.Wait(ctx, 50*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 	return fmt.Errorf("the server at %s does not answer", s.url)

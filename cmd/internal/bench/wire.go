@@ -8,6 +8,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/events"
 	"kvconductor/events/wire"
 	"kvconductor/index"
@@ -155,37 +156,23 @@ func tierOf(medium string) uint32 {
 // storedEvent and removedEvent are vLLM's events, their keys in its order.
 type (
 	storedEvent struct {
-		Type      string          `msgpack:"type"`
-		Hashes    compact[uint64] `msgpack:"block_hashes"`
-		Parent    any             `msgpack:"parent_block_hash"`
-		Tokens    compact[uint32] `msgpack:"token_ids"`
-		BlockSize int             `msgpack:"block_size"`
-		LoraID    any             `msgpack:"lora_id"`
-		Medium    string          `msgpack:"medium"`
-		LoraName  any             `msgpack:"lora_name"`
-		Group     int             `msgpack:"group_idx"`
+		Type      string                  `msgpack:"type"`
+		Hashes    harness.Compact[uint64] `msgpack:"block_hashes"`
+		Parent    any                     `msgpack:"parent_block_hash"`
+		Tokens    harness.Compact[uint32] `msgpack:"token_ids"`
+		BlockSize int                     `msgpack:"block_size"`
+		LoraID    any                     `msgpack:"lora_id"`
+		Medium    string                  `msgpack:"medium"`
+		LoraName  any                     `msgpack:"lora_name"`
+		Group     int                     `msgpack:"group_idx"`
 	}
 	removedEvent struct {
-		Type   string          `msgpack:"type"`
-		Hashes compact[uint64] `msgpack:"block_hashes"`
-		Medium string          `msgpack:"medium"`
-		Group  int             `msgpack:"group_idx"`
+		Type   string                  `msgpack:"type"`
+		Hashes harness.Compact[uint64] `msgpack:"block_hashes"`
+		Medium string                  `msgpack:"medium"`
+		Group  int                     `msgpack:"group_idx"`
 	}
 )
-
-// compact is an array whose integers have the fewest bytes.
-type compact[T uint32 | uint64] []T
-
-// EncodeMsgpack implements msgpack.CustomEncoder.
-func (c compact[T]) EncodeMsgpack(e *msgpack.Encoder) error {
-	err := e.EncodeArrayLen(len(c))
-	for _, n := range c {
-		if err == nil {
-			err = e.EncodeUint(uint64(n))
-		}
-	}
-	return err
-}
 
 // encoder writes vLLM's map events.
 type encoder struct {

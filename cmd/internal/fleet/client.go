@@ -1,17 +1,17 @@
 package fleet
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // client speaks the Conductor dialect.
@@ -174,24 +174,12 @@ func (c *client) query(ctx context.Context, body []byte) (answer, error) {
 
 // do returns the body of a 200 and an error for anything else.
 func (c *client) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("cannot address %q: %w", c.base+path, err)
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	got, err := io.ReadAll(resp.Body)
+	status, got, err := harness.Ask(ctx, c.http, method, c.base+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: status %d: %s", method, path, resp.StatusCode, shorten(got, 300))
+	if status != http.StatusOK {
+		return nil, fmt.Errorf("%s %s: status %d: %s", method, path, status, shorten(got, 300))
 	}
 	return got, nil
 }

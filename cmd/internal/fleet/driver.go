@@ -10,6 +10,7 @@ import (
 
 	"kvconductor/cmd/internal/fleet/truth"
 	"kvconductor/cmd/internal/fleet/workload"
+	"kvconductor/cmd/internal/harness"
 )
 
 // driver sends the workload through the server and the fleet.
@@ -188,14 +189,7 @@ func (d *driver) pace(ctx context.Context, n int) bool {
 		return ctx.Err() == nil
 	}
 	due := d.started.Add(time.Duration(float64(n-d.Warm) / d.QPS * float64(time.Second)))
-	t := time.NewTimer(time.Until(due))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+	return harness.Wait(ctx, time.Until(due))
 }
 
 // ask queries the server and compares what it says of every instance with the

@@ -12,6 +12,7 @@ import (
 	"kvconductor/cmd/internal/fleet/master"
 	"kvconductor/cmd/internal/fleet/publisher"
 	"kvconductor/cmd/internal/fleet/truth"
+	"kvconductor/cmd/internal/harness"
 )
 
 const (
@@ -134,16 +135,12 @@ func (p *pool) name(tenant string) string { return fmt.Sprintf("%s|%s|0", poolID
 // followed waits until the server has subscribed to the pool: the master has no
 // replay, so its first event must not be missed.
 func (d *driver) followed(ctx context.Context) error {
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
 	for end := time.Now().Add(max(d.SettleTimeout, time.Second)); !d.pool.pub.Followed(); {
 		if time.Now().After(end) {
 			return fmt.Errorf("the server has not subscribed to %s at %s", d.pool.name(d.Tenant), d.pool.pub.Endpoint())
 		}
-		select {
-		case <-ctx.Done():
+		if !harness.Wait(ctx, time.Millisecond) {
 			return ctx.Err()
-		case <-tick.C:
 		}
 	}
 	return nil

@@ -120,7 +120,7 @@ func (d *driver) hit() (prompt []uint32, names []uint64) {
 		found := truth.Root
 		tree := r.instance.tree
 		tree.Each(n, func(id truth.ID, held truth.Tier) {
-			if found == truth.Root && held&truth.Device != 0 && depth(tree, id) == sampleBlocks {
+			if found == truth.Root && held&truth.Device != 0 && len(tree.Path(id)) == sampleBlocks*d.BlockSize+tree.Ahead() {
 				found = id
 			}
 		})
@@ -133,14 +133,4 @@ func (d *driver) hit() (prompt []uint32, names []uint64) {
 		}
 	}
 	return nil, nil
-}
-
-// depth returns the number of blocks of a prefix, counted no further than a
-// sample needs.
-func depth(tree *truth.Tree, id truth.ID) int {
-	n := 0
-	for ; id != truth.Root && n <= sampleBlocks; id = tree.Parent(id) {
-		n++
-	}
-	return n
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // Waiting for the server polls /services: first often, since most batches are
@@ -61,12 +63,8 @@ func (d *driver) await(ctx context.Context, most time.Duration) error {
 		if time.Now().Add(pause).After(deadline) {
 			return err
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if !harness.Wait(ctx, pause) {
 			return ctx.Err()
-		case <-t.C:
 		}
 		pause = min(2*pause, lastPoll)
 	}

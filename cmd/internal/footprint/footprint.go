@@ -13,7 +13,7 @@ package footprint
 
 import (
 	"bufio"
-	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -186,17 +186,20 @@ func (r *run) register(ports []string) error {
 		if err != nil {
 			return err
 		}
-		resp, err := http.Post(r.url+"/register", "application/json", bytes.NewReader(body))
-		if err != nil {
+		if _, err := r.ask(http.MethodPost, "/register", body); err != nil {
 			return err
-		}
-		text, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("cannot register: %s", text)
 		}
 	}
 	return nil
+}
+
+// ask returns the body of the server's answer.
+func (r *run) ask(method, path string, body []byte) ([]byte, error) {
+	status, answer, err := harness.Ask(context.Background(), http.DefaultClient, method, r.url+path, body)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%s answers %d: %s", path, status, answer)
+	}
+	return answer, err
 }
 
 func name(source int) string { return fmt.Sprintf("%06d", source) }
@@ -261,12 +264,11 @@ func (r *run) look(most uint64) (least uint64, err error) {
 			Gaps       int
 		} `json:"services"`
 	}
-	resp, err := http.Get(r.url + "/services")
+	text, err := r.ask(http.MethodGet, "/services", nil)
 	if err != nil {
 		return 0, err
 	}
-	defer resp.Body.Close()
-	if err := json.NewDecoder(resp.Body).Decode(&services); err != nil {
+	if err := json.Unmarshal(text, &services); err != nil {
 		return 0, fmt.Errorf("cannot read /services: %w", err)
 	}
 	past := make([]uint64, r.c.Sources)
@@ -302,12 +304,7 @@ var (
 
 // sample takes the memory of the server from its metrics.
 func (r *run) sample(phase string) (*Sample, error) {
-	resp, err := http.Get(r.url + "/metrics")
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	text, err := r.ask(http.MethodGet, "/metrics", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // publisher is the other process: one PUB socket per source, written by hand so
@@ -94,7 +96,7 @@ func (p *publisher) serve(ctx context.Context, source int, ln net.Listener, perS
 			if err := w.Flush(); err != nil {
 				return err
 			}
-			if !wait(ctx, time.Until(due)) {
+			if !harness.Wait(ctx, time.Until(due)) {
 				return nil
 			}
 			due = due.Add(time.Duration(float64(time.Second) / perSecond))
@@ -103,7 +105,7 @@ func (p *publisher) serve(ctx context.Context, source int, ln net.Listener, perS
 				return err
 			}
 			for seq-p.applied[source].Load() >= uint64(p.window) {
-				if !wait(ctx, 200*time.Microsecond) {
+				if !harness.Wait(ctx, 200*time.Microsecond) {
 					return nil
 				}
 			}
@@ -111,21 +113,6 @@ func (p *publisher) serve(ctx context.Context, source int, ln net.Listener, perS
 		if _, err := w.Write(s.message(seq)); err != nil {
 			return err
 		}
-	}
-}
-
-// wait returns false if ctx ended first.
-func wait(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

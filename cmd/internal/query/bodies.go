@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // Bounds of the prompts that are asked in turn. Their bytes are more than processors
@@ -54,7 +56,7 @@ func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
 	case MsgpackBin:
 		return l.msgpackBody(littleEndian(tokens))
 	case MsgpackArray:
-		return l.msgpackBody(compact(tokens))
+		return l.msgpackBody(harness.Compact[uint32](tokens))
 	}
 	return nil, fmt.Errorf("codec is %q, must be one of %q", codec, Codecs)
 }
@@ -64,22 +66,6 @@ func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
 func (l *Load) jsonBody(name string, prompt func([]byte) []byte) []byte {
 	dst := fmt.Appendf(nil, `{"model": %q, "block_size": %d, %q: `, model, l.BlockSize, name)
 	return append(prompt(dst), '}')
-}
-
-// compact is an array whose integers have the fewest bytes, as other languages'
-// encoders write them.
-type compact []uint32
-
-func (c compact) EncodeMsgpack(e *msgpack.Encoder) error {
-	if err := e.EncodeArrayLen(len(c)); err != nil {
-		return err
-	}
-	for _, t := range c {
-		if err := e.EncodeUint(uint64(t)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (l *Load) msgpackBody(prompt any) ([]byte, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/ingest"
 	"kvconductor/conductor"
 	"kvconductor/events/stream"
@@ -147,7 +148,7 @@ func (l *Load) payload(family int, tokens []uint32) ([]byte, error) {
 		hashes[i] = h ^ h>>29
 	}
 	return msgpack.Marshal([]any{float64(time.Now().UnixNano()) / 1e9, []any{map[string]any{
-		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": compact(tokens), "block_size": l.BlockSize,
+		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": harness.Compact[uint32](tokens), "block_size": l.BlockSize,
 		"lora_id": nil, "medium": "GPU", "lora_name": nil,
 	}}, 0})
 }

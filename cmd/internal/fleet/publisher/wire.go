@@ -12,6 +12,7 @@ import (
 	"kvconductor/cmd/internal/fleet/digest"
 	"kvconductor/cmd/internal/fleet/engine"
 	"kvconductor/cmd/internal/fleet/truth"
+	"kvconductor/cmd/internal/harness"
 )
 
 // Wire returns an event as a publisher writes it: a map or an array, with tokens per
@@ -88,18 +89,7 @@ func (f fields) values() (list []any) {
 	return list
 }
 
-type tokens []uint32
-
-// EncodeMsgpack writes an array whose integers have the fewest bytes.
-func (t tokens) EncodeMsgpack(e *msgpack.Encoder) error {
-	err := e.EncodeArrayLen(len(t))
-	for _, n := range t {
-		if err == nil {
-			err = e.EncodeUint(uint64(n))
-		}
-	}
-	return err
-}
+type tokens = harness.Compact[uint32]
 
 // windows returns the look-ahead of each block as a list of its own.
 func windows(ev *engine.Event) (list []tokens) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// threadTime returns the CPU time of this thread.
+// threadTime returns the CPU time of this thread, 0 where the system does not tell.
 func threadTime() time.Duration {
 	const rusageThread = 1
 	var u syscall.Rusage
@@ -22,7 +22,8 @@ func threadTime() time.Duration {
 // resetPeakRSS lets the peak of the resident memory begin again.
 func resetPeakRSS() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) } // else it is the peak of the process
 
-// residentBytes returns the resident memory of the process and its peak.
+// residentBytes returns the resident memory of the process and its peak, zeros where the
+// system does not tell.
 func residentBytes() (now, peak int64) {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
