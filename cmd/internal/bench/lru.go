@@ -1,5 +1,7 @@
 package bench
 
+import "container/list"
+
 // lru is one tier of one worker: so many blocks, the one unused for the longest
 // time leaves first.
 //
@@ -8,16 +10,11 @@ package bench
 // and what is left stays closed.
 type lru struct {
 	capacity int
-	at       map[int32]int32 // block -> position in nodes
-	nodes    []lruNode       // nodes[0] is the ring's anchor: next is the oldest
-	free     []int32
+	at       map[int32]*list.Element
+	order    list.List // blocks, the oldest first
 }
 
-type lruNode struct{ block, prev, next int32 }
-
-func newLRU(capacity int) *lru {
-	return &lru{capacity: capacity, at: map[int32]int32{}, nodes: make([]lruNode, 1)}
-}
+func newLRU(capacity int) *lru { return &lru{capacity: capacity, at: map[int32]*list.Element{}} }
 
 func (l *lru) has(block int32) bool {
 	_, ok := l.at[block]
@@ -33,24 +30,15 @@ func (l *lru) put(block int32) bool {
 	if len(l.at) >= l.capacity {
 		panic("BUG: a block too many for its tier")
 	}
-	n := int32(len(l.nodes))
-	if k := len(l.free); k > 0 {
-		n, l.free = l.free[k-1], l.free[:k-1]
-		l.nodes[n].block = block
-	} else {
-		l.nodes = append(l.nodes, lruNode{block: block})
-	}
-	l.at[block] = n
-	l.link(n)
+	l.at[block] = l.order.PushBack(block)
 	return true
 }
 
 // touch makes a block the newest if it is there.
 func (l *lru) touch(block int32) bool {
-	n, ok := l.at[block]
+	at, ok := l.at[block]
 	if ok {
-		l.unlink(n)
-		l.link(n)
+		l.order.MoveToBack(at)
 	}
 	return ok
 }
@@ -58,10 +46,7 @@ func (l *lru) touch(block int32) bool {
 // evict takes the oldest blocks until n more fit, and appends them, oldest first.
 func (l *lru) evict(dst []int32, n int) []int32 {
 	for len(l.at)+n > l.capacity {
-		oldest := l.nodes[0].next
-		b := l.nodes[oldest].block
-		l.unlink(oldest)
-		l.free = append(l.free, oldest)
+		b := l.order.Remove(l.order.Front()).(int32)
 		delete(l.at, b)
 		dst = append(dst, b)
 	}
@@ -81,17 +66,4 @@ func (l *lru) held(chain []int32) int {
 		}
 	}
 	return lo
-}
-
-func (l *lru) link(n int32) {
-	newest := l.nodes[0].prev
-	l.nodes[n].prev, l.nodes[n].next = newest, 0
-	l.nodes[newest].next = n
-	l.nodes[0].prev = n
-}
-
-func (l *lru) unlink(n int32) {
-	prev, next := l.nodes[n].prev, l.nodes[n].next
-	l.nodes[prev].next = next
-	l.nodes[next].prev = prev
 }
