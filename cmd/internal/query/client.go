@@ -1,12 +1,14 @@
 package query
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"kvconductor/cmd/internal/harness"
 )
@@ -131,64 +133,38 @@ type windowed struct {
 // run asks on all connections at once, each as soon as it has its answer: first to
 // warm up, then for as long as is measured. read tells what the server has used.
 func (k *client) run(warm, measured time.Duration, read func() (usage, error)) (*windowed, error) {
-	var (
-		state  atomic.Int32
-		asking sync.WaitGroup
-	)
-	w := &windowed{}
+	var state atomic.Int32
+	asking, ctx := errgroup.WithContext(context.Background())
 	latencies := make([]harness.Latencies, len(k.askers))
-	failed := make(chan error, len(k.askers))
 	for i, a := range k.askers {
-		asking.Go(func() {
-			if err := k.loop(a, i, &state, &latencies[i]); err != nil {
-				failed <- err
-			}
-		})
+		asking.Go(func() error { return k.loop(a, i, &state, &latencies[i]) })
 	}
-	err := wait(warm, failed)
-	var before, after usage
-	var own time.Duration
-	if err == nil {
-		before, err = read()
-		own = readUsage().CPU
-	}
-	if err == nil {
-		begun := time.Now()
+	w := &windowed{}
+	err := func() error {
+		if !harness.Wait(ctx, warm) {
+			return nil // asking tells why
+		}
+		before, err := read()
+		if err != nil {
+			return err
+		}
+		own, begun := readUsage().CPU, time.Now()
 		state.Store(measuring)
-		err = wait(measured, failed)
+		harness.Wait(ctx, measured)
 		state.Store(ended)
-		w.took = time.Since(begun)
-		w.client = readUsage().CPU - own
-	}
+		w.took, w.client = time.Since(begun), readUsage().CPU-own
+		after, err := read()
+		w.server = usage{CPU: after.CPU - before.CPU, Objects: after.Objects - before.Objects, Bytes: after.Bytes - before.Bytes, RSS: after.RSS}
+		return err
+	}()
 	state.Store(ended)
-	if err == nil {
-		after, err = read()
-	}
-	asking.Wait()
-	close(failed)
-	for late := range failed {
-		err = errors.Join(err, late)
-	}
-	if err != nil {
+	if err = errors.Join(err, asking.Wait()); err != nil {
 		return nil, err
 	}
 	for i := range latencies {
 		w.latencies.Merge(&latencies[i])
 	}
-	w.server = usage{CPU: after.CPU - before.CPU, Objects: after.Objects - before.Objects, Bytes: after.Bytes - before.Bytes, RSS: after.RSS}
 	return w, nil
-}
-
-// wait returns the first failure, if there is one before the time is over.
-func wait(d time.Duration, failed <-chan error) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case err := <-failed:
-		return err
-	case <-t.C:
-		return nil
-	}
 }
 
 // loop asks on one connection. Connections begin at different prompts, so none finds

@@ -232,7 +232,7 @@ func TestLife(t *testing.T) {
 			}
 		}
 		got := map[string]truth.Tier{}
-		m.Holds(func(key string, tier truth.Tier) { got[key] = tier })
+		m.holds(func(key string, tier truth.Tier) { got[key] = tier })
 		if !reflect.DeepEqual(got, held) {
 			t.Fatalf("%v: the pool holds %v, its events say %v", capacity, got, held)
 		}
@@ -247,6 +247,17 @@ func TestLife(t *testing.T) {
 		}
 		if tree.Len() != len(pinned) {
 			t.Errorf("%v: %d blocks live, the pool needs %d", capacity, tree.Len(), len(pinned))
+		}
+	}
+}
+
+// holds calls f for every object with its tier.
+func (m *Master) holds(f func(key string, tier truth.Tier)) {
+	for _, b := range m.blocks {
+		for i := range b.objects {
+			if o := &b.objects[i]; o.tier != nowhere {
+				f(m.Families[b.family].event(b.digest, i).Key, tierOf[o.tier])
+			}
 		}
 	}
 }

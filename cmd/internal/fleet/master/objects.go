@@ -1,10 +1,6 @@
 package master
 
-import (
-	"container/list"
-
-	"kvconductor/cmd/internal/fleet/truth"
-)
+import "container/list"
 
 // object is one part of a block.
 type object struct {
@@ -84,15 +80,4 @@ func (m *Master) announce(o *object, removed bool) {
 	ev := m.Families[o.block.family].event(o.block.digest, o.shard)
 	ev.Removed, ev.Tier = removed, tierOf[o.tier]
 	m.events = append(m.events, ev)
-}
-
-// Holds calls f for every object with its tier.
-func (m *Master) Holds(f func(key string, tier truth.Tier)) {
-	for _, b := range m.blocks {
-		for i := range b.objects {
-			if o := &b.objects[i]; o.tier != nowhere {
-				f(m.Families[b.family].event(b.digest, i).Key, tierOf[o.tier])
-			}
-		}
-	}
 }
