@@ -64,7 +64,7 @@ func Run(c Config) (*Report, error) {
 }
 
 // Table prints the figures for people.
-func (r *Report) Table(w io.Writer) error {
+func (r *Report) Table(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d cores, %s, load %v\n", r.Machine.CPU, r.Machine.Cores, r.Machine.Go, r.Machine.Load)
 	fmt.Fprintf(w, "%d requests: %d blocks asked, %d stored, %d removed; %d held by %d owners' memberships\n",
 		r.Stream.Requests, r.Stream.QueryBlocks, r.Stream.StoreBlocks, r.Stream.RemoveBlocks, r.UniqueBlocks, r.Memberships)
@@ -76,9 +76,7 @@ func (r *Report) Table(w io.Writer) error {
 	fmt.Fprintln(t, "events\tM block ops/CPU s\tquery M/s\twrite M/s\tCPU s\tB/block\taccount MB\tRSS MB\tpeak MB\tRSS B/membership\t")
 	fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.1f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", r.Events, r.BlockOps/1e6, r.QueryBlocks/1e6, r.WriteBlocks/1e6, r.CPU,
 		r.BytesPerBlock, float64(r.IndexBytes)/1e6, float64(r.RSSBytes)/1e6, float64(r.RSSPeakBytes)/1e6, r.RSSPerMembership)
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 	fmt.Fprintln(w)
 	fmt.Fprintln(t, "latency, µs\tp50\tp99\tp99.9\tmax\t")
 	row := func(what string, l Latencies) {
@@ -89,9 +87,7 @@ func (r *Report) Table(w io.Writer) error {
 		row("query, "+k, r.Classes[k])
 	}
 	row("write", r.Write)
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 	if r.BytesPerFurther != 0 {
 		fmt.Fprintf(w, "\n%.2f bytes a further membership\n", r.BytesPerFurther)
 	}
@@ -108,7 +104,6 @@ func (r *Report) Table(w io.Writer) error {
 			x.Writers, x.Readers, x.WriteAlone/1e6, x.WriteTogether/1e6, 100*x.WriteKept,
 			x.ReadAlone/1e6, x.ReadTogether/1e6, 100*x.ReadKept, us(x.Alone.P99), us(x.Beside.P99))
 	}
-	return nil
 }
 
 func us(ns int64) float64 { return float64(ns) / 1e3 }

@@ -104,9 +104,7 @@ func TestLookAhead(t *testing.T) {
 		t.Errorf("the pool serves %q, want %q", s.serves, want)
 	}
 	var table bytes.Buffer
-	if err := r.Table(&table); err != nil {
-		t.Fatal(err)
-	}
+	r.Table(&table)
 	blocks := map[int]int{} // by look-ahead
 	for i, k := range s.f.ranks {
 		if err := k.engine.Check(); err != nil {
@@ -330,9 +328,7 @@ func TestReports(t *testing.T) {
 	r := run(t, s)
 
 	var table bytes.Buffer
-	if err := r.Table(&table); err != nil {
-		t.Fatal(err)
-	}
+	r.Table(&table)
 	for _, want := range []string{
 		"workload mixed, seed 1, 64 tokens a block", "inst-2/1", "SGLang maps", "hit rate", "answered",
 		"answers compared", "wrong: ", "GPU: want ", "got 1048576", "$ curl -s http://", "/query_by_hash",

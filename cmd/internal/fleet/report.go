@@ -205,7 +205,7 @@ func (s service) text() string {
 }
 
 // faultTable writes what was done to each rank and what the server made of it.
-func (r *Report) faultTable(t *tabwriter.Writer) error {
+func (r *Report) faultTable(t *tabwriter.Writer) {
 	fmt.Fprintf(t, "\ninstance\tlost batches\tcuts\tstalls\trestarts\tspoiled replays\t|  epoch\tgaps\treplayed\trestarts\toverruns\treconnects\n")
 	for _, i := range r.Instances {
 		if f, s := i.Faults, i.Recoveries; f != nil && s != nil {
@@ -213,7 +213,7 @@ func (r *Report) faultTable(t *tabwriter.Writer) error {
 				f.Lost, f.Cuts, f.Stalls, f.Restarts, f.Spoiled, s.Epoch, s.Gaps, thousands(s.Replayed), s.Restarts, s.Overruns, s.Reconnects)
 		}
 	}
-	return t.Flush()
+	t.Flush()
 }
 
 func (h hits) rate(tokens int) HitRate {
@@ -222,7 +222,7 @@ func (h hits) rate(tokens int) HitRate {
 }
 
 // Table writes the report for people.
-func (r *Report) Table(w io.Writer) error {
+func (r *Report) Table(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	how := ""
 	if r.Interrupted {
@@ -238,14 +238,10 @@ func (r *Report) Table(w io.Writer) error {
 			thousands(i.Holds.Device), thousands(i.Holds.Host), thousands(i.Holds.Disk), i.State)
 	}
 	r.Pool.row(t)
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 
 	if len(r.Instances) > 0 && r.Instances[0].Faults != nil {
-		if err := r.faultTable(t); err != nil {
-			return err
-		}
+		r.faultTable(t)
 	}
 
 	fmt.Fprintf(t, "\nrequests\t%s\twith %s prompt and %s output tokens\n",
@@ -257,9 +253,7 @@ func (r *Report) Table(w io.Writer) error {
 	r.Pool.counts(t, r.PromptTokens)
 	fmt.Fprintf(t, "queries\t%s\t%.0f/s, p50 %s, p99 %s, %s failed\n",
 		thousands(r.Queries), r.QueriesPerSecond, short(r.P50), short(r.P99), thousands(r.FailedQueries))
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 
 	fmt.Fprintf(t, "\nhit rate\tGPU\tCPU\tDISK\tany\n")
 	type line struct {
@@ -273,9 +267,7 @@ func (r *Report) Table(w io.Writer) error {
 	for _, line := range lines {
 		fmt.Fprintf(t, "%s\t%.2f %%\t%.2f %%\t%.2f %%\t%.2f %%\n", line.name, line.h.GPU, line.h.CPU, line.h.Disk, line.h.Any)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 
 	a := r.Answers
 	fmt.Fprintf(t, "\nanswers compared\t%s\n", thousands(a.Compared))
@@ -283,16 +275,13 @@ func (r *Report) Table(w io.Writer) error {
 	fmt.Fprintf(t, "wrong\t%s\tover %s, under %s\n", thousands(a.Wrong), thousands(a.Over), thousands(a.Under))
 	fmt.Fprintf(t, "behind\t%s\tan event was in flight\n", thousands(a.Behind))
 	fmt.Fprintf(t, "partial\t%s\tthe server says that history is missing\n", thousands(a.Partial))
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	t.Flush()
 	for _, text := range r.Wrong {
 		fmt.Fprintf(w, "wrong: %s\n", text)
 	}
 	for _, s := range r.Samples {
 		fmt.Fprintf(w, "\n$ %s\n%s\n", s.Command, s.Answer)
 	}
-	return nil
 }
 
 // thousands writes 1234567 as 1,234,567.

@@ -9,7 +9,7 @@ import (
 )
 
 // Table writes it for people, in MB.
-func (r *Report) Table(w io.Writer) error {
+func (r *Report) Table(w io.Writer) {
 	fmt.Fprintf(w, "%d blocks x %d holders, %d sources: loaded in %.1f s, %d blocks in the end, %d gaps\n", r.Blocks, r.Holders, r.Sources, r.Loaded, r.Indexed, r.Lost)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	columns := make([]Sample, 0, 2*len(r.End))
@@ -35,7 +35,7 @@ func (r *Report) Table(w io.Writer) error {
 	row("1.4 x account + 40 MB - RSS", "%.1f", func(s *Sample) float64 { return float64(s.Spare()) / 1e6 })
 	row("RSS / account", "%.2f", func(s *Sample) float64 { return float64(s.RSS) / float64(s.Account()) })
 	row("all parts / RSS", "%.2f", func(s *Sample) float64 { return float64(s.Explained()) / float64(s.RSS) })
-	return t.Flush()
+	t.Flush()
 }
 
 // parts returns the names of parts that take at least 50 kB at some moment, the largest in

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,13 +12,15 @@ import (
 
 // Report is the result of a run: fields for JSON, and a table for people.
 type Report interface {
-	Table(io.Writer) error
+	Table(io.Writer)
 }
 
 // Print writes a report as one JSON object, or as its table.
 func Print(w io.Writer, r Report, asJSON bool) error {
 	if !asJSON {
-		return r.Table(w)
+		out := bufio.NewWriter(w) // keeps the first error
+		r.Table(out)
+		return out.Flush()
 	}
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)

@@ -78,13 +78,12 @@ type Report struct {
 }
 
 // Table writes it for people.
-func (r *Report) Table(w io.Writer) error {
-	_, err := fmt.Fprintf(w, `%d sources: %.2f M blocks/s (%.2f M of them stored), %.0f batches/s, %.0f MB/s, %.3f allocations a block, %.2f cores (publisher %.2f)
+func (r *Report) Table(w io.Writer) {
+	fmt.Fprintf(w, `%d sources: %.2f M blocks/s (%.2f M of them stored), %.0f batches/s, %.0f MB/s, %.3f allocations a block, %.2f cores (publisher %.2f)
 lag at %.2f M blocks/s: p50 %.2f ms, p99 %.2f ms, most %.1f ms
 lost %d batches, %d sources not synced, peak memory %.0f MB
 `, r.Sources, r.BlocksPerSec/1e6, r.StoredPerSec/1e6, r.BatchesPerSec, r.BytesPerSec/1e6, r.AllocsPerBlock, r.CPUCores, r.PublisherCores,
 		r.LagRate/1e6, r.LagP50Ms, r.LagP99Ms, r.LagMaxMs, r.BatchesLost, r.Unsynced, float64(r.PeakRSSBytes)/1e6)
-	return err
 }
 
 func (c *Config) load() load {

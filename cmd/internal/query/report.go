@@ -99,7 +99,7 @@ func (w *windowed) figures(f *Figures, k *client) {
 }
 
 // Table writes it for people.
-func (r *Report) Table(w io.Writer) error {
+func (r *Report) Table(w io.Writer) {
 	transport := "HTTP/1.1"
 	if r.HTTP2 {
 		transport = "HTTP/2"
@@ -116,11 +116,10 @@ func (r *Report) Table(w io.Writer) error {
 		r.Reading.table(w)
 		fmt.Fprintf(w, "%.2f times the processor time of reading alone\n", r.ReadingRatio)
 	}
-	_, err := fmt.Fprintf(w, `%d prompts in turn, %.1f MB; %d instances, %d hold %.0f %% of a prompt; %d blocks, %d memberships, index %.0f MB, loaded in %.1f s
+	fmt.Fprintf(w, `%d prompts in turn, %.1f MB; %d instances, %d hold %.0f %% of a prompt; %d blocks, %d memberships, index %.0f MB, loaded in %.1f s
 %d connections; cores: %s; %s; %s
 `, r.Prompts, float64(r.WorkingSet)/1e6, r.Instances, r.Holders, 100*r.Hit, r.Blocks, r.Memberships, float64(r.IndexBytes)/1e6, r.Preload,
 		r.Connections, r.Cores, r.Machine, r.Go)
-	return err
 }
 
 func (f *Figures) table(w io.Writer) {
