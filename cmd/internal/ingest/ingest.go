@@ -40,15 +40,10 @@ import (
 
 // Config says what is published and for how long.
 type Config struct {
-	Sources   int
-	Blocks    int           // stored by one batch
-	BlockSize int           // tokens
-	Hold      int           // blocks a source holds
-	Holders   int           // sources that publish the same blocks, 1 when 0
-	Clear     bool          // what is beyond is cleared at once instead of removed block by block
-	Rate      float64       // batches/s of one source; 0 finds the highest, then takes the lag at half of it
-	Duration  time.Duration // of each phase
-	Procs     int           // processors of this process, 0 for as it is
+	Load
+	Rate     float64       // batches/s of one source; 0 finds the highest, then takes the lag at half of it
+	Duration time.Duration // of each phase
+	Procs    int           // processors of this process, 0 for as it is
 	// Profile takes a CPU profile of this process in the first phase, if set.
 	Profile io.Writer
 	// Publisher starts the publishing process, which calls Publish.
@@ -84,10 +79,6 @@ lag at %.2f M blocks/s: p50 %.2f ms, p99 %.2f ms, most %.1f ms
 lost %d batches, %d sources not synced, peak memory %.0f MB
 `, r.Sources, r.BlocksPerSec/1e6, r.StoredPerSec/1e6, r.BatchesPerSec, r.BytesPerSec/1e6, r.AllocsPerBlock, r.CPUCores, r.PublisherCores,
 		r.LagRate/1e6, r.LagP50Ms, r.LagP99Ms, r.LagMaxMs, r.BatchesLost, r.Unsynced, float64(r.PeakRSSBytes)/1e6)
-}
-
-func (c *Config) load() load {
-	return load{sources: c.Sources, blocks: c.Blocks, blockSize: c.BlockSize, hold: c.Hold, clear: c.Clear, holders: max(c.Holders, 1)}
 }
 
 func (c *Config) blocksPerBatch() float64 {

@@ -14,14 +14,14 @@ import (
 	"kvconductor/events/wire"
 )
 
-const publisherEnv = "CONDUCTOR_TEST_PUBLISHER" // a Config as JSON: be the other process
+const publisherEnv = "CONDUCTOR_TEST_PUBLISHER" // a Load as JSON: be the other process
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(publisherEnv); text != "" {
-		var c Config
-		err := json.Unmarshal([]byte(text), &c)
+		var l Load
+		err := json.Unmarshal([]byte(text), &l)
 		if err == nil {
-			err = Publish(c, os.Stdin, os.Stdout)
+			err = Publish(l, os.Stdin, os.Stdout)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -36,10 +36,10 @@ func TestMain(m *testing.M) {
 // figure is there.
 func TestRun(t *testing.T) {
 	for _, c := range []Config{
-		{Sources: 1, Blocks: 8, BlockSize: 16, Hold: 512, Duration: 200 * time.Millisecond},
-		{Sources: 20, Blocks: 2, BlockSize: 4, Hold: 64, Rate: 50, Clear: true, Duration: 200 * time.Millisecond},
+		{Load: Load{Sources: 1, Blocks: 8, BlockSize: 16, Hold: 512}, Duration: 200 * time.Millisecond},
+		{Load: Load{Sources: 20, Blocks: 2, BlockSize: 4, Hold: 64, Clear: true}, Rate: 50, Duration: 200 * time.Millisecond},
 	} {
-		shape, err := json.Marshal(map[string]any{"Sources": c.Sources, "Blocks": c.Blocks, "BlockSize": c.BlockSize, "Hold": c.Hold, "Clear": c.Clear})
+		shape, err := json.Marshal(c.Load)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +74,7 @@ func TestRun(t *testing.T) {
 // Patched messages are what an engine would have encoded.
 func TestMessage(t *testing.T) {
 	for _, clear := range []bool{false, true} {
-		l := load{sources: 3, blocks: 4, blockSize: 8, hold: 40, clear: clear}
+		l := Load{Sources: 3, Blocks: 4, BlockSize: 8, Hold: 40, Clear: clear}
 		s := newStamper(l, 2)
 		seen := make(map[uint64]bool)
 		for seq := uint64(0); seq < 30; seq++ {

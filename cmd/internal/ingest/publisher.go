@@ -18,7 +18,7 @@ import (
 // publisher is the other process: one PUB socket per source, written by hand so
 // that it takes less of the machine than what it measures.
 type publisher struct {
-	load    load
+	load    Load
 	applied []atomic.Uint64 // batches the consumer has applied, by source
 	window  int             // batches of a source that may be under way
 }
@@ -29,10 +29,9 @@ type publisher struct {
 //	out   port port ...                 one line
 //	in    rate of all sources, batches/s; 0 is as fast as the consumer applies
 //	in    then, for ever: batches applied, by source, each 8 bytes
-func Publish(c Config, in io.Reader, out io.Writer) error {
-	l := c.load()
-	p := &publisher{load: l, window: Window, applied: make([]atomic.Uint64, l.sources)}
-	listeners := make([]net.Listener, l.sources)
+func Publish(l Load, in io.Reader, out io.Writer) error {
+	p := &publisher{load: l, window: Window, applied: make([]atomic.Uint64, l.Sources)}
+	listeners := make([]net.Listener, l.Sources)
 	for i := range listeners {
 		var err error
 		if listeners[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
@@ -52,10 +51,10 @@ func Publish(c Config, in io.Reader, out io.Writer) error {
 	for i, ln := range listeners {
 		senders.Go(func() {
 			defer ln.Close()
-			p.serve(ctx, i, ln, perSecond/float64(l.sources)) // until either side ends
+			p.serve(ctx, i, ln, perSecond/float64(l.Sources)) // until either side ends
 		})
 	}
-	acks := make([]byte, 8*l.sources)
+	acks := make([]byte, 8*l.Sources)
 	for {
 		if _, err := io.ReadFull(r, acks); err != nil {
 			cancel()
@@ -89,7 +88,7 @@ func (p *publisher) serve(ctx context.Context, source int, ln net.Listener, perS
 	s := newStamper(p.load, source)
 	w := bufio.NewWriterSize(c, 256<<10)
 	// Sources that began together do not go on in step.
-	due := time.Now().Add(time.Duration(float64(source) / float64(p.load.sources) / max(perSecond, 1) * float64(time.Second)))
+	due := time.Now().Add(time.Duration(float64(source) / float64(p.load.Sources) / max(perSecond, 1) * float64(time.Second)))
 	for seq := uint64(0); ; seq++ {
 		switch {
 		case perSecond > 0:

@@ -8,21 +8,21 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// load is the shape of what is published.
-type load struct {
-	sources   int
-	blocks    int  // of one stored event, as vLLM announces a prefill chunk
-	blockSize int  // tokens
-	hold      int  // blocks a source holds
-	clear     bool // what is beyond leaves all at once, not block by block
-	holders   int  // sources next to each other that publish the same, at least 1
+// Load is the shape of what is published; both processes know it.
+type Load struct {
+	Sources   int
+	Blocks    int  // of one stored event, as vLLM announces a prefill chunk
+	BlockSize int  // tokens
+	Hold      int  // blocks a source holds
+	Holders   int  // sources next to each other that publish the same blocks, 1 when 0
+	Clear     bool // what is beyond is cleared at once instead of removed block by block
 }
 
 // stamper makes the messages of one source. All have one shape, a vLLM map that
 // stores new blocks and one that removes the oldest, and are patched in place:
 // encoding costs what publishing is meant to measure.
 type stamper struct {
-	load    load
+	load    Load
 	source  uint64 // or the holders it is one of
 	wire    []byte // a whole multipart message
 	at      places
@@ -43,25 +43,25 @@ const (
 	markToken = 0xD1D2_0000
 )
 
-func newStamper(l load, source int) *stamper {
-	s := &stamper{load: l, source: uint64(source / max(l.holders, 1))}
+func newStamper(l Load, source int) *stamper {
+	s := &stamper{load: l, source: uint64(source / max(l.Holders, 1))}
 	var stored, removed []uint64
 	var tokens []uint32
-	for i := range l.blocks {
+	for i := range l.Blocks {
 		stored = append(stored, markHash+uint64(i))
 		removed = append(removed, markGone+uint64(i))
 		tokens = append(tokens, markToken+uint32(i))
-		for j := 1; j < l.blockSize; j++ {
+		for j := 1; j < l.BlockSize; j++ {
 			tokens = append(tokens, uint32((i*7919+j*104729)%151_936))
 		}
 	}
 	list := []any{
 		map[string]any{
-			"type": "BlockStored", "block_hashes": stored, "parent_block_hash": nil, "token_ids": tokens, "block_size": l.blockSize,
+			"type": "BlockStored", "block_hashes": stored, "parent_block_hash": nil, "token_ids": tokens, "block_size": l.BlockSize,
 			"lora_id": nil, "medium": "GPU", "lora_name": nil, "extra_keys": nil, "group_idx": 0, "kv_cache_spec_kind": "full_attention",
 		},
 	}
-	if l.clear {
+	if l.Clear {
 		removed = nil
 	} else {
 		list = append(list, map[string]any{"type": "BlockRemoved", "block_hashes": removed, "medium": "GPU", "group_idx": 0})
@@ -78,7 +78,7 @@ func newStamper(l load, source int) *stamper {
 			s.at.tokens = append(s.at.tokens, i)
 		}
 	}
-	if len(s.at.stored) != l.blocks || len(s.at.removed) != len(removed) || len(s.at.tokens) != l.blocks {
+	if len(s.at.stored) != l.Blocks || len(s.at.removed) != len(removed) || len(s.at.tokens) != l.Blocks {
 		panic("BUG: marks are not found")
 	}
 	return s
@@ -105,7 +105,7 @@ func frame(events []any) []byte {
 // message returns the message of a sequence; it is valid until the next call.
 func (s *stamper) message(seq uint64) []byte {
 	wire := s.wire
-	if s.load.clear && seq%uint64(max(s.load.hold/s.load.blocks, 1)) == 0 {
+	if s.load.Clear && seq%uint64(max(s.load.Hold/s.load.Blocks, 1)) == 0 {
 		wire = s.cleared
 	}
 	binary.BigEndian.PutUint64(wire[seqAt:], seq)
@@ -113,12 +113,12 @@ func (s *stamper) message(seq uint64) []byte {
 	if &wire[0] != &s.wire[0] {
 		return wire
 	}
-	first := seq * uint64(s.load.blocks)
+	first := seq * uint64(s.load.Blocks)
 	for i, at := range s.at.stored {
 		n := first + uint64(i)
 		binary.BigEndian.PutUint64(s.wire[at:], s.hash(n))
 		if len(s.at.removed) > 0 {
-			binary.BigEndian.PutUint64(s.wire[s.at.removed[i]:], s.hash(n-uint64(s.load.hold)))
+			binary.BigEndian.PutUint64(s.wire[s.at.removed[i]:], s.hash(n-uint64(s.load.Hold)))
 		}
 		binary.BigEndian.PutUint32(s.wire[s.at.tokens[i]:], uint32(s.hash(n)>>32)|1<<31)
 	}
