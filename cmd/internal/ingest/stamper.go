@@ -8,14 +8,14 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Load is the shape of what is published; both processes know it.
+// Load is the shape of the published events; both processes know it.
 type Load struct {
 	Sources   int
 	Blocks    int  // of one stored event, as vLLM announces a prefill chunk
 	BlockSize int  // tokens
 	Hold      int  // blocks a source holds
 	Holders   int  // sources next to each other that publish the same blocks, 1 when 0
-	Clear     bool // what is beyond is cleared at once instead of removed block by block
+	Clear     bool // further blocks are cleared at once instead of removed one by one
 }
 
 // stamper makes the messages of one source. All have one shape, a vLLM map that
