@@ -161,7 +161,7 @@ func (m *Memo) Stats() (st MemoStats) {
 }
 
 // hash is what a key is found by. Not XXH3: SHA-256 is slower by a fifth beside
-// it on processors with 512-bit vectors, see BENCHMARKS.md.
+// it on processors with 512-bit vectors, see docs/benchmarks/hash-profiles.md.
 func (m *Memo) hash(key []byte) uint64 { return maphash.Bytes(m.seed, key) }
 
 // stripe returns the stripe of a hash, by bits that do not choose the place in prints.
