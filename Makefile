@@ -99,6 +99,10 @@ dynamo-indexer: ## Dynamo's own indexer, from PyPI, into bin/dynamo: a peer for 
 	bin/dynamo/bin/python -m pip install --quiet --disable-pip-version-check ai-dynamo-runtime==$(DYNAMO_RELEASE)
 	bin/dynamo/bin/python -m dynamo.indexer --help >/dev/null
 
+.PHONY: docs
+docs: ## write the tables of docs/configuration.md from the settings and openapi.yaml
+	$(GO) test -count=1 -run '^TestReference$$' ./config -rewrite
+
 .PHONY: race
 race: ## every test with the race detector, twice, from scratch
 	CGO_ENABLED=1 $(GO) test -race -count=2 $(TESTFLAGS) ./...
