@@ -1,0 +1,219 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"kvconductor/config"
+)
+
+const repository = "../.."
+
+var (
+	codeBlock  = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
+	makeTarget = regexp.MustCompile("`make ([a-z][a-z-]*)[^`]*`")
+	endpoint   = regexp.MustCompile(`tcp://[^"*:]+:[0-9]+`)
+)
+
+// TestDocumentedCommands runs the code blocks of the documents: requests to the local
+// ports go to a real server, other commands are parsed as the shell and conductor do.
+func TestDocumentedCommands(t *testing.T) {
+	d := &documented{t: t, server: serveProcess(t, "{}"), targets: makeTargets(t)}
+	pages, err := filepath.Glob(repository + "/docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range append(pages, repository+"/README.md", repository+"/ARCHITECTURE.md", repository+"/BENCHMARKS.md") {
+		data, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.page = filepath.Base(page)
+		for _, m := range makeTarget.FindAllStringSubmatch(string(data), -1) {
+			d.make(m[1:2])
+		}
+		for _, m := range codeBlock.FindAllStringSubmatch(string(data), -1) {
+			d.run(m[1], m[2])
+		}
+	}
+	if d.requests < 4 || d.commands < 15 {
+		t.Errorf("only %d requests and %d commands were found", d.requests, d.commands)
+	}
+}
+
+// documented runs the code blocks of one page after another.
+type documented struct {
+	t        *testing.T
+	page     string
+	server   *process
+	targets  []string
+	requests int // sent to the server
+	commands int
+	ports    int // endpoints made up so far
+}
+
+func (d *documented) run(language, text string) {
+	d.t.Helper()
+	switch language {
+	case "sh":
+		for _, args := range d.calls(text) {
+			d.commands++
+			if err := d.command(args); err != nil {
+				d.t.Errorf("%s: %s: %v", d.page, strings.Join(args, " "), err)
+			}
+		}
+	case "yaml":
+		file := filepath.Join(d.t.TempDir(), "settings.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			d.t.Fatal(err)
+		}
+		if _, err := loadConfig(config.Options{File: file}); err != nil {
+			d.t.Errorf("%s: %v", d.page, err)
+		}
+	case "json":
+		if !json.Valid([]byte(text)) {
+			d.t.Errorf("%s: no JSON: %s", d.page, text)
+		}
+	case "python":
+		d.python(text)
+	case "text": // drawings, and output that is cut short
+	default:
+		d.t.Errorf("%s: a code block has the language %q: %.60s", d.page, language, text)
+	}
+}
+
+// calls lets bash read a block and returns the arguments of every command in it. No
+// command runs: functions of the same names write their arguments down.
+func (d *documented) calls(block string) (out [][]string) {
+	d.t.Helper()
+	const script = `set -eu; PATH=
+note() { for arg; do printf '%s\0' "$arg"; done >>"$CALLS"; printf '\1\0' >>"$CALLS"; }
+for name in make curl conductor bin/conductor dynamo-kv-indexer mooncake_master; do eval "function $name { note $name \"\$@\"; }"; done
+`
+	dir := d.t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "prompt.txt"), nil, 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	cmd := exec.Command("bash", "-c", script+block)
+	cmd.Dir = dir
+	cmd.Env = []string{"CALLS=" + filepath.Join(dir, "calls")}
+	if output, err := cmd.CombinedOutput(); err != nil {
+		d.t.Errorf("%s: %v: %s", d.page, err, output)
+		return nil
+	}
+	calls, err := os.ReadFile(filepath.Join(dir, "calls"))
+	if err != nil {
+		d.t.Errorf("%s: a block without a command: %s", d.page, block)
+	}
+	for call := range strings.SplitSeq(strings.TrimSuffix(string(calls), "\x01\x00"), "\x01\x00") {
+		out = append(out, strings.Split(strings.TrimSuffix(call, "\x00"), "\x00"))
+	}
+	return out
+}
+
+func (d *documented) command(args []string) error {
+	switch name, args := args[0], args[1:]; name {
+	case "make":
+		d.make(args)
+	case "curl":
+		return d.curl(args)
+	case "conductor", "bin/conductor":
+		cmd, rest, err := rootCommand().Find(args)
+		if err == nil {
+			err = cmd.ParseFlags(rest)
+		}
+		if err == nil {
+			err = cmd.ValidateArgs(cmd.Flags().Args())
+		}
+		return err
+	case indexerName:
+		cmd := indexerCommand()
+		if err := cmd.ParseFlags(args); err != nil {
+			return err
+		}
+		return cmd.ValidateArgs(cmd.Flags().Args())
+	}
+	return nil
+}
+
+func (d *documented) make(args []string) {
+	for _, arg := range args {
+		name, _, variable := strings.Cut(arg, "=")
+		if !slices.Contains(d.targets, name) {
+			d.t.Errorf("%s: make %s: the Makefile has no such target or variable (variable: %t)", d.page, name, variable)
+		}
+	}
+}
+
+// makeTargets returns the targets and variables of the Makefile.
+func makeTargets(t *testing.T) (names []string) {
+	data, err := os.ReadFile(repository + "/Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^([A-Za-z][A-Za-z_-]*)(:| \??=)`).FindAllStringSubmatch(string(data), -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// curl sends the request of a command line to the server, if it is for a port of ours.
+func (d *documented) curl(args []string) error {
+	method, body, target := http.MethodGet, "", ""
+	for i := 0; i < len(args); i++ {
+		switch arg := args[i]; {
+		case arg == "-s":
+		case arg == "--json" && i+1 < len(args):
+			i++
+			method, body = http.MethodPost, args[i]
+		case !strings.HasPrefix(arg, "-") && target == "":
+			target = arg
+		default:
+			return fmt.Errorf("the test does not know %q", arg)
+		}
+	}
+	path, ours := strings.CutPrefix(target, "localhost:13333")
+	if !ours {
+		return nil
+	}
+	d.requests++
+	body = endpoint.ReplaceAllStringFunc(body, func(string) string { d.ports++; return fmt.Sprintf("tcp://127.0.0.1:%d", d.ports) })
+	request, err := http.NewRequest(method, d.server.url+path, strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if answer, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", response.Status, answer)
+	}
+	return nil
+}
+
+// python runs the router of the README against the server, where there is a Python.
+func (d *documented) python(text string) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		d.t.Logf("%s: no python3 to run the block with", d.page)
+		return
+	}
+	d.commands++
+	text = strings.ReplaceAll(text, "http://localhost:13333", d.server.url)
+	check := "\nassert choose([101, 15] * 160, {'prefill-1': 12, 'prefill-2': 3}) == 'prefill-2'\n"
+	if output, err := exec.Command(python, "-c", text+check).CombinedOutput(); err != nil {
+		d.t.Errorf("%s: %v: %s", d.page, err, output)
+	}
+}
