@@ -88,7 +88,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	descSources  = desc("sources", "Registered sources by state.", "state")
 	descBlocks   = desc("source_blocks", "Block memberships a source has; a block on two tiers counts twice.", sourceLabels...)
-	descOrphans  = desc("source_orphans", "Blocks that wait for a parent which is not known.", sourceLabels...)
+	descOrphans  = desc("source_orphans", "Blocks of a source that wait for an event about their parent.", sourceLabels...)
 	descObjects  = desc("source_objects", "Objects of a pool that are bound to a block, of which others may be missing.", sourceLabels...)
 	descSeq      = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
 	descEpoch    = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
@@ -98,7 +98,7 @@ var (
 	descGaps     = desc("source_gaps_total", "Holes found in the sequence of batches.", sourceLabels...)
 	descReplayed = desc("source_replayed_batches_total", "Batches applied from a replay.", sourceLabels...)
 	descRestarts = desc("source_restarts_total", "Restarts of the publisher noticed after first contact.", sourceLabels...)
-	descOverruns = desc("source_replay_overruns_total", "Replays that began behind the batch asked for.", sourceLabels...)
+	descOverruns = desc("source_replay_overruns_total", "Replays whose first batch came after the batch asked for: the publisher's ring no longer had that one.", sourceLabels...)
 	descDups     = desc("source_duplicate_batches_total", "Batches that came twice.", sourceLabels...)
 	descReconn   = desc("source_reconnects_total", "Connections after the first.", sourceLabels...)
 	descDropped  = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
@@ -109,8 +109,8 @@ var (
 	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed.", contextLabels...)
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
 	descIndexAliases     = desc("index_aliases", "Engine hashes mapped to canonical hashes.", contextLabels...)
-	descIndexOrphans     = desc("index_orphans", "Blocks waiting for a parent that is not known.", contextLabels...)
-	descIndexWaiting     = desc("index_waiting", "Block memberships under an engine hash that nobody has announced with tokens, or whose parent is not known.", contextLabels...)
+	descIndexOrphans     = desc("index_orphans", "Blocks that wait for an event about their parent; limits.max_orphans bounds them for each source.", contextLabels...)
+	descIndexWaiting     = desc("index_waiting", "Block memberships without a place in a prompt: announced without tokens, or after an unknown parent. conductor_index_orphans counts the second kind alone.", contextLabels...)
 	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
 	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the tables of engine hashes; those in pieces of chains are left out.", contextLabels...)
 
@@ -118,7 +118,7 @@ var (
 	descQueriesWaiting = desc("queries_waiting", "Queries that wait for one in flight to end (limits.max_queries).")
 	descQueriesRefused = desc("queries_refused_total", "Queries refused because they had waited for limits.query_wait.")
 
-	descRecalled = desc("recalled_names_total", "Engine hashes looked up in what is remembered of blocks nobody holds any more, by result.", "result")
+	descRecalled = desc("recalled_names_total", "Lookups of engine hashes among remembered blocks that no source holds any more, by result.", "result")
 
 	descMemoHits   = desc("hash_memo_hits_total", "Stretches of up to 16 blocks whose engine digests were kept.")
 	descMemoMisses = desc("hash_memo_misses_total", "Stretches of up to 16 blocks whose engine digests were looked for and not kept.")

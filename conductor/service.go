@@ -33,7 +33,7 @@ type Service struct {
 	// Replayed counts applied batches that came from a replay.
 	Replayed uint64
 	Restarts uint64
-	// Overruns counts replays that began behind the batch asked for, Duplicates
+	// Overruns counts replays that began after the batch asked for, Duplicates
 	// batches that came twice, Reconnects connections after the first.
 	Overruns, Duplicates, Reconnects uint64
 

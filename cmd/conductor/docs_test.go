@@ -217,3 +217,23 @@ func (d *documented) python(text string) {
 		d.t.Errorf("%s: %v: %s", d.page, err, output)
 	}
 }
+
+// TestHelpTexts requires that each HELP text of /metrics is a sentence of its own, without
+// the words that have two meanings here.
+func TestHelpTexts(t *testing.T) {
+	_, metrics := get(serveProcess(t, "{}").url + "/metrics")
+	seen := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^# HELP (conductor_\S+) (.*)$`).FindAllStringSubmatch(metrics, -1) {
+		name, help := m[1], m[2]
+		if other := seen[help]; other != "" {
+			t.Errorf("%s and %s have the same HELP text", name, other)
+		}
+		seen[help] = name
+		if !regexp.MustCompile(`^[A-Z0-9].*\.$`).MatchString(help) || regexp.MustCompile(`\b(behind|nobody)\b`).MatchString(help) {
+			t.Errorf("%s: HELP text %q", name, help)
+		}
+	}
+	if len(seen) < 20 {
+		t.Errorf("only %d HELP texts were found", len(seen))
+	}
+}

@@ -42,7 +42,7 @@ func replayCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 	}
 	f := cmd.Flags()
-	f.StringVar(&until, "until", "", "stop behind this batch, as `SOURCE:SEQ` or SOURCE:EPOCH/SEQ; SOURCE is instance|tenant|rank or an instance of one source")
+	f.StringVar(&until, "until", "", "stop after this batch, as `SOURCE:SEQ` or SOURCE:EPOCH/SEQ; SOURCE is instance|tenant|rank or an instance of one source")
 	f.StringVar(&queryFile, "query-file", "", "print the answer to this `file`, the JSON body of POST /query or /query_by_hash; - reads standard input")
 	f.StringVar(&listen, "listen", "", "serve the API of the past on this `address`")
 	q.flags(cmd)
@@ -204,7 +204,7 @@ func (p *past) print(ctx context.Context, server *client, out io.Writer) error {
 		s.Missing, s.Undecodable, s.Lost, s.Stray, p.odd)
 	fmt.Fprintf(out, "damage   %s\n", damageText(p.damage))
 	if p.until != "" {
-		fmt.Fprintf(out, "stopped  behind %s\n", p.until)
+		fmt.Fprintf(out, "stopped  after %s\n", p.until)
 	}
 	fmt.Fprintln(out)
 	return printServices(ctx, server, out)

@@ -44,7 +44,7 @@ type Status struct {
 	Gaps     uint64 // holes found in the live sequence after the first batch
 	Replayed uint64 // batches handed out that came from a replay
 	Restarts uint64 // restarts of the publisher noticed
-	Overruns uint64 // replays that began behind the batch asked for
+	Overruns uint64 // replays that began after the batch asked for
 	// Duplicates counts batches that came twice, live or in a replay.
 	Duplicates uint64
 	Reconnects uint64 // connections after the first
