@@ -71,7 +71,7 @@ var table = []room{
 	{dir: "conductor/normalize", rooms: []string{"conductor/doctor", "conductor/scope", "events", "index/hash", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "sync"}), noClock: true},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "conductor/server", "events", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "conductor/server", "events", "spelling", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 
 	{dir: "conductor/server", modules: []string{gin, zerolog, compress}, not: []string{"flag", "os"}},
 
@@ -81,7 +81,9 @@ var table = []room{
 	{dir: "compat/internal", modules: []string{msgpack, zmq4}},
 
 	// viper, and what viper itself is made of.
-	{dir: "config", modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, not: []string{"net/http"}},
+	// Which word was meant, for settings and for fields of requests.
+	{dir: "spelling", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{dir: "config", rooms: []string{"spelling"}, modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, not: []string{"net/http"}},
 
 	{dir: "cmd/conductor", rooms: []string{".", "cmd/internal/...", "compat/...", "conductor/...", "config", "events/...", "index/...", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.

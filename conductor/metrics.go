@@ -15,6 +15,7 @@ type queryMetrics struct {
 	seconds *prometheus.HistogramVec
 	matched *prometheus.CounterVec
 	asked   *prometheus.CounterVec
+	unknown prometheus.Counter // fields
 	by      [len(promptKinds)]promptMetrics
 }
 
@@ -49,6 +50,10 @@ func newQueryMetrics() queryMetrics {
 			Name: "conductor_query_tokens_total",
 			Help: "Prompt tokens asked for, in complete blocks.",
 		}, []string{"by"}),
+		unknown: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "conductor_unknown_fields_total",
+			Help: "Fields of registrations and queries in the Conductor dialect that do not exist, such as mistyped ones.",
+		}),
 	}
 	for i, by := range promptKinds {
 		m.by[i] = promptMetrics{m.seconds.WithLabelValues(by), m.matched.WithLabelValues(by), m.asked.WithLabelValues(by)}
@@ -73,6 +78,9 @@ func (m *queryMetrics) observe(q *Query, best int, took time.Duration) {
 	series.asked.Add(float64(blocks) * float64(q.BlockSize))
 	series.matched.Add(float64(best) * float64(q.BlockSize))
 }
+
+// CountUnknownFields counts n fields of a request that its dialect does not know.
+func (c *Conductor) CountUnknownFields(n int) { c.queries.unknown.Add(float64(n)) }
 
 // sourceLabels identify a source in metrics, as in its key.
 var sourceLabels = []string{"instance_id", "tenant_id", "dp_rank"}
@@ -148,6 +156,7 @@ func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 	k.Conductor.queries.seconds.Describe(ch)
 	k.Conductor.queries.matched.Describe(ch)
 	k.Conductor.queries.asked.Describe(ch)
+	k.Conductor.queries.unknown.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -235,6 +244,7 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 	c.queries.seconds.Collect(ch)
 	c.queries.matched.Collect(ch)
 	c.queries.asked.Collect(ch)
+	c.queries.unknown.Collect(ch)
 }
 
 // indexStats adds up the indexes by their metric labels.

@@ -29,6 +29,7 @@ type Request struct {
 	Items   []Item   // objects of an array of objects
 	Tokens  []uint32 // token ids
 	Hashes  []uint64
+	Unknown int    // fields that no shape has
 	Out     []byte // the answer, for dialects that write it here
 }
 

@@ -22,7 +22,11 @@ type Kind struct {
 	hash    func(text []byte) (uint64, bool)
 	objects bool
 	of      Shape
+	ignored bool
 }
+
+// Ignored is the Kind of a field that clients send and that has no effect. Scan skips it.
+var Ignored = Kind{ignored: true}
 
 // Tokens returns the Kind of a list whose elements go into Request.Tokens. value returns
 // the number that the text of an unusual element spells.
@@ -110,7 +114,7 @@ type scanner struct {
 // the offset behind the object. After an error the fields before the fault are valid; the
 // field that holds the fault is the last.
 func (r *Request) Scan(of Shape, opts Options) (members []Member, end int, err *Error) {
-	r.Members, r.Items, r.Tokens, r.Hashes = r.Members[:0], r.Items[:0], r.Tokens[:0], r.Hashes[:0]
+	r.Members, r.Items, r.Tokens, r.Hashes, r.Unknown = r.Members[:0], r.Items[:0], r.Tokens[:0], r.Hashes[:0], 0
 	return r.ScanText(r.Src, of, opts)
 }
 
@@ -226,11 +230,15 @@ func (s *scanner) name(of Shape) (name string, kind *Kind, ok bool) {
 	s.pairs++
 	known := of.find(raw)
 	switch {
-	case known != nil:
+	case known != nil && !known.Kind.ignored:
 		return known.Name, &known.Kind, true
 	case s.Every > 0 && s.pairs <= s.Every:
 		return string(raw), &text, true
-	case s.Unknown:
+	}
+	if known == nil {
+		s.r.Unknown++
+	}
+	if s.Options.Unknown {
 		return string(raw), nil, true
 	}
 	return "", nil, true

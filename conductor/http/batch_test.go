@@ -106,7 +106,11 @@ func TestLimitsInTheQueryString(t *testing.T) {
 	f := func(query, more string, rows ...string) {
 		t.Helper()
 		for _, path := range []string{"/query", "/query_by_hash", "/query_batch"} {
-			item := `{"model":"m","block_size":16,"token_ids":[1],"seq_hashes":[1]` + more + `}`
+			prompt := "token_ids"
+			if path == "/query_by_hash" {
+				prompt = "seq_hashes"
+			}
+			item := `{"model":"m","block_size":16,"` + prompt + `":[1]` + more + `}`
 			if path == "/query_batch" {
 				item = `{"queries":[` + item + `]}`
 			}

@@ -12,9 +12,10 @@ import (
 // What a body may say; fields by other names are ignored.
 var (
 	hashes       = body.Hashes(body.Hash)
-	promptFields = body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "min_matched", "top")
-	queryFields  = append(body.Shape{{Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}}, promptFields...)
-	hashFields   = append(body.Shape{{Name: "seq_hashes", Kind: hashes}, {Name: "block_hash", Kind: hashes}, {Name: "block_hashes", Kind: hashes}}, promptFields...)
+	promptFields = append(body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "min_matched", "top"),
+		body.Field{Name: "lora_id", Kind: body.Ignored})
+	queryFields = append(body.Shape{{Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}}, promptFields...)
+	hashFields  = append(body.Shape{{Name: "seq_hashes", Kind: hashes}, {Name: "block_hash", Kind: hashes}, {Name: "block_hashes", Kind: hashes}}, promptFields...)
 )
 
 // query answers for a prompt given as tokens: POST /query.
@@ -47,6 +48,10 @@ func (a *api) work(g *gin.Context, s body.Shape, answer func(*fields, *body.Requ
 	if err != nil {
 		return nil, err
 	}
+	strict, err := strict(g)
+	if err != nil {
+		return nil, err
+	}
 	spare, err := limits(g)
 	if err != nil {
 		return nil, err
@@ -64,8 +69,14 @@ func (a *api) work(g *gin.Context, s body.Shape, answer func(*fields, *body.Requ
 	if err != nil {
 		return nil, err
 	}
+	warnings, err := a.checkNames(r, s, strict, detail)
+	if err != nil {
+		return nil, err
+	}
 	f.detail, f.spare = detail, spare
-	return answer(&f, r)
+	result, err := answer(&f, r)
+	warn(result, warnings)
+	return result, err
 }
 
 // one answers a query.

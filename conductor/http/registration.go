@@ -14,14 +14,23 @@ var (
 	keyFields          = body.Of("instance_id", "tenant_id", "dp_rank")
 	registrationFields = append(body.Of("endpoint", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint",
 		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves",
-		"copies", "owned", "clear", "may_announce", "hash_profile", "replace"), keyFields...)
+		"copies", "owned", "clear", "may_announce", "hash_profile", "replace"),
+		append(keyFields, body.Field{Name: "lora_id", Kind: body.Ignored}, body.Field{Name: "cache_group", Kind: body.Ignored})...)
 )
 
 // register starts a source: POST /register.
 func (a *api) register(g *gin.Context) (any, error) {
+	strict, err := strict(g)
+	if err != nil {
+		return nil, err
+	}
 	in := body.Get()
 	defer in.Release()
 	f, err := a.read(g, in, registrationFields)
+	if err != nil {
+		return nil, err
+	}
+	warnings, err := a.checkNames(in, registrationFields, strict, true)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +60,11 @@ func (a *api) register(g *gin.Context) (any, error) {
 	if err := a.conductor.Register(r, opts); err != nil {
 		return nil, err
 	}
-	return gin.H{"status": "registered successfully", "instance_id": r.Instance}, nil
+	out := gin.H{"status": "registered successfully", "instance_id": r.Instance}
+	if len(warnings) > 0 {
+		out["warnings"] = warnings
+	}
+	return out, nil
 }
 
 // unregister stops a source: POST /unregister. Only the key fields count.

@@ -1,0 +1,75 @@
+package http
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/body"
+	"kvconductor/conductor/prompt"
+	"kvconductor/spelling"
+)
+
+// Bounds of the warnings about one body.
+const (
+	maxWarnings    = 8
+	maxWarningName = 64 // bytes
+)
+
+// checkNames counts the unknown fields of the body that r has scanned. It returns an error
+// for the first one if the request is strict. A request that wants warnings gets one for
+// each of the first maxWarnings.
+func (a *api) checkNames(r *body.Request, s body.Shape, strict, warn bool) (warnings []string, err error) {
+	if r.Unknown == 0 {
+		return nil, nil
+	}
+	a.conductor.CountUnknownFields(r.Unknown)
+	if !strict && !warn {
+		return nil, nil
+	}
+	s.Strangers(r.Src[prompt.Space(r.Src, 0):], func(path, name string, near body.Shape) {
+		if len(warnings) == maxWarnings {
+			return
+		}
+		if len(name) > maxWarningName {
+			name = strings.ToValidUTF8(name[:maxWarningName], "") + "…"
+		}
+		message := "unknown field " + path + name
+		if closest := spelling.Closest(name, near.Names()); closest != "" {
+			message += "; did you mean " + closest + "?"
+		}
+		if strict && err == nil {
+			err = conductor.Invalid(path+name, "unknown_field", "%s", message)
+		}
+		warnings = append(warnings, message)
+	})
+	if more := r.Unknown - len(warnings); more > 0 {
+		warnings = append(warnings, strconv.Itoa(more)+" more unknown fields")
+	}
+	return warnings, err
+}
+
+// warn adds warnings to the result of a query. The name of a tenant has precedence.
+func warn(result any, warnings []string) {
+	b, ok := result.(*buffer)
+	if !ok || len(warnings) == 0 || strings.HasPrefix(string(b.text), `{"warnings":`) {
+		return
+	}
+	b.text = b.text[:len(b.text)-1]
+	if len(b.text) > 1 {
+		b.text = append(b.text, ',')
+	}
+	b.text = append(b.text, `"warnings":[`...)
+	for i, w := range warnings {
+		if i > 0 {
+			b.text = append(b.text, ',')
+		}
+		b.text = appendString(b.text, w)
+	}
+	b.text = append(b.text, "]}"...)
+}
+
+// strict reports whether the query string asks to refuse unknown fields.
+func strict(g *gin.Context) (bool, error) { return flag(g, "strict") }
