@@ -5,6 +5,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -69,6 +70,56 @@ func anchors(text []byte) (out []string) {
 		out = append(out, strings.ReplaceAll(string(slug), " ", "-"))
 	}
 	return out
+}
+
+var (
+	ruleHeading = regexp.MustCompile(`(?m)^#### ([A-Z]+)-([0-9]+)$`)
+	ruleID      = regexp.MustCompile(`\b([A-Z]+)-[0-9]+\b`)
+	oldRule     = regexp.MustCompile(`(?i)\bdecisions? (?:# |// )?[0-9]`)
+)
+
+// TestRules requires that rules are numbered within their topic, that each has an example,
+// and that every id that code, tests or documents cite is the id of a rule.
+func TestRules(t *testing.T) {
+	const name = "docs/semantics.md"
+	text := string(read(t, name))
+	rules, last := map[string]bool{}, map[string]int{}
+	headings := ruleHeading.FindAllStringSubmatchIndex(text, -1)
+	for i, at := range headings {
+		topic, number := text[at[2]:at[3]], text[at[4]:at[5]]
+		end := len(text)
+		if i+1 < len(headings) {
+			end = headings[i+1][0]
+		}
+		if last[topic]++; strconv.Itoa(last[topic]) != number {
+			t.Errorf("%s: %s-%s is rule %d of its topic", name, topic, number, last[topic])
+		}
+		if !strings.Contains(text[at[1]:end], "Example:") {
+			t.Errorf("%s: %s-%s has no example", name, topic, number)
+		}
+		rules[topic+"-"+number] = true
+	}
+	cited := 0
+	for _, file := range files(t) {
+		if ext := path.Ext(file); !slices.Contains([]string{".go", ".md", ".txt", ".yaml"}, ext) {
+			continue
+		}
+		data := read(t, file)
+		if found := oldRule.Find(data); found != nil {
+			t.Errorf("%s: cites a rule by number: %q", file, found)
+		}
+		for _, m := range ruleID.FindAllStringSubmatch(string(data), -1) {
+			if last[m[1]] == 0 {
+				continue
+			}
+			if cited++; !rules[m[0]] {
+				t.Errorf("%s: cites %s, which is no rule of %s", file, m[0], name)
+			}
+		}
+	}
+	if len(rules) < 80 || cited < 200 {
+		t.Errorf("only %d rules and %d citations were found", len(rules), cited)
+	}
 }
 
 // TestDocumentsAreListed requires that the reading path leads to every page of docs.

@@ -27,7 +27,7 @@ type Row struct {
 	tiers.Row
 	Detail []SourceDetail
 	// Window is the largest sliding window that a group of the instance announced, in
-	// tokens, with Query.Detail; 0 without one. See decision 100 in docs/semantics.md.
+	// tokens, with Query.Detail; 0 without one. See rule ANSWER-7 in docs/semantics.md.
 	Window int
 	at     int32 // position in the roster, -1 for an instance that is not registered
 }

@@ -86,7 +86,7 @@ func (c *Conductor) Query(q Query) (ans Answer) {
 }
 
 // Answer answers from what is indexed now. It never fails: what is not known is
-// zeros or no row (see decisions 10 to 15 in docs/semantics.md). The answer is lent to
+// zeros or no row (see rules ANSWER-1 to ANSWER-6 in docs/semantics.md). The answer is lent to
 // use: when that returns, it and all it points to are somebody else's.
 func (c *Conductor) Answer(q *Query, use func(*Answer)) {
 	start := c.now()
@@ -160,7 +160,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 var noRanks = tiers.NewRoster([]tiers.Instance{{}}).Zeros()
 
 // rowsFor returns the instances an answer may have rows of, nil for none, and where the
-// only one is that is asked for, -1 for all: see decision 10.
+// only one is that is asked for, -1 for all: see rule ANSWER-1.
 func (d *deployment) rowsFor(q *Query) (r *Roster, only int) {
 	if d == nil {
 		return nil, -1

@@ -130,7 +130,7 @@ func (s *story) command() string {
 	case n < 96:
 		return "clear " + who
 	default:
-		return "restart " + s.pick(fleetOf[:4]...) // of one without replays that is not seen in time: decision 36
+		return "restart " + s.pick(fleetOf[:4]...) // of one without replays that is not seen in time: rule PEER-1
 	}
 }
 

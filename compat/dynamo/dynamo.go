@@ -1,12 +1,12 @@
 // Package dynamo serves the HTTP dialect of NVIDIA Dynamo's standalone KV indexer,
-// so that its routers, gateways and tests find what they expect. Decisions are those of
+// so that its routers, gateways and tests find what they expect. The rules are those of
 // docs/semantics.md.
 //
 //	body --decode--> members --> one call on *conductor.Conductor --> JSON or plain text
 //
 //	Dynamo                         here
 //	instance_id, u64               Key.Instance, its decimal text
-//	routing_group, or tenant_id    Key.Tenant                       (decision 2)
+//	routing_group, or tenant_id    Key.Tenant                       (rule ID-2)
 //	(model, routing group)         conductor.Partition, of any block sizes
 //	worker                         the sources of one instance in a partition; pools are none
 //	listener                       one source

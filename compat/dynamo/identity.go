@@ -105,7 +105,7 @@ var (
 // older clients.
 type group struct{ routing, tenant *string }
 
-// name is the tenant that the group is here: decision 2.
+// name is the tenant that the group is here: rule ID-2.
 func (p group) name() string {
 	for _, name := range []*string{p.routing, p.tenant} {
 		if name != nil && *name != "" {

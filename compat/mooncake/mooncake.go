@@ -1,6 +1,6 @@
 // Package mooncake serves the dialect of Mooncake Conductor's second server, in
 // msgpack, as its clients of August 2026 and later speak it, or in JSON, as those of
-// July did. Decisions are those of docs/semantics.md.
+// July did. The rules are those of docs/semantics.md.
 //
 //	msgpack --parsePacked--> entries --> one call on *conductor.Conductor --> msgpack
 //	JSON    --parseJSON------^                                                   |

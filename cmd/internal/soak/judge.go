@@ -205,7 +205,7 @@ func (r *reader) describe(n int32) (text string) {
 }
 
 // row computes the numbers of an instance from what each source has: the definition, in
-// docs/semantics.md 11 to 14.
+// docs/semantics.md ANSWER-2 to ANSWER-5.
 func (r *reader) row(has [][]uint8, blocks, from, to int) []int {
 	instance := r.sources[from].reg.Instance
 	pooled := func(b int) (all uint8) {
