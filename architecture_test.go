@@ -23,7 +23,7 @@ const module = "kvconductor"
 // and everything below it that has no row of its own.
 type room struct {
 	dir      string
-	rooms    []string // packages it may import beside its own; "x/..." is x and all below it
+	rooms    []string // packages it may import next to its own; "x/..." is x and all below it
 	modules  []string // modules from outside it may import; nil is none
 	anything bool     // any module
 	not      []string // packages of the standard library it must not know
@@ -97,8 +97,8 @@ var table = []room{
 	{dir: "cmd/internal/query", rooms: []string{"cmd/internal/harness", "cmd/internal/ingest", "conductor", "events/stream"}, anything: true},
 }
 
-// TestImportTable holds every package to its row; a package without a row is a
-// room nobody decided on.
+// TestImportTable holds every package to its row; a package without a row
+// is an undecided room.
 func TestImportTable(t *testing.T) {
 	packages := 0
 	for _, name := range goFiles(t) {
@@ -278,8 +278,8 @@ var machinePath = regexp.MustCompile(`(?:^|[^A-Za-z0-9._/-])/(?:` + strings.Join
 	"work/", "farm/", "root/", "home/[a-z]+/", "Users/[A-Za-z]+/", "tmp/(?:ref|out|bash|go-build)",
 }, "|") + `)`)
 
-// TestNoMachinePaths holds that nothing in the repository points at the machine
-// somebody wrote it on.
+// TestNoMachinePaths holds that nothing in the repository names the machine
+// of its author.
 func TestNoMachinePaths(t *testing.T) {
 	for _, name := range files(t) {
 		data := read(t, name)

@@ -6,7 +6,7 @@
 //	                 +-- our keys and Mooncake's own, in one file or apart
 //
 // Invariants:
-//  1. Nothing is guessed: a key nobody knows, a value of the wrong type or a
+//  1. Nothing is guessed: an unknown key, a value of the wrong type or a
 //     number without its unit is an error, never a default.
 //  2. All errors of all layers are reported at once, each with its place:
 //     file:line:column, env NAME or flag --name.
@@ -57,7 +57,7 @@ const (
 	Off  = "off"  // none
 )
 
-// DefaultTenant is the tenant of whoever names none.
+// DefaultTenant is the tenant of sources and queries that name none.
 const DefaultTenant = "default"
 
 // Config is everything a server needs to know before it starts.
@@ -82,7 +82,7 @@ type Listener struct {
 	Dialect string `mapstructure:"dialect"` // what the paths at its root speak: one of the dialects above
 }
 
-// Log says what is written to standard error.
+// Log is the form of the lines on standard error.
 type Log struct {
 	Level  string `mapstructure:"level"`  // debug, info, warn or error
 	Format string `mapstructure:"format"` // json or console
@@ -165,10 +165,10 @@ type Index struct {
 	TTL      time.Duration `mapstructure:"ttl"`       // how long a block stays after its last announcement; 0 is until it is removed
 	MaxBytes int64         `mapstructure:"max_bytes"` // bytes of one context's index; beyond it new blocks are refused and answers say so; 0 is no bound
 
-	RecallBytes int64 `mapstructure:"recall_bytes"` // bytes to remember what engine hashes meant whose blocks nobody holds any more; 0 is not to
+	RecallBytes int64 `mapstructure:"recall_bytes"` // bytes for names of blocks that no instance holds any more; 0 is none
 }
 
-// Pool rules what is kept of pools, which announce objects instead of blocks.
+// Pool bounds the memory of pools, which announce objects instead of blocks.
 type Pool struct {
 	Completeness string `mapstructure:"completeness"` // All or Any
 	MaxBytes     int64  `mapstructure:"max_bytes"`    // bytes for the objects of one pool; beyond it new ones are refused
@@ -211,7 +211,7 @@ type Limits struct {
 	ShutdownTimeout time.Duration `mapstructure:"shutdown_timeout"` // how long requests in flight may take after SIGTERM
 }
 
-// Doctor rules what is reported as a finding about a source.
+// Doctor bounds the findings about a source.
 type Doctor struct {
 	SilentAfter time.Duration `mapstructure:"silent_after"` // silence of a source that is asked for after which that is a finding
 }
@@ -219,7 +219,7 @@ type Doctor struct {
 // Default returns the settings of a server that was told nothing.
 func Default() Config {
 	return Config{
-		// The ports routers of the two dialects call when nobody says otherwise.
+		// The ports routers of the two dialects call by default.
 		Listeners: []Listener{{":13333", Conductor}, {":8090", Dynamo}},
 		Log: Log{
 			Level:  "info", // one line per change of a source's state, none per event
@@ -264,7 +264,7 @@ func Default() Config {
 		Limits: Limits{
 			MaxBody:         16 << 20,               // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces
 			MaxTokens:       2 << 20,                // twice the longest usual context, and about what MaxBody holds
-			QueryWait:       100 * time.Millisecond, // outlasts a burst; after so long a router does better without an answer
+			QueryWait:       100 * time.Millisecond, // outlasts a burst; after that a router does better without an answer
 			MaxSources:      10_000,                 // 1,250 nodes of eight ranks; each source costs two sockets
 			MaxOrphans:      65_536,                 // a million tokens in blocks of 16, some 15 MB
 			MaxPayload:      32 << 20,               // the announcement of a million-token prompt with hashes and tokens is about 6 MB

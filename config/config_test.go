@@ -11,7 +11,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what is printed to the expected files")
 
-// TestFiles loads every file under testdata. Beside each stands a .txt with
+// TestFiles loads every file under testdata. Next to each stands a .txt with
 // what loading it says: warnings, then errors, or the effective settings.
 func TestFiles(t *testing.T) {
 	for _, dir := range []string{"good", "bad"} {
@@ -67,7 +67,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestRenderingLoadsBack holds that what is printed is the same config again,
+// TestRenderingLoadsBack holds that printed settings load to the same config,
 // with and without comments.
 func TestRenderingLoadsBack(t *testing.T) {
 	files, err := filepath.Glob("testdata/good/*[nl]")

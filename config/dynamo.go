@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Dynamo's indexer is told what to do by flags and two variables. The variables,
+// Flags and two variables set up Dynamo's indexer. The variables,
 // and the flags that have a key, are read here; CONDUCTOR_… wins over the
 // variables. The flags that say something about listeners and sources are read
-// by whoever knows their grammar, and handed to Load as Options.Dynamo.
+// by the package that knows their grammar, and handed to Load as Options.Dynamo.
 const (
 	envMinWorkers    = "DYN_ROUTER_MIN_INITIAL_WORKERS"
 	envTestEndpoints = "DYN_KV_INDEXER_TEST_ENDPOINTS"

@@ -30,8 +30,8 @@ func environ(lines []string) map[string]string {
 	return env
 }
 
-// readEnv reads the CONDUCTOR_… variables. One that is empty is not set. One
-// that nobody knows is a warning and no error, because neighbours on the same
+// readEnv reads the CONDUCTOR_… variables. One that is empty is not set. An
+// unknown one is a warning and no error, because neighbours on the same
 // machine may own it.
 func (l *loader) readEnv(env map[string]string) layer {
 	out := layer{}

@@ -23,7 +23,7 @@ type loader struct {
 	names  map[string]string // path -> what the reader calls it, where the file has another name for it
 	failed map[string]bool   // paths whose value could not be read
 
-	vouched map[string]bool // paths whose value somebody else has checked
+	vouched map[string]bool // paths whose value another package has checked
 }
 
 func newLoader() *loader {
@@ -115,7 +115,7 @@ func into(p any) func(name string, v any) {
 	return func(name string, v any) { member(reflect.ValueOf(p).Elem(), name).Set(reflect.ValueOf(v)) }
 }
 
-// unknown reports a key nobody knows, with the key that was probably meant:
+// unknown reports an unknown key, with the key that was probably meant:
 // one of the same map, or one of the same name somewhere else.
 func (l *loader) unknown(t *tree, p pair, section string, fields []field) {
 	var names []string

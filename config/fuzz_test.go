@@ -9,7 +9,7 @@ import (
 )
 
 // FuzzLoad holds that no file stops the loader, that every complaint has a
-// place, and that what is accepted is valid and can be printed and read again.
+// place, and that an accepted file is valid and can be printed and read again.
 func FuzzLoad(f *testing.F) {
 	files, err := filepath.Glob("testdata/[gb]*/*")
 	if err != nil {

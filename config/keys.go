@@ -61,7 +61,7 @@ var keys = []key{
 	{"index.ttl", "index-ttl", duration(), 0, "time a block stays after its last announcement, for publishers that announce no removals; 0 is for ever"},
 	{"index.max_bytes", "index-max-bytes", size(), 0, "bytes one index may take before new blocks are refused; 0 is no bound"},
 
-	{"index.recall_bytes", "index-recall-bytes", size(), 0, "bytes to remember what engine hashes meant whose blocks nobody holds any more; 0 is not to"},
+	{"index.recall_bytes", "index-recall-bytes", size(), 0, "bytes for the names of blocks that no instance holds any more; 0 keeps none"},
 
 	{"pool.completeness", "pool-completeness", choice(All, Any), 0, "whether a block of a pool counts with all objects such blocks consist of, or with any"},
 	{"pool.max_bytes", "pool-max-bytes", size(), 1 << 20, "bytes for the objects of one pool before new ones are refused"},
@@ -75,7 +75,7 @@ var keys = []key{
 
 	{"dynamo.peers", "peers", urls(), 0, "base URLs of indexers of the Dynamo dialect to recover from at the start, comma-separated, asked in this order"},
 	{"dynamo.min_initial_workers", "min-initial-workers", count(), 0, "instances there must be before the Dynamo dialect answers (also " + envMinWorkers + ")"},
-	{"dynamo.recovered_ttl", "recovered-ttl", duration(), 0, "time blocks recovered from a peer stay for workers that nobody registers; 0 is for ever"},
+	{"dynamo.recovered_ttl", "recovered-ttl", duration(), 0, "time that blocks recovered from a peer stay for unregistered workers; 0 is for ever"},
 	{"dynamo.dump", "dump", truth(), 0, "keep what GET /dump and so peers need: 8 bytes a block and a table entry under adapters and salts"},
 	{"dynamo.access_log", "access-log", text(), 0, "file of one JSON line for each request of the Dynamo dialect; empty is none"},
 	{"dynamo.trace_id_header", "trace-id-header", header(), 0, "request header that is copied into the access log"},
@@ -119,7 +119,7 @@ func sections() (names []string) {
 // mapstructure tag is its name.
 type field struct {
 	name     string
-	kind     kind // the zero kind for what is no scalar
+	kind     kind // the zero kind for a value that is no scalar
 	nullable bool // null means not given, as in the body of POST /register
 }
 

@@ -14,7 +14,7 @@ import (
 //	{"http_server_port": 13333,
 //	 "kvevent_instance": {"NAME": {"endpoint": …, "type": …, "modelname": …, "block_size": …, …}}}
 //
-// It works unchanged, and its two keys may stand beside ours. Where its readers
+// It works unchanged, and its two keys may stand next to ours. Where its readers
 // differ among themselves, or ours differs from all of them:
 //
 //	http_server_port absent   the default listeners; theirs bound port 0, a free

@@ -139,7 +139,7 @@ func (c *Config) complaints() (out []Complaint) {
 	return out
 }
 
-// complaints lists what is wrong with one source alone.
+// complaints lists the broken rules of one source alone.
 func (s *Source) complaints() (out []Complaint) {
 	add := func(path, message string) { out = append(out, Complaint{Path: path, Message: message}) }
 	if s.Endpoint == "" {

@@ -11,8 +11,8 @@ type Reach struct {
 	Disk   int `json:"disk"`
 }
 
-// Check returns what is wrong with a reach into a prompt of so many tokens, nil if
-// nothing is: 0 <= gpu <= cpu <= disk <= tokens, each a multiple of the block size,
+// Check returns the broken rule of a reach into a prompt of that many tokens, nil if
+// there is none: 0 <= gpu <= cpu <= disk <= tokens, each a multiple of the block size,
 // which is positive. A router that meets an error leaves the cache out of the whole
 // decision, with the zero Reach for every rank, because costs with and without it
 // do not compare.
@@ -31,7 +31,7 @@ func (r Reach) Check(tokens, blockSize int) error {
 // takes time too.
 type Weights struct {
 	Device, Host, Disk float64
-	// Prefill is what a block to compute weighs beside a block in use (the guide's
+	// Prefill is the weight of a block to compute over a block in use (the guide's
 	// prefill_load_scale).
 	Prefill float64
 }

@@ -47,8 +47,8 @@ func TestReachCheck(t *testing.T) {
 	f(0, 0, 70, "gpu 0, cpu 0, disk 70 are not all multiples of the block size 16")
 }
 
-// TestFoldPassesCheck holds that what a Folder answers is what routers are told to
-// expect, and that a rank that reaches anything costs less than one that does not.
+// TestFoldPassesCheck holds that what a Folder answers is what the documents promise
+// to routers, and that a rank that reaches anything costs less than one that does not.
 func TestFoldPassesCheck(t *testing.T) {
 	const blockSize = 16
 	w := DefaultWeights()

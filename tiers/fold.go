@@ -97,7 +97,7 @@ func (f *Folder) Fold(prefixes []Prefix, later []Span, owners []Owner, instances
 	return f.rows
 }
 
-// Hits is Fold for a roster of which few hold anything: it returns the rows of those
+// Hits is Fold for a roster whose instances mostly hold nothing: it returns the rows of those
 // that do, in no particular order. Other has the rest.
 func (f *Folder) Hits(prefixes []Prefix, later []Span, owners []Owner, in *Roster) []Hit {
 	f.start(in)

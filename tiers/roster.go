@@ -20,7 +20,7 @@ func NewRoster(instances []Instance) *Roster {
 	return r
 }
 
-// Zeros returns the rows of instances for which nobody holds anything, in the order
+// Zeros returns the rows of instances for which neither they nor their pools hold anything, in the order
 // NewRoster got them. They are not to be changed.
 func (r *Roster) Zeros() []Row { return r.zeros }
 

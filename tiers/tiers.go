@@ -13,10 +13,10 @@
 //
 //  1. Longest is the contiguous prefix in which each block is on some medium of
 //     some rank of I, or in a pool that serves I.
-//  2. Media counts the blocks of that prefix present on a medium, whoever of I
-//     or its pools holds them. A medium may have holes, so its count is no prefix.
+//  2. Media counts the blocks of that prefix present on a medium, held
+//     by I or by its pools. A medium may have holes, so its count is no prefix.
 //  3. Rank.Blocks counts the blocks of that prefix a rank holds itself, on any
-//     medium. Pools are nobody's rank.
+//     medium. Pools are no ranks.
 //  4. Rank.Device, Host, Disk, External are the cascade: a cursor starts at
 //     block 0 and walks the rank's own device blocks, then host blocks, disk
 //     blocks and external blocks of the rank itself or of a serving pool. It

@@ -73,7 +73,7 @@ func TestBenchQueryRefuses(t *testing.T) {
 	f("duration must be above zero", "--duration", "-1s")
 }
 
-// What the server refuses before it has read all of it is told in its words.
+// A body that the server refuses before its end is reported in the words of the server.
 func TestBenchQueryOfTooMuch(t *testing.T) {
 	out, err := command("bench", "query", "--tokens", "3000000", "--workers", "1", "--holders", "1", "--blocks", "1", "--hit", "0.0001", "--quiet").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "limits.max_body") {

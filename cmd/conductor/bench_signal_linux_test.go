@@ -33,7 +33,7 @@ func TestInterruptedBenchQuery(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("the interrupt went unnoticed")
 	}
-	rest, err := io.ReadAll(lines) // ends when nobody is left who could write
+	rest, err := io.ReadAll(lines) // ends when no process is left that could write
 	if err != nil {
 		t.Fatal(err)
 	}

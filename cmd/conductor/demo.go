@@ -92,7 +92,7 @@ func startServer(ctx context.Context, faults bool, errs io.Writer) (*demoServer,
 	file := filepath.Join(dir, "config.yaml")
 	text := fmt.Sprintf("listeners: [{address: %q, dialect: conductor}]\nlog: {level: warn, format: console}\n", address)
 	text += "index: {recall_bytes: 512MiB}\n" // the demo evicts in seconds what a fleet evicts in minutes
-	if faults {                               // replays that nobody answers are given up sooner than in production
+	if faults {                               // replays without an answer are given up sooner than in production
 		text += "stream: {replay_timeout: 1s}\n"
 	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

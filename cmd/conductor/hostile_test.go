@@ -23,7 +23,7 @@ type asker struct {
 	refusal            string // how an error names an element
 	hashes             bool   // signed ones count
 	signed             bool   // so do negative token ids
-	fixed              bool   // what is no JSON is told in words without a place
+	fixed              bool   // a body that is no JSON is reported without a place
 }
 
 var askers = []asker{
@@ -45,7 +45,7 @@ func (a asker) body(list, more string) string {
 	return fmt.Sprintf(`{"%s":"m",%s"%s":%s%s}`, a.model, size, a.field, list, more)
 }
 
-// TestHostileBodies holds that what no router should send is told, in every dialect,
+// TestHostileBodies holds that bad requests are reported, in every dialect,
 // with the field and the element it shows in.
 func TestHostileBodies(t *testing.T) {
 	h, _ := everything(t, nil)
@@ -95,8 +95,8 @@ func TestHostileBodies(t *testing.T) {
 	}
 }
 
-// TestHostileItems holds that one bad query of a batch is its own matter, and that what
-// is no JSON is told with the query and its element.
+// TestHostileItems holds that one bad query of a batch is its own matter, and that
+// broken JSON is reported with the query and its element.
 func TestHostileItems(t *testing.T) {
 	h, _ := everything(t, nil)
 	a := asker{model: "model", field: "token_ids"}
@@ -184,7 +184,7 @@ func TestLyingBodies(t *testing.T) {
 	}
 }
 
-// TestHostileBodiesLeaveNothing holds that names nobody knows, giant prompts and bombs
+// TestHostileBodiesLeaveNothing holds that unknown names, giant prompts and bombs
 // cost memory while they are read alone.
 func TestHostileBodiesLeaveNothing(t *testing.T) {
 	h, _ := everything(t, nil)
@@ -233,7 +233,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestRequestsDoNotMix holds that nobody is answered with what another has sent, though
+// TestRequestsDoNotMix holds that no client is answered with the request of another, though
 // requests use each other's buffers.
 func TestRequestsDoNotMix(t *testing.T) {
 	h, _ := everything(t, nil)

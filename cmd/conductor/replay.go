@@ -170,7 +170,7 @@ func readPast(ctx context.Context, dir, until string, errs io.Writer) (*past, er
 	return p, nil
 }
 
-// meter tells somebody who waits how far things are.
+// meter shows the progress of a replay.
 type meter struct {
 	out  io.Writer
 	last time.Time

@@ -178,7 +178,7 @@ func TestReplay(t *testing.T) {
 			t.Errorf("%v: %v\n%s\nwant %s\n%s", args, err, got, want, errs)
 		}
 	}
-	same(late) // beside the running server
+	same(late) // next to the running server
 	p.cmd.Process.Kill()
 	p.cmd.Wait()
 	same(late)

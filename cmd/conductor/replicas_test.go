@@ -25,14 +25,14 @@ const (
 	replicaDisk   = 64
 )
 
-// liveRank is a rank of a worker that works until it is told to stop.
+// liveRank is a rank of a worker that works until stop.
 type liveRank struct {
 	worker, n int
 	engine    *engine.Engine
 	pub       *publisher.Publisher
 }
 
-// liveFleet are the ranks, of which one at a time takes a step.
+// liveFleet are the ranks; one at a time takes a step.
 type liveFleet struct {
 	t     *testing.T
 	tree  *truth.Tree
@@ -114,7 +114,7 @@ func (f *liveFleet) batches() (n int64) {
 	return n
 }
 
-// config are the settings of a replica that is told of all ranks from the start.
+// config are the settings of a replica that knows all ranks from the start.
 func (f *liveFleet) config(peer string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "dynamo: {peers: %q}\nsources:\n", peer)
@@ -182,8 +182,8 @@ func (f *liveFleet) caughtUp(p *process) {
 }
 
 // dumped is what a dump says of each worker's rank and tier: its blocks, as
-// hash=tokens. Parents are left out, because they are named by engine hashes: one
-// that nobody holds has a name in a replica that was told it more recently.
+// hash=tokens. Parents are left out, because they are named by engine hashes: a
+// block without a holder has a name in a replica that was told it more recently.
 func dumped(t *testing.T, p *process) map[string][]string {
 	t.Helper()
 	status, body := get(p.url + "/dump?detail=1")
@@ -309,7 +309,7 @@ func TestReplicas(t *testing.T) {
 	stop = f.work()
 	a.cmd.Process.Kill()
 	worked(100)
-	a = serveProcess(t, "dynamo: {peers: ['"+b.url+"']}\n", "127.0.0.1:0=dynamo") // and is told of no rank
+	a = serveProcess(t, "dynamo: {peers: ['"+b.url+"']}\n", "127.0.0.1:0=dynamo") // and knows no rank
 	recovered(t, a)
 	if _, body := get(a.url + "/workers"); body != "[]" {
 		t.Errorf("workers that only the peer knows: %s", body)

@@ -53,7 +53,7 @@ func serveCommand() *cobra.Command {
 	return cmd
 }
 
-// runServer serves until it is told to stop.
+// runServer serves until a signal.
 func runServer(cmd *cobra.Command, loaded *config.Loaded, remarks []string) error {
 	log := newLogger(loaded.Config.Log, cmd.ErrOrStderr())
 	for _, w := range loaded.Warnings {
@@ -81,7 +81,7 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 
 // serve runs until ctx ends: ports first, so that a taken one is known before
 // any engine is bothered, then sources, then HTTP. The Conductor and the servers are
-// shown to whoever wants to see them, just before the servers run.
+// passed to show, just before the servers run.
 func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show func(*conductor.Conductor, *server.Servers)) error {
 	cfg := loaded.Config
 	web := server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), log)
@@ -259,7 +259,7 @@ func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (
 	return w, nil
 }
 
-// frameRoom is what topic and sequence frames may take beside the payload.
+// frameRoom is what topic and sequence frames may take next to the payload.
 const frameRoom = 64 << 10
 
 // conductorOptions translates the configuration.

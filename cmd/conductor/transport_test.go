@@ -59,7 +59,7 @@ func packed(v any) string {
 	return string(b)
 }
 
-// everything is the handler of a listener, with a Conductor that follows nobody.
+// everything is the handler of a listener, with a Conductor without sources.
 func everything(t testing.TB, a *conductor.Admission) (http.Handler, *conductor.Conductor) {
 	t.Helper()
 	c := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Admission: a, Stream: stream.Config{Transport: zmq.Transport{}}})
@@ -84,7 +84,7 @@ func ask(h http.Handler, path, contentType, coding string, body io.Reader) *http
 }
 
 // TestCodingsOfEveryDialect holds that each dialect reads compressed bodies as plain
-// ones, and tells in its own words what is wrong with them.
+// ones, and reports bad ones in its own words.
 func TestCodingsOfEveryDialect(t *testing.T) {
 	h, _ := everything(t, nil)
 	compress := map[string]func(io.Writer) io.WriteCloser{
@@ -254,7 +254,7 @@ func TestSlowClientsTakeNoPlace(t *testing.T) {
 	}
 }
 
-// TestWhoGoesAwayLeavesTheQueue holds that a query nobody waits for does not wait either.
+// TestWhoGoesAwayLeavesTheQueue holds that a query leaves the queue with its client.
 func TestWhoGoesAwayLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := conductor.NewAdmission(1, time.Hour)
@@ -371,7 +371,7 @@ func TestProtocols(t *testing.T) {
 		if connections != 1 {
 			t.Errorf("%d connections for requests at once", connections)
 		}
-		// A body that is refused half read ends its stream and not those beside it.
+		// A body that is refused half read ends its stream and no other.
 		for _, d := range dialects {
 			if status, got := send(d.path, d.contentType, strings.Repeat(" ", 9<<20)); status != http.StatusRequestEntityTooLarge {
 				t.Errorf("%s: a body that is too large: %d %s", d.path, status, got)
