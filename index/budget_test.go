@@ -121,7 +121,7 @@ func TestClearMillion(t *testing.T) {
 	runtime.KeepAlive(x)
 }
 
-// What is removed block by block leaves the memory as well.
+// Blocks that are removed one by one leave the memory as well.
 func TestRemoveGivesMemoryBack(t *testing.T) {
 	x := New(Options{Scheme: hash.Default()})
 	o := x.NewOwner(x.NewSource())

@@ -91,7 +91,7 @@ func (c *check) use(line uint32, n int, by string) {
 	}
 }
 
-// pieces checks each piece by itself, and reports whether they can be read.
+// pieces checks each piece on its own, and reports whether they can be read.
 func (c *check) pieces() bool {
 	x := c.x
 	x.allPieces(func(n uint32, r *piece) {
@@ -298,7 +298,7 @@ func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) 
 	}
 }
 
-// counts checks what is counted.
+// counts checks the counters.
 func (c *check) counts() {
 	x := c.x
 	if c.live != x.live() || int64(c.loose) != x.looseBlocks.Load() {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Check finds what is broken, and by its number.
+// Check finds a broken invariant, and its number.
 func TestCheckFinds(t *testing.T) {
 	f := func(invariant int, harm func(x *Index, r *piece)) {
 		t.Helper()

@@ -7,7 +7,7 @@ import (
 )
 
 // flat is a flat hash table with uint64 keys, linear probing and no pointers
-// beside its two arrays, so the garbage collector has nothing to scan while V
+// next to its two arrays, so the garbage collector has nothing to scan while V
 // has none. The zero value is empty.
 //
 //	keys  [ 0 | k3 | k1 | 0 | ... ]   0 is a free slot; the key 0 itself lives aside

@@ -76,7 +76,7 @@ func (p *put) grow(i int, c cursor) (int, cursor, bool) {
 	}
 }
 
-// begin stores blocks from i on, of which none is in a chain, behind the last block of a held
+// begin stores blocks from i on, none of them in a chain, behind the last block of a held
 // piece or, if that is nil, at the beginning of one. again says that another lane was faster.
 func (p *put) begin(i int, c cursor, r *piece, key uint64) (next int, last cursor, ok, again bool) {
 	x, e, l := p.x, p.e, p.s.lane
@@ -234,7 +234,7 @@ func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (names *
 		d := x.sideAt(line)
 		if d.covers(at) && d.engine()[at-d.from()] == engine {
 			names = d.engine()
-			if d.cap() < maxPiece { // the names end early: compare what is there
+			if d.cap() < maxPiece { // the names end early: compare the names that are there
 				names = s.lane.copyNames(d)
 			}
 			return names, d.from(), x.relate(s.name, d.by)

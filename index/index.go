@@ -1,4 +1,4 @@
-// Package index keeps, for one context, who holds which block of which prefix,
+// Package index keeps, for one context, which owner holds which blocks of a prefix,
 // and answers how far a chain of hashes is held.
 //
 //	Index --heads--> key of a first block -> piece, or its place in a roots piece
@@ -79,8 +79,8 @@
 // more. A search for a name without an entry looks through the vague pieces of one source,
 // at most 4,096. A query costs a comparison per block and a cache miss or two per
 // piece; with loose blocks in the index also a probe per block. Clear and DropSource cost
-// nothing per block; answers change at once, memory comes back with the sweep, of which
-// each later event does a part.
+// nothing per block; answers change at once, memory comes back with the sweep; each later
+// event does a part of it.
 package index
 
 import (

@@ -179,7 +179,7 @@ func BenchmarkLabels(b *testing.B) {
 	}
 }
 
-// A prompt nobody has seen, 8192 tokens: with the lazy chain one block is hashed.
+// A prompt that is new to all, 8192 tokens: with the lazy chain one block is hashed.
 func BenchmarkMatchMiss(b *testing.B) {
 	f := newFleet(16, 100, 64)
 	f.fill()
@@ -204,7 +204,7 @@ func BenchmarkMatchMiss(b *testing.B) {
 	})
 }
 
-// Prompts of 8192 tokens, half of which is held, among a million blocks: looked up in
+// Prompts of 8192 tokens, half of them held, among a million blocks: looked up in
 // groups, and one block at a time.
 func BenchmarkMatchLazy(b *testing.B) {
 	const n, blocks, size = 4000, 256, 16

@@ -72,7 +72,7 @@ func holders(m *Match) iter.Seq2[[]uint32, int] {
 	}
 }
 
-// sound returns what is wrong with the form of an answer, "" if nothing is.
+// sound returns the fault in the form of an answer, "" if nothing is.
 func (m *Match) sound() string {
 	ends := map[uint32]uint32{}
 	last := uint32(0)
@@ -216,7 +216,7 @@ func TestHashOnly(t *testing.T) {
 	// A publisher that announces canonical keys without tokens is found by them.
 	l.equal(l.x.Store(&Store{Owner: o, Engine: seqs(3)}), StoreResult{Added: 3, HashOnly: 3})
 	l.want(4, "[0]x3")
-	// Tokens for the same hash change nothing but what is known.
+	// Tokens for the same hash change the knowledge alone.
 	e := Store{Owner: o, Engine: seqs(1), Local: []uint64{1}}
 	l.equal(l.x.Store(&e), StoreResult{Copies: 1})
 	l.want(4, "[0]x3")
@@ -332,7 +332,7 @@ func TestRootless(t *testing.T) {
 	e := Store{Owner: o, Rootless: true}
 	e.Engine, e.Local = blocks(100, 2, 4)
 	l.equal(l.x.Store(&e), StoreResult{Added: 3, Orphaned: 3})
-	l.equal(l.x.Stats().Orphans, 2) // the first waits for nobody
+	l.equal(l.x.Stats().Orphans, 2) // the first waits for none
 	l.equal(l.store(o, 100, 1, 2), StoreResult{Added: 1, Copies: 1, Resolved: 3})
 	l.want(4, "[0]x4")
 	// A known hash needs no parent.
@@ -664,8 +664,8 @@ func (c *counted) Locals(n int) []uint64 {
 	return c.local[:n]
 }
 
-// TestMatchLazyIsLazy holds that a prompt costs no more keys than the group of the first
-// block nobody holds, and the first block alone where that is the one.
+// TestMatchLazyIsLazy holds that a prompt costs no more keys than the group of the
+// first block without a holder, and the first block alone where that is the one.
 func TestMatchLazyIsLazy(t *testing.T) {
 	f := newFleet(1, 1, 100)
 	f.store(nil, 0, 0)

@@ -142,13 +142,13 @@ type racer struct {
 	owners      []atomic.Int64 // by number: its owner, plus one
 }
 
-// raceEvent is what a writer does, and what is true afterwards.
+// raceEvent is what a writer does, and what holds afterwards.
 type raceEvent struct {
 	kind     int
 	owner    int // number
 	store    Store
 	remove   []uint64
-	keys     []uint64 // of what is taught
+	keys     []uint64 // of the taught blocks
 	depth    [][]int  // by number and prompt
 	together []int    // by prompt
 }

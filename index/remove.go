@@ -42,7 +42,7 @@ func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy Copy
 }
 
 // together removes the first blocks next to events of other sources, as far as they are
-// ordinary. It returns the next one, and whether all lanes have to be locked for what is left.
+// ordinary. It returns the next one, and whether all lanes have to be locked for the rest.
 func (r *take) together(name Owner, engine []uint64, remaining []int) (i int, more bool) {
 	x := r.x
 	l := x.laneOfOwner(name)
@@ -244,7 +244,7 @@ func (r *take) near(engine uint64) place {
 		return place{}
 	}
 	for i := range gone {
-		if q := x.beside(l, gone[i].at, engine); !q.isNone() {
+		if q := x.neighbour(l, gone[i].at, engine); !q.isNone() {
 			gone[0], gone[1] = gone[i], gone[1-i]
 			return q
 		}
@@ -262,9 +262,9 @@ func (r *take) near(engine uint64) place {
 	return place{}
 }
 
-// beside returns the block before or behind another one if it has an engine hash. The lane
+// neighbour returns the block before or after another one if it has an engine hash. The lane
 // holds its piece.
-func (x *Index) beside(l *lane, p place, engine uint64) place {
+func (x *Index) neighbour(l *lane, p place, engine uint64) place {
 	if p.isNone() {
 		return place{}
 	}

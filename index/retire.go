@@ -6,8 +6,8 @@ import (
 )
 
 // Clear and DropSource retire the internal id of an owner: from then on no answer names it,
-// and every call that looks at a piece takes retired owners out of it first. A sweep over
-// all pieces, of which each event does a part, takes them out of the rest, and then the
+// and every call that looks at a piece takes retired owners out of it first. A sweep
+// over all pieces, a part of it at each event, takes them out of the rest, and then the
 // ids are used again.
 
 // sweep is the state of the way over all pieces.

@@ -67,7 +67,7 @@ func (s *sets) state(id uint32) *uint64 {
 	return &(*s.used[k].Load())[id-first]
 }
 
-// has reports whether an owner is in a set that somebody's piece names.
+// has reports whether an owner is in a set that a piece of any source names.
 func (s *sets) has(id, owner uint32) bool {
 	b := s.body.Load()
 	w := int(owner >> 6)

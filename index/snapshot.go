@@ -66,14 +66,14 @@ type snapOwner struct {
 	last   int     // its last block, plus one
 }
 
-// Stretch is blocks of one owner of which each is behind the one before. Its slices
+// Stretch is blocks of one owner, each behind the one before. Its slices
 // are valid until f returns.
 type Stretch struct {
 	Owner Owner
 	// Root says that the first block begins prompts. Else Parent is the engine hash
 	// of the block before, if HasParent: one that the owner holds, that another
-	// holds, that, if Gone, nobody holds any more, so that the hash may be another
-	// block's by now, or, if Waiting, one that nobody has announced.
+	// holds, that, if Gone, no owner holds any more, so that the hash may be another
+	// block's by now, or, if Waiting, one that no event has announced.
 	Root, HasParent, Gone, Waiting bool
 	Parent                         uint64
 	// Key of the first block, if HasKey; not where it is Waiting.
@@ -343,7 +343,7 @@ func (s *Snapshot) precedes(piece, block, child int) bool {
 }
 
 // unhook makes a root of a piece of each circle. Keys that two chains have by chance, or
-// by somebody's choice, could close one.
+// by an attacker's choice, could close one.
 func (s *Snapshot) unhook() {
 	t := s.tree
 	state := make([]int8, len(s.pieces))

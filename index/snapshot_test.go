@@ -324,7 +324,7 @@ func TestSnapshotStandsStill(t *testing.T) {
 	}
 }
 
-// A source that begins anew goes on with the hashes it has taught before, also where
+// A source that starts again goes on with the hashes it has taught before, also where
 // it announces no tokens: a dump names its blocks by them, not by another's.
 func TestSnapshotNamesReturningSource(t *testing.T) {
 	x := New(Options{Scheme: hash.Default(), KeepLabels: true})

@@ -90,7 +90,7 @@ type put struct {
 
 // together stores the first blocks next to events of other sources, as far as they are
 // ordinary. It returns the next block and the cursor of the one before it, and whether all
-// lanes have to be locked for what is left.
+// lanes have to be locked for the rest.
 func (p *put) together() (i int, c cursor, more bool) {
 	x, e := p.x, p.e
 	l := x.laneOfOwner(e.Owner)

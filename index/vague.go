@@ -187,7 +187,7 @@ func (x *Index) search(s *source, engine uint64, event []uint64, held bool) plac
 		end := x.holdEntry(s, normal(event[n-1]))
 		for _, o := range s.owners[:min(len(s.owners), maxNearby)] {
 			for i := 0; end.isNone() && i < len(o.gone); i++ {
-				end = x.beside(s.lane, o.gone[i].at, normal(event[n-1]))
+				end = x.neighbour(s.lane, o.gone[i].at, normal(event[n-1]))
 			}
 		}
 		if !end.isNone() {

@@ -175,8 +175,8 @@ func (f *honestFleet) play(steps int) {
 	}
 }
 
-// Sources that mention only what they have announced need few entries, and find all. A hash
-// that nobody announced ends that.
+// Sources that mention only what they have announced need few entries, and find all. A
+// hash that no source announced ends that.
 func TestNamesOnDemand(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -1,7 +1,7 @@
 package hash
 
 // Chain computes the sequence hashes of one prompt when they are asked for: a
-// prompt whose first block nobody holds costs one block of hashing. Its zero
+// prompt whose first block no owner holds costs one block of hashing. Its zero
 // value is an empty prompt under seed 0. Reset keeps its buffer, unless that is a giant's.
 type Chain struct {
 	scheme Scheme

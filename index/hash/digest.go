@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// An engine chains its blocks by whole digests, of which events show 64 bits: so a
+// An engine chains its blocks by whole digests, and events show 64 bits of them: so a
 // chain that is to go on keeps the digests.
 //
 //	vLLM     root = H(seed)    digest[0] = H(root, tokens, (lora, salt))    digest[i] = H(digest[i-1], tokens, (lora))
@@ -33,7 +33,7 @@ func (a algorithm) key(d *Digest) uint64 {
 	return binary.BigEndian.Uint64(d[:])
 }
 
-// extraKey is what a block depends on beside its tokens. tag is empty where the
+// extraKey is what a block depends on in addition to its tokens. tag is empty where the
 // version of the engine does not write it.
 type extraKey struct{ tag, text string }
 

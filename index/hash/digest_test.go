@@ -42,7 +42,7 @@ func TestChainTexts(t *testing.T) {
 	}
 }
 
-// Only what is asked for is hashed.
+// Only the requested blocks are hashed.
 func TestDigestsAreLazy(t *testing.T) {
 	c := chainOf(t, vllm(AlgorithmSHA256, "0", ""), "", "", 4, span(1, 403))
 	f := func(i, computed int) {

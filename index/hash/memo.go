@@ -13,7 +13,7 @@ import (
 // A memo keeps the digests of stretches of blocks under everything that they are
 // computed from, and compares all of it: what clients send may cost other clients
 // room, never a digest. The hash that an entry is found by only has to spread. It has a
-// random seed, lest somebody makes stretches that drive out one another.
+// random seed, lest a client makes stretches that drive out one another.
 //
 //	entry    blocks u32, size u64, len(scope) u32, scope, parent, tokens u32... | digests
 //	         the key, hashed and compared                                       | the answer
@@ -25,21 +25,21 @@ import (
 // the digests.
 
 const (
-	// stretch is how many blocks share an entry. Finding one costs some 100 ns beside
-	// what each block adds, so with fewer a block costs more; with more a prompt that
+	// stretch is how many blocks share an entry. Finding one costs some 100 ns on top
+	// of the cost of each block, so with fewer a block costs more; with more a prompt that
 	// leaves a known one has more blocks to hash again.
 	stretch = 16
 
-	// LeastMemoBytes is the least bound of a memo: what is fixed, and room for some
+	// LeastMemoBytes is the least bound of a memo: its fixed part, and room for some
 	// hundred entries.
 	LeastMemoBytes = 1 << 20
 
 	// memoUsual is about what an entry takes of 16 blocks of 16 tokens.
 	memoUsual = 2 << 10
-	// memoFixed is what an empty memo takes beside its counters: the queue of what is
-	// to be put in, 256 maps.
+	// memoFixed is what an empty memo takes next to its counters: the queue
+	// of new entries, 256 maps.
 	memoFixed = 384 << 10
-	// memoSlot is what an entry takes beside its bytes: 72 bytes in one of 256 maps of
+	// memoSlot is what an entry takes next to its bytes: 72 bytes in one of 256 maps of
 	// entries and 16 in that of their costs. Maps double and never shrink, so each is
 	// as large as its fullest moment made it, some four slots an entry where maps are small.
 	memoSlot = 320
@@ -160,7 +160,7 @@ func (m *Memo) Stats() (st MemoStats) {
 	return st
 }
 
-// hash is what a key is found by. Not XXH3: SHA-256 is slower by a fifth beside
+// hash is what a key is found by. Not XXH3: SHA-256 is slower by a fifth next to
 // it on processors with 512-bit vectors, see docs/benchmarks/hash-profiles.md.
 func (m *Memo) hash(key []byte) uint64 { return maphash.Bytes(m.seed, key) }
 

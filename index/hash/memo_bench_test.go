@@ -89,7 +89,7 @@ func BenchmarkMemoSpread(b *testing.B) {
 	b.ReportMetric(100*float64(st.Hits-before.Hits)/float64(st.Hits-before.Hits+st.Misses-before.Misses), "%hits")
 }
 
-// A prompt that starts as none before it, of which one block is asked for.
+// A prompt that starts as none before it; one block is asked for.
 func BenchmarkMemoMiss(b *testing.B) {
 	tokens := promptTokens(8192)
 	f := func(name string, m *Memo) {

@@ -315,7 +315,7 @@ func TestMemoIsBounded(t *testing.T) {
 	f([]int{32, 4, 4}, strings.Repeat("l", 5000))
 }
 
-// heapInUse returns the bytes of what is referred to.
+// heapInUse returns the bytes of reachable objects.
 func heapInUse() int64 {
 	var st runtime.MemStats
 	runtime.GC()
@@ -324,7 +324,7 @@ func heapInUse() int64 {
 	return int64(st.HeapAlloc)
 }
 
-// What is known costs allocations by the stretch at most, not by the block.
+// A known prompt costs allocations by the stretch at most, not by the block.
 func TestMemoAllocates(t *testing.T) {
 	m := newMemo(t, 8<<20)
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 1)), 8192)

@@ -14,7 +14,7 @@ import (
 //	80 05 | 95 len64 | 43 20 parent 94 | 28 4b01 4b02 4b03 4b04 74 94 | 4e | 87 94 2e
 //	        frame      bytes             tuple of four or more          None  end
 //
-// What is written is one frame, unless it is long: then a frame ends before the
+// The text is one frame, unless it is long: then a frame ends before the
 // first value at which it has 64 KiB, and texts of that length are in none.
 
 const (
@@ -221,7 +221,7 @@ func (k *pickler) tupleEnd(n int) {
 	k.b = appendTupleEnd(k.b, n)
 }
 
-// extras writes the extra keys of a block, of which there are at most two.
+// extras writes the extra keys of a block, at most two.
 func (k *pickler) extras(extras []extraKey) {
 	k.object()
 	if len(extras) == 0 {

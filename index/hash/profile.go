@@ -151,7 +151,7 @@ func NewProfile(s Settings) (Profile, error) {
 	return p, nil
 }
 
-// checkSeed returns what is wrong with the text of a seed.
+// checkSeed returns the error of the text of a seed.
 func checkSeed(text string, a algorithm) string {
 	if !utf8.ValidString(text) {
 		return "python_hash_seed must be valid UTF-8"
@@ -176,7 +176,7 @@ func checkSeed(text string, a algorithm) string {
 	return ""
 }
 
-// checkRoot returns what is wrong with the root that somebody takes for the
+// checkRoot returns the error of a root that a registration takes for the
 // profile's.
 func (p Profile) checkRoot(text string) string {
 	if text == "" {

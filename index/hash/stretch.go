@@ -14,7 +14,7 @@ func (c *DigestChain) Memo(m *Memo) {
 	c.Reset(nil, 0)
 }
 
-// scope writes what digests depend on beside parents and tokens: the algorithm, the
+// scope writes what digests depend on in addition to parents and tokens: the algorithm, the
 // look-ahead, whether the first block has a parent, and the extra keys. All else of a profile is
 // in its root, the first parent. Salts of later blocks are in their parents.
 func (c *DigestChain) scope() {
@@ -59,7 +59,7 @@ func (c *DigestChain) recall(n int) bool {
 	return true
 }
 
-// memorise is told that block n was hashed.
+// memorise notes that block n was hashed.
 func (c *DigestChain) memorise(n int) {
 	if n+1 == c.end && c.memo.again(c.hash) {
 		c.key = append(c.key, bytesOf(c.digests[c.start:c.end])...)

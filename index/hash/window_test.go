@@ -36,7 +36,7 @@ func TestWindowVectors(t *testing.T) {
 }
 
 // A frontend that knows the placeholders may put a token of its own there for each
-// image; what engines are told is a plain prompt then.
+// image; engines get a plain prompt then.
 func TestPlaceholderVectors(t *testing.T) {
 	pad := func(item uint64) uint32 { return uint32(1_000_000 + item&(1<<30-1)) }
 	if got := pad(1<<30 | 0xcafe); got != 1051966 {
