@@ -173,7 +173,7 @@ const (
 	OrphanLimit       Reason = "orphan_limit"
 	OverBudget        Reason = "over_budget" // blocks, by index.max_bytes
 	UnknownHash       Reason = "unknown_hash"
-	UnknownObject     Reason = "unknown_object"  // a key in no known form, and no hash beside it
+	UnknownObject     Reason = "unknown_object"  // a key in no known form, and no hash
 	AsideObject       Reason = "aside_object"    // no part of a block of the main KV cache
 	ObjectConflict    Reason = "object_conflict" // says something else than its key, or than before
 	RepeatedEvent     Reason = "repeated_event"  // its number is not above the last one of its stream

@@ -93,7 +93,7 @@ func (w *Writer) flush() error {
 	return nil
 }
 
-// open begins a segment with what is registered. A segment that cannot take that
+// open begins a segment with the registrations. A segment that cannot take that
 // is of no use and removed.
 func (w *Writer) open() error {
 	d := &w.disk

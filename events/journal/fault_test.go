@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// disk of a few bytes: what is written beyond them fails like a full disk, after
+// disk of a few bytes: a write beyond them fails like a full disk, after
 // the part that fits.
 type smallDisk struct {
 	mu   sync.Mutex
@@ -157,8 +157,8 @@ func TestCannotCreate(t *testing.T) {
 	})
 }
 
-// TestSlowDisk stops the disk: nobody waits for it, memory is bounded, and the
-// journal says what is missing.
+// TestSlowDisk stops the disk: no source waits for it, memory is bounded, and the
+// journal marks the missing records.
 func TestSlowDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -39,7 +39,7 @@ func (h header) encode() []byte {
 	return le.AppendUint32(b, crc32.Checksum(b, crcs))
 }
 
-// decodeHeader reads a header. Whoever writes another version keeps the first
+// decodeHeader reads a header. A writer of another version keeps the first
 // twelve bytes.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) < 12 || string(b[:8]) != magic {
@@ -118,7 +118,7 @@ func (s seal) parse(b []byte, r *Record) int {
 	return len(b)
 }
 
-// cutOff reports whether b starts like a record of which the end is missing.
+// cutOff reports whether b starts like a record whose end is missing.
 func (s seal) cutOff(b []byte) bool {
 	if len(b) < 8 {
 		return bytes.HasPrefix(s.mark[:], b[:min(4, len(b))])

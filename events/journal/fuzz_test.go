@@ -7,7 +7,7 @@ import (
 )
 
 // FuzzSegment reads any bytes as a segment: every byte is a record's or damage,
-// and what is read encodes to what was there.
+// and the records that are read encode to the bytes that were there.
 func FuzzSegment(f *testing.F) {
 	h := header{run: 0x0102030405060708, number: 9}
 	s := h.seal()

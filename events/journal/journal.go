@@ -7,11 +7,11 @@
 //	Reader --Record--> who rebuilds an index        Locate: where a batch is
 //
 // docs/journal.md is the format and what it promises. Every segment opens with
-// what is registered at that place, so it can be read without those before it.
+// the registrations at that place, so it can be read without those before it.
 //
 // Invariants:
 //
-//  1. Records of one source are in the order of the calls. What is missing
+//  1. Records of one source are in the order of the calls. A hole
 //     between two of them is followed by a Lost record, or by an opening whose
 //     watermark shows it.
 //  2. Segments together never take more than Options.MaxBytes.

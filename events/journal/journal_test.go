@@ -226,7 +226,7 @@ func sample(t *testing.T, dir string) (data []byte, starts []int) {
 	return data, starts
 }
 
-// TestTorn cuts a segment anywhere: what is whole is read, the rest is a torn
+// TestTorn cuts a segment anywhere: whole records are read, the rest is a torn
 // tail, and the next segment is read behind it.
 func TestTorn(t *testing.T) {
 	data, starts := sample(t, t.TempDir())
@@ -392,7 +392,7 @@ func TestRolling(t *testing.T) {
 	if next != batches || first.Seq == 0 {
 		t.Errorf("batches %d to %d of %d", first.Seq, next-1, batches)
 	}
-	// What is there counts from the start on.
+	// Existing files count from the start on.
 	w = create(t, Options{Dir: dir})
 	w.Register("c").Batch(1, 0, false, bytes.Repeat(payload, 150), nil)
 	w.Close()

@@ -11,7 +11,7 @@ import (
 const (
 	// A stall of the disk of half a second at 60 MB/s.
 	queueBytes = 32 << 20
-	// What a record takes in the queue beside its payload, about.
+	// What a record takes in the queue next to its payload, about.
 	entryBytes = 160
 	// idleEvery is the pause between records of a run of batches without events. A
 	// publisher may send one a second for months.
@@ -159,7 +159,7 @@ func (s *Source) State(state, reason string) {
 // expire, unless they were announced meanwhile.
 func (s *Source) Aged(ttl time.Duration) { s.record(Record{Kind: Aged, Seq: uint64(ttl)}, nil) }
 
-// Unregister ends the source; what is called later does nothing.
+// Unregister ends the source; later calls do nothing.
 func (s *Source) Unregister() { s.record(Record{Kind: Unregistered}, nil) }
 
 func (s *Source) record(r Record, block *payload.Block) {
@@ -223,7 +223,7 @@ func (w *Writer) put(s *Source, r Record, block *payload.Block) {
 	}
 }
 
-// confess queues what is to be said of records that were dropped. mu is held.
+// confess queues the marks of dropped records. mu is held.
 func (w *Writer) confess(now time.Time) {
 	q := &w.queue
 	if q.blind {
@@ -243,7 +243,7 @@ func (w *Writer) confess(now time.Time) {
 	q.lossy, q.blind = nil, false
 }
 
-// take returns what is queued and leaves an empty slice in its place; closed
+// take returns the queued records and leaves an empty slice in its place; closed
 // says that no more will come. The room is given back by release.
 func (w *Writer) take(empty []entry) (full []entry, closed bool) {
 	if cap(empty) > keptEntries {

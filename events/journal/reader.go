@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// maxRead bounds what is taken into memory of a file that is named like a
+// maxRead bounds the bytes that are taken into memory of a file that is named like a
 // segment. A segment is three quarters of a journal at most, and usually 64 MiB.
 const maxRead = 4 << 30
 

@@ -99,7 +99,7 @@ func createFile(name string) (io.WriteCloser, error) {
 	return os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 }
 
-// Close writes what is queued and ends the record. Sources may go on calling.
+// Close writes the queued records and ends the record. Sources may go on calling.
 func (w *Writer) Close() error {
 	if w == nil {
 		return nil
@@ -113,7 +113,7 @@ func (w *Writer) Close() error {
 	return w.lock.Close()
 }
 
-// run writes what is queued until the end.
+// run writes the queued records until the end.
 func (w *Writer) run() {
 	var entries []entry
 	for closed := false; !closed; {
@@ -181,7 +181,7 @@ func (d *disk) settle() (done Stats) {
 }
 
 // follow writes one entry, or counts it as dropped, and keeps the writer's own
-// list of what is registered.
+// list of the registrations.
 func (w *Writer) follow(e *entry) {
 	d := &w.disk
 	if e.alive != nil {

@@ -31,14 +31,14 @@ func low64(digits string) (uint64, bool) {
 	return h, bad < 16 && digits != ""
 }
 
-// blockHash reads a digest that was written from bytes: an even number of hex
-// digits, at least so many.
+// blockHash reads a digest that was written from bytes: an even number of
+// hex digits, at least that many.
 func blockHash(digits string, atLeast int) (uint64, bool) {
 	h, ok := low64(digits)
 	return h, ok && len(digits)%2 == 0 && len(digits) >= atLeast
 }
 
-// Digest reads a hash that stands beside a key, as the master's
+// Digest reads a hash that stands next to a key, as the master's
 // connector_block_hash does: hex digits, an even number of at least 16,
 // with or without 0x. It returns them without, and their last eight bytes.
 func Digest(text string) (digits string, hash uint64, err error) {
@@ -56,8 +56,8 @@ func natural(s string) (int32, bool) {
 	return int32(n & math.MaxInt32), ok && n <= math.MaxInt32 && (s[0] != '0' || len(s) == 1)
 }
 
-// decimal reads a u64. strconv's errors would allocate for what is often only
-// tried.
+// decimal reads a u64. strconv's errors would allocate for a text that is often
+// only tried.
 func decimal(s string) (uint64, bool) {
 	if s == "" {
 		return 0, false

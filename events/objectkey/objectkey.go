@@ -37,7 +37,7 @@ import (
 type Publisher uint8
 
 const (
-	Plain   Publisher = iota // the key is a number, and nobody's in particular
+	Plain   Publisher = iota // the key is a number, of no engine in particular
 	VLLM                     // vLLM's MooncakeStoreConnector
 	Ascend                   // vLLM-Ascend's AscendStore
 	SGLang                   // SGLang's HiCache
@@ -58,7 +58,7 @@ type Kind struct {
 	Family    string // Ascend's cache family
 	DType     string // LMCache's
 	Tags      string // LMCache's, as they stand: k%v, joined by @
-	World     int32  // how many workers there are, of which Shard.Worker is one; -1 where the key does not tell
+	World     int32  // how many workers there are, Shard.Worker among them; -1 where the key does not tell
 	Group     int32  // attention group; -1 where neither the key nor SetGroup tells
 	Beside    bool   // SetGroup told Group, not the key
 }
@@ -202,8 +202,8 @@ func (k *Key) Names(model string) bool {
 	return true
 }
 
-// Named returns the key of an object that is all there is of a block, whose hash was
-// said beside it.
+// Named returns the key of an object that is all there is of a block, whose hash came
+// next to it.
 func Named(digest string, hash uint64) Key {
 	k := blank(Plain)
 	k.Digest, k.Hash = digest, hash

@@ -178,7 +178,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzParse holds what is true of any text: no panic, an error that is one of
+// FuzzParse holds the rules of any text: no panic, an error that is one of
 // two, and a key that reads the same when it is written again.
 func FuzzParse(f *testing.F) {
 	for _, text := range samples() {

@@ -70,7 +70,7 @@ func parsePage(text string, at int) (Key, error) {
 	return k, nil
 }
 
-// aside tells a side pool's name (draft_k, temporal, conv_0) from what is none.
+// aside tells a side pool's name (draft_k, temporal, conv_0) from other texts.
 func aside(text, pool, want string) (Key, error) {
 	if pool == "" || pool[0] < 'a' || pool[0] > 'z' || pool == "k" || pool == "v" {
 		return unlike(text, want)

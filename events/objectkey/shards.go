@@ -50,7 +50,7 @@ type Block struct {
 	Rest uint64 // tells digests apart that share Hash
 }
 
-// Shards knows which shards of which blocks are there, and says so when a block
+// Shards knows the shards of each block that are there, and says so when a block
 // becomes whole or ceases to be.
 //
 //	(pool, kind) -> shards seen, numbered    map[Shard]int
@@ -63,12 +63,12 @@ type Block struct {
 //     block, not before: shards that left under pressure are still missed.
 //  2. Reports of a block alternate, and begin with it being whole. Whole is counted
 //     per tier: keys on one and values on another are whole on neither.
-//  3. What is held is counted in bytes. At the limit Add refuses what needs
+//  3. Held objects are counted in bytes. At the limit Add refuses what needs
 //     more, and changes nothing.
 //  4. numbered holds every known block at its number, nil at the numbers in free.
 //
 // Not for concurrent use. Adding and removing cost a few map lookups, but for a
-// shard nobody has seen before, which costs a look at the kind's blocks: those
+// shard that is new, which costs a look at the kind's blocks: those
 // that were whole are no more.
 type Shards struct {
 	need   Completeness
@@ -364,7 +364,7 @@ func (s *set) drop(n int) bool {
 	return there
 }
 
-// Check holds the invariants against what is held, at the cost of a look at all of
+// Check holds the invariants against the held objects, at the cost of a look at all of
 // it. It is for tests; a broken one panics.
 func (s *Shards) Check() {
 	blocks, held := 0, int64(0)

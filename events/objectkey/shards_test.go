@@ -103,8 +103,8 @@ func TestShardsAny(t *testing.T) {
 	}
 }
 
-// TestShardsAtTheLimit holds that what is refused changes nothing, and that what
-// is known is still updated.
+// TestShardsAtTheLimit holds that a refused object changes nothing, and that a
+// known one is still updated.
 func TestShardsAtTheLimit(t *testing.T) {
 	var log []string
 	s := NewShards(All, 8<<10, told(&log))
@@ -167,7 +167,7 @@ func TestShardsOfManyLayers(t *testing.T) {
 	}
 }
 
-// naive keeps every object, and counts anew for every question.
+// naive keeps every object, and counts again for every question.
 type naive struct {
 	need    Completeness
 	objects map[object]bool

@@ -4,7 +4,7 @@ import "strings"
 
 // parseLabelled reads the keys of vLLM and vLLM-Ascend, from behind: the hash,
 // perhaps with a layer after it, then parts with labels in any order, each at
-// most once. What is left is the model, and whatever is before its @ a prefix.
+// most once. The rest is the model, and whatever is before its @ a prefix.
 func parseLabelled(text string) (Key, error) {
 	k := blank(VLLM)
 	rest, last := cutLast(text)

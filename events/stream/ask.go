@@ -38,7 +38,7 @@ type ask struct {
 	pause    time.Duration // before the next retry
 	deadline time.Time     // of patience; zero until the first attempt has its turn
 
-	anchor   print // askVerify, askProbe: what is known to be the publisher's, or should be
+	anchor   print // askVerify, askProbe: a batch known to be the publisher's, or that should be
 	met      bool  // askVerify: the first reply of this attempt was the anchor
 	anchored bool  // askVerify: the last batch consumed is the publisher's
 	progress bool  // this attempt brought something that was missing when it began
@@ -48,7 +48,7 @@ type ask struct {
 
 const (
 	// The publisher may serve a replay before it acts on a subscription, and
-	// what it sends in between reaches nobody. Then it looks idle.
+	// what it sends in between is lost. Then it looks idle.
 	checkAfter = time.Second
 
 	minRetry = 100 * time.Millisecond
@@ -240,7 +240,7 @@ func (m *machine) wakeAt() time.Time {
 }
 
 // deadlineIfAsked is the end of patience while an attempt is under way. A pause
-// between attempts ends by itself.
+// between attempts ends on its own.
 func (a *ask) deadlineIfAsked() time.Time {
 	if a.kind == askNone || !a.waiting.IsZero() {
 		return time.Time{}

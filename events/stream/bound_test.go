@@ -13,7 +13,7 @@ import (
 	"kvconductor/events/zmq"
 )
 
-// freePort returns a port nobody listens on at present.
+// freePort returns a port without a listener at present.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -45,7 +45,7 @@ func TestInteropBoundSocket(t *testing.T) {
 	a1 := startPublisher(t, python, args("a", 1, 2)...)
 	b0 := startPublisher(t, python, args("b", 0, 3)...)
 	stray := startPublisher(t, python, args("c", 0, 4)...)
-	// All have history that nobody saw.
+	// All have history that was not seen.
 	for _, p := range []*publisher{a0, a1, b0} {
 		p.do("lose 3")
 	}

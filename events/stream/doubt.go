@@ -4,7 +4,7 @@ package stream
 // can see: a publisher that numbers its events, and left numbers out of batches that
 // are without a gap. The stream is Partial with that reason, and History tells it of
 // the step in hand, until Doubt("") or a new epoch; a clear in a batch does not end it,
-// for it may be of less than what is in doubt.
+// for it may be of less than the doubt is about.
 //
 // It is for the goroutine that calls Next, while it has a step in hand. State follows
 // with the next call of Next.

@@ -7,7 +7,7 @@ import (
 )
 
 // What the caller doubts shows with its step, outlasts clears, and ends when the
-// caller says so or with the epoch. What the stream itself misses is told first.
+// caller says so or with the epoch. The gaps of the stream itself are reported first.
 func TestDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const why = "event_gap"

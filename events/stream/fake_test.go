@@ -164,7 +164,7 @@ func (p *fakePublisher) number(seq uint64) []byte {
 	return append(be(seq), p.id[:]...)
 }
 
-// publish adds a batch and sends it to whoever is subscribed.
+// publish adds a batch and sends it to the subscribers.
 func (p *fakePublisher) publish(payload string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,7 +243,7 @@ func (p *fakePublisher) requests() []uint64 {
 	return append([]uint64(nil), p.asked...)
 }
 
-// tried returns how often somebody tried to subscribe.
+// tried returns the number of attempts to subscribe.
 func (p *fakePublisher) tried() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

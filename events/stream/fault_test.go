@@ -27,7 +27,7 @@ var (
 // chances in a hundred.
 type faults struct {
 	replay bool // the publisher has a replay service
-	ring   int  // and remembers so many batches
+	ring   int  // and remembers that many batches
 
 	ids  int    // a lifetime has a publisher id
 	anon uint64 // of every anon messages one leaves the id out, 0 for none
@@ -54,7 +54,7 @@ var profiles = map[string]faults{
 	"slow":             {slow: 30, hwm: 20, replay: true, ring: 1 << 20, drop: 1, cut: 10},
 	"slow, short ring": {slow: 30, hwm: 1 << 16, replay: true, ring: 12, drop: 5, ignore: 10, cut: 20},
 	"slow, no replay":  {slow: 30, hwm: 20},
-	// What nobody should do.
+	// Faults that no publisher should have.
 	"hostile":            {replay: true, ring: 1 << 20, drop: 10, repeat: 10, swap: 10, ignore: 10, truncate: 10, cut: 10, hole: 10, behead: 10, scramble: 10},
 	"hostile, short":     {replay: true, ring: 12, drop: 10, repeat: 10, swap: 10, ignore: 10, truncate: 10, cut: 10, hole: 10, behead: 10, scramble: 10},
 	"hostile, no replay": {drop: 3, repeat: 10, swap: 3},
@@ -105,7 +105,7 @@ type trial struct {
 	ok   atomic.Bool   // faults are off
 	life int
 	past [][][]byte // by life: the batches of those that ended
-	// resuming: another stream is open beside s; resumed counts them.
+	// resuming: another stream is open next to s; resumed counts them.
 	resuming bool
 	resumed  int
 	missing  string                 // of the mark that s resumed behind
@@ -297,8 +297,8 @@ func (tr *trial) resume() {
 	tr.run(next, follow)
 }
 
-// pause lets the stream miss something. A restart would be one that nobody can
-// notice if the numbers fit, so there is one only if replays verify.
+// pause lets the stream miss something. A restart would be one that cannot be
+// noticed if the numbers fit, so there is one only if replays verify.
 func (tr *trial) pause() {
 	tr.note("paused")
 	tr.s.Pause()

@@ -70,7 +70,7 @@ const (
 //	A   [""] seq payload         vLLM up to June 2026, SGLang
 //	B   [""] topic seq payload   later vLLM, TensorRT-LLM
 //
-// They are told apart by their count. In three frames the last two are sequence
+// Their count distinguishes them. In three frames the last two are sequence
 // and payload either way, whether the first is a delimiter or a topic, empty or
 // not. The end is marked by an empty payload, by the sequence endSeq, or, by
 // the oldest builds, by nothing but an empty frame.

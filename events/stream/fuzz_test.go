@@ -23,7 +23,7 @@ func newFollower(firstSeq uint64) *follower { return &follower{firstSeq: firstSe
 // resume follows a stream that goes on behind a mark.
 func (f *follower) resume(m Mark) { f.last, f.has, f.whole = m.Seq, true, m.Missing == "" }
 
-// take returns what is wrong with a step.
+// take returns the fault of a step.
 func (f *follower) take(s Step) error {
 	switch s.Kind {
 	case Reset:
@@ -51,7 +51,7 @@ func (f *follower) take(s Step) error {
 	return nil
 }
 
-// claim returns what is wrong with a state.
+// claim returns the fault of a state.
 func (f *follower) claim(s State) error {
 	if s == Synced && f.has && !f.whole {
 		return fmt.Errorf("synced at %d with batches missing", f.last)
@@ -59,7 +59,7 @@ func (f *follower) claim(s State) error {
 	return nil
 }
 
-// claimHistory returns what is wrong with a Status.History.
+// claimHistory returns the fault of a Status.History.
 func (f *follower) claimHistory(why string) error {
 	if why == "" && f.has && !f.whole {
 		return fmt.Errorf("history up to %d is called whole with batches missing", f.last)

@@ -77,7 +77,7 @@ func TestPrints(t *testing.T) {
 	f(1<<63, "far", false, false)
 }
 
-// A live batch in sequence costs no allocation beside its decoding.
+// A live batch in sequence costs no allocation but those of its decoding.
 func TestLiveBatchAllocatesNothing(t *testing.T) {
 	m := newMachine(machineConfig{decode: benchDecode})
 	r := rig{m: m}

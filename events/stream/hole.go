@@ -2,7 +2,7 @@ package stream
 
 import "time"
 
-// hole deals with what is missing before the head of held: it returns true when
+// hole deals with the batches missing before the head of held: it returns true when
 // that is given up, false when a replay may bring it.
 func (m *machine) hole(now time.Time) bool {
 	head := m.held.head()
@@ -53,7 +53,7 @@ func (m *machine) lossReason() string {
 	return ReasonUnknown
 }
 
-// lose gives up what is missing before the head of held, or the head itself if
+// lose gives up the batches missing before the head of held, or the head itself if
 // it cannot be decoded.
 func (m *machine) lose(reason string) {
 	m.miss(reason)

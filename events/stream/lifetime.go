@@ -8,7 +8,7 @@ import "kvconductor/events"
 // duplicate. Where either has none, the bytes decide, batch by batch.
 //
 // A publisher of vLLM's earlier form also takes another id when its snapshots become
-// available again. That counts as a restart: a replay restores what is dropped.
+// available again. That counts as a restart: a replay restores the dropped blocks.
 
 // foreign reports whether a batch is of another lifetime than those consumed, by its id.
 func (m *machine) foreign(it *item) bool {

@@ -36,7 +36,7 @@ type machineConfig struct {
 //	                        +-- head is next       -> decoded, handed out
 //	                        +-- head is beyond it  -> a hole: ask, wait, or lose it
 //
-// Everything goes through held, and pop alone decides what is handed out. The
+// Everything goes through held, and pop alone decides which batches are handed out. The
 // caller pops until nothing comes before it feeds the next input.
 //
 // Invariants:
@@ -346,7 +346,7 @@ func (m *machine) restart(reason string, now time.Time) {
 	m.rebuild(now, m.pace.delay(now))
 }
 
-// newEpoch forgets everything but what is held.
+// newEpoch forgets everything but held.
 func (m *machine) newEpoch(reason string) {
 	m.stop()
 	m.epoch++

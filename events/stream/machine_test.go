@@ -11,8 +11,8 @@ import (
 	"kvconductor/events"
 )
 
-// decodeText decodes the payloads of tests: a sequence and letters, of which
-// "!" is undecodable, "c" a clear, "d" a clear of one medium, "t" a clear of
+// decodeText decodes the payloads of tests: a sequence and letters: "!"
+// is undecodable, "c" a clear, "d" a clear of one medium, "t" a clear of
 // one tenant, and anything else only other bytes. The sequence comes back as
 // the hash of a stored block.
 func decodeText(p []byte) (events.Batch, error) {
@@ -45,7 +45,7 @@ func decodeText(p []byte) (events.Batch, error) {
 //	full room        a live batch waits for room in the queue; no more
 //	resync           the application's wish
 //	1.5s             time passes; the machine is woken when it asks for that
-//	have5 have5?why  at the start: somebody else applied all up to 5, but why
+//	have5 have5?why  at the start: a peer applied all up to 5, but why
 //	early2           before that: two connections may be older than the mark
 //
 // Answers: "5" and "5r" are applied (live, replayed), "?3" asks from 3, "over" asks
@@ -225,7 +225,7 @@ func TestFirstContact(t *testing.T) {
 
 func TestFirstContactWithoutReplay(t *testing.T) {
 	f := cases(t, machineConfig{})
-	f("up", "=partial:history_unknown") // nobody can say
+	f("up", "=partial:history_unknown") // there is no proof
 	f("up 0", "0 =synced")
 	f("up 0 1 2", "0 1 2 =synced")
 	f("up 57 58", "57 58 =partial:history_unknown")
@@ -406,7 +406,7 @@ func TestReconnect(t *testing.T) {
 	// Before anything was seen there is nothing to compare.
 	f("up down up end", "?0 ?0 =synced")
 	f("up 7 down up r0", "?0 ?0 0r =replaying")
-	// Nobody answers.
+	// There is no answer.
 	f(start+"3 5s 4", "?0 0 1 2 ?2 3 4 =partial:replay_timeout")
 	g := cases(t, machineConfig{})
 	g("up 0 1 down up", "0 1 =partial:history_unknown")
@@ -553,7 +553,7 @@ func TestPublisherID(t *testing.T) {
 	f("up 2@a r0@b r1@b", "?0 0r 1r drop:publisher_restarted ?0 =replaying")
 	f("up 2@a r0@b r1@b down up r0@a r1@a r2@a end", "?0 0r 1r drop:publisher_restarted ?0 ?0 0r 1r 2r =synced")
 	f("up full 2@a r0@b r1@b", "?0 0r 1r drop:publisher_restarted ?0 over =replaying")
-	// The anchor alone is no progress: what is missing is given up, not asked for again.
+	// The anchor alone is no progress: the missing batches are given up, not asked for again.
 	f("up full 4@a 5@a r0@b r1@b end r1@b end", "?0 0r 1r ?1 drop:publisher_restarted ?0 over =replaying")
 	// Ids that come late, or are left out, decide nothing: the bytes do.
 	f("up 0 1@a 1 0 2", "?0 0 1 2 =synced")

@@ -1,6 +1,6 @@
 package stream
 
-// Mark says how far somebody else applied this publisher's batches.
+// Mark says how far a peer applied this publisher's batches.
 type Mark struct {
 	Seq   uint64 // the last batch applied
 	Print uint64 // its Step.Print
@@ -36,8 +36,8 @@ func (s *Stream) Resume(m Mark) {
 
 // inherited is the mark a stream resumed behind, and what the connections made
 // before the mark was taken bring of the batches at and below it. Their
-// fingerprints were never seen, so that the rule for old numbers, which takes what
-// is not remembered for a restart, would reset every stream that resumes.
+// fingerprints were never seen, so that the rule for old numbers, which takes a
+// batch that is not remembered for a restart, would reset every stream that resumes.
 //
 // On such a connection numbers below the mark are expected, for the batches were
 // published while the peer still applied them. They count as covered as long as
@@ -73,7 +73,7 @@ func (h *inherited) begin(n uint64, last print) {
 }
 
 // covers reports whether a live batch that is not remembered was applied by
-// whoever left the mark.
+// the peer that left the mark.
 func (h *inherited) covers(it item) bool {
 	if !h.open || it.seq > h.mark.seq() || h.mark.seq()-it.seq >= maxBacklog {
 		return false

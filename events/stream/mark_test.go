@@ -40,7 +40,7 @@ func TestResumeVerifies(t *testing.T) {
 	f("early2 have5 up 3 down up 2 r5 end", "?5 ?5 =synced")
 	f("early2 have5 up 6 down up 3 4 5 6 r5 end", "?5 ?5 6 =synced")
 	f("early2 have5 up r5 r6 down up 3", "?5 6r ?6 drop:publisher_restarted ?0 =replaying")
-	// Nobody answers.
+	// There is no answer.
 	f("have5 up 4 5s", "?5 =partial:replay_timeout")
 	f("have5 up 4 5s 6 10s r5 1h", "?5 6 ?5 =synced")
 	f("have5 up 4 5s 6 10s r5x", "?5 6 ?5 drop:publisher_restarted ?0 =replaying")

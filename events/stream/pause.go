@@ -8,7 +8,7 @@ import (
 // link is whether there should be a connection. Guarded by Stream.mu.
 type link struct {
 	paused bool
-	failed bool // the endpoint can never work, and nobody asked to try again
+	failed bool // the endpoint can never work, and no caller asked to try again
 	// ctx is of the connection that is kept or sought at present, and of its
 	// replays; Pause and Unpause end it.
 	ctx    context.Context

@@ -250,7 +250,7 @@ func TestUnpauseTriesAFailedEndpointAgain(t *testing.T) {
 		p.onSubscribe = nil
 		p.mu.Unlock()
 		time.Sleep(time.Minute)
-		wantState(t, s, Failed, ReasonEndpoint) // by itself nothing happens
+		wantState(t, s, Failed, ReasonEndpoint) // without a call nothing happens
 		s.Unpause()
 		s.Unpause()
 		wantSeqs(t, c, 0)

@@ -78,7 +78,7 @@ func (m *machine) join(it item) {
 }
 
 // replayHole takes a replayed batch that is not the next one. In mid-stream the
-// publisher's socket dropped what is missing; in front, the publisher does not
+// publisher's socket dropped the missing batches; in front, the publisher does not
 // have it.
 func (m *machine) replayHole(fresh bool, it item) {
 	if m.ask.progress {
@@ -132,7 +132,7 @@ func (m *machine) verify(it item, now time.Time) {
 		m.restart(ReasonForgotten, now)
 		return
 	case it.seq > anchor+1 && a.progress:
-		m.resume() // the publisher's socket dropped what is missing
+		m.resume() // the publisher's socket dropped the missing batches
 		return
 	case m.prints.any(anchor+1, it.seq):
 		m.restart(ReasonForgotten, now)

@@ -24,8 +24,8 @@ var (
 )
 
 // A publisher is killed at random moments, in mid-batch and in mid-replay, and comes
-// back on the same ports with an empty cache. What is left is what the last life
-// holds.
+// back on the same ports with an empty cache. At the end only the blocks of the last
+// life are held.
 func TestInteropKilledPublisher(t *testing.T) {
 	python := python(t)
 	seed := rand.Uint64()

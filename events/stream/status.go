@@ -37,7 +37,7 @@ type Status struct {
 	// History is why the batches up to LastSeq are not all there, "" if they are or
 	// a clear made the missing ones irrelevant. Unlike State and Reason it does not
 	// depend on the connection, nor on what may have come after LastSeq. Without
-	// HasSeq it says what is known so far: "" of a source that can replay, until a
+	// HasSeq it has the reason known so far: "" of a source that can replay, until a
 	// replay fails, and history_unknown of any other.
 	History string
 
@@ -65,7 +65,7 @@ type Status struct {
 }
 
 // view is what Status shows, apart from the machine so that a long decode holds
-// up nobody. Guarded by Stream.mu.
+// up no reader. Guarded by Stream.mu.
 type view struct {
 	st Status
 
@@ -108,7 +108,7 @@ func (v *view) disconnect(now time.Time, why string) {
 	}
 }
 
-// retry begins to look for a connection anew.
+// retry begins to look for a connection again.
 func (v *view) retry(now time.Time) {
 	v.disconnect(now, "")
 	v.sought = now

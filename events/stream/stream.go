@@ -11,7 +11,7 @@
 // connections, batches and the time, its outputs are steps and the wish to start
 // or stop a replay. It is spread over machine.go (inputs and order), hole.go,
 // ask.go and replies.go (replays), lifetime.go (publisher ids), mark.go (taking over),
-// trust.go, heal.go and doubt.go (what is not known). The rest of the package moves
+// trust.go, heal.go and doubt.go (gaps in the knowledge). The rest of the package moves
 // frames to it.
 //
 // A publisher numbers its batches without a hole, remembers the last few
@@ -46,7 +46,7 @@
 // endpoint and without publisher ids, that a publisher was restarted while the
 // connection was down if the first batch seen of it happens to carry exactly the next
 // sequence. A stream that does not read learns of a restart once it has read on. A
-// stream that resumes behind a peer's mark takes the peer's word for what is below it.
+// stream that resumes behind a peer's mark takes the peer's word for the batches below it.
 //
 // Concurrency: one goroutine calls Next and thereby drives the machine. Status,
 // Resync, Applied, Pause, Unpause and Close are safe from any goroutine. Lock order: Stream.turn,

@@ -12,7 +12,7 @@ const benchPayload = 4 << 10
 
 func benchDecode([]byte) (events.Batch, error) { return events.Batch{}, nil }
 
-// BenchmarkMachineLive is what a live batch costs beside its decoding.
+// BenchmarkMachineLive is what a live batch costs next to its decoding.
 func BenchmarkMachineLive(b *testing.B) {
 	m := newMachine(machineConfig{decode: benchDecode})
 	now := time.Unix(1e9, 0)

@@ -320,7 +320,7 @@ func TestLostConnection(t *testing.T) {
 	})
 }
 
-// A publisher that was restarted while nobody looked is noticed whether it is
+// A publisher that was restarted without a connection is noticed whether it is
 // behind, level with, or ahead of the watermark.
 func TestHiddenRestart(t *testing.T) {
 	f := func(after ...string) {

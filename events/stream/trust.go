@@ -18,7 +18,7 @@ const (
 	ReasonUnverified = "unverified"
 )
 
-// trust is what is known not to be known. All of it ends with a new epoch, and all
+// trust records which parts of the publisher's history may be missing. All of it ends with a new epoch, and all
 // but doubt with a clear event.
 type trust struct {
 	// lost: batches of this epoch were never consumed.
@@ -26,7 +26,7 @@ type trust struct {
 	// tail: batches may have been published after the last one consumed. Ends
 	// with a live batch that continues the sequence, or a complete replay.
 	tail string
-	// unverified: after a reconnect nobody could say whether anchor, a batch
+	// unverified: after a reconnect there is no proof whether anchor, a batch
 	// consumed before, is of the same lifetime.
 	unverified bool
 	anchor     print
@@ -36,7 +36,7 @@ type trust struct {
 	heal heal
 }
 
-// begin is the trust in an epoch of which nothing has been seen.
+// begin is the trust in an epoch whose batches are all unseen.
 func (t *trust) begin(canReplay bool) {
 	*t = trust{}
 	if !canReplay {

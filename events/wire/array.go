@@ -3,7 +3,7 @@ package wire
 import "kvconductor/events"
 
 // Events as arrays, the tag first. Every publisher appends fields as it grows
-// and none is told apart but by position and type:
+// and only position and type distinguish them:
 //
 //	BlockStored
 //	  1 block_hashes   required, as are 2 to 4
@@ -154,8 +154,8 @@ func (d *decoder) removedArray(ev *events.Event, f *form, n int) (why events.Rea
 		d.offsets = true
 	}
 	for i := 4; i < n && why == ""; i++ {
-		// A removal takes blocks away whatever else it says: what is of another
-		// type here is something else.
+		// A removal takes blocks away whatever else it says: a field of
+		// another type here is something else.
 		at := d.i
 		if d.storedField(ev, f, i+6) != "" && d.err == nil {
 			d.i = at

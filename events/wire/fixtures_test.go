@@ -51,7 +51,7 @@ func fixtures(t testing.TB) []fixture {
 }
 
 // render writes a batch as text: one line for the batch, one for each event, one
-// for each reason something was dropped. What is at its zero is left out.
+// for each reason something was dropped. Zero values are left out.
 func render(b events.Batch) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "batch time=%s rank=%d", strconv.FormatFloat(b.Time, 'f', -1, 64), b.Rank)

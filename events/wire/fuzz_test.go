@@ -8,9 +8,9 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// FuzzDecode holds what is true of any bytes: no panic; the same result twice;
-// what is accepted is exactly one msgpack value for another decoder too; every
-// element of the event list is accounted for; what is returned is no larger than
+// FuzzDecode holds the rules of any bytes: no panic; the same result twice;
+// an accepted payload is exactly one msgpack value for another decoder too; every
+// element of the event list is accounted for; the result is no larger than
 // the payload can pay for.
 func FuzzDecode(f *testing.F) {
 	for _, x := range fixtures(f) {

@@ -198,8 +198,8 @@ func (m maker) store(ev *events.Event, f *fields) {
 	f.lora = orNil(ev.LoraName)
 }
 
-// array writes the positional form, cut at any length publishers used; what is
-// cut off is taken from ev.
+// array writes the positional form, cut at any length publishers used; the
+// cut-off fields are taken from ev.
 func (m maker) array(ev *events.Event, f fields) any {
 	if ev.Kind == events.Removed {
 		a := arr{"BlockRemoved", f.hashes, f.medium, f.group, "mamba", 128, nil, m.junk(2)}[:2+m.pick(7, "length")]

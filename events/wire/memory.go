@@ -47,8 +47,8 @@ func (m *memory) recycle() {
 	m.dirty, m.usedHashes, m.usedTokens, m.lent = 0, 0, 0, false
 }
 
-// fit returns the chunk that later batches begin with, after one that used so many
-// elements, of this chunk and others.
+// fit returns the chunk that later batches begin with, after one that used that
+// many elements, of this chunk and others.
 func fit[T any](chunk []T, used, most int) []T {
 	switch {
 	case used > len(chunk) && used <= most:

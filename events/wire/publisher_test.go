@@ -28,7 +28,7 @@ func TestPublisher(t *testing.T) {
 			Publisher(p[:i], events.PublisherID(id))
 		}
 	}
-	// Batches that end like one with an id are told apart while the id is unknown.
+	// Batches that end like one with an id are distinguished while the id is unknown.
 	g := func(batch any) {
 		t.Helper()
 		if got := Publisher(pack(t, batch), events.PublisherID{}); got != (events.PublisherID{}) {

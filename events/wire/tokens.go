@@ -112,7 +112,7 @@ func (d *decoder) flat(n int) ([]uint32, bool) {
 	for j := 0; j < n; {
 		k := 0
 		k, d.i = compact(list[j:], d.b, d.i)
-		// The rest, or up to and beyond what is not compact.
+		// The rest, or up to and beyond a token that is not compact.
 		for end := min(n, j+k+chunk); j+k < end; k++ {
 			t, ok := d.token()
 			if !ok {

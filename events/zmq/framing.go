@@ -26,7 +26,7 @@ const (
 	maxFrames = 64
 	// Metadata of a handshake is a socket type and an identity of 255 bytes.
 	maxCommand = 4 << 10
-	// What is written is short: greeting, READY, one request, PONGs. A peer that
+	// Our messages are short: greeting, READY, one request, PONGs. A peer that
 	// does not read it must not hold up the reading goroutine for ever.
 	writeTimeout = 5 * time.Second
 

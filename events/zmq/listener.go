@@ -26,7 +26,7 @@ type listener struct {
 	mu     sync.Mutex
 	boxes  []*mailbox
 	topics map[string]map[int][]*mailbox // pod NUL model -> rank -> whose; replaced, never changed
-	strays []string                      // topics nobody claims, the latest last
+	strays []string                      // topics that no source claims, the latest last
 }
 
 func newListener(t Transport, rank func([]byte) (int, bool), addr string, ln net.Listener) *listener {
@@ -139,7 +139,7 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 	}
 }
 
-// claimed returns whose a message is, none if nobody's. A message with a wrong
+// claimed returns whose a message is, none if no source claims it. A message with a wrong
 // number of frames is its topic's, for the stream to count.
 func (l *listener) claimed(frames [][]byte) []*mailbox {
 	topic, _, _ := bytes.Cut(frames[0], []byte{0}) // SGLang appends epochs behind a NUL
@@ -169,7 +169,7 @@ func (l *listener) claimed(frames [][]byte) []*mailbox {
 	return nil
 }
 
-// stray counts a message nobody claims and remembers its topic.
+// stray counts a message that no source claims and remembers its topic.
 func (l *listener) stray(topic []byte) {
 	l.unclaimed.Add(1)
 	if len(topic) > 256 {

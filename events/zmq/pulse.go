@@ -14,7 +14,7 @@ const (
 	// A peer that has answered before and now lets this many PINGs in a row pass
 	// unanswered is gone.
 	missedBeats = 3
-	// What the kernel has sent and the peer has not acknowledged for so long ends
+	// What the kernel has sent and the peer has not acknowledged for that time ends
 	// the connection. Keepalive does not run while such bytes wait, and TCP alone
 	// would try again for a quarter of an hour.
 	unacknowledged = 25 * time.Second

@@ -22,7 +22,7 @@ import (
 //
 // A source sees one connection at a time, as if it had dialed it: messages of a
 // newer connection end the subscription, and the next one begins with them. So a
-// restarted publisher supersedes what is left of its old connection.
+// restarted publisher supersedes the rest of its old connection.
 //
 // A full mailbox stops the connection that fills it, with all sources that its publisher
 // sends for, until the source has read on, is closed or paused, or follows a newer
@@ -55,7 +55,7 @@ const (
 	// a queue of its own.
 	mailboxLen   = 1024
 	mailboxBytes = 8 << 20
-	// Topics nobody claims that are remembered by name.
+	// Topics without a claim that are remembered by name.
 	maxStrays = 16
 )
 
@@ -253,7 +253,7 @@ func (b *mailbox) append(d delivery) {
 func (b *mailbox) take(conn uint64) (d delivery, ok, other bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if conn == 0 { // ends of connections nobody subscribed to
+	if conn == 0 { // ends of connections without a subscription
 		for len(b.queue) > 0 && b.queue[0].ends() {
 			b.queue = b.queue[1:]
 		}

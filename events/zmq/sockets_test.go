@@ -96,9 +96,9 @@ func TestSocketsDealOut(t *testing.T) {
 	pub := connect(t, address)
 	seq := strings.Repeat("\x00", 8)
 	for _, m := range [][]string{
-		{"kv@c@m@1", seq, "0"}, {"kv@a@m", seq, "0"}, {"", seq, "0"}, {"kv@a", seq, "0"}, {"kx@a@m@1", seq, "0"}, // nobody's
+		{"kv@c@m@1", seq, "0"}, {"kv@a@m", seq, "0"}, {"", seq, "0"}, {"kv@a", seq, "0"}, {"kx@a@m@1", seq, "0"}, // without a claim
 		{"kv@a@m@1", seq, "x0"}, {"kv@a@m@1\x00epoch=7", seq, "x1"}, {"kv@b@m@1", seq, "x"}, // no rank, one claim
-		{"kv@a@m@1", seq, "2"},                             // a rank nobody claims
+		{"kv@a@m@1", seq, "2"},                             // a rank that no source claims
 		{"kv@a@m@1", seq, "x"}, {"kv@a@m@1", "two frames"}, // no rank among several: rank 0
 	} {
 		send(t, pub, m...)

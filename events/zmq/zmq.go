@@ -11,7 +11,7 @@
 // out to the sources it is meant for: see sockets.go.
 //
 // One call is one attempt. Nothing here retries or reconnects: a lost
-// connection is an error of Recv, and whoever reads decides what it means.
+// connection is an error of Recv, and the reader decides what it means.
 // That is why zmq4's sockets are not used, only its handshake: a socket
 // queues in goroutines that outlive Close, reconnects without saying so, and
 // has no deadline for a handshake. Its connection allocates memory for each frame, so
@@ -26,7 +26,7 @@
 //     Transport.DialTimeout plus Transport.HandshakeTimeout.
 //  4. Ending ctx or calling Close ends a blocked call at once.
 //  5. A connection that delivers nothing any more fails, even where the route
-//     swallows what is sent: by heartbeats if the peer has ever answered one, by
+//     swallows all messages: by heartbeats if the peer has ever answered one, by
 //     the kernel's probes else.
 //
 // Recv belongs to one goroutine; Close may be called from any, repeatedly. A
@@ -136,7 +136,7 @@ func (t Transport) dial(ctx context.Context, network, addr string) (net.Conn, er
 	return dialer.DialContext(ctx, network, addr)
 }
 
-// greet makes a connection of bytes, whoever dialed it, one of messages. It owns
+// greet makes a connection of bytes, dialed by either side, one of messages. It owns
 // raw from here on.
 func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType, hello zmq4.Msg) (*conn, error) {
 	boundUnacknowledged(raw)

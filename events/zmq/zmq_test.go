@@ -127,7 +127,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// peer is a raw server that does one thing to whoever connects.
+// peer is a raw server that does one thing to each client.
 func peer(t *testing.T, serve func(net.Conn)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -163,7 +163,7 @@ const pubMetadata = "\x0bSocket-Type\x00\x00\x00\x03PUB\x08Identity\x00\x00\x00\
 // hello is bytes of a subscriber's greeting, READY and subscription.
 const hello = greetingSize + 2 + len("\x05READY"+pubMetadata) + 3
 
-// readAll reads what the client sends, until it has sent so many bytes.
+// readAll reads what the client sends, until it has sent that many bytes.
 func readAll(c net.Conn, n int) []byte {
 	b := make([]byte, n)
 	c.SetReadDeadline(time.Now().Add(patience))
