@@ -55,7 +55,7 @@ test: ## every test, with the race detector where there is a C compiler for it, 
 	fi
 
 .PHONY: faults
-faults: ## 200 fleets on a faulty network, 50 killed publishers, 640,000 batches at once; FAULTS_FOR=2h goes on for so long
+faults: ## 200 fleets on a faulty network, 50 killed publishers, 640,000 batches at once; FAULTS_FOR=2h goes on for two hours
 	$(GO) test -count=1 -v -timeout 0 -run '^TestFaults$$' ./conductor -faults.runs 200 -faults.for $(FAULTS_FOR)
 	$(GO) test -count=1 -v -timeout 0 -run 'TestInteropKilledPublisher|TestInteropFlood|TestFaults' ./events/stream -stream.kills 50 -stream.runs 200 -stream.flood 40000
 

@@ -143,7 +143,7 @@ func TestPhrases(t *testing.T) {
 		switch {
 		case name == "docs_test.go":
 			continue
-		case strings.HasSuffix(name, ".md"):
+		case strings.HasSuffix(name, ".md") || name == "openapi.yaml":
 			text = codeSpan.ReplaceAll(text, []byte("x"))
 		case strings.HasSuffix(name, ".go") && !slices.ContainsFunc(unread, func(room string) bool { return within(name, room) }):
 			text = comment.ReplaceAll(text, []byte("$1"))
