@@ -24,7 +24,7 @@ type history struct {
 	past    []storedRun
 	depth   int // blocks of a prompt, at most
 	tame    int // of 8 calls, those that mention blocks of past stores
-	lies    int // one of so many engine hashes is another one, 0 for none
+	lies    int // one engine hash of this number is another one, 0 for none
 	log     []string
 }
 
