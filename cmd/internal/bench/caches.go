@@ -72,10 +72,9 @@ func run(c *Config, p *prompts, step func(*caches)) *Stream {
 	return f.s
 }
 
-// route picks some workers at random, two unless told otherwise, and takes the one
-// whose device holds most of the chain, of equals the one that has worked least. So
-// the more it looks at, the more conversations stay where they are; popular
-// beginnings spread over the fleet.
+// route draws Config.Choices workers at random. It returns the one whose device holds
+// most of the chain, and among equals the one that has worked least. With more choices
+// more conversations stay on one worker; popular beginnings spread over the fleet.
 func (f *caches) route(chain []int32) int {
 	best, most := -1, -1
 	for range f.choices {
@@ -88,9 +87,8 @@ func (f *caches) route(chain []int32) int {
 	return best
 }
 
-// serve computes a chain on a worker: what the device lacks is stored there, and
-// as much of the oldest makes room before. from is where the chain lies in the
-// stream.
+// serve computes a chain on a worker: the device stores the blocks that it lacks, and
+// evicts as many of its oldest first. from is the place of the chain in the stream.
 func (f *caches) serve(id int, chain []int32, from uint32) {
 	w := f.workers[id]
 	w.work += len(chain)
@@ -127,9 +125,9 @@ func (f *caches) makeRoom(id, at, n int) {
 	f.s.remove(f.p, w.tiers[at], out)
 }
 
-// demote stores evicted blocks, oldest first, on a lower tier. What is there
-// already only becomes newer. So on a lower tier, too, a parent is newer than its
-// children, and a worker that holds a block holds its parent on some tier.
+// demote stores evicted blocks, oldest first, on a lower tier. A block that the tier
+// holds already becomes its newest. So a parent is newer than its children on a lower
+// tier too, and a worker that holds a block holds its parent on some tier.
 func (f *caches) demote(id, at int, out []int32) {
 	l := f.workers[id].tiers[at]
 	fresh := 0

@@ -2,12 +2,12 @@ package bench
 
 import "container/list"
 
-// lru is one tier of one worker: so many blocks, the one unused for the longest
-// time leaves first.
+// lru is one tier of one worker: capacity blocks. The block unused for the longest time
+// leaves first.
 //
-// Whoever uses a chain touches its blocks from the last to the first. So a
-// parent is always newer than its children, the oldest block has no child here,
-// and what is left stays closed.
+// A worker touches the blocks of a chain from the last to the first. So a parent is
+// always newer than its children, the oldest block has no child here, and the remaining
+// blocks stay closed.
 type lru struct {
 	capacity int
 	at       map[int32]*list.Element

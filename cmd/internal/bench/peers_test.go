@@ -68,7 +68,7 @@ func TestHashOfAnswer(t *testing.T) {
 	}
 }
 
-// A rival that is missing is told at once, and not after minutes of making ops files.
+// Run reports a missing rival at once, and not after minutes of making ops files.
 func TestPeersWithoutRival(t *testing.T) {
 	p := Peers{Rival: filepath.Join(t.TempDir(), "crtc"), Only: "no load", Rounds: 1}
 	if err := p.Run(io.Discard); err == nil || !strings.Contains(err.Error(), "no rival to measure") {

@@ -117,7 +117,7 @@ func (d *driver) restart(ctx context.Context, r *rank) error {
 		return err
 	}
 	before := d.states(ctx)[r.name(d.Tenant)]
-	cleared := r.engine.Clear() // for the truth; nobody is told
+	cleared := r.engine.Clear() // for the truth; the killed process publishes nothing
 	r.requests = 0
 	r.faults.Restarts++
 	pub, err := publisher.Listen(r.options)
@@ -149,8 +149,8 @@ func (d *driver) heal() error {
 	return d.remind(func(*rank) bool { return true })
 }
 
-// remind publishes an empty batch for ranks whose newest one nobody got: without
-// another no reader can know that it exists, and an engine at work soon has one.
+// remind publishes an empty batch for ranks whose newest batch was lost. A reader learns
+// from the next batch that one is missing, and an engine at work soon publishes one.
 func (d *driver) remind(which func(*rank) bool) error {
 	d.Fleet.mu.Lock()
 	defer d.Fleet.mu.Unlock()

@@ -27,7 +27,7 @@
 //
 // Invariants
 //  1. Under Fleet.mu, the truth is the state after the newest published batch.
-//  2. While a client waits for the server to catch up, nobody publishes.
+//  2. While a client waits for the server to catch up, no rank publishes.
 //
 // Lock order: driver.publishing, Fleet.mu. The tally and the router lock last
 // and alone.
@@ -75,7 +75,7 @@ type Config struct {
 	Warm     int           // requests before registration, which only a replay tells
 	Seed     uint64
 
-	SettleEvery   int           // one query in so many waits until the server caught up, 0 for none
+	SettleEvery   int           // one query in SettleEvery waits until the server caught up, 0 for none
 	SettleTimeout time.Duration // how long it waits
 	Audit         int           // earlier prompts asked again at the end
 
@@ -91,7 +91,7 @@ type Config struct {
 	Progress *Progress // nil for none
 }
 
-// Check returns what is wrong with the configuration, all at once.
+// Check returns all errors of the configuration as one.
 func (c *Config) Check() error {
 	var bad []string
 	atLeast := func(name string, v, least int) {
@@ -234,7 +234,7 @@ func (f *Fleet) pooled(in *instance) bool { return f.pool != nil && in.tree.Ahea
 func (f *Fleet) newRank(in *instance, n int) (*rank, error) {
 	h, _ := habits(in.family, n)
 	r := &rank{habit: h, instance: in, n: n}
-	seed := in.id // without a pool nobody makes sure that engines name blocks alike
+	seed := in.id // without a pool engines of a fleet need not name blocks alike
 	var shared engine.Pool
 	if f.pooled(in) {
 		seed, shared = poolSeed, f.pool.share(r, len(f.ranks))

@@ -129,7 +129,7 @@ func TestLookAhead(t *testing.T) {
 	}
 }
 
-// TestLies: what is wrong with an answer is found and named for what it is.
+// TestLies: the fleet finds each wrong field of an answer and names it.
 func TestLies(t *testing.T) {
 	type counts struct{ wrong, over, under, behind, partial int }
 	const every = 10

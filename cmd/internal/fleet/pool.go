@@ -20,7 +20,7 @@ const (
 	poolID = "pool-0"
 	// poolSeed is the PYTHONHASHSEED of engines that share a pool.
 	poolSeed = "0"
-	// saveOne is the number of requests of which one saves what it computes.
+	// saveOne is the average number of requests for one that saves its blocks.
 	saveOne = 4
 	// exchangeEvery is how many batches of the engines there are, on average, for
 	// one of the master.

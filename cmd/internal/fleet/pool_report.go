@@ -43,7 +43,7 @@ func (d *driver) poolReport(states map[string]service) *Pool {
 	return out
 }
 
-// err returns what is wrong with the pool itself.
+// err returns an error if the master published what no master knows.
 func (p *Pool) err() error {
 	if p != nil && p.WireTokens > 0 {
 		return errors.New("the simulated master published tokens, which no master knows")

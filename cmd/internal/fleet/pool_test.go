@@ -174,7 +174,7 @@ func TestPoolStreamTellsAll(t *testing.T) {
 	}
 }
 
-// TestPoolLies: what is wrong with a pool's part of an answer is found, and an
+// TestPoolLies: the fleet finds errors in the pool's part of an answer, and an
 // answer that cannot know what the pool holds is not blamed.
 func TestPoolLies(t *testing.T) {
 	const every, lies = 10, 6

@@ -16,7 +16,7 @@ type Progress struct {
 	bar   *progressbar.ProgressBar
 
 	mu      sync.Mutex // guards the rest
-	text    string     // beside the bar
+	text    string     // next to the bar
 	total   int        // requests, -1 if only the duration ends the run
 	done    int
 	started time.Time

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// farewell bounds what is done after the run was interrupted.
+// farewell bounds the work after the run was interrupted.
 const farewell = 5 * time.Second
 
 // lastWait is how many times longer than in between the server may take to

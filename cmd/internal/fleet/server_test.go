@@ -103,7 +103,7 @@ func (s *server) register(w http.ResponseWriter, r *http.Request) {
 	s.registered[fmt.Sprintf("%s|%s|%d", g.Instance, g.Tenant, g.Rank)] = true
 }
 
-// follow keeps what is published at an endpoint, until the test ends.
+// follow keeps the batches published at an endpoint, until the test ends.
 func (s *server) follow(endpoint string) {
 	sub := zmq4.NewSub(s.t.Context())
 	s.t.Cleanup(func() { sub.Close() })

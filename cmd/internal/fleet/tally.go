@@ -128,7 +128,7 @@ func (t *tally) waited(ok bool) {
 	}
 }
 
-// brief is the line beside the progress bar.
+// brief returns the counts next to the progress bar.
 func (t *tally) brief() (wrong, behind, failed int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -38,7 +38,7 @@ import (
 	"kvconductor/events/zmq"
 )
 
-// Config says what is published and for how long.
+// Config describes the load and the phases.
 type Config struct {
 	Load
 	Rate     float64       // batches/s of one source; 0 finds the highest, then takes the lag at half of it

@@ -8,10 +8,10 @@
 //	       ^                                     |         \--> baseline handler
 //	       +------ processor time, allocations, by pipe --------+
 //
-// The index holds families of blocks: of every prompt that is asked the first part
-// is a family's, held by a few instances, and the rest is held by nobody. There are
-// many more blocks than a processor caches, and many prompts, so neither the index
-// nor a body is warm when its turn comes.
+// The index holds families of blocks. Every prompt begins with the blocks of a family,
+// which a few instances hold; no instance holds the rest. There are many more blocks than
+// a processor caches, and many prompts, so neither the index nor a body is warm when its
+// turn comes.
 //
 // To compare it, the serving process has a second port, where the same prompts are
 // asked in turns with the first: of the same index by way of encoding/json, and of
@@ -41,17 +41,17 @@ const (
 // Codecs are all there are.
 var Codecs = []string{JSON, JSONBase64, MsgpackBin, MsgpackArray}
 
-// Load is the shape of what is indexed and asked; both processes know it.
+// Load is the shape of index and prompts; both processes know it.
 type Load struct {
 	Tokens    int     // of a prompt
 	BlockSize int     // tokens
 	Workers   int     // instances
-	Holders   int     // instances that hold what is held of a prompt
+	Holders   int     // instances that hold the beginning of a prompt
 	Blocks    int     // indexed at least, each counted once
 	Hit       float64 // part of a prompt that is held
 }
 
-// Config says what is asked, and how.
+// Config describes the load and how the client asks.
 type Config struct {
 	Load
 	Codec       string
@@ -68,7 +68,7 @@ type Config struct {
 	Progress harness.Progress
 }
 
-// Check says what is wrong with a load.
+// Check returns the first error of a load.
 func (l *Load) Check() error {
 	for _, f := range []struct {
 		name string
@@ -109,8 +109,8 @@ func (c *Config) check() error {
 // held is how many blocks of a prompt are held.
 func (l *Load) held() int { return int(math.Round(l.Hit * float64(l.Tokens/l.BlockSize))) }
 
-// chain is how many blocks a family has: what is held of a prompt, or, where that is
-// nothing, as much as a prompt.
+// chain returns the blocks of a family: the held blocks of a prompt, or all blocks of a
+// prompt if none is held.
 func (l *Load) chain() int {
 	if n := l.held(); n > 0 {
 		return n
@@ -137,7 +137,7 @@ func (l *Load) prompt(dst []uint32, family int) []uint32 {
 
 // stored appends the tokens a family has in the index.
 func (l *Load) stored(dst []uint32, family int) []uint32 {
-	if l.held() == 0 { // of prompts nobody asks for
+	if l.held() == 0 { // of prompts that no client asks for
 		return randomTokens(dst, ofOthers, family, l.chain()*l.BlockSize)
 	}
 	return randomTokens(dst, ofPrompts, family, l.chain()*l.BlockSize)

@@ -177,7 +177,7 @@ func TestCheckAnswer(t *testing.T) {
 	}
 }
 
-// Answers are read in both ways a length is told, and nothing else passes for one.
+// Answers are read with a content length and in chunks, and nothing else passes for one.
 func TestConnectionReads(t *testing.T) {
 	f := func(sent string, status int, body, failure string) {
 		t.Helper()

@@ -87,7 +87,7 @@ func Run(c Config) (*Report, error) {
 	return r, nil
 }
 
-// side is what is measured, and beside it what it is compared with.
+// side is one handler that is measured: the server's, or one to compare it with.
 type side struct {
 	name    string
 	client  *client

@@ -241,7 +241,7 @@ func (w *writer) clear() {
 	w.events = append(w.events, map[string]any{"type": "AllBlocksCleared"})
 }
 
-// store stores a stretch of a prompt. It ends before a block whose copies nobody could
+// store stores a stretch of a prompt. It ends before a block whose copies the truth cannot
 // count: one that waits, or one stored again behind a block that the source does not hold.
 func (w *writer) store(h *holder, path []int32, tokens bool) {
 	parent := int32(-1)

@@ -162,7 +162,7 @@ func (r *reader) judgeRow(p *prompt, a *conductor.Answer, from, to int) error {
 		r.got = append(r.got, rank.Blocks, rank.Device, rank.Host, rank.Disk)
 	}
 	least, most := r.row(r.least, len(p.path), from, to), r.row(r.most, len(p.path), from, to)
-	if away { // pools serve only what is registered
+	if away { // pools serve registered instances only
 		clear(least)
 	}
 	for i, got := range r.got {

@@ -50,7 +50,7 @@ const (
 	queueBatches = 1           // so that windows are short
 )
 
-// recallBytes are bounds of what is remembered: nothing, some and all.
+// recallBytes are bounds of the recall: nothing, some and all.
 var recallBytes = []int64{0, 32 << 10, 4 << 20}
 
 // Soak is one run.

@@ -78,7 +78,7 @@ func TestSoakNoticesErrors(t *testing.T) {
 	}
 }
 
-// TestBounds holds what is true in a window: something was true all the time, something
+// TestBounds holds the truth of a window: something was true all the time, something
 // at some moment.
 func TestBounds(t *testing.T) {
 	k := Soak{nodes: make([]node, 1)}

@@ -67,7 +67,7 @@ type life struct {
 	ends  []int32
 }
 
-// source is a publisher, what it publishes in a round, and what is true after each event.
+// source is a publisher with its history of a round and the truth after each event.
 type source struct {
 	*Soak
 	reg     conductor.Registration

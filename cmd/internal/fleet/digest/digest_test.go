@@ -91,7 +91,7 @@ func TestRoots(t *testing.T) {
 	f(Pickle, "vllm-none-hash", "066b1e8987e027138e98701c46128929378935f9b6cd1549105ae6b4f0d71198")
 }
 
-// TestBytes: what is hashed, where a number or a length changes its form.
+// TestBytes: the bytes under the hash, where a number or a length changes its form.
 func TestBytes(t *testing.T) {
 	f := func(a Algorithm, block []uint32, want string) {
 		t.Helper()

@@ -76,7 +76,7 @@ type Traits struct {
 	// removal from the device, else right after it.
 	OffloadFirst bool
 	// Placeholder announces host and disk copies by their hash alone. It needs
-	// OffloadFirst: a hash that nobody holds any more means nothing to a reader.
+	// OffloadFirst: a reader forgets a hash that no engine holds any more.
 	Placeholder bool
 	// WriteThrough copies blocks to the host as soon as a second request used
 	// them, not only at eviction.

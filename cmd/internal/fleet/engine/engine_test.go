@@ -79,7 +79,7 @@ func (r *reader) describe(ev Event, blockSize int) {
 		if prefix, ok = r.path[ev.Parent]; !ok {
 			r.t.Fatalf("parent %x was never stored", ev.Parent)
 		}
-		// A reader that forgets what nobody holds can still place the block.
+		// A reader that forgets blocks without a holder can still place the block.
 		if !r.anywhere(ev.Parent) && !r.anywhere(ev.Hashes[0]) {
 			r.t.Fatalf("block %x is stored on %v when it and its parent are gone", ev.Hashes[0], ev.Tier)
 		}

@@ -52,7 +52,7 @@ func (e *Engine) ensure(n int) {
 		return
 	}
 	for _, b := range leaving {
-		e.Tree.Pin(b.id) // between the removal and the host copy nobody holds it
+		e.Tree.Pin(b.id) // no tier holds it between the removal and the host copy
 	}
 	e.evict(victims)
 	e.toHost(leaving)
@@ -80,10 +80,9 @@ func (e *Engine) toHost(blocks []*block) {
 	})
 }
 
-// lower copies blocks, parents before children, to a lower tier. Those that
-// are there become the newest; of the others so many are taken, from the front,
-// that none of the former has to go. rescue gets the blocks that make room
-// while they are still there.
+// lower copies blocks, parents before children, to a lower tier. Blocks that the tier
+// holds become its newest and stay. The others are copied from the front, as far as
+// they fit. rescue gets the blocks that make room while the tier still holds them.
 func (e *Engine) lower(l *lower, n int, tier truth.Tier, blocks []*block, rescue func(old []*block)) {
 	fresh := make([]*block, 0, len(blocks))
 	for _, b := range blocks {

@@ -10,8 +10,8 @@ type running struct {
 	path         []truth.ID
 	prompt       int // leading blocks of path that lie within the prompt
 	promptTokens int
-	save         bool     // offer what is computed to the pool
-	pin          truth.ID // what to unpin at the end, Root for none
+	save         bool     // offer computed blocks to the pool
+	pin          truth.ID // block to unpin at the end, Root for none
 
 	next   int           // blocks of path that are computed or found
 	hits   int           // leading blocks of path that were found

@@ -78,8 +78,8 @@ func (d *device) drop(b *block) bool {
 	}
 }
 
-// lastCopies returns, in the same order, one of each block of which no copy
-// remains once all victims are gone.
+// lastCopies returns, in the order of victims, one copy of each block that the device no
+// longer holds once all victims are gone.
 func (d *device) lastCopies(victims []*block) []*block {
 	for _, b := range victims {
 		b.leaving = true

@@ -1,14 +1,13 @@
-// Package master is the metadata of a Mooncake Store: which objects of which
-// blocks lie in the host memory and on the disks of a pool that all engines of a
-// fleet share. It keeps no bytes, and it never sees a token: engines name blocks
-// by digest, and the master announces objects by key.
+// Package master is the metadata of a Mooncake Store: the objects in the host memory and
+// on the disks of a pool that all engines of a fleet share. It keeps no bytes and sees no
+// token: engines name blocks by digest, and the master announces objects by key.
 //
 //	Put --> waiting --Step--> host (LRU) --oldest--> disk (LRU) --oldest--> gone
 //
-// A block is stored as Shards objects. Of what an engine computed at once the
-// first shards are written, then the second, as each of its workers does; they
-// are moved and evicted one by one. It counts on a tier when all of them are there, and that is what is
-// written to the truth.Tree.
+// A block is stored as Shards objects. The master writes the first shards of all blocks
+// that an engine computed at once, then the second, as each of its workers does. It moves
+// and evicts objects one by one. The truth.Tree has a block on a tier when all its objects
+// are there.
 //
 // Invariants (Check)
 //  1. No tier holds more objects than its capacity.
@@ -17,7 +16,7 @@
 //     are there.
 //  4. Applied in order, the events give exactly what the pool holds.
 //  5. While a family has no object, Step writes its next block whole: a reader
-//     can only know what a block consists of by having seen it.
+//     learns the number of shards from the blocks that it saw.
 //
 // Concurrency: none; one goroutine at a time drives a Master and its tree.
 //
@@ -73,7 +72,7 @@ type Stats struct {
 type Master struct {
 	Config
 	waiting []Write
-	// run is the blocks of one batch, of which shard of the at-th is next.
+	// run is the blocks of one batch. The next object is shard of the at-th block.
 	run       []Write
 	shard, at int
 

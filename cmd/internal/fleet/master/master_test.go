@@ -172,7 +172,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestAnnounced: what the pool's blocks depend on moves with what is written.
+// TestAnnounced: the batches that the pool's blocks depend on move with its writes.
 func TestAnnounced(t *testing.T) {
 	tree := truth.New(blockSize, 1, 2)
 	m := newMaster(tree, 9, 0)

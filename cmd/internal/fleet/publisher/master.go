@@ -18,9 +18,8 @@ import (
 // MasterBatch is how many events the master puts into one batch at most.
 const MasterBatch = 64
 
-// Master publishes what a Mooncake master announces: objects by key. It has
-// nothing to replay from, its sequences start at 1, and it discards nothing, for
-// what is lost of it is lost for good.
+// Master publishes the events of a Mooncake master: objects by key. Its sequences start
+// at 1. It cannot replay, so it discards nothing.
 type Master struct {
 	tenant, backend string
 	pub             zmq4.Socket
@@ -51,8 +50,8 @@ func newMaster(tenant, backend string) *Master {
 // Endpoint returns the address of the stream.
 func (m *Master) Endpoint() string { return "tcp://" + m.pub.Addr().String() }
 
-// Followed reports whether somebody has subscribed: what is published from then
-// on reaches them.
+// Followed reports whether a reader has subscribed. Batches published from then on reach
+// that reader.
 func (m *Master) Followed() bool { return len(m.pub.(zmq4.Topics).Topics()) > 0 }
 
 // Publish sends events in as many batches as they need and returns how many

@@ -13,8 +13,8 @@
 //  3. A replay request is exactly [identity, "", 8 bytes]; any other is ignored,
 //     as the engines do.
 //
-// Concurrency: Publish and LastSeq may be called from any goroutine. A replay
-// runs beside the live stream and sends what the ring held when it was asked.
+// Concurrency: Publish and LastSeq may be called from any goroutine. A replay runs during
+// the live stream. It sends the batches that the ring held when the request came.
 //
 // Cost: one encoding and one write per batch; the ring holds payloads, not events.
 package publisher

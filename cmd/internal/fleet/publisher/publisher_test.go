@@ -148,7 +148,7 @@ func TestLive(t *testing.T) {
 			got <- msg
 		}
 	}()
-	// A subscription takes a moment; what is published before it is lost.
+	// A subscription takes a moment; batches published before it are lost.
 	var first zmq4.Msg
 	for first.Frames == nil {
 		publish(t, p, 1)

@@ -1,6 +1,6 @@
 // Package route is a TCP route between a publisher and its readers that can be
-// disturbed: cut, held up, pointed elsewhere, or made to spoil what is asked over
-// it. What passes is not looked at.
+// disturbed: cut, held up, pointed elsewhere, or made to spoil replays. The route does
+// not parse the bytes that pass.
 package route
 
 import (

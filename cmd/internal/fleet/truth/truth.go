@@ -1,5 +1,5 @@
-// Package truth knows which blocks of which prompts every engine and every pool
-// of a fleet really holds, and answers from it what a correct answer would be.
+// Package truth records the blocks that every engine and every pool of a fleet really
+// holds, and computes the correct answer from them.
 //
 //	          root
 //	         /    \

@@ -17,15 +17,15 @@ type shape struct {
 	shared int  // how many different beginnings there are
 	system span // length of a beginning
 	turns  span // requests of one session
-	input  span // what is added before each request
+	input  span // tokens added before each request
 	output span
 	live   int // sessions that take turns at the same time
 }
 
 // shapes are the built-in kinds. The lengths follow what the public traces
 // show: assistants with short turns, agents with long beginnings and long tool
-// results between short answers. So many sessions are open that the default
-// fleet cannot keep all of them on its devices.
+// results between short answers. The devices of the default fleet cannot hold all
+// open sessions.
 var shapes = map[string]shape{
 	"system": {shared: 12, system: span{1500, 6000}, turns: span{1, 1}, input: span{50, 1200}, output: span{50, 400}, live: 1},
 	"chat":   {shared: 6, system: span{200, 1200}, turns: span{3, 12}, input: span{30, 600}, output: span{60, 500}, live: 150},
