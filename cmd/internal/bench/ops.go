@@ -11,10 +11,27 @@ import (
 
 // An ops file is a stream in canonical hashes, for other programs to replay. docs/formats.md
 // describes it.
+type (
+	opsHeader struct {
+		Magic               [8]byte
+		Owners, Operations  uint32
+		Chains, Removed     uint64 // blocks
+		Unique, Memberships uint64 // held at the end
+	}
+	opsRecord struct {
+		Kind, HasParent, Owner, From, To, Flags uint32
+		Parent                                  uint64
+	}
+	opsTail struct{ Tiers, Counted, Load uint32 }
+)
+
+var (
+	opsMagic   = [8]byte([]byte("H2HOPS01"))
+	headSize   = int64(binary.Size(opsHeader{}))
+	recordSize = int64(binary.Size(opsRecord{}))
+)
+
 const (
-	opsMagic    = "H2HOPS01"
-	opsHead     = 48
-	opsRecord   = 32
 	flagBare    = 1 << 8
 	flagClassAt = 16
 )
@@ -44,43 +61,23 @@ func ExportOps(c Config, path string) error {
 // write writes an ops file.
 func (s *Stream) write(to io.Writer) error {
 	w := bufio.NewWriterSize(to, 1<<20) // keeps the first error
-	le := binary.LittleEndian
-	end := s.outcome()
-	b := append(make([]byte, 0, 64), opsMagic...)
-	b = le.AppendUint32(b, uint32(s.owners))
-	b = le.AppendUint32(b, uint32(len(s.ops)))
-	for _, n := range []int{len(s.seq), len(s.gone), end.Unique(), end.Memberships()} {
-		b = le.AppendUint64(b, uint64(n))
+	put := func(v any) { binary.Write(w, binary.LittleEndian, v) }
+	bit := func(set bool, bit uint32) uint32 {
+		if set {
+			return bit
+		}
+		return 0
 	}
-	w.Write(b)
+	end := s.outcome()
+	put(opsHeader{opsMagic, uint32(s.owners), uint32(len(s.ops)), uint64(len(s.seq)), uint64(len(s.gone)), uint64(end.Unique()), uint64(end.Memberships())})
 	for i := range s.ops {
 		o := &s.ops[i]
-		flags := uint32(o.family) | uint32(o.class)<<flagClassAt
-		if o.bare {
-			flags |= flagBare
-		}
-		has := uint32(0)
-		if o.hasParent {
-			has = 1
-		}
-		b = b[:0]
-		for _, v := range []uint32{uint32(o.kind), has, o.owner, o.from, o.to, flags} {
-			b = le.AppendUint32(b, v)
-		}
-		w.Write(le.AppendUint64(b, o.parent))
+		put(&opsRecord{uint32(o.kind), bit(o.hasParent, 1), o.owner, o.from, o.to, uint32(o.family) | uint32(o.class)<<flagClassAt | bit(o.bare, flagBare), o.parent})
 	}
-	for _, list := range [][]uint64{s.seq, s.local, s.gone} {
-		for _, v := range list {
-			w.Write(le.AppendUint64(b[:0], v))
-		}
-	}
-	counted := uint32(0)
-	if s.counted {
-		counted = 1
-	}
-	b = le.AppendUint32(b[:0], uint32(s.tiers))
-	b = le.AppendUint32(b, counted)
-	w.Write(le.AppendUint32(b, uint32(s.load)))
+	put(s.seq)
+	put(s.local)
+	put(s.gone)
+	put(opsTail{uint32(s.tiers), bit(s.counted, 1), uint32(s.load)})
 	return w.Flush()
 }
 
@@ -113,54 +110,47 @@ func OpenOps(path string) (*Stream, error) {
 
 // readOps reads size bytes.
 func readOps(r io.Reader, size int64) (*Stream, error) {
-	le := binary.LittleEndian
-	var head [opsHead]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil || string(head[:8]) != opsMagic {
+	get := func(v any) error { return binary.Read(r, binary.LittleEndian, v) }
+	var head opsHeader
+	if err := get(&head); err != nil || head.Magic != opsMagic {
 		return nil, fmt.Errorf("not an ops file")
 	}
-	owners, count := le.Uint32(head[8:]), le.Uint32(head[12:])
-	chains, removed := le.Uint64(head[16:]), le.Uint64(head[24:])
 	const most = 1 << 32
-	if count == 0 {
+	if head.Operations == 0 {
 		return nil, fmt.Errorf("no operations")
 	}
-	if chains >= most || removed >= most || opsHead+opsRecord*int64(count)+16*int64(chains)+8*int64(removed) > size {
-		return nil, fmt.Errorf("%d bytes are too few for %d operations of %d and %d blocks", size, count, chains, removed)
+	if head.Chains >= most || head.Removed >= most || headSize+recordSize*int64(head.Operations)+16*int64(head.Chains)+8*int64(head.Removed) > size {
+		return nil, fmt.Errorf("%d bytes are too few for %d operations of %d and %d blocks", size, head.Operations, head.Chains, head.Removed)
 	}
-	s := &Stream{owners: int(owners), tiers: 1, counted: true, load: int(count), ops: make([]op, count)}
-	var b [opsRecord]byte
+	s := &Stream{
+		owners: int(head.Owners), tiers: 1, counted: true, load: int(head.Operations), ops: make([]op, head.Operations),
+		seq: make([]uint64, head.Chains), local: make([]uint64, head.Chains), gone: make([]uint64, head.Removed),
+	}
 	for i := range s.ops {
-		if _, err := io.ReadFull(r, b[:]); err != nil {
+		var b opsRecord
+		if err := get(&b); err != nil {
 			return nil, err
 		}
-		flags := le.Uint32(b[20:])
 		s.ops[i] = op{
-			kind: kind(le.Uint32(b[:])), hasParent: le.Uint32(b[4:]) == 1, owner: le.Uint32(b[8:]),
-			from: le.Uint32(b[12:]), to: le.Uint32(b[16:]), name: le.Uint32(b[12:]), parent: le.Uint64(b[24:]),
-			family: uint8(flags), bare: flags&flagBare != 0, class: class(flags >> flagClassAt),
+			kind: kind(b.Kind), hasParent: b.HasParent == 1, owner: b.Owner, from: b.From, to: b.To, name: b.From, parent: b.Parent,
+			family: uint8(b.Flags), bare: b.Flags&flagBare != 0, class: class(b.Flags >> flagClassAt),
 		}
-		o, end := &s.ops[i], chains
+		o, end := &s.ops[i], head.Chains
 		if o.kind == remove {
-			end = removed
+			end = head.Removed
 		}
-		if le.Uint32(b[:]) > uint32(remove) || o.owner >= owners || o.from > o.to || uint64(o.to) > end || o.class >= classes {
+		if b.Kind > uint32(remove) || o.owner >= head.Owners || o.from > o.to || uint64(o.to) > end || o.class >= classes {
 			return nil, fmt.Errorf("operation %d is damaged: %+v", i, *o)
 		}
 	}
-	for _, list := range []struct {
-		to *[]uint64
-		n  uint64
-	}{{&s.seq, chains}, {&s.local, chains}, {&s.gone, removed}} {
-		*list.to = make([]uint64, list.n)
-		for i := range *list.to {
-			if _, err := io.ReadFull(r, b[:8]); err != nil {
-				return nil, err
-			}
-			(*list.to)[i] = le.Uint64(b[:])
+	for _, list := range [][]uint64{s.seq, s.local, s.gone} {
+		if err := get(list); err != nil {
+			return nil, err
 		}
 	}
-	if _, err := io.ReadFull(r, b[:12]); err == nil {
-		s.tiers, s.counted, s.load = int(le.Uint32(b[:])), le.Uint32(b[4:]) == 1, int(le.Uint32(b[8:]))
+	var tail opsTail
+	if get(&tail) == nil {
+		s.tiers, s.counted, s.load = int(tail.Tiers), tail.Counted == 1, int(tail.Load)
 	}
 	if s.tiers < 1 || s.owners%s.tiers != 0 || s.load > len(s.ops) {
 		return nil, fmt.Errorf("%d owners of %d tiers, %d of %d operations of loading", s.owners, s.tiers, s.load, len(s.ops))
