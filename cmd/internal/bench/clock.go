@@ -32,12 +32,6 @@ func newClock() clock {
 
 func (c *clock) now() time.Duration { return time.Since(c.base) }
 
-// cpuTime returns the CPU time of all threads of the process.
-func cpuTime() time.Duration {
-	cpu, _ := harness.Usage()
-	return cpu
-}
-
 // Latencies are nanoseconds.
 type Latencies struct {
 	P50  int64 `json:"p50_ns"`

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/index"
 )
 
@@ -57,7 +58,9 @@ type Result struct {
 func measure(c *Config, s *Stream, p *prompts, clk *clock) (Result, error) {
 	var r Result
 	l := newLoad(newIndexed(s, c.Events), clk)
-	base := startRSS()
+	debug.FreeOSMemory()
+	harness.ResetPeak()
+	base, _ := harness.Resident()
 	before := readRuntime()
 	if c.Events == Wire {
 		w, err := l.replayWire(c, p)
@@ -75,7 +78,8 @@ func measure(c *Config, s *Stream, p *prompts, clk *clock) (Result, error) {
 		l.replay(s.ops)
 	}
 	after := readRuntime()
-	r.RSSBytes, r.RSSPeakBytes = growthRSS(base)
+	now, peak := harness.Resident()
+	r.RSSBytes, r.RSSPeakBytes = max(0, now-base), max(0, peak-base)
 	allocs := float64(after.objects - before.objects)
 	if r.Wire != nil {
 		allocs = r.Wire.AllocsPerBlock * float64(r.Wire.Blocks) // without those of encoding
@@ -189,18 +193,4 @@ func verify(c *Config, canonical, named *Stream) (err error) {
 		return fmt.Errorf("the index holds %d blocks and %d memberships, the oracle %d and %d", st.Blocks, st.Memberships, oracle.Unique(), oracle.Memberships())
 	}
 	return x.x.Check()
-}
-
-// startRSS returns the resident memory of the process and forgets its peak.
-func startRSS() int64 {
-	debug.FreeOSMemory()
-	resetPeakRSS()
-	now, _ := residentBytes()
-	return now
-}
-
-// growthRSS returns how much the resident memory has grown since, and its peak has.
-func growthRSS(base int64) (now, peak int64) {
-	now, peak = residentBytes()
-	return max(0, now-base), max(0, peak-base)
 }

@@ -1,6 +1,10 @@
 package bench
 
-import "time"
+import (
+	"time"
+
+	"kvconductor/cmd/internal/harness"
+)
 
 // load is a replay of operations by one goroutine, and what was measured.
 type load struct {
@@ -31,7 +35,7 @@ func newLoad(x *indexed, clk *clock) *load {
 // replay applies operations. The clock is read once behind each operation; the cost of a
 // reading is taken off each figure.
 func (l *load) replay(ops []op) {
-	cpu, start := cpuTime(), l.clk.now()
+	cpu, start := harness.CPU(), l.clk.now()
 	last := start
 	for i := range ops {
 		o := &ops[i]
@@ -54,7 +58,7 @@ func (l *load) replay(ops []op) {
 	}
 	off := l.clk.cost * time.Duration(len(ops))
 	l.wall += max(0, last-start-off)
-	l.cpu += max(0, cpuTime()-cpu-off)
+	l.cpu += max(0, harness.CPU()-cpu-off)
 }
 
 // split returns the CPU time of queries and of writes. Waiting for a core stretches both

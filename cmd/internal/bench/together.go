@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"kvconductor/cmd/internal/harness"
 )
 
 // Together compares writers and readers on goroutines of their own, first each
@@ -129,12 +131,12 @@ func write(x *indexed, shares [][]op, clk *clock, first func()) (all speed) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			var z Sizes
-			from, cpu := clk.now(), threadTime()
+			from, cpu := clk.now(), harness.ThreadCPU()
 			for j := range ops {
 				x.change(&ops[j])
 				z.add(&ops[j])
 			}
-			speeds[i].add(z.written(), clk.now()-from, threadTime()-cpu)
+			speeds[i].add(z.written(), clk.now()-from, harness.ThreadCPU()-cpu)
 			if first != nil {
 				once.Do(first)
 			}
@@ -165,14 +167,14 @@ func startReaders(x *indexed, asks []op, n int, clk *clock) *crew {
 		c.wg.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			cpu := threadTime()
+			cpu := harness.ThreadCPU()
 			for at := i * len(asks) / n; len(asks) > 0; at++ {
 				l.repeat(&asks[at%len(asks)])
 				if c.halt.Load() { // after the first query at the earliest
 					break
 				}
 			}
-			l.cpu = max(0, threadTime()-cpu-2*clk.cost*time.Duration(l.sizes.Requests))
+			l.cpu = max(0, harness.ThreadCPU()-cpu-2*clk.cost*time.Duration(l.sizes.Requests))
 		})
 	}
 	return c

@@ -92,7 +92,7 @@ func (l *load) replayWire(c *Config, p *prompts) (*WireResult, error) {
 // run applies a segment. The four readings of the clock a payload costs stay in
 // the figures.
 func (w *wired) run(segment []payload) error {
-	before, cpu := readRuntime(), w.cpu-cpuTime()
+	before, cpu := readRuntime(), w.cpu-harness.CPU()
 	for i := range segment {
 		m := &segment[i]
 		if m.ask != nil {
@@ -121,7 +121,7 @@ func (w *wired) run(segment []payload) error {
 		wire.Release(&batch)
 	}
 	w.allocs += readRuntime().objects - before.objects
-	w.cpu = cpu + cpuTime() // that of queries is in it
+	w.cpu = cpu + harness.CPU() // that of queries is in it
 	return nil
 }
 

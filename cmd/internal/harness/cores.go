@@ -11,16 +11,32 @@ import (
 // Allowed returns the processors that this process may use, as taskset lists them, with
 // the first and the last of them. It returns empty strings where the system does not tell.
 func Allowed() (list, first, last string) {
-	text, _ := os.ReadFile("/proc/self/status")
-	_, list, _ = strings.Cut(string(text), "Cpus_allowed_list:")
-	list, _, _ = strings.Cut(list, "\n")
-	list = strings.TrimSpace(list)
+	list = status("Cpus_allowed_list")
 	numbers := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == '-' })
 	if len(numbers) == 0 {
 		return "", "", ""
 	}
 	return list, numbers[0], numbers[len(numbers)-1]
 }
+
+// status returns a field of /proc/self/status, "" if it does not tell.
+func status(field string) string {
+	text, _ := os.ReadFile("/proc/self/status")
+	_, value, _ := strings.Cut(string(text), "\n"+field+":")
+	value, _, _ = strings.Cut(value, "\n")
+	return strings.TrimSpace(value)
+}
+
+// Resident returns the resident memory of this process in bytes, and its peak since
+// ResetPeak. It returns zeros where the system does not tell.
+func Resident() (now, peak int64) {
+	fmt.Sscan(status("VmRSS"), &now)
+	fmt.Sscan(status("VmHWM"), &peak)
+	return now << 10, peak << 10
+}
+
+// ResetPeak lets the peak of the resident memory begin again, where the system allows it.
+func ResetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
 
 // Pin keeps all threads of this process on the processors of a list, by taskset. Threads
 // that they start later stay there too.

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -46,20 +48,47 @@ func (p *Process) Line() ([]byte, error) {
 	return line, nil
 }
 
-// Pid returns the process id.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
-
 // Stop ends the orders and waits for the process.
 func (p *Process) Stop() {
 	p.input.Close()
 	p.cmd.Wait()
 }
 
-// Usage returns the processor time of this process, and its peak of resident memory in
-// bytes.
-func Usage() (cpu time.Duration, peak int64) {
+// CPU returns the processor time of the process so far, 0 where the system does not tell.
+func (p *Process) CPU() time.Duration {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
+}
+
+// CPU returns the processor time of this process.
+func CPU() time.Duration {
+	cpu, _ := usage(syscall.RUSAGE_SELF)
+	return cpu
+}
+
+// ThreadCPU returns the processor time of the calling thread.
+func ThreadCPU() time.Duration {
+	const thread = 1
+	cpu, _ := usage(thread)
+	return cpu
+}
+
+// Peak returns the peak of this process's resident memory in bytes.
+func Peak() int64 {
+	_, peak := usage(syscall.RUSAGE_SELF)
+	return peak
+}
+
+func usage(who int) (cpu time.Duration, peak int64) {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+	if err := syscall.Getrusage(who, &u); err != nil {
 		panic("BUG: the use of this process cannot be read: " + err.Error())
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), int64(u.Maxrss) << 10

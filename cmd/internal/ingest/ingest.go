@@ -18,7 +18,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"runtime"
 	"runtime/pprof"
@@ -128,7 +127,7 @@ func Run(c Config) (*Report, error) {
 		slow.rates(r, &c)
 	}
 	slow.reportLags(r, &c)
-	_, r.PeakRSSBytes = harness.Usage()
+	r.PeakRSSBytes = harness.Peak()
 	return r, nil
 }
 
@@ -213,14 +212,14 @@ func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.P
 		case !measuring && passed >= warm:
 			measuring, begun = true, time.Now()
 			runtime.ReadMemStats(&start)
-			batches, bytes, cpu, theirs = p.applied.Load(), p.payload.Load(), cpuOf("self"), cpuOf(strconv.Itoa(publishing.Pid()))
+			batches, bytes, cpu, theirs = p.applied.Load(), p.payload.Load(), harness.CPU(), publishing.CPU()
 			p.mu.Lock()
 			p.lags.Reset()
 			p.mu.Unlock()
 		case measuring && passed >= c.Duration:
 			p.took = passed
 			p.batches, p.bytes = p.applied.Load()-batches, p.payload.Load()-bytes
-			p.cpu, p.theirs = cpuOf("self")-cpu, cpuOf(strconv.Itoa(publishing.Pid()))-theirs
+			p.cpu, p.theirs = harness.CPU()-cpu, publishing.CPU()-theirs
 			runtime.ReadMemStats(&end)
 			p.allocs = end.Mallocs - start.Mallocs
 			for _, s := range k.Services() {
@@ -269,20 +268,4 @@ func (p *phase) reportLags(r *Report, c *Config) {
 	r.LagP50Ms, r.LagP99Ms, r.LagMaxMs = ms(50), ms(99), ms(100)
 	r.BatchesLost += p.lost
 	r.Unsynced, r.IndexBytes = p.unsynced, p.index
-}
-
-// cpuOf is the processor time a process has used, 0 where /proc is not.
-func cpuOf(pid string) time.Duration {
-	text, err := os.ReadFile("/proc/" + pid + "/stat")
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0
-	}
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
 }
