@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"kvconductor/cmd/internal/bench"
 	"kvconductor/cmd/internal/harness"
@@ -190,10 +190,27 @@ func self(args ...string) *exec.Cmd {
 	return exec.Command(program, args...)
 }
 
-// flagArgs returns all flags of a set with their values, for another process.
-func flagArgs(set *pflag.FlagSet) (args []string) {
-	set.VisitAll(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
-	return args
+// child returns a command of this program that runs a childCommand with a load.
+func child(use string, load any) *exec.Cmd {
+	text, err := json.Marshal(load)
+	if err != nil {
+		panic("BUG: a checked load has no JSON form: " + err.Error())
+	}
+	return self("bench", use, string(text))
+}
+
+// childCommand is the hidden command of a bench's other process. It reads its argument, in
+// JSON, into load before it runs.
+func childCommand(use string, load any, run func(*cobra.Command) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use + " LOAD", Short: "A process of a bench", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := json.Unmarshal([]byte(args[0]), load); err != nil {
+				return fmt.Errorf("cannot read the load: %w", err)
+			}
+			return run(cmd)
+		},
+	}
 }
 
 // writePlots writes one file for each plot.

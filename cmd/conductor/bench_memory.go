@@ -45,7 +45,7 @@ table shows each phase at the moment that was nearest to the target, and at its 
 			return exec.Command("sh", append([]string{"-c", `echo $$ >"$0"/cgroup.procs && exec "$@"`, cgroup}, serve.Args...)...)
 		}
 		c.Publisher = func(hold int) *exec.Cmd {
-			return publisherProcess(ingest.Load{Sources: c.Sources, Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: hold, Holders: c.Holders})
+			return child("publisher", ingest.Load{Sources: c.Sources, Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: hold, Holders: c.Holders})
 		}
 		return footprint.Run(c)
 	})

@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"os/exec"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/query"
@@ -16,18 +14,6 @@ import (
 	"kvconductor/conductor/server"
 	"kvconductor/config"
 )
-
-// queryShape returns the flags that both processes of the bench know.
-func queryShape(l *query.Load) *pflag.FlagSet {
-	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	f.IntVar(&l.Tokens, "tokens", 8192, "tokens of a prompt")
-	f.IntVar(&l.BlockSize, "block-size", 16, "tokens per block")
-	f.IntVar(&l.Workers, "workers", 128, "instances")
-	f.IntVar(&l.Holders, "holders", 8, "instances that hold what is held of a prompt")
-	f.IntVar(&l.Blocks, "blocks", 1_000_000, "blocks in the index, each counted once")
-	f.Float64Var(&l.Hit, "hit", 0.5, "part of a prompt that is held")
-	return f
-}
 
 func benchQueryCommand() *cobra.Command {
 	var c query.Config
@@ -44,8 +30,13 @@ index; with --reading they are sent to one that does nothing but read.
 Allocations and processor time are the serving process's, over the measured window.`,
 		Args: cobra.NoArgs,
 	}
-	f, load := cmd.Flags(), queryShape(&c.Load)
-	f.AddFlagSet(load)
+	f := cmd.Flags()
+	f.IntVar(&c.Tokens, "tokens", 8192, "tokens of a prompt")
+	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
+	f.IntVar(&c.Workers, "workers", 128, "instances")
+	f.IntVar(&c.Holders, "holders", 8, "instances that hold what is held of a prompt")
+	f.IntVar(&c.Blocks, "blocks", 1_000_000, "blocks in the index, each counted once")
+	f.Float64Var(&c.Hit, "hit", 0.5, "part of a prompt that is held")
 	f.StringVar(&c.Codec, "codec", query.JSON, "what prompts are sent in: "+strings.Join(query.Codecs, ", "))
 	f.IntVar(&c.Connections, "connections", 8, "connections, each with one request at a time")
 	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of what is measured; a warm-up comes before")
@@ -55,28 +46,18 @@ Allocations and processor time are the serving process's, over the measured wind
 	f.StringVar(&c.Profile, "profile", "", "write a CPU profile of the server, warm-up included, to this `file`")
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
 		c.Server = func() *exec.Cmd {
-			return self(append([]string{"bench", "server", "--compare=" + strconv.FormatBool(c.Baseline || c.Reading), "--profile=" + c.Profile}, flagArgs(load)...)...)
+			return child("server", query.Serving{Load: c.Load, Compare: c.Baseline || c.Reading, Profile: c.Profile})
 		}
 		return query.Run(c)
 	})
 	return cmd
 }
 
-// serverCommand is the other process of bench query: "serve", whose Conductor is
-// shown to what loads it.
+// serverCommand is the serving process of bench query: "serve", whose Conductor is passed
+// to the part that loads it.
 func serverCommand() *cobra.Command {
 	var s query.Serving
-	cmd := &cobra.Command{
-		Use:    "server",
-		Short:  "The serving process of bench query",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-	}
-	f := cmd.Flags()
-	f.AddFlagSet(queryShape(&s.Load))
-	f.BoolVar(&s.Compare, "compare", false, "serve the handlers it is compared with too")
-	f.StringVar(&s.Profile, "profile", "", "where CPU profiles are written to")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	return childCommand("server", &s, func(cmd *cobra.Command) error {
 		loaded := &config.Loaded{Config: config.Default()}
 		loaded.Config.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.Conductor}}
 		loaded.Config.Log.Level = "error"
@@ -97,6 +78,5 @@ func serverCommand() *cobra.Command {
 			return err
 		}
 		return <-ended
-	}
-	return cmd
+	})
 }

@@ -7,23 +7,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/ingest"
 )
-
-// shape returns the flags that both processes of the bench know.
-func shape(l *ingest.Load) *pflag.FlagSet {
-	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	f.IntVar(&l.Sources, "sources", 1, "publishers, each with a connection of its own")
-	f.IntVar(&l.Blocks, "blocks", 32, "blocks one batch stores, and removes")
-	f.IntVar(&l.BlockSize, "block-size", 16, "tokens per block")
-	f.IntVar(&l.Hold, "hold", 65_536, "blocks a source holds")
-	f.IntVar(&l.Holders, "holders", 1, "sources that publish the same blocks")
-	f.BoolVar(&l.Clear, "clear", false, "clear all blocks when there are as many, instead of removing the oldest")
-	return f
-}
 
 func benchIngestCommand() *cobra.Command {
 	var (
@@ -40,14 +27,19 @@ nothing is lost is found first, then the lag is taken at half of it. With
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.AddFlagSet(shape(&c.Load))
+	f.IntVar(&c.Sources, "sources", 1, "publishers, each with a connection of its own")
+	f.IntVar(&c.Blocks, "blocks", 32, "blocks one batch stores, and removes")
+	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
+	f.IntVar(&c.Hold, "hold", 65_536, "blocks a source holds")
+	f.IntVar(&c.Holders, "holders", 1, "sources that publish the same blocks")
+	f.BoolVar(&c.Clear, "clear", false, "clear all blocks when there are as many, instead of removing the oldest")
 	f.Float64Var(&c.Rate, "rate", 0, "batches a second of each source, 0 for the highest")
 	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of each phase")
 	f.IntVar(&c.Procs, "procs", 1, "processors of this process, 0 for all; the publishing process has one")
 	f.StringVar(&profile, "profile", "", "write a CPU profile of the first phase to this `file`")
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
 		c.Publisher = func() *exec.Cmd {
-			p := publisherProcess(c.Load)
+			p := child("publisher", c.Load)
 			p.Env = append(os.Environ(), "GOMAXPROCS=1")
 			return p
 		}
@@ -64,26 +56,10 @@ nothing is lost is found first, then the lag is taken at half of it. With
 	return cmd
 }
 
-// publisherProcess returns the publishing process of a load.
-func publisherProcess(l ingest.Load) *exec.Cmd {
-	var child ingest.Load
-	flags := shape(&child)
-	child = l
-	return self(append([]string{"bench", "publisher"}, flagArgs(flags)...)...)
-}
-
-// publisherCommand is the other process of bench ingest.
+// publisherCommand is the publishing process of bench ingest and bench memory.
 func publisherCommand() *cobra.Command {
 	var l ingest.Load
-	cmd := &cobra.Command{
-		Use:    "publisher",
-		Short:  "The publishing process of bench ingest",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return ingest.Publish(l, cmd.InOrStdin(), cmd.OutOrStdout())
-		},
-	}
-	cmd.Flags().AddFlagSet(shape(&l))
-	return cmd
+	return childCommand("publisher", &l, func(cmd *cobra.Command) error {
+		return ingest.Publish(l, cmd.InOrStdin(), cmd.OutOrStdout())
+	})
 }

@@ -5,13 +5,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"kvconductor/cmd/internal/footprint"
 	"kvconductor/cmd/internal/harness"
+	"kvconductor/cmd/internal/ingest"
 	"kvconductor/events/payload"
 )
 
@@ -20,8 +20,11 @@ func footprintOf(t *testing.T, c footprint.Config) *footprint.Report {
 	t.Helper()
 	c.Server = func() *exec.Cmd { return command("serve", "--listen", "127.0.0.1:0=conductor") }
 	c.Publisher = func(hold int) *exec.Cmd {
-		return command("bench", "publisher", "--sources", strconv.Itoa(c.Sources), "--blocks", strconv.Itoa(c.EventBlocks),
-			"--block-size", strconv.Itoa(c.BlockSize), "--hold", strconv.Itoa(hold), "--holders", strconv.Itoa(c.Holders))
+		load, err := json.Marshal(ingest.Load{Sources: c.Sources, Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: hold, Holders: c.Holders})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return command("bench", "publisher", string(load))
 	}
 	r, err := footprint.Run(c)
 	if err != nil {

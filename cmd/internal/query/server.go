@@ -22,11 +22,12 @@ import (
 // Serving is the serving process's part.
 type Serving struct {
 	Load
-	Conductor *conductor.Conductor
-	Address   string // of the server that is measured, which runs already
-	MaxBody   int64  // of what it is compared with, as the server has it
-	Compare   bool   // open the port of what it is compared with
-	Profile   string // file for CPU profiles, "" for none
+	Compare bool   // open the port of the handlers to compare with
+	Profile string // file for CPU profiles, "" for none
+
+	Conductor *conductor.Conductor `json:"-"`
+	Address   string               `json:"-"` // of the measured server, which runs already
+	MaxBody   int64                `json:"-"` // bound of the handlers to compare with, as the server has it
 }
 
 // hello is what the serving process says when it can be asked.
