@@ -218,7 +218,7 @@ func (r *Report) faultTable(t *tabwriter.Writer) {
 
 func (h hits) rate(tokens int) HitRate {
 	percent := func(n int) float64 { return 100 * float64(n) / float64(max(tokens, 1)) }
-	return HitRate{GPU: percent(h.gpu), CPU: percent(h.cpu), Disk: percent(h.disk), Any: percent(h.any)}
+	return HitRate{percent(h[0]), percent(h[1]), percent(h[2]), percent(h[3])}
 }
 
 // Table writes the report for people.

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -28,30 +29,15 @@ type tally struct {
 	// Tokens of the instance each request went to.
 	truth    hits
 	answered hits
-	pooled   hits // of the truth, what the instance does not hold itself
+	pooled   hits // of the truth, blocks that the instance does not hold itself
 }
 
-// hits are matched prompt tokens by tier.
-type hits struct{ gpu, cpu, disk, any int }
+// hits are matched prompt tokens: on GPU, CPU, disk, on any of them.
+type hits [4]int
 
-func (h *hits) addTruth(r truth.Row) {
-	h.gpu += r.GPU
-	h.cpu += r.CPU
-	h.disk += r.Disk
-	h.any += r.Longest
-}
-
-func (h *hits) addAnswer(r *row) {
-	if r == nil {
-		return
-	}
-	for _, f := range []struct {
-		to   *int
-		from *int
-	}{{&h.gpu, r.GPU}, {&h.cpu, r.CPU}, {&h.disk, r.Disk}, {&h.any, r.Longest}} {
-		if f.from != nil {
-			*f.to += *f.from
-		}
+func (h *hits) add(tokens ...int) {
+	for i, n := range tokens {
+		h[i] += n
 	}
 }
 
@@ -111,11 +97,12 @@ func (t *tally) routed(prompt, output int) {
 func (t *tally) matched(want truth.Row, got *row) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.truth.addTruth(want)
-	t.pooled.cpu += want.Pool.CPU
-	t.pooled.disk += want.Pool.Disk
-	t.pooled.any += want.Pool.Longest
-	t.answered.addAnswer(got)
+	t.truth.add(want.GPU, want.CPU, want.Disk, want.Longest)
+	t.pooled.add(0, want.Pool.CPU, want.Pool.Disk, want.Pool.Longest)
+	if got != nil {
+		none := new(int)
+		t.answered.add(*cmp.Or(got.GPU, none), *cmp.Or(got.CPU, none), *cmp.Or(got.Disk, none), *cmp.Or(got.Longest, none))
+	}
 }
 
 func (t *tally) waited(ok bool) {
