@@ -42,7 +42,7 @@ type liveFleet struct {
 
 func newLiveFleet(t *testing.T) *liveFleet {
 	const workers, ranks = 3, 2
-	f := &liveFleet{t: t, tree: truth.New(replicaBlock, workers*ranks, 0), rng: rand.New(rand.NewPCG(5, 1))}
+	f := &liveFleet{t: t, tree: truth.New(replicaBlock, 0, workers*ranks, 0), rng: rand.New(rand.NewPCG(5, 1))}
 	for i := range workers * ranks {
 		r := &liveRank{worker: i/ranks + 1, n: i % ranks}
 		traits := engine.Traits{OffloadFirst: i%2 == 1, Placeholder: i%2 == 1, WriteThrough: i%3 == 2}

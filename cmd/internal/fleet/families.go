@@ -24,87 +24,42 @@ type habit struct {
 	deviceOnly    bool // no tier below the device: vLLM has no look-ahead with a KV connector
 }
 
-// habits returns how rank n of an instance publishes. Even and odd ranks of a
-// family show its two common variants, so that two ranks cover it.
-func habits(family string, n int) (habit, bool) {
-	odd := n%2 == 1
-	switch family {
-	case "vllm-map":
-		if odd {
-			return habit{
-				registerAs:    "vLLM",
-				describe:      "vLLM maps, offload by hash",
-				traits:        engine.Traits{OffloadFirst: true, Placeholder: true, RemoveSingly: true},
-				wire:          publisher.VLLMMap{},
-				topic:         "kv-events",
-				topicInReplay: true,
-			}, true
-		}
-		return habit{
-			registerAs:    "vLLM",
-			describe:      "vLLM maps, offload with tokens, full reports",
-			traits:        engine.Traits{Report: true},
-			wire:          publisher.VLLMMap{},
-			topicInReplay: true,
-		}, true
-	case "vllm-array":
-		if odd {
-			return habit{
-				registerAs: "vLLM",
-				describe:   "vLLM arrays of 8, digests",
-				algorithm:  digest.CBOR,
-				wire: publisher.VLLMArray{
-					Length:  8,
-					Digests: true,
-					Media:   publisher.Media{Device: "GPU", Host: "cpu", Disk: "disk"},
-				},
-				topic: "kv-events",
-			}, true
-		}
-		return habit{
-			registerAs: "vLLM",
-			describe:   "vLLM arrays of 12, offload by hash",
-			algorithm:  digest.CBOR,
-			traits:     engine.Traits{OffloadFirst: true, Placeholder: true},
-			wire:       publisher.VLLMArray{Length: 12},
-		}, true
-	case "vllm-eagle", "vllm-mtp":
-		h := habit{
-			registerAs:    "vLLM",
-			describe:      "vLLM maps, EAGLE, look-ahead 1",
-			wire:          publisher.VLLMMap{},
-			topicInReplay: true,
-			ahead:         1,
-			deviceOnly:    true,
-		}
-		if family == "vllm-mtp" { // each of its modules reads one token further
-			h.describe, h.algorithm, h.ahead = "vLLM maps, MTP, look-ahead 4", digest.CBOR, 4
-		}
-		if odd {
-			h.traits.RemoveSingly = true
-			h.topic = "kv-events"
-		}
-		return h, true
-	case "sglang", "sglang-eagle":
-		h := habit{
-			registerAs:    "SGLang",
-			describe:      "SGLang arrays, write back",
-			algorithm:     digest.Page,
-			traits:        engine.Traits{Dedupe: true, OffloadFirst: true},
-			wire:          publisher.SGLang{},
-			topic:         "kv-events",
-			clearsAtStart: true,
-		}
-		if odd {
-			h.describe = "SGLang maps, write through"
-			h.traits.WriteThrough = true
-			h.wire = publisher.SGLang{Map: true}
-		}
-		if family == "sglang-eagle" {
-			h.describe += ", EAGLE, look-ahead 1"
-			h.ahead = 1
-		}
-		return h, true
-	}
-	return habit{}, false
+// habitsOf are the habits of the even and the odd ranks of a family: its two common
+// variants, so that two ranks cover it. The modules of vllm-mtp each read one token further.
+var habitsOf = map[string][2]habit{
+	"vllm-map": {
+		{registerAs: "vLLM", describe: "vLLM maps, offload with tokens, full reports", traits: engine.Traits{Report: true},
+			wire: publisher.VLLMMap{}, topicInReplay: true},
+		{registerAs: "vLLM", describe: "vLLM maps, offload by hash", traits: engine.Traits{OffloadFirst: true, Placeholder: true, RemoveSingly: true},
+			wire: publisher.VLLMMap{}, topic: kvEvents, topicInReplay: true},
+	},
+	"vllm-array": {
+		{registerAs: "vLLM", describe: "vLLM arrays of 12, offload by hash", algorithm: digest.CBOR,
+			traits: engine.Traits{OffloadFirst: true, Placeholder: true}, wire: publisher.VLLMArray{Length: 12}},
+		{registerAs: "vLLM", describe: "vLLM arrays of 8, digests", algorithm: digest.CBOR, topic: kvEvents,
+			wire: publisher.VLLMArray{Length: 8, Digests: true, Media: publisher.Media{Device: "GPU", Host: "cpu", Disk: "disk"}}},
+	},
+	"vllm-eagle":   drafting("vLLM maps, EAGLE, look-ahead 1", digest.Pickle, 1),
+	"vllm-mtp":     drafting("vLLM maps, MTP, look-ahead 4", digest.CBOR, 4),
+	"sglang":       sglang("", 0),
+	"sglang-eagle": sglang(", EAGLE, look-ahead 1", 1),
+}
+
+const kvEvents = "kv-events"
+
+// drafting returns the habits of vLLM with a drafter.
+func drafting(describe string, a digest.Algorithm, ahead int) [2]habit {
+	h := habit{registerAs: "vLLM", describe: describe, algorithm: a, wire: publisher.VLLMMap{}, topicInReplay: true, ahead: ahead, deviceOnly: true}
+	odd := h
+	odd.traits.RemoveSingly, odd.topic = true, kvEvents
+	return [2]habit{h, odd}
+}
+
+// sglang returns the habits of SGLang, with a drafter if its blocks have a look-ahead.
+func sglang(drafter string, ahead int) [2]habit {
+	h := habit{registerAs: "SGLang", describe: "SGLang arrays, write back" + drafter, algorithm: digest.Page,
+		traits: engine.Traits{Dedupe: true, OffloadFirst: true}, wire: publisher.SGLang{}, topic: kvEvents, clearsAtStart: true, ahead: ahead}
+	odd := h
+	odd.describe, odd.traits.WriteThrough, odd.wire = "SGLang maps, write through"+drafter, true, publisher.SGLang{Map: true}
+	return [2]habit{h, odd}
 }

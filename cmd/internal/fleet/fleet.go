@@ -132,7 +132,7 @@ func (c *Config) Check() error {
 		bad = append(bad, "families is empty")
 	}
 	for _, name := range c.Families {
-		if _, ok := habits(name, 0); !ok {
+		if _, ok := habitsOf[name]; !ok {
 			bad = append(bad, fmt.Sprintf("family %q is none of %s", name, strings.Join(Families, ", ")))
 		}
 	}
@@ -217,13 +217,13 @@ func newFleet(c Config) (*Fleet, error) {
 // treeOf returns the tree of the instance's look-ahead. It makes that tree for the first
 // such instance.
 func (f *Fleet) treeOf(in *instance) *truth.Tree {
-	h, _ := habits(in.family, 0)
+	ahead := habitsOf[in.family][0].ahead
 	for _, t := range f.trees {
-		if t.Ahead() == h.ahead {
+		if t.Ahead() == ahead {
 			return t
 		}
 	}
-	t := truth.NewAhead(f.BlockSize, h.ahead, f.Instances*f.Ranks)
+	t := truth.New(f.BlockSize, ahead, f.Instances*f.Ranks, 0)
 	f.trees = append(f.trees, t)
 	return t
 }
@@ -232,7 +232,7 @@ func (f *Fleet) treeOf(in *instance) *truth.Tree {
 func (f *Fleet) pooled(in *instance) bool { return f.pool != nil && in.tree.Ahead() == 0 }
 
 func (f *Fleet) newRank(in *instance, n int) (*rank, error) {
-	h, _ := habits(in.family, n)
+	h := habitsOf[in.family][n%2]
 	r := &rank{habit: h, instance: in, n: n}
 	seed := in.id // without a pool engines of a fleet need not name blocks alike
 	var shared engine.Pool

@@ -42,8 +42,7 @@ type pool struct {
 func (c *Config) algorithms() (list []digest.Algorithm) {
 	for i := range c.Instances {
 		for n := range c.Ranks {
-			h, _ := habits(c.Families[i%len(c.Families)], n)
-			if h.ahead == 0 && !slices.Contains(list, h.algorithm) {
+			if h := habitsOf[c.Families[i%len(c.Families)]][n%2]; h.ahead == 0 && !slices.Contains(list, h.algorithm) {
 				list = append(list, h.algorithm)
 			}
 		}
@@ -61,7 +60,7 @@ func (f *Fleet) openPool() (err error) {
 	for _, a := range f.algorithms() {
 		p.families = append(p.families, master.Family{Algorithm: a, Model: f.Model})
 	}
-	tree := truth.New(f.BlockSize, engines, len(p.families))
+	tree := truth.New(f.BlockSize, 0, engines, len(p.families))
 	f.trees = append(f.trees, tree)
 	p.Master = master.New(master.Config{
 		Tree: tree, First: engines, Families: p.families,

@@ -165,7 +165,7 @@ func TestLife(t *testing.T) {
 func live(t *testing.T, rng *rand.Rand, traits Traits, capacity [3]int, ahead int) {
 	t.Helper()
 	const blockSize = 2
-	tree := truth.NewAhead(blockSize, ahead, 2)
+	tree := truth.New(blockSize, ahead, 2, 0)
 	e := New(Config{
 		Tree: tree, Index: 1, Chain: chain(rng.IntN(3)), Traits: traits,
 		Device: capacity[0], Host: capacity[1], Disk: capacity[2],
@@ -269,7 +269,7 @@ func TestHabits(t *testing.T) {
 	f := func(traits Traits, want string) {
 		t.Helper()
 		e := New(Config{
-			Tree: truth.New(4, 1, 0), Chain: chain(1), Traits: traits,
+			Tree: truth.New(4, 0, 1, 0), Chain: chain(1), Traits: traits,
 			Device: 4, Host: 2, Disk: 1, Chunk: 8, Running: 1,
 		})
 		script(t, e, 1, 4, 3)
@@ -288,7 +288,7 @@ func TestHabits(t *testing.T) {
 func TestTotalHit(t *testing.T) {
 	f := func(traits Traits, want string, copies int) {
 		t.Helper()
-		e := New(Config{Tree: truth.New(4, 1, 0), Chain: chain(1), Traits: traits, Device: 9, Chunk: 8, Running: 1})
+		e := New(Config{Tree: truth.New(4, 0, 1, 0), Chain: chain(1), Traits: traits, Device: 9, Chunk: 8, Running: 1})
 		script(t, e, 1, 3, 3)
 		if got := summary(script(t, e, 1, 3, 3)); got != want || e.Stats().Copies != copies {
 			t.Errorf("%+v: %s %d copies, want %s %d", traits, got, e.Stats().Copies, want, copies)
@@ -304,7 +304,7 @@ func TestLookAhead(t *testing.T) {
 	f := func(a digest.Algorithm, ahead, prompt, answer int, want string, reused int) {
 		t.Helper()
 		e := New(Config{
-			Tree: truth.NewAhead(4, ahead, 1), Chain: digest.New(a, "0"),
+			Tree: truth.New(4, ahead, 1, 0), Chain: digest.New(a, "0"),
 			Device: 9, Chunk: 2, Running: 1,
 		})
 		// request runs the first tokens of one long text, as prompt and answer.
@@ -356,7 +356,7 @@ func (s shelf) Put(id truth.ID, d digest.Digest) { s[d] = id }
 // blocks differently.
 func TestPool(t *testing.T) {
 	pool := shelf{}
-	tree := truth.New(4, 1, 0)
+	tree := truth.New(4, 0, 1, 0)
 	f := func(seed int, save bool, blocks int, reused [4]int, saved int) {
 		t.Helper()
 		e := New(Config{Tree: tree, Chain: chain(seed), Device: 9, Chunk: 3, Running: 1, Pool: pool})
@@ -386,7 +386,7 @@ func TestPool(t *testing.T) {
 
 // TestLongPath: what does not fit the device is computed and not cached.
 func TestLongPath(t *testing.T) {
-	tree := truth.New(4, 1, 0)
+	tree := truth.New(4, 0, 1, 0)
 	e := New(Config{Tree: tree, Chain: chain(1), Device: 3, Host: 8, Chunk: 2, Running: 2})
 	if got := summary(script(t, e, 1, 9, 7)); got != "stored device 2; stored device 1; " {
 		t.Errorf("a path of nine blocks on a device of three: %s", got)
@@ -398,7 +398,7 @@ func TestLongPath(t *testing.T) {
 
 // TestOwnHashes: engines name a block alike if they have one seed, and then only.
 func TestOwnHashes(t *testing.T) {
-	tree := truth.New(4, 2, 0)
+	tree := truth.New(4, 0, 2, 0)
 	hashes := func(index, seed int) []digest.Digest {
 		e := New(Config{Tree: tree, Index: index, Chain: chain(seed), Device: 9, Chunk: 8, Running: 1})
 		return script(t, e, 1, 2, 2)[0].Hashes

@@ -47,7 +47,7 @@ func count(n int) []uint32 {
 // TestKeys: the whole digests of the published vectors, in the forms of the
 // engines' connectors.
 func TestKeys(t *testing.T) {
-	tree := truth.New(blockSize, 1, 2)
+	tree := truth.New(blockSize, 0, 1, 2)
 	m := newMaster(tree, 9, 9)
 	m.Put(writes(tree, 0, count(4))[0])
 	m.Put(writes(tree, 1, count(4))[0])
@@ -70,7 +70,7 @@ func TestKeys(t *testing.T) {
 // TestPressure: objects move down and leave one by one, the oldest first, and a
 // block counts while both of its are on one tier.
 func TestPressure(t *testing.T) {
-	tree := truth.New(blockSize, 1, 2)
+	tree := truth.New(blockSize, 0, 1, 2)
 	m := newMaster(tree, 2, 1)
 	w := writes(tree, 0, count(5*blockSize))
 	for i := range w {
@@ -140,7 +140,7 @@ func TestPressure(t *testing.T) {
 
 // TestRun: of blocks that came at once all first shards come first.
 func TestRun(t *testing.T) {
-	tree := truth.New(blockSize, 1, 2)
+	tree := truth.New(blockSize, 0, 1, 2)
 	m := newMaster(tree, 9, 0)
 	w := writes(tree, 1, count(6*blockSize))
 	for i := range w {
@@ -174,7 +174,7 @@ func TestRun(t *testing.T) {
 
 // TestAnnounced: the batches that the pool's blocks depend on move with its writes.
 func TestAnnounced(t *testing.T) {
-	tree := truth.New(blockSize, 1, 2)
+	tree := truth.New(blockSize, 0, 1, 2)
 	m := newMaster(tree, 9, 0)
 	for i, w := range writes(tree, 0, count(3*blockSize)) {
 		w.Source, w.Seq = i%2, int64(10+i)
@@ -200,7 +200,7 @@ func TestLife(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for _, capacity := range [][2]int{{1, 0}, {1, 1}, {3, 0}, {4, 9}, {9, 4}, {200, 200}} {
-		tree := truth.New(blockSize, 1, 2)
+		tree := truth.New(blockSize, 0, 1, 2)
 		m := newMaster(tree, capacity[0], capacity[1])
 		held := map[string]truth.Tier{}
 		for step := range 600 {

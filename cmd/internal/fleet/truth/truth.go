@@ -86,15 +86,10 @@ type edge struct {
 	content uint64
 }
 
-// New returns an empty tree for engines with a common block size, and pools that
-// serve all of them. Engines are 0 and up, pools engines and up.
-func New(blockSize, engines, pools int) *Tree { return newTree(blockSize, 0, engines, pools) }
-
-// NewAhead returns an empty tree for engines with a common block size and a common
-// look-ahead, in tokens. No pool serves them.
-func NewAhead(blockSize, ahead, engines int) *Tree { return newTree(blockSize, ahead, engines, 0) }
-
-func newTree(blockSize, ahead, engines, pools int) *Tree {
+// New returns an empty tree for engines with a common block size and a common look-ahead,
+// both in tokens, and for pools that serve all of them. The columns of the engines are 0 and
+// up, those of the pools engines and up.
+func New(blockSize, ahead, engines, pools int) *Tree {
 	t := &Tree{
 		block: blockSize, window: blockSize + ahead,
 		engines: engines, columns: engines + pools,

@@ -29,7 +29,7 @@ func TestRow(t *testing.T) {
 	}
 	f := func(name string, n int, holds []at, want Row) {
 		t.Helper()
-		tree := New(16, 2, 0)
+		tree := New(16, 0, 2, 0)
 		path := tree.Intern(prompt(1, n), nil)
 		for _, h := range holds {
 			for _, b := range h.blocks {
@@ -85,7 +85,7 @@ func TestPooledRow(t *testing.T) {
 	}
 	f := func(name string, n int, holds []at, want Row) {
 		t.Helper()
-		tree := New(16, 3, 2)
+		tree := New(16, 0, 3, 2)
 		path := tree.Intern(prompt(1, n), nil)
 		for _, h := range holds {
 			for _, b := range h.blocks {
@@ -128,7 +128,7 @@ func TestPooledRow(t *testing.T) {
 }
 
 func TestWalkFindsOnlyWhatIsThere(t *testing.T) {
-	tree := New(16, 1, 0)
+	tree := New(16, 0, 1, 0)
 	path := tree.Intern(prompt(1, 3), nil)
 	f := func(tokens []uint32, want int) {
 		t.Helper()
@@ -153,7 +153,7 @@ func TestWalkFindsOnlyWhatIsThere(t *testing.T) {
 
 // TestLookAhead: a block is found if the tokens behind it agree, and not without them.
 func TestLookAhead(t *testing.T) {
-	tree := NewAhead(4, 2, 1)
+	tree := New(4, 2, 1, 0)
 	if path := tree.Intern([]uint32{1, 2, 3, 4, 5}, nil); len(path) != 0 || tree.Len() != 0 {
 		t.Fatalf("a block with one token behind it became %v", path)
 	}
@@ -213,7 +213,7 @@ func TestLookAheadModel(t *testing.T) {
 	}
 	longest := 0
 	for _, ahead := range []int{0, 1, 2, 5} {
-		tree := NewAhead(2, ahead, 1)
+		tree := New(2, ahead, 1, 0)
 		held := map[string]bool{} // text of a prefix with the tokens behind it
 		for range 30 {
 			tokens := draw()
@@ -252,7 +252,7 @@ func TestLife(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	tree := New(4, 2, 1)
+	tree := New(4, 0, 2, 1)
 	type hold struct {
 		id     ID
 		prefix string
