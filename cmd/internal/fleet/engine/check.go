@@ -30,7 +30,7 @@ func (e *Engine) Check() error {
 	case e.Busy() == 0 && free != copies:
 		return fmt.Errorf("%d blocks are pinned and nothing runs", copies-free)
 	}
-	for _, l := range []*lower{&e.host, &e.disk} {
+	for _, l := range e.lower {
 		if len(l.by) > l.capacity || len(l.by) != l.lru.Len() {
 			return fmt.Errorf("lower tier holds %d blocks, lists %d, capacity %d", len(l.by), l.lru.Len(), l.capacity)
 		}
@@ -43,19 +43,17 @@ func (e *Engine) Check() error {
 			have |= truth.Device
 			seen++
 		}
-		if e.host.by[id] != nil {
-			have |= truth.Host
-			seen++
-		}
-		if e.disk.by[id] != nil {
-			have |= truth.Disk
-			seen++
+		for _, l := range e.lower {
+			if l.by[id] != nil {
+				have |= l.tier
+				seen++
+			}
 		}
 		if have != held && err == nil {
 			err = fmt.Errorf("block %d: the tree says %v, the engine %v", id, held, have)
 		}
 	})
-	if n := len(e.device.by) + len(e.host.by) + len(e.disk.by); err == nil && seen != n {
+	if n := len(e.device.by) + len(e.lower[0].by) + len(e.lower[1].by); err == nil && seen != n {
 		err = fmt.Errorf("the tree knows %d of %d blocks", seen, n)
 	}
 	return err

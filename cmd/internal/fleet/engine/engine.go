@@ -119,8 +119,7 @@ type Stats struct {
 type Engine struct {
 	Config
 	device device
-	host   lower
-	disk   lower
+	lower  [2]*lower // host and disk
 
 	waiting  []*running
 	running  []*running
@@ -142,13 +141,15 @@ func New(c Config) *Engine {
 	if c.RemoveSingly {
 		longest = 1
 	}
-	return &Engine{
-		Config: c,
-		device: newDevice(c.Device),
-		host:   newLower(c.Host),
-		disk:   newLower(c.Disk),
-		out:    batch{tree: c.Tree, maxRemoved: longest},
-	}
+	e := &Engine{Config: c, out: batch{tree: c.Tree, maxRemoved: longest}}
+	e.empty()
+	return e
+}
+
+// empty makes all tiers new.
+func (e *Engine) empty() {
+	disk := newLower(truth.Disk, e.Disk, nil)
+	e.device, e.lower = newDevice(e.Device), [2]*lower{newLower(truth.Host, e.Host, disk), disk}
 }
 
 // Submit queues a request. A path longer than the device is cut: what does not
@@ -194,18 +195,16 @@ func (e *Engine) Clear() []Event {
 	}
 	e.stats.Clears++
 	e.stats.Cleared[0] += e.device.used
-	e.stats.Cleared[1] += len(e.host.by)
-	e.stats.Cleared[2] += len(e.disk.by)
 	for id := range e.device.by {
 		e.Tree.Unset(id, e.Index, truth.Device)
 	}
-	for id := range e.host.by {
-		e.Tree.Unset(id, e.Index, truth.Host)
+	for i, l := range e.lower {
+		e.stats.Cleared[1+i] += len(l.by)
+		for id := range l.by {
+			e.Tree.Unset(id, e.Index, l.tier)
+		}
 	}
-	for id := range e.disk.by {
-		e.Tree.Unset(id, e.Index, truth.Disk)
-	}
-	e.device, e.host, e.disk = newDevice(e.Device), newLower(e.Host), newLower(e.Disk)
+	e.empty()
 	e.out.reset()
 	e.out.cleared()
 	return e.out.events
@@ -216,7 +215,7 @@ func (e *Engine) Stats() Stats { return e.stats }
 
 // Blocks returns how many blocks each tier holds now; copies count on the device.
 func (e *Engine) Blocks() (device, host, disk int) {
-	return e.device.used, len(e.host.by), len(e.disk.by)
+	return e.device.used, len(e.lower[0].by), len(e.lower[1].by)
 }
 
 // Names returns the engine's own hashes of the blocks of a prompt.

@@ -47,7 +47,7 @@ func (e *Engine) ensure(n int) {
 	}
 	leaving := e.device.lastCopies(victims)
 	if e.OffloadFirst {
-		e.toHost(leaving)
+		e.copyTo(e.lower[0], leaving)
 		e.evict(victims)
 		return
 	}
@@ -55,7 +55,7 @@ func (e *Engine) ensure(n int) {
 		e.Tree.Pin(b.id) // no tier holds it between the removal and the host copy
 	}
 	e.evict(victims)
-	e.toHost(leaving)
+	e.copyTo(e.lower[0], leaving)
 	for _, b := range leaving {
 		e.Tree.Unpin(b.id)
 	}
@@ -72,18 +72,13 @@ func (e *Engine) evict(victims []*block) {
 	}
 }
 
-// toHost copies blocks, parents before children, to host memory. The least
-// recently used blocks there make room and go to disk.
-func (e *Engine) toHost(blocks []*block) {
-	e.lower(&e.host, 1, truth.Host, blocks, func(old []*block) {
-		e.lower(&e.disk, 2, truth.Disk, old, func([]*block) {})
-	})
-}
-
-// lower copies blocks, parents before children, to a lower tier. Blocks that the tier
-// holds become its newest and stay. The others are copied from the front, as far as
-// they fit. rescue gets the blocks that make room while the tier still holds them.
-func (e *Engine) lower(l *lower, n int, tier truth.Tier, blocks []*block, rescue func(old []*block)) {
+// copyTo copies blocks, parents before children, to a lower tier. Blocks that the tier
+// holds become its newest and stay. The others are copied from the front, as far as they
+// fit. The least recently used blocks go to the tier below while this one still holds them.
+func (e *Engine) copyTo(l *lower, blocks []*block) {
+	if l == nil {
+		return
+	}
 	fresh := make([]*block, 0, len(blocks))
 	for _, b := range blocks {
 		if !l.touch(b.id) {
@@ -92,26 +87,18 @@ func (e *Engine) lower(l *lower, n int, tier truth.Tier, blocks []*block, rescue
 	}
 	fresh = fresh[:min(len(fresh), max(0, l.capacity-(len(blocks)-len(fresh))))]
 	old := l.oldest(len(l.by) + len(fresh) - l.capacity)
-	rescue(old)
+	e.copyTo(l.below, old)
 	for _, b := range old {
-		e.dropLower(l, n, tier, b)
+		l.drop(b)
+		e.stats.Removed[l.count()]++
+		e.out.removed(l.tier, b)
+		e.Tree.Unset(b.id, e.Index, l.tier)
 	}
 	for _, b := range fresh {
-		e.addLower(l, n, tier, b)
+		c := &block{id: b.id, hash: b.hash, parent: b.parent, first: b.first}
+		l.add(c)
+		e.Tree.Set(c.id, e.Index, l.tier)
+		e.stats.Stored[l.count()]++
+		e.out.stored(l.tier, c, e.Placeholder)
 	}
-}
-
-func (e *Engine) addLower(l *lower, n int, tier truth.Tier, b *block) {
-	c := &block{id: b.id, hash: b.hash, parent: b.parent, first: b.first}
-	l.add(c)
-	e.Tree.Set(c.id, e.Index, tier)
-	e.stats.Stored[n]++
-	e.out.stored(tier, c, e.Placeholder)
-}
-
-func (e *Engine) dropLower(l *lower, n int, tier truth.Tier, b *block) {
-	l.drop(b)
-	e.stats.Removed[n]++
-	e.out.removed(tier, b)
-	e.Tree.Unset(b.id, e.Index, tier)
 }

@@ -75,11 +75,10 @@ func (e *Engine) find(parent digest.Digest, id truth.ID, first bool) (*block, di
 		e.device.pin(b)
 		return b, b.hash, 0
 	}
-	if e.host.touch(id) {
-		return nil, e.host.by[id].hash, 1
-	}
-	if e.disk.touch(id) {
-		return nil, e.disk.by[id].hash, 2
+	for i, l := range e.lower {
+		if l.touch(id) {
+			return nil, l.by[id].hash, 1 + i
+		}
 	}
 	if e.Pool != nil {
 		if hash := e.hash(parent, id, first); e.Pool.Get(hash) {
@@ -128,7 +127,7 @@ func (e *Engine) advance(r *running) {
 // oldest free block is always a leaf.
 func (e *Engine) finish(r *running) {
 	if e.WriteThrough {
-		e.toHost(r.blocks[:r.hits])
+		e.copyTo(e.lower[0], r.blocks[:r.hits])
 	}
 	for i := len(r.blocks) - 1; i >= 0; i-- {
 		e.device.unpin(r.blocks[i])

@@ -106,14 +106,19 @@ func (d *device) lastCopies(victims []*block) []*block {
 
 // lower is host or disk: one copy a block, least recently used leaves first.
 type lower struct {
+	tier     truth.Tier
 	capacity int
+	below    *lower // where evicted blocks go, nil for nowhere
 	by       map[truth.ID]*block
 	lru      list.List // oldest first
 }
 
-func newLower(capacity int) lower {
-	return lower{capacity: capacity, by: make(map[truth.ID]*block)}
+func newLower(tier truth.Tier, capacity int, below *lower) *lower {
+	return &lower{tier: tier, capacity: capacity, below: below, by: make(map[truth.ID]*block)}
 }
+
+// count returns the place of the tier in Stats.
+func (l *lower) count() int { return int(l.tier / truth.Host) }
 
 // oldest returns the n least recently used blocks, none when n is negative.
 func (l *lower) oldest(n int) []*block {
