@@ -94,7 +94,7 @@ var table = []room{
 	{dir: "cmd/internal/footprint", rooms: []string{"cmd/internal/harness", "cmd/internal/ingest"}, anything: true},
 	{dir: "cmd/internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
 	{dir: "cmd/internal/soak", rooms: []string{"cmd/internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},
-	{dir: "cmd/internal/query", rooms: []string{"cmd/internal/harness", "cmd/internal/ingest", "conductor", "events/stream"}, anything: true},
+	{dir: "cmd/internal/query", rooms: []string{"cmd/internal/harness", "conductor", "events/stream"}, anything: true},
 }
 
 // TestImportTable holds every package to its row; a package without a row

@@ -81,7 +81,7 @@ func (p *publisher) serve(ctx context.Context, source int, ln net.Listener, perS
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
-	if err := Greet(c); err != nil {
+	if err := greet(c); err != nil {
 		return err
 	}
 	go io.Copy(io.Discard, c) // heartbeats
@@ -115,8 +115,8 @@ func (p *publisher) serve(ctx context.Context, source int, ln net.Listener, perS
 	}
 }
 
-// Greet is a PUB's side of ZMTP 3.0: greeting, READY, and the subscription.
-func Greet(c net.Conn) error {
+// greet is a PUB's side of ZMTP 3.0: greeting, READY, and the subscription.
+func greet(c net.Conn) error {
 	greeting := make([]byte, 64)
 	greeting[0], greeting[9], greeting[10] = 0xff, 0x7f, 3
 	copy(greeting[12:], "NULL")

@@ -1,17 +1,18 @@
 package query
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
-	"net"
+	"log"
 	"slices"
 	"time"
 
+	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/cmd/internal/harness"
-	"kvconductor/cmd/internal/ingest"
 	"kvconductor/conductor"
 	"kvconductor/events/stream"
 )
@@ -23,10 +24,10 @@ const underWay = 32
 // preload registers all instances, publishes what they hold, and waits until it is
 // indexed. The publishers stay, silent, until end is called.
 func (l *Load) preload(k *conductor.Conductor) (end func(), err error) {
-	p := &publishers{load: l, k: k}
+	p := &publishers{load: l, k: k, sent: make([]uint64, l.Workers), applied: make([]uint64, l.Workers)}
 	end = func() {
-		for _, c := range p.open {
-			c.Close()
+		for _, s := range p.sockets {
+			s.Close()
 		}
 	}
 	if err = p.connect(); err == nil {
@@ -41,11 +42,9 @@ func (l *Load) preload(k *conductor.Conductor) (end func(), err error) {
 
 // publishers are the engines of all instances.
 type publishers struct {
-	load  *Load
-	k     *conductor.Conductor
-	open  []io.Closer
-	conns []net.Conn
-
+	load    *Load
+	k       *conductor.Conductor
+	sockets []zmq4.Socket
 	sent    []uint64 // batches, by source
 	applied []uint64
 }
@@ -53,29 +52,21 @@ type publishers struct {
 // connect makes a publisher for each instance and lets the Conductor follow it.
 func (p *publishers) connect() error {
 	for i := range p.load.Workers {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+		s := zmq4.NewPub(context.Background(), zmq4.WithLogger(log.New(io.Discard, "", 0)))
+		p.sockets = append(p.sockets, s)
+		if err := s.Listen("tcp://127.0.0.1:0"); err != nil {
 			return fmt.Errorf("cannot listen: %w", err)
 		}
-		p.open = append(p.open, ln)
-		err = p.k.Register(conductor.Registration{
-			Endpoint: "tcp://" + ln.Addr().String(), Type: conductor.TypeVLLM, Model: model, Instance: instance(i), BlockSize: p.load.BlockSize,
+		err := p.k.Register(conductor.Registration{
+			Endpoint: "tcp://" + s.Addr().String(), Type: conductor.TypeVLLM, Model: model, Instance: instance(i), BlockSize: p.load.BlockSize,
 		}, conductor.RegisterOptions{})
 		if err != nil {
 			return err
 		}
-		c, err := ln.Accept()
-		if err != nil {
-			return fmt.Errorf("instance %q is not connected to: %w", instance(i), err)
+		if err := p.await(func() bool { return len(s.(zmq4.Topics).Topics()) > 0 }); err != nil {
+			return err
 		}
-		p.open = append(p.open, c)
-		if err := ingest.Greet(c); err != nil {
-			return fmt.Errorf("instance %q is not subscribed to: %w", instance(i), err)
-		}
-		go io.Copy(io.Discard, c) // heartbeats
-		p.conns = append(p.conns, c)
 	}
-	p.sent, p.applied = make([]uint64, len(p.conns)), make([]uint64, len(p.conns))
 	return nil
 }
 
@@ -106,13 +97,9 @@ func (p *publishers) publish() error {
 
 // send publishes the next batch of a source.
 func (p *publishers) send(source int, payload []byte) error {
-	head := append(make([]byte, 0, 32), 1, 0, 1, 8) // an empty topic, then the sequence
-	head = append(binary.BigEndian.AppendUint64(head, p.sent[source]), 2)
-	head = binary.BigEndian.AppendUint64(head, uint64(len(payload)))
+	seq := binary.BigEndian.AppendUint64(nil, p.sent[source])
 	p.sent[source]++
-	message := net.Buffers{head, payload}
-	_, err := message.WriteTo(p.conns[source])
-	return err
+	return p.sockets[source].SendMulti(zmq4.NewMsgFrom([]byte{}, seq, payload))
 }
 
 // await looks at what has been applied until it is enough.
