@@ -89,12 +89,12 @@ var table = []room{
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
 	// The bench measures rooms and borrows the fleet's reading of traces.
-	{dir: "cmd/internal/bench", rooms: []string{"cmd/internal/fleet/workload", "cmd/internal/harness", "events/...", "index/...", "tiers"}, anything: true},
-	{dir: "cmd/internal/ingest", rooms: []string{"cmd/internal/harness", "conductor", "events/..."}, anything: true},
-	{dir: "cmd/internal/footprint", rooms: []string{"cmd/internal/harness", "cmd/internal/ingest"}, anything: true},
+	{dir: "cmd/internal/bench/index", rooms: []string{"cmd/internal/sim/workload", "cmd/internal/harness", "events/...", "index/...", "tiers"}, anything: true},
+	{dir: "cmd/internal/bench/ingest", rooms: []string{"cmd/internal/harness", "conductor", "events/..."}, anything: true},
+	{dir: "cmd/internal/bench/footprint", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness"}, anything: true},
+	{dir: "cmd/internal/bench/query", rooms: []string{"cmd/internal/harness", "conductor", "events/stream"}, anything: true},
 	{dir: "cmd/internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
 	{dir: "cmd/internal/soak", rooms: []string{"cmd/internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},
-	{dir: "cmd/internal/query", rooms: []string{"cmd/internal/harness", "conductor", "events/stream"}, anything: true},
 }
 
 // TestImportTable holds every package to its row; a package without a row
@@ -183,10 +183,10 @@ func TestImportTableForbids(t *testing.T) {
 	f("config", "kvconductor/index/hash", false)
 	f("config", "github.com/spf13/viper", true)
 	f("config", "github.com/spf13/viperish", false)
-	f("cmd/internal/fleet", "kvconductor/index", false)
-	f("cmd/internal/bench", "kvconductor/index", true)
-	f("cmd/internal/bench", "kvconductor/conductor", false)
-	f("cmd/internal/fleet", "kvconductor/cmd/internal/fleet/truth", true)
+	f("cmd/internal/sim", "kvconductor/index", false)
+	f("cmd/internal/bench/index", "kvconductor/index", true)
+	f("cmd/internal/bench/index", "kvconductor/conductor", false)
+	f("cmd/internal/sim", "kvconductor/cmd/internal/sim/truth", true)
 	f("cmd/conductor", "kvconductor/index", true)
 	if row, ok := rowOf("util"); ok {
 		t.Errorf("util is in room %q", row.dir)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/bench"
+	"kvconductor/cmd/internal/bench/index"
 	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/soak"
 )
@@ -34,8 +34,8 @@ func benchCommand() *cobra.Command {
 
 func benchIndexCommand() *cobra.Command {
 	var (
-		c      bench.Config
-		report *bench.Report
+		c      index.Config
+		report *index.Report
 		export string
 		plots  string
 		sweep  []int
@@ -67,17 +67,17 @@ those of the server do.`,
 	f.IntVar(&c.Synthetic, "synthetic", 0, "instead of a trace: unique blocks, in families of 128")
 	f.IntVar(&c.Holders, "holders", 1, "with --synthetic: workers that hold each block")
 	f.IntVar(&c.Churn, "churn", 0, "with --synthetic: blocks that then replace the oldest ones; latencies of writes are theirs")
-	f.StringVar(&c.SMG, "smg", "", "instead of a trace: a profile of smg's pinned benchmark, one of "+strings.Join(bench.SMGProfiles(), ", "))
+	f.StringVar(&c.SMG, "smg", "", "instead of a trace: a profile of smg's pinned benchmark, one of "+strings.Join(index.SMGProfiles(), ", "))
 	f.IntVar(&c.Target, "target", 10_000_000, "with --smg: shared blocks times holders")
 	f.StringVar(&c.Ops, "ops", "", "instead of a trace: ops `file` of an earlier --export")
 	f.StringVar(&export, "export", "", "write the operations to this ops `file` and replay nothing")
 	f.IntVar(&c.Tiers, "tiers", 1, "1 is the device; 3 adds host and disk, which take blocks evicted above")
 	f.IntVar(&c.Pools, "pools", 0, "pools that take evicted blocks, announced by their hashes alone")
 	f.BoolVar(&c.HashOnly, "hash-only", false, "with --tiers 3: announce blocks of host and disk by their hashes alone")
-	f.StringVar(&c.Events, "events", bench.Engine, "events of the index: engine hashes, canonical hashes, or wire payloads")
+	f.StringVar(&c.Events, "events", index.Engine, "events of the index: engine hashes, canonical hashes, or wire payloads")
 	f.IntVar(&c.HashSeeds, "hash-seeds", 1, "families of engine hashes: groups of workers that hash alike")
 	f.IntVar(&c.EventBlock, "event-blocks", 0, "most blocks of one event, 0 for no limit (64 with wire events)")
-	f.StringVar(&c.Case, "case", "", "hard case of one-block events: "+strings.Join(bench.Cases, ", "))
+	f.StringVar(&c.Case, "case", "", "hard case of one-block events: "+strings.Join(index.Cases, ", "))
 	f.IntVar(&c.Repeat, "repeat", 0, "percent of stores that come twice, as counted copies")
 	f.IntVar(&c.Writers, "writers", 1, "goroutines that write")
 	f.IntVar(&c.Readers, "readers", 1, "goroutines that query")
@@ -93,18 +93,18 @@ those of the server do.`,
 
 	measures(cmd, &c.Progress, func() (_ harness.Report, err error) {
 		c.Together = c.Together || f.Changed("writers") || f.Changed("readers")
-		report, err = bench.Run(c)
+		report, err = index.Run(c)
 		return report, err
 	})
 	measure := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if export != "" {
-			return bench.ExportOps(c, export)
+			return index.ExportOps(c, export)
 		}
 		if err := measure(cmd, args); err != nil || plots == "" {
 			return err
 		}
-		curves, err := bench.Plots(c, report, sweep, sizes)
+		curves, err := index.Plots(c, report, sweep, sizes)
 		if err != nil {
 			return err
 		}
@@ -115,8 +115,8 @@ those of the server do.`,
 
 func benchPeersCommand() *cobra.Command {
 	var (
-		p bench.Peers
-		c bench.Config
+		p index.Peers
+		c index.Config
 	)
 	cmd := &cobra.Command{
 		Use:   "peers",
@@ -214,7 +214,7 @@ func childCommand(use string, load any, run func(*cobra.Command) error) *cobra.C
 }
 
 // writePlots writes one file for each plot.
-func writePlots(dir string, plots []bench.Plot) error {
+func writePlots(dir string, plots []index.Plot) error {
 	err := os.MkdirAll(dir, 0o755)
 	for i := range plots {
 		var text bytes.Buffer

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/footprint"
+	"kvconductor/cmd/internal/bench/footprint"
+	"kvconductor/cmd/internal/bench/ingest"
 	"kvconductor/cmd/internal/harness"
-	"kvconductor/cmd/internal/ingest"
 )
 
 func benchMemoryCommand() *cobra.Command {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kvconductor/cmd/internal/bench/query"
 	"kvconductor/cmd/internal/harness"
-	"kvconductor/cmd/internal/query"
 	"kvconductor/conductor"
 	"kvconductor/conductor/server"
 	"kvconductor/config"

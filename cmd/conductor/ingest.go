@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kvconductor/cmd/internal/bench/ingest"
 	"kvconductor/cmd/internal/harness"
-	"kvconductor/cmd/internal/ingest"
 )
 
 func benchIngestCommand() *cobra.Command {

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/cmd/internal/footprint"
+	"kvconductor/cmd/internal/bench/footprint"
+	"kvconductor/cmd/internal/bench/ingest"
 	"kvconductor/cmd/internal/harness"
-	"kvconductor/cmd/internal/ingest"
 	"kvconductor/events/payload"
 )
 

@@ -13,10 +13,10 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/cmd/internal/fleet/engine"
-	"kvconductor/cmd/internal/fleet/master"
-	"kvconductor/cmd/internal/fleet/publisher"
-	"kvconductor/cmd/internal/fleet/truth"
+	"kvconductor/cmd/internal/sim/engine"
+	"kvconductor/cmd/internal/sim/master"
+	"kvconductor/cmd/internal/sim/publisher"
+	"kvconductor/cmd/internal/sim/truth"
 )
 
 // storeClient is a client of a Mooncake Store that obeys lines: put and remove with a

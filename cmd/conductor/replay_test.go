@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/cmd/internal/fleet/digest"
-	"kvconductor/cmd/internal/fleet/engine"
-	"kvconductor/cmd/internal/fleet/publisher"
-	"kvconductor/cmd/internal/fleet/truth"
+	"kvconductor/cmd/internal/sim/digest"
+	"kvconductor/cmd/internal/sim/engine"
+	"kvconductor/cmd/internal/sim/publisher"
+	"kvconductor/cmd/internal/sim/truth"
 	"kvconductor/events/journal"
 )
 

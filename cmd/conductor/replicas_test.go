@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/cmd/internal/fleet/digest"
-	"kvconductor/cmd/internal/fleet/engine"
-	"kvconductor/cmd/internal/fleet/publisher"
-	"kvconductor/cmd/internal/fleet/truth"
+	"kvconductor/cmd/internal/sim/digest"
+	"kvconductor/cmd/internal/sim/engine"
+	"kvconductor/cmd/internal/sim/publisher"
+	"kvconductor/cmd/internal/sim/truth"
 )
 
 // Small caches, so that blocks move between all tiers all the time.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/fleet"
-	"kvconductor/cmd/internal/fleet/workload"
 	"kvconductor/cmd/internal/harness"
+	"kvconductor/cmd/internal/sim"
+	"kvconductor/cmd/internal/sim/workload"
 )
 
 const (
@@ -27,7 +27,7 @@ const (
 // compares its answers with the truth.
 func simulateCommand() *cobra.Command {
 	var (
-		c        fleet.Config
+		c        sim.Config
 		trace    string
 		kind     string
 		asJSON   bool
@@ -68,9 +68,9 @@ tool loops, or all of them.`,
 	f.StringVar(&c.Server, "server", defaultServer, "base URL of the server")
 	f.StringVar(&c.Tenant, "tenant", "default", "tenant of the fleet")
 	f.StringVar(&c.Model, "model", "simulated", "model of the fleet")
-	f.IntVar(&c.Instances, "instances", len(fleet.Families), "instances")
+	f.IntVar(&c.Instances, "instances", len(sim.Families), "instances")
 	f.IntVar(&c.Ranks, "ranks", 2, "data-parallel ranks of each instance")
-	f.StringVar(&families, "families", strings.Join(fleet.Families, ","), "kinds of publisher, dealt over the instances in turn")
+	f.StringVar(&families, "families", strings.Join(sim.Families, ","), "kinds of publisher, dealt over the instances in turn")
 	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
 	f.IntVar(&c.Device, "device-blocks", 8192, "blocks in the device memory of a rank")
 	f.IntVar(&c.Host, "host-blocks", 4096, "blocks in the host memory of a rank, 0 for none; vllm-eagle and vllm-mtp have none")
@@ -119,7 +119,7 @@ tool loops, or all of them.`,
 		}
 		ctx, stop := untilSignal(cmd)
 		defer stop()
-		report, err := fleet.Run(ctx, c)
+		report, err := sim.Run(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -139,11 +139,11 @@ func openSource(trace, kind string, seed uint64) (workload.Source, error) {
 }
 
 // progressOn returns a bar on a terminal and lines anywhere else.
-func progressOn(w io.Writer) *fleet.Progress {
+func progressOn(w io.Writer) *sim.Progress {
 	if file, ok := w.(*os.File); ok {
 		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			return fleet.BarProgress(w)
+			return sim.BarProgress(w)
 		}
 	}
-	return fleet.LineProgress(w, progressEvery)
+	return sim.LineProgress(w, progressEvery)
 }

@@ -1,0 +1,95 @@
+package index
+
+import (
+	"slices"
+
+	"kvconductor/index"
+	"kvconductor/index/hash"
+)
+
+// indexed is the index as the conductor uses it: a source for each worker and pool, an
+// owner for each of its tiers.
+type indexed struct {
+	x      *index.Index
+	s      *Stream
+	tokens bool // events carry local hashes, and names are the engines' own
+	copies index.CopyPolicy
+}
+
+// newIndexed returns an empty index for a stream whose names are in place.
+func newIndexed(s *Stream, events string) *indexed {
+	x := &indexed{x: index.New(index.Options{Scheme: hash.Default()}), s: s, tokens: events != Canonical, copies: index.CopySet}
+	if s.counted {
+		x.copies = index.CopyCount
+	}
+	for range s.owners / s.tiers {
+		src := x.x.NewSource()
+		for range s.tiers {
+			x.x.NewOwner(src)
+		}
+	}
+	return x
+}
+
+// change applies a store or a removal.
+func (x *indexed) change(o *op) {
+	if o.kind == remove {
+		x.x.Remove(index.Owner(o.owner), x.s.gone[o.from:o.to], nil, x.copies)
+		return
+	}
+	e := index.Store{Owner: index.Owner(o.owner), Parent: o.parent, HasParent: o.hasParent, Rootless: o.bare, Engine: x.s.namesOf(o), Copies: x.copies}
+	if x.tokens && !o.bare {
+		e.Local = x.s.local[o.from:o.to]
+	}
+	x.x.Store(&e)
+}
+
+// ask returns, in no particular order, how many leading blocks of a query each owner of the
+// first one holds. The list is valid until the next use of r.
+func (x *indexed) ask(o *op, r *reader) []index.Prefix {
+	if x.tokens {
+		r.chain.Reset(x.s.local[o.from:o.to])
+		x.x.MatchLazy(&r.chain, &r.match)
+	} else {
+		x.x.Match(x.s.seq[o.from:o.to], &r.match)
+	}
+	return r.match.Prefixes
+}
+
+// reader is the buffers of a query, which starts from local hashes as the server's does.
+type reader struct {
+	chain localChain
+	match index.Match
+}
+
+// localChain is a prompt given by its local hashes.
+type localChain struct{ local, seq []uint64 }
+
+func (c *localChain) Reset(local []uint64) { c.local, c.seq = local, c.seq[:0] }
+func (c *localChain) Len() int             { return len(c.local) }
+func (c *localChain) Locals(int) []uint64  { return c.local }
+
+// At returns the sequence hash of block i.
+func (c *localChain) At(i int) uint64 {
+	for n := len(c.seq); n <= i; n++ {
+		l := c.local[n]
+		if n > 0 {
+			l = hash.Default().Next(c.seq[n-1], l)
+		}
+		c.seq = append(c.seq, l)
+	}
+	return c.seq[i]
+}
+
+// hashOf returns the hash of an answer's rows, which it sorts. The rival's answers have
+// the same hash where they are equal.
+func hashOf(rows []index.Prefix) uint64 {
+	slices.SortFunc(rows, func(a, b index.Prefix) int { return int(a.Owner) - int(b.Owner) })
+	sum := uint64(14695981039346656037)
+	put := func(v uint64) { sum = (sum ^ v) * 1099511628211 }
+	put(uint64(len(rows)))
+	for _, r := range rows {
+		put(uint64(r.Owner)<<32 | uint64(r.Blocks))
+	}
+	return sum
+}

@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"kvconductor/cmd/internal/harness"
+)
+
+// client speaks the Conductor dialect.
+type client struct {
+	base string
+	http *http.Client
+}
+
+// requestTimeout bounds one HTTP exchange; the longest prompts of the traces
+// are answered in milliseconds.
+const requestTimeout = 30 * time.Second
+
+func newClient(base string, inFlight int) *client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost = inFlight + 1
+	t.DisableCompression = true
+	return &client{
+		base: strings.TrimRight(base, "/"),
+		http: &http.Client{Transport: t, Timeout: requestTimeout},
+	}
+}
+
+// registration is the body of /register and /unregister.
+type registration struct {
+	Endpoint       string `json:"endpoint"`
+	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
+	Type           string `json:"type"`
+	Model          string `json:"modelname"`
+	Instance       string `json:"instance_id"`
+	Tenant         string `json:"tenant_id"`
+	BlockSize      int    `json:"block_size"`
+	Rank           int    `json:"dp_rank"`
+	// Serves names the instances that the blocks of a pool count for; empty for all.
+	Serves []string `json:"serves,omitempty"`
+	// Replace moves a registration an earlier, killed run left behind.
+	Replace bool `json:"replace"`
+}
+
+// key is the server's key of the registration.
+func (g registration) key() string { return fmt.Sprintf("%s|%s|%d", g.Instance, g.Tenant, g.Rank) }
+
+func (f *Fleet) registration(r *rank) registration {
+	live, replay := r.endpoints()
+	return registration{
+		Endpoint:       live,
+		ReplayEndpoint: replay,
+		Type:           r.registerAs,
+		Model:          f.Model,
+		Instance:       r.instance.id,
+		Tenant:         f.Tenant,
+		BlockSize:      f.BlockSize,
+		Rank:           r.n,
+		Replace:        true,
+	}
+}
+
+// answer is the response of /query: tenant, instance, row.
+type answer map[string]map[string]*row
+
+// row is what the server says of one instance. Pointers tell absent from 0.
+type row struct {
+	Longest *int                `json:"longest_matched"`
+	GPU     *int                `json:"GPU"`
+	CPU     *int                `json:"CPU"`
+	Disk    *int                `json:"DISK"`
+	DP      map[string]*int     `json:"DP"`
+	Ranks   map[string]*cascade `json:"rank_matches"`
+	Detail  map[string]detail   `json:"detail"`
+	Pools   map[string]detail   `json:"pools"` // by key of the registration
+}
+
+type cascade struct {
+	GPU  *int `json:"gpu"`
+	CPU  *int `json:"cpu"`
+	Disk *int `json:"disk"`
+}
+
+type detail struct {
+	State     string `json:"state"`
+	Reason    string `json:"reason"`
+	Watermark *int64 `json:"watermark"`
+}
+
+// service is the part of a /services row the simulation reads.
+type service struct {
+	Instance string `json:"InstanceID"`
+	Tenant   string `json:"TenantID"`
+	Rank     int    `json:"DPRank"`
+	State    string `json:"State"`
+	Reason   string `json:"Reason"`
+	LastSeq  *int64 `json:"LastSeq"`
+	Gaps     int    `json:"Gaps"`
+	Replayed int    `json:"Replayed"`
+
+	Epoch      uint64 `json:"Epoch"`
+	Restarts   int    `json:"Restarts"`
+	Overruns   int    `json:"Overruns"`
+	Reconnects int    `json:"Reconnects"`
+}
+
+// reach returns a clear error when no server listens.
+func (c *client) reach(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodGet, "/health", nil)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("no server listens at %s; start one with %q", c.base, "conductor serve")
+	}
+	return fmt.Errorf("cannot use the server at %s: %w", c.base, err)
+}
+
+func (c *client) register(ctx context.Context, r registration) error {
+	return c.post(ctx, "/register", r)
+}
+
+func (c *client) unregister(ctx context.Context, r registration) error {
+	return c.post(ctx, "/unregister", r)
+}
+
+func (c *client) post(ctx context.Context, path string, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("cannot encode a request to %s: %w", path, err)
+	}
+	_, err = c.do(ctx, http.MethodPost, path, body)
+	return err
+}
+
+// services returns the server's sources by key.
+func (c *client) services(ctx context.Context) (map[string]service, error) {
+	body, err := c.do(ctx, http.MethodGet, "/services", nil)
+	if err != nil {
+		return nil, err
+	}
+	var s struct {
+		Services []service `json:"services"`
+	}
+	if err := json.Unmarshal(body, &s); err != nil {
+		return nil, fmt.Errorf("cannot read the answer of /services: %w", err)
+	}
+	known := make(map[string]service, len(s.Services))
+	for _, s := range s.Services {
+		known[fmt.Sprintf("%s|%s|%d", s.Instance, s.Tenant, s.Rank)] = s
+	}
+	return known, nil
+}
+
+func (c *client) query(ctx context.Context, body []byte) (answer, error) {
+	got, err := c.do(ctx, http.MethodPost, "/query?detail=1", body)
+	if err != nil {
+		return nil, err
+	}
+	var a answer
+	if err := json.Unmarshal(got, &a); err != nil {
+		return nil, fmt.Errorf("cannot read the answer of /query: %w", err)
+	}
+	return a, nil
+}
+
+// do returns the body of a 200 and an error for anything else.
+func (c *client) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	status, got, err := harness.Ask(ctx, c.http, method, c.base+path, body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	if status != http.StatusOK {
+		return nil, fmt.Errorf("%s %s: status %d: %s", method, path, status, shorten(got, 300))
+	}
+	return got, nil
+}
+
+func shorten(b []byte, most int) string {
+	s := strings.TrimSpace(string(b))
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}
+
+// queryHead renders the body of /query up to its tokens.
+func (c *Config) queryHead() []byte {
+	model, _ := json.Marshal(c.Model) // a string always has a JSON form
+	tenant, _ := json.Marshal(c.Tenant)
+	return fmt.Appendf(nil, `{"model":%s,"tenant_id":%s,"block_size":%d,"token_ids":[`, model, tenant, c.BlockSize)
+}
+
+// appendQuery renders the rest.
+func appendQuery(b []byte, tokens []uint32) []byte {
+	return append(appendTokens(b, tokens), `]}`...)
+}
+
+func appendTokens(b []byte, tokens []uint32) []byte {
+	for i, t := range tokens {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(t), 10)
+	}
+	return b
+}
