@@ -25,8 +25,11 @@ func (l *Latencies) histogram() *hdrhistogram.Histogram {
 }
 
 // Add counts a duration.
-func (l *Latencies) Add(d time.Duration) {
-	if err := l.histogram().RecordValue(int64(min(max(d, 0), longest))); err != nil {
+func (l *Latencies) Add(d time.Duration) { l.AddMany(d, 1) }
+
+// AddMany counts n equal durations.
+func (l *Latencies) AddMany(d time.Duration, n int64) {
+	if err := l.histogram().RecordValues(int64(min(max(d, 0), longest)), n); err != nil {
 		panic("BUG: a duration within the bounds is not counted: " + err.Error())
 	}
 }

@@ -92,28 +92,14 @@ func (r reading) fraction(before reading) float64 {
 	return 0
 }
 
-// pausesSince returns the 99th percentile and the longest of the pauses since
-// before, as upper bounds of their buckets, and how many there were.
-func (r reading) pausesSince(before reading) (p99, longest int64, n int) {
-	counts := make([]uint64, len(r.pauses.Counts))
-	total := uint64(0)
-	for i := range counts {
-		counts[i] = r.pauses.Counts[i] - before.pauses.Counts[i]
-		total += counts[i]
-	}
-	seen := uint64(0)
-	for i, c := range counts {
-		if c == 0 {
-			continue
-		}
+// pausesSince returns the pauses since before, each as the upper bound of its bucket.
+func (r reading) pausesSince(before reading) (pauses harness.Latencies) {
+	for i, n := range r.pauses.Counts {
 		upper := r.pauses.Buckets[i+1]
 		if math.IsInf(upper, 1) {
 			upper = r.pauses.Buckets[i]
 		}
-		longest = int64(upper * 1e9)
-		if seen += c; p99 == 0 && float64(seen) >= 0.99*float64(total) {
-			p99 = longest
-		}
+		pauses.AddMany(time.Duration(upper*1e9), int64(n-before.pauses.Counts[i]))
 	}
-	return p99, longest, int(total)
+	return pauses
 }

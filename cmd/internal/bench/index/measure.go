@@ -152,7 +152,8 @@ func (r *Result) collect(before reading, idle time.Duration) {
 	runtime.GC()
 	end := readRuntime()
 	r.Fraction = end.fraction(loaded)
-	r.PauseP99, r.PauseMax, r.Pauses = end.pausesSince(before)
+	pauses := end.pausesSince(before)
+	r.PauseP99, r.PauseMax, r.Pauses = int64(pauses.At(99)), int64(pauses.At(100)), pauses.Count()
 	r.Cycles = int(end.cycles - before.cycles)
 }
 

@@ -133,10 +133,8 @@ func Run(c Config) (*Report, error) {
 
 // phase is one run at one rate.
 type phase struct {
+	counters         // of the measured time
 	took             time.Duration
-	batches, bytes   uint64
-	allocs           uint64
-	cpu, theirs      time.Duration
 	lost             uint64
 	unsynced         int
 	index            int
@@ -144,6 +142,19 @@ type phase struct {
 
 	mu   sync.Mutex // guards lags while it runs
 	lags harness.Latencies
+}
+
+// counters are readings since the processes began.
+type counters struct {
+	batches, bytes, allocs uint64
+	cpu, theirs            time.Duration // of this process and of the publishing one
+}
+
+// read returns the counters of now.
+func (p *phase) read(publishing *harness.Process) counters {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return counters{p.applied.Load(), p.payload.Load(), m.Mallocs, harness.CPU(), publishing.CPU()}
 }
 
 // phase runs both processes at a rate of each source, 0 for the highest.
@@ -194,9 +205,7 @@ func Start(cmd *exec.Cmd, sources int) (p *harness.Process, ports []string, err 
 func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.Process) error {
 	warm := min(c.Duration/4, 2*time.Second)
 	begun, measuring := time.Now(), false
-	var start, end runtime.MemStats
-	var batches, bytes uint64
-	var cpu, theirs time.Duration
+	var start counters
 	acks := make([]byte, 8*c.Sources)
 	// Watermarks of a thousand sources are not read a thousand times a second.
 	tick := time.NewTicker(time.Duration(1+c.Sources/50) * time.Millisecond)
@@ -211,17 +220,14 @@ func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.P
 		switch passed := time.Since(begun); {
 		case !measuring && passed >= warm:
 			measuring, begun = true, time.Now()
-			runtime.ReadMemStats(&start)
-			batches, bytes, cpu, theirs = p.applied.Load(), p.payload.Load(), harness.CPU(), publishing.CPU()
+			start = p.read(publishing)
 			p.mu.Lock()
 			p.lags.Reset()
 			p.mu.Unlock()
 		case measuring && passed >= c.Duration:
 			p.took = passed
-			p.batches, p.bytes = p.applied.Load()-batches, p.payload.Load()-bytes
-			p.cpu, p.theirs = harness.CPU()-cpu, publishing.CPU()-theirs
-			runtime.ReadMemStats(&end)
-			p.allocs = end.Mallocs - start.Mallocs
+			end := p.read(publishing)
+			p.counters = counters{end.batches - start.batches, end.bytes - start.bytes, end.allocs - start.allocs, end.cpu - start.cpu, end.theirs - start.theirs}
 			for _, s := range k.Services() {
 				p.lost += s.Gaps
 				if s.State != stream.Synced {
