@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -217,8 +216,7 @@ func childCommand(use string, load any, run func(*cobra.Command) error) *cobra.C
 func writePlots(dir string, plots []index.Plot) error {
 	err := os.MkdirAll(dir, 0o755)
 	for i := range plots {
-		var text bytes.Buffer
-		err = errors.Join(err, plots[i].CSV(&text), os.WriteFile(filepath.Join(dir, plots[i].Name+".csv"), text.Bytes(), 0o644))
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, plots[i].Name+".csv"), plots[i].CSV(), 0o644))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write plots: %w", err)

@@ -50,8 +50,12 @@ type registration struct {
 	Replace bool `json:"replace"`
 }
 
-// key is the server's key of the registration.
-func (g registration) key() string { return fmt.Sprintf("%s|%s|%d", g.Instance, g.Tenant, g.Rank) }
+// keyOf returns the server's key of a registration.
+func keyOf(instance, tenant string, rank int) string {
+	return fmt.Sprintf("%s|%s|%d", instance, tenant, rank)
+}
+
+func (g registration) key() string { return keyOf(g.Instance, g.Tenant, g.Rank) }
 
 func (f *Fleet) registration(r *rank) registration {
 	live, replay := r.endpoints()
@@ -124,20 +128,12 @@ func (c *client) reach(ctx context.Context) error {
 	return fmt.Errorf("cannot use the server at %s: %w", c.base, err)
 }
 
-func (c *client) register(ctx context.Context, r registration) error {
-	return c.post(ctx, "/register", r)
-}
-
-func (c *client) unregister(ctx context.Context, r registration) error {
-	return c.post(ctx, "/unregister", r)
-}
-
-func (c *client) post(ctx context.Context, path string, v any) error {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("cannot encode a request to %s: %w", path, err)
+// post sends a registration to /register or /unregister.
+func (c *client) post(ctx context.Context, path string, r registration) error {
+	body, err := json.Marshal(r)
+	if err == nil {
+		_, err = c.do(ctx, http.MethodPost, path, body)
 	}
-	_, err = c.do(ctx, http.MethodPost, path, body)
 	return err
 }
 
@@ -155,7 +151,7 @@ func (c *client) services(ctx context.Context) (map[string]service, error) {
 	}
 	known := make(map[string]service, len(s.Services))
 	for _, s := range s.Services {
-		known[fmt.Sprintf("%s|%s|%d", s.Instance, s.Tenant, s.Rank)] = s
+		known[keyOf(s.Instance, s.Tenant, s.Rank)] = s
 	}
 	return known, nil
 }

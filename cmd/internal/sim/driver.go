@@ -62,7 +62,7 @@ func (f *Fleet) newScratch() *scratch {
 }
 
 func newDriver(f *Fleet, c *client) *driver {
-	d := &driver{
+	return &driver{
 		Fleet:    f,
 		client:   c,
 		router:   newRouter(len(f.ranks), f.Seed),
@@ -71,7 +71,6 @@ func newDriver(f *Fleet, c *client) *driver {
 		dice:     rand.New(rand.NewPCG(f.Seed, 0x6175646974)),
 		patience: f.SettleTimeout,
 	}
-	return d
 }
 
 // total returns how many requests will be asked about, -1 if only time ends them.
@@ -200,15 +199,13 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 	began := time.Now()
 	got, err := d.client.query(ctx, s.body)
 	took := time.Since(began)
+	if err == nil || ctx.Err() == nil {
+		d.tally.query(took, err)
+		d.answered(err)
+	}
 	if err != nil {
-		if ctx.Err() == nil {
-			d.tally.query(took, err)
-			d.failed(err)
-		}
 		return nil
 	}
-	d.tally.query(took, nil)
-	d.answered()
 
 	rows := got[d.Tenant]
 	if rows == nil {
@@ -234,7 +231,7 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 func (d *driver) judge(in *instance, n, prompt int, named bool, want truth.Row, got *row) {
 	settled, incomplete, note := in.settled(got)
 	if d.pooled(in) && got != nil {
-		whole, lost, pooled := d.pool.settled(d.Tenant, got)
+		whole, lost, pooled := d.pool.settled(got)
 		settled, incomplete = settled && whole && named, incomplete || lost
 		note += ", " + pooled
 	}
@@ -270,17 +267,14 @@ func (d *driver) audit(ctx context.Context) {
 	}
 }
 
-func (d *driver) answered() {
+// answered notes the error of a query, nil for an answer. The driver gives up after too
+// many errors in a row.
+func (d *driver) answered(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.failing = 0
-}
-
-// failed counts a query without an answer and gives up after too many.
-func (d *driver) failed(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.failing++; d.failing >= giveUp && d.err == nil {
+	if err == nil {
+		d.failing = 0
+	} else if d.failing++; d.failing >= giveUp && d.err == nil {
 		d.err = fmt.Errorf("%d queries failed in a row, the last with: %w", d.failing, err)
 	}
 }

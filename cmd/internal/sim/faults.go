@@ -53,7 +53,7 @@ func (r *rank) endpoints() (live, replay string) {
 func (d *driver) disturb(ctx context.Context) {
 	dice := rand.New(rand.NewPCG(d.Seed, 0x6661756c74))
 	for _, r := range d.ranks {
-		spoils := rand.New(rand.NewPCG(d.Seed, uint64(len(r.name(d.Tenant)))+uint64(r.n)))
+		spoils := rand.New(rand.NewPCG(d.Seed, uint64(len(r.key))+uint64(r.n)))
 		r.replay.Spoil(func() proxy.Spoil { return d.spoil(r, spoils) })
 	}
 	tick := time.NewTicker(faultEvery)
@@ -116,7 +116,7 @@ func (d *driver) restart(ctx context.Context, r *rank) error {
 	if err := d.work(r, 0); err != nil {
 		return err
 	}
-	before := d.states(ctx)[r.name(d.Tenant)]
+	before := d.states(ctx)[r.key]
 	cleared := r.engine.Clear() // for the truth; the killed process publishes nothing
 	r.requests = 0
 	r.faults.Restarts++
@@ -130,7 +130,7 @@ func (d *driver) restart(ctx context.Context, r *rank) error {
 	r.replay.Turn(strings.TrimPrefix(pub.ReplayEndpoint(), "tcp://"))
 	old.Close()
 	for end := time.Now().Add(d.SettleTimeout); time.Now().Before(end); {
-		if s := d.states(ctx)[r.name(d.Tenant)]; s.State != "synced" && s.State != "partial" || s.Reconnects > before.Reconnects {
+		if s := d.states(ctx)[r.key]; s.State != "synced" && s.State != "partial" || s.Reconnects > before.Reconnects {
 			break
 		}
 	}

@@ -167,7 +167,8 @@ type instance struct {
 type rank struct {
 	habit
 	instance *instance
-	n        int // data-parallel rank
+	n        int    // data-parallel rank
+	key      string // the server's of its registration
 	engine   *engine.Engine
 	pub      *publisher.Publisher
 	options  publisher.Options
@@ -177,11 +178,6 @@ type rank struct {
 	requests int // submitted since the last reset
 	events   int
 	batches  int
-}
-
-// name is the server's key of the rank's registration.
-func (r *rank) name(tenant string) string {
-	return fmt.Sprintf("%s|%s|%d", r.instance.id, tenant, r.n)
 }
 
 // newFleet opens the sockets of all publishers.
@@ -233,7 +229,7 @@ func (f *Fleet) pooled(in *instance) bool { return f.pool != nil && in.tree.Ahea
 
 func (f *Fleet) newRank(in *instance, n int) (*rank, error) {
 	h := habitsOf[in.family][n%2]
-	r := &rank{habit: h, instance: in, n: n}
+	r := &rank{habit: h, instance: in, n: n, key: keyOf(in.id, f.Tenant, n)}
 	seed := in.id // without a pool engines of a fleet need not name blocks alike
 	var shared engine.Pool
 	if f.pooled(in) {

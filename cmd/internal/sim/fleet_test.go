@@ -53,7 +53,7 @@ func TestRightAnswers(t *testing.T) {
 	}
 	for _, k := range s.f.ranks {
 		if err := k.engine.Check(); err != nil {
-			t.Errorf("%s: %v", k.name(c.Tenant), err)
+			t.Errorf("%s: %v", k.key, err)
 		}
 	}
 	if len(s.registered) != 0 || s.leftovers != 0 {
@@ -108,7 +108,7 @@ func TestLookAhead(t *testing.T) {
 	blocks := map[int]int{} // by look-ahead
 	for i, k := range s.f.ranks {
 		if err := k.engine.Check(); err != nil {
-			t.Errorf("%s: %v", k.name(c.Tenant), err)
+			t.Errorf("%s: %v", k.key, err)
 		}
 		stats := k.engine.Stats()
 		blocks[k.ahead] += stats.Stored[0]

@@ -32,6 +32,7 @@ const (
 type pool struct {
 	*master.Master
 	pub      *publisher.Master
+	key      string // the server's of its registration
 	families []master.Family
 	dice     *rand.Rand
 	batches  int
@@ -56,7 +57,7 @@ func (f *Fleet) openPool() (err error) {
 	if !f.Config.Pool {
 		return nil
 	}
-	p := &pool{dice: rand.New(rand.NewPCG(f.Seed, 0x706f6f6c))}
+	p := &pool{key: keyOf(poolID, f.Tenant, 0), dice: rand.New(rand.NewPCG(f.Seed, 0x706f6f6c))}
 	for _, a := range f.algorithms() {
 		p.families = append(p.families, master.Family{Algorithm: a, Model: f.Model})
 	}
@@ -128,15 +129,12 @@ func (p *pool) flush() error {
 	return nil
 }
 
-// name is the server's key of the pool's registration.
-func (p *pool) name(tenant string) string { return fmt.Sprintf("%s|%s|0", poolID, tenant) }
-
 // followed waits until the server has subscribed to the pool: the master has no
 // replay, so its first event must not be missed.
 func (d *driver) followed(ctx context.Context) error {
 	for end := time.Now().Add(max(d.SettleTimeout, time.Second)); !d.pool.pub.Followed(); {
 		if time.Now().After(end) {
-			return fmt.Errorf("the server has not subscribed to %s at %s", d.pool.name(d.Tenant), d.pool.pub.Endpoint())
+			return fmt.Errorf("the server has not subscribed to %s at %s", d.pool.key, d.pool.pub.Endpoint())
 		}
 		if !harness.Wait(ctx, time.Millisecond) {
 			return ctx.Err()
@@ -191,8 +189,8 @@ func (f *Fleet) announced(rows map[string]*row) bool {
 
 // settled reports whether a row describes the state after the newest batch of
 // the master, and whether the pool's history is incomplete. Fleet.mu is held.
-func (p *pool) settled(tenant string, got *row) (settled, incomplete bool, note string) {
-	d, newest := got.Pools[p.name(tenant)], p.pub.LastSeq()
+func (p *pool) settled(got *row) (settled, incomplete bool, note string) {
+	d, newest := got.Pools[p.key], p.pub.LastSeq()
 	at := seqOf(d.Watermark)
 	note = fmt.Sprintf("pool %s at %d of %d%s", cmp.Or(d.State, "without detail"), at, newest, because(d.Reason))
 	return d.State != "" && at == newest, d.State == "partial", note

@@ -34,7 +34,7 @@ func (d *driver) poolReport(states map[string]service) *Pool {
 		Stored:  Blocks{Host: s.Stored[0], Disk: s.Stored[1]},
 		Removed: Blocks{Host: s.Removed[0], Disk: s.Removed[1]},
 		Holds:   Blocks{Host: host, Disk: disk}, Broken: broken,
-		State:      states[p.name(d.Tenant)].text(),
+		State:      states[p.key].text(),
 		WireTokens: p.pub.Tokens(),
 	}
 	for _, r := range d.ranks {

@@ -48,7 +48,7 @@ func TestPooledAnswers(t *testing.T) {
 	}
 	for _, k := range s.f.ranks {
 		if err := k.engine.Check(); err != nil {
-			t.Errorf("%s: %v", k.name(c.Tenant), err)
+			t.Errorf("%s: %v", k.key, err)
 		}
 	}
 	if len(s.registered) != 0 || s.leftovers != 0 {

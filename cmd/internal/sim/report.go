@@ -174,10 +174,10 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 			Instance: k.instance.id, Rank: k.n, Publisher: k.describe,
 			Requests: s.Requests, Batches: k.batches, Events: k.events,
 			Holds: Blocks{device, host, disk},
-			State: states[k.name(d.Tenant)].text(),
+			State: states[k.key].text(),
 		}
 		if d.Faults {
-			faults, s := k.faults, states[k.name(d.Tenant)]
+			faults, s := k.faults, states[k.key]
 			in.Faults = &faults
 			in.Recoveries = &Recoveries{s.Epoch, s.Gaps, s.Replayed, s.Restarts, s.Overruns, s.Reconnects}
 		}

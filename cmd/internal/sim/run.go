@@ -93,7 +93,7 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 
 // register announces a rank or the pool.
 func (d *driver) register(ctx context.Context, g registration) error {
-	if err := d.client.register(ctx, g); err != nil {
+	if err := d.client.post(ctx, "/register", g); err != nil {
 		return fmt.Errorf("cannot register %s: %w", g.key(), err)
 	}
 	d.registered = append(d.registered, g)
@@ -106,7 +106,7 @@ func (d *driver) unregister() error {
 	defer cancel()
 	var errs []error
 	for _, g := range slices.Backward(d.registered) {
-		if err := d.client.unregister(ctx, g); err != nil {
+		if err := d.client.post(ctx, "/unregister", g); err != nil {
 			errs = append(errs, fmt.Errorf("cannot unregister %s: %w", g.key(), err))
 		}
 	}

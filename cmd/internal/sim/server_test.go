@@ -237,7 +237,7 @@ func (s *server) row(in *instance, want truth.Row) object {
 		if last := p.pub.LastSeq(); last >= 0 {
 			d["watermark"] = last
 		}
-		row["pools"] = object{p.name(s.f.Tenant): d}
+		row["pools"] = object{p.key: d}
 	}
 	return row
 }

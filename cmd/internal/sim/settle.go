@@ -79,7 +79,7 @@ func (d *driver) lagging(ctx context.Context) ([]string, error) {
 	}
 	var lag []string
 	for _, r := range d.ranks {
-		name, newest := r.name(d.Tenant), r.pub.LastSeq()
+		name, newest := r.key, r.pub.LastSeq()
 		s, ok := known[name]
 		at := seqOf(s.LastSeq)
 		switch {
@@ -90,9 +90,9 @@ func (d *driver) lagging(ctx context.Context) ([]string, error) {
 		}
 	}
 	if p := d.pool; p != nil {
-		s, newest := known[p.name(d.Tenant)], p.pub.LastSeq()
+		s, newest := known[p.key], p.pub.LastSeq()
 		if at := seqOf(s.LastSeq); at != newest {
-			lag = append(lag, fmt.Sprintf("%s is %s at batch %d of %d", p.name(d.Tenant), cmp.Or(s.State, "without detail"), at, newest))
+			lag = append(lag, fmt.Sprintf("%s is %s at batch %d of %d", p.key, cmp.Or(s.State, "without detail"), at, newest))
 		}
 	}
 	return lag, nil

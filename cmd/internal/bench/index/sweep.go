@@ -1,8 +1,8 @@
 package index
 
 import (
+	"bytes"
 	"encoding/csv"
-	"io"
 	"strconv"
 )
 
@@ -19,8 +19,12 @@ func (p *Plot) add(line string, x, y float64) {
 	p.rows = append(p.rows, []string{line, strconv.FormatFloat(x, 'f', -1, 64), strconv.FormatFloat(y, 'g', 6, 64)})
 }
 
-// CSV writes a heading with the units, then a record for each point: line, x, y.
-func (p *Plot) CSV(w io.Writer) error { return csv.NewWriter(w).WriteAll(p.rows) }
+// CSV returns a heading with the units, then a record for each point: line, x, y.
+func (p *Plot) CSV() []byte {
+	var text bytes.Buffer
+	csv.NewWriter(&text).WriteAll(p.rows)
+	return text.Bytes()
+}
 
 // Plots runs the sweeps of the plots: throughput and latency against the number of
 // workers on a trace, bytes against synthetic blocks, and rates against goroutines where

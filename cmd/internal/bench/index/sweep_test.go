@@ -1,9 +1,9 @@
 package index
 
 import (
+	"bytes"
 	"encoding/csv"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 )
@@ -23,13 +23,10 @@ func TestPlotsOfARun(t *testing.T) {
 	want := map[string]int{"throughput-workers": 1, "latency-workers": 1, "bytes-blocks": 1, "scaling": 4}
 	for i := range plots {
 		name := plots[i].Name
-		var text strings.Builder
-		if err := plots[i].CSV(&text); err != nil {
-			t.Fatal(err)
-		}
-		rows, err := csv.NewReader(strings.NewReader(text.String())).ReadAll()
+		text := plots[i].CSV()
+		rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
 		if err != nil || len(rows) == 0 || rows[0][0] != "line" {
-			t.Fatalf("%s: %q, %v", name, text.String(), err)
+			t.Fatalf("%s: %q, %v", name, text, err)
 		}
 		points := map[string]int{}
 		for _, row := range rows[1:] {
