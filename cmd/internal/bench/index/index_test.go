@@ -154,7 +154,7 @@ func TestCachesAreClosed(t *testing.T) {
 			}
 			for _, w := range f.workers {
 				for n, l := range w.tiers {
-					held := oracle.held[l.owner]
+					held := oracle[l.owner]
 					if len(l.at) > c.Capacity || len(l.at) != len(held) {
 						t.Fatalf("tier %d holds %d blocks, its capacity is %d, announced are %d", n, len(l.at), c.Capacity, len(held))
 					}

@@ -82,7 +82,7 @@ func (s *Stream) write(to io.Writer) error {
 }
 
 // outcome returns who holds which block at the end.
-func (s *Stream) outcome() *Oracle {
+func (s *Stream) outcome() Oracle {
 	o := NewOracle(s.owners)
 	for i := range s.ops {
 		o.change(s, &s.ops[i])

@@ -38,17 +38,17 @@ func TestSMGShape(t *testing.T) {
 				if o.to-o.from > smgBatch {
 					t.Fatalf("%s: a batch of %d blocks", name, o.to-o.from)
 				}
-				if held.held[o.owner][s.seq[o.from]] > 0 {
+				if held[o.owner][s.seq[o.from]] > 0 {
 					repeats++
 				} else {
 					stores++
 				}
-				if o.hasParent && (o.parent != s.seq[o.from-1] || held.held[o.owner][o.parent] == 0) {
+				if o.hasParent && (o.parent != s.seq[o.from-1] || held[o.owner][o.parent] == 0) {
 					t.Fatalf("%s: the parent of a batch is not held", name)
 				}
 			case i < s.load && o.to-o.from == 1:
 				gaps++
-				if held.held[o.owner][s.gone[o.from]] == 0 {
+				if held[o.owner][s.gone[o.from]] == 0 {
 					t.Fatalf("%s: a gap is not held", name)
 				}
 			}
