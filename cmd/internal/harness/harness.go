@@ -1,5 +1,5 @@
-// Package harness holds what every bench and the simulated fleet need: latencies,
-// processes, reports, and what this machine tells of itself.
+// Package harness holds the common parts of the benches and the simulated fleet: latencies,
+// processes, reports, and the description of this machine.
 //
 // No symbol here knows which part of the product a bench measures.
 package harness

@@ -22,7 +22,7 @@ type Process struct {
 	lines     *bufio.Reader
 }
 
-// Start starts a process; what names it in errors.
+// Start starts a process. Errors name it by what.
 func Start(what string, cmd *exec.Cmd) (*Process, error) {
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

@@ -75,7 +75,7 @@ func (f *Fleet) registration(r *rank) registration {
 // answer is the response of /query: tenant, instance, row.
 type answer map[string]map[string]*row
 
-// row is what the server says of one instance. Pointers tell absent from 0.
+// row is the server's answer about one instance. Pointers tell absent from 0.
 type row struct {
 	Longest *int                `json:"longest_matched"`
 	GPU     *int                `json:"GPU"`

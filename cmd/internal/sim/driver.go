@@ -191,9 +191,8 @@ func (d *driver) pace(ctx context.Context, n int) bool {
 	return harness.Wait(ctx, time.Until(due))
 }
 
-// ask queries the server and compares what it says of every instance with the
-// truth, which is left in s.rows. It returns the rows of the answer, nil when
-// there is none.
+// ask queries the server and compares the row of every instance with the truth, which it
+// leaves in s.rows. It returns the rows of the answer, nil if there is none.
 func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) map[string]*row {
 	s.body = appendQuery(append(s.body[:0], d.head...), prompt)
 	began := time.Now()
@@ -226,8 +225,8 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 	return rows
 }
 
-// judge counts the comparison of one row; named says that the answer knows what
-// names the pool's blocks. Fleet.mu is held.
+// judge counts the comparison of one row. named is true if the answer was made after the
+// batches that name the pool's blocks. Fleet.mu is held.
 func (d *driver) judge(in *instance, n, prompt int, named bool, want truth.Row, got *row) {
 	settled, incomplete, note := in.settled(got)
 	if d.pooled(in) && got != nil {
@@ -253,8 +252,8 @@ func (d *driver) judge(in *instance, n, prompt int, named bool, want truth.Row, 
 	d.tally.row(settled, incomplete, &f)
 }
 
-// audit asks earlier prompts again in a state where nothing is published. What
-// was evicted long ago must be gone from the answers.
+// audit asks earlier prompts again while no rank publishes. Blocks evicted long ago must
+// be gone from the answers.
 func (d *driver) audit(ctx context.Context) {
 	s := d.newScratch()
 	for _, req := range d.earlier {

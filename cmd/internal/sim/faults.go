@@ -11,7 +11,7 @@ import (
 	"kvconductor/cmd/internal/sim/publisher"
 )
 
-// Faults counts what was done to a rank.
+// Faults counts the faults of a rank.
 type Faults struct {
 	Lost     int `json:"lost_batches"` // never sent live, only in the ring
 	Cuts     int `json:"cuts"`
@@ -23,11 +23,11 @@ type Faults struct {
 const (
 	// faultEvery is how often some rank is disturbed.
 	faultEvery = 250 * time.Millisecond
-	// shortRing is what one rank remembers, so that it cannot always be mended.
+	// shortRing is the ring of one rank, in batches, so that replays cannot always fill its gaps.
 	shortRing = 64
 )
 
-// disturbed is what a rank has when there are faults.
+// disturbed is the part of a rank that faults need.
 type disturbed struct {
 	live, replay *proxy.Proxy
 	faults       Faults // guarded by Fleet.mu
@@ -41,7 +41,7 @@ func (r *rank) reroute() (err error) {
 	return err
 }
 
-// endpoints are what the rank is registered with.
+// endpoints returns the addresses of the rank's registration.
 func (r *rank) endpoints() (live, replay string) {
 	if r.live == nil {
 		return r.pub.Endpoint(), r.pub.ReplayEndpoint()
@@ -140,7 +140,7 @@ func (d *driver) restart(ctx context.Context, r *rank) error {
 	return nil
 }
 
-// heal ends all faults. What was lost last shows by the batch after it.
+// heal ends all faults. A further batch shows readers that the last one was lost.
 func (d *driver) heal() error {
 	for _, r := range d.ranks {
 		r.replay.Spoil(nil)
@@ -165,7 +165,7 @@ func (d *driver) remind(which func(*rank) bool) error {
 	return nil
 }
 
-// lives reports whether what the server says of a rank is about its present life.
+// lives reports whether the server's state of a rank is about its present life.
 func (r *rank) lives(state string) bool {
 	return r.live == nil || state == "synced" || state == "partial"
 }

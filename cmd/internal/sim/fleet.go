@@ -49,7 +49,7 @@ import (
 	"kvconductor/cmd/internal/sim/workload"
 )
 
-// Config says what to simulate. Zero values are not defaults, except where said.
+// Config describes a simulation. A zero value is a default only where its comment says so.
 type Config struct {
 	Server string // base URL of the server under test
 	Tenant string
@@ -299,7 +299,7 @@ func (r *rank) close() {
 	}
 }
 
-// start publishes what an engine says before its first request.
+// start publishes the events of an engine before its first request.
 func (f *Fleet) start() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,8 +20,8 @@ const (
 	wrong           // differs, and has no excuse
 )
 
-// difference is one field of a row that is not what it should be. The server left the
-// field out if got is nil; the instance lacks the rank of the field if want is nil.
+// difference is one wrong field of a row. The server left the field out if got is nil. The
+// instance lacks the rank of the field if want is nil.
 type difference struct {
 	field     string
 	want, got *int
@@ -48,7 +48,7 @@ type finding struct {
 	instance    string
 	family      string
 	differences []difference
-	note        string // what the server says of its own state
+	note        string // the server's statement about its own state
 }
 
 func (f finding) String() string {

@@ -98,8 +98,8 @@ func (s share) Put(id truth.ID, d digest.Digest) {
 // saves decides whether a request offers its blocks to the pool.
 func (p *pool) saves() bool { return p != nil && p.dice.IntN(saveOne) == 0 }
 
-// exchange lets the pool write some of what waits, now and then. The first comes
-// soon: until then no server can know that nothing was before it. Fleet.mu is held.
+// exchange lets the pool write some waiting objects, now and then. The first batch comes
+// soon: until then no server can know that no batch came before it. Fleet.mu is held.
 func (p *pool) exchange() error {
 	if p == nil || p.batches > 0 && p.dice.IntN(exchangeEvery) > 0 {
 		return nil
@@ -107,7 +107,7 @@ func (p *pool) exchange() error {
 	return p.write(p.dice.IntN(p.Waiting()*master.Shards + 2))
 }
 
-// write lets the pool write up to n objects and publishes what came and went.
+// write lets the pool write up to n objects and publishes the events.
 func (p *pool) write(n int) error {
 	events := p.Step(n)
 	batches, err := p.pub.Publish(events)

@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 )
 
-// Pool is what the shared pool did and was good for.
+// Pool is the work of the shared pool and its use to the engines.
 type Pool struct {
 	Batches int    `json:"batches"`
 	Events  int    `json:"events"`
@@ -14,10 +14,10 @@ type Pool struct {
 	Removed Blocks `json:"objects_removed"`
 	Holds   Blocks `json:"holds"`         // whole blocks
 	Broken  int    `json:"broken_blocks"` // that lack objects, or are spread over tiers
-	State   string `json:"state"`         // what the server says of the pool
+	State   string `json:"state"`         // of the pool, by the server
 
 	WireTokens int     `json:"events_with_tokens"` // looked for in the published bytes
-	Only       HitRate `json:"only_pool_percent"`  // of True: what the chosen instances do not hold themselves
+	Only       HitRate `json:"only_pool_percent"`  // of True: blocks that the chosen instances do not hold themselves
 	Loaded     int     `json:"loaded_tokens"`      // prompt tokens engines loaded from it
 }
 
@@ -59,7 +59,7 @@ func (p *Pool) row(t *tabwriter.Writer) {
 	}
 }
 
-// counts writes what came to the pool and what was had from it.
+// counts writes the objects of the pool and the tokens that engines loaded from it.
 func (p *Pool) counts(t *tabwriter.Writer, promptTokens int) {
 	if p == nil {
 		return

@@ -100,10 +100,10 @@ type Instance struct {
 	Batches   int    `json:"batches"`
 	Events    int    `json:"events"`
 	Holds     Blocks `json:"holds"`
-	State     string `json:"state"` // what the server says of the rank
+	State     string `json:"state"` // of the rank, by the server
 
 	Faults     *Faults     `json:"faults,omitempty"`     // done to the rank
-	Recoveries *Recoveries `json:"recoveries,omitempty"` // what the server noticed and did
+	Recoveries *Recoveries `json:"recoveries,omitempty"` // the server's counts of the rank
 }
 
 // Recoveries are the server's counts of one source.
@@ -204,7 +204,7 @@ func (s service) text() string {
 	return s.State + because(s.Reason)
 }
 
-// faultTable writes what was done to each rank and what the server made of it.
+// faultTable writes the faults of each rank and the server's counts of it.
 func (r *Report) faultTable(t *tabwriter.Writer) {
 	fmt.Fprintf(t, "\ninstance\tlost batches\tcuts\tstalls\trestarts\tspoiled replays\t|  epoch\tgaps\treplayed\trestarts\toverruns\treconnects\n")
 	for _, i := range r.Instances {

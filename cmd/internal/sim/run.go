@@ -15,10 +15,9 @@ const farewell = 5 * time.Second
 // catch up at the end, where a backlog of everything published may wait.
 const lastWait = 6
 
-// Run simulates a fleet against a server and reports what the server got right.
-// A cancelled ctx ends the run early; the report then covers what was done. The
-// error is about what kept the simulation from running or from being finished;
-// Report.Err judges the server.
+// Run simulates a fleet against a server and reports how its answers compare with the
+// truth. A cancelled ctx ends the run early; the report then covers the run so far. The
+// error is that of the simulation. Report.Err judges the server.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	f, err := newFleet(c)
 	if err != nil {

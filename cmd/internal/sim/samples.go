@@ -24,8 +24,8 @@ const (
 	viewLimit = 1 << 20
 )
 
-// samples asks the server three things and keeps what it said: the sources, a
-// prompt that hits, and the same prompt by its hashes.
+// samples sends the server three requests and keeps the answers: the sources, a prompt
+// that hits, and the same prompt by its hashes.
 func (d *driver) samples(ctx context.Context) ([]Sample, error) {
 	services, err := d.sample(ctx, http.MethodGet, "/services", nil)
 	if err != nil {

@@ -48,7 +48,7 @@ func (d *driver) settle(ctx context.Context) bool {
 	return ok
 }
 
-// await polls until nothing lags; the error names what still does.
+// await polls until no source lags. The error names the first source that does.
 func (d *driver) await(ctx context.Context, most time.Duration) error {
 	deadline := time.Now().Add(most)
 	pause := firstPoll

@@ -12,7 +12,7 @@ import (
 // shown is how many wrong answers are kept in full.
 const shown = 5
 
-// tally counts what the clients see.
+// tally counts the answers that the clients get.
 type tally struct {
 	mu sync.Mutex // guards the rest
 

@@ -10,7 +10,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// Tiers, and what engines and pools call them.
+// Tiers, and their names in events of engines and pools.
 const (
 	device = iota
 	host
@@ -38,7 +38,7 @@ const (
 	kindRemove  // in order
 	kindShuffle // a removal in any order
 	kindPut     // an object
-	kindTake    // likewise
+	kindTake    // of an object
 	kindClear
 	kindDrop // of the source, which registers again
 	kinds
@@ -46,7 +46,7 @@ const (
 
 var kindNames = [kinds]string{"stores", "stores of copies", "stores without tokens", "stores of orphans", "removals", "shuffled removals", "objects put", "objects taken", "clears", "sources dropped"}
 
-// step is what a source does next: it publishes a batch, or leaves and registers again.
+// step is the next act of a source: it publishes a batch, or leaves and registers again.
 type step struct {
 	batch []byte
 	seq   uint64
@@ -75,7 +75,7 @@ func (s *source) imagine(rng *rand.Rand) {
 		w.repeat(w.actOfPool)
 	default:
 		w.repeat(w.act)
-		for _, h := range s.holders { // what waits for its parent goes
+		for _, h := range s.holders { // remove the blocks that wait for a parent
 			var waiting []int32
 			for n, st := range h.now {
 				if st == orphan {
@@ -324,8 +324,8 @@ func (w *writer) remove(h *holder, path []int32, kind int) {
 	w.events = append(w.events, map[string]any{"type": "BlockRemoved", "block_hashes": w.hashes(path), "medium": media[h.tier]})
 }
 
-// reserve puts a block of no prompt into each backend. So the pool knows how many shards
-// its blocks have, whatever else leaves.
+// reserve puts a block of no prompt into each backend. So the pool knows the number of
+// shards of its blocks, also if all other blocks leave.
 func (w *writer) reserve() {
 	for _, h := range w.holders {
 		for shard := range shards {

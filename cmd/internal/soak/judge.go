@@ -96,7 +96,7 @@ func (r *reader) close(a *conductor.Answer) {
 	}
 }
 
-// detail returns what an answer says of the freshness of a source, nil for nothing.
+// detail returns the freshness of a source in an answer, nil if the answer has none.
 func detail(a *conductor.Answer, key conductor.Key) *conductor.SourceDetail {
 	find := func(all []conductor.SourceDetail) *conductor.SourceDetail {
 		if i := slices.IndexFunc(all, func(d conductor.SourceDetail) bool { return d.Key == key }); i >= 0 {
@@ -185,7 +185,7 @@ func numberOf(i int) string {
 	return fmt.Sprintf("%s of rank %d", []string{"DP", "gpu", "cpu", "disk"}[i%4], i/4-1)
 }
 
-// describe says who had a block in the windows.
+// describe lists the holders of a block in the windows.
 func (r *reader) describe(n int32) (text string) {
 	for i, s := range r.sources {
 		w := &r.windows[i]
@@ -204,7 +204,7 @@ func (r *reader) describe(n int32) (text string) {
 	return text
 }
 
-// row computes the numbers of an instance from what each source has: the definition, in
+// row computes the numbers of an instance from the blocks of each source: the definition, in
 // docs/semantics.md ANSWER-2 to ANSWER-5.
 func (r *reader) row(has [][]uint8, blocks, from, to int) []int {
 	instance := r.sources[from].reg.Instance

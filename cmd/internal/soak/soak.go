@@ -91,7 +91,7 @@ func (f *firstLine) err() error {
 	return nil
 }
 
-// Result says what a run did.
+// Result counts the events and answers of a run.
 type Result struct {
 	Seed             uint64
 	Rounds           int

@@ -23,7 +23,7 @@ type node struct {
 // anchor is the node that pools alone hold. It is in no prompt, and no engine knows it.
 const anchor int32 = 0
 
-// prompt is what readers ask for.
+// prompt is a prompt that readers ask for.
 type prompt struct {
 	path   []int32 // nodes
 	tokens []uint32
@@ -202,8 +202,8 @@ func (s *source) has(n int32) bool {
 	return slices.ContainsFunc(s.holders, func(h *holder) bool { return h.now[n] == sure })
 }
 
-// settleBlock notes that the source's hash of a block is known, and what follows for the
-// blocks behind it.
+// settleBlock notes that the Conductor knows the source's hash of a block. Orphans behind
+// the block are known then, too.
 func (s *source) settleBlock(n int32) {
 	for _, h := range s.holders {
 		if h.now[n] != absent {
@@ -261,7 +261,7 @@ func (h *holder) at(n, event int32) state {
 	return h.begin[n]
 }
 
-// window is what a reader knows of a source: the first event holds already, events after
+// window is a reader's knowledge of a source: the first event holds already, events after
 // the last one have not begun.
 type window struct {
 	first, last int32

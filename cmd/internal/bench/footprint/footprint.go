@@ -70,7 +70,7 @@ type Sample struct {
 // overhead are the parts that no state of the Conductor accounts for.
 var overhead = map[string]bool{"heap_young": true, "heap_other": true, "heap_free": true, "stacks": true, "runtime": true, "binary": true}
 
-// Account is what the Conductor accounts for.
+// Account returns the bytes that the Conductor accounts for.
 func (s *Sample) Account() (n int64) {
 	for part, bytes := range s.Parts {
 		if !overhead[part] {

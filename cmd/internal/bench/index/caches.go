@@ -25,8 +25,8 @@ type tier struct {
 	bare   bool  // announced without tokens
 }
 
-// simulate runs the requests of a trace through a fleet and returns what it asks
-// and announces.
+// simulate runs the requests of a trace through a fleet and returns its stream of queries
+// and events.
 func simulate(c *Config) (*Stream, *prompts, error) {
 	p, err := openPrompts(c)
 	if err != nil {

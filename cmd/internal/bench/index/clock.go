@@ -9,7 +9,7 @@ import (
 	"kvconductor/cmd/internal/harness"
 )
 
-// clock reads the monotonic clock and knows what a reading costs.
+// clock reads the monotonic clock and knows the cost of a reading.
 type clock struct {
 	base time.Time
 	cost time.Duration // of one reading
@@ -17,7 +17,7 @@ type clock struct {
 
 func newClock() clock {
 	c := clock{base: time.Now()}
-	// The fastest of many rounds: whatever else runs only makes it slower.
+	// The fastest of many rounds: other load makes a round slower only.
 	const readings = 1000
 	c.cost = time.Duration(math.MaxInt64)
 	for range 50 {
@@ -49,7 +49,7 @@ func latencies(ns []uint32) Latencies {
 	return Latencies{int64(l.At(50)), int64(l.At(99)), int64(l.At(99.9)), int64(l.At(100))}
 }
 
-// Collector is what the garbage collector did.
+// Collector is the work of the garbage collector.
 type Collector struct {
 	PauseP99 int64 `json:"gc_pause_p99_ns"` // under load and idle
 	PauseMax int64 `json:"gc_pause_max_ns"`

@@ -15,9 +15,8 @@
 //	              v                                        v
 //	       Report (JSON, table)                 bench/peers/dynamo, the rival
 //
-// A block operation is one block of a query, of a store or of a removal, whatever a
-// structure does for it: a query of 700 blocks counts 700 even where three probes
-// answer it. Rates are by CPU time of the process, the collector's included; latencies
+// A block operation is one block of a query, of a store or of a removal. A query of 700
+// blocks counts 700, also if three probes answer it. Rates are by CPU time of the process, the collector's included; latencies
 // are by the wall clock.
 //
 // Invariants

@@ -141,9 +141,9 @@ func firstHolder(c *Config, s *Stream) int {
 	return s.load / c.Holders
 }
 
-// collect reads what the collector did since before and what it does while the
-// process idles. The runtime forces a cycle every two minutes when nothing
-// happens; here one is forced in the time watched, which is less.
+// collect reads the work of the collector since before, and while the process idles. The
+// runtime forces a cycle every two minutes of idling. The time watched is shorter, so
+// collect forces one in it.
 func (r *Result) collect(before reading, idle time.Duration) {
 	runtime.GC()
 	loaded := readRuntime()

@@ -81,7 +81,7 @@ func (s *Stream) write(to io.Writer) error {
 	return w.Flush()
 }
 
-// outcome returns who holds which block at the end.
+// outcome returns the holders of each block at the end.
 func (s *Stream) outcome() Oracle {
 	o := NewOracle(s.owners)
 	for i := range s.ops {

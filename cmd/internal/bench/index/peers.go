@@ -222,7 +222,7 @@ func (p *Peers) load(w io.Writer, l *peerLoad, all []peerLoad) error {
 	return nil
 }
 
-// args returns the flags of a load, and what its ops file is called.
+// args returns the flags of a load and the name of its ops file.
 func (p *Peers) args(l *peerLoad) (args []string, name string) {
 	var sizes []any
 	for _, n := range l.sizes {
@@ -300,7 +300,7 @@ func (f figures) collect(path string, v any) {
 	}
 }
 
-// output runs a command; its error says what the command wrote on standard error.
+// output runs a command. Its error has the standard error of the command.
 func output(c *exec.Cmd) ([]byte, error) {
 	var out, said bytes.Buffer
 	c.Stdout, c.Stderr = &out, &said

@@ -6,7 +6,7 @@ import (
 	"kvconductor/cmd/internal/harness"
 )
 
-// load is a replay of operations by one goroutine, and what was measured.
+// load is a replay of operations by one goroutine, with its measurement.
 type load struct {
 	x   *indexed
 	clk *clock

@@ -44,8 +44,8 @@ type op struct {
 	parent    uint64 // name of the block before the first of a store
 }
 
-// Stream is what a fleet asks and announces, in order. It holds no pointers, so
-// that the collector has nothing to do with it.
+// Stream is the queries and events of a fleet, in order. It holds no pointers, so that the
+// collector has no work with it.
 type Stream struct {
 	ops   []op
 	seq   []uint64 // canonical hashes of chains

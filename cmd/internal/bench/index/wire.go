@@ -40,7 +40,7 @@ type payload struct {
 	bytes  []byte
 }
 
-// wired is the replay of payloads: what a conductor does with them.
+// wired is the replay of payloads as a Conductor applies them.
 type wired struct {
 	*load
 	c      *Config

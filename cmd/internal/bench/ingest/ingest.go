@@ -6,12 +6,11 @@
 //	        ^                                                          |
 //	        +------------- batches applied, by pipe -------------------+
 //
-// A publisher knows no back-pressure: what its socket does not queue is lost. So
-// to find the rate at which nothing is, the publishing process keeps a bounded
-// number of batches under way, told by the pipe how many have been applied. Then
-// half of that rate is offered without looking, and the lag is taken: from the
-// publisher's clock, which is this machine's, to the batch being handed to the
-// index.
+// A publisher knows no back-pressure: its socket drops the batches that it cannot queue.
+// So the publishing process keeps a bounded number of batches under way. The pipe carries
+// the number of applied batches. That finds the highest rate without losses. Then the
+// process offers half of that rate without looking, and the bench takes the lag: from the
+// publisher's clock, which is this machine's, to the decoding of the batch.
 package ingest
 
 import (

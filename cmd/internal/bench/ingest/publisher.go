@@ -15,8 +15,8 @@ import (
 	"kvconductor/cmd/internal/harness"
 )
 
-// publisher is the other process: one PUB socket per source, written by hand so
-// that it takes less of the machine than what it measures.
+// publisher is the other process: one PUB socket per source. It speaks ZMTP itself, so that
+// it takes less of the machine than the Conductor that follows it.
 type publisher struct {
 	load    Load
 	applied []atomic.Uint64 // batches the consumer has applied, by source

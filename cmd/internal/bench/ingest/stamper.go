@@ -18,9 +18,9 @@ type Load struct {
 	Clear     bool // further blocks are cleared at once instead of removed one by one
 }
 
-// stamper makes the messages of one source. All have one shape, a vLLM map that
-// stores new blocks and one that removes the oldest, and are patched in place:
-// encoding costs what publishing is meant to measure.
+// stamper makes the messages of one source. All have one shape: a vLLM map that stores
+// new blocks, and one that removes the oldest. The stamper patches them in place, for
+// encoding would cost more than publishing.
 type stamper struct {
 	load    Load
 	source  uint64 // or the holders it is one of
@@ -29,7 +29,7 @@ type stamper struct {
 	cleared []byte // one that clears
 }
 
-// places are offsets of what differs between messages.
+// places are offsets of the bytes that differ between messages.
 type places struct {
 	stored  []int // hashes, 8 bytes big-endian
 	removed []int

@@ -30,9 +30,8 @@ type plainReach struct {
 	Disk int `json:"disk"`
 }
 
-// baseline answers POST /query as the Conductor dialect does, by encoding/json both
-// ways and nothing else that could be faster: what the same handler is without a
-// parser and a writer of its own.
+// baseline answers POST /query as the Conductor dialect does, by encoding/json both ways.
+// It is the server's handler without a parser and a writer of its own.
 func baseline(k *conductor.Conductor, maxBody int64) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()

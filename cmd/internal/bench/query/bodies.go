@@ -84,12 +84,12 @@ func littleEndian(tokens []uint32) []byte {
 	return raw
 }
 
-// answer is what the bench reads of an answer: tokens matched, by instance.
+// answer is the part of an answer that the bench reads: tokens matched, by instance.
 type answer map[string]struct {
 	Longest int `json:"longest_matched" msgpack:"longest_matched"`
 }
 
-// checkAnswer says how an answer differs from what a prompt's must be.
+// checkAnswer returns an error if an answer differs from the correct one of a prompt.
 func (l *Load) checkAnswer(codec string, family int, body []byte) error {
 	var got answer
 	if contentType(codec) == "application/json" {

@@ -26,8 +26,8 @@ type request struct {
 	body   []byte // the end of whole
 }
 
-// sampled is how many answers lie between two that are compared with what they must
-// be: comparing costs the client as much as dozens of requests.
+// sampled is how many answers lie between two that are checked. A check costs the client
+// as much as dozens of requests.
 const sampled = 128
 
 // client asks one address in one codec.
@@ -122,7 +122,7 @@ const (
 	ended
 )
 
-// windowed is what was measured in the window of one run, or in those of several.
+// windowed is the measurement in the window of one run, or the sum over several.
 type windowed struct {
 	took      time.Duration
 	latencies harness.Latencies
@@ -131,7 +131,7 @@ type windowed struct {
 }
 
 // run asks on all connections at once, each as soon as it has its answer: first to
-// warm up, then for as long as is measured. read tells what the server has used.
+// warm up, then for the measured time. read returns the use of the server so far.
 func (k *client) run(warm, measured time.Duration, read func() (usage, error)) (*windowed, error) {
 	var state atomic.Int32
 	asking, ctx := errgroup.WithContext(context.Background())
@@ -167,8 +167,8 @@ func (k *client) run(warm, measured time.Duration, read func() (usage, error)) (
 	return w, nil
 }
 
-// loop asks on one connection. Connections begin at different prompts, so none finds
-// warm what another has just asked.
+// loop asks on one connection. Connections begin at different prompts, so no connection
+// asks for a prompt that another has just warmed.
 func (k *client) loop(a asker, connection int, state *atomic.Int32, l *harness.Latencies) error {
 	at := connection * len(k.requests) / len(k.askers)
 	for n := 1; ; n++ {

@@ -17,11 +17,11 @@ import (
 	"kvconductor/events/stream"
 )
 
-// underWay is how many batches of a source may be under way: a publisher knows no
-// back-pressure, and what its subscriber's queue cannot take is lost.
+// underWay is how many batches of a source may be under way. A publisher knows no
+// back-pressure, and its subscriber loses the batches that its queue cannot take.
 const underWay = 32
 
-// preload registers all instances, publishes what they hold, and waits until it is
+// preload registers all instances, publishes their blocks, and waits until all are
 // indexed. The publishers stay, silent, until end is called.
 func (l *Load) preload(k *conductor.Conductor) (end func(), err error) {
 	p := &publishers{load: l, k: k, sent: make([]uint64, l.Workers), applied: make([]uint64, l.Workers)}
@@ -102,7 +102,7 @@ func (p *publishers) send(source int, payload []byte) error {
 	return p.sockets[source].SendMulti(zmq4.NewMsgFrom([]byte{}, seq, payload))
 }
 
-// await looks at what has been applied until it is enough.
+// await looks at the applied batches until enough returns true.
 func (p *publishers) await(enough func() bool) error {
 	for n := 1; !enough(); n++ {
 		if n%200 == 0 {
@@ -116,8 +116,8 @@ func (p *publishers) await(enough func() bool) error {
 	return nil
 }
 
-// check fails when a source has lost something: then the index is not what answers are
-// compared with.
+// check returns an error if a source has lost batches: the index then lacks blocks that
+// answers must have.
 func (p *publishers) check() error {
 	for _, s := range p.k.Services() {
 		if s.Gaps > 0 || s.State == stream.Failed {

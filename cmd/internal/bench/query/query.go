@@ -58,7 +58,7 @@ type Config struct {
 	Connections int
 	Duration    time.Duration // of the measured window, warm-up not counted
 	Baseline    bool          // measure encoding/json too
-	Reading     bool          // and what does nothing but read
+	Reading     bool          // and a handler that only reads bodies
 	HTTP2       bool          // cleartext, without an upgrade
 	// Profile writes a CPU profile of the serving process over the measured window
 	// to this file, if set.

@@ -31,8 +31,8 @@ func (s *Serving) compared() (http.Handler, error) {
 	return mux, nil
 }
 
-// reading takes a body, looks at every byte once, and sends what the answer to the
-// first prompt is, made beforehand.
+// reading takes a body, looks at every byte once, and sends the answer to the first
+// prompt, made beforehand.
 func (s *Serving) reading() (http.Handler, error) {
 	ans := s.Conductor.Query(conductor.Query{Model: model, BlockSize: s.BlockSize, Tokens: s.prompt(nil, 0)})
 	answer, err := json.Marshal(plainAnswer(&ans))

@@ -29,7 +29,7 @@ type Figures struct {
 	WorkingSet     int     `json:"working_set_bytes"` // of all requests that are sent in turn
 }
 
-// Report is the result, and what was run.
+// Report is the result with the load that was run.
 type Report struct {
 	Figures
 	Baseline *Figures `json:"baseline,omitempty"`
@@ -74,7 +74,7 @@ func newReport(c *Config, s *serving) *Report {
 	return r
 }
 
-// figures turns what was counted into figures.
+// figures computes the figures of a side from its counters.
 func (w *windowed) figures(f *Figures, k *client) {
 	n, seconds := float64(max(w.latencies.Count(), 1)), w.took.Seconds()
 	us := func(percent float64) float64 { return float64(w.latencies.At(percent)) / 1e3 }

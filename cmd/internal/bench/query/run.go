@@ -10,8 +10,8 @@ import (
 	"kvconductor/cmd/internal/harness"
 )
 
-// rounds is how many times the server and what it is compared with take turns: what
-// else the machine does then meets all.
+// rounds is how many turns each handler takes. So other load on the machine meets all
+// handlers.
 const rounds = 3
 
 // serving is the serving process as its parent sees it.

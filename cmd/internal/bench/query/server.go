@@ -30,7 +30,7 @@ type Serving struct {
 	MaxBody   int64                `json:"-"` // bound of the handlers to compare with, as the server has it
 }
 
-// hello is what the serving process says when it can be asked.
+// hello is the first line of the serving process, which is ready then.
 type hello struct {
 	Address    string  `json:"address"`
 	Compared   string  `json:"compared"` // address of the second port
@@ -39,7 +39,7 @@ type hello struct {
 	Pinned     string  `json:"pinned"` // why it is not pinned, "" if it is
 }
 
-// usage is what the serving process has used so far.
+// usage is the use of processor and memory by the serving process so far.
 type usage struct {
 	CPU     time.Duration `json:"cpu_ns"`
 	Objects uint64        `json:"objects"`
@@ -54,9 +54,9 @@ const (
 	orderProfile = "profile" // begin, or go on no more
 )
 
-// Serve loads the index, says hello on out and obeys the orders on in until it ends,
-// which may be before the index is loaded: who gives them is gone then. Everything it
-// prints is a line of JSON.
+// Serve loads the index, says hello on out and obeys the orders on in until in ends. It
+// returns an error if in ends before the index is loaded: the parent is gone then. It
+// prints lines of JSON only.
 func (s *Serving) Serve(in io.Reader, out io.Writer) error {
 	begun := time.Now()
 	orders := readOrders(in)
@@ -94,7 +94,7 @@ func (s *Serving) Serve(in io.Reader, out io.Writer) error {
 		defer server.Close()
 		go server.Serve(ln)
 	}
-	debug.FreeOSMemory() // what the preload left is not the queries' to collect
+	debug.FreeOSMemory() // queries shall not collect the garbage of the preload
 	runtime.GOMAXPROCS(1)
 	h.Pinned = "there are no two processors to choose from"
 	if _, core, other := harness.Allowed(); core != other {
@@ -155,8 +155,8 @@ func readOrders(in io.Reader) <-chan string {
 	return orders
 }
 
-// readUsage reads what this process has used. Small objects that the runtime packs
-// together count one by one.
+// readUsage reads the use of this process. Small objects that the runtime packs together
+// count one by one.
 func readUsage() usage {
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"},

@@ -11,10 +11,10 @@
 //	                                 v
 //	              host (LRU) --oldest--> disk (LRU) --oldest--> gone
 //
-// What none of the tiers has may be in a pool.
+// A block that no tier has may be in a pool.
 //
-// A step is one batch: Step returns its events, and what the engine holds
-// afterwards is written to the truth.Tree.
+// A step is one batch: Step returns its events, and writes the blocks that the engine holds
+// afterwards to the truth.Tree.
 //
 // Invariants (Check)
 //  1. No tier holds more blocks than its capacity.
@@ -58,7 +58,7 @@ type Config struct {
 	Traits
 }
 
-// Pool is what an engine asks of a store it shares with others.
+// Pool is a store that the engine shares with others.
 type Pool interface {
 	// Get reports whether the pool has the block, to load it from there.
 	Get(d digest.Digest) bool
@@ -152,8 +152,8 @@ func (e *Engine) empty() {
 	e.device, e.lower = newDevice(e.Device), [2]*lower{newLower(truth.Host, e.Host, disk), disk}
 }
 
-// Submit queues a request. A path longer than the device is cut: what does not
-// fit is computed and never cached.
+// Submit queues a request. It cuts a path longer than the device: the engine computes the
+// blocks that do not fit and never caches them.
 func (e *Engine) Submit(r Request) {
 	q := &running{promptTokens: r.PromptTokens, path: r.Path, prompt: r.Prompt, save: r.Save}
 	if n := len(r.Path); n > 0 {

@@ -5,7 +5,7 @@ import (
 	"kvconductor/cmd/internal/sim/truth"
 )
 
-// Kind says what an Event reports.
+// Kind is the kind of an Event.
 type Kind uint8
 
 const (

@@ -33,8 +33,8 @@ func (e *Engine) admit() {
 	}
 }
 
-// start finds the cached prefix of a request and loads what lies in a lower
-// tier or in the pool. The last token of a prompt is always computed, so a prompt whose
+// start finds the cached prefix of a request and loads its blocks of lower tiers and of
+// the pool. The last token of a prompt is always computed, so a prompt whose
 // every block is cached computes its last block again.
 func (e *Engine) start(r *running) {
 	e.stats.Requests++

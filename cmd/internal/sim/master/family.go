@@ -13,9 +13,9 @@ type Family struct {
 	Model     string
 }
 
-// event returns the event of one shard of a block but for where and what: as
-// vLLM's MooncakeStoreConnector names the share of a tensor-parallel rank, as
-// SGLang's HiCache names the keys and values of a page.
+// event returns the event of one shard of a block, without tier and kind. The key is that
+// of vLLM's MooncakeStoreConnector for the share of a tensor-parallel rank, or that of
+// SGLang's HiCache for the keys and values of a page.
 func (f Family) event(d digest.Digest, shard int) Event {
 	if f.Algorithm == digest.Page {
 		page := strings.ReplaceAll(f.Model, "/", "-") + "_" + d.Hex()

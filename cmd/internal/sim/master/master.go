@@ -131,8 +131,8 @@ func (m *Master) Put(w Write) {
 	m.waiting = append(m.waiting, w)
 }
 
-// Get reports whether all objects of a block are there, on whatever tiers, and
-// counts as its use.
+// Get reports whether all objects of a block are there, on any tiers. It counts as a use
+// of the block.
 func (m *Master) Get(family int, d digest.Digest) bool {
 	b := m.blocks[name{family, d}]
 	if b == nil || m.touch(b) < Shards {
@@ -158,7 +158,7 @@ func (m *Master) touch(b *block) int {
 func (m *Master) Waiting() int { return len(m.waiting) + len(m.run) }
 
 // Step writes up to n objects, the oldest first, and one more where a family
-// begins. It returns what to publish, valid until the next call.
+// begins. It returns the events to publish, valid until the next call.
 func (m *Master) Step(n int) []Event {
 	m.events = m.events[:0]
 	for n > 0 && m.turn() {

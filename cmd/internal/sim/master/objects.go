@@ -16,8 +16,8 @@ type lru struct {
 	capacity int
 }
 
-// write stores a missing object in host memory. What has to make room moves to
-// disk, and what has to make room there goes.
+// write stores a missing object in host memory. The oldest object of a full host moves to
+// disk, and the oldest of a full disk goes.
 func (m *Master) write(b *block, shard int) {
 	var gone *object
 	old := m.makeRoom(host)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Spoil says what becomes of a new connection.
+// Spoil is the fate of a new connection.
 type Spoil struct {
 	After   int  // bytes from the publisher that pass before the connection is cut; 0 is all
 	Swallow bool // nothing reaches the publisher

@@ -1,6 +1,6 @@
 // Package publisher puts the events of an engine on real sockets, the way
 // vLLM and SGLang do: a PUB socket for the live stream and a ROUTER socket that
-// replays what a reader missed.
+// replays the batches that a reader missed.
 //
 //	Publish --> seq --> ring (newest batches) <-- ROUTER [id, "", start]
 //	              |                               --> [id, "", (topic,) seq, payload] ...
@@ -156,7 +156,7 @@ func (p *Publisher) Replays() int {
 	return p.replays
 }
 
-// Close closes the sockets. What subscribers have not read may be lost.
+// Close closes the sockets. Batches that subscribers have not read may be lost.
 func (p *Publisher) Close() error {
 	err := p.pub.Close()
 	if e := p.router.Close(); err == nil {

@@ -15,9 +15,8 @@ const fullAttention = "full_attention"
 // look-ahead.
 type VLLMMap struct{}
 
-// event writes the keys that are always there, and what applies: extra keys on the
-// device only, no kind in placeholders, a locality on disk, a look-ahead where the engine
-// has one.
+// event writes the common keys and those that apply: extra keys on the device only, no
+// kind in placeholders, a locality on disk, a look-ahead if the engine has one.
 func (VLLMMap) event(ev *engine.Event, blockSize int) any {
 	form, media := unsigned, Media{"GPU", "CPU", "STORAGE"}
 	switch ev.Kind {

@@ -11,7 +11,7 @@ type Row struct {
 	Pool Share // no answer has it
 }
 
-// Share is what a row would lack without the pools, in tokens.
+// Share is the part of a row that pools add, in tokens.
 type Share struct {
 	Longest   int // the prefix is so much longer
 	CPU, Disk int // of the row's, no rank holds them there

@@ -7,8 +7,8 @@
 //	       /  \
 //	[16..31] [16..31]'           held[node][engine] = device | host | disk
 //
-// Behind the engines' columns of held are those of pools. What a pool holds
-// counts for every engine's instance.
+// Behind the engines' columns of held are those of pools. A block of a
+// pool counts for every engine's instance.
 //
 // The window of a block is its tokens and, in a tree with a look-ahead, that many tokens
 // behind them. Engines with a drafter tell blocks apart by their windows, so a block
@@ -61,7 +61,7 @@ func (t Tier) String() string {
 	return fmt.Sprintf("tiers(%03b)", uint8(t))
 }
 
-// Tree holds the prefix blocks that are alive and who holds them.
+// Tree holds the prefix blocks that are alive, with their holders.
 type Tree struct {
 	block   int // tokens per block
 	window  int // tokens that name a block: its own and its look-ahead
