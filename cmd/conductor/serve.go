@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -147,7 +146,8 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	if err == nil {
 		log.Info().Msg("stopping")
 	}
-	return errors.Join(err, shutdown(web, c, options.Journal, cfg.Limits.ShutdownTimeout, log))
+	shutdown(web, c, options.Journal, cfg.Limits.ShutdownTimeout, log)
+	return err
 }
 
 // listeners returns the configured listeners. Those of the Dynamo dialect are late: to its
@@ -193,7 +193,7 @@ func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conduc
 
 // shutdown lets requests in flight end, then closes the sources. It returns
 // within about the timeout, whatever clients and engines do.
-func shutdown(web *server.Servers, c *conductor.Conductor, j *journal.Writer, timeout time.Duration, log zerolog.Logger) error {
+func shutdown(web *server.Servers, c *conductor.Conductor, j *journal.Writer, timeout time.Duration, log zerolog.Logger) {
 	web.Shutdown(timeout)
 	if !within(500*time.Millisecond, c.Close) {
 		log.Warn().Msg("sources did not stop in time")
@@ -203,7 +203,6 @@ func shutdown(web *server.Servers, c *conductor.Conductor, j *journal.Writer, ti
 		log.Warn().Msg("the journal was not written to its end")
 	}
 	log.Info().Msg("stopped")
-	return nil
 }
 
 // within reports whether f returned in time.
