@@ -2,11 +2,14 @@ package conductor
 
 import (
 	"maps"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/normalize"
@@ -79,6 +82,7 @@ type indexContext struct {
 
 	waiting atomic.Pointer[[]*source] // whose blocks may wait here for their hash; written under Conductor.mu
 
+	log     zerolog.Logger
 	tidying atomic.Bool // a tidy is due
 	seeds   doctor.Seeds
 
@@ -93,12 +97,18 @@ type indexContext struct {
 // tidyAfter gathers what leaves together, such as the ranks of an instance.
 const tidyAfter = time.Second
 
-// tidy lets the index give memory back soon after many blocks have left at once,
-// whether or not anybody stores or asks. Reading the statistics does it.
+// tidy makes the index give memory back soon after many blocks have left at once. It
+// reads the statistics, which does so without a store or a query. A broken invariant
+// that this meets is logged.
 func (x *indexContext) tidy() {
 	if x.tidying.CompareAndSwap(false, true) {
 		time.AfterFunc(tidyAfter, func() {
 			x.tidying.Store(false)
+			defer func() {
+				if p := recover(); p != nil {
+					x.log.Error().Interface("panic", p).Str("stack", string(debug.Stack())).Msg("index was not tidied")
+				}
+			}()
 			x.index.Stats()
 		})
 	}
@@ -253,7 +263,7 @@ func (c *Conductor) enter(s *source, key scope.Context) *namespace {
 	x := d.context(key.Variant)
 	if x == nil {
 		x = &indexContext{
-			key: key.Variant, deployment: d, scheme: c.scheme,
+			key: key.Variant, deployment: d, scheme: c.scheme, log: c.log,
 			translates: c.opts.KeepLocals && dynamoSeed(key.Variant) != c.scheme.Seed,
 			index: index.New(index.Options{
 				Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes, KeepLabels: c.opts.KeepLocals,
