@@ -4,7 +4,7 @@
 //	sources (one goroutine each)                         clients
 //	   |  events.Batch                                      |  Query
 //	   v                                                    v
-//	 ingest: group filter, context, owner  --Store-->  index.Index  --Match--> tiers.Fold --> Answer
+//	 ingest: group filter, context, owner  --Store-->  index.Index  --Match--> tiers.Hits --> Answer
 //
 // The words: a source is one subscription, keyed (instance_id, tenant_id,
 // dp_rank). A deployment is what a router asks about: everything of one

@@ -3,42 +3,51 @@ package tiers_test
 import (
 	"encoding/json"
 	"fmt"
-
-	"kvconductor/tiers"
 )
 
-// Two instances for a prompt of 1024 tokens in blocks of 16. A holds more of it, B has
-// less to do, and B is cheaper.
-func ExampleWeights_Cost() {
+// reach is one rank of rank_matches, in tokens of the prompt.
+type reach struct{ GPU, CPU, Disk int }
+
+// check returns the rule that a reach breaks, nil if there is none. A router that meets an
+// error leaves the cache out of the whole decision.
+func (r reach) check(tokens, blockSize int) error {
+	switch {
+	case r.GPU < 0 || r.CPU < r.GPU || r.Disk < r.CPU || r.Disk > tokens:
+		return fmt.Errorf("%+v of %d tokens is not in order", r, tokens)
+	case r.GPU%blockSize != 0 || r.CPU%blockSize != 0 || r.Disk%blockSize != 0:
+		return fmt.Errorf("%+v is no multiple of the block size %d", r, blockSize)
+	}
+	return nil
+}
+
+// cost returns the cost of a rank in blocks, with scale 1. prefill is the number of tokens
+// of other prompts that the rank has to compute, inUse the blocks in use with this prompt.
+func (r reach) cost(tokens, blockSize, prefill, inUse int) float64 {
+	b := float64(blockSize)
+	cached := float64(r.GPU) + 0.75*float64(r.CPU-r.GPU) + 0.25*float64(r.Disk-r.CPU)
+	return float64(prefill)/b + max((float64(tokens)-cached)/b, 0) + float64(inUse)
+}
+
+// Two instances have cached blocks of a prompt of 1024 tokens. A holds more of them, B has
+// less load, and B is cheaper. docs/routers.md has the same numbers.
+func Example_cost() {
 	const blockSize, tokens = 16, 1024
 	var answer map[string]struct {
-		Ranks map[string]tiers.Reach `json:"rank_matches"`
+		Ranks map[string]reach `json:"rank_matches"`
 	}
 	body := `{"A": {"rank_matches": {"0": {"gpu": 512, "cpu": 640, "disk": 768}}},
 	          "B": {"rank_matches": {"0": {"gpu": 256, "cpu": 512, "disk": 512}}}}`
 	if err := json.Unmarshal([]byte(body), &answer); err != nil {
 		panic(err)
 	}
-	load := map[string]tiers.Placement{
-		"A": {PrefillTokens: 288, KVBlocks: 80},
-		"B": {PrefillTokens: 64, KVBlocks: 60},
-	}
-	best, lowest := "", 0.0
-	for _, name := range []string{"A", "B"} {
-		p := load[name]
-		p.Reach, p.InputBlocks = answer[name].Ranks["0"], tokens/blockSize
-		if err := p.Check(tokens, blockSize); err != nil {
-			panic(err) // a router decides by load alone
-		}
-		cost := tiers.DefaultWeights().Cost(p, blockSize)
-		fmt.Println(name, cost)
-		if best == "" || cost < lowest {
-			best, lowest = name, cost
-		}
-	}
-	fmt.Println("to", best)
+	a, b := answer["A"].Ranks["0"], answer["B"].Ranks["0"]
+	fmt.Println(a.check(tokens, blockSize), b.check(tokens, blockSize))
+	fmt.Println(a.cost(tokens, blockSize, 288, 80), b.cost(tokens, blockSize, 64, 60))
+	fmt.Println(reach{GPU: 32, CPU: 16}.check(tokens, blockSize))
+	fmt.Println(reach{Disk: 8}.check(tokens, blockSize))
 	// Output:
-	// A 122
-	// B 100
-	// to B
+	// <nil> <nil>
+	// 122 100
+	// {GPU:32 CPU:16 Disk:0} of 1024 tokens is not in order
+	// {GPU:0 CPU:0 Disk:8} is no multiple of the block size 16
 }

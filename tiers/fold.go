@@ -28,7 +28,7 @@ type Span = struct{ Owner, From, To uint32 }
 
 // Instance is one routable target a row is wanted for.
 type Instance struct {
-	ID    int32   // >= 0, dense: Fold keeps a table as long as the largest id
+	ID    int32   // >= 0, dense: a Roster keeps a table as long as the largest id
 	Ranks []int32 // registered ranks; each appears in the row, also with zeros
 }
 
@@ -75,30 +75,12 @@ type Folder struct {
 	hits  []Hit
 	media []MediumCount // of others
 	ranks []Rank        // of others; what Other has handed out of it stays
-
-	own  Roster // of Fold
-	rows []Row
 }
 
-// Fold returns one row per instance, in the order of instances. An owner is in prefixes at
-// most once, and its spans neither touch each other nor its prefix. Spans ascend by From.
-// Ids of instances are distinct. Owners beyond the table count nowhere: they appeared after
-// the caller had read the table.
-func (f *Folder) Fold(prefixes []Prefix, later []Span, owners []Owner, instances []Instance) []Row {
-	f.own.fill(instances)
-	hits := f.Hits(prefixes, later, owners, &f.own)
-	f.rows = f.rows[:0]
-	for i := range instances {
-		f.rows = append(f.rows, f.Other(i))
-	}
-	for i := range hits {
-		f.rows[hits[i].At] = hits[i].Row
-	}
-	return f.rows
-}
-
-// Hits is Fold for a roster whose instances mostly hold nothing: it returns the rows of those
-// that do, in no particular order. Other has the rest.
+// Hits returns the rows of the instances that hold a block, or whose pools do, in no
+// particular order. Other returns the rest. prefixes names an owner at most once. The spans
+// of an owner do not touch each other or its prefix, and later ascends by From. Owners
+// beyond the table count nowhere: they appeared after the caller had read the table.
 func (f *Folder) Hits(prefixes []Prefix, later []Span, owners []Owner, in *Roster) []Hit {
 	f.start(in)
 	for _, p := range prefixes {

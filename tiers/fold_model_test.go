@@ -129,7 +129,7 @@ func TestFoldModel(t *testing.T) {
 		rng.Shuffle(len(prefixes), func(i, j int) { prefixes[i], prefixes[j] = prefixes[j], prefixes[i] })
 		rng.Shuffle(len(later), func(i, j int) { later[i], later[j] = later[j], later[i] })
 		slices.SortStableFunc(later, func(a, b Span) int { return int(a.From) - int(b.From) })
-		rows := f.Fold(prefixes, later, owners, instances)
+		rows := fold(&f, prefixes, later, owners, instances)
 		for j, in := range instances {
 			want := naive(owners, held, blocks, in)
 			if rows[j].Longest != want.Longest || !slices.Equal(rows[j].Media, want.Media) || !slices.Equal(rows[j].Ranks, want.Ranks) {
@@ -144,10 +144,10 @@ func TestFoldModel(t *testing.T) {
 				}
 			}
 		}
-		if again := new(Folder).Fold(prefixes, later, owners, instances); !sameRows(again, rows) {
+		if again := fold(new(Folder), prefixes, later, owners, instances); !sameRows(again, rows) {
 			t.Fatalf("seed %d scene %d: a used folder and a new one differ", seed, i)
 		}
-		// By hits it is the same, in whatever order the others are asked for.
+		// The order in which the others are asked for changes nothing.
 		var byHits Folder
 		hits := byHits.Hits(prefixes, later, owners, NewRoster(instances))
 		got := make([]Row, len(instances))
@@ -209,8 +209,15 @@ func TestFoldAllocates(t *testing.T) {
 	owners[5].Medium = Parse("tape")
 	owners[9].Medium = Parse("attic")
 	var f Folder
-	f.Fold(prefixes, nil, owners, instances)
-	if n := testing.AllocsPerRun(20, func() { f.Fold(prefixes, nil, owners, instances) }); n != 0 {
+	roster := NewRoster(instances)
+	run := func() {
+		f.Hits(prefixes, nil, owners, roster)
+		for i := range instances {
+			f.Other(i)
+		}
+	}
+	run()
+	if n := testing.AllocsPerRun(20, run); n != 0 {
 		t.Errorf("a warm folder allocates %v times", n)
 	}
 }
@@ -219,10 +226,11 @@ func BenchmarkFold(b *testing.B) {
 	f := func(name string, instances, ranks, runs int) {
 		b.Run(name, func(b *testing.B) {
 			prefixes, owners, ins := bigScene(instances, ranks, runs)
+			roster := NewRoster(ins)
 			var f Folder
 			b.ReportAllocs()
 			for b.Loop() {
-				f.Fold(prefixes, nil, owners, ins)
+				f.Hits(prefixes, nil, owners, roster)
 			}
 		})
 	}

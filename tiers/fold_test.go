@@ -101,13 +101,26 @@ func (r Row) print() string {
 	return b.String()
 }
 
+// fold returns one row per instance, in their order.
+func fold(f *Folder, prefixes []Prefix, later []Span, owners []Owner, instances []Instance) []Row {
+	hits := f.Hits(prefixes, later, owners, NewRoster(instances))
+	rows := make([]Row, len(instances))
+	for i := range rows {
+		rows[i] = f.Other(i)
+	}
+	for _, h := range hits {
+		rows[h.At] = Row{h.Longest, slices.Clone(h.Media), slices.Clone(h.Ranks)}
+	}
+	return rows
+}
+
 // foldScene folds a scene for instance 0 with the given registered ranks.
 func foldScene(t *testing.T, text string, blocks int, ranks ...int32) string {
 	t.Helper()
 	owners, held := scene(t, text)
 	var f Folder
 	prefixes, later := spansOf(held, blocks)
-	return f.Fold(prefixes, later, owners, []Instance{{0, ranks}})[0].print()
+	return fold(&f, prefixes, later, owners, []Instance{{0, ranks}})[0].print()
 }
 
 // The worked scenarios of the published algorithms, tokens divided by 16. CPU and
@@ -146,7 +159,7 @@ func TestPublishedExamples(t *testing.T) {
 		t.Helper()
 		owners, held := scene(t, text)
 		prefixes, later := spansOf(held, blocks)
-		row := new(Folder).Fold(prefixes, later, owners, []Instance{{0, []int32{0, 1}}})[0]
+		row := fold(new(Folder), prefixes, later, owners, []Instance{{0, []int32{0, 1}}})[0]
 		got := fmt.Sprintf("longest_matched %d", row.Longest*size)
 		for _, m := range row.Media {
 			got += fmt.Sprintf(" %s %d", m.Name, m.Blocks*size)
@@ -170,7 +183,7 @@ func TestPoolsRanksAndOtherMedia(t *testing.T) {
 		owners, held := scene(t, text)
 		instances := []Instance{{3, []int32{0}}, {0, nil}, {7, []int32{1, 0}}}
 		prefixes, later := spansOf(held, blocks)
-		for i, row := range new(Folder).Fold(prefixes, later, owners, instances) {
+		for i, row := range fold(new(Folder), prefixes, later, owners, instances) {
 			if got := row.print(); got != want[i] {
 				t.Errorf("%s instance %d\n got %s\nwant %s", text, instances[i].ID, got, want[i])
 			}
@@ -198,7 +211,7 @@ func TestPoolsRanksAndOtherMedia(t *testing.T) {
 func TestExternalExtendsDisk(t *testing.T) {
 	owners, held := scene(t, "0@gpu: 0; pool@disk: 1; pool@external: 1,2,3")
 	prefixes, later := spansOf(held, 4)
-	got := new(Folder).Fold(prefixes, later, owners, []Instance{{0, []int32{0}}})[0].Ranks[0]
+	got := fold(new(Folder), prefixes, later, owners, []Instance{{0, []int32{0}}})[0].Ranks[0]
 	if want := (Rank{0, 1, 1, 1, 2, 4}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -211,7 +224,7 @@ func TestOwnersThatCountNowhere(t *testing.T) {
 		{Instance: Pool, Medium: gpu, Serves: []int32{}},
 		{Instance: 1 << 20, Medium: gpu},
 	}
-	row := new(Folder).Fold([]Prefix{{0, 4}, {1, 4}, {2, 4}, {99, 4}}, []Span{{98, 1, 4}}, owners, []Instance{{0, []int32{0}}})[0]
+	row := fold(new(Folder), []Prefix{{0, 4}, {1, 4}, {2, 4}, {99, 4}}, []Span{{98, 1, 4}}, owners, []Instance{{0, []int32{0}}})[0]
 	if got := row.print(); got != "0 0 0 0 | 0:0(0 0 0)" {
 		t.Errorf("got %s", got)
 	}

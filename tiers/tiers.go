@@ -1,12 +1,12 @@
-// Package tiers names the media a KV block can live on, folds what an index found
-// for a prompt into the numbers answers carry, and weighs those as a router may.
+// Package tiers names the media a KV block can live on, and folds the matches of an index
+// for a prompt into the numbers that answers carry.
 //
 //	"cpu_pinned" --Parse--> Medium{Host, "CPU"}
 //
 //	prefixes   a: 0 1 2     b: 0 1 2 3 4 5     what an owner holds from the first block on
 //	later      p: 5 6 7                        what an owner holds behind a gap
 //	   |                                       a, b: (instance, rank, medium); p: a pool
-//	   +--Fold--> one Row per instance: longest prefix, tokens per medium,
+//	   +--Hits--> one Row per instance: longest prefix, tokens per medium,
 //	              tokens per rank, and the cascade of every rank
 //
 // The numbers, for one instance I and a chain of blocks:
@@ -28,8 +28,8 @@
 // Concurrency: Parse is pure, a Roster is never changed. A Folder holds buffers and
 // serves one goroutine at a time; the rows it returns are valid until its next fold.
 //
-// Cost: Fold is one pass over prefixes and spans. An instance without any costs nothing
-// where a Roster is folded: it has the row that was made with it. A prefix or span costs its
+// Cost: Hits is one pass over prefixes and spans. An instance without any costs nothing:
+// it has the row that was made with the Roster. A prefix or span costs its
 // row a few comparisons; that of a pool costs them each row it serves. A warm Folder does
 // not allocate.
 package tiers
