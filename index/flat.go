@@ -157,30 +157,6 @@ func (t *flat[V]) all(f func(k uint64, v *V) bool) {
 	}
 }
 
-// retain keeps the keys f wants, in one pass and one move. f must not look into
-// the table.
-func (t *flat[V]) retain(f func(k uint64, v *V) bool) {
-	var none V
-	if t.hasZero && !f(0, &t.zero) {
-		t.hasZero, t.zero = false, none
-	}
-	before := t.n
-	for i, k := range t.keys {
-		if k != 0 && !f(k, &t.vals[i]) {
-			t.keys[i] = 0
-			t.n--
-		}
-	}
-	if t.n == before {
-		return
-	}
-	slots := minSlots
-	for 2*slots < 3*t.n { // load at most 2/3
-		slots *= 2
-	}
-	t.resize(slots)
-}
-
 // bytes returns the memory of the arrays.
 func (t *flat[V]) bytes() int {
 	var v V

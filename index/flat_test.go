@@ -22,19 +22,6 @@ func TestFlatModel(t *testing.T) {
 			}
 			k := rng.Uint64N(span)
 			switch n := rng.IntN(10); {
-			case n == 0 && rng.IntN(60) == 0:
-				keep := func(k uint64) bool { return k%3 == 0 }
-				tab.retain(func(k uint64, v *uint32) bool {
-					if *v != want[k] {
-						t.Fatalf("seed %d: retain sees %d -> %d, want %d", seed, k, *v, want[k])
-					}
-					return keep(k)
-				})
-				for k := range want {
-					if !keep(k) {
-						delete(want, k)
-					}
-				}
 			case n < 7 == growing:
 				v := rng.Uint32()
 				*tab.insert(k) += v

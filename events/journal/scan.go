@@ -10,9 +10,6 @@ type Damage struct {
 	Foreign int   // files named like segments that are none
 }
 
-// Any reports whether there was damage other than a torn end.
-func (d Damage) Any() bool { return d.Skipped > 0 || d.Foreign > 0 }
-
 // scanner finds the records of one segment.
 type scanner struct {
 	data   []byte

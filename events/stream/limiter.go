@@ -2,12 +2,9 @@ package stream
 
 import "context"
 
-// DefaultReplays is a good capacity for a Limiter: a replay makes a publisher
-// stream its ring from the thread that also publishes.
-const DefaultReplays = 8
-
-// Limiter bounds how many streams replay at once. The time a stream waits for
-// its turn does not count as silence of its publisher.
+// Limiter bounds how many streams replay at once. A replay makes a publisher stream its
+// ring from the thread that also publishes. The time a stream waits for its turn does not
+// count as silence of its publisher.
 type Limiter struct{ slots chan struct{} }
 
 // NewLimiter lets n streams replay at once.
