@@ -11,82 +11,37 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// YAML renders the config as a file that loads to the same config. With
-// comments, every key says what it means and which flag and variable set it.
+// YAML renders the config as a file that loads to the same config. With comments, every
+// key has its meaning, its flag and its variable above it.
 func (c *Config) YAML(comments bool) string {
 	root := &yaml.Node{Kind: yaml.MappingNode}
-
-	listeners := &yaml.Node{Kind: yaml.SequenceNode}
-	for _, one := range c.Listeners {
-		m := &yaml.Node{Kind: yaml.MappingNode}
-		put(m, "address", textNode(one.Address))
-		put(m, "dialect", textNode(one.Dialect))
-		listeners.Content = append(listeners.Content, m)
-	}
-	head := put(root, "listeners", listeners)
-	if comments {
-		head.HeadComment = "HTTP ports; dialect is one of " + strings.Join(dialects.words, ", ") +
-			" (--" + flagListen + ", " + envListeners + ")"
+	put := func(m *yaml.Node, name string, value *yaml.Node, comment string) {
+		add(m, name, value)
+		if comments {
+			m.Content[len(m.Content)-2].HeadComment = comment
+		}
 	}
 
+	put(root, "listeners", listNode(c.Listeners, listenerFields), "HTTP ports; dialect is one of "+
+		strings.Join(dialects.words, ", ")+" (--"+flagListen+", "+envListeners+")")
 	var last string
 	var m *yaml.Node
 	for _, k := range keys {
 		section, name, _ := strings.Cut(k.path, ".")
 		if section != last {
 			last, m = section, &yaml.Node{Kind: yaml.MappingNode}
-			put(root, section, m)
+			add(root, section, m)
 		}
-		n := textNode(k.show(c))
-		switch tag := k.kind.tags[0]; {
-		case k.kind.list:
+		n := k.kind.node(k.value(c))
+		if k.kind.list {
 			n = &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
 			for _, one := range k.value(c).([]string) {
 				n.Content = append(n.Content, textNode(one))
 			}
-		case tag == "!!int" || tag == "!!bool":
-			n = &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: k.show(c)}
 		}
-		head := put(m, name, n)
-		if comments {
-			head.HeadComment = fmt.Sprintf("%s (%s; --%s, %s)", k.help, k.kind.word, k.flag, k.env())
-		}
+		put(m, name, n, fmt.Sprintf("%s (%s; --%s, %s)", k.help, k.kind.word, k.flag, k.env()))
 	}
-
-	sources := &yaml.Node{Kind: yaml.SequenceNode}
-	for i := range c.Sources {
-		m := &yaml.Node{Kind: yaml.MappingNode}
-		for _, f := range sourceFields {
-			v := member(reflect.ValueOf(&c.Sources[i]).Elem(), f.name)
-			n := textNode(show(v.Interface()))
-			if media := c.Sources[i].MediaTTL; f.name == sourceTTL && len(media) > 0 {
-				n = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
-				for _, medium := range slices.Sorted(maps.Keys(media)) {
-					n.Content = append(n.Content, textNode(medium), textNode(showDuration(media[medium])))
-				}
-			} else if v.CanInt() {
-				n = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: n.Value}
-			} else if p := c.Sources[i].HashProfile; f.name == hashProfile && p != (HashProfile{}) {
-				n = &yaml.Node{Kind: yaml.MappingNode}
-				for _, f := range profileFields {
-					if v := member(reflect.ValueOf(p), f.name).String(); v != "" {
-						put(n, f.name, textNode(v))
-					}
-				}
-			} else if f.name == hashProfile || n.Value == "" {
-				continue
-			}
-			put(m, f.name, n)
-		}
-		sources.Content = append(sources.Content, m)
-	}
-	if len(sources.Content) == 0 {
-		sources.Style = yaml.FlowStyle
-	}
-	head = put(root, "sources", sources)
-	if comments {
-		head.HeadComment = "engines to subscribe to from the start, with the fields of POST /register"
-	}
+	put(root, "sources", listNode(c.Sources, sourceFields), "engines to subscribe to from the start, with the fields of POST /register")
 
 	var out bytes.Buffer
 	enc := yaml.NewEncoder(&out)
@@ -97,10 +52,53 @@ func (c *Config) YAML(comments bool) string {
 	return out.String()
 }
 
-func put(m *yaml.Node, name string, value *yaml.Node) (key *yaml.Node) {
-	key = &yaml.Node{Kind: yaml.ScalarNode, Value: name}
-	m.Content = append(m.Content, key, value)
-	return key
+// listNode renders a list of structs.
+func listNode[T any](list []T, fields []field) *yaml.Node {
+	out := &yaml.Node{Kind: yaml.SequenceNode}
+	for i := range list {
+		out.Content = append(out.Content, structNode(reflect.ValueOf(list[i]), fields))
+	}
+	if len(list) == 0 {
+		out.Style = yaml.FlowStyle
+	}
+	return out
+}
+
+// structNode renders the members of a struct that are not empty.
+func structNode(of reflect.Value, fields []field) *yaml.Node {
+	m := &yaml.Node{Kind: yaml.MappingNode}
+	for _, f := range fields {
+		v := member(of, f.name)
+		var n *yaml.Node
+		if s, ok := of.Interface().(Source); ok && f.name == sourceTTL && len(s.MediaTTL) > 0 {
+			n = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
+			for _, medium := range slices.Sorted(maps.Keys(s.MediaTTL)) {
+				add(n, medium, textNode(showDuration(s.MediaTTL[medium])))
+			}
+		} else if v.Kind() == reflect.Struct {
+			n = structNode(v, profileFields)
+		} else {
+			n = f.kind.node(v.Interface())
+		}
+		if n.Value != "" || len(n.Content) > 0 {
+			add(m, f.name, n)
+		}
+	}
+	return m
+}
+
+// node renders a value as one scalar.
+func (k kind) node(v any) *yaml.Node {
+	n := textNode(show(v))
+	if tag := k.tags[0]; tag == "!!int" || tag == "!!bool" {
+		n = &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: n.Value}
+	}
+	return n
+}
+
+// add appends a key with its value to a map.
+func add(m *yaml.Node, name string, value *yaml.Node) {
+	m.Content = append(m.Content, textNode(name), value)
 }
 
 func textNode(s string) *yaml.Node {
