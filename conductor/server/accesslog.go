@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -12,34 +11,32 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
 )
 
 // An AccessLog writes one JSON object a line for every request:
 //
 //	{"ts","trace_id","method","path","model","status","duration_ms"}
 //
-// Requests put lines into memory; one goroutine takes them to the file. A disk
-// that is full or slow costs lines, which are counted, and never a request.
+// Requests append lines in memory, and a timer writes them to the file. A full or slow
+// disk costs lines, which are counted. It never costs a request.
 //
-// Concurrency: every method may be called at any time from anywhere. mu guards
-// the lines that wait and is held for an append; out guards the file and is held
-// during a write. Lock order: out, then mu.
+// Concurrency: every method is safe for concurrent use. mu guards the waiting lines and is
+// held for an append. out guards the file and is held during a write. Lock order: out,
+// then mu.
 type AccessLog struct {
 	opts    AccessLogOptions
 	dropped atomic.Uint64
 
 	mu      sync.Mutex
-	pending []byte // whole lines that are not written yet
+	pending []byte // whole lines that are not written
 	closed  bool
 
 	out     sync.Mutex
-	file    io.WriteCloser
-	torn    bool // the file may end inside a line
-	failing bool // the last write failed
+	file    io.WriteCloser // nil after Close
+	torn    bool           // the file may end inside a line
+	failing bool           // the last write failed
 	spare   []byte
-
-	wake, full chan struct{} // one token each: there are lines; there are many
-	stop, done chan struct{}
 }
 
 // AccessLogOptions configures an access log.
@@ -56,30 +53,24 @@ type AccessLogOptions struct {
 const (
 	// How long a line may wait for others to be written with it.
 	accessDelay = 50 * time.Millisecond
-	// Bytes of waiting lines at which the writer stops waiting for more.
+	// Bytes of waiting lines that are written without delay.
 	accessChunk = 64 << 10
-	// What waits in memory while the disk does not take it, some 30,000 lines.
+	// Bytes that wait in memory while the disk is slow, about 30,000 lines.
 	accessPending = 4 << 20
 	// Bytes of a trace id or a model name; clients choose both.
 	accessText = 1 << 10
 )
 
-// NewAccessLog opens the file and starts writing.
+// NewAccessLog opens the file. It returns the error of Open.
 func NewAccessLog(opts AccessLogOptions) (*AccessLog, error) {
 	file, err := opts.Open()
 	if err != nil {
 		return nil, err
 	}
-	l := &AccessLog{
-		opts: opts, file: file,
-		wake: make(chan struct{}, 1), full: make(chan struct{}, 1),
-		stop: make(chan struct{}), done: make(chan struct{}),
-	}
-	go l.run()
-	return l, nil
+	return &AccessLog{opts: opts, file: file}, nil
 }
 
-// Dropped is how many lines were lost; none by a nil AccessLog.
+// Dropped returns the number of lost lines, 0 of a nil AccessLog.
 func (l *AccessLog) Dropped() uint64 {
 	if l == nil {
 		return 0
@@ -87,9 +78,9 @@ func (l *AccessLog) Dropped() uint64 {
 	return l.dropped.Load()
 }
 
-// Reopen goes on in a newly opened file, after what was logged before is in the
-// old one, so that a log that was renamed ends with its last request. When the
-// new one cannot be opened, the old one stays. A nil AccessLog does nothing.
+// Reopen writes the waiting lines to the old file and continues in a newly opened one, so
+// that a renamed log ends with its last request. The old file stays if Open fails. A nil
+// AccessLog does nothing.
 func (l *AccessLog) Reopen() error {
 	if l == nil {
 		return nil
@@ -109,50 +100,36 @@ func (l *AccessLog) Reopen() error {
 	return nil
 }
 
-// Close writes what waits and closes the file. Lines that come later are
-// dropped. A nil AccessLog does nothing.
+// Close writes the waiting lines and closes the file. Later lines are dropped. A nil
+// AccessLog does nothing.
 func (l *AccessLog) Close() error {
 	if l == nil {
 		return nil
 	}
 	l.mu.Lock()
-	again := l.closed
 	l.closed = true
 	l.mu.Unlock()
-	if again {
-		return nil
-	}
-	close(l.stop)
-	<-l.done
 	l.out.Lock()
 	defer l.out.Unlock()
+	if l.file == nil {
+		return nil
+	}
 	l.write()
 	err := l.file.Close()
 	l.file = nil
 	return err
 }
 
-func (l *AccessLog) run() {
-	defer close(l.done)
-	for {
-		select {
-		case <-l.stop:
-			return
-		case <-l.wake:
-		}
-		select {
-		case <-l.stop:
-			return
-		case <-l.full:
-		case <-time.After(accessDelay):
-		}
-		l.out.Lock()
+// flush writes the waiting lines unless the log is closed.
+func (l *AccessLog) flush() {
+	l.out.Lock()
+	defer l.out.Unlock()
+	if l.file != nil {
 		l.write()
-		l.out.Unlock()
 	}
 }
 
-// write takes what waits to the file. The caller holds out.
+// write writes the waiting lines to the file. The caller holds out.
 func (l *AccessLog) write() {
 	l.mu.Lock()
 	lines := l.pending
@@ -196,7 +173,7 @@ func (l *AccessLog) report(err error) {
 	}
 }
 
-// append hands a line, with its newline, to the writer.
+// append adds a line, with its newline, to those that wait.
 func (l *AccessLog) append(line []byte) {
 	l.mu.Lock()
 	waiting := len(l.pending)
@@ -209,28 +186,10 @@ func (l *AccessLog) append(line []byte) {
 	case !fits:
 		l.dropped.Add(1)
 	case waiting == 0:
-		token(l.wake)
+		time.AfterFunc(accessDelay, l.flush)
 	case waiting < accessChunk && waiting+len(line) >= accessChunk:
-		token(l.full)
+		go l.flush()
 	}
-}
-
-func token(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// accessLine is one line, its keys in the order Dynamo writes them.
-type accessLine struct {
-	Time     string  `json:"ts"`
-	TraceID  string  `json:"trace_id"`
-	Method   string  `json:"method"`
-	Path     string  `json:"path"`
-	Model    string  `json:"model"`
-	Status   int     `json:"status"`
-	Duration float64 `json:"duration_ms"`
 }
 
 // Times carry the offset as digits unless they are in UTC.
@@ -270,25 +229,21 @@ func (l *AccessLog) log(g *gin.Context, header, modelKey string, start time.Time
 		start = start.UTC()
 	}
 	var line bytes.Buffer
-	enc := json.NewEncoder(&line) // ends what it writes with a newline
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(accessLine{
-		Time:     start.Format(layout),
-		TraceID:  traceID(g.Request.Header[header]),
-		Method:   g.Request.Method,
-		Path:     route(g, status),
-		Model:    cut(modelOf(g, modelKey)),
-		Status:   status,
-		Duration: float64(took.Nanoseconds()) / 1e6,
-	})
-	if err != nil {
-		panic("BUG: an access log line does not encode: " + err.Error())
-	}
+	lines := zerolog.New(&line) // ends an event with a newline
+	lines.Log().                // keys in the order of Dynamo
+					Str("ts", start.Format(layout)).
+					Str("trace_id", traceID(g.Request.Header[header])).
+					Str("method", g.Request.Method).
+					Str("path", route(g, status)).
+					Str("model", cut(modelOf(g, modelKey))).
+					Int("status", status).
+					Float64("duration_ms", float64(took.Nanoseconds())/1e6).
+					Send()
 	l.append(line.Bytes())
 }
 
-// route is the route that matched. Of one asked for with another method gin does
-// not tell; no route of the dialect has parameters, so it is the path.
+// route returns the matched route. gin does not know it for a wrong method: the path is
+// the route then, since no route of the dialect has parameters.
 func route(g *gin.Context, status int) string {
 	switch {
 	case g.FullPath() != "":
@@ -306,8 +261,7 @@ func modelOf(g *gin.Context, key string) string {
 	return "-"
 }
 
-// traceID is the first value of the header, "-" when there is none that can be
-// shown.
+// traceID returns the first value of the header, "-" if it is absent or not printable.
 func traceID(values []string) string {
 	if len(values) == 0 {
 		return "-"
