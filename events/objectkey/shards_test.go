@@ -2,6 +2,7 @@ package objectkey
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -344,5 +345,39 @@ func BenchmarkShards(b *testing.B) {
 			s.Remove(1, 1, k)
 		}
 		i++
+	}
+}
+
+// Check panics if the held objects break an invariant.
+func (s *Shards) Check() {
+	blocks, held := 0, int64(0)
+	for at, m := range s.kinds {
+		whole := 0
+		held += m.kind.bytes() + int64(len(m.number))*shardBytes
+		for _, in := range m.sets {
+			size := bits.OnesCount64(in.first)
+			for _, w := range in.more {
+				size += bits.OnesCount64(w)
+			}
+			if size != int(in.size) || size == 0 || size > len(m.number) {
+				panic("BUG: a block's shards are miscounted")
+			}
+			if s.numbered[in.number] != in {
+				panic("BUG: a block is not at its number")
+			}
+			if s.whole(m, in) {
+				whole++
+			}
+			held += blockBytes + int64(len(in.more))*wordBytes
+		}
+		if blocks += len(m.sets); len(m.sets) == 0 || whole != m.whole || at.kind != m.kind {
+			panic("BUG: a kind without blocks, or with whole ones it does not count")
+		}
+	}
+	if blocks != s.blocks || held != s.held || held > s.limit {
+		panic("BUG: blocks or bytes are miscounted")
+	}
+	if len(s.numbered) != blocks+len(s.free) {
+		panic("BUG: a number is neither a block's nor free")
 	}
 }
