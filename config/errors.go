@@ -9,7 +9,7 @@ import (
 )
 
 // FieldError is one thing that is wrong, or worth a warning, with where it was
-// said. Load and Validate join them with errors.Join, one line each.
+// said. Load joins them with errors.Join, one line each.
 type FieldError struct {
 	Path    string // the key, such as sources[2].endpoint; "" when the whole place is meant
 	Place   string // file:line:column, file, env NAME or flag --name; "" for a value built in code

@@ -38,7 +38,7 @@ func FuzzLoad(f *testing.F) {
 			}
 			return
 		}
-		if err := d.Config.Validate(); err != nil {
+		if err := validate(&d.Config); err != nil {
 			t.Fatalf("accepted, and invalid: %v", err)
 		}
 		again, err := newLoader().load("again.yaml", []byte(d.Config.YAML(false)), nil, Options{})

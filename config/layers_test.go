@@ -100,7 +100,7 @@ func TestDefaults(t *testing.T) {
 	if len(c.Sources) != 0 {
 		t.Errorf("sources = %v", c.Sources)
 	}
-	if err := c.Validate(); err != nil {
+	if err := validate(&c); err != nil {
 		t.Errorf("the defaults are invalid: %v", err)
 	}
 	d, err := Load(Options{})
@@ -282,6 +282,13 @@ func TestFileDiscovery(t *testing.T) {
 	f(Options{File: filepath.Dir(gone)}, "", defaults, "", filepath.Dir(gone)+": cannot read \""+filepath.Dir(gone)+"\": is a directory")
 }
 
+// validate returns all broken rules of a config that was built in code.
+func validate(c *Config) error {
+	l := newLoader()
+	l.report(c.complaints())
+	return l.errs.err()
+}
+
 // TestValidate holds that a config built in code is checked by the same rules.
 func TestValidate(t *testing.T) {
 	c := Default()
@@ -309,7 +316,7 @@ sources[2].endpoint: "h:1" has no transport; write tcp://host:port or ipc://path
 sources[2].type: "x" is none of vLLM, SGLang, Mooncake, Standard
 sources[2].dp_rank: -1 is out of range 0 to 2147483647
 sources: 3 are more than the 1 allowed by limits.max_sources`
-	if err := c.Validate(); err == nil || err.Error() != want {
+	if err := validate(&c); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 }

@@ -20,14 +20,6 @@ type Complaint struct {
 	Warning bool   // a server starts nevertheless
 }
 
-// Validate checks the rules a single value cannot break alone and the ranges of
-// numbers. It returns all errors at once, joined, each a FieldError.
-func (c *Config) Validate() error {
-	l := newLoader()
-	l.report(c.complaints())
-	return l.errs.err()
-}
-
 // report turns complaints about a loaded config into errors and warnings, but for values
 // that could not be read and are reported already.
 func (l *loader) report(complaints []Complaint) {
