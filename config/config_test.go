@@ -41,7 +41,7 @@ func TestFiles(t *testing.T) {
 func say(d *Loaded, err error) (string, error) {
 	var out strings.Builder
 	for _, w := range d.Warnings {
-		out.WriteString("warning: " + w.String() + "\n")
+		out.WriteString("warning: " + w.Error() + "\n")
 	}
 	if err != nil {
 		out.WriteString(err.Error() + "\n")

@@ -27,12 +27,6 @@ func (e FieldError) Error() string {
 	return strings.Join(parts, ": ")
 }
 
-// Warning is something without effect that does no harm.
-type Warning FieldError
-
-// String returns "place: path: message" without the parts that are empty.
-func (w Warning) String() string { return FieldError(w).Error() }
-
 // A place is where a value was given; its zero value is "by default".
 type place struct {
 	layer     int    // reporting order: file, environment, flags

@@ -263,7 +263,7 @@ func TestFileDiscovery(t *testing.T) {
 		}
 		warned := ""
 		for _, w := range d.Warnings {
-			warned += w.String()
+			warned += w.Error()
 		}
 		if d.File != file || showListeners(d.Config.Listeners) != listeners || warned != warning || said != problem {
 			t.Errorf("file %q, listeners %s, warnings %q, error %q", d.File, showListeners(d.Config.Listeners), warned, said)

@@ -26,8 +26,8 @@ type Options struct {
 // Loaded is what Load found.
 type Loaded struct {
 	Config   Config
-	File     string    // the file that was read, "" when there was none
-	Warnings []Warning // known and without effect, or unknown and harmless
+	File     string       // the file that was read, "" when there was none
+	Warnings []FieldError // settings without effect and unknown variables, which do no harm
 
 	loader *loader
 }
@@ -60,11 +60,7 @@ func (l *loader) load(name string, data []byte, env map[string]string, o Options
 	if o.Check != nil {
 		l.report(o.Check(c))
 	}
-	out := &Loaded{Config: c, File: name, loader: l}
-	for _, w := range l.warns.list() {
-		out.Warnings = append(out.Warnings, Warning(w))
-	}
-	return out, l.errs.err()
+	return &Loaded{Config: c, File: name, Warnings: l.warns.list(), loader: l}, l.errs.err()
 }
 
 // Place returns where a path of the config, such as sources[2] or hash.seed, was

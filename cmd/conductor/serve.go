@@ -56,7 +56,7 @@ func serveCommand() *cobra.Command {
 func runServer(cmd *cobra.Command, loaded *config.Loaded, remarks []string) error {
 	log := newLogger(loaded.Config.Log, cmd.ErrOrStderr())
 	for _, w := range loaded.Warnings {
-		log.Warn().Msg(w.String())
+		log.Warn().Msg(w.Error())
 	}
 	for _, remark := range remarks {
 		log.Info().Msg(remark)
