@@ -10,10 +10,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Flags and two variables set up Dynamo's indexer. The variables,
-// and the flags that have a key, are read here; CONDUCTOR_… wins over the
-// variables. The flags that say something about listeners and sources are read
-// by the package that knows their grammar, and handed to Load as Options.Dynamo.
+// Flags and two variables set up Dynamo's indexer. This file reads the variables, and the
+// flags that have a key. CONDUCTOR_… wins over the variables. Another package knows the
+// grammar of the flags for listeners and sources, and hands them to Load as Options.Dynamo.
 const (
 	envMinWorkers    = "DYN_ROUTER_MIN_INITIAL_WORKERS"
 	envTestEndpoints = "DYN_KV_INDEXER_TEST_ENDPOINTS"
@@ -22,15 +21,15 @@ const (
 	flagWorkers = "workers"
 )
 
-// A DynamoServer is what Dynamo's flags say about listeners and sources.
+// A DynamoServer is the listeners and sources that Dynamo's flags name.
 type DynamoServer struct {
-	// Address is that of the one listener of the Dynamo dialect, in place of those
-	// the layers name; "" leaves them.
+	// Address is the address of the one listener of the Dynamo dialect. It replaces those
+	// of the layers. "" leaves them.
 	Address string
 	// Alone leaves out the listeners of other dialects. It needs an Address.
 	Alone bool
-	// Workers are sources in addition to those of the layers. Their endpoints have
-	// been checked, by rules that are not ours.
+	// Workers are sources in addition to those of the layers. Their endpoints are checked
+	// by rules of Dynamo.
 	Workers []Source
 }
 
@@ -60,7 +59,7 @@ func (l *loader) readDynamoEnv(env map[string]string, out layer) {
 			if errors.Is(err, strconv.ErrRange) {
 				reason = "number too large to fit in target type"
 			}
-			// The words of Dynamo, which name the variable, are all there is to say.
+			// The words of Dynamo name the variable, so the place has no name.
 			l.errs.add(place{layer: inEnv}, "", "%s must be a non-negative integer, got %q: %s", envMinWorkers, text, reason)
 		} else {
 			out[path] = int(n)
@@ -73,7 +72,7 @@ func (l *loader) readDynamoEnv(env map[string]string, out layer) {
 	}
 }
 
-// lay puts what Dynamo's flags say over the merged layers.
+// lay lays Dynamo's flags over the merged layers.
 func (l *loader) lay(d DynamoServer, c *Config) {
 	if d.Address != "" {
 		l.layListener(d, c)

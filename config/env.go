@@ -19,7 +19,7 @@ const (
 // that has a service called conductor, or conductor-something.
 var serviceLinks = regexp.MustCompile(`^CONDUCTOR(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// environ turns NAME=value lines into a map; a later line wins.
+// environ turns NAME=value lines into a map. A later line wins.
 func environ(lines []string) map[string]string {
 	env := make(map[string]string, len(lines))
 	for _, line := range lines {
@@ -30,9 +30,8 @@ func environ(lines []string) map[string]string {
 	return env
 }
 
-// readEnv reads the CONDUCTOR_… variables. One that is empty is not set. An
-// unknown one is a warning and no error, because neighbours on the same
-// machine may own it.
+// readEnv reads the CONDUCTOR_… variables. An empty variable is not set. An unknown one is
+// a warning, because another program on the machine may own it.
 func (l *loader) readEnv(env map[string]string) layer {
 	out := layer{}
 	l.readDynamoEnv(env, out)
@@ -84,8 +83,8 @@ func (l *loader) readText(k key, value string, at place, out layer) {
 	out[k.path] = v
 }
 
-// readListenerTexts reads listeners written ADDRESS=DIALECT, or ADDRESS alone
-// for the Conductor dialect. They replace those of the layers below.
+// readListenerTexts reads listeners written ADDRESS=DIALECT. ADDRESS alone means the
+// Conductor dialect. The listeners replace those of the layers below.
 func (l *loader) readListenerTexts(texts []string, at place, out layer) {
 	for path := range l.places {
 		if strings.HasPrefix(path, "listeners") {

@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// FieldError is one thing that is wrong, or worth a warning, with where it was
-// said. Load joins them with errors.Join, one line each.
+// FieldError is one mistake or warning, with the place of the setting. Load joins them with errors.Join, one line each.
 type FieldError struct {
 	Path    string // the key, such as sources[2].endpoint; "" when the whole place is meant
 	Place   string // file:line:column, file, env NAME or flag --name; "" for a value built in code
@@ -50,8 +49,8 @@ func (p place) String() string {
 	return p.name
 }
 
-// A report collects problems in any order and tells them in the reader's:
-// file from top to bottom, environment, flags.
+// A report collects problems and lists them in the order of a reader: file from top to
+// bottom, environment, flags.
 type report struct {
 	found []problem
 }

@@ -23,7 +23,7 @@ type Options struct {
 	Check func(Config) []Complaint
 }
 
-// Loaded is what Load found.
+// Loaded is the outcome of Load.
 type Loaded struct {
 	Config   Config
 	File     string       // the file that was read, "" when there was none
@@ -32,10 +32,9 @@ type Loaded struct {
 	loader *loader
 }
 
-// Load merges defaults, file, environment and flags, and checks the outcome.
-// The error joins everything that is wrong, one FieldError each, in the order
-// file, environment, flags; the Loaded that comes with it, never nil, holds the
-// warnings.
+// Load merges defaults, file, environment and flags, and checks the result. The error
+// joins all mistakes in the order file, environment, flags, each a FieldError. The Loaded
+// is never nil. It has the warnings also if there is an error.
 func Load(o Options) (*Loaded, error) {
 	l := newLoader()
 	env := environ(o.Env)
@@ -63,12 +62,11 @@ func (l *loader) load(name string, data []byte, env map[string]string, o Options
 	return &Loaded{Config: c, File: name, Warnings: l.warns.list(), loader: l}, l.errs.err()
 }
 
-// Place returns where a path of the config, such as sources[2] or hash.seed, was
-// set; "" for a default.
+// Place returns the place that set a path of the config, such as sources[2] or hash.seed.
+// It returns "" for a default.
 func (d *Loaded) Place(path string) string { return d.loader.placeOf(path).String() }
 
-// merge lays the layers over the defaults; viper does the laying and fills the
-// struct.
+// merge lays the layers over the defaults and fills a Config.
 func merge(layers ...layer) (Config, error) {
 	v := viper.New()
 	c := Default()

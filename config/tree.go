@@ -15,20 +15,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxPairs bounds the keys one file may unfold to. A thousand sources are ten
-// thousand; only aliases of aliases reach more.
+// maxPairs bounds the keys of one file after its aliases are followed. A thousand sources
+// have ten thousand keys. Only aliases of aliases reach more.
 const maxPairs = 1 << 20
 
-// A tree is one parsed file: YAML nodes with line and column, whatever the file
-// was written in.
+// A tree is one parsed YAML or JSON file: YAML nodes with line and column.
 type tree struct {
 	name  string
-	root  *yaml.Node // nil when the file says nothing
-	pairs int        // unfolded so far
+	root  *yaml.Node // nil if the file is empty or cannot be parsed
+	pairs int        // number of pairs that mapping has returned
 }
 
-// parseTree reads a file. One that is called .json is read as JSON, one that is
-// called .yaml or .yml as YAML, any other by its content.
+// parseTree reads a file. The extensions .json, .yaml and .yml name the format. The content
+// of a file with another extension decides.
 func parseTree(name string, data []byte, r *report) *tree {
 	t := &tree{name: name}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
@@ -73,8 +72,8 @@ func (t *tree) parseYAML(data []byte, r *report) *yaml.Node {
 	return doc.Content[0]
 }
 
-// yamlPlace takes the place out of a message of the YAML parser, which names a
-// line at most, counts it from 0 in half of its messages and then leaves out 0.
+// yamlPlace takes the place out of a message of the YAML parser. The parser names no
+// column. Half of its messages count lines from 0 and leave out line 0.
 func (t *tree) yamlPlace(data []byte, message string) (place, string) {
 	at := place{layer: inFile, name: t.name}
 	m := yamlLine.FindStringSubmatch(message)
@@ -94,8 +93,8 @@ func (t *tree) yamlPlace(data []byte, message string) (place, string) {
 	return at, reason
 }
 
-// parseJSON builds the same tree from JSON, which YAML only nearly contains: it
-// has no surrogate pairs and other rules for tabs.
+// parseJSON builds the same tree from JSON. The YAML parser cannot read all JSON: it
+// rejects surrogate pairs and some tabs.
 func (t *tree) parseJSON(data []byte, r *report) *yaml.Node {
 	var raw json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -185,9 +184,9 @@ type pair struct {
 	value *yaml.Node
 }
 
-// mapping returns the pairs of a map in order, its own keys before those merged
-// in with <<. Null is an empty map. Keys that stand twice are reported and
-// dropped; anything that is no map is reported and returns false.
+// mapping returns the pairs of a map in order, its own keys before those that << merges.
+// Null is an empty map. A key that stands twice is reported and dropped. mapping reports
+// any other node and returns false.
 func (t *tree) mapping(n *yaml.Node, path string, r *report) ([]pair, bool) {
 	n = follow(n)
 	if isNull(n) {
@@ -320,7 +319,7 @@ func hasMerge(n *yaml.Node) bool {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// describe says what a node is, for "must be X, not …".
+// describe names the type and the value of a node, for "must be X, not …".
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -347,7 +346,7 @@ func describe(n *yaml.Node) string {
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// join appends a key to a path; a key that would blur the path is quoted.
+// join appends a key to a path. It quotes a key that is not plain.
 func join(path, name string) string {
 	switch {
 	case !plainName.MatchString(name):

@@ -20,8 +20,8 @@ type Complaint struct {
 	Warning bool   // a server starts nevertheless
 }
 
-// report turns complaints about a loaded config into errors and warnings, but for values
-// that could not be read and are reported already.
+// report turns complaints about a loaded config into errors and warnings. It skips values
+// that could not be read: they are reported already.
 func (l *loader) report(complaints []Complaint) {
 	for _, e := range complaints {
 		if l.unreadable(e.Path) || l.vouched[e.Path] {
@@ -45,8 +45,8 @@ func (l *loader) report(complaints []Complaint) {
 	}
 }
 
-// anyUnreadable reports whether a clash may only come from values that could
-// not be read.
+// anyUnreadable reports whether a path or a part of it could not be read, so that a clash
+// may not be real.
 func (l *loader) anyUnreadable(paths ...string) bool {
 	for failed, yes := range l.failed {
 		for _, path := range paths {
@@ -199,8 +199,8 @@ func checkAddress(address string) (port int, err error) {
 	return port, nil
 }
 
-// checkLiveEndpoint checks where live events come from: an address to connect to,
-// or one that publishers connect to.
+// checkLiveEndpoint checks the endpoint of live events: an address to connect to, or a
+// bound one that publishers connect to.
 func checkLiveEndpoint(endpoint string) error {
 	bound, ok := strings.CutPrefix(endpoint, "bind:")
 	if !ok {
@@ -241,8 +241,8 @@ func checkEndpoint(endpoint string) error {
 	return nil
 }
 
-// splitReason is the reason in an error of net.SplitHostPort, without the
-// address it repeats.
+// splitReason returns the reason of an error of net.SplitHostPort without the address,
+// which the caller prints.
 func splitReason(err error) string {
 	var e *net.AddrError
 	if errors.As(err, &e) {
