@@ -191,8 +191,8 @@ func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conduc
 	return r
 }
 
-// shutdown lets requests in flight end, then closes the sources. It returns
-// within about the timeout, whatever clients and engines do.
+// shutdown waits for requests in flight, then closes the sources and the journal. It
+// returns within about the timeout, whatever clients and engines do.
 func shutdown(web *server.Servers, c *conductor.Conductor, j *journal.Writer, timeout time.Duration, log zerolog.Logger) {
 	web.Shutdown(timeout)
 	if !within(500*time.Millisecond, c.Close) {
