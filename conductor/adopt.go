@@ -4,20 +4,8 @@ import (
 	"slices"
 
 	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
 	"kvconductor/index"
 )
-
-// learnParts notes of how many parts a published block is.
-func (c *Conductor) learnParts(dk scope.Deployment, n int) {
-	d := c.deployment(dk)
-	for d != nil {
-		most := d.parts.Load()
-		if int(most) >= n || d.parts.CompareAndSwap(most, int32(n)) {
-			return
-		}
-	}
-}
 
 // adopt moves blocks that waited in the source's home for a parent to the context
 // in which that parent has turned up: adapter and salt are inherited, the adapter not
@@ -57,7 +45,7 @@ func (s *placement) adoptOne(ns, home *namespace, key normalize.Owner, h *holder
 		labels = []uint64{0} // its tokens are gone
 	}
 	medium := s.media[key.Medium]
-	ns.useLookAheads(s.conductor, home.lookAheads)
+	ns.useLookAheads(s.contexts, home.lookAheads)
 	ns.context.index.Store(&index.Store{
 		Owner: s.holder(ns, key, medium).current, Parent: parent, HasParent: true,
 		Engine: name, Local: []uint64{o.Local}, Labels: labels, Copies: s.copies(key),

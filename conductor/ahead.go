@@ -132,7 +132,7 @@ func (x *usedLookAheads) publish() {
 
 // useLookAheads notes the look-aheads of blocks that the namespace is about to hold.
 // Queries ask for them until the source leaves the namespace.
-func (ns *namespace) useLookAheads(c *Conductor, a lookAheads) {
+func (ns *namespace) useLookAheads(c *contexts, a lookAheads) {
 	more := a &^ ns.lookAheads
 	if more == 0 {
 		return
@@ -150,7 +150,7 @@ func (ns *namespace) useLookAheads(c *Conductor, a lookAheads) {
 
 // useAnyLookAhead is useLookAheads for blocks known by their hashes alone: they may have
 // any look-ahead of the names that the context knows.
-func (ns *namespace) useAnyLookAhead(c *Conductor) {
+func (ns *namespace) useAnyLookAhead(c *contexts) {
 	ns.useLookAheads(c, ns.context.lookAheads.ofNames()|noLookAhead)
 }
 

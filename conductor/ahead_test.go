@@ -25,7 +25,7 @@ func TestLookAheadsFade(t *testing.T) {
 		pool := source(TypeMooncake, name)
 		ns := c.enter(pool, at)
 		defer c.exit(pool, ns)
-		ns.useAnyLookAhead(c)
+		ns.useAnyLookAhead(&c.contexts)
 		return ns.lookAheads
 	}
 	expect := func(when string, got, want lookAheads) {
@@ -38,7 +38,7 @@ func TestLookAheadsFade(t *testing.T) {
 	leave := func(ahead int, engine uint64) {
 		s := source(TypeVLLM, "eagle")
 		ns := c.enter(s, at)
-		ns.useLookAheads(c, oneLookAhead(ahead))
+		ns.useLookAheads(&c.contexts, oneLookAhead(ahead))
 		x.index.Store(&index.Store{Owner: x.index.NewOwner(ns.source), Engine: []uint64{engine}, Local: []uint64{engine}})
 		expect("held", x.lookAheads.load(), oneLookAhead(ahead))
 		c.exit(s, ns)

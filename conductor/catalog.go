@@ -5,20 +5,18 @@ import (
 	"iter"
 	"maps"
 	"slices"
-
-	"kvconductor/conductor/scope"
 )
 
 // Registrations returns what is registered, in no particular order, without what
 // only a peer has told of. Unlike Services it looks at no stream and no index.
-func (c *Conductor) Registrations() []Registration {
+func (c *registry) Registrations() []Registration {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Collect(c.registrations())
 }
 
 // registrations walks the registry. c.mu is held meanwhile.
-func (c *Conductor) registrations() iter.Seq[Registration] {
+func (c *registry) registrations() iter.Seq[Registration] {
 	return func(yield func(Registration) bool) {
 		for _, s := range c.sources {
 			if !s.recovered && !yield(s.reg) {
@@ -29,7 +27,7 @@ func (c *Conductor) registrations() iter.Seq[Registration] {
 }
 
 // registrationCount returns how many there are. c.mu is held.
-func (c *Conductor) registrationCount() (n int) {
+func (c *registry) registrationCount() (n int) {
 	for range c.registrations() {
 		n++
 	}
@@ -38,7 +36,7 @@ func (c *Conductor) registrationCount() (n int) {
 
 // Partitions returns the tenants and models there is anything of, with their block
 // sizes in tokens, ascending. The sizes are not to be changed.
-func (c *Conductor) Partitions() map[Partition][]int {
+func (c *registry) Partitions() map[Partition][]int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return maps.Clone(c.sizes)
@@ -49,27 +47,10 @@ type Partition struct{ Tenant, Model string }
 
 // BlockSizes returns the block sizes of a partition, in tokens, ascending; none
 // when nothing is known of it. They are not to be changed.
-func (c *Conductor) BlockSizes(p Partition) []int {
+func (c *registry) BlockSizes(p Partition) []int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.sizes[p]
-}
-
-// sized notes that there is a deployment, or no more. What queries have read of the
-// sizes stays as it is. c.mu is held.
-func (c *Conductor) sized(key scope.Deployment, there bool) {
-	p := Partition{Tenant: key.Tenant, Model: key.Model}
-	old := c.sizes[p]
-	at, _ := slices.BinarySearch(old, key.BlockSize)
-	var sizes []int
-	if there {
-		sizes = slices.Insert(slices.Clone(old), at, key.BlockSize)
-	} else {
-		sizes = slices.Delete(slices.Clone(old), at, at+1)
-	}
-	if c.sizes[p] = sizes; len(sizes) == 0 {
-		delete(c.sizes, p)
-	}
 }
 
 // ContextBlocks is one context and how many blocks somebody holds in it.
@@ -80,9 +61,9 @@ type ContextBlocks struct {
 }
 
 // Contexts returns every context there is, in no particular order. It walks no blocks.
-func (c *Conductor) Contexts() []ContextBlocks {
+func (c *registry) Contexts() []ContextBlocks {
 	var all []ContextBlocks
-	for _, x := range c.contexts() {
+	for _, x := range c.allContexts() {
 		dk := x.deployment.key
 		all = append(all, ContextBlocks{
 			Tenant: dk.Tenant, Model: dk.Model, Lora: x.key.Lora, Salt: x.key.Salt,

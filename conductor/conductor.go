@@ -99,21 +99,14 @@ type Options struct {
 // Conductor is the registry of sources and the indexes they fill.
 // All methods are safe for concurrent use.
 type Conductor struct {
+	contexts
+
 	opts   Options
 	scheme hash.Scheme
-	recall *recall    // nil for none
 	memo   *hash.Memo // nil is none
-	log    zerolog.Logger
 	now    func() time.Time
 	open   func(Registration, *journal.Source, func(stream.State)) feed
 	gate   <-chan struct{}
-	past   bool // a Replay fills it: nothing ages by itself, nobody else registers
-
-	mu          sync.RWMutex
-	sources     map[Key]*source                  // guarded by mu
-	deployments map[scope.Deployment]*deployment // guarded by mu
-	sizes       map[Partition][]int              // block sizes of the deployments, ascending, never changed; guarded by mu
-	closed      bool                             // guarded by mu
 
 	mixed   atomic.Bool // blocks came from a peer that tells no marks
 	queries queryMetrics
@@ -132,18 +125,21 @@ func New(opts Options) *Conductor {
 		opts.SilentAfter = DefaultSilentAfter
 	}
 	c := &Conductor{
-		opts:        opts,
-		scheme:      hash.Scheme{Seed: opts.HashSeed},
-		recall:      newRecall(opts.RecallBytes),
-		memo:        opts.Memo,
-		log:         opts.Log,
-		now:         opts.Now,
-		sources:     make(map[Key]*source),
-		deployments: make(map[scope.Deployment]*deployment),
-		sizes:       make(map[Partition][]int),
-		queries:     newQueryMetrics(),
-		stopWatch:   make(chan struct{}),
-		watched:     make(chan struct{}),
+		opts:      opts,
+		scheme:    hash.Scheme{Seed: opts.HashSeed},
+		memo:      opts.Memo,
+		now:       opts.Now,
+		queries:   newQueryMetrics(),
+		stopWatch: make(chan struct{}),
+		watched:   make(chan struct{}),
+	}
+	c.registry = registry{
+		sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
+	}
+	c.log, c.recall = opts.Log, newRecall(opts.RecallBytes)
+	c.options = index.Options{
+		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, KeepLabels: opts.KeepLocals,
+		KeepForgotten: c.recall.forgets(),
 	}
 	c.open = func(r Registration, recorded *journal.Source, on func(stream.State)) feed {
 		return stream.Open(c.streamConfig(r, recorded, on))

@@ -12,7 +12,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -160,13 +159,6 @@ func (d *deployment) ids(names []string) []int32 {
 	return all
 }
 
-// deployment returns the deployment of a key, nil when there is none.
-func (c *Conductor) deployment(key scope.Deployment) *deployment {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.deployments[key]
-}
-
 // context returns the context of a key, nil when there is none.
 func (d *deployment) context(key scope.Variant) *indexContext {
 	if x, ok := d.contexts.Load(key); ok {
@@ -200,133 +192,4 @@ func (d *deployment) publish() {
 	slices.SortFunc(pools, func(a, b *source) int { return strings.Compare(a.reg.Key().String(), b.reg.Key().String()) })
 	d.pools.Store(&pools)
 	d.publishProfiles()
-}
-
-// deploymentOf returns the deployment, making it when new. c.mu is held.
-func (c *Conductor) deploymentOf(key scope.Deployment) *deployment {
-	d, ok := c.deployments[key]
-	if !ok {
-		d = &deployment{key: key, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
-		d.publish()
-		c.deployments[key] = d
-		c.sized(key, true)
-	}
-	return d
-}
-
-// join makes a source's instance visible in the deployment it is registered
-// for. Pools are never rows. c.mu is held.
-func (c *Conductor) join(s *source) {
-	d := c.deploymentOf(s.deploymentKey())
-	d.refs++
-	if !slices.Contains(d.loras, s.reg.Lora) {
-		d.loras = append(d.loras, s.reg.Lora)
-	}
-	if !slices.Contains(d.salts, s.reg.Salt) {
-		d.salts = append(d.salts, s.reg.Salt)
-	}
-	if s.reg.pool() {
-		d.tokenless.Store(true)
-		d.pooled[s] = true
-	} else {
-		d.instance(s.reg.Instance).sources[s] = true
-	}
-	d.publish()
-}
-
-// leave undoes join; what the source still applies is not recorded. c.mu is held.
-func (c *Conductor) leave(s *source) {
-	s.journal.Unregister()
-	d := c.deployments[s.deploymentKey()]
-	if s.reg.pool() {
-		delete(d.pooled, s)
-	} else {
-		delete(d.instances[s.reg.Instance].sources, s)
-	}
-	d.publish()
-	c.release(d)
-}
-
-// release drops one reference and the deployment with the last one. c.mu is held.
-func (c *Conductor) release(d *deployment) {
-	if d.refs--; d.refs == 0 {
-		delete(c.deployments, d.key)
-		c.sized(d.key, false)
-	}
-}
-
-// enter gives a source a namespace in a context, making both when new.
-func (c *Conductor) enter(s *source, key scope.Context) *namespace {
-	ns := &namespace{owners: make(map[normalize.Owner]*holder), instance: tiers.Pool}
-	c.mu.Lock()
-	d := c.deploymentOf(key.Deployment)
-	x := d.context(key.Variant)
-	if x == nil {
-		x = &indexContext{
-			key: key.Variant, deployment: d, scheme: c.scheme, log: c.log,
-			translates: c.opts.KeepLocals && dynamoSeed(key.Variant) != c.scheme.Seed,
-			index: index.New(index.Options{
-				Scheme: c.scheme, MaxOrphans: c.opts.MaxOrphans, MaxBytes: c.opts.MaxBytes, KeepLabels: c.opts.KeepLocals,
-				KeepForgotten: c.forgets(), Remember: func() bool { return x.remembered() },
-			}),
-		}
-		d.contexts.Store(key.Variant, x)
-	}
-	d.refs++
-	x.refs++
-	if key.Variant.Lora != "" && key.Variant.Lora != s.reg.Lora {
-		d.adapted.Store(true)
-	}
-	if key.Variant.Salt != "" && key.Variant.Salt != s.reg.Salt {
-		d.salted.Store(true)
-	}
-	if s.reg.pool() {
-		ns.serves = d.ids(s.reg.Serves)
-	} else {
-		ns.instance = d.instance(s.reg.Instance).id
-		lora := key.Variant.Lora
-		if key.Deployment == s.deploymentKey() && lora != s.reg.Lora && !slices.Contains(s.announced, lora) {
-			s.announced = append(s.announced, lora)
-			d.publish()
-		}
-	}
-	c.mu.Unlock()
-	ns.context, ns.source = x, x.index.NewSource()
-	return ns
-}
-
-// exit drops everything a source holds in a context, and the context with its
-// last namespace.
-func (c *Conductor) exit(s *source, ns *namespace) {
-	x := ns.context
-	x.index.DropSource(ns.source)
-	x.tidy()
-	if c.recall == nil {
-		if c.leaves(s, ns) {
-			x.unlistAll()
-		}
-		return
-	}
-	c.recall.move.Lock()
-	defer c.recall.move.Unlock()
-	if c.leaves(s, ns) {
-		x.unlistAll()
-		c.collectAll(x)
-	}
-}
-
-// leaves takes a source out of a context, and reports whether it was the last.
-func (c *Conductor) leaves(s *source, ns *namespace) (last bool) {
-	x := ns.context
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	x.unawait(s)
-	x.lookAheads.removeUser(ns.lookAheads)
-	x.deployment.lookAheads.removeUser(ns.lookAheads)
-	if x.refs--; x.refs == 0 {
-		x.deployment.contexts.Delete(x.key)
-		last = true
-	}
-	c.release(x.deployment)
-	return last
 }

@@ -16,10 +16,10 @@ import (
 // out owners, and take blocks away. The turn of the source guards them where nothing else
 // is said.
 type holdings struct {
-	conductor *Conductor
-	owner     *source // as the waiting lists of contexts name it
-	reg       Registration
-	policy    index.CopyPolicy // of reg, for the engine's own copies
+	contexts *contexts
+	owner    *source // as the waiting lists of contexts name it
+	reg      Registration
+	policy   index.CopyPolicy // of reg, for the engine's own copies
 
 	// announced lists adapters under which the source stored blocks without being
 	// registered for them. Guarded by Conductor.mu.
@@ -59,7 +59,7 @@ func (s *holdings) withdraws(e *events.Event, key normalize.Owner) int {
 		}
 		all := h.remove(ns.context.index, hashes, remaining, s.copies(key))
 		found += all * len(e.Hashes) / max(len(hashes), 1)
-		s.conductor.collect(ns.context)
+		s.contexts.collect(ns.context)
 	}
 	return found
 }
@@ -261,7 +261,7 @@ func (s *holdings) deploymentKey() scope.Deployment { return s.reg.deploymentKey
 func (s *holdings) space(key scope.Context) *namespace {
 	ns, ok := s.index[key]
 	if !ok {
-		ns = s.conductor.enter(s.owner, key)
+		ns = s.contexts.enter(s.owner, key)
 		s.index[key] = ns
 		s.mu.Lock()
 		s.spaces = append(s.spaces, ns)
@@ -276,7 +276,7 @@ func (s *holdings) quit(ns *namespace) {
 	s.spaces = slices.DeleteFunc(s.spaces, func(other *namespace) bool { return other == ns })
 	s.mu.Unlock()
 	delete(s.index, ns.key())
-	s.conductor.exit(s.owner, ns)
+	s.contexts.exit(s.owner, ns)
 }
 
 // quitEmpty leaves namespaces that hold nothing any more: salts may be as many

@@ -208,3 +208,17 @@ func (s *source) tell() {
 		}
 	}
 }
+
+// regroupPools lets every pool ask again about a group. No turn is held.
+func (c *Conductor) regroupPools(at scope.Group) {
+	for _, s := range c.registered() {
+		if s.pool == nil {
+			continue
+		}
+		s.guard(func() {
+			if !s.gone {
+				s.applyChanges(s.pool.Regroup(at))
+			}
+		})
+	}
+}

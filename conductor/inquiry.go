@@ -114,7 +114,7 @@ func (s *placement) means(dk scope.Deployment, e *events.Event, block int, home 
 	case known && fits(home):
 		return m, true
 	}
-	return s.conductor.meansElsewhere(d, hashAt(e, block), home, fits, most)
+	return s.contexts.meansElsewhere(d, hashAt(e, block), home, fits, most)
 }
 
 // hashAt returns the hash of a block of an event, or of its parent.
@@ -130,7 +130,7 @@ func hashAt(e *events.Event, block int) uint64 {
 func (s *placement) meansHere(at scope.Context, e *events.Event, block int) (d *deployment, m meaning, known bool) {
 	x := s.asked.here
 	if x == nil || s.asked.at != at {
-		d = s.conductor.deployment(at.Deployment)
+		d = s.contexts.deployment(at.Deployment)
 		if d == nil {
 			return nil, m, false
 		}
@@ -141,7 +141,7 @@ func (s *placement) meansHere(at scope.Context, e *events.Event, block int) (d *
 	k, before := s.known(x, e, block)
 	s.asked.at, s.asked.here = at, x
 	if !k.Named {
-		s.conductor.collect(x) // now, when it may have forgotten
+		s.contexts.collect(x) // now, when it may have forgotten
 		return x.deployment, m, false
 	}
 	return x.deployment, x.meaning(k.Key, before), true

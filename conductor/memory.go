@@ -17,7 +17,7 @@ type MemoryPart struct {
 // of sources and owners, not blocks.
 func (c *Conductor) Memory() []MemoryPart {
 	var x index.Memory
-	for _, context := range c.contexts() {
+	for _, context := range c.allContexts() {
 		m := context.index.Memory()
 		x.Pieces += m.Pieces
 		x.Lists += m.Lists

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"kvconductor/events/zmq"
-	"kvconductor/index"
 )
 
 // queryMetrics count what routers ask.
@@ -245,23 +244,4 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 	c.queries.matched.Collect(ch)
 	c.queries.asked.Collect(ch)
 	c.queries.unknown.Collect(ch)
-}
-
-// indexStats adds up the indexes by their metric labels.
-func (c *Conductor) indexStats() map[[4]string]index.Stats {
-	sums := make(map[[4]string]index.Stats)
-	for _, x := range c.contexts() {
-		dk := x.deployment.key
-		labels := [4]string{dk.Tenant, dk.Model, x.key.Lora, strconv.Itoa(dk.BlockSize)}
-		st, sum := x.index.Stats(), sums[labels]
-		sum.Blocks += st.Blocks
-		sum.Memberships += st.Memberships
-		sum.Aliases += st.Aliases
-		sum.Orphans += st.Orphans
-		sum.Raw += st.Raw
-		sum.Bytes += st.Bytes
-		sum.AliasBytes += st.AliasBytes
-		sums[labels] = sum
-	}
-	return sums
 }

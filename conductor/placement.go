@@ -93,7 +93,7 @@ func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 				s.keys, used = append(s.keys, next.key), used|next.lookAheads
 			}
 			policy := s.copiesOf(c)
-			spot.ns.useLookAheads(s.conductor, used)
+			spot.ns.useLookAheads(s.contexts, used)
 			res = s.putNamed(spot.ns, e.Hashes[from:i], s.keys, c.Owner, c.Medium, policy)
 			s.putParts(spot.ns, e.Hashes[from], c.Owner, c.Medium, policy)
 		default:
@@ -111,7 +111,7 @@ func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 				res.Shed += again.Shed
 				res.Refused += again.Refused
 			default:
-				s.conductor.await(s.owner, spot.ns.context)
+				s.contexts.await(s.owner, spot.ns.context)
 				s.rejoin(spot.ns.context, e.Hashes[from:i])
 			}
 		}
@@ -169,9 +169,9 @@ func stretch(c *normalize.Change, from, end int) normalize.Change {
 // wait stores a block under a hash that nobody has announced with tokens.
 func (s *placement) wait(ns *namespace, c *normalize.Change, engine uint64) index.StoreResult {
 	x := ns.context
-	s.conductor.await(s.owner, x)
+	s.contexts.await(s.owner, x)
 	res := s.put(ns, c, []uint64{engine}, nil)
-	if _, known := s.conductor.whatMeans(x.deployment.key, engine, s.home().Variant, func(scope.Variant) bool { return true }, searched(c.Cut)); known {
+	if _, known := s.contexts.whatMeans(x.deployment.key, engine, s.home().Variant, func(scope.Variant) bool { return true }, searched(c.Cut)); known {
 		s.rejoin(x, []uint64{engine})
 	}
 	return res
@@ -181,9 +181,9 @@ func (s *placement) wait(ns *namespace, c *normalize.Change, engine uint64) inde
 func (s *placement) put(ns *namespace, c *normalize.Change, hashes, local []uint64) index.StoreResult {
 	e := c.Cut
 	if local == nil {
-		ns.useAnyLookAhead(s.conductor)
+		ns.useAnyLookAhead(s.contexts)
 	} else {
-		ns.useLookAheads(s.conductor, oneLookAhead(e.Ahead))
+		ns.useLookAheads(s.contexts, oneLookAhead(e.Ahead))
 	}
 	if local == nil && ns.parts() > 0 {
 		hashes, _ = s.withParts(ns, hashes, nil)
@@ -209,7 +209,7 @@ func (s *placement) put(ns *namespace, c *normalize.Change, hashes, local []uint
 		s.spread(ns.context, s.joined)
 		s.joined = s.joined[:0]
 	}
-	s.conductor.collect(ns.context)
+	s.contexts.collect(ns.context)
 	if len(s.spaces) > 1 && local != nil {
 		s.adopt(ns, hashes, e.Envelope)
 	}

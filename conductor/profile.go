@@ -78,7 +78,7 @@ func profileDiff(a, b HashProfile) (field, have, got string) {
 // checkProfile refuses a profile that an engine registered for the same context
 // contradicts, whichever source it takes the place of. A past is taken as it was.
 // c.mu is held.
-func (c *Conductor) checkProfile(r Registration, replaced *source) error {
+func (c *registry) checkProfile(r Registration, replaced *source) error {
 	p := r.profile()
 	d := c.deployments[r.deploymentKey()]
 	if p == (hash.Profile{}) || d == nil || c.past {

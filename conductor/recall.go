@@ -164,41 +164,12 @@ func (x *indexContext) remembered() bool {
 	return d.tokenless.Load() || x.key != scope.Variant{} && (d.tiered.Load() || d.early.Load() < earlyNames)
 }
 
-// collect remembers what an index has forgotten, where somebody may ask for it.
-func (c *Conductor) collect(x *indexContext) {
-	if c.recall == nil || !x.index.Forgets() {
-		return
-	}
-	c.recall.move.Lock()
-	defer c.recall.move.Unlock()
-	if names := x.index.Forgotten(); x.remembered() {
-		c.recall.put(x, names)
-	}
-	c.mu.Lock()
-	x.lookAheads.fade()
-	c.mu.Unlock()
-}
-
-// collectAll remembers what a context knew that has just gone. recall.move is held.
-func (c *Conductor) collectAll(x *indexContext) {
-	if !x.remembered() {
-		return
-	}
-	var names []index.Name
-	x.index.Names(func(n index.Name) bool {
-		names = append(names, n)
-		return len(names) < c.recall.most
-	})
-	c.recall.put(x, append(names, x.index.Forgotten()...))
-}
-
-// forgets is how many names a context keeps until they are collected, which is before
-// anybody looks for one.
-func (c *Conductor) forgets() int {
-	if c.recall == nil {
+// forgets returns how many names a context keeps until recall collects them.
+func (r *recall) forgets() int {
+	if r == nil {
 		return 0
 	}
-	return c.recall.most
+	return r.most
 }
 
 func (x *indexContext) spaceKey() scope.Context {

@@ -94,11 +94,11 @@ func (r *Recovery) Stored(e *Stored) error {
 	}
 	switch {
 	case s.marked:
-		ns.useLookAheads(r.c, max(s.peerLookAheads, noLookAhead))
+		ns.useLookAheads(&r.c.contexts, max(s.peerLookAheads, noLookAhead))
 	case local == nil:
-		ns.useAnyLookAhead(r.c)
+		ns.useAnyLookAhead(&r.c.contexts)
 	default:
-		ns.useLookAheads(r.c, dynamoLookAheads) // Dynamo's dumps do not tell
+		ns.useLookAheads(&r.c.contexts, dynamoLookAheads) // Dynamo's dumps do not tell
 	}
 	owner := s.holder(ns, normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned}, e.Medium)
 	to := owner.current
@@ -296,19 +296,6 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	return s, nil
 }
 
-// colleague returns a registered source of the same instance and deployment: its
-// publisher may speak for several ranks. c.mu is held.
-func (c *Conductor) colleague(reg Registration) *source {
-	var found *source
-	for _, s := range c.sources {
-		if s.reg.Instance == reg.Instance && s.deploymentKey() == reg.deploymentKey() && !s.recovered &&
-			(found == nil || s.reg.Rank < found.reg.Rank) {
-			found = s
-		}
-	}
-	return found
-}
-
 func (r Registration) deploymentKey() scope.Deployment {
 	return scope.Deployment{Tenant: r.Tenant, Model: r.Model, BlockSize: r.BlockSize}
 }
@@ -328,16 +315,6 @@ func (c *Conductor) expire(s *source) {
 		c.log.Info().Str("source", key.String()).Int("blocks", s.blocks()).Msg("blocks recovered from a peer expire: nobody has registered their source")
 		_, _ = c.unregisterIf(key, s)
 	}
-}
-
-// recoveredAt returns the recovered source under a key, nil if there is none.
-func (c *Conductor) recoveredAt(key Key) *source {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if s := c.sources[key]; s != nil && s.recovered {
-		return s
-	}
-	return nil
 }
 
 // holdsFor reports whether blocks of two registrations count for the same rows.

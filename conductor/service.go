@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"kvconductor/conductor/doctor"
@@ -49,7 +50,7 @@ type Service struct {
 }
 
 // Services returns every registered source, sorted by key.
-func (c *Conductor) Services() []Service {
+func (c *registry) Services() []Service {
 	sources := c.registered()
 	all := make([]Service, len(sources))
 	for i, s := range sources {
@@ -60,7 +61,7 @@ func (c *Conductor) Services() []Service {
 
 // Watermarks returns, in the order of Services, how many batches of its publisher
 // each source is past: the last applied sequence plus one, 0 before the first.
-func (c *Conductor) Watermarks() []uint64 {
+func (c *registry) Watermarks() []uint64 {
 	sources := c.registered()
 	all := make([]uint64, len(sources))
 	for i, s := range sources {
@@ -72,32 +73,12 @@ func (c *Conductor) Watermarks() []uint64 {
 }
 
 // IndexBytes is what all indexes account for.
-func (c *Conductor) IndexBytes() int {
+func (c *registry) IndexBytes() int {
 	n := 0
 	for _, st := range c.indexStats() {
 		n += st.Bytes
 	}
 	return n
-}
-
-// has reports whether a source is registered under a key.
-func (c *Conductor) has(key Key) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	_, ok := c.sources[key]
-	return ok
-}
-
-// registered returns the sources sorted by key.
-func (c *Conductor) registered() []*source {
-	c.mu.RLock()
-	sources := make([]*source, 0, len(c.sources))
-	for _, s := range c.sources {
-		sources = append(sources, s)
-	}
-	c.mu.RUnlock()
-	slices.SortFunc(sources, func(a, b *source) int { return a.reg.Key().compare(b.reg.Key()) })
-	return sources
 }
 
 func (s *source) service() Service {
@@ -158,7 +139,7 @@ type ContextView struct {
 
 // GlobalView returns every (context, instance) pair with up to limit hash
 // aliases each. It is for people and tests; it walks.
-func (c *Conductor) GlobalView(limit int) []ContextView {
+func (c *registry) GlobalView(limit int) []ContextView {
 	type viewKey struct {
 		context  *indexContext
 		instance string
@@ -249,25 +230,11 @@ func (c *Conductor) Ready() Readiness {
 	return r
 }
 
-// contexts returns every context there is.
-func (c *Conductor) contexts() []*indexContext {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	var all []*indexContext
-	for _, d := range c.deployments {
-		d.contexts.Range(func(_, x any) bool {
-			all = append(all, x.(*indexContext))
-			return true
-		})
-	}
-	return all
-}
-
 // Check verifies the invariants of every index and returns the first violation
 // of each.
-func (c *Conductor) Check() []error {
+func (c *registry) Check() []error {
 	var errs []error
-	for _, x := range c.contexts() {
+	for _, x := range c.allContexts() {
 		if err := x.index.Check(); err != nil {
 			errs = append(errs, err)
 		}
@@ -277,7 +244,7 @@ func (c *Conductor) Check() []error {
 
 // Held returns how many blocks of a deployment a rank of an instance holds on devices,
 // whatever their adapter and salt.
-func (c *Conductor) Held(p Partition, blockSize int, instance string, rank int32) int {
+func (c *registry) Held(p Partition, blockSize int, instance string, rank int32) int {
 	key := scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}
 	d := c.deployment(key)
 	if d == nil {
@@ -297,4 +264,23 @@ func (c *Conductor) Held(p Partition, blockSize int, instance string, rank int32
 		s.mu.Unlock()
 	}
 	return held
+}
+
+// indexStats adds up the indexes by their metric labels.
+func (c *registry) indexStats() map[[4]string]index.Stats {
+	sums := make(map[[4]string]index.Stats)
+	for _, x := range c.allContexts() {
+		dk := x.deployment.key
+		labels := [4]string{dk.Tenant, dk.Model, x.key.Lora, strconv.Itoa(dk.BlockSize)}
+		st, sum := x.index.Stats(), sums[labels]
+		sum.Blocks += st.Blocks
+		sum.Memberships += st.Memberships
+		sum.Aliases += st.Aliases
+		sum.Orphans += st.Orphans
+		sum.Raw += st.Raw
+		sum.Bytes += st.Bytes
+		sum.AliasBytes += st.AliasBytes
+		sums[labels] = sum
+	}
+	return sums
 }

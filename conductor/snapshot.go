@@ -146,31 +146,6 @@ func (c *Conductor) Snapshot() *Snapshot {
 	return snap
 }
 
-// still returns all sources with their turns held, until release is called; of a
-// Conductor that is closed also those that have ended.
-func (c *Conductor) still() (all []*source, release func()) {
-	for {
-		all = c.registered()
-		gone := false
-		for _, s := range all {
-			s.turn.Lock()
-			gone = gone || s.gone
-		}
-		release = func() {
-			for _, s := range all {
-				s.turn.Unlock()
-			}
-		}
-		c.mu.RLock()
-		closed := c.closed
-		c.mu.RUnlock()
-		if !gone || closed {
-			return all, release
-		}
-		release() // what it held may be another's, who is not among them
-	}
-}
-
 // Name is what an engine hash means of which its users hold no block, but others do.
 type Name struct {
 	Partition

@@ -23,13 +23,14 @@ import (
 // source is one subscription and what it holds.
 type source struct {
 	placement
-	profile  hash.Profile // of reg
-	static   bool
-	stream   feed
-	journal  *journal.Source // nil: nothing is recorded
-	stopping sync.Once
-	stopped  chan struct{} // closed by stop
-	done     chan struct{} // closed when run has ended
+	conductor *Conductor
+	profile   hash.Profile // of reg
+	static    bool
+	stream    feed
+	journal   *journal.Source // nil: nothing is recorded
+	stopping  sync.Once
+	stopped   chan struct{} // closed by stop
+	done      chan struct{} // closed when run has ended
 
 	// recovered is a source that came from a peer and is not registered; it expires
 	// then, if at all. turn guards the timer.
@@ -108,15 +109,16 @@ func (c *Conductor) newRecovered(r Registration) *source {
 // unjoined makes a source without a feed that nobody sees.
 func (c *Conductor) unjoined(r Registration) *source {
 	s := &source{
-		profile: r.profile(),
-		stopped: make(chan struct{}),
-		done:    make(chan struct{}),
-		opened:  c.now(),
-		dropped: make(map[events.Reason]uint64),
+		conductor: c,
+		profile:   r.profile(),
+		stopped:   make(chan struct{}),
+		done:      make(chan struct{}),
+		opened:    c.now(),
+		dropped:   make(map[events.Reason]uint64),
 	}
 	s.doctor = doctor.New(r.observed(), c.now)
 	s.holdings = holdings{
-		conductor: c, owner: s, reg: r, policy: r.policy(c.opts.Copies),
+		contexts: &c.contexts, owner: s, reg: r, policy: r.policy(c.opts.Copies),
 		index: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium),
 	}
 	s.normal = normalize.New(normalize.Options{

@@ -111,7 +111,7 @@ func (s *placement) knownIn(at scope.Context, e *events.Event) bool {
 // ambiguous reports whether an event leaves its adapter or salt open in a deployment that
 // has had adapters or salts.
 func (s *placement) ambiguous(e *events.Event, dk scope.Deployment) bool {
-	d := s.conductor.deployment(dk)
+	d := s.contexts.deployment(dk)
 	return d != nil && e.Salt == nil && (d.salted.Load() || e.LoraName == nil && d.adapted.Load())
 }
 
@@ -124,10 +124,10 @@ type heirs struct {
 }
 
 func (s *placement) heirs(e *events.Event, dk scope.Deployment) *heirs {
-	s.conductor.mu.RLock()
-	defer s.conductor.mu.RUnlock()
+	s.contexts.mu.RLock()
+	defer s.contexts.mu.RUnlock()
 	h := &heirs{source: s, event: e, announced: s.announced}
-	if d := s.conductor.deployments[dk]; d != nil {
+	if d := s.contexts.deployments[dk]; d != nil {
 		h.loras, h.salts = d.loras, d.salts
 	}
 	return h
@@ -144,7 +144,7 @@ func (h *heirs) fit(k scope.Variant) bool {
 
 // recalled returns what the event's first hash or its parent meant.
 func (h *heirs) recalled(dk scope.Deployment) (meaning, bool) {
-	e, r := h.event, h.source.conductor.recall
+	e, r := h.event, h.source.contexts.recall
 	m, known := r.find(dk, e.Hashes[0])
 	if known = known && h.fit(m.at); !known && e.HasParent {
 		m, known = r.find(dk, e.Parent)
@@ -173,7 +173,7 @@ func (s *placement) meantIn(at scope.Context, e *events.Event, block int) (place
 	d, m, known := s.meansHere(at, e, block)
 	recalled := false
 	if !known && d != nil {
-		m, recalled = s.conductor.recall.get(at.Deployment, e.Hashes[block])
+		m, recalled = s.contexts.recall.get(at.Deployment, e.Hashes[block])
 		recalled = recalled && m.at == at.Variant
 	}
 	if !known && !recalled {
@@ -188,80 +188,10 @@ func (s *placement) meantIn(at scope.Context, e *events.Event, block int) (place
 	return place{ns: s.space(at), key: m.key, lookAheads: m.lookAheads, named: true}, true
 }
 
-// whatMeans returns where in a deployment an engine hash is or was known, among
-// contexts that fit. Of several that know it, home comes first, then the least. It
-// searches up to most others, in any order.
-func (c *Conductor) whatMeans(dk scope.Deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
-	d := c.deployment(dk)
-	if d == nil {
-		return m, false
-	}
-	if x := d.context(home); x != nil && fits(home) { // first: the others may be as many as users
-		if m, known = c.meansIn(x, engine); known {
-			return m, true
-		}
-	}
-	return c.meansElsewhere(d, engine, home, fits, most)
-}
-
-// meansIn returns what an engine hash means in one context.
-func (c *Conductor) meansIn(x *indexContext, engine uint64) (m meaning, known bool) {
-	before := x.lookAheads.ofNames() // those of the name may fade meanwhile
-	key, known := x.index.Means(engine)
-	if !known {
-		c.collect(x) // now, when it may have forgotten
-		return m, false
-	}
-	return x.meaning(key, before), true
-}
-
 // meaning returns the meaning of a name with a key. before are the look-aheads that names
 // could have before the index was asked.
 func (x *indexContext) meaning(key uint64, before lookAheads) meaning {
 	return meaning{x.key, key, max(before|x.lookAheads.ofNames(), noLookAhead)}
-}
-
-// meansElsewhere is whatMeans but for home.
-func (c *Conductor) meansElsewhere(d *deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
-	d.contexts.Range(func(_, v any) bool {
-		if x := v.(*indexContext); x.key != home && fits(x.key) {
-			if found, ok := c.meansIn(x, engine); ok && (!known || x.key.Less(m.at)) {
-				m, known = found, true
-			}
-			most--
-		}
-		return most > 0
-	})
-	if known {
-		return m, true
-	}
-	if m, known = c.recall.get(d.key, engine); known && fits(m.at) {
-		return m, true
-	}
-	return meaning{}, false
-}
-
-// await notes that blocks of the source wait in a context.
-func (c *Conductor) await(s *source, x *indexContext) {
-	if x.hosts(s) {
-		return
-	}
-	x.deployment.tokenless.Store(true)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if list := x.waiting.Load(); list != nil {
-		more := append(slices.Clip(*list), s)
-		x.waiting.Store(&more)
-		return
-	}
-	x.waiting.Store(&[]*source{s})
-	d := x.deployment
-	var all []*indexContext
-	if list := d.awaiting.Load(); list != nil {
-		all = slices.Clone(*list)
-	}
-	all = append(all, x)
-	d.awaiting.Store(&all)
 }
 
 // unawait undoes it. c.mu is held.
@@ -340,7 +270,7 @@ func (s *placement) rejoin(w *indexContext, hashes []uint64) {
 		return (w.key.Lora == home.Lora || k.Lora == w.key.Lora) && (w.key.Salt == home.Salt || k.Salt == w.key.Salt) && s.shares(k.Lora)
 	}
 	for _, h := range hashes {
-		m, known := s.conductor.whatMeans(w.deployment.key, h, home, fits, math.MaxInt)
+		m, known := s.contexts.whatMeans(w.deployment.key, h, home, fits, math.MaxInt)
 		if !known || m.at == w.key && m.key == h {
 			continue
 		}
@@ -348,7 +278,7 @@ func (s *placement) rejoin(w *indexContext, hashes []uint64) {
 		if m.at != w.key {
 			to = s.space(scope.Context{Deployment: w.deployment.key, Variant: m.at})
 		}
-		to.useLookAheads(s.conductor, m.lookAheads)
+		to.useLookAheads(s.contexts, m.lookAheads)
 		for owner, holder := range ns.owners {
 			if w.index.Holds(holder.current, h) || holder.hasOld && w.index.Holds(holder.old, h) {
 				s.move(ns, to, owner, holder, index.Name{Engine: h, Key: m.key})
@@ -393,11 +323,11 @@ func (s *placement) putParts(ns *namespace, engine uint64, owner normalize.Owner
 	here := ns.key()
 	for n := 1; n < int(ns.context.deployment.parts.Load()); n++ {
 		part := normalize.PartName(engine, n)
-		m, known := s.conductor.whatMeans(here.Deployment, part, here.Variant, func(k scope.Variant) bool { return k == here.Variant }, 0)
+		m, known := s.contexts.whatMeans(here.Deployment, part, here.Variant, func(k scope.Variant) bool { return k == here.Variant }, 0)
 		if !known {
 			return
 		}
-		ns.useLookAheads(s.conductor, m.lookAheads)
+		ns.useLookAheads(s.contexts, m.lookAheads)
 		s.putNamed(ns, []uint64{part}, []uint64{m.key}, owner, medium, policy)
 	}
 }

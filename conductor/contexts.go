@@ -1,0 +1,155 @@
+package conductor
+
+import (
+	"slices"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor/normalize"
+	"kvconductor/conductor/scope"
+	"kvconductor/index"
+	"kvconductor/tiers"
+)
+
+// contexts are the contexts of all deployments: who holds blocks in each, and what engine
+// hashes mean there. Sources enter and leave contexts.
+type contexts struct {
+	registry
+	options index.Options // of every index
+	log     zerolog.Logger
+	recall  *recall // nil for none
+}
+
+// enter gives a source a namespace in a context, making both when new.
+func (c *contexts) enter(s *source, key scope.Context) *namespace {
+	ns := &namespace{owners: make(map[normalize.Owner]*holder), instance: tiers.Pool}
+	c.mu.Lock()
+	d := c.deploymentOf(key.Deployment)
+	x := d.context(key.Variant)
+	if x == nil {
+		x = &indexContext{
+			key: key.Variant, deployment: d, scheme: c.options.Scheme, log: c.log,
+			translates: c.options.KeepLabels && dynamoSeed(key.Variant) != c.options.Scheme.Seed,
+		}
+		options := c.options
+		options.Remember = x.remembered
+		x.index = index.New(options)
+		d.contexts.Store(key.Variant, x)
+	}
+	d.refs++
+	x.refs++
+	if key.Variant.Lora != "" && key.Variant.Lora != s.reg.Lora {
+		d.adapted.Store(true)
+	}
+	if key.Variant.Salt != "" && key.Variant.Salt != s.reg.Salt {
+		d.salted.Store(true)
+	}
+	if s.reg.pool() {
+		ns.serves = d.ids(s.reg.Serves)
+	} else {
+		ns.instance = d.instance(s.reg.Instance).id
+		lora := key.Variant.Lora
+		if key.Deployment == s.deploymentKey() && lora != s.reg.Lora && !slices.Contains(s.announced, lora) {
+			s.announced = append(s.announced, lora)
+			d.publish()
+		}
+	}
+	c.mu.Unlock()
+	ns.context, ns.source = x, x.index.NewSource()
+	return ns
+}
+
+// exit drops everything a source holds in a context, and the context with its
+// last namespace.
+func (c *contexts) exit(s *source, ns *namespace) {
+	x := ns.context
+	x.index.DropSource(ns.source)
+	x.tidy()
+	if c.recall == nil {
+		if c.leaves(s, ns) {
+			x.unlistAll()
+		}
+		return
+	}
+	c.recall.move.Lock()
+	defer c.recall.move.Unlock()
+	if c.leaves(s, ns) {
+		x.unlistAll()
+		c.collectAll(x)
+	}
+}
+
+// collect remembers what an index has forgotten, where somebody may ask for it.
+func (c *contexts) collect(x *indexContext) {
+	if c.recall == nil || !x.index.Forgets() {
+		return
+	}
+	c.recall.move.Lock()
+	defer c.recall.move.Unlock()
+	if names := x.index.Forgotten(); x.remembered() {
+		c.recall.put(x, names)
+	}
+	c.mu.Lock()
+	x.lookAheads.fade()
+	c.mu.Unlock()
+}
+
+// collectAll remembers what a context knew that has just gone. recall.move is held.
+func (c *contexts) collectAll(x *indexContext) {
+	if !x.remembered() {
+		return
+	}
+	var names []index.Name
+	x.index.Names(func(n index.Name) bool {
+		names = append(names, n)
+		return len(names) < c.recall.most
+	})
+	c.recall.put(x, append(names, x.index.Forgotten()...))
+}
+
+// whatMeans returns where in a deployment an engine hash is or was known, among
+// contexts that fit. Of several that know it, home comes first, then the least. It
+// searches up to most others, in any order.
+func (c *contexts) whatMeans(dk scope.Deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
+	d := c.deployment(dk)
+	if d == nil {
+		return m, false
+	}
+	if x := d.context(home); x != nil && fits(home) { // first: the others may be as many as users
+		if m, known = c.meansIn(x, engine); known {
+			return m, true
+		}
+	}
+	return c.meansElsewhere(d, engine, home, fits, most)
+}
+
+// meansIn returns what an engine hash means in one context.
+func (c *contexts) meansIn(x *indexContext, engine uint64) (m meaning, known bool) {
+	before := x.lookAheads.ofNames() // those of the name may fade meanwhile
+	key, known := x.index.Means(engine)
+	if !known {
+		c.collect(x) // now, when it may have forgotten
+		return m, false
+	}
+	return x.meaning(key, before), true
+}
+
+// meansElsewhere is whatMeans but for home.
+func (c *contexts) meansElsewhere(d *deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
+	d.contexts.Range(func(_, v any) bool {
+		if x := v.(*indexContext); x.key != home && fits(x.key) {
+			if found, ok := c.meansIn(x, engine); ok && (!known || x.key.Less(m.at)) {
+				m, known = found, true
+			}
+			most--
+		}
+		return most > 0
+	})
+	if known {
+		return m, true
+	}
+	if m, known = c.recall.get(d.key, engine); known && fits(m.at) {
+		return m, true
+	}
+	return meaning{}, false
+}

@@ -1,0 +1,263 @@
+package conductor
+
+import (
+	"slices"
+	"sync"
+
+	"kvconductor/conductor/normalize"
+	"kvconductor/conductor/scope"
+)
+
+// registry has the sources and the deployments that they are registered for.
+type registry struct {
+	mu          sync.RWMutex
+	sources     map[Key]*source                  // guarded by mu
+	deployments map[scope.Deployment]*deployment // guarded by mu
+	sizes       map[Partition][]int              // block sizes of the deployments, ascending, never changed; guarded by mu
+	closed      bool                             // guarded by mu
+	past        bool                             // a Replay fills it: no source ages or registers
+}
+
+// learnParts notes of how many parts a published block is.
+func (c *registry) learnParts(dk scope.Deployment, n int) {
+	d := c.deployment(dk)
+	for d != nil {
+		most := d.parts.Load()
+		if int(most) >= n || d.parts.CompareAndSwap(most, int32(n)) {
+			return
+		}
+	}
+}
+
+// sized notes that there is a deployment, or no more. What queries have read of the
+// sizes stays as it is. c.mu is held.
+func (c *registry) sized(key scope.Deployment, there bool) {
+	p := Partition{Tenant: key.Tenant, Model: key.Model}
+	old := c.sizes[p]
+	at, _ := slices.BinarySearch(old, key.BlockSize)
+	var sizes []int
+	if there {
+		sizes = slices.Insert(slices.Clone(old), at, key.BlockSize)
+	} else {
+		sizes = slices.Delete(slices.Clone(old), at, at+1)
+	}
+	if c.sizes[p] = sizes; len(sizes) == 0 {
+		delete(c.sizes, p)
+	}
+}
+
+// deploymentOf returns the deployment, making it when new. c.mu is held.
+func (c *registry) deploymentOf(key scope.Deployment) *deployment {
+	d, ok := c.deployments[key]
+	if !ok {
+		d = &deployment{key: key, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
+		d.publish()
+		c.deployments[key] = d
+		c.sized(key, true)
+	}
+	return d
+}
+
+// join makes a source's instance visible in the deployment it is registered
+// for. Pools are never rows. c.mu is held.
+func (c *registry) join(s *source) {
+	d := c.deploymentOf(s.deploymentKey())
+	d.refs++
+	if !slices.Contains(d.loras, s.reg.Lora) {
+		d.loras = append(d.loras, s.reg.Lora)
+	}
+	if !slices.Contains(d.salts, s.reg.Salt) {
+		d.salts = append(d.salts, s.reg.Salt)
+	}
+	if s.reg.pool() {
+		d.tokenless.Store(true)
+		d.pooled[s] = true
+	} else {
+		d.instance(s.reg.Instance).sources[s] = true
+	}
+	d.publish()
+}
+
+// leave undoes join; what the source still applies is not recorded. c.mu is held.
+func (c *registry) leave(s *source) {
+	s.journal.Unregister()
+	d := c.deployments[s.deploymentKey()]
+	if s.reg.pool() {
+		delete(d.pooled, s)
+	} else {
+		delete(d.instances[s.reg.Instance].sources, s)
+	}
+	d.publish()
+	c.release(d)
+}
+
+// release drops one reference and the deployment with the last one. c.mu is held.
+func (c *registry) release(d *deployment) {
+	if d.refs--; d.refs == 0 {
+		delete(c.deployments, d.key)
+		c.sized(d.key, false)
+	}
+}
+
+// leaves takes a source out of a context, and reports whether it was the last.
+func (c *registry) leaves(s *source, ns *namespace) (last bool) {
+	x := ns.context
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x.unawait(s)
+	x.lookAheads.removeUser(ns.lookAheads)
+	x.deployment.lookAheads.removeUser(ns.lookAheads)
+	if x.refs--; x.refs == 0 {
+		x.deployment.contexts.Delete(x.key)
+		last = true
+	}
+	c.release(x.deployment)
+	return last
+}
+
+// countsGroup reports whether blocks of a group are indexed, as far as engines have
+// announced its kind. Group 0 counts while its kind is unknown.
+func (c *registry) countsGroup(at scope.Group) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if d := c.deployments[at.Deployment]; d != nil {
+		if kind, known := d.kinds[at.Index]; known {
+			return normalize.MainGroup(kind)
+		}
+	}
+	return at.Index == 0
+}
+
+// learnGroup notes the kind of a group, and reports whether that is new.
+func (c *registry) learnGroup(at scope.Group, kind string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.deployments[at.Deployment]
+	if d == nil {
+		return false
+	}
+	was, known := d.kinds[at.Index]
+	if was == kind || !known && len(d.kinds) >= maxGroups {
+		return false
+	}
+	if d.kinds == nil {
+		d.kinds = make(map[int]string)
+	}
+	d.kinds[at.Index] = kind
+	return true
+}
+
+// maxGroups bounds the attention groups of a deployment whose kind is noted.
+const maxGroups = 256
+
+// await notes that blocks of the source wait in a context.
+func (c *registry) await(s *source, x *indexContext) {
+	if x.hosts(s) {
+		return
+	}
+	x.deployment.tokenless.Store(true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if list := x.waiting.Load(); list != nil {
+		more := append(slices.Clip(*list), s)
+		x.waiting.Store(&more)
+		return
+	}
+	x.waiting.Store(&[]*source{s})
+	d := x.deployment
+	var all []*indexContext
+	if list := d.awaiting.Load(); list != nil {
+		all = slices.Clone(*list)
+	}
+	all = append(all, x)
+	d.awaiting.Store(&all)
+}
+
+// colleague returns a registered source of the same instance and deployment: its
+// publisher may speak for several ranks. c.mu is held.
+func (c *registry) colleague(reg Registration) *source {
+	var found *source
+	for _, s := range c.sources {
+		if s.reg.Instance == reg.Instance && s.deploymentKey() == reg.deploymentKey() && !s.recovered &&
+			(found == nil || s.reg.Rank < found.reg.Rank) {
+			found = s
+		}
+	}
+	return found
+}
+
+// recoveredAt returns the recovered source under a key, nil if there is none.
+func (c *registry) recoveredAt(key Key) *source {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if s := c.sources[key]; s != nil && s.recovered {
+		return s
+	}
+	return nil
+}
+
+// has reports whether a source is registered under a key.
+func (c *registry) has(key Key) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	_, ok := c.sources[key]
+	return ok
+}
+
+// registered returns the sources sorted by key.
+func (c *registry) registered() []*source {
+	c.mu.RLock()
+	sources := make([]*source, 0, len(c.sources))
+	for _, s := range c.sources {
+		sources = append(sources, s)
+	}
+	c.mu.RUnlock()
+	slices.SortFunc(sources, func(a, b *source) int { return a.reg.Key().compare(b.reg.Key()) })
+	return sources
+}
+
+// allContexts returns every context there is.
+func (c *registry) allContexts() []*indexContext {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var all []*indexContext
+	for _, d := range c.deployments {
+		d.contexts.Range(func(_, x any) bool {
+			all = append(all, x.(*indexContext))
+			return true
+		})
+	}
+	return all
+}
+
+// still returns all sources with their turns held, until release is called; of a
+// Conductor that is closed also those that have ended.
+func (c *registry) still() (all []*source, release func()) {
+	for {
+		all = c.registered()
+		gone := false
+		for _, s := range all {
+			s.turn.Lock()
+			gone = gone || s.gone
+		}
+		release = func() {
+			for _, s := range all {
+				s.turn.Unlock()
+			}
+		}
+		c.mu.RLock()
+		closed := c.closed
+		c.mu.RUnlock()
+		if !gone || closed {
+			return all, release
+		}
+		release() // what it held may be another's, who is not among them
+	}
+}
+
+// deployment returns the deployment of a key, nil when there is none.
+func (c *registry) deployment(key scope.Deployment) *deployment {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.deployments[key]
+}
