@@ -97,11 +97,3 @@ func (a *Admission) Stats() AdmissionStats {
 	}
 	return AdmissionStats{Inside: int(a.inside.Load()), Waiting: int(a.waiting.Load()), Refused: a.refused.Load()}
 }
-
-// Enter takes a place for a query (Options.Admission). A dialect calls it when the body
-// has arrived, and Leave when the answer is made. Enter returns ErrBusy if no place comes
-// free in time.
-func (c *Conductor) Enter(ctx context.Context) error { return c.opts.Admission.Enter(ctx) }
-
-// Leave gives back the place that Enter took.
-func (c *Conductor) Leave() { c.opts.Admission.Leave() }

@@ -1,7 +1,6 @@
 package conductor
 
 import (
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -71,39 +70,4 @@ func (c *registry) Contexts() []ContextBlocks {
 		})
 	}
 	return all
-}
-
-// pauser is a feed that can let its publisher alone for a while.
-type pauser interface {
-	Pause()
-	Unpause()
-}
-
-// Pause closes the connections of a source and keeps what is known of it, until
-// Unpause. ErrNotFound, ErrPast.
-func (c *Conductor) Pause(key Key) error {
-	return c.withFeed(key, pauser.Pause)
-}
-
-// Unpause undoes Pause: what was published meanwhile shows as a gap and is
-// replayed. A source that had failed tries its endpoint again. ErrNotFound,
-// ErrPast.
-func (c *Conductor) Unpause(key Key) error {
-	return c.withFeed(key, pauser.Unpause)
-}
-
-func (c *Conductor) withFeed(key Key, do func(pauser)) error {
-	if c.past {
-		return ErrPast
-	}
-	c.mu.RLock()
-	s := c.sources[key]
-	c.mu.RUnlock()
-	if s == nil {
-		return fmt.Errorf("%w: %s", ErrNotFound, key)
-	}
-	if p, ok := s.stream.(pauser); ok {
-		do(p)
-	}
-	return nil
 }

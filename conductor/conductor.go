@@ -185,3 +185,40 @@ func (c *Conductor) Close() {
 	<-c.watched
 	c.recall.close()
 }
+
+// watch looks for findings that only time shows, until the Conductor is closed.
+func (c *Conductor) watch() {
+	defer close(c.watched)
+	tick := time.NewTicker(c.opts.SilentAfter / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			now := c.now()
+			for _, s := range c.registered() {
+				s.observeSilence(now)
+				if !c.past {
+					s.guard(func() { s.doctor.Unremoved(now) })
+				}
+			}
+		case <-c.stopWatch:
+			return
+		}
+	}
+}
+
+// HashSeed is the seed of the canonical hashes, which only replicas of the same can
+// take from a snapshot (Options.HashSeed).
+func (c *Conductor) HashSeed() uint64 { return c.opts.HashSeed }
+
+// KeepsLocals reports whether Options.KeepLocals is set.
+func (c *Conductor) KeepsLocals() bool { return c.opts.KeepLocals }
+
+// EventCounts returns the counts so far.
+func (c *Conductor) EventCounts() EventCounts {
+	n := &c.counts
+	return EventCounts{
+		Stored: n.stored.load(), Removed: n.removed.load(), Cleared: n.cleared.load(),
+		DuplicateStores: n.duplicates.Load(),
+	}
+}

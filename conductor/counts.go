@@ -40,15 +40,6 @@ func (o *eventOutcomes) load() EventOutcomes {
 	}
 }
 
-// EventCounts returns the counts so far.
-func (c *Conductor) EventCounts() EventCounts {
-	n := &c.counts
-	return EventCounts{
-		Stored: n.stored.load(), Removed: n.removed.load(), Cleared: n.cleared.load(),
-		DuplicateStores: n.duplicates.Load(),
-	}
-}
-
 // store counts a stored event by what the index made of its blocks.
 func (n *eventCounts) store(res *index.StoreResult) {
 	switch {

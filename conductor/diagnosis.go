@@ -15,15 +15,6 @@ import (
 // DefaultSilentAfter outlasts the pauses of a fleet at night that is still asked.
 const DefaultSilentAfter = 5 * time.Minute
 
-// observed returns the registration as the doctor of its source needs it.
-func (r *Registration) observed() doctor.Registered {
-	return doctor.Registered{
-		Key: r.Key().String(), Rank: r.Rank, Context: r.context(),
-		Type: r.Type, SGLang: r.Type == TypeSGLang, Pool: r.pool(),
-		Expiring: func(medium string) bool { return r.ttl(medium) > 0 },
-	}
-}
-
 // logFindings logs each finding of the source once.
 func (s *source) logFindings() {
 	for _, f := range s.doctor.Unlogged() {
@@ -46,26 +37,8 @@ func (s *source) observeBatch(b *events.Batch) {
 	})
 }
 
-// observeEndpoint reports another source that follows the same publisher. c.mu is held.
-func (c *Conductor) observeEndpoint(s *source) {
-	for key, other := range c.sources {
-		if key != s.reg.Key() && other.reg.publisher() == s.reg.publisher() {
-			s.doctor.Report(doctor.FindingRank, "%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)
-			s.logFindings()
-			return
-		}
-	}
-}
-
 // sharedSocket reports whether several publishers deliver at an endpoint.
 func sharedSocket(endpoint string) bool { return strings.HasPrefix(endpoint, "bind:") }
-
-// ask notes that queries are interested in a deployment. A second is fine enough.
-func (d *deployment) ask(now time.Time) {
-	if t := now.Unix(); d.askedAt.Load() != t {
-		d.askedAt.Store(t)
-	}
-}
 
 // observeSilence compares the last event of a source with the last query for its
 // deployment.
@@ -83,27 +56,6 @@ func (s *source) observeSilence(now time.Time) {
 	asked := now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit
 	s.doctor.Silence(now.Sub(heard), limit, asked && (st.State == stream.Synced || st.State == stream.Partial))
 	s.logFindings()
-}
-
-// watch looks for findings that only time shows, until the Conductor is closed.
-func (c *Conductor) watch() {
-	defer close(c.watched)
-	tick := time.NewTicker(c.opts.SilentAfter / 4)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			now := c.now()
-			for _, s := range c.registered() {
-				s.observeSilence(now)
-				if !c.past {
-					s.guard(func() { s.doctor.Unremoved(now) })
-				}
-			}
-		case <-c.stopWatch:
-			return
-		}
-	}
 }
 
 // observeEngines compares a pool's profile with that of its engines.

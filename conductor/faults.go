@@ -27,20 +27,6 @@ func Faults(all []Registration) []Fault {
 	return append(profileFaults(all), endpointFaults(all)...)
 }
 
-// publisher identifies where the events of a source come from.
-type publisher struct {
-	endpoint, instance, model string // the last two and rank for shared sockets alone
-	rank                      int
-}
-
-// publisher returns where the events of the source come from.
-func (r Registration) publisher() publisher {
-	if !sharedSocket(r.Endpoint) {
-		return publisher{endpoint: r.Endpoint}
-	}
-	return publisher{r.Endpoint, r.Instance, r.Model, r.Rank}
-}
-
 // endpointFaults reports sources that follow the publisher of an earlier one.
 func endpointFaults(all []Registration) (faults []Fault) {
 	first := make(map[publisher]int)

@@ -192,7 +192,7 @@ func (s *source) tell() {
 	s.news, s.regrouped = nil, nil
 	s.turn.Unlock()
 	for _, at := range groups {
-		s.conductor.regroupPools(at)
+		regroupPools(s.conductor.registered(), at)
 	}
 	for _, n := range news {
 		list := n.in.waiting.Load()
@@ -209,9 +209,9 @@ func (s *source) tell() {
 	}
 }
 
-// regroupPools lets every pool ask again about a group. No turn is held.
-func (c *Conductor) regroupPools(at scope.Group) {
-	for _, s := range c.registered() {
+// regroupPools lets every pool of sources ask again about a group. No turn is held.
+func regroupPools(sources []*source, at scope.Group) {
+	for _, s := range sources {
 		if s.pool == nil {
 			continue
 		}

@@ -132,13 +132,6 @@ func (x *indexContext) local(label uint64) (uint64, bool) {
 	return x.translation.local(label)
 }
 
-// Mixed reports whether there may be blocks of adapters and salts among those of the
-// base model: a peer that is Dynamo's names both only by what they do to its local
-// hashes, so what is recovered from one stands there, under hashes that no prompt of
-// the base model has, until the sources announce it themselves. Query.Mixed asks for
-// it. With another hash.seed than Dynamo's nothing of it can be found.
-func (c *Conductor) Mixed() bool { return c.mixed.Load() }
-
 // localChain is a prompt given as the local hashes of Dynamo's clients; the index
 // asks for local hashes as far as it matches.
 type localChain struct {
@@ -184,21 +177,4 @@ func (c *localChain) At(i int) uint64 {
 		c.seq = append(c.seq, l)
 	}
 	return c.seq[i]
-}
-
-// asked returns the context a query is about, nil when nothing is known of it.
-func (d *deployment) asked(q *Query) *indexContext {
-	if q.Mixed {
-		return d.context(scope.Variant{})
-	}
-	if !q.ByLocal {
-		return d.context(scope.Variant{Lora: q.Lora, Salt: q.Salt})
-	}
-	if len(q.Locals) == 0 {
-		return nil
-	}
-	if x, ok := d.firsts.Load(q.Locals[0]); ok {
-		return x.(*indexContext)
-	}
-	return d.context(scope.Variant{})
 }

@@ -78,9 +78,6 @@ func (m *queryMetrics) observe(q *Query, best int, took time.Duration) {
 	series.matched.Add(float64(best) * float64(q.BlockSize))
 }
 
-// CountUnknownFields counts n fields of a request that its dialect does not know.
-func (c *Conductor) CountUnknownFields(n int) { c.queries.unknown.Add(float64(n)) }
-
 // sourceLabels identify a source in metrics, as in its key.
 var sourceLabels = []string{"instance_id", "tenant_id", "dp_rank"}
 
@@ -88,8 +85,14 @@ var sourceLabels = []string{"instance_id", "tenant_id", "dp_rank"}
 // out: contexts that differ only there are added up.
 var contextLabels = []string{"tenant_id", "model_name", "lora_name", "block_size"}
 
+// descs are the descriptions that desc has returned.
+var descs []*prometheus.Desc
+
+// desc returns the description of a metric that Collect reads. Describe sends it.
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("conductor_"+name, help, labels, nil)
+	d := prometheus.NewDesc("conductor_"+name, help, labels, nil)
+	descs = append(descs, d)
+	return d
 }
 
 var (
@@ -142,14 +145,7 @@ type Collector struct{ Conductor *Conductor }
 
 // Describe implements prometheus.Collector.
 func (k Collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		descSources, descBlocks, descOrphans, descObjects, descSeq, descEpoch, descAge, descQueued, descQueuedB, descGaps, descReplayed, descRestarts,
-		descOverruns, descDups, descReconn, descDropped, descFinding, descStrays,
-		descIndexBlocks, descIndexMemberships, descIndexAliases, descIndexOrphans, descIndexWaiting, descIndexBytes, descIndexAliasBytes,
-		descQueriesInside, descQueriesWaiting, descQueriesRefused,
-		descRecalled, descMemoHits, descMemoMisses, descMemoBytes,
-		descJournalBytes, descJournalDropped, descJournalErrors,
-	} {
+	for _, d := range descs {
 		ch <- d
 	}
 	k.Conductor.queries.seconds.Describe(ch)

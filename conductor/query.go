@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -231,4 +232,46 @@ func (c *Conductor) detail(sources []*source) []SourceDetail {
 		all[i] = d
 	}
 	return all
+}
+
+// Enter takes a place for a query (Options.Admission). A dialect calls it when the body
+// has arrived, and Leave when the answer is made. Enter returns ErrBusy if no place comes
+// free in time.
+func (c *Conductor) Enter(ctx context.Context) error { return c.opts.Admission.Enter(ctx) }
+
+// Leave gives back the place that Enter took.
+func (c *Conductor) Leave() { c.opts.Admission.Leave() }
+
+// Mixed reports whether there may be blocks of adapters and salts among those of the
+// base model: a peer that is Dynamo's names both only by what they do to its local
+// hashes, so what is recovered from one stands there, under hashes that no prompt of
+// the base model has, until the sources announce it themselves. Query.Mixed asks for
+// it. With another hash.seed than Dynamo's nothing of it can be found.
+func (c *Conductor) Mixed() bool { return c.mixed.Load() }
+
+// CountUnknownFields counts n fields of a request that its dialect does not know.
+func (c *Conductor) CountUnknownFields(n int) { c.queries.unknown.Add(float64(n)) }
+
+// asked returns the context a query is about, nil when nothing is known of it.
+func (d *deployment) asked(q *Query) *indexContext {
+	if q.Mixed {
+		return d.context(scope.Variant{})
+	}
+	if !q.ByLocal {
+		return d.context(scope.Variant{Lora: q.Lora, Salt: q.Salt})
+	}
+	if len(q.Locals) == 0 {
+		return nil
+	}
+	if x, ok := d.firsts.Load(q.Locals[0]); ok {
+		return x.(*indexContext)
+	}
+	return d.context(scope.Variant{})
+}
+
+// ask notes that queries are interested in a deployment. A second is fine enough.
+func (d *deployment) ask(now time.Time) {
+	if t := now.Unix(); d.askedAt.Load() != t {
+		d.askedAt.Store(t)
+	}
 }

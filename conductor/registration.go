@@ -9,9 +9,15 @@ import (
 	"strings"
 	"time"
 
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/normalize"
+	"kvconductor/conductor/pool"
+	"kvconductor/conductor/scope"
+	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
+	"kvconductor/tiers"
 )
 
 // DefaultTenant is the tenant of registrations and queries that name none.
@@ -399,4 +405,136 @@ func (c *Conductor) streamConfig(r Registration, recorded *journal.Source, on fu
 		cfg.FirstSeq = 1 // the Mooncake master numbers its batches from 1
 	}
 	return cfg
+}
+
+// pauser is a feed that can let its publisher alone for a while.
+type pauser interface {
+	Pause()
+	Unpause()
+}
+
+// Pause closes the connections of a source and keeps what is known of it, until
+// Unpause. ErrNotFound, ErrPast.
+func (c *Conductor) Pause(key Key) error {
+	return c.withFeed(key, pauser.Pause)
+}
+
+// Unpause undoes Pause: what was published meanwhile shows as a gap and is
+// replayed. A source that had failed tries its endpoint again. ErrNotFound,
+// ErrPast.
+func (c *Conductor) Unpause(key Key) error {
+	return c.withFeed(key, pauser.Unpause)
+}
+
+func (c *Conductor) withFeed(key Key, do func(pauser)) error {
+	if c.past {
+		return ErrPast
+	}
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	if s == nil {
+		return fmt.Errorf("%w: %s", ErrNotFound, key)
+	}
+	if p, ok := s.stream.(pauser); ok {
+		do(p)
+	}
+	return nil
+}
+
+// observeEndpoint reports another source that follows the same publisher. c.mu is held.
+func (c *Conductor) observeEndpoint(s *source) {
+	for key, other := range c.sources {
+		if key != s.reg.Key() && other.reg.publisher() == s.reg.publisher() {
+			s.doctor.Report(doctor.FindingRank, "%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)
+			s.logFindings()
+			return
+		}
+	}
+}
+
+// newSource opens the stream, which does not wait for the endpoint, and joins
+// the source to its deployment. c.mu is held.
+func (c *Conductor) newSource(r Registration, static bool) *source {
+	recorded := c.opts.Journal.Register(r.Key().String(), r.fields(static)...)
+	s := c.unjoined(r)
+	s.static, s.journal = static, recorded
+	s.stream = c.open(r, recorded, s.onState)
+	c.join(s) // last: queries see it from here on
+	return s
+}
+
+// newRecovered joins a source that nobody has registered to its deployment. c.mu is
+// held.
+func (c *Conductor) newRecovered(r Registration) *source {
+	s := c.unjoined(r)
+	s.stream, s.recovered = newUnfollowed(c.now()), true
+	c.join(s)
+	return s
+}
+
+// unjoined makes a source without a feed that nobody sees.
+func (c *Conductor) unjoined(r Registration) *source {
+	s := &source{
+		conductor: c,
+		profile:   r.profile(),
+		stopped:   make(chan struct{}),
+		done:      make(chan struct{}),
+		opened:    c.now(),
+		dropped:   make(map[events.Reason]uint64),
+	}
+	s.doctor = doctor.New(r.observed(), c.now)
+	s.holdings = holdings{
+		contexts: &c.contexts, owner: s, reg: r, policy: r.policy(c.opts.Copies),
+		index: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium),
+	}
+	s.normal = normalize.New(normalize.Options{
+		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,
+		DropOwned: r.Owned == OwnedDrop, ClearDevice: r.Clear == ClearDevice, MayAnnounce: r.mayAnnounce,
+		Scheme: c.scheme, Findings: &s.doctor.Findings,
+	})
+	if r.pool() {
+		s.pool = pool.New(pool.Options{
+			Registered: r.context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
+			Counts: c.countsGroup, Findings: &s.doctor.Findings,
+		})
+	}
+	return s
+}
+
+func (r Registration) deploymentKey() scope.Deployment {
+	return scope.Deployment{Tenant: r.Tenant, Model: r.Model, BlockSize: r.BlockSize}
+}
+
+// context returns the context that the registration names.
+func (r *Registration) context() scope.Context {
+	return scope.Context{Deployment: r.deploymentKey(), Variant: scope.Variant{Lora: r.Lora, Salt: r.Salt}}
+}
+
+// holdsFor reports whether blocks of two registrations count for the same rows.
+func (r Registration) holdsFor(other Registration) bool {
+	return r.deploymentKey() == other.deploymentKey() && r.pool() == other.pool() && slices.Equal(r.Serves, other.Serves)
+}
+
+// observed returns the registration as the doctor of its source needs it.
+func (r *Registration) observed() doctor.Registered {
+	return doctor.Registered{
+		Key: r.Key().String(), Rank: r.Rank, Context: r.context(),
+		Type: r.Type, SGLang: r.Type == TypeSGLang, Pool: r.pool(),
+		Expiring: func(medium string) bool { return r.ttl(medium) > 0 },
+	}
+}
+
+// publisher identifies where the events of a source come from.
+type publisher struct {
+	endpoint, instance, model string // the last two and rank for shared sockets alone
+	rank                      int
+}
+
+// publisher returns where the events of the source come from.
+func (r Registration) publisher() publisher {
+	if !sharedSocket(r.Endpoint) {
+		return publisher{endpoint: r.Endpoint}
+	}
+	return publisher{r.Endpoint, r.Instance, r.Model, r.Rank}
 }

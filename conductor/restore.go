@@ -296,15 +296,6 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	return s, nil
 }
 
-func (r Registration) deploymentKey() scope.Deployment {
-	return scope.Deployment{Tenant: r.Tenant, Model: r.Model, BlockSize: r.BlockSize}
-}
-
-// context returns the context that the registration names.
-func (r *Registration) context() scope.Context {
-	return scope.Context{Deployment: r.deploymentKey(), Variant: scope.Variant{Lora: r.Lora, Salt: r.Salt}}
-}
-
 // expire drops a recovered source that nobody has registered.
 func (c *Conductor) expire(s *source) {
 	key := s.reg.Key()
@@ -315,11 +306,6 @@ func (c *Conductor) expire(s *source) {
 		c.log.Info().Str("source", key.String()).Int("blocks", s.blocks()).Msg("blocks recovered from a peer expire: nobody has registered their source")
 		_, _ = c.unregisterIf(key, s)
 	}
-}
-
-// holdsFor reports whether blocks of two registrations count for the same rows.
-func (r Registration) holdsFor(other Registration) bool {
-	return r.deploymentKey() == other.deploymentKey() && r.pool() == other.pool() && slices.Equal(r.Serves, other.Serves)
 }
 
 // unfollowed is the feed of a recovered source: nothing comes from it.

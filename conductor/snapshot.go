@@ -53,10 +53,6 @@ func (s *Snapshot) Unify(shown func(source Registration, medium tiers.Medium) bo
 	}
 }
 
-// HashSeed is the seed of the canonical hashes, which only replicas of the same can
-// take from a snapshot (Options.HashSeed).
-func (c *Conductor) HashSeed() uint64 { return c.opts.HashSeed }
-
 // Partitions returns what Conductor.Partitions did at that moment.
 func (s *Snapshot) Partitions() map[Partition][]int {
 	all := make(map[Partition][]int)
@@ -122,11 +118,8 @@ type Stored struct {
 	Local []uint64
 }
 
-// KeepsLocals reports whether Options.KeepLocals is set.
-func (c *Conductor) KeepsLocals() bool { return c.opts.KeepLocals }
-
 // Snapshot takes one. KeepsLocals must hold.
-func (c *Conductor) Snapshot() *Snapshot {
+func (c *registry) Snapshot() *Snapshot {
 	all, release := c.still()
 	defer release()
 	snap := &Snapshot{}

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/pool"
 	"kvconductor/conductor/scope"
@@ -84,55 +83,6 @@ type feed interface {
 	Resume(stream.Mark)
 	Doubt(reason string)
 	Close()
-}
-
-// newSource opens the stream, which does not wait for the endpoint, and joins
-// the source to its deployment. c.mu is held.
-func (c *Conductor) newSource(r Registration, static bool) *source {
-	recorded := c.opts.Journal.Register(r.Key().String(), r.fields(static)...)
-	s := c.unjoined(r)
-	s.static, s.journal = static, recorded
-	s.stream = c.open(r, recorded, s.onState)
-	c.join(s) // last: queries see it from here on
-	return s
-}
-
-// newRecovered joins a source that nobody has registered to its deployment. c.mu is
-// held.
-func (c *Conductor) newRecovered(r Registration) *source {
-	s := c.unjoined(r)
-	s.stream, s.recovered = newUnfollowed(c.now()), true
-	c.join(s)
-	return s
-}
-
-// unjoined makes a source without a feed that nobody sees.
-func (c *Conductor) unjoined(r Registration) *source {
-	s := &source{
-		conductor: c,
-		profile:   r.profile(),
-		stopped:   make(chan struct{}),
-		done:      make(chan struct{}),
-		opened:    c.now(),
-		dropped:   make(map[events.Reason]uint64),
-	}
-	s.doctor = doctor.New(r.observed(), c.now)
-	s.holdings = holdings{
-		contexts: &c.contexts, owner: s, reg: r, policy: r.policy(c.opts.Copies),
-		index: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium),
-	}
-	s.normal = normalize.New(normalize.Options{
-		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,
-		DropOwned: r.Owned == OwnedDrop, ClearDevice: r.Clear == ClearDevice, MayAnnounce: r.mayAnnounce,
-		Scheme: c.scheme, Findings: &s.doctor.Findings,
-	})
-	if r.pool() {
-		s.pool = pool.New(pool.Options{
-			Registered: r.context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
-			Counts: c.countsGroup, Findings: &s.doctor.Findings,
-		})
-	}
-	return s
 }
 
 // onState hears of changes of the stream's state from the goroutine that runs.
