@@ -65,7 +65,7 @@ type Options struct {
 	MaxBytes int
 	// KeepLocals keeps labels, for snapshots and for queries by local hashes under
 	// adapters and salts. It costs 8 bytes a block and an entry of translation where
-	// labels differ from local hashes (see locals.go). Contexts with blocks from a peer pay
+	// labels differ from local hashes (see clienthash.go). Contexts with blocks from a peer pay
 	// the 8 bytes, all others nothing.
 	KeepLocals bool
 	// Completeness is which objects make a block of a pool count (pool.completeness).

@@ -71,7 +71,7 @@ type scratch struct {
 	hits []tiers.Hit
 	rows []Row
 
-	// See beside.go.
+	// See query_tokenless.go.
 	digests []hash.DigestChain // of one look-ahead each
 	waiters []*indexContext
 	places  []index.Beside

@@ -17,7 +17,7 @@ import (
 // that a block which comes without tokens finds its place although the engine that
 // announced the tokens has evicted it since. An index drops a name with the last owner of
 // the block; then the name comes here, bounded in bytes. What is not remembered is waited
-// for: see waiting.go.
+// for: see tokenless.go.
 type recall struct {
 	cache *ristretto.Cache[uint64, recalled] // nil until a name comes; guarded by move
 	most  int                                // names there is room for
