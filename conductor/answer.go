@@ -47,7 +47,7 @@ func (a *Answer) clone() Answer {
 }
 
 // release takes back what an answer has borrowed, and lets go of what the query lent and
-// of the memory that only a giant one needs. With the race detector, whoever kept
+// of the memory that only a giant one needs. With the race detector, code that kept
 // a part of it finds numbers that cannot be.
 func (sc *scratch) release() {
 	if poison {
@@ -141,8 +141,8 @@ func (sc *scratch) fill(q *Query, r *Roster, only int) (best int) {
 	return best
 }
 
-// best appends the rows of the hits with at least so many blocks, of more than top those
-// with the most.
+// best appends at most top rows of the hits with at least the given blocks, longest match
+// first.
 func (sc *scratch) best(rows []Row, r *Roster, least, top int) []Row {
 	hits := sc.hits
 	if len(hits) > top {

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Registrations returns what is registered, in no particular order, without what
-// only a peer has told of. Unlike Services it looks at no stream and no index.
+// Registrations returns the registrations in any order, without sources that only a peer
+// has named. Unlike Services it looks at no stream and no index.
 func (c *registry) Registrations() []Registration {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -52,7 +52,7 @@ func (c *registry) BlockSizes(p Partition) []int {
 	return c.sizes[p]
 }
 
-// ContextBlocks is one context and how many blocks somebody holds in it.
+// ContextBlocks is one context and how many blocks its sources hold.
 type ContextBlocks struct {
 	Tenant, Model, Lora, Salt string
 	BlockSize                 int // tokens

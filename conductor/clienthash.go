@@ -32,8 +32,7 @@ type translation struct {
 // minTranslations is how many entries are kept whether or not a block has them.
 const minTranslations = 4096
 
-// learn notes the labels of blocks that are stored, the first of which begins prompts
-// if root.
+// learn notes the labels of stored blocks. The first begins prompts if root.
 func (x *indexContext) learn(labels, local []uint64, root bool) {
 	if len(local) == 0 || len(labels) == 0 || !x.translates {
 		return
@@ -67,7 +66,7 @@ func (x *indexContext) unlist(label uint64) {
 	x.deployment.firsts.CompareAndDelete(label, x)
 }
 
-// unlistAll takes out those of a context that nobody enters any more.
+// unlistAll takes out those of a context that its last source has left.
 func (x *indexContext) unlistAll() {
 	t := &x.translation
 	t.mu.RLock()
@@ -77,8 +76,8 @@ func (x *indexContext) unlistAll() {
 	}
 }
 
-// forget drops the labels of local hashes that no block has, and returns them. What is
-// stored but not yet learned is not in the map: nothing of it is lost. mu is held.
+// forget drops the labels of local hashes that no block has, and returns them. Labels
+// stored but not yet learned are not in the map: none of them is lost. mu is held.
 func (t *translation) forget(in *index.Index) iter.Seq[uint64] {
 	held := make(map[uint64]bool, len(t.of))
 	for _, local := range t.of {

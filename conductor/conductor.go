@@ -24,7 +24,7 @@
 //
 // Lock order: the turns of sources, several of them by key; recall.move; Conductor.mu,
 // which guards the registry and all deployments; then one of indexContext.mu and
-// source.mu; then what the index locks by itself. An index is never asked for anything under Conductor.mu, no
+// source.mu; then the locks of the index. An index is never asked for anything under Conductor.mu, no
 // turn is waited for and no stream is closed under it. Queries take it for reading, for
 // one map lookup. The journal's lock is a leaf: a record may be put under any other.
 package conductor
@@ -70,10 +70,10 @@ type Options struct {
 	KeepLocals bool
 	// Completeness is which objects make a block of a pool count (pool.completeness).
 	Completeness objectkey.Completeness
-	// PoolBytes bounds what is kept of the objects of one pool (pool.max_bytes),
+	// PoolBytes bounds the memory for the objects of one pool (pool.max_bytes),
 	// pool.DefaultLimit when 0.
 	PoolBytes int64
-	// RecallBytes bounds what is remembered of engine hashes whose blocks nobody holds
+	// RecallBytes bounds the memory for engine hashes whose blocks no source holds
 	// any more (index.recall_bytes), 0 for nothing.
 	RecallBytes int64
 	// TTL is the time to live of sources whose registration names none
@@ -88,7 +88,7 @@ type Options struct {
 	// Gate, if set, holds back what publishers send until it is closed: sockets
 	// connect and batches queue, nothing is applied. See Recover.
 	Gate <-chan struct{}
-	// Journal records what is applied; nil records nothing. It belongs to the
+	// Journal records applied batches; nil records nothing. It belongs to the
 	// caller, who closes it after the Conductor.
 	Journal *journal.Writer
 	Log     zerolog.Logger

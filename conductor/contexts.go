@@ -79,7 +79,7 @@ func (c *contexts) exit(s *source, ns *namespace) {
 	}
 }
 
-// collect remembers what an index has forgotten, where somebody may ask for it.
+// collect remembers the names that an index has forgotten if an event may ask for them.
 func (c *contexts) collect(x *indexContext) {
 	if c.recall == nil || !x.index.Forgets() {
 		return

@@ -55,7 +55,7 @@ func (n *eventCounts) store(res *index.StoreResult) {
 	}
 }
 
-// remove counts a removed event, of whose blocks so many were not held.
+// remove counts a removed event. Its holder did not have unknown blocks of it.
 func (n *eventCounts) remove(unknown int) {
 	if unknown > 0 {
 		n.removed.blockUnknown.Add(1)

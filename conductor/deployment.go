@@ -34,7 +34,7 @@ type deployment struct {
 	contexts sync.Map                        // contextKey -> *indexContext
 	firsts   sync.Map                        // label -> *indexContext that translates it, of blocks that begin prompts
 	askedAt  atomic.Int64                    // Unix seconds of the last query
-	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes nobody has announced; nil for none
+	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes that no engine has announced; nil for none
 
 	lookAheads usedLookAheads                          // of the namespaces in all contexts
 	adapted    atomic.Bool                             // events have named an adapter that their source's registration does not
@@ -114,7 +114,7 @@ func (x *indexContext) tidy() {
 }
 
 // newOwner hands out an owner of src and publishes its descriptor. tally counts its
-// blocks, nil where nobody asks.
+// blocks; it may be nil.
 func (x *indexContext) newOwner(src index.Source, o tiers.Owner, tally *atomic.Int64) index.Owner {
 	x.mu.Lock()
 	defer x.mu.Unlock()

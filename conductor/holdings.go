@@ -121,7 +121,7 @@ func (s *holdings) sourceIn(x *indexContext) index.Source {
 func (ns *namespace) parts() int { return int(ns.context.deployment.parts.Load()) }
 
 // withParts adds to hashes that come without a size the parts of theirs which are
-// known in a namespace, and the counts that go with them. Somebody has announced blocks
+// known in a namespace, and the counts that go with them. Engines have announced blocks
 // of several parts.
 func (s *holdings) withParts(ns *namespace, hashes []uint64, counts []int) ([]uint64, []int) {
 	var all []uint64
@@ -270,7 +270,7 @@ func (s *holdings) space(key scope.Context) *namespace {
 	return ns
 }
 
-// quit leaves a namespace and drops what is in it.
+// quit leaves a namespace and drops its blocks.
 func (s *holdings) quit(ns *namespace) {
 	s.mu.Lock()
 	s.spaces = slices.DeleteFunc(s.spaces, func(other *namespace) bool { return other == ns })

@@ -60,7 +60,7 @@ func newQueryMetrics() queryMetrics {
 	return m
 }
 
-// observe records one answered query, of whose blocks the best instance held so many.
+// observe records one answered query. The best instance held best of its blocks.
 func (m *queryMetrics) observe(q *Query, best int, took time.Duration) {
 	by, blocks := byTokens, 0
 	if q.BlockSize > 0 {

@@ -11,7 +11,7 @@ import (
 )
 
 // placement finds the contexts of the blocks of one source, and lets those wait whose
-// context nobody knows yet:
+// context not known yet:
 //
 //	change --contextKey--> context --place--> by tokens, by hash, or waiting --put--> index
 //
@@ -166,7 +166,7 @@ func stretch(c *normalize.Change, from, end int) normalize.Change {
 	return part
 }
 
-// wait stores a block under a hash that nobody has announced with tokens.
+// wait stores a block under a hash that no engine has announced with tokens.
 func (s *placement) wait(ns *namespace, c *normalize.Change, engine uint64) index.StoreResult {
 	x := ns.context
 	s.contexts.await(s.owner, x)

@@ -37,7 +37,7 @@ type Query struct {
 	Instance *string
 	// MinMatched leaves out rows whose longest prefix is shorter, in tokens; 0 none.
 	MinMatched int
-	// Top leaves out all rows but so many with the longest prefixes, of equal ones the
+	// Top keeps at most this number of rows, longest prefix first, of equal ones the
 	// first by name; 0 is no limit.
 	Top int
 	// Detail adds the state of every source of a row's instance.
@@ -86,9 +86,9 @@ func (c *Conductor) Query(q Query) (ans Answer) {
 	return ans
 }
 
-// Answer answers from what is indexed now. It never fails: what is not known is
+// Answer answers from the blocks indexed now. It never fails: unknown blocks are
 // zeros or no row (see rules ANSWER-1 to ANSWER-6 in docs/semantics.md). The answer is lent to
-// use: when that returns, it and all it points to are somebody else's.
+// use: when that returns, it and all it points to serve other queries.
 func (c *Conductor) Answer(q *Query, use func(*Answer)) {
 	start := c.now()
 	sc := scratches.Get().(*scratch)
@@ -244,7 +244,7 @@ func (c *Conductor) Leave() { c.opts.Admission.Leave() }
 
 // Mixed reports whether there may be blocks of adapters and salts among those of the
 // base model: a peer that is Dynamo's names both only by what they do to its local
-// hashes, so what is recovered from one stands there, under hashes that no prompt of
+// hashes, so blocks recovered from one stand there, under hashes that no prompt of
 // the base model has, until the sources announce it themselves. Query.Mixed asks for
 // it. With another hash.seed than Dynamo's nothing of it can be found.
 func (c *Conductor) Mixed() bool { return c.mixed.Load() }

@@ -37,7 +37,7 @@ func (d *deployment) waiters(q *Query, dst []*indexContext) []*indexContext {
 
 // lookupBeside is lookup under the digests of the engines as well. x is nil where
 // nothing is known of the context but how its engines hash. It reports false where
-// there is nothing to look up beside the context.
+// there is nothing to look up besides the context.
 func (sc *scratch) lookupBeside(d *deployment, x *indexContext, q *Query, c *Conductor) (owners []tiers.Owner, ok bool) {
 	sc.waiters = d.waiters(q, sc.waiters[:0])
 	if len(sc.waiters) == 0 {

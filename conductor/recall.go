@@ -13,10 +13,10 @@ import (
 	"kvconductor/index"
 )
 
-// recall remembers what engine hashes meant whose blocks nobody holds any more, so
+// recall remembers the meaning of engine hashes whose blocks no source holds now, so
 // that a block which comes without tokens finds its place although the engine that
 // announced the tokens has evicted it since. An index drops a name with the last owner of
-// the block; then the name comes here, bounded in bytes. What is not remembered is waited
+// the block; then the name comes here, bounded in bytes. Blocks whose name is not remembered are waited
 // for: see tokenless.go.
 type recall struct {
 	cache *ristretto.Cache[uint64, recalled] // nil until a name comes; guarded by move
@@ -24,7 +24,7 @@ type recall struct {
 
 	found, missed atomic.Uint64 // lookups
 	// move is held while names come here from where they were known till then, and to
-	// read by whoever found them nowhere else: they are never in neither.
+	// read by events that found them nowhere else: they are never in neither.
 	move   sync.RWMutex
 	closed bool // guarded by move
 }
@@ -51,7 +51,7 @@ const (
 	counterBytes = 4
 )
 
-// newRecall returns a memory of so many bytes, nil where there is to be none.
+// newRecall returns a memory of the given bytes, nil if they hold no name.
 func newRecall(bytes int64) *recall {
 	most := bytes / recallBytes
 	if most < 1 {

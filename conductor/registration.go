@@ -93,7 +93,7 @@ var (
 	ErrClosed = errors.New("conductor is shutting down")
 	// ErrNotFound: no source is registered under the key.
 	ErrNotFound = errors.New("service not found")
-	// ErrPast: a Replay fills this Conductor, nobody else may change it.
+	// ErrPast: a Replay alone changes this Conductor.
 	ErrPast = errors.New("this is a recorded past; sources come from the journal alone")
 	// ErrTooManySources: limits.max_sources is reached.
 	ErrTooManySources = errors.New("too many registered sources")
@@ -413,7 +413,7 @@ type pauser interface {
 	Unpause()
 }
 
-// Pause closes the connections of a source and keeps what is known of it, until
+// Pause closes the connections of a source and keeps its blocks until
 // Unpause. ErrNotFound, ErrPast.
 func (c *Conductor) Pause(key Key) error {
 	return c.withFeed(key, pauser.Pause)
@@ -464,7 +464,7 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 	return s
 }
 
-// newRecovered joins a source that nobody has registered to its deployment. c.mu is
+// newRecovered joins a source that is not registered here to its deployment. c.mu is
 // held.
 func (c *Conductor) newRecovered(r Registration) *source {
 	s := c.unjoined(r)
@@ -473,7 +473,7 @@ func (c *Conductor) newRecovered(r Registration) *source {
 	return s
 }
 
-// unjoined makes a source without a feed that nobody sees.
+// unjoined makes a source without a feed, not yet visible to queries.
 func (c *Conductor) unjoined(r Registration) *source {
 	s := &source{
 		conductor: c,

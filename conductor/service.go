@@ -30,7 +30,7 @@ type Service struct {
 	LastSeq *uint64 // nil before the first applied batch
 	Blocks  int     // block memberships: a block on two tiers counts twice
 	Orphans int     // of them, those that wait for their parent to be known
-	Objects int     // a pool's that are bound to a block, of which others may be missing
+	Objects int     // a pool's that are bound to a block; other objects of the block may be missing
 	Gaps    uint64
 	// Replayed counts applied batches that came from a replay.
 	Replayed uint64

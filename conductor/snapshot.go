@@ -12,7 +12,7 @@ import (
 
 // Snapshot is what all sources hold, each at the batch it applied last. Taking one
 // holds up the application of events for as long as it takes to copy some bytes a
-// block; walking it holds up nobody.
+// block; walking it holds up no event.
 type Snapshot struct {
 	// Sources and how far each had come, sorted by key.
 	Sources  []SourceMark
@@ -22,7 +22,7 @@ type Snapshot struct {
 // Mark is how far a source had come.
 type Mark = stream.Mark
 
-// Stretch is blocks of which each is behind the one before.
+// Stretch is a run of blocks, each behind the one before.
 type Stretch = index.Stretch
 
 // Of returns the part of a snapshot that is about one partition and block size. The
@@ -99,7 +99,7 @@ type snapHolder struct {
 	medium tiers.Medium
 }
 
-// Stored is blocks of one holder of which each is behind the one before.
+// Stored is a run of blocks of one holder, each behind the one before.
 type Stored struct {
 	Partition
 	BlockSize int // tokens
@@ -139,7 +139,7 @@ func (c *registry) Snapshot() *Snapshot {
 	return snap
 }
 
-// Name is what an engine hash means of which its users hold no block, but others do.
+// Name is the meaning of an engine hash. Its users hold no block of it, but others do.
 type Name struct {
 	Partition
 	BlockSize int // tokens
@@ -174,7 +174,7 @@ func (s *Snapshot) Names(f func(*Name) bool) {
 	}
 }
 
-// Walk calls f for what is held on a tier, parents before children and one
+// Walk calls f for the blocks on a tier, parents before children and one
 // partition after the other, until f returns false. What f gets is valid until it
 // returns.
 func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {

@@ -12,8 +12,8 @@ import (
 )
 
 // Blocks that come without tokens go where their hash is known: in a context of the
-// deployment that an engine has filled, whoever that was, or where it was known until
-// lately. Those whose hash nobody has announced wait under it, where their source is
+// deployment that any engine has filled, or where it was known until
+// lately. Those whose hash no engine has announced wait under it, where their source is
 // at home, and move as soon as an engine announces it with tokens:
 //
 //	pool    store(hash) -> locate: no -> waits in home, home is awaiting -> locate again
@@ -229,7 +229,7 @@ func (x *indexContext) hosts(s *source) bool {
 	return list != nil && slices.Contains(*list, s)
 }
 
-// taught are engine hashes that somebody waits for in a context.
+// taught are engine hashes that sources wait for in a context.
 type taught struct {
 	in     *indexContext
 	hashes []uint64
