@@ -141,8 +141,8 @@ func (sc *scratch) fill(q *Query, r *Roster, only int) (best int) {
 	return best
 }
 
-// best appends at most top rows of the hits with at least the given blocks, longest match
-// first.
+// best appends the rows of the top hits with the longest prefixes, in the order of the roster.
+// It leaves out hits with fewer than least blocks.
 func (sc *scratch) best(rows []Row, r *Roster, least, top int) []Row {
 	hits := sc.hits
 	if len(hits) > top {
