@@ -43,7 +43,7 @@ func end(found []match, i int) int {
 	return j
 }
 
-// appendRanks writes worker:{rank:value} for what is on devices.
+// appendRanks writes worker:{rank:value} for the blocks on devices.
 func appendRanks(dst []byte, found []match, value func([]byte, *match) []byte) []byte {
 	var open *match // of the object being written
 	for i := range found {

@@ -8,7 +8,7 @@ import (
 
 // dumpBlocks reads the list of blocks of an event. It is nearly all of a dump, and
 // the way every indexer writes it is read here ten times faster than by reflection;
-// what is around it, and lists written otherwise, are left to encoding/json.
+// the text around it, and lists written otherwise, are left to encoding/json.
 type dumpBlocks struct {
 	engine, labels []uint64
 	short          []byte

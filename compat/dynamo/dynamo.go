@@ -11,7 +11,7 @@
 //	worker                         the sources of one instance in a partition; pools are none
 //	listener                       one source
 //
-// What is registered through either dialect is answered by both.
+// Both dialects answer for a source that either has registered.
 //
 // The reference's framework refuses a body before its service sees it, in plain
 // text: decode.go. Everything the service itself refuses is {"error": text}.

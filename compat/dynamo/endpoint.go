@@ -59,7 +59,7 @@ var (
 	errTooLarge    = errors.New("number too large to fit in target type")
 )
 
-// parseUint reads a decimal number of so many bits, which may have a plus sign.
+// parseUint reads a decimal number of the given bits, which may have a plus sign.
 func parseUint(s string, bits int) (uint64, error) {
 	if s == "" {
 		return 0, errEmptyNumber

@@ -13,7 +13,7 @@ import (
 	"kvconductor/conductor"
 )
 
-// dumpSlot is what a slot, or a line, says beside its events.
+// dumpSlot is what a slot, or a line, says next to its events.
 type dumpSlot struct {
 	key       string
 	blockSize int

@@ -36,7 +36,7 @@ const (
 	skipBad         = "bad_event"             // cannot be read
 	skipOther       = "unsupported_residency" // not about blocks of a worker
 	skipError       = "error_slot"            // a partition the peer could not dump
-	skipNoSize      = "no_block_size"         // a partition in the oldest form that nobody is registered for
+	skipNoSize      = "no_block_size"         // a partition in the oldest form without a registration
 	skipRefused     = "refused"               // of a source that is another one here, or one too many
 	peerPatience    = 30 * time.Second        // how long a peer may take for peerPace bytes; walking a large index takes time
 	peerPace        = 16 << 10
@@ -46,7 +46,7 @@ const (
 
 // Recover fills the Conductor, whose gate is closed, from the first peer of
 // Config.Peers that gives a whole dump. What a peer gave that failed in the middle is
-// dropped before the next is asked. Blocks of workers that nobody registers expire
+// dropped before the next is asked. Blocks of workers without a registration expire
 // after ttl. It returns when ctx ends, and without a peer at once.
 func (d *Dialect) Recover(ctx context.Context, ttl time.Duration) Recovered {
 	peers := d.cfg.Peers

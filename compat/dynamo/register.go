@@ -13,14 +13,14 @@ import (
 	"kvconductor/conductor/body"
 )
 
-// isWorker reports whether what is registered is what Dynamo calls a worker's
+// isWorker reports whether a registration is what Dynamo calls a worker's
 // listener.
 func isWorker(r *conductor.Registration) bool { return r.Type != conductor.TypeMooncake }
 
 // isListener reports the same of a source: what only a peer has told of is none.
 func isListener(s *conductor.Service) bool { return !s.Recovered && isWorker(&s.Registration) }
 
-// conflict is a registration that what is registered does not allow.
+// conflict is a registration that another one does not allow.
 type conflict string
 
 func (c conflict) Error() string { return string(c) }
@@ -186,7 +186,7 @@ func (d *Dialect) unregister(r *exchange) {
 		switch {
 		case err == nil:
 			removed = true
-		case !errors.Is(err, conductor.ErrNotFound): // somebody else was faster
+		case !errors.Is(err, conductor.ErrNotFound): // another request was faster
 			refuseError(r.Context, err)
 			return
 		}

@@ -49,7 +49,7 @@ type eventDetail struct {
 	// Seq is the canonical seq hash of the first block, null where its parent is not
 	// known.
 	Seq *uint64 `json:"seq_hash"`
-	// Waiting blocks have a parent that nobody has announced.
+	// Waiting blocks have a parent that no source has announced.
 	Waiting bool `json:"waiting,omitempty"`
 	// Locals are the local hashes without adapter and salt, where they differ.
 	Locals []uint64 `json:"local_hashes,omitempty"`
@@ -58,7 +58,7 @@ type eventDetail struct {
 	More   map[int][]uint64 `json:"more_hashes,omitempty"`
 	// Bare blocks have no tokens, their tokens_hash is 0.
 	Bare bool `json:"bare,omitempty"`
-	// Gone: nobody holds the parent any more.
+	// Gone: no source holds the parent any more.
 	Gone bool `json:"parent_gone,omitempty"`
 	// Root tells a chain's beginning from one whose parent is not known.
 	Root bool `json:"root,omitempty"`

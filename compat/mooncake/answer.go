@@ -2,11 +2,11 @@ package mooncake
 
 import "kvconductor/conductor"
 
-// Most rows of most answers are zeros: they are copied out of what is packed once for
+// Most rows of most answers are zeros: they are copied out of bytes packed once for
 // each roster of instances.
 
-// zeros is what is packed for the instances of a roster that hold nothing: of the i-th
-// what is between ends[i] and ends[i+1].
+// zeros packs the instances of a roster that hold nothing: the i-th lies
+// between ends[i] and ends[i+1].
 type zeros struct {
 	packed []byte
 	ends   []int

@@ -23,7 +23,7 @@ func (f *fields) fail(err *failure) {
 	}
 }
 
-// only refuses fields that nobody knows.
+// only refuses unknown fields.
 func (f *fields) only(known ...string) {
 	for i := range f.entries {
 		if !slices.Contains(known, f.entries[i].name) {

@@ -40,7 +40,7 @@ func dialectOf(g *gin.Context) string {
 // parameters.
 func speaks(header string) bool { return strings.Contains(strings.ToLower(header), ContentType) }
 
-// invalid returns what is wrong with a body as a whole.
+// invalid returns the fault of a body as a whole.
 func (f Form) invalid(text string) *failure {
 	if f == JSON {
 		return &failure{status: http.StatusBadRequest, text: text, reason: "invalid_json"}

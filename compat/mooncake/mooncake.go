@@ -6,7 +6,7 @@
 //	JSON    --parseJSON------^                                                   |
 //	                                                                       appendJSON--> JSON
 //
-// What differs from the published dialect: requests are strict, a field nobody knows is an
+// What differs from the published dialect: requests are strict, an unknown field is an
 // error; answers have the root "instances" and the cascade of rank_matches alone, so
 // that longest_matched is how far the best rank reaches; instances that are not
 // registered have no row; another key's endpoint is taken.

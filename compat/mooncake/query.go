@@ -67,7 +67,7 @@ func (a *asked) take(name string, v *value) (err *failure) {
 	return err
 }
 
-// takeAll reads the fields in the order they came in, and what is missing last. Of a
+// takeAll reads the fields in the order they came in, and missing ones last. Of a
 // field that is there twice both are checked and the last counts.
 func (a *asked) takeAll() *failure {
 	for i := range a.r.entries {
@@ -85,7 +85,7 @@ func (a *asked) takeAll() *failure {
 	return nil
 }
 
-// takeInOrder reads the fields in an order of their own, those that nobody knows first.
+// takeInOrder reads the fields in an order of their own, unknown ones first.
 func (a *asked) takeInOrder() *failure {
 	order := []string{"model", "block_size", a.prompt.name, "tenant_id", "lora_name", "cache_salt", "instance_id"}
 	for i := range a.r.entries {
@@ -142,7 +142,7 @@ func (v *value) blockSize(name string, form Form) (int, *failure) {
 	return int(n), nil
 }
 
-// notList is what is wrong with a prompt that is neither a list nor, in msgpack, a bin.
+// notList refuses a prompt that is neither a list nor, in msgpack, a bin.
 func (f Form) notList(name string) *failure {
 	if f == JSON {
 		return bad(name, "not_array", "%s must be an array", name)
@@ -150,7 +150,7 @@ func (f Form) notList(name string) *failure {
 	return bad(name, "invalid_type", "%s must be a bin or an array", name)
 }
 
-// notInteger is what is wrong with an element of a prompt that is none.
+// notInteger refuses an element of a prompt that is no integer.
 func (f Form) notInteger(name string, index int) *failure {
 	if f == JSON {
 		return badElement(name, index, "invalid_type", name+" element must be a JSON integer")

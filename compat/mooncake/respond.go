@@ -24,17 +24,17 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// bad returns what is wrong with a field.
+// bad returns the fault of a field.
 func bad(field, reason, format string, args ...any) *failure {
 	return &failure{status: http.StatusBadRequest, text: fmt.Sprintf(format, args...), reason: reason, field: field, index: -1}
 }
 
-// badElement returns what is wrong with an element of a field.
+// badElement returns the fault of an element of a field.
 func badElement(field string, index int, reason, text string) *failure {
 	return &failure{status: http.StatusBadRequest, text: text, reason: reason, field: field, index: index}
 }
 
-// invalidBody returns what is wrong with a body as a whole.
+// invalidBody returns the fault of a body as a whole.
 func invalidBody(text string) *failure {
 	return &failure{status: http.StatusBadRequest, text: text, reason: "invalid_msgpack"}
 }
@@ -93,7 +93,7 @@ type exchange struct {
 	body.Request
 	form    Form
 	entries []entry
-	ahead   ahead // of what is in Tokens before the field is taken
+	ahead   ahead // of the numbers in Tokens before the field is taken
 	most    int   // elements of a list
 }
 

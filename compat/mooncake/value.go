@@ -22,7 +22,7 @@ const (
 	extension
 )
 
-// value is one msgpack value. Lists and maps are still encoded; what is in them is
+// value is one msgpack value. Lists and maps are still encoded; their contents are
 // known to be well-formed.
 type value struct {
 	kind kind
@@ -41,7 +41,7 @@ func (v *value) int() (int64, bool) {
 // maxDepth bounds how deep values are nested; no request needs more than 2.
 const maxDepth = 64
 
-// read reads the first value of src and returns what is behind it.
+// read reads the first value of src and returns the rest.
 func read(src []byte, depth int) (v value, rest []byte, ok bool) {
 	v, rest, ok = readHead(src)
 	if !ok || v.kind != list && v.kind != dict {
@@ -76,7 +76,7 @@ func skip(src []byte, n, depth int) (rest []byte, ok bool) {
 	return src, true
 }
 
-// widths are how many bytes integers take by their tag, 0 for what is none.
+// widths are how many bytes integers take by their tag, 0 for any other tag.
 var widths = func() (w [256]uint8) {
 	for tag := range w {
 		if tag <= 0x7f || tag >= 0xe0 {
@@ -113,7 +113,7 @@ var masks = func() (m [256]uint32) {
 }()
 
 // readTokens reads the unsigned integers of up to 31 bits that src begins with into dst,
-// for as long as eight bytes can be read at once, and returns how many and what is behind
+// for as long as eight bytes can be read at once, and returns how many and the rest behind
 // them. Their widths alternate as no branch predictor can guess, so nothing branches on
 // them.
 func readTokens(dst []uint32, src []byte) (n int, rest []byte) {
@@ -205,7 +205,7 @@ func number(size int, src []byte) (bits uint64, rest []byte, ok bool) {
 	return bits, src[size:], true
 }
 
-// contents cuts off so many bytes.
+// contents cuts off size bytes.
 func contents(k kind, n int, src []byte) (value, []byte, bool) {
 	if len(src) < n {
 		return value{}, nil, false

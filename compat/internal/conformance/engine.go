@@ -80,7 +80,7 @@ func (e *Engine) Reopen() error {
 	return e.open(e.Live, e.Replay)
 }
 
-// Heard reports whether somebody is subscribed.
+// Heard reports whether a client is subscribed.
 func (e *Engine) Heard() bool { return len(e.pub.(zmq4.Topics).Topics()) > 0 }
 
 // Await returns once a subscriber is there.
@@ -105,7 +105,7 @@ func (e *Engine) Publish(t *testing.T, seq uint64, payload []byte, lost, unkept 
 	}
 }
 
-// Send sends one message as it is, once somebody listens.
+// Send sends one message as it is, once a client listens.
 func (e *Engine) Send(t *testing.T, frames [][]byte) {
 	t.Helper()
 	e.Await(t)

@@ -19,7 +19,7 @@ import (
 // Command starts a server as a process.
 type Command struct {
 	Line []string // with arguments every start has
-	Env  []string // beside that of this process
+	Env  []string // added to that of this process
 }
 
 // Ours builds our command, under a name that decides what flags it takes.
