@@ -205,7 +205,7 @@ func number(size int, src []byte) (bits uint64, rest []byte, ok bool) {
 	return bits, src[size:], true
 }
 
-// contents cuts off size bytes.
+// contents cuts off n bytes.
 func contents(k kind, n int, src []byte) (value, []byte, bool) {
 	if len(src) < n {
 		return value{}, nil, false
