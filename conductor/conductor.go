@@ -56,6 +56,9 @@ type Options struct {
 	// Stream is the template of every source's stream; endpoints and the first
 	// sequence number are filled in per source.
 	Stream stream.Config
+	// Transport returns the transport of the stream of one registration. Every stream
+	// has Stream.Transport when nil.
+	Transport func(Registration) stream.Transport
 	// MaxSources bounds how many sources may be registered, 0 for no bound.
 	MaxSources int
 	// MaxOrphans bounds the blocks per source that wait for their parent, as in

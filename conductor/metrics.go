@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"kvconductor/events/zmq"
 )
 
 // queryMetrics count what routers ask.
@@ -114,7 +112,6 @@ var (
 	descDropped  = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
 
 	descFinding = desc("source_finding", "1 for each finding of the doctor about a source.", append(sourceLabels, "code")...)
-	descStrays  = desc("unclaimed_messages_total", "Messages on bound sockets whose topic and rank no source claims.")
 
 	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed.", contextLabels...)
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
@@ -194,10 +191,6 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		for reason, n := range s.Dropped {
 			counter(descDropped, n, string(reason))
 		}
-	}
-	if sockets, ok := c.opts.Stream.Transport.(*zmq.Sockets); ok {
-		strays, _ := sockets.Strays()
-		ch <- prometheus.MustNewConstMetric(descStrays, prometheus.CounterValue, float64(strays))
 	}
 	for state, n := range states {
 		ch <- prometheus.MustNewConstMetric(descSources, prometheus.GaugeValue, float64(n), state)

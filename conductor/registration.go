@@ -397,8 +397,8 @@ func (c *Conductor) streamConfig(r Registration, recorded *journal.Source, on fu
 		cfg.OnUndecodable = recorded.Undecodable
 	}
 	cfg.Endpoint, cfg.ReplayEndpoint = r.Endpoint, r.ReplayEndpoint
-	if sockets, ok := cfg.Transport.(*zmq.Sockets); ok {
-		cfg.Transport = sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank})
+	if c.opts.Transport != nil {
+		cfg.Transport = c.opts.Transport(r)
 	}
 	cfg.PartialClears = r.Clear == ClearDevice
 	if r.pool() {

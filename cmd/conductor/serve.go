@@ -94,7 +94,8 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	}
 	defer closeAccessLog(access, log)
 	defer reopenOnHangup(access, log)()
-	options := conductorOptions(cfg, log)
+	sockets := newSockets(cfg)
+	options := conductorOptions(cfg, sockets, log)
 	gate := make(chan struct{})
 	options.Gate = gate
 	if len(cfg.Dynamo.Peers) == 0 {
@@ -114,7 +115,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access))
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets))
 
 	for i, src := range cfg.Sources {
 		// Endpoints have been checked, those of --workers by Dynamo's rules, which let
@@ -261,8 +262,22 @@ func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (
 // frameRoom is what topic and sequence frames may take next to the payload.
 const frameRoom = 64 << 10
 
+// newSockets returns the sockets of all sources. They and the queues of the streams
+// share one bound of memory.
+func newSockets(cfg config.Config) *zmq.Sockets {
+	waiting := cfg.Stream.QueueBytesTotal
+	if cfg.Memory.Limit != config.Off {
+		waiting = memory.Bound(waiting)
+	}
+	return &zmq.Sockets{Rank: wire.Rank, Transport: zmq.Transport{
+		MaxMessage: int(cfg.Limits.MaxPayload) + frameRoom,
+		Heartbeat:  heartbeat(cfg.Stream.Heartbeat),
+		Memory:     payload.NewMemory(waiting),
+	}}
+}
+
 // conductorOptions translates the configuration.
-func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
+func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logger) conductor.Options {
 	copies := index.CopyCount
 	if cfg.Stream.Copies == config.Set {
 		copies = index.CopySet
@@ -273,11 +288,6 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 	}
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
-	waiting := cfg.Stream.QueueBytesTotal
-	if cfg.Memory.Limit != config.Off {
-		waiting = memory.Bound(waiting)
-	}
-	payloads := payload.NewMemory(waiting)
 	return conductor.Options{
 		HashSeed:     cfg.Hash.Seed,
 		Copies:       copies,
@@ -292,21 +302,19 @@ func conductorOptions(cfg config.Config, log zerolog.Logger) conductor.Options {
 		SilentAfter:  cfg.Doctor.SilentAfter,
 		Admission:    admission(cfg.Limits),
 		Log:          log,
+		Transport: func(r conductor.Registration) stream.Transport {
+			return sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank})
+		},
 		Stream: stream.Config{
 			ReplayTimeout: cfg.Stream.ReplayTimeout,
 			StaleAfter:    cfg.Stream.StaleAfter,
 			Queue:         cfg.Stream.Queue,
 			QueueBytes:    int(cfg.Stream.QueueBytes),
-			Memory:        payloads,
+			Memory:        sockets.Memory,
 			// The policies have the same names in both rooms.
 			OnUnrecoverableGap: cfg.Stream.OnUnrecoverableGap,
-			Transport: &zmq.Sockets{Rank: wire.Rank, Transport: zmq.Transport{
-				MaxMessage: int(cfg.Limits.MaxPayload) + frameRoom,
-				Heartbeat:  heartbeat(cfg.Stream.Heartbeat),
-				Memory:     payloads,
-			}},
-			Decode:  func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) },
-			Replays: stream.NewLimiter(cfg.Stream.ReplayConcurrency),
+			Decode:             func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) },
+			Replays:            stream.NewLimiter(cfg.Stream.ReplayConcurrency),
 		},
 	}
 }
@@ -352,4 +360,14 @@ func buildInfo() prometheus.Collector {
 	})
 	g.Set(1)
 	return g
+}
+
+// unclaimedMessages counts the messages that no source takes.
+func unclaimedMessages(s *zmq.Sockets) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "conductor_unclaimed_messages_total", Help: "Messages on bound sockets whose topic and rank no source claims.",
+	}, func() float64 {
+		messages, _ := s.Strays()
+		return float64(messages)
+	})
 }

@@ -68,7 +68,7 @@ func startServer(t *testing.T) string {
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337, MaxOrphans: 1 << 10, RecallBytes: 1 << 20, Log: zerolog.Nop(),
 		Stream: stream.Config{
-			Transport:     &zmq.Sockets{Rank: wire.Rank, Transport: zmq.Transport{}},
+			Transport:     zmq.Transport{},
 			Decode:        func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) },
 			ReplayTimeout: 5 * time.Second,
 			StaleAfter:    30 * time.Second,

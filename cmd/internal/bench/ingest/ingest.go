@@ -166,7 +166,7 @@ func (c *Config) phase(perSource float64) (*phase, error) {
 	defer publishing.Stop()
 
 	k := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
-		Transport: &zmq.Sockets{Rank: wire.Rank}, Decode: p.decode,
+		Transport: zmq.Transport{}, Decode: p.decode,
 	}})
 	defer k.Close()
 	for i, port := range ports {

@@ -25,7 +25,7 @@ import (
 func TestBaselineAnswersAlike(t *testing.T) {
 	l := small
 	k := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
-		Transport: &zmq.Sockets{Rank: wire.Rank},
+		Transport: zmq.Transport{},
 		Decode:    func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) },
 	}})
 	defer k.Close()
