@@ -39,7 +39,7 @@ func (s *source) applyChange(c *normalize.Change) {
 	case normalize.Learned:
 		at := scope.Group{Deployment: s.deploymentKey(), Index: c.Owner.Group}
 		if s.conductor.learnGroup(at, c.Event.GroupKind) {
-			s.regrouped = append(s.regrouped, at)
+			s.notice.regrouped = append(s.notice.regrouped, at)
 		}
 	}
 }
@@ -183,42 +183,4 @@ func (s *source) applyChanges(changes []pool.Change) (removed int) {
 		}
 	}
 	return removed
-}
-
-// tell lets those who wait know what was learned. No turn is held.
-func (s *source) tell() {
-	s.turn.Lock()
-	news, groups := s.news, s.regrouped
-	s.news, s.regrouped = nil, nil
-	s.turn.Unlock()
-	for _, at := range groups {
-		regroupPools(s.conductor.registered(), at)
-	}
-	for _, n := range news {
-		list := n.in.waiting.Load()
-		if list == nil {
-			continue
-		}
-		for _, host := range *list {
-			host.guard(func() {
-				if !host.gone {
-					host.rejoin(n.in, n.hashes)
-				}
-			})
-		}
-	}
-}
-
-// regroupPools lets every pool of sources ask again about a group. No turn is held.
-func regroupPools(sources []*source, at scope.Group) {
-	for _, s := range sources {
-		if s.pool == nil {
-			continue
-		}
-		s.guard(func() {
-			if !s.gone {
-				s.applyChanges(s.pool.Regroup(at))
-			}
-		})
-	}
 }

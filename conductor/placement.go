@@ -23,7 +23,7 @@ type placement struct {
 	asked    inquiry            // what contexts know of the hashes of the event at hand
 	stored   index.Store        // what put stores last
 	adapters map[uint64]*string // names of adapters by lora_id, see adapter.go
-	news     []taught           // hashes just announced for which others wait
+	notice   notice             // what others have to know of the step at hand
 
 	// Buffers.
 	waited, joined []uint64 // of spread and put

@@ -65,8 +65,8 @@ func BenchmarkQueryProfile(b *testing.B) {
 				store.Hashes = append(store.Hashes, chain.At(i))
 			}
 			apply := func(s *source, e events.Event) {
-				s.guard(func() { s.apply(&events.Batch{Events: []events.Event{e}, Rank: -1}) })
-				s.tell()
+				batch := events.Batch{Events: []events.Event{e}, Rank: -1}
+				s.conductor.notify(s.take(stream.Step{Kind: stream.Apply, Batch: batch}))
 			}
 			if announced {
 				apply(engines[instances-1], store)

@@ -10,7 +10,6 @@ import (
 
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/pool"
-	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
@@ -44,9 +43,6 @@ type source struct {
 	pool    *pool.Pool
 	objects atomic.Int64 // of the pool
 	bound   atomic.Int64 // bytes that the objects take
-
-	// regrouped are groups whose kind was announced by the step at hand. Owned by run.
-	regrouped []scope.Group
 
 	// doubted is true if the stream knows of gaps in the numbers of standardized events.
 	// Owned by run.
@@ -125,8 +121,7 @@ func (s *source) run() {
 			s.guard(s.end)
 			return
 		}
-		s.guard(func() { s.take(step) })
-		s.tell()
+		s.conductor.notify(s.take(step))
 	}
 }
 
@@ -153,8 +148,17 @@ func (s *source) guard(f func()) {
 	s.logFindings()
 }
 
-// take applies one step.
-func (s *source) take(step stream.Step) {
+// take applies one step and returns what others have to know of it.
+func (s *source) take(step stream.Step) (n notice) {
+	s.guard(func() {
+		s.applyStep(&step)
+		n, s.notice = s.notice, notice{}
+	})
+	return n
+}
+
+// applyStep applies one step. turn is held.
+func (s *source) applyStep(step *stream.Step) {
 	switch step.Kind {
 	case stream.Reset:
 		s.journal.Reset(step.Epoch, step.Reason)

@@ -229,12 +229,6 @@ func (x *indexContext) hosts(s *source) bool {
 	return list != nil && slices.Contains(*list, s)
 }
 
-// taught are engine hashes that sources wait for in a context.
-type taught struct {
-	in     *indexContext
-	hashes []uint64
-}
-
 // spread notes which hashes, announced with tokens, others wait for.
 func (s *placement) spread(x *indexContext, hashes []uint64) {
 	awaiting := x.deployment.awaiting.Load()
@@ -243,16 +237,16 @@ func (s *placement) spread(x *indexContext, hashes []uint64) {
 	}
 	for _, w := range *awaiting {
 		s.waited = w.index.HeldOf(hashes, s.waited[:0])
-		var news []uint64
+		var known []uint64
 		for _, h := range s.waited {
 			// Held under the hash itself: by those who wait, by an orphan of ours, or
 			// because the hash is the key.
-			if key, known := x.index.Means(h); known && key != h {
-				news = append(news, h)
+			if key, found := x.index.Means(h); found && key != h {
+				known = append(known, h)
 			}
 		}
-		if len(news) > 0 {
-			s.news = append(s.news, taught{w, news})
+		if len(known) > 0 {
+			s.notice.resolved = append(s.notice.resolved, resolved{w, known})
 		}
 	}
 }
