@@ -156,6 +156,25 @@ func TestPhrases(t *testing.T) {
 	}
 }
 
+var goFile = regexp.MustCompile("`([a-z_/]*\\.go)`")
+
+// TestGoFilesExist requires that every Go file a document names exists, in a room the path
+// may leave out. The CHANGELOG and the journal of measurements tell of files that were.
+func TestGoFilesExist(t *testing.T) {
+	all := files(t)
+	for _, name := range markdown(t) {
+		if name == "CHANGELOG.md" || within(name, "docs/benchmarks") {
+			continue
+		}
+		for _, m := range goFile.FindAllSubmatch(read(t, name), -1) {
+			file := string(m[1])
+			if !slices.ContainsFunc(all, func(f string) bool { return f == file || strings.HasSuffix(f, "/"+file) }) {
+				t.Errorf("%s: names %s, which does not exist", name, file)
+			}
+		}
+	}
+}
+
 // TestDocumentsAreListed requires that the reading path leads to every page of docs.
 func TestDocumentsAreListed(t *testing.T) {
 	index := string(read(t, "docs/README.md"))
