@@ -150,7 +150,7 @@ func newFleet(t *testing.T, seed uint64) *fleet {
 	return f
 }
 
-// chance is true so many times in a thousand while there are faults.
+// chance is true n times in a thousand while there are faults.
 func (f *fleet) chance(n int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -449,7 +449,7 @@ func (f *fleet) Subscribe(ctx context.Context, endpoint string) (stream.Subscrip
 	e := f.engine(endpoint)
 	s := newLine(ctx, e)
 	go s.forward()
-	time.Sleep(time.Duration(f.pick(30)) * time.Millisecond) // what is published meanwhile is missed
+	time.Sleep(time.Duration(f.pick(30)) * time.Millisecond) // events published meanwhile are missed
 	e.mu.Lock()
 	e.subs[s] = true
 	e.mu.Unlock()

@@ -147,7 +147,7 @@ func (s *holdings) withParts(ns *namespace, hashes []uint64, counts []int) ([]ui
 }
 
 // copies returns what repeated stores mean for a holder. In a pool that announces blocks
-// one is there or not, however often it is announced; objects are told apart before. The
+// one is there or not, however often it is announced; the pool distinguishes objects before. The
 // cache runner holds a block once.
 func (s *holdings) copies(key normalize.Owner) index.CopyPolicy {
 	switch {

@@ -13,8 +13,8 @@ import (
 	"kvconductor/index"
 )
 
-// fields is the registration as a journal keeps it, by wire names, without what
-// is empty.
+// fields returns the registration as a journal keeps it: by wire names, without empty
+// fields.
 func (r Registration) fields(static bool) (out []journal.Field) {
 	add := func(name, value string, empty bool) {
 		if !empty {

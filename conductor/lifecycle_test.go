@@ -233,9 +233,9 @@ func TestCloseWaits(t *testing.T) {
 	})
 }
 
-// TestAnswersDuringChanges changes one context from seven sides while routers ask: what is
-// told is a whole number of blocks of each tier in the order of the cascade, and in the end
-// what those who stay have said.
+// TestAnswersDuringChanges changes one context from seven sides while routers ask: each
+// answer has a whole number of blocks of each tier in the order of the cascade. At the end
+// the answer follows from the events of the sources that stay.
 func TestAnswersDuringChanges(t *testing.T) {
 	const rounds = 200
 	synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,7 @@ type placedEvent struct {
 	medium string
 	pool   bool // the event is a pool's, else the engine's
 	tokens bool
-	salts  []string // of which the device has blocks; those of the last one are the event's
+	salts  []string // the device has blocks of each; the event is about the last one
 }
 
 var placements = []placedEvent{

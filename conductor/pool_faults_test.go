@@ -12,7 +12,7 @@ import (
 	"kvconductor/events/stream"
 )
 
-// expectServed fails unless an instance is served so many tokens of a query.
+// expectServed fails unless an instance is served that number of tokens of a query.
 func expectServed(t *testing.T, b *bench, query, instance string, tokens int) {
 	t.Helper()
 	out := b.run("query " + query)
@@ -72,8 +72,8 @@ func TestRecoveredPoolWaits(t *testing.T) {
 	}
 }
 
-// TestRecoveredPoolServesOthers: what a pool brought back is for those it is registered
-// for now, or for nobody.
+// TestRecoveredPoolServesOthers requires that recovered blocks of a pool count for the
+// instances that its registration names now, or for none.
 func TestRecoveredPoolServesOthers(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

@@ -40,7 +40,7 @@ func racePools(t *testing.T, seed uint64) {
 		b.run(line)
 	}
 	var numbers atomic.Int64 // of objects, ascending in each pool
-	// send has one source say a line, and waits for nobody.
+	// send has one source say a line, and does not wait.
 	send := func(line string) {
 		words := strings.Fields(line)
 		a := args{word: words[1], keys: map[string]string{}}

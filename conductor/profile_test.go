@@ -73,7 +73,7 @@ func TestDeploymentProfile(t *testing.T) {
 	f("sql", "20")
 	f("nobody", "")
 
-	// A pool is told of the engines' profile as long as it has another.
+	// A pool has a finding as long as its profile is another than the engines'.
 	codes := func(s *source) (all []string) {
 		for _, f := range s.doctor.List() {
 			all = append(all, f.Code)

@@ -47,7 +47,7 @@ func (n *network) Replay(ctx context.Context, endpoint string, from uint64) (str
 	return n.at(strings.TrimSuffix(endpoint, "/replay")).replay(ctx, from)
 }
 
-// publisher is one engine rank: a sequence, a ring, and whoever listens.
+// publisher is one engine rank: a sequence, a ring, and its subscribers.
 type publisher struct {
 	mu          sync.Mutex
 	seq         uint64

@@ -21,7 +21,7 @@ const (
 )
 
 // Replay rebuilds, record by record, the Conductor that wrote a journal. Sources
-// apply what is recorded as they apply what is live; a feed stands where their
+// apply recorded events as they apply live ones; a feed stands where their
 // stream was.
 //
 //	Take --Record--> feed.hand --Step--> source.run --> ingest
@@ -172,8 +172,8 @@ func (p *Replay) settings(rec *journal.Record) error {
 	return err
 }
 
-// registered takes a registration, or compares one that stands with what is
-// known.
+// registered takes a registration, or compares one that stands with the
+// known one.
 func (p *Replay) registered(rec *journal.Record) error {
 	stands := rec.Flags&journal.Standing != 0
 	if stands && p.standing != nil {
@@ -246,7 +246,7 @@ func (p *Replay) unregister(id uint32) {
 	delete(p.sources, id)
 }
 
-// opened ends an opening: what is not in it is gone, if it was read whole.
+// opened ends an opening: a source that is not in it is gone, if it was read whole.
 func (p *Replay) opened(rec *journal.Record) {
 	if p.standing != nil && uint64(len(p.standing)) == rec.Seq {
 		for id := range maps.Clone(p.sources) {

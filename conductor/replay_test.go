@@ -203,8 +203,8 @@ func TestReplayIncomplete(t *testing.T) {
 	})
 }
 
-// TestReplayProfiles holds that a past with two profiles in one context, one of which
-// has gone in a record that is missing, is taken as far as it is known.
+// TestReplayProfiles replays a past with two profiles in one context. The record by which
+// one of them left is missing.
 func TestReplayProfiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -226,8 +226,8 @@ func TestReplayProfiles(t *testing.T) {
 	})
 }
 
-// TestReplaySegments replays segments of one run with one missing: what their
-// openings say differs from what is known.
+// TestReplaySegments replays segments of one run with one missing: their
+// openings differ from the state that is known.
 func TestReplaySegments(t *testing.T) {
 	p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
 	services := func() string {

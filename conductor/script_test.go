@@ -194,7 +194,7 @@ func (b *bench) run(line string) string {
 	case "batch":
 		return b.publish(a, rawBatch(a)...)
 	case "gap":
-		// Batches nobody received: kept=yes leaves them in the replay ring.
+		// Batches that no subscriber received: kept=yes leaves them in the replay ring.
 		for range a.number("batches", 1) {
 			b.network.at(endpoint(a)).publish(a.number("rank", 0), nil, false, a.get("kept", "no") == "yes")
 		}
@@ -341,7 +341,7 @@ func hashedBlocks(a args, settings conductor.HashProfile, from int) (hashes []an
 	if settings.Strategy == hash.StrategySGLangBigram {
 		tokens = append(tokens, behind)
 	}
-	// hashed_size is of what the engine hashes, of which several make a block.
+	// hashed_size is the size that the engine hashes; several make a block.
 	parts := size / a.number("hashed_size", size)
 	chain.Reset(tokens, size/parts)
 	for i := from; (i+1)*parts <= chain.Len(); i++ {

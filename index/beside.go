@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// Beside is a second place to look a prompt's blocks up: another index, or the same
+// Beside is a second place where a prompt's blocks are looked up: another index, or the same
 // one, where they are held under other names.
 type Beside struct {
 	Index *Index

@@ -7,7 +7,7 @@ import (
 // An engine with kv_cache_report_mode: full announces the blocks that it reuses, which
 // no removal matches. Without session_id such a store looks like a further copy, so
 // with copies: count the block stays for ever once the engine has evicted it. The doctor
-// compares what is counted with what an engine can hold:
+// compares the counts with the blocks that an engine can hold:
 //
 //	held   blocks and copies announced less those removed
 //	       grows until the engine is full, then stays: each store follows a removal

@@ -1,4 +1,4 @@
-// Package doctor compares what a source announces with what is registered for it.
+// Package doctor compares the events of a source with its registration.
 //
 //	registration --New-------> Doctor
 //	batch, event --Observe---> Doctor --> Findings

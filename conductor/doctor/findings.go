@@ -13,7 +13,7 @@ import (
 // be and that an operator can change. A source has at most one of each code.
 type Finding struct {
 	Code    string
-	Message string // what was seen, what is registered, what to do
+	Message string // the observation, the registered value, the remedy
 	Since   time.Time
 }
 

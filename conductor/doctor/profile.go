@@ -77,7 +77,7 @@ func (d *Doctor) lookAtProfile(o *Observation) {
 	}
 }
 
-// adapter returns what is known of an adapter's blocks.
+// adapter returns the state of the check for the blocks of an adapter.
 func (c *profileCheck) adapter(lora string, p hash.Profile) *adapterCheck {
 	if c.adapters == nil {
 		c.adapters, c.digests = make(map[string]*adapterCheck), make(map[uint64]hash.Digest)
@@ -105,7 +105,7 @@ func (d *Doctor) compare(e *events.Event, parts int, at *scope.Context, a *adapt
 			if !e.HasParent && last < parts {
 				d.reportMismatch(e, parts, written, at, a)
 			}
-			return // it has extra keys that nobody tells
+			return // it has extra keys that no event contains
 		}
 		c.digests[e.Hashes[last]] = *c.chain.Digest(last)
 		a.matched = true
@@ -231,7 +231,7 @@ func candidateProfiles(registered hash.Settings, bigram bool) (all []hash.Settin
 	return append(all, hash.Settings{Strategy: hash.StrategySGLang, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0", IndexProjection: hash.ProjectionFirst64})
 }
 
-// differences tells what fits from what is registered.
+// differences words how the fitting settings differ from the registered ones.
 func differences(registered, fits hash.Settings, at *scope.Context, under scope.Variant, size int) string {
 	var list []string
 	add := func(what, fits, registered string) {

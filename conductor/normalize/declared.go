@@ -7,7 +7,7 @@ import (
 
 // A source of type Standard declares that its hashes are canonical keys. Then a block
 // is where its hash says, also where its tokens alone would not place it: behind a
-// parent nobody has announced, or in the middle of a prompt. The declaration is
+// parent that no source has announced, or in the middle of a prompt. The declaration is
 // verified on the beginnings of prompts that come with tokens. Where it proves wrong
 // the source's hashes are an engine's like any other until the publisher restarts.
 //

@@ -27,7 +27,7 @@ type groupKey struct {
 	group int
 }
 
-// groupState is what is known of one group.
+// groupState is the state of one group.
 type groupState struct {
 	kind   string // "" while unknown
 	parked []parkedEvent

@@ -6,8 +6,7 @@
 //
 // A Normalizer belongs to one source and is not for concurrent use. It learns from the
 // events of an epoch, and forgets with Reset. It holds no index and no lock, and calls
-// nobody: what it finds goes to the Findings of its source, what it leaves out is counted
-// in Result. It hashes each token once. Batches without cut blocks cost no allocation
+// no other room but the Findings of its source. Result counts what it leaves out. It hashes each token once. Batches without cut blocks cost no allocation
 // once the buffers have grown.
 package normalize
 
@@ -91,7 +90,7 @@ type Result struct {
 	Dropped []Drop
 }
 
-// Normalizer is what is known of one publisher.
+// Normalizer has the state of one publisher.
 type Normalizer struct {
 	opts       Options
 	groups     groups

@@ -15,11 +15,11 @@ import (
 //	batch    a5 b1 -- a4 a5      a, b: streams, --: an event without a number
 //	applied  a4 b1 -- a5         a's among a's places; the second a5 is a repeat
 //
-// A publisher of type Standard numbers each stream by itself, so a number that is left
-// out is an event that nobody sent. The Mooncake master numbers all its events
+// A publisher of type Standard numbers each stream apart, so a number that is left
+// out is an event that was not sent. The Mooncake master numbers all its events
 // together, as do others that we know too little of: there only order counts.
 //
-// Behind a batch that is missing, numbers begin anew: the batches before it may be of
+// Behind a batch that is missing, numbers begin again: the batches before it may be of
 // another lifetime of the publisher, which nothing else would show.
 
 // maxStreams bounds the streams of a source whose numbers are remembered, some 200
@@ -38,7 +38,7 @@ type streamKey struct {
 	rank    int32
 }
 
-// numbered is what is known of one stream.
+// numbered is the state of one stream.
 type numbered struct {
 	key  streamKey
 	last uint64 // number applied last, 0 for none

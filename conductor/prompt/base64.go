@@ -45,7 +45,7 @@ func Base64(dst []uint32, text []byte) ([]uint32, error) {
 var padded, unpadded = base64.StdEncoding.Strict(), base64.RawStdEncoding.Strict()
 
 // sextets is what a character of base64 stands for at each place of a quad; a bit above
-// the three bytes marks what is none.
+// the three bytes marks a character that stands for none.
 var sextets = func() (places [4][256]uint32) {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 	for i := range places {

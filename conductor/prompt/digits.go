@@ -22,8 +22,8 @@ const (
 
 // Digits goes on with an array of numbers in JSON text behind one of its elements:
 // src[at] is the comma if there is more. It appends to dst, until that holds limit of
-// them, and returns where it stopped: behind an element again. It takes what is plainly
-// right, a comma, at most one space, digits that certainly fit T, a comma or bracket;
+// them, and returns where it stopped: behind an element again. It takes the plain
+// cases, a comma, at most one space, digits that certainly fit T, a comma or bracket;
 // whatever else comes next is for the caller to look at.
 func Digits[T uint32 | uint64](dst []T, src []byte, at, limit int) ([]T, int) {
 	return elements(dst, src, at, limit, hasVectors)
@@ -116,7 +116,7 @@ func stretch[T uint32 | uint64](list []T, src []byte, at int) (n, next int) {
 	if len(src)-at < 1+window+8 || src[at] != ',' {
 		return 0, at
 	}
-	// Checked indexing takes a third more time. What is read is within src: first is
+	// Checked indexing takes a third more time. All reads are within src: first is
 	// in the window or before it, and never more than two bytes behind an end.
 	out := unsafe.Pointer(unsafe.SliceData(list))
 	first := 0 // of an element, from where the window begins

@@ -54,8 +54,8 @@ func testDigits[T uint32 | uint64](t *testing.T, most int) {
 	}
 }
 
-// spoilt holds that what is read of a list with a few wrong bytes, one behind the other,
-// is what is right before them.
+// spoilt requires that of a list with a few wrong bytes, one behind the other, exactly the
+// elements before them are read.
 func spoilt(t *testing.T, text []byte, at int, rng *rand.Rand) {
 	t.Helper()
 	text = slices.Clone(text)

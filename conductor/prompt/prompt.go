@@ -4,9 +4,9 @@
 //	socket --Read--> body --Skip, Digits--> []uint32 or []uint64
 //	                      --Base64, Words-> []uint32
 //
-// Dialects decide what a body may hold and what its errors say; here is what they
-// share, and what is worth being fast. Nothing looks at a byte much more than once,
-// and nothing allocates but for growing a buffer that was handed in.
+// Dialects decide what a body may hold and what its errors say. This package reads long
+// lists of numbers, which all dialects have. It looks at a byte once or little more, and
+// allocates only to grow a buffer that the caller gave.
 //
 // Concurrency: functions are pure but for their arguments.
 package prompt
@@ -26,8 +26,8 @@ const (
 	KeepNumbers = 1 << 18
 )
 
-// Read appends what r holds to dst. size is what r is said to hold, -1 if nobody
-// says; it is believed as far as KeepBytes, and beyond only as bytes arrive.
+// Read appends what r holds to dst. size is the announced size, -1 if
+// unknown; it is believed as far as KeepBytes, and beyond only as bytes arrive.
 func Read(dst []byte, r io.Reader, size int64) ([]byte, error) {
 	// One byte more lets the end be met without growing.
 	dst = slices.Grow(dst, int(min(max(size, 511), KeepBytes))+1)
@@ -56,7 +56,7 @@ func Kept[T any](buf []T, most int) []T {
 }
 
 // Words appends little-endian numbers of four bytes; bytes behind the last whole one
-// are let be.
+// are left out.
 func Words(dst []uint32, raw []byte) []uint32 {
 	n := len(raw) / 4
 	dst = slices.Grow(dst, n)

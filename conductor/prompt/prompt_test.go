@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzSkip holds what is a value against encoding/json and UTF-8.
+// FuzzSkip compares what counts as a value with encoding/json and UTF-8.
 func FuzzSkip(f *testing.F) {
 	for _, text := range []string{
 		`{"a":[1,-2.5e+3,true,false,null,"x\u00e9\n"],"b":{}}`, `[]`, `""`, `"0123456789abcdef\\\"é"`, `-0.0E-1`, `01`, `1.`, `tru`, `{"a"}`, `{"a":1,}`,
@@ -105,7 +105,7 @@ func TestBase64Mutated(t *testing.T) {
 	}
 }
 
-// TestRead reads bodies whose length is told, not told, or a lie.
+// TestRead reads bodies whose length is announced, unknown, or a lie.
 func TestRead(t *testing.T) {
 	whole := bytes.Repeat([]byte("0123456789abcdef"), 1<<17)
 	for _, n := range []int{0, 1, 511, 512, 513, 100_000, KeepBytes, KeepBytes + 1, len(whole)} {

@@ -88,7 +88,7 @@ func plainNumbers(src []byte, at int) int {
 	}
 }
 
-// Name steps over the name of a member of an object, and what is between it and its
+// Name steps over the name of a member of an object, and the bytes between it and its
 // value.
 func Name(src []byte, at int) (next int, ok bool) {
 	if at == len(src) || src[at] != '"' {

@@ -22,7 +22,7 @@ type tcpConn interface {
 	CloseWrite() error
 }
 
-// joinedConn joins what is written between join and send. One goroutine may call join,
+// joinedConn joins all writes between join and send. One goroutine may call join,
 // Write and send at a time.
 type joinedConn struct {
 	tcpConn
