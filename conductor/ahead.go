@@ -155,8 +155,8 @@ func (ns *namespace) useAnyLookAhead(c *contexts) {
 }
 
 // resetPromptChains sets the chain of the prompt's tokens for the first look-ahead of a
-// context, and appends a place for each further one.
-func (sc *scratch) resetPromptChains(x *indexContext, q *Query, places []index.Beside) []index.Beside {
+// context, and appends a lookup for each further one.
+func (sc *scratch) resetPromptChains(x *indexContext, q *Query, lookups []index.Lookup) []index.Lookup {
 	set := x.lookAheads.load()
 	if n := set.count() - 1; len(sc.chains) < n {
 		sc.chains = make([]hash.Chain, n)
@@ -170,13 +170,13 @@ func (sc *scratch) resetPromptChains(x *indexContext, q *Query, places []index.B
 		c.Reset(x.scheme, q.Tokens, q.BlockSize, n)
 		c.Under(local)
 		if c != &sc.chain {
-			places = append(places, index.Beside{Index: x.index, Chain: c})
+			lookups = append(lookups, index.Lookup{Index: x.index, Chain: c})
 		}
-		if len(places) < len(sc.chains) {
-			c = &sc.chains[len(places)]
+		if len(lookups) < len(sc.chains) {
+			c = &sc.chains[len(lookups)]
 		}
 	}
-	return places
+	return lookups
 }
 
 // forgetPrompt drops the tokens of a query, which are the caller's.
@@ -188,5 +188,5 @@ func (sc *scratch) forgetPrompt() {
 	for i := range sc.digests {
 		sc.digests[i].Reset(nil, 0)
 	}
-	clear(sc.places)
+	clear(sc.lookups)
 }

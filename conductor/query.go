@@ -74,7 +74,7 @@ type scratch struct {
 	// See query_tokenless.go.
 	digests []hash.DigestChain // of one look-ahead each
 	waiters []*indexContext
-	places  []index.Beside
+	lookups []index.Lookup
 	owners  []tiers.Owner
 }
 
@@ -137,8 +137,8 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	var owners []tiers.Owner
 	sc.match.Reset()
 	x := d.asked(q)
-	var beside bool
-	if owners, beside = sc.lookupBeside(d, x, q, c); !beside && x != nil {
+	var across bool
+	if owners, across = sc.matchAcross(d, x, q, c); !across && x != nil {
 		owners = sc.lookup(x, q)
 	}
 	ans.Truncated = sc.match.Truncated
@@ -198,10 +198,10 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 		sc.hashes = q.Hashes
 		x.index.MatchLazy(&sc.hashes, &sc.match)
 	default:
-		if sc.places = sc.resetPromptChains(x, q, sc.places[:0]); len(sc.places) == 0 {
+		if sc.lookups = sc.resetPromptChains(x, q, sc.lookups[:0]); len(sc.lookups) == 0 {
 			x.index.MatchLazy(&sc.chain, &sc.match)
 		} else {
-			x.index.MatchBeside(&sc.chain, sc.places, &sc.match)
+			x.index.MatchAcross(&sc.chain, sc.lookups, &sc.match)
 		}
 		sc.forgetPrompt()
 	}

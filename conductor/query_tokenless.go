@@ -35,10 +35,10 @@ func (d *deployment) waiters(q *Query, dst []*indexContext) []*indexContext {
 	return dst
 }
 
-// lookupBeside is lookup under the digests of the engines as well. x is nil where
+// matchAcross is lookup under the digests of the engines as well. x is nil where
 // nothing is known of the context but how its engines hash. It reports false where
 // there is nothing to look up besides the context.
-func (sc *scratch) lookupBeside(d *deployment, x *indexContext, q *Query, c *Conductor) (owners []tiers.Owner, ok bool) {
+func (sc *scratch) matchAcross(d *deployment, x *indexContext, q *Query, c *Conductor) (owners []tiers.Owner, ok bool) {
 	sc.waiters = d.waiters(q, sc.waiters[:0])
 	if len(sc.waiters) == 0 {
 		return nil, false
@@ -48,9 +48,9 @@ func (sc *scratch) lookupBeside(d *deployment, x *indexContext, q *Query, c *Con
 		return nil, false
 	}
 	base := x
-	sc.places = sc.places[:0]
+	sc.lookups = sc.lookups[:0]
 	if x != nil {
-		sc.places = sc.resetPromptChains(x, q, sc.places)
+		sc.lookups = sc.resetPromptChains(x, q, sc.lookups)
 	} else {
 		base = sc.waiters[0]
 	}
@@ -58,16 +58,16 @@ func (sc *scratch) lookupBeside(d *deployment, x *indexContext, q *Query, c *Con
 		for i, w := range sc.waiters {
 			switch {
 			case w != base:
-				sc.places = append(sc.places, index.Beside{Index: w.index, Chain: &sc.digests[n], First: uint32(i+1) << placeShift})
+				sc.lookups = append(sc.lookups, index.Lookup{Index: w.index, Chain: &sc.digests[n], First: uint32(i+1) << placeShift})
 			case x != nil || n > 0:
-				sc.places = append(sc.places, index.Beside{Index: w.index, Chain: &sc.digests[n]})
+				sc.lookups = append(sc.lookups, index.Lookup{Index: w.index, Chain: &sc.digests[n]})
 			}
 		}
 	}
 	if x != nil {
-		base.index.MatchBeside(&sc.chain, sc.places, &sc.match)
+		base.index.MatchAcross(&sc.chain, sc.lookups, &sc.match)
 	} else {
-		base.index.MatchBeside(&sc.digests[0], sc.places, &sc.match)
+		base.index.MatchAcross(&sc.digests[0], sc.lookups, &sc.match)
 	}
 	sc.forgetPrompt()
 	return sc.gather(base), true

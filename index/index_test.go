@@ -638,10 +638,10 @@ func TestMatchForm(t *testing.T) {
 	}
 	slices.SortFunc(later, func(a, b Span) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Owner, b.Owner)) })
 	prompt := keys(seqs(most))
-	for _, others := range [][]Beside{nil, {{Index: l.x, Chain: prompt}}} {
+	for _, others := range [][]Lookup{nil, {{Index: l.x, Chain: prompt}}} {
 		var m Match
 		for range 2 { // reuse
-			l.x.MatchBeside(prompt, others, &m)
+			l.x.MatchAcross(prompt, others, &m)
 			slices.SortFunc(m.Prefixes, func(a, b Prefix) int { return cmp.Compare(a.Owner, b.Owner) })
 			if wrong := m.sound(); wrong != "" || m.Blocks != most || !slices.Equal(m.Prefixes, want) || !slices.Equal(m.Later, later) {
 				t.Errorf("%d other places: %d blocks %v, later %v, want later %v; %s", len(others), m.Blocks, m.Prefixes, m.Later, later, wrong)

@@ -79,7 +79,7 @@ func (x *Index) Match(chain []uint64, m *Match) {
 // MatchLazy looks up the blocks of a chain, in order: the first alone, those behind it a
 // group at a time. It asks for no local hash behind the group of the first block without
 // an owner; where that is the first, for no other.
-func (x *Index) MatchLazy(c Chain, m *Match) { x.MatchBeside(c, nil, m) }
+func (x *Index) MatchLazy(c Chain, m *Match) { x.MatchAcross(c, nil, m) }
 
 // MatchNames looks a chain up by the engine hashes of its blocks, as sources have taught them.
 // Each hash stands for the block that it means to all sources; the first one is that of the

@@ -477,7 +477,7 @@ const anyFamily = -1
 
 // ask looks a prompt up, by the path of the server, by keys, or by the engine hashes of a family:
 // then the answer is complete for owners of that family only. It returns the family.
-func (r *race) ask(rng *rand.Rand, i int, m *Match, places []Beside) (family int) {
+func (r *race) ask(rng *rand.Rand, i int, m *Match, places []Lookup) (family int) {
 	family = anyFamily
 	p := &slow{r.prompts[i], func() {
 		if rng.IntN(8) == 0 {
@@ -487,9 +487,9 @@ func (r *race) ask(rng *rand.Rand, i int, m *Match, places []Beside) (family int
 	switch {
 	case r.waiting:
 		for k := range places {
-			places[k] = Beside{Index: r.x, Chain: keys(r.namesIn(r.writers[k].family, p.seq))}
+			places[k] = Lookup{Index: r.x, Chain: keys(r.namesIn(r.writers[k].family, p.seq))}
 		}
-		r.x.MatchBeside(p, places, m)
+		r.x.MatchAcross(p, places, m)
 	case r.names && rng.IntN(2) == 0:
 		family = r.writers[rng.IntN(raceWriters)].family
 		r.x.MatchNames(r.namesIn(family, p.seq), m)
@@ -516,7 +516,7 @@ func has(owner Owner) func([]uint32) bool {
 }
 
 // look asks for a prompt and judges the answer.
-func (r *race) look(rng *rand.Rand, m *Match, places []Beside) {
+func (r *race) look(rng *rand.Rand, m *Match, places []Lookup) {
 	i := rng.IntN(len(r.prompts))
 	var before [raceWriters]int64
 	for w := range before {
@@ -604,7 +604,7 @@ func (r *race) run(seed uint64) {
 		reading.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, k))
 			var m Match
-			places := make([]Beside, raceWriters)
+			places := make([]Lookup, raceWriters)
 			for n := 0; !stop.Load() && !r.Failed(); n++ {
 				if r.look(rng, &m, places); n%64 == 0 && !r.tight && !r.unknown {
 					r.snap()
@@ -626,7 +626,7 @@ func (r *race) run(seed uint64) {
 	if err := r.x.Check(); err != nil {
 		r.Error(err)
 	}
-	rng, places := rand.New(rand.NewPCG(seed, 99)), make([]Beside, raceWriters)
+	rng, places := rand.New(rand.NewPCG(seed, 99)), make([]Lookup, raceWriters)
 	for range 4 * len(r.prompts) { // at rest
 		r.look(rng, new(Match), places)
 	}

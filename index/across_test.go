@@ -21,8 +21,8 @@ func (k *countedKeys) At(i int) uint64 {
 	return k.list[i]
 }
 
-// TestMatchBeside compares with a look at every block in every place.
-func TestMatchBeside(t *testing.T) {
+// TestMatchAcross compares with a look at every block in every place.
+func TestMatchAcross(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		places := []*Index{New(Options{Scheme: hash.Default()}), New(Options{Scheme: hash.Default()})}
@@ -74,9 +74,9 @@ func TestMatchBeside(t *testing.T) {
 		}
 		var m Match
 		c := [3]*countedKeys{{list: chains[0]}, {list: chains[1]}, {list: chains[2]}}
-		others := []Beside{{Index: places[0], Chain: c[1]}, {Index: places[1], Chain: c[2], First: first}}
+		others := []Lookup{{Index: places[0], Chain: c[1]}, {Index: places[1], Chain: c[2], First: first}}
 		for range 2 { // reuse
-			places[0].MatchBeside(c[0], others, &m)
+			places[0].MatchAcross(c[0], others, &m)
 			var got [][]uint32
 			for owners, blocks := range holders(&m) {
 				for range blocks {

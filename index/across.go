@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// Beside is a second place where a prompt's blocks are looked up: another index, or the same
+// Lookup is a second place where a prompt's blocks are looked up: another index, or the same
 // one, where they are held under other names.
-type Beside struct {
+type Lookup struct {
 	Index *Index
 	Chain Chain
 	// First is added to the owners found there, so that they can be told apart; 0 for
@@ -16,11 +16,11 @@ type Beside struct {
 	First uint32
 }
 
-// MatchBeside is MatchLazy over several places at once: a block is held by each owner
+// MatchAcross is MatchLazy over several places at once: a block is held by each owner
 // that holds it in one of them. Chains are asked for a block in turn, and for none
 // behind the first block without an owner anywhere; one that is shorter than c ends
 // before.
-func (x *Index) MatchBeside(c Chain, others []Beside, m *Match) {
+func (x *Index) MatchAcross(c Chain, others []Lookup, m *Match) {
 	if n := len(others) + 1; len(m.ways) < n {
 		m.ways = append(m.ways, make([]way, n-len(m.ways))...)
 	}
