@@ -17,7 +17,7 @@ type resolved struct {
 
 // notify lets pools ask again about groups, and moves the blocks that waited for hashes.
 // No turn is held.
-func (c *Conductor) notify(n notice) {
+func (c *contexts) notify(n notice) {
 	for _, at := range n.regrouped {
 		for _, s := range c.registered() {
 			s.regroup(at)
