@@ -66,6 +66,8 @@ type Options struct {
 	MaxOrphans int
 	// MaxBytes bounds each index, as in index.Options.
 	MaxBytes int
+	// MaxBytesTotal bounds all indexes together, 0 for no bound.
+	MaxBytesTotal int64
 	// KeepLocals keeps labels, for snapshots and for queries by local hashes under
 	// adapters and salts. It costs 8 bytes a block and an entry of translation where
 	// labels differ from local hashes (see clienthash.go). Contexts with blocks from a peer pay
@@ -141,7 +143,7 @@ func New(opts Options) *Conductor {
 	}
 	c.log, c.recall = opts.Log, newRecall(opts.RecallBytes)
 	c.options = index.Options{
-		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, KeepLabels: opts.KeepLocals,
+		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepLabels: opts.KeepLocals,
 		KeepForgotten: c.recall.forgets(),
 	}
 	c.open = func(r Registration, recorded *journal.Source, on func(stream.State)) feed {

@@ -110,9 +110,9 @@ func newBench() *bench { return newBenchWith(nil, zerolog.Nop()) }
 // newRecordedBench is a bench that keeps a journal.
 func newRecordedBench(j *journal.Writer) *bench { return newBenchWith(j, zerolog.Nop()) }
 
-func newBenchWith(j *journal.Writer, log zerolog.Logger) *bench {
+func newBenchWith(j *journal.Writer, log zerolog.Logger, set ...func(*conductor.Options)) *bench {
 	n := newNetwork()
-	c := conductor.New(conductor.Options{
+	opts := conductor.Options{
 		HashSeed:    1337,
 		RecallBytes: 1 << 20,
 		Journal:     j,
@@ -124,7 +124,11 @@ func newBenchWith(j *journal.Writer, log zerolog.Logger) *bench {
 			Queue:         1024,
 			Replays:       stream.NewLimiter(8),
 		},
-	})
+	}
+	for _, set := range set {
+		set(&opts)
+	}
+	c := conductor.New(opts)
 	return &bench{conductor: c, handler: handlerOf(c), network: n}
 }
 

@@ -60,6 +60,7 @@ var keys = []key{
 
 	{"index.ttl", "index-ttl", duration(), 0, "time a block stays after its last announcement, for publishers that announce no removals; 0 is for ever"},
 	{"index.max_bytes", "index-max-bytes", size(), 0, "bytes one index may take before new blocks are refused; 0 is no bound"},
+	{"index.max_bytes_total", "index-max-bytes-total", size(), 0, "bytes all indexes may take before new blocks are refused; 0 is no bound"},
 
 	{"index.recall_bytes", "index-recall-bytes", size(), 0, "bytes for the names of blocks that no instance holds any more; 0 keeps none"},
 

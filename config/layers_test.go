@@ -65,6 +65,7 @@ func TestDefaults(t *testing.T) {
 	f("stream.copies", "count")
 	f("index.ttl", "0s")
 	f("index.max_bytes", "0")
+	f("index.max_bytes_total", "0")
 	f("index.recall_bytes", "128MiB")
 	f("pool.completeness", "all")
 	f("pool.max_bytes", "512MiB")

@@ -2,32 +2,76 @@ package index
 
 import "sync/atomic"
 
-// Options.MaxBytes bounds what pieces, tables and owner sets take.
+// Options.MaxBytes bounds what pieces, tables and owner sets of an index take, and
+// Options.Budget what those of several indexes take together.
 //
 // A store for which there is no room refuses blocks that are new: of a chain it is the
 // tail that is missing, and what was held before stays. Refused keys are counted, and
 // remembered inexactly, so that an answer that ends before one says so.
 
-// overBudget reports whether there is no room for a new block.
-func (x *Index) overBudget() bool {
-	if x.maxBytes <= 0 {
-		return false
-	}
-	n := x.tableBytes()
-	if n < x.maxBytes {
-		if n < x.maxBytes-x.maxBytes/16 && x.refused.Load() != nil {
-			x.refused.Store(nil)
-		}
-		return false
-	}
-	if x.sweep.left > 0 {
-		x.compact()
-		return x.tableBytes() >= x.maxBytes
-	}
-	return true
+// Budget bounds the memory of several indexes together. Memory of an index counts until
+// the index is collected, as long as the system counts it. Safe for concurrent use.
+type Budget struct {
+	most int64
+	used atomic.Int64 // sum of the shares
 }
 
-// tableBytes returns the memory that the budget is about.
+// NewBudget returns a budget of most bytes, nil for 0, which is no bound.
+func NewBudget(most int64) *Budget {
+	if most <= 0 {
+		return nil
+	}
+	return &Budget{most: most}
+}
+
+// share is the part of a budget that an index takes.
+type share struct {
+	of    *Budget
+	bytes atomic.Int64
+}
+
+// set says what the index takes, and returns the free part of the budget, below 0 for none.
+func (s *share) set(bytes int) float64 {
+	used := s.of.used.Add(int64(bytes) - s.bytes.Swap(int64(bytes)))
+	return 1 - float64(used)/float64(s.of.most)
+}
+
+// account tells the budget what the index takes.
+func (x *Index) account() {
+	if x.share != nil {
+		x.share.set(x.tableBytes())
+	}
+}
+
+// overBudget reports whether there is no room for a new block.
+func (x *Index) overBudget() bool {
+	if x.maxBytes <= 0 && x.share == nil {
+		return false
+	}
+	spare := x.free()
+	if spare <= 0 && x.sweep.left > 0 {
+		x.compact()
+		spare = x.free()
+	}
+	if spare > 1.0/16 && x.refused.Load() != nil {
+		x.refused.Store(nil)
+	}
+	return spare <= 0
+}
+
+// free returns which part of the bounds is free, of the one with less room.
+func (x *Index) free() float64 {
+	n, spare := x.tableBytes(), 1.0
+	if x.maxBytes > 0 {
+		spare = 1 - float64(n)/float64(x.maxBytes)
+	}
+	if x.share != nil {
+		spare = min(spare, x.share.set(n))
+	}
+	return spare
+}
+
+// tableBytes returns the memory that the bounds are about.
 func (x *Index) tableBytes() int {
 	return int(x.lines.live.Load())*lineBytes + int(x.heads.size.Load()+x.names.size.Load()+x.loose.size.Load()) + x.sets.bytes()
 }

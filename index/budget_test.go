@@ -146,3 +146,57 @@ func TestRemoveGivesMemoryBack(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestBudgetTotal lets one index fill the budget of two. The other refuses blocks until the
+// first gives its memory back: by a clear, and by its end.
+func TestBudgetTotal(t *testing.T) {
+	const most, length = 1 << 20, 64
+	b := NewBudget(most)
+	chains := 0
+	// fill stores chains until one is refused, but at most the given number.
+	fill := func(x *Index, o Owner, atMost int) (full bool) {
+		for range atMost {
+			chains++
+			engine, local := make([]uint64, length), make([]uint64, length)
+			for i := range engine {
+				engine[i] = mix(uint64(chains)<<20 + uint64(i))
+				local[i] = uint64(chains)<<32 + uint64(i)
+			}
+			if res := x.Store(&Store{Owner: o, Engine: engine, Local: local, Copies: CopySet}); res.Refused > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	open := func() (*Index, Owner) {
+		x := New(Options{Scheme: hash.Default(), Budget: b})
+		return x, x.NewOwner(x.NewSource())
+	}
+	x, o := open()
+	if !fill(x, o, 4000) {
+		t.Fatal("the first index has no bound")
+	}
+	y, p := open()
+	if !fill(y, p, 1) {
+		t.Fatal("the second index takes what the first has")
+	}
+	x.Clear(o)
+	x.Compact()
+	if fill(y, p, 20) {
+		t.Error("refused with room again")
+	}
+	x.Stats()
+	y.Stats() // as every scrape: the shares are exact then
+	if used := b.used.Load(); used != int64(x.tableBytes()+y.tableBytes()) {
+		t.Errorf("%d bytes are used; the indexes take %d and %d", used, x.tableBytes(), y.tableBytes())
+	}
+	fill(x, o, 4000)
+	x = nil
+	for n := 0; b.used.Load() > int64(y.tableBytes()) && n < 1000; n++ {
+		runtime.GC()
+		runtime.Gosched()
+	}
+	if used := b.used.Load(); used != int64(y.tableBytes()) {
+		t.Errorf("%d bytes are used after the first index has died; the second takes %d", used, y.tableBytes())
+	}
+}

@@ -113,6 +113,8 @@ type Options struct {
 	// MaxBytes is the most memory for blocks, sets and names, 0 for no limit. At
 	// the limit new blocks are refused: see budget.go.
 	MaxBytes int
+	// Budget bounds the indexes that have it together; nil is no bound.
+	Budget *Budget
 	// KeepLabels keeps Store.Labels, for Snapshot. Labels that are the local hashes cost
 	// nothing.
 	KeepLabels bool
@@ -132,7 +134,8 @@ type Index struct {
 	step       hash.Stepper
 	maxOrphans int
 	maxBytes   int
-	labels     bool // Options.KeepLabels
+	share      *share // of Options.Budget, nil for none
+	labels     bool   // Options.KeepLabels
 
 	lines arena
 	heads table
@@ -242,6 +245,10 @@ func New(opts Options) *Index {
 	x.lines.index, x.perEvent = x, portion{sweep: 16, naming: 16}
 	x.names = &nameTable{}
 	runtime.AddCleanup(x, (*nameTable).clear, x.names)
+	if opts.Budget != nil {
+		x.share = &share{of: opts.Budget}
+		runtime.AddCleanup(x, func(s *share) { s.set(0) }, x.share)
+	}
 	x.heads.sifted, x.loose.sifted = true, true
 	if opts.NameAll {
 		x.naming, x.full.always = allNamed, true

@@ -70,6 +70,7 @@ func (x *Index) lockRest() {
 }
 
 func (x *Index) unlock() {
+	x.account()
 	x.alone = false
 	for i := range x.lanes {
 		x.lanes[i].mu.Unlock()
@@ -114,7 +115,9 @@ func (x *Index) leaves(s *source, i, n int) bool {
 	x.nameDue(s)
 	x.release(l)
 	if i > 0 || n == 0 {
-		l.events++
+		if l.events++; l.events%64 == 0 {
+			x.account()
+		}
 	}
 	if i > 0 && i < n {
 		x.halves.Add(1)
