@@ -45,8 +45,8 @@ func (d *Doctor) countsCopies(o *Observation) bool {
 	return o.Counted && !o.Event.Envelope && o.Medium.Tier == tiers.Device && !d.reg.Pool && !d.reg.Expiring(o.Medium.Name)
 }
 
-// lookAtCopies counts the blocks of a stored event.
-func (d *Doctor) lookAtCopies(o *Observation) {
+// observeCopies counts the blocks of a stored event.
+func (d *Doctor) observeCopies(o *Observation) {
 	c := &d.copies
 	if o.Event.Session || !d.countsCopies(o) {
 		return
@@ -67,8 +67,8 @@ func (d *Doctor) lookAtCopies(o *Observation) {
 	}
 }
 
-// lookAtRemoval counts published blocks that a removed event took.
-func (d *Doctor) lookAtRemoval(o *Observation) {
+// observeCopyRemoval counts published blocks that a removed event took.
+func (d *Doctor) observeCopyRemoval(o *Observation) {
 	c := &d.copies
 	if !d.countsCopies(o) {
 		return

@@ -99,26 +99,26 @@ type Observation struct {
 // Observe looks at one event.
 func (d *Doctor) Observe(o *Observation) {
 	if o.Event.Kind == events.Removed {
-		d.lookAtRemoved(o.Event, o.Medium)
+		d.observeRemoved(o.Event, o.Medium)
 		if o.Blocks {
-			d.lookAtRemoval(o)
+			d.observeCopyRemoval(o)
 		}
 		return
 	}
-	d.lookAtStored(o.Event, o.Medium, o.Count)
+	d.observeStored(o.Event, o.Medium, o.Count)
 	if !o.Blocks {
 		return
 	}
-	d.lookAtSize(o.Event, o.Context.Deployment.BlockSize)
+	d.observeSize(o.Event, o.Context.Deployment.BlockSize)
 	if o.Refused {
 		return
 	}
-	d.lookAtContext(&o.Context)
+	d.observeContext(&o.Context)
 	if o.Local != nil && o.Seeds != nil {
-		d.lookAtSeed(o)
-		d.lookAtProfile(o)
+		d.observeSeed(o)
+		d.observeProfile(o)
 	}
-	d.lookAtCopies(o)
+	d.observeCopies(o)
 }
 
 // ObserveBatch looks at what a batch says of itself. claimed returns the key of the source
@@ -139,8 +139,8 @@ func (d *Doctor) ObserveBatch(b *events.Batch, claimed func(rank int) string) {
 	d.Report(FindingRank, "batches carry data-parallel rank %d, registered is %d: blocks count for rank %d; register dp_rank %d", b.Rank, d.reg.Rank, b.Rank, b.Rank)
 }
 
-// lookAtSize looks at the block size of a stored event, before its blocks are cut.
-func (d *Doctor) lookAtSize(e *events.Event, registered int) {
+// observeSize looks at the block size of a stored event, before its blocks are cut.
+func (d *Doctor) observeSize(e *events.Event, registered int) {
 	if d.sized >= Sample || len(e.Tokens) == 0 || e.Envelope {
 		return
 	}
@@ -158,9 +158,9 @@ func (d *Doctor) lookAtSize(e *events.Event, registered int) {
 	d.Report(FindingBlockSize, "events announce blocks of %d tokens, registered is %d: they cannot be indexed; register block_size %d", e.BlockSize, registered, e.BlockSize)
 }
 
-// lookAtContext looks at where a stored event belongs. Salts differ by user and say
+// observeContext looks at where a stored event belongs. Salts differ by user and say
 // nothing about a registration.
-func (d *Doctor) lookAtContext(at *scope.Context) {
+func (d *Doctor) observeContext(at *scope.Context) {
 	if d.home+d.away >= Sample || d.reg.Pool {
 		return
 	}
@@ -214,10 +214,10 @@ func (x *Seeds) announce(key seedKey, s seed) seed {
 	return s
 }
 
-// lookAtSeed compares the engine hash of a prompt's first block with what others
+// observeSeed compares the engine hash of a prompt's first block with what others
 // called the same tokens. It compares blocks of the base model without a salt: releases
 // hash adapters, salts and images in several forms, and vLLM the path of an adapter.
-func (d *Doctor) lookAtSeed(o *Observation) {
+func (d *Doctor) observeSeed(o *Observation) {
 	e := o.Cut
 	if d.seeds >= Sample || o.Context.Variant != (scope.Variant{}) || o.EverCut || o.Medium.Tier != tiers.Device ||
 		e.HasParent || e.Envelope || e.Items != nil || len(e.Hashes) == 0 {

@@ -46,9 +46,9 @@ type adapterCheck struct {
 	matched bool // one was equal
 }
 
-// lookAtProfile compares what a stored event calls its blocks with the profile of its
+// observeProfile compares what a stored event calls its blocks with the profile of its
 // context.
-func (d *Doctor) lookAtProfile(o *Observation) {
+func (d *Doctor) observeProfile(o *Observation) {
 	e, c, at := o.Cut, &d.profile, &o.Context
 	if e.Envelope || d.reg.Pool {
 		return

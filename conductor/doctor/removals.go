@@ -46,9 +46,9 @@ func (d *Doctor) unremovedOn(medium string) *unremoved {
 	return u
 }
 
-// lookAtStored counts n blocks, or objects of a pool, that an event stored on a medium.
+// observeStored counts n blocks, or objects of a pool, that an event stored on a medium.
 // Engines announce removals from their devices, and cache runners all of theirs.
-func (d *Doctor) lookAtStored(e *events.Event, medium tiers.Medium, n int) {
+func (d *Doctor) observeStored(e *events.Event, medium tiers.Medium, n int) {
 	if e.Owned || d.reg.Expiring(medium.Name) || medium.Tier == tiers.Device && !d.reg.Pool {
 		return
 	}
@@ -60,8 +60,8 @@ func (d *Doctor) lookAtStored(e *events.Event, medium tiers.Medium, n int) {
 	}
 }
 
-// lookAtRemoved notes that an event announced a removal from a medium.
-func (d *Doctor) lookAtRemoved(e *events.Event, medium tiers.Medium) {
+// observeRemoved notes that an event announced a removal from a medium.
+func (d *Doctor) observeRemoved(e *events.Event, medium tiers.Medium) {
 	if e.Owned || medium.Tier == tiers.Device && !d.reg.Pool {
 		return
 	}

@@ -24,9 +24,9 @@ type declared struct {
 	refuted  bool
 }
 
-// believe reports whether the hashes of a stored event are taken for keys. It verifies them
+// acceptDeclared reports whether the hashes of a stored event are taken for keys. It verifies them
 // if the event begins a prompt.
-func (n *Normalizer) believe(e *events.Event, local []uint64) bool {
+func (n *Normalizer) acceptDeclared(e *events.Event, local []uint64) bool {
 	n.verify(e, local)
 	return !n.declared.refuted
 }

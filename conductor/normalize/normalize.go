@@ -136,8 +136,8 @@ func (n *Normalizer) Batch(b *events.Batch) Result {
 	if b.Rank >= 0 {
 		rank = int32(b.Rank)
 	}
-	b.Events = n.screen(b.Events)
-	n.arrange(b, rank)
+	b.Events = n.withoutRefused(b.Events)
+	n.orderByID(b, rank)
 	for i := range b.Events {
 		e := &b.Events[i]
 		switch {
@@ -167,9 +167,9 @@ func rankOf(e *events.Event, rank int32) int32 {
 	return rank
 }
 
-// screen returns the events that the source may announce, in their order, and counts
-// the others. An empty tenant or model becomes an absent one. screen reuses list.
-func (n *Normalizer) screen(list []events.Event) []events.Event {
+// withoutRefused returns the events that the source may announce, in their order, and counts
+// the others. An empty tenant or model becomes an absent one. withoutRefused reuses list.
+func (n *Normalizer) withoutRefused(list []events.Event) []events.Event {
 	kept := 0
 	for i := range list {
 		e := &list[i]
@@ -273,7 +273,7 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 	from := len(n.local)
 	if n.local = Locals(n.local, n.opts.Scheme, c.Cut, size); len(n.local) > from {
 		c.Local = n.local[from:len(n.local):len(n.local)]
-		c.Canonical = n.opts.Standard && e.Envelope && n.believe(c.Cut, c.Local)
+		c.Canonical = n.opts.Standard && e.Envelope && n.acceptDeclared(c.Cut, c.Local)
 	}
 }
 

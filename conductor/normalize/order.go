@@ -61,11 +61,11 @@ type order struct {
 	of      []*numbered
 }
 
-// arrange puts the events of a batch in the order of their numbers and takes repeats
+// orderByID puts the events of a batch in the order of their numbers and takes repeats
 // out. rank is that of events which name none.
-func (n *Normalizer) arrange(b *events.Batch, rank int32) {
+func (n *Normalizer) orderByID(b *events.Batch, rank int32) {
 	o := &n.order
-	if !o.concerns(b.Events) {
+	if !o.needsOrder(b.Events) {
 		return
 	}
 	o.of = o.of[:0]
@@ -85,7 +85,7 @@ func (n *Normalizer) arrange(b *events.Batch, rank int32) {
 	kept := 0
 	for i, st := range o.of {
 		e := &b.Events[i]
-		if st != nil && !n.follows(e, st) {
+		if st != nil && !n.isNext(e, st) {
 			n.drop(events.RepeatedEvent, 1)
 			continue
 		}
@@ -102,9 +102,9 @@ func (n *Normalizer) arrange(b *events.Batch, rank int32) {
 	n.reportGap()
 }
 
-// concerns reports whether there is anything to do: events with numbers, or a clear
+// needsOrder reports whether there is anything to do: events with numbers, or a clear
 // behind a gap.
-func (o *order) concerns(list []events.Event) bool {
+func (o *order) needsOrder(list []events.Event) bool {
 	for i := range list {
 		e := &list[i]
 		if e.Envelope && e.ID != 0 || o.gaps > 0 && e.Kind == events.Cleared {
@@ -175,8 +175,8 @@ func (o *order) sort(list []events.Event) {
 	}
 }
 
-// follows moves a stream to the next of its events. It returns false for a repeat.
-func (n *Normalizer) follows(e *events.Event, st *numbered) bool {
+// isNext moves a stream to the next of its events. It returns false for a repeat.
+func (n *Normalizer) isNext(e *events.Event, st *numbered) bool {
 	if e.ID <= st.last {
 		return false
 	}
@@ -184,15 +184,15 @@ func (n *Normalizer) follows(e *events.Event, st *numbered) bool {
 	if st.last != 0 && e.ID > from && n.opts.Standard {
 		n.drop(events.MissingEvents, int(min(e.ID-from, maxMissing)))
 		if e.Kind != events.Cleared {
-			n.order.miss(st, from, e.ID-1)
+			n.order.recordGap(st, from, e.ID-1)
 		}
 	}
 	st.last = e.ID
 	return true
 }
 
-// miss notes that a stream left numbers out.
-func (o *order) miss(st *numbered, from, to uint64) {
+// recordGap notes that a stream left numbers out.
+func (o *order) recordGap(st *numbered, from, to uint64) {
 	if st.gap == 0 {
 		o.gaps++
 		o.opened++

@@ -72,7 +72,7 @@ func TestArrange(t *testing.T) {
 					last[name] = id
 				}
 			}
-			n.arrange(&b, 0)
+			n.orderByID(&b, 0)
 			got := map[string][]uint64{}
 			var loose []uint64
 			for _, e := range b.Events {
@@ -129,19 +129,19 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 	for i := range maxStreams {
 		b := event(fmt.Sprint(i), 1)
-		n.arrange(&b, 0)
+		n.orderByID(&b, 0)
 	}
 	if f := n.opts.Findings.List(); len(f) != 0 {
 		t.Fatalf("findings before the bound: %v", f)
 	}
 	for range 2 { // not even repeats are seen
 		b := event("one more", 1)
-		if n.arrange(&b, 0); len(b.Events) != 1 {
+		if n.orderByID(&b, 0); len(b.Events) != 1 {
 			t.Error("an event of a stream beyond the bound is left out")
 		}
 	}
 	b := event("0", 1)
-	if n.arrange(&b, 0); len(b.Events) != 0 {
+	if n.orderByID(&b, 0); len(b.Events) != 0 {
 		t.Error("a repeat of a stream that is followed is let through")
 	}
 	if f := n.opts.Findings.List(); len(f) != 1 || f[0].Code != doctor.FindingStreams {
@@ -153,7 +153,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	n.Reset()
 	n.opts.Findings.Withdraw(doctor.FindingStreams) // as the doctor does
 	b = event("one more", 1)
-	n.arrange(&b, 0)
+	n.orderByID(&b, 0)
 	if f := n.opts.Findings.List(); len(f) != 0 || len(n.order.streams) != 1 {
 		t.Errorf("after a restart %d streams, findings %v", len(n.order.streams), f)
 	}
@@ -164,7 +164,7 @@ func TestMissingIsBounded(t *testing.T) {
 	n := alone(Options{Standard: true})
 	for _, id := range []uint64{1, 1<<64 - 1, 1<<64 - 1} {
 		b := events.Batch{Events: []events.Event{{Kind: events.Stored, Envelope: true, ID: id, Hashes: []uint64{1}}}}
-		n.arrange(&b, 0)
+		n.orderByID(&b, 0)
 	}
 	if got := n.count(events.MissingEvents); got != maxMissing {
 		t.Errorf("%d events are missing", got)
@@ -185,7 +185,7 @@ func TestArrangeAllocatesNothing(t *testing.T) {
 			id++
 			b.Events[i] = events.Event{Kind: events.Stored, Envelope: true, ID: id, Backend: &backends[i/3%2], Medium: "cpu", ObjectKey: "k"}
 		}
-		n.arrange(&b, 0)
+		n.orderByID(&b, 0)
 	}); n != 0 || len(b.Events) != 64 {
 		t.Errorf("%v allocations, %d events are left", n, len(b.Events))
 	}

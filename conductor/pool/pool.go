@@ -160,10 +160,10 @@ func (p *Pool) begin() {
 	}
 }
 
-// print identifies an object of the source: by what its key says, so that one shard of a
+// objectID identifies an object of the source: by what its key says, so that one shard of a
 // block has one binding, or else by the text of its key. Only a bare object's key is
 // Plain.
-func (p *Pool) print(e *events.Event, key *objectkey.Key, tenant string, tier objectkey.Tier) xxh3.Uint128 {
+func (p *Pool) objectID(e *events.Event, key *objectkey.Key, tenant string, tier objectkey.Tier) xxh3.Uint128 {
 	id := append(p.id[:0], byte(tier))
 	for _, text := range [...]string{tenant, backendOf(e)} {
 		id = binary.AppendUvarint(id, uint64(len(text)))
@@ -202,7 +202,7 @@ func (p *Pool) Store(e *events.Event) Result {
 		return Result{Dropped: events.OverBudget}
 	}
 	p.left = append(p.left, n)
-	print := p.print(e, &key, from.context.Deployment.Tenant, tier)
+	print := p.objectID(e, &key, from.context.Deployment.Tenant, tier)
 	was, bound := p.objects[print]
 	if bound && !bare {
 		key.SetGroup(was.group)
@@ -247,7 +247,7 @@ func (p *Pool) Remove(e *events.Event) Result {
 		return Result{Dropped: events.BadEvent}
 	}
 	r := Result{Seen: true, Medium: p.media[tier]}
-	print := p.print(e, &key, from.context.Deployment.Tenant, tier)
+	print := p.objectID(e, &key, from.context.Deployment.Tenant, tier)
 	at, bound := p.objects[print]
 	switch {
 	case !bound && why == "" && !p.countsGroup(from.context.Deployment, key.Group):
