@@ -291,7 +291,7 @@ func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) 
 		}
 		x.holders(x.setOf(p), func(o *owner) {
 			// A source may have held a block before a second name of it came.
-			if x.at(p.piece).side == 0 && x.akin(o.s.name, by) && !slices.ContainsFunc(o.s.vague.pieces, func(v vaguePiece) bool { return v.piece == p.piece && !x.ended(v) }) {
+			if x.at(p.piece).side == 0 && x.sameFamily(o.s.name, by) && !slices.ContainsFunc(o.s.vague.pieces, func(v vaguePiece) bool { return v.piece == p.piece && !x.ended(v) }) {
 				c.broken(9, "source %d does not know that %v has names without entries", o.s.name, p)
 			}
 		})

@@ -193,24 +193,24 @@ func (x *Index) createLoose(s *source, key, label uint64, want int) place {
 	return s.tail
 }
 
-// join gives a block to an owner and reports whether it did not hold it.
-func (x *Index) join(o *owner, p place) bool {
+// addHolder gives a block to an owner and reports whether it did not hold it.
+func (x *Index) addHolder(o *owner, p place) bool {
 	r := x.at(p.piece)
 	if x.setOf(p) == 0 {
 		x.forgetStale(r, p.at)
 	} else if x.naming == onDemand && x.vagueIn(r, p.at, p.at+1) {
-		x.note(o.s, p.piece)
+		x.noteVague(o.s, p.piece)
 	}
 	r.lock()
-	changed := x.give(o, p.piece, r, p.at, p.at+1)
+	changed := x.addHolders(o, p.piece, r, p.at, p.at+1)
 	r.unlock()
 	return changed != 0
 }
 
-// part takes a block from an owner and reports whether it held it.
-func (x *Index) part(o *owner, p place) bool {
+// removeHolder takes a block from an owner and reports whether it held it.
+func (x *Index) removeHolder(o *owner, p place) bool {
 	if !x.sets.has(x.setOf(p), o.id) {
 		return false
 	}
-	return x.take(o, p.piece, p.at, p.at+1) != 0
+	return x.removeHolders(o, p.piece, p.at, p.at+1) != 0
 }

@@ -15,15 +15,15 @@ func (x *Index) family(s Source) Source {
 	return s
 }
 
-// akin reports whether a source is of the family of a teacher, given plus one.
-func (x *Index) akin(s Source, by uint32) bool {
+// sameFamily reports whether a source is of the family of a teacher, given plus one.
+func (x *Index) sameFamily(s Source, by uint32) bool {
 	return by != 0 && (by == uint32(s)+1 || x.family(s) == x.family(Source(by-1)))
 }
 
-// relate makes the families of a source and of a teacher, given plus one, the same. It
+// joinFamily makes the families of a source and of a teacher, given plus one, the same. It
 // reports false if they are not, and other lanes are at work.
-func (x *Index) relate(s Source, by uint32) bool {
-	if by == 0 || x.akin(s, by) {
+func (x *Index) joinFamily(s Source, by uint32) bool {
+	if by == 0 || x.sameFamily(s, by) {
 		return true
 	}
 	if !x.alone {

@@ -4,7 +4,7 @@ import "math/bits"
 
 // grow stores blocks from i on behind a block of a chain or the root, as many as lie in
 // one piece. It reports false if the first of them is not ordinary.
-func (p *put) grow(i int, c cursor) (int, cursor, bool) {
+func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	for {
 		var r *piece // that ends with the block before, nil if none does
@@ -78,13 +78,13 @@ func (p *put) grow(i int, c cursor) (int, cursor, bool) {
 
 // begin stores blocks from i on, none of them in a chain, behind the last block of a held
 // piece or, if that is nil, at the beginning of one. again says that another lane was faster.
-func (p *put) begin(i int, c cursor, r *piece, key uint64) (next int, last cursor, ok, again bool) {
+func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last cursor, ok, again bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	if !p.fresh(i, key) || x.overBudget() {
 		return i, c, false, false
 	}
 	if r != nil && r.len() < r.cap() {
-		if r.by != 0 && !x.akin(p.s.name, r.by) {
+		if r.by != 0 && !x.sameFamily(p.s.name, r.by) {
 			return i, c, false, false
 		}
 		r.lock()
@@ -118,7 +118,7 @@ func (p *put) begin(i int, c cursor, r *piece, key uint64) (next int, last curso
 
 // fresh reports whether an engine hash is new, as far as the table of names tells, and
 // concerns nothing else. key is that of the block.
-func (p *put) fresh(i int, key uint64) bool {
+func (p *storing) fresh(i int, key uint64) bool {
 	engine := normal(p.e.Engine[i])
 	if p.x.naming != onDemand {
 		if q, _ := p.x.find(engine); !q.isNone() {
@@ -130,7 +130,7 @@ func (p *put) fresh(i int, key uint64) bool {
 
 // ordinary reports that the source holds nothing under an engine hash, or under the key as
 // if it were one, and means by it what others do. No loose block of the key has names.
-func (p *put) ordinary(engine, key uint64) bool {
+func (p *storing) ordinary(engine, key uint64) bool {
 	if !p.x.ordinary(p.s, engine) {
 		return false
 	}
@@ -142,12 +142,12 @@ func (p *put) ordinary(engine, key uint64) bool {
 }
 
 // simple reports that all engine hashes and keys are ordinary.
-func (p *put) simple() bool { return p.s.simple() && p.x.looseSides == 0 }
+func (p *storing) simple() bool { return p.s.simple() && p.x.looseSides == 0 }
 
 // walk stores blocks from i on which are in a held piece from a place on, the first one for
 // sure: its key is next. Behind a block of a roots piece comes none. It reports false if the
 // first one is not ordinary.
-func (p *put) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
+func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
 	x, e, n, at := p.x, p.e, q.piece, q.at
 	r := x.at(n)
 	stop := r.len()
@@ -199,10 +199,10 @@ func (p *put) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
 		return i, c, false
 	}
 	if x.naming == onDemand && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
-		x.note(p.s, n)
+		x.noteVague(p.s, n)
 	}
 	r.lock()
-	changed := x.give(p.o, n, r, lo, at)
+	changed := x.addHolders(p.o, n, r, lo, at)
 	r.unlock()
 	p.res.Added += bits.OnesCount64(changed)
 	if held := spanOf(lo, at) &^ changed; held != 0 {
@@ -228,7 +228,7 @@ func (p *put) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
 // to join the family of their teacher, which needs all lanes.
 func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (names *words, first uint32, ok bool) {
 	if r.engine()[at] == engine {
-		return r.engine(), 0, x.relate(s.name, r.by)
+		return r.engine(), 0, x.joinFamily(s.name, r.by)
 	}
 	for line := r.side; line != 0; {
 		d := x.sideAt(line)
@@ -237,7 +237,7 @@ func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (names *
 			if d.cap() < maxPiece { // the names end early: compare the names that are there
 				names = s.lane.copyNames(d)
 			}
-			return names, d.from(), x.relate(s.name, d.by)
+			return names, d.from(), x.joinFamily(s.name, d.by)
 		}
 		line = d.next
 	}
@@ -257,7 +257,7 @@ func (l *lane) copyNames(d *side) *words {
 // fill writes blocks from i on into the room of a changing piece, until one of them begins
 // a piece or has a hash that is not new. It reports false if that is the first one. Readers go
 // on then.
-func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor, bool) {
+func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor, bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	if r.by == 0 {
 		r.by = uint32(p.s.name) + 1
@@ -318,7 +318,7 @@ func (p *put) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor
 	x.sets.drop(one)
 	r.unlock()
 	if x.naming == onDemand {
-		x.note(p.s, n)
+		x.noteVague(p.s, n)
 	}
 	p.o.held(k)
 	l.live += k

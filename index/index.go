@@ -187,7 +187,7 @@ type source struct {
 	held    int          // memberships of all owners
 	raw     bool         // some may be under an engine hash
 	private flat[uint64] // engine hash -> block, where it differs from what others mean
-	room    room
+	room    waitingRoom
 	work    []named   // buffer of settle
 	tail    place     // where the last loose block was stored
 	vague   vagueList // pieces with held blocks that have no entry in names

@@ -703,12 +703,12 @@ func TestPrivateNamesOfOthers(t *testing.T) {
 		t.Fatal("a private name makes its source's events wait, and no others")
 	}
 	x.Remove(oa, []uint64{200, 100}, nil, CopySet)
-	r := take{x: x}
+	r := removing{x: x}
 	if i, more := r.together(oc, []uint64{301, 300}, nil); i != 2 || r.res.Removed != 2 {
 		t.Fatalf("%d of 2 events next to others, %+v", i, r.res)
 	} else if more {
 		x.lockRest()
-		x.tend(r.s)
+		x.maintain(r.s)
 		x.unlock()
 	}
 	if err := x.Check(); err != nil {

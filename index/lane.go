@@ -11,7 +11,7 @@ import (
 // nearly always: blocks with tokens behind a block whose name is found at once, and
 // removals of blocks that are found at once. Each step looks whether it is ordinary before
 // it changes anything that an answer shows. If not, the event locks all lanes and goes on there
-// (put.alone).
+// (storing.alone).
 //
 // Next to others, a lane holds one piece at a time, by a bit of its version. It believes
 // what it found before only after it has seen it again in the piece it holds. Below that

@@ -16,7 +16,7 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 		k := uint64(100 * i)
 		x.Store(&Store{Owner: o, Engine: []uint64{k + 1, k + 2, k + 3}, Local: []uint64{k + 11, k + 12, k + 13}})
 	}
-	half := put{x: x, e: &Store{Owner: a, Engine: []uint64{1, 2, 99}}} // what 99 means is not known
+	half := storing{x: x, e: &Store{Owner: a, Engine: []uint64{1, 2, 99}}} // what 99 means is not known
 	at, c, more := half.together()
 	if at != 2 || !more || x.halves.Load() != 1 {
 		t.Fatalf("applied %d blocks of the first event, more %t, %d half applied", at, more, x.halves.Load())
@@ -39,11 +39,11 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 	last.Unlock()
 
 	for range 100 {
-		store := put{x: x, e: &Store{Owner: b, Engine: []uint64{101, 102, 103}, Local: []uint64{111, 112, 113}}}
+		store := storing{x: x, e: &Store{Owner: b, Engine: []uint64{101, 102, 103}, Local: []uint64{111, 112, 113}}}
 		if i, _, more := store.together(); i != 0 || !more {
 			t.Fatalf("a store began next to others while a call waited: %d blocks, more %t", i, more)
 		}
-		removal := take{x: x, policy: CopySet}
+		removal := removing{x: x, policy: CopySet}
 		if i, more := removal.together(b, []uint64{103}, nil); i != 0 || !more {
 			t.Fatalf("a removal began next to others while a call waited: %d blocks, more %t", i, more)
 		}
@@ -67,7 +67,7 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 	if n := x.waiters.Load(); n != 0 {
 		t.Errorf("%d calls wait for all lanes after the last one has returned", n)
 	}
-	removal := take{x: x, policy: CopySet}
+	removal := removing{x: x, policy: CopySet}
 	if i, more := removal.together(b, []uint64{103}, nil); i != 1 || more {
 		t.Errorf("after the call, a removal applied %d blocks next to others, more %t", i, more)
 	}
@@ -102,10 +102,10 @@ func TestOnlyBegunEventsAreHalfApplied(t *testing.T) {
 			var i int
 			var more bool
 			if c.removal {
-				e := take{x: x, policy: CopySet}
+				e := removing{x: x, policy: CopySet}
 				i, more = e.together(o, c.engine, nil)
 			} else {
-				e := put{x: x, e: &Store{Owner: o, Engine: c.engine}}
+				e := storing{x: x, e: &Store{Owner: o, Engine: c.engine}}
 				i, _, more = e.together()
 			}
 			if n := x.halves.Load(); i != c.applied || more != c.more || n != c.half {

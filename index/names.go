@@ -111,9 +111,9 @@ func (x *Index) inSet(s *source, set uint32) bool {
 func (x *Index) taught(s *source, line uint32) bool {
 	r := x.at(line)
 	if r.meta&isSide != 0 {
-		return x.relate(s.name, x.sideAt(line).by)
+		return x.joinFamily(s.name, x.sideAt(line).by)
 	}
-	return x.relate(s.name, r.by)
+	return x.joinFamily(s.name, r.by)
 }
 
 // holdNamed returns the block that an engine hash means to a source, if it is found at once,
@@ -181,7 +181,7 @@ func (x *Index) name(s *source, p place, engine uint64, want int) bool {
 		*named |= 1 << i
 	}
 	if vague {
-		x.note(s, p.piece)
+		x.noteVague(s, p.piece)
 	}
 	s.lane.names++
 	return true
@@ -199,7 +199,7 @@ func (x *Index) words(line uint32) *words {
 // there: the line, the position in it, and which others have entries.
 func (x *Index) spare(s *source, p place, want int) (line, i uint32, named *uint64) {
 	r := x.at(p.piece)
-	if !r.loose() && r.engine()[p.at] == 0 && (r.by == 0 || x.akin(s.name, r.by)) {
+	if !r.loose() && r.engine()[p.at] == 0 && (r.by == 0 || x.sameFamily(s.name, r.by)) {
 		if r.by == 0 {
 			r.by = uint32(s.name) + 1
 		}
@@ -208,7 +208,7 @@ func (x *Index) spare(s *source, p place, want int) (line, i uint32, named *uint
 	n := 0
 	for line = r.side; line != 0; n++ {
 		d := x.sideAt(line)
-		if d.covers(p.at) && d.engine()[p.at-d.from()] == 0 && x.akin(s.name, d.by) {
+		if d.covers(p.at) && d.engine()[p.at-d.from()] == 0 && x.sameFamily(s.name, d.by) {
 			return line, p.at - d.from(), &d.named
 		}
 		line = d.next
@@ -394,7 +394,7 @@ func (x *Index) learn(s *source, engine uint64, p place, want int) (conflict boo
 			return x.learn(s, engine, p, want)
 		}
 		for _, o := range s.owners {
-			conflict = x.part(o, before) || conflict
+			conflict = x.removeHolder(o, before) || conflict
 		}
 		shared, _ = x.find(engine)
 	}
@@ -445,8 +445,8 @@ func (x *Index) absorb(from, to place) {
 		x.keepPrivate(p.s, p.engine, to)
 	}
 	for _, o := range owners {
-		x.note(o.s, to.piece)
-		named := slices.ContainsFunc(names, func(n taught) bool { return x.akin(o.s.name, n.by) }) ||
+		x.noteVague(o.s, to.piece)
+		named := slices.ContainsFunc(names, func(n taught) bool { return x.sameFamily(o.s.name, n.by) }) ||
 			slices.ContainsFunc(own, func(p private) bool { return p.s == o.s })
 		if key := x.key(to); o.s.raw && !named && x.meaning(o.s, key).isNone() {
 			x.keepPrivate(o.s, key, to)
@@ -458,14 +458,14 @@ func (x *Index) absorb(from, to place) {
 // With count, an owner that holds the other one already gains a copy.
 func (x *Index) move(o *owner, from, to place, count bool) {
 	more := o.copies.of(from)
-	switch held := !x.join(o, to); { // first, so that the owner is not seen without the block
+	switch held := !x.addHolder(o, to); { // first, so that the owner is not seen without the block
 	case held && count:
 		o.copies.set(to, o.copies.of(to)+more+1)
 	case more > 0 && !held:
 		o.copies.set(to, more)
 	}
 	x.turns.Add(1)
-	x.part(o, from)
+	x.removeHolder(o, from)
 }
 
 // unraw moves the source's memberships under an engine hash to a block, and reports
@@ -589,7 +589,7 @@ func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
 		x.learn(s, engine, to, 1)
 	}
 	places := x.places
-	x.tend(s)
+	x.maintain(s)
 	if !moved {
 		x.places = places
 	}

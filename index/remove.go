@@ -16,7 +16,7 @@ type RemoveResult struct {
 // the number of copies left of engine[i] and overrides the policy. A retired owner
 // holds nothing.
 func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy CopyPolicy) RemoveResult {
-	r := take{x: x, policy: policy}
+	r := removing{x: x, policy: policy}
 	i, more := r.together(name, engine, remaining)
 	if !more {
 		return r.res
@@ -37,13 +37,13 @@ func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy Copy
 		}
 		i, _ = r.run(engine, i)
 	}
-	x.tend(r.s)
+	x.maintain(r.s)
 	return r.res
 }
 
 // together removes the first blocks next to events of other sources, as far as they are
 // ordinary. It returns the next one, and whether all lanes have to be locked for the rest.
-func (r *take) together(name Owner, engine []uint64, remaining []int) (i int, more bool) {
+func (r *removing) together(name Owner, engine []uint64, remaining []int) (i int, more bool) {
 	x := r.x
 	l := x.laneOfOwner(name)
 	l.mu.Lock()
@@ -62,8 +62,8 @@ func (r *take) together(name Owner, engine []uint64, remaining []int) (i int, mo
 	return i, x.leaves(r.s, i, len(engine))
 }
 
-// take is a removal in progress.
-type take struct {
+// removing is a removal in progress.
+type removing struct {
 	x      *Index
 	s      *source
 	o      *owner
@@ -72,7 +72,7 @@ type take struct {
 }
 
 // resolve returns the block that an engine hash of the owner means.
-func (r *take) resolve(engine uint64) place {
+func (r *removing) resolve(engine uint64) place {
 	x := r.x
 	if !x.alone {
 		return x.holdNamed(r.s, engine, nil)
@@ -88,7 +88,7 @@ func (r *take) resolve(engine uint64) place {
 }
 
 // one removes a block. left is the number of copies that stay, below zero unknown.
-func (r *take) one(engine uint64, left int) {
+func (r *removing) one(engine uint64, left int) {
 	x, o := r.x, r.o
 	p := r.near(engine)
 	if p.isNone() || !x.sets.has(x.setOf(p), o.id) {
@@ -110,7 +110,7 @@ func (r *take) one(engine uint64, left int) {
 	}
 	loose, raw := x.at(p.piece).loose() && x.key(p) == engine, o.raw
 	o.gone[0] = trail{at: p}
-	x.take(o, p.piece, p.at, p.at+1)
+	x.removeHolders(o, p.piece, p.at, p.at+1)
 	if loose {
 		o.raw = max(raw-1, 0)
 	}
@@ -123,7 +123,7 @@ func (r *take) one(engine uint64, left int) {
 // run removes blocks from i on, as many as lie next to each other, and returns the next
 // one. Of blocks with copies it takes a copy. It reports false if the first one is not
 // ordinary.
-func (r *take) run(engine []uint64, i int) (int, bool) {
+func (r *removing) run(engine []uint64, i int) (int, bool) {
 	x, o := r.x, r.o
 	p := r.near(normal(engine[i]))
 	if p.isNone() || !x.sets.has(x.setOf(p), o.id) {
@@ -195,7 +195,7 @@ func (r *take) run(engine []uint64, i int) (int, bool) {
 }
 
 // dropCopies takes a copy of those of some blocks that have copies, and returns the others.
-func (r *take) dropCopies(n uint32, blocks uint64) uint64 {
+func (r *removing) dropCopies(n uint32, blocks uint64) uint64 {
 	if r.policy != CopyCount || r.o.copies.len() == 0 {
 		return blocks
 	}
@@ -214,7 +214,7 @@ func (x *Index) takeEach(o *owner, n uint32, blocks uint64) (changed uint64) {
 			break // the piece has ended: the others had no owner
 		}
 		if hi <= x.at(n).len() {
-			changed |= x.take(o, n, lo, hi)
+			changed |= x.removeHolders(o, n, lo, hi)
 		}
 		blocks &^= spanOf(lo, hi)
 	}
@@ -222,13 +222,13 @@ func (x *Index) takeEach(o *owner, n uint32, blocks uint64) (changed uint64) {
 }
 
 // plain reports whether the name of a block tells all that its engine hash means.
-func (r *take) plain(engine uint64) bool {
+func (r *removing) plain(engine uint64) bool {
 	return r.s.private.len() == 0 && !r.s.raw || r.x.ordinary(r.s, normal(engine))
 }
 
 // same reports whether the block of a piece that has an engine hash is the one that the
 // hash means.
-func (r *take) same(h *piece, engine uint64) bool {
+func (r *removing) same(h *piece, engine uint64) bool {
 	if !h.loose() {
 		return r.plain(engine)
 	}
@@ -238,7 +238,7 @@ func (r *take) same(h *piece, engine uint64) bool {
 // near returns the block that an engine hash names if it is close to where one of the last
 // removals ended, which becomes the newest. Else the newest becomes the older one, and the
 // block where the older one would have gone on gets its entry. The lane holds the block's piece.
-func (r *take) near(engine uint64) place {
+func (r *removing) near(engine uint64) place {
 	x, l, gone := r.x, r.s.lane, &r.o.gone
 	if x.sweep.left > 0 || !r.plain(engine) {
 		return place{}
@@ -332,8 +332,8 @@ func (x *Index) expect(l *lane, t trail) {
 	}
 }
 
-// take takes blocks of a piece from an owner, and returns those that it held.
-func (x *Index) take(o *owner, n, lo, hi uint32) (changed uint64) {
+// removeHolders takes blocks of a piece from an owner, and returns those that it held.
+func (x *Index) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 	r := x.at(n)
 	r.lock()
 	changed, edge := x.change(o.s.lane, r, lo, hi, o.id, false)

@@ -82,7 +82,7 @@ func (x *Index) Clear(name Owner) int {
 	if s.held > 0 && s.room.used > 0 {
 		x.sweepRoom(s)
 	}
-	x.tend(s)
+	x.maintain(s)
 	return n
 }
 
@@ -122,18 +122,18 @@ func (x *Index) DropSource(src Source) {
 		return true
 	})
 	x.sources[src] = nil
-	x.tend(nil)
+	x.maintain(nil)
 }
 
-// tend does what an event owes at its end: a part of the sweep, and memory that nothing
+// maintain does what an event owes at its end: a part of the sweep, and memory that nothing
 // uses any more.
-func (x *Index) tend(s *source) {
+func (x *Index) maintain(s *source) {
 	if x.places != nil {
 		x.places = nil
 	}
 	if s != nil && s.held == 0 && (s.raw || s.room.used > 0) {
 		s.raw = false
-		s.room = room{}
+		s.room = waitingRoom{}
 	}
 	if x.sweep.left > 0 {
 		x.sweepOn(x.perEvent.sweep)

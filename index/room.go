@@ -2,10 +2,10 @@ package index
 
 import "unsafe"
 
-// room is the waiting room of a source: blocks with tokens whose parent's key is
+// waitingRoom is the waiting waitingRoom of a source: blocks with tokens whose parent's key is
 // not known yet. Links are found by their own engine hash and by the parent they
-// wait on, and leave oldest first when the room is full.
-type room struct {
+// wait on, and leave oldest first when the waitingRoom is full.
+type waitingRoom struct {
 	links    []link
 	free     int32 // first unused record, chained by newer; valid while used > 0
 	used     int   // links that wait
@@ -26,7 +26,7 @@ type link struct {
 const none int32 = -1
 
 // of returns the link of an engine hash.
-func (r *room) of(engine uint64) int32 {
+func (r *waitingRoom) of(engine uint64) int32 {
 	if i := r.byEngine.ref(engine); i != nil {
 		return *i
 	}
@@ -34,7 +34,7 @@ func (r *room) of(engine uint64) int32 {
 }
 
 // child returns a link that waits on a parent.
-func (r *room) child(parent uint64) int32 {
+func (r *waitingRoom) child(parent uint64) int32 {
 	if i := r.byParent.ref(parent); i != nil {
 		return *i
 	}
@@ -42,7 +42,7 @@ func (r *room) child(parent uint64) int32 {
 }
 
 // push adds a link as the newest. The engine hash has none yet.
-func (r *room) push(engine, parent, local, label uint64) {
+func (r *waitingRoom) push(engine, parent, local, label uint64) {
 	if r.used == 0 {
 		r.links, r.free, r.oldest, r.newest = r.links[:0], none, none, none
 	}
@@ -64,7 +64,7 @@ func (r *room) push(engine, parent, local, label uint64) {
 }
 
 // remove takes a link out. A room that has become empty gives its memory back.
-func (r *room) remove(i int32) {
+func (r *waitingRoom) remove(i int32) {
 	l := &r.links[i]
 	if l.next != none {
 		r.links[l.next].prev = l.prev
@@ -82,12 +82,12 @@ func (r *room) remove(i int32) {
 	*l = link{newer: r.free}
 	r.free = i
 	if r.used--; r.used == 0 && len(r.links) > minSlots {
-		*r = room{}
+		*r = waitingRoom{}
 	}
 }
 
 // append puts a link at the young end.
-func (r *room) append(i int32) {
+func (r *waitingRoom) append(i int32) {
 	l := &r.links[i]
 	l.older, l.newer = r.newest, none
 	if r.newest == none {
@@ -99,7 +99,7 @@ func (r *room) append(i int32) {
 }
 
 // unlink takes a link out of the order of arrival.
-func (r *room) unlink(i int32) {
+func (r *waitingRoom) unlink(i int32) {
 	l := &r.links[i]
 	if l.older == none {
 		r.oldest = l.newer
@@ -113,7 +113,7 @@ func (r *room) unlink(i int32) {
 	}
 }
 
-func (r *room) bytes() int {
+func (r *waitingRoom) bytes() int {
 	return cap(r.links)*int(unsafe.Sizeof(link{})) + r.byEngine.bytes() + r.byParent.bytes()
 }
 

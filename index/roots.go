@@ -150,14 +150,14 @@ func (x *Index) beginRoot(s *source, key, label uint64) (place, *piece) {
 
 // root stores the only block of an event, which is a first block that no piece has. The
 // engine hash is new.
-func (p *put) root(key uint64) cursor {
+func (p *storing) root(key uint64) cursor {
 	x, engine := p.x, normal(p.e.Engine[0])
 	q, r := x.beginRoot(p.s, key, p.e.label(0))
 	write64(&r.engine()[q.at], engine)
 	write32(&r.rootSets(r.meta)[q.at], x.sets.single(p.s.lane, p.o.id))
 	r.unlock()
 	if x.nameBlocks(p.s.lane, q.piece, r, 1<<q.at); r.named>>q.at&1 == 0 {
-		x.note(p.s, q.piece)
+		x.noteVague(p.s, q.piece)
 	}
 	p.o.held(1)
 	p.s.lane.live++

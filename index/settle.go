@@ -10,7 +10,7 @@ type named struct {
 
 // place returns the cursor of a named block. One that was in no piece is looked for
 // again if blocks have been made since.
-func (p *put) place(i int) cursor {
+func (p *storing) place(i int) cursor {
 	w := &p.s.work[i]
 	if c := p.x.again(w.at); c.kind != atBlock || !c.at.isNone() {
 		return c
@@ -27,13 +27,13 @@ func (p *put) place(i int) cursor {
 	return w.at
 }
 
-// settle gives places to all blocks that wait on an engine hash, directly or through
+// placeWaiting gives places to all blocks that wait on an engine hash, directly or through
 // others, and returns how many held blocks moved. Each turn uses up a link, so it
 // ends whatever the publisher claims.
-func (p *put) settle(engine uint64, at cursor) (moved int) {
+func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 	x, s := p.x, p.s
 	if i := s.room.of(engine); i != none {
-		x.leave(s, i)
+		x.dropLink(s, i)
 	}
 	s.work = append(s.work[:0], named{engine, at, -1, 0})
 	for stack := []int{0}; len(stack) > 0; {
@@ -67,8 +67,8 @@ func (p *put) settle(engine uint64, at cursor) (moved int) {
 	return moved
 }
 
-// leave takes a link out of the room, and with it the links only it was kept for.
-func (x *Index) leave(s *source, i int32) {
+// dropLink takes a link out of the room, and with it the links only it was kept for.
+func (x *Index) dropLink(s *source, i int32) {
 	parent := s.room.links[i].parent
 	s.room.remove(i)
 	x.forgetLink(s, parent)

@@ -30,7 +30,7 @@ func (x *Index) Stats() Stats {
 			x.sweepOn(sweepable)
 		}
 	}
-	x.tend(nil)
+	x.maintain(nil)
 	if x.lines.trimmed > 0 {
 		x.giveBack(math.MaxInt)
 	}

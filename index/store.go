@@ -72,15 +72,15 @@ func (x *Index) Store(e *Store) StoreResult {
 		e.Keys != nil && len(e.Keys) != len(e.Engine) {
 		panic(fmt.Sprintf("BUG: %d local hashes, %d keys and %d labels for %d blocks", len(e.Local), len(e.Keys), len(e.Labels), len(e.Engine)))
 	}
-	p := put{x: x, e: e}
+	p := storing{x: x, e: e}
 	if i, c, more := p.together(); more {
 		p.alone(i, c)
 	}
 	return p.res
 }
 
-// put is a store in progress.
-type put struct {
+// storing is a store in progress.
+type storing struct {
 	x   *Index
 	s   *source
 	o   *owner
@@ -91,7 +91,7 @@ type put struct {
 // together stores the first blocks next to events of other sources, as far as they are
 // ordinary. It returns the next block and the cursor of the one before it, and whether all
 // lanes have to be locked for the rest.
-func (p *put) together() (i int, c cursor, more bool) {
+func (p *storing) together() (i int, c cursor, more bool) {
 	x, e := p.x, p.e
 	l := x.laneOfOwner(e.Owner)
 	l.mu.Lock()
@@ -110,7 +110,7 @@ func (p *put) together() (i int, c cursor, more bool) {
 }
 
 // alone stores the blocks from i on while all lanes are locked.
-func (p *put) alone(i int, c cursor) {
+func (p *storing) alone(i int, c cursor) {
 	x, e := p.x, p.e
 	x.lockRest()
 	defer x.unlock()
@@ -131,7 +131,7 @@ func (p *put) alone(i int, c cursor) {
 	}
 	p.rest(i, c)
 	places := x.places
-	x.tend(p.s)
+	x.maintain(p.s)
 	if e.Complete {
 		x.places = places
 	}
@@ -139,7 +139,7 @@ func (p *put) alone(i int, c cursor) {
 
 // store stores blocks, each behind the one before, until one is not ordinary. It returns that
 // one and the cursor of the block before it.
-func (p *put) store() (i int, c cursor) {
+func (p *storing) store() (i int, c cursor) {
 	c, ok := p.start()
 	for ok && i < len(p.e.Engine) {
 		if p.e.Local == nil {
@@ -152,7 +152,7 @@ func (p *put) store() (i int, c cursor) {
 }
 
 // rest stores the blocks from i on, each behind the one before. All lanes are locked.
-func (p *put) rest(i int, c cursor) {
+func (p *storing) rest(i int, c cursor) {
 	x, e := p.x, p.e
 	for i < len(e.Engine) {
 		switch {
@@ -186,7 +186,7 @@ func (p *put) rest(i int, c cursor) {
 
 // start returns the cursor of the event's parent, and whether that was ordinary. The lane
 // holds its piece.
-func (p *put) start() (c cursor, ok bool) {
+func (p *storing) start() (c cursor, ok bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	switch {
 	case e.Local == nil && !e.HasKey:
@@ -218,14 +218,14 @@ func (p *put) start() (c cursor, ok bool) {
 
 // leave makes an entry for the block where the owner's last event ended: its chain will go
 // on there, or be taken away from there.
-func (p *put) leave() {
+func (p *storing) leave() {
 	if p.x.naming == onDemand {
 		p.x.nameBlock(p.s.lane, p.o.last.at)
 	}
 }
 
 // keyed stores the first block of an event that says its key.
-func (p *put) keyed(c cursor) (int, cursor) {
+func (p *storing) keyed(c cursor) (int, cursor) {
 	x, e := p.x, p.e
 	engine, key := normal(e.Engine[0]), normal(e.Key)
 	next := cursor{kind: atKey, key: key}
@@ -246,7 +246,7 @@ func (p *put) keyed(c cursor) (int, cursor) {
 
 // one stores block i, which is at next or is made behind c, whatever its engine hash
 // meant before.
-func (p *put) one(i int, next, c cursor) cursor {
+func (p *storing) one(i int, next, c cursor) cursor {
 	x, e := p.x, p.e
 	engine, label := normal(e.Engine[i]), uint64(0)
 	if e.Local != nil {
@@ -272,7 +272,7 @@ func (p *put) one(i int, next, c cursor) cursor {
 		next = x.again(next)
 	}
 	if p.s.room.used > 0 {
-		p.res.Resolved += p.settle(engine, next)
+		p.res.Resolved += p.placeWaiting(engine, next)
 		next = x.again(next)
 	}
 	return next
@@ -280,7 +280,7 @@ func (p *put) one(i int, next, c cursor) cursor {
 
 // resolve moves what the source holds under an engine hash, or under the key as if it
 // were one, to a block.
-func (p *put) resolve(engine, key uint64, q place) {
+func (p *storing) resolve(engine, key uint64, q place) {
 	if p.x.looseBlocks.Load() == 0 {
 		return
 	}
@@ -291,7 +291,7 @@ func (p *put) resolve(engine, key uint64, q place) {
 }
 
 // parent returns the engine hash of the block before block i, 0 for none.
-func (p *put) parent(i int) uint64 {
+func (p *storing) parent(i int) uint64 {
 	switch {
 	case i > 0:
 		return normal(p.e.Engine[i-1])
@@ -302,8 +302,8 @@ func (p *put) parent(i int) uint64 {
 }
 
 // hold gives a block to the owner, or a copy.
-func (p *put) hold(q place) {
-	if p.x.join(p.o, q) {
+func (p *storing) hold(q place) {
+	if p.x.addHolder(p.o, q) {
 		p.res.Added++
 		return
 	}
@@ -311,7 +311,7 @@ func (p *put) hold(q place) {
 }
 
 // copied counts blocks that the owner held already.
-func (p *put) copied(n uint32, blocks uint64) {
+func (p *storing) copied(n uint32, blocks uint64) {
 	p.res.Copies += bits.OnesCount64(blocks)
 	if p.e.Copies != CopyCount {
 		return
@@ -319,9 +319,9 @@ func (p *put) copied(n uint32, blocks uint64) {
 	p.o.copies.add(n, blocks)
 }
 
-// give gives blocks of a locked piece to an owner, and returns those that it did not
+// addHolders gives blocks of a locked piece to an owner, and returns those that it did not
 // hold.
-func (x *Index) give(o *owner, n uint32, r *piece, lo, hi uint32) (changed uint64) {
+func (x *Index) addHolders(o *owner, n uint32, r *piece, lo, hi uint32) (changed uint64) {
 	changed, edge := x.change(o.s.lane, r, lo, hi, o.id, true)
 	if changed != 0 {
 		o.held(bits.OnesCount64(changed))
@@ -346,7 +346,7 @@ func (x *Index) forgetStale(r *piece, at uint32) {
 }
 
 // withKey stores blocks without tokens from i on whose keys the event says.
-func (p *put) withKey(i int) int {
+func (p *storing) withKey(i int) int {
 	x, e := p.x, p.e
 	engine, key := normal(e.Engine[i]), normal(e.Keys[i])
 	if q := x.meaning(p.s, engine); !q.isNone() && x.key(q) == key {
@@ -363,7 +363,7 @@ func (p *put) withKey(i int) int {
 
 // hashes stores blocks without tokens from i on: as many as have names next to each
 // other, or a single one. It reports false if the first one is not ordinary.
-func (p *put) hashes(i int) (int, bool) {
+func (p *storing) hashes(i int) (int, bool) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
 	if !x.alone {
@@ -383,7 +383,7 @@ func (p *put) hashes(i int) (int, bool) {
 		}
 		p.hold(q)
 		if p.s.room.used > 0 {
-			p.res.Resolved += p.settle(engine, x.behind(q))
+			p.res.Resolved += p.placeWaiting(engine, x.behind(q))
 		}
 		return i + 1, true
 	}
@@ -394,7 +394,7 @@ func (p *put) hashes(i int) (int, bool) {
 
 // run stores blocks from i on which have names next to each other from a block on. The lane
 // holds its piece.
-func (p *put) run(i int, q place, engine uint64) (int, bool) {
+func (p *storing) run(i int, q place, engine uint64) (int, bool) {
 	x, e := p.x, p.e
 	r := x.at(q.piece)
 	line := x.lineOf(q, engine)
@@ -410,10 +410,10 @@ func (p *put) run(i int, q place, engine uint64) (int, bool) {
 		}
 	}
 	if x.naming == onDemand && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
-		x.note(p.s, q.piece)
+		x.noteVague(p.s, q.piece)
 	}
 	r.lock()
-	changed := x.give(p.o, q.piece, r, lo, at)
+	changed := x.addHolders(p.o, q.piece, r, lo, at)
 	r.unlock()
 	p.res.Added += bits.OnesCount64(changed)
 	if held := spanOf(lo, at) &^ changed; held != 0 {
@@ -423,7 +423,7 @@ func (p *put) run(i int, q place, engine uint64) (int, bool) {
 }
 
 // raw stores a block under its engine hash.
-func (p *put) raw(engine uint64) {
+func (p *storing) raw(engine uint64) {
 	x := p.x
 	q := x.looseOf(engine)
 	if !q.isNone() && !x.alive(q) {
@@ -443,7 +443,7 @@ func (p *put) raw(engine uint64) {
 }
 
 // orphan stores block i, whose key is not known unless its engine hash is.
-func (p *put) orphan(i int) (int, cursor) {
+func (p *storing) orphan(i int) (int, cursor) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
 	if q := x.meaning(p.s, engine); !q.isNone() {
@@ -454,7 +454,7 @@ func (p *put) orphan(i int) (int, cursor) {
 		p.hold(q)
 		c := x.behind(q)
 		if p.s.room.used > 0 {
-			p.res.Resolved += p.settle(engine, c)
+			p.res.Resolved += p.placeWaiting(engine, c)
 			c = x.again(c)
 		}
 		return i + 1, c
@@ -472,7 +472,7 @@ func (p *put) orphan(i int) (int, cursor) {
 
 // wait parks a block behind its parent. The newest report of a block's parent
 // counts; a full room loses its oldest link.
-func (p *put) wait(engine, parent, local, label uint64) {
+func (p *storing) wait(engine, parent, local, label uint64) {
 	r := &p.s.room
 	if engine == parent {
 		p.res.Conflicts++
@@ -491,7 +491,7 @@ func (p *put) wait(engine, parent, local, label uint64) {
 	}
 	r.push(engine, parent, local, label)
 	if r.used > p.x.maxOrphans {
-		p.x.leave(p.s, r.oldest)
+		p.x.dropLink(p.s, r.oldest)
 		p.res.Shed++
 	}
 }

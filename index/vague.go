@@ -76,8 +76,8 @@ type fullNaming struct {
 	patience int    // looks that it takes; more than that ends it
 }
 
-// note says that a source holds blocks of a piece that have no entries.
-func (x *Index) note(s *source, n uint32) {
+// noteVague says that a source holds blocks of a piece that have no entries.
+func (x *Index) noteVague(s *source, n uint32) {
 	if x.naming == allNamed {
 		return
 	}
@@ -121,7 +121,7 @@ func (x *Index) nameDue(s *source) {
 // lists reports whether a source that is about to hold blocks of a held piece lists it for sure:
 // it holds a block whose name in the body has no entry.
 func (x *Index) lists(s *source, r *piece) bool {
-	if r.loose() || !x.akin(s.name, r.by) {
+	if r.loose() || !x.sameFamily(s.name, r.by) {
 		return false
 	}
 	var room [maxPiece + 2]interval
@@ -457,7 +457,7 @@ func (x *Index) yield(n uint32) {
 		shared, _ := x.find(l.engine)
 		var users []*source
 		x.holders(x.setOf(l.p), func(o *owner) {
-			if x.akin(o.s.name, l.by) && !slices.Contains(users, o.s) {
+			if x.sameFamily(o.s.name, l.by) && !slices.Contains(users, o.s) {
 				users = append(users, o.s)
 			}
 		})
@@ -467,7 +467,7 @@ func (x *Index) yield(n uint32) {
 				continue
 			}
 			for _, o := range s.owners {
-				x.part(o, l.p)
+				x.removeHolder(o, l.p)
 			}
 		}
 	}
