@@ -75,7 +75,10 @@ var table = []room{
 
 	{dir: "conductor/server", modules: []string{gin, zerolog, compress}, not: []string{"flag", "os"}},
 
-	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	// Which peer is asked and how long: the format of a snapshot is a value that it is given.
+	{dir: "conductor/replica", rooms: []string{"conductor"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "os"}},
+
+	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/replica", "conductor/body", "conductor/prompt", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", modules: []string{msgpack, zmq4}},

@@ -53,6 +53,12 @@ func (c *Conductor) Recover(ttl time.Duration) *Recovery {
 	return &Recovery{c: c, ttl: ttl, sources: make(map[Key]*source)}
 }
 
+// HashSeed returns the seed of the canonical hashes that Stored takes.
+func (r *Recovery) HashSeed() uint64 { return r.c.HashSeed() }
+
+// BlockSizes returns the block sizes of a partition as Conductor.BlockSizes does.
+func (r *Recovery) BlockSizes(p Partition) []int { return r.c.BlockSizes(p) }
+
 // Source notes how far the peer had come with a source.
 func (r *Recovery) Source(m SourceMark) error {
 	s, err := r.lock(m.Registration, true)

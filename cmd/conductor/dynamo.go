@@ -96,14 +96,8 @@ func mustSettle(cfg config.DynamoDialect) bool {
 // workersPause lies between looks at how many workers there are.
 const workersPause = 100 * time.Millisecond
 
-// settle brings the index to where the dialect can answer from: it recovers from the
-// first peer that can be recovered from, opens the gate, which lets apply what engines
-// sent meanwhile, and waits for the least number of workers. false is an end of ctx.
-func settle(ctx context.Context, cfg config.DynamoDialect, d *dynamo.Dialect, gate chan<- struct{}, log zerolog.Logger) bool {
-	if len(cfg.Peers) > 0 {
-		d.Recover(ctx, cfg.RecoveredTTL)
-		close(gate)
-	}
+// waitForWorkers waits for the least number of workers. false is an end of ctx.
+func waitForWorkers(ctx context.Context, cfg config.DynamoDialect, d *dynamo.Dialect, log zerolog.Logger) bool {
 	waits := false
 	for d.Workers() < cfg.MinInitialWorkers {
 		if !waits {

@@ -20,6 +20,7 @@ import (
 	"kvconductor/compat/mooncake"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/replica"
 	"kvconductor/conductor/server"
 	"kvconductor/config"
 	"kvconductor/events"
@@ -109,12 +110,13 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 		return err
 	}
 	c := conductor.New(options)
+	peers := replica.New(replica.Config{Peers: cfg.Dynamo.Peers, Format: dynamo.Dumps(log), Log: log})
 	dialect := dynamo.New(dynamo.Config{
-		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Peers: cfg.Dynamo.Peers,
+		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Replica: peers,
 		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, collectors.NewGoCollector(),
+	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets))
 
 	for i, src := range cfg.Sources {
@@ -143,7 +145,14 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	if show != nil {
 		show(c, web)
 	}
-	err = web.Run(ctx, func(ctx context.Context) bool { return settle(ctx, cfg.Dynamo, dialect, gate, log) }, mustSettle(cfg.Dynamo))
+	settle := func(ctx context.Context) bool {
+		if len(cfg.Dynamo.Peers) > 0 {
+			peers.Recover(ctx, c, cfg.Dynamo.RecoveredTTL)
+			close(gate) // what engines sent meanwhile is applied
+		}
+		return waitForWorkers(ctx, cfg.Dynamo, dialect, log)
+	}
+	err = web.Run(ctx, settle, mustSettle(cfg.Dynamo))
 	if err == nil {
 		log.Info().Msg("stopping")
 	}

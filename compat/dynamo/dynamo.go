@@ -22,20 +22,20 @@
 // Where less: a block size of 0, which could never match anything; an empty model
 // or instance; ranks above 2^31-1.
 //
-// Concurrency: a Dialect is safe for concurrent use. It holds the list of peers
-// and its request metrics, everything else is the Conductor's.
+// Concurrency: a Dialect is safe for concurrent use. It holds its request metrics. Peers
+// belong to the Replica, everything else to the Conductor.
 package dynamo
 
 import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/replica"
 )
 
 // ModelKey is the key under which a handler leaves the model name of its request in the
@@ -51,11 +51,9 @@ type Config struct {
 	TestEndpoints bool
 	// ReopenLogs reopens the access log for /reopen_logs; nil does nothing.
 	ReopenLogs func() error
-	// Peers is what GET /peers lists at first, and what Recover asks, in order.
-	Peers []string
-	// Client asks the peers; nil is http.DefaultClient.
-	Client *http.Client
-	Log    zerolog.Logger
+	// Replica has the peers; nil is one without peers.
+	Replica *replica.Replica
+	Log     zerolog.Logger
 }
 
 // Dialect is one server of the dialect, on however many listeners. It is a
@@ -63,23 +61,17 @@ type Config struct {
 type Dialect struct {
 	cfg       Config
 	conductor *conductor.Conductor
+	replica   *replica.Replica
 	metrics   requestMetrics
 	dumps     chan struct{} // one for each that is under way
-
-	mu       sync.Mutex
-	peers    []string  // guarded by mu
-	recovery Recovered // guarded by mu
 }
 
 // New returns a Dialect. It starts nothing.
 func New(cfg Config) *Dialect {
-	if cfg.Client == nil {
-		cfg.Client = http.DefaultClient
+	if cfg.Replica == nil {
+		cfg.Replica = replica.New(replica.Config{})
 	}
-	return &Dialect{
-		cfg: cfg, conductor: cfg.Conductor, metrics: newRequestMetrics(), dumps: make(chan struct{}, maxDumps), peers: slices.Clone(cfg.Peers),
-		recovery: Recovered{State: RecoveryNone},
-	}
+	return &Dialect{cfg: cfg, conductor: cfg.Conductor, replica: cfg.Replica, metrics: newRequestMetrics(), dumps: make(chan struct{}, maxDumps)}
 }
 
 // Bounds of request bodies, in bytes.

@@ -56,7 +56,7 @@ func newServerOn(t testing.TB, cfg Config, n *network, gate <-chan struct{}) *se
 	}
 	d := New(cfg)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, d)
+	registry.MustRegister(conductor.Collector{Conductor: c}, d, d.replica)
 	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
 	r := conductorhttp.New(c, opts)
 	d.MountRoot(r)

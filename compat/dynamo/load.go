@@ -10,10 +10,45 @@ import (
 	"math"
 	"strings"
 
+	"github.com/rs/zerolog"
+
 	"kvconductor/conductor"
+	"kvconductor/conductor/replica"
 )
 
-// dumpSlot is what a slot, or a line, says next to its events.
+// Reasons of parts of a dump that are left out.
+const (
+	skipBad    = "bad_event"             // cannot be read
+	skipOther  = "unsupported_residency" // not about blocks of a worker
+	skipError  = "error_slot"            // a partition the peer could not dump
+	skipNoSize = "no_block_size"         // a partition in the oldest form without a registration
+)
+
+// Dumps returns the format of GET /dump, by which a replica recovers from a peer.
+func Dumps(log zerolog.Logger) replica.Format {
+	return replica.Format{
+		Path: "/dump?detail=1", Accept: ndjson + ", application/json;q=0.5", Reasons: []string{skipBad, skipOther, skipError, skipNoSize},
+		Read: func(body io.Reader, contentType string, into *conductor.Recovery, skip func(string)) error {
+			l := &loader{log: log, in: into, skip: skip}
+			if strings.HasPrefix(contentType, ndjson) {
+				return l.lines(body)
+			}
+			return l.object(body)
+		},
+	}
+}
+
+// loader applies one dump.
+type loader struct {
+	log  zerolog.Logger
+	in   *conductor.Recovery
+	skip func(reason string) // counts an event that is left out
+	// foreign says that the peer has another hash.seed: its details about keys are of no use.
+	foreign bool
+	blocks  dumpBlocks
+}
+
+// dumpSlot has the members of a slot, or of a line, next to its events.
 type dumpSlot struct {
 	key       string
 	blockSize int
@@ -255,7 +290,7 @@ func (l *loader) apply(at *dumpSlot, raw []byte, blocks *dumpBlocks) error {
 		l.skip(skipOther)
 		return nil
 	case err != nil:
-		l.dialect.cfg.Log.Debug().Err(err).Str("key", at.key).Msg("an event of a dump is left out")
+		l.log.Debug().Err(err).Str("key", at.key).Msg("an event of a dump is left out")
 		l.skip(skipBad)
 		return nil
 	}
@@ -281,7 +316,7 @@ func (l *loader) source(at *dumpSlot, s *sourceDetail) error {
 		l.skip(skipBad)
 		return nil
 	}
-	if s.HashSeed != l.dialect.conductor.HashSeed() {
+	if s.HashSeed != l.in.HashSeed() {
 		l.foreign = true
 		return nil
 	}
@@ -329,7 +364,7 @@ func (l *loader) where(at *dumpSlot) (slot, string) {
 	}
 	size := at.blockSize
 	if size == 0 {
-		if sizes := l.dialect.conductor.BlockSizes(p); len(sizes) == 1 {
+		if sizes := l.in.BlockSizes(p); len(sizes) == 1 {
 			size = sizes[0]
 		}
 	}
@@ -350,7 +385,7 @@ func (l *loader) split(key string) conductor.Partition {
 	for i := range key {
 		if key[i] == ':' {
 			p := conductor.Partition{Model: key[:i], Tenant: key[i+1:]}
-			if len(l.dialect.conductor.BlockSizes(p)) > 0 {
+			if len(l.in.BlockSizes(p)) > 0 {
 				return p
 			}
 		}

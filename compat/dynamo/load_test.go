@@ -12,14 +12,15 @@ import (
 	"testing/synctest"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/replica"
 	"kvconductor/tiers"
 )
 
 // load applies a dump as one that a peer sent, and returns what was left out.
 func (s *server) load(lines bool, text string) (skipped string, err error) {
 	in := s.conductor.Recover(0)
-	s.dialect.report(func(r *Recovered) { *r = Recovered{Skipped: map[string]int{}} })
-	l := &loader{dialect: s.dialect, in: in}
+	counts := make(map[string]int)
+	l := &loader{in: in, skip: func(reason string) { counts[reason]++ }}
 	r := iotest.OneByteReader(strings.NewReader(text))
 	if lines {
 		err = l.lines(r)
@@ -31,9 +32,8 @@ func (s *server) load(lines bool, text string) (skipped string, err error) {
 	} else {
 		in.Done()
 	}
-	counts := s.dialect.Recovery().Skipped
 	if in.Refused > 0 {
-		counts[skipRefused] = in.Refused
+		counts[replica.SkipRefused] = in.Refused
 	}
 	for _, why := range slices.Sorted(maps.Keys(counts)) {
 		skipped += fmt.Sprintf(" %s:%d", why, counts[why])
@@ -346,7 +346,7 @@ func TestLoadGarbage(t *testing.T) {
 		broken := errors.New("the line is dead")
 		for _, lines := range []bool{false, true} {
 			in := s.conductor.Recover(0)
-			l := &loader{dialect: s.dialect, in: in}
+			l := &loader{in: in, skip: func(string) {}}
 			read := l.object
 			if lines {
 				read = l.lines

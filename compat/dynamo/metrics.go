@@ -60,25 +60,18 @@ func method(name string) string {
 }
 
 var (
-	descModels           = prometheus.NewDesc("dynamo_kvindexer_models", "Number of active model+routing-group indexers", nil, nil)
-	descWorkers          = prometheus.NewDesc("dynamo_kvindexer_workers", "Number of registered worker instances", nil, nil)
-	descListeners        = prometheus.NewDesc("dynamo_kvindexer_listeners", "Number of ZMQ listeners by status", []string{"status"}, nil)
-	descApplied          = prometheus.NewDesc("dynamo_kvrouter_kv_cache_events_applied", "Total number of KV cache events applied to index", []string{"event_type", "status"}, nil)
-	descWarnings         = prometheus.NewDesc("dynamo_kvrouter_kv_cache_event_warnings", "Total number of suspicious KV cache events seen by the router indexer", []string{"warning_kind"}, nil)
-	descRecovery         = prometheus.NewDesc("conductor_recovery_state", "1 for the current state of the recovery from peers.", []string{"state"}, nil)
-	descRecoveredBlocks  = prometheus.NewDesc("conductor_recovery_blocks", "Blocks recovered from the peer asked last.", nil, nil)
-	descRecoveredBytes   = prometheus.NewDesc("conductor_recovery_bytes", "Bytes read from the peer asked last.", nil, nil)
-	descRecoverySeconds  = prometheus.NewDesc("conductor_recovery_seconds", "Seconds that the recovery has taken.", nil, nil)
-	descRecoverySkipped  = prometheus.NewDesc("conductor_recovery_skipped", "Parts of the dump of the peer asked last that were left out, by reason.", []string{"reason"}, nil)
-	descRecoveryFailures = prometheus.NewDesc("conductor_recovery_failed_peers", "Peers that gave no complete dump.", nil, nil)
+	descModels    = prometheus.NewDesc("dynamo_kvindexer_models", "Number of active model+routing-group indexers", nil, nil)
+	descWorkers   = prometheus.NewDesc("dynamo_kvindexer_workers", "Number of registered worker instances", nil, nil)
+	descListeners = prometheus.NewDesc("dynamo_kvindexer_listeners", "Number of ZMQ listeners by status", []string{"status"}, nil)
+	descApplied   = prometheus.NewDesc("dynamo_kvrouter_kv_cache_events_applied", "Total number of KV cache events applied to index", []string{"event_type", "status"}, nil)
+	descWarnings  = prometheus.NewDesc("dynamo_kvrouter_kv_cache_event_warnings", "Total number of suspicious KV cache events seen by the router indexer", []string{"warning_kind"}, nil)
 
 	descFilter = prometheus.NewDesc("dynamo_kvrouter_ckf_mutation_total", "Total number of CKF block-level mutation outcomes", []string{"outcome"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (d *Dialect) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{descModels, descWorkers, descListeners, descApplied, descWarnings, descFilter,
-		descRecovery, descRecoveredBlocks, descRecoveredBytes, descRecoverySeconds, descRecoverySkipped, descRecoveryFailures} {
+	for _, desc := range []*prometheus.Desc{descModels, descWorkers, descListeners, descApplied, descWarnings, descFilter} {
 		ch <- desc
 	}
 	d.metrics.seconds.Describe(ch)
@@ -103,7 +96,6 @@ func (d *Dialect) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descModels, len(d.conductor.Partitions()))
 	gauge(descWorkers, len(workerRows(services, nil, nil)))
-	d.collectRecovery(ch)
 
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
@@ -140,27 +132,5 @@ func collectOutcomes(kind string, o conductor.EventOutcomes, counter func(*prome
 		{"unsupported_residency_domain", 0},
 	} {
 		counter(descApplied, s.n, kind, s.status)
-	}
-}
-
-// collectRecovery emits how the recovery from peers goes.
-func (d *Dialect) collectRecovery(ch chan<- prometheus.Metric) {
-	r := d.Recovery()
-	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
-	}
-	for _, state := range []string{RecoveryNone, RecoveryRunning, RecoveryDone, RecoveryFailed} {
-		v := 0.0
-		if state == r.State {
-			v = 1
-		}
-		gauge(descRecovery, v, state)
-	}
-	gauge(descRecoveredBlocks, float64(r.Blocks))
-	gauge(descRecoveredBytes, float64(r.Bytes))
-	gauge(descRecoverySeconds, r.Seconds)
-	gauge(descRecoveryFailures, float64(len(r.Errors)))
-	for _, reason := range []string{skipBad, skipOther, skipError, skipNoSize, skipRefused} {
-		gauge(descRecoverySkipped, float64(r.Skipped[reason]), reason)
 	}
 }

@@ -2,7 +2,6 @@ package dynamo
 
 import (
 	"net/http"
-	"slices"
 
 	"github.com/gin-gonic/gin"
 )
@@ -19,11 +18,7 @@ func (d *Dialect) registerPeer(r *exchange) {
 	if !read {
 		return
 	}
-	d.mu.Lock()
-	if !slices.Contains(d.peers, url) {
-		d.peers = append(d.peers, url)
-	}
-	d.mu.Unlock()
+	d.replica.AddPeer(url)
 	ok(r.Context, http.StatusCreated)
 }
 
@@ -33,13 +28,7 @@ func (d *Dialect) deregisterPeer(r *exchange) {
 	if !read {
 		return
 	}
-	d.mu.Lock()
-	i := slices.Index(d.peers, url)
-	if i >= 0 {
-		d.peers = slices.Delete(d.peers, i, i+1)
-	}
-	d.mu.Unlock()
-	if i < 0 {
+	if !d.replica.RemovePeer(url) {
 		refuse(r.Context, http.StatusNotFound, "peer not found")
 		return
 	}
@@ -53,12 +42,10 @@ func (d *Dialect) listPeers(g *gin.Context) {
 	if !readable {
 		return
 	}
-	d.mu.Lock()
-	peers := append([]string{}, d.peers...)
-	d.mu.Unlock()
+	peers := d.replica.Peers()
 	body := encode(peers)
 	if detail {
-		body = encode(gin.H{"peers": peers, "recovery": d.Recovery()})
+		body = encode(gin.H{"peers": peers, "recovery": d.replica.Status()})
 	}
 	g.Data(http.StatusOK, "application/json", body)
 }

@@ -10,6 +10,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor/replica"
 )
 
 // pipes is a network for HTTP without sockets, so that a fake clock can run while
@@ -112,8 +116,14 @@ func at(path string, h http.Handler) http.Handler {
 	})
 }
 
-func (r Recovered) String() string {
+// told writes a status out.
+func told(r replica.Status) string {
 	return fmt.Sprintf("%s %s, %d blocks, %d bytes, %vs, skipped %v, errors %q", r.State, r.Peer, r.Blocks, r.Bytes, r.Seconds, r.Skipped, r.Errors)
+}
+
+// asks returns a replica that asks peers for dumps through pipes.
+func (p pipes) asks(t testing.TB, peers ...string) *replica.Replica {
+	return replica.New(replica.Config{Peers: peers, Client: p.client(t), Format: Dumps(zerolog.Nop()), Log: zerolog.Nop()})
 }
 
 // Peers are asked in order, until one gives a whole dump; nothing is left of what
@@ -122,7 +132,7 @@ func TestRecover(t *testing.T) {
 	last := slotText("last:default", event(`:7,`, `:99,`))
 	whole := "{" + slotText("m:default", event()) + "," + last + "}"
 	const one = "m default 7/0 device -/1001"
-	f := func(peers map[string]http.Handler, asked string, want Recovered, holds ...string) {
+	f := func(peers map[string]http.Handler, asked string, want replica.Status, holds ...string) {
 		t.Helper()
 		t.Run("", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -130,15 +140,15 @@ func TestRecover(t *testing.T) {
 				for name, h := range peers {
 					web.serve(t, name+":80", h)
 				}
-				cfg := Config{Client: web.client(t), Peers: strings.Fields(asked)}
+				cfg := Config{Replica: web.asks(t, strings.Fields(asked)...)}
 				s := newServerOn(t, cfg, &network{publishers: make(map[string]*publisher)}, make(chan struct{}))
 				s.register(1, 0, "")
 				start := time.Now()
-				got := s.dialect.Recover(t.Context(), time.Hour)
+				got := s.dialect.replica.Recover(t.Context(), s.conductor, time.Hour)
 				if took := time.Since(start).Seconds(); got.Seconds != took {
 					t.Errorf("%v s, it took %v", got.Seconds, took)
 				}
-				if want.State != RecoveryDone {
+				if want.State != replica.Done {
 					got.Bytes = 0
 					if left := s.blocks(); len(left) > 0 || len(s.conductor.Snapshot().Sources) != 1 {
 						t.Errorf("%s: left %v", asked, left)
@@ -146,13 +156,13 @@ func TestRecover(t *testing.T) {
 				} else {
 					s.holds(holds...)
 				}
-				if got.String() != want.String() {
-					t.Errorf("%s\n got %s\nwant %s", asked, got, want)
+				if told(got) != told(want) {
+					t.Errorf("%s\n got %s\nwant %s", asked, told(got), told(want))
 				}
-				if again := s.dialect.Recovery(); want.State == RecoveryDone && again.String() != want.String() {
-					t.Errorf("%s\nthen %s\nwant %s", asked, again, want)
+				if again := s.dialect.replica.Status(); want.State == replica.Done && told(again) != told(want) {
+					t.Errorf("%s\nthen %s\nwant %s", asked, told(again), told(want))
 				}
-				peers := `["` + strings.Join(cfg.Peers, `","`) + `"]`
+				peers := `["` + strings.Join(strings.Fields(asked), `","`) + `"]`
 				if asked == "" {
 					peers = "[]"
 				}
@@ -161,10 +171,10 @@ func TestRecover(t *testing.T) {
 		})
 	}
 	ok := says(200, "application/json", whole)
-	done := func(peer string, seconds float64, errors ...string) Recovered {
-		return Recovered{State: RecoveryDone, Peer: peer, Blocks: 2, Bytes: int64(len(whole)), Errors: errors, Seconds: seconds}
+	done := func(peer string, seconds float64, errors ...string) replica.Status {
+		return replica.Status{State: replica.Done, Peer: peer, Blocks: 2, Bytes: int64(len(whole)), Errors: errors, Seconds: seconds}
 	}
-	f(nil, "", Recovered{State: RecoveryNone})
+	f(nil, "", replica.Status{State: replica.None})
 	f(map[string]http.Handler{"a": ok}, "http://a", done("http://a", 1), one)
 	f(map[string]http.Handler{"a": at("/dump", ok)}, "http://a/", done("http://a/", 1), one)
 	f(map[string]http.Handler{"a": at("/dump", ok)}, "http://a// http://b", done("http://a//", 1), one)
@@ -178,14 +188,14 @@ func TestRecover(t *testing.T) {
 	partly.Skipped, partly.Bytes = map[string]int{skipError: 1, skipOther: 1}, int64(len(text))
 	f(map[string]http.Handler{"a": says(200, "application/json", text)}, "http://a", partly, one)
 	line := `{"key":"last:default","block_size":4,"event":` + event(`:7,`, `:99,`) + "}\n"
-	lines := Recovered{State: RecoveryDone, Peer: "http://a", Blocks: 1, Bytes: int64(len(line)), Seconds: 1}
+	lines := replica.Status{State: replica.Done, Peer: "http://a", Blocks: 1, Bytes: int64(len(line)), Seconds: 1}
 	f(map[string]http.Handler{"a": says(200, "application/x-ndjson; charset=utf-8", line)}, "http://a", lines)
 	synctest.Test(t, func(t *testing.T) {
 		web := pipes{}
 		web.serve(t, "a:80", says(200, "application/json", "{}"))
-		s := newServer(t, Config{Client: web.client(t), Peers: []string{"http://a"}})
-		if got := s.dialect.Recover(t.Context(), 0); got.State != RecoveryDone || got.Blocks != 0 {
-			t.Errorf("%s", got)
+		s := newServer(t, Config{Replica: web.asks(t, "http://a")})
+		if got := s.dialect.replica.Recover(t.Context(), s.conductor, 0); got.State != replica.Done || got.Blocks != 0 {
+			t.Errorf("%s", told(got))
 		}
 	})
 
@@ -198,7 +208,7 @@ func TestRecover(t *testing.T) {
 		}
 		f(peers, peer+" http://a http://c", done("http://a", 1+seconds, peer+": "+err), one)
 		delete(peers, "a")
-		f(peers, peer, Recovered{State: RecoveryFailed, Peer: peer, Errors: []string{peer + ": " + err}, Seconds: 1 + seconds})
+		f(peers, peer, replica.Status{State: replica.Failed, Peer: peer, Errors: []string{peer + ": " + err}, Seconds: 1 + seconds})
 	}
 	bad("http://b/", says(500, "application/json", whole), 0, "it answers 500 Internal Server Error")
 	bad("http://b/", says(404, "application/json", whole), 0, "it answers 404 Not Found")
@@ -229,12 +239,12 @@ func TestRecoverEnds(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			web := pipes{}
 			web.serve(t, "a:80", peer)
-			s := newServerOn(t, Config{Client: web.client(t), Peers: []string{"http://a", "http://a"}}, &network{publishers: make(map[string]*publisher)}, make(chan struct{}))
+			s := newServerOn(t, Config{Replica: web.asks(t, "http://a", "http://a")}, &network{publishers: make(map[string]*publisher)}, make(chan struct{}))
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			defer cancel()
 			start := time.Now()
-			if got := s.dialect.Recover(ctx, time.Hour); got.State != RecoveryFailed || time.Since(start) != after || len(got.Errors) > 1 {
-				t.Errorf("%s after %s", got, time.Since(start))
+			if got := s.dialect.replica.Recover(ctx, s.conductor, time.Hour); got.State != replica.Failed || time.Since(start) != after || len(got.Errors) > 1 {
+				t.Errorf("%s after %s", told(got), time.Since(start))
 			}
 			if left := s.conductor.Snapshot().Sources; len(left) > 0 {
 				t.Errorf("left %v", left)
@@ -252,9 +262,9 @@ func TestRecoveredExpire(t *testing.T) {
 		web := pipes{}
 		web.serve(t, "a:80", says(200, "application/json", "{"+slotText("m:default", event(), event(`:7,`, `:8,`), event(`:7,`, `:9,`))+"}"))
 		gate := make(chan struct{})
-		s := newServerOn(t, Config{Client: web.client(t), Peers: []string{"http://a"}}, &network{publishers: make(map[string]*publisher)}, gate)
+		s := newServerOn(t, Config{Replica: web.asks(t, "http://a")}, &network{publishers: make(map[string]*publisher)}, gate)
 		s.register(7, 0, "")
-		if got := s.dialect.Recover(t.Context(), time.Hour); got.State != RecoveryDone {
+		if got := s.dialect.replica.Recover(t.Context(), s.conductor, time.Hour); got.State != replica.Done {
 			t.Fatal(got)
 		}
 		close(gate)

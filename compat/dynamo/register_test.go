@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"kvconductor/conductor/replica"
 )
 
 // registration is the body of a valid registration with some fields changed: a
@@ -237,7 +239,7 @@ func TestWorkers(t *testing.T) {
 }
 
 func TestPeers(t *testing.T) {
-	s := newServer(t, Config{Peers: []string{"http://b:1"}})
+	s := newServer(t, Config{Replica: replica.New(replica.Config{Peers: []string{"http://b:1"}})})
 	s.do("GET", "/peers", "", 200, `["http://b:1"]`)
 	s.do("POST", "/register_peer", `{"url":"http://a:1"}`, 201, done)
 	s.do("POST", "/register_peer", `{"url":"http://a:1"}`, 201, done)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"kvconductor/conductor/replica"
 	"kvconductor/index/hash"
 )
 
@@ -374,12 +375,12 @@ func (w *world) replica(t *testing.T, peer http.Handler, follow ...publisherOf) 
 	web := pipes{}
 	web.serve(t, "peer:80", peer)
 	gate := make(chan struct{})
-	s := newServerOn(t, Config{Client: web.client(t), Peers: []string{"http://peer/"}}, w.network, gate)
+	s := newServerOn(t, Config{Replica: web.asks(t, "http://peer/")}, w.network, gate)
 	for _, p := range follow {
 		s.follow(p)
 	}
-	got := s.dialect.Recover(t.Context(), 0)
-	if got.State != RecoveryDone || len(got.Skipped) > 0 {
+	got := s.dialect.replica.Recover(t.Context(), s.conductor, 0)
+	if got.State != replica.Done || len(got.Skipped) > 0 {
 		t.Fatal(got)
 	}
 	close(gate)
@@ -500,9 +501,9 @@ func TestReplicaOfAnotherSeed(t *testing.T) {
 			text = regexp.MustCompile(`"seq_hash":[0-9]+`).ReplaceAllString(text, `"seq_hash":77`)
 			web := pipes{}
 			web.serve(t, "peer:80", says(200, strings.Replace(accept, "*/*", "application/json", 1), text))
-			b := newServerOn(t, Config{Client: web.client(t), Peers: []string{"http://peer"}}, s.network, make(chan struct{}))
+			b := newServerOn(t, Config{Replica: web.asks(t, "http://peer")}, s.network, make(chan struct{}))
 			b.register(1, 0, "")
-			if got := b.dialect.Recover(t.Context(), 0); got.State != RecoveryDone || fmt.Sprint(got.Skipped) != "map[refused:2]" {
+			if got := b.dialect.replica.Recover(t.Context(), b.conductor, 0); got.State != replica.Done || fmt.Sprint(got.Skipped) != "map[refused:2]" {
 				t.Error(got)
 			}
 			b.do("POST", "/query", ask(promptOf(3), ""), 200, `{"scores":{"1":{"0":8}},"frequencies":[],"tree_sizes":{"1":{"0":2}},"instances":{`+
@@ -526,8 +527,8 @@ func TestReplicaOfBoundPool(t *testing.T) {
 		for _, accept := range []string{ndjson, "*/*"} {
 			web := pipes{}
 			web.serve(t, "peer:80", says(200, strings.Replace(accept, "*/*", "application/json", 1), s.accept("/dump?detail=1", accept).Body.String()))
-			b := newServerOn(t, Config{Client: web.client(t), Peers: []string{"http://peer"}}, s.network, make(chan struct{}))
-			if got := b.dialect.Recover(t.Context(), 0); got.State != RecoveryDone {
+			b := newServerOn(t, Config{Replica: web.asks(t, "http://peer")}, s.network, make(chan struct{}))
+			if got := b.dialect.replica.Recover(t.Context(), b.conductor, 0); got.State != replica.Done {
 				t.Fatal(got)
 			}
 			found := false

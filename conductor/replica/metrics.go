@@ -1,0 +1,38 @@
+package replica
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var (
+	descState   = prometheus.NewDesc("conductor_recovery_state", "1 for the current state of the recovery from peers.", []string{"state"}, nil)
+	descBlocks  = prometheus.NewDesc("conductor_recovery_blocks", "Blocks recovered from the peer asked last.", nil, nil)
+	descBytes   = prometheus.NewDesc("conductor_recovery_bytes", "Bytes read from the peer asked last.", nil, nil)
+	descSeconds = prometheus.NewDesc("conductor_recovery_seconds", "Seconds that the recovery has taken.", nil, nil)
+	descSkipped = prometheus.NewDesc("conductor_recovery_skipped", "Parts of the snapshot of the peer asked last that were left out, by reason.", []string{"reason"}, nil)
+	descFailed  = prometheus.NewDesc("conductor_recovery_failed_peers", "Peers that gave no whole snapshot.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (r *Replica) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
+
+// Collect implements prometheus.Collector.
+func (r *Replica) Collect(ch chan<- prometheus.Metric) {
+	st := r.Status()
+	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+	}
+	for _, state := range []string{None, Running, Done, Failed} {
+		v := 0.0
+		if state == st.State {
+			v = 1
+		}
+		gauge(descState, v, state)
+	}
+	gauge(descBlocks, float64(st.Blocks))
+	gauge(descBytes, float64(st.Bytes))
+	gauge(descSeconds, st.Seconds)
+	gauge(descFailed, float64(len(st.Errors)))
+	gauge(descSkipped, float64(st.Skipped[SkipRefused]), SkipRefused)
+	for _, reason := range r.cfg.Format.Reasons {
+		gauge(descSkipped, float64(st.Skipped[reason]), reason)
+	}
+}

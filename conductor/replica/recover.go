@@ -1,0 +1,136 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"kvconductor/conductor"
+)
+
+const (
+	// patience is how long a peer may take for pace bytes: walking a large index takes
+	// time.
+	patience = 30 * time.Second
+	pace     = 16 << 10
+	// progressEvery is the pause between lines of the log about a recovery.
+	progressEvery = 5 * time.Second
+	// subscribing is how long a subscription takes to be in force, at most.
+	subscribing = time.Second
+)
+
+// Recover fills c, whose gate is closed, from the first peer that gives a whole snapshot.
+// If a peer fails in the middle, its blocks are dropped before the next one is asked.
+// Blocks of sources without a registration expire after ttl. Recover returns when ctx
+// ends, and at once without a peer.
+func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.Duration) Status {
+	peers := r.cfg.Peers
+	if len(peers) == 0 {
+		return r.Status()
+	}
+	start, log := time.Now(), &r.cfg.Log
+	r.note(func(st *Status) { *st = Status{State: Running} })
+	select {
+	case <-time.After(subscribing):
+	case <-ctx.Done():
+	}
+	for _, peer := range peers {
+		if ctx.Err() != nil {
+			break
+		}
+		r.note(func(st *Status) { st.Peer, st.Blocks, st.Bytes, st.Skipped = peer, 0, 0, map[string]int{} })
+		log.Info().Str("peer", peer).Msg("recovering from a peer")
+		in := c.Recover(ttl)
+		err := r.fetch(ctx, peer, in)
+		r.note(func(st *Status) { st.Seconds = time.Since(start).Seconds() })
+		if err == nil {
+			in.Done()
+			r.note(func(st *Status) {
+				st.State = Done
+				if in.Refused > 0 {
+					st.Skipped[SkipRefused] = in.Refused
+				}
+			})
+			st := r.Status()
+			log.Info().Str("peer", peer).Int("blocks", st.Blocks).Int64("bytes", st.Bytes).Interface("skipped", st.Skipped).
+				Float64("seconds", st.Seconds).Msg("recovered from a peer")
+			return st
+		}
+		in.Undo()
+		log.Warn().Str("peer", peer).Err(err).Msg("a peer gave no whole snapshot")
+		r.note(func(st *Status) { st.Blocks = 0; st.Errors = append(st.Errors, fmt.Sprintf("%s: %v", peer, err)) })
+	}
+	r.note(func(st *Status) { st.State = Failed })
+	if ctx.Err() == nil {
+		log.Error().Int("peers", len(peers)).Msg("no peer could be recovered from, starting with what the engines replay")
+	}
+	return r.Status()
+}
+
+// fetch brings back the snapshot of one peer. It gives up a peer that is slower than
+// pace bytes in patience.
+func (r *Replica) fetch(ctx context.Context, peer string, in *conductor.Recovery) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it gave less than %d bytes in %s", pace, patience)) })
+	defer silent.Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(peer, "/")+r.cfg.Format.Path, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", r.cfg.Format.Accept)
+	res, err := r.cfg.Client.Do(req)
+	if err != nil {
+		return because(ctx, err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s", res.Status)
+	}
+	silent.Reset(patience)
+	logged, recent := time.Now(), 0
+	progress := func(n int) {
+		r.note(func(st *Status) { st.Bytes += int64(n); st.Blocks = in.Blocks })
+		if time.Since(logged) > progressEvery {
+			logged = time.Now()
+			st := r.Status()
+			r.cfg.Log.Info().Str("peer", st.Peer).Int("blocks", st.Blocks).Int64("bytes", st.Bytes).Msg("still recovering")
+		}
+	}
+	body := &observedReader{from: res.Body, observe: func(n int) {
+		if recent += n; recent >= pace {
+			silent.Reset(patience)
+			recent = 0
+		}
+		progress(n)
+	}}
+	err = r.cfg.Format.Read(body, res.Header.Get("Content-Type"), in, func(reason string) {
+		r.note(func(st *Status) { st.Skipped[reason]++ })
+	})
+	progress(0)
+	return because(ctx, err)
+}
+
+// because returns the cause of the end of ctx in place of the error that followed from it.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// observedReader calls observe with the bytes of each read.
+type observedReader struct {
+	from    io.Reader
+	observe func(n int)
+}
+
+func (r *observedReader) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	r.observe(n)
+	return n, err
+}

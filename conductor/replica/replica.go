@@ -1,0 +1,130 @@
+// Package replica fills a Conductor from its peers, before the gate of its sources opens.
+//
+//	peers, in order --fetch--> body --Format--> conductor.Recovery --> sources of the Conductor
+//	                 patience                       progress --> Status, metrics, log
+//
+// A Format reads snapshots as peers send them. This package does not know how they are
+// written.
+//
+// Concurrency: all methods are safe for concurrent use. One goroutine calls Recover.
+package replica
+
+import (
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+)
+
+// Config is what a Replica is made of.
+type Config struct {
+	// Peers are the URLs of the peers that Recover asks, in order.
+	Peers []string
+	// Format reads the snapshots of peers.
+	Format Format
+	// Client asks the peers; nil is http.DefaultClient.
+	Client *http.Client
+	Log    zerolog.Logger
+}
+
+// Format is how peers write their snapshots.
+type Format struct {
+	// Path is where a peer serves a snapshot, with its query; Accept the header of the
+	// request.
+	Path, Accept string
+	// Reasons are those that Read calls skip with.
+	Reasons []string
+	// Read brings back the blocks of a snapshot of a content type. It calls skip for each
+	// part that it leaves out, and returns an error for a snapshot that is not whole.
+	Read func(body io.Reader, contentType string, into *conductor.Recovery, skip func(reason string)) error
+}
+
+// Replica has the peers of a server, and how the recovery from them goes.
+type Replica struct {
+	cfg Config
+
+	mu     sync.Mutex
+	peers  []string // guarded by mu
+	status Status   // guarded by mu
+}
+
+// New returns a Replica. It asks no peer before Recover.
+func New(cfg Config) *Replica {
+	if cfg.Client == nil {
+		cfg.Client = http.DefaultClient
+	}
+	return &Replica{cfg: cfg, peers: slices.Clone(cfg.Peers), status: Status{State: None}}
+}
+
+// Peers returns the peers in the order of their registration. It is never nil.
+func (r *Replica) Peers() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string{}, r.peers...)
+}
+
+// AddPeer adds a peer unless it is there.
+func (r *Replica) AddPeer(url string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Contains(r.peers, url) {
+		r.peers = append(r.peers, url)
+	}
+}
+
+// RemovePeer removes a peer, and reports whether it was there.
+func (r *Replica) RemovePeer(url string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.Index(r.peers, url)
+	if i >= 0 {
+		r.peers = slices.Delete(r.peers, i, i+1)
+	}
+	return i >= 0
+}
+
+// States of a recovery.
+const (
+	None    = "none"      // there are no peers
+	Running = "running"   // it is under way
+	Done    = "recovered" // a peer gave a whole snapshot
+	Failed  = "failed"    // no peer did
+)
+
+// SkipRefused is the reason of blocks whose source is another one here, or one too many.
+const SkipRefused = "refused"
+
+// Status is how the recovery from peers goes, or went.
+type Status struct {
+	State   string         `json:"state"`
+	Peer    string         `json:"peer"` // the one asked last
+	Blocks  int            `json:"blocks"`
+	Bytes   int64          `json:"bytes"`
+	Skipped map[string]int `json:"skipped"` // parts of the snapshot, by reason
+	Errors  []string       `json:"errors"`  // of peers that gave no whole snapshot
+	Seconds float64        `json:"seconds"`
+}
+
+// Status returns how the recovery goes.
+func (r *Replica) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := r.status
+	st.Errors = append([]string{}, st.Errors...)
+	skipped := make(map[string]int, len(st.Skipped))
+	maps.Copy(skipped, st.Skipped)
+	st.Skipped = skipped
+	return st
+}
+
+// note changes the status.
+func (r *Replica) note(change func(*Status)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.status)
+}

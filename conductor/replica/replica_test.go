@@ -1,0 +1,94 @@
+package replica
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+)
+
+// answers is a transport that answers by host, with the text "whole", "part" or a status.
+type answers map[string]string
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	rec := httptest.NewRecorder()
+	if text := a[r.URL.Host]; text == "" || r.URL.Path != "/snapshot" || r.Header.Get("Accept") != "text/x" {
+		rec.Code = http.StatusNotFound
+	} else {
+		rec.Header().Set("Content-Type", "text/x")
+		rec.WriteString(text)
+	}
+	return rec.Result(), nil
+}
+
+// format takes the text "whole" for a snapshot of one block, and leaves a part out.
+var format = Format{
+	Path: "/snapshot", Accept: "text/x", Reasons: []string{"odd"},
+	Read: func(body io.Reader, contentType string, into *conductor.Recovery, skip func(string)) error {
+		text, err := io.ReadAll(body)
+		skip("odd")
+		err = errors.Join(err, into.Stored(&conductor.Stored{
+			Source:    conductor.Registration{Instance: "a", Tenant: "default", Model: "m", BlockSize: 16, Type: conductor.TypeVLLM},
+			Partition: conductor.Partition{Tenant: "default", Model: "m"}, BlockSize: 16,
+			Stretch: &conductor.Stretch{Engine: []uint64{7}}, Local: []uint64{8},
+		}))
+		if string(text) != "whole" || contentType != "text/x" {
+			err = errors.Join(err, errors.New("the snapshot is torn"))
+		}
+		return err
+	},
+}
+
+// TestRecover asks peers in order until one gives a whole snapshot. Nothing stays of the
+// others.
+func TestRecover(t *testing.T) {
+	f := func(want string, blocks int, errs []string, peers ...string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			gate := make(chan struct{})
+			c := conductor.New(conductor.Options{Gate: gate, Log: zerolog.Nop()})
+			defer c.Close()
+			r := New(Config{
+				Peers: peers, Format: format, Log: zerolog.Nop(),
+				Client: &http.Client{Transport: answers{"good": "whole", "torn": "part"}},
+			})
+			st := r.Recover(t.Context(), c, time.Minute)
+			if st.State != want || st.Blocks != blocks || !slices.Equal(st.Errors, errs) {
+				t.Errorf("%v: %+v", peers, st)
+			}
+			if want == Done && (st.Skipped["odd"] != 1 || st.Bytes != 5 || st.Seconds != 1) {
+				t.Errorf("%v: %+v", peers, st)
+			}
+			if held := len(c.Services()); held != blocks {
+				t.Errorf("%v: %d sources are left", peers, held)
+			}
+			close(gate)
+		})
+	}
+	missing, torn := "http://none: it answers 404 Not Found", "http://torn: the snapshot is torn"
+	f(None, 0, []string{})
+	f(Done, 1, []string{}, "http://good")
+	f(Done, 1, []string{missing, torn}, "http://none", "http://torn", "http://good/", "http://other")
+	f(Failed, 0, []string{torn, missing}, "http://torn", "http://none")
+}
+
+// TestPeers adds and removes peers.
+func TestPeers(t *testing.T) {
+	r := New(Config{Peers: []string{"b"}})
+	r.AddPeer("a")
+	r.AddPeer("a")
+	if r.RemovePeer("c") || !r.RemovePeer("b") || !slices.Equal(r.Peers(), []string{"a"}) {
+		t.Errorf("%q", r.Peers())
+	}
+	if !r.RemovePeer("a") || r.Peers() == nil {
+		t.Errorf("%q", r.Peers())
+	}
+}
