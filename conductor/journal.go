@@ -108,7 +108,7 @@ func (o Options) JournalSettings() []journal.Field {
 		{Name: "pool.completeness", Value: o.Completeness.String()},
 		{Name: "pool.max_bytes", Value: strconv.FormatInt(o.PoolBytes, 10)},
 		{Name: "limits.max_orphans", Value: strconv.Itoa(o.MaxOrphans)},
-		{Name: "dynamo.dump", Value: strconv.FormatBool(o.KeepLocals)},
+		{Name: "index.local_hashes", Value: strconv.FormatBool(o.KeepLocals)},
 	}
 }
 
@@ -138,7 +138,7 @@ func (o *Options) adopt(settings []journal.Field) (err error) {
 			o.PoolBytes, e = strconv.ParseInt(f.Value, 10, 64)
 		case "limits.max_orphans":
 			o.MaxOrphans, e = strconv.Atoi(f.Value)
-		case "dynamo.dump":
+		case "index.local_hashes", "dynamo.dump": // the latter is its former name
 			o.KeepLocals, e = strconv.ParseBool(f.Value)
 		}
 		if e != nil && err == nil {

@@ -166,6 +166,7 @@ type Index struct {
 	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one context's index; beyond it new blocks are refused and answers say so; 0 is no bound
 	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; 0 is no bound
 	RecallBytes   int64         `mapstructure:"recall_bytes"`    // bytes for names of blocks that no instance holds any more; 0 is none
+	LocalHashes   bool          `mapstructure:"local_hashes"`    // keep the local hash of every block, for GET /dump
 }
 
 // Pool bounds the memory of pools, which announce objects instead of blocks.
@@ -190,7 +191,6 @@ type DynamoDialect struct {
 	Peers              []string      `mapstructure:"peers"`                 // base URLs to recover from at the start, in this order
 	MinInitialWorkers  int           `mapstructure:"min_initial_workers"`   // instances there must be before its listener answers
 	RecoveredTTL       time.Duration `mapstructure:"recovered_ttl"`         // how long recovered blocks of unregistered workers stay; 0 is for ever
-	Dump               bool          `mapstructure:"dump"`                  // keep the local hash of every block, for GET /dump
 	AccessLog          string        `mapstructure:"access_log"`            // file of one JSON line a request; "" is none
 	TraceIDHeader      string        `mapstructure:"trace_id_header"`       // the header those lines repeat
 	AccessLogLocalTime bool          `mapstructure:"access_log_local_time"` // local time in them instead of UTC
@@ -245,6 +245,7 @@ func Default() Config {
 		},
 		Index: Index{
 			RecallBytes: 128 << 20, // 700,000 names, more than a pool is behind its engines
+			LocalHashes: true,      // a replica that cannot be recovered from is found out when it is too late
 		},
 		Pool: Pool{
 			Completeness: All,       // a block that lacks the part of one worker is of no use
@@ -258,7 +259,6 @@ func Default() Config {
 		},
 		Dynamo: DynamoDialect{
 			RecoveredTTL:  5 * time.Minute, // outlasts an orchestrator that registers a fleet one by one
-			Dump:          true,            // a replica that cannot be recovered from is found out when it is too late
 			TraceIDHeader: "x-trace-id",    // Dynamo's
 		},
 		Limits: Limits{

@@ -40,7 +40,7 @@ func DynamoFlags(fs *pflag.FlagSet) {
 	for _, k := range keys {
 		switch k.path {
 		case "dynamo.peers", "dynamo.access_log", "dynamo.trace_id_header", "dynamo.access_log_local_time":
-			k.define(fs, &c)
+			k.define(fs, k.show(&c))
 		}
 	}
 }

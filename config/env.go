@@ -43,7 +43,7 @@ func (l *loader) readEnv(env map[string]string) layer {
 	}
 	slices.Sort(names)
 	byName := map[string]key{}
-	for _, k := range keys {
+	for _, k := range readableKeys() {
 		byName[k.env()] = k
 		known = append(known, k.env())
 	}
@@ -64,6 +64,7 @@ func (l *loader) readEnv(env map[string]string) layer {
 			l.warns.add(at, "", "unknown variable%s", didYouMean(name, known))
 		}
 	}
+	l.moveFormer(out)
 	return out
 }
 

@@ -73,6 +73,7 @@ func (l *loader) readFile(name string, data []byte) layer {
 	if sources != nil {
 		out["sources"] = sources
 	}
+	l.moveFormer(out)
 	return out
 }
 
@@ -199,6 +200,30 @@ func (l *loader) readMediaTTL(t *tree, path string, n *yaml.Node) map[string]tim
 		}
 	}
 	return out
+}
+
+// moveFormer gives values under former names to the settings of today, with a warning. A
+// setting that the layer has under both names is an error.
+func (l *loader) moveFormer(out layer) {
+	for _, f := range formerKeys {
+		at, given := l.places[f.path]
+		if !given {
+			continue
+		}
+		failed, value := l.failed[f.path], out[f.path]
+		delete(l.places, f.path)
+		delete(l.failed, f.path)
+		delete(out, f.path)
+		if l.places[f.now].layer == at.layer {
+			l.errs.add(at, f.path, "is the former name of %s, which is given too", f.now)
+			continue
+		}
+		l.places[f.now], l.failed[f.now] = at, failed
+		if !failed {
+			l.warns.add(at, f.path, "is called %s now", f.now)
+			out[f.now] = value
+		}
+	}
 }
 
 // rename records what the reader of a file calls a path.

@@ -19,13 +19,17 @@ func Flags(fs *pflag.FlagSet) {
 	fs.Var(&listenFlag{}, flagListen, "`address=dialect` to listen on, may be repeated; dialects: "+Conductor+", "+ConductorMsgpack+", "+ConductorJSONV2+", "+Dynamo+
 		" (default "+showListeners(c.Listeners)+")")
 	for _, k := range keys {
-		k.define(fs, &c)
+		k.define(fs, k.show(&c))
+	}
+	for _, k := range readableKeys()[len(keys):] {
+		k.define(fs, "")
+		fs.Lookup(k.flag).Hidden = true
 	}
 }
 
-// define adds the flag of a key, its default read from a config.
-func (k key) define(fs *pflag.FlagSet, c *Config) {
-	fs.Var(&textFlag{k.show(c), k.kind.word}, k.flag, k.help)
+// define adds the flag of a key, with a default to show.
+func (k key) define(fs *pflag.FlagSet, shown string) {
+	fs.Var(&textFlag{shown, k.kind.word}, k.flag, k.help)
 	if k.kind.word == "bool" {
 		fs.Lookup(k.flag).NoOptDefVal = "true" // --flag alone
 	}
@@ -75,11 +79,12 @@ func (l *loader) readFlags(fs *pflag.FlagSet) layer {
 	if value, at, ok := given(flagListen); ok {
 		l.readListenerTexts(strings.Split(value, ","), at, out)
 	}
-	for _, k := range keys {
+	for _, k := range readableKeys() {
 		if value, at, ok := given(k.flag); ok {
 			l.readText(k, value, at, out)
 		}
 	}
+	l.moveFormer(out)
 	return out
 }
 

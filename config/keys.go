@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -61,8 +62,8 @@ var keys = []key{
 	{"index.ttl", "index-ttl", duration(), 0, "time a block stays after its last announcement, for publishers that announce no removals; 0 is for ever"},
 	{"index.max_bytes", "index-max-bytes", size(), 0, "bytes one index may take before new blocks are refused; 0 is no bound"},
 	{"index.max_bytes_total", "index-max-bytes-total", size(), 0, "bytes all indexes may take before new blocks are refused; 0 is no bound"},
-
 	{"index.recall_bytes", "index-recall-bytes", size(), 0, "bytes for the names of blocks that no instance holds any more; 0 keeps none"},
+	{"index.local_hashes", "index-local-hashes", truth(), 0, "keep what GET /dump and so peers need: 8 bytes a block and a table entry under adapters and salts"},
 
 	{"pool.completeness", "pool-completeness", choice(All, Any), 0, "whether a block of a pool counts with all objects such blocks consist of, or with any"},
 	{"pool.max_bytes", "pool-max-bytes", size(), 1 << 20, "bytes for the objects of one pool before new ones are refused"},
@@ -77,7 +78,6 @@ var keys = []key{
 	{"dynamo.peers", "peers", urls(), 0, "base URLs of indexers of the Dynamo dialect to recover from at the start, comma-separated, asked in this order"},
 	{"dynamo.min_initial_workers", "min-initial-workers", count(), 0, "instances there must be before the Dynamo dialect answers (also " + envMinWorkers + ")"},
 	{"dynamo.recovered_ttl", "recovered-ttl", duration(), 0, "time that blocks recovered from a peer stay for unregistered workers; 0 is for ever"},
-	{"dynamo.dump", "dump", truth(), 0, "keep what GET /dump and so peers need: 8 bytes a block and a table entry under adapters and salts"},
 	{"dynamo.access_log", "access-log", text(), 0, "file of one JSON line for each request of the Dynamo dialect; empty is none"},
 	{"dynamo.trace_id_header", "trace-id-header", header(), 0, "request header that is copied into the access log"},
 	{"dynamo.access_log_local_time", "access-log-local-time", truth(), 0, "local time in the access log instead of UTC"},
@@ -95,9 +95,26 @@ var keys = []key{
 	{"limits.shutdown_timeout", "shutdown-timeout", duration(), int64(time.Millisecond), "time requests in flight may take after SIGTERM"},
 }
 
-// sectionFields returns the fields of a section, in table order.
+// formerKeys are the names that settings had before: the path, the flag, and the path of
+// today. Files, the environment and flags may still use them.
+var formerKeys = []struct{ path, flag, now string }{
+	{"dynamo.dump", "dump", "index.local_hashes"},
+}
+
+// readableKeys returns all keys, those by their former names included.
+func readableKeys() []key {
+	all := slices.Clone(keys)
+	for _, f := range formerKeys {
+		k := keys[slices.IndexFunc(keys, func(k key) bool { return k.path == f.now })]
+		k.path, k.flag, k.help = f.path, f.flag, "former name of --"+k.flag
+		all = append(all, k)
+	}
+	return all
+}
+
+// sectionFields returns the fields of a section, in table order, former ones last.
 func sectionFields(section string) (out []field) {
-	for _, k := range keys {
+	for _, k := range readableKeys() {
 		if name, ok := strings.CutPrefix(k.path, section+"."); ok {
 			out = append(out, field{name, k.kind, false})
 		}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -75,7 +76,7 @@ func TestDefaults(t *testing.T) {
 	f("dynamo.peers", "")
 	f("dynamo.min_initial_workers", "0")
 	f("dynamo.recovered_ttl", "5m")
-	f("dynamo.dump", "true")
+	f("index.local_hashes", "true")
 	f("dynamo.access_log", "")
 	f("dynamo.trace_id_header", "x-trace-id")
 	f("dynamo.access_log_local_time", "false")
@@ -168,6 +169,45 @@ func TestPrecedence(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFormerNames sets each setting by its former name, which every layer takes with a
+// warning. A layer that has both names is wrong. Names take part in precedence alike.
+func TestFormerNames(t *testing.T) {
+	at := 0
+	f := func(want, problem string, file string, env, args []string) {
+		t.Helper()
+		at++
+		d, err := Load(Options{File: write(t, "c.yaml", file), Env: env, Flags: flags(t, args...)})
+		said := ""
+		if err != nil {
+			said = err.Error()
+		}
+		for _, w := range d.Warnings {
+			said += w.Error() + "\n"
+		}
+		if _, text, ok := strings.Cut(said, "c.yaml"); ok {
+			said = "c.yaml" + text
+		}
+		if got := strconv.FormatBool(d.Config.Index.LocalHashes); strings.TrimSpace(said) != problem || problem == "" && got != want || err == nil && got != want {
+			t.Errorf("%d: %s, want %s; said\n%s\nwant\n%s", at, got, want, said, problem)
+		}
+	}
+	const now = ": dynamo.dump: is called index.local_hashes now"
+	const both = ": dynamo.dump: is the former name of index.local_hashes, which is given too"
+	old, today := "dynamo: {dump: false}", "index: {local_hashes: false}"
+	f("true", "", "{}", nil, nil)
+	f("false", "", today, nil, nil)
+	f("false", "c.yaml:1:16"+now, old, nil, nil)
+	f("false", "env CONDUCTOR_DYNAMO_DUMP"+now, "{}", []string{"CONDUCTOR_DYNAMO_DUMP=false"}, nil)
+	f("false", "flag --dump"+now, "{}", nil, []string{"--dump=false"})
+	f("true", "flag --dump"+now, today, nil, []string{"--dump"})
+	f("true", "c.yaml:1:16"+now, old, []string{"CONDUCTOR_INDEX_LOCAL_HASHES=true"}, nil)
+	f("", "c.yaml:1:16"+both, old+"\n"+today, nil, nil)
+	f("", "c.yaml:2:16"+both, today+"\n"+old, nil, nil)
+	f("", "env CONDUCTOR_DYNAMO_DUMP"+both, "{}", []string{"CONDUCTOR_DYNAMO_DUMP=false", "CONDUCTOR_INDEX_LOCAL_HASHES=false"}, nil)
+	f("", "flag --dump"+both, "{}", nil, []string{"--dump", "--index-local-hashes"})
+	f("", `c.yaml:1:16: dynamo.dump: "maybe" is neither true nor false`, "dynamo: {dump: maybe}", nil, nil)
 }
 
 // TestListenerPrecedence does the same for listeners, which are replaced whole.

@@ -305,7 +305,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 		TTL:           cfg.Index.TTL,
 		MaxBytes:      int(cfg.Index.MaxBytes),
 		MaxBytesTotal: cfg.Index.MaxBytesTotal,
-		KeepLocals:    cfg.Dynamo.Dump,
+		KeepLocals:    cfg.Index.LocalHashes,
 		Completeness:  completeness,
 		RecallBytes:   cfg.Index.RecallBytes,
 		PoolBytes:     cfg.Pool.MaxBytes,

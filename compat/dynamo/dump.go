@@ -73,7 +73,7 @@ type nameDetail struct {
 // copy of the index it walks, so there are never more than maxDumps; others wait.
 func (d *Dialect) dump(g *gin.Context) {
 	if !d.conductor.KeepsLocals() {
-		refuse(g, http.StatusNotImplemented, "local hashes are not kept: dynamo.dump is false")
+		refuse(g, http.StatusNotImplemented, "local hashes are not kept: index.local_hashes is false")
 		return
 	}
 	detail, readable := detailed(g)

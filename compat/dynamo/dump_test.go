@@ -171,7 +171,7 @@ func (s *server) accept(path, kind string) *httptest.ResponseRecorder {
 
 // Without local hashes there is no dump, and what a dump costs is not paid.
 func TestDumpOff(t *testing.T) {
-	forgetful(t).do("GET", "/dump", "", 501, refusal("local hashes are not kept: dynamo.dump is false"))
+	forgetful(t).do("GET", "/dump", "", 501, refusal("local hashes are not kept: index.local_hashes is false"))
 }
 
 // What is not whole is no dump: a replica would go on behind marks without blocks.
