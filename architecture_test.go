@@ -28,6 +28,7 @@ type room struct {
 	anything bool     // any module
 	not      []string // packages of the standard library it must not know
 	noClock  bool     // time is an argument: nothing here asks what time it is
+	tests    bool     // only tests import it
 }
 
 var (
@@ -52,6 +53,8 @@ var table = []room{
 	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack, xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/payload", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "events/stream", rooms: []string{"tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	// The network of the tests: it stays below the stream, which uses it.
+	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/journal", rooms: []string{"events/payload"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	{dir: "events/objectkey", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "events/zmq", rooms: []string{"tiers", "events", "events/payload"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
@@ -81,7 +84,7 @@ var table = []room{
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/replica", "conductor/body", "conductor/prompt", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
-	{dir: "compat/internal", modules: []string{msgpack, zmq4}},
+	{dir: "compat/internal", tests: true, modules: []string{msgpack, zmq4}},
 
 	// viper, and what viper itself is made of.
 	// Which word was meant, for settings and for fields of requests.
@@ -165,6 +168,9 @@ func TestImportTableForbids(t *testing.T) {
 	f("events/wire", "kvconductor/events/zmq", false)
 	f("events/stream", "kvconductor/events/wire", true)
 	f("events/zmq", "kvconductor/events/stream", false)
+	f("events/stream", "kvconductor/events/stream/streamtest", false)
+	f("conductor", "kvconductor/events/stream/streamtest", false)
+	f("compat/dynamo", "kvconductor/compat/internal/conformance", false)
 	f("conductor", "kvconductor/events/journal", true)
 	f("events/journal", "kvconductor/events/stream", false)
 	f("conductor", "kvconductor/events/objectkey", true)
@@ -215,6 +221,9 @@ func (r room) forbids(imported string) string {
 		imported = module + "/."
 	}
 	if dir, ours := strings.CutPrefix(imported, module+"/"); ours {
+		if to, ok := rowOf(dir); ok && to.tests && to.dir != r.dir {
+			return "only tests may import " + to.dir
+		}
 		if within(dir, r.dir) {
 			return ""
 		}

@@ -92,21 +92,21 @@ func TestAheadModel(t *testing.T) {
 			}
 			for range 120 {
 				e := engines[rng.IntN(len(engines))]
-				at := b.network.at("ipc://" + e.name + "/0")
+				at := b.network.At("ipc://" + e.name + "/0")
 				switch rng.IntN(12) {
 				case 0:
 					for name := range e.held { // any block, under every hash it can have
 						delete(e.held, name)
 						h := fnv.New64a()
 						fmt.Fprint(h, e.name, name)
-						at.publish(0, []any{map[string]any{"type": "BlockRemoved", "block_hashes": []uint64{h.Sum64()}}}, true, true)
+						publish(at, 0, []any{map[string]any{"type": "BlockRemoved", "block_hashes": []uint64{h.Sum64()}}}, true, true)
 						break
 					}
 				case 1:
-					at.restart()
+					at.Restart()
 					clear(e.held)
 					e.ahead = []int{0, 1, 4, 8}[rng.IntN(4)]
-					at.publish(0, []any{map[string]any{"type": "AllBlocksCleared"}}, true, true)
+					publish(at, 0, []any{map[string]any{"type": "AllBlocksCleared"}}, true, true)
 					time.Sleep(5 * time.Second) // of the bubble: the source connects again
 				default:
 					tokens := prompt()
@@ -127,7 +127,7 @@ func TestAheadModel(t *testing.T) {
 								break
 							}
 						}
-						at.publish(0, []any{e.store(tokens, held, end)}, true, true)
+						publish(at, 0, []any{e.store(tokens, held, end)}, true, true)
 						held = end
 					}
 				}

@@ -175,7 +175,7 @@ func runTraffic(t *testing.T, tr traffic, seed uint64) (codes string, surplus in
 			}
 			c.out = nil
 			c.serve(path, parallel)
-			b.network.at("ipc://E/0").publish(0, c.out, true, true)
+			publish(b.network.At("ipc://E/0"), 0, c.out, true, true)
 			if n%100 == 99 {
 				synctest.Wait()
 			}

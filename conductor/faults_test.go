@@ -2,10 +2,10 @@ package conductor_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -22,6 +22,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/events/payload"
 	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
 )
 
 var (
@@ -125,13 +126,12 @@ type engine struct {
 	fleet *fleet
 	n     int
 
+	pub *streamtest.Publisher
+
 	mu    sync.Mutex
-	seq   uint64
-	life  []byte // publisher id, nil: none
-	ring  []message
+	life  []byte          // publisher id, nil: none
 	held  map[heldKey]int // copies
 	sizes []int           // by sequence: memberships held after that batch
-	subs  map[*line]bool
 }
 
 type heldKey struct{ medium, path string }
@@ -139,7 +139,12 @@ type heldKey struct{ medium, path string }
 func newFleet(t *testing.T, seed uint64) *fleet {
 	f := &fleet{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1))}
 	for n := range faultEngines {
-		e := &engine{fleet: f, n: n, held: make(map[heldKey]int), subs: make(map[*line]bool)}
+		e := &engine{fleet: f, n: n, pub: streamtest.NewPublisher(), held: make(map[heldKey]int)}
+		e.pub.Ring, e.pub.HWM = math.MaxInt, 1<<14
+		e.pub.OnSubscribe, e.pub.OnReplay = f.subscribe, f.replies
+		if n%3 == 0 {
+			e.pub.TopicInReplies, e.pub.Topic = true, "kv-events"
+		}
 		e.identify()
 		f.engines = append(f.engines, e)
 	}
@@ -239,7 +244,7 @@ func (f *fleet) checkHonest() {
 		e := f.engines[i]
 		e.mu.Lock()
 		if int(*s.LastSeq) >= len(e.sizes) {
-			f.t.Errorf("%s is synced at %d, the engine is at %d", s.Instance, *s.LastSeq, e.seq)
+			f.t.Errorf("%s is synced at %d, the engine is at %d", s.Instance, *s.LastSeq, len(e.sizes))
 		} else if want := e.sizes[*s.LastSeq]; s.Blocks != want {
 			f.t.Errorf("%s says synced at %d of epoch %d with %d blocks, the engine held %d", s.Instance, *s.LastSeq, s.Epoch, s.Blocks, want)
 		}
@@ -250,8 +255,8 @@ func (f *fleet) checkHonest() {
 // checkExact compares states and queries with what the engines hold.
 func (f *fleet) checkExact() {
 	for i, s := range f.c.Services() {
-		if e := f.engines[i]; s.State != stream.Synced || s.LastSeq == nil || *s.LastSeq != e.seq-1 {
-			f.t.Errorf("%s ends %s %s at %v, want synced at %d: %s", s.Instance, s.State, s.Reason, s.LastSeq, e.seq-1, s.LastError)
+		if e := f.engines[i]; s.State != stream.Synced || s.LastSeq == nil || int(*s.LastSeq) != len(e.sizes)-1 {
+			f.t.Errorf("%s ends %s %s at %v, want synced at %d: %s", s.Instance, s.State, s.Reason, s.LastSeq, len(e.sizes)-1, s.LastError)
 		}
 	}
 	for _, err := range f.c.Check() {
@@ -332,14 +337,9 @@ func (e *engine) step() {
 	if err != nil {
 		panic(err)
 	}
-	m := message{seq: e.seq, payload: payload}
-	e.seq++
-	e.ring = append(e.ring, m)
 	e.sizes = append(e.sizes, len(e.held))
 	e.fleet.count(&e.fleet.counts.Batches)
-	for s := range e.subs {
-		s.send(m)
-	}
+	e.pub.Publish(string(payload))
 }
 
 // store holds a prompt from its first missing block on, now and then all of it once
@@ -415,13 +415,10 @@ func (e *engine) encode(kind, medium, parent string, paths []string) any {
 // restart loses the cache; the next life may be far ahead before anybody is back.
 func (e *engine) restart() {
 	e.mu.Lock()
-	e.seq, e.ring, e.sizes = 0, nil, nil
+	e.sizes = nil
 	e.identify()
 	clear(e.held)
-	for s := range e.subs {
-		s.end()
-		delete(e.subs, s)
-	}
+	e.pub.Restart()
 	e.mu.Unlock()
 	e.fleet.count(&e.fleet.counts.Restarts)
 	for range e.fleet.pick(200) {
@@ -442,113 +439,68 @@ func (f *fleet) engine(endpoint string) *engine {
 	return f.engines[n]
 }
 
+// Subscribe spoils what a live connection delivers.
 func (f *fleet) Subscribe(ctx context.Context, endpoint string) (stream.Subscription, error) {
-	if f.chance(100) {
-		return nil, errors.New("no route")
+	c, err := f.engine(endpoint).pub.Subscribe(ctx, endpoint)
+	if err != nil {
+		return nil, err
 	}
-	e := f.engine(endpoint)
-	s := newLine(ctx, e)
-	go s.forward()
-	time.Sleep(time.Duration(f.pick(30)) * time.Millisecond) // events published meanwhile are missed
-	e.mu.Lock()
-	e.subs[s] = true
-	e.mu.Unlock()
-	return s, nil
+	return &line{Conn: c.(*streamtest.Conn), fleet: f}, nil
 }
 
 func (f *fleet) Replay(ctx context.Context, endpoint string, from uint64) (stream.Subscription, error) {
-	e := f.engine(endpoint)
-	s := newLine(ctx, e)
-	if f.chance(150) {
-		f.count(&f.counts.ReplaysIgnored)
-		return s, nil
+	return f.engine(endpoint).pub.Replay(ctx, endpoint, from)
+}
+
+// subscribe refuses some connections. Batches published while it waits are missed.
+func (f *fleet) subscribe(context.Context) error {
+	if f.chance(100) {
+		return errors.New("no route")
 	}
-	e.mu.Lock()
-	ring := slices.Clone(e.ring)
-	e.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(ring, from, func(m message, from uint64) int { return int(int64(m.seq) - int64(from)) })
-	ring = ring[i:]
-	cut, end := false, true
-	if f.chance(150) && len(ring) > 0 {
+	time.Sleep(time.Duration(f.pick(30)) * time.Millisecond)
+	return nil
+}
+
+// replies spoils some answers to replay requests.
+func (f *fleet) replies(_ uint64, replies [][][]byte) [][][]byte {
+	ring := replies[:len(replies)-1]
+	switch {
+	case f.chance(150):
+		f.count(&f.counts.ReplaysIgnored)
+		return nil
+	case f.chance(150) && len(ring) > 0:
 		f.count(&f.counts.ReplaysTruncated)
-		ring, end = ring[:f.pick(len(ring))], false
-	} else if f.chance(150) {
+		return ring[:f.pick(len(ring))]
+	case f.chance(150):
 		f.count(&f.counts.ReplaysCut)
-		ring, cut = ring[:f.pick(len(ring)+1)], true
-	} else if f.chance(150) && len(ring) > 2 {
+		return append(ring[:f.pick(len(ring)+1)], nil)
+	case f.chance(150) && len(ring) > 2:
 		f.count(&f.counts.ReplaysHoled)
 		// Not the first: nothing waits yet on a connection that begins, so its
 		// socket has no reason to drop. A reply that begins late says that the
 		// publisher has no more what comes before.
 		at := 1 + f.pick(len(ring)-2)
-		ring = append(slices.Clone(ring[:at]), ring[at+1:]...)
+		return slices.Delete(replies, at, at+1)
 	}
-	go func() {
-		defer func() {
-			if cut {
-				s.end()
-			}
-		}()
-		for _, m := range ring {
-			if !s.put(e.layout(m.seq, m.payload)) {
-				return
-			}
-		}
-		if end && !cut {
-			s.put(e.layout(^uint64(0), nil))
-		}
-	}()
-	return s, nil
+	return replies
 }
 
-// layout is a reply in the engine's layout, with or without a topic.
-func (e *engine) layout(seq uint64, payload []byte) [][]byte {
-	number := binary.BigEndian.AppendUint64(nil, seq)
-	if e.n%3 == 0 {
-		return [][]byte{nil, []byte("kv-events"), number, payload}
-	}
-	return [][]byte{nil, number, payload}
-}
-
-// line is one connection with faults.
+// line is a live connection with faults.
 type line struct {
-	engine *engine
-	out    chan message  // what the engine sent, in order
-	in     chan [][]byte // what has arrived
-	cut    chan struct{}
-	once   sync.Once
-	ctx    context.Context
+	*streamtest.Conn
+	fleet *fleet
+	kept  *payload.Message  // overtaken by the next
+	ready []payload.Message // delivered next
+	old   []payload.Message // delivered lately
 }
 
-func newLine(ctx context.Context, e *engine) *line {
-	return &line{engine: e, out: make(chan message, 1<<14), in: make(chan [][]byte, 1<<14), cut: make(chan struct{}), ctx: ctx}
-}
-
-// send is what a publisher does: hand it to the connection, whatever becomes of it.
-func (s *line) send(m message) {
-	select {
-	case s.out <- m:
-	default: // its high-water mark
-		s.engine.fleet.count(&s.engine.fleet.counts.Dropped)
-	}
-}
-
-// forward carries live messages and spoils some.
-func (s *line) forward() {
-	f := s.engine.fleet
-	var kept *message // overtaken by the next
-	var old []message
-	for {
-		var m message
-		select {
-		case m = <-s.out:
-		case <-s.cut:
-			return
-		case <-s.ctx.Done():
-			return
-		}
-		frames := func(m message) [][]byte {
-			return [][]byte{nil, binary.BigEndian.AppendUint64(nil, m.seq), m.payload}
+// Recv returns the next message, spoiled or not.
+func (l *line) Recv() (payload.Message, error) {
+	f := l.fleet
+	for len(l.ready) == 0 {
+		m, err := l.next()
+		if err != nil {
+			return m, err
 		}
 		switch {
 		case f.chance(30):
@@ -556,68 +508,51 @@ func (s *line) forward() {
 			continue
 		case f.chance(20):
 			f.count(&f.counts.Delayed)
-			time.Sleep(time.Duration(f.pick(300)) * time.Millisecond)
+			select {
+			case <-time.After(time.Duration(f.pick(300)) * time.Millisecond):
+			case <-l.Done():
+				return payload.Message{}, streamtest.ErrCut
+			}
 		case f.chance(3):
 			f.count(&f.counts.Cut)
-			s.end()
-			return
-		case kept == nil && f.chance(10):
+			l.Close()
+			return payload.Message{}, streamtest.ErrCut
+		case l.kept == nil && f.chance(10):
 			f.count(&f.counts.Swapped)
-			kept = &m
+			l.kept = &m
 			continue
 		}
-		if !s.put(frames(m)) {
-			return
-		}
+		l.ready = append(l.ready, m)
 		if f.chance(20) {
 			f.count(&f.counts.Repeated)
-			s.put(frames(m))
+			l.ready = append(l.ready, m)
 		}
-		if old = append(old, m); len(old) > 50 {
-			old = old[1:]
+		if l.old = append(l.old, m); len(l.old) > 50 {
+			l.old = l.old[1:]
 		}
 		if f.chance(10) {
 			f.count(&f.counts.Late)
-			s.put(frames(old[f.pick(len(old))]))
+			l.ready = append(l.ready, l.old[f.pick(len(l.old))])
 		}
-		if kept != nil {
-			s.put(frames(*kept))
-			kept = nil
+		if l.kept != nil {
+			l.ready, l.kept = append(l.ready, *l.kept), nil
 		}
 	}
+	m := l.ready[0]
+	l.ready = l.ready[1:]
+	return m, nil
 }
 
-func (s *line) put(frames [][]byte) bool {
-	select {
-	case s.in <- frames:
-		return true
-	case <-s.cut:
-	case <-s.ctx.Done():
+// next returns a message whose frames may be delivered more than once.
+func (l *line) next() (payload.Message, error) {
+	m, err := l.Conn.Recv()
+	if err != nil {
+		return m, err
 	}
-	return false
-}
-
-func (s *line) end() { s.once.Do(func() { close(s.cut) }) }
-
-func (s *line) Recv() (payload.Message, error) {
-	select {
-	case frames := <-s.in:
-		return payload.Of(frames...), nil
-	default:
+	frames := make([][]byte, len(m.Frames))
+	for i, f := range m.Frames {
+		frames[i] = slices.Clone(f)
 	}
-	select {
-	case frames := <-s.in:
-		return payload.Of(frames...), nil
-	case <-s.cut:
-	case <-s.ctx.Done():
-	}
-	return payload.Message{}, errors.New("connection lost")
-}
-
-func (s *line) Close() error {
-	s.end()
-	s.engine.mu.Lock()
-	delete(s.engine.subs, s)
-	s.engine.mu.Unlock()
-	return nil
+	m.Block.Release()
+	return payload.Of(frames...), nil
 }

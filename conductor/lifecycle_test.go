@@ -15,6 +15,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/events"
 	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
 	"kvconductor/events/wire"
 )
 
@@ -150,7 +151,7 @@ func (h *held) decode(payload []byte) (events.Batch, error) {
 // holding is a bench with an engine a whose batch is being handled.
 func holding() (*bench, *held) {
 	h := &held{entered: make(chan struct{}), release: make(chan struct{})}
-	n := newNetwork()
+	n := new(streamtest.Network)
 	b := &bench{network: n, conductor: conductor.New(conductor.Options{
 		HashSeed: 1337, Log: zerolog.Nop(),
 		Stream: stream.Config{Transport: n, Decode: h.decode, ReplayTimeout: 5 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8)},

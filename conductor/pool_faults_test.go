@@ -10,6 +10,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
 )
 
 // expectServed fails unless an instance is served that number of tokens of a query.
@@ -29,7 +30,7 @@ func expectServed(t *testing.T, b *bench, query, instance string, tokens int) {
 
 // newKeeper is a bench that can be recovered from.
 func newKeeper() *bench {
-	b, open := newReplica(newNetwork())
+	b, open := newReplica(new(streamtest.Network))
 	open()
 	return b
 }
@@ -138,7 +139,7 @@ func TestPoolTwoOfAHash(t *testing.T) {
 // pool.max_bytes of a pool with a time to live.
 func TestPoolExpiryFreesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNetwork()
+		n := new(streamtest.Network)
 		c := conductor.New(conductor.Options{PoolBytes: 64 << 10, Log: zerolog.Nop(), Stream: stream.Config{Transport: n, Queue: 1024}})
 		b := &bench{conductor: c, handler: handlerOf(c), network: n}
 		defer b.conductor.Close()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/events/stream/streamtest"
 	"kvconductor/index"
 	"kvconductor/tiers"
 )
@@ -20,7 +21,7 @@ func TestRecoveryBesideEverything(t *testing.T) {
 		rounds = 5
 	}
 	for range rounds {
-		b, open := newReplica(newNetwork())
+		b, open := newReplica(new(streamtest.Network))
 		registration := func(i int) conductor.Registration {
 			return conductor.Registration{
 				Instance: fmt.Sprint(i % 3), Tenant: "default", Model: "m", BlockSize: 4, Type: conductor.TypeVLLM, Endpoint: "tcp://h:1",

@@ -14,11 +14,12 @@ import (
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
 	"kvconductor/tiers"
 )
 
 // newReplica is a bench on another's network, behind a gate.
-func newReplica(n *network) (b *bench, open func()) {
+func newReplica(n *streamtest.Network) (b *bench, open func()) {
 	gate := make(chan struct{})
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337, KeepLocals: true, Gate: gate, Log: zerolog.Nop(),
@@ -165,7 +166,7 @@ func TestRecoveryModel(t *testing.T) {
 	for i := range 10 {
 		synctest.Test(t, func(t *testing.T) {
 			s := story{rng: rand.New(rand.NewPCG(seed, uint64(i)))}
-			a, openA := newReplica(newNetwork())
+			a, openA := newReplica(new(streamtest.Network))
 			openA()
 			defer a.conductor.Close()
 			var log []string
@@ -260,7 +261,7 @@ func difference(got, want string) string {
 // it, and it goes when the publisher's own history is whole.
 func TestRecoveryWithoutMarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, openA := newReplica(newNetwork())
+		a, openA := newReplica(new(streamtest.Network))
 		openA()
 		defer a.conductor.Close()
 		run := func(b *bench, lines ...string) (last string) {
@@ -280,7 +281,7 @@ func TestRecoveryWithoutMarks(t *testing.T) {
 		b, open := newReplica(a.network)
 		defer b.conductor.Close()
 		run(b, "register one", "register two replay=no")
-		gone, _ := newReplica(newNetwork()) // what peer knew before
+		gone, _ := newReplica(new(streamtest.Network)) // what peer knew before
 		defer gone.conductor.Close()
 		run(gone, "register one", "register two replay=no")
 		stale := recoverFrom(t, peer.conductor, gone.conductor, true, 0)
@@ -312,7 +313,7 @@ func TestRecoveryWithoutMarks(t *testing.T) {
 // whoever registers it in time takes it over.
 func TestRecoveredSourcesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, openA := newReplica(newNetwork())
+		a, openA := newReplica(new(streamtest.Network))
 		openA()
 		defer a.conductor.Close()
 		for _, line := range []string{"register one replay=no", "register two replay=no", "store one path=a/b", "store two path=a"} {
@@ -351,7 +352,7 @@ func TestRegisterDuringRecovery(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		for at := range 4 {
 			synctest.Test(t, func(t *testing.T) {
-				a, openA := newReplica(newNetwork())
+				a, openA := newReplica(new(streamtest.Network))
 				openA()
 				defer a.conductor.Close()
 				for _, line := range []string{"register one", "register two", "store one path=a/b", "store two path=a", "store one path=c", "store two path=d", "remove one path=c"} {
@@ -411,7 +412,7 @@ func TestRecoveredBehindGone(t *testing.T) {
 		{"store one path=a/b medium=DISK", "store one path=a/b/c/d", "remove one path=a/b", "remove one path=a medium=DISK"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			a, openA := newReplica(newNetwork())
+			a, openA := newReplica(new(streamtest.Network))
 			openA()
 			defer a.conductor.Close()
 			b, open := newReplica(a.network)
@@ -437,7 +438,7 @@ func TestRecoveredBehindGone(t *testing.T) {
 func TestRecoveredTenants(t *testing.T) {
 	for line, refused := range map[string]int{"register one": 2, "register one static=yes may_announce=t": 0} {
 		synctest.Test(t, func(t *testing.T) {
-			a, openA := newReplica(newNetwork())
+			a, openA := newReplica(new(streamtest.Network))
 			openA()
 			defer a.conductor.Close()
 			b, _ := newReplica(a.network)
@@ -467,7 +468,7 @@ func TestRecoveredRules(t *testing.T) {
 	} {
 		for _, first := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				a, openA := newReplica(newNetwork())
+				a, openA := newReplica(new(streamtest.Network))
 				openA()
 				defer a.conductor.Close()
 				runAll(a, "register one static=yes may_announce=t", "store one path=a/b medium=CPU ownership=kvcr", "store one path=z salt=s medium=CPU ownership=kvcr",

@@ -24,6 +24,7 @@ import (
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
 	"kvconductor/index/hash"
 )
 
@@ -101,7 +102,7 @@ func runScript(t *testing.T, file string) {
 type bench struct {
 	conductor *conductor.Conductor
 	handler   nethttp.Handler
-	network   *network
+	network   *streamtest.Network
 	objects   int // announced by masters
 }
 
@@ -111,7 +112,7 @@ func newBench() *bench { return newBenchWith(nil, zerolog.Nop()) }
 func newRecordedBench(j *journal.Writer) *bench { return newBenchWith(j, zerolog.Nop()) }
 
 func newBenchWith(j *journal.Writer, log zerolog.Logger, set ...func(*conductor.Options)) *bench {
-	n := newNetwork()
+	n := new(streamtest.Network)
 	opts := conductor.Options{
 		HashSeed:    1337,
 		RecallBytes: 1 << 20,
@@ -200,11 +201,11 @@ func (b *bench) run(line string) string {
 	case "gap":
 		// Batches that no subscriber received: kept=yes leaves them in the replay ring.
 		for range a.number("batches", 1) {
-			b.network.at(endpoint(a)).publish(a.number("rank", 0), nil, false, a.get("kept", "no") == "yes")
+			publish(b.network.At(endpoint(a)), a.number("rank", 0), nil, false, a.get("kept", "no") == "yes")
 		}
 		return ""
 	case "restart":
-		b.network.at(endpoint(a)).restart()
+		b.network.At(endpoint(a)).Restart()
 		return ""
 	case "wait":
 		d, err := time.ParseDuration(a.word)
@@ -530,7 +531,7 @@ func group(a args, e map[string]any) {
 func (b *bench) publish(a args, events ...any) string {
 	lost := a.get("lost", "")
 	for range a.number("times", 1) {
-		b.network.at(endpoint(a)).publish(a.number("batch_rank", a.number("rank", 0)), events, lost == "", lost != "gone")
+		publish(b.network.At(endpoint(a)), a.number("batch_rank", a.number("rank", 0)), events, lost == "", lost != "gone")
 	}
 	return ""
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"kvconductor/events/stream/streamtest"
 	"kvconductor/index/hash"
 )
 
@@ -74,7 +75,7 @@ func rawBatch(a args) []any {
 // reason, whether the last batch is still in hand or not.
 func TestEventGapIsInherited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		from, start := newReplica(newNetwork())
+		from, start := newReplica(new(streamtest.Network))
 		defer from.conductor.Close()
 		start()
 		from.run("register S type=Standard")

@@ -177,7 +177,7 @@ func TestDumpOff(t *testing.T) {
 // What is not whole is no dump: a replica would go on behind marks without blocks.
 func TestDumpWhileRecovering(t *testing.T) {
 	gate := make(chan struct{})
-	s := newServerOn(t, Config{}, &network{publishers: make(map[string]*publisher)}, gate)
+	s := newServerOn(t, Config{}, newNetwork(), gate)
 	s.do("GET", "/dump", "", 503, refusal("a recovery is under way, what is here is not whole"))
 	close(gate)
 	s.do("GET", "/dump", "", 200, "{}")

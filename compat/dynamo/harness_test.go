@@ -3,26 +3,22 @@ package dynamo
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/events/payload"
 	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
 )
 
 // server is a listener of the dialect, over a Conductor whose publishers are in
@@ -32,17 +28,17 @@ type server struct {
 	conductor *conductor.Conductor
 	dialect   *Dialect
 	handler   http.Handler
-	network   *network
+	network   *streamtest.Network
 }
 
 func newServer(t testing.TB, cfg Config) *server {
 	t.Helper()
-	return newServerOn(t, cfg, &network{publishers: make(map[string]*publisher)}, nil)
+	return newServerOn(t, cfg, newNetwork(), nil)
 }
 
 // newServerOn is one on another's network. What publishers send waits until gate is
 // closed, if there is one.
-func newServerOn(t testing.TB, cfg Config, n *network, gate <-chan struct{}) *server {
+func newServerOn(t testing.TB, cfg Config, n *streamtest.Network, gate <-chan struct{}) *server {
 	t.Helper()
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337, KeepLocals: true, MaxSources: 64, MaxOrphans: 1 << 16, Log: zerolog.Nop(), Gate: gate,
@@ -100,7 +96,7 @@ func endpointOf(id, rank int) string { return fmt.Sprintf("inproc://%d/%d", id, 
 // a synctest bubble.
 func (s *server) publish(id, rank int, events ...any) {
 	synctest.Wait()
-	s.network.at(endpointOf(id, rank)).publish(events)
+	s.network.At(endpointOf(id, rank)).Publish(streamtest.Batch(1.5, nil, events...))
 	synctest.Wait()
 }
 
@@ -140,82 +136,19 @@ func promptOf(blocks int) string {
 	return "[" + strings.TrimPrefix(b.String(), ",") + "]"
 }
 
-// network is a stream.Transport without sockets.
-type network struct {
-	mu         sync.Mutex
-	publishers map[string]*publisher
-}
-
-func (n *network) at(endpoint string) *publisher {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.publishers[endpoint] == nil {
-		n.publishers[endpoint] = &publisher{}
-	}
-	return n.publishers[endpoint]
-}
-
-func (n *network) Subscribe(ctx context.Context, endpoint string) (stream.Subscription, error) {
-	if strings.Contains(endpoint, "never") {
-		return nil, permanent{}
-	}
-	p, s := n.at(endpoint), &subscription{queue: make(chan [][]byte, 64)}
-	s.ctx, s.cancel = context.WithCancel(ctx)
-	p.mu.Lock()
-	p.subscribers = append(p.subscribers, s)
-	p.mu.Unlock()
-	return s, nil
-}
-
-func (n *network) Replay(context.Context, string, uint64) (stream.Subscription, error) {
-	return nil, errors.New("nobody replays here")
+// newNetwork returns a network that connects to every endpoint without "never" in it.
+func newNetwork() *streamtest.Network {
+	return &streamtest.Network{Prepare: func(endpoint string, p *streamtest.Publisher) {
+		if strings.Contains(endpoint, "never") {
+			p.OnSubscribe = func(context.Context) error { return permanent{} }
+		}
+	}}
 }
 
 type permanent struct{}
 
 func (permanent) Error() string   { return "this endpoint never works" }
 func (permanent) Permanent() bool { return true }
-
-type publisher struct {
-	mu          sync.Mutex
-	seq         uint64
-	subscribers []*subscription
-}
-
-func (p *publisher) publish(events []any) {
-	payload, err := msgpack.Marshal([]any{1.5, events, nil})
-	if err != nil {
-		panic(err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range p.subscribers {
-		if s.ctx.Err() == nil {
-			s.queue <- [][]byte{nil, binary.BigEndian.AppendUint64(nil, p.seq), payload}
-		}
-	}
-	p.seq++
-}
-
-type subscription struct {
-	queue  chan [][]byte
-	ctx    context.Context
-	cancel context.CancelFunc
-}
-
-func (s *subscription) Recv() (payload.Message, error) {
-	select {
-	case frames := <-s.queue:
-		return payload.Of(frames...), nil
-	case <-s.ctx.Done():
-		return payload.Message{}, s.ctx.Err()
-	}
-}
-
-func (s *subscription) Close() error {
-	s.cancel()
-	return nil
-}
 
 // metric returns the lines of /metrics that begin with a name.
 func (s *server) metric(name string) string {

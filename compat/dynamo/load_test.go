@@ -46,7 +46,7 @@ func inReplica(t *testing.T, f func(t *testing.T, s *server)) {
 	t.Helper()
 	t.Run("", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			f(t, newServerOn(t, Config{}, &network{publishers: make(map[string]*publisher)}, make(chan struct{})))
+			f(t, newServerOn(t, Config{}, newNetwork(), make(chan struct{})))
 		})
 	})
 }

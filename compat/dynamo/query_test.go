@@ -2,6 +2,7 @@ package dynamo
 
 import (
 	"encoding/json"
+	"kvconductor/events/stream/streamtest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -158,10 +159,10 @@ func TestBothDialects(t *testing.T) {
 		s.do("POST", "/register", `{"instance_id":12,"endpoint":"tcp://10.0.0.1:4","model_name":"m","block_size":8,"routing_group":"g"}`, 201, done)
 		there(`{"instance_id":"12","endpoint":"tcp://10.0.0.1:4","type":"vLLM","modelname":"m","block_size":8,"dp_rank":0,"tenant_id":"g"}`, 200)
 		synctest.Wait()
-		s.network.at("tcp://10.0.0.1:1").publish([]any{stored("GPU", 1, 3)})
-		s.network.at("tcp://10.0.0.1:2").publish([]any{
+		s.network.At("tcp://10.0.0.1:1").Publish(streamtest.Batch(1.5, nil, stored("GPU", 1, 3)))
+		s.network.At("tcp://10.0.0.1:2").Publish(streamtest.Batch(1.5, nil,
 			map[string]any{"type": "BlockStored", "block_hashes": []int{5}, "parent_block_hash": nil, "token_ids": []int{1, 2, 3, 4, 5, 6, 7, 8}, "block_size": 8},
-		})
+		))
 		synctest.Wait()
 		// Over both block sizes, and a string stays one.
 		s.do("POST", "/query", ask(promptOf(4), `,"tenant_id":"g"`), 200,

@@ -141,7 +141,7 @@ func TestRecover(t *testing.T) {
 					web.serve(t, name+":80", h)
 				}
 				cfg := Config{Replica: web.asks(t, strings.Fields(asked)...)}
-				s := newServerOn(t, cfg, &network{publishers: make(map[string]*publisher)}, make(chan struct{}))
+				s := newServerOn(t, cfg, newNetwork(), make(chan struct{}))
 				s.register(1, 0, "")
 				start := time.Now()
 				got := s.dialect.replica.Recover(t.Context(), s.conductor, time.Hour)
@@ -239,7 +239,7 @@ func TestRecoverEnds(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			web := pipes{}
 			web.serve(t, "a:80", peer)
-			s := newServerOn(t, Config{Replica: web.asks(t, "http://a", "http://a")}, &network{publishers: make(map[string]*publisher)}, make(chan struct{}))
+			s := newServerOn(t, Config{Replica: web.asks(t, "http://a", "http://a")}, newNetwork(), make(chan struct{}))
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			defer cancel()
 			start := time.Now()
@@ -262,7 +262,7 @@ func TestRecoveredExpire(t *testing.T) {
 		web := pipes{}
 		web.serve(t, "a:80", says(200, "application/json", "{"+slotText("m:default", event(), event(`:7,`, `:8,`), event(`:7,`, `:9,`))+"}"))
 		gate := make(chan struct{})
-		s := newServerOn(t, Config{Replica: web.asks(t, "http://a")}, &network{publishers: make(map[string]*publisher)}, gate)
+		s := newServerOn(t, Config{Replica: web.asks(t, "http://a")}, newNetwork(), gate)
 		s.register(7, 0, "")
 		if got := s.dialect.replica.Recover(t.Context(), s.conductor, time.Hour); got.State != replica.Done {
 			t.Fatal(got)

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 
 	"kvconductor/conductor/replica"
+	"kvconductor/events/stream/streamtest"
 	"kvconductor/index/hash"
 )
 
@@ -187,7 +188,7 @@ func (w *world) act() {
 		e = map[string]any{"type": "AllBlocksCleared"}
 	}
 	synctest.Wait()
-	w.network.at(p.endpoint()).publish([]any{e})
+	w.network.At(p.endpoint()).Publish(streamtest.Batch(1.5, nil, e))
 	synctest.Wait()
 }
 

@@ -2,11 +2,7 @@ package mooncake
 
 import (
 	"bytes"
-	"context"
-	"encoding/binary"
-	"errors"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,12 +10,11 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/events/payload"
 	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
 )
 
 // server is a Conductor whose publishers are in this process, with a listener of the
@@ -28,12 +23,12 @@ type server struct {
 	t                   testing.TB
 	conductor           *conductor.Conductor
 	alone, plain, mixed *gin.Engine // in msgpack, in JSON, beside the published one
-	network             *network
+	network             *streamtest.Network
 }
 
 func newServer(t testing.TB) *server {
 	t.Helper()
-	n := &network{publishers: make(map[string]*publisher)}
+	n := &streamtest.Network{Prepare: func(_ string, p *streamtest.Publisher) { p.First = 1 }} // as masters count
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337, MaxSources: 8, MaxOrphans: 1 << 10, Log: zerolog.Nop(), Stream: stream.Config{Transport: n},
 		Admission: conductor.NewAdmission(1, time.Minute), // one, so that a place that is not given back shows
@@ -77,7 +72,7 @@ func send(e *gin.Engine, method, path string, body []byte, headers ...string) *h
 func (s *server) publish(endpoint string, event map[string]any) {
 	s.t.Helper()
 	synctest.Wait()
-	if n := s.network.at(endpoint).publish([]any{event}); n == 0 {
+	if n := s.network.At(endpoint).Publish(streamtest.Batch(1.5, nil, event)); n == 0 {
 		s.t.Fatalf("nobody listens to %s", endpoint)
 	}
 	synctest.Wait()
@@ -117,76 +112,4 @@ func (b *blocks) hashes() []int {
 		all = append(all, 1000+b.First+i)
 	}
 	return all
-}
-
-// network is a stream.Transport without sockets.
-type network struct {
-	mu         sync.Mutex
-	publishers map[string]*publisher
-}
-
-func (n *network) at(endpoint string) *publisher {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.publishers[endpoint] == nil {
-		n.publishers[endpoint] = &publisher{seq: 1}
-	}
-	return n.publishers[endpoint]
-}
-
-func (n *network) Subscribe(ctx context.Context, endpoint string) (stream.Subscription, error) {
-	p, s := n.at(endpoint), &subscription{queue: make(chan [][]byte, 64)}
-	s.ctx, s.cancel = context.WithCancel(ctx)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.subscribers = append(p.subscribers, s)
-	return s, nil
-}
-
-func (n *network) Replay(context.Context, string, uint64) (stream.Subscription, error) {
-	return nil, errors.New("nobody replays here")
-}
-
-type publisher struct {
-	mu          sync.Mutex
-	seq         uint64
-	subscribers []*subscription
-}
-
-// publish returns how many it went to.
-func (p *publisher) publish(events []any) (n int) {
-	payload, err := msgpack.Marshal([]any{1.5, events, nil})
-	if err != nil {
-		panic(err)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range p.subscribers {
-		if s.ctx.Err() == nil {
-			s.queue <- [][]byte{nil, binary.BigEndian.AppendUint64(nil, p.seq), payload}
-			n++
-		}
-	}
-	p.seq++
-	return n
-}
-
-type subscription struct {
-	queue  chan [][]byte
-	ctx    context.Context
-	cancel context.CancelFunc
-}
-
-func (s *subscription) Recv() (payload.Message, error) {
-	select {
-	case frames := <-s.queue:
-		return payload.Of(frames...), nil
-	case <-s.ctx.Done():
-		return payload.Message{}, s.ctx.Err()
-	}
-}
-
-func (s *subscription) Close() error {
-	s.cancel()
-	return nil
 }

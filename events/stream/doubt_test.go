@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"kvconductor/events/stream/streamtest"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -11,7 +12,7 @@ import (
 func TestDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const why = "event_gap"
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		var heard []told
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText, OnState: func(state State, reason string) {
 			heard = append(heard, told{state, reason})
@@ -20,7 +21,7 @@ func TestDoubt(t *testing.T) {
 		synctest.Wait()
 		step := func(payload string) {
 			t.Helper()
-			p.publish(payload)
+			p.Publish(payload)
 			if _, ok := s.Next(); !ok {
 				t.Fatal("closed")
 			}
@@ -47,7 +48,7 @@ func TestDoubt(t *testing.T) {
 		s.Doubt(why)
 		step("5")
 		want(Partial, why, why)
-		p.lose("6")
+		p.Lose("6")
 		step("7")
 		want(Partial, ReasonGap, why)
 		step("8c")

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,7 +14,7 @@ import (
 	"time"
 
 	"kvconductor/events"
-	"kvconductor/events/payload"
+	"kvconductor/events/stream/streamtest"
 )
 
 var (
@@ -98,7 +97,7 @@ type trial struct {
 	t    *testing.T
 	f    faults
 	rnd  *rand.Rand
-	p    *fakePublisher
+	p    *streamtest.Publisher
 	cfg  Config
 	s    *Stream
 	done chan struct{} // closed when s has handed out its last step
@@ -108,8 +107,8 @@ type trial struct {
 	// resuming: another stream is open next to s; resumed counts them.
 	resuming bool
 	resumed  int
-	missing  string                 // of the mark that s resumed behind
-	held     map[*fakeConn][][]byte // a live message that waits to be overtaken
+	missing  string                        // of the mark that s resumed behind
+	held     map[*streamtest.Conn][][]byte // a live message that waits to be overtaken
 	// spoil decides about replays, which other goroutines ask for. Guarded by
 	// fakePublisher.mu.
 	spoil *rand.Rand
@@ -152,15 +151,15 @@ func (tr *trial) payload(seq int) string {
 // publish sends a batch through the faults of the live connection.
 func (tr *trial) publish() {
 	p := tr.p
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	payload := tr.payload(len(p.history))
-	seq := p.record(payload)
+	p.Lock()
+	defer p.Unlock()
+	payload := tr.payload(len(p.History))
+	seq := p.Record(payload)
 	tr.note("publish %d %q", seq, payload)
-	for c := range p.live {
-		frames := [][]byte{{}, p.number(seq), []byte(payload)}
+	for c := range p.Live {
+		frames := [][]byte{{}, p.Number(seq), []byte(payload)}
 		switch {
-		case len(c.messages) >= p.hwm, tr.chance(tr.rnd, tr.f.drop):
+		case c.Queued() >= p.HWM, tr.chance(tr.rnd, tr.f.drop):
 			tr.note("  dropped")
 			continue
 		case tr.chance(tr.rnd, tr.f.swap) && tr.held[c] == nil:
@@ -169,17 +168,17 @@ func (tr *trial) publish() {
 			continue
 		case tr.chance(tr.rnd, tr.f.repeat):
 			tr.note("  doubled")
-			c.send(frames...)
+			c.Send(frames...)
 		}
-		c.send(frames...)
+		c.Send(frames...)
 		if late := tr.held[c]; late != nil {
 			delete(tr.held, c)
-			c.send(late...)
+			c.Send(late...)
 		}
 	}
 }
 
-// replies spoils the answer to a replay. fakePublisher.mu is held.
+// replies spoils the answer to a replay. The publisher is locked.
 func (tr *trial) replies(from uint64, replies [][][]byte) [][][]byte {
 	n := len(replies)
 	kind := "answered"
@@ -207,28 +206,6 @@ func (tr *trial) replies(from uint64, replies [][][]byte) [][][]byte {
 	return replies
 }
 
-// Replay adds the fault that fakePublisher has no word for: a nil reply breaks
-// the connection.
-func (tr *trial) Replay(ctx context.Context, ep string, from uint64) (Subscription, error) {
-	c, err := tr.p.Replay(ctx, ep, from)
-	return &breaking{Subscription: c}, err
-}
-
-func (tr *trial) Subscribe(ctx context.Context, ep string) (Subscription, error) {
-	return tr.p.Subscribe(ctx, ep)
-}
-
-type breaking struct{ Subscription }
-
-func (b *breaking) Recv() (payload.Message, error) {
-	m, err := b.Subscription.Recv()
-	if err == nil && m.Frames == nil {
-		b.Close()
-		return m, errCut
-	}
-	return m, err
-}
-
 // step does one random thing to the publisher.
 func (tr *trial) step() {
 	switch n := tr.rnd.IntN(100); {
@@ -239,11 +216,11 @@ func (tr *trial) step() {
 	case n < 75:
 		tr.note("connections cut")
 		clear(tr.held)
-		tr.p.cut()
+		tr.p.Cut()
 	case n < 80:
 		tr.note("connections cut, batches published meanwhile")
 		clear(tr.held)
-		tr.p.cut()
+		tr.p.Cut()
 		for range tr.rnd.IntN(20) {
 			tr.publish()
 		}
@@ -372,16 +349,16 @@ func (tr *trial) restart() {
 		n = int(st.LastSeq) + 1 // what follows fits
 	}
 	tr.life++
-	tr.p.mu.Lock()
-	tr.past = append(tr.past, tr.p.history)
-	tr.p.mu.Unlock()
+	tr.p.Lock()
+	tr.past = append(tr.past, tr.p.History)
+	tr.p.Unlock()
 	clear(tr.held)
 	var first []string
 	for i := range n {
 		first = append(first, tr.payload(i))
 	}
 	tr.note("restart of life %d with %d batches", tr.life, n)
-	tr.p.restartAs(tr.identity(), first...)
+	tr.p.RestartAs(tr.identity(), first...)
 	if tr.unseen() {
 		time.Sleep(10 * time.Second) // else what fits is published to no connection
 	}
@@ -399,9 +376,9 @@ func (tr *trial) judge() bool {
 	tr.t.Helper()
 	synctest.Wait()
 	st := tr.s.Status()
-	tr.p.mu.Lock()
-	history := tr.p.history
-	tr.p.mu.Unlock()
+	tr.p.Lock()
+	history := tr.p.History
+	tr.p.Unlock()
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	if st.State != Synced || st.History != "" { // the state may be of a clear in hand
@@ -435,7 +412,7 @@ func runFaults(t *testing.T, f faults, seed uint64) (synced, resumed int) {
 		tr := &trial{
 			t: t, f: f, rnd: rand.New(rand.NewPCG(seed, 1)), spoil: rand.New(rand.NewPCG(seed, 2)),
 			pauses: rand.New(rand.NewPCG(seed, 3)),
-			p:      newFakePublisher(), held: make(map[*fakeConn][][]byte), have: model{},
+			p:      streamtest.NewPublisher(), held: make(map[*streamtest.Conn][][]byte), have: model{},
 		}
 		defer func() {
 			if t.Failed() {
@@ -444,14 +421,14 @@ func runFaults(t *testing.T, f faults, seed uint64) (synced, resumed int) {
 				tr.mu.Unlock()
 			}
 		}()
-		cfg := Config{Endpoint: "live", Transport: tr, Decode: decodeModel, Queue: 50}
-		tr.p.ring = f.ring
-		tr.p.onReplay = tr.replies
-		tr.p.anon = f.anon
+		cfg := Config{Endpoint: "live", Transport: tr.p, Decode: decodeModel, Queue: 50}
+		tr.p.Ring = f.ring
+		tr.p.OnReplay = tr.replies
+		tr.p.Anonymous = f.anon
 		if f.slow > 0 {
-			tr.p.hwm, cfg.Queue = f.hwm, 8
+			tr.p.HWM, cfg.Queue = f.hwm, 8
 		}
-		tr.p.id = tr.identity()
+		tr.p.ID = tr.identity()
 		if f.replay {
 			cfg.ReplayEndpoint = "replay"
 		}
@@ -476,9 +453,9 @@ func runFaults(t *testing.T, f faults, seed uint64) (synced, resumed int) {
 		// is only as unreliable as they are gets back on its own; any other with
 		// the next clear.
 		tr.ok.Store(true)
-		tr.p.mu.Lock()
-		tr.p.hwm = 1 << 16
-		tr.p.mu.Unlock()
+		tr.p.Lock()
+		tr.p.HWM = 1 << 16
+		tr.p.Unlock()
 		clear(tr.held)
 		time.Sleep(time.Hour)
 		tr.publish()
@@ -494,21 +471,21 @@ func runFaults(t *testing.T, f faults, seed uint64) (synced, resumed int) {
 		}
 		// One that resumed without a replay service hears of a restart when the
 		// numbers reach its mark.
-		tr.p.mu.Lock()
-		n := len(tr.p.history)
-		tr.p.mu.Unlock()
+		tr.p.Lock()
+		n := len(tr.p.History)
+		tr.p.Unlock()
 		for ; n <= int(tr.s.Status().LastSeq); n++ {
 			tr.publish()
 		}
-		tr.p.publish(fmt.Sprintf("%d end clear +1", tr.life))
+		tr.p.Publish(fmt.Sprintf("%d end clear +1", tr.life))
 		time.Sleep(time.Hour)
 		if !tr.judge() {
 			t.Errorf("not synced after a clear: %+v", tr.s.Status())
 		}
-		tr.p.mu.Lock()
-		defer tr.p.mu.Unlock()
-		if st := tr.s.Status(); int(st.LastSeq) != len(tr.p.history)-1 {
-			t.Errorf("the watermark is %d, the publisher's %d", st.LastSeq, len(tr.p.history)-1)
+		tr.p.Lock()
+		defer tr.p.Unlock()
+		if st := tr.s.Status(); int(st.LastSeq) != len(tr.p.History)-1 {
+			t.Errorf("the watermark is %d, the publisher's %d", st.LastSeq, len(tr.p.History)-1)
 		}
 	})
 	return synced, resumed

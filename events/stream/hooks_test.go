@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 	"fmt"
+	"kvconductor/events/stream/streamtest"
 	"strings"
 	"sync"
 	"testing"
@@ -13,9 +14,9 @@ import (
 // TestHooks holds what OnState and OnUndecodable hear, between the steps.
 func TestHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
-		p.lose("0", "1")
-		p.onSubscribe = func(context.Context) error { time.Sleep(time.Second); return nil }
+		p := streamtest.NewPublisher()
+		p.Lose("0", "1")
+		p.OnSubscribe = func(context.Context) error { time.Sleep(time.Second); return nil }
 		var mu sync.Mutex
 		var heard []string
 		hear := func(format string, args ...any) {
@@ -57,11 +58,11 @@ func TestHooks(t *testing.T) {
 		want("is connecting ")
 		time.Sleep(time.Second)
 		want("is replaying ", "apply 1/0 0", "apply 1/1 1", "is synced ")
-		p.publish("2")
+		p.Publish("2")
 		want("apply 1/2 2")
-		p.publish("3!")
+		p.Publish("3!")
 		want("bad 1/3 3!", "is partial undecodable")
-		p.publish("4c")
+		p.Publish("4c")
 		want("is synced ", "apply 1/4 4c")
 		s.Pause()
 		want("is paused ")
@@ -69,7 +70,7 @@ func TestHooks(t *testing.T) {
 		want("is connecting ")
 		time.Sleep(time.Second)
 		want("is synced ")
-		p.cut()
+		p.Cut()
 		want("is connecting ")
 		s.Resync("asked")
 		want("reset 2/0 ")

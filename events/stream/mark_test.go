@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"kvconductor/events/stream/streamtest"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -84,38 +85,38 @@ func TestResume(t *testing.T) {
 	f := func(replay string, asked ...uint64) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			p := newFakePublisher()
-			p.lose("0", "1", "2")
+			p := streamtest.NewPublisher()
+			p.Lose("0", "1", "2")
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText})
 			defer s.Close()
 			synctest.Wait()
 			for i := range 5 {
-				p.publish(fmt.Sprint(3 + i))
+				p.Publish(fmt.Sprint(3 + i))
 			}
 			mark := markAt("6", "")
 			s.Resume(mark)
 			if st := s.Status(); st.State != Connecting || !st.HasSeq || st.LastSeq != 6 || st.History != "" || st.Epoch != 1 {
 				t.Errorf("status is %+v", st)
 			}
-			p.publish("8")
+			p.Publish("8")
 			follow := newFollower(0)
 			follow.resume(mark)
 			c := consumeAs(t, s, follow)
 			wantSeqs(t, c, 7, 8)
-			p.publish("9")
+			p.Publish("9")
 			wantSeqs(t, c, 7, 8, 9)
 			st := wantState(t, s, Synced, "")
 			if st.Epoch != 1 || st.Restarts != 0 || st.Duplicates < 4 || st.LastSeq != 9 {
 				t.Errorf("status is %+v", st)
 			}
-			if got := p.requests(); !slices.Equal(got, asked) {
+			if got := p.Requests(); !slices.Equal(got, asked) {
 				t.Errorf("asked from %d, want %d", got, asked)
 			}
 			// From here on it is a stream like any other.
-			p.cut()
-			p.lose("10")
+			p.Cut()
+			p.Lose("10")
 			time.Sleep(time.Second)
-			p.publish("11")
+			p.Publish("11")
 			if replay == "" {
 				wantSeqs(t, c, 7, 8, 9, 11)
 				wantState(t, s, Partial, ReasonGap)
@@ -135,17 +136,17 @@ func TestResumeOfAnotherLifetime(t *testing.T) {
 	f := func(replay string, before, queued, later int, want []uint64, state State, reason string) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			p := newFakePublisher()
+			p := streamtest.NewPublisher()
 			n := 0
 			next := func() string { n++; return fmt.Sprintf("%dx", n-1) }
 			for range before {
-				p.lose(next())
+				p.Lose(next())
 			}
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText})
 			defer s.Close()
 			synctest.Wait()
 			for range queued {
-				p.publish(next())
+				p.Publish(next())
 			}
 			mark := markAt("6", "")
 			s.Resume(mark)
@@ -154,7 +155,7 @@ func TestResumeOfAnotherLifetime(t *testing.T) {
 			c := consumeAs(t, s, follow)
 			synctest.Wait()
 			for range later {
-				p.publish(next())
+				p.Publish(next())
 			}
 			wantSeqs(t, c, want...)
 			if st := wantState(t, s, state, reason); st.Epoch != 2 {
@@ -181,7 +182,7 @@ func TestResumeOfAnotherLifetime(t *testing.T) {
 
 func TestResumeTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		s, _ := open(t, p, nil)
 		late := func(when string) {
 			t.Helper()
@@ -202,8 +203,8 @@ func TestResumeTooLate(t *testing.T) {
 
 func TestResumeAtNoNumber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
-		p.lose("0")
+		p := streamtest.NewPublisher()
+		p.Lose("0")
 		s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText})
 		defer s.Close()
 		s.Resume(Mark{Seq: endSeq})

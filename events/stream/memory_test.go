@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"kvconductor/events/payload"
+	"kvconductor/events/stream/streamtest"
 )
 
 // text is the payload of a batch with a number of bytes.
@@ -24,14 +25,14 @@ func waiting(m *payload.Memory) int {
 // many are streams of one Memory, each with a publisher.
 type many struct {
 	memory     *payload.Memory
-	publishers []*fakePublisher
+	publishers []*streamtest.Publisher
 	streams    []*Stream
 }
 
 func openMany(t *testing.T, n int, limit int64) *many {
 	m := &many{memory: payload.NewMemory(limit)}
 	for range n {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText, Memory: m.memory})
 		t.Cleanup(s.Close)
 		m.publishers, m.streams = append(m.publishers, p), append(m.streams, s)
@@ -55,7 +56,7 @@ func TestMemoryBoundsAllStreams(t *testing.T) {
 		m := openMany(t, streams, limit)
 		for seq := range batches {
 			for _, p := range m.publishers {
-				p.publish(text(seq, size))
+				p.Publish(text(seq, size))
 			}
 			synctest.Wait()
 		}
@@ -88,11 +89,11 @@ func TestMemoryIsShared(t *testing.T) {
 		m := openMany(t, 3, limit)
 		hog, late, quick := m.publishers[0], m.publishers[1], m.publishers[2]
 		for seq := range batches {
-			hog.publish(text(seq, size))
+			hog.Publish(text(seq, size))
 		}
 		synctest.Wait()
 		for seq := range batches {
-			late.publish(text(seq, size))
+			late.Publish(text(seq, size))
 		}
 		synctest.Wait()
 		if st := m.streams[1].Status(); st.QueuedBytes < limit/2/32 {
@@ -100,7 +101,7 @@ func TestMemoryIsShared(t *testing.T) {
 		}
 		c := consume(t, m.streams[2], 0)
 		for seq := range batches {
-			quick.publish(text(seq, size))
+			quick.Publish(text(seq, size))
 		}
 		wantSeqs(t, c, upTo(batches)...)
 		if st := wantState(t, m.streams[2], Synced, ""); st.Gaps > 0 || st.Replayed > st.Duplicates { // the first replay may repeat batches
@@ -120,10 +121,10 @@ func TestMemoryLeavesRoomForReplays(t *testing.T) {
 		for seq := range batches {
 			for i, p := range m.publishers {
 				if i == 0 && seq < batches/2 {
-					p.lose(text(seq, size))
+					p.Lose(text(seq, size))
 					continue
 				}
-				p.publish(text(seq, size))
+				p.Publish(text(seq, size))
 			}
 		}
 		wantSeqs(t, consume(t, m.streams[0], 0), upTo(batches)...)
@@ -140,7 +141,7 @@ func TestMemoryOfClosedStreams(t *testing.T) {
 		m := openMany(t, 2, 1<<20)
 		for seq := range 100 {
 			for _, p := range m.publishers {
-				p.publish(text(seq, 1000))
+				p.Publish(text(seq, 1000))
 			}
 		}
 		synctest.Wait()

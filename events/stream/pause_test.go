@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"kvconductor/events/stream/streamtest"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,27 +15,27 @@ import (
 
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
-		p.lose("0", "1")
+		p := streamtest.NewPublisher()
+		p.Lose("0", "1")
 		s, c := open(t, p, nil)
 		wantSeqs(t, c, 0, 1)
-		p.publish("2")
+		p.Publish("2")
 		wantSeqs(t, c, 0, 1, 2)
-		paused, tried := time.Now(), p.tried()
+		paused, tried := time.Now(), p.Tried()
 		s.Pause()
 		s.Pause()
 		if st := s.Status(); st.State != Paused || st.Connected {
 			t.Errorf("at once: status is %+v", st)
 		}
-		p.publish("3")
-		p.publish("4")
+		p.Publish("3")
+		p.Publish("4")
 		time.Sleep(time.Hour)
 		wantSeqs(t, c, 0, 1, 2)
 		st := wantState(t, s, Paused, "")
 		if st.Connected || !st.HasSeq || st.LastSeq != 2 || st.Epoch != 1 || st.LastError != "" || st.History != "" || !st.LastLifeAt.Equal(paused) {
 			t.Errorf("status is %+v", st)
 		}
-		if n := p.tried(); n != tried {
+		if n := p.Tried(); n != tried {
 			t.Errorf("%d attempts to connect while paused", n-tried)
 		}
 		s.Unpause()
@@ -47,10 +48,10 @@ func TestPause(t *testing.T) {
 		if st.Epoch != 1 || st.Reconnects != 1 {
 			t.Errorf("status is %+v", st)
 		}
-		if n := p.tried(); n != tried+1 {
+		if n := p.Tried(); n != tried+1 {
 			t.Errorf("%d attempts to connect again", n-tried)
 		}
-		if got := p.requests(); !slices.Equal(got, []uint64{0, 2}) {
+		if got := p.Requests(); !slices.Equal(got, []uint64{0, 2}) {
 			t.Errorf("asked from %d", got)
 		}
 		s.Unpause() // is not paused
@@ -60,7 +61,7 @@ func TestPause(t *testing.T) {
 		}
 		// Another lifetime is found out as after any reconnect.
 		s.Pause()
-		p.restart("0x", "1x", "2x")
+		p.Restart("0x", "1x", "2x")
 		time.Sleep(time.Minute)
 		s.Unpause()
 		wantSeqs(t, c, 0, 1, 2)
@@ -74,19 +75,19 @@ func TestPauseWithoutReplay(t *testing.T) {
 	f := func(missed int, state State, reason string) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			p := newFakePublisher()
+			p := streamtest.NewPublisher()
 			s, c := open(t, p, func(c *Config) { c.ReplayEndpoint = "" })
 			synctest.Wait()
-			p.publish("0")
+			p.Publish("0")
 			wantSeqs(t, c, 0)
 			s.Pause()
 			for i := range missed {
-				p.publish(fmt.Sprint(1 + i))
+				p.Publish(fmt.Sprint(1 + i))
 			}
 			s.Unpause()
 			wantSeqs(t, c, 0)
 			wantState(t, s, Partial, ReasonUnknown)
-			p.publish(fmt.Sprint(1 + missed))
+			p.Publish(fmt.Sprint(1 + missed))
 			wantSeqs(t, c, 0, uint64(1+missed))
 			wantState(t, s, state, reason)
 		})
@@ -98,21 +99,21 @@ func TestPauseWithoutReplay(t *testing.T) {
 // What waits in the queue is applied all the same.
 func TestPauseKeepsTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText})
 		defer s.Close()
 		synctest.Wait()
-		p.publish("0")
-		p.publish("1")
+		p.Publish("0")
+		p.Publish("1")
 		synctest.Wait()
 		s.Pause()
-		p.publish("2")
+		p.Publish("2")
 		c := consume(t, s, 0)
 		wantSeqs(t, c, 0, 1)
 		wantState(t, s, Paused, "")
 		s.Unpause()
 		synctest.Wait()
-		p.publish("3")
+		p.Publish("3")
 		wantSeqs(t, c, 0, 1, 3)
 		wantState(t, s, Partial, ReasonGap)
 	})
@@ -123,9 +124,9 @@ func TestPauseEndsTheReplay(t *testing.T) {
 	f := func(busy bool) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			p := newFakePublisher()
-			p.lose("0", "1", "2")
-			p.onReplay = func(_ uint64, r [][][]byte) [][][]byte { return r[:min(len(r), 1)] } // and no end
+			p := streamtest.NewPublisher()
+			p.Lose("0", "1", "2")
+			p.OnReplay = func(_ uint64, r [][][]byte) [][][]byte { return r[:min(len(r), 1)] } // and no end
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText, ReplayTimeout: time.Hour})
 			defer s.Close()
 			s.Next()
@@ -136,23 +137,19 @@ func TestPauseEndsTheReplay(t *testing.T) {
 			}
 			s.Pause()
 			synctest.Wait()
-			p.mu.Lock()
-			for r := range p.replays {
-				select {
-				case <-r.gone:
-				default:
+			p.Lock()
+			for r := range p.Replays {
+				if !r.Closed() {
 					t.Error("a replay is still open")
 				}
 			}
-			for l := range p.live {
-				select {
-				case <-l.gone:
-				default:
+			for l := range p.Live {
+				if !l.Closed() {
 					t.Error("a live connection is still open")
 				}
 			}
-			p.onReplay = nil
-			p.mu.Unlock()
+			p.OnReplay = nil
+			p.Unlock()
 			if st := s.Status(); st.State != Paused {
 				t.Errorf("status is %+v", st)
 			}
@@ -194,8 +191,8 @@ func TestPauseAndClose(t *testing.T) {
 			s.Close()
 		})
 	}
-	refusing := newFakePublisher()
-	refusing.onSubscribe = func(context.Context) error { return errors.New("refused") }
+	refusing := streamtest.NewPublisher()
+	refusing.OnSubscribe = func(context.Context) error { return errors.New("refused") }
 	for _, wait := range []time.Duration{0, time.Second, time.Minute} {
 		f(stuck{subscribe: true}, wait)
 		f(stuck{replay: true}, wait)
@@ -207,7 +204,7 @@ func TestPauseAndClose(t *testing.T) {
 // Any goroutine may pause and go on at any time.
 func TestPauseFromManyGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		s, c := open(t, p, nil)
 		var all []uint64
 		var group sync.WaitGroup
@@ -217,7 +214,7 @@ func TestPauseFromManyGoroutines(t *testing.T) {
 				group.Go(s.Unpause)
 				group.Go(func() { s.Status() })
 			}
-			p.publish(fmt.Sprint(i))
+			p.Publish(fmt.Sprint(i))
 			if i%7 == 0 {
 				time.Sleep(40 * time.Millisecond)
 			}
@@ -234,28 +231,28 @@ func TestPauseFromManyGoroutines(t *testing.T) {
 
 func TestUnpauseTriesAFailedEndpointAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
-		p.lose("0")
-		p.onSubscribe = func(context.Context) error { return malformed{errors.New("no port")} }
+		p := streamtest.NewPublisher()
+		p.Lose("0")
+		p.OnSubscribe = func(context.Context) error { return malformed{errors.New("no port")} }
 		s, c := open(t, p, nil)
 		wantState(t, s, Failed, ReasonEndpoint)
 		s.Pause()
 		wantState(t, s, Failed, ReasonEndpoint)
 		s.Unpause()
 		wantState(t, s, Failed, ReasonEndpoint) // again
-		if n := p.tried(); n != 2 {
+		if n := p.Tried(); n != 2 {
 			t.Errorf("%d attempts", n)
 		}
-		p.mu.Lock()
-		p.onSubscribe = nil
-		p.mu.Unlock()
+		p.Lock()
+		p.OnSubscribe = nil
+		p.Unlock()
 		time.Sleep(time.Minute)
 		wantState(t, s, Failed, ReasonEndpoint) // without a call nothing happens
 		s.Unpause()
 		s.Unpause()
 		wantSeqs(t, c, 0)
 		wantState(t, s, Synced, "")
-		if n := p.tried(); n != 3 {
+		if n := p.Tried(); n != 3 {
 			t.Errorf("%d attempts", n)
 		}
 		s.Pause()
@@ -265,7 +262,7 @@ func TestUnpauseTriesAFailedEndpointAgain(t *testing.T) {
 
 // badReplay is a publisher whose replay endpoint can never work while bad is set.
 type badReplay struct {
-	*fakePublisher
+	*streamtest.Publisher
 	bad atomic.Bool
 }
 
@@ -273,17 +270,17 @@ func (b *badReplay) Replay(ctx context.Context, ep string, from uint64) (Subscri
 	if b.bad.Load() {
 		return nil, malformed{errors.New("no port")}
 	}
-	return b.fakePublisher.Replay(ctx, ep, from)
+	return b.Publisher.Replay(ctx, ep, from)
 }
 
 func TestUnpauseTriesAFailedReplayAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &badReplay{fakePublisher: newFakePublisher()}
+		p := &badReplay{Publisher: streamtest.NewPublisher()}
 		p.bad.Store(true)
-		p.lose("0", "1")
-		s, c := open(t, p.fakePublisher, func(c *Config) { c.Transport = p })
+		p.Lose("0", "1")
+		s, c := open(t, p.Publisher, func(c *Config) { c.Transport = p })
 		synctest.Wait()
-		p.publish("2")
+		p.Publish("2")
 		wantSeqs(t, c, 2) // the live connection stands
 		wantState(t, s, Failed, ReasonEndpoint)
 		s.Pause()
@@ -293,7 +290,7 @@ func TestUnpauseTriesAFailedReplayAgain(t *testing.T) {
 		p.bad.Store(false)
 		s.Unpause()
 		time.Sleep(time.Minute)
-		p.publish("3")
+		p.Publish("3")
 		wantSeqs(t, c, 0, 1, 2, 3) // history is asked for again
 		wantState(t, s, Synced, "")
 	})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kvconductor/events"
+	"kvconductor/events/stream/streamtest"
 )
 
 // Payloads of a typical batch: about 40 blocks of 16 tokens.
@@ -49,7 +50,7 @@ func BenchmarkMachineReplay(b *testing.B) {
 
 // BenchmarkStream is the whole way from Recv to Next, two goroutines included.
 func BenchmarkStream(b *testing.B) {
-	p := newFakePublisher()
+	p := streamtest.NewPublisher()
 	s := Open(Config{Endpoint: "live", Transport: p, Decode: benchDecode})
 	defer s.Close()
 	tick := time.NewTicker(time.Millisecond)
@@ -57,16 +58,16 @@ func BenchmarkStream(b *testing.B) {
 	for !s.Status().Connected {
 		<-tick.C
 	}
-	p.mu.Lock()
-	var c *fakeConn
-	for c = range p.live {
+	p.Lock()
+	var c *streamtest.Conn
+	for c = range p.Live {
 	}
-	p.mu.Unlock()
+	p.Unlock()
 	payload := make([]byte, benchPayload)
 	b.SetBytes(benchPayload)
 	b.ReportAllocs()
 	for seq := uint64(0); b.Loop(); seq++ {
-		c.send(nil, be(seq), payload)
+		c.Send(nil, streamtest.Sequence(seq), payload)
 		if seq%64 == 63 { // keep the queue busy, but bounded
 			for range 64 {
 				if _, ok := s.Next(); !ok {

@@ -11,12 +11,13 @@ import (
 
 	"kvconductor/events"
 	"kvconductor/events/payload"
+	"kvconductor/events/stream/streamtest"
 )
 
 // open starts a stream and a consumer in a bubble and ends both with the test.
-func open(t *testing.T, p *fakePublisher, change func(*Config)) (*Stream, *consumer) {
+func open(t *testing.T, p *streamtest.Publisher, change func(*Config)) (*Stream, *consumer) {
 	cfg := Config{
-		Endpoint: "live", ReplayEndpoint: "replay", FirstSeq: p.firstSeq,
+		Endpoint: "live", ReplayEndpoint: "replay", FirstSeq: p.First,
 		Transport: p, Decode: decodeText,
 	}
 	if change != nil {
@@ -53,17 +54,17 @@ func TestLayouts(t *testing.T) {
 	f := func(layoutB, bare bool, topic string) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			p := newFakePublisher()
-			p.layoutB, p.bare, p.topic = layoutB, bare, topic
-			p.lose("0", "1", "2")
+			p := streamtest.NewPublisher()
+			p.TopicInReplies, p.Bare, p.Topic = layoutB, bare, topic
+			p.Lose("0", "1", "2")
 			s, c := open(t, p, nil)
 			wantSeqs(t, c, 0, 1, 2)
-			p.publish("3")
-			p.lose("4", "5")
-			p.publish("6")
+			p.Publish("3")
+			p.Lose("4", "5")
+			p.Publish("6")
 			wantSeqs(t, c, 0, 1, 2, 3, 4, 5, 6)
 			st := wantState(t, s, Synced, "")
-			if got, want := p.requests(), []uint64{0, 4}; !slices.Equal(got, want) {
+			if got, want := p.Requests(), []uint64{0, 4}; !slices.Equal(got, want) {
 				t.Errorf("asked from %d, want %d", got, want)
 			}
 			if st.Gaps != 1 || st.Replayed != 5 || !st.HasSeq || st.LastSeq != 6 || st.Epoch != 1 || st.Dropped[events.BadFrames] != 0 {
@@ -93,7 +94,7 @@ func TestReplyFrames(t *testing.T) {
 			t.Errorf("%q: got %d %+v, want %d %d", frames, got, m, kind, seq)
 		}
 	}
-	three, end := string(be(3)), string(be(endSeq))
+	three, end := string(streamtest.Sequence(3)), string(streamtest.Sequence(endSeq))
 	f(replyData, 3, "", three, "data")
 	f(replyData, 3, three, "data")
 	f(replyData, 3, "", "kv-events", three, "data")
@@ -125,16 +126,16 @@ func TestReplyFrames(t *testing.T) {
 
 func TestLiveFrames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		s, c := open(t, p, nil)
 		synctest.Wait()
-		p.publish("0")
-		p.raw("", string(be(1)))
-		p.raw("", string(be(1)), "1", "more")
-		p.raw("", string(be(1))[1:], "1")
-		p.raw("1")
-		p.raw("", string(be(endSeq)), "1")
-		p.publish("1")
+		p.Publish("0")
+		p.Raw("", string(streamtest.Sequence(1)))
+		p.Raw("", string(streamtest.Sequence(1)), "1", "more")
+		p.Raw("", string(streamtest.Sequence(1))[1:], "1")
+		p.Raw("1")
+		p.Raw("", string(streamtest.Sequence(endSeq)), "1")
+		p.Publish("1")
 		wantSeqs(t, c, 0, 1)
 		st := wantState(t, s, Synced, "")
 		if st.Dropped[events.BadFrames] != 5 || st.Reconnects != 0 {
@@ -145,12 +146,12 @@ func TestLiveFrames(t *testing.T) {
 
 func TestWatermarkFollowsTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText})
 		defer s.Close()
 		synctest.Wait()
-		p.publish("0")
-		p.publish("1")
+		p.Publish("0")
+		p.Publish("1")
 		if _, ok := s.Next(); !ok {
 			t.Fatal("closed")
 		}
@@ -186,7 +187,7 @@ func TestWatermarkFollowsTheCaller(t *testing.T) {
 // History is that of the watermark, whatever is in hand.
 func TestHistoryFollowsTheWatermark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText})
 		defer s.Close()
 		synctest.Wait()
@@ -197,10 +198,10 @@ func TestHistoryFollowsTheWatermark(t *testing.T) {
 			}
 		}
 		want(0, false, ReasonUnknown)
-		p.publish("0")
-		p.lose("1")
-		p.publish("2")
-		p.publish("3c")
+		p.Publish("0")
+		p.Lose("1")
+		p.Publish("2")
+		p.Publish("3c")
 		s.Next()
 		want(0, false, ReasonUnknown) // 0 is in hand
 		s.Next()
@@ -209,7 +210,7 @@ func TestHistoryFollowsTheWatermark(t *testing.T) {
 		want(2, true, ReasonGap) // the clear is
 		s.Applied()
 		want(3, true, "")
-		p.cut()
+		p.Cut()
 		go s.Next()
 		synctest.Wait()
 		want(3, true, "")
@@ -219,8 +220,8 @@ func TestHistoryFollowsTheWatermark(t *testing.T) {
 
 func TestResyncStartsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
-		p.lose("0", "1")
+		p := streamtest.NewPublisher()
+		p.Lose("0", "1")
 		s, c := open(t, p, nil)
 		wantSeqs(t, c, 0, 1)
 		s.Resync("over_budget")
@@ -239,8 +240,8 @@ func TestResyncStartsOver(t *testing.T) {
 
 func TestDeadEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
-		p.onSubscribe = func(context.Context) error { return errors.New("refused") }
+		p := streamtest.NewPublisher()
+		p.OnSubscribe = func(context.Context) error { return errors.New("refused") }
 		s, c := open(t, p, nil)
 		time.Sleep(time.Minute)
 		st := wantState(t, s, Stale, "")
@@ -248,14 +249,14 @@ func TestDeadEndpoint(t *testing.T) {
 			t.Errorf("status is %+v", st)
 		}
 		// Pauses of 0.1, 0.2, 0.4 ... 5 s, each shortened by up to a half.
-		if n := p.tried(); n < 15 || n > 35 {
+		if n := p.Tried(); n < 15 || n > 35 {
 			t.Errorf("%d attempts in a minute", n)
 		}
 		time.Sleep(time.Hour)
-		p.mu.Lock()
-		p.onSubscribe = nil
-		p.mu.Unlock()
-		p.lose("0")
+		p.Lock()
+		p.OnSubscribe = nil
+		p.Unlock()
+		p.Lose("0")
 		time.Sleep(5 * time.Second)
 		wantSeqs(t, c, 0)
 		wantState(t, s, Synced, "")
@@ -268,12 +269,12 @@ func (malformed) Permanent() bool { return true }
 
 func TestMalformedEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
-		p.onSubscribe = func(context.Context) error { return fmt.Errorf("open: %w", malformed{errors.New("no port")}) }
+		p := streamtest.NewPublisher()
+		p.OnSubscribe = func(context.Context) error { return fmt.Errorf("open: %w", malformed{errors.New("no port")}) }
 		s, _ := open(t, p, nil)
 		time.Sleep(time.Minute)
 		st := wantState(t, s, Failed, ReasonEndpoint)
-		if n := p.tried(); n != 1 || st.LastError != "open: no port" {
+		if n := p.Tried(); n != 1 || st.LastError != "open: no port" {
 			t.Errorf("%d attempts, status is %+v", n, st)
 		}
 	})
@@ -281,15 +282,15 @@ func TestMalformedEndpoint(t *testing.T) {
 
 func TestLostConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
-		p.lose("0", "1", "2")
+		p := streamtest.NewPublisher()
+		p.Lose("0", "1", "2")
 		s, c := open(t, p, nil)
 		wantSeqs(t, c, 0, 1, 2)
 		down := time.Now()
-		p.mu.Lock()
-		p.onSubscribe = func(context.Context) error { return errors.New("refused") }
-		p.mu.Unlock()
-		p.cut()
+		p.Lock()
+		p.OnSubscribe = func(context.Context) error { return errors.New("refused") }
+		p.Unlock()
+		p.Cut()
 		st := wantState(t, s, Connecting, "")
 		if st.LastError != "connection cut" && st.LastError != "refused" {
 			t.Errorf("last error is %q", st.LastError)
@@ -301,10 +302,10 @@ func TestLostConnection(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 		wantState(t, s, Stale, "")
-		p.lose("3")
-		p.mu.Lock()
-		p.onSubscribe = nil
-		p.mu.Unlock()
+		p.Lose("3")
+		p.Lock()
+		p.OnSubscribe = nil
+		p.Unlock()
 		time.Sleep(6 * time.Second)
 		wantSeqs(t, c, 0, 1, 2, 3)
 		st = wantState(t, s, Synced, "")
@@ -326,11 +327,11 @@ func TestHiddenRestart(t *testing.T) {
 	f := func(after ...string) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			p := newFakePublisher()
-			p.lose("0", "1", "2")
+			p := streamtest.NewPublisher()
+			p.Lose("0", "1", "2")
 			s, c := open(t, p, nil)
 			wantSeqs(t, c, 0, 1, 2)
-			p.restart(after...)
+			p.Restart(after...)
 			time.Sleep(10 * time.Second)
 			var want []uint64
 			for i := range after {
@@ -355,14 +356,14 @@ func TestFullQueueStopsReading(t *testing.T) {
 	f := func(replay string, hwm, published int, want State, reason string, missing ...uint64) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			p := newFakePublisher()
-			p.hwm = hwm
+			p := streamtest.NewPublisher()
+			p.HWM = hwm
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText, Queue: 4})
 			defer s.Close()
 			synctest.Wait()
 			var all []uint64
 			for i := range uint64(published) {
-				p.publish(fmt.Sprint(i))
+				p.Publish(fmt.Sprint(i))
 				synctest.Wait()
 				if !slices.Contains(missing, i) {
 					all = append(all, i)
@@ -377,7 +378,7 @@ func TestFullQueueStopsReading(t *testing.T) {
 			}
 			c := consume(t, s, 0)
 			wantSeqs(t, c, all...)
-			p.publish(fmt.Sprint(published))
+			p.Publish(fmt.Sprint(published))
 			all = append(all, uint64(published))
 			wantSeqs(t, c, all...)
 			st := wantState(t, s, want, reason)
@@ -396,8 +397,8 @@ func TestFullQueueStopsReading(t *testing.T) {
 // What the publisher's high-water mark drops is replayed.
 func TestDroppedByPublisherIsReplayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
-		p.hwm = 3
+		p := streamtest.NewPublisher()
+		p.HWM = 3
 		proceed := make(chan bool, 1000)
 		s, c := open(t, p, func(c *Config) {
 			c.Queue = 4
@@ -408,7 +409,7 @@ func TestDroppedByPublisherIsReplayed(t *testing.T) {
 		})
 		var all []uint64
 		for i := range uint64(30) {
-			p.publish(fmt.Sprint(i))
+			p.Publish(fmt.Sprint(i))
 			synctest.Wait()
 			all = append(all, i)
 		}
@@ -417,7 +418,7 @@ func TestDroppedByPublisherIsReplayed(t *testing.T) {
 		}
 		close(proceed)
 		synctest.Wait()
-		p.publish("30")
+		p.Publish("30")
 		wantSeqs(t, c, append(all, 30)...)
 		if st := wantState(t, s, Synced, ""); st.Gaps == 0 || st.Replayed == 0 || st.Restarts != 0 {
 			t.Errorf("status is %+v", st)
@@ -428,26 +429,26 @@ func TestDroppedByPublisherIsReplayed(t *testing.T) {
 // A replay goes on while the live reader waits for it to end.
 func TestReplayGoesOnWhileLiveWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		var all []uint64
 		for i := range uint64(100) {
-			p.lose(fmt.Sprint(i))
+			p.Lose(fmt.Sprint(i))
 			all = append(all, i)
 		}
-		p.onReplay = func(uint64, [][][]byte) [][][]byte { return nil }
+		p.OnReplay = func(uint64, [][][]byte) [][][]byte { return nil }
 		s, c := open(t, p, func(c *Config) { c.Queue = 8 })
 		synctest.Wait()
 		for i := range uint64(50) {
-			p.publish(fmt.Sprint(100 + i))
+			p.Publish(fmt.Sprint(100 + i))
 			all = append(all, 100+i)
 		}
 		if st := wantState(t, s, Replaying, ""); st.Queued != 8 {
 			t.Errorf("status is %+v", st)
 		}
-		for c := range p.replays {
+		for c := range p.Replays {
 			for i := range uint64(100) {
 				time.Sleep(time.Second) // each is progress
-				c.send(p.reply(i, p.history[i])...)
+				c.Send(p.Reply(i)...)
 			}
 		}
 		wantSeqs(t, c, all...)
@@ -459,15 +460,15 @@ func TestReplayGoesOnWhileLiveWaits(t *testing.T) {
 
 // A reader that waits for room ends with its connection.
 func TestThrottledReaderEnds(t *testing.T) {
-	f := func(end func(*Stream, *fakePublisher), want State) {
+	f := func(end func(*Stream, *streamtest.Publisher), want State) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			p := newFakePublisher()
+			p := streamtest.NewPublisher()
 			s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText, Queue: 1})
 			defer s.Close()
 			synctest.Wait()
 			for i := range 5 {
-				p.publish(fmt.Sprint(i))
+				p.Publish(fmt.Sprint(i))
 			}
 			synctest.Wait()
 			end(s, p)
@@ -477,11 +478,11 @@ func TestThrottledReaderEnds(t *testing.T) {
 			}
 		})
 	}
-	f(func(s *Stream, _ *fakePublisher) { s.Pause() }, Paused)
-	f(func(s *Stream, _ *fakePublisher) { s.Pause(); s.Unpause(); time.Sleep(time.Second) }, Connecting)
-	f(func(s *Stream, _ *fakePublisher) { s.Close() }, Connecting)
+	f(func(s *Stream, _ *streamtest.Publisher) { s.Pause() }, Paused)
+	f(func(s *Stream, _ *streamtest.Publisher) { s.Pause(); s.Unpause(); time.Sleep(time.Second) }, Connecting)
+	f(func(s *Stream, _ *streamtest.Publisher) { s.Close() }, Connecting)
 	// The reader takes what a lost connection has delivered before it notices the loss.
-	f(func(_ *Stream, p *fakePublisher) { p.cut(); time.Sleep(time.Hour) }, Connecting)
+	f(func(_ *Stream, p *streamtest.Publisher) { p.Cut(); time.Sleep(time.Hour) }, Connecting)
 }
 
 // A stream may be left alone for a while after it was opened. It connects and
@@ -490,29 +491,29 @@ func TestOpenedAndLeft(t *testing.T) {
 	f := func(replay string, published int, cut bool, want []uint64, state State, reason string) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
-			p := newFakePublisher()
-			p.lose("0")
+			p := streamtest.NewPublisher()
+			p.Lose("0")
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText, Queue: 4})
 			defer s.Close()
 			synctest.Wait()
 			for i := range published {
-				p.publish(fmt.Sprint(1 + i))
+				p.Publish(fmt.Sprint(1 + i))
 				time.Sleep(10 * time.Second)
 				if cut && i == 1 {
-					p.cut()
+					p.Cut()
 					time.Sleep(time.Second)
 				}
 				if st := s.Status(); st.State != Connecting || st.Reason != "" || !st.Connected || st.HasSeq || st.History != map[bool]string{true: ReasonUnknown}[replay == ""] {
 					t.Errorf("before the first step: %+v", st)
 				}
 			}
-			if got := p.requests(); len(got) > 0 {
+			if got := p.Requests(); len(got) > 0 {
 				t.Errorf("asked from %d before the first step", got)
 			}
 			c := consume(t, s, 0)
 			wantSeqs(t, c, want...)
 			wantState(t, s, state, reason)
-			p.publish(fmt.Sprint(1 + published))
+			p.Publish(fmt.Sprint(1 + published))
 			wantSeqs(t, c, append(want, uint64(1+published))...)
 		})
 	}
@@ -525,12 +526,12 @@ func TestOpenedAndLeft(t *testing.T) {
 
 func TestQueueBoundsBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText, QueueBytes: 10})
 		defer s.Close()
 		synctest.Wait()
-		p.publish("0xxxxxxxxxxxxxxxxx") // larger than all, but alone
-		p.publish("1")
+		p.Publish("0xxxxxxxxxxxxxxxxx") // larger than all, but alone
+		p.Publish("1")
 		synctest.Wait() // both have arrived, the second is in the reader's hand
 		if st := s.Status(); st.Queued != 1 || st.QueuedBytes != 18 {
 			t.Errorf("status is %+v", st)
@@ -544,10 +545,10 @@ func TestQueueBoundsBytes(t *testing.T) {
 // A replay larger than the queue is fetched in parts.
 func TestReplayLargerThanTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		var all []uint64
 		for i := range uint64(100) {
-			p.lose(fmt.Sprint(i))
+			p.Lose(fmt.Sprint(i))
 			all = append(all, i)
 		}
 		s, c := open(t, p, func(c *Config) { c.Queue = 8 })
@@ -563,20 +564,20 @@ func TestReplayLargerThanTheQueue(t *testing.T) {
 // marker among them.
 func TestRepliesCutByHighWaterMark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		var all []uint64
 		for i := range uint64(2500) {
-			p.lose(fmt.Sprint(i))
+			p.Lose(fmt.Sprint(i))
 			all = append(all, i)
 		}
-		p.onReplay = func(_ uint64, replies [][][]byte) [][][]byte {
+		p.OnReplay = func(_ uint64, replies [][][]byte) [][][]byte {
 			return replies[:min(len(replies), 1000)]
 		}
 		s, c := open(t, p, nil)
 		time.Sleep(time.Minute)
 		wantSeqs(t, c, all...)
 		wantState(t, s, Synced, "")
-		if got := p.requests(); !slices.Equal(got[:3], []uint64{0, 1000, 2000}) {
+		if got := p.Requests(); !slices.Equal(got[:3], []uint64{0, 1000, 2000}) {
 			t.Errorf("asked from %d", got)
 		}
 	})
@@ -584,12 +585,12 @@ func TestRepliesCutByHighWaterMark(t *testing.T) {
 
 func TestSilentReplayService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
-		p.lose("0", "1")
-		p.onReplay = func(uint64, [][][]byte) [][][]byte { return nil }
+		p := streamtest.NewPublisher()
+		p.Lose("0", "1")
+		p.OnReplay = func(uint64, [][][]byte) [][][]byte { return nil }
 		s, c := open(t, p, nil)
 		synctest.Wait()
-		p.publish("2")
+		p.Publish("2")
 		time.Sleep(4 * time.Second)
 		wantState(t, s, Replaying, "")
 		time.Sleep(time.Second)
@@ -598,9 +599,9 @@ func TestSilentReplayService(t *testing.T) {
 		if st.LastError != "no reply to a replay from 0 for 5s" {
 			t.Errorf("last error is %q", st.LastError)
 		}
-		p.mu.Lock()
-		p.onReplay = nil
-		p.mu.Unlock()
+		p.Lock()
+		p.OnReplay = nil
+		p.Unlock()
 		time.Sleep(time.Minute)
 		wantSeqs(t, c, 0, 1, 2)
 		wantState(t, s, Synced, "")
@@ -610,17 +611,17 @@ func TestSilentReplayService(t *testing.T) {
 // Streams that wait for their turn to replay lose neither patience nor batches.
 func TestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := newFakePublisher()
-		slow.onReplay = func(uint64, [][][]byte) [][][]byte { return nil }
-		quick := newFakePublisher()
-		quick.lose("0")
+		slow := streamtest.NewPublisher()
+		slow.OnReplay = func(uint64, [][][]byte) [][][]byte { return nil }
+		quick := streamtest.NewPublisher()
+		quick.Lose("0")
 		replays := NewLimiter(1)
 		a, _ := open(t, slow, func(c *Config) { c.Replays = replays; c.ReplayTimeout = time.Hour })
 		synctest.Wait()
 		b, c := open(t, quick, func(c *Config) { c.Replays = replays })
 		time.Sleep(time.Minute)
 		wantState(t, b, Replaying, "")
-		quick.publish("1")
+		quick.Publish("1")
 		a.Close()
 		wantSeqs(t, c, 0, 1)
 		wantState(t, b, Synced, "")
@@ -635,7 +636,7 @@ func (s stuck) Subscribe(ctx context.Context, _ string) (Subscription, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return newFakeConn(), nil
+	return streamtest.NewConn(), nil
 }
 
 func (s stuck) Replay(ctx context.Context, _ string, _ uint64) (Subscription, error) {
@@ -643,7 +644,7 @@ func (s stuck) Replay(ctx context.Context, _ string, _ uint64) (Subscription, er
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return newFakeConn(), nil
+	return streamtest.NewConn(), nil
 }
 
 // Close ends everything at once: synctest fails if a goroutine is left, and
@@ -671,8 +672,8 @@ func TestClose(t *testing.T) {
 			s.Status()
 		})
 	}
-	refusing := newFakePublisher()
-	refusing.onSubscribe = func(context.Context) error { return errors.New("refused") }
+	refusing := streamtest.NewPublisher()
+	refusing.OnSubscribe = func(context.Context) error { return errors.New("refused") }
 	f(stuck{subscribe: true}, time.Minute)
 	f(stuck{replay: true}, time.Second)
 	f(stuck{}, time.Second)
@@ -684,7 +685,7 @@ func TestClose(t *testing.T) {
 // Status does not wait for a batch that is being decoded.
 func TestStatusDuringDecode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		decoding, proceed := make(chan bool), make(chan bool)
 		s, c := open(t, p, func(c *Config) {
 			c.Decode = func(b []byte) (events.Batch, error) {
@@ -694,7 +695,7 @@ func TestStatusDuringDecode(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		p.publish("0")
+		p.Publish("0")
 		<-decoding
 		if st := s.Status(); st.HasSeq || !st.Connected {
 			t.Errorf("status is %+v", st)
@@ -707,7 +708,7 @@ func TestStatusDuringDecode(t *testing.T) {
 // What an event's decoder dropped is in the stream's counts.
 func TestDroppedEventsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		s, c := open(t, p, func(c *Config) {
 			c.Decode = func([]byte) (events.Batch, error) {
 				var b events.Batch
@@ -716,8 +717,8 @@ func TestDroppedEventsAreCounted(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		p.publish("0")
-		p.publish("1")
+		p.Publish("0")
+		p.Publish("1")
 		wantSeqs(t, c, 0, 1)
 		if st := wantState(t, s, Synced, ""); st.Dropped[events.UnknownType] != 4 {
 			t.Errorf("status is %+v", st)
@@ -729,10 +730,10 @@ func TestDroppedEventsAreCounted(t *testing.T) {
 // does not make the publisher silent.
 func TestSlowCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		var all []uint64
 		for i := range uint64(20) {
-			p.lose(fmt.Sprint(i))
+			p.Lose(fmt.Sprint(i))
 			all = append(all, i)
 		}
 		s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText})
@@ -756,7 +757,7 @@ func TestSlowCaller(t *testing.T) {
 		if !slices.Equal(got, all) {
 			t.Errorf("applied %d", got)
 		}
-		if asked := p.requests(); !slices.Equal(asked, []uint64{0, 19}) { // the second is the check
+		if asked := p.Requests(); !slices.Equal(asked, []uint64{0, 19}) { // the second is the check
 			t.Errorf("asked from %d", asked)
 		}
 	})
@@ -765,7 +766,7 @@ func TestSlowCaller(t *testing.T) {
 // A broken decoder costs a batch, not the process.
 func TestDecoderPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newFakePublisher()
+		p := streamtest.NewPublisher()
 		s, c := open(t, p, func(c *Config) {
 			c.ReplayEndpoint = ""
 			c.Decode = func(b []byte) (events.Batch, error) {
@@ -776,9 +777,9 @@ func TestDecoderPanics(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		p.publish("0")
-		p.publish("1")
-		p.publish("2")
+		p.Publish("0")
+		p.Publish("1")
+		p.Publish("2")
 		wantSeqs(t, c, 0, 2)
 		st := wantState(t, s, Partial, ReasonUndecodable)
 		if st.Dropped[events.BadPayload] != 1 || st.LastError != "cannot decode batch 1: BUG: the decoder panics: index out of range" {
