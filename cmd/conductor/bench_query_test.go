@@ -11,6 +11,7 @@ import (
 // Both processes run as they do for an operator, over real sockets, and every figure
 // is there. That every answer is what it must be is the bench's own to say.
 func TestBenchQuery(t *testing.T) {
+	t.Parallel()
 	profile := filepath.Join(t.TempDir(), "cpu.pprof")
 	f := func(args ...string) map[string]any {
 		t.Helper()
@@ -75,6 +76,7 @@ func TestBenchQueryRefuses(t *testing.T) {
 
 // A body that the server refuses before its end is reported in the words of the server.
 func TestBenchQueryOfTooMuch(t *testing.T) {
+	t.Parallel()
 	out, err := command("bench", "query", "--tokens", "3000000", "--workers", "1", "--holders", "1", "--blocks", "1", "--hit", "0.0001", "--quiet").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "limits.max_body") {
 		t.Errorf("%v: %s", err, out)

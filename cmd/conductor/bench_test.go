@@ -65,6 +65,7 @@ func TestBenchRefuses(t *testing.T) {
 // The loads of the table run in processes of their own, for both peers. The rival is one
 // that answers at once.
 func TestBenchPeers(t *testing.T) {
+	t.Parallel()
 	rival := filepath.Join(t.TempDir(), "rival")
 	script := "#!/bin/sh\n[ \"$2\" != answers ] || : >\"$3\"\necho '{\"block_ops_per_sec\": 1000000, \"query\": {\"p50_ns\": 5000}}'\n"
 	if err := os.WriteFile(rival, []byte(script), 0o700); err != nil {
@@ -93,6 +94,7 @@ func TestBenchPeers(t *testing.T) {
 }
 
 func TestBenchSoak(t *testing.T) {
+	t.Parallel()
 	out, err := runBench(t, "soak", "--duration", "0s", "--prompts", "10", "--quiet")
 	if err != nil || !strings.Contains(out, "soak passed") {
 		t.Errorf("%q, %v", out, err)

@@ -48,6 +48,7 @@ func (a asker) body(list, more string) string {
 // TestHostileBodies holds that bad requests are reported, in every dialect,
 // with the field and the element it shows in.
 func TestHostileBodies(t *testing.T) {
+	t.Parallel()
 	h, _ := everything(t, nil)
 	for _, a := range askers {
 		f := func(body string, says string) {

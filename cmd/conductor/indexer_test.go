@@ -110,6 +110,7 @@ flag --workers: invalid ZMQ endpoint ` + "`h:1`: missing scheme"
 
 // TestIndexerRefuses compares exit status and words under both names.
 func TestIndexerRefuses(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)

@@ -70,6 +70,7 @@ func TestMemoryIsAccountedFor(t *testing.T) {
 // Publishers that run ahead flood the server: what waits stays within the bound, and all of
 // it is applied.
 func TestFloodStaysInBound(t *testing.T) {
+	t.Parallel()
 	const limit = 256 << 20 // stream.queue_bytes_total
 	r := footprintOf(t, footprint.Config{
 		Blocks: 64_000, Holders: 2, Sources: 16, EventBlocks: 64, BlockSize: 16, Churn: 2 * time.Second, Ahead: 4000,

@@ -69,6 +69,7 @@ func objectsOf(t *testing.T, url, pool string) string {
 // TestPoolTTL: objects of a configured pool go after its time to live, those of the
 // same master on another medium, or without one, stay.
 func TestPoolTTL(t *testing.T) {
+	t.Parallel()
 	m, err := publisher.ListenMaster("127.0.0.1", "default", "store")
 	if err != nil {
 		t.Fatal(err)

@@ -108,6 +108,7 @@ func ruledObject(what, tenant string, id, block int) map[string]any {
 // TestPoliciesOverSockets holds what registrations rule about the events of their
 // sources, from real sockets to answers, and that a journal replays it.
 func TestPoliciesOverSockets(t *testing.T) {
+	t.Parallel()
 	cleared := map[string]any{"type": "AllBlocksCleared"}
 	cpu, owner := []any{"medium", "CPU"}, []any{"medium", "CPU", "ownership", "kvcr"}
 	session := []any{"session_id", "s"}

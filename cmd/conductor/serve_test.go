@@ -28,9 +28,10 @@ func TestMain(m *testing.M) {
 }
 
 // command is this program in another process, without the user's settings.
+// The race detector would let each process sleep a second when it exits.
 func command(args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = []string{"RUN_AS_CONDUCTOR=1", "HOME=" + os.TempDir() + "/nobody", "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"RUN_AS_CONDUCTOR=1", "GORACE=atexit_sleep_ms=10", "HOME=" + os.TempDir() + "/nobody", "PATH=" + os.Getenv("PATH")}
 	return cmd
 }
 

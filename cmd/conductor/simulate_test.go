@@ -34,6 +34,7 @@ func simulated(t *testing.T, settings string, args ...string) (r simulatedFleet)
 
 // TestSimulateFaults holds that a disturbed fleet is noticed and reported.
 func TestSimulateFaults(t *testing.T) {
+	t.Parallel()
 	r := simulated(t, "stream: {replay_timeout: 1s}\n", "--faults",
 		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--clear-every", "50")
 	cuts, reconnects := 0, 0
@@ -50,6 +51,7 @@ func TestSimulateFaults(t *testing.T) {
 // deployment with engines without, and with a pool that serves the latter alone. Small
 // blocks let many prompts end within a look-ahead.
 func TestSimulateLookAhead(t *testing.T) {
+	t.Parallel()
 	r := simulated(t, "index: {recall_bytes: 512MiB}\n", "--pool", "--block-size", "8",
 		"--device-blocks", "2048", "--host-blocks", "1024", "--disk-blocks", "1024", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000")
 	ranks := map[string]int{}
@@ -66,6 +68,7 @@ func TestSimulateLookAhead(t *testing.T) {
 // TestSimulatePool holds that blocks which come from a pool as object keys alone count
 // for all instances, in a server in its own process.
 func TestSimulatePool(t *testing.T) {
+	t.Parallel()
 	simulated(t, "index: {recall_bytes: 512MiB}\n", "--pool", "--families", "vllm-map,vllm-array,sglang",
 		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000")
 }

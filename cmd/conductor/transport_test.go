@@ -86,6 +86,7 @@ func ask(h http.Handler, path, contentType, coding string, body io.Reader) *http
 // TestCodingsOfEveryDialect holds that each dialect reads compressed bodies as plain
 // ones, and reports bad ones in its own words.
 func TestCodingsOfEveryDialect(t *testing.T) {
+	t.Parallel()
 	h, _ := everything(t, nil)
 	compress := map[string]func(io.Writer) io.WriteCloser{
 		"gzip": func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) },
@@ -386,6 +387,7 @@ func TestProtocols(t *testing.T) {
 // TestTimeoutsInBothProtocols holds that a body that does not come costs limits.read_timeout,
 // and an idle connection limits.idle_timeout.
 func TestTimeoutsInBothProtocols(t *testing.T) {
+	t.Parallel()
 	limits := config.Default().Limits
 	limits.ReadTimeout, limits.IdleTimeout = 50*time.Millisecond, 50*time.Millisecond
 	h, _ := everything(t, nil)
@@ -504,6 +506,7 @@ func TestClientsThatTakeNothing(t *testing.T) {
 // TestShutdownInBothProtocols holds that a request in flight is answered, and that idle
 // connections do not hold up the end.
 func TestShutdownInBothProtocols(t *testing.T) {
+	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		a := conductor.NewAdmission(1, time.Minute)
 		h, c := everything(t, a)
