@@ -32,7 +32,7 @@ var (
 	faultFor     = flag.Duration("faults.for", soakTime(), "go on with further seeds for so long")
 )
 
-// soakTime is FAULTS_SOAK, by which make test asks for a minute of further seeds.
+// soakTime is FAULTS_SOAK, by which make test asks for further seeds.
 func soakTime() time.Duration {
 	d, _ := time.ParseDuration(os.Getenv("FAULTS_SOAK"))
 	return d
