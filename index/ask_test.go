@@ -13,7 +13,11 @@ import (
 func TestStoreKeys(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	scheme := hash.Default()
-	for round := range 2000 {
+	rounds := 2000
+	if underRace {
+		rounds = 200
+	}
+	for round := range rounds {
 		const blocks = 100 // of several pieces
 		var engine, locals, keys []uint64
 		for i := range uint64(blocks) {

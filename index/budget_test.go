@@ -86,7 +86,7 @@ func TestBudget(t *testing.T) {
 // depend on them, and the memory with the next look at it.
 func TestClearMillion(t *testing.T) {
 	million := 1 << 20
-	if testing.Short() {
+	if testing.Short() || underRace {
 		million = 1 << 17
 	}
 	x := New(Options{Scheme: hash.Default()})

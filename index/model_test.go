@@ -442,7 +442,7 @@ func TestModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	worlds, steps := 150, 120
-	if testing.Short() {
+	if testing.Short() || underRace {
 		worlds = 20
 	}
 	for i := range worlds {
