@@ -16,7 +16,8 @@ import (
 // goroutines while their engines publish and routers ask. Nothing may race, no
 // answer may exceed what was ever published, and nothing may be left at the end.
 func TestConcurrentUse(t *testing.T) {
-	const rounds, blocks = 200, 6
+	const blocks = 6
+	rounds := times(200)
 	b := newBench()
 	defer b.conductor.Close()
 	registration := func(instance string, rank int) conductor.Registration {

@@ -196,7 +196,7 @@ func runTraffic(t *testing.T, tr traffic, seed uint64) (codes string, surplus in
 // TestCopiesOfOrdinaryTraffic holds that copies of an engine in its default mode are
 // balanced: nothing is found, and every block that the engine has is indexed.
 func TestCopiesOfOrdinaryTraffic(t *testing.T) {
-	for seed, tr := range []traffic{
+	for seed, tr := range some(3, []traffic{
 		{blocks: 400, prompts: 40, turns: 12},
 		{blocks: 400, prompts: 40, turns: 12, races: 3},
 		{blocks: 400, prompts: 200, turns: 6, races: 10},  // every request several times
@@ -204,7 +204,7 @@ func TestCopiesOfOrdinaryTraffic(t *testing.T) {
 		{blocks: 800, prompts: 1, turns: 1, races: 2},     // one prompt, whose end is computed again and again
 		{blocks: 2000, prompts: 300, turns: 12, races: 9}, // full of copies
 		{blocks: 900, prompts: 100, turns: 12, races: 4, late: 1000},
-	} {
+	}...) {
 		codes, surplus := runTraffic(t, tr, uint64(seed))
 		if codes != "" || surplus != 0 && tr.late == 0 {
 			t.Errorf("%+v: findings %q, %d blocks too many", tr, codes, surplus)
@@ -215,12 +215,12 @@ func TestCopiesOfOrdinaryTraffic(t *testing.T) {
 // TestCopiesOfFullReports holds that full reports are found where nothing tells them from
 // copies, and leave no block too many with a session or with copies: set.
 func TestCopiesOfFullReports(t *testing.T) {
-	for seed, tr := range []traffic{
+	for seed, tr := range some(1, []traffic{
 		{blocks: 400, prompts: 60, turns: 12},
 		{blocks: 400, prompts: 200, turns: 6}, // few hits
 		{blocks: 900, prompts: 200, turns: 20, races: 1},
 		{blocks: 900, prompts: 120, turns: 12, late: 500},
-	} {
+	}...) {
 		tr.full = true
 		codes, surplus := runTraffic(t, tr, uint64(seed))
 		if codes != "copies_grow " || surplus <= 0 {

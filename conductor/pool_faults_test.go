@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
 )
@@ -181,6 +182,9 @@ func TestPoolHearsOfAdopted(t *testing.T) {
 // TestPoolForgetsScopes: adapters and salts of objects that are gone are no bound on
 // those to come.
 func TestPoolForgetsScopes(t *testing.T) {
+	if payload.Spoils {
+		t.Skip("one source, and 16,384 scopes of it: make test runs this without the race detector")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench()
 		defer b.conductor.Close()

@@ -52,10 +52,7 @@ func (w *world) row(engine, path, salt string) (longest, gpu, cpu, disk int) {
 // TestPoolModel: whatever the order in which engines announce and evict blocks and a
 // pool takes and drops their objects, answers say what both hold.
 func TestPoolModel(t *testing.T) {
-	worlds := 60
-	if testing.Short() {
-		worlds = 6
-	}
+	worlds := times(60)
 	for seed := range uint64(worlds) {
 		synctest.Test(t, func(t *testing.T) { runPoolWorld(t, seed) })
 	}

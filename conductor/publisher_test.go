@@ -5,19 +5,37 @@ import (
 	"hash/fnv"
 	"strings"
 
+	"kvconductor/events/payload"
 	"kvconductor/events/stream/streamtest"
 )
+
+// some returns all cases. Under the race detector, which takes ten times as long, it
+// returns the first n of them: make test runs this package once more without the detector.
+func some[T any](n int, cases ...T) []T {
+	if payload.Spoils {
+		return cases[:n]
+	}
+	return cases
+}
+
+// times returns n rounds, or a fifth of them under the race detector; see some.
+func times(n int) int {
+	if payload.Spoils {
+		return n / 5
+	}
+	return n
+}
 
 // publish publishes events of a rank as one batch. The batch reaches subscribers if live,
 // and replays if kept.
 func publish(p *streamtest.Publisher, rank int, events []any, live, kept bool) {
-	switch payload := streamtest.Batch(float64(p.Next())+0.5, rank, events...); {
+	switch batch := streamtest.Batch(float64(p.Next())+0.5, rank, events...); {
 	case live && kept:
-		p.Publish(payload)
+		p.Publish(batch)
 	case live:
-		p.PublishOnce(payload)
+		p.PublishOnce(batch)
 	case kept:
-		p.Lose(payload)
+		p.Lose(batch)
 	default:
 		p.Forget()
 	}

@@ -163,7 +163,7 @@ func answers(b *bench, without string) string {
 // later, whichever sources it knew before and whichever are registered afterwards.
 func TestRecoveryModel(t *testing.T) {
 	const seed = 1
-	for i := range 10 {
+	for i := range times(10) {
 		synctest.Test(t, func(t *testing.T) {
 			s := story{rng: rand.New(rand.NewPCG(seed, uint64(i)))}
 			a, openA := newReplica(new(streamtest.Network))
