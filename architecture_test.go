@@ -62,7 +62,7 @@ var table = []room{
 	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "index/hash", modules: []string{xxh3, ristretto}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
-	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto, semaphore},
+	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto},
 		not: []string{"flag", "net/http", "os"}},
 	// Names of contexts, as values: every room of the application compares them, none may add to them.
 	{dir: "conductor/scope", rooms: []string{"events"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
@@ -76,13 +76,13 @@ var table = []room{
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	{dir: "conductor/http", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "conductor/server", "events", "spelling", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 
-	{dir: "conductor/server", modules: []string{gin, zerolog, compress}, not: []string{"flag", "os"}},
+	{dir: "conductor/server", modules: []string{gin, prometheus, zerolog, compress, semaphore}, not: []string{"flag", "os"}},
 
 	// Which peer is asked and how long: the format of a snapshot is a value that it is given.
 	{dir: "conductor/replica", rooms: []string{"conductor"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "os"}},
 
-	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/replica", "conductor/body", "conductor/prompt", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
-	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
+	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/replica", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", tests: true, modules: []string{msgpack, zmq4}},
 

@@ -87,9 +87,6 @@ type Options struct {
 	// SilentAfter is how long a source may be silent while it is asked for before
 	// that is a finding (doctor.silent_after), DefaultSilentAfter when 0.
 	SilentAfter time.Duration
-	// Admission bounds the queries that are worked on at once; nil is no bound. Several
-	// Conductors may share one.
-	Admission *Admission
 	// Gate, if set, holds back what publishers send until it is closed: sockets
 	// connect and batches queue, nothing is applied. See Recover.
 	Gate <-chan struct{}

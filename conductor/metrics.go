@@ -121,10 +121,6 @@ var (
 	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
 	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the tables of engine hashes; those in pieces of chains are left out.", contextLabels...)
 
-	descQueriesInside  = desc("queries_in_flight", "Queries that are worked on: their body is there, their answer is not made.")
-	descQueriesWaiting = desc("queries_waiting", "Queries that wait for one in flight to end (limits.max_queries).")
-	descQueriesRefused = desc("queries_refused_total", "Queries refused because they had waited for limits.query_wait.")
-
 	descRecalled = desc("recalled_names_total", "Lookups of engine hashes among remembered blocks that no source holds any more, by result.", "result")
 
 	descMemoHits   = desc("hash_memo_hits_total", "Stretches of up to 16 blocks whose engine digests were kept.")
@@ -206,12 +202,6 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descIndexWaiting, st.Raw)
 		gauge(descIndexBytes, st.Bytes)
 		gauge(descIndexAliasBytes, st.AliasBytes)
-	}
-	if c.opts.Admission != nil {
-		st := c.opts.Admission.Stats()
-		ch <- prometheus.MustNewConstMetric(descQueriesInside, prometheus.GaugeValue, float64(st.Inside))
-		ch <- prometheus.MustNewConstMetric(descQueriesWaiting, prometheus.GaugeValue, float64(st.Waiting))
-		ch <- prometheus.MustNewConstMetric(descQueriesRefused, prometheus.CounterValue, float64(st.Refused))
 	}
 	if c.recall != nil {
 		ch <- prometheus.MustNewConstMetric(descRecalled, prometheus.CounterValue, float64(c.recall.found.Load()), "found")

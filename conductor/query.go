@@ -1,7 +1,6 @@
 package conductor
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -233,14 +232,6 @@ func (c *Conductor) detail(sources []*source) []SourceDetail {
 	}
 	return all
 }
-
-// Enter takes a place for a query (Options.Admission). A dialect calls it when the body
-// has arrived, and Leave when the answer is made. Enter returns ErrBusy if no place comes
-// free in time.
-func (c *Conductor) Enter(ctx context.Context) error { return c.opts.Admission.Enter(ctx) }
-
-// Leave gives back the place that Enter took.
-func (c *Conductor) Leave() { c.opts.Admission.Leave() }
 
 // Mixed reports whether there may be blocks of adapters and salts among those of the
 // base model: a peer that is Dynamo's names both only by what they do to its local

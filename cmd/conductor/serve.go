@@ -111,12 +111,13 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	}
 	c := conductor.New(options)
 	peers := replica.New(replica.Config{Peers: cfg.Dynamo.Peers, Format: dynamo.Dumps(log), Log: log})
+	places := admission(cfg.Limits)
 	dialect := dynamo.New(dynamo.Config{
-		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Replica: peers,
+		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: places, Replica: peers,
 		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, collectors.NewGoCollector(),
+	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, places, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets))
 
 	for i, src := range cfg.Sources {
@@ -131,7 +132,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	}
 
 	opts := conductorhttp.Options{
-		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
+		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 	}
 	web.Handler = func(root string) http.Handler {
@@ -178,7 +179,7 @@ func timeouts(limits config.Limits) server.Timeouts {
 // handler serves one dialect at the root, and those of JSON under their prefixes. Where
 // the published Conductor dialect is, that of the second server is for who asks so.
 func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conductorhttp.Options) http.Handler {
-	v2 := mooncake.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Version: opts.Version}
+	v2 := mooncake.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Admission: opts.Admission, Version: opts.Version}
 	packed := mooncake.New(v2)
 	v2.Form = mooncake.JSON
 	json := mooncake.New(v2)
@@ -310,7 +311,6 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 		RecallBytes:   cfg.Index.RecallBytes,
 		PoolBytes:     cfg.Pool.MaxBytes,
 		SilentAfter:   cfg.Doctor.SilentAfter,
-		Admission:     admission(cfg.Limits),
 		Log:           log,
 		Transport: func(r conductor.Registration) stream.Transport {
 			return sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank})
@@ -335,12 +335,12 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 const queriesPerProcessor = 4
 
 // admission is the bound of queries as configured.
-func admission(limits config.Limits) *conductor.Admission {
+func admission(limits config.Limits) *server.Admission {
 	most := limits.MaxQueries
 	if most == 0 {
 		most = queriesPerProcessor * runtime.GOMAXPROCS(0)
 	}
-	return conductor.NewAdmission(most, limits.QueryWait)
+	return server.NewAdmission(most, limits.QueryWait)
 }
 
 // heartbeat is the configured pause between heartbeats as the transport takes it,

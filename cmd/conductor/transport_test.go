@@ -60,15 +60,18 @@ func packed(v any) string {
 }
 
 // everything is the handler of a listener, with a Conductor without sources.
-func everything(t testing.TB, a *conductor.Admission) (http.Handler, *conductor.Conductor) {
+func everything(t testing.TB, a *server.Admission) (http.Handler, *conductor.Conductor) {
 	t.Helper()
-	c := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Admission: a, Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
-	d := dynamo.New(dynamo.Config{Conductor: c, MaxTokens: 1 << 20, Log: zerolog.Nop()})
+	d := dynamo.New(dynamo.Config{Conductor: c, MaxTokens: 1 << 20, Admission: a, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, d)
+	if a != nil {
+		registry.MustRegister(a)
+	}
 	return handler(config.Conductor, c, d, conductorhttp.Options{
-		MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
+		MaxBody: 1 << 20, MaxTokens: 1 << 20, Admission: a, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
 	}), c
 }
 
@@ -133,14 +136,14 @@ func TestCodingsOfEveryDialect(t *testing.T) {
 func TestQueriesAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const wait = 100 * time.Millisecond
-		a := conductor.NewAdmission(1, wait)
-		h, c := everything(t, a)
+		a := server.NewAdmission(1, wait)
+		h, _ := everything(t, a)
 		for _, d := range dialects {
 			free := ask(h, d.path, d.contentType, "", strings.NewReader(d.body))
 			if free.Code != http.StatusOK && free.Code != http.StatusNotFound {
 				t.Errorf("%s with a free place: %d %s", d.path, free.Code, free.Body)
 			}
-			if err := c.Enter(t.Context()); err != nil {
+			if err := a.Enter(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			start := time.Now()
@@ -151,10 +154,10 @@ func TestQueriesAreRefused(t *testing.T) {
 			if waited := time.Since(start); waited != wait {
 				t.Errorf("%s waited for %s", d.path, waited)
 			}
-			c.Leave()
+			a.Leave()
 		}
 
-		if err := c.Enter(t.Context()); err != nil {
+		if err := a.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		start := time.Now()
@@ -187,7 +190,7 @@ func TestQueriesAreRefused(t *testing.T) {
 		if waited := time.Since(start); waited != 0 {
 			t.Errorf("what is no query waited for %s", waited)
 		}
-		c.Leave()
+		a.Leave()
 	})
 }
 
@@ -207,7 +210,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 // TestSlowClientsTakeNoPlace holds that a query counts from the last byte of its body to
 // the first of its answer.
 func TestSlowClientsTakeNoPlace(t *testing.T) {
-	a := conductor.NewAdmission(1, time.Hour)
+	a := server.NewAdmission(1, time.Hour)
 	h, c := everything(t, a)
 	if err := c.Register(conductor.Registration{
 		Endpoint: "tcp://127.0.0.1:1", Type: conductor.TypeVLLM, Model: "m", Instance: "1", BlockSize: 4,
@@ -217,7 +220,7 @@ func TestSlowClientsTakeNoPlace(t *testing.T) {
 	for _, d := range dialects {
 		outside := func(when string) {
 			t.Helper()
-			if st := a.Stats(); st != (conductor.AdmissionStats{}) {
+			if st := a.Stats(); st != (server.AdmissionStats{}) {
 				t.Errorf("%s as %s, %s: %+v", d.path, d.contentType, when, st)
 			}
 		}
@@ -236,15 +239,15 @@ func TestSlowClientsTakeNoPlace(t *testing.T) {
 			t.Errorf("%s as %s, beside a body that is still to come: %d %s", d.path, d.contentType, rec.Code, rec.Body)
 		}
 		// While the only place is taken, it waits behind its last byte.
-		if err := c.Enter(t.Context()); err != nil {
+		if err := a.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		io.WriteString(sender, d.body[10:])
-		if st := a.Stats(); st != (conductor.AdmissionStats{Inside: 1}) {
+		if st := a.Stats(); st != (server.AdmissionStats{Inside: 1}) {
 			t.Errorf("%s as %s, before its last byte: %+v", d.path, d.contentType, st)
 		}
 		sender.Close()
-		c.Leave()
+		a.Leave()
 		<-w.begun
 		outside("while its answer is taken")
 		close(w.taken)
@@ -258,9 +261,9 @@ func TestSlowClientsTakeNoPlace(t *testing.T) {
 // TestWhoGoesAwayLeavesTheQueue holds that a query leaves the queue with its client.
 func TestWhoGoesAwayLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := conductor.NewAdmission(1, time.Hour)
-		h, c := everything(t, a)
-		if err := c.Enter(t.Context()); err != nil {
+		a := server.NewAdmission(1, time.Hour)
+		h, _ := everything(t, a)
+		if err := a.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for _, d := range dialects {
@@ -273,16 +276,16 @@ func TestWhoGoesAwayLeavesTheQueue(t *testing.T) {
 				close(done)
 			}()
 			synctest.Wait()
-			if st := a.Stats(); st != (conductor.AdmissionStats{Inside: 1, Waiting: 1}) {
+			if st := a.Stats(); st != (server.AdmissionStats{Inside: 1, Waiting: 1}) {
 				t.Errorf("%s as %s: %+v", d.path, d.contentType, st)
 			}
 			leave()
 			<-done
-			if st := a.Stats(); st != (conductor.AdmissionStats{Inside: 1}) {
+			if st := a.Stats(); st != (server.AdmissionStats{Inside: 1}) {
 				t.Errorf("%s as %s, afterwards: %+v", d.path, d.contentType, st)
 			}
 		}
-		c.Leave()
+		a.Leave()
 	})
 }
 
@@ -324,7 +327,7 @@ func routerClient(t *testing.T, h2 bool, connections *int) *http.Client {
 
 // TestProtocols asks in HTTP/1.1 and in HTTP/2, both on one port, one connection each.
 func TestProtocols(t *testing.T) {
-	h, _ := everything(t, conductor.NewAdmission(4, time.Minute))
+	h, _ := everything(t, server.NewAdmission(4, time.Minute))
 	_, address := listen(t, h, config.Default().Limits, nil)
 	for _, h2 := range []bool{false, true} {
 		connections := 0
@@ -429,7 +432,7 @@ func TestTimeoutsInBothProtocols(t *testing.T) {
 // TestLengthsThatLie sends in HTTP/2 bodies of another length than they say. No query comes
 // of one, and none of the places stays taken.
 func TestLengthsThatLie(t *testing.T) {
-	places := conductor.NewAdmission(1, time.Hour)
+	places := server.NewAdmission(1, time.Hour)
 	h, _ := everything(t, places)
 	statuses := make(chan int, 1)
 	_, address := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -469,7 +472,7 @@ func TestLengthsThatLie(t *testing.T) {
 			c.Close()
 		}
 	}
-	if st := places.Stats(); st != (conductor.AdmissionStats{}) {
+	if st := places.Stats(); st != (server.AdmissionStats{}) {
 		t.Errorf("afterwards: %+v", st)
 	}
 }
@@ -508,8 +511,8 @@ func TestClientsThatTakeNothing(t *testing.T) {
 func TestShutdownInBothProtocols(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
-		a := conductor.NewAdmission(1, time.Minute)
-		h, c := everything(t, a)
+		a := server.NewAdmission(1, time.Minute)
+		h, _ := everything(t, a)
 		began := make(chan struct{})
 		s, address := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/query" {
@@ -525,7 +528,7 @@ func TestShutdownInBothProtocols(t *testing.T) {
 			io.Copy(io.Discard, res.Body)
 			res.Body.Close()
 		}
-		if err := c.Enter(t.Context()); err != nil {
+		if err := a.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		answered := make(chan error, 1)
@@ -543,7 +546,7 @@ func TestShutdownInBothProtocols(t *testing.T) {
 		<-began
 		stopped := make(chan error, 1)
 		go func() { stopped <- s.Shutdown(t.Context()) }()
-		c.Leave() // the one that waits is let in, before or after the end began
+		a.Leave() // the one that waits is let in, before or after the end began
 		if err := <-answered; err != nil {
 			t.Errorf("HTTP/2 %t: a request in flight: %v", h2, err)
 		}

@@ -22,6 +22,8 @@ type rejection struct {
 	text   string
 }
 
+func (r *rejection) Error() string { return r.text }
+
 // maxDepth is the reference's limit for the nesting of values.
 const maxDepth = 128
 

@@ -73,7 +73,7 @@ type nameDetail struct {
 // copy of the index it walks, so there are never more than maxDumps; others wait.
 func (d *Dialect) dump(g *gin.Context) {
 	if !d.conductor.KeepsLocals() {
-		refuse(g, http.StatusNotImplemented, "local hashes are not kept: index.local_hashes is false")
+		fail(g, refusef(http.StatusNotImplemented, "local hashes are not kept: index.local_hashes is false"))
 		return
 	}
 	detail, readable := detailed(g)
@@ -81,7 +81,7 @@ func (d *Dialect) dump(g *gin.Context) {
 		return
 	}
 	if d.conductor.Ready().Recovering {
-		refuse(g, http.StatusServiceUnavailable, "a recovery is under way, what is here is not whole")
+		fail(g, refusef(http.StatusServiceUnavailable, "a recovery is under way, what is here is not whole"))
 		return
 	}
 	if g.Request.Method == http.MethodHead {

@@ -40,7 +40,7 @@ const (
 
 // fleet is two workers, one of two ranks, on every tier, under an adapter and a
 // salt, with one of a string id and a block on a medium of its own.
-func (s *server) fleet() {
+func (s *testServer) fleet() {
 	s.t.Helper()
 	s.register(7, 0, "")
 	s.register(7, 1, "")
@@ -54,7 +54,7 @@ func (s *server) fleet() {
 
 // The two forms, byte for byte.
 func TestDump(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.do("GET", "/dump", "", 200, "{}")
 		s.register(1, 0, `,"routing_group":"g"`)
 		const idle = `"m:g":{"block_size":4,"model_name":"m","routing_group":"g","events":[]}`
@@ -106,7 +106,7 @@ func renamed(by int, e map[string]any) map[string]any {
 // TestDumpUnifiesNames holds that a plain dump has one name for each block: that of most
 // workers in the dump, of equal numbers that of the first. Details have each worker's own.
 func TestDumpUnifiesNames(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		for worker := 6; worker <= 8; worker++ {
 			s.register(worker, 0, "")
 		}
@@ -138,7 +138,7 @@ func TestDumpUnifiesNames(t *testing.T) {
 
 // TestDumpUnifiesPartNames holds the same where blocks of two parts share one.
 func TestDumpUnifiesPartNames(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.register(6, 0, "")
 		s.register(7, 0, "")
 		for i, last := range []int{5, 9} { // two blocks, whose first parts have equal tokens
@@ -161,7 +161,7 @@ func TestDumpUnifiesPartNames(t *testing.T) {
 }
 
 // accept asks for a kind of answer.
-func (s *server) accept(path, kind string) *httptest.ResponseRecorder {
+func (s *testServer) accept(path, kind string) *httptest.ResponseRecorder {
 	req := httptest.NewRequest("GET", path, nil)
 	req.Header.Set("Accept", kind)
 	rec := httptest.NewRecorder()
@@ -186,7 +186,7 @@ func TestDumpWhileRecovering(t *testing.T) {
 
 // A client that does not read holds up no more than its share of dumps.
 func TestDumpsAreBounded(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		for range maxDumps {
 			s.dialect.dumps <- struct{}{}
 		}
@@ -206,20 +206,20 @@ func TestDumpsAreBounded(t *testing.T) {
 }
 
 // forgetful is a server that keeps no local hashes.
-func forgetful(t *testing.T) *server {
+func forgetful(t *testing.T) *testServer {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	t.Cleanup(c.Close)
 	d := New(Config{Conductor: c, Log: zerolog.Nop()})
 	r := gin.New()
 	d.MountRoot(r)
 	d.Mount(r.Group(prefix))
-	return &server{t: t, conductor: c, dialect: d, handler: r}
+	return &testServer{t: t, conductor: c, dialect: d, handler: r}
 }
 
 // Whatever has happened, each event is behind one of the same worker or nothing,
 // chains are one event, and removed blocks are gone.
 func TestDumpAfterChanges(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		f := func(want ...string) {
 			t.Helper()
 			s.do("GET", "/dump", "", 200, `{"m:default":{"block_size":4,"model_name":"m","routing_group":"default","events":[`+strings.Join(want, ",")+`]}}`)
@@ -245,7 +245,7 @@ func TestDumpAfterChanges(t *testing.T) {
 // Names may hold what separates them, and a partition may have two block sizes: no
 // two slots have one key.
 func TestDumpKeys(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		keys := func(want ...string) {
 			t.Helper()
 			d := json.NewDecoder(s.send("GET", "/dump", "").Body)
@@ -300,7 +300,7 @@ func TestDumpFitsOpenAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := doc.Components.Schemas["DynamoDumpLine"].Value
-	f := func(t *testing.T, s *server, query, accept string, status int) {
+	f := func(t *testing.T, s *testServer, query, accept string, status int) {
 		t.Helper()
 		req := httptest.NewRequest("GET", prefix+"/dump"+query, nil)
 		req.Header.Set("Accept", accept)
@@ -331,7 +331,7 @@ func TestDumpFitsOpenAPI(t *testing.T) {
 			}
 		}
 	}
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.fleet()
 		s.publish(7, 0, stored("GPU", 9, 9), map[string]any{"type": "BlockStored", "block_hashes": []int{5}, "parent_block_hash": nil, "token_ids": []int{}, "block_size": 4})
 		for _, query := range []string{"", "?detail=1"} {

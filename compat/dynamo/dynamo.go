@@ -36,6 +36,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/replica"
+	"kvconductor/conductor/server"
 )
 
 // ModelKey is the key under which a handler leaves the model name of its request in the
@@ -47,6 +48,8 @@ type Config struct {
 	Conductor *conductor.Conductor
 	// MaxTokens bounds the tokens, or hashes, of one query (limits.max_tokens).
 	MaxTokens int
+	// Admission bounds the queries at once; nil is no bound.
+	Admission *server.Admission
 	// TestEndpoints mounts /test/pause_listener and /test/resume_listener.
 	TestEndpoints bool
 	// ReopenLogs reopens the access log for /reopen_logs; nil does nothing.
@@ -150,7 +153,7 @@ func (d *Dialect) reopenLogs(g *gin.Context) {
 	if d.cfg.ReopenLogs != nil {
 		if err := d.cfg.ReopenLogs(); err != nil {
 			d.cfg.Log.Error().Err(err).Msg("the access log cannot be reopened")
-			refuse(g, http.StatusInternalServerError, err.Error())
+			fail(g, err)
 			return
 		}
 	}

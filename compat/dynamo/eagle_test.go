@@ -12,7 +12,7 @@ import (
 // local hashes and in tokens find them, whether or not a source announces them again. A
 // query in tokens does not find the block behind which the prompt ends.
 func TestRecoveredEagleBlocks(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, a *server) {
+	inBubble(t, Config{}, func(t *testing.T, a *testServer) {
 		pairs := func(from, to int) map[string]any {
 			e := stored("GPU", from, to)
 			tokens := e["token_ids"].([]int)
@@ -40,7 +40,7 @@ func TestRecoveredEagleBlocks(t *testing.T) {
 		}
 		raw, _ := json.Marshal(hash.Default().Windows(nil, tokens, 4, 1, nil))
 		labels := string(raw[1 : len(raw)-1])
-		f := func(s *server, path, body, want string) {
+		f := func(s *testServer, path, body, want string) {
 			t.Helper()
 			if got := s.send("POST", path, body).Body.String(); len(got) < len(want) || got[:len(want)] != want {
 				t.Errorf("%s %s: %s, want %s", path, body, got, want)

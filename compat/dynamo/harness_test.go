@@ -17,13 +17,14 @@ import (
 	"kvconductor"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/server"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
 )
 
-// server is a listener of the dialect, over a Conductor whose publishers are in
+// testServer is a listener of the dialect, over a Conductor whose publishers are in
 // this process.
-type server struct {
+type testServer struct {
 	t         testing.TB
 	conductor *conductor.Conductor
 	dialect   *Dialect
@@ -31,22 +32,22 @@ type server struct {
 	network   *streamtest.Network
 }
 
-func newServer(t testing.TB, cfg Config) *server {
+func newServer(t testing.TB, cfg Config) *testServer {
 	t.Helper()
 	return newServerOn(t, cfg, newNetwork(), nil)
 }
 
 // newServerOn is one on another's network. What publishers send waits until gate is
 // closed, if there is one.
-func newServerOn(t testing.TB, cfg Config, n *streamtest.Network, gate <-chan struct{}) *server {
+func newServerOn(t testing.TB, cfg Config, n *streamtest.Network, gate <-chan struct{}) *testServer {
 	t.Helper()
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337, KeepLocals: true, MaxSources: 64, MaxOrphans: 1 << 16, Log: zerolog.Nop(), Gate: gate,
-		Stream:    stream.Config{Transport: n},
-		Admission: conductor.NewAdmission(1, time.Minute), // one, so that a place that is not given back shows
+		Stream: stream.Config{Transport: n},
 	})
 	t.Cleanup(c.Close)
 	cfg.Conductor, cfg.Log = c, zerolog.Nop()
+	cfg.Admission = server.NewAdmission(1, time.Minute) // one, so that a place that is not given back shows
 	if cfg.MaxTokens == 0 {
 		cfg.MaxTokens = 1 << 21
 	}
@@ -58,11 +59,11 @@ func newServerOn(t testing.TB, cfg Config, n *streamtest.Network, gate <-chan st
 	d.MountRoot(r)
 	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
 	d.Mount(r.Group("/dynamo/v1"))
-	return &server{t: t, conductor: c, dialect: d, handler: r, network: n}
+	return &testServer{t: t, conductor: c, dialect: d, handler: r, network: n}
 }
 
 // send makes a request. A body makes it JSON.
-func (s *server) send(method, path, body string) *httptest.ResponseRecorder {
+func (s *testServer) send(method, path, body string) *httptest.ResponseRecorder {
 	req := httptest.NewRequest(method, path, strings.NewReader(body))
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
@@ -73,7 +74,7 @@ func (s *server) send(method, path, body string) *httptest.ResponseRecorder {
 }
 
 // do makes a request and compares status and body.
-func (s *server) do(method, path, body string, status int, want string) {
+func (s *testServer) do(method, path, body string, status int, want string) {
 	s.t.Helper()
 	if rec := s.send(method, path, body); rec.Code != status || rec.Body.String() != want {
 		s.t.Errorf("%s %s %.200s\n got %d %.1000s\nwant %d %s", method, path, body, rec.Code, rec.Body, status, want)
@@ -84,7 +85,7 @@ const done = `{"status":"ok"}`
 
 // register registers a rank of an instance for model m and block size 4, at an
 // endpoint that publish knows.
-func (s *server) register(id, rank int, more string) {
+func (s *testServer) register(id, rank int, more string) {
 	s.t.Helper()
 	s.do("POST", "/register", fmt.Sprintf(`{"instance_id":%d,"dp_rank":%d,"endpoint":%q,"model_name":"m","block_size":4%s}`,
 		id, rank, endpointOf(id, rank), more), 201, done)
@@ -94,7 +95,7 @@ func endpointOf(id, rank int) string { return fmt.Sprintf("inproc://%d/%d", id, 
 
 // publish sends events of a rank and waits until they are applied. Only inside of
 // a synctest bubble.
-func (s *server) publish(id, rank int, events ...any) {
+func (s *testServer) publish(id, rank int, events ...any) {
 	synctest.Wait()
 	s.network.At(endpointOf(id, rank)).Publish(streamtest.Batch(1.5, nil, events...))
 	synctest.Wait()
@@ -151,7 +152,7 @@ func (permanent) Error() string   { return "this endpoint never works" }
 func (permanent) Permanent() bool { return true }
 
 // metric returns the lines of /metrics that begin with a name.
-func (s *server) metric(name string) string {
+func (s *testServer) metric(name string) string {
 	var out bytes.Buffer
 	for line := range strings.Lines(s.send("GET", "/metrics", "").Body.String()) {
 		if strings.HasPrefix(line, name) {

@@ -1,7 +1,6 @@
 package dynamo
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 
@@ -12,21 +11,21 @@ import (
 // lost, and asked for again afterwards.
 
 // pauseListener is POST /test/pause_listener.
-func (d *Dialect) pauseListener(r *exchange) {
-	d.control(r, "paused", d.conductor.Pause, statusPending, statusActive)
+func (d *Dialect) pauseListener(r *exchange) error {
+	return d.control(r, "paused", d.conductor.Pause, statusPending, statusActive)
 }
 
 // resumeListener is POST /test/resume_listener.
-func (d *Dialect) resumeListener(r *exchange) {
-	d.control(r, "resumed", d.conductor.Unpause, statusPaused, statusFailed)
+func (d *Dialect) resumeListener(r *exchange) error {
+	return d.control(r, "resumed", d.conductor.Unpause, statusPaused, statusFailed)
 }
 
 // control does something to a listener whose status is one of several.
-func (d *Dialect) control(r *exchange, done string, do func(conductor.Key) error, from ...string) {
+func (d *Dialect) control(r *exchange, done string, do func(conductor.Key) error, from ...string) error {
 	var instance string
 	var dpRank *uint64
-	if !r.decode("ListenerControlRequest", identity(&instance), rankOrNull(&dpRank)) {
-		return
+	if err := r.decode("ListenerControlRequest", identity(&instance), rankOrNull(&dpRank)); err != nil {
+		return err
 	}
 	want := uint64(0)
 	if dpRank != nil {
@@ -42,19 +41,15 @@ func (d *Dialect) control(r *exchange, done string, do func(conductor.Key) error
 			continue
 		}
 		if status := listenerStatus(&s); !slices.Contains(from, status) {
-			refuse(r.Context, http.StatusConflict, fmt.Sprintf("instance %s dp_rank %d cannot be %s from status %s", instance, want, done, status))
-			return
+			return refusef(http.StatusConflict, "instance %s dp_rank %d cannot be %s from status %s", instance, want, done, status)
 		}
 		if err := do(s.Key()); err != nil {
-			refuseError(r.Context, err)
-			return
+			return err
 		}
-		ok(r.Context, http.StatusOK)
-		return
+		return ok(r.Context, http.StatusOK)
 	}
 	if known {
-		refuse(r.Context, http.StatusNotFound, noRank(instance, want))
-		return
+		return noRank(instance, want)
 	}
-	refuse(r.Context, http.StatusNotFound, noInstance(instance))
+	return noInstance(instance)
 }

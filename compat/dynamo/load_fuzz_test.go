@@ -36,7 +36,7 @@ func FuzzLoad(f *testing.F) {
 		closed := make(chan struct{})
 		c := conductor.New(conductor.Options{HashSeed: 1337, KeepLocals: true, MaxSources: 64, MaxOrphans: 64, Log: zerolog.Nop(), Gate: closed})
 		defer c.Close()
-		s := &server{t: t, conductor: c, dialect: New(Config{Conductor: c, Log: zerolog.Nop()})}
+		s := &testServer{t: t, conductor: c, dialect: New(Config{Conductor: c, Log: zerolog.Nop()})}
 		_, err := s.load(lines, string(dump))
 		for _, broken := range c.Check() {
 			t.Fatalf("%q: %v", dump, broken)

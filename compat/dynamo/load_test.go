@@ -17,7 +17,7 @@ import (
 )
 
 // load applies a dump as one that a peer sent, and returns what was left out.
-func (s *server) load(lines bool, text string) (skipped string, err error) {
+func (s *testServer) load(lines bool, text string) (skipped string, err error) {
 	in := s.conductor.Recover(0)
 	counts := make(map[string]int)
 	l := &loader{in: in, skip: func(reason string) { counts[reason]++ }}
@@ -42,7 +42,7 @@ func (s *server) load(lines bool, text string) (skipped string, err error) {
 }
 
 // inReplica runs a test under a fake clock, with a server behind a gate.
-func inReplica(t *testing.T, f func(t *testing.T, s *server)) {
+func inReplica(t *testing.T, f func(t *testing.T, s *testServer)) {
 	t.Helper()
 	t.Run("", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestLoad(t *testing.T) {
 	usual := event()
 	f := func(t *testing.T, dump, skipped string, want ...string) {
 		t.Helper()
-		inReplica(t, func(t *testing.T, s *server) {
+		inReplica(t, func(t *testing.T, s *testServer) {
 			s.do("POST", "/register", `{"instance_id":1,"endpoint":"inproc://1/0","model_name":"known","block_size":4}`, 201, done)
 			s.do("POST", "/register", `{"instance_id":2,"endpoint":"inproc://2/0","model_name":"known:x","routing_group":"y:z","block_size":4}`, 201, done)
 			if dump != "" {
@@ -225,7 +225,7 @@ func signedOf(n uint64) string { return fmt.Sprint(int64(n)) }
 
 // holds compares what a server holds, without the slot "last", with "model group
 // instance/rank tier parent/block", sorted.
-func (s *server) holds(want ...string) {
+func (s *testServer) holds(want ...string) {
 	s.t.Helper()
 	var got []string
 	last := false
@@ -245,7 +245,7 @@ func (s *server) holds(want ...string) {
 }
 
 // blocks are those of a server's dump, one by one.
-func (s *server) blocks() []string {
+func (s *testServer) blocks() []string {
 	s.t.Helper()
 	var all []string
 	snap := s.conductor.Snapshot()
@@ -274,7 +274,7 @@ func TestLoadLines(t *testing.T) {
 	last := strings.Replace(line(event(`:7,`, `:99,`)), `"m"`, `"last"`, 1)
 	f := func(lines, skipped string, want ...string) {
 		t.Helper()
-		inReplica(t, func(t *testing.T, s *server) {
+		inReplica(t, func(t *testing.T, s *testServer) {
 			got, err := s.load(true, lines+last)
 			if err != nil || got != skipped {
 				t.Errorf("%s\nerror %v\nskipped %q\n   want %q", lines, err, got, skipped)
@@ -297,7 +297,7 @@ func TestLoadLines(t *testing.T) {
 	f(`{"key":"m:default","block_size":4,"source":{"instance_id":7}}`+"\n"+`{"key":"m:default","block_size":4,"name":[]}`+"\n"+line(event()), "bad_event:2", one)
 	f(`{"key":"m:default","block_size":4,"source":{"instance_id":"7","dp_rank":-1}}`+"\n"+`{"key":"m:default","block_size":4,"name":{"instance_id":"7","dp_rank":2147483648}}`+"\n"+line(event()), "bad_event:2", one)
 	// The last line may lack its end.
-	inReplica(t, func(t *testing.T, s *server) {
+	inReplica(t, func(t *testing.T, s *testServer) {
 		if got, err := s.load(true, line(event())+strings.TrimSuffix(last, "\n")); err != nil || got != "" {
 			t.Errorf("%q %v", got, err)
 		}
@@ -308,13 +308,13 @@ func TestLoadLines(t *testing.T) {
 // A dump that ends early, or is none, is an error, and nothing of it stays.
 func TestLoadGarbage(t *testing.T) {
 	whole := "{" + slotText("m:default", event(), event(`:7,`, `:8,`)) + `,"n:default":{"error":"x"}}`
-	inReplica(t, func(t *testing.T, s *server) {
+	inReplica(t, func(t *testing.T, s *testServer) {
 		s.register(7, 0, "")
 		if _, err := s.load(false, whole); err != nil || len(s.blocks()) != 2 {
 			t.Fatalf("%v, %q", err, s.blocks())
 		}
 	})
-	inReplica(t, func(t *testing.T, s *server) {
+	inReplica(t, func(t *testing.T, s *testServer) {
 		s.register(7, 0, "")
 		before := len(s.conductor.Registrations())
 		f := func(text string) {
@@ -362,7 +362,7 @@ func TestLoadGarbage(t *testing.T) {
 // A peer may follow more sources than are allowed here: those beyond are left out.
 func TestLoadTooManySources(t *testing.T) {
 	for _, lines := range []bool{false, true} {
-		inReplica(t, func(t *testing.T, s *server) {
+		inReplica(t, func(t *testing.T, s *testServer) {
 			var text strings.Builder
 			for i := range 70 {
 				e := event(`:7,`, fmt.Sprintf(":%d,", i))

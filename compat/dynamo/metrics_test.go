@@ -9,7 +9,7 @@ import (
 
 // TestMetrics holds names, types, labels and values of the series.
 func TestMetrics(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		f := func(name, want string) {
 			t.Helper()
 			if got := s.metric(name); got != want {

@@ -10,7 +10,7 @@ import (
 // Dynamo's dump names neither adapter nor salt of a block. What is recovered from it
 // is found all the same, by who asks with both and by who sends local hashes.
 func TestMixed(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, a *server) {
+	inBubble(t, Config{}, func(t *testing.T, a *testServer) {
 		a.register(1, 0, "")
 		a.publish(1, 0, stored("GPU", 1, 2, "lora_name", "sql", "cache_salt", "s"), stored("CPU", 3, 3, "lora_name", "sql", "cache_salt", "s"))
 		a.register(2, 0, "")
@@ -29,7 +29,7 @@ func TestMixed(t *testing.T) {
 		const two = `{"scores":{"2":{"0":4}}`
 		const one = `{"scores":{"1":{"0":8}}`
 		const both = `{"scores":{"1":{"0":8},"3":{"0":12}}`
-		f := func(s *server, path, body, want string) {
+		f := func(s *testServer, path, body, want string) {
 			t.Helper()
 			if got := s.send("POST", path, body).Body.String(); len(got) < len(want) || got[:len(want)] != want {
 				t.Errorf("%s %s: %s, want %s", path, body, got, want)
@@ -51,7 +51,7 @@ func TestMixed(t *testing.T) {
 // TestMixedEagleBlocks: a query in tokens finds blocks of an EAGLE engine under an adapter
 // and a salt that were recovered from Dynamo's dump, next to plain ones.
 func TestMixedEagleBlocks(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, a *server) {
+	inBubble(t, Config{}, func(t *testing.T, a *testServer) {
 		const names = `,"lora_name":"sql","cache_salt":"s"`
 		pairs := stored("GPU", 1, 3, "lora_name", "sql", "cache_salt", "s")
 		tokens := pairs["token_ids"].([]int)
@@ -73,7 +73,7 @@ func TestMixedEagleBlocks(t *testing.T) {
 		}
 		in.Done()
 		const want = `{"scores":{"1":{"0":8},"2":{"0":4}}`
-		for _, s := range []*server{a, b} {
+		for _, s := range []*testServer{a, b} {
 			if got := s.send("POST", "/query", ask(promptOf(3), names)).Body.String(); len(got) < len(want) || got[:len(want)] != want {
 				t.Errorf("recovered %v: %s, want %s", s == b, got, want)
 			}

@@ -61,7 +61,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inBubble(t, Config{TestEndpoints: true, MaxTokens: 16}, func(t *testing.T, s *server) {
+	inBubble(t, Config{TestEndpoints: true, MaxTokens: 16}, func(t *testing.T, s *testServer) {
 		f := func(method, path, body string, status int) {
 			t.Helper()
 			req := httptest.NewRequest(method, prefix+path, strings.NewReader(body))
@@ -121,14 +121,14 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		f("POST", "/test/pause_listener", `{"instance_id":5}`, 404)
 		f("POST", "/unregister", `{"instance_id":5,"model_name":"m"}`, 404)
 		f("POST", "/unregister", `{"instance_id":1,"model_name":"m"}`, 200)
-		if err := s.conductor.Enter(t.Context()); err != nil {
+		if err := s.dialect.cfg.Admission.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		f("POST", "/query", ask(promptOf(3), ""), 503)
 		f("POST", "/query_by_hash", byHash(local1, ""), 503)
 		f("POST", "/query_tiered_by_hash", byHash(local1, ""), 503)
 		f("GET", "/workers", "", 200)
-		s.conductor.Leave()
+		s.dialect.cfg.Admission.Leave()
 		f("POST", "/query", ask(promptOf(3), ""), 200)
 	})
 }

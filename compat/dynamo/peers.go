@@ -7,32 +7,31 @@ import (
 )
 
 // peerURL reads the body that names a peer. Any text will do.
-func peerURL(r *exchange) (url string, read bool) {
-	read = r.decode("PeerRequest", required(stringMember("url", &url)))
-	return url, read
+func peerURL(r *exchange) (url string, err error) {
+	err = r.decode("PeerRequest", required(stringMember("url", &url)))
+	return url, err
 }
 
 // registerPeer adds a peer to the list, once: POST /register_peer.
-func (d *Dialect) registerPeer(r *exchange) {
-	url, read := peerURL(r)
-	if !read {
-		return
+func (d *Dialect) registerPeer(r *exchange) error {
+	url, err := peerURL(r)
+	if err != nil {
+		return err
 	}
 	d.replica.AddPeer(url)
-	ok(r.Context, http.StatusCreated)
+	return ok(r.Context, http.StatusCreated)
 }
 
 // deregisterPeer takes a peer off the list: POST /deregister_peer.
-func (d *Dialect) deregisterPeer(r *exchange) {
-	url, read := peerURL(r)
-	if !read {
-		return
+func (d *Dialect) deregisterPeer(r *exchange) error {
+	url, err := peerURL(r)
+	if err != nil {
+		return err
 	}
 	if !d.replica.RemovePeer(url) {
-		refuse(r.Context, http.StatusNotFound, "peer not found")
-		return
+		return refusef(http.StatusNotFound, "peer not found")
 	}
-	ok(r.Context, http.StatusOK)
+	return ok(r.Context, http.StatusOK)
 }
 
 // listPeers answers with the list, in the order of registration: GET /peers. With

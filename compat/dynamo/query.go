@@ -1,7 +1,6 @@
 package dynamo
 
 import (
-	"fmt"
 	"math"
 	"net/http"
 	"slices"
@@ -12,17 +11,17 @@ import (
 )
 
 // query answers for a prompt given as tokens: POST /query.
-func (d *Dialect) query(r *exchange) {
+func (d *Dialect) query(r *exchange) error {
 	var (
 		q                    conductor.Query
 		routingGroup, tenant string
 		lora, salt           *string
 	)
-	if !r.decode("QueryRequest",
+	if err := r.decode("QueryRequest",
 		tokens, model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant),
 		stringOrNull("lora_name", &lora), stringOrNull("cache_salt", &salt),
-	) {
-		return
+	); err != nil {
+		return err
 	}
 	r.Set(ModelKey, q.Model)
 	q.Tokens = r.in.Tokens
@@ -32,43 +31,42 @@ func (d *Dialect) query(r *exchange) {
 	if salt != nil {
 		q.Salt = *salt
 	}
-	d.ask(r, q, group{&routingGroup, &tenant})
+	return d.ask(r, q, group{&routingGroup, &tenant})
 }
 
 // queryByHash answers for a prompt given as local hashes: POST /query_by_hash.
-func (d *Dialect) queryByHash(r *exchange) {
-	q, in, salt, read := d.hashQuery(r, "QueryByHashRequest")
-	if !read {
-		return
+func (d *Dialect) queryByHash(r *exchange) error {
+	q, in, salt, err := d.hashQuery(r, "QueryByHashRequest")
+	if err != nil {
+		return err
 	}
 	if salt != nil {
-		refuse(r.Context, http.StatusBadRequest, "cache_salt is not accepted by /query_by_hash; block_hashes must already include the intended cache salt")
-		return
+		return refusef(http.StatusBadRequest, "cache_salt is not accepted by /query_by_hash; block_hashes must already include the intended cache salt")
 	}
-	d.ask(r, q, in)
+	return d.ask(r, q, in)
 }
 
 // hashQuery reads a query by local hashes. They say by themselves which adapter and
 // salt they are of.
-func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in group, salt *string, read bool) {
+func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in group, salt *string, err error) {
 	var routingGroup, tenant string
-	if !r.decode(kind,
+	err = r.decode(kind,
 		blockHashes, model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant), stringOrNull("cache_salt", &salt),
-	) {
-		return q, in, nil, false
+	)
+	if err != nil {
+		return q, in, nil, err
 	}
 	r.Set(ModelKey, q.Model)
 	q.ByLocal, q.Locals = true, r.in.Hashes
-	return q, group{&routingGroup, &tenant}, salt, true
+	return q, group{&routingGroup, &tenant}, salt, nil
 }
 
 // ask answers a query in tokens.
-func (d *Dialect) ask(r *exchange, q conductor.Query, in group) {
+func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
 	p := conductor.Partition{Tenant: in.name(), Model: q.Model}
 	sizes := d.conductor.BlockSizes(p)
 	if len(sizes) == 0 {
-		unknownPartition(r, p)
-		return
+		return unknownPartition(p)
 	}
 	q.Tenant = p.Tenant
 	var found []match
@@ -86,7 +84,7 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) {
 		return n
 	}
 	r.in.Out = appendAnswer(r.in.Out, found, held)
-	d.answer(r)
+	return nil
 }
 
 // match appends what a query of one block size matches, in units of so many for a
@@ -102,8 +100,8 @@ func (d *Dialect) match(dst []match, q conductor.Query, unit int) []match {
 	return dst
 }
 
-func unknownPartition(r *exchange, p conductor.Partition) {
-	refuse(r.Context, http.StatusNotFound, fmt.Sprintf("no indexer for model=%s routing_group=%s", p.Model, p.Tenant))
+func unknownPartition(p conductor.Partition) error {
+	return refusef(http.StatusNotFound, "no indexer for model=%s routing_group=%s", p.Model, p.Tenant)
 }
 
 // match is how far one rank of a worker reaches, from its device down; cumulative,
@@ -158,16 +156,15 @@ func merge(all []match) []match {
 // queryTieredByHash answers in blocks, tier by tier, for a router that adds up by
 // itself: POST /query_tiered_by_hash. Blocks have one size in such an answer; of
 // several it is the one with the longest match.
-func (d *Dialect) queryTieredByHash(r *exchange) {
-	q, in, _, read := d.hashQuery(r, "QueryTieredByHashRequest")
-	if !read {
-		return
+func (d *Dialect) queryTieredByHash(r *exchange) error {
+	q, in, _, err := d.hashQuery(r, "QueryTieredByHashRequest")
+	if err != nil {
+		return err
 	}
 	p := conductor.Partition{Tenant: in.name(), Model: q.Model}
 	sizes := d.conductor.BlockSizes(p)
 	if len(sizes) == 0 {
-		unknownPartition(r, p)
-		return
+		return unknownPartition(p)
 	}
 	q.Tenant = p.Tenant
 	var best []match
@@ -182,5 +179,5 @@ func (d *Dialect) queryTieredByHash(r *exchange) {
 		}
 	}
 	r.in.Out = appendTiered(r.in.Out, best, size)
-	d.answer(r)
+	return nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // inBubble runs a test under a fake clock, with its own server.
-func inBubble(t *testing.T, cfg Config, f func(*testing.T, *server)) {
+func inBubble(t *testing.T, cfg Config, f func(*testing.T, *testServer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, newServer(t, cfg)) })
 }
@@ -31,7 +31,7 @@ const (
 )
 
 func TestQuery(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		f := func(body, want string) {
 			t.Helper()
 			s.do("POST", "/query", body, 200, want)
@@ -87,7 +87,7 @@ func TestQuery(t *testing.T) {
 // TestTiersAndRanks is the reference's own sum: two ranks, device 2 and 1, host 1,
 // disk 2 and 1, here with an external block on top.
 func TestTiersAndRanks(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, "")
 		s.register(1, 1, "")
 		s.publish(1, 0, stored("GPU", 1, 2), stored("CPU", 3, 3), stored("DISK", 4, 5), stored("EXTERNAL", 6, 6))
@@ -111,7 +111,7 @@ func TestTiersAndRanks(t *testing.T) {
 
 // TestAdaptersAndSalts asks for what was stored under an adapter and under a salt.
 func TestAdaptersAndSalts(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, "")
 		s.register(2, 0, `,"additional_salt":"unused"`)
 		s.publish(1, 0, stored("GPU", 1, 2, "lora_name", "alpha-7b"))
@@ -130,7 +130,7 @@ func TestAdaptersAndSalts(t *testing.T) {
 // registers: that is for events and queries alike which name none, so it is as if
 // nobody had named it.
 func TestRegisteredAdapter(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, `,"lora_name":"a"`)
 		s.publish(1, 0, stored("GPU", 1, 1))
 		s.do("POST", "/query", ask(promptOf(1), `,"lora_name":"a"`), 200, none)
@@ -143,7 +143,7 @@ func TestRegisteredAdapter(t *testing.T) {
 
 // TestBothDialects registers and asks on either side of one index.
 func TestBothDialects(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		there := func(body string, status int) string {
 			t.Helper()
 			rec := s.send("POST", "/conductor/v1/register", body)

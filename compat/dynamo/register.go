@@ -20,17 +20,12 @@ func isWorker(r *conductor.Registration) bool { return r.Type != conductor.TypeM
 // isListener reports the same of a source: what only a peer has told of is none.
 func isListener(s *conductor.Service) bool { return !s.Recovered && isWorker(&s.Registration) }
 
-// conflict is a registration that another one does not allow.
-type conflict string
-
-func (c conflict) Error() string { return string(c) }
-
 // register starts a source: POST /register. It never waits for the endpoint.
 //
 // additional_salt is read and not used, as in the reference: its clients register
 // with one and ask without. So is lora_name, which version 1.0 mixed into the hashes
 // of stored blocks and, unless they named another, of queries.
-func (d *Dialect) register(r *exchange) {
+func (d *Dialect) register(r *exchange) error {
 	var (
 		reg                  = conductor.Registration{Type: conductor.TypeVLLM}
 		replay, salt, lora   *string
@@ -38,7 +33,7 @@ func (d *Dialect) register(r *exchange) {
 		routingGroup, tenant string
 		dpRank               *uint64
 	)
-	if !r.decode("RegisterRequest",
+	if err := r.decode("RegisterRequest",
 		identity(&reg.Instance),
 		member{name: "endpoint", required: true, read: func(d *decoder, f *body.Member) { reg.Endpoint = d.text(f) }},
 		model(&reg.Model),
@@ -49,8 +44,8 @@ func (d *Dialect) register(r *exchange) {
 		stringOrNull("replay_endpoint", &replay),
 		alias("additionalsalt", stringOrNull("additional_salt", &salt)),
 		stringOrNull("lora_name", &lora),
-	) {
-		return
+	); err != nil {
+		return err
 	}
 	r.Set(ModelKey, reg.Model)
 	in := group{&routingGroup, &tenant}
@@ -60,18 +55,15 @@ func (d *Dialect) register(r *exchange) {
 		reg.ReplayEndpoint = *replay
 	}
 	if err := CheckEndpoint(reg.Endpoint); err != nil {
-		refuse(r.Context, http.StatusBadRequest, err.Error())
-		return
+		return &serviceError{http.StatusBadRequest, err.Error()}
 	}
 	if replay != nil {
 		if err := CheckReplayEndpoint(*replay); err != nil {
-			refuse(r.Context, http.StatusBadRequest, err.Error())
-			return
+			return &serviceError{http.StatusBadRequest, err.Error()}
 		}
 	}
 	if text := unusable(&reg, dpRank); text != "" {
-		refuse(r.Context, http.StatusBadRequest, text)
-		return
+		return &serviceError{http.StatusBadRequest, text}
 	}
 	if dpRank != nil {
 		reg.Rank = int(*dpRank)
@@ -84,14 +76,11 @@ func (d *Dialect) register(r *exchange) {
 	var taken *conductor.ConflictError // by a pool of the same name
 	switch {
 	case err == nil:
-		ok(r.Context, http.StatusCreated)
-	case errors.As(err, new(conflict)):
-		refuse(r.Context, http.StatusConflict, err.Error())
+		return ok(r.Context, http.StatusCreated)
 	case errors.As(err, &taken):
-		refuse(r.Context, http.StatusConflict, alreadyRegistered(&reg))
-	default:
-		refuseError(r.Context, err)
+		return alreadyRegistered(&reg)
 	}
+	return err
 }
 
 // unusable says what makes a registration one that could never be of use, which
@@ -126,7 +115,7 @@ func admit(reg *conductor.Registration, all iter.Seq[conductor.Registration]) er
 		partition := other.Tenant == reg.Tenant && other.Model == reg.Model
 		if other.Instance == reg.Instance {
 			if !partition {
-				return conflict(fmt.Sprintf("instance %s is already registered for model=%s routing_group=%s", reg.Instance, other.Model, other.Tenant))
+				return refusef(http.StatusConflict, "instance %s is already registered for model=%s routing_group=%s", reg.Instance, other.Model, other.Tenant)
 			}
 			taken = taken || other.Rank == reg.Rank
 		}
@@ -137,16 +126,16 @@ func admit(reg *conductor.Registration, all iter.Seq[conductor.Registration]) er
 	}
 	switch {
 	case taken:
-		return conflict(alreadyRegistered(reg))
+		return alreadyRegistered(reg)
 	case len(sizes) > 0 && !fits:
-		return conflict(fmt.Sprintf("block_size mismatch for model=%s routing_group=%s: existing=%d, requested=%d",
-			reg.Model, reg.Tenant, slices.Min(sizes), reg.BlockSize))
+		return refusef(http.StatusConflict, "block_size mismatch for model=%s routing_group=%s: existing=%d, requested=%d",
+			reg.Model, reg.Tenant, slices.Min(sizes), reg.BlockSize)
 	}
 	return nil
 }
 
-func alreadyRegistered(reg *conductor.Registration) string {
-	return fmt.Sprintf("instance %s dp_rank %d already registered", reg.Instance, reg.Rank)
+func alreadyRegistered(reg *conductor.Registration) error {
+	return refusef(http.StatusConflict, "instance %s dp_rank %d already registered", reg.Instance, reg.Rank)
 }
 
 // unregister stops sources and drops their blocks: POST /unregister.
@@ -155,16 +144,16 @@ func alreadyRegistered(reg *conductor.Registration) string {
 //	group             the instance
 //	rank              that rank, in every group; the reference takes the whole instance
 //	neither           the instance, in every group
-func (d *Dialect) unregister(r *exchange) {
+func (d *Dialect) unregister(r *exchange) error {
 	var (
 		instance, name string
 		in             group
 		dpRank         *uint64
 	)
-	if !r.decode("UnregisterRequest",
+	if err := r.decode("UnregisterRequest",
 		identity(&instance), model(&name), stringOrNull("routing_group", &in.routing), stringOrNull("tenant_id", &in.tenant), rankOrNull(&dpRank),
-	) {
-		return
+	); err != nil {
+		return err
 	}
 	r.Set(ModelKey, name)
 	var other *conductor.Registration // of the instance, in another partition
@@ -187,20 +176,18 @@ func (d *Dialect) unregister(r *exchange) {
 		case err == nil:
 			removed = true
 		case !errors.Is(err, conductor.ErrNotFound): // another request was faster
-			refuseError(r.Context, err)
-			return
+			return err
 		}
 	}
 	switch {
 	case removed:
-		ok(r.Context, http.StatusOK)
+		return ok(r.Context, http.StatusOK)
 	case known && dpRank != nil:
-		refuse(r.Context, http.StatusNotFound, noRank(instance, *dpRank))
+		return noRank(instance, *dpRank)
 	case !known && other != nil:
-		refuse(r.Context, http.StatusNotFound, fmt.Sprintf("instance %s is registered for model=%s routing_group=%s", instance, other.Model, other.Tenant))
-	default:
-		refuse(r.Context, http.StatusNotFound, noInstance(instance))
+		return refusef(http.StatusNotFound, "instance %s is registered for model=%s routing_group=%s", instance, other.Model, other.Tenant)
 	}
+	return noInstance(instance)
 }
 
 // listeners returns the sources of one instance, by tenant and rank.
@@ -217,10 +204,12 @@ func (d *Dialect) listeners(instance string) []conductor.Registration {
 	return all
 }
 
-func noInstance(instance string) string { return fmt.Sprintf("instance %s not found", instance) }
+func noInstance(instance string) error {
+	return refusef(http.StatusNotFound, "instance %s not found", instance)
+}
 
-func noRank(instance string, rank uint64) string {
-	return fmt.Sprintf("instance %s dp_rank %d not found", instance, rank)
+func noRank(instance string, rank uint64) error {
+	return refusef(http.StatusNotFound, "instance %s dp_rank %d not found", instance, rank)
 }
 
 // alias gives a member another name.

@@ -41,7 +41,7 @@ func refusal(text string) string {
 }
 
 func TestRegister(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		f := func(status int, text string, changes ...string) {
 			t.Helper()
 			want := done
@@ -135,7 +135,7 @@ func TestConcurrentRegistrations(t *testing.T) {
 }
 
 func TestUnregister(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		ranks := func(want string) {
 			t.Helper()
 			var rows []struct {
@@ -208,7 +208,7 @@ func TestUnregister(t *testing.T) {
 }
 
 func TestWorkers(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		f := func(path, want string) {
 			t.Helper()
 			s.do("GET", path, "", 200, want)
@@ -270,11 +270,11 @@ func TestReopenLogs(t *testing.T) {
 }
 
 func TestListenerControl(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.do("POST", "/test/pause_listener", `{"instance_id":1}`, 404, "")
 		s.do("POST", "/test/resume_listener", `{`, 404, "")
 	})
-	inBubble(t, Config{TestEndpoints: true}, func(t *testing.T, s *server) {
+	inBubble(t, Config{TestEndpoints: true}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, "")
 		s.do("POST", "/register", registration("endpoint", `"inproc://never"`, "dp_rank", "1"), 201, done)
 		synctest.Wait()

@@ -21,7 +21,7 @@ import (
 // world is a server and random workers: two of two ranks, one of a string id, and a
 // pool. It remembers which prompt each engine hash names.
 type world struct {
-	*server
+	*testServer
 	rng   *rand.Rand
 	names map[uint64]string
 	plain bool // nothing that only details can tell, and alike
@@ -52,7 +52,7 @@ func (p publisherOf) endpoint() string {
 }
 
 // follow registers a worker.
-func (s *server) follow(p publisherOf) {
+func (s *testServer) follow(p publisherOf) {
 	s.t.Helper()
 	rec := s.send("POST", "/conductor/v1/register", fmt.Sprintf(`{"instance_id":%q,"endpoint":%q,"type":%q,"modelname":"m:x","tenant_id":%q,"block_size":4,"dp_rank":%d}`,
 		p.instance, p.endpoint(), p.kind, p.group, p.rank))
@@ -195,7 +195,7 @@ func (w *world) act() {
 // rows are what a dump says, block by block and so that their order, and how they
 // are gathered into events, does not matter. Nor does it how a parent was called that
 // nobody holds.
-func (w *world) rows(s *server, path, accept string) []string {
+func (w *world) rows(s *testServer, path, accept string) []string {
 	w.t.Helper()
 	var rows []string
 	type child struct{ slot, who, name, parent string }
@@ -311,7 +311,7 @@ func (w *world) rows(s *server, path, accept string) []string {
 // answers are those to all short prompts in every context, and by local hashes,
 // without tree_sizes: blocks without a known place are counted there, and only
 // details tell of them.
-func (s *server) answers() []string {
+func (s *testServer) answers() []string {
 	var all []string
 	ask := func(path, body string) {
 		text := s.send("POST", path, body).Body.String()
@@ -371,7 +371,7 @@ func compare(t *testing.T, what string, got, want []string) {
 }
 
 // replica recovers a server of its own from the world's, through HTTP.
-func (w *world) replica(t *testing.T, peer http.Handler, follow ...publisherOf) *server {
+func (w *world) replica(t *testing.T, peer http.Handler, follow ...publisherOf) *testServer {
 	t.Helper()
 	web := pipes{}
 	web.serve(t, "peer:80", peer)
@@ -405,7 +405,7 @@ func inWorlds(t *testing.T, plain bool, f func(t *testing.T, w *world)) {
 	t.Helper()
 	const seed = 1
 	for i := range 12 {
-		inBubble(t, Config{}, func(t *testing.T, s *server) {
+		inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 			t.Logf("world %d", i)
 			w := &world{s, rand.New(rand.NewPCG(seed, uint64(i))), make(map[uint64]string), plain, plain || i%2 == 0}
 			for _, p := range workers {
@@ -423,11 +423,11 @@ func inWorlds(t *testing.T, plain bool, f func(t *testing.T, w *world)) {
 // same, whichever workers it knew before.
 func TestReplica(t *testing.T) {
 	inWorlds(t, false, func(t *testing.T, w *world) {
-		want := w.rows(w.server, "/dump?detail=1", ndjson)
-		compare(t, "the two forms", w.rows(w.server, "/dump?detail=1", "*/*"), want)
+		want := w.rows(w.testServer, "/dump?detail=1", ndjson)
+		compare(t, "the two forms", w.rows(w.testServer, "/dump?detail=1", "*/*"), want)
 		s := w.replica(t, w.handler, workers[:w.rng.IntN(len(workers)+1)]...)
 		compare(t, "details", w.rows(s, "/dump?detail=1", ndjson), want)
-		compare(t, "plain", placed(w.rows(s, "/dump", "*/*")), placed(w.rows(w.server, "/dump", "*/*")))
+		compare(t, "plain", placed(w.rows(s, "/dump", "*/*")), placed(w.rows(w.testServer, "/dump", "*/*")))
 		compare(t, "answers", s.answers(), w.answers())
 
 		// From the object form it is the same.
@@ -462,7 +462,7 @@ func TestPlainReplica(t *testing.T) {
 	inWorlds(t, true, func(t *testing.T, w *world) {
 		for _, accept := range []string{ndjson, "*/*"} {
 			s := w.replica(t, without(w.handler, "", accept), workers[:w.rng.IntN(len(workers)+1)]...)
-			compare(t, "plain", placed(w.rows(s, "/dump", accept)), placed(w.rows(w.server, "/dump", accept)))
+			compare(t, "plain", placed(w.rows(s, "/dump", accept)), placed(w.rows(w.testServer, "/dump", accept)))
 			s.follow(workers[0]) // so that their groups are known although they hold nothing
 			s.follow(workers[3])
 			compare(t, "answers", s.answers(), w.answers())
@@ -473,7 +473,7 @@ func TestPlainReplica(t *testing.T) {
 // A parent may be on a lower tier only, or another worker's, and so come after its
 // children in a dump.
 func TestReplicaOfEarlyChildren(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, "")
 		s.register(2, 0, "")
 		s.publish(1, 0, stored("DISK", 1, 1), stored("CPU", 2, 2), stored("GPU", 3, 3))
@@ -482,7 +482,7 @@ func TestReplicaOfEarlyChildren(t *testing.T) {
 		if n := strings.Count(want, `"parent_hash":100`); n != 3 {
 			t.Fatalf("%d children: %s", n, want)
 		}
-		w := &world{server: s}
+		w := &world{testServer: s}
 		for _, query := range []string{"detail=1", ""} {
 			for _, accept := range []string{ndjson, "*/*"} {
 				w.replica(t, without(s.handler, query, accept)).do("GET", "/dump", "", 200, want)
@@ -494,7 +494,7 @@ func TestReplicaOfEarlyChildren(t *testing.T) {
 // The canonical hashes of a peer with another seed mean nothing here, but those of
 // Dynamo do: what is without adapter and salt is recovered, as a guess.
 func TestReplicaOfAnotherSeed(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, "")
 		s.publish(1, 0, stored("GPU", 1, 2), stored("CPU", 3, 3), stored("GPU", 1, 2, "cache_salt", "s"))
 		for _, accept := range []string{ndjson, "*/*"} {
@@ -518,7 +518,7 @@ func TestReplicaOfAnotherSeed(t *testing.T) {
 
 // A pool serves the instances it is bound to also where nobody has registered it yet.
 func TestReplicaOfBoundPool(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *server) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, "")
 		rec := s.send("POST", "/conductor/v1/register",
 			`{"instance_id":"pool","endpoint":"tcp://10.0.0.9:1","type":"Mooncake","modelname":"m","block_size":4,"dp_rank":0,"serves":["1","2"]}`)

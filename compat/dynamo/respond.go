@@ -2,6 +2,7 @@ package dynamo
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
 )
 
 const (
@@ -22,73 +24,64 @@ const (
 // exchange is one request with a body.
 type exchange struct {
 	*gin.Context
-	in     *body.Request
-	limit  int  // elements of a list
-	inside bool // counts as a query
+	in    *body.Request
+	limit int // elements of a list
 }
 
-// decode reads the body, or answers why not.
-func (r *exchange) decode(kind string, members ...member) bool {
+// decode reads the body. It returns a *rejection.
+func (r *exchange) decode(kind string, members ...member) error {
 	if why := decode(r.in, r.limit, kind, members...); why != nil {
-		reject(r.Context, why)
-		return false
+		return why
 	}
-	return true
+	return nil
 }
 
 // body reads a body of at most limit bytes for a handler: the type, then the
-// length, then, in the handler, the JSON.
-func (d *Dialect) body(limit int64, handle func(*exchange)) gin.HandlerFunc {
+// length, then, in the handler, the JSON. A handler sends its answer, or returns an
+// error.
+func (d *Dialect) body(limit int64, handle func(*exchange) error) gin.HandlerFunc {
 	return func(g *gin.Context) {
-		if !isJSON(g.GetHeader("Content-Type")) {
-			plain(g, http.StatusUnsupportedMediaType, "Expected request with `Content-Type: application/json`")
-			return
-		}
 		r := &exchange{Context: g, in: body.Get(), limit: d.cfg.MaxTokens}
 		defer r.in.Release()
-		if err := r.in.Fill(g.Writer, g.Request, limit); err != nil {
-			switch {
-			case errors.Is(err, errors.ErrUnsupported):
-				plain(g, http.StatusUnsupportedMediaType, "Failed to buffer the request body: "+errors.Unwrap(err).Error())
-			case errors.As(err, new(*http.MaxBytesError)):
-				reject(g, &rejection{statusTooLarge, "Failed to buffer the request body: length limit exceeded"})
-			case errors.Is(err, io.ErrUnexpectedEOF):
-				plain(g, statusBadRequest, "Failed to buffer the request body: it ends early")
-			default:
-				plain(g, statusBadRequest, "Failed to buffer the request body: "+errors.Unwrap(err).Error())
-			}
-			return
+		err := r.fill(limit)
+		if err == nil {
+			err = handle(r)
 		}
-		handle(r)
+		if err != nil {
+			fail(g, err)
+		}
 	}
 }
 
-// queryBody makes a handler count, from the last byte of its body to its answer, as one of
-// the queries there may be at once.
-func (d *Dialect) queryBody(handle func(*exchange)) gin.HandlerFunc {
-	return d.body(maxQuery, func(r *exchange) {
-		if err := d.conductor.Enter(r.Request.Context()); err != nil {
-			r.Header("Retry-After", "1") // the least it can say
-			refuseError(r.Context, err)
-			return
+// fill reads the bytes of the body.
+func (r *exchange) fill(limit int64) error {
+	if !isJSON(r.GetHeader("Content-Type")) {
+		return &rejection{http.StatusUnsupportedMediaType, "Expected request with `Content-Type: application/json`"}
+	}
+	const failed = "Failed to buffer the request body: "
+	err := r.in.Fill(r.Writer, r.Request, limit)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errors.ErrUnsupported):
+		return &rejection{http.StatusUnsupportedMediaType, failed + errors.Unwrap(err).Error()}
+	case errors.As(err, new(*http.MaxBytesError)):
+		return &rejection{statusTooLarge, failed + "length limit exceeded"}
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return &rejection{statusBadRequest, failed + "it ends early"}
+	}
+	return &rejection{statusBadRequest, failed + errors.Unwrap(err).Error()}
+}
+
+// queryBody lets a handler write the answer of a query to in.Out within a place.
+func (d *Dialect) queryBody(handle func(*exchange) error) gin.HandlerFunc {
+	return d.body(maxQuery, func(r *exchange) error {
+		err := d.cfg.Admission.Do(r.Writer, r.Request, func() error { return handle(r) })
+		if err == nil {
+			r.Data(http.StatusOK, "application/json", r.in.Out)
 		}
-		r.inside = true
-		defer d.leave(r)
-		handle(r)
+		return err
 	})
-}
-
-// answer sends the answer of a query, which from then on counts as none.
-func (d *Dialect) answer(r *exchange) {
-	d.leave(r)
-	r.Data(http.StatusOK, "application/json", r.in.Out)
-}
-
-func (d *Dialect) leave(r *exchange) {
-	if r.inside {
-		r.inside = false
-		d.conductor.Leave()
-	}
 }
 
 // isJSON reports whether a content type is application/json or application/*+json.
@@ -102,36 +95,51 @@ func isJSON(contentType string) bool {
 }
 
 // ok answers that something was done.
-func ok(g *gin.Context, status int) { g.Data(status, "application/json", []byte(`{"status":"ok"}`)) }
-
-// refuse answers with the service's own error.
-func refuse(g *gin.Context, status int, text string) {
-	row := body.AppendString([]byte(`{"error":`), text, false)
-	g.Data(status, "application/json", append(row, '}'))
+func ok(g *gin.Context, status int) error {
+	g.Data(status, "application/json", []byte(`{"status":"ok"}`))
+	return nil
 }
 
-// refuseError answers with an error of the Conductor.
-func refuseError(g *gin.Context, err error) {
-	var field *conductor.FieldError
+// A serviceError is an error of the service itself.
+type serviceError struct {
+	status int
+	text   string
+}
+
+func (e *serviceError) Error() string { return e.text }
+
+// refusef returns a *serviceError.
+func refusef(status int, format string, args ...any) error {
+	return &serviceError{status, fmt.Sprintf(format, args...)}
+}
+
+// fail answers with an error: plain text before the reference's service is asked, else
+// {"error": text}.
+func fail(g *gin.Context, err error) {
+	var (
+		rejected *rejection
+		refused  *serviceError
+	)
 	status := http.StatusInternalServerError
 	switch {
-	case errors.As(err, &field):
+	case errors.As(err, &rejected):
+		if rejected.status == statusTooLarge && g.Request.ProtoMajor < 2 {
+			// The rest of the body is not read, so the connection cannot go on.
+			g.Header("Connection", "close")
+		}
+		plain(g, rejected.status, rejected.text)
+		return
+	case errors.As(err, &refused):
+		status = refused.status
+	case errors.As(err, new(*conductor.FieldError)):
 		status = http.StatusBadRequest
 	case errors.Is(err, conductor.ErrPast):
 		status = http.StatusForbidden
-	case errors.Is(err, conductor.ErrTooManySources), errors.Is(err, conductor.ErrClosed), errors.Is(err, conductor.ErrBusy):
+	case errors.Is(err, conductor.ErrTooManySources), errors.Is(err, conductor.ErrClosed), errors.Is(err, server.ErrBusy):
 		status = http.StatusServiceUnavailable
 	}
-	refuse(g, status, err.Error())
-}
-
-// reject answers as the reference's framework does, before its service is asked.
-func reject(g *gin.Context, why *rejection) {
-	if why.status == statusTooLarge && g.Request.ProtoMajor < 2 {
-		// The rest of the body is not read, so the connection cannot go on.
-		g.Header("Connection", "close")
-	}
-	plain(g, why.status, why.text)
+	row := body.AppendString([]byte(`{"error":`), err.Error(), false)
+	g.Data(status, "application/json", append(row, '}'))
 }
 
 func plain(g *gin.Context, status int, text string) {

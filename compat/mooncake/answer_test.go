@@ -10,7 +10,7 @@ import (
 // TestPreparedRows compares answers whose zeros are copied with the same packed row by
 // row.
 func TestPreparedRows(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		// a has two ranks; c and f hold something, so that runs of zeros end, begin and
 		// are in between.
 		holders := map[string]int{"c": 2, "f": 1}

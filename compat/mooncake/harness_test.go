@@ -13,33 +13,35 @@ import (
 
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/server"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
 )
 
-// server is a Conductor whose publishers are in this process, with a listener of the
+// testServer is a Conductor whose publishers are in this process, with a listener of the
 // dialect in each form, and one of the published dialect that knows this one too.
-type server struct {
+type testServer struct {
 	t                   testing.TB
 	conductor           *conductor.Conductor
+	places              *server.Admission
 	alone, plain, mixed *gin.Engine // in msgpack, in JSON, beside the published one
 	network             *streamtest.Network
 }
 
-func newServer(t testing.TB) *server {
+func newServer(t testing.TB) *testServer {
 	t.Helper()
 	n := &streamtest.Network{Prepare: func(_ string, p *streamtest.Publisher) { p.First = 1 }} // as masters count
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337, MaxSources: 8, MaxOrphans: 1 << 10, Log: zerolog.Nop(), Stream: stream.Config{Transport: n},
-		Admission: conductor.NewAdmission(1, time.Minute), // one, so that a place that is not given back shows
 	})
 	t.Cleanup(c.Close)
-	cfg := Config{Conductor: c, MaxBody: 1 << 14, MaxTokens: 64, Version: "test"}
+	places := server.NewAdmission(1, time.Minute) // one, so that a place that is not given back shows
+	cfg := Config{Conductor: c, MaxBody: 1 << 14, MaxTokens: 64, Admission: places, Version: "test"}
 	d := New(cfg)
 	cfg.Form = JSON
 	j := New(cfg)
-	opts := conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	s := &server{t: t, conductor: c, alone: conductorhttp.New(c, opts), plain: conductorhttp.New(c, opts), network: n}
+	opts := conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Admission: places, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	s := &testServer{t: t, conductor: c, places: places, alone: conductorhttp.New(c, opts), plain: conductorhttp.New(c, opts), network: n}
 	opts.Use = []gin.HandlerFunc{d.NegotiateErrors, j.NegotiateErrors}
 	s.mixed = conductorhttp.New(c, opts)
 	s.mixed.RedirectTrailingSlash = false
@@ -50,7 +52,7 @@ func newServer(t testing.TB) *server {
 }
 
 // inBubble runs f with a server whose time is synthetic.
-func inBubble(t *testing.T, f func(*testing.T, *server)) {
+func inBubble(t *testing.T, f func(*testing.T, *testServer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { f(t, newServer(t)) })
 }
@@ -69,7 +71,7 @@ func send(e *gin.Engine, method, path string, body []byte, headers ...string) *h
 }
 
 // publish sends one event of a publisher and waits until it is applied.
-func (s *server) publish(endpoint string, event map[string]any) {
+func (s *testServer) publish(endpoint string, event map[string]any) {
 	s.t.Helper()
 	synctest.Wait()
 	if n := s.network.At(endpoint).Publish(streamtest.Batch(1.5, nil, event)); n == 0 {

@@ -17,7 +17,7 @@ import (
 )
 
 // doJSON makes the request of a step in JSON and compares the answer byte by byte.
-func (s *server) doJSON(on *gin.Engine, at *step, query string) {
+func (s *testServer) doJSON(on *gin.Engine, at *step, query string) {
 	s.t.Helper()
 	if at.JSONAnswer == "" {
 		return
@@ -69,7 +69,7 @@ func TestErrorsInJSON(t *testing.T) {
 	if len(steps) < 300 {
 		t.Fatalf("only %d requests", len(steps))
 	}
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		for i := range steps {
 			s.doJSON(s.plain, &steps[i], "")
 			s.doJSON(s.mixed, &steps[i], "?dialect=v2")
@@ -89,7 +89,7 @@ func TestErrorsInJSON(t *testing.T) {
 
 // TestLimitsInJSON meets those of our own, which are told with a reason.
 func TestLimitsInJSON(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		f := func(body map[string]any, status int, want string) {
 			t.Helper()
 			text, err := json.Marshal(body)
@@ -114,7 +114,7 @@ func TestLimitsInJSON(t *testing.T) {
 
 // TestNegotiateJSON asks a listener of the published dialect in all it speaks.
 func TestNegotiateJSON(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		const body = `{"model":"m","block_size":16,"token_ids":[]}`
 		f := func(target, body, contentType, want string) {
 			t.Helper()

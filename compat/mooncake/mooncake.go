@@ -34,6 +34,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/server"
 )
 
 // Config is what a Dialect is made of.
@@ -43,6 +44,8 @@ type Config struct {
 	MaxBody int64
 	// MaxTokens bounds the tokens, or hashes, of one query (limits.max_tokens).
 	MaxTokens int
+	// Admission bounds the queries at once; nil is no bound.
+	Admission *server.Admission
 	// Version is reported by /health.
 	Version string
 	// Form is what the dialect is written in.

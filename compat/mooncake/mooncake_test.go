@@ -35,7 +35,7 @@ func source(instance string, rank int) map[string]any {
 
 // TestNegotiate asks a listener of the JSON dialect in both.
 func TestNegotiate(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		f := func(method, path, accept, contentType, want string) {
 			t.Helper()
 			body := []byte(`{"model":"m","block_size":16,"token_ids":[]}`)
@@ -78,8 +78,8 @@ func TestNegotiate(t *testing.T) {
 
 // TestErrorsAreTranscoded meets a server without places and a body that is too large.
 func TestErrorsAreTranscoded(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server) {
-		if err := s.conductor.Enter(t.Context()); err != nil {
+	inBubble(t, func(t *testing.T, s *testServer) {
+		if err := s.places.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		f := func(body string, status int, reason string) *httptest.ResponseRecorder {
@@ -95,13 +95,13 @@ func TestErrorsAreTranscoded(t *testing.T) {
 			t.Error("503 without Retry-After")
 		}
 		f(strings.Repeat(" ", 1<<15), 413, "too_large")
-		s.conductor.Leave()
+		s.places.Leave()
 	})
 }
 
 // TestNotInDialect sends msgpack to a path that the published dialect alone has.
 func TestNotInDialect(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		rec := send(s.mixed, "POST", "/query_batch", packed(t, map[string]any{"queries": []any{}}), "Content-Type", ContentType)
 		want := map[string]any{"error": "/query_batch is not in this dialect: Content-Type must be application/json", "reason": "unsupported_content_type"}
 		if got := unpacked(rec.Body.Bytes()); rec.Code != 400 || !reflect.DeepEqual(got, want) {
@@ -112,7 +112,7 @@ func TestNotInDialect(t *testing.T) {
 
 // TestAcceptPublished compares what the published dialect answers in both codecs.
 func TestAcceptPublished(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		for i := range 3 {
 			for rank := range 2 {
 				if rec := send(s.mixed, "POST", "/register", packed(t, source(fmt.Sprintf("i%d", i), rank)), "Content-Type", ContentType); rec.Code != 200 {
@@ -158,7 +158,7 @@ func TestAcceptPublished(t *testing.T) {
 
 // TestAnswersOfBothDialects registers in one and asks in the other.
 func TestAnswersOfBothDialects(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		if rec := send(s.mixed, "POST", "/register", packed(t, source("a", 0)), "Content-Type", ContentType); rec.Code != 200 {
 			t.Fatal(rec.Code, unpacked(rec.Body.Bytes()))
 		}
@@ -176,7 +176,7 @@ func TestAnswersOfBothDialects(t *testing.T) {
 }
 
 // refuses makes a registration that is refused with an error and a reason.
-func (s *server) refuses(body map[string]any, status int, text, reason string) {
+func (s *testServer) refuses(body map[string]any, status int, text, reason string) {
 	s.t.Helper()
 	rec := send(s.alone, "POST", "/register", packed(s.t, body), "Content-Type", ContentType)
 	var got map[string]string
@@ -190,7 +190,7 @@ func (s *server) refuses(body map[string]any, status int, text, reason string) {
 
 // TestLimits meets limits.max_sources and limits.max_body, and a Conductor that ends.
 func TestLimits(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		for i := range 8 {
 			if err := s.conductor.Register(conductor.Registration{
 				Endpoint: fmt.Sprintf("tcp://a:%d", i+1), Type: "vLLM", Model: "m", Instance: "a", BlockSize: blockSize, Rank: i,

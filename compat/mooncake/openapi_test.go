@@ -26,7 +26,7 @@ func TestQueriesAreDescribed(t *testing.T) {
 		}
 		return op.RequestBody.Value.Content.Get(ContentType).Schema.Value, anyOf[0].Value, anyOf[1].Value
 	}
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		for rank := range 2 {
 			if rec := send(s.mixed, "POST", "/register", packed(t, source("a", rank)), "Content-Type", ContentType); rec.Code != 200 {
 				t.Fatal(rec.Code, unpacked(rec.Body.Bytes()))

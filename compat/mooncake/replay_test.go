@@ -16,7 +16,7 @@ import (
 // fleet is what a proxy reaches by HTTP: a Conductor under that name, and engines under
 // any other, whose tokens count the words of a prompt from 1.
 type fleet struct {
-	s         *server
+	s         *testServer
 	on        *gin.Engine
 	mute      bool // the Conductor does not answer queries
 	noTokens  bool // the engines do not tokenize
@@ -67,14 +67,14 @@ func withProxies(t *testing.T, test func(*testing.T, *fleet, func() *proxy)) {
 	for _, c := range []struct {
 		name string
 		form Form
-		on   func(*server) *gin.Engine
+		on   func(*testServer) *gin.Engine
 	}{
-		{"msgpack", Msgpack, func(s *server) *gin.Engine { return s.alone }},
-		{"msgpack, beside the published", Msgpack, func(s *server) *gin.Engine { return s.mixed }},
-		{"JSON", JSON, func(s *server) *gin.Engine { return s.plain }},
+		{"msgpack", Msgpack, func(s *testServer) *gin.Engine { return s.alone }},
+		{"msgpack, beside the published", Msgpack, func(s *testServer) *gin.Engine { return s.mixed }},
+		{"JSON", JSON, func(s *testServer) *gin.Engine { return s.plain }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, s *server) {
+			inBubble(t, func(t *testing.T, s *testServer) {
 				f := &fleet{s: s, on: c.on(s)}
 				test(t, f, func() *proxy {
 					return &proxy{

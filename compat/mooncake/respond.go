@@ -10,6 +10,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
 )
 
 // failure is an error as clients see it. Those of the operation, unlike those of the
@@ -76,7 +77,7 @@ func describe(err error) *failure {
 		return &failure{status: http.StatusNotFound, text: err.Error()}
 	case errors.Is(err, conductor.ErrTooManySources):
 		return &failure{status: http.StatusServiceUnavailable, text: err.Error(), reason: "limit"}
-	case errors.Is(err, conductor.ErrBusy):
+	case errors.Is(err, server.ErrBusy):
 		return &failure{status: http.StatusServiceUnavailable, text: err.Error(), reason: "busy"}
 	}
 	return &failure{status: http.StatusInternalServerError, text: err.Error()}
@@ -122,15 +123,14 @@ func (d *Dialect) body(handle func(*exchange) ([]byte, error), more bool) gin.Ha
 // queryBody is body for a query: from its last byte to its answer it counts as one of those
 // there may be at once.
 func (d *Dialect) queryBody(handle func(*exchange) ([]byte, error)) gin.HandlerFunc {
-	return d.exchange(func(g *gin.Context, r *exchange) ([]byte, error) {
-		if err := d.conductor.Enter(g.Request.Context()); err != nil {
-			return nil, err
-		}
-		defer d.conductor.Leave()
-		if err := r.parse(false); err != nil {
-			return nil, err
-		}
-		return handle(r)
+	return d.exchange(func(g *gin.Context, r *exchange) (packed []byte, err error) {
+		err = d.cfg.Admission.Do(g.Writer, g.Request, func() (err error) {
+			if err = r.parse(false); err == nil {
+				packed, err = handle(r)
+			}
+			return err
+		})
+		return packed, err
 	})
 }
 
@@ -146,9 +146,6 @@ func (d *Dialect) exchange(work func(*gin.Context, *exchange) ([]byte, error)) g
 			packed, err = work(g, r)
 		}
 		if err != nil {
-			if errors.Is(err, conductor.ErrBusy) {
-				g.Header("Retry-After", "1") // the least it can say
-			}
 			d.refuse(g, err)
 			return
 		}

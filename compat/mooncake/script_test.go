@@ -58,7 +58,7 @@ func load(t testing.TB, name string, into any) {
 }
 
 // do makes the request of a step and compares the answer byte by byte.
-func (s *server) do(on *gin.Engine, at *step) {
+func (s *testServer) do(on *gin.Engine, at *step) {
 	s.t.Helper()
 	contentType := ContentType
 	if at.Type != nil {
@@ -119,7 +119,7 @@ func TestErrors(t *testing.T) {
 	if len(steps) < 300 {
 		t.Fatalf("only %d requests", len(steps))
 	}
-	inBubble(t, func(t *testing.T, s *server) {
+	inBubble(t, func(t *testing.T, s *testServer) {
 		for i := range steps {
 			s.do(s.alone, &steps[i])
 			if steps[i].Type == nil { // with another type it is JSON there
@@ -144,7 +144,7 @@ func TestExchanges(t *testing.T) {
 		t.Fatalf("only %d scripts", len(scripts))
 	}
 	for _, sc := range scripts {
-		play := func(s *server, do func(*step)) {
+		play := func(s *testServer, do func(*step)) {
 			for i := range sc.Steps {
 				switch at := &sc.Steps[i]; {
 				case at.Stored != nil:
@@ -157,16 +157,16 @@ func TestExchanges(t *testing.T) {
 			}
 		}
 		t.Run(sc.Name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, s *server) { play(s, func(at *step) { s.do(s.alone, at) }) })
+			inBubble(t, func(t *testing.T, s *testServer) { play(s, func(at *step) { s.do(s.alone, at) }) })
 		})
 		t.Run(sc.Name+", beside the published", func(t *testing.T) {
-			inBubble(t, func(t *testing.T, s *server) { play(s, func(at *step) { s.do(s.mixed, at) }) })
+			inBubble(t, func(t *testing.T, s *testServer) { play(s, func(at *step) { s.do(s.mixed, at) }) })
 		})
 		t.Run(sc.Name+", in JSON", func(t *testing.T) {
-			inBubble(t, func(t *testing.T, s *server) { play(s, func(at *step) { s.doJSON(s.plain, at, "") }) })
+			inBubble(t, func(t *testing.T, s *testServer) { play(s, func(at *step) { s.doJSON(s.plain, at, "") }) })
 		})
 		t.Run(sc.Name+", in JSON, beside the published", func(t *testing.T) {
-			inBubble(t, func(t *testing.T, s *server) { play(s, func(at *step) { s.doJSON(s.mixed, at, "?dialect=v2") }) })
+			inBubble(t, func(t *testing.T, s *testServer) { play(s, func(at *step) { s.doJSON(s.mixed, at, "?dialect=v2") }) })
 		})
 	}
 }

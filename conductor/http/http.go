@@ -4,7 +4,7 @@
 //	request --> handler(*gin.Context) (any, error) --> wrap --> status and body
 //
 // A handler decodes, makes one call on *conductor.Conductor and returns a value
-// or an error; what answers a query does that between Enter and Leave, behind its body.
+// or an error. Queries are answered within a place of the Admission.
 // wrap alone decides status codes and error bodies. Every error body is
 // {"error", "reason"[, "field"][, "index"]}.
 //
@@ -34,6 +34,8 @@ type Options struct {
 	MaxBody int64
 	// MaxTokens bounds the tokens, or hashes, of one query (limits.max_tokens).
 	MaxTokens int
+	// Admission bounds the queries at once; nil is no bound.
+	Admission *server.Admission
 	// Version is reported by /health.
 	Version string
 	// OpenAPI is the document served at /openapi.yaml.
@@ -117,12 +119,9 @@ func wrap(h handler) gin.HandlerFunc {
 		result, err := h(g)
 		if err != nil {
 			status, body := describe(err)
-			switch {
-			case status == http.StatusRequestEntityTooLarge && g.Request.ProtoMajor < 2:
+			if status == http.StatusRequestEntityTooLarge && g.Request.ProtoMajor < 2 {
 				// The rest of the body is not read, so the connection cannot go on.
 				g.Header("Connection", "close")
-			case errors.Is(err, conductor.ErrBusy):
-				g.Header("Retry-After", "1") // the least it can say
 			}
 			g.AbortWithStatusJSON(status, body)
 			return
@@ -180,7 +179,7 @@ func describe(err error) (int, errorBody) {
 		return http.StatusNotFound, errorBody{Error: err.Error(), Reason: "not_found"}
 	case errors.Is(err, conductor.ErrTooManySources):
 		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "limit"}
-	case errors.Is(err, conductor.ErrBusy):
+	case errors.Is(err, server.ErrBusy):
 		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "busy"}
 	case errors.Is(err, conductor.ErrClosed):
 		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "shutting_down"}

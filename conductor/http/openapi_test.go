@@ -21,6 +21,7 @@ import (
 	"kvconductor"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	conductorserver "kvconductor/conductor/server"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
 )
@@ -30,7 +31,7 @@ import (
 type server struct {
 	t      *testing.T
 	engine *gin.Engine
-	places *conductor.Admission
+	places *conductorserver.Admission
 	doc    *openapi3.T
 	router routers.Router
 }
@@ -49,14 +50,14 @@ func newServer(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	places := conductor.NewAdmission(1, 0)
-	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, Admission: places, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	admission := conductorserver.NewAdmission(1, 0)
+	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	registry.MustRegister(conductor.Collector{Conductor: c})
-	opts := conductorhttp.Options{MaxBody: 4096, MaxTokens: 64, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
+	opts := conductorhttp.Options{MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
 	engine := conductorhttp.New(c, opts)
 	conductorhttp.Mount(engine, c, opts)
-	return &server{t: t, engine: engine, places: places, doc: doc, router: router}
+	return &server{t: t, engine: engine, places: admission, doc: doc, router: router}
 }
 
 // do makes a request and holds the answer against the document.

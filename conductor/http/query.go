@@ -61,21 +61,21 @@ func (a *api) work(g *gin.Context, s body.Shape, answer func(*fields, *body.Requ
 	if err := r.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
 		return nil, err
 	}
-	if err := a.conductor.Enter(g.Request.Context()); err != nil {
-		return nil, err
-	}
-	defer a.conductor.Leave()
-	f, err := scan(r, s, a.opts.MaxTokens)
-	if err != nil {
-		return nil, err
-	}
-	warnings, err := a.checkNames(r, s, strict, detail)
-	if err != nil {
-		return nil, err
-	}
-	f.detail, f.spare = detail, spare
-	result, err := answer(&f, r)
-	warn(result, warnings)
+	var result any
+	err = a.opts.Admission.Do(g.Writer, g.Request, func() error {
+		f, err := scan(r, s, a.opts.MaxTokens)
+		if err != nil {
+			return err
+		}
+		warnings, err := a.checkNames(r, s, strict, detail)
+		if err != nil {
+			return err
+		}
+		f.detail, f.spare = detail, spare
+		result, err = answer(&f, r)
+		warn(result, warnings)
+		return err
+	})
 	return result, err
 }
 

@@ -2,7 +2,8 @@
 //
 //	connection --joined--> http.Server --paced--> handler of a dialect
 //
-// Servers opens the listeners and serves them. A dialect holds routes and shapes.
+// Servers opens the listeners and serves them. An Admission bounds the queries at once. A
+// dialect holds routes and shapes.
 package server
 
 import (

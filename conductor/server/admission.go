@@ -1,12 +1,14 @@
-package conductor
+package server
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -22,9 +24,10 @@ var ErrBusy = errors.New("too many queries at once")
 //	          |
 //	          +--wait is over, or the client went away--> ErrBusy
 //
-// A query enters after its body has arrived and leaves before its answer is sent.
+// Handlers call Do, after the body has arrived and before they send the answer.
 //
-// A nil Admission admits every query. A free place costs one lock each way.
+// A nil Admission admits every query. A free place costs one lock each way. An Admission
+// is a prometheus.Collector of its counters.
 type Admission struct {
 	places  *semaphore.Weighted
 	wait    time.Duration
@@ -41,6 +44,17 @@ func NewAdmission(most int, wait time.Duration) *Admission {
 		places: semaphore.NewWeighted(int64(most)), wait: wait,
 		tooFew: fmt.Errorf("%w: limits.max_queries lets %d in, and none of them ended within %s", ErrBusy, most, wait),
 	}
+}
+
+// Do runs the work of a query within a place and returns the error of work. It returns
+// ErrBusy, and sets Retry-After in the header of the answer, if Enter refuses.
+func (a *Admission) Do(w http.ResponseWriter, r *http.Request, work func() error) error {
+	if err := a.Enter(r.Context()); err != nil {
+		w.Header().Set("Retry-After", "1") // seconds; the smallest value but 0
+		return err
+	}
+	defer a.Leave()
+	return work()
 }
 
 // Enter takes a place. Leave gives it back. Enter returns ErrBusy if no place comes free
@@ -90,10 +104,24 @@ type AdmissionStats struct {
 	Refused         uint64 // queries since the start that got no place within the wait
 }
 
-// Stats returns the counters of a, zeros if a is nil.
+// Stats returns the counters of a.
 func (a *Admission) Stats() AdmissionStats {
-	if a == nil {
-		return AdmissionStats{}
-	}
 	return AdmissionStats{Inside: int(a.inside.Load()), Waiting: int(a.waiting.Load()), Refused: a.refused.Load()}
+}
+
+var (
+	descInside  = prometheus.NewDesc("conductor_queries_in_flight", "Queries that are worked on: their body is there, their answer is not made.", nil, nil)
+	descWaiting = prometheus.NewDesc("conductor_queries_waiting", "Queries that wait for one in flight to end (limits.max_queries).", nil, nil)
+	descRefused = prometheus.NewDesc("conductor_queries_refused_total", "Queries refused because they had waited for limits.query_wait.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (a *Admission) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(a, ch) }
+
+// Collect implements prometheus.Collector.
+func (a *Admission) Collect(ch chan<- prometheus.Metric) {
+	st := a.Stats()
+	ch <- prometheus.MustNewConstMetric(descInside, prometheus.GaugeValue, float64(st.Inside))
+	ch <- prometheus.MustNewConstMetric(descWaiting, prometheus.GaugeValue, float64(st.Waiting))
+	ch <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(st.Refused))
 }

@@ -1,8 +1,9 @@
-package conductor
+package server
 
 import (
 	"context"
 	"errors"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -156,15 +157,47 @@ func TestAdmissionRaces(t *testing.T) {
 	}
 }
 
-// TestNoAdmission holds that without a bound everybody is let in, and what a free place
-// costs.
+// TestAdmissionDo holds that a query gives its place back if its work fails or panics, and
+// that a refused one does no work.
+func TestAdmissionDo(t *testing.T) {
+	a := NewAdmission(1, 0)
+	r := httptest.NewRequest("POST", "/query", nil)
+	f := func(work func() error, want error, retryAfter string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		err := a.Do(w, r, work)
+		if !errors.Is(err, want) || w.Header().Get("Retry-After") != retryAfter {
+			t.Errorf("%v, Retry-After %q, want %v, %q", err, w.Header().Get("Retry-After"), want, retryAfter)
+		}
+	}
+	failed := errors.New("failed")
+	f(func() error { return nil }, nil, "")
+	f(func() error { return failed }, failed, "")
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("Do swallowed a panic")
+			}
+		}()
+		a.Do(httptest.NewRecorder(), r, func() error { panic("work") })
+	}()
+	if st := a.Stats(); st != (AdmissionStats{}) {
+		t.Errorf("afterwards: %+v", st)
+	}
+	if err := a.Enter(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f(func() error { t.Error("a refused query works"); return nil }, ErrBusy, "1")
+}
+
+// TestNoAdmission holds that without a bound every query enters, and that a free place
+// costs no memory.
 func TestNoAdmission(t *testing.T) {
+	w, r, work := httptest.NewRecorder(), httptest.NewRequest("POST", "/query", nil), func() error { return nil }
 	f := func(a *Admission) {
 		t.Helper()
 		if n := testing.AllocsPerRun(100, func() {
-			if a.Enter(t.Context()) == nil {
-				a.Leave()
-			}
+			a.Do(w, r, work)
 		}); n != 0 {
 			t.Errorf("%g allocations", n)
 		}
