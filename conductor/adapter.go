@@ -39,9 +39,9 @@ func (s *placement) nameAdapter(e *events.Event, dk scope.Deployment) {
 		return
 	}
 	if name == nil {
-		ns := s.knower(e, dk, 0, nil)
+		ns := s.namespaceKnowing(e, dk, 0, nil)
 		if ns == nil && e.HasParent {
-			ns = s.knower(e, dk, parentHash, nil)
+			ns = s.namespaceKnowing(e, dk, parentHash, nil)
 		}
 		if ns != nil && ns.context.key.Lora != "" {
 			return // contextKey finds it

@@ -18,13 +18,13 @@ func TestLookAheadsFade(t *testing.T) {
 	source := func(kind, name string) *source {
 		return c.unjoined(Registration{Type: kind, Instance: name, Model: "m", Tenant: DefaultTenant, BlockSize: 16})
 	}
-	stays := c.enter(source(TypeVLLM, "stays"), at)
+	stays := c.enterContext(source(TypeVLLM, "stays"), at)
 	x := stays.context
 	x.deployment.tokenless.Store(true)
 	later := func(name string) lookAheads {
 		pool := source(TypeMooncake, name)
-		ns := c.enter(pool, at)
-		defer c.exit(pool, ns)
+		ns := c.enterContext(pool, at)
+		defer c.exitContext(pool, ns)
 		ns.useAnyLookAhead(&c.contexts)
 		return ns.lookAheads
 	}
@@ -37,22 +37,22 @@ func TestLookAheadsFade(t *testing.T) {
 	// leave stores names under a look-ahead, and lets their source go.
 	leave := func(ahead int, engine uint64) {
 		s := source(TypeVLLM, "eagle")
-		ns := c.enter(s, at)
+		ns := c.enterContext(s, at)
 		ns.useLookAheads(&c.contexts, oneLookAhead(ahead))
 		x.index.Store(&index.Store{Owner: x.index.NewOwner(ns.source), Engine: []uint64{engine}, Local: []uint64{engine}})
 		expect("held", x.lookAheads.load(), oneLookAhead(ahead))
-		c.exit(s, ns)
+		c.exitContext(s, ns)
 	}
 	leave(1, 101)
 	expect("left", later("pool 1"), 1<<1|noLookAhead)
 	expect("a query then", x.lookAheads.load(), noLookAhead)
 	for engine := range uint64(2) {
 		x.index.Compact()
-		c.collect(x)
+		c.recallForgotten(x)
 		leave(2, 102+engine) // something to forget the next time
 	}
 	expect("its names are forgotten", later("pool 2"), 1<<2|noLookAhead)
-	m, known := c.whatMeans(at.Deployment, 101, scope.Variant{}, func(scope.Variant) bool { return true }, math.MaxInt)
+	m, known := c.meaningOf(at.Deployment, 101, scope.Variant{}, func(scope.Variant) bool { return true }, math.MaxInt)
 	if !known || m.lookAheads&(1<<1) == 0 {
 		t.Errorf("the name is known: %v, with look-aheads %v", known, m.lookAheads.list())
 	}

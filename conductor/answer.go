@@ -67,23 +67,23 @@ func (sc *scratch) release() {
 	sc.ans, sc.hits = Answer{}, nil
 	// The prompt is the caller's, and what was made of a giant's is not kept.
 	sc.hashes = nil
-	sc.locals = localChain{local: kept(sc.locals.local), seq: kept(sc.locals.seq)}
+	sc.locals = localChain{local: boundedBuffer(sc.locals.local), seq: boundedBuffer(sc.locals.seq)}
 	scratches.Put(sc)
 }
 
 // keepHashes is the longest list of hashes worth keeping: a million tokens in blocks of 16.
 const keepHashes = 1 << 16
 
-func kept(hashes []uint64) []uint64 {
+func boundedBuffer(hashes []uint64) []uint64 {
 	if cap(hashes) > keepHashes {
 		return nil
 	}
 	return hashes[:0]
 }
 
-// fill makes the rows of an answer from what was folded, and returns the longest of
+// buildRows makes the rows of an answer from what was folded, and returns the longest of
 // them, those that the query leaves out included.
-func (sc *scratch) fill(q *Query, r *Roster, only int) (best int) {
+func (sc *scratch) buildRows(q *Query, r *Roster, only int) (best int) {
 	rows, n := sc.rows[:0], len(r.zeros)
 	others := sc.folder.Others()
 	if only >= 0 {
@@ -94,7 +94,7 @@ func (sc *scratch) fill(q *Query, r *Roster, only int) (best int) {
 				row.Row = sc.hits[i].Row
 			}
 		}
-		if best = row.Longest; best >= q.least() {
+		if best = row.Longest; best >= q.minBlocks() {
 			rows = append(rows, row)
 		}
 		sc.rows = rows
@@ -103,7 +103,7 @@ func (sc *scratch) fill(q *Query, r *Roster, only int) (best int) {
 	if len(sc.hits) < n {
 		best = others
 	}
-	least, top, better := q.least(), q.Top, 0
+	least, top, better := q.minBlocks(), q.Top, 0
 	if top <= 0 {
 		top = n
 	}
@@ -115,7 +115,7 @@ func (sc *scratch) fill(q *Query, r *Roster, only int) (best int) {
 		}
 	}
 	if better >= top || others < least {
-		sc.rows = sc.best(rows, r, max(least, others+1), top)
+		sc.rows = sc.topRows(rows, r, max(least, others+1), top)
 		return best
 	}
 	rows = append(rows, r.zeros...)
@@ -141,9 +141,9 @@ func (sc *scratch) fill(q *Query, r *Roster, only int) (best int) {
 	return best
 }
 
-// best appends the rows of the top hits with the longest prefixes, in the order of the roster.
+// topRows appends the rows of the top hits with the longest prefixes, in the order of the roster.
 // It leaves out hits with fewer than least blocks.
-func (sc *scratch) best(rows []Row, r *Roster, least, top int) []Row {
+func (sc *scratch) topRows(rows []Row, r *Roster, least, top int) []Row {
 	hits := sc.hits
 	if len(hits) > top {
 		slices.SortFunc(hits, func(a, b tiers.Hit) int {
@@ -165,8 +165,8 @@ func (sc *scratch) best(rows []Row, r *Roster, least, top int) []Row {
 	return rows
 }
 
-// least returns how many blocks a row has at least to be in the answer.
-func (q *Query) least() int {
+// minBlocks returns how many blocks a row has at least to be in the answer.
+func (q *Query) minBlocks() int {
 	if q.MinMatched <= 0 || q.BlockSize <= 0 {
 		return 0
 	}

@@ -20,8 +20,8 @@ type contexts struct {
 	recall  *recall // nil for none
 }
 
-// enter gives a source a namespace in a context, making both when new.
-func (c *contexts) enter(s *source, key scope.Context) *namespace {
+// enterContext gives a source a namespace in a context, making both when new.
+func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 	ns := &namespace{owners: make(map[normalize.Owner]*holder), instance: tiers.Pool}
 	c.mu.Lock()
 	d := c.deploymentOf(key.Deployment)
@@ -59,28 +59,28 @@ func (c *contexts) enter(s *source, key scope.Context) *namespace {
 	return ns
 }
 
-// exit drops everything a source holds in a context, and the context with its
+// exitContext drops everything a source holds in a context, and the context with its
 // last namespace.
-func (c *contexts) exit(s *source, ns *namespace) {
+func (c *contexts) exitContext(s *source, ns *namespace) {
 	x := ns.context
 	x.index.DropSource(ns.source)
 	x.tidy()
 	if c.recall == nil {
-		if c.leaves(s, ns) {
+		if c.removeNamespace(s, ns) {
 			x.unlistAll()
 		}
 		return
 	}
 	c.recall.move.Lock()
 	defer c.recall.move.Unlock()
-	if c.leaves(s, ns) {
+	if c.removeNamespace(s, ns) {
 		x.unlistAll()
-		c.collectAll(x)
+		c.recallAll(x)
 	}
 }
 
-// collect remembers the names that an index has forgotten if an event may ask for them.
-func (c *contexts) collect(x *indexContext) {
+// recallForgotten remembers the names that an index has forgotten if an event may ask for them.
+func (c *contexts) recallForgotten(x *indexContext) {
 	if c.recall == nil || !x.index.Forgets() {
 		return
 	}
@@ -94,8 +94,8 @@ func (c *contexts) collect(x *indexContext) {
 	c.mu.Unlock()
 }
 
-// collectAll remembers what a context knew that has just gone. recall.move is held.
-func (c *contexts) collectAll(x *indexContext) {
+// recallAll remembers what a context knew that has just gone. recall.move is held.
+func (c *contexts) recallAll(x *indexContext) {
 	if !x.remembered() {
 		return
 	}
@@ -107,38 +107,38 @@ func (c *contexts) collectAll(x *indexContext) {
 	c.recall.put(x, append(names, x.index.Forgotten()...))
 }
 
-// whatMeans returns where in a deployment an engine hash is or was known, among
+// meaningOf returns where in a deployment an engine hash is or was known, among
 // contexts that fit. Of several that know it, home comes first, then the least. It
 // searches up to most others, in any order.
-func (c *contexts) whatMeans(dk scope.Deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
+func (c *contexts) meaningOf(dk scope.Deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
 	d := c.deployment(dk)
 	if d == nil {
 		return m, false
 	}
 	if x := d.context(home); x != nil && fits(home) { // first: the others may be as many as users
-		if m, known = c.meansIn(x, engine); known {
+		if m, known = c.meaningIn(x, engine); known {
 			return m, true
 		}
 	}
-	return c.meansElsewhere(d, engine, home, fits, most)
+	return c.meaningElsewhere(d, engine, home, fits, most)
 }
 
-// meansIn returns what an engine hash means in one context.
-func (c *contexts) meansIn(x *indexContext, engine uint64) (m meaning, known bool) {
+// meaningIn returns what an engine hash means in one context.
+func (c *contexts) meaningIn(x *indexContext, engine uint64) (m meaning, known bool) {
 	before := x.lookAheads.ofNames() // those of the name may fade meanwhile
 	key, known := x.index.Means(engine)
 	if !known {
-		c.collect(x) // now, when it may have forgotten
+		c.recallForgotten(x) // now, when it may have forgotten
 		return m, false
 	}
 	return x.meaning(key, before), true
 }
 
-// meansElsewhere is whatMeans but for home.
-func (c *contexts) meansElsewhere(d *deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
+// meaningElsewhere is meaningOf but for home.
+func (c *contexts) meaningElsewhere(d *deployment, engine uint64, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
 	d.contexts.Range(func(_, v any) bool {
 		if x := v.(*indexContext); x.key != home && fits(x.key) {
-			if found, ok := c.meansIn(x, engine); ok && (!known || x.key.Less(m.at)) {
+			if found, ok := c.meaningIn(x, engine); ok && (!known || x.key.Less(m.at)) {
 				m, known = found, true
 			}
 			most--

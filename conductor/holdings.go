@@ -25,18 +25,18 @@ type holdings struct {
 	// registered for them. Guarded by Conductor.mu.
 	announced []string
 
-	media map[string]tiers.Medium      // announced so far, by name
-	index map[scope.Context]*namespace // spaces by key
+	media     map[string]tiers.Medium      // announced so far, by name
+	byContext map[scope.Context]*namespace // namespaces by their context
 
-	mu      sync.Mutex
-	spaces  []*namespace               // changed with turn held; guarded by mu for others
-	tallies map[tallyKey]*atomic.Int64 // blocks on devices; guarded by mu
+	mu         sync.Mutex
+	namespaces []*namespace               // changed with turn held; guarded by mu for others
+	tallies    map[tallyKey]*atomic.Int64 // blocks on devices; guarded by mu
 }
 
 // heldLookAheads returns the look-aheads of the blocks that the source holds. turn is held.
 func (s *holdings) heldLookAheads() lookAheads {
 	var all lookAheads
-	for _, ns := range s.spaces {
+	for _, ns := range s.namespaces {
 		if ns.blocks() > 0 {
 			all |= ns.lookAheads
 		}
@@ -44,11 +44,11 @@ func (s *holdings) heldLookAheads() lookAheads {
 	return all
 }
 
-// withdraws takes blocks from every context that has them, and returns how many of
+// withdraw takes blocks from every context that has them, and returns how many of
 // them one had.
-func (s *holdings) withdraws(e *events.Event, key normalize.Owner) int {
+func (s *holdings) withdraw(e *events.Event, key normalize.Owner) int {
 	found := 0
-	for _, ns := range s.spaces {
+	for _, ns := range s.namespaces {
 		h, ok := ns.owners[key]
 		if !ok || !ns.within(e) {
 			continue
@@ -59,7 +59,7 @@ func (s *holdings) withdraws(e *events.Event, key normalize.Owner) int {
 		}
 		all := h.remove(ns.context.index, hashes, remaining, s.copies(key))
 		found += all * len(e.Hashes) / max(len(hashes), 1)
-		s.contexts.collect(ns.context)
+		s.contexts.recallForgotten(ns.context)
 	}
 	return found
 }
@@ -69,8 +69,8 @@ func (s *holdings) withdraws(e *events.Event, key normalize.Owner) int {
 func (h *holder) remove(x *index.Index, hashes []uint64, remaining []int, policy index.CopyPolicy) int {
 	res := x.Remove(h.current, hashes, remaining, policy)
 	all := res.Removed + res.Copies
-	if h.hasOld {
-		res = x.Remove(h.old, hashes, remaining, policy)
+	if h.hasPrevious {
+		res = x.Remove(h.previous, hashes, remaining, policy)
 		all += res.Removed + res.Copies
 	}
 	return all
@@ -79,8 +79,8 @@ func (h *holder) remove(x *index.Index, hashes []uint64, remaining []int, policy
 // clear drops all blocks of a holder.
 func (ns *namespace) clear(h *holder) {
 	ns.context.index.Clear(h.current)
-	if h.hasOld {
-		ns.context.index.Clear(h.old)
+	if h.hasPrevious {
+		ns.context.index.Clear(h.previous)
 	}
 	ns.context.tidy()
 }
@@ -93,7 +93,7 @@ func (ns *namespace) within(e *events.Event) bool {
 
 // purgeGroup drops blocks of a group that was indexed before its kind was known.
 func (s *holdings) purgeGroup(rank int32, group int) {
-	for _, ns := range s.spaces {
+	for _, ns := range s.namespaces {
 		for key, h := range ns.owners {
 			if key.Rank == rank && key.Group == group {
 				ns.clear(h)
@@ -104,13 +104,13 @@ func (s *holdings) purgeGroup(rank int32, group int) {
 
 // alone reports whether the source holds blocks in no context but this one.
 func (s *holdings) alone(at scope.Context) bool {
-	return len(s.spaces) == 0 || len(s.spaces) == 1 && s.index[at] != nil
+	return len(s.namespaces) == 0 || len(s.namespaces) == 1 && s.byContext[at] != nil
 }
 
 // sourceIn returns the source's namespace of engine hashes in a context, index.NoSource if
 // it has none.
 func (s *holdings) sourceIn(x *indexContext) index.Source {
-	if ns := s.index[x.spaceKey()]; ns != nil {
+	if ns := s.byContext[x.scope()]; ns != nil {
 		return ns.source
 	}
 	return index.NoSource
@@ -168,17 +168,17 @@ func (s *holdings) copiesOf(c *normalize.Change) index.CopyPolicy {
 	return s.copies(c.Owner)
 }
 
-// older returns the older generation of a holder, making it when new. It marks the holder
-// as seeded.
-func (s *holdings) older(ns *namespace, h *holder, e *Stored) index.Owner {
-	if !h.hasOld {
+// previousGeneration returns the previous generation of a holder, making it when new. It marks
+// the generation as unverified.
+func (s *holdings) previousGeneration(ns *namespace, h *holder, e *Stored) index.Owner {
+	if !h.hasPrevious {
 		old := s.newOwner(ns, normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name}, e.Medium)
 		s.mu.Lock()
-		h.old, h.hasOld = old, true
+		h.previous, h.hasPrevious = old, true
 		s.mu.Unlock()
 	}
-	h.seeded = true
-	return h.old
+	h.unverified = true
+	return h.previous
 }
 
 // placed reports whether the block before a stretch has a place.
@@ -186,30 +186,30 @@ func (ns *namespace) placed(e *index.Stretch) bool {
 	return e.HasParent && ns.context.index.Placed(ns.source, e.Parent)
 }
 
-// unseed drops what was recovered without a mark, now that the source has seen the
+// dropUnverified drops what was recovered without a mark, now that the source has seen the
 // whole history of its publisher. turn is held.
-func (s *holdings) unseed() {
+func (s *holdings) dropUnverified() {
 	found := false
-	for _, ns := range s.spaces {
+	for _, ns := range s.namespaces {
 		for _, h := range ns.owners {
-			if h.seeded {
-				ns.context.index.Clear(h.old)
+			if h.unverified {
+				ns.context.index.Clear(h.previous)
 				ns.context.tidy()
-				h.seeded, found = false, true
+				h.unverified, found = false, true
 			}
 		}
 	}
 	if found {
-		s.quitEmpty()
+		s.leaveEmptyContexts()
 	}
 }
 
-// seeded reports whether an older generation holds blocks that a peer knew, without a
+// hasUnverified reports whether an older generation holds blocks that a peer knew, without a
 // mark. turn is held.
-func (s *holdings) seeded() bool {
-	for _, ns := range s.spaces {
+func (s *holdings) hasUnverified() bool {
+	for _, ns := range s.namespaces {
 		for _, h := range ns.owners {
-			if h.seeded {
+			if h.unverified {
 				return true
 			}
 		}
@@ -219,7 +219,7 @@ func (s *holdings) seeded() bool {
 
 // snapshotHolders adds who the owners of the source are. turn is held.
 func (s *holdings) snapshotHolders(contexts map[*indexContext]*snapContext) {
-	for _, ns := range s.spaces {
+	for _, ns := range s.namespaces {
 		of := contexts[ns.context]
 		if of == nil {
 			of = &snapContext{context: ns.context, holders: make(map[index.Owner]snapHolder), sources: make(map[index.Source]Registration)}
@@ -229,8 +229,8 @@ func (s *holdings) snapshotHolders(contexts map[*indexContext]*snapContext) {
 		for key, h := range ns.owners {
 			holder := snapHolder{key: key, source: s.reg, medium: s.media[key.Medium]}
 			of.holders[h.current] = holder
-			if h.hasOld {
-				of.holders[h.old] = holder
+			if h.hasPrevious {
+				of.holders[h.previous] = holder
 			}
 		}
 	}
@@ -249,49 +249,49 @@ type namespace struct {
 // holder is the owner of a normalize.Owner, in two generations where the source has a
 // time to live.
 type holder struct {
-	current index.Owner
-	old     index.Owner // blocks announced in the period before; valid when hasOld
-	hasOld  bool
-	seeded  bool // old holds blocks that a peer knew, without a mark
+	current     index.Owner
+	previous    index.Owner // blocks announced in the period before; valid when hasPrevious
+	hasPrevious bool
+	unverified  bool // old holds blocks that a peer knew, without a mark
 }
 
 func (s *holdings) deploymentKey() scope.Deployment { return s.reg.deploymentKey() }
 
-// space returns the source's namespace in a context, entering it when new.
-func (s *holdings) space(key scope.Context) *namespace {
-	ns, ok := s.index[key]
+// namespaceIn returns the source's namespace in a context, entering it when new.
+func (s *holdings) namespaceIn(key scope.Context) *namespace {
+	ns, ok := s.byContext[key]
 	if !ok {
-		ns = s.contexts.enter(s.owner, key)
-		s.index[key] = ns
+		ns = s.contexts.enterContext(s.owner, key)
+		s.byContext[key] = ns
 		s.mu.Lock()
-		s.spaces = append(s.spaces, ns)
+		s.namespaces = append(s.namespaces, ns)
 		s.mu.Unlock()
 	}
 	return ns
 }
 
-// quit leaves a namespace and drops its blocks.
-func (s *holdings) quit(ns *namespace) {
+// leaveContext leaves a namespace and drops its blocks.
+func (s *holdings) leaveContext(ns *namespace) {
 	s.mu.Lock()
-	s.spaces = slices.DeleteFunc(s.spaces, func(other *namespace) bool { return other == ns })
+	s.namespaces = slices.DeleteFunc(s.namespaces, func(other *namespace) bool { return other == ns })
 	s.mu.Unlock()
-	delete(s.index, ns.key())
-	s.contexts.exit(s.owner, ns)
+	delete(s.byContext, ns.key())
+	s.contexts.exitContext(s.owner, ns)
 }
 
-// quitEmpty leaves namespaces that hold nothing any more: salts may be as many
+// leaveEmptyContexts leaves namespaces that hold nothing any more: salts may be as many
 // as users. The registered one stays, it would only come back.
-func (s *holdings) quitEmpty() {
-	home := s.home()
-	for i := len(s.spaces) - 1; i >= 0; i-- {
-		if ns := s.spaces[i]; ns.key() != home && ns.blocks() == 0 {
-			s.quit(ns)
+func (s *holdings) leaveEmptyContexts() {
+	home := s.homeContext()
+	for i := len(s.namespaces) - 1; i >= 0; i-- {
+		if ns := s.namespaces[i]; ns.key() != home && ns.blocks() == 0 {
+			s.leaveContext(ns)
 		}
 	}
 }
 
-// home is the context the registration names.
-func (s *holdings) home() scope.Context { return s.reg.context() }
+// homeContext is the context the registration names.
+func (s *holdings) homeContext() scope.Context { return s.reg.context() }
 
 func (ns *namespace) key() scope.Context {
 	return scope.Context{Deployment: ns.context.deployment.key, Variant: ns.context.key}
@@ -303,8 +303,8 @@ func (ns *namespace) blocks() int {
 	n := 0
 	for _, h := range ns.owners {
 		n += ns.context.index.Blocks(h.current)
-		if h.hasOld {
-			n += ns.context.index.Blocks(h.old)
+		if h.hasPrevious {
+			n += ns.context.index.Blocks(h.previous)
 		}
 	}
 	return n
@@ -338,7 +338,7 @@ func (s *holdings) blocks() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
-	for _, ns := range s.spaces {
+	for _, ns := range s.namespaces {
 		n += ns.blocks()
 	}
 	return n
@@ -349,7 +349,7 @@ func (s *holdings) orphans() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
-	for _, ns := range s.spaces {
+	for _, ns := range s.namespaces {
 		n += ns.context.index.Waiting(ns.source)
 	}
 	return n

@@ -80,7 +80,7 @@ func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
 	// Tokens place all blocks of a device together, below it each hash says where.
 	s.asked.begin(c.Cut, len(c.Cut.Tokens) == 0 || !device)
 	var sure bool
-	c.Context.Variant, sure = s.contextKey(c.Cut, c.Context.Deployment, c.Medium)
+	c.Context.Variant, sure = s.variantOf(c.Cut, c.Context.Deployment, c.Medium)
 	if !sure || c.Canonical && !s.behindKnown(c) {
 		c.Local = nil // the blocks wait by their hashes, or their hashes are the keys
 	}
@@ -88,7 +88,7 @@ func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
 	s.dropUnstored(&res)
 	seen.Context, seen.Cut, seen.Parts, seen.EverCut = c.Context, c.Cut, c.Parts, c.EverCut
 	seen.Local, seen.Added, seen.Copies = c.Local, res.Added, res.Copies
-	if ns := s.index[c.Context]; ns != nil {
+	if ns := s.byContext[c.Context]; ns != nil {
 		seen.Seeds, seen.Profiles = &ns.context.seeds, ns.context.deployment.profiles.Load()
 	}
 	if device {
@@ -105,10 +105,10 @@ func (s *source) dropUnstored(res *index.StoreResult) {
 // remove takes the blocks of a removed event from every context that has them, and
 // returns how many of them none had.
 func (s *source) remove(e *events.Event, key normalize.Owner) int {
-	unknown := len(e.Hashes) - s.withdraws(e, key)
+	unknown := len(e.Hashes) - s.withdraw(e, key)
 	s.drop(events.UnknownHash, unknown)
-	if len(s.spaces) > 1 {
-		s.quitEmpty()
+	if len(s.namespaces) > 1 {
+		s.leaveEmptyContexts()
 	}
 	return unknown
 }
@@ -122,7 +122,7 @@ func (s *source) clear(c *normalize.Change) {
 		s.conductor.counts.cleared.ok.Add(1)
 		s.doctor.ForgetCopies()
 	}
-	for _, ns := range s.spaces {
+	for _, ns := range s.namespaces {
 		if !ns.within(e) {
 			continue
 		}
@@ -135,7 +135,7 @@ func (s *source) clear(c *normalize.Change) {
 	if s.pool != nil {
 		s.pool.Clear(e, medium)
 	}
-	s.quitEmpty()
+	s.leaveEmptyContexts()
 }
 
 // applyObject applies a stored or removed object of a pool.
@@ -161,8 +161,8 @@ func (s *source) applyObject(e *events.Event) {
 	default:
 		s.drop(events.UnknownHash, 1)
 	}
-	if e.Kind == events.Removed && len(s.spaces) > 1 {
-		s.quitEmpty()
+	if e.Kind == events.Removed && len(s.namespaces) > 1 {
+		s.leaveEmptyContexts()
 	}
 }
 
@@ -176,7 +176,7 @@ func (s *source) applyChanges(changes []pool.Change) (removed int) {
 		at, medium := s.pool.Context(c)
 		key := normalize.Owner{Rank: int32(s.reg.Rank), Medium: medium.Name, Backend: *e.Backend, Objects: c.Object}
 		if c.Vanishes {
-			removed += s.withdraws(&e, key)
+			removed += s.withdraw(&e, key)
 		} else {
 			res := s.place(&normalize.Change{Kind: normalize.Stored, Event: &e, Owner: key, Medium: medium, Context: at, Cut: &e, Parts: 1})
 			s.dropUnstored(&res)

@@ -79,7 +79,7 @@ func (s *placement) known(x *indexContext, e *events.Event, block int) (index.Kn
 		return x.index.Ask(s.sourceIn(x), []uint64{hashAt(e, block)}, one[:0])[0], before
 	}
 	n := q.parents + 1
-	if at >= n || q.each && len(s.spaces) < 2 {
+	if at >= n || q.each && len(s.namespaces) < 2 {
 		n = q.parents + len(e.Hashes)
 	}
 	q.answers = append(q.answers, inquired{context: x})
@@ -105,16 +105,16 @@ func (s *placement) knows(ns *namespace, e *events.Event, block int) bool {
 	return k.Own
 }
 
-// means is Conductor.whatMeans for a block of the event, or its parent.
-func (s *placement) means(dk scope.Deployment, e *events.Event, block int, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
-	d, m, known := s.meansHere(scope.Context{Deployment: dk, Variant: home}, e, block)
+// meaningOf returns the meaning of a block of the event, or of its parent, as contexts.meaningOf does.
+func (s *placement) meaningOf(dk scope.Deployment, e *events.Event, block int, home scope.Variant, fits func(scope.Variant) bool, most int) (m meaning, known bool) {
+	d, m, known := s.meaningHere(scope.Context{Deployment: dk, Variant: home}, e, block)
 	switch {
 	case d == nil:
 		return meaning{}, false
 	case known && fits(home):
 		return m, true
 	}
-	return s.contexts.meansElsewhere(d, hashAt(e, block), home, fits, most)
+	return s.contexts.meaningElsewhere(d, hashAt(e, block), home, fits, most)
 }
 
 // hashAt returns the hash of a block of an event, or of its parent.
@@ -125,9 +125,9 @@ func hashAt(e *events.Event, block int) uint64 {
 	return e.Hashes[block]
 }
 
-// meansHere returns what the hash of a block of the event, or of its parent, means in one
+// meaningHere returns what the hash of a block of the event, or of its parent, means in one
 // context. The deployment is nil if there is none.
-func (s *placement) meansHere(at scope.Context, e *events.Event, block int) (d *deployment, m meaning, known bool) {
+func (s *placement) meaningHere(at scope.Context, e *events.Event, block int) (d *deployment, m meaning, known bool) {
 	x := s.asked.here
 	if x == nil || s.asked.at != at {
 		d = s.contexts.deployment(at.Deployment)
@@ -141,7 +141,7 @@ func (s *placement) meansHere(at scope.Context, e *events.Event, block int) (d *
 	k, before := s.known(x, e, block)
 	s.asked.at, s.asked.here = at, x
 	if !k.Named {
-		s.contexts.collect(x) // now, when it may have forgotten
+		s.contexts.recallForgotten(x) // now, when it may have forgotten
 		return x.deployment, m, false
 	}
 	return x.deployment, x.meaning(k.Key, before), true

@@ -108,7 +108,7 @@ func (o Options) JournalSettings() []journal.Field {
 		{Name: "pool.completeness", Value: o.Completeness.String()},
 		{Name: "pool.max_bytes", Value: strconv.FormatInt(o.PoolBytes, 10)},
 		{Name: "limits.max_orphans", Value: strconv.Itoa(o.MaxOrphans)},
-		{Name: "index.local_hashes", Value: strconv.FormatBool(o.KeepLocals)},
+		{Name: "index.local_hashes", Value: strconv.FormatBool(o.KeepLocalHashes)},
 	}
 }
 
@@ -139,7 +139,7 @@ func (o *Options) adopt(settings []journal.Field) (err error) {
 		case "limits.max_orphans":
 			o.MaxOrphans, e = strconv.Atoi(f.Value)
 		case "index.local_hashes", "dynamo.dump": // the latter is its former name
-			o.KeepLocals, e = strconv.ParseBool(f.Value)
+			o.KeepLocalHashes, e = strconv.ParseBool(f.Value)
 		}
 		if e != nil && err == nil {
 			err = fmt.Errorf("the journal's setting %s cannot be read: %w", f.Name, e)

@@ -48,7 +48,7 @@ func (s *source) regroup(at scope.Group) {
 func (s *source) resolve(r resolved) {
 	s.guard(func() {
 		if !s.gone {
-			s.rejoin(r.in, r.hashes)
+			s.moveResolved(r.in, r.hashes)
 		}
 	})
 }

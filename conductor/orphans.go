@@ -11,7 +11,7 @@ import (
 // in which that parent has turned up: adapter and salt are inherited, the adapter not
 // by standardized hashes.
 func (s *placement) adopt(ns *namespace, parents []uint64, standard bool) {
-	home := s.index[s.home()]
+	home := s.byContext[s.homeContext()]
 	if home == nil || home == ns || home.context.deployment != ns.context.deployment ||
 		standard && home.context.key.Lora != ns.context.key.Lora || home.context.index.Waiting(home.source) == 0 {
 		return
@@ -33,8 +33,8 @@ func (s *placement) adopt(ns *namespace, parents []uint64, standard bool) {
 func (s *placement) adoptOne(ns, home *namespace, key normalize.Owner, h *holder, parent uint64, o index.Orphan) {
 	name := []uint64{o.Engine}
 	res := home.context.index.Remove(h.current, name, []int{0}, s.copies(key))
-	if h.hasOld {
-		old := home.context.index.Remove(h.old, name, []int{0}, s.copies(key))
+	if h.hasPrevious {
+		old := home.context.index.Remove(h.previous, name, []int{0}, s.copies(key))
 		res.Removed += old.Removed
 	}
 	if res.Removed == 0 {
@@ -50,5 +50,5 @@ func (s *placement) adoptOne(ns, home *namespace, key normalize.Owner, h *holder
 		Owner: s.holder(ns, key, medium).current, Parent: parent, HasParent: true,
 		Engine: name, Local: []uint64{o.Local}, Labels: labels, Copies: s.copies(key),
 	})
-	s.spread(ns.context, name)
+	s.noteResolved(ns.context, name)
 }

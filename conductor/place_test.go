@@ -108,7 +108,7 @@ func TestPlaceAsksOnce(t *testing.T) {
 				t.Errorf("%d questions, want %d at most", asked, most)
 			}
 			held := 0
-			for _, ns := range s.spaces {
+			for _, ns := range s.namespaces {
 				for key, h := range ns.owners {
 					if key.Rank == placedRank {
 						held += ns.context.index.Blocks(h.current)
@@ -137,8 +137,8 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 		defer c.Close()
 		other, stored, removed := placedEvent{medium: "CPU", tokens: true}.prepare(c)
 		s := c.unjoined(Registration{Type: TypeVLLM, Instance: "B", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
-		medium, at := tiers.Parse(stored.Medium), s.home()
-		s.space(at)
+		medium, at := tiers.Parse(stored.Medium), s.homeContext()
+		s.namespaceIn(at)
 		s.asked.begin(stored, true)
 		s.meantIn(at, stored, 0) // asks for all blocks
 		for n := 0; n < placedBlocks; n += 4 {
@@ -147,12 +147,12 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 		key := normalize.Owner{Medium: medium.Name}
 		placed := s.changeOf(stored, 0)
 		s.place(&placed)
-		x := s.index[at].context.index
+		x := s.byContext[at].context.index
 		var chain hash.Chain
 		chain.Reset(c.scheme, stored.Tokens, 16, 0)
 		var m index.Match
 		x.MatchLazy(&chain, &m)
-		if held := x.Blocks(s.index[at].owners[key].current); m.Blocks != placedBlocks || held != placedBlocks {
+		if held := x.Blocks(s.byContext[at].owners[key].current); m.Blocks != placedBlocks || held != placedBlocks {
 			t.Errorf("%d blocks are found and %d held, want %d", m.Blocks, held, placedBlocks)
 		}
 	}
@@ -165,8 +165,8 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	defer c.Close()
 	other, stored, removed := placedEvent{medium: "CPU", tokens: true}.prepare(c)
 	s := c.unjoined(Registration{Type: TypeVLLM, Instance: "B", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
-	host, disk, at := tiers.Parse(stored.Medium), tiers.Parse("STORAGE"), s.home()
-	ns := s.space(at)
+	host, disk, at := tiers.Parse(stored.Medium), tiers.Parse("STORAGE"), s.homeContext()
+	ns := s.namespaceIn(at)
 	s.change(&events.Event{Kind: events.Stored, Hashes: []uint64{1}, Medium: "STORAGE", BlockSize: 16}, 0) // names are kept from now on
 	other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes, Medium: "GPU"}, 0)
 	below, key := normalize.Owner{Medium: disk.Name}, normalize.Owner{Medium: host.Name}

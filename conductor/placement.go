@@ -26,7 +26,7 @@ type placement struct {
 	notice   notice             // what others have to know of the step at hand
 
 	// Buffers.
-	waited, joined []uint64 // of spread and put
+	waited, joined []uint64 // of noteResolved and put
 	label, keys    []uint64 // of labels and place
 }
 
@@ -37,7 +37,7 @@ func (s *placement) behindKnown(c *normalize.Change) bool {
 	if !c.Cut.HasParent {
 		return c.Cut.BaseBlock <= 0
 	}
-	ns := s.index[c.Context]
+	ns := s.byContext[c.Context]
 	return ns != nil && s.knows(ns, c.Cut, parentHash)
 }
 
@@ -45,7 +45,7 @@ func (s *placement) behindKnown(c *normalize.Change) bool {
 func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 	at, e, local := c.Context, c.Cut, c.Local
 	if e.Envelope && !s.reg.pool() || local != nil && (s.reg.pool() || c.Medium.Tier == tiers.Device) {
-		return s.put(s.space(at), c, e.Hashes, local)
+		return s.put(s.namespaceIn(at), c, e.Hashes, local)
 	}
 	// Without tokens each engine hash belongs to the context that knows it, and so it
 	// does below the device: connectors repeat tokens without adapter, salt, images and
@@ -53,12 +53,12 @@ func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 	fits := func(k scope.Variant) bool {
 		return scope.Agrees(e.LoraName, k.Lora) && scope.Agrees(e.Salt, k.Salt) && s.shares(k.Lora)
 	}
-	likely := s.index[at]
+	likely := s.byContext[at]
 	find := func(block int) (place, bool) {
 		if local != nil {
 			return s.meantIn(at, e, block)
 		}
-		return s.locate(e, at.Deployment, block, likely, fits)
+		return s.findPlace(e, at.Deployment, block, likely, fits)
 	}
 	for i := 0; i < len(e.Hashes); {
 		spot, known := find(i)
@@ -76,9 +76,9 @@ func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 				}
 			}
 			part := stretch(c, from, i)
-			res = s.put(s.space(at), &part, part.Cut.Hashes, part.Local)
+			res = s.put(s.namespaceIn(at), &part, part.Cut.Hashes, part.Local)
 		case !known:
-			res = s.wait(s.space(at), c, e.Hashes[from])
+			res = s.storeWaiting(s.namespaceIn(at), c, e.Hashes[from])
 		case spot.named:
 			if cap(s.keys) > localsKept {
 				s.keys = nil
@@ -111,8 +111,8 @@ func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 				res.Shed += again.Shed
 				res.Refused += again.Refused
 			default:
-				s.contexts.await(s.owner, spot.ns.context)
-				s.rejoin(spot.ns.context, e.Hashes[from:i])
+				s.contexts.addWaiter(s.owner, spot.ns.context)
+				s.moveResolved(spot.ns.context, e.Hashes[from:i])
 			}
 		}
 		sum.Added += res.Added
@@ -166,13 +166,13 @@ func stretch(c *normalize.Change, from, end int) normalize.Change {
 	return part
 }
 
-// wait stores a block under a hash that no engine has announced with tokens.
-func (s *placement) wait(ns *namespace, c *normalize.Change, engine uint64) index.StoreResult {
+// storeWaiting stores a block under a hash that no engine has announced with tokens.
+func (s *placement) storeWaiting(ns *namespace, c *normalize.Change, engine uint64) index.StoreResult {
 	x := ns.context
-	s.contexts.await(s.owner, x)
+	s.contexts.addWaiter(s.owner, x)
 	res := s.put(ns, c, []uint64{engine}, nil)
-	if _, known := s.contexts.whatMeans(x.deployment.key, engine, s.home().Variant, func(scope.Variant) bool { return true }, searched(c.Cut)); known {
-		s.rejoin(x, []uint64{engine})
+	if _, known := s.contexts.meaningOf(x.deployment.key, engine, s.homeContext().Variant, func(scope.Variant) bool { return true }, searched(c.Cut)); known {
+		s.moveResolved(x, []uint64{engine})
 	}
 	return res
 }
@@ -203,25 +203,25 @@ func (s *placement) put(ns *namespace, c *normalize.Change, hashes, local []uint
 	res := ns.context.index.Store(&s.stored)
 	ns.context.learn(labels, local, !e.HasParent && e.BaseBlock <= 0)
 	if local != nil {
-		s.spread(ns.context, hashes)
+		s.noteResolved(ns.context, hashes)
 	}
 	if len(s.joined) > 0 {
-		s.spread(ns.context, s.joined)
+		s.noteResolved(ns.context, s.joined)
 		s.joined = s.joined[:0]
 	}
-	s.contexts.collect(ns.context)
-	if len(s.spaces) > 1 && local != nil {
+	s.contexts.recallForgotten(ns.context)
+	if len(s.namespaces) > 1 && local != nil {
 		s.adopt(ns, hashes, e.Envelope)
 	}
 	return res
 }
 
-// contextKey returns the adapter and salt of a stored event's blocks. An event that
+// variantOf returns the adapter and salt of a stored event's blocks. An event that
 // names a salt says all. Else what the event does not name is its parent's, or that of
 // the context its first hash is known in, or the registration's. Engines hash adapter
 // and salt; standardized hashes contain neither, so those events inherit a salt alone.
 // It reports false if the context is a guess.
-func (s *placement) contextKey(e *events.Event, dk scope.Deployment, medium tiers.Medium) (ck scope.Variant, sure bool) {
+func (s *placement) variantOf(e *events.Event, dk scope.Deployment, medium tiers.Medium) (ck scope.Variant, sure bool) {
 	ck = scope.Variant{Lora: s.reg.Lora, Salt: s.reg.Salt}
 	if e.LoraName != nil {
 		ck.Lora = *e.LoraName
@@ -231,16 +231,16 @@ func (s *placement) contextKey(e *events.Event, dk scope.Deployment, medium tier
 		return ck, true
 	}
 	if !s.alone(scope.Context{Deployment: dk, Variant: ck}) {
-		if ns := s.index[scope.Context{Deployment: dk, Variant: ck}]; e.HasParent && ns != nil && s.knows(ns, e, parentHash) {
+		if ns := s.byContext[scope.Context{Deployment: dk, Variant: ck}]; e.HasParent && ns != nil && s.knows(ns, e, parentHash) {
 			return ck, true
 		}
 		if e.HasParent {
-			if ns := s.knower(e, dk, parentHash, nil); ns != nil && (!e.Envelope || ns.context.key.Lora == ck.Lora) {
+			if ns := s.namespaceKnowing(e, dk, parentHash, nil); ns != nil && (!e.Envelope || ns.context.key.Lora == ck.Lora) {
 				return ns.context.key, true
 			}
 		}
 		if !e.Envelope {
-			if ns := s.knower(e, dk, 0, nil); ns != nil {
+			if ns := s.namespaceKnowing(e, dk, 0, nil); ns != nil {
 				return ns.context.key, true
 			}
 		}
@@ -251,14 +251,14 @@ func (s *placement) contextKey(e *events.Event, dk scope.Deployment, medium tier
 	return s.meantContext(e, dk, ck)
 }
 
-// knower returns the namespace in which the hash of a block of the event, or of its parent,
+// namespaceKnowing returns the namespace in which the hash of a block of the event, or of its parent,
 // has a prefix, nil when there is none. Of several that know it, likely comes first, then the
 // one that the source entered first. Adapter and salt that the event names must agree.
-func (s *placement) knower(e *events.Event, dk scope.Deployment, block int, likely *namespace) *namespace {
+func (s *placement) namespaceKnowing(e *events.Event, dk scope.Deployment, block int, likely *namespace) *namespace {
 	if likely != nil && likely.mayHold(e, dk) && s.knows(likely, e, block) {
 		return likely
 	}
-	for _, ns := range s.spaces {
+	for _, ns := range s.namespaces {
 		if ns != likely && ns.mayHold(e, dk) && s.knows(ns, e, block) {
 			return ns
 		}

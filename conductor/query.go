@@ -109,10 +109,10 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 
 	d := c.deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
 	if d != nil {
-		d.ask(now)
+		d.noteAsked(now)
 	}
 	roster, only := d.rowsFor(q)
-	if roster == nil && (q.Instance == nil || q.least() > 0) {
+	if roster == nil && (q.Instance == nil || q.minBlocks() > 0) {
 		return 0
 	}
 	var details [][]SourceDetail
@@ -135,14 +135,14 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 
 	var owners []tiers.Owner
 	sc.match.Reset()
-	x := d.asked(q)
+	x := d.contextAsked(q)
 	var across bool
 	if owners, across = sc.matchAcross(d, x, q, c); !across && x != nil {
 		owners = sc.lookup(x, q)
 	}
 	ans.Truncated = sc.match.Truncated
 	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, roster.fold)
-	best = sc.fill(q, roster, only)
+	best = sc.buildRows(q, roster, only)
 	ans.Rows, ans.Roster = sc.rows, roster
 	if details != nil {
 		for i := range ans.Rows {
@@ -243,8 +243,8 @@ func (c *Conductor) Mixed() bool { return c.mixed.Load() }
 // CountUnknownFields counts n fields of a request that its dialect does not know.
 func (c *Conductor) CountUnknownFields(n int) { c.queries.unknown.Add(float64(n)) }
 
-// asked returns the context a query is about, nil when nothing is known of it.
-func (d *deployment) asked(q *Query) *indexContext {
+// contextAsked returns the context a query is about, nil when nothing is known of it.
+func (d *deployment) contextAsked(q *Query) *indexContext {
 	if q.Mixed {
 		return d.context(scope.Variant{})
 	}
@@ -260,8 +260,8 @@ func (d *deployment) asked(q *Query) *indexContext {
 	return d.context(scope.Variant{})
 }
 
-// ask notes that queries are interested in a deployment. A second is fine enough.
-func (d *deployment) ask(now time.Time) {
+// noteAsked notes that queries are interested in a deployment. A second is fine enough.
+func (d *deployment) noteAsked(now time.Time) {
 	if t := now.Unix(); d.askedAt.Load() != t {
 		d.askedAt.Store(t)
 	}

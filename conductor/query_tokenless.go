@@ -70,7 +70,7 @@ func (sc *scratch) matchAcross(d *deployment, x *indexContext, q *Query, c *Cond
 		base.index.MatchAcross(&sc.digests[0], sc.lookups, &sc.match)
 	}
 	sc.forgetPrompt()
-	return sc.gather(base), true
+	return sc.renumberOwners(base), true
 }
 
 // digestsOf prepares the digests of the prompt for each look-ahead of the deployment, used
@@ -103,9 +103,9 @@ func (sc *scratch) digestsOf(d *deployment, q *Query, c *Conductor) bool {
 	return true
 }
 
-// gather numbers the owners of all places through, those of base first, and returns
+// renumberOwners numbers the owners of all places through, those of base first, and returns
 // what they are.
-func (sc *scratch) gather(base *indexContext) []tiers.Owner {
+func (sc *scratch) renumberOwners(base *indexContext) []tiers.Owner {
 	owners := base.table()
 	var bases [maxPlaces + 1]uint32
 	if len(sc.waiters) > 1 || sc.waiters[0] != base {

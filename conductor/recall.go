@@ -111,7 +111,7 @@ func (r *recall) put(x *indexContext, forgotten []index.Name) {
 		r.begin()
 	}
 	x.deployment.early.Add(int64(len(forgotten)))
-	at := recalledFrom{x.spaceKey(), max(x.lookAheads.ofNames(), noLookAhead)}
+	at := recalledFrom{x.scope(), max(x.lookAheads.ofNames(), noLookAhead)}
 	for i, name := range forgotten {
 		r.cache.Set(slot(at.Deployment, name.Engine), recalled{name, &at}, 1)
 		if i%1024 == 1023 {
@@ -172,6 +172,6 @@ func (r *recall) forgets() int {
 	return r.most
 }
 
-func (x *indexContext) spaceKey() scope.Context {
+func (x *indexContext) scope() scope.Context {
 	return scope.Context{Deployment: x.deployment.key, Variant: x.key}
 }

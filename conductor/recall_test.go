@@ -20,9 +20,9 @@ func TestRecallNeverBetween(t *testing.T) {
 			pool := c.unjoined(Registration{Type: TypeMooncake, Instance: "pool", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
 			engine := c.unjoined(Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
 			c.mu.Lock()
-			c.join(pool)
+			c.addSource(pool)
 			c.mu.Unlock()
-			ns := c.enter(engine, at)
+			ns := c.enterContext(engine, at)
 			x := ns.context
 			owner := x.index.NewOwner(ns.source)
 			st := index.Store{Owner: owner}
@@ -37,11 +37,11 @@ func TestRecallNeverBetween(t *testing.T) {
 			wg.Go(func() {
 				defer close(done)
 				if ends {
-					c.exit(engine, ns)
+					c.exitContext(engine, ns)
 					return
 				}
 				x.index.Compact()
-				c.collect(x)
+				c.recallForgotten(x)
 			})
 			wg.Go(func() {
 				for last := false; !last; {
@@ -51,7 +51,7 @@ func TestRecallNeverBetween(t *testing.T) {
 					default:
 					}
 					for _, i := range []uint64{0, names / 2, names - 1} {
-						if _, known := c.whatMeans(at.Deployment, 1000+i, scope.Variant{}, func(scope.Variant) bool { return true }, math.MaxInt); !known {
+						if _, known := c.meaningOf(at.Deployment, 1000+i, scope.Variant{}, func(scope.Variant) bool { return true }, math.MaxInt); !known {
 							t.Errorf("round %d, context ends %v: name %d is in neither", round, ends, i)
 							return
 						}

@@ -31,15 +31,15 @@ const ReasonNotRegistered = "not_registered"
 type Recovery struct {
 	c       *Conductor
 	ttl     time.Duration
-	sources map[Key]*source // those asked for, by what they were asked for as; nil takes nothing
-	early   []earlyStretch  // whose parent was not known yet
-	Blocks  int             // brought back
-	Refused int             // of sources that run already, or of deployments and tenants not theirs
+	sources map[Key]*source  // those asked for, by what they were asked for as; nil takes nothing
+	pending []pendingStretch // whose parent was not known yet
+	Blocks  int              // brought back
+	Refused int              // of sources that run already, or of deployments and tenants not theirs
 }
 
-// earlyStretch is a stretch that came before its parent, which another tier or another
+// pendingStretch is a stretch that came before its parent, which another tier or another
 // holder has, or whose parent has left.
-type earlyStretch struct {
+type pendingStretch struct {
 	source *source
 	ns     *namespace
 	to     index.Owner
@@ -90,7 +90,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	at := scope.Context{
 		Deployment: scope.Deployment{Tenant: e.Tenant, Model: e.Model, BlockSize: e.BlockSize}, Variant: scope.Variant{Lora: e.Lora, Salt: e.Salt},
 	}
-	ns := s.space(at)
+	ns := s.namespaceIn(at)
 	local := e.Local
 	if local == nil && e.Labels[0] != 0 {
 		if local = e.Labels; ns.context.translates {
@@ -109,14 +109,14 @@ func (r *Recovery) Stored(e *Stored) error {
 	owner := s.holder(ns, normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned}, e.Medium)
 	to := owner.current
 	if !s.marked {
-		to = s.older(ns, owner, e)
+		to = s.previousGeneration(ns, owner, e)
 		r.c.mixed.Store(true)
 	}
 	if local != nil && !e.Waiting && !e.Root && (e.HasParent || e.HasKey) && !ns.placed(e.Stretch) {
-		r.tooEarly(s, ns, to, e.Stretch, local)
+		r.deferUntilParent(s, ns, to, e.Stretch, local)
 	}
 	if local == nil && e.Key == e.Engine[0] && s.reg.Type != TypeStandard {
-		r.c.await(s, ns.context)
+		r.c.addWaiter(s, ns.context)
 	}
 	ns.context.index.Restore(to, e.Stretch, local, false)
 	ns.context.learn(e.Labels, e.Local, e.Root)
@@ -134,7 +134,7 @@ func (r *Recovery) Name(n *Name) error {
 	if !s.reg.mayAnnounce(n.Tenant) {
 		return nil
 	}
-	ns := s.space(scope.Context{
+	ns := s.namespaceIn(scope.Context{
 		Deployment: scope.Deployment{Tenant: n.Tenant, Model: n.Model, BlockSize: n.BlockSize}, Variant: scope.Variant{Lora: n.Lora, Salt: n.Salt},
 	})
 	ns.context.index.Teach(ns.source, n.Engine, n.Key)
@@ -143,7 +143,7 @@ func (r *Recovery) Name(n *Name) error {
 
 // Done ends the recovery: what came back is what the sources go on with.
 func (r *Recovery) Done() {
-	r.hang()
+	r.attachPending()
 	for s := range r.filled() {
 		if s.marked {
 			s.stream.Resume(s.mark)
@@ -155,32 +155,32 @@ func (r *Recovery) Done() {
 	}
 }
 
-// tooEarly notes a stretch whose parent has no place yet.
-func (r *Recovery) tooEarly(s *source, ns *namespace, to index.Owner, e *index.Stretch, local []uint64) {
-	r.early = append(r.early, earlyStretch{s, ns, to, index.Stretch{
+// deferUntilParent notes a stretch whose parent has no place yet.
+func (r *Recovery) deferUntilParent(s *source, ns *namespace, to index.Owner, e *index.Stretch, local []uint64) {
+	r.pending = append(r.pending, pendingStretch{s, ns, to, index.Stretch{
 		HasParent: e.HasParent, Parent: e.Parent, Key: e.Key, HasKey: e.HasKey, Engine: slices.Clone(e.Engine), Labels: slices.Clone(e.Labels),
 	}, slices.Clone(local)})
 }
 
-// hang ties the stretches that came early to their parents, as far as those have
+// attachPending ties the stretches that came early to their parents, as far as those have
 // come since.
-func (r *Recovery) hang() {
-	for before := -1; len(r.early) != before; {
-		before = len(r.early)
-		r.early = slices.DeleteFunc(r.early, func(e earlyStretch) bool { return e.hang(false) })
-		if len(r.early) == before {
+func (r *Recovery) attachPending() {
+	for before := -1; len(r.pending) != before; {
+		before = len(r.pending)
+		r.pending = slices.DeleteFunc(r.pending, func(e pendingStretch) bool { return e.attach(false) })
+		if len(r.pending) == before {
 			// Their parents are not to come.
-			r.early = slices.DeleteFunc(r.early, func(e earlyStretch) bool { return e.blocks.HasKey && e.hang(true) })
+			r.pending = slices.DeleteFunc(r.pending, func(e pendingStretch) bool { return e.blocks.HasKey && e.attach(true) })
 		}
 	}
-	r.early = nil
+	r.pending = nil
 }
 
-// hang reports whether nothing is left to do. With complete, no parent is waited for.
-func (e *earlyStretch) hang(complete bool) bool {
+// attach reports whether nothing is left to do. With complete, no parent is waited for.
+func (e *pendingStretch) attach(complete bool) bool {
 	e.source.turn.Lock()
 	defer e.source.turn.Unlock()
-	if e.source.index[e.ns.key()] != e.ns {
+	if e.source.byContext[e.ns.key()] != e.ns {
 		return true // registered or unregistered meanwhile
 	}
 	known := e.ns.placed(&e.blocks)
@@ -203,7 +203,7 @@ func (r *Recovery) Undo() {
 	for _, s := range drop {
 		_, _ = r.c.unregisterIf(s.reg.Key(), s)
 	}
-	r.sources, r.early, r.Blocks, r.Refused = make(map[Key]*source), nil, 0, 0
+	r.sources, r.pending, r.Blocks, r.Refused = make(map[Key]*source), nil, 0, 0
 }
 
 // filled yields the sources that something came back to, each with its turn held.
@@ -216,7 +216,7 @@ func (r *Recovery) filled() iter.Seq[*source] {
 				s.turn.Lock()
 				if s.gone {
 					s.turn.Unlock()
-					s = r.c.successor(s)
+					s = r.c.successorOf(s)
 					r.sources[key] = s
 					continue
 				}
@@ -244,17 +244,17 @@ func (r *Recovery) lock(reg Registration, exact bool) (*source, error) {
 			return s, nil
 		}
 		s.turn.Unlock()
-		r.sources[complete(reg).Key()] = r.c.successor(s)
+		r.sources[complete(reg).Key()] = r.c.successorOf(s)
 	}
 }
 
-// successor returns what is registered in the place of a source that is gone, nil
+// successorOf returns what is registered in the place of a source that is gone, nil
 // if nothing is.
-func (c *Conductor) successor(gone *source) *source {
+func (c *Conductor) successorOf(gone *source) *source {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	s := c.sources[gone.reg.Key()]
-	if s == nil || s == gone || s.recovered || !s.waits() || s.deploymentKey() != gone.deploymentKey() {
+	if s == nil || s == gone || s.recovered || !s.atGate() || s.deploymentKey() != gone.deploymentKey() {
 		return nil
 	}
 	return s
@@ -285,7 +285,7 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	}
 	s := c.sources[key]
 	if s == nil && !exact && reg.Endpoint == "" {
-		s = c.colleague(reg)
+		s = c.sameInstanceSource(reg)
 	}
 	switch {
 	case s == nil:
@@ -295,7 +295,7 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 		s = c.newRecovered(reg)
 		c.sources[key] = s
 		go s.run()
-	case !s.recovered && !s.waits(), s.deploymentKey() != reg.deploymentKey():
+	case !s.recovered && !s.atGate(), s.deploymentKey() != reg.deploymentKey():
 		s = nil
 	}
 	r.sources[key] = s

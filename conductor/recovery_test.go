@@ -22,7 +22,7 @@ import (
 func newReplica(n *streamtest.Network) (b *bench, open func()) {
 	gate := make(chan struct{})
 	c := conductor.New(conductor.Options{
-		HashSeed: 1337, KeepLocals: true, Gate: gate, Log: zerolog.Nop(),
+		HashSeed: 1337, KeepLocalHashes: true, Gate: gate, Log: zerolog.Nop(),
 		Stream: stream.Config{
 			Transport: n, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8),
 		},

@@ -335,12 +335,12 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		return nil, err
 	}
 	if taken && !old.recovered {
-		c.leave(old)
+		c.removeSource(old)
 	}
 	s := c.newSource(r, opts.Static)
 	if taken && old.recovered {
-		s.takeOver(old)
-		c.leave(old) // now, so that the instance is a row all the time
+		s.inheritFrom(old)
+		c.removeSource(old) // now, so that the instance is a row all the time
 	}
 	c.sources[key] = s
 	c.observeEndpoint(s)
@@ -373,7 +373,7 @@ func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
 	ok = ok && (meant == nil || s == meant)
 	if ok {
 		delete(c.sources, key)
-		c.leave(s)
+		c.removeSource(s)
 	}
 	c.mu.Unlock()
 	if !ok {
@@ -460,7 +460,7 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 	s := c.unjoined(r)
 	s.static, s.journal = static, recorded
 	s.stream = c.open(r, recorded, s.onState)
-	c.join(s) // last: queries see it from here on
+	c.addSource(s) // last: queries see it from here on
 	return s
 }
 
@@ -469,7 +469,7 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 func (c *Conductor) newRecovered(r Registration) *source {
 	s := c.unjoined(r)
 	s.stream, s.recovered = newUnfollowed(c.now()), true
-	c.join(s)
+	c.addSource(s)
 	return s
 }
 
@@ -486,7 +486,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 	s.doctor = doctor.New(r.observed(), c.now)
 	s.holdings = holdings{
 		contexts: &c.contexts, owner: s, reg: r, policy: r.policy(c.opts.Copies),
-		index: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium),
+		byContext: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium),
 	}
 	s.normal = normalize.New(normalize.Options{
 		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,

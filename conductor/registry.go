@@ -29,9 +29,9 @@ func (c *registry) learnParts(dk scope.Deployment, n int) {
 	}
 }
 
-// sized notes that there is a deployment, or no more. What queries have read of the
+// noteBlockSize notes that there is a deployment, or no more. What queries have read of the
 // sizes stays as it is. c.mu is held.
-func (c *registry) sized(key scope.Deployment, there bool) {
+func (c *registry) noteBlockSize(key scope.Deployment, there bool) {
 	p := Partition{Tenant: key.Tenant, Model: key.Model}
 	old := c.sizes[p]
 	at, _ := slices.BinarySearch(old, key.BlockSize)
@@ -53,14 +53,14 @@ func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 		d = &deployment{key: key, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
 		d.publish()
 		c.deployments[key] = d
-		c.sized(key, true)
+		c.noteBlockSize(key, true)
 	}
 	return d
 }
 
-// join makes a source's instance visible in the deployment it is registered
+// addSource makes a source's instance visible in the deployment it is registered
 // for. Pools are never rows. c.mu is held.
-func (c *registry) join(s *source) {
+func (c *registry) addSource(s *source) {
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
 	if !slices.Contains(d.loras, s.reg.Lora) {
@@ -78,8 +78,8 @@ func (c *registry) join(s *source) {
 	d.publish()
 }
 
-// leave undoes join; what the source still applies is not recorded. c.mu is held.
-func (c *registry) leave(s *source) {
+// removeSource undoes addSource. The journal records nothing more of the source. c.mu is held.
+func (c *registry) removeSource(s *source) {
 	s.journal.Unregister()
 	d := c.deployments[s.deploymentKey()]
 	if s.reg.pool() {
@@ -95,16 +95,16 @@ func (c *registry) leave(s *source) {
 func (c *registry) release(d *deployment) {
 	if d.refs--; d.refs == 0 {
 		delete(c.deployments, d.key)
-		c.sized(d.key, false)
+		c.noteBlockSize(d.key, false)
 	}
 }
 
-// leaves takes a source out of a context, and reports whether it was the last.
-func (c *registry) leaves(s *source, ns *namespace) (last bool) {
+// removeNamespace takes a source out of a context, and reports whether it was the last.
+func (c *registry) removeNamespace(s *source, ns *namespace) (last bool) {
 	x := ns.context
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	x.unawait(s)
+	x.removeWaiter(s)
 	x.lookAheads.removeUser(ns.lookAheads)
 	x.deployment.lookAheads.removeUser(ns.lookAheads)
 	if x.refs--; x.refs == 0 {
@@ -150,9 +150,9 @@ func (c *registry) learnGroup(at scope.Group, kind string) bool {
 // maxGroups bounds the attention groups of a deployment whose kind is noted.
 const maxGroups = 256
 
-// await notes that blocks of the source wait in a context.
-func (c *registry) await(s *source, x *indexContext) {
-	if x.hosts(s) {
+// addWaiter notes that blocks of the source wait in a context.
+func (c *registry) addWaiter(s *source, x *indexContext) {
+	if x.isWaiter(s) {
 		return
 	}
 	x.deployment.tokenless.Store(true)
@@ -173,9 +173,9 @@ func (c *registry) await(s *source, x *indexContext) {
 	d.awaiting.Store(&all)
 }
 
-// colleague returns a registered source of the same instance and deployment: its
+// sameInstanceSource returns a registered source of the same instance and deployment: its
 // publisher may speak for several ranks. c.mu is held.
-func (c *registry) colleague(reg Registration) *source {
+func (c *registry) sameInstanceSource(reg Registration) *source {
 	var found *source
 	for _, s := range c.sources {
 		if s.reg.Instance == reg.Instance && s.deploymentKey() == reg.deploymentKey() && !s.recovered &&
@@ -230,9 +230,9 @@ func (c *registry) allContexts() []*indexContext {
 	return all
 }
 
-// still returns all sources with their turns held, until release is called; of a
+// lockAllSources returns all sources with their turns held, until release is called; of a
 // Conductor that is closed also those that have ended.
-func (c *registry) still() (all []*source, release func()) {
+func (c *registry) lockAllSources() (all []*source, release func()) {
 	for {
 		all = c.registered()
 		gone := false

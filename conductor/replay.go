@@ -151,7 +151,7 @@ func (p *Replay) Take(rec *journal.Record) error {
 		if ttl == 0 { // written before media had their own
 			ttl = f.source.reg.TTL
 		}
-		f.source.guard(func() { f.source.rotate(ttl) })
+		f.source.guard(func() { f.source.rotateGenerations(ttl) })
 	case journal.Lost:
 		p.sum.Lost += rec.Seq
 		f.incomplete(ReasonJournalGap)

@@ -86,7 +86,7 @@ func (s *source) service() Service {
 	st := s.stream.Status()
 	v := Service{
 		Registration: s.reg,
-		Pending:      s.waits(),
+		Pending:      s.atGate(),
 		Recovered:    s.recovered,
 		State:        st.State,
 		Reason:       st.Reason,
@@ -149,9 +149,9 @@ func (c *registry) GlobalView(limit int) []ContextView {
 	views := make(map[viewKey]*ContextView)
 	for _, s := range c.registered() {
 		s.mu.Lock()
-		spaces := slices.Clone(s.spaces)
+		namespaces := slices.Clone(s.namespaces)
 		s.mu.Unlock()
-		for _, ns := range spaces {
+		for _, ns := range namespaces {
 			key := viewKey{context: ns.context, instance: s.reg.Instance}
 			v := views[key]
 			if v == nil {

@@ -118,9 +118,9 @@ type Stored struct {
 	Local []uint64
 }
 
-// Snapshot takes one. KeepsLocals must hold.
+// Snapshot takes one. KeepsLocalHashes must hold.
 func (c *registry) Snapshot() *Snapshot {
-	all, release := c.still()
+	all, release := c.lockAllSources()
 	defer release()
 	snap := &Snapshot{}
 	contexts := make(map[*indexContext]*snapContext)
@@ -133,7 +133,7 @@ func (c *registry) Snapshot() *Snapshot {
 		snap.contexts = append(snap.contexts, *sc)
 	}
 	slices.SortFunc(snap.contexts, func(a, b snapContext) int {
-		x, y := a.context.spaceKey(), b.context.spaceKey()
+		x, y := a.context.scope(), b.context.scope()
 		return x.Compare(&y)
 	})
 	return snap

@@ -84,12 +84,12 @@ type feed interface {
 // onState hears of changes of the stream's state from the goroutine that runs.
 func (s *source) onState(state stream.State) {
 	if state == stream.Synced {
-		s.guard(s.unseed)
+		s.guard(s.dropUnverified)
 	}
 }
 
-// waits reports whether the source is held back at the gate.
-func (s *source) waits() bool { return s.conductor.recovering() }
+// atGate reports whether the source is held back at the gate.
+func (s *source) atGate() bool { return s.conductor.recovering() }
 
 // stop ends the stream and returns once nothing of the source is indexed.
 func (s *source) stop() {
@@ -136,7 +136,7 @@ func (s *source) end() {
 func (s *source) guard(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.fail(fmt.Sprintf("internal error: %v", p))
+			s.noteError(fmt.Sprintf("internal error: %v", p))
 			s.conductor.log.Error().Str("source", s.reg.Key().String()).Interface("panic", p).
 				Str("stack", string(debug.Stack())).Msg("event application failed, source resyncs")
 			s.stream.Resync("internal_error")
@@ -165,7 +165,7 @@ func (s *source) applyStep(step *stream.Step) {
 		s.conductor.log.Info().Str("source", s.reg.Key().String()).Str("reason", step.Reason).
 			Uint64("epoch", step.Epoch).Msg("blocks of the source dropped")
 		s.forget()
-		s.fail("")
+		s.noteError("")
 		s.marked = false
 	case stream.Apply:
 		if s.marked && step.Seq != s.mark.Seq+1 {
@@ -185,8 +185,8 @@ func (s *source) applyStep(step *stream.Step) {
 
 // forget drops everything the source holds and what it learned.
 func (s *source) forget() {
-	for len(s.spaces) > 0 {
-		s.quit(s.spaces[len(s.spaces)-1])
+	for len(s.namespaces) > 0 {
+		s.leaveContext(s.namespaces[len(s.namespaces)-1])
 	}
 	s.normal.Reset()
 	s.noteGaps()
@@ -238,7 +238,7 @@ func (s *source) drop(reason events.Reason, n int) {
 	s.mu.Unlock()
 }
 
-func (s *source) fail(text string) {
+func (s *source) noteError(text string) {
 	s.mu.Lock()
 	s.lastErr = text
 	s.mu.Unlock()
@@ -256,10 +256,10 @@ func (s *source) drops(st stream.Status) map[events.Reason]uint64 {
 	return all
 }
 
-// takeOver moves the blocks of a recovered source to the one that is registered in its
+// inheritFrom moves the blocks of a recovered source to the one that is registered in its
 // place, as far as the rules of that registration allow. The rest leaves when old stops.
 // old.turn and c.mu are held, and s does not run yet.
-func (s *source) takeOver(old *source) {
+func (s *source) inheritFrom(old *source) {
 	if old.expires != nil {
 		old.expires.Stop()
 	}
@@ -273,16 +273,16 @@ func (s *source) takeOver(old *source) {
 	s.mark, s.marked, s.settled = old.mark, old.marked, old.settled
 	s.peerLookAheads = old.peerLookAheads
 	var taken, left []*namespace
-	for _, ns := range old.spaces {
+	for _, ns := range old.namespaces {
 		at := ns.key()
 		if !s.reg.mayAnnounce(at.Deployment.Tenant) {
 			left = append(left, ns)
 			continue
 		}
 		taken = append(taken, ns)
-		s.index[at] = ns
-		delete(old.index, at)
-		ns.context.awaitAs(old, s)
+		s.byContext[at] = ns
+		delete(old.byContext, at)
+		ns.context.replaceWaiter(old, s)
 		for key, h := range ns.owners {
 			if key.Owned && s.reg.Owned == OwnedDrop {
 				ns.clear(h)
@@ -290,9 +290,9 @@ func (s *source) takeOver(old *source) {
 		}
 	}
 	s.mu.Lock()
-	s.spaces, s.tallies = taken, old.tallies
+	s.namespaces, s.tallies = taken, old.tallies
 	s.mu.Unlock()
-	old.spaces, old.tallies, old.gone = left, nil, true
+	old.namespaces, old.tallies, old.gone = left, nil, true
 	if s.settled && s.marked {
 		s.stream.Resume(s.mark)
 	}
@@ -307,7 +307,7 @@ func (s *source) snapshotMark() SourceMark {
 		if s.doubted && mark.Missing == "" {
 			mark.Missing = ReasonEventGap // the step that shows it may still be in hand
 		}
-		if mark.Missing == "" && s.seeded() {
+		if mark.Missing == "" && s.hasUnverified() {
 			mark.Missing = stream.ReasonUnknown
 		}
 		m.Mark = &mark
@@ -326,30 +326,30 @@ func (s *source) age(ttl time.Duration) {
 	for {
 		select {
 		case <-tick.C:
-			s.guard(func() { s.rotate(ttl) })
+			s.guard(func() { s.rotateGenerations(ttl) })
 		case <-s.done:
 			return
 		}
 	}
 }
 
-// rotate clears the older generation on the media that have a time to live, and begins
+// rotateGenerations clears the older generation on the media that have a time to live, and begins
 // a new one there.
-func (s *source) rotate(ttl time.Duration) {
+func (s *source) rotateGenerations(ttl time.Duration) {
 	s.journal.Aged(ttl)
 	ages := func(medium string) bool { return s.reg.ttl(medium) == ttl }
-	for _, ns := range s.spaces {
+	for _, ns := range s.namespaces {
 		for key, h := range ns.owners {
 			if key.Objects || !ages(key.Medium) {
 				continue
 			}
 			next := *h
-			if h.hasOld {
-				ns.context.index.Clear(h.old)
+			if h.hasPrevious {
+				ns.context.index.Clear(h.previous)
 			} else {
-				next.old = s.newOwner(ns, key, tiers.Parse(key.Medium))
+				next.previous = s.newOwner(ns, key, tiers.Parse(key.Medium))
 			}
-			next.current, next.old, next.hasOld, next.seeded = next.old, h.current, true, false
+			next.current, next.previous, next.hasPrevious, next.unverified = next.previous, h.current, true, false
 			s.mu.Lock()
 			*h = next
 			s.mu.Unlock()
@@ -359,5 +359,5 @@ func (s *source) rotate(ttl time.Duration) {
 		s.applyChanges(s.pool.Age(ages))
 		s.noteObjects()
 	}
-	s.quitEmpty()
+	s.leaveEmptyContexts()
 }

@@ -16,7 +16,7 @@ import (
 // lately. Those whose hash no engine has announced wait under it, where their source is
 // at home, and move as soon as an engine announces it with tokens:
 //
-//	pool    store(hash) -> locate: no -> waits in home, home is awaiting -> locate again
+//	pool    store(hash) -> findPlace: no -> waits in home, home is awaiting -> findPlace again
 //	engine  store(hash, tokens) -> is hash in an awaiting context? -> the pool's turn: move
 //
 // Both sides write before they look, so one of them sees the other. Meanwhile a query
@@ -38,19 +38,19 @@ type meaning struct {
 	lookAheads lookAheads // that the block may have
 }
 
-// locate finds the place of a block of the event that comes without tokens, in a context
+// findPlace finds the place of a block of the event that comes without tokens, in a context
 // that fits, likely's first. It reports false where none knows its hash.
-func (s *placement) locate(e *events.Event, dk scope.Deployment, block int, likely *namespace, fits func(scope.Variant) bool) (place, bool) {
+func (s *placement) findPlace(e *events.Event, dk scope.Deployment, block int, likely *namespace, fits func(scope.Variant) bool) (place, bool) {
 	if !s.reg.pool() { // what a pool holds under a hash says nothing about the hash
-		if ns := s.knower(e, dk, block, likely); ns != nil {
+		if ns := s.namespaceKnowing(e, dk, block, likely); ns != nil {
 			return place{ns: ns}, true
 		}
 	}
-	m, known := s.means(dk, e, block, s.home().Variant, fits, searched(e))
+	m, known := s.meaningOf(dk, e, block, s.homeContext().Variant, fits, searched(e))
 	if !known {
 		return place{}, false
 	}
-	return place{ns: s.space(scope.Context{Deployment: dk, Variant: m.at}), key: m.key, named: true, lookAheads: m.lookAheads}, true
+	return place{ns: s.namespaceIn(scope.Context{Deployment: dk, Variant: m.at}), key: m.key, named: true, lookAheads: m.lookAheads}, true
 }
 
 // maxSearched is how many contexts are searched for the hash of an event with tokens: a
@@ -97,7 +97,7 @@ func (s *placement) meantContext(e *events.Event, dk scope.Deployment, otherwise
 // knownIn reports whether the source's context knows the first hash of an event or its
 // parent.
 func (s *placement) knownIn(at scope.Context, e *events.Event) bool {
-	ns := s.index[at]
+	ns := s.byContext[at]
 	if ns == nil {
 		return false
 	}
@@ -157,11 +157,11 @@ func (h *heirs) recalled(dk scope.Deployment) (meaning, bool) {
 // context is otherwise if the event may inherit from none that knows it.
 func (h *heirs) meaning(dk scope.Deployment, block int, otherwise scope.Variant) (meaning, bool) {
 	s, e := h.source, h.event
-	m, known := s.means(dk, e, block, otherwise, func(scope.Variant) bool { return true }, maxSearched)
+	m, known := s.meaningOf(dk, e, block, otherwise, func(scope.Variant) bool { return true }, maxSearched)
 	if !known || h.fit(m.at) {
 		return m, known
 	}
-	if m, known = s.means(dk, e, block, otherwise, h.fit, maxSearched); !known {
+	if m, known = s.meaningOf(dk, e, block, otherwise, h.fit, maxSearched); !known {
 		m.at = otherwise
 	}
 	return m, true
@@ -170,7 +170,7 @@ func (h *heirs) meaning(dk scope.Deployment, block int, otherwise scope.Variant)
 // meantIn returns the place of a block of the event in one context, if a source has taught
 // its hash there. A block that waits by the hash teaches nothing.
 func (s *placement) meantIn(at scope.Context, e *events.Event, block int) (place, bool) {
-	d, m, known := s.meansHere(at, e, block)
+	d, m, known := s.meaningHere(at, e, block)
 	recalled := false
 	if !known && d != nil {
 		m, recalled = s.contexts.recall.get(at.Deployment, e.Hashes[block])
@@ -179,13 +179,13 @@ func (s *placement) meantIn(at scope.Context, e *events.Event, block int) (place
 	if !known && !recalled {
 		return place{}, false
 	}
-	if ns := s.index[at]; ns != nil {
+	if ns := s.byContext[at]; ns != nil {
 		// Blocks that wait under a hash which recall alone knows join those of the event.
 		if k, _ := s.known(ns.context, e, block); k.Own && !(recalled && k.Raw) {
 			return place{ns: ns}, true
 		}
 	}
-	return place{ns: s.space(at), key: m.key, lookAheads: m.lookAheads, named: true}, true
+	return place{ns: s.namespaceIn(at), key: m.key, lookAheads: m.lookAheads, named: true}, true
 }
 
 // meaning returns the meaning of a name with a key. before are the look-aheads that names
@@ -194,9 +194,9 @@ func (x *indexContext) meaning(key uint64, before lookAheads) meaning {
 	return meaning{x.key, key, max(before|x.lookAheads.ofNames(), noLookAhead)}
 }
 
-// unawait undoes it. c.mu is held.
-func (x *indexContext) unawait(s *source) {
-	if !x.hosts(s) {
+// removeWaiter undoes it. c.mu is held.
+func (x *indexContext) removeWaiter(s *source) {
+	if !x.isWaiter(s) {
 		return
 	}
 	rest := slices.DeleteFunc(slices.Clone(*x.waiting.Load()), func(other *source) bool { return other == s })
@@ -214,23 +214,23 @@ func (x *indexContext) unawait(s *source) {
 	d.awaiting.Store(&all)
 }
 
-// awaitAs lets a source wait in another's place. c.mu is held.
-func (x *indexContext) awaitAs(old, s *source) {
-	if x.hosts(old) {
+// replaceWaiter lets a source wait in another's place. c.mu is held.
+func (x *indexContext) replaceWaiter(old, s *source) {
+	if x.isWaiter(old) {
 		list := slices.Clone(*x.waiting.Load())
 		list[slices.Index(list, old)] = s
 		x.waiting.Store(&list)
 	}
 }
 
-// hosts reports whether blocks of the source may wait in the context.
-func (x *indexContext) hosts(s *source) bool {
+// isWaiter reports whether blocks of the source may wait in the context.
+func (x *indexContext) isWaiter(s *source) bool {
 	list := x.waiting.Load()
 	return list != nil && slices.Contains(*list, s)
 }
 
-// spread notes which hashes, announced with tokens, others wait for.
-func (s *placement) spread(x *indexContext, hashes []uint64) {
+// noteResolved notes which hashes, announced with tokens, others wait for.
+func (s *placement) noteResolved(x *indexContext, hashes []uint64) {
 	awaiting := x.deployment.awaiting.Load()
 	if awaiting == nil {
 		return
@@ -251,40 +251,40 @@ func (s *placement) spread(x *indexContext, hashes []uint64) {
 	}
 }
 
-// rejoin moves blocks that wait in a context to where their hashes are known now.
-func (s *placement) rejoin(w *indexContext, hashes []uint64) {
-	ns := s.index[w.spaceKey()]
+// moveResolved moves blocks that wait in a context to where their hashes are known now.
+func (s *placement) moveResolved(w *indexContext, hashes []uint64) {
+	ns := s.byContext[w.scope()]
 	if ns == nil {
 		return
 	}
 	// Only an event that names them can have brought blocks where the source is not
 	// at home.
-	home := s.home().Variant
+	home := s.homeContext().Variant
 	fits := func(k scope.Variant) bool {
 		return (w.key.Lora == home.Lora || k.Lora == w.key.Lora) && (w.key.Salt == home.Salt || k.Salt == w.key.Salt) && s.shares(k.Lora)
 	}
 	for _, h := range hashes {
-		m, known := s.contexts.whatMeans(w.deployment.key, h, home, fits, math.MaxInt)
+		m, known := s.contexts.meaningOf(w.deployment.key, h, home, fits, math.MaxInt)
 		if !known || m.at == w.key && m.key == h {
 			continue
 		}
 		to := ns
 		if m.at != w.key {
-			to = s.space(scope.Context{Deployment: w.deployment.key, Variant: m.at})
+			to = s.namespaceIn(scope.Context{Deployment: w.deployment.key, Variant: m.at})
 		}
 		to.useLookAheads(s.contexts, m.lookAheads)
 		for owner, holder := range ns.owners {
-			if w.index.Holds(holder.current, h) || holder.hasOld && w.index.Holds(holder.old, h) {
-				s.move(ns, to, owner, holder, index.Name{Engine: h, Key: m.key})
+			if w.index.Holds(holder.current, h) || holder.hasPrevious && w.index.Holds(holder.previous, h) {
+				s.moveBlock(ns, to, owner, holder, index.Name{Engine: h, Key: m.key})
 			}
 		}
 	}
-	s.quitEmpty()
+	s.leaveEmptyContexts()
 }
 
-// move takes a block of one holder from under its hash to its key, which may be in
+// moveBlock takes a block of one holder from under its hash to its key, which may be in
 // another context, with its copies.
-func (s *placement) move(from, to *namespace, owner normalize.Owner, holder *holder, name index.Name) {
+func (s *placement) moveBlock(from, to *namespace, owner normalize.Owner, holder *holder, name index.Name) {
 	medium := s.media[owner.Medium]
 	switch {
 	case from == to:
@@ -293,9 +293,9 @@ func (s *placement) move(from, to *namespace, owner normalize.Owner, holder *hol
 		// There first, so that it is never nowhere.
 		engine, keys := []uint64{name.Engine}, []uint64{name.Key}
 		s.putNamed(to, engine, keys, owner, medium, s.copies(owner))
-		n := take(from.context.index, holder.current, name.Engine)
-		if holder.hasOld {
-			n += take(from.context.index, holder.old, name.Engine)
+		n := removeAllCopies(from.context.index, holder.current, name.Engine)
+		if holder.hasPrevious {
+			n += removeAllCopies(from.context.index, holder.previous, name.Engine)
 		}
 		for range n - 1 {
 			s.putNamed(to, engine, keys, owner, medium, s.copies(owner))
@@ -317,7 +317,7 @@ func (s *placement) putParts(ns *namespace, engine uint64, owner normalize.Owner
 	here := ns.key()
 	for n := 1; n < int(ns.context.deployment.parts.Load()); n++ {
 		part := normalize.PartName(engine, n)
-		m, known := s.contexts.whatMeans(here.Deployment, part, here.Variant, func(k scope.Variant) bool { return k == here.Variant }, 0)
+		m, known := s.contexts.meaningOf(here.Deployment, part, here.Variant, func(k scope.Variant) bool { return k == here.Variant }, 0)
 		if !known {
 			return
 		}
@@ -326,9 +326,9 @@ func (s *placement) putParts(ns *namespace, engine uint64, owner normalize.Owner
 	}
 }
 
-// take removes a block that is held under its hash with all its copies, and returns
+// removeAllCopies removes a block that is held under its hash with all its copies, and returns
 // how many there were.
-func take(x *index.Index, o index.Owner, engine uint64) int {
+func removeAllCopies(x *index.Index, o index.Owner, engine uint64) int {
 	for n := 1; ; n++ {
 		switch res := x.Remove(o, []uint64{engine}, nil, index.CopyCount); {
 		case res.Removed > 0:

@@ -18,9 +18,9 @@ func lowerTier(c *Conductor, salts int, hash uint64) (*source, *events.Event) {
 	store := func(ns *namespace, engine uint64) {
 		ns.context.index.Store(&index.Store{Owner: ns.context.index.NewOwner(ns.source), Engine: []uint64{engine}, Local: []uint64{engine}})
 	}
-	store(s.space(s.home()), 1)
+	store(s.namespaceIn(s.homeContext()), 1)
 	for i := range salts {
-		store(other.space(scope.Context{Deployment: s.deploymentKey(), Variant: scope.Variant{Salt: fmt.Sprint(i)}}), uint64(1000+i))
+		store(other.namespaceIn(scope.Context{Deployment: s.deploymentKey(), Variant: scope.Variant{Salt: fmt.Sprint(i)}}), uint64(1000+i))
 	}
 	return s, &events.Event{Hashes: []uint64{hash}, Tokens: make([]uint32, 16)}
 }
@@ -34,7 +34,7 @@ func TestContextOfKnownHashAllocatesNothing(t *testing.T) {
 	medium := tiers.Parse("CPU")
 	if n := testing.AllocsPerRun(100, func() {
 		s.asked.begin(e, true)
-		s.contextKey(e, s.deploymentKey(), medium)
+		s.variantOf(e, s.deploymentKey(), medium)
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -47,11 +47,11 @@ func TestContextSearchIsBounded(t *testing.T) {
 	defer c.Close()
 	s, e := lowerTier(c, maxSearched+100, 2)
 	asked := 0
-	c.whatMeans(s.deploymentKey(), e.Hashes[0], scope.Variant{}, func(scope.Variant) bool { asked++; return true }, searched(e))
+	c.meaningOf(s.deploymentKey(), e.Hashes[0], scope.Variant{}, func(scope.Variant) bool { asked++; return true }, searched(e))
 	if asked > maxSearched+1 {
 		t.Errorf("%d contexts searched", asked)
 	}
-	if _, sure := s.contextKey(e, s.deploymentKey(), tiers.Parse("CPU")); sure {
+	if _, sure := s.variantOf(e, s.deploymentKey(), tiers.Parse("CPU")); sure {
 		t.Error("an unknown hash is of the base model")
 	}
 }
@@ -68,7 +68,7 @@ func BenchmarkContextOfLowerTier(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					s.asked.begin(e, true)
-					s.contextKey(e, s.deploymentKey(), medium)
+					s.variantOf(e, s.deploymentKey(), medium)
 				}
 			})
 		}

@@ -2,9 +2,9 @@ package index
 
 import "unsafe"
 
-// waitingRoom is the waiting waitingRoom of a source: blocks with tokens whose parent's key is
+// waitingRoom is the waiting room of a source: blocks with tokens whose parent's key is
 // not known yet. Links are found by their own engine hash and by the parent they
-// wait on, and leave oldest first when the waitingRoom is full.
+// wait on, and leave oldest first when the room is full.
 type waitingRoom struct {
 	links    []link
 	free     int32 // first unused record, chained by newer; valid while used > 0

@@ -67,7 +67,7 @@ func (u *target) url(t *testing.T) string {
 // startServer starts our server in this process, on a port of its own.
 func startServer(t *testing.T) string {
 	c := conductor.New(conductor.Options{
-		HashSeed: 1337, KeepLocals: true, Log: zerolog.Nop(),
+		HashSeed: 1337, KeepLocalHashes: true, Log: zerolog.Nop(),
 		Stream: stream.Config{
 			Transport:     zmq.Transport{},
 			Decode:        func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) },

@@ -34,7 +34,7 @@ type fleet struct {
 }
 
 func newFleet(t testing.TB) *fleet {
-	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepLocals: true, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepLocalHashes: true, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	return &fleet{t: t, c: c, r: c.Recover(0)}
 }
