@@ -95,7 +95,7 @@ func TestBenchPeers(t *testing.T) {
 
 func TestBenchSoak(t *testing.T) {
 	t.Parallel()
-	out, err := runBench(t, "soak", "--duration", "0s", "--prompts", "10", "--quiet")
+	out, err := runBench(t, "soak", "--duration", "0s", "--prompts", "10", "--readers", "1", "--quiet")
 	if err != nil || !strings.Contains(out, "soak passed") {
 		t.Errorf("%q, %v", out, err)
 	}
