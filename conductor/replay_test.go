@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	nethttp "net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/scripttest"
 	"kvconductor/events/journal"
 )
 
@@ -59,49 +58,37 @@ func recordedBench(t *testing.T, dir string) (*bench, *journal.Writer) {
 // answers.
 func TestReplayScripts(t *testing.T) {
 	const least = 500 // answers
-	files, _ := filepath.Glob("testdata/*.txt")
 	compared, commands, each := 0, 0, least/times(least)
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			raw, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	eachScript(t, func(t *testing.T, file string) {
+		dir := t.TempDir()
+		b, w := recordedBench(t, dir)
+		defer w.Close()
+		defer b.conductor.Close()
+		steps, _ := scripttest.Parse(t, file)
+		for _, st := range steps {
+			line := st.Raw[0]
+			b.run(line)
+			if commands++; commands%each != 0 {
+				continue
 			}
-			synctest.Test(t, func(t *testing.T) {
-				dir := t.TempDir()
-				b, w := recordedBench(t, dir)
-				defer w.Close()
-				defer b.conductor.Close()
-				lines := strings.Split(string(raw), "\n")
-				for i, line := range lines {
-					if i+1 == len(lines) || lines[i+1] != "----" {
-						continue
-					}
-					b.run(line)
-					if commands++; commands%each != 0 {
-						continue
-					}
-					word, _, _ := strings.Cut(line, " ")
-					ask := "services show=State,Reason,Epoch,LastSeq,Blocks,Objects,HashProfile"
-					if word == "query" {
-						ask = line
-					}
-					p := replayed(t, dir, nil)
-					past := &bench{conductor: p.Conductor(), handler: handlerOf(p.Conductor())}
-					for _, ask := range []string{ask, "get /global_view"} {
-						if got, want := told(past.run(ask)), told(b.run(ask)); got != want {
-							t.Errorf("%s:%d: after %s: %s\nthen:\n%s\nnow:\n%s", file, i+1, line, ask, want, got)
-						}
-						compared++
-					}
-					if sum := p.Summary(); sum.Lost > 0 || sum.Stray > 0 {
-						t.Errorf("%s:%d: %+v", file, i+1, sum)
-					}
-					p.Conductor().Close()
+			ask := "services show=State,Reason,Epoch,LastSeq,Blocks,Objects,HashProfile"
+			if st.Name == "query" {
+				ask = line
+			}
+			p := replayed(t, dir, nil)
+			past := &bench{conductor: p.Conductor(), handler: handlerOf(p.Conductor())}
+			for _, ask := range []string{ask, "get /global_view"} {
+				if got, want := told(past.run(ask)), told(b.run(ask)); got != want {
+					t.Errorf("%s:%d: after %s: %s\nthen:\n%s\nnow:\n%s", file, st.Line, line, ask, want, got)
 				}
-			})
-		})
-	}
+				compared++
+			}
+			if sum := p.Summary(); sum.Lost > 0 || sum.Stray > 0 {
+				t.Errorf("%s:%d: %+v", file, st.Line, sum)
+			}
+			p.Conductor().Close()
+		}
+	})
 	if compared < times(least) {
 		t.Errorf("only %d answers compared", compared)
 	}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	nethttp "net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -22,6 +21,7 @@ import (
 
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/scripttest"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
@@ -30,71 +30,37 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the answers of this run into testdata")
 
-// TestScripts runs testdata/*.txt: commands against a whole Conductor, from
-// msgpack payloads on a network without sockets to HTTP answers, under a fake
-// clock. A script is a list of cases,
-//
-//	command [word] [key=value ...]
-//	----
-//	expected output
-//
-// with a blank line after each. Before every query all published batches are
-// applied. Paths name prefixes: a/b/c is block a, then b, then c.
+// TestScripts runs testdata/*.txt in the notation of package scripttest: commands against a
+// whole Conductor, from msgpack payloads on a network without sockets to HTTP answers, under
+// a fake clock. Before every query all published batches are applied. Paths name prefixes:
+// a/b/c is block a, then b, then c.
 func TestScripts(t *testing.T) {
+	eachScript(t, func(t *testing.T, file string) {
+		steps, comments := scripttest.Parse(t, file)
+		b := newBench()
+		defer b.conductor.Close()
+		r := scripttest.Runner{T: t, Rewrite: *rewrite}
+		r.Execute = func(st *scripttest.Step, want []string) (string, error) {
+			got := b.run(st.Raw[0])
+			for _, err := range b.conductor.Check() {
+				t.Fatalf("%s:%d: after %s: %v", file, st.Line, st.Raw[0], err)
+			}
+			return got, r.Same(got, want)
+		}
+		r.Run(file, steps, comments)
+	})
+}
+
+// eachScript runs a subtest in a bubble for each script.
+func eachScript(t *testing.T, run func(t *testing.T, file string)) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts found: %v", err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { runScript(t, file) })
+			synctest.Test(t, func(t *testing.T) { run(t, file) })
 		})
-	}
-}
-
-func runScript(t *testing.T, file string) {
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := newBench()
-	defer b.conductor.Close()
-	var out strings.Builder
-	lines := strings.Split(string(raw), "\n")
-	for i := 0; i < len(lines); {
-		line := lines[i]
-		i++
-		if line == "" || strings.HasPrefix(line, "#") {
-			out.WriteString(line + "\n")
-			continue
-		}
-		at := i
-		if i >= len(lines) || lines[i] != "----" {
-			t.Fatalf("%s:%d: command without ----", file, at)
-		}
-		i++
-		var want []string
-		for i < len(lines) && lines[i] != "" {
-			want = append(want, lines[i])
-			i++
-		}
-		got := strings.TrimRight(b.run(line), "\n")
-		if expected := strings.Join(want, "\n"); got != expected && !*rewrite {
-			t.Errorf("%s:%d: %s\ngot:\n%s\nwant:\n%s", file, at, line, got, expected)
-		}
-		for _, err := range b.conductor.Check() {
-			t.Fatalf("%s:%d: after %s: %v", file, at, line, err)
-		}
-		out.WriteString(line + "\n----\n")
-		if got != "" {
-			out.WriteString(got + "\n")
-		}
-	}
-	if *rewrite {
-		text := strings.TrimRight(out.String(), "\n") + "\n"
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -167,17 +133,13 @@ func (a args) number(key string, otherwise int) int {
 
 // run executes one command and returns its output.
 func (b *bench) run(line string) string {
-	words := strings.Fields(line)
-	a := args{keys: make(map[string]string)}
-	for _, w := range words[1:] {
-		if key, value, ok := strings.Cut(w, "="); ok {
-			a.keys[key] = value
-		} else {
-			a.word = w
-		}
+	st := scripttest.Line(line)
+	a := args{keys: st.Keys}
+	if n := len(st.Words); n > 0 {
+		a.word = st.Words[n-1]
 	}
 	defer synctest.Wait()
-	switch words[0] {
+	switch st.Name {
 	case "register":
 		return b.register(a)
 	case "unregister":
@@ -221,12 +183,12 @@ func (b *bench) run(line string) string {
 	case "services":
 		return b.services(a)
 	case "post":
-		body, _ := strings.CutPrefix(line, "post "+words[1]+" ")
-		return b.send(nethttp.MethodPost, words[1], []byte(body))
+		body, _ := strings.CutPrefix(line, "post "+st.Words[0]+" ")
+		return b.send(nethttp.MethodPost, st.Words[0], []byte(body))
 	case "get":
-		return b.send(nethttp.MethodGet, words[1], nil)
+		return b.send(nethttp.MethodGet, st.Words[0], nil)
 	}
-	return "unknown command " + words[0]
+	return "unknown command " + st.Name
 }
 
 // endpoint is where the source of a command publishes: word is the instance.

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"sort"
@@ -13,49 +12,18 @@ import (
 	"strings"
 
 	"kvconductor/compat/internal/conformance"
+	"kvconductor/conductor/scripttest"
 )
-
-// do sends one request as it is and returns status, headers and body.
-func (s *script) do(method, path string, headers map[string]string, body string) (int, http.Header, string) {
-	s.t.Helper()
-	req, err := http.NewRequestWithContext(s.t.Context(), method, s.base+path, strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for name, value := range headers {
-		req.Header.Set(name, value)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.t.Fatalf("%s %s: %v", method, path, err)
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatalf("%s %s: %v", method, path, err)
-	}
-	return resp.StatusCode, resp.Header, string(answer)
-}
 
 // request runs a step that is an HTTP request. A body without a Content-Type
 // above it is sent as application/json; "Content-Type:" alone sends none.
-func (s *script) request(st *conformance.Step, want []string) (string, error) {
-	headers := map[string]string{}
-	lines := st.Input
-	for len(lines) > 0 && conformance.IsHeader(lines[0]) {
-		name, value, _ := strings.Cut(lines[0], ":")
-		if value = strings.TrimSpace(value); value != "" {
-			headers[name] = s.expand(value)
-		} else {
-			headers[name] = ""
-		}
-		lines = lines[1:]
-	}
-	body := s.expand(strings.Join(lines, "\n"))
+func (s *script) request(st *scripttest.Step, want []string) (string, error) {
+	headers, lines := s.Headers(st.Input)
+	body := s.Expand(strings.Join(lines, "\n"))
 	if n, ok := strings.CutPrefix(body, "@pad "); ok {
 		size, err := strconv.Atoi(n)
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		body = `{"pad":"` + strings.Repeat("x", size-len(`{"pad":""}`)) + `"}`
 	}
@@ -65,24 +33,19 @@ func (s *script) request(st *conformance.Step, want []string) (string, error) {
 	if headers["Content-Type"] == "" {
 		delete(headers, "Content-Type")
 	}
-	status, header, answer := s.do(st.Name, s.word(st, 0), headers, body)
+	status, header, answer := s.do(st.Name, s.Word(st, 0), headers, body)
 	got := fmt.Sprintf("%d\n%s", status, answer)
 	if strings.HasPrefix(header.Get("Content-Type"), "text/") && !strings.Contains(answer, "\n") {
 		got = fmt.Sprintf("%d\nexact %s", status, answer)
 	}
-	want = s.expandAll(want)
-	if len(want) == 0 || want[0] != strconv.Itoa(status) {
-		return got, fmt.Errorf("another status")
-	}
-	want = want[1:]
-	for len(want) > 0 && conformance.IsHeader(want[0]) {
-		name, value, _ := strings.Cut(want[0], ":")
-		if value = strings.TrimSpace(value); !conformance.SameHeader(header, name, value) {
-			return got, fmt.Errorf("header %s is %q", name, header.Values(name))
-		}
-		want = want[1:]
-	}
-	return got, conformance.CompareBody(want, answer)
+	return got, s.CompareAnswer(want, status, header, answer)
+}
+
+// do sends one request as it is and returns status, headers and body.
+func (s *script) do(method, path string, headers map[string]string, body string) (int, http.Header, string) {
+	s.T.Helper()
+	status, header, answer := s.Do(method, path, headers, []byte(body))
+	return status, header, string(answer)
 }
 
 // answer is what /query and /query_by_hash say.
@@ -103,17 +66,17 @@ type answer struct {
 //
 // A rank with nothing and an instance with nothing are the same as none. What
 // scores says must be what dp says.
-func (s *script) query(st *conformance.Step) string {
-	q := map[string]any{"model_name": s.key(st, "model", s.vars["M"])}
+func (s *script) query(st *scripttest.Step) string {
+	q := map[string]any{"model_name": s.Key(st, "model", s.Vars["M"])}
 	path := "/query"
 	if tokens, ok := st.Keys["tokens"]; ok {
-		q["token_ids"] = conformance.Numbers(s.expand(tokens))
+		q["token_ids"] = conformance.Numbers(s.Expand(tokens))
 	} else {
-		q["block_hashes"], path = conformance.Numbers(s.key(st, "hashes", "")), "/query_by_hash"
+		q["block_hashes"], path = conformance.Numbers(s.Key(st, "hashes", "")), "/query_by_hash"
 	}
 	for key, name := range map[string]string{"group": "routing_group", "tenant": "tenant_id", "lora": "lora_name", "salt": "cache_salt"} {
 		if v, ok := st.Keys[key]; ok {
-			q[name] = s.expand(v)
+			q[name] = s.Expand(v)
 		}
 	}
 	status, _, body := s.do("POST", path, map[string]string{"Content-Type": "application/json"}, conformance.EncodeJSON(q))
@@ -221,7 +184,7 @@ func (s *script) metric(name string) float64 {
 		if ok && series == name {
 			v, err := strconv.ParseFloat(value, 64)
 			if err != nil {
-				s.t.Fatal(err)
+				s.T.Fatal(err)
 			}
 			return v
 		}
@@ -238,8 +201,8 @@ func cutLast(text, sep string) (before, after string, ok bool) {
 }
 
 // file compares the lines of a file of JSON with the expected ones.
-func (s *script) file(st *conformance.Step, want []string) (string, error) {
-	raw, err := os.ReadFile(s.word(st, 0))
+func (s *script) file(st *scripttest.Step, want []string) (string, error) {
+	raw, err := os.ReadFile(s.Word(st, 0))
 	if err != nil {
 		return "", err
 	}
@@ -248,7 +211,7 @@ func (s *script) file(st *conformance.Step, want []string) (string, error) {
 		return string(raw), fmt.Errorf("%d lines", len(lines))
 	}
 	for i := range want {
-		if err := conformance.CompareBody([]string{s.expand(want[i])}, lines[i]); err != nil {
+		if err := conformance.CompareBody([]string{s.Expand(want[i])}, lines[i]); err != nil {
 			return string(raw), fmt.Errorf("line %d: %w", i+1, err)
 		}
 	}
@@ -257,7 +220,7 @@ func (s *script) file(st *conformance.Step, want []string) (string, error) {
 
 // clean unregisters what the script left, so that a shared server is as before.
 func (s *script) clean() {
-	resp, err := http.Get(s.base + "/workers")
+	resp, err := http.Get(s.Base + "/workers")
 	if err != nil {
 		return
 	}
@@ -270,9 +233,9 @@ func (s *script) clean() {
 		return
 	}
 	for _, r := range rows {
-		if strings.HasPrefix(r.Model, s.vars["M"]) {
+		if strings.HasPrefix(r.Model, s.Vars["M"]) {
 			body := fmt.Sprintf(`{"instance_id":%s,"model_name":%q}`, r.ID, r.Model)
-			if resp, err := http.Post(s.base+"/unregister", "application/json", strings.NewReader(body)); err == nil {
+			if resp, err := http.Post(s.Base+"/unregister", "application/json", strings.NewReader(body)); err == nil {
 				resp.Body.Close()
 			}
 		}

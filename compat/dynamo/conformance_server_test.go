@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -19,10 +18,6 @@ import (
 	"kvconductor/compat/internal/conformance"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
 )
 
 // target is the server under test.
@@ -37,21 +32,12 @@ func underTest(t *testing.T) *target {
 	u := &target{shared: strings.TrimRight(os.Getenv("DYNAMO_CONFORMANCE_URL"), "/")}
 	u.command.Line = strings.Fields(os.Getenv("DYNAMO_CONFORMANCE_COMMAND"))
 	if u.shared == "" && len(u.command.Line) == 0 {
-		u.kind, u.shared = "ours", startServer(t)
-		u.command = conformance.Ours(t, "dynamo-kv-indexer") // a name that takes Dynamo's flags alone
+		u.kind, u.shared = conformance.Ours, startServer(t)
+		u.command = conformance.Build(t, "dynamo-kv-indexer") // a name that takes Dynamo's flags alone
 	}
 	u.command.Env = []string{"DYN_KV_INDEXER_TEST_ENDPOINTS=1"}
-	if u.kind != "" {
-		return u
-	}
-	resp, err := http.Get(u.url(t) + "/conductor/v1/health")
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	u.kind = "dynamo"
-	if resp.StatusCode == http.StatusOK {
-		u.kind = "ours"
+	if u.kind == "" {
+		u.kind = conformance.KindOf(t, u.url(t), "dynamo")
 	}
 	return u
 }
@@ -66,18 +52,7 @@ func (u *target) url(t *testing.T) string {
 
 // startServer starts our server in this process, on a port of its own.
 func startServer(t *testing.T) string {
-	c := conductor.New(conductor.Options{
-		HashSeed: 1337, KeepLocalHashes: true, Log: zerolog.Nop(),
-		Stream: stream.Config{
-			Transport:     zmq.Transport{},
-			Decode:        func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) },
-			ReplayTimeout: 5 * time.Second,
-			StaleAfter:    30 * time.Second,
-			Queue:         1024,
-			Replays:       stream.NewLimiter(8),
-		},
-	})
-	t.Cleanup(c.Close)
+	c := conformance.Conductor(t, conductor.Options{KeepLocalHashes: true})
 	d := dynamo.New(dynamo.Config{Conductor: c, MaxTokens: 1 << 21, TestEndpoints: true, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, d)

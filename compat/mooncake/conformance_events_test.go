@@ -7,19 +7,20 @@ import (
 	"strings"
 
 	"kvconductor/compat/internal/conformance"
+	"kvconductor/conductor/scripttest"
 )
 
 // masterTime is what every event of a master has as its time, in milliseconds.
 const masterTime = 1_700_000_000_000
 
 // event reads a line of a publish step.
-func (s *script) event(st *conformance.Step, e *publisher, line string) any {
-	words := strings.Fields(s.expand(line))
+func (s *script) event(st *scripttest.Step, e *conformance.Engine, line string) any {
+	words := strings.Fields(s.Expand(line))
 	if !slices.Contains([]string{"stored", "removed", "cleared", "put", "drop", "clear"}, words[0]) {
-		return s.value(st, line)
+		return s.Value(st, line)
 	}
 	var event conformance.Object
-	if e.pool {
+	if s.pools[e] {
 		event, words = s.masterEvent(st, e, words)
 	} else {
 		event, words = s.engineEvent(st, words)
@@ -27,7 +28,7 @@ func (s *script) event(st *conformance.Step, e *publisher, line string) any {
 	for _, w := range words {
 		name, text, ok := strings.Cut(w, "=")
 		if !ok {
-			s.t.Fatalf("line %d: %q is no key=value", st.Line, w)
+			s.T.Fatalf("line %d: %q is no key=value", st.Line, w)
 		}
 		var value any = text
 		if v, err := conformance.DecodeValue(text); err == nil {
@@ -55,11 +56,11 @@ func replace(event conformance.Object, name string, value any, again, gone bool)
 }
 
 // engineEvent is an event as vLLM writes it, and the words left.
-func (s *script) engineEvent(st *conformance.Step, words []string) (conformance.Object, []string) {
+func (s *script) engineEvent(st *scripttest.Step, words []string) (conformance.Object, []string) {
 	if words[0] == "cleared" {
 		return conformance.Object{{Key: "type", Value: "AllBlocksCleared"}}, words[1:]
 	}
-	hashes := s.value(st, words[1])
+	hashes := s.Value(st, words[1])
 	switch words[0] {
 	case "stored":
 		return conformance.Object{
@@ -72,17 +73,17 @@ func (s *script) engineEvent(st *conformance.Step, words []string) (conformance.
 			{Key: "type", Value: "BlockRemoved"}, {Key: "block_hashes", Value: hashes}, {Key: "medium", Value: "GPU"},
 		}, words[2:]
 	}
-	s.t.Fatalf("line %d: an engine does not say %q", st.Line, words[0])
+	s.T.Fatalf("line %d: an engine does not say %q", st.Line, words[0])
 	return nil, nil
 }
 
 // masterEvent is an event as the Mooncake master writes it, and the words left.
-func (s *script) masterEvent(st *conformance.Step, e *publisher, words []string) (conformance.Object, []string) {
-	e.events++
+func (s *script) masterEvent(st *scripttest.Step, e *conformance.Engine, words []string) (conformance.Object, []string) {
+	e.Counted++
 	envelope := func(kind string) conformance.Object {
 		return conformance.Object{
-			{Key: "event_id", Value: e.events}, {Key: "timestamp", Value: masterTime}, {Key: "event_type", Value: kind},
-			{Key: "model_name", Value: s.vars["M"]}, {Key: "block_size", Value: s.size(st)}, {Key: "additional_salt", Value: nil},
+			{Key: "event_id", Value: e.Counted}, {Key: "timestamp", Value: masterTime}, {Key: "event_type", Value: kind},
+			{Key: "model_name", Value: s.Vars["M"]}, {Key: "block_size", Value: s.size(st)}, {Key: "additional_salt", Value: nil},
 			{Key: "lora_name", Value: nil}, {Key: "tenant_id", Value: "default"}, {Key: "backend_id", Value: "backend-a"},
 			{Key: "medium", Value: nil}, {Key: "dp_rank", Value: 0},
 		}
@@ -92,17 +93,17 @@ func (s *script) masterEvent(st *conformance.Step, e *publisher, words []string)
 	}
 	kind, ok := map[string]string{"put": "stored", "drop": "removed"}[words[0]]
 	if !ok || len(words) < 3 {
-		s.t.Fatalf("line %d: a master does not say %q", st.Line, words)
+		s.T.Fatalf("line %d: a master does not say %q", st.Line, words)
 	}
 	block := words[2]
-	low, err := strconv.ParseUint(s.vars[block], 10, 64)
+	low, err := strconv.ParseUint(s.Vars[block], 10, 64)
 	if err != nil {
-		s.t.Fatalf("line %d: no block %q", st.Line, block)
+		s.T.Fatalf("line %d: no block %q", st.Line, block)
 	}
 	event := append(envelope(kind),
 		conformance.Field{Key: "group_id", Value: nil}, conformance.Field{Key: "seq_hashes", Value: []any{low}},
 		conformance.Field{Key: "base_block_idx", Value: nil}, conformance.Field{Key: "object_key", Value: words[1]},
-		conformance.Field{Key: "connector_block_hash", Value: s.vars[block+".digest"]})
+		conformance.Field{Key: "connector_block_hash", Value: s.Vars[block+".digest"]})
 	event = replace(event, "medium", "cpu", false, false)
 	if kind == "stored" {
 		event = append(event, conformance.Field{Key: "parent_hash", Value: nil}, conformance.Field{Key: "token_ids", Value: nil})
@@ -110,10 +111,10 @@ func (s *script) masterEvent(st *conformance.Step, e *publisher, words []string)
 	return event, words[3:]
 }
 
-func (s *script) size(st *conformance.Step) int {
-	n, err := strconv.Atoi(s.key(st, "block", s.block))
+func (s *script) size(st *scripttest.Step) int {
+	n, err := strconv.Atoi(s.Key(st, "block", s.block))
 	if err != nil {
-		s.t.Fatal(fmt.Errorf("line %d: %w", st.Line, err))
+		s.T.Fatal(fmt.Errorf("line %d: %w", st.Line, err))
 	}
 	return n
 }

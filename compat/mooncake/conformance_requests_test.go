@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"sort"
@@ -16,80 +15,58 @@ import (
 
 	"kvconductor/compat/internal/conformance"
 	"kvconductor/compat/mooncake"
+	"kvconductor/conductor/scripttest"
 )
-
-// do sends one request and returns status, headers and body.
-func (s *script) do(method, path, contentType string, body []byte) (int, http.Header, []byte) {
-	s.t.Helper()
-	req, err := http.NewRequestWithContext(s.t.Context(), method, s.base+path, bytes.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	req.Header.Set("Accept", contentType)
-	if contentType != "" {
-		req.Header.Set("Content-Type", contentType)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.t.Fatalf("%s %s: %v", method, path, err)
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatalf("%s %s: %v", method, path, err)
-	}
-	return resp.StatusCode, resp.Header, answer
-}
 
 // post sends a value and returns status and answer.
 func (s *script) post(path string, body any) (int, map[string]any) {
-	s.t.Helper()
+	s.T.Helper()
 	status, _, answer := s.do("POST", path, mooncake.ContentType, conformance.Encode(body))
 	return status, s.unpack(answer)
 }
 
 // unpack reads a map.
 func (s *script) unpack(answer []byte) (m map[string]any) {
-	s.t.Helper()
+	s.T.Helper()
 	if err := msgpack.Unmarshal(answer, &m); err != nil {
-		s.t.Fatalf("%x is no map: %v", answer, err)
+		s.T.Fatalf("%x is no map: %v", answer, err)
 	}
 	return m
 }
 
 // request runs a step that is an HTTP request.
-func (s *script) request(st *conformance.Step, want []string) (string, error) {
-	contentType, lines := mooncake.ContentType, st.Input
-	if len(lines) > 0 && conformance.IsHeader(lines[0]) {
-		_, contentType, _ = strings.Cut(lines[0], ":")
-		contentType, lines = strings.TrimSpace(contentType), lines[1:]
+func (s *script) request(st *scripttest.Step, want []string) (string, error) {
+	headers, lines := s.Headers(st.Input)
+	contentType, set := headers["Content-Type"]
+	if !set {
+		contentType = mooncake.ContentType
 	}
 	var body []byte
 	if text := strings.Join(lines, "\n"); strings.HasPrefix(text, "hex ") {
 		var err error
 		if body, err = hex.DecodeString(text[len("hex "):]); err != nil {
-			s.t.Fatalf("line %d: %v", st.Line, err)
+			s.T.Fatalf("line %d: %v", st.Line, err)
 		}
 	} else if text != "" {
-		body = conformance.Encode(s.value(st, text))
+		body = conformance.Encode(s.Value(st, text))
 	}
-	status, header, answer := s.do(st.Name, s.word(st, 0), contentType, body)
+	status, header, answer := s.do(st.Name, s.Word(st, 0), contentType, body)
 	text := string(answer)
 	if header.Get("Content-Type") == mooncake.ContentType {
 		text = conformance.EncodeJSON(s.unpack(answer))
 	}
 	got := fmt.Sprintf("%d\n%s", status, text)
-	want = strings.Split(s.expand(strings.Join(want, "\n")), "\n")
-	if want[0] != strconv.Itoa(status) {
-		return got, fmt.Errorf("another status")
+	return got, s.CompareAnswer(want, status, header, text)
+}
+
+// do sends one request and returns status, headers and body.
+func (s *script) do(method, path, contentType string, body []byte) (int, http.Header, []byte) {
+	s.T.Helper()
+	headers := map[string]string{"Accept": contentType}
+	if contentType != "" {
+		headers["Content-Type"] = contentType
 	}
-	for want = want[1:]; len(want) > 0 && conformance.IsHeader(want[0]); want = want[1:] {
-		name, value, _ := strings.Cut(want[0], ":")
-		if !conformance.SameHeader(header, name, strings.TrimSpace(value)) {
-			return got, fmt.Errorf("header %s is %q", name, header.Values(name))
-		}
-	}
-	return got, conformance.CompareBody(want, text)
+	return s.Do(method, path, headers, body)
 }
 
 // refusal prints status, reason, field and text of an error.
@@ -103,30 +80,30 @@ func refusal(status int, m map[string]any) string {
 	return fmt.Sprintf("%s: %v", strings.Join(words, " "), m["error"])
 }
 
-func (s *script) register(st *conformance.Step) string {
-	instance := s.word(st, 0)
+func (s *script) register(st *scripttest.Step) string {
+	instance := s.Word(st, 0)
 	body := conformance.Object{
-		{Key: "endpoint", Value: s.vars[s.key(st, "at", instance)+".live"]}, {Key: "type", Value: s.key(st, "type", "vLLM")},
-		{Key: "modelname", Value: s.key(st, "model", s.vars["M"])}, {Key: "instance_id", Value: instance},
-		{Key: "block_size", Value: s.size(st)}, {Key: "dp_rank", Value: s.number(st, "rank", 0)},
+		{Key: "endpoint", Value: s.Vars[s.Key(st, "at", instance)+".live"]}, {Key: "type", Value: s.Key(st, "type", "vLLM")},
+		{Key: "modelname", Value: s.Key(st, "model", s.Vars["M"])}, {Key: "instance_id", Value: instance},
+		{Key: "block_size", Value: s.size(st)}, {Key: "dp_rank", Value: s.Number(st, "rank", 0)},
 	}
-	if profile := s.key(st, "profile", profile0); profile != "none" {
+	if profile := s.Key(st, "profile", profile0); profile != "none" {
 		p := s.settings(profile)
 		body = append(body, conformance.Field{Key: "hash_profile", Value: conformance.Object{
 			{Key: "strategy", Value: p.Strategy}, {Key: "algorithm", Value: p.Algorithm},
 			{Key: "python_hash_seed", Value: p.PythonHashSeed}, {Key: "index_projection", Value: p.IndexProjection},
 		}})
 	}
-	if at := s.key(st, "at", instance); st.Has("replay") {
-		body = append(body, conformance.Field{Key: "replay_endpoint", Value: s.vars[at+".replay"]})
+	if at := s.Key(st, "at", instance); st.Has("replay") {
+		body = append(body, conformance.Field{Key: "replay_endpoint", Value: s.Vars[at+".replay"]})
 	}
 	for key, name := range map[string]string{"tenant": "tenant_id", "lora": "lora_name"} {
 		if v, ok := st.Keys[key]; ok {
-			body = append(body, conformance.Field{Key: name, Value: s.expand(v)})
+			body = append(body, conformance.Field{Key: name, Value: s.Expand(v)})
 		}
 	}
 	for _, line := range st.Input {
-		for _, f := range s.value(st, line).(conformance.Object) {
+		for _, f := range s.Value(st, line).(conformance.Object) {
 			body = replace(body, f.Key, f.Value, false, false)
 		}
 	}
@@ -137,10 +114,10 @@ func (s *script) register(st *conformance.Step) string {
 	return refusal(status, m)
 }
 
-func (s *script) unregister(st *conformance.Step) string {
-	body := map[string]any{"instance_id": s.word(st, 0), "dp_rank": s.number(st, "rank", 0)}
+func (s *script) unregister(st *scripttest.Step) string {
+	body := map[string]any{"instance_id": s.Word(st, 0), "dp_rank": s.Number(st, "rank", 0)}
 	if v, ok := st.Keys["tenant"]; ok {
-		body["tenant_id"] = s.expand(v)
+		body["tenant_id"] = s.Expand(v)
 	}
 	status, m := s.post("/unregister", body)
 	if status == 200 && len(m) == 2 && m["status"] == "unregistered successfully" {
@@ -186,31 +163,31 @@ func (r *row) String() string {
 }
 
 // query asks and prints a line per instance, "I rank 0: gpu 32 cpu 48 disk 48, ...".
-func (s *script) query(st *conformance.Step) string {
-	tokens := s.key(st, "tokens", "")
+func (s *script) query(st *scripttest.Step) string {
+	tokens := s.Key(st, "tokens", "")
 	list := []any{}
 	if len(st.Words) > 0 {
-		list = s.value(st, s.vars[s.word(st, 0)]).([]any)
+		list = s.Value(st, s.Vars[s.Word(st, 0)]).([]any)
 		size := s.size(st)
-		if n := int(s.number(st, "blocks", uint64(len(list)))); n*size < len(list) {
+		if n := int(s.Number(st, "blocks", uint64(len(list)))); n*size < len(list) {
 			list = list[:n*size]
 		}
 	} else {
 		for _, n := range conformance.Numbers(tokens) {
 			v, err := n.Int64()
 			if err != nil {
-				s.t.Fatal(err)
+				s.T.Fatal(err)
 			}
 			list = append(list, v)
 		}
 	}
-	q := map[string]any{"model": s.key(st, "model", s.vars["M"]), "block_size": s.size(st), "token_ids": list}
+	q := map[string]any{"model": s.Key(st, "model", s.Vars["M"]), "block_size": s.size(st), "token_ids": list}
 	for key, name := range map[string]string{"tenant": "tenant_id", "lora": "lora_name", "salt": "cache_salt", "instance": "instance_id"} {
 		if v, ok := st.Keys[key]; ok {
-			q[name] = s.expand(v)
+			q[name] = s.Expand(v)
 		}
 	}
-	if s.key(st, "salt", "") == "nil" {
+	if s.Key(st, "salt", "") == "nil" {
 		q["cache_salt"] = nil
 	}
 	status, _, answer := s.do("POST", "/query", mooncake.ContentType, conformance.Encode(q))
@@ -278,7 +255,7 @@ func (s *script) view() string {
 		if m["lora_name"] != "" {
 			lora = fmt.Sprintf(" lora %v", m["lora_name"])
 		}
-		model, _ := strings.CutPrefix(m["model_name"].(string), s.vars["M"])
+		model, _ := strings.CutPrefix(m["model_name"].(string), s.Vars["M"])
 		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %v block %v%s blocks %v profile %s instances %s", model,
 			m["tenant_id"], m["block_size"], lora, m["prefix_count"], profileOf(m["hash_profile"]), strings.Join(instances, ", "))))
 	}
@@ -289,27 +266,27 @@ func (s *script) view() string {
 // list returns the maps of a document that are about the script's models, or all of
 // them on a server it has started.
 func (s *script) list(path, root, model string) (out []map[string]any) {
-	s.t.Helper()
+	s.T.Helper()
 	status, _, answer := s.do("GET", path, mooncake.ContentType, nil)
 	if status != 200 {
-		s.t.Fatalf("GET %s: %d %x", path, status, answer)
+		s.T.Fatalf("GET %s: %d %x", path, status, answer)
 	}
 	all := s.unpack(answer)[root].([]any)
 	for _, v := range all {
 		m := v.(map[string]any)
-		if strings.HasPrefix(m[model].(string), s.vars["M"]) {
+		if strings.HasPrefix(m[model].(string), s.Vars["M"]) {
 			out = append(out, m)
 		}
 	}
 	if s.u.shared == "" && len(out) != len(all) {
-		s.t.Fatalf("GET %s: others among them: %v", path, all)
+		s.T.Fatalf("GET %s: others among them: %v", path, all)
 	}
 	return out
 }
 
 // told returns what ours tells of the source at an endpoint, in the other dialect.
 func (s *script) told(endpoint string) map[string]any {
-	s.t.Helper()
+	s.T.Helper()
 	status, _, answer := s.do("GET", "/conductor/v1/services", "application/json", nil)
 	var all struct {
 		Services []map[string]any `json:"services"`
@@ -317,7 +294,7 @@ func (s *script) told(endpoint string) map[string]any {
 	d := json.NewDecoder(bytes.NewReader(answer))
 	d.UseNumber()
 	if err := d.Decode(&all); status != 200 || err != nil {
-		s.t.Fatalf("services: %d %v %s", status, err, answer)
+		s.T.Fatalf("services: %d %v %s", status, err, answer)
 	}
 	for _, row := range all.Services {
 		if row["Endpoint"] == endpoint {
@@ -328,13 +305,13 @@ func (s *script) told(endpoint string) map[string]any {
 }
 
 // source prints fields of the source at a publisher.
-func (s *script) source(st *conformance.Step) string {
-	row := s.told(s.at(st).Live)
+func (s *script) source(st *scripttest.Step) string {
+	row := s.told(s.At(st).Live)
 	if row == nil {
 		return "none"
 	}
 	var words []string
-	for name := range strings.SplitSeq(s.key(st, "show", "DroppedBy"), ",") {
+	for name := range strings.SplitSeq(s.Key(st, "show", "DroppedBy"), ",") {
 		if name == "Findings" {
 			for _, f := range row[name].([]any) {
 				words = append(words, fmt.Sprint(f.(map[string]any)["Code"]))
@@ -348,26 +325,26 @@ func (s *script) source(st *conformance.Step) string {
 }
 
 // settle waits until a batch is applied.
-func (s *script) settle(st *conformance.Step, e *publisher, seq uint64) {
+func (s *script) settle(st *scripttest.Step, e *conformance.Engine, seq uint64) {
 	want := strconv.FormatUint(seq, 10)
 	var row map[string]any
-	if !conformance.Until(func() bool {
+	if !scripttest.Until(func() bool {
 		row = s.told(e.Live)
 		return row == nil || fmt.Sprint(row["LastSeq"]) == want
 	}) {
-		s.t.Fatalf("line %d: batch %d is not applied: %v", st.Line, seq, row)
+		s.T.Fatalf("line %d: batch %d is not applied: %v", st.Line, seq, row)
 	}
 	if row == nil {
-		s.t.Fatalf("line %d: nobody is registered at %s", st.Line, st.Words[0])
+		s.T.Fatalf("line %d: nobody is registered at %s", st.Line, st.Words[0])
 	}
 }
 
 // clean unregisters what the script left, so that a shared server is as before.
 func (s *script) clean() {
-	if s.u.shared == "" || s.base != s.u.shared {
+	if s.u.shared == "" || s.Base != s.u.shared {
 		return
 	}
-	req, err := http.NewRequest("GET", s.base+"/services", nil)
+	req, err := http.NewRequest("GET", s.Base+"/services", nil)
 	if err != nil {
 		return
 	}
@@ -387,9 +364,9 @@ func (s *script) clean() {
 		return
 	}
 	for _, r := range slices.Backward(all.Services) {
-		if strings.HasPrefix(r.ModelName, s.vars["M"]) {
+		if strings.HasPrefix(r.ModelName, s.Vars["M"]) {
 			body := conformance.Encode(map[string]any{"instance_id": r.InstanceID, "tenant_id": r.TenantID, "dp_rank": r.DPRank})
-			if resp, err := http.Post(s.base+"/unregister", mooncake.ContentType, bytes.NewReader(body)); err == nil {
+			if resp, err := http.Post(s.Base+"/unregister", mooncake.ContentType, bytes.NewReader(body)); err == nil {
 				resp.Body.Close()
 			}
 		}

@@ -2,13 +2,11 @@ package mooncake_test
 
 import (
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -17,16 +15,6 @@ import (
 	"kvconductor/compat/mooncake"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
-)
-
-// Kinds of servers.
-const (
-	ours   = "ours"
-	theirs = "mooncake"
 )
 
 // target is the server under test.
@@ -39,18 +27,11 @@ type target struct {
 // underTest finds out which server the environment names. What only ours has tells
 // which kind it is.
 func underTest(t *testing.T) *target {
-	u := &target{kind: ours, shared: strings.TrimRight(os.Getenv("MOONCAKE_CONFORMANCE_URL"), "/")}
+	u := &target{kind: conformance.Ours, shared: strings.TrimRight(os.Getenv("MOONCAKE_CONFORMANCE_URL"), "/")}
 	if u.shared == "" {
-		u.command = conformance.Ours(t, "conductor")
-		return u
-	}
-	resp, err := http.Get(u.shared + "/conductor/v1/health")
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		u.kind = theirs
+		u.command = conformance.Build(t, "conductor")
+	} else {
+		u.kind = conformance.KindOf(t, u.shared, "mooncake")
 	}
 	return u
 }
@@ -65,18 +46,7 @@ func (u *target) url(t *testing.T) string {
 
 // startServer starts our server in this process, on a port of its own.
 func startServer(t *testing.T) string {
-	c := conductor.New(conductor.Options{
-		HashSeed: 1337, MaxOrphans: 1 << 10, RecallBytes: 1 << 20, Log: zerolog.Nop(),
-		Stream: stream.Config{
-			Transport:     zmq.Transport{},
-			Decode:        func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) },
-			ReplayTimeout: 5 * time.Second,
-			StaleAfter:    30 * time.Second,
-			Queue:         1024,
-			Replays:       stream.NewLimiter(8),
-		},
-	})
-	t.Cleanup(c.Close)
+	c := conformance.Conductor(t, conductor.Options{MaxOrphans: 1 << 10, RecallBytes: 1 << 20})
 	d := mooncake.New(mooncake.Config{Conductor: c, MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test"})
 	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	r := conductorhttp.New(c, opts)

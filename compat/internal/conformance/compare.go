@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// IsHeader reports whether a line is "Name: value" and not JSON or text.
-func IsHeader(line string) bool {
+// isHeader reports whether a line is "Name: value" and not JSON or text.
+func isHeader(line string) bool {
 	name, _, ok := strings.Cut(line, ":")
 	return ok && name != "" && !strings.ContainsAny(name, " {}[]\"")
 }
 
-// SameHeader compares without regard to order and spaces in lists; a header
+// sameHeader compares without regard to order and spaces in lists; a header
 // that must not be there has no value.
-func SameHeader(h http.Header, name, want string) bool {
+func sameHeader(h http.Header, name, want string) bool {
 	split := func(v string) []string {
 		parts := strings.Split(strings.ReplaceAll(strings.ToLower(v), " ", ""), ",")
 		slices.Sort(parts)

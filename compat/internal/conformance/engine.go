@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/go-zeromq/zmq4"
+
+	"kvconductor/conductor/scripttest"
 )
 
 // Engine is one publisher on real sockets: PUB for the live stream, ROUTER for
@@ -20,7 +22,7 @@ type Engine struct {
 	Topic        string
 	Live, Replay string // endpoints
 	Next         uint64 // sequence of the next batch
-	Markers      uint64 // settle steps so far
+	Counted      uint64 // markers or events that the test has numbered
 
 	topicInReplies bool // four frames a reply and not three
 	sentinel       bool // replies end with an empty payload
@@ -50,7 +52,7 @@ func (e *Engine) open(live, replay string) error {
 	for s, endpoint := range map[zmq4.Socket]string{e.pub: live, e.router: replay} {
 		// The port of an engine that was closed a moment ago may be in use still.
 		var err error
-		if !Until(func() bool { err = s.Listen(endpoint); return err == nil }) {
+		if !scripttest.Until(func() bool { err = s.Listen(endpoint); return err == nil }) {
 			return fmt.Errorf("cannot listen on %s: %w", endpoint, err)
 		}
 	}
@@ -86,7 +88,7 @@ func (e *Engine) Heard() bool { return len(e.pub.(zmq4.Topics).Topics()) > 0 }
 // Await returns once a subscriber is there.
 func (e *Engine) Await(t *testing.T) {
 	t.Helper()
-	if !Until(e.Heard) {
+	if !scripttest.Until(e.Heard) {
 		t.Fatalf("nobody subscribed to %s", e.Live)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kvconductor/conductor/scripttest"
 )
 
 // Command starts a server as a process.
@@ -22,8 +24,8 @@ type Command struct {
 	Env  []string // added to that of this process
 }
 
-// Ours builds our command, under a name that decides what flags it takes.
-func Ours(t *testing.T, name string) Command {
+// Build builds our command, under a name that decides what flags it takes.
+func Build(t *testing.T, name string) Command {
 	bin := filepath.Join(t.TempDir(), name)
 	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "kvconductor/cmd/conductor").CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the command: %v\n%s", err, out)
@@ -85,7 +87,7 @@ func (c Command) startOn(t *testing.T, healthy string, args, env []string) (outp
 		<-ended
 	})
 	over := false
-	if !Until(func() bool {
+	if !scripttest.Until(func() bool {
 		select {
 		case <-ended:
 			over = true
@@ -109,7 +111,7 @@ func (c Command) startOn(t *testing.T, healthy string, args, env []string) (outp
 // Exits runs the command until it ends and compares code ("rc 1", or "runs on") and
 // output.
 func (c Command) Exits(t *testing.T, args, env, want []string) (string, error) {
-	ctx, stop := context.WithTimeout(context.Background(), Patience)
+	ctx, stop := context.WithTimeout(context.Background(), scripttest.Patience)
 	defer stop()
 	cmd, out := c.process(ctx, args, env)
 	err := cmd.Run()

@@ -1,150 +1,224 @@
-// Package conformance is what the scripts of dialects that others define are run with:
-// the notation of scripts, publishers on real sockets, comparing answers, servers as
-// processes. What a step does, the dialect's own test says.
+// Package conformance runs the scripts of dialects that others define: publishers on real
+// sockets, requests, comparing answers, servers as processes. The test of a dialect adds
+// its own commands. These are common:
 //
-// A script is a list of steps,
-//
-//	[only KIND] [eventually] command [word] [key=value ...]
-//	lines of input
-//	---- [KIND]
-//	lines of expected output
-//
-// with a blank line after each. KIND is a kind of server; a step that two kinds answer
-// differently has two expectations.
+//	GET|POST|... path     a request: headers (Name: value), then the body. Expected: status,
+//	                      headers (name: value), then the body as in CompareBody
+//	publisher P           PUB and ROUTER sockets; $P.live and $P.replay are their endpoints.
+//	                      topic=, frames=3|4 (of replies), sentinel=no
+//	send P                one message, a frame per line: "text", u64 N, hex ...,
+//	                      msgpack VALUE ({"$bin": hex} is bytes)
+//	restart P, reopen P   new sockets on the same ports, from sequence 0 or going on
+//	close P               no sockets
+//	gone P                waits until no client is subscribed
+//	requests P            the replay requests so far, or the first
 package conformance
 
 import (
-	"slices"
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/scripttest"
+	"kvconductor/events"
+	"kvconductor/events/stream"
+	"kvconductor/events/wire"
+	"kvconductor/events/zmq"
 )
 
-// Patience bounds what other goroutines and processes bring about; nothing
-// waits for it to pass.
-const Patience = 30 * time.Second
+// Ours is the kind of our server.
+const Ours = "ours"
 
-// Step is one command of a script.
-type Step struct {
-	Line       int    // of its first line, from 1
-	Only       string // kind of server; "" for all
-	Eventually bool   // tried again until it is as expected
-	Name       string
-	Words      []string // neither command nor key=value
-	Keys       map[string]string
-	Input      []string
-	Want       []Expectation
-	Raw        []string // as written, up to the first ----
+// Script is a script of a dialect while it runs.
+type Script struct {
+	scripttest.Runner
+	Base    string // URL of the server
+	Engines map[string]*Engine
+	Topic   string // of publishers that name none
 }
 
-// Expectation is what a step should bring about on one kind of server.
-type Expectation struct {
-	Of    string // kind of server, "" for all
-	Lines []string
-}
-
-// Expected returns the lines a server's output must have, nil if the step has
-// none for it.
-func (st *Step) Expected(kind string) *[]string {
-	for i := range st.Want {
-		if st.Want[i].Of == "" || st.Want[i].Of == kind {
-			return &st.Want[i].Lines
-		}
+// Scripts runs a subtest for each script of the dialect, which is the package of the test.
+func Scripts(t *testing.T, run func(t *testing.T, name, file string)) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/conformance/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts found: %v", err)
 	}
-	return nil
-}
-
-// Until polls with a pause, and reports whether ok held in time.
-func Until(ok func() bool) bool {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(Patience); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			return false
-		}
-	}
-	return true
-}
-
-// Parse returns the steps, and the comments that precede each. Commands named in literal
-// have no key=value in their first line.
-func Parse(t *testing.T, file, text string, literal ...string) (steps []Step, comments map[int][]string) {
-	comments = make(map[int][]string)
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	for i := 0; i < len(lines); {
-		if lines[i] == "" || strings.HasPrefix(lines[i], "#") {
-			comments[len(steps)] = append(comments[len(steps)], lines[i])
-			i++
-			continue
-		}
-		st := Step{Line: i + 1, Keys: make(map[string]string)}
-		for ; i < len(lines) && lines[i] != "" && !strings.HasPrefix(lines[i], "----"); i++ {
-			st.Raw = append(st.Raw, lines[i])
-		}
-		st.head(literal)
-		st.Input = st.Raw[1:]
-		for ; i < len(lines) && lines[i] != ""; i++ {
-			if of, ok := strings.CutPrefix(lines[i], "----"); ok {
-				st.Want = append(st.Want, Expectation{Of: strings.TrimSpace(of)})
-				continue
-			}
-			last := &st.Want[len(st.Want)-1]
-			last.Lines = append(last.Lines, lines[i])
-		}
-		if st.Want == nil {
-			t.Fatalf("%s:%d: command without ----", file, st.Line)
-		}
-		for j := range st.Want {
-			if st.Want[j].Lines == nil {
-				st.Want[j].Lines = []string{}
-			}
-		}
-		steps = append(steps, st)
-	}
-	return steps, comments
-}
-
-// head reads the first line of a step.
-func (st *Step) head(literal []string) {
-	words := strings.Fields(st.Raw[0])
-	if words[0] == "only" {
-		st.Only, words = words[1], words[2:]
-	}
-	if words[0] == "eventually" {
-		st.Eventually, words = true, words[1:]
-	}
-	st.Name = words[0]
-	for _, w := range words[1:] {
-		if key, value, ok := strings.Cut(w, "="); ok && !strings.HasPrefix(w, "/") && !slices.Contains(literal, st.Name) {
-			st.Keys[key] = value
-		} else {
-			st.Words = append(st.Words, w)
-		}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txt")
+		t.Run(name, func(t *testing.T) { run(t, name, file) })
 	}
 }
 
-// Print writes what Parse read.
-func Print(steps []Step, comments map[int][]string) string {
-	var out strings.Builder
-	for i, st := range steps {
-		for _, c := range comments[i] {
-			out.WriteString(c + "\n")
-		}
-		out.WriteString(strings.Join(st.Raw, "\n") + "\n")
-		for _, w := range st.Want {
-			out.WriteString(strings.TrimSpace("---- "+w.Of) + "\n")
-			for _, l := range w.Lines {
-				out.WriteString(l + "\n")
-			}
-		}
+// KindOf returns Ours if a server has our health endpoint, else theirs.
+func KindOf(t *testing.T, url, theirs string) string {
+	t.Helper()
+	resp, err := http.Get(url + "/conductor/v1/health")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, c := range comments[len(steps)] {
-		out.WriteString(c + "\n")
+	resp.Body.Close()
+	if resp.StatusCode == http.StatusOK {
+		return Ours
 	}
-	return out.String()
+	return theirs
 }
 
-// Has reports whether a word stands in the first line.
-func (st *Step) Has(word string) bool {
-	return slices.Contains(st.Words, word)
+// Conductor returns a Conductor that reads real sockets until the test ends.
+func Conductor(t *testing.T, opts conductor.Options) *conductor.Conductor {
+	opts.HashSeed, opts.Log = 1337, zerolog.Nop()
+	opts.Stream = stream.Config{
+		Transport:     zmq.Transport{},
+		Decode:        func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) },
+		ReplayTimeout: 5 * time.Second,
+		StaleAfter:    30 * time.Second,
+		Queue:         1024,
+		Replays:       stream.NewLimiter(8),
+	}
+	c := conductor.New(opts)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Common runs a step that all dialects have, requests excluded. It reports whether the
+// step was one.
+func (s *Script) Common(st *scripttest.Step) (got string, ok bool) {
+	s.T.Helper()
+	var err error
+	switch st.Name {
+	case "publisher":
+		var e *Engine
+		if e, err = Open(s.Key(st, "topic", s.Topic), s.Key(st, "frames", "4"), s.Key(st, "sentinel", "yes") == "yes"); err != nil {
+			break
+		}
+		s.T.Cleanup(e.Close)
+		name := s.Word(st, 0)
+		s.Engines[name] = e
+		s.Vars[name+".live"], s.Vars[name+".replay"] = e.Live, e.Replay
+	case "send":
+		s.At(st).Send(s.T, s.frames(st))
+	case "restart":
+		err = s.At(st).Restart()
+	case "reopen":
+		err = s.At(st).Reopen()
+	case "close":
+		s.At(st).Close()
+	case "gone":
+		if !scripttest.Until(func() bool { return !s.At(st).Heard() }) {
+			s.T.Fatalf("line %d: a client is still subscribed", st.Line)
+		}
+	case "requests":
+		if got = s.At(st).Requested(); st.Has("first") {
+			got, _, _ = strings.Cut(got, "\n")
+		}
+	default:
+		return "", false
+	}
+	if err != nil {
+		s.T.Fatalf("line %d: %v", st.Line, err)
+	}
+	return got, true
+}
+
+// At returns the publisher that a step names.
+func (s *Script) At(st *scripttest.Step) *Engine {
+	s.T.Helper()
+	e := s.Engines[s.Word(st, 0)]
+	if e == nil {
+		s.T.Fatalf("line %d: no publisher %s", st.Line, st.Words[0])
+	}
+	return e
+}
+
+// Value reads JSON as DecodeValue does.
+func (s *Script) Value(st *scripttest.Step, text string) any {
+	s.T.Helper()
+	v, err := DecodeValue(s.Expand(text))
+	if err != nil {
+		s.T.Fatalf("line %d: %q: %v", st.Line, text, err)
+	}
+	return v
+}
+
+// frames reads the input of a send step.
+func (s *Script) frames(st *scripttest.Step) (frames [][]byte) {
+	for _, line := range st.Input {
+		var frame []byte
+		var err error
+		switch word, rest, _ := strings.Cut(line, " "); word {
+		case "u64":
+			var n uint64
+			n, err = strconv.ParseUint(rest, 10, 64)
+			frame = binary.BigEndian.AppendUint64(nil, n)
+		case "hex":
+			frame, err = hex.DecodeString(rest)
+		case "msgpack":
+			frame = Encode(s.Value(st, rest))
+		default:
+			frame = []byte(s.Value(st, line).(string))
+		}
+		if err != nil {
+			s.T.Fatalf("line %d: %v", st.Line, err)
+		}
+		frames = append(frames, frame)
+	}
+	return frames
+}
+
+// Do sends one request as it is and returns status, headers and body.
+func (s *Script) Do(method, path string, headers map[string]string, body []byte) (int, http.Header, []byte) {
+	s.T.Helper()
+	req, err := http.NewRequestWithContext(s.T.Context(), method, s.Base+path, bytes.NewReader(body))
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	for name, value := range headers {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.T.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.T.Fatalf("%s %s: %v", method, path, err)
+	}
+	return resp.StatusCode, resp.Header, answer
+}
+
+// Headers splits the input of a request into headers and body.
+func (s *Script) Headers(lines []string) (headers map[string]string, body []string) {
+	headers = make(map[string]string)
+	for len(lines) > 0 && isHeader(lines[0]) {
+		name, value, _ := strings.Cut(lines[0], ":")
+		headers[name], lines = s.Expand(strings.TrimSpace(value)), lines[1:]
+	}
+	return headers, lines
+}
+
+// CompareAnswer compares an answer with its expectation: status, headers, body.
+func (s *Script) CompareAnswer(want []string, status int, header http.Header, body string) error {
+	want = s.ExpandAll(want)
+	if len(want) == 0 || want[0] != strconv.Itoa(status) {
+		return fmt.Errorf("another status")
+	}
+	for want = want[1:]; len(want) > 0 && isHeader(want[0]); want = want[1:] {
+		name, value, _ := strings.Cut(want[0], ":")
+		if !sameHeader(header, name, strings.TrimSpace(value)) {
+			return fmt.Errorf("header %s is %q", name, header.Values(name))
+		}
+	}
+	return CompareBody(want, body)
 }
