@@ -14,13 +14,13 @@ import (
 )
 
 // ReasonNotRegistered is the reason of a source that was recovered from a peer and
-// that nobody has registered here: it is followed by nobody, and expires.
+// that is not registered here: nothing follows it, and it expires.
 const ReasonNotRegistered = "not_registered"
 
 // Recovery brings back what a peer holds, before the gate of Options.Gate opens.
 //
 //	peer's marks  --Source--> the registered source that waits at the gate, or a
-//	peer's blocks --Stored-->   recovered source, which whoever registers it takes over
+//	peer's blocks --Stored-->   recovered source, which its registration takes over
 //
 // A peer that tells marks gives each source exactly what its engine held at the
 // mark; the source goes on behind it. From one that tells none the blocks are a
@@ -47,8 +47,8 @@ type pendingStretch struct {
 	local  []uint64
 }
 
-// Recover begins one. Sources that nobody registers expire ttl after Done, 0 is
-// never.
+// Recover begins one. Sources that stay without a registration expire ttl after
+// Done, 0 is never.
 func (c *Conductor) Recover(ttl time.Duration) *Recovery {
 	return &Recovery{c: c, ttl: ttl, sources: make(map[Key]*source)}
 }
@@ -230,7 +230,7 @@ func (r *Recovery) filled() iter.Seq[*source] {
 	}
 }
 
-// lock returns the source that takes what is said of a registration, with its turn
+// lock returns the source that takes the blocks of a registration, with its turn
 // held, or nil. One that was registered meanwhile follows the recovered one it
 // replaced; one that was unregistered takes nothing more.
 func (r *Recovery) lock(reg Registration, exact bool) (*source, error) {
@@ -248,8 +248,8 @@ func (r *Recovery) lock(reg Registration, exact bool) (*source, error) {
 	}
 }
 
-// successorOf returns what is registered in the place of a source that is gone, nil
-// if nothing is.
+// successorOf returns the source that is registered in the place of one that is gone, nil
+// if there is none.
 func (c *Conductor) successorOf(gone *source) *source {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -268,7 +268,7 @@ func complete(reg Registration) Registration {
 	return reg
 }
 
-// source returns the source that takes what is said of a registration: the one under
+// source returns the source that takes the blocks of a registration: the one under
 // its key, else, for a peer that tells no sources, one of its instance that may
 // publish for several ranks, else a recovered one. nil is one that takes nothing.
 func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
@@ -302,7 +302,7 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	return s, nil
 }
 
-// expire drops a recovered source that nobody has registered.
+// expire drops a recovered source that is still not registered.
 func (c *Conductor) expire(s *source) {
 	key := s.reg.Key()
 	c.mu.RLock()

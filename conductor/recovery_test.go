@@ -176,7 +176,7 @@ func TestRecoveryModel(t *testing.T) {
 					b.run(line)
 				}
 				if strings.HasPrefix(line, "restart") {
-					<-time.After(10 * time.Second) // so that nothing is published while nobody listens
+					<-time.After(10 * time.Second) // so that nothing is published while no source listens
 				}
 			}
 			for _, who := range fleetOf {
@@ -234,7 +234,7 @@ func TestRecoveryModel(t *testing.T) {
 				<-time.After(time.Minute)
 			}
 			if known < len(fleetOf) {
-				same("later", "default three") // nobody told the replica more of it
+				same("later", "default three") // the replica has no more of it
 			} else {
 				same("later", "none")
 			}
@@ -309,8 +309,8 @@ func TestRecoveryWithoutMarks(t *testing.T) {
 	})
 }
 
-// What came from a peer and belongs to nobody here answers for a while and goes;
-// whoever registers it in time takes it over.
+// TestRecoveredSourcesExpire requires that blocks of a peer whose source is not registered
+// here answer for a while and go. A registration in time takes them over.
 func TestRecoveredSourcesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, openA := newReplica(new(streamtest.Network))
@@ -346,8 +346,8 @@ func TestRecoveredSourcesExpire(t *testing.T) {
 	})
 }
 
-// Whoever registers or unregisters while a recovery runs finds it as if that had
-// been before or after; a recovery that is undone leaves nothing behind.
+// TestRegisterDuringRecovery requires that a registration or its end during a recovery has the
+// effect that it has before or after the recovery. A recovery that is undone leaves nothing.
 func TestRegisterDuringRecovery(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		for at := range 4 {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzBlocks holds that a list of blocks that is cut out is what encoding/json reads,
-// and that what is left is the rest.
+// FuzzBlocks requires that a list of blocks that is cut out equals the one that encoding/json
+// reads, and that the remainder is the rest of the document.
 func FuzzBlocks(f *testing.F) {
 	for _, list := range []string{
 		``, `{}`, `{"block_hash":1,"tokens_hash":2}`, `{"block_hash":1,"tokens_hash":2,"mm_extra_info":null}`,

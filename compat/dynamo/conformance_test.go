@@ -185,7 +185,7 @@ func (s *script) settle(st *scripttest.Step, e *conformance.Engine, instance, mo
 	}) {
 		s.T.Fatalf("line %d: the marker %d of instance %s is not indexed: %s", st.Line, token, instance, last)
 	}
-	// Other tiers may be applied beside the marker's; a dump waits for all.
+	// Other tiers may be applied during the marker's; a dump waits for all.
 	s.do("GET", "/dump", nil, "")
 }
 

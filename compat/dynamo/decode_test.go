@@ -36,7 +36,7 @@ func compareNumbers(t *testing.T, text []byte) {
 		}
 		wantHashes = append(wantHashes, hash)
 	}
-	// What is wrong behind a whole list is no matter here.
+	// Faults behind a whole list do not matter here.
 	read := func(m member) (*body.Request, error) {
 		r := &body.Request{Src: append([]byte(`{"`+m.name+`":`), text...)}
 		if array {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A fleet of 64 workers with 16,384 blocks each, in chains of 64 of which every fourth
+// A fleet of 64 workers with 16,384 blocks each, in chains of 64. Every fourth chain
 // begins with a prefix that all workers hold.
 const (
 	benchWorkers = 64

@@ -174,7 +174,8 @@ func TestDumpOff(t *testing.T) {
 	forgetful(t).do("GET", "/dump", "", 501, refusal("local hashes are not kept: index.local_hashes is false"))
 }
 
-// What is not whole is no dump: a replica would go on behind marks without blocks.
+// TestDumpWhileRecovering refuses a dump of an index that is not whole: a replica would go on
+// behind marks without blocks.
 func TestDumpWhileRecovering(t *testing.T) {
 	gate := make(chan struct{})
 	s := newServerOn(t, Config{}, newNetwork(), gate)

@@ -9,9 +9,9 @@ import (
 	"kvconductor/conductor"
 )
 
-// FuzzLoad reads arbitrary dumps, in both forms: none may stop the process, what
-// fails leaves nothing, what is taken can be dumped and read again, and a line that
-// is left out loses no other.
+// FuzzLoad reads arbitrary dumps, in both forms: none may stop the process. A
+// failed dump leaves nothing. A whole one can be dumped and read again. A line that is left
+// out costs no other.
 func FuzzLoad(f *testing.F) {
 	detailed := `,"detail":{"instance_id":"node","source_rank":3,"source_tenant":"t","pool":true,"lora_name":"l","cache_salt":"s","medium":"TAPE","group_idx":1,` +
 		`"backend_id":"b","seq_hash":5,"waiting":false,"local_hashes":[7],"copies":{"0":3},"more_hashes":{"0":[8,9]},"root":true}}`

@@ -56,8 +56,8 @@ func slotText(key string, events ...string) string {
 	return fmt.Sprintf(`%q:{"block_size":4,"events":[%s]}`, key, strings.Join(events, ","))
 }
 
-// event is an event of a dump that says something else than usual: pairs of what
-// is replaced in a usual one, and by what.
+// event returns an event of a dump that differs from the usual one by replacements: pairs of
+// a text and the text in its place.
 func event(changes ...string) string {
 	text := kept("7", "device", 0, 0, "null", "1001 "+local1)
 	for i := 0; i+1 < len(changes); i += 2 {
@@ -69,8 +69,8 @@ func event(changes ...string) string {
 	return text
 }
 
-// What is read of a dump, shown by the dump of who read it. Nothing that is left out
-// takes anything else with it: every dump ends with a slot "last" that is fine.
+// TestLoad compares dumps with the dumps of servers that have read them. A part that is left
+// out takes no other with it: every dump ends with a valid slot "last".
 func TestLoad(t *testing.T) {
 	good := event(`:7,`, `:99,`)
 	last := slotText("last:default", good)
@@ -135,7 +135,7 @@ func TestLoad(t *testing.T) {
 		`"m:g":{"block_size":4,"model_name":"m","routing_group":"g","events":[`+event(`:7,`, `:8,`)+`]}`, "m g 7/0 device -/1001", "m g 8/0 device -/1001")
 	partly(slotText(":g", usual, usual), "bad_event:2")
 
-	// A block size that nobody knows.
+	// A block size that no registration has.
 	partly(`"m:default":[`+usual+`,`+usual+`]`, "no_block_size:2")
 	partly(`"m:default":{"block_size":0,"events":[`+usual+`]}`, "no_block_size:1")
 	partly(`"m:default":{"block_size":null,"events":[`+usual+`]}`, "no_block_size:1")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Dynamo's dump names neither adapter nor salt of a block. What is recovered from it
-// is found all the same, by who asks with both and by who sends local hashes.
+// Dynamo's dump names neither adapter nor salt of a block. Its blocks are
+// found all the same, by queries with both and by queries in local hashes.
 func TestMixed(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, a *testServer) {
 		a.register(1, 0, "")

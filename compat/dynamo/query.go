@@ -87,8 +87,8 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
 	return nil
 }
 
-// match appends what a query of one block size matches, in units of so many for a
-// block.
+// match appends what a query of one block size matches, in units: a block
+// has unit of them.
 func (d *Dialect) match(dst []match, q conductor.Query, unit int) []match {
 	q.MinMatched = 1 // who matches nothing is not in the answer
 	take := func(ans *conductor.Answer) { dst = appendMatches(dst, ans, unit) }
@@ -113,7 +113,7 @@ type match struct {
 }
 
 // appendMatches appends the ranks that match anything, sorted by worker and rank,
-// in units of so many for a block.
+// in units: a block has unit of them.
 func appendMatches(dst []match, ans *conductor.Answer, unit int) []match {
 	for i := range ans.Rows {
 		row := &ans.Rows[i]
@@ -153,8 +153,8 @@ func merge(all []match) []match {
 	return merged
 }
 
-// queryTieredByHash answers in blocks, tier by tier, for a router that adds up by
-// itself: POST /query_tiered_by_hash. Blocks have one size in such an answer; of
+// queryTieredByHash answers in blocks, tier by tier, for a router that adds them
+// up: POST /query_tiered_by_hash. Blocks have one size in such an answer; of
 // several it is the one with the longest match.
 func (d *Dialect) queryTieredByHash(r *exchange) error {
 	q, in, _, err := d.hashQuery(r, "QueryTieredByHashRequest")

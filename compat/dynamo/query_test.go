@@ -128,7 +128,7 @@ func TestAdaptersAndSalts(t *testing.T) {
 
 // TestRegisteredAdapter is a client of version 1.0 that names the adapter when it
 // registers: that is for events and queries alike which name none, so it is as if
-// nobody had named it.
+// no event had named it.
 func TestRegisteredAdapter(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, `,"lora_name":"a"`)

@@ -17,7 +17,7 @@ import (
 )
 
 // pipes is a network for HTTP without sockets, so that a fake clock can run while
-// somebody waits: listeners by host and port.
+// a client waits: listeners by host and port.
 type pipes map[string]chan net.Conn
 
 // serve answers at an address until the test ends.
@@ -28,7 +28,7 @@ func (p pipes) serve(t testing.TB, address string, h http.Handler) {
 	t.Cleanup(func() { web.Close() })
 }
 
-// client returns one that connects through the pipes. Nobody listens elsewhere. Its
+// client returns one that connects through the pipes. Other addresses refuse connections. Its
 // transport goes on connecting when the request has been given up.
 func (p pipes) client(t testing.TB) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
@@ -182,7 +182,7 @@ func TestRecover(t *testing.T) {
 	f(map[string]http.Handler{"a": says(200, "text/plain", whole)}, "http://a", done("http://a", 1), one)
 	f(map[string]http.Handler{"a": slowly(9*time.Second, true, whole[:1], whole[1:100], whole[100:101], whole[101:])}, "http://a", done("http://a", 28), one)
 
-	// What is left out is told, and an index without anything is one.
+	// Parts that are left out are counted, and an empty index is whole.
 	text := "{" + slotText("m:default", event(`"worker"`, "null"), event()) + `,"x:y":{"error":"z"},` + last + "}"
 	partly := done("http://a", 1)
 	partly.Skipped, partly.Bytes = map[string]int{skipError: 1, skipOther: 1}, int64(len(text))
@@ -232,7 +232,7 @@ func TestRecover(t *testing.T) {
 	bad("/", nil, 0, `Get "/dump?detail=1": unsupported protocol scheme ""`)
 }
 
-// Whoever stops the server does not wait for a peer.
+// TestRecoverEnds stops a server during a recovery, which does not wait for the peer.
 func TestRecoverEnds(t *testing.T) {
 	f := func(after time.Duration, peer http.Handler) {
 		t.Helper()
@@ -256,7 +256,8 @@ func TestRecoverEnds(t *testing.T) {
 	f(3*time.Second, slowly(0, false, "{"+slotText("m:default", event())))
 }
 
-// What nobody registers answers for a while and goes; what somebody does stays.
+// TestRecoveredExpire requires that blocks of sources without a registration answer for a
+// while and go, and that those of registered ones stay.
 func TestRecoveredExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := pipes{}

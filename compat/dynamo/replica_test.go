@@ -42,7 +42,7 @@ var workers = []publisherOf{
 }
 
 // eagle reports whether a worker has a draft model, in a world that may have some:
-// from local hashes alone nobody can tell which tokens they were made of. All of a
+// local hashes alone do not tell their tokens. All of a
 // group have one or none, and behind every block the same token follows, so that
 // there is one local hash to a block.
 func (w *world) eagle(p publisherOf) bool { return p.group == "g:h" && !w.plain }
@@ -69,7 +69,7 @@ type about struct{ lora, salt string }
 var contexts = []about{{}, {"", "s"}, {"l", ""}, {"l", "s"}}
 
 // path is the names of some blocks of a random prompt in a context, from the one
-// at from on, their parent's, nil at the beginning, their tokens and what is in them.
+// at from on, their parent's, nil at the beginning, their tokens and the images in them.
 func (w *world) path(p publisherOf, c about) (engine []uint64, parent any, tokens []uint32, infos []any) {
 	path := ""
 	n := 1 + w.rng.IntN(4)
@@ -193,8 +193,8 @@ func (w *world) act() {
 }
 
 // rows are what a dump says, block by block and so that their order, and how they
-// are gathered into events, does not matter. Nor does it how a parent was called that
-// nobody holds.
+// are gathered into events, does not matter. Nor does it how a parent without holders was
+// named.
 func (w *world) rows(s *testServer, path, accept string) []string {
 	w.t.Helper()
 	var rows []string
@@ -348,7 +348,7 @@ func (s *testServer) answers() []string {
 	return all
 }
 
-// compare tells what is in one of two sorted lists only.
+// compare reports the elements of one of two sorted lists that the other lacks.
 func compare(t *testing.T, what string, got, want []string) {
 	t.Helper()
 	if slices.Equal(got, want) {
@@ -439,7 +439,7 @@ func TestReplica(t *testing.T) {
 var row = regexp.MustCompile(`^(\S+) .*: (.*) behind (.*)$`)
 
 // placed are the rows of blocks that hang together with the beginning of a prompt,
-// whoever holds the blocks between. Of others a plain dump does not tell where they
+// whichever source holds the blocks between. Of others a plain dump does not tell where they
 // belong, and no answer tells of them.
 func placed(rows []string) []string {
 	known := make(map[string]bool)
@@ -492,7 +492,7 @@ func TestReplicaOfEarlyChildren(t *testing.T) {
 }
 
 // The canonical hashes of a peer with another seed mean nothing here, but those of
-// Dynamo do: what is without adapter and salt is recovered, as a guess.
+// Dynamo do: blocks without adapter and salt are recovered, as a guess.
 func TestReplicaOfAnotherSeed(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, "")
@@ -516,7 +516,8 @@ func TestReplicaOfAnotherSeed(t *testing.T) {
 	})
 }
 
-// A pool serves the instances it is bound to also where nobody has registered it yet.
+// TestReplicaOfBoundPool requires that a pool serves the instances it is bound to also before
+// it is registered.
 func TestReplicaOfBoundPool(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, "")
