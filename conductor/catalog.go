@@ -41,9 +41,6 @@ func (c *registry) Partitions() map[Partition][]int {
 	return maps.Clone(c.sizes)
 }
 
-// Partition is everything of one tenant and model.
-type Partition struct{ Tenant, Model string }
-
 // BlockSizes returns the block sizes of a partition, in tokens, ascending; none
 // when nothing is known of it. They are not to be changed.
 func (c *registry) BlockSizes(p Partition) []int {

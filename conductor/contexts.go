@@ -107,6 +107,19 @@ func (c *contexts) recallAll(x *indexContext) {
 	c.recall.put(x, append(names, x.index.Forgotten()...))
 }
 
+// meaning is what an engine hash stands for.
+type meaning struct {
+	at         scope.Variant
+	key        uint64
+	lookAheads lookAheads // that the block may have
+}
+
+// meaning returns the meaning of a name with a key. before are the look-aheads that names
+// could have before the index was asked.
+func (x *indexContext) meaning(key uint64, before lookAheads) meaning {
+	return meaning{x.key, key, max(before|x.lookAheads.ofNames(), noLookAhead)}
+}
+
 // meaningOf returns where in a deployment an engine hash is or was known, among
 // contexts that fit. Of several that know it, home comes first, then the least. It
 // searches up to most others, in any order.

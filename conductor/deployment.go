@@ -193,3 +193,38 @@ func (d *deployment) publish() {
 	d.pools.Store(&pools)
 	d.publishProfiles()
 }
+
+// removeWaiter undoes addWaiter. c.mu is held.
+func (x *indexContext) removeWaiter(s *source) {
+	if !x.isWaiter(s) {
+		return
+	}
+	rest := slices.DeleteFunc(slices.Clone(*x.waiting.Load()), func(other *source) bool { return other == s })
+	if len(rest) > 0 {
+		x.waiting.Store(&rest)
+		return
+	}
+	x.waiting.Store(nil)
+	d := x.deployment
+	all := slices.DeleteFunc(slices.Clone(*d.awaiting.Load()), func(other *indexContext) bool { return other == x })
+	if len(all) == 0 {
+		d.awaiting.Store(nil)
+		return
+	}
+	d.awaiting.Store(&all)
+}
+
+// replaceWaiter lets a source wait in another's place. c.mu is held.
+func (x *indexContext) replaceWaiter(old, s *source) {
+	if x.isWaiter(old) {
+		list := slices.Clone(*x.waiting.Load())
+		list[slices.Index(list, old)] = s
+		x.waiting.Store(&list)
+	}
+}
+
+// isWaiter reports whether blocks of the source may wait in the context.
+func (x *indexContext) isWaiter(s *source) bool {
+	list := x.waiting.Load()
+	return list != nil && slices.Contains(*list, s)
+}

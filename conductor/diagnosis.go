@@ -1,7 +1,6 @@
 package conductor
 
 import (
-	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -36,9 +35,6 @@ func (s *source) observeBatch(b *events.Batch) {
 		return other.String()
 	})
 }
-
-// sharedSocket reports whether several publishers deliver at an endpoint.
-func sharedSocket(endpoint string) bool { return strings.HasPrefix(endpoint, "bind:") }
 
 // observeSilence compares the last event of a source with the last query for its
 // deployment.

@@ -18,6 +18,9 @@ type registry struct {
 	past        bool                             // a Replay fills it: no source ages or registers
 }
 
+// Partition is everything of one tenant and model.
+type Partition struct{ Tenant, Model string }
+
 // learnParts notes of how many parts a published block is.
 func (c *registry) learnParts(dk scope.Deployment, n int) {
 	d := c.deployment(dk)

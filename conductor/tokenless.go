@@ -31,13 +31,6 @@ type place struct {
 	lookAheads lookAheads
 }
 
-// meaning is what an engine hash stands for.
-type meaning struct {
-	at         scope.Variant
-	key        uint64
-	lookAheads lookAheads // that the block may have
-}
-
 // findPlace finds the place of a block of the event that comes without tokens, in a context
 // that fits, likely's first. It reports false where none knows its hash.
 func (s *placement) findPlace(e *events.Event, dk scope.Deployment, block int, likely *namespace, fits func(scope.Variant) bool) (place, bool) {
@@ -186,47 +179,6 @@ func (s *placement) meantIn(at scope.Context, e *events.Event, block int) (place
 		}
 	}
 	return place{ns: s.namespaceIn(at), key: m.key, lookAheads: m.lookAheads, named: true}, true
-}
-
-// meaning returns the meaning of a name with a key. before are the look-aheads that names
-// could have before the index was asked.
-func (x *indexContext) meaning(key uint64, before lookAheads) meaning {
-	return meaning{x.key, key, max(before|x.lookAheads.ofNames(), noLookAhead)}
-}
-
-// removeWaiter undoes it. c.mu is held.
-func (x *indexContext) removeWaiter(s *source) {
-	if !x.isWaiter(s) {
-		return
-	}
-	rest := slices.DeleteFunc(slices.Clone(*x.waiting.Load()), func(other *source) bool { return other == s })
-	if len(rest) > 0 {
-		x.waiting.Store(&rest)
-		return
-	}
-	x.waiting.Store(nil)
-	d := x.deployment
-	all := slices.DeleteFunc(slices.Clone(*d.awaiting.Load()), func(other *indexContext) bool { return other == x })
-	if len(all) == 0 {
-		d.awaiting.Store(nil)
-		return
-	}
-	d.awaiting.Store(&all)
-}
-
-// replaceWaiter lets a source wait in another's place. c.mu is held.
-func (x *indexContext) replaceWaiter(old, s *source) {
-	if x.isWaiter(old) {
-		list := slices.Clone(*x.waiting.Load())
-		list[slices.Index(list, old)] = s
-		x.waiting.Store(&list)
-	}
-}
-
-// isWaiter reports whether blocks of the source may wait in the context.
-func (x *indexContext) isWaiter(s *source) bool {
-	list := x.waiting.Load()
-	return list != nil && slices.Contains(*list, s)
 }
 
 // noteResolved notes which hashes, announced with tokens, others wait for.

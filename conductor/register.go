@@ -1,0 +1,289 @@
+package conductor
+
+import (
+	"fmt"
+	"iter"
+
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/normalize"
+	"kvconductor/conductor/pool"
+	"kvconductor/conductor/scope"
+	"kvconductor/events"
+	"kvconductor/events/journal"
+	"kvconductor/events/stream"
+	"kvconductor/tiers"
+)
+
+// RegisterOptions are the parts of a registration that are not its identity.
+type RegisterOptions struct {
+	// Replace moves an existing subscription to new fields instead of failing
+	// with ConflictError; blocks of the old one are dropped.
+	Replace bool
+	// Static marks a source of the configuration; /ready waits for those, and they
+	// alone may name further tenants. Any other registration keeps the tenants of the
+	// source that it equals or replaces.
+	Static bool
+	// AnyEndpoint takes endpoints as they are: one that can never work makes a
+	// source that has failed.
+	AnyEndpoint bool
+	// Admit, if set, sees everything that is registered before anything changes,
+	// and refuses the registration with its error. It must not call the Conductor.
+	Admit func(all iter.Seq[Registration]) error
+}
+
+// Register starts a source. It never waits for the endpoint. The same key with
+// equal fields is a success that changes nothing.
+//
+// Errors: *FieldError for bad input, *ConflictError for a key taken by other
+// fields, *ProfileConflictError, ErrTooManySources, ErrClosed, ErrPast, or that of
+// Admit.
+func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
+	if c.past {
+		return ErrPast
+	}
+	if r.TTL == 0 {
+		r.TTL = c.opts.TTL
+	}
+	if err := r.normalize(opts.AnyEndpoint); err != nil {
+		return err
+	}
+	if r.Copies == copiesWord(c.opts.Copies) {
+		r.Copies = ""
+	}
+	if !opts.Static && len(r.MayAnnounce) > 0 {
+		return &FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value", Message: "may_announce is for sources of the configuration file alone"}
+	}
+	return c.register(r, opts)
+}
+
+// register starts the source of a registration without faults.
+func (c *Conductor) register(r Registration, opts RegisterOptions) error {
+	for {
+		giver := c.recoveredAt(r.Key())
+		old, claimed, err := c.claimFrom(giver, r, opts)
+		if !claimed {
+			continue // another one gives now
+		}
+		if old != nil {
+			old.stop()
+		}
+		return err
+	}
+}
+
+// claimFrom claims a key while the recovered source that gives way, if there is one,
+// stands still. It reports false if that is not the one under the key any more.
+func (c *Conductor) claimFrom(giver *source, r Registration, opts RegisterOptions) (old *source, claimed bool, err error) {
+	if giver != nil {
+		giver.turn.Lock()
+		defer giver.turn.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at := c.sources[r.Key()]; at != giver && (giver != nil || at != nil && at.recovered) {
+		return nil, false, nil
+	}
+	old, err = c.claim(r.Key(), r, opts)
+	return old, true, err
+}
+
+// claim starts the source, unless its key is taken: an equal registration is
+// left alone, a different one is an error or, with Replace, gives way and is
+// returned to be stopped. c.mu is held, and the turn of a recovered source that has
+// the key.
+func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *source, err error) {
+	if c.closed {
+		return nil, ErrClosed
+	}
+	if opts.Admit != nil {
+		if err := opts.Admit(c.registrations()); err != nil {
+			return nil, err
+		}
+	}
+	old, taken := c.sources[key]
+	switch {
+	case taken && old.recovered: // gives way
+	case taken:
+		if !opts.Static {
+			r.MayAnnounce = old.reg.MayAnnounce // only the configuration names tenants, so only it changes them
+		}
+		field, have, got := old.reg.diff(r, copiesWord(c.opts.Copies))
+		switch {
+		case field == "":
+			return nil, nil
+		case !opts.Replace:
+			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
+		}
+	case c.opts.MaxSources > 0 && c.registrationCount() >= c.opts.MaxSources:
+		return nil, ErrTooManySources
+	}
+	if err := c.checkProfile(r, old); err != nil {
+		return nil, err
+	}
+	if taken && !old.recovered {
+		c.removeSource(old)
+	}
+	s := c.newSource(r, opts.Static)
+	if taken && old.recovered {
+		s.inheritFrom(old)
+		c.removeSource(old) // now, so that the instance is a row all the time
+	}
+	c.sources[key] = s
+	c.observeEndpoint(s)
+	c.watching.Do(func() { go c.watch() })
+	go s.run()
+	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
+	return old, nil
+}
+
+// Unregister stops a source and drops its blocks and aliases. Its instance stays
+// while another rank of it is registered. It returns the key with its defaults
+// filled in; ErrNotFound when it is unknown, ErrPast.
+func (c *Conductor) Unregister(key Key) (Key, error) {
+	if key.Tenant == "" {
+		key.Tenant = DefaultTenant
+	}
+	if c.past {
+		return key, ErrPast
+	}
+	return c.unregister(key)
+}
+
+// unregister stops the source of a complete key.
+func (c *Conductor) unregister(key Key) (Key, error) { return c.unregisterIf(key, nil) }
+
+// unregisterIf does it if the source is the one meant, any when nil.
+func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
+	c.mu.Lock()
+	s, ok := c.sources[key]
+	ok = ok && (meant == nil || s == meant)
+	if ok {
+		delete(c.sources, key)
+		c.removeSource(s)
+	}
+	c.mu.Unlock()
+	if !ok {
+		return key, fmt.Errorf("%w: %s", ErrNotFound, key)
+	}
+	s.stop()
+	c.log.Info().Str("source", key.String()).Msg("source unregistered")
+	return key, nil
+}
+
+// streamConfig fills the template for one source.
+func (c *Conductor) streamConfig(r Registration, recorded *journal.Source, on func(stream.State)) stream.Config {
+	cfg := c.opts.Stream
+	cfg.OnState = func(state stream.State, reason string) {
+		if recorded != nil {
+			recorded.State(string(state), reason)
+		}
+		on(state)
+	}
+	if recorded != nil {
+		cfg.OnUndecodable = recorded.Undecodable
+	}
+	cfg.Endpoint, cfg.ReplayEndpoint = r.Endpoint, r.ReplayEndpoint
+	if c.opts.Transport != nil {
+		cfg.Transport = c.opts.Transport(r)
+	}
+	cfg.PartialClears = r.Clear == ClearDevice
+	if r.pool() {
+		cfg.FirstSeq = 1 // the Mooncake master numbers its batches from 1
+	}
+	return cfg
+}
+
+// pauser is a feed that can let its publisher alone for a while.
+type pauser interface {
+	Pause()
+	Unpause()
+}
+
+// Pause closes the connections of a source and keeps its blocks until
+// Unpause. ErrNotFound, ErrPast.
+func (c *Conductor) Pause(key Key) error {
+	return c.withFeed(key, pauser.Pause)
+}
+
+// Unpause undoes Pause: what was published meanwhile shows as a gap and is
+// replayed. A source that had failed tries its endpoint again. ErrNotFound,
+// ErrPast.
+func (c *Conductor) Unpause(key Key) error {
+	return c.withFeed(key, pauser.Unpause)
+}
+
+func (c *Conductor) withFeed(key Key, do func(pauser)) error {
+	if c.past {
+		return ErrPast
+	}
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	if s == nil {
+		return fmt.Errorf("%w: %s", ErrNotFound, key)
+	}
+	if p, ok := s.stream.(pauser); ok {
+		do(p)
+	}
+	return nil
+}
+
+// observeEndpoint reports another source that follows the same publisher. c.mu is held.
+func (c *Conductor) observeEndpoint(s *source) {
+	for key, other := range c.sources {
+		if key != s.reg.Key() && other.reg.publisher() == s.reg.publisher() {
+			s.doctor.Report(doctor.FindingRank, "%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)
+			s.logFindings()
+			return
+		}
+	}
+}
+
+// newSource opens the stream, which does not wait for the endpoint, and joins
+// the source to its deployment. c.mu is held.
+func (c *Conductor) newSource(r Registration, static bool) *source {
+	recorded := c.opts.Journal.Register(r.Key().String(), r.fields(static)...)
+	s := c.unjoined(r)
+	s.static, s.journal = static, recorded
+	s.stream = c.open(r, recorded, s.onState)
+	c.addSource(s) // last: queries see it from here on
+	return s
+}
+
+// newRecovered joins a source that is not registered here to its deployment. c.mu is
+// held.
+func (c *Conductor) newRecovered(r Registration) *source {
+	s := c.unjoined(r)
+	s.stream, s.recovered = newUnfollowed(c.now()), true
+	c.addSource(s)
+	return s
+}
+
+// unjoined makes a source without a feed, not yet visible to queries.
+func (c *Conductor) unjoined(r Registration) *source {
+	s := &source{
+		conductor: c,
+		profile:   r.profile(),
+		stopped:   make(chan struct{}),
+		done:      make(chan struct{}),
+		opened:    c.now(),
+		dropped:   make(map[events.Reason]uint64),
+	}
+	s.doctor = doctor.New(r.observed(), c.now)
+	s.holdings = holdings{
+		contexts: &c.contexts, owner: s, reg: r, policy: r.policy(c.opts.Copies),
+		byContext: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium),
+	}
+	s.normal = normalize.New(normalize.Options{
+		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,
+		DropOwned: r.Owned == OwnedDrop, ClearDevice: r.Clear == ClearDevice, MayAnnounce: r.mayAnnounce,
+		Scheme: c.scheme, Findings: &s.doctor.Findings,
+	})
+	if r.pool() {
+		s.pool = pool.New(pool.Options{
+			Registered: r.context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
+			Counts: c.countsGroup, Findings: &s.doctor.Findings,
+		})
+	}
+	return s
+}
