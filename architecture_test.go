@@ -47,6 +47,8 @@ var (
 
 var table = []room{
 	{dir: "."},
+	// What ends a test at an error.
+	{dir: "internal/must", tests: true},
 	{dir: "tiers", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
 	{dir: "events", rooms: []string{"tiers"}, not: slices.Concat(httpOrJSON, logging)},

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"kvconductor/conductor"
+	"kvconductor/internal/must"
 )
 
 // TestConcurrentUse registers, moves and unregisters a few keys from several
@@ -98,9 +99,7 @@ func TestConcurrentUse(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: b.conductor})
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range families {
 		if strings.HasPrefix(f.GetName(), "conductor_index_") || strings.HasPrefix(f.GetName(), "conductor_source") {
 			t.Errorf("series left behind: %s", f.GetName())

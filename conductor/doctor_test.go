@@ -11,6 +11,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/doctor"
+	"kvconductor/internal/must"
 )
 
 // A finding is logged once per source, however often the engine restarts, and is a
@@ -25,9 +26,7 @@ func TestFindingIsToldOnce(t *testing.T) {
 			r := prometheus.NewRegistry()
 			r.MustRegister(conductor.Collector{Conductor: b.conductor})
 			families, err := r.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			for _, f := range families {
 				if f.GetName() == "conductor_source_finding" {
 					return len(f.GetMetric()) == 1 && strings.Contains(f.String(), doctor.FindingMedium)

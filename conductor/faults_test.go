@@ -23,6 +23,7 @@ import (
 	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
+	"kvconductor/internal/must"
 )
 
 var (
@@ -189,9 +190,7 @@ func (f *fleet) run() faultCounts {
 		err := f.c.Register(conductor.Registration{
 			Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: "vLLM", Model: "m", Instance: e.name(), BlockSize: faultBlock,
 		}, conductor.RegisterOptions{})
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must.Succeed(f.t, err)
 		wg.Go(func() {
 			for range *faultBatches / faultEngines {
 				e.step()

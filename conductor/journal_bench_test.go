@@ -10,6 +10,7 @@ import (
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
+	"kvconductor/internal/must"
 )
 
 // loop is a feed that hands out the same payloads again and again, as the
@@ -85,9 +86,7 @@ func BenchmarkIngest(b *testing.B) {
 		b.ReportAllocs()
 		b.ResetTimer()
 		start := time.Now()
-		if err := c.Register(Registration{Endpoint: "ipc:///x", Type: "vLLM", Model: "m", Instance: "i", BlockSize: 16}, RegisterOptions{}); err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, c.Register(Registration{Endpoint: "ipc:///x", Type: "vLLM", Model: "m", Instance: "i", BlockSize: 16}, RegisterOptions{}))
 		<-l.closed // the feed has handed out everything
 		c.Close()
 		b.StopTimer()
@@ -96,9 +95,7 @@ func BenchmarkIngest(b *testing.B) {
 	b.Run("journal=off", func(b *testing.B) { run(b, nil) })
 	b.Run("journal=on", func(b *testing.B) {
 		w, err := journal.Create(journal.Options{Dir: b.TempDir(), MaxBytes: 512 << 20, Delay: 10 * time.Millisecond})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, err)
 		defer w.Close()
 		run(b, w)
 		b.ReportMetric(float64(w.Stats().Dropped)/float64(b.N), "dropped/op")

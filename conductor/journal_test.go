@@ -7,6 +7,7 @@ import (
 
 	"kvconductor/index"
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // TestRegistrationFields holds that a journal keeps every field of a
@@ -32,9 +33,7 @@ func TestRegistrationFields(t *testing.T) {
 			p, err := hash.NewProfile(HashProfile{
 				Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmXXHash, PythonHashSeed: "00", IndexProjection: hash.ProjectionLow64, ExtraKeys: hash.ExtraKeysTagged,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			f.Set(reflect.ValueOf(p.Settings()))
 		default:
 			t.Fatalf("nobody decided how %s is kept", v.Type().Field(i).Name)

@@ -17,6 +17,7 @@ import (
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
 	"kvconductor/events/wire"
+	"kvconductor/internal/must"
 )
 
 func engineAt(instance string, rank int) conductor.Registration {
@@ -40,9 +41,7 @@ func TestCloseWhileEnginesPublish(t *testing.T) {
 		var publishing sync.WaitGroup
 		for i := range 4 {
 			name := fmt.Sprint("I", i)
-			if err := b.conductor.Register(engineAt(name, 0), conductor.RegisterOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, b.conductor.Register(engineAt(name, 0), conductor.RegisterOptions{}))
 			publishing.Go(func() {
 				for range 200 {
 					b.publish(word(name, "a/b/c"), b.storeEvent(word(name, "a/b/c")))
@@ -246,9 +245,7 @@ func TestAnswersDuringChanges(t *testing.T) {
 		pool := engineAt("pool", 0)
 		pool.Type = conductor.TypeMooncake
 		for _, r := range []conductor.Registration{engineAt("a", 1), engineAt("b", 0), engineAt("guest", 0), pool} {
-			if err := b.conductor.Register(r, conductor.RegisterOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, b.conductor.Register(r, conductor.RegisterOptions{}))
 		}
 		synctest.Wait() // they listen
 		a, guest := word("a", "x", "rank", "1"), word("guest", path)

@@ -8,23 +8,18 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // A memo of digests is in the metrics, and without one there are none of it.
 func TestMemoMetrics(t *testing.T) {
 	m, err := hash.NewMemo(hash.LeastMemoBytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer m.Close()
 	p, err := hash.NewProfile(hash.Settings{Strategy: hash.StrategySGLang, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0", IndexProjection: hash.ProjectionFirst64})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	chain, err := p.Chain("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	chain.Memo(m)
 	for range 5 {
 		chain.Reset([]uint32{1, 2, 3, 4}, 1)
@@ -39,9 +34,7 @@ func TestMemoMetrics(t *testing.T) {
 		r := prometheus.NewRegistry()
 		r.MustRegister(conductor.Collector{Conductor: c})
 		families, err := r.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		got := make(map[string]float64)
 		for _, family := range families {
 			for _, one := range family.GetMetric() {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"kvconductor/internal/must"
 )
 
 // world is what engines and a pool hold, by path and salt. Engines A and B hash alike,
@@ -144,9 +146,7 @@ func runPoolWorld(t *testing.T, seed uint64) {
 		for _, text := range strings.Split(strings.TrimSpace(b.run(line)), "\n") {
 			part := strings.SplitN(text, " ", 3)
 			var got struct{ Longest_matched, GPU, CPU, DISK int }
-			if err := json.Unmarshal([]byte(part[2]), &got); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, json.Unmarshal([]byte(part[2]), &got))
 			longest, gpu, cpu, disk := w.row(part[1], path, salt)
 			if got.Longest_matched != 16*longest || got.GPU != 16*gpu || got.CPU != 16*cpu || got.DISK != 16*disk {
 				t.Fatalf("seed %d: %s\n%s\ngot %s\nwant %d %d %d %d blocks", seed, strings.Join(log, "\n"), line, text, longest, gpu, cpu, disk)

@@ -10,6 +10,7 @@ import (
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // idle is a feed that has nothing.
@@ -34,9 +35,7 @@ func BenchmarkQueryProfile(b *testing.B) {
 		settings := hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: "0", IndexProjection: hash.ProjectionLow64}
 		register := func(typ, instance string) *source {
 			r := Registration{Endpoint: "tcp://" + instance + ":1", Type: typ, Model: "m", Instance: instance, BlockSize: size, Profile: settings}
-			if err := c.Register(r, RegisterOptions{}); err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, c.Register(r, RegisterOptions{}))
 			c.mu.RLock()
 			defer c.mu.RUnlock()
 			return c.sources[Key{Instance: instance, Tenant: DefaultTenant}]
@@ -47,13 +46,9 @@ func BenchmarkQueryProfile(b *testing.B) {
 			engines = append(engines, register(TypeVLLM, fmt.Sprintf("i%d", i)))
 		}
 		profile, err := hash.NewProfile(settings)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, err)
 		chain, err := profile.Chain("", "")
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, err)
 		asked := make([][]uint32, prompts)
 		for p := range asked {
 			for i := range tokens {
@@ -109,9 +104,7 @@ func BenchmarkQueryProfile(b *testing.B) {
 		b.Run("waiting/"+algorithm+"/memo=off", func(b *testing.B) { run(b, algorithm, false, nil) })
 		b.Run("waiting/"+algorithm+"/memo=warm", func(b *testing.B) {
 			m, err := hash.NewMemo(64 << 20)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must.Succeed(b, err)
 			defer m.Close()
 			run(b, algorithm, false, m)
 		})

@@ -15,6 +15,7 @@ import (
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
+	"kvconductor/internal/must"
 	"kvconductor/tiers"
 )
 
@@ -49,9 +50,7 @@ func bring(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, marks
 	snap := from.Snapshot()
 	if marks {
 		for _, m := range snap.Sources {
-			if err := r.Source(m); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, r.Source(m))
 		}
 	}
 	for tier := tiers.Device; tier <= tiers.Other; tier++ {
@@ -71,17 +70,13 @@ func bring(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, marks
 				st.Stretch = &stretch
 			}
 			between()
-			if err := r.Stored(&st); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, r.Stored(&st))
 			return true
 		})
 	}
 	if marks {
 		snap.Names(func(n *conductor.Name) bool {
-			if err := r.Name(n); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, r.Name(n))
 			return true
 		})
 	}

@@ -16,15 +16,14 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/scripttest"
 	"kvconductor/events/journal"
+	"kvconductor/internal/must"
 )
 
 // replayed rebuilds what a journal holds, as far as keep says.
 func replayed(t *testing.T, dir string, keep func(*journal.Record) bool) *conductor.Replay {
 	t.Helper()
 	r, err := journal.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
 	var rec journal.Record
 	for {
@@ -47,9 +46,7 @@ func recordedBench(t *testing.T, dir string) (*bench, *journal.Writer) {
 	// The settings of newRecordedBench.
 	settings := conductor.Options{HashSeed: 1337, RecallBytes: 1 << 20}.JournalSettings()
 	w, err := journal.Create(journal.Options{Dir: dir, MaxBytes: journal.MinBytes, Settings: settings})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return newRecordedBench(w), w
 }
 

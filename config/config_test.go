@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what is printed to the expected files")
@@ -18,9 +20,7 @@ func TestFiles(t *testing.T) {
 		t.Run(dir, func(t *testing.T) {
 			t.Chdir(filepath.Join("testdata", dir))
 			entries, err := os.ReadDir(".")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			for _, e := range entries {
 				if filepath.Ext(e.Name()) == ".txt" {
 					continue
@@ -54,14 +54,10 @@ func say(d *Loaded, err error) (string, error) {
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	if *rewrite {
-		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(name, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got != string(want) {
 		t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
 	}
@@ -76,9 +72,7 @@ func TestRenderingLoadsBack(t *testing.T) {
 	}
 	for _, file := range files {
 		d, err := Load(Options{File: file})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, comments := range []bool{false, true} {
 			text := d.Config.YAML(comments)
 			again, err := newLoader().load("again.yaml", []byte(text), nil, Options{})

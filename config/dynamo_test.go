@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"kvconductor/internal/must"
 )
 
 // TestDynamoEnvironment covers Dynamo's own variables and what wins over them.
@@ -116,9 +118,7 @@ flag --workers: sources[2].modelname: is required`
 func TestDynamoFlags(t *testing.T) {
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	DynamoFlags(fs)
-	if err := fs.Parse([]string{"--peers", "http://a/", "--access-log-local-time", "--access-log=x.log", "--trace-id-header", "a b"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, fs.Parse([]string{"--peers", "http://a/", "--access-log-local-time", "--access-log=x.log", "--trace-id-header", "a b"}))
 	var names []string
 	fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	if !slices.Equal(names, []string{"access-log", "access-log-local-time", "peers", "trace-id-header"}) {

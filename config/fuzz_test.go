@@ -6,20 +6,18 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // FuzzLoad holds that no file stops the loader, that every complaint has a
 // place, and that an accepted file is valid and can be printed and read again.
 func FuzzLoad(f *testing.F) {
 	files, err := filepath.Glob("testdata/[gb]*/*")
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		must.Succeed(f, err)
 		if ext := filepath.Ext(file); ext != ".txt" {
 			f.Add(ext == ".json", data)
 		}

@@ -11,17 +11,15 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"kvconductor/internal/must"
 )
 
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must.Succeed(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -29,9 +27,7 @@ func flags(t *testing.T, args ...string) *pflag.FlagSet {
 	t.Helper()
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	Flags(fs)
-	if err := fs.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, fs.Parse(args))
 	return fs
 }
 
@@ -142,9 +138,7 @@ func TestPrecedence(t *testing.T) {
 			file = write(t, "c.yaml", "limits: {max_payload: 1KiB}\n")
 		}
 		rest, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		full := write(t, "full.yaml", section+":\n  "+name+": "+said[0]+"\n"+string(rest))
 		def := Default()
 		for subset := range 8 {
@@ -238,9 +232,7 @@ func TestListenerPrecedence(t *testing.T) {
 // TestEveryLayerIsReported holds that one run tells all mistakes of all layers.
 func TestEveryLayerIsReported(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("c.yaml", []byte("log: {level: loud}\nstream: {stale_after: 7}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile("c.yaml", []byte("log: {level: loud}\nstream: {stale_after: 7}\n"), 0o644))
 	d, err := Load(Options{
 		Env: []string{
 			"CONDUCTOR_STREAM_STALE_AFTER=30", "CONDUCTOR_LISTENERS=:1=grpc,nowhere", "CONDUCTOR_LIMITS_MAX_BODY=0",

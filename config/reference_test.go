@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"kvconductor/internal/must"
 )
 
 // TestReference compares docs/configuration.md with the settings, the registration
@@ -19,9 +21,7 @@ import (
 func TestReference(t *testing.T) {
 	const name = "../docs/configuration.md"
 	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	text := string(data)
 	for table, rows := range map[string]string{"settings": settingTables(t), "registration": registrationTable(t)} {
 		begin, end := "<!-- "+table+": written by make docs -->\n", "<!-- end of "+table+" -->"
@@ -63,9 +63,7 @@ func settingTables(t *testing.T) string {
 func defaultReasons(t *testing.T) map[string]string {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, "config.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	byLine := map[int]string{}
 	for _, c := range file.Comments {
 		byLine[set.Position(c.Pos()).Line] = strings.TrimSpace(c.Text())
@@ -98,9 +96,7 @@ func defaultReasons(t *testing.T) map[string]string {
 // registrationTable renders the fields of a source in a file and of POST /register.
 func registrationTable(t *testing.T) string {
 	data, err := os.ReadFile("../openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var api struct {
 		Components struct {
 			Schemas map[string]struct {
@@ -109,9 +105,7 @@ func registrationTable(t *testing.T) string {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(data, &api); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, yaml.Unmarshal(data, &api))
 	schema := api.Components.Schemas["Registration"]
 	inFile := map[string]string{}
 	for _, f := range sourceFields {
@@ -125,9 +119,7 @@ func registrationTable(t *testing.T) string {
 	for i := 0; i < len(schema.Properties.Content); i += 2 {
 		name := schema.Properties.Content[i].Value
 		var property struct{ Description string }
-		if err := schema.Properties.Content[i+1].Decode(&property); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, schema.Properties.Content[i+1].Decode(&property))
 		if property.Description == "" {
 			t.Errorf("openapi.yaml: Registration.%s has no description", name)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // countedKeys is a chain that counts how far it was asked.
@@ -135,9 +136,7 @@ func TestTeachMoves(t *testing.T) {
 			t.Fatalf("removal %d: %+v, want %+v", i, got, want)
 		}
 	}
-	if err := x.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, x.Check())
 }
 
 // TestPlacedKeepsNames holds that a block of known key keeps its names and holders when

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // Check finds a broken invariant, and its number.
@@ -23,9 +25,7 @@ func TestCheckFinds(t *testing.T) {
 		for local := uint64(91); local < 93; local++ {
 			l.x.Store(&Store{Owner: a, Engine: []uint64{800 + local}, Local: []uint64{local}})
 		}
-		if err := l.x.Check(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, l.x.Check())
 		harm(l.x, l.x.at(l.x.headOf(seqs(1)[0]).piece))
 		err := l.x.Check()
 		if want := fmt.Sprintf("invariant %d: ", invariant); err == nil || !strings.Contains(err.Error(), want) {

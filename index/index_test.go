@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // lab is one index with the local hashes 1, 2, 3, ... as content; seq(n) is the
@@ -711,9 +712,7 @@ func TestPrivateNamesOfOthers(t *testing.T) {
 		x.maintain(r.s)
 		x.unlock()
 	}
-	if err := x.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, x.Check())
 	if n := x.sources[a].private.len(); n != 0 {
 		t.Fatalf("%d private names of a block that has left", n)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // TestMatchNamesFindsEachPiece holds that a query by engine hashes goes from piece to piece,
@@ -53,9 +54,7 @@ func TestMatchNamesFindsEachPiece(t *testing.T) {
 	}
 	check := func() {
 		t.Helper()
-		if err := x.Check(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, x.Check())
 		for i, local := range prompts {
 			keys := x.scheme.Chain(nil, local)
 			for n := range len(keys) + 1 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // honestFleet drives an index as engines do that announce all they hold: each parent and each
@@ -124,9 +125,7 @@ func (f *honestFleet) remove(o *honestOwner) {
 
 // compare looks prompts up, and asks the index about itself.
 func (f *honestFleet) compare() {
-	if err := f.x.Check(); err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, f.x.Check())
 	var m Match
 	for range 8 {
 		local := f.tree[f.rng.IntN(len(f.tree))]
@@ -216,9 +215,7 @@ func TestVagueBound(t *testing.T) {
 	if n := len(x.sources[0].vague.pieces); n != maxVague {
 		t.Errorf("%d vague pieces, want %d", n, maxVague)
 	}
-	if err := x.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, x.Check())
 	for i := range uint64(3 * maxVague) {
 		for _, e := range []uint64{i<<8 | 2, i<<8 | 1} {
 			if got := x.Remove(o, []uint64{e}, nil, CopySet); got.Removed != 1 {
@@ -251,9 +248,7 @@ func TestVagueBoundAfterSearches(t *testing.T) {
 		t.Fatal("all pieces are listed")
 	}
 	store(maxVague, 3*maxVague)
-	if err := x.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, x.Check())
 }
 
 // A large index is named a part with each event, and holds what comes meanwhile.
@@ -269,18 +264,14 @@ func TestNamesCatchUp(t *testing.T) {
 	if x.naming != catchingUp {
 		t.Fatalf("naming %d", x.naming)
 	}
-	if err := x.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, x.Check())
 	for i := range uint64(1000) {
 		x.Store(&Store{Owner: first, Engine: []uint64{i<<40 | 1}, Local: []uint64{i<<40 | 5}})
 	}
 	if x.naming != allNamed {
 		t.Fatalf("naming %d after a thousand events", x.naming)
 	}
-	if err := x.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, x.Check())
 	// The next mention of what was not found meanwhile finds it.
 	x.Store(&Store{Owner: second, Engine: []uint64{last<<8 | 1, last<<8 | 2}})
 	var m Match
@@ -299,16 +290,12 @@ func TestLiarOnDemand(t *testing.T) {
 		x.Store(&Store{Owner: liar, Engine: []uint64{i<<8 | 1, 7}, Local: []uint64{i<<8 | 3, i<<8 | 4}, Copies: CopySet})
 	}
 	x.Store(&Store{Owner: other, Engine: []uint64{1 << 8, 2 << 8}, Local: []uint64{1<<8 | 3, 1<<8 | 4}, Copies: CopySet})
-	if err := x.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, x.Check())
 	x.NameAll()
 	for x.naming != allNamed {
 		x.Remove(other, []uint64{99}, nil, CopySet)
 	}
-	if err := x.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, x.Check())
 	if n := x.Blocks(liar); n != 501 {
 		t.Errorf("%d blocks are left, want 501", n)
 	}
@@ -365,9 +352,7 @@ func TestNamesOnDemandAgain(t *testing.T) {
 		if events < (looks-1)*calmEvents || events > (looks+2)*calmEvents {
 			t.Fatalf("names on demand after %d events, want some %d", events, looks*calmEvents)
 		}
-		if err := x.Check(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, x.Check())
 	}
 	for i := range uint64(40 * calmEvents) {
 		x.Store(&Store{Owner: second, Engine: []uint64{next<<8 | 2}})
@@ -375,9 +360,7 @@ func TestNamesOnDemandAgain(t *testing.T) {
 			t.Fatal("names on demand while a source uses what another has taught")
 		}
 	}
-	if err := x.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, x.Check())
 	x.NameAll()
 	for x.naming != allNamed {
 		store(1)
@@ -435,9 +418,7 @@ func TestVagueListForgetsEndedPieces(t *testing.T) {
 	if entries := int(x.names.n.Load()); entries > 4*held {
 		t.Errorf("%d entries for %d chains of %d blocks", entries, held, blocks)
 	}
-	if err := x.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, x.Check())
 }
 
 // A store finds loose blocks by their keys while names get entries on demand: their names move

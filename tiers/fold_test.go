@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // scene is written "owner: blocks; ...". An owner is rank@medium for a rank of
@@ -48,9 +50,7 @@ func numbers[T int | int32](t *testing.T, text string) []T {
 	out := []T{}
 	for _, s := range strings.Split(text, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(s))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		out = append(out, T(n))
 	}
 	return out

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // runBench runs a command line and returns its standard output.
@@ -29,9 +31,7 @@ func TestBenchIndexPrintsOneObject(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "plots")
 	out, err := runBench(t, "index", "--synthetic", "2000", "--holders", "2", "--workers", "8", "--idle", "0", "--json", "--quiet",
 		"--plots", dir, "--plot-blocks", "500,1000")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	d := json.NewDecoder(strings.NewReader(out))
 	var got map[string]any
 	if err := d.Decode(&got); err != nil {
@@ -68,18 +68,14 @@ func TestBenchPeers(t *testing.T) {
 	t.Parallel()
 	rival := filepath.Join(t.TempDir(), "rival")
 	script := "#!/bin/sh\n[ \"$2\" != answers ] || : >\"$3\"\necho '{\"block_ops_per_sec\": 1000000, \"query\": {\"p50_ns\": 5000}}'\n"
-	if err := os.WriteFile(rival, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(rival, []byte(script), 0o700))
 	dir := t.TempDir()
 	f := func(rows string, want ...string) {
 		t.Helper()
 		cmd := command("bench", "peers", "--quiet", "--rival", rival, "--dir", dir, "--shrink", "1000", "--requests", "50", "--rounds", "1", "--rows", rows)
 		cmd.Stderr = t.Output()
 		out, err := cmd.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for _, w := range want {
 			if !regexp.MustCompile(w).Match(out) {
 				t.Errorf("%q lacks %s:\n%s", rows, w, out)

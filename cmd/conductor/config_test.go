@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"kvconductor/config"
+	"kvconductor/internal/must"
 )
 
 // runConfig runs conductor config as a user does.
@@ -32,9 +33,7 @@ func TestConfigCommands(t *testing.T) {
 		"good.yaml": "listeners: [{address: ':1'}]\nsources:\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: a, block_size: 16, cache_group: 2}\n",
 		"bad.yaml":  "log: {level: loud}\nhsah: {}\n",
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(name, []byte(text), 0o644))
 	}
 	f := func(args, wantOut, wantErr string, fails bool) {
 		t.Helper()
@@ -74,9 +73,7 @@ func TestConfigCheckFiles(t *testing.T) {
 	}
 	for _, name := range expected {
 		want, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if _, errs, _ := runConfig("check", strings.TrimSuffix(name, ".txt")); errs != string(want) {
 			t.Errorf("%s: got\n%s\nwant\n%s", name, errs, want)
 		}
@@ -87,13 +84,9 @@ func TestConfigCheckFiles(t *testing.T) {
 // passes the check.
 func TestConfigDefaultsAreAFile(t *testing.T) {
 	out, _, err := runConfig("defaults")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	file := filepath.Join(t.TempDir(), "defaults.yaml")
-	if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(out), 0o644))
 	loaded, err := config.Load(config.Options{File: file})
 	if err != nil || !reflect.DeepEqual(loaded.Config, config.Default()) {
 		t.Errorf("%v\n%s", err, out)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"kvconductor/config"
+	"kvconductor/internal/must"
 )
 
 const repository = "../.."
@@ -29,14 +30,10 @@ var (
 func TestDocumentedCommands(t *testing.T) {
 	d := &documented{t: t, server: serveProcess(t, "{}"), targets: makeTargets(t)}
 	pages, err := filepath.Glob(repository + "/docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, page := range append(pages, repository+"/README.md", repository+"/ARCHITECTURE.md", repository+"/BENCHMARKS.md") {
 		data, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		d.page = filepath.Base(page)
 		for _, m := range makeTarget.FindAllStringSubmatch(string(data), -1) {
 			d.make(m[1:2])
@@ -73,9 +70,7 @@ func (d *documented) run(language, text string) {
 		}
 	case "yaml":
 		file := filepath.Join(d.t.TempDir(), "settings.yaml")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			d.t.Fatal(err)
-		}
+		must.Succeed(d.t, os.WriteFile(file, []byte(text), 0o600))
 		if _, err := loadConfig(config.Options{File: file}); err != nil {
 			d.t.Errorf("%s: %v", d.page, err)
 		}
@@ -100,9 +95,7 @@ note() { for arg; do printf '%s\0' "$arg"; done >>"$CALLS"; printf '\1\0' >>"$CA
 for name in make curl conductor bin/conductor dynamo-kv-indexer mooncake_master; do eval "function $name { note $name \"\$@\"; }"; done
 `
 	dir := d.t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "prompt.txt"), nil, 0o600); err != nil {
-		d.t.Fatal(err)
-	}
+	must.Succeed(d.t, os.WriteFile(filepath.Join(dir, "prompt.txt"), nil, 0o600))
 	cmd := exec.Command("bash", "-c", script+block)
 	cmd.Dir = dir
 	cmd.Env = []string{"CALLS=" + filepath.Join(dir, "calls")}
@@ -157,9 +150,7 @@ func (d *documented) make(args []string) {
 // makeTargets returns the targets and variables of the Makefile.
 func makeTargets(t *testing.T) (names []string) {
 	data, err := os.ReadFile(repository + "/Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, m := range regexp.MustCompile(`(?m)^([A-Za-z][A-Za-z_-]*)(:| \??=)`).FindAllStringSubmatch(string(data), -1) {
 		names = append(names, m[1])
 	}

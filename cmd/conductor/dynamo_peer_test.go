@@ -14,6 +14,7 @@ import (
 	"kvconductor/cmd/internal/sim/engine"
 	"kvconductor/cmd/internal/sim/publisher"
 	"kvconductor/cmd/internal/sim/truth"
+	"kvconductor/internal/must"
 )
 
 // dynamoProcess starts a module of Dynamo's own, such as dynamo.indexer, and waits until
@@ -25,9 +26,7 @@ func dynamoProcess(t *testing.T, module string, args ...string) *process {
 	p := &process{url: "http://127.0.0.1:" + port}
 	p.cmd = exec.Command(words[0], append(append(words[1:], "--port", port), args...)...)
 	p.cmd.Env = append(os.Environ(), "RUST_LOG=error")
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.cmd.Start())
 	t.Cleanup(func() { p.cmd.Process.Kill(); p.cmd.Wait() })
 	eventually(t, "Dynamo's indexer does not answer", func() (string, bool) {
 		status, body := get(p.url + "/health")
@@ -91,14 +90,10 @@ func TestDynamoPeer(t *testing.T) {
 	ask := func(p *process) string {
 		text, _ := json.Marshal(tokens)
 		resp, err := http.Post(p.url+"/query", "application/json", strings.NewReader(fmt.Sprintf(`{"model_name":"m","token_ids":%s}`, text)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer resp.Body.Close()
 		var answer map[string]any
-		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.NewDecoder(resp.Body).Decode(&answer))
 		out, _ := json.Marshal([]any{answer["scores"], answer["instances"]})
 		return string(out)
 	}

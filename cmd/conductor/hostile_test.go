@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"kvconductor/config"
+	"kvconductor/internal/must"
 )
 
 // asker is a query of one dialect in JSON, whose prompt is given as a list.
@@ -161,9 +162,7 @@ func TestLyingBodies(t *testing.T) {
 		f := func(head, body string) {
 			t.Helper()
 			conn, err := net.Dial("tcp", address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer conn.Close()
 			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\n%s\r\n\r\n%s", d.path, d.contentType, head, body)
 			conn.(*net.TCPConn).CloseWrite()

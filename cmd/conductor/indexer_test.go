@@ -21,19 +21,16 @@ import (
 	"github.com/spf13/pflag"
 
 	"kvconductor/config"
+	"kvconductor/internal/must"
 )
 
 // asIndexer is this program under Dynamo's name, in another process.
 func asIndexer(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := filepath.Abs(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	link := filepath.Join(t.TempDir(), indexerName)
-	if err := os.Symlink(self, link); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Symlink(self, link))
 	cmd := command(args...)
 	cmd.Path, cmd.Args[0] = link, link
 	return cmd
@@ -46,9 +43,7 @@ func TestIndexerFlags(t *testing.T) {
 		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 		config.Flags(fs)
 		flags := addIndexerFlags(fs, 0)
-		if err := fs.Parse(args); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, fs.Parse(args))
 		loaded, err := flags.load()
 		return loaded, flags, err
 	}
@@ -112,9 +107,7 @@ flag --workers: invalid ZMQ endpoint ` + "`h:1`: missing scheme"
 func TestIndexerRefuses(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer taken.Close()
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	run := func(cmd *exec.Cmd) (int, string) {
@@ -173,9 +166,7 @@ func TestIndexerName(t *testing.T) {
 		}
 	}
 	out, err := asIndexer(t, "--help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var flags []string
 	for _, m := range regexp.MustCompile(`(?m)^ +(?:-., )?(--[a-z-]+)`).FindAllSubmatch(out, -1) {
 		flags = append(flags, string(m[1]))
@@ -193,19 +184,13 @@ func TestIndexerServes(t *testing.T) {
 	dir := t.TempDir()
 	access := filepath.Join(dir, "access.log")
 	file := filepath.Join(dir, "config.yaml")
-	if err := os.WriteFile(file, []byte("listeners: [{address: 'nowhere:1'}]\nsources: [{endpoint: 'tcp://127.0.0.1:1', type: SGLang, modelname: m, instance_id: a, block_size: 16}]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("listeners: [{address: 'nowhere:1'}]\nsources: [{endpoint: 'tcp://127.0.0.1:1', type: SGLang, modelname: m, instance_id: a, block_size: 16}]\n"), 0o600))
 	cmd := asIndexer(t, "--port", "0", "--block-size", "16", "--model-name", "m", "--workers", "1:3=tcp://127.0.0.1:1", "--threads=4",
 		"--access-log", access, "--trace-id-header", "x-request-id", "--access-log-local-time")
 	cmd.Env = append(cmd.Env, "CONDUCTOR_CONFIG_PATH="+file, "CONDUCTOR_LISTENERS=nowhere:2=dynamo", "TZ=UTC")
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, cmd.Start())
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
 	var logged strings.Builder
 	lines := bufio.NewReader(stderr)
@@ -226,14 +211,10 @@ func TestIndexerServes(t *testing.T) {
 	ask := func(path, trace string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequest("GET", url+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		req.Header.Set("X-Request-Id", trace)
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer resp.Body.Close()
 		body, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode, string(body)
@@ -250,21 +231,13 @@ func TestIndexerServes(t *testing.T) {
 	if _, body := ask("/metrics", "-"); !strings.Contains(body, "\nconductor_access_log_dropped_total 0\n") {
 		t.Error("the metrics do not count what the access log lost")
 	}
-	if err := os.Rename(access, access+".1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(access, access+".1"))
+	must.Succeed(t, cmd.Process.Signal(syscall.SIGHUP))
 	until("the access log was reopened")
 	ask("/nosuch", "second")
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Process.Signal(syscall.SIGTERM))
 	rest, err := io.ReadAll(lines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	logged.Write(rest)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("exit: %v", err)
@@ -275,9 +248,7 @@ func TestIndexerServes(t *testing.T) {
 	f := func(name, trace, path string) {
 		t.Helper()
 		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var seen []string
 		for line := range bytes.Lines(data) {
 			var one struct {

@@ -13,6 +13,7 @@ import (
 	"kvconductor/cmd/internal/bench/ingest"
 	"kvconductor/cmd/internal/harness"
 	"kvconductor/events/payload"
+	"kvconductor/internal/must"
 )
 
 // footprintOf measures a server of this binary and publishers of it.
@@ -21,15 +22,11 @@ func footprintOf(t *testing.T, c footprint.Config) *footprint.Report {
 	c.Server = func() *exec.Cmd { return command("serve", "--listen", "127.0.0.1:0=conductor") }
 	c.Publisher = func(hold int) *exec.Cmd {
 		load, err := json.Marshal(ingest.Load{Sources: c.Sources, Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: hold, Holders: c.Holders})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return command("bench", "publisher", string(load))
 	}
 	r, err := footprint.Run(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return r
 }
 
@@ -103,9 +100,7 @@ func TestServeTellsMemoryLimit(t *testing.T) {
 		if err == nil {
 			err = cmd.Start()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer cmd.Wait()
 		defer cmd.Process.Kill()
 		log := ""

@@ -17,6 +17,7 @@ import (
 	"kvconductor/cmd/internal/sim/master"
 	"kvconductor/cmd/internal/sim/publisher"
 	"kvconductor/cmd/internal/sim/truth"
+	"kvconductor/internal/must"
 )
 
 // storeClient is a client of a Mooncake Store that obeys lines: put and remove with a
@@ -41,9 +42,7 @@ func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
 	for range n {
 		free, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer free.Close()
 		ports = append(ports, strconv.Itoa(free.Addr().(*net.TCPAddr).Port))
 	}
@@ -71,9 +70,7 @@ func objectsOf(t *testing.T, url, pool string) string {
 func TestPoolTTL(t *testing.T) {
 	t.Parallel()
 	m, err := publisher.ListenMaster("127.0.0.1", "default", "store")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer m.Close()
 	source := `{endpoint: "` + m.Endpoint() + `", type: Mooncake, modelname: m, block_size: 16, instance_id: `
 	p := serveProcess(t, "sources: ["+source+"forgets, ttl: {cpu: 1s}}, "+source+"half, ttl: {DISK: 1s}}, "+source+"keeps}]")
@@ -109,9 +106,7 @@ func TestMooncakeMaster(t *testing.T) {
 	rpc, admin, endpoint := "127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1], "tcp://127.0.0.1:"+ports[2]
 	m := exec.Command(filepath.Join(wheel, "mooncake", "mooncake_master"), "--rpc_port="+ports[0], "--metrics_port="+ports[1],
 		"--enable_kv_events", "--kv_events_bind_endpoint="+endpoint, "--kv_events_backend_id=store")
-	if err := m.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, m.Start())
 	t.Cleanup(func() { m.Process.Kill(); m.Wait() })
 	eventually(t, "the master does not publish", func() (string, bool) {
 		_, body := get(admin + "/kv_events/status")
@@ -121,16 +116,10 @@ func TestMooncakeMaster(t *testing.T) {
 	store := exec.Command(cmp.Or(os.Getenv("CONDUCTOR_PYTHON"), "python3"), "-c", storeClient, rpc)
 	store.Env = append(os.Environ(), "PYTHONPATH="+client)
 	in, err := store.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	out, err := store.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, store.Start())
 	t.Cleanup(func() { store.Process.Kill(); store.Wait() })
 	lines := bufio.NewScanner(out)
 	answer := func() string {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/internal/must"
 )
 
 // ruledEngine is a publisher on a real socket whose source is in the configuration.
@@ -28,9 +30,7 @@ type ruledEngine struct {
 func newRuledEngine(t *testing.T, name string, first uint64) *ruledEngine {
 	pub := zmq4.NewPub(context.Background(), zmq4.WithLogger(log.New(io.Discard, "", 0)))
 	t.Cleanup(func() { pub.Close() })
-	if err := pub.Listen("tcp://127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, pub.Listen("tcp://127.0.0.1:0"))
 	return &ruledEngine{t: t, pub: pub, name: name, seq: first}
 }
 
@@ -39,12 +39,8 @@ func (e *ruledEngine) publish(events ...any) {
 	e.t.Helper()
 	eventually(e.t, "no subscription to "+e.name, func() (string, bool) { return "", len(e.pub.(zmq4.Topics).Topics()) > 0 })
 	payload, err := msgpack.Marshal([]any{1.5, events, nil})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	if err := e.pub.SendMulti(zmq4.NewMsgFrom(nil, binary.BigEndian.AppendUint64(nil, e.seq), payload)); err != nil {
-		e.t.Fatal(err)
-	}
+	must.Succeed(e.t, err)
+	must.Succeed(e.t, e.pub.SendMulti(zmq4.NewMsgFrom(nil, binary.BigEndian.AppendUint64(nil, e.seq), payload)))
 	e.seq++
 }
 
@@ -222,9 +218,7 @@ func TestPoliciesOverSockets(t *testing.T) {
 	p.cmd.Wait()
 	for question, want := range answers {
 		file := filepath.Join(t.TempDir(), "question.json")
-		if err := os.WriteFile(file, []byte(question), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(file, []byte(question), 0o600))
 		out, errs, err := replay(t, dir, "--query-file", file)
 		if got := ages.ReplaceAllString(strings.TrimSpace(out), ""); err != nil || got != want {
 			t.Errorf("%s: %v\n%s\nwant %s\n%s", question, err, got, want, errs)

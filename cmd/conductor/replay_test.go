@@ -16,6 +16,7 @@ import (
 	"kvconductor/cmd/internal/sim/publisher"
 	"kvconductor/cmd/internal/sim/truth"
 	"kvconductor/events/journal"
+	"kvconductor/internal/must"
 )
 
 const recordedBlock = 16 // tokens
@@ -61,9 +62,7 @@ func (e recordedEngine) publish(kind engine.Kind, from, to int) {
 func recordEngine(t *testing.T, p *process, instance string, salt uint64) recordedEngine {
 	t.Helper()
 	pub, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: recordedBlock, Wire: publisher.VLLMMap{}, Ring: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { pub.Close() })
 	body := fmt.Sprintf(`{"endpoint":%q,"replay_endpoint":%q,"type":"vLLM","modelname":"m","instance_id":%q,"block_size":%d,"dp_rank":0}`,
 		pub.Endpoint(), pub.ReplayEndpoint(), instance, recordedBlock)
@@ -126,9 +125,7 @@ func awaitBatches(t *testing.T, dir string, want int) {
 	t.Helper()
 	eventually(t, "batches in the journal", func() (string, bool) {
 		r, err := journal.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		n := 0
 		for rec := (journal.Record{}); r.Next(&rec) == nil; {
 			if rec.Kind == journal.Batch {
@@ -149,9 +146,7 @@ func TestReplay(t *testing.T) {
 	prompt, _ := json.Marshal(recordedTokens(8))
 	question := fmt.Sprintf(`{"model":"m","block_size":%d,"token_ids":%s}`, recordedBlock, prompt)
 	file := filepath.Join(t.TempDir(), "question.json")
-	if err := os.WriteFile(file, []byte(question), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(question), 0o600))
 
 	b.publish(engine.Stored, 0, 3)
 	b.settle(p, "b")
@@ -225,19 +220,13 @@ func TestReplayListens(t *testing.T) {
 	e := recordEngine(t, p, "a", 1)
 	e.publish(engine.Stored, 0, 2)
 	e.settle(p, "a")
-	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.cmd.Process.Signal(os.Interrupt))
 	p.cmd.Wait()
 
 	cmd := command("replay", dir, "--listen", "127.0.0.1:0")
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, cmd.Start())
 	defer cmd.Process.Kill()
 	line, err := bufio.NewReader(stderr).ReadString('\n')
 	_, url, ok := strings.Cut(strings.TrimSpace(line), "the past is at ")
@@ -254,9 +243,7 @@ func TestReplayListens(t *testing.T) {
 		t.Errorf("global view: %d %s", status, body)
 	}
 	post(t, url+"/conductor/v1/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"b","block_size":16,"dp_rank":3}`, 403)
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, cmd.Process.Signal(os.Interrupt))
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("exit: %v", err)
 	}

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"kvconductor/internal/must"
 )
 
 // TestMain lets the test binary be the program itself, so that commands run as
@@ -50,17 +52,11 @@ func serveProcess(t *testing.T, config string, listen ...string) *process {
 		listen = []string{"127.0.0.1:0=conductor"}
 	}
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(config), 0o600))
 	p := &process{cmd: command("serve", "--config", file, "--listen", listen[0]), logs: new(bytes.Buffer)}
 	stderr, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, p.cmd.Start())
 	t.Cleanup(func() { p.cmd.Process.Kill(); p.cmd.Wait() })
 	lines := bufio.NewReader(stderr)
 	address := regexp.MustCompile(`"address":"([^"]+)"`)
@@ -92,9 +88,7 @@ func get(url string) (int, string) {
 func post(t *testing.T, url, body string, status int) string {
 	t.Helper()
 	resp, err := http.Post(url, "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != status {
@@ -123,9 +117,7 @@ func TestServeStops(t *testing.T) {
 			if status, body := get(p.url + "/ready"); status != 503 || !strings.Contains(body, `"a|default|0"`) {
 				t.Errorf("ready: %d %s", status, body)
 			}
-			if err := p.cmd.Process.Signal(sig); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, p.cmd.Process.Signal(sig))
 			done := make(chan error, 1)
 			go func() { done <- p.cmd.Wait() }()
 			select {
@@ -143,9 +135,7 @@ func TestServeStops(t *testing.T) {
 // TestServeRefuses starts servers that cannot run: one clear line, exit 1.
 func TestServeRefuses(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer taken.Close()
 	f := func(want string, args ...string) {
 		t.Helper()
@@ -206,9 +196,7 @@ func TestMsgpackListener(t *testing.T) {
 		p := serveProcess(t, "log: {level: info}\n", listen)
 		for _, path := range []string{"/query", "/conductor/v1/query"} {
 			resp, err := http.Post(p.url+path, "application/msgpack", strings.NewReader(ask))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			body, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "application/msgpack" || string(body) != none {
@@ -234,9 +222,7 @@ func TestJSONV2Listener(t *testing.T) {
 	f := func(p *process, target, want string) {
 		t.Helper()
 		resp, err := http.Post(p.url+target, "application/json", strings.NewReader(`{"model":"m","block_size":16,"token_ids":[]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if string(body) != want {

@@ -32,6 +32,7 @@ import (
 	"kvconductor/config"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
+	"kvconductor/internal/must"
 )
 
 // dialects are the queries of each dialect, and how it tells of an error.
@@ -143,9 +144,7 @@ func TestQueriesAreRefused(t *testing.T) {
 			if free.Code != http.StatusOK && free.Code != http.StatusNotFound {
 				t.Errorf("%s with a free place: %d %s", d.path, free.Code, free.Body)
 			}
-			if err := a.Enter(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, a.Enter(t.Context()))
 			start := time.Now()
 			rec := ask(h, d.path, d.contentType, "", strings.NewReader(d.body))
 			if rec.Code != http.StatusServiceUnavailable || rec.Header().Get("Retry-After") != "1" || !strings.Contains(rec.Body.String(), "too many queries at once") {
@@ -157,9 +156,7 @@ func TestQueriesAreRefused(t *testing.T) {
 			a.Leave()
 		}
 
-		if err := a.Enter(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.Enter(t.Context()))
 		start := time.Now()
 		f := func(method, path, body string, status int) string {
 			t.Helper()
@@ -239,9 +236,7 @@ func TestSlowClientsTakeNoPlace(t *testing.T) {
 			t.Errorf("%s as %s, beside a body that is still to come: %d %s", d.path, d.contentType, rec.Code, rec.Body)
 		}
 		// While the only place is taken, it waits behind its last byte.
-		if err := a.Enter(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.Enter(t.Context()))
 		io.WriteString(sender, d.body[10:])
 		if st := a.Stats(); st != (server.AdmissionStats{Inside: 1}) {
 			t.Errorf("%s as %s, before its last byte: %+v", d.path, d.contentType, st)
@@ -263,9 +258,7 @@ func TestWhoGoesAwayLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := server.NewAdmission(1, time.Hour)
 		h, _ := everything(t, a)
-		if err := a.Enter(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.Enter(t.Context()))
 		for _, d := range dialects {
 			ctx, leave := context.WithCancel(t.Context())
 			req := httptest.NewRequestWithContext(ctx, http.MethodPost, d.path, strings.NewReader(d.body))
@@ -293,9 +286,7 @@ func TestWhoGoesAwayLeavesTheQueue(t *testing.T) {
 func listen(t *testing.T, h http.Handler, limits config.Limits, state func(net.Conn, http.ConnState)) (*http.Server, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	s := server.NewServer(h, timeouts(limits))
 	s.ConnState = state
 	done := make(chan error, 1)
@@ -443,9 +434,7 @@ func TestLengthsThatLie(t *testing.T) {
 	for _, d := range dialects {
 		for _, said := range []int{0, len(d.body) - 1, len(d.body) + 1, 1 << 19} {
 			c, err := net.Dial("tcp", address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			var head []byte
 			for _, f := range [][2]string{
 				{":method", "POST"}, {":scheme", "http"}, {":authority", address}, {":path", d.path},
@@ -495,9 +484,7 @@ func TestClientsThatTakeNothing(t *testing.T) {
 		connections := 0
 		c := routerClient(t, h2, &connections)
 		res, err := c.Get("http://" + address + "/long")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		t.Logf("HTTP/2 %t: %v", h2, <-ended)
 		if _, err := io.Copy(io.Discard, res.Body); err == nil {
 			t.Errorf("HTTP/2 %t: a cut answer looks whole", h2)
@@ -528,9 +515,7 @@ func TestShutdownInBothProtocols(t *testing.T) {
 			io.Copy(io.Discard, res.Body)
 			res.Body.Close()
 		}
-		if err := a.Enter(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.Enter(t.Context()))
 		answered := make(chan error, 1)
 		go func() {
 			res, err := router.Post("http://"+address+"/query", "application/json", strings.NewReader(dialects[0].body))

@@ -13,6 +13,7 @@ import (
 
 	"kvconductor/compat/internal/conformance"
 	"kvconductor/conductor/scripttest"
+	"kvconductor/internal/must"
 )
 
 // request runs a step that is an HTTP request. A body without a Content-Type
@@ -22,9 +23,7 @@ func (s *script) request(st *scripttest.Step, want []string) (string, error) {
 	body := s.Expand(strings.Join(lines, "\n"))
 	if n, ok := strings.CutPrefix(body, "@pad "); ok {
 		size, err := strconv.Atoi(n)
-		if err != nil {
-			s.T.Fatal(err)
-		}
+		must.Succeed(s.T, err)
 		body = `{"pad":"` + strings.Repeat("x", size-len(`{"pad":""}`)) + `"}`
 	}
 	if _, set := headers["Content-Type"]; !set && (body != "" || st.Name == http.MethodPost) {
@@ -183,9 +182,7 @@ func (s *script) metric(name string) float64 {
 		series, value, ok := cutLast(scan.Text(), " ")
 		if ok && series == name {
 			v, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				s.T.Fatal(err)
-			}
+			must.Succeed(s.T, err)
 			return v
 		}
 	}

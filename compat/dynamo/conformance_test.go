@@ -13,6 +13,7 @@ import (
 
 	"kvconductor/compat/internal/conformance"
 	"kvconductor/conductor/scripttest"
+	"kvconductor/internal/must"
 )
 
 var rewrite = flag.Bool("conformance.rewrite", false, "write the answers of this run into testdata/conformance")
@@ -132,9 +133,7 @@ func (s *script) execute(st *scripttest.Step, want []string) (got string, bad er
 	case "file":
 		return s.file(st, want)
 	case "rename":
-		if err := os.Rename(s.Word(st, 0), s.Word(st, 1)); err != nil {
-			s.T.Fatal(err)
-		}
+		must.Succeed(s.T, os.Rename(s.Word(st, 0), s.Word(st, 1)))
 	default:
 		var ok bool
 		if got, ok = s.Common(st); !ok {
@@ -153,9 +152,7 @@ func (s *script) publish(st *scripttest.Step, e *conformance.Engine, lines []str
 	batch := []any{1.5, events, nil}
 	if rank, ok := st.Keys["rank"]; ok {
 		n, err := strconv.ParseInt(rank, 10, 32)
-		if err != nil {
-			s.T.Fatal(err)
-		}
+		must.Succeed(s.T, err)
 		batch[2] = n
 	}
 	var payload any = batch
@@ -192,9 +189,7 @@ func (s *script) settle(st *scripttest.Step, e *conformance.Engine, instance, mo
 // wire gives a new instance the batches of the input and returns its dump.
 func (s *script) wire(st *scripttest.Step) string {
 	e, err := conformance.Open("", "3", true)
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	defer e.Close()
 	s.rows++
 	instance, model := s.Vars["W"], fmt.Sprintf("%s-%d", s.Vars["M"], s.rows)

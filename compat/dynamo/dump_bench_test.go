@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // A fleet of 64 workers with 16,384 blocks each, in chains of 64. Every fourth chain
@@ -84,9 +86,7 @@ func BenchmarkRecover(b *testing.B) {
 func BenchmarkDump(b *testing.B) {
 	s := newServer(b, Config{})
 	in := s.conductor.Recover(0)
-	if err := (&loader{in: in, skip: func(string) {}}).lines(bytes.NewReader(benchDump())); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, (&loader{in: in, skip: func(string) {}}).lines(bytes.NewReader(benchDump())))
 	in.Done()
 	for _, form := range []string{"application/json", "application/x-ndjson", "application/x-ndjson detail"} {
 		b.Run(form, func(b *testing.B) {

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/internal/must"
 )
 
 // kept is an event of a dump: blocks are given as "block_hash tokens_hash", each as
@@ -297,9 +298,7 @@ func TestDumpFitsOpenAPI(t *testing.T) {
 	openapi3filter.RegisterBodyDecoder(ndjson, openapi3filter.FileBodyDecoder)
 	doc := document(t)
 	router, err := legacy.NewRouter(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	line := doc.Components.Schemas["DynamoDumpLine"].Value
 	f := func(t *testing.T, s *testServer, query, accept string, status int) {
 		t.Helper()
@@ -308,9 +307,7 @@ func TestDumpFitsOpenAPI(t *testing.T) {
 		rec := httptest.NewRecorder()
 		s.handler.ServeHTTP(rec, req)
 		route, params, err := router.FindRoute(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		input := &openapi3filter.ResponseValidationInput{
 			RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
 			Status:                 rec.Code, Header: rec.Header(), Options: &openapi3filter.Options{IncludeResponseStatus: true},

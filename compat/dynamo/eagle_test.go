@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // TestRecoveredEagleBlocks recovers EAGLE blocks from a dump of Dynamo's form. Queries by
@@ -29,9 +30,7 @@ func TestRecoveredEagleBlocks(t *testing.T) {
 
 		b := newServer(t, Config{})
 		in := b.conductor.Recover(0)
-		if err := (&loader{in: in, skip: func(string) {}}).object(bytes.NewReader(dump)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, (&loader{in: in, skip: func(string) {}}).object(bytes.NewReader(dump)))
 		in.Done()
 
 		var tokens []uint32

@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // bodies are valid bodies of every endpoint that reads one, for an empty registry,
@@ -42,21 +44,15 @@ func TestFrameworkAnswers(t *testing.T) {
 	send := func(method, path, contentType, body string) (*http.Response, string) {
 		t.Helper()
 		req, err := http.NewRequest(method, web.URL+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if contentType != "" {
 			req.Header.Set("Content-Type", contentType)
 		}
 		resp, err := web.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer resp.Body.Close()
 		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return resp, string(text)
 	}
 	f := func(path, contentType, body string, status int, want string) {

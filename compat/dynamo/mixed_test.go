@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // Dynamo's dump names neither adapter nor salt of a block. Its blocks are
@@ -19,9 +21,7 @@ func TestMixed(t *testing.T) {
 
 		b := newServer(t, Config{})
 		in := b.conductor.Recover(0)
-		if err := (&loader{in: in, skip: func(string) {}}).object(bytes.NewReader(dump)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, (&loader{in: in, skip: func(string) {}}).object(bytes.NewReader(dump)))
 		in.Done()
 		b.register(3, 0, "")
 		b.publish(3, 0, stored("GPU", 1, 3, "lora_name", "sql", "cache_salt", "s"))
@@ -68,9 +68,7 @@ func TestMixedEagleBlocks(t *testing.T) {
 
 		b := newServer(t, Config{})
 		in := b.conductor.Recover(0)
-		if err := (&loader{in: in, skip: func(string) {}}).object(bytes.NewReader(dump)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, (&loader{in: in, skip: func(string) {}}).object(bytes.NewReader(dump)))
 		in.Done()
 		const want = `{"scores":{"1":{"0":8},"2":{"0":4}}`
 		for _, s := range []*testServer{a, b} {
@@ -100,9 +98,7 @@ func seededLocals(t *testing.T, dump []byte) (list string) {
 			}
 		} `json:"m:default"`
 	})
-	if err := json.Unmarshal(dump, in); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(dump, in))
 	for _, e := range in.Slot.Events {
 		for _, b := range e.Event.Data.Stored.Blocks {
 			if e.Worker == 1 {

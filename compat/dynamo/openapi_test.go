@@ -13,6 +13,8 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor"
+
+	"kvconductor/internal/must"
 )
 
 const prefix = "/dynamo/v1"
@@ -20,12 +22,8 @@ const prefix = "/dynamo/v1"
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(kvconductor.OpenAPI)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := doc.Validate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, doc.Validate(t.Context()))
 	return doc
 }
 
@@ -58,9 +56,7 @@ func TestRoutesAreDescribed(t *testing.T) {
 // against openapi.yaml.
 func TestAnswersFitTheDocument(t *testing.T) {
 	router, err := legacy.NewRouter(document(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	inBubble(t, Config{TestEndpoints: true, MaxTokens: 16}, func(t *testing.T, s *testServer) {
 		f := func(method, path, body string, status int) {
 			t.Helper()
@@ -121,9 +117,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		f("POST", "/test/pause_listener", `{"instance_id":5}`, 404)
 		f("POST", "/unregister", `{"instance_id":5,"model_name":"m"}`, 404)
 		f("POST", "/unregister", `{"instance_id":1,"model_name":"m"}`, 200)
-		if err := s.dialect.cfg.Admission.Enter(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.dialect.cfg.Admission.Enter(t.Context()))
 		f("POST", "/query", ask(promptOf(3), ""), 503)
 		f("POST", "/query_by_hash", byHash(local1, ""), 503)
 		f("POST", "/query_tiered_by_hash", byHash(local1, ""), 503)

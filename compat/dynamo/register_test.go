@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"kvconductor/conductor/replica"
+	"kvconductor/internal/must"
 )
 
 // registration is the body of a valid registration with some fields changed: a
@@ -142,9 +143,7 @@ func TestUnregister(t *testing.T) {
 				ID        json.Number    `json:"instance_id"`
 				Endpoints map[string]any `json:"endpoints"`
 			}
-			if err := json.Unmarshal(s.send("GET", "/workers", "").Body.Bytes(), &rows); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, json.Unmarshal(s.send("GET", "/workers", "").Body.Bytes(), &rows))
 			got := ""
 			for _, r := range rows {
 				got += r.ID.String() + ":"

@@ -16,6 +16,7 @@ import (
 	"kvconductor/compat/internal/conformance"
 	"kvconductor/compat/mooncake"
 	"kvconductor/conductor/scripttest"
+	"kvconductor/internal/must"
 )
 
 // post sends a value and returns status and answer.
@@ -175,9 +176,7 @@ func (s *script) query(st *scripttest.Step) string {
 	} else {
 		for _, n := range conformance.Numbers(tokens) {
 			v, err := n.Int64()
-			if err != nil {
-				s.T.Fatal(err)
-			}
+			must.Succeed(s.T, err)
 			list = append(list, v)
 		}
 	}

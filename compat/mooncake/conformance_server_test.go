@@ -15,6 +15,7 @@ import (
 	"kvconductor/compat/mooncake"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/internal/must"
 )
 
 // target is the server under test.
@@ -60,9 +61,7 @@ func startServer(t *testing.T) string {
 // file writes Mooncake's file and returns the environment that names it.
 func file(t *testing.T, text string) []string {
 	name := filepath.Join(t.TempDir(), "conductor_config.json")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(name, []byte(text), 0o600))
 	return []string{"CONDUCTOR_CONFIG_PATH=" + name}
 }
 

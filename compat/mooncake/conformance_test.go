@@ -13,6 +13,7 @@ import (
 	"kvconductor/compat/internal/conformance"
 	"kvconductor/conductor/scripttest"
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 var rewrite = flag.Bool("conformance.rewrite", false, "write the answers of this run into testdata/conformance")
@@ -131,23 +132,15 @@ const profile0 = "sha256_cbor/0"
 func (s *script) prompt(st *scripttest.Step) {
 	s.block = s.Key(st, "block", s.block)
 	size, err := strconv.Atoi(s.block)
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	p, err := hash.NewProfile(s.settings(s.Key(st, "profile", profile0)))
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	chain, err := p.Chain(s.Key(st, "lora", ""), s.Key(st, "salt", ""))
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	must.Succeed(s.T, err)
 	var tokens []uint32
 	for _, n := range conformance.Numbers(s.Key(st, "tokens", "")) {
 		v, err := n.Int64()
-		if err != nil {
-			s.T.Fatal(err)
-		}
+		must.Succeed(s.T, err)
 		tokens = append(tokens, uint32(v))
 	}
 	name := s.Word(st, 0)

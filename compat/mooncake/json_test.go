@@ -14,6 +14,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/conductor"
+	"kvconductor/internal/must"
 )
 
 // doJSON makes the request of a step in JSON and compares the answer byte by byte.
@@ -47,13 +48,9 @@ func hashesInJSON(t testing.TB, at *step) []byte {
 	var hashes struct {
 		All []uint64 `msgpack:"seq_hashes"`
 	}
-	if err := msgpack.Unmarshal(withHashes(t, at.Body, at.Hashes), &hashes); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, msgpack.Unmarshal(withHashes(t, at.Body, at.Hashes), &hashes))
 	list, err := json.Marshal(hashes.All)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	body := strings.Replace(at.JSONBody, `"seq_hashes":[]`, `"seq_hashes":`+string(list), 1)
 	if body == at.JSONBody {
 		t.Fatalf("%s: no room for hashes", body)
@@ -93,9 +90,7 @@ func TestLimitsInJSON(t *testing.T) {
 		f := func(body map[string]any, status int, want string) {
 			t.Helper()
 			text, err := json.Marshal(body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if rec := send(s.plain, "POST", "/register", text); rec.Code != status || rec.Body.String() != want {
 				t.Errorf("%d %q, want %d %q", rec.Code, rec.Body, status, want)
 			}

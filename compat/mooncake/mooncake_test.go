@@ -15,14 +15,13 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/conductor"
+	"kvconductor/internal/must"
 )
 
 func packed(t testing.TB, v any) []byte {
 	t.Helper()
 	b, err := msgpack.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return b
 }
 
@@ -79,9 +78,7 @@ func TestNegotiate(t *testing.T) {
 // TestErrorsAreTranscoded meets a server without places and a body that is too large.
 func TestErrorsAreTranscoded(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *testServer) {
-		if err := s.places.Enter(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.places.Enter(t.Context()))
 		f := func(body string, status int, reason string) *httptest.ResponseRecorder {
 			t.Helper()
 			rec := send(s.mixed, "POST", "/query", []byte(body), "Accept", ContentType)
@@ -134,9 +131,7 @@ func TestAcceptPublished(t *testing.T) {
 			plain := send(s.mixed, "POST", path, []byte(body))
 			coded := send(s.mixed, "POST", path, []byte(body), "Accept", ContentType)
 			var want, got any
-			if err := json.Unmarshal(plain.Body.Bytes(), &want); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, json.Unmarshal(plain.Body.Bytes(), &want))
 			text, err := json.Marshal(unpacked(coded.Body.Bytes()))
 			if err == nil {
 				err = json.Unmarshal(text, &got)
@@ -180,9 +175,7 @@ func (s *testServer) refuses(body map[string]any, status int, text, reason strin
 	s.t.Helper()
 	rec := send(s.alone, "POST", "/register", packed(s.t, body), "Content-Type", ContentType)
 	var got map[string]string
-	if err := msgpack.Unmarshal(rec.Body.Bytes(), &got); err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, msgpack.Unmarshal(rec.Body.Bytes(), &got))
 	if rec.Code != status || got["error"] != text || got["reason"] != reason {
 		s.t.Errorf("%v: %d %v, want %d %q %q", body, rec.Code, got, status, text, reason)
 	}

@@ -8,15 +8,15 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"kvconductor"
+
+	"kvconductor/internal/must"
 )
 
 // TestQueriesAreDescribed holds queries in msgpack and their answers, in both codecs,
 // against openapi.yaml.
 func TestQueriesAreDescribed(t *testing.T) {
 	doc, err := openapi3.NewLoader().LoadFromData(kvconductor.OpenAPI)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	described := func(path string) (body, answer, plain *openapi3.Schema) {
 		op := doc.Paths.Find(path).Post
 		content := op.Responses.Status(200).Value.Content
@@ -80,9 +80,7 @@ func TestQueriesAreDescribed(t *testing.T) {
 func plainly(t *testing.T, v any) any {
 	t.Helper()
 	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return unpackedJSON(t, text)
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"kvconductor/internal/must"
 )
 
 // fleet is what a proxy reaches by HTTP: a Conductor under that name, and engines under
@@ -110,9 +112,7 @@ func (p *proxy) goes(t *testing.T, request map[string]any, want ...string) {
 func TestProxyStarts(t *testing.T) {
 	withProxies(t, func(t *testing.T, f *fleet, proxyOf func() *proxy) {
 		for range 2 {
-			if err := proxyOf().start(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, proxyOf().start())
 			var keys []string
 			for _, r := range f.s.conductor.Registrations() {
 				keys = append(keys, fmt.Sprint(r.Key(), r.Endpoint, r.ReplayEndpoint, r.Type, r.Model, r.Lora, r.BlockSize))
@@ -142,9 +142,7 @@ func TestProxyRoutes(t *testing.T) {
 		p := proxyOf()
 		prompt := func(tokens int) map[string]any { return map[string]any{"prompt": words(tokens)} }
 		p.goes(t, prompt(48), "a "+nothingRoutable, "b "+nothingRoutable) // nobody is registered
-		if err := p.start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, p.start())
 		p.goes(t, prompt(48), "a "+allZero, "b "+allZero, "a "+allZero)
 		if q := f.queries[0]; q.Header.Get("X-Request-Id") != "request-7" || q.Method != "POST" {
 			t.Errorf("%s %v", q.Method, q.Header)
@@ -207,9 +205,7 @@ func TestProxyLora(t *testing.T) {
 			}
 		}
 		for _, x := range []*proxy{base, p} {
-			if err := x.start(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, x.start())
 		}
 		f.s.publish("tcp://lora-b:1", (&blocks{Medium: "GPU", First: 0, Count: 2}).stored())
 		p.goes(t, map[string]any{"prompt": words(40)}, "b", "b")
@@ -223,9 +219,7 @@ func TestProxyLora(t *testing.T) {
 func TestProxyFallsBack(t *testing.T) {
 	withProxies(t, func(t *testing.T, f *fleet, proxyOf func() *proxy) {
 		p := proxyOf()
-		if err := p.start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, p.start())
 		f.s.publish("tcp://b:1", (&blocks{Medium: "GPU", First: 0, Count: 1}).stored())
 		request := map[string]any{"prompt": words(16)}
 		p.goes(t, request, "b")
@@ -263,9 +257,7 @@ func TestProxyChooses(t *testing.T) {
 		d := json.NewDecoder(strings.NewReader(answer))
 		d.UseNumber()
 		var v map[string]any
-		if err := d.Decode(&v); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.Decode(&v))
 		p := &proxy{engines: []routable{{id: "b"}, {id: "a"}}}
 		got := ""
 		for range 3 {

@@ -12,6 +12,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // script is what clients and publishers do one after the other: testdata/make.py.
@@ -52,9 +53,7 @@ func load(t testing.TB, name string, into any) {
 	if err == nil {
 		err = json.Unmarshal(text, into)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 // do makes the request of a step and compares the answer byte by byte.
@@ -90,9 +89,7 @@ func unpacked(packed []byte) any {
 func withHashes(t testing.TB, body []byte, n int) []byte {
 	t.Helper()
 	var m map[string]any
-	if err := msgpack.Unmarshal(body, &m); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, msgpack.Unmarshal(body, &m))
 	var tokens []uint32
 	for i := range n * blockSize {
 		tokens = append(tokens, uint32(i+1))
@@ -105,9 +102,7 @@ func withHashes(t testing.TB, body []byte, n int) []byte {
 	}
 	m["seq_hashes"] = all
 	body, err := msgpack.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return body
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/conductor"
+	"kvconductor/internal/must"
 )
 
 // TestTokenLists reads lists of token ids of every width, in bins, in lists and in
@@ -51,20 +52,14 @@ func TestTokenLists(t *testing.T) {
 				packed = binary.BigEndian.AppendUint32(append(packed, 0xd2), want[i])
 			default:
 				one, err := msgpack.Marshal(signed[i])
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				packed = append(packed, one...)
 			}
 		}
 		bin, err := msgpack.Marshal(map[string]any{"token_ids": bytes})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		text, err := json.Marshal(map[string]any{"token_ids": signed})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for i, body := range [][]byte{packed, bin, text} {
 			form := Msgpack
 			if i == 2 {
@@ -83,9 +78,7 @@ func TestTokenLists(t *testing.T) {
 	f := func(elements []any, index int, reason string) {
 		t.Helper()
 		body, err := msgpack.Marshal(map[string]any{"token_ids": elements})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_, err = ask(Msgpack, body)
 		if e, ok := err.(*failure); !ok || e.index != index || e.reason != reason || e.field != "token_ids" {
 			t.Errorf("%v: %+v, want %s at %d", elements, err, reason, index)
@@ -122,14 +115,10 @@ func TestTokensTwice(t *testing.T) {
 	for _, first := range values {
 		for _, second := range values {
 			both := &exchange{most: d.cfg.MaxTokens}
-			if err := both.parsePacked(body(first, second)); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, both.parsePacked(body(first, second)))
 			for at, v := range []any{first, second} {
 				alone := new(exchange) // which reads nothing ahead
-				if err := alone.parsePacked(body(v)); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, alone.parsePacked(body(v)))
 				got, err := ask(both, at)
 				want, wantErr := ask(alone, 0)
 				if got != want || !reflect.DeepEqual(err, wantErr) {
@@ -152,9 +141,7 @@ func TestNumbersDoNotAllocate(t *testing.T) {
 			r := &exchange{form: JSON, most: n + 1}
 			r.Src, r.Hashes = []byte(`{"seq_hashes":[1`+strings.Repeat(","+element, n)+`]}`), make([]uint64, 0, n+1)
 			return testing.AllocsPerRun(20, func() {
-				if err := r.parse(false); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, r.parse(false))
 			})
 		}
 		if few, many := allocations(10), allocations(10_000); many > few+2 { // a buffer that is new, now and then
@@ -191,9 +178,7 @@ func BenchmarkTokens(b *testing.B) {
 	}
 	marshal := func(marshal func(any) ([]byte, error), ids any) []byte {
 		body, err := marshal(map[string]any{"model": "m", "block_size": 16, "token_ids": ids})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, err)
 		return body
 	}
 	run("bin", marshal(msgpack.Marshal, bytes), Msgpack)

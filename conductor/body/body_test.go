@@ -15,6 +15,7 @@ import (
 	"testing/iotest"
 
 	"kvconductor/conductor/prompt"
+	"kvconductor/internal/must"
 )
 
 var (
@@ -136,9 +137,7 @@ func FuzzScan(f *testing.F) {
 			return
 		}
 		var want map[string]json.RawMessage
-		if err := json.Unmarshal(src, &want); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(src, &want))
 		got := make(map[string]json.RawMessage)
 		for _, m := range members {
 			got[m.Name] = m.Raw
@@ -177,9 +176,7 @@ func TestAppendString(t *testing.T) {
 			var want bytes.Buffer
 			e := json.NewEncoder(&want)
 			e.SetEscapeHTML(html)
-			if err := e.Encode(s); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, e.Encode(s))
 			text, bin := AppendString([]byte("x"), s, html), AppendString([]byte("x"), []byte(s), html)
 			if string(text) != "x"+strings.TrimSuffix(want.String(), "\n") || !bytes.Equal(text, bin) {
 				t.Errorf("%q: %s %s, want %s", s, text, bin, &want)

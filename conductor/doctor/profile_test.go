@@ -7,6 +7,7 @@ import (
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 	"kvconductor/tiers"
 )
 
@@ -14,16 +15,12 @@ import (
 // nothing after enough blocks were compared.
 func TestObserveEndsProfileCheck(t *testing.T) {
 	p, err := hash.NewProfile(hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: "0", IndexProjection: hash.ProjectionLow64})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	at := scope.Context{Deployment: scope.Deployment{BlockSize: 16}}
 	d := New(Registered{Context: at, Expiring: func(string) bool { return false }}, time.Now)
 	e := &events.Event{Kind: events.Stored, Tokens: make([]uint32, 10*16)}
 	chain, err := p.Chain("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	chain.Reset(e.Tokens, 16)
 	for i := range chain.Len() {
 		e.Hashes = append(e.Hashes, chain.At(i))

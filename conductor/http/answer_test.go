@@ -21,6 +21,7 @@ import (
 	"kvconductor/events/zmq"
 	"kvconductor/index"
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 	"kvconductor/tiers"
 )
 
@@ -45,9 +46,7 @@ func (f *fleet) source(instance string, rank int, typ string) conductor.Registra
 		Endpoint: fmt.Sprintf("tcp://%x:%d", instance, 1000+rank), Tenant: conductor.DefaultTenant, Model: "m", BlockSize: testBlock,
 		Type: typ, Instance: instance, Rank: rank,
 	}
-	if err := f.r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{}}); err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, f.r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{}}))
 	return reg
 }
 
@@ -61,9 +60,7 @@ func (f *fleet) store(reg conductor.Registration, medium string, prompt []uint32
 		Partition: conductor.Partition{Tenant: reg.Tenant, Model: reg.Model}, BlockSize: reg.BlockSize, Source: reg, Rank: int32(reg.Rank), Medium: tiers.Parse(medium),
 		Stretch: &index.Stretch{Root: true, Engine: locals, Labels: locals},
 	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must.Succeed(f.t, err)
 }
 
 func promptOf(seed uint32, blocks int) []uint32 {
@@ -245,9 +242,7 @@ func TestStringsAreWrittenAsEncodingJSONDoes(t *testing.T) {
 	}
 	for _, s := range texts {
 		want, err := json.Marshal(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := appendString(nil, s); string(got) != string(want) {
 			t.Errorf("%q: got %s, want %s", s, got, want)
 		}
@@ -270,18 +265,12 @@ func TestAnswerOnTheWire(t *testing.T) {
 	for i := range 50 {
 		top := 1 + i*7%60
 		body, err := json.Marshal(map[string]any{"model": "m", "block_size": testBlock, "token_ids": prompt, "top": top})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		resp, err := nethttp.Post(server.URL+"/query", "application/json", bytes.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		got, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		ans := f.c.Query(conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt, Top: top})
 		if string(got) != plainAnswer(&ans) || resp.ContentLength != int64(len(got)) || resp.Header.Get("Content-Type") != "application/json" {
 			t.Fatalf("length %d, type %q\n got %s\nwant %s", resp.ContentLength, resp.Header.Get("Content-Type"), got, plainAnswer(&ans))

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // TestQueryBatch holds that a batch answers what /query would, item by item.
@@ -215,9 +217,7 @@ func TestLyingLengths(t *testing.T) {
 	const body = `{"model":"m","block_size":16,"token_ids":[1,2,3]}`
 	for extra, want := range map[int]int{0: 200, 1: 400, 1000: 400} {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		fmt.Fprintf(conn, "POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body)+extra, body)
 		conn.(*net.TCPConn).CloseWrite()
 		resp, err := nethttp.ReadResponse(bufio.NewReader(conn), nil)

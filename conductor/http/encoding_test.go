@@ -16,6 +16,7 @@ import (
 
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/internal/must"
 )
 
 // compress is text in a coding, in one piece.
@@ -37,9 +38,7 @@ func compress(t testing.TB, coding, text string) string {
 	if _, err := io.WriteString(w, text); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Close())
 	return b.String()
 }
 

@@ -25,6 +25,7 @@ import (
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
+	"kvconductor/internal/must"
 )
 
 // goProxy is the example router of the Go server's time, as far as it talks to a
@@ -141,9 +142,7 @@ type peer struct {
 func newPeer(t *testing.T) *peer {
 	t.Helper()
 	p := &peer{t: t, pub: zmq4.NewPub(context.Background())}
-	if err := p.pub.Listen("tcp://127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.pub.Listen("tcp://127.0.0.1:0"))
 	t.Cleanup(func() { p.pub.Close() })
 	p.endpoint = "tcp://" + p.pub.Addr().String()
 	p.http = httptest.NewServer(nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
@@ -187,13 +186,9 @@ func (p *peer) publish(event any) {
 	p.t.Helper()
 	waitFor(p.t, "a subscriber connects", func() bool { return len(p.pub.(zmq4.Topics).Topics()) > 0 })
 	payload, err := msgpack.Marshal([]any{1.5, []any{event}, nil})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 	p.seq++
-	if err := p.pub.Send(zmq4.NewMsgFrom(nil, binary.BigEndian.AppendUint64(nil, p.seq), payload)); err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, p.pub.Send(zmq4.NewMsgFrom(nil, binary.BigEndian.AppendUint64(nil, p.seq), payload)))
 }
 
 // waitFor asks again until others have done what is waited for.

@@ -17,6 +17,7 @@ import (
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
+	"kvconductor/internal/must"
 )
 
 // TestNamesOverSockets lets publishers on real sockets announce salted blocks, images and
@@ -154,9 +155,7 @@ type sourceRow struct {
 func row(t *testing.T, url, instance string) sourceRow {
 	t.Helper()
 	resp, err := nethttp.Get(url + "/services")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
 	var answer struct{ Services []sourceRow }

@@ -24,6 +24,7 @@ import (
 	conductorserver "kvconductor/conductor/server"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
+	"kvconductor/internal/must"
 )
 
 // server is the dialect on an engine, with a Conductor whose sources are dead
@@ -39,16 +40,10 @@ type server struct {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(kvconductor.OpenAPI)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := doc.Validate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, doc.Validate(t.Context()))
 	router, err := legacy.NewRouter(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	registry := prometheus.NewRegistry()
 	admission := conductorserver.NewAdmission(1, 0)
 	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
@@ -166,9 +161,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 			t.Errorf("%s in another coding: %d %s", path, rec.Code, rec.Body)
 		}
 	}
-	if err := s.places.Enter(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.places.Enter(t.Context()))
 	f("POST", "/query", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 503)
 	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":[1]}`, 503)
 	f("GET", "/ready", "", 200)

@@ -17,6 +17,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/internal/must"
 )
 
 // The oracle reads queries with encoding/json alone: every field as text first, lists
@@ -511,9 +512,7 @@ func BenchmarkParse(b *testing.B) {
 	marshal := func(v map[string]any) []byte {
 		v["model"], v["block_size"] = "meta-llama/Llama-3.1-8B-Instruct", 16
 		raw, err := json.Marshal(v)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, err)
 		return raw
 	}
 	plain := marshal(map[string]any{"token_ids": list})

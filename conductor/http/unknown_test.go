@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // TestUnknownFields makes requests with mistyped fields: warnings name them, a counter
@@ -19,9 +21,7 @@ func TestUnknownFields(t *testing.T) {
 			Warnings      []string
 			Reason, Field string
 		}
-		if err := json.Unmarshal(rec.Body.Bytes(), &got); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(rec.Body.Bytes(), &got))
 		if status == 400 {
 			got.Warnings = []string{got.Reason, got.Field}
 		}

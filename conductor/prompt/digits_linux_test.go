@@ -5,20 +5,18 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"kvconductor/internal/must"
 )
 
 // TestDigitsStaysInText reads lists between pages that cannot be read.
 func TestDigitsStaysInText(t *testing.T) {
 	page := unix.Getpagesize()
 	pages, err := unix.Mmap(-1, 0, 3*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer unix.Munmap(pages)
 	for _, guard := range [][]byte{pages[:page], pages[2*page:]} {
-		if err := unix.Mprotect(guard, unix.PROT_NONE); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, unix.Mprotect(guard, unix.PROT_NONE))
 	}
 	text := pages[page : 2*page : 2*page]
 	row := strings.Repeat(",123456, 70,0,1234567", page/20+1)

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // TestScript holds that a script is printed as it was read.
@@ -21,9 +23,7 @@ exits key=value
 rc 1
 `
 	file := filepath.Join(t.TempDir(), "x")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 	steps, comments := Parse(t, file, "exits")
 	if got := Print(steps, comments); got != text {
 		t.Errorf("printed %q", got)

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+
+	"kvconductor/internal/must"
 )
 
 func appendTo(path string) func() (io.WriteCloser, error) {
@@ -27,18 +29,14 @@ func appendTo(path string) func() (io.WriteCloser, error) {
 func newAccessLog(t *testing.T, opts AccessLogOptions) *AccessLog {
 	t.Helper()
 	l, err := NewAccessLog(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return l
 }
 
 func contents(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(data)
 }
 
@@ -180,9 +178,7 @@ func TestAccessLogDelay(t *testing.T) {
 func TestAccessLogReopen(t *testing.T) {
 	dir := t.TempDir()
 	path, old := filepath.Join(dir, "access.log"), filepath.Join(dir, "access.log.1")
-	if err := os.WriteFile(path, []byte("before\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(path, []byte("before\n"), 0o644))
 	broken := errors.New("no more files")
 	open := appendTo(path)
 	l := newAccessLog(t, AccessLogOptions{Open: func() (io.WriteCloser, error) {
@@ -192,18 +188,14 @@ func TestAccessLogReopen(t *testing.T) {
 		return open()
 	}})
 	l.append([]byte("1\n"))
-	if err := os.Rename(path, old); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.Rename(path, old))
 	open = nil
 	if err := l.Reopen(); err != broken {
 		t.Errorf("reopen: %v", err)
 	}
 	l.append([]byte("2\n"))
 	open = appendTo(path)
-	if err := l.Reopen(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Reopen())
 	if got := contents(t, old); got != "before\n1\n2\n" {
 		t.Errorf("old file: %q", got)
 	}
@@ -248,9 +240,7 @@ func TestAccessLogFullDevice(t *testing.T) {
 		t.Errorf("dropped %d, want 3", l.Dropped())
 	}
 	path = filepath.Join(t.TempDir(), "access.log")
-	if err := l.Reopen(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, l.Reopen())
 	visit(h, "GET", "/health")
 	if err := l.Close(); err != nil || strings.Count(contents(t, path), "\n") != 1 {
 		t.Errorf("%v, %q", err, contents(t, path))

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"kvconductor/internal/must"
 )
 
 // TestAdmissionBound holds that at most the bound is inside, and that every query that
@@ -57,9 +59,7 @@ func TestAdmissionBound(t *testing.T) {
 func TestAdmissionOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewAdmission(1, time.Minute)
-		if err := a.Enter(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, a.Enter(t.Context()))
 		gone, leave := context.WithCancel(t.Context())
 		var served []int
 		for i := range 6 {
@@ -106,9 +106,7 @@ func TestAdmissionRefuses(t *testing.T) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			a := NewAdmission(1, wait)
-			if err := a.Enter(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, a.Enter(t.Context()))
 			start := time.Now()
 			err := a.Enter(t.Context())
 			if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "limits.max_queries lets 1 in") {
@@ -184,9 +182,7 @@ func TestAdmissionDo(t *testing.T) {
 	if st := a.Stats(); st != (AdmissionStats{}) {
 		t.Errorf("afterwards: %+v", st)
 	}
-	if err := a.Enter(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, a.Enter(t.Context()))
 	f(func() error { t.Error("a refused query works"); return nil }, ErrBusy, "1")
 }
 

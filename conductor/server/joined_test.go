@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"kvconductor/internal/must"
 )
 
 // countedConn notes how many bytes each write to a connection has. It fails the writes
@@ -67,9 +69,7 @@ func (l *countedListener) Accept() (net.Conn, error) {
 func serveJoined(t *testing.T, h http.Handler, broken func(write int) error) (client net.Conn, server *countedConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	counted := &countedListener{Listener: l, broken: broken, accepted: make(chan *countedConn, 1)}
 	s := NewServer(h, Timeouts{Read: time.Minute, Idle: time.Minute})
 	go s.Serve(Joined(counted))
@@ -101,9 +101,7 @@ func TestAnswersAreWrittenAtOnce(t *testing.T) {
 	} {
 		fmt.Fprintf(client, "GET /%d HTTP/1.1\r\nHost: h\r\n\r\n", test.size)
 		resp, err := http.ReadResponse(answers, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		body, err := io.ReadAll(resp.Body)
 		if err != nil || string(body) != filler(test.size) {
 			t.Fatalf("an answer of %d bytes has %d: %v", test.size, len(body), err)
@@ -127,9 +125,7 @@ func TestStreamsAreFlushed(t *testing.T) {
 	}), nil)
 	fmt.Fprint(client, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 	resp, err := http.ReadResponse(bufio.NewReader(client), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for range 3 {
 		piece := make([]byte, 5000)
 		if _, err := io.ReadFull(resp.Body, piece); err != nil || string(piece) != filler(5000) {

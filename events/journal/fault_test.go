@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"kvconductor/internal/must"
 )
 
 // disk of a few bytes: a write beyond them fails like a full disk, after
@@ -133,9 +135,7 @@ func TestCannotCreate(t *testing.T) {
 			return createFile(name)
 		}
 		w, err := Create(Options{Dir: dir, MaxBytes: MinBytes, create: create, Report: func(err error) { reports = append(reports, err) }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		a := w.Register("a|default|0")
 		broken = true
 		payload := make([]byte, w.disk.limit-1000)

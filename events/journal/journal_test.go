@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"kvconductor/events/payload"
+	"kvconductor/internal/must"
 )
 
 // create begins a journal that ends with the test.
@@ -23,9 +24,7 @@ func create(t *testing.T, o Options) *Writer {
 		o.MaxBytes = MinBytes
 	}
 	w, err := Create(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { w.Close() })
 	return w
 }
@@ -95,9 +94,7 @@ func TestIdle(t *testing.T) {
 		// A batch of the run is behind the record that tells of it.
 		for _, seq := range []uint64{0, 17, 86399} {
 			at, err := Locate(dir, Target{Source: "a", Seq: seq}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			for _, r := range all {
 				if r.At == at && (r.Kind != Idle || r.Seq < seq || r.Seq > seq+60) {
 					t.Errorf("batch %d is located at %s", seq, text(&r))
@@ -114,9 +111,7 @@ func TestIdle(t *testing.T) {
 func contentsOf(t *testing.T, dir string) (all []Record, damage Damage) {
 	t.Helper()
 	r, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for {
 		var rec Record
 		if err := r.Next(&rec); errors.Is(err, io.EOF) {
@@ -158,9 +153,7 @@ func TestRoundTrip(t *testing.T) {
 	b.Aged(time.Hour)
 	b.Unregister()
 	b.Batch(1, 4, false, []byte("late"), nil)
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.Close())
 	a.Batch(2, 0, false, []byte("behind the end"), nil)
 	got, damage := contentsOf(t, dir)
 	lines := []string{
@@ -220,9 +213,7 @@ func sample(t *testing.T, dir string) (data []byte, starts []int) {
 		starts = append(starts, int(all[i].At.Offset))
 	}
 	data, err := os.ReadFile(filepath.Join(dir, segmentName(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return data, starts
 }
 
@@ -233,13 +224,9 @@ func TestTorn(t *testing.T) {
 	dir := t.TempDir()
 	next := header{run: 5, number: 2}
 	rec := Record{Kind: Begin, Time: time.Unix(1, 0)}
-	if err := os.WriteFile(filepath.Join(dir, segmentName(2)), next.seal().append(next.encode(), &rec), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, segmentName(2)), next.seal().append(next.encode(), &rec), 0o600))
 	for cut := range data {
-		if err := os.WriteFile(filepath.Join(dir, segmentName(1)), data[:cut], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, segmentName(1)), data[:cut], 0o600))
 		got, damage := contentsOf(t, dir)
 		whole, at := 0, headerSize
 		for i, start := range starts {
@@ -269,9 +256,7 @@ func TestCorrupted(t *testing.T) {
 		bad := bytes.Clone(data)
 		bad[at] ^= byte(1 + rand.IntN(255))
 		s, err := newScanner(bad)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		n := 0
 		for rec := (Record{}); s.next(&rec); n++ {
 		}
@@ -292,9 +277,7 @@ func TestCorrupted(t *testing.T) {
 	dir := t.TempDir()
 	os.WriteFile(filepath.Join(dir, segmentName(1)), newer, 0o600)
 	r, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if err := r.Next(new(Record)); err == nil || !strings.Contains(err.Error(), "version 2") {
 		t.Errorf("a newer version: %v", err)
 	}
@@ -405,9 +388,7 @@ func TestRolling(t *testing.T) {
 func bytesIn(t *testing.T, dir string) (n int64) {
 	t.Helper()
 	all, err := segments(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, s := range all {
 		n += s.size
 	}

@@ -3,6 +3,8 @@ package journal
 import (
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 func TestParseTarget(t *testing.T) {
@@ -54,9 +56,7 @@ func TestLocate(t *testing.T) {
 	f := func(target, want string) {
 		t.Helper()
 		parsed, err := ParseTarget(target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		calls := 0
 		at, err := Locate(dir, parsed, func(read, total int64) { calls++ })
 		got := ""

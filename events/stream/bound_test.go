@@ -11,15 +11,14 @@ import (
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
 	"kvconductor/events/zmq"
+	"kvconductor/internal/must"
 )
 
 // freePort returns a port without a listener at present.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port
@@ -105,9 +104,7 @@ type road struct {
 func openRoad(t *testing.T, target string) *road {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	r := &road{listener: l, target: target}
 	t.Cleanup(func() { l.Close() })
 	go func() {
@@ -205,9 +202,7 @@ func TestInteropBlackHole(t *testing.T) {
 func TestSilentPeerIsKept(t *testing.T) {
 	// The read side of the greeting and handshake of a PUB, then silence.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	pings := make(chan int)
 	go func() {
@@ -241,9 +236,7 @@ func TestSilentPeerIsKept(t *testing.T) {
 	}()
 	tr := zmq.Transport{Heartbeat: 10 * time.Millisecond}
 	sub, err := tr.Subscribe(t.Context(), "tcp://"+l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer sub.Close()
 	failed := make(chan error, 1)
 	go func() {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvconductor/events"
+	"kvconductor/internal/must"
 )
 
 // follower follows the steps of a stream and knows, without looking inside, what
@@ -94,9 +95,7 @@ func FuzzMachine(f *testing.F) {
 		r := newRig(cfg)
 		follow := newFollower(cfg.firstSeq)
 		r.seen = func(s Step) {
-			if err := follow.take(s); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, follow.take(s))
 		}
 		if in[0]&8 != 0 {
 			mark := markAt(fmt.Sprint(in[0]>>4&7), []string{"", "copied"}[in[0]>>7])
@@ -134,19 +133,13 @@ func FuzzMachine(f *testing.F) {
 			case 8:
 				r.feed(input{kind: inResync, text: "asked"})
 			}
-			if err := r.m.verifySelf(); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, r.m.verifySelf())
 			if r.m.epoch == epoch && r.m.id != id && id != (events.PublisherID{}) {
 				t.Fatalf("batches of publishers %q and %q are of one epoch", id, r.m.id)
 			}
 			state, _ := r.m.state()
-			if err := follow.claim(state); err != nil {
-				t.Fatal(err)
-			}
-			if err := follow.claimHistory(r.m.history()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, follow.claim(state))
+			must.Succeed(t, follow.claimHistory(r.m.history()))
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"kvconductor/events"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
+	"kvconductor/internal/must"
 )
 
 // python returns an interpreter with pyzmq and msgpack.
@@ -59,13 +60,9 @@ func launchPublisher(t *testing.T, python string, args ...string) *publisher {
 		t.Fatal(err)
 	}
 	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	p.out = bufio.NewReader(out)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.cmd.Start())
 	t.Cleanup(p.kill)
 	return p
 }
@@ -406,9 +403,7 @@ func TestInteropHangingPublisher(t *testing.T) {
 	p.do("ignore 0")
 	sub.s.Resync("test")
 	sub.untilAt(stream.Synced, 2, 2)
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.cmd.Process.Signal(syscall.SIGSTOP))
 	sub.s.Resync("test")
 	sub.until("partial", func(st stream.Status) bool { return st.State == stream.Partial })
 	sub.close()

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"kvconductor/events"
+	"kvconductor/internal/must"
 )
 
 // fixture is one entry of testdata/fixtures.txt.
@@ -27,9 +28,7 @@ type fixture struct {
 func fixtures(t testing.TB) []fixture {
 	t.Helper()
 	text, err := os.ReadFile("testdata/fixtures.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var list []fixture
 	for _, entry := range strings.Split(string(text), "\n\n") {
 		lines := slices.DeleteFunc(strings.Split(strings.TrimSpace(entry), "\n"),

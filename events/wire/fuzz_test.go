@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/internal/must"
 )
 
 // FuzzDecode holds the rules of any bytes: no panic; the same result twice;
@@ -72,22 +74,16 @@ func claimed(t *testing.T, p []byte) int {
 	dec := msgpack.NewDecoder(bytes.NewReader(p))
 	count := func() int {
 		n, err := dec.DecodeArrayLen()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return max(n, 0)
 	}
 	if isArray(p[0]) {
 		count()
-		if err := dec.Skip(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, dec.Skip())
 		return count()
 	}
 	n, err := dec.DecodeMapLen()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for range n {
 		if key, err := dec.DecodeString(); err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"kvconductor/events"
+	"kvconductor/internal/must"
 )
 
 // Batches of every shape, one after the other in the same memory, are what each is
@@ -44,9 +45,7 @@ func TestRelease(t *testing.T) {
 	p, q := pack(t, storm(6)), pack(t, arr{2.5, arr{bigStore(3)}, 1})
 	decode := func(p []byte) events.Batch {
 		b, err := Decode(p, DefaultLimits)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return b
 	}
 	kept := decode(p)

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"kvconductor/events"
+	"kvconductor/internal/must"
 )
 
 // What an independent encoder writes, in any shape and any width, comes back.
@@ -37,9 +38,7 @@ func TestRoundTrip(t *testing.T) {
 		var w bytes.Buffer
 		enc := msgpack.NewEncoder(&w)
 		enc.UseCompactInts(m.coin("compact"))
-		if err := enc.Encode(batch); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, enc.Encode(batch))
 		got, err := Decode(w.Bytes(), DefaultLimits)
 		if err != nil {
 			t.Fatalf("%x: %v", w.Bytes(), err)

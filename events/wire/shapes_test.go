@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/internal/must"
 )
 
 // obj is a map with its keys in the order given, repeats included.
@@ -42,9 +44,7 @@ func pack(t testing.TB, v any) []byte {
 	var w bytes.Buffer
 	enc := msgpack.NewEncoder(&w)
 	enc.UseCompactInts(true)
-	if err := enc.Encode(v); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, enc.Encode(v))
 	return w.Bytes()
 }
 

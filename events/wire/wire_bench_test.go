@@ -3,6 +3,8 @@ package wire
 import (
 	"fmt"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // bigStore is a vLLM 0.31 store of n 16-token blocks.
@@ -38,9 +40,7 @@ func bench(b *testing.B, p []byte, blocks int) {
 	b.ReportAllocs()
 	for b.Loop() {
 		batch, err := Decode(p, DefaultLimits)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must.Succeed(b, err)
 		Release(&batch)
 	}
 	b.ReportMetric(float64(blocks)*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"kvconductor/events"
+	"kvconductor/internal/must"
 )
 
 func TestBatch(t *testing.T) {
@@ -77,9 +78,7 @@ func TestSlotsAreClean(t *testing.T) {
 // Events share backing arrays, but none can write into another's part.
 func TestSharedArraysAreCut(t *testing.T) {
 	b, err := Decode(pack(t, storm(8)), DefaultLimits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := render(b)
 	for i := range b.Events {
 		_ = append(b.Events[i].Hashes, 1)

@@ -12,6 +12,7 @@ import (
 	"testing/iotest"
 
 	"kvconductor/events/payload"
+	"kvconductor/internal/must"
 )
 
 // frame encodes one ZMTP frame; size overrides the announced length if not 0.
@@ -125,9 +126,7 @@ func TestFramingBlocks(t *testing.T) {
 	var kept []payload.Message
 	for i := range sent {
 		m, _, err := f.message()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		kept = append(kept, payload.Message{Frames: [][]byte{m.Frames[0]}, Block: m.Block})
 		if i%3 > 0 { // some go soon, some late
 			j := i / 3
@@ -210,9 +209,7 @@ func TestFramingIdles(t *testing.T) {
 	f := newFraming(readConn{Reader: s}, 1<<20, memory)
 	for range 1000 {
 		m, _, err := f.message()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		m.Block.Release()
 	}
 	if n := reading(); n != maxRead {
@@ -238,9 +235,7 @@ func BenchmarkFraming(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				m, _, err := f.message()
-				if err != nil {
-					b.Fatal(err)
-				}
+				must.Succeed(b, err)
 				m.Block.Release()
 			}
 		})

@@ -12,14 +12,13 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"kvconductor/events/payload"
+	"kvconductor/internal/must"
 )
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -28,9 +27,7 @@ func freeAddress(t *testing.T) string {
 func connect(t *testing.T, address string) zmq4.Socket {
 	t.Helper()
 	pub := zmq4.NewPub(context.Background())
-	if err := pub.Dial("tcp://" + address); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, pub.Dial("tcp://"+address))
 	t.Cleanup(func() { pub.Close() })
 	subscribed(t, pub)
 	return pub
@@ -50,17 +47,13 @@ func send(t *testing.T, pub zmq4.Socket, frames ...string) {
 	for _, f := range frames {
 		msg = append(msg, []byte(f))
 	}
-	if err := pub.Send(zmq4.NewMsgFrom(msg...)); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, pub.Send(zmq4.NewMsgFrom(msg...)))
 }
 
 func receive(t *testing.T, sub Subscription) string {
 	t.Helper()
 	m, err := sub.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer m.Block.Release()
 	return string(bytes.Join(m.Frames, []byte("|")))
 }
@@ -329,9 +322,7 @@ func TestMovedPublisher(t *testing.T) {
 	}}
 	for at = range homes {
 		sub, err := tr.Subscribe(t.Context(), "tcp://engine.example:5557")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := sub.(*conn).pulse.Conn.RemoteAddr().String(); got != homes[at] {
 			t.Errorf("connected to %s, want %s", got, homes[at])
 		}

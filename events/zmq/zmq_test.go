@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/go-zeromq/zmq4"
+
+	"kvconductor/internal/must"
 )
 
 // patience bounds what needs another party; nothing waits for it to pass.
@@ -67,17 +69,13 @@ func TestSubscribe(t *testing.T) {
 			pub := zmq4.NewPub(context.Background())
 			endpoint := listen(t, pub, endpoint)
 			sub, err := Transport{}.Subscribe(t.Context(), endpoint)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			defer sub.Close()
 			subscribed(t, pub)
 			big := bytes.Repeat([]byte("x"), 1<<20)
 			for _, topic := range []string{"", "kv-events", "kv@pod@model\x00epoch=1"} {
 				want := [][]byte{[]byte(topic), binary.BigEndian.AppendUint64(nil, 7), big}
-				if err := pub.Send(zmq4.NewMsgFrom(want...)); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, pub.Send(zmq4.NewMsgFrom(want...)))
 				got, err := sub.Recv()
 				if err != nil || len(got.Frames) != 3 || !bytes.Equal(bytes.Join(got.Frames, nil), bytes.Join(want, nil)) {
 					t.Errorf("topic %q: got %d frames, %v", topic, len(got.Frames), err)
@@ -97,14 +95,10 @@ func TestReplay(t *testing.T) {
 	router := zmq4.NewRouter(context.Background())
 	endpoint := listen(t, router, "tcp://127.0.0.1:0")
 	replay, err := Transport{}.Replay(t.Context(), endpoint, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer replay.Close()
 	request, err := router.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if f := request.Frames; len(f) != 3 || len(f[1]) != 0 || string(f[2]) != "\x00\x00\x00\x00\x00\x00\x00\x03" {
 		t.Fatalf("the request is %s", text(f))
 	}
@@ -117,9 +111,7 @@ func TestReplay(t *testing.T) {
 		for _, s := range reply {
 			frames = append(frames, []byte(s))
 		}
-		if err := router.Send(zmq4.NewMsgFrom(frames...)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, router.Send(zmq4.NewMsgFrom(frames...)))
 		got, err := replay.Recv()
 		if err != nil || text(got.Frames) != text(frames[1:]) {
 			t.Errorf("got %s %v, want %s", text(got.Frames), err, text(frames[1:]))
@@ -130,9 +122,7 @@ func TestReplay(t *testing.T) {
 // peer is a raw server that does one thing to each client.
 func peer(t *testing.T, serve func(net.Conn)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	done := make(chan struct{})
 	t.Cleanup(func() { l.Close(); <-done })
 	go func() {
@@ -186,9 +176,7 @@ func TestGiantFrame(t *testing.T) {
 			readAll(c, 1<<16) // until the client has had enough
 		})
 		sub, err := Transport{MaxMessage: limit}.Subscribe(t.Context(), endpoint)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer sub.Close()
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -224,9 +212,7 @@ func TestCommandsAreNoMessages(t *testing.T) {
 		readAll(c, 1<<20)
 	})
 	sub, err := Transport{}.Subscribe(t.Context(), endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer sub.Close()
 	got, err := sub.Recv()
 	if err != nil || text(got.Frames) != `["topic" "12345678" "payload"]` {
@@ -282,9 +268,7 @@ func TestPeerDies(t *testing.T) {
 		readAll(c, hello) // so that closing does not discard what was written
 	})
 	sub, err := Transport{}.Subscribe(t.Context(), endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer sub.Close()
 	if got, err := sub.Recv(); err == nil {
 		t.Errorf("got %s", text(got.Frames))
@@ -296,9 +280,7 @@ func TestPeerDies(t *testing.T) {
 
 func TestNobodyListens(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	l.Close()
 	if _, err := (Transport{}).Subscribe(t.Context(), "tcp://"+l.Addr().String()); err == nil {
 		t.Error("connected to a closed port")

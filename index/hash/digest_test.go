@@ -3,6 +3,8 @@ package hash
 import (
 	"math/rand/v2"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 func TestChainTexts(t *testing.T) {
@@ -10,9 +12,7 @@ func TestChainTexts(t *testing.T) {
 		t.Helper()
 		for _, s := range everyProfile() {
 			p, err := NewProfile(s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			c, err := p.Chain(lora, salt)
 			if (err == nil) != want || (c != nil) != want {
 				t.Errorf("lora %q, salt %q: %v", lora, salt, err)
@@ -73,9 +73,7 @@ func TestDigestsAllocate(t *testing.T) {
 		c := chainOf(t, s, "adapter-A", "tenant-salt", 16, tokens)
 		p := c.profile
 		all := func() {
-			if err := c.Under(p, "adapter-A", "tenant-salt"); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.Under(p, "adapter-A", "tenant-salt"))
 			for _, size := range []int{1, 16, 128} {
 				c.Reset(tokens, size)
 				for i := range c.Len() {
@@ -144,13 +142,9 @@ func BenchmarkSums(b *testing.B) {
 // TestGiantPromptsAreNotKept holds that a chain keeps the memory of usual prompts alone.
 func TestGiantPromptsAreNotKept(t *testing.T) {
 	p, err := NewProfile(vllm("xxhash_cbor", "0", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	var digests DigestChain
-	if err := digests.Under(p, "", ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, digests.Under(p, "", ""))
 	var chain Chain
 	for _, n := range []int{keepHashes + 1, 1000} {
 		tokens := make([]uint32, n)

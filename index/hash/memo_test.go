@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"kvconductor/internal/must"
 )
 
 func newMemo(t testing.TB, bytes int64) *Memo {
 	t.Helper()
 	m, err := NewMemo(bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(m.Close)
 	return m
 }
@@ -147,9 +147,7 @@ func memoPrompts(t testing.TB, rng *rand.Rand, n int) (out []memoPrompt) {
 	for range n {
 		all := everyProfile()
 		p, err := NewProfile(all[rng.IntN(len(all))])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		tokens := append([]uint32(nil), trunk[:rng.IntN(len(trunk))]...)
 		if len(tokens) > 0 && rng.IntN(2) == 0 {
 			tokens[rng.IntN(len(tokens))]++
@@ -235,9 +233,7 @@ func FuzzMemo(f *testing.F) {
 	f.Add(uint8(0), "", "s", 2, []byte("0123456789abcdef"), uint8(1), "s", "", 2, []byte("0123456789abcdefghij"))
 	f.Add(uint8(4), "ab", "", 1, []byte("01234567"), uint8(5), "a", "b", 1, []byte("01234567"))
 	m, err := NewMemo(8 << 20)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must.Succeed(f, err)
 	f.Cleanup(m.Close)
 	f.Fuzz(func(t *testing.T, kindA uint8, loraA, saltA string, sizeA int, dataA []byte, kindB uint8, loraB, saltB string, sizeB int, dataB []byte) {
 		var c DigestChain
@@ -246,9 +242,7 @@ func FuzzMemo(f *testing.F) {
 		ask := func(kind uint8, lora, salt string, size int, data []byte) {
 			all := everyProfile()
 			p, err := NewProfile(all[int(kind)%len(all)])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if !utf8.ValidString(lora) || !utf8.ValidString(salt) {
 				return
 			}
@@ -334,9 +328,7 @@ func TestMemoAllocates(t *testing.T) {
 		twice(c, tokens)
 		before := m.Stats()
 		n := testing.AllocsPerRun(10, func() {
-			if err := c.Under(c.profile, "adapter-A", "tenant-salt"); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.Under(c.profile, "adapter-A", "tenant-salt"))
 			c.Reset(tokens, 16)
 			c.At(c.Len() - 1)
 		})

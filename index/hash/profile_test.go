@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // wrong checks that settings are refused for a field, with a reason that has part
@@ -80,9 +82,7 @@ func TestSeedTexts(t *testing.T) {
 	for _, a := range algorithms {
 		for _, seed := range []string{"0", "00", "random", "4294967295", "04294967295"} {
 			p, err := NewProfile(vllm(a, seed, ""))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			s := p.Settings()
 			if s.PythonHashSeed != seed || s.Algorithm != a {
 				t.Errorf("%s of %q became %+v", a, seed, s)
@@ -136,9 +136,7 @@ func TestProfilesCompare(t *testing.T) {
 	seen := map[Profile]bool{}
 	for _, s := range append(everyProfile(), vllm(AlgorithmSHA256, "1", ""), vllm(AlgorithmSHA256, "01", ""), vllm(AlgorithmSHA256, DefaultRootSeed, "")) {
 		p, err := NewProfile(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		again, err := NewProfile(p.Settings())
 		if err != nil || again != p {
 			t.Errorf("%+v: made again %+v, %v", s, again, err)

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/zeebo/xxh3"
+
+	"kvconductor/internal/must"
 )
 
 // A second way to every digest, written for reading: values as trees, each encoder
@@ -270,13 +272,9 @@ func TestDigestsOfRandomPrompts(t *testing.T) {
 	for range 100 {
 		for _, s := range everyProfile() {
 			p, err := NewProfile(s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			lora, salt, size := text(), text(), rng.IntN(30)
-			if err := c.Under(p.WithAhead([]int{0, 0, 1, 2, 3, 8, 40}[rng.IntN(7)]), lora, salt); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, c.Under(p.WithAhead([]int{0, 0, 1, 2, 3, 8, 40}[rng.IntN(7)]), lora, salt))
 			tokens := randomTokens(rng, rng.IntN(120))
 			c.Reset(tokens, size)
 			same(t, s, &c, lora, salt, tokens, size, rng.IntN)
@@ -308,9 +306,7 @@ func TestDigestsOfLongBlocks(t *testing.T) {
 			}
 			for _, ahead := range []int{0, 1, 5} {
 				c := chainOf(t, s, "", "", size, tokens)
-				if err := c.Under(c.profile.WithAhead(ahead), lora, salt); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, c.Under(c.profile.WithAhead(ahead), lora, salt))
 				c.Reset(tokens, size)
 				same(t, s, c, lora, salt, tokens, size, rng.IntN)
 			}
@@ -336,9 +332,7 @@ func FuzzDigests(f *testing.F) {
 		all := everyProfile()
 		s := all[int(kind)%len(all)]
 		p, err := NewProfile(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		c, err := p.Chain(lora, salt)
 		if valid := utf8.ValidString(lora) && utf8.ValidString(salt); (err == nil) != valid {
 			t.Fatalf("valid %v, error %v", valid, err)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // signed returns the tokens first..last.
@@ -40,13 +42,9 @@ func sglang(strategy string) Settings {
 func chainOf(t testing.TB, s Settings, lora, salt string, size int, tokens []uint32) *DigestChain {
 	t.Helper()
 	p, err := NewProfile(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c, err := p.Chain(lora, salt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c.Reset(tokens, size)
 	return c
 }
@@ -55,9 +53,7 @@ func TestRootVectors(t *testing.T) {
 	f := func(algorithm, seed, want string) {
 		t.Helper()
 		p, err := NewProfile(vllm(algorithm, seed, ""))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := p.Settings().RootDigest; got != want {
 			t.Errorf("%s of %q: got %s, want %s", algorithm, seed, got, want)
 		}
@@ -347,13 +343,9 @@ func TestLookAheadVectors(t *testing.T) {
 	f := func(algorithm string, ahead int, lora, salt string, tokens []int32, want ...uint64) {
 		t.Helper()
 		p, err := NewProfile(vllm(algorithm, "0", ExtraKeysTagged))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		c, err := p.WithAhead(ahead).Chain(lora, salt)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		c.Reset(unsigned(tokens), 4)
 		var got []uint64
 		for i := range c.Len() {

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kvconductor/internal/must"
 )
 
 // patience ends a wait whose condition never comes true.
@@ -99,23 +101,15 @@ func freePorts(t *testing.T, n int) int {
 func (e *engine) launch() {
 	e.t.Helper()
 	text, err := json.Marshal(e.options)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.Succeed(e.t, err)
 	e.cmd = exec.Command(filepath.Join(os.Getenv("ENGINES_CACHE"), "venv", "bin", "python"), "-B", "-u", "testdata/engine.py", string(text))
 	e.cmd.Stderr = os.Stderr
 	in, err := e.cmd.StdinPipe()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.Succeed(e.t, err)
 	out, err := e.cmd.StdoutPipe()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must.Succeed(e.t, err)
 	e.in, e.out = json.NewEncoder(in), json.NewDecoder(bufio.NewReaderSize(out, 1<<20))
-	if err := e.cmd.Start(); err != nil {
-		e.t.Fatal(err)
-	}
+	must.Succeed(e.t, e.cmd.Start())
 }
 
 // again starts the next life of an engine that has ended; its cache is empty. It works ahead
@@ -185,17 +179,11 @@ type server struct {
 func startServer(t *testing.T, config string) *server {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(config), 0o600))
 	s := &server{t: t, cmd: exec.Command(os.Getenv("ENGINES_CONDUCTOR"), "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")}
 	stderr, err := s.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, s.cmd.Start())
 	t.Cleanup(func() { s.cmd.Process.Kill(); s.cmd.Wait() })
 	lines, address := bufio.NewReader(stderr), regexp.MustCompile(`"address":"([^"]+)"`)
 	for s.url == "" {
@@ -226,9 +214,7 @@ func (s *server) call(path string, body, out any) {
 		}
 		resp, err = http.Post(s.url+path, "application/json", bytes.NewReader(text))
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must.Succeed(s.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {

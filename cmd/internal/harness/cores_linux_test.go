@@ -3,6 +3,8 @@ package harness
 import (
 	"os/exec"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // TestPinAndRelease holds that a process comes back to the processors it had.
@@ -16,9 +18,7 @@ func TestPinAndRelease(t *testing.T) {
 	}
 	f := func(pin, want string) {
 		t.Helper()
-		if err := Pin(pin); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, Pin(pin))
 		if got, _, _ := Allowed(); got != want {
 			t.Errorf("pinned to %q: the process may use %q", pin, got)
 		}

@@ -12,14 +12,13 @@ import (
 
 	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/sim/workload"
+	"kvconductor/internal/must"
 )
 
 func run(t *testing.T, s *server) *Report {
 	t.Helper()
 	r, err := s.f.run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return r
 }
 
@@ -241,9 +240,7 @@ func TestInterrupted(t *testing.T) {
 		}
 	}
 	r, err := s.f.run(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if !r.Interrupted || r.Requests < 40 || len(r.Instances) != 6 || r.Instances[0].State != "synced" {
 		t.Errorf("report %+v", r)
 	}
@@ -281,9 +278,7 @@ func TestTraceRun(t *testing.T) {
 {"timestamp":3,"input_length":20,"output_length":0,"hash_ids":[9]}
 `
 	source, err := workload.ReadTrace("t", strings.NewReader(lines))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := testConfig(t, 0)
 	c.Source, c.Warm, c.Clients, c.SettleEvery = source, 1, 1, 1
 	r := run(t, start(t, c))
@@ -299,9 +294,7 @@ func TestTraceRun(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	c := testConfig(t, 1)
-	if err := c.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Check())
 	c.Instances, c.Chunk, c.QPS, c.Families = 0, 63, -1, []string{"sglang", "tgi"}
 	err := c.Check()
 	if err == nil {
@@ -338,9 +331,7 @@ func TestReports(t *testing.T) {
 		}
 	}
 	var object bytes.Buffer
-	if err := harness.Print(&object, r, true); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, harness.Print(&object, r, true))
 	var back Report
 	if err := json.Unmarshal(object.Bytes(), &back); err != nil || back.Answers != r.Answers || back.Requests != r.Requests {
 		t.Errorf("the object does not hold the report: %v\n%s", err, object.String())

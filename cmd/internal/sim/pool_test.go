@@ -14,6 +14,7 @@ import (
 
 	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/sim/truth"
+	"kvconductor/internal/must"
 )
 
 func pooledConfig(t *testing.T, requests int) Config {
@@ -79,9 +80,7 @@ func TestPoolStreamTellsAll(t *testing.T) {
 			d := msgpack.NewDecoder(bytes.NewReader(payload))
 			d.UseLooseInterfaceDecoding(true)
 			batch, err := d.DecodeSlice()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			for _, ev := range batch[1].([]any) {
 				f.apply(ev)
 			}
@@ -141,9 +140,7 @@ func TestPoolStreamTellsAll(t *testing.T) {
 			continue
 		}
 		digest, err := hex.DecodeString(m[2] + m[3])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		hash := binary.BigEndian.Uint64(digest[24:])
 		if m[3] != "" {
 			hash = binary.BigEndian.Uint64(digest)
@@ -253,9 +250,7 @@ func TestPoolReport(t *testing.T) {
 	if !regexp.MustCompile(`pool tokens +0 +with its events; engines loaded [0-9,]+ prompt tokens`).Match(table.Bytes()) {
 		t.Errorf("the table does not say that there were no tokens:\n%s", table.String())
 	}
-	if err := harness.Print(&text, r, true); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, harness.Print(&text, r, true))
 	var back Report
 	if err := json.Unmarshal(text.Bytes(), &back); err != nil || *back.Pool != *r.Pool {
 		t.Errorf("the object does not hold the pool: %v\n%s", err, text.String())

@@ -15,6 +15,7 @@ import (
 
 	"kvconductor/cmd/internal/sim/truth"
 	"kvconductor/cmd/internal/sim/workload"
+	"kvconductor/internal/must"
 )
 
 // server answers from the truth itself, so it is always right and never
@@ -45,9 +46,7 @@ type object = map[string]any
 func testConfig(t *testing.T, requests int) Config {
 	t.Helper()
 	source, err := workload.NewGenerator("mixed", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return Config{
 		Tenant: "default", Model: "m", Instances: 3, Ranks: 2, Families: Families,
 		BlockSize: 64, Device: 256, Host: 128, Disk: 128, Chunk: 512, Running: 2, ClearEvery: 20,
@@ -60,9 +59,7 @@ func testConfig(t *testing.T, requests int) Config {
 func start(t *testing.T, c Config) *server {
 	t.Helper()
 	f, err := newFleet(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(f.close)
 	s := &server{t: t, f: f, registered: map[string]bool{}}
 	mux := http.NewServeMux()

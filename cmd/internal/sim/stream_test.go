@@ -14,6 +14,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/cmd/internal/sim/truth"
+	"kvconductor/internal/must"
 )
 
 // follower rebuilds what one rank holds from the bytes it publishes, and knows
@@ -124,12 +125,8 @@ func replayed(t *testing.T, endpoint string) [][]byte {
 	defer cancel()
 	s := zmq4.NewDealer(ctx)
 	defer s.Close()
-	if err := s.Dial(endpoint); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.SendMulti(zmq4.NewMsgFrom([]byte{}, make([]byte, 8))); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Dial(endpoint))
+	must.Succeed(t, s.SendMulti(zmq4.NewMsgFrom([]byte{}, make([]byte, 8))))
 	var payloads [][]byte
 	for {
 		msg, err := s.Recv()

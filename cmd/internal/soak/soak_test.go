@@ -8,6 +8,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/events/payload"
+	"kvconductor/internal/must"
 )
 
 // TestSoak plays a few rounds of a small fleet.
@@ -17,9 +18,7 @@ func TestSoak(t *testing.T) {
 		k.Rounds, k.Readers = 2, 1
 	}
 	res, err := k.Run()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Log(res)
 	for kind, n := range res.Events {
 		if n == 0 {
@@ -38,12 +37,8 @@ func TestSoakNotices(t *testing.T) {
 		k := Soak{Seed: 1, Prompts: 5, Progress: t.Output()}
 		err := k.open()
 		defer k.conductor.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := k.turn(); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
+		must.Succeed(t, k.turn())
 		s := k.sources[slices.IndexFunc(k.sources, func(s *source) bool { return s.reg.Instance == "teacher-1" })]
 		s.event++
 		s.begun.Store(int64(s.event))
@@ -68,9 +63,7 @@ func TestSoakNoticesErrors(t *testing.T) {
 	k := Soak{Seed: 1, Prompts: 5, Progress: t.Output()}
 	err := k.open()
 	defer k.conductor.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	fmt.Fprint(&k.logged, "event application failed")
 	fmt.Fprint(&k.logged, "source has stopped")
 	if err := k.turn(); err == nil || !strings.Contains(err.Error(), "event application failed") {

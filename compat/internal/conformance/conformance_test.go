@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // TestCompareBody holds that a comparison can fail.
@@ -43,13 +45,9 @@ func TestValue(t *testing.T) {
 	f := func(text, want string) {
 		t.Helper()
 		v, err := DecodeValue(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		packed, err := hex.DecodeString(want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := Encode(v); !bytes.Equal(got, packed) {
 			t.Errorf("%s: %x, want %s", text, got, want)
 		}

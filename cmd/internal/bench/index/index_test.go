@@ -17,6 +17,7 @@ import (
 	"kvconductor/cmd/internal/harness"
 	payloads "kvconductor/events/payload"
 	"kvconductor/index"
+	"kvconductor/internal/must"
 )
 
 // small returns a load of 150 requests, or of a third under the race detector: make test
@@ -35,13 +36,9 @@ func small() Config {
 // streamOf makes the stream of a configuration in the hashes of its events.
 func streamOf(t testing.TB, c Config) (canonical, named *Stream, p *prompts) {
 	t.Helper()
-	if err := c.Check(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Check())
 	s, p, err := generate(&c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if c.Events == Canonical {
 		return s, s, p
 	}
@@ -132,16 +129,12 @@ func TestTraceFile(t *testing.T) {
 			ids = append(ids, s.ID)
 		}
 		js, err := json.Marshal(map[string]any{"timestamp": 0, "input_length": req.PromptLen(), "output_length": 1, "hash_ids": ids})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		fmt.Fprintf(&text, "%s\n", js)
 	}
 	file := c
 	file.Trace = filepath.Join(t.TempDir(), "trace.jsonl")
-	if err := os.WriteFile(file.Trace, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file.Trace, []byte(text.String()), 0o600))
 	_, a, _ := streamOf(t, c)
 	_, b, _ := streamOf(t, file)
 	if a.print() != b.print() {
@@ -157,9 +150,7 @@ func TestCachesAreClosed(t *testing.T) {
 		c := small()
 		change(&c)
 		p, err := openPrompts(&c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		evicted, at := false, 0
 		oracle := NewOracle((c.Workers + c.Pools) * c.Tiers)
 		s := run(&c, p, func(f *caches) {
@@ -304,18 +295,12 @@ func TestRunReport(t *testing.T) {
 		c := small()
 		change(&c)
 		r, err := Run(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var js, table bytes.Buffer
-		if err := harness.Print(&js, r, true); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, harness.Print(&js, r, true))
 		r.Table(&table)
 		var got map[string]any
-		if err := json.Unmarshal(js.Bytes(), &got); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(js.Bytes(), &got))
 		for _, k := range append(keys, "block_ops_per_sec", "query_blocks_per_sec", "write_blocks_per_sec", "query", "write", "cpu_seconds",
 			"unique_blocks", "memberships", "index_bytes", "alias_bytes", "bytes_per_block", "rss_bytes", "gc_pause_p99_ns", "gc_cpu_fraction",
 			"machine", "events", "config", "stream") {
@@ -384,9 +369,7 @@ func TestWireCarriesTheStream(t *testing.T) {
 	clk := newClock()
 	l := newLoad(newIndexed(named, c.Events), &clk)
 	res, err := l.replayWire(&c, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	oracle := canonical.outcome()
 	for i := range canonical.ops {
 		o := &canonical.ops[i]

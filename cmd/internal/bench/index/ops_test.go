@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // An ops file gives back the operations, whatever they are made of.
@@ -15,9 +17,7 @@ func TestOpsFileRoundTrip(t *testing.T) {
 		c := small()
 		change(&c)
 		name := filepath.Join(t.TempDir(), "load.ops")
-		if err := ExportOps(c, name); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, ExportOps(c, name))
 		_, want, _ := streamOf(t, c)
 		file := c
 		file.Case, file.Repeat, file.EventBlock = "", 0, 0
@@ -47,9 +47,7 @@ func TestOpsFileLayout(t *testing.T) {
 	write := func() []byte {
 		t.Helper()
 		var b bytes.Buffer
-		if err := s.write(&b); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, s.write(&b))
 		return b.Bytes()
 	}
 	u32 := func(v ...byte) (out []byte) {
@@ -79,9 +77,7 @@ func TestOpsFileLayout(t *testing.T) {
 	// Files that are cut or damaged are errors.
 	f := func(want string, damage func(b []byte) []byte) {
 		t.Helper()
-		if err := os.WriteFile(name, damage(bytes.Clone(got)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(name, damage(bytes.Clone(got)), 0o600))
 		if _, err := OpenOps(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one about %q", err, want)
 		}

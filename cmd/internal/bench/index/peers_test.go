@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"kvconductor/index"
+	"kvconductor/internal/must"
 )
 
 func TestPeerRow(t *testing.T) {
@@ -43,9 +44,7 @@ func TestEqualAnswers(t *testing.T) {
 			b = binary.LittleEndian.AppendUint64(b, h)
 		}
 		name := filepath.Join(t.TempDir(), "a")
-		if err := os.WriteFile(name, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(name, b, 0o600))
 		return name
 	}
 	if n, err := equalAnswers(file(1, 2, 3, 4), file(1, 5, 3)); n != 2 || err != nil {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"kvconductor/internal/must"
 )
 
 // TestPlotsOfARun holds that each plot has its lines, and each line a point a run.
@@ -13,13 +15,9 @@ func TestPlotsOfARun(t *testing.T) {
 	c := small()
 	c.Scale, c.Duration = []int{1, 2}, 5*time.Millisecond
 	r, err := Run(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	plots, err := Plots(c, r, []int{2, 5}, []int{1000, 4000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := map[string]int{"throughput-workers": 1, "latency-workers": 1, "bytes-blocks": 1, "scaling": 4}
 	for i := range plots {
 		name := plots[i].Name

@@ -12,6 +12,7 @@ import (
 	"kvconductor/cmd/internal/harness"
 	"kvconductor/events"
 	"kvconductor/events/wire"
+	"kvconductor/internal/must"
 )
 
 const publisherEnv = "CONDUCTOR_TEST_PUBLISHER" // a Load as JSON: be the other process
@@ -40,29 +41,21 @@ func TestRun(t *testing.T) {
 		{Load: Load{Sources: 20, Blocks: 2, BlockSize: 4, Hold: 64, Clear: true}, Rate: 50, Duration: 200 * time.Millisecond},
 	} {
 		shape, err := json.Marshal(c.Load)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		c.Publisher = func() *exec.Cmd {
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), publisherEnv+"="+string(shape))
 			return cmd
 		}
 		r, err := Run(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if r.BatchesLost > 0 || r.Unsynced > 0 {
 			t.Errorf("lost %d batches, %d sources not synced", r.BatchesLost, r.Unsynced)
 		}
 		var out bytes.Buffer
-		if err := harness.Print(&out, r, true); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, harness.Print(&out, r, true))
 		var figures map[string]float64
-		if err := json.Unmarshal(out.Bytes(), &figures); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, json.Unmarshal(out.Bytes(), &figures))
 		for _, key := range []string{"blocks_per_sec", "batches_per_sec", "bytes_per_sec", "lag_p99_ms", "allocs_per_block", "peak_rss_bytes"} {
 			if figures[key] <= 0 {
 				t.Errorf("%s is %v", key, figures[key])
@@ -80,9 +73,7 @@ func TestMessage(t *testing.T) {
 		for seq := uint64(0); seq < 30; seq++ {
 			wireBytes := s.message(seq)
 			b, err := wire.Decode(wireBytes[seqAt+8+9:], wire.DefaultLimits)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if clear && seq%10 == 0 {
 				if len(b.Events) != 1 || b.Events[0].Kind != events.Cleared {
 					t.Errorf("batch %d does not clear", seq)

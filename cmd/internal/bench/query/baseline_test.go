@@ -18,6 +18,7 @@ import (
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
 	"kvconductor/events/zmq"
+	"kvconductor/internal/must"
 )
 
 // What real publishers have loaded is answered by the baseline as by the handler it is
@@ -30,9 +31,7 @@ func TestBaselineAnswersAlike(t *testing.T) {
 	}})
 	defer k.Close()
 	end, err := l.preload(k)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer end()
 	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	engine := conductorhttp.New(k, opts)
@@ -42,25 +41,19 @@ func TestBaselineAnswersAlike(t *testing.T) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/query", strings.NewReader(body)))
 		text, err := io.ReadAll(w.Result().Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return w.Code, text
 	}
 	for f := range l.families() {
 		body, err := l.body(JSON, l.prompt(nil, f))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var values [2]any
 		for i, h := range []http.Handler{engine, plain} {
 			status, text := ask(h, string(body))
 			if err := l.checkAnswer(JSON, f, text); status != http.StatusOK || err != nil {
 				t.Fatalf("prompt %d: %d, %v in %s", f, status, err, text)
 			}
-			if err := json.Unmarshal(text, &values[i]); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, json.Unmarshal(text, &values[i]))
 		}
 		if !reflect.DeepEqual(values[0], values[1]) {
 			t.Fatalf("prompt %d: the baseline answers\n%v, not\n%v", f, values[1], values[0])

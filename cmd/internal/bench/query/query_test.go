@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/internal/must"
 )
 
 var small = Load{Tokens: 100, BlockSize: 8, Workers: 9, Holders: 3, Blocks: 200, Hit: 0.5}
@@ -76,9 +78,7 @@ func TestBodies(t *testing.T) {
 	prompt := append(l.prompt(nil, 3), 0, 127, 128, 255, 256, 65_535, 65_536, 1<<32-1)
 	for _, codec := range Codecs {
 		body, err := l.body(codec, prompt)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		var got []uint32
 		raw := func(b []byte) {
 			for ; len(b) >= 4; b = b[4:] {
@@ -92,23 +92,15 @@ func TestBodies(t *testing.T) {
 				TokenIDs []uint32 `json:"token_ids"`
 				Base64   string   `json:"token_ids_b64"`
 			}
-			if err := json.Unmarshal(body, &b); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, json.Unmarshal(body, &b))
 			decoded, err := base64.StdEncoding.DecodeString(b.Base64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			got = b.TokenIDs
 			raw(decoded)
 			err = json.Unmarshal(body, &fields)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 		default:
-			if err := msgpack.Unmarshal(body, &fields); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, msgpack.Unmarshal(body, &fields))
 			switch v := fields["token_ids"].(type) {
 			case []byte:
 				raw(v)
@@ -116,9 +108,7 @@ func TestBodies(t *testing.T) {
 				var b struct {
 					TokenIDs []uint32 `msgpack:"token_ids"`
 				}
-				if err := msgpack.Unmarshal(body, &b); err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, msgpack.Unmarshal(body, &b))
 				got = b.TokenIDs
 			}
 		}
@@ -159,13 +149,9 @@ func TestCheckAnswer(t *testing.T) {
 	} {
 		rows := answer(change)
 		js, err := json.Marshal(map[string]any{"default": rows})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		packed, err := msgpack.Marshal(map[string]any{"instances": rows})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for codec, body := range map[string][]byte{JSON: js, MsgpackBin: packed} {
 			if err := l.checkAnswer(codec, 5, body); (err == nil) != (name == "") {
 				t.Errorf("%s answer in %s: %v", name, codec, err)

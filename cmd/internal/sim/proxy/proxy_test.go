@@ -8,15 +8,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kvconductor/internal/must"
 )
 
 // echo listens and sends back what it gets, in capitals.
 func echo(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -43,9 +43,7 @@ func echo(t *testing.T) string {
 func dial(t *testing.T, r *Proxy) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", r.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(10 * time.Second))
 	return c
@@ -61,9 +59,7 @@ func say(c net.Conn, word string) string {
 
 func TestProxy(t *testing.T) {
 	r, err := Open(echo(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer r.Close()
 	c := dial(t, r)
 	if got := say(c, "hello"); got != "HELLO" {

@@ -13,6 +13,7 @@ import (
 
 	"kvconductor/cmd/internal/sim/master"
 	"kvconductor/cmd/internal/sim/truth"
+	"kvconductor/internal/must"
 )
 
 // TestMasterBytes compares with what the master's fields pack to, but for the
@@ -42,9 +43,7 @@ func TestTokensIn(t *testing.T) {
 	f := func(want int, events ...any) {
 		t.Helper()
 		payload, err := msgpack.Marshal([]any{1, events, 0})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		if got := tokensIn(payload); got != want {
 			t.Errorf("%v: %d, want %d", events, got, want)
 		}
@@ -59,9 +58,7 @@ func TestTokensIn(t *testing.T) {
 // TestMasterStream: batches of at most 64 events, numbered from 1, without topic.
 func TestMasterStream(t *testing.T) {
 	m, err := ListenMaster("127.0.0.1", "default", "pool-a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer m.Close()
 	if m.LastSeq() != -1 || m.Followed() {
 		t.Errorf("at batch %d, followed %t", m.LastSeq(), m.Followed())
@@ -70,9 +67,7 @@ func TestMasterStream(t *testing.T) {
 	defer cancel()
 	s := zmq4.NewSub(ctx)
 	dial(t, s, m.Endpoint())
-	if err := s.SetOption(zmq4.OptionSubscribe, ""); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.SetOption(zmq4.OptionSubscribe, ""))
 	for tick := time.NewTicker(time.Millisecond); !m.Followed(); <-tick.C {
 		if ctx.Err() != nil {
 			t.Fatal("a subscription went unnoticed")
@@ -91,9 +86,7 @@ func TestMasterStream(t *testing.T) {
 	key := 0
 	for seq, size := range []int{MasterBatch, MasterBatch, 3} {
 		msg, err := s.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		fr := msg.Frames
 		if len(fr) != 3 || len(fr[0]) != 0 || binary.BigEndian.Uint64(fr[1]) != uint64(seq+1) {
 			t.Fatalf("message %q", fr)

@@ -10,6 +10,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"kvconductor/cmd/internal/sim/engine"
+	"kvconductor/internal/must"
 )
 
 // patience is how long a test waits for a message that has to come.
@@ -19,9 +20,7 @@ func listen(t *testing.T, o Options) *Publisher {
 	t.Helper()
 	o.Host, o.BlockSize, o.Wire = "127.0.0.1", 4, SGLang{}
 	p, err := Listen(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -37,9 +36,7 @@ func publish(t *testing.T, p *Publisher, n int) {
 
 func dial(t *testing.T, s zmq4.Socket, endpoint string) {
 	t.Helper()
-	if err := s.Dial(endpoint); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.Dial(endpoint))
 	t.Cleanup(func() { s.Close() })
 }
 
@@ -57,9 +54,7 @@ func replay(t *testing.T, p *Publisher, start uint64) []uint64 {
 		{{}, {0}},
 		{{}, binary.BigEndian.AppendUint64(nil, start)},
 	} {
-		if err := d.SendMulti(zmq4.NewMsgFrom(frames...)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, d.SendMulti(zmq4.NewMsgFrom(frames...)))
 	}
 	var seqs []uint64
 	for {
@@ -134,9 +129,7 @@ func TestLive(t *testing.T) {
 	defer cancel()
 	s := zmq4.NewSub(ctx)
 	dial(t, s, p.Endpoint())
-	if err := s.SetOption(zmq4.OptionSubscribe, "kv-"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, s.SetOption(zmq4.OptionSubscribe, "kv-"))
 	got := make(chan zmq4.Msg)
 	go func() {
 		defer close(got)

@@ -13,6 +13,7 @@ import (
 	"kvconductor/cmd/internal/sim/digest"
 	"kvconductor/cmd/internal/sim/engine"
 	"kvconductor/cmd/internal/sim/truth"
+	"kvconductor/internal/must"
 )
 
 // Tokens 1..4 and 5..8 under vLLM's sha256_cbor with seed "0", and tokens 1..4
@@ -36,9 +37,7 @@ func encode(t *testing.T, w Wire, rank, blockSize int, events ...engine.Event) [
 	t.Helper()
 	e := newEncoder(Options{Wire: w, Rank: rank, BlockSize: blockSize})
 	b, err := e.batch(time.Unix(1, 5e8), events)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return b
 }
 
@@ -192,9 +191,7 @@ func TestDigests(t *testing.T) {
 	b := encode(t, VLLMArray{Length: 8, Digests: true}, 0, 4,
 		engine.Event{Kind: engine.Removed, Tier: truth.Device, Hashes: []digest.Digest{l0}})
 	var batch []any
-	if err := msgpack.Unmarshal(b, &batch); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, msgpack.Unmarshal(b, &batch))
 	got := batch[1].([]any)[0].([]any)[1].([]any)[0].([]byte)
 	if hex.EncodeToString(got) != "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb" {
 		t.Errorf("digest %x", got)

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 const goodTrace = `{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [0, 1]}
@@ -13,9 +15,7 @@ const goodTrace = `{"timestamp": 0, "input_length": 700, "output_length": 5, "ha
 
 func TestTrace(t *testing.T) {
 	tr, err := ReadTrace("t.jsonl", strings.NewReader(goodTrace))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if tr.Len() != 2 {
 		t.Fatalf("%d requests, want 2", tr.Len())
 	}

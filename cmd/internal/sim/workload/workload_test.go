@@ -3,6 +3,8 @@ package workload
 import (
 	"slices"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 func TestTokens(t *testing.T) {
@@ -49,9 +51,7 @@ func TestGeneratorIsDeterministic(t *testing.T) {
 	for _, kind := range Kinds {
 		make := func(seed uint64) []Request {
 			g, err := NewGenerator(kind, seed)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			return draw(t, g, 200)
 		}
 		a, b, c := make(7), make(7), make(8)
@@ -71,9 +71,7 @@ func TestGeneratorShares(t *testing.T) {
 	f := func(kind string, least, most float64, answers bool) {
 		t.Helper()
 		g, err := NewGenerator(kind, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		seen, outputs := map[uint64]bool{}, map[uint64]bool{}
 		tokens, known, repeated := 0, 0, 0
 		for _, r := range draw(t, g, 1000) {
