@@ -78,15 +78,15 @@ var table = []room{
 	{dir: "conductor/normalize", rooms: []string{"conductor/doctor", "conductor/scope", "events", "index/hash", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "sync"}), noClock: true},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "conductor/server", "events", "spelling", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "conductor/server", "events", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, zerolog}, not: []string{"flag", "os"}},
 
-	{dir: "conductor/server", modules: []string{gin, prometheus, zerolog, compress, semaphore}, not: []string{"flag", "os"}},
+	{dir: "conductor/server", rooms: []string{"conductor/body"}, modules: []string{gin, prometheus, zerolog, compress, semaphore}, not: []string{"flag", "os"}},
 
 	// Which peer is asked and how long: the format of a snapshot is a value that it is given.
 	{dir: "conductor/replica", rooms: []string{"conductor"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "os"}},
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/replica", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
-	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, msgpack}, not: []string{"flag", "os"}},
+	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/..."}, modules: []string{msgpack, zmq4, zerolog}},
 

@@ -19,6 +19,7 @@ import (
 	"kvconductor/compat/dynamo"
 	"kvconductor/compat/mooncake"
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/conductor/replica"
 	"kvconductor/conductor/server"
@@ -176,28 +177,28 @@ func timeouts(limits config.Limits) server.Timeouts {
 	return server.Timeouts{Read: limits.ReadTimeout, Idle: limits.IdleTimeout}
 }
 
-// handler serves one dialect at the root, and those of JSON under their prefixes. Where
-// the published Conductor dialect is, that of the second server is for who asks so.
+// handler serves one dialect at the root, and the others under their prefixes. Where the
+// published Conductor dialect is, requests may ask for that of the second server.
 func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conductorhttp.Options) http.Handler {
-	v2 := mooncake.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Admission: opts.Admission, Version: opts.Version}
-	packed := mooncake.New(v2)
-	v2.Form = mooncake.JSON
-	json := mooncake.New(v2)
-	if root == config.Conductor {
-		opts.Use = append(opts.Use, packed.NegotiateErrors, json.NegotiateErrors)
-	}
+	second := mooncake.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Admission: opts.Admission, Version: opts.Version}
+	inJSON := mooncake.New(second)
+	second.Codec = body.Msgpack
+	inMsgpack := mooncake.New(second)
+	published := server.Dialects{conductorhttp.Dialect(c, opts), inMsgpack, inJSON}
+
 	r := conductorhttp.New(c, opts)
 	switch root {
 	case config.Dynamo:
 		d.MountRoot(r)
 	case config.ConductorMsgpack:
-		packed.MountRoot(r)
+		server.Dialects{inMsgpack}.MountRoot(r)
 	case config.ConductorJSONV2:
-		json.MountRoot(r)
+		server.Dialects{inJSON}.MountRoot(r)
 	default:
-		conductorhttp.Mount(r.Group("", packed.Negotiate, json.Negotiate), c, opts)
+		published.MountRoot(r)
+		r.RedirectTrailingSlash = true
 	}
-	conductorhttp.Mount(r.Group("/conductor/v1", packed.Negotiate, json.Negotiate), c, opts)
+	published.Mount(r.Group("/conductor/v1"))
 	d.Mount(r.Group("/dynamo/v1"))
 	return r
 }

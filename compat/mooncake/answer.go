@@ -1,32 +1,48 @@
 package mooncake
 
-import "kvconductor/conductor"
+import (
+	"kvconductor/conductor"
+	"kvconductor/conductor/body"
+)
 
-// Most rows of most answers are zeros: they are copied out of bytes packed once for
+// Most rows of most answers are zeros: they are copied out of bytes encoded once for
 // each roster of instances.
 
-// zeros packs the instances of a roster that hold nothing: the i-th lies
-// between ends[i] and ends[i+1].
+// zeros are the rows of a roster that hold nothing, in one codec: the i-th lies between
+// ends[i] and ends[i+1].
 type zeros struct {
-	packed []byte
-	ends   []int
+	rows []byte
+	ends []int
 }
 
 // zerosKey is what the zeros of a roster are kept under.
-type zerosKey struct{}
+type zerosKey body.Codec
 
-func packZeros(rows []conductor.Row) any {
-	z := &zeros{ends: make([]int, 1, len(rows)+1)}
-	for i := range rows {
-		z.packed = appendRow(appendText(z.packed, rows[i].Instance), &rows[i], 0)
-		z.ends = append(z.ends, len(z.packed))
+// zerosOf returns the zeros of a roster, nil if that is nil.
+func zerosOf(r *conductor.Roster, codec body.Codec) *zeros {
+	switch {
+	case r == nil:
+		return nil
+	case codec == body.JSON:
+		return r.Keep(zerosKey(codec), func(rows []conductor.Row) any { return newZeros(rows, body.JSON) }).(*zeros)
 	}
+	return r.Keep(zerosKey(codec), func(rows []conductor.Row) any { return newZeros(rows, body.Msgpack) }).(*zeros)
+}
+
+func newZeros(rows []conductor.Row, codec body.Codec) *zeros {
+	e := body.Encoder{Codec: codec, Out: []byte{'}'}} // so that a comma is in front of each row
+	z := &zeros{ends: append(make([]int, 0, len(rows)+1), 1)}
+	for i := range rows {
+		writeRow(&e, &rows[i], 0)
+		z.ends = append(z.ends, len(e.Out))
+	}
+	z.rows = e.Out
 	return z
 }
 
-// appendAnswer writes {"instances": {instance: row}}, of all instances or of one. All
+// writeAnswer writes {"instances": {instance: row}}, of all instances or of one. All
 // counts are tokens.
-func appendAnswer(dst []byte, ans *conductor.Answer, only *string) []byte {
+func writeAnswer(e *body.Encoder, ans *conductor.Answer, only *string) {
 	rows := ans.Rows
 	if only != nil {
 		rows = nil
@@ -36,31 +52,31 @@ func appendAnswer(dst []byte, ans *conductor.Answer, only *string) []byte {
 			}
 		}
 	}
-	dst = appendMap(appendText(appendMap(dst, 1), "instances"), len(rows))
-	var z *zeros
-	if ans.Roster != nil {
-		z = ans.Roster.Keep(zerosKey{}, packZeros).(*zeros)
-	}
+	e.Map(1)
+	e.Name("instances")
+	e.Map(len(rows))
+	z := zerosOf(ans.Roster, e.Codec)
 	for len(rows) > 0 {
 		n := 0
 		if z != nil {
-			dst, n = z.appendRun(dst, rows)
+			n = z.writeRun(e, rows)
 		}
 		if n == 0 {
-			dst = appendRow(appendText(dst, rows[0].Instance), &rows[0], ans.BlockSize)
+			writeRow(e, &rows[0], ans.BlockSize)
 			n = 1
 		}
 		rows = rows[n:]
 	}
-	return dst
+	e.EndMap()
+	e.EndMap()
 }
 
-// appendRun writes the zeros that rows begin with, as far as they are neighbours in the
+// writeRun writes the zeros that rows begin with, as far as they are neighbours in the
 // roster, and returns how many those are.
-func (z *zeros) appendRun(dst []byte, rows []conductor.Row) (_ []byte, n int) {
+func (z *zeros) writeRun(e *body.Encoder, rows []conductor.Row) (n int) {
 	first, ok := rows[0].At()
 	if !ok {
-		return dst, 0
+		return 0
 	}
 	for n < len(rows) && rows[n].Longest == 0 {
 		if at, ok := rows[n].At(); !ok || at != first+n {
@@ -68,27 +84,43 @@ func (z *zeros) appendRun(dst []byte, rows []conductor.Row) (_ []byte, n int) {
 		}
 		n++
 	}
-	return append(dst, z.packed[z.ends[first]:z.ends[first+n]]...), n
+	if n > 0 {
+		e.Pairs(z.rows[z.ends[first]:z.ends[first+n]])
+	}
+	return n
 }
 
-// appendRow writes what each rank reaches from its device down, and the best of that.
-func appendRow(dst []byte, row *conductor.Row, blockSize int) []byte {
+// writeRow writes what each rank reaches from its device down, and the best of that.
+func writeRow(e *body.Encoder, row *conductor.Row, blockSize int) {
 	var device, host, disk int
 	for _, r := range row.Ranks {
 		device, host, disk = max(device, r.Device), max(host, r.Host), max(disk, r.Disk)
 	}
-	dst = appendIntField(appendMap(dst, 6), "longest_matched", disk*blockSize)
-	dst = appendMap(appendText(dst, "dp"), len(row.Ranks))
+	e.Key(row.Instance)
+	e.Map(6)
+	e.IntField("longest_matched", disk*blockSize)
+	e.Name("dp")
+	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
-		dst = appendInt(appendRank(dst, int(r.Rank)), r.Device*blockSize)
+		e.IntKey(int(r.Rank))
+		e.Int(r.Device * blockSize)
 	}
-	dst = appendMap(appendText(dst, "rank_matches"), len(row.Ranks))
+	e.EndMap()
+	e.Name("rank_matches")
+	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
-		dst = appendBoundaries(appendMap(appendRank(dst, int(r.Rank)), 3), r.Device*blockSize, r.Host*blockSize, r.Disk*blockSize)
+		e.IntKey(int(r.Rank))
+		e.Map(3)
+		writeBoundaries(e, r.Device*blockSize, r.Host*blockSize, r.Disk*blockSize)
+		e.EndMap()
 	}
-	return appendBoundaries(dst, device*blockSize, host*blockSize, disk*blockSize)
+	e.EndMap()
+	writeBoundaries(e, device*blockSize, host*blockSize, disk*blockSize)
+	e.EndMap()
 }
 
-func appendBoundaries(dst []byte, gpu, cpu, disk int) []byte {
-	return appendIntField(appendIntField(appendIntField(dst, "gpu", gpu), "cpu", cpu), "disk", disk)
+func writeBoundaries(e *body.Encoder, gpu, cpu, disk int) {
+	e.IntField("gpu", gpu)
+	e.IntField("cpu", cpu)
+	e.IntField("disk", disk)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // TestPreparedRows compares answers whose zeros are copied with the same packed row by
@@ -18,7 +19,7 @@ func TestPreparedRows(t *testing.T) {
 			name string
 			rank int
 		}{{"a", 0}, {"a", 3}, {"b", 0}, {"c", 0}, {"d", 0}, {"e", 0}, {"f", 0}} {
-			if rec := send(s.mixed, "POST", "/register", packed(t, source(reg.name, reg.rank)), "Content-Type", ContentType); rec.Code != 200 {
+			if rec := send(s.mixed, "POST", "/register", packed(t, source(reg.name, reg.rank)), "Content-Type", msgpackType); rec.Code != 200 {
 				t.Fatal(rec.Code, unpacked(rec.Body.Bytes()))
 			}
 			if n := holders[reg.name]; n > 0 {
@@ -35,9 +36,13 @@ func TestPreparedRows(t *testing.T) {
 				}
 				plain := *ans
 				plain.Roster = nil
-				got, want := appendAnswer(nil, ans, only), appendAnswer(nil, &plain, only)
-				if !bytes.Equal(got, want) {
-					t.Errorf("%d tokens: %v, want %v", tokens, unpacked(got), unpacked(want))
+				for _, codec := range []body.Codec{body.JSON, body.Msgpack} {
+					got, want := body.Encoder{Codec: codec}, body.Encoder{Codec: codec}
+					writeAnswer(&got, ans, only)
+					writeAnswer(&want, &plain, only)
+					if !bytes.Equal(got.Out, want.Out) {
+						t.Errorf("%d tokens: %q, want %q", tokens, got.Out, want.Out)
+					}
 				}
 			})
 		}

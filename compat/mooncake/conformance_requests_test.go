@@ -14,15 +14,16 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/compat/internal/conformance"
-	"kvconductor/compat/mooncake"
 	"kvconductor/conductor/scripttest"
 	"kvconductor/internal/must"
 )
 
+const msgpackType = "application/msgpack"
+
 // post sends a value and returns status and answer.
 func (s *script) post(path string, body any) (int, map[string]any) {
 	s.T.Helper()
-	status, _, answer := s.do("POST", path, mooncake.ContentType, conformance.Encode(body))
+	status, _, answer := s.do("POST", path, msgpackType, conformance.Encode(body))
 	return status, s.unpack(answer)
 }
 
@@ -40,7 +41,7 @@ func (s *script) request(st *scripttest.Step, want []string) (string, error) {
 	headers, lines := s.Headers(st.Input)
 	contentType, set := headers["Content-Type"]
 	if !set {
-		contentType = mooncake.ContentType
+		contentType = msgpackType
 	}
 	var body []byte
 	if text := strings.Join(lines, "\n"); strings.HasPrefix(text, "hex ") {
@@ -53,7 +54,7 @@ func (s *script) request(st *scripttest.Step, want []string) (string, error) {
 	}
 	status, header, answer := s.do(st.Name, s.Word(st, 0), contentType, body)
 	text := string(answer)
-	if header.Get("Content-Type") == mooncake.ContentType {
+	if header.Get("Content-Type") == msgpackType {
 		text = conformance.EncodeJSON(s.unpack(answer))
 	}
 	got := fmt.Sprintf("%d\n%s", status, text)
@@ -189,7 +190,7 @@ func (s *script) query(st *scripttest.Step) string {
 	if s.Key(st, "salt", "") == "nil" {
 		q["cache_salt"] = nil
 	}
-	status, _, answer := s.do("POST", "/query", mooncake.ContentType, conformance.Encode(q))
+	status, _, answer := s.do("POST", "/query", msgpackType, conformance.Encode(q))
 	if status != 200 {
 		return refusal(status, s.unpack(answer))
 	}
@@ -266,7 +267,7 @@ func (s *script) view() string {
 // them on a server it has started.
 func (s *script) list(path, root, model string) (out []map[string]any) {
 	s.T.Helper()
-	status, _, answer := s.do("GET", path, mooncake.ContentType, nil)
+	status, _, answer := s.do("GET", path, msgpackType, nil)
 	if status != 200 {
 		s.T.Fatalf("GET %s: %d %x", path, status, answer)
 	}
@@ -347,7 +348,7 @@ func (s *script) clean() {
 	if err != nil {
 		return
 	}
-	req.Header.Set("Accept", mooncake.ContentType)
+	req.Header.Set("Accept", msgpackType)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return
@@ -365,7 +366,7 @@ func (s *script) clean() {
 	for _, r := range slices.Backward(all.Services) {
 		if strings.HasPrefix(r.ModelName, s.Vars["M"]) {
 			body := conformance.Encode(map[string]any{"instance_id": r.InstanceID, "tenant_id": r.TenantID, "dp_rank": r.DPRank})
-			if resp, err := http.Post(s.Base+"/unregister", mooncake.ContentType, bytes.NewReader(body)); err == nil {
+			if resp, err := http.Post(s.Base+"/unregister", msgpackType, bytes.NewReader(body)); err == nil {
 				resp.Body.Close()
 			}
 		}

@@ -14,7 +14,9 @@ import (
 	"kvconductor/compat/internal/conformance"
 	"kvconductor/compat/mooncake"
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/server"
 	"kvconductor/internal/must"
 )
 
@@ -48,10 +50,10 @@ func (u *target) url(t *testing.T) string {
 // startServer starts our server in this process, on a port of its own.
 func startServer(t *testing.T) string {
 	c := conformance.Conductor(t, conductor.Options{MaxOrphans: 1 << 10, RecallBytes: 1 << 20})
-	d := mooncake.New(mooncake.Config{Conductor: c, MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test"})
+	d := mooncake.New(mooncake.Config{Conductor: c, MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", Codec: body.Msgpack})
 	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	r := conductorhttp.New(c, opts)
-	d.MountRoot(r)
+	server.Dialects{d}.MountRoot(r)
 	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
 	s := httptest.NewServer(r)
 	t.Cleanup(s.Close)

@@ -2,20 +2,19 @@ package mooncake
 
 import (
 	"math"
-	"slices"
 	"unicode/utf8"
+
+	"kvconductor/conductor/body"
 )
 
 // fields reads the fields of a request by name and keeps the first error, so that a
 // handler reads all of them in the order they are checked in. Of a field that is there
 // twice the first counts.
 type fields struct {
-	form    Form
-	entries []entry
+	d       *handlers
+	members []body.Member
 	err     error
 }
-
-func (r *exchange) fields() fields { return fields{form: r.form, entries: r.entries} }
 
 func (f *fields) fail(err *failure) {
 	if f.err == nil {
@@ -24,10 +23,10 @@ func (f *fields) fail(err *failure) {
 }
 
 // only refuses unknown fields.
-func (f *fields) only(known ...string) {
-	for i := range f.entries {
-		if !slices.Contains(known, f.entries[i].name) {
-			f.fail(unknownField(f.entries[i].name))
+func (f *fields) only(known body.Shape) {
+	for i := range f.members {
+		if name := f.members[i].Name; !known.Has(name) {
+			f.fail(unknownField(name))
 		}
 	}
 }
@@ -37,36 +36,49 @@ func unknownField(name string) *failure {
 }
 
 // field returns a field, nil when it is not there.
-func (f *fields) field(name string) *value {
-	for i := range f.entries {
-		if f.entries[i].name == name {
-			return &f.entries[i].value
+func (f *fields) field(name string) *body.Member {
+	for i := range f.members {
+		if f.members[i].Name == name {
+			return &f.members[i]
 		}
 	}
 	return nil
 }
 
+// optional is field, but nil for null too.
+func (f *fields) optional(name string) *body.Member {
+	if m := f.field(name); m != nil && f.kind(m) != body.Null {
+		return m
+	}
+	return nil
+}
+
+func (f *fields) kind(m *body.Member) body.Type { return f.d.cfg.Codec.Type(m.Raw) }
+
 // required reads text that is there and not empty.
-func (f *fields) required(name string) string {
-	v := f.field(name)
-	if v == nil {
+func (f *fields) required(name string) string { return f.valid(name, f.named(name)) }
+
+// named is required for text of any bytes.
+func (f *fields) named(name string) string {
+	m := f.field(name)
+	if m == nil {
 		f.fail(missing(name))
 		return ""
 	}
-	s, err := v.nonEmpty(name)
+	s, err := f.nonEmpty(m)
 	if err != nil {
 		f.fail(err)
 	}
-	return f.valid(name, s)
+	return s
 }
 
 // text reads text; absent is "".
 func (f *fields) text(name string) string {
-	v := f.field(name)
-	if v == nil {
+	m := f.field(name)
+	if m == nil {
 		return ""
 	}
-	s, err := v.text(name)
+	s, err := f.textOf(m)
 	if err != nil {
 		f.fail(err)
 	}
@@ -83,12 +95,12 @@ func (f *fields) valid(name, s string) string {
 
 // integer reads a required integer of 64 bits.
 func (f *fields) integer(name string) int64 {
-	v := f.field(name)
-	if v == nil {
+	m := f.field(name)
+	if m == nil {
 		f.fail(missing(name))
 		return 0
 	}
-	n, ok := v.int()
+	n, ok := f.d.cfg.Codec.Int(m.Raw)
 	if !ok {
 		f.fail(bad(name, "invalid_type", "%s must be an integer", name))
 	}
@@ -100,19 +112,19 @@ func isRank(n int64) bool { return n >= 0 && n <= math.MaxInt32 }
 
 func missing(name string) *failure { return bad(name, "missing", "%s is required", name) }
 
-// text returns the text of a field.
-func (v *value) text(name string) (string, *failure) {
-	if v.kind != text {
-		return "", bad(name, "invalid_type", "%s must be a string", name)
+// textOf returns the text of a field.
+func (f *fields) textOf(m *body.Member) (string, *failure) {
+	if f.kind(m) != body.Text {
+		return "", bad(m.Name, "invalid_type", "%s must be a string", m.Name)
 	}
-	return string(v.raw), nil
+	return string(f.d.cfg.Codec.Text(m.Raw)), nil
 }
 
 // nonEmpty returns the text of a field that needs one.
-func (v *value) nonEmpty(name string) (string, *failure) {
-	s, err := v.text(name)
+func (f *fields) nonEmpty(m *body.Member) (string, *failure) {
+	s, err := f.textOf(m)
 	if err == nil && s == "" {
-		err = bad(name, "invalid_value", "%s must not be empty", name)
+		err = bad(m.Name, "invalid_value", "%s must not be empty", m.Name)
 	}
 	return s, err
 }

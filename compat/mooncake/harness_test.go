@@ -12,11 +12,15 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/conductor/server"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
 )
+
+// Media types.
+var msgpackType, jsonType = body.Msgpack.ContentType(), body.JSON.ContentType()
 
 // testServer is a Conductor whose publishers are in this process, with a listener of the
 // dialect in each form, and one of the published dialect that knows this one too.
@@ -37,17 +41,15 @@ func newServer(t testing.TB) *testServer {
 	t.Cleanup(c.Close)
 	places := server.NewAdmission(1, time.Minute) // one, so that a place that is not given back shows
 	cfg := Config{Conductor: c, MaxBody: 1 << 14, MaxTokens: 64, Admission: places, Version: "test"}
-	d := New(cfg)
-	cfg.Form = JSON
 	j := New(cfg)
+	cfg.Codec = body.Msgpack
+	d := New(cfg)
 	opts := conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Admission: places, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	s := &testServer{t: t, conductor: c, places: places, alone: conductorhttp.New(c, opts), plain: conductorhttp.New(c, opts), network: n}
-	opts.Use = []gin.HandlerFunc{d.NegotiateErrors, j.NegotiateErrors}
 	s.mixed = conductorhttp.New(c, opts)
-	s.mixed.RedirectTrailingSlash = false
-	d.MountRoot(s.alone)
-	j.MountRoot(s.plain)
-	conductorhttp.Mount(s.mixed.Group("", d.Negotiate, j.Negotiate), c, opts)
+	server.Dialects{d}.MountRoot(s.alone)
+	server.Dialects{j}.MountRoot(s.plain)
+	server.Dialects{conductorhttp.Dialect(c, opts), d, j}.MountRoot(s.mixed)
 	return s
 }
 

@@ -3,10 +3,7 @@ package mooncake
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
-	"math"
 	"net/http"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -121,75 +118,16 @@ func TestNegotiateJSON(t *testing.T) {
 		f("/query?dialect=", body, "", "{}")
 		f("/query?dialect=v2", body, "", "{\"instances\":{}}\n")
 		f("/query?detail=1&dialect=v2", body, "application/json", "{\"instances\":{}}\n")
-		f("/query?dialect=v2", string(packed(t, map[string]any{"model": "m", "block_size": 16, "token_ids": []int{}})), ContentType, "\x81\xa9instances\x80")
+		f("/query?dialect=v2", string(packed(t, map[string]any{"model": "m", "block_size": 16, "token_ids": []int{}})), msgpackType, "\x81\xa9instances\x80")
 		f("/query?dialect=v3", body, "", `{"error":"dialect must be v2, got \"v3\"","reason":"invalid_value","field":"dialect"}`)
+		f("/query_batch?dialect=v2", `{"queries":[]}`, "", `{"answers":[]}`) // a path that the published dialect alone has
+		f("/nothing?dialect=v3", body, "", `{"error":"no such path: /nothing","reason":"not_found"}`)
 		f("/nothing?dialect=v2", body, "", "no such path: /nothing\n")
 		f("/services?dialect=v2", body, "", "Method not allowed\n")
-		if rec := send(s.mixed, "GET", "/services?dialect=v2", nil, "Accept", ContentType); rec.Header().Get("Content-Type") != ContentType {
+		if rec := send(s.mixed, "GET", "/services?dialect=v2", nil, "Accept", msgpackType); rec.Header().Get("Content-Type") != msgpackType {
 			t.Errorf("msgpack is accepted and %q comes", rec.Header().Get("Content-Type"))
 		}
 	})
-}
-
-// TestPackAnswer compares packed answers with what another decoder reads.
-func TestPackAnswer(t *testing.T) {
-	f := func(src, want string) {
-		t.Helper()
-		got, ok := packAnswer([]byte("x"), []byte(src))
-		if !ok || want == "" {
-			if ok || want != "" {
-				t.Errorf("%.60q: %t, want %s", src, ok, want)
-			}
-			return
-		}
-		var v any
-		d := msgpack.NewDecoder(bytes.NewReader(got[1:]))
-		d.UseLooseInterfaceDecoding(true)
-		if err := d.Decode(&v); err != nil || d.Buffered().(*bytes.Reader).Len() != 0 {
-			t.Fatalf("%.60q: %x: %v", src, got, err)
-		}
-		if text, err := json.Marshal(v); err != nil || string(text) != want {
-			t.Errorf("%.60q: %s %v, want %s", src, text, err, want)
-		}
-	}
-	f(`{}`, `{}`)
-	f(` { "b" : [ ] , "a" : [ 1 , -2 , [ { } ] , "" ] } `, `{"a":[1,-2,[{}],""],"b":[]}`)
-	f(`{"a":[true,false,null,1.5,1e3,-0]}`, `{"a":[true,false,null,1.5,1000,0]}`)
-	f(`{"n":[18446744073709551615,9223372036854775808,9223372036854775807,-9223372036854775808]}`,
-		`{"n":[18446744073709551615,9223372036854775808,9223372036854775807,-9223372036854775808]}`)
-	f(`{"\u0061":1,"b":{"x":1,"y":[2]},"c":"\"\\\ud83d\ude00\ud800"}`, `{"a":1,"b":{"x":1,"y":[2]},"c":"\"\\😀�"}`)
-	f(`{} {}`, ``)
-	f(`{"a":`, ``)
-	for _, n := range []int{15, 16, 1 << 16} {
-		list := `[1` + strings.Repeat(`,1`, n-1) + `]`
-		f(`{"a":`+list+`}`, `{"a":`+list+`}`)
-	}
-	var pairs []string
-	for i := range 200 {
-		pairs = append(pairs, fmt.Sprintf(`"%03d":{"%03d":%d}`, i, i, i))
-		f(`{`+strings.Join(pairs, ",")+`}`, `{`+strings.Join(pairs, ",")+`}`)
-	}
-}
-
-// TestAppendJSON compares strings and numbers with what another decoder reads.
-func TestAppendJSON(t *testing.T) {
-	for _, want := range []any{
-		"", "plain <&> ~", "\"\\\x00\n\x7f", "é\u2028😀", strings.Repeat("é", 300), float64(math.MaxUint32), nil,
-		[]any{}, []any{"a", []any{nil}}, map[string]any{}, map[string]any{"a": map[string]any{"\n": "b"}, "c": []any{}},
-	} {
-		in := want
-		if n, ok := want.(float64); ok {
-			in = uint64(n)
-		}
-		text, rest := appendJSON([]byte("x"), append(packed(t, in), "rest"...))
-		var got any
-		if err := json.Unmarshal(text[1:], &got); err != nil || !reflect.DeepEqual(got, want) || string(rest) != "rest" {
-			t.Errorf("%q: %s, %q behind it, %v", want, text, rest, err)
-		}
-	}
-	if text, _ := appendJSON(nil, appendUint(nil, math.MaxUint64)); string(text) != "18446744073709551615" {
-		t.Errorf("%s", text)
-	}
 }
 
 // FuzzJSON sends arbitrary text to every path that takes a body: none may panic, each

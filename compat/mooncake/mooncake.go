@@ -2,9 +2,7 @@
 // msgpack, as its clients of August 2026 and later speak it, or in JSON, as those of
 // July did. The rules are those of docs/semantics.md.
 //
-//	msgpack --parsePacked--> entries --> one call on *conductor.Conductor --> msgpack
-//	JSON    --parseJSON------^                                                   |
-//	                                                                       appendJSON--> JSON
+//	msgpack or JSON --body.Scan--> members --> one call on *conductor.Conductor --> body.Encoder
 //
 // What differs from the published dialect: requests are strict, an unknown field is an
 // error; answers have the root "instances" and the cascade of rank_matches alone, so
@@ -24,16 +22,14 @@
 // are lines of text. The lenient reader that /register had also took comments and
 // trailing commas, ours does not.
 //
-// Concurrency: a Dialect is safe for concurrent use and has no state of its own.
+// Concurrency: handlers are safe for concurrent use and have no state of their own.
 package mooncake
 
 import (
 	"net/http"
-	"path"
-
-	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/conductor/server"
 )
 
@@ -48,106 +44,31 @@ type Config struct {
 	Admission *server.Admission
 	// Version is reported by /health.
 	Version string
-	// Form is what the dialect is written in.
-	Form Form
+	// Codec is that of requests.
+	Codec body.Codec
 }
 
-// Dialect is one server of the dialect, on however many listeners.
-type Dialect struct {
+// handlers answer requests.
+type handlers struct {
 	cfg       Config
 	conductor *conductor.Conductor
-	endpoints []endpoint
 }
 
-// endpoint is one path of the dialect.
-type endpoint struct {
-	method, path string
-	handle       gin.HandlerFunc
-}
-
-// New returns a Dialect. It starts nothing.
-func New(cfg Config) *Dialect {
-	d := &Dialect{cfg: cfg, conductor: cfg.Conductor}
-	d.endpoints = []endpoint{
-		{http.MethodPost, "/register", d.body(d.register, true)},
-		{http.MethodPost, "/unregister", d.body(d.unregister, true)},
-		{http.MethodPost, "/query", d.queryBody(d.query)},
-		{http.MethodPost, "/query_by_hash", d.queryBody(d.queryByHash)},
-		{http.MethodGet, "/services", d.services},
-		{http.MethodGet, "/global_view", d.globalView},
-		{http.MethodGet, "/health", d.health},
+// New returns the dialect in a codec. In JSON the parameter dialect names it "v2". It
+// starts nothing.
+func New(cfg Config) server.Dialect {
+	d := &handlers{cfg: cfg, conductor: cfg.Conductor}
+	offer := server.Dialect{Codec: cfg.Codec, Refuse: d.refused, Routes: []server.Route{
+		{Method: http.MethodPost, Path: "/register", Handle: d.body(registerFields, d.register)},
+		{Method: http.MethodPost, Path: "/unregister", Handle: d.body(keyFields, d.unregister)},
+		{Method: http.MethodPost, Path: "/query", Handle: d.queryBody(byTokens)},
+		{Method: http.MethodPost, Path: "/query_by_hash", Handle: d.queryBody(byHashes)},
+		{Method: http.MethodGet, Path: "/services", Handle: d.services},
+		{Method: http.MethodGet, Path: "/global_view", Handle: d.globalView},
+		{Method: http.MethodGet, Path: "/health", Handle: d.health},
+	}}
+	if cfg.Codec == body.JSON {
+		offer.Name = "v2"
 	}
-	return d
-}
-
-// Mount adds the dialect to r: a listener's root or a prefix of it.
-func (d *Dialect) Mount(r gin.IRouter) {
-	for _, e := range d.endpoints {
-		r.Handle(e.method, e.path, e.handle)
-	}
-}
-
-// MountRoot mounts the dialect at the root of a listener and answers there in its form
-// where no endpoint fits. GET where POST is meant, or the other way round, is 405, any
-// other method 404.
-func (d *Dialect) MountRoot(r *gin.Engine) {
-	d.Mount(r)
-	r.RedirectTrailingSlash = false
-	r.NoRoute(d.noRoute)
-	r.NoMethod(d.noMethod)
-}
-
-func (d *Dialect) noRoute(g *gin.Context) {
-	d.refuse(g, &failure{status: http.StatusNotFound, text: "no such path: " + g.Request.URL.Path})
-}
-
-func (d *Dialect) noMethod(g *gin.Context) {
-	switch g.Request.Method {
-	case http.MethodGet, http.MethodPost:
-		d.refuse(g, &failure{status: http.StatusMethodNotAllowed, text: "Method not allowed"})
-	default:
-		d.noRoute(g)
-	}
-}
-
-// Negotiate runs before the handlers of the published dialect, which has the same
-// paths, and answers for it whoever wants this one in this form. Where both forms are
-// offered msgpack is asked first, because a body of its type is no JSON; it packs what
-// the published dialect answers to those who want that in msgpack.
-func (d *Dialect) Negotiate(g *gin.Context) {
-	if !d.cfg.Form.wanted(g) {
-		switch other := dialectOf(g); {
-		case d.cfg.Form == JSON && other != "":
-			d.refuse(g, bad("dialect", "invalid_value", "dialect must be v2, got %q", other))
-			g.Abort()
-		case d.cfg.Form == Msgpack && other == "" && codec(g.Request.Header, JSON) == Msgpack:
-			transcode(g)
-		}
-		return
-	}
-	name := "/" + path.Base(g.FullPath())
-	for _, e := range d.endpoints {
-		if e.method == g.Request.Method && e.path == name {
-			e.handle(g)
-			g.Abort()
-			return
-		}
-	}
-	if d.cfg.Form == Msgpack && g.Request.Method == http.MethodPost {
-		d.refuse(g, &failure{status: http.StatusBadRequest, text: name + " is not in this dialect: Content-Type must be " + jsonType, reason: "unsupported_content_type"})
-		g.Abort()
-	}
-}
-
-// NegotiateErrors is Negotiate where no endpoint fits, for the whole of a listener.
-func (d *Dialect) NegotiateErrors(g *gin.Context) {
-	if g.FullPath() != "" || !d.cfg.Form.wanted(g) {
-		return
-	}
-	if g.Writer.Status() == http.StatusMethodNotAllowed {
-		d.noMethod(g)
-	} else {
-		d.noRoute(g)
-	}
-	g.Abort()
+	return offer
 }

@@ -20,15 +20,15 @@ func TestQueriesAreDescribed(t *testing.T) {
 	described := func(path string) (body, answer, plain *openapi3.Schema) {
 		op := doc.Paths.Find(path).Post
 		content := op.Responses.Status(200).Value.Content
-		anyOf := content.Get(ContentType).Schema.Value.AnyOf
+		anyOf := content.Get(msgpackType).Schema.Value.AnyOf
 		if len(anyOf) != 2 || anyOf[1].Value != content.Get(jsonType).Schema.Value {
 			t.Fatalf("%s: not one of both dialects' answers in msgpack", path)
 		}
-		return op.RequestBody.Value.Content.Get(ContentType).Schema.Value, anyOf[0].Value, anyOf[1].Value
+		return op.RequestBody.Value.Content.Get(msgpackType).Schema.Value, anyOf[0].Value, anyOf[1].Value
 	}
 	inBubble(t, func(t *testing.T, s *testServer) {
 		for rank := range 2 {
-			if rec := send(s.mixed, "POST", "/register", packed(t, source("a", rank)), "Content-Type", ContentType); rec.Code != 200 {
+			if rec := send(s.mixed, "POST", "/register", packed(t, source("a", rank)), "Content-Type", msgpackType); rec.Code != 200 {
 				t.Fatal(rec.Code, unpacked(rec.Body.Bytes()))
 			}
 		}
@@ -37,7 +37,7 @@ func TestQueriesAreDescribed(t *testing.T) {
 			fields["model"], fields["block_size"] = "m", blockSize
 			body, answer, plain := described(path)
 			raw := packed(t, fields)
-			rec := send(s.mixed, "POST", path, raw, "Content-Type", ContentType)
+			rec := send(s.mixed, "POST", path, raw, "Content-Type", msgpackType)
 			if right != (rec.Code == 200) {
 				t.Fatalf("%s %v: %d %v", path, fields, rec.Code, unpacked(rec.Body.Bytes()))
 			}
@@ -52,7 +52,7 @@ func TestQueriesAreDescribed(t *testing.T) {
 			if !right {
 				return
 			}
-			inJSON := send(s.mixed, "POST", path, raw, "Content-Type", ContentType, "Accept", jsonType)
+			inJSON := send(s.mixed, "POST", path, raw, "Content-Type", msgpackType, "Accept", jsonType)
 			for _, got := range []any{unpacked(rec.Body.Bytes()), unpackedJSON(t, inJSON.Body.Bytes())} {
 				if err := answer.VisitJSON(plainly(t, got)); err != nil {
 					t.Errorf("%s %v: %v: %v", path, fields, got, err)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"kvconductor/conductor/body"
 )
 
 // oracle reads an object with encoding/json, numbers as they are read: 0 for what is
@@ -79,9 +81,9 @@ func measure(src []byte) (deepest, most int) {
 // compareRead holds the fields that are read of a body against the oracle.
 func compareRead(t *testing.T, src []byte, more bool) {
 	t.Helper()
-	r := &exchange{form: JSON, most: 1 << 10}
-	r.Src = src
-	err := r.parse(more)
+	d, r := &handlers{cfg: Config{MaxTokens: 1 << 10}}, &body.Request{Src: src}
+	shape := append(slices.Clone(byTokens.shape), byHashes.shape...)
+	f, err := d.parse(r, shape, more)
 	var why *failure
 	errors.As(err, &why)
 	want, ok := oracle(src, more)
@@ -101,10 +103,10 @@ func compareRead(t *testing.T, src []byte, more bool) {
 	case err != nil:
 		t.Fatalf("%.300q: %v", src, err)
 	}
-	compareEntries(t, r, r.entries, want)
+	compareEntries(t, r, f.members, want)
 }
 
-func compareEntries(t *testing.T, r *exchange, entries []entry, want map[string]any) {
+func compareEntries(t *testing.T, r *body.Request, entries []body.Member, want map[string]any) {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(want))
 	if len(entries) != len(names) {
@@ -112,69 +114,76 @@ func compareEntries(t *testing.T, r *exchange, entries []entry, want map[string]
 	}
 	for i := range names {
 		e := &entries[i]
-		if e.name != names[i] {
-			t.Fatalf("%.300q: field %d is %q, want %q", r.Src, i, e.name, names[i])
+		if e.Name != names[i] {
+			t.Fatalf("%.300q: field %d is %q, want %q", r.Src, i, e.Name, names[i])
 		}
+		kind := body.JSON.Type(e.Raw)
+		n, small := body.JSON.Int(e.Raw)
 		right := false
-		switch v := want[e.name].(type) {
+		switch v := want[e.Name].(type) {
 		case nil:
-			right = e.kind == null
+			right = kind == body.Null
 		case bool:
-			right = e.kind == boolean
+			right = kind == body.Boolean
 		case string:
-			right = e.kind == text && string(e.raw) == v
+			right = kind == body.Text && string(body.JSON.Text(e.Raw)) == v
 		case uint64:
-			right = e.kind == integer && !e.neg && e.bits == v
+			right = kind == body.Integer && small == (v <= math.MaxInt64) && uint64(n) == v
 		case int64:
-			right = e.kind == integer && e.neg == (v < 0) && e.bits == uint64(v) || v == 0 && e.kind == float
+			right = kind == body.Integer && small && n == v || v == 0 && kind == body.Float
 		case []any:
-			right = e.kind == list && compareList(r, e, v)
+			right = kind == body.Array && compareList(r, e, v)
 		case map[string]any:
-			if right = e.kind == dict; right {
-				compareEntries(t, r, jsonEntries(e.raw), v)
+			if right = kind == body.Object; right {
+				members, _, err := new(body.Request).ScanText(e.Raw, nil, body.Options{Every: maxFields})
+				if err != nil {
+					t.Fatal(err)
+				}
+				sortFields(members)
+				compareEntries(t, r, members, v)
 			}
 		}
 		if !right {
-			t.Fatalf("%.300q: %s is %+v, want %v", r.Src, e.name, e.value, want[e.name])
+			t.Fatalf("%.300q: %s is %q, want %v", r.Src, e.Name, e.Raw, want[e.Name])
 		}
 	}
 }
 
 // compareList reports whether a list holds the numbers of v, or which of them is none.
-func compareList(r *exchange, e *entry, v []any) bool {
-	if e.list.N == 0 || !slices.Contains([]string{tokenField, hashField}, e.name) {
+func compareList(r *body.Request, e *body.Member, v []any) bool {
+	if e.List.N == 0 || !slices.Contains([]string{byTokens.name, byHashes.name}, e.Name) {
 		return true
 	}
 	bad := slices.IndexFunc(v, func(v any) bool {
 		n, signed := v.(int64)
 		u, unsigned := v.(uint64)
-		if e.name == tokenField {
+		if e.Name == byTokens.name {
 			return !signed && !unsigned || signed && n < math.MinInt32 || unsigned && u > math.MaxInt32
 		}
 		return !signed && !unsigned
 	})
-	got := e.list.Bad
+	got := e.List.Bad
 	switch {
-	case e.list.N != len(v):
+	case e.List.N != len(v):
 		return false
 	case got >= 0 && got != bad: // a float, which the oracle reads as 0
 		return v[got] == int64(0) && (bad < 0 || got < bad)
 	case got != bad:
 		return false
-	case got >= 0, e.list.N > r.most:
+	case got >= 0, e.List.N > 1<<10:
 		return true
 	}
-	for i := range min(len(v), e.list.To-e.list.From) {
+	for i := range min(len(v), e.List.To-e.List.From) {
 		var want, got uint64
 		if n, ok := v[i].(int64); ok {
 			want = uint64(n)
 		} else {
 			want = v[i].(uint64)
 		}
-		if e.name == tokenField {
-			got, want = uint64(r.Tokens[e.list.From+i]), uint64(uint32(want))
+		if e.Name == byTokens.name {
+			got, want = uint64(r.Tokens[e.List.From+i]), uint64(uint32(want))
 		} else {
-			got = r.Hashes[e.list.From+i]
+			got = r.Hashes[e.List.From+i]
 		}
 		if got != want {
 			return false
@@ -201,9 +210,9 @@ func packBodies() []string {
 }
 
 func TestBodiesAreReadAsTheOracleReadsThem(t *testing.T) {
-	for _, body := range packBodies() {
-		for _, name := range []string{"a", tokenField, hashField} {
-			named := strings.ReplaceAll(body, `"a"`, `"`+name+`"`)
+	for _, src := range packBodies() {
+		for _, name := range []string{"a", byTokens.name, byHashes.name} {
+			named := strings.ReplaceAll(src, `"a"`, `"`+name+`"`)
 			for _, more := range []bool{false, true} {
 				compareRead(t, []byte(named), more)
 				for cut := range min(len(named), 60) {

@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // profile says how an engine hashes, so that blocks can be found by its hashes. The
@@ -13,38 +14,32 @@ type profile struct {
 	strategy, algorithm, seed, projection string
 }
 
+var profileFields = body.Of("strategy", "algorithm", "python_hash_seed", "index_projection")
+
 // profile reads hash_profile; nil when it is absent or nil.
 func (f *fields) profile() *profile {
-	v := f.field("hash_profile")
-	if v == nil || v.kind == null || f.err != nil {
+	m := f.optional("hash_profile")
+	if m == nil || f.err != nil {
 		return nil
 	}
-	if v.kind != dict {
-		f.fail(bad("hash_profile", "invalid_type", "hash_profile must be %s", f.form.dict()))
+	codec := f.d.cfg.Codec
+	if f.kind(m) != body.Object {
+		f.fail(bad(m.Name, "invalid_type", "hash_profile must be %s", map[body.Codec]string{body.JSON: "an object", body.Msgpack: "a map"}[codec]))
 		return nil
 	}
-	if v.n > maxFields {
-		f.fail(invalidBody("hash_profile has too many fields"))
+	members, _, err := new(body.Request).ScanText(m.Raw, profileFields, body.Options{Codec: codec, Every: maxFields})
+	switch {
+	case err != nil && err.Reason == body.TooMany:
+		f.fail(f.d.invalid("hash_profile has too many fields"))
 		return nil
+	case err != nil:
+		f.fail(f.d.invalid("map keys must be strings"))
+		return nil
+	case codec == body.JSON:
+		sortFields(members)
 	}
-	in := fields{}
-	if f.form == JSON {
-		in.entries = jsonEntries(v.raw)
-	}
-	rest := v.raw
-	for range v.n {
-		var e entry
-		var key value
-		key, rest, _ = read(rest, maxDepth)
-		e.value, rest, _ = read(rest, maxDepth)
-		if key.kind != text {
-			f.fail(invalidBody("map keys must be strings"))
-			return nil
-		}
-		e.name = string(key.raw)
-		in.entries = append(in.entries, e)
-	}
-	in.only("strategy", "algorithm", "python_hash_seed", "index_projection")
+	in := fields{d: f.d, members: members}
+	in.only(profileFields)
 	p := &profile{
 		strategy: in.named("strategy"), algorithm: in.named("algorithm"),
 		seed: in.named("python_hash_seed"), projection: in.named("index_projection"),
@@ -56,20 +51,6 @@ func (f *fields) profile() *profile {
 	}
 	f.err = in.err
 	return p
-}
-
-// named reads text that is there and not empty, whatever its bytes.
-func (f *fields) named(name string) string {
-	v := f.field(name)
-	if v == nil {
-		f.fail(missing(name))
-		return ""
-	}
-	s, err := v.nonEmpty(name)
-	if err != nil {
-		f.fail(err)
-	}
-	return s
 }
 
 // check refuses values that name no way to hash.
@@ -113,15 +94,17 @@ func (p *profile) settings() conductor.HashProfile {
 	return conductor.HashProfile{Strategy: p.strategy, Algorithm: p.algorithm, PythonHashSeed: p.seed, IndexProjection: p.projection}
 }
 
-// appendProfile writes a registered profile, with its root; nil for none.
-func appendProfile(dst []byte, p conductor.HashProfile) []byte {
+// writeProfile writes a registered profile, with its root; nil for none.
+func writeProfile(e *body.Encoder, p conductor.HashProfile) {
 	if p == (conductor.HashProfile{}) {
-		return appendNil(dst)
+		e.Null()
+		return
 	}
-	dst = appendMap(dst, 5)
-	dst = appendTextField(dst, "strategy", p.Strategy)
-	dst = appendTextField(dst, "algorithm", p.Algorithm)
-	dst = appendTextField(dst, "python_hash_seed", p.PythonHashSeed)
-	dst = appendTextField(dst, "root_digest", p.RootDigest)
-	return appendTextField(dst, "index_projection", p.IndexProjection)
+	e.Map(5)
+	e.TextField("strategy", p.Strategy)
+	e.TextField("algorithm", p.Algorithm)
+	e.TextField("python_hash_seed", p.PythonHashSeed)
+	e.TextField("root_digest", p.RootDigest)
+	e.TextField("index_projection", p.IndexProjection)
+	e.EndMap()
 }

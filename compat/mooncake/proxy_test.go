@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/conductor/body"
 )
 
 // sendsProfile says whether the proxy registers with the hash_profile it always sends.
@@ -22,7 +24,7 @@ const sendsProfile = true
 // proxy is the cache-aware router of the second server's examples, as far as it talks
 // to a Conductor and to engines: in JSON as of July 2026, in msgpack as of August.
 type proxy struct {
-	form      Form
+	form      body.Codec
 	client    http.Client
 	conductor string // base URL
 	engines   []routable
@@ -83,7 +85,7 @@ func (p *proxy) route(request map[string]any, id string) (instance, reason strin
 		return p.turn(tokenizationFailed)
 	}
 	fields := map[string]any{"model": request["model"], "block_size": p.blockSize, "tenant_id": p.tenant, "lora_name": p.lora}
-	if p.form == Msgpack {
+	if p.form == body.Msgpack {
 		little := []byte{}
 		for _, t := range tokens {
 			little = binary.LittleEndian.AppendUint32(little, uint32(t))
@@ -180,15 +182,15 @@ func (p *proxy) tokenize(request map[string]any) ([]int32, error) {
 
 // call makes a request of the Conductor in the proxy's form.
 func (p *proxy) call(path string, fields map[string]any, timeout time.Duration, id string) (answer map[string]any, err error) {
-	marshal, contentType := msgpack.Marshal, ContentType
-	if p.form == JSON {
+	marshal, contentType := msgpack.Marshal, msgpackType
+	if p.form == body.JSON {
 		marshal, contentType = json.Marshal, "application/json"
 	}
-	body, err := marshal(fields)
+	text, err := marshal(fields)
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequest("POST", p.conductor+path, bytes.NewReader(body))
+	req, err := http.NewRequest("POST", p.conductor+path, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
@@ -210,12 +212,12 @@ func (p *proxy) call(path string, fields map[string]any, timeout time.Duration, 
 	if resp.StatusCode/100 != 2 {
 		return nil, fmt.Errorf("status %d: %q", resp.StatusCode, got)
 	}
-	if p.form == JSON {
+	if p.form == body.JSON {
 		d := json.NewDecoder(bytes.NewReader(got))
 		d.UseNumber()
 		return answer, d.Decode(&answer)
 	}
-	if resp.Header.Get("Content-Type") != ContentType {
+	if resp.Header.Get("Content-Type") != msgpackType {
 		return nil, fmt.Errorf("an answer of type %q", resp.Header.Get("Content-Type"))
 	}
 	d := msgpack.NewDecoder(bytes.NewReader(got))

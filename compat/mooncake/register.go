@@ -9,28 +9,38 @@ import (
 	"strings"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
+)
+
+// Fields of requests. Others are refused.
+var (
+	registerFields = body.Of("block_size", "cache_group", "dp_rank", "endpoint", "hash_profile", "instance_id", "lora_name", "modelname",
+		"replay_endpoint", "tenant_id", "type")
+	keyFields = body.Of("dp_rank", "instance_id", "tenant_id")
 )
 
 var types = []string{conductor.TypeVLLM, conductor.TypeMooncake, conductor.TypeSGLang, conductor.TypeStandard}
 
 // register starts a source: POST /register.
-func (d *Dialect) register(r *exchange) ([]byte, error) {
-	reg, err := registration(r.fields())
+func (d *handlers) register(f fields, e *body.Encoder) error {
+	reg, err := registration(f)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	opts := conductor.RegisterOptions{Admit: func(all iter.Seq[conductor.Registration]) error { return admit(reg, all) }}
 	if err := d.conductor.Register(reg, opts); err != nil {
-		return nil, refused(reg, err)
+		return refused(reg, err)
 	}
-	dst := appendTextField(appendMap(nil, 2), "status", "registered successfully")
-	return appendTextField(dst, "instance_id", reg.Instance), nil
+	e.Map(2)
+	e.TextField("status", "registered successfully")
+	e.TextField("instance_id", reg.Instance)
+	e.EndMap()
+	return nil
 }
 
 // registration reads the fields in the order in which the reference checks them.
 func registration(f fields) (reg conductor.Registration, err error) {
-	f.only("block_size", "cache_group", "dp_rank", "endpoint", "hash_profile", "instance_id", "lora_name", "modelname",
-		"replay_endpoint", "tenant_id", "type")
+	f.only(registerFields)
 	reg.Endpoint = f.required("endpoint")
 	reg.Type = f.required("type")
 	reg.Model = f.required("modelname")
@@ -63,11 +73,11 @@ func registration(f fields) (reg conductor.Registration, err error) {
 
 // cacheGroup checks the one attention group there may be.
 func (f *fields) cacheGroup() {
-	v := f.field("cache_group")
-	if v == nil || v.kind == null {
+	m := f.optional("cache_group")
+	if m == nil {
 		return
 	}
-	n, ok := v.int()
+	n, ok := f.d.cfg.Codec.Int(m.Raw)
 	switch {
 	case !ok:
 		f.fail(bad("cache_group", "invalid_type", "cache_group must be an integer or null"))
@@ -123,24 +133,29 @@ func refused(reg conductor.Registration, err error) error {
 }
 
 // unregister stops a source: POST /unregister.
-func (d *Dialect) unregister(r *exchange) ([]byte, error) {
-	f := r.fields()
-	f.only("dp_rank", "instance_id", "tenant_id")
+func (d *handlers) unregister(f fields, e *body.Encoder) error {
+	f.only(keyFields)
 	key := conductor.Key{Instance: f.required("instance_id"), Tenant: f.text("tenant_id")}
-	if v := f.field("dp_rank"); v == nil {
+	if m := f.field("dp_rank"); m == nil {
 		f.fail(missing("dp_rank"))
-	} else if n, ok := v.int(); !ok || !isRank(n) {
+	} else if n, ok := d.cfg.Codec.Int(m.Raw); !ok || !isRank(n) {
 		f.fail(bad("dp_rank", "invalid_value", "dp_rank must be a non-negative int"))
 	} else {
 		key.Rank = int(n)
 	}
 	if f.err != nil {
-		return nil, f.err
+		return f.err
 	}
 	key, err := d.conductor.Unregister(key)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	dst := appendTextField(appendMap(nil, 2), "status", "unregistered successfully")
-	return appendText(appendList(appendText(dst, "removed_instances"), 1), key.String()), nil
+	e.Map(2)
+	e.TextField("status", "unregistered successfully")
+	e.Name("removed_instances")
+	e.List(1)
+	e.Text(key.String())
+	e.EndList()
+	e.EndMap()
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"kvconductor/conductor/body"
 	"kvconductor/internal/must"
 )
 
@@ -68,12 +69,12 @@ func words(n int) string { return strings.Repeat("word ", n) }
 func withProxies(t *testing.T, test func(*testing.T, *fleet, func() *proxy)) {
 	for _, c := range []struct {
 		name string
-		form Form
+		form body.Codec
 		on   func(*testServer) *gin.Engine
 	}{
-		{"msgpack", Msgpack, func(s *testServer) *gin.Engine { return s.alone }},
-		{"msgpack, beside the published", Msgpack, func(s *testServer) *gin.Engine { return s.mixed }},
-		{"JSON", JSON, func(s *testServer) *gin.Engine { return s.plain }},
+		{"msgpack", body.Msgpack, func(s *testServer) *gin.Engine { return s.alone }},
+		{"msgpack, beside the published", body.Msgpack, func(s *testServer) *gin.Engine { return s.mixed }},
+		{"JSON", body.JSON, func(s *testServer) *gin.Engine { return s.plain }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, s *testServer) {
@@ -168,7 +169,7 @@ func TestProxyRoutes(t *testing.T) {
 		pool := source("pool", 0)
 		pool["type"] = "Mooncake"
 		for _, r := range []map[string]any{foreign, other, pool} {
-			if rec := send(f.s.alone, "POST", "/register", packed(t, r), "Content-Type", ContentType); rec.Code != 200 {
+			if rec := send(f.s.alone, "POST", "/register", packed(t, r), "Content-Type", msgpackType); rec.Code != 200 {
 				t.Fatal(rec.Code, unpacked(rec.Body.Bytes()))
 			}
 		}
@@ -243,7 +244,7 @@ func TestProxyFallsBack(t *testing.T) {
 		p.blockSize = 0 // refused
 		p.goes(t, request, "b "+queryFailed)
 		p.blockSize = blockSize
-		if p.form == Msgpack {
+		if p.form == body.Msgpack {
 			f.on = f.s.plain // another server than it thinks
 			p.goes(t, request, "a "+queryFailed)
 		}

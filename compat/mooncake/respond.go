@@ -1,15 +1,19 @@
 package mooncake
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
-	"sync"
+	"slices"
+	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/prompt"
 	"kvconductor/conductor/server"
 )
 
@@ -35,13 +39,17 @@ func badElement(field string, index int, reason, text string) *failure {
 	return &failure{status: http.StatusBadRequest, text: text, reason: reason, field: field, index: index}
 }
 
-// invalidBody returns the fault of a body as a whole.
-func invalidBody(text string) *failure {
-	return &failure{status: http.StatusBadRequest, text: text, reason: "invalid_msgpack"}
+// invalid returns the fault of a body as a whole.
+func (d *handlers) invalid(text string) *failure {
+	f := &failure{status: http.StatusBadRequest, text: text, reason: "invalid_msgpack"}
+	if d.cfg.Codec == body.JSON {
+		f.reason = "invalid_json"
+	}
+	return f
 }
 
-// appendTo packs the error.
-func (f *failure) appendTo(dst []byte) []byte {
+// write writes the error.
+func (f *failure) write(e *body.Encoder) {
 	pairs := 1
 	if f.reason != "" {
 		pairs++
@@ -52,17 +60,18 @@ func (f *failure) appendTo(dst []byte) []byte {
 			pairs++
 		}
 	}
-	dst = appendTextField(appendMap(dst, pairs), "error", f.text)
+	e.Map(pairs)
+	e.TextField("error", f.text)
 	if f.reason != "" {
-		dst = appendTextField(dst, "reason", f.reason)
+		e.TextField("reason", f.reason)
 	}
 	if f.field != "" {
-		dst = appendTextField(dst, "field", f.field)
+		e.TextField("field", f.field)
 		if f.index >= 0 {
-			dst = appendIntField(dst, "index", f.index)
+			e.IntField("index", f.index)
 		}
 	}
-	return dst
+	e.EndMap()
 }
 
 // describe maps an error of the Conductor to what clients see.
@@ -83,80 +92,54 @@ func describe(err error) *failure {
 	return &failure{status: http.StatusInternalServerError, text: err.Error()}
 }
 
-// entry is one pair of a request.
-type entry struct {
-	name string
-	value
-}
-
-// exchange is one request with a body. Exchanges are used again, with their buffers.
-type exchange struct {
-	body.Request
-	form    Form
-	entries []entry
-	ahead   ahead // of the numbers in Tokens before the field is taken
-	most    int   // elements of a list
-}
-
-var exchanges = sync.Pool{New: func() any { return new(exchange) }}
-
-// release gives the buffers back, but for those that one giant request has made.
-func (r *exchange) release() {
-	clear(r.entries)
-	r.entries = r.entries[:0]
-	r.ahead = ahead{}
-	r.Reset()
-	exchanges.Put(r)
-}
-
-// body reads a map for a handler and sends what that returns. In JSON more says whether
-// text behind the object is let be; what is no object is then told as a line of text.
-func (d *Dialect) body(handle func(*exchange) ([]byte, error), more bool) gin.HandlerFunc {
-	return d.exchange(func(_ *gin.Context, r *exchange) ([]byte, error) {
-		if err := r.parse(more); err != nil {
-			return nil, err
-		}
-		return handle(r)
-	})
-}
-
-// queryBody is body for a query: from its last byte to its answer it counts as one of those
-// there may be at once.
-func (d *Dialect) queryBody(handle func(*exchange) ([]byte, error)) gin.HandlerFunc {
-	return d.exchange(func(g *gin.Context, r *exchange) (packed []byte, err error) {
-		err = d.cfg.Admission.Do(g.Writer, g.Request, func() (err error) {
-			if err = r.parse(false); err == nil {
-				packed, err = handle(r)
-			}
+// body reads a map of a shape for a handler and sends what that writes. In JSON text may
+// follow the object.
+func (d *handlers) body(of body.Shape, handle func(fields, *body.Encoder) error) server.Handler {
+	return d.exchange(func(_ *gin.Context, r *body.Request, e *body.Encoder) error {
+		f, err := d.parse(r, of, true)
+		if err != nil {
 			return err
-		})
-		return packed, err
+		}
+		return handle(f, e)
 	})
 }
 
-// exchange reads a body, lets work answer it and sends that.
-func (d *Dialect) exchange(work func(*gin.Context, *exchange) ([]byte, error)) gin.HandlerFunc {
-	return func(g *gin.Context) {
-		r := exchanges.Get().(*exchange)
-		defer r.release()
-		r.form, r.most = d.cfg.Form, d.cfg.MaxTokens
+// queryBody is body for a query, which is answered within a place.
+func (d *handlers) queryBody(p promptField) server.Handler {
+	return d.exchange(func(g *gin.Context, r *body.Request, e *body.Encoder) error {
+		return d.cfg.Admission.Do(g.Writer, g.Request, func() error {
+			f, err := d.parse(r, p.shape, false)
+			if err != nil {
+				return err
+			}
+			return d.query(r, f, p, e)
+		})
+	})
+}
+
+// exchange reads a body, lets work write the answer and sends that.
+func (d *handlers) exchange(work func(*gin.Context, *body.Request, *body.Encoder) error) server.Handler {
+	return func(g *gin.Context, codec body.Codec) {
+		r := body.Get()
+		defer r.Release()
+		e := body.Encoder{Out: r.Out, Codec: codec}
 		err := d.read(g, r)
-		var packed []byte
 		if err == nil {
-			packed, err = work(g, r)
+			err = work(g, r, &e)
 		}
 		if err != nil {
-			d.refuse(g, err)
+			d.refuse(g, codec, err)
 			return
 		}
-		d.answer(g, packed, "\n")
+		respond(g, http.StatusOK, &e, "\n")
+		r.Out = e.Out
 	}
 }
 
 // read reads the bytes of a request.
-func (d *Dialect) read(g *gin.Context, r *exchange) error {
-	if r.form == Msgpack && !speaks(g.GetHeader("Content-Type")) {
-		return &failure{status: http.StatusBadRequest, text: "Content-Type must be " + ContentType, reason: "unsupported_content_type"}
+func (d *handlers) read(g *gin.Context, r *body.Request) error {
+	if kind := d.cfg.Codec; kind == body.Msgpack && !server.Speaks(g.GetHeader("Content-Type"), kind) {
+		return &failure{status: http.StatusBadRequest, text: "Content-Type must be " + kind.ContentType(), reason: "unsupported_content_type"}
 	}
 	err := r.Fill(g.Writer, g.Request, d.cfg.MaxBody)
 	switch {
@@ -167,58 +150,113 @@ func (d *Dialect) read(g *gin.Context, r *exchange) error {
 	case errors.Is(err, errors.ErrUnsupported):
 		return &failure{status: http.StatusUnsupportedMediaType, text: err.Error(), reason: body.Unsupported}
 	}
-	return r.form.invalid(err.Error())
+	return d.invalid(err.Error())
 }
 
-// parse reads the pairs of a request.
-func (r *exchange) parse(more bool) error {
-	if r.form == Msgpack {
-		return r.parsePacked(r.Src)
+const (
+	// maxDepth bounds how deep values are nested; no request needs more than 2.
+	maxDepth = 64
+	// maxFields bounds the pairs of a map, which take more room here than in the body.
+	maxFields = 64
+)
+
+// parse reads the fields of a request. tail reports whether text may follow an object in
+// JSON. The fields of a map in msgpack keep their order, those in JSON come in
+// alphabetical order, of several with one name the last.
+func (d *handlers) parse(r *body.Request, of body.Shape, tail bool) (fields, error) {
+	codec := d.cfg.Codec
+	members, end, err := r.Scan(of, body.Options{Codec: codec, Limit: d.cfg.MaxTokens, Depth: maxDepth, Tail: tail, Every: maxFields})
+	f := fields{d: d, members: members}
+	if codec == body.Msgpack {
+		if err == nil {
+			return f, nil
+		}
+		return f, d.invalid(map[string]string{
+			body.Syntax: "Invalid msgpack object", body.NotObject: "request body must be a msgpack map",
+			body.TooMany: "request body has too many fields", body.BadName: "map keys must be strings",
+		}[err.Reason])
 	}
-	return r.parseJSON(more)
-}
-
-// maxFields bounds the pairs of a map, which take more room here than in the body.
-const maxFields = 64
-
-// parsePacked reads the pairs of a packed body. What follows the map is let be.
-func (r *exchange) parsePacked(src []byte) error {
-	r.entries, r.ahead = r.entries[:0], ahead{}
-	invalid := invalidBody("Invalid msgpack object")
-	whole, rest, ok := readHead(src)
 	switch {
-	case !ok:
-		return invalid
-	case whole.kind != dict:
-		if _, _, ok := read(src, maxDepth); !ok {
-			return invalid
+	case err != nil && err.Reason == body.Syntax, !utf8.Valid(r.Src[end:]):
+		if tail {
+			return f, &failure{status: http.StatusBadRequest, text: "Invalid JSON"}
 		}
-		return invalidBody("request body must be a msgpack map")
+		return f, d.invalid("Invalid JSON object")
+	case err != nil, slices.ContainsFunc(members, func(m body.Member) bool { return !m.Read && crowded(m.Raw) }):
+		return f, d.invalid("an object has too many fields")
 	}
-	if whole.n > maxFields {
-		return invalidBody("request body has too many fields")
-	}
-	texts := true
-	for range whole.n {
-		var key value
-		e := entry{}
-		if key, rest, ok = read(rest, maxDepth-1); !ok {
-			return invalid
+	sortFields(members)
+	return f, nil
+}
+
+func sortFields(members []body.Member) {
+	slices.SortFunc(members, func(a, b body.Member) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// crowded reports whether an object in valid JSON has more than maxFields fields.
+func crowded(raw []byte) bool {
+	var fields [maxDepth + 1]int // by depth
+	depth := 0
+	for at := 0; at < len(raw); at++ {
+		switch raw[at] {
+		case '"':
+			at, _, _ = prompt.String(raw, at)
+			at--
+		case '{':
+			depth++
+			fields[depth] = 1
+		case '[':
+			depth++
+			fields[depth] = math.MinInt
+		case '}', ']':
+			depth--
+		case ',':
+			if fields[depth]++; fields[depth] > maxFields {
+				return true
+			}
 		}
-		texts = texts && key.kind == text
-		e.name = string(key.raw)
-		if e.name == tokenField && r.ahead.n == 0 {
-			e.value, rest, ok = r.list(rest, maxDepth-1, r.most)
-		} else {
-			e.value, rest, ok = read(rest, maxDepth-1)
-		}
-		if !ok {
-			return invalid
-		}
-		r.entries = append(r.entries, e)
 	}
-	if !texts {
-		return invalidBody("map keys must be strings")
+	return false
+}
+
+// respond sends an answer. In JSON end follows it, which is a newline everywhere but behind
+// /services and errors.
+func respond(g *gin.Context, status int, e *body.Encoder, end string) {
+	if e.Codec == body.JSON {
+		e.Out = append(e.Out, end...)
 	}
-	return nil
+	g.Data(status, e.Codec.ContentType(), e.Out)
+}
+
+// refused words an error of the server. Without a route GET and POST have a text of their
+// own if the other method has one.
+func (d *handlers) refused(g *gin.Context, codec body.Codec, why *server.Refusal) {
+	f := &failure{status: why.Status, text: why.Text, reason: why.Reason, field: why.Field, index: -1}
+	switch why.Status {
+	case http.StatusMethodNotAllowed:
+		if m := g.Request.Method; m != http.MethodGet && m != http.MethodPost {
+			f.status, f.text = http.StatusNotFound, "no such path: "+g.Request.URL.Path
+		}
+		fallthrough
+	case http.StatusNotFound:
+		f.reason = ""
+	}
+	d.refuse(g, codec, f)
+}
+
+// refuse answers with an error. In JSON those of the operation, which have no reason,
+// are lines of text.
+func (d *handlers) refuse(g *gin.Context, codec body.Codec, err error) {
+	f := describe(err)
+	if f.status == http.StatusRequestEntityTooLarge && g.Request.ProtoMajor < 2 {
+		// The rest of the body is not read, so the connection cannot go on.
+		g.Header("Connection", "close")
+	}
+	if d.cfg.Codec == body.JSON && f.reason == "" {
+		g.Data(f.status, "text/plain; charset=utf-8", []byte(f.text+"\n"))
+		return
+	}
+	e := body.Encoder{Codec: codec}
+	f.write(&e)
+	respond(g, f.status, &e, "")
 }

@@ -59,7 +59,7 @@ func load(t testing.TB, name string, into any) {
 // do makes the request of a step and compares the answer byte by byte.
 func (s *testServer) do(on *gin.Engine, at *step) {
 	s.t.Helper()
-	contentType := ContentType
+	contentType := msgpackType
 	if at.Type != nil {
 		contentType = *at.Type
 	}
@@ -69,7 +69,7 @@ func (s *testServer) do(on *gin.Engine, at *step) {
 	}
 	method, path, _ := strings.Cut(at.Request, " ")
 	rec := send(on, method, path, body, "Content-Type", contentType)
-	if got := rec.Header().Get("Content-Type"); got != ContentType {
+	if got := rec.Header().Get("Content-Type"); got != msgpackType {
 		s.t.Errorf("%s %s: an answer of type %q", at.Request, at.Says, got)
 	}
 	if rec.Code != at.Status || !bytes.Equal(rec.Body.Bytes(), at.Answer) {

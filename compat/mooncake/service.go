@@ -3,38 +3,48 @@ package mooncake
 import (
 	"cmp"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // services lists the registered sources, sorted by the text of their keys: GET
 // /services.
-func (d *Dialect) services(g *gin.Context) {
+func (d *handlers) services(g *gin.Context, codec body.Codec) {
 	all := d.conductor.Registrations()
 	slices.SortFunc(all, func(a, b conductor.Registration) int {
 		return strings.Compare(a.Key().String(), b.Key().String())
 	})
-	dst := appendIntField(appendMap(nil, 2), "count", len(all))
-	dst = appendList(appendText(dst, "services"), len(all))
+	e := body.Encoder{Codec: codec}
+	e.Map(2)
+	e.IntField("count", len(all))
+	e.Name("services")
+	e.List(len(all))
 	for _, r := range all {
-		dst = appendMap(dst, 11)
-		dst = appendTextField(dst, "Endpoint", r.Endpoint)
-		dst = appendTextField(dst, "ReplayEndpoint", r.ReplayEndpoint)
-		dst = appendTextField(dst, "Type", r.Type)
-		dst = appendTextField(dst, "ModelName", r.Model)
-		dst = appendTextField(dst, "LoraName", r.Lora)
-		dst = appendTextField(dst, "TenantID", r.Tenant)
-		dst = appendTextField(dst, "InstanceID", r.Instance)
-		dst = appendIntField(dst, "BlockSize", r.BlockSize)
-		dst = appendIntField(dst, "DPRank", r.Rank)
-		dst = appendNil(appendText(dst, "CacheGroup"))
-		dst = appendProfile(appendText(dst, "HashProfile"), r.Profile)
+		e.Map(11)
+		e.TextField("Endpoint", r.Endpoint)
+		e.TextField("ReplayEndpoint", r.ReplayEndpoint)
+		e.TextField("Type", r.Type)
+		e.TextField("ModelName", r.Model)
+		e.TextField("LoraName", r.Lora)
+		e.TextField("TenantID", r.Tenant)
+		e.TextField("InstanceID", r.Instance)
+		e.IntField("BlockSize", r.BlockSize)
+		e.IntField("DPRank", r.Rank)
+		e.Name("CacheGroup")
+		e.Null()
+		e.Name("HashProfile")
+		writeProfile(&e, r.Profile)
+		e.EndMap()
 	}
-	d.answer(g, dst, "")
+	e.EndList()
+	e.EndMap()
+	respond(g, http.StatusOK, &e, "")
 }
 
 // space is what the dialect calls a context: whatever the salt.
@@ -56,7 +66,7 @@ type held struct {
 }
 
 // globalView shows the contexts, with their instances: GET /global_view.
-func (d *Dialect) globalView(g *gin.Context) {
+func (d *handlers) globalView(g *gin.Context, codec body.Codec) {
 	spaces := make(map[space]*held)
 	at := func(s space) *held {
 		if spaces[s] == nil {
@@ -76,30 +86,46 @@ func (d *Dialect) globalView(g *gin.Context) {
 	for _, x := range d.conductor.Contexts() {
 		at(space{x.Tenant, x.Model, x.Lora, x.BlockSize}).blocks += x.Blocks
 	}
-	dst := appendIntField(appendMap(nil, 2), "context_count", len(spaces))
-	dst = appendList(appendText(dst, "contexts"), len(spaces))
+	e := body.Encoder{Codec: codec}
+	e.Map(2)
+	e.IntField("context_count", len(spaces))
+	e.Name("contexts")
+	e.List(len(spaces))
 	for _, s := range slices.SortedFunc(maps.Keys(spaces), space.compare) {
 		h := spaces[s]
-		dst = appendMap(dst, 7)
-		dst = appendTextField(dst, "model_name", s.model)
-		dst = appendTextField(dst, "lora_name", s.lora)
-		dst = appendIntField(dst, "block_size", s.blockSize)
-		dst = appendTextField(dst, "tenant_id", s.tenant)
-		dst = appendIntField(dst, "prefix_count", h.blocks)
-		dst = appendProfile(appendText(dst, "hash_profile"), h.profile)
-		dst = appendMap(appendText(dst, "instances"), len(h.ranks))
+		e.Map(7)
+		e.TextField("model_name", s.model)
+		e.TextField("lora_name", s.lora)
+		e.IntField("block_size", s.blockSize)
+		e.TextField("tenant_id", s.tenant)
+		e.IntField("prefix_count", h.blocks)
+		e.Name("hash_profile")
+		writeProfile(&e, h.profile)
+		e.Name("instances")
+		e.Map(len(h.ranks))
 		for _, name := range slices.Sorted(maps.Keys(h.ranks)) {
 			slices.Sort(h.ranks[name])
-			dst = appendList(appendText(dst, name), len(h.ranks[name]))
+			e.Key(name)
+			e.List(len(h.ranks[name]))
 			for _, rank := range h.ranks[name] {
-				dst = appendInt(dst, rank)
+				e.Int(rank)
 			}
+			e.EndList()
 		}
+		e.EndMap()
+		e.EndMap()
 	}
-	d.answer(g, dst, "\n")
+	e.EndList()
+	e.EndMap()
+	respond(g, http.StatusOK, &e, "\n")
 }
 
 // health says that the process is alive: GET /health.
-func (d *Dialect) health(g *gin.Context) {
-	d.answer(g, appendTextField(appendTextField(appendMap(nil, 2), "status", "ok"), "version", d.cfg.Version), "\n")
+func (d *handlers) health(g *gin.Context, codec body.Codec) {
+	e := body.Encoder{Codec: codec}
+	e.Map(2)
+	e.TextField("status", "ok")
+	e.TextField("version", d.cfg.Version)
+	e.EndMap()
+	respond(g, http.StatusOK, &e, "\n")
 }

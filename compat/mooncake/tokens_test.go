@@ -12,7 +12,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/internal/must"
 )
 
@@ -20,23 +20,27 @@ import (
 // JSON, whole and cut, and holds them to what was written.
 func TestTokenLists(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	d := New(Config{MaxTokens: 1 << 10})
-	r := &exchange{most: 1 << 10}
-	ask := func(form Form, body []byte) ([]uint32, error) {
-		r.form, r.Src = form, body
-		if err := r.parse(false); err != nil {
+	r := new(body.Request)
+	ask := func(codec body.Codec, src []byte) ([]uint32, error) {
+		d := &handlers{cfg: Config{MaxTokens: 1 << 10, Codec: codec}}
+		r.Src = src
+		a, err := d.asked(r)
+		if err != nil {
 			return nil, err
 		}
-		var q conductor.Query
-		if err := d.tokens(r, tokenIDs(r), &q); err != nil {
+		if err := a.numbers(a.field("token_ids")); err != nil {
 			return nil, err
 		}
-		return q.Tokens, nil
+		return a.Tokens, nil
 	}
 	for round := range 3000 {
 		want := make([]uint32, rng.IntN(40))
 		signed := make([]int64, len(want))
-		packed := appendList(appendText(appendMap(nil, 1), "token_ids"), len(want))
+		e := body.Encoder{Codec: body.Msgpack}
+		e.Map(1)
+		e.Name("token_ids")
+		e.List(len(want))
+		packed := e.Out
 		bytes := []byte{}
 		for i := range want {
 			want[i] = rng.Uint32() >> rng.IntN(32)
@@ -60,26 +64,24 @@ func TestTokenLists(t *testing.T) {
 		must.Succeed(t, err)
 		text, err := json.Marshal(map[string]any{"token_ids": signed})
 		must.Succeed(t, err)
-		for i, body := range [][]byte{packed, bin, text} {
-			form := Msgpack
+		for i, src := range [][]byte{packed, bin, text} {
+			codec := body.Msgpack
 			if i == 2 {
-				form = JSON
+				codec = body.JSON
 			}
-			if got, err := ask(form, body); err != nil || !slices.Equal(got, want) {
-				t.Fatalf("round %d: %x: %d %v, want %d", round, body, got, err, want)
+			if got, err := ask(codec, src); err != nil || !slices.Equal(got, want) {
+				t.Fatalf("round %d: %x: %d %v, want %d", round, src, got, err, want)
 			}
 		}
 		for cut := range packed {
-			if _, err := ask(Msgpack, packed[:cut]); err == nil {
+			if _, err := ask(body.Msgpack, packed[:cut]); err == nil {
 				t.Fatalf("round %d: %x is read", round, packed[:cut])
 			}
 		}
 	}
 	f := func(elements []any, index int, reason string) {
 		t.Helper()
-		body, err := msgpack.Marshal(map[string]any{"token_ids": elements})
-		must.Succeed(t, err)
-		_, err = ask(Msgpack, body)
+		_, err := ask(body.Msgpack, packed(t, map[string]any{"token_ids": elements}))
 		if e, ok := err.(*failure); !ok || e.index != index || e.reason != reason || e.field != "token_ids" {
 			t.Errorf("%v: %+v, want %s at %d", elements, err, reason, index)
 		}
@@ -91,46 +93,50 @@ func TestTokenLists(t *testing.T) {
 	f([]any{1.5, 2, 3, 4, 5, 6}, 0, "invalid_type")
 }
 
-// TestTokensTwice reads bodies that give the field twice: both are looked at, the last
-// counts, whichever of them was read ahead.
+// TestTokensTwice reads bodies that give the field twice: the faults of both count, and the
+// numbers of the last.
 func TestTokensTwice(t *testing.T) {
-	d := New(Config{MaxTokens: 20})
+	d := &handlers{cfg: Config{MaxTokens: 20, Codec: body.Msgpack}}
 	long := make([]int, 20)
 	for i := range long {
 		long[i] = 1000 * i
 	}
-	values := []any{[]int{}, []int{7}, long, append(long, 1), []byte{1, 0, 0, 0}, "text", []any{1, 2, 3, 4, 5, 6, 7, 8, -1, 9}}
-	body := func(of ...any) []byte {
-		b := appendMap(nil, len(of))
+	values := []any{[]int{}, []int{7}, long, append(long, 1), []byte{1, 0, 0, 0}, []byte{1}, "text", []any{1, 2, 3, 4, 5, 6, 7, 8, -1, 9}, []any{"x"}}
+	ask := func(of ...any) (string, *failure) {
+		e := body.Encoder{Codec: body.Msgpack}
+		e.Map(len(of))
 		for _, v := range of {
-			b = append(appendText(b, "token_ids"), packed(t, v)...)
+			e.Name("token_ids")
+			e.Raw(packed(t, v))
 		}
-		return b
-	}
-	ask := func(r *exchange, at int) (string, *failure) {
-		var q conductor.Query
-		err := d.tokens(r, &r.entries[at].value, &q)
-		return fmt.Sprint(q.Tokens), err
+		a, err := d.asked(&body.Request{Src: e.Out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range a.members {
+			if err := a.take(&a.members[i]); err != nil {
+				return "", err
+			}
+		}
+		return fmt.Sprint(a.Tokens), nil
 	}
 	for _, first := range values {
 		for _, second := range values {
-			both := &exchange{most: d.cfg.MaxTokens}
-			must.Succeed(t, both.parsePacked(body(first, second)))
-			for at, v := range []any{first, second} {
-				alone := new(exchange) // which reads nothing ahead
-				must.Succeed(t, alone.parsePacked(body(v)))
-				got, err := ask(both, at)
-				want, wantErr := ask(alone, 0)
-				if got != want || !reflect.DeepEqual(err, wantErr) {
-					t.Errorf("%v, %v: the %dth is %s %v, want %s %v", first, second, at, got, err, want, wantErr)
-				}
+			want, wantErr := ask(first)
+			if wantErr == nil {
+				want, wantErr = ask(second)
+			}
+			if got, err := ask(first, second); got != want || !reflect.DeepEqual(err, wantErr) {
+				t.Errorf("%v, %v: %s %v, want %s %v", first, second, got, err, want, wantErr)
 			}
 		}
 	}
-	r := &exchange{most: d.cfg.MaxTokens}
-	if err := r.parsePacked(body(long)); err != nil || r.ahead.n < 17 {
-		t.Errorf("%d of 20 elements are read ahead: %v", r.ahead.n, err)
-	}
+}
+
+// asked reads the body of a query.
+func (d *handlers) asked(r *body.Request) (*asked, error) {
+	f, err := d.parse(r, byTokens.shape, false)
+	return &asked{fields: f, r: r, prompt: byTokens}, err
 }
 
 // TestNumbersDoNotAllocate holds that reading JSON costs the same memory however many
@@ -138,10 +144,12 @@ func TestTokensTwice(t *testing.T) {
 func TestNumbersDoNotAllocate(t *testing.T) {
 	for _, element := range []string{"-6148914691236517205", "6148914691236517205", "-0", "1.5", "-99999999999999999999"} {
 		allocations := func(n int) float64 {
-			r := &exchange{form: JSON, most: n + 1}
+			d := &handlers{cfg: Config{MaxTokens: n + 1}}
+			r := new(body.Request)
 			r.Src, r.Hashes = []byte(`{"seq_hashes":[1`+strings.Repeat(","+element, n)+`]}`), make([]uint64, 0, n+1)
 			return testing.AllocsPerRun(20, func() {
-				must.Succeed(t, r.parse(false))
+				_, err := d.parse(r, byHashes.shape, false)
+				must.Succeed(t, err)
 			})
 		}
 		if few, many := allocations(10), allocations(10_000); many > few+2 { // a buffer that is new, now and then
@@ -159,34 +167,28 @@ func BenchmarkTokens(b *testing.B) {
 		list[i] = 50_000 + uint32(i)*2654435761>>3%100_000
 		bytes = binary.LittleEndian.AppendUint32(bytes, list[i])
 	}
-	d := New(Config{MaxTokens: n})
-	run := func(name string, body []byte, form Form) {
+	run := func(name string, src []byte, codec body.Codec) {
+		d := &handlers{cfg: Config{MaxTokens: n, Codec: codec}}
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			b.SetBytes(int64(len(body)))
+			b.SetBytes(int64(len(src)))
 			for b.Loop() {
-				r := exchanges.Get().(*exchange)
-				r.most, r.form, r.Src = n, form, body
-				err := r.parse(false)
-				var q conductor.Query
-				if err != nil || d.tokens(r, tokenIDs(r), &q) != nil || len(q.Tokens) != n {
-					b.Fatal(err, len(q.Tokens))
+				r := body.Get()
+				r.Src = src
+				a, err := d.asked(r)
+				if err != nil || a.numbers(a.field("token_ids")) != nil || len(a.Tokens) != n {
+					b.Fatal(err, len(a.Tokens))
 				}
-				r.release()
+				r.Release()
 			}
 		})
 	}
 	marshal := func(marshal func(any) ([]byte, error), ids any) []byte {
-		body, err := marshal(map[string]any{"model": "m", "block_size": 16, "token_ids": ids})
+		src, err := marshal(map[string]any{"model": "m", "block_size": 16, "token_ids": ids})
 		must.Succeed(b, err)
-		return body
+		return src
 	}
-	run("bin", marshal(msgpack.Marshal, bytes), Msgpack)
-	run("list", marshal(msgpack.Marshal, list), Msgpack)
-	run("json", marshal(json.Marshal, list), JSON)
-}
-
-func tokenIDs(r *exchange) *value {
-	f := r.fields()
-	return f.field("token_ids")
+	run("bin", marshal(msgpack.Marshal, bytes), body.Msgpack)
+	run("list", marshal(msgpack.Marshal, list), body.Msgpack)
+	run("json", marshal(json.Marshal, list), body.JSON)
 }

@@ -1,7 +1,8 @@
-// Package body reads request bodies for every dialect, and writes what their answers
-// share.
+// Package body reads request bodies for every dialect and writes their answers, in JSON
+// and in msgpack.
 //
 //	socket --Fill--> Src --Scan--> Members, Tokens, Hashes --dialect--> conductor.Query
+//	conductor.Answer --dialect--> Encoder --> Out
 //
 // A dialect describes an object by a Shape. Scan reads the object in one pass: lists of
 // numbers go into the buffers of the Request, other fields stay text. Members keep the
@@ -31,6 +32,8 @@ type Request struct {
 	Hashes  []uint64
 	Unknown int    // fields that no shape has
 	Out     []byte // the answer, for dialects that write it here
+
+	digits []byte // of an element
 }
 
 // keepOut bounds the answer, in bytes, whose buffer Reset keeps. Thousands of rows fit.
@@ -63,6 +66,8 @@ const (
 	Unreadable  = "unreadable"           // the connection failed
 	Syntax      = "invalid_json"
 	TooMany     = "too_many_fields"
+	NotObject   = "not_object" // in msgpack
+	BadName     = "bad_name"   // in msgpack, a name that is no text
 )
 
 // Error is a body that cannot be read.

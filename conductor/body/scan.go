@@ -71,6 +71,7 @@ type List struct {
 	Text     []byte
 	At       int  // offset of Text, the bad element, in the body
 	Other    bool // an element is not a number
+	Rest     int  // bytes of a bin behind its last number
 }
 
 // Item is one element of an array of objects.
@@ -84,9 +85,10 @@ const MaxItems = 256
 
 // Options are the rules of a dialect.
 type Options struct {
-	Limit int  // numbers that a list may store
-	Depth int  // levels of nesting, 0 for prompt.MaxDepth
-	Tail  bool // text may follow the object
+	Codec Codec // what follows is for JSON but Limit, Depth and Every
+	Limit int   // numbers that a list may store
+	Depth int   // levels of nesting, 0 for prompt.MaxDepth
+	Tail  bool  // text may follow the object
 	// Unknown makes errors name fields that the shape lacks.
 	Unknown bool
 	// Every, unless 0, stores unknown fields too, at most Every in all. Of a field given
@@ -120,6 +122,9 @@ func (r *Request) Scan(of Shape, opts Options) (members []Member, end int, err *
 
 // ScanText is Scan for text other than Src. It appends to the buffers.
 func (r *Request) ScanText(src []byte, of Shape, opts Options) (members []Member, end int, err *Error) {
+	if opts.Codec == Msgpack {
+		return r.scanPacked(src, of, opts)
+	}
 	s := scanner{Options: opts, r: r, src: src, depth: opts.Depth, index: -1}
 	if s.depth == 0 {
 		s.depth = prompt.MaxDepth

@@ -1,8 +1,6 @@
 package http
 
 import (
-	"strconv"
-
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 )
@@ -11,54 +9,62 @@ import (
 // out of what is written once for each roster of instances; rows with equal numbers are
 // copied from one another.
 
-// answer answers a query.
-func (a *api) answer(q *conductor.Query) *buffer {
-	b := newBuffer()
-	a.conductor.Answer(q, func(ans *conductor.Answer) { b.text = appendAnswer(b.text, ans) })
-	return b
-}
-
-// zeros is what is written for the instances of a roster that hold nothing.
+// zeros is what is written for the instances of a roster that hold nothing, in one codec.
 type zeros struct {
-	text []byte // rows with their keys, a comma behind each
+	text []byte // rows with their keys, in JSON a comma before each
 	rows []zeroRow
 }
 
 type zeroRow struct{ from, key, to int } // in text: the key ends at key
 
 // zerosKey is what the zeros of a roster are kept under.
-type zerosKey struct{}
+type zerosKey body.Codec
 
-func zerosOf(r *conductor.Roster) *zeros {
-	if r == nil {
+func zerosOf(r *conductor.Roster, codec body.Codec) *zeros {
+	switch {
+	case r == nil:
 		return nil
+	case codec == body.JSON:
+		return r.Keep(zerosKey(codec), func(rows []conductor.Row) any { return newZeros(rows, body.JSON) }).(*zeros)
 	}
-	return r.Keep(zerosKey{}, writeZeros).(*zeros)
+	return r.Keep(zerosKey(codec), func(rows []conductor.Row) any { return newZeros(rows, body.Msgpack) }).(*zeros)
 }
 
-func writeZeros(rows []conductor.Row) any {
+func newZeros(rows []conductor.Row, codec body.Codec) *zeros {
+	e := body.Encoder{Codec: codec, HTML: true, Out: []byte{'}'}} // so that a comma is in front of each row
 	z := &zeros{rows: make([]zeroRow, len(rows))}
 	for i := range rows {
 		at := &z.rows[i]
-		at.from = len(z.text)
-		z.text = appendString(z.text, rows[i].Instance)
-		at.key = len(z.text)
-		z.text = append(appendRow(z.text, &rows[i], &conductor.Answer{}), ',')
-		at.to = len(z.text)
+		at.from = len(e.Out)
+		e.Key(rows[i].Instance)
+		at.key = len(e.Out)
+		writeRow(&e, &rows[i], &conductor.Answer{})
+		at.to = len(e.Out)
 	}
+	z.text = e.Out
 	return z
 }
 
-// appendAnswer writes {tenant: {instance: row}}, rows sorted by instance, or {}
-// when there is no row. All counts are tokens.
-func appendAnswer(dst []byte, ans *conductor.Answer) []byte {
-	if len(ans.Rows) == 0 {
-		return append(dst, "{}"...)
+// writeAnswer writes {tenant: {instance: row}}, rows sorted by instance, or {} when there
+// is no row, and warnings. All counts are tokens. A tenant has precedence over warnings.
+func writeAnswer(e *body.Encoder, ans *conductor.Answer, warnings []string) {
+	pairs := min(len(ans.Rows), 1)
+	if pairs > 0 && ans.Tenant == "warnings" {
+		warnings = nil
 	}
-	dst = append(dst, '{')
-	dst = appendString(dst, ans.Tenant)
-	dst = append(dst, ':', '{')
-	z, plain := zerosOf(ans.Roster), !ans.Truncated && len(ans.Pools) == 0
+	e.Map(pairs + min(len(warnings), 1))
+	if pairs > 0 {
+		e.Key(ans.Tenant)
+		e.Map(len(ans.Rows))
+		writeRows(e, ans)
+		e.EndMap()
+	}
+	writeWarnings(e, warnings)
+	e.EndMap()
+}
+
+func writeRows(e *body.Encoder, ans *conductor.Answer) {
+	z, plain := zerosOf(ans.Roster, e.Codec), !ans.Truncated && len(ans.Pools) == 0
 	var last *conductor.Row // the one that is written at from:
 	from, to := 0, 0
 	for i := 0; i < len(ans.Rows); i++ {
@@ -74,25 +80,22 @@ func appendAnswer(dst []byte, ans *conductor.Answer) []byte {
 				}
 				at, i = next, i+1
 			}
-			dst = append(dst, z.text[z.rows[first].from:z.rows[at].to]...)
+			e.Pairs(z.text[z.rows[first].from:z.rows[at].to])
 			continue
 		}
 		if listed {
-			dst = append(dst, z.text[z.rows[at].from:z.rows[at].key]...)
+			e.Pairs(z.text[z.rows[at].from:z.rows[at].key])
 		} else {
-			dst = appendString(dst, row.Instance)
+			e.Key(row.Instance)
 		}
-		start := len(dst)
+		start := len(e.Out)
 		if last != nil && equal(last, row) {
-			dst = append(dst, dst[from:to]...)
+			e.Out = append(e.Out, e.Out[from:to]...)
 		} else {
-			dst = appendRow(dst, row, ans)
+			writeRow(e, row, ans)
 		}
-		last, from, to = row, start, len(dst)
-		dst = append(dst, ',')
+		last, from, to = row, start, len(e.Out)
 	}
-	dst[len(dst)-1] = '}'
-	return append(dst, '}')
 }
 
 // isZero reports whether a row is what is prepared of it. An instance has no rank but
@@ -106,61 +109,64 @@ func equal(a, b *conductor.Row) bool {
 		len(a.Media) == len(b.Media) && &a.Media[0] == &b.Media[0]
 }
 
-// appendRow writes what stands behind the key of a row.
-func appendRow(dst []byte, row *conductor.Row, ans *conductor.Answer) []byte {
-	blockSize := ans.BlockSize
-	dst = append(dst, `:{"longest_matched":`...)
-	dst = appendTokens(dst, row.Longest, blockSize)
+// writeRow writes what stands behind the key of a row.
+func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
+	size, pairs := ans.BlockSize, 3+len(row.Media)
+	for _, optional := range [...]bool{ans.Truncated, row.Window > 0, row.Detail != nil, len(ans.Pools) > 0} {
+		if optional {
+			pairs++
+		}
+	}
+	e.Map(pairs)
+	e.IntField("longest_matched", row.Longest*size)
 	for _, m := range row.Media {
-		dst = append(dst, ',')
-		dst = appendString(dst, mediumKey(m.Name))
-		dst = append(dst, ':')
-		dst = appendTokens(dst, m.Blocks, blockSize)
+		e.Key(mediumKey(m.Name))
+		e.Int(m.Blocks * size)
 	}
-	dst = append(dst, `,"DP":{`...)
-	for i, r := range row.Ranks {
-		dst = appendRank(dst, i, r.Rank)
-		dst = appendTokens(dst, r.Blocks, blockSize)
+	e.Name("DP")
+	e.Map(len(row.Ranks))
+	for _, r := range row.Ranks {
+		e.IntKey(int(r.Rank))
+		e.Int(r.Blocks * size)
 	}
-	dst = append(dst, `},"rank_matches":{`...)
-	for i, r := range row.Ranks {
-		dst = appendRank(dst, i, r.Rank)
-		dst = append(dst, `{"gpu":`...)
-		dst = appendTokens(dst, r.Device, blockSize)
-		dst = append(dst, `,"cpu":`...)
-		dst = appendTokens(dst, r.Host, blockSize)
-		dst = append(dst, `,"disk":`...)
-		dst = appendTokens(dst, r.Disk, blockSize)
-		dst = append(dst, '}')
+	e.EndMap()
+	e.Name("rank_matches")
+	e.Map(len(row.Ranks))
+	for _, r := range row.Ranks {
+		e.IntKey(int(r.Rank))
+		e.Map(3)
+		e.IntField("gpu", r.Device*size)
+		e.IntField("cpu", r.Host*size)
+		e.IntField("disk", r.Disk*size)
+		e.EndMap()
 	}
-	dst = append(dst, '}')
+	e.EndMap()
 	if ans.Truncated {
-		dst = append(dst, `,"truncated":true`...)
+		e.Name("truncated")
+		e.True()
 	}
 	if row.Window > 0 {
-		dst = append(dst, `,"window":`...)
-		dst = strconv.AppendInt(dst, int64(row.Window), 10)
+		e.IntField("window", row.Window)
 	}
 	if row.Detail != nil {
-		dst = append(dst, `,"detail":{`...)
+		e.Name("detail")
+		e.Map(len(row.Detail))
 		for i := range row.Detail {
-			dst = appendRank(dst, i, int32(row.Detail[i].Rank))
-			dst = appendDetail(dst, &row.Detail[i])
+			e.IntKey(row.Detail[i].Rank)
+			writeDetail(e, &row.Detail[i])
 		}
-		dst = append(dst, '}')
+		e.EndMap()
 	}
 	if len(ans.Pools) > 0 {
-		dst = append(dst, `,"pools":{`...)
+		e.Name("pools")
+		e.Map(len(ans.Pools))
 		for i := range ans.Pools {
-			if i > 0 {
-				dst = append(dst, ',')
-			}
-			dst = append(appendString(dst, ans.Pools[i].Key.String()), ':')
-			dst = appendDetail(dst, &ans.Pools[i])
+			e.Key(ans.Pools[i].Key.String())
+			writeDetail(e, &ans.Pools[i])
 		}
-		dst = append(dst, '}')
+		e.EndMap()
 	}
-	return append(dst, '}')
+	e.EndMap()
 }
 
 // mediumKey is the key of a medium. A medium may have any name, but not that of
@@ -172,40 +178,23 @@ func mediumKey(name string) string {
 	return name
 }
 
-func appendDetail(dst []byte, d *conductor.SourceDetail) []byte {
-	dst = append(dst, `{"state":`...)
-	dst = appendString(dst, string(d.State))
-	dst = append(dst, `,"reason":`...)
-	dst = appendString(dst, d.Reason)
-	dst = append(dst, `,"epoch":`...)
-	dst = strconv.AppendUint(dst, d.Epoch, 10)
-	dst = append(dst, `,"watermark":`...)
+func writeDetail(e *body.Encoder, d *conductor.SourceDetail) {
+	e.Map(5)
+	e.TextField("state", string(d.State))
+	e.TextField("reason", d.Reason)
+	e.Name("epoch")
+	e.Uint(d.Epoch)
+	e.Name("watermark")
 	if d.HasMark {
-		dst = strconv.AppendUint(dst, d.Watermark, 10)
+		e.Uint(d.Watermark)
 	} else {
-		dst = append(dst, "null"...)
+		e.Null()
 	}
-	dst = append(dst, `,"age_ms":`...)
+	e.Name("age_ms")
 	if d.Age >= 0 {
-		dst = strconv.AppendInt(dst, d.Age.Milliseconds(), 10)
+		e.Int(int(d.Age.Milliseconds()))
 	} else {
-		dst = append(dst, "null"...)
+		e.Null()
 	}
-	return append(dst, '}')
+	e.EndMap()
 }
-
-// appendRank writes the key of the i-th rank of an object.
-func appendRank(dst []byte, i int, rank int32) []byte {
-	if i > 0 {
-		dst = append(dst, ',')
-	}
-	dst = append(dst, '"')
-	dst = strconv.AppendInt(dst, int64(rank), 10)
-	return append(dst, '"', ':')
-}
-
-func appendTokens(dst []byte, blocks, blockSize int) []byte {
-	return strconv.AppendInt(dst, int64(blocks)*int64(blockSize), 10)
-}
-
-func appendString(dst []byte, s string) []byte { return body.AppendString(dst, s, true) }

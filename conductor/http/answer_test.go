@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	nethttp "net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +16,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
 	"kvconductor/index"
@@ -174,14 +177,21 @@ func TestAnswers(t *testing.T) {
 			}
 			f.c.Answer(&q, func(ans *conductor.Answer) {
 				ans.Truncated = rng.IntN(5) == 0
-				got := string(appendAnswer([]byte("before"), ans))
-				if want := "before" + plainAnswer(ans); got != want || !json.Valid([]byte(got[6:])) {
+				got := string(appendAnswer(nil, ans))
+				if want := plainAnswer(ans); got != want || !json.Valid([]byte(got)) {
 					t.Fatalf("seed %d\n got %s\nwant %s", seed, got, want)
 				}
 				without := *ans // as written by hand
 				without.Roster = nil
-				if again := string(appendAnswer([]byte("before"), &without)); again != got {
+				if again := string(appendAnswer(nil, &without)); again != got {
 					t.Fatalf("seed %d: without its roster\n got %s\nwant %s", seed, again, got)
+				}
+				for _, ans := range []*conductor.Answer{ans, &without} {
+					e := body.Encoder{Codec: body.Msgpack}
+					writeAnswer(&e, ans, nil)
+					if packed := unpacked(t, e.Out); !reflect.DeepEqual(packed, parsed(t, []byte(got))) {
+						t.Fatalf("seed %d: in msgpack\n got %v\nwant %s", seed, packed, got)
+					}
 				}
 			})
 		}
@@ -243,7 +253,7 @@ func TestStringsAreWrittenAsEncodingJSONDoes(t *testing.T) {
 	for _, s := range texts {
 		want, err := json.Marshal(s)
 		must.Succeed(t, err)
-		if got := appendString(nil, s); string(got) != string(want) {
+		if got := body.AppendString(nil, s, true); string(got) != string(want) {
 			t.Errorf("%q: got %s, want %s", s, got, want)
 		}
 	}
@@ -316,4 +326,33 @@ func BenchmarkAnswer(b *testing.B) {
 		b.Run(fmt.Sprintf("%d/fold+write/top=8", n), func(b *testing.B) { run(b, n, conductor.Query{Top: 8}, true) })
 		b.Run(fmt.Sprintf("%d/fold+write/min_matched=1", n), func(b *testing.B) { run(b, n, conductor.Query{MinMatched: 1}, true) })
 	}
+}
+
+// appendAnswer appends an answer in JSON.
+func appendAnswer(dst []byte, ans *conductor.Answer) []byte {
+	e := body.Encoder{Out: dst, HTML: true}
+	writeAnswer(&e, ans, nil)
+	return e.Out
+}
+
+// unpacked returns a value in msgpack as parsed returns it in JSON.
+func unpacked(t testing.TB, packed []byte) any {
+	t.Helper()
+	var v any
+	if err := msgpack.Unmarshal(packed, &v); err != nil {
+		t.Fatalf("%x: %v", packed, err)
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed(t, text)
+}
+
+func parsed(t testing.TB, text []byte) (v any) {
+	t.Helper()
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return v
 }

@@ -2,7 +2,6 @@ package http
 
 import (
 	"bytes"
-	"encoding/json"
 	"slices"
 
 	"github.com/gin-gonic/gin"
@@ -17,29 +16,33 @@ var batchFields = append(body.Shape{{Name: "queries", Kind: body.Objects(queryFi
 
 // queryBatch answers for several prompts, in their order: POST /query_batch. What is
 // wrong with one is its answer, and no other's.
-func (a *api) queryBatch(g *gin.Context) (any, error) { return a.work(g, batchFields, a.batch) }
+func (a *api) queryBatch(g *gin.Context, codec body.Codec) (any, error) {
+	return a.work(g, codec, batchFields, a.batch)
+}
 
 // batch answers the queries of a batch.
-func (a *api) batch(f *fields, r *body.Request) (any, error) {
+func (a *api) batch(f *fields, r *body.Request) error {
 	if err := a.checkBatch(f, r); err != nil {
-		return nil, err
+		return err
 	}
 	f.body = append(slices.Clip(f.body), f.spare...)
-	b := newBuffer()
-	b.text = append(b.text, `{"answers":[`...)
+	e := &f.out.Encoder
+	e.Map(1 + min(len(f.warnings), 1))
+	e.Name("answers")
+	e.List(len(r.Items))
 	for i := range r.Items {
-		if i > 0 {
-			b.text = append(b.text, ',')
-		}
 		q, err := a.readItem(f, r, i)
 		if err != nil {
-			b.text = appendError(b.text, err)
+			_, row := describe(err)
+			e.Raw(encode(e.Codec, row))
 			continue
 		}
-		a.conductor.Answer(&q, func(ans *conductor.Answer) { b.text = appendAnswer(b.text, ans) })
+		a.conductor.Answer(&q, func(ans *conductor.Answer) { writeAnswer(e, ans, nil) })
 	}
-	b.text = append(b.text, ']', '}')
-	return b, nil
+	e.EndList()
+	writeWarnings(e, f.warnings)
+	e.EndMap()
+	return nil
 }
 
 // checkBatch refuses what is wrong with a batch as a whole.
@@ -83,14 +86,4 @@ func (a *api) readItem(batch *fields, r *body.Request, i int) (q conductor.Query
 	q = f.query(r, a.tokens)
 	r.Tokens = r.Tokens[:lists] // what base64 has added is read before the next is
 	return q, f.err
-}
-
-// appendError writes what is wrong with one query of a batch.
-func appendError(dst []byte, err error) []byte {
-	_, row := describe(err)
-	text, err := json.Marshal(row)
-	if err != nil {
-		panic("BUG: an error cannot be encoded: " + err.Error())
-	}
-	return append(dst, text...)
 }

@@ -33,6 +33,9 @@ type fields struct {
 	shape  body.Shape
 	detail bool // of the query string
 	err    error
+
+	warnings []string // about unknown fields
+	out      *buffer  // of a query
 }
 
 // member returns the first of several spellings that is present and not null.

@@ -1,7 +1,7 @@
 // Package http serves the Conductor dialect: JSON over HTTP, as Mooncake
 // Conductor's published page describes it, with additive fields of our own.
 //
-//	request --> handler(*gin.Context) (any, error) --> wrap --> status and body
+//	request --> handler(*gin.Context) (any, error) --> wrap --> status and body in a codec
 //
 // A handler decodes, makes one call on *conductor.Conductor and returns a value
 // or an error. Queries are answered within a place of the Admission.
@@ -9,19 +9,23 @@
 // {"error", "reason"[, "field"][, "index"]}.
 //
 // New makes an engine with what every listener has (readiness, metrics, the API
-// description, administration); Mount adds the dialect's own paths, /health among
+// description, administration). Dialect offers the dialect's own paths, /health among
 // them, because dialects differ in its answer.
 package http
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
+	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
@@ -61,49 +65,43 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	r.HandleMethodNotAllowed = true
 	r.Use(a.recovery, server.Decoded(opts.MaxBody))
 	r.Use(opts.Use...)
-	r.NoRoute(wrap(func(g *gin.Context) (any, error) {
-		return nil, &statusError{http.StatusNotFound, "not_found", "no such path: " + g.Request.URL.Path}
-	}))
-	r.NoMethod(wrap(func(g *gin.Context) (any, error) {
-		return nil, &statusError{http.StatusMethodNotAllowed, "method_not_allowed", "Method not allowed"}
-	}))
-	r.GET("/ready", wrap(a.ready))
+	server.Dialects{{Refuse: refuse}}.MountRoot(r)
+	r.GET("/ready", inJSON(a.ready))
 	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})))
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
-	r.GET("/admin/check", wrap(a.check))
+	r.GET("/admin/check", inJSON(a.check))
 	return r
 }
 
-// Mount adds the Conductor dialect to r: a listener's root or a prefix of it.
-func Mount(r gin.IRouter, c *conductor.Conductor, opts Options) {
+// Dialect returns the Conductor dialect.
+func Dialect(c *conductor.Conductor, opts Options) server.Dialect {
 	a := &api{conductor: c, opts: opts}
-	r.POST("/register", wrap(a.register))
-	r.POST("/unregister", wrap(a.unregister))
-	r.POST("/query", wrap(a.query))
-	r.POST("/query_by_hash", wrap(a.queryByHash))
-	r.POST("/query_batch", wrap(a.queryBatch))
-	r.GET("/services", wrap(a.services))
-	r.GET("/global_view", wrap(a.globalView))
-	r.GET("/health", wrap(a.health))
+	return server.Dialect{Refuse: refuse, Routes: []server.Route{
+		{Method: http.MethodPost, Path: "/register", Handle: wrap(a.register)},
+		{Method: http.MethodPost, Path: "/unregister", Handle: wrap(a.unregister)},
+		{Method: http.MethodPost, Path: "/query", Handle: wrap(a.query)},
+		{Method: http.MethodPost, Path: "/query_by_hash", Handle: wrap(a.queryByHash)},
+		{Method: http.MethodPost, Path: "/query_batch", Handle: wrap(a.queryBatch)},
+		{Method: http.MethodGet, Path: "/services", Handle: wrap(a.services)},
+		{Method: http.MethodGet, Path: "/global_view", Handle: wrap(a.globalView)},
+		{Method: http.MethodGet, Path: "/health", Handle: wrap(a.health)},
+	}}
 }
 
-// handler is what an endpoint is: a result to encode, or an error.
-type handler func(*gin.Context) (any, error)
+// Mount adds the Conductor dialect alone to r: a listener's root or a prefix of it.
+func Mount(r gin.IRouter, c *conductor.Conductor, opts Options) {
+	server.Dialects{Dialect(c, opts)}.Mount(r)
+}
+
+// handler is what an endpoint is: a result to encode, or an error. codec is the one asked
+// for, for results that the handler encodes.
+type handler func(g *gin.Context, codec body.Codec) (any, error)
 
 // answered is a result with a status of its own.
 type answered struct {
 	status int
 	body   any
 }
-
-// statusError is an error whose status is not that of its kind.
-type statusError struct {
-	status int
-	reason string
-	text   string
-}
-
-func (e *statusError) Error() string { return e.text }
 
 // errorBody is the one shape of errors.
 type errorBody struct {
@@ -114,27 +112,68 @@ type errorBody struct {
 }
 
 // wrap runs a handler and encodes what it returns.
-func wrap(h handler) gin.HandlerFunc {
-	return func(g *gin.Context) {
-		result, err := h(g)
+func wrap(h handler) server.Handler {
+	return func(g *gin.Context, codec body.Codec) {
+		result, err := h(g, codec)
 		if err != nil {
-			status, body := describe(err)
+			status, row := describe(err)
 			if status == http.StatusRequestEntityTooLarge && g.Request.ProtoMajor < 2 {
 				// The rest of the body is not read, so the connection cannot go on.
 				g.Header("Connection", "close")
 			}
-			g.AbortWithStatusJSON(status, body)
+			respond(g, codec, status, row)
 			return
 		}
 		switch v := result.(type) {
 		case *buffer:
 			v.send(g)
 		case answered:
-			g.JSON(v.status, v.body)
+			respond(g, codec, v.status, v.body)
 		default:
-			g.JSON(http.StatusOK, v)
+			respond(g, codec, http.StatusOK, v)
 		}
 	}
+}
+
+// inJSON runs a handler for a path that every listener has.
+func inJSON(h handler) gin.HandlerFunc {
+	handle := wrap(h)
+	return func(g *gin.Context) { handle(g, body.JSON) }
+}
+
+// respond sends a value that is not the answer of a query.
+func respond(g *gin.Context, codec body.Codec, status int, v any) {
+	text := encode(codec, v)
+	if codec == body.JSON {
+		g.Data(status, "application/json; charset=utf-8", text)
+		return
+	}
+	g.Header("Content-Length", strconv.Itoa(len(text)))
+	g.Data(status, codec.ContentType(), text)
+}
+
+// encode encodes a value by its tags for JSON.
+func encode(codec body.Codec, v any) []byte {
+	var b bytes.Buffer
+	var err error
+	if codec == body.JSON {
+		err = json.NewEncoder(&b).Encode(v)
+		b.Truncate(max(b.Len()-1, 0)) // the newline
+	} else {
+		e := msgpack.NewEncoder(&b)
+		e.SetCustomStructTag("json")
+		e.UseCompactInts(true)
+		err = e.Encode(v)
+	}
+	if err != nil {
+		panic("BUG: an answer cannot be encoded: " + err.Error())
+	}
+	return b.Bytes()
+}
+
+// refuse answers where no route of the dialect does.
+func refuse(g *gin.Context, _ body.Codec, why *server.Refusal) {
+	respond(g, body.JSON, why.Status, errorBody{Error: why.Text, Reason: why.Reason, Field: why.Field})
 }
 
 // describe maps an error to its status and body.
@@ -144,7 +183,6 @@ func describe(err error) (int, errorBody) {
 		conflict *conductor.ConflictError
 		profile  *conductor.ProfileConflictError
 		invalid  *body.Error
-		status   *statusError
 	)
 	switch {
 	case errors.As(err, &field):
@@ -171,8 +209,6 @@ func describe(err error) (int, errorBody) {
 		return http.StatusConflict, errorBody{Error: conflict.Error(), Reason: "conflict", Field: conflict.Field}
 	case errors.As(err, &profile):
 		return http.StatusConflict, errorBody{Error: profile.Error(), Reason: "conflict", Field: "hash_profile"}
-	case errors.As(err, &status):
-		return status.status, errorBody{Error: status.text, Reason: status.reason}
 	case errors.Is(err, conductor.ErrPast):
 		return http.StatusForbidden, errorBody{Error: err.Error(), Reason: "read_only"}
 	case errors.Is(err, conductor.ErrNotFound):

@@ -19,8 +19,8 @@ var (
 )
 
 // query answers for a prompt given as tokens: POST /query.
-func (a *api) query(g *gin.Context) (any, error) {
-	return a.work(g, queryFields, func(f *fields, r *body.Request) (any, error) { return a.one(f, r, a.tokens) })
+func (a *api) query(g *gin.Context, codec body.Codec) (any, error) {
+	return a.work(g, codec, queryFields, func(f *fields, r *body.Request) error { return a.one(f, r, a.tokens) })
 }
 
 func (a *api) tokens(f *fields, r *body.Request, q *conductor.Query) {
@@ -29,8 +29,8 @@ func (a *api) tokens(f *fields, r *body.Request, q *conductor.Query) {
 
 // queryByHash answers for a prompt given as canonical seq hashes: POST
 // /query_by_hash. block_hash is the name earlier drafts used.
-func (a *api) queryByHash(g *gin.Context) (any, error) {
-	return a.work(g, hashFields, func(f *fields, r *body.Request) (any, error) { return a.one(f, r, a.hashes) })
+func (a *api) queryByHash(g *gin.Context, codec body.Codec) (any, error) {
+	return a.work(g, codec, hashFields, func(f *fields, r *body.Request) error { return a.one(f, r, a.hashes) })
 }
 
 func (a *api) hashes(f *fields, r *body.Request, q *conductor.Query) {
@@ -43,7 +43,7 @@ type promptReader func(*fields, *body.Request, *conductor.Query)
 
 // work reads a request with a body of a shape and lets answer answer it when its turn
 // has come.
-func (a *api) work(g *gin.Context, s body.Shape, answer func(*fields, *body.Request) (any, error)) (any, error) {
+func (a *api) work(g *gin.Context, codec body.Codec, s body.Shape, answer func(*fields, *body.Request) error) (any, error) {
 	detail, err := flag(g, "detail")
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (a *api) work(g *gin.Context, s body.Shape, answer func(*fields, *body.Requ
 	if err := r.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
 		return nil, err
 	}
-	var result any
+	b := newBuffer(codec)
 	err = a.opts.Admission.Do(g.Writer, g.Request, func() error {
 		f, err := scan(r, s, a.opts.MaxTokens)
 		if err != nil {
@@ -71,21 +71,24 @@ func (a *api) work(g *gin.Context, s body.Shape, answer func(*fields, *body.Requ
 		if err != nil {
 			return err
 		}
-		f.detail, f.spare = detail, spare
-		result, err = answer(&f, r)
-		warn(result, warnings)
-		return err
+		f.detail, f.spare, f.warnings, f.out = detail, spare, warnings, b
+		return answer(&f, r)
 	})
-	return result, err
+	if err != nil {
+		b.release()
+		return nil, err
+	}
+	return b, nil
 }
 
 // one answers a query.
-func (a *api) one(f *fields, r *body.Request, prompt promptReader) (any, error) {
+func (a *api) one(f *fields, r *body.Request, prompt promptReader) error {
 	q := f.query(r, prompt)
 	if f.err != nil {
-		return nil, f.err
+		return f.err
 	}
-	return a.answer(&q), nil
+	a.conductor.Answer(&q, func(ans *conductor.Answer) { writeAnswer(&f.out.Encoder, ans, f.warnings) })
+	return nil
 }
 
 // query reads what both queries share, and the prompt.

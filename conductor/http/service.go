@@ -8,6 +8,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/events"
 )
 
@@ -60,7 +61,7 @@ type findingRow struct {
 }
 
 // services lists the registered sources: GET /services.
-func (a *api) services(*gin.Context) (any, error) {
+func (a *api) services(*gin.Context, body.Codec) (any, error) {
 	all := a.conductor.Services()
 	rows := make([]serviceRow, len(all))
 	for i, s := range all {
@@ -119,7 +120,7 @@ const defaultViewLimit = 10_000
 
 // globalView shows contexts and hash aliases: GET /global_view?limit=N.
 // hashmap[i] belongs to model_contexts[i]: engine hash to canonical seq hash.
-func (a *api) globalView(g *gin.Context) (any, error) {
+func (a *api) globalView(g *gin.Context, _ body.Codec) (any, error) {
 	limit := defaultViewLimit
 	if text := g.Query("limit"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -145,7 +146,7 @@ func (a *api) globalView(g *gin.Context) (any, error) {
 }
 
 // health says that the process is alive: GET /health.
-func (a *api) health(*gin.Context) (any, error) {
+func (a *api) health(*gin.Context, body.Codec) (any, error) {
 	return gin.H{"status": "ok", "version": a.opts.Version}, nil
 }
 
@@ -158,7 +159,7 @@ type stateRow struct {
 
 // ready says whether the recovery from peers is over and every configured source
 // synced or given up on: GET /ready, 503 while something is still being brought up.
-func (a *api) ready(*gin.Context) (any, error) {
+func (a *api) ready(*gin.Context, body.Codec) (any, error) {
 	r := a.conductor.Ready()
 	rows := func(list []conductor.SourceState) []stateRow {
 		all := make([]stateRow, len(list))
@@ -175,7 +176,7 @@ func (a *api) ready(*gin.Context) (any, error) {
 }
 
 // check walks every index and reports broken invariants: GET /admin/check.
-func (a *api) check(*gin.Context) (any, error) {
+func (a *api) check(*gin.Context, body.Codec) (any, error) {
 	errs := a.conductor.Check()
 	if len(errs) == 0 {
 		return gin.H{"ok": true, "errors": []string{}}, nil

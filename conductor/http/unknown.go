@@ -51,24 +51,17 @@ func (a *api) checkNames(r *body.Request, s body.Shape, strict, warn bool) (warn
 	return warnings, err
 }
 
-// warn adds warnings to the result of a query. The name of a tenant has precedence.
-func warn(result any, warnings []string) {
-	b, ok := result.(*buffer)
-	if !ok || len(warnings) == 0 || strings.HasPrefix(string(b.text), `{"warnings":`) {
+// writeWarnings writes warnings as a pair of an answer, if there are any.
+func writeWarnings(e *body.Encoder, warnings []string) {
+	if len(warnings) == 0 {
 		return
 	}
-	b.text = b.text[:len(b.text)-1]
-	if len(b.text) > 1 {
-		b.text = append(b.text, ',')
+	e.Name("warnings")
+	e.List(len(warnings))
+	for _, w := range warnings {
+		e.Text(w)
 	}
-	b.text = append(b.text, `"warnings":[`...)
-	for i, w := range warnings {
-		if i > 0 {
-			b.text = append(b.text, ',')
-		}
-		b.text = appendString(b.text, w)
-	}
-	b.text = append(b.text, "]}"...)
+	e.EndList()
 }
 
 // strict reports whether the query string asks to refuse unknown fields.

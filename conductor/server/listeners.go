@@ -1,9 +1,10 @@
 // Package server holds what all dialects share of HTTP and none of them words:
 //
-//	connection --joined--> http.Server --paced--> handler of a dialect
+//	connection --joined--> http.Server --paced--> Dialects --choose--> handler of a dialect
 //
-// Servers opens the listeners and serves them. An Admission bounds the queries at once. A
-// dialect holds routes and shapes.
+// Servers opens the listeners and serves them. Dialects chooses once for a request which
+// dialect answers, and in which codec. An Admission bounds the queries at once. A dialect
+// holds routes and shapes.
 package server
 
 import (

@@ -1,0 +1,195 @@
+package body
+
+import (
+	"encoding/binary"
+	"math"
+	"strconv"
+)
+
+// Codec is how a body is written.
+type Codec uint8
+
+const (
+	JSON Codec = iota
+	Msgpack
+)
+
+// ContentType returns the media type of bodies in the codec.
+func (c Codec) ContentType() string {
+	if c == Msgpack {
+		return "application/msgpack"
+	}
+	return "application/json"
+}
+
+// Encoder appends an answer to Out in a codec. In msgpack each value has its shortest
+// form. Every map and list states its length, which only msgpack needs.
+type Encoder struct {
+	Out   []byte
+	Codec Codec
+	HTML  bool // strings in JSON escape <, > and &
+}
+
+// separate appends the comma in front of all but the first pair or element.
+func (e *Encoder) separate() {
+	if e.Codec == JSON && len(e.Out) > 0 {
+		switch e.Out[len(e.Out)-1] {
+		case '{', '[', ':':
+		default:
+			e.Out = append(e.Out, ',')
+		}
+	}
+}
+
+// Map begins a map. EndMap ends it.
+func (e *Encoder) Map(pairs int) {
+	if e.Codec == JSON {
+		e.separate()
+		e.Out = append(e.Out, '{')
+		return
+	}
+	e.length(pairs, 0x80, 15, 0, 0xde)
+}
+
+// EndMap ends the map that Map began.
+func (e *Encoder) EndMap() {
+	if e.Codec == JSON {
+		e.Out = append(e.Out, '}')
+	}
+}
+
+// List begins a list. EndList ends it.
+func (e *Encoder) List(n int) {
+	if e.Codec == JSON {
+		e.separate()
+		e.Out = append(e.Out, '[')
+		return
+	}
+	e.length(n, 0x90, 15, 0, 0xdc)
+}
+
+// EndList ends the list that List began.
+func (e *Encoder) EndList() {
+	if e.Codec == JSON {
+		e.Out = append(e.Out, ']')
+	}
+}
+
+// Name appends the name of a pair. It needs no escapes.
+func (e *Encoder) Name(name string) {
+	if e.Codec == JSON {
+		e.separate()
+		e.Out = append(append(append(e.Out, '"'), name...), '"', ':')
+		return
+	}
+	e.text(name)
+}
+
+// Key is Name for any text.
+func (e *Encoder) Key(name string) {
+	e.Text(name)
+	if e.Codec == JSON {
+		e.Out = append(e.Out, ':')
+	}
+}
+
+// IntKey is Name for a number.
+func (e *Encoder) IntKey(n int) { e.Name(strconv.Itoa(n)) }
+
+// Raw appends an encoded value.
+func (e *Encoder) Raw(value []byte) {
+	e.separate()
+	e.Out = append(e.Out, value...)
+}
+
+// Pairs appends encoded pairs of a map. In JSON raw begins with a comma.
+func (e *Encoder) Pairs(raw []byte) {
+	if e.Codec == JSON && e.Out[len(e.Out)-1] == '{' {
+		raw = raw[1:]
+	}
+	e.Out = append(e.Out, raw...)
+}
+
+// Text appends a string.
+func (e *Encoder) Text(s string) {
+	if e.Codec == JSON {
+		e.separate()
+		e.Out = AppendString(e.Out, s, e.HTML)
+		return
+	}
+	e.text(s)
+}
+
+func (e *Encoder) text(s string) {
+	e.length(len(s), 0xa0, 31, 0xd9, 0xda)
+	e.Out = append(e.Out, s...)
+}
+
+// length appends a length: in the tag up to a bound, in one byte where there is a tag for
+// that, in two or four bytes.
+func (e *Encoder) length(n int, fixed byte, most int, one, two byte) {
+	switch {
+	case n <= most:
+		e.Out = append(e.Out, fixed|byte(n))
+	case one != 0 && n <= math.MaxUint8:
+		e.Out = append(e.Out, one, byte(n))
+	case n <= math.MaxUint16:
+		e.Out = binary.BigEndian.AppendUint16(append(e.Out, two), uint16(n))
+	default:
+		e.Out = binary.BigEndian.AppendUint32(append(e.Out, two+1), uint32(n))
+	}
+}
+
+// Int appends a number that is not negative.
+func (e *Encoder) Int(n int) { e.Uint(uint64(n)) }
+
+// Uint appends a number.
+func (e *Encoder) Uint(n uint64) {
+	switch {
+	case e.Codec == JSON:
+		e.separate()
+		e.Out = strconv.AppendUint(e.Out, n, 10)
+	case n <= 0x7f:
+		e.Out = append(e.Out, byte(n))
+	case n <= math.MaxUint8:
+		e.Out = append(e.Out, 0xcc, byte(n))
+	case n <= math.MaxUint16:
+		e.Out = binary.BigEndian.AppendUint16(append(e.Out, 0xcd), uint16(n))
+	case n <= math.MaxUint32:
+		e.Out = binary.BigEndian.AppendUint32(append(e.Out, 0xce), uint32(n))
+	default:
+		e.Out = binary.BigEndian.AppendUint64(append(e.Out, 0xcf), n)
+	}
+}
+
+// Null appends null, or nil.
+func (e *Encoder) Null() {
+	if e.Codec == JSON {
+		e.separate()
+		e.Out = append(e.Out, "null"...)
+		return
+	}
+	e.Out = append(e.Out, 0xc0)
+}
+
+// True appends true.
+func (e *Encoder) True() {
+	if e.Codec == JSON {
+		e.separate()
+		e.Out = append(e.Out, "true"...)
+		return
+	}
+	e.Out = append(e.Out, 0xc3)
+}
+
+// TextField and IntField append one pair of a map.
+func (e *Encoder) TextField(name, s string) {
+	e.Name(name)
+	e.Text(s)
+}
+
+// IntField appends one pair of a map.
+func (e *Encoder) IntField(name string, n int) {
+	e.Name(name)
+	e.Int(n)
+}

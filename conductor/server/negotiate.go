@@ -1,0 +1,189 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor/body"
+)
+
+// Handler answers a request. codec is the one that its client asks for.
+type Handler func(g *gin.Context, codec body.Codec)
+
+// Route is one path of a dialect.
+type Route struct {
+	Method, Path string
+	Handle       Handler
+}
+
+// Dialect is what a dialect offers in one codec.
+type Dialect struct {
+	// Name is the value of the parameter dialect that asks for it. Without a name it is
+	// asked for by the media type of its codec.
+	Name string
+	// Codec is that of requests, and of answers unless Accept prefers another.
+	Codec  body.Codec
+	Routes []Route
+	// Refuse words an error of the server.
+	Refuse func(*gin.Context, body.Codec, *Refusal)
+}
+
+// Refusal is why no route of a dialect answers.
+type Refusal struct {
+	Status              int
+	Reason, Field, Text string // Field may be empty
+}
+
+// Dialects are those of one path. The first answers unless a request asks for another:
+//
+//	Content-Type          dialect  Accept                 answer
+//	application/json      -        -, json, */*           first dialect, JSON
+//	application/json      -        msgpack                first dialect, msgpack
+//	application/json      NAME     -, json, */*, msgpack  dialect NAME, JSON or msgpack
+//	application/msgpack   any      -, msgpack, */*        dialect of msgpack, msgpack
+//	application/msgpack   any      json                   dialect of msgpack, JSON
+//	none, of a GET        any      msgpack                dialect of msgpack, msgpack
+type Dialects []Dialect
+
+// Mount adds the routes of the first dialect to r.
+func (t Dialects) Mount(r gin.IRouter) {
+	for _, route := range t[0].Routes {
+		r.Handle(route.Method, route.Path, t.handler(route))
+	}
+}
+
+// MountRoot adds the routes to the root of a listener, and answers there where no route
+// fits.
+func (t Dialects) MountRoot(r *gin.Engine) {
+	t.Mount(r)
+	r.RedirectTrailingSlash = false
+	r.NoRoute(func(g *gin.Context) {
+		t.refuse(g, &Refusal{Status: http.StatusNotFound, Reason: "not_found", Text: "no such path: " + g.Request.URL.Path})
+	})
+	r.NoMethod(func(g *gin.Context) {
+		t.refuse(g, &Refusal{Status: http.StatusMethodNotAllowed, Reason: "method_not_allowed", Text: "Method not allowed"})
+	})
+}
+
+// refuse lets the dialect that a request asks for word an error.
+func (t Dialects) refuse(g *gin.Context, why *Refusal) {
+	i, codec := t.choose(g.Request, parameter(g))
+	t[max(i, 0)].Refuse(g, codec, why)
+}
+
+// handler returns the handler of a route of the first dialect. A named dialect leaves the
+// routes that it lacks to the first.
+func (t Dialects) handler(route Route) gin.HandlerFunc {
+	by := make([]Handler, len(t))
+	for i := range t {
+		for _, r := range t[i].Routes {
+			if r.Method == route.Method && r.Path == route.Path {
+				by[i] = r.Handle
+			}
+		}
+	}
+	return func(g *gin.Context) {
+		name := parameter(g)
+		switch i, codec := t.choose(g.Request, name); {
+		case i < 0:
+			named := slices.IndexFunc(t, func(d Dialect) bool { return d.Name != "" })
+			t[named].Refuse(g, codec, &Refusal{http.StatusBadRequest, "invalid_value", "dialect", fmt.Sprintf("dialect must be %s, got %q", t[named].Name, name)})
+		case by[i] != nil:
+			by[i](g, codec)
+		case t[i].Name == "":
+			t[i].Refuse(g, codec, &Refusal{http.StatusBadRequest, "unsupported_content_type", "",
+				route.Path + " is not in this dialect: Content-Type must be " + t[0].Codec.ContentType()})
+		default:
+			by[0](g, t[0].Codec)
+		}
+	}
+}
+
+// parameter returns the value of the parameter dialect, "" as a rule.
+func parameter(g *gin.Context) string {
+	if g.Request.URL.RawQuery == "" {
+		return ""
+	}
+	return g.Query("dialect")
+}
+
+// choose returns the dialect that answers a request, -1 if none has the name, and the
+// codec of the answer.
+func (t Dialects) choose(r *http.Request, name string) (i int, codec body.Codec) {
+	own := accepted(r.Header, t[0].Codec)
+	if len(t) == 1 {
+		return 0, own
+	}
+	contentType := r.Header.Get("Content-Type")
+	for i := 1; i < len(t); i++ {
+		if c := t[i].Codec; t[i].Name == "" && (Speaks(contentType, c) || r.Method == http.MethodGet && own == c) {
+			return i, accepted(r.Header, c)
+		}
+	}
+	if name != "" {
+		i = slices.IndexFunc(t, func(d Dialect) bool { return d.Name == name })
+	}
+	return i, own
+}
+
+// Speaks reports whether a header names the media type of a codec, among others or with
+// parameters.
+func Speaks(header string, c body.Codec) bool {
+	return strings.Contains(strings.ToLower(header), c.ContentType())
+}
+
+// accepted returns the codec that Accept prefers, own if it prefers neither.
+func accepted(header http.Header, own body.Codec) body.Codec {
+	accept := header["Accept"]
+	if len(accept) == 0 || len(accept) == 1 && accept[0] == "*/*" {
+		return own
+	}
+	text, other := strings.Join(accept, ","), body.Msgpack-own
+	if quality(text, other.ContentType()) > quality(text, own.ContentType()) {
+		return other
+	}
+	return own
+}
+
+// quality returns the q parameter of the most specific range of an Accept header that
+// holds a media type: 0 if no range does.
+func quality(accept, mediaType string) (q float64) {
+	family, _, _ := strings.Cut(mediaType, "/")
+	best := -1
+	for part := range strings.SplitSeq(accept, ",") {
+		name, params, _ := strings.Cut(part, ";")
+		at := -1
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "*/*":
+			at = 0
+		case family + "/*":
+			at = 1
+		case mediaType:
+			at = 2
+		}
+		if at > best {
+			best, q = at, qValue(params)
+		}
+	}
+	return q
+}
+
+// qValue returns the q parameter of a media range: 1 if absent, 0 if invalid.
+func qValue(params string) float64 {
+	for p := range strings.SplitSeq(params, ";") {
+		name, value, _ := strings.Cut(p, "=")
+		if !strings.EqualFold(strings.TrimSpace(name), "q") {
+			continue
+		}
+		if q, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil && q >= 0 && q <= 1 {
+			return q
+		}
+		return 0
+	}
+	return 1
+}
