@@ -36,8 +36,8 @@ var (
 	noSlug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// TestLinks requires that the target of every relative link exists, and its heading.
-func TestLinks(t *testing.T) {
+// TestDocsLinkWhatExists requires that the target of every relative link exists, and its heading.
+func TestDocsLinkWhatExists(t *testing.T) {
 	all := files(t)
 	links := 0
 	for _, name := range markdown(t) {
@@ -78,9 +78,9 @@ var (
 	oldRule     = regexp.MustCompile(`(?i)\bdecisions? (?:# |// )?[0-9]`)
 )
 
-// TestRules requires that rules are numbered within their topic, that each has an example,
+// TestRulesAreNumberedAndCited requires that rules are numbered within their topic, that each has an example,
 // and that every id that code, tests or documents cite is the id of a rule.
-func TestRules(t *testing.T) {
+func TestRulesAreNumberedAndCited(t *testing.T) {
 	const name = "docs/semantics.md"
 	text := string(read(t, name))
 	rules, last := map[string]bool{}, map[string]int{}
@@ -136,8 +136,8 @@ var (
 	codeSpan = regexp.MustCompile("`[^`\n]*`")
 )
 
-// TestPhrases requires that documents and comments say who does what.
-func TestPhrases(t *testing.T) {
+// TestCommentsUseNoListedPhrase requires that documents and comments say who does what.
+func TestCommentsUseNoListedPhrase(t *testing.T) {
 	for _, name := range files(t) {
 		text := read(t, name)
 		switch {

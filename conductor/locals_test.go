@@ -9,7 +9,7 @@ import (
 
 // A context that translates forgets the labels of blocks that are gone, and no others. It
 // does so also if a block has several labels and the index keeps one.
-func TestTranslation(t *testing.T) {
+func TestContextForgetsLabels(t *testing.T) {
 	x := &indexContext{deployment: new(deployment), translates: true, scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
 	owner := x.index.NewOwner(x.index.NewSource())
 	store := func(local, label uint64) {
@@ -73,9 +73,9 @@ func TestTranslation(t *testing.T) {
 	x.deployment.firsts.Range(func(label, _ any) bool { t.Errorf("%d stays listed", label); return true })
 }
 
-// TestScratchesAreSmall holds that what answered a giant prompt keeps neither the
+// TestScratchBuffersBounded holds that what answered a giant prompt keeps neither the
 // caller's memory, nor a context that may go, nor much of its own.
-func TestScratchesAreSmall(t *testing.T) {
+func TestScratchBuffersBounded(t *testing.T) {
 	const n = keepHashes + 1
 	x := &indexContext{deployment: new(deployment), scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
 	locals := make([]uint64, n)

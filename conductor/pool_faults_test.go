@@ -166,9 +166,9 @@ func TestPoolExpiryFreesRoom(t *testing.T) {
 	})
 }
 
-// TestPoolHearsOfAdopted: a block that waited for its parent and joins it in another
+// TestPoolFollowsAdoptedBlocks: a block that waited for its parent and joins it in another
 // context brings along what a pool holds of it.
-func TestPoolHearsOfAdopted(t *testing.T) {
+func TestPoolFollowsAdoptedBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench()
 		defer b.conductor.Close()

@@ -9,9 +9,9 @@ import (
 	"kvconductor/index"
 )
 
-// TestRecallNeverBetween: while names move from an index to the memory, because a
+// TestRecallKeepsNamesDuringMove: while names move from an index to the memory, because a
 // rebuild drops them or their context ends, they are always known in one of the two.
-func TestRecallNeverBetween(t *testing.T) {
+func TestRecallKeepsNamesDuringMove(t *testing.T) {
 	const names, rounds = 4000, 8
 	for _, ends := range []bool{false, true} {
 		for round := range rounds {

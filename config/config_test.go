@@ -13,9 +13,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what is printed to the expected files")
 
-// TestFiles loads every file under testdata. Next to each stands a .txt with
+// TestLoadFiles loads every file under testdata. Next to each stands a .txt with
 // what loading it says: warnings, then errors, or the effective settings.
-func TestFiles(t *testing.T) {
+func TestLoadFiles(t *testing.T) {
 	for _, dir := range []string{"good", "bad"} {
 		t.Run(dir, func(t *testing.T) {
 			t.Chdir(filepath.Join("testdata", dir))

@@ -107,8 +107,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestPrecedence sets every key in every subset of file, environment and flags.
-func TestPrecedence(t *testing.T) {
+// TestLayersPrecedence sets every key in every subset of file, environment and flags.
+func TestLayersPrecedence(t *testing.T) {
 	// What the three say, file first; a choice of two words needs only differ from
 	// the layer below it.
 	says := func(k key) [3]string {
@@ -322,8 +322,8 @@ func validate(c *Config) error {
 	return l.errs.err()
 }
 
-// TestValidate holds that a config built in code is checked by the same rules.
-func TestValidate(t *testing.T) {
+// TestValidateBuiltConfig holds that a config built in code is checked by the same rules.
+func TestValidateBuiltConfig(t *testing.T) {
 	c := Default()
 	c.Listeners = nil
 	c.Log.Level = "loud"
@@ -354,7 +354,7 @@ sources: 3 are more than the 1 allowed by limits.max_sources`
 	}
 }
 
-func TestKinds(t *testing.T) {
+func TestKindParse(t *testing.T) {
 	f := func(k kind, in, want string) {
 		t.Helper()
 		v, err := k.parse(in)

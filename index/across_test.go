@@ -211,8 +211,8 @@ func TestChildOfLooseIsKnown(t *testing.T) {
 	}
 }
 
-// TestForgotten: a name leaves with its block and is handed out.
-func TestForgotten(t *testing.T) {
+// TestNamesLeaveWithBlocks: a name leaves with its block and is handed out.
+func TestNamesLeaveWithBlocks(t *testing.T) {
 	x := New(Options{Scheme: hash.Default(), KeepForgotten: 2})
 	o := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: o, Engine: []uint64{1, 2, 3}, Local: []uint64{10, 20, 30}})

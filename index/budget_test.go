@@ -9,7 +9,7 @@ import (
 
 // At its limit an index refuses the tails of chains, keeps what it has, says where
 // an answer is cut short, and takes blocks again when others have left.
-func TestBudget(t *testing.T) {
+func TestBudgetRefusesTails(t *testing.T) {
 	f := func(local func(i int) []uint64) {
 		t.Helper()
 		const limit, length = 1 << 20, 64

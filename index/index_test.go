@@ -165,7 +165,7 @@ func TestStoreAndMatch(t *testing.T) {
 	l.equal(l.x.NewOwner(b), late+1)
 }
 
-func TestCopies(t *testing.T) {
+func TestStoreCountsCopies(t *testing.T) {
 	l := newLab(t, 0)
 	o := l.x.NewOwner(l.x.NewSource())
 	one := []uint64{101}
@@ -271,7 +271,7 @@ func TestRemoveOfAnother(t *testing.T) {
 }
 
 // Segments that arrive in any order join when the first one does.
-func TestOrphans(t *testing.T) {
+func TestOrphansJoin(t *testing.T) {
 	f := func(order ...uint64) {
 		t.Helper()
 		l := newLab(t, 0)
@@ -327,7 +327,7 @@ func TestOrphanChangesParent(t *testing.T) {
 	l.want(3, "[0]x3")
 }
 
-func TestRootless(t *testing.T) {
+func TestStoreRootless(t *testing.T) {
 	l := newLab(t, 0)
 	o := l.x.NewOwner(l.x.NewSource())
 	e := Store{Owner: o, Rootless: true}
@@ -351,7 +351,7 @@ func TestParentGone(t *testing.T) {
 	l.want(3, "[0]x3")
 }
 
-func TestShedding(t *testing.T) {
+func TestWaitingRoomSheds(t *testing.T) {
 	l := newLab(t, 4)
 	o := l.x.NewOwner(l.x.NewSource())
 	l.equal(l.store(o, 100, 2, 4), StoreResult{Added: 3, Orphaned: 3})
@@ -405,7 +405,7 @@ func TestAliasesShared(t *testing.T) {
 }
 
 // A hash that means another prefix now no longer stands for the old one.
-func TestConflict(t *testing.T) {
+func TestStoreMovesHash(t *testing.T) {
 	l := newLab(t, 0)
 	l.x.NameAll()
 	src := l.x.NewSource()
@@ -420,7 +420,7 @@ func TestConflict(t *testing.T) {
 }
 
 // Whatever a publisher claims about parents, storing ends and nothing stays behind.
-func TestCycles(t *testing.T) {
+func TestStoreEndsAtCycles(t *testing.T) {
 	f := func(pairs ...uint64) {
 		t.Helper()
 		for i := range pairs {
@@ -570,7 +570,7 @@ func TestStoreAllocates(t *testing.T) {
 }
 
 // The bytes accounted are the bytes taken.
-func TestBytes(t *testing.T) {
+func TestStatsBytes(t *testing.T) {
 	if !offHeap {
 		t.Skip("pieces lie on the heap, whose chunks are not given back one by one")
 	}

@@ -109,7 +109,7 @@ func TestRootsAreAlone(t *testing.T) {
 
 // A block that is promoted keeps its owners, their copies, and all its names: of its own
 // family, of another one, and of a source that means it alone.
-func TestPromote(t *testing.T) {
+func TestPromoteKeepsOwnersAndNames(t *testing.T) {
 	for _, nameAll := range []bool{false, true} {
 		l := lab{t, New(Options{Scheme: hash.Default(), NameAll: nameAll})}
 		first, other, alone := l.x.NewSource(), l.x.NewSource(), l.x.NewSource()

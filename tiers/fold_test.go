@@ -125,7 +125,7 @@ func foldScene(t *testing.T, text string, blocks int, ranks ...int32) string {
 
 // The worked scenarios of the published algorithms, tokens divided by 16. CPU and
 // disk blocks come from a pool, except where the rank is named.
-func TestScenarios(t *testing.T) {
+func TestFoldScenarios(t *testing.T) {
 	f := func(text string, blocks int, ranks []int32, want string) {
 		t.Helper()
 		if got := foldScene(t, text, blocks, ranks...); got != want {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestParse(t *testing.T) {
+func TestParseMedium(t *testing.T) {
 	f := func(raw string, tier Tier, name string) {
 		t.Helper()
 		want := Medium{tier, name}

@@ -136,9 +136,9 @@ func awaitBatches(t *testing.T, dir string, want int) {
 	})
 }
 
-// TestReplay records a server that follows two engines, asks it at two moments,
+// TestReplayAnswersAsServer records a server that follows two engines, asks it at two moments,
 // kills it, and holds that its journal gives the same answers.
-func TestReplay(t *testing.T) {
+func TestReplayAnswersAsServer(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	p := serveProcess(t, fmt.Sprintf("journal: {dir: %q}\nhash: {seed: 7}\n", dir))

@@ -273,9 +273,9 @@ func recovered(t *testing.T, p *process) {
 	}
 }
 
-// TestReplicas runs two replicas over a fleet that never rests: one recovers from the
+// TestReplicasRecoverFromEachOther runs two replicas over a fleet that never rests: one recovers from the
 // other, is killed and recovers again, and then the first from it.
-func TestReplicas(t *testing.T) {
+func TestReplicasRecoverFromEachOther(t *testing.T) {
 	t.Parallel()
 	f := newLiveFleet(t)
 	a := serveProcess(t, "{}\n", "127.0.0.1:0=dynamo")

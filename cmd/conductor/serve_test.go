@@ -162,8 +162,8 @@ func asExit(err error, target **exec.ExitError) bool {
 	return ok
 }
 
-// TestTables registers an engine that is not there and prints it.
-func TestTables(t *testing.T) {
+// TestServicesAsTable registers an engine that is not there and prints it.
+func TestServicesAsTable(t *testing.T) {
 	p := serveProcess(t, "log: {format: json}\n")
 	post(t, p.url+"/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"engine-a","block_size":16,"dp_rank":3}`, 200)
 	f := func(want string, args ...string) {
@@ -244,9 +244,9 @@ func TestJSONV2Listener(t *testing.T) {
 	f(p, "/nothing?dialect=v2", "no such path: /nothing\n")
 }
 
-// TestListeners checks that both dialects are up, that every listener has the
+// TestListenersServeDialects checks that both dialects are up, that every listener has the
 // common paths and prefixes, and that each answers at its root in its own way.
-func TestListeners(t *testing.T) {
+func TestListenersServeDialects(t *testing.T) {
 	p := serveProcess(t, "log: {level: info}\n")
 	for _, path := range []string{"/health", "/ready", "/metrics", "/openapi.yaml", "/services", "/conductor/v1/services", "/admin/check", "/dynamo/v1/workers"} {
 		if status, body := get(p.url + path); status != 200 {

@@ -8,8 +8,8 @@ import (
 	"kvconductor/config"
 )
 
-// TestRegistration holds that every field of a configured source is registered.
-func TestRegistration(t *testing.T) {
+// TestConfiguredSourceIsRegistered holds that every field of a configured source is registered.
+func TestConfiguredSourceIsRegistered(t *testing.T) {
 	f := func(at []int) {
 		t.Helper()
 		var s config.Source

@@ -316,8 +316,8 @@ func routerClient(t *testing.T, h2 bool, connections *int) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// TestProtocols asks in HTTP/1.1 and in HTTP/2, both on one port, one connection each.
-func TestProtocols(t *testing.T) {
+// TestServeInBothProtocols asks in HTTP/1.1 and in HTTP/2, both on one port, one connection each.
+func TestServeInBothProtocols(t *testing.T) {
 	h, _ := everything(t, server.NewAdmission(4, time.Minute))
 	_, address := listen(t, h, config.Default().Limits, nil)
 	for _, h2 := range []bool{false, true} {
@@ -541,8 +541,8 @@ func TestShutdownInBothProtocols(t *testing.T) {
 	}
 }
 
-// TestCurl asks as curl does in each protocol; that of an upgrade is answered in HTTP/1.1.
-func TestCurl(t *testing.T) {
+// TestCurlInEachProtocol asks as curl does in each protocol; that of an upgrade is answered in HTTP/1.1.
+func TestCurlInEachProtocol(t *testing.T) {
 	curl, err := exec.LookPath("curl")
 	need := "there is no curl"
 	if err == nil {

@@ -54,7 +54,7 @@ func (s *testServer) fleet() {
 }
 
 // The two forms, byte for byte.
-func TestDump(t *testing.T) {
+func TestDumpInBothForms(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.do("GET", "/dump", "", 200, "{}")
 		s.register(1, 0, `,"routing_group":"g"`)

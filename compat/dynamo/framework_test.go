@@ -133,9 +133,9 @@ func wanted(field string) string {
 	return "a string"
 }
 
-// TestShapes holds what answers say of bodies that do not fit: status, field and element
+// TestDecodeErrors holds what answers say of bodies that do not fit: status, field and element
 // as the reference, most of them observed there.
-func TestShapes(t *testing.T) {
+func TestDecodeErrors(t *testing.T) {
 	s := newServer(t, Config{})
 	f := func(path, body string, status int, text string) {
 		t.Helper()

@@ -69,9 +69,9 @@ func event(changes ...string) string {
 	return text
 }
 
-// TestLoad compares dumps with the dumps of servers that have read them. A part that is left
+// TestLoadSkipsBadItems compares dumps with the dumps of servers that have read them. A part that is left
 // out takes no other with it: every dump ends with a valid slot "last".
-func TestLoad(t *testing.T) {
+func TestLoadSkipsBadItems(t *testing.T) {
 	good := event(`:7,`, `:99,`)
 	last := slotText("last:default", good)
 	usual := event()

@@ -9,9 +9,9 @@ import (
 	"kvconductor/internal/must"
 )
 
-// Dynamo's dump names neither adapter nor salt of a block. Its blocks are
+// TestLoadWithoutAdapterAndSalt reads a dump of Dynamo. Dynamo's dump names neither adapter nor salt of a block. Its blocks are
 // found all the same, by queries with both and by queries in local hashes.
-func TestMixed(t *testing.T) {
+func TestLoadWithoutAdapterAndSalt(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, a *testServer) {
 		a.register(1, 0, "")
 		a.publish(1, 0, stored("GPU", 1, 2, "lora_name", "sql", "cache_salt", "s"), stored("CPU", 3, 3, "lora_name", "sql", "cache_salt", "s"))

@@ -187,8 +187,8 @@ func TestBothDialects(t *testing.T) {
 	})
 }
 
-// TestLimits bounds what one query may ask for.
-func TestLimits(t *testing.T) {
+// TestQueryLimits bounds what one query may ask for.
+func TestQueryLimits(t *testing.T) {
 	s := newServer(t, Config{MaxTokens: 8})
 	s.register(1, 0, "")
 	s.do("POST", "/query", ask(promptOf(2), ""), 200, none)

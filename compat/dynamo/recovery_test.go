@@ -128,7 +128,7 @@ func (p pipes) asks(t testing.TB, peers ...string) *replica.Replica {
 
 // Peers are asked in order, until one gives a whole dump; nothing is left of what
 // another gave before it failed.
-func TestRecover(t *testing.T) {
+func TestRecoverFromFirstWholeDump(t *testing.T) {
 	last := slotText("last:default", event(`:7,`, `:99,`))
 	whole := "{" + slotText("m:default", event()) + "," + last + "}"
 	const one = "m default 7/0 device -/1001"

@@ -421,7 +421,7 @@ func inWorlds(t *testing.T, plain bool, f func(t *testing.T, w *world)) {
 
 // A replica of ours has exactly what its peer has: it dumps the same and answers the
 // same, whichever workers it knew before.
-func TestReplica(t *testing.T) {
+func TestReplicaEqualsPeer(t *testing.T) {
 	inWorlds(t, false, func(t *testing.T, w *world) {
 		want := w.rows(w.testServer, "/dump?detail=1", ndjson)
 		compare(t, "the two forms", w.rows(w.testServer, "/dump?detail=1", "*/*"), want)

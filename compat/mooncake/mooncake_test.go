@@ -32,8 +32,8 @@ func source(instance string, rank int) map[string]any {
 	}
 }
 
-// TestNegotiate asks a listener of the JSON dialect in both.
-func TestNegotiate(t *testing.T) {
+// TestNegotiateDialectAndCodec asks a listener of the JSON dialect in both.
+func TestNegotiateDialectAndCodec(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *testServer) {
 		f := func(method, path, accept, contentType, want string) {
 			t.Helper()
@@ -173,8 +173,8 @@ func (s *testServer) refuses(body map[string]any, status int, text, reason strin
 	}
 }
 
-// TestLimits meets limits.max_sources and limits.max_body, and a Conductor that ends.
-func TestLimits(t *testing.T) {
+// TestLimitsAreReported meets limits.max_sources and limits.max_body, and a Conductor that ends.
+func TestLimitsAreReported(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *testServer) {
 		for i := range 8 {
 			if err := s.conductor.Register(conductor.Registration{

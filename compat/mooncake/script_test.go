@@ -106,9 +106,9 @@ func withHashes(t testing.TB, body []byte, n int) []byte {
 	return body
 }
 
-// TestErrors makes every request that is refused for what it says, on a listener of
+// TestRefusedRequestsChangeNothing makes every request that is refused for what it says, on a listener of
 // the dialect and on one that knows it by its type, and checks that nothing comes of it.
-func TestErrors(t *testing.T) {
+func TestRefusedRequestsChangeNothing(t *testing.T) {
 	var steps []step
 	load(t, "errors.json", &steps)
 	if len(steps) < 300 {
@@ -130,9 +130,9 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// TestExchanges plays every script on a server of its own, on each kind of listener,
+// TestExchangesInEveryForm plays every script on a server of its own, on each kind of listener,
 // in each form.
-func TestExchanges(t *testing.T) {
+func TestExchangesInEveryForm(t *testing.T) {
 	var scripts []script
 	load(t, "exchanges.json", &scripts)
 	if len(scripts) < 10 {

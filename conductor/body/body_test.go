@@ -42,7 +42,7 @@ func show(members []Member) string {
 	return strings.Join(all, " ")
 }
 
-func TestScan(t *testing.T) {
+func TestScanMembers(t *testing.T) {
 	f := func(src string, opts Options, want string, fault Error) {
 		t.Helper()
 		r := &Request{Src: []byte(src)}
@@ -185,7 +185,7 @@ func TestAppendString(t *testing.T) {
 	}
 }
 
-func TestFill(t *testing.T) {
+func TestFillReadsWithinSize(t *testing.T) {
 	f := func(read io.Reader, size int64, reason string) {
 		t.Helper()
 		q := httptest.NewRequest("POST", "/", read)

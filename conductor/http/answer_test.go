@@ -142,9 +142,9 @@ func plainAnswer(ans *conductor.Answer) string {
 	return "{" + text(ans.Tenant) + ":" + rows + "}"
 }
 
-// TestAnswers compares what is written from prepared pieces with what is written in
+// TestAnswersFromPreparedPieces compares what is written from prepared pieces with what is written in
 // full, for fleets made up at random.
-func TestAnswers(t *testing.T) {
+func TestAnswersFromPreparedPieces(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -198,8 +198,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestLimits compares limited answers with what is left of whole ones.
-func TestLimits(t *testing.T) {
+// TestLimitedAnswers compares limited answers with what is left of whole ones.
+func TestLimitedAnswers(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))

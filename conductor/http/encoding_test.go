@@ -54,8 +54,8 @@ func (s *server) post(path, coding, body string) *httptest.ResponseRecorder {
 	return rec
 }
 
-// TestCodings holds that a compressed body is answered as it is plain, errors included.
-func TestCodings(t *testing.T) {
+// TestCompressedBodies holds that a compressed body is answered as it is plain, errors included.
+func TestCompressedBodies(t *testing.T) {
 	s := newServer(t)
 	f := func(path, body string) {
 		t.Helper()
@@ -143,9 +143,9 @@ func TestCodingFaults(t *testing.T) {
 	f("zstd", "\x28\xb5\x2f\xfd\x00\x70\x01\x00\x00", 400, "invalid_json", "window")
 }
 
-// TestBomb holds that a small body of much text costs what the limit allows, however
+// TestCompressedBodyCostsItsLimit holds that a small body of much text costs what the limit allows, however
 // often it comes.
-func TestBomb(t *testing.T) {
+func TestCompressedBodyCostsItsLimit(t *testing.T) {
 	s := newServer(t)
 	const size = 8 << 20
 	for _, coding := range []string{"gzip", "zstd"} {

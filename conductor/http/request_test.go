@@ -98,8 +98,8 @@ func TestRequestsAreApart(t *testing.T) {
 	}
 }
 
-// TestTexts holds arrays of strings against encoding/json.
-func TestTexts(t *testing.T) {
+// TestStringArrayField holds arrays of strings against encoding/json.
+func TestStringArrayField(t *testing.T) {
 	f := func(raw string, index int) {
 		t.Helper()
 		r := &body.Request{Src: []byte(`{"serves":` + raw + `}`)}

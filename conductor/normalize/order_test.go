@@ -35,7 +35,7 @@ func (n *Normalizer) count(reason events.Reason) (sum int) {
 // Whatever comes: numbers of a stream ascend strictly, none is lost that is above the
 // last one, events without a number stand where they stood, and each stream has the
 // places it had.
-func TestArrange(t *testing.T) {
+func TestArrangeOrdersEventIDs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := alone(Options{Standard: rapid.Bool().Draw(t, "standard")})
 		backends := []string{"a", "b", "c"}

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestDigits reads lists of every mixture of widths, from any place in the text, into
+// TestDigitsOfEveryWidth reads lists of every mixture of widths, from any place in the text, into
 // buffers of any length.
-func TestDigits(t *testing.T) {
+func TestDigitsOfEveryWidth(t *testing.T) {
 	testDigits[uint32](t, 9)
 	testDigits[uint64](t, 19)
 }

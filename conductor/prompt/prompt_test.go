@@ -105,8 +105,8 @@ func TestBase64Mutated(t *testing.T) {
 	}
 }
 
-// TestRead reads bodies whose length is announced, unknown, or a lie.
-func TestRead(t *testing.T) {
+// TestReadAnnouncedLengths reads bodies whose length is announced, unknown, or a lie.
+func TestReadAnnouncedLengths(t *testing.T) {
 	whole := bytes.Repeat([]byte("0123456789abcdef"), 1<<17)
 	for _, n := range []int{0, 1, 511, 512, 513, 100_000, KeepBytes, KeepBytes + 1, len(whole)} {
 		for _, size := range []int64{-1, 0, 1, int64(n) - 1, int64(n), int64(n) + 1, 1 << 40} {
@@ -128,7 +128,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-func TestKept(t *testing.T) {
+func TestKeptDropsLargeBuffers(t *testing.T) {
 	if got := Kept(make([]byte, 5, 10), 10); cap(got) != 10 || len(got) != 0 {
 		t.Error(len(got), cap(got))
 	}

@@ -8,8 +8,8 @@ import (
 	"kvconductor/internal/must"
 )
 
-// TestScript holds that a script is printed as it was read.
-func TestScript(t *testing.T) {
+// TestScriptIsPrintedAsRead holds that a script is printed as it was read.
+func TestScriptIsPrintedAsRead(t *testing.T) {
 	const text = `# What it is about.
 
 only ours eventually query P blocks=3

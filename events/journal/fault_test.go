@@ -214,8 +214,8 @@ func TestTooLarge(t *testing.T) {
 	want(t, got[3:], `1 batch 1/0 "kept"`, "1 lost 0/1", "1 batch 1/2")
 }
 
-// TestDelay holds that records wait for others, unless there are many.
-func TestDelay(t *testing.T) {
+// TestWriterGathersRecords holds that records wait for others, unless there are many.
+func TestWriterGathersRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := create(t, Options{Dir: t.TempDir(), Delay: time.Minute, queueBytes: 10_000})
 		written := func() uint64 { synctest.Wait(); return w.Stats().Bytes }

@@ -58,7 +58,7 @@ func text(r *Record) string {
 }
 
 // Batches without events take a record a minute, and one before what follows them.
-func TestIdle(t *testing.T) {
+func TestWriterThinsEmptyBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		w := create(t, Options{Dir: dir})
@@ -187,8 +187,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestNil holds that no journal costs no ifs.
-func TestNil(t *testing.T) {
+// TestNilWriterDoesNothing holds that no journal costs no ifs.
+func TestNilWriterDoesNothing(t *testing.T) {
 	var w *Writer
 	s := w.Register("a")
 	s.Batch(1, 1, false, nil, nil)
@@ -217,9 +217,9 @@ func sample(t *testing.T, dir string) (data []byte, starts []int) {
 	return data, starts
 }
 
-// TestTorn cuts a segment anywhere: whole records are read, the rest is a torn
+// TestReaderSkipsTornTail cuts a segment anywhere: whole records are read, the rest is a torn
 // tail, and the next segment is read behind it.
-func TestTorn(t *testing.T) {
+func TestReaderSkipsTornTail(t *testing.T) {
 	data, starts := sample(t, t.TempDir())
 	dir := t.TempDir()
 	next := header{run: 5, number: 2}
@@ -248,9 +248,9 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// TestCorrupted damages every byte of a segment in turn: it costs the record it
+// TestReaderSkipsDamagedRecord damages every byte of a segment in turn: it costs the record it
 // is in and no other.
-func TestCorrupted(t *testing.T) {
+func TestReaderSkipsDamagedRecord(t *testing.T) {
 	data, starts := sample(t, t.TempDir())
 	for at := headerSize; at < len(data); at++ {
 		bad := bytes.Clone(data)
@@ -326,8 +326,8 @@ func TestCreateRefuses(t *testing.T) {
 	create(t, Options{Dir: dir}).Close()
 }
 
-// TestRolling writes four times what may stay.
-func TestRolling(t *testing.T) {
+// TestWriterStaysWithinBytes writes four times what may stay.
+func TestWriterStaysWithinBytes(t *testing.T) {
 	dir := t.TempDir()
 	os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("not ours"), 0o600)
 	w := create(t, Options{Dir: dir})

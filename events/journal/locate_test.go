@@ -29,9 +29,9 @@ func TestParseTarget(t *testing.T) {
 	f("a:18446744073709551616", Target{}, false)
 }
 
-// TestLocate looks for batches of two runs, several epochs and a source that was
+// TestLocateFindsBatches looks for batches of two runs, several epochs and a source that was
 // registered twice.
-func TestLocate(t *testing.T) {
+func TestLocateFindsBatches(t *testing.T) {
 	dir := t.TempDir()
 	w := create(t, Options{Dir: dir})
 	a, b := w.Register("a|default|0"), w.Register("b|default|0")

@@ -190,7 +190,7 @@ func TestDigest(t *testing.T) {
 	f("", "", 0)
 }
 
-func TestNames(t *testing.T) {
+func TestKeyNamesModel(t *testing.T) {
 	f := func(text, model string, want bool) {
 		t.Helper()
 		k, err := Parse(text)

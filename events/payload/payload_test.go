@@ -42,7 +42,7 @@ func TestBlockReferences(t *testing.T) {
 }
 
 // Free blocks are bounded and counted, and go when they are trimmed.
-func TestPools(t *testing.T) {
+func TestPoolsAreBounded(t *testing.T) {
 	Trim()
 	var all []*Block
 	for range 100 {
@@ -61,7 +61,7 @@ func TestPools(t *testing.T) {
 }
 
 // A nil block and a nil Memory do nothing.
-func TestNil(t *testing.T) {
+func TestNilBlockDoesNothing(t *testing.T) {
 	var b *Block
 	b.Retain()
 	b.Release()

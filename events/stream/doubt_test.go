@@ -9,7 +9,7 @@ import (
 
 // What the caller doubts shows with its step, outlasts clears, and ends when the
 // caller says so or with the epoch. The gaps of the stream itself are reported first.
-func TestDoubt(t *testing.T) {
+func TestDoubtOutlastsClears(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const why = "event_gap"
 		p := streamtest.NewPublisher()

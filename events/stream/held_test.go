@@ -8,7 +8,7 @@ import (
 )
 
 // held against a sorted slice.
-func TestHeld(t *testing.T) {
+func TestHeldAgainstSlice(t *testing.T) {
 	for seed := range uint64(50) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		var h held
@@ -51,7 +51,7 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-func TestPrints(t *testing.T) {
+func TestPrintsForgetOldest(t *testing.T) {
 	var p prints
 	f := func(seq uint64, payload string, wantSame, wantKnown bool) {
 		t.Helper()

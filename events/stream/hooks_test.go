@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestHooks holds what OnState and OnUndecodable hear, between the steps.
-func TestHooks(t *testing.T) {
+// TestHooksHearStates holds what OnState and OnUndecodable hear, between the steps.
+func TestHooksHearStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := streamtest.NewPublisher()
 		p.Lose("0", "1")

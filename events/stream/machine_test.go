@@ -260,7 +260,7 @@ func TestSlowJoiner(t *testing.T) {
 	f("up r0 end 16s r1 end", "?0 0r ?0 ?1 1r =synced")
 }
 
-func TestGap(t *testing.T) {
+func TestGapIsReplayed(t *testing.T) {
 	f := cases(t, replaying)
 	start := "up 0 1 2 "
 	f(start+"5", "?0 0 1 2 ?3 =replaying")
@@ -317,7 +317,7 @@ func TestReplayCutShort(t *testing.T) {
 	f("up r0 r2 r2 r5 r5 end", "?0 0r ?1 2r ?3 5r =partial:gap_unrecoverable")
 }
 
-func TestSilence(t *testing.T) {
+func TestReplayTimesOut(t *testing.T) {
 	f := cases(t, replaying)
 	f("up 4.9s", "?0 =replaying")
 	f("up 5s", "?0 =partial:replay_timeout")
@@ -342,7 +342,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-func TestHealing(t *testing.T) {
+func TestProbesHealHistory(t *testing.T) {
 	f := cases(t, replaying)
 	// Probes find that everything is still there: start over.
 	f("up 4 5 15s", "?0 4 5 ?0 =partial:replay_timeout")
@@ -365,7 +365,7 @@ func TestHealing(t *testing.T) {
 	f("up 5s 0 1h", "?0 0 =synced")
 }
 
-func TestRestart(t *testing.T) {
+func TestRestartIsNoticed(t *testing.T) {
 	f := cases(t, replaying)
 	start := "up 0 1 2 "
 	f(start+"0x", "?0 0 1 2 drop:publisher_restarted ?0 0 =synced")
@@ -382,7 +382,7 @@ func TestRestart(t *testing.T) {
 	f(start+"1x 1y 100ms", "?0 0 1 2 drop:publisher_restarted ?0 drop:publisher_restarted ?0 =replaying")
 }
 
-func TestReconnect(t *testing.T) {
+func TestReconnectVerifiesLastBatch(t *testing.T) {
 	f := cases(t, replaying)
 	start := "up 0 1 2 down up "
 	f(start, "?0 0 1 2 ?2 =replaying")
@@ -417,7 +417,7 @@ func TestReconnect(t *testing.T) {
 
 // A replay that went to the next lifetime of the publisher, before the end of
 // the live connection was noticed, is found out by the reconnect.
-func TestJoint(t *testing.T) {
+func TestReconnectVerifiesJoint(t *testing.T) {
 	f := cases(t, replaying)
 	gap := "up 0 1 2 5 r3x r4x "
 	f(gap+"down up", "?0 0 1 2 ?3 3r 4r 5 ?2 =replaying")
@@ -454,7 +454,7 @@ func TestJoint(t *testing.T) {
 	f(tail+"r1x r2x 202 5s 5s 10s r2x", waited+"?2 202 ?2 ?2 =replaying")
 }
 
-func TestUndecodable(t *testing.T) {
+func TestUndecodableBatchIsReplayed(t *testing.T) {
 	f := cases(t, replaying)
 	f("up 0 1!", "?0 0 ?1 =replaying")
 	f("up 0 1! r1", "?0 0 ?1 1r =replaying") // damaged on the way
@@ -477,7 +477,7 @@ func TestUndecodable(t *testing.T) {
 
 // While a live batch waits for room, the live connection is behind: what it still
 // brings may be older than all that the publisher can replay.
-func TestThrottled(t *testing.T) {
+func TestReplayOvertakesThrottledLive(t *testing.T) {
 	f := cases(t, replaying)
 	f("up 0 1 5 6 full r2 r3 r4", "?0 0 1 ?2 2r 3r 4r 5 6 =synced")
 	f("up 0 1 5 6 full r90 room 7 8", "?0 0 1 ?2 5 6 7 8 =partial:gap_unrecoverable")
@@ -506,7 +506,7 @@ func TestThrottled(t *testing.T) {
 }
 
 // What a replay overtook comes live thousands of batches later, and is no restart.
-func TestOvertaken(t *testing.T) {
+func TestOvertakenBatchIsNoRestart(t *testing.T) {
 	f := func(ops, want string) {
 		t.Helper()
 		r := newRig(replaying)
@@ -585,7 +585,7 @@ func TestResync(t *testing.T) {
 	g("up 0 1 resync 2", "0 1 drop:asked 2 =partial:history_unknown")
 }
 
-func TestCounts(t *testing.T) {
+func TestMachineCounts(t *testing.T) {
 	r := newRig(replaying)
 	r.script("up 0 1 5 r2 r3 r4 r5 5 9 end 10! r10! 11 down up r11x")
 	got := r.m.n
@@ -598,7 +598,7 @@ func TestCounts(t *testing.T) {
 }
 
 // History is about what was applied, not about the connection or what follows.
-func TestHistory(t *testing.T) {
+func TestHistoryOfAppliedBatches(t *testing.T) {
 	f := func(cfg machineConfig, ops, want string) {
 		t.Helper()
 		r := newRig(cfg)

@@ -81,7 +81,7 @@ func TestResumeWithoutReplay(t *testing.T) {
 }
 
 // A stream that waited connected while a peer was copied goes on behind the copy.
-func TestResume(t *testing.T) {
+func TestResumeBehindMark(t *testing.T) {
 	f := func(replay string, asked ...uint64) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {

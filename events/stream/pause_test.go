@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestPause(t *testing.T) {
+func TestPauseCutsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := streamtest.NewPublisher()
 		p.Lose("0", "1")

@@ -50,7 +50,7 @@ func wantState(t *testing.T, s *Stream, want State, reason string) Status {
 	return st
 }
 
-func TestLayouts(t *testing.T) {
+func TestReplayLayouts(t *testing.T) {
 	f := func(layoutB, bare bool, topic string) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
@@ -609,7 +609,7 @@ func TestSilentReplayService(t *testing.T) {
 }
 
 // Streams that wait for their turn to replay lose neither patience nor batches.
-func TestLimiter(t *testing.T) {
+func TestLimiterDelaysReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := streamtest.NewPublisher()
 		slow.OnReplay = func(uint64, [][][]byte) [][][]byte { return nil }
@@ -649,7 +649,7 @@ func (s stuck) Replay(ctx context.Context, _ string, _ uint64) (Subscription, er
 
 // Close ends everything at once: synctest fails if a goroutine is left, and
 // its clock shows any wait.
-func TestClose(t *testing.T) {
+func TestCloseEndsAtOnce(t *testing.T) {
 	f := func(tr Transport, wait time.Duration) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {

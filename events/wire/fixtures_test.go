@@ -116,7 +116,7 @@ func deref(p *int) int {
 	return *p
 }
 
-func TestFixtures(t *testing.T) {
+func TestDecodeFixtures(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range fixtures(t) {
 		if seen[f.name] {

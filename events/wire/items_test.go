@@ -26,7 +26,7 @@ func TestItemNumber(t *testing.T) {
 	}
 }
 
-func TestItems(t *testing.T) {
+func TestDecodeItems(t *testing.T) {
 	f := func(ev any, want string) {
 		t.Helper()
 		got, ok := strings.CutPrefix(decodeOne(t, ev), plain)

@@ -9,7 +9,7 @@ import (
 	"kvconductor/events"
 )
 
-func TestLimits(t *testing.T) {
+func TestDecodeLimits(t *testing.T) {
 	lim := Limits{MaxPayload: 300, MaxEvents: 3, MaxHashes: 4, MaxTokens: 5, MaxDepth: 3}
 	f := func(batch any, want string) {
 		t.Helper()

@@ -41,7 +41,7 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 
 // A batch that was not released has no second user; one that was is empty, however
 // often it is released.
-func TestRelease(t *testing.T) {
+func TestReleaseEmptiesBatch(t *testing.T) {
 	p, q := pack(t, storm(6)), pack(t, arr{2.5, arr{bigStore(3)}, 1})
 	decode := func(p []byte) events.Batch {
 		b, err := Decode(p, DefaultLimits)

@@ -7,7 +7,7 @@ import (
 	"kvconductor/events"
 )
 
-func TestPublisher(t *testing.T) {
+func TestDecodePublisherID(t *testing.T) {
 	id := bytes.Repeat([]byte{7}, 16)
 	f := func(batch any, want bool) {
 		t.Helper()

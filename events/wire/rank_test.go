@@ -2,7 +2,7 @@ package wire
 
 import "testing"
 
-func TestRank(t *testing.T) {
+func TestRankOfBatch(t *testing.T) {
 	f := func(batch any, want int, ok bool) {
 		t.Helper()
 		p := pack(t, batch)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestSalt(t *testing.T) {
+func TestDecodeSalt(t *testing.T) {
 	f := func(ev obj, want string) {
 		t.Helper()
 		got, ok := strings.CutPrefix(decodeOne(t, ev), plain)

@@ -177,7 +177,7 @@ func TestMalformedEvents(t *testing.T) {
 	f(obj{"event_type", "stored", "seq_hashes", arr{1}, "base_block_idx", -1}, bad)
 }
 
-func TestTolerated(t *testing.T) {
+func TestDecodeToleratesShapes(t *testing.T) {
 	f := func(ev any, want string) {
 		t.Helper()
 		if got := decodeOne(t, ev); got != want {

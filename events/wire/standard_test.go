@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestStandardized(t *testing.T) {
+func TestDecodeStandardizedEvent(t *testing.T) {
 	f := func(ev obj, want string) {
 		t.Helper()
 		if got := decodeOne(t, ev); got != want {
@@ -117,7 +117,7 @@ func TestStandardizedTypes(t *testing.T) {
 	}
 }
 
-func TestObsolete(t *testing.T) {
+func TestDecodeObsoleteEvent(t *testing.T) {
 	f := func(ev arr, want string) {
 		t.Helper()
 		if got := decodeOne(t, ev); got != want {

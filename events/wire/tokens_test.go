@@ -71,7 +71,7 @@ func spell(b []byte, v uint32, spelling int) []byte {
 
 // Every spelling at every place of a chunk, and lists that end anywhere before the
 // bytes do, or after.
-func TestFlat(t *testing.T) {
+func TestDecodeFlatTokens(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for length := range 4*chunk + 2 {
 		var p []byte

@@ -66,7 +66,7 @@ func BenchmarkDecode(b *testing.B) {
 }
 
 // Blocks cost no allocation, and events alike none beyond their share of chunks.
-func TestAllocations(t *testing.T) {
+func TestDecodeAllocations(t *testing.T) {
 	f := func(batch any, most float64) {
 		t.Helper()
 		p := pack(t, batch)

@@ -9,7 +9,7 @@ import (
 	"kvconductor/internal/must"
 )
 
-func TestBatch(t *testing.T) {
+func TestDecodeBatch(t *testing.T) {
 	f := func(batch any, want string) {
 		t.Helper()
 		b, err := Decode(pack(t, batch), DefaultLimits)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestCheck(t *testing.T) {
+func TestCheckEndpoint(t *testing.T) {
 	good := func(endpoint, network, addr string) {
 		t.Helper()
 		gotNetwork, gotAddr, err := split(endpoint)

@@ -59,7 +59,7 @@ func text(frames [][]byte) string {
 	return fmt.Sprintf("%q", frames)
 }
 
-func TestSubscribe(t *testing.T) {
+func TestSubscribeReceives(t *testing.T) {
 	for _, endpoint := range []string{
 		"tcp://127.0.0.1:0",
 		"tcp://[::1]:0",
@@ -91,7 +91,7 @@ func TestSubscribe(t *testing.T) {
 
 // A ROUTER sees its peer's identity, the delimiter and the sequence, and
 // answers to that identity.
-func TestReplay(t *testing.T) {
+func TestReplayAsksRouter(t *testing.T) {
 	router := zmq4.NewRouter(context.Background())
 	endpoint := listen(t, router, "tcp://127.0.0.1:0")
 	replay, err := Transport{}.Replay(t.Context(), endpoint, 3)

@@ -71,7 +71,7 @@ func TestChainVectors(t *testing.T) {
 	g(1337, span(0, 2), 0)
 }
 
-func TestSeeded(t *testing.T) {
+func TestSeededVectors(t *testing.T) {
 	f := func(lora, salt string, want uint64) {
 		t.Helper()
 		if got := Seeded(DefaultSeed, lora, salt); got != want {
@@ -99,7 +99,7 @@ func TestSeeded(t *testing.T) {
 	g("alpha-7b", "", span(1, 16), 16548428770143335509, 14084073444636004547, 2836154142982134789, 595180223666716772)
 }
 
-func TestLibrary(t *testing.T) {
+func TestXXH3Vector(t *testing.T) {
 	if got := xxh3.HashSeed([]byte("test data"), 1337); got != 13226331709069118873 {
 		t.Errorf("got %d", got)
 	}
@@ -161,7 +161,7 @@ func TestLazyChain(t *testing.T) {
 	}
 }
 
-func TestAllocates(t *testing.T) {
+func TestChainAllocations(t *testing.T) {
 	tokens := make([]uint32, 4096)
 	locals, seq := make([]uint64, 0, 4096), make([]uint64, 0, 4096)
 	var c Chain

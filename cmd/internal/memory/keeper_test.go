@@ -116,7 +116,7 @@ func TestBoundOfCgroup(t *testing.T) {
 }
 
 // A small heap has 8 MiB to grow, a large one a quarter of itself; GOGC stands.
-func TestHeadroom(t *testing.T) {
+func TestHeadroomOfHeap(t *testing.T) {
 	f := &fake{failure: memlimit.ErrNoLimit}
 	k := f.keeper(new(bytes.Buffer))
 	at := func(live int64, want int) {

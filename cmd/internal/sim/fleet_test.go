@@ -128,8 +128,8 @@ func TestLookAhead(t *testing.T) {
 	}
 }
 
-// TestLies: the fleet finds each wrong field of an answer and names it.
-func TestLies(t *testing.T) {
+// TestFleetFindsWrongFields: the fleet finds each wrong field of an answer and names it.
+func TestFleetFindsWrongFields(t *testing.T) {
 	type counts struct{ wrong, over, under, behind, partial int }
 	const every = 10
 	const lies = 60 / every // 40 requests are asked about, and 20 again
@@ -229,8 +229,8 @@ func TestRefusedRegistration(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a cancelled run reports what it did and unregisters.
-func TestInterrupted(t *testing.T) {
+// TestInterruptedRunReports: a cancelled run reports what it did and unregisters.
+func TestInterruptedRunReports(t *testing.T) {
 	c := testConfig(t, 0)
 	s := start(t, c)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -262,7 +262,7 @@ func TestDurationAndKeep(t *testing.T) {
 	}
 }
 
-func TestPace(t *testing.T) {
+func TestRunKeepsPace(t *testing.T) {
 	c := testConfig(t, 26)
 	c.QPS, c.Clients = 100, 3
 	r := run(t, start(t, c))
@@ -292,7 +292,7 @@ func TestTraceRun(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestConfigCheck(t *testing.T) {
 	c := testConfig(t, 1)
 	must.Succeed(t, c.Check())
 	c.Instances, c.Chunk, c.QPS, c.Families = 0, 63, -1, []string{"sglang", "tgi"}
@@ -307,7 +307,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestReports(t *testing.T) {
+func TestReportNamesWrongAnswers(t *testing.T) {
 	c := testConfig(t, 40)
 	c.Samples = true
 	s := start(t, c)
@@ -341,7 +341,7 @@ func TestReports(t *testing.T) {
 	}
 }
 
-func TestNumbers(t *testing.T) {
+func TestReportNumbers(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000", -999: "-999"} {
 		if got := thousands(n); got != want {
 			t.Errorf("%d is written %s", n, got)

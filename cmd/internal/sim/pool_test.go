@@ -199,9 +199,9 @@ func TestPoolLies(t *testing.T) {
 	f("partial", func(_ *server, r object) { pool(r)["state"] = "partial"; over(r) }, 0, 0, lies)
 }
 
-// TestAnnounced: a row of one instance is not settled while what names the
+// TestRowWaitsForAnnouncement: a row of one instance is not settled while what names the
 // pool's blocks may not have come from another.
-func TestAnnounced(t *testing.T) {
+func TestRowWaitsForAnnouncement(t *testing.T) {
 	c := pooledConfig(t, 46)
 	c.Clients = 1
 	s := start(t, c)

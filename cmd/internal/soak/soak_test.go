@@ -11,8 +11,8 @@ import (
 	"kvconductor/internal/must"
 )
 
-// TestSoak plays a few rounds of a small fleet.
-func TestSoak(t *testing.T) {
+// TestSoakPasses plays a few rounds of a small fleet.
+func TestSoakPasses(t *testing.T) {
 	k := Soak{Rounds: 8, Readers: 2, Prompts: 30, Margin: 16 << 20, Progress: t.Output()}
 	if payload.Spoils { // the race detector multiplies the time, and readers take it from the sources
 		k.Rounds, k.Readers = 2, 1
@@ -71,9 +71,9 @@ func TestSoakNoticesErrors(t *testing.T) {
 	}
 }
 
-// TestBounds holds the truth of a window: something was true all the time, something
+// TestBoundsOfWindow holds the truth of a window: something was true all the time, something
 // at some moment.
-func TestBounds(t *testing.T) {
+func TestBoundsOfWindow(t *testing.T) {
 	k := Soak{nodes: make([]node, 1)}
 	s := k.join(1, conductor.Registration{}, device, host)
 	s.teacher = &source{taught: []int32{7}}

@@ -40,8 +40,8 @@ func TestCompareBody(t *testing.T) {
 	f(`{"a":{"b":[1]}}`, `{"a":{"b":[2]}}`, false)
 }
 
-// TestValue holds that JSON becomes what msgpack can say beyond it.
-func TestValue(t *testing.T) {
+// TestDecodeValue holds that JSON becomes what msgpack can say beyond it.
+func TestDecodeValue(t *testing.T) {
 	f := func(text, want string) {
 		t.Helper()
 		v, err := DecodeValue(text)

@@ -255,7 +255,7 @@ func TestVerifyNotices(t *testing.T) {
 }
 
 // Each case changes the order of events as its name says.
-func TestCases(t *testing.T) {
+func TestCasesChangeOrder(t *testing.T) {
 	f := func(which string, want ...uint64) {
 		t.Helper()
 		s := &Stream{tiers: 1, owners: 1, load: 3, seq: []uint64{1, 2, 3, 4, 5}, local: []uint64{11, 12, 13, 14, 15}, gone: []uint64{5, 4, 3, 2, 1}, ops: []op{

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // Everything that is published arrives, in both ways to bound the index, and every
 // figure is there.
-func TestRun(t *testing.T) {
+func TestRunAppliesAll(t *testing.T) {
 	for _, c := range []Config{
 		{Load: Load{Sources: 1, Blocks: 8, BlockSize: 16, Hold: 512}, Duration: 200 * time.Millisecond},
 		{Load: Load{Sources: 20, Blocks: 2, BlockSize: 4, Hold: 64, Clear: true}, Rate: 50, Duration: 200 * time.Millisecond},
@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 }
 
 // Patched messages are what an engine would have encoded.
-func TestMessage(t *testing.T) {
+func TestMessageIsPatched(t *testing.T) {
 	for _, clear := range []bool{false, true} {
 		l := Load{Sources: 3, Blocks: 4, BlockSize: 8, Hold: 40, Clear: clear}
 		s := newStamper(l, 2)

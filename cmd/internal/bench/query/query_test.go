@@ -20,7 +20,7 @@ import (
 var small = Load{Tokens: 100, BlockSize: 8, Workers: 9, Holders: 3, Blocks: 200, Hit: 0.5}
 
 // Half of a prompt is its family's, nothing else is shared, and holders are distinct.
-func TestLoad(t *testing.T) {
+func TestLoadSharesFamilies(t *testing.T) {
 	l := small
 	if l.held() != 6 || l.chain() != 6 || l.families() != 34 {
 		t.Errorf("%d blocks held of %d in %d families", l.held(), l.chain(), l.families())
@@ -47,7 +47,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestConfigCheck(t *testing.T) {
 	good := Config{Load: small, Codec: JSON, Connections: 1, Duration: 1}
 	if err := good.check(); err != nil {
 		t.Error(err)
@@ -73,7 +73,7 @@ func TestCheck(t *testing.T) {
 }
 
 // Every codec carries the same prompt.
-func TestBodies(t *testing.T) {
+func TestBodiesCarryPrompt(t *testing.T) {
 	l := small
 	prompt := append(l.prompt(nil, 3), 0, 127, 128, 255, 256, 65_535, 65_536, 1<<32-1)
 	for _, codec := range Codecs {
@@ -201,7 +201,7 @@ func TestConnectionReads(t *testing.T) {
 	f("", 0, "", "cannot read an answer")
 }
 
-func TestRefused(t *testing.T) {
+func TestRefusedStatus(t *testing.T) {
 	if err := refused(200, nil); err != nil {
 		t.Error(err)
 	}

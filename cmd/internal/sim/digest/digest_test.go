@@ -15,8 +15,8 @@ func tokens(n int) []uint32 {
 	return list
 }
 
-// TestPublished holds the chains to what the engines' own code computed.
-func TestPublished(t *testing.T) {
+// TestDigestsOfPublishedVectors holds the chains to what the engines' own code computed.
+func TestDigestsOfPublishedVectors(t *testing.T) {
 	f := func(a Algorithm, seed string, prompt []uint32, block int, want ...uint64) {
 		t.Helper()
 		c := New(a, seed)
@@ -78,7 +78,7 @@ func TestLookAhead(t *testing.T) {
 	f(Page, 1, []uint32{10, 20, 30, 40}, 3, 15710792592378487421)
 }
 
-func TestRoots(t *testing.T) {
+func TestRootDigests(t *testing.T) {
 	f := func(a Algorithm, seed, want string) {
 		t.Helper()
 		if got := New(a, seed).root.Hex(); got != want {
@@ -91,8 +91,8 @@ func TestRoots(t *testing.T) {
 	f(Pickle, "vllm-none-hash", "066b1e8987e027138e98701c46128929378935f9b6cd1549105ae6b4f0d71198")
 }
 
-// TestBytes: the bytes under the hash, where a number or a length changes its form.
-func TestBytes(t *testing.T) {
+// TestHashedBytes: the bytes under the hash, where a number or a length changes its form.
+func TestHashedBytes(t *testing.T) {
 	f := func(a Algorithm, block []uint32, want string) {
 		t.Helper()
 		c := New(a, "0")
@@ -133,8 +133,8 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// TestPairs: a page of pairs has a look-ahead of one token, no longer one.
-func TestPairs(t *testing.T) {
+// TestPairsLookAhead: a page of pairs has a look-ahead of one token, no longer one.
+func TestPairsLookAhead(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("a page was hashed with two tokens behind it")
@@ -143,7 +143,7 @@ func TestPairs(t *testing.T) {
 	New(Page, "").First(tokens(2), 3, 4)
 }
 
-func TestLongest(t *testing.T) {
+func TestLongBlockPanics(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("a block of more than one frame was hashed")

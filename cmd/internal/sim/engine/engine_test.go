@@ -148,8 +148,8 @@ var allTraits = []Traits{
 	{Report: true, OffloadFirst: true, Placeholder: true},
 }
 
-// TestLife runs random prompts through small engines and follows every event.
-func TestLife(t *testing.T) {
+// TestEngineAgainstEvents runs random prompts through small engines and follows every event.
+func TestEngineAgainstEvents(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -264,8 +264,8 @@ func summary(events []Event) string {
 	return text
 }
 
-// TestHabits shows in which order the families announce an eviction.
-func TestHabits(t *testing.T) {
+// TestEvictionOrderOfFamilies shows in which order the families announce an eviction.
+func TestEvictionOrderOfFamilies(t *testing.T) {
 	f := func(traits Traits, want string) {
 		t.Helper()
 		e := New(Config{
@@ -352,9 +352,9 @@ type shelf map[digest.Digest]truth.ID
 func (s shelf) Get(d digest.Digest) bool         { _, ok := s[d]; return ok }
 func (s shelf) Put(id truth.ID, d digest.Digest) { s[d] = id }
 
-// TestPool: what one engine computed and saved another loads, unless it names
+// TestEnginesSharePool: what one engine computed and saved another loads, unless it names
 // blocks differently.
-func TestPool(t *testing.T) {
+func TestEnginesSharePool(t *testing.T) {
 	pool := shelf{}
 	tree := truth.New(4, 0, 1, 0)
 	f := func(seed int, save bool, blocks int, reused [4]int, saved int) {

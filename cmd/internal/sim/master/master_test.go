@@ -44,9 +44,9 @@ func count(n int) []uint32 {
 	return tokens
 }
 
-// TestKeys: the whole digests of the published vectors, in the forms of the
+// TestKeysOfPublishedVectors: the whole digests of the published vectors, in the forms of the
 // engines' connectors.
-func TestKeys(t *testing.T) {
+func TestKeysOfPublishedVectors(t *testing.T) {
 	tree := truth.New(blockSize, 0, 1, 2)
 	m := newMaster(tree, 9, 9)
 	m.Put(writes(tree, 0, count(4))[0])
@@ -67,9 +67,9 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestPressure: objects move down and leave one by one, the oldest first, and a
+// TestPressureMovesOldestDown: objects move down and leave one by one, the oldest first, and a
 // block counts while both of its are on one tier.
-func TestPressure(t *testing.T) {
+func TestPressureMovesOldestDown(t *testing.T) {
 	tree := truth.New(blockSize, 0, 1, 2)
 	m := newMaster(tree, 2, 1)
 	w := writes(tree, 0, count(5*blockSize))
@@ -138,8 +138,8 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// TestRun: of blocks that came at once all first shards come first.
-func TestRun(t *testing.T) {
+// TestFirstShardsComeFirst: of blocks that came at once all first shards come first.
+func TestFirstShardsComeFirst(t *testing.T) {
 	tree := truth.New(blockSize, 0, 1, 2)
 	m := newMaster(tree, 9, 0)
 	w := writes(tree, 1, count(6*blockSize))
@@ -172,8 +172,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestAnnounced: the batches that the pool's blocks depend on move with its writes.
-func TestAnnounced(t *testing.T) {
+// TestAnnouncementMovesWithWrites: the batches that the pool's blocks depend on move with its writes.
+func TestAnnouncementMovesWithWrites(t *testing.T) {
 	tree := truth.New(blockSize, 0, 1, 2)
 	m := newMaster(tree, 9, 0)
 	for i, w := range writes(tree, 0, count(3*blockSize)) {
@@ -193,9 +193,9 @@ func TestAnnounced(t *testing.T) {
 	f(9, 12, 11)
 }
 
-// TestLife writes random prompts of two families to small pools and follows
+// TestMasterAgainstEvents writes random prompts of two families to small pools and follows
 // every event.
-func TestLife(t *testing.T) {
+func TestMasterAgainstEvents(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

@@ -57,7 +57,7 @@ func say(c net.Conn, word string) string {
 	return string(buf[:n])
 }
 
-func TestProxy(t *testing.T) {
+func TestProxyForwards(t *testing.T) {
 	r, err := Open(echo(t))
 	must.Succeed(t, err)
 	defer r.Close()

@@ -90,7 +90,7 @@ func replay(t *testing.T, p *Publisher, start uint64) []uint64 {
 	}
 }
 
-func TestReplay(t *testing.T) {
+func TestPublisherReplays(t *testing.T) {
 	f := func(o Options, published int, start uint64, want string) {
 		t.Helper()
 		p := listen(t, o)
@@ -120,7 +120,7 @@ func count(from, to uint64) []uint64 {
 	return n
 }
 
-func TestLive(t *testing.T) {
+func TestPublisherPublishes(t *testing.T) {
 	p := listen(t, Options{Ring: 10, Topic: "kv-events"})
 	if p.LastSeq() != -1 {
 		t.Errorf("the last sequence is %d before the first batch", p.LastSeq())

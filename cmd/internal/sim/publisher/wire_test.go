@@ -41,9 +41,9 @@ func encode(t *testing.T, w Wire, rank, blockSize int, events ...engine.Event) [
 	return b
 }
 
-// TestCaptured compares with the bytes the engines' own encoder (msgspec)
+// TestWiresAgainstMsgspec compares with the bytes the engines' own encoder (msgspec)
 // wrote for the same events at time 1.5.
-func TestCaptured(t *testing.T) {
+func TestWiresAgainstMsgspec(t *testing.T) {
 	f := func(name string, w Wire, blockSize int, want string, events ...engine.Event) {
 		t.Helper()
 		if got := hex.EncodeToString(encode(t, w, 0, blockSize, events...)); got != want {
@@ -81,8 +81,8 @@ func TestCaptured(t *testing.T) {
 
 type object = map[string]any
 
-// TestDecoded decodes what was written with a generic reader and compares.
-func TestDecoded(t *testing.T) {
+// TestWiresAgainstReader decodes what was written with a generic reader and compares.
+func TestWiresAgainstReader(t *testing.T) {
 	f := func(name string, w Wire, ev engine.Event, want any) {
 		t.Helper()
 		d := msgpack.NewDecoder(bytes.NewReader(encode(t, w, 3, 2, ev)))
@@ -186,8 +186,8 @@ func TestDecoded(t *testing.T) {
 	f("SGLang map cleared", SGLang{Map: true}, cleared, object{"type": "AllBlocksCleared"})
 }
 
-// TestDigests: a digest is published whole.
-func TestDigests(t *testing.T) {
+// TestWiresPublishWholeDigests: a digest is published whole.
+func TestWiresPublishWholeDigests(t *testing.T) {
 	b := encode(t, VLLMArray{Length: 8, Digests: true}, 0, 4,
 		engine.Event{Kind: engine.Removed, Tier: truth.Device, Hashes: []digest.Digest{l0}})
 	var batch []any

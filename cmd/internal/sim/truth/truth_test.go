@@ -18,9 +18,9 @@ func prompt(name uint32, n int) []uint32 {
 	return tokens
 }
 
-// TestRow holds the worked scenarios of the published description, with the
+// TestRowOfScenarios holds the worked scenarios of the published description, with the
 // host and disk blocks of an engine in place of a shared pool.
-func TestRow(t *testing.T) {
+func TestRowOfScenarios(t *testing.T) {
 	const r0, r1 = 0, 1
 	type at struct {
 		rank   int
@@ -246,9 +246,9 @@ func TestLookAheadModel(t *testing.T) {
 	}
 }
 
-// TestLife lets random paths be interned, held and let go, and compares with a
+// TestTreeAgainstStrings lets random paths be interned, held and let go, and compares with a
 // set of prefixes kept as strings.
-func TestLife(t *testing.T) {
+func TestTreeAgainstStrings(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))

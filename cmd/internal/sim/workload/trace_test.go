@@ -13,7 +13,7 @@ const goodTrace = `{"timestamp": 0, "input_length": 700, "output_length": 5, "ha
 {"timestamp": 3000, "input_length": 1024, "output_length": 0, "hash_ids": [0, 2]}
 `
 
-func TestTrace(t *testing.T) {
+func TestReadTrace(t *testing.T) {
 	tr, err := ReadTrace("t.jsonl", strings.NewReader(goodTrace))
 	must.Succeed(t, err)
 	if tr.Len() != 2 {

@@ -7,7 +7,7 @@ import (
 	"kvconductor/internal/must"
 )
 
-func TestTokens(t *testing.T) {
+func TestAppendTokensIsStable(t *testing.T) {
 	a := AppendTokens(nil, Segment{ID: 1, Len: 512})
 	if again := AppendTokens(nil, Segment{ID: 1, Len: 512}); !slices.Equal(a, again) {
 		t.Error("one segment has two contents")
