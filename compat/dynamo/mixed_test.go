@@ -9,8 +9,8 @@ import (
 	"kvconductor/internal/must"
 )
 
-// TestLoadWithoutAdapterAndSalt reads a dump of Dynamo. Dynamo's dump names neither adapter nor salt of a block. Its blocks are
-// found all the same, by queries with both and by queries in local hashes.
+// TestLoadWithoutAdapterAndSalt reads a dump of Dynamo, which names neither adapter nor salt of
+// a block. Queries with both, and queries in local hashes, find its blocks all the same.
 func TestLoadWithoutAdapterAndSalt(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, a *testServer) {
 		a.register(1, 0, "")

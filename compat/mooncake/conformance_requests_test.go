@@ -238,8 +238,8 @@ func (s *script) services() string {
 }
 
 // view prints a line per context of the script's models, "default block 4 blocks 2
-// profile sha256_cbor/0 root 4e1195df instances a [0 2], b [1]". Contexts of nobody, without
-// blocks, are left out: theirs never go.
+// profile sha256_cbor/0 root 4e1195df instances a [0 2], b [1]". Contexts without instances and
+// blocks are left out: theirs never go.
 func (s *script) view() string {
 	var lines []string
 	for _, m := range s.list("/global_view", "contexts", "model_name") {

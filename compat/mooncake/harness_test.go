@@ -28,7 +28,7 @@ type testServer struct {
 	t                   testing.TB
 	conductor           *conductor.Conductor
 	places              *server.Admission
-	alone, plain, mixed *gin.Engine // in msgpack, in JSON, beside the published one
+	alone, plain, mixed *gin.Engine // in msgpack, in JSON, next to the published one
 	network             *streamtest.Network
 }
 

@@ -81,7 +81,7 @@ func TestErrorsInJSON(t *testing.T) {
 	})
 }
 
-// TestLimitsInJSON meets those of our own, which are told with a reason.
+// TestLimitsInJSON meets limits of our own, whose errors have a reason.
 func TestLimitsInJSON(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *testServer) {
 		f := func(body map[string]any, status int, want string) {
@@ -131,7 +131,7 @@ func TestNegotiateJSON(t *testing.T) {
 }
 
 // FuzzJSON sends arbitrary text to every path that takes a body: none may panic, each
-// answer is JSON or a line, and what is no JSON object is refused.
+// answer is JSON or a line, and a body that is not a JSON object is refused.
 func FuzzJSON(f *testing.F) {
 	var steps []step
 	load(f, "json_errors.json", &steps)

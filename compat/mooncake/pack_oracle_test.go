@@ -15,8 +15,8 @@ import (
 	"kvconductor/conductor/body"
 )
 
-// oracle reads an object with encoding/json, numbers as they are read: 0 for what is
-// no integer of 64 bits.
+// oracle reads an object with encoding/json, numbers as they are read: 0 for one
+// that is not an integer of 64 bits.
 func oracle(src []byte, more bool) (v map[string]any, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(src))
 	d.UseNumber()

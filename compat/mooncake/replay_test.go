@@ -62,7 +62,7 @@ func (f *fleet) tokenize(w http.ResponseWriter, req *http.Request) {
 	json.NewEncoder(w).Encode(map[string]any{"tokens": tokens})
 }
 
-// words is a prompt of so many tokens.
+// words returns a prompt of n tokens.
 func words(n int) string { return strings.Repeat("word ", n) }
 
 // withProxies runs a test with each form, on each listener that speaks it.
@@ -142,7 +142,7 @@ func TestProxyRoutes(t *testing.T) {
 	withProxies(t, func(t *testing.T, f *fleet, proxyOf func() *proxy) {
 		p := proxyOf()
 		prompt := func(tokens int) map[string]any { return map[string]any{"prompt": words(tokens)} }
-		p.goes(t, prompt(48), "a "+nothingRoutable, "b "+nothingRoutable) // nobody is registered
+		p.goes(t, prompt(48), "a "+nothingRoutable, "b "+nothingRoutable) // no instance is registered
 		must.Succeed(t, p.start())
 		p.goes(t, prompt(48), "a "+allZero, "b "+allZero, "a "+allZero)
 		if q := f.queries[0]; q.Header.Get("X-Request-Id") != "request-7" || q.Method != "POST" {
@@ -162,7 +162,7 @@ func TestProxyRoutes(t *testing.T) {
 		p.goes(t, prompt(16), "a", "b", "a")
 		p.goes(t, prompt(20), "b")
 
-		// Whoever else holds more is not its own, and what a pool holds serves both.
+		// An instance that holds more does not count for others. Blocks of a pool serve both.
 		foreign := source("foreign", 0)
 		other := source("a", 0)
 		other["tenant_id"], other["endpoint"] = "other", "tcp://other:1"

@@ -28,7 +28,7 @@ type step struct {
 	Request string  // method and path
 	Type    *string // of the body, if not the dialect's own
 	Body    hexed
-	Hashes  int // so many blocks of the prompt are the seq_hashes of the body
+	Hashes  int // blocks of the prompt whose hashes are the seq_hashes of the body
 	Says    string
 	Status  int
 	Answer  hexed

@@ -6,10 +6,10 @@ import (
 )
 
 // Answers are written without reflection. Most rows of most are zeros, which are copied
-// out of what is written once for each roster of instances; rows with equal numbers are
+// out of bytes that are written once for each roster of instances; rows with equal numbers are
 // copied from one another.
 
-// zeros is what is written for the instances of a roster that hold nothing, in one codec.
+// zeros are the rows of the instances of a roster that hold nothing, in one codec.
 type zeros struct {
 	text []byte // rows with their keys, in JSON a comma before each
 	rows []zeroRow
@@ -98,7 +98,7 @@ func writeRows(e *body.Encoder, ans *conductor.Answer) {
 	}
 }
 
-// isZero reports whether a row is what is prepared of it. An instance has no rank but
+// isZero reports whether a row equals the prepared one. An instance has no rank but
 // those registered unless it holds something.
 func isZero(row *conductor.Row) bool { return row.Longest == 0 && row.Detail == nil }
 
@@ -170,7 +170,7 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 }
 
 // mediumKey is the key of a medium. A medium may have any name, but not that of
-// the object beside it.
+// the object next to it.
 func mediumKey(name string) string {
 	if name == "DP" {
 		return "MEDIUM_DP"

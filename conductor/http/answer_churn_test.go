@@ -8,9 +8,9 @@ import (
 	"kvconductor/conductor"
 )
 
-// TestAnswersWhileInstancesComeAndGo holds that an answer is of one moment while it is lent:
-// what is written of it, prepared bytes included, is what its rows say, and what holds
-// something is in it whoever comes and goes beside it.
+// TestAnswersWhileInstancesComeAndGo requires that an answer is of one moment while it is lent:
+// its text, prepared bytes included, equals its rows, and instances that hold something are in
+// it, whichever others come and go.
 func TestAnswersWhileInstancesComeAndGo(t *testing.T) {
 	f := newFleet(t)
 	prompt := promptOf(5, 2)

@@ -9,7 +9,8 @@ import (
 	"kvconductor/tiers"
 )
 
-// TestReleasedAnswersAreSpoiled: with the race detector, what is kept of an answer shows.
+// TestReleasedAnswersAreSpoiled requires that parts of an answer that are kept show under the
+// race detector.
 func TestReleasedAnswersAreSpoiled(t *testing.T) {
 	f := newFleet(t)
 	prompt := promptOf(3, 2)

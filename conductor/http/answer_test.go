@@ -142,8 +142,8 @@ func plainAnswer(ans *conductor.Answer) string {
 	return "{" + text(ans.Tenant) + ":" + rows + "}"
 }
 
-// TestAnswersFromPreparedPieces compares what is written from prepared pieces with what is written in
-// full, for fleets made up at random.
+// TestAnswersFromPreparedPieces compares answers from prepared pieces with answers written in full,
+// for fleets made up at random.
 func TestAnswersFromPreparedPieces(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -198,7 +198,7 @@ func TestAnswersFromPreparedPieces(t *testing.T) {
 	}
 }
 
-// TestLimitedAnswers compares limited answers with what is left of whole ones.
+// TestLimitedAnswers compares limited answers with whole ones cut short.
 func TestLimitedAnswers(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

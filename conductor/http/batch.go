@@ -14,8 +14,8 @@ import (
 var batchFields = append(body.Shape{{Name: "queries", Kind: body.Objects(queryFields)}},
 	body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "min_matched", "top")...)
 
-// queryBatch answers for several prompts, in their order: POST /query_batch. What is
-// wrong with one is its answer, and no other's.
+// queryBatch answers for several prompts, in their order: POST /query_batch. A fault
+// of one is its answer, and does not change the others.
 func (a *api) queryBatch(g *gin.Context, codec body.Codec) (any, error) {
 	return a.work(g, codec, batchFields, a.batch)
 }
@@ -45,7 +45,7 @@ func (a *api) batch(f *fields, r *body.Request) error {
 	return nil
 }
 
-// checkBatch refuses what is wrong with a batch as a whole.
+// checkBatch refuses faults of a batch as a whole.
 func (a *api) checkBatch(f *fields, r *body.Request) error {
 	name, m := f.member("queries")
 	switch {

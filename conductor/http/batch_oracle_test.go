@@ -14,7 +14,7 @@ import (
 	"kvconductor/conductor/body"
 )
 
-// asked is what is read of one query of a batch.
+// asked has the fields of one query of a batch.
 type asked struct {
 	query conductor.Query
 	err   error
@@ -119,7 +119,7 @@ func fastBatch(r *body.Request, raw []byte, limit int) ([]asked, error) {
 	return all, nil
 }
 
-// compareBatch holds what is read of a batch against the oracle.
+// compareBatch compares the fields of a batch with the oracle.
 func compareBatch(t *testing.T, raw []byte, limit int) {
 	t.Helper()
 	r := &body.Request{Tokens: make([]uint32, 3, 5)}

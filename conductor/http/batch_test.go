@@ -22,8 +22,8 @@ func TestQueryBatch(t *testing.T) {
 	for _, tenant := range []string{"default", "t"} {
 		s.do("POST", "/register", fmt.Sprintf(`{"endpoint":"ipc:///nowhere","type":"vLLM","modelname":"m","instance_id":"a","block_size":16,"dp_rank":0,"tenant_id":%q}`, tenant))
 	}
-	// f sends queries beside defaults. Each stands for itself beside what the
-	// defaults make of it.
+	// f sends queries with defaults. Each is followed by the query that it is with the
+	// defaults filled in.
 	f := func(defaults string, queries ...[2]string) {
 		t.Helper()
 		var items []string
@@ -147,8 +147,8 @@ func TestLimitsInTheQueryString(t *testing.T) {
 	}
 }
 
-// TestBadQueries holds what is said about bodies that a router should not send: which
-// field, which element, why.
+// TestBadQueries compares the errors of bodies that a router should not send: field,
+// element and reason.
 func TestBadQueries(t *testing.T) {
 	s := newServer(t)
 	f := func(body, reason, field string, index int) {

@@ -86,7 +86,7 @@ func TestCompressedBodies(t *testing.T) {
 	}
 }
 
-// TestCodingFaults holds what is said of bodies that cannot be decoded.
+// TestCodingFaults compares the errors of bodies that cannot be decoded.
 func TestCodingFaults(t *testing.T) {
 	s := newServer(t)
 	f := func(coding, body string, status int, reason, text string) {
@@ -116,7 +116,7 @@ func TestCodingFaults(t *testing.T) {
 		broken := []byte(whole)
 		broken[len(broken)-3] ^= 1 // the checksum
 		f(coding, string(broken), 400, "invalid_json", "content encoding "+coding+": ")
-		// What is there twice is one body after the other, and no JSON object.
+		// Two bodies, one after the other, are not a JSON object.
 		f(coding, whole+whole, 400, "invalid_json", "after top-level value")
 		f(coding, compress(t, coding, strings.Repeat(" ", 4097)), 413, "too_large", "limits.max_body of 4096 bytes")
 	}

@@ -168,7 +168,7 @@ func tokensOf(prompt string) (tokens []uint32) {
 
 const proxyBlock = 4 // tokens, which are words
 
-// store announces the blocks of a prompt to whoever subscribed.
+// store announces the blocks of a prompt to its subscribers.
 func (p *peer) store(medium, prompt string) {
 	p.t.Helper()
 	tokens := tokensOf(prompt)
@@ -191,7 +191,7 @@ func (p *peer) publish(event any) {
 	must.Succeed(p.t, p.pub.Send(zmq4.NewMsgFrom(nil, binary.BigEndian.AppendUint64(nil, p.seq), payload)))
 }
 
-// waitFor asks again until others have done what is waited for.
+// waitFor asks again until done is true.
 func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -309,7 +309,7 @@ func TestGoProxy(t *testing.T) {
 	if got, err := proxy.route(map[string]any{"prompt": longer, "model": "unheard"}); err != nil || got != "c" {
 		t.Errorf("a model nobody has: %q %v, want the next in turn", got, err)
 	}
-	// Routers that share a tenant are told apart by the model they ask for. One that
+	// Routers that share a tenant ask for different models. One that
 	// passes on the name of another's model meets another's instance.
 	if got, err := proxy.route(map[string]any{"prompt": longer, "model": "other"}); err == nil || err.Error() != `no such instance: "other"` {
 		t.Errorf("another's model: %q %v", got, err)

@@ -63,8 +63,8 @@ func (f *fields) hashes(r *body.Request, limit int, names ...string) []uint64 {
 		}
 		const want = "a 64-bit integer"
 		l := m.List
-		// What is no number is told before a list that is too long, that before
-		// numbers that do not fit.
+		// An element that is not a number comes before a list that is too long, and that
+		// before numbers that do not fit.
 		if !f.isList(name, m) || l.Other && !f.fits(name, &l, want) || !f.bound(name, l.N, limit) || !f.fits(name, &l, want) {
 			return nil
 		}
@@ -81,7 +81,7 @@ func (f *fields) hashes(r *body.Request, limit int, names ...string) []uint64 {
 	return found
 }
 
-// isList refuses what is no array.
+// isList refuses a value that is not an array.
 func (f *fields) isList(name string, m *body.Member) bool {
 	if !m.Read {
 		f.fail(conductor.Invalid(name, "not_array", "%s must be an array", name))
@@ -89,7 +89,7 @@ func (f *fields) isList(name string, m *body.Member) bool {
 	return m.Read
 }
 
-// fits refuses a list with an element that is not what is wanted.
+// fits refuses a list with an element of another kind.
 func (f *fields) fits(name string, l *body.List, want string) bool {
 	if l.Bad >= 0 {
 		f.fail(&conductor.FieldError{Field: name, Index: l.Bad, Reason: numberReason(l.Text), Message: name + " element must be " + want})

@@ -254,7 +254,7 @@ func oracleBadNumber(name string, i int, reason, want string) error {
 	return &conductor.FieldError{Field: name, Index: i, Reason: reason, Message: name + " element must be " + want}
 }
 
-// oracleNumberReason tells a number that does not fit from what is no integer at all.
+// oracleNumberReason tells a number that does not fit from a value that is not an integer.
 func oracleNumberReason(text string) string {
 	v, err := strconv.ParseFloat(text, 64)
 	if err == nil && v == math.Trunc(v) && oracleIsDigits(text) {
@@ -383,7 +383,7 @@ func askFast(r *body.Request, raw []byte, byHash bool, limit int) (conductor.Que
 	return q, nil
 }
 
-// compare holds what is read of a body against the oracle.
+// compare compares the fields of a body with the oracle.
 func compare(t *testing.T, raw []byte, byHash bool, limit int) {
 	t.Helper()
 	// Buffers that others have used.

@@ -12,7 +12,7 @@ import (
 var profileShape = body.Of("strategy", "algorithm", "python_hash_seed", "index_projection", "root_digest", "extra_keys")
 
 // profile reads hash_profile; absent and null are none. Unlike the fields around it,
-// one in it that nobody knows is an error: it would be a profile of another kind.
+// an unknown one in it is an error: it would be a profile of another kind.
 func (f *fields) profile() conductor.HashProfile {
 	const name = "hash_profile"
 	_, raw := f.field(name)

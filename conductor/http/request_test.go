@@ -137,8 +137,8 @@ func TestStringArrayField(t *testing.T) {
 	f(`["a",{"b":"c"}]`, 1)
 }
 
-// TestProfileFaults holds what is said of a hash_profile that is none: unknown fields
-// first, of several the first by name, then those that are there twice.
+// TestProfileFaults compares the errors of invalid hash profiles: unknown fields first, of
+// several the first by name, then repeated ones.
 func TestProfileFaults(t *testing.T) {
 	f := func(raw, reason, field string) {
 		t.Helper()
