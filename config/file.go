@@ -202,8 +202,8 @@ func (l *loader) readMediaTTL(t *tree, path string, n *yaml.Node) map[string]tim
 	return out
 }
 
-// moveFormer gives values under former names to the settings of today, with a warning. A
-// setting that the layer has under both names is an error.
+// moveFormer gives values under former names to the settings of today, with a warning. If
+// a layer has a setting under both names, their values must be equal.
 func (l *loader) moveFormer(out layer) {
 	for _, f := range formerKeys {
 		at, given := l.places[f.path]
@@ -214,14 +214,17 @@ func (l *loader) moveFormer(out layer) {
 		delete(l.places, f.path)
 		delete(l.failed, f.path)
 		delete(out, f.path)
-		if l.places[f.now].layer == at.layer {
-			l.errs.add(at, f.path, "is the former name of %s, which is given too", f.now)
+		if today := l.places[f.now]; today.layer != at.layer {
+			l.places[f.now], l.failed[f.now] = at, failed
+			if !failed {
+				out[f.now] = value
+			}
+		} else if !failed && !l.failed[f.now] && show(value) != show(out[f.now]) {
+			l.errs.add(at, f.path, "is the former name of %s, which has another value at %s", f.now, today)
 			continue
 		}
-		l.places[f.now], l.failed[f.now] = at, failed
 		if !failed {
 			l.warns.add(at, f.path, "is called %s now", f.now)
-			out[f.now] = value
 		}
 	}
 }
