@@ -80,7 +80,7 @@ var table = []room{
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	{dir: "conductor/http", rooms: []string{"conductor", "conductor/body", "conductor/prompt", "conductor/server", "events", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, zerolog}, not: []string{"flag", "os"}},
 
-	{dir: "conductor/server", rooms: []string{"conductor/body"}, modules: []string{gin, prometheus, zerolog, compress, semaphore}, not: []string{"flag", "os"}},
+	{dir: "conductor/server", rooms: []string{"conductor", "conductor/body"}, modules: []string{gin, prometheus, zerolog, compress, semaphore}, not: []string{"flag", "os"}},
 
 	// Which peer is asked and how long: the format of a snapshot is a value that it is given.
 	{dir: "conductor/replica", rooms: []string{"conductor"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "os"}},

@@ -10,7 +10,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/server"
 )
@@ -120,30 +119,20 @@ func fail(g *gin.Context, err error) {
 		rejected *rejection
 		refused  *serviceError
 	)
-	status := http.StatusInternalServerError
+	status, _ := server.Status(err)
 	switch {
 	case errors.As(err, &rejected):
-		if rejected.status == statusTooLarge && g.Request.ProtoMajor < 2 {
-			// The rest of the body is not read, so the connection cannot go on.
-			g.Header("Connection", "close")
-		}
 		plain(g, rejected.status, rejected.text)
 		return
 	case errors.As(err, &refused):
 		status = refused.status
-	case errors.As(err, new(*conductor.FieldError)):
-		status = http.StatusBadRequest
-	case errors.Is(err, conductor.ErrPast):
-		status = http.StatusForbidden
-	case errors.Is(err, conductor.ErrTooManySources), errors.Is(err, conductor.ErrClosed), errors.Is(err, server.ErrBusy):
-		status = http.StatusServiceUnavailable
 	}
 	row := body.AppendString([]byte(`{"error":`), err.Error(), false)
 	g.Data(status, "application/json", append(row, '}'))
 }
 
 func plain(g *gin.Context, status int, text string) {
-	g.Data(status, "text/plain; charset=utf-8", []byte(text))
+	server.Send(g, status, "text/plain; charset=utf-8", []byte(text))
 }
 
 func empty(g *gin.Context, status int) {

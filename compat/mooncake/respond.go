@@ -11,7 +11,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/prompt"
 	"kvconductor/conductor/server"
@@ -74,22 +73,22 @@ func (f *failure) write(e *body.Encoder) {
 	e.EndMap()
 }
 
-// describe maps an error of the Conductor to what clients see.
-func describe(err error) *failure {
+// describe maps an error to what clients see.
+func (d *handlers) describe(err error) *failure {
 	var known *failure
-	switch {
-	case errors.As(err, &known):
+	if errors.As(err, &known) {
 		return known
-	case errors.Is(err, conductor.ErrPast):
-		return &failure{status: http.StatusForbidden, text: err.Error(), reason: "read_only"}
-	case errors.Is(err, conductor.ErrNotFound):
-		return &failure{status: http.StatusNotFound, text: err.Error()}
-	case errors.Is(err, conductor.ErrTooManySources):
-		return &failure{status: http.StatusServiceUnavailable, text: err.Error(), reason: "limit"}
-	case errors.Is(err, server.ErrBusy):
-		return &failure{status: http.StatusServiceUnavailable, text: err.Error(), reason: "busy"}
 	}
-	return &failure{status: http.StatusInternalServerError, text: err.Error()}
+	status, reason := server.Status(err)
+	switch reason {
+	case body.Unreadable:
+		return d.invalid(err.Error())
+	case "shutting_down":
+		status, reason = http.StatusInternalServerError, ""
+	case "not_found", "internal":
+		reason = ""
+	}
+	return &failure{status: status, text: err.Error(), reason: reason}
 }
 
 // body reads a map of a shape for a handler and sends what that writes. In JSON text may
@@ -141,16 +140,7 @@ func (d *handlers) read(g *gin.Context, r *body.Request) error {
 	if kind := d.cfg.Codec; kind == body.Msgpack && !server.Speaks(g.GetHeader("Content-Type"), kind) {
 		return &failure{status: http.StatusBadRequest, text: "Content-Type must be " + kind.ContentType(), reason: "unsupported_content_type"}
 	}
-	err := r.Fill(g.Writer, g.Request, d.cfg.MaxBody)
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, new(*http.MaxBytesError)):
-		return &failure{status: http.StatusRequestEntityTooLarge, text: err.Error(), reason: body.TooLarge}
-	case errors.Is(err, errors.ErrUnsupported):
-		return &failure{status: http.StatusUnsupportedMediaType, text: err.Error(), reason: body.Unsupported}
-	}
-	return d.invalid(err.Error())
+	return r.Fill(g.Writer, g.Request, d.cfg.MaxBody)
 }
 
 const (
@@ -225,7 +215,7 @@ func respond(g *gin.Context, status int, e *body.Encoder, end string) {
 	if e.Codec == body.JSON {
 		e.Out = append(e.Out, end...)
 	}
-	g.Data(status, e.Codec.ContentType(), e.Out)
+	server.Send(g, status, e.Codec.ContentType(), e.Out)
 }
 
 // refused words an error of the server. Without a route GET and POST have a text of their
@@ -247,11 +237,7 @@ func (d *handlers) refused(g *gin.Context, codec body.Codec, why *server.Refusal
 // refuse answers with an error. In JSON those of the operation, which have no reason,
 // are lines of text.
 func (d *handlers) refuse(g *gin.Context, codec body.Codec, err error) {
-	f := describe(err)
-	if f.status == http.StatusRequestEntityTooLarge && g.Request.ProtoMajor < 2 {
-		// The rest of the body is not read, so the connection cannot go on.
-		g.Header("Connection", "close")
-	}
+	f := d.describe(err)
 	if d.cfg.Codec == body.JSON && f.reason == "" {
 		g.Data(f.status, "text/plain; charset=utf-8", []byte(f.text+"\n"))
 		return

@@ -117,10 +117,6 @@ func wrap(h handler) server.Handler {
 		result, err := h(g, codec)
 		if err != nil {
 			status, row := describe(err)
-			if status == http.StatusRequestEntityTooLarge && g.Request.ProtoMajor < 2 {
-				// The rest of the body is not read, so the connection cannot go on.
-				g.Header("Connection", "close")
-			}
 			respond(g, codec, status, row)
 			return
 		}
@@ -145,11 +141,11 @@ func inJSON(h handler) gin.HandlerFunc {
 func respond(g *gin.Context, codec body.Codec, status int, v any) {
 	text := encode(codec, v)
 	if codec == body.JSON {
-		g.Data(status, "application/json; charset=utf-8", text)
+		server.Send(g, status, "application/json; charset=utf-8", text)
 		return
 	}
 	g.Header("Content-Length", strconv.Itoa(len(text)))
-	g.Data(status, codec.ContentType(), text)
+	server.Send(g, status, codec.ContentType(), text)
 }
 
 // encode encodes a value by its tags for JSON.
@@ -184,43 +180,27 @@ func describe(err error) (int, errorBody) {
 		profile  *conductor.ProfileConflictError
 		invalid  *body.Error
 	)
+	status, reason := server.Status(err)
+	row := errorBody{Error: err.Error(), Reason: reason}
 	switch {
 	case errors.As(err, &field):
-		row := errorBody{Error: field.Message, Reason: field.Reason, Field: field.Field}
+		row.Error, row.Field = field.Message, field.Field
 		if field.Index >= 0 {
 			row.Index = &field.Index
 		}
-		return http.StatusBadRequest, row
 	case errors.As(err, &invalid):
-		row := errorBody{Error: err.Error(), Reason: invalid.Reason, Field: invalid.Field}
-		if invalid.Field != "" && invalid.Index >= 0 {
+		if row.Field = invalid.Field; invalid.Field != "" && invalid.Index >= 0 {
 			row.Index = &invalid.Index
 		}
-		switch invalid.Reason {
-		case body.TooLarge:
-			return http.StatusRequestEntityTooLarge, row
-		case body.Unsupported:
-			return http.StatusUnsupportedMediaType, row
-		case body.Unreadable:
+		if reason == body.Unreadable {
 			row.Reason = body.Syntax
 		}
-		return http.StatusBadRequest, row
 	case errors.As(err, &conflict):
 		return http.StatusConflict, errorBody{Error: conflict.Error(), Reason: "conflict", Field: conflict.Field}
 	case errors.As(err, &profile):
 		return http.StatusConflict, errorBody{Error: profile.Error(), Reason: "conflict", Field: "hash_profile"}
-	case errors.Is(err, conductor.ErrPast):
-		return http.StatusForbidden, errorBody{Error: err.Error(), Reason: "read_only"}
-	case errors.Is(err, conductor.ErrNotFound):
-		return http.StatusNotFound, errorBody{Error: err.Error(), Reason: "not_found"}
-	case errors.Is(err, conductor.ErrTooManySources):
-		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "limit"}
-	case errors.Is(err, server.ErrBusy):
-		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "busy"}
-	case errors.Is(err, conductor.ErrClosed):
-		return http.StatusServiceUnavailable, errorBody{Error: err.Error(), Reason: "shutting_down"}
 	}
-	return http.StatusInternalServerError, errorBody{Error: err.Error(), Reason: "internal"}
+	return status, row
 }
 
 // recovery turns a panic into a 500 that costs one request. Of an answer that is

@@ -1,0 +1,99 @@
+package server
+
+import (
+	"kvconductor/conductor"
+	"kvconductor/conductor/body"
+)
+
+// Rows writes the rows of answers in the shape of a dialect. Most rows of most answers
+// are zeros, which it copies out of bytes written once for each roster of instances. It
+// copies rows with equal numbers from one another.
+type Rows struct {
+	write func(*body.Encoder, *conductor.Row, *conductor.Answer)
+	html  bool    // as of body.Encoder
+	keys  [2]byte // whose addresses a roster keeps zeros under, by codec
+}
+
+// NewRows returns the Rows of a dialect. write writes the value of a row. It must write
+// the same for rows whose numbers are the same.
+func NewRows(html bool, write func(*body.Encoder, *conductor.Row, *conductor.Answer)) *Rows {
+	return &Rows{write: write, html: html}
+}
+
+// zeros is what is written for the instances of a roster that hold nothing, in one codec.
+type zeros struct {
+	text []byte // rows with their keys, in JSON a comma before each
+	rows []zeroRow
+}
+
+type zeroRow struct{ from, key, to int } // in text: the key ends at key
+
+// of returns the zeros of a roster, nil if that is nil.
+func (r *Rows) of(roster *conductor.Roster, codec body.Codec) *zeros {
+	if roster == nil {
+		return nil
+	}
+	return roster.Keep(&r.keys[codec], func(rows []conductor.Row) any {
+		e := body.Encoder{Codec: codec, HTML: r.html, Out: []byte{'}'}} // so that a comma is in front of each row
+		z := &zeros{rows: make([]zeroRow, len(rows))}
+		for i := range rows {
+			at := &z.rows[i]
+			at.from = len(e.Out)
+			e.Key(rows[i].Instance)
+			at.key = len(e.Out)
+			r.write(&e, &rows[i], &conductor.Answer{})
+			at.to = len(e.Out)
+		}
+		z.text = e.Out
+		return z
+	}).(*zeros)
+}
+
+// Write writes rows of ans as a map by instance.
+func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Row) {
+	e.Map(len(rows))
+	z, plain := r.of(ans.Roster, e.Codec), !ans.Truncated && len(ans.Pools) == 0
+	var last *conductor.Row // the one that is written at from:
+	from, to := 0, 0
+	for i := 0; i < len(rows); i++ {
+		row := &rows[i]
+		at, listed := row.At()
+		listed = listed && z != nil
+		if listed && plain && isZero(row) {
+			first := at
+			for i+1 < len(rows) && isZero(&rows[i+1]) {
+				next, _ := rows[i+1].At()
+				if next != at+1 {
+					break
+				}
+				at, i = next, i+1
+			}
+			e.Pairs(z.text[z.rows[first].from:z.rows[at].to])
+			continue
+		}
+		if listed {
+			e.Pairs(z.text[z.rows[at].from:z.rows[at].key])
+		} else {
+			e.Key(row.Instance)
+		}
+		start := len(e.Out)
+		if last != nil && equal(last, row) {
+			e.Out = append(e.Out, e.Out[from:to]...)
+		} else {
+			r.write(e, row, ans)
+		}
+		last, from, to = row, start, len(e.Out)
+	}
+	e.EndMap()
+}
+
+// isZero reports whether a row is what is prepared of it. An instance has no rank but
+// those registered unless it holds something.
+func isZero(row *conductor.Row) bool { return row.Longest == 0 && row.Detail == nil }
+
+// equal reports whether two rows share their numbers; it does not compare them.
+func equal(a, b *conductor.Row) bool {
+	return a.Longest == b.Longest && a.Detail == nil && b.Detail == nil &&
+		len(a.Ranks) > 0 && len(a.Ranks) == len(b.Ranks) && &a.Ranks[0] == &b.Ranks[0] &&
+		len(a.Media) == len(b.Media) && &a.Media[0] == &b.Media[0]
+}

@@ -1,0 +1,52 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/body"
+)
+
+// Status returns the HTTP status of an error that no dialect knows better, and its
+// reason.
+func Status(err error) (status int, reason string) {
+	var (
+		unread *body.Error
+		field  *conductor.FieldError
+	)
+	switch {
+	case errors.As(err, &field):
+		return http.StatusBadRequest, field.Reason
+	case errors.As(err, &unread):
+		switch unread.Reason {
+		case body.TooLarge:
+			return http.StatusRequestEntityTooLarge, unread.Reason
+		case body.Unsupported:
+			return http.StatusUnsupportedMediaType, unread.Reason
+		}
+		return http.StatusBadRequest, unread.Reason
+	case errors.Is(err, conductor.ErrPast):
+		return http.StatusForbidden, "read_only"
+	case errors.Is(err, conductor.ErrNotFound):
+		return http.StatusNotFound, "not_found"
+	case errors.Is(err, conductor.ErrTooManySources):
+		return http.StatusServiceUnavailable, "limit"
+	case errors.Is(err, ErrBusy):
+		return http.StatusServiceUnavailable, "busy"
+	case errors.Is(err, conductor.ErrClosed):
+		return http.StatusServiceUnavailable, "shutting_down"
+	}
+	return http.StatusInternalServerError, "internal"
+}
+
+// Send sends an answer. An HTTP/1 connection ends with a request that is too large, because
+// the server does not read the rest.
+func Send(g *gin.Context, status int, contentType string, text []byte) {
+	if status == http.StatusRequestEntityTooLarge && g.Request.ProtoMajor < 2 {
+		g.Header("Connection", "close")
+	}
+	g.Data(status, contentType, text)
+}
