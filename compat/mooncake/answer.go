@@ -1,6 +1,8 @@
 package mooncake
 
 import (
+	"strconv"
+
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/server"
@@ -38,14 +40,13 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 	e.Name("dp")
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
-		e.IntKey(int(r.Rank))
-		e.Int(r.Device * blockSize)
+		e.IntField(strconv.Itoa(int(r.Rank)), r.Device*blockSize)
 	}
 	e.EndMap()
 	e.Name("rank_matches")
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
-		e.IntKey(int(r.Rank))
+		e.Name(strconv.Itoa(int(r.Rank)))
 		e.Map(3)
 		writeBoundaries(e, r.Device*blockSize, r.Host*blockSize, r.Disk*blockSize)
 		e.EndMap()

@@ -30,22 +30,18 @@ type Encoder struct {
 	HTML  bool // strings in JSON escape <, > and &
 }
 
-// separate appends the comma in front of all but the first pair or element.
-func (e *Encoder) separate() {
-	if e.Codec == JSON && len(e.Out) > 0 {
-		switch e.Out[len(e.Out)-1] {
-		case '{', '[', ':':
-		default:
-			e.Out = append(e.Out, ',')
-		}
+// comma appends the comma in front of all but the first pair or element in JSON.
+func comma(out []byte) []byte {
+	if n := len(out); n > 0 && out[n-1] != '{' && out[n-1] != '[' && out[n-1] != ':' {
+		return append(out, ',')
 	}
+	return out
 }
 
 // Map begins a map. EndMap ends it.
 func (e *Encoder) Map(pairs int) {
 	if e.Codec == JSON {
-		e.separate()
-		e.Out = append(e.Out, '{')
+		e.Out = append(comma(e.Out), '{')
 		return
 	}
 	e.length(pairs, 0x80, 15, 0, 0xde)
@@ -61,8 +57,7 @@ func (e *Encoder) EndMap() {
 // List begins a list. EndList ends it.
 func (e *Encoder) List(n int) {
 	if e.Codec == JSON {
-		e.separate()
-		e.Out = append(e.Out, '[')
+		e.Out = append(comma(e.Out), '[')
 		return
 	}
 	e.length(n, 0x90, 15, 0, 0xdc)
@@ -78,8 +73,7 @@ func (e *Encoder) EndList() {
 // Name appends the name of a pair. It needs no escapes.
 func (e *Encoder) Name(name string) {
 	if e.Codec == JSON {
-		e.separate()
-		e.Out = append(append(append(e.Out, '"'), name...), '"', ':')
+		e.Out = append(append(append(comma(e.Out), '"'), name...), '"', ':')
 		return
 	}
 	e.text(name)
@@ -93,12 +87,11 @@ func (e *Encoder) Key(name string) {
 	}
 }
 
-// IntKey is Name for a number.
-func (e *Encoder) IntKey(n int) { e.Name(strconv.Itoa(n)) }
-
 // Raw appends an encoded value.
 func (e *Encoder) Raw(value []byte) {
-	e.separate()
+	if e.Codec == JSON {
+		e.Out = comma(e.Out)
+	}
 	e.Out = append(e.Out, value...)
 }
 
@@ -113,8 +106,7 @@ func (e *Encoder) Pairs(raw []byte) {
 // Text appends a string.
 func (e *Encoder) Text(s string) {
 	if e.Codec == JSON {
-		e.separate()
-		e.Out = AppendString(e.Out, s, e.HTML)
+		e.Out = AppendString(comma(e.Out), s, e.HTML)
 		return
 	}
 	e.text(s)
@@ -147,8 +139,7 @@ func (e *Encoder) Int(n int) { e.Uint(uint64(n)) }
 func (e *Encoder) Uint(n uint64) {
 	switch {
 	case e.Codec == JSON:
-		e.separate()
-		e.Out = strconv.AppendUint(e.Out, n, 10)
+		e.Out = strconv.AppendUint(comma(e.Out), n, 10)
 	case n <= 0x7f:
 		e.Out = append(e.Out, byte(n))
 	case n <= math.MaxUint8:
@@ -165,8 +156,7 @@ func (e *Encoder) Uint(n uint64) {
 // Null appends null, or nil.
 func (e *Encoder) Null() {
 	if e.Codec == JSON {
-		e.separate()
-		e.Out = append(e.Out, "null"...)
+		e.Out = append(comma(e.Out), "null"...)
 		return
 	}
 	e.Out = append(e.Out, 0xc0)
@@ -175,8 +165,7 @@ func (e *Encoder) Null() {
 // True appends true.
 func (e *Encoder) True() {
 	if e.Codec == JSON {
-		e.separate()
-		e.Out = append(e.Out, "true"...)
+		e.Out = append(comma(e.Out), "true"...)
 		return
 	}
 	e.Out = append(e.Out, 0xc3)
@@ -190,6 +179,10 @@ func (e *Encoder) TextField(name, s string) {
 
 // IntField appends one pair of a map.
 func (e *Encoder) IntField(name string, n int) {
-	e.Name(name)
+	if e.Codec == JSON {
+		e.Out = strconv.AppendUint(append(append(append(comma(e.Out), '"'), name...), '"', ':'), uint64(n), 10)
+		return
+	}
+	e.text(name)
 	e.Int(n)
 }

@@ -1,6 +1,8 @@
 package http
 
 import (
+	"strconv"
+
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/server"
@@ -27,11 +29,12 @@ func writeAnswer(e *body.Encoder, ans *conductor.Answer, warnings []string) {
 
 // writeRow writes what stands behind the key of a row.
 func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
-	size, pairs := ans.BlockSize, 3+len(row.Media)
-	for _, optional := range [...]bool{ans.Truncated, row.Window > 0, row.Detail != nil, len(ans.Pools) > 0} {
-		if optional {
-			pairs++
-		}
+	size, pairs := ans.BlockSize, 3+len(row.Media)+min(row.Window, 1)+min(len(ans.Pools), 1)
+	if ans.Truncated {
+		pairs++
+	}
+	if row.Detail != nil {
+		pairs++
 	}
 	e.Map(pairs)
 	e.IntField("longest_matched", row.Longest*size)
@@ -42,14 +45,13 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 	e.Name("DP")
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
-		e.IntKey(int(r.Rank))
-		e.Int(r.Blocks * size)
+		e.IntField(strconv.Itoa(int(r.Rank)), r.Blocks*size)
 	}
 	e.EndMap()
 	e.Name("rank_matches")
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
-		e.IntKey(int(r.Rank))
+		e.Name(strconv.Itoa(int(r.Rank)))
 		e.Map(3)
 		e.IntField("gpu", r.Device*size)
 		e.IntField("cpu", r.Host*size)
@@ -68,7 +70,7 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 		e.Name("detail")
 		e.Map(len(row.Detail))
 		for i := range row.Detail {
-			e.IntKey(row.Detail[i].Rank)
+			e.Name(strconv.Itoa(row.Detail[i].Rank))
 			writeDetail(e, &row.Detail[i])
 		}
 		e.EndMap()
