@@ -22,7 +22,7 @@ func NewRows(html bool, write func(*body.Encoder, *conductor.Row, *conductor.Ans
 	return &Rows{write: write, html: html}
 }
 
-// zeros is what is written for the instances of a roster that hold nothing, in one codec.
+// zeros are the rows of the instances of a roster that hold nothing, in one codec.
 type zeros struct {
 	text []byte // rows with their keys, in JSON a comma before each
 	rows []zeroRow
@@ -89,7 +89,7 @@ func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Ro
 	e.EndMap()
 }
 
-// isZero reports whether a row is what is prepared of it. An instance has no rank but
+// isZero reports whether a row equals the prepared one. An instance has no rank but
 // those registered unless it holds something.
 func isZero(row *conductor.Row) bool { return row.Longest == 0 && row.Detail == nil }
 
