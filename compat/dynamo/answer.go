@@ -7,105 +7,109 @@ import (
 )
 
 // Answers are written without reflection: they are most of what a query costs
-// besides its body.
+// besides its body. They are in JSON, which needs no lengths of maps and lists.
 
-// appendAnswer writes the answer of /query and /query_by_hash. scores, frequencies
+// writeAnswer writes the answer of /query and /query_by_hash. scores, frequencies
 // and tree_sizes are what clients of version 1.0 read, scores, frequencies and
 // instances what today's do. A worker without a match is in none of them.
 //
 // frequencies is always empty: it counted queries by depth, in a structure that is
 // long gone. tree_sizes says how many blocks those in scores hold.
-func appendAnswer(dst []byte, found []match, held func(worker string, rank int32) int) []byte {
-	dst = append(dst, `{"scores":{`...)
-	dst = appendRanks(dst, found, func(dst []byte, m *match) []byte { return appendUint(dst, m.device) })
-	dst = append(dst, `},"frequencies":[],"tree_sizes":{`...)
-	dst = appendRanks(dst, found, func(dst []byte, m *match) []byte {
-		return strconv.AppendInt(dst, int64(held(m.worker, m.rank)), 10)
-	})
-	dst = append(dst, `},"instances":{`...)
-	for first, at := true, 0; at < len(found); first = false {
-		if !first {
-			dst = append(dst, ',')
-		}
-		ranks := found[at:end(found, at)]
-		dst = appendInstance(dst, ranks)
-		at += len(ranks)
+func writeAnswer(e *body.Encoder, found []match, held func(worker string, rank int32) int) {
+	e.Map(0)
+	e.Name("scores")
+	writeRanks(e, found, func(m *match) int { return int(m.device) })
+	e.Name("frequencies")
+	e.List(0)
+	e.EndList()
+	e.Name("tree_sizes")
+	writeRanks(e, found, func(m *match) int { return held(m.worker, m.rank) })
+	e.Name("instances")
+	e.Map(0)
+	for len(found) > 0 {
+		var ranks []match
+		ranks, found = worker(found)
+		writeInstance(e, ranks)
 	}
-	return append(dst, '}', '}')
+	e.EndMap()
+	e.EndMap()
 }
 
-// end returns where the ranks of the worker at i end.
-func end(found []match, i int) int {
-	j := i + 1
-	for j < len(found) && found[j].worker == found[i].worker {
-		j++
+// worker returns the ranks of the first worker, and the others.
+func worker(found []match) (ranks, others []match) {
+	n := 1
+	for n < len(found) && found[n].worker == found[0].worker {
+		n++
 	}
-	return j
+	return found[:n], found[n:]
 }
 
-// appendRanks writes worker:{rank:value} for the blocks on devices.
-func appendRanks(dst []byte, found []match, value func([]byte, *match) []byte) []byte {
-	var open *match // of the object being written
-	for i := range found {
-		m := &found[i]
-		if m.device == 0 {
-			continue
+// writeRanks writes {worker: {rank: value}} for the blocks on devices.
+func writeRanks(e *body.Encoder, found []match, value func(*match) int) {
+	e.Map(0)
+	for len(found) > 0 {
+		var ranks []match
+		ranks, found = worker(found)
+		open := false
+		for i := range ranks {
+			m := &ranks[i]
+			if m.device == 0 {
+				continue
+			}
+			if !open {
+				open = true
+				e.Key(m.worker)
+				e.Map(0)
+			}
+			e.IntField(strconv.Itoa(int(m.rank)), value(m))
 		}
-		switch {
-		case open == nil:
-			dst = append(body.AppendString(dst, m.worker, false), ':', '{')
-		case open.worker != m.worker:
-			dst = append(dst, '}', ',')
-			dst = append(body.AppendString(dst, m.worker, false), ':', '{')
-		default:
-			dst = append(dst, ',')
+		if open {
+			e.EndMap()
 		}
-		open = m
-		dst = append(appendRank(dst, m.rank), ':')
-		dst = value(dst, m)
 	}
-	if open != nil {
-		dst = append(dst, '}')
-	}
-	return dst
+	e.EndMap()
 }
 
-// appendInstance writes how much of a prompt one worker has, by tier: the best of
+// writeInstance writes how much of a prompt one worker has, by tier: the best of
 // its ranks, each number cumulative. Disk is everything below the host, external
 // storage too.
-func appendInstance(dst []byte, ranks []match) []byte {
+func writeInstance(e *body.Encoder, ranks []match) {
 	var gpu, cpu, disk uint32
 	for i := range ranks {
 		gpu, cpu, disk = max(gpu, ranks[i].device), max(cpu, ranks[i].host), max(disk, ranks[i].external)
 	}
-	dst = append(body.AppendString(dst, ranks[0].worker, false), `:{"longest_matched":`...)
-	dst = appendUint(dst, disk)
-	dst = append(dst, `,"gpu":`...)
-	dst = appendUint(dst, gpu)
-	dst = append(dst, `,"dp":{`...)
+	e.Key(ranks[0].worker)
+	e.Map(0)
+	e.IntField("longest_matched", int(disk))
+	e.IntField("gpu", int(gpu))
+	e.Name("dp")
+	e.Map(0)
 	for i := range ranks {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(appendRank(dst, ranks[i].rank), ':')
-		dst = appendUint(dst, ranks[i].device)
+		e.IntField(strconv.Itoa(int(ranks[i].rank)), int(ranks[i].device))
 	}
-	dst = append(dst, `},"cpu":`...)
-	dst = appendUint(dst, cpu)
-	dst = append(dst, `,"disk":`...)
-	dst = appendUint(dst, disk)
-	return append(dst, '}')
+	e.EndMap()
+	e.IntField("cpu", int(cpu))
+	e.IntField("disk", int(disk))
+	e.EndMap()
 }
 
-// appendTiered writes the answer of /query_tiered_by_hash. Hits below the device
+// writeTiered writes the answer of /query_tiered_by_hash. Hits below the device
 // are what a tier adds to those above it; a tier without a hit is left out.
-func appendTiered(dst []byte, found []match, blockSize int) []byte {
-	dst = append(dst, `{"block_size":`...)
-	dst = strconv.AppendInt(dst, int64(blockSize), 10)
-	dst = append(dst, `,"tiered":{"device":{"scores":[`...)
-	dst, _ = appendHits(dst, found, func(m *match) uint32 { return m.device })
-	dst = append(dst, `],"frequencies":[]},"lower_tier":[`...)
-	from := len(dst)
+func writeTiered(e *body.Encoder, found []match, blockSize int) {
+	e.Map(0)
+	e.IntField("block_size", blockSize)
+	e.Name("tiered")
+	e.Map(0)
+	e.Name("device")
+	e.Map(0)
+	e.Name("scores")
+	writeHits(e, found, func(m *match) uint32 { return m.device })
+	e.Name("frequencies")
+	e.List(0)
+	e.EndList()
+	e.EndMap()
+	e.Name("lower_tier")
+	e.List(0)
 	for _, tier := range []struct {
 		name string
 		hits func(*match) uint32
@@ -114,47 +118,42 @@ func appendTiered(dst []byte, found []match, blockSize int) []byte {
 		{"disk", func(m *match) uint32 { return m.disk - m.host }},
 		{"external", func(m *match) uint32 { return m.external - m.disk }},
 	} {
-		start := len(dst)
-		if start > from {
-			dst = append(dst, ',')
+		start := len(e.Out)
+		e.List(0)
+		e.Text(tier.name)
+		e.Map(0)
+		e.Name("hits")
+		hits := writeHits(e, found, tier.hits)
+		e.EndMap()
+		e.EndList()
+		if !hits {
+			e.Out = e.Out[:start]
 		}
-		dst = append(body.AppendString(append(dst, '['), tier.name, false), `,{"hits":[`...)
-		var hits bool
-		if dst, hits = appendHits(dst, found, tier.hits); !hits {
-			dst = dst[:start]
-			continue
-		}
-		dst = append(dst, `]}]`...)
 	}
-	return append(dst, `]}}`...)
+	e.EndList()
+	e.EndMap()
+	e.EndMap()
 }
 
-// appendHits writes [[worker, blocks], ...] for those that are not zero, and tells
+// writeHits writes [[worker, blocks], ...] for those that are not zero, and reports
 // whether there is one.
-func appendHits(dst []byte, found []match, blocks func(*match) uint32) ([]byte, bool) {
-	some := false
+func writeHits(e *body.Encoder, found []match, blocks func(*match) uint32) (some bool) {
+	e.List(0)
 	for i := range found {
 		n := blocks(&found[i])
 		if n == 0 {
 			continue
 		}
-		if some {
-			dst = append(dst, ',')
-		}
 		some = true
-		dst = append(dst, `[{"worker_id":`...)
-		dst = appendID(dst, found[i].worker)
-		dst = append(dst, `,"dp_rank":`...)
-		dst = strconv.AppendInt(dst, int64(found[i].rank), 10)
-		dst = append(dst, '}', ',')
-		dst = append(appendUint(dst, n), ']')
+		e.List(0)
+		e.Map(0)
+		e.Name("worker_id")
+		e.Out = appendID(e.Out, found[i].worker)
+		e.IntField("dp_rank", int(found[i].rank))
+		e.EndMap()
+		e.Int(int(n))
+		e.EndList()
 	}
-	return dst, some
-}
-
-func appendUint(dst []byte, n uint32) []byte { return strconv.AppendUint(dst, uint64(n), 10) }
-
-// appendRank writes a rank as the key of an object.
-func appendRank(dst []byte, rank int32) []byte {
-	return append(strconv.AppendInt(append(dst, '"'), int64(rank), 10), '"')
+	e.EndList()
+	return some
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/tiers"
 )
 
@@ -83,7 +84,9 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
 		}
 		return n
 	}
-	r.in.Out = appendAnswer(r.in.Out, found, held)
+	e := body.Encoder{Out: r.in.Out}
+	writeAnswer(&e, found, held)
+	r.in.Out = e.Out
 	return nil
 }
 
@@ -178,6 +181,8 @@ func (d *Dialect) queryTieredByHash(r *exchange) error {
 			}
 		}
 	}
-	r.in.Out = appendTiered(r.in.Out, best, size)
+	e := body.Encoder{Out: r.in.Out}
+	writeTiered(&e, best, size)
+	r.in.Out = e.Out
 	return nil
 }
