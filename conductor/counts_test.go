@@ -2,16 +2,13 @@ package conductor_test
 
 import (
 	"testing"
-	"testing/synctest"
 
 	"kvconductor/conductor"
 )
 
 // TestEventCounts holds that every event about device blocks is counted once.
 func TestEventCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench()
-		defer b.conductor.Close()
+	inBubble(t, func(t *testing.T, b *bench) {
 		b.run("register A")
 		var want conductor.EventCounts
 		f := func(line string, change func(*conductor.EventCounts)) {

@@ -141,9 +141,7 @@ type traffic struct {
 // runTraffic returns the codes of the findings, and how many blocks more are indexed than
 // the engine has.
 func runTraffic(t *testing.T, tr traffic, seed uint64) (codes string, surplus int) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench()
-		defer b.conductor.Close()
+	inBubble(t, func(t *testing.T, b *bench) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		c := newCache(tr.blocks)
 		c.full, c.naming = tr.full, tr.naming

@@ -66,9 +66,7 @@ func TestRegisterManyAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 16 {
 		all.Go(func() {
-			if err := b.conductor.Register(engineAt(fmt.Sprint("I", i), 0), conductor.RegisterOptions{Static: i < 8}); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, b.conductor.Register(engineAt(fmt.Sprint("I", i), 0), conductor.RegisterOptions{Static: i < 8}))
 		})
 	}
 	all.Wait()
@@ -91,9 +89,7 @@ func TestRegisterAndUnregisterAtOnce(t *testing.T) {
 		}
 		all.Go(func() {
 			for range 5 {
-				if err := b.conductor.Register(r, conductor.RegisterOptions{}); err != nil {
-					t.Error(err)
-				}
+				must.Report(t, b.conductor.Register(r, conductor.RegisterOptions{}))
 				if _, err := b.conductor.Unregister(r.Key()); err != nil && (i%2 == 1 || !errors.Is(err, conductor.ErrNotFound)) {
 					t.Error(err)
 				}
@@ -197,9 +193,7 @@ func TestUnregisterWaits(t *testing.T) {
 			t.Errorf("registered meanwhile: %v", err)
 		}
 		close(h.release)
-		if err := <-over; err != nil {
-			t.Error(err)
-		}
+		must.Report(t, <-over)
 		synctest.Wait()
 		if got := b.rows(); got != "a:0 " {
 			t.Errorf("left is %s", got)
@@ -238,9 +232,7 @@ func TestCloseWaits(t *testing.T) {
 // the answer follows from the events of the sources that stay.
 func TestAnswersDuringChanges(t *testing.T) {
 	const rounds = 200
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench()
-		defer b.conductor.Close()
+	inBubble(t, func(t *testing.T, b *bench) {
 		path := "x/y/z"
 		pool := engineAt("pool", 0)
 		pool.Type = conductor.TypeMooncake
@@ -277,9 +269,7 @@ func TestAnswersDuringChanges(t *testing.T) {
 		})
 		changing.Go(func() {
 			for range rounds {
-				if err := b.conductor.Register(engineAt("visitor", 0), conductor.RegisterOptions{}); err != nil {
-					t.Error(err)
-				}
+				must.Report(t, b.conductor.Register(engineAt("visitor", 0), conductor.RegisterOptions{}))
 				if _, err := b.conductor.Unregister(conductor.Key{Instance: "visitor"}); err != nil {
 					t.Error(err)
 				}

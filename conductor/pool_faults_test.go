@@ -125,9 +125,7 @@ func TestRecoveredPoolRepeats(t *testing.T) {
 // TestPoolTwoOfAHash: two objects that are each all of one block keep it, whether or not
 // it has expired and come back between them.
 func TestPoolTwoOfAHash(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench()
-		defer b.conductor.Close()
+	inBubble(t, func(t *testing.T, b *bench) {
 		runAll(b, "register A", "register pool type=Mooncake replay=no ttl=1m", "store A path=a", "remove A path=a")
 		runAll(b, "put pool path=a", "wait 35s", "put pool path=a part=k", "drop pool path=a part=k")
 		expectServed(t, b, "path=a", "A", 16)
@@ -169,9 +167,7 @@ func TestPoolExpiryFreesRoom(t *testing.T) {
 // TestPoolFollowsAdoptedBlocks: a block that waited for its parent and joins it in another
 // context brings along what a pool holds of it.
 func TestPoolFollowsAdoptedBlocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench()
-		defer b.conductor.Close()
+	inBubble(t, func(t *testing.T, b *bench) {
 		runAll(b, "register A", "register B", "register pool type=Mooncake replay=no")
 		runAll(b, "store A path=p/q/r/t from=2", "put pool path=p/q/r/t", "store A path=p/q salt=s")
 		expectServed(t, b, "path=p/q/r/t salt=s", "A", 64)
@@ -185,9 +181,7 @@ func TestPoolForgetsScopes(t *testing.T) {
 	if payload.Spoils {
 		t.Skip("one source, and 16,384 scopes of it: make test runs this without the race detector")
 	}
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench()
-		defer b.conductor.Close()
+	inBubble(t, func(t *testing.T, b *bench) {
 		runAll(b, "register A", "register pool type=Mooncake replay=no")
 		for from := 0; from < 1<<14+64; from += 64 {
 			var put, drop []any
@@ -215,9 +209,7 @@ func TestPoolForgetsScopes(t *testing.T) {
 // TestPoolTakesTokensBack: what was announced with tokens is removed by its hashes,
 // whatever the object's key says.
 func TestPoolTakesTokensBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench()
-		defer b.conductor.Close()
+	inBubble(t, func(t *testing.T, b *bench) {
 		runAll(b, "register A", "register pool type=Mooncake replay=no")
 		for _, key := range []string{"m@tp_rank:0@0000000000000001", "some/object"} {
 			event := func(what string) map[string]any {
@@ -240,9 +232,7 @@ func TestPoolTakesTokensBack(t *testing.T) {
 // TestPoolOtherGroups: objects of groups that are not indexed share a block's hash and
 // say nothing about it when they go.
 func TestPoolOtherGroups(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench()
-		defer b.conductor.Close()
+	inBubble(t, func(t *testing.T, b *bench) {
 		runAll(b, "register A", "register pool type=Mooncake replay=no", "store A path=a", "remove A path=a")
 		runAll(b, "put pool path=a", "put pool path=a tp=1 group=1", "drop pool path=a tp=1 group=1")
 		expectServed(t, b, "path=a", "A", 16)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"kvconductor/conductor"
+	"kvconductor/internal/must"
 )
 
 // TestPoolsConcurrently lets engines announce, evict and clear, pools take and drop
@@ -113,9 +114,7 @@ func racePools(t *testing.T, seed uint64) {
 				} else if profile != "" {
 					r.Profile = profileOf("sha256/7")
 				}
-				if err := b.conductor.Register(r, conductor.RegisterOptions{}); err != nil {
-					t.Error(err)
-				}
+				must.Report(t, b.conductor.Register(r, conductor.RegisterOptions{}))
 			}
 		})
 	}

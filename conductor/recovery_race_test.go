@@ -10,6 +10,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/events/stream/streamtest"
 	"kvconductor/index"
+	"kvconductor/internal/must"
 	"kvconductor/tiers"
 )
 
@@ -43,9 +44,7 @@ func TestRecoveryBesideEverything(t *testing.T) {
 			})
 		}
 		beside(func(i int) {
-			if err := b.conductor.Register(registration(i), conductor.RegisterOptions{}); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, b.conductor.Register(registration(i), conductor.RegisterOptions{}))
 		})
 		beside(func(i int) {
 			if _, err := b.conductor.Unregister(registration(2 * i).Key()); err != nil && !errors.Is(err, conductor.ErrNotFound) {
@@ -62,9 +61,7 @@ func TestRecoveryBesideEverything(t *testing.T) {
 			reg := registration(i)
 			reg.Endpoint = ""
 			if i < 3 {
-				if err := in.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 5}}); err != nil {
-					t.Error(err)
-				}
+				must.Report(t, in.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 5}}))
 			}
 			hashes := []uint64{uint64(3*i + 1), uint64(3*i + 2), uint64(3*i + 3)}
 			if err := in.Stored(&conductor.Stored{

@@ -33,9 +33,7 @@ func replayed(t *testing.T, dir string, keep func(*journal.Record) bool) *conduc
 			t.Fatal(err)
 		}
 		if keep == nil || keep(&rec) {
-			if err := p.Take(&rec); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, p.Take(&rec))
 		}
 	}
 }
@@ -225,9 +223,7 @@ func TestReplaySegments(t *testing.T) {
 	take := func(r journal.Record) {
 		t.Helper()
 		r.Run = 7
-		if err := p.Take(&r); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, p.Take(&r))
 	}
 	register := func(segment uint64, id uint32, name string, flags uint8, epoch, seq uint64) {
 		t.Helper()

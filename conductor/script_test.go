@@ -74,6 +74,16 @@ type bench struct {
 
 func newBench() *bench { return newBenchWith(nil, zerolog.Nop()) }
 
+// inBubble runs f with a bench whose time is synthetic.
+func inBubble(t *testing.T, f func(t *testing.T, b *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench()
+		defer b.conductor.Close()
+		f(t, b)
+	})
+}
+
 // newRecordedBench is a bench that keeps a journal.
 func newRecordedBench(j *journal.Writer) *bench { return newBenchWith(j, zerolog.Nop()) }
 

@@ -213,9 +213,7 @@ func TestListenerPrecedence(t *testing.T) {
 	f := func(file string, env []string, args []string, want string) {
 		t.Helper()
 		d, err := Load(Options{File: file, Env: env, Flags: flags(t, args...)})
-		if err != nil {
-			t.Error(err)
-		}
+		must.Report(t, err)
 		if got := showListeners(d.Config.Listeners); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}

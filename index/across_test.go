@@ -169,9 +169,7 @@ func TestPlacedKeepsNames(t *testing.T) {
 				t.Errorf("%t: removal of %d: %+v", more, engine, got)
 			}
 		}
-		if err := x.Check(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, x.Check())
 	}
 }
 
@@ -188,9 +186,7 @@ func TestPlacedKeepsCopies(t *testing.T) {
 			t.Errorf("removal %d: %+v, want %+v", i, got, want)
 		}
 	}
-	if err := x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, x.Check())
 }
 
 // TestChildOfLooseIsKnown holds that a block whose parent has no place is the one that its
@@ -206,9 +202,7 @@ func TestChildOfLooseIsKnown(t *testing.T) {
 	if want := (StoreResult{Copies: 1}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if err := x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, x.Check())
 }
 
 // TestNamesLeaveWithBlocks: a name leaves with its block and is handed out.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // At its limit an index refuses the tails of chains, keeps what it has, says where
@@ -58,9 +59,7 @@ func TestBudgetRefusesTails(t *testing.T) {
 		if res := x.Store(&Store{Owner: other, Engine: key(0, length), Local: local(0)}); res.Added != length {
 			t.Errorf("held by others already: %+v", res)
 		}
-		if err := x.Check(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, x.Check())
 		x.Clear(o)
 		x.Compact()
 		for i := range 20 {
@@ -68,9 +67,7 @@ func TestBudgetRefusesTails(t *testing.T) {
 				t.Errorf("with room again: %+v", res)
 			}
 		}
-		if err := x.Check(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, x.Check())
 	}
 	f(func(int) []uint64 { return nil })
 	f(func(i int) []uint64 {
@@ -115,9 +112,7 @@ func TestClearMillion(t *testing.T) {
 	if st.Bytes > full/80 || st.Blocks != 1 || st.Memberships != 1 {
 		t.Errorf("%d bytes before, then %+v", full, st)
 	}
-	if err := x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, x.Check())
 	runtime.KeepAlive(x)
 }
 
@@ -142,9 +137,7 @@ func TestRemoveGivesMemoryBack(t *testing.T) {
 	if got := x.Stats().Bytes; got > full/20 {
 		t.Errorf("%d bytes with everything, %d with nothing", full, got)
 	}
-	if err := x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, x.Check())
 }
 
 // TestBudgetTotal lets one index fill the budget of two. The other refuses blocks until the

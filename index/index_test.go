@@ -123,9 +123,7 @@ func (l lab) wantChain(chain []uint64, want string) {
 	if got := strings.Join(out, " "); got != want {
 		l.t.Errorf("got %q, want %q", got, want)
 	}
-	if err := l.x.Check(); err != nil {
-		l.t.Error(err)
-	}
+	must.Report(l.t, l.x.Check())
 }
 
 func (l lab) equal(got, want any) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // TestLockWaitsForHalfApplied holds that a call which locks all lanes waits for the events that
@@ -71,9 +72,7 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 	if i, more := removal.together(b, []uint64{103}, nil); i != 1 || more {
 		t.Errorf("after the call, a removal applied %d blocks next to others, more %t", i, more)
 	}
-	if err := x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, x.Check())
 }
 
 // TestOnlyBegunEventsAreHalfApplied holds that an event is not half applied before its first

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // scene is a kind of history that writers of several sources play while readers ask by
@@ -694,9 +695,7 @@ func TestPromotedBlocksAreFound(t *testing.T) {
 		next.Store(i + 1)
 	}
 	reading.Wait()
-	if err := x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, x.Check())
 }
 
 // TestQueriesWaitForTables holds that a query does not believe a table that a writer has at

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // storeRoot stores a first block in an event of its own. Its local hash is also its key.
@@ -63,9 +64,7 @@ func TestRootsBytes(t *testing.T) {
 				}
 			}
 			check("replaced")
-			if err := l.x.Check(); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, l.x.Check())
 		}
 	}
 }
@@ -227,9 +226,7 @@ func TestRootsGetLabels(t *testing.T) {
 			t.Errorf("block %d has label %d, want %d", engine, got[engine], label)
 		}
 	}
-	if err := l.x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, l.x.Check())
 }
 
 // midway is a prompt whose hashes behind the first block are asked for while the index
@@ -296,9 +293,7 @@ func TestSnapshotOfRoots(t *testing.T) {
 			t.Errorf("block %d is in a roots piece: %t", key, n.inRoots(key))
 		}
 	}
-	if err := n.x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, n.x.Check())
 }
 
 // A local hash may be the key of a longer prefix, by chance or by a publisher's choice. Both

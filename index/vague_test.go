@@ -323,9 +323,7 @@ func TestVagueAfterClear(t *testing.T) {
 	if last := uint64(chains - 1); x.Knows(src, last<<8|1) {
 		t.Error("a block of a cleared owner is known")
 	}
-	if err := x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, x.Check())
 }
 
 // A source that once mentions what it has not announced costs names of all blocks for some
@@ -456,9 +454,7 @@ func TestStoreTakesLooseBlocksOnDemand(t *testing.T) {
 		if n := x.Blocks(device) + x.Blocks(host); n != 0 {
 			t.Errorf("new chain %t: %d blocks are left", whole, n)
 		}
-		if err := x.Check(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, x.Check())
 	}
 }
 
@@ -486,9 +482,7 @@ func TestStoreLooseBlockOfRetired(t *testing.T) {
 		t.Errorf("the owner holds %d blocks, want 2", got)
 	}
 	x.Compact()
-	if err := x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, x.Check())
 	if got := x.Remove(a, []uint64{2, 1}, nil, CopySet); got != (RemoveResult{Removed: 2}) {
 		t.Errorf("removal: %+v", got)
 	}
@@ -505,9 +499,7 @@ func TestNamesOfRetired(t *testing.T) {
 	for x.naming != allNamed {
 		x.Store(&Store{Owner: b, Engine: []uint64{998}})
 	}
-	if err := x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, x.Check())
 }
 
 // A search does not find a block that only retired owners hold: a store behind it would go on in a
@@ -556,9 +548,7 @@ func TestStoreBehindLooseBlockOfRetired(t *testing.T) {
 	if got != (StoreResult{Added: 4}) {
 		t.Errorf("store behind a loose block: %+v", got)
 	}
-	if err := x.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, x.Check())
 	var m Match
 	if x.Match(keys, &m); m.Blocks != 4 {
 		t.Errorf("match: %+v", m)

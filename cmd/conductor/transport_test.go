@@ -332,9 +332,7 @@ func TestServeInBothProtocols(t *testing.T) {
 			}
 			defer res.Body.Close()
 			answer, err := io.ReadAll(res.Body)
-			if err != nil {
-				t.Error(err)
-			}
+			must.Report(t, err)
 			if (res.ProtoMajor == 2) != h2 {
 				t.Errorf("answered in %s", res.Proto)
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"kvconductor/conductor"
+	"kvconductor/internal/must"
 )
 
 // TestAnswersWhileInstancesComeAndGo requires that an answer is of one moment while it is lent:
@@ -29,9 +30,7 @@ func TestAnswersWhileInstancesComeAndGo(t *testing.T) {
 						Endpoint: fmt.Sprintf("ipc:///nowhere/%s-%d", name, rank), Type: conductor.TypeVLLM, Model: "m", BlockSize: testBlock,
 						Instance: name, Rank: rank, Lora: []string{"", "x"}[i/3%2],
 					}
-					if err := f.c.Register(reg, conductor.RegisterOptions{}); err != nil {
-						t.Error(err)
-					}
+					must.Report(t, f.c.Register(reg, conductor.RegisterOptions{}))
 					regs = append(regs, reg)
 				}
 				for _, reg := range regs {

@@ -200,9 +200,7 @@ func TestAccessLogReopen(t *testing.T) {
 		t.Errorf("old file: %q", got)
 	}
 	l.append([]byte("3\n"))
-	if err := errors.Join(l.Close(), l.Close()); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, errors.Join(l.Close(), l.Close()))
 	if got := contents(t, path); got != "3\n" {
 		t.Errorf("new file: %q", got)
 	}
@@ -344,12 +342,8 @@ func TestAccessLogRotation(t *testing.T) {
 		})
 	}
 	for i := range 20 {
-		if err := os.Rename(path, fmt.Sprintf("%s.%d", path, i)); err != nil {
-			t.Error(err)
-		}
-		if err := l.Reopen(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, os.Rename(path, fmt.Sprintf("%s.%d", path, i)))
+		must.Report(t, l.Reopen())
 	}
 	wg.Wait()
 	l.Close()

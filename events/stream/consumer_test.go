@@ -3,6 +3,8 @@ package stream
 import (
 	"sync"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // consumer pulls steps until the stream is closed.
@@ -29,9 +31,7 @@ func consumeAs(t *testing.T, s *Stream, follow *follower) *consumer {
 			}
 			c.mu.Lock()
 			c.steps = append(c.steps, step)
-			if err := c.follow.take(step); err != nil {
-				t.Error(err)
-			}
+			must.Report(t, c.follow.take(step))
 			c.mu.Unlock()
 		}
 	}()

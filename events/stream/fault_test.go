@@ -15,6 +15,7 @@ import (
 
 	"kvconductor/events"
 	"kvconductor/events/stream/streamtest"
+	"kvconductor/internal/must"
 )
 
 var (
@@ -308,9 +309,7 @@ func (tr *trial) run(s *Stream, follow *follower) {
 				time.Sleep(time.Duration(tr.pauses.IntN(3000)) * time.Millisecond)
 			}
 			tr.mu.Lock()
-			if err := follow.take(step); err != nil {
-				tr.t.Error(err)
-			}
+			must.Report(tr.t, follow.take(step))
 			if step.Kind == Reset {
 				clear(tr.have)
 				tr.log = append(tr.log, "  reset "+step.Reason)

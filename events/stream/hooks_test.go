@@ -13,8 +13,7 @@ import (
 
 // TestHooksHearStates holds what OnState and OnUndecodable hear, between the steps.
 func TestHooksHearStates(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.Lose("0", "1")
 		p.OnSubscribe = func(context.Context) error { time.Sleep(time.Second); return nil }
 		var mu sync.Mutex

@@ -84,8 +84,7 @@ func TestResumeWithoutReplay(t *testing.T) {
 func TestResumeBehindMark(t *testing.T) {
 	f := func(replay string, asked ...uint64) {
 		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			p := streamtest.NewPublisher()
+		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 			p.Lose("0", "1", "2")
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText})
 			defer s.Close()
@@ -135,8 +134,7 @@ func TestResumeBehindMark(t *testing.T) {
 func TestResumeOfAnotherLifetime(t *testing.T) {
 	f := func(replay string, before, queued, later int, want []uint64, state State, reason string) {
 		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			p := streamtest.NewPublisher()
+		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 			n := 0
 			next := func() string { n++; return fmt.Sprintf("%dx", n-1) }
 			for range before {
@@ -181,8 +179,7 @@ func TestResumeOfAnotherLifetime(t *testing.T) {
 }
 
 func TestResumeTooLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		s, _ := open(t, p, nil)
 		late := func(when string) {
 			t.Helper()
@@ -202,8 +199,7 @@ func TestResumeTooLate(t *testing.T) {
 }
 
 func TestResumeAtNoNumber(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.Lose("0")
 		s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText})
 		defer s.Close()

@@ -14,8 +14,7 @@ import (
 )
 
 func TestPauseCutsConnections(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.Lose("0", "1")
 		s, c := open(t, p, nil)
 		wantSeqs(t, c, 0, 1)
@@ -74,8 +73,7 @@ func TestPauseCutsConnections(t *testing.T) {
 func TestPauseWithoutReplay(t *testing.T) {
 	f := func(missed int, state State, reason string) {
 		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			p := streamtest.NewPublisher()
+		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 			s, c := open(t, p, func(c *Config) { c.ReplayEndpoint = "" })
 			synctest.Wait()
 			p.Publish("0")
@@ -98,8 +96,7 @@ func TestPauseWithoutReplay(t *testing.T) {
 
 // What waits in the queue is applied all the same.
 func TestPauseKeepsTheQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText})
 		defer s.Close()
 		synctest.Wait()
@@ -123,8 +120,7 @@ func TestPauseKeepsTheQueue(t *testing.T) {
 func TestPauseEndsTheReplay(t *testing.T) {
 	f := func(busy bool) {
 		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			p := streamtest.NewPublisher()
+		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 			p.Lose("0", "1", "2")
 			p.OnReplay = func(_ uint64, r [][][]byte) [][][]byte { return r[:min(len(r), 1)] } // and no end
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText, ReplayTimeout: time.Hour})
@@ -203,8 +199,7 @@ func TestPauseAndClose(t *testing.T) {
 
 // Any goroutine may pause and go on at any time.
 func TestPauseFromManyGoroutines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		s, c := open(t, p, nil)
 		var all []uint64
 		var group sync.WaitGroup
@@ -230,8 +225,7 @@ func TestPauseFromManyGoroutines(t *testing.T) {
 }
 
 func TestUnpauseTriesAFailedEndpointAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.Lose("0")
 		p.OnSubscribe = func(context.Context) error { return malformed{errors.New("no port")} }
 		s, c := open(t, p, nil)

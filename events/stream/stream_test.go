@@ -32,6 +32,12 @@ func open(t *testing.T, p *streamtest.Publisher, change func(*Config)) (*Stream,
 	return s, c
 }
 
+// inBubble runs f with a publisher and synthetic time.
+func inBubble(t *testing.T, f func(t *testing.T, p *streamtest.Publisher)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, streamtest.NewPublisher()) })
+}
+
 func wantSeqs(t *testing.T, c *consumer, want ...uint64) {
 	t.Helper()
 	synctest.Wait()
@@ -53,8 +59,7 @@ func wantState(t *testing.T, s *Stream, want State, reason string) Status {
 func TestReplayLayouts(t *testing.T) {
 	f := func(layoutB, bare bool, topic string) {
 		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			p := streamtest.NewPublisher()
+		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 			p.TopicInReplies, p.Bare, p.Topic = layoutB, bare, topic
 			p.Lose("0", "1", "2")
 			s, c := open(t, p, nil)
@@ -125,8 +130,7 @@ func TestReplyFrames(t *testing.T) {
 }
 
 func TestLiveFrames(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		s, c := open(t, p, nil)
 		synctest.Wait()
 		p.Publish("0")
@@ -145,8 +149,7 @@ func TestLiveFrames(t *testing.T) {
 }
 
 func TestWatermarkFollowsTheCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText})
 		defer s.Close()
 		synctest.Wait()
@@ -186,8 +189,7 @@ func TestWatermarkFollowsTheCaller(t *testing.T) {
 
 // History is that of the watermark, whatever is in hand.
 func TestHistoryFollowsTheWatermark(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText})
 		defer s.Close()
 		synctest.Wait()
@@ -219,8 +221,7 @@ func TestHistoryFollowsTheWatermark(t *testing.T) {
 }
 
 func TestResyncStartsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.Lose("0", "1")
 		s, c := open(t, p, nil)
 		wantSeqs(t, c, 0, 1)
@@ -239,8 +240,7 @@ func TestResyncStartsOver(t *testing.T) {
 }
 
 func TestDeadEndpoint(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.OnSubscribe = func(context.Context) error { return errors.New("refused") }
 		s, c := open(t, p, nil)
 		time.Sleep(time.Minute)
@@ -268,8 +268,7 @@ type malformed struct{ error }
 func (malformed) Permanent() bool { return true }
 
 func TestMalformedEndpoint(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.OnSubscribe = func(context.Context) error { return fmt.Errorf("open: %w", malformed{errors.New("no port")}) }
 		s, _ := open(t, p, nil)
 		time.Sleep(time.Minute)
@@ -281,8 +280,7 @@ func TestMalformedEndpoint(t *testing.T) {
 }
 
 func TestLostConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.Lose("0", "1", "2")
 		s, c := open(t, p, nil)
 		wantSeqs(t, c, 0, 1, 2)
@@ -326,8 +324,7 @@ func TestLostConnection(t *testing.T) {
 func TestHiddenRestart(t *testing.T) {
 	f := func(after ...string) {
 		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			p := streamtest.NewPublisher()
+		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 			p.Lose("0", "1", "2")
 			s, c := open(t, p, nil)
 			wantSeqs(t, c, 0, 1, 2)
@@ -355,8 +352,7 @@ func TestHiddenRestart(t *testing.T) {
 func TestFullQueueStopsReading(t *testing.T) {
 	f := func(replay string, hwm, published int, want State, reason string, missing ...uint64) {
 		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			p := streamtest.NewPublisher()
+		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 			p.HWM = hwm
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText, Queue: 4})
 			defer s.Close()
@@ -396,8 +392,7 @@ func TestFullQueueStopsReading(t *testing.T) {
 
 // What the publisher's high-water mark drops is replayed.
 func TestDroppedByPublisherIsReplayed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.HWM = 3
 		proceed := make(chan bool, 1000)
 		s, c := open(t, p, func(c *Config) {
@@ -428,8 +423,7 @@ func TestDroppedByPublisherIsReplayed(t *testing.T) {
 
 // A replay goes on while the live reader waits for it to end.
 func TestReplayGoesOnWhileLiveWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		var all []uint64
 		for i := range uint64(100) {
 			p.Lose(fmt.Sprint(i))
@@ -462,8 +456,7 @@ func TestReplayGoesOnWhileLiveWaits(t *testing.T) {
 func TestThrottledReaderEnds(t *testing.T) {
 	f := func(end func(*Stream, *streamtest.Publisher), want State) {
 		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			p := streamtest.NewPublisher()
+		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 			s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText, Queue: 1})
 			defer s.Close()
 			synctest.Wait()
@@ -490,8 +483,7 @@ func TestThrottledReaderEnds(t *testing.T) {
 func TestOpenedAndLeft(t *testing.T) {
 	f := func(replay string, published int, cut bool, want []uint64, state State, reason string) {
 		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			p := streamtest.NewPublisher()
+		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 			p.Lose("0")
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText, Queue: 4})
 			defer s.Close()
@@ -525,8 +517,7 @@ func TestOpenedAndLeft(t *testing.T) {
 }
 
 func TestQueueBoundsBytes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText, QueueBytes: 10})
 		defer s.Close()
 		synctest.Wait()
@@ -544,8 +535,7 @@ func TestQueueBoundsBytes(t *testing.T) {
 
 // A replay larger than the queue is fetched in parts.
 func TestReplayLargerThanTheQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		var all []uint64
 		for i := range uint64(100) {
 			p.Lose(fmt.Sprint(i))
@@ -563,8 +553,7 @@ func TestReplayLargerThanTheQueue(t *testing.T) {
 // The publisher's socket drops replies beyond its high-water mark, the end
 // marker among them.
 func TestRepliesCutByHighWaterMark(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		var all []uint64
 		for i := range uint64(2500) {
 			p.Lose(fmt.Sprint(i))
@@ -584,8 +573,7 @@ func TestRepliesCutByHighWaterMark(t *testing.T) {
 }
 
 func TestSilentReplayService(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.Lose("0", "1")
 		p.OnReplay = func(uint64, [][][]byte) [][][]byte { return nil }
 		s, c := open(t, p, nil)
@@ -684,8 +672,7 @@ func TestCloseEndsAtOnce(t *testing.T) {
 
 // Status does not wait for a batch that is being decoded.
 func TestStatusDuringDecode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		decoding, proceed := make(chan bool), make(chan bool)
 		s, c := open(t, p, func(c *Config) {
 			c.Decode = func(b []byte) (events.Batch, error) {
@@ -707,8 +694,7 @@ func TestStatusDuringDecode(t *testing.T) {
 
 // What an event's decoder dropped is in the stream's counts.
 func TestDroppedEventsAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		s, c := open(t, p, func(c *Config) {
 			c.Decode = func([]byte) (events.Batch, error) {
 				var b events.Batch
@@ -729,8 +715,7 @@ func TestDroppedEventsAreCounted(t *testing.T) {
 // A caller that takes longer for a batch than the publisher may for an answer
 // does not make the publisher silent.
 func TestSlowCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		var all []uint64
 		for i := range uint64(20) {
 			p.Lose(fmt.Sprint(i))
@@ -765,8 +750,7 @@ func TestSlowCaller(t *testing.T) {
 
 // A broken decoder costs a batch, not the process.
 func TestDecoderPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := streamtest.NewPublisher()
+	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		s, c := open(t, p, func(c *Config) {
 			c.ReplayEndpoint = ""
 			c.Decode = func(b []byte) (events.Batch, error) {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 func TestCheckEndpoint(t *testing.T) {
@@ -65,9 +67,7 @@ func TestCheckEndpoint(t *testing.T) {
 
 func TestCheckLive(t *testing.T) {
 	for _, e := range []string{"tcp://h:1", "ipc:///x", "bind:tcp://*:5557", "bind:tcp://10.0.0.1:5557", "bind:tcp://[::]:5557", "bind:tcp://[::1]:5557"} {
-		if err := CheckLive(e); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, CheckLive(e))
 	}
 	for _, e := range []string{"bind:", "bind:5557", "bind:ipc:///x", "bind:tcp://*", "bind:tcp://*:", "bind:tcp://*:0", "bind:tcp://*:70000", "bind:bind:tcp://*:1", "tcp://*:1"} {
 		err := CheckLive(e)

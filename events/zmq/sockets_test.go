@@ -67,9 +67,7 @@ func TestSocketsDealOut(t *testing.T) {
 		opened := make(chan Subscription, 1)
 		go func() {
 			sub, err := s.For(c).Subscribe(t.Context(), endpoint)
-			if err != nil {
-				t.Error(err)
-			}
+			must.Report(t, err)
 			opened <- sub
 		}()
 		return opened
@@ -279,9 +277,7 @@ func TestSubscribeAgainAtOnce(t *testing.T) {
 		opened := make(chan Subscription, 1)
 		go func() {
 			sub, err := src.Subscribe(ctx, "bind:tcp://"+address)
-			if err != nil {
-				t.Error(err)
-			}
+			must.Report(t, err)
 			opened <- sub
 		}()
 		until(t, "the listener is up", func() bool {

@@ -1,9 +1,10 @@
-// Package must ends tests at errors they do not expect.
+// Package must fails tests at errors they do not expect.
 package must
 
 // T is a test, a benchmark or a random case of a test.
 type T interface {
 	Helper()
+	Error(args ...any)
 	Fatal(args ...any)
 }
 
@@ -12,5 +13,13 @@ func Succeed(t T, err error) {
 	if err != nil {
 		t.Helper()
 		t.Fatal(err)
+	}
+}
+
+// Report fails t unless err is nil, and lets it go on.
+func Report(t T, err error) {
+	if err != nil {
+		t.Helper()
+		t.Error(err)
 	}
 }

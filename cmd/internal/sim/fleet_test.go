@@ -282,9 +282,7 @@ func TestTraceRun(t *testing.T) {
 	c := testConfig(t, 0)
 	c.Source, c.Warm, c.Clients, c.SettleEvery = source, 1, 1, 1
 	r := run(t, start(t, c))
-	if err := r.Err(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, r.Err())
 	// The first line is the warm-up; 512 and 1024 tokens of the others are known
 	// somewhere, whichever instance they went to.
 	if r.Requests != 3 || r.PromptTokens != 2820 || r.OutputTokens != 20 || r.True.Any > 55 {

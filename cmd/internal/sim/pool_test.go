@@ -44,9 +44,7 @@ func TestPooledAnswers(t *testing.T) {
 	if p.Holds.Host == 0 || p.Holds.Disk == 0 || p.Removed.Disk == 0 || p.State != "synced" || p.WireTokens != 0 {
 		t.Errorf("pool %+v", p)
 	}
-	if err := s.f.pool.Check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, s.f.pool.Check())
 	for _, k := range s.f.ranks {
 		if err := k.engine.Check(); err != nil {
 			t.Errorf("%s: %v", k.key, err)

@@ -108,9 +108,7 @@ func (s *server) follow(endpoint string) {
 		s.t.Error(err)
 		return
 	}
-	if err := sub.SetOption(zmq4.OptionSubscribe, ""); err != nil {
-		s.t.Error(err)
-	}
+	must.Report(s.t, sub.SetOption(zmq4.OptionSubscribe, ""))
 	go func() {
 		for {
 			msg, err := sub.Recv()

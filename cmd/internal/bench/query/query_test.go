@@ -49,9 +49,7 @@ func TestLoadSharesFamilies(t *testing.T) {
 
 func TestConfigCheck(t *testing.T) {
 	good := Config{Load: small, Codec: JSON, Connections: 1, Duration: 1}
-	if err := good.check(); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, good.check())
 	f := func(want string, change func(*Config)) {
 		t.Helper()
 		c := good
@@ -202,9 +200,7 @@ func TestConnectionReads(t *testing.T) {
 }
 
 func TestRefusedStatus(t *testing.T) {
-	if err := refused(200, nil); err != nil {
-		t.Error(err)
-	}
+	must.Report(t, refused(200, nil))
 	if err := refused(400, []byte(`{"error":"token_ids is required"}`)); err == nil || !strings.Contains(err.Error(), "token_ids is required") {
 		t.Errorf("got %v", err)
 	}

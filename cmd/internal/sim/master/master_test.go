@@ -10,6 +10,7 @@ import (
 
 	"kvconductor/cmd/internal/sim/digest"
 	"kvconductor/cmd/internal/sim/truth"
+	"kvconductor/internal/must"
 )
 
 const blockSize = 4
@@ -101,9 +102,7 @@ func TestPressureMovesOldestDown(t *testing.T) {
 				t.Errorf("block %d is on %v, want %v", i, got, held[i])
 			}
 		}
-		if err := m.Check(); err != nil {
-			t.Error(err)
-		}
+		must.Report(t, m.Check())
 	}
 	const h, d = truth.Host, truth.Disk
 	for i := range 4 {
