@@ -67,7 +67,7 @@ func (sc *scratch) release() {
 	sc.ans, sc.hits = Answer{}, nil
 	// The prompt is the caller's, and what was made of a giant's is not kept.
 	sc.hashes = nil
-	sc.locals = localChain{local: boundedBuffer(sc.locals.local), seq: boundedBuffer(sc.locals.seq)}
+	sc.clientChain = clientChain{local: boundedBuffer(sc.clientChain.local), seq: boundedBuffer(sc.clientChain.seq)}
 	scratches.Put(sc)
 }
 

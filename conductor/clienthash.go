@@ -9,11 +9,11 @@ import (
 	"kvconductor/index/hash"
 )
 
-// Dynamo's clients name the blocks of a prompt by local hashes into which adapter
-// and salt are mixed; ours leave them out, because they name the context:
+// A client hash is the local hash of a block as Dynamo's clients compute it: they mix
+// adapter and salt in. Ours leave them out, because they name the context:
 //
-//	tokens, items --XXH3(1337 + lora + salt)--> label    what clients send and dumps show
-//	              --XXH3(hash.seed)-----------> local    what chains into seq hashes
+//	tokens, items --XXH3(1337 + lora + salt)--> client hash   what clients send and dumps show
+//	              --XXH3(hash.seed)-----------> local hash    what chains into seq hashes
 //
 // For the base model without a salt, and the usual seed, both are one. A context
 // where they differ remembers which is which. Both cover the look-ahead of a block.
@@ -21,20 +21,20 @@ import (
 // dynamoSeed is the seed of the local hashes Dynamo's clients compute for a context.
 func dynamoSeed(k scope.Variant) uint64 { return hash.Seeded(hash.DefaultSeed, k.Lora, k.Salt) }
 
-// translation maps labels to the local hashes of a context, where the two differ.
+// translation maps client hashes to the local hashes of a context, where the two differ.
 // What no block has any more is forgotten now and then.
 type translation struct {
 	mu   sync.RWMutex
-	of   map[uint64]uint64 // label -> local; guarded by mu
+	of   map[uint64]uint64 // client hash -> local; guarded by mu
 	full int               // entries at which to look for dead ones; guarded by mu
 }
 
 // minTranslations is how many entries are kept whether or not a block has them.
 const minTranslations = 4096
 
-// learn notes the labels of stored blocks. The first begins prompts if root.
-func (x *indexContext) learn(labels, local []uint64, root bool) {
-	if len(local) == 0 || len(labels) == 0 || !x.translates {
+// learn notes the client hashes of stored blocks. The first begins prompts if root.
+func (x *indexContext) learn(clientHashes, local []uint64, root bool) {
+	if len(local) == 0 || len(clientHashes) == 0 || !x.translates {
 		return
 	}
 	t := &x.translation
@@ -43,27 +43,27 @@ func (x *indexContext) learn(labels, local []uint64, root bool) {
 	if t.of == nil {
 		t.of, t.full = make(map[uint64]uint64), minTranslations
 	}
-	for i, h := range labels {
+	for i, h := range clientHashes {
 		if h != local[i] {
 			t.of[h] = local[i]
 		}
 	}
-	if root && labels[0] != local[0] {
+	if root && clientHashes[0] != local[0] {
 		// Nearly always it is there.
-		if v, ok := x.deployment.firsts.Load(labels[0]); !ok || v != any(x) {
-			x.deployment.firsts.Store(labels[0], x)
+		if v, ok := x.deployment.firsts.Load(clientHashes[0]); !ok || v != any(x) {
+			x.deployment.firsts.Store(clientHashes[0], x)
 		}
 	}
 	if len(t.of) > t.full {
-		for label := range t.forget(x.index) {
-			x.unlist(label)
+		for clientHash := range t.forget(x.index) {
+			x.unlist(clientHash)
 		}
 	}
 }
 
-// unlist takes a label out of those that begin prompts.
-func (x *indexContext) unlist(label uint64) {
-	x.deployment.firsts.CompareAndDelete(label, x)
+// unlist takes a client hash out of those that begin prompts.
+func (x *indexContext) unlist(clientHash uint64) {
+	x.deployment.firsts.CompareAndDelete(clientHash, x)
 }
 
 // unlistAll takes out those of a context that its last source has left.
@@ -71,37 +71,37 @@ func (x *indexContext) unlistAll() {
 	t := &x.translation
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	for label := range t.of {
-		x.unlist(label)
+	for clientHash := range t.of {
+		x.unlist(clientHash)
 	}
 }
 
-// forget drops the labels of local hashes that no block has, and returns them. Labels
+// forget drops the client hashes of local hashes that no block has, and returns them. Those
 // stored but not yet learned are not in the map: none of them is lost. mu is held.
 func (t *translation) forget(in *index.Index) iter.Seq[uint64] {
 	held := make(map[uint64]bool, len(t.of))
 	for _, local := range t.of {
 		held[local] = false
 	}
-	in.Labels(func(label uint64) {
-		if local, ok := t.of[label]; ok {
-			label = local
+	in.ClientHashes(func(clientHash uint64) {
+		if local, ok := t.of[clientHash]; ok {
+			clientHash = local
 		}
-		if _, ours := held[label]; ours {
-			held[label] = true
+		if _, ours := held[clientHash]; ours {
+			held[clientHash] = true
 		}
 	})
 	living := make(map[uint64]uint64)
 	all := t.of
-	for label, local := range all {
+	for clientHash, local := range all {
 		if held[local] {
-			living[label] = local
+			living[clientHash] = local
 		}
 	}
 	t.of, t.full = living, max(minTranslations, 2*len(living))
 	return func(yield func(uint64) bool) {
-		for label := range all {
-			if _, lives := living[label]; !lives && !yield(label) {
+		for clientHash := range all {
+			if _, lives := living[clientHash]; !lives && !yield(clientHash) {
 				return
 			}
 		}
@@ -115,50 +115,50 @@ func (t *translation) all() map[uint64]uint64 {
 	return t.of
 }
 
-// local returns the local hash of a label.
-func (t *translation) local(label uint64) (uint64, bool) {
+// localOf returns the local hash of a client hash.
+func (t *translation) localOf(clientHash uint64) (uint64, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	h, ok := t.of[label]
+	h, ok := t.of[clientHash]
 	return h, ok
 }
 
-// local returns the local hash of a label in the context.
-func (x *indexContext) local(label uint64) (uint64, bool) {
+// localOf returns the local hash of a client hash in the context.
+func (x *indexContext) localOf(clientHash uint64) (uint64, bool) {
 	if !x.translates {
-		return label, true
+		return clientHash, true
 	}
-	return x.translation.local(label)
+	return x.translation.localOf(clientHash)
 }
 
-// localChain is a prompt given as the local hashes of Dynamo's clients; the index
-// asks for local hashes as far as it matches.
-type localChain struct {
-	context *indexContext
-	labels  []uint64
-	bare    bool // labels are taken for local hashes, as those of a peer are
-	local   []uint64
-	seq     []uint64
-	ended   bool // the last of local was of a block that no engine has announced
+// clientChain is a prompt given as client hashes. The index asks for local hashes as far
+// as it matches.
+type clientChain struct {
+	context      *indexContext
+	clientHashes []uint64
+	asLocal      bool // take clientHashes for local hashes, as those recovered from a peer of Dynamo's
+	local        []uint64
+	seq          []uint64
+	ended        bool // the last of local was of a block that no engine has announced
 }
 
-func (c *localChain) reset(x *indexContext, labels []uint64, bare bool) {
-	*c = localChain{context: x, labels: labels, bare: bare, local: c.local[:0], seq: c.seq[:0]}
+func (c *clientChain) reset(x *indexContext, clientHashes []uint64, asLocal bool) {
+	*c = clientChain{context: x, clientHashes: clientHashes, asLocal: asLocal, local: c.local[:0], seq: c.seq[:0]}
 }
 
 // Len returns the number of blocks.
-func (c *localChain) Len() int { return len(c.labels) }
+func (c *clientChain) Len() int { return len(c.clientHashes) }
 
 // Locals returns the local hashes of the first n blocks. Behind a block that no engine
 // has announced every hash is one of no block.
-func (c *localChain) Locals(n int) []uint64 {
-	if c.bare || !c.context.translates {
-		return c.labels
+func (c *clientChain) Locals(n int) []uint64 {
+	if c.asLocal || !c.context.translates {
+		return c.clientHashes
 	}
 	for i := len(c.local); i < n; i++ {
-		local, known := c.context.local(c.labels[i])
+		local, known := c.context.localOf(c.clientHashes[i])
 		if c.ended = c.ended || !known; c.ended {
-			local = ^c.labels[i]
+			local = ^c.clientHashes[i]
 		}
 		c.local = append(c.local, local)
 	}
@@ -166,7 +166,7 @@ func (c *localChain) Locals(n int) []uint64 {
 }
 
 // At returns the seq hash of block i.
-func (c *localChain) At(i int) uint64 {
+func (c *clientChain) At(i int) uint64 {
 	local := c.Locals(i + 1)
 	for n := len(c.seq); n <= i; n++ {
 		l := local[n]

@@ -68,11 +68,11 @@ type Options struct {
 	MaxBytes int
 	// MaxBytesTotal bounds all indexes together, 0 for no bound.
 	MaxBytesTotal int64
-	// KeepLocalHashes keeps labels, for snapshots and for queries by local hashes under
-	// adapters and salts. It costs 8 bytes a block and an entry of translation where
-	// labels differ from local hashes (see clienthash.go). Contexts with blocks from a peer pay
-	// the 8 bytes, all others nothing.
-	KeepLocalHashes bool
+	// KeepClientHashes keeps client hashes, for snapshots and for queries by them under
+	// adapters and salts. They cost 8 bytes a block and an entry of translation where they
+	// differ from local hashes (see clienthash.go). Contexts with blocks from a peer pay the
+	// 8 bytes, all others nothing.
+	KeepClientHashes bool
 	// Completeness is which objects make a block of a pool count (pool.completeness).
 	Completeness objectkey.Completeness
 	// PoolBytes bounds the memory for the objects of one pool (pool.max_bytes),
@@ -140,7 +140,7 @@ func New(opts Options) *Conductor {
 	}
 	c.log, c.recall = opts.Log, newRecall(opts.RecallBytes)
 	c.options = index.Options{
-		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepLabels: opts.KeepLocalHashes,
+		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
 		KeepForgotten: c.recall.forgets(),
 	}
 	c.open = func(r Registration, recorded *journal.Source, on func(stream.State)) feed {
@@ -213,8 +213,8 @@ func (c *Conductor) watch() {
 // take from a snapshot (Options.HashSeed).
 func (c *Conductor) HashSeed() uint64 { return c.opts.HashSeed }
 
-// KeepsLocalHashes reports whether Options.KeepLocalHashes is set.
-func (c *Conductor) KeepsLocalHashes() bool { return c.opts.KeepLocalHashes }
+// KeepsClientHashes reports whether Options.KeepClientHashes is set.
+func (c *Conductor) KeepsClientHashes() bool { return c.opts.KeepClientHashes }
 
 // EventCounts returns the counts so far.
 func (c *Conductor) EventCounts() EventCounts {

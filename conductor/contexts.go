@@ -29,7 +29,7 @@ func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 	if x == nil {
 		x = &indexContext{
 			key: key.Variant, deployment: d, scheme: c.options.Scheme, log: c.log,
-			translates: c.options.KeepLabels && dynamoSeed(key.Variant) != c.options.Scheme.Seed,
+			translates: c.options.KeepClientHashes && dynamoSeed(key.Variant) != c.options.Scheme.Seed,
 		}
 		options := c.options
 		options.Remember = x.remembered

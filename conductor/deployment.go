@@ -32,7 +32,7 @@ type deployment struct {
 
 	// What queries read, changed under Conductor.mu only.
 	contexts sync.Map                        // contextKey -> *indexContext
-	firsts   sync.Map                        // label -> *indexContext that translates it, of blocks that begin prompts
+	firsts   sync.Map                        // client hash -> *indexContext that translates it, of blocks that begin prompts
 	askedAt  atomic.Int64                    // Unix seconds of the last query
 	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes that no engine has announced; nil for none
 

@@ -108,7 +108,7 @@ func (o Options) JournalSettings() []journal.Field {
 		{Name: "pool.completeness", Value: o.Completeness.String()},
 		{Name: "pool.max_bytes", Value: strconv.FormatInt(o.PoolBytes, 10)},
 		{Name: "limits.max_orphans", Value: strconv.Itoa(o.MaxOrphans)},
-		{Name: "index.local_hashes", Value: strconv.FormatBool(o.KeepLocalHashes)},
+		{Name: "index.local_hashes", Value: strconv.FormatBool(o.KeepClientHashes)},
 	}
 }
 
@@ -139,7 +139,7 @@ func (o *Options) adopt(settings []journal.Field) (err error) {
 		case "limits.max_orphans":
 			o.MaxOrphans, e = strconv.Atoi(f.Value)
 		case "index.local_hashes", "dynamo.dump": // the latter is its former name
-			o.KeepLocalHashes, e = strconv.ParseBool(f.Value)
+			o.KeepClientHashes, e = strconv.ParseBool(f.Value)
 		}
 		if e != nil && err == nil {
 			err = fmt.Errorf("the journal's setting %s cannot be read: %w", f.Name, e)

@@ -7,26 +7,26 @@ import (
 	"kvconductor/index/hash"
 )
 
-// A context that translates forgets the labels of blocks that are gone, and no others. It
-// does so also if a block has several labels and the index keeps one.
-func TestContextForgetsLabels(t *testing.T) {
-	x := &indexContext{deployment: new(deployment), translates: true, scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
+// A context that translates forgets the client hashes of blocks that are gone, and no others. It
+// does so also if a block has several client hashes and the index keeps one.
+func TestContextForgetsClientHashes(t *testing.T) {
+	x := &indexContext{deployment: new(deployment), translates: true, scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepClientHashes: true})}
 	owner := x.index.NewOwner(x.index.NewSource())
-	store := func(local, label uint64) {
-		labels, locals := []uint64{label}, []uint64{local}
-		x.index.Store(&index.Store{Owner: owner, Engine: labels, Local: locals, Labels: labels, Copies: index.CopySet})
-		x.learn(labels, locals, true)
+	store := func(local, clientHash uint64) {
+		clientHashes, locals := []uint64{clientHash}, []uint64{local}
+		x.index.Store(&index.Store{Owner: owner, Engine: clientHashes, Local: locals, ClientHashes: clientHashes, Copies: index.CopySet})
+		x.learn(clientHashes, locals, true)
 	}
-	f := func(label, want uint64, known bool) {
+	f := func(clientHash, want uint64, known bool) {
 		t.Helper()
-		if got, ok := x.local(label); ok != known || known && got != want {
-			t.Errorf("%d is %d, %t, want %d, %t", label, got, ok, want, known)
+		if got, ok := x.localOf(clientHash); ok != known || known && got != want {
+			t.Errorf("%d is %d, %t, want %d, %t", clientHash, got, ok, want, known)
 		}
 	}
 	f(7, 7, false)
 	x.learn([]uint64{7}, []uint64{7}, true)
 	if len(x.translation.of) > 0 {
-		t.Error("a label that is its local hash is kept")
+		t.Error("a client hash that is its local hash is kept")
 	}
 	store(10, 11)
 	store(10, 12)
@@ -40,22 +40,22 @@ func TestContextForgetsLabels(t *testing.T) {
 		x.index.Remove(owner, []uint64{1000*i + 1}, nil, index.CopySet)
 	}
 	if n := len(x.translation.of); n > minTranslations+2 {
-		t.Errorf("%d labels are kept for one block", n)
+		t.Errorf("%d client hashes are kept for one block", n)
 	}
 	f(11, 10, true)
 	f(12, 10, true)
 	f(1001, 1001, false)
 	// Nor does the deployment list what it has forgotten.
-	for label, local := range x.translation.of {
-		v, listed := x.deployment.firsts.Load(label)
+	for clientHash, local := range x.translation.of {
+		v, listed := x.deployment.firsts.Load(clientHash)
 		if !listed || v != any(x) {
-			t.Errorf("%d for %d is listed as %v", label, local, v)
+			t.Errorf("%d for %d is listed as %v", clientHash, local, v)
 		}
 	}
 	listed := 0
 	x.deployment.firsts.Range(func(_, _ any) bool { listed++; return true })
 	if want := len(x.translation.of); listed != want {
-		t.Errorf("%d labels are listed, %d known", listed, want)
+		t.Errorf("%d client hashes are listed, %d known", listed, want)
 	}
 
 	// What a snapshot may still come across is known to it.
@@ -66,25 +66,25 @@ func TestContextForgetsLabels(t *testing.T) {
 		x.index.Remove(owner, []uint64{1000*i + 1}, nil, index.CopySet)
 	}
 	f(11, 11, false)
-	if got, ok := c.local(11); got != 10 || !ok {
+	if got, ok := c.localOf(11); got != 10 || !ok {
 		t.Errorf("a snapshot reads %d, %t", got, ok)
 	}
 	x.unlistAll()
-	x.deployment.firsts.Range(func(label, _ any) bool { t.Errorf("%d stays listed", label); return true })
+	x.deployment.firsts.Range(func(clientHash, _ any) bool { t.Errorf("%d stays listed", clientHash); return true })
 }
 
 // TestScratchBuffersBounded holds that what answered a giant prompt keeps neither the
 // caller's memory, nor a context that may go, nor much of its own.
 func TestScratchBuffersBounded(t *testing.T) {
 	const n = keepHashes + 1
-	x := &indexContext{deployment: new(deployment), scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepLabels: true})}
+	x := &indexContext{deployment: new(deployment), scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepClientHashes: true})}
 	locals := make([]uint64, n)
 	x.translates, x.translation.of = true, make(map[uint64]uint64, n)
 	for i := range locals {
 		locals[i] = uint64(i) + 1
 		x.translation.of[locals[i]] = locals[i]
 	}
-	x.index.Store(&index.Store{Owner: x.index.NewOwner(x.index.NewSource()), Engine: locals, Local: locals, Labels: locals, Copies: index.CopySet})
+	x.index.Store(&index.Store{Owner: x.index.NewOwner(x.index.NewSource()), Engine: locals, Local: locals, ClientHashes: locals, Copies: index.CopySet})
 	sc := new(scratch)
 	f := func(name string, q *Query, blocks int) {
 		t.Helper()
@@ -94,17 +94,17 @@ func TestScratchBuffersBounded(t *testing.T) {
 			t.Errorf("%s: %d blocks match, want %d", name, sc.match.Blocks, blocks)
 		}
 		sc.release()
-		if sc.hashes != nil || sc.locals.labels != nil || sc.locals.context != nil {
-			t.Errorf("%s: %d hashes, %d labels and the context %p are kept", name, len(sc.hashes), len(sc.locals.labels), sc.locals.context)
+		if sc.hashes != nil || sc.clientChain.clientHashes != nil || sc.clientChain.context != nil {
+			t.Errorf("%s: %d hashes, %d client hashes and the context %p are kept", name, len(sc.hashes), len(sc.clientChain.clientHashes), sc.clientChain.context)
 		}
-		if cap(sc.locals.local) > keepHashes || cap(sc.locals.seq) > keepHashes {
-			t.Errorf("%s: room for %d and %d hashes", name, cap(sc.locals.local), cap(sc.locals.seq))
+		if cap(sc.clientChain.local) > keepHashes || cap(sc.clientChain.seq) > keepHashes {
+			t.Errorf("%s: room for %d and %d hashes", name, cap(sc.clientChain.local), cap(sc.clientChain.seq))
 		}
 	}
-	f("local hashes", &Query{ByLocal: true, Locals: locals}, n)
+	f("client hashes", &Query{ByClientHash: true, ClientHashes: locals}, n)
 	f("mixed", &Query{Mixed: true, Tokens: make([]uint32, n)}, 0)
-	f("few", &Query{ByLocal: true, Locals: locals[:9]}, 9)
-	if cap(sc.locals.local) == 0 {
+	f("few", &Query{ByClientHash: true, ClientHashes: locals[:9]}, 9)
+	if cap(sc.clientChain.local) == 0 {
 		t.Error("a buffer that is not a giant's is not kept")
 	}
 	f("hashes", &Query{ByHash: true, Hashes: locals}, 1) // a first block's are one

@@ -17,12 +17,12 @@ type queryMetrics struct {
 }
 
 // promptKinds are the ways a prompt is given in, as metrics call them.
-var promptKinds = [...]string{byTokens: "tokens", byHashes: "hashes", byLocals: "locals"}
+var promptKinds = [...]string{byTokens: "tokens", byHashes: "hashes", byClientHashes: "locals"}
 
 const (
 	byTokens = iota
 	byHashes
-	byLocals
+	byClientHashes
 )
 
 // promptMetrics are the series of one kind.
@@ -67,8 +67,8 @@ func (m *queryMetrics) observe(q *Query, best int, took time.Duration) {
 	switch {
 	case q.ByHash:
 		by, blocks = byHashes, len(q.Hashes)
-	case q.ByLocal:
-		by, blocks = byLocals, len(q.Locals)
+	case q.ByClientHash:
+		by, blocks = byClientHashes, len(q.ClientHashes)
 	}
 	series := &m.by[by]
 	series.seconds.Observe(took.Seconds())

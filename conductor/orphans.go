@@ -40,15 +40,15 @@ func (s *placement) adoptOne(ns, home *namespace, key normalize.Owner, h *holder
 	if res.Removed == 0 {
 		return
 	}
-	var labels []uint64
+	var clientHashes []uint64
 	if ns.context.translates {
-		labels = []uint64{0} // its tokens are gone
+		clientHashes = []uint64{0} // its tokens are gone
 	}
 	medium := s.media[key.Medium]
 	ns.useLookAheads(s.contexts, home.lookAheads)
 	ns.context.index.Store(&index.Store{
 		Owner: s.holder(ns, key, medium).current, Parent: parent, HasParent: true,
-		Engine: name, Local: []uint64{o.Local}, Labels: labels, Copies: s.copies(key),
+		Engine: name, Local: []uint64{o.Local}, ClientHashes: clientHashes, Copies: s.copies(key),
 	})
 	s.noteResolved(ns.context, name)
 }

@@ -26,8 +26,8 @@ type placement struct {
 	notice   notice             // what others have to know of the step at hand
 
 	// Buffers.
-	waited, joined []uint64 // of noteResolved and put
-	label, keys    []uint64 // of labels and place
+	waited, joined     []uint64 // of noteResolved and put
+	clientHashes, keys []uint64 // of clientHashesOf and place
 }
 
 // behindKnown reports whether the blocks of a stored change begin prompts, or are behind a
@@ -188,20 +188,20 @@ func (s *placement) put(ns *namespace, c *normalize.Change, hashes, local []uint
 	if local == nil && ns.parts() > 0 {
 		hashes, _ = s.withParts(ns, hashes, nil)
 	}
-	labels := s.labels(ns.context, e, local)
+	clientHashes := s.clientHashesOf(ns.context, e, local)
 	s.stored = index.Store{
-		Owner:     s.holder(ns, c.Owner, c.Medium).current,
-		Parent:    e.Parent,
-		HasParent: e.HasParent,
-		Rootless:  !e.HasParent && (e.BaseBlock > 0 || local == nil && s.reg.pool()), // a master says 0 of any
-		Engine:    hashes,
-		Local:     local,
-		Labels:    labels,
-		Copies:    s.copiesOf(c),
-		Joined:    &s.joined,
+		Owner:        s.holder(ns, c.Owner, c.Medium).current,
+		Parent:       e.Parent,
+		HasParent:    e.HasParent,
+		Rootless:     !e.HasParent && (e.BaseBlock > 0 || local == nil && s.reg.pool()), // a master says 0 of any
+		Engine:       hashes,
+		Local:        local,
+		ClientHashes: clientHashes,
+		Copies:       s.copiesOf(c),
+		Joined:       &s.joined,
 	}
 	res := ns.context.index.Store(&s.stored)
-	ns.context.learn(labels, local, !e.HasParent && e.BaseBlock <= 0)
+	ns.context.learn(clientHashes, local, !e.HasParent && e.BaseBlock <= 0)
 	if local != nil {
 		s.noteResolved(ns.context, hashes)
 	}
@@ -275,16 +275,16 @@ func (ns *namespace) mayHold(e *events.Event, dk scope.Deployment) bool {
 // localsKept bounds the buffer a source keeps for local hashes: 32 KiB.
 const localsKept = 4096
 
-// labels returns the local hash of every block as Dynamo's clients compute it, nil
-// where that is local itself. It is valid until the next call.
-func (s *placement) labels(x *indexContext, e *events.Event, local []uint64) []uint64 {
+// clientHashesOf returns the client hash of every block, nil if all equal local. It is valid
+// until the next call.
+func (s *placement) clientHashesOf(x *indexContext, e *events.Event, local []uint64) []uint64 {
 	if local == nil || !x.translates {
 		return nil
 	}
-	if cap(s.label) > localsKept {
-		s.label = nil
+	if cap(s.clientHashes) > localsKept {
+		s.clientHashes = nil
 	}
 	size := x.deployment.key.BlockSize
-	s.label = normalize.Locals(s.label[:0], hash.Scheme{Seed: dynamoSeed(x.key)}, e, size)
-	return s.label
+	s.clientHashes = normalize.Locals(s.clientHashes[:0], hash.Scheme{Seed: dynamoSeed(x.key)}, e, size)
+	return s.clientHashes
 }

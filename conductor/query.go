@@ -24,13 +24,13 @@ type Query struct {
 	// Hashes is used instead of Tokens when ByHash: canonical seq hashes.
 	Hashes []uint64
 	ByHash bool
-	// Locals is used instead of both when ByLocal: the local hash of every block
-	// as Dynamo computes it, adapter and salt mixed in (hash.Seeded). They say by
-	// themselves which context is meant; Lora and Salt do not matter.
-	Locals  []uint64
-	ByLocal bool
-	// Mixed asks for blocks that were recovered from a peer that names neither
-	// adapter nor salt but by local hashes: see Conductor.Mixed.
+	// ClientHashes is used instead of both if ByClientHash: the client hash of every block
+	// (see clienthash.go). The first says which context is meant. Lora and Salt do not
+	// matter.
+	ClientHashes []uint64
+	ByClientHash bool
+	// Mixed asks for recovered blocks that stand under client hashes in the context
+	// without adapter and salt: see Conductor.Mixed.
 	Mixed bool
 	// Instance limits the answer to one row, given even when nothing is known.
 	Instance *string
@@ -58,12 +58,12 @@ type SourceDetail struct {
 
 // scratch holds the buffers of one query.
 type scratch struct {
-	match  index.Match
-	chain  hash.Chain   // of the first look-ahead
-	chains []hash.Chain // of the others, see ahead.go
-	hashes hashList
-	locals localChain
-	folder tiers.Folder
+	match       index.Match
+	chain       hash.Chain   // of the first look-ahead
+	chains      []hash.Chain // of the others, see ahead.go
+	hashes      hashList
+	clientChain clientChain
+	folder      tiers.Folder
 
 	// What the answer is made of.
 	ans  Answer
@@ -175,7 +175,7 @@ func (d *deployment) rowsFor(q *Query) (r *Roster, only int) {
 		return v.everyone(), at
 	case len(v.rows) == 0:
 		return nil, -1
-	case q.ByLocal || q.Mixed:
+	case q.ByClientHash || q.Mixed:
 		return v.everyone(), -1
 	}
 	return v.serving(q.Lora), -1
@@ -190,9 +190,9 @@ func (l hashList) At(i int) uint64 { return l[i] }
 // lookup matches the prompt against a context and returns what its owners are.
 func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	switch {
-	case q.ByLocal:
-		sc.locals.reset(x, q.Locals, q.Mixed)
-		x.index.MatchLazy(&sc.locals, &sc.match)
+	case q.ByClientHash:
+		sc.clientChain.reset(x, q.ClientHashes, q.Mixed)
+		x.index.MatchLazy(&sc.clientChain, &sc.match)
 	case q.ByHash:
 		sc.hashes = q.Hashes
 		x.index.MatchLazy(&sc.hashes, &sc.match)
@@ -233,11 +233,11 @@ func (c *Conductor) detail(sources []*source) []SourceDetail {
 	return all
 }
 
-// Mixed reports whether there may be blocks of adapters and salts among those of the
-// base model: a peer that is Dynamo's names both only by what they do to its local
-// hashes, so blocks recovered from one stand there, under hashes that no prompt of
-// the base model has, until the sources announce it themselves. Query.Mixed asks for
-// it. With another hash.seed than Dynamo's nothing of it can be found.
+// Mixed reports whether the context without adapter and salt may have blocks of
+// adapters and salts. An indexer of Dynamo's says neither in its dump: they show in its
+// client hashes alone. Blocks from its dump stand in that context until their sources
+// announce them. No prompt without adapter and salt has their hashes, but
+// Query.Mixed asks for them. It finds none if hash.seed is not Dynamo's.
 func (c *Conductor) Mixed() bool { return c.mixed.Load() }
 
 // CountUnknownFields counts n fields of a request that its dialect does not know.
@@ -248,13 +248,13 @@ func (d *deployment) contextAsked(q *Query) *indexContext {
 	if q.Mixed {
 		return d.context(scope.Variant{})
 	}
-	if !q.ByLocal {
+	if !q.ByClientHash {
 		return d.context(scope.Variant{Lora: q.Lora, Salt: q.Salt})
 	}
-	if len(q.Locals) == 0 {
+	if len(q.ClientHashes) == 0 {
 		return nil
 	}
-	if x, ok := d.firsts.Load(q.Locals[0]); ok {
+	if x, ok := d.firsts.Load(q.ClientHashes[0]); ok {
 		return x.(*indexContext)
 	}
 	return d.context(scope.Variant{})

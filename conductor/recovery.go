@@ -92,8 +92,8 @@ func (r *Recovery) Stored(e *Stored) error {
 	}
 	ns := s.namespaceIn(at)
 	local := e.Local
-	if local == nil && e.Labels[0] != 0 {
-		if local = e.Labels; ns.context.translates {
+	if local == nil && e.ClientHashes[0] != 0 {
+		if local = e.ClientHashes; ns.context.translates {
 			r.Refused += len(e.Engine) // its tokens' hashes in this context are not known
 			return nil
 		}
@@ -119,7 +119,7 @@ func (r *Recovery) Stored(e *Stored) error {
 		r.c.addWaiter(s, ns.context)
 	}
 	ns.context.index.Restore(to, e.Stretch, local, false)
-	ns.context.learn(e.Labels, e.Local, e.Root)
+	ns.context.learn(e.ClientHashes, e.Local, e.Root)
 	r.Blocks += len(e.Engine)
 	return nil
 }
@@ -158,7 +158,7 @@ func (r *Recovery) Done() {
 // deferUntilParent notes a stretch whose parent has no place yet.
 func (r *Recovery) deferUntilParent(s *source, ns *namespace, to index.Owner, e *index.Stretch, local []uint64) {
 	r.pending = append(r.pending, pendingStretch{s, ns, to, index.Stretch{
-		HasParent: e.HasParent, Parent: e.Parent, Key: e.Key, HasKey: e.HasKey, Engine: slices.Clone(e.Engine), Labels: slices.Clone(e.Labels),
+		HasParent: e.HasParent, Parent: e.Parent, Key: e.Key, HasKey: e.HasKey, Engine: slices.Clone(e.Engine), ClientHashes: slices.Clone(e.ClientHashes),
 	}, slices.Clone(local)})
 }
 

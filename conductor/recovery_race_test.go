@@ -66,7 +66,7 @@ func TestRecoveryBesideEverything(t *testing.T) {
 			hashes := []uint64{uint64(3*i + 1), uint64(3*i + 2), uint64(3*i + 3)}
 			if err := in.Stored(&conductor.Stored{
 				Partition: conductor.Partition{Tenant: "default", Model: "m"}, BlockSize: 4, Salt: fmt.Sprint(i % 40), Source: reg, Medium: tiers.Parse("GPU"),
-				Stretch: &index.Stretch{Root: true, Engine: hashes, Labels: hashes}, Local: hashes,
+				Stretch: &index.Stretch{Root: true, Engine: hashes, ClientHashes: hashes}, Local: hashes,
 			}); err != nil {
 				t.Error(err)
 			}

@@ -23,7 +23,7 @@ import (
 func newReplica(n *streamtest.Network) (b *bench, open func()) {
 	gate := make(chan struct{})
 	c := conductor.New(conductor.Options{
-		HashSeed: 1337, KeepLocalHashes: true, Gate: gate, Log: zerolog.Nop(),
+		HashSeed: 1337, KeepClientHashes: true, Gate: gate, Log: zerolog.Nop(),
 		Stream: stream.Config{
 			Transport: n, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8),
 		},
@@ -57,7 +57,7 @@ func bring(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, marks
 		snap.Walk(tier, func(s *conductor.Stored) bool {
 			st := *s
 			if !marks {
-				if s.Waiting || s.Labels[0] == 0 {
+				if s.Waiting || s.ClientHashes[0] == 0 {
 					return true
 				}
 				st.Source = conductor.Registration{

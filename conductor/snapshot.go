@@ -87,7 +87,7 @@ type SourceMark struct {
 type snapContext struct {
 	context *indexContext
 	snap    *index.Snapshot
-	known   map[uint64]uint64 // labels, as translation.of then and maybe now; guarded by its mu
+	known   map[uint64]uint64 // client hashes, as translation.of then and maybe now; guarded by its mu
 	holders map[index.Owner]snapHolder
 	sources map[index.Source]Registration
 }
@@ -113,12 +113,11 @@ type Stored struct {
 	Backend string
 	Owned   bool // the copies are those of the engine's cache runner
 	*Stretch
-	// Local hashes of the blocks, as many as Labels, which are Dynamo's; nil where
-	// the two are the same.
+	// Local hashes of the blocks, as many as ClientHashes; nil if both are the same.
 	Local []uint64
 }
 
-// Snapshot takes one. KeepsLocalHashes must hold.
+// Snapshot takes one. KeepsClientHashes must hold.
 func (c *registry) Snapshot() *Snapshot {
 	all, release := c.lockAllSources()
 	defer release()
@@ -185,19 +184,19 @@ func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
 	}
 }
 
-// local returns the local hash of a label, of a block that may be gone by now or
-// have come since.
-func (c *snapContext) local(label uint64) (uint64, bool) {
+// localOf returns the local hash of a client hash. Its block may be gone by now, or have
+// come since.
+func (c *snapContext) localOf(clientHash uint64) (uint64, bool) {
 	if c.known != nil {
 		t := &c.context.translation
 		t.mu.RLock()
-		local, ok := c.known[label]
+		local, ok := c.known[clientHash]
 		t.mu.RUnlock()
 		if ok {
 			return local, true
 		}
 	}
-	return c.context.local(label)
+	return c.context.localOf(clientHash)
 }
 
 // walk does it for one context.
@@ -216,17 +215,17 @@ func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 	}
 	more = true
 	var local []uint64
-	c.snap.Walk(c.local, func(o index.Owner) bool { h, ok := c.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
+	c.snap.Walk(c.localOf, func(o index.Owner) bool { h, ok := c.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
 		h := c.holders[e.Owner]
 		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned = h.source, h.key.Rank, h.medium, h.key.Group, h.key.Backend, h.key.Owned
 		st.Stretch, st.Local = e, nil
-		if e.Labels[0] != 0 && x.translates {
+		if e.ClientHashes[0] != 0 && x.translates {
 			local = local[:0]
-			for _, label := range e.Labels {
-				l, _ := c.local(label)
+			for _, clientHash := range e.ClientHashes {
+				l, _ := c.localOf(clientHash)
 				local = append(local, l)
 			}
-			if !slices.Equal(local, e.Labels) {
+			if !slices.Equal(local, e.ClientHashes) {
 				st.Local = local
 			}
 		}

@@ -143,7 +143,7 @@ func TestTeachMoves(t *testing.T) {
 // one of its sources, which holds other blocks under their hashes, gives it a place.
 func TestPlacedKeepsNames(t *testing.T) {
 	for _, more := range []bool{false, true} {
-		x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+		x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 		var src [3]Source
 		var own [3]Owner
 		for i := range src {
@@ -151,14 +151,14 @@ func TestPlacedKeepsNames(t *testing.T) {
 			own[i] = x.NewOwner(src[i])
 		}
 		key := hash.Default().Next(70, 71)
-		e := &Stretch{Engine: []uint64{1}, Key: key, HasKey: true, Labels: []uint64{71}}
+		e := &Stretch{Engine: []uint64{1}, Key: key, HasKey: true, ClientHashes: []uint64{71}}
 		x.Store(&Store{Owner: own[0], Engine: []uint64{5}}) // source 0 holds something under its hash
-		x.Restore(own[0], e, e.Labels, false)
+		x.Restore(own[0], e, e.ClientHashes, false)
 		x.Teach(src[1], 2, key)
 		if more {
 			x.Store(&Store{Owner: own[2], Engine: []uint64{key}}) // source 2 knows the key alone
 		}
-		x.Restore(own[0], e, e.Labels, true)
+		x.Restore(own[0], e, e.ClientHashes, true)
 		for _, engine := range []uint64{1, 2} {
 			if got, known := x.Means(engine); got != key || !known {
 				t.Errorf("%t: %d means %d, %t, want %d", more, engine, got, known, key)
@@ -176,10 +176,10 @@ func TestPlacedKeepsNames(t *testing.T) {
 // TestPlacedKeepsCopies holds that a block of known key keeps its copies when it gets a
 // place, and that the event counts as one more.
 func TestPlacedKeepsCopies(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 	o := x.NewOwner(x.NewSource())
-	e := &Stretch{Engine: []uint64{2}, Key: hash.Default().Next(70, 71), HasKey: true, Labels: []uint64{71}, Copies: map[int]int{0: 1}}
-	x.Restore(o, e, e.Labels, false)
+	e := &Stretch{Engine: []uint64{2}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: []uint64{71}, Copies: map[int]int{0: 1}}
+	x.Restore(o, e, e.ClientHashes, false)
 	x.Store(&Store{Owner: o, Engine: []uint64{1, 2}, Local: []uint64{70, 71}})
 	for i, want := range []RemoveResult{{Copies: 1}, {Copies: 1}, {Removed: 1}} {
 		if got := x.Remove(o, []uint64{2}, nil, CopyCount); got != want {
@@ -192,12 +192,12 @@ func TestPlacedKeepsCopies(t *testing.T) {
 // TestChildOfLooseIsKnown holds that a block whose parent has no place is the one that its
 // engine hash means, where the keys are equal.
 func TestChildOfLooseIsKnown(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	locals := []uint64{70, 71, 72}
 	x.Store(&Store{Owner: a, Engine: []uint64{1, 2, 3}, Local: locals})
 	x.Store(&Store{Owner: b, Engine: []uint64{3}})
-	x.Restore(b, &Stretch{Engine: []uint64{12}, Key: hash.Default().Next(70, 71), HasKey: true, Labels: locals[1:2]}, locals[1:2], false)
+	x.Restore(b, &Stretch{Engine: []uint64{12}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: locals[1:2]}, locals[1:2], false)
 	got := x.Store(&Store{Owner: b, Parent: 12, HasParent: true, Engine: []uint64{3}, Local: locals[2:]})
 	if want := (StoreResult{Copies: 1}); got != want {
 		t.Errorf("%+v, want %+v", got, want)

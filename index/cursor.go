@@ -109,15 +109,15 @@ func (x *Index) sought(s *source, engine uint64, c, behind cursor) cursor {
 // create makes the block behind a cursor, which is in no piece yet, and has no owner. It
 // returns none if the budget is spent. up is the engine hash of the block before it, want
 // the number of blocks that may follow.
-func (x *Index) create(s *source, c cursor, key, up, local, label uint64, want int) place {
+func (x *Index) create(s *source, c cursor, key, up, local, clientHash uint64, want int) place {
 	if c.kind == atKey {
-		return x.createLoose(s, key, label, want)
+		return x.createLoose(s, key, clientHash, want)
 	}
 	if x.overBudget() {
 		return place{}
 	}
 	if c.kind == atRoot && want == 1 && key == local {
-		p, r := x.beginRoot(s, key, label)
+		p, r := x.beginRoot(s, key, clientHash)
 		r.unlock()
 		return p
 	}
@@ -128,7 +128,7 @@ func (x *Index) create(s *source, c cursor, key, up, local, label uint64, want i
 		r := x.at(c.at.piece)
 		if n := r.len(); c.at.at+1 == n && n < r.cap() {
 			r.lock()
-			x.write(r, n, local, label)
+			x.write(r, n, local, clientHash)
 			write64(&r.tail, key)
 			x.extend(r, 1, 0)
 			r.unlock()
@@ -137,7 +137,7 @@ func (x *Index) create(s *source, c cursor, key, up, local, label uint64, want i
 		}
 	}
 	n, r := x.beginChained(want, key, c, up)
-	x.write(r, 0, local, label)
+	x.write(r, 0, local, clientHash)
 	x.extend(r, 1, 0)
 	r.unlock()
 	x.placed(key, place{n, 0})
@@ -152,25 +152,25 @@ func (x *Index) placed(key uint64, p place) {
 }
 
 // write writes the words of a block of a chained piece, without a name.
-func (x *Index) write(r *piece, at uint32, local, label uint64) {
+func (x *Index) write(r *piece, at uint32, local, clientHash uint64) {
 	x.made++ // all lanes are locked
 	write64(&r.local()[at], local)
 	write64(&r.engine()[at], 0)
 	if r.meta&isWide != 0 {
-		write64(&r.labels()[at], label)
+		write64(&r.clientHashes()[at], clientHash)
 	}
 }
 
 // createLoose makes a block of a key whose place is not known. It has no owner.
-func (x *Index) createLoose(s *source, key, label uint64, want int) place {
+func (x *Index) createLoose(s *source, key, clientHash uint64, want int) place {
 	if x.overBudget() {
 		return place{}
 	}
 	n, at := s.tail.piece, s.tail.at+1
 	r := x.at(n)
-	if n == 0 || r.meta&(isLoose|isSide) != isLoose || r.len() != at || at >= r.cap() || label != 0 && r.meta&isWide == 0 {
+	if n == 0 || r.meta&(isLoose|isSide) != isLoose || r.len() != at || at >= r.cap() || clientHash != 0 && r.meta&isWide == 0 {
 		flags := uint32(isLoose)
-		if label != 0 && x.labels {
+		if clientHash != 0 && x.keepsClientHashes {
 			flags |= isWide
 		}
 		if n != 0 && r.meta&(isLoose|isSide) == isLoose && r.len() == at {
@@ -183,7 +183,7 @@ func (x *Index) createLoose(s *source, key, label uint64, want int) place {
 	}
 	write64(&r.local()[at], key)
 	if r.meta&isWide != 0 {
-		write64(&r.labels()[at], label)
+		write64(&r.clientHashes()[at], clientHash)
 	}
 	x.extend(r, 1, 0)
 	r.unlock()

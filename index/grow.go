@@ -210,7 +210,7 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	}
 	if r.meta&isWide != 0 && e.Local != nil {
 		for j := range i - from {
-			write64(&r.labels()[lo+uint32(j)], e.label(from+j))
+			write64(&r.clientHashes()[lo+uint32(j)], e.clientHash(from+j))
 		}
 	}
 	if end := at - 1; end < r.len()-1 || r.tail == 0 {
@@ -299,7 +299,7 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 		write64(&locals[at], local[k])
 		x.placed(key, place{n, at})
 		if r.meta&isWide != 0 {
-			write64(&r.labels()[at], e.label(i+k))
+			write64(&r.clientHashes()[at], e.clientHash(i+k))
 		}
 		last = key
 		at++

@@ -41,7 +41,7 @@ type keyed struct{ key, local uint64 }
 func newHistory(rng *rand.Rand) *history {
 	h := &history{rng: rng, scheme: hash.Default(), of: map[Owner]Source{}, family: map[Source]uint64{}}
 	h.depth, h.tame, h.lies = pick(rng, []int{3, 12, 80, 150}), pick(rng, []int{0, 4, 7, 8}), pick(rng, []int{0, 0, 0, 3, 30, 300})
-	h.x = New(Options{Scheme: h.scheme, KeepLabels: rng.IntN(2) == 0, MaxOrphans: pick(rng, []int{0, 4, -1}), KeepForgotten: 10})
+	h.x = New(Options{Scheme: h.scheme, KeepClientHashes: rng.IntN(2) == 0, MaxOrphans: pick(rng, []int{0, 4, -1}), KeepForgotten: 10})
 	h.x.perEvent = portion{sweep: pick(rng, []int{0, 0, 1}), naming: pick(rng, []int{1, 1000, 1000, 1000})}
 	for range 2 + rng.IntN(3) {
 		h.newSource()
@@ -173,10 +173,10 @@ func (h *history) store(owner Owner, run storedRun, tame bool) {
 	}
 	if rng.IntN(10) == 0 {
 		for _, l := range e.Local {
-			e.Labels = append(e.Labels, l+rng.Uint64N(2))
+			e.ClientHashes = append(e.ClientHashes, l+rng.Uint64N(2))
 		}
 	}
-	h.say("store %d: %d..%d of %v, parent %t, key %t, complete %t, labels %t", owner, from, len(p), p, e.HasParent, e.HasKey, e.Complete, e.Labels != nil)
+	h.say("store %d: %d..%d of %v, parent %t, key %t, complete %t, client hashes %t", owner, from, len(p), p, e.HasParent, e.HasKey, e.Complete, e.ClientHashes != nil)
 	h.x.Store(&e)
 }
 

@@ -115,9 +115,9 @@ type Options struct {
 	MaxBytes int
 	// Budget bounds the indexes that have it together; nil is no bound.
 	Budget *Budget
-	// KeepLabels keeps Store.Labels, for Snapshot. Labels that are the local hashes cost
-	// nothing.
-	KeepLabels bool
+	// KeepClientHashes keeps Store.ClientHashes, for Snapshot. Those that equal the local
+	// hashes cost nothing.
+	KeepClientHashes bool
 	// KeepForgotten is how many names of blocks without an owner are kept for Forgotten:
 	// 16 bytes each, until they are fetched.
 	KeepForgotten int
@@ -130,12 +130,12 @@ type Options struct {
 
 // Index is the blocks of one context. Create it with New.
 type Index struct {
-	scheme     hash.Scheme
-	step       hash.Stepper
-	maxOrphans int
-	maxBytes   int
-	share      *share // of Options.Budget, nil for none
-	labels     bool   // Options.KeepLabels
+	scheme            hash.Scheme
+	step              hash.Stepper
+	maxOrphans        int
+	maxBytes          int
+	share             *share // of Options.Budget, nil for none
+	keepsClientHashes bool   // Options.KeepClientHashes
 
 	lines arena
 	heads table
@@ -163,7 +163,7 @@ type Index struct {
 	alone      bool    // all lanes are locked
 	made       uint64  // blocks of chains made so far while all lanes were locked
 	looseSides int     // lines of names of loose pieces
-	wide       bool    // some labels are no local hashes
+	wide       bool    // some client hashes differ from local hashes
 	naming     naming  // which blocks have entries in names
 	namedPages int     // of catchingUp: pages whose blocks have
 	perEvent   portion // what an event does of a sweep, and of naming
@@ -237,7 +237,7 @@ var made atomic.Uint64
 func New(opts Options) *Index {
 	x := &Index{
 		scheme: opts.Scheme, step: opts.Scheme.Stepper(), maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes,
-		labels: opts.KeepLabels, serial: made.Add(1), forgotten: forgotten{keep: opts.KeepForgotten, remember: opts.Remember},
+		keepsClientHashes: opts.KeepClientHashes, serial: made.Add(1), forgotten: forgotten{keep: opts.KeepForgotten, remember: opts.Remember},
 	}
 	if x.maxOrphans == 0 {
 		x.maxOrphans = DefaultMaxOrphans

@@ -140,12 +140,12 @@ func BenchmarkMatch(b *testing.B) {
 	})
 }
 
-// BenchmarkLabels compares an index without and with what snapshots need.
-func BenchmarkLabels(b *testing.B) {
+// BenchmarkClientHashes compares an index without and with what snapshots need.
+func BenchmarkClientHashes(b *testing.B) {
 	for _, op := range []string{"fill", "store", "match"} {
-		for _, labels := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%s/labels=%t", op, labels), func(b *testing.B) {
-				opts := Options{Scheme: hash.Default(), KeepLabels: labels}
+		for _, clientHashes := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/clientHashes=%t", op, clientHashes), func(b *testing.B) {
+				opts := Options{Scheme: hash.Default(), KeepClientHashes: clientHashes}
 				f := newFleetOf(opts, 128, 2000, 256)
 				f.fill()
 				var m Match

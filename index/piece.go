@@ -8,9 +8,9 @@ import (
 
 // piece is the head of up to 64 consecutive blocks, one line; its body follows it.
 //
-//	chained  head | local hashes | engine hashes | labels, if wide
-//	loose    head | keys | labels, if wide
-//	roots    head | keys | engine hashes | labels, if wide | owner sets
+//	chained  head | local hashes | engine hashes | client hashes, if wide
+//	loose    head | keys | client hashes, if wide
+//	roots    head | keys | engine hashes | client hashes, if wide | owner sets
 //
 // The blocks of a chained piece follow each other in a chain, and the first one is found
 // by its key in Index.heads. A loose block stands alone: its place in a chain is not
@@ -64,7 +64,7 @@ const (
 	versionStep = 4
 
 	isLoose = 1 << 24
-	isWide  = 1 << 25 // has labels
+	isWide  = 1 << 25 // has client hashes
 	isSide  = 1 << 26
 	isRoots = 1 << 27
 
@@ -118,8 +118,8 @@ func (r *piece) local() *words { return (*words)(unsafe.Add(unsafe.Pointer(r), l
 // engine returns the engine hashes of a chained piece; 0 is none.
 func (r *piece) engine() *words { return r.words(1) }
 
-// labels returns the labels of a wide piece.
-func (r *piece) labels() *words {
+// clientHashes returns the client hashes of a wide piece.
+func (r *piece) clientHashes() *words {
 	if r.loose() {
 		return r.words(1)
 	}
@@ -154,11 +154,11 @@ func (r *piece) version() (ver uint32, busy bool) {
 // same reports whether a piece still has a version.
 func (r *piece) same(ver uint32) bool { return load32(&r.ver)&^held == ver }
 
-// label returns the label of a block; 0 is none.
-func (r *piece) label(at uint32) uint64 {
+// clientHash returns the client hash of a block; 0 is none.
+func (r *piece) clientHash(at uint32) uint64 {
 	switch {
 	case r.meta&isWide != 0:
-		return r.labels()[at]
+		return r.clientHashes()[at]
 	case r.loose():
 		return 0
 	}

@@ -183,7 +183,7 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 	}
 	s.tiers = max(s.tiers, 1)
 	r := &race{T: t, scene: s, prompts: make([]prompt, width), resting: map[Owner][]int{}, kin: map[Owner]int{}}
-	r.x = New(Options{Scheme: hash.Default(), KeepLabels: true})
+	r.x = New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 	if s.slow {
 		r.x.perEvent.sweep = 1
 	}
@@ -577,7 +577,7 @@ func (r *race) snap() {
 			case s.Waiting:
 				key = engine
 			case i > 0:
-				key = r.x.scheme.Next(key, s.Labels[i])
+				key = r.x.scheme.Next(key, s.ClientHashes[i])
 			}
 			held[s.Owner][key] = true
 		}

@@ -1,7 +1,7 @@
 package index
 
 // Restore stores what a Stretch of another index says, for an owner of this one.
-// local has the local hash of each block, nil where the label is 0. With a key the
+// local has the local hash of each block, nil where the client hash is 0. With a key the
 // block before need not be known, and nothing has to come in order. A block that
 // the owner holds already gains no copy. complete says that no block before it will
 // become known.
@@ -12,7 +12,7 @@ func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
 		Key: e.Key, HasKey: e.HasKey && (local != nil || e.Key != e.Engine[0]), Complete: complete,
 	}
 	if local != nil {
-		st.Labels = e.Labels
+		st.ClientHashes = e.ClientHashes
 	}
 	x.Store(&st)
 	key := e.Key
@@ -23,7 +23,7 @@ func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
 		for _, name := range e.More[i] {
 			more := Store{Owner: o, Rootless: true, Engine: []uint64{name}, Copies: CopySet, Key: key, HasKey: true}
 			if local != nil {
-				more.Local, more.Labels = local[i:i+1], e.Labels[i:i+1]
+				more.Local, more.ClientHashes = local[i:i+1], e.ClientHashes[i:i+1]
 			}
 			x.Store(&more)
 		}

@@ -18,7 +18,7 @@ type waitingRoom struct {
 // link says: the block `engine` follows `parent` and has these tokens.
 type link struct {
 	engine, parent, local uint64
-	label                 uint64
+	clientHash            uint64
 	prev, next            int32 // siblings: links with the same parent
 	older, newer          int32 // by arrival
 }
@@ -42,7 +42,7 @@ func (r *waitingRoom) child(parent uint64) int32 {
 }
 
 // push adds a link as the newest. The engine hash has none yet.
-func (r *waitingRoom) push(engine, parent, local, label uint64) {
+func (r *waitingRoom) push(engine, parent, local, clientHash uint64) {
 	if r.used == 0 {
 		r.links, r.free, r.oldest, r.newest = r.links[:0], none, none, none
 	}
@@ -53,7 +53,7 @@ func (r *waitingRoom) push(engine, parent, local, label uint64) {
 	} else {
 		r.free = r.links[i].newer
 	}
-	r.links[i] = link{engine: engine, parent: parent, local: local, label: label, prev: none, next: r.child(parent)}
+	r.links[i] = link{engine: engine, parent: parent, local: local, clientHash: clientHash, prev: none, next: r.child(parent)}
 	if n := r.links[i].next; n != none {
 		r.links[n].prev = i
 	}

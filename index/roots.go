@@ -16,7 +16,7 @@ import (
 // owner set, since neighbours have nothing in common.
 //
 //	head  up: places with a block, a bit each; intervals[0]: its number in rootList.open
-//	body  keys | engine hashes | labels, if wide | owner sets, 4 bytes a block
+//	body  keys | engine hashes | client hashes, if wide | owner sets, 4 bytes a block
 //
 // The names of its blocks have entries at once: a source mentions such a block next to
 // others that lie elsewhere.
@@ -109,13 +109,13 @@ func (x *Index) shut(r *piece) {
 
 // beginRoot makes a first block in a roots piece of a source, without an owner and a name,
 // and returns the piece locked. A new piece has room for as many blocks as the source has.
-func (x *Index) beginRoot(s *source, key, label uint64) (place, *piece) {
+func (x *Index) beginRoot(s *source, key, clientHash uint64) (place, *piece) {
 	l := &s.roots
 	var n uint32
 	var r *piece
 	for n == 0 && len(l.open) > 0 {
 		n = l.open[len(l.open)-1]
-		if r = x.at(n); x.wide && r.meta&isWide == 0 { // from before labels came
+		if r = x.at(n); x.wide && r.meta&isWide == 0 { // from before client hashes came
 			x.shut(r)
 			n = 0
 		}
@@ -137,7 +137,7 @@ func (x *Index) beginRoot(s *source, key, label uint64) (place, *piece) {
 	if r.up |= 1 << at; r.up == spanOf(0, r.cap()) {
 		x.shut(r)
 	}
-	x.write(r, at, key, label)
+	x.write(r, at, key, clientHash)
 	write32(&r.rootSets(r.meta)[at], 0)
 	if at >= r.len() {
 		r.set(at+1, 0)
@@ -152,7 +152,7 @@ func (x *Index) beginRoot(s *source, key, label uint64) (place, *piece) {
 // engine hash is new.
 func (p *storing) root(key uint64) cursor {
 	x, engine := p.x, normal(p.e.Engine[0])
-	q, r := x.beginRoot(p.s, key, p.e.label(0))
+	q, r := x.beginRoot(p.s, key, p.e.clientHash(0))
 	write64(&r.engine()[q.at], engine)
 	write32(&r.rootSets(r.meta)[q.at], x.sets.single(p.s.lane, p.o.id))
 	r.unlock()
@@ -189,7 +189,7 @@ func (x *Index) promote(c cursor, want int) place {
 	}
 	n, chained := x.beginChained(want, c.key, cursor{}, 0)
 	to := place{piece: n}
-	x.write(chained, 0, c.key, r.label(from.at))
+	x.write(chained, 0, c.key, r.clientHash(from.at))
 	x.extend(chained, 1, set)
 	x.moveNames(from, to)
 	for _, own := range slices.Clone(x.privates[from.ref()]) {

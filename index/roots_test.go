@@ -196,34 +196,34 @@ func TestPromoteWhileNaming(t *testing.T) {
 	l.wantChain([]uint64{6000}, "[0]x1")
 }
 
-// First blocks from before labels came stay where they are. Later ones have labels.
-func TestRootsGetLabels(t *testing.T) {
-	l := lab{t, New(Options{Scheme: hash.Default(), KeepLabels: true})}
+// First blocks from before client hashes came stay where they are. Later ones have them.
+func TestRootsGetClientHashes(t *testing.T) {
+	l := lab{t, New(Options{Scheme: hash.Default(), KeepClientHashes: true})}
 	o := l.x.NewOwner(l.x.NewSource())
-	f := func(local, label uint64) {
+	f := func(local, clientHash uint64) {
 		e := Store{Owner: o, Engine: []uint64{local + 500}, Local: []uint64{local}}
-		if label != 0 {
-			e.Labels = []uint64{label}
+		if clientHash != 0 {
+			e.ClientHashes = []uint64{clientHash}
 		}
 		l.x.Store(&e)
 	}
 	f(1, 0)
 	f(2, 0)
 	f(3, 33)
-	l.x.Remove(o, []uint64{501}, nil, CopySet) // leaves a place without a label
+	l.x.Remove(o, []uint64{501}, nil, CopySet) // leaves a place without a client hash
 	f(4, 44)
 	f(5, 55)
 	l.storeBehind(o, 504, 604, 6)
 	got := map[uint64]uint64{}
 	l.x.Snapshot().Walk(same, all, func(s *Stretch) bool {
 		for i, engine := range s.Engine {
-			got[engine] = s.Labels[i]
+			got[engine] = s.ClientHashes[i]
 		}
 		return true
 	})
-	for engine, label := range map[uint64]uint64{502: 2, 503: 33, 504: 44, 505: 55} {
-		if got[engine] != label {
-			t.Errorf("block %d has label %d, want %d", engine, got[engine], label)
+	for engine, clientHash := range map[uint64]uint64{502: 2, 503: 33, 504: 44, 505: 55} {
+		if got[engine] != clientHash {
+			t.Errorf("block %d has client hash %d, want %d", engine, got[engine], clientHash)
 		}
 	}
 	must.Report(t, l.x.Check())
@@ -276,7 +276,7 @@ func TestQueryLooksAgainAfterPromotion(t *testing.T) {
 // A snapshot says that each block of a roots piece begins prompts, and its reader keeps
 // those blocks as cheaply.
 func TestSnapshotOfRoots(t *testing.T) {
-	l := lab{t, New(Options{Scheme: hash.Default(), KeepLabels: true})}
+	l := lab{t, New(Options{Scheme: hash.Default(), KeepClientHashes: true})}
 	src := l.x.NewSource()
 	o := l.x.NewOwner(src)
 	for i := range uint64(9) {

@@ -47,7 +47,7 @@ func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 			next := x.child(w.at, l.local)
 			if !x.heldRaw(s, l.engine).isNone() {
 				if next = x.sought(s, l.engine, next, w.at); next.at.isNone() {
-					next.at = x.create(s, w.at, next.key, w.engine, l.local, l.label, 1)
+					next.at = x.create(s, w.at, next.key, w.engine, l.local, l.clientHash, 1)
 				}
 				if !next.at.isNone() {
 					x.unraw(s, l.engine, next.at, false)

@@ -12,19 +12,19 @@ import (
 // the owner sets while other calls wait; walking it holds nothing up, and may take as long
 // as it likes.
 type Snapshot struct {
-	x        *Index
-	pieces   []snapPiece
-	local    []uint64 // by block: local hash, of a loose block the key
-	engine   []uint64 // by block of a chain; 0 is none
-	label    []uint64 // by block; nil if all are local hashes
-	set      []uint32 // by block
-	width    int      // words of a set
-	bits     []uint64 // of the sets
-	sources  []*snapSource
-	families []Source
-	owners   map[uint32]*snapOwner // by internal id
-	tree     *snapTree             // made by the first walk
-	unified  bool                  // one name for each block, see Unify
+	x          *Index
+	pieces     []snapPiece
+	local      []uint64 // by block: local hash, of a loose block the key
+	engine     []uint64 // by block of a chain; 0 is none
+	clientHash []uint64 // by block; nil if all are local hashes
+	set        []uint32 // by block
+	width      int      // words of a set
+	bits       []uint64 // of the sets
+	sources    []*snapSource
+	families   []Source
+	owners     map[uint32]*snapOwner // by internal id
+	tree       *snapTree             // made by the first walk
+	unified    bool                  // one name for each block, see Unify
 }
 
 // snapPiece is a piece as it was.
@@ -79,9 +79,9 @@ type Stretch struct {
 	// Key of the first block, if HasKey; not where it is Waiting.
 	Key    uint64
 	HasKey bool
-	// Engine hashes and labels of the blocks; label 0 is that of a block without
-	// tokens, which is a stretch of its own.
-	Engine, Labels []uint64
+	// Engine hashes and client hashes of the blocks. A block without tokens has the client
+	// hash 0, and is a stretch of its own.
+	Engine, ClientHashes []uint64
 	// Copies beyond the first, by position; nil where there are none.
 	Copies map[int]int
 	// More are further engine hashes of blocks, by position; nil where there are none.
@@ -91,10 +91,10 @@ type Stretch struct {
 // longest bounds what the walk gathers of an owner.
 const longest = 512
 
-// Snapshot returns what the index holds now. Options.KeepLabels must be set.
+// Snapshot returns what the index holds now. Options.KeepClientHashes must be set.
 func (x *Index) Snapshot() *Snapshot {
-	if !x.labels {
-		panic("BUG: a snapshot of an index without labels")
+	if !x.keepsClientHashes {
+		panic("BUG: a snapshot of an index that keeps no client hashes")
 	}
 	x.lock()
 	defer x.unlock()
@@ -109,7 +109,7 @@ func (x *Index) Snapshot() *Snapshot {
 	x.allPieces(func(_ uint32, r *piece) { n += int(r.len()) })
 	s.local, s.engine, s.set = make([]uint64, 0, n), make([]uint64, 0, n), make([]uint32, 0, n)
 	if x.wide || x.looseBlocks.Load() > 0 {
-		s.label = make([]uint64, 0, n)
+		s.clientHash = make([]uint64, 0, n)
 	}
 	x.allPieces(s.copy)
 	b := x.sets.body.Load()
@@ -147,9 +147,9 @@ func (s *Snapshot) copy(n uint32, r *piece) {
 	} else {
 		s.engine = append(s.engine, r.engine()[:k]...)
 	}
-	if s.label != nil {
+	if s.clientHash != nil {
 		for i := range uint32(k) {
-			s.label = append(s.label, r.label(i))
+			s.clientHash = append(s.clientHash, r.clientHash(i))
 		}
 	}
 	var room [maxPiece + 2]interval
@@ -196,9 +196,9 @@ func (s *Snapshot) Unify(among func(Owner) (rank int, ok bool)) {
 }
 
 // Walk calls f for all blocks of the wanted owners, until f returns false. A parent that
-// a wanted owner holds comes before its children. local turns a label into the
+// a wanted owner holds comes before its children. local turns a client hash into the
 // local hash it was stored with, false if it does not know. One goroutine walks at a time.
-func (s *Snapshot) Walk(local func(label uint64) (uint64, bool), want func(Owner) bool, f func(*Stretch) bool) {
+func (s *Snapshot) Walk(local func(clientHash uint64) (uint64, bool), want func(Owner) bool, f func(*Stretch) bool) {
 	s.plant()
 	w := &snapWalk{Snapshot: s, f: f, polls: make(map[Source]poll)}
 	w.private = slices.ContainsFunc(s.sources, func(n *snapSource) bool { return n != nil && len(n.private) > 0 })
@@ -413,10 +413,10 @@ func (s *Snapshot) ref(piece, block int) uint64 {
 	return place{s.pieces[piece].line, uint32(block - s.pieces[piece].begin)}.ref()
 }
 
-// labelOf returns the label of a block, 0 if its tokens are not known.
-func (s *Snapshot) labelOf(block int) uint64 {
-	if s.label != nil {
-		return s.label[block]
+// clientHashOf returns the client hash of a block, 0 if its tokens are not known.
+func (s *Snapshot) clientHashOf(block int) uint64 {
+	if s.clientHash != nil {
+		return s.clientHash[block]
 	}
 	return s.local[block]
 }
@@ -480,20 +480,20 @@ func (w *snapWalk) before(piece, block int) (up, at int) {
 
 // visit adds a block to what an owner holds.
 func (w *snapWalk) visit(piece, b int, o *snapOwner) {
-	key, label := w.tree.keys[b], w.labelOf(b)
-	if w.pieces[piece].loose && w.label == nil {
-		label = 0
+	key, clientHash := w.tree.keys[b], w.clientHashOf(b)
+	if w.pieces[piece].loose && w.clientHash == nil {
+		clientHash = 0
 	}
 	up, above := w.before(piece, b)
 	r := &o.run
-	if up == 0 || up != o.last || label == 0 || len(r.Engine) == longest {
+	if up == 0 || up != o.last || clientHash == 0 || len(r.Engine) == longest {
 		w.flush(o)
-		w.begin(piece, b, up, above, o, label)
+		w.begin(piece, b, up, above, o, clientHash)
 	}
 	at, names := len(r.Engine), w.names(piece, b, o.source)
-	r.Engine, r.Labels = append(r.Engine, plain(names[0])), append(r.Labels, label)
+	r.Engine, r.ClientHashes = append(r.Engine, plain(names[0])), append(r.ClientHashes, clientHash)
 	if r.Waiting {
-		r.Labels[at] = o.source.links[key].label
+		r.ClientHashes[at] = o.source.links[key].clientHash
 	}
 	if n := o.copies[w.ref(piece, b)]; n > 0 {
 		if r.Copies == nil {
@@ -508,16 +508,16 @@ func (w *snapWalk) visit(piece, b int, o *snapOwner) {
 		r.More[at] = append(r.More[at], plain(engine))
 	}
 	o.last = b + 1
-	if label == 0 {
+	if clientHash == 0 {
 		w.flush(o)
 	}
 }
 
 // begin starts a stretch at a block.
-func (w *snapWalk) begin(piece, b, up, above int, o *snapOwner, label uint64) {
+func (w *snapWalk) begin(piece, b, up, above int, o *snapOwner, clientHash uint64) {
 	r, key, p := &o.run, w.tree.keys[b], &w.pieces[piece]
 	r.Key, r.HasKey = plain(key), true
-	if label == 0 {
+	if clientHash == 0 {
 		if l, ok := o.source.links[key]; ok && w.pieces[piece].loose {
 			r.Waiting, r.HasParent, r.Parent = true, true, plain(l.parent)
 			r.Key, r.HasKey = 0, false
@@ -551,7 +551,7 @@ func (w *snapWalk) flush(o *snapOwner) {
 	if len(r.Engine) > 0 && !w.ended {
 		w.ended = !w.f(r)
 	}
-	*r = Stretch{Owner: o.name, Engine: r.Engine[:0], Labels: r.Labels[:0]}
+	*r = Stretch{Owner: o.name, Engine: r.Engine[:0], ClientHashes: r.ClientHashes[:0]}
 	o.last = 0
 }
 
@@ -706,9 +706,9 @@ func (s *Snapshot) holders(b int) iter.Seq[*snapOwner] {
 	}
 }
 
-// Labels calls f for the label of every block that is held and of every block that
-// waits. f must not call the index.
-func (x *Index) Labels(f func(label uint64)) {
+// ClientHashes calls f for the client hash of every block that is held or waits. f must
+// not call the index.
+func (x *Index) ClientHashes(f func(clientHash uint64)) {
 	x.lock()
 	defer x.unlock()
 	x.allPieces(func(_ uint32, r *piece) {
@@ -716,15 +716,15 @@ func (x *Index) Labels(f func(label uint64)) {
 		start := uint32(0)
 		for _, v := range x.intervalsOf(r, &room) {
 			for ; start < v.end; start++ {
-				if label := r.label(start); v.set != 0 && label != 0 {
-					f(label)
+				if clientHash := r.clientHash(start); v.set != 0 && clientHash != 0 {
+					f(clientHash)
 				}
 			}
 		}
 	})
 	for _, s := range x.sources {
 		if s != nil {
-			s.room.byEngine.all(func(_ uint64, i *int32) bool { f(s.room.links[*i].label); return true })
+			s.room.byEngine.all(func(_ uint64, i *int32) bool { f(s.room.links[*i].clientHash); return true })
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"kvconductor/index/hash"
 )
 
-// holdings is what an owner holds: key -> copies. label, if not nil, says which have
+// holdings is what an owner holds: key -> copies. clientHash, if not nil, says which have
 // tokens.
-func holdings(x *Index, o Owner, label map[uint64]bool) map[uint64]int {
+func holdings(x *Index, o Owner, clientHash map[uint64]bool) map[uint64]int {
 	all := map[uint64]int{}
 	own := x.owners[o]
 	if own == nil {
@@ -27,23 +27,23 @@ func holdings(x *Index, o Owner, label map[uint64]bool) map[uint64]int {
 			key := x.key(p)
 			held := 1 + int(own.copies.of(p))
 			all[key] = max(all[key], held)
-			if label != nil && r.label(i) != 0 {
-				label[key] = true
+			if clientHash != nil && r.clientHash(i) != 0 {
+				clientHash[key] = true
 			}
 		}
 	})
 	return all
 }
 
-// same is the label of a world without adapters.
-func same(label uint64) (uint64, bool) { return label, true }
+// same is the client hash of a world without adapters.
+func same(clientHash uint64) (uint64, bool) { return clientHash, true }
 
 func all(Owner) bool { return true }
 
 // replica restores a snapshot of an index in a fresh one with the same sources and
 // owners.
 func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stretch)) *Index {
-	n := New(Options{Scheme: x.scheme, MaxOrphans: x.maxOrphans, KeepLabels: true})
+	n := New(Options{Scheme: x.scheme, MaxOrphans: x.maxOrphans, KeepClientHashes: true})
 	for range sources {
 		n.NewSource()
 	}
@@ -53,8 +53,8 @@ func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stre
 	x.Snapshot().Walk(same, all, func(s *Stretch) bool {
 		see(s)
 		var local []uint64
-		if s.Labels[0] != 0 {
-			local = s.Labels
+		if s.ClientHashes[0] != 0 {
+			local = s.ClientHashes
 		}
 		n.Restore(s.Owner, s, local, false)
 		return true
@@ -71,7 +71,7 @@ func TestSnapshotModel(t *testing.T) {
 	for i := range 150 {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), true, false)
 		w.say("seed %d, world %d", seed, i)
-		x := New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepLabels: true})
+		x := New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true})
 		for range w.sources {
 			x.NewSource()
 		}
@@ -101,10 +101,10 @@ func TestSnapshotModel(t *testing.T) {
 			}
 		})
 		for _, o := range w.owners {
-			labelled := map[uint64]bool{}
-			got, want, raw := holdings(n, o, nil), holdings(w.x, o, labelled), 0
+			tokened := map[uint64]bool{}
+			got, want, raw := holdings(n, o, nil), holdings(w.x, o, tokened), 0
 			for key := range want {
-				if !labelled[key] {
+				if !tokened[key] {
 					raw++
 				} else if _, held := got[key]; !held {
 					w.fail("owner %d of source %d: %v, want %v: %d is missing", o, w.o.owners[o], got, want, key)
@@ -145,11 +145,11 @@ func (w *world) compareUnified() {
 			case s.Waiting:
 				key = name
 			case i > 0:
-				key = w.x.scheme.Next(key, s.Labels[i])
+				key = w.x.scheme.Next(key, s.ClientHashes[i])
 			}
 			at := sourced{w.o.owners[s.Owner], name}
 			held[s.Owner][normal(key)] = max(held[s.Owner][normal(key)], 1+s.Copies[i])
-			if s.Waiting || s.Labels[i] == 0 {
+			if s.Waiting || s.ClientHashes[i] == 0 {
 				continue // its key is an engine hash, which may name a block by now
 			}
 			if known, ok := names[key]; ok && known != name {
@@ -178,7 +178,7 @@ func (w *world) compareUnified() {
 // A unified snapshot calls a block as most of its holders do, of equal numbers as the
 // source with the lower rank does. Owners that are left out have no vote.
 func TestSnapshotUnify(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepLabels: true, NameAll: true})
+	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true, NameAll: true})
 	locals := []uint64{7, 8, 9}
 	var src [5]Source
 	var own [5]Owner
@@ -209,10 +209,10 @@ func TestSnapshotUnify(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 			for i, engine := range s.Engine {
-				if before, ok := got[s.Labels[i]]; ok && before != engine {
-					t.Errorf("block %d is %d and %d", s.Labels[i], before, engine)
+				if before, ok := got[s.ClientHashes[i]]; ok && before != engine {
+					t.Errorf("block %d is %d and %d", s.ClientHashes[i], before, engine)
 				}
-				got[s.Labels[i]] = engine
+				got[s.ClientHashes[i]] = engine
 			}
 			return true
 		})
@@ -227,7 +227,7 @@ func TestSnapshotUnify(t *testing.T) {
 // A parent that another owner holds comes before the child: two owners may belong to one
 // worker.
 func TestSnapshotParentOfAnother(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 	src := x.NewSource()
 	child, parent := x.NewOwner(src), x.NewOwner(src)
 	x.Store(&Store{Owner: parent, Engine: []uint64{1, 2}, Local: []uint64{7, 8}})
@@ -257,7 +257,7 @@ func (w *world) holdsName(o Owner, engine uint64) bool {
 // Two engines with hash seeds of their own hold the same blocks: each is dumped
 // under the names it uses, those with one seed also where another taught them.
 func TestSnapshotNames(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 	locals := []uint64{7, 8, 9}
 	f := func(src Source, o Owner, engine ...uint64) {
 		x.Store(&Store{Owner: o, Engine: engine, Local: locals[:len(engine)]})
@@ -298,7 +298,7 @@ func TestSnapshotNames(t *testing.T) {
 
 // What changes while a snapshot is walked does not show in it.
 func TestSnapshotStandsStill(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 	src := x.NewSource()
 	o := x.NewOwner(src)
 	chain := func(from, n uint64) (engine, local []uint64) {
@@ -327,7 +327,7 @@ func TestSnapshotStandsStill(t *testing.T) {
 // A source that starts again goes on with the hashes it has taught before, also where
 // it announces no tokens: a dump names its blocks by them, not by another's.
 func TestSnapshotNamesReturningSource(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 	other := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: other, Engine: []uint64{900}, Local: []uint64{7}, Copies: CopySet})
 	first := x.NewSource()
@@ -347,7 +347,7 @@ func TestSnapshotNamesReturningSource(t *testing.T) {
 
 // The names that a gone source has taught are those of the sources that hash alike.
 func TestSnapshotNamesOfGoneTeacher(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepLabels: true})
+	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 	var src [4]Source
 	var own [4]Owner
 	for i, engine := range []uint64{100, 100, 100, 900} { // the last has another seed

@@ -25,9 +25,9 @@ type Store struct {
 	Rootless bool
 	Engine   []uint64 // the publisher's hashes, in chain order
 	Local    []uint64 // local hashes of the tokens, as many; nil without tokens
-	// Labels, as many, are kept with the blocks where Options.KeepLabels says so; nil
-	// is Local. 0 is no label.
-	Labels []uint64
+	// ClientHashes are the local hashes as clients compute them, as many; nil if they equal
+	// Local, 0 if a block has none. The index keeps them if Options.KeepClientHashes is set.
+	ClientHashes []uint64
 	// Key is the key of Engine[0], with HasKey: a snapshot knows it where the parent
 	// is not known.
 	Key    uint64
@@ -44,10 +44,10 @@ type Store struct {
 	Joined *[]uint64
 }
 
-// label returns the label of block i.
-func (e *Store) label(i int) uint64 {
-	if e.Labels != nil {
-		return e.Labels[i]
+// clientHash returns the client hash of block i.
+func (e *Store) clientHash(i int) uint64 {
+	if e.ClientHashes != nil {
+		return e.ClientHashes[i]
 	}
 	return e.Local[i]
 }
@@ -65,12 +65,12 @@ type StoreResult struct {
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
-// Local or Keys is neither nil nor as long as Engine, if both are given, or if Labels is not
-// as long as Local.
+// Local or Keys is neither nil nor as long as Engine, if both are given, or if ClientHashes
+// is not as long as Local.
 func (x *Index) Store(e *Store) StoreResult {
-	if e.Local != nil && (len(e.Local) != len(e.Engine) || e.Keys != nil) || e.Labels != nil && len(e.Labels) != len(e.Local) ||
+	if e.Local != nil && (len(e.Local) != len(e.Engine) || e.Keys != nil) || e.ClientHashes != nil && len(e.ClientHashes) != len(e.Local) ||
 		e.Keys != nil && len(e.Keys) != len(e.Engine) {
-		panic(fmt.Sprintf("BUG: %d local hashes, %d keys and %d labels for %d blocks", len(e.Local), len(e.Keys), len(e.Labels), len(e.Engine)))
+		panic(fmt.Sprintf("BUG: %d local hashes, %d keys and %d client hashes for %d blocks", len(e.Local), len(e.Keys), len(e.ClientHashes), len(e.Engine)))
 	}
 	p := storing{x: x, e: e}
 	if i, c, more := p.together(); more {
@@ -100,7 +100,7 @@ func (p *storing) together() (i int, c cursor, more bool) {
 		return 0, c, false
 	}
 	p.s = p.o.s
-	if !x.calm(p.s) || e.HasKey || e.Keys != nil || e.Labels != nil && x.labels && !x.wide {
+	if !x.calm(p.s) || e.HasKey || e.Keys != nil || e.ClientHashes != nil && x.keepsClientHashes && !x.wide {
 		return 0, c, true
 	}
 	if i, c = p.store(); i == len(e.Engine) && c.kind == atBlock {
@@ -119,7 +119,7 @@ func (p *storing) alone(i int, c cursor) {
 		return
 	}
 	p.s = p.o.s
-	if e.Labels != nil && x.labels {
+	if e.ClientHashes != nil && x.keepsClientHashes {
 		x.wide = true
 	}
 	if i == 0 {
@@ -248,22 +248,22 @@ func (p *storing) keyed(c cursor) (int, cursor) {
 // meant before.
 func (p *storing) one(i int, next, c cursor) cursor {
 	x, e := p.x, p.e
-	engine, label := normal(e.Engine[i]), uint64(0)
+	engine, clientHash := normal(e.Engine[i]), uint64(0)
 	if e.Local != nil {
-		label = e.label(i)
+		clientHash = e.clientHash(i)
 	}
 	if next = x.sought(p.s, engine, next, c); next.at.isNone() {
 		local := uint64(0)
 		if e.Local != nil {
 			local = e.Local[i]
 		}
-		if next.at = x.create(p.s, c, next.key, p.parent(i), local, label, len(e.Engine)-i); next.at.isNone() {
+		if next.at = x.create(p.s, c, next.key, p.parent(i), local, clientHash, len(e.Engine)-i); next.at.isNone() {
 			p.res.Refused++
 			x.refuse(next.key)
 			return next
 		}
-	} else if r := x.at(next.at.piece); label != 0 && r.meta&isWide != 0 {
-		write64(&r.labels()[next.at.at], label)
+	} else if r := x.at(next.at.piece); clientHash != 0 && r.meta&isWide != 0 {
+		write64(&r.clientHashes()[next.at.at], clientHash)
 	}
 	p.resolve(engine, next.key, next.at)
 	p.hold(next.at)
@@ -463,16 +463,16 @@ func (p *storing) orphan(i int) (int, cursor) {
 	p.res.Orphaned++
 	switch {
 	case i > 0:
-		p.wait(engine, normal(e.Engine[i-1]), e.Local[i], e.label(i))
+		p.wait(engine, normal(e.Engine[i-1]), e.Local[i], e.clientHash(i))
 	case e.HasParent:
-		p.wait(engine, normal(e.Parent), e.Local[i], e.label(i))
+		p.wait(engine, normal(e.Parent), e.Local[i], e.clientHash(i))
 	}
 	return i + 1, cursor{}
 }
 
 // wait parks a block behind its parent. The newest report of a block's parent
 // counts; a full room loses its oldest link.
-func (p *storing) wait(engine, parent, local, label uint64) {
+func (p *storing) wait(engine, parent, local, clientHash uint64) {
 	r := &p.s.room
 	if engine == parent {
 		p.res.Conflicts++
@@ -485,11 +485,11 @@ func (p *storing) wait(engine, parent, local, label uint64) {
 	if i := r.of(engine); i != none {
 		old := r.links[i].parent
 		r.remove(i)
-		r.push(engine, parent, local, label) // first: it may be what keeps others useful
+		r.push(engine, parent, local, clientHash) // first: it may be what keeps others useful
 		p.x.forgetLink(p.s, old)
 		return
 	}
-	r.push(engine, parent, local, label)
+	r.push(engine, parent, local, clientHash)
 	if r.used > p.x.maxOrphans {
 		p.x.dropLink(p.s, r.oldest)
 		p.res.Shed++

@@ -28,7 +28,7 @@ type honestOwner struct {
 }
 
 func newHonestFleet(t *testing.T, seed uint64) *honestFleet {
-	f := &honestFleet{T: t, rng: rand.New(rand.NewPCG(seed, 1)), x: New(Options{Scheme: hash.Default(), KeepLabels: seed%2 == 0})}
+	f := &honestFleet{T: t, rng: rand.New(rand.NewPCG(seed, 1)), x: New(Options{Scheme: hash.Default(), KeepClientHashes: seed%2 == 0})}
 	for s := range 5 {
 		src := f.x.NewSource()
 		for range 1 + f.rng.IntN(2) {

@@ -300,19 +300,19 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
 	return conductor.Options{
-		HashSeed:        cfg.Hash.Seed,
-		Copies:          copies,
-		MaxSources:      cfg.Limits.MaxSources,
-		MaxOrphans:      cfg.Limits.MaxOrphans,
-		TTL:             cfg.Index.TTL,
-		MaxBytes:        int(cfg.Index.MaxBytes),
-		MaxBytesTotal:   cfg.Index.MaxBytesTotal,
-		KeepLocalHashes: cfg.Index.LocalHashes,
-		Completeness:    completeness,
-		RecallBytes:     cfg.Index.RecallBytes,
-		PoolBytes:       cfg.Pool.MaxBytes,
-		SilentAfter:     cfg.Doctor.SilentAfter,
-		Log:             log,
+		HashSeed:         cfg.Hash.Seed,
+		Copies:           copies,
+		MaxSources:       cfg.Limits.MaxSources,
+		MaxOrphans:       cfg.Limits.MaxOrphans,
+		TTL:              cfg.Index.TTL,
+		MaxBytes:         int(cfg.Index.MaxBytes),
+		MaxBytesTotal:    cfg.Index.MaxBytesTotal,
+		KeepClientHashes: cfg.Index.LocalHashes,
+		Completeness:     completeness,
+		RecallBytes:      cfg.Index.RecallBytes,
+		PoolBytes:        cfg.Pool.MaxBytes,
+		SilentAfter:      cfg.Doctor.SilentAfter,
+		Log:              log,
 		Transport: func(r conductor.Registration) stream.Transport {
 			return sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank})
 		},

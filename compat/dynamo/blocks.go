@@ -10,8 +10,8 @@ import (
 // the way every indexer writes it is read here ten times faster than by reflection;
 // the text around it, and lists written otherwise, are left to encoding/json.
 type dumpBlocks struct {
-	engine, labels []uint64
-	short          []byte
+	engine, clientHashes []uint64
+	short                []byte
 }
 
 // errElsewhere says that the list that was cut out is not that of the event's blocks.
@@ -29,10 +29,10 @@ func (b *dumpBlocks) cut(raw []byte) []byte {
 		return nil
 	}
 	at += len(name)
-	b.engine, b.labels = b.engine[:0], b.labels[:0]
+	b.engine, b.clientHashes = b.engine[:0], b.clientHashes[:0]
 	rest := raw[at:]
 	for more := true; more; {
-		var engine, label uint64
+		var engine, clientHash uint64
 		ok := true
 		pass := func(text string) {
 			if ok = ok && len(rest) >= len(text) && string(rest[:len(text)]) == text; ok {
@@ -42,7 +42,7 @@ func (b *dumpBlocks) cut(raw []byte) []byte {
 		pass(`{"block_hash":`)
 		engine, rest, ok = integer(rest, ok)
 		pass(`,"tokens_hash":`)
-		label, rest, ok = integer(rest, ok)
+		clientHash, rest, ok = integer(rest, ok)
 		if ok && len(rest) > 0 && rest[0] == ',' {
 			pass(`,"mm_extra_info":null`) // older dumps have none
 		}
@@ -50,7 +50,7 @@ func (b *dumpBlocks) cut(raw []byte) []byte {
 		if !ok || len(rest) == 0 {
 			return nil
 		}
-		b.engine, b.labels = append(b.engine, engine), append(b.labels, label)
+		b.engine, b.clientHashes = append(b.engine, engine), append(b.clientHashes, clientHash)
 		switch rest[0] {
 		case ',':
 			rest = rest[1:]

@@ -44,12 +44,12 @@ func FuzzBlocks(f *testing.F) {
 		if err := json.Unmarshal(whole["blocks"], &blocks); err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		var engine, labels []uint64
+		var engine, clientHashes []uint64
 		for _, one := range blocks {
-			engine, labels = append(engine, one.Block), append(labels, one.Tokens)
+			engine, clientHashes = append(engine, one.Block), append(clientHashes, one.Tokens)
 		}
-		if !slices.Equal(engine, b.engine) || !slices.Equal(labels, b.labels) {
-			t.Fatalf("%s: %v %v", text, b.engine, b.labels)
+		if !slices.Equal(engine, b.engine) || !slices.Equal(clientHashes, b.clientHashes) {
+			t.Fatalf("%s: %v %v", text, b.engine, b.clientHashes)
 		}
 	})
 }

@@ -52,7 +52,7 @@ func (u *target) url(t *testing.T) string {
 
 // startServer starts our server in this process, on a port of its own.
 func startServer(t *testing.T) string {
-	c := conformance.Conductor(t, conductor.Options{KeepLocalHashes: true})
+	c := conformance.Conductor(t, conductor.Options{KeepClientHashes: true})
 	d := dynamo.New(dynamo.Config{Conductor: c, MaxTokens: 1 << 21, TestEndpoints: true, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, d)

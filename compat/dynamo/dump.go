@@ -72,7 +72,7 @@ type nameDetail struct {
 // dump writes what all workers hold: GET /dump. Each dump that is under way holds a
 // copy of the index it walks, so there are never more than maxDumps; others wait.
 func (d *Dialect) dump(g *gin.Context) {
-	if !d.conductor.KeepsLocalHashes() {
+	if !d.conductor.KeepsClientHashes() {
 		fail(g, refusef(http.StatusNotImplemented, "local hashes are not kept: index.local_hashes is false"))
 		return
 	}

@@ -24,8 +24,8 @@ import (
 // it is printed, parent as well.
 func kept(worker, tier string, id, rank int, parent string, blocks ...string) string {
 	for i, b := range blocks {
-		engine, label, _ := strings.Cut(b, " ")
-		blocks[i] = fmt.Sprintf(`{"block_hash":%s,"tokens_hash":%s,"mm_extra_info":null}`, engine, label)
+		engine, clientHash, _ := strings.Cut(b, " ")
+		blocks[i] = fmt.Sprintf(`{"block_hash":%s,"tokens_hash":%s,"mm_extra_info":null}`, engine, clientHash)
 	}
 	return fmt.Sprintf(`{"worker_id":%s,"storage_tier":"%s","residency_domain":"worker","event":{"event_id":%d,"data":{"stored":`+
 		`{"parent_hash":%s,"start_position":null,"blocks":[%s]}},"dp_rank":%d}}`, worker, tier, id, parent, strings.Join(blocks, ","), rank)

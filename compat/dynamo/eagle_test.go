@@ -38,20 +38,20 @@ func TestRecoveredEagleBlocks(t *testing.T) {
 			tokens = append(tokens, i+1)
 		}
 		raw, _ := json.Marshal(hash.Default().Windows(nil, tokens, 4, 1, nil))
-		labels := string(raw[1 : len(raw)-1])
+		clientHashes := string(raw[1 : len(raw)-1])
 		f := func(s *testServer, path, body, want string) {
 			t.Helper()
 			if got := s.send("POST", path, body).Body.String(); len(got) < len(want) || got[:len(want)] != want {
 				t.Errorf("%s %s: %s, want %s", path, body, got, want)
 			}
 		}
-		f(a, "/query_by_hash", byHash(labels, ""), `{"scores":{"1":{"0":12}}`)
+		f(a, "/query_by_hash", byHash(clientHashes, ""), `{"scores":{"1":{"0":12}}`)
 		f(a, "/query", ask(promptOf(3), ""), `{"scores":{"1":{"0":8}}`)
-		f(b, "/query_by_hash", byHash(labels, ""), `{"scores":{"1":{"0":12}}`)
+		f(b, "/query_by_hash", byHash(clientHashes, ""), `{"scores":{"1":{"0":12}}`)
 		f(b, "/query", ask(promptOf(3), ""), `{"scores":{"1":{"0":8}}`)
 		b.register(3, 0, "")
 		b.publish(3, 0, pairs(1, 2))
-		f(b, "/query_by_hash", byHash(labels, ""), `{"scores":{"1":{"0":12},"3":{"0":8}}`)
+		f(b, "/query_by_hash", byHash(clientHashes, ""), `{"scores":{"1":{"0":12},"3":{"0":8}}`)
 		f(b, "/query", ask(promptOf(3), ""), `{"scores":{"1":{"0":8},"3":{"0":8}}`)
 	})
 }

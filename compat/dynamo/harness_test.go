@@ -42,7 +42,7 @@ func newServer(t testing.TB, cfg Config) *testServer {
 func newServerOn(t testing.TB, cfg Config, n *streamtest.Network, gate <-chan struct{}) *testServer {
 	t.Helper()
 	c := conductor.New(conductor.Options{
-		HashSeed: 1337, KeepLocalHashes: true, MaxSources: 64, MaxOrphans: 1 << 16, Log: zerolog.Nop(), Gate: gate,
+		HashSeed: 1337, KeepClientHashes: true, MaxSources: 64, MaxOrphans: 1 << 16, Log: zerolog.Nop(), Gate: gate,
 		Stream: stream.Config{Transport: n},
 	})
 	t.Cleanup(c.Close)

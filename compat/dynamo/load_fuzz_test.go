@@ -34,7 +34,7 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, dump []byte, lines bool) {
 		closed := make(chan struct{})
-		c := conductor.New(conductor.Options{HashSeed: 1337, KeepLocalHashes: true, MaxSources: 64, MaxOrphans: 64, Log: zerolog.Nop(), Gate: closed})
+		c := conductor.New(conductor.Options{HashSeed: 1337, KeepClientHashes: true, MaxSources: 64, MaxOrphans: 64, Log: zerolog.Nop(), Gate: closed})
 		defer c.Close()
 		s := &testServer{t: t, conductor: c, dialect: New(Config{Conductor: c, Log: zerolog.Nop()})}
 		_, err := s.load(lines, string(dump))

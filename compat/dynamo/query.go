@@ -58,7 +58,7 @@ func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in gro
 		return q, in, nil, err
 	}
 	r.Set(ModelKey, q.Model)
-	q.ByLocal, q.Locals = true, r.in.Hashes
+	q.ByClientHash, q.ClientHashes = true, r.in.Hashes
 	return q, group{&routingGroup, &tenant}, salt, nil
 }
 
@@ -96,7 +96,7 @@ func (d *Dialect) match(dst []match, q conductor.Query, unit int) []match {
 	q.MinMatched = 1 // who matches nothing is not in the answer
 	take := func(ans *conductor.Answer) { dst = appendMatches(dst, ans, unit) }
 	d.conductor.Answer(&q, take)
-	if q.Mixed = d.conductor.Mixed(); q.Mixed && (q.ByLocal || q.Lora != "" || q.Salt != "") {
+	if q.Mixed = d.conductor.Mixed(); q.Mixed && (q.ByClientHash || q.Lora != "" || q.Salt != "") {
 		d.conductor.Answer(&q, take)
 		return merge(dst)
 	}

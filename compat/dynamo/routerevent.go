@@ -23,8 +23,7 @@ import (
 //	   "blocks": [{"block_hash": 123, "tokens_hash": 456, "mm_extra_info": null}]}}},
 //	 "detail": {...}}
 //
-// block_hash is the engine's, tokens_hash the local hash with adapter and salt mixed
-// in. A dump with details adds what only a replica of ours can use, under one key
+// block_hash is the engine hash, tokens_hash the client hash. A dump with details adds what only a replica of ours can use, under one key
 // that others skip; see eventDetail.
 
 // Names of the tiers on the wire.
@@ -72,7 +71,7 @@ func plainHolder(source conductor.Registration, medium tiers.Medium) bool {
 
 // plainly reports whether a plain holder's stretch can be said without details.
 func plainly(st *conductor.Stored) bool {
-	return !st.Waiting && st.Labels[0] != 0 && (st.Root || st.HasParent)
+	return !st.Waiting && st.ClientHashes[0] != 0 && (st.Root || st.HasParent)
 }
 
 // appendEvent appends a RouterEvent.
@@ -100,7 +99,7 @@ func appendEvent(dst []byte, st *conductor.Stored, id uint64, detail bool) []byt
 			dst = append(dst, ',')
 		}
 		dst = strconv.AppendUint(append(dst, `{"block_hash":`...), engine, 10)
-		dst = strconv.AppendUint(append(dst, `,"tokens_hash":`...), st.Labels[i], 10)
+		dst = strconv.AppendUint(append(dst, `,"tokens_hash":`...), st.ClientHashes[i], 10)
 		dst = append(dst, `,"mm_extra_info":null}`...)
 	}
 	dst = append(dst, `]}},"dp_rank":`...)
@@ -115,7 +114,7 @@ func detailOf(st *conductor.Stored) *eventDetail {
 	d := &eventDetail{
 		Source: st.Source.Rank, Pool: st.Source.Type == conductor.TypeMooncake, Lora: st.Lora, Salt: st.Salt,
 		Group: st.Group, Backend: st.Backend, Owned: st.Owned, Waiting: st.Waiting, Locals: st.Local,
-		Copies: st.Copies, More: st.More, Bare: st.Labels[0] == 0, Gone: st.Gone, Root: st.Root,
+		Copies: st.Copies, More: st.More, Bare: st.ClientHashes[0] == 0, Gone: st.Gone, Root: st.Root,
 	}
 	if _, integer := numeric(st.Source.Instance); !integer {
 		d.Instance = st.Source.Instance
@@ -242,15 +241,15 @@ func (e *routerEvent) restorable(at slot, blocks *dumpBlocks) (*conductor.Stored
 		st.Parent = uint64(*s.Parent)
 	}
 	if blocks != nil {
-		st.Engine, st.Labels = blocks.engine, blocks.labels
+		st.Engine, st.ClientHashes = blocks.engine, blocks.clientHashes
 	}
 	for i, b := range s.Blocks {
 		if b.Block == nil || b.Tokens == nil {
 			return nil, fmt.Errorf("blocks[%d]: block_hash and tokens_hash are required", i)
 		}
-		st.Engine, st.Labels = append(st.Engine, uint64(*b.Block)), append(st.Labels, uint64(*b.Tokens))
+		st.Engine, st.ClientHashes = append(st.Engine, uint64(*b.Block)), append(st.ClientHashes, uint64(*b.Tokens))
 	}
-	if i := slices.Index(st.Labels, 0); i >= 0 && (e.Detail == nil || !e.Detail.Bare) {
+	if i := slices.Index(st.ClientHashes, 0); i >= 0 && (e.Detail == nil || !e.Detail.Bare) {
 		return nil, fmt.Errorf("blocks[%d]: tokens_hash is 0", i)
 	}
 	if e.Detail != nil {
@@ -314,7 +313,7 @@ func (d *eventDetail) complete(st *conductor.Stored) error {
 		st.Key, st.HasKey = *d.Seq, true
 	}
 	if d.Bare {
-		st.Labels[0], st.Local = 0, nil
+		st.ClientHashes[0], st.Local = 0, nil
 	}
 	if d.Gone {
 		st.HasParent, st.Parent = false, 0

@@ -38,7 +38,7 @@ type fleet struct {
 }
 
 func newFleet(t testing.TB) *fleet {
-	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepLocalHashes: true, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepClientHashes: true, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	return &fleet{t: t, c: c, r: c.Recover(0)}
 }
@@ -61,7 +61,7 @@ func (f *fleet) store(reg conductor.Registration, medium string, prompt []uint32
 	locals := hash.Scheme{Seed: hash.DefaultSeed}.Locals(nil, prompt, testBlock)[:blocks]
 	err := f.r.Stored(&conductor.Stored{
 		Partition: conductor.Partition{Tenant: reg.Tenant, Model: reg.Model}, BlockSize: reg.BlockSize, Source: reg, Rank: int32(reg.Rank), Medium: tiers.Parse(medium),
-		Stretch: &index.Stretch{Root: true, Engine: locals, Labels: locals},
+		Stretch: &index.Stretch{Root: true, Engine: locals, ClientHashes: locals},
 	})
 	must.Succeed(f.t, err)
 }
