@@ -162,7 +162,7 @@ func (sc *scratch) resetPromptChains(x *indexContext, q *Query, lookups []index.
 		sc.chains = make([]hash.Chain, n)
 	}
 	local := x.scheme
-	if q.Mixed {
+	if q.SearchUnscoped {
 		local = hash.Scheme{Seed: dynamoSeed(scope.Variant{Lora: q.Lora, Salt: q.Salt})}
 	}
 	c := &sc.chain

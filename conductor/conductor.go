@@ -110,9 +110,9 @@ type Conductor struct {
 	open   func(Registration, *journal.Source, func(stream.State)) feed
 	gate   <-chan struct{}
 
-	mixed   atomic.Bool // blocks came from a peer that tells no marks
-	queries queryMetrics
-	counts  eventCounts
+	unscoped atomic.Bool // blocks came from a peer that tells no marks
+	queries  queryMetrics
+	counts   eventCounts
 
 	watching           sync.Once
 	stopWatch, watched chan struct{} // end watch; it has ended

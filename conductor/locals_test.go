@@ -102,7 +102,7 @@ func TestScratchBuffersBounded(t *testing.T) {
 		}
 	}
 	f("client hashes", &Query{ByClientHash: true, ClientHashes: locals}, n)
-	f("mixed", &Query{Mixed: true, Tokens: make([]uint32, n)}, 0)
+	f("unscoped", &Query{SearchUnscoped: true, Tokens: make([]uint32, n)}, 0)
 	f("few", &Query{ByClientHash: true, ClientHashes: locals[:9]}, 9)
 	if cap(sc.clientChain.local) == 0 {
 		t.Error("a buffer that is not a giant's is not kept")

@@ -29,9 +29,9 @@ type Query struct {
 	// matter.
 	ClientHashes []uint64
 	ByClientHash bool
-	// Mixed asks for recovered blocks that stand under client hashes in the context
-	// without adapter and salt: see Conductor.Mixed.
-	Mixed bool
+	// SearchUnscoped asks for recovered blocks that stand under client hashes in the context
+	// without adapter and salt: see Conductor.HasUnscoped.
+	SearchUnscoped bool
 	// Instance limits the answer to one row, given even when nothing is known.
 	Instance *string
 	// MinMatched leaves out rows whose longest prefix is shorter, in tokens; 0 none.
@@ -175,7 +175,7 @@ func (d *deployment) rowsFor(q *Query) (r *Roster, only int) {
 		return v.everyone(), at
 	case len(v.rows) == 0:
 		return nil, -1
-	case q.ByClientHash || q.Mixed:
+	case q.ByClientHash || q.SearchUnscoped:
 		return v.everyone(), -1
 	}
 	return v.serving(q.Lora), -1
@@ -191,7 +191,7 @@ func (l hashList) At(i int) uint64 { return l[i] }
 func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	switch {
 	case q.ByClientHash:
-		sc.clientChain.reset(x, q.ClientHashes, q.Mixed)
+		sc.clientChain.reset(x, q.ClientHashes, q.SearchUnscoped)
 		x.index.MatchLazy(&sc.clientChain, &sc.match)
 	case q.ByHash:
 		sc.hashes = q.Hashes
@@ -233,19 +233,19 @@ func (c *Conductor) detail(sources []*source) []SourceDetail {
 	return all
 }
 
-// Mixed reports whether the context without adapter and salt may have blocks of
+// HasUnscoped reports whether the context without adapter and salt may have blocks of
 // adapters and salts. An indexer of Dynamo's says neither in its dump: they show in its
 // client hashes alone. Blocks from its dump stand in that context until their sources
 // announce them. No prompt without adapter and salt has their hashes, but
-// Query.Mixed asks for them. It finds none if hash.seed is not Dynamo's.
-func (c *Conductor) Mixed() bool { return c.mixed.Load() }
+// Query.SearchUnscoped asks for them. It finds none if hash.seed is not Dynamo's.
+func (c *Conductor) HasUnscoped() bool { return c.unscoped.Load() }
 
 // CountUnknownFields counts n fields of a request that its dialect does not know.
 func (c *Conductor) CountUnknownFields(n int) { c.queries.unknown.Add(float64(n)) }
 
 // contextAsked returns the context a query is about, nil when nothing is known of it.
 func (d *deployment) contextAsked(q *Query) *indexContext {
-	if q.Mixed {
+	if q.SearchUnscoped {
 		return d.context(scope.Variant{})
 	}
 	if !q.ByClientHash {

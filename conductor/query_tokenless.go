@@ -24,7 +24,7 @@ const (
 // waiters returns the contexts in which blocks wait that a prompt may be about.
 func (d *deployment) waiters(q *Query, dst []*indexContext) []*indexContext {
 	list := d.awaiting.Load()
-	if list == nil || q.ByHash || q.ByClientHash || q.Mixed {
+	if list == nil || q.ByHash || q.ByClientHash || q.SearchUnscoped {
 		return dst
 	}
 	for _, w := range *list {

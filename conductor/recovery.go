@@ -110,7 +110,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	to := owner.current
 	if !s.marked {
 		to = s.previousGeneration(ns, owner, e)
-		r.c.mixed.Store(true)
+		r.c.unscoped.Store(true)
 	}
 	if local != nil && !e.Waiting && !e.Root && (e.HasParent || e.HasKey) && !ns.placed(e.Stretch) {
 		r.deferUntilParent(s, ns, to, e.Stretch, local)

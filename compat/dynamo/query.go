@@ -96,7 +96,7 @@ func (d *Dialect) match(dst []match, q conductor.Query, unit int) []match {
 	q.MinMatched = 1 // who matches nothing is not in the answer
 	take := func(ans *conductor.Answer) { dst = appendMatches(dst, ans, unit) }
 	d.conductor.Answer(&q, take)
-	if q.Mixed = d.conductor.Mixed(); q.Mixed && (q.ByClientHash || q.Lora != "" || q.Salt != "") {
+	if q.SearchUnscoped = d.conductor.HasUnscoped(); q.SearchUnscoped && (q.ByClientHash || q.Lora != "" || q.Salt != "") {
 		d.conductor.Answer(&q, take)
 		return merge(dst)
 	}
