@@ -141,7 +141,7 @@ func New(opts Options) *Conductor {
 	c.log, c.recall = opts.Log, newRecall(opts.RecallBytes)
 	c.options = index.Options{
 		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
-		KeepForgotten: c.recall.forgets(),
+		KeepForgotten: c.recall.maxForgotten(),
 	}
 	c.open = func(r Registration, recorded *journal.Source, on func(stream.State)) feed {
 		return stream.Open(c.streamConfig(r, recorded, on))

@@ -32,7 +32,7 @@ func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 			translates: c.options.KeepClientHashes && dynamoSeed(key.Variant) != c.options.Scheme.Seed,
 		}
 		options := c.options
-		options.Remember = x.remembered
+		options.Remember = x.mayRecall
 		x.index = index.New(options)
 		d.contexts.Store(key.Variant, x)
 	}
@@ -86,8 +86,8 @@ func (c *contexts) recallForgotten(x *indexContext) {
 	}
 	c.recall.move.Lock()
 	defer c.recall.move.Unlock()
-	if names := x.index.Forgotten(); x.remembered() {
-		c.recall.put(x, names)
+	if names := x.index.Forgotten(); x.mayRecall() {
+		c.recall.remember(x, names)
 	}
 	c.mu.Lock()
 	x.lookAheads.fade()
@@ -96,7 +96,7 @@ func (c *contexts) recallForgotten(x *indexContext) {
 
 // recallAll remembers what a context knew that has just gone. recall.move is held.
 func (c *contexts) recallAll(x *indexContext) {
-	if !x.remembered() {
+	if !x.mayRecall() {
 		return
 	}
 	var names []index.Name
@@ -104,7 +104,7 @@ func (c *contexts) recallAll(x *indexContext) {
 		names = append(names, n)
 		return len(names) < c.recall.most
 	})
-	c.recall.put(x, append(names, x.index.Forgotten()...))
+	c.recall.remember(x, append(names, x.index.Forgotten()...))
 }
 
 // meaning is what an engine hash stands for.
@@ -161,7 +161,7 @@ func (c *contexts) meaningElsewhere(d *deployment, engine uint64, home scope.Var
 	if known {
 		return m, true
 	}
-	if m, known = c.recall.get(d.key, engine); known && fits(m.at) {
+	if m, known = c.recall.findCounted(d.key, engine); known && fits(m.at) {
 		return m, true
 	}
 	return meaning{}, false

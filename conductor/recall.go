@@ -13,29 +13,29 @@ import (
 	"kvconductor/index"
 )
 
-// recall remembers the meaning of engine hashes whose blocks no source holds now, so
-// that a block which comes without tokens finds its place although the engine that
-// announced the tokens has evicted it since. An index drops a name with the last owner of
-// the block; then the name comes here, bounded in bytes. Blocks whose name is not remembered are waited
-// for: see tokenless.go.
+// recall remembers the meaning of engine hashes whose blocks no source holds now. A block
+// without tokens finds its place by it, although the engine that announced the tokens has
+// evicted the block since. An index drops a name with the last owner of the block. Then the
+// name comes here, bounded in bytes. Blocks whose name recall does not know wait under
+// their hash: see tokenless.go.
 type recall struct {
 	cache *ristretto.Cache[uint64, recalled] // nil until a name comes; guarded by move
 	most  int                                // names there is room for
 
 	found, missed atomic.Uint64 // lookups
-	// move is held while names come here from where they were known till then, and to
-	// read by events that found them nowhere else: they are never in neither.
+	// move is held while names come here from an index, and by readers that have not found
+	// them there: a name is always in one of both.
 	move   sync.RWMutex
 	closed bool // guarded by move
 }
 
-// recalled is a name with all that its slot only sums up.
+// recalled is a name with its context, which its cache key only sums up.
 type recalled struct {
 	name index.Name
 	at   *recalledFrom
 }
 
-// recalledFrom is where names were known.
+// recalledFrom is the context that knew names.
 type recalledFrom struct {
 	scope.Context
 	lookAheads lookAheads // that the names may have
@@ -60,9 +60,9 @@ func newRecall(bytes int64) *recall {
 	return &recall{most: int(most)}
 }
 
-// begin makes the cache. Most servers remember nothing, and its counters alone take a
-// fifth of the bound. move is held.
-func (r *recall) begin() {
+// openCache makes the cache at the first name. Most servers remember nothing, and the
+// counters alone take a fifth of the bound. move is held.
+func (r *recall) openCache() {
 	cache, err := ristretto.NewCache(&ristretto.Config[uint64, recalled]{
 		NumCounters: recallCounters * int64(r.most), MaxCost: int64(r.most), BufferItems: 64, IgnoreInternalCost: true,
 	})
@@ -72,7 +72,7 @@ func (r *recall) begin() {
 	r.cache = cache
 }
 
-// bytes returns what the memory takes, about.
+// bytes returns about how many bytes the memory takes.
 func (r *recall) bytes() int64 {
 	if r == nil {
 		return 0
@@ -97,23 +97,23 @@ func (r *recall) close() {
 	}
 }
 
-// slot returns the key under which the cache keeps a name of a deployment.
-func slot(k scope.Deployment, engine uint64) uint64 {
+// cacheKey returns the key of a name of a deployment in the cache.
+func cacheKey(k scope.Deployment, engine uint64) uint64 {
 	return engine ^ xxh3.HashString(k.Tenant) ^ bits.RotateLeft64(xxh3.HashString(k.Model), 21) ^ uint64(k.BlockSize)<<40
 }
 
-// put remembers names of a context. move is held.
-func (r *recall) put(x *indexContext, forgotten []index.Name) {
+// remember adds names that a context has forgotten. move is held.
+func (r *recall) remember(x *indexContext, forgotten []index.Name) {
 	if r.closed || len(forgotten) == 0 {
 		return // a source that was unregistered before may still be ending
 	}
 	if r.cache == nil {
-		r.begin()
+		r.openCache()
 	}
 	x.deployment.early.Add(int64(len(forgotten)))
 	at := recalledFrom{x.scope(), max(x.lookAheads.ofNames(), noLookAhead)}
 	for i, name := range forgotten {
-		r.cache.Set(slot(at.Deployment, name.Engine), recalled{name, &at}, 1)
+		r.cache.Set(cacheKey(at.Deployment, name.Engine), recalled{name, &at}, 1)
 		if i%1024 == 1023 {
 			r.cache.Wait() // it would drop what comes faster than it takes
 		}
@@ -121,12 +121,12 @@ func (r *recall) put(x *indexContext, forgotten []index.Name) {
 	r.cache.Wait()
 }
 
-// get returns what an engine hash meant, and counts the lookup.
-func (r *recall) get(dk scope.Deployment, engine uint64) (m meaning, known bool) {
+// findCounted returns the meaning that an engine hash had, and counts the lookup.
+func (r *recall) findCounted(dk scope.Deployment, engine uint64) (m meaning, known bool) {
 	if r == nil {
 		return m, false
 	}
-	if m, known = r.find(dk, engine); known {
+	if m, known = r.findName(dk, engine); known {
 		r.found.Add(1)
 	} else {
 		r.missed.Add(1)
@@ -134,8 +134,8 @@ func (r *recall) get(dk scope.Deployment, engine uint64) (m meaning, known bool)
 	return m, known
 }
 
-// find is get without the count, for hashes that may be known elsewhere.
-func (r *recall) find(dk scope.Deployment, engine uint64) (m meaning, known bool) {
+// findName is findCounted without the count, for hashes that contexts may know.
+func (r *recall) findName(dk scope.Deployment, engine uint64) (m meaning, known bool) {
 	if r == nil {
 		return m, false
 	}
@@ -144,7 +144,7 @@ func (r *recall) find(dk scope.Deployment, engine uint64) (m meaning, known bool
 	if r.cache == nil {
 		return m, false
 	}
-	v, ok := r.cache.Get(slot(dk, engine))
+	v, ok := r.cache.Get(cacheKey(dk, engine))
 	if !ok || v.name.Engine != engine || v.at.Deployment != dk {
 		return m, false
 	}
@@ -153,19 +153,19 @@ func (r *recall) find(dk scope.Deployment, engine uint64) (m meaning, known bool
 
 // earlyNames is how many names of adapters and salts a deployment remembers before it
 // knows whether blocks reach a lower tier at all: 12 MiB. In a full memory a name costs 2.3
-// us and 7 allocations, seven times what the store of its block costs. Blocks whose names
-// are not remembered wait by their hashes.
+// us and 7 allocations, seven times the cost of storing its block. Blocks whose names recall
+// does not know wait under their hashes.
 const earlyNames = 1 << 16
 
-// remembered reports whether an event may ask for names that the context has forgotten:
+// mayRecall reports whether an event may ask for names that the context has forgotten:
 // one without tokens, or one about a lower tier that does not repeat adapter and salt.
-func (x *indexContext) remembered() bool {
+func (x *indexContext) mayRecall() bool {
 	d := x.deployment
 	return d.tokenless.Load() || x.key != scope.Variant{} && (d.tiered.Load() || d.early.Load() < earlyNames)
 }
 
-// forgets returns how many names a context keeps until recall collects them.
-func (r *recall) forgets() int {
+// maxForgotten returns how many forgotten names an index keeps until recall fetches them.
+func (r *recall) maxForgotten() int {
 	if r == nil {
 		return 0
 	}

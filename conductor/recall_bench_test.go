@@ -19,7 +19,7 @@ func BenchmarkRecallPut(b *testing.B) {
 		for j := range names {
 			names[j] = index.Name{Engine: uint64(i*together + j), Key: uint64(j)}
 		}
-		r.put(x, names)
+		r.remember(x, names)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*together), "ns/name")
 }

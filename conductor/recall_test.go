@@ -77,9 +77,9 @@ func TestRecallCloses(t *testing.T) {
 					close(started)
 				}
 				r.move.Lock()
-				r.put(x, []index.Name{{Engine: i, Key: i + 1}})
+				r.remember(x, []index.Name{{Engine: i, Key: i + 1}})
 				r.move.Unlock()
-				r.get(x.deployment.key, i)
+				r.findCounted(x.deployment.key, i)
 			}
 		})
 		<-started

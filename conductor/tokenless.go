@@ -138,9 +138,9 @@ func (h *heirs) fit(k scope.Variant) bool {
 // recalled returns what the event's first hash or its parent meant.
 func (h *heirs) recalled(dk scope.Deployment) (meaning, bool) {
 	e, r := h.event, h.source.contexts.recall
-	m, known := r.find(dk, e.Hashes[0])
+	m, known := r.findName(dk, e.Hashes[0])
 	if known = known && h.fit(m.at); !known && e.HasParent {
-		m, known = r.find(dk, e.Parent)
+		m, known = r.findName(dk, e.Parent)
 		known = known && h.fit(m.at)
 	}
 	return m, known
@@ -166,7 +166,7 @@ func (s *placement) meantIn(at scope.Context, e *events.Event, block int) (place
 	d, m, known := s.meaningHere(at, e, block)
 	recalled := false
 	if !known && d != nil {
-		m, recalled = s.contexts.recall.get(at.Deployment, e.Hashes[block])
+		m, recalled = s.contexts.recall.findCounted(at.Deployment, e.Hashes[block])
 		recalled = recalled && m.at == at.Variant
 	}
 	if !known && !recalled {
