@@ -3,42 +3,39 @@ package conductor
 import (
 	"iter"
 	"slices"
-	"sync"
 	"time"
 
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/events/stream"
 	"kvconductor/index"
 )
 
-// ReasonNotRegistered is the reason of a source that was recovered from a peer and
-// that is not registered here: nothing follows it, and it expires.
+// ReasonNotRegistered is the reason of a recovered source without a registration. It has
+// no subscription, and expires.
 const ReasonNotRegistered = "not_registered"
 
-// Recovery brings back what a peer holds, before the gate of Options.Gate opens.
+// Recovery brings back the snapshot of a peer, before the gate of Options.Gate opens.
 //
 //	peer's marks  --Source--> the registered source that waits at the gate, or a
-//	peer's blocks --Stored-->   recovered source, which its registration takes over
+//	peer's blocks --Stored-->   recovered source, which a registration takes over
 //
-// A peer that tells marks gives each source exactly what its engine held at the
-// mark; the source goes on behind it. From one that tells none the blocks are a
-// guess at what the engine holds: they are kept apart, as the older generation of
-// their holders, until the source's own history is whole.
+// With the mark of a source, the snapshot holds exactly the blocks that its engine held
+// there, and the stream goes on behind the mark. Without marks, the blocks are a guess at
+// those the engine holds. Their holders keep them apart, as the previous generation, until
+// the source's own history is whole.
 //
 // One goroutine recovers at a time.
 type Recovery struct {
 	c       *Conductor
 	ttl     time.Duration
-	sources map[Key]*source  // those asked for, by what they were asked for as; nil takes nothing
-	pending []pendingStretch // whose parent was not known yet
-	Blocks  int              // brought back
-	Refused int              // of sources that run already, or of deployments and tenants not theirs
+	sources map[Key]*source  // by the key in the snapshot; nil takes nothing
+	pending []pendingStretch // stretches that came before their parents
+	Blocks  int              // blocks brought back
+	Refused int              // blocks of sources that run already, or of deployments and tenants not theirs
 }
 
-// pendingStretch is a stretch that came before its parent, which another tier or another
-// holder has, or whose parent has left.
+// pendingStretch is a stretch that came before its parent. Another tier or another holder
+// has the parent, or none has it any more.
 type pendingStretch struct {
 	source *source
 	ns     *namespace
@@ -47,8 +44,8 @@ type pendingStretch struct {
 	local  []uint64
 }
 
-// Recover begins one. Sources that stay without a registration expire ttl after
-// Done, 0 is never.
+// Recover begins a recovery. Sources without a registration expire ttl after Done; 0 is
+// never.
 func (c *Conductor) Recover(ttl time.Duration) *Recovery {
 	return &Recovery{c: c, ttl: ttl, sources: make(map[Key]*source)}
 }
@@ -59,7 +56,7 @@ func (r *Recovery) HashSeed() uint64 { return r.c.HashSeed() }
 // BlockSizes returns the block sizes of a partition as Conductor.BlockSizes does.
 func (r *Recovery) BlockSizes(p Partition) []int { return r.c.BlockSizes(p) }
 
-// Source notes how far the peer had come with a source.
+// Source takes the mark of a source.
 func (r *Recovery) Source(m SourceMark) error {
 	s, err := r.lock(m.Registration, true)
 	if s == nil {
@@ -74,8 +71,7 @@ func (r *Recovery) Source(m SourceMark) error {
 	return nil
 }
 
-// Stored brings blocks back. Source had the source's mark before, or the peer knows
-// of none.
+// Stored brings blocks back. If the snapshot has a mark of their source, Source comes first.
 func (r *Recovery) Stored(e *Stored) error {
 	s, err := r.lock(e.Source, false)
 	if s == nil {
@@ -124,7 +120,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	return nil
 }
 
-// Name brings back what an engine hash means.
+// Name brings back the meaning of an engine hash.
 func (r *Recovery) Name(n *Name) error {
 	s, err := r.lock(n.Source, true)
 	if s == nil {
@@ -141,7 +137,7 @@ func (r *Recovery) Name(n *Name) error {
 	return nil
 }
 
-// Done ends the recovery: what came back is what the sources go on with.
+// Done ends the recovery: the sources go on with the blocks that came back.
 func (r *Recovery) Done() {
 	r.attachPending()
 	for s := range r.filled() {
@@ -162,21 +158,21 @@ func (r *Recovery) deferUntilParent(s *source, ns *namespace, to index.Owner, e 
 	}, slices.Clone(local)})
 }
 
-// attachPending ties the stretches that came early to their parents, as far as those have
-// come since.
+// attachPending ties pending stretches to their parents, as far as those have come since.
 func (r *Recovery) attachPending() {
 	for before := -1; len(r.pending) != before; {
 		before = len(r.pending)
 		r.pending = slices.DeleteFunc(r.pending, func(e pendingStretch) bool { return e.attach(false) })
 		if len(r.pending) == before {
-			// Their parents are not to come.
+			// Their parents do not come any more.
 			r.pending = slices.DeleteFunc(r.pending, func(e pendingStretch) bool { return e.blocks.HasKey && e.attach(true) })
 		}
 	}
 	r.pending = nil
 }
 
-// attach reports whether nothing is left to do. With complete, no parent is waited for.
+// attach stores the stretch if its parent is known, or if complete. It reports whether the
+// stretch is done with.
 func (e *pendingStretch) attach(complete bool) bool {
 	e.source.turn.Lock()
 	defer e.source.turn.Unlock()
@@ -190,7 +186,7 @@ func (e *pendingStretch) attach(complete bool) bool {
 	return known || complete
 }
 
-// Undo drops what came back, so that another peer can be asked.
+// Undo drops the blocks that came back, so that the next peer can be asked.
 func (r *Recovery) Undo() {
 	var drop []*source
 	for s := range r.filled() {
@@ -206,7 +202,7 @@ func (r *Recovery) Undo() {
 	r.sources, r.pending, r.Blocks, r.Refused = make(map[Key]*source), nil, 0, 0
 }
 
-// filled yields the sources that something came back to, each with its turn held.
+// filled yields the sources that took a part of the snapshot, each with its turn held.
 func (r *Recovery) filled() iter.Seq[*source] {
 	return func(yield func(*source) bool) {
 		done := make(map[*source]bool)
@@ -230,9 +226,9 @@ func (r *Recovery) filled() iter.Seq[*source] {
 	}
 }
 
-// lock returns the source that takes the blocks of a registration, with its turn
-// held, or nil. One that was registered meanwhile follows the recovered one it
-// replaced; one that was unregistered takes nothing more.
+// lock returns the source that takes the parts of a snapshot about a registration, with its
+// turn held, or nil. A source that was registered meanwhile takes the place of the recovered
+// one. A source that was unregistered takes nothing more.
 func (r *Recovery) lock(reg Registration, exact bool) (*source, error) {
 	for {
 		s, err := r.source(reg, exact)
@@ -248,8 +244,8 @@ func (r *Recovery) lock(reg Registration, exact bool) (*source, error) {
 	}
 }
 
-// successorOf returns the source that is registered in the place of one that is gone, nil
-// if there is none.
+// successorOf returns the source registered in the place of one that is gone, nil without
+// one.
 func (c *Conductor) successorOf(gone *source) *source {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -268,9 +264,9 @@ func complete(reg Registration) Registration {
 	return reg
 }
 
-// source returns the source that takes the blocks of a registration: the one under
-// its key, else, for a peer that tells no sources, one of its instance that may
-// publish for several ranks, else a recovered one. nil is one that takes nothing.
+// source returns the source that takes the parts of a snapshot about a registration, nil if
+// none does. It is the one under its key. For a snapshot without sources it may be one of
+// its instance that publishes for several ranks. Else it is a recovered one.
 func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	reg = complete(reg)
 	key := reg.Key()
@@ -302,45 +298,14 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	return s, nil
 }
 
-// expire drops a recovered source that is still not registered.
+// expire drops a recovered source without a registration.
 func (c *Conductor) expire(s *source) {
 	key := s.reg.Key()
 	c.mu.RLock()
-	still := c.sources[key] == s
+	unregistered := c.sources[key] == s
 	c.mu.RUnlock()
-	if still {
+	if unregistered {
 		c.log.Info().Str("source", key.String()).Int("blocks", s.blocks()).Msg("blocks recovered from a peer expire: nobody has registered their source")
 		_, _ = c.unregisterIf(key, s)
 	}
-}
-
-// unfollowed is the feed of a recovered source: nothing comes from it.
-type unfollowed struct {
-	closed chan struct{}
-	mu     sync.Mutex
-	st     stream.Status // guarded by mu
-}
-
-func newUnfollowed(now time.Time) *unfollowed {
-	return &unfollowed{closed: make(chan struct{}), st: stream.Status{
-		State: stream.Partial, Reason: ReasonNotRegistered, History: ReasonNotRegistered, Epoch: 1, LastBatchAt: now,
-		Dropped: map[events.Reason]uint64{},
-	}}
-}
-
-func (f *unfollowed) Next() (stream.Step, bool) { <-f.closed; return stream.Step{}, false }
-func (f *unfollowed) Resync(string)             {}
-func (f *unfollowed) Doubt(string)              {}
-func (f *unfollowed) Close()                    { close(f.closed) }
-
-func (f *unfollowed) Status() stream.Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.st
-}
-
-func (f *unfollowed) Resume(m stream.Mark) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.st.LastSeq, f.st.HasSeq, f.st.History = m.Seq, true, m.Missing
 }

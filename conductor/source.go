@@ -71,16 +71,6 @@ type source struct {
 	lastErr string                   // guarded by mu
 }
 
-// feed is where steps come from: a stream.Stream, or what was recorded of one.
-type feed interface {
-	Next() (stream.Step, bool)
-	Status() stream.Status
-	Resync(reason string)
-	Resume(stream.Mark)
-	Doubt(reason string)
-	Close()
-}
-
 // onState hears of changes of the stream's state from the goroutine that runs.
 func (s *source) onState(state stream.State) {
 	if state == stream.Synced {

@@ -10,8 +10,18 @@ import (
 	"kvconductor/events/stream"
 )
 
-// recorded is the feed of a source of the past. The Replay puts in what was
-// recorded, the source takes it as from a stream.
+// feed yields the steps of a source: a stream.Stream, a recorded or an unfollowed one.
+type feed interface {
+	Next() (stream.Step, bool)
+	Status() stream.Status
+	Resync(reason string)
+	Resume(stream.Mark)
+	Doubt(reason string)
+	Close()
+}
+
+// recorded is the feed of a source in a journal. The Replay puts recorded steps in, and the
+// source takes them as from a stream.
 type recorded struct {
 	source     *source // set by the Replay, which alone uses it
 	id         uint32  // in the journal; likewise
@@ -40,7 +50,7 @@ func newRecorded(now func() time.Time, staleAfter time.Duration) *recorded {
 	}
 }
 
-// hand gives the source a step and waits until it is applied.
+// hand gives the source a step and waits until the source has applied it.
 func (f *recorded) hand(step stream.Step, at time.Time) {
 	f.steps <- step
 	<-f.applied
@@ -76,19 +86,19 @@ func (f *recorded) Next() (stream.Step, bool) {
 	}
 }
 
-// Resync does nothing: what a resync led to then is recorded.
+// Resync does nothing: the journal has the steps that a resync led to.
 func (f *recorded) Resync(string) {}
 
-// Resume does nothing: a past begins with its journal.
+// Resume does nothing: the journal begins with the history.
 func (f *recorded) Resume(stream.Mark) {}
 
-// Doubt does nothing: what the stream said of itself then is recorded.
+// Doubt does nothing: the journal has the states of the stream.
 func (f *recorded) Doubt(string) {}
 
 // Close makes Next return false.
 func (f *recorded) Close() { f.close.Do(func() { close(f.closed) }) }
 
-// state notes what the stream said of itself.
+// state notes a recorded state of the stream.
 func (f *recorded) state(state stream.State, reason string, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,15 +135,14 @@ func (f *recorded) refuse(seq uint64) {
 	f.st.LastError = fmt.Sprintf("batch %d could not be decoded", seq)
 }
 
-// drop counts what the decoder skipped, as a stream does.
+// drop counts skipped events, as a stream does.
 func (f *recorded) drop(reason events.Reason, n int) {
 	f.mu.Lock()
 	f.dropped[reason] += uint64(n)
 	f.mu.Unlock()
 }
 
-// Status returns what the stream said of itself, unless the journal is not
-// whole.
+// Status returns the recorded state, partial if the journal is not whole.
 func (f *recorded) Status() stream.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,4 +155,35 @@ func (f *recorded) Status() stream.Status {
 		st.State = stream.Stale
 	}
 	return st
+}
+
+// unfollowed is the feed of a recovered source without a subscription. It yields no step.
+type unfollowed struct {
+	closed chan struct{}
+	mu     sync.Mutex
+	st     stream.Status // guarded by mu
+}
+
+func newUnfollowed(now time.Time) *unfollowed {
+	return &unfollowed{closed: make(chan struct{}), st: stream.Status{
+		State: stream.Partial, Reason: ReasonNotRegistered, History: ReasonNotRegistered, Epoch: 1, LastBatchAt: now,
+		Dropped: map[events.Reason]uint64{},
+	}}
+}
+
+func (f *unfollowed) Next() (stream.Step, bool) { <-f.closed; return stream.Step{}, false }
+func (f *unfollowed) Resync(string)             {}
+func (f *unfollowed) Doubt(string)              {}
+func (f *unfollowed) Close()                    { close(f.closed) }
+
+func (f *unfollowed) Status() stream.Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.st
+}
+
+func (f *unfollowed) Resume(m stream.Mark) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.st.LastSeq, f.st.HasSeq, f.st.History = m.Seq, true, m.Missing
 }
