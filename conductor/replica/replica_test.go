@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,6 +79,59 @@ func TestRecover(t *testing.T) {
 	f(Done, 1, []string{}, "http://good")
 	f(Done, 1, []string{missing, torn}, "http://none", "http://torn", "http://good/", "http://other")
 	f(Failed, 0, []string{torn, missing}, "http://torn", "http://none")
+}
+
+// trickle is a transport whose answers are pieces of text at an interval, the last of which
+// does not end.
+type trickle struct {
+	pieces   []string
+	interval time.Duration
+}
+
+func (f trickle) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, w := io.Pipe()
+	go func() {
+		for _, piece := range f.pieces {
+			io.WriteString(w, piece)
+			select {
+			case <-time.After(f.interval):
+			case <-r.Context().Done():
+			}
+		}
+		<-r.Context().Done()
+		w.CloseWithError(r.Context().Err())
+	}()
+	return &http.Response{StatusCode: http.StatusOK, Body: body}, nil
+}
+
+// TestPatience gives up a peer that sends less than pace bytes in patience, and logs the
+// progress of one that is slow.
+func TestPatience(t *testing.T) {
+	f := func(seconds float64, lines int, pieces ...string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			gate, log := make(chan struct{}), new(strings.Builder)
+			c := conductor.New(conductor.Options{Gate: gate, Log: zerolog.Nop()})
+			defer c.Close()
+			r := New(Config{
+				Peers: []string{"http://slow"}, Format: format, Log: zerolog.New(log),
+				Client: &http.Client{Transport: trickle{pieces, 20 * time.Second}},
+			})
+			st := r.Recover(t.Context(), c, time.Minute)
+			if st.State != Failed || !slices.Equal(st.Errors, []string{"http://slow: it gave less than 16384 bytes in 30s"}) || st.Seconds != seconds {
+				t.Errorf("%+v", st)
+			}
+			if n := strings.Count(log.String(), "still recovering"); n != lines {
+				t.Errorf("%d lines of progress, want %d: %s", n, lines, log)
+			}
+			close(gate)
+		})
+	}
+	paced := strings.Repeat("x", pace)
+	f(31, 1)
+	f(31, 2, "a", "b")
+	f(51, 2, paced, paced)
+	f(71, 4, paced, paced, paced, "a")
 }
 
 // TestPeers adds and removes peers.
