@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"kvconductor/conductor"
-	"kvconductor/conductor/body"
 	"kvconductor/tiers"
 )
 
@@ -84,9 +83,7 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
 		}
 		return n
 	}
-	e := body.Encoder{Out: r.in.Out}
-	writeAnswer(&e, found, held)
-	r.in.Out = e.Out
+	writeAnswer(&r.in.Encoder, found, held)
 	return nil
 }
 
@@ -181,8 +178,6 @@ func (d *Dialect) queryTieredByHash(r *exchange) error {
 			}
 		}
 	}
-	e := body.Encoder{Out: r.in.Out}
-	writeTiered(&e, best, size)
-	r.in.Out = e.Out
+	writeTiered(&r.in.Encoder, best, size)
 	return nil
 }

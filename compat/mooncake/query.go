@@ -115,7 +115,7 @@ func (a *asked) takeInOrder() *failure {
 }
 
 // query answers for a prompt: POST /query and POST /query_by_hash.
-func (d *handlers) query(r *body.Request, f fields, p promptField, e *body.Encoder) error {
+func (d *handlers) query(r *body.Request, f fields, p promptField) error {
 	a := asked{fields: f, r: r, prompt: p}
 	take := a.takeAll
 	if d.cfg.Codec == body.JSON {
@@ -124,7 +124,7 @@ func (d *handlers) query(r *body.Request, f fields, p promptField, e *body.Encod
 	if err := take(); err != nil {
 		return err
 	}
-	write := func(ans *conductor.Answer) { writeAnswer(e, ans, a.instance) }
+	write := func(ans *conductor.Answer) { writeAnswer(&r.Encoder, ans, a.instance) }
 	if utf8.ValidString(a.Lora) && utf8.ValidString(a.Salt) {
 		d.conductor.Answer(&a.Query, write)
 	} else {

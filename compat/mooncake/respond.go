@@ -94,44 +94,43 @@ func (d *handlers) describe(err error) *failure {
 // body reads a map of a shape for a handler and sends what that writes. In JSON text may
 // follow the object.
 func (d *handlers) body(of body.Shape, handle func(fields, *body.Encoder) error) server.Handler {
-	return d.exchange(func(_ *gin.Context, r *body.Request, e *body.Encoder) error {
+	return d.exchange(func(_ *gin.Context, r *body.Request) error {
 		f, err := d.parse(r, of, true)
 		if err != nil {
 			return err
 		}
-		return handle(f, e)
+		return handle(f, &r.Encoder)
 	})
 }
 
 // queryBody is body for a query, which is answered within a place.
 func (d *handlers) queryBody(p promptField) server.Handler {
-	return d.exchange(func(g *gin.Context, r *body.Request, e *body.Encoder) error {
+	return d.exchange(func(g *gin.Context, r *body.Request) error {
 		return d.cfg.Admission.Do(g.Writer, g.Request, func() error {
 			f, err := d.parse(r, p.shape, false)
 			if err != nil {
 				return err
 			}
-			return d.query(r, f, p, e)
+			return d.query(r, f, p)
 		})
 	})
 }
 
 // exchange reads a body, lets work write the answer and sends that.
-func (d *handlers) exchange(work func(*gin.Context, *body.Request, *body.Encoder) error) server.Handler {
+func (d *handlers) exchange(work func(*gin.Context, *body.Request) error) server.Handler {
 	return func(g *gin.Context, codec body.Codec) {
 		r := body.Get()
 		defer r.Release()
-		e := body.Encoder{Out: r.Out, Codec: codec}
+		r.Codec = codec
 		err := d.read(g, r)
 		if err == nil {
-			err = work(g, r, &e)
+			err = work(g, r)
 		}
 		if err != nil {
 			d.refuse(g, codec, err)
 			return
 		}
-		respond(g, http.StatusOK, &e, "\n")
-		r.Out = e.Out
+		respond(g, http.StatusOK, &r.Encoder, "\n")
 	}
 }
 

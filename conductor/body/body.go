@@ -30,8 +30,9 @@ type Request struct {
 	Items   []Item   // objects of an array of objects
 	Tokens  []uint32 // token ids
 	Hashes  []uint64
-	Unknown int    // fields that no shape has
-	Out     []byte // the answer, for dialects that write it here
+	Unknown int // fields that no shape has
+
+	Encoder // of the answer
 
 	digits []byte // of an element
 }
@@ -56,7 +57,7 @@ func (r *Request) Reset() {
 	clear(r.Members)
 	r.Src, r.Members, r.Items = prompt.Kept(r.Src, prompt.KeepBytes), prompt.Kept(r.Members, most), prompt.Kept(r.Items, most)
 	r.Tokens, r.Hashes = prompt.Kept(r.Tokens, prompt.KeepNumbers), prompt.Kept(r.Hashes, prompt.KeepNumbers)
-	r.Out = prompt.Kept(r.Out, keepOut)
+	r.Encoder = Encoder{Out: prompt.Kept(r.Out, keepOut)}
 }
 
 // Reasons of errors that concern the body as a whole.

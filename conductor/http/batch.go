@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"slices"
 
-	"github.com/gin-gonic/gin"
-
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 )
@@ -14,19 +12,14 @@ import (
 var batchFields = append(body.Shape{{Name: "queries", Kind: body.Objects(queryFields)}},
 	body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "min_matched", "top")...)
 
-// queryBatch answers for several prompts, in their order: POST /query_batch. A fault
+// batch answers for several prompts, in their order: POST /query_batch. A fault
 // of one is its answer, and does not change the others.
-func (a *api) queryBatch(g *gin.Context, codec body.Codec) (any, error) {
-	return a.work(g, codec, batchFields, a.batch)
-}
-
-// batch answers the queries of a batch.
 func (a *api) batch(f *fields, r *body.Request) error {
 	if err := a.checkBatch(f, r); err != nil {
 		return err
 	}
 	f.body = append(slices.Clip(f.body), f.spare...)
-	e := &f.out.Encoder
+	e := &r.Encoder
 	e.Map(1 + min(len(f.warnings), 1))
 	e.Name("answers")
 	e.List(len(r.Items))

@@ -35,7 +35,6 @@ type fields struct {
 	err    error
 
 	warnings []string // about unknown fields
-	out      *buffer  // of a query
 }
 
 // member returns the first of several spellings that is present and not null.

@@ -65,7 +65,7 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	r.HandleMethodNotAllowed = true
 	r.Use(a.recovery, server.Decoded(opts.MaxBody))
 	r.Use(opts.Use...)
-	server.Dialects{{Refuse: refuse}}.MountRoot(r)
+	server.Dialects{{Refuse: noRoute}}.MountRoot(r)
 	r.GET("/ready", inJSON(a.ready))
 	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})))
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
@@ -76,12 +76,12 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 // Dialect returns the Conductor dialect.
 func Dialect(c *conductor.Conductor, opts Options) server.Dialect {
 	a := &api{conductor: c, opts: opts}
-	return server.Dialect{Refuse: refuse, Routes: []server.Route{
+	return server.Dialect{Refuse: noRoute, Routes: []server.Route{
 		{Method: http.MethodPost, Path: "/register", Handle: wrap(a.register)},
 		{Method: http.MethodPost, Path: "/unregister", Handle: wrap(a.unregister)},
-		{Method: http.MethodPost, Path: "/query", Handle: wrap(a.query)},
-		{Method: http.MethodPost, Path: "/query_by_hash", Handle: wrap(a.queryByHash)},
-		{Method: http.MethodPost, Path: "/query_batch", Handle: wrap(a.queryBatch)},
+		{Method: http.MethodPost, Path: "/query", Handle: a.query(queryFields, a.one(a.tokens))},
+		{Method: http.MethodPost, Path: "/query_by_hash", Handle: a.query(hashFields, a.one(a.hashes))},
+		{Method: http.MethodPost, Path: "/query_batch", Handle: a.query(batchFields, a.batch)},
 		{Method: http.MethodGet, Path: "/services", Handle: wrap(a.services)},
 		{Method: http.MethodGet, Path: "/global_view", Handle: wrap(a.globalView)},
 		{Method: http.MethodGet, Path: "/health", Handle: wrap(a.health)},
@@ -93,9 +93,8 @@ func Mount(r gin.IRouter, c *conductor.Conductor, opts Options) {
 	server.Dialects{Dialect(c, opts)}.Mount(r)
 }
 
-// handler is what an endpoint is: a result to encode, or an error. codec is the one asked
-// for, for results that the handler encodes.
-type handler func(g *gin.Context, codec body.Codec) (any, error)
+// handler is what an endpoint is but that of a query: a result to encode, or an error.
+type handler func(*gin.Context) (any, error)
 
 // answered is a result with a status of its own.
 type answered struct {
@@ -114,20 +113,16 @@ type errorBody struct {
 // wrap runs a handler and encodes what it returns.
 func wrap(h handler) server.Handler {
 	return func(g *gin.Context, codec body.Codec) {
-		result, err := h(g, codec)
+		result, err := h(g)
 		if err != nil {
-			status, row := describe(err)
-			respond(g, codec, status, row)
+			refuse(g, codec, err)
 			return
 		}
-		switch v := result.(type) {
-		case *buffer:
-			v.send(g)
-		case answered:
-			respond(g, codec, v.status, v.body)
-		default:
-			respond(g, codec, http.StatusOK, v)
+		v, ok := result.(answered)
+		if !ok {
+			v = answered{http.StatusOK, result}
 		}
+		respond(g, codec, v.status, v.body)
 	}
 }
 
@@ -167,8 +162,14 @@ func encode(codec body.Codec, v any) []byte {
 	return b.Bytes()
 }
 
-// refuse answers where no route of the dialect does.
-func refuse(g *gin.Context, _ body.Codec, why *server.Refusal) {
+// refuse answers with an error.
+func refuse(g *gin.Context, codec body.Codec, err error) {
+	status, row := describe(err)
+	respond(g, codec, status, row)
+}
+
+// noRoute answers where no route of the dialect does.
+func noRoute(g *gin.Context, _ body.Codec, why *server.Refusal) {
 	respond(g, body.JSON, why.Status, errorBody{Error: why.Text, Reason: why.Reason, Field: why.Field})
 }
 

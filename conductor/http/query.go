@@ -1,12 +1,14 @@
 package http
 
 import (
+	"net/http"
 	"strconv"
 
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
 )
 
 // What a body may say; fields by other names are ignored.
@@ -18,21 +20,13 @@ var (
 	hashFields  = append(body.Shape{{Name: "seq_hashes", Kind: hashes}, {Name: "block_hash", Kind: hashes}, {Name: "block_hashes", Kind: hashes}}, promptFields...)
 )
 
-// query answers for a prompt given as tokens: POST /query.
-func (a *api) query(g *gin.Context, codec body.Codec) (any, error) {
-	return a.work(g, codec, queryFields, func(f *fields, r *body.Request) error { return a.one(f, r, a.tokens) })
-}
-
+// tokens reads a prompt given as tokens: POST /query.
 func (a *api) tokens(f *fields, r *body.Request, q *conductor.Query) {
 	q.Tokens = f.tokens(r, a.opts.MaxTokens)
 }
 
-// queryByHash answers for a prompt given as canonical seq hashes: POST
-// /query_by_hash. block_hash is the name earlier drafts used.
-func (a *api) queryByHash(g *gin.Context, codec body.Codec) (any, error) {
-	return a.work(g, codec, hashFields, func(f *fields, r *body.Request) error { return a.one(f, r, a.hashes) })
-}
-
+// hashes reads a prompt given as canonical seq hashes: POST /query_by_hash. block_hash is
+// the name earlier drafts used.
 func (a *api) hashes(f *fields, r *body.Request, q *conductor.Query) {
 	q.ByHash = true
 	q.Hashes = f.hashes(r, a.opts.MaxTokens, "seq_hashes", "block_hash", "block_hashes")
@@ -41,28 +35,49 @@ func (a *api) hashes(f *fields, r *body.Request, q *conductor.Query) {
 // promptReader reads a prompt into a query, which must not keep it.
 type promptReader func(*fields, *body.Request, *conductor.Query)
 
+// jsonType is the media type of the answers of queries, which have no parameters.
+var jsonType = []string{body.JSON.ContentType()}
+
+// query returns the handler of a query with a body of a shape. answer writes the answer
+// within a place.
+func (a *api) query(s body.Shape, answer func(*fields, *body.Request) error) server.Handler {
+	return func(g *gin.Context, codec body.Codec) {
+		r := body.Get()
+		defer r.Release()
+		r.Codec, r.HTML = codec, true
+		if err := a.work(g, r, s, answer); err != nil {
+			refuse(g, codec, err)
+			return
+		}
+		header := g.Writer.Header()
+		if header["Content-Type"] = jsonType; codec == body.Msgpack {
+			header["Content-Type"] = []string{codec.ContentType()}
+		}
+		header["Content-Length"] = []string{strconv.Itoa(len(r.Out))}
+		g.Status(http.StatusOK)
+		g.Writer.Write(r.Out)
+	}
+}
+
 // work reads a request with a body of a shape and lets answer answer it when its turn
 // has come.
-func (a *api) work(g *gin.Context, codec body.Codec, s body.Shape, answer func(*fields, *body.Request) error) (any, error) {
+func (a *api) work(g *gin.Context, r *body.Request, s body.Shape, answer func(*fields, *body.Request) error) error {
 	detail, err := flag(g, "detail")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	strict, err := strict(g)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	spare, err := limits(g)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r := body.Get()
-	defer r.Release()
 	if err := r.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
-		return nil, err
+		return err
 	}
-	b := newBuffer(codec)
-	err = a.opts.Admission.Do(g.Writer, g.Request, func() error {
+	return a.opts.Admission.Do(g.Writer, g.Request, func() error {
 		f, err := scan(r, s, a.opts.MaxTokens)
 		if err != nil {
 			return err
@@ -71,24 +86,21 @@ func (a *api) work(g *gin.Context, codec body.Codec, s body.Shape, answer func(*
 		if err != nil {
 			return err
 		}
-		f.detail, f.spare, f.warnings, f.out = detail, spare, warnings, b
+		f.detail, f.spare, f.warnings = detail, spare, warnings
 		return answer(&f, r)
 	})
-	if err != nil {
-		b.release()
-		return nil, err
-	}
-	return b, nil
 }
 
-// one answers a query.
-func (a *api) one(f *fields, r *body.Request, prompt promptReader) error {
-	q := f.query(r, prompt)
-	if f.err != nil {
-		return f.err
+// one returns what answers a query.
+func (a *api) one(prompt promptReader) func(*fields, *body.Request) error {
+	return func(f *fields, r *body.Request) error {
+		q := f.query(r, prompt)
+		if f.err != nil {
+			return f.err
+		}
+		a.conductor.Answer(&q, func(ans *conductor.Answer) { writeAnswer(&r.Encoder, ans, f.warnings) })
+		return nil
 	}
-	a.conductor.Answer(&q, func(ans *conductor.Answer) { writeAnswer(&f.out.Encoder, ans, f.warnings) })
-	return nil
 }
 
 // query reads what both queries share, and the prompt.

@@ -19,7 +19,7 @@ var (
 )
 
 // register starts a source: POST /register.
-func (a *api) register(g *gin.Context, _ body.Codec) (any, error) {
+func (a *api) register(g *gin.Context) (any, error) {
 	strict, err := strict(g)
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (a *api) register(g *gin.Context, _ body.Codec) (any, error) {
 }
 
 // unregister stops a source: POST /unregister. Only the key fields count.
-func (a *api) unregister(g *gin.Context, _ body.Codec) (any, error) {
+func (a *api) unregister(g *gin.Context) (any, error) {
 	in := body.Get()
 	defer in.Release()
 	f, err := a.read(g, in, keyFields)

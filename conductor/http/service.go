@@ -8,7 +8,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
-	"kvconductor/conductor/body"
 	"kvconductor/events"
 )
 
@@ -61,7 +60,7 @@ type findingRow struct {
 }
 
 // services lists the registered sources: GET /services.
-func (a *api) services(*gin.Context, body.Codec) (any, error) {
+func (a *api) services(*gin.Context) (any, error) {
 	all := a.conductor.Services()
 	rows := make([]serviceRow, len(all))
 	for i, s := range all {
@@ -120,7 +119,7 @@ const defaultViewLimit = 10_000
 
 // globalView shows contexts and hash aliases: GET /global_view?limit=N.
 // hashmap[i] belongs to model_contexts[i]: engine hash to canonical seq hash.
-func (a *api) globalView(g *gin.Context, _ body.Codec) (any, error) {
+func (a *api) globalView(g *gin.Context) (any, error) {
 	limit := defaultViewLimit
 	if text := g.Query("limit"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -146,7 +145,7 @@ func (a *api) globalView(g *gin.Context, _ body.Codec) (any, error) {
 }
 
 // health says that the process is alive: GET /health.
-func (a *api) health(*gin.Context, body.Codec) (any, error) {
+func (a *api) health(*gin.Context) (any, error) {
 	return gin.H{"status": "ok", "version": a.opts.Version}, nil
 }
 
@@ -159,7 +158,7 @@ type stateRow struct {
 
 // ready says whether the recovery from peers is over and every configured source
 // synced or given up on: GET /ready, 503 while something is still being brought up.
-func (a *api) ready(*gin.Context, body.Codec) (any, error) {
+func (a *api) ready(*gin.Context) (any, error) {
 	r := a.conductor.Ready()
 	rows := func(list []conductor.SourceState) []stateRow {
 		all := make([]stateRow, len(list))
@@ -176,7 +175,7 @@ func (a *api) ready(*gin.Context, body.Codec) (any, error) {
 }
 
 // check walks every index and reports broken invariants: GET /admin/check.
-func (a *api) check(*gin.Context, body.Codec) (any, error) {
+func (a *api) check(*gin.Context) (any, error) {
 	errs := a.conductor.Check()
 	if len(errs) == 0 {
 		return gin.H{"ok": true, "errors": []string{}}, nil
