@@ -1,62 +1,30 @@
 package dynamo
 
 import (
-	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
-	"github.com/getkin/kin-openapi/routers/legacy"
 	"github.com/gin-gonic/gin"
 
-	"kvconductor"
+	"kvconductor/internal/apitest"
 
 	"kvconductor/internal/must"
 )
 
 const prefix = "/dynamo/v1"
 
-func document(t *testing.T) *openapi3.T {
-	t.Helper()
-	doc, err := openapi3.NewLoader().LoadFromData(kvconductor.OpenAPI)
-	must.Succeed(t, err)
-	must.Succeed(t, doc.Validate(t.Context()))
-	return doc
-}
-
-// TestRoutesAreDescribed compares the routes with openapi.yaml, both ways. HEAD is
-// GET without its body.
+// TestRoutesAreDescribed compares the routes with openapi.yaml, both ways.
 func TestRoutesAreDescribed(t *testing.T) {
 	engine := gin.New()
 	newServer(t, Config{TestEndpoints: true}).dialect.Mount(engine.Group(prefix))
-	var have, want []string
-	for _, r := range engine.Routes() {
-		if r.Method != http.MethodHead {
-			have = append(have, r.Method+" "+r.Path)
-		}
-	}
-	for path, item := range document(t).Paths.Map() {
-		for method := range item.Operations() {
-			if strings.HasPrefix(path, prefix+"/") {
-				want = append(want, method+" "+path)
-			}
-		}
-	}
-	slices.Sort(have)
-	slices.Sort(want)
-	if !slices.Equal(have, want) {
-		t.Errorf("routes:\n%s\nopenapi.yaml:\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
-	}
+	apitest.Load(t).CompareRoutes(t, engine.Routes(), func(path string) bool { return strings.HasPrefix(path, prefix+"/") })
 }
 
 // TestAnswersFitTheDocument makes every kind of request and holds each answer
 // against openapi.yaml.
 func TestAnswersFitTheDocument(t *testing.T) {
-	router, err := legacy.NewRouter(document(t))
-	must.Succeed(t, err)
+	doc := apitest.Load(t)
 	inBubble(t, Config{TestEndpoints: true, MaxTokens: 16}, func(t *testing.T, s *testServer) {
 		f := func(method, path, body string, status int) {
 			t.Helper()
@@ -70,20 +38,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 			if rec.Code != status {
 				t.Errorf("%s %s %.200s: status %d, want %d: %s", method, path, body, rec.Code, status, rec.Body)
 			}
-			route, params, err := router.FindRoute(req)
-			if err != nil {
-				t.Fatalf("%s %s is not described: %v", method, path, err)
-			}
-			input := &openapi3filter.ResponseValidationInput{
-				RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
-				Status:                 rec.Code,
-				Header:                 rec.Header(),
-				Options:                &openapi3filter.Options{IncludeResponseStatus: true},
-			}
-			input.SetBodyBytes(rec.Body.Bytes())
-			if err := openapi3filter.ValidateResponse(t.Context(), input); err != nil {
-				t.Errorf("%s %s %.200s: answer %d %s does not fit the document: %v", method, path, body, rec.Code, rec.Body, err)
-			}
+			doc.CheckAnswer(t, req, rec)
 		}
 		f("POST", "/register", registration(), 201)
 		f("POST", "/register", registration(), 409)

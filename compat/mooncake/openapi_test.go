@@ -7,7 +7,7 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
-	"kvconductor"
+	"kvconductor/internal/apitest"
 
 	"kvconductor/internal/must"
 )
@@ -15,8 +15,7 @@ import (
 // TestQueriesAreDescribed holds queries in msgpack and their answers, in both codecs,
 // against openapi.yaml.
 func TestQueriesAreDescribed(t *testing.T) {
-	doc, err := openapi3.NewLoader().LoadFromData(kvconductor.OpenAPI)
-	must.Succeed(t, err)
+	doc := apitest.Load(t)
 	described := func(path string) (body, answer, plain *openapi3.Schema) {
 		op := doc.Paths.Find(path).Post
 		content := op.Responses.Status(200).Value.Content
