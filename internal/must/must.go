@@ -1,6 +1,11 @@
 // Package must fails tests at errors they do not expect.
 package must
 
+import (
+	"os"
+	"testing"
+)
+
 // T is a test, a benchmark or a random case of a test.
 type T interface {
 	Helper()
@@ -22,4 +27,13 @@ func Report(t T, err error) {
 		t.Helper()
 		t.Error(err)
 	}
+}
+
+// Skip skips t because a peer is missing. It ends t if REQUIRE_INTEROP is 1.
+func Skip(t testing.TB, missing string) {
+	t.Helper()
+	if os.Getenv("REQUIRE_INTEROP") == "1" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
 }
