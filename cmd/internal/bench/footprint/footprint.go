@@ -223,7 +223,12 @@ func (r *run) phases() error {
 	}
 	r.c.Progress.Say("idle for %v", r.c.Idle)
 	end = time.Now().Add(r.c.Idle)
-	return r.during(Idle, 0, func(uint64) bool { return time.Now().After(end) })
+	var before uint64 // batches applied at the last look
+	return r.during(Idle, 0, func(applied uint64) bool {
+		moved := applied != before
+		before = applied
+		return !moved && time.Now().After(end)
+	})
 }
 
 // during follows a phase in which each source publishes up to most batches in all, until
