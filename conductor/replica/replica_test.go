@@ -81,8 +81,8 @@ func TestRecover(t *testing.T) {
 	f(Failed, 0, []string{torn, missing}, "http://torn", "http://none")
 }
 
-// trickle is a transport whose answers are pieces of text at an interval, the last of which
-// does not end.
+// trickle is a transport whose answers are pieces of text at an interval. The last piece does
+// not end.
 type trickle struct {
 	pieces   []string
 	interval time.Duration
