@@ -107,7 +107,7 @@ func (c *contexts) recallAll(x *indexContext) {
 	c.recall.remember(x, append(names, x.index.Forgotten()...))
 }
 
-// meaning is what an engine hash stands for.
+// meaning is the context and the key for which an engine hash stands.
 type meaning struct {
 	at         scope.Variant
 	key        uint64

@@ -214,7 +214,7 @@ func (x *indexContext) removeWaiter(s *source) {
 	d.awaiting.Store(&all)
 }
 
-// replaceWaiter lets a source wait in another's place. c.mu is held.
+// replaceWaiter lets a source wait in the place of another. c.mu is held.
 func (x *indexContext) replaceWaiter(old, s *source) {
 	if x.isWaiter(old) {
 		list := slices.Clone(*x.waiting.Load())

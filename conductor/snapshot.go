@@ -10,23 +10,22 @@ import (
 	"kvconductor/tiers"
 )
 
-// Snapshot is what all sources hold, each at the batch it applied last. Taking one
-// holds up the application of events for as long as it takes to copy some bytes a
-// block; walking it holds up no event.
+// Snapshot is a copy of the holdings of all sources, each at the batch it applied last.
+// Taking a snapshot stops the application of events while some bytes a block are copied.
+// Walking it stops no event.
 type Snapshot struct {
-	// Sources and how far each had come, sorted by key.
+	// Sources with their marks, sorted by key.
 	Sources  []SourceMark
 	contexts []snapContext
 }
 
-// Mark is how far a source had come.
+// Mark is the batch that a source applied last, with its epoch.
 type Mark = stream.Mark
 
 // Stretch is a run of blocks, each behind the one before.
 type Stretch = index.Stretch
 
-// Of returns the part of a snapshot that is about one partition and block size. The
-// sources are all there.
+// Of returns the part of a snapshot for one partition and block size, with all sources.
 func (s *Snapshot) Of(p Partition, blockSize int) *Snapshot {
 	part := &Snapshot{Sources: s.Sources}
 	for _, c := range s.contexts {
@@ -53,7 +52,8 @@ func (s *Snapshot) Unify(shown func(source Registration, medium tiers.Medium) bo
 	}
 }
 
-// Partitions returns what Conductor.Partitions did at that moment.
+// Partitions returns the block sizes of each partition at the moment of the snapshot, as
+// Conductor.Partitions does.
 func (s *Snapshot) Partitions() map[Partition][]int {
 	all := make(map[Partition][]int)
 	add := func(dk scope.Deployment) {
@@ -71,28 +71,27 @@ func (s *Snapshot) Partitions() map[Partition][]int {
 	return all
 }
 
-// SourceMark is a source and what a replica has to know to go on where it was.
+// SourceMark is a source with all that a replica needs to go on behind its mark.
 type SourceMark struct {
 	Registration
 	// Mark is the batch applied last, nil before the first.
 	Mark *Mark
-	// Parts is the most parts a block of its had: see normalize/normalize/parts.go.
+	// Parts is the most parts that one of its blocks had: see normalize/parts.go.
 	Parts int
-	// LookAheads are the look-aheads of its blocks in tokens, nil where there is none but 0:
-	// see ahead.go.
+	// LookAheads are the look-aheads of its blocks in tokens, nil for 0 alone: see ahead.go.
 	LookAheads []int
 }
 
-// snapContext is one context as it was.
+// snapContext is one context of a snapshot.
 type snapContext struct {
 	context *indexContext
 	snap    *index.Snapshot
-	known   map[uint64]uint64 // client hashes, as translation.of then and maybe now; guarded by its mu
+	known   map[uint64]uint64 // translation.of of then, maybe still in use; guarded by its mu
 	holders map[index.Owner]snapHolder
 	sources map[index.Source]Registration
 }
 
-// snapHolder is who an owner was.
+// snapHolder is the holder that an owner of the index stood for.
 type snapHolder struct {
 	key    normalize.Owner
 	source Registration
@@ -117,7 +116,7 @@ type Stored struct {
 	Local []uint64
 }
 
-// Snapshot takes one. KeepsClientHashes must hold.
+// Snapshot takes a snapshot. KeepsClientHashes must hold.
 func (c *registry) Snapshot() *Snapshot {
 	all, release := c.lockAllSources()
 	defer release()
@@ -138,7 +137,8 @@ func (c *registry) Snapshot() *Snapshot {
 	return snap
 }
 
-// Name is the meaning of an engine hash. Its users hold no block of it, but others do.
+// Name is the meaning of an engine hash. Sources that use the hash hold no block of it, but
+// others do.
 type Name struct {
 	Partition
 	BlockSize int // tokens
@@ -149,7 +149,7 @@ type Name struct {
 	Key       uint64
 }
 
-// Names calls f for each, until it returns false. With the blocks of Walk they are
+// Names calls f for each name, until f returns false. The names and the blocks of Walk are
 // all that the contexts know.
 func (s *Snapshot) Names(f func(*Name) bool) {
 	for i := range s.contexts {
@@ -173,9 +173,8 @@ func (s *Snapshot) Names(f func(*Name) bool) {
 	}
 }
 
-// Walk calls f for the blocks on a tier, parents before children and one
-// partition after the other, until f returns false. What f gets is valid until it
-// returns.
+// Walk calls f for the blocks on a tier, one partition after the other, parents before
+// children, until f returns false. f must not keep its argument.
 func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
 	for _, c := range s.contexts {
 		if !c.walk(tier, f) {
@@ -199,7 +198,7 @@ func (c *snapContext) localOf(clientHash uint64) (uint64, bool) {
 	return c.context.localOf(clientHash)
 }
 
-// walk does it for one context.
+// walk is Walk for one context.
 func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 	wanted := false
 	for _, h := range c.holders {

@@ -11,18 +11,17 @@ import (
 	"kvconductor/tiers"
 )
 
-// Blocks that come without tokens go where their hash is known: in a context of the
-// deployment that any engine has filled, or where it was known until
-// lately. Those whose hash no engine has announced wait under it, where their source is
-// at home, and move as soon as an engine announces it with tokens:
+// A block without tokens goes to the context of the deployment that knows its hash, or knew
+// it until lately. If none does, the block waits under its hash in the home context of its
+// source. It moves when an engine announces the hash with tokens:
 //
 //	pool    store(hash) -> findPlace: no -> waits in home, home is awaiting -> findPlace again
 //	engine  store(hash, tokens) -> is hash in an awaiting context? -> the pool's turn: move
 //
-// Both sides write before they look, so one of them sees the other. Meanwhile a query
-// under a hash profile finds them by their hash.
+// Both sides write before they look, so one of them sees the other. Meanwhile a query under
+// a hash profile finds the block by its hash.
 
-// place is where a hash belongs.
+// place is the namespace and the key to which a hash belongs.
 type place struct {
 	ns    *namespace
 	key   uint64 // to be taught, valid if named
@@ -34,7 +33,7 @@ type place struct {
 // findPlace finds the place of a block of the event that comes without tokens, in a context
 // that fits, likely's first. It reports false where none knows its hash.
 func (s *placement) findPlace(e *events.Event, dk scope.Deployment, block int, likely *namespace, fits func(scope.Variant) bool) (place, bool) {
-	if !s.reg.pool() { // what a pool holds under a hash says nothing about the hash
+	if !s.reg.pool() { // a pool holds blocks under hashes without knowing their meaning
 		if ns := s.namespaceKnowing(e, dk, block, likely); ns != nil {
 			return place{ns: ns}, true
 		}
@@ -181,7 +180,7 @@ func (s *placement) meantIn(at scope.Context, e *events.Event, block int) (place
 	return place{ns: s.namespaceIn(at), key: m.key, lookAheads: m.lookAheads, named: true}, true
 }
 
-// noteResolved notes which hashes, announced with tokens, others wait for.
+// noteResolved notes the announced hashes under which blocks of others wait.
 func (s *placement) noteResolved(x *indexContext, hashes []uint64) {
 	awaiting := x.deployment.awaiting.Load()
 	if awaiting == nil {
