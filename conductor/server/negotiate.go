@@ -33,6 +33,8 @@ type Dialect struct {
 	Refuse func(*gin.Context, body.Codec, *Refusal)
 }
 
+func (d Dialect) named() bool { return d.Name != "" }
+
 // Refusal is why no route of a dialect answers.
 type Refusal struct {
 	Status              int
@@ -91,7 +93,7 @@ func (t Dialects) handler(route Route) gin.HandlerFunc {
 		name := parameter(g)
 		switch i, codec := t.choose(g.Request, name); {
 		case i < 0:
-			named := slices.IndexFunc(t, func(d Dialect) bool { return d.Name != "" })
+			named := slices.IndexFunc(t, Dialect.named)
 			t[named].Refuse(g, codec, &Refusal{http.StatusBadRequest, "invalid_value", "dialect", fmt.Sprintf("dialect must be %s, got %q", t[named].Name, name)})
 		case by[i] != nil:
 			by[i](g, codec)
@@ -125,7 +127,7 @@ func (t Dialects) choose(r *http.Request, name string) (i int, codec body.Codec)
 			return i, accepted(r.Header, c)
 		}
 	}
-	if name != "" {
+	if name != "" && slices.ContainsFunc(t, Dialect.named) {
 		i = slices.IndexFunc(t, func(d Dialect) bool { return d.Name == name })
 	}
 	return i, own
