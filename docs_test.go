@@ -1,3 +1,7 @@
+//go:build !race
+
+// Nothing here runs side by side, and the race detector makes it five times slower.
+
 package kvconductor_test
 
 import (

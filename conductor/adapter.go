@@ -44,7 +44,7 @@ func (s *placement) nameAdapter(e *events.Event, dk scope.Deployment) {
 			ns = s.namespaceKnowing(e, dk, parentHash, nil)
 		}
 		if ns != nil && ns.context.key.Lora != "" {
-			return // contextKey finds it
+			return // variantOf finds it
 		}
 		text := fmt.Sprintf("%s%d@%s", scope.UnnamedPrefix, e.LoraID, s.reg.Key())
 		name = &text

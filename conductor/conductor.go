@@ -22,7 +22,7 @@
 //  4. A deployment lives while a source refers to it, a context while a source
 //     has a namespace in it.
 //
-// Lock order: the turns of sources, several of them by key; recall.move; Conductor.mu,
+// Lock order: registry.cutting; the turns of sources, several of them by key; recall.move; Conductor.mu,
 // which guards the registry and all deployments; then one of indexContext.mu and
 // source.mu; then the locks of the index. An index is never asked for anything under Conductor.mu, no
 // turn is waited for and no stream is closed under it. Queries take it for reading, for
@@ -87,13 +87,18 @@ type Options struct {
 	// SilentAfter is how long a source may be silent while it is asked for before
 	// that is a finding (doctor.silent_after), DefaultSilentAfter when 0.
 	SilentAfter time.Duration
+	// MinSynced is how many sources must be synced before Ready says so (ready.min_sources).
+	MinSynced int
 	// Gate, if set, holds back what publishers send until it is closed: sockets
 	// connect and batches queue, nothing is applied. See Recover.
 	Gate <-chan struct{}
 	// Journal records applied batches; nil records nothing. It belongs to the
 	// caller, who closes it after the Conductor.
 	Journal *journal.Writer
-	Log     zerolog.Logger
+	// RingBytes bounds the memory for the batches that each source applied last
+	// (journal.ring_bytes), 0 for none.
+	RingBytes int
+	Log       zerolog.Logger
 	// Now is the clock of ages in answers; time.Now when nil.
 	Now func() time.Time
 }

@@ -31,7 +31,7 @@ type deployment struct {
 	salts     []string             // likewise, salts
 
 	// What queries read, changed under Conductor.mu only.
-	contexts sync.Map                        // contextKey -> *indexContext
+	contexts sync.Map                        // scope.Variant -> *indexContext
 	firsts   sync.Map                        // client hash -> *indexContext that translates it, of blocks that begin prompts
 	askedAt  atomic.Int64                    // Unix seconds of the last query
 	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes that no engine has announced; nil for none

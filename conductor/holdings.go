@@ -25,6 +25,7 @@ type holdings struct {
 	// registered for them. Guarded by Conductor.mu.
 	announced []string
 
+	digest    *index.SharedDigest          // of the blocks, see digest.go
 	media     map[string]tiers.Medium      // announced so far, by name
 	byContext map[scope.Context]*namespace // namespaces by their context
 
@@ -168,17 +169,22 @@ func (s *holdings) copiesOf(c *normalize.Change) index.CopyPolicy {
 	return s.copies(c.Owner)
 }
 
-// previousGeneration returns the previous generation of a holder, making it when new. It marks
-// the generation as unverified.
-func (s *holdings) previousGeneration(ns *namespace, h *holder, e *Stored) index.Owner {
+// previousGeneration returns the previous generation of a holder, making it when new.
+func (s *holdings) previousGeneration(ns *namespace, h *holder, key normalize.Owner, medium tiers.Medium) index.Owner {
 	if !h.hasPrevious {
-		old := s.newOwner(ns, normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name}, e.Medium)
+		old := s.newOwner(ns, key, medium)
 		s.mu.Lock()
 		h.previous, h.hasPrevious = old, true
 		s.mu.Unlock()
 	}
-	h.unverified = true
 	return h.previous
+}
+
+// unverifiedGeneration is previousGeneration, for blocks that are a guess at those the engine
+// holds.
+func (s *holdings) unverifiedGeneration(ns *namespace, h *holder, key normalize.Owner, medium tiers.Medium) index.Owner {
+	h.unverified = true
+	return s.previousGeneration(ns, h, key, medium)
 }
 
 // placed reports whether the block before a stretch has a place.
@@ -230,6 +236,7 @@ func (s *holdings) snapshotHolders(contexts map[*indexContext]*snapContext) {
 			holder := snapHolder{key: key, source: s.reg, medium: s.media[key.Medium]}
 			of.holders[h.current] = holder
 			if h.hasPrevious {
+				holder.older, holder.unverified = true, h.unverified
 				of.holders[h.previous] = holder
 			}
 		}
@@ -316,6 +323,7 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 		return h
 	}
 	h := &holder{current: s.newOwner(ns, key, medium)}
+	s.countIn(ns, key, h.current)
 	s.media[medium.Name] = medium
 	s.mu.Lock()
 	ns.owners[key] = h

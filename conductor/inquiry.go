@@ -11,7 +11,7 @@ import (
 // their own. Other contexts are asked for the parent and the first block, which tell that the
 // event is not theirs:
 //
-//	contextKey, place --one hash--> inquiry --several hashes, the first time--> index.Ask
+//	variantOf, place --one hash--> inquiry --several hashes, the first time--> index.Ask
 //
 // Answers may be older than changes by other sources, as the answer to a single question
 // may be. A block that comes to wait by its hash is looked for again: see wait.

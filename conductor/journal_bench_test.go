@@ -71,15 +71,15 @@ func storeAndClear(batches int) (payloads [][]byte) {
 }
 
 // BenchmarkIngest is decoding and indexing a batch of 32 blocks, without and
-// with a journal; compare the two within one run.
+// with a ring or a journal; compare them within one run.
 func BenchmarkIngest(b *testing.B) {
 	payloads := storeAndClear(1024)
 	bytes := 0
 	for _, p := range payloads {
 		bytes += len(p)
 	}
-	run := func(b *testing.B, j *journal.Writer) {
-		c := New(Options{HashSeed: 1337, Journal: j, Log: zerolog.Nop()})
+	run := func(b *testing.B, ring int, j *journal.Writer) {
+		c := New(Options{HashSeed: 1337, RingBytes: ring, Journal: j, Log: zerolog.Nop()})
 		l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
 		c.open = func(Registration, *journal.Source, func(stream.State)) feed { return l }
 		b.SetBytes(int64(bytes / len(payloads)))
@@ -92,12 +92,13 @@ func BenchmarkIngest(b *testing.B) {
 		b.StopTimer()
 		b.ReportMetric(float64(b.N)*32/time.Since(start).Seconds(), "blocks/s")
 	}
-	b.Run("journal=off", func(b *testing.B) { run(b, nil) })
+	b.Run("journal=off", func(b *testing.B) { run(b, 0, nil) })
+	b.Run("journal=ring", func(b *testing.B) { run(b, 256<<10, nil) })
 	b.Run("journal=on", func(b *testing.B) {
 		w, err := journal.Create(journal.Options{Dir: b.TempDir(), MaxBytes: 512 << 20, Delay: 10 * time.Millisecond})
 		must.Succeed(b, err)
 		defer w.Close()
-		run(b, w)
+		run(b, 0, w)
 		b.ReportMetric(float64(w.Stats().Dropped)/float64(b.N), "dropped/op")
 	})
 }

@@ -13,7 +13,7 @@ import (
 // placement finds the contexts of the blocks of one source, and lets those wait whose
 // context not known yet:
 //
-//	change --contextKey--> context --place--> by tokens, by hash, or waiting --put--> index
+//	change --variantOf--> context --place--> by tokens, by hash, or waiting --put--> index
 //
 // It belongs to the turn of the source.
 type placement struct {

@@ -30,6 +30,7 @@ type Recovery struct {
 	ttl     time.Duration
 	sources map[Key]*source  // by the key in the snapshot; nil takes nothing
 	pending []pendingStretch // stretches that came before their parents
+	Origin  string           // FromPeer or FromSnapshot
 	Blocks  int              // blocks brought back
 	Refused int              // blocks of sources that run already, or of deployments and tenants not theirs
 }
@@ -47,7 +48,7 @@ type pendingStretch struct {
 // Recover begins a recovery. Sources without a registration expire ttl after Done; 0 is
 // never.
 func (c *Conductor) Recover(ttl time.Duration) *Recovery {
-	return &Recovery{c: c, ttl: ttl, sources: make(map[Key]*source)}
+	return &Recovery{c: c, ttl: ttl, Origin: FromPeer, sources: make(map[Key]*source)}
 }
 
 // HashSeed returns the seed of the canonical hashes that Stored takes.
@@ -102,10 +103,11 @@ func (r *Recovery) Stored(e *Stored) error {
 	default:
 		ns.useLookAheads(&r.c.contexts, dynamoLookAheads) // Dynamo's dumps do not tell
 	}
-	owner := s.holder(ns, normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned}, e.Medium)
+	key := normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned}
+	owner := s.holder(ns, key, e.Medium)
 	to := owner.current
 	if !s.marked {
-		to = s.previousGeneration(ns, owner, e)
+		to = s.unverifiedGeneration(ns, owner, key, e.Medium)
 		r.c.unscoped.Store(true)
 	}
 	if local != nil && !e.Waiting && !e.Root && (e.HasParent || e.HasKey) && !ns.placed(e.Stretch) {
@@ -141,6 +143,7 @@ func (r *Recovery) Name(n *Name) error {
 func (r *Recovery) Done() {
 	r.attachPending()
 	for s := range r.filled() {
+		s.origin.Store(&r.Origin)
 		if s.marked {
 			s.stream.Resume(s.mark)
 		}
@@ -291,8 +294,8 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 		s = c.newRecovered(reg)
 		c.sources[key] = s
 		go s.run()
-	case !s.recovered && !s.atGate(), s.deploymentKey() != reg.deploymentKey():
-		s = nil
+	case !s.recovered && !s.atGate(), s.deploymentKey() != reg.deploymentKey(), s.origin.Load() != nil:
+		s = nil // it runs, is another one, or a recovery has filled it
 	}
 	r.sources[key] = s
 	return s, nil

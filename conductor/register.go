@@ -11,6 +11,7 @@ import (
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
+	"kvconductor/index"
 	"kvconductor/tiers"
 )
 
@@ -245,6 +246,7 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 	recorded := c.opts.Journal.Register(r.Key().String(), r.fields(static)...)
 	s := c.unjoined(r)
 	s.static, s.journal = static, recorded
+	s.ring = journal.NewRing(c.opts.RingBytes, c.opts.JournalSettings(), r.Key().String(), r.fields(static)...)
 	s.stream = c.open(r, recorded, s.onState)
 	c.addSource(s) // last: queries see it from here on
 	return s
@@ -272,7 +274,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 	s.doctor = doctor.New(r.observed(), c.now)
 	s.holdings = holdings{
 		contexts: &c.contexts, owner: s, reg: r, policy: r.policy(c.opts.Copies),
-		byContext: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium),
+		byContext: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium), digest: new(index.SharedDigest),
 	}
 	s.normal = normalize.New(normalize.Options{
 		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,

@@ -1,8 +1,10 @@
 package conductor
 
 import (
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
@@ -16,6 +18,8 @@ type registry struct {
 	sizes       map[Partition][]int              // block sizes of the deployments, ascending, never changed; guarded by mu
 	closed      bool                             // guarded by mu
 	past        bool                             // a Replay fills it: no source ages or registers
+	revision    atomic.Uint64                    // how often a source came or went
+	cutting     sync.Mutex                       // held while a snapshot copies blocks; taken before any turn
 }
 
 // Partition is everything of one tenant and model.
@@ -64,6 +68,7 @@ func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 // addSource makes a source's instance visible in the deployment it is registered
 // for. Pools are never rows. c.mu is held.
 func (c *registry) addSource(s *source) {
+	c.revision.Add(1)
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
 	if !slices.Contains(d.loras, s.reg.Lora) {
@@ -83,6 +88,7 @@ func (c *registry) addSource(s *source) {
 
 // removeSource undoes addSource. The journal records nothing more of the source. c.mu is held.
 func (c *registry) removeSource(s *source) {
+	c.revision.Add(1)
 	s.journal.Unregister()
 	d := c.deployments[s.deploymentKey()]
 	if s.reg.pool() {
@@ -131,6 +137,13 @@ func (c *registry) countsGroup(at scope.Group) bool {
 	return at.Index == 0
 }
 
+// groupsOf returns the kinds of the attention groups of a deployment.
+func (c *registry) groupsOf(d *deployment) map[int]string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return maps.Clone(d.kinds)
+}
+
 // learnGroup notes the kind of a group, and reports whether that is new.
 func (c *registry) learnGroup(at scope.Group, kind string) bool {
 	c.mu.Lock()
@@ -175,6 +188,9 @@ func (c *registry) addWaiter(s *source, x *indexContext) {
 	all = append(all, x)
 	d.awaiting.Store(&all)
 }
+
+// Revision changes when a source comes or goes.
+func (c *registry) Revision() uint64 { return c.revision.Load() }
 
 // sameInstanceSource returns a registered source of the same instance and deployment: its
 // publisher may speak for several ranks. c.mu is held.

@@ -32,6 +32,8 @@ type Service struct {
 	Orphans int     // of them, those that wait for their parent to be known
 	Objects int     // a pool's that are bound to a block; other objects of the block may be missing
 	Gaps    uint64
+	// HistoryFrom is where the blocks come from: FromSnapshot, FromPeer, FromReplay or FromLive.
+	HistoryFrom string
 	// Replayed counts applied batches that came from a replay.
 	Replayed uint64
 	Restarts uint64
@@ -94,6 +96,7 @@ func (s *source) service() Service {
 		Blocks:       s.blocks(),
 		Orphans:      s.orphans(),
 		Objects:      int(s.objects.Load()),
+		HistoryFrom:  s.historyFrom(),
 		Gaps:         st.Gaps,
 		Replayed:     st.Replayed,
 		Restarts:     st.Restarts,
@@ -195,6 +198,8 @@ type Readiness struct {
 	Waiting, GivenUp []SourceState
 	// Recovering: the gate of Options.Gate is closed.
 	Recovering bool
+	// Synced are the sources that are synced, and MinSynced how many there must be.
+	Synced, MinSynced int
 }
 
 // SourceState is one source and why it is in its state.
@@ -204,17 +209,20 @@ type SourceState struct {
 	Reason string
 }
 
-// Ready reports whether the gate is open and every static source is synced or given
-// up on. A source is given up on when it is partial, stale, paused or failed: waiting
-// would not help.
+// Ready reports whether the gate is open, Options.MinSynced sources are synced, and every
+// static source is synced or given up on. A source is given up on when it is partial, stale,
+// paused or failed: waiting would not help.
 func (c *Conductor) Ready() Readiness {
-	r := Readiness{Recovering: c.recovering()}
+	r := Readiness{Recovering: c.recovering(), MinSynced: c.opts.MinSynced}
 	r.Ready = !r.Recovering
 	for _, s := range c.registered() {
+		st := s.stream.Status()
+		if st.State == stream.Synced {
+			r.Synced++
+		}
 		if !s.static {
 			continue
 		}
-		st := s.stream.Status()
 		state := SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason}
 		if state.Reason == "" {
 			state.Reason = st.LastError
@@ -228,6 +236,7 @@ func (c *Conductor) Ready() Readiness {
 			r.GivenUp = append(r.GivenUp, state)
 		}
 	}
+	r.Ready = r.Ready && r.Synced >= r.MinSynced
 	return r
 }
 
@@ -237,6 +246,13 @@ func (c *registry) Check() []error {
 	var errs []error
 	for _, x := range c.allContexts() {
 		if err := x.index.Check(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	all, release := c.lockAllSources()
+	defer release()
+	for _, s := range all {
+		if err := s.checkDigest(); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -303,9 +319,10 @@ func (c *Conductor) Memory() []MemoryPart {
 		x.PiecesOffHeap += m.PiecesOffHeap
 		x.NamesOffHeap += m.NamesOffHeap
 	}
-	streams, pools := 0, int64(0)
+	streams, rings, pools := 0, 0, int64(0)
 	for _, s := range c.registered() {
 		streams += s.stream.Status().Bytes
+		rings += s.ring.Bytes()
 		pools += s.bound.Load()
 	}
 	waiting, reading := c.opts.Stream.Memory.Used()
@@ -322,6 +339,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "socket_blocks", Bytes: reading},
 		{Name: "payload_pools", Bytes: payload.Pooled()},
 		{Name: "streams", Bytes: int64(streams)},
+		{Name: "rings", Bytes: int64(rings)},
 		{Name: "pools", Bytes: pools},
 		{Name: "recall", Bytes: c.recall.bytes()},
 		{Name: "hash_memo", Bytes: c.memo.Stats().Bytes},

@@ -11,8 +11,8 @@ import (
 )
 
 // Snapshot is a copy of the holdings of all sources, each at the batch it applied last.
-// Taking a snapshot stops the application of events while some bytes a block are copied.
-// Walking it stops no event.
+// Taking a snapshot holds up each event for the pieces that it changes. Walking it holds up
+// no event.
 type Snapshot struct {
 	// Sources with their marks, sorted by key.
 	Sources  []SourceMark
@@ -74,6 +74,8 @@ func (s *Snapshot) Partitions() map[Partition][]int {
 // SourceMark is a source with all that a replica needs to go on behind its mark.
 type SourceMark struct {
 	Registration
+	// Static says that the configuration names the source.
+	Static bool
 	// Mark is the batch applied last, nil before the first.
 	Mark *Mark
 	// Parts is the most parts that one of its blocks had: see normalize/parts.go.
@@ -85,10 +87,12 @@ type SourceMark struct {
 // snapContext is one context of a snapshot.
 type snapContext struct {
 	context *indexContext
+	cut     *index.Cut // until its blocks are copied
 	snap    *index.Snapshot
 	known   map[uint64]uint64 // translation.of of then, maybe still in use; guarded by its mu
 	holders map[index.Owner]snapHolder
 	sources map[index.Source]Registration
+	groups  map[int]string // kinds of attention groups
 }
 
 // snapHolder is the holder that an owner of the index stood for.
@@ -96,6 +100,8 @@ type snapHolder struct {
 	key    normalize.Owner
 	source Registration
 	medium tiers.Medium
+	// older and unverified are those of holder, of its previous generation.
+	older, unverified bool
 }
 
 // Stored is a run of blocks of one holder, each behind the one before.
@@ -118,6 +124,17 @@ type Stored struct {
 
 // Snapshot takes a snapshot. KeepsClientHashes must hold.
 func (c *registry) Snapshot() *Snapshot {
+	c.cutting.Lock()
+	defer c.cutting.Unlock()
+	snap := c.cut()
+	for i := range snap.contexts {
+		snap.contexts[i].snap = snap.contexts[i].cut.Snapshot()
+	}
+	return snap
+}
+
+// cut returns a snapshot whose blocks are not copied yet. c.cutting is held until they are.
+func (c *registry) cut() *Snapshot {
 	all, release := c.lockAllSources()
 	defer release()
 	snap := &Snapshot{}
@@ -127,7 +144,7 @@ func (c *registry) Snapshot() *Snapshot {
 		s.snapshotHolders(contexts)
 	}
 	for x, sc := range contexts {
-		sc.snap, sc.known = x.index.Snapshot(), x.translation.all()
+		sc.cut, sc.known, sc.groups = x.index.Cut(), x.translation.all(), c.groupsOf(x.deployment)
 		snap.contexts = append(snap.contexts, *sc)
 	}
 	slices.SortFunc(snap.contexts, func(a, b snapContext) int {
@@ -214,7 +231,7 @@ func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 	}
 	more = true
 	var local []uint64
-	c.snap.Walk(c.localOf, func(o index.Owner) bool { h, ok := c.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
+	c.snap.Walk(func(o index.Owner) bool { h, ok := c.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
 		h := c.holders[e.Owner]
 		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned = h.source, h.key.Rank, h.medium, h.key.Group, h.key.Backend, h.key.Owned
 		st.Stretch, st.Local = e, nil

@@ -26,6 +26,7 @@ type source struct {
 	static    bool
 	stream    feed
 	journal   *journal.Source // nil: nothing is recorded
+	ring      *journal.Ring   // the batches applied last; nil: none are kept
 	stopping  sync.Once
 	stopped   chan struct{} // closed by stop
 	done      chan struct{} // closed when run has ended
@@ -58,13 +59,16 @@ type source struct {
 	// gone: it has ended, or gave all it holds to another. turn guards it.
 	gone bool
 
-	// mark is the batch applied last, valid if marked. Owned by run.
-	mark   stream.Mark
-	marked bool
+	// mark is the batch applied last, valid if marked. checkpoints are digests behind earlier
+	// ones of the epoch. Owned by run.
+	mark        stream.Mark
+	marked      bool
+	checkpoints []Checkpoint
 
 	// peerLookAheads are the look-aheads that a peer told of the blocks it gave. Owned by run.
 	peerLookAheads lookAheads
 
+	origin  atomic.Pointer[string] // of Recovery.Origin, nil without a recovery
 	opened  time.Time
 	heard   atomic.Int64             // when the last batch with events was applied, in ns since 1970; 0: none was
 	dropped map[events.Reason]uint64 // of single events; guarded by mu
@@ -141,8 +145,8 @@ func (s *source) guard(f func()) {
 // take applies one step and returns what others have to know of it.
 func (s *source) take(step stream.Step) (n notice) {
 	s.guard(func() {
+		defer func() { n, s.notice = s.notice, notice{} }() // also of a step that fails
 		s.applyStep(&step)
-		n, s.notice = s.notice, notice{}
 	})
 	return n
 }
@@ -152,23 +156,32 @@ func (s *source) applyStep(step *stream.Step) {
 	switch step.Kind {
 	case stream.Reset:
 		s.journal.Reset(step.Epoch, step.Reason)
+		s.ring.Reset(step.Epoch)
 		s.conductor.log.Info().Str("source", s.reg.Key().String()).Str("reason", step.Reason).
 			Uint64("epoch", step.Epoch).Msg("blocks of the source dropped")
 		s.forget()
 		s.noteError("")
-		s.marked = false
+		s.marked, s.checkpoints = false, nil
+		s.origin.Store(nil)
 	case stream.Apply:
 		if s.marked && step.Seq != s.mark.Seq+1 {
 			s.normal.BatchMissing()
 		}
-		if len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0 {
+		now, empty := s.conductor.now(), len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0
+		if empty {
 			s.journal.Idle(step.Epoch, step.Seq)
 		} else {
 			s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload, step.Block)
-			s.heard.Store(s.conductor.now().UnixNano())
+			s.heard.Store(now.UnixNano())
 		}
 		s.apply(&step.Batch)
-		s.mark, s.marked = stream.Mark{Seq: step.Seq, Print: step.Print}, true
+		if empty {
+			s.ring.Idle(now, step.Epoch, step.Seq)
+		} else {
+			s.ring.Batch(now, step.Epoch, step.Seq, step.Replayed, step.Payload)
+		}
+		s.mark, s.marked = stream.Mark{Seq: step.Seq, Print: step.Print, ID: step.ID}, true
+		s.noteCheckpoint()
 		wire.Release(&step.Batch)
 	}
 }
@@ -261,6 +274,7 @@ func (s *source) inheritFrom(old *source) {
 	s.media, s.announced = old.media, old.announced
 	s.normal.RaiseParts(old.normal.Parts())
 	s.mark, s.marked, s.settled = old.mark, old.marked, old.settled
+	s.origin.Store(old.origin.Load())
 	s.peerLookAheads = old.peerLookAheads
 	var taken, left []*namespace
 	for _, ns := range old.namespaces {
@@ -277,6 +291,7 @@ func (s *source) inheritFrom(old *source) {
 			if key.Owned && s.reg.Owned == OwnedDrop {
 				ns.clear(h)
 			}
+			s.countIn(ns, key, h.current)
 		}
 	}
 	s.mu.Lock()
@@ -290,19 +305,25 @@ func (s *source) inheritFrom(old *source) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.reg, Parts: s.normal.Parts(), LookAheads: s.heldLookAheads().list()}
-	if s.marked {
-		mark := s.mark
-		mark.Missing = s.stream.Status().History
-		if s.doubted && mark.Missing == "" {
-			mark.Missing = ReasonEventGap // the step that shows it may still be in hand
-		}
-		if mark.Missing == "" && s.hasUnverified() {
-			mark.Missing = stream.ReasonUnknown
-		}
-		m.Mark = &mark
-	}
+	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), LookAheads: s.heldLookAheads().list()}
+	m.Mark = s.verifiedMark()
 	return m
+}
+
+// verifiedMark returns the mark with what its history misses, nil without one. turn is held.
+func (s *source) verifiedMark() *stream.Mark {
+	if !s.marked {
+		return nil
+	}
+	mark := s.mark
+	mark.Missing = s.stream.Status().History
+	if s.doubted && mark.Missing == "" {
+		mark.Missing = ReasonEventGap // the step that shows it may still be in hand
+	}
+	if mark.Missing == "" && s.hasUnverified() {
+		mark.Missing = stream.ReasonUnknown
+	}
+	return &mark
 }
 
 // age lets blocks expire on the media that have a time to live. A block is

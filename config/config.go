@@ -70,6 +70,8 @@ type Config struct {
 	Index     Index         `mapstructure:"index"`
 	Pool      Pool          `mapstructure:"pool"`
 	Doctor    Doctor        `mapstructure:"doctor"`
+	Snapshot  Snapshot      `mapstructure:"snapshot"`
+	Ready     Ready         `mapstructure:"ready"`
 	Journal   Journal       `mapstructure:"journal"`
 	Memory    Memory        `mapstructure:"memory"`
 	Dynamo    DynamoDialect `mapstructure:"dynamo"`
@@ -175,10 +177,26 @@ type Pool struct {
 	MaxBytes     int64  `mapstructure:"max_bytes"`    // bytes for the objects of one pool; beyond it new ones are refused
 }
 
+// Snapshot is what the server keeps on disk of its indexes, for its next start.
+type Snapshot struct {
+	Dir      string        `mapstructure:"dir"`      // directory of the files; "" keeps none
+	Interval time.Duration `mapstructure:"interval"` // pause between snapshots; 0 writes one at the end alone
+	OnStop   bool          `mapstructure:"on_stop"`  // write one at the end
+	Keep     int           `mapstructure:"keep"`     // how many stay
+	KeyFile  string        `mapstructure:"key_file"` // key that seals salts; "" leaves out what has a salt
+}
+
+// Ready rules when routers may rely on the answers.
+type Ready struct {
+	MinSources int `mapstructure:"min_sources"` // sources that must be synced
+}
+
 // Journal is the record of what was applied. It holds prompts.
 type Journal struct {
 	Dir      string `mapstructure:"dir"`       // directory of its files; "" is no record
 	MaxBytes int64  `mapstructure:"max_bytes"` // bytes of all files; the oldest go first
+
+	RingBytes int64 `mapstructure:"ring_bytes"` // bytes of the ring of each source, which is in memory; 0 is no ring
 }
 
 // Memory rules what the process may take.
@@ -191,6 +209,7 @@ type DynamoDialect struct {
 	Peers              []string      `mapstructure:"peers"`                 // base URLs to recover from at the start, in this order
 	MinInitialWorkers  int           `mapstructure:"min_initial_workers"`   // instances there must be before its listener answers
 	RecoveredTTL       time.Duration `mapstructure:"recovered_ttl"`         // how long recovered blocks of unregistered workers stay; 0 is for ever
+	CompareInterval    time.Duration `mapstructure:"compare_interval"`      // between comparisons with the peers; 0 is none
 	AccessLog          string        `mapstructure:"access_log"`            // file of one JSON line a request; "" is none
 	TraceIDHeader      string        `mapstructure:"trace_id_header"`       // the header those lines repeat
 	AccessLogLocalTime bool          `mapstructure:"access_log_local_time"` // local time in them instead of UTC
@@ -251,6 +270,11 @@ func Default() Config {
 			Completeness: All,       // a block that lacks the part of one worker is of no use
 			MaxBytes:     512 << 20, // some two million objects
 		},
+		Snapshot: Snapshot{
+			Interval: time.Minute, // the replay ring of an engine is minutes long
+			OnStop:   true,        // a planned restart goes on where it stopped
+			Keep:     2,           // one before, should the newest be unusable
+		},
 		Journal: Journal{
 			MaxBytes: 1 << 30, // hours of a small fleet, and nothing to a disk
 		},
@@ -258,8 +282,9 @@ func Default() Config {
 			Limit: Auto, // a container that is out of memory is killed with all it knows
 		},
 		Dynamo: DynamoDialect{
-			RecoveredTTL:  5 * time.Minute, // outlasts an orchestrator that registers a fleet one by one
-			TraceIDHeader: "x-trace-id",    // Dynamo's
+			RecoveredTTL:    5 * time.Minute, // outlasts an orchestrator that registers a fleet one by one
+			CompareInterval: time.Minute,     // a difference is a fault: a second comparison confirms it soon enough
+			TraceIDHeader:   "x-trace-id",    // Dynamo's
 		},
 		Limits: Limits{
 			MaxBody:         16 << 20,               // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces

@@ -45,6 +45,8 @@ func (l *loader) readEnv(env map[string]string) layer {
 	byName := map[string]key{}
 	for _, k := range readableKeys() {
 		byName[k.env()] = k
+	}
+	for _, k := range keys { // no hint at a former name
 		known = append(known, k.env())
 	}
 	known = append(known, envListeners, envFile)

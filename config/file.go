@@ -121,7 +121,9 @@ func into(p any) func(name string, v any) {
 func (l *loader) unknown(t *tree, p pair, section string, fields []field) {
 	var names []string
 	for _, f := range fields {
-		names = append(names, f.name)
+		if !isFormer(section + "." + f.name) {
+			names = append(names, f.name)
+		}
 	}
 	hint := didYouMean(p.name, names)
 	if hint == "" {

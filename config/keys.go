@@ -70,14 +70,24 @@ var keys = []key{
 
 	{"doctor.silent_after", "doctor-silent-after", duration(), int64(time.Second), "silence of a source that is asked for after which that is a finding"},
 
+	{"snapshot.dir", "snapshot-dir", text(), 0, "directory of snapshots, which the next start loads; empty keeps none"},
+	{"snapshot.interval", "snapshot-interval", duration(), 0, "pause between snapshots; 0 writes one at the end alone"},
+	{"snapshot.on_stop", "snapshot-on-stop", truth(), 0, "write a snapshot when the server stops"},
+	{"snapshot.keep", "snapshot-keep", count(), 1, "snapshots that stay"},
+	{"snapshot.key_file", "snapshot-key-file", text(), 0, "file of a 32-byte key that seals salts in snapshots; without it sources and contexts with a salt are left out"},
+
+	{"ready.min_sources", "ready-min-sources", count(), 0, "sources that must be synced before /ready says so, configured ones or not"},
+
 	{"journal.dir", "journal-dir", text(), 0, "directory of the record of raw frames for conductor replay, which holds users' tokens; empty is no record"},
 	{"journal.max_bytes", "journal-max-bytes", size(), 8 << 20, "bytes the record may take before its oldest part goes"},
+	{"journal.ring_bytes", "journal-ring-bytes", size(), 0, "bytes of the batches applied last that each source keeps in memory for /admin/events, tokens included; 0 keeps none"},
 
 	{"memory.limit", "memory-limit", choice(Auto, Off), 0, "memory limit of the Go runtime: what the cgroup leaves to it, or none; GOMEMLIMIT wins"},
 
 	{"dynamo.peers", "peers", urls(), 0, "base URLs of indexers of the Dynamo dialect to recover from at the start, comma-separated, asked in this order"},
 	{"dynamo.min_initial_workers", "min-initial-workers", count(), 0, "instances there must be before the Dynamo dialect answers (also " + envMinWorkers + ")"},
 	{"dynamo.recovered_ttl", "recovered-ttl", duration(), 0, "time that blocks recovered from a peer stay for unregistered workers; 0 is for ever"},
+	{"dynamo.compare_interval", "compare-interval", duration(), 0, "pause between comparisons of what this server and its peers hold; 0 is none"},
 	{"dynamo.access_log", "access-log", text(), 0, "file of one JSON line for each request of the Dynamo dialect; empty is none"},
 	{"dynamo.trace_id_header", "trace-id-header", header(), 0, "request header that is copied into the access log"},
 	{"dynamo.access_log_local_time", "access-log-local-time", truth(), 0, "local time in the access log instead of UTC"},
@@ -99,6 +109,16 @@ var keys = []key{
 // today. Files, the environment and flags may still use them.
 var formerKeys = []struct{ path, flag, now string }{
 	{"dynamo.dump", "dump", "index.local_hashes"},
+}
+
+// isFormer reports whether a path is one that a setting had before.
+func isFormer(path string) bool {
+	for _, f := range formerKeys {
+		if f.path == path {
+			return true
+		}
+	}
+	return false
 }
 
 // readableKeys returns all keys, those by their former names included.

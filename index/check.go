@@ -15,7 +15,7 @@ const maxFindings = 20
 func (x *Index) Check() error {
 	x.lock()
 	defer x.unlock()
-	c := &check{x: x, held: make(map[uint32]int), refs: make(map[uint32]uint32), lines: make(map[uint32]string), roots: make(map[Source]int)}
+	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string), roots: make(map[Source]int)}
 	if !c.ids() || !c.pieces() { // nothing else can be read then
 		return errors.Join(c.findings...)
 	}
@@ -34,7 +34,7 @@ func (x *Index) Check() error {
 type check struct {
 	x        *Index
 	findings []error
-	held     map[uint32]int    // by internal id: memberships seen
+	held     map[uint32]Digest // by internal id: memberships seen
 	refs     map[uint32]uint32 // by set: intervals seen
 	lines    map[uint32]string // what uses a line
 	roots    map[Source]int    // by source: first blocks in its roots pieces
@@ -164,8 +164,14 @@ func (c *check) intervals(n uint32, r *piece) {
 			}
 			c.live += int(v.end - start)
 		}
+		sum, loose := uint64(0), 0
+		if v.set != 0 {
+			sum, loose = c.words(r, start, v.end)
+		}
 		c.members(v.set, func(o uint32) {
-			c.held[o] += int(v.end - start)
+			d := c.held[o]
+			d.add(int(v.end-start), loose, sum)
+			c.held[o] = d
 			if int(o) >= x.used {
 				c.broken(4, "piece %d has the internal id %d of %d", n, o, x.used)
 			}
@@ -175,6 +181,17 @@ func (c *check) intervals(n uint32, r *piece) {
 	if start != r.len() || last == 0 {
 		c.broken(1, "piece %d has %d blocks, intervals up to %d, the last with set %d", n, r.len(), start, last)
 	}
+}
+
+// words returns the sum of the words of some blocks, one by one, and how many are loose.
+func (c *check) words(r *piece, lo, hi uint32) (sum uint64, loose int) {
+	for _, word := range r.local()[lo:hi] {
+		if r.loose() {
+			word, loose = looseWord(word), loose+1
+		}
+		sum += word
+	}
+	return sum, loose
 }
 
 // chain checks the keys and names of a chained piece.
@@ -309,9 +326,10 @@ func (c *check) counts() {
 		if o == nil {
 			continue
 		}
-		sums[o.s] += c.held[o.id]
-		if o.blocks != c.held[o.id] || o.raw < 0 || o.raw > o.blocks || o.copies.len() > o.blocks {
-			c.broken(3, "owner %d holds %d blocks, counted %d, %d raw, %d with copies", name, c.held[o.id], o.blocks, o.raw, o.copies.len())
+		d := c.held[o.id]
+		sums[o.s] += d.Blocks
+		if o.digest != d || o.raw < 0 || o.raw > d.Blocks || o.copies.len() > d.Blocks {
+			c.broken(3, "owner %d holds %+v, counted %+v, %d raw, %d with copies", name, d, o.digest, o.raw, o.copies.len())
 		}
 		copied := 0
 		o.copies.all(func(p place, n uint32) {

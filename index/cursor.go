@@ -127,7 +127,7 @@ func (x *Index) create(s *source, c cursor, key, up, local, clientHash uint64, w
 	if !c.at.isNone() {
 		r := x.at(c.at.piece)
 		if n := r.len(); c.at.at+1 == n && n < r.cap() {
-			r.lock()
+			x.lockPiece(c.at.piece, r)
 			x.write(r, n, local, clientHash)
 			write64(&r.tail, key)
 			x.extend(r, 1, 0)
@@ -179,7 +179,7 @@ func (x *Index) createLoose(s *source, key, clientHash uint64, want int) place {
 		n, r = x.begin(want, flags)
 		at = 0
 	} else {
-		r.lock()
+		x.lockPiece(n, r)
 	}
 	write64(&r.local()[at], key)
 	if r.meta&isWide != 0 {
@@ -197,11 +197,11 @@ func (x *Index) createLoose(s *source, key, clientHash uint64, want int) place {
 func (x *Index) addHolder(o *owner, p place) bool {
 	r := x.at(p.piece)
 	if x.setOf(p) == 0 {
-		x.forgetStale(r, p.at)
+		x.forgetStale(p.piece, r, p.at)
 	} else if x.naming == onDemand && x.vagueIn(r, p.at, p.at+1) {
 		x.noteVague(o.s, p.piece)
 	}
-	r.lock()
+	x.lockPiece(p.piece, r)
 	changed := x.addHolders(o, p.piece, r, p.at, p.at+1)
 	r.unlock()
 	return changed != 0

@@ -87,7 +87,7 @@ func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last c
 		if r.by != 0 && !x.sameFamily(p.s.name, r.by) {
 			return i, c, false, false
 		}
-		r.lock()
+		x.lockPiece(c.at.piece, r)
 		next, last, ok = p.fill(i, c, c.at.piece, r, key)
 		return next, last, ok, false
 	}
@@ -171,7 +171,7 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	for at < stop && i < len(e.Engine) && l[at] == e.Local[i] {
 		engine := normal(e.Engine[i])
 		if dead>>at&1 != 0 {
-			x.forgetStale(r, at)
+			x.forgetStale(n, r, at)
 		}
 		if !simple {
 			if key = next; i > from {
@@ -201,7 +201,7 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	if x.naming == onDemand && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
 		x.noteVague(p.s, n)
 	}
-	r.lock()
+	x.lockPiece(n, r)
 	changed := x.addHolders(p.o, n, r, lo, at)
 	r.unlock()
 	p.res.Added += bits.OnesCount64(changed)
@@ -277,7 +277,7 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 		}
 	}
 	locals, names, at := r.local(), r.engine(), lo
-	k, last := 0, key
+	k, last, sum := 0, key, uint64(0)
 	for ; k < most; k++ {
 		hash := normal(engine[k])
 		if k > 0 {
@@ -297,6 +297,7 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 			r.named |= 1 << at
 		}
 		write64(&locals[at], local[k])
+		sum += local[k]
 		x.placed(key, place{n, at})
 		if r.meta&isWide != 0 {
 			write64(&r.clientHashes()[at], e.clientHash(i+k))
@@ -320,7 +321,7 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 	if x.naming == onDemand {
 		x.noteVague(p.s, n)
 	}
-	p.o.held(k)
+	p.o.held(k, 0, sum)
 	l.live += k
 	l.names += k
 	p.res.Added += k

@@ -42,7 +42,8 @@
 //     one before it.
 //  2. No two sets are equal. A set is counted by the intervals, and the blocks of roots
 //     pieces, that name it. Neighbouring intervals have different sets.
-//  3. An owner counts the blocks whose set it is in, a source those of its owners.
+//  3. An owner counts the blocks whose set it is in, and sums up their words (digest.go). A
+//     source counts the blocks of its owners.
 //  4. A living owner has one internal id, which is not retired. Retired ids stay in sets
 //     until the sweep has passed and are in no answer.
 //  5. A line is used by one piece, one side or one list of intervals.
@@ -86,6 +87,7 @@ package index
 import (
 	"math/bits"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -147,7 +149,9 @@ type Index struct {
 	looseBlocks atomic.Int64  // loose blocks, with those that have no owner any more
 	turns       atomic.Uint32 // how often a held block moved, or an owner was retired
 	refused     atomic.Pointer[filter]
-	serial      uint64 // order in which queries lock several indexes
+	cut         atomic.Pointer[Cut] // nil for none
+	cutting     sync.Mutex          // held while a cut lasts
+	serial      uint64              // order in which queries lock several indexes
 
 	forgotten forgotten
 	laneBy    atomic.Pointer[[]uint8] // lanes by Owner
@@ -199,12 +203,14 @@ type owner struct {
 	name   Owner
 	s      *source
 	id     uint32 // internal
-	blocks int    // blocks held
+	digest Digest // of the blocks held, with the weight 1
 	raw    int    // of them stored under an engine hash of unknown key; an estimate, see Stats
 	copies copies
 	last   mark          // where the last stored event ended
 	gone   [2]trail      // where the last removals ended, the newest first
 	tally  *atomic.Int64 // of the application, nil for none
+	shared *SharedDigest // of the application, nil for none: see CountIn
+	weight uint64        // in shared
 }
 
 // trail is where removals along a chain ended.
@@ -221,12 +227,15 @@ type mark struct {
 	lost uint32
 }
 
-// held counts blocks in or out.
-func (o *owner) held(n int) {
-	o.blocks += n
+// held counts blocks in, or out if negative. sum is that of their words.
+func (o *owner) held(n, loose int, sum uint64) {
+	o.digest.add(n, loose, sum)
 	o.s.held += n
 	if o.tally != nil {
 		o.tally.Add(int64(n))
+	}
+	if o.shared != nil {
+		o.shared.add(n, loose, o.weight*sum)
 	}
 }
 
@@ -307,12 +316,33 @@ func (x *Index) Knows(src Source, engine uint64) bool {
 	return !x.meaning(s, engine).isNone() || !x.heldRaw(s, engine).isNone()
 }
 
+// Empty reports whether no block has an owner, and none waits.
+func (x *Index) Empty() bool {
+	x.lock()
+	defer x.unlock()
+	for _, s := range x.sources {
+		if s != nil && (s.held > 0 || s.room.used > 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// Raw reports whether a source may hold blocks under their engine hashes, as their keys are not
+// known.
+func (x *Index) Raw(src Source) bool {
+	x.lock()
+	defer x.unlock()
+	s := x.sources[src]
+	return s != nil && s.raw
+}
+
 // Blocks returns the number of blocks an owner holds, 0 when it is retired.
 func (x *Index) Blocks(o Owner) int {
 	x.lock()
 	defer x.unlock()
 	if own := x.owners[o]; own != nil {
-		return own.blocks
+		return own.digest.Blocks
 	}
 	return 0
 }

@@ -159,6 +159,7 @@ func (x *Index) enter(engine uint64, at place) bool {
 // name makes an engine hash the name of a block for all. It reports false if the piece
 // has too many names, or the hash means another block. Names of want blocks may follow.
 func (x *Index) name(s *source, p place, engine uint64, want int) bool {
+	x.keep(p.piece)
 	line, i, named := x.spare(s, p, want)
 	if line == 0 {
 		return false
@@ -377,6 +378,10 @@ func (x *Index) dropPrivate(s *source, engine uint64) {
 // meant before, no removal can name any more, so the source's owners lose it. It reports
 // whether any did.
 func (x *Index) learn(s *source, engine uint64, p place, want int) (conflict bool) {
+	if ref := s.private.ref(engine); ref != nil && x.sweep.left > 0 {
+		own := placeOf(*ref)
+		x.clean(own.piece, x.at(own.piece)) // the name leaves if only retired owners hold its block
+	}
 	before, line := x.find(engine)
 	if line == 0 && s.private.ref(engine) == nil {
 		before, line = x.known(engine, p)

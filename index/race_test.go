@@ -567,7 +567,7 @@ func (r *race) snap() {
 		after[w] = r.writers[w].begun.Load()
 	}
 	held := map[Owner]map[uint64]bool{}
-	s.Walk(same, all, func(s *Stretch) bool {
+	s.Walk(all, func(s *Stretch) bool {
 		if held[s.Owner] == nil {
 			held[s.Owner] = map[uint64]bool{}
 		}

@@ -335,15 +335,16 @@ func (x *Index) expect(l *lane, t trail) {
 // removeHolders takes blocks of a piece from an owner, and returns those that it held.
 func (x *Index) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 	r := x.at(n)
-	r.lock()
+	x.lockPiece(n, r)
 	changed, edge := x.change(o.s.lane, r, lo, hi, o.id, false)
 	if changed == 0 {
 		r.unlock()
 		return 0
 	}
 	write32(&r.lost, r.lost+1)
-	o.held(-bits.OnesCount64(changed))
-	o.raw = min(o.raw, o.blocks)
+	sum, loose := r.wordsOf(changed)
+	o.held(-bits.OnesCount64(changed), -loose, -sum)
+	o.raw = min(o.raw, o.digest.Blocks)
 	if o.copies.len() > 0 {
 		o.copies.drop(n, changed)
 	}

@@ -53,7 +53,7 @@ func (x *Index) identify(o *owner) {
 // it.
 func (x *Index) retire(o *owner) {
 	d := x.ids.Load()
-	o.held(-o.blocks)
+	o.held(-o.digest.Blocks, -o.digest.Loose, -o.digest.Sum)
 	o.raw, o.copies = 0, copies{}
 	o.last, o.gone = mark{}, [2]trail{}
 	x.turns.Add(1) // first: an answer may hold the blocks of before and lack those stored instead
@@ -73,10 +73,10 @@ func (x *Index) Clear(name Owner) int {
 	x.lock()
 	defer x.unlock()
 	o := x.owners[name]
-	if o == nil || o.blocks == 0 {
+	if o == nil || o.digest.Blocks == 0 {
 		return 0
 	}
-	s, n := o.s, o.blocks
+	s, n := o.s, o.digest.Blocks
 	x.retire(o)
 	x.identify(o)
 	if s.held > 0 && s.room.used > 0 {
@@ -97,7 +97,7 @@ func (x *Index) DropSource(src Source) {
 		return
 	}
 	for _, o := range s.owners {
-		if o.blocks > 0 {
+		if o.digest.Blocks > 0 {
 			x.retire(o)
 		} else {
 			x.spareIDs = append(x.spareIDs, o.id)
@@ -235,7 +235,7 @@ func (x *Index) clean(n uint32, r *piece) (ended bool) {
 	if !dirty {
 		return false
 	}
-	r.lock()
+	x.lockPiece(n, r)
 	write32(&r.lost, r.lost+1)
 	var taken [maxPiece + 2]uint32
 	out, start, dead := room[:0], uint32(0), uint64(0)

@@ -121,7 +121,7 @@ func (x *Index) beginRoot(s *source, key, clientHash uint64) (place, *piece) {
 		}
 	}
 	if n != 0 {
-		r.lock()
+		x.lockPiece(n, r)
 	} else {
 		flags := uint32(isRoots)
 		if x.wide {
@@ -159,7 +159,7 @@ func (p *storing) root(key uint64) cursor {
 	if x.nameBlocks(p.s.lane, q.piece, r, 1<<q.at); r.named>>q.at&1 == 0 {
 		x.noteVague(p.s, q.piece)
 	}
-	p.o.held(1)
+	p.o.held(1, 0, key)
 	p.s.lane.live++
 	p.s.lane.names++
 	p.res.Added++
@@ -203,7 +203,7 @@ func (x *Index) promote(c cursor, want int) place {
 	})
 	chained.unlock()
 
-	r.lock()
+	x.lockPiece(from.piece, r)
 	write32(&r.lost, r.lost+1)
 	write32(&r.rootSets(r.meta)[from.at], 0)
 	x.sets.drop(set)

@@ -215,7 +215,7 @@ func TestRootsGetClientHashes(t *testing.T) {
 	f(5, 55)
 	l.storeBehind(o, 504, 604, 6)
 	got := map[uint64]uint64{}
-	l.x.Snapshot().Walk(same, all, func(s *Stretch) bool {
+	l.x.Snapshot().Walk(all, func(s *Stretch) bool {
 		for i, engine := range s.Engine {
 			got[engine] = s.ClientHashes[i]
 		}

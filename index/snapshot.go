@@ -8,9 +8,8 @@ import (
 	"slices"
 )
 
-// Snapshot is what an index holds at one moment. Taking one copies 24 bytes a block and
-// the owner sets while other calls wait; walking it holds nothing up, and may take as long
-// as it likes.
+// Snapshot is what an index holds at one moment: 24 bytes a block, and the owner sets. A
+// walk holds nothing up, and may take as long as it likes.
 type Snapshot struct {
 	x          *Index
 	pieces     []snapPiece
@@ -50,6 +49,7 @@ type snapSource struct {
 	own     map[uint64]uint64   // engine hash -> block, where it differs from what others mean
 	private map[uint64][]uint64 // the reverse
 	links   map[uint64]link     // by engine hash
+	waiting []uint64            // engine hashes of links, the oldest first
 	rank    int                 // place among the sources of a unified snapshot
 	holds   int                 // block whose name is elected, plus one, where the source holds it
 	teaches int                 // the same, where the source taught a name of the block
@@ -92,26 +92,17 @@ type Stretch struct {
 const longest = 512
 
 // Snapshot returns what the index holds now. Options.KeepClientHashes must be set.
-func (x *Index) Snapshot() *Snapshot {
-	if !x.keepsClientHashes {
-		panic("BUG: a snapshot of an index that keeps no client hashes")
-	}
-	x.lock()
-	defer x.unlock()
-	for x.sweep.left > 0 {
-		x.sweepOn(math.MaxInt)
-	}
+func (x *Index) Snapshot() *Snapshot { return x.Cut().Snapshot() }
+
+// moment returns a snapshot without blocks. All lanes are locked.
+func (x *Index) moment() *Snapshot {
 	s := &Snapshot{x: x, owners: make(map[uint32]*snapOwner), families: make([]Source, len(x.families))}
 	for i := range s.families {
 		s.families[i] = x.family(Source(i))
 	}
-	n := 0
-	x.allPieces(func(_ uint32, r *piece) { n += int(r.len()) })
-	s.local, s.engine, s.set = make([]uint64, 0, n), make([]uint64, 0, n), make([]uint32, 0, n)
 	if x.wide || x.looseBlocks.Load() > 0 {
-		s.clientHash = make([]uint64, 0, n)
+		s.clientHash = []uint64{}
 	}
-	x.allPieces(s.copy)
 	b := x.sets.body.Load()
 	s.width, s.bits = b.width, slices.Clone(b.bits[:int(x.sets.n)*b.width])
 	s.sources = make([]*snapSource, len(x.sources))
@@ -121,7 +112,7 @@ func (x *Index) Snapshot() *Snapshot {
 		}
 	}
 	for _, o := range x.owners {
-		if o == nil || o.blocks == 0 {
+		if o == nil || o.digest.Blocks == 0 {
 			continue
 		}
 		so := &snapOwner{name: o.name, id: o.id, source: s.sources[o.s.name], run: Stretch{Owner: o.name}}
@@ -134,35 +125,31 @@ func (x *Index) Snapshot() *Snapshot {
 	return s
 }
 
-// copy copies a piece.
-func (s *Snapshot) copy(n uint32, r *piece) {
-	x, k := s.x, int(r.len())
-	p := snapPiece{line: n, by: r.by, begin: len(s.local), end: len(s.local) + k, prev: r.prev, head: r.head, up: r.up, loose: r.loose(), roots: r.roots()}
-	if p.roots {
-		p.up = 0
-	}
-	s.local = append(s.local, r.local()[:k]...)
+// add adds a piece.
+func (s *Snapshot) add(c *copiedPiece) {
+	p, k := c.snapPiece, len(c.local)
+	p.begin, p.end, p.sides = len(s.local), len(s.local)+k, slices.Clone(p.sides)
+	s.local = append(s.local, c.local...)
 	if p.loose {
 		s.engine = append(s.engine, make([]uint64, k)...)
 	} else {
-		s.engine = append(s.engine, r.engine()[:k]...)
+		s.engine = append(s.engine, c.engine...)
 	}
 	if s.clientHash != nil {
-		for i := range uint32(k) {
-			s.clientHash = append(s.clientHash, r.clientHash(i))
+		switch {
+		case len(c.clientHash) > 0:
+			s.clientHash = append(s.clientHash, c.clientHash...)
+		case p.loose:
+			s.clientHash = append(s.clientHash, make([]uint64, k)...)
+		default:
+			s.clientHash = append(s.clientHash, c.local...)
 		}
 	}
-	var room [maxPiece + 2]interval
 	start := uint32(0)
-	for _, v := range x.intervalsOf(r, &room) {
+	for _, v := range c.intervals {
 		for ; start < v.end; start++ {
 			s.set = append(s.set, v.set)
 		}
-	}
-	for line := r.side; line != 0; {
-		d := x.sideAt(line)
-		p.sides = append(p.sides, snapSide{d.from(), d.by, slices.Clone(d.engine()[:d.cap()])})
-		line = d.next
 	}
 	s.pieces = append(s.pieces, p)
 }
@@ -179,7 +166,10 @@ func (s *source) snapshot() *snapSource {
 	}
 	if s.room.used > 0 {
 		n.links = make(map[uint64]link, s.room.used)
-		s.room.byEngine.all(func(engine uint64, i *int32) bool { n.links[engine] = s.room.links[*i]; return true })
+		for i := s.room.oldest; i != none; i = s.room.links[i].newer {
+			l := s.room.links[i]
+			n.links[l.engine], n.waiting = l, append(n.waiting, l.engine)
+		}
 	}
 	return n
 }
@@ -196,9 +186,8 @@ func (s *Snapshot) Unify(among func(Owner) (rank int, ok bool)) {
 }
 
 // Walk calls f for all blocks of the wanted owners, until f returns false. A parent that
-// a wanted owner holds comes before its children. local turns a client hash into the
-// local hash it was stored with, false if it does not know. One goroutine walks at a time.
-func (s *Snapshot) Walk(local func(clientHash uint64) (uint64, bool), want func(Owner) bool, f func(*Stretch) bool) {
+// a wanted owner holds comes before its children. One goroutine walks at a time.
+func (s *Snapshot) Walk(want func(Owner) bool, f func(*Stretch) bool) {
 	s.plant()
 	w := &snapWalk{Snapshot: s, f: f, polls: make(map[Source]poll)}
 	w.private = slices.ContainsFunc(s.sources, func(n *snapSource) bool { return n != nil && len(n.private) > 0 })

@@ -35,9 +35,6 @@ func holdings(x *Index, o Owner, clientHash map[uint64]bool) map[uint64]int {
 	return all
 }
 
-// same is the client hash of a world without adapters.
-func same(clientHash uint64) (uint64, bool) { return clientHash, true }
-
 func all(Owner) bool { return true }
 
 // replica restores a snapshot of an index in a fresh one with the same sources and
@@ -50,7 +47,7 @@ func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stre
 	for o := range Owner(len(x.owners)) {
 		n.NewOwner(owners[o])
 	}
-	x.Snapshot().Walk(same, all, func(s *Stretch) bool {
+	x.Snapshot().Walk(all, func(s *Stretch) bool {
 		see(s)
 		var local []uint64
 		if s.ClientHashes[0] != 0 {
@@ -113,6 +110,9 @@ func TestSnapshotModel(t *testing.T) {
 			if len(got) > len(want) || raw == 0 && !maps.Equal(got, want) {
 				w.fail("owner %d of source %d: %v, want %v", o, w.o.owners[o], got, want)
 			}
+			if a, b := n.Digest(o), w.x.Digest(o); maps.Equal(got, want) && a.Loose == 0 && b.Loose == 0 && a != b {
+				w.fail("owner %d of source %d has the digest %+v, want %+v", o, w.o.owners[o], a, b)
+			}
 		}
 		if err := n.Check(); err != nil {
 			w.fail("check: %v", err)
@@ -135,7 +135,7 @@ func (w *world) compareUnified() {
 	}
 	snap := w.x.Snapshot()
 	snap.Unify(func(o Owner) (int, bool) { return int(w.o.owners[o]), true })
-	snap.Walk(same, all, func(s *Stretch) bool {
+	snap.Walk(all, func(s *Stretch) bool {
 		if s.HasParent && !s.Waiting && !seen[s.Owner][s.Parent] {
 			late[s.Owner] = append(late[s.Owner], s.Parent)
 		}
@@ -204,7 +204,7 @@ func TestSnapshotUnify(t *testing.T) {
 		snap := x.Snapshot()
 		snap.Unify(func(o Owner) (int, bool) { return -int(o), o != leftOut })
 		got := make(map[uint64]uint64)
-		snap.Walk(same, all, func(s *Stretch) bool {
+		snap.Walk(all, func(s *Stretch) bool {
 			if s.Owner == leftOut || s.More != nil {
 				t.Errorf("%+v", s)
 			}
@@ -233,7 +233,7 @@ func TestSnapshotParentOfAnother(t *testing.T) {
 	x.Store(&Store{Owner: parent, Engine: []uint64{1, 2}, Local: []uint64{7, 8}})
 	x.Store(&Store{Owner: child, Engine: []uint64{3}, Local: []uint64{9}, Parent: 1, HasParent: true})
 	known := make(map[uint64]bool)
-	x.Snapshot().Walk(same, all, func(s *Stretch) bool {
+	x.Snapshot().Walk(all, func(s *Stretch) bool {
 		if s.HasParent && !known[s.Parent] {
 			t.Errorf("%d comes before its parent %d", s.Engine, s.Parent)
 		}
@@ -275,7 +275,7 @@ func TestSnapshotNames(t *testing.T) {
 	f(src[3], own[3], 301) // a copy under another name
 	got := map[Owner][]uint64{}
 	more := map[Owner][]uint64{}
-	x.Snapshot().Walk(same, all, func(s *Stretch) bool {
+	x.Snapshot().Walk(all, func(s *Stretch) bool {
 		if !s.Root || s.Key != 7 {
 			t.Errorf("%+v does not begin at the root", s)
 		}
@@ -315,7 +315,7 @@ func TestSnapshotStandsStill(t *testing.T) {
 	x.Remove(o, engine[1000:], nil, CopySet)
 	x.Compact()
 	var got []uint64
-	snap.Walk(same, all, func(s *Stretch) bool {
+	snap.Walk(all, func(s *Stretch) bool {
 		got = append(got, s.Engine...)
 		return true
 	})
@@ -336,7 +336,7 @@ func TestSnapshotNamesReturningSource(t *testing.T) {
 	again := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: again, Engine: []uint64{100}, Copies: CopySet})
 	names := make(map[Owner]uint64)
-	x.Snapshot().Walk(func(l uint64) (uint64, bool) { return l, true }, func(Owner) bool { return true }, func(r *Stretch) bool {
+	x.Snapshot().Walk(func(Owner) bool { return true }, func(r *Stretch) bool {
 		names[r.Owner] = r.Engine[0]
 		return true
 	})
@@ -359,7 +359,7 @@ func TestSnapshotNamesOfGoneTeacher(t *testing.T) {
 	check := func(snap *Snapshot, want map[Owner]uint64) {
 		t.Helper()
 		got := make(map[Owner]uint64)
-		snap.Walk(same, all, func(s *Stretch) bool { got[s.Owner] = s.Engine[0]; return true })
+		snap.Walk(all, func(s *Stretch) bool { got[s.Owner] = s.Engine[0]; return true })
 		if !maps.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}

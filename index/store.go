@@ -324,17 +324,19 @@ func (p *storing) copied(n uint32, blocks uint64) {
 func (x *Index) addHolders(o *owner, n uint32, r *piece, lo, hi uint32) (changed uint64) {
 	changed, edge := x.change(o.s.lane, r, lo, hi, o.id, true)
 	if changed != 0 {
-		o.held(bits.OnesCount64(changed))
+		sum, loose := r.wordsOf(changed)
+		o.held(bits.OnesCount64(changed), loose, sum)
 		o.s.lane.live += bits.OnesCount64(edge)
 	}
 	return changed
 }
 
 // forgetStale drops the engine hashes that a block had when it lost its last owner.
-func (x *Index) forgetStale(r *piece, at uint32) {
+func (x *Index) forgetStale(n uint32, r *piece, at uint32) {
 	if r.loose() {
 		return
 	}
+	x.keep(n)
 	write64(&r.engine()[at], 0)
 	for line := r.side; line != 0; {
 		d := x.sideAt(line)
@@ -412,7 +414,7 @@ func (p *storing) run(i int, q place, engine uint64) (int, bool) {
 	if x.naming == onDemand && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
 		x.noteVague(p.s, q.piece)
 	}
-	r.lock()
+	x.lockPiece(q.piece, r)
 	changed := x.addHolders(p.o, q.piece, r, lo, at)
 	r.unlock()
 	p.res.Added += bits.OnesCount64(changed)

@@ -87,12 +87,6 @@ func closeAccessLog(l *server.AccessLog, log zerolog.Logger) {
 	}
 }
 
-// mustSettle reports whether there is something to wait for before the dialect
-// answers.
-func mustSettle(cfg config.DynamoDialect) bool {
-	return len(cfg.Peers) > 0 || cfg.MinInitialWorkers > 0
-}
-
 // workersPause lies between looks at how many workers there are.
 const workersPause = 100 * time.Millisecond
 

@@ -52,6 +52,7 @@ func rootCommand() *cobra.Command {
 		serveCommand(),
 		queryCommand(),
 		servicesCommand(),
+		diffCommand(),
 		replayCommand(),
 		simulateCommand(),
 		demoCommand(),

@@ -35,14 +35,18 @@ func replayCommand() *cobra.Command {
 		Short: "Rebuild the past from a server's journal and answer queries of then",
 		Long: "Reads the journal that a server wrote to journal.dir, rebuilds what the server knew, and prints a summary.\n" +
 			"With a question, or a file with the body of POST /query, it answers that; with --listen it serves the API\n" +
-			"until it is interrupted. The journal is only read; it may be that of a running server.",
+			"until it is interrupted. The journal is only read; it may be that of a running server.\n\n" +
+			"The summary lists the runs, which are lives of the recording server. --until stops the rebuilding at a batch or\n" +
+			"at a time: every source then is as the journal had it. A time between two runs is the end of the earlier one, a\n" +
+			"time after the last record is the end of the journal, and a time before the first record is an error.",
 		Example: "  conductor replay journal/\n" +
 			"  conductor replay journal/ --until prefill-1:1820 --model deepseek --block-size 16 --tokens 1,2,3,4\n" +
+			"  conductor replay journal/ --until 2026-03-01T14:05:00Z --query-file query.json\n" +
 			"  conductor replay journal/ --until 'prefill-1|default|0:3/1820' --listen 127.0.0.1:13399",
 		Args: cobra.ExactArgs(1),
 	}
 	f := cmd.Flags()
-	f.StringVar(&until, "until", "", "stop after this batch, as `SOURCE:SEQ` or SOURCE:EPOCH/SEQ; SOURCE is instance|tenant|rank or an instance of one source")
+	f.StringVar(&until, "until", "", "stop after this batch, as `SOURCE:SEQ` or SOURCE:EPOCH/SEQ, or after the last record up to a time of RFC 3339 or a duration ago, such as 20m; SOURCE is instance|tenant|rank or an instance of one source")
 	f.StringVar(&queryFile, "query-file", "", "print the answer to this `file`, the JSON body of POST /query or /query_by_hash; - reads standard input")
 	f.StringVar(&listen, "listen", "", "serve the API of the past on this `address`")
 	q.flags(cmd)
@@ -106,6 +110,9 @@ func replayCommand() *cobra.Command {
 type past struct {
 	dir       string
 	until     string // what it was replayed to, "" for its end
+	target    journal.Target
+	runs      journal.Runs
+	last      journal.Record // the last one taken, without its payload
 	conductor *conductor.Conductor
 	sum       conductor.ReplaySummary
 	damage    journal.Damage
@@ -119,11 +126,11 @@ func readPast(ctx context.Context, dir, until string, errs io.Writer) (*past, er
 	m := meter{out: errs}
 	var stop journal.Place
 	if until != "" {
-		target, err := journal.ParseTarget(until)
-		if err != nil {
+		var err error
+		if p.target, err = journal.ParseTarget(until, time.Now()); err != nil {
 			return nil, fmt.Errorf("--until: %w", err)
 		}
-		if stop, err = journal.Locate(dir, target, m.show("looking for "+until)); err != nil {
+		if stop, p.runs, err = journal.Locate(dir, p.target, m.show("looking for "+until)); err != nil {
 			return nil, fmt.Errorf("--until: %w", err)
 		}
 	}
@@ -143,7 +150,7 @@ func readPast(ctx context.Context, dir, until string, errs io.Writer) (*past, er
 		err := r.Next(&rec)
 		if errors.Is(err, io.EOF) {
 			if until != "" {
-				err = fmt.Errorf("--until: the server removed batch %s while it was looked for", until)
+				err = fmt.Errorf("--until: the server removed the records of %s while it was looked for", until)
 			} else if replay.Summary().Records == 0 {
 				err = fmt.Errorf("%q holds no record that can be read (%s)", dir, damageText(r.Damage()))
 			} else {
@@ -157,6 +164,9 @@ func readPast(ctx context.Context, dir, until string, errs io.Writer) (*past, er
 			replay.Conductor().Close()
 			return nil, err
 		}
+		if until == "" {
+			p.runs.Take(&rec)
+		}
 		if err := replay.Take(&rec); err != nil {
 			if p.odd++; p.odd <= 3 {
 				fmt.Fprintf(errs, "passed over: %v\n", err)
@@ -167,8 +177,30 @@ func readPast(ctx context.Context, dir, until string, errs io.Writer) (*past, er
 	}
 	p.conductor, p.sum, p.damage = replay.Conductor(), replay.Summary(), r.Damage()
 	p.read, _ = r.Progress()
+	p.last = journal.Record{Run: rec.Run, Time: rec.Time, At: rec.At}
 	return p, nil
 }
+
+// stopped says where the replay stopped, and what the journal has behind that.
+func (p *past) stopped() string {
+	if p.target.Time.IsZero() {
+		return "after " + p.until
+	}
+	text := fmt.Sprintf("at %s, the last record up to %s", stamp(p.last.Time), stamp(p.target.Time))
+	for i, run := range p.runs.List {
+		switch {
+		case run.ID != p.last.Run || run.End != p.last.At:
+		case i+1 < len(p.runs.List):
+			text += fmt.Sprintf("; the run ends there, the next one begins at %s", stamp(p.runs.List[i+1].First))
+		default:
+			text += "; the journal ends there"
+		}
+	}
+	return text
+}
+
+// stamp prints a time as --until reads it.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // meter shows the progress of a replay.
 type meter struct {
@@ -196,15 +228,21 @@ func (m *meter) show(what string) func(read, total int64) {
 // print writes what was found, and the sources as they were.
 func (p *past) print(ctx context.Context, server *client, out io.Writer) error {
 	s := p.sum
-	const layout = "2006-01-02 15:04:05.000 UTC"
 	fmt.Fprintf(out, "journal  %s, %d records, %d bytes, runs of the server: %d\n", p.dir, s.Records, p.read, s.Runs)
-	fmt.Fprintf(out, "time     %s to %s\n", s.First.Format(layout), s.Last.Format(layout))
+	for _, run := range p.runs.List {
+		cut := ""
+		if run.Cut {
+			cut = ", its beginning is gone"
+		}
+		fmt.Fprintf(out, "run      %016x from %s to %s, sources: %d, batches: %d%s\n", run.ID, stamp(run.First), stamp(run.Last), run.Sources, run.Batches, cut)
+	}
+	fmt.Fprintf(out, "time     %s to %s\n", stamp(s.First), stamp(s.Last))
 	fmt.Fprintf(out, "applied  %d batches of %d registrations, %d resets\n", s.Batches, s.Sources, s.Epochs)
 	fmt.Fprintf(out, "missing  %d batches never arrived, %d could not be decoded; %d records were not written, %d have no source, %d make no sense\n",
 		s.Missing, s.Undecodable, s.Lost, s.Stray, p.odd)
 	fmt.Fprintf(out, "damage   %s\n", damageText(p.damage))
 	if p.until != "" {
-		fmt.Fprintf(out, "stopped  after %s\n", p.until)
+		fmt.Fprintf(out, "stopped  %s\n", p.stopped())
 	}
 	fmt.Fprintln(out)
 	return printServices(ctx, server, out)

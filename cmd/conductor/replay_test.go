@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"kvconductor/cmd/internal/sim/digest"
 	"kvconductor/cmd/internal/sim/engine"
@@ -211,6 +212,76 @@ func TestReplayAnswersAsServer(t *testing.T) {
 	foreign := t.TempDir()
 	os.WriteFile(filepath.Join(foreign, "00000001.journal"), []byte("hello"), 0o600)
 	f("holds no record", foreign)
+}
+
+// TestReplayUntilTime records two runs and asks for the state at times in, between, before
+// and after them.
+func TestReplayUntilTime(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "journal")
+	settings := fmt.Sprintf("journal: {dir: %q}\n", dir)
+	p := serveProcess(t, settings)
+	a, b := recordEngine(t, p, "a", 1<<32), recordEngine(t, p, "b", 1<<33)
+	b.publish(engine.Stored, 0, 3)
+	b.settle(p, "b")
+	a.publish(engine.Stored, 0, 4)
+	a.settle(p, "a")
+	a.publish(engine.Stored, 4, 6)
+	a.settle(p, "a")
+	awaitBatches(t, dir, 3)
+	p.cmd.Process.Kill()
+	p.cmd.Wait()
+	p = serveProcess(t, settings)
+	b.publish(engine.Stored, 3, 5)
+	body := fmt.Sprintf(`{"endpoint":%q,"replay_endpoint":%q,"type":"vLLM","modelname":"m","instance_id":"b","block_size":%d,"dp_rank":0}`, b.Endpoint(), b.ReplayEndpoint(), recordedBlock)
+	post(t, p.url+"/register", body, 200)
+	b.settle(p, "b")
+	awaitBatches(t, dir, 5)
+	p.cmd.Process.Kill()
+	p.cmd.Wait()
+
+	r, err := journal.Open(dir)
+	must.Succeed(t, err)
+	var runs journal.Runs
+	var batches []journal.Record
+	for rec := (journal.Record{}); r.Next(&rec) == nil; {
+		if runs.Take(&rec); rec.Kind == journal.Batch {
+			batches = append(batches, rec)
+		}
+	}
+	if len(runs.List) != 2 || len(batches) != 5 {
+		t.Fatalf("%d runs with %d batches", len(runs.List), len(batches))
+	}
+	f := func(at time.Time, want ...string) {
+		t.Helper()
+		out, errs, err := replay(t, dir, "--until", at.Format(time.RFC3339Nano))
+		if err != nil {
+			t.Errorf("%v: %v %s", at, err, errs)
+		}
+		for i, run := range runs.List {
+			want = append(want, fmt.Sprintf(`run +%016x from %s to %s, sources: %d, batches: %d\n`, run.ID,
+				run.First.Format(time.RFC3339Nano), run.Last.Format(time.RFC3339Nano), 2-i, 3-i))
+		}
+		for _, w := range want {
+			if !regexp.MustCompile(w).MatchString(out) {
+				t.Errorf("%v: no %q in\n%s", at, w, out)
+			}
+		}
+	}
+	const row = ` +default +0 +vLLM +m +16 +\S+ +1 +`
+	f(batches[1].Time, `a`+row+`0 `, `b`+row+`0 `, `stopped +at \S+, the last record up to \S+\n`)
+	f(batches[2].Time.Add(-1), `a`+row+`0 `)
+	f(batches[2].Time, `a`+row+`1 `)
+	f(runs.List[1].First.Add(-1), `a`+row+`1 `, `b`+row+`0 `, `; the run ends there, the next one begins at `+runs.List[1].First.Format(time.RFC3339Nano))
+	f(time.Now().Add(time.Hour), `b`+row+`1 `, `; the journal ends there`)
+	out, errs, err := replay(t, dir, "--until", "0s")
+	if err != nil || !strings.Contains(out, "; the journal ends there") || strings.Contains(out, "\na ") {
+		t.Errorf("now: %v %s\n%s", err, errs, out)
+	}
+	_, errs, err = replay(t, dir, "--until", runs.List[0].First.Add(-1).Format(time.RFC3339Nano))
+	if want := "it begins at " + runs.List[0].First.Format(time.RFC3339Nano); err == nil || !strings.Contains(errs, want) {
+		t.Errorf("before the journal: %v %q, want %q", err, errs, want)
+	}
 }
 
 // TestReplayListens serves a past, which cannot be changed.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -23,6 +24,7 @@ import (
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/conductor/replica"
 	"kvconductor/conductor/server"
+	"kvconductor/conductor/snapshot"
 	"kvconductor/config"
 	"kvconductor/events"
 	"kvconductor/events/journal"
@@ -98,9 +100,17 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	defer reopenOnHangup(access, log)()
 	sockets := newSockets(cfg)
 	options := conductorOptions(cfg, sockets, log)
+	kept, err := snapshotDir(loaded)
+	if err != nil {
+		return err
+	}
+	if kept != nil {
+		defer kept.Close()
+	}
+	recovers := kept != nil || len(cfg.Dynamo.Peers) > 0
 	gate := make(chan struct{})
 	options.Gate = gate
-	if len(cfg.Dynamo.Peers) == 0 {
+	if !recovers {
 		close(gate)
 	}
 	if options.Memo, err = memo(loaded); err != nil {
@@ -111,14 +121,20 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 		return err
 	}
 	c := conductor.New(options)
-	peers := replica.New(replica.Config{Peers: cfg.Dynamo.Peers, Format: dynamo.Dumps(log), Log: log})
+	peers := replica.New(replica.Config{
+		Peers: cfg.Dynamo.Peers, Formats: []replica.Format{snapshot.Format(), dynamo.Dumps(log)},
+		Digests: replica.Digests{Path: conductorhttp.DigestPath, Read: conductorhttp.ReadDigests}, Log: log,
+	})
+	keeper := snapshot.NewKeeper(snapshot.Config{
+		Dir: kept, Conductor: c, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
+	})
 	places := admission(cfg.Limits)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: places, Replica: peers,
 		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, places, collectors.NewGoCollector(),
+	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, places, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets))
 
 	for i, src := range cfg.Sources {
@@ -132,9 +148,18 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 		}
 	}
 
+	if kept != nil {
+		keeper.RestoreSources()
+	}
 	opts := conductorhttp.Options{
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
-		Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
+		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
+		Progress: func() conductor.Progress {
+			if p := keeper.Progress(); p.From != "" {
+				return p
+			}
+			return peers.Progress()
+		},
 	}
 	web.Handler = func(root string) http.Handler {
 		at := opts
@@ -147,19 +172,55 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	if show != nil {
 		show(c, web)
 	}
-	settle := func(ctx context.Context) bool {
-		if len(cfg.Dynamo.Peers) > 0 {
-			peers.Recover(ctx, c, cfg.Dynamo.RecoveredTTL)
+	var keeping sync.WaitGroup
+	stopped, stopKeeping := context.WithCancel(context.Background())
+	defer stopKeeping()
+	settle := func(settling context.Context) bool {
+		if kept != nil {
+			keeper.Restore(settling)
+		}
+		if len(cfg.Dynamo.Peers) > 0 && c.Unfilled() > 0 {
+			peers.Recover(settling, c, cfg.Dynamo.RecoveredTTL)
+		}
+		if recovers {
 			close(gate) // what engines sent meanwhile is applied
 		}
-		return waitForWorkers(ctx, cfg.Dynamo, dialect, log)
+		if kept != nil && settling.Err() == nil {
+			keeping.Go(func() { keeper.Keep(stopped) })
+		}
+		if every := cfg.Dynamo.CompareInterval; every > 0 {
+			go peers.Compare(ctx, c, every)
+		}
+		return waitForWorkers(settling, cfg.Dynamo, dialect, log)
 	}
-	err = web.Run(ctx, settle, mustSettle(cfg.Dynamo))
+	err = web.Run(ctx, settle, recovers || cfg.Dynamo.MinInitialWorkers > 0)
 	if err == nil {
 		log.Info().Msg("stopping")
 	}
-	shutdown(web, c, options.Journal, cfg.Limits.ShutdownTimeout, log)
+	web.Shutdown(cfg.Limits.ShutdownTimeout)
+	stopKeeping()
+	keeping.Wait() // the last snapshot has what the sources hold
+	shutdown(c, options.Journal, log)
 	return err
+}
+
+// snapshotDir opens the directory of snapshots, if there is to be one.
+func snapshotDir(loaded *config.Loaded) (*snapshot.Dir, error) {
+	cfg, key := loaded.Config.Snapshot, snapshot.NoKey
+	if cfg.Dir == "" {
+		return nil, nil
+	}
+	if cfg.KeyFile != "" {
+		var err error
+		if key, err = snapshot.ReadKey(cfg.KeyFile); err != nil {
+			return nil, fmt.Errorf("%s: snapshot.key_file: %w", loaded.Place("snapshot.key_file"), err)
+		}
+	}
+	dir, err := snapshot.OpenDir(cfg.Dir, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s: snapshot.dir: %w", loaded.Place("snapshot.dir"), err)
+	}
+	return dir, nil
 }
 
 // listeners returns the configured listeners. Those of the Dynamo dialect are late: to its
@@ -203,10 +264,8 @@ func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conduc
 	return r
 }
 
-// shutdown waits for requests in flight, then closes the sources and the journal. It
-// returns within about the timeout, whatever clients and engines do.
-func shutdown(web *server.Servers, c *conductor.Conductor, j *journal.Writer, timeout time.Duration, log zerolog.Logger) {
-	web.Shutdown(timeout)
+// shutdown closes the sources and the journal. It returns in time, whatever engines do.
+func shutdown(c *conductor.Conductor, j *journal.Writer, log zerolog.Logger) {
 	if !within(500*time.Millisecond, c.Close) {
 		log.Warn().Msg("sources did not stop in time")
 	}
@@ -311,7 +370,9 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 		Completeness:     completeness,
 		RecallBytes:      cfg.Index.RecallBytes,
 		PoolBytes:        cfg.Pool.MaxBytes,
+		RingBytes:        int(cfg.Journal.RingBytes),
 		SilentAfter:      cfg.Doctor.SilentAfter,
+		MinSynced:        cfg.Ready.MinSources,
 		Log:              log,
 		Transport: func(r conductor.Registration) stream.Transport {
 			return sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank})

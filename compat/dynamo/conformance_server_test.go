@@ -86,6 +86,10 @@ type fakePeer struct {
 func newFakePeer(t *testing.T, status int, document string, before func()) *fakePeer {
 	p := &fakePeer{}
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/admin/") { // of our own protocol, which Dynamo's peers do not know
+			http.NotFound(w, r)
+			return
+		}
 		p.mu.Lock()
 		p.paths = append(p.paths, r.Method+" "+r.URL.Path)
 		p.mu.Unlock()

@@ -123,7 +123,7 @@ func told(r replica.Status) string {
 
 // asks returns a replica that asks peers for dumps through pipes.
 func (p pipes) asks(t testing.TB, peers ...string) *replica.Replica {
-	return replica.New(replica.Config{Peers: peers, Client: p.client(t), Format: Dumps(zerolog.Nop()), Log: zerolog.Nop()})
+	return replica.New(replica.Config{Peers: peers, Client: p.client(t), Formats: []replica.Format{Dumps(zerolog.Nop())}, Log: zerolog.Nop()})
 }
 
 // Peers are asked in order, until one gives a whole dump; nothing is left of what

@@ -92,7 +92,7 @@ type Options struct {
 	// Unknown makes errors name fields that the shape lacks.
 	Unknown bool
 	// Every, unless 0, stores unknown fields too, at most Every in all. Of a field given
-	// twice it stores the last, so a shape has at most one list of each Kind.
+	// twice in JSON it stores the last, so a shape has at most one list of each Kind.
 	Every int
 	// Name, unless nil, reports whether a name with escapes is valid. text is quoted.
 	Name func(text []byte) bool
@@ -113,8 +113,8 @@ type scanner struct {
 }
 
 // Scan empties the buffers and reads the object in Src. It returns the fields in the order of the document, and
-// the offset behind the object. After an error the fields before the fault are valid; the
-// field that holds the fault is the last.
+// the offset behind the object. After an error in JSON the fields before the fault are valid; the
+// field that holds the fault is the last. After one in msgpack there are none.
 func (r *Request) Scan(of Shape, opts Options) (members []Member, end int, err *Error) {
 	r.Members, r.Items, r.Tokens, r.Hashes, r.Unknown = r.Members[:0], r.Items[:0], r.Tokens[:0], r.Hashes[:0], 0
 	return r.ScanText(r.Src, of, opts)

@@ -53,6 +53,8 @@ const (
 	FindingHashScheme = "hash_scheme"
 	// FindingNoRemovals: a publisher stores on a medium and never removes from it.
 	FindingNoRemovals = "no_removals"
+	// FindingDrift: another replica holds other blocks of the source behind the same batch.
+	FindingDrift = "drift"
 )
 
 // Findings are the findings about one source. All methods are safe for concurrent use.

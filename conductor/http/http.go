@@ -30,6 +30,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/server"
+	"kvconductor/conductor/snapshot"
 )
 
 // Options configures the HTTP room.
@@ -40,6 +41,10 @@ type Options struct {
 	MaxTokens int
 	// Admission bounds the queries at once; nil is no bound.
 	Admission *server.Admission
+	// Snapshots are taken for peers; nil takes none.
+	Snapshots *snapshot.Spool
+	// Progress tells how far a recovery has come; nil is never under way.
+	Progress func() conductor.Progress
 	// Version is reported by /health.
 	Version string
 	// OpenAPI is the document served at /openapi.yaml.
@@ -69,7 +74,7 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	r.GET("/ready", inJSON(a.ready))
 	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})))
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
-	r.GET("/admin/check", inJSON(a.check))
+	a.mountAdmin(r.Group("/admin"))
 	return r
 }
 
@@ -102,6 +107,12 @@ type answered struct {
 	body   any
 }
 
+// file is a result in a form of its own.
+type file struct {
+	contentType string
+	bytes       []byte
+}
+
 // errorBody is the one shape of errors.
 type errorBody struct {
 	Error  string `json:"error"`
@@ -118,11 +129,14 @@ func wrap(h handler) server.Handler {
 			refuse(g, codec, err)
 			return
 		}
-		v, ok := result.(answered)
-		if !ok {
-			v = answered{http.StatusOK, result}
+		switch v := result.(type) {
+		case answered:
+			respond(g, codec, v.status, v.body)
+		case file:
+			server.Send(g, http.StatusOK, v.contentType, v.bytes)
+		default:
+			respond(g, codec, http.StatusOK, v)
 		}
-		respond(g, codec, v.status, v.body)
 	}
 }
 
@@ -184,6 +198,8 @@ func describe(err error) (int, errorBody) {
 	status, reason := server.Status(err)
 	row := errorBody{Error: err.Error(), Reason: reason}
 	switch {
+	case errors.Is(err, errRecovering):
+		status, row.Reason = http.StatusServiceUnavailable, "recovering"
 	case errors.As(err, &field):
 		row.Error, row.Field = field.Message, field.Field
 		if field.Index >= 0 {

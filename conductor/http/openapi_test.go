@@ -36,7 +36,7 @@ func newServer(t *testing.T) *server {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	admission := conductorserver.NewAdmission(1, 0)
-	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, RingBytes: 1 << 16, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	registry.MustRegister(conductor.Collector{Conductor: c})
 	opts := conductorhttp.Options{MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
@@ -136,6 +136,17 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("GET", "/metrics", "", 200)
 	f("GET", "/openapi.yaml", "", 200)
 	f("GET", "/admin/check", "", 200)
+	f("GET", "/admin/events?source=a%7Cdefault%7C0", "", 200)
+	f("GET", "/admin/events?source=a%7Cdefault%7C0&from=0&to=18446744073709551615&limit=10000", "", 416)
+	f("GET", "/admin/events?source=a%7Cdefault%7C0&epoch=2", "", 416)
+	f("GET", "/admin/events?source=ghost%7Cdefault%7C0", "", 404)
+	for _, query := range []string{"", "source=", "source=a&from=x", "source=a&from=-1", "source=a&from=18446744073709551616", "source=a&to=1.5", "source=a&epoch=0", "source=a&limit=0",
+		"source=a&limit=10001", "source=a&from=2&to=1"} {
+		f("GET", "/admin/events?"+query, "", 400)
+	}
+	f("GET", "/admin/digest", "", 200)
+	f("GET", "/admin/digest?source=a%7Cdefault%7C0", "", 200)
+	f("GET", "/admin/digest?source=x", "", 404)
 	f("POST", "/unregister", `{"instance_id":"b","dp_rank":0}`, 200)
 }
 

@@ -33,24 +33,26 @@ type serviceRow struct {
 	TTL            string            `json:",omitempty"` // of media that have none of their own
 	MediaTTL       map[string]string `json:",omitempty"` // by medium
 
-	State      string
-	Reason     string
-	Epoch      uint64
-	LastSeq    *uint64
-	Blocks     int
-	Orphans    int
-	Objects    *int   `json:",omitempty"` // of a pool
-	AgeMs      *int64 // since the last batch, null before the first
-	Gaps       uint64
-	Replayed   uint64
-	Restarts   uint64
-	Overruns   uint64
-	Duplicates uint64
-	Reconnects uint64
-	Dropped    uint64
-	DroppedBy  map[events.Reason]uint64
-	LastError  string
-	Findings   []findingRow
+	State   string
+	Reason  string
+	Epoch   uint64
+	LastSeq *uint64
+	Blocks  int
+	Orphans int
+	Objects *int   `json:",omitempty"` // of a pool
+	AgeMs   *int64 // since the last batch, null before the first
+	// HistoryFrom is snapshot, peer, replay or live.
+	HistoryFrom string
+	Gaps        uint64
+	Replayed    uint64
+	Restarts    uint64
+	Overruns    uint64
+	Duplicates  uint64
+	Reconnects  uint64
+	Dropped     uint64
+	DroppedBy   map[events.Reason]uint64
+	LastError   string
+	Findings    []findingRow
 }
 
 // findingRow is one finding of the doctor.
@@ -71,7 +73,7 @@ func (a *api) services(*gin.Context) (any, error) {
 			Copies: s.Copies, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 			HashProfile: rowOf(s.Profile),
 			State:       string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
-			Blocks: s.Blocks, Orphans: s.Orphans, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
+			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
 			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
 		}
@@ -171,18 +173,37 @@ func (a *api) ready(*gin.Context) (any, error) {
 	if !r.Ready {
 		status = http.StatusServiceUnavailable
 	}
-	return answered{status, gin.H{"ready": r.Ready, "recovering": r.Recovering, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}}, nil
+	row := gin.H{"ready": r.Ready, "recovering": r.Recovering, "synced": r.Synced, "min_sources": r.MinSynced, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}
+	if p := a.progress(); p != nil {
+		row["recovery"] = p
+	}
+	return answered{status, row}, nil
 }
 
-// check walks every index and reports broken invariants: GET /admin/check.
-func (a *api) check(*gin.Context) (any, error) {
-	errs := a.conductor.Check()
-	if len(errs) == 0 {
-		return gin.H{"ok": true, "errors": []string{}}, nil
+// progressRow is a recovery under way, in /ready.
+type progressRow struct {
+	From       string   `json:"from"`
+	Name       string   `json:"name"`
+	Blocks     int      `json:"blocks"`
+	Bytes      int64    `json:"bytes"`
+	TotalBytes int64    `json:"total_bytes"` // 0 while it is not known
+	Rate       float64  `json:"blocks_per_second"`
+	Left       *float64 `json:"seconds_left"` // null while it is not known
+}
+
+// progress returns the recovery under way, nil for none.
+func (a *api) progress() *progressRow {
+	if a.opts.Progress == nil {
+		return nil
 	}
-	texts := make([]string, len(errs))
-	for i, err := range errs {
-		texts[i] = err.Error()
+	p, now := a.opts.Progress(), time.Now()
+	if p.From == "" {
+		return nil
 	}
-	return answered{http.StatusInternalServerError, gin.H{"ok": false, "errors": texts}}, nil
+	row := &progressRow{From: p.From, Name: p.Name, Blocks: p.Blocks, Bytes: p.Bytes, TotalBytes: p.TotalBytes, Rate: p.Rate(now)}
+	if left := p.Left(now); left >= 0 {
+		seconds := left.Seconds()
+		row.Left = &seconds
+	}
+	return row
 }

@@ -9,6 +9,12 @@ var (
 	descSeconds = prometheus.NewDesc("conductor_recovery_seconds", "Seconds that the recovery has taken.", nil, nil)
 	descSkipped = prometheus.NewDesc("conductor_recovery_skipped", "Parts of the snapshot of the peer asked last that were left out, by reason.", []string{"reason"}, nil)
 	descFailed  = prometheus.NewDesc("conductor_recovery_failed_peers", "Peers that gave no whole snapshot.", nil, nil)
+
+	descCompared    = prometheus.NewDesc("conductor_drift_compared_timestamp_seconds", "When a peer was last compared with, 0 before.", nil, nil)
+	descPairs       = prometheus.NewDesc("conductor_drift_sources", "Sources in the last comparison with the peers, once for each peer, by result.", []string{"result"}, nil)
+	descPairBlocks  = prometheus.NewDesc("conductor_drift_blocks", "Block memberships that the last comparison with the peers was about.", nil, nil)
+	descDifferences = prometheus.NewDesc("conductor_drift_differences_total", "Confirmed differences between a source and that of a peer.", nil, nil)
+	descResyncs     = prometheus.NewDesc("conductor_drift_resyncs_total", "Resyncs of sources after a confirmed difference.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -32,7 +38,20 @@ func (r *Replica) Collect(ch chan<- prometheus.Metric) {
 	gauge(descSeconds, st.Seconds)
 	gauge(descFailed, float64(len(st.Errors)))
 	gauge(descSkipped, float64(st.Skipped[SkipRefused]), SkipRefused)
-	for _, reason := range r.cfg.Format.Reasons {
-		gauge(descSkipped, float64(st.Skipped[reason]), reason)
+	for _, f := range r.cfg.Formats {
+		for _, reason := range f.Reasons {
+			gauge(descSkipped, float64(st.Skipped[reason]), reason)
+		}
 	}
+	d, at := r.Drift(), 0.0
+	if !d.Compared.IsZero() {
+		at = float64(d.Compared.UnixMilli()) / 1000
+	}
+	gauge(descCompared, at)
+	gauge(descPairBlocks, float64(d.Blocks))
+	for _, result := range results {
+		gauge(descPairs, float64(d.Sources[result]), result)
+	}
+	ch <- prometheus.MustNewConstMetric(descDifferences, prometheus.CounterValue, float64(d.Differences))
+	ch <- prometheus.MustNewConstMetric(descResyncs, prometheus.CounterValue, float64(d.Resyncs))
 }

@@ -42,7 +42,10 @@ func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.
 		if ctx.Err() != nil {
 			break
 		}
-		r.note(func(st *Status) { st.Peer, st.Blocks, st.Bytes, st.Skipped = peer, 0, 0, map[string]int{} })
+		r.note(func(st *Status) {
+			st.Peer, st.Blocks, st.Bytes, st.Skipped = peer, 0, 0, map[string]int{}
+			r.progress = conductor.Progress{From: conductor.FromPeer, Name: peer, Since: time.Now()}
+		})
 		log.Info().Str("peer", peer).Msg("recovering from a peer")
 		in := c.Recover(ttl)
 		err := r.fetch(ctx, peer, in)
@@ -71,44 +74,67 @@ func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.
 	return r.Status()
 }
 
-// fetch brings back the snapshot of one peer. It gives up a peer that is slower than
-// pace bytes in patience.
-func (r *Replica) fetch(ctx context.Context, peer string, in *conductor.Recovery) error {
+// errUnknown is the answer of a peer that does not know a format.
+var errUnknown = errors.New("it has no snapshot in a known format")
+
+// fetch brings back the snapshot of one peer, in the first format that it knows.
+func (r *Replica) fetch(ctx context.Context, peer string, in *conductor.Recovery) (err error) {
+	for i := range r.cfg.Formats {
+		if err = r.fetchIn(ctx, peer, &r.cfg.Formats[i], in); !errors.Is(err, errUnknown) {
+			break
+		}
+	}
+	return err
+}
+
+// fetchIn brings back the snapshot of one peer in a format. It gives up a peer that is slower
+// than pace bytes in patience.
+func (r *Replica) fetchIn(ctx context.Context, peer string, format *Format, in *conductor.Recovery) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it gave less than %d bytes in %s", pace, patience)) })
 	defer silent.Stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(peer, "/")+r.cfg.Format.Path, nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Accept", r.cfg.Format.Accept)
-	res, err := r.cfg.Client.Do(req)
+	from := &download{ctx: ctx, client: r.cfg.Client, url: strings.TrimRight(peer, "/") + format.Path, accept: format.Accept, resumes: format.Resumes}
+	res, err := from.open("")
 	if err != nil {
 		return because(ctx, err)
 	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
+	defer from.close()
+	switch {
+	case res.StatusCode == http.StatusNotFound && format != &r.cfg.Formats[len(r.cfg.Formats)-1]:
+		return errUnknown
+	case res.StatusCode != http.StatusOK:
 		return fmt.Errorf("it answers %s", res.Status)
 	}
 	silent.Reset(patience)
-	logged, recent := time.Now(), 0
+	logged, recent, start := time.Now(), 0, time.Now()
+	r.note(func(*Status) {
+		r.progress = conductor.Progress{From: conductor.FromPeer, Name: peer, TotalBytes: max(res.ContentLength, 0), Since: start}
+	})
 	progress := func(n int) {
-		r.note(func(st *Status) { st.Bytes += int64(n); st.Blocks = in.Blocks })
+		r.note(func(st *Status) {
+			st.Bytes += int64(n)
+			st.Blocks = in.Blocks
+			r.progress.Bytes, r.progress.Blocks = st.Bytes, st.Blocks
+		})
 		if time.Since(logged) > progressEvery {
 			logged = time.Now()
-			st := r.Status()
-			r.cfg.Log.Info().Str("peer", st.Peer).Int("blocks", st.Blocks).Int64("bytes", st.Bytes).Msg("still recovering")
+			p := r.Progress()
+			line := r.cfg.Log.Info().Str("peer", peer).Int("blocks", p.Blocks).Int64("bytes", p.Bytes).Float64("blocks_per_second", p.Rate(logged))
+			if left := p.Left(logged); left >= 0 {
+				line = line.Int64("of_bytes", p.TotalBytes).Float64("seconds_left", left.Seconds())
+			}
+			line.Msg("still recovering")
 		}
 	}
-	body := &observedReader{from: res.Body, observe: func(n int) {
+	body := &observedReader{from: from, observe: func(n int) {
 		if recent += n; recent >= pace {
 			silent.Reset(patience)
 			recent = 0
 		}
 		progress(n)
 	}}
-	err = r.cfg.Format.Read(body, res.Header.Get("Content-Type"), in, func(reason string) {
+	err = format.Read(body, res.Header.Get("Content-Type"), in, func(reason string) {
 		r.note(func(st *Status) { st.Skipped[reason]++ })
 	})
 	progress(0)

@@ -1,12 +1,16 @@
-// Package replica fills a Conductor from its peers, before the gate of its sources opens.
+// Package replica fills a Conductor from its peers, before the gate of its sources opens. From
+// then on it compares the two.
 //
 //	peers, in order --fetch--> body --Format--> conductor.Recovery --> sources of the Conductor
 //	                 patience                       progress --> Status, metrics, log
+//	peers --ask--> body --Digests--> judge <-- digests of the Conductor
+//	                                   +--> resync of a source, Drift, metrics, log
 //
 // A Format reads snapshots as peers send them. This package does not know how they are
 // written.
 //
-// Concurrency: all methods are safe for concurrent use. One goroutine calls Recover.
+// Concurrency: all methods are safe for concurrent use. One goroutine calls
+// Recover, one Compare.
 package replica
 
 import (
@@ -25,8 +29,10 @@ import (
 type Config struct {
 	// Peers are the URLs of the peers that Recover asks, in order.
 	Peers []string
-	// Format reads the snapshots of peers.
-	Format Format
+	// Formats read the snapshots of peers. A peer is asked in the first one that it knows.
+	Formats []Format
+	// Digests compares with peers; Compare needs it.
+	Digests Digests
 	// Client asks the peers; nil is http.DefaultClient.
 	Client *http.Client
 	Log    zerolog.Logger
@@ -34,9 +40,12 @@ type Config struct {
 
 // Format is how peers write their snapshots.
 type Format struct {
-	// Path is where a peer serves a snapshot, with its query; Accept the header of the
-	// request.
+	// Path is where a peer serves a snapshot, with its query, which a format that resumes does not
+	// have; Accept the header of the request.
 	Path, Accept string
+	// Resumes says that a peer names a snapshot in its header ETag, and sends the rest of it for
+	// the parameter id and a Range.
+	Resumes bool
 	// Reasons are those that Read calls skip with.
 	Reasons []string
 	// Read brings back the blocks of a snapshot of a content type. It calls skip for each
@@ -48,9 +57,11 @@ type Format struct {
 type Replica struct {
 	cfg Config
 
-	mu     sync.Mutex
-	peers  []string // guarded by mu
-	status Status   // guarded by mu
+	mu       sync.Mutex
+	peers    []string           // guarded by mu
+	status   Status             // guarded by mu
+	progress conductor.Progress // guarded by mu
+	drift    Drift              // guarded by mu
 }
 
 // New returns a Replica. It asks no peer before Recover.
@@ -120,6 +131,16 @@ func (r *Replica) Status() Status {
 	maps.Copy(skipped, st.Skipped)
 	st.Skipped = skipped
 	return st
+}
+
+// Progress returns how far the recovery under way has come, the zero value for none.
+func (r *Replica) Progress() conductor.Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.status.State != Running {
+		return conductor.Progress{}
+	}
+	return r.progress
 }
 
 // note changes the status.

@@ -58,7 +58,7 @@ func TestRecover(t *testing.T) {
 			c := conductor.New(conductor.Options{Gate: gate, Log: zerolog.Nop()})
 			defer c.Close()
 			r := New(Config{
-				Peers: peers, Format: format, Log: zerolog.Nop(),
+				Peers: peers, Formats: []Format{format}, Log: zerolog.Nop(),
 				Client: &http.Client{Transport: answers{"good": "whole", "torn": "part"}},
 			})
 			st := r.Recover(t.Context(), c, time.Minute)
@@ -114,7 +114,7 @@ func TestPatience(t *testing.T) {
 			c := conductor.New(conductor.Options{Gate: gate, Log: zerolog.Nop()})
 			defer c.Close()
 			r := New(Config{
-				Peers: []string{"http://slow"}, Format: format, Log: zerolog.New(log),
+				Peers: []string{"http://slow"}, Formats: []Format{format}, Log: zerolog.New(log),
 				Client: &http.Client{Transport: trickle{pieces, 20 * time.Second}},
 			})
 			st := r.Recover(t.Context(), c, time.Minute)

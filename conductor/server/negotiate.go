@@ -49,7 +49,9 @@ type Refusal struct {
 //	application/json      NAME     -, json, */*, msgpack  dialect NAME, JSON or msgpack
 //	application/msgpack   any      -, msgpack, */*        dialect of msgpack, msgpack
 //	application/msgpack   any      json                   dialect of msgpack, JSON
-//	none, of a GET        any      msgpack                dialect of msgpack, msgpack
+//	any, of a GET         any      msgpack                dialect of msgpack, msgpack
+//
+// A dialect that lacks the route lets the first one answer, in its own codec.
 type Dialects []Dialect
 
 // Mount adds the routes of the first dialect to r.
@@ -145,11 +147,16 @@ func accepted(header http.Header, own body.Codec) body.Codec {
 	if len(accept) == 0 || len(accept) == 1 && accept[0] == "*/*" {
 		return own
 	}
-	text, other := strings.Join(accept, ","), body.Msgpack-own
-	if quality(text, other.ContentType()) > quality(text, own.ContentType()) {
+	if other := body.Msgpack - own; Prefers(header, other.ContentType(), own.ContentType()) {
 		return other
 	}
 	return own
+}
+
+// Prefers reports whether Accept prefers one media type to another.
+func Prefers(header http.Header, one, other string) bool {
+	text := strings.Join(header["Accept"], ",")
+	return quality(text, one) > quality(text, other)
 }
 
 // quality returns the q parameter of the most specific range of an Accept header that

@@ -171,7 +171,7 @@ func (w *Writer) shut() error {
 	d := &w.disk
 	err := d.file.Close()
 	d.total -= int64(len(d.buf))
-	d.old = append(d.old, segment{d.next - 1, d.size - int64(len(d.buf))})
+	d.old = append(d.old, segment{number: d.next - 1, size: d.size - int64(len(d.buf))})
 	d.file, d.buf = nil, d.buf[:0]
 	return err
 }

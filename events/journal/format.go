@@ -14,6 +14,13 @@ const (
 	version    = 1
 	headerSize = 36
 	recordSize = 44
+
+	// Offsets in a record.
+	lengthAt = 4
+	sumAt    = 8
+	kindAt   = 12
+	timeAt   = 20
+	seqAt    = 36
 )
 
 var (
@@ -78,6 +85,16 @@ func (h header) seal() (s seal) {
 // append encodes a record.
 func (s seal) append(dst []byte, r *Record) []byte {
 	at := len(dst)
+	dst = s.draft(dst, r)
+	s.close(dst[at:])
+	return dst
+}
+
+// close gives an encoded record its checksum.
+func (s seal) close(b []byte) { le.PutUint32(b[sumAt:], s.sum(b)) }
+
+// draft encodes a record without its checksum.
+func (s seal) draft(dst []byte, r *Record) []byte {
 	dst = append(dst, s.mark[:]...)
 	dst = le.AppendUint32(dst, uint32(len(r.Payload)))
 	dst = le.AppendUint32(dst, 0)
@@ -86,9 +103,7 @@ func (s seal) append(dst []byte, r *Record) []byte {
 	dst = le.AppendUint64(dst, uint64(r.Time.UnixNano()))
 	dst = le.AppendUint64(dst, r.Epoch)
 	dst = le.AppendUint64(dst, r.Seq)
-	dst = append(dst, r.Payload...)
-	le.PutUint32(dst[at+8:], s.sum(dst[at:]))
-	return dst
+	return append(dst, r.Payload...)
 }
 
 // sum is the checksum of an encoded record.

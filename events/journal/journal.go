@@ -1,10 +1,13 @@
 // Package journal keeps a rolling record, on disk, of what was applied: the raw
-// payloads of all sources, in order, and what else decides what an index holds.
+// payloads of all sources, in order, and what else decides what an index holds. A Ring
+// keeps the batches of one source that were applied last, as the same records in memory.
 //
 //	Source.Batch, Reset, … --entry--> queue --> writer --> segment --> segment …
 //	 (ingest, never waits)          (bounded)  (one goroutine)            ^
 //	                                                                      | the oldest goes
 //	Reader --Record--> who rebuilds an index        Locate: where a batch is
+//
+//	Ring.Batch, Reset, … --> bytes in memory --Read--> segment --Scan--> Reader
 //
 // docs/journal.md is the format and what it promises. Every segment opens with
 // the registrations at that place, so it can be read without those before it.

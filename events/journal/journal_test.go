@@ -93,7 +93,7 @@ func TestWriterThinsEmptyBatches(t *testing.T) {
 		want(t, rest, "2 idle 1/0", "2 idle 1/1", `2 batch 1/2 "two"`, "2 idle 1/3", "2 idle 1/4", `2 reset 2/0 "publisher_restarted"`, "2 idle 2/0", "1 unregistered")
 		// A batch of the run is behind the record that tells of it.
 		for _, seq := range []uint64{0, 17, 86399} {
-			at, err := Locate(dir, Target{Source: "a", Seq: seq}, nil)
+			at, _, err := Locate(dir, Target{Source: "a", Seq: seq}, nil)
 			must.Succeed(t, err)
 			for _, r := range all {
 				if r.At == at && (r.Kind != Idle || r.Seq < seq || r.Seq > seq+60) {
@@ -101,7 +101,7 @@ func TestWriterThinsEmptyBatches(t *testing.T) {
 				}
 			}
 		}
-		if _, err := Locate(dir, Target{Source: "a", Seq: 86400}, nil); err == nil {
+		if _, _, err := Locate(dir, Target{Source: "a", Seq: 86400}, nil); err == nil {
 			t.Error("a batch that never was is located")
 		}
 	})
@@ -415,4 +415,34 @@ func TestBlocksAreRetained(t *testing.T) {
 		}
 	}()
 	block.Release()
+}
+
+// TestScanReadsMemory holds that segments in memory read like the files they are copies of,
+// whole and damaged.
+func TestScanReadsMemory(t *testing.T) {
+	dir := t.TempDir()
+	data, starts := sample(t, dir)
+	want, _ := contentsOf(t, dir)
+	f := func(records int, damage Damage, segments ...[]byte) {
+		t.Helper()
+		r, n := Scan(segments...), 0
+		for rec := (Record{}); r.Next(&rec) == nil; n++ {
+			if w := &want[n%len(want)]; text(&rec) != text(w) || rec.At.Offset != w.At.Offset || rec.Run != w.Run {
+				t.Fatalf("record %d is %s, want %s", n, text(&rec), text(w))
+			}
+		}
+		if n != records || r.Damage() != damage {
+			t.Errorf("%d records, damage %+v; want %d, %+v", n, r.Damage(), records, damage)
+		}
+	}
+	f(0, Damage{})
+	f(len(starts), Damage{}, data)
+	f(2*len(starts), Damage{}, data, data)
+	f(len(starts)-1, Damage{Torn: 1, Bytes: int64(len(data)-starts[len(starts)-1]) - 1}, data[:len(data)-1])
+	f(0, Damage{Foreign: 2, Bytes: 5}, []byte("hello"), nil)
+	newer := bytes.Clone(data)
+	newer[8] = 2
+	if err := Scan(newer).Next(new(Record)); err == nil || !strings.Contains(err.Error(), "version 2") {
+		t.Errorf("a newer version: %v", err)
+	}
 }

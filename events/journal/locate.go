@@ -8,18 +8,28 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// Target names one batch of a journal.
+// Target names one batch of a journal, or a time.
 type Target struct {
 	Source string // instance|tenant|rank, or the instance alone
 	Epoch  uint64 // 0: the last one that has Seq
 	Seq    uint64
+
+	Time time.Time // if set, the last record up to then is meant, and nothing else counts
 }
 
-// ParseTarget reads SOURCE:SEQ or SOURCE:EPOCH/SEQ. SOURCE may hold colons.
-func ParseTarget(text string) (t Target, err error) {
-	bad := fmt.Errorf("%q is no SOURCE:SEQ or SOURCE:EPOCH/SEQ", text)
+// ParseTarget reads SOURCE:SEQ, SOURCE:EPOCH/SEQ, a time of RFC 3339, or a duration before
+// now. SOURCE may hold colons; a time wins.
+func ParseTarget(text string, now time.Time) (t Target, err error) {
+	if at, err := time.Parse(time.RFC3339, text); err == nil && !at.IsZero() {
+		return Target{Time: at}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return Target{Time: now.Add(-ago)}, nil
+	}
+	bad := fmt.Errorf("%q is no SOURCE:SEQ, SOURCE:EPOCH/SEQ, RFC 3339 time or duration", text)
 	colon := strings.LastIndexByte(text, ':')
 	if colon <= 0 {
 		return t, bad
@@ -57,59 +67,57 @@ type contents struct {
 	ok    bool
 }
 
-// Locate reads a whole journal and returns where the batch is, the last one if
-// several fit.
-func Locate(dir string, t Target, progress func(read, total int64)) (Place, error) {
+// Locate reads a whole journal and returns the place of the target, the last one if
+// several fit, and the runs of the journal.
+func Locate(dir string, t Target, progress func(read, total int64)) (Place, Runs, error) {
+	var runs Runs
 	r, err := Open(dir)
 	if err != nil {
-		return Place{}, err
+		return Place{}, runs, err
 	}
-	type number struct {
-		run    uint64
-		source uint32
-	}
-	keys := make(map[number]string)
 	all := make(map[string]*contents)
+	var upTo contents // the target's time
 	var rec Record
 	for {
 		if err := r.Next(&rec); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			return Place{}, err
+			return Place{}, runs, err
 		}
-		id := number{rec.Run, rec.Source}
-		switch rec.Kind {
-		case Registered:
-			fields, err := rec.Fields()
-			if err != nil {
-				continue
-			}
-			key := Value(fields, FieldSource)
-			keys[id] = key
-			if all[key] == nil {
-				all[key] = &contents{}
-			}
-		case Batch, Idle:
-			if c := all[keys[id]]; c != nil {
-				c.note(&rec, t)
-			}
+		runs.Take(&rec)
+		if !rec.Time.After(t.Time) {
+			upTo.found, upTo.ok = rec.At, true
+		}
+		key, known := runs.keys[rec.Source]
+		switch {
+		case !known:
+		case rec.Kind == Registered && all[key] == nil:
+			all[key] = &contents{}
+		case rec.Kind == Batch || rec.Kind == Idle:
+			all[key].note(&rec, t)
 		}
 		if progress != nil {
 			progress(r.Progress())
 		}
 	}
+	if !t.Time.IsZero() {
+		if !upTo.ok {
+			return Place{}, runs, fmt.Errorf("the journal holds nothing of %s; %s", t.Time.Format(time.RFC3339Nano), runs.begin())
+		}
+		return upTo.found, runs, nil
+	}
 	key, err := choose(t.Source, slices.Sorted(maps.Keys(all)))
 	if err != nil {
-		return Place{}, err
+		return Place{}, runs, err
 	}
 	c := all[key]
 	switch {
 	case c.ok:
-		return c.found, nil
+		return c.found, runs, nil
 	case len(c.spans) == 0:
-		return Place{}, fmt.Errorf("the journal holds no batch of %q", key)
+		return Place{}, runs, fmt.Errorf("the journal holds no batch of %q", key)
 	}
-	return Place{}, fmt.Errorf("the journal holds no batch %s of %q; it holds %s", t.batch(), key, join(c.spans))
+	return Place{}, runs, fmt.Errorf("the journal holds no batch %s of %q; it holds %s", t.batch(), key, join(c.spans))
 }
 
 // note takes a record of batches of the key.

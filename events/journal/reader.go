@@ -13,10 +13,10 @@ import (
 // segment. A segment is three quarters of a journal at most, and usually 64 MiB.
 const maxRead = 4 << 30
 
-// Reader reads a journal from its oldest record on. It holds one segment in
-// memory.
+// Reader reads segments from their oldest record on. Of a directory it holds one segment
+// in memory.
 type Reader struct {
-	dir    string
+	dir    string    // "" if the segments are in memory
 	files  []segment // not read yet
 	total  int64
 	read   int64 // bytes of segments done with
@@ -42,6 +42,16 @@ func Open(dir string) (*Reader, error) {
 	return r, nil
 }
 
+// Scan returns a Reader of segments in memory, oldest first. Records alias them.
+func Scan(segments ...[]byte) *Reader {
+	r := &Reader{}
+	for _, data := range segments {
+		r.files = append(r.files, segment{size: int64(len(data)), data: data})
+		r.total += int64(len(data))
+	}
+	return r
+}
+
 // Next reads the next record into rec. Damage is skipped and counted; io.EOF is
 // the end. The payload stays valid.
 func (r *Reader) Next(rec *Record) error {
@@ -64,23 +74,24 @@ func (r *Reader) Next(rec *Record) error {
 // load reads a segment. One that the recording server has removed meanwhile is
 // no error.
 func (r *Reader) load(f segment) error {
-	name := filepath.Join(r.dir, segmentName(f.number))
-	if f.size > maxRead {
-		r.damage.Foreign++
-		return nil
-	}
-	data, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot read the journal: %w", err)
+	name, data := "segment in memory", f.data
+	if r.dir != "" {
+		if name = filepath.Join(r.dir, segmentName(f.number)); f.size > maxRead {
+			r.damage.Foreign++
+			return nil
+		}
+		var err error
+		if data, err = os.ReadFile(name); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("cannot read the journal: %w", err)
+		}
 	}
 	scan, err := newScanner(data)
 	if v := new(VersionError); errors.As(err, &v) {
 		return fmt.Errorf("%q is of %w", name, err)
 	}
-	if err != nil || scan.head.number != f.number {
+	if err != nil || r.dir != "" && scan.head.number != f.number {
 		r.damage.Foreign++
 		r.damage.Bytes += int64(len(data))
 		return nil

@@ -14,10 +14,11 @@ import (
 
 const suffix = ".journal"
 
-// segment is a file of a journal.
+// segment is a part of a journal: a file, or data.
 type segment struct {
-	number uint64
+	number uint64 // of a file
 	size   int64
+	data   []byte // of none
 }
 
 func segmentName(number uint64) string { return fmt.Sprintf("%08d%s", number, suffix) }
@@ -48,7 +49,7 @@ func segments(dir string) ([]segment, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, segment{number, info.Size()})
+		all = append(all, segment{number: number, size: info.Size()})
 	}
 	slices.SortFunc(all, func(a, b segment) int {
 		if a.number < b.number {
@@ -59,9 +60,10 @@ func segments(dir string) ([]segment, error) {
 	return all, nil
 }
 
-// claim makes the directory if it is missing and locks it for this process. It
-// fails if segments could not be made in it.
-func claim(dir string) (lock *os.File, err error) {
+// Claim makes a directory if it is missing, and locks it for this process until the lock is
+// closed. It fails if files could not be made in it. use says what of a server the directory
+// is, for the error when another one has it.
+func Claim(dir, use string) (lock *os.File, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -72,7 +74,7 @@ func claim(dir string) (lock *os.File, err error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%q is the journal of another running server", dir)
+			return nil, fmt.Errorf("%q is the %s of another running server", dir, use)
 		}
 		return nil, fmt.Errorf("cannot lock %q: %w", lock.Name(), err)
 	}

@@ -56,6 +56,8 @@ type Writer struct {
 	closed bool
 
 	disk disk
+
+	reading sync.Mutex // held by Source.Read
 }
 
 // Create begins to record in a directory, behind what it holds already. An error
@@ -64,7 +66,7 @@ func Create(o Options) (*Writer, error) {
 	if o.MaxBytes < MinBytes {
 		return nil, fmt.Errorf("%d bytes are too few for a journal; the least is %d", o.MaxBytes, MinBytes)
 	}
-	lock, err := claim(o.Dir)
+	lock, err := Claim(o.Dir, "journal")
 	if err != nil {
 		return nil, err
 	}

@@ -312,7 +312,7 @@ func (m *machine) apply(it item, batch events.Batch) Step {
 	if !m.cfg.partial && clears(&batch) {
 		m.trust.clear()
 	}
-	return Step{Kind: Apply, Batch: batch, Payload: it.payload, Block: it.block, Seq: it.seq, Print: m.last.hash, Epoch: m.epoch, Replayed: it.replayed}
+	return Step{Kind: Apply, Batch: batch, Payload: it.payload, Block: it.block, Seq: it.seq, Print: m.last.hash, ID: m.id, Epoch: m.epoch, Replayed: it.replayed}
 }
 
 // consume moves past a batch.

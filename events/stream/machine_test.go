@@ -131,11 +131,14 @@ func (r *rig) pass(d time.Duration) {
 
 // markAt is the mark of a peer that applied a payload last.
 func markAt(payload, missing string) Mark {
+	payload, id, _ := strings.Cut(payload, "@")
 	seq, err := strconv.ParseUint(strings.TrimRight(payload, "!cdtxyz"), 10, 64)
 	if err != nil {
 		panic("no such payload: " + payload)
 	}
-	return Mark{Seq: seq, Print: newPrint(seq, []byte(payload)).hash, Missing: missing}
+	m := Mark{Seq: seq, Print: newPrint(seq, []byte(payload)).hash, Missing: missing}
+	copy(m.ID[:], id)
+	return m
 }
 
 func (r *rig) do(op string) {

@@ -1,9 +1,13 @@
 package stream
 
+import "kvconductor/events"
+
 // Mark says how far a peer applied this publisher's batches.
 type Mark struct {
 	Seq   uint64 // the last batch applied
 	Print uint64 // its Step.Print
+	// ID is its Step.ID: with one, the next batch that has another is of another lifetime.
+	ID events.PublisherID
 	// Missing is why what was applied up to Seq is not all there, "" if it is: a
 	// Status.History.
 	Missing string
@@ -59,7 +63,7 @@ const maxBacklog = 1 << 17
 // resumeBehind makes a machine that has seen nothing go on behind a mark.
 func (m *machine) resumeBehind(at Mark, early uint64) {
 	mark := print{at.Seq + 1, at.Print}
-	m.has, m.last, m.next = true, mark, at.Seq+1
+	m.has, m.last, m.next, m.id = true, mark, at.Seq+1, at.ID
 	m.prints.clear()
 	m.prints.add(mark)
 	m.trust = trust{lost: at.Missing}

@@ -75,6 +75,10 @@ func TestResumeWithoutReplay(t *testing.T) {
 	f("have5 up 3x 4x 6x", "6 =partial:gap_unrecoverable")
 	f("have5 up 3x 4x 6c", "6 =synced")
 	f("have5 up 4 6", "6 =partial:gap_unrecoverable")
+	// A publisher that names its lifetime leaves no doubt.
+	f("have5@a up 6@a", "6 =synced")
+	f("have5@a up 6@b", "drop:publisher_restarted 6 =partial:history_unknown")
+	f("have5@a up 3@a 4@a 6@a", "6 =synced")
 	g := cases(t, machineConfig{drop: true})
 	g("have5 up 4 6 7", "drop:gap_unrecoverable 6 7 =partial:gap_unrecoverable")
 	g("have5 up 4 5 6 7", "6 7 =synced")

@@ -193,11 +193,12 @@ type Step struct {
 	Batch    events.Batch // of Apply
 	Payload  []byte       // of Apply: what Batch was decoded from; valid until the next call of Next, or while Block is retained
 	Block    *payload.Block
-	Seq      uint64 // of Apply
-	Print    uint64 // of Apply: the fingerprint of Payload, for a Mark
-	Epoch    uint64 // the epoch the step belongs to; of Reset, the new one
-	Replayed bool   // the batch came from a replay
-	Reason   string // of Reset: why
+	Seq      uint64             // of Apply
+	Print    uint64             // of Apply: the fingerprint of Payload, for a Mark
+	ID       events.PublisherID // of Apply: the publisher's lifetime as its batches name it, zero if none has
+	Epoch    uint64             // the epoch the step belongs to; of Reset, the new one
+	Replayed bool               // the batch came from a replay
+	Reason   string             // of Reset: why
 }
 
 // Stream is one source being followed.

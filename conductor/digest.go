@@ -1,0 +1,206 @@
+package conductor
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/normalize"
+	"kvconductor/conductor/scope"
+	"kvconductor/events/stream"
+	"kvconductor/index"
+)
+
+// A replica cannot ask another at the same batch: busy sources move on. So each source notes
+// its digest behind every batch whose number is divisible by checkpointEvery, and keeps the last
+// checkpoints of them. Two replicas that are less than a thousand batches apart have some in
+// common.
+const (
+	checkpointEvery = 64
+	checkpoints     = 16
+)
+
+// Digest summarises held blocks.
+type Digest = index.Digest
+
+// ReasonDrift is the reason of a resync after a comparison with another replica.
+const ReasonDrift = "drift"
+
+// Checkpoint is the digest of all that a source held behind one batch.
+type Checkpoint struct {
+	Seq   uint64
+	Print uint64 // of the batch, see stream.Step
+	Digest
+}
+
+// SourceDigest is what a source holds, for a comparison with the same source of another
+// replica. Blocks that expire are left out, since each replica has its own clock. So are blocks
+// that a peer gave without a mark.
+type SourceDigest struct {
+	Registration
+	// Settings is a fingerprint of all that decides what the source's events do.
+	Settings uint64
+	State    stream.State
+	Reason   string
+	Epoch    uint64
+	// Mark is the batch applied last, nil before the first; Missing is why the history up to
+	// it is not whole, "" if it is.
+	Mark        *Checkpoint
+	Missing     string
+	Checkpoints []Checkpoint    // ascending
+	Contexts    []ContextDigest // ordered
+}
+
+// ContextDigest is what a source holds in one context.
+type ContextDigest struct {
+	Partition
+	BlockSize  int // tokens
+	Lora, Salt string
+	Digest
+}
+
+// Digests returns the digests of all sources, or of the source whose key has the text only,
+// sorted by key. It takes the turn of one source after another.
+func (c *registry) Digests(only string) []SourceDigest {
+	all := []SourceDigest{}
+	for _, s := range c.registered() {
+		if only == "" || s.reg.Key().String() == only {
+			all = append(all, s.sourceDigest())
+		}
+	}
+	return all
+}
+
+// Resync drops what a source holds and lets it replay. It reports whether there is one that
+// can replay.
+func (c *registry) Resync(key Key, reason string) bool {
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	if s == nil || s.reg.ReplayEndpoint == "" {
+		return false
+	}
+	s.stream.Resync(reason)
+	return true
+}
+
+// ReportDrift adds the finding that a source differs from a replica's, or withdraws it if text
+// is empty.
+func (c *registry) ReportDrift(key Key, text string) {
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	switch {
+	case s == nil:
+	case text == "":
+		s.doctor.Withdraw(doctor.FindingDrift)
+	default:
+		s.doctor.Report(doctor.FindingDrift, "%s", text)
+		s.logFindings()
+	}
+}
+
+// sourceDigest returns the digest of the source.
+func (s *source) sourceDigest() SourceDigest {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	st := s.stream.Status()
+	d := SourceDigest{
+		Registration: s.reg, Settings: s.settingsPrint(), State: st.State, Reason: st.Reason, Epoch: st.Epoch,
+		Checkpoints: slices.Clone(s.checkpoints), Contexts: make([]ContextDigest, 0, len(s.namespaces)),
+	}
+	if m := s.verifiedMark(); m != nil {
+		d.Mark, d.Missing = &Checkpoint{m.Seq, m.Print, s.digest.Load()}, m.Missing
+	}
+	namespaces := slices.Clone(s.namespaces)
+	slices.SortFunc(namespaces, func(a, b *namespace) int {
+		x, y := a.key(), b.key()
+		return x.Compare(&y)
+	})
+	for _, ns := range namespaces {
+		at := ns.key()
+		dk := at.Deployment
+		d.Contexts = append(d.Contexts, ContextDigest{Partition{dk.Tenant, dk.Model}, dk.BlockSize, at.Variant.Lora, at.Variant.Salt, s.digestIn(ns)})
+	}
+	return d
+}
+
+// digestIn returns the digest of a namespace. turn is held.
+func (s *holdings) digestIn(ns *namespace) (sum Digest) {
+	for key, h := range ns.owners {
+		if s.digests(key.Medium) {
+			d := ns.context.index.Digest(h.current)
+			sum.Blocks += d.Blocks
+			sum.Loose += d.Loose
+			sum.Sum += weightOf(ns.key(), key) * d.Sum
+		}
+	}
+	return sum
+}
+
+// checkDigest reports a digest of the source that is not the sum of its contexts' digests. The
+// turns of all sources are held.
+func (s *source) checkDigest() error {
+	var sum Digest
+	for _, ns := range s.namespaces {
+		d := s.digestIn(ns)
+		sum = Digest{Blocks: sum.Blocks + d.Blocks, Loose: sum.Loose + d.Loose, Sum: sum.Sum + d.Sum}
+	}
+	if have := s.digest.Load(); sum != have {
+		return fmt.Errorf("source %s has the digest %+v, its contexts %+v", s.reg.Key(), have, sum)
+	}
+	return nil
+}
+
+// digests reports whether the digest has the blocks on a medium: those that do not expire.
+func (s *holdings) digests(medium string) bool { return s.reg.ttl(medium) == 0 }
+
+// countIn makes the blocks of an owner a part of the digest, if they belong there. turn is held.
+func (s *holdings) countIn(ns *namespace, key normalize.Owner, o index.Owner) {
+	to := s.digest
+	if !s.digests(key.Medium) {
+		to = nil
+	}
+	ns.context.index.CountIn(to, o, weightOf(ns.key(), key))
+}
+
+// weightOf tells the holders of a source apart in its digest. Every replica computes the same.
+// A peer does not tell which blocks of a pool are those of objects.
+func weightOf(at scope.Context, key normalize.Owner) uint64 {
+	return fingerprint(at.Deployment.Tenant, at.Deployment.Model, at.Deployment.BlockSize, at.Variant.Lora, at.Variant.Salt,
+		key.Rank, key.Medium, key.Group, key.Backend, key.Owned) | 1
+}
+
+// fingerprint returns a hash of numbers and strings that every replica computes alike.
+func fingerprint(values ...any) uint64 {
+	h := fnv.New64a()
+	for _, v := range values {
+		fmt.Fprintf(h, "%#v\n", v)
+	}
+	return h.Sum64()
+}
+
+// settingsPrint returns a fingerprint of what decides what the source's events do. Replicas may
+// reach the publisher's replays in different ways.
+func (s *source) settingsPrint() uint64 {
+	reg := s.reg
+	reg.ReplayEndpoint = ""
+	values := []any{int(s.policy)}
+	for _, f := range reg.fields(false) {
+		values = append(values, f.Name, f.Value)
+	}
+	return fingerprint(values...)
+}
+
+// noteCheckpoint notes the digest behind the batch applied last. turn is held.
+func (s *source) noteCheckpoint() {
+	if s.mark.Seq%checkpointEvery != 0 {
+		return
+	}
+	if len(s.checkpoints) == checkpoints {
+		copy(s.checkpoints, s.checkpoints[1:])
+		s.checkpoints = s.checkpoints[:checkpoints-1]
+	}
+	s.checkpoints = append(s.checkpoints, Checkpoint{s.mark.Seq, s.mark.Print, s.digest.Load()})
+}

@@ -1,0 +1,179 @@
+package http
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/server"
+	"kvconductor/events/journal"
+)
+
+// mountAdmin adds the paths for operators and replicas, which every listener has, to r.
+func (a *api) mountAdmin(r gin.IRouter) {
+	r.GET("/check", inJSON(a.check))
+	r.GET("/events", inJSON(a.events))
+	r.GET("/snapshot", a.snapshot)
+	r.GET("/digest", inJSON(a.digest))
+}
+
+// check walks every index and reports broken invariants: GET /admin/check.
+func (a *api) check(*gin.Context) (any, error) {
+	errs := a.conductor.Check()
+	if len(errs) == 0 {
+		return gin.H{"ok": true, "errors": []string{}}, nil
+	}
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	return answered{http.StatusInternalServerError, gin.H{"ok": false, "errors": texts}}, nil
+}
+
+const (
+	// journalType is the media type of a segment, see docs/journal.md.
+	journalType = "application/vnd.conductor.journal"
+	// nextHeader is the field next of an answer that is a segment.
+	nextHeader = "Conductor-Next"
+	// snapshotPath has what batches led to that no ring has any more.
+	snapshotPath = "/admin/snapshot"
+
+	defaultEvents, maxEvents = 1000, 10_000 // records of an answer
+)
+
+// eventsRow is the answer of /admin/events. First and Last are null before the first batch
+// of the epoch.
+type eventsRow struct {
+	Source  string     `json:"source"`
+	Epoch   uint64     `json:"epoch"`
+	First   *uint64    `json:"first"`
+	Last    *uint64    `json:"last"`
+	Batches []batchRow `json:"batches"`
+	Next    *uint64    `json:"next,omitempty"`
+}
+
+// batchRow is a batch, or a run of batches without events up to Seq.
+type batchRow struct {
+	Seq      uint64    `json:"seq"`
+	Epoch    uint64    `json:"epoch"`
+	Time     time.Time `json:"time"`
+	Replayed bool      `json:"replayed"`
+	Idle     bool      `json:"idle,omitempty"`
+	Payload  []byte    `json:"payload,omitempty"`
+}
+
+// rangeError is the answer to a range that is not there.
+type rangeError struct {
+	errorBody
+	Source   string  `json:"source"`
+	Epoch    uint64  `json:"epoch"`
+	First    *uint64 `json:"first"`
+	Last     *uint64 `json:"last"`
+	Snapshot string  `json:"snapshot,omitempty"`
+}
+
+// events returns the batches that a source applied last:
+// GET /admin/events?source=KEY&from=SEQ&to=SEQ&epoch=N&limit=N.
+func (a *api) events(g *gin.Context) (any, error) {
+	source := g.Query("source")
+	if source == "" {
+		return nil, conductor.Invalid("source", "missing", "source is required, as instance|tenant|rank")
+	}
+	q, err := rangeOf(g)
+	if err != nil {
+		return nil, err
+	}
+	e, span, err := a.conductor.AppliedBatches(source, q)
+	if errors.Is(err, journal.ErrGone) || errors.Is(err, journal.ErrTooNew) {
+		return refuseRange(source, q, span, err), nil
+	} else if err != nil {
+		return nil, err
+	}
+	if server.Prefers(g.Request.Header, journalType, "application/json") {
+		if e.More {
+			g.Header(nextHeader, strconv.FormatUint(e.Next, 10))
+		}
+		return file{journalType, e.Segment}, nil
+	}
+	return eventsOf(source, e, span)
+}
+
+// rangeOf reads the parameters of a range.
+func rangeOf(g *gin.Context) (q journal.Range, err error) {
+	number := func(name string, least, most, otherwise uint64) uint64 {
+		text, given := g.GetQuery(name)
+		if !given || err != nil {
+			return otherwise
+		}
+		n, failed := strconv.ParseUint(text, 10, 64)
+		if errors.Is(failed, strconv.ErrRange) || failed == nil && (n < least || n > most) {
+			err = conductor.Invalid(name, "out_of_range", "%s must be from %d to %d, got %s", name, least, most, text)
+		} else if failed != nil {
+			err = conductor.Invalid(name, "invalid_value", "%s must be a number, got %q", name, text)
+		}
+		return n
+	}
+	_, from := g.GetQuery("from")
+	q = journal.Range{
+		Epoch: number("epoch", 1, math.MaxUint64, 0), Oldest: !from,
+		From: number("from", 0, math.MaxUint64, 0), To: number("to", 0, math.MaxUint64, math.MaxUint64),
+		Limit: int(number("limit", 1, maxEvents, defaultEvents)),
+	}
+	if err == nil && q.To < q.From {
+		err = conductor.Invalid("to", "out_of_range", "to must not be less than from, got %d and %d", q.To, q.From)
+	}
+	return q, err
+}
+
+// bounds returns the numbers of a span, nil if there are none.
+func bounds(s journal.Span) (first, last *uint64) {
+	if !s.Any {
+		return nil, nil
+	}
+	return &s.First, &s.Last
+}
+
+// refuseRange says why a range is not there.
+func refuseRange(source string, q journal.Range, span journal.Span, why error) answered {
+	r := rangeError{errorBody: errorBody{Reason: "gone", Field: "from"}, Source: source, Epoch: span.Epoch, Snapshot: snapshotPath}
+	r.First, r.Last = bounds(span)
+	if q.Epoch != 0 && q.Epoch != span.Epoch {
+		r.Field = "epoch"
+	}
+	status, there := http.StatusGone, "it has none"
+	if span.Any {
+		there = fmt.Sprintf("it has %d to %d of epoch %d", span.First, span.Last, span.Epoch)
+	}
+	if errors.Is(why, journal.ErrTooNew) {
+		status, r.Reason, r.Snapshot = http.StatusRequestedRangeNotSatisfiable, "too_new", ""
+	}
+	r.Error = fmt.Sprintf("%s: %s: %s", source, why, there)
+	return answered{status, r}
+}
+
+// eventsOf reads the batches of an excerpt.
+func eventsOf(source string, e journal.Excerpt, span journal.Span) (any, error) {
+	row := eventsRow{Source: source, Epoch: span.Epoch, Batches: []batchRow{}}
+	row.First, row.Last = bounds(span)
+	if e.More {
+		row.Next = &e.Next
+	}
+	records := journal.Scan(e.Segment)
+	for rec := (journal.Record{}); ; {
+		if err := records.Next(&rec); err == io.EOF {
+			return row, nil
+		} else if err != nil {
+			return nil, err
+		}
+		if rec.Kind == journal.Batch || rec.Kind == journal.Idle {
+			row.Batches = append(row.Batches, batchRow{rec.Seq, rec.Epoch, rec.Time, rec.Flags&journal.Replayed != 0, rec.Kind == journal.Idle, rec.Payload})
+		}
+	}
+}

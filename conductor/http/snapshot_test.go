@@ -1,0 +1,141 @@
+package http_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/replica"
+	"kvconductor/conductor/snapshot"
+	"kvconductor/internal/must"
+)
+
+// snapshotPeer is a server with blocks, and its address.
+func snapshotPeer(t *testing.T, blocks int) (*conductor.Conductor, string) {
+	t.Helper()
+	gate := make(chan struct{})
+	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, Log: zerolog.Nop()})
+	t.Cleanup(c.Close)
+	r := c.Recover(0)
+	reg := conductor.Registration{Instance: "a", Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default", Endpoint: "tcp://engine:5557"}
+	must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 41, Print: 7}}))
+	words := make([]uint64, blocks)
+	for i := range words {
+		words[i] = uint64(i+1) * 0x9e3779b97f4a7c15
+	}
+	must.Succeed(t, r.Stored(&conductor.Stored{
+		Source: reg, Partition: conductor.Partition{Tenant: "default", Model: "m"}, BlockSize: 16, Salt: "pepper",
+		Stretch: &conductor.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
+	}))
+	r.Done()
+	close(gate)
+	s := httptest.NewServer(conductorhttp.New(c, conductorhttp.Options{
+		MaxBody: 1 << 20, Snapshots: new(snapshot.Spool), Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}))
+	t.Cleanup(s.Close)
+	return c, s.URL
+}
+
+// fragile is a transport whose connections break after some bytes.
+type fragile struct {
+	after  int
+	ranges []string // of the requests
+}
+
+func (f *fragile) RoundTrip(r *http.Request) (*http.Response, error) {
+	f.ranges = append(f.ranges, r.Header.Get("Range"))
+	res, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil {
+		res.Body = &breaking{res.Body, f.after}
+	}
+	return res, err
+}
+
+type breaking struct {
+	io.ReadCloser
+	left int
+}
+
+func (b *breaking) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errors.New("connection reset")
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
+// A replica gets all that a peer holds, also over connections that break.
+func TestSnapshotOfAPeer(t *testing.T) {
+	_, url := snapshotPeer(t, 20_000)
+	gate := make(chan struct{})
+	defer close(gate)
+	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, Log: zerolog.Nop()})
+	t.Cleanup(c.Close)
+	broken := &fragile{after: 100_000}
+	r := replica.New(replica.Config{Peers: []string{url}, Formats: []replica.Format{snapshot.Format()}, Client: &http.Client{Transport: broken}, Log: zerolog.Nop()})
+	st := r.Recover(t.Context(), c, time.Minute)
+	if all := c.Services(); st.State != replica.Done || st.Blocks != 20_000 || len(all) != 1 || all[0].Blocks != 20_000 || *all[0].LastSeq != 41 || all[0].HistoryFrom != conductor.FromPeer {
+		t.Errorf("%+v, %+v", st, all)
+	}
+	if len(broken.ranges) < 3 || broken.ranges[0] != "" || broken.ranges[1] != "bytes=100000-" {
+		t.Errorf("%q", broken.ranges)
+	}
+}
+
+// A client may take a snapshot compressed, in parts, or one that is gone.
+func TestSnapshotForms(t *testing.T) {
+	_, url := snapshotPeer(t, 1000)
+	f := func(path, header, value string, status int) (*http.Response, []byte) {
+		t.Helper()
+		req, err := http.NewRequest(http.MethodGet, url+path, nil)
+		must.Succeed(t, err)
+		req.Header.Set("Accept-Encoding", "identity")
+		if header != "" {
+			req.Header.Set(header, value)
+		}
+		res, err := http.DefaultClient.Do(req)
+		must.Succeed(t, err)
+		defer res.Body.Close()
+		data, err := io.ReadAll(res.Body)
+		must.Succeed(t, err)
+		if res.StatusCode != status {
+			t.Errorf("%s %s %s: %s, want %d: %.100s", path, header, value, res.Status, status, data)
+		}
+		return res, data
+	}
+	res, whole := f("/admin/snapshot", "", "", 200)
+	id := strings.Trim(res.Header.Get("ETag"), `"`)
+	if res.Header.Get("Content-Type") != snapshot.MediaType || res.Header.Get("Conductor-Blocks") != "1000" || !bytes.Contains(whole, []byte("pepper")) {
+		t.Errorf("%v", res.Header)
+	}
+	if _, rest := f("/admin/snapshot?id="+id, "Range", "bytes=1000-", 206); !bytes.Equal(rest, whole[1000:]) {
+		t.Error("the rest is another one")
+	}
+	_, packed := f("/admin/snapshot?id="+id, "Accept-Encoding", "br, gzip;q=0.5", 200)
+	unpacked, err := gzip.NewReader(bytes.NewReader(packed))
+	must.Succeed(t, err)
+	if text, err := io.ReadAll(unpacked); err != nil || !bytes.Equal(text, whole) {
+		t.Errorf("gzip: %v", err)
+	}
+	_, packed = f("/admin/snapshot?id="+id, "Accept-Encoding", "gzip;q=0, zstd", 200)
+	z, err := zstd.NewReader(bytes.NewReader(packed))
+	must.Succeed(t, err)
+	if text, err := io.ReadAll(z); err != nil || !bytes.Equal(text, whole) {
+		t.Errorf("zstd: %v", err)
+	}
+	f("/admin/snapshot?id=1", "", "", 410)
+	f("/admin/snapshot?id=x", "", "", 400)
+}

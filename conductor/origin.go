@@ -1,0 +1,69 @@
+package conductor
+
+// Where the history of a source comes from: the rungs of the ladder that a source without blocks
+// climbs down.
+const (
+	FromSnapshot = "snapshot" // the server's own snapshot, and replays behind its mark
+	FromPeer     = "peer"     // another replica
+	FromReplay   = "replay"   // the engine's replays
+	FromLive     = "live"     // what the engine has published since the connection
+)
+
+// HistoryFrom returns where the blocks of the source come from.
+func (s *source) historyFrom() string {
+	if origin := s.origin.Load(); origin != nil {
+		return *origin
+	}
+	if s.reg.ReplayEndpoint != "" {
+		return FromReplay
+	}
+	return FromLive
+}
+
+// Unfilled returns how many sources no recovery has filled, and at least 1 where there is no
+// source.
+func (c *registry) Unfilled() int {
+	all := c.registered()
+	n := 0
+	for _, s := range all {
+		if s.origin.Load() == nil {
+			n++
+		}
+	}
+	if len(all) == 0 {
+		n = 1
+	}
+	return n
+}
+
+// OwnRegistered returns why a source of the server's own snapshot takes no blocks, "" if it
+// takes them: the configuration and clients of today win.
+func (r *Recovery) OwnRegistered(m *SourceMark) (why string) {
+	if !r.c.has(m.Key()) {
+		return "it is not registered any more"
+	}
+	return r.Own(m)
+}
+
+// Own is OwnRegistered, but that a source that was registered over HTTP is registered again.
+func (r *Recovery) Own(m *SourceMark) (why string) {
+	c, key := r.c, m.Key()
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	switch {
+	case s != nil:
+		if field, have, was := s.reg.diff(m.Registration, copiesWord(c.opts.Copies)); field != "" {
+			return "its " + field + " is " + have + " and was " + was
+		}
+		return ""
+	case m.Static:
+		return "the configuration does not name it any more"
+	}
+	reg := m.Registration
+	reg.MayAnnounce = nil // a matter of the configuration
+	if err := c.Register(reg, RegisterOptions{AnyEndpoint: true}); err != nil {
+		return err.Error()
+	}
+	return ""
+}

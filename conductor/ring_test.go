@@ -1,0 +1,91 @@
+package conductor_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/events/journal"
+	"kvconductor/internal/must"
+)
+
+// ringBench is a bench whose sources have rings.
+func ringBench() *bench {
+	return newBenchWith(nil, zerolog.Nop(), func(o *conductor.Options) { o.RingBytes = 64 << 10 })
+}
+
+// applied prints the records of a source's ring, and returns its segment.
+func applied(t *testing.T, c *conductor.Conductor, source string, q journal.Range) (lines []string, segment []byte) {
+	t.Helper()
+	q.To, q.Limit = math.MaxUint64, 1000
+	e, _, err := c.AppliedBatches(source, q)
+	if err != nil {
+		return []string{err.Error()}, nil
+	}
+	r := journal.Scan(e.Segment)
+	for rec := (journal.Record{}); r.Next(&rec) == nil; {
+		if rec.Kind >= journal.Batch {
+			lines = append(lines, fmt.Sprintf("%s %d/%d %t", rec.Kind, rec.Epoch, rec.Seq, rec.Flags&journal.Replayed != 0))
+		}
+	}
+	return lines, e.Segment
+}
+
+// TestRingHoldsAppliedBatches: the ring of a source begins over with its epoch, and replays to
+// the same answers.
+func TestRingHoldsAppliedBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := ringBench()
+		defer b.conductor.Close()
+		f := func(source string, want ...string) {
+			t.Helper()
+			if got, _ := applied(t, b.conductor, source, journal.Range{Oldest: true}); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", source, got, want)
+			}
+		}
+		runAll(b, "register A")
+		f("A|default|0")
+		runAll(b, "store A path=a", "store A path=a/b/c", "remove A path=a/b/c")
+		f("A|default|0", "batch 1/0 false", "batch 1/1 false", "batch 1/2 false")
+		f("B|default|0", conductor.ErrNotFound.Error()+": B|default|0")
+		if got, _ := applied(t, b.conductor, "A|default|0", journal.Range{From: 3}); got[0] != journal.ErrTooNew.Error() {
+			t.Errorf("%q", got)
+		}
+
+		_, segment := applied(t, b.conductor, "A|default|0", journal.Range{Oldest: true})
+		p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
+		r := journal.Scan(segment)
+		for rec := (journal.Record{}); r.Next(&rec) == nil; {
+			must.Report(t, p.Take(&rec))
+		}
+		defer p.Conductor().Close()
+		past := &bench{conductor: p.Conductor(), handler: handlerOf(p.Conductor())}
+		for _, ask := range []string{"query path=a/b/c", "services show=Epoch,LastSeq,Blocks"} {
+			if now, then := b.run(ask), past.run(ask); now != then || !strings.Contains(now, "A") {
+				t.Errorf("%s: %q, now %q", ask, then, now)
+			}
+		}
+		if _, _, err := p.Conductor().AppliedBatches("A|default|0", journal.Range{Oldest: true}); !errors.Is(err, journal.ErrGone) {
+			t.Errorf("a past has a ring: %v", err)
+		}
+
+		runAll(b, "register B", "restart A", "wait 10s", "store A path=z")
+		f("A|default|0", "batch 2/0 false")
+		f("B|default|0")
+		if got, _ := applied(t, b.conductor, "A|default|0", journal.Range{Epoch: 1, From: 2}); got[0] != journal.ErrGone.Error() {
+			t.Errorf("%q", got)
+		}
+		for _, part := range b.conductor.Memory() {
+			if part.Name == "rings" && (part.Bytes < 4096 || part.Bytes > 2*(64<<10)) {
+				t.Errorf("rings take %d bytes", part.Bytes)
+			}
+		}
+	})
+}

@@ -1,0 +1,302 @@
+package snapshot
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+)
+
+// Config is what a Keeper is made of.
+type Config struct {
+	Dir       *Dir
+	Conductor *conductor.Conductor
+	// Interval is the pause between snapshots, 0 for none but the last.
+	Interval time.Duration
+	// OnStop says that Keep writes a snapshot at its end.
+	OnStop bool
+	// Keep is how many snapshots stay.
+	Keep int
+	Log  zerolog.Logger
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// soon is how long a source that has come or gone waits until the disk knows.
+const soon = 100 * time.Millisecond
+
+// Keeper loads the newest snapshot at the start of a server, and writes one at an interval.
+// All methods are safe for concurrent use; RestoreSources, Restore and Keep are called once, in
+// this order.
+type Keeper struct {
+	cfg     Config
+	known   bool // the registrations were loaded
+	failing bool // the registrations could not be written; owned by Keep
+	salted  int  // sources that were left out of them; owned by Keep
+
+	mu       sync.Mutex
+	status   Status             // guarded by mu
+	progress conductor.Progress // of the load under way; guarded by mu
+}
+
+// Progress returns how far the load under way has come, the zero value for none.
+func (k *Keeper) Progress() conductor.Progress {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.progress
+}
+
+// Reasons why a snapshot was not loaded, or something in it.
+const (
+	ReasonTorn    = "torn"     // it ends in the middle
+	ReasonDamaged = "damaged"  // a checksum does not fit
+	ReasonForeign = "foreign"  // it is no snapshot
+	ReasonVersion = "version"  // it has another version of the format
+	ReasonSeed    = "seed"     // it has another hash.seed
+	ReasonDisk    = "disk"     // the disk does not give or take it
+	ReasonChanged = "changed"  // a source: the configuration or a client says otherwise today
+	ReasonSealed  = "sealed"   // a source or context with a salt, without the key
+	ReasonBudget  = "budget"   // blocks: index.max_bytes or index.max_bytes_total is reached
+	ReasonOther   = "unusable" // anything else
+)
+
+var reasons = []string{ReasonTorn, ReasonDamaged, ReasonForeign, ReasonVersion, ReasonSeed, ReasonDisk, ReasonChanged, ReasonSealed, ReasonBudget, ReasonOther}
+
+// Status is what a Keeper has done.
+type Status struct {
+	Loaded  string         // file that the server began with, "" for none
+	Blocks  int            // of it
+	Seconds float64        // that loading took
+	LeftOut map[string]int // files, sources, contexts and blocks, by reason
+	// Written are the snapshots since the start, Failed those that were not.
+	Written, Failed int
+	Last            Summary       // of the newest
+	LastTook        time.Duration // to write it
+}
+
+// NewKeeper returns a Keeper.
+func NewKeeper(cfg Config) *Keeper {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Keeper{cfg: cfg, status: Status{LeftOut: make(map[string]int)}}
+}
+
+// Status returns what was done so far.
+func (k *Keeper) Status() Status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	st := k.status
+	st.LeftOut = make(map[string]int, len(k.status.LeftOut))
+	for reason, n := range k.status.LeftOut {
+		st.LeftOut[reason] = n
+	}
+	return st
+}
+
+func (k *Keeper) note(change func(*Status)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(&k.status)
+}
+
+// reasonOf returns the reason of an error.
+func reasonOf(err error) string {
+	var field *conductor.FieldError
+	switch {
+	case errors.Is(err, ErrTorn):
+		return ReasonTorn
+	case errors.Is(err, ErrForeign):
+		return ReasonForeign
+	case errors.As(err, new(*VersionError)):
+		return ReasonVersion
+	case errors.As(err, new(*DamageError)):
+		return ReasonDamaged
+	case errors.As(err, &field) && field.Field == "hash.seed":
+		return ReasonSeed
+	case errors.As(err, new(*os.PathError)):
+		return ReasonDisk
+	}
+	return ReasonOther
+}
+
+// RestoreSources loads the registrations, so that no answer lacks a source. Restore comes
+// later.
+func (k *Keeper) RestoreSources() {
+	k.known = k.cfg.Dir.LoadSources(func(name string, _ int64, from io.Reader, open Opener) error {
+		r := k.cfg.Conductor.Recover(0)
+		_, err := Read(from, Reading{Into: r, Open: open, Sources: func(all []conductor.SourceMark) error {
+			k.claim(all, r.Own)
+			clear(all) // no blocks come
+			return nil
+		}})
+		if err != nil {
+			k.refuse(name, err)
+		}
+		return err
+	})
+}
+
+// refuse notes that a file cannot be used.
+func (k *Keeper) refuse(name string, err error) {
+	reason := reasonOf(err)
+	k.note(func(st *Status) { st.LeftOut[reason]++ })
+	k.cfg.Log.Error().Str("file", name).Str("reason", reason).Err(err).Msg("a snapshot cannot be used")
+}
+
+// Restore loads the newest snapshot that can be read. The gate of the Conductor is closed. It
+// reports whether there was one.
+func (k *Keeper) Restore(ctx context.Context) bool {
+	log := &k.cfg.Log
+	own := (*conductor.Recovery).Own
+	if k.known {
+		own = (*conductor.Recovery).OwnRegistered
+	}
+	loaded, err := k.cfg.Dir.Load(func(name string, size int64, from io.Reader, open Opener) error {
+		if ctx.Err() != nil {
+			return nil
+		}
+		err := k.load(ctx, name, size, from, open, own)
+		if err != nil {
+			k.refuse(name, err)
+		}
+		return err
+	})
+	if err != nil {
+		log.Error().Err(err).Msg("the snapshot directory cannot be read")
+	}
+	if !loaded {
+		log.Info().Msg("no snapshot, starting with what peers have and engines replay")
+	}
+	return loaded
+}
+
+// load loads a snapshot.
+func (k *Keeper) load(ctx context.Context, name string, size int64, from io.Reader, open Opener, own func(*conductor.Recovery, *conductor.SourceMark) string) error {
+	log, start := &k.cfg.Log, k.cfg.Now()
+	r := k.cfg.Conductor.Recover(0)
+	r.Origin = conductor.FromSnapshot
+	log.Info().Str("file", name).Int64("bytes", size).Msg("loading a snapshot")
+	logged := start
+	sum, err := Read(stopping{ctx, from}, Reading{
+		Into: r, Open: open,
+		Sources: func(all []conductor.SourceMark) error {
+			k.claim(all, func(m *conductor.SourceMark) string { return own(r, m) })
+			return nil
+		},
+		Progress: func(sum Summary) {
+			k.note(func(*Status) {
+				k.progress = conductor.Progress{From: conductor.FromSnapshot, Name: name, Blocks: r.Blocks, Bytes: sum.Bytes, TotalBytes: size, Since: start}
+			})
+			if now := k.cfg.Now(); now.Sub(logged) > progressEvery {
+				logged = now
+				log.Info().Str("file", name).Int("blocks", sum.Blocks).Int64("bytes", sum.Bytes).Int64("of_bytes", size).Msg("still loading")
+			}
+		},
+	})
+	k.note(func(*Status) { k.progress = conductor.Progress{} })
+	if err != nil {
+		r.Undo()
+		return err
+	}
+	r.Done()
+	took := k.cfg.Now().Sub(start)
+	k.note(func(st *Status) {
+		st.Loaded, st.Blocks, st.Seconds = name, r.Blocks, took.Seconds()
+		st.LeftOut[ReasonSealed] += sum.LeftOut
+		st.LeftOut[ReasonBudget] += r.Refused
+	})
+	log.Info().Str("file", name).Time("taken", sum.Time).Int("blocks", r.Blocks).Int("refused", r.Refused).Int("left_out", sum.LeftOut).Int("sources", sum.Sources).
+		Float64("seconds", took.Seconds()).Msg("snapshot loaded, sources go on behind their marks")
+	return nil
+}
+
+// progressEvery is the pause between lines of the log about a long snapshot.
+const progressEvery = 5 * time.Second
+
+// claim leaves out the sources that today's configuration does not have.
+func (k *Keeper) claim(all []conductor.SourceMark, own func(*conductor.SourceMark) string) {
+	for i := range all {
+		m := &all[i]
+		if m.Instance == "" {
+			continue
+		}
+		if why := own(m); why != "" {
+			k.cfg.Log.Warn().Str("source", m.Key().String()).Str("reason", why).Msg("a source of the snapshot begins without its blocks")
+			k.note(func(st *Status) { st.LeftOut[ReasonChanged]++ })
+			*m = conductor.SourceMark{}
+		}
+	}
+}
+
+// stopping is a reader that ends with a context.
+type stopping struct {
+	ctx  context.Context
+	from io.Reader
+}
+
+func (s stopping) Read(p []byte) (int, error) {
+	if err := context.Cause(s.ctx); err != nil {
+		return 0, err
+	}
+	return s.from.Read(p)
+}
+
+// Keep writes snapshots until ctx ends, and the registrations whenever they change.
+func (k *Keeper) Keep(ctx context.Context) {
+	tick := time.NewTicker(soon)
+	defer tick.Stop()
+	last, revision := k.cfg.Now(), uint64(0)
+	for {
+		if r := k.cfg.Conductor.Revision(); r != revision && k.saveSources() {
+			revision = r
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			if k.cfg.OnStop {
+				k.save()
+			}
+			return
+		}
+		if now := k.cfg.Now(); k.cfg.Interval > 0 && (now.Sub(last) >= k.cfg.Interval || now.Before(last)) {
+			last = now
+			k.save()
+		}
+	}
+}
+
+// saveSources writes the registrations, and reports whether they are on the disk.
+func (k *Keeper) saveSources() bool {
+	sum, err := k.cfg.Dir.SaveSources(k.cfg.Conductor, k.cfg.Now())
+	if sum.LeftOut > k.salted && err == nil {
+		k.cfg.Log.Warn().Int("sources", sum.LeftOut).Msg("sources with a salt are in no snapshot, as there is no snapshot.key_file")
+	}
+	k.salted = sum.LeftOut
+	if failed := err != nil; failed != k.failing {
+		if k.failing = failed; failed {
+			k.cfg.Log.Error().Err(err).Msg("the registrations cannot be written, trying again")
+		}
+	}
+	return err == nil
+}
+
+// save writes a snapshot.
+func (k *Keeper) save() {
+	start := k.cfg.Now()
+	sum, err := k.cfg.Dir.Save(k.cfg.Conductor, start, k.cfg.Keep)
+	took := k.cfg.Now().Sub(start)
+	if err != nil {
+		k.note(func(st *Status) { st.Failed++ })
+		k.cfg.Log.Error().Err(err).Msg("no snapshot could be written, those before stay")
+		return
+	}
+	k.note(func(st *Status) { st.Written, st.Last, st.LastTook = st.Written+1, sum, took })
+	k.cfg.Log.Debug().Int("blocks", sum.Blocks).Int64("bytes", sum.Bytes).Int("left_out", sum.LeftOut).Dur("took", took).Msg("snapshot written")
+}

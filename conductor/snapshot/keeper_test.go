@@ -1,0 +1,171 @@
+package snapshot
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/internal/must"
+)
+
+// keep makes a Keeper of a directory, and what it needs.
+func keep(t testing.TB, c *conductor.Conductor, d *Dir) *Keeper {
+	t.Helper()
+	return NewKeeper(Config{Dir: d, Conductor: c, Interval: time.Minute, OnStop: true, Keep: 2, Log: zerolog.Nop()})
+}
+
+// restart loads what a directory has into a fresh Conductor.
+func restart(t testing.TB, d *Dir, change func(*conductor.Options), register ...conductor.Registration) (*conductor.Conductor, Status) {
+	t.Helper()
+	c := server(t, change)
+	for _, r := range register {
+		must.Succeed(t, c.Register(r, conductor.RegisterOptions{Static: true, AnyEndpoint: true}))
+	}
+	k := keep(t, c, d)
+	k.RestoreSources()
+	k.Restore(t.Context())
+	return c, k.Status()
+}
+
+// registration is that of an instance of fill.
+func registration(instance string) conductor.Registration {
+	return conductor.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default"}
+}
+
+// A server writes a snapshot at an interval and at its end, also when the clock steps back.
+func TestKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := openDir(t, t.TempDir())
+		a := server(t, nil)
+		fill(t, a, 1, 10)
+		var back atomic.Int64
+		k := NewKeeper(Config{Dir: d, Conductor: a, Interval: time.Minute, OnStop: true, Keep: 2, Log: zerolog.Nop(), Now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }})
+		ended := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			k.Keep(ctx)
+			close(ended)
+		}()
+		f := func(wait time.Duration, want int) {
+			t.Helper()
+			time.Sleep(wait)
+			synctest.Wait()
+			if got := k.Status().Written; got != want {
+				t.Errorf("%d snapshots, want %d", got, want)
+			}
+		}
+		f(59*time.Second, 0)
+		f(2*time.Second, 1)
+		f(time.Minute, 2)
+		back.Store(int64(time.Hour))
+		f(time.Second, 3)
+		f(time.Minute, 4)
+		cancel()
+		<-ended
+		f(0, 5)
+		a.Close()
+	})
+}
+
+// What the configuration and clients say today wins over a snapshot.
+func TestRestore(t *testing.T) {
+	d := openDir(t, t.TempDir())
+	a := server(t, nil)
+	for _, instance := range []string{"a", "b", "c"} {
+		must.Succeed(t, a.Register(registration(instance), conductor.RegisterOptions{AnyEndpoint: true, Static: instance == "c"}))
+	}
+	fill(t, a, 3, 100)
+	_, err := d.Save(a, at, 2)
+	must.Succeed(t, err)
+
+	// The configuration has another block size for a, and does not name c.
+	other := registration("a")
+	other.BlockSize = 32
+	c, st := restart(t, d, nil, other)
+	if got := held(c); got["a"] != 0 || got["b"] != 100 || len(got) != 2 || st.LeftOut[ReasonChanged] != 2 || st.Blocks != 100 {
+		t.Errorf("%v, %+v", got, st)
+	}
+	for _, s := range c.Services() {
+		if want := map[string]string{"a": conductor.FromLive, "b": conductor.FromSnapshot}[s.Instance]; s.HistoryFrom != want {
+			t.Errorf("%s: from %s", s.Instance, s.HistoryFrom)
+		}
+	}
+
+	// A client has unregistered b since.
+	_, err = a.Unregister(conductor.Key{Instance: "b", Tenant: "default"})
+	must.Succeed(t, err)
+	_, err = d.SaveSources(a, at)
+	must.Succeed(t, err)
+	c, st = restart(t, d, nil)
+	if got := held(c); got["a"] != 100 || len(got) != 1 || st.LeftOut[ReasonChanged] != 3 { // c in both files
+		t.Errorf("%v, %+v", got, st)
+	}
+}
+
+// A snapshot larger than the bound of an index costs the blocks beyond it.
+func TestRestoreBeyondTheBudget(t *testing.T) {
+	d := openDir(t, t.TempDir())
+	a := server(t, nil)
+	fill(t, a, 20, 2000)
+	_, err := d.Save(a, at, 2)
+	must.Succeed(t, err)
+	c, st := restart(t, d, func(o *conductor.Options) { o.MaxBytes = 300_000 })
+	if st.Blocks == 0 || st.LeftOut[ReasonBudget] == 0 || st.Blocks+st.LeftOut[ReasonBudget] != 40_000 { // as many have a salt
+		t.Errorf("%+v", st)
+	}
+	for _, err := range c.Check() {
+		t.Error(err)
+	}
+}
+
+// A server starts with whatever the directory holds, and says what it could not use.
+func TestRestoreBadFiles(t *testing.T) {
+	f := func(spoil func(path string), change func(*conductor.Options), blocks int, reasons ...string) {
+		t.Helper()
+		path := t.TempDir()
+		d := openDir(t, path)
+		defer d.Close()
+		a := server(t, nil)
+		fill(t, a, 1, 10)
+		for range 2 {
+			_, err := d.Save(a, at, 2)
+			must.Succeed(t, err)
+		}
+		spoil(filepath.Join(path, "00000002.snapshot"))
+		c, st := restart(t, d, change)
+		var got []string
+		for reason, n := range st.LeftOut {
+			if n > 0 && reason != ReasonSealed {
+				got = append(got, reason)
+			}
+		}
+		if !slices.Equal(got, reasons) || held(c)["a"] != blocks {
+			t.Errorf("%q, %v, want %q, %d", got, held(c), reasons, blocks)
+		}
+	}
+	change := func(at int64, to byte) func(string) {
+		return func(path string) {
+			file, err := os.OpenFile(path, os.O_RDWR, 0)
+			must.Succeed(t, err)
+			_, err = file.WriteAt([]byte{to}, at)
+			must.Succeed(t, err)
+			must.Succeed(t, file.Close())
+		}
+	}
+	f(func(string) {}, nil, 10)
+	f(func(path string) { must.Succeed(t, os.Truncate(path, 0)) }, nil, 10, ReasonForeign)
+	f(func(path string) { must.Succeed(t, os.Truncate(path, 200)) }, nil, 10, ReasonTorn)
+	f(change(0, 'X'), nil, 10, ReasonForeign)
+	f(change(8, 9), nil, 10, ReasonVersion)
+	f(change(100, 255), nil, 10, ReasonDamaged)
+	f(func(path string) { must.Succeed(t, os.Remove(path)); must.Succeed(t, os.Mkdir(path, 0o700)) }, nil, 10)
+	f(func(string) {}, func(o *conductor.Options) { o.HashSeed = 1 }, 0, ReasonSeed)
+}

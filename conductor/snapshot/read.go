@@ -1,0 +1,292 @@
+package snapshot
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strconv"
+
+	"kvconductor/conductor"
+	"kvconductor/events/journal"
+)
+
+// Opener undoes a Sealer. It reports false for fields that it cannot open.
+type Opener func(sealed []journal.Field) (fields []journal.Field, ok bool)
+
+// Reading is how a snapshot is brought back.
+type Reading struct {
+	// Into takes the sources and blocks.
+	Into *conductor.Recovery
+	// For, if set, makes Into for a snapshot of a hash seed.
+	For func(seed uint64) *conductor.Recovery
+	// Open opens sealed fields; nil takes them as they are.
+	Open Opener
+	// Sources, if set, sees the sources before blocks come, and may change what they say.
+	Sources func([]conductor.SourceMark) error
+	// Progress, if set, is called behind each section.
+	Progress func(Summary)
+}
+
+// reader reads one snapshot.
+type reader struct {
+	how      Reading
+	from     *bufio.Reader
+	seed     uint32
+	offset   int64
+	sum      Summary
+	img      conductor.Image
+	contexts map[uint32]int
+	begun    bool // img was taken
+	loading  *conductor.ImageLoading
+	current  uint32 // context of loading
+	done     map[uint32]bool
+	ended    bool
+}
+
+// Read brings a snapshot back. After an error the recovery is to be undone.
+func Read(from io.Reader, how Reading) (Summary, error) {
+	if how.Open == nil {
+		how.Open = func(f []journal.Field) ([]journal.Field, bool) { return f, true }
+	}
+	r := &reader{
+		how: how, from: bufio.NewReaderSize(from, bufferBytes),
+		contexts: make(map[uint32]int), done: make(map[uint32]bool),
+	}
+	err := r.all()
+	return r.sum, err
+}
+
+// all reads all sections.
+func (r *reader) all() error {
+	b := make([]byte, headerSize)
+	n, err := io.ReadFull(r.from, b)
+	h, headErr := decodeHeader(b[:n])
+	if headErr != nil {
+		return because(err, headErr)
+	}
+	r.offset, r.seed = headerSize, h.seed()
+	r.sum.ID, r.sum.Time = h.id, h.time
+	var payload []byte
+	for !r.ended {
+		s, next, err := r.next(payload)
+		if err != nil {
+			return err
+		}
+		if payload = next; payload == nil {
+			continue
+		}
+		if err := r.take(s, payload); err != nil {
+			if r.sum.Sections++; errors.As(err, new(*conductor.FieldError)) {
+				return err
+			}
+			return &DamageError{Section: r.sum.Sections - 1, Offset: r.offset, Err: err}
+		}
+		r.sum.Sections++
+		r.sum.Blocks += int(s.blocks)
+		r.offset += sectionSize + int64(len(payload))
+		r.sum.Bytes = r.offset
+		if r.how.Progress != nil {
+			r.how.Progress(r.sum)
+		}
+	}
+	return r.finish()
+}
+
+// because returns the error of a connection or disk, unless it is the end of the bytes.
+func because(read, other error) error {
+	if read == nil || errors.Is(read, io.EOF) || errors.Is(read, io.ErrUnexpectedEOF) {
+		return other
+	}
+	return read
+}
+
+// next reads a section, and its payload into room.
+func (r *reader) next(room []byte) (s section, payload []byte, err error) {
+	var b [sectionSize]byte
+	if _, err := io.ReadFull(r.from, b[:]); err != nil {
+		return s, nil, because(err, ErrTorn)
+	}
+	if s = decodeSection(b[:]); s.length > maxSection {
+		return s, nil, &DamageError{r.sum.Sections, r.offset, fmt.Errorf("it claims %d bytes", s.length)}
+	}
+	for payload = room[:0]; len(payload) < int(s.length); { // memory comes with the bytes
+		n := min(int(s.length), max(2*len(payload), bufferBytes))
+		if cap(payload) < n {
+			payload = append(make([]byte, 0, n), payload...)
+		}
+		have := len(payload)
+		payload = payload[:n]
+		if _, err := io.ReadFull(r.from, payload[have:]); err != nil {
+			return s, nil, because(err, ErrTorn)
+		}
+	}
+	if crc32.Update(crc32.Update(r.seed, crcs, b[:16]), crcs, payload) != le.Uint32(b[16:]) {
+		return s, nil, &DamageError{Section: r.sum.Sections, Offset: r.offset}
+	}
+	return s, payload, nil
+}
+
+// take takes a section.
+func (r *reader) take(s section, payload []byte) error {
+	if kind, ok := s.chunk(); ok {
+		if err := r.turnTo(s.context); err != nil || r.loading == nil {
+			return err
+		}
+		return r.loading.Chunk(kind, payload)
+	}
+	switch s.kind {
+	case kindHead, kindSource, kindContext, kindHolder, kindEnd:
+	default:
+		return nil
+	}
+	if r.begun && s.kind != kindEnd {
+		return errors.New("sources, contexts and holders come before chunks")
+	}
+	f, err := fields(payload)
+	if err != nil {
+		return err
+	}
+	switch s.kind {
+	case kindHead:
+		r.img.HashSeed, err = strconv.ParseUint(journal.Value(f, fieldSeed), 10, 64)
+		return err
+	case kindSource:
+		return r.source(f)
+	case kindContext:
+		return r.context(s.context, f)
+	case kindHolder:
+		return r.holder(s.context, f)
+	}
+	return r.end(f)
+}
+
+// source takes a source. One that was left out, or cannot be opened, keeps its place.
+func (r *reader) source(f []journal.Field) (err error) {
+	var m conductor.SourceMark
+	if open, ok := r.how.Open(f); ok && len(f) > 0 {
+		m, err = conductor.SourceMarkOf(open)
+	} else {
+		r.sum.LeftOut++
+	}
+	r.sum.Sources++
+	r.img.Sources = append(r.img.Sources, m)
+	return err
+}
+
+func (r *reader) context(n uint32, f []journal.Field) error {
+	if int64(n) != int64(r.sum.Contexts) {
+		return fmt.Errorf("context %d follows %d", n, r.sum.Contexts)
+	}
+	r.sum.Contexts++
+	if f, ok := r.how.Open(f); ok {
+		c, err := conductor.ImageContextOf(f)
+		if err != nil {
+			return err
+		}
+		r.contexts[n] = len(r.img.Contexts)
+		r.img.Contexts = append(r.img.Contexts, c)
+		return nil
+	}
+	r.sum.LeftOut++
+	return nil
+}
+
+func (r *reader) holder(n uint32, f []journal.Field) error {
+	h, err := conductor.ImageHolderOf(f)
+	if err != nil {
+		return err
+	}
+	at, ok := r.contexts[n]
+	if !ok {
+		if n < uint32(r.sum.Contexts) {
+			return nil // its context was left out
+		}
+		return fmt.Errorf("a holder of context %d of %d", n, r.sum.Contexts)
+	}
+	c := &r.img.Contexts[at]
+	c.Holders = append(c.Holders, h)
+	return nil
+}
+
+// begin lets the recovery take the sources.
+func (r *reader) begin() error {
+	if r.begun {
+		return nil
+	}
+	r.begun = true
+	if r.how.For != nil {
+		r.how.Into = r.how.For(r.img.HashSeed)
+	}
+	if r.how.Sources != nil {
+		if err := r.how.Sources(r.img.Sources); err != nil {
+			return err
+		}
+	}
+	return r.how.Into.Image(&r.img)
+}
+
+// turnTo ends the context before, and begins one.
+func (r *reader) turnTo(n uint32) error {
+	if err := r.begin(); err != nil {
+		return err
+	}
+	if r.loading != nil && r.current == n {
+		return nil
+	}
+	if err := r.leave(); err != nil {
+		return err
+	}
+	at, known := r.contexts[n]
+	switch {
+	case r.done[n]:
+		return fmt.Errorf("context %d comes twice", n)
+	case !known && n < uint32(r.sum.Contexts):
+		return nil
+	case !known:
+		return fmt.Errorf("a chunk of context %d of %d", n, r.sum.Contexts)
+	}
+	r.current = n
+	var err error
+	r.loading, err = r.how.Into.Context(&r.img, &r.img.Contexts[at])
+	return err
+}
+
+// leave ends the context before.
+func (r *reader) leave() error {
+	if r.loading == nil {
+		return nil
+	}
+	l := r.loading
+	r.loading, r.done[r.current] = nil, true
+	return l.Done()
+}
+
+// end takes the end.
+func (r *reader) end(f []journal.Field) error {
+	r.ended = true
+	for _, n := range []struct {
+		name string
+		have int
+	}{{fieldSections, r.sum.Sections}, {fieldBlocks, r.sum.Blocks}} {
+		if v := journal.Value(f, n.name); v != strconv.Itoa(n.have) {
+			return fmt.Errorf("it has %d %s, and its end says %s", n.have, n.name, v)
+		}
+	}
+	return nil
+}
+
+// finish ends the last context.
+func (r *reader) finish() error {
+	if err := r.begin(); err != nil {
+		return err
+	}
+	if err := r.leave(); err != nil {
+		return err
+	}
+	if r.how.For != nil {
+		r.how.Into.Done()
+	}
+	return nil
+}

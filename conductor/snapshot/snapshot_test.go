@@ -1,0 +1,203 @@
+package snapshot
+
+import (
+	"bytes"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/events/journal"
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/internal/must"
+)
+
+// at is the time of snapshots in tests.
+var at = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+// server returns a Conductor behind a gate.
+func server(t testing.TB, change func(*conductor.Options)) *conductor.Conductor {
+	t.Helper()
+	opts := conductor.Options{HashSeed: 1337, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}}
+	if change != nil {
+		change(&opts)
+	}
+	c := conductor.New(opts)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// fill gives a Conductor blocks of some instances, in contexts with and without a salt.
+func fill(t testing.TB, c *conductor.Conductor, instances, blocks int) {
+	t.Helper()
+	r := c.Recover(0)
+	for i := range instances {
+		reg := conductor.Registration{
+			Endpoint: "tcp://engine:5557", Instance: string(rune('a' + i)), Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default",
+		}
+		must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: uint64(i), Print: 7}}))
+		for _, salt := range []string{"", "pepper"} {
+			words := make([]uint64, blocks)
+			for k := range words {
+				words[k] = uint64(i*blocks+k+1)*0x9e3779b97f4a7c15 + uint64(len(salt))
+			}
+			must.Succeed(t, r.Stored(&conductor.Stored{
+				Source: reg, Partition: conductor.Partition{Tenant: "default", Model: "m"}, BlockSize: 16, Salt: salt,
+				Stretch: &conductor.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
+			}))
+		}
+	}
+	r.Done()
+}
+
+// write returns the bytes of a snapshot.
+func write(t testing.TB, c *conductor.Conductor, seal Sealer) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	sum, err := Write(&b, c, at, seal)
+	must.Succeed(t, err)
+	if sum.Bytes != int64(b.Len()) {
+		t.Errorf("%+v, written %d bytes", sum, b.Len())
+	}
+	return b.Bytes()
+}
+
+// held returns the blocks of each source.
+func held(c *conductor.Conductor) map[string]int {
+	all := map[string]int{}
+	for _, s := range c.Services() {
+		all[s.Instance] = s.Blocks
+	}
+	return all
+}
+
+// A snapshot that is read says what was written.
+func TestRoundTrip(t *testing.T) {
+	a, b := server(t, nil), server(t, nil)
+	fill(t, a, 3, 1000)
+	data := write(t, a, nil)
+	r := b.Recover(0)
+	sum, err := Read(bytes.NewReader(data), Reading{Into: r})
+	must.Succeed(t, err)
+	r.Done()
+	if sum.Blocks != 6000 || r.Blocks != 6000 || sum.Sources != 3 || sum.Contexts != 2 || !sum.Time.Equal(at) || sum.Bytes != int64(len(data)) {
+		t.Errorf("%+v, %d blocks", sum, r.Blocks)
+	}
+	if got := held(b); len(got) != 3 || got["a"] != 2000 || got["c"] != 2000 {
+		t.Errorf("%v", got)
+	}
+	for _, err := range b.Check() {
+		t.Error(err)
+	}
+}
+
+// A stream that is cut off or changed anywhere is refused, and leaves nothing.
+func TestDamage(t *testing.T) {
+	a := server(t, nil)
+	fill(t, a, 2, 8)
+	data := write(t, a, nil)
+	f := func(what string, bad []byte) {
+		t.Helper()
+		b := server(t, nil)
+		defer b.Close()
+		r := b.Recover(0)
+		if _, err := Read(bytes.NewReader(bad), Reading{Into: r}); err == nil {
+			t.Errorf("%s is read", what)
+		}
+		r.Undo()
+		if got := held(b); len(got) > 0 {
+			t.Errorf("%s leaves %v", what, got)
+		}
+	}
+	for i := range data {
+		f("a snapshot cut off", data[:i])
+		bad := bytes.Clone(data)
+		bad[i] ^= 1 << (i % 8)
+		f("a flipped bit", bad)
+	}
+}
+
+// Errors say what a stream is.
+func TestErrors(t *testing.T) {
+	a := server(t, nil)
+	fill(t, a, 1, 10)
+	data := write(t, a, nil)
+	f := func(bad []byte, to *conductor.Conductor, want string) {
+		t.Helper()
+		_, err := Read(bytes.NewReader(bad), Reading{Into: to.Recover(0)})
+		if err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	newer := bytes.Clone(data)
+	newer[8] = 2
+	huge := bytes.Clone(data)
+	le.PutUint32(huge[headerSize+12:], 1<<31)
+	f([]byte("PK\x03\x04 a zip"), server(t, nil), "it is no snapshot: its first bytes are others")
+	f(newer, server(t, nil), "it has format version 2; this program knows 1")
+	f(data[:len(data)-1], server(t, nil), "it ends in the middle")
+	f(huge, server(t, nil), "section 0 at byte 36 is damaged: it claims 2147483648 bytes")
+	f(data, server(t, func(o *conductor.Options) { o.HashSeed = 7 }), "the snapshot is of hash.seed 1337, this server has 7")
+}
+
+// Sections of unknown kinds are passed over.
+func TestUnknownSections(t *testing.T) {
+	a, b := server(t, nil), server(t, nil)
+	fill(t, a, 1, 10)
+	data := write(t, a, nil)
+	h, err := decodeHeader(data)
+	must.Succeed(t, err)
+	end := len(data) - sectionSize
+	for ; le.Uint16(data[end:]) != kindEnd || int(le.Uint32(data[end+12:])) != len(data)-end-sectionSize; end-- {
+	}
+	with := bytes.Clone(data[:end])
+	for _, kind := range []uint16{5, 200} {
+		s := section{kind: kind}.encode(h.seed(), []byte("new"))
+		with = append(append(with, s[:]...), "new"...)
+	}
+	s := section{kind: kindEnd}
+	var sections int
+	for at := headerSize; at < len(with); at += sectionSize + int(le.Uint32(with[at+12:])) {
+		sections++
+	}
+	payload := journal.AppendFields(nil, journal.Field{Name: fieldSections, Value: strconv.Itoa(sections)}, journal.Field{Name: fieldBlocks, Value: "20"})
+	head := s.encode(h.seed(), payload)
+	with = append(append(with, head[:]...), payload...)
+	r := b.Recover(0)
+	if _, err := Read(bytes.NewReader(with), Reading{Into: r}); err != nil {
+		t.Fatal(err)
+	}
+	if got := held(b); got["a"] != 20 {
+		t.Errorf("%v", got)
+	}
+}
+
+// A sealer hides salts. Without an opener what has salts is left out.
+func TestSealer(t *testing.T) {
+	a, b, c := server(t, nil), server(t, nil), server(t, nil)
+	fill(t, a, 2, 10)
+	key, err := NewKey(bytes.Repeat([]byte{1}, 32))
+	must.Succeed(t, err)
+	data := write(t, a, key.Seal)
+	if bytes.Contains(data, []byte("pepper")) {
+		t.Error("the salt is in the snapshot")
+	}
+	r := b.Recover(0)
+	_, err = Read(bytes.NewReader(data), Reading{Into: r, Open: key.Open})
+	must.Succeed(t, err)
+	if got := held(b); got["a"] != 20 {
+		t.Errorf("%v", got)
+	}
+	r = c.Recover(0)
+	sum, err := Read(bytes.NewReader(data), Reading{Into: r, Open: NoKey.Open})
+	must.Succeed(t, err)
+	if got := held(c); got["a"] != 10 || sum.LeftOut != 1 {
+		t.Errorf("%v, %d left out", got, sum.LeftOut)
+	}
+	if plain := write(t, a, NoKey.Seal); bytes.Contains(plain, []byte("pepper")) {
+		t.Error("the salt is in a snapshot without a key")
+	}
+}

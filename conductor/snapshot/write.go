@@ -1,0 +1,146 @@
+package snapshot
+
+import (
+	"bufio"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/events/journal"
+	"kvconductor/index"
+)
+
+// Summary is what a snapshot has.
+type Summary struct {
+	ID       uint64
+	Time     time.Time
+	Blocks   int
+	Bytes    int64
+	Sections int
+	Sources  int
+	Contexts int
+	// LeftOut are sources and contexts that a Sealer left out.
+	LeftOut int
+}
+
+// Sealer changes the fields of sources and contexts before they are written. It reports false
+// for one that must not be written.
+type Sealer func(fields []journal.Field) (sealed []journal.Field, ok bool)
+
+// bufferBytes gather small sections to one write.
+const bufferBytes = 1 << 20
+
+// writer writes one snapshot.
+type writer struct {
+	into io.Writer
+	to   *bufio.Writer // into into
+	seed uint32
+	sum  Summary
+	seal Sealer
+	// contexts are those of the image by their place, -1 for one left out.
+	contexts []int
+	err      error
+}
+
+// Write writes what a Conductor holds now. seal may be nil.
+func Write(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer) (Summary, error) {
+	w := begin(to, now, seal)
+	return w.end(c.WriteImage(w.head, w.chunk))
+}
+
+// WriteSources writes the registrations of a Conductor, without blocks.
+func WriteSources(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer) (Summary, error) {
+	w := begin(to, now, seal)
+	return w.end(w.head(c.ImageOfSources()))
+}
+
+// begin writes the header.
+func begin(to io.Writer, now time.Time, seal Sealer) *writer {
+	if seal == nil {
+		seal = func(f []journal.Field) ([]journal.Field, bool) { return f, true }
+	}
+	h := header{id: rand.Uint64(), time: now}
+	w := &writer{into: to, to: bufio.NewWriterSize(to, bufferBytes), seed: h.seed(), seal: seal}
+	w.sum.ID, w.sum.Time = h.id, now
+	w.write(h.encode())
+	return w
+}
+
+// end writes the end, unless something has failed.
+func (w *writer) end(err error) (Summary, error) {
+	if err == nil {
+		w.section(section{kind: kindEnd}, journal.AppendFields(nil,
+			journal.Field{Name: fieldSections, Value: strconv.Itoa(w.sum.Sections)},
+			journal.Field{Name: fieldBlocks, Value: strconv.Itoa(w.sum.Blocks)}))
+		err = w.err
+	}
+	if err == nil {
+		err = w.to.Flush()
+	}
+	return w.sum, err
+}
+
+// write writes bytes, unless a write has failed before.
+func (w *writer) write(b []byte) {
+	if w.err == nil {
+		_, w.err = w.to.Write(b)
+		w.sum.Bytes += int64(len(b))
+	}
+}
+
+// section writes a section.
+func (w *writer) section(s section, payload []byte) {
+	b := s.encode(w.seed, payload)
+	w.write(b[:])
+	w.write(payload)
+	w.sum.Sections++
+	w.sum.Blocks += int(s.blocks)
+}
+
+// head writes the sources and contexts.
+func (w *writer) head(img *conductor.Image) error {
+	w.section(section{kind: kindHead}, journal.AppendFields(nil,
+		journal.Field{Name: fieldSeed, Value: strconv.FormatUint(img.HashSeed, 10)},
+		journal.Field{Name: fieldSources, Value: strconv.Itoa(len(img.Sources))}))
+	for i := range img.Sources {
+		sealed, ok := w.seal(img.Sources[i].Fields())
+		if !ok {
+			w.sum.LeftOut++
+			sealed = nil // chunks and holders count it
+		}
+		w.sum.Sources++
+		w.section(section{kind: kindSource}, journal.AppendFields(nil, sealed...))
+	}
+	w.contexts = slices.Repeat([]int{-1}, len(img.Contexts))
+	for i := range img.Contexts {
+		c := &img.Contexts[i]
+		sealed, ok := w.seal(c.Fields())
+		if !ok {
+			w.sum.LeftOut++
+			continue
+		}
+		n := w.sum.Contexts
+		w.contexts[i] = n
+		w.sum.Contexts++
+		w.section(section{kind: kindContext, context: uint32(n)}, journal.AppendFields(nil, sealed...))
+		for _, h := range c.Holders {
+			w.section(section{kind: kindHolder, context: uint32(n)}, journal.AppendFields(nil, h.Fields()...))
+		}
+	}
+	if split, ok := w.into.(interface{ headEnds() }); ok && w.err == nil {
+		w.err = w.to.Flush()
+		split.headEnds()
+	}
+	return w.err
+}
+
+// chunk writes a chunk of a context.
+func (w *writer) chunk(context int, kind index.ChunkKind, blocks int, bytes []byte) error {
+	if n := w.contexts[context]; n >= 0 {
+		w.section(section{kind: kindChunk + uint16(kind), context: uint32(n), blocks: uint32(blocks)}, bytes)
+	}
+	return w.err
+}

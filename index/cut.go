@@ -1,0 +1,167 @@
+package index
+
+import (
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Cut is an index at one moment. Beginning one waits for the events under way, and copies
+// the owner sets and what sources have apart from blocks. The blocks are copied later, while
+// events go on: an event that is about to change a piece copies it first, unless the cut has
+// it already. So an event waits for the copies of the pieces that it changes, and no longer.
+//
+//	moment:   heads ---------------- pieces there are
+//	reader:   piece by piece, in the order of lines:  claim, copy, mark as copied
+//	writer:   before its change:                      claim, copy into saved, mark as copied
+//
+// One cut of an index lasts at a time. Snapshot or Drop ends it.
+type Cut struct {
+	x      *Index
+	snap   *Snapshot
+	heads  []uint64 // bitmap of lines that begin a piece, as arena.heads
+	claims []uint64 // pieces that are copied, or about to be; changed atomically
+	copies []uint64 // pieces that are copied; changed atomically
+
+	mu    sync.Mutex
+	saved map[uint32]*copiedPiece // by writers; guarded by mu
+}
+
+// copiedPiece is a piece as it was.
+type copiedPiece struct {
+	snapPiece
+	local, engine, clientHash []uint64 // engine of a chain, clientHash of a wide piece
+	intervals                 []interval
+}
+
+// Cut begins a cut, once that before has ended.
+func (x *Index) Cut() *Cut {
+	x.cutting.Lock()
+	x.lock()
+	defer x.unlock()
+	c := &Cut{x: x, snap: x.moment(), heads: slices.Clone(x.lines.heads), saved: make(map[uint32]*copiedPiece)}
+	c.claims, c.copies = make([]uint64, len(c.heads)), make([]uint64, len(c.heads))
+	x.cut.Store(c)
+	return c
+}
+
+// Drop ends the cut.
+func (c *Cut) Drop() {
+	c.x.cut.Store(nil)
+	c.x.cutting.Unlock()
+}
+
+// lockPiece makes readers of a piece wait that is about to change. The lane holds the piece.
+func (x *Index) lockPiece(n uint32, r *piece) {
+	x.keep(n)
+	r.lock()
+}
+
+// keep lets the cut have a piece as it is. The lane holds the piece.
+func (x *Index) keep(n uint32) {
+	c := x.cut.Load()
+	switch {
+	case c == nil || !c.has(n):
+	case c.claim(n):
+		p := new(copiedPiece)
+		x.copyPiece(n, p)
+		c.mu.Lock()
+		c.saved[n] = p
+		c.mu.Unlock()
+		c.done(n)
+	default:
+		c.wait(n)
+	}
+}
+
+// has reports whether a line began a piece at the moment.
+func (c *Cut) has(n uint32) bool {
+	page := n / pageLines
+	return int(page) < len(c.heads) && c.heads[page]>>(n%pageLines)&1 != 0
+}
+
+// claim reports whether the caller is to copy a piece.
+func (c *Cut) claim(n uint32) bool {
+	bit := uint64(1) << (n % pageLines)
+	return load64(&c.claims[n/pageLines])&bit == 0 && atomic.OrUint64(&c.claims[n/pageLines], bit)&bit == 0
+}
+
+// done marks a piece as copied, wait returns once it is.
+func (c *Cut) done(n uint32) { atomic.OrUint64(&c.copies[n/pageLines], 1<<(n%pageLines)) }
+func (c *Cut) wait(n uint32) {
+	for s := spins(0); load64(&c.copies[n/pageLines])>>(n%pageLines)&1 == 0; {
+		s.pause()
+	}
+}
+
+// pieces calls f for each piece of the moment until f returns false. f must not keep its
+// argument.
+func (c *Cut) pieces(f func(*copiedPiece) bool) {
+	var room copiedPiece
+	for page, w := range c.heads {
+		for ; w != 0; w &= w - 1 {
+			n := uint32(page*pageLines + bits.TrailingZeros64(w))
+			p := &room
+			if c.claim(n) {
+				c.x.copyPiece(n, p)
+				c.done(n)
+			} else {
+				c.wait(n)
+				c.mu.Lock()
+				p = c.saved[n]
+				delete(c.saved, n)
+				c.mu.Unlock()
+			}
+			if !f(p) {
+				return
+			}
+		}
+	}
+}
+
+// Snapshot copies the blocks, and ends the cut. Options.KeepClientHashes must be set.
+func (c *Cut) Snapshot() *Snapshot {
+	defer c.Drop()
+	if !c.x.keepsClientHashes {
+		panic("BUG: a snapshot of an index that keeps no client hashes")
+	}
+	c.pieces(func(p *copiedPiece) bool {
+		c.snap.add(p)
+		return true
+	})
+	return c.snap
+}
+
+// copyPiece copies a piece, which is claimed. Names may come to its blocks meanwhile.
+func (x *Index) copyPiece(n uint32, to *copiedPiece) {
+	r := x.at(n)
+	k := r.len()
+	to.snapPiece = snapPiece{line: n, by: r.by, prev: load32(&r.prev), head: r.head, up: r.up, loose: r.loose(), roots: r.roots(), sides: to.sides[:0]}
+	if to.roots {
+		to.up = 0
+	}
+	to.local = append(to.local[:0], r.local()[:k]...)
+	to.engine, to.clientHash = to.engine[:0], to.clientHash[:0]
+	if !to.loose {
+		to.engine = copyWords(to.engine, r.engine()[:k])
+	}
+	if r.meta&isWide != 0 {
+		to.clientHash = copyWords(to.clientHash, r.clientHashes()[:k])
+	}
+	var room [maxPiece + 2]interval
+	to.intervals = append(to.intervals[:0], x.intervalsOf(r, &room)...)
+	for line := load32(&r.side); line != 0; {
+		d := x.sideAt(line)
+		to.sides = append(to.sides, snapSide{d.from(), d.by, copyWords(nil, d.engine()[:d.cap()])})
+		line = d.next
+	}
+}
+
+// copyWords appends words that others may write.
+func copyWords(to, from []uint64) []uint64 {
+	for i := range from {
+		to = append(to, load64(&from[i]))
+	}
+	return to
+}

@@ -1,0 +1,67 @@
+package index
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// linesOf returns what a snapshot says, a line for each block of an owner, and for
+// what comes before.
+func linesOf(s *Snapshot) (lines []string) {
+	s.Walk(all, func(r *Stretch) bool {
+		key := r.Key
+		lines = append(lines, fmt.Sprint(r.Owner, key, r.Root, r.HasParent, r.Gone, r.Parent))
+		for i, engine := range r.Engine {
+			if i > 0 {
+				key = s.x.scheme.Next(key, r.ClientHashes[i])
+			}
+			lines = append(lines, fmt.Sprint(r.Owner, key, r.HasKey, r.Waiting, engine, r.ClientHashes[i], r.Copies[i], r.More[i]))
+		}
+		return true
+	})
+	slices.Sort(lines)
+	return lines
+}
+
+// A cut has the blocks, owners and names of its moment, whatever events come before its
+// blocks are copied.
+func TestCutStandsStill(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for i := range 150 {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), true, false)
+		w.say("seed %d, world %d", seed, i)
+		w.x = New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true})
+		for range w.sources {
+			w.x.NewSource()
+		}
+		for i, o := range w.owners {
+			w.x.NewCountedOwner(w.o.owners[o], w.tallies[i])
+		}
+		for range 60 {
+			w.step()
+		}
+		want := linesOf(w.x.Snapshot())
+		c := w.x.Cut()
+		for range 40 {
+			w.step()
+		}
+		if got := linesOf(c.Snapshot()); !slices.Equal(got, want) {
+			for _, line := range got {
+				if !slices.Contains(want, line) {
+					t.Errorf("new: %s", line)
+				}
+			}
+			for _, line := range want {
+				if !slices.Contains(got, line) {
+					t.Errorf("missing: %s", line)
+				}
+			}
+			w.fail("a cut is not what was at its moment")
+		}
+		w.compare()
+	}
+}

@@ -1,0 +1,465 @@
+package index
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"slices"
+)
+
+// An image is the blocks of an index as bytes, in chunks. docs/formats.md has its format.
+// Pieces of chains are written nearly as they are, all other blocks one by one.
+
+// ChunkKind says what a chunk of an image has.
+type ChunkKind uint8
+
+// The kinds, in the order of their chunks. Chunks of pieces, client hashes and singles come in turns.
+const (
+	ChunkFamilies     ChunkKind = iota + 1 // sources that hash alike
+	ChunkSets                              // owner sets
+	ChunkPieces                            // pieces of chains
+	ChunkClientHashes                      // client hashes of the pieces; a reader may skip them
+	ChunkSingles                           // blocks in no chain, and chains of one block
+	ChunkLinks                             // blocks that wait for their parents
+)
+
+// Numbers are the numbers that an image gives sources and owners. Those without a number are
+// left out.
+type Numbers struct {
+	Source func(Source) (number uint32, ok bool)
+	Owner  func(Owner) (number uint32, ok bool)
+}
+
+// goneFamily marks the number of a family without a source. Its names live as long as their
+// blocks.
+const goneFamily = 1 << 31
+
+// chunkBytes is about how large a chunk becomes.
+const chunkBytes = 256 << 10
+
+// Flags of a piece in an image.
+const (
+	pieceHasUp           = 1 << iota // the engine hash of the block before
+	pieceHasPrev                     // the piece of the block before
+	pieceHasHead                     // a key that is not the first local hash
+	pieceHasBy                       // who taught the names
+	pieceIsMixed                     // several intervals
+	pieceHasSides                    // further names
+	pieceHasOwn                      // copies, and names of single sources
+	pieceHasClientHashes             // client hashes, in a chunk of their own
+)
+
+// imageWriter writes an image.
+type imageWriter struct {
+	c       *Cut
+	numbers Numbers
+	emit    func(kind ChunkKind, blocks int, chunk []byte) error
+	err     error
+
+	owner   []uint32             // by internal id: number plus one
+	source  []uint32             // by Source: number plus one, of a dropped one that of a relative
+	living  []bool               // by set: some owner has a number
+	rank    []uint32             // by page: pieces on the pages before
+	own     map[uint32][]ownWord // by line
+	ordinal uint32
+	next    uint32 // ordinal that a record without a gap has
+
+	pieces, clientHashes, alone chunkBuffer
+}
+
+// ownWord is a copy of a block, or a name that a source means alone.
+type ownWord struct {
+	at     uint32
+	number uint32 // of the owner, or of the source
+	copies uint32 // beyond the first; 0 for a name
+	engine uint64
+}
+
+// chunkBuffer is a chunk in the making.
+type chunkBuffer struct {
+	bytes  []byte
+	blocks int
+}
+
+// Image writes the blocks, and ends the cut. emit gets each chunk, and how many blocks its
+// pieces or stretches have; it must not keep the bytes.
+func (c *Cut) Image(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk []byte) error) error {
+	defer c.Drop()
+	w := &imageWriter{c: c, numbers: numbers, emit: emit}
+	w.number()
+	w.families()
+	w.sets()
+	w.listOwn()
+	c.pieces(func(p *copiedPiece) bool {
+		if p.loose || p.roots {
+			w.singles(p)
+		} else {
+			w.piece(p)
+		}
+		w.ordinal++
+		return w.err == nil
+	})
+	w.flush(ChunkPieces, &w.pieces)
+	w.flush(ChunkClientHashes, &w.clientHashes)
+	w.flush(ChunkSingles, &w.alone)
+	w.links()
+	return w.err
+}
+
+// flush emits a chunk, unless it is empty.
+func (w *imageWriter) flush(kind ChunkKind, b *chunkBuffer) {
+	if len(b.bytes) > 0 && w.err == nil {
+		w.err = w.emit(kind, b.blocks, b.bytes)
+	}
+	b.bytes, b.blocks = b.bytes[:0], 0
+}
+
+// number finds the numbers of owners and sources, and the living sets.
+func (w *imageWriter) number() {
+	s := w.c.snap
+	w.owner = make([]uint32, s.width*64)
+	for id, o := range s.owners {
+		if n, ok := w.numbers.Owner(o.name); ok {
+			w.owner[id] = n + 1
+		}
+	}
+	w.source = make([]uint32, len(s.families))
+	relative := make(map[Source]uint32)
+	for i := range s.sources {
+		if s.sources[i] == nil {
+			continue
+		}
+		if n, ok := w.numbers.Source(Source(i)); ok {
+			w.source[i] = n + 1
+			if relative[s.families[i]] == 0 {
+				relative[s.families[i]] = n + 1
+			}
+		}
+	}
+	for i := range w.source {
+		if n := relative[s.families[i]]; w.source[i] == 0 && n != 0 {
+			w.source[i] = n
+		} else if w.source[i] == 0 {
+			w.source[i] = goneFamily | uint32(s.families[i]) + 1
+		}
+	}
+	w.living = make([]bool, len(s.bits)/s.width)
+	for id := range w.living {
+		for range w.owners(uint32(id)) {
+			w.living[id] = true
+			break
+		}
+	}
+	w.rank = make([]uint32, len(w.c.heads))
+	n := uint32(0)
+	for page, word := range w.c.heads {
+		w.rank[page] = n
+		n += uint32(bits.OnesCount64(word))
+	}
+}
+
+// owners yields the numbers of a set's owners, ascending.
+func (w *imageWriter) owners(id uint32) []uint32 {
+	s := w.c.snap
+	var all []uint32
+	at := int(id) * s.width
+	for k, word := range s.bits[at : at+s.width] {
+		for ; word != 0; word &= word - 1 {
+			if n := w.owner[uint32(k)<<6+trailing(word)]; n != 0 {
+				all = append(all, n-1)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// families writes pairs of relatives: source, family.
+func (w *imageWriter) families() {
+	s, b := w.c.snap, chunkBuffer{}
+	for i := range s.sources {
+		if s.sources[i] != nil && w.source[i] != 0 && s.families[i] != Source(i) {
+			b.bytes = binary.AppendUvarint(b.bytes, uint64(w.source[i]-1))
+			b.bytes = binary.AppendUvarint(b.bytes, uint64(s.families[i]))
+		}
+	}
+	w.flush(ChunkFamilies, &b)
+}
+
+// sets writes the living owner sets: number, count, owners by their distances.
+func (w *imageWriter) sets() {
+	b := chunkBuffer{}
+	for id, living := range w.living {
+		if !living {
+			continue
+		}
+		owners := w.owners(uint32(id))
+		b.bytes = binary.AppendUvarint(b.bytes, uint64(id))
+		b.bytes = binary.AppendUvarint(b.bytes, uint64(len(owners)))
+		last := uint32(0)
+		for _, n := range owners {
+			b.bytes = binary.AppendUvarint(b.bytes, uint64(n-last))
+			last = n
+		}
+		if len(b.bytes) >= chunkBytes {
+			w.flush(ChunkSets, &b)
+		}
+	}
+	w.flush(ChunkSets, &b)
+}
+
+// listOwn lists copies and private names by their pieces.
+func (w *imageWriter) listOwn() {
+	w.own = make(map[uint32][]ownWord)
+	for id, o := range w.c.snap.owners {
+		if n := w.owner[id]; n != 0 {
+			for ref, copies := range o.copies {
+				p := placeOf(ref)
+				w.own[p.piece] = append(w.own[p.piece], ownWord{at: p.at, number: n - 1, copies: copies})
+			}
+		}
+	}
+	for i, src := range w.c.snap.sources {
+		if src == nil || w.source[i] == 0 {
+			continue
+		}
+		for engine, ref := range src.own {
+			p := placeOf(ref)
+			w.own[p.piece] = append(w.own[p.piece], ownWord{at: p.at, number: w.source[i] - 1, engine: engine})
+		}
+	}
+}
+
+// piece writes a piece of a chain, as far as its blocks have owners with numbers.
+func (w *imageWriter) piece(p *copiedPiece) {
+	var room [maxPiece + 2]interval
+	intervals, blocks := room[:0], uint32(0)
+	for _, v := range p.intervals {
+		if !w.living[v.set] {
+			v.set = 0
+		}
+		intervals = merged(intervals, v.set, v.end)
+	}
+	if k := len(intervals); intervals[k-1].set == 0 {
+		intervals = intervals[:k-1]
+	}
+	if len(intervals) == 0 {
+		return
+	}
+	n := intervals[len(intervals)-1].end
+	start := uint32(0)
+	for _, v := range intervals {
+		if v.set != 0 {
+			blocks += v.end - start
+		}
+		start = v.end
+	}
+	by := w.by(p.by)
+	flags := byte(0)
+	set := func(flag byte, on bool) {
+		if on {
+			flags |= flag
+		}
+	}
+	root := p.up == 0 && p.head == normal(p.local[0])
+	own := w.own[p.line]
+	set(pieceHasUp, p.up != 0)
+	set(pieceHasPrev, p.up != 0 && w.c.has(p.prev))
+	set(pieceHasHead, !root)
+	set(pieceHasBy, by != 0)
+	set(pieceIsMixed, len(intervals) > 1)
+	set(pieceHasSides, len(p.sides) > 0)
+	set(pieceHasOwn, len(own) > 0)
+	set(pieceHasClientHashes, len(p.clientHash) > 0)
+
+	b := w.pieces.bytes
+	if len(b) == 0 {
+		b = binary.AppendUvarint(b, uint64(w.ordinal))
+		w.next = w.ordinal
+	}
+	b = append(b, flags, byte(n))
+	b = binary.AppendUvarint(b, uint64(w.ordinal-w.next))
+	w.next = w.ordinal + 1
+	if flags&pieceHasUp != 0 {
+		b = binary.LittleEndian.AppendUint64(b, p.up)
+	}
+	if flags&pieceHasPrev != 0 {
+		word := w.c.heads[p.prev/pageLines] & (1<<(p.prev%pageLines) - 1)
+		b = binary.AppendUvarint(b, uint64(w.rank[p.prev/pageLines])+uint64(bits.OnesCount64(word)))
+	}
+	if flags&pieceHasHead != 0 {
+		b = binary.LittleEndian.AppendUint64(b, p.head)
+	}
+	if flags&pieceHasBy != 0 {
+		b = binary.AppendUvarint(b, uint64(by-1))
+	}
+	if flags&pieceIsMixed != 0 {
+		b = append(b, byte(len(intervals)))
+	}
+	for _, v := range intervals {
+		b = binary.AppendUvarint(b, uint64(v.set))
+		if flags&pieceIsMixed != 0 {
+			b = append(b, byte(v.end))
+		}
+	}
+	b = putWords(b, p.local[:n])
+	b = putWords(b, p.engine[:n])
+	if flags&pieceHasSides != 0 {
+		b = w.sides(b, p.sides, n)
+	}
+	if flags&pieceHasOwn != 0 {
+		b = w.ownWords(b, own)
+	}
+	w.pieces.bytes = b
+	w.pieces.blocks += int(blocks)
+	if flags&pieceHasClientHashes != 0 {
+		w.clientHashes.bytes = binary.AppendUvarint(w.clientHashes.bytes, uint64(w.ordinal))
+		w.clientHashes.bytes = append(w.clientHashes.bytes, byte(n))
+		w.clientHashes.bytes = putWords(w.clientHashes.bytes, p.clientHash[:n])
+	}
+	if len(b) >= chunkBytes {
+		w.flush(ChunkPieces, &w.pieces)
+		w.flush(ChunkClientHashes, &w.clientHashes)
+	}
+}
+
+// by returns the number of the teacher of names, plus one.
+func (w *imageWriter) by(teacher uint32) uint32 {
+	if teacher == 0 {
+		return 0
+	}
+	return w.source[teacher-1]
+}
+
+// sides writes further names of n blocks: count, then block, teacher plus one, name.
+func (w *imageWriter) sides(b []byte, sides []snapSide, n uint32) []byte {
+	count := 0
+	each := func(f func(at, by uint32, engine uint64)) {
+		for i := range sides {
+			d := &sides[i]
+			for k, engine := range d.engine {
+				if at := d.from + uint32(k); engine != 0 && at < n {
+					f(at, w.by(d.by), engine)
+				}
+			}
+		}
+	}
+	each(func(uint32, uint32, uint64) { count++ })
+	b = binary.AppendUvarint(b, uint64(count))
+	each(func(at, by uint32, engine uint64) {
+		b = append(b, byte(at))
+		b = binary.AppendUvarint(b, uint64(by))
+		b = binary.LittleEndian.AppendUint64(b, engine)
+	})
+	return b
+}
+
+// ownWords writes what single owners and sources have of blocks: count, then block, number of the
+// owner or source, copies; without copies a name.
+func (w *imageWriter) ownWords(b []byte, own []ownWord) []byte {
+	b = binary.AppendUvarint(b, uint64(len(own)))
+	for _, o := range own {
+		b = append(b, byte(o.at))
+		b = binary.AppendUvarint(b, uint64(o.number))
+		if b = binary.AppendUvarint(b, uint64(o.copies)); o.copies == 0 {
+			b = binary.LittleEndian.AppendUint64(b, o.engine)
+		}
+	}
+	return b
+}
+
+// Flags of a single block in an image.
+const (
+	singleIsRoot  = 1 << iota // the first block of a chain, else loose
+	singleHasSide             // names
+	singleHasOwn              // copies, and names of single sources
+)
+
+// singles writes the blocks of a loose piece or a roots piece.
+func (w *imageWriter) singles(p *copiedPiece) {
+	start := uint32(0)
+	for _, v := range p.intervals {
+		for ; start < v.end; start++ {
+			if w.living[v.set] {
+				w.single(p, start, v.set)
+			}
+		}
+	}
+}
+
+// single writes a block that stands alone: its key, client hash, set, names, and what single
+// owners and sources have of it.
+func (w *imageWriter) single(p *copiedPiece, at, set uint32) {
+	sides := []snapSide{}
+	for i := range p.sides {
+		if d := &p.sides[i]; at-d.from < uint32(len(d.engine)) {
+			sides = append(sides, snapSide{by: d.by, engine: d.engine[at-d.from : at-d.from+1]})
+		}
+	}
+	if p.roots {
+		sides = append(sides, snapSide{by: p.by, engine: p.engine[at : at+1]})
+	}
+	var own []ownWord
+	for _, o := range w.own[p.line] {
+		if o.at == at {
+			o.at = 0
+			own = append(own, o)
+		}
+	}
+	clientHash := uint64(0)
+	switch {
+	case len(p.clientHash) > 0:
+		clientHash = p.clientHash[at]
+	case p.roots:
+		clientHash = p.local[at]
+	}
+	flags := byte(0)
+	if p.roots {
+		flags |= singleIsRoot
+	}
+	if len(sides) > 0 {
+		flags |= singleHasSide
+	}
+	if len(own) > 0 {
+		flags |= singleHasOwn
+	}
+	b := append(w.alone.bytes, flags)
+	b = putWords(b, []uint64{p.local[at], clientHash})
+	b = binary.AppendUvarint(b, uint64(set))
+	if len(sides) > 0 {
+		b = w.sides(b, sides, 1)
+	}
+	if len(own) > 0 {
+		b = w.ownWords(b, own)
+	}
+	w.alone.bytes = b
+	if w.alone.blocks++; len(b) >= chunkBytes {
+		w.flush(ChunkSingles, &w.alone)
+	}
+}
+
+// links writes the blocks that wait for their parents: source, then engine hash, parent, local
+// hash and client hash, the oldest first.
+func (w *imageWriter) links() {
+	b := chunkBuffer{}
+	for i, src := range w.c.snap.sources {
+		if src == nil || w.source[i] == 0 {
+			continue
+		}
+		for _, engine := range src.waiting {
+			l := src.links[engine]
+			b.bytes = binary.AppendUvarint(b.bytes, uint64(w.source[i]-1))
+			b.bytes = putWords(b.bytes, []uint64{l.engine, l.parent, l.local, l.clientHash})
+			if len(b.bytes) >= chunkBytes {
+				w.flush(ChunkLinks, &b)
+			}
+		}
+	}
+	w.flush(ChunkLinks, &b)
+}
+
+func putWords(b []byte, words []uint64) []byte {
+	for _, word := range words {
+		b = binary.LittleEndian.AppendUint64(b, word)
+	}
+	return b
+}

@@ -1,0 +1,191 @@
+package index
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"kvconductor/internal/must"
+)
+
+// chunk is a chunk of an image.
+type chunk struct {
+	kind  ChunkKind
+	bytes []byte
+}
+
+// imageOf returns the image of an index, with the ids of sources and owners as numbers.
+func imageOf(t testing.TB, x *Index) (all []chunk) {
+	t.Helper()
+	must.Succeed(t, x.Cut().Image(Numbers{
+		Source: func(s Source) (uint32, bool) { return uint32(s), true },
+		Owner:  func(o Owner) (uint32, bool) { return uint32(o), true },
+	}, func(kind ChunkKind, _ int, b []byte) error {
+		all = append(all, chunk{kind, slices.Clone(b)})
+		return nil
+	}))
+	return all
+}
+
+// load loads an image into an index of the same sources and owners.
+func load(t testing.TB, x *Index, all []chunk) *Loader {
+	t.Helper()
+	l := x.NewLoader(
+		func(n uint32) (Source, bool) { return Source(n), true },
+		func(n uint32) (Owner, bool) { return Owner(n), true })
+	for _, c := range all {
+		must.Succeed(t, l.Load(c.kind, c.bytes))
+	}
+	l.Done()
+	return l
+}
+
+// again returns an empty index with the sources and owners of a world.
+func (w *world) again(opts Options) *Index {
+	opts.Scheme, opts.MaxOrphans, opts.KeepClientHashes = w.o.scheme, w.x.maxOrphans, w.x.keepsClientHashes
+	x := New(opts)
+	gone := Source(0)
+	for i, s := range w.x.sources {
+		if x.NewSource(); s == nil {
+			gone = Source(i)
+		}
+	}
+	for i, o := range w.owners {
+		src, known := w.o.owners[o]
+		if !known {
+			src = gone
+		}
+		w.tallies[i].Store(0)
+		x.NewCountedOwner(src, w.tallies[i])
+	}
+	for i, s := range w.x.sources {
+		if s == nil {
+			x.DropSource(Source(i))
+		}
+	}
+	return x
+}
+
+// An index that is loaded from an image is the one that wrote it: it says the same, and
+// goes on like it.
+func TestImageModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for i := range 300 {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), i%2 == 0, i%4 > 1)
+		w.say("seed %d, world %d", seed, i)
+		for range 60 {
+			w.step()
+		}
+		w.compare()
+		all := imageOf(t, w.x)
+		x := w.again(Options{NameAll: i%2 != 0})
+		load(t, x, all)
+		w.x = x
+		w.say("loaded")
+		if err := w.x.Check(); err != nil {
+			w.fail("check: %v", err)
+		}
+		w.compare()
+		for range 40 {
+			w.step()
+		}
+		w.compare()
+	}
+}
+
+// Whatever the bytes of an image are, nothing breaks: all that came leaves with its sources.
+func FuzzLoad(f *testing.F) {
+	f.Add(uint64(1), uint16(3), byte(0), []byte{1, 2, 3})
+	f.Add(uint64(2), uint16(900), byte(2), []byte{255, 255, 255, 255, 127})
+	f.Fuzz(func(t *testing.T, seed uint64, at uint16, which byte, with []byte) {
+		w := newWorld(t, rand.New(rand.NewPCG(seed, 1)), seed%2 == 0, false)
+		for range 40 {
+			w.step()
+		}
+		all := imageOf(t, w.x)
+		x := w.again(Options{NameAll: seed%2 != 0})
+		if len(all) > 0 {
+			c := &all[int(which)%len(all)]
+			for i, b := range with {
+				c.bytes[(int(at)+i)%len(c.bytes)] ^= b
+			}
+		}
+		l := x.NewLoader(
+			func(n uint32) (Source, bool) { return Source(n), int(n) < len(w.x.sources) },
+			func(n uint32) (Owner, bool) { return Owner(n), int(n) < len(w.owners) })
+		for _, c := range all {
+			if l.Load(c.kind, c.bytes) != nil {
+				break
+			}
+		}
+		l.Done()
+		for i := range x.sources {
+			x.DropSource(Source(i))
+		}
+		x.Compact()
+		if st := x.Stats(); st.Blocks != 0 || st.Memberships != 0 {
+			t.Errorf("%+v stay", st)
+		}
+	})
+}
+
+// BenchmarkImage writes and loads a million blocks of 128 owners. A quarter of the chains has a
+// beginning that eight owners hold.
+func BenchmarkImage(b *testing.B) {
+	const owners, chains, length = 128, 16, 512
+	fleet := func() *Index {
+		x := New(Options{})
+		for range owners {
+			x.NewOwner(x.NewSource())
+		}
+		return x
+	}
+	x, rng := fleet(), rand.New(rand.NewPCG(1, 1))
+	words := func(n int) (w []uint64) {
+		for range n {
+			w = append(w, rng.Uint64())
+		}
+		return w
+	}
+	var shared [owners / 8][2][]uint64
+	for i := range shared {
+		shared[i] = [...][]uint64{words(length / 2), words(length / 2)}
+	}
+	for o := range owners {
+		for c := range chains {
+			engine, local := words(length), words(length)
+			if c%4 == 0 {
+				copy(engine, shared[o%16][0])
+				copy(local, shared[o%16][1])
+			}
+			for at := 0; at < length; at += 64 {
+				e := &Store{Owner: Owner(o), Engine: engine[at : at+64], Local: local[at : at+64]}
+				if at > 0 {
+					e.HasParent, e.Parent = true, engine[at-1]
+				}
+				x.Store(e)
+			}
+		}
+	}
+	blocks := x.Stats().Blocks
+	all := imageOf(b, x)
+	bytes := 0
+	for _, c := range all {
+		bytes += len(c.bytes)
+	}
+	b.Run("write", func(b *testing.B) {
+		for b.Loop() {
+			imageOf(b, x)
+		}
+		b.ReportMetric(float64(blocks)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+		b.ReportMetric(float64(bytes)/float64(blocks), "bytes/block")
+	})
+	b.Run("load", func(b *testing.B) {
+		for b.Loop() {
+			load(b, fleet(), all)
+		}
+		b.ReportMetric(float64(blocks)*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+	})
+}

@@ -1,0 +1,537 @@
+package index
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// Loader fills an index from the chunks of an image. Pieces of chains are made as they were,
+// so the index must be empty before. One goroutine loads; events wait for a chunk at most.
+type Loader struct {
+	x       *Index
+	numbers func(number uint32) (Source, bool)
+	owners  func(number uint32) (Owner, bool)
+
+	families map[uint64]uint32 // family -> its first source here, plus one
+	relative map[uint64]uint32 // source of the image -> the same
+	sets     map[uint64]uint32 // by number in the image; each is held
+	lines    []uint32          // pieces by ordinal, 0 for none
+	records  uint64            // pieces read
+	behind   []behind          // pieces that name one before them
+	learned  []learned         // of the chunk
+
+	// Learn gets each client hash that differs from the local hash of its block, and whether the
+	// block begins prompts. Nil learns none.
+	Learn func(clientHash, local uint64, root bool)
+
+	Blocks  int // blocks loaded that have an owner here
+	Refused int // blocks that the budget had no room for
+}
+
+// behind says that a piece is behind another one.
+type behind struct {
+	line    uint32
+	ordinal uint64
+}
+
+// errChunk is what a chunk has that no index writes.
+var errChunk = errors.New("the chunk is not one of an image")
+
+// maxGap bounds the ordinals without a piece, apart from 64 for each piece, whose places are
+// remembered. Behind it pieces do without hints.
+const maxGap = 1 << 20
+
+// NewLoader begins to fill an empty index. The functions say which source and owner of the
+// index has a number, false for one that is to be left out.
+func (x *Index) NewLoader(source func(number uint32) (Source, bool), owner func(number uint32) (Owner, bool)) *Loader {
+	return &Loader{
+		x: x, numbers: source, owners: owner,
+		families: make(map[uint64]uint32), relative: make(map[uint64]uint32), sets: make(map[uint64]uint32),
+	}
+}
+
+// Load loads a chunk. After an error the index has a part of the image. A chunk of an unknown
+// kind is an error.
+func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
+	c := &chunkReader{b: chunk}
+	var read func(*chunkReader)
+	switch kind {
+	case ChunkFamilies:
+		read = l.family
+	case ChunkSets:
+		read = l.set
+	case ChunkPieces:
+		ordinal := c.number()
+		read = func(c *chunkReader) { l.piece(c, &ordinal) }
+	case ChunkClientHashes:
+		read = l.clientHashes
+	case ChunkSingles:
+		read = l.single
+	case ChunkLinks:
+		read = l.link
+	default:
+		return fmt.Errorf("a chunk of kind %d is not known", kind)
+	}
+	l.x.lock()
+	for len(c.b) > 0 && c.err == nil {
+		read(c)
+	}
+	l.x.unlock()
+	for _, p := range l.learned {
+		l.Learn(p.clientHash, p.local, p.root)
+	}
+	l.learned = l.learned[:0]
+	return c.err
+}
+
+// Done ends the loading.
+func (l *Loader) Done() {
+	x := l.x
+	x.lock()
+	defer x.unlock()
+	for _, b := range l.behind {
+		if b.ordinal >= uint64(len(l.lines)) || l.lines[b.ordinal] == 0 {
+			continue
+		}
+		n := l.lines[b.ordinal]
+		write32(&x.at(b.line).prev, n)
+		if r := x.at(n); r.next == 0 {
+			write32(&r.next, b.line)
+		}
+	}
+	for _, set := range l.sets {
+		x.sets.drop(set)
+	}
+	*l = Loader{Blocks: l.Blocks, Refused: l.Refused}
+}
+
+// family reads that a source is of a family.
+func (l *Loader) family(c *chunkReader) {
+	number, family := c.number(), c.number()
+	s, ok := l.source(number)
+	if c.err != nil || !ok {
+		return
+	}
+	if first := l.families[family]; first != 0 {
+		l.x.joinFamily(s, first)
+	} else {
+		l.families[family] = uint32(s) + 1
+	}
+	l.relative[number] = l.families[family]
+}
+
+// source returns the source of a number.
+func (l *Loader) source(number uint64) (Source, bool) {
+	if number > 1<<32-1 {
+		return 0, false
+	}
+	s, ok := l.numbers(uint32(number))
+	return s, ok && int(s) < len(l.x.sources) && l.x.sources[s] != nil
+}
+
+// by returns the teacher of a number or a relative of it, plus one. Names of a source that is left
+// out get a teacher that is gone.
+func (l *Loader) by(number uint64) uint32 {
+	if s, ok := l.source(number); ok {
+		return uint32(s) + 1
+	}
+	by := l.relative[number]
+	if by == 0 {
+		x := l.x
+		x.sources, x.families = append(x.sources, nil), append(x.families, Source(len(x.families)))
+		by = uint32(len(x.sources))
+		l.relative[number] = by
+	}
+	return by
+}
+
+// owner returns the owner of a number, nil if it is left out.
+func (l *Loader) owner(number uint64) *owner {
+	if number > 1<<32-1 {
+		return nil
+	}
+	if o, ok := l.owners(uint32(number)); ok && int(o) < len(l.x.owners) {
+		return l.x.owners[o]
+	}
+	return nil
+}
+
+// set reads an owner set.
+func (l *Loader) set(c *chunkReader) {
+	id, n := c.number(), c.number()
+	set, last := uint32(0), uint64(0)
+	for i := range n {
+		d := c.number()
+		if c.err != nil || i > 0 && d == 0 || d > 1<<32-1 {
+			c.fail()
+			break
+		}
+		last += d
+		if o := l.owner(last); o != nil && !l.x.sets.has(set, o.id) {
+			to := l.x.sets.toggle(&l.x.lanes[0].lane, set, o.id)
+			l.x.sets.drop(set)
+			set = to
+		}
+	}
+	if _, twice := l.sets[id]; twice || id == 0 {
+		c.fail()
+		l.x.sets.drop(set)
+		return
+	}
+	l.sets[id] = set
+}
+
+// piece reads a piece and makes it.
+func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
+	flags, n := c.byte(), uint32(c.byte())
+	gap := c.number()
+	var up, head, by uint64
+	prev := ^uint64(0)
+	if flags&pieceHasUp != 0 {
+		up = c.word()
+	}
+	if flags&pieceHasPrev != 0 {
+		prev = c.number()
+	}
+	if flags&pieceHasHead != 0 {
+		head = c.word()
+	}
+	teacher := uint32(0)
+	if flags&pieceHasBy != 0 {
+		by = c.number()
+		teacher = l.by(by)
+	}
+	count := 1
+	if flags&pieceIsMixed != 0 {
+		count = int(c.byte())
+	}
+	var room [maxPiece + 2]interval
+	intervals, start := room[:0], uint32(0)
+	for i := range count {
+		set, known := l.sets[c.number()]
+		end := n
+		if flags&pieceIsMixed != 0 {
+			end = uint32(c.byte())
+		}
+		// An interval without an owner has the number 0.
+		if c.err != nil || end <= start || end > n || i == count-1 && end != n || !known && i == count-1 {
+			c.fail()
+			return
+		}
+		intervals = merged(intervals, set, end)
+		start = end
+	}
+	if n == 0 || n > maxPiece || count == 0 {
+		c.fail()
+		return
+	}
+	local, engine := c.words(n), c.words(n)
+	if c.err != nil {
+		return
+	}
+	if flags&pieceHasHead == 0 {
+		head = normal(binary.LittleEndian.Uint64(local))
+	}
+	at := place{}
+	if k := len(intervals); intervals[k-1].set == 0 {
+		intervals = intervals[:k-1]
+	}
+	if len(intervals) > 0 && head != 0 {
+		if !l.x.headOf(head).isNone() {
+			c.fail()
+			return
+		}
+		at.piece = l.make(head, up, teacher, intervals, local, engine, flags&pieceHasClientHashes != 0)
+	}
+	if flags&pieceHasSides != 0 {
+		l.sides(c, at)
+	}
+	if flags&pieceHasOwn != 0 {
+		l.own(c, at)
+	}
+	*ordinal += gap
+	l.records++
+	if uint64(len(l.lines)) <= *ordinal && *ordinal < 64*l.records+maxGap {
+		l.lines = append(l.lines, make([]uint32, *ordinal+1-uint64(len(l.lines)))...)
+	}
+	if *ordinal < uint64(len(l.lines)) && at.piece != 0 {
+		l.lines[*ordinal] = at.piece
+		if flags&pieceHasPrev != 0 {
+			l.behind = append(l.behind, behind{at.piece, prev})
+		}
+	}
+	*ordinal++
+}
+
+// make makes a piece with blocks, and returns its line, 0 if there is no room for it.
+func (l *Loader) make(head, up uint64, by uint32, intervals []interval, local, engine []byte, clientHashes bool) uint32 {
+	x, k := l.x, intervals[len(intervals)-1].end
+	if x.overBudget() {
+		l.Refused += int(k)
+		key := head
+		for i := range k {
+			if i > 0 {
+				key = x.follow(key, binary.LittleEndian.Uint64(local[8*i:]))
+			}
+			x.refuse(key)
+		}
+		return 0
+	}
+	flags := uint32(0)
+	if x.wide = x.wide || clientHashes && x.keepsClientHashes; x.wide {
+		flags |= isWide
+	}
+	n, r := x.begin(int(k), flags)
+	r.by, r.up = by, up
+	write64(&r.head, head)
+	for i := range k {
+		write64(&r.local()[i], binary.LittleEndian.Uint64(local[8*i:]))
+		write64(&r.engine()[i], binary.LittleEndian.Uint64(engine[8*i:]))
+		if flags&isWide != 0 {
+			write64(&r.clientHashes()[i], 0)
+			if !clientHashes {
+				write64(&r.clientHashes()[i], r.local()[i])
+			}
+		}
+	}
+	r.set(k, 0)
+	x.put(r, nil, intervals)
+	x.heads.insert(mix(head), place{piece: n}.ref())
+	start, lane := uint32(0), &x.lanes[0].lane
+	for _, v := range intervals {
+		if v.set != 0 {
+			blocks := spanOf(start, v.end)
+			held, named := int(v.end-start), hashesOf(r.engine(), blocks)
+			sum, loose := r.wordsOf(blocks)
+			x.holders(v.set, func(o *owner) { o.held(held, loose, sum) })
+			lane.live += held
+			lane.names += named
+			l.Blocks += held
+		}
+		start = v.end
+	}
+	r.unlock()
+	x.nameLoaded(n, r)
+	return n
+}
+
+// nameLoaded enters the names that need an entry, and lists the piece with the sources that use
+// others. A name that means another block already is dropped.
+func (x *Index) nameLoaded(n uint32, r *piece) {
+	dead := x.deadOf(r)
+	for i := range r.len() {
+		if engine := r.engine()[i]; engine != 0 && dead>>i&1 == 0 && (i == 0 || x.naming != onDemand) {
+			if x.enter(engine, place{n, i}) {
+				r.named |= 1 << i
+			} else {
+				write64(&r.engine()[i], 0)
+				x.lanes[0].names--
+			}
+		}
+	}
+	if x.naming == onDemand {
+		x.noteVagueToAll(n, r)
+	}
+}
+
+// noteVagueToAll lists a piece with all sources that hold a block of it.
+func (x *Index) noteVagueToAll(n uint32, r *piece) {
+	var room [maxPiece + 2]interval
+	for _, v := range x.intervalsOf(r, &room) {
+		x.holders(v.set, func(o *owner) { x.noteVague(o.s, n) })
+	}
+}
+
+// sides reads further names of blocks from one on.
+func (l *Loader) sides(c *chunkReader, from place) {
+	x, n := l.x, from.piece
+	for range c.number() {
+		at, by, engine := from.at+uint32(c.byte()), c.number(), c.word()
+		if c.err != nil {
+			return
+		}
+		teacher := uint32(0)
+		if by != 0 {
+			teacher = l.by(by - 1)
+		}
+		if n == 0 || teacher == 0 || engine == 0 || at >= x.at(n).len() || x.setOf(place{n, at}) == 0 {
+			continue
+		}
+		if !x.name(&source{name: Source(teacher - 1), lane: &x.lanes[0].lane}, place{n, at}, engine, 1) {
+			continue
+		}
+		if r := x.at(n); x.naming == onDemand && !r.loose() && !r.roots() {
+			x.noteVagueToAll(n, r)
+		}
+	}
+}
+
+// own reads copies of blocks from one on, and names that single sources use.
+func (l *Loader) own(c *chunkReader, from place) {
+	x, n := l.x, from.piece
+	for range c.number() {
+		at, number, copies := from.at+uint32(c.byte()), c.number(), c.number()
+		engine := uint64(0)
+		if copies == 0 {
+			engine = c.word()
+		}
+		if c.err != nil {
+			return
+		}
+		if n == 0 || at >= x.at(n).len() {
+			continue
+		}
+		p := place{n, at}
+		if copies != 0 {
+			if o := l.owner(number); o != nil && x.sets.has(x.setOf(p), o.id) {
+				o.copies.set(p, uint32(min(copies, 1<<31-1)))
+			}
+		} else if s, ok := l.source(number); ok && engine != 0 && x.setOf(p) != 0 {
+			x.keepPrivate(x.sources[s], engine, p)
+		}
+	}
+}
+
+// clientHashes reads the client hashes of a piece.
+func (l *Loader) clientHashes(c *chunkReader) {
+	ordinal, n := c.number(), uint32(c.byte())
+	words := c.words(min(n, maxPiece))
+	if c.err != nil || n > maxPiece {
+		c.fail()
+		return
+	}
+	if ordinal >= uint64(len(l.lines)) || l.lines[ordinal] == 0 {
+		return
+	}
+	r := l.x.at(l.lines[ordinal])
+	for i := range min(n, r.len()) {
+		clientHash, local := binary.LittleEndian.Uint64(words[8*i:]), r.local()[i]
+		if r.meta&isWide != 0 {
+			write64(&r.clientHashes()[i], clientHash)
+		}
+		l.learn(clientHash, local, i == 0 && r.up == 0 && r.head == normal(local))
+	}
+}
+
+// learned is what Learn gets.
+type learned struct {
+	clientHash, local uint64
+	root              bool
+}
+
+// learn keeps a client hash for Learn.
+func (l *Loader) learn(clientHash, local uint64, root bool) {
+	if l.Learn != nil && clientHash != 0 && clientHash != local {
+		l.learned = append(l.learned, learned{clientHash, local, root})
+	}
+}
+
+// single reads a block that stands alone.
+func (l *Loader) single(c *chunkReader) {
+	flags, key, clientHash := c.byte(), c.word(), c.word()
+	set := l.sets[c.number()]
+	p := place{}
+	if c.err == nil && set != 0 && key != 0 {
+		p = l.makeSingle(flags&singleIsRoot != 0, key, clientHash, set)
+	}
+	if flags&singleHasSide != 0 {
+		l.sides(c, p)
+	}
+	if flags&singleHasOwn != 0 {
+		l.own(c, p)
+	}
+}
+
+// makeSingle makes a block with owners, and returns its place, none if there is no room for it or
+// its key is there.
+func (l *Loader) makeSingle(root bool, key, clientHash uint64, set uint32) (p place) {
+	x := l.x
+	if x.overBudget() {
+		l.Refused++
+		x.refuse(key)
+		return p
+	}
+	var owners []*owner
+	x.holders(set, func(o *owner) { owners = append(owners, o) })
+	if len(owners) == 0 {
+		return p
+	}
+	if root {
+		if !x.headOf(key).isNone() {
+			return p
+		}
+		x.wide = x.wide || x.keepsClientHashes && clientHash != 0 && clientHash != key
+		var r *piece
+		p, r = x.beginRoot(owners[0].s, key, clientHash)
+		r.unlock()
+		l.learn(clientHash, key, true)
+	} else {
+		if !x.looseOf(key).isNone() {
+			return p
+		}
+		p = x.createLoose(owners[0].s, key, clientHash, 1)
+	}
+	for _, o := range owners {
+		if x.addHolder(o, p); !root {
+			o.raw++
+			o.s.raw = true
+		}
+	}
+	l.Blocks++
+	return p
+}
+
+// link reads a block that waits for its parent.
+func (l *Loader) link(c *chunkReader) {
+	number, engine, parent, local, clientHash := c.number(), c.word(), c.word(), c.word(), c.word()
+	n, ok := l.source(number)
+	if c.err != nil || !ok || engine == 0 || parent == 0 || engine == parent {
+		return
+	}
+	s := l.x.sources[n]
+	l.learn(clientHash, local, false)
+	if s.room.of(engine) == none && s.room.used < l.x.maxOrphans {
+		s.room.push(engine, parent, local, clientHash)
+	}
+}
+
+// chunkReader reads the fields of a chunk. After an error it reads zeros.
+type chunkReader struct {
+	b   []byte
+	err error
+}
+
+func (c *chunkReader) fail() {
+	if c.err == nil {
+		c.err = errChunk
+	}
+	c.b = nil
+}
+
+// take returns the next n bytes, zeros if there are fewer.
+func (c *chunkReader) take(n int) []byte {
+	if n > len(c.b) {
+		c.fail()
+		return make([]byte, n)
+	}
+	b := c.b[:n:n]
+	c.b = c.b[n:]
+	return b
+}
+
+func (c *chunkReader) byte() byte            { return c.take(1)[0] }
+func (c *chunkReader) word() uint64          { return binary.LittleEndian.Uint64(c.take(8)) }
+func (c *chunkReader) words(n uint32) []byte { return c.take(8 * int(n)) }
+
+// number reads a uvarint.
+func (c *chunkReader) number() uint64 {
+	v, n := binary.Uvarint(c.b)
+	if n <= 0 || n > (bits.Len64(v|1)+6)/7 {
+		c.fail()
+		return 0
+	}
+	c.b = c.b[n:]
+	return v
+}
