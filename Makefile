@@ -38,8 +38,8 @@ run: build ## start the server; ARGS='--log-level debug' adds flags
 	bin/conductor serve $(ARGS)
 
 .PHONY: demo
-demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet
-	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults)
+demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times
+	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3)
 
 .PHONY: test
 test: export FAULTS_SOAK = 20s
@@ -52,7 +52,7 @@ test: ## every test, with the race detector where there is a C compiler for it, 
 	echo "$(GO) test $$race $(TESTFLAGS) ./..."; \
 	$(GO) test $$race $(TESTFLAGS) ./... || exit 1; \
 	if [ -n "$$race" ]; then \
-		plain="./index ./conductor ./cmd/internal/bench/index ./events/payload ./events/zmq"; \
+		plain=". ./index ./index/hash ./conductor ./cmd/internal/bench/index ./events/payload ./events/zmq"; \
 		echo "$(GO) test $(TESTFLAGS) $$plain, as the race detector changes their memory or shortens their tests"; \
 		FAULTS_SOAK=0s $(GO) test $(TESTFLAGS) $$plain && $(GO) test $(TESTFLAGS) -run '^TestMemory' ./cmd/conductor; \
 	fi
@@ -61,6 +61,11 @@ test: ## every test, with the race detector where there is a C compiler for it, 
 faults: ## 200 fleets on a faulty network, 50 killed publishers, 640,000 batches at once; FAULTS_FOR=2h goes on for two hours
 	$(GO) test -count=1 -v -timeout 0 -run '^TestFaults$$' ./conductor -faults.runs 200 -faults.for $(FAULTS_FOR)
 	$(GO) test -count=1 -v -timeout 0 -run 'TestInteropKilledPublisher|TestInteropFlood|TestFaults' ./events/stream -stream.kills 50 -stream.runs 200 -stream.flood 40000
+
+.PHONY: kills
+kills: export KILLS ?= 100
+kills: ## a server that is killed 100 times at random moments while events flow, in a calm and in a disturbed fleet; every settled answer checked
+	$(GO) test -count=1 -v -timeout 0 -run '^TestKilledServer$$' ./cmd/conductor
 
 .PHONY: conformance-dynamo
 conformance-dynamo: export DYNAMO_CONFORMANCE_URL = $(URL)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -17,12 +19,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvconductor/cmd/internal/harness"
+	"kvconductor/cmd/internal/sim"
 )
 
 func demoCommand() *cobra.Command {
 	var (
 		trace, duration string
 		faults          bool
+		restarts        int
 	)
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -30,16 +34,22 @@ func demoCommand() *cobra.Command {
 		Long: "Starts a server of its own in another process, lets a simulated fleet of twelve ranks and the master of a\n" +
 			"pool publish into it over real sockets, compares every answer with what they hold, and stops everything.\n" +
 			"Half of the ranks hash blocks with a look-ahead, the others share the pool. With --faults there is no pool:\n" +
-			"events that name its blocks may be lost for good.",
+			"events that name its blocks may be lost for good. With --restarts the server is killed and started again that often,\n" +
+			"from its snapshots, and there is no pool either: no snapshot has its objects.",
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&trace, "trace", "", "Mooncake trace `file` to replay instead of generated requests")
 	cmd.Flags().StringVar(&duration, "duration", "40s", "stop sending requests after this long")
 	cmd.Flags().BoolVar(&faults, "faults", false, "let the fleet lose batches, cut and stall connections, restart and spoil replays")
+	cmd.Flags().IntVar(&restarts, "restarts", 0, "kill and restart the server this often, in equal pauses")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := untilSignal(cmd)
 		defer stop()
-		server, err := startServer(ctx, faults, cmd.ErrOrStderr())
+		snapshots := time.Duration(0)
+		if restarts > 0 {
+			snapshots = 2 * time.Second
+		}
+		server, err := startServer(ctx, faults, snapshots, cmd.ErrOrStderr())
 		if err != nil {
 			return err
 		}
@@ -48,7 +58,8 @@ func demoCommand() *cobra.Command {
 		args := []string{"--server", server.url, "--duration", duration, "--curl"}
 		if faults {
 			args = append(args, "--faults")
-		} else {
+		}
+		if !faults && restarts == 0 {
 			args = append(args, "--pool")
 		}
 		if trace != "" {
@@ -56,7 +67,12 @@ func demoCommand() *cobra.Command {
 			// is a million tokens, about what a large node keeps on its devices.
 			args = append(args, "--trace", trace, "--block-size", "128")
 		}
-		simulate := simulateCommand()
+		again, err := server.restarts(restarts, duration)
+		if err != nil {
+			server.stop()
+			return err
+		}
+		simulate := simulateCommandWith(again)
 		simulate.SetArgs(args)
 		simulate.SetOut(cmd.OutOrStdout())
 		simulate.SetErr(cmd.ErrOrStderr())
@@ -72,14 +88,20 @@ func demoCommand() *cobra.Command {
 
 // demoServer is a server in a process of its own.
 type demoServer struct {
-	url     string
-	process *exec.Cmd
-	dir     string
+	url       string
+	process   *exec.Cmd
+	file, dir string // configuration, and where it lies
+	errs      io.Writer
 }
 
+// demoSources is how many ranks the fleet has. A server with snapshots is ready once all are
+// synced.
+const demoSources = 12
+
 // startServer runs this program's serve command on a free loopback port, with
-// warnings on errs, and waits until it answers.
-func startServer(ctx context.Context, faults bool, errs io.Writer) (*demoServer, error) {
+// warnings on errs, and waits until it answers. It writes snapshots at an interval, if that is
+// not 0.
+func startServer(ctx context.Context, faults bool, snapshots time.Duration, errs io.Writer) (*demoServer, error) {
 	address, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -95,22 +117,73 @@ func startServer(ctx context.Context, faults bool, errs io.Writer) (*demoServer,
 	if faults {                               // replays without an answer are given up sooner than in production
 		text += "stream: {replay_timeout: 1s}\n"
 	}
+	if snapshots > 0 {
+		text += fmt.Sprintf("snapshot: {dir: %q, interval: %s}\nready: {min_sources: %d}\n", filepath.Join(dir, "snapshots"), snapshots, demoSources)
+	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	s := &demoServer{url: "http://" + address, process: self("serve", "--config", file), dir: dir}
-	s.process.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CONDUCTOR_") })
-	s.process.Stderr = errs
-	// The demo stops the server itself, after the fleet has unregistered.
-	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := s.process.Start(); err != nil {
-		return nil, err
-	}
-	if err := s.awaitHealth(ctx); err != nil {
-		s.stop()
+	s := &demoServer{url: "http://" + address, file: file, dir: dir, errs: errs}
+	if err := s.start(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// start starts the process, and waits until it answers.
+func (s *demoServer) start(ctx context.Context) error {
+	s.process = self("serve", "--config", s.file)
+	s.process.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CONDUCTOR_") })
+	s.process.Stderr = s.errs
+	// The demo stops the server itself, after the fleet has unregistered.
+	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := s.process.Start(); err != nil {
+		return err
+	}
+	if err := s.awaitHealth(ctx); err != nil {
+		s.stop()
+		return err
+	}
+	return nil
+}
+
+// restarts returns how the server is killed and started again some times within a duration.
+func (s *demoServer) restarts(times int, within string) (sim.Restarts, error) {
+	d, err := time.ParseDuration(within)
+	return sim.Restarts{Times: times, Every: d / time.Duration(times+1), Restart: s.restart}, err
+}
+
+// restart kills the process and starts it again.
+func (s *demoServer) restart(ctx context.Context) (down sim.Downtime, err error) {
+	began := time.Now()
+	if err := s.process.Process.Kill(); err != nil {
+		return down, err
+	}
+	s.process.Wait()
+	if err := s.start(ctx); err != nil {
+		return down, err
+	}
+	down.Answers = time.Since(began)
+	err = s.await(ctx, "/ready")
+	down.Ready = time.Since(began)
+	down.Blocks = s.loadedBlocks()
+	return down, err
+}
+
+// loadedBlocks returns the blocks of the snapshot that the server began with.
+func (s *demoServer) loadedBlocks() int {
+	resp, err := http.Get(s.url + "/metrics")
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if text, ok := strings.CutPrefix(lines.Text(), "conductor_snapshot_loaded_blocks "); ok {
+			blocks, _ := strconv.ParseFloat(text, 64)
+			return int(blocks)
+		}
+	}
+	return 0
 }
 
 func freeAddress() (string, error) {
@@ -122,18 +195,23 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-func (s *demoServer) awaitHealth(ctx context.Context) error {
-	for range 100 {
-		resp, err := http.Get(s.url + "/health")
+func (s *demoServer) awaitHealth(ctx context.Context) error { return s.await(ctx, "/health") }
+
+// await waits until a path is answered with 200.
+func (s *demoServer) await(ctx context.Context, path string) error {
+	for range 1000 {
+		resp, err := http.Get(s.url + path)
 		if err == nil {
 			resp.Body.Close()
-			return nil
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
 		}
-		if !harness.Wait(ctx, 50*time.Millisecond) {
+		if !harness.Wait(ctx, 10*time.Millisecond) {
 			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("the server at %s does not answer", s.url)
+	return fmt.Errorf("the server does not answer %s%s", s.url, path)
 }
 
 // stop ends the server and reports whether it stopped cleanly.

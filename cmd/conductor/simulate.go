@@ -25,9 +25,12 @@ const (
 
 // simulateCommand runs a fleet of publishers against a running server and
 // compares its answers with the truth.
-func simulateCommand() *cobra.Command {
+func simulateCommand() *cobra.Command { return simulateCommandWith(sim.Restarts{}) }
+
+// simulateCommandWith restarts the server meanwhile.
+func simulateCommandWith(restarts sim.Restarts) *cobra.Command {
 	var (
-		c        sim.Config
+		c        = sim.Config{Restarts: restarts}
 		trace    string
 		kind     string
 		asJSON   bool

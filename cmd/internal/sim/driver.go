@@ -19,6 +19,7 @@ type driver struct {
 	client *client
 	router *router
 	tally  *tally
+	outage outage
 	head   []byte // of every query
 
 	registered []registration
@@ -195,10 +196,14 @@ func (d *driver) pace(ctx context.Context, n int) bool {
 // leaves in s.rows. It returns the rows of the answer, nil if there is none.
 func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) map[string]*row {
 	s.body = appendQuery(append(s.body[:0], d.head...), prompt)
-	began := time.Now()
+	began, edges := time.Now(), d.outage.edges.Load()
 	got, err := d.client.query(ctx, s.body)
 	took := time.Since(began)
-	if err == nil || ctx.Err() == nil {
+	switch {
+	case err != nil && d.outage.during(edges):
+		d.tally.unanswered()
+		harness.Wait(ctx, lastPoll) // the fleet works on, but does not race
+	case err == nil || ctx.Err() == nil:
 		d.tally.query(took, err)
 		d.answered(err)
 	}

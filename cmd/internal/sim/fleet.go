@@ -86,6 +86,9 @@ type Config struct {
 	// replays, while the fleet works.
 	Faults bool
 
+	// Restarts of the server while the fleet works.
+	Restarts Restarts
+
 	Keep     bool      // leave the registrations
 	Samples  bool      // show a few requests with their answers at the end
 	Progress *Progress // nil for none

@@ -41,6 +41,9 @@ type Report struct {
 	True     HitRate `json:"true_hits_percent"`
 	Answered HitRate `json:"answered_hits_percent"`
 
+	Restarts       []Downtime `json:"restarts,omitempty"`         // of the server
+	LostToRestarts int        `json:"lost_to_restarts,omitempty"` // queries without an answer meanwhile
+
 	Answers   Answers    `json:"answers"`
 	Wrong     []string   `json:"wrong_answers,omitempty"`
 	Lag       string     `json:"lag,omitempty"` // sources the server had not caught up with at the end
@@ -150,6 +153,7 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 	r.QueriesPerSecond = float64(t.requests) / max(r.Elapsed.Seconds(), 1e-9)
 	r.True, r.Answered = t.truth.rate(t.promptTokens), t.answered.rate(t.promptTokens)
 	r.Answers = t.Answers
+	r.Restarts, r.LostToRestarts = t.downtimes, t.lostToRestarts
 	only := t.pooled.rate(t.promptTokens)
 	for _, f := range t.examples {
 		r.Wrong = append(r.Wrong, f.String())
@@ -242,6 +246,9 @@ func (r *Report) Table(w io.Writer) {
 
 	if len(r.Instances) > 0 && r.Instances[0].Faults != nil {
 		r.faultTable(t)
+	}
+	if len(r.Restarts) > 0 {
+		r.restartTable(t)
 	}
 
 	fmt.Fprintf(t, "\nrequests\t%s\twith %s prompt and %s output tokens\n",

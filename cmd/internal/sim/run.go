@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -62,9 +63,12 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 	disturbed := make(chan struct{})
 	go func() {
 		defer close(disturbed)
+		var both sync.WaitGroup
 		if d.Faults {
-			d.disturb(faults)
+			both.Go(func() { d.disturb(faults) })
 		}
+		both.Go(func() { d.restarts(faults) })
+		both.Wait()
 	}()
 	err := d.drive(ctx)
 	calm()

@@ -23,6 +23,9 @@ type tally struct {
 	failed       int               // queries without an answer
 	lastFailure  error
 
+	downtimes      []Downtime
+	lostToRestarts int // queries
+
 	Answers
 	examples []finding
 

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"kvconductor/cmd/internal/sim"
+	"kvconductor/cmd/internal/sim/workload"
+	"kvconductor/internal/must"
+)
+
+// A server that is killed at random moments, while events flow, goes on from its snapshots:
+// no settled answer is wrong afterwards. KILLS says how often.
+func TestKilledServer(t *testing.T) {
+	kills := 10
+	if text := os.Getenv("KILLS"); text != "" {
+		n, err := strconv.Atoi(text)
+		must.Succeed(t, err)
+		kills = n
+	}
+	for _, faults := range []bool{false, true} {
+		t.Run(map[bool]string{false: "calm", true: "faults"}[faults], func(t *testing.T) {
+			t.Setenv("RUN_AS_CONDUCTOR", "1")
+			source, err := workload.NewGenerator("mixed", uint64(time.Now().UnixNano()))
+			must.Succeed(t, err)
+			s, err := startServer(t.Context(), faults, 200*time.Millisecond, os.Stderr)
+			must.Succeed(t, err)
+			defer s.stop()
+			done := make(chan struct{})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			left := kills
+			c := sim.Config{
+				Server: s.url, Tenant: "default", Model: "m", Instances: len(sim.Families), Ranks: 2, Families: sim.Families,
+				BlockSize: 16, Device: 2048, Host: 1024, Disk: 2048, Chunk: 2048, Running: 3, ClearEvery: 100,
+				Source: &until{Source: source, done: done}, Clients: 2, Warm: 16, Seed: 1 + uint64(time.Now().UnixNano()),
+				SettleEvery: 8, SettleTimeout: 5 * time.Second, Audit: 100, Ring: 10_000, Queue: 100_000, Faults: faults,
+				Restarts: sim.Restarts{Times: kills, Every: 400 * time.Millisecond, Restart: func(ctx context.Context) (sim.Downtime, error) {
+					down, err := s.restart(ctx)
+					if left--; left == 0 {
+						time.AfterFunc(time.Second, func() { close(done) })
+					}
+					return down, err
+				}},
+			}
+			report, err := sim.Run(ctx, c)
+			must.Succeed(t, err)
+			a := report.Answers
+			t.Logf("%d kills, %d of %d answers settled, %d partial, %d queries lost", len(report.Restarts), a.Settled, a.Compared, a.Partial, report.LostToRestarts)
+			if err := report.Err(); err != nil {
+				t.Errorf("seed %d: %v\n%q", report.Seed, err, report.Wrong)
+			}
+			if len(report.Restarts) != kills {
+				t.Errorf("%d kills, want %d", len(report.Restarts), kills)
+			}
+			for _, down := range report.Restarts[1:] {
+				if down.Blocks == 0 {
+					t.Errorf("a server began without a snapshot: %+v", down)
+				}
+			}
+		})
+	}
+}
+
+// until is a source of requests that ends when done is closed.
+type until struct {
+	workload.Source
+	done <-chan struct{}
+}
+
+func (u *until) Next() (workload.Request, bool) {
+	select {
+	case <-u.done:
+		return workload.Request{}, false
+	default:
+		return u.Source.Next()
+	}
+}
