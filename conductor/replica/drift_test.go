@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -41,17 +42,35 @@ func (w web) RoundTrip(r *http.Request) (*http.Response, error) {
 	return rec.Result(), nil
 }
 
+// lines is a log that a test reads while a server writes it.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // twin is one of two servers that follow the same publishers.
 type twin struct {
 	c       *conductor.Conductor
 	r       *replica.Replica
-	log     *bytes.Buffer
+	log     lines
 	deaf    atomic.Int64 // batches whose events it loses from now on
 	handler http.Handler
 }
 
 func newTwin(n *streamtest.Network, w web, host string, seed uint64, peers ...string) *twin {
-	t := &twin{log: new(bytes.Buffer)}
+	t := new(twin)
 	t.c = conductor.New(conductor.Options{
 		HashSeed: seed, KeepClientHashes: true, Log: zerolog.Nop(),
 		Stream: stream.Config{Transport: n, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Decode: func(batch []byte) (events.Batch, error) {
@@ -67,7 +86,7 @@ func newTwin(n *streamtest.Network, w web, host string, seed uint64, peers ...st
 	w[host] = t.handler
 	t.r = replica.New(replica.Config{
 		Peers: peers, Digests: replica.Digests{Path: conductorhttp.DigestPath, Read: conductorhttp.ReadDigests},
-		Client: &http.Client{Transport: w}, Log: zerolog.New(t.log),
+		Client: &http.Client{Transport: w}, Log: zerolog.New(&t.log),
 	})
 	return t
 }
@@ -207,6 +226,7 @@ func TestCompareResyncsPartialSide(t *testing.T) {
 		say(p, stored(100, 2))
 		b.follow(t, "e")
 		a.run(t)
+		time.Sleep(time.Second) // the whole side compares before the other one resyncs
 		b.run(t)
 		synctest.Wait()
 		say(p, stored(200, 2))
@@ -222,7 +242,7 @@ func TestCompareResyncsPartialSide(t *testing.T) {
 				t.Errorf("%+v\n%+v", d, e)
 			}
 		}
-		resyncs(2*time.Minute+time.Second, 1)
+		resyncs(2*time.Minute+2*time.Second, 1)
 		found := a.c.Services()[0].Findings
 		if len(found) != 1 || found[0].Code != "drift" || !strings.Contains(found[0].Message, "this server holds 7 blocks and the replica http://b 4") {
 			t.Errorf("%+v", found)
@@ -303,7 +323,7 @@ func TestCompareUnsettled(t *testing.T) {
 			t.Errorf("%+v\n%+v", x, y)
 		}
 		if d := a.r.Drift(); !reflect.DeepEqual(d.Sources, map[string]int{replica.Unsettled: 1}) || d.Resyncs != 0 {
-			t.Errorf("%+v\n%s", d, a.log)
+			t.Errorf("%+v\n%s", d, &a.log)
 		}
 	})
 }
@@ -355,7 +375,7 @@ func TestReplicasOfFlappingPublisher(t *testing.T) {
 				}
 			}
 			if d := a.r.Drift(); d.Differences != 0 || d.Sources[replica.Equal] != 2 {
-				t.Errorf("seed %d, round %d: %+v\n%s", seed, round, d, a.log)
+				t.Errorf("seed %d, round %d: %+v\n%s", seed, round, d, &a.log)
 			}
 		})
 	}
