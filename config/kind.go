@@ -223,6 +223,24 @@ func showSize(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
+// Size is a flag whose value is a number of bytes, written as sizes of settings are.
+type Size int64
+
+// Set reads the text of the flag.
+func (s *Size) Set(text string) error {
+	n, err := parseSize(text)
+	if err != nil {
+		return err
+	}
+	*s = Size(n.(int64))
+	return nil
+}
+
+func (s *Size) String() string { return showSize(int64(*s)) }
+
+// Type is the word that the help shows.
+func (s *Size) Type() string { return size().word }
+
 func parseSize(s string) (any, error) {
 	m := sizeText.FindStringSubmatch(s)
 	if m == nil {

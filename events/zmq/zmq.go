@@ -136,8 +136,8 @@ func (t Transport) dial(ctx context.Context, network, addr string) (net.Conn, er
 	return dialer.DialContext(ctx, network, addr)
 }
 
-// greet makes a connection of bytes, dialed by either side, one of messages. It owns
-// raw from here on.
+// greet makes a connection of bytes, dialed by either side, one of messages, and sends hello
+// if it has frames. It owns raw from here on.
 func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType, hello zmq4.Msg) (*conn, error) {
 	boundUnacknowledged(raw)
 	c := &conn{release: context.AfterFunc(ctx, func() { raw.Close() })}
@@ -146,7 +146,7 @@ func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType,
 	raw.SetDeadline(time.Now().Add(cmp.Or(t.HandshakeTimeout, defaultHandshakeTimeout)))
 	c.framing = newFraming(&c.pulse, cmp.Or(t.MaxMessage, defaultMaxMessage), t.Memory)
 	var err error
-	if c.z, err = handshake(c.framing, typ); err == nil {
+	if c.z, err = handshake(c.framing, typ); err == nil && len(hello.Frames) > 0 {
 		err = c.z.SendMsg(hello)
 	}
 	if err == nil {
@@ -203,10 +203,12 @@ func (c *conn) Recv() (payload.Message, error) {
 	}
 }
 
+var errMalformed = errors.New("the peer sends a malformed command")
+
 // obey does what a command asks for: the length of its name, its name, its data.
 func (c *conn) obey(command []byte) error {
 	if len(command) == 0 || int(command[0]) >= len(command) {
-		return errors.New("the peer sends a malformed command")
+		return errMalformed
 	}
 	switch string(command[1 : 1+command[0]]) {
 	case zmq4.CmdPing:
