@@ -27,12 +27,16 @@ const (
 	maxContext = 16
 )
 
-// Listen opens a socket that peers connect to: tcp://host:port, host * for every address, or
-// ipc://path. The error, if any, is an *EndpointError where the endpoint can never work.
+// Listen opens a socket that peers connect to: tcp://host:port, host * for every address and
+// port 0 for a free one, or ipc://path. The error, if any, is an *EndpointError where the endpoint can never work.
 func Listen(endpoint string) (net.Listener, error) {
 	at, bind := endpoint, split
+	host, free := strings.CutSuffix(endpoint, ":0")
 	if strings.HasPrefix(endpoint, "tcp://") {
 		at, bind = bindScheme+endpoint, splitBound
+		if free {
+			at = bindScheme + host + ":1"
+		}
 	}
 	network, addr, err := bind(at)
 	if err != nil {
@@ -42,8 +46,11 @@ func Listen(endpoint string) (net.Listener, error) {
 		}
 		return nil, err
 	}
-	if network == "unix" {
+	switch {
+	case network == "unix":
 		removeAbandoned(addr)
+	case free:
+		addr = strings.TrimSuffix(addr, "1") + "0"
 	}
 	ln, err := (&net.ListenConfig{KeepAliveConfig: keepAlive}).Listen(context.Background(), network, addr)
 	if err != nil {
@@ -63,8 +70,8 @@ func removeAbandoned(path string) {
 	}
 }
 
-// Peer is a connection that a peer made to a socket of ours. One goroutine receives while
-// another sends.
+// Peer is a connection that a peer made to a socket of ours. One goroutine may receive while
+// another one sends.
 type Peer struct {
 	conn *conn
 	raw  net.Conn
@@ -84,7 +91,7 @@ func (t Transport) Route(ctx context.Context, raw net.Conn) (*Peer, error) {
 }
 
 func (t Transport) accept(ctx context.Context, raw net.Conn, typ zmq4.SocketType) (*Peer, error) {
-	t.Heartbeat = -1 // its PINGs would not take turns with what is sent
+	t.Heartbeat = -1 // a PING would come between the bytes of a message
 	c, err := t.greet(ctx, raw, typ, zmq4.Msg{})
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a ZMTP connection to %v: %w", raw.RemoteAddr(), err)

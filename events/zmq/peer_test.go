@@ -10,6 +10,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,15 +150,21 @@ func TestPeerThatTakesNothing(t *testing.T) {
 		go func() { got <- peer() }()
 		sub, err := Transport{}.Subscribe(t.Context(), endpoint)
 		p := <-got
+		var sent atomic.Int64
 		ended := make(chan error, 1)
 		go func() {
 			var err error
 			for err == nil {
 				err = p.Send(bytes.Repeat([]byte{1}, 1<<20))
+				sent.Add(1)
 			}
 			ended <- err
 		}()
-		time.Sleep(20 * time.Millisecond) // the buffers of the system fill up
+		pace := time.NewTicker(20 * time.Millisecond)
+		defer pace.Stop()
+		for before := int64(-1); sent.Load() != before; <-pace.C { // until the system's buffers are full
+			before = sent.Load()
+		}
 		p.Close()
 		if err := <-ended; err == nil {
 			t.Error("a closed peer takes messages")
@@ -181,11 +188,20 @@ func TestListen(t *testing.T) {
 	again, err := Listen("ipc://" + abandoned)
 	must.Succeed(t, err)
 	again.Close()
+	for _, endpoint := range []string{"tcp://*:0", "tcp://127.0.0.1:0", "tcp://[::1]:0"} {
+		ln, err := Listen(endpoint)
+		must.Succeed(t, err)
+		defer ln.Close()
+		if ln.Addr().(*net.TCPAddr).Port == 0 {
+			t.Errorf("Listen(%q) is at %s", endpoint, ln.Addr())
+		}
+	}
 	for endpoint, want := range map[string]string{
 		"ipc://" + path:     "cannot listen on",
 		"udp://*:1":         "unsupported scheme",
 		"tcp://host":        "is not host:port",
-		"tcp://*:0":         "no valid port",
+		"tcp://*:x":         "no valid port",
+		"tcp://:0":          "has no valid host",
 		"ipc://":            "names no socket path",
 		"tcp://192.0.2.1:9": "cannot listen on",
 	} {
