@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -199,19 +200,22 @@ func (s *demoServer) awaitHealth(ctx context.Context) error { return s.await(ctx
 
 // await waits until a path is answered with 200.
 func (s *demoServer) await(ctx context.Context, path string) error {
+	last := errors.New("no attempt was made")
 	for range 1000 {
 		resp, err := http.Get(s.url + path)
-		if err == nil {
+		if last = err; err == nil {
+			body, _ := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				return nil
 			}
+			last = fmt.Errorf("it answers %s: %s", resp.Status, body)
 		}
 		if !harness.Wait(ctx, 10*time.Millisecond) {
 			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("the server does not answer %s%s", s.url, path)
+	return fmt.Errorf("the server is not well at %s%s: %w", s.url, path, last)
 }
 
 // stop ends the server and reports whether it stopped cleanly.

@@ -48,6 +48,7 @@ func TestKilledServer(t *testing.T) {
 			}
 			report, err := sim.Run(ctx, c)
 			must.Succeed(t, err)
+			must.Report(t, newClient(s.url).get(ctx, "/admin/check", new(any)))
 			a := report.Answers
 			t.Logf("%d kills, %d of %d answers settled, %d partial, %d queries lost", len(report.Restarts), a.Settled, a.Compared, a.Partial, report.LostToRestarts)
 			if err := report.Err(); err != nil {
