@@ -64,6 +64,7 @@ var table = []room{
 	// The network of the tests: it stays below the stream, which uses it.
 	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/journal", rooms: []string{"events/payload"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	{dir: "events/relay", rooms: []string{"tiers", "events", "events/journal", "events/payload", "events/stream", "events/wire", "events/zmq"}, not: slices.Concat(httpOrJSON, logging)},
 	{dir: "events/objectkey", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "events/zmq", rooms: []string{"tiers", "events", "events/payload"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
 

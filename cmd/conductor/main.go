@@ -54,6 +54,7 @@ func rootCommand() *cobra.Command {
 		servicesCommand(),
 		diffCommand(),
 		replayCommand(),
+		relayCommand(),
 		simulateCommand(),
 		demoCommand(),
 		benchCommand(),

@@ -40,7 +40,8 @@ type liveFleet struct {
 	rng   *rand.Rand
 }
 
-func newLiveFleet(t *testing.T) *liveFleet {
+// newLiveFleet returns a fleet whose ranks replay their last batches, as many as ring.
+func newLiveFleet(t *testing.T, ring int) *liveFleet {
 	const workers, ranks = 3, 2
 	f := &liveFleet{t: t, tree: truth.New(replicaBlock, 0, workers*ranks, 0), rng: rand.New(rand.NewPCG(5, 1))}
 	for i := range workers * ranks {
@@ -52,7 +53,7 @@ func newLiveFleet(t *testing.T) *liveFleet {
 		wires := []publisher.Wire{publisher.VLLMMap{}, publisher.VLLMArray{Length: 8, Digests: true}, publisher.SGLang{}}
 		var err error
 		if r.pub, err = publisher.Listen(publisher.Options{
-			Host: "127.0.0.1", Rank: r.n, BlockSize: replicaBlock, Wire: wires[i/ranks], TopicInReplay: i%2 == 0, Ring: 1 << 16,
+			Host: "127.0.0.1", Rank: r.n, BlockSize: replicaBlock, Wire: wires[i/ranks], TopicInReplay: i%2 == 0, Ring: ring,
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +278,7 @@ func recovered(t *testing.T, p *process) {
 // other, is killed and recovers again, and then the first from it.
 func TestReplicasRecoverFromEachOther(t *testing.T) {
 	t.Parallel()
-	f := newLiveFleet(t)
+	f := newLiveFleet(t, 1<<16)
 	a := serveProcess(t, "{}\n", "127.0.0.1:0=dynamo")
 	for _, r := range f.ranks {
 		f.register(a.url, r)

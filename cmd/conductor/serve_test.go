@@ -41,6 +41,7 @@ func command(args ...string) *exec.Cmd {
 type process struct {
 	cmd  *exec.Cmd
 	url  string
+	said string // up to its address
 	logs *bytes.Buffer
 }
 
@@ -53,7 +54,13 @@ func serveProcess(t *testing.T, config string, listen ...string) *process {
 	}
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	must.Succeed(t, os.WriteFile(file, []byte(config), 0o600))
-	p := &process{cmd: command("serve", "--config", file, "--listen", listen[0]), logs: new(bytes.Buffer)}
+	return startProcess(t, "serve", "--config", file, "--listen", listen[0])
+}
+
+// startProcess starts a command that logs an address, and waits for that.
+func startProcess(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: command(args...), logs: new(bytes.Buffer)}
 	stderr, err := p.cmd.StderrPipe()
 	must.Succeed(t, err)
 	must.Succeed(t, p.cmd.Start())
@@ -63,13 +70,14 @@ func serveProcess(t *testing.T, config string, listen ...string) *process {
 	for p.url == "" {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			t.Fatalf("server ended: %s%s", p.logs, line)
+			t.Fatalf("%s ended: %s%s", args[0], p.logs, line)
 		}
 		p.logs.WriteString(line)
 		if m := address.FindStringSubmatch(line); m != nil {
 			p.url = "http://" + m[1]
 		}
 	}
+	p.said = p.logs.String()
 	go io.Copy(p.logs, lines)
 	return p
 }

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"kvconductor/config"
+	"kvconductor/events/relay"
+	"kvconductor/events/stream"
+	"kvconductor/events/zmq"
+)
+
+// relayOptions are the flags of conductor relay.
+type relayOptions struct {
+	endpoint, replay    string // of the engine
+	bind, bindReplay    string
+	dir                 string
+	memory, disk        config.Size
+	ranks               int
+	listen              string
+	logLevel, logFormat string
+}
+
+func relayCommand() *cobra.Command {
+	o := relayOptions{memory: 64 << 20}
+	cmd := &cobra.Command{
+		Use:   "relay",
+		Short: "Follow one engine and serve its events onwards, with a longer history",
+		Long: `Follows the KV-cache events of one engine (vLLM, SGLang, TensorRT-LLM) and serves them
+onwards over sockets of the same protocol: live batches, and replays of older ones. The
+engine keeps some minutes of history; the relay keeps as much as its memory and its disk
+take, and behind that a list of all blocks that the engine holds. A follower that asks for
+more than the relay has gets that list first, as batches of the engine's form.
+
+Followers need no change but the two endpoints: Conductor, routers and vLLM's own
+subscribers read from a relay as from an engine.`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.endpoint, "endpoint", "", "`endpoint` of the engine's live events, as in tcp://127.0.0.1:5557")
+	f.StringVar(&o.replay, "replay-endpoint", "", "`endpoint` of the engine's replay service; without it the history begins when the relay does")
+	f.StringVar(&o.bind, "bind", "", "`endpoint` to serve live events at, as in tcp://*:6557")
+	f.StringVar(&o.bindReplay, "bind-replay", "", "`endpoint` to serve replays at, as in tcp://*:6577")
+	f.IntVar(&o.ranks, "ranks", 1, "data-parallel ranks of the engine; the ports of each endpoint are consecutive")
+	f.Var(&o.memory, "memory", "history in memory, of each rank")
+	f.Var(&o.disk, "disk", "history on the disk behind that, of each rank; needs --dir")
+	f.StringVar(&o.dir, "dir", "", "`directory` of the history on the disk; what an earlier relay left there is removed")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:13380", "`address` of /metrics, /health and /ready; empty for none")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "json", "json or console")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.check(); err != nil {
+			return err
+		}
+		log := newLogger(config.Log{Level: o.logLevel, Format: o.logFormat}, cmd.ErrOrStderr())
+		ctx, stop := untilSignal(cmd)
+		defer stop()
+		return runRelay(ctx, o, log)
+	}
+	return cmd
+}
+
+// check reports what can never work.
+func (o *relayOptions) check() error {
+	for _, need := range []struct{ flag, value string }{{"endpoint", o.endpoint}, {"bind", o.bind}, {"bind-replay", o.bindReplay}} {
+		if need.value == "" {
+			return fmt.Errorf("--%s is missing", need.flag)
+		}
+	}
+	if err := zmq.Check(o.endpoint); err != nil {
+		return fmt.Errorf("--endpoint: %w", err)
+	}
+	if o.replay != "" {
+		if err := zmq.Check(o.replay); err != nil {
+			return fmt.Errorf("--replay-endpoint: %w", err)
+		}
+	}
+	switch level, err := zerolog.ParseLevel(o.logLevel); {
+	case err != nil || level == zerolog.NoLevel:
+		return fmt.Errorf("--log-level: %q is none of debug, info, warn, error", o.logLevel)
+	case o.logFormat != "json" && o.logFormat != "console":
+		return fmt.Errorf("--log-format: %q is none of json, console", o.logFormat)
+	case o.ranks < 1:
+		return fmt.Errorf("--ranks: %d is less than 1", o.ranks)
+	case o.memory < 1:
+		return errors.New("--memory: a relay needs memory")
+	case o.disk > 0 && o.dir == "":
+		return errors.New("--disk needs --dir")
+	case o.dir != "" && o.disk < 1:
+		return errors.New("--dir needs --disk, the bytes that files may take")
+	}
+	return nil
+}
+
+// ofRank returns the endpoint of a data-parallel rank: its port is that many higher. Port 0
+// stays: each rank gets a free one.
+func ofRank(endpoint string, rank int) (string, error) {
+	if rank == 0 || endpoint == "" {
+		return endpoint, nil
+	}
+	i := strings.LastIndexByte(endpoint, ':')
+	port, err := strconv.Atoi(endpoint[i+1:])
+	if err != nil || !strings.HasPrefix(endpoint, "tcp://") {
+		return "", fmt.Errorf("%q has no port to count ranks from", endpoint)
+	}
+	if port == 0 {
+		return endpoint, nil
+	}
+	if port += rank; port > 65535 {
+		return "", fmt.Errorf("%q has no port left for rank %d", endpoint, rank)
+	}
+	return endpoint[:i+1] + strconv.Itoa(port), nil
+}
+
+// runRelay relays until ctx ends.
+func runRelay(ctx context.Context, o relayOptions, log zerolog.Logger) error {
+	relays := &relays{}
+	defer relays.close()
+	for rank := range o.ranks {
+		if err := relays.open(o, rank, log.With().Int("rank", rank).Logger()); err != nil {
+			return err
+		}
+	}
+	if o.listen != "" {
+		ln, err := net.Listen("tcp", o.listen)
+		if err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
+		web := &http.Server{Handler: relays.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+		go web.Serve(ln)
+		defer web.Close()
+		log.Info().Str("address", ln.Addr().String()).Msg("listening")
+	}
+	<-ctx.Done()
+	log.Info().Msg("stopping")
+	return nil
+}
+
+// relays are the relays of one process, by rank.
+type relays struct{ all []*relay.Relay }
+
+func (r *relays) close() {
+	for _, one := range r.all {
+		one.Close()
+	}
+}
+
+// open opens the sockets and the relay of a rank.
+func (r *relays) open(o relayOptions, rank int, log zerolog.Logger) error {
+	var ends [4]string
+	for i, end := range [...]struct{ flag, endpoint string }{{"endpoint", o.endpoint}, {"replay-endpoint", o.replay}, {"bind", o.bind}, {"bind-replay", o.bindReplay}} {
+		var err error
+		if ends[i], err = ofRank(end.endpoint, rank); err != nil {
+			return fmt.Errorf("--%s: %w", end.flag, err)
+		}
+	}
+	live, err := zmq.Listen(ends[2])
+	if err != nil {
+		return fmt.Errorf("--bind: %w", err)
+	}
+	replays, err := zmq.Listen(ends[3])
+	if err != nil {
+		live.Close()
+		return fmt.Errorf("--bind-replay: %w", err)
+	}
+	cfg := relay.Config{
+		Endpoint: ends[0], ReplayEndpoint: ends[1], Memory: int64(o.memory), Disk: int64(o.disk),
+		Report: func(err error) {
+			if err == nil {
+				log.Info().Msg("the disk takes history again")
+				return
+			}
+			log.Warn().Err(err).Msg("history")
+		},
+		OnState: func(state stream.State, reason string) {
+			log.Info().Str("state", string(state)).Str("reason", reason).Msg("engine")
+		},
+	}
+	if o.dir != "" {
+		cfg.Dir = filepath.Join(o.dir, strconv.Itoa(rank))
+	}
+	one, err := relay.Open(cfg)
+	if err != nil {
+		live.Close()
+		replays.Close()
+		return err
+	}
+	one.ServeLive(live)
+	one.ServeReplays(replays)
+	r.all = append(r.all, one)
+	log.Info().Str("endpoint", ends[0]).Str("live", live.Addr().String()).Str("replays", replays.Addr().String()).Msg("relaying")
+	return nil
+}
+
+// handler serves metrics and whether the relays have their engines.
+func (r *relays) handler() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(r, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		for rank, one := range r.all {
+			if st := one.Stats().Stream; st.State != stream.Synced && st.State != stream.Partial {
+				http.Error(w, fmt.Sprintf("rank %d is %s", rank, st.State), http.StatusServiceUnavailable)
+				return
+			}
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	return mux
+}
