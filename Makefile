@@ -196,6 +196,11 @@ bench-memory: build ## resident memory and its account while loading, churning a
 	bin/conductor bench memory --ahead 4000 $(ARGS)
 	bin/conductor bench memory --blocks 10000000 --holders 2 $(ARGS)
 
+.PHONY: bench-recovery
+bench-recovery: build ## snapshots, restarts and bootstraps of real servers, 1 M and 10 M blocks of 128 instances
+	bin/conductor bench recovery $(ARGS)
+	bin/conductor bench recovery --blocks 10000000 --interval 5s $(ARGS)
+
 .PHONY: soak
 soak: build ## check answers while a fleet publishes, for SOAK; RACE=1 with the race detector, ARGS='--seed 7' repeats histories
 	$(if $(filter-out 0,$(RACE)),CGO_ENABLED=1 $(GO) run -race ./cmd/conductor,bin/conductor) bench soak --duration $(SOAK) $(ARGS)

@@ -3,6 +3,7 @@ package conductor
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
@@ -16,6 +17,8 @@ type Image struct {
 	HashSeed uint64
 	Sources  []SourceMark // of pools without a mark; without an instance if left out
 	Contexts []ImageContext
+	// Paused is how long events waited for the moment of the image.
+	Paused time.Duration
 }
 
 // ImageContext is a context of an image.
@@ -84,7 +87,7 @@ func (c *Conductor) ImageOfSources() *Image {
 
 // image returns the head of an image, and the numbers of the owners of each context.
 func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint32) {
-	img = &Image{HashSeed: seed, Sources: slices.Clone(s.Sources)}
+	img = &Image{HashSeed: seed, Sources: slices.Clone(s.Sources), Paused: s.paused}
 	for i := range img.Sources {
 		if m := &img.Sources[i]; m.pool() {
 			m.Mark = nil

@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"slices"
+	"time"
 
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
@@ -17,6 +18,7 @@ type Snapshot struct {
 	// Sources with their marks, sorted by key.
 	Sources  []SourceMark
 	contexts []snapContext
+	paused   time.Duration // how long events waited for the moment of the snapshot
 }
 
 // Mark is the batch that a source applied last, with its epoch.
@@ -135,6 +137,7 @@ func (c *registry) Snapshot() *Snapshot {
 
 // cut returns a snapshot whose blocks are not copied yet. c.cutting is held until they are.
 func (c *registry) cut() *Snapshot {
+	began := time.Now()
 	all, release := c.lockAllSources()
 	defer release()
 	snap := &Snapshot{}
@@ -151,6 +154,7 @@ func (c *registry) cut() *Snapshot {
 		x, y := a.context.scope(), b.context.scope()
 		return x.Compare(&y)
 	})
+	snap.paused = time.Since(began)
 	return snap
 }
 

@@ -12,6 +12,7 @@ var (
 	descBytes   = prometheus.NewDesc("conductor_snapshot_bytes", "Bytes of the newest snapshot written.", nil, nil)
 	descBlocks  = prometheus.NewDesc("conductor_snapshot_blocks", "Blocks of the newest snapshot written.", nil, nil)
 	descTook    = prometheus.NewDesc("conductor_snapshot_write_seconds", "Seconds that it took to write.", nil, nil)
+	descPaused  = prometheus.NewDesc("conductor_snapshot_pause_seconds", "Seconds that events waited for its moment.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -38,4 +39,5 @@ func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 	put(descBytes, prometheus.GaugeValue, float64(st.Last.Bytes))
 	put(descBlocks, prometheus.GaugeValue, float64(st.Last.Blocks))
 	put(descTook, prometheus.GaugeValue, st.LastTook.Seconds())
+	put(descPaused, prometheus.GaugeValue, st.Last.Paused.Seconds())
 }

@@ -24,6 +24,8 @@ type Summary struct {
 	Contexts int
 	// LeftOut are sources and contexts that a Sealer left out.
 	LeftOut int
+	// Paused is how long events waited for the moment of the snapshot.
+	Paused time.Duration
 }
 
 // Sealer changes the fields of sources and contexts before they are written. It reports false
@@ -102,6 +104,7 @@ func (w *writer) section(s section, payload []byte) {
 
 // head writes the sources and contexts.
 func (w *writer) head(img *conductor.Image) error {
+	w.sum.Paused = img.Paused
 	w.section(section{kind: kindHead}, journal.AppendFields(nil,
 		journal.Field{Name: fieldSeed, Value: strconv.FormatUint(img.HashSeed, 10)},
 		journal.Field{Name: fieldSources, Value: strconv.Itoa(len(img.Sources))}))

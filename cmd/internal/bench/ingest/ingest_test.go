@@ -68,7 +68,7 @@ func TestRunAppliesAll(t *testing.T) {
 func TestMessageIsPatched(t *testing.T) {
 	for _, clear := range []bool{false, true} {
 		l := Load{Sources: 3, Blocks: 4, BlockSize: 8, Hold: 40, Clear: clear}
-		s := newStamper(l, 2)
+		s := NewStamper(l, 2)
 		seen := make(map[uint64]bool)
 		for seq := uint64(0); seq < 30; seq++ {
 			wireBytes := s.message(seq)
@@ -97,6 +97,19 @@ func TestMessageIsPatched(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// A batch is the same bytes each time, from any Stamper of its source: followers compare a
+// replayed batch with the one that they have heard.
+func TestPayloadIsTheSame(t *testing.T) {
+	l := Load{Sources: 3, Blocks: 4, BlockSize: 8, Hold: 40}
+	s := NewStamper(l, 2)
+	for seq := range uint64(30) {
+		s.message(seq + 7)
+		if first := bytes.Clone(s.Payload(seq)); !bytes.Equal(first, NewStamper(l, 2).Payload(seq)) {
+			t.Fatalf("batch %d differs", seq)
 		}
 	}
 }

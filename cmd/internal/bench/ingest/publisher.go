@@ -85,7 +85,7 @@ func (p *publisher) serve(ctx context.Context, source int, ln net.Listener, perS
 		return err
 	}
 	go io.Copy(io.Discard, c) // heartbeats
-	s := newStamper(p.load, source)
+	s := NewStamper(p.load, source)
 	w := bufio.NewWriterSize(c, 256<<10)
 	// Sources that began together do not go on in step.
 	due := time.Now().Add(time.Duration(float64(source) / float64(p.load.Sources) / max(perSecond, 1) * float64(time.Second)))

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"time"
@@ -18,10 +19,10 @@ type Load struct {
 	Clear     bool // further blocks are cleared at once instead of removed one by one
 }
 
-// stamper makes the messages of one source. All have one shape: a vLLM map that stores
-// new blocks, and one that removes the oldest. The stamper patches them in place, for
-// encoding would cost more than publishing.
-type stamper struct {
+// Stamper makes the messages of one source. All have one shape: a vLLM map that stores
+// new blocks, and one that removes the oldest. It patches them in place, for encoding would
+// cost more than publishing. One goroutine uses it.
+type Stamper struct {
 	load    Load
 	source  uint64 // or the holders it is one of
 	wire    []byte // a whole multipart message
@@ -43,8 +44,9 @@ const (
 	markToken = 0xD1D2_0000
 )
 
-func newStamper(l Load, source int) *stamper {
-	s := &stamper{load: l, source: uint64(source / max(l.Holders, 1))}
+// NewStamper returns the Stamper of a source.
+func NewStamper(l Load, source int) *Stamper {
+	s := &Stamper{load: l, source: uint64(source / max(l.Holders, 1))}
 	var stored, removed []uint64
 	var tokens []uint32
 	for i := range l.Blocks {
@@ -87,29 +89,38 @@ func newStamper(l Load, source int) *stamper {
 // Where the sequence and the time are in every message: behind the empty topic,
 // and behind two headers and the array's and the float's.
 const (
-	seqAt  = 4
-	timeAt = seqAt + 8 + 9 + 2
+	seqAt     = 4
+	payloadAt = seqAt + 8 + 9
+	timeAt    = payloadAt + 2
 )
 
 // frame makes a message of topic, sequence and payload, the last with a long size.
 func frame(events []any) []byte {
-	payload, err := msgpack.Marshal([]any{1.5, events, 0})
-	if err != nil {
+	var payload bytes.Buffer
+	e := msgpack.NewEncoder(&payload)
+	e.SetSortMapKeys(true)
+	if err := e.Encode([]any{1.5, events, 0}); err != nil {
 		panic("BUG: " + err.Error())
 	}
 	wire := append([]byte{1, 0, 1, 8}, 0, 0, 0, 0, 0, 0, 0, 0, 2)
-	wire = binary.BigEndian.AppendUint64(wire, uint64(len(payload)))
-	return append(wire, payload...)
+	wire = binary.BigEndian.AppendUint64(wire, uint64(payload.Len()))
+	return append(wire, payload.Bytes()...)
 }
 
-// message returns the message of a sequence; it is valid until the next call.
-func (s *stamper) message(seq uint64) []byte {
+// Payload returns the payload of a sequence, the same bytes each time. It is valid until the
+// next call.
+func (s *Stamper) Payload(seq uint64) []byte { return s.stamp(seq, float64(seq))[payloadAt:] }
+
+// message returns the message of a sequence with the time of now; it is valid until the next call.
+func (s *Stamper) message(seq uint64) []byte { return s.stamp(seq, float64(time.Now().UnixNano())/1e9) }
+
+func (s *Stamper) stamp(seq uint64, at float64) []byte {
 	wire := s.wire
 	if s.load.Clear && seq%uint64(max(s.load.Hold/s.load.Blocks, 1)) == 0 {
 		wire = s.cleared
 	}
 	binary.BigEndian.PutUint64(wire[seqAt:], seq)
-	binary.BigEndian.PutUint64(wire[timeAt:], math.Float64bits(float64(time.Now().UnixNano())/1e9))
+	binary.BigEndian.PutUint64(wire[timeAt:], math.Float64bits(at))
 	if &wire[0] != &s.wire[0] {
 		return wire
 	}
@@ -126,7 +137,7 @@ func (s *stamper) message(seq uint64) []byte {
 }
 
 // hash is the engine hash of a source's n-th block.
-func (s *stamper) hash(n uint64) uint64 {
+func (s *Stamper) hash(n uint64) uint64 {
 	h := (n<<16 | s.source) * 0x9e3779b97f4a7c15
 	return h ^ h>>29
 }

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/bench/ingest"
+	"kvconductor/cmd/internal/bench/recovery"
+	"kvconductor/cmd/internal/harness"
+)
+
+func benchRecoveryCommand() *cobra.Command {
+	var c recovery.Config
+	cmd := &cobra.Command{
+		Use:   "recovery",
+		Short: "Measure snapshots, restarts and bootstraps of servers",
+		Long: `Starts "serve" in a second process and engines in a third, which fill its index over
+real sockets. Then the server writes snapshots, is killed and started again, and fills
+further servers from its own, while the engines go on. At the end the digests of two
+servers are compared.`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.IntVar(&c.Blocks, "blocks", 1_000_000, "unique blocks that are held")
+	f.IntVar(&c.Instances, "instances", 128, "engines")
+	f.IntVar(&c.Holders, "holders", 2, "engines that hold each block")
+	f.IntVar(&c.EventBlocks, "event-blocks", 128, "blocks one event stores")
+	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
+	f.DurationVar(&c.Interval, "interval", 2*time.Second, "pause between snapshots")
+	f.Float64Var(&c.Rate, "rate", 500, "batches/s of all engines while servers are killed and started; each stores and removes")
+	f.IntVar(&c.Rounds, "rounds", 5, "rounds of each figure")
+	measures(cmd, &c.Progress, func() (harness.Report, error) {
+		c.Server = func(file string) *exec.Cmd { return self("serve", "--config", file) }
+		c.Fleet = func(l ingest.Load) *exec.Cmd { return child("fleet", l) }
+		return recovery.Run(c)
+	})
+	return cmd
+}
+
+// fleetCommand is the engines' process of bench recovery.
+func fleetCommand() *cobra.Command {
+	var load ingest.Load
+	return childCommand("fleet", &load, func(cmd *cobra.Command) error {
+		return recovery.Fleet(load, cmd.InOrStdin(), cmd.OutOrStdout())
+	})
+}
