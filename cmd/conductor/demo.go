@@ -198,10 +198,14 @@ func freeAddress() (string, error) {
 
 func (s *demoServer) awaitHealth(ctx context.Context) error { return s.await(ctx, "/health") }
 
+// patience is how long the demo waits for its server. A source pauses up to 30 s between
+// attempts to replay.
+const patience = time.Minute
+
 // await waits until a path is answered with 200.
 func (s *demoServer) await(ctx context.Context, path string) error {
 	last := errors.New("no attempt was made")
-	for range 1000 {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
 		resp, err := http.Get(s.url + path)
 		if last = err; err == nil {
 			body, _ := io.ReadAll(resp.Body)
