@@ -115,11 +115,13 @@ func startServer(ctx context.Context, faults bool, snapshots time.Duration, errs
 	file := filepath.Join(dir, "config.yaml")
 	text := fmt.Sprintf("listeners: [{address: %q, dialect: conductor}]\nlog: {level: warn, format: console}\n", address)
 	text += "index: {recall_bytes: 512MiB}\n" // the demo evicts in seconds what a fleet evicts in minutes
-	if faults {                               // replays without an answer are given up sooner than in production
+	synced := demoSources
+	if faults { // replays without an answer are given up sooner than in production
 		text += "stream: {replay_timeout: 1s}\n"
+		synced = 1 // a disturbed engine may have dropped what a source needs, until it clears its cache
 	}
 	if snapshots > 0 {
-		text += fmt.Sprintf("snapshot: {dir: %q, interval: %s}\nready: {min_sources: %d}\n", filepath.Join(dir, "snapshots"), snapshots, demoSources)
+		text += fmt.Sprintf("snapshot: {dir: %q, interval: %s}\nready: {min_sources: %d}\n", filepath.Join(dir, "snapshots"), snapshots, synced)
 	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
