@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ func accessLog(cfg config.DynamoDialect, log zerolog.Logger) (*server.AccessLog,
 	}
 	opts := server.AccessLogOptions{
 		Open: func() (io.WriteCloser, error) {
-			return os.OpenFile(cfg.AccessLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+			return openAccessLog(cfg.AccessLog)
 		},
 		Report: func(err error) {
 			if err != nil {
@@ -55,6 +56,29 @@ func accessLogLosses(l *server.AccessLog) prometheus.Collector {
 		Name: "conductor_access_log_dropped_total", Help: "Lines of the access log that could not be written.",
 	}, func() float64 { return float64(l.Dropped()) })
 }
+
+// openAccessLog opens a file to append to. A missing one is made, for its owner alone. A symbolic
+// link, a pipe or a device is refused, except /dev/stdout and /dev/stderr: it may lead to a place
+// that another user chose, or hold up the server.
+func openAccessLog(name string) (*os.File, error) {
+	if name == "/dev/stdout" || name == "/dev/stderr" {
+		return os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+	}
+	file, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) {
+		return nil, &os.PathError{Op: "open", Path: name, Err: errNoFile}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		file.Close()
+		return nil, &os.PathError{Op: "open", Path: name, Err: cmp.Or(err, errNoFile)}
+	}
+	return file, nil
+}
+
+var errNoFile = errors.New("it is no regular file")
 
 // reopenOnHangup reopens the access log on SIGHUP, as log rotation asks for,
 // until the returned function is called. Without a log the signal keeps its usual
