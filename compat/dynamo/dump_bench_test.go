@@ -72,7 +72,7 @@ func BenchmarkRecover(b *testing.B) {
 	for b.Loop() {
 		s := newServer(b, Config{})
 		in := s.conductor.Recover(0)
-		if err := (&loader{in: in, skip: func(string) {}}).lines(bytes.NewReader(dump)); err != nil || in.Blocks != benchBlocks {
+		if err := (&loader{in: in, skip: func(string) {}, longest: longestValue}).lines(bytes.NewReader(dump)); err != nil || in.Blocks != benchBlocks {
 			b.Fatal(in.Blocks, err)
 		}
 		in.Done()
@@ -86,7 +86,7 @@ func BenchmarkRecover(b *testing.B) {
 func BenchmarkDump(b *testing.B) {
 	s := newServer(b, Config{})
 	in := s.conductor.Recover(0)
-	must.Succeed(b, (&loader{in: in, skip: func(string) {}}).lines(bytes.NewReader(benchDump())))
+	must.Succeed(b, (&loader{in: in, skip: func(string) {}, longest: longestValue}).lines(bytes.NewReader(benchDump())))
 	in.Done()
 	for _, form := range []string{"application/json", "application/x-ndjson", "application/x-ndjson detail"} {
 		b.Run(form, func(b *testing.B) {

@@ -30,7 +30,7 @@ func TestRecoveredEagleBlocks(t *testing.T) {
 
 		b := newServer(t, Config{})
 		in := b.conductor.Recover(0)
-		must.Succeed(t, (&loader{in: in, skip: func(string) {}}).object(bytes.NewReader(dump)))
+		must.Succeed(t, (&loader{in: in, skip: func(string) {}, longest: longestValue}).object(bytes.NewReader(dump)))
 		in.Done()
 
 		var tokens []uint32

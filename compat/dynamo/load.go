@@ -29,7 +29,7 @@ func Dumps(log zerolog.Logger) replica.Format {
 	return replica.Format{
 		Path: "/dump?detail=1", Accept: ndjson + ", application/json;q=0.5", Reasons: []string{skipBad, skipOther, skipError, skipNoSize},
 		Read: func(body io.Reader, contentType string, into *conductor.Recovery, skip func(string)) error {
-			l := &loader{log: log, in: into, skip: skip}
+			l := &loader{log: log, in: into, skip: skip, longest: longestValue}
 			if strings.HasPrefix(contentType, ndjson) {
 				return l.lines(body)
 			}
@@ -46,6 +46,7 @@ type loader struct {
 	// foreign says that the peer has another hash.seed: its details about keys are of no use.
 	foreign bool
 	blocks  dumpBlocks
+	longest int64 // bytes of a value of an object
 }
 
 // dumpSlot has the members of a slot, or of a line, next to its events.
@@ -68,8 +69,12 @@ type dumpLine struct {
 	Error     json.RawMessage `json:"error"`
 }
 
-// longestLine bounds a line: some hundred thousand blocks.
-const longestLine = 64 << 20
+const (
+	// longestLine bounds a line: some hundred thousand blocks.
+	longestLine = 64 << 20
+	// longestValue bounds a value of an object: a partition's names may be one.
+	longestValue = 256 << 20
+)
 
 // lines reads a dump with one event a line. A line that cannot be read costs itself.
 func (l *loader) lines(r io.Reader) error {
@@ -123,7 +128,9 @@ func (l *loader) line(raw []byte, blocks *dumpBlocks) error {
 // object reads a dump that is one object: slots with their events, the bare lists of
 // events of old, and slots with an error.
 func (l *loader) object(r io.Reader) error {
-	d := json.NewDecoder(r)
+	values := &boundedValues{from: r, longest: l.longest}
+	d := json.NewDecoder(values)
+	values.d = d
 	if err := expect(d, '{'); err != nil {
 		return err
 	}
@@ -137,6 +144,25 @@ func (l *loader) object(r io.Reader) error {
 		}
 	}
 	return expect(d, '}')
+}
+
+// boundedValues are the bytes of a dump. A decoder keeps a value until its end: one that does not
+// end soon ends the dump.
+type boundedValues struct {
+	from    io.Reader
+	d       *json.Decoder
+	read    int64
+	longest int64
+}
+
+// Read implements io.Reader.
+func (b *boundedValues) Read(p []byte) (n int, err error) {
+	if kept := b.read - b.d.InputOffset(); kept > b.longest {
+		return 0, fmt.Errorf("the dump has a value of more than %d bytes", b.longest)
+	}
+	n, err = b.from.Read(p)
+	b.read += int64(n)
+	return n, err
 }
 
 // slot reads the value of one key.

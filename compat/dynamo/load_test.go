@@ -20,7 +20,7 @@ import (
 func (s *testServer) load(lines bool, text string) (skipped string, err error) {
 	in := s.conductor.Recover(0)
 	counts := make(map[string]int)
-	l := &loader{in: in, skip: func(reason string) { counts[reason]++ }}
+	l := &loader{in: in, skip: func(reason string) { counts[reason]++ }, longest: 4 << 10}
 	r := iotest.OneByteReader(strings.NewReader(text))
 	if lines {
 		err = l.lines(r)
@@ -346,7 +346,7 @@ func TestLoadGarbage(t *testing.T) {
 		broken := errors.New("the line is dead")
 		for _, lines := range []bool{false, true} {
 			in := s.conductor.Recover(0)
-			l := &loader{in: in, skip: func(string) {}}
+			l := &loader{in: in, skip: func(string) {}, longest: longestValue}
 			read := l.object
 			if lines {
 				read = l.lines
@@ -386,4 +386,16 @@ func TestLoadTooManySources(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A decoder keeps a value until its end. One that does not end costs the dump, not the memory.
+func TestLoadEndlessValue(t *testing.T) {
+	inReplica(t, func(t *testing.T, s *testServer) {
+		endless := strings.Repeat("a", 64<<10)
+		for _, begin := range []string{`{"`, `{"m:default": "`, `{"m:default": {"`, `{"m:default": {"events": [{"`, `{"m:default": {"block_size": 4, "events": [{"event": "`, `{"m:default": {"names": ["`} {
+			if _, err := s.load(false, begin+endless); err == nil || !strings.Contains(err.Error(), "a value of more than 4096 bytes") {
+				t.Errorf("%s: %v", begin, err)
+			}
+		}
+	})
 }

@@ -21,7 +21,7 @@ func TestLoadWithoutAdapterAndSalt(t *testing.T) {
 
 		b := newServer(t, Config{})
 		in := b.conductor.Recover(0)
-		must.Succeed(t, (&loader{in: in, skip: func(string) {}}).object(bytes.NewReader(dump)))
+		must.Succeed(t, (&loader{in: in, skip: func(string) {}, longest: longestValue}).object(bytes.NewReader(dump)))
 		in.Done()
 		b.register(3, 0, "")
 		b.publish(3, 0, stored("GPU", 1, 3, "lora_name", "sql", "cache_salt", "s"))
@@ -68,7 +68,7 @@ func TestMixedEagleBlocks(t *testing.T) {
 
 		b := newServer(t, Config{})
 		in := b.conductor.Recover(0)
-		must.Succeed(t, (&loader{in: in, skip: func(string) {}}).object(bytes.NewReader(dump)))
+		must.Succeed(t, (&loader{in: in, skip: func(string) {}, longest: longestValue}).object(bytes.NewReader(dump)))
 		in.Done()
 		const want = `{"scores":{"1":{"0":8},"2":{"0":4}}`
 		for _, s := range []*testServer{a, b} {

@@ -18,7 +18,9 @@ func (d *Dialect) registerPeer(r *exchange) error {
 	if err != nil {
 		return err
 	}
-	d.replica.AddPeer(url)
+	if err := d.replica.AddPeer(url); err != nil {
+		return refusef(http.StatusBadRequest, "%v", err)
+	}
 	return ok(r.Context, http.StatusCreated)
 }
 

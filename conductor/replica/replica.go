@@ -14,6 +14,7 @@
 package replica
 
 import (
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -33,7 +34,7 @@ type Config struct {
 	Formats []Format
 	// Digests compares with peers; Compare needs it.
 	Digests Digests
-	// Client asks the peers; nil is http.DefaultClient.
+	// Client asks the peers; nil is one that neither follows redirects nor unpacks answers.
 	Client *http.Client
 	Log    zerolog.Logger
 }
@@ -67,9 +68,20 @@ type Replica struct {
 // New returns a Replica. It asks no peer before Recover.
 func New(cfg Config) *Replica {
 	if cfg.Client == nil {
-		cfg.Client = http.DefaultClient
+		cfg.Client = plainClient()
 	}
 	return &Replica{cfg: cfg, peers: slices.Clone(cfg.Peers), status: Status{State: None}}
+}
+
+// plainClient returns a client that asks the peers that were named, and no others: a redirect
+// is an answer. What a peer packs stays packed, so that its bytes are those that were counted.
+func plainClient() *http.Client {
+	plain := http.DefaultTransport.(*http.Transport).Clone()
+	plain.DisableCompression = true
+	return &http.Client{
+		Transport:     plain,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // Peers returns the peers in the order of their registration. It is never nil.
@@ -79,13 +91,27 @@ func (r *Replica) Peers() []string {
 	return append([]string{}, r.peers...)
 }
 
-// AddPeer adds a peer unless it is there.
-func (r *Replica) AddPeer(url string) {
+// Clients add peers; each is asked for its digests again and again.
+const (
+	maxPeers   = 64
+	maxPeerURL = 1024 // bytes
+)
+
+// AddPeer adds a peer unless it is there. It fails if the URL is too long, or if there are too
+// many.
+func (r *Replica) AddPeer(url string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.Contains(r.peers, url) {
-		r.peers = append(r.peers, url)
+	switch {
+	case slices.Contains(r.peers, url):
+		return nil
+	case len(url) > maxPeerURL:
+		return fmt.Errorf("url must have at most %d bytes, got %d", maxPeerURL, len(url))
+	case len(r.peers) >= maxPeers:
+		return fmt.Errorf("there are %d peers, and no more are taken", maxPeers)
 	}
+	r.peers = append(r.peers, url)
+	return nil
 }
 
 // RemovePeer removes a peer, and reports whether it was there.

@@ -1,7 +1,10 @@
 package replica
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/internal/must"
 )
 
 // answers is a transport that answers by host, with the text "whole", "part" or a status.
@@ -137,12 +141,59 @@ func TestPatience(t *testing.T) {
 // TestPeers adds and removes peers.
 func TestPeers(t *testing.T) {
 	r := New(Config{Peers: []string{"b"}})
-	r.AddPeer("a")
-	r.AddPeer("a")
+	must.Succeed(t, errors.Join(r.AddPeer("a"), r.AddPeer("a")))
 	if r.RemovePeer("c") || !r.RemovePeer("b") || !slices.Equal(r.Peers(), []string{"a"}) {
 		t.Errorf("%q", r.Peers())
 	}
 	if !r.RemovePeer("a") || r.Peers() == nil {
 		t.Errorf("%q", r.Peers())
+	}
+	if err := r.AddPeer(strings.Repeat("x", maxPeerURL+1)); err == nil {
+		t.Error("a URL of any length is taken")
+	}
+	for i := range maxPeers {
+		must.Succeed(t, r.AddPeer(fmt.Sprint(i)))
+	}
+	if r.AddPeer("0") != nil || r.AddPeer("more") == nil || len(r.Peers()) != maxPeers {
+		t.Errorf("%q", r.Peers())
+	}
+}
+
+// TestPlainClient has peers that send elsewhere, or pack an endless answer into few bytes.
+func TestPlainClient(t *testing.T) {
+	asked := 0
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { asked++ }))
+	defer other.Close()
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, err := z.Write(make([]byte, 1<<20))
+	must.Succeed(t, errors.Join(err, z.Close()))
+	peer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept-Encoding") != "" {
+			t.Errorf("the peer may pack: %q", r.Header.Get("Accept-Encoding"))
+		}
+		if r.URL.Path == "/elsewhere/snapshot" {
+			http.Redirect(w, r, other.URL, http.StatusFound)
+			return
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = w.Write(packed.Bytes())
+	}))
+	defer peer.Close()
+	gate := make(chan struct{})
+	c := conductor.New(conductor.Options{Gate: gate, Log: zerolog.Nop()})
+	defer c.Close()
+	defer close(gate)
+	var read int64
+	f := format
+	f.Read = func(body io.Reader, _ string, _ *conductor.Recovery, _ func(string)) (err error) {
+		read, err = io.Copy(io.Discard, body)
+		return errors.Join(err, errors.New("it is no snapshot"))
+	}
+	r := New(Config{Peers: []string{peer.URL + "/elsewhere", peer.URL}, Formats: []Format{f}, Log: zerolog.Nop()})
+	st := r.Recover(t.Context(), c, time.Minute)
+	want := []string{peer.URL + "/elsewhere: it answers 302 Found", peer.URL + ": it is no snapshot"}
+	if st.State != Failed || !slices.Equal(st.Errors, want) || asked > 0 || read != int64(packed.Len()) {
+		t.Errorf("%+v, the other place was asked %d times, %d of %d bytes were read", st, asked, read, packed.Len())
 	}
 }
