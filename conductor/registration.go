@@ -144,6 +144,9 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 			return Invalid(f.field, "invalid_value", "%s must not be empty", f.field)
 		}
 	}
+	if err := r.bounded(); err != nil {
+		return err
+	}
 	typ, ok := canonicalType(r.Type)
 	if !ok {
 		return Invalid("type", "invalid_value", "type must be vLLM, SGLang, Mooncake or Standard, got %q", r.Type)
@@ -178,6 +181,32 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	return nil
 }
 
+// Texts of a registration are in every list and metric of the server.
+const (
+	maxName     = 256 // bytes
+	maxEndpoint = 1024
+	maxServed   = 4096 // instances of a pool
+)
+
+// bounded names the first text that is too long.
+func (r *Registration) bounded() error {
+	for _, f := range []struct {
+		field, value string
+		most         int
+	}{
+		{"endpoint", r.Endpoint, maxEndpoint}, {"replay_endpoint", r.ReplayEndpoint, maxEndpoint}, {"type", r.Type, maxName}, {"modelname", r.Model, maxName},
+		{"lora_name", r.Lora, maxName}, {"tenant_id", r.Tenant, maxName}, {"instance_id", r.Instance, maxName}, {"additionalsalt", r.Salt, maxName},
+	} {
+		if len(f.value) > f.most {
+			return Invalid(f.field, "out_of_range", "%s must have at most %d bytes, got %d", f.field, f.most, len(f.value))
+		}
+	}
+	if len(r.Serves) > maxServed {
+		return Invalid("serves", "out_of_range", "serves must name at most %d instances, got %d", maxServed, len(r.Serves))
+	}
+	return nil
+}
+
 // normalizeServes sorts the instances a pool serves.
 func (r *Registration) normalizeServes() error {
 	if len(r.Serves) == 0 {
@@ -189,6 +218,9 @@ func (r *Registration) normalizeServes() error {
 	for i, name := range r.Serves {
 		if name == "" {
 			return &FieldError{Field: "serves", Index: i, Reason: "invalid_value", Message: "serves must not name an empty instance"}
+		}
+		if len(name) > maxName {
+			return &FieldError{Field: "serves", Index: i, Reason: "out_of_range", Message: fmt.Sprintf("serves must have names of at most %d bytes, got %d", maxName, len(name))}
 		}
 	}
 	r.Serves = slices.Compact(slices.Sorted(slices.Values(r.Serves)))

@@ -64,6 +64,11 @@ func TestRegister(t *testing.T) {
 		f(400, "model_name must not be empty", "model_name", `""`)
 		f(400, "dp_rank must be at most 2147483647, got 4294967295", "dp_rank", "4294967295")
 
+		long := `"` + strings.Repeat("x", 257) + `"`
+		f(400, "instance_id must have at most 256 bytes, got 257", "instance_id", long)
+		f(400, "modelname must have at most 256 bytes, got 257", "model_name", long)
+		f(400, "endpoint must have at most 1024 bytes, got 1034", "endpoint", `"tcp://h`+strings.Repeat("x", 1025)+`:1"`)
+
 		f(201, "")
 		f(409, "instance 1 dp_rank 0 already registered")
 		f(409, "instance 1 dp_rank 0 already registered", "dp_rank", "null", "replay_endpoint", "null", "additional_salt", "null", "block_size", "8")
