@@ -76,6 +76,7 @@ type Config struct {
 	Memory    Memory        `mapstructure:"memory"`
 	Dynamo    DynamoDialect `mapstructure:"dynamo"`
 	Limits    Limits        `mapstructure:"limits"`
+	Shutdown  Shutdown      `mapstructure:"shutdown"`
 }
 
 // Listener is one HTTP port.
@@ -230,6 +231,11 @@ type Limits struct {
 	ShutdownTimeout time.Duration `mapstructure:"shutdown_timeout"` // how long requests in flight may take after SIGTERM
 }
 
+// Shutdown is how the server leaves.
+type Shutdown struct {
+	Drain time.Duration `mapstructure:"drain"` // how long listeners go on after SIGTERM, while /ready is 503
+}
+
 // Doctor bounds the findings about a source.
 type Doctor struct {
 	SilentAfter time.Duration `mapstructure:"silent_after"` // silence of a source that is asked for after which that is a finding
@@ -295,7 +301,8 @@ func Default() Config {
 			MaxPayload:      32 << 20,               // the announcement of a million-token prompt with hashes and tokens is about 6 MB
 			ReadTimeout:     30 * time.Second,       // MaxBody at 5 Mbit/s
 			IdleTimeout:     2 * time.Minute,        // longer than the 60 s after which usual load balancers close first
-			ShutdownTimeout: 4 * time.Second,        // leaves one of the five seconds of a stop for the sockets
+			ShutdownTimeout: 4 * time.Second,        // after the drain; leaves one of five seconds for the sockets
 		},
+		Shutdown: Shutdown{Drain: 5 * time.Second}, // a load balancer that asks each second notices in time
 	}
 }

@@ -95,6 +95,7 @@ func TestDefaults(t *testing.T) {
 	f("limits.read_timeout", "30s")
 	f("limits.idle_timeout", "2m")
 	f("limits.shutdown_timeout", "4s")
+	f("shutdown.drain", "5s")
 	for _, k := range keys {
 		if !slices.Contains(seen, k.path) {
 			t.Errorf("%s has no documented default", k.path)

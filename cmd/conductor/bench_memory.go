@@ -37,7 +37,7 @@ table shows each phase at the moment that was nearest to the target, and at its 
 	f.StringVar(&cgroup, "cgroup", "", "directory of a memory control group to start the server in, as one with a limit")
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
 		c.Server = func() *exec.Cmd {
-			serve := self("serve", "--listen", "127.0.0.1:0=conductor")
+			serve := self("serve", "--listen", "127.0.0.1:0=conductor", "--shutdown-drain", "0s")
 			if cgroup == "" {
 				return serve
 			}

@@ -115,6 +115,7 @@ func startServer(ctx context.Context, faults bool, snapshots time.Duration, errs
 	file := filepath.Join(dir, "config.yaml")
 	text := fmt.Sprintf("listeners: [{address: %q, dialect: conductor}]\nlog: {level: warn, format: console}\n", address)
 	text += "index: {recall_bytes: 512MiB}\n" // the demo evicts in seconds what a fleet evicts in minutes
+	text += "shutdown: {drain: 0s}\n"
 	synced := demoSources
 	if faults { // replays without an answer are given up sooner than in production
 		text += "stream: {replay_timeout: 1s}\n"

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"os/signal"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -154,6 +157,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	opts := conductorhttp.Options{
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
+		Draining: web.Draining,
 		Progress: func() conductor.Progress {
 			if p := keeper.Progress(); p.From != "" {
 				return p
@@ -195,6 +199,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	}
 	err = web.Run(ctx, settle, recovers || cfg.Dynamo.MinInitialWorkers > 0)
 	if err == nil {
+		drain(web, cfg.Shutdown.Drain, log)
 		log.Info().Msg("stopping")
 	}
 	web.Shutdown(cfg.Limits.ShutdownTimeout)
@@ -202,6 +207,17 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	keeping.Wait() // the last snapshot has what the sources hold
 	shutdown(c, options.Journal, log)
 	return err
+}
+
+// drain lets the servers answer on for a while. A further signal ends that.
+func drain(web *server.Servers, d time.Duration, log zerolog.Logger) {
+	if d <= 0 {
+		return
+	}
+	log.Info().Dur("drain", d).Msg("draining: /ready is 503, a further signal stops at once")
+	hurry, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	web.Drain(hurry, d)
 }
 
 // snapshotDir opens the directory of snapshots, if there is to be one.

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 // The race detector would let each process sleep a second when it exits.
 func command(args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = []string{"RUN_AS_CONDUCTOR=1", "GORACE=atexit_sleep_ms=10", "HOME=" + os.TempDir() + "/nobody", "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"RUN_AS_CONDUCTOR=1", "GORACE=atexit_sleep_ms=10", "CONDUCTOR_SHUTDOWN_DRAIN=0s", "HOME=" + os.TempDir() + "/nobody", "PATH=" + os.Getenv("PATH")}
 	return cmd
 }
 
@@ -60,7 +60,13 @@ func serveProcess(t *testing.T, config string, listen ...string) *process {
 // startProcess starts a command that logs an address, and waits for that.
 func startProcess(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: command(args...), logs: new(bytes.Buffer)}
+	return startCommand(t, command(args...))
+}
+
+// startCommand is startProcess for a command that is made.
+func startCommand(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{cmd: cmd, logs: new(bytes.Buffer)}
 	stderr, err := p.cmd.StderrPipe()
 	must.Succeed(t, err)
 	must.Succeed(t, p.cmd.Start())
@@ -70,7 +76,7 @@ func startProcess(t *testing.T, args ...string) *process {
 	for p.url == "" {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			t.Fatalf("%s ended: %s%s", args[0], p.logs, line)
+			t.Fatalf("%s ended: %s%s", cmd.Args[1], p.logs, line)
 		}
 		p.logs.WriteString(line)
 		if m := address.FindStringSubmatch(line); m != nil {

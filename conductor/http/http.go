@@ -45,6 +45,8 @@ type Options struct {
 	Snapshots *snapshot.Spool
 	// Progress tells how far a recovery has come; nil is never under way.
 	Progress func() conductor.Progress
+	// Draining says that the server is about to leave; nil is never.
+	Draining func() bool
 	// Version is reported by /health.
 	Version string
 	// OpenAPI is the document served at /openapi.yaml.

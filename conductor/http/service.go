@@ -159,9 +159,11 @@ type stateRow struct {
 }
 
 // ready says whether the recovery from peers is over and every configured source
-// synced or given up on: GET /ready, 503 while something is still being brought up.
+// synced or given up on: GET /ready, 503 while something is still being brought up, and once
+// the server is about to leave.
 func (a *api) ready(*gin.Context) (any, error) {
-	r := a.conductor.Ready()
+	r, draining := a.conductor.Ready(), a.opts.Draining != nil && a.opts.Draining()
+	r.Ready = r.Ready && !draining
 	rows := func(list []conductor.SourceState) []stateRow {
 		all := make([]stateRow, len(list))
 		for i, s := range list {
@@ -173,7 +175,7 @@ func (a *api) ready(*gin.Context) (any, error) {
 	if !r.Ready {
 		status = http.StatusServiceUnavailable
 	}
-	row := gin.H{"ready": r.Ready, "recovering": r.Recovering, "synced": r.Synced, "min_sources": r.MinSynced, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}
+	row := gin.H{"ready": r.Ready, "draining": draining, "recovering": r.Recovering, "synced": r.Synced, "min_sources": r.MinSynced, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}
 	if p := a.progress(); p != nil {
 		row["recovery"] = p
 	}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -41,6 +42,8 @@ type Servers struct {
 	log      zerolog.Logger
 	ports    []*port
 	failed   chan error
+	draining atomic.Bool
+	busy     busy
 }
 
 // port is one listener.
@@ -114,8 +117,9 @@ func (s *Servers) start(ports []*port) error {
 		return err
 	}
 	for _, p := range ports {
-		p.server = NewServer(s.Handler(p.Dialect), s.timeouts)
+		p.server = NewServer(s.parting(s.Handler(p.Dialect)), s.timeouts)
 		s.log.Info().Str("address", p.bound.Addr().String()).Str("dialect", p.Dialect).Msg("listening")
+		p.server.ConnState = s.busy.note
 		go func() { s.failed <- p.server.Serve(Joined(p.bound)) }()
 	}
 	return nil
@@ -195,10 +199,45 @@ func (s *Servers) Run(ctx context.Context, settle func(context.Context) bool, ta
 	}
 }
 
-// Shutdown lets requests in flight end, up to a timeout.
+// Drain answers on until a duration has passed or ctx ends. Each answer over HTTP/1 is the last of
+// its connection: so clients part before Shutdown closes connections, which could meet a request.
+func (s *Servers) Drain(ctx context.Context, d time.Duration) {
+	s.draining.Store(true)
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// Draining reports whether Drain has begun.
+func (s *Servers) Draining() bool { return s.draining.Load() }
+
+// parting ends connections with their next answer while the servers drain.
+func (s *Servers) parting(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 1 && s.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// answering is how long requests of connections that are open may still come in Shutdown.
+const answering = time.Second
+
+// Shutdown takes no more connections, and lets requests in flight end, up to a timeout.
 func (s *Servers) Shutdown(timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+	s.draining.Store(true)
+	for _, p := range s.ports {
+		if p.server != nil {
+			p.bound.Close()
+		}
+	}
+	s.busy.wait(ctx, min(answering, timeout/2)) // net/http drops requests that it reads from now on
 	for _, p := range s.ports {
 		if p.server == nil {
 			continue
