@@ -65,8 +65,10 @@ var table = []room{
 	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/journal", rooms: []string{"events/payload"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	{dir: "events/relay", rooms: []string{"tiers", "events", "events/journal", "events/payload", "events/stream", "events/wire", "events/zmq"}, not: slices.Concat(httpOrJSON, logging)},
+	// Rules for endpoints, as values: the configuration checks them, sockets obey them.
+	{dir: "events/reach", not: slices.Concat(httpOrJSON, logging, []string{"os"}), noClock: true},
 	{dir: "events/objectkey", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "events/zmq", rooms: []string{"tiers", "events", "events/payload"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
+	{dir: "events/zmq", rooms: []string{"tiers", "events", "events/payload", "events/reach"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
 
 	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "index/hash", modules: []string{xxh3, ristretto}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
@@ -103,7 +105,7 @@ var table = []room{
 	// viper, and what viper itself is made of.
 	// Which word was meant, for settings and for fields of requests.
 	{dir: "spelling", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "config", rooms: []string{"spelling"}, modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, not: []string{"net/http"}},
+	{dir: "config", rooms: []string{"spelling", "events/reach"}, modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, not: []string{"net/http"}},
 
 	{dir: "cmd/conductor", rooms: []string{".", "cmd/internal/...", "compat/...", "conductor/...", "config", "events/...", "index/...", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.

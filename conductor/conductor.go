@@ -56,9 +56,12 @@ type Options struct {
 	// Stream is the template of every source's stream; endpoints and the first
 	// sequence number are filled in per source.
 	Stream stream.Config
-	// Transport returns the transport of the stream of one registration. Every stream
-	// has Stream.Transport when nil.
-	Transport func(Registration) stream.Transport
+	// Transport returns the transport of the stream of one registration; static is that of
+	// RegisterOptions. Every stream has Stream.Transport when nil.
+	Transport func(r Registration, static bool) stream.Transport
+	// Reaches returns why a client must not name an endpoint, nil if it may. Registrations that
+	// are not static are asked about; nil allows all.
+	Reaches func(endpoint string) error
 	// MaxSources bounds how many sources may be registered, 0 for no bound.
 	MaxSources int
 	// MaxOrphans bounds the blocks per source that wait for their parent, as in
@@ -112,7 +115,7 @@ type Conductor struct {
 	scheme hash.Scheme
 	memo   *hash.Memo // nil is none
 	now    func() time.Time
-	open   func(Registration, *journal.Source, func(stream.State)) feed
+	open   func(Registration, bool, *journal.Source, func(stream.State)) feed
 	gate   <-chan struct{}
 
 	unscoped atomic.Bool // blocks came from a peer that tells no marks
@@ -148,8 +151,8 @@ func New(opts Options) *Conductor {
 		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
 		KeepForgotten: c.recall.maxForgotten(),
 	}
-	c.open = func(r Registration, recorded *journal.Source, on func(stream.State)) feed {
-		return stream.Open(c.streamConfig(r, recorded, on))
+	c.open = func(r Registration, static bool, recorded *journal.Source, on func(stream.State)) feed {
+		return stream.Open(c.streamConfig(r, static, recorded, on))
 	}
 	if c.gate = opts.Gate; c.gate == nil {
 		open := make(chan struct{})

@@ -81,7 +81,7 @@ func BenchmarkIngest(b *testing.B) {
 	run := func(b *testing.B, ring int, j *journal.Writer) {
 		c := New(Options{HashSeed: 1337, RingBytes: ring, Journal: j, Log: zerolog.Nop()})
 		l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
-		c.open = func(Registration, *journal.Source, func(stream.State)) feed { return l }
+		c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed { return l }
 		b.SetBytes(int64(bytes / len(payloads)))
 		b.ReportAllocs()
 		b.ResetTimer()

@@ -54,6 +54,16 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 	if !opts.Static && len(r.MayAnnounce) > 0 {
 		return &FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value", Message: "may_announce is for sources of the configuration file alone"}
 	}
+	if !opts.Static && c.opts.Reaches != nil {
+		for _, f := range []struct{ field, endpoint string }{{"endpoint", r.Endpoint}, {"replay_endpoint", r.ReplayEndpoint}} {
+			if f.endpoint == "" {
+				continue
+			}
+			if err := c.opts.Reaches(f.endpoint); err != nil {
+				return Invalid(f.field, "invalid_value", "%s %v", f.field, err)
+			}
+		}
+	}
 	return c.register(r, opts)
 }
 
@@ -172,7 +182,7 @@ func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
 }
 
 // streamConfig fills the template for one source.
-func (c *Conductor) streamConfig(r Registration, recorded *journal.Source, on func(stream.State)) stream.Config {
+func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.Source, on func(stream.State)) stream.Config {
 	cfg := c.opts.Stream
 	cfg.OnState = func(state stream.State, reason string) {
 		if recorded != nil {
@@ -185,7 +195,7 @@ func (c *Conductor) streamConfig(r Registration, recorded *journal.Source, on fu
 	}
 	cfg.Endpoint, cfg.ReplayEndpoint = r.Endpoint, r.ReplayEndpoint
 	if c.opts.Transport != nil {
-		cfg.Transport = c.opts.Transport(r)
+		cfg.Transport = c.opts.Transport(r, static)
 	}
 	cfg.PartialClears = r.Clear == ClearDevice
 	if r.pool() {
@@ -247,7 +257,7 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 	s := c.unjoined(r)
 	s.static, s.journal = static, recorded
 	s.ring = journal.NewRing(c.opts.RingBytes, c.opts.JournalSettings(), r.Key().String(), r.fields(static)...)
-	s.stream = c.open(r, recorded, s.onState)
+	s.stream = c.open(r, static, recorded, s.onState)
 	c.addSource(s) // last: queries see it from here on
 	return s
 }

@@ -77,6 +77,7 @@ type Config struct {
 	Dynamo    DynamoDialect `mapstructure:"dynamo"`
 	Limits    Limits        `mapstructure:"limits"`
 	Shutdown  Shutdown      `mapstructure:"shutdown"`
+	Register  Register      `mapstructure:"register"`
 }
 
 // Listener is one HTTP port.
@@ -231,6 +232,11 @@ type Limits struct {
 	ShutdownTimeout time.Duration `mapstructure:"shutdown_timeout"` // how long requests in flight may take after SIGTERM
 }
 
+// Register bounds what clients register.
+type Register struct {
+	Allow []string `mapstructure:"allow"` // rules of events/reach for the endpoints that clients name
+}
+
 // Shutdown is how the server leaves.
 type Shutdown struct {
 	Drain time.Duration `mapstructure:"drain"` // how long listeners go on after SIGTERM, while /ready is 503
@@ -303,6 +309,7 @@ func Default() Config {
 			IdleTimeout:     2 * time.Minute,        // longer than the 60 s after which usual load balancers close first
 			ShutdownTimeout: 4 * time.Second,        // after the drain; leaves one of five seconds for the sockets
 		},
-		Shutdown: Shutdown{Drain: 5 * time.Second}, // a load balancer that asks each second notices in time
+		Register: Register{Allow: []string{"default"}}, // engines in the network, and what the network keeps for itself not
+		Shutdown: Shutdown{Drain: 5 * time.Second},     // a load balancer that asks each second notices in time
 	}
 }

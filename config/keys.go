@@ -103,6 +103,7 @@ var keys = []key{
 	{"limits.read_timeout", "read-timeout", duration(), int64(time.Millisecond), "time an HTTP request may take to arrive"},
 	{"limits.idle_timeout", "idle-timeout", duration(), int64(time.Millisecond), "time a kept-alive HTTP connection may wait for its next request, and a client may take for 64 KB of its answer"},
 	{"limits.shutdown_timeout", "shutdown-timeout", duration(), int64(time.Millisecond), "time requests in flight may take after SIGTERM"},
+	{"register.allow", "register-allow", rules(), 0, "endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports"},
 	{"shutdown.drain", "shutdown-drain", duration(), 0, "time the server goes on answering after SIGTERM, with /ready at 503; 0 is none, and a second signal ends it"},
 }
 

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"kvconductor/events/reach"
 )
 
 // A kind is how a scalar is written. The same text means the same in a file, in
@@ -105,6 +107,9 @@ func truth() kind {
 
 // urls is a list of base URLs.
 func urls() kind { return list("urls", "a list of URLs", checkURL) }
+
+// rules is a list of rules for endpoints.
+func rules() kind { return list("rules", "a list of rules such as tcp://10.0.0.0/8", reach.CheckRule) }
 
 // texts is a list of names.
 func texts() kind { return list("names", "a list of names", func(string) error { return nil }) }

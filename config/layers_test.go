@@ -96,6 +96,7 @@ func TestDefaults(t *testing.T) {
 	f("limits.idle_timeout", "2m")
 	f("limits.shutdown_timeout", "4s")
 	f("shutdown.drain", "5s")
+	f("register.allow", "default")
 	for _, k := range keys {
 		if !slices.Contains(seen, k.path) {
 			t.Errorf("%s has no documented default", k.path)
@@ -134,6 +135,8 @@ func TestLayersPrecedence(t *testing.T) {
 			return [3]string{"file", "env", "flag"}
 		case k.kind.word == "bool":
 			return [3]string{"false", "true", "false"}
+		case k.kind.word == "rules":
+			return [3]string{"tcp://10.0.0.0/8", "default", "default,ipc:///run/"}
 		case k.kind.list:
 			return [3]string{"http://file", "http://env", "http://flag,https://flag/2"}
 		}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
@@ -33,6 +35,7 @@ import (
 	"kvconductor/events/journal"
 	"kvconductor/events/objectkey"
 	"kvconductor/events/payload"
+	"kvconductor/events/reach"
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
 	"kvconductor/events/zmq"
@@ -372,6 +375,10 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 	if cfg.Pool.Completeness == config.Any {
 		completeness = objectkey.Any
 	}
+	allowed, err := reach.Parse(cfg.Register.Allow, onLoopback(cfg.Listeners))
+	if err != nil {
+		panic("BUG: a checked rule does not parse: " + err.Error())
+	}
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
 	return conductor.Options{
@@ -390,9 +397,14 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 		SilentAfter:      cfg.Doctor.SilentAfter,
 		MinSynced:        cfg.Ready.MinSources,
 		Log:              log,
-		Transport: func(r conductor.Registration) stream.Transport {
-			return sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank})
+		Transport: func(r conductor.Registration, static bool) stream.Transport {
+			rules := allowed
+			if static {
+				rules = nil // who writes the configuration may read the network
+			}
+			return sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank}, rules)
 		},
+		Reaches: func(endpoint string) error { return zmq.Reaches(allowed, endpoint) },
 		Stream: stream.Config{
 			ReplayTimeout: cfg.Stream.ReplayTimeout,
 			StaleAfter:    cfg.Stream.StaleAfter,
@@ -405,6 +417,17 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 			Replays:            stream.NewLimiter(cfg.Stream.ReplayConcurrency),
 		},
 	}
+}
+
+// onLoopback reports whether all listeners are for this machine alone.
+func onLoopback(all []config.Listener) bool {
+	for _, l := range all {
+		host, _, _ := net.SplitHostPort(l.Address)
+		if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+			return false
+		}
+	}
+	return true
 }
 
 // queriesPerProcessor is how many queries are worked on at once for each processor. In

@@ -37,7 +37,7 @@ func TestInteropBoundSocket(t *testing.T) {
 	follow := func(pod string, rank int, p *publisher) *subscriber {
 		return subscribe(t, stream.Config{
 			Endpoint: "bind:tcp://*:" + port, ReplayEndpoint: "tcp://127.0.0.1:" + p.replay,
-			Transport: sockets.For(zmq.Claim{Pod: pod, Model: "org/m@x", Rank: rank}),
+			Transport: sockets.For(zmq.Claim{Pod: pod, Model: "org/m@x", Rank: rank}, nil),
 		})
 	}
 	a0 := startPublisher(t, python, args("a", 0, 1)...)

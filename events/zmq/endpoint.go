@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
+
+	"kvconductor/events/reach"
 )
 
 // EndpointError says why no connection can ever be made to an endpoint.
@@ -40,6 +43,50 @@ func CheckLive(endpoint string) error {
 		return err
 	}
 	return Check(endpoint)
+}
+
+// errReach says that the rules for endpoints of clients refuse one.
+var errReach = errors.New("is not one that register.allow allows")
+
+// Reaches reports whether rules refuse an endpoint, as far as that is known before a name is looked
+// up. An endpoint that can never work is not theirs to judge; nil rules refuse nothing.
+func Reaches(rules *reach.Rules, endpoint string) error {
+	if rules == nil {
+		return nil
+	}
+	bound := strings.HasPrefix(endpoint, bindScheme)
+	part := split
+	if bound {
+		part = splitBound
+	}
+	network, addr, err := part(endpoint)
+	if err != nil {
+		return nil
+	}
+	if network == "unix" {
+		if !rules.Path(addr) {
+			return fmt.Errorf("%q %w", endpoint, errReach)
+		}
+		return nil
+	}
+	host, text, _ := net.SplitHostPort(addr)
+	number, _ := strconv.ParseUint(text, 10, 16)
+	port, ok := uint16(number), false
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case bound:
+		ok = rules.Bind(port)
+	case err == nil:
+		ok = rules.TCP(netip.AddrPortFrom(ip, port))
+	case strings.EqualFold(strings.TrimSuffix(host, "."), "localhost"):
+		ok = rules.TCP(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)) || rules.TCP(netip.AddrPortFrom(netip.IPv6Loopback(), port))
+	default:
+		ok = rules.Name(port)
+	}
+	if !ok {
+		return fmt.Errorf("%q %w", endpoint, errReach)
+	}
+	return nil
 }
 
 // splitBound turns a bound endpoint into arguments of a listen.

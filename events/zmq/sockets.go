@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"kvconductor/events/payload"
+	"kvconductor/events/reach"
 )
 
 // Sockets opens connections like Transport, and listens where publishers connect
@@ -59,13 +60,18 @@ const (
 	maxStrays = 16
 )
 
-// For returns the transport of one source.
-func (s *Sockets) For(c Claim) *Source { return &Source{sockets: s, claim: c} }
+// For returns the transport of one source. Rules say which endpoints it may have; nil is all.
+func (s *Sockets) For(c Claim, rules *reach.Rules) *Source {
+	t := s.Transport
+	t.Reach = rules
+	return &Source{sockets: s, transport: t, claim: c}
+}
 
 // Source is the transport of one source. Its methods are those of Transport.
 type Source struct {
-	sockets *Sockets
-	claim   Claim
+	sockets   *Sockets
+	transport Transport
+	claim     Claim
 
 	mu  sync.Mutex
 	box *mailbox // of the endpoint subscribed to, nil if none was bound; or closed
@@ -76,7 +82,10 @@ type Source struct {
 func (s *Source) Subscribe(ctx context.Context, endpoint string) (Subscription, error) {
 	address, bound := strings.CutPrefix(endpoint, bindScheme)
 	if !bound {
-		return s.sockets.Transport.Subscribe(ctx, endpoint)
+		return s.transport.Subscribe(ctx, endpoint)
+	}
+	if err := Reaches(s.transport.Reach, endpoint); err != nil {
+		return nil, err
 	}
 	box, err := s.join(ctx, endpoint, address)
 	if err != nil {
@@ -87,7 +96,7 @@ func (s *Source) Subscribe(ctx context.Context, endpoint string) (Subscription, 
 
 // Replay asks a publisher's replay service, which is dialed in any case.
 func (s *Source) Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error) {
-	return s.sockets.Transport.Replay(ctx, endpoint, from)
+	return s.transport.Replay(ctx, endpoint, from)
 }
 
 // join claims the source's messages once, for as long as ctx lives.

@@ -66,7 +66,7 @@ func TestSocketsDealOut(t *testing.T) {
 	open := func(c Claim) chan Subscription {
 		opened := make(chan Subscription, 1)
 		go func() {
-			sub, err := s.For(c).Subscribe(t.Context(), endpoint)
+			sub, err := s.For(c, nil).Subscribe(t.Context(), endpoint)
 			must.Report(t, err)
 			opened <- sub
 		}()
@@ -124,7 +124,7 @@ func TestSocketsShareAListener(t *testing.T) {
 	address := freeAddress(t)
 	s := &Sockets{}
 	ctx, cancel := context.WithCancel(t.Context())
-	one, two := s.For(Claim{Pod: "a"}), s.For(Claim{Pod: "b"})
+	one, two := s.For(Claim{Pod: "a"}, nil), s.For(Claim{Pod: "b"}, nil)
 	failed := make(chan error, 2)
 	for _, src := range []*Source{one, two} {
 		go func() {
@@ -140,7 +140,7 @@ func TestSocketsShareAListener(t *testing.T) {
 		return err == nil
 	})
 	// Another process cannot have it: an error that a retry may mend.
-	_, err := (&Sockets{}).For(Claim{}).Subscribe(t.Context(), "bind:tcp://"+address)
+	_, err := (&Sockets{}).For(Claim{}, nil).Subscribe(t.Context(), "bind:tcp://"+address)
 	if err == nil || errors.As(err, new(*EndpointError)) {
 		t.Errorf("a taken address: %v", err)
 	}
@@ -217,7 +217,7 @@ func TestSharedConnectionIsThrottled(t *testing.T) {
 	subscribe := func(ctx context.Context, pod string) chan Subscription {
 		opened := make(chan Subscription, 1)
 		go func() {
-			if sub, err := s.For(Claim{Pod: pod, Model: "m"}).Subscribe(ctx, "bind:tcp://"+address); err == nil {
+			if sub, err := s.For(Claim{Pod: pod, Model: "m"}, nil).Subscribe(ctx, "bind:tcp://"+address); err == nil {
 				opened <- sub
 			}
 		}()
@@ -268,7 +268,7 @@ func TestSharedConnectionIsThrottled(t *testing.T) {
 func TestSubscribeAgainAtOnce(t *testing.T) {
 	address := freeAddress(t)
 	s := &Sockets{}
-	src, stays := s.For(Claim{Pod: "a", Model: "m"}), s.For(Claim{Pod: "b", Model: "m"})
+	src, stays := s.For(Claim{Pod: "a", Model: "m"}, nil), s.For(Claim{Pod: "b", Model: "m"}, nil)
 	go stays.Subscribe(t.Context(), "bind:tcp://"+address) // keeps the listener
 	seq := strings.Repeat("\x00", 8)
 	var pub zmq4.Socket

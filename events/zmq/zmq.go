@@ -41,13 +41,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/go-zeromq/zmq4"
 	"github.com/go-zeromq/zmq4/security/null"
 
 	"kvconductor/events/payload"
+	"kvconductor/events/reach"
 )
 
 // Defaults of Transport.
@@ -80,6 +83,9 @@ type Transport struct {
 	Heartbeat time.Duration
 	// Memory counts the blocks that connections read into; nil counts nothing.
 	Memory *payload.Memory
+	// Reach says which endpoints may be connected to; nil is all. A name is looked up once for a
+	// connection, and the address that is found is the one that is judged and used.
+	Reach *reach.Rules
 	// Dial opens connections, net.Dialer with DialTimeout when nil. It is called
 	// for each attempt, so a name that has moved is found where it is now.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -117,6 +123,9 @@ func (t Transport) open(ctx context.Context, endpoint string, typ zmq4.SocketTyp
 	if err != nil {
 		return nil, err
 	}
+	if err := Reaches(t.Reach, endpoint); err != nil {
+		return nil, err
+	}
 	raw, err := t.dial(ctx, network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %q: %w", endpoint, err)
@@ -133,6 +142,14 @@ func (t Transport) dial(ctx context.Context, network, addr string) (net.Conn, er
 		return t.Dial(ctx, network, addr)
 	}
 	dialer := net.Dialer{Timeout: cmp.Or(t.DialTimeout, defaultDialTimeout), KeepAliveConfig: keepAlive}
+	if t.Reach != nil && network == "tcp" {
+		dialer.Control = func(_, address string, _ syscall.RawConn) error {
+			if at, err := netip.ParseAddrPort(address); err != nil || !t.Reach.TCP(at) {
+				return fmt.Errorf("the address %s %w", address, errReach)
+			}
+			return nil
+		}
+	}
 	return dialer.DialContext(ctx, network, addr)
 }
 

@@ -1,0 +1,93 @@
+package reach
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"kvconductor/internal/must"
+)
+
+func parse(t *testing.T, local bool, rules ...string) *Rules {
+	t.Helper()
+	r, err := Parse(rules, local)
+	must.Succeed(t, err)
+	return r
+}
+
+// TestDefault: a client cannot have the server reach what the network keeps for itself.
+func TestDefault(t *testing.T) {
+	r, local := parse(t, false, "default"), parse(t, true, "default")
+	for _, at := range strings.Fields(`10.0.0.1:5557 192.168.1.9:1 8.8.8.8:80 [2001:db8::1]:5557 [fd12::1]:5557 [64:ff9b::808:808]:80`) {
+		if addr := netip.MustParseAddrPort(at); !r.TCP(addr) || !local.TCP(addr) {
+			t.Errorf("%s is refused", at)
+		}
+	}
+	for _, at := range strings.Fields(`169.254.169.254:80 169.254.1.1:80 [fe80::1]:80 [fd00:ec2::254]:80 100.100.100.200:80 168.63.129.16:80 0.0.0.0:80 0.1.2.3:80
+		[::]:80 224.0.0.1:80 255.255.255.255:80 [ff02::1]:80 [::ffff:169.254.169.254]:80 [64:ff9b::a9fe:a9fe]:80 [2002:a9fe:a9fe::1]:80 [fe80::1%eth0]:80`) {
+		if addr := netip.MustParseAddrPort(at); r.TCP(addr) || local.TCP(addr) {
+			t.Errorf("%s is allowed", at)
+		}
+	}
+	for _, at := range strings.Fields(`127.0.0.1:5557 127.9.9.9:5557 [::1]:5557 [::ffff:127.0.0.1]:5557 [64:ff9b::7f00:1]:80 [2002:7f00:1::]:80`) {
+		if addr := netip.MustParseAddrPort(at); r.TCP(addr) || !local.TCP(addr) {
+			t.Errorf("%s: %t from elsewhere, %t from here", at, r.TCP(addr), local.TCP(addr))
+		}
+	}
+	for _, name := range []string{"/run/x.sock", "@abstract", "x.sock"} {
+		if r.Path(name) || !local.Path(name) {
+			t.Errorf("%s: %t from elsewhere, %t from here", name, r.Path(name), local.Path(name))
+		}
+	}
+	if r.Bind(5557) || !local.Bind(5557) || !r.Name(80) {
+		t.Error("bound sockets or names")
+	}
+}
+
+func TestRules(t *testing.T) {
+	r := parse(t, true, "tcp://10.0.0.0/8", "tcp://192.168.1.7:5557", "tcp://[fd00::/8]:5000-6000", "tcp://[::1]", "ipc:///run/engines/", "ipc:///tmp/../srv/one", "bind:tcp://*:7000-7001")
+	f := func(want bool, all string) {
+		t.Helper()
+		for _, at := range strings.Fields(all) {
+			if got := r.TCP(netip.MustParseAddrPort(at)); got != want {
+				t.Errorf("%s: %t", at, got)
+			}
+		}
+	}
+	f(true, "10.1.2.3:1 [::ffff:10.1.2.3]:65535 192.168.1.7:5557 [fd00::1]:5000 [fdff::1]:6000 [::1]:9")
+	f(false, "11.0.0.1:1 192.168.1.7:5558 192.168.1.8:5557 [fd00::1]:4999 [fc00::1]:5000 127.0.0.1:5557 8.8.8.8:80")
+	for name, want := range map[string]bool{
+		"/run/engines/a": true, "/run/engines/b/c": true, "/srv/one": true, "/run/engines/../secret": false, "/run/engines": false, "/run/enginesX": false,
+		"/srv/one/more": false, "@run/engines/a": false, "run/engines/a": false,
+	} {
+		if got := r.Path(name); got != want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if !r.Bind(7001) || r.Bind(7002) || !r.Name(80) {
+		t.Error("bound sockets or names")
+	}
+	if r := parse(t, false, "tcp://10.0.0.0/8:5000-6000"); !r.Name(5500) || r.Name(80) {
+		t.Error("names on ports")
+	}
+	if r := parse(t, true); r.Name(1) || r.Bind(1) || r.Path("/x") || r.TCP(netip.MustParseAddrPort("10.0.0.1:1")) {
+		t.Error("no rule allows something")
+	}
+	if any := parse(t, false, "tcp://*:80"); !any.TCP(netip.MustParseAddrPort("169.254.169.254:80")) || any.TCP(netip.MustParseAddrPort("[::1]:81")) {
+		t.Error("any address on a port")
+	}
+}
+
+func TestBadRules(t *testing.T) {
+	for _, text := range []string{
+		"", "Default", "10.0.0.0/8", "tcp://", "tcp://host:1", "tcp://10.0.0.0/33", "tcp://10.0.0.0/8:0", "tcp://10.0.0.0/8:2-1", "tcp://10.0.0.0/8:1-65536", "tcp://10.0.0.0/8:",
+		"tcp://fd00::/8", "tcp://[fd00::/8", "tcp://fd00::/8]", "tcp://[fd00::/8]5", "tcp://[fe80::1%eth0]", "ipc://x", "ipc://@x", "bind:tcp://1.2.3.4:1", "bind:tcp://*:x", "udp://*:1",
+	} {
+		if err := CheckRule(text); err == nil || !strings.Contains(err.Error(), `rule "`+text+`"`) {
+			t.Errorf("%q: %v", text, err)
+		}
+		if _, err := Parse([]string{"default", text}, false); err == nil {
+			t.Errorf("%q is a rule", text)
+		}
+	}
+}
