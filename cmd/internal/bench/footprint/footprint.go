@@ -118,6 +118,9 @@ const (
 	Idle     = "idle"
 )
 
+// idleLooks are the looks without a change after which every batch has been applied.
+const idleLooks = 4
+
 // every is the time between two looks at the server.
 const every = 250 * time.Millisecond
 
@@ -128,6 +131,7 @@ type run struct {
 	orders io.Writer // of the publishing process
 	report *Report
 	acks   []byte
+	total  uint64 // batches that all sources together are past
 }
 
 // Run measures.
@@ -223,11 +227,12 @@ func (r *run) phases() error {
 	}
 	r.c.Progress.Say("idle for %v", r.c.Idle)
 	end = time.Now().Add(r.c.Idle)
-	var before uint64 // batches applied at the last look
-	return r.during(Idle, 0, func(applied uint64) bool {
-		moved := applied != before
-		before = applied
-		return !moved && time.Now().After(end)
+	still, before := 0, uint64(0) // looks without a change; r.total at the last look
+	return r.during(Idle, 0, func(uint64) bool {
+		if still++; r.total != before {
+			still, before = 0, r.total
+		}
+		return still >= idleLooks && time.Now().After(end)
 	})
 }
 
@@ -277,7 +282,7 @@ func (r *run) look(most uint64) (least uint64, err error) {
 		return 0, fmt.Errorf("cannot read /services: %w", err)
 	}
 	past := make([]uint64, r.c.Sources)
-	r.report.Lost = 0
+	r.report.Lost, r.total = 0, 0
 	for _, s := range services.Services {
 		i, err := strconv.Atoi(s.InstanceID)
 		if err != nil || i < 0 || i >= r.c.Sources {
@@ -285,6 +290,7 @@ func (r *run) look(most uint64) (least uint64, err error) {
 		}
 		if s.LastSeq != nil {
 			past[i] = *s.LastSeq + 1
+			r.total += past[i]
 		}
 		r.report.Lost += s.Gaps
 	}
