@@ -30,6 +30,7 @@
 package conductor
 
 import (
+	"crypto/rand"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -118,6 +119,7 @@ type Conductor struct {
 	open   func(Registration, bool, *journal.Source, func(stream.State)) feed
 	gate   <-chan struct{}
 
+	saltKey  [32]byte    // of the texts that stand for salts
 	unscoped atomic.Bool // blocks came from a peer that tells no marks
 	queries  queryMetrics
 	counts   eventCounts
@@ -143,6 +145,7 @@ func New(opts Options) *Conductor {
 		stopWatch: make(chan struct{}),
 		watched:   make(chan struct{}),
 	}
+	rand.Read(c.saltKey[:]) // it never fails
 	c.registry = registry{
 		sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
 	}

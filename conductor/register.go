@@ -243,6 +243,11 @@ func (c *Conductor) withFeed(key Key, do func(pauser)) error {
 func (c *Conductor) observeEndpoint(s *source) {
 	for key, other := range c.sources {
 		if key != s.reg.Key() && other.reg.publisher() == s.reg.publisher() {
+			if key.Tenant != s.reg.Tenant {
+				// Findings are for the tenant of the source, which may not learn of others.
+				c.log.Warn().Str("source", s.reg.Key().String()).Str("other", key.String()).Msg("two tenants follow the same publisher")
+				continue
+			}
 			s.doctor.Report(doctor.FindingRank, "%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)
 			s.logFindings()
 			return

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events/journal"
 )
 
@@ -13,8 +14,13 @@ import (
 //
 // Errors: ErrNotFound, journal.ErrGone, journal.ErrTooNew.
 func (c *registry) AppliedBatches(source string, q journal.Range) (journal.Excerpt, journal.Span, error) {
+	return c.appliedBatches(source, nil, q)
+}
+
+// appliedBatches is AppliedBatches for the sources of some tenants.
+func (c *registry) appliedBatches(source string, of scope.Tenants, q journal.Range) (journal.Excerpt, journal.Span, error) {
 	for _, s := range c.registered() {
-		if s.reg.Key().String() == source {
+		if of.Has(s.reg.Tenant) && s.reg.Key().String() == source {
 			return s.appliedBatches(q)
 		}
 	}

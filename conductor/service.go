@@ -143,7 +143,10 @@ type ContextView struct {
 
 // GlobalView returns every (context, instance) pair with up to limit hash
 // aliases each. It is for people and tests; it walks.
-func (c *registry) GlobalView(limit int) []ContextView {
+func (c *registry) GlobalView(limit int) []ContextView { return c.globalView(nil, limit) }
+
+// globalView is GlobalView for the contexts of some tenants.
+func (c *registry) globalView(of scope.Tenants, limit int) []ContextView {
 	type viewKey struct {
 		context  *indexContext
 		instance string
@@ -155,6 +158,9 @@ func (c *registry) GlobalView(limit int) []ContextView {
 		namespaces := slices.Clone(s.namespaces)
 		s.mu.Unlock()
 		for _, ns := range namespaces {
+			if !of.Has(ns.context.deployment.key.Tenant) {
+				continue
+			}
 			key := viewKey{context: ns.context, instance: s.reg.Instance}
 			v := views[key]
 			if v == nil {

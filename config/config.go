@@ -78,6 +78,9 @@ type Config struct {
 	Limits    Limits        `mapstructure:"limits"`
 	Shutdown  Shutdown      `mapstructure:"shutdown"`
 	Register  Register      `mapstructure:"register"`
+	TLS       TLS           `mapstructure:"tls"`
+	Auth      Auth          `mapstructure:"auth"`
+	Peer      Peer          `mapstructure:"peer"`
 }
 
 // Listener is one HTTP port.
@@ -230,11 +233,40 @@ type Limits struct {
 	ReadTimeout     time.Duration `mapstructure:"read_timeout"`     // from the first byte of an HTTP request to its last
 	IdleTimeout     time.Duration `mapstructure:"idle_timeout"`     // how long a kept-alive HTTP connection may wait for its next request, and a client take nothing of its answer
 	ShutdownTimeout time.Duration `mapstructure:"shutdown_timeout"` // how long requests in flight may take after SIGTERM
+
+	MaxConnections        int   `mapstructure:"max_connections"`         // open HTTP connections; more are closed at once; 0 is no bound
+	ConnectionsPerAddress int   `mapstructure:"connections_per_address"` // the same of one address
+	ClientRequests        int   `mapstructure:"client_requests"`         // requests of one client a second; more is 429; 0 is no bound
+	ClientBytes           int64 `mapstructure:"client_bytes"`            // bytes of its bodies a second
+	ClientChanges         int   `mapstructure:"client_changes"`          // its registrations and other changes a minute
 }
 
 // Register bounds what clients register.
 type Register struct {
 	Allow []string `mapstructure:"allow"` // rules of events/reach for the endpoints that clients name
+}
+
+// TLS is that of the listeners. Files are read again when they change.
+type TLS struct {
+	Cert              string `mapstructure:"cert"`                // file of the certificate, with those between it and the authority; "" serves without TLS
+	Key               string `mapstructure:"key"`                 // file of its key
+	ClientCA          string `mapstructure:"client_ca"`           // file of the authorities of clients; "" asks for no certificate
+	RequireClientCert bool   `mapstructure:"require_client_cert"` // refuse connections without one
+}
+
+// Auth says which client may ask what.
+type Auth struct {
+	File      string   `mapstructure:"file"`      // tokens and certificates with their roles, see conductor/access; "" is none
+	Anonymous []string `mapstructure:"anonymous"` // roles of clients without credentials
+	Loopback  []string `mapstructure:"loopback"`  // those of such clients on the same machine
+}
+
+// Peer is what the server shows to peers.
+type Peer struct {
+	CACert    string `mapstructure:"cacert"`     // file of the authorities of peers; "" is those of the system
+	Cert      string `mapstructure:"cert"`       // file of the certificate the server shows
+	Key       string `mapstructure:"key"`        // file of its key
+	TokenFile string `mapstructure:"token_file"` // file of the token the server sends
 }
 
 // Shutdown is how the server leaves.
@@ -308,6 +340,12 @@ func Default() Config {
 			ReadTimeout:     30 * time.Second,       // MaxBody at 5 Mbit/s
 			IdleTimeout:     2 * time.Minute,        // longer than the 60 s after which usual load balancers close first
 			ShutdownTimeout: 4 * time.Second,        // after the drain; leaves one of five seconds for the sockets
+
+			MaxConnections: 16_384, // each router keeps some; 10,000 half-open ones leave room
+		},
+		Auth: Auth{
+			Anonymous: []string{Auto}, // queries and registrations, as routers and engines send them; nothing where there are credentials
+			Loopback:  []string{Auto}, // what operators ask; nothing where there are credentials
 		},
 		Register: Register{Allow: []string{"default"}}, // engines in the network, and what the network keeps for itself not
 		Shutdown: Shutdown{Drain: 5 * time.Second},     // a load balancer that asks each second notices in time

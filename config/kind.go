@@ -111,6 +111,17 @@ func urls() kind { return list("urls", "a list of URLs", checkURL) }
 // rules is a list of rules for endpoints.
 func rules() kind { return list("rules", "a list of rules such as tcp://10.0.0.0/8", reach.CheckRule) }
 
+// roleWords are those of conductor/access, and two for lists.
+var roleWords = choice("query", "register", "metrics", "peer", "admin", "none", Auto)
+
+// roles is a list of roles.
+func roles() kind {
+	return list("roles", "a list of roles", func(s string) error {
+		_, err := roleWords.parse(s)
+		return err
+	})
+}
+
 // texts is a list of names.
 func texts() kind { return list("names", "a list of names", func(string) error { return nil }) }
 

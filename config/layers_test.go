@@ -95,6 +95,22 @@ func TestDefaults(t *testing.T) {
 	f("limits.read_timeout", "30s")
 	f("limits.idle_timeout", "2m")
 	f("limits.shutdown_timeout", "4s")
+	f("limits.max_connections", "16384")
+	f("limits.connections_per_address", "0")
+	f("limits.client_requests", "0")
+	f("limits.client_bytes", "0")
+	f("limits.client_changes", "0")
+	f("tls.cert", "")
+	f("tls.key", "")
+	f("tls.client_ca", "")
+	f("tls.require_client_cert", "false")
+	f("auth.file", "")
+	f("auth.anonymous", "auto")
+	f("auth.loopback", "auto")
+	f("peer.cacert", "")
+	f("peer.cert", "")
+	f("peer.key", "")
+	f("peer.token_file", "")
 	f("shutdown.drain", "5s")
 	f("register.allow", "default")
 	for _, k := range keys {
@@ -137,6 +153,8 @@ func TestLayersPrecedence(t *testing.T) {
 			return [3]string{"false", "true", "false"}
 		case k.kind.word == "rules":
 			return [3]string{"tcp://10.0.0.0/8", "default", "default,ipc:///run/"}
+		case k.kind.word == "roles":
+			return [3]string{"query", "none", "metrics,peer"}
 		case k.kind.list:
 			return [3]string{"http://file", "http://env", "http://flag,https://flag/2"}
 		}

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"kvconductor/cmd/internal/harness"
+	"kvconductor/conductor/access"
 )
 
 // client asks a running server on behalf of the commands that print tables.
@@ -19,6 +24,45 @@ type client struct {
 
 func newClient(base string) *client {
 	return &client{base: strings.TrimRight(base, "/"), http: http.Client{Timeout: 30 * time.Second}}
+}
+
+// serverEnv names the server that commands ask.
+const serverEnv = "CONDUCTOR_SERVER"
+
+// clientFlags are the flags of commands that ask a server.
+type clientFlags struct {
+	server string
+	files  access.ClientFiles
+}
+
+// add adds the flags to a command; named says whether --server is one.
+func (f *clientFlags) add(cmd *cobra.Command, named bool) {
+	fs := cmd.Flags()
+	if named {
+		fs.StringVar(&f.server, "server", cmp.Or(os.Getenv(serverEnv), defaultServer), "base `URL` of a Conductor listener (also "+serverEnv+")")
+	}
+	fs.StringVar(&f.files.CACert, "cacert", "", "`file` of the authorities that sign the server's certificate, instead of those of the system")
+	fs.StringVar(&f.files.Cert, "cert", "", "`file` of the certificate to show")
+	fs.StringVar(&f.files.Key, "key", "", "`file` of the key of that certificate")
+	fs.StringVar(&f.files.TokenFile, "token-file", "", "`file` of the token to send")
+}
+
+// http returns a client of requests. It follows no redirects: the token is for the server alone.
+func (f *clientFlags) http(timeout time.Duration) (*http.Client, error) {
+	to, err := access.NewTransport(f.files, http.DefaultTransport.(*http.Transport))
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: to, Timeout: timeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
+}
+
+// client returns a client of the server.
+func (f *clientFlags) client() (*client, error) {
+	asks, err := f.http(30 * time.Second)
+	if err != nil {
+		return nil, err
+	}
+	return &client{base: strings.TrimRight(f.server, "/"), http: *asks}, nil
 }
 
 // get decodes the answer of GET path into out.

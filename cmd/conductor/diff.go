@@ -23,6 +23,7 @@ func diffCommand() *cobra.Command {
 	var (
 		keyFile, source string
 		limit           int
+		asks            clientFlags
 		all, asJSON     bool
 	)
 	cmd := &cobra.Command{
@@ -38,6 +39,7 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 		Args: cobra.ExactArgs(2),
 	}
 	f := cmd.Flags()
+	asks.add(cmd, false)
 	f.StringVar(&source, "source", "", "compare one source alone, by its `KEY`: instance|tenant|rank")
 	f.IntVar(&limit, "limit", 20, "blocks to list; 0 lists all")
 	f.BoolVar(&all, "all", false, "show sources without a difference too")
@@ -54,9 +56,13 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 				return err
 			}
 		}
+		web, err := asks.http(0)
+		if err != nil {
+			return err
+		}
 		var both [2]*snapshot.Loaded
 		for i, name := range args {
-			l, err := loadSnapshot(ctx, name, key)
+			l, err := loadSnapshot(ctx, web, name, key)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -74,7 +80,7 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 }
 
 // loadSnapshot takes a snapshot of a server, or reads a file.
-func loadSnapshot(ctx context.Context, name string, key *snapshot.Key) (*snapshot.Loaded, error) {
+func loadSnapshot(ctx context.Context, web *http.Client, name string, key *snapshot.Key) (*snapshot.Loaded, error) {
 	if !strings.Contains(name, "://") {
 		file, err := os.Open(name)
 		if err != nil {
@@ -88,7 +94,7 @@ func loadSnapshot(ctx context.Context, name string, key *snapshot.Key) (*snapsho
 		return nil, err
 	}
 	req.Header.Set("Accept-Encoding", "identity")
-	res, err := http.DefaultClient.Do(req)
+	res, err := web.Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -59,6 +59,7 @@ func rootCommand() *cobra.Command {
 		demoCommand(),
 		benchCommand(),
 		configCommand(),
+		tokenCommand(),
 		versionCommand(),
 	)
 	return root

@@ -73,7 +73,7 @@ func (q *question) ask(cmd *cobra.Command, server *client) error {
 }
 
 func queryCommand() *cobra.Command {
-	var server string
+	var asks clientFlags
 	var q question
 	cmd := &cobra.Command{
 		Use:   "query",
@@ -85,10 +85,14 @@ func queryCommand() *cobra.Command {
 			if err := q.read(cmd.InOrStdin()); err != nil {
 				return err
 			}
-			return q.ask(cmd, newClient(server))
+			server, err := asks.client()
+			if err != nil {
+				return err
+			}
+			return q.ask(cmd, server)
 		},
 	}
-	cmd.Flags().StringVar(&server, "server", defaultServer, "base `URL` of a Conductor listener")
+	asks.add(cmd, true)
 	q.flags(cmd)
 	cmd.MarkFlagRequired("model")
 	cmd.MarkFlagRequired("block-size")

@@ -98,6 +98,20 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 		return err
 	}
 	defer web.Unbind()
+	web.Connections.Most, web.Connections.PerAddress = cfg.Limits.MaxConnections, cfg.Limits.ConnectionsPerAddress
+	entry, err := newGate(loaded, log)
+	if err != nil {
+		return err
+	}
+	entry.warnOfExpiry()
+	entry.watch(ctx)
+	if entry.certificates != nil {
+		web.TLS = entry.certificates.Config()
+	}
+	asking, err := peerClient(loaded)
+	if err != nil {
+		return err
+	}
 	access, err := accessLog(cfg.Dynamo, log)
 	if err != nil {
 		return err
@@ -129,6 +143,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	c := conductor.New(options)
 	peers := replica.New(replica.Config{
 		Peers: cfg.Dynamo.Peers, Formats: []replica.Format{snapshot.Format(), dynamo.Dumps(log)},
+		Client:  asking,
 		Digests: replica.Digests{Path: conductorhttp.DigestPath, Read: conductorhttp.ReadDigests}, Log: log,
 	})
 	keeper := snapshot.NewKeeper(snapshot.Config{
@@ -141,7 +156,10 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, places, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets))
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, &web.Connections)
+	if entry.certificates != nil {
+		registry.MustRegister(entry.certificates.Expiry())
+	}
 
 	for i, src := range cfg.Sources {
 		// Endpoints have been checked, those of --workers by Dynamo's rules, which let
@@ -160,7 +178,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	opts := conductorhttp.Options{
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
-		Draining: web.Draining,
+		Draining: web.Draining, Guard: entry.Check,
 		Progress: func() conductor.Progress {
 			if p := keeper.Progress(); p.From != "" {
 				return p

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,7 +43,28 @@ type process struct {
 	cmd  *exec.Cmd
 	url  string
 	said string // up to its address
-	logs *bytes.Buffer
+	logs *transcript
+}
+
+// log is what the process has written to standard error so far.
+func (p *process) log() string { return p.logs.String() }
+
+// transcript is text that one goroutine writes and others read.
+type transcript struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (l *transcript) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *transcript) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // serveProcess starts a server on a free port, of the Conductor dialect unless told
@@ -66,7 +88,7 @@ func startProcess(t *testing.T, args ...string) *process {
 // startCommand is startProcess for a command that is made.
 func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{cmd: cmd, logs: new(bytes.Buffer)}
+	p := &process{cmd: cmd, logs: new(transcript)}
 	stderr, err := p.cmd.StderrPipe()
 	must.Succeed(t, err)
 	must.Succeed(t, p.cmd.Start())
@@ -78,7 +100,7 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 		if err != nil {
 			t.Fatalf("%s ended: %s%s", cmd.Args[1], p.logs, line)
 		}
-		p.logs.WriteString(line)
+		p.logs.Write([]byte(line))
 		if m := address.FindStringSubmatch(line); m != nil {
 			p.url = "http://" + m[1]
 		}

@@ -27,15 +27,19 @@ type serviceRow struct {
 }
 
 func servicesCommand() *cobra.Command {
-	var server string
+	var asks clientFlags
 	cmd := &cobra.Command{
 		Use:   "services",
 		Short: "List the registered sources of a running server and how they are",
 		Args:  cobra.NoArgs,
 	}
-	cmd.Flags().StringVar(&server, "server", defaultServer, "base `URL` of a Conductor listener")
+	asks.add(cmd, true)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return printServices(cmd.Context(), newClient(server), cmd.OutOrStdout())
+		server, err := asks.client()
+		if err != nil {
+			return err
+		}
+		return printServices(cmd.Context(), server, cmd.OutOrStdout())
 	}
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
 	"kvconductor/tiers"
 )
@@ -94,7 +95,7 @@ func (d *Dialect) dump(g *gin.Context) {
 	case <-g.Request.Context().Done():
 		return
 	}
-	w := dumper{g: g, detail: detail, snap: d.conductor.Snapshot(), seed: d.conductor.HashSeed(), ids: make(map[slot]uint64)}
+	w := dumper{g: g, detail: detail, snap: access.View(d.conductor, g).Snapshot(), seed: d.conductor.HashSeed(), ids: make(map[slot]uint64)}
 	if !detail {
 		w.snap.Unify(plainHolder)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 )
 
 // Statuses of a listener, from bad to good: a worker has the worst of its
@@ -75,7 +76,7 @@ func (d *Dialect) workers(g *gin.Context) {
 	if group != nil && *group == "" {
 		group = nil // as in all other requests
 	}
-	rows := workerRows(d.conductor.Services(), filter["model_name"], group)
+	rows := workerRows(access.View(d.conductor, g).Services(), filter["model_name"], group)
 	body, err := json.Marshal(rows)
 	if err != nil {
 		panic("BUG: workers cannot be encoded: " + err.Error())

@@ -12,12 +12,12 @@ import (
 
 // pauseListener is POST /test/pause_listener.
 func (d *Dialect) pauseListener(r *exchange) error {
-	return d.control(r, "paused", d.conductor.Pause, statusPending, statusActive)
+	return d.control(r, "paused", r.view(d).Pause, statusPending, statusActive)
 }
 
 // resumeListener is POST /test/resume_listener.
 func (d *Dialect) resumeListener(r *exchange) error {
-	return d.control(r, "resumed", d.conductor.Unpause, statusPaused, statusFailed)
+	return d.control(r, "resumed", r.view(d).Unpause, statusPaused, statusFailed)
 }
 
 // control does something to a listener whose status is one of several.
@@ -32,7 +32,7 @@ func (d *Dialect) control(r *exchange, done string, do func(conductor.Key) error
 		want = *dpRank
 	}
 	known := false
-	for _, s := range d.conductor.Services() {
+	for _, s := range r.view(d).Services() {
 		if s.Instance != instance || !isListener(&s) {
 			continue
 		}

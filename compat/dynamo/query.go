@@ -64,7 +64,10 @@ func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in gro
 // ask answers a query in tokens.
 func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
 	p := conductor.Partition{Tenant: in.name(), Model: q.Model}
-	sizes := d.conductor.BlockSizes(p)
+	sizes, err := r.view(d).BlockSizes(p)
+	if err != nil {
+		return err
+	}
 	if len(sizes) == 0 {
 		return unknownPartition(p)
 	}
@@ -162,7 +165,10 @@ func (d *Dialect) queryTieredByHash(r *exchange) error {
 		return err
 	}
 	p := conductor.Partition{Tenant: in.name(), Model: q.Model}
-	sizes := d.conductor.BlockSizes(p)
+	sizes, err := r.view(d).BlockSizes(p)
+	if err != nil {
+		return err
+	}
 	if len(sizes) == 0 {
 		return unknownPartition(p)
 	}

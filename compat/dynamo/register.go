@@ -69,7 +69,7 @@ func (d *Dialect) register(r *exchange) error {
 		reg.Rank = int(*dpRank)
 	}
 
-	err := d.conductor.Register(reg, conductor.RegisterOptions{
+	err := r.view(d).Register(reg, conductor.RegisterOptions{
 		AnyEndpoint: true,
 		Admit:       func(all iter.Seq[conductor.Registration]) error { return admit(&reg, all) },
 	})
@@ -159,7 +159,7 @@ func (d *Dialect) unregister(r *exchange) error {
 	var other *conductor.Registration // of the instance, in another partition
 	known := false                    // in this one
 	var keys []conductor.Key
-	for _, reg := range d.listeners(instance) {
+	for _, reg := range listeners(r.view(d), instance) {
 		if reg.Model != name || in.named() && reg.Tenant != in.name() {
 			other = &reg
 			continue
@@ -171,7 +171,7 @@ func (d *Dialect) unregister(r *exchange) error {
 	}
 	removed := false
 	for _, key := range keys {
-		_, err := d.conductor.Unregister(key)
+		_, err := r.view(d).Unregister(key)
 		switch {
 		case err == nil:
 			removed = true
@@ -191,8 +191,8 @@ func (d *Dialect) unregister(r *exchange) error {
 }
 
 // listeners returns the sources of one instance, by tenant and rank.
-func (d *Dialect) listeners(instance string) []conductor.Registration {
-	all := slices.DeleteFunc(d.conductor.Registrations(), func(r conductor.Registration) bool {
+func listeners(view conductor.View, instance string) []conductor.Registration {
+	all := slices.DeleteFunc(view.Registrations(), func(r conductor.Registration) bool {
 		return r.Instance != instance || !isWorker(&r)
 	})
 	slices.SortFunc(all, func(a, b conductor.Registration) int {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/server"
 )
@@ -26,6 +28,9 @@ type exchange struct {
 	in    *body.Request
 	limit int // elements of a list
 }
+
+// view returns the Conductor as the client sees it.
+func (r *exchange) view(d *Dialect) conductor.View { return access.View(d.conductor, r.Context) }
 
 // decode reads the body. It returns a *rejection.
 func (r *exchange) decode(kind string, members ...member) error {

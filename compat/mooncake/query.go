@@ -115,7 +115,7 @@ func (a *asked) takeInOrder() *failure {
 }
 
 // query answers for a prompt: POST /query and POST /query_by_hash.
-func (d *handlers) query(r *body.Request, f fields, p promptField) error {
+func (d *handlers) query(view conductor.View, r *body.Request, f fields, p promptField) error {
 	a := asked{fields: f, r: r, prompt: p}
 	take := a.takeAll
 	if d.cfg.Codec == body.JSON {
@@ -126,10 +126,12 @@ func (d *handlers) query(r *body.Request, f fields, p promptField) error {
 	}
 	write := func(ans *conductor.Answer) { writeAnswer(&r.Encoder, ans, a.instance) }
 	if utf8.ValidString(a.Lora) && utf8.ValidString(a.Salt) {
-		d.conductor.Answer(&a.Query, write)
-	} else {
-		write(&conductor.Answer{})
+		return view.Answer(&a.Query, write)
 	}
+	if err := view.May(a.Tenant); err != nil {
+		return err
+	}
+	write(&conductor.Answer{})
 	return nil
 }
 

@@ -22,13 +22,13 @@ var (
 var types = []string{conductor.TypeVLLM, conductor.TypeMooncake, conductor.TypeSGLang, conductor.TypeStandard}
 
 // register starts a source: POST /register.
-func (d *handlers) register(f fields, e *body.Encoder) error {
+func (d *handlers) register(view conductor.View, f fields, e *body.Encoder) error {
 	reg, err := registration(f)
 	if err != nil {
 		return err
 	}
 	opts := conductor.RegisterOptions{Admit: func(all iter.Seq[conductor.Registration]) error { return admit(reg, all) }}
-	if err := d.conductor.Register(reg, opts); err != nil {
+	if err := view.Register(reg, opts); err != nil {
 		return refused(reg, err)
 	}
 	e.Map(2)
@@ -133,7 +133,7 @@ func refused(reg conductor.Registration, err error) error {
 }
 
 // unregister stops a source: POST /unregister.
-func (d *handlers) unregister(f fields, e *body.Encoder) error {
+func (d *handlers) unregister(view conductor.View, f fields, e *body.Encoder) error {
 	f.only(keyFields)
 	key := conductor.Key{Instance: f.required("instance_id"), Tenant: f.text("tenant_id")}
 	if m := f.field("dp_rank"); m == nil {
@@ -146,7 +146,7 @@ func (d *handlers) unregister(f fields, e *body.Encoder) error {
 	if f.err != nil {
 		return f.err
 	}
-	key, err := d.conductor.Unregister(key)
+	key, err := view.Unregister(key)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/prompt"
 	"kvconductor/conductor/server"
@@ -93,13 +95,13 @@ func (d *handlers) describe(err error) *failure {
 
 // body reads a map of a shape for a handler and sends what that writes. In JSON text may
 // follow the object.
-func (d *handlers) body(of body.Shape, handle func(fields, *body.Encoder) error) server.Handler {
-	return d.exchange(func(_ *gin.Context, r *body.Request) error {
+func (d *handlers) body(of body.Shape, handle func(conductor.View, fields, *body.Encoder) error) server.Handler {
+	return d.exchange(func(g *gin.Context, r *body.Request) error {
 		f, err := d.parse(r, of, true)
 		if err != nil {
 			return err
 		}
-		return handle(f, &r.Encoder)
+		return handle(access.View(d.conductor, g), f, &r.Encoder)
 	})
 }
 
@@ -111,7 +113,7 @@ func (d *handlers) queryBody(p promptField) server.Handler {
 			if err != nil {
 				return err
 			}
-			return d.query(r, f, p)
+			return d.query(access.View(d.conductor, g), r, f, p)
 		})
 	})
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
 )
 
 // services lists the registered sources, sorted by the text of their keys: GET
 // /services.
 func (d *handlers) services(g *gin.Context, codec body.Codec) {
-	all := d.conductor.Registrations()
+	all := access.View(d.conductor, g).Registrations()
 	slices.SortFunc(all, func(a, b conductor.Registration) int {
 		return strings.Compare(a.Key().String(), b.Key().String())
 	})
@@ -74,7 +75,8 @@ func (d *handlers) globalView(g *gin.Context, codec body.Codec) {
 		}
 		return spaces[s]
 	}
-	for _, r := range d.conductor.Registrations() {
+	view := access.View(d.conductor, g)
+	for _, r := range view.Registrations() {
 		if r.Type != conductor.TypeMooncake {
 			h := at(space{r.Tenant, r.Model, r.Lora, r.BlockSize})
 			h.ranks[r.Instance] = append(h.ranks[r.Instance], r.Rank)
@@ -83,7 +85,7 @@ func (d *handlers) globalView(g *gin.Context, codec body.Codec) {
 			}
 		}
 	}
-	for _, x := range d.conductor.Contexts() {
+	for _, x := range view.Contexts() {
 		at(space{x.Tenant, x.Model, x.Lora, x.BlockSize}).blocks += x.Blocks
 	}
 	e := body.Encoder{Codec: codec}

@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 	"kvconductor/conductor/server"
 	"kvconductor/events/journal"
 )
@@ -90,7 +91,7 @@ func (a *api) events(g *gin.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, span, err := a.conductor.AppliedBatches(source, q)
+	e, span, err := access.View(a.conductor, g).AppliedBatches(source, q)
 	if errors.Is(err, journal.ErrGone) || errors.Is(err, journal.ErrTooNew) {
 		return refuseRange(source, q, span, err), nil
 	} else if err != nil {

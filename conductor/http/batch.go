@@ -25,12 +25,13 @@ func (a *api) batch(f *fields, r *body.Request) error {
 	e.List(len(r.Items))
 	for i := range r.Items {
 		q, err := a.readItem(f, r, i)
+		if err == nil {
+			err = f.view.Answer(&q, func(ans *conductor.Answer) { writeAnswer(e, ans, nil) })
+		}
 		if err != nil {
 			_, row := describe(err)
 			e.Raw(encode(e.Codec, row))
-			continue
 		}
-		a.conductor.Answer(&q, func(ans *conductor.Answer) { writeAnswer(e, ans, nil) })
 	}
 	e.EndList()
 	writeWarnings(e, f.warnings)

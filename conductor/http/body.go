@@ -32,6 +32,7 @@ type fields struct {
 	// shape is what was looked for in the body, nil if everything was.
 	shape  body.Shape
 	detail bool // of the query string
+	view   conductor.View
 	err    error
 
 	warnings []string // about unknown fields

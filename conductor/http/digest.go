@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 )
 
 // hexText is a number of 64 bits as 16 hexadecimal digits.
@@ -84,7 +85,7 @@ func (r *checkpointRow) checkpoint() conductor.Checkpoint {
 // digest shows what sources hold in few numbers: GET /admin/digest?source=.
 func (a *api) digest(g *gin.Context) (any, error) {
 	only := g.Query("source")
-	all := a.conductor.Digests(only)
+	all := access.View(a.conductor, g).Digests(only)
 	if only != "" && len(all) == 0 {
 		return nil, conductor.ErrNotFound
 	}

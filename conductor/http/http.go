@@ -53,6 +53,8 @@ type Options struct {
 	OpenAPI []byte
 	// Gatherer feeds /metrics.
 	Gatherer prometheus.Gatherer
+	// Guard checks every request; nil lets each pass as that of an operator.
+	Guard gin.HandlerFunc
 	// Use runs around every request, inside the recovery from panics.
 	Use []gin.HandlerFunc
 	Log zerolog.Logger
@@ -70,8 +72,12 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	a := &api{conductor: c, opts: opts}
 	r := gin.New()
 	r.HandleMethodNotAllowed = true
-	r.Use(a.recovery, server.Decoded(opts.MaxBody))
+	r.Use(a.recovery)
 	r.Use(opts.Use...)
+	if opts.Guard != nil {
+		r.Use(opts.Guard)
+	}
+	r.Use(server.Decoded(opts.MaxBody))
 	server.Dialects{{Refuse: noRoute}}.MountRoot(r)
 	r.GET("/ready", inJSON(a.ready))
 	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})))

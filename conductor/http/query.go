@@ -7,6 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/server"
 )
@@ -86,7 +87,7 @@ func (a *api) work(g *gin.Context, r *body.Request, s body.Shape, answer func(*f
 		if err != nil {
 			return err
 		}
-		f.detail, f.spare, f.warnings = detail, spare, warnings
+		f.detail, f.spare, f.warnings, f.view = detail, spare, warnings, access.View(a.conductor, g)
 		return answer(&f, r)
 	})
 }
@@ -98,8 +99,7 @@ func (a *api) one(prompt promptReader) func(*fields, *body.Request) error {
 		if f.err != nil {
 			return f.err
 		}
-		a.conductor.Answer(&q, func(ans *conductor.Answer) { writeAnswer(&r.Encoder, ans, f.warnings) })
-		return nil
+		return f.view.Answer(&q, func(ans *conductor.Answer) { writeAnswer(&r.Encoder, ans, f.warnings) })
 	}
 }
 

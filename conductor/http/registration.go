@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
 )
 
@@ -57,7 +58,8 @@ func (a *api) register(g *gin.Context) (any, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	if err := a.conductor.Register(r, opts); err != nil {
+	g.Set(access.SubjectKey, r.Key().String())
+	if err := access.View(a.conductor, g).Register(r, opts); err != nil {
 		return nil, err
 	}
 	out := gin.H{"status": "registered successfully", "instance_id": r.Instance}
@@ -83,7 +85,8 @@ func (a *api) unregister(g *gin.Context) (any, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	key, err = a.conductor.Unregister(key)
+	g.Set(access.SubjectKey, key.String())
+	key, err = access.View(a.conductor, g).Unregister(key)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 	"kvconductor/events"
 )
 
@@ -62,8 +63,8 @@ type findingRow struct {
 }
 
 // services lists the registered sources: GET /services.
-func (a *api) services(*gin.Context) (any, error) {
-	all := a.conductor.Services()
+func (a *api) services(g *gin.Context) (any, error) {
+	all := access.View(a.conductor, g).Services()
 	rows := make([]serviceRow, len(all))
 	for i, s := range all {
 		rows[i] = serviceRow{
@@ -130,7 +131,7 @@ func (a *api) globalView(g *gin.Context) (any, error) {
 		}
 		limit = n
 	}
-	views := a.conductor.GlobalView(limit)
+	views := access.View(a.conductor, g).GlobalView(limit)
 	contexts := make([]contextRow, len(views))
 	hashes := make([]map[string]uint64, len(views))
 	for i, v := range views {
@@ -161,8 +162,8 @@ type stateRow struct {
 // ready says whether the recovery from peers is over and every configured source
 // synced or given up on: GET /ready, 503 while something is still being brought up, and once
 // the server is about to leave.
-func (a *api) ready(*gin.Context) (any, error) {
-	r, draining := a.conductor.Ready(), a.opts.Draining != nil && a.opts.Draining()
+func (a *api) ready(g *gin.Context) (any, error) {
+	r, draining := access.View(a.conductor, g).Ready(), a.opts.Draining != nil && a.opts.Draining()
 	r.Ready = r.Ready && !draining
 	rows := func(list []conductor.SourceState) []stateRow {
 		all := make([]stateRow, len(list))

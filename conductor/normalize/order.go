@@ -228,8 +228,8 @@ func (n *Normalizer) reportGap() {
 		}
 	}
 	k := &o.told.key
-	n.opts.Findings.Report(doctor.FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salt %q, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
-		o.told.from, o.told.to, k.space.Deployment.Model, k.space.Variant.Lora, k.space.Variant.Salt, k.space.Deployment.BlockSize,
+	n.opts.Findings.Report(doctor.FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salted %t, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
+		o.told.from, o.told.to, k.space.Deployment.Model, k.space.Variant.Lora, k.space.Variant.Salt != "", k.space.Deployment.BlockSize,
 		k.space.Deployment.Tenant, k.backend, k.medium, k.rank)
 }
 

@@ -68,14 +68,14 @@ type Replica struct {
 // New returns a Replica. It asks no peer before Recover.
 func New(cfg Config) *Replica {
 	if cfg.Client == nil {
-		cfg.Client = plainClient()
+		cfg.Client = PlainClient()
 	}
 	return &Replica{cfg: cfg, peers: slices.Clone(cfg.Peers), status: Status{State: None}}
 }
 
-// plainClient returns a client that asks the peers that were named, and no others: a redirect
+// PlainClient returns a client that asks the peers that were named, and no others: a redirect
 // is an answer. What a peer packs stays packed, so that its bytes are those that were counted.
-func plainClient() *http.Client {
+func PlainClient() *http.Client {
 	plain := http.DefaultTransport.(*http.Transport).Clone()
 	plain.DisableCompression = true
 	return &http.Client{

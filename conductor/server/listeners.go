@@ -9,10 +9,13 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	stdlog "log"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -37,6 +40,10 @@ type Timeouts struct {
 type Servers struct {
 	// Handler returns the handler of a listener by the dialect at its root. Set it before Run.
 	Handler func(dialect string) http.Handler
+	// TLS has the certificates of all listeners; nil serves without TLS. Set it before Run.
+	TLS *tls.Config
+	// Connections bounds those that are open.
+	Connections Connections
 
 	timeouts Timeouts
 	log      zerolog.Logger
@@ -120,10 +127,22 @@ func (s *Servers) start(ports []*port) error {
 		p.server = NewServer(s.parting(s.Handler(p.Dialect)), s.timeouts)
 		s.log.Info().Str("address", p.bound.Addr().String()).Str("dialect", p.Dialect).Msg("listening")
 		p.server.ConnState = s.busy.note
-		go func() { s.failed <- p.server.Serve(Joined(p.bound)) }()
+		p.server.ErrorLog = stdlog.New(debugLines{s.log}, "", 0)
+		bound := s.Connections.limit(p.bound)
+		if s.TLS == nil {
+			go func() { s.failed <- p.server.Serve(Joined(bound)) }()
+			continue
+		}
+		p.server.TLSConfig = s.TLS
+		p.server.Protocols.SetHTTP2(true)
+		p.server.Protocols.SetUnencryptedHTTP2(false)
+		go func() { s.failed <- p.server.ServeTLS(bound, "", "") }()
 	}
 	return nil
 }
+
+// headerTimeout bounds how long a connection may be without a whole request header.
+const headerTimeout = 10 * time.Second
 
 // What HTTP/2 adds to what one connection can take.
 const (
@@ -147,9 +166,11 @@ func NewServer(h http.Handler, timeouts Timeouts) *http.Server {
 	return &http.Server{
 		Handler:     paced(h, timeouts.Idle),
 		ReadTimeout: timeouts.Read,
-		IdleTimeout: timeouts.Idle,
-		Protocols:   protocols,
-		ConnContext: withJoinedConn,
+		// Of the header, and of the TLS handshake before it.
+		ReadHeaderTimeout: min(timeouts.Read, headerTimeout),
+		IdleTimeout:       timeouts.Idle,
+		Protocols:         protocols,
+		ConnContext:       withJoinedConn,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreams,
 			MaxReadFrameSize:              maxFrame,
@@ -160,6 +181,15 @@ func NewServer(h http.Handler, timeouts Timeouts) *http.Server {
 			WriteByteTimeout: timeouts.Idle,
 		},
 	}
+}
+
+// debugLines writes the lines of net/http, which are about single connections.
+type debugLines struct{ log zerolog.Logger }
+
+// Write implements io.Writer.
+func (d debugLines) Write(line []byte) (int, error) {
+	d.log.Debug().Msg(strings.TrimSpace(string(line)))
+	return len(line), nil
 }
 
 // Run serves until ctx ends or a server fails. The late ports are closed until settle

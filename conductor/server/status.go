@@ -30,6 +30,8 @@ func Status(err error) (status int, reason string) {
 		return http.StatusBadRequest, unread.Reason
 	case errors.Is(err, conductor.ErrPast):
 		return http.StatusForbidden, "read_only"
+	case errors.Is(err, conductor.ErrForbidden):
+		return http.StatusForbidden, "forbidden"
 	case errors.Is(err, conductor.ErrNotFound):
 		return http.StatusNotFound, "not_found"
 	case errors.Is(err, conductor.ErrTooManySources):

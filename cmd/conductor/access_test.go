@@ -1,0 +1,376 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor"
+	"kvconductor/compat/dynamo"
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/config"
+	"kvconductor/internal/must"
+)
+
+// Roles that may call the routes, by method and path without the prefix of a dialect. "open" is
+// answered without credentials. "*" behind a role says that a client of one tenant is refused.
+// This is a copy of the rules of the server on purpose: a route that is not here fails the test.
+var matrix = map[string]string{
+	"GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open",
+	"POST /query": "query", "POST /query_by_hash": "query", "POST /query_batch": "query", "POST /query_tiered_by_hash": "query",
+	"GET /services": "query", "GET /workers": "query",
+	"POST /register": "register", "POST /unregister": "register", "POST /test/pause_listener": "register", "POST /test/resume_listener": "register",
+	"GET /metrics": "metrics*",
+	"GET /dump":    "peer", "GET /admin/digest": "peer", "GET /admin/snapshot": "peer*",
+	"GET /global_view": "admin", "GET /admin/events": "admin", "GET /admin/check": "admin*",
+	"GET /peers": "admin*", "POST /register_peer": "admin*", "POST /deregister_peer": "admin*", "POST /reopen_logs": "admin*",
+}
+
+// routesOf returns the routes of the router of a listener.
+func routesOf(root string) []gin.RouteInfo {
+	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
+	defer c.Close()
+	opts := conductorhttp.Options{OpenAPI: kvconductor.OpenAPI, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	d := dynamo.New(dynamo.Config{Conductor: c, TestEndpoints: true, Log: zerolog.Nop()})
+	return handler(root, c, d, opts).(*gin.Engine).Routes()
+}
+
+// credentialsFile writes a file with a token for each name: the text of the token is its name.
+func credentialsFile(t *testing.T, entries ...string) string {
+	var b strings.Builder
+	b.WriteString("tokens:\n")
+	for _, e := range entries {
+		name, rest, _ := strings.Cut(e, " ")
+		roles, tenants, _ := strings.Cut(rest, " ")
+		digest := sha256.Sum256([]byte(name))
+		fmt.Fprintf(&b, "  - {name: %s, sha256: %s, roles: [%s], tenants: [%s]}\n", name, hex.EncodeToString(digest[:]), roles, tenants)
+	}
+	file := filepath.Join(t.TempDir(), "credentials.yaml")
+	must.Succeed(t, os.WriteFile(file, []byte(b.String()), 0o600))
+	return file
+}
+
+// askAs makes a request with a token, and returns status and body.
+func askAs(t *testing.T, method, url, token, contentType string, body []byte) (int, string) {
+	t.Helper()
+	req, err := http.NewRequest(method, url, bytes.NewReader(body))
+	must.Succeed(t, err)
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	must.Succeed(t, err)
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	must.Succeed(t, err)
+	return resp.StatusCode, string(answer)
+}
+
+// TestRolesOfRoutes holds every route of every router against the matrix, for a client of each
+// role, of every tenant and of one, in JSON and in msgpack, and for clients without credentials.
+func TestRolesOfRoutes(t *testing.T) {
+	t.Parallel()
+	roles := []string{"query", "register", "metrics", "peer", "admin"}
+	var entries []string
+	for _, r := range roles {
+		entries = append(entries, r+" "+r+" '*'", r+"-b "+r+" b")
+	}
+	file := credentialsFile(t, entries...)
+	for _, root := range []string{config.Conductor, config.ConductorMsgpack, config.ConductorJSONV2, config.Dynamo} {
+		t.Run(root, func(t *testing.T) {
+			t.Parallel()
+			p := serveProcess(t, "auth: {file: "+file+"}\ndynamo: {test_endpoints: true}\n", "127.0.0.1:0="+root)
+			calls := 0
+			for _, route := range routesOf(root) {
+				path := strings.TrimPrefix(strings.TrimPrefix(route.Path, "/conductor/v1"), "/dynamo/v1")
+				rule, known := matrix[strings.Replace(route.Method, "HEAD", "GET", 1)+" "+path]
+				if !known {
+					t.Errorf("%s %s is in no line of the matrix", route.Method, route.Path)
+					continue
+				}
+				role, whole := strings.CutSuffix(rule, "*")
+				for _, token := range append([]string{"", "wrong"}, append(slices.Clone(roles), "query-b", "register-b", "metrics-b", "peer-b", "admin-b")...) {
+					for _, kind := range []string{"application/json", "application/msgpack"} {
+						has, oneTenant := strings.CutSuffix(token, "-b")
+						want := 0 // the handler answers
+						switch {
+						case role == "open":
+						case token == "" || token == "wrong":
+							want = http.StatusUnauthorized
+						case has != role && has != "admin", whole && oneTenant:
+							want = http.StatusForbidden
+						}
+						if token == "wrong" && calls > 8 {
+							continue // attempts are bounded, see TestWrongTokens
+						}
+						status, answer := askAs(t, route.Method, p.url+route.Path, token, kind, []byte("{}"))
+						calls++
+						if refused := status == http.StatusUnauthorized || status == http.StatusForbidden; refused != (want != 0) || want != 0 && status != want {
+							t.Errorf("%s %s as %q in %s: %d %.200s, want %d", route.Method, route.Path, token, kind, status, answer, want)
+						}
+					}
+				}
+			}
+			if calls < 200 {
+				t.Errorf("%d calls", calls)
+			}
+		})
+	}
+}
+
+// twoTenants is a server with an engine of the tenant a and one of the tenant b, which holds
+// blocks that a salt belongs to.
+func twoTenants(t *testing.T, more string) (*process, *ruledEngine) {
+	secret := newRuledEngine(t, "engine-b", 0)
+	other := newRuledEngine(t, "engine-a", 0)
+	file := credentialsFile(t, "all-a query,register,peer,admin a", "all-b query,register,peer,admin b", "query-b query b", "operator admin '*'")
+	source := "  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: %s, tenant_id: %s, block_size: 16, additionalsalt: registered-%s}\n"
+	p := serveProcess(t, "auth: {file: "+file+"}\nsources:\n"+
+		fmt.Sprintf(source, other.pub.Addr(), other.name, "a", "a")+fmt.Sprintf(source, secret.pub.Addr(), secret.name, "b", "b")+more)
+	secret.publish(ruledStored(0, 4), ruledStored(4, 6, "cache_salt", "pepper"))
+	other.publish(ruledStored(0, 2))
+	eventually(t, "the engines never settled", func() (string, bool) {
+		_, answer := askAs(t, "GET", p.url+"/services", "operator", "", nil)
+		return answer, strings.Count(answer, `"LastSeq":0`) == 2
+	})
+	return p, secret
+}
+
+// TestForeignTenant asks as a client of tenant a for everything of tenant b. Nothing shows that b
+// exists: the answers are those for a tenant that does not.
+func TestForeignTenant(t *testing.T) {
+	t.Parallel()
+	p, _ := twoTenants(t, "dynamo: {test_endpoints: true}\n")
+	tokens := recordedTokens(4 * recordedBlock)
+	bodies := map[string]func(tenant string) map[string]any{
+		"/query": func(x string) map[string]any {
+			return map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x}
+		},
+		"/query_by_hash": func(x string) map[string]any {
+			return map[string]any{"model": "m", "block_size": 16, "seq_hashes": []uint64{1}, "tenant_id": x}
+		},
+		"/query_batch": func(x string) map[string]any {
+			return map[string]any{"queries": []any{map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x}}}
+		},
+		"/register": func(x string) map[string]any {
+			return map[string]any{"endpoint": "tcp://192.0.2.1:1", "type": "vLLM", "modelname": "m", "instance_id": "engine-b", "block_size": 16, "dp_rank": 0, "tenant_id": x}
+		},
+		"/unregister": func(x string) map[string]any {
+			return map[string]any{"instance_id": "engine-b", "dp_rank": 0, "tenant_id": x}
+		},
+		"/dynamo/v1/query": func(x string) map[string]any {
+			return map[string]any{"model_name": "m", "token_ids": tokens, "routing_group": x}
+		},
+		"/dynamo/v1/query_by_hash": func(x string) map[string]any {
+			return map[string]any{"model_name": "m", "block_hashes": []int{1}, "routing_group": x}
+		},
+		"/dynamo/v1/query_tiered_by_hash": func(x string) map[string]any {
+			return map[string]any{"model_name": "m", "block_hashes": []int{1}, "routing_group": x}
+		},
+		"/dynamo/v1/register": func(x string) map[string]any {
+			return map[string]any{"instance_id": "engine-b", "endpoint": "tcp://192.0.2.1:1", "model_name": "m", "block_size": 16, "routing_group": x}
+		},
+		"/dynamo/v1/unregister": func(x string) map[string]any {
+			return map[string]any{"instance_id": "engine-b", "model_name": "m", "routing_group": x}
+		},
+		"/dynamo/v1/test/pause_listener": func(x string) map[string]any {
+			return map[string]any{"instance_id": map[string]string{"b": "engine-b", "z": "none"}[x]}
+		},
+		"/dynamo/v1/test/resume_listener": func(x string) map[string]any {
+			return map[string]any{"instance_id": map[string]string{"b": "engine-b", "z": "none"}[x]}
+		},
+	}
+	same := strings.NewReplacer(`"z"`, `"b"`, "=z", "=b", "none", "engine-b").Replace
+	for path, body := range bodies {
+		for _, kind := range []string{"application/json", "application/msgpack"} {
+			encode := json.Marshal
+			if kind == "application/msgpack" {
+				if strings.HasPrefix(path, "/dynamo") || path == "/query_batch" {
+					continue // not in msgpack
+				}
+				encode = msgpack.Marshal
+			}
+			text := func(tenant string) []byte {
+				b, err := encode(body(tenant))
+				must.Succeed(t, err)
+				return b
+			}
+			status, answer := askAs(t, "POST", p.url+path, "all-a", kind, text("b"))
+			status2, answer2 := askAs(t, "POST", p.url+path, "all-a", kind, text("z"))
+			if status != status2 || same(answer) != same(answer2) {
+				t.Errorf("%s in %s tells tenants apart: %d %q, %d %q", path, kind, status, answer, status2, answer2)
+			}
+			if strings.Contains(answer, "longest_matched") || status == http.StatusOK && !strings.Contains(answer, `"reason":"forbidden"`) {
+				t.Errorf("%s in %s answers for another tenant: %d %q", path, kind, status, answer)
+			}
+		}
+	}
+	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/dynamo/v1/dump?detail=1", "/admin/digest", "/ready",
+		"/services?dialect=v2", "/global_view?dialect=v2"} {
+		for _, accept := range []string{"application/json", "application/msgpack"} {
+			req, err := http.NewRequest("GET", p.url+path, nil)
+			must.Succeed(t, err)
+			req.Header.Set("Accept", accept)
+			req.Header.Set("Authorization", "Bearer all-a")
+			resp, err := http.DefaultClient.Do(req)
+			must.Succeed(t, err)
+			answer, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			must.Succeed(t, err)
+			for _, secret := range []string{"engine-b", "registered-b", "pepper", `"b"`, ":b"} {
+				if bytes.Contains(answer, []byte(secret)) {
+					t.Errorf("%s as %s shows %s: %.400s", path, accept, secret, answer)
+				}
+			}
+			if resp.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte("engine-a")) && path != "/ready" && path != "/dynamo/v1/dump" {
+				t.Errorf("%s as %s: %d %.200s", path, accept, resp.StatusCode, answer)
+			}
+		}
+	}
+	one, text := askAs(t, "GET", p.url+"/admin/events?source=engine-b|b|0", "all-a", "", nil)
+	two, text2 := askAs(t, "GET", p.url+"/admin/events?source=engine-b|z|0", "all-a", "", nil)
+	if one != two || strings.ReplaceAll(text2, "|z|", "|b|") != text {
+		t.Errorf("/admin/events tells tenants apart: %d %s, %d %s", one, text, two, text2)
+	}
+	if _, answer := askAs(t, "POST", p.url+"/query", "query-b", "application/json", asJSON(bodies["/query"]("b"))); !strings.Contains(answer, "engine-b") {
+		t.Errorf("the client of b gets %s", answer)
+	}
+}
+
+func asJSON(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// TestSecretsAreHidden looks for salts, endpoints and causes where a client may not see them.
+func TestSecretsAreHidden(t *testing.T) {
+	t.Parallel()
+	p, secret := twoTenants(t, "  - {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: dead, tenant_id: b, block_size: 16}\n")
+	eventually(t, "the dead source says nothing", func() (string, bool) {
+		_, answer := askAs(t, "GET", p.url+"/services", "operator", "", nil)
+		return answer, strings.Contains(answer, "refused")
+	})
+	for _, path := range []string{"/services", "/services?dialect=v2", "/dynamo/v1/workers"} {
+		_, answer := askAs(t, "GET", p.url+path, "query-b", "", nil)
+		for _, hidden := range []string{secret.pub.Addr().String(), "127.0.0.1:1", "registered-b", "refused", "connect:"} {
+			if strings.Contains(answer, hidden) {
+				t.Errorf("%s shows %s: %s", path, hidden, answer)
+			}
+		}
+	}
+	if _, answer := askAs(t, "GET", p.url+"/global_view", "operator", "", nil); strings.Contains(answer, "pepper") || !strings.Contains(answer, "redacted:") || !strings.Contains(answer, "registered-b") {
+		t.Errorf("/global_view: %s", answer)
+	}
+	if log := p.log(); strings.Contains(log, "pepper") {
+		t.Errorf("the log has the salt: %s", log)
+	}
+}
+
+// TestWrongTokens guesses. A token that is in the file is refused too while its address guesses;
+// a changed file counts without a restart, and one with a mistake changes nothing.
+func TestWrongTokens(t *testing.T) {
+	t.Parallel()
+	file := credentialsFile(t, "old query '*'")
+	p := serveProcess(t, "auth: {file: "+file+"}\n")
+	if status, _ := askAs(t, "GET", p.url+"/services", "old", "", nil); status != 200 {
+		t.Fatalf("status %d", status)
+	}
+	must.Succeed(t, os.WriteFile(file, []byte("tokens: [{name: x, sha256: short}]"), 0o600))
+	eventually(t, "the mistake is not in the log", func() (string, bool) { log := p.log(); return log, strings.Contains(log, "not replaced") })
+	if status, _ := askAs(t, "GET", p.url+"/services", "old", "", nil); status != 200 {
+		t.Errorf("a file with a mistake takes the token away: %d", status)
+	}
+	text, err := os.ReadFile(credentialsFile(t, "new query '*'"))
+	must.Succeed(t, err)
+	must.Succeed(t, os.WriteFile(file, text, 0o600))
+	eventually(t, "the new file is not read", func() (string, bool) { log := p.log(); return log, strings.Count(log, "credentials read") == 2 })
+	if status, _ := askAs(t, "GET", p.url+"/services", "new", "", nil); status != 200 {
+		t.Errorf("the new token is not known: %d", status)
+	}
+	seen := make(map[int]int)
+	for range 30 {
+		status, answer := askAs(t, "GET", p.url+"/services", "old", "", nil)
+		if seen[status]++; strings.Contains(answer, "old") {
+			t.Errorf("an answer repeats the token: %s", answer)
+		}
+	}
+	if seen[401] < 5 || seen[429] < 10 || len(seen) != 2 {
+		t.Errorf("statuses are %v", seen)
+	}
+	if status, _ := askAs(t, "GET", p.url+"/services", "new", "", nil); status != 429 {
+		t.Errorf("an address that guesses goes on: %d", status)
+	}
+	if strings.Contains(p.log(), "sha256: short") {
+		t.Error("the log has the entry")
+	}
+}
+
+// TestWebPages asks as web pages do.
+func TestWebPages(t *testing.T) {
+	t.Parallel()
+	p := serveProcess(t, "")
+	body := `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"i","block_size":16,"dp_rank":0}`
+	for _, h := range []struct {
+		name, value string
+		status      int
+	}{
+		{"Content-Type", "text/plain", 415}, {"Content-Type", "application/x-www-form-urlencoded", 415},
+		{"Content-Type", "Text/Plain; charset=utf-8", 415}, {"Origin", "https://evil.example", 403}, {"Sec-Fetch-Site", "cross-site", 403}, {"Sec-Fetch-Site", "same-origin", 200},
+	} {
+		req, err := http.NewRequest("POST", p.url+"/register", strings.NewReader(body))
+		must.Succeed(t, err)
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set(h.name, h.value)
+		resp, err := http.DefaultClient.Do(req)
+		must.Succeed(t, err)
+		resp.Body.Close()
+		if resp.StatusCode != h.status {
+			t.Errorf("%s: %s: %d, want %d", h.name, h.value, resp.StatusCode, h.status)
+		}
+	}
+}
+
+// TestClientLimits sends more than a client may.
+func TestClientLimits(t *testing.T) {
+	t.Parallel()
+	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "a query,register a", "b query,register b")+"}\nlimits: {client_requests: 20, client_changes: 3, client_bytes: 100KiB}\n")
+	count := func(token, path, body string) map[int]int {
+		seen := make(map[int]int)
+		for i := range 60 {
+			status, answer := askAs(t, "POST", p.url+path, token, "application/json", []byte(strings.ReplaceAll(body, "N", fmt.Sprint(i))))
+			if seen[status]++; status == 429 && !strings.Contains(answer, "limits.client_") {
+				t.Errorf("429 without a reason: %s", answer)
+			}
+		}
+		return seen
+	}
+	unregister := `{"instance_id":"i-N","tenant_id":"a","dp_rank":0}`
+	if seen := count("a", "/unregister", unregister); seen[404] < 3 || seen[404] > 6 || seen[429] < 40 {
+		t.Errorf("changes: %v", seen)
+	}
+	query := `{"model":"m","block_size":16,"tenant_id":"b","token_ids":[1]}`
+	if seen := count("b", "/query", query); seen[200] < 15 || seen[429] == 0 {
+		t.Errorf("the other tenant: %v", seen)
+	}
+}

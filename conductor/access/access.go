@@ -1,0 +1,99 @@
+// Package access decides which client may ask what:
+//
+//	request --identify--> Client --rule of the route--> handler --conductor.View--> answer
+//	                         |              |
+//	                    401, 429       401, 403
+//
+// A Client has roles and a scope of tenants. It comes from a bearer token, from a client
+// certificate, or from the address of a request without either. Guard.Check is a middleware of
+// every router: it finds the Client, compares its roles with the rule of the route, refuses
+// changes that a web page of another origin asks for, and writes the audit log. A route without
+// a rule is refused. The handler asks Of for the Client and works on the conductor.View of its
+// tenants.
+//
+// Concurrency: a Guard is safe for concurrent use. Its credentials are replaced as a whole.
+package access
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/scope"
+)
+
+// Roles are what a client may do, as a set of bits.
+type Roles uint8
+
+// The roles. Admin includes all others.
+const (
+	Query    Roles = 1 << iota // queries, and the lists of sources and workers
+	Register                   // registrations
+	Metrics                    // /metrics
+	Peer                       // dumps, snapshots and digests, which hold all blocks and the salts of users
+	Admin                      // everything
+
+	every = Query | Register | Metrics | Peer | Admin
+)
+
+// roleNames are the names of the roles in files, in the order of the constants.
+var roleNames = []string{"query", "register", "metrics", "peer", "admin"}
+
+// ParseRoles reads names of roles.
+func ParseRoles(names []string) (r Roles, err error) {
+	for _, name := range names {
+		i := slices.Index(roleNames, name)
+		if i < 0 {
+			return 0, fmt.Errorf("%q is no role; the roles are %s", name, strings.Join(roleNames, ", "))
+		}
+		r |= 1 << i
+	}
+	if r&Admin != 0 {
+		r = every
+	}
+	return r, nil
+}
+
+// String returns the names of the roles, separated by commas.
+func (r Roles) String() string {
+	var names []string
+	for i, name := range roleNames {
+		if r&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+// Client is who asks.
+type Client struct {
+	// Name is that of the credentials, "" of a client without any.
+	Name    string
+	Roles   Roles
+	Tenants scope.Tenants
+}
+
+// reader is the client as a conductor.View needs it.
+func (c *Client) reader() conductor.Reader {
+	return conductor.Reader{Tenants: c.Tenants, Secrets: c.Roles&(Register|Admin) != 0, Causes: c.Roles&Admin != 0}
+}
+
+// clientKey is where Check leaves the *Client of a request.
+const clientKey = "conductor.client"
+
+// operator is the client of requests that no Guard has checked.
+var operator = &Client{Roles: every}
+
+// Of returns the client of a request.
+func Of(g *gin.Context) *Client {
+	if v, ok := g.Get(clientKey); ok {
+		return v.(*Client)
+	}
+	return operator
+}
+
+// View returns a Conductor as the client of a request sees it.
+func View(c *conductor.Conductor, g *gin.Context) conductor.View { return c.For(Of(g).reader()) }

@@ -1,0 +1,168 @@
+package access
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"kvconductor/conductor/scope"
+)
+
+// Credentials are the clients that a server knows. A file of them reads:
+//
+//	tokens:
+//	  - name: router-a
+//	    sha256: 64 hexadecimal digits, the SHA-256 of the token
+//	    roles: [query]
+//	    tenants: [acme]
+//	certificates:
+//	  - name: engines
+//	    subject: engines.acme.example
+//	    roles: [register]
+//	    tenants: ["*"]
+//
+// subject is the common name, or a DNS name or URI, of a client certificate that the server's
+// certificate authority has signed.
+type Credentials struct {
+	tokens       []token
+	certificates map[string]*Client // by subject
+}
+
+type token struct {
+	digest [sha256.Size]byte
+	client *Client
+}
+
+// entry is one client in a file.
+type entry struct {
+	Name    string   `yaml:"name"`
+	SHA256  string   `yaml:"sha256"`
+	Subject string   `yaml:"subject"`
+	Roles   []string `yaml:"roles"`
+	Tenants []string `yaml:"tenants"`
+}
+
+// maxFile bounds a file of credentials in bytes, some 50,000 tokens.
+const maxFile = 16 << 20
+
+// ReadCredentials reads a file of credentials. It returns all mistakes, each with the entry and
+// the field. No error holds a token.
+func ReadCredentials(r io.Reader) (*Credentials, error) {
+	var in struct {
+		Tokens       []entry `yaml:"tokens"`
+		Certificates []entry `yaml:"certificates"`
+	}
+	d := yaml.NewDecoder(io.LimitReader(r, maxFile))
+	d.KnownFields(true)
+	if err := d.Decode(&in); err != nil && err != io.EOF {
+		return nil, err
+	}
+	out := &Credentials{certificates: make(map[string]*Client)}
+	var errs []error
+	names := make(map[string]bool)
+	add := func(list string, i int, e entry) *Client {
+		c, err := e.client()
+		if err == nil && names[e.Name] {
+			err = fmt.Errorf("name: %q is taken by another entry", e.Name)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s[%d]: %w", list, i, err))
+			return nil
+		}
+		names[e.Name] = true
+		return c
+	}
+	for i, e := range in.Tokens {
+		digest, err := hex.DecodeString(e.SHA256)
+		switch {
+		case err != nil || len(digest) != sha256.Size:
+			errs = append(errs, fmt.Errorf("tokens[%d]: sha256: not 64 hexadecimal digits; make an entry with conductor token", i))
+		case e.Subject != "":
+			errs = append(errs, fmt.Errorf("tokens[%d]: subject: only entries of certificates have one", i))
+		case slices.ContainsFunc(out.tokens, func(t token) bool { return t.digest == [sha256.Size]byte(digest) }):
+			errs = append(errs, fmt.Errorf("tokens[%d]: sha256: another entry has the same token", i))
+		default:
+			if c := add("tokens", i, e); c != nil {
+				out.tokens = append(out.tokens, token{[sha256.Size]byte(digest), c})
+			}
+		}
+	}
+	for i, e := range in.Certificates {
+		switch {
+		case e.Subject == "":
+			errs = append(errs, fmt.Errorf("certificates[%d]: subject: is required", i))
+		case e.SHA256 != "":
+			errs = append(errs, fmt.Errorf("certificates[%d]: sha256: only entries of tokens have one", i))
+		case out.certificates[e.Subject] != nil:
+			errs = append(errs, fmt.Errorf("certificates[%d]: subject: %q is taken by another entry", i, e.Subject))
+		default:
+			if c := add("certificates", i, e); c != nil {
+				out.certificates[e.Subject] = c
+			}
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return out, nil
+}
+
+// client checks what both kinds of entries have.
+func (e *entry) client() (*Client, error) {
+	roles, err := ParseRoles(e.Roles)
+	switch {
+	case e.Name == "":
+		return nil, errors.New("name: is required")
+	case err != nil:
+		return nil, fmt.Errorf("roles: %w", err)
+	case roles == 0:
+		return nil, fmt.Errorf("roles: is required; the roles are %s", strings.Join(roleNames, ", "))
+	case len(e.Tenants) == 0:
+		return nil, errors.New(`tenants: is required; ["*"] is every tenant`)
+	case slices.Contains(e.Tenants, ""):
+		return nil, errors.New("tenants: a tenant has no name")
+	case !slices.Contains(e.Tenants, "*"):
+		return &Client{Name: e.Name, Roles: roles, Tenants: scope.Tenants(e.Tenants)}, nil
+	case len(e.Tenants) > 1:
+		return nil, errors.New(`tenants: "*" is every tenant, and stands alone`)
+	}
+	return &Client{Name: e.Name, Roles: roles}, nil
+}
+
+// Count returns the number of entries.
+func (c *Credentials) Count() int { return len(c.tokens) + len(c.certificates) }
+
+// byToken returns the client of a token, nil if there is none. Its time does not depend on the
+// token: it compares the digest with every entry.
+func (c *Credentials) byToken(text string) (client *Client) {
+	digest := sha256.Sum256([]byte(text))
+	for i := range c.tokens {
+		if subtle.ConstantTimeCompare(c.tokens[i].digest[:], digest[:]) == 1 {
+			client = c.tokens[i].client
+		}
+	}
+	return client
+}
+
+// byCertificate returns the client of a verified certificate, nil if there is none.
+func (c *Credentials) byCertificate(cert *x509.Certificate) *Client {
+	for _, uri := range cert.URIs {
+		if client := c.certificates[uri.String()]; client != nil {
+			return client
+		}
+	}
+	for _, name := range append(slices.Clone(cert.DNSNames), cert.Subject.CommonName) {
+		if client := c.certificates[name]; client != nil {
+			return client
+		}
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// watchEvery is the pause between two looks at watched files. A secret that an orchestrator
+// mounts is a chain of links, which its directory's events do not tell of; looking does.
+const watchEvery = time.Second
+
+// Stamp returns a text that changes when one of some files does. A file that cannot be read has
+// a stamp too.
+func Stamp(paths ...string) string {
+	var b strings.Builder
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if p == "" || err != nil {
+			b.WriteString("-;")
+			continue
+		}
+		fmt.Fprintf(&b, "%d,%d;", info.Size(), info.ModTime().UnixNano())
+	}
+	return b.String()
+}
+
+// Watch calls changed each time some files have changed, until ctx ends.
+func Watch(ctx context.Context, paths []string, changed func()) {
+	t := time.NewTicker(watchEvery)
+	defer t.Stop()
+	for before := Stamp(paths...); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if now := Stamp(paths...); now != before {
+			before = now
+			changed()
+		}
+	}
+}
+
+// LoadCredentials reads a file of credentials. Other users must not be able to write it.
+func LoadCredentials(path string) (*Credentials, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if info.Mode().Perm()&0o002 != 0 {
+		return nil, fmt.Errorf("every user may write %s: chmod o-w it", path)
+	}
+	return ReadCredentials(f)
+}

@@ -1,0 +1,272 @@
+package access
+
+import (
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
+)
+
+// Config configures a Guard.
+type Config struct {
+	// Anonymous and Loopback are the roles of clients without credentials, the latter of those
+	// on the same machine. They have every tenant.
+	Anonymous, Loopback Roles
+	Limits              Limits
+	Log                 zerolog.Logger
+}
+
+// Guard checks requests.
+type Guard struct {
+	anonymous, loopback *Client
+	log                 zerolog.Logger
+	credentials         atomic.Pointer[Credentials] // nil if the server has no file of them
+	origins             *http.CrossOriginProtection
+	attempts            *limiter // of wrong credentials, by address
+	limits              clientLimits
+	refused             *prometheus.CounterVec
+	calls               *prometheus.CounterVec
+}
+
+// New returns a Guard without credentials: every client is one without.
+func New(cfg Config) *Guard {
+	if cfg.Loopback |= cfg.Anonymous; cfg.Loopback&Admin != 0 {
+		cfg.Loopback = every
+	}
+	return &Guard{
+		anonymous: &Client{Roles: cfg.Anonymous}, loopback: &Client{Roles: cfg.Loopback},
+		log: cfg.Log, origins: http.NewCrossOriginProtection(), attempts: newLimiter(attemptsPerSecond, attemptsAtOnce), limits: newClientLimits(cfg.Limits),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "conductor_requests_refused_total", Help: "Requests refused before their handler, by reason.",
+		}, []string{"reason"}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "conductor_audited_calls_total", Help: "Registrations and calls of administration in the audit log, by result.",
+		}, []string{"result"}),
+	}
+}
+
+// Use replaces the credentials; nil is none.
+func (a *Guard) Use(c *Credentials) { a.credentials.Store(c) }
+
+// Describe implements prometheus.Collector.
+func (a *Guard) Describe(ch chan<- *prometheus.Desc) {
+	a.refused.Describe(ch)
+	a.calls.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (a *Guard) Collect(ch chan<- prometheus.Metric) {
+	a.refused.Collect(ch)
+	a.calls.Collect(ch)
+}
+
+// refusal is why a request does not reach its handler.
+type refusal struct {
+	status       int
+	reason, text string
+}
+
+var (
+	errToken     = &refusal{http.StatusUnauthorized, "unauthorized", "the token is not known"}
+	errNoToken   = &refusal{http.StatusUnauthorized, "unauthorized", "this needs a token: send Authorization: Bearer TOKEN"}
+	errScheme    = &refusal{http.StatusUnauthorized, "unauthorized", "the Authorization header is not of the form Bearer TOKEN"}
+	errSubject   = &refusal{http.StatusUnauthorized, "unauthorized", "the client certificate is not known"}
+	errAttempts  = &refusal{http.StatusTooManyRequests, "too_many_attempts", "too many wrong credentials from this address"}
+	errWhole     = &refusal{http.StatusForbidden, "forbidden", "this is about the server as a whole: the credentials must be for every tenant"}
+	errNoRule    = &refusal{http.StatusForbidden, "forbidden", "no rule allows this path"}
+	errOrigin    = &refusal{http.StatusForbidden, "cross_origin", "a web page of another origin may not ask for this"}
+	errPlainBody = &refusal{http.StatusUnsupportedMediaType, "unsupported_content_type", "Content-Type must be application/json or application/msgpack: browsers send other types for any web page"}
+)
+
+// Check is the middleware of all routers.
+func (a *Guard) Check(g *gin.Context) {
+	pattern := g.FullPath()
+	if pattern == "" {
+		return // no route: the dialect says so
+	}
+	r, known := ruleOf(g.Request.Method, pattern)
+	client, why := a.identify(g.Request)
+	switch {
+	case why != nil:
+	case !known:
+		why = errNoRule
+	default:
+		why = a.allowed(g, r, client)
+	}
+	// Open routes answer without valid credentials, with less in them.
+	if r.open && why != nil {
+		client, why = &Client{Tenants: noTenants}, nil
+	}
+	var settle func()
+	if why == nil && !r.open {
+		settle, why = a.limits.take(client, g.Request, r.change)
+	}
+	if why != nil {
+		a.refuse(g, why)
+		if r.audited {
+			a.audit(g, client)
+		}
+		return
+	}
+	if client != operator {
+		g.Set(clientKey, client)
+	}
+	if settle == nil && !r.audited {
+		return
+	}
+	g.Next()
+	if settle != nil {
+		settle()
+	}
+	if r.audited {
+		a.audit(g, client)
+	}
+}
+
+// noTenants is the scope of a client that may name no tenant.
+var noTenants = []string{}
+
+// identify returns the client of a request.
+func (a *Guard) identify(r *http.Request) (*Client, *refusal) {
+	known := a.credentials.Load()
+	if known == nil {
+		return a.nameless(r), nil
+	}
+	header := r.Header.Get("Authorization")
+	verified := r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	if header == "" && !verified {
+		return a.nameless(r), nil
+	}
+	address := host(r)
+	if a.attempts.exhausted(address) {
+		return nil, errAttempts
+	}
+	var client *Client
+	why := errSubject
+	if header != "" {
+		scheme, text, _ := strings.Cut(header, " ")
+		if why = errToken; !strings.EqualFold(scheme, "Bearer") {
+			why = errScheme
+		} else {
+			client = known.byToken(strings.TrimSpace(text))
+		}
+	} else {
+		client = known.byCertificate(r.TLS.PeerCertificates[0])
+	}
+	if client == nil {
+		a.attempts.take(address, 1)
+		return nil, why
+	}
+	return client, nil
+}
+
+// nameless returns the client of a request without credentials.
+func (a *Guard) nameless(r *http.Request) *Client {
+	if a.loopback.Roles != a.anonymous.Roles && isLoopback(r) {
+		return a.loopback
+	}
+	return a.anonymous
+}
+
+// isLoopback reports whether a request comes from the same machine.
+func isLoopback(r *http.Request) bool {
+	ip := net.ParseIP(host(r))
+	return ip != nil && ip.IsLoopback()
+}
+
+// host returns the address of a client without its port.
+func host(r *http.Request) string {
+	h, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return h
+}
+
+// allowed returns why a client may not ask for a route, nil if it may.
+func (a *Guard) allowed(g *gin.Context, r rule, client *Client) *refusal {
+	switch {
+	case !r.open && client.Roles&r.role == 0:
+		if client.Name == "" && a.credentials.Load() != nil {
+			return errNoToken
+		}
+		return &refusal{http.StatusForbidden, "forbidden", "this needs the role " + r.role.String() + a.hint(client)}
+	case r.whole && !client.Tenants.All():
+		return errWhole
+	case !r.change:
+		return nil
+	case a.origins.Check(g.Request) != nil:
+		return errOrigin
+	case isPlainBody(g.Request.Header.Get("Content-Type")):
+		return errPlainBody
+	}
+	return nil
+}
+
+// hint says how a client without credentials gets a role.
+func (a *Guard) hint(c *Client) string {
+	if c.Name == "" {
+		return "; clients of other machines have it if auth.anonymous or auth.file says so"
+	}
+	return ""
+}
+
+// isPlainBody reports whether a body is of a type that a browser sends to any origin
+// without asking it first.
+func isPlainBody(contentType string) bool {
+	kind, _, _ := strings.Cut(contentType, ";")
+	switch strings.ToLower(strings.TrimSpace(kind)) {
+	case "text/plain", "application/x-www-form-urlencoded", "multipart/form-data":
+		return true
+	}
+	return false
+}
+
+// refuse answers with an error, in the codec of the request.
+func (a *Guard) refuse(g *gin.Context, why *refusal) {
+	a.refused.WithLabelValues(why.reason).Inc()
+	switch why.status {
+	case http.StatusUnauthorized:
+		g.Header("WWW-Authenticate", `Bearer realm="conductor"`)
+	case http.StatusTooManyRequests:
+		g.Header("Retry-After", "1") // seconds
+	}
+	e := body.Encoder{}
+	if server.Speaks(g.GetHeader("Content-Type"), body.Msgpack) {
+		e.Codec = body.Msgpack
+	}
+	e.Map(2)
+	e.TextField("error", why.text)
+	e.TextField("reason", why.reason)
+	e.EndMap()
+	server.Send(g, why.status, e.Codec.ContentType(), e.Out)
+	g.Abort()
+}
+
+// audit writes the line of a call. Bodies are not in it: they may hold secrets.
+func (a *Guard) audit(g *gin.Context, client *Client) {
+	status := g.Writer.Status()
+	result := "done"
+	if status >= http.StatusBadRequest {
+		result = "refused"
+	}
+	a.calls.WithLabelValues(result).Inc()
+	line := a.log.Info().Bool("audit", true).Str("address", host(g.Request)).Str("method", g.Request.Method).Str("path", g.Request.URL.Path).Int("status", status)
+	if client != nil && client.Name != "" {
+		line = line.Str("client", client.Name)
+	}
+	if subject := g.GetString(SubjectKey); subject != "" {
+		line = line.Str("subject", subject)
+	}
+	line.Msg("audit")
+}
+
+// SubjectKey is where a handler leaves the key of the source that a request changes.
+const SubjectKey = "conductor.subject"

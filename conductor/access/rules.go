@@ -1,0 +1,67 @@
+package access
+
+import (
+	"net/http"
+	"strings"
+)
+
+// rule is what a route asks of a client.
+type rule struct {
+	role    Roles
+	open    bool // answered without credentials
+	whole   bool // about the server as a whole: for clients of every tenant
+	change  bool // changes something, so that no web page may ask for it
+	audited bool // each call has a line in the audit log
+}
+
+// Rules of the routes of all dialects, by method and path without the prefix of a dialect.
+var rules = map[string]rule{
+	"GET /health":       {open: true},
+	"GET /ready":        {open: true},
+	"GET /openapi.yaml": {open: true},
+
+	"POST /query":                {role: Query},
+	"POST /query_by_hash":        {role: Query},
+	"POST /query_batch":          {role: Query},
+	"POST /query_tiered_by_hash": {role: Query},
+	"GET /services":              {role: Query},
+	"GET /workers":               {role: Query},
+
+	"POST /register":             {role: Register, change: true, audited: true},
+	"POST /unregister":           {role: Register, change: true, audited: true},
+	"POST /test/pause_listener":  {role: Register, change: true, audited: true},
+	"POST /test/resume_listener": {role: Register, change: true, audited: true},
+
+	"GET /metrics": {role: Metrics, whole: true},
+
+	"GET /dump":           {role: Peer, audited: true},
+	"GET /admin/digest":   {role: Peer},
+	"GET /admin/snapshot": {role: Peer, whole: true, audited: true},
+
+	"GET /global_view":      {role: Admin, audited: true},
+	"GET /admin/events":     {role: Admin, audited: true},
+	"GET /admin/check":      {role: Admin, whole: true, audited: true},
+	"GET /peers":            {role: Admin, whole: true},
+	"POST /register_peer":   {role: Admin, whole: true, change: true, audited: true},
+	"POST /deregister_peer": {role: Admin, whole: true, change: true, audited: true},
+	"POST /reopen_logs":     {role: Admin, whole: true, change: true, audited: true},
+}
+
+// prefixes are those under which the routes of dialects are mounted once more.
+var prefixes = []string{"/conductor/v1", "/dynamo/v1"}
+
+// ruleOf returns the rule of a route, and whether there is one. pattern is the path as the
+// router has it.
+func ruleOf(method, pattern string) (rule, bool) {
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	for _, p := range prefixes {
+		if rest, under := strings.CutPrefix(pattern, p); under {
+			pattern = rest
+			break
+		}
+	}
+	r, ok := rules[method+" "+pattern]
+	return r, ok
+}

@@ -1,0 +1,205 @@
+package conductor
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"iter"
+	"slices"
+
+	"kvconductor/conductor/scope"
+	"kvconductor/events/journal"
+)
+
+// ErrForbidden says that a client names a tenant outside its scope. The text is the same
+// for tenants that exist and tenants that do not.
+var ErrForbidden = errors.New("the tenant is outside the scope of the credentials")
+
+// Reader says what a client may see.
+type Reader struct {
+	// Tenants are the tenants that the client may name.
+	Tenants scope.Tenants
+	// Secrets shows the endpoints and salts of registrations.
+	Secrets bool
+	// Causes shows why an endpoint cannot be followed. The text tells open ports of the
+	// network from closed ones.
+	Causes bool
+}
+
+// View is a Conductor as one client sees it: the tenants of the client alone. Handlers of
+// requests use a View for everything that belongs to a tenant. A View is a small value.
+type View struct {
+	conductor *Conductor
+	reader    Reader
+}
+
+// For returns the view of a client.
+func (c *Conductor) For(r Reader) View { return View{c, r} }
+
+// May returns ErrForbidden if the client may not name a tenant; "" is DefaultTenant.
+func (v View) May(tenant string) error {
+	if v.reader.Tenants.Has(cmp.Or(tenant, DefaultTenant)) {
+		return nil
+	}
+	return ErrForbidden
+}
+
+// Answer is Conductor.Answer. It returns ErrForbidden.
+func (v View) Answer(q *Query, use func(*Answer)) error {
+	if err := v.May(q.Tenant); err != nil {
+		return err
+	}
+	v.conductor.Answer(q, use)
+	return nil
+}
+
+// BlockSizes is Conductor.BlockSizes. It returns ErrForbidden.
+func (v View) BlockSizes(p Partition) ([]int, error) {
+	if err := v.May(p.Tenant); err != nil {
+		return nil, err
+	}
+	return v.conductor.BlockSizes(p), nil
+}
+
+// Register is Conductor.Register. It returns ErrForbidden. Admit sees the registrations of
+// the client's tenants alone.
+func (v View) Register(r Registration, opts RegisterOptions) error {
+	if err := v.May(r.Tenant); err != nil {
+		return err
+	}
+	if admit := opts.Admit; admit != nil {
+		opts.Admit = func(all iter.Seq[Registration]) error {
+			return admit(func(yield func(Registration) bool) {
+				for r := range all {
+					if v.reader.Tenants.Has(r.Tenant) && !yield(r) {
+						return
+					}
+				}
+			})
+		}
+	}
+	return v.conductor.Register(r, opts)
+}
+
+// Unregister is Conductor.Unregister. It returns ErrForbidden.
+func (v View) Unregister(key Key) (Key, error) {
+	if err := v.May(key.Tenant); err != nil {
+		return key, err
+	}
+	return v.conductor.Unregister(key)
+}
+
+// Registrations is Conductor.Registrations.
+func (v View) Registrations() []Registration {
+	all := slices.DeleteFunc(v.conductor.Registrations(), func(r Registration) bool { return !v.reader.Tenants.Has(r.Tenant) })
+	for i := range all {
+		v.redact(&all[i])
+	}
+	return all
+}
+
+// unreachable stands for every cause that a client may not see.
+const unreachable = "the endpoint cannot be followed"
+
+// Services is Conductor.Services.
+func (v View) Services() []Service {
+	all := slices.DeleteFunc(v.conductor.Services(), func(s Service) bool { return !v.reader.Tenants.Has(s.Tenant) })
+	for i := range all {
+		v.redact(&all[i].Registration)
+		if s := &all[i]; !v.reader.Causes && s.LastError != "" {
+			s.LastError = unreachable
+		}
+	}
+	return all
+}
+
+// redact hides the secrets of a registration that the client may not see.
+func (v View) redact(r *Registration) {
+	if !v.reader.Secrets {
+		r.Endpoint, r.ReplayEndpoint, r.Salt = "", "", v.conductor.redactedSalt(r.Salt)
+	}
+}
+
+// redactedSalt returns a text that stands for a salt. It tells salts apart until the process
+// ends, and the salt cannot be computed from it.
+func (c *Conductor) redactedSalt(salt string) string {
+	if salt == "" {
+		return ""
+	}
+	mac := hmac.New(sha256.New, c.saltKey[:])
+	mac.Write([]byte(salt))
+	return "redacted:" + hex.EncodeToString(mac.Sum(nil)[:8])
+}
+
+// GlobalView is Conductor.GlobalView. It shows the salts of registrations to clients that may
+// see them. The salts of requests belong to users: no client sees them.
+func (v View) GlobalView(limit int) []ContextView {
+	registered := make(map[string]bool)
+	if v.reader.Secrets {
+		for _, r := range v.conductor.Registrations() {
+			registered[r.Salt] = true
+		}
+	}
+	all := v.conductor.globalView(v.reader.Tenants, limit)
+	for i := range all {
+		if x := &all[i]; !registered[x.Salt] {
+			x.Salt = v.conductor.redactedSalt(x.Salt)
+		}
+	}
+	return all
+}
+
+// Contexts is Conductor.Contexts.
+func (v View) Contexts() []ContextBlocks {
+	return slices.DeleteFunc(v.conductor.Contexts(), func(x ContextBlocks) bool { return !v.reader.Tenants.Has(x.Tenant) })
+}
+
+// Digests is Conductor.Digests.
+func (v View) Digests(only string) []SourceDigest {
+	all := slices.DeleteFunc(v.conductor.Digests(only), func(s SourceDigest) bool { return !v.reader.Tenants.Has(s.Tenant) })
+	for i := range all {
+		all[i].Contexts = slices.DeleteFunc(all[i].Contexts, func(x ContextDigest) bool { return !v.reader.Tenants.Has(x.Tenant) })
+	}
+	return all
+}
+
+// AppliedBatches is Conductor.AppliedBatches. It returns ErrNotFound for the sources of other
+// tenants too.
+func (v View) AppliedBatches(source string, q journal.Range) (journal.Excerpt, journal.Span, error) {
+	return v.conductor.appliedBatches(source, v.reader.Tenants, q)
+}
+
+// Snapshot is Conductor.Snapshot.
+func (v View) Snapshot() *Snapshot {
+	snap := v.conductor.Snapshot()
+	snap.Sources = slices.DeleteFunc(snap.Sources, func(m SourceMark) bool { return !v.reader.Tenants.Has(m.Tenant) })
+	snap.contexts = slices.DeleteFunc(snap.contexts, func(x snapContext) bool { return !v.reader.Tenants.Has(x.context.deployment.key.Tenant) })
+	return snap
+}
+
+// Ready is Conductor.Ready. Sources of other tenants count, and have no rows.
+func (v View) Ready() Readiness {
+	r := v.conductor.Ready()
+	for _, rows := range []*[]SourceState{&r.Waiting, &r.GivenUp} {
+		*rows = slices.DeleteFunc(*rows, func(s SourceState) bool { return !v.reader.Tenants.Has(s.Key.Tenant) })
+	}
+	return r
+}
+
+// Pause is Conductor.Pause. It returns ErrForbidden.
+func (v View) Pause(key Key) error {
+	if err := v.May(key.Tenant); err != nil {
+		return err
+	}
+	return v.conductor.Pause(key)
+}
+
+// Unpause is Conductor.Unpause. It returns ErrForbidden.
+func (v View) Unpause(key Key) error {
+	if err := v.May(key.Tenant); err != nil {
+		return err
+	}
+	return v.conductor.Unpause(key)
+}
