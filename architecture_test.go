@@ -46,7 +46,6 @@ var (
 	xxh3       = "github.com/zeebo/xxh3"
 	compress   = "github.com/klauspost/compress"
 	ristretto  = "github.com/dgraph-io/ristretto/v2"
-	semaphore  = "golang.org/x/sync/semaphore"
 )
 
 var table = []room{
@@ -92,7 +91,7 @@ var table = []room{
 	// Who may ask what: the middleware of all routers, and the files that it reads.
 	{dir: "conductor/access", rooms: []string{"conductor", "conductor/body", "conductor/scope", "conductor/server"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},
 
-	{dir: "conductor/server", rooms: []string{"conductor", "conductor/body"}, modules: []string{gin, prometheus, zerolog, compress, semaphore}, not: []string{"flag", "os"}},
+	{dir: "conductor/server", rooms: []string{"conductor", "conductor/body"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
 
 	// Which peer is asked and how long: the format of a snapshot is a value that it is given.
 	{dir: "conductor/replica", rooms: []string{"conductor"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "os"}},

@@ -80,7 +80,7 @@ func (r *exchange) fill(limit int64) error {
 // queryBody lets a handler write the answer of a query to in.Out within a place.
 func (d *Dialect) queryBody(handle func(*exchange) error) gin.HandlerFunc {
 	return d.body(maxQuery, func(r *exchange) error {
-		err := d.cfg.Admission.Do(r.Writer, r.Request, func() error { return handle(r) })
+		err := d.cfg.Admission.Do(r.Context, func() error { return handle(r) })
 		if err == nil {
 			r.Data(http.StatusOK, "application/json", r.in.Out)
 		}

@@ -108,7 +108,7 @@ func (d *handlers) body(of body.Shape, handle func(conductor.View, fields, *body
 // queryBody is body for a query, which is answered within a place.
 func (d *handlers) queryBody(p promptField) server.Handler {
 	return d.exchange(func(g *gin.Context, r *body.Request) error {
-		return d.cfg.Admission.Do(g.Writer, g.Request, func() error {
+		return d.cfg.Admission.Do(g, func() error {
 			f, err := d.parse(r, p.shape, false)
 			if err != nil {
 				return err

@@ -23,6 +23,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/scope"
+	"kvconductor/conductor/server"
 )
 
 // Roles are what a client may do, as a set of bits.
@@ -76,21 +77,27 @@ type Client struct {
 	Tenants scope.Tenants
 }
 
+// asked is a client and whose share its request takes.
+type asked struct {
+	*Client
+	flow string
+}
+
+// Flow implements what server.FlowOf looks for.
+func (a *asked) Flow() string { return a.flow }
+
 // reader is the client as a conductor.View needs it.
 func (c *Client) reader() conductor.Reader {
 	return conductor.Reader{Tenants: c.Tenants, Secrets: c.Roles&(Register|Admin) != 0, Causes: c.Roles&Admin != 0}
 }
-
-// clientKey is where Check leaves the *Client of a request.
-const clientKey = "conductor.client"
 
 // operator is the client of requests that no Guard has checked.
 var operator = &Client{Roles: every}
 
 // Of returns the client of a request.
 func Of(g *gin.Context) *Client {
-	if v, ok := g.Get(clientKey); ok {
-		return v.(*Client)
+	if v, ok := g.Get(server.FlowKey); ok {
+		return v.(*asked).Client
 	}
 	return operator
 }

@@ -115,9 +115,7 @@ func (a *Guard) Check(g *gin.Context) {
 		}
 		return
 	}
-	if client != operator {
-		g.Set(clientKey, client)
-	}
+	g.Set(server.FlowKey, &asked{client, client.flow(g.Request)})
 	if settle == nil && !r.audited {
 		return
 	}

@@ -150,9 +150,9 @@ func tooMany(text string) *refusal {
 func (c *Client) flow(r *http.Request) string {
 	switch {
 	case len(c.Tenants) == 1:
-		return "tenant " + c.Tenants[0]
+		return c.Tenants[0]
 	case c.Name != "":
-		return "client " + c.Name
+		return c.Name
 	}
-	return "address " + host(r)
+	return host(r)
 }

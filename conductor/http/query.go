@@ -78,7 +78,7 @@ func (a *api) work(g *gin.Context, r *body.Request, s body.Shape, answer func(*f
 	if err := r.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
 		return err
 	}
-	return a.opts.Admission.Do(g.Writer, g.Request, func() error {
+	return a.opts.Admission.Do(g, func() error {
 		f, err := scan(r, s, a.opts.MaxTokens)
 		if err != nil {
 			return err

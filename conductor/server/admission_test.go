@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gin-gonic/gin"
+
 	"kvconductor/internal/must"
 )
 
@@ -25,11 +27,11 @@ func TestAdmissionBound(t *testing.T) {
 		var wg sync.WaitGroup
 		for range queries {
 			wg.Go(func() {
-				if err := a.Enter(t.Context()); err != nil {
+				if err := a.Enter(t.Context(), ""); err != nil {
 					t.Error(err)
 					return
 				}
-				defer a.Leave()
+				defer a.Leave("")
 				mu.Lock()
 				inside++
 				peak = max(peak, inside)
@@ -59,7 +61,7 @@ func TestAdmissionBound(t *testing.T) {
 func TestAdmissionOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewAdmission(1, time.Minute)
-		must.Succeed(t, a.Enter(t.Context()))
+		must.Succeed(t, a.Enter(t.Context(), ""))
 		gone, leave := context.WithCancel(t.Context())
 		var served []int
 		for i := range 6 {
@@ -68,7 +70,7 @@ func TestAdmissionOrder(t *testing.T) {
 				ctx = gone
 			}
 			go func() {
-				err := a.Enter(ctx)
+				err := a.Enter(ctx, "")
 				if i == 2 {
 					if !errors.Is(err, ErrBusy) || !errors.Is(err, context.Canceled) {
 						t.Errorf("who went away: %v", err)
@@ -79,7 +81,7 @@ func TestAdmissionOrder(t *testing.T) {
 					t.Errorf("%d: %v", i, err)
 				}
 				served = append(served, i) // one place: no lock needed
-				a.Leave()
+				a.Leave("")
 			}()
 			synctest.Wait() // it waits before the next one comes
 		}
@@ -88,7 +90,7 @@ func TestAdmissionOrder(t *testing.T) {
 		if st := a.Stats(); st != (AdmissionStats{Inside: 1, Waiting: 5}) {
 			t.Errorf("after one went away: %+v", st)
 		}
-		a.Leave()
+		a.Leave("")
 		synctest.Wait()
 		if want := []int{0, 1, 3, 4, 5}; !slices.Equal(served, want) {
 			t.Errorf("served %v, want %v", served, want)
@@ -106,9 +108,9 @@ func TestAdmissionRefuses(t *testing.T) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			a := NewAdmission(1, wait)
-			must.Succeed(t, a.Enter(t.Context()))
+			must.Succeed(t, a.Enter(t.Context(), ""))
 			start := time.Now()
-			err := a.Enter(t.Context())
+			err := a.Enter(t.Context(), "")
 			if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "limits.max_queries lets 1 in") {
 				t.Errorf("error %v", err)
 			}
@@ -118,8 +120,8 @@ func TestAdmissionRefuses(t *testing.T) {
 			if st := a.Stats(); st != (AdmissionStats{Inside: 1, Refused: 1}) {
 				t.Errorf("%+v", st)
 			}
-			a.Leave()
-			if err := a.Enter(t.Context()); err != nil {
+			a.Leave("")
+			if err := a.Enter(t.Context(), ""); err != nil {
 				t.Errorf("a place is free: %v", err)
 			}
 		})
@@ -140,8 +142,8 @@ func TestAdmissionRaces(t *testing.T) {
 				if i%3 == 0 {
 					go cancel()
 				}
-				if err := a.Enter(ctx); err == nil {
-					a.Leave()
+				if err := a.Enter(ctx, ""); err == nil {
+					a.Leave("")
 				} else if !errors.Is(err, ErrBusy) {
 					t.Error(err)
 				}
@@ -159,11 +161,15 @@ func TestAdmissionRaces(t *testing.T) {
 // that a refused one does no work.
 func TestAdmissionDo(t *testing.T) {
 	a := NewAdmission(1, 0)
-	r := httptest.NewRequest("POST", "/query", nil)
+	exchange := func(w *httptest.ResponseRecorder) *gin.Context {
+		g, _ := gin.CreateTestContext(w)
+		g.Request = httptest.NewRequest("POST", "/query", nil)
+		return g
+	}
 	f := func(work func() error, want error, retryAfter string) {
 		t.Helper()
 		w := httptest.NewRecorder()
-		err := a.Do(w, r, work)
+		err := a.Do(exchange(w), work)
 		if !errors.Is(err, want) || w.Header().Get("Retry-After") != retryAfter {
 			t.Errorf("%v, Retry-After %q, want %v, %q", err, w.Header().Get("Retry-After"), want, retryAfter)
 		}
@@ -177,27 +183,94 @@ func TestAdmissionDo(t *testing.T) {
 				t.Error("Do swallowed a panic")
 			}
 		}()
-		a.Do(httptest.NewRecorder(), r, func() error { panic("work") })
+		a.Do(exchange(httptest.NewRecorder()), func() error { panic("work") })
 	}()
 	if st := a.Stats(); st != (AdmissionStats{}) {
 		t.Errorf("afterwards: %+v", st)
 	}
-	must.Succeed(t, a.Enter(t.Context()))
+	must.Succeed(t, a.Enter(t.Context(), ""))
 	f(func() error { t.Error("a refused query works"); return nil }, ErrBusy, "1")
 }
 
 // TestNoAdmission holds that without a bound every query enters, and that a free place
 // costs no memory.
 func TestNoAdmission(t *testing.T) {
-	w, r, work := httptest.NewRecorder(), httptest.NewRequest("POST", "/query", nil), func() error { return nil }
+	g, _ := gin.CreateTestContext(httptest.NewRecorder())
+	g.Request = httptest.NewRequest("POST", "/query", nil)
+	work := func() error { return nil }
 	f := func(a *Admission) {
 		t.Helper()
 		if n := testing.AllocsPerRun(100, func() {
-			a.Do(w, r, work)
+			a.Do(g, work)
 		}); n != 0 {
 			t.Errorf("%g allocations", n)
 		}
 	}
 	f(nil)
 	f(NewAdmission(1, time.Second))
+}
+
+// TestAdmissionShares lets one flow ask without pause next to one that asks now and then. The
+// second waits for one query of the first at most, whatever the first has waiting.
+func TestAdmissionShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 4
+		a := NewAdmission(most, time.Hour)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		noisy := 0
+		var mu sync.Mutex
+		for range 200 {
+			wg.Go(func() {
+				for ctx.Err() == nil && a.Enter(ctx, "noisy") == nil {
+					mu.Lock()
+					noisy++
+					mu.Unlock()
+					time.Sleep(time.Second)
+					a.Leave("noisy")
+				}
+			})
+		}
+		time.Sleep(10*time.Second + time.Millisecond)
+		if mu.Lock(); noisy < 10*most {
+			t.Errorf("a flow that is alone ran %d queries on %d places in 10 s", noisy, most)
+		}
+		mu.Unlock()
+		for range 20 {
+			begun := time.Now()
+			must.Succeed(t, a.Enter(ctx, "quiet"))
+			if waited := time.Since(begun); waited > time.Second {
+				t.Errorf("the quiet flow waited for %s", waited)
+			}
+			a.Leave("quiet")
+			time.Sleep(100 * time.Millisecond)
+		}
+		// Both ask without pause: each has half of the places.
+		mu.Lock()
+		noisy = 0
+		mu.Unlock()
+		second := 0
+		for range 50 {
+			wg.Go(func() {
+				for ctx.Err() == nil && a.Enter(ctx, "second") == nil {
+					mu.Lock()
+					second++
+					mu.Unlock()
+					time.Sleep(time.Second)
+					a.Leave("second")
+				}
+			})
+		}
+		time.Sleep(100 * time.Second)
+		mu.Lock()
+		if noisy < 190 || second < 190 || noisy+second < 395 {
+			t.Errorf("200 askers ran %d queries, 50 askers %d", noisy, second)
+		}
+		mu.Unlock()
+		stop()
+		wg.Wait()
+		if st := a.Stats(); st.Inside != 0 || st.Waiting != 0 || len(a.flows) != 0 {
+			t.Errorf("in the end: %+v, %d flows", st, len(a.flows))
+		}
+	})
 }
