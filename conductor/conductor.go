@@ -70,6 +70,8 @@ type Options struct {
 	MaxOrphans int
 	// MaxBytes bounds each index, as in index.Options.
 	MaxBytes int
+	// MaxContexts bounds the adapters and salts of one source, 0 for no bound.
+	MaxContexts int
 	// MaxBytesTotal bounds all indexes together, 0 for no bound.
 	MaxBytesTotal int64
 	// KeepClientHashes keeps client hashes, for snapshots and for queries by them under
@@ -149,6 +151,7 @@ func New(opts Options) *Conductor {
 	c.registry = registry{
 		sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
 	}
+	c.maxContexts = opts.MaxContexts
 	c.log, c.recall = opts.Log, newRecall(opts.RecallBytes)
 	c.options = index.Options{
 		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,

@@ -18,7 +18,12 @@ type contexts struct {
 	options index.Options // of every index
 	log     zerolog.Logger
 	recall  *recall // nil for none
+
+	maxContexts int // of one source; 0 is no bound
 }
+
+// contextBytes is what a context takes without blocks, with the holdings of one source in it.
+const contextBytes = 12 << 10
 
 // enterContext gives a source a namespace in a context, making both when new.
 func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
@@ -34,6 +39,7 @@ func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 		options := c.options
 		options.Remember = x.mayRecall
 		x.index = index.New(options)
+		options.Budget.Charge(contextBytes)
 		d.contexts.Store(key.Variant, x)
 	}
 	d.refs++
@@ -67,6 +73,7 @@ func (c *contexts) exitContext(s *source, ns *namespace) {
 	x.tidy()
 	if c.recall == nil {
 		if c.removeNamespace(s, ns) {
+			c.options.Budget.Charge(-contextBytes)
 			x.unlistAll()
 		}
 		return
@@ -74,6 +81,7 @@ func (c *contexts) exitContext(s *source, ns *namespace) {
 	c.recall.move.Lock()
 	defer c.recall.move.Unlock()
 	if c.removeNamespace(s, ns) {
+		c.options.Budget.Charge(-contextBytes)
 		x.unlistAll()
 		c.recallAll(x)
 	}

@@ -277,6 +277,25 @@ func (s *holdings) namespaceIn(key scope.Context) *namespace {
 	return ns
 }
 
+// fewContexts is how many contexts a source may enter while the indexes are full: the answers of
+// a context that refuses blocks say so.
+const fewContexts = 16
+
+// refusesContext returns why the source may not enter one more context, "" if it may or if it is
+// in there. A context takes some 13 KB before it has a block, and publishers name adapters and
+// salts as they like.
+func (s *holdings) refusesContext(key scope.Context) events.Reason {
+	switch most := s.contexts.maxContexts; {
+	case s.byContext[key] != nil:
+		return ""
+	case most > 0 && len(s.namespaces) >= most:
+		return events.ContextLimit
+	case len(s.namespaces) >= fewContexts && s.contexts.options.Budget.Full():
+		return events.OverBudget
+	}
+	return ""
+}
+
 // leaveContext leaves a namespace and drops its blocks.
 func (s *holdings) leaveContext(ns *namespace) {
 	s.mu.Lock()

@@ -81,6 +81,11 @@ func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
 	s.asked.begin(c.Cut, len(c.Cut.Tokens) == 0 || !device)
 	var sure bool
 	c.Context.Variant, sure = s.variantOf(c.Cut, c.Context.Deployment, c.Medium)
+	if why := s.refusesContext(c.Context); why != "" {
+		s.drop(why, len(c.Event.Hashes))
+		seen.Context, seen.Refused = c.Context, true
+		return
+	}
 	if !sure || c.Canonical && !s.behindKnown(c) {
 		c.Local = nil // the blocks wait by their hashes, or their hashes are the keys
 	}

@@ -121,6 +121,9 @@ var (
 	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
 	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the tables of engine hashes; those in pieces of chains are left out.", contextLabels...)
 
+	descIndexLimit = desc("index_bytes_limit", "Bytes that all indexes may take (index.max_bytes_total); absent without a bound.")
+	descIndexUsed  = desc("index_bytes_used", "Bytes that all indexes take of that.")
+
 	descRecalled = desc("recalled_names_total", "Lookups of engine hashes among remembered blocks that no source holds any more, by result.", "result")
 
 	descMemoHits   = desc("hash_memo_hits_total", "Stretches of up to 16 blocks whose engine digests were kept.")
@@ -202,6 +205,10 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descIndexWaiting, st.Raw)
 		gauge(descIndexBytes, st.Bytes)
 		gauge(descIndexAliasBytes, st.AliasBytes)
+	}
+	if used, limit := c.options.Budget.Used(); limit > 0 {
+		ch <- prometheus.MustNewConstMetric(descIndexLimit, prometheus.GaugeValue, float64(limit))
+		ch <- prometheus.MustNewConstMetric(descIndexUsed, prometheus.GaugeValue, float64(used))
 	}
 	if c.recall != nil {
 		ch <- prometheus.MustNewConstMetric(descRecalled, prometheus.CounterValue, float64(c.recall.found.Load()), "found")

@@ -141,6 +141,9 @@ type ContextView struct {
 	Blocks    int // memberships
 }
 
+// maxListedHashes bounds the hashes of a view, over all contexts.
+const maxListedHashes = 200_000
+
 // GlobalView returns every (context, instance) pair with up to limit hash
 // aliases each. It is for people and tests; it walks.
 func (c *registry) GlobalView(limit int) []ContextView { return c.globalView(nil, limit) }
@@ -152,6 +155,7 @@ func (c *registry) globalView(of scope.Tenants, limit int) []ContextView {
 		instance string
 	}
 	var order []viewKey
+	listed := 0
 	views := make(map[viewKey]*ContextView)
 	for _, s := range c.registered() {
 		s.mu.Lock()
@@ -177,11 +181,12 @@ func (c *registry) globalView(of scope.Tenants, limit int) []ContextView {
 				if src != ns.source {
 					return true
 				}
-				if len(v.Hashes) >= limit {
+				if len(v.Hashes) >= limit || listed >= maxListedHashes {
 					v.Truncated = true
 					return false
 				}
 				v.Hashes[engine] = seq
+				listed++
 				return true
 			})
 			s.mu.Lock()
@@ -204,6 +209,9 @@ type Readiness struct {
 	Waiting, GivenUp []SourceState
 	// Recovering: the gate of Options.Gate is closed.
 	Recovering bool
+	// IndexBytes is what the indexes take of IndexLimit (index.max_bytes_total), both 0 without
+	// a limit.
+	IndexBytes, IndexLimit int64
 	// Synced are the sources that are synced, and MinSynced how many there must be.
 	Synced, MinSynced int
 }
@@ -220,6 +228,7 @@ type SourceState struct {
 // paused or failed: waiting would not help.
 func (c *Conductor) Ready() Readiness {
 	r := Readiness{Recovering: c.recovering(), MinSynced: c.opts.MinSynced}
+	r.IndexBytes, r.IndexLimit = c.options.Budget.Used()
 	r.Ready = !r.Recovering
 	for _, s := range c.registered() {
 		st := s.stream.Status()
@@ -289,12 +298,27 @@ func (c *registry) Held(p Partition, blockSize int, instance string, rank int32)
 	return held
 }
 
+// maxIndexSeries bounds the rows of indexStats that adapters make: publishers name adapters, and
+// each row is several series.
+const maxIndexSeries = 1000
+
+// otherAdapters stands for the adapters beyond.
+const otherAdapters = "(others)"
+
 // indexStats adds up the indexes by their metric labels.
 func (c *registry) indexStats() map[[4]string]index.Stats {
 	sums := make(map[[4]string]index.Stats)
-	for _, x := range c.allContexts() {
+	all := c.allContexts()
+	slices.SortFunc(all, func(a, b *indexContext) int { // the same adapters have rows of their own each time
+		one, other := a.scope(), b.scope()
+		return one.Compare(&other)
+	})
+	for _, x := range all {
 		dk := x.deployment.key
 		labels := [4]string{dk.Tenant, dk.Model, x.key.Lora, strconv.Itoa(dk.BlockSize)}
+		if _, known := sums[labels]; !known && len(sums) >= maxIndexSeries && x.key.Lora != "" {
+			labels[2] = otherAdapters
+		}
 		st, sum := x.index.Stats(), sums[labels]
 		sum.Blocks += st.Blocks
 		sum.Memberships += st.Memberships

@@ -171,7 +171,7 @@ type Stream struct {
 type Index struct {
 	TTL           time.Duration `mapstructure:"ttl"`             // how long a block stays after its last announcement; 0 is until it is removed
 	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one context's index; beyond it new blocks are refused and answers say so; 0 is no bound
-	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; 0 is no bound
+	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; AutoSize is half of the cgroup's limit, 0 no bound
 	RecallBytes   int64         `mapstructure:"recall_bytes"`    // bytes for names of blocks that no instance holds any more; 0 is none
 	LocalHashes   bool          `mapstructure:"local_hashes"`    // keep the local hash of every block, for GET /dump
 }
@@ -234,6 +234,8 @@ type Limits struct {
 	IdleTimeout     time.Duration `mapstructure:"idle_timeout"`     // how long a kept-alive HTTP connection may wait for its next request, and a client take nothing of its answer
 	ShutdownTimeout time.Duration `mapstructure:"shutdown_timeout"` // how long requests in flight may take after SIGTERM
 
+	Memory                int64 `mapstructure:"memory"`                  // bytes of bodies and answers in flight; AutoSize is by the cgroup's limit, 0 no bound
+	MaxContexts           int   `mapstructure:"max_contexts"`            // adapters and salts of one source; 0 is no bound
 	MaxConnections        int   `mapstructure:"max_connections"`         // open HTTP connections; more are closed at once; 0 is no bound
 	ConnectionsPerAddress int   `mapstructure:"connections_per_address"` // the same of one address
 	ClientRequests        int   `mapstructure:"client_requests"`         // requests of one client a second; more is 429; 0 is no bound
@@ -307,8 +309,9 @@ func Default() Config {
 			SilentAfter: 5 * time.Minute, // outlasts the pauses of a fleet that is asked now and then
 		},
 		Index: Index{
-			RecallBytes: 128 << 20, // 700,000 names, more than a pool is behind its engines
-			LocalHashes: true,      // a replica that cannot be recovered from is found out when it is too late
+			MaxBytesTotal: AutoSize,  // a container that is out of memory is killed with all it knows
+			RecallBytes:   128 << 20, // 700,000 names, more than a pool is behind its engines
+			LocalHashes:   true,      // a replica that cannot be recovered from is found out when it is too late
 		},
 		Pool: Pool{
 			Completeness: All,       // a block that lacks the part of one worker is of no use
@@ -341,7 +344,9 @@ func Default() Config {
 			IdleTimeout:     2 * time.Minute,        // longer than the 60 s after which usual load balancers close first
 			ShutdownTimeout: 4 * time.Second,        // after the drain; leaves one of five seconds for the sockets
 
-			MaxConnections: 16_384, // each router keeps some; 10,000 half-open ones leave room
+			Memory:         AutoSize, // what a container can spare
+			MaxContexts:    16_384,   // the users of an engine with a salt each; some 200 MB
+			MaxConnections: 16_384,   // each router keeps some; 10,000 half-open ones leave room
 		},
 		Auth: Auth{
 			Anonymous: []string{Auto}, // queries and registrations, as routers and engines send them; nothing where there are credentials

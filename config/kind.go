@@ -30,6 +30,9 @@ func show(v any) string {
 	case time.Duration:
 		return showDuration(v)
 	case int64:
+		if v == AutoSize {
+			return Auto
+		}
 		return showSize(v)
 	case []string:
 		return strings.Join(v, ",")
@@ -227,6 +230,22 @@ var sizeText = regexp.MustCompile(`^([0-9]+) ?([A-Za-z]*)$`)
 // size is a number of bytes, bare or with a binary unit such as 16MiB.
 func size() kind {
 	return kind{word: "bytes", wants: `a size such as "16MiB"`, tags: []string{"!!str", "!!int"}, parse: parseSize}
+}
+
+// AutoSize is the value of a size that the server chooses by the memory it has.
+const AutoSize int64 = -1
+
+// sizeOrAuto is a size, or auto.
+func sizeOrAuto() kind {
+	k := size()
+	k.word, k.wants = "bytes|"+Auto, `a size such as "16MiB", or auto`
+	k.parse = func(s string) (any, error) {
+		if strings.EqualFold(s, Auto) {
+			return AutoSize, nil
+		}
+		return parseSize(s)
+	}
+	return k
 }
 
 // showSize renders bytes in the largest unit that divides them.

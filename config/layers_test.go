@@ -62,7 +62,7 @@ func TestDefaults(t *testing.T) {
 	f("stream.copies", "count")
 	f("index.ttl", "0s")
 	f("index.max_bytes", "0")
-	f("index.max_bytes_total", "0")
+	f("index.max_bytes_total", "auto")
 	f("index.recall_bytes", "128MiB")
 	f("pool.completeness", "all")
 	f("pool.max_bytes", "512MiB")
@@ -95,6 +95,8 @@ func TestDefaults(t *testing.T) {
 	f("limits.read_timeout", "30s")
 	f("limits.idle_timeout", "2m")
 	f("limits.shutdown_timeout", "4s")
+	f("limits.memory", "auto")
+	f("limits.max_contexts", "16384")
 	f("limits.max_connections", "16384")
 	f("limits.connections_per_address", "0")
 	f("limits.client_requests", "0")
@@ -145,7 +147,7 @@ func TestLayersPrecedence(t *testing.T) {
 			return [3]string{k.kind.words[1], k.kind.words[0], k.kind.words[1]}
 		case k.kind.word == "duration":
 			return [3]string{"11s", "12s", "13s"}
-		case k.kind.word == "bytes":
+		case strings.HasPrefix(k.kind.word, "bytes"):
 			return [3]string{"96MiB", "97MiB", "98MiB"}
 		case k.kind.word == "string":
 			return [3]string{"file", "env", "flag"}

@@ -171,7 +171,8 @@ const (
 	OtherGroup        Reason = "other_group"
 	GroupUnknown      Reason = "group_unknown"
 	OrphanLimit       Reason = "orphan_limit"
-	OverBudget        Reason = "over_budget" // blocks, by index.max_bytes
+	OverBudget        Reason = "over_budget"   // blocks, by index.max_bytes
+	ContextLimit      Reason = "context_limit" // blocks of an adapter or a salt beyond limits.max_contexts
 	UnknownHash       Reason = "unknown_hash"
 	UnknownObject     Reason = "unknown_object"  // a key in no known form, and no hash
 	AsideObject       Reason = "aside_object"    // no part of a block of the main KV cache

@@ -24,6 +24,27 @@ func NewBudget(most int64) *Budget {
 	return &Budget{most: most}
 }
 
+// Used returns the bytes in use and the bound, 0 and 0 of a nil Budget.
+func (b *Budget) Used() (used, most int64) {
+	if b == nil {
+		return 0, 0
+	}
+	return b.used.Load(), b.most
+}
+
+// Full reports whether there is no room. A nil Budget has room.
+func (b *Budget) Full() bool {
+	used, most := b.Used()
+	return b != nil && used >= most
+}
+
+// Charge counts bytes that are no part of an index, or gives back as many if n is below 0.
+func (b *Budget) Charge(n int64) {
+	if b != nil {
+		b.used.Add(n)
+	}
+}
+
 // share is the part of a budget that an index takes.
 type share struct {
 	of    *Budget

@@ -149,7 +149,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	keeper := snapshot.NewKeeper(snapshot.Config{
 		Dir: kept, Conductor: c, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
 	})
-	places := admission(cfg.Limits)
+	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: places, Replica: peers,
 		ReopenLogs: access.Reopen, Log: log,
@@ -157,6 +157,9 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, places, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, &web.Connections)
+	if budget != nil {
+		registry.MustRegister(budget)
+	}
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())
 	}
@@ -178,7 +181,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	opts := conductorhttp.Options{
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
-		Draining: web.Draining, Guard: entry.Check,
+		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
 		Progress: func() conductor.Progress {
 			if p := keeper.Progress(); p.From != "" {
 				return p
@@ -406,7 +409,8 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 		MaxOrphans:       cfg.Limits.MaxOrphans,
 		TTL:              cfg.Index.TTL,
 		MaxBytes:         int(cfg.Index.MaxBytes),
-		MaxBytesTotal:    cfg.Index.MaxBytesTotal,
+		MaxBytesTotal:    indexBytes(cfg.Index),
+		MaxContexts:      cfg.Limits.MaxContexts,
 		KeepClientHashes: cfg.Index.LocalHashes,
 		Completeness:     completeness,
 		RecallBytes:      cfg.Index.RecallBytes,
@@ -446,6 +450,30 @@ func onLoopback(all []config.Listener) bool {
 		}
 	}
 	return true
+}
+
+// indexBytes is the bound of all indexes.
+func indexBytes(cfg config.Index) int64 {
+	if cfg.MaxBytesTotal == config.AutoSize {
+		return memory.Fraction(2, 0)
+	}
+	return cfg.MaxBytesTotal
+}
+
+// mostRequestBytes is the bound of bodies and answers in flight, unless the settings or a cgroup
+// say otherwise: sixteen of the largest bodies, with the numbers in them.
+const mostRequestBytes = 512 << 20
+
+// requestBudget is the bound of bodies and answers in flight, nil for none.
+func requestBudget(limits config.Limits) *server.Budget {
+	bytes := limits.Memory
+	if bytes == config.AutoSize {
+		bytes = min(memory.Fraction(8, mostRequestBytes), mostRequestBytes)
+	}
+	if bytes == 0 {
+		return nil
+	}
+	return server.NewBudget(bytes)
 }
 
 // queriesPerProcessor is how many queries are worked on at once for each processor. In

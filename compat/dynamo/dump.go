@@ -12,6 +12,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
 	"kvconductor/tiers"
 )
 
@@ -71,7 +72,7 @@ type nameDetail struct {
 }
 
 // dump writes what all workers hold: GET /dump. Each dump that is under way holds a
-// copy of the index it walks, so there are never more than maxDumps; others wait.
+// copy of the index it walks, so there are never more than maxDumps; others wait for dumpWait.
 func (d *Dialect) dump(g *gin.Context) {
 	if !d.conductor.KeepsClientHashes() {
 		fail(g, refusef(http.StatusNotImplemented, "local hashes are not kept: index.local_hashes is false"))
@@ -89,13 +90,14 @@ func (d *Dialect) dump(g *gin.Context) {
 		g.Status(http.StatusOK)
 		return
 	}
-	select {
-	case d.dumps <- struct{}{}:
-		defer func() { <-d.dumps }()
-	case <-g.Request.Context().Done():
+	flow := server.FlowOf(g)
+	if err := d.dumps.Enter(g.Request.Context(), flow); err != nil {
+		g.Header("Retry-After", "5") // seconds
+		fail(g, refusef(http.StatusServiceUnavailable, "%d dumps are under way, and none of them ended within %s", maxDumps, dumpWait))
 		return
 	}
-	w := dumper{g: g, detail: detail, snap: access.View(d.conductor, g).Snapshot(), seed: d.conductor.HashSeed(), ids: make(map[slot]uint64)}
+	defer d.dumps.Leave(flow)
+	w := dumper{g: g, begun: time.Now(), detail: detail, snap: access.View(d.conductor, g).Snapshot(), seed: d.conductor.HashSeed(), ids: make(map[slot]uint64)}
 	if !detail {
 		w.snap.Unify(plainHolder)
 	}
@@ -114,7 +116,11 @@ func (d *Dialect) dump(g *gin.Context) {
 // Bounds of dumps.
 const (
 	maxDumps    = 4
+	dumpWait    = 10 * time.Second // for a place: a peer asks another server sooner than it gives up
 	slowestRead = 30 * time.Second // that a client may take for a part before the dump is given up
+	// leastRate is how fast a client must take a dump after slowestRead, in bytes a second: a
+	// client that trickles holds a place and a copy of the index.
+	leastRate = 256 << 10
 )
 
 // ndjson is the type of a dump with one event a line.
@@ -133,6 +139,8 @@ type dumper struct {
 	keys   map[slot]string // their names
 	ids    map[slot]uint64 // events so far
 	buf    []byte
+	begun  time.Time
+	sent   int64 // bytes
 	failed bool
 }
 
@@ -276,7 +284,9 @@ func (w *dumper) send(more int) bool {
 	_ = connection.SetWriteDeadline(time.Now().Add(slowestRead)) // not every writer has one
 	_, err := w.g.Writer.Write(w.buf)
 	_ = connection.SetWriteDeadline(time.Time{})
-	w.failed = err != nil || w.g.Request.Context().Err() != nil
+	w.sent += int64(len(w.buf))
+	taken := time.Since(w.begun) - slowestRead
+	w.failed = err != nil || w.g.Request.Context().Err() != nil || taken > 0 && float64(w.sent) < leastRate*taken.Seconds()
 	w.buf = w.buf[:0]
 	return !w.failed
 }

@@ -17,6 +17,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/internal/apitest"
+	"kvconductor/internal/must"
 )
 
 // kept is an event of a dump: blocks are given as "block_hash tokens_hash", each as
@@ -188,8 +189,8 @@ func TestDumpWhileRecovering(t *testing.T) {
 // A client that does not read holds up no more than its share of dumps.
 func TestDumpsAreBounded(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
-		for range maxDumps {
-			s.dialect.dumps <- struct{}{}
+		for i := range maxDumps {
+			must.Succeed(t, s.dialect.dumps.Enter(t.Context(), fmt.Sprint(i)))
 		}
 		done := make(chan int)
 		go func() { done <- s.send("GET", "/dump", "").Code }()
@@ -199,9 +200,28 @@ func TestDumpsAreBounded(t *testing.T) {
 			t.Error("one more dump was made")
 		default:
 		}
-		<-s.dialect.dumps
+		s.dialect.dumps.Leave("0")
 		if code := <-done; code != 200 {
 			t.Error(code)
+		}
+		must.Succeed(t, s.dialect.dumps.Enter(t.Context(), "0"))
+		if rec := s.send("GET", "/dump", ""); rec.Code != 503 || rec.Header().Get("Retry-After") == "" {
+			t.Errorf("a dump without a place: %d", rec.Code)
+		}
+	})
+}
+
+// TestDumpsLeaveAPlace lets one client take all the dumps that it can. Another gets one.
+func TestDumpsLeaveAPlace(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
+		for range maxDumps - 1 {
+			must.Succeed(t, s.dialect.dumps.Enter(t.Context(), "greedy"))
+		}
+		if err := s.dialect.dumps.Enter(t.Context(), "greedy"); err == nil {
+			t.Error("one client has all places")
+		}
+		if code := s.send("GET", "/dump", "").Code; code != 200 {
+			t.Errorf("another client: %d", code)
 		}
 	})
 }

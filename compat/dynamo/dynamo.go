@@ -66,7 +66,7 @@ type Dialect struct {
 	conductor *conductor.Conductor
 	replica   *replica.Replica
 	metrics   requestMetrics
-	dumps     chan struct{} // one for each that is under way
+	dumps     *server.Admission // one place is never that of a client that has all others
 }
 
 // New returns a Dialect. It starts nothing.
@@ -74,7 +74,9 @@ func New(cfg Config) *Dialect {
 	if cfg.Replica == nil {
 		cfg.Replica = replica.New(replica.Config{})
 	}
-	return &Dialect{cfg: cfg, conductor: cfg.Conductor, replica: cfg.Replica, metrics: newRequestMetrics(), dumps: make(chan struct{}, maxDumps)}
+	dumps := server.NewAdmission(maxDumps, dumpWait)
+	dumps.Each = maxDumps - 1
+	return &Dialect{cfg: cfg, conductor: cfg.Conductor, replica: cfg.Replica, metrics: newRequestMetrics(), dumps: dumps}
 }
 
 // Bounds of request bodies, in bytes.

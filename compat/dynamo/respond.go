@@ -69,6 +69,9 @@ func (r *exchange) fill(limit int64) error {
 		return nil
 	case errors.Is(err, errors.ErrUnsupported):
 		return &rejection{http.StatusUnsupportedMediaType, failed + errors.Unwrap(err).Error()}
+	case errors.Is(err, body.ErrMemory):
+		r.Header("Retry-After", "1") // seconds
+		return refusef(http.StatusServiceUnavailable, "%v", body.ErrMemory)
 	case errors.As(err, new(*http.MaxBytesError)):
 		return &rejection{statusTooLarge, failed + "length limit exceeded"}
 	case errors.Is(err, io.ErrUnexpectedEOF):

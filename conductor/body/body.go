@@ -69,7 +69,11 @@ const (
 	TooMany     = "too_many_fields"
 	NotObject   = "not_object" // in msgpack
 	BadName     = "bad_name"   // in msgpack, a name that is no text
+	NoMemory    = "memory"     // bodies and answers in flight leave no room for it
 )
+
+// ErrMemory is what a body returns that does not fit into the memory of the server.
+var ErrMemory = errors.New("bodies and answers in flight take all of the memory that they may (limits.memory): try again")
 
 // Error is a body that cannot be read.
 type Error struct {
@@ -110,6 +114,8 @@ func (r *Request) Fill(w http.ResponseWriter, q *http.Request, limit int64) erro
 		return nil
 	case errors.As(err, new(*http.MaxBytesError)):
 		return &Error{Reason: TooLarge, Index: -1, Err: err}
+	case errors.Is(err, ErrMemory):
+		return &Error{Reason: NoMemory, Index: -1, Err: err}
 	case errors.Is(err, errors.ErrUnsupported):
 		return &Error{Reason: Unsupported, Index: -1, Err: err}
 	}

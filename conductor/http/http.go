@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,6 +56,10 @@ type Options struct {
 	Gatherer prometheus.Gatherer
 	// Guard checks every request; nil lets each pass as that of an operator.
 	Guard gin.HandlerFunc
+	// Budget bounds the bytes of bodies and answers in flight; nil is no bound.
+	Budget *server.Budget
+	// Lists bounds how many long answers are made at once; nil is no bound.
+	Lists *server.Lists
 	// Use runs around every request, inside the recovery from panics.
 	Use []gin.HandlerFunc
 	Log zerolog.Logger
@@ -77,13 +82,26 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	if opts.Guard != nil {
 		r.Use(opts.Guard)
 	}
-	r.Use(server.Decoded(opts.MaxBody))
+	r.Use(server.Decoded(opts.MaxBody), opts.Budget.Bound)
+	r.Use(func(g *gin.Context) {
+		if isList(g) {
+			opts.Lists.Bound(g)
+		}
+	})
 	server.Dialects{{Refuse: noRoute}}.MountRoot(r)
 	r.GET("/ready", inJSON(a.ready))
 	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})))
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
 	a.mountAdmin(r.Group("/admin"))
 	return r
+}
+
+// isList reports whether the answer of a request grows with the fleet and is made as a whole.
+// Dumps and snapshots are sent in pieces and bounded by themselves.
+func isList(g *gin.Context) bool {
+	path := g.FullPath()
+	return g.Request.Method == http.MethodGet && (strings.HasSuffix(path, "/services") || strings.HasSuffix(path, "/workers") ||
+		strings.HasSuffix(path, "/global_view") || path == "/metrics" || path == "/admin/digest" || path == "/admin/events")
 }
 
 // Dialect returns the Conductor dialect.

@@ -177,6 +177,9 @@ func (a *api) ready(g *gin.Context) (any, error) {
 		status = http.StatusServiceUnavailable
 	}
 	row := gin.H{"ready": r.Ready, "draining": draining, "recovering": r.Recovering, "synced": r.Synced, "min_sources": r.MinSynced, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}
+	if r.IndexLimit > 0 {
+		row["index"] = gin.H{"bytes": r.IndexBytes, "limit": r.IndexLimit, "full": r.IndexBytes >= r.IndexLimit}
+	}
 	if p := a.progress(); p != nil {
 		row["recovery"] = p
 	}

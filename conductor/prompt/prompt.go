@@ -26,11 +26,15 @@ const (
 	KeepNumbers = 1 << 18
 )
 
+// believed is the most that Read makes room for before bytes arrive. Clients announce what they
+// never send.
+const believed = 64 << 10
+
 // Read appends what r holds to dst. size is the announced size, -1 if
-// unknown; it is believed as far as KeepBytes, and beyond only as bytes arrive.
+// unknown; it is believed as far as a usual query needs, and beyond only as bytes arrive.
 func Read(dst []byte, r io.Reader, size int64) ([]byte, error) {
 	// One byte more lets the end be met without growing.
-	dst = slices.Grow(dst, int(min(max(size, 511), KeepBytes))+1)
+	dst = slices.Grow(dst, int(min(max(size, 511), believed))+1)
 	for {
 		n, err := r.Read(dst[len(dst):cap(dst)])
 		dst = dst[:len(dst)+n]

@@ -31,6 +31,8 @@ var ErrBusy = errors.New("too many queries at once")
 //
 // A nil Admission admits every query. An Admission is a prometheus.Collector of its counters.
 type Admission struct {
+	// Each, if above 0, bounds the places of one flow. Set it before use.
+	Each   int
 	most   int
 	wait   time.Duration
 	tooFew error // ErrBusy, with the bound
@@ -90,7 +92,7 @@ func (a *Admission) Enter(ctx context.Context, name string) error {
 		f = a.fresh()
 		a.flows[name] = f
 	}
-	if a.inside < a.most {
+	if a.inside < a.most && a.mayEnter(f) {
 		a.inside++
 		f.inside++
 		a.mu.Unlock()
@@ -163,15 +165,18 @@ func (a *Admission) Leave(name string) {
 func (a *Admission) next() (best *waiter) {
 	for at := a.queue.Front(); at != nil; at = at.Next() {
 		w := at.Value.(*waiter)
-		if best == nil || w.flow.inside < best.flow.inside {
+		if a.mayEnter(w.flow) && (best == nil || w.flow.inside < best.flow.inside) {
 			best = w
 		}
-		if best.flow.inside == 0 {
+		if best != nil && best.flow.inside == 0 {
 			break
 		}
 	}
 	return best
 }
+
+// mayEnter reports whether a flow may take one more place. a.mu is held.
+func (a *Admission) mayEnter(f *flow) bool { return a.Each == 0 || f.inside < a.Each }
 
 // fresh returns an empty flow. a.mu is held.
 func (a *Admission) fresh() (f *flow) {

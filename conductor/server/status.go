@@ -24,6 +24,8 @@ func Status(err error) (status int, reason string) {
 		switch unread.Reason {
 		case body.TooLarge:
 			return http.StatusRequestEntityTooLarge, unread.Reason
+		case body.NoMemory:
+			return http.StatusServiceUnavailable, unread.Reason
 		case body.Unsupported:
 			return http.StatusUnsupportedMediaType, unread.Reason
 		}
@@ -47,6 +49,9 @@ func Status(err error) (status int, reason string) {
 // Send sends an answer. An HTTP/1 connection ends with a request that is too large, because
 // the server does not read the rest.
 func Send(g *gin.Context, status int, contentType string, text []byte) {
+	if status == http.StatusServiceUnavailable && g.Writer.Header().Get("Retry-After") == "" {
+		g.Header("Retry-After", "1") // seconds
+	}
 	if status == http.StatusRequestEntityTooLarge && g.Request.ProtoMajor < 2 {
 		g.Header("Connection", "close")
 	}

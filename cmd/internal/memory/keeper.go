@@ -154,6 +154,14 @@ func (k *keeper) find() {
 	}
 }
 
+// Fraction returns 1/of of the cgroup's memory limit, in bytes, or otherwise if there is no limit.
+func Fraction(of int64, otherwise int64) int64 {
+	if n, err := real().cgroup(); err == nil && n < math.MaxInt64 {
+		return int64(n) / of
+	}
+	return otherwise
+}
+
 // Bound returns how many bytes waiting batches may take: want, but at most a quarter of the
 // cgroup's memory limit. A flood would else end a small container.
 func Bound(want int64) int64 { return real().bound(want) }

@@ -1,0 +1,161 @@
+package server
+
+import (
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"kvconductor/conductor/body"
+)
+
+// Bytes that a request and its answer may take without asking the Budget: usual queries pass
+// without a lock.
+const free = 64 << 10
+
+// grain is how much a body reserves at once.
+const grain = 64 << 10
+
+// perByte is how much a byte of a body takes: itself, and the numbers that are read from it.
+const perByte = 2
+
+// A Budget bounds the bytes of request bodies and answers that are in flight, over all
+// clients. A flow (FlowOf) gets memory while it has no more than is left for the others: one
+// alone has half of the bytes, two have a third each. A request that does not fit is refused with
+// 503; it never waits, because a client that is slow on purpose would hold up the others.
+//
+// A nil Budget is no bound. A Budget is a prometheus.Collector.
+type Budget struct {
+	most int64
+
+	mu      sync.Mutex
+	used    int64            // guarded by mu
+	byFlow  map[string]int64 // guarded by mu
+	refused uint64           // guarded by mu
+}
+
+// NewBudget returns a Budget of some bytes.
+func NewBudget(most int64) *Budget { return &Budget{most: most, byFlow: make(map[string]int64)} }
+
+// reserve takes bytes for a flow. It reports false, and takes nothing, if they do not fit.
+func (b *Budget) reserve(flow string, n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.byFlow[flow]+n > b.most-b.used-n {
+		b.refused++
+		return false
+	}
+	b.used += n
+	b.byFlow[flow] += n
+	return true
+}
+
+func (b *Budget) release(flow string, n int64) {
+	if n == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= n
+	if b.byFlow[flow] -= n; b.byFlow[flow] == 0 {
+		delete(b.byFlow, flow)
+	}
+}
+
+// Bound is the middleware that counts bodies and answers. It runs behind Decoded: the bytes of
+// a body are the decoded ones.
+func (b *Budget) Bound(g *gin.Context) {
+	if b == nil {
+		return
+	}
+	x := &exchange{ResponseWriter: g.Writer, sent: g.Request.Body, budget: b, flow: FlowOf(g)}
+	g.Writer = x
+	if x.sent != nil && x.sent != http.NoBody {
+		g.Request.Body = x
+	}
+	defer func() { b.release(x.flow, x.held) }()
+	g.Next()
+}
+
+// exchange is the body and the writer of one request. One goroutine uses it.
+type exchange struct {
+	gin.ResponseWriter
+	sent   io.ReadCloser
+	budget *Budget
+	flow   string
+	read   int64 // bytes of the body
+	held   int64 // reserved for it
+}
+
+// Read reads the body and reserves memory for it. It returns ErrMemory.
+func (x *exchange) Read(p []byte) (int, error) {
+	n, err := x.sent.Read(p)
+	x.read += int64(n)
+	if want := perByte*x.read - free; want > x.held {
+		more := want - x.held + grain
+		if !x.budget.reserve(x.flow, more) {
+			return 0, body.ErrMemory
+		}
+		x.held += more
+	}
+	return n, err
+}
+
+// Close closes the body.
+func (x *exchange) Close() error { return x.sent.Close() }
+
+// Write reserves memory for what a handler writes at once: the handler has it in a buffer until
+// the client has taken it. In place of an answer that does not fit it sends 503.
+func (x *exchange) Write(p []byte) (int, error) {
+	n := int64(len(p))
+	if n <= free {
+		return x.ResponseWriter.Write(p)
+	}
+	if !x.budget.reserve(x.flow, n) {
+		if x.Written() {
+			return 0, body.ErrMemory
+		}
+		x.refuse()
+		return len(p), nil
+	}
+	defer x.budget.release(x.flow, n)
+	return x.ResponseWriter.Write(p)
+}
+
+// refuse sends 503.
+func (x *exchange) refuse() {
+	e := body.Encoder{}
+	e.Map(2)
+	e.TextField("error", body.ErrMemory.Error())
+	e.TextField("reason", body.NoMemory)
+	e.EndMap()
+	h := x.Header()
+	h.Del("Content-Length")
+	h.Set("Content-Type", e.Codec.ContentType())
+	h.Set("Retry-After", "1") // seconds
+	x.WriteHeader(http.StatusServiceUnavailable)
+	x.ResponseWriter.Write(e.Out)
+}
+
+// Unwrap is for http.ResponseController.
+func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+var (
+	descUsed      = prometheus.NewDesc("conductor_request_bytes", "Bytes that request bodies and answers in flight have reserved; small ones do not.", nil, nil)
+	descMost      = prometheus.NewDesc("conductor_request_bytes_limit", "Bytes that they may reserve together (limits.memory).", nil, nil)
+	descUnmatched = prometheus.NewDesc("conductor_requests_without_memory_total", "Requests refused because their body or answer did not fit.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (b *Budget) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(b, ch) }
+
+// Collect implements prometheus.Collector.
+func (b *Budget) Collect(ch chan<- prometheus.Metric) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ch <- prometheus.MustNewConstMetric(descUsed, prometheus.GaugeValue, float64(b.used))
+	ch <- prometheus.MustNewConstMetric(descMost, prometheus.GaugeValue, float64(b.most))
+	ch <- prometheus.MustNewConstMetric(descUnmatched, prometheus.CounterValue, float64(b.refused))
+}

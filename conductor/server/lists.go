@@ -1,0 +1,69 @@
+package server
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor/body"
+)
+
+// Lists bounds how many answers of GET requests are made at once: a list of a large fleet
+// takes megabytes while it is made. The place of a request is free again once the answer is
+// there; slow clients hold none.
+type Lists struct{ places *Admission }
+
+// Bounds of Lists.
+const (
+	maxLists  = 2
+	listsWait = 5 * time.Second
+)
+
+// NewLists returns a Lists.
+func NewLists() *Lists { return &Lists{NewAdmission(maxLists, listsWait)} }
+
+// Bound is the middleware of the paths whose answers are lists. A nil Lists bounds nothing.
+func (l *Lists) Bound(g *gin.Context) {
+	if l == nil {
+		return
+	}
+	flow := FlowOf(g)
+	if err := l.places.Enter(g.Request.Context(), flow); err != nil {
+		e := body.Encoder{}
+		e.Map(2)
+		e.TextField("error", "too many lists are asked for at once: try again")
+		e.TextField("reason", "busy")
+		e.EndMap()
+		g.Header("Retry-After", "1") // seconds
+		Send(g, http.StatusServiceUnavailable, e.Codec.ContentType(), e.Out)
+		g.Abort()
+		return
+	}
+	w := &listWriter{ResponseWriter: g.Writer, leave: func() { l.places.Leave(flow) }}
+	g.Writer = w
+	defer w.done()
+	g.Next()
+}
+
+// listWriter gives the place back when the answer is there.
+type listWriter struct {
+	gin.ResponseWriter
+	leave func() // nil when it is given back
+}
+
+func (w *listWriter) done() {
+	if w.leave != nil {
+		w.leave()
+		w.leave = nil
+	}
+}
+
+// Write implements io.Writer.
+func (w *listWriter) Write(p []byte) (int, error) {
+	w.done()
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *listWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
