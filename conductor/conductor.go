@@ -70,6 +70,11 @@ type Options struct {
 	MaxOrphans int
 	// MaxBytes bounds each index, as in index.Options.
 	MaxBytes int
+	// SaltedOnly hides blocks without a salt from queries: with a shared engine they say which
+	// prompts others asked.
+	SaltedOnly bool
+	// MaxTokenID bounds token ids in queries and events, 0 for no bound.
+	MaxTokenID uint32
 	// MaxContexts bounds the adapters and salts of one source, 0 for no bound.
 	MaxContexts int
 	// MaxBytesTotal bounds all indexes together, 0 for no bound.

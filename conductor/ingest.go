@@ -73,6 +73,11 @@ func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
 		}
 		return
 	}
+	if s.conductor.beyondVocabulary(c.Event.Tokens) >= 0 {
+		seen.Context, seen.Refused = c.Context, true
+		s.drop(events.BadToken, 1)
+		return
+	}
 	if c.Parts > 1 {
 		c.Cut.LoraName = c.Event.LoraName
 		s.conductor.learnParts(c.Context.Deployment, c.Parts)

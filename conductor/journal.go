@@ -107,6 +107,7 @@ func (o Options) JournalSettings() []journal.Field {
 		{Name: "index.recall_bytes", Value: strconv.FormatInt(o.RecallBytes, 10)},
 		{Name: "pool.completeness", Value: o.Completeness.String()},
 		{Name: "pool.max_bytes", Value: strconv.FormatInt(o.PoolBytes, 10)},
+		{Name: "limits.max_token_id", Value: strconv.FormatUint(uint64(o.MaxTokenID), 10)},
 		{Name: "limits.max_contexts", Value: strconv.Itoa(o.MaxContexts)},
 		{Name: "limits.max_orphans", Value: strconv.Itoa(o.MaxOrphans)},
 		{Name: "index.local_hashes", Value: strconv.FormatBool(o.KeepClientHashes)},
@@ -137,6 +138,10 @@ func (o *Options) adopt(settings []journal.Field) (err error) {
 			o.Completeness, e = objectkey.ParseCompleteness(f.Value)
 		case "pool.max_bytes":
 			o.PoolBytes, e = strconv.ParseInt(f.Value, 10, 64)
+		case "limits.max_token_id":
+			var most uint64
+			most, e = strconv.ParseUint(f.Value, 10, 32)
+			o.MaxTokenID = uint32(most)
 		case "limits.max_contexts":
 			o.MaxContexts, e = strconv.Atoi(f.Value)
 		case "limits.max_orphans":

@@ -136,9 +136,11 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	var owners []tiers.Owner
 	sc.match.Reset()
 	x := d.contextAsked(q)
-	var across bool
-	if owners, across = sc.matchAcross(d, x, q, c); !across && x != nil {
-		owners = sc.lookup(x, q)
+	if !c.hidesUnsalted(x, q) {
+		var across bool
+		if owners, across = sc.matchAcross(d, x, q, c); !across && x != nil {
+			owners = sc.lookup(x, q)
+		}
 	}
 	ans.Truncated = sc.match.Truncated
 	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, roster.fold)
@@ -154,6 +156,12 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 		}
 	}
 	return best
+}
+
+// hidesUnsalted reports whether Options.SaltedOnly hides the blocks that a query asks for. Client
+// hashes have the salt in them.
+func (c *Conductor) hidesUnsalted(x *indexContext, q *Query) bool {
+	return c.opts.SaltedOnly && q.Salt == "" && (!q.ByClientHash || x == nil || x.key.Salt == "")
 }
 
 // noRanks is the row of an instance that is not registered.

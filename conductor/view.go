@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 
@@ -46,13 +47,27 @@ func (v View) May(tenant string) error {
 	return ErrForbidden
 }
 
-// Answer is Conductor.Answer. It returns ErrForbidden.
+// Answer is Conductor.Answer. It returns ErrForbidden, or a *FieldError for a token id beyond
+// Options.MaxTokenID.
 func (v View) Answer(q *Query, use func(*Answer)) error {
 	if err := v.May(q.Tenant); err != nil {
 		return err
 	}
+	if i := v.conductor.beyondVocabulary(q.Tokens); i >= 0 {
+		return &FieldError{Field: "token_ids", Index: i, Reason: "out_of_range",
+			Message: fmt.Sprintf("token_ids element %d is %d, limits.max_token_id allows %d", i, q.Tokens[i], v.conductor.opts.MaxTokenID)}
+	}
 	v.conductor.Answer(q, use)
 	return nil
+}
+
+// beyondVocabulary returns the index of the first token id beyond Options.MaxTokenID, -1 for none.
+func (c *Conductor) beyondVocabulary(tokens []uint32) int {
+	most := c.opts.MaxTokenID
+	if most == 0 {
+		return -1
+	}
+	return slices.IndexFunc(tokens, func(id uint32) bool { return id > most })
 }
 
 // BlockSizes is Conductor.BlockSizes. It returns ErrForbidden.

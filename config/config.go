@@ -81,6 +81,7 @@ type Config struct {
 	TLS       TLS           `mapstructure:"tls"`
 	Auth      Auth          `mapstructure:"auth"`
 	Peer      Peer          `mapstructure:"peer"`
+	Privacy   Privacy       `mapstructure:"privacy"`
 }
 
 // Listener is one HTTP port.
@@ -224,6 +225,7 @@ type DynamoDialect struct {
 // Limits bounds what one peer can make the server do.
 type Limits struct {
 	MaxBody         int64         `mapstructure:"max_body"`         // bytes of one HTTP request body; more is 413
+	MaxTokenID      int           `mapstructure:"max_token_id"`     // largest token id of queries and events; 0 is no bound
 	MaxTokens       int           `mapstructure:"max_tokens"`       // token ids or hashes in one query; more is 400
 	MaxQueries      int           `mapstructure:"max_queries"`      // queries worked on at once; 0 is four for each processor
 	QueryWait       time.Duration `mapstructure:"query_wait"`       // how long others wait; longer is 503
@@ -269,6 +271,11 @@ type Peer struct {
 	Cert      string `mapstructure:"cert"`       // file of the certificate the server shows
 	Key       string `mapstructure:"key"`        // file of its key
 	TokenFile string `mapstructure:"token_file"` // file of the token the server sends
+}
+
+// Privacy is what users of one tenant learn of each other.
+type Privacy struct {
+	SaltedOnly bool `mapstructure:"salted_only"` // queries without a cache salt match nothing
 }
 
 // Shutdown is how the server leaves.

@@ -46,7 +46,7 @@ var keys = []key{
 	{"log.level", "log-level", choice("debug", "info", "warn", "error"), 0, "least severe line that is written"},
 	{"log.format", "log-format", choice("json", "console"), 0, "one JSON object a line, or text for people"},
 
-	{"hash.seed", "hash-seed", seed(), 0, "XXH3-64 seed of the canonical block hash"},
+	{"hash.seed", "hash-seed", seed(), 0, "XXH3-64 seed of the canonical block hash; random takes another one at each start, for servers whose hashes no other program compares"},
 	{"hash.memo_bytes", "hash-memo-bytes", size(), 0, "bytes for digests of hash profiles that are kept to be found again, at least 1MiB; 0 keeps none"},
 
 	{"stream.stale_after", "stale-after", duration(), int64(time.Millisecond), "silence after which a source is stale"},
@@ -95,6 +95,7 @@ var keys = []key{
 
 	{"limits.max_body", "max-body", size(), 1, "bytes of one HTTP request body"},
 	{"limits.max_tokens", "max-tokens", count(), 1, "token ids or hashes in one query"},
+	{"limits.max_token_id", "max-token-id", count(), 0, "largest token id of queries and events, the model's vocabulary less one; others are refused; 0 is no bound"},
 	{"limits.max_queries", "max-queries", count(), 0, "queries that are worked on at once, over all listeners; 0 is four for each processor"},
 	{"limits.query_wait", "query-wait", duration(), 0, "time a query beyond those waits before it is refused with 503"},
 	{"limits.max_sources", "max-sources", count(), 1, "subscriptions, configured and registered together"},
@@ -121,6 +122,7 @@ var keys = []key{
 	{"peer.cert", "peer-cert", text(), 0, "file of the certificate shown to peers"},
 	{"peer.key", "peer-key", text(), 0, "file of the key of that certificate"},
 	{"peer.token_file", "peer-token-file", text(), 0, "file of the token sent to peers"},
+	{"privacy.salted_only", "salted-only", truth(), 0, "match nothing for queries without a cache salt: unsalted blocks tell which prompts others asked"},
 	{"register.allow", "register-allow", rules(), 0, "endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports"},
 	{"shutdown.drain", "shutdown-drain", duration(), 0, "time the server goes on answering after SIGTERM, with /ready at 503; 0 is none, and a second signal ends it"},
 }

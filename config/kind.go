@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -171,14 +173,25 @@ func count() kind {
 	})
 }
 
-// seed is a whole number of 64 bits without a sign.
+// seed is a whole number of 64 bits without a sign, or random.
 func seed() kind {
-	return number("uint64", func(digits string) (any, error) {
+	k := number("uint64", func(digits string) (any, error) {
 		if strings.HasPrefix(digits, "-") {
 			return nil, fmt.Errorf("%s is out of range; the least is 0", digits)
 		}
 		return strconv.ParseUint(digits, 0, 64)
 	})
+	decimal := k.parse
+	k.tags = append(k.tags, "!!str")
+	k.parse = func(s string) (any, error) {
+		if strings.EqualFold(s, "random") {
+			var seed [8]byte
+			rand.Read(seed[:])
+			return binary.LittleEndian.Uint64(seed[:]), nil
+		}
+		return decimal(s)
+	}
+	return k
 }
 
 // number is a whole number. It rejects a leading zero, which means octal to YAML 1.1

@@ -87,6 +87,8 @@ func TestDefaults(t *testing.T) {
 	f("dynamo.test_endpoints", "false")
 	f("limits.max_body", "16MiB")
 	f("limits.max_tokens", "2097152")
+	f("limits.max_token_id", "0")
+	f("privacy.salted_only", "false")
 	f("limits.max_queries", "0")
 	f("limits.query_wait", "100ms")
 	f("limits.max_sources", "10000")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -410,6 +411,8 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 		TTL:              cfg.Index.TTL,
 		MaxBytes:         int(cfg.Index.MaxBytes),
 		MaxBytesTotal:    indexBytes(cfg.Index),
+		MaxTokenID:       uint32(min(cfg.Limits.MaxTokenID, math.MaxUint32)),
+		SaltedOnly:       cfg.Privacy.SaltedOnly,
 		MaxContexts:      cfg.Limits.MaxContexts,
 		KeepClientHashes: cfg.Index.LocalHashes,
 		Completeness:     completeness,

@@ -75,7 +75,9 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
 	var found []match
 	for _, size := range sizes {
 		q.BlockSize = size
-		found = d.match(found, q, size)
+		if found, err = d.match(r.view(d), found, q, size); err != nil {
+			return err
+		}
 	}
 	if len(sizes) > 1 {
 		found = merge(found)
@@ -92,15 +94,19 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
 
 // match appends what a query of one block size matches, in units: a block
 // has unit of them.
-func (d *Dialect) match(dst []match, q conductor.Query, unit int) []match {
+func (d *Dialect) match(view conductor.View, dst []match, q conductor.Query, unit int) ([]match, error) {
 	q.MinMatched = 1 // who matches nothing is not in the answer
 	take := func(ans *conductor.Answer) { dst = appendMatches(dst, ans, unit) }
-	d.conductor.Answer(&q, take)
-	if q.SearchUnscoped = d.conductor.HasUnscoped(); q.SearchUnscoped && (q.ByClientHash || q.Lora != "" || q.Salt != "") {
-		d.conductor.Answer(&q, take)
-		return merge(dst)
+	if err := view.Answer(&q, take); err != nil {
+		return nil, err
 	}
-	return dst
+	if q.SearchUnscoped = d.conductor.HasUnscoped(); q.SearchUnscoped && (q.ByClientHash || q.Lora != "" || q.Salt != "") {
+		if err := view.Answer(&q, take); err != nil {
+			return nil, err
+		}
+		return merge(dst), nil
+	}
+	return dst, nil
 }
 
 func unknownPartition(p conductor.Partition) error {
@@ -177,7 +183,10 @@ func (d *Dialect) queryTieredByHash(r *exchange) error {
 	size, most := sizes[0], uint64(0)
 	for _, s := range sizes {
 		q.BlockSize = s
-		found := d.match(nil, q, 1)
+		found, err := d.match(r.view(d), nil, q, 1)
+		if err != nil {
+			return err
+		}
 		for i := range found {
 			if n := uint64(found[i].external) * uint64(s); n > most {
 				best, size, most = found, s, n
