@@ -126,7 +126,8 @@ type Conductor struct {
 	open   func(Registration, bool, *journal.Source, func(stream.State)) feed
 	gate   <-chan struct{}
 
-	saltKey  [32]byte    // of the texts that stand for salts
+	saltKey  [32]byte // of the texts that stand for salts
+	tuned    atomic.Pointer[Tunables]
 	unscoped atomic.Bool // blocks came from a peer that tells no marks
 	queries  queryMetrics
 	counts   eventCounts
@@ -152,6 +153,7 @@ func New(opts Options) *Conductor {
 		stopWatch: make(chan struct{}),
 		watched:   make(chan struct{}),
 	}
+	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})
 	rand.Read(c.saltKey[:]) // it never fails
 	c.registry = registry{
 		sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),

@@ -161,7 +161,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 // hidesUnsalted reports whether Options.SaltedOnly hides the blocks that a query asks for. Client
 // hashes have the salt in them.
 func (c *Conductor) hidesUnsalted(x *indexContext, q *Query) bool {
-	return c.opts.SaltedOnly && q.Salt == "" && (!q.ByClientHash || x == nil || x.key.Salt == "")
+	return c.tuned.Load().SaltedOnly && q.Salt == "" && (!q.ByClientHash || x == nil || x.key.Salt == "")
 }
 
 // noRanks is the row of an instance that is not registered.

@@ -288,7 +288,7 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	}
 	switch {
 	case s == nil:
-		if c.opts.MaxSources > 0 && len(c.sources) >= c.opts.MaxSources {
+		if most := c.tuned.Load().MaxSources; most > 0 && len(c.sources) >= most {
 			return nil, ErrTooManySources
 		}
 		s = c.newRecovered(reg)

@@ -112,6 +112,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		}
 	}
 	old, taken := c.sources[key]
+	most := c.tuned.Load().MaxSources
 	switch {
 	case taken && old.recovered: // gives way
 	case taken:
@@ -125,7 +126,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		case !opts.Replace:
 			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
-	case c.opts.MaxSources > 0 && c.registrationCount() >= c.opts.MaxSources:
+	case most > 0 && c.registrationCount() >= most:
 		return nil, ErrTooManySources
 	}
 	if err := c.checkProfile(r, old); err != nil {

@@ -227,7 +227,7 @@ type SourceState struct {
 // static source is synced or given up on. A source is given up on when it is partial, stale,
 // paused or failed: waiting would not help.
 func (c *Conductor) Ready() Readiness {
-	r := Readiness{Recovering: c.recovering(), MinSynced: c.opts.MinSynced}
+	r := Readiness{Recovering: c.recovering(), MinSynced: c.tuned.Load().MinSynced}
 	r.IndexBytes, r.IndexLimit = c.options.Budget.Used()
 	r.Ready = !r.Recovering
 	for _, s := range c.registered() {

@@ -55,7 +55,7 @@ func (v View) Answer(q *Query, use func(*Answer)) error {
 	}
 	if i := v.conductor.beyondVocabulary(q.Tokens); i >= 0 {
 		return &FieldError{Field: "token_ids", Index: i, Reason: "out_of_range",
-			Message: fmt.Sprintf("token_ids element %d is %d, limits.max_token_id allows %d", i, q.Tokens[i], v.conductor.opts.MaxTokenID)}
+			Message: fmt.Sprintf("token_ids element %d is %d, limits.max_token_id allows %d", i, q.Tokens[i], v.conductor.tuned.Load().MaxTokenID)}
 	}
 	v.conductor.Answer(q, use)
 	return nil
@@ -63,7 +63,7 @@ func (v View) Answer(q *Query, use func(*Answer)) error {
 
 // beyondVocabulary returns the index of the first token id beyond Options.MaxTokenID, -1 for none.
 func (c *Conductor) beyondVocabulary(tokens []uint32) int {
-	most := c.opts.MaxTokenID
+	most := c.tuned.Load().MaxTokenID
 	if most == 0 {
 		return -1
 	}

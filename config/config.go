@@ -82,6 +82,7 @@ type Config struct {
 	Auth      Auth          `mapstructure:"auth"`
 	Peer      Peer          `mapstructure:"peer"`
 	Privacy   Privacy       `mapstructure:"privacy"`
+	Reload    Reload        `mapstructure:"reload"`
 }
 
 // Listener is one HTTP port.
@@ -271,6 +272,11 @@ type Peer struct {
 	Cert      string `mapstructure:"cert"`       // file of the certificate the server shows
 	Key       string `mapstructure:"key"`        // file of its key
 	TokenFile string `mapstructure:"token_file"` // file of the token the server sends
+}
+
+// Reload says when the settings are read again, besides SIGHUP and POST /admin/reload.
+type Reload struct {
+	Watch bool `mapstructure:"watch"` // when the file changes
 }
 
 // Privacy is what users of one tenant learn of each other.

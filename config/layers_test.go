@@ -89,6 +89,7 @@ func TestDefaults(t *testing.T) {
 	f("limits.max_tokens", "2097152")
 	f("limits.max_token_id", "0")
 	f("privacy.salted_only", "false")
+	f("reload.watch", "false")
 	f("limits.max_queries", "0")
 	f("limits.query_wait", "100ms")
 	f("limits.max_sources", "10000")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -19,28 +20,21 @@ import (
 type gate struct {
 	*access.Guard
 	certificates *access.Certificates // nil without TLS
-	credentials  string               // file, "" for none
 	log          zerolog.Logger
+
+	mu      sync.Mutex
+	current config.Config // guarded by mu
 }
 
 // newGate reads the files of a configuration. The error names the setting.
 func newGate(loaded *config.Loaded, log zerolog.Logger) (*gate, error) {
 	cfg := loaded.Config
-	g := &gate{credentials: cfg.Auth.File, log: log}
-	anonymous, loopback := access.Query|access.Register, access.Admin
-	if cfg.Auth.File != "" {
-		anonymous, loopback = 0, 0
+	g := &gate{current: cfg, log: log}
+	policy, err := policyOf(&cfg)
+	if err != nil {
+		return nil, fmt.Errorf("%s: auth.file: %w", loaded.Place("auth.file"), err)
 	}
-	g.Guard = access.New(access.Config{
-		Anonymous: rolesOf(cfg.Auth.Anonymous, anonymous), Loopback: rolesOf(cfg.Auth.Loopback, loopback),
-		Limits: access.Limits{Requests: cfg.Limits.ClientRequests, Bytes: cfg.Limits.ClientBytes, Changes: cfg.Limits.ClientChanges},
-		Log:    log,
-	})
-	if g.credentials != "" {
-		if err := g.readCredentials(); err != nil {
-			return nil, fmt.Errorf("%s: auth.file: %w", loaded.Place("auth.file"), err)
-		}
-	}
+	g.Guard = access.New(policy, log)
 	switch t := cfg.TLS; {
 	case (t.Cert == "") != (t.Key == ""):
 		return nil, errors.New("tls.cert and tls.key belong together: set both, or neither")
@@ -49,15 +43,43 @@ func newGate(loaded *config.Loaded, log zerolog.Logger) (*gate, error) {
 	case t.RequireClientCert && t.ClientCA == "":
 		return nil, errors.New("tls.require_client_cert: no authority is named: set tls.client_ca")
 	case t.Cert != "":
-		var err error
 		g.certificates, err = access.LoadCertificates(access.ServerFiles{
-			Cert: cfg.TLS.Cert, Key: cfg.TLS.Key, ClientCA: cfg.TLS.ClientCA, RequireClientCert: cfg.TLS.RequireClientCert,
+			Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, RequireClientCert: t.RequireClientCert,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("%s: tls.cert: %w", loaded.Place("tls.cert"), err)
 		}
 	}
 	return g, nil
+}
+
+// policyOf reads the file of credentials that a configuration names.
+func policyOf(c *config.Config) (p access.Policy, err error) {
+	anonymous, loopback := access.Query|access.Register, access.Admin
+	if c.Auth.File != "" {
+		anonymous, loopback = 0, 0
+		if p.Credentials, err = access.LoadCredentials(c.Auth.File); err != nil {
+			return p, err
+		}
+	}
+	p.Anonymous, p.Loopback = rolesOf(c.Auth.Anonymous, anonymous), rolesOf(c.Auth.Loopback, loopback)
+	p.Limits = access.Limits{Requests: c.Limits.ClientRequests, Bytes: c.Limits.ClientBytes, Changes: c.Limits.ClientChanges}
+	return p, nil
+}
+
+// use takes over a configuration and the policy that was read for it.
+func (g *gate) use(c *config.Config, p access.Policy) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.current = *c
+	g.Use(p)
+}
+
+// credentialsFiles returns the names of the files of credentials.
+func (g *gate) credentialsFiles() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return []string{g.current.Auth.File}
 }
 
 // rolesOf returns the roles that a setting names.
@@ -74,32 +96,43 @@ func rolesOf(words []string, auto access.Roles) access.Roles {
 	return roles | more
 }
 
-func (g *gate) readCredentials() error {
-	known, err := access.LoadCredentials(g.credentials)
-	if err == nil {
-		g.Use(known)
-		g.log.Info().Str("file", g.credentials).Int("clients", known.Count()).Msg("credentials read")
+// readCredentials reads the file of credentials again. A file with a mistake changes nothing.
+func (g *gate) readCredentials() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p, err := policyOf(&g.current)
+	if err != nil {
+		g.log.Error().Err(err).Str("file", g.current.Auth.File).Msg("the credentials are not replaced")
+		return
 	}
-	return err
+	g.Use(p)
+	g.log.Info().Str("file", g.current.Auth.File).Msg("credentials replaced")
 }
 
-// watch reads files again when they change, until ctx ends. A file with a mistake changes nothing.
-func (g *gate) watch(ctx context.Context) {
-	if g.credentials != "" {
-		go access.Watch(ctx, []string{g.credentials}, func() {
-			if err := g.readCredentials(); err != nil {
-				g.log.Error().Err(err).Str("file", g.credentials).Msg("the credentials are not replaced")
-			}
-		})
+// readCertificates reads the files of certificates again. A file with a mistake changes nothing.
+func (g *gate) readCertificates() {
+	if err := g.certificates.Reload(); err != nil {
+		g.log.Error().Err(err).Msg("the certificate is not replaced")
+		return
 	}
-	if c := g.certificates; c != nil {
-		go access.Watch(ctx, c.Paths(), func() {
-			if err := c.Reload(); err != nil {
-				g.log.Error().Err(err).Msg("the certificate is not replaced")
-				return
-			}
-			g.log.Info().Time("expires", c.Expires()).Msg("certificate replaced")
-		})
+	g.log.Info().Time("expires", g.certificates.Expires()).Msg("certificate replaced")
+}
+
+// readAll reads all files again.
+func (g *gate) readAll() {
+	if g.credentialsFiles()[0] != "" {
+		g.readCredentials()
+	}
+	if g.certificates != nil {
+		g.readCertificates()
+	}
+}
+
+// watch reads files again when they change, until ctx ends.
+func (g *gate) watch(ctx context.Context) {
+	go access.Watch(ctx, g.credentialsFiles, g.readCredentials)
+	if g.certificates != nil {
+		go access.Watch(ctx, g.certificates.Paths, g.readCertificates)
 	}
 }
 

@@ -38,7 +38,7 @@ var matrix = map[string]string{
 	"GET /metrics": "metrics*",
 	"GET /dump":    "peer", "GET /admin/digest": "peer", "GET /admin/snapshot": "peer*",
 	"GET /global_view": "admin", "GET /admin/events": "admin", "GET /admin/check": "admin*",
-	"GET /peers": "admin*", "POST /register_peer": "admin*", "POST /deregister_peer": "admin*", "POST /reopen_logs": "admin*",
+	"GET /peers": "admin*", "POST /register_peer": "admin*", "POST /deregister_peer": "admin*", "POST /reopen_logs": "admin*", "POST /admin/reload": "admin*",
 }
 
 // routesOf returns the routes of the router of a listener.
@@ -304,7 +304,7 @@ func TestWrongTokens(t *testing.T) {
 	text, err := os.ReadFile(credentialsFile(t, "new query '*'"))
 	must.Succeed(t, err)
 	must.Succeed(t, os.WriteFile(file, text, 0o600))
-	eventually(t, "the new file is not read", func() (string, bool) { log := p.log(); return log, strings.Count(log, "credentials read") == 2 })
+	eventually(t, "the new file is not read", func() (string, bool) { log := p.log(); return log, strings.Contains(log, "credentials replaced") })
 	if status, _ := askAs(t, "GET", p.url+"/services", "new", "", nil); status != 200 {
 		t.Errorf("the new token is not known: %d", status)
 	}

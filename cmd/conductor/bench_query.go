@@ -67,7 +67,7 @@ func serverCommand() *cobra.Command {
 		ctx, stop := context.WithCancel(cmd.Context())
 		defer stop()
 		ended := make(chan error, 1)
-		err := serve(ctx, loaded, newLogger(loaded.Config.Log, cmd.ErrOrStderr()), func(c *conductor.Conductor, web *server.Servers) {
+		err := serve(ctx, loaded, nil, newLogger(loaded.Config.Log, cmd.ErrOrStderr()), func(c *conductor.Conductor, web *server.Servers) {
 			s.Conductor, s.Address = c, web.Address(0)
 			go func() {
 				ended <- s.Serve(cmd.InOrStdin(), cmd.OutOrStdout())

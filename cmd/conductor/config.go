@@ -1,13 +1,17 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"kvconductor/cmd/internal/harness"
 	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/config"
 )
 
@@ -16,7 +20,7 @@ func configCommand() *cobra.Command {
 		Use:   "config",
 		Short: "Check and show settings",
 	}
-	cmd.AddCommand(configCheckCommand(), configShowCommand(), configDefaultsCommand())
+	cmd.AddCommand(configCheckCommand(), configShowCommand(), configDefaultsCommand(), configDiffCommand())
 	return cmd
 }
 
@@ -106,6 +110,68 @@ func configShowCommand() *cobra.Command {
 		return err
 	}
 	return cmd
+}
+
+func configDiffCommand() *cobra.Command {
+	var asks clientFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "diff",
+		Short: "Compare the settings that a server uses with those in its file",
+		Long: "Asks a running server to read its settings again without using them, and prints what differs: the settings\n" +
+			"that a reload would take over, and those that need a restart. The exit status is 1 if a reload would be refused.",
+		Args: cobra.NoArgs,
+	}
+	asks.add(cmd, true)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer of the server")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		server, err := asks.client()
+		if err != nil {
+			return err
+		}
+		status, answer, err := harness.Ask(cmd.Context(), &server.http, http.MethodPost, server.base+"/admin/reload?dry_run=1", []byte("{}"))
+		if err != nil {
+			return fmt.Errorf("no answer from %s: %w", server.base, err)
+		}
+		var r conductorhttp.Reload
+		if err := json.Unmarshal(answer, &r); err != nil || r.Result == "" {
+			return fmt.Errorf("%s answers %d: %s", server.base, status, answer)
+		}
+		if asJSON {
+			fmt.Fprintln(cmd.OutOrStdout(), string(answer))
+		} else {
+			printReload(cmd.OutOrStdout(), &r)
+		}
+		if len(r.Errors) > 0 {
+			return errReported
+		}
+		return nil
+	}
+	return cmd
+}
+
+// printReload prints what a reload would do, one setting or source a line.
+func printReload(w io.Writer, r *conductorhttp.Reload) {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, c := range r.Changes {
+		how := "reload"
+		if !c.Live {
+			how = "restart"
+		}
+		fmt.Fprintf(table, "%s\t%s -> %s\t%s\n", c.Path, c.Was, c.Is, how)
+	}
+	for what, keys := range map[string][]string{"added": r.Added, "changed": r.Changed, "removed": r.Removed} {
+		for _, k := range keys {
+			fmt.Fprintf(table, "source %s\t%s\treload\n", k, what)
+		}
+	}
+	table.Flush()
+	for _, e := range r.Errors {
+		fmt.Fprintln(w, e)
+	}
+	if r.Result == conductorhttp.ReloadUnchanged {
+		fmt.Fprintln(w, "no difference")
+	}
 }
 
 func configDefaultsCommand() *cobra.Command {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"syscall"
 	"time"
 
@@ -79,30 +78,6 @@ func openAccessLog(name string) (*os.File, error) {
 }
 
 var errNoFile = errors.New("it is no regular file")
-
-// reopenOnHangup reopens the access log on SIGHUP, as log rotation asks for,
-// until the returned function is called. Without a log the signal keeps its usual
-// effect.
-func reopenOnHangup(l *server.AccessLog, log zerolog.Logger) (stop func()) {
-	if l == nil {
-		return func() {}
-	}
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	go func() {
-		for range hangups {
-			if err := l.Reopen(); err != nil {
-				log.Error().Err(err).Msg("the access log was not reopened")
-				continue
-			}
-			log.Info().Msg("the access log was reopened")
-		}
-	}()
-	return func() {
-		signal.Stop(hangups)
-		close(hangups)
-	}
-}
 
 // closeAccessLog writes what waits, unless the disk hangs.
 func closeAccessLog(l *server.AccessLog, log zerolog.Logger) {

@@ -140,7 +140,7 @@ func indexerCommand() *cobra.Command {
 		server.Address, server.Alone = "0.0.0.0:"+strconv.Itoa(int(flags.port)), true
 		loaded, err := loadConfig(config.Options{Env: os.Environ(), Flags: cmd.Flags(), Dynamo: server})
 		if err == nil {
-			err = runServer(cmd, loaded, flags.remarks())
+			err = runServer(cmd, loaded, flags)
 		}
 		if err != nil {
 			return &runError{err}

@@ -36,7 +36,6 @@ import (
 	"kvconductor/events/journal"
 	"kvconductor/events/objectkey"
 	"kvconductor/events/payload"
-	"kvconductor/events/reach"
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
 	"kvconductor/events/zmq"
@@ -58,14 +57,16 @@ func serveCommand() *cobra.Command {
 			cmd.PrintErrln(err) // one line per mistake, each with its place
 			return errReported
 		}
-		return runServer(cmd, loaded, flags.remarks())
+		return runServer(cmd, loaded, flags)
 	}
 	return cmd
 }
 
 // runServer serves until a signal.
-func runServer(cmd *cobra.Command, loaded *config.Loaded, remarks []string) error {
-	log := newLogger(loaded.Config.Log, cmd.ErrOrStderr())
+func runServer(cmd *cobra.Command, loaded *config.Loaded, flags *indexerFlags) error {
+	log := newLogger(loaded.Config.Log, cmd.ErrOrStderr()).Level(zerolog.TraceLevel)
+	setLevel(loaded.Config.Log.Level) // of the process, so that a reload may change it
+	remarks := flags.remarks()
 	for _, w := range loaded.Warnings {
 		log.Warn().Msg(w.Error())
 	}
@@ -74,7 +75,7 @@ func runServer(cmd *cobra.Command, loaded *config.Loaded, remarks []string) erro
 	}
 	ctx, stop := untilSignal(cmd)
 	defer stop()
-	return serve(ctx, loaded, log, nil)
+	return serve(ctx, loaded, flags.load, log, nil)
 }
 
 // newLogger writes to standard error as log.level and log.format say.
@@ -90,16 +91,16 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 }
 
 // serve runs until ctx ends: ports first, so that a taken one is known before
-// any engine is bothered, then sources, then HTTP. The Conductor and the servers are
+// any engine is bothered, then sources, then HTTP. load reads the settings again. The Conductor and the servers are
 // passed to show, just before the servers run.
-func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show func(*conductor.Conductor, *server.Servers)) error {
+func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Loaded, error), log zerolog.Logger, show func(*conductor.Conductor, *server.Servers)) error {
 	cfg := loaded.Config
 	web := server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), log)
 	if err := web.Bind(); err != nil {
 		return err
 	}
 	defer web.Unbind()
-	web.Connections.Most, web.Connections.PerAddress = cfg.Limits.MaxConnections, cfg.Limits.ConnectionsPerAddress
+	web.Connections.SetBounds(cfg.Limits.MaxConnections, cfg.Limits.ConnectionsPerAddress)
 	entry, err := newGate(loaded, log)
 	if err != nil {
 		return err
@@ -118,9 +119,8 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 		return err
 	}
 	defer closeAccessLog(access, log)
-	defer reopenOnHangup(access, log)()
-	sockets := newSockets(cfg)
-	options := conductorOptions(cfg, sockets, log)
+	sockets, allowed := newSockets(cfg), newReaching(&cfg)
+	options := conductorOptions(cfg, sockets, allowed, log)
 	kept, err := snapshotDir(loaded)
 	if err != nil {
 		return err
@@ -157,10 +157,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, places, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, &web.Connections)
-	if budget != nil {
-		registry.MustRegister(budget)
-	}
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())
 	}
@@ -179,7 +176,16 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	if kept != nil {
 		keeper.RestoreSources()
 	}
+	again := newReloader(&reloader{
+		load: load, conductor: c, entry: entry, web: web, places: places, budget: budget, allowed: allowed, log: log, current: cfg,
+	})
+	registry.MustRegister(again)
+	defer onHangup(loaded.File != "", again, access, log)()
+	if cfg.Reload.Watch && loaded.File != "" {
+		go watchFile(ctx, loaded.File, again)
+	}
 	opts := conductorhttp.Options{
+		Reload:  again.Reload,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
@@ -224,7 +230,7 @@ func serve(ctx context.Context, loaded *config.Loaded, log zerolog.Logger, show 
 	}
 	err = web.Run(ctx, settle, recovers || cfg.Dynamo.MinInitialWorkers > 0)
 	if err == nil {
-		drain(web, cfg.Shutdown.Drain, log)
+		drain(web, again.settings().Shutdown.Drain, log)
 		log.Info().Msg("stopping")
 	}
 	web.Shutdown(cfg.Limits.ShutdownTimeout)
@@ -388,7 +394,7 @@ func newSockets(cfg config.Config) *zmq.Sockets {
 }
 
 // conductorOptions translates the configuration.
-func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logger) conductor.Options {
+func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching, log zerolog.Logger) conductor.Options {
 	copies := index.CopyCount
 	if cfg.Stream.Copies == config.Set {
 		copies = index.CopySet
@@ -396,10 +402,6 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 	completeness := objectkey.All
 	if cfg.Pool.Completeness == config.Any {
 		completeness = objectkey.Any
-	}
-	allowed, err := reach.Parse(cfg.Register.Allow, onLoopback(cfg.Listeners))
-	if err != nil {
-		panic("BUG: a checked rule does not parse: " + err.Error())
 	}
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
@@ -411,7 +413,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 		TTL:              cfg.Index.TTL,
 		MaxBytes:         int(cfg.Index.MaxBytes),
 		MaxBytesTotal:    indexBytes(cfg.Index),
-		MaxTokenID:       uint32(min(cfg.Limits.MaxTokenID, math.MaxUint32)),
+		MaxTokenID:       maxTokenID(cfg.Limits),
 		SaltedOnly:       cfg.Privacy.SaltedOnly,
 		MaxContexts:      cfg.Limits.MaxContexts,
 		KeepClientHashes: cfg.Index.LocalHashes,
@@ -423,13 +425,13 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, log zerolog.Logge
 		MinSynced:        cfg.Ready.MinSources,
 		Log:              log,
 		Transport: func(r conductor.Registration, static bool) stream.Transport {
-			rules := allowed
+			rules := allowed.get()
 			if static {
 				rules = nil // who writes the configuration may read the network
 			}
 			return sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank}, rules)
 		},
-		Reaches: func(endpoint string) error { return zmq.Reaches(allowed, endpoint) },
+		Reaches: func(endpoint string) error { return zmq.Reaches(allowed.get(), endpoint) },
 		Stream: stream.Config{
 			ReplayTimeout: cfg.Stream.ReplayTimeout,
 			StaleAfter:    cfg.Stream.StaleAfter,
@@ -467,17 +469,21 @@ func indexBytes(cfg config.Index) int64 {
 // say otherwise: sixteen of the largest bodies, with the numbers in them.
 const mostRequestBytes = 512 << 20
 
-// requestBudget is the bound of bodies and answers in flight, nil for none.
+// requestBudget is the bound of bodies and answers in flight.
 func requestBudget(limits config.Limits) *server.Budget {
-	bytes := limits.Memory
-	if bytes == config.AutoSize {
-		bytes = min(memory.Fraction(8, mostRequestBytes), mostRequestBytes)
-	}
-	if bytes == 0 {
-		return nil
-	}
-	return server.NewBudget(bytes)
+	return server.NewBudget(requestBytes(limits))
 }
+
+// requestBytes is that bound in bytes, 0 for none.
+func requestBytes(limits config.Limits) int64 {
+	if limits.Memory == config.AutoSize {
+		return min(memory.Fraction(8, mostRequestBytes), mostRequestBytes)
+	}
+	return limits.Memory
+}
+
+// maxTokenID is the largest token id, 0 for no bound.
+func maxTokenID(limits config.Limits) uint32 { return uint32(min(limits.MaxTokenID, math.MaxUint32)) }
 
 // queriesPerProcessor is how many queries are worked on at once for each processor. In
 // its place a query waits for nothing but a processor, so that more of them only share
@@ -486,11 +492,15 @@ const queriesPerProcessor = 4
 
 // admission is the bound of queries as configured.
 func admission(limits config.Limits) *server.Admission {
-	most := limits.MaxQueries
-	if most == 0 {
-		most = queriesPerProcessor * runtime.GOMAXPROCS(0)
+	return server.NewAdmission(maxQueries(limits), limits.QueryWait)
+}
+
+// maxQueries is how many queries are worked on at once.
+func maxQueries(limits config.Limits) int {
+	if limits.MaxQueries > 0 {
+		return limits.MaxQueries
 	}
-	return server.NewAdmission(most, limits.QueryWait)
+	return queriesPerProcessor * runtime.GOMAXPROCS(0)
 }
 
 // heartbeat is the configured pause between heartbeats as the transport takes it,

@@ -27,17 +27,18 @@ func Stamp(paths ...string) string {
 	return b.String()
 }
 
-// Watch calls changed each time some files have changed, until ctx ends.
-func Watch(ctx context.Context, paths []string, changed func()) {
+// Watch calls changed each time some files have changed, until ctx ends. paths returns their names
+// of now.
+func Watch(ctx context.Context, paths func() []string, changed func()) {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
-	for before := Stamp(paths...); ; {
+	for before := Stamp(paths()...); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
-		if now := Stamp(paths...); now != before {
+		if now := Stamp(paths()...); now != before {
 			before = now
 			changed()
 		}

@@ -14,35 +14,37 @@ import (
 	"kvconductor/conductor/server"
 )
 
-// Config configures a Guard.
-type Config struct {
+// Policy is what a Guard allows. It may change while the server runs.
+type Policy struct {
 	// Anonymous and Loopback are the roles of clients without credentials, the latter of those
 	// on the same machine. They have every tenant.
 	Anonymous, Loopback Roles
 	Limits              Limits
-	Log                 zerolog.Logger
+	// Credentials are the clients that are known; nil is a server without a file of them.
+	Credentials *Credentials
+}
+
+// policy is a Policy with what goes on under it.
+type policy struct {
+	anonymous, loopback *Client
+	credentials         *Credentials
+	limits              clientLimits
 }
 
 // Guard checks requests.
 type Guard struct {
-	anonymous, loopback *Client
-	log                 zerolog.Logger
-	credentials         atomic.Pointer[Credentials] // nil if the server has no file of them
-	origins             *http.CrossOriginProtection
-	attempts            *limiter // of wrong credentials, by address
-	limits              clientLimits
-	refused             *prometheus.CounterVec
-	calls               *prometheus.CounterVec
+	policy   atomic.Pointer[policy]
+	log      zerolog.Logger
+	origins  *http.CrossOriginProtection
+	attempts *limiter // of wrong credentials, by address
+	refused  *prometheus.CounterVec
+	calls    *prometheus.CounterVec
 }
 
-// New returns a Guard without credentials: every client is one without.
-func New(cfg Config) *Guard {
-	if cfg.Loopback |= cfg.Anonymous; cfg.Loopback&Admin != 0 {
-		cfg.Loopback = every
-	}
-	return &Guard{
-		anonymous: &Client{Roles: cfg.Anonymous}, loopback: &Client{Roles: cfg.Loopback},
-		log: cfg.Log, origins: http.NewCrossOriginProtection(), attempts: newLimiter(attemptsPerSecond, attemptsAtOnce), limits: newClientLimits(cfg.Limits),
+// New returns a Guard with a policy.
+func New(p Policy, log zerolog.Logger) *Guard {
+	a := &Guard{
+		log: log, origins: http.NewCrossOriginProtection(), attempts: newLimiter(attemptsPerSecond, attemptsAtOnce),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conductor_requests_refused_total", Help: "Requests refused before their handler, by reason.",
 		}, []string{"reason"}),
@@ -50,10 +52,23 @@ func New(cfg Config) *Guard {
 			Name: "conductor_audited_calls_total", Help: "Registrations and calls of administration in the audit log, by result.",
 		}, []string{"result"}),
 	}
+	a.Use(p)
+	return a
 }
 
-// Use replaces the credentials; nil is none.
-func (a *Guard) Use(c *Credentials) { a.credentials.Store(c) }
+// Use replaces the policy. The counts of limits that stay the same go on.
+func (a *Guard) Use(p Policy) {
+	if p.Loopback |= p.Anonymous; p.Loopback&Admin != 0 {
+		p.Loopback = every
+	}
+	next := &policy{anonymous: &Client{Roles: p.Anonymous}, loopback: &Client{Roles: p.Loopback}, credentials: p.Credentials}
+	if old := a.policy.Load(); old != nil && old.limits.limits == p.Limits {
+		next.limits = old.limits
+	} else {
+		next.limits = newClientLimits(p.Limits)
+	}
+	a.policy.Store(next)
+}
 
 // Describe implements prometheus.Collector.
 func (a *Guard) Describe(ch chan<- *prometheus.Desc) {
@@ -92,13 +107,14 @@ func (a *Guard) Check(g *gin.Context) {
 		return // no route: the dialect says so
 	}
 	r, known := ruleOf(g.Request.Method, pattern)
-	client, why := a.identify(g.Request)
+	p := a.policy.Load()
+	client, why := a.identify(p, g.Request)
 	switch {
 	case why != nil:
 	case !known:
 		why = errNoRule
 	default:
-		why = a.allowed(g, r, client)
+		why = a.allowed(p, g, r, client)
 	}
 	// Open routes answer without valid credentials, with less in them.
 	if r.open && why != nil {
@@ -106,7 +122,7 @@ func (a *Guard) Check(g *gin.Context) {
 	}
 	var settle func()
 	if why == nil && !r.open {
-		settle, why = a.limits.take(client, g.Request, r.change)
+		settle, why = p.limits.take(client, g.Request, r.change)
 	}
 	if why != nil {
 		a.refuse(g, why)
@@ -132,15 +148,15 @@ func (a *Guard) Check(g *gin.Context) {
 var noTenants = []string{}
 
 // identify returns the client of a request.
-func (a *Guard) identify(r *http.Request) (*Client, *refusal) {
-	known := a.credentials.Load()
+func (a *Guard) identify(p *policy, r *http.Request) (*Client, *refusal) {
+	known := p.credentials
 	if known == nil {
-		return a.nameless(r), nil
+		return p.nameless(r), nil
 	}
 	header := r.Header.Get("Authorization")
 	verified := r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 	if header == "" && !verified {
-		return a.nameless(r), nil
+		return p.nameless(r), nil
 	}
 	address := host(r)
 	if a.attempts.exhausted(address) {
@@ -166,11 +182,11 @@ func (a *Guard) identify(r *http.Request) (*Client, *refusal) {
 }
 
 // nameless returns the client of a request without credentials.
-func (a *Guard) nameless(r *http.Request) *Client {
-	if a.loopback.Roles != a.anonymous.Roles && isLoopback(r) {
-		return a.loopback
+func (p *policy) nameless(r *http.Request) *Client {
+	if p.loopback.Roles != p.anonymous.Roles && isLoopback(r) {
+		return p.loopback
 	}
-	return a.anonymous
+	return p.anonymous
 }
 
 // isLoopback reports whether a request comes from the same machine.
@@ -189,10 +205,10 @@ func host(r *http.Request) string {
 }
 
 // allowed returns why a client may not ask for a route, nil if it may.
-func (a *Guard) allowed(g *gin.Context, r rule, client *Client) *refusal {
+func (a *Guard) allowed(p *policy, g *gin.Context, r rule, client *Client) *refusal {
 	switch {
 	case !r.open && client.Roles&r.role == 0:
-		if client.Name == "" && a.credentials.Load() != nil {
+		if client.Name == "" && p.credentials != nil {
 			return errNoToken
 		}
 		return &refusal{http.StatusForbidden, "forbidden", "this needs the role " + r.role.String() + a.hint(client)}

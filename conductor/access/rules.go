@@ -44,6 +44,7 @@ var rules = map[string]rule{
 	"GET /peers":            {role: Admin, whole: true},
 	"POST /register_peer":   {role: Admin, whole: true, change: true, audited: true},
 	"POST /deregister_peer": {role: Admin, whole: true, change: true, audited: true},
+	"POST /admin/reload":    {role: Admin, whole: true, change: true, audited: true},
 	"POST /reopen_logs":     {role: Admin, whole: true, change: true, audited: true},
 }
 

@@ -23,6 +23,7 @@ func (a *api) mountAdmin(r gin.IRouter) {
 	r.GET("/events", inJSON(a.events))
 	r.GET("/snapshot", a.snapshot)
 	r.GET("/digest", inJSON(a.digest))
+	r.POST("/reload", inJSON(a.reload))
 }
 
 // check walks every index and reports broken invariants: GET /admin/check.

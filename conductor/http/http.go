@@ -48,6 +48,8 @@ type Options struct {
 	Progress func() conductor.Progress
 	// Draining says that the server is about to leave; nil is never.
 	Draining func() bool
+	// Reload reads the settings again; nil has none.
+	Reload func(dryRun bool) Reload
 	// Version is reported by /health.
 	Version string
 	// OpenAPI is the document served at /openapi.yaml.

@@ -32,12 +32,12 @@ var ErrBusy = errors.New("too many queries at once")
 // A nil Admission admits every query. An Admission is a prometheus.Collector of its counters.
 type Admission struct {
 	// Each, if above 0, bounds the places of one flow. Set it before use.
-	Each   int
-	most   int
-	wait   time.Duration
-	tooFew error // ErrBusy, with the bound
+	Each int
 
 	mu      sync.Mutex
+	most    int              // guarded by mu
+	wait    time.Duration    // guarded by mu
+	tooFew  error            // ErrBusy, with the bound; guarded by mu
 	inside  int              // guarded by mu
 	refused uint64           // guarded by mu
 	flows   map[string]*flow // with a query inside or waiting; guarded by mu
@@ -59,10 +59,17 @@ type waiter struct {
 // NewAdmission returns an Admission of most queries at once. Each other query waits at
 // most wait, which may be 0.
 func NewAdmission(most int, wait time.Duration) *Admission {
-	return &Admission{
-		most: most, wait: wait, flows: make(map[string]*flow),
-		tooFew: fmt.Errorf("%w: limits.max_queries lets %d in, and none of them ended within %s", ErrBusy, most, wait),
-	}
+	a := &Admission{flows: make(map[string]*flow)}
+	a.SetBound(most, wait)
+	return a
+}
+
+// SetBound replaces the bound and the wait of queries that come from now on.
+func (a *Admission) SetBound(most int, wait time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.most, a.wait = most, wait
+	a.tooFew = fmt.Errorf("%w: limits.max_queries lets %d in, and none of them ended within %s", ErrBusy, most, wait)
 }
 
 // Do runs the work of a query within a place and returns the error of work. It returns
@@ -98,29 +105,31 @@ func (a *Admission) Enter(ctx context.Context, name string) error {
 		a.mu.Unlock()
 		return nil
 	}
-	if a.wait <= 0 {
+	wait, why := a.wait, a.tooFew
+	if wait <= 0 {
 		a.forget(name, f)
 		a.refused++
 		a.mu.Unlock()
-		return a.tooFew
+		return why
 	}
 	w := &waiter{name: name, flow: f, entered: make(chan struct{})}
 	w.at = a.queue.PushBack(w)
 	f.waiting++
 	a.mu.Unlock()
-	return a.await(ctx, w)
+	return a.await(ctx, w, wait, why)
 }
 
-// await waits until a query has a place, or until it leaves the queue.
-func (a *Admission) await(ctx context.Context, w *waiter) error {
-	limit := time.NewTimer(a.wait)
+// await waits until a query has a place, or until it leaves the queue. It returns tooLong after
+// wait.
+func (a *Admission) await(ctx context.Context, w *waiter, wait time.Duration, tooLong error) error {
+	limit := time.NewTimer(wait)
 	defer limit.Stop()
 	var why error
 	select {
 	case <-w.entered:
 		return nil
 	case <-limit.C:
-		why = a.tooFew
+		why = tooLong
 	case <-ctx.Done():
 		why = fmt.Errorf("%w: the client did not wait: %w", ErrBusy, ctx.Err())
 	}
@@ -150,7 +159,11 @@ func (a *Admission) Leave(name string) {
 	f := a.flows[name]
 	f.inside--
 	a.inside--
-	if w := a.next(); w != nil {
+	for a.inside < a.most {
+		w := a.next()
+		if w == nil {
+			break
+		}
 		a.queue.Remove(w.at)
 		w.flow.waiting--
 		w.flow.inside++

@@ -28,22 +28,28 @@ const perByte = 2
 //
 // A nil Budget is no bound. A Budget is a prometheus.Collector.
 type Budget struct {
-	most int64
-
 	mu      sync.Mutex
+	most    int64            // guarded by mu
 	used    int64            // guarded by mu
 	byFlow  map[string]int64 // guarded by mu
 	refused uint64           // guarded by mu
 }
 
-// NewBudget returns a Budget of some bytes.
+// NewBudget returns a Budget of some bytes; 0 is no bound.
 func NewBudget(most int64) *Budget { return &Budget{most: most, byFlow: make(map[string]int64)} }
+
+// SetBound replaces the bound.
+func (b *Budget) SetBound(most int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.most = most
+}
 
 // reserve takes bytes for a flow. It reports false, and takes nothing, if they do not fit.
 func (b *Budget) reserve(flow string, n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.byFlow[flow]+n > b.most-b.used-n {
+	if b.most > 0 && b.byFlow[flow]+n > b.most-b.used-n {
 		b.refused++
 		return false
 	}

@@ -10,20 +10,23 @@ import (
 // Connections bounds the open connections of all listeners. 0 is no bound. A connection beyond
 // a bound is closed at once. Its methods are safe for concurrent use.
 type Connections struct {
-	Most       int // over all clients
-	PerAddress int
+	mu         sync.Mutex
+	most       int            // over all clients; guarded by mu
+	perAddress int            // guarded by mu
+	open       int            // guarded by mu
+	byAddress  map[string]int // guarded by mu
+	refused    uint64         // guarded by mu
+}
 
-	mu        sync.Mutex
-	open      int            // guarded by mu
-	byAddress map[string]int // guarded by mu
-	refused   uint64         // guarded by mu
+// SetBounds replaces the bounds. Open connections stay.
+func (c *Connections) SetBounds(most, perAddress int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.most, c.perAddress = most, perAddress
 }
 
 // limit returns a listener that closes connections beyond the bounds.
 func (c *Connections) limit(l net.Listener) net.Listener {
-	if c.Most == 0 && c.PerAddress == 0 {
-		return l
-	}
 	return &boundedListener{l, c}
 }
 
@@ -31,7 +34,7 @@ func (c *Connections) limit(l net.Listener) net.Listener {
 func (c *Connections) enter(address string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.Most > 0 && c.open >= c.Most || c.PerAddress > 0 && c.byAddress[address] >= c.PerAddress {
+	if c.most > 0 && c.open >= c.most || c.perAddress > 0 && c.byAddress[address] >= c.perAddress {
 		c.refused++
 		return false
 	}
@@ -53,7 +56,7 @@ func (c *Connections) leave(address string) {
 }
 
 var (
-	descConnections        = prometheus.NewDesc("conductor_connections", "Open HTTP connections, where limits bound them.", nil, nil)
+	descConnections        = prometheus.NewDesc("conductor_connections", "Open HTTP connections.", nil, nil)
 	descConnectionsRefused = prometheus.NewDesc("conductor_connections_refused_total", "HTTP connections closed because of limits.max_connections or limits.connections_per_address.", nil, nil)
 )
 

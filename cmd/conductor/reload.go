@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/server"
+	"kvconductor/config"
+	"kvconductor/events/reach"
+)
+
+// reloader takes over settings that change while the server runs. A change that needs a restart
+// refuses all of them, so that no half of a file counts.
+type reloader struct {
+	load      func() (*config.Loaded, error) // as at the start
+	conductor *conductor.Conductor
+	entry     *gate
+	web       *server.Servers
+	places    *server.Admission
+	budget    *server.Budget
+	allowed   *reaching
+	log       zerolog.Logger
+
+	mu      sync.Mutex
+	current config.Config // guarded by mu
+
+	results *prometheus.CounterVec
+	last    prometheus.Gauge
+}
+
+func newReloader(r *reloader) *reloader {
+	r.results = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "conductor_reloads_total", Help: "Reloads of the settings, by result: applied, unchanged, refused or invalid.",
+	}, []string{"result"})
+	r.last = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "conductor_reload_time_seconds", Help: "Time at which the settings in use were read, in seconds since 1970.",
+	})
+	r.last.SetToCurrentTime()
+	return r
+}
+
+// Describe implements prometheus.Collector.
+func (r *reloader) Describe(ch chan<- *prometheus.Desc) {
+	r.results.Describe(ch)
+	r.last.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (r *reloader) Collect(ch chan<- prometheus.Metric) {
+	r.results.Collect(ch)
+	r.last.Collect(ch)
+}
+
+// settings returns the settings in use.
+func (r *reloader) settings() config.Config {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.current
+}
+
+// Reload reads the settings again and applies what has changed. A dry run changes nothing.
+func (r *reloader) Reload(dry bool) conductorhttp.Reload {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := r.reload(dry)
+	if dry {
+		return out
+	}
+	r.results.WithLabelValues(out.Result).Inc()
+	line := r.log.Info()
+	if len(out.Errors) > 0 {
+		line = r.log.Error().Strs("errors", out.Errors)
+	}
+	for _, c := range out.Changes {
+		line = line.Str(c.Path, c.Is)
+	}
+	line.Strs("added", out.Added).Strs("changed", out.Changed).Strs("removed", out.Removed).Msg("reload: " + out.Result)
+	return out
+}
+
+func (r *reloader) reload(dry bool) (out conductorhttp.Reload) {
+	loaded, err := r.load()
+	if err != nil {
+		out.Result, out.Errors = conductorhttp.ReloadInvalid, strings.Split(err.Error(), "\n")
+		return out
+	}
+	next := loaded.Config
+	added, changed, removed := config.DiffSources(&r.current, &next)
+	for _, c := range config.Diff(&r.current, &next) {
+		out.Changes = append(out.Changes, conductorhttp.Change(c))
+		if !c.Live {
+			out.Errors = append(out.Errors, fmt.Sprintf("%s: needs a restart (%s is in use, %s is set)", c.Path, c.Was, c.Is))
+		}
+	}
+	out.Added, out.Changed, out.Removed = keysOf(added), keysOf(changed), keysOf(removed)
+	if len(out.Errors) > 0 {
+		out.Result = conductorhttp.ReloadRefused
+		return out
+	}
+	// Files may have changed without a setting.
+	policy, err := policyOf(&next)
+	if err != nil {
+		out.Result, out.Errors = conductorhttp.ReloadInvalid, []string{"auth.file: " + err.Error()}
+		return out
+	}
+	if out.Result = conductorhttp.ReloadApplied; len(out.Changes)+len(added)+len(changed)+len(removed) == 0 {
+		out.Result = conductorhttp.ReloadUnchanged
+	}
+	if dry {
+		return out
+	}
+	if err := r.follow(added, changed, removed); err != nil {
+		out.Result, out.Errors = conductorhttp.ReloadRefused, strings.Split(err.Error(), "\n")
+		return out
+	}
+	r.entry.use(&next, policy)
+	r.apply(&next)
+	r.current = next
+	r.last.Set(float64(time.Now().Unix()))
+	return out
+}
+
+// follow replaces sources. If one cannot be registered, those before it are put back.
+func (r *reloader) follow(added, changed, removed []config.Source) error {
+	var undo []func()
+	register := func(s config.Source, replace bool) error {
+		return r.conductor.Register(registration(s), conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: replace})
+	}
+	before := func(s config.Source) config.Source {
+		for _, old := range r.current.Sources {
+			if old.Key() == s.Key() {
+				return old
+			}
+		}
+		panic("BUG: a changed source was not there before: " + s.Key())
+	}
+	for _, s := range removed {
+		if _, err := r.conductor.Unregister(keyOf(s)); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+			return err
+		}
+		undo = append(undo, func() { register(s, true) })
+	}
+	for _, s := range changed {
+		if err := register(s, true); err != nil {
+			return r.undone(undo, s, err)
+		}
+		undo = append(undo, func() { register(before(s), true) })
+	}
+	for _, s := range added {
+		if err := register(s, false); err != nil {
+			return r.undone(undo, s, err)
+		}
+		undo = append(undo, func() { r.conductor.Unregister(keyOf(s)) })
+	}
+	return nil
+}
+
+// undone takes back what was done before an error.
+func (r *reloader) undone(undo []func(), s config.Source, err error) error {
+	for i := len(undo) - 1; i >= 0; i-- {
+		undo[i]()
+	}
+	return fmt.Errorf("source %s: %w", s.Key(), err)
+}
+
+func keyOf(s config.Source) conductor.Key {
+	return conductor.Key{Instance: s.InstanceID, Tenant: s.TenantID, Rank: s.DPRank}
+}
+
+func keysOf(all []config.Source) (keys []string) {
+	for _, s := range all {
+		keys = append(keys, s.Key())
+	}
+	return keys
+}
+
+// apply takes over the settings that config.Live names. Nothing here can fail.
+func (r *reloader) apply(c *config.Config) {
+	setLevel(c.Log.Level)
+	r.conductor.Tune(tunables(c))
+	r.places.SetBound(maxQueries(c.Limits), c.Limits.QueryWait)
+	r.web.Connections.SetBounds(c.Limits.MaxConnections, c.Limits.ConnectionsPerAddress)
+	r.budget.SetBound(requestBytes(c.Limits))
+	r.allowed.set(c)
+}
+
+// reaching are the rules for endpoints that clients name.
+type reaching struct {
+	mu    sync.RWMutex
+	rules *reach.Rules // guarded by mu
+}
+
+func newReaching(c *config.Config) *reaching {
+	r := new(reaching)
+	r.set(c)
+	return r
+}
+
+func (r *reaching) set(c *config.Config) {
+	rules, err := reach.Parse(c.Register.Allow, onLoopback(c.Listeners))
+	if err != nil {
+		panic("BUG: a checked rule does not parse: " + err.Error())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rules = rules
+}
+
+func (r *reaching) get() *reach.Rules {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.rules
+}
+
+// tunables are the settings of the Conductor that may change.
+func tunables(c *config.Config) conductor.Tunables {
+	return conductor.Tunables{
+		MaxSources: c.Limits.MaxSources, MinSynced: c.Ready.MinSources, SaltedOnly: c.Privacy.SaltedOnly, MaxTokenID: maxTokenID(c.Limits),
+	}
+}
+
+// setLevel sets the least level of all log lines.
+func setLevel(text string) {
+	level, err := zerolog.ParseLevel(text)
+	if err != nil {
+		panic("BUG: a checked log level does not parse: " + err.Error())
+	}
+	zerolog.SetGlobalLevel(level)
+}
+
+// onHangup reads the settings again on SIGHUP, if there is a file of them, and reopens the access
+// log, as log rotation asks for, until the returned function is called. Without both the signal keeps
+// its usual effect.
+func onHangup(file bool, r *reloader, l *server.AccessLog, log zerolog.Logger) (stop func()) {
+	if l == nil && !file {
+		return func() {}
+	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	go func() {
+		for range hangups {
+			if file {
+				r.Reload(false)
+				r.entry.readAll()
+			}
+			if l == nil {
+				continue
+			}
+			if err := l.Reopen(); err != nil {
+				log.Error().Err(err).Msg("the access log was not reopened")
+				continue
+			}
+			log.Info().Msg("the access log was reopened")
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		close(hangups)
+	}
+}
+
+// watchFile reads the settings again when their file changes, until ctx ends.
+func watchFile(ctx context.Context, file string, r *reloader) {
+	access.Watch(ctx, func() []string { return []string{file} }, func() { r.Reload(false) })
+}

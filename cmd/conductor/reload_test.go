@@ -1,0 +1,114 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"kvconductor/internal/must"
+)
+
+// TestReload changes the settings file of a running server. Sources that are not named in a
+// change keep their blocks and their connections.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	stays, leaves, comes := newRuledEngine(t, "stays", 0), newRuledEngine(t, "leaves", 0), newRuledEngine(t, "comes", 0)
+	file := filepath.Join(t.TempDir(), "conductor.yaml")
+	source := func(e *ruledEngine, more string) string {
+		return "  - {endpoint: 'tcp://" + e.pub.Addr().String() + "', type: vLLM, modelname: m, instance_id: " + e.name + ", block_size: 16" + more + "}\n"
+	}
+	write := func(text string) {
+		t.Helper()
+		must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	write("sources:\n" + source(stays, "") + source(leaves, ""))
+	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor", "--max-tokens", "1000")
+	stays.publish(ruledStored(0, 3))
+	stays.settled(p)
+	reload := func(query string, status int) string {
+		t.Helper()
+		return post(t, p.url+"/admin/reload"+query, "{}", status)
+	}
+	services := func() string {
+		_, answer := get(p.url + "/services")
+		return answer
+	}
+	if answer := reload("", 200); !strings.Contains(answer, `"unchanged"`) {
+		t.Errorf("the same file: %s", answer)
+	}
+
+	// A change that needs a restart, next to ones that do not: nothing happens.
+	write("hash: {seed: 7}\nlog: {level: debug}\nsources:\n" + source(stays, "") + source(comes, ""))
+	answer := reload("", 409)
+	for _, want := range []string{`"refused"`, "hash.seed: needs a restart (1337 is in use, 7 is set)", `"path":"log.level"`, `"added":["comes|default|0"]`, `"removed":["leaves|default|0"]`} {
+		if !strings.Contains(answer, want) {
+			t.Errorf("%s is not in %s", want, answer)
+		}
+	}
+	if s := services(); strings.Contains(s, "comes") || !strings.Contains(s, "leaves") {
+		t.Errorf("half of a refused file counts: %s", s)
+	}
+	out, err := command("config", "diff", "--server", p.url).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "restart") || !strings.Contains(string(out), "source comes|default|0") {
+		t.Errorf("config diff: %v %s", err, out)
+	}
+
+	// A file with mistakes.
+	write("limits: {max_queries: many}\n")
+	if answer := reload("", 409); !strings.Contains(answer, `"invalid"`) || !strings.Contains(answer, "conductor.yaml:1:23") {
+		t.Errorf("a mistake: %s", answer)
+	}
+
+	// Sources come, change and go, and settings of limits, by a signal.
+	write("limits: {max_sources: 2, max_queries: 3}\nregister: {allow: ['tcp://10.0.0.0/8']}\nready: {min_sources: 5}\nsources:\n" + source(stays, "") + source(comes, ""))
+	if answer := reload("?dry_run=1", 200); !strings.Contains(answer, `"applied"`) || strings.Contains(services(), "comes") {
+		t.Errorf("a dry run: %s", answer)
+	}
+	must.Succeed(t, p.cmd.Process.Signal(syscall.SIGHUP))
+	eventually(t, "the new source is not there", func() (string, bool) {
+		s := services()
+		return s + p.log(), strings.Contains(s, "comes") && !strings.Contains(s, "leaves")
+	})
+	if s := stays.settled(p); s.LastSeq == nil || !strings.Contains(services(), `"Blocks":3`) || strings.Contains(services(), `"Reconnects":1`) {
+		t.Errorf("a source that did not change was touched: %s", services())
+	}
+	comes.publish(ruledStored(0, 2))
+	comes.settled(p)
+	body := `{"endpoint":"tcp://ADDRESS:5557","type":"vLLM","modelname":"m","instance_id":"i","block_size":16,"dp_rank":0}`
+	if answer := post(t, p.url+"/register", strings.Replace(body, "ADDRESS", "192.0.2.1", 1), 400); !strings.Contains(answer, "register.allow") {
+		t.Errorf("register.allow: %s", answer)
+	}
+	post(t, p.url+"/register", strings.Replace(body, "ADDRESS", "10.0.0.1", 1), 503)
+	if status, answer := get(p.url + "/ready"); status != 503 || !strings.Contains(answer, `"min_sources":5`) {
+		t.Errorf("/ready: %s", answer)
+	}
+
+	// A changed source begins with nothing, and only that one.
+	write("limits: {max_sources: 2, max_queries: 3}\nregister: {allow: ['tcp://10.0.0.0/8']}\nready: {min_sources: 5}\nsources:\n" + source(stays, "") + source(comes, ", additionalsalt: x"))
+	if answer := reload("", 200); !strings.Contains(answer, `"changed":["comes|default|0"]`) {
+		t.Errorf("a changed source: %s", answer)
+	}
+	if s := services(); !strings.Contains(s, `"Blocks":3`) || strings.Contains(s, `"Blocks":2`) {
+		t.Errorf("after a changed source: %s", s)
+	}
+	if _, metrics := get(p.url + "/metrics"); !strings.Contains(metrics, `conductor_reloads_total{result="applied"} 2`) || !strings.Contains(metrics, `conductor_reloads_total{result="invalid"} 1`) {
+		t.Errorf("metrics of reloads are missing")
+	}
+}
+
+// TestReloadWatch changes a file that is watched.
+func TestReloadWatch(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "conductor.yaml")
+	must.Succeed(t, os.WriteFile(file, []byte("reload: {watch: true}\nlog: {level: info}\n"), 0o600))
+	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")
+	must.Succeed(t, os.WriteFile(file, []byte("reload: {watch: true}\nlog: {level: debug}\nready: {min_sources: 3}\n"), 0o600))
+	must.Succeed(t, os.Chtimes(file, time.Now(), time.Now().Add(-time.Hour)))
+	eventually(t, "the change is not in use", func() (string, bool) {
+		_, answer := get(p.url + "/ready")
+		return answer + p.log(), strings.Contains(answer, `"min_sources":3`)
+	})
+}

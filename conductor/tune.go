@@ -1,0 +1,11 @@
+package conductor
+
+// Tunables are options that may change while the Conductor runs. See Options for the meaning.
+type Tunables struct {
+	MaxSources, MinSynced int
+	SaltedOnly            bool
+	MaxTokenID            uint32
+}
+
+// Tune replaces the tunables. Sources beyond a smaller MaxSources stay.
+func (c *Conductor) Tune(t Tunables) { c.tuned.Store(&t) }
