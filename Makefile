@@ -20,6 +20,7 @@ URL ?=
 COMMAND ?=
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
 # Without cgo the binary is static; the version is stamped here and not by git,
 # which refuses checkouts of another owner.
 GOBUILD = CGO_ENABLED=0 $(GO) build -buildvcs=false
@@ -30,7 +31,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## bin/conductor, and bin/dynamo-kv-indexer, a link to it
-	$(GOBUILD) -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/conductor ./cmd/conductor
+	$(GOBUILD) -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/conductor ./cmd/conductor
 	@ln -sf conductor bin/dynamo-kv-indexer
 
 .PHONY: run
@@ -218,6 +219,16 @@ check: ## everything but the tests: format, vet, staticcheck, go.mod, builds, im
 	out=$$($(GO) test -count=1 -v -run 'OpenAPI|Routes' . ./conductor/http ./compat/... ./cmd/conductor) || { echo "$$out"; exit 1; }; \
 	grep -q '^--- PASS' <<<"$$out" || { echo "no test compares the routes with openapi.yaml"; exit 1; }
 
+.PHONY: release
+release: export GO := $(GO)
+release: ## binaries, deb packages, SBOMs, chart and checksums for amd64 and arm64, into dist/; the same bytes each time
+	deploy/release '$(VERSION)' dist
+
+.PHONY: deploy-check
+deploy-check: export GO := $(GO)
+deploy-check: build ## what is in deploy/: the release twice with equal checksums, the package, the unit, the chart, the compose file
+	deploy/check
+
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -60,16 +60,8 @@ func rootCommand() *cobra.Command {
 		benchCommand(),
 		configCommand(),
 		tokenCommand(),
+		healthCommand(),
 		versionCommand(),
 	)
 	return root
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), version) },
-	}
 }

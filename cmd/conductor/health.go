@@ -1,0 +1,36 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// healthCommand is for orchestrators whose containers have no curl.
+func healthCommand() *cobra.Command {
+	var asks clientFlags
+	var ready bool
+	cmd := &cobra.Command{
+		Use:   "health",
+		Short: "Ask a server whether it is alive; the exit status says so",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			server, err := asks.client()
+			if err != nil {
+				return err
+			}
+			path := "/conductor/v1/health"
+			if ready {
+				path = "/ready"
+			}
+			if err := server.get(cmd.Context(), path, new(any)); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "ok")
+			return nil
+		},
+	}
+	asks.add(cmd, true)
+	cmd.Flags().BoolVar(&ready, "ready", false, "ask whether routers may rely on its answers")
+	return cmd
+}

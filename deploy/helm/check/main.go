@@ -1,0 +1,107 @@
+// Command check reads rendered manifests from standard input and decodes each into the type of
+// Kubernetes, without unknown fields. It prints the settings file of the server.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// typeOf returns an empty object of a kind, nil if this program does not know the kind.
+func typeOf(kind string) any {
+	switch kind {
+	case "apps/v1 StatefulSet":
+		return new(appsv1.StatefulSet)
+	case "v1 Service":
+		return new(corev1.Service)
+	case "v1 Secret":
+		return new(corev1.Secret)
+	case "v1 Pod":
+		return new(corev1.Pod)
+	case "policy/v1 PodDisruptionBudget":
+		return new(policyv1.PodDisruptionBudget)
+	case "networking.k8s.io/v1 NetworkPolicy":
+		return new(networkingv1.NetworkPolicy)
+	case "monitoring.coreos.com/v1 ServiceMonitor":
+		return new(map[string]any) // of the Prometheus operator
+	}
+	return nil
+}
+
+var separator = regexp.MustCompile(`(?m)^---.*$`)
+
+func run(in io.Reader, out io.Writer) error {
+	text, err := io.ReadAll(in)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	seen := make(map[string]int)
+	for _, doc := range separator.Split(string(text), -1) {
+		var head struct{ APIVersion, Kind string }
+		if err := yaml.Unmarshal([]byte(doc), &head); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if head.Kind == "" {
+			continue
+		}
+		kind := head.APIVersion + " " + head.Kind
+		object := typeOf(kind)
+		if object == nil {
+			errs = append(errs, fmt.Errorf("%s: this kind is not known", kind))
+			continue
+		}
+		if err := yaml.UnmarshalStrict([]byte(doc), object); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", kind, err))
+		}
+		seen[head.Kind]++
+		if s, ok := object.(*corev1.Secret); ok {
+			io.Copy(out, bytes.NewBufferString(s.StringData["conductor.yaml"]))
+		}
+		if s, ok := object.(*appsv1.StatefulSet); ok {
+			errs = append(errs, hardened(s.Spec.Template.Spec)...)
+		}
+	}
+	for _, kind := range []string{"StatefulSet", "Service", "Secret"} {
+		if seen[kind] == 0 {
+			errs = append(errs, fmt.Errorf("there is no %s", kind))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hardened returns what the restricted profile of pods would refuse.
+func hardened(p corev1.PodSpec) (errs []error) {
+	is := func(b *bool, want bool) bool { return b != nil && *b == want }
+	if p.SecurityContext == nil || !is(p.SecurityContext.RunAsNonRoot, true) || p.SecurityContext.SeccompProfile == nil {
+		errs = append(errs, errors.New("the pod may run as root or without seccomp"))
+	}
+	for _, c := range p.Containers {
+		s := c.SecurityContext
+		if s == nil || !is(s.AllowPrivilegeEscalation, false) || !is(s.ReadOnlyRootFilesystem, true) || s.Capabilities == nil || len(s.Capabilities.Drop) == 0 {
+			errs = append(errs, fmt.Errorf("container %s has more rights than it needs", c.Name))
+		}
+		if c.ReadinessProbe == nil || c.LivenessProbe == nil || c.StartupProbe == nil || c.Resources.Limits.Memory().IsZero() {
+			errs = append(errs, fmt.Errorf("container %s lacks a probe or a memory limit", c.Name))
+		}
+	}
+	return errs
+}
+
+func main() {
+	if err := run(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

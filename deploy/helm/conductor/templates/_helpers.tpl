@@ -1,0 +1,42 @@
+{{- define "conductor.name" -}}
+{{- if eq .Release.Name "conductor" }}conductor{{ else }}{{ printf "%s-conductor" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "conductor.selector" -}}
+app.kubernetes.io/name: conductor
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "conductor.labels" -}}
+{{ include "conductor.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "conductor.scheme" -}}{{ if .Values.tls.existingSecret }}https{{ else }}http{{ end }}{{- end }}
+
+{{/* The settings of the server: those of the values over those of the chart. */}}
+{{- define "conductor.config" -}}
+{{- $peers := list }}
+{{- range $i := until (int .Values.replicas) }}
+{{- $peers = append $peers (printf "%s://%s-%d.%s-pods.%s.svc:13333" (include "conductor.scheme" $) (include "conductor.name" $) $i (include "conductor.name" $) $.Release.Namespace) }}
+{{- end }}
+{{- $own := dict "listeners" (list (dict "address" ":13333" "dialect" "conductor") (dict "address" ":8090" "dialect" "dynamo")) "reload" (dict "watch" true) }}
+{{- $_ := set $own "dynamo" (dict "peers" $peers) }}
+{{- if .Values.persistence.enabled }}{{ $_ := set $own "snapshot" (dict "dir" "/var/lib/conductor/snapshots") }}{{ end }}
+{{- if .Values.auth.existingSecret }}
+{{- $_ := set $own "auth" (dict "file" "/etc/conductor/auth/credentials.yaml") }}
+{{- $_ := set $own "peer" (dict "token_file" "/etc/conductor/auth/peer-token") }}
+{{- else }}
+{{- $_ := set $own "auth" (dict "anonymous" (list "query" "register" "metrics" "peer")) }}
+{{- end }}
+{{- if .Values.tls.existingSecret }}
+{{- $tls := dict "cert" "/etc/conductor/tls/tls.crt" "key" "/etc/conductor/tls/tls.key" "client_ca" "/etc/conductor/tls/ca.crt" "require_client_cert" .Values.tls.requireClientCert }}
+{{- $_ := set $own "tls" $tls }}
+{{- $peer := dict "cacert" "/etc/conductor/tls/ca.crt" "cert" "/etc/conductor/tls/tls.crt" "key" "/etc/conductor/tls/tls.key" }}
+{{- $_ := set $own "peer" (merge $peer (get $own "peer" | default dict)) }}
+{{- end }}
+{{- if .Values.sources }}{{ $_ := set $own "sources" .Values.sources }}{{ end }}
+{{- toYaml (mergeOverwrite $own (deepCopy .Values.config)) }}
+{{- end }}
