@@ -186,7 +186,7 @@ func self(args ...string) *exec.Cmd {
 	if err != nil {
 		program = os.Args[0]
 	}
-	return exec.Command(program, args...)
+	return exec.Command(program, args...) // #nosec G702 -- this program itself
 }
 
 // child returns a command of this program that runs a childCommand with a load.
@@ -214,9 +214,9 @@ func childCommand(use string, load any, run func(*cobra.Command) error) *cobra.C
 
 // writePlots writes one file for each plot.
 func writePlots(dir string, plots []index.Plot) error {
-	err := os.MkdirAll(dir, 0o755)
+	err := os.MkdirAll(dir, 0o755) // #nosec G301 -- figures for everybody to read
 	for i := range plots {
-		err = errors.Join(err, os.WriteFile(filepath.Join(dir, plots[i].Name+".csv"), plots[i].CSV(), 0o644))
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, plots[i].Name+".csv"), plots[i].CSV(), 0o644)) // #nosec G306 -- figures for everybody to read
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write plots: %w", err)

@@ -1,0 +1,186 @@
+package access
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
+
+	"kvconductor/internal/must"
+)
+
+func digest(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// TestReadCredentialsMistakes holds that all mistakes are reported with entry and field.
+func TestReadCredentialsMistakes(t *testing.T) {
+	_, err := ReadCredentials(strings.NewReader(fmt.Sprintf(`
+tokens:
+  - {name: a, sha256: %[1]s, roles: [query], tenants: [x]}
+  - {name: a, sha256: %[2]s, roles: [query], tenants: [x]}
+  - {name: c, sha256: %[1]s, roles: [query], tenants: [x]}
+  - {name: d, sha256: secret, roles: [query], tenants: [x]}
+  - {name: e, sha256: %[3]s, roles: [root], tenants: [x]}
+  - {name: f, sha256: %[3]s, roles: [], tenants: [x]}
+  - {name: g, sha256: %[3]s, roles: [query]}
+  - {name: h, sha256: %[3]s, roles: [query], tenants: ["*", x]}
+  - {name: i, sha256: %[3]s, roles: [query], tenants: [x], subject: y}
+  - {sha256: %[3]s, roles: [query], tenants: [x]}
+certificates:
+  - {name: k, roles: [query], tenants: [x]}
+  - {name: l, subject: s, roles: [query], tenants: [x], sha256: %[3]s}
+`, digest("1"), digest("2"), digest("3"))))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		`tokens[1]: name: "a" is taken`, "tokens[2]: sha256: another entry", "tokens[3]: sha256: not 64", `tokens[4]: roles: "root" is no role`, "tokens[5]: roles: is required",
+		"tokens[6]: tenants: is required", `tokens[7]: tenants: "*"`, "tokens[8]: subject", "tokens[9]: name: is required", "certificates[0]: subject: is required", "certificates[1]: sha256",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is not in\n%v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "secret") {
+		t.Error("the error repeats what should have been a digest")
+	}
+	if _, err := ReadCredentials(strings.NewReader("token: []")); err == nil || !strings.Contains(err.Error(), "token") {
+		t.Errorf("an unknown key: %v", err)
+	}
+}
+
+// TestRulesFitRoutes holds that open routes need no role and all others need one.
+func TestRulesFitRoutes(t *testing.T) {
+	for route, r := range rules {
+		if r.open == (r.role != 0) || r.open && (r.whole || r.change) {
+			t.Errorf("%s: %+v", route, r)
+		}
+		if strings.HasPrefix(route, "POST") && r.role != Query && !r.change {
+			t.Errorf("%s changes something, and web pages may ask for it", route)
+		}
+	}
+	for _, prefix := range append(slices.Clone(prefixes), "") {
+		if r, known := ruleOf(http.MethodHead, prefix+"/dump"); !known || r.role != Peer {
+			t.Errorf("HEAD %s/dump: %+v", prefix, r)
+		}
+	}
+	if _, known := ruleOf("GET", "/admin/new"); known {
+		t.Error("a path without a rule has one")
+	}
+}
+
+// TestLimiterForgets holds that a limiter remembers a bounded number of clients.
+func TestLimiterForgets(t *testing.T) {
+	l := newLimiter(1, 1)
+	for i := range 3 * maxBuckets {
+		l.take(fmt.Sprint(i), 1)
+	}
+	if len(l.buckets) > maxBuckets {
+		t.Errorf("%d buckets", len(l.buckets))
+	}
+}
+
+// guarded is a router with one route of each kind.
+func guarded(p Policy) http.Handler {
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	r.Use(New(p, zerolog.Nop()).Check)
+	answer := func(g *gin.Context) {
+		c := Of(g)
+		g.String(http.StatusOK, "%s|%s|%s", c.Name, c.Roles, strings.Join(c.Tenants, ","))
+	}
+	r.POST("/query", answer)
+	r.POST("/register", answer)
+	r.GET("/health", answer)
+	r.GET("/metrics", answer)
+	r.GET("/new", answer)
+	return r
+}
+
+// TestDefaultDeny holds that a route without a rule is refused, whoever asks.
+func TestDefaultDeny(t *testing.T) {
+	w := httptest.NewRecorder()
+	guarded(Policy{Anonymous: Admin}).ServeHTTP(w, httptest.NewRequest("GET", "/new", nil))
+	if w.Code != http.StatusForbidden {
+		t.Errorf("status %d", w.Code)
+	}
+}
+
+// TestForwardedAddressesCountForNothing asks from another machine with the headers that proxies set.
+func TestForwardedAddressesCountForNothing(t *testing.T) {
+	h := guarded(Policy{Anonymous: Query, Loopback: Admin})
+	for address, want := range map[string]int{"203.0.113.9:4711": 403, "127.0.0.1:4711": 200, "[::1]:4711": 200, "[::ffff:127.0.0.1]:1": 200, "": 403, "localhost:1": 403} {
+		r := httptest.NewRequest("GET", "/metrics", nil)
+		r.RemoteAddr = address
+		for _, name := range []string{"X-Forwarded-For", "X-Real-Ip", "Forwarded", "True-Client-Ip", "X-Client-Ip"} {
+			r.Header.Set(name, "127.0.0.1")
+		}
+		r.Host = "127.0.0.1"
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%q: %d, want %d", address, w.Code, want)
+		}
+	}
+}
+
+// FuzzGuard sends arbitrary headers. None gives a client more than it has, and none stops the
+// process.
+func FuzzGuard(f *testing.F) {
+	known, err := ReadCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	must.Succeed(f, err)
+	for _, seed := range []string{"", "Bearer token", "bearer token", "Bearer", "Bearer  token ", "Basic dG9rZW4=", "Bearer tok\x00en", "Bearer token, Bearer token"} {
+		f.Add(seed, "application/json", "", "203.0.113.9:1")
+	}
+	f.Fuzz(func(t *testing.T, authorization, contentType, origin, address string) {
+		h := guarded(Policy{Credentials: known})
+		for _, target := range []string{"POST /query", "POST /register", "GET /metrics"} {
+			method, path, _ := strings.Cut(target, " ")
+			r := httptest.NewRequest(method, path, nil)
+			r.RemoteAddr = address
+			r.Header.Set("Authorization", authorization)
+			r.Header.Set("Content-Type", contentType)
+			r.Header.Set("Origin", origin)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			scheme, text, _ := strings.Cut(authorization, " ")
+			right := strings.EqualFold(scheme, "Bearer") && strings.TrimSpace(text) == "token"
+			if w.Code == http.StatusOK && (!right || path != "/query") {
+				t.Errorf("%s with %q: %d", target, authorization, w.Code)
+			}
+			if strings.Contains(w.Body.String(), "token") && w.Code != http.StatusUnauthorized {
+				t.Errorf("the answer repeats the token: %s", w.Body)
+			}
+		}
+	})
+}
+
+// FuzzReadCredentials reads arbitrary files.
+func FuzzReadCredentials(f *testing.F) {
+	f.Add([]byte("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	f.Add([]byte("certificates: [{name: a, subject: s, roles: [admin], tenants: ['*']}]"))
+	f.Add([]byte("tokens: &a [*a]"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := ReadCredentials(bytes.NewReader(text))
+		if err != nil {
+			return
+		}
+		for _, known := range c.tokens {
+			if known.client.Name == "" || known.client.Roles == 0 || known.client.Tenants != nil && len(known.client.Tenants) == 0 {
+				t.Errorf("an entry without a name, a role or a tenant: %+v", known.client)
+			}
+		}
+		if c.byToken("") != nil && !bytes.Contains(text, []byte(digest(""))) {
+			t.Error("the empty token is known")
+		}
+	})
+}
