@@ -56,10 +56,13 @@ var table = []room{
 	{dir: "internal/must", tests: true},
 	{dir: "tiers", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
+	// Places that flows share: those of queries, lists, dumps and replays.
+	{dir: "fair", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+
 	{dir: "events", rooms: []string{"tiers"}, not: slices.Concat(httpOrJSON, logging)},
 	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack, xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/payload", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "events/stream", rooms: []string{"tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	{dir: "events/stream", rooms: []string{"fair", "tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	// The network of the tests: it stays below the stream, which uses it.
 	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/journal", rooms: []string{"events/payload"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
@@ -91,7 +94,7 @@ var table = []room{
 	// Who may ask what: the middleware of all routers, and the files that it reads.
 	{dir: "conductor/access", rooms: []string{"conductor", "conductor/body", "conductor/scope", "conductor/server"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},
 
-	{dir: "conductor/server", rooms: []string{"conductor", "conductor/body"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
+	{dir: "conductor/server", rooms: []string{"fair", "conductor", "conductor/body"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
 
 	// Which peer is asked and how long: the format of a snapshot is a value that it is given.
 	{dir: "conductor/replica", rooms: []string{"conductor"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "os"}},

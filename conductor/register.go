@@ -198,6 +198,7 @@ func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.
 	if c.opts.Transport != nil {
 		cfg.Transport = c.opts.Transport(r, static)
 	}
+	cfg.ReplayFlow = r.Tenant
 	cfg.PartialClears = r.Clear == ClearDevice
 	if r.pool() {
 		cfg.FirstSeq = 1 // the Mooncake master numbers its batches from 1

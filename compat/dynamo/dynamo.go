@@ -74,8 +74,7 @@ func New(cfg Config) *Dialect {
 	if cfg.Replica == nil {
 		cfg.Replica = replica.New(replica.Config{})
 	}
-	dumps := server.NewAdmission(maxDumps, dumpWait)
-	dumps.Each = maxDumps - 1
+	dumps := server.NewSharedAdmission(maxDumps, maxDumps-1, dumpWait)
 	return &Dialect{cfg: cfg, conductor: cfg.Conductor, replica: cfg.Replica, metrics: newRequestMetrics(), dumps: dumps}
 }
 

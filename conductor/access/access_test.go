@@ -107,7 +107,7 @@ func guarded(p Policy) http.Handler {
 	return r
 }
 
-// TestDefaultDeny holds that a route without a rule is refused, whoever asks.
+// TestDefaultDeny holds that a route without a rule is refused to every client.
 func TestDefaultDeny(t *testing.T) {
 	w := httptest.NewRecorder()
 	guarded(Policy{Anonymous: Admin}).ServeHTTP(w, httptest.NewRequest("GET", "/new", nil))

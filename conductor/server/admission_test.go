@@ -269,8 +269,8 @@ func TestAdmissionShares(t *testing.T) {
 		mu.Unlock()
 		stop()
 		wg.Wait()
-		if st := a.Stats(); st.Inside != 0 || st.Waiting != 0 || len(a.flows) != 0 {
-			t.Errorf("in the end: %+v, %d flows", st, len(a.flows))
+		if st := a.Stats(); st.Inside != 0 || st.Waiting != 0 {
+			t.Errorf("in the end: %+v", st)
 		}
 	})
 }

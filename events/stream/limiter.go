@@ -1,30 +1,67 @@
 package stream
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"kvconductor/fair"
+)
 
 // Limiter bounds how many streams replay at once. A replay makes a publisher stream its
-// ring from the thread that also publishes. The time a stream waits for its turn does not
+// ring from the thread that also publishes. The time a stream waits for its place does not
 // count as silence of its publisher.
-type Limiter struct{ slots chan struct{} }
+//
+// A place is for a turn while others wait: a publisher that trickles would hold it for ever. A
+// stream whose turn is over asks for the rest at the end of the queue. Flows share the places
+// (Config.ReplayFlow), so that the streams of one tenant cannot have them all.
+type Limiter struct {
+	places *fair.Queue
+	turn   time.Duration
+}
+
+// replayTurn is how long a stream may replay while others wait. A ring of 10,000 batches takes a tenth
+// of it.
+const replayTurn = 2 * time.Second
 
 // NewLimiter lets n streams replay at once.
-func NewLimiter(n int) *Limiter { return &Limiter{slots: make(chan struct{}, max(n, 1))} }
+func NewLimiter(n int) *Limiter {
+	return &Limiter{places: fair.NewQueue(max(n, 1), 0), turn: replayTurn}
+}
 
 // acquire returns false if ctx ends first. A nil limiter has no bound.
-func (l *Limiter) acquire(ctx context.Context) bool {
+func (l *Limiter) acquire(ctx context.Context, flow string) bool {
 	if l == nil {
 		return ctx.Err() == nil
 	}
-	select {
-	case l.slots <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
+	return l.places.Enter(ctx, flow)
+}
+
+func (l *Limiter) release(flow string) {
+	if l != nil {
+		l.places.Leave(flow)
 	}
 }
 
-func (l *Limiter) release() {
-	if l != nil {
-		<-l.slots
+// limitTurn calls over when the turn of a stream is over and others wait. stop ends that.
+func (l *Limiter) limitTurn(over func()) (stop func()) {
+	if l == nil {
+		return func() {}
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		t := time.NewTicker(l.turn)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+			}
+			if _, waiting := l.places.Inside(); waiting > 0 {
+				over()
+				return
+			}
+		}
+	}()
+	return cancel
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"kvconductor/events"
@@ -123,14 +124,14 @@ func (s *Stream) fetch(ask, from uint64) {
 	})
 }
 
-// attempt replays from a sequence until the end marker, an error, or until the
-// queue is full: the machine then asks for the rest, which costs the publisher
-// less than a reader that is slow.
+// attempt replays from a sequence until the end marker, an error, until its turn is over while
+// others wait, or until the queue is full: the machine then asks for the rest, which costs the
+// publisher less than a reader that is slow.
 func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
-	if !s.cfg.Replays.acquire(ctx) {
+	if !s.cfg.Replays.acquire(ctx, s.cfg.ReplayFlow) {
 		return
 	}
-	defer s.cfg.Replays.release()
+	defer s.cfg.Replays.release(s.cfg.ReplayFlow)
 	s.push(ctx, input{kind: inReplayStart, ask: ask})
 	sub, err := s.cfg.Transport.Replay(ctx, s.cfg.ReplayEndpoint, from)
 	if err != nil {
@@ -142,6 +143,11 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 	}
 	defer context.AfterFunc(ctx, func() { sub.Close() })()
 	defer sub.Close()
+	var expired atomic.Bool
+	defer s.cfg.Replays.limitTurn(func() {
+		expired.Store(true)
+		sub.Close()
+	})()
 	var known events.PublisherID
 	for {
 		received, err := sub.Recv()
@@ -149,7 +155,9 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 			return
 		}
 		if err != nil {
-			s.note(err)
+			if !expired.Load() {
+				s.note(err)
+			}
 			s.push(ctx, input{kind: inReplayCut, ask: ask})
 			return
 		}

@@ -131,6 +131,8 @@ type Config struct {
 	// Replays bounds how many streams replay at once; share one between all
 	// streams. Nil is unbounded.
 	Replays *Limiter
+	// ReplayFlow names whose share of Replays the stream takes.
+	ReplayFlow string
 
 	// OnState, if set, hears of every change of state and reason, OnUndecodable
 	// of every batch that Decode refuses; payload is never written to again. Both

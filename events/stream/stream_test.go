@@ -596,7 +596,8 @@ func TestSilentReplayService(t *testing.T) {
 	})
 }
 
-// Streams that wait for their turn to replay lose neither patience nor batches.
+// Streams that wait for their turn to replay lose neither patience nor batches. A publisher that
+// answers nothing has its place for one turn.
 func TestLimiterDelaysReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := streamtest.NewPublisher()
@@ -607,12 +608,13 @@ func TestLimiterDelaysReplay(t *testing.T) {
 		a, _ := open(t, slow, func(c *Config) { c.Replays = replays; c.ReplayTimeout = time.Hour })
 		synctest.Wait()
 		b, c := open(t, quick, func(c *Config) { c.Replays = replays })
-		time.Sleep(time.Minute)
+		time.Sleep(replayTurn / 2)
 		wantState(t, b, Replaying, "")
 		quick.Publish("1")
-		a.Close()
+		time.Sleep(replayTurn)
 		wantSeqs(t, c, 0, 1)
 		wantState(t, b, Synced, "")
+		a.Close()
 	})
 }
 
