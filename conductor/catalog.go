@@ -33,6 +33,16 @@ func (c *registry) registrationCount() (n int) {
 	return n
 }
 
+// registeredFor returns how many sources of a tenant clients have registered. c.mu is held.
+func (c *registry) registeredFor(tenant string) (n int) {
+	for _, s := range c.sources {
+		if !s.recovered && !s.static && s.reg.Tenant == tenant {
+			n++
+		}
+	}
+	return n
+}
+
 // Partitions returns the tenants and models there is anything of, with their block
 // sizes in tokens, ascending. The sizes are not to be changed.
 func (c *registry) Partitions() map[Partition][]int {

@@ -57,7 +57,7 @@ func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 		lora := key.Variant.Lora
 		if key.Deployment == s.deploymentKey() && lora != s.reg.Lora && !slices.Contains(s.announced, lora) {
 			s.announced = append(s.announced, lora)
-			d.publish()
+			d.publish(s)
 		}
 	}
 	c.mu.Unlock()

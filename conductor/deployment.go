@@ -44,6 +44,7 @@ type deployment struct {
 	early      atomic.Int64                            // names remembered, see earlyNames
 	parts      atomic.Int32                            // most parts of a published block; 0 while none had several: see normalize/parts.go
 	view       atomic.Pointer[view]                    // registered instances
+	outdated   atomic.Bool                             // the view is older than the instances
 	pools      atomic.Pointer[[]*source]               // registered pools, sorted by key; never changed once published
 	profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none
 }
@@ -167,9 +168,36 @@ func (d *deployment) context(key scope.Variant) *indexContext {
 	return nil
 }
 
-// publish rebuilds the rows. c.mu is held.
-func (d *deployment) publish() {
-	var rows []row
+// publish lets the next query rebuild the rows: many registrations cost one. changed is the source
+// that came, went or announced an adapter, nil for none. c.mu is held.
+func (d *deployment) publish(changed *source) {
+	d.outdated.Store(true)
+	if changed == nil || changed.reg.pool() {
+		pools := slices.Collect(maps.Keys(d.pooled))
+		slices.SortFunc(pools, func(a, b *source) int { return strings.Compare(a.reg.Key().String(), b.reg.Key().String()) })
+		d.pools.Store(&pools)
+	}
+	if changed != nil && (changed.profile != (hash.Profile{}) || changed.reg.pool()) {
+		d.publishProfiles()
+	}
+}
+
+// rows returns the view of now.
+func (d *deployment) rows(c *registry) *view {
+	if d.outdated.Load() {
+		c.mu.Lock()
+		if d.outdated.Load() {
+			d.rebuild()
+			d.outdated.Store(false)
+		}
+		c.mu.Unlock()
+	}
+	return d.view.Load()
+}
+
+// rebuild makes the view. c.mu is held.
+func (d *deployment) rebuild() {
+	rows := make([]row, 0, len(d.instances))
 	for name, in := range d.instances {
 		r := row{id: in.id, name: name}
 		for s := range in.sources {
@@ -188,10 +216,6 @@ func (d *deployment) publish() {
 	}
 	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.name, b.name) })
 	d.view.Store(&view{rows: rows})
-	pools := slices.Collect(maps.Keys(d.pooled))
-	slices.SortFunc(pools, func(a, b *source) int { return strings.Compare(a.reg.Key().String(), b.reg.Key().String()) })
-	d.pools.Store(&pools)
-	d.publishProfiles()
 }
 
 // removeWaiter undoes addWaiter. c.mu is held.

@@ -27,17 +27,17 @@ func TestDeploymentProfile(t *testing.T) {
 	}
 	add := func(s *source) *source {
 		d.instance(s.reg.Instance).sources[s] = true
-		d.publish()
+		d.publish(s)
 		return s
 	}
 	remove := func(s *source) {
 		delete(d.instance(s.reg.Instance).sources, s)
-		d.publish()
+		d.publish(s)
 	}
 	pool := func(name, lora, seed string) *source {
 		s := named(name, 0, lora, seed)
 		d.pooled[s] = true
-		d.publish()
+		d.publish(s)
 		return s
 	}
 	f := func(lora, seed string) {
@@ -59,7 +59,7 @@ func TestDeploymentProfile(t *testing.T) {
 	late, early := pool("p2", "", "2"), pool("p1", "", "1")
 	f("", "1")
 	delete(d.pooled, early)
-	d.publish()
+	d.publish(early)
 	f("", "2")
 	b := add(named("b", 0, "sql", "20", "", "chat"))
 	f("", "20") // an engine that announces it, before a pool

@@ -111,7 +111,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	if d != nil {
 		d.noteAsked(now)
 	}
-	roster, only := d.rowsFor(q)
+	roster, only := d.rowsFor(&c.registry, q)
 	if roster == nil && (q.Instance == nil || q.minBlocks() > 0) {
 		return 0
 	}
@@ -169,11 +169,11 @@ var noRanks = tiers.NewRoster([]tiers.Instance{{}}).Zeros()
 
 // rowsFor returns the instances an answer may have rows of, nil for none, and where the
 // only one is that is asked for, -1 for all: see rule ANSWER-1.
-func (d *deployment) rowsFor(q *Query) (r *Roster, only int) {
+func (d *deployment) rowsFor(c *registry, q *Query) (r *Roster, only int) {
 	if d == nil {
 		return nil, -1
 	}
-	v := d.view.Load()
+	v := d.rows(c)
 	switch {
 	case q.Instance != nil:
 		at, ok := v.find(*q.Instance)

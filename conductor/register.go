@@ -112,7 +112,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		}
 	}
 	old, taken := c.sources[key]
-	most := c.tuned.Load().MaxSources
+	most, ofTenant := c.tuned.Load().MaxSources, c.tuned.Load().MaxTenantSources
 	switch {
 	case taken && old.recovered: // gives way
 	case taken:
@@ -126,8 +126,10 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		case !opts.Replace:
 			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
-	case most > 0 && c.registrationCount() >= most:
+	case most > 0 && len(c.sources) >= most && c.registrationCount() >= most:
 		return nil, ErrTooManySources
+	case ofTenant > 0 && !opts.Static && c.registeredFor(r.Tenant) >= ofTenant:
+		return nil, fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", ErrTooManySources, ofTenant)
 	}
 	if err := c.checkProfile(r, old); err != nil {
 		return nil, err
@@ -244,7 +246,7 @@ func (c *Conductor) withFeed(key Key, do func(pauser)) error {
 // observeEndpoint reports another source that follows the same publisher. c.mu is held.
 func (c *Conductor) observeEndpoint(s *source) {
 	for key, other := range c.sources {
-		if key != s.reg.Key() && other.reg.publisher() == s.reg.publisher() {
+		if other != s && other.reg.Endpoint == s.reg.Endpoint && other.reg.publisher() == s.reg.publisher() {
 			if key.Tenant != s.reg.Tenant {
 				// Findings are for the tenant of the source, which may not learn of others.
 				c.log.Warn().Str("source", s.reg.Key().String()).Str("other", key.String()).Msg("two tenants follow the same publisher")

@@ -58,7 +58,7 @@ func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 	d, ok := c.deployments[key]
 	if !ok {
 		d = &deployment{key: key, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
-		d.publish()
+		d.publish(nil)
 		c.deployments[key] = d
 		c.noteBlockSize(key, true)
 	}
@@ -83,7 +83,7 @@ func (c *registry) addSource(s *source) {
 	} else {
 		d.instance(s.reg.Instance).sources[s] = true
 	}
-	d.publish()
+	d.publish(s)
 }
 
 // removeSource undoes addSource. The journal records nothing more of the source. c.mu is held.
@@ -96,7 +96,7 @@ func (c *registry) removeSource(s *source) {
 	} else {
 		delete(d.instances[s.reg.Instance].sources, s)
 	}
-	d.publish()
+	d.publish(s)
 	c.release(d)
 }
 

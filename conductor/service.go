@@ -282,7 +282,7 @@ func (c *registry) Held(p Partition, blockSize int, instance string, rank int32)
 	if d == nil {
 		return 0
 	}
-	v := d.view.Load()
+	v := d.rows(c)
 	at, found := v.find(instance)
 	if !found {
 		return 0

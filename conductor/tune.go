@@ -3,6 +3,8 @@ package conductor
 // Tunables are options that may change while the Conductor runs. See Options for the meaning.
 type Tunables struct {
 	MaxSources, MinSynced int
+	// MaxTenantSources bounds the sources that clients register for one tenant, 0 for no bound.
+	MaxTenantSources int
 	SaltedOnly            bool
 	MaxTokenID            uint32
 }

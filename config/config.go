@@ -225,17 +225,18 @@ type DynamoDialect struct {
 
 // Limits bounds what one peer can make the server do.
 type Limits struct {
-	MaxBody         int64         `mapstructure:"max_body"`         // bytes of one HTTP request body; more is 413
-	MaxTokenID      int           `mapstructure:"max_token_id"`     // largest token id of queries and events; 0 is no bound
-	MaxTokens       int           `mapstructure:"max_tokens"`       // token ids or hashes in one query; more is 400
-	MaxQueries      int           `mapstructure:"max_queries"`      // queries worked on at once; 0 is four for each processor
-	QueryWait       time.Duration `mapstructure:"query_wait"`       // how long others wait; longer is 503
-	MaxSources      int           `mapstructure:"max_sources"`      // subscriptions, configured and registered together
-	MaxOrphans      int           `mapstructure:"max_orphans"`      // blocks per source that wait for their parent
-	MaxPayload      int64         `mapstructure:"max_payload"`      // bytes of one message from an engine
-	ReadTimeout     time.Duration `mapstructure:"read_timeout"`     // from the first byte of an HTTP request to its last
-	IdleTimeout     time.Duration `mapstructure:"idle_timeout"`     // how long a kept-alive HTTP connection may wait for its next request, and a client take nothing of its answer
-	ShutdownTimeout time.Duration `mapstructure:"shutdown_timeout"` // how long requests in flight may take after SIGTERM
+	MaxBody          int64         `mapstructure:"max_body"`           // bytes of one HTTP request body; more is 413
+	MaxTokenID       int           `mapstructure:"max_token_id"`       // largest token id of queries and events; 0 is no bound
+	MaxTokens        int           `mapstructure:"max_tokens"`         // token ids or hashes in one query; more is 400
+	MaxQueries       int           `mapstructure:"max_queries"`        // queries worked on at once; 0 is four for each processor
+	QueryWait        time.Duration `mapstructure:"query_wait"`         // how long others wait; longer is 503
+	MaxSources       int           `mapstructure:"max_sources"`        // subscriptions, configured and registered together
+	MaxTenantSources int           `mapstructure:"max_tenant_sources"` // subscriptions that clients register for one tenant; 0 is no bound
+	MaxOrphans       int           `mapstructure:"max_orphans"`        // blocks per source that wait for their parent
+	MaxPayload       int64         `mapstructure:"max_payload"`        // bytes of one message from an engine
+	ReadTimeout      time.Duration `mapstructure:"read_timeout"`       // from the first byte of an HTTP request to its last
+	IdleTimeout      time.Duration `mapstructure:"idle_timeout"`       // how long a kept-alive HTTP connection may wait for its next request, and a client take nothing of its answer
+	ShutdownTimeout  time.Duration `mapstructure:"shutdown_timeout"`   // how long requests in flight may take after SIGTERM
 
 	Memory                int64 `mapstructure:"memory"`                  // bytes of bodies and answers in flight; AutoSize is by the cgroup's limit, 0 no bound
 	MaxContexts           int   `mapstructure:"max_contexts"`            // adapters and salts of one source; 0 is no bound

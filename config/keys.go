@@ -99,6 +99,7 @@ var keys = []key{
 	{"limits.max_queries", "max-queries", count(), 0, "queries that are worked on at once, over all listeners; 0 is four for each processor"},
 	{"limits.query_wait", "query-wait", duration(), 0, "time a query beyond those waits before it is refused with 503"},
 	{"limits.max_sources", "max-sources", count(), 1, "subscriptions, configured and registered together"},
+	{"limits.max_tenant_sources", "max-tenant-sources", count(), 0, "subscriptions that clients may register for one tenant; 0 is no bound"},
 	{"limits.max_orphans", "max-orphans", count(), 0, "blocks of one source that may wait for their parent"},
 	{"limits.max_payload", "max-payload", size(), 1, "bytes of one message from an engine"},
 	{"limits.read_timeout", "read-timeout", duration(), int64(time.Millisecond), "time an HTTP request may take to arrive"},

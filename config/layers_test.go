@@ -93,6 +93,7 @@ func TestDefaults(t *testing.T) {
 	f("limits.max_queries", "0")
 	f("limits.query_wait", "100ms")
 	f("limits.max_sources", "10000")
+	f("limits.max_tenant_sources", "0")
 	f("limits.max_orphans", "65536")
 	f("limits.max_payload", "32MiB")
 	f("limits.read_timeout", "30s")

@@ -369,6 +369,15 @@ func TestClientLimits(t *testing.T) {
 	if seen := count("a", "/unregister", unregister); seen[404] < 3 || seen[404] > 6 || seen[429] < 40 {
 		t.Errorf("changes: %v", seen)
 	}
+	full := serveProcess(t, "limits: {max_tenant_sources: 2}\n")
+	for i, want := range []int{200, 200, 503} {
+		for _, tenant := range []string{"a", "b"} {
+			answer := post(t, full.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://192.0.2.1:1","type":"vLLM","modelname":"m","instance_id":"i-%d","block_size":16,"dp_rank":0,"tenant_id":%q}`, i, tenant), want)
+			if want == 503 && !strings.Contains(answer, "limits.max_tenant_sources allows 2") {
+				t.Errorf("%s", answer)
+			}
+		}
+	}
 	query := `{"model":"m","block_size":16,"tenant_id":"b","token_ids":[1]}`
 	if seen := count("b", "/query", query); seen[200] < 15 || seen[429] == 0 {
 		t.Errorf("the other tenant: %v", seen)

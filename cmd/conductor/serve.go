@@ -142,6 +142,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		return err
 	}
 	c := conductor.New(options)
+	c.Tune(tunables(&cfg))
 	peers := replica.New(replica.Config{
 		Peers: cfg.Dynamo.Peers, Formats: []replica.Format{snapshot.Format(), dynamo.Dumps(log)},
 		Client:  asking,

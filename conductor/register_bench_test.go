@@ -1,0 +1,36 @@
+package conductor
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/events/journal"
+	"kvconductor/events/stream"
+	"kvconductor/internal/must"
+)
+
+// BenchmarkRegister registers sources of one deployment, next to those that are there.
+func BenchmarkRegister(b *testing.B) {
+	for _, there := range []int{100, 1000, 4000} {
+		b.Run(fmt.Sprint(there), func(b *testing.B) {
+			c := New(Options{HashSeed: 1337, Log: zerolog.Nop()})
+			defer c.Close()
+			c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed { return idle{make(chan struct{})} }
+			register := func(i int) {
+				must.Succeed(b, c.Register(Registration{Endpoint: fmt.Sprintf("tcp://e%d:1", i), Type: TypeVLLM, Model: "m", Instance: fmt.Sprint(i), BlockSize: 16}, RegisterOptions{}))
+			}
+			for i := range there {
+				register(i)
+			}
+			b.ResetTimer()
+			for i := range b.N {
+				register(there + i)
+				b.StopTimer()
+				c.Unregister(Key{Instance: fmt.Sprint(there + i)})
+				b.StartTimer()
+			}
+		})
+	}
+}
