@@ -158,7 +158,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, places, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), foreignMessages(sockets), entry, budget, &web.Connections)
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())
 	}
@@ -531,13 +531,6 @@ func buildInfo() prometheus.Collector {
 	})
 	g.Set(1)
 	return g
-}
-
-// foreignMessages counts the messages that another host sends in the name of a source.
-func foreignMessages(s *zmq.Sockets) prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "conductor_foreign_messages_total", Help: "Messages on bound sockets in the name of a source whose publisher is connected from another host; they are dropped.",
-	}, func() float64 { return float64(s.Foreign()) })
 }
 
 // unclaimedMessages counts the messages that no source takes.

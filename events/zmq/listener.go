@@ -22,7 +22,6 @@ type listener struct {
 	cancel    context.CancelFunc
 	tasks     sync.WaitGroup // the accept loop and the readers
 	unclaimed atomic.Uint64
-	foreign   atomic.Uint64 // messages under the claim of another host
 
 	mu     sync.Mutex
 	boxes  []*mailbox
@@ -112,7 +111,6 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 		return // a port scan, or no publisher
 	}
 	defer c.Close()
-	host, _, _ := net.SplitHostPort(raw.RemoteAddr().String())
 	sent := make(map[*mailbox]bool)
 	defer func() {
 		for b := range sent {
@@ -135,9 +133,7 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 		for _, b := range boxes {
 			sent[b] = true
 			m.Block.Retain()
-			if !b.put(number, host, m, size) {
-				l.foreign.Add(1)
-			}
+			b.put(number, m, size)
 		}
 		m.Block.Release()
 	}

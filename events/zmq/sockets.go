@@ -22,9 +22,8 @@ import (
 //	       Subscribe (waits for a first message) --> Recv, Recv, ... of one connection
 //
 // A source sees one connection at a time, as if it had dialed it: messages of a
-// newer connection from the same host end the subscription, and the next one begins with them. So a
-// restarted publisher supersedes the rest of its old connection. A connection from another host
-// waits until the one that has the claim has ended: any client may write any topic.
+// newer connection end the subscription, and the next one begins with them. So a
+// restarted publisher supersedes the rest of its old connection.
 //
 // A full mailbox stops the connection that fills it, with all sources that its publisher
 // sends for, until the source has read on, is closed or paused, or follows a newer
@@ -38,7 +37,6 @@ type Sockets struct {
 	mu        sync.Mutex
 	listeners map[string]*listener // by address
 	unclaimed uint64               // messages no source wants, of listeners that are closed
-	foreign   uint64               // messages under the claim of another host, of the same
 }
 
 // Claim says which messages of a shared socket are a source's: those of topic
@@ -162,7 +160,6 @@ func (s *Sockets) leave(l *listener, box *mailbox) {
 		l.close()
 		s.mu.Lock()
 		s.unclaimed += l.unclaimed.Load()
-		s.foreign += l.foreign.Load()
 		s.mu.Unlock()
 	}
 }
@@ -180,18 +177,6 @@ func (s *Sockets) Strays() (messages uint64, topics []string) {
 	return messages, topics
 }
 
-// Foreign returns how many messages arrived on shared sockets under the claim of a source that follows
-// a publisher on another host. They are dropped.
-func (s *Sockets) Foreign() (messages uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	messages = s.foreign
-	for _, l := range s.listeners {
-		messages += l.foreign.Load()
-	}
-	return messages
-}
-
 // mailbox is what arrived for one source.
 type mailbox struct {
 	ctx   context.Context // ends with the claim
@@ -203,8 +188,7 @@ type mailbox struct {
 	queue  []delivery
 	bytes  int
 	share  payload.Share
-	newest uint64 // the connection that has the claim, 0 for none
-	host   string // of that
+	newest uint64 // the newest connection that sent something
 	closed bool   // the source has left
 }
 
@@ -233,17 +217,12 @@ type delivery struct {
 func (d *delivery) ends() bool { return d.message.Frames == nil }
 
 // put queues a message and waits for room. It drops what an older connection still
-// delivers, and everything once the source has left. It reports false for a message under the
-// claim of another host, which it drops too. It owns the block of the message.
-func (b *mailbox) put(conn uint64, host string, m payload.Message, size int) bool {
+// delivers, and everything once the source has left. It owns the block of the message.
+func (b *mailbox) put(conn uint64, m payload.Message, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.newest != 0 && conn != b.newest && host != b.host {
-		m.Block.Release()
-		return false
-	}
 	if conn > b.newest {
-		b.newest, b.host = conn, host
+		b.newest = conn
 		b.room.Broadcast() // an older connection waits in vain
 	}
 	for conn == b.newest && !b.closed && !b.fits(size) {
@@ -252,7 +231,6 @@ func (b *mailbox) put(conn uint64, host string, m payload.Message, size int) boo
 	if conn == b.newest && !b.closed {
 		b.append(delivery{conn: conn, message: m, size: size})
 	}
-	return true
 }
 
 // fits reports whether a message has room. It always fits into an empty mailbox.
@@ -260,12 +238,11 @@ func (b *mailbox) fits(size int) bool {
 	return len(b.queue) == 0 || len(b.queue) < mailboxLen && b.bytes+size <= mailboxBytes && b.share.Fits(size)
 }
 
-// end queues the end of a connection, if it has the claim, and leaves the claim to any other.
+// end queues the end of a connection, if it is the source's.
 func (b *mailbox) end(conn uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if conn == b.newest {
-		b.newest, b.host = 0, ""
 		b.append(delivery{conn: conn})
 	}
 }

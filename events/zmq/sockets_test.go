@@ -169,7 +169,7 @@ func TestMailboxIsBounded(t *testing.T) {
 			done := 0
 			go func() {
 				for i, size := range sizes {
-					b.put(1, "", payload.Of([]byte{byte(i)}), size)
+					b.put(1, payload.Of([]byte{byte(i)}), size)
 					done++
 				}
 			}()
@@ -198,7 +198,7 @@ func TestMailboxIsBounded(t *testing.T) {
 	f([]int{mailboxBytes + 1, 1, 1, 1}, 1, take, 1) // any size fits into an empty one
 	// A newer connection supersedes one that waits, and waits itself.
 	f(many, mailboxLen, func(b *mailbox) {
-		go b.put(2, "", payload.Of([]byte{2}), 1)
+		go b.put(2, payload.Of([]byte{2}), 1)
 		synctest.Wait()
 		if len(b.queue) != mailboxLen {
 			t.Errorf("%d messages wait", len(b.queue))
@@ -336,7 +336,7 @@ func TestMailboxesShareMemory(t *testing.T) {
 			b, n := newMailbox(t.Context(), Claim{}, memory), new(int)
 			go func() {
 				for range 100 {
-					b.put(1, "", payload.Of(make([]byte, 1000)), 1000)
+					b.put(1, payload.Of(make([]byte, 1000)), 1000)
 					*n++
 				}
 			}()
