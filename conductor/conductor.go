@@ -220,6 +220,7 @@ func (c *Conductor) watch() {
 			now := c.now()
 			for _, s := range c.registered() {
 				s.observeSilence(now)
+				s.observeRefusals()
 				if !c.past {
 					s.guard(func() { s.doctor.Unremoved(now) })
 				}

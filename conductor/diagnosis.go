@@ -54,6 +54,20 @@ func (s *source) observeSilence(now time.Time) {
 	s.logFindings()
 }
 
+// observeRefusals reports whether another connection has sent in the name of the source
+// since the last call.
+func (s *source) observeRefusals() {
+	st := s.stream.Status()
+	n := st.Dropped[events.ForeignConnection]
+	if n == s.refused {
+		s.doctor.Withdraw(doctor.FindingConnection)
+		return
+	}
+	s.refused = n
+	s.doctor.Report(doctor.FindingConnection, "%s sends under the topic and rank of the source, which another connection holds; its messages are refused until that one ends: find out which of the two is the engine", st.RefusedBy)
+	s.logFindings()
+}
+
 // observeEngines compares a pool's profile with that of its engines.
 func (s *source) observeEngines(engines profiled) {
 	if s.profile == (hash.Profile{}) || engines.rank == ofPool || engines.by.profile == s.profile {

@@ -3,14 +3,18 @@ package conductor_test
 import (
 	"bytes"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/doctor"
+	"kvconductor/events"
+	"kvconductor/events/stream/streamtest"
 	"kvconductor/internal/must"
 )
 
@@ -50,5 +54,42 @@ func TestFindingIsToldOnce(t *testing.T) {
 		if n := strings.Count(log.String(), `"finding":"unknown_medium"`); n != 1 {
 			t.Errorf("told %d times:\n%s", n, log.String())
 		}
+	})
+}
+
+// contested is a transport whose source others speak for.
+type contested struct {
+	*streamtest.Network
+	messages atomic.Uint64
+}
+
+func (c *contested) Refused() (uint64, string) { return c.messages.Load(), "10.0.0.9:4711" }
+
+// A connection that speaks in the name of a source is a finding while it does, and counted.
+func TestForeignConnectionIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		transport := &contested{Network: new(streamtest.Network)}
+		b := newBenchWith(nil, zerolog.Nop(), func(o *conductor.Options) {
+			o.Stream.Transport, o.SilentAfter = transport, time.Minute
+		})
+		defer b.conductor.Close()
+		b.run("register I")
+		f := func(messages, dropped uint64, found bool) {
+			t.Helper()
+			transport.messages.Store(messages)
+			time.Sleep(time.Minute / 4)
+			synctest.Wait()
+			st := b.conductor.Services()[0]
+			if n := st.Dropped[events.ForeignConnection]; n != dropped {
+				t.Errorf("%d messages are counted, want %d", n, dropped)
+			}
+			if has := len(st.Findings) == 1 && st.Findings[0].Code == doctor.FindingConnection && strings.HasPrefix(st.Findings[0].Message, "10.0.0.9:4711 "); has != found {
+				t.Errorf("findings %v", st.Findings)
+			}
+		}
+		f(0, 0, false)
+		f(2, 2, true)
+		f(3, 3, true)
+		f(3, 3, false)
 	})
 }

@@ -70,6 +70,7 @@ type source struct {
 
 	origin  atomic.Pointer[string] // of Recovery.Origin, nil without a recovery
 	opened  time.Time
+	refused uint64                   // messages of other connections; owned by Conductor.watch
 	heard   atomic.Int64             // when the last batch with events was applied, in ns since 1970; 0: none was
 	dropped map[events.Reason]uint64 // of single events; guarded by mu
 	lastErr string                   // guarded by mu

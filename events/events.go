@@ -157,6 +157,8 @@ const (
 	BadFrames  Reason = "bad_frames"  // frame count or sequence width
 	BadPayload Reason = "bad_payload" // not one complete msgpack batch
 	TooLarge   Reason = "too_large"   // a limit of the decoder or the socket; also of one event, by a limit per event
+	// Of a message over another connection than the one that its source follows.
+	ForeignConnection Reason = "foreign_connection"
 
 	// Of one event; its siblings are kept.
 	BadEvent    Reason = "bad_event"    // a shape no publisher uses

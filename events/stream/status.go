@@ -52,6 +52,10 @@ type Status struct {
 	// the decoder dropped, by reason.
 	Dropped map[events.Reason]uint64
 
+	// RefusedBy is who sent the last message that counts as events.ForeignConnection, ""
+	// if there is none.
+	RefusedBy string
+
 	// Queued and QueuedBytes are batches received and not applied, and the bytes of
 	// their payloads. At Config.Queue or Config.QueueBytes the stream stops reading.
 	Queued, QueuedBytes int
@@ -202,6 +206,12 @@ func (s *Stream) Status() Status {
 	st.Dropped = maps.Clone(v.transport)
 	for r, n := range v.st.Dropped {
 		st.Dropped[r] += n
+	}
+	if r, ok := s.cfg.Transport.(Refuser); ok {
+		var n uint64
+		if n, st.RefusedBy = r.Refused(); n > 0 {
+			st.Dropped[events.ForeignConnection] += n
+		}
 	}
 	st.Queued = s.inbox.liveLen + s.inbox.replayLen + v.heldLen
 	st.QueuedBytes = s.inbox.liveBytes + s.inbox.replayBytes + v.heldBytes

@@ -79,6 +79,13 @@ type Transport interface {
 	Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error)
 }
 
+// Refuser is a Transport that other publishers can reach in the name of the source's.
+type Refuser interface {
+	// Refused returns how many messages of other connections were refused, and who sent
+	// the last of them. It is safe from any goroutine.
+	Refused() (messages uint64, by string)
+}
+
 // Subscription is one connection.
 type Subscription = interface {
 	// Recv returns the next message. The caller owns its block; the list of frames is

@@ -3,6 +3,7 @@ package zmq
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -26,11 +27,12 @@ type listener struct {
 	mu     sync.Mutex
 	boxes  []*mailbox
 	topics map[string]map[int][]*mailbox // pod NUL model -> rank -> whose; replaced, never changed
+	holds  map[Claim]uint64              // claim -> the connection that holds it
 	strays []string                      // topics that no source claims, the latest last
 }
 
 func newListener(t Transport, rank func([]byte) (int, bool), addr string, ln net.Listener) *listener {
-	l := &listener{transport: t, rank: rank, addr: addr, ln: ln}
+	l := &listener{transport: t, rank: rank, addr: addr, ln: ln, holds: make(map[Claim]uint64)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.tasks.Go(l.accept)
 	return l
@@ -111,12 +113,7 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 		return // a port scan, or no publisher
 	}
 	defer c.Close()
-	sent := make(map[*mailbox]bool)
-	defer func() {
-		for b := range sent {
-			b.end(number)
-		}
-	}()
+	defer l.letGo(number)
 	for {
 		m, err := c.Recv()
 		if err != nil {
@@ -128,15 +125,45 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 		}
 		boxes := l.claimed(m.Frames)
 		if len(boxes) > 0 {
+			if !l.hold(boxes[0].claim, number) {
+				for _, b := range boxes {
+					b.refusals.count(raw.RemoteAddr())
+				}
+				m.Block.Release()
+				continue
+			}
 			m.Frames = slices.Clone(m.Frames) // they wait, and the connection uses its list again
 		}
 		for _, b := range boxes {
-			sent[b] = true
 			m.Block.Retain()
 			b.put(number, m, size)
 		}
 		m.Block.Release()
 	}
+}
+
+// hold reports whether a connection holds a claim. It takes one that none holds.
+func (l *listener) hold(c Claim, conn uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	holder, held := l.holds[c]
+	if !held {
+		l.holds[c] = conn
+	}
+	return !held || holder == conn
+}
+
+// letGo ends what a connection holds. The mailboxes learn of the end before another
+// connection can hold their claims.
+func (l *listener) letGo(conn uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.boxes {
+		if l.holds[b.claim] == conn {
+			b.end(conn)
+		}
+	}
+	maps.DeleteFunc(l.holds, func(_ Claim, holder uint64) bool { return holder == conn })
 }
 
 // claimed returns whose a message is, none if no source claims it. A message with a wrong

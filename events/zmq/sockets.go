@@ -21,14 +21,14 @@ import (
 //	                                |
 //	       Subscribe (waits for a first message) --> Recv, Recv, ... of one connection
 //
-// A source sees one connection at a time, as if it had dialed it: messages of a
-// newer connection end the subscription, and the next one begins with them. So a
-// restarted publisher supersedes the rest of its old connection.
+// A claim is held by the first connection that sends for it, until that connection ends.
+// Messages of other connections are refused and counted for the source. So a source sees
+// one connection at a time, as if it had dialed it, and no other publisher can end its
+// subscription or speak in its name. The next connection that sends holds the claim then.
 //
 // A full mailbox stops the connection that fills it, with all sources that its publisher
-// sends for, until the source has read on, is closed or paused, or follows a newer
-// connection. Every mailbox belongs to a source that has subscribed, so none stops a
-// connection for good.
+// sends for, until the source has read on, is closed or paused. Every mailbox belongs to a
+// source that has subscribed, so none stops a connection for good.
 type Sockets struct {
 	Transport
 	// Rank finds the data-parallel rank a payload names; when nil, none does.
@@ -73,8 +73,34 @@ type Source struct {
 	transport Transport
 	claim     Claim
 
+	refusals refusals
+
 	mu  sync.Mutex
 	box *mailbox // of the endpoint subscribed to, nil if none was bound; or closed
+}
+
+// refusals are the messages that other connections sent for a source.
+type refusals struct {
+	mu       sync.Mutex
+	messages uint64   // guarded by mu
+	by       net.Addr // of the last message; guarded by mu
+}
+
+func (r *refusals) count(by net.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.messages, r.by = r.messages+1, by
+}
+
+// Refused returns how many messages for the source came over another connection than the
+// one that it follows, and the address that sent the last of them.
+func (s *Source) Refused() (messages uint64, by string) {
+	s.refusals.mu.Lock()
+	defer s.refusals.mu.Unlock()
+	if s.refusals.by != nil {
+		by = s.refusals.by.String()
+	}
+	return s.refusals.messages, by
 }
 
 // Subscribe dials, or waits until a publisher sends something that is claimed.
@@ -111,6 +137,7 @@ func (s *Source) join(ctx context.Context, endpoint, address string) (*mailbox, 
 		return nil, err
 	}
 	box := newMailbox(ctx, s.claim, s.sockets.Memory)
+	box.refusals = &s.refusals
 	l, err := s.sockets.listen(addr, box)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %q: %w", address, err)
@@ -179,17 +206,17 @@ func (s *Sockets) Strays() (messages uint64, topics []string) {
 
 // mailbox is what arrived for one source.
 type mailbox struct {
-	ctx   context.Context // ends with the claim
-	claim Claim
-	news  chan struct{} // capacity 1: something arrived
+	ctx      context.Context // ends with the claim
+	claim    Claim
+	news     chan struct{} // capacity 1: something arrived
+	refusals *refusals     // of the source
 
 	mu     sync.Mutex
 	room   sync.Cond // on mu: there may be room, or nothing to wait for any more
 	queue  []delivery
 	bytes  int
 	share  payload.Share
-	newest uint64 // the newest connection that sent something
-	closed bool   // the source has left
+	closed bool // the source has left
 }
 
 func newMailbox(ctx context.Context, c Claim, m *payload.Memory) *mailbox {
@@ -216,19 +243,15 @@ type delivery struct {
 
 func (d *delivery) ends() bool { return d.message.Frames == nil }
 
-// put queues a message and waits for room. It drops what an older connection still
-// delivers, and everything once the source has left. It owns the block of the message.
+// put queues a message and waits for room. It drops everything once the source has left.
+// It owns the block of the message.
 func (b *mailbox) put(conn uint64, m payload.Message, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if conn > b.newest {
-		b.newest = conn
-		b.room.Broadcast() // an older connection waits in vain
-	}
-	for conn == b.newest && !b.closed && !b.fits(size) {
+	for !b.closed && !b.fits(size) {
 		b.room.Wait()
 	}
-	if conn == b.newest && !b.closed {
+	if !b.closed {
 		b.append(delivery{conn: conn, message: m, size: size})
 	}
 }
@@ -238,11 +261,11 @@ func (b *mailbox) fits(size int) bool {
 	return len(b.queue) == 0 || len(b.queue) < mailboxLen && b.bytes+size <= mailboxBytes && b.share.Fits(size)
 }
 
-// end queues the end of a connection, if it is the source's.
+// end queues the end of a connection that held the claim.
 func (b *mailbox) end(conn uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if conn == b.newest {
+	if !b.closed {
 		b.append(delivery{conn: conn})
 	}
 }

@@ -110,13 +110,73 @@ func TestSocketsDealOut(t *testing.T) {
 	if n != 6 || len(topics) != 6 {
 		t.Errorf("%d messages nobody claims, topics %q", n, topics)
 	}
+}
 
-	// A newer connection takes over; what the older one still sends is dropped.
-	second := connect(t, address)
-	send(t, second, "kv@a@m@1", seq, "again0")
-	if _, err := sub.Recv(); err == nil || !strings.Contains(err.Error(), "another connection") {
-		t.Errorf("the older connection's subscription ends with %v", err)
+// A source is its first connection's while that lasts: another one that sends in its name
+// neither ends the subscription nor mutes the publisher.
+func TestSocketsRefuseSecondConnection(t *testing.T) {
+	address := freeAddress(t)
+	s := &Sockets{Rank: lastByte}
+	src := s.For(Claim{"a", "m", 0}, nil)
+	subs := make(chan Subscription, 1)
+	open := func() {
+		go func() {
+			sub, err := src.Subscribe(t.Context(), "bind:tcp://"+address)
+			must.Report(t, err)
+			subs <- sub
+		}()
 	}
+	open()
+	until(t, "the listener is up", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.listeners[address] != nil
+	})
+	seq := strings.Repeat("\x00", 8)
+	honest := connect(t, address)
+	send(t, honest, "kv@a@m", seq, "one0")
+	sub := <-subs
+	f := func(want string) {
+		t.Helper()
+		if got := receive(t, sub); !strings.HasSuffix(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	f("one0")
+	forger := connect(t, address)
+	for range 3 {
+		send(t, forger, "kv@a@m", seq, "forged0")
+	}
+	until(t, "forged messages are counted", func() bool { n, _ := src.Refused(); return n == 3 })
+	send(t, honest, "kv@a@m", seq, "two0")
+	f("two0")
+	if n, _ := s.Strays(); n != 0 {
+		t.Errorf("%d messages count as unclaimed", n)
+	}
+	if _, by := src.Refused(); !strings.HasPrefix(by, "127.0.0.1:") {
+		t.Errorf("refused from %q", by)
+	}
+	forger.Close()
+	send(t, honest, "kv@a@m", seq, "three0")
+	f("three0")
+
+	// The source is free again once the connection has ended.
+	honest.Close()
+	if _, err := sub.Recv(); err == nil || !strings.Contains(err.Error(), "disconnected") {
+		t.Errorf("the subscription ends with %v", err)
+	}
+	open()
+	again := connect(t, address)
+	until(t, "the next connection has the source", func() bool {
+		send(t, again, "kv@a@m", seq, "four0")
+		select {
+		case sub = <-subs:
+			return true
+		default:
+			return false
+		}
+	})
+	f("four0")
 }
 
 // The listener lives while a source does, and its address is free afterwards.
@@ -196,17 +256,25 @@ func TestMailboxIsBounded(t *testing.T) {
 	f(many, mailboxLen, take, mailboxLen)
 	f(many, mailboxLen, (*mailbox).close, 0)
 	f([]int{mailboxBytes + 1, 1, 1, 1}, 1, take, 1) // any size fits into an empty one
-	// A newer connection supersedes one that waits, and waits itself.
+	// The end of a connection comes behind its messages, and those of the next one behind it.
 	f(many, mailboxLen, func(b *mailbox) {
-		go b.put(2, payload.Of([]byte{2}), 1)
-		synctest.Wait()
-		if len(b.queue) != mailboxLen {
-			t.Errorf("%d messages wait", len(b.queue))
-		}
 		take(b)
 		b.end(1)
-		b.end(2)
-	}, mailboxLen-3+2)
+		go b.put(2, payload.Of([]byte{2}), 1)
+		synctest.Wait()
+		if last := b.queue[len(b.queue)-1]; !last.ends() {
+			t.Error("a full mailbox takes a message")
+		}
+		for {
+			if _, ok, other := b.take(1); other || !ok {
+				break
+			}
+		}
+		synctest.Wait()
+		if d, _, other := b.take(1); d.ends() || !other {
+			t.Error("the message of the next connection is not the next one")
+		}
+	}, 1)
 }
 
 // Sources of one connection are throttled together; one that leaves lets go, and
