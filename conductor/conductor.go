@@ -221,6 +221,7 @@ func (c *Conductor) watch() {
 			for _, s := range c.registered() {
 				s.observeSilence(now)
 				s.observeRefusals()
+				c.notify(s.takeNotice(s.decideAll))
 				if !c.past {
 					s.guard(func() { s.doctor.Unremoved(now) })
 				}

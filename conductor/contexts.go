@@ -34,10 +34,11 @@ func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 	if x == nil {
 		x = &indexContext{
 			key: key.Variant, deployment: d, scheme: c.options.Scheme, log: c.log,
+			sources:    make(map[index.Source]*source),
 			translates: c.options.KeepClientHashes && dynamoSeed(key.Variant) != c.options.Scheme.Seed,
 		}
 		options := c.options
-		options.Remember = x.mayRecall
+		options.Remember, options.Contradicts = x.mayRecall, x.contradicts
 		x.index = index.New(options)
 		options.Budget.Charge(contextBytes)
 		d.contexts.Store(key.Variant, x)
@@ -62,6 +63,9 @@ func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 	}
 	c.mu.Unlock()
 	ns.context, ns.source = x, x.index.NewSource()
+	c.mu.Lock()
+	x.sources[ns.source] = s
+	c.mu.Unlock()
 	return ns
 }
 

@@ -80,6 +80,8 @@ type indexContext struct {
 	mu     sync.Mutex                    // serialises writers of owners
 	owners atomic.Pointer[[]tiers.Owner] // by index.Owner; append-only
 
+	sources map[index.Source]*source // of the namespaces; guarded by Conductor.mu
+
 	waiting atomic.Pointer[[]*source] // whose blocks may wait here for their hash; written under Conductor.mu
 
 	log     zerolog.Logger

@@ -303,6 +303,7 @@ func (s *holdings) leaveContext(ns *namespace) {
 	s.mu.Unlock()
 	delete(s.byContext, ns.key())
 	s.contexts.exitContext(s.owner, ns)
+	s.owner.decideContests(ns.context, nil)
 }
 
 // leaveEmptyContexts leaves namespaces that hold nothing any more: salts may be as many

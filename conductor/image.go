@@ -187,6 +187,11 @@ func (r *Recovery) Context(img *Image, c *ImageContext) (*ImageLoading, error) {
 			}
 		}
 	}
+	for _, src := range l.sources {
+		if s := r.c.sourceOf(l.into, src); s != nil && l.scratch == nil && !s.reg.pool() {
+			x.Teaches(src)
+		}
+	}
 	l.loader = x.NewLoader(
 		func(n uint32) (index.Source, bool) {
 			return at(l.sources, n, index.NoSource)

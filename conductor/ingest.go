@@ -117,6 +117,9 @@ func (s *source) dropUnstored(res *index.StoreResult) {
 func (s *source) remove(e *events.Event, key normalize.Owner) int {
 	unknown := len(e.Hashes) - s.withdraw(e, key)
 	s.drop(events.UnknownHash, unknown)
+	for _, ns := range s.namespaces {
+		s.decideContests(ns.context, e.Hashes)
+	}
 	if len(s.namespaces) > 1 {
 		s.leaveEmptyContexts()
 	}
@@ -141,6 +144,9 @@ func (s *source) clear(c *normalize.Change) {
 				ns.clear(h)
 			}
 		}
+	}
+	for _, ns := range s.namespaces {
+		s.decideContests(ns.context, nil)
 	}
 	if s.pool != nil {
 		s.pool.Clear(e, medium)

@@ -51,4 +51,5 @@ func (s *placement) adoptOne(ns, home *namespace, key normalize.Owner, h *holder
 		Engine: name, Local: []uint64{o.Local}, ClientHashes: clientHashes, Copies: s.copies(key),
 	})
 	s.noteResolved(ns.context, name)
+	s.noteContests(ns.context)
 }

@@ -96,6 +96,10 @@ func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 			spot.ns.useLookAheads(s.contexts, used)
 			res = s.putNamed(spot.ns, e.Hashes[from:i], s.keys, c.Owner, c.Medium, policy)
 			s.putParts(spot.ns, e.Hashes[from], c.Owner, c.Medium, policy)
+			if res.HashOnly > 0 { // contested since the inquiry
+				s.contexts.addWaiter(s.owner, spot.ns.context)
+				s.moveResolved(spot.ns.context, e.Hashes[from:i])
+			}
 		default:
 			for ; i < len(e.Hashes); i++ {
 				next, known := find(i)
@@ -205,6 +209,7 @@ func (s *placement) put(ns *namespace, c *normalize.Change, hashes, local []uint
 	if local != nil {
 		s.noteResolved(ns.context, hashes)
 	}
+	s.noteContests(ns.context)
 	if len(s.joined) > 0 {
 		s.noteResolved(ns.context, s.joined)
 		s.joined = s.joined[:0]

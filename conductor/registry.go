@@ -114,6 +114,7 @@ func (c *registry) removeNamespace(s *source, ns *namespace) (last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	x.removeWaiter(s)
+	delete(x.sources, ns.source)
 	x.lookAheads.removeUser(ns.lookAheads)
 	x.deployment.lookAheads.removeUser(ns.lookAheads)
 	if x.refs--; x.refs == 0 {

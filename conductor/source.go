@@ -113,7 +113,7 @@ func (s *source) run() {
 	for {
 		step, ok := s.stream.Next()
 		if !ok {
-			s.guard(s.end)
+			s.conductor.notify(s.takeNotice(s.end))
 			return
 		}
 		s.conductor.notify(s.take(step))
@@ -144,10 +144,15 @@ func (s *source) guard(f func()) {
 }
 
 // take applies one step and returns what others have to know of it.
-func (s *source) take(step stream.Step) (n notice) {
+func (s *source) take(step stream.Step) notice {
+	return s.takeNotice(func() { s.applyStep(&step) })
+}
+
+// takeNotice runs f, and returns what others have to know of it.
+func (s *source) takeNotice(f func()) (n notice) {
 	s.guard(func() {
 		defer func() { n, s.notice = s.notice, notice{} }() // also of a step that fails
-		s.applyStep(&step)
+		f()
 	})
 	return n
 }

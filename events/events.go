@@ -177,10 +177,12 @@ const (
 	OverBudget        Reason = "over_budget"   // blocks, by index.max_bytes
 	ContextLimit      Reason = "context_limit" // blocks of an adapter or a salt beyond limits.max_contexts
 	UnknownHash       Reason = "unknown_hash"
-	UnknownObject     Reason = "unknown_object"  // a key in no known form, and no hash
-	AsideObject       Reason = "aside_object"    // no part of a block of the main KV cache
-	ObjectConflict    Reason = "object_conflict" // says something else than its key, or than before
-	RepeatedEvent     Reason = "repeated_event"  // its number is not above the last one of its stream
+	// Not dropped: a hash that another source announces with other tokens.
+	ContestedHash  Reason = "contested_hash"
+	UnknownObject  Reason = "unknown_object"  // a key in no known form, and no hash
+	AsideObject    Reason = "aside_object"    // no part of a block of the main KV cache
+	ObjectConflict Reason = "object_conflict" // says something else than its key, or than before
+	RepeatedEvent  Reason = "repeated_event"  // its number is not above the last one of its stream
 
 	// Of one event that is applied all the same.
 	AmbiguousExtraKey Reason = "ambiguous_extra_key" // its salt may be an image of vLLM 0.17 or 0.18

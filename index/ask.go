@@ -28,7 +28,12 @@ func (x *Index) Ask(src Source, engine []uint64, dst []Known) []Known {
 	}
 	for _, h := range engine {
 		h = normal(h)
-		k := a.named(h)
+		var k Known
+		if x.isContested(a.s, h) {
+			a.at = place{}
+		} else {
+			k = a.named(h)
+		}
 		switch {
 		case src == NoSource:
 			k.Own = k.Named

@@ -22,7 +22,8 @@
 //
 // All sources share the meaning of an engine hash: publishers that hash alike pay for
 // it once, and may name blocks that another has taught. A source that means something
-// else by a hash keeps that to itself. A name lives as long as its block. A parent that
+// else by a hash keeps that to itself, and for sources without tokens the hash means nothing
+// as long as holders disagree (contest.go). A name lives as long as its block. A parent that
 // has left has no name, and its children arrive as orphans. They are held raw, and a link
 // (engine hash, parent, local hash) waits in the room of the source until the parent's
 // key is learned.
@@ -128,6 +129,9 @@ type Options struct {
 	// Remember reports whether a forgotten name may be asked for; nil is always. It is
 	// called by events, several at a time.
 	Remember func() bool
+	// Contradicts reports whether two meanings of an engine hash contradict each other; nil
+	// is never. See contest.go.
+	Contradicts func() bool
 }
 
 // Index is the blocks of one context. Create it with New.
@@ -176,6 +180,7 @@ type Index struct {
 	owners     []*owner  // by Owner; nil is dropped
 	families   []Source  // by Source: one it is related to, see family.go
 	privates   map[uint64][]private
+	contests   contests
 	places     map[uint64]uint64 // key -> block, of placeOf
 
 	used     int      // internal ids in use, with retired ones
@@ -190,6 +195,7 @@ type source struct {
 	owners  []*owner
 	held    int          // memberships of all owners
 	raw     bool         // some may be under an engine hash
+	teaches bool         // it announces tokens
 	private flat[uint64] // engine hash -> block, where it differs from what others mean
 	room    waitingRoom
 	work    []named   // buffer of settle
@@ -248,6 +254,7 @@ func New(opts Options) *Index {
 		scheme: opts.Scheme, step: opts.Scheme.Stepper(), maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes,
 		keepsClientHashes: opts.KeepClientHashes, serial: made.Add(1), forgotten: forgotten{keep: opts.KeepForgotten, remember: opts.Remember},
 	}
+	x.contests.contradicts = opts.Contradicts
 	if x.maxOrphans == 0 {
 		x.maxOrphans = DefaultMaxOrphans
 	}

@@ -105,7 +105,7 @@ func (x *Index) aliases() (n int) {
 // nothing that is not ordinary.
 func (x *Index) calm(s *source) bool {
 	return x.waiters.Load() == 0 && x.sweep.left == 0 && x.naming != catchingUp && x.places == nil &&
-		s.simple()
+		s.simple() && x.uncontested(s)
 }
 
 // leaves ends what an event did next to others, up to block i of n. It reports whether it has a

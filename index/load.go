@@ -390,6 +390,9 @@ func (l *Loader) own(c *chunkReader, from place) {
 			}
 		} else if s, ok := l.source(number); ok && engine != 0 && x.setOf(p) != 0 {
 			x.keepPrivate(x.sources[s], engine, p)
+			if x.contests.contradicts != nil && len(x.contests.of) < maxContested {
+				x.markContested(engine)
+			}
 		}
 	}
 }

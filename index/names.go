@@ -69,6 +69,9 @@ func (x *Index) meaning(s *source, engine uint64) place {
 			}
 		}
 	}
+	if x.isContested(s, engine) {
+		return place{}
+	}
 	p, _ := x.seek(s, engine)
 	return p
 }
@@ -76,7 +79,7 @@ func (x *Index) meaning(s *source, engine uint64) place {
 // ordinary reports that an engine hash has nothing to do with the private names, the raw
 // blocks or the waiting room of the source.
 func (x *Index) ordinary(s *source, engine uint64) bool {
-	return (s.private.len() == 0 || s.private.ref(engine) == nil) &&
+	return (s.private.len() == 0 || s.private.ref(engine) == nil) && !x.isContested(s, engine) &&
 		(!s.raw || x.looseOf(engine).isNone()) &&
 		(s.room.used == 0 || s.room.of(engine) == none && s.room.child(engine) == none)
 }
@@ -406,8 +409,14 @@ func (x *Index) learn(s *source, engine uint64, p place, want int) (conflict boo
 	x.dropPrivate(s, engine)
 	switch {
 	case shared == p:
-	case !shared.isNone() || !x.name(s, p, engine, want):
+	case !shared.isNone():
 		x.keepPrivate(s, engine, p)
+		x.contest(s, engine, shared)
+	case !x.name(s, p, engine, want):
+		x.keepPrivate(s, engine, p)
+	}
+	if x.Contested() > 0 {
+		x.decide(engine) // the source meant something else before
 	}
 	return conflict
 }
@@ -502,6 +511,9 @@ func (x *Index) unraw(s *source, engine uint64, to place, count bool) (moved boo
 func (x *Index) Means(engine uint64) (key uint64, known bool) {
 	x.lock()
 	defer x.unlock()
+	if x.isContested(nil, normal(engine)) {
+		return 0, false
+	}
 	p, _ := x.seek(nil, normal(engine))
 	if p.isNone() {
 		return 0, false
@@ -576,6 +588,9 @@ func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
 		return false
 	}
 	engine, key = normal(engine), normal(key)
+	if x.isContested(s, engine) {
+		return false
+	}
 	to := x.byKey(s, engine, key)
 	if to.isNone() {
 		to = x.placeOf(key)

@@ -100,6 +100,7 @@ func (p *storing) together() (i int, c cursor, more bool) {
 		return 0, c, false
 	}
 	p.s = p.o.s
+	p.s.teaches = p.s.teaches || e.Local != nil
 	if !x.calm(p.s) || e.HasKey || e.Keys != nil || e.ClientHashes != nil && x.keepsClientHashes && !x.wide {
 		return 0, c, true
 	}
@@ -270,6 +271,8 @@ func (p *storing) one(i int, next, c cursor) cursor {
 	if x.learn(p.s, engine, next.at, len(e.Engine)-i) {
 		p.res.Conflicts++
 		next = x.again(next)
+	} else if x.contests.some.Load() {
+		next = x.again(next) // blocks of others have moved
 	}
 	if p.s.room.used > 0 {
 		p.res.Resolved += p.placeWaiting(engine, next)
@@ -351,6 +354,11 @@ func (x *Index) forgetStale(n uint32, r *piece, at uint32) {
 func (p *storing) withKey(i int) int {
 	x, e := p.x, p.e
 	engine, key := normal(e.Engine[i]), normal(e.Keys[i])
+	if x.isContested(p.s, engine) {
+		p.raw(engine)
+		p.res.HashOnly++
+		return i + 1
+	}
 	if q := x.meaning(p.s, engine); !q.isNone() && x.key(q) == key {
 		i, _ = p.hashes(i)
 		return i

@@ -464,6 +464,10 @@ func (x *Index) yield(n uint32) {
 		for _, s := range users {
 			if s.private.ref(l.engine) == nil && !x.heldBySource(s, shared) {
 				x.keepPrivate(s, l.engine, l.p)
+				if shared, _ = x.find(l.engine); !shared.isNone() {
+					x.contest(s, l.engine, shared)
+					x.decide(l.engine)
+				}
 				continue
 			}
 			for _, o := range s.owners {

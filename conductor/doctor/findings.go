@@ -49,6 +49,8 @@ const (
 	FindingCopies = "copies_grow"
 	// FindingForeignTenant: events name a tenant that the source may not announce for.
 	FindingForeignTenant = "foreign_tenant"
+	// FindingContest: sources announce one hash with different tokens.
+	FindingContest = "contested_hash"
 	// FindingConnection: a connection sends in the name of a source that follows another.
 	FindingConnection = "foreign_connection"
 	// FindingHashScheme: hashes that were declared canonical are not.

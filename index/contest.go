@@ -1,0 +1,235 @@
+package index
+
+import (
+	"slices"
+	"sync/atomic"
+)
+
+// An engine hash is contested while sources that announce tokens hold different blocks by it.
+// One of them is wrong, or hostile, and the index cannot know which one:
+//
+//	learn(hash, block) --another block is the hash's--> contest --> blocks of sources without
+//	                                                                tokens wait by the hash
+//	Decide: the holders of one block alone are left --> the hash means that block to all
+//
+// Sources that announce tokens go on with what they mean themselves. To others, and to
+// Means, a contested hash means nothing.
+
+// maxContested bounds the contested hashes of an index: 2 MiB. More keep the meaning that
+// came first.
+const maxContested = 1 << 16
+
+// maxContests bounds the contests that wait for Contests.
+const maxContests = 1024
+
+// Contest is an announcement that contradicts another source.
+type Contest struct {
+	Engine  uint64
+	Source  Source // the one that announced the hash last
+	Other   Source // holds another block by the hash; NoSource if none that announces tokens does
+	Waiting []Source
+}
+
+// contests are the contested hashes. All lanes guard them.
+type contests struct {
+	contradicts func() bool // Options.Contradicts
+	of          map[uint64]bool
+	n           atomic.Int64 // of of
+	some        atomic.Bool  // there is news
+	news        []Contest
+	decided     []uint64
+}
+
+// isContested reports whether an engine hash means nothing to a source because it is contested.
+func (x *Index) isContested(s *source, engine uint64) bool {
+	return (s == nil || !s.teaches) && x.contests.n.Load() > 0 && x.contests.of[engine]
+}
+
+// uncontested reports whether contested hashes concern a source.
+func (x *Index) uncontested(s *source) bool { return s.teaches || x.contests.n.Load() == 0 }
+
+// contest notes that a source means something else by an engine hash than a block, which the
+// hash means to all. Blocks of sources without tokens begin to wait by it. All lanes are
+// locked.
+func (x *Index) contest(s *source, engine uint64, shared place) {
+	c := &x.contests
+	if c.contradicts == nil || !s.teaches || !c.contradicts() || !c.of[engine] && len(c.of) >= maxContested {
+		return
+	}
+	x.markContested(engine)
+	found := Contest{Engine: plain(engine), Source: s.name, Other: NoSource}
+	var wait []*owner
+	x.holders(x.setOf(shared), func(o *owner) {
+		switch {
+		case o.s.private.ref(engine) != nil:
+		case o.s.teaches:
+			found.Other = o.s.name
+		default:
+			wait = append(wait, o)
+		}
+	})
+	if found.Other == NoSource {
+		x.unnameOne(shared, engine) // first: the name is to be forgotten with the block
+	}
+	for _, o := range wait {
+		x.unplace(o, engine, shared)
+		if !slices.Contains(found.Waiting, o.s.name) {
+			found.Waiting = append(found.Waiting, o.s.name)
+		}
+	}
+	if len(c.news) < maxContests || len(found.Waiting) > 0 {
+		c.news = append(c.news, found)
+		c.some.Store(true)
+	}
+}
+
+// markContested makes an engine hash a contested one.
+func (x *Index) markContested(engine uint64) {
+	c := &x.contests
+	if c.of == nil {
+		c.of = make(map[uint64]bool)
+	}
+	c.of[engine] = true
+	c.n.Store(int64(len(c.of)))
+}
+
+// unplace lets a block of an owner wait by an engine hash. Of several copies of a block that
+// has other names too, one waits: which hash announced which copy is not known. Where the
+// budget has no room the owner loses the block.
+func (x *Index) unplace(o *owner, engine uint64, from place) {
+	to := x.looseOf(engine)
+	if !to.isNone() && !x.alive(to) {
+		to = x.looseOf(engine)
+	}
+	if to.isNone() {
+		if to = x.createLoose(o.s, engine, 0, 1); to.isNone() {
+			x.removeHolder(o, from)
+			return
+		}
+	}
+	names := 0
+	x.allNamesOf(from, func(uint64, uint32) { names++ })
+	o.s.raw = true
+	before := o.digest.Blocks
+	if more := o.copies.of(from); names > 1 && more > 0 {
+		o.copies.set(from, more-1)
+		x.addHolder(o, to)
+		o.raw += o.digest.Blocks - before
+		return
+	}
+	x.move(o, from, to, false)
+	o.raw = min(o.raw+1, o.digest.Blocks)
+}
+
+// unnameOne takes an engine hash off a block.
+func (x *Index) unnameOne(p place, engine uint64) {
+	line := x.lineOf(p, engine)
+	if line == 0 {
+		return
+	}
+	r := x.at(p.piece)
+	words, named, i := r.engine(), &r.named, p.at
+	if line != p.piece {
+		d := x.sideAt(line)
+		words, named, i = d.engine(), &d.named, p.at-d.from()
+	}
+	x.lockPiece(p.piece, r)
+	if *named>>i&1 != 0 {
+		x.names.remove(mix(engine), place{line, i}.ref())
+		*named &^= 1 << i
+	}
+	write64(&words[i], 0)
+	r.unlock()
+	x.lanes[0].names--
+}
+
+// decide ends the contest of an engine hash if the holders of one block alone are left. It
+// reports whether there is no contest any more. All lanes are locked.
+func (x *Index) decide(engine uint64) bool {
+	c := &x.contests
+	if !c.of[engine] {
+		return true
+	}
+	var by []*source // mean the same block by the hash, and hold it
+	var p place
+	agree := true
+	for _, s := range x.sources {
+		if s == nil || s.private.len() == 0 || s.private.ref(engine) == nil {
+			continue
+		}
+		q := x.meaning(s, engine)
+		if s.private.ref(engine) == nil || !x.heldBySource(s, q) {
+			continue // only retired owners held it
+		}
+		agree = agree && (len(by) == 0 || p == q)
+		by, p = append(by, s), q
+	}
+	shared, _ := x.find(engine)
+	held := false
+	if !shared.isNone() {
+		x.holders(x.setOf(shared), func(o *owner) { held = held || o.s.teaches && o.s.private.ref(engine) == nil })
+	}
+	if !agree || held && len(by) > 0 && p != shared {
+		return false
+	}
+	delete(c.of, engine)
+	c.n.Store(int64(len(c.of)))
+	if len(by) > 0 && p != shared && !shared.isNone() {
+		x.unnameOne(shared, engine)
+	}
+	for _, s := range by {
+		x.learn(s, engine, p, 1)
+	}
+	c.decided = append(c.decided, plain(engine))
+	c.some.Store(true)
+	return true
+}
+
+// Teaches says that a source announces tokens, before it does.
+func (x *Index) Teaches(src Source) {
+	x.lock()
+	defer x.unlock()
+	if s := x.sources[src]; s != nil {
+		s.teaches = true
+	}
+}
+
+// Contested returns the number of contested hashes.
+func (x *Index) Contested() int { return int(x.contests.n.Load()) }
+
+// Decide looks whether contests of some engine hashes, nil for all, have ended because
+// sources have lost blocks.
+func (x *Index) Decide(engine []uint64) {
+	if x.Contested() == 0 {
+		return
+	}
+	if engine == nil {
+		x.lock()
+		for h := range x.contests.of {
+			engine = append(engine, plain(h))
+		}
+		x.unlock()
+	}
+	for part := range slices.Chunk(engine, 256) { // others have their turn between
+		x.lock()
+		for _, h := range part {
+			x.decide(normal(h))
+		}
+		x.unlock()
+	}
+}
+
+// Contests returns the contests that began or got another announcement, at most 1,024 of
+// those without waiting blocks, and the hashes whose contests ended. It leaves none.
+func (x *Index) Contests() (news []Contest, decided []uint64) {
+	c := &x.contests
+	if !c.some.Load() {
+		return nil, nil
+	}
+	x.lock()
+	defer x.unlock()
+	news, decided = c.news, c.decided
+	c.news, c.decided = nil, nil
+	c.some.Store(false)
+	return news, decided
+}

@@ -1,0 +1,187 @@
+package index
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"kvconductor/index/hash"
+)
+
+// contestBench is an index of sources that announce tokens, and of a pool that announces
+// hashes alone. Blocks begin prompts, and each belongs to one hash.
+type contestBench struct {
+	t      *testing.T
+	index  *Index
+	src    []Source
+	owners []Owner             // of src, the pool's last
+	means  []map[uint64]uint64 // by source: hash -> key of the block that it holds by the hash
+	pooled map[uint64]bool     // hashes that the pool holds
+	hashes uint64
+}
+
+func newContestBench(t *testing.T, sources int, named bool) *contestBench {
+	b := &contestBench{t: t, hashes: 6, pooled: make(map[uint64]bool)}
+	b.index = New(Options{Scheme: hash.Default(), KeepForgotten: 100, Contradicts: func() bool { return true }})
+	if named {
+		b.index.NameAll()
+	}
+	for range sources + 1 {
+		s := b.index.NewSource()
+		b.src, b.owners = append(b.src, s), append(b.owners, b.index.NewOwner(s))
+		b.means = append(b.means, make(map[uint64]uint64))
+	}
+	return b
+}
+
+func (b *contestBench) pool() int { return len(b.src) - 1 }
+
+// keyOf returns the key, and the local hash, of a block.
+func keyOf(h, variant uint64) uint64 { return h*100 + variant }
+
+func (b *contestBench) store(s int, h, variant uint64) {
+	b.index.Store(&Store{Owner: b.owners[s], Engine: []uint64{h}, Local: []uint64{keyOf(h, variant)}, Copies: CopySet})
+	b.means[s][h] = keyOf(h, variant)
+	b.follow()
+}
+
+func (b *contestBench) remove(s int, h uint64) {
+	res := b.index.Remove(b.owners[s], []uint64{h}, nil, CopySet)
+	if _, held := b.means[s][h]; held != (res.Removed == 1) {
+		b.t.Errorf("source %d removes %d: %+v, held %v", s, h, res, held)
+	}
+	delete(b.means[s], h)
+	b.index.Decide([]uint64{h})
+	b.follow()
+}
+
+func (b *contestBench) clear(s int) {
+	b.index.Clear(b.owners[s])
+	clear(b.means[s])
+	b.index.Decide(nil)
+	b.follow()
+}
+
+func (b *contestBench) offload(h uint64) {
+	b.index.Store(&Store{Owner: b.owners[b.pool()], Engine: []uint64{h}, Rootless: true, Copies: CopySet})
+	b.pooled[h] = true
+	b.follow()
+	b.teach(h)
+}
+
+func (b *contestBench) reload(h uint64) {
+	res := b.index.Remove(b.owners[b.pool()], []uint64{h}, nil, CopySet)
+	if b.pooled[h] != (res.Removed == 1) {
+		b.t.Errorf("the pool removes %d: %+v, held %v", h, res, b.pooled[h])
+	}
+	delete(b.pooled, h)
+}
+
+// follow does what the application does after an event.
+func (b *contestBench) follow() {
+	_, decided := b.index.Contests()
+	for _, h := range decided {
+		b.teach(h)
+	}
+	for h := range b.hashes {
+		b.teach(h + 1)
+	}
+}
+
+func (b *contestBench) teach(h uint64) {
+	if key, known := b.index.Means(h); known && b.index.Holds(b.owners[b.pool()], h) {
+		b.index.Teach(b.src[b.pool()], h, key)
+	}
+}
+
+// check compares the pool's blocks with the rule.
+func (b *contestBench) check(what string) {
+	b.t.Helper()
+	if err := b.index.Check(); err != nil {
+		b.t.Fatalf("after %s: %v", what, err)
+	}
+	contested := 0
+	for h := uint64(1); h <= b.hashes; h++ {
+		var meant []uint64
+		for _, m := range b.means[:b.pool()] {
+			if key, ok := m[h]; ok && !slices.Contains(meant, key) {
+				meant = append(meant, key)
+			}
+		}
+		if len(meant) > 1 {
+			contested++
+		}
+		held := 0
+		for v := range uint64(4) {
+			if key := keyOf(h, v); b.index.Holds(b.owners[b.pool()], key) {
+				if held++; len(meant) > 0 && (len(meant) > 1 || meant[0] != key) {
+					b.t.Fatalf("after %s: the pool holds block %d, engines mean %d by %d", what, key, meant, h)
+				}
+			}
+		}
+		waits := b.index.Holds(b.owners[b.pool()], h)
+		if n := held + map[bool]int{true: 1}[waits]; n != map[bool]int{true: 1}[b.pooled[h]] {
+			b.t.Fatalf("after %s: the pool holds %d blocks of hash %d, announced %v", what, n, h, b.pooled[h])
+		}
+		if waits && len(meant) == 1 {
+			b.t.Fatalf("after %s: the pool's block waits by %d, which means %d", what, h, meant)
+		}
+		for s, m := range b.means[:b.pool()] {
+			if key, ok := m[h]; ok != b.index.Has(b.owners[s], h) || ok && !b.index.Holds(b.owners[s], key) {
+				b.t.Fatalf("after %s: source %d does not hold block %d by %d", what, s, key, h)
+			}
+		}
+	}
+	if n := b.index.Contested(); n != contested {
+		b.t.Fatalf("after %s: %d hashes are contested, want %d", what, n, contested)
+	}
+}
+
+// Blocks of a pool count for the tokens that all holders of their hash mean, in whatever
+// order the events come.
+func TestContestsOfRandomEvents(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		b := newContestBench(t, 3, seed%2 == 0)
+		for i := range 120 {
+			s, h, v := r.IntN(3), 1+r.Uint64N(b.hashes), r.Uint64N(4)
+			switch n := r.IntN(20); {
+			case n < 8:
+				b.store(s, h, v)
+			case n < 12:
+				b.remove(s, h)
+			case n < 13:
+				b.clear(s)
+			case n < 17:
+				b.offload(h)
+			default:
+				b.reload(h)
+			}
+			if b.check(fmt.Sprintf("%d events of seed %d", i+1, seed)); t.Failed() {
+				return
+			}
+		}
+	}
+}
+
+// A contest names both sources, and the sources whose blocks wait.
+func TestContestTellsWho(t *testing.T) {
+	b := newContestBench(t, 2, true)
+	b.store(0, 1, 0)
+	b.offload(1)
+	b.index.Store(&Store{Owner: b.owners[1], Engine: []uint64{1}, Local: []uint64{keyOf(1, 1)}})
+	news, decided := b.index.Contests()
+	if len(news) != 1 || len(decided) != 0 || news[0].Engine != 1 || news[0].Source != b.src[1] || news[0].Other != b.src[0] ||
+		!slices.Equal(news[0].Waiting, []Source{b.src[2]}) {
+		t.Errorf("news %+v, decided %d", news, decided)
+	}
+	b.index.DropSource(b.src[0])
+	b.index.Decide(nil)
+	if news, decided = b.index.Contests(); len(news) != 0 || !slices.Equal(decided, []uint64{1}) {
+		t.Errorf("news %+v, decided %d", news, decided)
+	}
+	if key, known := b.index.Means(1); !known || key != keyOf(1, 1) {
+		t.Errorf("1 means %d, %v", key, known)
+	}
+}
