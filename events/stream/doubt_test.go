@@ -22,6 +22,7 @@ func TestDoubtOutlastsClears(t *testing.T) {
 		step := func(payload string) {
 			t.Helper()
 			p.Publish(payload)
+			synctest.Wait()
 			if _, ok := s.Next(); !ok {
 				t.Fatal("closed")
 			}
@@ -61,7 +62,7 @@ func TestDoubtOutlastsClears(t *testing.T) {
 		s.Applied()
 		want(Partial, ReasonUnknown, ReasonUnknown)
 		if want := []told{
-			{Partial, ReasonUnknown}, {Synced, ""}, {Partial, why}, {Synced, ""}, {Partial, why}, {Partial, ReasonGap}, {Partial, why}, {Partial, ReasonUnknown},
+			{Synced, ""}, {Partial, why}, {Synced, ""}, {Partial, why}, {Partial, ReasonGap}, {Partial, why}, {Partial, ReasonUnknown},
 		}; !slices.Equal(heard, want) {
 			t.Errorf("told %v, want %v", heard, want)
 		}
