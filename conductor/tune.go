@@ -5,8 +5,8 @@ type Tunables struct {
 	MaxSources, MinSynced int
 	// MaxTenantSources bounds the sources that clients register for one tenant, 0 for no bound.
 	MaxTenantSources int
-	SaltedOnly            bool
-	MaxTokenID            uint32
+	SaltedOnly       bool
+	MaxTokenID       uint32
 }
 
 // Tune replaces the tunables. Sources beyond a smaller MaxSources stay.
