@@ -40,6 +40,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -131,6 +132,10 @@ func (t Transport) open(ctx context.Context, endpoint string, typ zmq4.SocketTyp
 		return nil, fmt.Errorf("cannot connect to %q: %w", endpoint, err)
 	}
 	c, err := t.greet(ctx, raw, typ, hello)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		// libzmq hangs up on a peer without the mechanism that it wants, before it names the mechanism.
+		err = fmt.Errorf("the peer hung up during the greeting: it is no ZMTP peer, or wants CURVE or PLAIN: %w", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a ZMTP connection to %q: %w", endpoint, err)
 	}
