@@ -92,7 +92,7 @@ var table = []room{
 	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "conductor/snapshot", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, zerolog}, not: []string{"flag", "os"}},
 
 	// Who may ask what: the middleware of all routers, and the files that it reads.
-	{dir: "conductor/access", rooms: []string{"conductor", "conductor/body", "conductor/scope", "conductor/server"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},
+	{dir: "conductor/access", rooms: []string{"fair", "conductor", "conductor/body", "conductor/scope", "conductor/server"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},
 
 	{dir: "conductor/server", rooms: []string{"fair", "conductor", "conductor/body"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
 

@@ -63,6 +63,7 @@ var keys = []key{
 	{"index.max_bytes", "index-max-bytes", size(), 0, "bytes one index may take before new blocks are refused; 0 is no bound"},
 	{"index.max_bytes_total", "index-max-bytes-total", sizeOrAuto(), AutoSize, "bytes all indexes may take before new blocks are refused; auto is half of the cgroup's memory limit, 0 no bound"},
 	{"index.recall_bytes", "index-recall-bytes", size(), 0, "bytes for the names of blocks that no instance holds any more; 0 keeps none"},
+	{"index.huge_pages", "index-huge-pages", truth(), 0, "let the system join pages of large indexes into huge ones, where it allows that (Linux, transparent_hugepage madvise or always)"},
 	{"index.local_hashes", "index-local-hashes", truth(), 0, "keep what GET /dump and so peers need: 8 bytes a block and a table entry under adapters and salts"},
 
 	{"pool.completeness", "pool-completeness", choice(All, Any), 0, "whether a block of a pool counts with all objects such blocks consist of, or with any"},

@@ -2,10 +2,16 @@
 package fair
 
 import (
-	"container/list"
 	"context"
 	"sync"
 )
+
+// A Flow is whose share of the places a user takes.
+type Flow struct {
+	Name string
+	// Weight is how many shares the flow has; below 1 it has one.
+	Weight int
+}
 
 // A Queue has a number of places. A user that gets none waits:
 //
@@ -13,30 +19,36 @@ import (
 //	  |                          ^
 //	  +--> waiting --a place-----+
 //
-// Each user names its flow. A free place goes to the waiting flow with the fewest places, of equal
-// ones to the user that waits longest. So a flow has all places while it is alone, and its
-// share once others ask.
+// A free place goes to the flow that has the fewest places for its weight. Of equal ones it goes
+// to the flow that has had the fewest of late (turn), and there to the user that waits longest.
+// So a flow has all places while it is alone, and its share once others ask: of many places to the
+// next whole one, of one place by turns.
 //
 // Safe for concurrent use. A free place costs no memory.
 type Queue struct {
-	mu     sync.Mutex
-	places int              // guarded by mu
-	each   int              // bound of one flow, 0 for none; guarded by mu
-	inside int              // guarded by mu
-	flows  map[string]*flow // with a user inside or waiting; guarded by mu
-	spare  []*flow          // to be used again; guarded by mu
-	queue  list.List        // of *waiter, oldest first; guarded by mu
+	mu      sync.Mutex
+	places  int              // guarded by mu
+	each    int              // bound of one flow, 0 for none; guarded by mu
+	inside  int              // guarded by mu
+	waiting int              // guarded by mu
+	turn    uint64           // that of the last user that entered; guarded by mu
+	flows   map[string]*flow // with a user inside or waiting; guarded by mu
+	spare   []*flow          // to be used again; guarded by mu
 }
 
-// flow counts the users of one flow.
-type flow struct{ inside, waiting int }
+// flow has the users of one flow.
+type flow struct {
+	inside, weight int
+	turn           uint64    // of its next user: start-time fair queueing
+	queue          []*waiter // oldest first
+}
+
+// perPlace is how far a place moves the turn of a flow of weight 1.
+const perPlace = 1 << 20
 
 // waiter is a user that waits.
 type waiter struct {
-	name    string
-	flow    *flow
 	entered chan struct{} // closed when it has a place
-	at      *list.Element
 }
 
 // NewQueue returns a Queue. If each is above 0, no flow has more places than that.
@@ -53,28 +65,27 @@ func (q *Queue) SetPlaces(n int) {
 }
 
 // TryEnter takes a place for a flow if one is free. Leave gives it back.
-func (q *Queue) TryEnter(name string) bool {
+func (q *Queue) TryEnter(of Flow) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	f := q.flowOf(name)
+	f := q.flowOf(of)
 	if q.inside < q.places && q.mayEnter(f) {
-		q.inside++
-		f.inside++
+		q.enter(f)
 		return true
 	}
-	q.forget(name, f)
+	q.forget(of.Name, f)
 	return false
 }
 
 // Enter takes a place for a flow, and waits for one until ctx ends. It reports whether it has one.
-func (q *Queue) Enter(ctx context.Context, name string) bool {
+func (q *Queue) Enter(ctx context.Context, of Flow) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	if q.TryEnter(name) {
+	if q.TryEnter(of) {
 		return true
 	}
-	w := q.join(name)
+	w := q.join(of)
 	select {
 	case <-w.entered:
 		return true
@@ -82,82 +93,99 @@ func (q *Queue) Enter(ctx context.Context, name string) bool {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	select {
-	case <-w.entered:
-		return true // at the last moment
-	default:
+	f := q.flows[of.Name]
+	for i, other := range f.queue {
+		if other == w {
+			f.queue = append(f.queue[:i], f.queue[i+1:]...)
+			q.waiting--
+			q.forget(of.Name, f)
+			return false
+		}
 	}
-	q.queue.Remove(w.at)
-	w.flow.waiting--
-	q.forget(w.name, w.flow)
-	return false
+	return true // at the last moment
 }
 
 // join puts a user into the queue.
-func (q *Queue) join(name string) *waiter {
+func (q *Queue) join(of Flow) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	w := &waiter{name: name, flow: q.flowOf(name), entered: make(chan struct{})}
-	w.at = q.queue.PushBack(w)
-	w.flow.waiting++
+	w := &waiter{entered: make(chan struct{})}
+	f := q.flowOf(of)
+	f.queue = append(f.queue, w)
+	q.waiting++
 	q.admit() // a place may have come free meanwhile
 	return w
 }
 
 // Leave gives the place of a flow to the next user, or back.
-func (q *Queue) Leave(name string) {
+func (q *Queue) Leave(of Flow) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	f := q.flows[name]
+	f := q.flows[of.Name]
 	f.inside--
 	q.inside--
 	q.admit()
-	q.forget(name, f)
+	q.forget(of.Name, f)
 }
 
 // admit gives free places to users that wait. q.mu is held.
 func (q *Queue) admit() {
-	for q.inside < q.places {
-		w := q.next()
-		if w == nil {
+	for q.inside < q.places && q.waiting > 0 {
+		f := q.next()
+		if f == nil {
 			return
 		}
-		q.queue.Remove(w.at)
-		w.flow.waiting--
-		w.flow.inside++
-		q.inside++
+		w := f.queue[0]
+		f.queue[0] = nil
+		f.queue = f.queue[1:]
+		q.waiting--
+		q.enter(f)
 		close(w.entered)
 	}
 }
 
-// next returns the user that the next place belongs to, nil if none may have it. q.mu is held.
-func (q *Queue) next() (best *waiter) {
-	for at := q.queue.Front(); at != nil; at = at.Next() {
-		w := at.Value.(*waiter)
-		if q.mayEnter(w.flow) && (best == nil || w.flow.inside < best.flow.inside) {
-			best = w
-		}
-		if best != nil && best.flow.inside == 0 {
-			break
+// enter gives a flow a place. q.mu is held.
+func (q *Queue) enter(f *flow) {
+	q.inside++
+	f.inside++
+	q.turn = max(q.turn, f.turn)
+	f.turn = q.turn + perPlace/uint64(f.weight)
+}
+
+// next returns the flow that the next place belongs to, nil if none may have it. q.mu is held.
+func (q *Queue) next() (best *flow) {
+	for _, f := range q.flows {
+		if len(f.queue) > 0 && q.mayEnter(f) && (best == nil || f.before(best)) {
+			best = f
 		}
 	}
 	return best
 }
 
+// before reports whether a place belongs to f rather than to g.
+func (f *flow) before(g *flow) bool {
+	if a, b := f.inside*g.weight, g.inside*f.weight; a != b {
+		return a < b
+	}
+	return f.turn < g.turn
+}
+
 // mayEnter reports whether a flow may have one more place. q.mu is held.
 func (q *Queue) mayEnter(f *flow) bool { return q.each == 0 || f.inside < q.each }
 
-// flowOf returns the flow of a name. q.mu is held.
-func (q *Queue) flowOf(name string) *flow {
-	f := q.flows[name]
+// flowOf returns a flow. q.mu is held.
+func (q *Queue) flowOf(of Flow) *flow {
+	f := q.flows[of.Name]
 	if f == nil {
 		if last := len(q.spare) - 1; last >= 0 {
 			f, q.spare = q.spare[last], q.spare[:last]
 		} else {
 			f = new(flow)
 		}
-		q.flows[name] = f
+		f.turn = q.turn
+		q.flows[of.Name] = f
 	}
+	f.weight = max(of.Weight, 1)
 	return f
 }
 
@@ -166,11 +194,12 @@ const maxSpare = 64
 
 // forget drops a flow without users. q.mu is held.
 func (q *Queue) forget(name string, f *flow) {
-	if *f != (flow{}) {
+	if f.inside > 0 || len(f.queue) > 0 {
 		return
 	}
 	delete(q.flows, name)
 	if len(q.spare) < maxSpare {
+		f.queue = nil
 		q.spare = append(q.spare, f)
 	}
 }
@@ -179,5 +208,5 @@ func (q *Queue) forget(name string, f *flow) {
 func (q *Queue) Inside() (inside, waiting int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.inside, q.queue.Len()
+	return q.inside, q.waiting
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"kvconductor/conductor/access"
 	"kvconductor/config"
 	"kvconductor/events/relay"
 	"kvconductor/events/stream"
@@ -31,6 +33,7 @@ type relayOptions struct {
 	memory, disk        config.Size
 	ranks               int
 	listen              string
+	tls                 access.ServerFiles
 	logLevel, logFormat string
 }
 
@@ -58,6 +61,9 @@ subscribers read from a relay as from an engine.`,
 	f.Var(&o.memory, "memory", "history in memory, of each rank")
 	f.Var(&o.disk, "disk", "history on the disk behind that, of each rank; needs --dir")
 	f.StringVar(&o.dir, "dir", "", "`directory` of the history on the disk; what an earlier relay left there is removed")
+	f.StringVar(&o.tls.Cert, "cert", "", "PEM `file` with the certificate of the listener; read again when it changes")
+	f.StringVar(&o.tls.Key, "key", "", "PEM `file` with the key of --cert")
+	f.StringVar(&o.tls.ClientCA, "client-ca", "", "PEM `file` with the authorities whose clients alone may connect to the listener")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:13380", "`address` of /metrics, /health and /ready; empty for none")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "json", "json or console")
@@ -97,6 +103,10 @@ func (o *relayOptions) check() error {
 		return fmt.Errorf("--ranks: %d is less than 1", o.ranks)
 	case o.memory < 1:
 		return errors.New("--memory: a relay needs memory")
+	case (o.tls.Cert == "") != (o.tls.Key == ""):
+		return errors.New("--cert and --key belong together")
+	case o.tls.ClientCA != "" && o.tls.Cert == "":
+		return errors.New("--client-ca needs --cert and --key")
 	case o.disk > 0 && o.dir == "":
 		return errors.New("--disk needs --dir")
 	case o.dir != "" && o.disk < 1:
@@ -138,6 +148,20 @@ func runRelay(ctx context.Context, o relayOptions, log zerolog.Logger) error {
 		ln, err := net.Listen("tcp", o.listen)
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
+		}
+		if o.tls.Cert != "" {
+			o.tls.RequireClientCert = o.tls.ClientCA != ""
+			certificates, err := access.LoadCertificates(o.tls)
+			if err != nil {
+				ln.Close()
+				return fmt.Errorf("--cert: %w", err)
+			}
+			go access.Watch(ctx, certificates.Paths, func() {
+				if err := certificates.Reload(); err != nil {
+					log.Error().Err(err).Msg("the certificate is not replaced")
+				}
+			})
+			ln = tls.NewListener(ln, certificates.Config())
 		}
 		web := &http.Server{Handler: relays.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 		go web.Serve(ln)

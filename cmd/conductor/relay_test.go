@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"kvconductor/internal/must"
 )
 
 // TestRelayGivesHistory has a server come late to a fleet whose engines replay some batches
@@ -75,6 +77,9 @@ func TestRelayRefuses(t *testing.T) {
 	}
 	with("--endpoint:", "--endpoint", "udp://x:1")
 	with("--replay-endpoint:", "--replay-endpoint", "tcp://127.0.0.1")
+	with("--cert and --key belong together", "--cert", "c.pem")
+	with("--client-ca needs --cert", "--client-ca", "c.pem")
+	with("--cert: open", "--cert", "none.pem", "--key", "none.pem")
 	with("--disk needs --dir", "--disk", "1GiB")
 	with("--dir needs --disk", "--dir", t.TempDir())
 	with("--memory", "--memory", "lots")
@@ -85,4 +90,23 @@ func TestRelayRefuses(t *testing.T) {
 	with("--log-level", "--log-level", "loud")
 	with("--bind:", "--bind", "tcp://192.0.2.1:1")
 	with("--listen:", "--listen", "192.0.2.1:1")
+}
+
+// TestRelayTLS holds that the listener of a relay answers clients with a certificate of its
+// authority alone.
+func TestRelayTLS(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "operators")
+	cert, key := ca.issue("relay", 2, time.Now().Add(time.Hour))
+	p := startProcess(t, "relay", "--endpoint", "tcp://127.0.0.1:1", "--bind", "tcp://127.0.0.1:0", "--bind-replay", "tcp://127.0.0.1:0",
+		"--listen", "127.0.0.1:0", "--cert", cert, "--key", key, "--client-ca", ca.file)
+	at := strings.Replace(p.url, "http:", "https:", 1) + "/health"
+	resp, err := ca.client(ca.issue("prometheus", 3, time.Now().Add(time.Hour))).Get(at)
+	must.Succeed(t, err)
+	if resp.Body.Close(); resp.StatusCode != http.StatusOK {
+		t.Errorf("with a certificate: %d", resp.StatusCode)
+	}
+	if resp, err := ca.client("", "").Get(at); err == nil {
+		t.Errorf("without a certificate: %d", resp.StatusCode)
+	}
 }

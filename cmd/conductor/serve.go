@@ -418,6 +418,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		SaltedOnly:       cfg.Privacy.SaltedOnly,
 		MaxContexts:      cfg.Limits.MaxContexts,
 		KeepClientHashes: cfg.Index.LocalHashes,
+		SmallPages:       !cfg.Index.HugePages,
 		Completeness:     completeness,
 		RecallBytes:      cfg.Index.RecallBytes,
 		PoolBytes:        cfg.Pool.MaxBytes,

@@ -31,6 +31,7 @@ import (
 	"kvconductor/config"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
+	"kvconductor/fair"
 	"kvconductor/internal/must"
 )
 
@@ -143,7 +144,7 @@ func TestQueriesAreRefused(t *testing.T) {
 			if free.Code != http.StatusOK && free.Code != http.StatusNotFound {
 				t.Errorf("%s with a free place: %d %s", d.path, free.Code, free.Body)
 			}
-			must.Succeed(t, a.Enter(t.Context(), ""))
+			must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
 			start := time.Now()
 			rec := ask(h, d.path, d.contentType, "", strings.NewReader(d.body))
 			if rec.Code != http.StatusServiceUnavailable || rec.Header().Get("Retry-After") != "1" || !strings.Contains(rec.Body.String(), "too many queries at once") {
@@ -152,10 +153,10 @@ func TestQueriesAreRefused(t *testing.T) {
 			if waited := time.Since(start); waited != wait {
 				t.Errorf("%s waited for %s", d.path, waited)
 			}
-			a.Leave("")
+			a.Leave(fair.Flow{})
 		}
 
-		must.Succeed(t, a.Enter(t.Context(), ""))
+		must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
 		start := time.Now()
 		f := func(method, path, body string, status int) string {
 			t.Helper()
@@ -186,7 +187,7 @@ func TestQueriesAreRefused(t *testing.T) {
 		if waited := time.Since(start); waited != 0 {
 			t.Errorf("what is no query waited for %s", waited)
 		}
-		a.Leave("")
+		a.Leave(fair.Flow{})
 	})
 }
 
@@ -235,13 +236,13 @@ func TestSlowClientsTakeNoPlace(t *testing.T) {
 			t.Errorf("%s as %s, beside a body that is still to come: %d %s", d.path, d.contentType, rec.Code, rec.Body)
 		}
 		// While the only place is taken, it waits behind its last byte.
-		must.Succeed(t, a.Enter(t.Context(), ""))
+		must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
 		io.WriteString(sender, d.body[10:])
 		if st := a.Stats(); st != (server.AdmissionStats{Inside: 1}) {
 			t.Errorf("%s as %s, before its last byte: %+v", d.path, d.contentType, st)
 		}
 		sender.Close()
-		a.Leave("")
+		a.Leave(fair.Flow{})
 		<-w.begun
 		outside("while its answer is taken")
 		close(w.taken)
@@ -257,7 +258,7 @@ func TestWhoGoesAwayLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := server.NewAdmission(1, time.Hour)
 		h, _ := everything(t, a)
-		must.Succeed(t, a.Enter(t.Context(), ""))
+		must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
 		for _, d := range dialects {
 			ctx, leave := context.WithCancel(t.Context())
 			req := httptest.NewRequestWithContext(ctx, http.MethodPost, d.path, strings.NewReader(d.body))
@@ -277,7 +278,7 @@ func TestWhoGoesAwayLeavesTheQueue(t *testing.T) {
 				t.Errorf("%s as %s, afterwards: %+v", d.path, d.contentType, st)
 			}
 		}
-		a.Leave("")
+		a.Leave(fair.Flow{})
 	})
 }
 
@@ -512,7 +513,7 @@ func TestShutdownInBothProtocols(t *testing.T) {
 			io.Copy(io.Discard, res.Body)
 			res.Body.Close()
 		}
-		must.Succeed(t, a.Enter(t.Context(), ""))
+		must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
 		answered := make(chan error, 1)
 		go func() {
 			res, err := router.Post("http://"+address+"/query", "application/json", strings.NewReader(dialects[0].body))
@@ -528,7 +529,7 @@ func TestShutdownInBothProtocols(t *testing.T) {
 		<-began
 		stopped := make(chan error, 1)
 		go func() { stopped <- s.Shutdown(t.Context()) }()
-		a.Leave("") // the one that waits is let in, before or after the end began
+		a.Leave(fair.Flow{}) // the one that waits is let in, before or after the end began
 		if err := <-answered; err != nil {
 			t.Errorf("HTTP/2 %t: a request in flight: %v", h2, err)
 		}

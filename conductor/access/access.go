@@ -24,6 +24,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/scope"
 	"kvconductor/conductor/server"
+	"kvconductor/fair"
 )
 
 // Roles are what a client may do, as a set of bits.
@@ -75,6 +76,8 @@ type Client struct {
 	Name    string
 	Roles   Roles
 	Tenants scope.Tenants
+	// Weight is how many shares of the places for queries the client has, 0 for one.
+	Weight int
 }
 
 // asked is a client and whose share its request takes.
@@ -84,7 +87,7 @@ type asked struct {
 }
 
 // Flow implements what server.FlowOf looks for.
-func (a *asked) Flow() string { return a.flow }
+func (a *asked) Flow() fair.Flow { return fair.Flow{Name: a.flow, Weight: a.Weight} }
 
 // reader is the client as a conductor.View needs it.
 func (c *Client) reader() conductor.Reader {

@@ -23,6 +23,7 @@ import (
 //	    sha256: 64 hexadecimal digits, the SHA-256 of the token
 //	    roles: [query]
 //	    tenants: [acme]
+//	    weight: 2 # optional; shares of the places for queries
 //	certificates:
 //	  - name: engines
 //	    subject: engines.acme.example
@@ -48,7 +49,11 @@ type entry struct {
 	Subject string   `yaml:"subject"`
 	Roles   []string `yaml:"roles"`
 	Tenants []string `yaml:"tenants"`
+	Weight  int      `yaml:"weight"`
 }
+
+// maxWeight bounds the shares of one client.
+const maxWeight = 1000
 
 // maxFile bounds a file of credentials in bytes, some 50,000 tokens.
 const maxFile = 16 << 20
@@ -67,11 +72,17 @@ func ReadCredentials(r io.Reader) (*Credentials, error) {
 	}
 	out := &Credentials{certificates: make(map[string]*Client)}
 	var errs []error
-	names := make(map[string]bool)
+	names, weights := make(map[string]bool), make(map[string]int)
 	add := func(list string, i int, e entry) *Client {
 		c, err := e.client()
 		if err == nil && names[e.Name] {
 			err = fmt.Errorf("name: %q is taken by another entry", e.Name)
+		}
+		if err == nil && len(c.Tenants) == 1 {
+			other, known := weights[c.Tenants[0]]
+			if weights[c.Tenants[0]] = c.Weight; known && other != c.Weight {
+				err = fmt.Errorf("weight: %d, and %d in another entry of tenant %q: its clients share places", c.Weight, other, c.Tenants[0])
+			}
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s[%d]: %w", list, i, err))
@@ -119,6 +130,8 @@ func ReadCredentials(r io.Reader) (*Credentials, error) {
 func (e *entry) client() (*Client, error) {
 	roles, err := ParseRoles(e.Roles)
 	switch {
+	case e.Weight < 0 || e.Weight > maxWeight:
+		return nil, fmt.Errorf("weight: %d is not between 1 and %d, or 0 for 1", e.Weight, maxWeight)
 	case e.Name == "":
 		return nil, errors.New("name: is required")
 	case err != nil:
@@ -130,11 +143,11 @@ func (e *entry) client() (*Client, error) {
 	case slices.Contains(e.Tenants, ""):
 		return nil, errors.New("tenants: a tenant has no name")
 	case !slices.Contains(e.Tenants, "*"):
-		return &Client{Name: e.Name, Roles: roles, Tenants: scope.Tenants(e.Tenants)}, nil
+		return &Client{Name: e.Name, Roles: roles, Tenants: scope.Tenants(e.Tenants), Weight: e.Weight}, nil
 	case len(e.Tenants) > 1:
 		return nil, errors.New(`tenants: "*" is every tenant, and stands alone`)
 	}
-	return &Client{Name: e.Name, Roles: roles}, nil
+	return &Client{Name: e.Name, Roles: roles, Weight: e.Weight}, nil
 }
 
 // Count returns the number of entries.

@@ -19,6 +19,7 @@ import (
 	conductorserver "kvconductor/conductor/server"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
+	"kvconductor/fair"
 	"kvconductor/internal/apitest"
 	"kvconductor/internal/must"
 )
@@ -123,11 +124,11 @@ func TestAnswersFitTheDocument(t *testing.T) {
 			t.Errorf("%s in another coding: %d %s", path, rec.Code, rec.Body)
 		}
 	}
-	must.Succeed(t, s.places.Enter(t.Context(), ""))
+	must.Succeed(t, s.places.Enter(t.Context(), fair.Flow{}))
 	f("POST", "/query", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 503)
 	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":[1]}`, 503)
 	f("GET", "/ready", "", 200)
-	s.places.Leave("")
+	s.places.Leave(fair.Flow{})
 	f("GET", "/services", "", 200)
 	f("GET", "/global_view", "", 200)
 	f("GET", "/global_view?limit=all", "", 400)

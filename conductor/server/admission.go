@@ -17,7 +17,7 @@ import (
 var ErrBusy = errors.New("too many queries at once")
 
 // An Admission bounds how many queries run at once. The others wait in a fair.Queue, for a while.
-// Queries belong to flows: a tenant, a client or an address (FlowOf).
+// Queries belong to flows: a tenant, a client or an address (FlowOf), with their weights.
 //
 // Handlers call Do, after the body has arrived and before they send the answer.
 //
@@ -57,26 +57,26 @@ func (a *Admission) Do(g *gin.Context, work func() error) error {
 	if a == nil {
 		return work()
 	}
-	name := FlowOf(g)
-	if err := a.Enter(g.Request.Context(), name); err != nil {
+	flow := FlowOf(g)
+	if err := a.Enter(g.Request.Context(), flow); err != nil {
 		g.Writer.Header().Set("Retry-After", "1") // seconds; the smallest value but 0
 		return err
 	}
-	defer a.Leave(name)
+	defer a.Leave(flow)
 	return work()
 }
 
 // Enter takes a place for a flow. Leave gives it back. Enter returns ErrBusy if no place comes
 // free within the wait, or before ctx ends.
-func (a *Admission) Enter(ctx context.Context, name string) error {
-	if a == nil || a.queue.TryEnter(name) {
+func (a *Admission) Enter(ctx context.Context, flow fair.Flow) error {
+	if a == nil || a.queue.TryEnter(flow) {
 		return nil
 	}
 	bound := a.bound.Load()
 	if bound.wait > 0 {
 		limited, cancel := context.WithTimeout(ctx, bound.wait)
 		defer cancel()
-		if a.queue.Enter(limited, name) {
+		if a.queue.Enter(limited, flow) {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
@@ -88,21 +88,21 @@ func (a *Admission) Enter(ctx context.Context, name string) error {
 }
 
 // Leave gives the place of a flow to the next query, or back.
-func (a *Admission) Leave(name string) {
+func (a *Admission) Leave(flow fair.Flow) {
 	if a != nil {
-		a.queue.Leave(name)
+		a.queue.Leave(flow)
 	}
 }
 
 // FlowKey is where a middleware leaves a value that names whose share a request takes.
 const FlowKey = "conductor.client"
 
-// FlowOf returns whose share a request takes, "" if no middleware said so.
-func FlowOf(g *gin.Context) string {
+// FlowOf returns whose share a request takes, that of "" if no middleware said so.
+func FlowOf(g *gin.Context) fair.Flow {
 	if v, ok := g.Get(FlowKey); ok {
-		return v.(interface{ Flow() string }).Flow()
+		return v.(interface{ Flow() fair.Flow }).Flow()
 	}
-	return ""
+	return fair.Flow{}
 }
 
 // AdmissionStats are the counters of an Admission.

@@ -76,7 +76,7 @@ func (b *Budget) Bound(g *gin.Context) {
 	if b == nil {
 		return
 	}
-	x := &exchange{ResponseWriter: g.Writer, sent: g.Request.Body, budget: b, flow: FlowOf(g)}
+	x := &exchange{ResponseWriter: g.Writer, sent: g.Request.Body, budget: b, flow: FlowOf(g).Name}
 	g.Writer = x
 	if x.sent != nil && x.sent != http.NoBody {
 		g.Request.Body = x

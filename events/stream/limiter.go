@@ -33,12 +33,12 @@ func (l *Limiter) acquire(ctx context.Context, flow string) bool {
 	if l == nil {
 		return ctx.Err() == nil
 	}
-	return l.places.Enter(ctx, flow)
+	return l.places.Enter(ctx, fair.Flow{Name: flow})
 }
 
 func (l *Limiter) release(flow string) {
 	if l != nil {
-		l.places.Leave(flow)
+		l.places.Leave(fair.Flow{Name: flow})
 	}
 }
 

@@ -1,0 +1,133 @@
+package fair
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// crowd lets n users of a flow enter again and again, each for a second, and counts them.
+func crowd(ctx context.Context, wg *sync.WaitGroup, q *Queue, f Flow, n int) (entered *atomic.Int64) {
+	entered = new(atomic.Int64)
+	for range n {
+		wg.Go(func() {
+			for q.Enter(ctx, f) {
+				entered.Add(1)
+				time.Sleep(time.Second)
+				q.Leave(f)
+			}
+		})
+	}
+	return entered
+}
+
+// TestShares holds that flows have places by their weights, however many of their users wait, on
+// one place as on many.
+func TestShares(t *testing.T) {
+	for _, places := range []int{1, 4, 8, 64} {
+		t.Run(fmt.Sprint(places), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := NewQueue(places, 0)
+				ctx, stop := context.WithCancel(t.Context())
+				var wg sync.WaitGroup
+				a := crowd(ctx, &wg, q, Flow{"a", 1}, 500)
+				b := crowd(ctx, &wg, q, Flow{"b", 0}, 100)
+				c := crowd(ctx, &wg, q, Flow{"c", 2}, 100)
+				time.Sleep(1000*time.Second + time.Millisecond)
+				stop()
+				total := int64(1001 * places)
+				for _, x := range []struct {
+					name          string
+					entered, want int64
+				}{{"a", a.Load(), total / 4}, {"b", b.Load(), total / 4}, {"c", c.Load(), total / 2}} {
+					if x.entered < x.want*9/10 || x.entered > x.want*11/10 {
+						t.Errorf("%s entered %d times, want %d", x.name, x.entered, x.want)
+					}
+				}
+				wg.Wait()
+				if inside, waiting := q.Inside(); inside+waiting+len(q.flows) != 0 {
+					t.Errorf("in the end %d inside, %d waiting, %d flows", inside, waiting, len(q.flows))
+				}
+			})
+		})
+	}
+}
+
+// TestOnePlace holds that a flow that asks now and then waits for one user of a busy flow at
+// most, though there is one place.
+func TestOnePlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(1, 0)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		crowd(ctx, &wg, q, Flow{Name: "busy"}, 50)
+		time.Sleep(500 * time.Millisecond)
+		for range 20 {
+			begun := time.Now()
+			q.Enter(ctx, Flow{Name: "quiet"})
+			if waited := time.Since(begun); waited > time.Second {
+				t.Errorf("waited for %s", waited)
+			}
+			q.Leave(Flow{Name: "quiet"})
+			time.Sleep(1300 * time.Millisecond)
+		}
+		stop()
+		wg.Wait()
+	})
+}
+
+// TestEach holds that a flow has no more places than its bound, though others are free.
+func TestEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue(4, 3)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		entered := crowd(ctx, &wg, q, Flow{Name: "a"}, 10)
+		synctest.Wait()
+		if inside, waiting := q.Inside(); inside != 3 || waiting != 7 || entered.Load() != 3 {
+			t.Errorf("%d inside, %d waiting", inside, waiting)
+		}
+		if !q.TryEnter(Flow{Name: "b"}) {
+			t.Error("no place for another flow")
+		}
+		stop()
+		wg.Wait()
+	})
+}
+
+// TestRaces enters and gives up at random, and holds that no place is lost or given twice.
+func TestRaces(t *testing.T) {
+	const places = 3
+	q := NewQueue(places, 2)
+	var inside atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			f := Flow{Name: fmt.Sprint(i % 5), Weight: i % 3}
+			for range 300 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(100))*time.Microsecond)
+				if q.Enter(ctx, f) {
+					if n := inside.Add(1); n > places {
+						t.Errorf("%d inside", n)
+					}
+					inside.Add(-1)
+					q.Leave(f)
+				}
+				cancel()
+			}
+		})
+	}
+	for n := range 100 {
+		q.SetPlaces(1 + n%places)
+	}
+	q.SetPlaces(places)
+	wg.Wait()
+	if inside, waiting := q.Inside(); inside+waiting+len(q.flows) != 0 {
+		t.Errorf("in the end %d inside, %d waiting, %d flows", inside, waiting, len(q.flows))
+	}
+}
