@@ -69,7 +69,8 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 			if !x.alone {
 				return i, c, false
 			}
-		} else if !c.at.isNone() {
+		} else if !c.at.isNone() && load32(&t.prev) != c.at.piece {
+			x.keep(to.piece)
 			write32(&t.prev, c.at.piece)
 		}
 		return p.walk(i, c, to, key)
