@@ -184,3 +184,51 @@ func FuzzReadCredentials(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkCheck is what a Guard costs a request: of a client without credentials on an open
+// server, with one token of 1 and of 1,000, and with limits.
+func BenchmarkCheck(b *testing.B) {
+	for _, bench := range []struct {
+		name    string
+		entries int
+		limits  Limits
+	}{{"open", 0, Limits{}}, {"1 token", 1, Limits{}}, {"1000 tokens", 1000, Limits{}}, {"limits", 1, Limits{Requests: 1 << 30, Bytes: 1 << 40}}} {
+		b.Run(bench.name, func(b *testing.B) {
+			p := Policy{Anonymous: Query, Limits: bench.limits}
+			if bench.entries > 0 {
+				text := "tokens:\n"
+				for i := range bench.entries {
+					text += fmt.Sprintf("  - {name: n%d, sha256: %s, roles: [query], tenants: [a]}\n", i, digest(fmt.Sprint("secret", i)))
+				}
+				var err error
+				p.Credentials, err = ReadCredentials(strings.NewReader(text))
+				must.Succeed(b, err)
+			}
+			router := gin.New()
+			router.Use(New(p, zerolog.Nop()).Check)
+			router.POST("/query", func(*gin.Context) {})
+			bare := gin.New()
+			bare.POST("/query", func(*gin.Context) {})
+			req := httptest.NewRequest("POST", "/query", nil)
+			req.Header.Set("Content-Type", "application/json")
+			if bench.entries > 0 {
+				req.Header.Set("Authorization", "Bearer secret0")
+			}
+			w := httptest.NewRecorder()
+			if router.ServeHTTP(w, req); w.Code != http.StatusOK {
+				b.Fatal(w.Code, w.Body)
+			}
+			b.Run("with", func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					router.ServeHTTP(w, req)
+				}
+			})
+			b.Run("without", func(b *testing.B) {
+				for b.Loop() {
+					bare.ServeHTTP(w, req)
+				}
+			})
+		})
+	}
+}

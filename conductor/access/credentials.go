@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"slices"
 	"strings"
@@ -34,6 +35,8 @@ import (
 // certificate authority has signed.
 type Credentials struct {
 	tokens       []token
+	found        map[uint64][]int // by hash of the digest under seed -> positions in tokens
+	seed         maphash.Seed
 	certificates map[string]*Client // by subject
 }
 
@@ -70,7 +73,7 @@ func ReadCredentials(r io.Reader) (*Credentials, error) {
 	if err := d.Decode(&in); err != nil && err != io.EOF {
 		return nil, err
 	}
-	out := &Credentials{certificates: make(map[string]*Client)}
+	out := &Credentials{certificates: make(map[string]*Client), found: make(map[uint64][]int), seed: maphash.MakeSeed()}
 	var errs []error
 	names, weights := make(map[string]bool), make(map[string]int)
 	add := func(list string, i int, e entry) *Client {
@@ -98,10 +101,12 @@ func ReadCredentials(r io.Reader) (*Credentials, error) {
 			errs = append(errs, fmt.Errorf("tokens[%d]: sha256: not 64 hexadecimal digits; make an entry with conductor token", i))
 		case e.Subject != "":
 			errs = append(errs, fmt.Errorf("tokens[%d]: subject: only entries of certificates have one", i))
-		case slices.ContainsFunc(out.tokens, func(t token) bool { return t.digest == [sha256.Size]byte(digest) }):
+		case out.has([sha256.Size]byte(digest)):
 			errs = append(errs, fmt.Errorf("tokens[%d]: sha256: another entry has the same token", i))
 		default:
 			if c := add("tokens", i, e); c != nil {
+				at := maphash.Bytes(out.seed, digest)
+				out.found[at] = append(out.found[at], len(out.tokens))
 				out.tokens = append(out.tokens, token{[sha256.Size]byte(digest), c})
 			}
 		}
@@ -153,16 +158,21 @@ func (e *entry) client() (*Client, error) {
 // Count returns the number of entries.
 func (c *Credentials) Count() int { return len(c.tokens) + len(c.certificates) }
 
-// byToken returns the client of a token, nil if there is none. Its time does not depend on the
-// token: it compares the digest with every entry.
+// byToken returns the client of a token, nil if there is none. Its time tells nothing of the
+// entries: it looks for a hash under a random seed, and compares digests in constant time.
 func (c *Credentials) byToken(text string) (client *Client) {
 	digest := sha256.Sum256([]byte(text))
-	for i := range c.tokens {
+	for _, i := range c.found[maphash.Bytes(c.seed, digest[:])] {
 		if subtle.ConstantTimeCompare(c.tokens[i].digest[:], digest[:]) == 1 {
 			client = c.tokens[i].client
 		}
 	}
 	return client
+}
+
+// has reports whether an entry has a digest.
+func (c *Credentials) has(digest [sha256.Size]byte) bool {
+	return slices.ContainsFunc(c.found[maphash.Bytes(c.seed, digest[:])], func(i int) bool { return c.tokens[i].digest == digest })
 }
 
 // byCertificate returns the client of a verified certificate, nil if there is none.
