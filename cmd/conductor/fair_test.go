@@ -25,7 +25,7 @@ func rawQuery(t *testing.T, p *process, tenant string, tokens []uint32) []byte {
 }
 
 // TestQuietTenant asks for one tenant now and then while 64 clients of another ask without pause.
-// No query of the first is refused. The log has its latency alone, beside the others, and as it is
+// No query of the first is refused. The log has its latency alone, with the others at work, and as it is
 // where all are one tenant.
 func TestQuietTenant(t *testing.T) {
 	const blocks = 8192
@@ -93,8 +93,8 @@ func TestQuietTenant(t *testing.T) {
 			}
 		})
 	}
-	t.Log("beside 64 clients of another tenant:", quiet("a"))
-	t.Log("beside 64 clients of its own tenant:", quiet("b"))
+	t.Log("with 64 clients of another tenant:", quiet("a"))
+	t.Log("with 64 clients of its own tenant:", quiet("b"))
 	for _, c := range noisy {
 		c.Close()
 	}
