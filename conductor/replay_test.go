@@ -22,7 +22,7 @@ import (
 // replayed rebuilds what a journal holds, as far as keep says.
 func replayed(t *testing.T, dir string, keep func(*journal.Record) bool) *conductor.Replay {
 	t.Helper()
-	r, err := journal.Open(dir)
+	r, err := journal.Open(dir, nil)
 	must.Succeed(t, err)
 	p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
 	var rec journal.Record
