@@ -58,6 +58,8 @@ var table = []room{
 
 	// Places that flows share: those of queries, lists, dumps and replays.
 	{dir: "fair", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// Keys that seal files: the journal and snapshots read the same form.
+	{dir: "keyfile", not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 
 	{dir: "events", rooms: []string{"tiers"}, not: slices.Concat(httpOrJSON, logging)},
 	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack, xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
@@ -65,7 +67,7 @@ var table = []room{
 	{dir: "events/stream", rooms: []string{"fair", "tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	// The network of the tests: it stays below the stream, which uses it.
 	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
-	{dir: "events/journal", rooms: []string{"events/payload"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	{dir: "events/journal", rooms: []string{"events/payload", "keyfile"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	{dir: "events/relay", rooms: []string{"tiers", "events", "events/journal", "events/payload", "events/stream", "events/wire", "events/zmq"}, not: slices.Concat(httpOrJSON, logging)},
 	// Rules for endpoints, as values: the configuration checks them, sockets obey them.
 	{dir: "events/reach", not: slices.Concat(httpOrJSON, logging, []string{"os"}), noClock: true},
@@ -100,7 +102,7 @@ var table = []room{
 	{dir: "conductor/replica", rooms: []string{"conductor"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "os"}},
 
 	// Snapshots as bytes, and the directory of the server's own.
-	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/journal", "index", "index/hash", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},
+	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/journal", "index", "index/hash", "keyfile", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/replica", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
@@ -114,7 +116,7 @@ var table = []room{
 
 	// What checks the files in deploy/. It is a module of its own.
 	{dir: "deploy", anything: true},
-	{dir: "cmd/conductor", rooms: []string{".", "cmd/internal/...", "compat/...", "conductor/...", "config", "events/...", "index/...", "tiers"}, anything: true},
+	{dir: "cmd/conductor", rooms: []string{".", "cmd/internal/...", "compat/...", "conductor/...", "config", "events/...", "index/...", "keyfile", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
 	// The bench measures rooms and borrows the fleet's reading of traces.

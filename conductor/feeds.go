@@ -31,6 +31,7 @@ type recorded struct {
 	steps   chan stream.Step
 	applied chan struct{}
 	closed  chan struct{}
+	suspect bool // records of it may be among damaged ones since its last batch; owned by the Replay
 	close   sync.Once
 	busy    bool // a step is with the source; owned by the goroutine that calls Next
 

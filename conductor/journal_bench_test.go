@@ -11,6 +11,7 @@ import (
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
 	"kvconductor/internal/must"
+	"kvconductor/keyfile"
 )
 
 // loop is a feed that hands out the same payloads again and again, as the
@@ -94,11 +95,15 @@ func BenchmarkIngest(b *testing.B) {
 	}
 	b.Run("journal=off", func(b *testing.B) { run(b, 0, nil) })
 	b.Run("journal=ring", func(b *testing.B) { run(b, 256<<10, nil) })
-	b.Run("journal=on", func(b *testing.B) {
-		w, err := journal.Create(journal.Options{Dir: b.TempDir(), MaxBytes: 512 << 20, Delay: 10 * time.Millisecond})
-		must.Succeed(b, err)
-		defer w.Close()
-		run(b, 0, w)
-		b.ReportMetric(float64(w.Stats().Dropped)/float64(b.N), "dropped/op")
-	})
+	record := func(key *keyfile.Key) func(*testing.B) {
+		return func(b *testing.B) {
+			w, err := journal.Create(journal.Options{Dir: b.TempDir(), MaxBytes: 512 << 20, Delay: 10 * time.Millisecond, Key: key})
+			must.Succeed(b, err)
+			defer w.Close()
+			run(b, 0, w)
+			b.ReportMetric(float64(w.Stats().Dropped)/float64(b.N), "dropped/op")
+		}
+	}
+	b.Run("journal=on", record(nil))
+	b.Run("journal=sealed", record(&keyfile.Key{1}))
 }

@@ -111,6 +111,11 @@ func (p *Replay) Take(rec *journal.Record) error {
 		p.run, p.begun, p.first, p.standing = rec.Run, true, rec.At.Segment, nil
 		p.sum.Runs++
 	}
+	if rec.AfterDamage {
+		for _, f := range p.sources {
+			f.suspect = true
+		}
+	}
 	switch rec.Kind {
 	case journal.Settings:
 		p.standing = make(map[uint32]bool)
@@ -139,6 +144,7 @@ func (p *Replay) Take(rec *journal.Record) error {
 		f.refuse(rec.Seq)
 	case journal.Reset:
 		p.sum.Epochs++
+		f.suspect = false
 		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: string(rec.Payload)}, rec.Time)
 	case journal.State:
 		fields, err := rec.Fields()
@@ -266,9 +272,19 @@ func (p *Replay) enter(f *recorded, rec *journal.Record) {
 	}
 }
 
+// follow compares the number of a record with the one before, if there is damage between them.
+// The damage may hold the numbers that are left out.
+func (p *Replay) follow(f *recorded, rec *journal.Record) {
+	if f.suspect && (!f.st.HasSeq || rec.Seq > f.st.LastSeq+1) {
+		f.incomplete(ReasonJournalGap)
+	}
+	f.suspect = false
+}
+
 // idle moves past batches without events.
 func (p *Replay) idle(f *recorded, rec *journal.Record) {
 	p.enter(f, rec)
+	p.follow(f, rec)
 	f.source.guard(func() { f.source.mark.Seq = rec.Seq })
 	f.idle(rec.Seq, rec.Time)
 }
@@ -281,6 +297,7 @@ func (p *Replay) batch(f *recorded, rec *journal.Record) error {
 		return fmt.Errorf("batch %d of %s was applied and cannot be decoded now: %w", rec.Seq, f.source.reg.Key(), err)
 	}
 	p.enter(f, rec)
+	p.follow(f, rec)
 	if f.st.HasSeq && rec.Seq > f.st.LastSeq {
 		p.sum.Missing += rec.Seq - f.st.LastSeq - 1
 	}

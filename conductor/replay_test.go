@@ -22,7 +22,7 @@ import (
 // replayed rebuilds what a journal holds, as far as keep says.
 func replayed(t *testing.T, dir string, keep func(*journal.Record) bool) *conductor.Replay {
 	t.Helper()
-	r, err := journal.Open(dir)
+	r, err := journal.Open(dir, nil)
 	must.Succeed(t, err)
 	p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
 	var rec journal.Record
@@ -168,6 +168,11 @@ func TestReplayIncomplete(t *testing.T) {
 			"A|default|0 State=synced Reason= Epoch=1 LastSeq=2 Blocks=3", "B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
 		f("a reset is lost", func(r *journal.Record) bool { return r.Kind != journal.Reset },
 			"C|default|0 State=partial Reason=journal_gap Epoch=2 LastSeq=0 Blocks=2")
+		damaged := false // the record before
+		f("a batch is damaged", func(r *journal.Record) bool {
+			r.AfterDamage, damaged = damaged, r.Source == 1 && r.Seq == 1 && r.Kind == journal.Batch
+			return first(r) && !damaged
+		}, "A|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=2 Blocks=2", "B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
 		f("batches are said to be lost", func(r *journal.Record) bool {
 			if r.Source == 1 && r.Seq == 1 && r.Kind == journal.Batch {
 				*r = journal.Record{Kind: journal.Lost, Source: 1, Seq: 1, Run: r.Run, At: r.At}

@@ -203,6 +203,7 @@ type Ready struct {
 type Journal struct {
 	Dir      string `mapstructure:"dir"`       // directory of its files; "" is no record
 	MaxBytes int64  `mapstructure:"max_bytes"` // bytes of all files; the oldest go first
+	KeyFile  string `mapstructure:"key_file"`  // key that seals the files; "" leaves them plain
 
 	RingBytes int64 `mapstructure:"ring_bytes"` // bytes of the ring of each source, which is in memory; 0 is no ring
 }

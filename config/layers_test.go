@@ -68,6 +68,7 @@ func TestDefaults(t *testing.T) {
 	f("pool.max_bytes", "512MiB")
 	f("journal.dir", "")
 	f("journal.max_bytes", "1GiB")
+	f("journal.key_file", "")
 	f("journal.ring_bytes", "0")
 	f("snapshot.dir", "")
 	f("snapshot.interval", "1m")

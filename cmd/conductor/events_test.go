@@ -150,7 +150,7 @@ func TestEventsOverHTTP(t *testing.T) {
 
 	// The payloads are those that the journal on disk has.
 	var payloads [][]byte
-	r, err := journal.Open(dir)
+	r, err := journal.Open(dir, nil)
 	must.Succeed(t, err)
 	for rec := (journal.Record{}); r.Next(&rec) == nil; {
 		if rec.Kind == journal.Batch {

@@ -25,10 +25,11 @@ import (
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/wire"
+	"kvconductor/keyfile"
 )
 
 func replayCommand() *cobra.Command {
-	var until, queryFile, listen string
+	var until, queryFile, listen, keyFile string
 	var q question
 	cmd := &cobra.Command{
 		Use:   "replay DIR",
@@ -48,6 +49,7 @@ func replayCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&until, "until", "", "stop after this batch, as `SOURCE:SEQ` or SOURCE:EPOCH/SEQ, or after the last record up to a time of RFC 3339 or a duration ago, such as 20m; SOURCE is instance|tenant|rank or an instance of one source")
 	f.StringVar(&queryFile, "query-file", "", "print the answer to this `file`, the JSON body of POST /query or /query_by_hash; - reads standard input")
+	f.StringVar(&keyFile, "key-file", "", "key of a sealed journal, the `file` of the server's journal.key_file")
 	f.StringVar(&listen, "listen", "", "serve the API of the past on this `address`")
 	q.flags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("listen", "query-file", "tokens", "seq-hashes")
@@ -72,10 +74,16 @@ func replayCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		var key *keyfile.Key
+		if keyFile != "" {
+			if key, err = keyfile.Read(keyFile); err != nil {
+				return fmt.Errorf("--key-file: %w", err)
+			}
+		}
 		ctx, stop := untilSignal(cmd)
 		defer stop()
 		cmd.SetContext(ctx)
-		p, err := readPast(ctx, args[0], until, cmd.ErrOrStderr())
+		p, err := readPast(ctx, args[0], key, until, cmd.ErrOrStderr())
 		if err != nil {
 			return err
 		}
@@ -120,8 +128,8 @@ type past struct {
 	odd       int   // records that make no sense
 }
 
-// readPast replays a journal.
-func readPast(ctx context.Context, dir, until string, errs io.Writer) (*past, error) {
+// readPast replays a journal. key opens sealed segments.
+func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, errs io.Writer) (*past, error) {
 	p := &past{dir: dir, until: until}
 	m := meter{out: errs}
 	var stop journal.Place
@@ -130,11 +138,11 @@ func readPast(ctx context.Context, dir, until string, errs io.Writer) (*past, er
 		if p.target, err = journal.ParseTarget(until, time.Now()); err != nil {
 			return nil, fmt.Errorf("--until: %w", err)
 		}
-		if stop, p.runs, err = journal.Locate(dir, p.target, m.show("looking for "+until)); err != nil {
+		if stop, p.runs, err = journal.Locate(dir, key, p.target, m.show("looking for "+until)); err != nil {
 			return nil, fmt.Errorf("--until: %w", err)
 		}
 	}
-	r, err := journal.Open(dir)
+	r, err := journal.Open(dir, key)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +257,11 @@ func (p *past) print(ctx context.Context, server *client, out io.Writer) error {
 }
 
 func damageText(d journal.Damage) string {
-	return fmt.Sprintf("%d torn ends, %d stretches and %d files that are no journal's, %d bytes skipped", d.Torn, d.Skipped, d.Foreign, d.Bytes)
+	text := fmt.Sprintf("%d torn ends, %d stretches and %d files that are no journal's, %d bytes skipped", d.Torn, d.Skipped, d.Foreign, d.Bytes)
+	if d.Unopened > 0 {
+		text += fmt.Sprintf(", %d records that the key does not open", d.Unopened)
+	}
+	return text
 }
 
 // handler is the API of the past.

@@ -125,7 +125,7 @@ func replay(t *testing.T, args ...string) (stdout, stderr string, err error) {
 func awaitBatches(t *testing.T, dir string, want int) {
 	t.Helper()
 	eventually(t, "batches in the journal", func() (string, bool) {
-		r, err := journal.Open(dir)
+		r, err := journal.Open(dir, nil)
 		must.Succeed(t, err)
 		n := 0
 		for rec := (journal.Record{}); r.Next(&rec) == nil; {
@@ -240,7 +240,7 @@ func TestReplayUntilTime(t *testing.T) {
 	p.cmd.Process.Kill()
 	p.cmd.Wait()
 
-	r, err := journal.Open(dir)
+	r, err := journal.Open(dir, nil)
 	must.Succeed(t, err)
 	var runs journal.Runs
 	var batches []journal.Record

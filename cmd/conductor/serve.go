@@ -41,6 +41,7 @@ import (
 	"kvconductor/events/zmq"
 	"kvconductor/index"
 	"kvconductor/index/hash"
+	"kvconductor/keyfile"
 )
 
 func serveCommand() *cobra.Command {
@@ -360,8 +361,15 @@ func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (
 	if cfg.Dir == "" {
 		return nil, nil
 	}
+	var key *keyfile.Key
+	if cfg.KeyFile != "" {
+		var err error
+		if key, err = keyfile.Read(cfg.KeyFile); err != nil {
+			return nil, fmt.Errorf("%s: journal.key_file: %w", loaded.Place("journal.key_file"), err)
+		}
+	}
 	w, err := journal.Create(journal.Options{
-		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Settings: opts.JournalSettings(), Delay: journalDelay,
+		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Key: key, Settings: opts.JournalSettings(), Delay: journalDelay,
 		Report: func(err error) {
 			if err != nil {
 				log.Error().Err(err).Str("dir", cfg.Dir).Msg("the journal cannot be written, trying again")
@@ -373,7 +381,7 @@ func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (
 	if err != nil {
 		return nil, fmt.Errorf("%s: journal.dir: %w", loaded.Place("journal.dir"), err)
 	}
-	log.Info().Str("dir", cfg.Dir).Int64("max_bytes", cfg.MaxBytes).Msg("recording the events of all sources, tokens included")
+	log.Info().Str("dir", cfg.Dir).Int64("max_bytes", cfg.MaxBytes).Bool("sealed", key != nil).Msg("recording the events of all sources, tokens included")
 	return w, nil
 }
 

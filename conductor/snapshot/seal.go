@@ -1,17 +1,14 @@
 package snapshot
 
 import (
-	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/base64"
-	"encoding/hex"
-	"fmt"
-	"os"
 	"slices"
 
 	"kvconductor/conductor"
 	"kvconductor/events/journal"
+	"kvconductor/keyfile"
 )
 
 // Key seals the salts of sources and contexts, which may be secrets, by AES-GCM. The zero
@@ -21,18 +18,12 @@ type Key struct{ aead cipher.AEAD }
 // NoKey leaves out sources and contexts with a salt.
 var NoKey = &Key{}
 
-// KeyBytes is the length of a key.
-const KeyBytes = 32
-
 // fieldSealed is the name of a sealed salt.
 const fieldSealed = conductor.FieldSalt + ".sealed"
 
-// NewKey returns the key of some bytes, KeyBytes of them.
-func NewKey(secret []byte) (*Key, error) {
-	if len(secret) != KeyBytes {
-		return nil, fmt.Errorf("a key has %d bytes, got %d", KeyBytes, len(secret))
-	}
-	block, err := aes.NewCipher(secret)
+// NewKey returns the key of a secret.
+func NewKey(secret *keyfile.Key) (*Key, error) {
+	block, err := aes.NewCipher(secret[:])
 	if err != nil {
 		return nil, err
 	}
@@ -40,28 +31,13 @@ func NewKey(secret []byte) (*Key, error) {
 	return &Key{aead}, err
 }
 
-// ReadKey reads a key file: KeyBytes bytes, or twice as many hexadecimal digits.
+// ReadKey reads a key file.
 func ReadKey(name string) (*Key, error) {
-	data, err := os.ReadFile(name)
+	secret, err := keyfile.Read(name)
 	if err != nil {
 		return nil, err
 	}
-	key, err := parseKey(data)
-	if err != nil {
-		return nil, fmt.Errorf("%q: %w", name, err)
-	}
-	return key, nil
-}
-
-// parseKey reads a key: KeyBytes bytes, or as many in hexadecimal digits.
-func parseKey(text []byte) (*Key, error) {
-	if digits := bytes.TrimSpace(text); len(digits) == hex.EncodedLen(KeyBytes) {
-		secret := make([]byte, KeyBytes)
-		if _, err := hex.Decode(secret, digits); err == nil {
-			return NewKey(secret)
-		}
-	}
-	return NewKey(text)
+	return NewKey(secret)
 }
 
 // Seal is a Sealer.

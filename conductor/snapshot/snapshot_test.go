@@ -13,6 +13,7 @@ import (
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
 	"kvconductor/internal/must"
+	"kvconductor/keyfile"
 )
 
 // at is the time of snapshots in tests.
@@ -179,7 +180,7 @@ func TestUnknownSections(t *testing.T) {
 func TestSealer(t *testing.T) {
 	a, b, c := server(t, nil), server(t, nil), server(t, nil)
 	fill(t, a, 2, 10)
-	key, err := NewKey(bytes.Repeat([]byte{1}, 32))
+	key, err := NewKey(&keyfile.Key{1})
 	must.Succeed(t, err)
 	data := write(t, a, key.Seal)
 	if bytes.Contains(data, []byte("pepper")) {

@@ -19,7 +19,7 @@ type disk struct {
 	next    uint64    // number of the next segment
 	alive   map[uint32]*Source
 	file    io.WriteCloser // nil: none is open
-	seal    seal
+	frame   frame
 	size    int64  // of the open segment, buf included
 	opening int64  // bytes of its opening, header included
 	buf     []byte // encoded and not written: the piece
@@ -36,11 +36,11 @@ type disk struct {
 // append encodes a record into the open segment.
 func (w *Writer) append(r *Record) error {
 	d := &w.disk
-	need := int64(recordSize + len(r.Payload))
+	need := w.recordBytes(r)
 	if err := w.makeRoom(need); err != nil {
 		return err
 	}
-	d.buf = d.seal.append(d.buf, r)
+	d.buf = d.frame.append(d.buf, r)
 	d.size += need
 	d.total += need
 	d.records++
@@ -100,7 +100,7 @@ func (w *Writer) open() error {
 	records := w.standing(time.Now())
 	need := int64(headerSize)
 	for i := range records {
-		need += int64(recordSize + len(records[i].Payload))
+		need += w.recordBytes(&records[i])
 	}
 	if need > w.opts.MaxBytes/3 {
 		return errOpening
@@ -113,9 +113,9 @@ func (w *Writer) open() error {
 	if err != nil {
 		return err
 	}
-	h := header{run: d.run, number: number}
+	h := header{run: d.run, number: number, sealed: w.opts.Key != nil}
 	d.next++
-	d.file, d.seal, d.buf, d.since = file, h.seal(), h.encode(), time.Now()
+	d.file, d.frame, d.buf, d.since = file, h.frame(w.opts.Key), h.encode(), time.Now()
 	d.size, d.opening = headerSize, need
 	d.total += headerSize
 	for i := 0; i < len(records) && err == nil; i++ {

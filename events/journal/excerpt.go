@@ -46,14 +46,14 @@ type Excerpt struct {
 // opening makes the openings of excerpts.
 type opening struct {
 	head    header
-	seal    seal
+	frame   frame
 	records [3]Record
 }
 
 // newOpening returns the opening of one source. registration is the payload of Registered.
 func newOpening(run uint64, settings []Field, source uint32, registration []byte) opening {
 	o := opening{head: header{run: run, number: 1}}
-	o.seal = o.head.seal()
+	o.frame = o.head.frame(nil)
 	o.records = [3]Record{
 		{Kind: Settings, Payload: AppendFields(nil, settings...)},
 		{Kind: Registered, Flags: Standing, Source: source, Payload: registration},
@@ -74,7 +74,7 @@ func (o *opening) open(epoch, from uint64) []byte {
 				rec.Flags, rec.Seq = rec.Flags|HasSeq, from-1
 			}
 		}
-		b = o.seal.append(b, &rec)
+		b = o.frame.append(b, &rec)
 	}
 	return b
 }

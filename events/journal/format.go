@@ -2,11 +2,15 @@ package journal
 
 import (
 	"bytes"
+	"crypto/cipher"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"time"
+
+	"kvconductor/keyfile"
 )
 
 const (
@@ -14,6 +18,8 @@ const (
 	version    = 1
 	headerSize = 36
 	recordSize = 44
+
+	flagSealed = 1 // of a segment
 
 	// Offsets in a record.
 	lengthAt = 4
@@ -33,6 +39,7 @@ var (
 type header struct {
 	run    uint64
 	number uint64
+	sealed bool
 }
 
 // encode returns the header's bytes.
@@ -40,7 +47,11 @@ func (h header) encode() []byte {
 	b := make([]byte, 0, headerSize)
 	b = append(b, magic...)
 	b = le.AppendUint32(b, version)
-	b = le.AppendUint32(b, 0)
+	flags := uint32(0)
+	if h.sealed {
+		flags = flagSealed
+	}
+	b = le.AppendUint32(b, flags)
 	b = le.AppendUint64(b, h.run)
 	b = le.AppendUint64(b, h.number)
 	return le.AppendUint32(b, crc32.Checksum(b, crcs))
@@ -53,37 +64,50 @@ func decodeHeader(b []byte) (header, error) {
 		return header{}, errHead
 	}
 	if v := le.Uint32(b[8:]); v != version {
-		return header{}, &VersionError{v}
+		return header{}, &VersionError{Version: v}
 	}
 	if len(b) < headerSize || crc32.Checksum(b[:headerSize-4], crcs) != le.Uint32(b[headerSize-4:]) {
 		return header{}, errHead
 	}
-	return header{run: le.Uint64(b[16:]), number: le.Uint64(b[24:])}, nil
+	flags := le.Uint32(b[12:])
+	if flags&^flagSealed != 0 {
+		return header{}, &VersionError{version, flags}
+	}
+	return header{run: le.Uint64(b[16:]), number: le.Uint64(b[24:]), sealed: flags&flagSealed != 0}, nil
 }
 
-// VersionError says that a segment is of another version of the format.
-type VersionError struct{ Version uint32 }
+// VersionError says that a segment is of another version of the format, or has flags that
+// this program does not know.
+type VersionError struct{ Version, Flags uint32 }
 
 func (e *VersionError) Error() string {
+	if e.Version == version {
+		return fmt.Sprintf("format version %d with flags %#x; this program knows %#x", e.Version, e.Flags, flagSealed)
+	}
 	return fmt.Sprintf("format version %d; this program knows %d", e.Version, version)
 }
 
-// seal is what makes a segment's records recognisable. Engines do not know run,
+// frame is what makes a segment's records recognisable. Engines do not know run,
 // so no payload can look like a record.
-type seal struct {
+type frame struct {
 	mark [4]byte
-	crc  uint32 // of the header, start value of every checksum
+	crc  uint32      // of the header, start value of every checksum
+	aead cipher.AEAD // nil: payloads are plain
 }
 
-func (h header) seal() (s seal) {
+// frame returns the frame of a segment. A plain segment needs no key.
+func (h header) frame(key *keyfile.Key) (s frame) {
 	b := h.encode()
 	s.crc = crc32.Checksum(b[:headerSize-4], crcs)
 	copy(s.mark[:], b[16:20])
+	if h.sealed {
+		s.aead = h.newAEAD(key)
+	}
 	return s
 }
 
 // append encodes a record.
-func (s seal) append(dst []byte, r *Record) []byte {
+func (s frame) append(dst []byte, r *Record) []byte {
 	at := len(dst)
 	dst = s.draft(dst, r)
 	s.close(dst[at:])
@@ -91,50 +115,67 @@ func (s seal) append(dst []byte, r *Record) []byte {
 }
 
 // close gives an encoded record its checksum.
-func (s seal) close(b []byte) { le.PutUint32(b[sumAt:], s.sum(b)) }
+func (s frame) close(b []byte) { le.PutUint32(b[sumAt:], s.sum(b)) }
 
 // draft encodes a record without its checksum.
-func (s seal) draft(dst []byte, r *Record) []byte {
+func (s frame) draft(dst []byte, r *Record) []byte {
+	at, n := len(dst), len(r.Payload)
+	if s.aead != nil {
+		n += sealBytes
+	}
+	dst = slices.Grow(dst, recordSize+n)
 	dst = append(dst, s.mark[:]...)
-	dst = le.AppendUint32(dst, uint32(len(r.Payload)))
+	dst = le.AppendUint32(dst, uint32(n))
 	dst = le.AppendUint32(dst, 0)
 	dst = append(dst, byte(r.Kind), r.Flags, 0, 0)
 	dst = le.AppendUint32(dst, r.Source)
 	dst = le.AppendUint64(dst, uint64(r.Time.UnixNano()))
 	dst = le.AppendUint64(dst, r.Epoch)
 	dst = le.AppendUint64(dst, r.Seq)
-	return append(dst, r.Payload...)
+	if s.aead == nil {
+		return append(dst, r.Payload...)
+	}
+	// #nosec G407 -- the cipher draws a random nonce itself (cipher.NewGCMWithRandomNonce)
+	return s.aead.Seal(dst, nil, r.Payload, dst[at+kindAt:at+recordSize])
 }
 
 // sum is the checksum of an encoded record.
-func (s seal) sum(b []byte) uint32 {
+func (s frame) sum(b []byte) uint32 {
 	return crc32.Update(crc32.Update(s.crc, crcs, b[4:8]), crcs, b[12:])
 }
 
 // parse reads the record at the start of b and returns its size, 0 if there is
-// none.
-func (s seal) parse(b []byte, r *Record) int {
+// none. It returns errUnopened if the checksum fits and the key does not. b may be
+// parsed again: a sealed payload is opened into memory of its own.
+func (s frame) parse(b []byte, r *Record) (int, error) {
 	if len(b) < recordSize || !bytes.Equal(b[:4], s.mark[:]) {
-		return 0
+		return 0, nil
 	}
 	n := uint64(le.Uint32(b[4:]))
 	if n > uint64(len(b)-recordSize) {
-		return 0
+		return 0, nil
 	}
 	b = b[: recordSize+n : recordSize+n]
 	if s.sum(b) != le.Uint32(b[8:]) {
-		return 0
+		return 0, nil
+	}
+	payload := b[recordSize:]
+	if s.aead != nil {
+		var err error
+		if payload, err = s.aead.Open(nil, nil, payload, b[kindAt:recordSize]); err != nil {
+			return 0, errUnopened
+		}
 	}
 	r.Kind, r.Flags = Kind(b[12]), b[13]
 	r.Source = le.Uint32(b[16:])
 	r.Time = time.Unix(0, int64(le.Uint64(b[20:]))).UTC()
 	r.Epoch, r.Seq = le.Uint64(b[28:]), le.Uint64(b[36:])
-	r.Payload = b[recordSize:]
-	return len(b)
+	r.Payload = payload
+	return len(b), nil
 }
 
 // cutOff reports whether b starts like a record whose end is missing.
-func (s seal) cutOff(b []byte) bool {
+func (s frame) cutOff(b []byte) bool {
 	if len(b) < 8 {
 		return bytes.HasPrefix(s.mark[:], b[:min(4, len(b))])
 	}

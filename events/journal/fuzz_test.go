@@ -10,8 +10,9 @@ import (
 // and the records that are read encode to the bytes that were there.
 func FuzzSegment(f *testing.F) {
 	h := header{run: 0x0102030405060708, number: 9}
-	s := h.seal()
-	data := h.encode()
+	sealed := header{run: h.run, number: h.number, sealed: true}
+	s, under := h.frame(nil), sealed.frame(testKey)
+	data, hidden := h.encode(), sealed.encode()
 	for i, r := range []Record{
 		{Kind: Settings, Payload: AppendFields(nil, Field{"hash.seed", "1337"})},
 		{Kind: Registered, Flags: Standing | HasSeq, Source: 1, Epoch: 3, Seq: 4, Payload: AppendFields(nil, Field{"source", "a|b|0"})},
@@ -21,10 +22,14 @@ func FuzzSegment(f *testing.F) {
 	} {
 		r.Time = time.Unix(int64(i), 0)
 		data = s.append(data, &r)
+		hidden = under.append(hidden, &r)
 	}
 	f.Add(data, 0, byte(0))
 	f.Add(data, 60, byte(1))
 	f.Add(data[:len(data)-3], 200, byte(255))
+	f.Add(hidden, 0, byte(0))
+	f.Add(hidden, 100, byte(1))
+	f.Add(hidden[:len(hidden)-3], 200, byte(255))
 	f.Add([]byte("KVJRNL\r\n\x02\x00\x00\x00"), 0, byte(0))
 	f.Fuzz(func(t *testing.T, in []byte, at int, change byte) {
 		if at >= 0 && at < len(in) {
@@ -34,22 +39,33 @@ func FuzzSegment(f *testing.F) {
 		check(t, in)
 		// Behind a sound header anything is met more often.
 		check(t, append(h.encode(), in...))
+		check(t, append(sealed.encode(), in...))
+		// A payload that the key has not sealed does not open, even if the checksum fits.
+		forged := append(sealed.encode(), s.draft(nil, &Record{Kind: Batch, Source: 1, Payload: in})...)
+		under.close(forged[headerSize:])
+		if damage := check(t, forged); damage.Unopened != 1 {
+			t.Fatalf("a forged record is read, damage %+v", damage)
+		}
 	})
 }
 
-func check(t *testing.T, in []byte) {
-	s, err := newScanner(in)
+func check(t *testing.T, in []byte) Damage {
+	s, err := newScanner(in, testKey)
 	if err != nil {
-		return
+		return Damage{}
 	}
 	taken, end := int64(headerSize), int64(headerSize)
 	for rec := (Record{}); s.next(&rec); {
-		again := s.seal.append(nil, &rec)
-		if rec.At.Offset < end || !bytes.Equal(again[recordSize:], in[rec.At.Offset+recordSize:][:len(rec.Payload)]) {
-			t.Fatalf("record %+v is not what is at its place", rec)
+		again := s.frame.append(nil, &rec)
+		place := in[rec.At.Offset:][:len(again)]
+		if s.head.sealed { // with another nonce
+			place = s.reopened(t, place, again)
+		}
+		if rec.At.Offset < end || !bytes.Equal(again[recordSize:], place[recordSize:]) {
+			t.Fatalf("record %+v is not the one at its place", rec)
 		}
 		// Bytes 14 and 15 are for later versions and may be anything.
-		if in[rec.At.Offset+14]|in[rec.At.Offset+15] == 0 && !bytes.Equal(again, in[rec.At.Offset:][:len(again)]) {
+		if place[14]|place[15] == 0 && !bytes.Equal(again, place) {
 			t.Fatalf("record %+v encodes to other bytes", rec)
 		}
 		end = rec.At.Offset + int64(len(again))
@@ -61,7 +77,25 @@ func check(t *testing.T, in []byte) {
 	if taken+s.damage.Bytes != int64(len(in)) {
 		t.Fatalf("%d bytes of records and %d of damage in %d", taken, s.damage.Bytes, len(in))
 	}
+	if s.damage.Unopened > 0 && s.damage.Skipped == 0 {
+		t.Fatalf("damage %+v", s.damage)
+	}
 	if s.damage.Torn > 1 || s.damage.Bytes > 0 && s.damage.Torn+s.damage.Skipped == 0 {
 		t.Fatalf("damage %+v", s.damage)
 	}
+	return s.damage
+}
+
+// reopened returns again if both encoded records open to the same one, else place.
+func (s *scanner) reopened(t *testing.T, place, again []byte) []byte {
+	t.Helper()
+	var a, b Record
+	if n, err := s.frame.parse(again, &a); n != len(place) || err != nil {
+		t.Fatalf("a sealed record does not open: %d bytes of %d, %v", n, len(place), err)
+	}
+	s.frame.parse(place, &b)
+	if !a.Time.Equal(b.Time) || text(&a) != text(&b) {
+		return place
+	}
+	return again
 }

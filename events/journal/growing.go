@@ -5,8 +5,8 @@ import "path/filepath"
 // Segment is a segment of one source that grows in memory. It belongs to one goroutine, but
 // Bytes that were returned do not change.
 type Segment struct {
-	seal seal
-	data []byte
+	frame frame
+	data  []byte
 }
 
 // NewSegment begins a segment whose first record is of a number of the epoch, or later. key
@@ -15,14 +15,14 @@ func NewSegment(run, number, epoch, from uint64, key string, fields ...Field) *S
 	registration := AppendFields(AppendFields(nil, Field{FieldSource, key}), fields...)
 	o := newOpening(run, nil, 1, registration)
 	o.head.number = number
-	o.seal = o.head.seal()
-	return &Segment{seal: o.seal, data: o.open(epoch, from)}
+	o.frame = o.head.frame(nil)
+	return &Segment{frame: o.frame, data: o.open(epoch, from)}
 }
 
 // Append adds a record of the source. It copies the payload.
 func (s *Segment) Append(rec *Record) {
 	rec.Source = 1
-	s.data = s.seal.append(s.data, rec)
+	s.data = s.frame.append(s.data, rec)
 }
 
 // Bytes returns the segment as it is now.
@@ -44,10 +44,10 @@ func Files(dir string) ([]string, error) {
 // Tail reads a segment in memory that grows.
 type Tail struct{ scan scanner }
 
-// NewTail returns a Tail at the beginning of a segment. It fails if the header is no
+// NewTail returns a Tail at the beginning of a plain segment. It fails if the header is no
 // journal's.
 func NewTail(data []byte) (*Tail, error) {
-	scan, err := newScanner(data)
+	scan, err := newScanner(data, nil)
 	return &Tail{scan}, err
 }
 

@@ -78,7 +78,7 @@ func (p *passage) read() error {
 		} else if err != nil {
 			return err
 		}
-		r, skipped := Scan(data), 0
+		r, skipped := scanWith(p.source.w.opts.Key, data), 0
 		for rec := (Record{}); !p.done; {
 			if err := r.Next(&rec); err == io.EOF {
 				break
@@ -131,11 +131,13 @@ func (s *Source) standingIn(number uint64) (mine bool, at *Record) {
 		more := make([]byte, size-len(data))
 		n, err := io.ReadFull(file, more)
 		data = append(data, more[:n]...)
-		r := Scan(data)
+		// Other runs may have other keys.
+		if h, err := decodeHeader(data); err != nil || h.run != s.w.disk.run {
+			return false, nil
+		}
+		r := scanWith(s.w.opts.Key, data)
 		for rec := (Record{}); r.Next(&rec) == nil; {
 			switch {
-			case rec.Run != s.w.disk.run:
-				return false, nil
 			case rec.Kind == Registered && rec.Source == s.id && rec.Flags&Standing != 0:
 				return true, &rec
 			case rec.Kind == Begin:
@@ -217,7 +219,7 @@ func (p *passage) batch(rec *Record) {
 		p.n++
 		next := *rec
 		next.Seq = min(rec.Seq, p.q.To)
-		p.e.Segment = p.opening.seal.append(p.e.Segment, &next)
+		p.e.Segment = p.opening.frame.append(p.e.Segment, &next)
 	}
 	p.next = rec.Seq + 1
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kvconductor/internal/must"
+	"kvconductor/keyfile"
 )
 
 // readBack prints what a source reads back: records behind the opening, and where the rest
@@ -43,12 +44,20 @@ func readBack(t *testing.T, s *Source, q Range) (lines []string) {
 
 // TestSourceReadsBack reads ranges from the segments of a run, also of epochs that are over.
 func TestSourceReadsBack(t *testing.T) {
+	t.Run("plain", func(t *testing.T) { testSourceReadsBack(t, nil, nil) })
+	t.Run("sealed", func(t *testing.T) { testSourceReadsBack(t, testKey, testKey) })
+	t.Run("sealed from now on", func(t *testing.T) { testSourceReadsBack(t, nil, testKey) })
+	t.Run("plain from now on", func(t *testing.T) { testSourceReadsBack(t, testKey, nil) })
+	t.Run("another key", func(t *testing.T) { testSourceReadsBack(t, otherKey, testKey) })
+}
+
+func testSourceReadsBack(t *testing.T, before, key *keyfile.Key) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		old := create(t, Options{Dir: dir})
+		old := create(t, Options{Dir: dir, Key: before})
 		old.Register("a|default|0").Batch(1, 0, false, []byte("of another run"), nil)
 		old.Close()
-		w := create(t, Options{Dir: dir})
+		w := create(t, Options{Dir: dir, Key: key})
 		other := w.Register("b|default|0")
 		s := w.Register("a|default|0")
 		f := func(q Range, want ...string) {
@@ -94,9 +103,14 @@ func TestSourceReadsBack(t *testing.T) {
 // TestSourceReadsAroundHoles: a range ends before records that are missing, and behind them a
 // new one begins.
 func TestSourceReadsAroundHoles(t *testing.T) {
+	t.Run("plain", func(t *testing.T) { testSourceReadsAroundHoles(t, nil) })
+	t.Run("sealed", func(t *testing.T) { testSourceReadsAroundHoles(t, testKey) })
+}
+
+func testSourceReadsAroundHoles(t *testing.T, key *keyfile.Key) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		w := create(t, Options{Dir: dir, queueBytes: 1000})
+		w := create(t, Options{Dir: dir, Key: key, queueBytes: 1000})
 		s := w.Register("a|default|0")
 		f := func(q Range, want ...string) {
 			t.Helper()
@@ -121,7 +135,7 @@ func TestSourceReadsAroundHoles(t *testing.T) {
 		name := filepath.Join(dir, segmentName(1))
 		data, err := os.ReadFile(name)
 		must.Succeed(t, err)
-		all, _ := contentsOf(t, dir)
+		all, _ := contentsWith(t, dir, key)
 		at := slices.IndexFunc(all, func(r Record) bool { return r.Kind == Batch && r.Seq == 1 })
 		data[all[at].At.Offset+recordSize+5] ^= 1
 		must.Succeed(t, os.WriteFile(name, data, 0o600))
@@ -166,7 +180,7 @@ func openingOnly(t *testing.T, s *Source) []byte {
 	h := header{run: s.w.disk.run, number: 3}
 	b := h.encode()
 	for _, rec := range s.w.standing(time.Now()) {
-		b = h.seal().append(b, &rec)
+		b = h.frame(nil).append(b, &rec)
 	}
 	return b
 }

@@ -26,6 +26,9 @@
 // queue and is never held while a file is touched. The writer goroutine owns the
 // files. A Reader is used by one goroutine.
 //
+// A Writer with a key seals payloads (seal.go). Rings and excerpts are plain: they go to
+// clients, not to the disk.
+//
 // Cost: a record is one lock, one read of the clock and 80 bytes in the queue for the caller;
 // one copy, one checksum and a share of a write for the writer.
 package journal
@@ -83,10 +86,12 @@ type Record struct {
 	Time    time.Time
 	Epoch   uint64
 	Seq     uint64
-	Payload []byte // aliases the segment; never written to again
+	Payload []byte // may alias the segment; never written to again
 
 	Run uint64 // the server's life
 	At  Place
+	// AfterDamage: bytes between the record before and this one could not be read.
+	AfterDamage bool
 }
 
 // Place is where a record begins.

@@ -93,7 +93,7 @@ func TestWriterThinsEmptyBatches(t *testing.T) {
 		want(t, rest, "2 idle 1/0", "2 idle 1/1", `2 batch 1/2 "two"`, "2 idle 1/3", "2 idle 1/4", `2 reset 2/0 "publisher_restarted"`, "2 idle 2/0", "1 unregistered")
 		// A batch of the run is behind the record that tells of it.
 		for _, seq := range []uint64{0, 17, 86399} {
-			at, _, err := Locate(dir, Target{Source: "a", Seq: seq}, nil)
+			at, _, err := Locate(dir, nil, Target{Source: "a", Seq: seq}, nil)
 			must.Succeed(t, err)
 			for _, r := range all {
 				if r.At == at && (r.Kind != Idle || r.Seq < seq || r.Seq > seq+60) {
@@ -101,7 +101,7 @@ func TestWriterThinsEmptyBatches(t *testing.T) {
 				}
 			}
 		}
-		if _, _, err := Locate(dir, Target{Source: "a", Seq: 86400}, nil); err == nil {
+		if _, _, err := Locate(dir, nil, Target{Source: "a", Seq: 86400}, nil); err == nil {
 			t.Error("a batch that never was is located")
 		}
 	})
@@ -110,7 +110,7 @@ func TestWriterThinsEmptyBatches(t *testing.T) {
 // contentsOf reads a journal.
 func contentsOf(t *testing.T, dir string) (all []Record, damage Damage) {
 	t.Helper()
-	r, err := Open(dir)
+	r, err := Open(dir, nil)
 	must.Succeed(t, err)
 	for {
 		var rec Record
@@ -224,7 +224,7 @@ func TestReaderSkipsTornTail(t *testing.T) {
 	dir := t.TempDir()
 	next := header{run: 5, number: 2}
 	rec := Record{Kind: Begin, Time: time.Unix(1, 0)}
-	must.Succeed(t, os.WriteFile(filepath.Join(dir, segmentName(2)), next.seal().append(next.encode(), &rec), 0o600))
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, segmentName(2)), next.frame(nil).append(next.encode(), &rec), 0o600))
 	for cut := range data {
 		must.Succeed(t, os.WriteFile(filepath.Join(dir, segmentName(1)), data[:cut], 0o600))
 		got, damage := contentsOf(t, dir)
@@ -255,7 +255,7 @@ func TestReaderSkipsDamagedRecord(t *testing.T) {
 	for at := headerSize; at < len(data); at++ {
 		bad := bytes.Clone(data)
 		bad[at] ^= byte(1 + rand.IntN(255))
-		s, err := newScanner(bad)
+		s, err := newScanner(bad, nil)
 		must.Succeed(t, err)
 		n := 0
 		for rec := (Record{}); s.next(&rec); n++ {
@@ -268,7 +268,7 @@ func TestReaderSkipsDamagedRecord(t *testing.T) {
 	for at := range headerSize {
 		bad := bytes.Clone(data)
 		bad[at] ^= 1
-		if _, err := newScanner(bad); err == nil {
+		if _, err := newScanner(bad, nil); err == nil {
 			t.Errorf("header with byte %d changed is taken", at)
 		}
 	}
@@ -276,7 +276,7 @@ func TestReaderSkipsDamagedRecord(t *testing.T) {
 	newer[8] = 2
 	dir := t.TempDir()
 	os.WriteFile(filepath.Join(dir, segmentName(1)), newer, 0o600)
-	r, err := Open(dir)
+	r, err := Open(dir, nil)
 	must.Succeed(t, err)
 	if err := r.Next(new(Record)); err == nil || !strings.Contains(err.Error(), "version 2") {
 		t.Errorf("a newer version: %v", err)
@@ -287,7 +287,7 @@ func TestReaderSkipsDamagedRecord(t *testing.T) {
 func TestNotAJournal(t *testing.T) {
 	f := func(dir, want string) {
 		t.Helper()
-		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Open(dir, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", dir, err, want)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"kvconductor/keyfile"
 )
 
 // Target names one batch of a journal, or a time.
@@ -68,10 +70,10 @@ type contents struct {
 }
 
 // Locate reads a whole journal and returns the place of the target, the last one if
-// several fit, and the runs of the journal.
-func Locate(dir string, t Target, progress func(read, total int64)) (Place, Runs, error) {
+// several fit, and the runs of the journal. key is that of Open.
+func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total int64)) (Place, Runs, error) {
 	var runs Runs
-	r, err := Open(dir)
+	r, err := Open(dir, key)
 	if err != nil {
 		return Place{}, runs, err
 	}
@@ -88,17 +90,20 @@ func Locate(dir string, t Target, progress func(read, total int64)) (Place, Runs
 		if !rec.Time.After(t.Time) {
 			upTo.found, upTo.ok = rec.At, true
 		}
-		key, known := runs.keys[rec.Source]
+		name, known := runs.keys[rec.Source]
 		switch {
 		case !known:
-		case rec.Kind == Registered && all[key] == nil:
-			all[key] = &contents{}
+		case rec.Kind == Registered && all[name] == nil:
+			all[name] = &contents{}
 		case rec.Kind == Batch || rec.Kind == Idle:
-			all[key].note(&rec, t)
+			all[name].note(&rec, t)
 		}
 		if progress != nil {
 			progress(r.Progress())
 		}
+	}
+	if n := r.Damage().Unopened; n > 0 && len(runs.List) == 0 {
+		return Place{}, runs, fmt.Errorf("the key opens none of the journal's %d records", n)
 	}
 	if !t.Time.IsZero() {
 		if !upTo.ok {
@@ -106,18 +111,18 @@ func Locate(dir string, t Target, progress func(read, total int64)) (Place, Runs
 		}
 		return upTo.found, runs, nil
 	}
-	key, err := choose(t.Source, slices.Sorted(maps.Keys(all)))
+	name, err := choose(t.Source, slices.Sorted(maps.Keys(all)))
 	if err != nil {
 		return Place{}, runs, err
 	}
-	c := all[key]
+	c := all[name]
 	switch {
 	case c.ok:
 		return c.found, runs, nil
 	case len(c.spans) == 0:
-		return Place{}, runs, fmt.Errorf("the journal holds no batch of %q", key)
+		return Place{}, runs, fmt.Errorf("the journal holds no batch of %q", name)
 	}
-	return Place{}, runs, fmt.Errorf("the journal holds no batch %s of %q; it holds %s", t.batch(), key, join(c.spans))
+	return Place{}, runs, fmt.Errorf("the journal holds no batch %s of %q; it holds %s", t.batch(), name, join(c.spans))
 }
 
 // note takes a record of batches of the key.

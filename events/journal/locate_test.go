@@ -71,7 +71,7 @@ func TestLocateFindsBatches(t *testing.T) {
 		parsed, err := ParseTarget(target, time.Time{})
 		must.Succeed(t, err)
 		calls := 0
-		at, _, err := Locate(dir, parsed, func(read, total int64) { calls++ })
+		at, _, err := Locate(dir, nil, parsed, func(read, total int64) { calls++ })
 		got := ""
 		for i := range all {
 			if err == nil && all[i].At == at {
@@ -99,7 +99,7 @@ func TestLocateFindsBatches(t *testing.T) {
 	f("a:3/1", `no batch 3/1 of "a|default|0"; it holds`)
 	f("ghost:1", `no source "ghost"; it holds "a|default|0", "b|default|0", "b|default|1", "silent|default|0"`)
 	f("a|default:1", "run 2")
-	if _, _, err := Locate(t.TempDir(), Target{}, nil); err == nil || !strings.Contains(err.Error(), "holds no journal") {
+	if _, _, err := Locate(t.TempDir(), nil, Target{}, nil); err == nil || !strings.Contains(err.Error(), "holds no journal") {
 		t.Error(err)
 	}
 }
@@ -127,7 +127,7 @@ func TestLocateFindsTimes(t *testing.T) {
 		all, _ := contentsOf(t, dir)
 		f := func(after time.Duration, want string) {
 			t.Helper()
-			at, runs, err := Locate(dir, Target{Time: start.Add(after)}, nil)
+			at, runs, err := Locate(dir, nil, Target{Time: start.Add(after)}, nil)
 			got := ""
 			for i := range all {
 				if err == nil && all[i].At == at {
@@ -154,7 +154,7 @@ func TestLocateFindsTimes(t *testing.T) {
 		f(time.Hour, "batch b2")
 		f(24*time.Hour, "registered")
 
-		_, runs, err := Locate(dir, Target{Time: time.Now()}, nil)
+		_, runs, err := Locate(dir, nil, Target{Time: time.Now()}, nil)
 		must.Succeed(t, err)
 		first, second := runs.List[0], runs.List[1]
 		if first.Sources != 2 || first.Batches != 6 || first.Cut || !first.First.Equal(start) || !first.Last.Equal(start.Add(3*time.Minute+3*time.Second)) || first.ID != all[0].Run {
@@ -176,7 +176,7 @@ func TestRunsShowCutBeginning(t *testing.T) {
 	}
 	w.Close()
 	all, _ := contentsOf(t, dir)
-	_, runs, err := Locate(dir, Target{Source: "a", Seq: 11}, nil)
+	_, runs, err := Locate(dir, nil, Target{Source: "a", Seq: 11}, nil)
 	must.Succeed(t, err)
 	if len(runs.List) != 1 || !runs.List[0].Cut || runs.List[0].Sources != 1 || all[0].At.Segment == 1 {
 		t.Errorf("%+v from segment %d on", runs.List, all[0].At.Segment)

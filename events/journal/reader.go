@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"kvconductor/keyfile"
 )
 
 // maxRead bounds the bytes that are taken into memory of a file that is named like a
@@ -16,7 +18,8 @@ const maxRead = 4 << 30
 // Reader reads segments from their oldest record on. Of a directory it holds one segment
 // in memory.
 type Reader struct {
-	dir    string    // "" if the segments are in memory
+	dir    string // "" if the segments are in memory
+	key    *keyfile.Key
 	files  []segment // not read yet
 	total  int64
 	read   int64 // bytes of segments done with
@@ -25,9 +28,9 @@ type Reader struct {
 	damage Damage
 }
 
-// Open returns a Reader of what the directory holds now. It fails if there is no
-// segment.
-func Open(dir string) (*Reader, error) {
+// Open returns a Reader of the segments that the directory holds now. It fails if there is no
+// segment. key opens sealed segments; plain ones are read with and without it.
+func Open(dir string, key *keyfile.Key) (*Reader, error) {
 	files, err := segments(dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the journal: %w", err)
@@ -35,16 +38,19 @@ func Open(dir string) (*Reader, error) {
 	if len(files) == 0 {
 		return nil, fmt.Errorf("%q holds no journal: no file is named like %s", dir, segmentName(1))
 	}
-	r := &Reader{dir: dir, files: files}
+	r := &Reader{dir: dir, key: key, files: files}
 	for _, f := range files {
 		r.total += f.size
 	}
 	return r, nil
 }
 
-// Scan returns a Reader of segments in memory, oldest first. Records alias them.
-func Scan(segments ...[]byte) *Reader {
-	r := &Reader{}
+// Scan returns a Reader of plain segments in memory, oldest first. Records alias them.
+func Scan(segments ...[]byte) *Reader { return scanWith(nil, segments...) }
+
+// scanWith returns a Reader of segments in memory.
+func scanWith(key *keyfile.Key, segments ...[]byte) *Reader {
+	r := &Reader{key: key}
 	for _, data := range segments {
 		r.files = append(r.files, segment{size: int64(len(data)), data: data})
 		r.total += int64(len(data))
@@ -88,9 +94,12 @@ func (r *Reader) load(f segment) error {
 			return fmt.Errorf("cannot read the journal: %w", err)
 		}
 	}
-	scan, err := newScanner(data)
+	scan, err := newScanner(data, r.key)
 	if v := new(VersionError); errors.As(err, &v) {
 		return fmt.Errorf("%q is of %w", name, err)
+	}
+	if err == errSealed {
+		return fmt.Errorf("%q is %w", name, err)
 	}
 	if err != nil || r.dir != "" && scan.head.number != f.number {
 		r.damage.Foreign++
@@ -110,6 +119,7 @@ func (r *Reader) close() {
 	r.damage.Torn += d.Torn
 	r.damage.Skipped += d.Skipped
 	r.damage.Bytes += d.Bytes
+	r.damage.Unopened += d.Unopened
 	r.read += int64(len(r.scan.data))
 	r.open, r.scan = false, scanner{}
 }
@@ -120,6 +130,7 @@ func (r *Reader) Damage() Damage {
 	d.Torn += r.scan.damage.Torn
 	d.Skipped += r.scan.damage.Skipped
 	d.Bytes += r.scan.damage.Bytes
+	d.Unopened += r.scan.damage.Unopened
 	return d
 }
 

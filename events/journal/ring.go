@@ -153,7 +153,7 @@ func (r *Ring) put(rec *Record) {
 	}
 	r.span.Last = rec.Seq
 	r.reserve(n)
-	r.seal.draft(r.buf[r.head:r.head:r.head+n], rec)
+	r.frame.draft(r.buf[r.head:r.head:r.head+n], rec)
 	if mark := &r.marks[r.head/r.step]; *mark == 0 {
 		*mark = r.head + 1
 	}
@@ -210,7 +210,7 @@ func (r *Ring) Read(q Range) (Excerpt, Span, error) {
 		if le.Uint64(b[seqAt:]) > q.To { // an Idle record that goes on
 			le.PutUint64(b[seqAt:], q.To)
 		}
-		r.seal.close(b[:n])
+		r.frame.close(b[:n])
 		b = b[n:]
 	}
 	return e, span, nil

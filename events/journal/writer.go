@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"kvconductor/keyfile"
 )
 
 const (
@@ -26,8 +28,9 @@ const (
 // Options describes a journal to be written.
 type Options struct {
 	Dir      string
-	MaxBytes int64   // of all segments together, at least MinBytes
-	Settings []Field // opens every segment
+	MaxBytes int64        // of all segments together, at least MinBytes
+	Settings []Field      // opens every segment
+	Key      *keyfile.Key // seals the payloads; nil records them as they are
 	// Delay is how long a record may wait for others to be written with; waking
 	// the writer for each would cost ingest more than all the rest.
 	Delay time.Duration
@@ -226,7 +229,7 @@ var (
 // store puts a record into the open segment, or into a new one.
 func (w *Writer) store(e *entry) error {
 	d := &w.disk
-	need := int64(recordSize + len(e.Payload))
+	need := w.recordBytes(&e.Record)
 	if need > w.opts.MaxBytes/4 {
 		return errTooLarge
 	}
