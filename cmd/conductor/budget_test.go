@@ -111,7 +111,9 @@ func TestUnreadAnswers(t *testing.T) {
 		_, answer = get(p.url + "/metrics")
 		return answer, regexp.MustCompile(`conductor_requests_without_memory_total [1-9]`).MatchString(answer)
 	})
-	if grown := resident(t, p) - before; grown > 400<<20 && !payload.Spoils {
+	// Eight at a time are made, in buffers that grow and that the collector takes later. All
+	// of them would be a gigabyte.
+	if grown := resident(t, p) - before; grown > 700<<20 && !payload.Spoils {
 		t.Errorf("60 unread answers took %d MiB", grown>>20)
 	}
 	post(t, p.url+"/query", `{"model":"m","block_size":16,"token_ids":[1,2,3],"top":1}`, 200)
