@@ -86,6 +86,7 @@ var table = []room{
 	// Observations in, findings out: pure, so that no check changes what it looks at.
 	{dir: "conductor/doctor", rooms: []string{"conductor/scope", "events", "index/hash", "tiers"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Objects of a store in, blocks that appear and vanish out: pure, the caller moves them in an index.
+	{dir: "conductor/prefixes", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/pool", rooms: []string{"conductor/doctor", "conductor/scope", "events", "events/objectkey", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Batches in, changes out: pure, so that no rule of a publisher depends on what an index holds.
 	{dir: "conductor/normalize", rooms: []string{"conductor/doctor", "conductor/scope", "events", "index/hash", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "sync"}), noClock: true},

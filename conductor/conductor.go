@@ -37,6 +37,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"kvconductor/conductor/prefixes"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/journal"
 	"kvconductor/events/objectkey"
@@ -133,6 +134,7 @@ type Conductor struct {
 	unscoped atomic.Bool // blocks came from a peer that tells no marks
 	queries  queryMetrics
 	counts   eventCounts
+	feedback feedback
 
 	watching           sync.Once
 	stopWatch, watched chan struct{} // end watch; it has ended
@@ -158,7 +160,7 @@ func New(opts Options) *Conductor {
 	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})
 	rand.Read(c.saltKey[:]) // it never fails
 	c.registry = registry{
-		sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
+		prefixRoom: new(prefixes.Room), sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
 	}
 	c.maxContexts = opts.MaxContexts
 	c.log, c.recall = opts.Log, newRecall(opts.RecallBytes)

@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"github.com/rs/zerolog"
 
@@ -25,6 +26,9 @@ type contexts struct {
 // contextBytes is what a context takes without blocks, with the holdings of one source in it.
 const contextBytes = 12 << 10
 
+// contextSerial numbers contexts.
+var contextSerial atomic.Uint64
+
 // enterContext gives a source a namespace in a context, making both when new.
 func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 	ns := &namespace{owners: make(map[normalize.Owner]*holder), instance: tiers.Pool}
@@ -35,6 +39,7 @@ func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 		x = &indexContext{
 			key: key.Variant, deployment: d, scheme: c.options.Scheme, log: c.log,
 			sources:    make(map[index.Source]*source),
+			serial:     contextSerial.Add(1),
 			translates: c.options.KeepClientHashes && dynamoSeed(key.Variant) != c.options.Scheme.Seed,
 		}
 		options := c.options

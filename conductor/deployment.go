@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/prefixes"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -43,6 +44,7 @@ type deployment struct {
 	tiered     atomic.Bool                             // blocks are on a lower tier than the device
 	early      atomic.Int64                            // names remembered, see earlyNames
 	parts      atomic.Int32                            // most parts of a published block; 0 while none had several: see normalize/parts.go
+	summary    *prefixes.Summary                       // of what queries ask for
 	view       atomic.Pointer[view]                    // registered instances
 	outdated   atomic.Bool                             // the view is older than the instances
 	pools      atomic.Pointer[[]*source]               // registered pools, sorted by key; never changed once published
@@ -94,6 +96,8 @@ type indexContext struct {
 	translation translation
 
 	lookAheads usedLookAheads // of the namespaces in the context
+
+	serial uint64 // unlike that of any other context
 }
 
 // tidyAfter gathers what leaves together, such as the ranks of an instance.

@@ -1,9 +1,11 @@
 package conductor
 
 import (
+	"math/rand/v2"
 	"sync"
 	"time"
 
+	"kvconductor/conductor/prefixes"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
 	"kvconductor/index"
@@ -75,6 +77,11 @@ type scratch struct {
 	waiters []*indexContext
 	lookups []index.Lookup
 	owners  []tiers.Owner
+
+	// See popular.go.
+	sampled bool
+	keys    []uint64 // of prefixes of 1, 2, 4, … blocks
+	asked   prefixes.Query
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -135,6 +142,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 
 	var owners []tiers.Owner
 	sc.match.Reset()
+	sc.sampled, sc.keys = rand.Uint32()%prefixes.Every == 0, sc.keys[:0]
 	x := d.contextAsked(q)
 	if !c.hidesUnsalted(x, q) {
 		var across bool
@@ -146,6 +154,9 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, roster.fold)
 	best = sc.buildRows(q, roster, only)
 	ans.Rows, ans.Roster = sc.rows, roster
+	if sc.sampled {
+		sc.observePrefixes(d, x, q, roster, best, now)
+	}
 	if details != nil {
 		for i := range ans.Rows {
 			row := &ans.Rows[i]
@@ -204,12 +215,14 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	case q.ByHash:
 		sc.hashes = q.Hashes
 		x.index.MatchLazy(&sc.hashes, &sc.match)
+		sc.sample(&sc.hashes, len(q.Hashes))
 	default:
 		if sc.lookups = sc.resetPromptChains(x, q, sc.lookups[:0]); len(sc.lookups) == 0 {
 			x.index.MatchLazy(&sc.chain, &sc.match)
 		} else {
 			x.index.MatchAcross(&sc.chain, sc.lookups, &sc.match)
 		}
+		sc.sample(&sc.chain, sc.chain.Computed())
 		sc.forgetPrompt()
 	}
 	return x.table()

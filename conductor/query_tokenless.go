@@ -66,6 +66,7 @@ func (sc *scratch) matchAcross(d *deployment, x *indexContext, q *Query, c *Cond
 	}
 	if x != nil {
 		base.index.MatchAcross(&sc.chain, sc.lookups, &sc.match)
+		sc.sample(&sc.chain, sc.chain.Computed())
 	} else {
 		base.index.MatchAcross(&sc.digests[0], sc.lookups, &sc.match)
 	}

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"kvconductor/conductor/prefixes"
 	"maps"
 	"slices"
 	"sync"
@@ -19,7 +20,8 @@ type registry struct {
 	closed      bool                             // guarded by mu
 	past        bool                             // a Replay fills it: no source ages or registers
 	revision    atomic.Uint64                    // how often a source came or went
-	cutting     sync.Mutex                       // held while a snapshot copies blocks; taken before any turn
+	prefixRoom  *prefixes.Room
+	cutting     sync.Mutex // held while a snapshot copies blocks; taken before any turn
 }
 
 // Partition is everything of one tenant and model.
@@ -57,7 +59,7 @@ func (c *registry) noteBlockSize(key scope.Deployment, there bool) {
 func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 	d, ok := c.deployments[key]
 	if !ok {
-		d = &deployment{key: key, instances: make(map[string]*instance), pooled: make(map[*source]bool)}
+		d = &deployment{key: key, summary: prefixes.New(c.prefixRoom), instances: make(map[string]*instance), pooled: make(map[*source]bool)}
 		d.publish(nil)
 		c.deployments[key] = d
 		c.noteBlockSize(key, true)
@@ -104,6 +106,7 @@ func (c *registry) removeSource(s *source) {
 func (c *registry) release(d *deployment) {
 	if d.refs--; d.refs == 0 {
 		delete(c.deployments, d.key)
+		d.summary.Close()
 		c.noteBlockSize(d.key, false)
 	}
 }

@@ -371,6 +371,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "streams", Bytes: int64(streams)},
 		{Name: "rings", Bytes: int64(rings)},
 		{Name: "pools", Bytes: pools},
+		{Name: "prefixes", Bytes: int64(c.prefixRoom.Bytes())},
 		{Name: "recall", Bytes: c.recall.bytes()},
 		{Name: "hash_memo", Bytes: c.memo.Stats().Bytes},
 		{Name: "journal", Bytes: int64(c.opts.Journal.Waiting())},

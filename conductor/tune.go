@@ -7,6 +7,8 @@ type Tunables struct {
 	MaxTenantSources int
 	SaltedOnly       bool
 	MaxTokenID       uint32
+	// MaxError is the part of reported tokens that may be wrong, 0 for no bound: see View.Feedback.
+	MaxError float64
 }
 
 // Tune replaces the tunables. Sources beyond a smaller MaxSources stay.

@@ -69,6 +69,7 @@ type Config struct {
 	Stream    Stream        `mapstructure:"stream"`
 	Index     Index         `mapstructure:"index"`
 	Pool      Pool          `mapstructure:"pool"`
+	Feedback  Feedback      `mapstructure:"feedback"`
 	Doctor    Doctor        `mapstructure:"doctor"`
 	Snapshot  Snapshot      `mapstructure:"snapshot"`
 	Ready     Ready         `mapstructure:"ready"`
@@ -290,6 +291,11 @@ type Privacy struct {
 // Shutdown is how the server leaves.
 type Shutdown struct {
 	Drain time.Duration `mapstructure:"drain"` // how long listeners go on after SIGTERM, while /ready is 503
+}
+
+// Feedback is what reports of requests lead to.
+type Feedback struct {
+	MaxError int `mapstructure:"max_error"` // percent of reported tokens that may be wrong; 0 is no bound
 }
 
 // Doctor bounds the findings about a source.

@@ -69,6 +69,8 @@ var keys = []key{
 	{"pool.completeness", "pool-completeness", choice(All, Any), 0, "whether a block of a pool counts with all objects such blocks consist of, or with any"},
 	{"pool.max_bytes", "pool-max-bytes", size(), 1 << 20, "bytes for the objects of one pool before new ones are refused"},
 
+	{"feedback.max_error", "feedback-max-error", count(), 0, "percent of the tokens of reports to /feedback that may be wrong before an instance starts over and has a finding; 0 is no bound"},
+
 	{"doctor.silent_after", "doctor-silent-after", duration(), int64(time.Second), "silence of a source that is asked for after which that is a finding"},
 
 	{"snapshot.dir", "snapshot-dir", text(), 0, "directory of snapshots, which the next start loads; empty keeps none"},

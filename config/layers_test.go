@@ -82,6 +82,7 @@ func TestDefaults(t *testing.T) {
 	f("dynamo.recovered_ttl", "5m")
 	f("dynamo.compare_interval", "1m")
 	f("index.huge_pages", "true")
+	f("feedback.max_error", "0")
 	f("index.local_hashes", "true")
 	f("dynamo.access_log", "")
 	f("dynamo.trace_id_header", "x-trace-id")

@@ -27,6 +27,7 @@ var rules = map[string]rule{
 	"GET /services":              {role: Query},
 	"GET /workers":               {role: Query},
 
+	"POST /feedback":             {role: Query, change: true},
 	"POST /register":             {role: Register, change: true, audited: true},
 	"POST /unregister":           {role: Register, change: true, audited: true},
 	"POST /test/pause_listener":  {role: Register, change: true, audited: true},
@@ -40,6 +41,8 @@ var rules = map[string]rule{
 
 	"GET /global_view":      {role: Admin, audited: true},
 	"GET /admin/events":     {role: Admin, audited: true},
+	"GET /admin/prefixes":   {role: Admin},
+	"GET /admin/drain":      {role: Admin},
 	"GET /admin/check":      {role: Admin, whole: true, audited: true},
 	"GET /peers":            {role: Admin, whole: true},
 	"POST /register_peer":   {role: Admin, whole: true, change: true, audited: true},

@@ -57,6 +57,8 @@ const (
 	FindingHashScheme = "hash_scheme"
 	// FindingNoRemovals: a publisher stores on a medium and never removes from it.
 	FindingNoRemovals = "no_removals"
+	// FindingFeedback: reports of requests contradict answers.
+	FindingFeedback = "feedback_error"
 	// FindingDrift: another replica holds other blocks of the source behind the same batch.
 	FindingDrift = "drift"
 )

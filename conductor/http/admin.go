@@ -23,6 +23,8 @@ func (a *api) mountAdmin(r gin.IRouter) {
 	r.GET("/events", inJSON(a.events))
 	r.GET("/snapshot", a.snapshot)
 	r.GET("/digest", inJSON(a.digest))
+	r.GET("/prefixes", inJSON(a.popular))
+	r.GET("/drain", inJSON(a.drain))
 	r.POST("/reload", inJSON(a.reload))
 }
 

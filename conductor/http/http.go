@@ -103,7 +103,8 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 func isList(g *gin.Context) bool {
 	path := g.FullPath()
 	return g.Request.Method == http.MethodGet && (strings.HasSuffix(path, "/services") || strings.HasSuffix(path, "/workers") ||
-		strings.HasSuffix(path, "/global_view") || path == "/metrics" || path == "/admin/digest" || path == "/admin/events")
+		strings.HasSuffix(path, "/global_view") || path == "/metrics" || path == "/admin/digest" || path == "/admin/events" ||
+		path == "/admin/prefixes" || path == "/admin/drain")
 }
 
 // Dialect returns the Conductor dialect.
@@ -115,6 +116,7 @@ func Dialect(c *conductor.Conductor, opts Options) server.Dialect {
 		{Method: http.MethodPost, Path: "/query", Handle: a.query(queryFields, a.one(a.tokens))},
 		{Method: http.MethodPost, Path: "/query_by_hash", Handle: a.query(hashFields, a.one(a.hashes))},
 		{Method: http.MethodPost, Path: "/query_batch", Handle: a.query(batchFields, a.batch)},
+		{Method: http.MethodPost, Path: "/feedback", Handle: wrap(a.feedback)},
 		{Method: http.MethodGet, Path: "/services", Handle: wrap(a.services)},
 		{Method: http.MethodGet, Path: "/global_view", Handle: wrap(a.globalView)},
 		{Method: http.MethodGet, Path: "/health", Handle: wrap(a.health)},

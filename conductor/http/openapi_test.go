@@ -148,6 +148,16 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("GET", "/admin/digest", "", 200)
 	f("GET", "/admin/digest?source=a%7Cdefault%7C0", "", 200)
 	f("GET", "/admin/digest?source=x", "", 404)
+	f("GET", "/admin/prefixes", "", 200)
+	f("GET", "/admin/prefixes?top=1", "", 200)
+	f("GET", "/admin/prefixes?top=-1", "", 400)
+	f("GET", "/admin/drain", "", 400)
+	f("GET", "/admin/drain?instance=a", "", 200)
+	f("GET", "/admin/drain?instance=nil", "", 404)
+	f("POST", "/feedback", `{"instance_id":"a","matched_tokens":32,"cached_tokens":16,"medium":"GPU"}`, 200)
+	f("POST", "/feedback", `{"instance_id":"nil","matched_tokens":32,"cached_tokens":16}`, 404)
+	f("POST", "/feedback", `{"instance_id":"a","matched_tokens":-1,"cached_tokens":16}`, 400)
+	f("POST", "/feedback", `{"instance_id":"a","matched_tokens":1}`, 400)
 	f("POST", "/unregister", `{"instance_id":"b","dp_rank":0}`, 200)
 }
 

@@ -1,0 +1,183 @@
+package http
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/body"
+	"kvconductor/conductor/prefixes"
+)
+
+// popularRow is what queries ask of a deployment.
+type popularRow struct {
+	TenantID     string            `json:"tenant_id"`
+	ModelName    string            `json:"model_name"`
+	BlockSize    int               `json:"block_size"`
+	Queries      uint64            `json:"queries"`
+	AskedTokens  uint64            `json:"asked_tokens"`
+	CachedTokens uint64            `json:"cached_tokens"`
+	MediaTokens  map[string]uint64 `json:"media_tokens"`
+	Reuse        []reuseRow        `json:"reuse"`
+	Prefixes     []prefixRow       `json:"prefixes"`
+}
+
+// reuseRow counts prompts by how many queries lay between two for the same prefix.
+type reuseRow struct {
+	Below   uint64 `json:"below"`
+	Queries uint64 `json:"queries"`
+}
+
+// prefixRow is a prefix that queries ask for.
+type prefixRow struct {
+	Prefix   string    `json:"prefix"`
+	Parent   string    `json:"parent,omitempty"`
+	LoraName string    `json:"lora_name,omitempty"`
+	Salted   bool      `json:"salted,omitempty"`
+	Depth    int       `json:"depth"`
+	Tokens   int       `json:"tokens"`
+	Queries  uint64    `json:"queries"`
+	Error    uint64    `json:"error"`
+	Held     int       `json:"held"`
+	Holders  []string  `json:"holders"`
+	Last     time.Time `json:"last"`
+}
+
+// Bounds of the parameter top.
+const defaultTop, maxTop = 20, 1000
+
+// popular returns what queries ask for most: GET /admin/prefixes?top=N.
+func (a *api) popular(g *gin.Context) (any, error) {
+	top := defaultTop
+	if text, given := g.GetQuery("top"); given {
+		var err error
+		if top, err = strconv.Atoi(text); err != nil || top < 0 || top > maxTop {
+			return nil, conductor.Invalid("top", "out_of_range", "top must be from 0 to %d, got %q", maxTop, text)
+		}
+	}
+	rows := []popularRow{}
+	for _, p := range access.View(a.conductor, g).Popular(top) {
+		rows = append(rows, popularOf(&p))
+	}
+	return gin.H{"sampled": prefixes.Every, "deployments": rows}, nil
+}
+
+func popularOf(p *conductor.Popular) popularRow {
+	size := uint64(p.BlockSize)
+	row := popularRow{
+		TenantID: p.Tenant, ModelName: p.Model, BlockSize: p.BlockSize, Queries: p.Queries, AskedTokens: p.Asked * size, CachedTokens: p.Cached * size,
+		MediaTokens: make(map[string]uint64), Reuse: []reuseRow{}, Prefixes: []prefixRow{},
+	}
+	for _, m := range p.Media {
+		row.MediaTokens[m.Name] = m.Blocks * size
+	}
+	for i, n := range p.Reuse {
+		if n > 0 {
+			row.Reuse = append(row.Reuse, reuseRow{1 << i, n})
+		}
+	}
+	for i := range p.Prefixes {
+		row.Prefixes = append(row.Prefixes, prefixOf(&p.Prefixes[i], p.BlockSize))
+	}
+	return row
+}
+
+func prefixOf(p *prefixes.Prefix, blockSize int) prefixRow {
+	row := prefixRow{
+		Prefix: strconv.FormatUint(p.Key, 16), LoraName: p.Adapter, Salted: p.Salted, Depth: p.Depth, Tokens: p.Depth * blockSize,
+		Queries: p.Queries, Error: p.Error, Held: p.Held, Holders: append([]string{}, p.Holders...), Last: p.Last,
+	}
+	if p.Parent != 0 {
+		row.Parent = strconv.FormatUint(p.Parent, 16)
+	}
+	return row
+}
+
+// lossRow is what is lost with an instance in one context.
+type lossRow struct {
+	TenantID       string `json:"tenant_id"`
+	ModelName      string `json:"model_name"`
+	LoraName       string `json:"lora_name"`
+	BlockSize      int    `json:"block_size"`
+	AdditionalSalt string `json:"additional_salt"`
+	HeldTokens     int    `json:"held_tokens"`
+	AloneTokens    int    `json:"alone_tokens"`
+}
+
+// lostRow is a prefix that an instance alone held.
+type lostRow struct {
+	TenantID  string `json:"tenant_id"`
+	ModelName string `json:"model_name"`
+	BlockSize int    `json:"block_size"`
+	prefixRow
+}
+
+// drain returns what is lost with an instance: GET /admin/drain?instance=NAME.
+func (a *api) drain(g *gin.Context) (any, error) {
+	name := g.Query("instance")
+	if name == "" {
+		return nil, conductor.Invalid("instance", "missing", "instance is required")
+	}
+	loss, err := access.View(a.conductor, g).Loss(name)
+	if err != nil {
+		return nil, err
+	}
+	ranks, rows, lost := []string{}, []lossRow{}, []lostRow{}
+	tenants := make(map[string]int)
+	held, alone := 0, 0
+	for _, k := range loss.Ranks {
+		ranks = append(ranks, k.String())
+	}
+	for _, x := range loss.Contexts {
+		row := lossRow{x.Tenant, x.Model, x.Lora, x.BlockSize, x.Salt, x.Held * x.BlockSize, x.Alone * x.BlockSize}
+		rows = append(rows, row)
+		held += row.HeldTokens
+		alone += row.AloneTokens
+		tenants[x.Tenant] += row.AloneTokens
+	}
+	for _, p := range loss.Prefixes {
+		lost = append(lost, lostRow{p.Tenant, p.Model, p.BlockSize, prefixOf(&p.Prefix, p.BlockSize)})
+	}
+	return gin.H{"instance_id": name, "sources": ranks, "held_tokens": held, "alone_tokens": alone, "alone_by_tenant": tenants, "contexts": rows, "prefixes": lost}, nil
+}
+
+var feedbackFields = body.Of("instance_id", "tenant_id", "medium", "matched_tokens", "cached_tokens")
+
+// feedback takes a report of what an instance found: POST /feedback.
+func (a *api) feedback(g *gin.Context) (any, error) {
+	strict, err := strict(g)
+	if err != nil {
+		return nil, err
+	}
+	in := body.Get()
+	defer in.Release()
+	f, err := a.read(g, in, feedbackFields)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.checkNames(in, feedbackFields, strict, true); err != nil {
+		return nil, err
+	}
+	report := conductor.Feedback{
+		Instance: f.required("instance_id"), Tenant: f.text("tenant_id"), Medium: f.text("medium"),
+		Matched: f.integer("matched_tokens", 0, math.MaxInt32), Cached: f.integer("cached_tokens", 0, math.MaxInt32),
+	}
+	if f.err == nil && len(report.Medium) > maxMediumName {
+		f.fail(conductor.Invalid("medium", "out_of_range", "medium must have at most %d bytes", maxMediumName))
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	res, err := access.View(a.conductor, g).Feedback(report)
+	if err != nil {
+		return nil, err
+	}
+	return gin.H{"precision": res.Precision, "recall": res.Recall, "reports": res.Reports, "resynced": res.Resynced}, nil
+}
+
+// maxMediumName bounds the name of a medium in bytes: it becomes a label.
+const maxMediumName = 64

@@ -1,0 +1,98 @@
+package conductor
+
+import (
+	"cmp"
+	"slices"
+
+	"kvconductor/conductor/prefixes"
+	"kvconductor/conductor/scope"
+	"kvconductor/index"
+	"kvconductor/tiers"
+)
+
+// Loss is what a fleet loses with an instance.
+type Loss struct {
+	Instance string
+	// Ranks of the instance that are registered.
+	Ranks    []Key
+	Contexts []ContextLoss
+	// Prefixes that queries ask for and that the instance alone held when they did last, most
+	// asked for first.
+	Prefixes []LostPrefix
+}
+
+// ContextLoss is the part of a Loss in one context, in blocks. Salt is as View.GlobalView shows it.
+type ContextLoss struct {
+	scope.Deployment
+	Lora, Salt  string
+	Held, Alone int // blocks that the instance holds, those that no other instance or pool does
+}
+
+// LostPrefix is a prefix of a deployment.
+type LostPrefix struct {
+	scope.Deployment
+	prefixes.Prefix
+}
+
+// lostPrefixes bounds the prefixes of a Loss.
+const lostPrefixes = 50
+
+// Loss returns what is lost with an instance, of what the client may see. It returns ErrNotFound
+// if no source of the instance is registered there. It takes time and memory for the blocks of
+// one context after the other, while events go on.
+func (v View) Loss(instance string) (Loss, error) {
+	loss := Loss{Instance: instance}
+	for _, s := range v.conductor.registered() {
+		if s.reg.Instance == instance && !s.reg.pool() && v.reader.Tenants.Has(s.reg.Tenant) {
+			loss.Ranks = append(loss.Ranks, s.reg.Key())
+		}
+	}
+	if len(loss.Ranks) == 0 {
+		return loss, ErrNotFound
+	}
+	slices.SortFunc(loss.Ranks, Key.compare)
+	for _, x := range v.conductor.allContexts() {
+		key := x.deployment.key
+		if !v.reader.Tenants.Has(key.Tenant) {
+			continue
+		}
+		held, alone := x.alone(v.conductor, instance)
+		if held > 0 {
+			loss.Contexts = append(loss.Contexts, ContextLoss{Deployment: key, Lora: x.key.Lora, Salt: v.conductor.redactedSalt(x.key.Salt), Held: held, Alone: alone})
+		}
+	}
+	slices.SortFunc(loss.Contexts, func(a, b ContextLoss) int {
+		return cmp.Or(cmp.Compare(b.Alone, a.Alone), cmp.Compare(b.Held, a.Held), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Lora, b.Lora), cmp.Compare(a.Salt, b.Salt))
+	})
+	for _, p := range v.Popular(1 << 12) {
+		for _, prefix := range p.Prefixes {
+			if prefix.Held == 1 && prefix.Holders[0] == instance {
+				loss.Prefixes = append(loss.Prefixes, LostPrefix{p.Deployment, prefix})
+			}
+		}
+	}
+	slices.SortStableFunc(loss.Prefixes, func(a, b LostPrefix) int { return cmp.Compare(b.Queries, a.Queries) })
+	loss.Prefixes = loss.Prefixes[:min(len(loss.Prefixes), lostPrefixes)]
+	return loss, nil
+}
+
+// alone returns how many blocks of a context an instance holds, and how many of them it alone.
+func (x *indexContext) alone(c *Conductor, instance string) (held, alone int) {
+	c.mu.RLock()
+	at := x.deployment.instances[instance]
+	c.mu.RUnlock()
+	if at == nil {
+		return 0, 0
+	}
+	owners := x.table()
+	holds := false
+	for o := range owners {
+		holds = holds || owners[o].Instance == at.id && x.index.Blocks(index.Owner(o)) > 0
+	}
+	if !holds {
+		return 0, 0
+	}
+	return x.index.Alone(func(o index.Owner) bool {
+		return int(o) < len(owners) && owners[o].Instance == at.id && owners[o].Instance != tiers.Pool
+	})
+}

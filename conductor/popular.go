@@ -1,0 +1,80 @@
+package conductor
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"kvconductor/conductor/prefixes"
+	"kvconductor/conductor/scope"
+	"kvconductor/index"
+)
+
+// sample keeps the keys of prefixes of 1, 2, 4, … blocks, of the first n blocks of a prompt, if the
+// query is one that is looked at.
+func (sc *scratch) sample(c index.Chain, n int) {
+	if !sc.sampled {
+		return
+	}
+	for depth := 1; depth <= min(n, c.Len()); depth *= 2 {
+		sc.keys = append(sc.keys, c.At(depth-1))
+	}
+}
+
+// observePrefixes lets the deployment count what a query asked for and what there was of it.
+func (sc *scratch) observePrefixes(d *deployment, x *indexContext, q *Query, roster *Roster, best int, now time.Time) {
+	o := &sc.asked
+	o.Adapter, o.Salted, o.Context = q.Lora, q.Salt != "", 0
+	if x != nil {
+		o.Context, o.Adapter, o.Salted = x.serial, x.key.Lora, x.key.Salt != ""
+	}
+	o.Blocks, o.Longest, o.Keys = q.blocks(), best, sc.keys
+	o.Holders, o.Media = o.Holders[:0], o.Media[:0]
+	for i := range sc.hits {
+		h := &sc.hits[i]
+		o.Holders = append(o.Holders, prefixes.Holder{Instance: roster.rows[h.At].name, Blocks: h.Longest})
+		if h.Longest == best && len(o.Media) == 0 {
+			for _, m := range h.Media {
+				o.Media = append(o.Media, prefixes.Medium{Name: m.Name, Blocks: uint64(m.Blocks)})
+			}
+		}
+	}
+	d.summary.Observe(o, now)
+}
+
+// blocks returns how many complete blocks a query asks for.
+func (q *Query) blocks() int {
+	switch {
+	case q.ByHash:
+		return len(q.Hashes)
+	case q.ByClientHash:
+		return len(q.ClientHashes)
+	case q.BlockSize > 0:
+		return len(q.Tokens) / q.BlockSize
+	}
+	return 0
+}
+
+// Popular is what queries ask of a deployment.
+type Popular struct {
+	scope.Deployment
+	prefixes.Report
+}
+
+// Popular returns what queries ask of each deployment that the client may see, with at most top
+// prefixes of each, most asked for first.
+func (v View) Popular(top int) (all []Popular) {
+	c := v.conductor
+	c.mu.RLock()
+	for key, d := range c.deployments {
+		if v.reader.Tenants.Has(key.Tenant) {
+			all = append(all, Popular{Deployment: key, Report: d.summary.Report(top)})
+		}
+	}
+	c.mu.RUnlock()
+	all = slices.DeleteFunc(all, func(p Popular) bool { return p.Queries == 0 })
+	slices.SortFunc(all, func(a, b Popular) int {
+		return cmp.Or(cmp.Compare(b.Queries, a.Queries), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Model, b.Model), cmp.Compare(a.BlockSize, b.BlockSize))
+	})
+	return all
+}
