@@ -162,7 +162,7 @@ func (c *Conductor) judge(of *feedbackOf, medium string, sources []*source, res 
 	if resynced {
 		of.resynced = now
 		c.feedback.resyncs.Add(1)
-		n := of.media[medium] // what was wrong before says nothing of what is there from now on
+		n := of.media[medium] // what was wrong before says nothing about the replay
 		n.matched, n.cached, n.both = 0, 0, 0
 	}
 	return resynced

@@ -37,7 +37,7 @@ type LostPrefix struct {
 // lostPrefixes bounds the prefixes of a Loss.
 const lostPrefixes = 50
 
-// Loss returns what is lost with an instance, of what the client may see. It returns ErrNotFound
+// Loss returns what a fleet loses with an instance, of what the client may see. It returns ErrNotFound
 // if no source of the instance is registered there. It takes time and memory for the blocks of
 // one context after the other, while events go on.
 func (v View) Loss(instance string) (Loss, error) {

@@ -170,6 +170,9 @@ func TestForeignTenant(t *testing.T) {
 		"/query_batch": func(x string) map[string]any {
 			return map[string]any{"queries": []any{map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x}}}
 		},
+		"/feedback": func(x string) map[string]any {
+			return map[string]any{"instance_id": "engine-b", "tenant_id": x, "matched_tokens": 1, "cached_tokens": 1}
+		},
 		"/register": func(x string) map[string]any {
 			return map[string]any{"endpoint": "tcp://192.0.2.1:1", "type": "vLLM", "modelname": "m", "instance_id": "engine-b", "block_size": 16, "dp_rank": 0, "tenant_id": x}
 		},
@@ -223,7 +226,7 @@ func TestForeignTenant(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/dynamo/v1/dump?detail=1", "/admin/digest", "/ready",
+	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/dynamo/v1/dump?detail=1", "/admin/digest", "/admin/prefixes", "/ready",
 		"/services?dialect=v2", "/global_view?dialect=v2"} {
 		for _, accept := range []string{"application/json", "application/msgpack"} {
 			req, err := http.NewRequest("GET", p.url+path, nil)
@@ -240,7 +243,7 @@ func TestForeignTenant(t *testing.T) {
 					t.Errorf("%s as %s shows %s: %.400s", path, accept, secret, answer)
 				}
 			}
-			if resp.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte("engine-a")) && path != "/ready" && path != "/dynamo/v1/dump" {
+			if resp.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte("engine-a")) && path != "/ready" && path != "/dynamo/v1/dump" && path != "/admin/prefixes" {
 				t.Errorf("%s as %s: %d %.200s", path, accept, resp.StatusCode, answer)
 			}
 		}
@@ -249,6 +252,11 @@ func TestForeignTenant(t *testing.T) {
 	two, text2 := askAs(t, "GET", p.url+"/admin/events?source=engine-b|z|0", "all-a", "", nil)
 	if one != two || strings.ReplaceAll(text2, "|z|", "|b|") != text {
 		t.Errorf("/admin/events tells tenants apart: %d %s, %d %s", one, text, two, text2)
+	}
+	one, text = askAs(t, "GET", p.url+"/admin/drain?instance=engine-b", "all-a", "", nil)
+	two, text2 = askAs(t, "GET", p.url+"/admin/drain?instance=none", "all-a", "", nil)
+	if one != two || text != text2 {
+		t.Errorf("/admin/drain tells instances apart: %d %s, %d %s", one, text, two, text2)
 	}
 	if _, answer := askAs(t, "POST", p.url+"/query", "query-b", "application/json", asJSON(bodies["/query"]("b"))); !strings.Contains(answer, "engine-b") {
 		t.Errorf("the client of b gets %s", answer)

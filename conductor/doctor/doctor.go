@@ -63,12 +63,14 @@ func New(reg Registered, now func() time.Time) *Doctor {
 }
 
 // Reset forgets an epoch of the publisher. It keeps the findings that the registration
-// alone shows.
+// or reports alone show.
 func (d *Doctor) Reset() {
 	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.noted, d.profile = 0, 0, 0, 0, 0, false, false, profileCheck{}
 	d.copies = copyCheck{}
 	d.unremoved, d.neverFrom = nil, nil
-	d.withdrawWhere(func(code string) bool { return code != FindingRank && !(code == FindingProfile && d.reg.Pool) })
+	d.withdrawWhere(func(code string) bool {
+		return code != FindingRank && code != FindingFeedback && !(code == FindingProfile && d.reg.Pool)
+	})
 }
 
 // Observation is one stored or removed event, and its effect.

@@ -97,7 +97,7 @@ func prefixOf(p *prefixes.Prefix, blockSize int) prefixRow {
 	return row
 }
 
-// lossRow is what is lost with an instance in one context.
+// lossRow is the loss of an instance in one context.
 type lossRow struct {
 	TenantID       string `json:"tenant_id"`
 	ModelName      string `json:"model_name"`
@@ -116,7 +116,7 @@ type lostRow struct {
 	prefixRow
 }
 
-// drain returns what is lost with an instance: GET /admin/drain?instance=NAME.
+// drain returns the loss of an instance: GET /admin/drain?instance=NAME.
 func (a *api) drain(g *gin.Context) (any, error) {
 	name := g.Query("instance")
 	if name == "" {

@@ -23,7 +23,7 @@ import (
 )
 
 // Every is how many queries there are to one that is looked at.
-const Every = 8
+const Every = 32
 
 const (
 	// maxEntries bounds the prefixes of one Summary, some 500 KB.

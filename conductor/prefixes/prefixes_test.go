@@ -2,6 +2,7 @@ package prefixes
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -121,7 +122,7 @@ func TestHolders(t *testing.T) {
 	if p := r.Prefixes[0]; p.Held != 20 || len(p.Holders) != maxHolders || !p.Last.Equal(now.Add(time.Second)) {
 		t.Errorf("%+v", p)
 	}
-	if r.Asked != 21*Every || r.Cached != 12*Every || r.Media[0] != (Medium{"GPU", 12 * Every}) || r.Reuse[4] != 2*Every {
+	if r.Asked != 21*Every || r.Cached != 12*Every || r.Media[0] != (Medium{"GPU", 12 * Every}) || r.Reuse[bits.Len(Every)] != 2*Every {
 		t.Errorf("%+v", r)
 	}
 	s.Observe(&q, now.Add(3*halfLife))

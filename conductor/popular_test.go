@@ -1,0 +1,191 @@
+package conductor_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/prefixes"
+	"kvconductor/conductor/scope"
+	"kvconductor/internal/must"
+)
+
+// operator sees every tenant, operatorOf one.
+var operator = conductor.Reader{}
+
+func operatorOf(tenant string) conductor.Reader {
+	return conductor.Reader{Tenants: scope.Tenants{tenant}}
+}
+
+// TestPopular asks for two prompts, one ten times as often, and holds that the numbers scaled to
+// all queries are near the true ones, and that another tenant sees none of them.
+func TestPopular(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.run("register A")
+		b.run("register B")
+		b.run("store A path=s/t/u/v")
+		b.run("store B path=s/t")
+		hot := conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("s/t/u/v", 16)}
+		rare := conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("x/y", 16)}
+		const n = 200_000
+		for i := range n {
+			b.conductor.Answer(&hot, func(*conductor.Answer) {})
+			if i%10 == 0 {
+				b.conductor.Answer(&rare, func(*conductor.Answer) {})
+			}
+		}
+		all := b.conductor.For(operator).Popular(3)
+		if len(all) != 1 {
+			t.Fatalf("%d deployments", len(all))
+		}
+		p := all[0]
+		near := func(what string, got, want uint64) {
+			t.Helper()
+			if got < want*9/10 || got > want*11/10 {
+				t.Errorf("%s: %d, want some %d", what, got, want)
+			}
+		}
+		near("queries", p.Queries, n*11/10)
+		near("blocks asked for", p.Asked, n*4+n/10*2)
+		near("blocks cached", p.Cached, n*4)
+		near("on the device", p.Media[0].Blocks, n*4)
+		if len(p.Prefixes) != 3 {
+			t.Fatalf("%d prefixes", len(p.Prefixes))
+		}
+		for i, want := range []struct {
+			depth   int
+			holders string
+		}{{1, "[A B]"}, {2, "[A B]"}, {4, "[A]"}} {
+			got := p.Prefixes[i]
+			slices.Sort(got.Holders)
+			near("queries of a prefix", got.Queries, n)
+			if got.Depth != want.depth || fmt.Sprint(got.Holders) != want.holders {
+				t.Errorf("prefix %d: depth %d held by %v, want %+v", i, got.Depth, got.Holders, want)
+			}
+		}
+		if foreign := b.conductor.For(operatorOf("other")).Popular(3); len(foreign) != 0 {
+			t.Errorf("another tenant sees %+v", foreign)
+		}
+		part := int64(0)
+		for _, m := range b.conductor.Memory() {
+			if m.Name == "prefixes" {
+				part = m.Bytes
+			}
+		}
+		if part == 0 {
+			t.Error("the memory of prefixes is in no part")
+		}
+	})
+}
+
+// TestLoss holds that the blocks of one instance that no other has are its loss, over contexts.
+func TestLoss(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.run("register A")
+		b.run("register B")
+		b.run("register C tenant=other")
+		b.run("store A path=s/t/u/v")
+		b.run("store B path=s/t")
+		b.run("store A path=s salt=pepper")
+		b.run("store C path=s/t tenant=other")
+		q := conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("s/t/u/v", 16)}
+		for range 20 * prefixes.Every {
+			b.conductor.Answer(&q, func(*conductor.Answer) {})
+		}
+		loss, err := b.conductor.For(operator).Loss("A")
+		must.Succeed(t, err)
+		held, alone := 0, 0
+		for _, x := range loss.Contexts {
+			held, alone = held+x.Held, alone+x.Alone
+		}
+		if len(loss.Contexts) != 2 || held != 5 || alone != 3 || loss.Contexts[1].Salt == "pepper" {
+			t.Errorf("A: %+v", loss.Contexts)
+		}
+		if len(loss.Prefixes) != 1 || loss.Prefixes[0].Depth != 4 {
+			t.Errorf("A alone had %+v", loss.Prefixes)
+		}
+		if loss, err := b.conductor.For(operator).Loss("B"); err != nil || len(loss.Contexts) != 1 || loss.Contexts[0].Held != 2 || loss.Contexts[0].Alone != 0 || len(loss.Prefixes) != 0 {
+			t.Errorf("B: %+v, %v", loss, err)
+		}
+		for _, name := range []string{"A", "nil"} {
+			if _, err := b.conductor.For(operatorOf("other")).Loss(name); !errors.Is(err, conductor.ErrNotFound) {
+				t.Errorf("%s for another tenant: %v", name, err)
+			}
+		}
+	})
+}
+
+// TestFeedback reports an instance that finds what answers promise and one that does not. The
+// latter starts over once in five minutes, and its finding goes when reports agree again.
+func TestFeedback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBenchWith(nil, zerolog.Nop(), func(*conductor.Options) {})
+		defer b.conductor.Close()
+		b.conductor.Tune(conductor.Tunables{MaxSources: 10, MaxError: 0.2})
+		b.run("register A")
+		b.run("register B")
+		b.run("store A path=s")
+		b.run("store B path=s")
+		view := b.conductor.For(operator)
+		report := func(instance string, matched, cached, times int) (resyncs int) {
+			t.Helper()
+			for range times {
+				res, err := view.Feedback(conductor.Feedback{Instance: instance, Medium: "GPU", Matched: matched, Cached: cached})
+				must.Succeed(t, err)
+				if res.Resynced {
+					resyncs++
+				}
+			}
+			synctest.Wait()
+			return resyncs
+		}
+		finding := func(instance string) bool {
+			for _, s := range b.conductor.Services() {
+				for _, f := range s.Findings {
+					if s.Instance == instance && f.Code == doctor.FindingFeedback {
+						return true
+					}
+				}
+			}
+			return false
+		}
+		if n := report("A", 100, 95, 60); n != 0 || finding("A") {
+			t.Errorf("a small error: %d resyncs", n)
+		}
+		if n := report("B", 100, 50, 19); n != 0 || finding("B") {
+			t.Errorf("few reports: %d resyncs", n)
+		}
+		if n := report("B", 100, 50, 60); n != 1 || !finding("B") || finding("A") {
+			t.Errorf("a large error: %d resyncs", n)
+		}
+		<-time.After(5 * time.Minute)
+		if n := report("B", 50, 100, 10); n != 1 {
+			t.Errorf("five minutes later: %d resyncs", n)
+		}
+		if n := report("B", 100, 100, 60); n != 0 || finding("B") {
+			t.Errorf("reports that agree: %d resyncs", n)
+		}
+		all := view.Reported()
+		if len(all) != 2 || all[0].Instance != "A" || all[0].Reports != 60 || all[0].Matched != 6000 || all[0].Both != 5700 || all[0].Recall != 1 {
+			t.Errorf("%+v", all)
+		}
+		if _, err := view.Feedback(conductor.Feedback{Instance: "nil"}); !errors.Is(err, conductor.ErrNotFound) {
+			t.Errorf("an unknown instance: %v", err)
+		}
+		foreign := b.conductor.For(operatorOf("other"))
+		if _, err := foreign.Feedback(conductor.Feedback{Instance: "A"}); !errors.Is(err, conductor.ErrForbidden) || len(foreign.Reported()) != 0 {
+			t.Errorf("another tenant: %v, %v", err, foreign.Reported())
+		}
+		b.run("unregister B")
+		if all := view.Reported(); len(all) != 1 {
+			t.Errorf("after its end: %+v", all)
+		}
+	})
+}
