@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/harness"
+)
+
+// advice is one thing that an operator should look at.
+type advice struct {
+	Source string `json:"source,omitempty"` // "" for the server
+	Code   string `json:"code"`
+	Text   string `json:"text"`
+}
+
+// adviceOfState says what to do about sources in a state.
+var adviceOfState = map[string]string{
+	"connecting": "the server cannot connect to the engine: check the endpoint, the network and the engine",
+	"replaying":  "the source catches up; if this lasts, its engine publishes faster than it replays",
+	"stale":      "no connection for stream.stale_after: check that the engine runs, and the endpoint and the network",
+	"partial":    "blocks from before are not known, so answers are too short: register a replay_endpoint, follow a relay, or wait until the engine has cleared its cache",
+	"failed":     "the registration can never work: register it again with what the error names",
+	"paused":     "the source was paused by /test/pause_listener: resume it",
+}
+
+func doctorCommand() *cobra.Command {
+	var asks clientFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Ask a running server what an operator should do",
+		Long: `Asks a server for its sources, their findings and its readiness, and prints what an
+operator should do about each. The exit status is 0 if there is nothing, else 1.`,
+		Args: cobra.NoArgs,
+	}
+	asks.add(cmd, true)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		server, err := asks.client()
+		if err != nil {
+			return err
+		}
+		all, err := examine(cmd.Context(), server)
+		if err != nil {
+			return err
+		}
+		if err := printAdvice(cmd.OutOrStdout(), all, asJSON); err != nil {
+			return err
+		}
+		if len(all) > 0 {
+			return errReported
+		}
+		return nil
+	}
+	return cmd
+}
+
+// examine asks a server how it is.
+func examine(ctx context.Context, server *client) ([]advice, error) {
+	all := []advice{}
+	var services struct{ Services []serviceRow }
+	if err := server.get(ctx, "/conductor/v1/services", &services); err != nil {
+		return nil, err
+	}
+	if len(services.Services) == 0 {
+		all = append(all, advice{Code: "no_sources", Text: "no source is registered: every answer is empty"})
+	}
+	for _, s := range services.Services {
+		key := fmt.Sprintf("%s|%s|%d", s.InstanceID, s.TenantID, s.DPRank)
+		if s.State != "synced" {
+			text := cmp.Or(adviceOfState[s.State], "the source is not synced")
+			if why := cmp.Or(s.LastError, s.Reason); why != "" {
+				text += " (" + why + ")"
+			}
+			all = append(all, advice{key, s.State, text})
+		}
+		for _, f := range s.Findings {
+			all = append(all, advice{key, f.Code, f.Message})
+		}
+	}
+	status, body, err := harness.Ask(ctx, &server.http, http.MethodGet, server.base+"/ready", nil)
+	if err != nil {
+		return nil, err
+	}
+	var ready struct {
+		Index struct{ Full bool } `json:"index"`
+	}
+	if json.Unmarshal(body, &ready) == nil && ready.Index.Full {
+		all = append(all, advice{Code: "memory_bound", Text: "index.max_bytes_total is reached and new blocks are refused: raise it, or add a replica"})
+	}
+	if status != http.StatusOK {
+		all = append(all, advice{Code: "not_ready", Text: "routers should not rely on the answers yet: see conductor health --ready"})
+	}
+	return all, nil
+}
+
+// printAdvice prints advice, that about the server first.
+func printAdvice(out io.Writer, all []advice, asJSON bool) error {
+	slices.SortStableFunc(all, func(a, b advice) int { return cmp.Compare(a.Source, b.Source) })
+	if asJSON {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(all)
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(out, "nothing to do")
+	}
+	for _, a := range all {
+		fmt.Fprintf(out, "%s: %s\n  %s\n", cmp.Or(a.Source, "server"), a.Code, a.Text)
+	}
+	return nil
+}

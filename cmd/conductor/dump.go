@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+func dumpCommand() *cobra.Command {
+	var asks clientFlags
+	var plain bool
+	cmd := &cobra.Command{
+		Use:   "dump",
+		Short: "Print what a running server holds, one event a line",
+		Long: `Prints the blocks of every source as the events that lead to them, in the form of
+Dynamo's /dump with one JSON object a line, and what a replica needs besides. It holds the
+hashes of prompts.`,
+		Args: cobra.NoArgs,
+	}
+	asks.add(cmd, true)
+	cmd.Flags().BoolVar(&plain, "plain", false, "print what Dynamo's indexers read alone: instances whose names are numbers, without marks")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx, stop := untilSignal(cmd)
+		defer stop()
+		web, err := asks.http(0)
+		if err != nil {
+			return err
+		}
+		path := asks.server + "/dynamo/v1/dump?detail=1"
+		if plain {
+			path = asks.server + "/dynamo/v1/dump"
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+		if err != nil {
+			return fmt.Errorf("--server: %w", err)
+		}
+		req.Header.Set("Accept", "application/x-ndjson")
+		resp, err := web.Do(req)
+		if err != nil {
+			return fmt.Errorf("no answer from %s: %w", asks.server, err)
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			io.Copy(os.Stderr, io.LimitReader(resp.Body, 1<<10))
+			return fmt.Errorf("%s answers %s", path, resp.Status)
+		}
+		if _, err := io.Copy(cmd.OutOrStdout(), resp.Body); err != nil {
+			return fmt.Errorf("the dump is cut off: %w", err)
+		}
+		return nil
+	}
+	return cmd
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"kvconductor/internal/must"
+)
+
+// TestOperatorCommands runs top, doctor and dump against a server with a healthy engine and one
+// that cannot be reached.
+func TestOperatorCommands(t *testing.T) {
+	t.Parallel()
+	engine := newRuledEngine(t, "well", 0)
+	p := serveProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: well, block_size: 16}\n", engine.pub.Addr()))
+	engine.publish(ruledStored(0, 4))
+	eventually(t, "the engine never settled", func() (string, bool) {
+		_, body := get(p.url + "/services")
+		return body, strings.Contains(body, `"Blocks":4`)
+	})
+	run := func(status int, args ...string) string {
+		t.Helper()
+		cmd := command(append(args, "--server", p.url)...)
+		out, err := cmd.Output()
+		if code := cmd.ProcessState.ExitCode(); code != status {
+			t.Errorf("%q: exit status %d, want %d: %v\n%s", args, code, status, err, out)
+		}
+		return string(out)
+	}
+	if out := run(0, "doctor"); out != "nothing to do\n" {
+		t.Errorf("doctor of a healthy fleet: %s", out)
+	}
+	post(t, p.url+"/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"ill","block_size":16,"dp_rank":0}`, 200)
+	if out := run(1, "doctor"); !strings.HasPrefix(out, "ill|default|0: connecting\n") || !strings.Contains(out, "connection refused") {
+		t.Errorf("doctor: %s", out)
+	}
+	var found []advice
+	must.Succeed(t, json.Unmarshal([]byte(run(1, "doctor", "--json")), &found))
+	if len(found) != 1 || found[0].Source != "ill|default|0" {
+		t.Errorf("doctor --json: %+v", found)
+	}
+	var rows []topRow
+	must.Succeed(t, json.Unmarshal([]byte(run(0, "top", "--json", "--interval", "100ms", "--sort", "state")), &rows))
+	if len(rows) != 2 || rows[0].Instance != "ill" || rows[1].Blocks != 4 {
+		t.Errorf("top --json: %+v", rows)
+	}
+	if out := run(0, "top", "--interval", "100ms"); !strings.HasPrefix(out, "2 sources, 1 synced, 4 blocks") || strings.Contains(out, "\x1b") {
+		t.Errorf("top: %s", out)
+	}
+	if out := run(0, "dump"); strings.Count(out, "\n") < 1 || !strings.Contains(out, "stored") {
+		t.Errorf("dump: %.300s", out)
+	}
+	run(1, "top", "--sort", "colour")
+	run(1, "top", "--interval", "1ms")
+	if out, err := command("completion", "bash").Output(); err != nil || !strings.Contains(string(out), "conductor") {
+		t.Errorf("no completion: %v", err)
+	}
+	p.url = "http://127.0.0.1:1"
+	for _, command := range []string{"top", "doctor", "dump"} {
+		run(1, command)
+	}
+}
+
+// TestSparkline draws rates relative to the highest.
+func TestSparkline(t *testing.T) {
+	for want, rates := range map[string][]float64{"": nil, "▁▁": {0, 0}, "▁▄█": {0, 3.5, 7}} {
+		if got := sparkline(rates); got != want {
+			t.Errorf("%v: %q, want %q", rates, got, want)
+		}
+	}
+}
+
+// TestTopFits holds that the table takes no more lines than the terminal has.
+func TestTopFits(t *testing.T) {
+	table := &top{rows: make(map[string]*topRow)}
+	for i := range 100 {
+		table.rows[fmt.Sprint(i)] = &topRow{Instance: fmt.Sprint(i), State: "stale"}
+	}
+	for _, height := range []int{5, 24, 102, 200} {
+		var b strings.Builder
+		table.draw(&b, height, true)
+		if n := strings.Count(b.String(), "\n"); n > height || !strings.Contains(b.String(), "\x1b[31m") {
+			t.Errorf("%d lines of %d", n, height)
+		}
+	}
+}
