@@ -50,12 +50,15 @@ func (s *source) applyBlocks(c *normalize.Change) {
 	seen := doctor.Observation{Event: c.Event, Medium: c.Medium, Count: n, Blocks: true, Counted: s.copies(c.Owner) == index.CopyCount}
 	if c.Kind == normalize.Removed {
 		unknown := s.remove(c.Event, c.Owner)
+		s.lives.Removed(c.Medium.Name, c.Event.Hashes, s.at, s.news)
 		seen.Found = n - unknown
 		if c.Medium.Tier == tiers.Device {
 			s.conductor.counts.remove(unknown)
 		}
 	} else {
-		s.store(c, &seen)
+		if s.store(c, &seen); !seen.Refused {
+			s.lives.Stored(c.Medium.Name, c.Event.Hashes, s.at, s.news)
+		}
 	}
 	s.doctor.Observe(&seen)
 }

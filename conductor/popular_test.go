@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,6 +187,32 @@ func TestFeedback(t *testing.T) {
 		b.run("unregister B")
 		if all := view.Reported(); len(all) != 1 {
 			t.Errorf("after its end: %+v", all)
+		}
+	})
+}
+
+// TestLives stores blocks and removes them after 10 s, and holds that their age shows in the
+// numbers of their model alone.
+func TestLives(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.run("register A")
+		for i := range 100 {
+			b.run(fmt.Sprintf("store A path=s%d/t/u/v", i))
+		}
+		<-time.After(10 * time.Second)
+		for i := range 50 {
+			b.run(fmt.Sprintf("remove A path=s%d/t/u/v", i))
+		}
+		lives := b.conductor.For(operator).Lives()
+		if len(lives) != 1 || lives[0].Medium != "GPU" || lives[0].Evicted == 0 || lives[0].Ages.Quantile(0.5) != 16384*time.Millisecond || lives[0].Hazard <= 0 {
+			t.Errorf("%+v", lives)
+		}
+		if foreign := b.conductor.For(operatorOf("other")).Lives(); len(foreign) != 0 {
+			t.Errorf("another tenant sees %+v", foreign)
+		}
+		answer := b.run("query path=s80/t detail=1")
+		if !strings.Contains(answer, `"stay":{"GPU":{"1s":0.9`) {
+			t.Errorf("%s", answer)
 		}
 	})
 }

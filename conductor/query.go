@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"kvconductor/conductor/lifetime"
 	"kvconductor/conductor/prefixes"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
@@ -56,6 +57,8 @@ type SourceDetail struct {
 	Watermark uint64 // valid when HasMark
 	HasMark   bool
 	Age       time.Duration // since the last batch, -1 when there was none
+	// Lives are of the media that the source has announced blocks on.
+	Lives []lifetime.Life
 }
 
 // scratch holds the buffers of one query.
@@ -245,7 +248,7 @@ func (c *Conductor) detail(sources []*source) []SourceDetail {
 	all := make([]SourceDetail, len(sources))
 	for i, s := range sources {
 		st := s.stream.Status()
-		d := SourceDetail{Key: s.reg.Key(), Rank: s.reg.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch, Watermark: st.LastSeq, HasMark: st.HasSeq, Age: -1}
+		d := SourceDetail{Key: s.reg.Key(), Rank: s.reg.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch, Watermark: st.LastSeq, HasMark: st.HasSeq, Age: -1, Lives: s.lives.Lives(now)}
 		if !st.LastBatchAt.IsZero() {
 			d.Age = now.Sub(st.LastBatchAt)
 		}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvconductor/conductor/lifetime"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/pool"
 	"kvconductor/events"
@@ -44,6 +45,12 @@ type source struct {
 	pool    *pool.Pool
 	objects atomic.Int64 // of the pool
 	bound   atomic.Int64 // bytes that the objects take
+
+	// lives has how long blocks stay with the engine. at is when the step under way came, and
+	// whether it is news. Owned by run, but lives.
+	lives lifetime.Tracker
+	at    time.Time
+	news  bool
 
 	// doubted is true if the stream knows of gaps in the numbers of standardized events.
 	// Owned by run.
@@ -180,6 +187,7 @@ func (s *source) applyStep(step *stream.Step) {
 			s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload, step.Block)
 			s.heard.Store(now.UnixNano())
 		}
+		s.at, s.news = now, !step.Replayed
 		s.apply(&step.Batch)
 		if empty {
 			s.ring.Idle(now, step.Epoch, step.Seq)
@@ -206,6 +214,7 @@ func (s *source) forget() {
 		s.noteObjects()
 	}
 	s.doctor.Reset()
+	s.lives.Forget()
 }
 
 // noteObjects shows others what the pool holds.

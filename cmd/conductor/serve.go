@@ -158,7 +158,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, places, collectors.NewGoCollector(),
+	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, places, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())

@@ -153,6 +153,15 @@ func (e *Encoder) Uint(n uint64) {
 	}
 }
 
+// Float appends a number, in JSON with at most four digits behind the point.
+func (e *Encoder) Float(v float64) {
+	if e.Codec == JSON {
+		e.Out = strconv.AppendFloat(comma(e.Out), math.Round(v*1e4)/1e4, 'f', -1, 64)
+		return
+	}
+	e.Out = binary.BigEndian.AppendUint64(append(e.Out, 0xcb), math.Float64bits(v))
+}
+
 // Null appends null, or nil.
 func (e *Encoder) Null() {
 	if e.Codec == JSON {

@@ -2,6 +2,7 @@ package http
 
 import (
 	"strconv"
+	"time"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
@@ -97,7 +98,7 @@ func mediumKey(name string) string {
 }
 
 func writeDetail(e *body.Encoder, d *conductor.SourceDetail) {
-	e.Map(5)
+	e.Map(6)
 	e.TextField("state", string(d.State))
 	e.TextField("reason", d.Reason)
 	e.Name("epoch")
@@ -114,5 +115,18 @@ func writeDetail(e *body.Encoder, d *conductor.SourceDetail) {
 	} else {
 		e.Null()
 	}
+	e.Name("stay")
+	e.Map(len(d.Lives))
+	for i := range d.Lives {
+		l := &d.Lives[i]
+		e.Name(l.Medium)
+		e.Map(2)
+		e.Name("1s")
+		e.Float(l.Stay(time.Second))
+		e.Name("10s")
+		e.Float(l.Stay(10 * time.Second))
+		e.EndMap()
+	}
+	e.EndMap()
 	e.EndMap()
 }

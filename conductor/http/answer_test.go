@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	nethttp "net/http"
 	"net/http/httptest"
@@ -98,7 +99,11 @@ func plainAnswer(ans *conductor.Answer) string {
 		if d.Age >= 0 {
 			age = fmt.Sprint(d.Age.Milliseconds())
 		}
-		return fmt.Sprintf(`{"state":%s,"reason":%s,"epoch":%d,"watermark":%s,"age_ms":%s}`, text(string(d.State)), text(d.Reason), d.Epoch, mark, age)
+		stay := list(len(d.Lives), func(i int) string {
+			l := d.Lives[i]
+			return fmt.Sprintf(`%s:{"1s":%v,"10s":%v}`, text(l.Medium), math.Round(l.Stay(time.Second)*1e4)/1e4, math.Round(l.Stay(10*time.Second)*1e4)/1e4)
+		})
+		return fmt.Sprintf(`{"state":%s,"reason":%s,"epoch":%d,"watermark":%s,"age_ms":%s,"stay":%s}`, text(string(d.State)), text(d.Reason), d.Epoch, mark, age, stay)
 	}
 	if len(ans.Rows) == 0 {
 		return "{}"

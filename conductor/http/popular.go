@@ -63,7 +63,11 @@ func (a *api) popular(g *gin.Context) (any, error) {
 	for _, p := range access.View(a.conductor, g).Popular(top) {
 		rows = append(rows, popularOf(&p))
 	}
-	return gin.H{"sampled": prefixes.Every, "deployments": rows}, nil
+	lives := []lifeRow{}
+	for _, l := range access.View(a.conductor, g).Lives() {
+		lives = append(lives, lifeOf(&l))
+	}
+	return gin.H{"sampled": prefixes.Every, "deployments": rows, "lifetimes": lives}, nil
 }
 
 func popularOf(p *conductor.Popular) popularRow {
@@ -93,6 +97,30 @@ func prefixOf(p *prefixes.Prefix, blockSize int) prefixRow {
 	}
 	if p.Parent != 0 {
 		row.Parent = strconv.FormatUint(p.Parent, 16)
+	}
+	return row
+}
+
+// lifeRow is how long blocks of a model stay on a medium. A quantile is given to a factor of two.
+type lifeRow struct {
+	TenantID   string   `json:"tenant_id"`
+	ModelName  string   `json:"model_name"`
+	BlockSize  int      `json:"block_size"`
+	Medium     string   `json:"medium"`
+	Evicted    uint64   `json:"evicted"`
+	P10Seconds *float64 `json:"p10_s"`
+	P50Seconds *float64 `json:"p50_s"`
+	P90Seconds *float64 `json:"p90_s"`
+	Hazard     float64  `json:"evictions_per_block_second"`
+}
+
+func lifeOf(l *conductor.MediumLife) lifeRow {
+	row := lifeRow{TenantID: l.Tenant, ModelName: l.Model, BlockSize: l.BlockSize, Medium: l.Medium, Evicted: l.Evicted, Hazard: l.Hazard}
+	if l.Evicted > 0 {
+		for part, to := range map[float64]**float64{0.1: &row.P10Seconds, 0.5: &row.P50Seconds, 0.9: &row.P90Seconds} {
+			s := l.Ages.Quantile(part).Seconds()
+			*to = &s
+		}
 	}
 	return row
 }
