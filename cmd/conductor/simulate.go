@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/sim"
 	"kvconductor/cmd/internal/sim/workload"
+	"kvconductor/conductor/access"
 )
 
 const (
@@ -31,6 +33,7 @@ func simulateCommand() *cobra.Command { return simulateCommandWith(sim.Restarts{
 func simulateCommandWith(restarts sim.Restarts) *cobra.Command {
 	var (
 		c        = sim.Config{Restarts: restarts}
+		asks     clientFlags
 		trace    string
 		kind     string
 		asJSON   bool
@@ -68,7 +71,7 @@ tool loops, or all of them.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.Server, "server", defaultServer, "base URL of the server")
+	asks.add(cmd, true)
 	f.StringVar(&c.Tenant, "tenant", "default", "tenant of the fleet")
 	f.StringVar(&c.Model, "model", "simulated", "model of the fleet")
 	f.IntVar(&c.Instances, "instances", len(sim.Families), "instances")
@@ -105,6 +108,8 @@ tool loops, or all of them.`,
 
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cmd.SilenceUsage = true
+		c.Server = asks.server
+		c.Wrap = func(t *http.Transport) (http.RoundTripper, error) { return access.NewTransport(asks.files, t) }
 		for c.Seed == 0 {
 			c.Seed = rand.Uint64()
 		}

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
 // simulatedFleet is the report of conductor simulate.
@@ -71,4 +75,20 @@ func TestSimulatePool(t *testing.T) {
 	t.Parallel()
 	simulated(t, "index: {recall_bytes: 512MiB}\n", "--pool", "--families", "vllm-map,vllm-array,sglang",
 		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000")
+}
+
+// TestSimulateWithToken runs a fleet against a server that knows its clients by tokens, over TLS.
+func TestSimulateWithToken(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "fleet")
+	p, _, _ := tlsProcess(t, ca, "auth: {file: "+credentialsFile(t, "simulator register,query,peer,admin '*'")+"}\n")
+	token := filepath.Join(t.TempDir(), "token")
+	must.Succeed(t, os.WriteFile(token, []byte("simulator\n"), 0o600))
+	args := []string{"simulate", "--server", p.url, "--cacert", ca.file, "--quiet", "--duration", "2s"}
+	if out, err := command(append(args, "--token-file", token)...).CombinedOutput(); err != nil {
+		t.Errorf("with the token: %v\n%s", err, out)
+	}
+	if out, err := command(args...).CombinedOutput(); err == nil || !strings.Contains(string(out), "401") {
+		t.Errorf("without the token: %v\n%s", err, out)
+	}
 }

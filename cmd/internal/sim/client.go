@@ -24,14 +24,18 @@ type client struct {
 // are answered in milliseconds.
 const requestTimeout = 30 * time.Second
 
-func newClient(base string, inFlight int) *client {
+func newClient(base string, inFlight int, wrap func(*http.Transport) (http.RoundTripper, error)) (*client, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConnsPerHost = inFlight + 1
 	t.DisableCompression = true
-	return &client{
-		base: strings.TrimRight(base, "/"),
-		http: &http.Client{Transport: t, Timeout: requestTimeout},
+	var to http.RoundTripper = t
+	if wrap != nil {
+		var err error
+		if to, err = wrap(t); err != nil {
+			return nil, err
+		}
 	}
+	return &client{base: strings.TrimRight(base, "/"), http: &http.Client{Transport: to, Timeout: requestTimeout}}, nil
 }
 
 // registration is the body of /register and /unregister.

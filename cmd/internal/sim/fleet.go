@@ -38,6 +38,7 @@ package sim
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -52,6 +53,8 @@ import (
 // Config describes a simulation. A zero value is a default only where its comment says so.
 type Config struct {
 	Server string // base URL of the server under test
+	// Wrap adds certificates and tokens to a transport; nil adds none.
+	Wrap   func(*http.Transport) (http.RoundTripper, error)
 	Tenant string
 	Model  string
 

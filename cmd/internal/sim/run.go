@@ -29,7 +29,10 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 }
 
 func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
-	cl := newClient(f.Server, f.Clients)
+	cl, err := newClient(f.Server, f.Clients, f.Wrap)
+	if err != nil {
+		return nil, err
+	}
 	if err := cl.reach(ctx); err != nil {
 		return nil, err
 	}
@@ -70,7 +73,7 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 		both.Go(func() { d.restarts(faults) })
 		both.Wait()
 	}()
-	err := d.drive(ctx)
+	err = d.drive(ctx)
 	calm()
 	<-disturbed
 	report = &Report{Interrupted: ctx.Err() != nil, Elapsed: time.Since(began)}
