@@ -225,6 +225,8 @@ func (c *Conductor) watch() {
 			now := c.now()
 			for _, s := range c.registered() {
 				s.observeSilence(now)
+				s.observeUse(now)
+				s.observeLives(now)
 				s.observeRefusals()
 				c.notify(s.takeNotice(s.decideAll))
 				if !c.past {

@@ -97,7 +97,8 @@ type indexContext struct {
 
 	lookAheads usedLookAheads // of the namespaces in the context
 
-	serial uint64 // unlike that of any other context
+	serial  uint64       // unlike that of any other context
+	askedAt atomic.Int64 // Unix seconds of the last query
 }
 
 // tidyAfter gathers what leaves together, such as the ranks of an instance.

@@ -54,6 +54,34 @@ func (s *source) observeSilence(now time.Time) {
 	s.logFindings()
 }
 
+// observeUse compares the contexts that a source has blocks in with those that queries ask for.
+func (s *source) observeUse(now time.Time) {
+	limit := s.conductor.opts.SilentAfter
+	d := s.conductor.deployment(s.deploymentKey())
+	if d == nil || limit <= 0 || s.conductor.past || s.reg.pool() || now.Sub(s.opened) < limit {
+		return
+	}
+	s.mu.Lock()
+	blocks, asked := 0, false
+	for _, ns := range s.namespaces {
+		if n := ns.blocks(); n > 0 {
+			blocks += n
+			asked = asked || now.Sub(time.Unix(ns.context.askedAt.Load(), 0)) < limit
+		}
+	}
+	s.mu.Unlock()
+	s.doctor.Use(blocks, asked, now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit)
+	s.logFindings()
+}
+
+// observeLives tells the doctor how fast the engine evicts.
+func (s *source) observeLives(now time.Time) {
+	for _, l := range s.lives.Lives(now) {
+		s.doctor.Life(l.Medium, l.Hazard)
+	}
+	s.logFindings()
+}
+
 // observeRefusals reports whether another connection has sent in the name of the source
 // since the last call.
 func (s *source) observeRefusals() {

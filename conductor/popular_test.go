@@ -216,3 +216,64 @@ func TestLives(t *testing.T) {
 		}
 	})
 }
+
+// findingsOf returns the codes of findings about an instance.
+func findingsOf(b *bench, instance string) (codes []string) {
+	for _, s := range b.conductor.Services() {
+		for _, f := range s.Findings {
+			if s.Instance == instance {
+				codes = append(codes, f.Code)
+			}
+		}
+	}
+	return codes
+}
+
+// TestUnasked has one instance whose blocks have a salt that no query has.
+func TestUnasked(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.run("register A")
+		b.run("register B")
+		b.run("store A path=s salt=pepper")
+		b.run("store B path=s")
+		ask := func(how string) {
+			for range 8 {
+				b.run("query path=s " + how)
+				<-time.After(time.Minute)
+				b.run("store A path=s/t salt=pepper")
+			}
+		}
+		ask("")
+		if a, other := findingsOf(b, "A"), findingsOf(b, "B"); !slices.Contains(a, doctor.FindingUnasked) || slices.Contains(other, doctor.FindingUnasked) {
+			t.Errorf("without the salt: %v, %v", a, other)
+		}
+		ask("salt=pepper")
+		if a := findingsOf(b, "A"); slices.Contains(a, doctor.FindingUnasked) {
+			t.Errorf("with the salt: %v", a)
+		}
+	})
+}
+
+// TestShortLived has an engine that evicts blocks after 2 s, and later after minutes.
+func TestShortLived(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.run("register A")
+		serve := func(from, to int, stay time.Duration) {
+			for i := from; i < to; i++ {
+				b.run(fmt.Sprintf("store A path=s%d/t/u/v", i))
+				<-time.After(stay / 10)
+				if i >= 10 {
+					b.run(fmt.Sprintf("remove A path=s%d/t/u/v", i-10))
+				}
+			}
+		}
+		serve(0, 600, 2*time.Second)
+		if a := findingsOf(b, "A"); !slices.Contains(a, doctor.FindingShortLived) {
+			t.Errorf("blocks that stay 2 s: %v, %+v", a, b.conductor.For(operator).Lives())
+		}
+		serve(600, 640, 10*time.Minute)
+		if a := findingsOf(b, "A"); slices.Contains(a, doctor.FindingShortLived) {
+			t.Errorf("blocks that stay minutes: %v", a)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package conductor
 import (
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kvconductor/conductor/lifetime"
@@ -147,6 +148,9 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	sc.match.Reset()
 	sc.sampled, sc.keys = rand.Uint32()%prefixes.Every == 0, sc.keys[:0]
 	x := d.contextAsked(q)
+	if x != nil {
+		note(&x.askedAt, now)
+	}
 	if !c.hidesUnsalted(x, q) {
 		var across bool
 		if owners, across = sc.matchAcross(d, x, q, c); !across && x != nil {
@@ -285,8 +289,11 @@ func (d *deployment) contextAsked(q *Query) *indexContext {
 }
 
 // noteAsked notes that queries are interested in a deployment. A second is fine enough.
-func (d *deployment) noteAsked(now time.Time) {
-	if t := now.Unix(); d.askedAt.Load() != t {
-		d.askedAt.Store(t)
+func (d *deployment) noteAsked(now time.Time) { note(&d.askedAt, now) }
+
+// note stores a time in seconds where that changes it.
+func note(at *atomic.Int64, now time.Time) {
+	if t := now.Unix(); at.Load() != t {
+		at.Store(t)
 	}
 }

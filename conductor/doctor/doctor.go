@@ -246,3 +246,32 @@ func (d *Doctor) Silence(quiet, limit time.Duration, asked bool) {
 		d.Report(FindingSilent, "no event for %s while queries ask for model %q: is prefix caching on, and are KV events enabled in the engine?", quiet.Round(time.Second), d.reg.Context.Deployment.Model)
 	}
 }
+
+// Use notes whether queries ask for what the source has, and for its model at all.
+func (d *Doctor) Use(blocks int, asked, modelAsked bool) {
+	switch {
+	case asked || blocks == 0:
+		d.Withdraw(FindingUnasked)
+	case modelAsked:
+		d.Report(FindingUnasked, "queries ask for model %q, and none with the salt and adapter of the %d blocks of the source: compare cache_salt and lora_name of the queries with those of its events and its registration",
+			d.reg.Context.Deployment.Model, blocks)
+	}
+}
+
+// A block that stays less than shortLife on a device may be gone when the request arrives. The
+// finding goes when blocks stay twice as long.
+const shortLife = 10 * time.Second
+
+// Life notes the evictions a second of each block on a medium.
+func (d *Doctor) Life(medium string, hazard float64) {
+	if medium != tiers.NameDevice {
+		return
+	}
+	switch stays := time.Duration(float64(time.Second) / max(hazard, 1e-6)); {
+	case stays >= 2*shortLife:
+		d.Withdraw(FindingShortLived)
+	case stays < shortLife:
+		d.Report(FindingShortLived, "blocks stay some %s on the device: the engine's cache is too small for its load, and what an answer promises may be gone when the request arrives; spread the load, or give the engine more memory or a host tier",
+			stays.Round(100*time.Millisecond))
+	}
+}

@@ -57,6 +57,10 @@ const (
 	FindingHashScheme = "hash_scheme"
 	// FindingNoRemovals: a publisher stores on a medium and never removes from it.
 	FindingNoRemovals = "no_removals"
+	// FindingUnasked: queries ask for the model, none with the salt or adapter of the blocks.
+	FindingUnasked = "unasked"
+	// FindingShortLived: the engine evicts blocks within seconds.
+	FindingShortLived = "short_lived"
 	// FindingFeedback: reports of requests contradict answers.
 	FindingFeedback = "feedback_error"
 	// FindingDrift: another replica holds other blocks of the source behind the same batch.
