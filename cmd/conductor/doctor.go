@@ -106,9 +106,7 @@ func examine(ctx context.Context, server *client) ([]advice, error) {
 func printAdvice(out io.Writer, all []advice, asJSON bool) error {
 	slices.SortStableFunc(all, func(a, b advice) int { return cmp.Compare(a.Source, b.Source) })
 	if asJSON {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(all)
+		return printJSON(out, all)
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(out, "nothing to do")

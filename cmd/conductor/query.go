@@ -28,6 +28,7 @@ type question struct {
 	tenant, model, lora, salt, inst string
 	blockSize                       int
 	list                            []uint64 // set by read
+	asJSON                          bool     // print the answer as it is
 }
 
 // flags defines the flags that are a question.
@@ -61,6 +62,13 @@ func (q *question) ask(cmd *cobra.Command, server *client) error {
 		path, field = "/conductor/v1/query_by_hash", "seq_hashes"
 	}
 	request[field] = q.list
+	if q.asJSON {
+		var answer json.RawMessage
+		if err := server.post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
+			return err
+		}
+		return printJSON(cmd.OutOrStdout(), answer)
+	}
 	var answer map[string]map[string]queryRow
 	if err := server.post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
 		return err
@@ -94,6 +102,7 @@ func queryCommand() *cobra.Command {
 	}
 	asks.add(cmd, true)
 	q.flags(cmd)
+	cmd.Flags().BoolVar(&q.asJSON, "json", false, "print the answer as JSON")
 	cmd.MarkFlagRequired("model")
 	cmd.MarkFlagRequired("block-size")
 	cmd.MarkFlagsOneRequired("tokens", "seq-hashes")

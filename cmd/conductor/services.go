@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -28,16 +29,25 @@ type serviceRow struct {
 
 func servicesCommand() *cobra.Command {
 	var asks clientFlags
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "services",
 		Short: "List the registered sources of a running server and how they are",
 		Args:  cobra.NoArgs,
 	}
 	asks.add(cmd, true)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		server, err := asks.client()
 		if err != nil {
 			return err
+		}
+		if asJSON {
+			var answer json.RawMessage
+			if err := server.get(cmd.Context(), "/conductor/v1/services", &answer); err != nil {
+				return err
+			}
+			return printJSON(cmd.OutOrStdout(), answer)
 		}
 		return printServices(cmd.Context(), server, cmd.OutOrStdout())
 	}
@@ -73,6 +83,13 @@ func printServices(ctx context.Context, server *client, out io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// printJSON prints a JSON value with indents.
+func printJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }
 
 // counts prints reason=n pairs, or - for none.

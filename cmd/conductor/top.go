@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -213,9 +212,7 @@ func (t *top) print(ctx context.Context, out io.Writer, interval time.Duration, 
 		t.draw(out, 0, false)
 		return nil
 	}
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(t.sorted())
+	return printJSON(out, t.sorted())
 }
 
 // live draws until ctx or the operator ends it. A server that does not answer is shown as such.

@@ -52,6 +52,12 @@ func TestOperatorCommands(t *testing.T) {
 	if out := run(0, "dump"); strings.Count(out, "\n") < 1 || !strings.Contains(out, "stored") {
 		t.Errorf("dump: %.300s", out)
 	}
+	if out := run(0, "services", "--json"); !strings.Contains(out, `"InstanceID": "well"`) {
+		t.Errorf("services --json: %.300s", out)
+	}
+	if out := run(0, "query", "--json", "--model", "m", "--block-size", "16", "--tokens", "1"); !strings.Contains(out, `"longest_matched": 0`) {
+		t.Errorf("query --json: %.300s", out)
+	}
 	run(1, "top", "--sort", "colour")
 	run(1, "top", "--interval", "1ms")
 	if out, err := command("completion", "bash").Output(); err != nil || !strings.Contains(string(out), "conductor") {
