@@ -1,0 +1,186 @@
+// Package client asks a Conductor over HTTP.
+//
+//	c, err := client.New("http://conductor:13333")
+//	rows, err := c.Query(ctx, client.Query{Model: "deepseek", BlockSize: 16, Tokens: tokens})
+//	best := rows.Longest()
+//
+// A Client keeps its connections open and is safe for concurrent use; make one for each server. It
+// asks again after 503 and broken connections while the deadline of the context leaves time.
+// Errors of the server are of type *Error. It imports nothing of the server.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Client asks one server.
+type Client struct {
+	base    string
+	http    *http.Client
+	token   func() (string, error)
+	retries int
+	pause   time.Duration
+}
+
+// Option changes a Client that New makes.
+type Option func(*Client)
+
+// WithHTTPClient uses another HTTP client than one with 64 idle connections.
+func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
+
+// WithToken sends a bearer token with each request.
+func WithToken(token string) Option {
+	return WithTokens(func() (string, error) { return token, nil })
+}
+
+// WithTokens asks for the bearer token of each request, for tokens that change.
+func WithTokens(token func() (string, error)) Option { return func(c *Client) { c.token = token } }
+
+// WithRetries asks again at most n times, 2 unless set. Changes are asked for again too: each is
+// the same done twice.
+func WithRetries(n int) Option { return func(c *Client) { c.retries = n } }
+
+// New returns a client of the server at a base URL, such as http://conductor:13333.
+func New(base string, options ...Option) (*Client, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("%q is no base URL such as http://conductor:13333", base)
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost = 64
+	t.DisableCompression = true
+	c := &Client{base: strings.TrimRight(base, "/"), retries: 2, pause: 50 * time.Millisecond, http: &http.Client{
+		Transport:     t,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	for _, o := range options {
+		o(c)
+	}
+	return c, nil
+}
+
+// Error is an answer of the server that is no success.
+type Error struct {
+	Status  int
+	Message string `json:"error"`
+	Reason  string `json:"reason"`
+	// Field and Index name the field of the request that is wrong, and its element.
+	Field      string        `json:"field"`
+	Index      *int          `json:"index"`
+	RetryAfter time.Duration `json:"-"`
+}
+
+// Error implements error.
+func (e *Error) Error() string { return fmt.Sprintf("conductor: %d: %s", e.Status, e.Message) }
+
+// Temporary reports whether the same request may succeed later.
+func (e *Error) Temporary() bool {
+	return e.Status == http.StatusServiceUnavailable || e.Status == http.StatusTooManyRequests
+}
+
+// errAnswer says that an answer is not one of a Conductor.
+var errAnswer = errors.New("conductor: the answer cannot be read")
+
+// maxAnswer bounds an answer in bytes.
+const maxAnswer = 256 << 20
+
+// do sends in, if it is not nil, and decodes the answer into out.
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return err
+		}
+	}
+	for try := 0; ; try++ {
+		err := c.once(ctx, method, path, body, out)
+		if err == nil || try >= c.retries || !again(err) {
+			return err
+		}
+		pause := time.Duration(float64(c.pause<<try) * (0.5 + rand.Float64()))
+		var refused *Error
+		if errors.As(err, &refused) {
+			pause = max(pause, refused.RetryAfter)
+		}
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// again reports whether a request is worth repeating.
+func again(err error) bool {
+	var refused *Error
+	if errors.As(err, &refused) {
+		return refused.Status == http.StatusServiceUnavailable
+	}
+	return !errors.Is(err, errAnswer) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
+}
+
+func (c *Client) once(ctx context.Context, method, path string, body []byte, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != nil {
+		token, err := c.token()
+		if err != nil {
+			return fmt.Errorf("no token: %w", err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode == http.StatusOK {
+		if err := json.Unmarshal(answer, out); err != nil {
+			return fmt.Errorf("%w: %w", errAnswer, err)
+		}
+		return nil
+	}
+	refused := &Error{Status: resp.StatusCode}
+	if json.Unmarshal(answer, refused) != nil || refused.Message == "" {
+		refused.Message = http.StatusText(resp.StatusCode)
+	}
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+		refused.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	return refused
+}
+
+// packed returns token ids as the server reads them fastest: little-endian, in base64.
+func packed(tokens []uint32) string {
+	raw := make([]byte, 0, 4*len(tokens))
+	for _, t := range tokens {
+		raw = binary.LittleEndian.AppendUint32(raw, t)
+	}
+	return base64.StdEncoding.EncodeToString(raw)
+}

@@ -1,0 +1,221 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+)
+
+// Query asks which instances hold how long a prefix of a prompt.
+type Query struct {
+	Model     string
+	BlockSize int    // tokens
+	Tenant    string // "" is the default tenant
+	Adapter   string // LoRA name
+	Salt      string
+	Instance  string // limits the answer to one instance
+	// Tokens of the prompt, or SeqHashes: canonical sequence hashes of its blocks.
+	Tokens    []uint32
+	SeqHashes []uint64
+	// MinMatched leaves out rows with shorter prefixes, in tokens; Top keeps the longest.
+	MinMatched, Top int
+	// Detail adds the states of the sources to each row.
+	Detail bool
+}
+
+// body returns the path and the body of a query.
+func (q *Query) body() (path string, body map[string]any) {
+	body = map[string]any{"model": q.Model, "block_size": q.BlockSize}
+	for name, text := range map[string]string{"tenant_id": q.Tenant, "lora_name": q.Adapter, "cache_salt": q.Salt, "instance_id": q.Instance} {
+		if text != "" {
+			body[name] = text
+		}
+	}
+	for name, n := range map[string]int{"min_matched": q.MinMatched, "top": q.Top} {
+		if n > 0 {
+			body[name] = n
+		}
+	}
+	path = "/conductor/v1/query"
+	if q.SeqHashes != nil {
+		path, body["seq_hashes"] = path+"_by_hash", q.SeqHashes
+	} else {
+		body["token_ids_b64"] = packed(q.Tokens)
+	}
+	if q.Detail {
+		path += "?detail=1"
+	}
+	return path, body
+}
+
+// Row is what one instance has of a prompt, in tokens.
+type Row struct {
+	Instance string
+	Longest  int // by all media together
+	// Media has the leading tokens on each medium, such as GPU, CPU and DISK.
+	Media map[string]int
+	Ranks []Rank // by rank
+	// Truncated says that the rows may be longer than shown; Window is the largest sliding
+	// window of the instance, with Query.Detail.
+	Truncated bool
+	Window    int
+	// Detail has the sources of the instance by rank, Pools those of the pools whose blocks
+	// count, by key; with Query.Detail.
+	Detail map[int]Source
+	Pools  map[string]Source
+}
+
+// Rank is how far the media of a data-parallel rank reach, each with those before, in tokens.
+type Rank struct {
+	Rank           int
+	GPU, CPU, Disk int
+}
+
+// Source is how current a source was before the index was read.
+type Source struct {
+	State     string  `json:"state"`
+	Reason    string  `json:"reason"`
+	Epoch     uint64  `json:"epoch"`
+	Watermark *uint64 `json:"watermark"`
+	AgeMS     *int64  `json:"age_ms"`
+	// Stay has, by medium, the part of the blocks that is there after "1s" and after "10s".
+	Stay map[string]map[string]float64 `json:"stay"`
+}
+
+// Rows are an answer, sorted by instance.
+type Rows []Row
+
+// Longest returns the row with the longest prefix, of equal ones the first; nil if there is no row.
+func (r Rows) Longest() *Row {
+	if len(r) == 0 {
+		return nil
+	}
+	best := 0
+	for i := range r {
+		if r[i].Longest > r[best].Longest {
+			best = i
+		}
+	}
+	return &r[best]
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *Row) UnmarshalJSON(text []byte) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return err
+	}
+	*r = Row{Media: make(map[string]int)}
+	for name, raw := range fields {
+		var err error
+		switch name {
+		case "longest_matched":
+			err = json.Unmarshal(raw, &r.Longest)
+		case "rank_matches":
+			err = r.readRanks(raw)
+		case "truncated":
+			err = json.Unmarshal(raw, &r.Truncated)
+		case "window":
+			err = json.Unmarshal(raw, &r.Window)
+		case "detail":
+			err = json.Unmarshal(raw, &r.Detail)
+		case "pools":
+			err = json.Unmarshal(raw, &r.Pools)
+		case "DP":
+		default:
+			var n int
+			if json.Unmarshal(raw, &n) == nil { // a field of a later server is none of ours
+				r.Media[name] = n
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (r *Row) readRanks(raw []byte) error {
+	var ranks map[string]struct{ GPU, CPU, Disk int }
+	if err := json.Unmarshal(raw, &ranks); err != nil {
+		return err
+	}
+	for name, m := range ranks {
+		n, err := strconv.Atoi(name)
+		if err != nil {
+			return err
+		}
+		r.Ranks = append(r.Ranks, Rank{n, m.GPU, m.CPU, m.Disk})
+	}
+	slices.SortFunc(r.Ranks, func(a, b Rank) int { return cmp.Compare(a.Rank, b.Rank) })
+	return nil
+}
+
+// rowsOf returns the rows of an answer, which has one tenant.
+func rowsOf(answer map[string]map[string]Row) (rows Rows) {
+	for _, instances := range answer {
+		for name, row := range instances {
+			row.Instance = name
+			rows = append(rows, row)
+		}
+	}
+	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Instance, b.Instance) })
+	return rows
+}
+
+// Query returns one row for each instance that is registered for the model, the block size and the
+// adapter. No rows is an answer: there is no such instance.
+func (c *Client) Query(ctx context.Context, q Query) (Rows, error) {
+	path, body := q.body()
+	var answer map[string]map[string]Row
+	if err := c.do(ctx, http.MethodPost, path, body, &answer); err != nil {
+		return nil, err
+	}
+	return rowsOf(answer), nil
+}
+
+// BatchAnswer is the answer to one query of a batch, or its error.
+type BatchAnswer struct {
+	Rows Rows
+	Err  error // *Error with status 400
+}
+
+// QueryBatch asks up to 256 queries at once and returns as many answers, in order. None has
+// SeqHashes; all or none have Detail.
+func (c *Client) QueryBatch(ctx context.Context, all []Query) ([]BatchAnswer, error) {
+	items, path := make([]map[string]any, len(all)), "/conductor/v1/query_batch"
+	for i := range all {
+		if all[i].SeqHashes != nil {
+			return nil, fmt.Errorf("query %d of the batch has SeqHashes: a batch takes tokens", i)
+		}
+		_, items[i] = all[i].body()
+	}
+	if len(all) > 0 && all[0].Detail {
+		path += "?detail=1"
+	}
+	var answer struct{ Answers []json.RawMessage }
+	if err := c.do(ctx, http.MethodPost, path, map[string]any{"queries": items}, &answer); err != nil {
+		return nil, err
+	}
+	if len(answer.Answers) != len(all) {
+		return nil, fmt.Errorf("conductor: %d answers to %d queries", len(answer.Answers), len(all))
+	}
+	out := make([]BatchAnswer, len(all))
+	for i, raw := range answer.Answers {
+		refused := &Error{Status: http.StatusBadRequest}
+		if json.Unmarshal(raw, refused) == nil && refused.Message != "" {
+			out[i].Err = refused
+			continue
+		}
+		var rows map[string]map[string]Row
+		if err := json.Unmarshal(raw, &rows); err != nil {
+			return nil, err
+		}
+		out[i].Rows = rowsOf(rows)
+	}
+	return out, nil
+}

@@ -1,0 +1,81 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+)
+
+// Registration is a publisher to follow: the body of POST /register, see openapi.yaml.
+type Registration struct {
+	Endpoint       string   `json:"endpoint"`
+	ReplayEndpoint string   `json:"replay_endpoint,omitempty"`
+	Type           string   `json:"type"` // vLLM, SGLang, Mooncake or Standard
+	Model          string   `json:"modelname"`
+	Instance       string   `json:"instance_id"`
+	Tenant         string   `json:"tenant_id,omitempty"`
+	BlockSize      int      `json:"block_size"`
+	Rank           int      `json:"dp_rank"`
+	Adapter        string   `json:"lora_name,omitempty"`
+	Salt           string   `json:"additionalsalt,omitempty"`
+	Serves         []string `json:"serves,omitempty"` // of a pool
+	Replace        bool     `json:"replace,omitempty"`
+}
+
+// Register starts a source. The same registration twice is a success.
+func (c *Client) Register(ctx context.Context, r Registration) error {
+	return c.do(ctx, http.MethodPost, "/conductor/v1/register", r, new(json.RawMessage))
+}
+
+// Unregister ends a source and drops its blocks. One that is not there is an *Error with status 404.
+func (c *Client) Unregister(ctx context.Context, instance, tenant string, rank int) error {
+	body := map[string]any{"instance_id": instance, "dp_rank": rank}
+	if tenant != "" {
+		body["tenant_id"] = tenant
+	}
+	return c.do(ctx, http.MethodPost, "/conductor/v1/unregister", body, new(json.RawMessage))
+}
+
+// Service is one source of GET /services.
+type Service struct {
+	Endpoint, ReplayEndpoint, Type, ModelName, LoraName, TenantID, InstanceID string
+	BlockSize, DPRank                                                         int
+	State, Reason, LastError                                                  string
+	Epoch                                                                     uint64
+	LastSeq                                                                   *uint64
+	Blocks                                                                    int
+	AgeMs                                                                     *int64
+	Gaps, Replayed, Restarts, Dropped                                         uint64
+	Findings                                                                  []struct{ Code, Message string }
+}
+
+// Services returns the sources that the credentials may see.
+func (c *Client) Services(ctx context.Context) ([]Service, error) {
+	var answer struct{ Services []Service }
+	err := c.do(ctx, http.MethodGet, "/conductor/v1/services", nil, &answer)
+	return answer.Services, err
+}
+
+// Ready reports whether routers may rely on the answers.
+func (c *Client) Ready(ctx context.Context) (bool, error) {
+	err := c.once(ctx, http.MethodGet, "/ready", nil, new(json.RawMessage))
+	var refused *Error
+	if errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Feedback reports how many tokens of a prompt an answer promised of an instance, and how many it
+// found.
+func (c *Client) Feedback(ctx context.Context, instance, tenant, medium string, matched, cached int) error {
+	body := map[string]any{"instance_id": instance, "matched_tokens": matched, "cached_tokens": cached}
+	if tenant != "" {
+		body["tenant_id"] = tenant
+	}
+	if medium != "" {
+		body["medium"] = medium
+	}
+	return c.do(ctx, http.MethodPost, "/conductor/v1/feedback", body, new(json.RawMessage))
+}

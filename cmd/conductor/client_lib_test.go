@@ -1,0 +1,63 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	kv "kvconductor/client"
+	"kvconductor/internal/must"
+)
+
+// TestClientLibrary uses the client for routers against a real server.
+func TestClientLibrary(t *testing.T) {
+	t.Parallel()
+	engine := newRuledEngine(t, "engine", 0)
+	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "router query,register '*'")+"}\n")
+	c, err := kv.New(p.url, kv.WithToken("router"))
+	must.Succeed(t, err)
+	ctx := t.Context()
+	r := kv.Registration{Endpoint: "tcp://" + engine.pub.Addr().String(), Type: "vLLM", Model: "m", Instance: "engine", BlockSize: recordedBlock}
+	must.Succeed(t, c.Register(ctx, r))
+	must.Succeed(t, c.Register(ctx, r))
+	engine.publish(ruledStored(0, 4))
+	q := kv.Query{Model: "m", BlockSize: recordedBlock, Tokens: recordedTokens(8), Detail: true}
+	var rows kv.Rows
+	eventually(t, "the engine never settled", func() (string, bool) {
+		rows, err = c.Query(ctx, q)
+		must.Succeed(t, err)
+		return "", len(rows) == 1 && rows[0].Longest == 4*recordedBlock
+	})
+	row := rows.Longest()
+	if row.Instance != "engine" || row.Media["GPU"] != 4*recordedBlock || row.Ranks[0] != (kv.Rank{Rank: 0, GPU: 64, CPU: 64, Disk: 64}) || row.Detail[0].State != "synced" || row.Detail[0].Stay["GPU"]["1s"] != 1 {
+		t.Errorf("%+v", row)
+	}
+	answers, err := c.QueryBatch(ctx, []kv.Query{q, {BlockSize: 16}, q})
+	must.Succeed(t, err)
+	var refused *kv.Error
+	if answers[0].Rows[0].Longest != 64 || !errors.As(answers[1].Err, &refused) || refused.Field != "model" || answers[2].Err != nil {
+		t.Errorf("%+v", answers)
+	}
+	if _, err := c.Query(ctx, kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1}}); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Query(ctx, kv.Query{Model: "m"}); !errors.As(err, &refused) || refused.Status != 400 || refused.Field != "block_size" {
+		t.Errorf("without a block size: %v", err)
+	}
+	if all, err := c.Services(ctx); err != nil || len(all) != 1 || all[0].State != "synced" || all[0].Blocks != 4 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if ready, err := c.Ready(ctx); err != nil || !ready {
+		t.Errorf("ready: %v, %v", ready, err)
+	}
+	must.Succeed(t, c.Feedback(ctx, "engine", "", "GPU", 64, 60))
+	must.Succeed(t, c.Unregister(ctx, "engine", "", 0))
+	if err := c.Unregister(ctx, "engine", "", 0); !errors.As(err, &refused) || refused.Status != 404 {
+		t.Errorf("a second time: %v", err)
+	}
+	stranger, err := kv.New(p.url)
+	must.Succeed(t, err)
+	if _, err := stranger.Query(ctx, q); !errors.As(err, &refused) || refused.Status != 401 || !strings.Contains(refused.Error(), "token") {
+		t.Errorf("without a token: %v", err)
+	}
+}
