@@ -103,7 +103,7 @@ func recordedServices(t *testing.T, url string) (out string) {
 	return out
 }
 
-var ages = regexp.MustCompile(`"age_ms":[0-9]+`)
+var ages = regexp.MustCompile(`"age_ms":[0-9]+|"(1|10)s":[0-9.]+`)
 
 // answerOf asks with detail; ages are taken out.
 func answerOf(t *testing.T, url, body string) string {
