@@ -235,6 +235,10 @@ release: export GO := $(GO)
 release: ## binaries, deb packages, SBOMs, chart and checksums for amd64 and arm64, into dist/; the same bytes each time
 	deploy/release '$(VERSION)' dist
 
+.PHONY: python-client
+python-client: build ## the wheel of clients/python, tested against a server; needs python3 with venv
+	clients/python/check bin/conductor bin/python-client
+
 .PHONY: deploy-check
 deploy-check: export GO := $(GO)
 deploy-check: build ## what is in deploy/: the release twice with equal checksums, the package, the unit, the chart, the compose file

@@ -1,0 +1,100 @@
+"""What requests and answers are made of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Mapping
+
+
+class ConductorError(Exception):
+    """An answer of the server that is no success.
+
+    field and index name the field of the request that is wrong, and its element.
+    """
+
+    def __init__(self, status: int, body: Mapping[str, Any], retry_after: float | None = None):
+        self.status = status
+        self.message = str(body.get("error") or "")
+        self.reason = str(body.get("reason") or "")
+        self.field: str | None = body.get("field")
+        self.index: int | None = body.get("index")
+        self.retry_after = retry_after  # seconds
+        super().__init__(f"{status}: {self.message}")
+
+
+@dataclass(frozen=True)
+class Rank:
+    """How far the media of a data-parallel rank reach, each with those before, in tokens."""
+
+    rank: int
+    gpu: int
+    cpu: int
+    disk: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """How current a source was before the index was read."""
+
+    state: str
+    reason: str
+    epoch: int
+    watermark: int | None
+    age_ms: int | None
+    # By medium, the part of the blocks that is there after "1s" and after "10s".
+    stay: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one instance has of a prompt, in tokens."""
+
+    instance: str
+    longest: int
+    media: Mapping[str, int]  # GPU, CPU, DISK and others
+    ranks: tuple[Rank, ...]
+    truncated: bool = False
+    window: int = 0
+    detail: Mapping[int, Source] = field(default_factory=dict)
+    pools: Mapping[str, Source] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, instance: str, body: Mapping[str, Any]) -> Row:
+        """Reads a row of an answer. Fields of later servers that are no numbers are left out."""
+        known = {"longest_matched", "DP", "rank_matches", "truncated", "window", "detail", "pools"}
+        ranks = [Rank(int(n), m["gpu"], m["cpu"], m["disk"]) for n, m in body.get("rank_matches", {}).items()]
+        return cls(
+            instance=instance,
+            longest=body["longest_matched"],
+            media={k: v for k, v in body.items() if k not in known and isinstance(v, int)},
+            ranks=tuple(sorted(ranks, key=lambda r: r.rank)),
+            truncated=bool(body.get("truncated", False)),
+            window=body.get("window", 0),
+            detail={int(n): _source(s) for n, s in body.get("detail", {}).items()},
+            pools={key: _source(s) for key, s in body.get("pools", {}).items()},
+        )
+
+
+def _source(body: Mapping[str, Any]) -> Source:
+    return Source(body["state"], body["reason"], body["epoch"], body["watermark"], body["age_ms"], body.get("stay", {}))
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A publisher to follow: the body of POST /register."""
+
+    endpoint: str
+    type: str  # vLLM, SGLang, Mooncake or Standard
+    modelname: str
+    instance_id: str
+    block_size: int
+    dp_rank: int = 0
+    replay_endpoint: str | None = None
+    tenant_id: str | None = None
+    lora_name: str | None = None
+    additionalsalt: str | None = None
+    serves: tuple[str, ...] | None = None
+    replace: bool = False
+
+    def body(self) -> dict[str, Any]:
+        return {k: v for k, v in asdict(self).items() if v is not None and v is not False}

@@ -1,0 +1,129 @@
+"""Runs the installed client against a real server: CONDUCTOR_BINARY serves it."""
+
+import asyncio
+import http.server
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from kvconductor import AsyncClient, Client, ConductorError, Rank, Registration, Row
+
+
+def serve(directory: str) -> tuple[subprocess.Popen, str]:
+    """Starts a server on a free port, and returns it with its base URL."""
+    process = subprocess.Popen(
+        [os.environ["CONDUCTOR_BINARY"], "serve", "--listen", "127.0.0.1:0=conductor", "--log-format", "json"],
+        cwd=directory, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        found = re.search(r'"address":"(127\.0\.0\.1:[0-9]+)"', line)
+        if found:
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            return process, "http://" + found[1]
+    raise RuntimeError("the server did not start")
+
+
+class AgainstServer(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory()
+        cls.server, cls.url = serve(cls.directory.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.terminate()
+        cls.server.wait(30)
+        cls.directory.cleanup()
+
+    registration = Registration("tcp://127.0.0.1:1", "vLLM", "m", "engine", 16)
+
+    def test_sync(self):
+        with Client(self.url) as c:
+            self.assertTrue(c.ready())
+            c.register(self.registration)
+            c.register(self.registration)
+            rows = c.query("m", 16, [1, 2, 3] * 100, detail=True)
+            self.assertEqual([(r.instance, r.longest, r.media) for r in rows], [("engine", 0, {"GPU": 0, "CPU": 0, "DISK": 0})])
+            self.assertEqual(rows[0].ranks, (Rank(0, 0, 0, 0),))
+            self.assertIn(rows[0].detail[0].state, ("connecting", "stale"))
+            self.assertEqual(c.query("m", 16, seq_hashes=[1, 2**64 - 1], instance="engine")[0].longest, 0)
+            self.assertEqual(c.query("none", 16, [1]), [])
+            good, bad = c.query_batch([{"model": "m", "block_size": 16, "tokens": [1]}, {"model": "", "block_size": 16, "tokens": [1]}])
+            self.assertEqual(good[0].instance, "engine")
+            self.assertEqual((bad.status, bad.field), (400, "model"))
+            with self.assertRaises(ConductorError) as refused:
+                c.query("m", 0, [1])
+            self.assertEqual((refused.exception.status, refused.exception.field), (400, "block_size"))
+            self.assertEqual(c.feedback("engine", matched=32, cached=16)["precision"], 0.5)
+            self.assertEqual(c.services()[0]["InstanceID"], "engine")
+            c.unregister("engine")
+            with self.assertRaises(ConductorError) as gone:
+                c.unregister("engine")
+            self.assertEqual(gone.exception.status, 404)
+
+    def test_async(self):
+        async def main():
+            async with AsyncClient(self.url) as c:
+                await c.register(Registration("tcp://127.0.0.1:1", "vLLM", "a", "async", 16))
+                answers = await asyncio.gather(*(c.query("a", 16, [i] * 64) for i in range(20)))
+                self.assertEqual({rows[0].instance for rows in answers}, {"async"})
+                self.assertTrue(await c.ready())
+                await c.unregister("async")
+                with self.assertRaises(ConductorError):
+                    await c.unregister("async")
+        asyncio.run(main())
+
+
+class Busy(http.server.BaseHTTPRequestHandler):
+    """Answers 503 twice, then a row of a later server."""
+
+    calls = 0
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        Busy.calls += 1
+        row = {"longest_matched": 16, "GPU": 16, "later": {"x": 1}, "rank_matches": {"10": {"gpu": 16, "cpu": 16, "disk": 16}, "2": {"gpu": 0, "cpu": 0, "disk": 0}}}
+        busy = Busy.calls % 3 != 0
+        body = json.dumps({"error": "busy", "reason": "busy"} if busy else {"default": {"a": row}}).encode()
+        self.send_response(503 if busy else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class Retries(unittest.TestCase):
+    def test_busy(self):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with Client(url) as c:
+            row = c.query("m", 16, [1])[0]
+            self.assertEqual((row.longest, row.media, [r.rank for r in row.ranks]), (16, {"GPU": 16}, [2, 10]))
+        with Client(url, retries=1) as c:
+            with self.assertRaises(ConductorError) as refused:
+                c.query("m", 16, [1])
+            self.assertEqual(refused.exception.reason, "busy")
+        server.shutdown()
+        server.server_close()
+
+    def test_wrong(self):
+        for base in ("", "conductor:13333", "ftp://x"):
+            with self.assertRaises(ValueError):
+                Client(base)
+        with self.assertRaises(OverflowError):
+            with Client("http://127.0.0.1:1") as c:
+                c.query("m", 16, [2**32])
+        with self.assertRaises(KeyError):
+            Row.read("a", {})
+
+
+if __name__ == "__main__":
+    unittest.main()
