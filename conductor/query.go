@@ -75,6 +75,7 @@ type scratch struct {
 	waiters []*indexContext
 	lookups []index.Lookup
 	owners  []tiers.Owner
+	bases   [maxPlaces + 1]uint32 // the first owner of each waiter, by its position plus one
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}

@@ -349,10 +349,11 @@ func (c *Conductor) Memory() []MemoryPart {
 		x.PiecesOffHeap += m.PiecesOffHeap
 		x.NamesOffHeap += m.NamesOffHeap
 	}
-	streams, rings, pools := 0, 0, int64(0)
+	streams, rings, removals, pools := 0, 0, 0, int64(0)
 	for _, s := range c.registered() {
 		streams += s.stream.Status().Bytes
 		rings += s.ring.Bytes()
+		removals += s.past.losses.Bytes()
 		pools += s.bound.Load()
 	}
 	waiting, reading := c.opts.Stream.Memory.Used()
@@ -370,6 +371,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "payload_pools", Bytes: payload.Pooled()},
 		{Name: "streams", Bytes: int64(streams)},
 		{Name: "rings", Bytes: int64(rings)},
+		{Name: "removals", Bytes: int64(removals)},
 		{Name: "pools", Bytes: pools},
 		{Name: "recall", Bytes: c.recall.bytes()},
 		{Name: "hash_memo", Bytes: c.memo.Stats().Bytes},

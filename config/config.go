@@ -175,6 +175,7 @@ type Index struct {
 	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one context's index; beyond it new blocks are refused and answers say so; 0 is no bound
 	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; AutoSize is half of the cgroup's limit, 0 no bound
 	RecallBytes   int64         `mapstructure:"recall_bytes"`    // bytes for names of blocks that no instance holds any more; 0 is none
+	RemovalsBytes int64         `mapstructure:"removals_bytes"`  // bytes of each source for the blocks that it removed last; 0 is none
 	LocalHashes   bool          `mapstructure:"local_hashes"`    // keep the local hash of every block, for GET /dump
 }
 
@@ -325,6 +326,7 @@ func Default() Config {
 		Index: Index{
 			MaxBytesTotal: AutoSize,  // a container that is out of memory is killed with all it knows
 			RecallBytes:   128 << 20, // 700,000 names, more than a pool is behind its engines
+			RemovalsBytes: 64 << 10,  // 1,600 stretches of blocks
 			LocalHashes:   true,      // a replica that cannot be recovered from is found out when it is too late
 		},
 		Pool: Pool{

@@ -37,7 +37,7 @@ var matrix = map[string]string{
 	"POST /register": "register", "POST /unregister": "register", "POST /test/pause_listener": "register", "POST /test/resume_listener": "register",
 	"GET /metrics": "metrics*",
 	"GET /dump":    "peer", "GET /admin/digest": "peer", "GET /admin/snapshot": "peer*",
-	"GET /global_view": "admin", "GET /admin/events": "admin", "GET /admin/check": "admin*",
+	"GET /global_view": "admin", "GET /admin/events": "admin", "POST /admin/explain": "admin", "GET /admin/check": "admin*",
 	"GET /peers": "admin*", "POST /register_peer": "admin*", "POST /deregister_peer": "admin*", "POST /reopen_logs": "admin*", "POST /admin/reload": "admin*",
 }
 

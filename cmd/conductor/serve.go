@@ -420,6 +420,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		KeepClientHashes: cfg.Index.LocalHashes,
 		Completeness:     completeness,
 		RecallBytes:      cfg.Index.RecallBytes,
+		RemovalsBytes:    int(cfg.Index.RemovalsBytes),
 		PoolBytes:        cfg.Pool.MaxBytes,
 		RingBytes:        int(cfg.Journal.RingBytes),
 		SilentAfter:      cfg.Doctor.SilentAfter,

@@ -40,6 +40,7 @@ var rules = map[string]rule{
 
 	"GET /global_view":      {role: Admin, audited: true},
 	"GET /admin/events":     {role: Admin, audited: true},
+	"POST /admin/explain":   {role: Admin, audited: true},
 	"GET /admin/check":      {role: Admin, whole: true, audited: true},
 	"GET /peers":            {role: Admin, whole: true},
 	"POST /register_peer":   {role: Admin, whole: true, change: true, audited: true},
