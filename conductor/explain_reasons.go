@@ -141,12 +141,12 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 	s.mu.Lock()
 	namespaces := slices.Clone(s.namespaces)
 	s.mu.Unlock()
-	raw := false
+	raw := 0
 	for _, ns := range namespaces {
 		if ns.context.deployment != e.deployment {
 			continue
 		}
-		raw = raw || ns.context.index.Raw(ns.source)
+		raw += ns.context.index.Tokenless(ns.source)
 		if ns.context != e.context {
 			continue
 		}
@@ -158,8 +158,8 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 			}
 		}
 	}
-	if raw {
-		tokens = append(tokens, Cause{Reason: TokensUnknown, Text: "The source holds blocks that were announced by hash alone. They wait until an engine announces their hashes with tokens."})
+	if raw > 0 {
+		tokens = append(tokens, Cause{Reason: TokensUnknown, Text: fmt.Sprintf("The source holds %d blocks that were announced by hash alone. They wait until an engine announces their hashes with tokens.", raw)})
 	}
 	return parents, tokens
 }

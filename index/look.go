@@ -27,6 +27,21 @@ func (x *Index) WaitingAmong(src Source, local []uint64) (at []int) {
 	return at
 }
 
+// Tokenless returns how many memberships of a source are under engine hashes that wait for
+// tokens, not for a parent. It is an estimate.
+func (x *Index) Tokenless(src Source) (n int) {
+	x.lock()
+	defer x.unlock()
+	s := x.sources[src]
+	if s == nil || !s.raw {
+		return 0
+	}
+	for _, o := range s.owners {
+		n += o.raw
+	}
+	return max(n-s.room.used, 0)
+}
+
 // NamesAt returns the engine hashes of a block of a chain, as far as an owner holds the block
 // and all blocks before it have a place.
 func (x *Index) NamesAt(c LocalChain, block int) (names []uint64) {

@@ -170,6 +170,9 @@ func TestForeignTenant(t *testing.T) {
 		"/query_batch": func(x string) map[string]any {
 			return map[string]any{"queries": []any{map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x}}}
 		},
+		"/admin/explain": func(x string) map[string]any {
+			return map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x}
+		},
 		"/register": func(x string) map[string]any {
 			return map[string]any{"endpoint": "tcp://192.0.2.1:1", "type": "vLLM", "modelname": "m", "instance_id": "engine-b", "block_size": 16, "dp_rank": 0, "tenant_id": x}
 		},
@@ -203,7 +206,7 @@ func TestForeignTenant(t *testing.T) {
 		for _, kind := range []string{"application/json", "application/msgpack"} {
 			encode := json.Marshal
 			if kind == "application/msgpack" {
-				if strings.HasPrefix(path, "/dynamo") || path == "/query_batch" {
+				if strings.HasPrefix(path, "/dynamo") || path == "/query_batch" || path == "/admin/explain" {
 					continue // not in msgpack
 				}
 				encode = msgpack.Marshal
