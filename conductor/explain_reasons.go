@@ -39,6 +39,12 @@ const (
 	UnsaltedHidden  Reason = "unsalted_hidden"   // of a deployment: blocks without a salt are hidden
 )
 
+// Reasons returns all reasons.
+func Reasons() []Reason {
+	return []Reason{Removed, Refused, ShardsMissing, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter, OtherSalt, Cleared, Expired,
+		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NeverAnnounced, NotRegistered, UnsaltedHidden}
+}
+
 // Cause is one reason why a block is missing.
 type Cause struct {
 	Reason  Reason

@@ -51,7 +51,7 @@ func (p *past) follow(ns *namespace, key normalize.Owner, o index.Owner) {
 	}
 }
 
-// lossLabel sums up whose blocks a loss is about. The context may be gone when somebody asks.
+// lossLabel sums up whose blocks a loss is about. The context may be gone when a client asks.
 func lossLabel(at scope.Context, rank int32, medium string) uint32 {
 	d := &at.Deployment
 	text := make([]byte, 0, 128)
