@@ -95,6 +95,9 @@ type Options struct {
 	// RecallBytes bounds the memory for engine hashes whose blocks no source holds
 	// any more (index.recall_bytes), 0 for nothing.
 	RecallBytes int64
+	// RemovalsBytes bounds the memory of each source for the blocks that it removed last
+	// (index.removals_bytes), 0 for none.
+	RemovalsBytes int
 	// TTL is the time to live of sources whose registration names none
 	// (index.ttl), 0 for none.
 	TTL time.Duration

@@ -27,6 +27,7 @@ type holdings struct {
 
 	digest    *index.SharedDigest          // of the blocks, see digest.go
 	media     map[string]tiers.Medium      // announced so far, by name
+	past      past                         // what the source lost lately, see past.go
 	byContext map[scope.Context]*namespace // namespaces by their context
 
 	mu         sync.Mutex
@@ -77,13 +78,14 @@ func (h *holder) remove(x *index.Index, hashes []uint64, remaining []int, policy
 	return all
 }
 
-// clear drops all blocks of a holder.
-func (ns *namespace) clear(h *holder) {
-	ns.context.index.Clear(h.current)
+// clear drops all blocks of a holder, and returns how many it held.
+func (ns *namespace) clear(h *holder) int {
+	n := ns.context.index.Clear(h.current)
 	if h.hasPrevious {
-		ns.context.index.Clear(h.previous)
+		n += ns.context.index.Clear(h.previous)
 	}
 	ns.context.tidy()
+	return n
 }
 
 // within reports whether an event that takes blocks away is about a namespace.
@@ -358,7 +360,9 @@ func (s *holdings) newOwner(ns *namespace, key normalize.Owner, medium tiers.Med
 	} else {
 		ns.context.deployment.tiered.Store(true)
 	}
-	return ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.Rank, Medium: medium, Serves: ns.serves}, tally)
+	o := ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.Rank, Medium: medium, Serves: ns.serves}, tally)
+	s.past.follow(ns, key, o)
+	return o
 }
 
 // blocks returns how many block memberships the source has, over all contexts.

@@ -144,7 +144,7 @@ func (s *source) clear(c *normalize.Change) {
 		}
 		for key, h := range ns.owners {
 			if key.Rank == rank && (medium == "" || key.Medium == medium) && scope.Agrees(e.Backend, key.Backend) {
-				ns.clear(h)
+				s.past.noteEmptied(Cleared, ns.key(), key, ns.clear(h))
 			}
 		}
 	}

@@ -86,6 +86,7 @@ type scratch struct {
 	sampled bool
 	keys    []uint64 // of prefixes of 1, 2, 4, … blocks
 	asked   prefixes.Query
+	bases   [maxPlaces + 1]uint32 // the first owner of each waiter, by its position plus one
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}

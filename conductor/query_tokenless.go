@@ -47,6 +47,11 @@ func (sc *scratch) matchAcross(d *deployment, x *indexContext, q *Query, c *Cond
 	if !sc.digestsOf(d, q, c) {
 		return nil, false
 	}
+	return sc.matchWaiters(x, q), true
+}
+
+// matchWaiters looks a prompt up in the contexts sc.waiters under the digests sc.digests as well.
+func (sc *scratch) matchWaiters(x *indexContext, q *Query) []tiers.Owner {
 	base := x
 	sc.lookups = sc.lookups[:0]
 	if x != nil {
@@ -71,7 +76,7 @@ func (sc *scratch) matchAcross(d *deployment, x *indexContext, q *Query, c *Cond
 		base.index.MatchAcross(&sc.digests[0], sc.lookups, &sc.match)
 	}
 	sc.forgetPrompt()
-	return sc.renumberOwners(base), true
+	return sc.renumberOwners(base)
 }
 
 // digestsOf prepares the digests of the prompt for each look-ahead of the deployment, used
@@ -108,7 +113,8 @@ func (sc *scratch) digestsOf(d *deployment, q *Query, c *Conductor) bool {
 // what they are.
 func (sc *scratch) renumberOwners(base *indexContext) []tiers.Owner {
 	owners := base.table()
-	var bases [maxPlaces + 1]uint32
+	bases := &sc.bases
+	clear(bases[:])
 	if len(sc.waiters) > 1 || sc.waiters[0] != base {
 		sc.owners = append(sc.owners[:0], owners...)
 		for i, w := range sc.waiters {

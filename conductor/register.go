@@ -294,6 +294,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 	s.holdings = holdings{
 		contexts: &c.contexts, owner: s, reg: r, policy: r.policy(c.opts.Copies),
 		byContext: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium), digest: new(index.SharedDigest),
+		past: past{losses: index.NewLosses(c.opts.RemovalsBytes)},
 	}
 	s.normal = normalize.New(normalize.Options{
 		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,

@@ -69,7 +69,8 @@ type bench struct {
 	conductor *conductor.Conductor
 	handler   nethttp.Handler
 	network   *streamtest.Network
-	objects   int // announced by masters
+	objects   int                                    // announced by masters
+	answered  func(path string, body, answer []byte) // hears of POST requests; nil for none
 }
 
 func newBench() *bench { return newBenchWith(nil, zerolog.Nop()) }
@@ -91,9 +92,9 @@ func newBenchWith(j *journal.Writer, log zerolog.Logger, set ...func(*conductor.
 	n := new(streamtest.Network)
 	opts := conductor.Options{
 		HashSeed:    1337,
-		RecallBytes: 1 << 20,
-		Journal:     j,
-		Log:         log,
+		RecallBytes: 1 << 20, RemovalsBytes: 1 << 12,
+		Journal: j,
+		Log:     log,
 		Stream: stream.Config{
 			Transport:     n,
 			ReplayTimeout: 5 * time.Second,
@@ -589,5 +590,8 @@ func (b *bench) send(method, path string, body []byte) string {
 func (b *bench) request(method, path string, body []byte) *httptest.ResponseRecorder {
 	rec := httptest.NewRecorder()
 	b.handler.ServeHTTP(rec, httptest.NewRequest(method, path, bytes.NewReader(body)))
+	if b.answered != nil && method == nethttp.MethodPost && rec.Code == nethttp.StatusOK {
+		b.answered(path, body, rec.Body.Bytes())
+	}
 	return rec
 }

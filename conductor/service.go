@@ -349,10 +349,11 @@ func (c *Conductor) Memory() []MemoryPart {
 		x.PiecesOffHeap += m.PiecesOffHeap
 		x.NamesOffHeap += m.NamesOffHeap
 	}
-	streams, rings, pools, lives := 0, 0, int64(0), 0
+	streams, rings, removals, lives, pools := 0, 0, 0, 0, int64(0)
 	for _, s := range c.registered() {
 		streams += s.stream.Status().Bytes
 		rings += s.ring.Bytes()
+		removals += s.past.losses.Bytes()
 		lives += s.lives.Bytes()
 		pools += s.bound.Load()
 	}
@@ -371,6 +372,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "payload_pools", Bytes: payload.Pooled()},
 		{Name: "streams", Bytes: int64(streams)},
 		{Name: "rings", Bytes: int64(rings)},
+		{Name: "removals", Bytes: int64(removals)},
 		{Name: "pools", Bytes: pools},
 		{Name: "lifetimes", Bytes: int64(lives)},
 		{Name: "prefixes", Bytes: int64(c.prefixRoom.Bytes())},

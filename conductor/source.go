@@ -181,6 +181,7 @@ func (s *source) applyStep(step *stream.Step) {
 			s.normal.BatchMissing()
 		}
 		now, empty := s.conductor.now(), len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0
+		s.past.begin(step.Seq, now)
 		if empty {
 			s.journal.Idle(step.Epoch, step.Seq)
 		} else {
@@ -205,6 +206,7 @@ func (s *source) forget() {
 	for len(s.namespaces) > 0 {
 		s.leaveContext(s.namespaces[len(s.namespaces)-1])
 	}
+	s.past.reset()
 	s.normal.Reset()
 	s.noteGaps()
 	s.noteWindow()
@@ -307,6 +309,10 @@ func (s *source) inheritFrom(old *source) {
 				ns.clear(h)
 			}
 			s.countIn(ns, key, h.current)
+			s.past.follow(ns, key, h.current)
+			if h.hasPrevious {
+				s.past.follow(ns, key, h.previous)
+			}
 		}
 	}
 	s.mu.Lock()
@@ -371,7 +377,8 @@ func (s *source) rotateGenerations(ttl time.Duration) {
 			}
 			next := *h
 			if h.hasPrevious {
-				ns.context.index.Clear(h.previous)
+				s.past.at = s.conductor.now()
+				s.past.noteEmptied(Expired, ns.key(), key, ns.context.index.Clear(h.previous))
 			} else {
 				next.previous = s.newOwner(ns, key, tiers.Parse(key.Medium))
 			}

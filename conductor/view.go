@@ -50,6 +50,15 @@ func (v View) May(tenant string) error {
 // Answer is Conductor.Answer. It returns ErrForbidden, or a *FieldError for a token id beyond
 // Options.MaxTokenID.
 func (v View) Answer(q *Query, use func(*Answer)) error {
+	if err := v.admits(q); err != nil {
+		return err
+	}
+	v.conductor.Answer(q, use)
+	return nil
+}
+
+// admits returns the errors of Answer.
+func (v View) admits(q *Query) error {
 	if err := v.May(q.Tenant); err != nil {
 		return err
 	}
@@ -57,7 +66,6 @@ func (v View) Answer(q *Query, use func(*Answer)) error {
 		return &FieldError{Field: "token_ids", Index: i, Reason: "out_of_range",
 			Message: fmt.Sprintf("token_ids element %d is %d, limits.max_token_id allows %d", i, q.Tokens[i], v.conductor.tuned.Load().MaxTokenID)}
 	}
-	v.conductor.Answer(q, use)
 	return nil
 }
 
@@ -151,12 +159,7 @@ func (c *Conductor) redactedSalt(salt string) string {
 // GlobalView is Conductor.GlobalView. It shows the salts of registrations to clients that may
 // see them. The salts of requests belong to users: no client sees them.
 func (v View) GlobalView(limit int) []ContextView {
-	registered := make(map[string]bool)
-	if v.reader.Secrets {
-		for _, r := range v.conductor.Registrations() {
-			registered[r.Salt] = true
-		}
-	}
+	registered := v.shownSalts()
 	all := v.conductor.globalView(v.reader.Tenants, limit)
 	for i := range all {
 		if x := &all[i]; !registered[x.Salt] {
@@ -164,6 +167,17 @@ func (v View) GlobalView(limit int) []ContextView {
 		}
 	}
 	return all
+}
+
+// shownSalts returns the salts that the client may see.
+func (v View) shownSalts() map[string]bool {
+	registered := make(map[string]bool)
+	if v.reader.Secrets {
+		for _, r := range v.conductor.Registrations() {
+			registered[r.Salt] = true
+		}
+	}
+	return registered
 }
 
 // Contexts is Conductor.Contexts.

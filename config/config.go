@@ -177,6 +177,7 @@ type Index struct {
 	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; AutoSize is half of the cgroup's limit, 0 no bound
 	RecallBytes   int64         `mapstructure:"recall_bytes"`    // bytes for names of blocks that no instance holds any more; 0 is none
 	HugePages     bool          `mapstructure:"huge_pages"`      // lets the system join pages of large indexes
+	RemovalsBytes int64         `mapstructure:"removals_bytes"`  // bytes of each source for the blocks that it removed last; 0 is none
 	LocalHashes   bool          `mapstructure:"local_hashes"`    // keep the local hash of every block, for GET /dump
 }
 
@@ -334,6 +335,7 @@ func Default() Config {
 			MaxBytesTotal: AutoSize,  // a container that is out of memory is killed with all it knows
 			RecallBytes:   128 << 20, // 700,000 names, more than a pool is behind its engines
 			HugePages:     true,      // fewer misses of the TLB in large indexes; only written pages are joined
+			RemovalsBytes: 64 << 10,  // 1,600 stretches of blocks
 			LocalHashes:   true,      // a replica that cannot be recovered from is found out when it is too late
 		},
 		Pool: Pool{

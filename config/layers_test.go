@@ -64,6 +64,7 @@ func TestDefaults(t *testing.T) {
 	f("index.max_bytes", "0")
 	f("index.max_bytes_total", "auto")
 	f("index.recall_bytes", "128MiB")
+	f("index.removals_bytes", "64KiB")
 	f("pool.completeness", "all")
 	f("pool.max_bytes", "512MiB")
 	f("journal.dir", "")

@@ -221,6 +221,8 @@ type owner struct {
 	tally  *atomic.Int64 // of the application, nil for none
 	shared *SharedDigest // of the application, nil for none: see CountIn
 	weight uint64        // in shared
+	losses *Losses       // of the application, nil for none: see Note
+	label  uint32        // in losses
 }
 
 // trail is where removals along a chain ended.

@@ -479,7 +479,10 @@ func (x *Index) move(o *owner, from, to place, count bool) {
 		o.copies.set(to, more)
 	}
 	x.turns.Add(1)
+	losses := o.losses
+	o.losses = nil // the owner keeps the block
 	x.removeHolder(o, from)
+	o.losses = losses
 }
 
 // unraw moves the source's memberships under an engine hash to a block, and reports

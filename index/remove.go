@@ -344,6 +344,9 @@ func (x *Index) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 	write32(&r.lost, r.lost+1)
 	sum, loose := r.wordsOf(changed)
 	o.held(-bits.OnesCount64(changed), -loose, -sum)
+	if o.losses != nil {
+		o.losses.note(r, changed, sum, o.label)
+	}
 	o.raw = min(o.raw, o.digest.Blocks)
 	if o.copies.len() > 0 {
 		o.copies.drop(n, changed)

@@ -37,7 +37,7 @@ var matrix = map[string]string{
 	"POST /register": "register", "POST /unregister": "register", "POST /test/pause_listener": "register", "POST /test/resume_listener": "register",
 	"GET /metrics": "metrics*",
 	"GET /dump":    "peer", "GET /admin/digest": "peer", "GET /admin/snapshot": "peer*",
-	"GET /global_view": "admin", "GET /admin/events": "admin", "GET /admin/check": "admin*",
+	"GET /global_view": "admin", "GET /admin/events": "admin", "POST /admin/explain": "admin", "GET /admin/check": "admin*",
 	"GET /peers": "admin*", "POST /register_peer": "admin*", "POST /deregister_peer": "admin*", "POST /reopen_logs": "admin*", "POST /admin/reload": "admin*",
 }
 
@@ -173,6 +173,9 @@ func TestForeignTenant(t *testing.T) {
 		"/feedback": func(x string) map[string]any {
 			return map[string]any{"instance_id": "engine-b", "tenant_id": x, "matched_tokens": 1, "cached_tokens": 1}
 		},
+		"/admin/explain": func(x string) map[string]any {
+			return map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x}
+		},
 		"/register": func(x string) map[string]any {
 			return map[string]any{"endpoint": "tcp://192.0.2.1:1", "type": "vLLM", "modelname": "m", "instance_id": "engine-b", "block_size": 16, "dp_rank": 0, "tenant_id": x}
 		},
@@ -206,7 +209,7 @@ func TestForeignTenant(t *testing.T) {
 		for _, kind := range []string{"application/json", "application/msgpack"} {
 			encode := json.Marshal
 			if kind == "application/msgpack" {
-				if strings.HasPrefix(path, "/dynamo") || path == "/query_batch" {
+				if strings.HasPrefix(path, "/dynamo") || path == "/query_batch" || path == "/admin/explain" {
 					continue // not in msgpack
 				}
 				encode = msgpack.Marshal

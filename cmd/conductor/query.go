@@ -33,16 +33,21 @@ type question struct {
 
 // flags defines the flags that are a question.
 func (q *question) flags(cmd *cobra.Command) {
+	q.promptFlags(cmd)
+	cmd.Flags().StringVar(&q.hashes, "seq-hashes", "", "canonical seq hashes instead of tokens; - reads standard input")
+	cmd.MarkFlagsMutuallyExclusive("tokens", "seq-hashes")
+}
+
+// promptFlags defines the flags that are a question about tokens.
+func (q *question) promptFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&q.model, "model", "", "model `name`")
 	f.IntVar(&q.blockSize, "block-size", 0, "`tokens` per block")
 	f.StringVar(&q.tokens, "tokens", "", "token ids of the prompt, separated by commas or spaces; - reads standard input")
-	f.StringVar(&q.hashes, "seq-hashes", "", "canonical seq hashes instead of tokens; - reads standard input")
 	f.StringVar(&q.tenant, "tenant", "", "tenant `name` (default \"default\")")
 	f.StringVar(&q.lora, "lora", "", "adapter `name`")
 	f.StringVar(&q.salt, "salt", "", "cache salt")
 	f.StringVar(&q.inst, "instance", "", "answer for this instance only")
-	cmd.MarkFlagsMutuallyExclusive("tokens", "seq-hashes")
 }
 
 // read reads the prompt.
@@ -51,12 +56,18 @@ func (q *question) read(stdin io.Reader) (err error) {
 	return err
 }
 
-// ask sends the question that was read and prints the answer as a table.
-func (q *question) ask(cmd *cobra.Command, server *client) error {
+// request returns the body of the question without the prompt.
+func (q *question) request() map[string]any {
 	request := map[string]any{"model": q.model, "block_size": q.blockSize, "tenant_id": q.tenant, "lora_name": q.lora, "cache_salt": q.salt}
 	if q.inst != "" {
 		request["instance_id"] = q.inst
 	}
+	return request
+}
+
+// ask sends the question that was read and prints the answer as a table.
+func (q *question) ask(cmd *cobra.Command, server *client) error {
+	request := q.request()
 	path, field := "/conductor/v1/query", "token_ids"
 	if q.hashes != "" {
 		path, field = "/conductor/v1/query_by_hash", "seq_hashes"

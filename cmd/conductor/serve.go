@@ -429,6 +429,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		SmallPages:       !cfg.Index.HugePages,
 		Completeness:     completeness,
 		RecallBytes:      cfg.Index.RecallBytes,
+		RemovalsBytes:    int(cfg.Index.RemovalsBytes),
 		PoolBytes:        cfg.Pool.MaxBytes,
 		RingBytes:        int(cfg.Journal.RingBytes),
 		SilentAfter:      cfg.Doctor.SilentAfter,

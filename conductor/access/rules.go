@@ -43,6 +43,7 @@ var rules = map[string]rule{
 	"GET /admin/events":     {role: Admin, audited: true},
 	"GET /admin/prefixes":   {role: Admin},
 	"GET /admin/drain":      {role: Admin},
+	"POST /admin/explain":   {role: Admin, audited: true},
 	"GET /admin/check":      {role: Admin, whole: true, audited: true},
 	"GET /peers":            {role: Admin, whole: true},
 	"POST /register_peer":   {role: Admin, whole: true, change: true, audited: true},

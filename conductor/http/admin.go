@@ -13,6 +13,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
+	"kvconductor/conductor/body"
 	"kvconductor/conductor/server"
 	"kvconductor/events/journal"
 )
@@ -26,6 +27,7 @@ func (a *api) mountAdmin(r gin.IRouter) {
 	r.GET("/prefixes", inJSON(a.popular))
 	r.GET("/drain", inJSON(a.drain))
 	r.POST("/reload", inJSON(a.reload))
+	r.POST("/explain", func(g *gin.Context) { a.query(explainFields, a.explain)(g, body.JSON) })
 }
 
 // check walks every index and reports broken invariants: GET /admin/check.

@@ -119,7 +119,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":[1,18446744073709551615]}`, 200)
 	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":{}}`, 400)
 	f("POST", "/query_by_hash", long, 413)
-	for _, path := range []string{"/register", "/unregister", "/query", "/query_by_hash"} {
+	for _, path := range []string{"/register", "/unregister", "/query", "/query_by_hash", "/admin/explain"} {
 		if rec := s.send("POST", path, "{}", "br"); rec.Code != 415 {
 			t.Errorf("%s in another coding: %d %s", path, rec.Code, rec.Body)
 		}
@@ -127,6 +127,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	must.Succeed(t, s.places.Enter(t.Context(), fair.Flow{}))
 	f("POST", "/query", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 503)
 	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":[1]}`, 503)
+	f("POST", "/admin/explain", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 503)
 	f("GET", "/ready", "", 200)
 	s.places.Leave(fair.Flow{})
 	f("GET", "/services", "", 200)
@@ -145,6 +146,13 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		"source=a&limit=10001", "source=a&from=2&to=1"} {
 		f("GET", "/admin/events?"+query, "", 400)
 	}
+	f("POST", "/admin/explain", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 200)
+	f("POST", "/admin/explain?detail=1", `{"model":"none","block_size":16,"token_ids_b64":"AQAAAA==","top":1}`, 200)
+	f("POST", "/admin/explain?strict=1", `{"model":"none","block_size":16,"token_ids":[1],"min_matched":1}`, 400)
+	f("POST", "/admin/explain", `{"model":"m","block_size":16}`, 400)
+	f("POST", "/admin/explain", `{"model":"m","block_size":16,"token_ids":[1,-1]}`, 400)
+	f("POST", "/admin/explain", many, 400)
+	f("POST", "/admin/explain", long, 413)
 	f("GET", "/admin/digest", "", 200)
 	f("GET", "/admin/digest?source=a%7Cdefault%7C0", "", 200)
 	f("GET", "/admin/digest?source=x", "", 404)
@@ -164,7 +172,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 // FuzzBodies sends arbitrary bodies to every POST endpoint: none may panic, hang
 // or answer anything but 200 or a described error.
 func FuzzBodies(f *testing.F) {
-	paths := []string{"/query", "/query_by_hash", "/unregister", "/register"}
+	paths := []string{"/query", "/query_by_hash", "/unregister", "/register", "/admin/explain"}
 	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,2,3]}`))
 	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,-2,3.5,1e3,null,"x",[1]]}`))
 	f.Add(1, []byte(`{"model":"m","block_size":16,"seq_hashes":[-1],"block_hash":[18446744073709551615]}`))

@@ -103,8 +103,17 @@ func (a *api) one(prompt promptReader) func(*fields, *body.Request) error {
 	}
 }
 
-// query reads what both queries share, and the prompt.
+// query reads what all queries share, and the prompt.
 func (f *fields) query(r *body.Request, prompt promptReader) conductor.Query {
+	q := f.prompt(r, prompt)
+	q.MinMatched = f.atLeast("min_matched", 0)
+	q.Top = f.atLeast("top", 1)
+	q.Detail = f.detail
+	return q
+}
+
+// prompt reads a query without limits to its rows.
+func (f *fields) prompt(r *body.Request, prompt promptReader) conductor.Query {
 	q := conductor.Query{
 		Model:     f.required("model", "modelname", "model_name"),
 		BlockSize: f.blockSize(),
@@ -114,9 +123,6 @@ func (f *fields) query(r *body.Request, prompt promptReader) conductor.Query {
 	q.Lora = f.text("lora_name")
 	q.Salt = f.text("cache_salt")
 	q.Instance = f.optional("instance_id")
-	q.MinMatched = f.atLeast("min_matched", 0)
-	q.Top = f.atLeast("top", 1)
-	q.Detail = f.detail
 	return q
 }
 

@@ -145,6 +145,20 @@ func (p *Pool) Objects() int { return len(p.objects) }
 // Bytes returns about how many bytes the objects take.
 func (p *Pool) Bytes() int64 { return p.shards.Bytes() + int64(len(p.objects))*bindingBytes }
 
+// Part is how many objects of a block the store has on one medium.
+type Part struct {
+	Medium     tiers.Medium
+	Have, Want int // Want is how many objects any block of the kind has had
+}
+
+// Parts returns how far blocks with a hash are in the pool. It walks all objects.
+func (p *Pool) Parts(hash uint64) (all []Part) {
+	p.shards.Parts(hash, func(b objectkey.Block, have, want int) {
+		all = append(all, Part{p.media[b.Tier], have, want})
+	})
+	return all
+}
+
 // begin starts a call. It frees the origins that the call before has left.
 func (p *Pool) begin() {
 	for _, n := range p.left {

@@ -213,6 +213,18 @@ func (s *Shards) Blocks(f func(Block)) {
 	}
 }
 
+// Parts calls f for each block with a hash: how many of its shards are there, and how many are
+// known. It walks all blocks.
+func (s *Shards) Parts(hash uint64, f func(b Block, have, want int)) {
+	for at, m := range s.kinds {
+		for who, in := range m.sets {
+			if who.hash == hash {
+				f(Block{Pool: at.pool, Tier: who.tier, Kind: &m.kind, Hash: who.hash, Rest: who.rest}, int(in.size), len(m.number))
+			}
+		}
+	}
+}
+
 // Clear takes away what goes.
 func (s *Shards) Clear(goes func(Pool, Tier) bool) {
 	for at, m := range s.kinds {

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/server"
+	"kvconductor/events/stream"
+	"kvconductor/events/zmq"
+	"kvconductor/internal/apitest"
+	"kvconductor/internal/must"
+)
+
+// explainedPrompt is a question about four blocks of the one prompt.
+func explainedPrompt() map[string]any {
+	return map[string]any{"model": "m", "block_size": recordedBlock, "token_ids": recordedTokens(4)}
+}
+
+// onlyHolder returns the only rank of an answer.
+func onlyHolder(t *testing.T, a explainAnswer) explainHolder {
+	t.Helper()
+	if len(a.Instances) != 1 || len(a.Instances[0].Ranks) != 1 {
+		t.Fatalf("instances %+v", a.Instances)
+	}
+	return a.Instances[0].Ranks[0]
+}
+
+// TestExplainStates brings sources, and servers, into the states that reasons name.
+func TestExplainStates(t *testing.T) {
+	t.Parallel()
+	many := func() (batches [][]any) {
+		for i := range 400 {
+			tokens := make([]int, 64*recordedBlock)
+			tokens[0] = i
+			hashes := make([]int, 64)
+			for k := range hashes {
+				hashes[k] = 1_000_000 + i*64 + k
+			}
+			batches = append(batches, []any{map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": recordedBlock, "medium": "GPU"}})
+		}
+		return append(batches, []any{ruledStored(0, 4)})
+	}
+	var evicted [][]any // more removals than a small ring holds
+	evicted = append(evicted, []any{ruledStored(0, 4)})
+	for block := 3; block >= 1; block-- {
+		evicted = append(evicted, []any{ruledRemoved(block, block+1)})
+	}
+	for _, c := range []struct {
+		name, config, more string
+		batches            [][]any
+		then               func(e *ruledEngine)
+		want               string
+	}{
+		{"gap", "", "", [][]any{{ruledStored(0, 2)}}, func(e *ruledEngine) { e.seq += 3; e.publish(ruledStored(0, 1)) }, "GPU[[0 2]] | 2 [32 48] source_partial? never_announced?"},
+		{"stale", "stream: {stale_after: 100ms}\n", "", [][]any{{ruledStored(0, 2)}}, func(e *ruledEngine) { e.pub.Close() }, "GPU[[0 2]] | 2 [32 48] source_stale? never_announced?"},
+		{"expired", "", ", ttl: 1s", [][]any{{ruledStored(0, 2)}}, nil, "| 0 [0 16] expired? never_announced?"},
+		{"full", "index: {max_bytes: 256KiB}\n", "", many(), nil, "| 0 [0 16] refused"},
+		{"salted", "privacy: {salted_only: true}\n", "", [][]any{{ruledStored(0, 2)}}, nil, "| 0 [0 16] never_announced"},
+		{"forgotten", "index: {removals_bytes: 100}\n", "", append(evicted, []any{ruledStored(0, 1)}), nil, "GPU[[0 1]] | 1 [16 32] removed@3"},
+		{"unremembered", "index: {removals_bytes: 0}\n", "", evicted, nil, "GPU[[0 1]] | 1 [16 32] never_announced?"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := newRuledEngine(t, c.name, 0)
+			p, doc := serveProcess(t, c.config+"sources:\n"+explainSource(e, "vLLM", "m", c.more)), apitest.Load(t)
+			for _, batch := range c.batches {
+				e.publish(batch...)
+			}
+			if e.settled(p); c.then != nil {
+				c.then(e)
+			}
+			eventually(t, "no such explanation", func() (string, bool) {
+				a := askExplain(t, p, doc, explainedPrompt())
+				hidden := len(a.Reasons) == 1 && a.Reasons[0].Reason == "unsalted_hidden"
+				return onlyHolder(t, a).text(), onlyHolder(t, a).text() == c.want && hidden == (c.name == "salted")
+			})
+		})
+	}
+}
+
+// TestExplainForgets overflows a ring of removals: what it has forgotten is no certain answer.
+func TestExplainForgets(t *testing.T) {
+	t.Parallel()
+	e := newRuledEngine(t, "e", 0)
+	p, doc := serveProcess(t, "index: {removals_bytes: 100}\nsources:\n"+explainSource(e, "vLLM", "m", "")), apitest.Load(t)
+	e.publish(ruledStored(0, 4))
+	e.publish(ruledRemoved(1, 2))
+	e.publish(ruledRemoved(3, 4))
+	e.publish(ruledRemoved(2, 3))
+	e.publish(ruledRemoved(0, 1), ruledStored(0, 1))
+	e.settled(p)
+	h := onlyHolder(t, askExplain(t, p, doc, explainedPrompt()))
+	if got := h.text(); got != "GPU[[0 1]] | 1 [16 32] never_announced?" || !strings.Contains(h.End.Reasons[0].Text, "Removals up to sequence 2 are forgotten") {
+		t.Errorf("%s %+v", got, h.End)
+	}
+}
+
+// TestExplainBehind asks while batches wait at a closed gate.
+func TestExplainBehind(t *testing.T) {
+	t.Parallel()
+	gate := make(chan struct{})
+	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, RemovalsBytes: 1 << 10, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	defer c.Close()
+	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 10, Admission: server.NewAdmission(1, 0), Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	s := httptest.NewServer(conductorhttp.New(c, opts))
+	defer s.Close()
+	e := newRuledEngine(t, "e", 0)
+	must.Succeed(t, c.Register(conductor.Registration{Endpoint: fmt.Sprintf("tcp://%s", e.pub.Addr()), Type: "vLLM", Model: "m", Instance: "e", BlockSize: recordedBlock}, conductor.RegisterOptions{}))
+	e.publish(ruledStored(0, 4))
+	p, doc := &process{url: s.URL}, apitest.Load(t)
+	eventually(t, "the batch is not reported", func() (string, bool) {
+		h := onlyHolder(t, askExplain(t, p, doc, explainedPrompt()))
+		return h.text(), strings.Contains(words(h.End.Reasons), "source_behind?") && strings.Contains(fmt.Sprint(h.End.Reasons), "1 batches wait")
+	})
+	close(gate)
+	eventually(t, "the batch is not applied", func() (string, bool) {
+		h := onlyHolder(t, askExplain(t, p, doc, explainedPrompt()))
+		return h.text(), h.text() == "GPU[[0 4]] | all"
+	})
+}
+
+// TestExplainCommand prints sentences and JSON, and fails without an answer.
+func TestExplainCommand(t *testing.T) {
+	t.Parallel()
+	e := newRuledEngine(t, "e", 0)
+	p := serveProcess(t, "sources:\n"+explainSource(e, "vLLM", "m", ""))
+	e.publish(ruledStored(0, 4))
+	e.publish(ruledRemoved(2, 4))
+	e.settled(p)
+	run := func(args ...string) (string, error) {
+		out, err := command(append([]string{"explain", "--block-size", "16", "--tokens", "-"}, args...)...), error(nil)
+		out.Stdin = strings.NewReader(fmt.Sprint(recordedTokens(4)))
+		text, err := out.CombinedOutput()
+		return string(text), err
+	}
+	text, err := run("--server", p.url, "--model", "m")
+	for _, want := range []string{
+		"The prompt has 64 tokens, which are 4 whole blocks of 16 tokens.", "e can serve 2 blocks, pools included.", "Rank 0 (e|default|0, synced) holds 2 blocks: GPU 0-1.",
+		"It lacks block 2, tokens 32 to 47:", "removed: The event at sequence 1 removed block 2 from GPU.",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in %s", want, text)
+		}
+	}
+	must.Succeed(t, err)
+	text, err = run("--server", p.url, "--model", "m", "--json")
+	must.Succeed(t, err)
+	var a explainAnswer
+	if decode(t, text, &a); onlyHolder(t, a).text() != "GPU[[0 2]] | 2 [32 48] removed@1" {
+		t.Errorf("%s", text)
+	}
+	text, err = run("--server", p.url, "--model", "other")
+	if must.Succeed(t, err); !strings.Contains(text, "not_registered: No instance") || !strings.Contains(text, `other_model: e holds 32 tokens of the prompt under model "m".`) {
+		t.Errorf("%s", text)
+	}
+	if text, err = run("--server", "http://127.0.0.1:1", "--model", "m"); err == nil || err.Error() != "exit status 1" || !strings.Contains(text, "no answer from") {
+		t.Errorf("%v %s", err, text)
+	}
+	if text, err = run("--server", p.url, "--model", ""); err == nil || !strings.Contains(text, "answers 400: model") {
+		t.Errorf("%v %s", err, text)
+	}
+}
+
+// TestExplainTenants asks as a client of one tenant, and as one of all.
+func TestExplainTenants(t *testing.T) {
+	t.Parallel()
+	p, _ := twoTenants(t, "")
+	question := fmt.Sprintf(`{"model":"m","block_size":16,"tenant_id":"a","token_ids":%s}`, asJSON(recordedTokens(4)))
+	status, answer := askAs(t, "POST", p.url+"/admin/explain", "all-a", "application/json", []byte(question))
+	if status != 200 || !strings.Contains(answer, "engine-a") {
+		t.Errorf("%d %s", status, answer)
+	}
+	for _, hidden := range []string{"engine-b", "registered-b", "pepper", `"b"`, "other_tenant"} {
+		if strings.Contains(answer, hidden) {
+			t.Errorf("the client of a sees %s: %s", hidden, answer)
+		}
+	}
+	_, answer = askAs(t, "POST", p.url+"/admin/explain", "operator", "application/json", []byte(question))
+	if !strings.Contains(answer, `"reason":"other_tenant","tenant":"b"`) || !strings.Contains(answer, "engine-b") || strings.Contains(answer, "pepper") {
+		t.Errorf("the operator sees %s", answer)
+	}
+	if log := p.log(); !strings.Contains(log, "/admin/explain") {
+		t.Errorf("no line in the audit log: %s", log)
+	}
+}

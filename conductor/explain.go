@@ -1,0 +1,315 @@
+package conductor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/scope"
+	"kvconductor/events/stream"
+	"kvconductor/index"
+	"kvconductor/index/hash"
+	"kvconductor/tiers"
+)
+
+// Explain answers why a prompt matches no further. It looks the prompt up as a query does, then
+// asks each source about the first block that it lacks:
+//
+//	prompt --match--> rows, runs of blocks      explain.go
+//	first missing block --source's past, room, state--> reasons      explain_reasons.go
+//	prompt --all contexts in view--> where else it is held      explain_elsewhere.go
+//
+// It takes the turns of sources one at a time, and locks indexes. It is for people.
+
+// Explanation says how far each source holds a prompt, and why no further.
+type Explanation struct {
+	Tenant, Model, Lora string
+	BlockSize           int // tokens
+	Blocks              int // whole blocks of the prompt
+	Tokens              int
+	Instances           []ExplainedInstance // sorted by name
+	Pools               []ExplainedHolder
+	Elsewhere           []Elsewhere // longest first
+	// Searched is how many other contexts were searched, of how many in view.
+	Searched, Contexts int
+	// Causes are about the deployment as a whole.
+	Causes []Cause
+}
+
+// ExplainedInstance is what one instance holds.
+type ExplainedInstance struct {
+	Name   string
+	Serves bool // a query has a row of the instance
+	Row    tiers.Row
+	Ranks  []ExplainedHolder
+}
+
+// ExplainedHolder is what one source holds as one rank.
+type ExplainedHolder struct {
+	Rank     int32
+	Source   Key
+	State    stream.State
+	Reason   string // of State
+	Blocks   int    // leading blocks, over all media
+	Media    []HeldRuns
+	Causes   []Cause // why block Blocks is missing, the most useful first; none if there is no such block
+	Findings []doctor.Finding
+}
+
+// HeldRuns are the blocks that a holder has on one medium.
+type HeldRuns struct {
+	Medium tiers.Medium
+	Blocks int      // leading blocks
+	Runs   [][2]int // [from, to) in ascending order
+}
+
+// Explain is Conductor's explanation of a prompt given as tokens, for the client of the view. It
+// returns the errors of Answer.
+func (v View) Explain(q *Query) (*Explanation, error) {
+	if err := v.admits(q); err != nil {
+		return nil, err
+	}
+	return v.conductor.explain(q, v), nil
+}
+
+// explaining is a call of Explain.
+type explaining struct {
+	*Conductor
+	view       View
+	query      *Query
+	at         scope.Context
+	deployment *deployment   // nil if there is none
+	context    *indexContext // nil if there is none
+	chains     []*hash.Chain // one for each look-ahead of the context
+	out        *Explanation
+	held       map[holderKey]map[tiers.Medium][][2]int
+}
+
+// holderKey names a source as one rank.
+type holderKey struct {
+	source *source
+	rank   int32
+}
+
+func (c *Conductor) explain(q *Query, v View) *Explanation {
+	tenant := cmp.Or(q.Tenant, DefaultTenant)
+	e := &explaining{
+		Conductor: c, view: v, query: q,
+		at:   scope.Context{Deployment: scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize}, Variant: scope.Variant{Lora: q.Lora, Salt: q.Salt}},
+		out:  &Explanation{Tenant: tenant, Model: q.Model, Lora: q.Lora, BlockSize: q.BlockSize, Blocks: len(q.Tokens) / max(q.BlockSize, 1), Tokens: len(q.Tokens)},
+		held: make(map[holderKey]map[tiers.Medium][][2]int),
+	}
+	if e.deployment = c.deployment(e.at.Deployment); e.deployment != nil {
+		e.context = e.deployment.context(e.at.Variant)
+	}
+	e.chains = e.chainsOf(e.context, q.BlockSize)
+	e.searchElsewhere()
+	hidden := c.hidesUnsalted(e.context, q)
+	if hidden {
+		e.out.Causes = append(e.out.Causes, Cause{Reason: UnsaltedHidden, Certain: true, Text: "Queries without a salt find nothing: privacy.salted_only is set."})
+	}
+	var rows []Row
+	var roster *Roster
+	if e.deployment != nil {
+		roster = e.deployment.rows(&c.registry).everyone()
+		rows = e.match(roster, hidden)
+	}
+	for i := range rows {
+		if q.Instance == nil || rows[i].Instance == *q.Instance {
+			e.instance(&rows[i], &roster.rows[rows[i].at])
+		}
+	}
+	e.pools()
+	if len(e.out.Instances) == 0 {
+		e.out.Causes = append(e.out.Causes, e.unregistered())
+		e.out.Causes = append(e.out.Causes, e.heldElsewhere(nil, 0)...)
+	}
+	return e.out
+}
+
+// chainsOf returns the prompt's blocks for each look-ahead of a context.
+func (e *explaining) chainsOf(x *indexContext, size int) (all []*hash.Chain) {
+	set := noLookAhead
+	if x != nil {
+		set = x.lookAheads.load()
+	}
+	for ahead := range set.all {
+		c := new(hash.Chain)
+		c.Reset(e.scheme, e.query.Tokens, size, ahead)
+		all = append(all, c)
+	}
+	return all
+}
+
+// match looks the prompt up as Answer does, and notes what each source holds.
+func (e *explaining) match(roster *Roster, hidden bool) []Row {
+	sc, q, d := new(scratch), &Query{Model: e.query.Model, Lora: e.query.Lora, Salt: e.query.Salt, BlockSize: e.query.BlockSize, Tokens: e.query.Tokens}, e.deployment
+	var owners []tiers.Owner
+	sc.match.Reset()
+	places := []*indexContext{e.context}
+	if sc.waiters = d.waiters(q, nil); len(sc.waiters) > 0 && sc.digestsOf(d, q, e.Conductor) && !hidden {
+		if owners = sc.matchWaiters(e.context, q); e.context == nil {
+			places[0] = sc.waiters[0]
+		}
+		places = append(places, sc.waiters...)
+	} else if e.context != nil && !hidden {
+		owners = sc.lookup(e.context, q)
+	}
+	hits := sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, roster.fold)
+	sc.hits = hits
+	sc.buildRows(q, roster, -1)
+
+	who := make(map[uint32]owned)
+	for i, x := range places {
+		if x != nil && (i == 0 || x != places[0]) {
+			e.owners(x, sc.bases[i], who)
+		}
+	}
+	note := func(owner, from, to uint32) {
+		o, known := who[owner]
+		if !known || from == to || !e.view.reader.Tenants.Has(o.source.reg.Tenant) {
+			return
+		}
+		if e.held[o.holderKey] == nil {
+			e.held[o.holderKey] = make(map[tiers.Medium][][2]int)
+		}
+		e.held[o.holderKey][o.medium] = append(e.held[o.holderKey][o.medium], [2]int{int(from), int(to)})
+	}
+	for _, p := range sc.match.Prefixes {
+		note(p.Owner, 0, p.Blocks)
+	}
+	for _, s := range sc.match.Later {
+		note(s.Owner, s.From, s.To)
+	}
+	return sc.rows
+}
+
+// owned is whose blocks an owner of an index has.
+type owned struct {
+	holderKey
+	medium tiers.Medium
+}
+
+// owners notes the owners of a context, whose numbers begin at first.
+func (e *explaining) owners(x *indexContext, first uint32, who map[uint32]owned) {
+	table := x.table()
+	for _, s := range e.sourcesIn(x) {
+		s.mu.Lock()
+		for _, ns := range s.namespaces {
+			if ns.context != x {
+				continue
+			}
+			for key, h := range ns.owners {
+				for _, o := range []index.Owner{h.current, h.previous} {
+					if int(o) < len(table) && (o == h.current || h.hasPrevious) {
+						who[first+uint32(o)] = owned{holderKey{s, key.Rank}, table[o].Medium}
+					}
+				}
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// sourcesIn returns the sources with a namespace in a context.
+func (e *explaining) sourcesIn(x *indexContext) []*source {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return slices.Collect(maps.Values(x.sources))
+}
+
+// instance explains a row.
+func (e *explaining) instance(r *Row, of *row) {
+	in := ExplainedInstance{Name: r.Instance, Serves: of.serves(e.query.Lora), Row: r.Row}
+	in.Row.Media, in.Row.Ranks = slices.Clone(r.Media), slices.Clone(r.Row.Ranks)
+	keys := make(map[holderKey]bool)
+	for _, s := range of.sources {
+		keys[holderKey{s, int32(s.reg.Rank)}] = true
+	}
+	for k := range e.held {
+		if k.source.reg.Instance == r.Instance && !k.source.reg.pool() {
+			keys[k] = true
+		}
+	}
+	for k := range keys {
+		in.Ranks = append(in.Ranks, e.holder(k))
+	}
+	slices.SortFunc(in.Ranks, compareHolders)
+	e.out.Instances = append(e.out.Instances, in)
+}
+
+// pools explains the pools of the deployment that serve the instances asked for.
+func (e *explaining) pools() {
+	if e.deployment == nil {
+		return
+	}
+	keys := make(map[holderKey]bool)
+	for _, s := range *e.deployment.pools.Load() {
+		keys[holderKey{s, int32(s.reg.Rank)}] = true
+	}
+	for k := range e.held {
+		if k.source.reg.pool() {
+			keys[k] = true
+		}
+	}
+	for k := range keys {
+		if serves := k.source.reg.Serves; e.query.Instance == nil || len(serves) == 0 || slices.Contains(serves, *e.query.Instance) {
+			e.out.Pools = append(e.out.Pools, e.holder(k))
+		}
+	}
+	slices.SortFunc(e.out.Pools, compareHolders)
+}
+
+func compareHolders(a, b ExplainedHolder) int {
+	return cmp.Or(cmp.Compare(a.Rank, b.Rank), a.Source.compare(b.Source))
+}
+
+// holder explains what a source holds as one rank.
+func (e *explaining) holder(k holderKey) ExplainedHolder {
+	st := k.source.stream.Status()
+	h := ExplainedHolder{Rank: k.rank, Source: k.source.reg.Key(), State: st.State, Reason: st.Reason, Findings: k.source.doctor.List()}
+	var all [][2]int
+	for medium, runs := range e.held[k] {
+		all = append(all, runs...)
+		runs = joinRuns(runs)
+		h.Media = append(h.Media, HeldRuns{Medium: medium, Blocks: leading(runs), Runs: runs})
+	}
+	slices.SortFunc(h.Media, func(a, b HeldRuns) int {
+		return cmp.Or(cmp.Compare(a.Medium.Tier, b.Medium.Tier), cmp.Compare(a.Medium.Name, b.Medium.Name))
+	})
+	if h.Blocks = leading(joinRuns(all)); h.Blocks < e.out.Blocks {
+		h.Causes = e.causes(k, h.Blocks, st)
+	}
+	return h
+}
+
+// joinRuns sorts runs, and joins those that touch.
+func joinRuns(runs [][2]int) (joined [][2]int) {
+	slices.SortFunc(runs, func(a, b [2]int) int { return a[0] - b[0] })
+	for _, r := range runs {
+		if n := len(joined); n > 0 && r[0] <= joined[n-1][1] {
+			joined[n-1][1] = max(joined[n-1][1], r[1])
+			continue
+		}
+		joined = append(joined, r)
+	}
+	return joined
+}
+
+// leading returns how many leading blocks joined runs have.
+func leading(runs [][2]int) int {
+	if len(runs) == 0 || runs[0][0] > 0 {
+		return 0
+	}
+	return runs[0][1]
+}
+
+// unregistered says that no instance has a row.
+func (e *explaining) unregistered() Cause {
+	if e.query.Instance != nil {
+		return Cause{Reason: NotRegistered, Certain: true, Text: fmt.Sprintf("No instance %q is registered for tenant %q, model %q and block size %d.", *e.query.Instance, e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
+	}
+	return Cause{Reason: NotRegistered, Certain: true, Text: fmt.Sprintf("No instance is registered for tenant %q, model %q and block size %d.", e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
+}

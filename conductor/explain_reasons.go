@@ -1,0 +1,237 @@
+package conductor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"kvconductor/conductor/scope"
+	"kvconductor/events"
+	"kvconductor/events/stream"
+	"kvconductor/index/hash"
+)
+
+// Reason says in one word why a block is missing.
+type Reason string
+
+// Reasons, in the order of their use to an operator.
+const (
+	Removed         Reason = "removed"           // an event removed the block
+	Refused         Reason = "refused"           // a memory bound or a limit kept the block out
+	ShardsMissing   Reason = "shards_missing"    // the pool lacks objects of the block
+	ParentUnknown   Reason = "parent_unknown"    // blocks of the prompt wait for their parent
+	OtherTenant     Reason = "other_tenant"      // held for another tenant
+	OtherModel      Reason = "other_model"       // held for another model
+	OtherBlockSize  Reason = "other_block_size"  // held in blocks of another size
+	OtherAdapter    Reason = "other_adapter"     // held under another adapter
+	OtherSalt       Reason = "other_salt"        // held under another salt
+	Cleared         Reason = "cleared"           // the publisher cleared the medium
+	Expired         Reason = "expired"           // blocks of the medium outlived their ttl
+	SourcePartial   Reason = "source_partial"    // the history of the source is incomplete
+	SourceStale     Reason = "source_stale"      // the source has no connection
+	SourceBehind    Reason = "source_behind"     // batches wait to be applied
+	TokensUnknown   Reason = "tokens_unknown"    // blocks wait for their tokens
+	GroupNotIndexed Reason = "group_not_indexed" // blocks of other attention groups are not indexed
+	PromptEnds      Reason = "prompt_ends"       // the block needs tokens behind the prompt
+	NeverAnnounced  Reason = "never_announced"   // no event has announced the block
+	NotRegistered   Reason = "not_registered"    // of a deployment: no instance has a row
+	UnsaltedHidden  Reason = "unsalted_hidden"   // of a deployment: blocks without a salt are hidden
+)
+
+// Reasons returns all reasons.
+func Reasons() []Reason {
+	return []Reason{Removed, Refused, ShardsMissing, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter, OtherSalt, Cleared, Expired,
+		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NeverAnnounced, NotRegistered, UnsaltedHidden}
+}
+
+// Cause is one reason why a block is missing.
+type Cause struct {
+	Reason  Reason
+	Certain bool    // false: the reason fits, and the block may be missing for another one
+	Seq     *uint64 // batch that took the block
+	Text    string  // sentences
+}
+
+// causes returns why a source lacks a block as one rank, the most useful reason first.
+func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cause) {
+	s := k.source
+	s.turn.Lock()
+	lost := s.lostBlock(e, k.rank, block)
+	shards := s.missingShards(e, block)
+	emptied := s.emptiedCauses(e.at, k.rank)
+	since, forgotten := s.past.losses.Since()
+	s.turn.Unlock()
+
+	waiting, tokenless := e.waiting(s, block)
+	all = slices.Concat(lost, e.refused(s, block), shards, waiting)
+	known := len(all) > 0
+	all = append(all, e.heldElsewhere(s, block*e.query.BlockSize)...)
+	all = slices.Concat(all, emptied, e.sourceCauses(s, st), tokenless)
+	if !slices.ContainsFunc(e.chains, func(c *hash.Chain) bool { return block < c.Len() }) {
+		return append(all, Cause{Reason: PromptEnds, Certain: true, Text: fmt.Sprintf("The engines hash block %d together with tokens behind it, and the prompt ends before those.", block)})
+	}
+	if known {
+		return all
+	}
+	c := Cause{Reason: NeverAnnounced, Certain: st.State == stream.Synced && !forgotten && len(emptied) == 0 && len(tokenless) == 0 && s.past.losses != nil,
+		Text: fmt.Sprintf("No event of %s in epoch %d is known that announced block %d.", s.reg.Key(), st.Epoch, block)}
+	switch {
+	case s.past.losses == nil:
+		c.Text += " Removals are not remembered: index.removals_bytes is 0."
+	case forgotten:
+		c.Text += fmt.Sprintf(" Removals up to sequence %d are forgotten, so the block may have left before.", since)
+	}
+	return append(all, c)
+}
+
+// lostBlock returns the removals that took a block of a rank, the last one first. turn is held.
+func (s *source) lostBlock(e *explaining, rank int32, block int) (all []Cause) {
+	for name := range s.media {
+		for _, c := range e.chains {
+			if seq, found := s.past.losses.Find(c, block, lossLabel(e.at, rank, name)); found {
+				all = append(all, Cause{Reason: Removed, Certain: true, Seq: &seq, Text: fmt.Sprintf("The event at sequence %d removed block %d from %s.", seq, block, name)})
+				break
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Cause) int {
+		if *a.Seq != *b.Seq {
+			return int(int64(*b.Seq - *a.Seq))
+		}
+		return strings.Compare(a.Text, b.Text)
+	})
+	return all
+}
+
+// emptiedCauses returns how a rank lost all of its blocks at once. turn is held.
+func (s *source) emptiedCauses(at scope.Context, rank int32) (all []Cause) {
+	for name := range s.media {
+		label := lossLabel(at, rank, name)
+		for _, p := range s.past.emptied {
+			switch {
+			case p.label != label:
+			case p.cause == Cleared:
+				seq := p.seq
+				all = append(all, Cause{Reason: Cleared, Seq: &seq, Text: fmt.Sprintf("The event at sequence %d cleared %d blocks from %s. The block was not announced there since.", seq, p.blocks, name)})
+			default:
+				all = append(all, Cause{Reason: Expired, Text: fmt.Sprintf("%d blocks expired on %s at %s. A block expires there %s after its last announcement.", p.blocks, name, p.at.UTC().Format(time.RFC3339), s.reg.ttl(name))})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Cause) int { return strings.Compare(a.Text, b.Text) })
+	return all
+}
+
+// refused returns the bounds that kept a block out.
+func (e *explaining) refused(s *source, block int) (all []Cause) {
+	dropped := s.drops(s.stream.Status())
+	if x := e.context; x != nil && dropped[events.OverBudget] > 0 {
+		for _, c := range e.chains {
+			if block < c.Len() && x.index.Refused(c.At(block)) {
+				return append(all, Cause{Reason: Refused, Certain: true, Text: fmt.Sprintf("The index refused block %d: index.max_bytes or index.max_bytes_total is reached.", block)})
+			}
+		}
+	}
+	if e.context == nil || !slices.Contains(e.sourcesIn(e.context), s) {
+		if n := dropped[events.ContextLimit]; n > 0 {
+			all = append(all, Cause{Reason: Refused, Text: fmt.Sprintf("The source is in as many adapters and salts as limits.max_contexts allows: %d blocks of others were refused.", n)})
+		}
+	}
+	return all
+}
+
+// waiting returns which blocks of the prompt wait for their parent, and whether blocks of the
+// source wait for tokens.
+func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
+	s.mu.Lock()
+	namespaces := slices.Clone(s.namespaces)
+	s.mu.Unlock()
+	raw := 0
+	for _, ns := range namespaces {
+		if ns.context.deployment != e.deployment {
+			continue
+		}
+		raw += ns.context.index.Tokenless(ns.source)
+		if ns.context != e.context {
+			continue
+		}
+		for _, c := range e.chains {
+			at := ns.context.index.WaitingAmong(ns.source, c.Locals(c.Len())[:c.Len()])
+			if at = slices.DeleteFunc(at, func(i int) bool { return i < block }); len(at) > 0 {
+				parents = append(parents, waitingCause(at, block))
+				break
+			}
+		}
+	}
+	if raw > 0 {
+		tokens = append(tokens, Cause{Reason: TokensUnknown, Text: fmt.Sprintf("The source holds %d blocks that were announced by hash alone. They wait until an engine announces their hashes with tokens.", raw)})
+	}
+	return parents, tokens
+}
+
+// waitingCause says that blocks of the prompt wait, from position at[0] on.
+func waitingCause(at []int, block int) Cause {
+	if at[0] == block {
+		return Cause{Reason: ParentUnknown, Certain: len(at) > 1, Text: fmt.Sprintf("Block %d is announced and waits: no event has announced the parent that it names.", block)}
+	}
+	return Cause{Reason: ParentUnknown, Certain: len(at) > 1, Text: fmt.Sprintf("Block %d is announced and waits for the blocks before it. The event that announced block %d is missing.", at[0], block)}
+}
+
+// missingShards returns which objects of a block a pool lacks. turn is held.
+func (s *source) missingShards(e *explaining, block int) (all []Cause) {
+	if s.pool == nil {
+		return nil
+	}
+	for _, engine := range e.engineHashes(block) {
+		for _, part := range s.pool.Parts(engine) {
+			if part.Have < part.Want {
+				all = append(all, Cause{Reason: ShardsMissing, Certain: true, Text: fmt.Sprintf("The pool has %d of %d objects of block %d on %s.", part.Have, part.Want, block, part.Medium.Name)})
+			}
+		}
+	}
+	return all
+}
+
+// engineHashes returns the hashes by which engines name a block of the prompt.
+func (e *explaining) engineHashes(block int) (all []uint64) {
+	if x := e.context; x != nil {
+		for _, c := range e.chains {
+			all = append(all, x.index.NamesAt(c, block)...)
+		}
+	}
+	sc := new(scratch)
+	if d := e.deployment; d != nil && sc.digestsOf(d, e.query, e.Conductor) {
+		for i := range sc.digests {
+			if block < sc.digests[i].Len() {
+				all = append(all, sc.digests[i].At(block))
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// sourceCauses returns what the state of a source says of all its blocks.
+func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
+	since := ""
+	if !st.LastBatchAt.IsZero() {
+		since = fmt.Sprintf(" Its last batch came %s ago.", max(e.now().Sub(st.LastBatchAt), 0).Round(time.Millisecond))
+	}
+	switch st.State {
+	case stream.Partial:
+		all = append(all, Cause{Reason: SourcePartial, Text: fmt.Sprintf("The history of the source is incomplete (%s): events that announced the block may be missing.", st.Reason)})
+	case stream.Stale, stream.Connecting, stream.Paused, stream.Failed:
+		all = append(all, Cause{Reason: SourceStale, Text: fmt.Sprintf("The source is %s, so nothing of it arrives.%s", st.State, since)})
+	}
+	switch {
+	case s.atGate():
+		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The server is recovering: %d batches wait.", st.Queued)})
+	case st.State == stream.Replaying || st.Queued > 0:
+		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The source is %s and %d batches wait to be applied.%s", st.State, st.Queued, since)})
+	}
+	if n := s.drops(st)[events.OtherGroup]; n > 0 {
+		all = append(all, Cause{Reason: GroupNotIndexed, Text: fmt.Sprintf("%d blocks of the source belong to attention groups that are not indexed.", n)})
+	}
+	return all
+}

@@ -1,0 +1,48 @@
+package http_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"kvconductor"
+	"kvconductor/conductor"
+	"kvconductor/internal/must"
+)
+
+// TestReasonsAreDocumented looks for every reason in openapi.yaml and in the table for operators.
+func TestReasonsAreDocumented(t *testing.T) {
+	table, err := os.ReadFile("../../docs/reading-answers.md")
+	must.Succeed(t, err)
+	api := string(kvconductor.OpenAPI)
+	enum := api[strings.Index(api, "enum: [removed,"):]
+	enum, _, _ = strings.Cut(enum, "]")
+	words := strings.Split(strings.TrimPrefix(enum, "enum: ["), ", ")
+	if all := conductor.Reasons(); len(words) != len(all) {
+		t.Errorf("openapi.yaml has %d reasons, the code has %d", len(words), len(all))
+	}
+	for i, r := range conductor.Reasons() {
+		if i < len(words) && words[i] != string(r) {
+			t.Errorf("openapi.yaml has %s in the place of %s", words[i], r)
+		}
+		if !strings.Contains(string(table), "`"+string(r)+"`") {
+			t.Errorf("docs/reading-answers.md lacks %s", r)
+		}
+	}
+}
+
+// TestExplainErrors makes requests that /admin/explain refuses: the error names field and index.
+func TestExplainErrors(t *testing.T) {
+	s := newServer(t)
+	f := func(body, want string) {
+		t.Helper()
+		if rec := s.do("POST", "/admin/explain", body); rec.Code != 400 || !strings.Contains(rec.Body.String(), want) {
+			t.Errorf("%s: %d %s, want %s", body, rec.Code, rec.Body, want)
+		}
+	}
+	f(`{"block_size":16,"token_ids":[1]}`, `"field":"model"`)
+	f(`{"model":"m","token_ids":[1]}`, `"field":"block_size"`)
+	f(`{"model":"m","block_size":16}`, `"field":"token_ids"`)
+	f(`{"model":"m","block_size":16,"token_ids":[1,2,"x"]}`, `"field":"token_ids","index":2`)
+	f(`{"model":"m","block_size":16,"token_ids":[1],"instance_id":5}`, `"field":"instance_id"`)
+}

@@ -1,0 +1,190 @@
+package index
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Losses remembers the blocks that owners lost last, each stretch with the mark of the event
+// that took it. It knows blocks by their place in a chain: the key of the first block of the
+// piece, and sums of the local hashes behind it. So an event computes no key.
+//
+//	Remove --stretch--> ring --Find(prompt)--> mark of the event
+//
+// The owners of one source share it, over all indexes. The source's events write it, and no event
+// of the source may run meanwhile when others read it, Bytes excepted. Blocks of a chain that
+// leave one by one from its end, with one event, make one stretch. A nil Losses remembers nothing.
+type Losses struct {
+	mark  uint64 // of the event at hand
+	most  int    // stretches
+	ring  []loss
+	next  int          // where the next one goes
+	first uint64       // local hash of the first block of the newest one
+	over  bool         // older ones were forgotten
+	since uint64       // mark of the newest one forgotten, valid if over
+	size  atomic.Int64 // bytes of ring
+}
+
+// loss is a stretch of neighbouring blocks of a piece that an owner lost with one event.
+type loss struct {
+	head   uint64 // key of the first block of the piece
+	below  uint64 // sum of the local hashes behind that block, up to the first lost one
+	sum    uint64 // of the local hashes of the lost blocks
+	mark   uint64
+	label  uint32 // of the owner
+	lo, hi uint8  // positions in the piece, hi not included
+}
+
+// lossBytes is what a loss takes.
+const lossBytes = int(unsafe.Sizeof(loss{}))
+
+// firstLosses is how many losses the first ring holds: 2.5 KiB.
+const firstLosses = 64
+
+// NewLosses returns a Losses of at most the given bytes, nil if they hold no loss.
+func NewLosses(bytes int) *Losses {
+	if bytes < lossBytes {
+		return nil
+	}
+	return &Losses{most: bytes / lossBytes}
+}
+
+// Begin sets the mark of the losses that follow.
+func (l *Losses) Begin(mark uint64) {
+	if l != nil {
+		l.mark = mark
+	}
+}
+
+// Reset forgets all losses.
+func (l *Losses) Reset() {
+	if l != nil {
+		l.ring, l.next, l.over, l.since = nil, 0, false, 0
+		l.size.Store(0)
+	}
+}
+
+// Bytes returns the memory of the ring.
+func (l *Losses) Bytes() int {
+	if l == nil {
+		return 0
+	}
+	return int(l.size.Load())
+}
+
+// Since returns the mark of the newest loss that was forgotten, and false if none was.
+func (l *Losses) Since() (mark uint64, some bool) {
+	if l == nil {
+		return 0, false
+	}
+	return l.since, l.over
+}
+
+// Note makes an owner remember its losses in l, under a label. With nil it remembers none.
+func (x *Index) Note(o Owner, l *Losses, label uint32) {
+	x.lock()
+	defer x.unlock()
+	if own := x.owners[o]; own != nil {
+		own.losses, own.label = l, label
+	}
+}
+
+// note remembers blocks of a piece that an owner has just lost. sum is that of their words.
+func (l *Losses) note(r *piece, blocks, sum uint64, label uint32) {
+	words := r.local()
+	if r.loose() || r.roots() {
+		for ; blocks != 0; blocks &= blocks - 1 {
+			l.put(loss{head: words[trailing(blocks)], mark: l.mark, label: label, hi: 1}, 0)
+		}
+		return
+	}
+	for blocks != 0 {
+		lo := trailing(blocks)
+		hi := lo + trailing(^(blocks >> lo))
+		stretch := blocks & spanOf(lo, hi)
+		if stretch != blocks || sum == 0 {
+			sum = 0
+			for _, w := range words[lo:hi] {
+				sum += w
+			}
+		}
+		l.stretch(r, lo, hi, sum, label)
+		blocks, sum = blocks&^stretch, 0
+	}
+}
+
+// stretch remembers neighbouring blocks. sum is that of their local hashes.
+func (l *Losses) stretch(r *piece, lo, hi uint32, sum uint64, label uint32) {
+	words := r.local()
+	if l.next > 0 && lo > 0 {
+		last := &l.ring[l.next-1]
+		if last.head == r.head && uint32(last.lo) == hi && last.label == label {
+			below := last.below - l.first - sum + words[lo]
+			if l.first = words[lo]; last.mark == l.mark {
+				last.below, last.sum, last.lo = below, last.sum+sum, uint8(lo)
+				return
+			}
+			l.put(loss{r.head, below, sum, l.mark, label, uint8(lo), uint8(hi)}, words[lo])
+			return
+		}
+	}
+	below := uint64(0)
+	if lo > 0 {
+		for _, w := range words[1 : lo+1] {
+			below += w
+		}
+	}
+	l.put(loss{r.head, below, sum, l.mark, label, uint8(lo), uint8(hi)}, words[lo])
+}
+
+// put adds a loss. first is the local hash of its first block.
+func (l *Losses) put(one loss, first uint64) {
+	l.first = first
+	switch {
+	case len(l.ring) < cap(l.ring):
+		l.ring = append(l.ring, one)
+		l.next = len(l.ring)
+		return
+	case len(l.ring) < l.most:
+		more := make([]loss, len(l.ring), min(max(2*len(l.ring), firstLosses), l.most))
+		copy(more, l.ring)
+		l.ring = append(more, one)
+		l.next = len(l.ring)
+		l.size.Store(int64(cap(l.ring) * lossBytes))
+		return
+	case l.next == len(l.ring):
+		l.next = 0
+	}
+	l.over, l.since = true, l.ring[l.next].mark
+	l.ring[l.next] = one
+	l.next++
+}
+
+// Find returns the mark of the last event that took a block of a chain from owners with a label,
+// and false if the Losses remember none.
+func (l *Losses) Find(c LocalChain, block int, label uint32) (mark uint64, found bool) {
+	if l == nil || block >= c.Len() {
+		return 0, false
+	}
+	local, at := c.Locals(c.Len()), make(map[uint64]int)
+	sums := make([]uint64, c.Len()+1) // of the local hashes before each block
+	for i := range c.Len() {
+		sums[i+1] = sums[i] + local[i]
+		if i <= block && i > block-maxPiece {
+			at[normal(c.At(i))] = i
+		}
+	}
+	for i := range l.ring {
+		one := &l.ring[i]
+		head, ok := at[one.head]
+		lo, hi := head+int(one.lo), head+int(one.hi)
+		switch {
+		case !ok || one.label != label || block < lo || block >= hi || found && one.mark < mark:
+		case sums[lo+1]-sums[head+1] != one.below:
+		case block > lo && (hi > c.Len() || sums[hi]-sums[lo] != one.sum): // only the first lost block is sure
+		default:
+			mark, found = one.mark, true
+		}
+	}
+	return mark, found
+}
