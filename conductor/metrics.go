@@ -98,6 +98,7 @@ var (
 	descBlocks   = desc("source_blocks", "Block memberships a source has; a block on two tiers counts twice.", sourceLabels...)
 	descOrphans  = desc("source_orphans", "Blocks of a source that wait for an event about their parent.", sourceLabels...)
 	descObjects  = desc("source_objects", "Objects of a pool that are bound to a block, of which others may be missing.", sourceLabels...)
+	descParts    = desc("source_incomplete_blocks", "Blocks of a pool that lack objects, so that they do not count; each medium for itself.", sourceLabels...)
 	descSeq      = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
 	descEpoch    = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
 	descAge      = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
@@ -168,6 +169,7 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descOrphans, float64(s.Orphans))
 		if s.Pool() {
 			gauge(descObjects, float64(s.Objects))
+			gauge(descParts, float64(s.Incomplete))
 		}
 		gauge(descEpoch, float64(s.Epoch))
 		if s.LastSeq != nil {

@@ -24,14 +24,15 @@ type Service struct {
 	// not registered here.
 	Pending, Recovered bool
 
-	State   stream.State
-	Reason  string
-	Epoch   uint64
-	LastSeq *uint64 // nil before the first applied batch
-	Blocks  int     // block memberships: a block on two tiers counts twice
-	Orphans int     // of them, those that wait for their parent to be known
-	Objects int     // a pool's that are bound to a block; other objects of the block may be missing
-	Gaps    uint64
+	State      stream.State
+	Reason     string
+	Epoch      uint64
+	LastSeq    *uint64 // nil before the first applied batch
+	Blocks     int     // block memberships: a block on two tiers counts twice
+	Orphans    int     // of them, those that wait for their parent to be known
+	Incomplete int     // blocks of a pool that lack objects
+	Objects    int     // a pool's that are bound to a block; other objects of the block may be missing
+	Gaps       uint64
 	// HistoryFrom is where the blocks come from: FromSnapshot, FromPeer, FromReplay or FromLive.
 	HistoryFrom string
 	// Replayed counts applied batches that came from a replay.
@@ -96,6 +97,7 @@ func (s *source) service() Service {
 		Blocks:       s.blocks(),
 		Orphans:      s.orphans(),
 		Objects:      int(s.objects.Load()),
+		Incomplete:   int(s.incomplete.Load()),
 		HistoryFrom:  s.historyFrom(),
 		Gaps:         st.Gaps,
 		Replayed:     st.Replayed,

@@ -42,9 +42,10 @@ type source struct {
 	window atomic.Int64 // the normalizer's Window, for queries
 
 	// pool has the objects of a store, nil for engines. Owned by run.
-	pool    *pool.Pool
-	objects atomic.Int64 // of the pool
-	bound   atomic.Int64 // bytes that the objects take
+	pool       *pool.Pool
+	objects    atomic.Int64 // of the pool
+	bound      atomic.Int64 // bytes that the objects take
+	incomplete atomic.Int64 // blocks of the pool that lack objects
 
 	// lives has how long blocks stay with the engine. at is when the step under way came, and
 	// whether it is news. Owned by run, but lives.
@@ -224,6 +225,7 @@ func (s *source) noteObjects() {
 	if s.pool != nil {
 		s.objects.Store(int64(s.pool.Objects()))
 		s.bound.Store(s.pool.Bytes())
+		s.incomplete.Store(int64(s.pool.Incomplete()))
 	}
 }
 

@@ -139,6 +139,9 @@ func (p *Pool) Reset() {
 	p.shards = objectkey.NewShards(p.opts.Completeness, p.opts.Limit, p.report)
 }
 
+// Incomplete returns how many blocks lack objects, each medium for itself.
+func (p *Pool) Incomplete() int { return p.shards.Incomplete() }
+
 // Objects returns the number of objects.
 func (p *Pool) Objects() int { return len(p.objects) }
 

@@ -74,6 +74,7 @@ type Shards struct {
 	limit  int64
 	held   int64
 	blocks int
+	counts int // of blocks, those that are whole
 	report func(b Block, whole bool)
 	kinds  map[place]*members
 
@@ -125,6 +126,9 @@ func NewShards(need Completeness, limit int64, report func(b Block, whole bool))
 // Len is how many blocks have a shard there, Bytes about what they take.
 func (s *Shards) Len() int     { return s.blocks }
 func (s *Shards) Bytes() int64 { return s.held }
+
+// Incomplete is how many of the blocks lack a shard, each tier for itself.
+func (s *Shards) Incomplete() int { return s.blocks - s.counts }
 
 // Add takes one object and returns the number of its block. It reports false where
 // there is no room for it. Adding an object again changes no count.
@@ -284,8 +288,10 @@ func (s *Shards) whole(m *members, in *set) bool {
 func (s *Shards) turn(pool Pool, m *members, who member, whole bool) {
 	if whole {
 		m.whole++
+		s.counts++
 	} else {
 		m.whole--
+		s.counts--
 	}
 	s.report(Block{Pool: pool, Tier: who.tier, Kind: &m.kind, Hash: who.hash, Rest: who.rest}, whole)
 }

@@ -350,7 +350,7 @@ func BenchmarkShards(b *testing.B) {
 
 // Check panics if the held objects break an invariant.
 func (s *Shards) Check() {
-	blocks, held := 0, int64(0)
+	blocks, counts, held := 0, 0, int64(0)
 	for at, m := range s.kinds {
 		whole := 0
 		held += m.kind.bytes() + int64(len(m.number))*shardBytes
@@ -370,11 +370,12 @@ func (s *Shards) Check() {
 			}
 			held += blockBytes + int64(len(in.more))*wordBytes
 		}
+		counts += whole
 		if blocks += len(m.sets); len(m.sets) == 0 || whole != m.whole || at.kind != m.kind {
 			panic("BUG: a kind without blocks, or with whole ones it does not count")
 		}
 	}
-	if blocks != s.blocks || held != s.held || held > s.limit {
+	if blocks != s.blocks || blocks-counts != s.Incomplete() || held != s.held || held > s.limit {
 		panic("BUG: blocks or bytes are miscounted")
 	}
 	if len(s.numbered) != blocks+len(s.free) {
