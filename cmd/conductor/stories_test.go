@@ -52,7 +52,9 @@ var stories = []story{
 	},
 	{
 		name: "salted", kind: "vLLM", settings: "doctor: {silent_after: 1s}\n",
-		publish: func(e *ruledEngine) { e.publish(ruledStored(0, 4, "extra_keys", [][]string{{"pepper"}, nil, nil, nil})) },
+		publish: func(e *ruledEngine) {
+			e.publish(ruledStored(0, 4, "extra_keys", [][]string{{"pepper"}, nil, nil, nil}))
+		},
 		doctor:  "unasked",
 		metric:  `conductor_source_finding{code="unasked",dp_rank="0",instance_id="salted",tenant_id="default"} 1`,
 		explain: "other_salt",
