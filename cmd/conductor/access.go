@@ -20,7 +20,9 @@ import (
 type gate struct {
 	*access.Guard
 	certificates *access.Certificates // nil without TLS
-	log          zerolog.Logger
+	// The stamps of the files when they were read first.
+	credentialsStamp, certificatesStamp string
+	log                                 zerolog.Logger
 
 	mu      sync.Mutex
 	current config.Config // guarded by mu
@@ -29,7 +31,7 @@ type gate struct {
 // newGate reads the files of a configuration. The error names the setting.
 func newGate(loaded *config.Loaded, log zerolog.Logger) (*gate, error) {
 	cfg := loaded.Config
-	g := &gate{current: cfg, log: log}
+	g := &gate{current: cfg, log: log, credentialsStamp: access.Stamp(cfg.Auth.File), certificatesStamp: access.Stamp(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA)}
 	policy, err := policyOf(&cfg)
 	if err != nil {
 		return nil, fmt.Errorf("%s: auth.file: %w", loaded.Place("auth.file"), err)
@@ -130,9 +132,9 @@ func (g *gate) readAll() {
 
 // watch reads files again when they change, until ctx ends.
 func (g *gate) watch(ctx context.Context) {
-	go access.Watch(ctx, g.credentialsFiles, g.readCredentials)
+	go access.Watch(ctx, g.credentialsStamp, g.credentialsFiles, g.readCredentials)
 	if g.certificates != nil {
-		go access.Watch(ctx, g.certificates.Paths, g.readCertificates)
+		go access.Watch(ctx, g.certificatesStamp, g.certificates.Paths, g.readCertificates)
 	}
 }
 

@@ -151,12 +151,13 @@ func runRelay(ctx context.Context, o relayOptions, log zerolog.Logger) error {
 		}
 		if o.tls.Cert != "" {
 			o.tls.RequireClientCert = o.tls.ClientCA != ""
+			stamp := access.Stamp(o.tls.Cert, o.tls.Key, o.tls.ClientCA)
 			certificates, err := access.LoadCertificates(o.tls)
 			if err != nil {
 				ln.Close()
 				return fmt.Errorf("--cert: %w", err)
 			}
-			go access.Watch(ctx, certificates.Paths, func() {
+			go access.Watch(ctx, stamp, certificates.Paths, func() {
 				if err := certificates.Reload(); err != nil {
 					log.Error().Err(err).Msg("the certificate is not replaced")
 				}

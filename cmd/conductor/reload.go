@@ -272,7 +272,11 @@ func onHangup(file bool, r *reloader, l *server.AccessLog, log zerolog.Logger) (
 	}
 }
 
-// watchFile reads the settings again when their file changes, until ctx ends.
-func watchFile(ctx context.Context, file string, r *reloader) {
-	access.Watch(ctx, func() []string { return []string{file} }, func() { r.Reload(false) })
+// watchFile reads the settings again when their file changes, until ctx ends. before is its stamp
+// when it was read.
+func watchFile(ctx context.Context, file, before string, r *reloader) {
+	access.Watch(ctx, before, func() []string { return []string{file} }, func() { r.Reload(false) })
 }
+
+// stampOf returns the stamp of the file of the settings.
+func stampOf(file string) string { return access.Stamp(file) }

@@ -95,7 +95,7 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 // any engine is bothered, then sources, then HTTP. load reads the settings again. The Conductor and the servers are
 // passed to show, just before the servers run.
 func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Loaded, error), log zerolog.Logger, show func(*conductor.Conductor, *server.Servers)) error {
-	cfg := loaded.Config
+	cfg, stamp := loaded.Config, stampOf(loaded.File)
 	web := server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), log)
 	if err := web.Bind(); err != nil {
 		return err
@@ -184,7 +184,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	registry.MustRegister(again)
 	defer onHangup(loaded.File != "", again, access, log)()
 	if cfg.Reload.Watch && loaded.File != "" {
-		go watchFile(ctx, loaded.File, again)
+		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
 		Reload:  again.Reload,

@@ -28,11 +28,12 @@ func Stamp(paths ...string) string {
 }
 
 // Watch calls changed each time some files have changed, until ctx ends. paths returns their names
-// of now.
-func Watch(ctx context.Context, paths func() []string, changed func()) {
+// of now. before is the Stamp of the files as they were read: one that is taken later misses what
+// changed meanwhile.
+func Watch(ctx context.Context, before string, paths func() []string, changed func()) {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()
-	for before := Stamp(paths()...); ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return
