@@ -39,6 +39,7 @@ var matrix = map[string]string{
 	"GET /dump":    "peer", "GET /admin/digest": "peer", "GET /admin/snapshot": "peer*",
 	"GET /global_view": "admin", "GET /admin/events": "admin", "POST /admin/explain": "admin", "GET /admin/check": "admin*",
 	"GET /peers": "admin*", "POST /register_peer": "admin*", "POST /deregister_peer": "admin*", "POST /reopen_logs": "admin*", "POST /admin/reload": "admin*",
+	"GET /debug/pprof/:profile": "admin*",
 }
 
 // routesOf returns the routes of the router of a listener.
