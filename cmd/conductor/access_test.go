@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -233,7 +234,7 @@ func TestForeignTenant(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/dynamo/v1/dump?detail=1", "/admin/digest", "/admin/prefixes", "/ready",
+	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/dynamo/v1/dump?detail=1", "/admin/digest", "/admin/prefixes", "/admin/stats", "/admin/stats?top=1", "/ready",
 		"/services?dialect=v2", "/global_view?dialect=v2"} {
 		for _, accept := range []string{"application/json", "application/msgpack"} {
 			req, err := http.NewRequest("GET", p.url+path, nil)
@@ -264,6 +265,44 @@ func TestForeignTenant(t *testing.T) {
 	two, text2 = askAs(t, "GET", p.url+"/admin/drain?instance=none", "all-a", "", nil)
 	if one != two || text != text2 {
 		t.Errorf("/admin/drain tells instances apart: %d %s, %d %s", one, text, two, text2)
+	}
+	look := func(token string) *bufio.Reader {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", p.url+"/admin/live?feed=1", nil)
+		must.Succeed(t, err)
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		must.Succeed(t, err)
+		t.Cleanup(func() { resp.Body.Close() })
+		return bufio.NewReader(resp.Body)
+	}
+	ofA, ofB := look("all-a"), look("all-b")
+	read := func(from *bufio.Reader, until string) (text string) {
+		for !strings.Contains(text, until) {
+			line, err := from.ReadString('\n')
+			must.Succeed(t, err)
+			text += line
+		}
+		return text
+	}
+	read(ofA, `"version"`)
+	read(ofB, `"version"`)
+	askAs(t, "POST", p.url+"/query", "all-b", "application/json", asJSON(bodies["/query"]("b")))
+	askAs(t, "POST", p.url+"/query", "all-a", "application/json", asJSON(bodies["/query"]("a")))
+	_, id, _ := strings.Cut(read(ofB, "event: query\ndata: {")+read(ofB, "\n"), `"id":"`)
+	id, _, _ = strings.Cut(id, `"`)
+	if text := read(ofA, "event: query\ndata: {") + read(ofA, `"gone"`); strings.Contains(text, "engine-b") || strings.Contains(text, `"b"`) || strings.Contains(text, "registered-") {
+		t.Errorf("the stream of a shows b: %s", text)
+	}
+	if status, answer := askAs(t, "POST", p.url+"/admin/explain", "all-b", "application/json", asJSON(map[string]any{"recent": id})); status != 200 || !strings.Contains(answer, "engine-b") {
+		t.Errorf("a recent query: %d %s", status, answer)
+	}
+	one, text = askAs(t, "POST", p.url+"/admin/explain", "all-a", "application/json", asJSON(map[string]any{"recent": id}))
+	two, text2 = askAs(t, "POST", p.url+"/admin/explain", "all-a", "application/json", asJSON(map[string]any{"recent": "none"}))
+	if one != 400 || one != two || strings.ReplaceAll(text2, "none", id) != text {
+		t.Errorf("/admin/explain tells queries apart: %d %s, %d %s", one, text, two, text2)
+	}
+	if _, answer := askAs(t, "GET", p.url+"/admin/queries", "all-a", "", nil); strings.Contains(answer, id) || strings.Count(answer, `"id"`) != 1 {
+		t.Errorf("/admin/queries: %s", answer)
 	}
 	if _, answer := askAs(t, "POST", p.url+"/query", "query-b", "application/json", asJSON(bodies["/query"]("b"))); !strings.Contains(answer, "engine-b") {
 		t.Errorf("the client of b gets %s", answer)
