@@ -146,7 +146,7 @@ func TestRolesOfRoutes(t *testing.T) {
 func twoTenants(t *testing.T, more string) (*process, *ruledEngine) {
 	secret := newRuledEngine(t, "engine-b", 0)
 	other := newRuledEngine(t, "engine-a", 0)
-	file := credentialsFile(t, "all-a query,register,peer,admin a", "all-b query,register,peer,admin b", "query-b query b", "operator admin '*'")
+	file := credentialsFile(t, "all-a query,register,peer,admin a,a2", "all-b query,register,peer,admin b", "query-b query b", "operator admin '*'")
 	source := "  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: %s, tenant_id: %s, block_size: 16, additionalsalt: registered-%s}\n"
 	p := serveProcess(t, "auth: {file: "+file+"}\nsources:\n"+
 		fmt.Sprintf(source, other.pub.Addr(), other.name, "a", "a")+fmt.Sprintf(source, secret.pub.Addr(), secret.name, "b", "b")+more)
@@ -304,6 +304,12 @@ func TestForeignTenant(t *testing.T) {
 	if _, answer := askAs(t, "GET", p.url+"/admin/queries", "all-a", "", nil); strings.Contains(answer, id) || strings.Count(answer, `"id"`) != 1 {
 		t.Errorf("/admin/queries: %s", answer)
 	}
+	for _, name := range []string{"engine-b", "of-nobody"} { // a name of b is free in a
+		body := asJSON(map[string]any{"instance_id": name, "endpoint": "tcp://192.0.2.1:1", "model_name": "m", "block_size": 32, "routing_group": "a2"})
+		if status, answer := askAs(t, "POST", p.url+"/dynamo/v1/register", "all-a", "application/json", body); status != http.StatusCreated {
+			t.Errorf("%s: %d %s", name, status, answer)
+		}
+	}
 	if _, answer := askAs(t, "POST", p.url+"/query", "query-b", "application/json", asJSON(bodies["/query"]("b"))); !strings.Contains(answer, "engine-b") {
 		t.Errorf("the client of b gets %s", answer)
 	}
@@ -377,6 +383,49 @@ func TestWrongTokens(t *testing.T) {
 	}
 	if strings.Contains(p.log(), "sha256: short") {
 		t.Error("the log has the entry")
+	}
+}
+
+// TestAudit reads the log of registrations and calls of administration.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "router-a register,query a", "operator admin '*'")+"}\n")
+	const body = `{"endpoint":"tcp://192.0.2.1:1","type":"vLLM","modelname":"m","instance_id":"i","block_size":16,"dp_rank":0,"tenant_id":"a","additionalsalt":"pepper"}`
+	for _, call := range []struct{ method, path, token, body string }{
+		{"POST", "/register", "router-a", body}, {"POST", "/unregister", "router-a", `{"instance_id":"i","dp_rank":0,"tenant_id":"b"}`}, {"POST", "/admin/reload", "router-a", "{}"},
+		{"GET", "/dynamo/v1/dump", "", ""}, {"GET", "/admin/check", "operator", ""}, {"GET", "/services", "router-a", ""}, {"POST", "/query", "router-a", "{}"},
+	} {
+		askAs(t, call.method, p.url+call.path, call.token, "application/json", []byte(call.body))
+	}
+	type line struct {
+		Audit                                  bool
+		Client, Address, Method, Path, Subject string
+		Status                                 int
+	}
+	want := []line{
+		{true, "router-a", "127.0.0.1", "POST", "/register", "i|a|0", 200}, {true, "router-a", "127.0.0.1", "POST", "/unregister", "i|b|0", 403},
+		{true, "router-a", "127.0.0.1", "POST", "/admin/reload", "", 403}, {true, "", "127.0.0.1", "GET", "/dynamo/v1/dump", "", 401}, {true, "operator", "127.0.0.1", "GET", "/admin/check", "", 200},
+	}
+	eventually(t, "the audit log differs", func() (string, bool) {
+		var got []line
+		for text := range strings.Lines(p.log()) {
+			var l line
+			if json.Unmarshal([]byte(text), &l) == nil && l.Audit {
+				got = append(got, l)
+			}
+		}
+		return fmt.Sprintf("%+v", got), slices.Equal(got, want)
+	})
+	for _, secret := range []string{"pepper", "Bearer"} {
+		if strings.Contains(p.log(), secret) {
+			t.Errorf("the log has %s", secret)
+		}
+	}
+	_, metrics := askAs(t, "GET", p.url+"/metrics", "operator", "", nil)
+	for _, series := range []string{`conductor_audited_calls_total{result="done"} 2`, `conductor_audited_calls_total{result="refused"} 3`, `conductor_requests_refused_total{reason="unauthorized"} 1`} {
+		if !strings.Contains(metrics, series) {
+			t.Errorf("%s is not in the metrics", series)
+		}
 	}
 }
 
