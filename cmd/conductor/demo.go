@@ -39,6 +39,7 @@ func demoCommand() *cobra.Command {
 			"from its snapshots, and there is no pool either: no snapshot has its objects.",
 		Args: cobra.NoArgs,
 	}
+	asJSON := jsonFlag(cmd, "print the report as one JSON object")
 	cmd.Flags().StringVar(&trace, "trace", "", "Mooncake trace `file` to replay instead of generated requests")
 	cmd.Flags().StringVar(&duration, "duration", "40s", "stop sending requests after this long")
 	cmd.Flags().BoolVar(&faults, "faults", false, "let the fleet lose batches, cut and stall connections, restart and spoil replays")
@@ -54,9 +55,11 @@ func demoCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "server: %s (process %d)\n", server.url, server.process.Process.Pid)
-
-		args := []string{"--server", server.url, "--duration", duration, "--curl"}
+		args, about := []string{"--server", server.url, "--duration", duration, "--curl"}, cmd.OutOrStdout()
+		if *asJSON {
+			args, about = append(args, "--json"), cmd.ErrOrStderr()
+		}
+		fmt.Fprintf(about, "server: %s (process %d)\n", server.url, server.process.Process.Pid)
 		if faults {
 			args = append(args, "--faults")
 		}
