@@ -112,6 +112,17 @@ dynamo-indexer: ## Dynamo's own indexer, from PyPI, into bin/dynamo: a peer for 
 docs: ## write the tables of docs/configuration.md from the settings and openapi.yaml
 	$(GO) test -count=1 -run '^TestReference$$' ./config -rewrite
 
+# protoc comes with PyPI's grpcio-tools, its plugins are tools of go.mod.
+GRPC_TOOLS := 1.85.1
+.PHONY: proto
+proto: ## write the Go code of api/; TestGenerated says when it is stale. protoc is that of PyPI's grpcio-tools
+	@test -x bin/proto/bin/python || python3 -m venv bin/proto
+	@bin/proto/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==$(GRPC_TOOLS)
+	$(GOBUILD) -o bin/proto/bin/ google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+	cd api && PATH="$(CURDIR)/bin/proto/bin:$$PATH" ../bin/proto/bin/python -m grpc_tools.protoc -I . --go_out=. --go_opt=paths=source_relative \
+	  --go-grpc_out=. --go-grpc_opt=paths=source_relative kvconductor/v1/conductor.proto kvindexer/v1/kv_indexer.proto
+	cd api && sha256sum */v1/*.proto */v1/*.go >generated.sha256
+
 .PHONY: race
 race: ## every test with the race detector, twice, from scratch
 	CGO_ENABLED=1 $(GO) test -race -count=2 $(TESTFLAGS) ./...
