@@ -73,6 +73,7 @@ func (c *registry) addSource(s *source) {
 	c.revision.Add(1)
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
+	s.home.Store(d)
 	if !slices.Contains(d.loras, s.reg.Lora) {
 		d.loras = append(d.loras, s.reg.Lora)
 	}
