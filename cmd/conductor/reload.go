@@ -17,6 +17,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/rpc"
 	"kvconductor/conductor/server"
 	"kvconductor/config"
 	"kvconductor/events/reach"
@@ -31,6 +32,7 @@ type reloader struct {
 	web       *server.Servers
 	places    *server.Admission
 	budget    *server.Budget
+	watches   *rpc.Watches
 	allowed   *reaching
 	log       zerolog.Logger
 
@@ -194,6 +196,7 @@ func (r *reloader) apply(c *config.Config) {
 	r.places.SetBound(maxQueries(c.Limits), c.Limits.QueryWait)
 	r.web.Connections.SetBounds(c.Limits.MaxConnections, c.Limits.ConnectionsPerAddress)
 	r.budget.SetBound(requestBytes(c.Limits))
+	r.watches.SetBounds(c.Limits.MaxWatches, c.Limits.ClientWatches)
 	r.allowed.set(c)
 }
 
