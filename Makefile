@@ -250,6 +250,10 @@ release: ## binaries, deb packages, SBOMs, chart and checksums for amd64 and arm
 python-client: build ## the wheel of clients/python, tested against a server; needs python3 with venv
 	clients/python/check bin/conductor bin/python-client
 
+.PHONY: python-grpc
+python-grpc: build ## a server asked over gRPC with PyPI's grpcio, as sgl-router asks; needs python3 with venv
+	api/check bin/conductor bin/python-grpc
+
 .PHONY: deploy-check
 deploy-check: export GO := $(GO)
 deploy-check: build ## what is in deploy/: the release twice with equal checksums, the package, the unit, the chart, the compose file
