@@ -200,7 +200,10 @@ bench-query: build ## conductor bench query for every target row; RESULTS=dir ta
 	row json-65536 'JSON, 65,536 tokens' '800/s' --tokens 65536 --reading; \
 	row json-b64-8192 'JSON base64, 8,192 tokens' '' --codec json-b64; \
 	row msgpack-bin-8192 'msgpack bin, 8,192 tokens' '11,000/s' --codec msgpack-bin --reading; \
-	row msgpack-array-8192 'msgpack array, 8,192 tokens' '' --codec msgpack-array
+	row msgpack-array-8192 'msgpack array, 8,192 tokens' '' --codec msgpack-array; \
+	row json-hashes-512 'JSON, 512 hashes' '' --codec json-hashes; \
+	row grpc-hashes-512 'gRPC, 512 hashes' '' --codec grpc-hashes; \
+	row grpc-router-512 'gRPC of sgl-router, 512 hashes' '' --codec grpc-router
 
 .PHONY: bench-memory
 bench-memory: build ## resident memory and its account while loading, churning and idle: 1 M blocks x 4 holders, a flood, 10 M x 2; ARGS='--cgroup DIR' starts the server in a control group

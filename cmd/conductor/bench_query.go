@@ -38,7 +38,7 @@ Allocations and processor time are the serving process's, over the measured wind
 	f.IntVar(&c.Blocks, "blocks", 1_000_000, "blocks in the index, each counted once")
 	f.Float64Var(&c.Hit, "hit", 0.5, "part of a prompt that is held")
 	f.StringVar(&c.Codec, "codec", query.JSON, "what prompts are sent in: "+strings.Join(query.AllCodecs, ", "))
-	f.StringVar(&c.Beside, "beside", "", "measure this codec too, in turns")
+	f.StringVar(&c.Other, "other", "", "measure this codec too, in turns")
 	f.IntVar(&c.Connections, "connections", 8, "connections, each with one request at a time")
 	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of what is measured; a warm-up comes before")
 	f.BoolVar(&c.Baseline, "baseline", false, "measure a handler over encoding/json too")

@@ -68,7 +68,7 @@ type Config struct {
 	Codec       string
 	Connections int
 	Duration    time.Duration // of the measured window, warm-up not counted
-	Beside      string        // another codec that is measured in turns, "" for none
+	Other       string        // another codec that is measured in turns, "" for none
 	Baseline    bool          // measure encoding/json too
 	Reading     bool          // and a handler that only reads bodies
 	HTTP2       bool          // cleartext, without an upgrade
@@ -110,8 +110,8 @@ func (c *Config) check() error {
 	switch {
 	case !slices.Contains(AllCodecs, c.Codec):
 		return fmt.Errorf("codec is %q, must be one of %q", c.Codec, AllCodecs)
-	case c.Beside != "" && !slices.Contains(AllCodecs, c.Beside):
-		return fmt.Errorf("beside is %q, must be one of %q", c.Beside, AllCodecs)
+	case c.Other != "" && !slices.Contains(AllCodecs, c.Other):
+		return fmt.Errorf("other is %q, must be one of %q", c.Other, AllCodecs)
 	case (c.Baseline || c.Reading) && !slices.Contains(Codecs, c.Codec):
 		return fmt.Errorf("baseline and reading take tokens over HTTP, not %s", c.Codec)
 	case c.Connections < 1:

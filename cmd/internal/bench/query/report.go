@@ -32,12 +32,12 @@ type Figures struct {
 // Report is the result with the load that was run.
 type Report struct {
 	Figures
-	// Beside is another codec; the ratios are how many times its requests a second, and by how
+	// Other is another codec; the ratios are how many times its requests a second, and by how
 	// much its server's time is longer.
-	Beside         *Figures `json:"beside,omitempty"`
-	BesideCodec    string   `json:"beside_codec,omitempty"`
-	BesideRatio    float64  `json:"beside_ratio,omitempty"`
-	BesideCPURatio float64  `json:"beside_cpu_ratio,omitempty"`
+	Other         *Figures `json:"other,omitempty"`
+	OtherCodec    string   `json:"other_codec,omitempty"`
+	OtherRatio    float64  `json:"other_ratio,omitempty"`
+	OtherCPURatio float64  `json:"other_cpu_ratio,omitempty"`
 
 	Baseline *Figures `json:"baseline,omitempty"`
 	Ratio    float64  `json:"baseline_ratio,omitempty"`     // of requests a second
@@ -69,7 +69,7 @@ type Report struct {
 func newReport(c *Config, s *serving) *Report {
 	m := harness.ThisMachine()
 	r := &Report{
-		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, BesideCodec: c.Beside, HTTP2: c.HTTP2, Connections: c.Connections, Duration: c.Duration.Seconds(),
+		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, OtherCodec: c.Other, HTTP2: c.HTTP2, Connections: c.Connections, Duration: c.Duration.Seconds(),
 		Instances: c.Workers, Holders: c.Holders, Hit: c.Hit, Blocks: c.families() * c.chain(), Prompts: c.prompts(),
 		IndexBytes: s.IndexBytes, Preload: s.Preload, Machine: fmt.Sprintf("%d x %s, %s", runtime.NumCPU(), m.CPU, m.OS), Go: m.Go,
 		Cores: "one for each process by GOMAXPROCS alone: " + s.Pinned,
@@ -116,10 +116,10 @@ func (r *Report) Table(w io.Writer) {
 	}
 	fmt.Fprintf(w, "%d tokens in %s over %s: ", r.Tokens, r.Codec, transport)
 	r.Figures.table(w)
-	if r.Beside != nil {
-		fmt.Fprintf(w, "%s: ", r.BesideCodec)
-		r.Beside.table(w)
-		fmt.Fprintf(w, "%.2f times the requests of %s, %.2f times in processor time\n", r.BesideRatio, r.BesideCodec, r.BesideCPURatio)
+	if r.Other != nil {
+		fmt.Fprintf(w, "%s: ", r.OtherCodec)
+		r.Other.table(w)
+		fmt.Fprintf(w, "%.2f times the requests of %s, %.2f times in processor time\n", r.OtherRatio, r.OtherCodec, r.OtherCPURatio)
 	}
 	if r.Baseline != nil {
 		fmt.Fprint(w, "encoding/json: ")

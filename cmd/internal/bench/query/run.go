@@ -43,14 +43,14 @@ func Run(c Config) (*Report, error) {
 		return nil, err
 	}
 	defer sides[0].client.close()
-	if c.Beside != "" {
-		r.Beside = &Figures{}
-		k, err := s.client(&c, c.Beside)
+	if c.Other != "" {
+		r.Other = &Figures{}
+		k, err := s.client(&c, c.Other)
 		if err != nil {
-			return nil, fmt.Errorf("beside: %w", err)
+			return nil, fmt.Errorf("other: %w", err)
 		}
 		defer k.close()
-		sides = append(sides, &side{name: "in " + c.Beside, figures: r.Beside, client: k})
+		sides = append(sides, &side{name: "in " + c.Other, figures: r.Other, client: k})
 	}
 	if c.Baseline {
 		r.Baseline = &Figures{}
@@ -86,8 +86,8 @@ func Run(c Config) (*Report, error) {
 	for _, side := range sides {
 		side.sum.figures(side.figures, side.client)
 	}
-	if c.Beside != "" {
-		r.BesideRatio, r.BesideCPURatio = r.RequestsPerSec/r.Beside.RequestsPerSec, r.Beside.ServerCPU/r.ServerCPU
+	if c.Other != "" {
+		r.OtherRatio, r.OtherCPURatio = r.RequestsPerSec/r.Other.RequestsPerSec, r.Other.ServerCPU/r.ServerCPU
 	}
 	if c.Baseline {
 		r.Ratio = r.RequestsPerSec / r.Baseline.RequestsPerSec
