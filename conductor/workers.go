@@ -37,20 +37,25 @@ func workerAddress(instance string) string {
 func (v View) Workers(model string, hashes []uint64) (all []Worker) {
 	c := v.conductor
 	q := Query{Model: model, Hashes: hashes, ByHash: true, HashKind: SGLangHashes}
-	start, best := c.now(), 0
+	start := c.now()
+	var from *deployment // of the longest prefix
+	best := 0
 	if !c.hidesUnsalted(nil, &q) {
 		sc := scratches.Get().(*scratch)
 		for _, d := range v.deploymentsOf(model) {
+			before := len(all)
 			all = sc.workers(d, &q, c, all)
+			for _, w := range all[before:] {
+				if w.Blocks > best {
+					best, from = w.Blocks, d
+				}
+			}
 		}
 		sc.release()
 	}
 	slices.SortFunc(all, func(a, b Worker) int {
 		return cmp.Or(b.Blocks-a.Blocks, strings.Compare(a.Address, b.Address), strings.Compare(a.Instance, b.Instance))
 	})
-	if len(all) > 0 {
-		best = all[0].Blocks
-	}
 	// Instances of several deployments may have one address.
 	known := make(map[string]bool, len(all))
 	all = slices.DeleteFunc(all, func(w Worker) bool {
@@ -58,7 +63,10 @@ func (v View) Workers(model string, hashes []uint64) (all []Worker) {
 		known[w.Address] = true
 		return again
 	})
-	c.queries.observe(&q, best, c.now().Sub(start))
+	if from != nil {
+		q.BlockSize = from.key.BlockSize
+	}
+	c.countQuery(from, &q, best, c.now().Sub(start))
 	return all
 }
 

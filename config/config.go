@@ -86,6 +86,7 @@ type Config struct {
 	Peer      Peer          `mapstructure:"peer"`
 	Privacy   Privacy       `mapstructure:"privacy"`
 	Reload    Reload        `mapstructure:"reload"`
+	UI        UI            `mapstructure:"ui"`
 }
 
 // Listener is one port.
@@ -175,7 +176,7 @@ type Stream struct {
 // Index rules how long blocks are kept.
 type Index struct {
 	TTL           time.Duration `mapstructure:"ttl"`             // how long a block stays after its last announcement; 0 is until it is removed
-	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one context's index; beyond it new blocks are refused and answers say so; 0 is no bound
+	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one context's index; beyond it new blocks are refused and answers say so; AutoSize is half of the cgroup's limit, 0 no bound
 	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; AutoSize is half of the cgroup's limit, 0 no bound
 	RecallBytes   int64         `mapstructure:"recall_bytes"`    // bytes for names of blocks that no instance holds any more; 0 is none
 	HugePages     bool          `mapstructure:"huge_pages"`      // lets the system join pages of large indexes
@@ -293,6 +294,13 @@ type Reload struct {
 	Watch bool `mapstructure:"watch"` // when the file changes
 }
 
+// UI is the operators' page and what it shows.
+type UI struct {
+	Enabled       bool `mapstructure:"enabled"`        // /ui and the stream behind it
+	Viewers       int  `mapstructure:"viewers"`        // streams at once; one more is 503
+	RecentQueries bool `mapstructure:"recent_queries"` // keep token ids of some queries while a page looks
+}
+
 // Privacy is what users of one tenant learn of each other.
 type Privacy struct {
 	SaltedOnly bool `mapstructure:"salted_only"` // queries without a cache salt match nothing
@@ -389,6 +397,11 @@ func Default() Config {
 			Loopback:  []string{Auto}, // what operators ask; nothing where there are credentials
 		},
 		Register: Register{Allow: []string{"default"}}, // engines in the network, and what the network keeps for itself not
-		Shutdown: Shutdown{Drain: 5 * time.Second},     // a load balancer that asks each second notices in time
+		UI: UI{
+			Enabled:       true, // it costs nothing until a page looks
+			Viewers:       16,   // a team of operators; each costs its own writes alone
+			RecentQueries: true, // in memory, for minutes: an explanation needs a prompt
+		},
+		Shutdown: Shutdown{Drain: 5 * time.Second}, // a load balancer that asks each second notices in time
 	}
 }

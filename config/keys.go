@@ -60,7 +60,7 @@ var keys = []key{
 	{"stream.copies", "copies", choice(Count, Set), 0, "whether a block leaves with its last copy or at the first removal"},
 
 	{"index.ttl", "index-ttl", duration(), 0, "time a block stays after its last announcement, for publishers that announce no removals; 0 is for ever"},
-	{"index.max_bytes", "index-max-bytes", size(), 0, "bytes one index may take before new blocks are refused; 0 is no bound"},
+	{"index.max_bytes", "index-max-bytes", sizeOrAuto(), AutoSize, "bytes one index may take before new blocks are refused; auto is half of the cgroup's memory limit, 0 no bound"},
 	{"index.max_bytes_total", "index-max-bytes-total", sizeOrAuto(), AutoSize, "bytes all indexes may take before new blocks are refused; auto is half of the cgroup's memory limit, 0 no bound"},
 	{"index.removals_bytes", "index-removals-bytes", size(), 0, "bytes of each source for the blocks that it removed last, which /admin/explain names; 0 keeps none"},
 	{"index.recall_bytes", "index-recall-bytes", size(), 0, "bytes for the names of blocks that no instance holds any more; 0 keeps none"},
@@ -135,6 +135,9 @@ var keys = []key{
 	{"privacy.salted_only", "salted-only", truth(), 0, "match nothing for queries without a cache salt: unsalted blocks tell which prompts others asked"},
 	{"reload.watch", "reload-watch", truth(), 0, "read the settings file again when it changes, as SIGHUP and POST /admin/reload do"},
 	{"register.allow", "register-allow", rules(), 0, "endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports"},
+	{"ui.enabled", "ui", truth(), 0, "serve the operators' page at /ui, and its stream at /admin/live"},
+	{"ui.viewers", "ui-viewers", count(), 1, "pages that may look at once; one more is 503"},
+	{"ui.recent_queries", "ui-recent-queries", truth(), 0, "keep the token ids of some queries in memory while a page looks, at most 64 queries, 1 MiB and five minutes, for /admin/explain"},
 	{"shutdown.drain", "shutdown-drain", duration(), 0, "time the server goes on answering after SIGTERM, with /ready at 503; 0 is none, and a second signal ends it"},
 }
 

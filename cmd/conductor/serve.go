@@ -33,6 +33,7 @@ import (
 	"kvconductor/conductor/rpc"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
+	"kvconductor/conductor/watch"
 	"kvconductor/config"
 	"kvconductor/events"
 	"kvconductor/events/journal"
@@ -154,6 +155,8 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	keeper := snapshot.NewKeeper(snapshot.Config{
 		Dir: kept, Conductor: c, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
 	})
+	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers))
+	defer hub.Close()
 	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
 	calls, watches := rpc.NewMetrics(), rpc.NewWatches(cfg.Limits.MaxWatches, cfg.Limits.ClientWatches)
 	dialect := dynamo.New(dynamo.Config{
@@ -161,7 +164,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, places, collectors.NewGoCollector(),
+	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, hub, places, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections, calls, watches)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())
@@ -190,7 +193,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload:  again.Reload,
+		Reload: again.Reload, Watch: hub, Again: entry.Again,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
@@ -244,6 +247,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		return waitForWorkers(settling, cfg.Dynamo, dialect, log)
 	}
 	err = web.Run(ctx, settle, recovers || cfg.Dynamo.MinInitialWorkers > 0)
+	hub.Close() // viewers look for another server
 	if err == nil {
 		drain(web, again.settings().Shutdown.Drain, log)
 		log.Info().Msg("stopping")
@@ -440,8 +444,8 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		MaxSources:       cfg.Limits.MaxSources,
 		MaxOrphans:       cfg.Limits.MaxOrphans,
 		TTL:              cfg.Index.TTL,
-		MaxBytes:         int(cfg.Index.MaxBytes),
-		MaxBytesTotal:    indexBytes(cfg.Index),
+		MaxBytes:         int(indexBytes(cfg.Index.MaxBytes)),
+		MaxBytesTotal:    indexBytes(cfg.Index.MaxBytesTotal),
 		MaxTokenID:       maxTokenID(cfg.Limits),
 		SaltedOnly:       cfg.Privacy.SaltedOnly,
 		MaxContexts:      cfg.Limits.MaxContexts,
@@ -488,12 +492,12 @@ func onLoopback(all []config.Listener) bool {
 	return true
 }
 
-// indexBytes is the bound of all indexes.
-func indexBytes(cfg config.Index) int64 {
-	if cfg.MaxBytesTotal == config.AutoSize {
+// indexBytes is the bound of one index, or of all, that a setting says, 0 for none.
+func indexBytes(setting int64) int64 {
+	if setting == config.AutoSize {
 		return memory.Fraction(2, 0)
 	}
-	return cfg.MaxBytesTotal
+	return setting
 }
 
 // mostRequestBytes is the bound of bodies and answers in flight, unless the settings or a cgroup

@@ -14,6 +14,7 @@ import (
 type Call struct {
 	Method        string            // /package.Service/Method
 	Address       string            // host:port of the client
+	Authority     string            // the name by which the server is asked
 	Authorization string            // metadata of the name authorization
 	Certificate   *x509.Certificate // of the client, verified; nil without one
 }
@@ -65,7 +66,7 @@ func (a *Guard) find(p *policy, call Call) (*Caller, *refusal) {
 	if c.rule, known = calls[call.Method]; !known {
 		return c, errNoRule
 	}
-	who := peer{withoutPort(call.Address), call.Authorization, call.Certificate}
+	who := peer{withoutPort(call.Address), call.Authority, call.Authorization, call.Certificate}
 	var why *refusal
 	if c.client, why = a.identify(p, who); why == nil {
 		why = a.hasRole(p, c.rule, c.client)

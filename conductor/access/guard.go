@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -145,19 +146,33 @@ func (a *Guard) Check(g *gin.Context) {
 	}
 }
 
+// Again reports whether the client of a request that Check let pass may still make it, and would be
+// the same client. Streams ask: credentials may have been withdrawn meanwhile.
+func (a *Guard) Again(g *gin.Context) bool {
+	r, known := ruleOf(g.Request.Method, g.FullPath())
+	p := a.policy.Load()
+	client, why := a.identify(p, peerOf(g.Request))
+	if !known || why != nil || a.allowed(p, g, r, client) != nil {
+		return false
+	}
+	was := Of(g)
+	return client.Name == was.Name && client.Roles == was.Roles && slices.Equal(client.Tenants, was.Tenants) && client.Tenants.All() == was.Tenants.All()
+}
+
 // noTenants is the scope of a client that may name no tenant.
 var noTenants = []string{}
 
 // peer is what tells who asks.
 type peer struct {
 	address       string            // without the port
+	asked         string            // the name by which the server is asked
 	authorization string            // the header
 	certificate   *x509.Certificate // verified; nil without one
 }
 
 // peerOf returns who makes an HTTP request.
 func peerOf(r *http.Request) peer {
-	who := peer{address: host(r), authorization: r.Header.Get("Authorization")}
+	who := peer{address: host(r), asked: r.Host, authorization: r.Header.Get("Authorization")}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		who.certificate = r.TLS.PeerCertificates[0]
 	}
@@ -168,9 +183,10 @@ func peerOf(r *http.Request) peer {
 func (a *Guard) identify(p *policy, who peer) (*Client, *refusal) {
 	known := p.credentials
 	if known == nil || who.authorization == "" && who.certificate == nil {
-		return p.nameless(who.address), nil
+		return p.nameless(who), nil
 	}
-	if a.attempts.exhausted(who.address) {
+	address := server.Neighbourhood(who.address)
+	if a.attempts.exhausted(address) {
 		return nil, errAttempts
 	}
 	var client *Client
@@ -186,15 +202,15 @@ func (a *Guard) identify(p *policy, who peer) (*Client, *refusal) {
 		client = known.byCertificate(who.certificate)
 	}
 	if client == nil {
-		a.attempts.take(who.address, 1)
+		a.attempts.take(address, 1)
 		return nil, why
 	}
 	return client, nil
 }
 
-// nameless returns the client of an address without credentials.
-func (p *policy) nameless(address string) *Client {
-	if p.loopback.Roles != p.anonymous.Roles && isLoopback(address) {
+// nameless returns the client of a request without credentials.
+func (p *policy) nameless(who peer) *Client {
+	if p.loopback.Roles != p.anonymous.Roles && isLoopback(who.address) && isOwnName(who.asked) {
 		return p.loopback
 	}
 	return p.anonymous
@@ -204,6 +220,20 @@ func (p *policy) nameless(address string) *Client {
 func isLoopback(address string) bool {
 	ip := net.ParseIP(address)
 	return ip != nil && ip.IsLoopback()
+}
+
+// isOwnName reports whether a Host header names this machine in a way that no owner of a domain
+// can: by an address, or by a name without a dot. A web page whose owner points its domain at
+// this machine is of the same origin to a browser here, whose requests come from this machine.
+func isOwnName(name string) bool {
+	if h, _, err := net.SplitHostPort(name); err == nil {
+		name = h
+	}
+	if net.ParseIP(strings.Trim(name, "[]")) != nil {
+		return true
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return !strings.Contains(name, ".") || strings.HasSuffix(name, ".localhost")
 }
 
 // host returns the address of a client without its port.
@@ -251,7 +281,7 @@ func (a *Guard) hasRole(p *policy, r rule, client *Client) *refusal {
 // hint says how a client without credentials gets a role.
 func (a *Guard) hint(c *Client) string {
 	if c.Name == "" {
-		return "; clients of other machines have it if auth.anonymous or auth.file says so"
+		return "; clients of other machines, and those that ask for a domain, have it if auth.anonymous or auth.file says so"
 	}
 	return ""
 }

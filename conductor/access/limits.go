@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"kvconductor/conductor/server"
 )
 
 // Limits bound what one client asks. 0 is no bound.
@@ -154,7 +156,7 @@ func (c *Client) flow(address string) string {
 	case c.Name != "":
 		return c.Name
 	}
-	return address
+	return server.Neighbourhood(address)
 }
 
 // takeCall counts a call of gRPC, whose bytes are not known yet.

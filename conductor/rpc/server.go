@@ -169,7 +169,7 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if s.opts.Guard == nil || !s.opts.Metrics.knows(info.FullMethodName) {
 		return ctx, nil
 	}
-	call := access.Call{Method: info.FullMethodName, Authorization: first(info.Header, "authorization")}
+	call := access.Call{Method: info.FullMethodName, Authority: first(info.Header, ":authority"), Authorization: first(info.Header, "authorization")}
 	if p, ok := peer.FromContext(ctx); ok {
 		call.Address = p.Addr.String()
 		call.Certificate = certificateOf(p.AuthInfo)
