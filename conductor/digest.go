@@ -72,13 +72,13 @@ func (c *registry) Digests(only string) []SourceDigest {
 	return all
 }
 
-// Resync drops what a source holds and lets it replay. It reports whether there is one that
-// can replay.
+// Resync drops what a source holds and lets it replay, or take a snapshot of its engine. It
+// reports whether there is one that can.
 func (c *registry) Resync(key Key, reason string) bool {
 	c.mu.RLock()
 	s := c.sources[key]
 	c.mu.RUnlock()
-	if s == nil || s.reg.ReplayEndpoint == "" {
+	if s == nil || !s.reg.restores() {
 		return false
 	}
 	s.stream.Resync(reason)
@@ -185,7 +185,7 @@ func fingerprint(values ...any) uint64 {
 // reach the publisher's replays in different ways.
 func (s *source) settingsPrint() uint64 {
 	reg := s.reg
-	reg.ReplayEndpoint = ""
+	reg.ReplayEndpoint, reg.SnapshotEndpoint = "", ""
 	values := []any{int(s.policy)}
 	for _, f := range reg.fields(false) {
 		values = append(values, f.Name, f.Value)

@@ -94,23 +94,24 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descSources  = desc("sources", "Registered sources by state.", "state")
-	descBlocks   = desc("source_blocks", "Block memberships a source has; a block on two tiers counts twice.", sourceLabels...)
-	descOrphans  = desc("source_orphans", "Blocks of a source that wait for an event about their parent.", sourceLabels...)
-	descObjects  = desc("source_objects", "Objects of a pool that are bound to a block, of which others may be missing.", sourceLabels...)
-	descParts    = desc("source_incomplete_blocks", "Blocks of a pool that lack objects, so that they do not count; each medium for itself.", sourceLabels...)
-	descSeq      = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
-	descEpoch    = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
-	descAge      = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
-	descQueued   = desc("source_queued_batches", "Batches received and not applied; at stream.queue the source is not read.", sourceLabels...)
-	descQueuedB  = desc("source_queued_bytes", "Bytes of those batches; at stream.queue_bytes the source is not read.", sourceLabels...)
-	descGaps     = desc("source_gaps_total", "Holes found in the sequence of batches.", sourceLabels...)
-	descReplayed = desc("source_replayed_batches_total", "Batches applied from a replay.", sourceLabels...)
-	descRestarts = desc("source_restarts_total", "Restarts of the publisher noticed after first contact.", sourceLabels...)
-	descOverruns = desc("source_replay_overruns_total", "Replays whose first batch came after the batch asked for: the publisher's ring no longer had that one.", sourceLabels...)
-	descDups     = desc("source_duplicate_batches_total", "Batches that came twice.", sourceLabels...)
-	descReconn   = desc("source_reconnects_total", "Connections after the first.", sourceLabels...)
-	descDropped  = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
+	descSources     = desc("sources", "Registered sources by state.", "state")
+	descBlocks      = desc("source_blocks", "Block memberships a source has; a block on two tiers counts twice.", sourceLabels...)
+	descOrphans     = desc("source_orphans", "Blocks of a source that wait for an event about their parent.", sourceLabels...)
+	descObjects     = desc("source_objects", "Objects of a pool that are bound to a block, of which others may be missing.", sourceLabels...)
+	descParts       = desc("source_incomplete_blocks", "Blocks of a pool that lack objects, so that they do not count; each medium for itself.", sourceLabels...)
+	descSeq         = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
+	descEpoch       = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
+	descAge         = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
+	descQueued      = desc("source_queued_batches", "Batches received and not applied; at stream.queue the source is not read.", sourceLabels...)
+	descQueuedB     = desc("source_queued_bytes", "Bytes of those batches; at stream.queue_bytes the source is not read.", sourceLabels...)
+	descGaps        = desc("source_gaps_total", "Holes found in the sequence of batches.", sourceLabels...)
+	descReplayed    = desc("source_replayed_batches_total", "Batches applied from a replay.", sourceLabels...)
+	descRestarts    = desc("source_restarts_total", "Restarts of the publisher noticed after first contact.", sourceLabels...)
+	descOverruns    = desc("source_replay_overruns_total", "Replays whose first batch came after the batch asked for: the publisher's ring no longer had that one.", sourceLabels...)
+	descDups        = desc("source_duplicate_batches_total", "Batches that came twice.", sourceLabels...)
+	descEngineSnaps = desc("source_engine_snapshots_total", "Requests for a snapshot of the engine by result: applied, or why not.", append(sourceLabels, "result")...)
+	descReconn      = desc("source_reconnects_total", "Connections after the first.", sourceLabels...)
+	descDropped     = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
 
 	descFinding = desc("source_finding", "1 for each finding of the doctor about a source.", append(sourceLabels, "code")...)
 
@@ -186,6 +187,12 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		counter(descOverruns, s.Overruns)
 		counter(descDups, s.Duplicates)
 		counter(descReconn, s.Reconnects)
+		if s.SnapshotEndpoint != "" {
+			counter(descEngineSnaps, s.Snapshots, "applied")
+		}
+		for reason, n := range s.SnapshotFailures {
+			counter(descEngineSnaps, n, reason)
+		}
 		for _, f := range s.Findings {
 			ch <- prometheus.MustNewConstMetric(descFinding, prometheus.GaugeValue, 1, append(labels[:3:3], f.Code)...)
 		}

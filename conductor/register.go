@@ -55,7 +55,7 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 		return &FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value", Message: "may_announce is for sources of the configuration file alone"}
 	}
 	if !opts.Static && c.opts.Reaches != nil {
-		for _, f := range []struct{ field, endpoint string }{{"endpoint", r.Endpoint}, {"replay_endpoint", r.ReplayEndpoint}} {
+		for _, f := range append(r.dialed(), fieldEndpoint{"endpoint", r.Endpoint}) {
 			if f.endpoint == "" {
 				continue
 			}
@@ -196,7 +196,7 @@ func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.
 	if recorded != nil {
 		cfg.OnUndecodable = recorded.Undecodable
 	}
-	cfg.Endpoint, cfg.ReplayEndpoint = r.Endpoint, r.ReplayEndpoint
+	cfg.Endpoint, cfg.ReplayEndpoint, cfg.SnapshotEndpoint = r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint
 	if c.opts.Transport != nil {
 		cfg.Transport = c.opts.Transport(r, static)
 	}

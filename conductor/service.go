@@ -33,7 +33,8 @@ type Service struct {
 	Incomplete int     // blocks of a pool that lack objects
 	Objects    int     // a pool's that are bound to a block; other objects of the block may be missing
 	Gaps       uint64
-	// HistoryFrom is where the blocks come from: FromSnapshot, FromPeer, FromReplay or FromLive.
+	// HistoryFrom is where the blocks come from: FromEngine, FromSnapshot, FromPeer, FromReplay
+	// or FromLive.
 	HistoryFrom string
 	// Replayed counts applied batches that came from a replay.
 	Replayed uint64
@@ -41,6 +42,12 @@ type Service struct {
 	// Overruns counts replays that began after the batch asked for, Duplicates
 	// batches that came twice, Reconnects connections after the first.
 	Overruns, Duplicates, Reconnects uint64
+
+	// Snapshots counts snapshots of the engine that were applied, SnapshotFailures requests
+	// without one by reason. SnapshotReason is that of the last, "" after a snapshot.
+	Snapshots        uint64
+	SnapshotFailures map[string]uint64
+	SnapshotReason   string
 
 	// Queued and QueuedBytes are batches received and not applied. Where they reach
 	// stream.queue or stream.queue_bytes, the source is not read.
@@ -105,13 +112,18 @@ func (s *source) service() Service {
 		Overruns:     st.Overruns,
 		Duplicates:   st.Duplicates,
 		Reconnects:   st.Reconnects,
-		Queued:       st.Queued,
-		QueuedBytes:  st.QueuedBytes,
-		Dropped:      s.drops(st),
-		Findings:     s.doctor.List(),
-		LastError:    st.LastError,
-		LastBatch:    st.LastBatchAt,
-		Age:          -1,
+		Snapshots:    st.Snapshots,
+
+		SnapshotFailures: st.SnapshotFailures,
+		SnapshotReason:   st.SnapshotReason,
+
+		Queued:      st.Queued,
+		QueuedBytes: st.QueuedBytes,
+		Dropped:     s.drops(st),
+		Findings:    s.doctor.List(),
+		LastError:   st.LastError,
+		LastBatch:   st.LastBatchAt,
+		Age:         -1,
 	}
 	if !st.LastBatchAt.IsZero() {
 		v.Age = max(s.conductor.now().Sub(st.LastBatchAt), 0)

@@ -141,7 +141,7 @@ func (v View) Services() []Service {
 // redact hides the secrets of a registration that the client may not see.
 func (v View) redact(r *Registration) {
 	if !v.reader.Secrets {
-		r.Endpoint, r.ReplayEndpoint, r.Salt = "", "", v.conductor.redactedSalt(r.Salt)
+		r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint, r.Salt = "", "", "", v.conductor.redactedSalt(r.Salt)
 	}
 }
 
