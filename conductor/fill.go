@@ -33,7 +33,7 @@ func (s *source) beginFilling() {
 	s.filling, s.filled, s.began = true, 0, s.conductor.now()
 }
 
-// leaveFilling forgets what is hidden. The owners are gone with their blocks.
+// leaveFilling forgets the hidden owners. They are gone with their blocks.
 func (s *source) leaveFilling() { s.filling, s.hidden = false, nil }
 
 // fill applies a part of a snapshot. turn is held.

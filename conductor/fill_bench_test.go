@@ -14,8 +14,8 @@ import (
 	"kvconductor/internal/must"
 )
 
-// snapshotOf1M returns a snapshot of 1 M blocks of 16 tokens in prompts of 200 blocks, of which
-// half share their first 100. 5 % of the blocks have a second copy, and 1 in 100 prompts begins
+// snapshotOf1M returns a snapshot of 1 M blocks of 16 tokens in prompts of 200 blocks. Half
+// of them share their first 100. 5 % of the blocks have a second copy, and 1 in 100 prompts begins
 // with a block that is evicted.
 func snapshotOf1M(blocks int) []string {
 	const block, depth = 16, 200

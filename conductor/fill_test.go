@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -230,4 +231,30 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	for _, err := range c.Check() {
 		t.Error(err)
 	}
+}
+
+func TestSnapshotEndpointIsChecked(t *testing.T) {
+	c := New(Options{Reaches: func(endpoint string) error {
+		if endpoint == "tcp://metadata:80" {
+			return errors.New("is not allowed")
+		}
+		return nil
+	}})
+	defer c.Close()
+	f := func(field string, change func(*Registration)) {
+		t.Helper()
+		r := Registration{Endpoint: "tcp://127.0.0.1:1", SnapshotEndpoint: "tcp://127.0.0.1:2", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: fillBlock}
+		change(&r)
+		err := c.Register(r, RegisterOptions{})
+		var bad *FieldError
+		if errors.As(err, &bad) != (field != "") || bad != nil && bad.Field != field {
+			t.Errorf("%+v: got %v, want an error of %q", r, err, field)
+		}
+	}
+	f("snapshot_endpoint", func(r *Registration) { r.SnapshotEndpoint = "tcp://*:1" })
+	f("snapshot_endpoint", func(r *Registration) { r.SnapshotEndpoint = "bind:tcp://*:1" })
+	f("snapshot_endpoint", func(r *Registration) { r.SnapshotEndpoint = "tcp://metadata:80" })
+	f("snapshot_endpoint", func(r *Registration) { r.Type = TypeMooncake })
+	f("copies", func(r *Registration) { r.Copies = CopiesSet })
+	f("", func(r *Registration) { r.Copies = CopiesCount })
 }

@@ -49,6 +49,8 @@ type Service struct {
 	SnapshotFailures map[string]uint64
 	SnapshotReason   string
 
+	asksSnapshots bool // also where SnapshotEndpoint is hidden
+
 	// Queued and QueuedBytes are batches received and not applied. Where they reach
 	// stream.queue or stream.queue_bytes, the source is not read.
 	Queued, QueuedBytes int
@@ -69,6 +71,9 @@ func (c *registry) Services() []Service {
 	}
 	return all
 }
+
+// AsksSnapshots reports whether the source asks its engine for snapshots.
+func (s *Service) AsksSnapshots() bool { return s.asksSnapshots }
 
 // Watermarks returns, in the order of Services, how many batches of its publisher
 // each source is past: the last applied sequence plus one, 0 before the first.
@@ -116,6 +121,7 @@ func (s *source) service() Service {
 
 		SnapshotFailures: st.SnapshotFailures,
 		SnapshotReason:   st.SnapshotReason,
+		asksSnapshots:    s.reg.SnapshotEndpoint != "",
 
 		Queued:      st.Queued,
 		QueuedBytes: st.QueuedBytes,

@@ -53,6 +53,8 @@ var keys = []key{
 	{"stream.heartbeat", "heartbeat", duration(), 0, "silence after which a publisher is asked for a sign of life, 0 for never"},
 	{"stream.replay_timeout", "replay-timeout", duration(), int64(time.Millisecond), "silence after which a replay request is repeated or given up"},
 	{"stream.replay_concurrency", "replay-concurrency", count(), 1, "replays in flight over all sources; each for two seconds while others wait"},
+	{"stream.snapshot_timeout", "snapshot-timeout", duration(), int64(time.Millisecond), "silence after which a request for a snapshot of an engine is given up"},
+	{"stream.snapshot_bytes", "snapshot-bytes", size(), 1, "bytes a snapshot of an engine may have; four are read at once over all sources"},
 	{"stream.queue", "queue", count(), 1, "batches a source may have waiting for the index before it is not read"},
 	{"stream.queue_bytes", "queue-bytes", size(), 1, "bytes those batches may hold before it is not read; at least limits.max_payload"},
 	{"stream.queue_bytes_total", "queue-bytes-total", size(), 1, "bytes waiting batches may take over all sources, half of them for replays; at most a quarter of the cgroup's memory limit; no source takes what others need"},
@@ -205,6 +207,7 @@ var sourceTypes = choice("vLLM", "SGLang", "Mooncake", "Standard")
 var sourceFields = []field{
 	{"endpoint", text(), false},
 	{"replay_endpoint", text(), true},
+	{"snapshot_endpoint", text(), true},
 	{"type", sourceTypes, false},
 	{"modelname", text(), false},
 	{"lora_name", text(), true},

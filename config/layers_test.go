@@ -55,6 +55,8 @@ func TestDefaults(t *testing.T) {
 	f("doctor.silent_after", "5m")
 	f("stream.replay_timeout", "5s")
 	f("stream.replay_concurrency", "8")
+	f("stream.snapshot_timeout", "10s")
+	f("stream.snapshot_bytes", "256MiB")
 	f("stream.queue", "16384")
 	f("stream.queue_bytes", "64MiB")
 	f("stream.queue_bytes_total", "256MiB")

@@ -139,10 +139,16 @@ func (s *Source) complaints() (out []Complaint) {
 	} else if err := checkLiveEndpoint(s.Endpoint); err != nil {
 		add("endpoint", err.Error())
 	}
-	if s.ReplayEndpoint != "" {
-		if err := checkEndpoint(s.ReplayEndpoint); err != nil {
-			add("replay_endpoint", err.Error())
+	for _, f := range []struct{ path, endpoint string }{{"replay_endpoint", s.ReplayEndpoint}, {"snapshot_endpoint", s.SnapshotEndpoint}} {
+		if f.endpoint == "" {
+			continue
 		}
+		if err := checkEndpoint(f.endpoint); err != nil {
+			add(f.path, err.Error())
+		}
+	}
+	if s.SnapshotEndpoint != "" && s.Copies == Set {
+		add("copies", "must be count with a snapshot_endpoint")
 	}
 	if s.Type == "" {
 		add("type", "is required; it is "+sourceTypes.wants)
@@ -172,7 +178,7 @@ func (s *Source) complaints() (out []Complaint) {
 	if len(s.Serves) > 0 && !strings.EqualFold(s.Type, "Mooncake") {
 		add("serves", "is for type Mooncake; blocks of an engine are its own")
 	}
-	for _, f := range []struct{ name, value string }{{"copies", s.Copies}, {"owned", s.Owned}, {"clear", s.Clear}} {
+	for _, f := range []struct{ name, value string }{{"copies", s.Copies}, {"owned", s.Owned}, {"clear", s.Clear}, {"snapshot_endpoint", s.SnapshotEndpoint}} {
 		if f.value != "" && strings.EqualFold(s.Type, "Mooncake") {
 			add(f.name, "is for engines, not for type Mooncake")
 		}

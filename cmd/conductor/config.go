@@ -88,6 +88,9 @@ func summarize(w io.Writer, c config.Config) error {
 		if s.ReplayEndpoint != "" {
 			replay = "replay " + s.ReplayEndpoint
 		}
+		if s.SnapshotEndpoint != "" {
+			replay += ", snapshots " + s.SnapshotEndpoint
+		}
 		fmt.Fprintf(table, "  %s\t%s\t%s\tblock size %d\t%s\t%s\n", s.Key(), s.Type, s.ModelName, s.BlockSize, s.Endpoint, replay)
 	}
 	return table.Flush()

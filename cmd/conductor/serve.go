@@ -385,6 +385,10 @@ func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (
 	return w, nil
 }
 
+// engineSnapshots is how many engines are asked for a snapshot at once. Each reply may take
+// stream.snapshot_bytes of memory, and costs the engine a second.
+const engineSnapshots = 4
+
 // frameRoom is what topic and sequence frames may take next to the payload.
 const frameRoom = 64 << 10
 
@@ -414,6 +418,8 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 	}
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
+	parts := limits
+	parts.MaxPayload = int(cfg.Stream.SnapshotBytes)
 	return conductor.Options{
 		HashSeed:         cfg.Hash.Seed,
 		Copies:           copies,
@@ -453,6 +459,10 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 			OnUnrecoverableGap: cfg.Stream.OnUnrecoverableGap,
 			Decode:             func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) },
 			Replays:            stream.NewLimiter(cfg.Stream.ReplayConcurrency),
+			SnapshotTimeout:    cfg.Stream.SnapshotTimeout,
+			SnapshotBytes:      int(cfg.Stream.SnapshotBytes),
+			DecodePart:         func(part []byte) (events.Batch, error) { return wire.Decode(part, parts) },
+			Requests:           stream.NewLimiter(engineSnapshots),
 		},
 	}
 }
@@ -526,7 +536,7 @@ func heartbeat(pause time.Duration) time.Duration {
 // registration is a configured source as the registry takes it.
 func registration(s config.Source) conductor.Registration {
 	return conductor.Registration{
-		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
+		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
 		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: s.BlockSize, Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL, MediaTTL: s.MediaTTL,
 		Serves: s.Serves, Copies: s.Copies, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 		Profile: conductor.HashProfile(s.HashProfile),

@@ -13,7 +13,7 @@ import (
 // What a body may say; fields by other names are ignored.
 var (
 	keyFields          = body.Of("instance_id", "tenant_id", "dp_rank")
-	registrationFields = append(body.Of("endpoint", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint",
+	registrationFields = append(body.Of("endpoint", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint", "snapshot_endpoint",
 		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves",
 		"copies", "owned", "clear", "may_announce", "hash_profile", "replace"),
 		append(keyFields, body.Field{Name: "lora_id", Kind: body.Ignored}, body.Field{Name: "cache_group", Kind: body.Ignored})...)
@@ -36,22 +36,23 @@ func (a *api) register(g *gin.Context) (any, error) {
 		return nil, err
 	}
 	r := conductor.Registration{
-		Endpoint:       f.required("endpoint"),
-		Type:           f.required("type"),
-		Model:          f.required("modelname", "model", "model_name"),
-		Instance:       f.required("instance_id"),
-		BlockSize:      f.blockSize(),
-		Rank:           f.integer("dp_rank", 0, math.MaxInt32),
-		ReplayEndpoint: f.text("replay_endpoint"),
-		Lora:           f.text("lora_name"),
-		Tenant:         f.text("tenant_id"),
-		Salt:           f.text("additionalsalt", "additional_salt"),
-		Serves:         f.texts("serves"),
-		Copies:         f.text("copies"),
-		Owned:          f.text("owned"),
-		Clear:          f.text("clear"),
-		MayAnnounce:    f.texts("may_announce"),
-		Profile:        f.profile(),
+		Endpoint:         f.required("endpoint"),
+		Type:             f.required("type"),
+		Model:            f.required("modelname", "model", "model_name"),
+		Instance:         f.required("instance_id"),
+		BlockSize:        f.blockSize(),
+		Rank:             f.integer("dp_rank", 0, math.MaxInt32),
+		ReplayEndpoint:   f.text("replay_endpoint"),
+		SnapshotEndpoint: f.text("snapshot_endpoint"),
+		Lora:             f.text("lora_name"),
+		Tenant:           f.text("tenant_id"),
+		Salt:             f.text("additionalsalt", "additional_salt"),
+		Serves:           f.texts("serves"),
+		Copies:           f.text("copies"),
+		Owned:            f.text("owned"),
+		Clear:            f.text("clear"),
+		MayAnnounce:      f.texts("may_announce"),
+		Profile:          f.profile(),
 	}
 	r.TTL, r.MediaTTL = f.durations("ttl")
 	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}

@@ -30,9 +30,11 @@ type machineConfig struct {
 	keepLen, keepBytes int           // live batches that may wait for a snapshot
 	jitter             func(time.Duration) time.Duration
 
-	drop    bool // on an unrecoverable gap
-	decode  func([]byte) (events.Batch, error)
-	refused func(epoch, seq uint64, payload []byte) // hears of what decode refuses; may be nil
+	drop   bool // on an unrecoverable gap
+	decode func([]byte) (events.Batch, error)
+
+	decodePart func([]byte) (events.Batch, error)
+	refused    func(epoch, seq uint64, payload []byte) // hears of what decode refuses; may be nil
 }
 
 // machine puts the batches of one publisher in order.
@@ -301,7 +303,7 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 			continue
 		}
 		if head.seq <= m.next && !head.bad {
-			batch, err := m.decode(head.payload)
+			batch, err := decodeWith(m.cfg.decode, head.payload)
 			if err == nil {
 				it := m.held.pop()
 				return m.apply(it, batch), it.at, true
@@ -319,14 +321,14 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 	}
 }
 
-// decode costs the batch, not the process, if the decoder is broken.
-func (m *machine) decode(payload []byte) (batch events.Batch, err error) {
+// decodeWith costs the batch, not the process, if the decoder is broken.
+func decodeWith(decode func([]byte) (events.Batch, error), payload []byte) (batch events.Batch, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("BUG: the decoder panics: %v", p)
 		}
 	}()
-	return m.cfg.decode(payload)
+	return decode(payload)
 }
 
 // complain remembers an error for Status.

@@ -65,6 +65,9 @@ type rig struct {
 }
 
 func newRig(cfg machineConfig) *rig {
+	if cfg.decodePart == nil {
+		cfg.decodePart = decodeText
+	}
 	cfg.timeout, cfg.snapshotTimeout = 5*time.Second, 10*time.Second
 	cfg.jitter = func(d time.Duration) time.Duration { return d }
 	if cfg.keepLen == 0 {
@@ -225,7 +228,7 @@ func (r *rig) script(ops string) string {
 	r.out = nil
 	for _, op := range strings.Fields(ops) {
 		r.do(op)
-		r.pass(0) // what is due is due now
+		r.pass(0) // a request may be due now
 	}
 	state, reason := r.m.state()
 	if reason != "" {

@@ -195,10 +195,10 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 
 // request asks for a snapshot of the publisher, once.
 func (s *Stream) request(ctx context.Context, ask uint64) {
-	if !s.cfg.Replays.acquire(ctx, s.cfg.ReplayFlow) {
+	if !s.cfg.Requests.acquire(ctx, s.cfg.ReplayFlow) {
 		return
 	}
-	defer s.cfg.Replays.release(s.cfg.ReplayFlow)
+	defer s.cfg.Requests.release(s.cfg.ReplayFlow)
 	s.push(ctx, input{kind: inSnapshotStart, ask: ask})
 	told := time.Now()
 	frames, err := s.cfg.Transport.(Snapshots).Snapshot(ctx, s.cfg.SnapshotEndpoint, s.cfg.SnapshotBytes, func() {

@@ -32,7 +32,7 @@ const (
 const ReasonSnapshot = "engine_snapshot"
 
 const (
-	// A publisher with snapshots sends a batch each second. One without a batch for so long
+	// A publisher with snapshots sends a batch each second. One without a batch for this time
 	// is asked anyway.
 	firstBatch = 1500 * time.Millisecond
 
@@ -116,7 +116,7 @@ type rung struct {
 	reason  string // why the last request failed; "" after a snapshot
 }
 
-// beginSnapshot asks for a snapshot of a publisher of which nothing is known, after a pause.
+// beginSnapshot asks for a snapshot of an unknown publisher, after a pause.
 // Batches wait until the request ends.
 func (m *machine) beginSnapshot(now time.Time, pause time.Duration) {
 	m.stopSnapshot()
@@ -288,7 +288,7 @@ func (m *machine) popSnapshot(now time.Time) (step Step, at time.Time, ok bool) 
 	s := r.fill
 	if len(s.chunks) > 0 {
 		c := s.chunks[0]
-		batch, err := m.decode(c.Frames[0])
+		batch, err := decodeWith(m.cfg.decodePart, c.Frames[0])
 		if err != nil {
 			kept := r.kept
 			r.kept = nil

@@ -151,6 +151,10 @@ type Config struct {
 	// Decode turns a payload into a batch, which does not refer to the payload
 	// (wire.Decode with default limits).
 	Decode func(payload []byte) (events.Batch, error)
+	// DecodePart is Decode for a part of a snapshot, whose size SnapshotBytes bounds.
+	DecodePart func(payload []byte) (events.Batch, error)
+	// Requests bounds how many streams ask for a snapshot at once, as Replays does.
+	Requests *Limiter
 	// Replays bounds how many streams replay at once; share one between all
 	// streams. Nil is unbounded.
 	Replays *Limiter
@@ -189,6 +193,14 @@ func (c *Config) fill() {
 	if c.Decode == nil {
 		c.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) }
 	}
+}
+
+// partDecoder returns the decoder for parts of snapshots.
+func (c *Config) partDecoder() func([]byte) (events.Batch, error) {
+	if c.DecodePart != nil {
+		return c.DecodePart
+	}
+	return c.Decode
 }
 
 func set[T int | time.Duration](v *T, def T) {
@@ -299,6 +311,8 @@ func Open(cfg Config) *Stream {
 			drop:    cfg.OnUnrecoverableGap == Drop,
 			decode:  cfg.Decode,
 			refused: cfg.OnUndecodable,
+
+			decodePart: cfg.partDecoder(),
 		}),
 	}
 	s.room.L = &s.mu

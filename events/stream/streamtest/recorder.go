@@ -2,8 +2,8 @@ package streamtest
 
 import "slices"
 
-// Recorder is the memory of an engine that serves snapshots, as vLLM's recorder keeps it: what
-// is cached where, how often, and the tokens of each block and of the blocks before it.
+// Recorder is the memory of an engine that serves snapshots, as vLLM's recorder keeps it: the
+// blocks that are cached, where and how often, the tokens of each block and of the blocks before it.
 type Recorder struct {
 	BlockSize int
 
