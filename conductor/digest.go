@@ -101,6 +101,30 @@ func (c *registry) ReportDrift(key Key, text string) {
 	}
 }
 
+// Health returns the state of a source and how often its publisher was restarted. It returns
+// false if there is no such source.
+func (c *registry) Health(key Key) (state stream.State, restarts uint64, ok bool) {
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	if s == nil || s.recovered {
+		return "", 0, false
+	}
+	st := s.stream.Status()
+	return st.State, st.Restarts, true
+}
+
+// ReportLearned adds the finding that settings of a source came from its engine.
+func (c *registry) ReportLearned(key Key, text string) {
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	if s != nil {
+		s.doctor.Report(doctor.FindingLearned, "%s", text)
+		s.logFindings()
+	}
+}
+
 // sourceDigest returns the digest of the source.
 func (s *source) sourceDigest() SourceDigest {
 	s.turn.Lock()

@@ -208,6 +208,13 @@ func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.
 	return cfg
 }
 
+// SourceBounds returns how many sources there may be, and how many that clients of one tenant
+// registered; 0 is no bound.
+func (c *Conductor) SourceBounds() (all, ofTenant int) {
+	t := c.tuned.Load()
+	return t.MaxSources, t.MaxTenantSources
+}
+
 // pauser is a feed that can let its publisher alone for a while.
 type pauser interface {
 	Pause()

@@ -189,6 +189,9 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	return nil
 }
 
+// Check returns the first bad field of the registration, whatever its endpoints are.
+func (r Registration) Check() error { return r.normalize(true) }
+
 // fieldEndpoint is an endpoint under the wire name of its field.
 type fieldEndpoint struct{ field, endpoint string }
 

@@ -39,6 +39,9 @@ type View struct {
 // For returns the view of a client.
 func (c *Conductor) For(r Reader) View { return View{c, r} }
 
+// Reader returns what the client may see.
+func (v View) Reader() Reader { return v.reader }
+
 // May returns ErrForbidden if the client may not name a tenant; "" is DefaultTenant.
 func (v View) May(tenant string) error {
 	if v.reader.Tenants.Has(cmp.Or(tenant, DefaultTenant)) {

@@ -18,6 +18,7 @@
 package config
 
 import (
+	"math"
 	"strconv"
 	"time"
 )
@@ -84,6 +85,7 @@ type Config struct {
 	Peer      Peer          `mapstructure:"peer"`
 	Privacy   Privacy       `mapstructure:"privacy"`
 	Reload    Reload        `mapstructure:"reload"`
+	Discovery Discovery     `mapstructure:"discovery"`
 }
 
 // Listener is one HTTP port.
@@ -114,6 +116,7 @@ type Hash struct {
 // POST /register.
 type Source struct {
 	Endpoint       string `mapstructure:"endpoint"`        // PUB socket of the engine: tcp://host:port or ipc://path
+	Discover       string `mapstructure:"discover"`        // HTTP server of the engine, which is asked for endpoints; "" where they are given
 	ReplayEndpoint string `mapstructure:"replay_endpoint"` // its ROUTER socket, "" when it has none
 	// SnapshotEndpoint is the engine's ROUTER socket for snapshots of its cache, "" when it has none.
 	SnapshotEndpoint string                   `mapstructure:"snapshot_endpoint"`
@@ -288,6 +291,18 @@ type Reload struct {
 	Watch bool `mapstructure:"watch"` // when the file changes
 }
 
+// Discovery finds sources.
+type Discovery struct {
+	TokenFile  string `mapstructure:"token_file"`  // bearer token for engines of sources with discover; "" sends none
+	SourcesDir string `mapstructure:"sources_dir"` // folder of files with further sources; "" watches none
+}
+
+// AutoBlocks is a block size that the engine or its first events tell.
+const AutoBlocks = math.MinInt32
+
+// Learns reports whether settings of the source come from its engine.
+func (s *Source) Learns() bool { return s.Discover != "" || s.BlockSize == AutoBlocks }
+
 // Privacy is what users of one tenant learn of each other.
 type Privacy struct {
 	SaltedOnly bool `mapstructure:"salted_only"` // queries without a cache salt match nothing
@@ -347,6 +362,10 @@ func Default() Config {
 		Pool: Pool{
 			Completeness: All,       // a block that lacks the part of one worker is of no use
 			MaxBytes:     512 << 20, // some two million objects
+		},
+		Discovery: Discovery{
+			TokenFile:  "", // engines without --api-key answer anybody
+			SourcesDir: "", // the settings name the sources
 		},
 		Snapshot: Snapshot{
 			Interval: time.Minute, // the replay ring of an engine is minutes long

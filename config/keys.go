@@ -131,6 +131,8 @@ var keys = []key{
 	{"peer.key", "peer-key", text(), 0, "file of the key of that certificate"},
 	{"peer.token_file", "peer-token-file", text(), 0, "file of the token sent to peers"},
 	{"privacy.salted_only", "salted-only", truth(), 0, "match nothing for queries without a cache salt: unsalted blocks tell which prompts others asked"},
+	{"discovery.token_file", "discovery-token-file", text(), 0, "file with the bearer token for engines of sources with discover that want one; clients' engines get none"},
+	{"discovery.sources_dir", "sources-dir", text(), 0, "folder of YAML files with sources, followed as files come, change and go; empty watches none"},
 	{"reload.watch", "reload-watch", truth(), 0, "read the settings file again when it changes, as SIGHUP and POST /admin/reload do"},
 	{"register.allow", "register-allow", rules(), 0, "endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports"},
 	{"shutdown.drain", "shutdown-drain", duration(), 0, "time the server goes on answering after SIGTERM, with /ready at 503; 0 is none, and a second signal ends it"},
@@ -206,6 +208,7 @@ var sourceTypes = choice("vLLM", "SGLang", "Mooncake", "Standard")
 // sourceFields are those of an entry of sources or kvevent_instance.
 var sourceFields = []field{
 	{"endpoint", text(), false},
+	{"discover", text(), true},
 	{"replay_endpoint", text(), true},
 	{"snapshot_endpoint", text(), true},
 	{"type", sourceTypes, false},
@@ -213,7 +216,7 @@ var sourceFields = []field{
 	{"lora_name", text(), true},
 	{"tenant_id", text(), true},
 	{"instance_id", text(), false},
-	{"block_size", count(), false},
+	{"block_size", blocks(), false},
 	{"dp_rank", count(), false},
 	{"additionalsalt", text(), true},
 	{sourceTTL, duration(), true}, // or a map of them: Source.MediaTTL

@@ -96,6 +96,8 @@ func TestDefaults(t *testing.T) {
 	f("limits.max_token_id", "0")
 	f("privacy.salted_only", "false")
 	f("reload.watch", "false")
+	f("discovery.token_file", "")
+	f("discovery.sources_dir", "")
 	f("limits.max_queries", "0")
 	f("limits.query_wait", "100ms")
 	f("limits.max_sources", "10000")

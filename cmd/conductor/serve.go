@@ -164,10 +164,12 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		registry.MustRegister(entry.certificates.Expiry())
 	}
 
+	targets := newTargets(&cfg, c, sockets, allowed, log)
+	registry.MustRegister(targets)
+	sources := &following{conductor: c, targets: targets}
 	for i, src := range cfg.Sources {
-		// Endpoints have been checked, those of --workers by Dynamo's rules, which let
-		// some pass that can never work.
-		if err := c.Register(registration(src), conductor.RegisterOptions{Static: true, AnyEndpoint: true}); err != nil {
+		if err := sources.register(src, false); err != nil {
+			targets.Close()
 			c.Close()
 			options.Journal.Close()
 			path := fmt.Sprintf("sources[%d]", i)
@@ -175,19 +177,36 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		}
 	}
 
+	var found *folder
+	again := newReloader(&reloader{
+		load: load, conductor: c, sources: sources, entry: entry, web: web, places: places, budget: budget, allowed: allowed, log: log, current: cfg,
+	})
+	registry.MustRegister(again)
+	if dir := cfg.Discovery.SourcesDir; dir != "" {
+		found = newFolder(dir, sources, again.settings, log)
+		registry.MustRegister(found)
+		found.look()
+		again.files = found.look
+	}
+	targets.Settle(ctx, firstAnswers)
 	if kept != nil {
 		keeper.RestoreSources()
 	}
-	again := newReloader(&reloader{
-		load: load, conductor: c, entry: entry, web: web, places: places, budget: budget, allowed: allowed, log: log, current: cfg,
-	})
-	registry.MustRegister(again)
+	following := make(chan struct{})
+	go func() {
+		defer close(following)
+		if found != nil {
+			go found.run(ctx)
+		}
+		targets.Run(ctx)
+	}()
+	defer func() { targets.Close(); <-following }()
 	defer onHangup(loaded.File != "", again, access, log)()
 	if cfg.Reload.Watch && loaded.File != "" {
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload:  again.Reload,
+		Reload: again.Reload, Discovery: targets,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
@@ -241,6 +260,10 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	shutdown(c, options.Journal, log)
 	return err
 }
+
+// firstAnswers is how long a start waits for the engines of the configuration to say where they
+// publish, so that a snapshot finds their sources.
+const firstAnswers = 5 * time.Second
 
 // drain lets the servers answer on for a while. A further signal ends that.
 func drain(web *server.Servers, d time.Duration, log zerolog.Logger) {
@@ -537,7 +560,7 @@ func heartbeat(pause time.Duration) time.Duration {
 func registration(s config.Source) conductor.Registration {
 	return conductor.Registration{
 		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
-		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: s.BlockSize, Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL, MediaTTL: s.MediaTTL,
+		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: max(s.BlockSize, 0), Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL, MediaTTL: s.MediaTTL,
 		Serves: s.Serves, Copies: s.Copies, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 		Profile: conductor.HashProfile(s.HashProfile),
 	}

@@ -65,6 +65,8 @@ const (
 	FindingFeedback = "feedback_error"
 	// FindingDrift: another replica holds other blocks of the source behind the same batch.
 	FindingDrift = "drift"
+	// FindingLearned: settings of the registration came from the engine. No fault.
+	FindingLearned = "learned"
 )
 
 // Findings are the findings about one source. All methods are safe for concurrent use.

@@ -30,6 +30,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/discovery"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
 )
@@ -50,6 +51,8 @@ type Options struct {
 	Draining func() bool
 	// Reload reads the settings again; nil has none.
 	Reload func(dryRun bool) Reload
+	// Discovery asks engines where they publish; nil has none.
+	Discovery *discovery.Manager
 	// Version is reported by /health.
 	Version string
 	// OpenAPI is the document served at /openapi.yaml.

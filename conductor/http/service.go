@@ -113,7 +113,43 @@ func (a *api) services(g *gin.Context) (any, error) {
 			rows[i].Dropped += n
 		}
 	}
-	return gin.H{"count": len(rows), "services": rows}, nil
+	out := gin.H{"count": len(rows), "services": rows}
+	if asked := a.asked(g); len(asked) > 0 {
+		out["discovery"] = asked
+	}
+	return out, nil
+}
+
+// askedRow is one engine, or fleet of them, that is asked where it publishes.
+type askedRow struct {
+	InstanceID string
+	TenantID   string
+	URL        string // empty for a client that may not see endpoints
+	Addresses  int
+	Sources    int
+	LastError  string
+}
+
+// asked lists the targets of discovery that the client may see.
+func (a *api) asked(g *gin.Context) (rows []askedRow) {
+	if a.opts.Discovery == nil {
+		return nil
+	}
+	reader := access.View(a.conductor, g).Reader()
+	for _, s := range a.opts.Discovery.List() {
+		if !reader.Tenants.Has(s.Tenant) {
+			continue
+		}
+		row := askedRow{s.Instance, s.Tenant, s.URL, s.Addresses, s.Sources, s.Error}
+		if !reader.Secrets {
+			row.URL = ""
+		}
+		if !reader.Causes && row.LastError != "" {
+			row.LastError = "the engine cannot be asked"
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // contextRow is one entry of model_contexts in /global_view.
