@@ -234,7 +234,7 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 }
 
 func TestSnapshotEndpointIsChecked(t *testing.T) {
-	c := New(Options{Reaches: func(endpoint string) error {
+	c := New(Options{Stream: stream.Config{Transport: new(streamtest.Network)}, Reaches: func(endpoint string) error {
 		if endpoint == "tcp://metadata:80" {
 			return errors.New("is not allowed")
 		}

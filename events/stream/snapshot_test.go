@@ -163,7 +163,7 @@ func TestSnapshotOverNetwork(t *testing.T) {
 		s, c := open(t, p, func(cfg *Config) { cfg.SnapshotEndpoint, cfg.ReplayEndpoint = "snapshot", "" })
 		wantState(t, s, Replaying, "")
 		p.Publish("3")
-		p.Parts = append(p.Parts, "3")
+		serve(p, "0", "2", "3")
 		st := wantState(t, s, Partial, ReasonUnknown)
 		if st.SnapshotFailures[SnapshotUnavailable] != 1 || st.SnapshotReason != SnapshotUnavailable {
 			t.Errorf("after a reply without a snapshot: %+v", st)
@@ -176,7 +176,7 @@ func TestSnapshotOverNetwork(t *testing.T) {
 			t.Errorf("after a snapshot: %+v", st)
 		}
 		p.RestartAs(events.PublisherID{2}, "0")
-		p.Parts = []string{"0"}
+		serve(p, "0")
 		time.Sleep(10 * time.Second)
 		p.Publish("1")
 		synctestSeqs(t, c, 1)
@@ -184,6 +184,13 @@ func TestSnapshotOverNetwork(t *testing.T) {
 			t.Errorf("after a restart: %+v", st)
 		}
 	})
+}
+
+// serve makes the parts of the publisher's next snapshots.
+func serve(p *streamtest.Publisher, parts ...string) {
+	p.Lock()
+	defer p.Unlock()
+	p.Parts = parts
 }
 
 // synctestSeqs compares the sequences of the last snapshot and the batches behind it.
