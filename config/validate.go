@@ -172,7 +172,7 @@ func (s *Source) complaints() (out []Complaint) {
 	if s.InstanceID == "" {
 		add("instance_id", "is required")
 	}
-	if s.Learns() && s.BlockSize <= 0 && (s.BlockSize == 0 || s.BlockSize == AutoBlocks) {
+	if s.BlockSize == AutoBlocks {
 		// the engine tells it
 	} else if s.BlockSize == 0 {
 		add("block_size", "is required; it is the engine's tokens a block")

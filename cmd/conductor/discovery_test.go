@@ -60,7 +60,10 @@ func TestDiscovery(t *testing.T) {
 		must.Succeed(t, os.Rename(name+".new", name))
 	}
 	write(one, "sources:\n- {discover: '"+tells(t, listed)+"', instance_id: listed, block_size: 16}\n")
-	eventually(t, "the file's source is not there", func() (string, bool) { s := services(); return s, strings.Contains(s, "listed|default|0") || strings.Contains(s, `"InstanceID":"listed","BlockSize"`) })
+	eventually(t, "the file's source is not there", func() (string, bool) {
+		s := services()
+		return s, strings.Contains(s, "listed|default|0") || strings.Contains(s, `"InstanceID":"listed","BlockSize"`)
+	})
 	listed.publish(ruledStored(0, 2))
 	listed.settled(p)
 	write(one, "sources:\n- {instance_id: listed}\n")
