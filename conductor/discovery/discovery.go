@@ -148,6 +148,7 @@ type target struct {
 	withdrawn map[conductor.Key]bool // unregistered by others
 
 	seen   atomic.Bool // it was worked on
+	queued atomic.Bool // a look waits for a place, or is under way
 	shown  sync.Mutex
 	err    string // guarded by shown
 	counts struct{ addresses, sources int }
@@ -385,7 +386,13 @@ func (m *Manager) look() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, t := range m.targets {
-		m.tasks.Go(func() { m.work(t) })
+		if !t.queued.CompareAndSwap(false, true) {
+			continue
+		}
+		m.tasks.Go(func() {
+			defer t.queued.Store(false)
+			m.work(t)
+		})
 	}
 }
 

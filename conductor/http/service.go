@@ -114,7 +114,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 		}
 	}
 	out := gin.H{"count": len(rows), "services": rows}
-	if asked := a.asked(g); len(asked) > 0 {
+	if asked := a.asked(access.View(a.conductor, g)); len(asked) > 0 {
 		out["discovery"] = asked
 	}
 	return out, nil
@@ -131,11 +131,11 @@ type askedRow struct {
 }
 
 // asked lists the targets of discovery that the client may see.
-func (a *api) asked(g *gin.Context) (rows []askedRow) {
+func (a *api) asked(v conductor.View) (rows []askedRow) {
 	if a.opts.Discovery == nil {
 		return nil
 	}
-	reader := access.View(a.conductor, g).Reader()
+	reader := v.Reader()
 	for _, s := range a.opts.Discovery.List() {
 		if !reader.Tenants.Has(s.Tenant) {
 			continue
