@@ -46,13 +46,17 @@ func (a *api) register(g *gin.Context) (any, error) {
 			rank = func() int { return 0 }
 		}
 	}
-	size, auto := f.learnedSize(discover != "")
+	auto := false
+	size := func() (n int) {
+		n, auto = f.learnedSize(discover != "")
+		return n
+	}
 	r := conductor.Registration{
 		Endpoint:         required("endpoint"),
 		Type:             required("type"),
 		Model:            required("modelname", "model", "model_name"),
 		Instance:         f.required("instance_id"),
-		BlockSize:        size,
+		BlockSize:        size(),
 		Rank:             rank(),
 		ReplayEndpoint:   f.text("replay_endpoint"),
 		SnapshotEndpoint: f.text("snapshot_endpoint"),
