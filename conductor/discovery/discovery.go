@@ -16,13 +16,8 @@ package discovery
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
-	"reflect"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,45 +43,6 @@ const (
 	workers      = 16
 	maxAddresses = 256
 )
-
-// Target is an engine, or a fleet of them, that is asked where it publishes.
-type Target struct {
-	// Registration has the fields that its sources have in common. Endpoints come from the
-	// engine, as do Type, Model and BlockSize where they are not given. Rank is for an engine
-	// that does not tell its ports.
-	conductor.Registration
-	//
-	// Without a URL the registration has endpoints, type and model, and lacks its block size.
-	URL    string
-	Static bool // of the configuration
-}
-
-// host returns the host of the URL.
-func (t *Target) host() string {
-	u, err := url.Parse(t.URL)
-	if err != nil {
-		return ""
-	}
-	return u.Hostname()
-}
-
-// Name identifies a target.
-type Name struct {
-	Instance, Tenant string
-	Rank             int // AllRanks where the engine tells them
-}
-
-// AllRanks is the rank of a target with a URL.
-const AllRanks = -1
-
-// Name returns the name of the target.
-func (t *Target) Name() Name {
-	n := Name{t.Instance, cmp.Or(t.Tenant, conductor.DefaultTenant), AllRanks}
-	if t.URL == "" {
-		n.Rank = t.Rank
-	}
-	return n
-}
 
 // Registry is where sources are registered.
 type Registry interface {
@@ -183,84 +139,6 @@ func New(o Options) *Manager {
 	return m
 }
 
-// Check returns the fault of a target, nil if it has none. The error is a *conductor.FieldError.
-func Check(t *Target) error {
-	if t.Instance == "" {
-		return conductor.Invalid("instance_id", "invalid_value", "instance_id must not be empty")
-	}
-	if t.URL == "" {
-		return checkAuto(t)
-	}
-	if err := CheckURL(t.URL); err != nil {
-		return conductor.Invalid("discover", "invalid_value", "discover: %v", err)
-	}
-	for _, f := range []struct{ name, value string }{{"endpoint", t.Endpoint}, {"replay_endpoint", t.ReplayEndpoint}, {"snapshot_endpoint", t.SnapshotEndpoint}} {
-		if f.value != "" {
-			return conductor.Invalid(f.name, "conflict", "%s comes from the engine with discover", f.name)
-		}
-	}
-	trial := t.Registration
-	trial.Endpoint = "tcp://127.0.0.1:1"
-	trial.Type, trial.Model = cmp.Or(trial.Type, conductor.TypeVLLM), cmp.Or(trial.Model, "model")
-	if trial.BlockSize == 0 {
-		trial.BlockSize = 1
-	}
-	if err := trial.Check(); err != nil {
-		return err
-	}
-	if trial.Pool() {
-		return conductor.Invalid("discover", "invalid_value", "discover is for engines, not for type %s", conductor.TypeMooncake)
-	}
-	return nil
-}
-
-// checkAuto is Check for a target without a URL.
-func checkAuto(t *Target) error {
-	if strings.HasPrefix(t.Endpoint, "bind:") {
-		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number where publishers connect to us")
-	}
-	trial := t.Registration
-	trial.BlockSize = 1
-	if err := trial.Check(); err != nil {
-		return err
-	}
-	if trial.Pool() {
-		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number for type %s", conductor.TypeMooncake)
-	}
-	return nil
-}
-
-// admit returns why one more target may not be added. mu is held.
-func (m *Manager) admit(t *Target) error {
-	if !t.Static && m.opts.Reaches != nil && t.URL == "" {
-		for _, f := range []struct{ name, value string }{{"endpoint", t.Endpoint}, {"replay_endpoint", t.ReplayEndpoint}, {"snapshot_endpoint", t.SnapshotEndpoint}} {
-			if f.value == "" {
-				continue
-			}
-			if err := m.opts.Reaches(f.value); err != nil {
-				return conductor.Invalid(f.name, "invalid_value", "%s %v", f.name, err)
-			}
-		}
-	}
-	if m.opts.Bounds == nil {
-		return nil
-	}
-	all, ofTenant := m.opts.Bounds()
-	same := 0
-	for _, other := range m.targets {
-		if !other.Static && other.Tenant == t.Tenant {
-			same++
-		}
-	}
-	switch {
-	case all > 0 && len(m.targets) >= all:
-		return conductor.ErrTooManySources
-	case ofTenant > 0 && !t.Static && same >= ofTenant:
-		return fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", conductor.ErrTooManySources, ofTenant)
-	}
-	return nil
-}
-
 // Add begins to follow a target. The same target again changes nothing. With other fields it
 // is a *conductor.ConflictError, or takes the place of the old one.
 func (m *Manager) Add(t Target, replace bool) error {
@@ -291,11 +169,6 @@ func (m *Manager) Add(t Target, replace bool) error {
 	m.targets[t.Name()] = n
 	m.tasks.Go(func() { m.work(n) })
 	return nil
-}
-
-// same reports whether two targets are equal.
-func same(a, b *Target) bool {
-	return a.URL == b.URL && a.Static == b.Static && reflect.DeepEqual(a.Registration, b.Registration)
 }
 
 // Remove stops following a target, and drops its sources. It reports whether there was one that
@@ -456,107 +329,4 @@ func (m *Manager) count(result string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked[result]++
-}
-
-// watch plans a question about an engine where its sources are dead, or its publisher is
-// another one.
-func (m *Manager) watch(t *target, e *engine, now time.Time) {
-	dead, restarts := false, uint64(0)
-	e.keys = slices.DeleteFunc(e.keys, func(key conductor.Key) bool {
-		state, n, ok := m.opts.Registry.Health(key)
-		if !ok {
-			t.withdrawn[key] = true
-			return true
-		}
-		dead = dead || state == stream.Connecting || state == stream.Stale || state == stream.Failed
-		restarts += n
-		return false
-	})
-	switch {
-	case restarts != e.restarts && len(e.keys) > 0:
-		e.restarts, e.next = restarts, now
-	case !dead:
-		e.dead = time.Time{}
-	case e.dead.IsZero():
-		e.dead = now
-	case now.Sub(e.dead) >= deadAfter && e.next.IsZero():
-		e.next = now
-	}
-}
-
-// question asks an engine, and registers what it says.
-func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
-	found, err := m.ask(t.ctx, &t.Target, addr)
-	if err != nil {
-		return err
-	}
-	r := t.Registration
-	r.Type, r.Model = cmp.Or(r.Type, found.Type), cmp.Or(r.Model, found.Model)
-	var learned []string
-	if t.Model == "" {
-		learned = append(learned, fmt.Sprintf("model %q", r.Model))
-	}
-	if r.BlockSize == 0 {
-		if r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); r.BlockSize == 0 {
-			m.learn(t, e, found.Ranks[0])
-			return errors.New("its block size is not known before its first events")
-		}
-		learned = append(learned, fmt.Sprintf("block size %d", r.BlockSize))
-	}
-	old := e.keys
-	e.keys = nil
-	for _, rank := range found.Ranks {
-		r := r
-		r.Instance, r.Rank = e.instance, rank.Rank
-		r.Endpoint, r.ReplayEndpoint = rank.Endpoint, rank.Replay
-		if r.Copies != conductor.CopiesSet {
-			r.SnapshotEndpoint = rank.Snapshot
-		}
-		key := r.Key()
-		if t.withdrawn[key] {
-			continue
-		}
-		if regErr := m.opts.Registry.Register(r, conductor.RegisterOptions{Static: t.Static, Replace: slices.Contains(old, key)}); regErr != nil {
-			err = fmt.Errorf("rank %d: %w", rank.Rank, regErr)
-			if slices.Contains(old, key) {
-				e.keys = append(e.keys, key)
-			}
-			continue
-		}
-		e.keys = append(e.keys, key)
-		if len(learned) > 0 {
-			m.opts.Registry.ReportLearned(key, fmt.Sprintf("%s told %s", cmp.Or(t.URL, "the engine's first events"), strings.Join(learned, " and ")))
-		}
-	}
-	for _, key := range old {
-		if !slices.Contains(e.keys, key) {
-			m.opts.Registry.Unregister(key) // it may be gone
-		}
-	}
-	if err != nil {
-		return err
-	}
-	e.next, e.pause, e.dead = time.Time{}, 0, time.Time{}
-	m.opts.Log.Info().Str("url", t.URL).Str("instance_id", e.instance).Int("ranks", len(e.keys)).Msg("engine discovered")
-	return nil
-}
-
-// learn waits for the first events of a rank, which tell the block size.
-func (m *Manager) learn(t *target, e *engine, r Rank) {
-	if e.learning || m.opts.Learn == nil {
-		return
-	}
-	e.learning = true
-	m.tasks.Go(func() {
-		size, err := m.opts.Learn(t.ctx, &t.Target, r)
-		t.mu.Lock()
-		e.learning = false
-		if err == nil {
-			e.blockSize, e.next, e.pause = size, m.opts.Now(), 0
-		}
-		t.mu.Unlock()
-		if err == nil {
-			m.work(t)
-		}
-	})
 }
