@@ -97,7 +97,9 @@ var table = []room{
 	{dir: "conductor/normalize", rooms: []string{"conductor/doctor", "conductor/scope", "events", "index/hash", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "sync"}), noClock: true},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/lifetime", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
+	// Engines' HTTP servers in, registrations out.
+	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/reach", "events/stream"}, modules: []string{prometheus, zerolog}, not: []string{"flag"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/discovery", "conductor/lifetime", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// Who may ask what: the middleware of all routers, and the files that it reads.
 	{dir: "conductor/access", rooms: []string{"fair", "conductor", "conductor/body", "conductor/scope", "conductor/server"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},

@@ -9,18 +9,19 @@ import (
 
 // Registration is a publisher to follow: the body of POST /register, see openapi.yaml.
 type Registration struct {
-	Endpoint       string   `json:"endpoint"`
-	ReplayEndpoint string   `json:"replay_endpoint,omitempty"`
-	Type           string   `json:"type"` // vLLM, SGLang, Mooncake or Standard
-	Model          string   `json:"modelname"`
-	Instance       string   `json:"instance_id"`
-	Tenant         string   `json:"tenant_id,omitempty"`
-	BlockSize      int      `json:"block_size"`
-	Rank           int      `json:"dp_rank"`
-	Adapter        string   `json:"lora_name,omitempty"`
-	Salt           string   `json:"additionalsalt,omitempty"`
-	Serves         []string `json:"serves,omitempty"` // of a pool
-	Replace        bool     `json:"replace,omitempty"`
+	Endpoint         string   `json:"endpoint"`
+	ReplayEndpoint   string   `json:"replay_endpoint,omitempty"`
+	SnapshotEndpoint string   `json:"snapshot_endpoint,omitempty"`
+	Type             string   `json:"type"` // vLLM, SGLang, Mooncake or Standard
+	Model            string   `json:"modelname"`
+	Instance         string   `json:"instance_id"`
+	Tenant           string   `json:"tenant_id,omitempty"`
+	BlockSize        int      `json:"block_size"`
+	Rank             int      `json:"dp_rank"`
+	Adapter          string   `json:"lora_name,omitempty"`
+	Salt             string   `json:"additionalsalt,omitempty"`
+	Serves           []string `json:"serves,omitempty"` // of a pool
+	Replace          bool     `json:"replace,omitempty"`
 }
 
 // Register starts a source. The same registration twice is a success.

@@ -75,13 +75,13 @@ func (c *registry) Digests(only string) []SourceDigest {
 	return all
 }
 
-// Resync drops what a source holds and lets it replay. It reports whether there is one that
-// can replay.
+// Resync drops what a source holds and lets it replay, or take a snapshot of its engine. It
+// reports whether there is one that can.
 func (c *registry) Resync(key Key, reason string) bool {
 	c.mu.RLock()
 	s := c.sources[key]
 	c.mu.RUnlock()
-	if s == nil || s.reg.ReplayEndpoint == "" {
+	if s == nil || !s.reg.restores() {
 		return false
 	}
 	s.stream.Resync(reason)
@@ -109,6 +109,30 @@ func (c *registry) reportReplica(key Key, code, text string) {
 		s.doctor.Withdraw(code)
 	default:
 		s.doctor.Report(code, "%s", text)
+		s.logFindings()
+	}
+}
+
+// Health returns the state of a source and how often its publisher was restarted. It returns
+// false if there is no such source.
+func (c *registry) Health(key Key) (state stream.State, restarts uint64, ok bool) {
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	if s == nil || s.recovered {
+		return "", 0, false
+	}
+	st := s.stream.Status()
+	return st.State, st.Restarts, true
+}
+
+// ReportLearned adds the finding that settings of a source came from its engine.
+func (c *registry) ReportLearned(key Key, text string) {
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	if s != nil {
+		s.doctor.Report(doctor.FindingLearned, "%s", text)
 		s.logFindings()
 	}
 }
@@ -197,7 +221,7 @@ func fingerprint(values ...any) uint64 {
 // reach the publisher's replays in different ways.
 func (s *source) settingsPrint() uint64 {
 	reg := s.reg
-	reg.ReplayEndpoint = ""
+	reg.ReplayEndpoint, reg.SnapshotEndpoint = "", ""
 	values := []any{int(s.policy)}
 	for _, f := range reg.fields(false) {
 		values = append(values, f.Name, f.Value)

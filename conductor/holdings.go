@@ -30,6 +30,9 @@ type holdings struct {
 	past      past                         // what the source lost lately, see past.go
 	byContext map[scope.Context]*namespace // namespaces by their context
 
+	filling bool          // a snapshot of the engine is being applied, see fill.go
+	hidden  []hiddenOwner // owners that are shown at its end
+
 	mu         sync.Mutex
 	namespaces []*namespace               // changed with turn held; guarded by mu for others
 	tallies    map[tallyKey]*atomic.Int64 // blocks on devices; guarded by mu
@@ -154,7 +157,7 @@ func (s *holdings) withParts(ns *namespace, hashes []uint64, counts []int) ([]ui
 // cache runner holds a block once.
 func (s *holdings) copies(key normalize.Owner) index.CopyPolicy {
 	switch {
-	case key.Objects:
+	case key.Objects, s.filling:
 		return index.CopyCount
 	case s.reg.pool(), key.Owned:
 		return index.CopySet
@@ -227,6 +230,9 @@ func (s *holdings) hasUnverified() bool {
 
 // snapshotHolders adds who the owners of the source are. turn is held.
 func (s *holdings) snapshotHolders(contexts map[*indexContext]*snapContext) {
+	if s.filling {
+		return // it holds nothing yet
+	}
 	for _, ns := range s.namespaces {
 		of := contexts[ns.context]
 		if of == nil {
@@ -360,7 +366,15 @@ func (s *holdings) newOwner(ns *namespace, key normalize.Owner, medium tiers.Med
 	} else {
 		ns.context.deployment.tiered.Store(true)
 	}
-	o := ns.context.newOwner(ns.source, tiers.Owner{Instance: ns.instance, Rank: key.Rank, Medium: medium, Serves: ns.serves}, tally)
+	shown := tiers.Owner{Instance: ns.instance, Rank: key.Rank, Medium: medium, Serves: ns.serves}
+	at := shown
+	if s.filling {
+		at.Instance = tiers.Retired
+	}
+	o := ns.context.newOwner(ns.source, at, tally)
+	if s.filling {
+		s.hidden = append(s.hidden, hiddenOwner{ns, o, shown})
+	}
 	s.past.follow(ns, key, o)
 	return o
 }

@@ -63,23 +63,35 @@ func (s *source) applyBlocks(c *normalize.Change) {
 	s.doctor.Observe(&seen)
 }
 
-// store indexes stored blocks. It completes the context of the change, and what the doctor
-// observes.
+// store indexes stored blocks, and completes what the doctor observes.
 func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
+	res, refused := s.storeBlocks(c)
+	seen.Context, seen.Refused = c.Context, refused
+	if refused {
+		return
+	}
+	seen.Cut, seen.Parts, seen.EverCut = c.Cut, c.Parts, c.EverCut
+	seen.Local, seen.Added, seen.Copies = c.Local, res.Added, res.Copies
+	if ns := s.byContext[c.Context]; ns != nil {
+		seen.Seeds, seen.Profiles = &ns.context.seeds, ns.context.deployment.profiles.Load()
+	}
+}
+
+// storeBlocks indexes stored blocks. It completes the context of the change, and reports whether the
+// change is refused.
+func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refused bool) {
 	device := c.Medium.Tier == tiers.Device
 	s.nameAdapter(c.Event, c.Context.Deployment)
 	if c.Refused != "" {
-		seen.Context, seen.Refused = c.Context, true
 		s.drop(c.Refused, 1)
 		if device {
 			s.conductor.counts.stored.invalid.Add(1)
 		}
-		return
+		return res, true
 	}
 	if s.conductor.beyondVocabulary(c.Event.Tokens) >= 0 {
-		seen.Context, seen.Refused = c.Context, true
 		s.drop(events.BadToken, 1)
-		return
+		return res, true
 	}
 	if c.Parts > 1 {
 		c.Cut.LoraName = c.Event.LoraName
@@ -91,22 +103,17 @@ func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
 	c.Context.Variant, sure = s.variantOf(c.Cut, c.Context.Deployment, c.Medium)
 	if why := s.refusesContext(c.Context); why != "" {
 		s.drop(why, len(c.Event.Hashes))
-		seen.Context, seen.Refused = c.Context, true
-		return
+		return res, true
 	}
 	if !sure || c.Canonical && !s.behindKnown(c) {
 		c.Local = nil // the blocks wait by their hashes, or their hashes are the keys
 	}
-	res := s.place(c)
+	res = s.place(c)
 	s.dropUnstored(&res)
-	seen.Context, seen.Cut, seen.Parts, seen.EverCut = c.Context, c.Cut, c.Parts, c.EverCut
-	seen.Local, seen.Added, seen.Copies = c.Local, res.Added, res.Copies
-	if ns := s.byContext[c.Context]; ns != nil {
-		seen.Seeds, seen.Profiles = &ns.context.seeds, ns.context.deployment.profiles.Load()
-	}
-	if device {
+	if device && !s.filling {
 		s.conductor.counts.store(&res)
 	}
+	return res, false
 }
 
 // dropUnstored counts blocks that the index did not take.

@@ -24,6 +24,7 @@ func (r Registration) fields(static bool) (out []journal.Field) {
 	text := func(name, value string) { add(name, value, value == "") }
 	text("endpoint", r.Endpoint)
 	text("replay_endpoint", r.ReplayEndpoint)
+	text("snapshot_endpoint", r.SnapshotEndpoint)
 	text("type", r.Type)
 	text("modelname", r.Model)
 	text("lora_name", r.Lora)
@@ -58,7 +59,7 @@ func (r Registration) fields(static bool) (out []journal.Field) {
 func registrationOf(fields []journal.Field) (r Registration, static bool, err error) {
 	v := func(name string) string { return journal.Value(fields, name) }
 	r = Registration{
-		Endpoint: v("endpoint"), ReplayEndpoint: v("replay_endpoint"), Type: v("type"), Model: v("modelname"), Lora: v("lora_name"),
+		Endpoint: v("endpoint"), ReplayEndpoint: v("replay_endpoint"), SnapshotEndpoint: v("snapshot_endpoint"), Type: v("type"), Model: v("modelname"), Lora: v("lora_name"),
 		Tenant: v("tenant_id"), Instance: v("instance_id"), Salt: v("additionalsalt"),
 		Copies: v("copies"), Owned: v("owned"), Clear: v("clear"),
 		Profile: HashProfile{

@@ -3,10 +3,11 @@ package conductor
 // Where the history of a source comes from: the rungs of the ladder that a source without blocks
 // climbs down.
 const (
-	FromSnapshot = "snapshot" // the server's own snapshot, and replays behind its mark
-	FromPeer     = "peer"     // another replica
-	FromReplay   = "replay"   // the engine's replays
-	FromLive     = "live"     // what the engine has published since the connection
+	FromEngine   = "engine_snapshot" // a snapshot of the engine, and events behind it
+	FromSnapshot = "snapshot"        // the server's own snapshot, and replays behind its mark
+	FromPeer     = "peer"            // another replica
+	FromReplay   = "replay"          // the engine's replays
+	FromLive     = "live"            // what the engine has published since the connection
 )
 
 // HistoryFrom returns where the blocks of the source come from.

@@ -10,7 +10,7 @@ import (
 // A registration rules what the events of its source may do and how they count. The
 // zero value of each field is the rule that most sources need:
 //
-//	Copies       ""   as Options.Copies     count, set
+//	Copies       ""   as Options.Copies     count, set; count with a SnapshotEndpoint
 //	Owned        ""   count                 drop
 //	Clear        ""   all                   device
 //	MayAnnounce  nil  the source's tenant   further tenants
@@ -55,6 +55,13 @@ func (r *Registration) normalizePolicies() error {
 	if r.Clear == ClearAll {
 		r.Clear = ""
 	}
+	switch {
+	case r.SnapshotEndpoint == "":
+	case r.pool():
+		return Invalid("snapshot_endpoint", "invalid_value", "snapshot_endpoint is for engines, not for type %s", TypeMooncake)
+	case r.Copies == CopiesSet:
+		return Invalid("copies", "conflict", "copies must be %s with a snapshot_endpoint: a snapshot of the engine stores each block once too often, and removes it once", CopiesCount)
+	}
 	for i, tenant := range r.MayAnnounce {
 		if tenant == "" {
 			return &FieldError{Field: "may_announce", Index: i, Reason: "invalid_value", Message: "may_announce must not name an empty tenant"}
@@ -82,10 +89,10 @@ func copiesWord(p index.CopyPolicy) string {
 
 // policy returns what repeated stores of the engine's own copies mean.
 func (r *Registration) policy(otherwise index.CopyPolicy) index.CopyPolicy {
-	switch r.Copies {
-	case CopiesCount:
+	switch {
+	case r.Copies == CopiesCount, r.SnapshotEndpoint != "":
 		return index.CopyCount
-	case CopiesSet:
+	case r.Copies == CopiesSet:
 		return index.CopySet
 	}
 	return otherwise

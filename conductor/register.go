@@ -55,7 +55,7 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 		return &FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value", Message: "may_announce is for sources of the configuration file alone"}
 	}
 	if !opts.Static && c.opts.Reaches != nil {
-		for _, f := range []struct{ field, endpoint string }{{"endpoint", r.Endpoint}, {"replay_endpoint", r.ReplayEndpoint}} {
+		for _, f := range append(r.dialed(), fieldEndpoint{"endpoint", r.Endpoint}) {
 			if f.endpoint == "" {
 				continue
 			}
@@ -196,7 +196,7 @@ func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.
 	if recorded != nil {
 		cfg.OnUndecodable = recorded.Undecodable
 	}
-	cfg.Endpoint, cfg.ReplayEndpoint = r.Endpoint, r.ReplayEndpoint
+	cfg.Endpoint, cfg.ReplayEndpoint, cfg.SnapshotEndpoint = r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint
 	if c.opts.Transport != nil {
 		cfg.Transport = c.opts.Transport(r, static)
 	}
@@ -206,6 +206,13 @@ func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.
 		cfg.FirstSeq = 1 // the Mooncake master numbers its batches from 1
 	}
 	return cfg
+}
+
+// SourceBounds returns how many sources there may be, and how many that clients of one tenant
+// registered; 0 is no bound.
+func (c *Conductor) SourceBounds() (all, ofTenant int) {
+	t := c.tuned.Load()
+	return t.MaxSources, t.MaxTenantSources
 }
 
 // pauser is a feed that can let its publisher alone for a while.

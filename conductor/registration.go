@@ -40,14 +40,16 @@ func (k Key) String() string { return k.Instance + "|" + k.Tenant + "|" + strcon
 type Registration struct {
 	Endpoint       string
 	ReplayEndpoint string
-	Type           string
-	Model          string
-	Lora           string
-	Tenant         string
-	Instance       string
-	BlockSize      int // tokens per block
-	Rank           int // data-parallel rank, used where events name none
-	Salt           string
+	// SnapshotEndpoint is where the engine gives its whole state away, "" if it does not.
+	SnapshotEndpoint string
+	Type             string
+	Model            string
+	Lora             string
+	Tenant           string
+	Instance         string
+	BlockSize        int // tokens per block
+	Rank             int // data-parallel rank, used where events name none
+	Salt             string
 	// TTL is how long a block stays after it was last announced, for publishers
 	// that announce no removals; 0 is for ever.
 	TTL time.Duration
@@ -77,6 +79,9 @@ func (r Registration) Key() Key { return Key{Instance: r.Instance, Tenant: r.Ten
 // pool reports whether the source holds blocks for other instances and is no
 // routable instance itself.
 func (r Registration) pool() bool { return r.Type == TypeMooncake }
+
+// restores reports whether the publisher can bring back what was dropped.
+func (r *Registration) restores() bool { return r.ReplayEndpoint != "" || r.SnapshotEndpoint != "" }
 
 // Pool is pool for others.
 func (r Registration) Pool() bool { return r.pool() }
@@ -174,12 +179,26 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	if err := zmq.CheckLive(r.Endpoint); err != nil {
 		return Invalid("endpoint", "invalid_value", "endpoint: %v", err)
 	}
-	if r.ReplayEndpoint != "" {
-		if err := zmq.Check(r.ReplayEndpoint); err != nil {
-			return Invalid("replay_endpoint", "invalid_value", "replay_endpoint: %v", err)
+	for _, f := range r.dialed() {
+		if f.endpoint == "" {
+			continue
+		}
+		if err := zmq.Check(f.endpoint); err != nil {
+			return Invalid(f.field, "invalid_value", "%s: %v", f.field, err)
 		}
 	}
 	return nil
+}
+
+// Check returns the first bad field of the registration, whatever its endpoints are.
+func (r Registration) Check() error { return r.normalize(true) }
+
+// fieldEndpoint is an endpoint under the wire name of its field.
+type fieldEndpoint struct{ field, endpoint string }
+
+// dialed returns the endpoints that are asked, and never bound.
+func (r *Registration) dialed() []fieldEndpoint {
+	return []fieldEndpoint{{"replay_endpoint", r.ReplayEndpoint}, {"snapshot_endpoint", r.SnapshotEndpoint}}
 }
 
 // Texts of a registration are in every list and metric of the server.
@@ -195,7 +214,7 @@ func (r *Registration) bounded() error {
 		field, value string
 		most         int
 	}{
-		{"endpoint", r.Endpoint, maxEndpoint}, {"replay_endpoint", r.ReplayEndpoint, maxEndpoint}, {"type", r.Type, maxName}, {"modelname", r.Model, maxName},
+		{"endpoint", r.Endpoint, maxEndpoint}, {"replay_endpoint", r.ReplayEndpoint, maxEndpoint}, {"snapshot_endpoint", r.SnapshotEndpoint, maxEndpoint}, {"type", r.Type, maxName}, {"modelname", r.Model, maxName},
 		{"lora_name", r.Lora, maxName}, {"tenant_id", r.Tenant, maxName}, {"instance_id", r.Instance, maxName}, {"additionalsalt", r.Salt, maxName},
 	} {
 		if len(f.value) > f.most {
@@ -234,6 +253,7 @@ func (r Registration) diff(want Registration, copies string) (field, have, got s
 	for _, f := range []struct{ name, have, got string }{
 		{"endpoint", r.Endpoint, want.Endpoint},
 		{"replay_endpoint", r.ReplayEndpoint, want.ReplayEndpoint},
+		{"snapshot_endpoint", r.SnapshotEndpoint, want.SnapshotEndpoint},
 		{"type", r.Type, want.Type},
 		{"modelname", r.Model, want.Model},
 		{"lora_name", r.Lora, want.Lora},

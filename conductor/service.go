@@ -36,7 +36,8 @@ type Service struct {
 	Incomplete int // blocks of a pool that lack objects
 	Objects    int // a pool's that are bound to a block; other objects of the block may be missing
 	Gaps       uint64
-	// HistoryFrom is where the blocks come from: FromSnapshot, FromPeer, FromReplay or FromLive.
+	// HistoryFrom is where the blocks come from: FromEngine, FromSnapshot, FromPeer, FromReplay
+	// or FromLive.
 	HistoryFrom string
 	// Replayed counts applied batches that came from a replay.
 	Replayed uint64
@@ -44,6 +45,14 @@ type Service struct {
 	// Overruns counts replays that began after the batch asked for, Duplicates
 	// batches that came twice, Reconnects connections after the first.
 	Overruns, Duplicates, Reconnects uint64
+
+	// Snapshots counts snapshots of the engine that were applied, SnapshotFailures requests
+	// without one by reason. SnapshotReason is that of the last, "" after a snapshot.
+	Snapshots        uint64
+	SnapshotFailures map[string]uint64
+	SnapshotReason   string
+
+	asksSnapshots bool // also where SnapshotEndpoint is hidden
 
 	// Queued and QueuedBytes are batches received and not applied. Where they reach
 	// stream.queue or stream.queue_bytes, the source is not read.
@@ -122,6 +131,9 @@ func (s *holdings) countMedia(held heldBlocks) (media []MediumBlocks, orphans in
 	return media, orphans
 }
 
+// AsksSnapshots reports whether the source asks its engine for snapshots.
+func (s *Service) AsksSnapshots() bool { return s.asksSnapshots }
+
 // Watermarks returns, in the order of Services, how many batches of its publisher
 // each source is past: the last applied sequence plus one, 0 before the first.
 func (c *registry) Watermarks() []uint64 {
@@ -163,13 +175,19 @@ func (s *source) service(st *stream.Status, held heldBlocks) Service {
 		Overruns:     st.Overruns,
 		Duplicates:   st.Duplicates,
 		Reconnects:   st.Reconnects,
-		Queued:       st.Queued,
-		QueuedBytes:  st.QueuedBytes,
-		Dropped:      s.drops(*st),
-		Findings:     s.doctor.List(),
-		LastError:    st.LastError,
-		LastBatch:    st.LastBatchAt,
-		Age:          -1,
+		Snapshots:    st.Snapshots,
+
+		SnapshotFailures: st.SnapshotFailures,
+		SnapshotReason:   st.SnapshotReason,
+		asksSnapshots:    s.reg.SnapshotEndpoint != "",
+
+		Queued:      st.Queued,
+		QueuedBytes: st.QueuedBytes,
+		Dropped:     s.drops(*st),
+		Findings:    s.doctor.List(),
+		LastError:   st.LastError,
+		LastBatch:   st.LastBatchAt,
+		Age:         -1,
 	}
 	v.Media, v.Orphans = s.countMedia(held)
 	for _, m := range v.Media {

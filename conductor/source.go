@@ -55,6 +55,11 @@ type source struct {
 	at    time.Time
 	news  bool
 
+	// filled are the parts of the snapshot that is being applied, and when it began. Owned
+	// by run.
+	filled int
+	began  time.Time
+
 	// doubted is true if the stream knows of gaps in the numbers of standardized events.
 	// Owned by run.
 	doubted bool
@@ -177,10 +182,18 @@ func (s *source) applyStep(step *stream.Step) {
 		s.ring.Reset(step.Epoch)
 		s.conductor.log.Info().Str("source", s.reg.Key().String()).Str("reason", step.Reason).
 			Uint64("epoch", step.Epoch).Msg("blocks of the source dropped")
+		s.leaveFilling()
 		s.forget()
 		s.noteError("")
 		s.marked, s.checkpoints = false, nil
 		s.origin.Store(nil)
+		if step.Reason == stream.ReasonSnapshot {
+			s.beginFilling()
+		}
+	case stream.Fill:
+		s.fill(step)
+	case stream.Filled:
+		s.reveal(step)
 	case stream.Apply:
 		if s.marked && step.Seq != s.mark.Seq+1 {
 			s.normal.BatchMissing()

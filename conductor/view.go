@@ -47,6 +47,9 @@ func (v View) Timed(clock *stage.Clock) View {
 	return v
 }
 
+// Reader returns what the client may see.
+func (v View) Reader() Reader { return v.reader }
+
 // May returns ErrForbidden if the client may not name a tenant; "" is DefaultTenant.
 func (v View) May(tenant string) error {
 	if v.reader.Tenants.Has(cmp.Or(tenant, DefaultTenant)) {
@@ -150,7 +153,7 @@ func (v View) Services() []Service {
 // redact hides the secrets of a registration that the client may not see.
 func (v View) redact(r *Registration) {
 	if !v.reader.Secrets {
-		r.Endpoint, r.ReplayEndpoint, r.Salt = "", "", v.conductor.redactedSalt(r.Salt)
+		r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint, r.Salt = "", "", "", v.conductor.redactedSalt(r.Salt)
 	}
 }
 

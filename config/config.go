@@ -18,6 +18,7 @@
 package config
 
 import (
+	"math"
 	"strconv"
 	"time"
 )
@@ -95,6 +96,7 @@ type Config struct {
 	Privacy   Privacy       `mapstructure:"privacy"`
 	Reload    Reload        `mapstructure:"reload"`
 	UI        UI            `mapstructure:"ui"`
+	Discovery Discovery     `mapstructure:"discovery"`
 }
 
 // Listener is one port.
@@ -125,24 +127,27 @@ type Hash struct {
 // Source is one subscription known from the start, with the fields of
 // POST /register.
 type Source struct {
-	Endpoint       string                   `mapstructure:"endpoint"`        // PUB socket of the engine: tcp://host:port or ipc://path
-	ReplayEndpoint string                   `mapstructure:"replay_endpoint"` // its ROUTER socket, "" when it has none
-	Type           string                   `mapstructure:"type"`            // vLLM, SGLang, Mooncake or Standard
-	ModelName      string                   `mapstructure:"modelname"`
-	LoraName       string                   `mapstructure:"lora_name"`      // "" is the base model
-	TenantID       string                   `mapstructure:"tenant_id"`      // "" is DefaultTenant
-	InstanceID     string                   `mapstructure:"instance_id"`    // the name answers give; several ranks may share it
-	BlockSize      int                      `mapstructure:"block_size"`     // tokens a block
-	DPRank         int                      `mapstructure:"dp_rank"`        // data-parallel rank, 0 where there is one
-	AdditionalSalt string                   `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
-	TTL            time.Duration            `mapstructure:"ttl"`            // as Index.TTL, for this source
-	MediaTTL       map[string]time.Duration // of single media, by the names engines give them; in files a map under ttl
-	Serves         []string                 `mapstructure:"serves"`       // instances a pool is bound to; none is all
-	Copies         string                   `mapstructure:"copies"`       // as Stream.Copies, for this source; "" is that
-	Owned          string                   `mapstructure:"owned"`        // Count or Drop: blocks of the engine's cache runner; "" is Count
-	Clear          string                   `mapstructure:"clear"`        // All or Device: what an engine's clear takes; "" is All
-	MayAnnounce    []string                 `mapstructure:"may_announce"` // tenants its events may name besides its own
-	HashProfile    HashProfile              `mapstructure:"hash_profile"` // how the engine names its blocks
+	Endpoint       string `mapstructure:"endpoint"`        // PUB socket of the engine: tcp://host:port or ipc://path
+	Discover       string `mapstructure:"discover"`        // HTTP server of the engine, which is asked for endpoints; "" where they are given
+	ReplayEndpoint string `mapstructure:"replay_endpoint"` // its ROUTER socket, "" when it has none
+	// SnapshotEndpoint is the engine's ROUTER socket for snapshots of its cache, "" when it has none.
+	SnapshotEndpoint string                   `mapstructure:"snapshot_endpoint"`
+	Type             string                   `mapstructure:"type"` // vLLM, SGLang, Mooncake or Standard
+	ModelName        string                   `mapstructure:"modelname"`
+	LoraName         string                   `mapstructure:"lora_name"`      // "" is the base model
+	TenantID         string                   `mapstructure:"tenant_id"`      // "" is DefaultTenant
+	InstanceID       string                   `mapstructure:"instance_id"`    // the name answers give; several ranks may share it
+	BlockSize        int                      `mapstructure:"block_size"`     // tokens a block
+	DPRank           int                      `mapstructure:"dp_rank"`        // data-parallel rank, 0 where there is one
+	AdditionalSalt   string                   `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
+	TTL              time.Duration            `mapstructure:"ttl"`            // as Index.TTL, for this source
+	MediaTTL         map[string]time.Duration // of single media, by the names engines give them; in files a map under ttl
+	Serves           []string                 `mapstructure:"serves"`       // instances a pool is bound to; none is all
+	Copies           string                   `mapstructure:"copies"`       // as Stream.Copies, for this source; "" is that
+	Owned            string                   `mapstructure:"owned"`        // Count or Drop: blocks of the engine's cache runner; "" is Count
+	Clear            string                   `mapstructure:"clear"`        // All or Device: what an engine's clear takes; "" is All
+	MayAnnounce      []string                 `mapstructure:"may_announce"` // tenants its events may name besides its own
+	HashProfile      HashProfile              `mapstructure:"hash_profile"` // how the engine names its blocks
 }
 
 // HashProfile says how an engine names its blocks; the zero value is not known.
@@ -175,6 +180,8 @@ type Stream struct {
 	StaleAfter         time.Duration `mapstructure:"stale_after"`          // silence (no batch, no transport life) after which a source is stale
 	ReplayTimeout      time.Duration `mapstructure:"replay_timeout"`       // silence after which a replay request is repeated or given up
 	ReplayConcurrency  int           `mapstructure:"replay_concurrency"`   // replays in flight over all sources
+	SnapshotTimeout    time.Duration `mapstructure:"snapshot_timeout"`     // silence after which a request for a snapshot of an engine is given up
+	SnapshotBytes      int64         `mapstructure:"snapshot_bytes"`       // bytes a snapshot of an engine may have
 	Queue              int           `mapstructure:"queue"`                // batches that may wait between socket and index; reading stops there
 	QueueBytes         int64         `mapstructure:"queue_bytes"`          // bytes of payload those batches may hold; reading stops there
 	QueueBytesTotal    int64         `mapstructure:"queue_bytes_total"`    // bytes those batches may take over all sources; reading stops there
@@ -323,6 +330,18 @@ type UI struct {
 	RecentQueries bool `mapstructure:"recent_queries"` // keep token ids of some queries while a page looks
 }
 
+// Discovery finds sources.
+type Discovery struct {
+	TokenFile  string `mapstructure:"token_file"`  // bearer token for engines of sources with discover; "" sends none
+	SourcesDir string `mapstructure:"sources_dir"` // folder of files with further sources; "" watches none
+}
+
+// AutoBlocks is a block size that the engine or its first events tell.
+const AutoBlocks = math.MinInt32
+
+// Learns reports whether settings of the source come from its engine.
+func (s *Source) Learns() bool { return s.Discover != "" || s.BlockSize == AutoBlocks }
+
 // Privacy is what users of one tenant learn of each other.
 type Privacy struct {
 	SaltedOnly bool `mapstructure:"salted_only"` // queries without a cache salt match nothing
@@ -360,6 +379,8 @@ func Default() Config {
 			Heartbeat:          10 * time.Second, // finds a dead route within four of them, well before an operator does
 			StaleAfter:         30 * time.Second, // longer than an engine's stalls (compilation, weight loading), shorter than an operator's patience
 			ReplayTimeout:      5 * time.Second,  // an engine answers a replay between two steps; ten times the slowest step
+			SnapshotTimeout:    10 * time.Second, // an engine writes 1 M blocks in three seconds
+			SnapshotBytes:      256 << 20,        // vLLM's own limit, twice 1 M blocks of 16 tokens
 			ReplayConcurrency:  8,                // after a restart a fleet replays in waves instead of filling every queue at once
 			Queue:              16384,            // vLLM's replay ring of 10,000 batches in one piece, and what arrives meanwhile
 			QueueBytes:         64 << 20,         // two messages of the largest size allowed; usual batches are 1-50 KiB
@@ -380,6 +401,10 @@ func Default() Config {
 		Pool: Pool{
 			Completeness: All,       // a block that lacks the part of one worker is of no use
 			MaxBytes:     512 << 20, // some two million objects
+		},
+		Discovery: Discovery{
+			TokenFile:  "", // engines without --api-key answer anybody
+			SourcesDir: "", // the settings name the sources
 		},
 		Snapshot: Snapshot{
 			Interval: time.Minute, // the replay ring of an engine is minutes long

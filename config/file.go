@@ -164,6 +164,9 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, instance string) Sourc
 		return true
 	})
 	l.readPairs(t, path, pairs, sourceFields, into(&s))
+	if _, given := l.places[join(path, "block_size")]; s.Discover != "" && !given {
+		s.BlockSize = AutoBlocks
+	}
 	return s.withTenant()
 }
 

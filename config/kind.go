@@ -23,7 +23,9 @@ type kind struct {
 	tags  []string // YAML tags a file may use for it
 	parse func(string) (any, error)
 	words []string // the choices, where it is one
-	list  bool     // a []string; a file may write a list for it
+	// literal is a text that a file may write for it, although texts are none of its tags; "" for none.
+	literal string
+	list    bool // a []string; a file may write a list for it
 }
 
 // show renders a value of any kind as text that its kind reads.
@@ -36,6 +38,10 @@ func show(v any) string {
 			return Auto
 		}
 		return showSize(v)
+	case int:
+		if v == AutoBlocks {
+			return Auto
+		}
 	case []string:
 		return strings.Join(v, ",")
 	}
@@ -201,6 +207,21 @@ func count() kind {
 		n, err := strconv.ParseInt(digits, 0, 32)
 		return int(n), err
 	})
+}
+
+// blocks is a block size, or auto.
+func blocks() kind {
+	k := count()
+	k.wants += ", or auto"
+	k.literal = Auto
+	number := k.parse
+	k.parse = func(s string) (any, error) {
+		if s == Auto {
+			return AutoBlocks, nil
+		}
+		return number(s)
+	}
+	return k
 }
 
 // seed is a whole number of 64 bits without a sign, or random.

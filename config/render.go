@@ -90,6 +90,9 @@ func structNode(of reflect.Value, fields []field) *yaml.Node {
 // node renders a value as one scalar.
 func (k kind) node(v any) *yaml.Node {
 	n := textNode(show(v))
+	if n.Value == k.literal {
+		return n
+	}
 	switch tag := k.tags[0]; tag {
 	case "!!int", "!!bool":
 		n = &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: n.Value}

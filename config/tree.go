@@ -280,6 +280,7 @@ func (t *tree) scalar(n *yaml.Node, path string, k kind, r *report) (any, bool) 
 	for _, want := range k.tags {
 		fits = fits || n.Kind == yaml.ScalarNode && tag == want
 	}
+	fits = fits || k.literal != "" && n.Kind == yaml.ScalarNode && tag == "!!str" && n.Value == k.literal
 	switch {
 	case isNull(n):
 		r.add(t.at(n), path, "has no value; it must be %s", k.wants)

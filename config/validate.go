@@ -134,28 +134,47 @@ func (c *Config) complaints() (out []Complaint) {
 // complaints lists the broken rules of one source alone.
 func (s *Source) complaints() (out []Complaint) {
 	add := func(path, message string) { out = append(out, Complaint{Path: path, Message: message}) }
-	if s.Endpoint == "" {
+	for _, f := range []struct{ path, endpoint string }{{"endpoint", s.Endpoint}, {"replay_endpoint", s.ReplayEndpoint}, {"snapshot_endpoint", s.SnapshotEndpoint}} {
+		if s.Discover != "" && f.endpoint != "" {
+			add(f.path, "comes from the engine with discover")
+		}
+	}
+	if s.Discover != "" {
+		if !strings.HasPrefix(s.Discover, "http://") && !strings.HasPrefix(s.Discover, "https://") {
+			add("discover", fmt.Sprintf("%q is no URL of an engine; write http://host:port", s.Discover))
+		}
+	} else if s.Endpoint == "" {
 		add("endpoint", "is required")
 	} else if err := checkLiveEndpoint(s.Endpoint); err != nil {
 		add("endpoint", err.Error())
 	}
-	if s.ReplayEndpoint != "" {
-		if err := checkEndpoint(s.ReplayEndpoint); err != nil {
-			add("replay_endpoint", err.Error())
+	for _, f := range []struct{ path, endpoint string }{{"replay_endpoint", s.ReplayEndpoint}, {"snapshot_endpoint", s.SnapshotEndpoint}} {
+		if f.endpoint == "" {
+			continue
+		}
+		if err := checkEndpoint(f.endpoint); err != nil {
+			add(f.path, err.Error())
 		}
 	}
-	if s.Type == "" {
+	if s.SnapshotEndpoint != "" && s.Copies == Set {
+		add("copies", "must be count with a snapshot_endpoint")
+	}
+	if s.Type == "" && s.Discover != "" {
+		// the engine tells it
+	} else if s.Type == "" {
 		add("type", "is required; it is "+sourceTypes.wants)
 	} else if _, err := sourceTypes.parse(s.Type); err != nil {
 		add("type", err.Error())
 	}
-	if s.ModelName == "" {
+	if s.ModelName == "" && s.Discover == "" {
 		add("modelname", "is required")
 	}
 	if s.InstanceID == "" {
 		add("instance_id", "is required")
 	}
-	if s.BlockSize == 0 {
+	if s.BlockSize == AutoBlocks {
+		// the engine tells it
+	} else if s.BlockSize == 0 {
 		add("block_size", "is required; it is the engine's tokens a block")
 	} else if s.BlockSize < 0 {
 		add("block_size", fmt.Sprintf("%d is out of range 1 to 2147483647", s.BlockSize))
@@ -172,7 +191,7 @@ func (s *Source) complaints() (out []Complaint) {
 	if len(s.Serves) > 0 && !strings.EqualFold(s.Type, "Mooncake") {
 		add("serves", "is for type Mooncake; blocks of an engine are its own")
 	}
-	for _, f := range []struct{ name, value string }{{"copies", s.Copies}, {"owned", s.Owned}, {"clear", s.Clear}} {
+	for _, f := range []struct{ name, value string }{{"copies", s.Copies}, {"owned", s.Owned}, {"clear", s.Clear}, {"snapshot_endpoint", s.SnapshotEndpoint}} {
 		if f.value != "" && strings.EqualFold(s.Type, "Mooncake") {
 			add(f.name, "is for engines, not for type Mooncake")
 		}

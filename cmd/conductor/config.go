@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -123,7 +124,17 @@ func summarize(w io.Writer, c config.Config) error {
 		if s.ReplayEndpoint != "" {
 			replay = "replay " + s.ReplayEndpoint
 		}
-		fmt.Fprintf(table, "  %s\t%s\t%s\tblock size %d\t%s\t%s\n", s.Key(), s.Type, s.ModelName, s.BlockSize, s.Endpoint, replay)
+		if s.SnapshotEndpoint != "" {
+			replay += ", snapshots " + s.SnapshotEndpoint
+		}
+		if s.Discover != "" {
+			replay = "asks " + s.Discover
+		}
+		size := config.Auto
+		if s.BlockSize != config.AutoBlocks {
+			size = strconv.Itoa(s.BlockSize)
+		}
+		fmt.Fprintf(table, "  %s\t%s\t%s\tblock size %s\t%s\t%s\n", s.Key(), s.Type, s.ModelName, size, s.Endpoint, replay)
 	}
 	return table.Flush()
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -29,14 +28,17 @@ import (
 type reloader struct {
 	load      func() (*config.Loaded, error) // as at the start
 	conductor *conductor.Conductor
-	entry     *gate
-	web       *server.Servers
-	places    *server.Admission
-	budget    *server.Budget
-	timing    *telemetry.Watch
-	watches   *rpc.Watches
-	allowed   *reaching
-	log       zerolog.Logger
+	sources   *following
+	// files looks at discovery.sources_dir, and returns its faults; nil if there is none.
+	files   func() map[string]string
+	entry   *gate
+	web     *server.Servers
+	places  *server.Admission
+	budget  *server.Budget
+	timing  *telemetry.Watch
+	watches *rpc.Watches
+	allowed *reaching
+	log     zerolog.Logger
 
 	mu      sync.Mutex
 	current config.Config // guarded by mu
@@ -82,6 +84,12 @@ func (r *reloader) Reload(dry bool) conductorhttp.Reload {
 	out := r.reload(dry)
 	if dry {
 		return out
+	}
+	if r.files != nil {
+		// The folder asks for the settings.
+		r.mu.Unlock()
+		out.Files = r.files()
+		r.mu.Lock()
 	}
 	r.results.WithLabelValues(out.Result).Inc()
 	line := r.log.Info()
@@ -142,9 +150,7 @@ func (r *reloader) reload(dry bool) (out conductorhttp.Reload) {
 // follow replaces sources. If one cannot be registered, those before it are put back.
 func (r *reloader) follow(added, changed, removed []config.Source) error {
 	var undo []func()
-	register := func(s config.Source, replace bool) error {
-		return r.conductor.Register(registration(s), conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: replace})
-	}
+	register := r.sources.register
 	before := func(s config.Source) config.Source {
 		for _, old := range r.current.Sources {
 			if old.Key() == s.Key() {
@@ -154,22 +160,23 @@ func (r *reloader) follow(added, changed, removed []config.Source) error {
 		panic("BUG: a changed source was not there before: " + s.Key())
 	}
 	for _, s := range removed {
-		if _, err := r.conductor.Unregister(keyOf(s)); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+		if err := r.sources.unregister(s); err != nil {
 			return r.undone(undo, s, err)
 		}
 		undo = append(undo, func() { register(s, true) })
 	}
 	for _, s := range changed {
-		if err := register(s, true); err != nil {
+		was := before(s)
+		if err := r.sources.change(was, s); err != nil {
 			return r.undone(undo, s, err)
 		}
-		undo = append(undo, func() { register(before(s), true) })
+		undo = append(undo, func() { r.sources.change(s, was) })
 	}
 	for _, s := range added {
 		if err := register(s, false); err != nil {
 			return r.undone(undo, s, err)
 		}
-		undo = append(undo, func() { r.conductor.Unregister(keyOf(s)) })
+		undo = append(undo, func() { r.sources.unregister(s) })
 	}
 	return nil
 }

@@ -178,10 +178,12 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		registry.MustRegister(entry.certificates.Expiry())
 	}
 
+	targets := newTargets(&cfg, c, sockets, allowed, log)
+	registry.MustRegister(targets)
+	sources := &following{conductor: c, targets: targets}
 	for i, src := range cfg.Sources {
-		// Endpoints have been checked, those of --workers by Dynamo's rules, which let
-		// some pass that can never work.
-		if err := c.Register(registration(src), conductor.RegisterOptions{Static: true, AnyEndpoint: true}); err != nil {
+		if err := sources.register(src, false); err != nil {
+			targets.Close()
 			c.Close()
 			options.Journal.Close()
 			path := fmt.Sprintf("sources[%d]", i)
@@ -189,19 +191,36 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		}
 	}
 
+	var found *folder
+	again := newReloader(&reloader{
+		load: load, conductor: c, sources: sources, entry: entry, web: web, places: places, budget: budget, timing: timing, watches: watches, allowed: allowed, log: log, current: cfg,
+	})
+	registry.MustRegister(again)
+	if dir := cfg.Discovery.SourcesDir; dir != "" {
+		found = newFolder(dir, sources, again.settings, log)
+		registry.MustRegister(found)
+		found.look()
+		again.files = found.look
+	}
+	targets.Settle(ctx, firstAnswers)
 	if kept != nil {
 		keeper.RestoreSources()
 	}
-	again := newReloader(&reloader{
-		load: load, conductor: c, entry: entry, web: web, places: places, budget: budget, timing: timing, watches: watches, allowed: allowed, log: log, current: cfg,
-	})
-	registry.MustRegister(again)
+	following := make(chan struct{})
+	go func() {
+		defer close(following)
+		if found != nil {
+			go found.run(ctx)
+		}
+		targets.Run(ctx)
+	}()
+	defer func() { targets.Close(); <-following }()
 	defer onHangup(loaded.File != "", again, access, log)()
 	if cfg.Reload.Watch && loaded.File != "" {
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload: again.Reload, Watch: hub, Again: entry.Again,
+		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
@@ -267,6 +286,10 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	shutdown(c, options.Journal, log)
 	return err
 }
+
+// firstAnswers is how long a start waits for the engines of the configuration to say where they
+// publish, so that a snapshot finds their sources.
+const firstAnswers = 5 * time.Second
 
 // drain lets the servers answer on for a while. A further signal ends that.
 func drain(web *server.Servers, d time.Duration, log zerolog.Logger) {
@@ -418,6 +441,10 @@ func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (
 	return w, nil
 }
 
+// engineSnapshots is how many engines are asked for a snapshot at once. Each reply may take
+// stream.snapshot_bytes of memory, and costs the engine a second.
+const engineSnapshots = 4
+
 // frameRoom is what topic and sequence frames may take next to the payload.
 const frameRoom = 64 << 10
 
@@ -447,6 +474,8 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 	}
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
+	parts := limits
+	parts.MaxPayload = int(cfg.Stream.SnapshotBytes)
 	return conductor.Options{
 		HashSeed:         cfg.Hash.Seed,
 		Copies:           copies,
@@ -486,6 +515,10 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 			OnUnrecoverableGap: cfg.Stream.OnUnrecoverableGap,
 			Decode:             func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) },
 			Replays:            stream.NewLimiter(cfg.Stream.ReplayConcurrency),
+			SnapshotTimeout:    cfg.Stream.SnapshotTimeout,
+			SnapshotBytes:      int(cfg.Stream.SnapshotBytes),
+			DecodePart:         func(part []byte) (events.Batch, error) { return wire.Decode(part, parts) },
+			Requests:           stream.NewLimiter(engineSnapshots),
 		},
 	}
 }
@@ -559,8 +592,8 @@ func heartbeat(pause time.Duration) time.Duration {
 // registration is a configured source as the registry takes it.
 func registration(s config.Source) conductor.Registration {
 	return conductor.Registration{
-		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
-		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: s.BlockSize, Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL, MediaTTL: s.MediaTTL,
+		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
+		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: max(s.BlockSize, 0), Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL, MediaTTL: s.MediaTTL,
 		Serves: s.Serves, Copies: s.Copies, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 		Profile: conductor.HashProfile(s.HashProfile),
 	}

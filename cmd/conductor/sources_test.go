@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"kvconductor/conductor/discovery"
 	"kvconductor/config"
 )
 
@@ -23,7 +24,7 @@ func TestConfiguredSourceIsRegistered(t *testing.T) {
 		default:
 			v.SetInt(7)
 		}
-		if reflect.ValueOf(registration(s)).IsZero() {
+		if reflect.DeepEqual(targetOf(s), discovery.Target{Static: true}) {
 			t.Errorf("%+v is registered without it", s)
 		}
 	}

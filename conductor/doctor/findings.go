@@ -67,6 +67,8 @@ const (
 	FindingDrift = "drift"
 	// FindingBehind: another replica has applied more batches of the source.
 	FindingBehind = "behind"
+	// FindingLearned: settings of the registration came from the engine. No fault.
+	FindingLearned = "learned"
 )
 
 // Findings are the findings about one source. All methods are safe for concurrent use.

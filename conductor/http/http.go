@@ -29,6 +29,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/discovery"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
 	"kvconductor/conductor/watch"
@@ -54,6 +55,8 @@ type Options struct {
 	Again func(*gin.Context) bool
 	// Reload reads the settings again; nil has none.
 	Reload func(dryRun bool) Reload
+	// Discovery asks engines where they publish; nil has none.
+	Discovery *discovery.Manager
 	// Version is reported by /health.
 	Version string
 	// OpenAPI is the document served at /openapi.yaml.

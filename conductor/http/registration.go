@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/gin-gonic/gin"
@@ -8,12 +9,13 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/discovery"
 )
 
 // What a body may say; fields by other names are ignored.
 var (
 	keyFields          = body.Of("instance_id", "tenant_id", "dp_rank")
-	registrationFields = append(body.Of("endpoint", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint",
+	registrationFields = append(body.Of("endpoint", "discover", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint", "snapshot_endpoint",
 		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves",
 		"copies", "owned", "clear", "may_announce", "hash_profile", "replace"),
 		append(keyFields, body.Field{Name: "lora_id", Kind: body.Ignored}, body.Field{Name: "cache_group", Kind: body.Ignored})...)
@@ -35,23 +37,38 @@ func (a *api) register(g *gin.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	discover := f.text("discover")
+	required := f.required
+	rank := func() int { return f.integer("dp_rank", 0, math.MaxInt32) }
+	if discover != "" {
+		required = f.text
+		if _, raw := f.field("dp_rank"); raw == nil {
+			rank = func() int { return 0 }
+		}
+	}
+	auto := false
+	size := func() (n int) {
+		n, auto = f.learnedSize(discover != "")
+		return n
+	}
 	r := conductor.Registration{
-		Endpoint:       f.required("endpoint"),
-		Type:           f.required("type"),
-		Model:          f.required("modelname", "model", "model_name"),
-		Instance:       f.required("instance_id"),
-		BlockSize:      f.blockSize(),
-		Rank:           f.integer("dp_rank", 0, math.MaxInt32),
-		ReplayEndpoint: f.text("replay_endpoint"),
-		Lora:           f.text("lora_name"),
-		Tenant:         f.text("tenant_id"),
-		Salt:           f.text("additionalsalt", "additional_salt"),
-		Serves:         f.texts("serves"),
-		Copies:         f.text("copies"),
-		Owned:          f.text("owned"),
-		Clear:          f.text("clear"),
-		MayAnnounce:    f.texts("may_announce"),
-		Profile:        f.profile(),
+		Endpoint:         required("endpoint"),
+		Type:             required("type"),
+		Model:            required("modelname", "model", "model_name"),
+		Instance:         f.required("instance_id"),
+		BlockSize:        size(),
+		Rank:             rank(),
+		ReplayEndpoint:   f.text("replay_endpoint"),
+		SnapshotEndpoint: f.text("snapshot_endpoint"),
+		Lora:             f.text("lora_name"),
+		Tenant:           f.text("tenant_id"),
+		Salt:             f.text("additionalsalt", "additional_salt"),
+		Serves:           f.texts("serves"),
+		Copies:           f.text("copies"),
+		Owned:            f.text("owned"),
+		Clear:            f.text("clear"),
+		MayAnnounce:      f.texts("may_announce"),
+		Profile:          f.profile(),
 	}
 	r.TTL, r.MediaTTL = f.durations("ttl")
 	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}
@@ -59,7 +76,12 @@ func (a *api) register(g *gin.Context) (any, error) {
 		return nil, f.err
 	}
 	g.Set(access.SubjectKey, r.Key().String())
-	if err := access.View(a.conductor, g).Register(r, opts); err != nil {
+	if discover != "" || auto {
+		err = a.follow(g, discovery.Target{Registration: r, URL: discover}, opts.Replace)
+	} else {
+		err = access.View(a.conductor, g).Register(r, opts)
+	}
+	if err != nil {
 		return nil, err
 	}
 	out := gin.H{"status": "registered successfully", "instance_id": r.Instance}
@@ -67,6 +89,48 @@ func (a *api) register(g *gin.Context) (any, error) {
 		out["warnings"] = warnings
 	}
 	return out, nil
+}
+
+// learnedSize reads a block size. It may be left out or auto with discover, and auto without it.
+func (f *fields) learnedSize(discovered bool) (size int, auto bool) {
+	_, raw := f.field("block_size")
+	switch {
+	case raw == nil && discovered:
+		return 0, true
+	case len(raw) > 0 && raw[0] == '"' && string(body.Unquoted(raw)) == "auto":
+		return 0, true
+	}
+	return f.blockSize(), false
+}
+
+// follow lets an engine say what its registration lacks.
+func (a *api) follow(g *gin.Context, t discovery.Target, replace bool) error {
+	if a.opts.Discovery == nil {
+		return conductor.ErrPast
+	}
+	if err := access.View(a.conductor, g).May(t.Tenant); err != nil {
+		return err
+	}
+	if len(t.MayAnnounce) > 0 {
+		return &conductor.FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value", Message: "may_announce is for sources of the configuration file alone"}
+	}
+	return a.opts.Discovery.Add(t, replace)
+}
+
+// forget stops asking the engine of a key, if one is asked.
+func (a *api) forget(g *gin.Context, key conductor.Key) (bool, error) {
+	if a.opts.Discovery == nil {
+		return false, nil
+	}
+	if err := access.View(a.conductor, g).May(key.Tenant); err != nil {
+		return false, err
+	}
+	n := discovery.Name{Instance: key.Instance, Tenant: key.Tenant, Rank: discovery.AllRanks}
+	if a.opts.Discovery.Remove(n) {
+		return true, nil
+	}
+	n.Rank = key.Rank
+	return a.opts.Discovery.Remove(n), nil
 }
 
 // unregister stops a source: POST /unregister. Only the key fields count.
@@ -86,7 +150,13 @@ func (a *api) unregister(g *gin.Context) (any, error) {
 		return nil, f.err
 	}
 	g.Set(access.SubjectKey, key.String())
-	key, err = access.View(a.conductor, g).Unregister(key)
+	asked, err := a.forget(g, key)
+	if err != nil {
+		return nil, err
+	}
+	if key.Tenant = cmp.Or(key.Tenant, conductor.DefaultTenant); !asked {
+		key, err = access.View(a.conductor, g).Unregister(key)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,8 @@ type Reload struct {
 	Added   []string `json:"added"`
 	Changed []string `json:"changed"`
 	Removed []string `json:"removed"`
+	// Files are the faults of files of discovery.sources_dir, by name.
+	Files map[string]string `json:"files,omitempty"`
 }
 
 // Change is a setting that differs from the one in use.

@@ -15,24 +15,25 @@ import (
 // serviceRow is one row of /services. The upper-case names are the published
 // ones.
 type serviceRow struct {
-	Endpoint       string
-	ReplayEndpoint string
-	Type           string
-	ModelName      string
-	LoraName       string
-	TenantID       string
-	InstanceID     string
-	BlockSize      int
-	DPRank         int
-	AdditionalSalt string
-	Serves         []string          `json:",omitempty"` // a pool's instances; none for all
-	Copies         string            `json:",omitempty"` // where it is not stream.copies
-	Owned          string            `json:",omitempty"` // drop
-	Clear          string            `json:",omitempty"` // device
-	MayAnnounce    []string          `json:",omitempty"` // tenants besides TenantID
-	HashProfile    *profileRow       `json:",omitempty"`
-	TTL            string            `json:",omitempty"` // of media that have none of their own
-	MediaTTL       map[string]string `json:",omitempty"` // by medium
+	Endpoint         string
+	ReplayEndpoint   string
+	SnapshotEndpoint string `json:",omitempty"`
+	Type             string
+	ModelName        string
+	LoraName         string
+	TenantID         string
+	InstanceID       string
+	BlockSize        int
+	DPRank           int
+	AdditionalSalt   string
+	Serves           []string          `json:",omitempty"` // a pool's instances; none for all
+	Copies           string            `json:",omitempty"` // where it is not stream.copies
+	Owned            string            `json:",omitempty"` // drop
+	Clear            string            `json:",omitempty"` // device
+	MayAnnounce      []string          `json:",omitempty"` // tenants besides TenantID
+	HashProfile      *profileRow       `json:",omitempty"`
+	TTL              string            `json:",omitempty"` // of media that have none of their own
+	MediaTTL         map[string]string `json:",omitempty"` // by medium
 
 	State   string
 	Reason  string
@@ -42,18 +43,26 @@ type serviceRow struct {
 	Orphans int
 	Objects *int   `json:",omitempty"` // of a pool
 	AgeMs   *int64 // since the last batch, null before the first
-	// HistoryFrom is snapshot, peer, replay or live.
-	HistoryFrom string
-	Gaps        uint64
-	Replayed    uint64
-	Restarts    uint64
-	Overruns    uint64
-	Duplicates  uint64
-	Reconnects  uint64
-	Dropped     uint64
-	DroppedBy   map[events.Reason]uint64
-	LastError   string
-	Findings    []findingRow
+	// HistoryFrom is engine_snapshot, snapshot, peer, replay or live.
+	HistoryFrom     string
+	EngineSnapshots *engineSnapshots `json:",omitempty"` // of a source with SnapshotEndpoint
+	Gaps            uint64
+	Replayed        uint64
+	Restarts        uint64
+	Overruns        uint64
+	Duplicates      uint64
+	Reconnects      uint64
+	Dropped         uint64
+	DroppedBy       map[events.Reason]uint64
+	LastError       string
+	Findings        []findingRow
+}
+
+// engineSnapshots are the requests for snapshots of the engine.
+type engineSnapshots struct {
+	Applied uint64
+	Failed  map[string]uint64 // by reason
+	Reason  string            // why the last request failed; empty after a snapshot
 }
 
 // findingRow is one finding of the doctor.
@@ -68,7 +77,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 	rows := make([]serviceRow, len(all))
 	for i, s := range all {
 		rows[i] = serviceRow{
-			Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type,
+			Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type,
 			ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
 			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves,
 			Copies: s.Copies, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
@@ -77,6 +86,9 @@ func (a *api) services(g *gin.Context) (any, error) {
 			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
 			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
+		}
+		if s.AsksSnapshots() {
+			rows[i].EngineSnapshots = &engineSnapshots{s.Snapshots, s.SnapshotFailures, s.SnapshotReason}
 		}
 		if s.TTL > 0 {
 			rows[i].TTL = s.TTL.String()
@@ -101,7 +113,43 @@ func (a *api) services(g *gin.Context) (any, error) {
 			rows[i].Dropped += n
 		}
 	}
-	return gin.H{"count": len(rows), "services": rows}, nil
+	out := gin.H{"count": len(rows), "services": rows}
+	if asked := a.asked(access.View(a.conductor, g)); len(asked) > 0 {
+		out["discovery"] = asked
+	}
+	return out, nil
+}
+
+// askedRow is one engine, or fleet of them, that is asked where it publishes.
+type askedRow struct {
+	InstanceID string
+	TenantID   string
+	URL        string // empty for a client that may not see endpoints
+	Addresses  int
+	Sources    int
+	LastError  string
+}
+
+// asked lists the targets of discovery that the client may see.
+func (a *api) asked(v conductor.View) (rows []askedRow) {
+	if a.opts.Discovery == nil {
+		return nil
+	}
+	reader := v.Reader()
+	for _, s := range a.opts.Discovery.List() {
+		if !reader.Tenants.Has(s.Tenant) {
+			continue
+		}
+		row := askedRow{s.Instance, s.Tenant, s.URL, s.Addresses, s.Sources, s.Error}
+		if !reader.Secrets {
+			row.URL = ""
+		}
+		if !reader.Causes && row.LastError != "" {
+			row.LastError = "the engine cannot be asked"
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // contextRow is one entry of model_contexts in /global_view.

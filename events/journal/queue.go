@@ -155,6 +155,9 @@ func (s *Source) State(state, reason string) {
 	s.record(Record{Kind: State, Payload: AppendFields(nil, Field{FieldState, state}, Field{FieldReason, reason})}, nil)
 }
 
+// Omitted records that n records are left out: what was applied is not in the journal.
+func (s *Source) Omitted(n uint64) { s.record(Record{Kind: Lost, Seq: n}, nil) }
+
 // Aged records that half of a time to live is over: blocks on the media that have it
 // expire, unless they were announced meanwhile.
 func (s *Source) Aged(ttl time.Duration) { s.record(Record{Kind: Aged, Seq: uint64(ttl)}, nil) }

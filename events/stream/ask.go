@@ -106,7 +106,13 @@ func (m *machine) asking() bool { return m.ask.kind == askFill || m.ask.kind == 
 // rebuild asks for everything in a new epoch, after a pause. Without a
 // connection the next connect does.
 func (m *machine) rebuild(now time.Time, pause time.Duration) {
-	if !m.cfg.canReplay || !m.connected {
+	switch {
+	case !m.connected:
+		return
+	case m.cfg.canSnapshot:
+		m.beginSnapshot(now, pause)
+		return
+	case !m.cfg.canReplay:
 		return
 	}
 	if pause == 0 {
@@ -231,7 +237,7 @@ func (m *machine) giveUp(now time.Time) {
 // wakeAt is when tick has to be called, zero if never.
 func (m *machine) wakeAt() time.Time {
 	var at time.Time
-	for _, t := range [...]time.Time{m.ask.waiting, m.ask.deadlineIfAsked(), m.checkAt, m.probeAt()} {
+	for _, t := range [...]time.Time{m.ask.waiting, m.ask.deadlineIfAsked(), m.checkAt, m.probeAt(), m.snapshotDue()} {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
@@ -260,6 +266,8 @@ func (m *machine) probeAt() time.Time {
 func (m *machine) tick(now time.Time) {
 	due := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
 	switch {
+	case due(m.snapshotDue()):
+		m.tickSnapshot(now)
 	case due(m.ask.waiting):
 		m.issue()
 	case due(m.ask.deadlineIfAsked()):

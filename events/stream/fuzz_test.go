@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvconductor/events"
+	"kvconductor/events/payload"
 	"kvconductor/internal/must"
 )
 
@@ -17,6 +18,7 @@ type follower struct {
 	last     uint64
 	has      bool
 	whole    bool // nothing is missing since the first batch or the last clear
+	filling  bool
 }
 
 func newFollower(firstSeq uint64) *follower { return &follower{firstSeq: firstSeq, epoch: 1} }
@@ -34,11 +36,21 @@ func (f *follower) take(s Step) error {
 		if s.Reason == "" {
 			return fmt.Errorf("a reset has no reason")
 		}
-		if s.Epoch > f.epoch {
-			*f = follower{firstSeq: f.firstSeq, epoch: s.Epoch}
+		f.filling = s.Reason == ReasonSnapshot
+		if s.Epoch > f.epoch || f.filling {
+			*f = follower{firstSeq: f.firstSeq, epoch: s.Epoch, filling: f.filling}
+		}
+	case Fill, Filled:
+		if s.Epoch != f.epoch || !f.filling {
+			return fmt.Errorf("a part of a snapshot of epoch %d comes in epoch %d, filling: %t", s.Epoch, f.epoch, f.filling)
+		}
+		if s.Kind == Filled {
+			f.last, f.has, f.whole, f.filling = s.Seq, true, true, false
 		}
 	case Apply:
 		switch {
+		case f.filling:
+			return fmt.Errorf("batch %d comes within a snapshot", s.Seq)
 		case s.Epoch != f.epoch:
 			return fmt.Errorf("batch %d is of epoch %d, the last reset announced %d", s.Seq, s.Epoch, f.epoch)
 		case f.has && s.Seq <= f.last:
@@ -87,61 +99,85 @@ func FuzzMachine(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 2 + 9, 0, 2 + 9, 5, 6, 1, 2 + 9, 6, 3 + 9, 0, 3 + 9, 9, 6, 0, 2 + 9, 7})
 	// A batch that cannot be decoded and one that came late before it, both waiting.
 	f.Add([]byte{1, 0, 0, 4, 0, 2, 29 | 2<<6, 3, 16 | 32, 2, 4 | 2<<6, 3, 29 | 1<<6})
-	f.Fuzz(func(t *testing.T, in []byte) {
-		if len(in) == 0 || len(in) > 2000 {
-			return
+	f.Fuzz(func(t *testing.T, in []byte) { fuzzMachine(t, in, false) })
+}
+
+// FuzzSnapshots is FuzzMachine for a publisher with snapshots.
+func FuzzSnapshots(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 2 + 12, 3, 9 + 12, 3, 2 + 12, 4, 2 + 12, 6, 4, 0, 7, 10, 9 + 12, 6})
+	f.Add([]byte{0, 0, 0, 2 + 12, 3, 10, 0, 2 + 12, 4, 7, 20, 9 + 12, 2, 7, 20, 9 + 12, 132, 2 + 24, 1})
+	f.Add([]byte{1, 0, 0, 7, 20, 11, 0, 9 + 24, 5, 3, 2, 4, 0, 8, 0, 9, 64})
+	f.Fuzz(func(t *testing.T, in []byte) { fuzzMachine(t, in, true) })
+}
+
+func fuzzMachine(t *testing.T, in []byte, snapshots bool) {
+	if len(in) == 0 || len(in) > 2000 {
+		return
+	}
+	ops := byte(9)
+	if snapshots {
+		ops = 12
+	}
+	cfg := machineConfig{canSnapshot: snapshots, keepLen: 3, keepBytes: 100, canReplay: in[0]&1 != 0, drop: in[0]&2 != 0, firstSeq: uint64(in[0] >> 2 & 1)}
+	r := newRig(cfg)
+	follow := newFollower(cfg.firstSeq)
+	r.seen = func(s Step) {
+		must.Succeed(t, follow.take(s))
+	}
+	if in[0]&8 != 0 {
+		mark := markAt(fmt.Sprint(in[0]>>4&7), []string{"", "copied"}[in[0]>>7])
+		r.m.resumeBehind(mark, 1+uint64(in[0]>>2&1))
+		follow.resume(mark)
+	}
+	for in = in[1:]; len(in) >= 2; in = in[2:] {
+		seq := uint64(in[1] & 31)
+		if in[1]&32 != 0 {
+			seq += 1 << 40
 		}
-		cfg := machineConfig{canReplay: in[0]&1 != 0, drop: in[0]&2 != 0, firstSeq: uint64(in[0] >> 2 & 1)}
-		r := newRig(cfg)
-		follow := newFollower(cfg.firstSeq)
-		r.seen = func(s Step) {
-			must.Succeed(t, follow.take(s))
-		}
-		if in[0]&8 != 0 {
-			mark := markAt(fmt.Sprint(in[0]>>4&7), []string{"", "copied"}[in[0]>>7])
-			r.m.resumeBehind(mark, 1+uint64(in[0]>>2&1))
-			follow.resume(mark)
-		}
-		for in = in[1:]; len(in) >= 2; in = in[2:] {
-			seq := uint64(in[1] & 31)
-			if in[1]&32 != 0 {
-				seq += 1 << 40
+		text := fmt.Append(nil, seq, []string{"", "x", "!", "c"}[in[1]>>6])
+		batch := message{seq: seq, payload: text}
+		copy(batch.id[:], []string{"", "a", "b"}[in[0]/ops%3])
+		ask, epoch, id := r.m.ask.id, r.m.epoch, r.m.id
+		switch in[0] % ops {
+		case 0:
+			r.feed(input{kind: inConnected})
+		case 1:
+			r.feed(input{kind: inDisconnected})
+		case 2:
+			if r.m.connected {
+				r.feed(input{kind: inLive, message: batch})
 			}
-			payload := fmt.Append(nil, seq, []string{"", "x", "!", "c"}[in[1]>>6])
-			batch := message{seq: seq, payload: payload}
-			copy(batch.id[:], []string{"", "a", "b"}[in[0]/9%3])
-			ask, epoch, id := r.m.ask.id, r.m.epoch, r.m.id
-			switch in[0] % 9 {
-			case 0:
-				r.feed(input{kind: inConnected})
-			case 1:
-				r.feed(input{kind: inDisconnected})
-			case 2:
-				if r.m.connected {
-					r.feed(input{kind: inLive, message: batch})
-				}
-			case 3:
-				r.feed(input{kind: inReplay, ask: ask, message: batch})
-			case 4:
-				r.feed(input{kind: inReplayEnd, ask: ask})
-			case 5:
-				r.feed(input{kind: inReplayCut, ask: ask})
-			case 6:
-				r.m.throttled = in[1]&1 != 0
-			case 7:
-				r.pass(time.Duration(in[1]) * 200 * time.Millisecond)
-			case 8:
-				r.feed(input{kind: inResync, text: "asked"})
+		case 3:
+			r.feed(input{kind: inReplay, ask: ask, message: batch})
+		case 4:
+			r.feed(input{kind: inReplayEnd, ask: ask})
+		case 5:
+			r.feed(input{kind: inReplayCut, ask: ask})
+		case 6:
+			r.m.throttled = in[1]&1 != 0
+		case 7:
+			r.pass(time.Duration(in[1]) * 200 * time.Millisecond)
+		case 8:
+			r.feed(input{kind: inResync, text: "asked"})
+		case 9:
+			snap := &snapshot{seq: int64(seq) - 2, id: batch.id}
+			if in[1]>>6 > 0 && snap.seq >= 0 {
+				snap.chunks = append(snap.chunks, payload.Of(text))
 			}
-			must.Succeed(t, r.m.verifySelf())
-			if r.m.epoch == epoch && r.m.id != id && id != (events.PublisherID{}) {
-				t.Fatalf("batches of publishers %q and %q are of one epoch", id, r.m.id)
-			}
-			state, _ := r.m.state()
-			must.Succeed(t, follow.claim(state))
-			must.Succeed(t, follow.claimHistory(r.m.history()))
+			r.feed(input{kind: inSnapshot, ask: r.m.rung.id, snapshot: snap})
+		case 10:
+			r.feed(input{kind: inSnapshotCut, ask: r.m.rung.id, text: SnapshotFailed})
+		case 11:
+			r.feed(input{kind: inSnapshotStart, ask: r.m.rung.id})
 		}
-	})
+		must.Succeed(t, r.m.verifySelf())
+		if r.m.epoch == epoch && r.m.id != id && id != (events.PublisherID{}) {
+			t.Fatalf("batches of publishers %q and %q are of one epoch", id, r.m.id)
+		}
+		state, _ := r.m.state()
+		must.Succeed(t, follow.claim(state))
+		must.Succeed(t, follow.claimHistory(r.m.history()))
+	}
 }
 
 // verifySelf returns a broken invariant of a settled machine.
@@ -160,7 +196,11 @@ func (m *machine) verifySelf() error {
 	switch {
 	case m.has && m.next <= m.last.seq():
 		return fmt.Errorf("next is %d, last was %d", m.next, m.last.seq())
-	case m.held.len() > 0 && !m.asking():
+	case m.rung.hold && (!m.connected || m.wakeAt().IsZero()):
+		return fmt.Errorf("a snapshot is wanted without a connection or a deadline")
+	case m.rung.fill != nil || m.rung.id == 0 && len(m.rung.kept) > 0:
+		return fmt.Errorf("%d batches are kept for nothing", len(m.rung.kept))
+	case m.held.len() > 0 && !m.asking() && !m.rung.hold:
 		return fmt.Errorf("%d batches wait for nothing", m.held.len())
 	case m.asking() && !m.connected:
 		return fmt.Errorf("a replay is wanted without a connection")

@@ -9,26 +9,31 @@ import (
 type inputKind uint8
 
 const (
-	inConnected    inputKind = iota + 1
-	inDisconnected           // the live connection is lost
-	inFailed                 // the endpoint can never work
-	inLive                   // a live batch
-	inResync                 // the application asks to start over
-	inRetry                  // what failed for good may be tried again
-	inReplayStart            // the replay attempt got its turn; from here on, its answers
-	inReplay                 // a replayed batch
-	inReplayEnd              // the publisher said that it has no more
-	inReplayCut              // the attempt ended before that
+	inConnected     inputKind = iota + 1
+	inDisconnected            // the live connection is lost
+	inFailed                  // the endpoint can never work
+	inLive                    // a live batch
+	inResync                  // the application asks to start over
+	inRetry                   // what failed for good may be tried again
+	inReplayStart             // the replay attempt got its turn; from here on, its answers
+	inReplay                  // a replayed batch
+	inReplayEnd               // the publisher said that it has no more
+	inReplayCut               // the attempt ended before that
+	inSnapshotStart           // the request for a snapshot got its turn, or a part of the reply came
+	inSnapshot                // the reply
+	inSnapshotCut             // the request ended without one
 )
 
 // input is one thing that happened.
 type input struct {
 	kind    inputKind
 	message        // of inLive, inReplay
-	ask     uint64 // of inReplay*: the attempt
-	text    string // of inResync, inFailed
-	at      time.Time
-	bad     bool // of inReplayCut: the replay endpoint can never work
+	ask     uint64 // of inReplay*, inSnapshot*: the attempt
+	text    string // of inResync, inFailed; of inSnapshotCut: why
+	// snapshot is of inSnapshot.
+	snapshot *snapshot
+	at       time.Time
+	bad      bool // of inReplayCut: the replay endpoint can never work
 }
 
 // inbox is what happened and has not been fed to the machine, in order of
@@ -41,7 +46,8 @@ type inbox struct {
 	maxLen, maxBytes       int
 	liveLen, liveBytes     int
 	replayLen, replayBytes int
-	answers                int // inReplay* of any kind
+	answers                int // inReplay* and inSnapshot* of any kind
+	snapshotBytes          int
 }
 
 func (b *inbox) limit(n, bytes int) { b.maxLen, b.maxBytes = n, bytes }
@@ -69,6 +75,9 @@ func (b *inbox) put(in input) {
 	if in.kind >= inReplayStart {
 		b.answers++
 	}
+	if in.snapshot != nil {
+		b.snapshotBytes += in.snapshot.bytes
+	}
 	b.items = append(b.items, in)
 }
 
@@ -88,6 +97,9 @@ func (b *inbox) take() (input, bool) {
 	}
 	if in.kind >= inReplayStart {
 		b.answers--
+	}
+	if in.snapshot != nil {
+		b.snapshotBytes -= in.snapshot.bytes
 	}
 	switch in.kind {
 	case inLive:
@@ -165,7 +177,7 @@ func (s *Stream) charge() {
 		return
 	}
 	s.live.Set(b.liveLen+v.heldLen, b.liveBytes+v.heldBytes)
-	s.replayed.Set(b.replayLen, b.replayBytes)
+	s.replayed.Set(b.replayLen, b.replayBytes+b.snapshotBytes+v.fillBytes)
 }
 
 // answered reports whether something of a replay waits in the inbox.
@@ -187,9 +199,19 @@ func (s *Stream) take() (input, bool) {
 // hold counts what the machine holds against the queue, with a live batch that it gets
 // next, and lets the live reader go on if there is room. turn and mu are held.
 func (s *Stream) hold(next *input) {
-	s.view.heldLen, s.view.heldBytes = s.machine.held.len(), s.machine.held.bytes
-	if s.view.heldLen > 0 {
+	r := &s.machine.rung // what it keeps is mostly held as well
+	s.view.heldLen, s.view.heldBytes = max(s.machine.held.len(), len(r.kept)), max(s.machine.held.bytes, r.bytes)
+	s.view.fillBytes = 0
+	if r.fill != nil {
+		s.view.fillBytes = r.fill.bytes
+	}
+	if next != nil && next.snapshot != nil {
+		s.view.fillBytes = next.snapshot.bytes
+	}
+	if s.machine.held.len() > 0 {
 		s.view.heldAt = s.machine.held.head().at
+	} else if len(r.kept) > 0 {
+		s.view.heldAt = r.kept[0].at
 	}
 	if next != nil && next.kind == inLive {
 		if s.view.heldLen == 0 {

@@ -37,6 +37,7 @@ type publisher struct {
 	in           io.WriteCloser
 	out          *bufio.Reader
 	live, replay string // ports
+	snapshot     string // likewise, of recorder.py
 }
 
 func startPublisher(t *testing.T, python string, args ...string) *publisher {
@@ -46,10 +47,25 @@ func startPublisher(t *testing.T, python string, args ...string) *publisher {
 	return p
 }
 
+// startRecorder starts testdata/recorder.py.
+func startRecorder(t *testing.T, python string, args ...string) *publisher {
+	t.Helper()
+	p := launch(t, python, "testdata/recorder.py", args...)
+	if _, err := fmt.Sscanf(p.line(), "ready %s %s %s", &p.live, &p.replay, &p.snapshot); err != nil {
+		t.Fatalf("the publisher did not start: %v", err)
+	}
+	return p
+}
+
 // launchPublisher starts a process without waiting for it, as await does.
 func launchPublisher(t *testing.T, python string, args ...string) *publisher {
 	t.Helper()
-	p := &publisher{t: t, cmd: exec.Command(python, append([]string{"testdata/peer.py"}, args...)...)}
+	return launch(t, python, "testdata/peer.py", args...)
+}
+
+func launch(t *testing.T, python, script string, args ...string) *publisher {
+	t.Helper()
+	p := &publisher{t: t, cmd: exec.Command(python, append([]string{script}, args...)...)}
 	p.cmd.Stderr = os.Stderr
 	var err error
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -128,7 +144,7 @@ type subscriber struct {
 	done chan struct{}
 
 	mu     sync.Mutex
-	blocks map[uint64]bool
+	blocks map[uint64]int // copies
 	resets []string
 	rank   int
 }
@@ -138,7 +154,7 @@ func subscribe(t *testing.T, cfg stream.Config) *subscriber {
 		cfg.Transport = zmq.Transport{}
 	}
 	cfg.BackoffMax = 200 * time.Millisecond
-	c := &subscriber{t: t, s: stream.Open(cfg), done: make(chan struct{}), blocks: make(map[uint64]bool), rank: -1}
+	c := &subscriber{t: t, s: stream.Open(cfg), done: make(chan struct{}), blocks: make(map[uint64]int), rank: -1}
 	go c.run()
 	t.Cleanup(c.close)
 	return c
@@ -162,8 +178,11 @@ func (c *subscriber) run() {
 				clear(c.blocks)
 			default:
 				for _, h := range e.Hashes {
-					c.blocks[h] = true
+					copies := 1
 					if e.Kind == events.Removed {
+						copies = -1
+					}
+					if c.blocks[h] += copies; c.blocks[h] <= 0 {
 						delete(c.blocks, h)
 					}
 				}
@@ -211,8 +230,12 @@ func (c *subscriber) wantBlocks(want map[uint64]bool) {
 	c.t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !maps.Equal(c.blocks, want) {
-		c.t.Errorf("has %d blocks, want %d: %s", len(c.blocks), len(want), sample(c.blocks, want))
+	got := make(map[uint64]bool)
+	for h := range c.blocks {
+		got[h] = true
+	}
+	if !maps.Equal(got, want) {
+		c.t.Errorf("has %d blocks, want %d: %s", len(got), len(want), sample(got, want))
 	}
 }
 

@@ -24,9 +24,17 @@ type machineConfig struct {
 	partial   bool // a clear of the publisher leaves blocks
 	canReplay bool
 	timeout   time.Duration // a replay may go without progress
-	drop      bool          // on an unrecoverable gap
-	decode    func([]byte) (events.Batch, error)
-	refused   func(epoch, seq uint64, payload []byte) // hears of what decode refuses; may be nil
+
+	canSnapshot        bool
+	snapshotTimeout    time.Duration // a request for a snapshot may go without progress
+	keepLen, keepBytes int           // live batches that may wait for a snapshot
+	jitter             func(time.Duration) time.Duration
+
+	drop   bool // on an unrecoverable gap
+	decode func([]byte) (events.Batch, error)
+
+	decodePart func([]byte) (events.Batch, error)
+	refused    func(epoch, seq uint64, payload []byte) // hears of what decode refuses; may be nil
 }
 
 // machine puts the batches of one publisher in order.
@@ -64,6 +72,7 @@ type machine struct {
 	trust  trust
 
 	inherited inherited
+	rung      rung
 
 	connected bool
 	connects  uint64    // connections so far
@@ -105,13 +114,16 @@ type counts struct {
 type order struct {
 	stop   bool
 	relink bool // or end the live connection, and begin another
-	ask    uint64
-	from   uint64
+	// snapshot: the order is about a request for a snapshot, not about a replay.
+	snapshot bool
+	ask      uint64
+	from     uint64
 }
 
 func newMachine(cfg machineConfig) *machine {
 	m := &machine{cfg: cfg, epoch: 1, next: cfg.firstSeq}
 	m.n.dropped = make(map[events.Reason]uint64)
+	m.rung.failed = make(map[string]uint64)
 	m.trust.begin(cfg.canReplay)
 	return m
 }
@@ -153,8 +165,23 @@ func (m *machine) feed(in input, now time.Time) {
 			}
 			m.replayCut(now)
 		}
+	case inSnapshotStart, inSnapshot, inSnapshotCut:
+		if m.rung.id == 0 || in.ask != m.rung.id {
+			if in.snapshot != nil {
+				in.snapshot.release()
+			}
+			return
+		}
+		switch in.kind {
+		case inSnapshotStart:
+			m.snapshotStarted(now)
+		case inSnapshot:
+			m.takeSnapshot(in.snapshot, in.at, now)
+		case inSnapshotCut:
+			m.failSnapshot(in.text, now)
+		}
 	}
-	if m.epoch != epoch && in.kind != inLive {
+	if m.epoch != epoch && in.kind != inLive && in.kind != inSnapshot {
 		m.leaveBacklog()
 	}
 }
@@ -175,7 +202,10 @@ func (m *machine) connect(at time.Time) {
 	m.pace = pace{} // another process may be behind this connection
 	m.connected, m.heard, m.overtook, m.unsure = true, 0, 0, m.cfg.canReplay
 	m.inherited.begin(m.connects, m.last)
+	m.rung.liveID = events.PublisherID{}
 	switch {
+	case m.cfg.canSnapshot && !m.has:
+		m.beginSnapshot(at, 0)
 	case !m.cfg.canReplay:
 		if m.has {
 			m.trust.tail = ReasonUnknown
@@ -193,6 +223,7 @@ func (m *machine) disconnect(at time.Time) {
 	m.connected, m.checkAt = false, time.Time{}
 	m.joint.outlive(at)
 	m.stop()
+	m.stopSnapshot()
 	m.catchup = false
 	m.held.clear()
 	if !m.has {
@@ -203,6 +234,7 @@ func (m *machine) disconnect(at time.Time) {
 // live takes a batch off the live connection.
 func (m *machine) live(it item, now time.Time) {
 	before := m.heard
+	m.heardLive(&it, now)
 	m.heard, m.checkAt = it.seq+1, time.Time{}
 	if m.ask.quiet {
 		m.stop() // from here on the next live batch shows a hole
@@ -220,6 +252,9 @@ func (m *machine) live(it item, now time.Time) {
 	}
 	m.pass(it)
 	m.held.add(it)
+	if !m.keep(it) {
+		m.failSnapshot(SnapshotOverflow, now)
+	}
 }
 
 // recognize reports whether a live batch below next is of this lifetime. before is the
@@ -244,8 +279,18 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 			step, m.resets = m.resets[0], m.resets[1:]
 			return step, time.Time{}, true
 		}
+		if m.rung.fill != nil {
+			if step, at, ok := m.popSnapshot(now); ok {
+				return step, at, true
+			}
+			continue
+		}
+		if m.rung.hold {
+			return Step{}, time.Time{}, false
+		}
 		if m.held.len() == 0 {
 			m.catchup = m.catchup && m.asking()
+			m.planSnapshot(now)
 			return Step{}, time.Time{}, false
 		}
 		if m.ask.kind == askVerify && !m.ask.anchored {
@@ -258,7 +303,7 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 			continue
 		}
 		if head.seq <= m.next && !head.bad {
-			batch, err := m.decode(head.payload)
+			batch, err := decodeWith(m.cfg.decode, head.payload)
 			if err == nil {
 				it := m.held.pop()
 				return m.apply(it, batch), it.at, true
@@ -276,14 +321,14 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 	}
 }
 
-// decode costs the batch, not the process, if the decoder is broken.
-func (m *machine) decode(payload []byte) (batch events.Batch, err error) {
+// decodeWith costs the batch, not the process, if the decoder is broken.
+func decodeWith(decode func([]byte) (events.Batch, error), payload []byte) (batch events.Batch, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("BUG: the decoder panics: %v", p)
 		}
 	}()
-	return m.cfg.decode(payload)
+	return decode(payload)
 }
 
 // complain remembers an error for Status.
@@ -349,6 +394,7 @@ func (m *machine) restart(reason string, now time.Time) {
 // newEpoch forgets everything but held.
 func (m *machine) newEpoch(reason string) {
 	m.stop()
+	m.stopSnapshot()
 	m.epoch++
 	m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: reason})
 	m.has, m.last, m.next, m.id, m.overtook = false, print{}, m.cfg.firstSeq, events.PublisherID{}, 0

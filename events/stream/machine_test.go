@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kvconductor/events"
+	"kvconductor/events/payload"
 )
 
 // decodeText decodes the payloads of tests: a sequence and letters: "!"
@@ -42,6 +43,9 @@ func decodeText(p []byte) (events.Batch, error) {
 //	5 5x             a live batch 5, another one
 //	r5 r5x end cut   replies to the attempt under way
 //	5@a r5@a         likewise, of the publisher with id a
+//	S5@a:1,2         a snapshot behind batch 5, of the publisher with id a, in two parts
+//	S-2 S-1@a        a reply without a snapshot; of a publisher that has sent nothing
+//	Swhy Smore       the request ends without a reply, and why; a part of the reply comes
 //	full room        a live batch waits for room in the queue; no more
 //	resync           the application's wish
 //	1.5s             time passes; the machine is woken when it asks for that
@@ -49,7 +53,8 @@ func decodeText(p []byte) (events.Batch, error) {
 //	early2           before that: two connections may be older than the mark
 //
 // Answers: "5" and "5r" are applied (live, replayed), "?3" asks from 3, "over" asks
-// for another live connection, "drop" and "drop:why" are resets within and into a new
+// for another live connection, "snap?" for a snapshot, "1f" is a part of one that is filled in,
+// "filled5" its end, "drop" and "drop:why" are resets within and into a new
 // epoch.
 type rig struct {
 	m     *machine
@@ -60,7 +65,14 @@ type rig struct {
 }
 
 func newRig(cfg machineConfig) *rig {
-	cfg.timeout = 5 * time.Second
+	if cfg.decodePart == nil {
+		cfg.decodePart = decodeText
+	}
+	cfg.timeout, cfg.snapshotTimeout = 5*time.Second, 10*time.Second
+	cfg.jitter = func(d time.Duration) time.Duration { return d }
+	if cfg.keepLen == 0 {
+		cfg.keepLen, cfg.keepBytes = 100, 1000
+	}
 	if cfg.decode == nil {
 		cfg.decode = decodeText
 	}
@@ -87,6 +99,10 @@ func (r *rig) settle() {
 			return
 		case step.Kind == Reset:
 			r.out = append(r.out, "drop:"+step.Reason)
+		case step.Kind == Fill:
+			r.out = append(r.out, string(step.Payload)+"f")
+		case step.Kind == Filled:
+			r.out = append(r.out, fmt.Sprintf("filled%d", step.Seq))
 		case step.Replayed:
 			r.out = append(r.out, fmt.Sprintf("%dr", step.Seq))
 		default:
@@ -101,6 +117,10 @@ func (r *rig) obey() {
 		switch {
 		case o.relink:
 			r.out = append(r.out, "over")
+		case o.snapshot && !o.stop:
+			r.out = append(r.out, "snap?")
+			r.m.snapshotStarted(r.now)
+		case o.snapshot:
 		case !o.stop:
 			r.out = append(r.out, fmt.Sprintf("?%d", o.from))
 			r.m.replayStart(r.now)
@@ -141,6 +161,24 @@ func markAt(payload, missing string) Mark {
 	return m
 }
 
+// snapshotOf reads a snapshot of a script.
+func snapshotOf(text string) *snapshot {
+	text, parts, _ := strings.Cut(text, ":")
+	number, id, _ := strings.Cut(text, "@")
+	seq, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		panic("no such snapshot: " + text)
+	}
+	s := &snapshot{seq: seq}
+	copy(s.id[:], id)
+	for part := range strings.SplitSeq(parts, ",") {
+		if part != "" {
+			s.chunks = append(s.chunks, payload.Of([]byte(part)))
+		}
+	}
+	return s
+}
+
 func (r *rig) do(op string) {
 	batch := func(kind inputKind, s string) {
 		s, id, _ := strings.Cut(s, "@")
@@ -161,6 +199,12 @@ func (r *rig) do(op string) {
 		r.m.throttled = op == "full"
 	case op == "resync":
 		r.feed(input{kind: inResync, text: "asked"})
+	case op == "Smore":
+		r.feed(input{kind: inSnapshotStart, ask: r.m.rung.id})
+	case op[0] == 'S' && op[1] != '-' && (op[1] < '0' || op[1] > '9'):
+		r.feed(input{kind: inSnapshotCut, ask: r.m.rung.id, text: op[1:]})
+	case op[0] == 'S':
+		r.feed(input{kind: inSnapshot, ask: r.m.rung.id, snapshot: snapshotOf(op[1:])})
 	case op == "end":
 		r.feed(input{kind: inReplayEnd, ask: r.m.ask.id})
 	case op == "cut":
@@ -184,6 +228,7 @@ func (r *rig) script(ops string) string {
 	r.out = nil
 	for _, op := range strings.Fields(ops) {
 		r.do(op)
+		r.pass(0) // a request may be due now
 	}
 	state, reason := r.m.state()
 	if reason != "" {

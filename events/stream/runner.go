@@ -65,14 +65,18 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 		return
 	}
 	var known events.PublisherID
+	beat := newPulse(s.cfg.SnapshotEndpoint != "", sub)
+	defer beat.stop()
 	for {
+		beat.await()
 		received, err := sub.Recv()
+		beat.stop()
 		switch {
 		case ctx.Err() != nil: // closed by us: that is no error
 			s.push(s.ctx, input{kind: inDisconnected})
 			return
 		case err != nil:
-			s.push(s.ctx, input{kind: inDisconnected, text: err.Error()})
+			s.push(s.ctx, input{kind: inDisconnected, text: beat.explain(err).Error()})
 			return
 		}
 		m, ok := liveFrames(received, known)
@@ -81,6 +85,7 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 			continue
 		}
 		known = m.id
+		beat.hear(&m)
 		s.push(ctx, input{kind: inLive, message: m})
 	}
 }
@@ -95,19 +100,29 @@ func (s *Stream) obey() {
 			s.mu.Unlock()
 			continue
 		}
+		if o.snapshot {
+			if s.snapshot != nil {
+				s.snapshot()
+				s.snapshot = nil
+			}
+			if !o.stop {
+				s.begin(&s.snapshot, func(ctx context.Context) { s.request(ctx, o.ask) })
+			}
+			continue
+		}
 		if s.replay != nil {
 			s.replay()
 			s.replay = nil
 		}
 		if !o.stop {
-			s.fetch(o.ask, o.from)
+			s.begin(&s.replay, func(ctx context.Context) { s.attempt(ctx, o.ask, o.from) })
 		}
 	}
 	s.machine.orders = s.machine.orders[:0]
 }
 
-// fetch begins one attempt to replay. turn is held.
-func (s *Stream) fetch(ask, from uint64) {
+// begin begins one attempt to replay, or one request for a snapshot. turn is held.
+func (s *Stream) begin(end *context.CancelFunc, attempt func(context.Context)) {
 	// Close waits for tasks, so none may begin once it has. Nor does one begin for a
 	// live connection that has ended: the machine is about to hear of it, and another
 	// lifetime of the publisher might answer.
@@ -117,10 +132,10 @@ func (s *Stream) fetch(ask, from uint64) {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.link.ctx)
-	s.replay = cancel
+	*end = cancel
 	s.tasks.Go(func() {
 		defer cancel()
-		s.attempt(ctx, ask, from)
+		attempt(ctx)
 	})
 }
 
@@ -178,6 +193,39 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 	}
 }
 
+// request asks for a snapshot of the publisher, once.
+func (s *Stream) request(ctx context.Context, ask uint64) {
+	if !s.cfg.Requests.acquire(ctx, s.cfg.ReplayFlow) {
+		return
+	}
+	defer s.cfg.Requests.release(s.cfg.ReplayFlow)
+	s.push(ctx, input{kind: inSnapshotStart, ask: ask})
+	told := time.Now()
+	frames, err := s.cfg.Transport.(Snapshots).Snapshot(ctx, s.cfg.SnapshotEndpoint, s.cfg.SnapshotBytes, func() {
+		if now := time.Now(); now.Sub(told) > s.cfg.SnapshotTimeout/10 {
+			told = now
+			s.push(ctx, input{kind: inSnapshotStart, ask: ask})
+		}
+	})
+	reason := SnapshotFailed
+	switch snap, ok := newSnapshot(frames); {
+	case ctx.Err() != nil:
+		return
+	case tooLarge(err):
+		reason = SnapshotTooLarge
+	case err != nil:
+	case !ok:
+		reason = SnapshotMalformed
+	default:
+		s.push(ctx, input{kind: inSnapshot, ask: ask, snapshot: &snap})
+		return
+	}
+	if err != nil {
+		s.note(err)
+	}
+	s.push(ctx, input{kind: inSnapshotCut, ask: ask, text: reason})
+}
+
 // note remembers an error for Status.
 func (s *Stream) note(err error) {
 	s.mu.Lock()
@@ -196,6 +244,12 @@ func (s *Stream) refuse() {
 func permanent(err error) bool {
 	var p interface{ Permanent() bool }
 	return errors.As(err, &p) && p.Permanent()
+}
+
+// tooLarge reports whether a reply was beyond its limits.
+func tooLarge(err error) bool {
+	var p interface{ TooLarge() bool }
+	return errors.As(err, &p) && p.TooLarge()
 }
 
 // sleep returns false if ctx ended first.

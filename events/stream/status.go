@@ -48,6 +48,12 @@ type Status struct {
 	// Duplicates counts batches that came twice, live or in a replay.
 	Duplicates uint64
 	Reconnects uint64 // connections after the first
+	// Snapshots counts snapshots of the publisher that were handed out, SnapshotFailures
+	// requests without one by reason. SnapshotReason is the reason of the last one, "" after a
+	// snapshot.
+	Snapshots        uint64
+	SnapshotFailures map[string]uint64
+	SnapshotReason   string
 	// Dropped counts messages that were dropped whole, and single events that
 	// the decoder dropped, by reason.
 	Dropped map[events.Reason]uint64
@@ -89,6 +95,7 @@ type view struct {
 	// queue.
 	heldLen, heldBytes int
 	heldAt             time.Time // arrival of the first of them; valid if heldLen > 0
+	fillBytes          int       // of the snapshot that is being handed out
 	throttled          bool      // a live batch waits for room
 }
 
@@ -133,6 +140,8 @@ func (v *view) applied(h hand) {
 		v.st.History = h.history
 	}
 	switch h.kind {
+	case Filled:
+		v.st.Epoch, v.st.LastSeq, v.st.HasSeq, v.st.LastBatchAt = h.epoch, h.seq, true, h.at
 	case Apply:
 		v.st.Epoch, v.st.LastSeq, v.st.HasSeq, v.st.LastBatchAt = h.epoch, h.seq, true, h.at
 	case Reset:
@@ -147,6 +156,13 @@ func (v *view) show(m *machine) {
 	v.shown, v.st.Reason = m.state()
 	v.st.Gaps, v.st.Replayed, v.st.Restarts = m.n.gaps, m.n.replayed, m.n.restarts
 	v.st.Overruns, v.st.Duplicates = m.n.overruns, m.n.duplicates
+	v.st.Snapshots, v.st.SnapshotReason = m.rung.applied, m.rung.reason
+	if n := len(m.rung.failed); n > 0 {
+		if v.st.SnapshotFailures == nil {
+			v.st.SnapshotFailures = make(map[string]uint64, n)
+		}
+		maps.Copy(v.st.SnapshotFailures, m.rung.failed)
+	}
 	if len(m.n.dropped) > 0 {
 		if v.st.Dropped == nil {
 			v.st.Dropped = make(map[events.Reason]uint64)
@@ -165,6 +181,8 @@ func (m *machine) state() (State, string) {
 	switch reason := m.trust.reason(); {
 	case m.failed != "":
 		return Failed, ReasonEndpoint
+	case m.rung.hold, m.rung.fill != nil:
+		return Replaying, m.rung.reason
 	case m.asking() && !m.ask.quiet, m.catchup && m.held.len() > 0:
 		return Replaying, reason
 	case reason != "":
@@ -206,6 +224,7 @@ func (s *Stream) Status() Status {
 	defer s.mu.Unlock()
 	v := &s.view
 	st := v.st
+	st.SnapshotFailures = maps.Clone(v.st.SnapshotFailures)
 	st.Dropped = maps.Clone(v.transport)
 	for r, n := range v.st.Dropped {
 		st.Dropped[r] += n

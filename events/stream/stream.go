@@ -10,7 +10,7 @@
 // The machine decides everything and owns nothing but values: its inputs are
 // connections, batches and the time, its outputs are steps and the wish to start
 // or stop a replay. It is spread over machine.go (inputs and order), hole.go,
-// ask.go and replies.go (replays), lifetime.go (publisher ids), mark.go (taking over),
+// ask.go and replies.go (replays), snapshot.go (snapshots of the publisher), lifetime.go (publisher ids), mark.go (taking over),
 // trust.go, heal.go and doubt.go (gaps in the knowledge). The rest of the package moves
 // frames to it.
 //
@@ -60,6 +60,7 @@ package stream
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -77,6 +78,14 @@ type Transport interface {
 	// Replay asks for every batch from a sequence on. The subscription yields
 	// the replies as received.
 	Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error)
+}
+
+// Snapshots is a Transport that can ask for the whole state of a publisher.
+type Snapshots interface {
+	// Snapshot sends one request, and returns the frames of the reply, each as a message of
+	// its own. It calls progress after frames. The error of a reply that has more than
+	// limit bytes has a method TooLarge() bool.
+	Snapshot(ctx context.Context, endpoint string, limit int, progress func()) ([]payload.Message, error)
 }
 
 // Refuser is a Transport that other publishers can reach in the name of the source's.
@@ -105,6 +114,9 @@ const (
 type Config struct {
 	Endpoint       string
 	ReplayEndpoint string // "" if the publisher cannot replay
+	// SnapshotEndpoint is where the publisher gives its whole state away, "" if it does not.
+	// A stream asks there before it asks for replays. Transport must be a Snapshots.
+	SnapshotEndpoint string
 
 	// FirstSeq is the number of a publisher's first batch: 0, for the Mooncake
 	// master 1.
@@ -114,6 +126,10 @@ type Config struct {
 	PartialClears bool
 	// ReplayTimeout is how long a replay may make no progress (5 s).
 	ReplayTimeout time.Duration
+	// SnapshotTimeout is how long a request for a snapshot may make no progress (10 s),
+	// SnapshotBytes bounds its reply (256 MiB).
+	SnapshotTimeout time.Duration
+	SnapshotBytes   int
 	// StaleAfter is how long a lost connection counts as reconnecting (30 s).
 	StaleAfter time.Duration
 	// Queue and QueueBytes bound what waits undecoded, for live batches and for
@@ -135,6 +151,10 @@ type Config struct {
 	// Decode turns a payload into a batch, which does not refer to the payload
 	// (wire.Decode with default limits).
 	Decode func(payload []byte) (events.Batch, error)
+	// DecodePart is Decode for a part of a snapshot, whose size SnapshotBytes bounds.
+	DecodePart func(payload []byte) (events.Batch, error)
+	// Requests bounds how many streams ask for a snapshot at once, as Replays does.
+	Requests *Limiter
 	// Replays bounds how many streams replay at once; share one between all
 	// streams. Nil is unbounded.
 	Replays *Limiter
@@ -150,8 +170,10 @@ type Config struct {
 }
 
 const (
-	defaultReplayTimeout = 5 * time.Second
-	defaultStaleAfter    = 30 * time.Second
+	defaultReplayTimeout   = 5 * time.Second
+	defaultSnapshotTimeout = 10 * time.Second
+	defaultSnapshotBytes   = 256 << 20
+	defaultStaleAfter      = 30 * time.Second
 	// The ring of the known publishers holds 10,000 batches, so one replay fits.
 	defaultQueue      = 16384
 	defaultQueueBytes = 64 << 20
@@ -161,6 +183,8 @@ const (
 
 func (c *Config) fill() {
 	set(&c.ReplayTimeout, defaultReplayTimeout)
+	set(&c.SnapshotTimeout, defaultSnapshotTimeout)
+	set(&c.SnapshotBytes, defaultSnapshotBytes)
 	set(&c.StaleAfter, defaultStaleAfter)
 	set(&c.Queue, defaultQueue)
 	set(&c.QueueBytes, defaultQueueBytes)
@@ -169,6 +193,14 @@ func (c *Config) fill() {
 	if c.Decode == nil {
 		c.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) }
 	}
+}
+
+// partDecoder returns the decoder for parts of snapshots.
+func (c *Config) partDecoder() func([]byte) (events.Batch, error) {
+	if c.DecodePart != nil {
+		return c.DecodePart
+	}
+	return c.Decode
 }
 
 func set[T int | time.Duration](v *T, def T) {
@@ -181,8 +213,10 @@ func set[T int | time.Duration](v *T, def T) {
 type StepKind uint8
 
 const (
-	Apply StepKind = iota + 1 // apply Batch
-	Reset                     // drop all blocks of this source
+	Apply  StepKind = iota + 1 // apply Batch
+	Reset                      // drop all blocks of this source
+	Fill                       // apply Batch, a part of a snapshot of the publisher behind Seq
+	Filled                     // the snapshot is complete: what was filled in is true behind Seq
 )
 
 // String returns the lower-case name used in logs.
@@ -192,6 +226,10 @@ func (k StepKind) String() string {
 		return "apply"
 	case Reset:
 		return "reset"
+	case Fill:
+		return "fill"
+	case Filled:
+		return "filled"
 	}
 	return "unknown"
 }
@@ -199,14 +237,14 @@ func (k StepKind) String() string {
 // Step is one thing for the caller to do.
 type Step struct {
 	Kind     StepKind
-	Batch    events.Batch // of Apply
-	Payload  []byte       // of Apply: what Batch was decoded from; valid until the next call of Next, or while Block is retained
+	Batch    events.Batch // of Apply and Fill
+	Payload  []byte       // likewise: what Batch was decoded from; valid until the next call of Next, or while Block is retained
 	Block    *payload.Block
-	Seq      uint64             // of Apply
+	Seq      uint64             // of Apply, Fill and Filled
 	Print    uint64             // of Apply: the fingerprint of Payload, for a Mark
-	ID       events.PublisherID // of Apply: the publisher's lifetime as its batches name it, zero if none has
+	ID       events.PublisherID // of Apply, Fill and Filled: the publisher's lifetime as its batches name it, zero if none has
 	Epoch    uint64             // the epoch the step belongs to; of Reset, the new one
-	Replayed bool               // the batch came from a replay
+	Replayed bool               // the batch came from a replay, or a snapshot
 	Reason   string             // of Reset: why
 }
 
@@ -225,8 +263,10 @@ type Stream struct {
 	begun   bool // Next was called
 	machine *machine
 	replay  context.CancelFunc // ends the attempt in flight, nil if none
-	told    told
-	lent    *payload.Block // of the step that Next returned last
+	// snapshot ends the request for a snapshot, nil if none
+	snapshot context.CancelFunc
+	told     told
+	lent     *payload.Block // of the step that Next returned last
 
 	mu    sync.Mutex
 	room  sync.Cond // on mu: the queue may have room for a live batch, or a connection ends
@@ -252,6 +292,7 @@ type hand struct {
 // called the stream connects and queues, and asks for nothing.
 func Open(cfg Config) *Stream {
 	cfg.fill()
+	_, snapshots := cfg.Transport.(Snapshots)
 	s := &Stream{
 		cfg:  cfg,
 		wake: make(chan struct{}, 1), unpaused: make(chan struct{}, 1),
@@ -260,9 +301,18 @@ func Open(cfg Config) *Stream {
 			partial:   cfg.PartialClears,
 			canReplay: cfg.ReplayEndpoint != "",
 			timeout:   cfg.ReplayTimeout,
-			drop:      cfg.OnUnrecoverableGap == Drop,
-			decode:    cfg.Decode,
-			refused:   cfg.OnUndecodable,
+
+			canSnapshot:     cfg.SnapshotEndpoint != "" && snapshots,
+			snapshotTimeout: cfg.SnapshotTimeout,
+			keepLen:         min(maxKept, cfg.Queue),
+			keepBytes:       min(maxKeptBytes, cfg.QueueBytes),
+			jitter:          func(d time.Duration) time.Duration { return d + rand.N(d/2) },
+
+			drop:    cfg.OnUnrecoverableGap == Drop,
+			decode:  cfg.Decode,
+			refused: cfg.OnUndecodable,
+
+			decodePart: cfg.partDecoder(),
 		}),
 	}
 	s.room.L = &s.mu

@@ -1,10 +1,15 @@
 package engines_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -27,6 +32,7 @@ func vllmSince(version string) func(release) bool {
 var scenarios = []scenario{
 	{"plain", every, func(f *fleet) { f.serve("", options{}) }},
 	{"joined late", every, joinedLate},
+	{"discovered", func(r release) bool { return !r.sglang() }, discovered},
 	{"joined late, no replay", every, joinedBlind},
 	{"killed", every, killed},
 	{"ranks", every, ranks},
@@ -293,6 +299,37 @@ func joinedLate(f *fleet) {
 	for _, e := range f.engines {
 		e.do(command{Do: "work", N: 600})
 		f.register(e)
+	}
+	f.rounds("synced")
+}
+
+// discovered registers engines by a URL alone. The publishers are the release's; the HTTP server
+// answers in the form that the engine's answers have.
+func discovered(f *fleet) {
+	f.start("", 2, true, options{})
+	for _, e := range f.engines {
+		e.do(command{Do: "work", N: 100})
+		answers := map[string]string{
+			"/kv_event_sources": fmt.Sprintf(`{"0":{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}}`, e.port, e.replay),
+			"/v1/models":        fmt.Sprintf(`{"data":[{"id":%q}]}`, model),
+		}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if body, ok := answers[r.URL.Path]; ok {
+				io.WriteString(w, body)
+				return
+			}
+			http.NotFound(w, r)
+		}))
+		f.t.Cleanup(server.Close)
+		f.server.call("/register", map[string]any{"discover": server.URL, "instance_id": e.instance}, new(any))
+		eventually(f.t, e.instance+" is not discovered", func() (string, bool) {
+			var all struct {
+				Services  []service
+				Discovery json.RawMessage
+			}
+			f.server.call("/services", nil, &all)
+			return string(all.Discovery), slices.ContainsFunc(all.Services, func(row service) bool { return row.InstanceID == e.instance })
+		})
 	}
 	f.rounds("synced")
 }

@@ -93,6 +93,11 @@ type Publisher struct {
 	// included. A nil reply cuts the connection.
 	OnReplay func(from uint64, replies [][][]byte) [][][]byte
 
+	// Parts are the parts of the next reply to a request for a snapshot, behind the last
+	// batch. The first Unavailable replies have none.
+	Parts       []string
+	Unavailable int
+
 	History  [][]byte // payloads of this lifetime; nil is a batch that no replay returns
 	Live     map[*Conn]bool
 	Replays  map[*Conn]bool
@@ -150,6 +155,38 @@ func (p *Publisher) Replay(_ context.Context, _ string, from uint64) (Subscripti
 	}
 	return c, nil
 }
+
+// Snapshot asks the publisher of an endpoint for a snapshot. Its service is at its own endpoint
+// plus "/snapshot".
+func (n *Network) Snapshot(ctx context.Context, endpoint string, limit int, progress func()) ([]payload.Message, error) {
+	return n.At(strings.TrimSuffix(endpoint, "/snapshot")).Snapshot(ctx, endpoint, limit, progress)
+}
+
+// Snapshot returns the frames of a snapshot behind the last batch.
+func (p *Publisher) Snapshot(_ context.Context, _ string, limit int, progress func()) (all []payload.Message, err error) {
+	p.Lock()
+	defer p.Unlock()
+	last := p.First + uint64(len(p.History)) - 1
+	parts := p.Parts
+	if p.Unavailable > 0 {
+		p.Unavailable--
+		last, parts = ^uint64(1), nil
+	}
+	for _, f := range append([]string{"", string(Sequence(last)), string(p.ID[:])}, parts...) {
+		if limit -= len(f); limit < 0 {
+			return nil, tooLarge{}
+		}
+		all = append(all, pooled([][]byte{[]byte(f)}))
+		progress()
+	}
+	return all, nil
+}
+
+// tooLarge is the error of a snapshot beyond the limit.
+type tooLarge struct{}
+
+func (tooLarge) Error() string  { return "the snapshot is too large" }
+func (tooLarge) TooLarge() bool { return true }
 
 // Reply returns the frames of a replayed batch. The caller holds the lock.
 func (p *Publisher) Reply(seq uint64) [][]byte {

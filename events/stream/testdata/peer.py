@@ -33,7 +33,7 @@ import zmq
 BLOCK = 4
 
 
-def arguments():
+def parser():
     p = argparse.ArgumentParser()
     p.add_argument("--encoding", default="vllm-map",
                    choices=["vllm-map", "vllm-bytes", "vllm-array", "sglang-map", "sglang-array"])
@@ -52,7 +52,7 @@ def arguments():
                    help="where every message carries an id of this process")
     p.add_argument("--replay-hwm", type=int, default=0, help="0: libzmq's own, 1000")
     p.add_argument("--xpub", action="store_true")
-    return p.parse_args()
+    return p
 
 
 class Events:
@@ -205,4 +205,4 @@ class Publisher:
 
 
 if __name__ == "__main__":
-    Publisher(arguments()).run()
+    Publisher(parser().parse_args()).run()

@@ -90,6 +90,7 @@ class Registration:
     block_size: int
     dp_rank: int = 0
     replay_endpoint: str | None = None
+    snapshot_endpoint: str | None = None
     tenant_id: str | None = None
     lora_name: str | None = None
     additionalsalt: str | None = None

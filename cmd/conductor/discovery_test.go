@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"kvconductor/internal/must"
+)
+
+// tells is the HTTP server of a vLLM whose publisher is an engine of the test.
+func tells(t *testing.T, e *ruledEngine) string {
+	_, port, err := net.SplitHostPort(e.pub.Addr().String())
+	must.Succeed(t, err)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/kv_event_sources":
+			fmt.Fprintf(w, `{"0":{"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":null,"topic":""}}`, port)
+		case "/v1/models":
+			fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// TestDiscovery follows engines by their URLs: of the settings file, of a folder of files, and
+// of clients.
+func TestDiscovery(t *testing.T) {
+	t.Parallel()
+	static, listed, asked := newRuledEngine(t, "static", 0), newRuledEngine(t, "listed", 0), newRuledEngine(t, "asked", 0)
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "sources")
+	must.Succeed(t, os.Mkdir(folder, 0o700))
+	file := filepath.Join(dir, "conductor.yaml")
+	must.Succeed(t, os.WriteFile(file, []byte("discovery: {sources_dir: "+folder+"}\nsources:\n- {discover: '"+tells(t, static)+"', instance_id: static, block_size: 16}\n"), 0o600))
+	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")
+	services := func() string {
+		_, answer := get(p.url + "/services")
+		return answer
+	}
+	static.publish(ruledStored(0, 3))
+	static.settled(p)
+	if s := services(); !strings.Contains(s, `"learned"`) || !strings.Contains(s, `"discovery":[{"InstanceID":"static"`) {
+		t.Errorf("the settings: %s", s)
+	}
+
+	// Files come, are bad, and go. A bad one changes nothing.
+	one := filepath.Join(folder, "one.yaml")
+	write := func(name, text string) {
+		t.Helper()
+		must.Succeed(t, os.WriteFile(name+".new", []byte(text), 0o600))
+		must.Succeed(t, os.Rename(name+".new", name))
+	}
+	write(one, "sources:\n- {discover: '"+tells(t, listed)+"', instance_id: listed, block_size: 16}\n")
+	eventually(t, "the file's source is not there", func() (string, bool) {
+		s := services()
+		return s, strings.Contains(s, "listed|default|0") || strings.Contains(s, `"InstanceID":"listed","BlockSize"`)
+	})
+	listed.publish(ruledStored(0, 2))
+	listed.settled(p)
+	write(one, "sources:\n- {instance_id: listed}\n")
+	write(filepath.Join(folder, "two.yml"), "sources:\n- {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: static, block_size: 16}\n")
+	write(filepath.Join(folder, "three.yaml"), "log: {level: debug}\n")
+	write(filepath.Join(folder, "readme.txt"), "no file of sources")
+	answer := post(t, p.url+"/admin/reload", "{}", 200)
+	for _, want := range []string{`"one.yaml"`, "is required", `"two.yml":"static|default|0 is a source of the settings"`, `"three.yaml":"a file of sources has no other settings"`} {
+		if !strings.Contains(answer, want) {
+			t.Errorf("%s is not in %s", want, answer)
+		}
+	}
+	if _, metrics := get(p.url + "/metrics"); !strings.Contains(metrics, `conductor_source_files{state="bad"} 3`) || !strings.Contains(metrics, `conductor_discovery_targets{state="found"} 2`) {
+		t.Errorf("metrics are %s", metrics)
+	}
+	if s := listed.settled(p); s.LastSeq == nil {
+		t.Errorf("a bad file costs its sources: %s", services())
+	}
+	must.Succeed(t, os.Remove(one))
+	eventually(t, "the source of a file that is gone stays", func() (string, bool) { s := services(); return s, !strings.Contains(s, `"listed"`) })
+
+	// A client's engine, whose first events tell the block size.
+	body := `{"discover":"` + tells(t, asked) + `","instance_id":"asked"}`
+	post(t, p.url+"/register", body, 200)
+	post(t, p.url+"/register", body, 200)
+	post(t, p.url+"/register", `{"discover":"http://127.0.0.1:1","instance_id":"asked"}`, 409)
+	if answer := post(t, p.url+"/register", `{"discover":"file:///etc","instance_id":"asked"}`, 400); !strings.Contains(answer, `"field":"discover"`) {
+		t.Errorf("a bad URL: %s", answer)
+	}
+	eventually(t, "the block size is not learned", func() (string, bool) {
+		asked.publish(ruledStored(0, 2))
+		s := services()
+		return s + p.log(), strings.Contains(s, `"InstanceID":"asked","BlockSize":16`)
+	})
+	post(t, p.url+"/unregister", `{"instance_id":"asked","dp_rank":0}`, 200)
+	eventually(t, "an unregistered engine stays", func() (string, bool) { s := services(); return s, !strings.Contains(s, `"asked"`) })
+}

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor/access"
+	"kvconductor/config"
+)
+
+const (
+	maxSourceFiles = 10_000
+	folderEvery    = time.Second
+)
+
+// folder follows discovery.sources_dir: files come, change and go, and their sources with them.
+// A file that cannot be used costs its own changes alone: the sources that it had stay.
+type folder struct {
+	dir    string
+	follow *following
+	// taken returns the sources of the settings, whose names no file may have.
+	taken func() []config.Source
+	log   zerolog.Logger
+
+	mu    sync.Mutex
+	files map[string]*sourceFile // by name; guarded by mu
+	// fault is why the folder cannot be read.
+	fault string
+}
+
+// sourceFile is one file of the folder.
+type sourceFile struct {
+	stamp   string
+	sources []config.Source // in use
+	fault   string          // why what it says is not in use
+}
+
+func newFolder(dir string, follow *following, settings func() config.Config, log zerolog.Logger) *folder {
+	return &folder{
+		dir: dir, follow: follow, log: log, files: make(map[string]*sourceFile),
+		taken: func() []config.Source { return settings().Sources },
+	}
+}
+
+// run looks at the folder until ctx ends.
+func (f *folder) run(ctx context.Context) {
+	tick := time.NewTicker(folderEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			f.look()
+		}
+	}
+}
+
+// look brings the sources in line with the files. It returns the faults by file.
+func (f *folder) look() map[string]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names, err := sourceFiles(f.dir)
+	if f.note(&f.fault, f.dir, err); err != nil {
+		return f.faults()
+	}
+	for name, file := range f.files {
+		if !slices.Contains(names, name) {
+			f.apply(name, file, nil)
+			delete(f.files, name)
+			f.log.Info().Str("file", name).Int("sources", len(file.sources)).Msg("file of sources gone")
+		}
+	}
+	for _, name := range names {
+		path := filepath.Join(f.dir, name)
+		stamp := access.Stamp(path)
+		file := f.files[name]
+		if file == nil {
+			file = new(sourceFile)
+			f.files[name] = file
+		}
+		if file.stamp == stamp && file.fault == "" {
+			continue
+		}
+		changed := file.stamp != stamp
+		file.stamp = stamp
+		sources, err := config.ReadSources(path)
+		if err == nil {
+			err = f.clash(name, sources)
+		}
+		if err == nil {
+			err = f.apply(name, file, sources)
+		}
+		if f.note(&file.fault, path, err); err == nil && changed {
+			f.log.Info().Str("file", name).Int("sources", len(file.sources)).Msg("file of sources read")
+		}
+	}
+	return f.faults()
+}
+
+// note keeps and logs a fault that is new.
+func (f *folder) note(at *string, path string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != *at {
+		f.log.Error().Str("file", path).Err(err).Msg("file of sources not used")
+	}
+	*at = text
+}
+
+// faults returns the faults of the folder and its files. mu is held.
+func (f *folder) faults() map[string]string {
+	all := make(map[string]string)
+	if f.fault != "" {
+		all[f.dir] = f.fault
+	}
+	for name, file := range f.files {
+		if file.fault != "" {
+			all[name] = file.fault
+		}
+	}
+	return all
+}
+
+// sourceFiles returns the names of the files of a folder, sorted.
+func sourceFiles(dir string) (names []string, err error) {
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range all {
+		name := e.Name()
+		if ext := filepath.Ext(name); strings.HasPrefix(name, ".") || ext != ".yaml" && ext != ".yml" {
+			continue
+		}
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.Mode().IsRegular() {
+			names = append(names, name)
+		}
+	}
+	if len(names) > maxSourceFiles {
+		return nil, fmt.Errorf("%d files are more than the %d that are read", len(names), maxSourceFiles)
+	}
+	return names, nil
+}
+
+// clash returns an error if a source has the name of one of the settings or another file.
+func (f *folder) clash(name string, sources []config.Source) error {
+	owners := make(map[string]string)
+	for _, s := range f.taken() {
+		owners[s.Key()] = "the settings"
+	}
+	for other, file := range f.files {
+		if other == name {
+			continue
+		}
+		for _, s := range file.sources {
+			owners[s.Key()] = other
+		}
+	}
+	for _, s := range sources {
+		if owner, taken := owners[s.Key()]; taken {
+			return fmt.Errorf("%s is a source of %s", s.Key(), owner)
+		}
+	}
+	return nil
+}
+
+// apply replaces the sources of a file. A source that cannot be registered costs itself.
+func (f *folder) apply(name string, file *sourceFile, next []config.Source) error {
+	was, is := &config.Config{Sources: file.sources}, &config.Config{Sources: next}
+	added, changed, removed := config.DiffSources(was, is)
+	var errs []error
+	var refused []string
+	try := func(s config.Source, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("source %s: %w", s.Key(), err))
+			refused = append(refused, s.Key())
+		}
+	}
+	for _, s := range removed {
+		try(s, f.follow.unregister(s))
+	}
+	for _, s := range changed {
+		i := slices.IndexFunc(file.sources, func(old config.Source) bool { return old.Key() == s.Key() })
+		try(s, f.follow.change(file.sources[i], s))
+	}
+	for _, s := range added {
+		try(s, f.follow.register(s, false))
+	}
+	file.sources = slices.DeleteFunc(slices.Clone(next), func(s config.Source) bool { return slices.Contains(refused, s.Key()) })
+	return errors.Join(errs...)
+}
+
+var descFiles = prometheus.NewDesc("conductor_source_files", "Files of discovery.sources_dir by state: used, or bad.", []string{"state"}, nil)
+
+// Describe implements prometheus.Collector.
+func (f *folder) Describe(ch chan<- *prometheus.Desc) { ch <- descFiles }
+
+// Collect implements prometheus.Collector.
+func (f *folder) Collect(ch chan<- prometheus.Metric) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	bad := len(f.faults())
+	used := len(f.files) - bad
+	if f.fault != "" {
+		used++
+	}
+	ch <- prometheus.MustNewConstMetric(descFiles, prometheus.GaugeValue, float64(used), "used")
+	ch <- prometheus.MustNewConstMetric(descFiles, prometheus.GaugeValue, float64(bad), "bad")
+}

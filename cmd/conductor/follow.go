@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
+	"kvconductor/config"
+	"kvconductor/events"
+	"kvconductor/events/wire"
+	"kvconductor/events/zmq"
+)
+
+// following registers the sources of the configuration: those with endpoints at the Conductor,
+// those whose engine has to be asked at the Manager.
+type following struct {
+	conductor *conductor.Conductor
+	targets   *discovery.Manager
+}
+
+// register starts a source.
+func (f *following) register(s config.Source, replace bool) error {
+	if s.Learns() {
+		return f.targets.Add(targetOf(s), replace)
+	}
+	// Endpoints have been checked, those of --workers by Dynamo's rules, which let some pass that
+	// can never work.
+	return f.conductor.Register(registration(s), conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: replace})
+}
+
+// unregister stops a source. One that is gone is no error.
+func (f *following) unregister(s config.Source) error {
+	if s.Learns() {
+		t := targetOf(s)
+		f.targets.Remove(t.Name())
+		return nil
+	}
+	if _, err := f.conductor.Unregister(keyOf(s)); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// change replaces a source by another one of its key.
+func (f *following) change(was, is config.Source) error {
+	if was.Learns() == is.Learns() {
+		return f.register(is, true)
+	}
+	if err := f.unregister(was); err != nil {
+		return err
+	}
+	return f.register(is, true)
+}
+
+// targetOf returns a source whose engine is asked.
+func targetOf(s config.Source) discovery.Target {
+	return discovery.Target{Registration: registration(s), URL: s.Discover, Static: true}
+}
+
+// newTargets returns the Manager of all engines that are asked.
+func newTargets(cfg *config.Config, c *conductor.Conductor, sockets *zmq.Sockets, allowed *reaching, log zerolog.Logger) *discovery.Manager {
+	limits := wire.DefaultLimits
+	limits.MaxPayload = int(cfg.Limits.MaxPayload)
+	decode := func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) }
+	return discovery.New(discovery.Options{
+		Registry: c, Rules: allowed.get, TokenFile: cfg.Discovery.TokenFile, Log: log,
+		Reaches: func(endpoint string) error { return zmq.Reaches(allowed.get(), endpoint) },
+		Bounds:  c.SourceBounds,
+		Learn: func(ctx context.Context, t *discovery.Target, r discovery.Rank) (int, error) {
+			rules := allowed.get()
+			if t.Static {
+				rules = nil
+			}
+			return discovery.LearnBlockSize(ctx, sockets.For(zmq.Claim{Pod: t.Instance, Model: t.Model, Rank: r.Rank}, rules), r, decode)
+		},
+	})
+}

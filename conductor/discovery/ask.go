@@ -1,0 +1,162 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"kvconductor/events/reach"
+)
+
+const (
+	maxBody    = 4 << 20 // SGLang's server_info has all its settings
+	askTimeout = 5 * time.Second
+)
+
+// CheckURL returns the fault of the address of an engine's HTTP server, nil if it has none.
+func CheckURL(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is no URL: %w", text, err)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("%q has the scheme %q; write http://host:port or https://host:port", text, u.Scheme)
+	case u.Hostname() == "":
+		return fmt.Errorf("%q names no host", text)
+	case u.User != nil, u.RawQuery != "", u.Fragment != "":
+		return fmt.Errorf("%q has more than scheme, host, port and path", text)
+	}
+	return nil
+}
+
+// asker asks the HTTP servers of engines. Connections are not kept: an address is looked at by
+// the rules each time.
+type asker struct {
+	// rules say which addresses a target of a client may have; nil is all.
+	rules func() *reach.Rules
+	// tokenFile has the token for engines of the configuration, "" without one.
+	tokenFile string
+}
+
+// errStatus is an answer without success.
+type errStatus struct {
+	path string
+	code int
+}
+
+func (e errStatus) Error() string { return fmt.Sprintf("%s answers %d", e.path, e.code) }
+
+// missing reports whether the engine does not know a path.
+func missing(err error) bool {
+	var status errStatus
+	return errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusMethodNotAllowed)
+}
+
+// ask asks an engine at one address for its publishers, its model and its block size. rank is
+// that of the registration.
+func (a *asker) ask(ctx context.Context, t *Target, address netip.Addr) (Engine, error) {
+	if t.URL == "" {
+		return Engine{Ranks: []Rank{{t.Rank, t.Endpoint, t.ReplayEndpoint, t.SnapshotEndpoint}}}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	client := &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport:     a.transport(t, address),
+	}
+	host := t.host()
+	if address.IsValid() {
+		host = address.String()
+	}
+	e := Engine{Type: "vLLM"}
+	body, err := a.get(ctx, client, t, "/kv_event_sources")
+	switch {
+	case err == nil:
+		if e.Ranks, err = vllmRanks(body, host); err != nil {
+			return e, err
+		}
+	case !missing(err):
+		return e, err
+	default:
+		body, err = a.get(ctx, client, t, "/server_info")
+		if err == nil {
+			return sglangEngine(body, host)
+		}
+		if !missing(err) {
+			return e, err
+		}
+		// An older vLLM: its port is a convention.
+		at := "tcp://" + net.JoinHostPort(host, strconv.Itoa(vllmPort+t.Rank))
+		e.Ranks = []Rank{{Rank: t.Rank, Endpoint: at}}
+	}
+	if body, err = a.get(ctx, client, t, "/v1/models"); err == nil {
+		e.Model, err = modelOf(body)
+	}
+	if err != nil && t.Model == "" {
+		return e, err
+	}
+	return e, nil
+}
+
+// get returns the body of an answer.
+func (a *asker) get(ctx context.Context, client *http.Client, t *Target, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(t.URL, "/")+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	if t.Static && a.tokenFile != "" {
+		token, err := os.ReadFile(a.tokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("discovery.token_file: %w", err)
+		}
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, errStatus{path, resp.StatusCode}
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err == nil && len(body) > maxBody {
+		err = fmt.Errorf("%s answers more than %d bytes", path, maxBody)
+	}
+	return body, err
+}
+
+// transport dials an address of the target, any if it is not valid. Rules judge the address
+// that is dialed.
+func (a *asker) transport(t *Target, address netip.Addr) *http.Transport {
+	dialer := net.Dialer{Timeout: askTimeout}
+	if !t.Static && a.rules != nil {
+		dialer.Control = func(_, at string, _ syscall.RawConn) error {
+			if rules := a.rules(); rules != nil {
+				if to, err := netip.ParseAddrPort(at); err != nil || !rules.TCP(to) {
+					return fmt.Errorf("%s is not an address that register.allow allows", at)
+				}
+			}
+			return nil
+		}
+	}
+	return &http.Transport{
+		DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,
+		DialContext: func(ctx context.Context, network, at string) (net.Conn, error) {
+			if _, port, err := net.SplitHostPort(at); err == nil && address.IsValid() {
+				at = net.JoinHostPort(address.String(), port)
+			}
+			return dialer.DialContext(ctx, network, at)
+		},
+	}
+}

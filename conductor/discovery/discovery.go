@@ -1,0 +1,332 @@
+// Package discovery finds out where engines publish, by asking their HTTP servers, and keeps
+// the registrations of their sources up to date.
+//
+//	Target: URL --resolve--> addresses --ask--> ranks, model, block size --> Registry
+//	          ^                                                                |
+//	          +--------- every interval: health of the sources <---------------+
+//
+// A name that has several addresses is a fleet: each address is an instance of its own,
+// NAME@ADDRESS. An engine is asked again when one of its sources is dead for a while, and when
+// its publisher was restarted: the ports that the system picks are others then.
+//
+// Concurrency: one goroutine per target works at a time, at most workers in all. Manager.mu
+// guards the list of targets, target.mu one target. No lock is held while an engine is asked.
+package discovery
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/events/reach"
+	"kvconductor/events/stream"
+)
+
+const (
+	// Interval is the pause between two looks at a target.
+	Interval = 5 * time.Second
+	// deadAfter is how long a source may be without a connection before its engine is asked.
+	deadAfter = 10 * time.Second
+	// graceTime is how long an address may be missing from a name before its sources go.
+	graceTime = 30 * time.Second
+
+	minPause = 2 * time.Second
+	maxPause = 30 * time.Second
+
+	workers      = 16
+	maxAddresses = 256
+)
+
+// Registry is where sources are registered.
+type Registry interface {
+	Register(conductor.Registration, conductor.RegisterOptions) error
+	Unregister(conductor.Key) (conductor.Key, error)
+	// Health returns the state of a source and how often its publisher was restarted. It
+	// returns false if there is no such source.
+	Health(conductor.Key) (state stream.State, restarts uint64, ok bool)
+	// ReportLearned adds a finding about settings that the engine told.
+	ReportLearned(key conductor.Key, text string)
+}
+
+// Options configures a Manager.
+type Options struct {
+	Registry Registry
+	// Rules say which addresses a target of a client may have; nil is all.
+	Rules func() *reach.Rules
+	// TokenFile has the token for engines of the configuration that want one.
+	TokenFile string
+	// Resolve returns the addresses of a name; the system's resolver when nil.
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Learn returns the block size that the events of a rank have.
+	Learn func(ctx context.Context, t *Target, r Rank) (int, error)
+	// Reaches refuses endpoints that clients may not name; nil refuses none.
+	Reaches func(endpoint string) error
+	// Bounds returns how many targets there may be, and how many of clients of one tenant; 0 is
+	// no bound.
+	Bounds func() (all, ofTenant int)
+	Now    func() time.Time // time.Now when nil
+	Log    zerolog.Logger
+}
+
+// Manager follows targets.
+type Manager struct {
+	opts Options
+	asker
+	places chan struct{}
+	ctx    context.Context
+	stop   context.CancelFunc
+	tasks  sync.WaitGroup
+
+	mu      sync.Mutex
+	targets map[Name]*target // guarded by mu
+	asked   map[string]uint64
+}
+
+// target is a Target that is followed.
+type target struct {
+	Target
+	ctx  context.Context
+	stop context.CancelFunc
+	// after is closed once the target that had the name before has dropped its sources; done
+	// once this one has.
+	after, done chan struct{}
+
+	mu        sync.Mutex // held while the target is worked on
+	many      bool       // its name has had several addresses
+	engines   map[netip.Addr]*engine
+	withdrawn map[conductor.Key]bool // unregistered by others
+
+	seen   atomic.Bool // it was worked on
+	queued atomic.Bool // a look waits for a place, or is under way
+	shown  sync.Mutex
+	err    string // guarded by shown
+	counts struct{ addresses, sources int }
+}
+
+// engine is one address of a target.
+type engine struct {
+	instance  string
+	keys      []conductor.Key
+	restarts  uint64
+	next      time.Time // of the next question; zero: none is due
+	pause     time.Duration
+	dead      time.Time // since when a source is dead
+	missing   time.Time // since when the name does not have the address
+	blockSize int       // learned
+	learning  bool
+}
+
+// New returns a Manager without targets.
+func New(o Options) *Manager {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Resolve == nil {
+		o.Resolve = resolve
+	}
+	m := &Manager{
+		opts: o, asker: asker{rules: o.Rules, tokenFile: o.TokenFile}, places: make(chan struct{}, workers),
+		targets: make(map[Name]*target), asked: make(map[string]uint64),
+	}
+	m.ctx, m.stop = context.WithCancel(context.Background())
+	return m
+}
+
+// Add begins to follow a target. The same target again changes nothing. With other fields it
+// is a *conductor.ConflictError, or takes the place of the old one.
+func (m *Manager) Add(t Target, replace bool) error {
+	if err := Check(&t); err != nil {
+		return err
+	}
+	t.Tenant = t.Name().Tenant
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := m.targets[t.Name()]
+	switch {
+	case old == nil:
+		if err := m.admit(&t); err != nil {
+			return err
+		}
+	case same(&old.Target, &t):
+		return nil
+	case !replace || old.Static && !t.Static:
+		return &conductor.ConflictError{Key: t.Key(), Field: "discover", Have: old.URL, Want: t.URL}
+	default:
+		m.end(old)
+	}
+	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[conductor.Key]bool), done: make(chan struct{})}
+	if old != nil {
+		n.after = old.done
+	}
+	n.ctx, n.stop = context.WithCancel(m.ctx)
+	m.targets[t.Name()] = n
+	m.tasks.Go(func() { m.work(n) })
+	return nil
+}
+
+// Remove stops following a target, and drops its sources. It reports whether there was one that
+// a client may remove, or the configuration.
+func (m *Manager) Remove(n Name) bool {
+	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
+	m.mu.Lock()
+	t := m.targets[n]
+	delete(m.targets, n)
+	m.mu.Unlock()
+	if t == nil {
+		return false
+	}
+	m.end(t)
+	return true
+}
+
+// end drops the sources of a target that is followed no more.
+func (m *Manager) end(t *target) {
+	t.stop()
+	m.tasks.Go(func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		defer close(t.done)
+		for _, e := range t.engines {
+			m.drop(t, e)
+		}
+	})
+}
+
+// drop unregisters the sources of an engine.
+func (m *Manager) drop(t *target, e *engine) {
+	for _, key := range e.keys {
+		m.opts.Registry.Unregister(key) // it may be gone
+	}
+	e.keys = nil
+}
+
+// Run looks at all targets each Interval, until ctx ends. It returns once nothing is under way.
+func (m *Manager) Run(ctx context.Context) {
+	tick := time.NewTicker(Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			m.Close()
+			return
+		case <-tick.C:
+			m.look()
+		}
+	}
+}
+
+// Settle waits until each target has been asked once, but not longer than a time.
+func (m *Manager) Settle(ctx context.Context, most time.Duration) {
+	late := time.NewTimer(most)
+	defer late.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		waiting := false
+		m.mu.Lock()
+		for _, t := range m.targets {
+			waiting = waiting || !t.seen.Load()
+		}
+		m.mu.Unlock()
+		if !waiting {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-late.C:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Close ends all work. The sources stay.
+func (m *Manager) Close() {
+	m.stop()
+	m.tasks.Wait()
+}
+
+// look works on each target that nothing works on.
+func (m *Manager) look() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range m.targets {
+		if !t.queued.CompareAndSwap(false, true) {
+			continue
+		}
+		m.tasks.Go(func() {
+			defer t.queued.Store(false)
+			m.work(t)
+		})
+	}
+}
+
+// work brings the sources of a target up to date. It returns at once if that is under way.
+func (m *Manager) work(t *target) {
+	if t.after != nil {
+		select {
+		case <-t.after:
+		case <-t.ctx.Done():
+			return
+		}
+	}
+	select {
+	case m.places <- struct{}{}:
+		defer func() { <-m.places }()
+	case <-t.ctx.Done():
+		return
+	}
+	if !t.mu.TryLock() {
+		return
+	}
+	defer t.mu.Unlock()
+	if t.ctx.Err() != nil {
+		return
+	}
+	now := m.opts.Now()
+	err := m.locate(t, now)
+	for addr, e := range t.engines {
+		m.watch(t, e, now)
+		if e.next.IsZero() || now.Before(e.next) || !e.missing.IsZero() {
+			continue
+		}
+		if askErr := m.question(t, addr, e); askErr != nil {
+			e.pause = min(max(2*e.pause, minPause), maxPause)
+			e.next = now.Add(e.pause)
+			err = fmt.Errorf("%s: %w", e.instance, askErr)
+			m.count("failed")
+		} else {
+			m.count("ok")
+		}
+	}
+	t.show(err)
+}
+
+// show lets others see how far the target has come.
+func (t *target) show(err error) {
+	t.seen.Store(true)
+	t.shown.Lock()
+	defer t.shown.Unlock()
+	t.err = ""
+	if err != nil {
+		t.err = err.Error()
+	}
+	t.counts.addresses, t.counts.sources = len(t.engines), 0
+	for _, e := range t.engines {
+		t.counts.sources += len(e.keys)
+	}
+}
+
+func (m *Manager) count(result string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked[result]++
+}

@@ -1,0 +1,302 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/events"
+	"kvconductor/events/reach"
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/events/wire"
+	"kvconductor/internal/must"
+)
+
+// fleet is HTTP servers of engines at addresses of loopback, one port for all, a Conductor, and
+// a clock.
+type fleet struct {
+	t       *testing.T
+	c       *conductor.Conductor
+	m       *Manager
+	net     streamtest.Network
+	port    string
+	mu      sync.Mutex
+	answers map[string]string // by address and path
+	asked   map[string]int
+	tokens  map[string]bool
+	names   []netip.Addr
+	now     time.Time
+}
+
+func newFleet(t *testing.T, change func(*Options), addresses ...string) *fleet {
+	f := &fleet{t: t, answers: make(map[string]string), asked: make(map[string]int), tokens: make(map[string]bool), now: time.Unix(1e9, 0)}
+	f.c = conductor.New(conductor.Options{Stream: stream.Config{Transport: &f.net}})
+	o := Options{
+		Registry: f.c, Now: func() time.Time { return f.now },
+		Resolve: func(context.Context, string) ([]netip.Addr, error) {
+			if len(f.names) == 0 {
+				return nil, errors.New("no such name")
+			}
+			return f.names, nil
+		},
+		Learn: func(ctx context.Context, _ *Target, r Rank) (int, error) {
+			return LearnBlockSize(ctx, &f.net, r, func(p []byte) (events.Batch, error) { return wire.Decode(p, wire.DefaultLimits) })
+		},
+	}
+	if change != nil {
+		change(&o)
+	}
+	f.m = New(o)
+	f.port = "0"
+	for _, address := range addresses {
+		ln, err := net.Listen("tcp", address+":"+f.port)
+		must.Succeed(t, err)
+		_, f.port, _ = net.SplitHostPort(ln.Addr().String())
+		s := &httptest.Server{Listener: ln, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { f.serve(w, r, address) })}}
+		s.Start()
+		t.Cleanup(s.Close)
+	}
+	t.Cleanup(func() {
+		f.m.stop()
+		f.m.tasks.Wait()
+		f.c.Close()
+	})
+	return f
+}
+
+func (f *fleet) serve(w http.ResponseWriter, r *http.Request, address string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked[address]++
+	f.tokens[r.Header.Get("Authorization")] = true
+	answer, ok := f.answers[address+r.URL.Path]
+	switch {
+	case !ok:
+		http.NotFound(w, r)
+	case strings.HasPrefix(answer, "http"):
+		http.Redirect(w, r, answer, http.StatusFound)
+	default:
+		fmt.Fprint(w, answer)
+	}
+}
+
+func (f *fleet) answer(address, path, body string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answers[address+path] = body
+}
+
+func (f *fleet) add(host string, change func(*Target)) {
+	f.t.Helper()
+	target := Target{URL: "http://" + host + ":" + f.port, Registration: conductor.Registration{Instance: "e", BlockSize: 16}}
+	if change != nil {
+		change(&target)
+	}
+	must.Succeed(f.t, f.m.Add(target, false))
+	f.m.tasks.Wait()
+}
+
+// pass lets time go by, and looks at the targets.
+func (f *fleet) pass(d time.Duration) {
+	f.now = f.now.Add(d)
+	f.m.look()
+	f.m.tasks.Wait()
+}
+
+func (f *fleet) want(sources ...string) {
+	f.t.Helper()
+	var got []string
+	for _, s := range f.c.Services() {
+		got = append(got, fmt.Sprintf("%s %s %s %s %d %s", s.Key(), s.Endpoint, s.Type, s.Model, s.BlockSize, s.ReplayEndpoint))
+	}
+	if g, w := strings.Join(got, "\n"), strings.Join(sources, "\n"); g != w {
+		f.t.Errorf("got\n%s\nwant\n%s\nstate %+v", g, w, f.m.List())
+	}
+}
+
+const twoRanks = `{"0":{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":null,"topic":""},"1":{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":null,"topic":""}}`
+
+func TestDiscoverVLLM(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.add("127.0.0.1", nil)
+	// An older vLLM knows no /kv_event_sources: the port is a convention.
+	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
+	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
+	must.Succeed(t, f.m.Add(Target{URL: "http://127.0.0.1:" + f.port + "/", Registration: conductor.Registration{Instance: "e", BlockSize: 16}}, true))
+	f.m.tasks.Wait()
+	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ", "e|default|1 tcp://127.0.0.1:7001 vLLM llama 16 ")
+	// A source that stays dead, as its port is another one since a restart.
+	asked := f.asked["127.0.0.1"]
+	f.pass(time.Minute)
+	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7009))
+	f.net.At("tcp://127.0.0.1:7001").OnSubscribe = func(context.Context) error { return errors.New("refused") }
+	f.net.At("tcp://127.0.0.1:7001").Cut()
+	until(t, func() bool {
+		f.pass(time.Second)
+		return f.asked["127.0.0.1"] > asked
+	})
+	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ", "e|default|1 tcp://127.0.0.1:7009 vLLM llama 16 ")
+	// A source that was unregistered stays away, and so do all once the target is removed.
+	_, err := f.c.Unregister(conductor.Key{Instance: "e", Rank: 1})
+	must.Succeed(t, err)
+	f.pass(time.Minute)
+	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ")
+	if !f.m.Remove(Name{Instance: "e", Rank: AllRanks}) || f.m.Remove(Name{Instance: "e", Rank: AllRanks}) {
+		t.Error("the target is removed once")
+	}
+	f.m.tasks.Wait()
+	f.want()
+}
+
+func TestDiscoverSGLang(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/server_info", `{"served_model_name":"q","kv_events":{"publisher":"zmq","endpoint_host":"0.0.0.0","endpoint_port_base":5557,"block_size":64,"dp_size":1}}`)
+	f.add("127.0.0.1", func(t *Target) { t.BlockSize = 0 })
+	f.want("e|default|0 tcp://127.0.0.1:5557 SGLang q 64 ")
+	if s := f.c.Services()[0]; len(s.Findings) != 1 || !strings.Contains(s.Findings[0].Message, "block size 64") {
+		t.Errorf("findings are %v", s.Findings)
+	}
+}
+
+// Without a block size in the answers the first events tell it.
+func TestBlockSizeFromEvents(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
+	target := Target{URL: "http://127.0.0.1:" + f.port, Registration: conductor.Registration{Instance: "e"}}
+	p := f.net.At("tcp://127.0.0.1:7000")
+	must.Succeed(t, f.m.Add(target, false))
+	until(t, func() bool { return p.Tried() > 0 })
+	f.want()
+	stored := streamtest.Batch(1.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(0, []uint64{1}, make([]uint32, 32), 32))
+	until(t, func() bool { return p.Publish(stored) > 0 })
+	f.m.tasks.Wait()
+	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ")
+	// The same for endpoints without a block size: the last target's publisher tells it.
+	until(t, func() bool {
+		p.Publish(stored)
+		return len(f.c.Services()) > 0
+	})
+	auto := Target{Registration: conductor.Registration{Instance: "f", Endpoint: "tcp://127.0.0.1:7000", Type: "vLLM", Model: "m", Rank: 3}}
+	must.Succeed(t, f.m.Add(auto, false))
+	until(t, func() bool {
+		p.Publish(stored)
+		_, _, ok := f.c.Health(conductor.Key{Instance: "f", Tenant: "default", Rank: 3})
+		return ok
+	})
+	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ", "f|default|3 tcp://127.0.0.1:7000 vLLM m 32 ")
+}
+
+func TestNameOfFleet(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1", "127.0.0.2")
+	for _, a := range []string{"127.0.0.1", "127.0.0.2"} {
+		f.answer(a, "/v1/models", `{"data":[{"id":"llama"}]}`)
+	}
+	f.add("engines", nil)
+	if l := f.m.List(); len(l) != 1 || !strings.Contains(l[0].Error, "no such name") {
+		t.Errorf("before the name is known: %+v", l)
+	}
+	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
+	f.names = []netip.Addr{one, netip.MustParseAddr("::1")}
+	f.pass(Interval)
+	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
+	f.names = []netip.Addr{two, one}
+	f.pass(Interval)
+	both := []string{"e@127.0.0.1|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ", "e@127.0.0.2|default|0 tcp://127.0.0.2:5557 vLLM llama 16 "}
+	f.want(both...)
+	f.names = []netip.Addr{two}
+	f.pass(Interval)
+	f.want(both...) // not at once
+	f.names = nil
+	f.pass(time.Hour)
+	f.want(both...) // a resolver that fails says nothing
+	f.names = []netip.Addr{two}
+	f.pass(graceTime)
+	f.want(both[1])
+}
+
+func TestClientsReachAllowedEnginesOnly(t *testing.T) {
+	rules, err := reach.Parse([]string{"tcp://127.0.0.2"}, false)
+	must.Succeed(t, err)
+	token := filepath.Join(t.TempDir(), "token")
+	must.Succeed(t, os.WriteFile(token, []byte("secret\n"), 0o600))
+	f := newFleet(t, func(o *Options) { o.Rules, o.TokenFile = func() *reach.Rules { return rules }, token }, "127.0.0.1", "127.0.0.2")
+	f.answer("127.0.0.2", "/kv_event_sources", "http://127.0.0.1:"+f.port+"/kv_event_sources")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.add("127.0.0.1", func(t *Target) { t.Instance = "refused" })
+	f.add("127.0.0.2", func(t *Target) { t.Instance = "redirects" })
+	if l := f.m.List(); !strings.Contains(l[1].Error, "register.allow") || !strings.Contains(l[0].Error, "302") {
+		t.Errorf("%+v", l)
+	}
+	if f.asked["127.0.0.1"] != 0 || f.asked["127.0.0.2"] == 0 || f.tokens["Bearer secret"] {
+		t.Errorf("asked %v, tokens %v", f.asked, f.tokens)
+	}
+	f.add("127.0.0.1", func(t *Target) { t.Instance, t.Static = "static", true })
+	f.want("static|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
+	if !f.tokens["Bearer secret"] {
+		t.Error("an engine of the configuration gets no token")
+	}
+}
+
+func TestAnswersAreBounded(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/kv_event_sources", strings.Repeat("x", maxBody+1))
+	f.add("127.0.0.1", nil)
+	if l := f.m.List(); !strings.Contains(l[0].Error, "more than") {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestTargetsAreChecked(t *testing.T) {
+	f := newFleet(t, func(o *Options) { o.Bounds = func() (int, int) { return 1, 0 } })
+	bad := func(field string, change func(*Target)) {
+		t.Helper()
+		target := Target{URL: "http://h", Registration: conductor.Registration{Instance: "e"}}
+		change(&target)
+		err := f.m.Add(target, false)
+		var fault *conductor.FieldError
+		if !errors.As(err, &fault) || fault.Field != field {
+			t.Errorf("got %v, want an error of %s", err, field)
+		}
+	}
+	bad("discover", func(t *Target) { t.URL = "tcp://h" })
+	bad("endpoint", func(t *Target) { t.Endpoint = "tcp://h:1" })
+	bad("instance_id", func(t *Target) { t.Instance = "" })
+	bad("type", func(t *Target) { t.Type = "x" })
+	bad("block_size", func(t *Target) { t.BlockSize = -1 })
+	bad("discover", func(t *Target) { t.Type = "Mooncake" })
+	must.Succeed(t, f.m.Add(Target{URL: "http://h", Registration: conductor.Registration{Instance: "e"}}, false))
+	must.Succeed(t, f.m.Add(Target{URL: "http://h", Registration: conductor.Registration{Instance: "e"}}, false))
+	var conflict *conductor.ConflictError
+	if err := f.m.Add(Target{URL: "http://g", Registration: conductor.Registration{Instance: "e"}}, false); !errors.As(err, &conflict) {
+		t.Errorf("another URL: %v", err)
+	}
+	if err := f.m.Add(Target{URL: "http://g", Registration: conductor.Registration{Instance: "f"}}, false); !errors.Is(err, conductor.ErrTooManySources) {
+		t.Errorf("one too many: %v", err)
+	}
+}
+
+// until waits for what other goroutines do.
+func until(t *testing.T, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatal("timed out")
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package discovery
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/events/stream"
+)
+
+// watch plans a question about an engine where its sources are dead, or its publisher is
+// another one.
+func (m *Manager) watch(t *target, e *engine, now time.Time) {
+	dead, restarts := false, uint64(0)
+	e.keys = slices.DeleteFunc(e.keys, func(key conductor.Key) bool {
+		state, n, ok := m.opts.Registry.Health(key)
+		if !ok {
+			t.withdrawn[key] = true
+			return true
+		}
+		dead = dead || state == stream.Connecting || state == stream.Stale || state == stream.Failed
+		restarts += n
+		return false
+	})
+	switch {
+	case restarts != e.restarts && len(e.keys) > 0:
+		e.restarts, e.next = restarts, now
+	case !dead:
+		e.dead = time.Time{}
+	case e.dead.IsZero():
+		e.dead = now
+	case now.Sub(e.dead) >= deadAfter && e.next.IsZero():
+		e.next = now
+	}
+}
+
+// question asks an engine, and registers what it says.
+func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
+	found, err := m.ask(t.ctx, &t.Target, addr)
+	if err != nil {
+		return err
+	}
+	r := t.Registration
+	r.Type, r.Model = cmp.Or(r.Type, found.Type), cmp.Or(r.Model, found.Model)
+	var learned []string
+	if t.Model == "" {
+		learned = append(learned, fmt.Sprintf("model %q", r.Model))
+	}
+	if r.BlockSize == 0 {
+		if r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); r.BlockSize == 0 {
+			m.learn(t, e, found.Ranks[0])
+			return errors.New("its block size is not known before its first events")
+		}
+		learned = append(learned, fmt.Sprintf("block size %d", r.BlockSize))
+	}
+	old := e.keys
+	e.keys = nil
+	for _, rank := range found.Ranks {
+		r := r
+		r.Instance, r.Rank = e.instance, rank.Rank
+		r.Endpoint, r.ReplayEndpoint = rank.Endpoint, rank.Replay
+		if r.Copies != conductor.CopiesSet {
+			r.SnapshotEndpoint = rank.Snapshot
+		}
+		key := r.Key()
+		if t.withdrawn[key] {
+			continue
+		}
+		if regErr := m.opts.Registry.Register(r, conductor.RegisterOptions{Static: t.Static, Replace: slices.Contains(old, key)}); regErr != nil {
+			err = fmt.Errorf("rank %d: %w", rank.Rank, regErr)
+			if slices.Contains(old, key) {
+				e.keys = append(e.keys, key)
+			}
+			continue
+		}
+		e.keys = append(e.keys, key)
+		if len(learned) > 0 {
+			m.opts.Registry.ReportLearned(key, fmt.Sprintf("%s told %s", cmp.Or(t.URL, "the engine's first events"), strings.Join(learned, " and ")))
+		}
+	}
+	for _, key := range old {
+		if !slices.Contains(e.keys, key) {
+			m.opts.Registry.Unregister(key) // it may be gone
+		}
+	}
+	if err != nil {
+		return err
+	}
+	e.next, e.pause, e.dead = time.Time{}, 0, time.Time{}
+	m.opts.Log.Info().Str("url", t.URL).Str("instance_id", e.instance).Int("ranks", len(e.keys)).Msg("engine discovered")
+	return nil
+}
+
+// learn waits for the first events of a rank, which tell the block size.
+func (m *Manager) learn(t *target, e *engine, r Rank) {
+	if e.learning || m.opts.Learn == nil {
+		return
+	}
+	e.learning = true
+	m.tasks.Go(func() {
+		size, err := m.opts.Learn(t.ctx, &t.Target, r)
+		t.mu.Lock()
+		e.learning = false
+		if err == nil {
+			e.blockSize, e.next, e.pause = size, m.opts.Now(), 0
+		}
+		t.mu.Unlock()
+		if err == nil {
+			m.work(t)
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// resolve asks the system's resolver.
+func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+}
+
+// addresses returns the addresses of a target: of a name that has both kinds those of IPv4,
+// for most names of two kinds are one machine.
+func (m *Manager) addresses(t *target) ([]netip.Addr, error) {
+	if t.URL == "" {
+		return []netip.Addr{{}}, nil // its endpoints say where it is
+	}
+	host := t.host()
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr.Unmap()}, nil
+	}
+	found, err := m.opts.Resolve(t.ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	var all []netip.Addr
+	for _, a := range found {
+		all = append(all, a.Unmap())
+	}
+	if slices.ContainsFunc(all, netip.Addr.Is4) {
+		all = slices.DeleteFunc(all, netip.Addr.Is6)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	all = slices.Compact(all)
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s has no address", host)
+	}
+	if len(all) > maxAddresses {
+		return nil, fmt.Errorf("%s has %d addresses, and %d are followed at most", host, len(all), maxAddresses)
+	}
+	return all, nil
+}
+
+// locate brings the engines of a target in line with the addresses of its name. A name that
+// does not resolve keeps those it had.
+func (m *Manager) locate(t *target, now time.Time) error {
+	all, err := m.addresses(t)
+	if err != nil {
+		return err
+	}
+	t.many = t.many || len(all) > 1
+	for addr, e := range t.engines {
+		switch present := slices.Contains(all, addr); {
+		case present:
+			e.missing = time.Time{}
+		case e.missing.IsZero():
+			e.missing = now
+		}
+		if !e.missing.IsZero() && (!t.many || now.Sub(e.missing) >= graceTime) {
+			m.drop(t, e)
+			delete(t.engines, addr)
+		}
+	}
+	for _, addr := range all {
+		name := t.Instance
+		if t.many {
+			name += "@" + addr.String()
+		}
+		e := t.engines[addr]
+		if e != nil && e.instance != name {
+			m.drop(t, e) // the name has become a fleet
+			e = nil
+		}
+		if e == nil {
+			t.engines[addr] = &engine{instance: name, next: now}
+		}
+	}
+	return nil
+}

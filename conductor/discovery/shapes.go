@@ -1,0 +1,180 @@
+package discovery
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Engine is what an engine says about itself. Fields that it leaves out are empty.
+type Engine struct {
+	Type      string // vLLM or SGLang
+	Model     string
+	BlockSize int // of its events; 0: not told
+	Ranks     []Rank
+}
+
+// Rank is where one data-parallel rank publishes.
+type Rank struct {
+	Rank                       int
+	Endpoint, Replay, Snapshot string
+}
+
+const (
+	maxRanks = 1024
+	// vllmPort is where older vLLM publishes, plus the rank.
+	vllmPort = 5557
+)
+
+var errNoEvents = errors.New("its KV events are off")
+
+// vllmSource is one source of GET /kv_event_sources.
+type vllmSource struct {
+	Rank      *int   `json:"data_parallel_rank"`
+	Publisher string `json:"publisher"`
+	Endpoint  string `json:"endpoint"`
+	Replay    string `json:"replay_endpoint"`
+	Snapshot  string `json:"snapshot_endpoint"`
+}
+
+// vllmRanks reads an answer of GET /kv_event_sources. It has three shapes: an object by rank,
+// an object with a list under "sources", and that list.
+func vllmRanks(body []byte, host string) ([]Rank, error) {
+	byRank := make(map[string]vllmSource)
+	var list []vllmSource
+	var wrapped struct{ Sources *[]vllmSource }
+	switch {
+	case json.Unmarshal(body, &list) == nil:
+	case json.Unmarshal(body, &wrapped) == nil && wrapped.Sources != nil:
+		list = *wrapped.Sources
+	default:
+		if err := json.Unmarshal(body, &byRank); err != nil {
+			return nil, fmt.Errorf("its answer has no known shape: %w", err)
+		}
+	}
+	for name, s := range byRank {
+		rank, err := strconv.Atoi(name)
+		if err != nil {
+			return nil, fmt.Errorf("its answer names the rank %q", name)
+		}
+		s.Rank = &rank
+		list = append(list, s)
+	}
+	if len(list) == 0 {
+		return nil, errNoEvents
+	}
+	var ranks []Rank
+	for i, s := range list {
+		r := Rank{Rank: i, Endpoint: s.Endpoint, Replay: s.Replay, Snapshot: s.Snapshot}
+		if s.Rank != nil {
+			r.Rank = *s.Rank
+		}
+		if s.Publisher != "" && s.Publisher != "zmq" {
+			return nil, fmt.Errorf("its publisher is %q, and zmq can be followed", s.Publisher)
+		}
+		if s.Endpoint == "" {
+			return nil, fmt.Errorf("rank %d has no endpoint", r.Rank)
+		}
+		for _, e := range []*string{&r.Endpoint, &r.Replay, &r.Snapshot} {
+			*e = reachable(*e, host)
+		}
+		ranks = append(ranks, r)
+	}
+	return checked(ranks)
+}
+
+// sglangInfo is an answer of GET /server_info.
+type sglangInfo struct {
+	Model  string `json:"served_model_name"`
+	Path   string `json:"model_path"`
+	Events *struct {
+		Publisher  string `json:"publisher"`
+		Host       string `json:"endpoint_host"`
+		Port       int    `json:"endpoint_port_base"`
+		BlockSize  int    `json:"block_size"`
+		Ranks      int    `json:"dp_size"`
+		Publishers []struct {
+			Rank     int    `json:"dp_rank"`
+			Endpoint string `json:"endpoint"`
+		} `json:"publishers"`
+	} `json:"kv_events"`
+}
+
+// sglangEngine reads an answer of GET /server_info.
+func sglangEngine(body []byte, host string) (Engine, error) {
+	e := Engine{Type: "SGLang"}
+	var info sglangInfo
+	if err := json.Unmarshal(body, &info); err != nil {
+		return e, fmt.Errorf("its answer has no known shape: %w", err)
+	}
+	if e.Model = info.Model; e.Model == "" {
+		e.Model = info.Path
+	}
+	ev := info.Events
+	if ev == nil {
+		return e, errNoEvents
+	}
+	if ev.Publisher != "" && ev.Publisher != "zmq" {
+		return e, fmt.Errorf("its publisher is %q, and zmq can be followed", ev.Publisher)
+	}
+	e.BlockSize = max(ev.BlockSize, 0)
+	for _, p := range ev.Publishers {
+		e.Ranks = append(e.Ranks, Rank{Rank: p.Rank, Endpoint: reachable(p.Endpoint, host)})
+	}
+	if len(ev.Publishers) == 0 {
+		if ev.Port <= 0 || ev.Ranks > maxRanks {
+			return e, fmt.Errorf("its answer names the port %d and %d ranks", ev.Port, ev.Ranks)
+		}
+		for rank := range max(ev.Ranks, 1) {
+			at := "tcp://" + net.JoinHostPort(strings.Trim(ev.Host, "[]"), strconv.Itoa(ev.Port+rank))
+			e.Ranks = append(e.Ranks, Rank{Rank: rank, Endpoint: reachable(at, host)})
+		}
+	}
+	var err error
+	e.Ranks, err = checked(e.Ranks)
+	return e, err
+}
+
+// checked sorts ranks, and refuses ranks that are out of range or named twice.
+func checked(ranks []Rank) ([]Rank, error) {
+	slices.SortFunc(ranks, func(a, b Rank) int { return a.Rank - b.Rank })
+	for i, r := range ranks {
+		if r.Rank < 0 || i > 0 && ranks[i-1].Rank == r.Rank {
+			return nil, fmt.Errorf("its answer names the rank %d twice, or below zero", r.Rank)
+		}
+	}
+	if len(ranks) > maxRanks {
+		return nil, fmt.Errorf("its answer names %d ranks, and %d are followed at most", len(ranks), maxRanks)
+	}
+	return ranks, nil
+}
+
+// modelOf reads the first model of an answer of GET /v1/models.
+func modelOf(body []byte) (string, error) {
+	var list struct{ Data []struct{ ID string } }
+	if err := json.Unmarshal(body, &list); err != nil || len(list.Data) == 0 || list.Data[0].ID == "" {
+		return "", errors.New("its list of models has no known shape")
+	}
+	return list.Data[0].ID, nil
+}
+
+// reachable puts the host that was asked in the place of a wildcard.
+func reachable(endpoint, host string) string {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	if !ok {
+		return endpoint
+	}
+	i := strings.LastIndexByte(rest, ':')
+	if i < 0 {
+		return endpoint
+	}
+	switch strings.Trim(rest[:i], "[]") {
+	case "*", "", "0.0.0.0", "::":
+		return "tcp://" + net.JoinHostPort(host, rest[i+1:])
+	}
+	return endpoint
+}

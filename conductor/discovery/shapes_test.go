@@ -1,0 +1,65 @@
+package discovery
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestReadVLLMSources(t *testing.T) {
+	one := []Rank{{0, "tcp://10.0.0.1:41233", "tcp://10.0.0.1:41234", ""}}
+	f := func(body string, want []Rank, why string) {
+		t.Helper()
+		got, err := vllmRanks([]byte(body), "h")
+		if why == "" && (err != nil || !reflect.DeepEqual(got, want)) || why != "" && (err == nil || !strings.Contains(err.Error(), why)) {
+			t.Errorf("%s\n got %+v %v\nwant %+v %q", body, got, err, want, why)
+		}
+	}
+	f(`{"0":{"publisher":"zmq","endpoint":"tcp://10.0.0.1:41233","replay_endpoint":"tcp://10.0.0.1:41234","topic":"kv-events","hwm":1}}`, one, "")
+	f(`{"sources":[{"data_parallel_rank":0,"endpoint":"tcp://10.0.0.1:41233","replay_endpoint":"tcp://10.0.0.1:41234","topic":""}]}`, one, "")
+	f(`[{"data_parallel_rank":0,"endpoint":"tcp://10.0.0.1:41233","replay_endpoint":"tcp://10.0.0.1:41234","topic":""}]`, one, "")
+	f(`{"1":{"publisher":"zmq","endpoint":"tcp://*:5558","replay_endpoint":null},"0":{"endpoint":"tcp://[::]:5557","snapshot_endpoint":"tcp://0.0.0.0:7557"}}`,
+		[]Rank{{0, "tcp://h:5557", "", "tcp://h:7557"}, {1, "tcp://h:5558", "", ""}}, "")
+	f(`{}`, nil, "off")
+	f(`[]`, nil, "off")
+	f(`{"sources":[]}`, nil, "off")
+	f(`{"0":{"publisher":"null","endpoint":""}}`, nil, "publisher")
+	f(`{"0":{"publisher":"zmq","endpoint":""}}`, nil, "no endpoint")
+	f(`{"x":{"endpoint":"tcp://h:1"}}`, nil, "rank")
+	f(`{"-1":{"endpoint":"tcp://h:1"}}`, nil, "below zero")
+	f(`[{"data_parallel_rank":0,"endpoint":"tcp://h:1"},{"data_parallel_rank":0,"endpoint":"tcp://h:2"}]`, nil, "twice")
+	f(`"x"`, nil, "shape")
+	f(`<html>`, nil, "shape")
+}
+
+func TestReadSGLangInfo(t *testing.T) {
+	f := func(body string, want Engine, why string) {
+		t.Helper()
+		want.Type = "SGLang"
+		got, err := sglangEngine([]byte(body), "fd00::1")
+		if why == "" && (err != nil || !reflect.DeepEqual(got, want)) || why != "" && (err == nil || !strings.Contains(err.Error(), why)) {
+			t.Errorf("%s\n got %+v %v\nwant %+v %q", body, got, err, want, why)
+		}
+	}
+	f(`{"served_model_name":"m","model_path":"/m","page_size":1,"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,"topic":"","block_size":64,"dp_size":2}}`,
+		Engine{Model: "m", BlockSize: 64, Ranks: []Rank{{0, "tcp://[fd00::1]:5557", "", ""}, {1, "tcp://[fd00::1]:5558", "", ""}}}, "")
+	f(`{"model_path":"/m","kv_events":{"endpoint_host":"10.0.0.2","endpoint_port_base":7000,"block_size":1}}`,
+		Engine{Model: "/m", BlockSize: 1, Ranks: []Rank{{0, "tcp://10.0.0.2:7000", "", ""}}}, "")
+	f(`{"model_path":"/m","kv_events":{"block_size":1,"publishers":[{"dp_rank":1,"endpoint":"tcp://b:1"},{"dp_rank":0,"endpoint":"tcp://*:1"}]}}`,
+		Engine{Model: "/m", BlockSize: 1, Ranks: []Rank{{0, "tcp://[fd00::1]:1", "", ""}, {1, "tcp://b:1", "", ""}}}, "")
+	f(`{"model_path":"/m","kv_events":null}`, Engine{}, "off")
+	f(`{"kv_events":{"endpoint_port_base":0}}`, Engine{}, "port 0")
+	f(`{"kv_events":{"endpoint_port_base":1,"dp_size":100000}}`, Engine{}, "ranks")
+	f(`[]`, Engine{}, "shape")
+}
+
+func TestCheckURL(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"http://engine:8000": true, "https://engine/base/": true, "http://[::1]:8000": true,
+		"ftp://engine": false, "engine:8000": false, "http://": false, "http://u:p@engine": false, "http://engine?x=1": false, "http://engine:x": false,
+	} {
+		if err := CheckURL(text); (err == nil) != ok {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package discovery
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// State is how far a target has come.
+type State struct {
+	Target
+	Addresses, Sources int
+	Error              string // of the last look; "" without one
+}
+
+// List returns the targets, sorted by name.
+func (m *Manager) List() (all []State) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range m.targets {
+		t.shown.Lock()
+		all = append(all, State{Target: t.Target, Addresses: t.counts.addresses, Sources: t.counts.sources, Error: t.err})
+		t.shown.Unlock()
+	}
+	slices.SortFunc(all, func(a, b State) int {
+		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Tenant, b.Tenant))
+	})
+	return all
+}
+
+var (
+	descTargets = prometheus.NewDesc("conductor_discovery_targets", "Engines and fleets that are asked where they publish, by state: found, or waiting for an answer.", []string{"state"}, nil)
+	descAsked   = prometheus.NewDesc("conductor_discovery_asked_total", "Engines that were asked where they publish, by result.", []string{"result"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (m *Manager) Describe(ch chan<- *prometheus.Desc) { ch <- descTargets; ch <- descAsked }
+
+// Collect implements prometheus.Collector.
+func (m *Manager) Collect(ch chan<- prometheus.Metric) {
+	states := map[string]int{"found": 0, "waiting": 0}
+	for _, s := range m.List() {
+		if s.Sources > 0 && s.Error == "" {
+			states["found"]++
+		} else {
+			states["waiting"]++
+		}
+	}
+	for state, n := range states {
+		ch <- prometheus.MustNewConstMetric(descTargets, prometheus.GaugeValue, float64(n), state)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, result := range []string{"ok", "failed"} {
+		ch <- prometheus.MustNewConstMetric(descAsked, prometheus.CounterValue, float64(m.asked[result]), result)
+	}
+}

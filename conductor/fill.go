@@ -1,0 +1,100 @@
+package conductor
+
+import (
+	"kvconductor/conductor/normalize"
+	"kvconductor/events"
+	"kvconductor/events/stream"
+	"kvconductor/events/wire"
+	"kvconductor/index"
+	"kvconductor/tiers"
+)
+
+// A snapshot of an engine replaces what its source holds:
+//
+//	Reset --> the old blocks go --> Fill, Fill, ... --> Filled
+//	                                hidden owners        the owners show, all of a context at once
+//
+// Parts of a snapshot store blocks that the engine has evicted, because others follow them,
+// and store blocks more often than the engine holds them. Only all parts together are true.
+// So no query sees an owner of the source before the end: meanwhile the source holds nothing,
+// and answers are too short at worst. A part that fails drops all.
+//
+// The parts count copies, whatever the registration says, and whosever the copies are.
+
+// hiddenOwner is an owner that queries do not see yet.
+type hiddenOwner struct {
+	ns    *namespace
+	owner index.Owner
+	shown tiers.Owner
+}
+
+// beginFilling hides the owners that the source gets from here on.
+func (s *source) beginFilling() {
+	s.filling, s.filled, s.began = true, 0, s.conductor.now()
+}
+
+// leaveFilling forgets the hidden owners. They are gone with their blocks.
+func (s *source) leaveFilling() { s.filling, s.hidden = false, nil }
+
+// fill applies a part of a snapshot. turn is held.
+func (s *source) fill(step *stream.Step) {
+	s.filled++
+	r := s.normal.Batch(&step.Batch)
+	for _, d := range r.Dropped {
+		s.drop(d.Reason, d.Count)
+	}
+	for i := range r.Changes {
+		c := &r.Changes[i]
+		if c.Kind == normalize.Stored || c.Kind == normalize.Removed {
+			s.fillBlocks(c)
+			continue
+		}
+		s.applyChange(c)
+	}
+	s.noteGaps()
+	s.noteWindow()
+	wire.Release(&step.Batch)
+}
+
+// fillBlocks applies a change. Neither the doctor nor lifetimes observe it: it is no event of
+// the engine.
+func (s *source) fillBlocks(c *normalize.Change) {
+	if c.Kind == normalize.Removed {
+		s.drop(events.UnknownHash, len(c.Event.Hashes)-s.withdraw(c.Event, c.Owner))
+		return
+	}
+	s.storeBlocks(c)
+}
+
+// reveal shows the owners, and goes on behind the snapshot. turn is held.
+func (s *source) reveal(step *stream.Step) {
+	shown := make(map[*indexContext][]hiddenOwner)
+	for _, h := range s.hidden {
+		if s.byContext[h.ns.key()] == h.ns {
+			shown[h.ns.context] = append(shown[h.ns.context], h)
+		}
+	}
+	s.leaveFilling()
+	for x, owners := range shown {
+		x.show(owners)
+	}
+	s.leaveEmptyContexts()
+	s.mark, s.marked = stream.Mark{Seq: step.Seq, ID: step.ID}, true
+	from := FromEngine
+	s.origin.Store(&from)
+	// The journal does not have the parts: a replay of it is partial from here on.
+	s.journal.Omitted(uint64(s.filled))
+	s.conductor.log.Info().Str("source", s.reg.Key().String()).Uint64("seq", step.Seq).Int("parts", s.filled).
+		Int("blocks", s.blocks()).Dur("took", s.conductor.now().Sub(s.began)).Msg("snapshot of the engine applied")
+}
+
+// show replaces the descriptors of owners, all at once.
+func (x *indexContext) show(owners []hiddenOwner) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	table := append([]tiers.Owner(nil), x.table()...)
+	for _, h := range owners {
+		table[h.owner] = h.shown
+	}
+	x.owners.Store(&table)
+}

@@ -1,0 +1,260 @@
+package conductor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvconductor/events"
+	"kvconductor/events/journal"
+	"kvconductor/events/payload"
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/events/wire"
+	"kvconductor/index"
+	"kvconductor/internal/must"
+)
+
+const fillBlock = 4
+
+// engine publishes random events, and records them as an engine with snapshots does.
+type engine struct {
+	*streamtest.Publisher
+	streamtest.Recorder
+	rng    *rand.Rand
+	parent map[uint64]uint64
+	tokens map[uint64][]uint32
+	known  []uint64
+	held   map[streamtest.Scope]map[uint64]int
+}
+
+func newEngine(p *streamtest.Publisher, seed uint64) *engine {
+	return &engine{
+		Publisher: p, Recorder: streamtest.Recorder{BlockSize: fillBlock}, rng: rand.New(rand.NewPCG(seed, 1)),
+		parent: make(map[uint64]uint64), tokens: make(map[uint64][]uint32), held: make(map[streamtest.Scope]map[uint64]int),
+	}
+}
+
+// prompt returns the tokens up to a block.
+func (e *engine) prompt(h uint64) (all []uint32) {
+	for ; h != 0; h = e.parent[h] {
+		all = append(slices.Clone(e.tokens[h]), all...)
+	}
+	return all
+}
+
+var fillScopes = []streamtest.Scope{{Medium: "GPU"}, {Medium: "GPU"}, {Medium: "CPU"}, {Medium: "STORAGE", Ownership: "kvcr"}}
+
+// event returns the next event.
+func (e *engine) event() map[string]any {
+	at := fillScopes[e.rng.IntN(len(fillScopes))]
+	if e.held[at] == nil {
+		e.held[at] = make(map[uint64]int)
+	}
+	held := slices.Sorted(maps.Keys(e.held[at]))
+	switch n := e.rng.IntN(10); {
+	case n < 3 && len(held) > 0:
+		h := held[e.rng.IntN(len(held))]
+		if e.held[at][h]--; e.held[at][h] == 0 {
+			delete(e.held[at], h)
+		}
+		e.Recorder.Removed(at, h)
+		return at.Removed(h)
+	case n < 6 && len(e.known) > 0 && at.Medium != "GPU", n < 5 && len(held) > 0:
+		// Again, or on a lower tier without tokens.
+		var h uint64
+		if at.Medium == "GPU" {
+			h = held[e.rng.IntN(len(held))]
+		} else if h = e.known[e.rng.IntN(len(e.known))]; len(e.Cached(h)) == 0 || at.Ownership != "" && e.held[at][h] > 0 {
+			return nil
+		}
+		e.held[at][h]++
+		e.Recorder.Stored(at, 0, []uint64{h}, nil)
+		return at.Stored(0, []uint64{h}, nil, 0)
+	}
+	at = fillScopes[0]
+	var parent uint64
+	if gpu := slices.Sorted(maps.Keys(e.held[at])); len(gpu) > 0 && e.rng.IntN(4) > 0 {
+		parent = gpu[e.rng.IntN(len(gpu))]
+	}
+	if e.held[at] == nil {
+		e.held[at] = make(map[uint64]int)
+	}
+	var hashes []uint64
+	var tokens []uint32
+	for before := parent; len(hashes) < 1+e.rng.IntN(3); {
+		h := e.rng.Uint64() | 1
+		var own []uint32
+		for range fillBlock {
+			own = append(own, e.rng.Uint32N(1000))
+		}
+		e.parent[h], e.tokens[h] = before, own
+		hashes, tokens, before = append(hashes, h), append(tokens, own...), h
+		e.held[at][h]++
+	}
+	e.known = append(e.known, hashes...)
+	e.Recorder.Stored(at, parent, hashes, tokens)
+	return at.Stored(parent, hashes, tokens, fillBlock)
+}
+
+// publish publishes batches of events. The next snapshot contains them.
+func (e *engine) publish(batches int) {
+	for range batches {
+		var all []any
+		for range 1 + e.rng.IntN(4) {
+			if ev := e.event(); ev != nil {
+				all = append(all, ev)
+			}
+		}
+		e.Publish(streamtest.Batch(1.5, 0, all...))
+	}
+	parts := e.Recorder.Parts(1.5, 0)
+	e.Lock()
+	e.Publisher.Parts = parts
+	e.Unlock()
+}
+
+func (e *engine) answers(c *Conductor) (all []string) {
+	for _, h := range append(slices.Clone(e.known), 0) {
+		q := Query{Model: "m", BlockSize: fillBlock, Tokens: e.prompt(h)}
+		for _, r := range c.Query(q).Rows {
+			all = append(all, fmt.Sprintf("%s %d %v %v", r.Instance, r.Longest, r.Media, r.Ranks))
+		}
+	}
+	return all
+}
+
+// A source that is filled from snapshots answers as one that has followed its engine from
+// the first batch on, also after what comes later, whatever stream.copies says.
+func TestSnapshotEqualsHistory(t *testing.T) {
+	seeds := uint64(20)
+	if payload.Spoils {
+		seeds = 4 // the race detector takes ten times as long
+	}
+	for seed := range seeds {
+		synctest.Test(t, func(t *testing.T) {
+			var net streamtest.Network
+			p := net.At("tcp://e:1")
+			p.ID = events.PublisherID{1}
+			e := newEngine(p, seed)
+			follower, late := New(Options{Stream: stream.Config{Transport: &net}}), New(Options{Copies: index.CopySet, Stream: stream.Config{Transport: &net}})
+			defer follower.Close()
+			defer late.Close()
+			reg := Registration{Endpoint: "tcp://e:1", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: fillBlock}
+			must.Succeed(t, follower.Register(reg, RegisterOptions{AnyEndpoint: true}))
+			synctest.Wait()
+			e.publish(100)
+			reg.SnapshotEndpoint = "tcp://e:1/snapshot"
+			must.Succeed(t, late.Register(reg, RegisterOptions{AnyEndpoint: true}))
+			time.Sleep(2 * time.Second)
+			for round := range 4 {
+				synctest.Wait()
+				got, want := e.answers(late), e.answers(follower)
+				for i, h := range e.known {
+					if got[i] != want[i] {
+						t.Fatalf("seed %d, round %d: block %d behind %d, cached %v\n got %v\nwant %v", seed, round, h, e.parent[h], e.Cached(h), got[i], want[i])
+					}
+				}
+				for _, err := range late.Check() {
+					t.Fatal(err)
+				}
+				e.publish(20)
+			}
+			s := late.Services()[0]
+			if s.HistoryFrom != FromEngine || s.Snapshots != 1 || s.State != stream.Synced || s.Gaps != 0 {
+				t.Errorf("seed %d: %+v", seed, s)
+			}
+		})
+	}
+}
+
+// No query sees a part of a snapshot: neither the blocks that the engine has evicted, nor some
+// of its blocks without the others.
+func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
+	c := New(Options{})
+	defer c.Close()
+	c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed { return newUnfollowed(c.now()) }
+	must.Succeed(t, c.register(Registration{Endpoint: "tcp://h:1", Type: TypeVLLM, Model: "m", Instance: "i", Tenant: DefaultTenant, BlockSize: fillBlock}, RegisterOptions{}))
+	s := c.registered()[0]
+	step := func(kind stream.StepKind, reason string, all ...any) {
+		st := stream.Step{Kind: kind, Reason: reason, Epoch: 1, Seq: 7, ID: events.PublisherID{1}}
+		if kind != stream.Reset {
+			batch, err := wire.Decode([]byte(streamtest.Batch(1.5, 0, all...)), wire.DefaultLimits)
+			must.Succeed(t, err)
+			st.Batch = batch
+		}
+		s.take(st)
+	}
+	scope := streamtest.Scope{Medium: "GPU"}
+	a, b := []uint32{1, 1, 1, 1}, []uint32{2, 2, 2, 2}
+	longest := func() int {
+		return c.Query(Query{Model: "m", BlockSize: fillBlock, Tokens: slices.Concat(a, b)}).Rows[0].Longest
+	}
+	want := func(when string, n int) {
+		t.Helper()
+		if got := longest(); got != n {
+			t.Errorf("%s: %d blocks match, want %d", when, got, n)
+		}
+	}
+	step(stream.Apply, "", scope.Stored(0, []uint64{1}, a, fillBlock))
+	want("before", 1)
+	step(stream.Reset, stream.ReasonSnapshot)
+	want("after the old blocks", 0)
+	step(stream.Fill, "", scope.Stored(0, []uint64{1, 2}, slices.Concat(a, b), fillBlock))
+	want("with blocks that are gone", 0)
+	if snap := c.Snapshot(); len(snap.contexts) != 0 {
+		t.Errorf("a snapshot of our own has %d contexts of the source", len(snap.contexts))
+	}
+	step(stream.Fill, "", scope.Stored(0, []uint64{1}, nil, 0))
+	step(stream.Fill, "", scope.Removed(1, 2))
+	want("before the end", 0)
+	if s.historyFrom() != FromLive {
+		t.Errorf("before the end history is from %s", s.historyFrom())
+	}
+	step(stream.Filled, "")
+	want("after the end", 1)
+	if s.historyFrom() != FromEngine || s.mark.Seq != 7 || !s.marked {
+		t.Errorf("after the end: %s %+v", s.historyFrom(), s.mark)
+	}
+	// One that fails drops all.
+	step(stream.Reset, stream.ReasonSnapshot)
+	step(stream.Fill, "", scope.Stored(0, []uint64{1, 2}, slices.Concat(a, b), fillBlock))
+	step(stream.Reset, stream.SnapshotMalformed)
+	want("after a failure", 0)
+	step(stream.Apply, "", scope.Stored(0, []uint64{1}, a, fillBlock))
+	want("after the next batch", 1)
+	for _, err := range c.Check() {
+		t.Error(err)
+	}
+}
+
+func TestSnapshotEndpointIsChecked(t *testing.T) {
+	c := New(Options{Stream: stream.Config{Transport: new(streamtest.Network)}, Reaches: func(endpoint string) error {
+		if endpoint == "tcp://metadata:80" {
+			return errors.New("is not allowed")
+		}
+		return nil
+	}})
+	defer c.Close()
+	f := func(field string, change func(*Registration)) {
+		t.Helper()
+		r := Registration{Endpoint: "tcp://127.0.0.1:1", SnapshotEndpoint: "tcp://127.0.0.1:2", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: fillBlock}
+		change(&r)
+		err := c.Register(r, RegisterOptions{})
+		var bad *FieldError
+		if errors.As(err, &bad) != (field != "") || bad != nil && bad.Field != field {
+			t.Errorf("%+v: got %v, want an error of %q", r, err, field)
+		}
+	}
+	f("snapshot_endpoint", func(r *Registration) { r.SnapshotEndpoint = "tcp://*:1" })
+	f("snapshot_endpoint", func(r *Registration) { r.SnapshotEndpoint = "bind:tcp://*:1" })
+	f("snapshot_endpoint", func(r *Registration) { r.SnapshotEndpoint = "tcp://metadata:80" })
+	f("snapshot_endpoint", func(r *Registration) { r.Type = TypeMooncake })
+	f("copies", func(r *Registration) { r.Copies = CopiesSet })
+	f("", func(r *Registration) { r.Copies = CopiesCount })
+}

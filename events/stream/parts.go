@@ -1,0 +1,49 @@
+package stream
+
+import (
+	"encoding/binary"
+
+	"kvconductor/events"
+	"kvconductor/events/payload"
+)
+
+// unavailable is the sequence of a reply without a snapshot; one below zero is that of an
+// engine that has published nothing.
+const (
+	unavailable = -2
+	unpublished = -1
+)
+
+// snapshot is a reply of a snapshot service: the state of the publisher behind batch seq.
+// Revisions of the protocol differ in their live batches alone, see newMessage.
+type snapshot struct {
+	seq    int64
+	id     events.PublisherID
+	chunks []payload.Message // of one frame each
+	bytes  int
+}
+
+// newSnapshot reads the frames of a reply. A delimiter in front may be missing.
+func newSnapshot(frames []payload.Message) (s snapshot, ok bool) {
+	if len(frames) > 0 && len(frames[0].Frames[0]) == 0 {
+		frames = frames[1:]
+	}
+	if len(frames) < 2 || len(frames[0].Frames[0]) != seqSize || len(frames[1].Frames[0]) != len(s.id) {
+		return s, false
+	}
+	s.seq = int64(binary.BigEndian.Uint64(frames[0].Frames[0]))
+	s.id = events.PublisherID(frames[1].Frames[0])
+	s.chunks = frames[2:]
+	for _, c := range s.chunks {
+		s.bytes += len(c.Frames[0])
+	}
+	return s, s.seq >= unavailable
+}
+
+// release gives the memory of the chunks back.
+func (s *snapshot) release() {
+	for _, c := range s.chunks {
+		c.Block.Release()
+	}
+	s.chunks, s.bytes = nil, 0
+}
