@@ -108,6 +108,21 @@ dynamo-indexer: ## Dynamo's own indexer, from PyPI, into bin/dynamo: a peer for 
 	bin/dynamo/bin/python -m pip install --quiet --disable-pip-version-check ai-dynamo-runtime==$(DYNAMO_RELEASE)
 	bin/dynamo/bin/python -m dynamo.indexer --help >/dev/null
 
+# Files of others that are in the tree: building and testing need no Node.
+UPLOT := 1.6.32
+AXE := 4.14.1
+.PHONY: ui-vendor
+ui-vendor: ## uPlot of the page and axe-core of its test, from npm into the tree, with the checksums that are there; needs npm
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	npm pack --silent --pack-destination "$$dir" uplot@$(UPLOT) axe-core@$(AXE); \
+	tar xzf "$$dir/uplot-$(UPLOT).tgz" -C "$$dir" --transform 's,^package,uplot,'; \
+	tar xzf "$$dir/axe-core-$(AXE).tgz" -C "$$dir" --transform 's,^package,axe,'; \
+	cp "$$dir"/uplot/dist/uPlot.iife.min.js "$$dir"/uplot/dist/uPlot.min.css conductor/ui/static/vendor/; \
+	cp "$$dir"/uplot/LICENSE conductor/ui/static/vendor/uPlot.LICENSE; \
+	cp "$$dir"/axe/axe.min.js "$$dir"/axe/LICENSE "$$dir"/axe/LICENSE-3RD-PARTY.txt cmd/conductor/testdata/axe/
+	cd conductor/ui/static/vendor && sha256sum -c SHA256SUMS
+	cd cmd/conductor/testdata/axe && sha256sum -c SHA256SUMS
+
 .PHONY: docs
 docs: ## write the tables of docs/configuration.md from the settings and openapi.yaml
 	$(GO) test -count=1 -run '^TestReference$$' ./config -rewrite

@@ -31,6 +31,7 @@ import (
 	"kvconductor/conductor/replica"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
+	"kvconductor/conductor/ui"
 	"kvconductor/config"
 	"kvconductor/events"
 	"kvconductor/events/journal"
@@ -189,7 +190,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	opts := conductorhttp.Options{
 		Reload:  again.Reload,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
-		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
+		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
 		Progress: func() conductor.Progress {
 			if p := keeper.Progress(); p.From != "" {

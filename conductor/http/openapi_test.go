@@ -17,6 +17,7 @@ import (
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
 	conductorserver "kvconductor/conductor/server"
+	"kvconductor/conductor/ui"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
 	"kvconductor/fair"
@@ -40,7 +41,7 @@ func newServer(t *testing.T) *server {
 	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, RingBytes: 1 << 16, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	registry.MustRegister(conductor.Collector{Conductor: c})
-	opts := conductorhttp.Options{MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
+	opts := conductorhttp.Options{MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Gatherer: registry, Log: zerolog.Nop()}
 	engine := conductorhttp.New(c, opts)
 	conductorhttp.Mount(engine, c, opts)
 	return &server{t: t, engine: engine, places: admission, doc: apitest.Load(t)}
@@ -62,7 +63,7 @@ func (s *server) send(method, path, body, coding string) *httptest.ResponseRecor
 	}
 	rec := httptest.NewRecorder()
 	s.engine.ServeHTTP(rec, req)
-	if strings.HasPrefix(path, "/metrics") || strings.HasPrefix(path, "/openapi") {
+	if strings.HasPrefix(path, "/metrics") || strings.HasPrefix(path, "/openapi") || strings.HasPrefix(path, ui.Root) && rec.Code == 200 {
 		s.doc.Find(s.t, req) // text, described as such
 	} else {
 		s.doc.CheckAnswer(s.t, req, rec)
@@ -137,6 +138,9 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("GET", "/ready", "", 200)
 	f("GET", "/metrics", "", 200)
 	f("GET", "/openapi.yaml", "", 200)
+	f("GET", "/ui", "", 200)
+	f("GET", "/ui/app.js", "", 200)
+	f("GET", "/ui/none.js", "", 404)
 	f("GET", "/admin/check", "", 200)
 	f("GET", "/admin/events?source=a%7Cdefault%7C0", "", 200)
 	f("GET", "/admin/events?source=a%7Cdefault%7C0&from=0&to=18446744073709551615&limit=10000", "", 416)
