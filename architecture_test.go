@@ -93,7 +93,7 @@ var table = []room{
 	{dir: "conductor/normalize", rooms: []string{"conductor/doctor", "conductor/scope", "events", "index/hash", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "sync"}), noClock: true},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/lifetime", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/ui", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/lifetime", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
@@ -102,6 +102,9 @@ var table = []room{
 	{dir: "conductor/access", rooms: []string{"fair", "conductor", "conductor/body", "conductor/scope", "conductor/server"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},
 
 	{dir: "conductor/server", rooms: []string{"fair", "conductor", "conductor/body"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
+
+	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.
+	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},
 
 	// Which peer is asked and how long: the format of a snapshot is a value that it is given.
 	{dir: "conductor/replica", rooms: []string{"conductor"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "os"}},

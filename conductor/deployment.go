@@ -35,6 +35,7 @@ type deployment struct {
 	contexts sync.Map                        // scope.Variant -> *indexContext
 	firsts   sync.Map                        // client hash -> *indexContext that translates it, of blocks that begin prompts
 	askedAt  atomic.Int64                    // Unix seconds of the last query
+	asked    askedCounts                     // by queries
 	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes that no engine has announced; nil for none
 
 	lookAheads usedLookAheads                          // of the namespaces in all contexts

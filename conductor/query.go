@@ -103,15 +103,19 @@ func (c *Conductor) Query(q Query) (ans Answer) {
 func (c *Conductor) Answer(q *Query, use func(*Answer)) {
 	start := c.now()
 	sc := scratches.Get().(*scratch)
-	best := c.answer(sc, q, start)
-	c.queries.observe(q, best, c.now().Sub(start))
+	best, d := c.answer(sc, q, start)
+	took := c.now().Sub(start)
+	c.countQuery(d, q, best, took)
+	if w := c.watcher.Load(); w != nil {
+		(*w).Query(&AnsweredQuery{Query: *q, Answer: &sc.ans, Matched: best, At: start, Took: took})
+	}
 	use(&sc.ans)
 	sc.release()
 }
 
-// answer leaves the answer in sc and returns the longest prefix, of rows that are left
-// out too.
-func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
+// answer leaves the answer in sc. It returns the longest prefix, of rows that are left out too, and
+// the deployment, nil if there is none.
+func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *deployment) {
 	tenant := q.Tenant
 	if tenant == "" {
 		tenant = DefaultTenant
@@ -119,13 +123,13 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	ans := &sc.ans
 	*ans = Answer{Tenant: tenant, BlockSize: q.BlockSize}
 
-	d := c.deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
+	d = c.deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
 	if d != nil {
 		d.noteAsked(now)
 	}
 	roster, only := d.rowsFor(&c.registry, q)
 	if roster == nil && (q.Instance == nil || q.minBlocks() > 0) {
-		return 0
+		return 0, d
 	}
 	var details [][]SourceDetail
 	if q.Detail { // before the index is read
@@ -142,7 +146,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 		if ans.Rows = sc.rows; q.Detail {
 			ans.Rows[0].Detail = []SourceDetail{}
 		}
-		return 0
+		return 0, d
 	}
 
 	var owners []tiers.Owner
@@ -174,7 +178,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 			}
 		}
 	}
-	return best
+	return best, d
 }
 
 // hidesUnsalted reports whether Options.SaltedOnly hides the blocks that a query asks for. Client

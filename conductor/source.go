@@ -79,6 +79,7 @@ type source struct {
 	origin  atomic.Pointer[string] // of Recovery.Origin, nil without a recovery
 	opened  time.Time
 	refused uint64                   // messages of other connections; owned by Conductor.watch
+	applied atomic.Uint64            // events of all batches
 	heard   atomic.Int64             // when the last batch with events was applied, in ns since 1970; 0: none was
 	dropped map[events.Reason]uint64 // of single events; guarded by mu
 	lastErr string                   // guarded by mu
@@ -195,6 +196,12 @@ func (s *source) applyStep(step *stream.Step) {
 			s.ring.Idle(now, step.Epoch, step.Seq)
 		} else {
 			s.ring.Batch(now, step.Epoch, step.Seq, step.Replayed, step.Payload)
+		}
+		if n := len(step.Batch.Events); n > 0 {
+			s.applied.Add(uint64(n))
+		}
+		if w := s.conductor.watcher.Load(); w != nil {
+			(*w).Batch(&AppliedBatch{Source: s.reg.Key(), Seq: step.Seq, Replayed: step.Replayed, At: now, Events: step.Batch.Events})
 		}
 		s.mark, s.marked = stream.Mark{Seq: step.Seq, Print: step.Print, ID: step.ID}, true
 		s.noteCheckpoint()

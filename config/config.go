@@ -84,6 +84,7 @@ type Config struct {
 	Peer      Peer          `mapstructure:"peer"`
 	Privacy   Privacy       `mapstructure:"privacy"`
 	Reload    Reload        `mapstructure:"reload"`
+	UI        UI            `mapstructure:"ui"`
 }
 
 // Listener is one HTTP port.
@@ -284,6 +285,13 @@ type Reload struct {
 	Watch bool `mapstructure:"watch"` // when the file changes
 }
 
+// UI is the operators' page and what it shows.
+type UI struct {
+	Enabled       bool `mapstructure:"enabled"`        // /ui and the stream behind it
+	Viewers       int  `mapstructure:"viewers"`        // streams at once; one more is 503
+	RecentQueries bool `mapstructure:"recent_queries"` // keep token ids of some queries while a page looks
+}
+
 // Privacy is what users of one tenant learn of each other.
 type Privacy struct {
 	SaltedOnly bool `mapstructure:"salted_only"` // queries without a cache salt match nothing
@@ -378,6 +386,11 @@ func Default() Config {
 			Loopback:  []string{Auto}, // what operators ask; nothing where there are credentials
 		},
 		Register: Register{Allow: []string{"default"}}, // engines in the network, and what the network keeps for itself not
-		Shutdown: Shutdown{Drain: 5 * time.Second},     // a load balancer that asks each second notices in time
+		UI: UI{
+			Enabled:       true, // it costs nothing until a page looks
+			Viewers:       16,   // a team of operators; each costs its own writes alone
+			RecentQueries: true, // in memory, for minutes: an explanation needs a prompt
+		},
+		Shutdown: Shutdown{Drain: 5 * time.Second}, // a load balancer that asks each second notices in time
 	}
 }

@@ -122,6 +122,9 @@ func TestDefaults(t *testing.T) {
 	f("peer.key", "")
 	f("peer.token_file", "")
 	f("shutdown.drain", "5s")
+	f("ui.enabled", "true")
+	f("ui.viewers", "16")
+	f("ui.recent_queries", "true")
 	f("register.allow", "default")
 	for _, k := range keys {
 		if !slices.Contains(seen, k.path) {

@@ -32,6 +32,7 @@ import (
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
 	"kvconductor/conductor/ui"
+	"kvconductor/conductor/watch"
 	"kvconductor/config"
 	"kvconductor/events"
 	"kvconductor/events/journal"
@@ -153,13 +154,15 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	keeper := snapshot.NewKeeper(snapshot.Config{
 		Dir: kept, Conductor: c, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
 	})
+	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers))
+	defer hub.Close()
 	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: places, Replica: peers,
 		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, places, collectors.NewGoCollector(),
+	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, hub, places, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())
@@ -188,9 +191,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload:  again.Reload,
+		Reload: again.Reload, Watch: hub, Again: entry.Again,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
-		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Gatherer: registry, Log: log,
+		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
 		Progress: func() conductor.Progress {
 			if p := keeper.Progress(); p.From != "" {
@@ -198,6 +201,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 			}
 			return peers.Progress()
 		},
+	}
+	if cfg.UI.Enabled {
+		opts.Page = ui.New()
 	}
 	web.Handler = func(root string) http.Handler {
 		at := opts
@@ -232,6 +238,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		return waitForWorkers(settling, cfg.Dynamo, dialect, log)
 	}
 	err = web.Run(ctx, settle, recovers || cfg.Dynamo.MinInitialWorkers > 0)
+	hub.Close() // viewers look for another server
 	if err == nil {
 		drain(web, again.settings().Shutdown.Drain, log)
 		log.Info().Msg("stopping")

@@ -3,6 +3,7 @@ package access
 import (
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -143,6 +144,19 @@ func (a *Guard) Check(g *gin.Context) {
 	if r.audited {
 		a.audit(g, client)
 	}
+}
+
+// Again reports whether the client of a request that Check let pass may still make it, and would be
+// the same client. Streams ask: credentials may have been withdrawn meanwhile.
+func (a *Guard) Again(g *gin.Context) bool {
+	r, known := ruleOf(g.Request.Method, g.FullPath())
+	p := a.policy.Load()
+	client, why := a.identify(p, g.Request)
+	if !known || why != nil || a.allowed(p, g, r, client) != nil {
+		return false
+	}
+	was := Of(g)
+	return client.Name == was.Name && client.Roles == was.Roles && slices.Equal(client.Tenants, was.Tenants) && client.Tenants.All() == was.Tenants.All()
 }
 
 // noTenants is the scope of a client that may name no tenant.

@@ -45,6 +45,9 @@ var rules = map[string]rule{
 
 	"GET /global_view":      {role: Admin, audited: true},
 	"GET /admin/events":     {role: Admin, audited: true},
+	"GET /admin/stats":      {role: Admin},
+	"GET /admin/live":       {role: Admin},
+	"GET /admin/queries":    {role: Admin},
 	"GET /admin/prefixes":   {role: Admin},
 	"GET /admin/drain":      {role: Admin},
 	"POST /admin/explain":   {role: Admin, audited: true},

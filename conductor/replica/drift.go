@@ -43,7 +43,8 @@ const (
 	Incomparable = "incomparable" // no batch in common, or another registration
 )
 
-var results = []string{Equal, Suspected, Different, Unsettled, Incomparable}
+// results has the results, the worst last.
+var results = []string{Equal, Incomparable, Unsettled, Suspected, Different}
 
 // Drift is the state of the comparisons with peers.
 type Drift struct {
@@ -52,6 +53,15 @@ type Drift struct {
 	Blocks      int            // memberships of this server in equal and different pairs of the last round
 	Differences uint64         // differences that were confirmed
 	Resyncs     uint64         // resyncs that they led to
+	Peers       map[string]PeerDrift
+}
+
+// PeerDrift is the last comparison with one peer.
+type PeerDrift struct {
+	Compared  time.Time // zero before the first one
+	Worst     string    // result of a source, "" if there is none
+	Different int       // sources
+	Error     string    // why the last try was none, "" if it was one
 }
 
 // Drift returns the state of the comparisons.
@@ -59,7 +69,7 @@ func (r *Replica) Drift() Drift {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.drift
-	d.Sources = maps.Clone(d.Sources)
+	d.Sources, d.Peers = maps.Clone(d.Sources), maps.Clone(d.Peers)
 	return d
 }
 
@@ -107,7 +117,8 @@ func (r *Replica) Compare(ctx context.Context, c *conductor.Conductor, interval 
 
 // round compares all sources with those of each peer once.
 func (m *comparer) round(ctx context.Context) {
-	d := Drift{Sources: make(map[string]int)}
+	d := Drift{Sources: make(map[string]int), Peers: make(map[string]PeerDrift)}
+	before := m.r.Drift().Peers
 	verdicts := make(map[conductor.Key]string) // the worst, of sources that some peer has
 	seen := make(map[pair]bool)
 	for _, peer := range m.r.Peers() {
@@ -116,9 +127,13 @@ func (m *comparer) round(ctx context.Context) {
 			return
 		}
 		if m.refuse(peer, err); err != nil {
+			p := before[peer]
+			p.Error = err.Error()
+			d.Peers[peer] = p
 			continue
 		}
 		d.Compared = time.Now()
+		with := PeerDrift{Compared: d.Compared}
 		ours := make(map[conductor.Key]*conductor.SourceDigest)
 		all := m.c.Digests("")
 		for i := range all {
@@ -134,10 +149,12 @@ func (m *comparer) round(ctx context.Context) {
 			result, blocks := m.judge(p, our, their)
 			d.Sources[result]++
 			d.Blocks += blocks
+			with.count(result)
 			if result == Different || result == Equal && verdicts[p.key] == "" {
 				verdicts[p.key] = result
 			}
 		}
+		d.Peers[peer] = with
 	}
 	for key, verdict := range verdicts {
 		if verdict == Equal {
@@ -157,6 +174,16 @@ func (m *comparer) round(ctx context.Context) {
 		}
 		*now = d
 	})
+}
+
+// count counts the result of a source.
+func (p *PeerDrift) count(result string) {
+	if result == Different {
+		p.Different++
+	}
+	if slices.Index(results, result) > slices.Index(results, p.Worst) {
+		p.Worst = result
+	}
 }
 
 // noteDrift changes the state of the comparisons.
