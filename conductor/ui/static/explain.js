@@ -15,7 +15,7 @@ let sizes = ""; // of the models, to see a change
 
 export function show() {
   ask("admin/queries").then((a) => {
-    recent = a.queries;
+    recent = a.queries.filter((q) => q.kept);
     listRecent();
     if (explainNext) {
       $("explain-recent").value = explainNext;
@@ -31,7 +31,7 @@ export function show() {
 export function draw() { listModels(); }
 
 on("query", (q) => {
-  if (q.skipped) return;
+  if (!q.kept) return; // nor a count of those that were skipped
   recent = [q, ...recent.filter((r) => r.id !== q.id)].slice(0, recentMost);
   if (!$("view-explain").hidden && document.activeElement !== $("explain-recent")) listRecent();
 });
@@ -41,10 +41,10 @@ function listRecent() {
   choices($("explain-recent"), [["", recent.length ? "None: token ids below" : "None seen yet: token ids below"], ...recent.map((q) => [q.id, line(q)])]);
 }
 
-// models of the fleet with a block size and a tenant of each.
+// models returns a source of each model, one of the default tenant if there is one.
 function models() {
   const all = new Map();
-  for (const r of state.rows.values()) if (!all.has(r.model_name)) all.set(r.model_name, r);
+  for (const r of state.rows.values()) if (!all.has(r.model_name) || r.tenant_id === "default") all.set(r.model_name, r);
   return all;
 }
 

@@ -24,7 +24,8 @@ const clock = (time) => h("time", { datetime: time }, new Date(time).toLocaleTim
 
 function batch(b) {
   if (b.skipped) return h("li", { class: "skipped" }, `${plural(b.skipped, "batch", "batches")} more`);
-  const what = [b.stored && `+${int(b.stored)}`, b.removed && `−${int(b.removed)}`, b.cleared && "cleared"].filter(Boolean).join("  ") || "no event";
+  const kinds = [b.stored && "stored", b.removed && "removed", b.cleared && "cleared"].filter(Boolean).join(", ");
+  const what = kinds ? `${kinds}${b.blocks ? `: ${plural(b.blocks, "block")}` : ""}` : "no event";
   const [instance, tenant, rank] = split(b.source);
   return h("li", { "data-text": `${b.source} ${b.medium}`.toLowerCase() }, clock(b.time), h("span", { class: "who", title: `tenant ${tenant}` }, `${instance} / ${rank}`),
     h("span", { class: "what" }, what), h("small", null, [b.medium, `seq ${int(b.seq)}`, b.replayed && "replayed"].filter(Boolean).join(" · ")));
@@ -43,7 +44,7 @@ function query(q) {
   return h("li", { "data-text": `${q.tenant_id} ${q.model_name} ${q.best} ${q.lora_name ?? ""}`.toLowerCase() }, clock(q.time),
     h("span", { class: "who" }, q.best || "no instance"),
     h("span", { class: "what" }, h("span", { class: "meter", vars: { "--part": `${part}%` } }), `${int(q.matched_tokens)} of ${int(q.tokens)} tokens`),
-    h("small", null, [q.model_name, q.lora_name, `${int(q.took_us)} µs`].filter(Boolean).join(" · "), " ", h("a", { href: "#explain", onclick: () => { explainNext = q.id; } }, "explain")));
+    h("small", null, [q.model_name, q.lora_name, `${int(q.took_us)} µs`].filter(Boolean).join(" · "), " ", q.kept && h("a", { href: "#explain", onclick: () => { explainNext = q.id; } }, "explain")));
 }
 
 // explainNext is a query whose explanation was asked for here.

@@ -180,13 +180,13 @@ function makeRow(r) {
     h("th", { scope: "row", role: "rowheader" }, h("button", { type: "button", class: "link", onclick: () => open(r.source) }), h("small")),
     cell("State", h("span", { class: "dot" }), h("span"), h("small")),
     cell("Blocks", bar, h("span")),
-    cell("Events/s"), cell("Lag"), cell("Last batch"), cell("Gaps"), cell("Findings"));
+    cell("Events/s"), cell("Lag"), cell("Last batch"), cell("Gaps", h("span"), h("small")), cell("Findings"));
 }
 
 function updateRow(tr, r) {
   const [name, inState, blocks, events, lag, age, gaps, found] = tr.children;
   say(name.children[0], `${r.instance_id} / ${r.dp_rank}`);
-  mark(name.children[0], "aria-label", `${r.instance_id}, rank ${r.dp_rank}: details`);
+  mark(name.children[0], "aria-label", `${r.instance_id} / ${r.dp_rank}: details`);
   say(name.children[1], [r.tenant_id === "default" ? "" : r.tenant_id, r.model_name, r.type].filter(Boolean).join(" · "));
   mark(inState.children[0], "data-level", levelOf(r.state));
   say(inState.children[1], r.state);
@@ -200,7 +200,8 @@ function updateRow(tr, r) {
   say(lag, r.lag_ms > 0 ? span(r.lag_ms) : "–");
   mark(lag, "data-level", r.lag_ms > 1000 ? "warn" : null);
   say(age, ago(r.age_ms));
-  say(gaps, r.gaps ? int(r.gaps) : "–");
+  say(gaps.children[0], r.gaps ? int(r.gaps) : "–");
+  say(gaps.children[1], r.restarts ? plural(r.restarts, "restart") : "");
   mark(gaps, "data-level", r.gaps ? "warn" : null);
   mark(tr, "data-findings", r.findings.length || null);
   keep(found, r.findings, (f) => f.code, (f) => h("code", { class: "tag" }, f.code.replaceAll("_", " ")), (el, f) => mark(el, "title", f.text));

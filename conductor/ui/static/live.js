@@ -163,7 +163,7 @@ function take(kind, value) {
 
 // history fetches the last hour, which the stream leaves out.
 export async function fetchHistory() {
-  const all = await ask("admin/stats?top=0");
+  const all = await ask("admin/stats?top=1");
   state.history = all.history?.points ?? [];
   emit("change");
 }
