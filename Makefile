@@ -1,4 +1,4 @@
-# make help lists the targets. GO, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS,
+# make help lists the targets. GO, UI, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS,
 # FAULTS_FOR, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -9,6 +9,7 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 GO ?= go
 TRACE ?=
 ARGS ?=
+UI ?=
 FUZZTIME ?= 30s
 SOAK ?= 10m
 RACE ?=
@@ -39,8 +40,8 @@ run: build ## start the server; ARGS='--log-level debug' adds flags
 	bin/conductor serve $(ARGS)
 
 .PHONY: demo
-demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times
-	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3)
+demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, UI=1 prints the address of the page and goes on until Ctrl-C
+	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
 
 .PHONY: test
 test: export FAULTS_SOAK = 20s
