@@ -124,6 +124,10 @@ ui-vendor: ## uPlot of the page and axe-core of its test, from npm into the tree
 	cd conductor/ui/static/vendor && sha256sum -c SHA256SUMS
 	cd cmd/conductor/testdata/axe && sha256sum -c SHA256SUMS
 
+.PHONY: ui-reel
+ui-reel: ## screenshots of the page over a fleet with troubles, into docs/img; takes five minutes, needs chromium, and the font Inter to look as there
+	$(GO) test -count=1 -v -timeout 15m -run '^TestPageReel$$' ./cmd/conductor -reel '$(CURDIR)/docs/img'
+
 .PHONY: docs
 docs: ## write the tables of docs/configuration.md from the settings and openapi.yaml
 	$(GO) test -count=1 -run '^TestReference$$' ./config -rewrite

@@ -66,7 +66,7 @@ func testPageLive(t *testing.T, browser context.Context, p *process, engine *rul
 	if after := js[string](fleet, row("engine-a")); after == before {
 		t.Errorf("the row stays %q", after)
 	}
-	feed.await("the batch never came", `document.querySelector("#feed-batches").innerText.includes("engine-a / 0") && document.querySelector("#feed-batches").innerText.includes("stored: 2 blocks")`)
+	feed.await("the batch never came", `document.querySelector("#feed-batches").innerText.includes("engine-a / 0") && document.querySelector("#feed-batches").innerText.includes("1 store · 2 blocks")`)
 	if shown := js[string](fleet, row("<img")); !strings.Contains(shown, hostile) {
 		t.Errorf("the hostile name is shown as %q", shown)
 	}

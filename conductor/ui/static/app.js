@@ -78,7 +78,7 @@ function banner() {
   if (button && again && button.textContent === again[0]) say(el.firstChild, text); // keeps the focus
   else fill(el, text && h("span", null, text), again && h("button", { type: "button", onclick: again[1] }, again[0]));
 }
-setInterval(() => state.link === "lost" && draw(), 1000);
+setInterval(() => document.hidden || draw(), 1000); // times go on
 
 // login asks for a token.
 function login() {

@@ -5,6 +5,7 @@ import { compact, int, rate } from "./format.js";
 import { state } from "./live.js";
 
 const height = 160;
+const soonest = 5; // seconds after the last point that the present is a point of its own
 const shortest = 120; // seconds that a chart shows at least
 
 // colour returns the value of a custom property as a canvas needs it.
@@ -16,8 +17,11 @@ function colour(name) {
   return value;
 }
 
+const numbers = (u, all) => all.map((v) => compact(v));
+const fromZero = (u, min, max) => [0, max > 0 ? max * 1.08 : 1];
+
 // chart returns a function that draws points into the element host. lines are drawn in turn,
-// each {name, tint, fill, value(point)}; number writes a value.
+// each {name, tint, fill, right, value(point)}; number writes a value. A line that is right has the axis there.
 export function chart(host, legend, title, lines, number) {
   let plot = null;
   const values = lines.map(({ name, tint }) => {
@@ -40,13 +44,14 @@ export function chart(host, legend, title, lines, number) {
       padding: [8, 8, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { range: (u, min, max) => [Math.min(min, max - shortest), max] }, y: { range: (u, min, max) => [0, max > 0 ? max * 1.08 : 1] } },
+      scales: { x: { range: (u, min, max) => [Math.min(min, max - shortest), max] }, y: { range: fromZero }, right: { range: fromZero } },
       axes: [
         { ...axis, size: 22, space: 70, values: (u, at) => at.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: u.scales.x.max - u.scales.x.min < 300 ? "2-digit" : undefined })) },
-        { ...axis, size: 46, space: 32, values: (u, all) => all.map((v) => compact(v)) },
+        { ...axis, size: 46, space: 32, values: numbers },
+        ...(lines.some((line) => line.right) ? [{ ...axis, size: 34, space: 32, scale: "right", side: 1, grid: { show: false }, values: numbers }] : []),
       ],
       series: [{}, ...lines.map((line) => ({
-        label: line.name, stroke: colour(line.tint), width: line.fill ? 0 : 1.75, dash: line.dash,
+        label: line.name, scale: line.right ? "right" : "y", stroke: colour(line.tint), width: line.fill ? 0 : 1.75, dash: line.dash,
         fill: line.fill ? colour(line.tint) : undefined, points: { show: false },
       }))],
       hooks: { setCursor: [label] },
@@ -74,7 +79,7 @@ function withNow() {
   if (!stats) return history;
   const blocks = Object.fromEntries((stats.tiers ?? []).map((t) => [t.tier, t.blocks]));
   const now = [Date.parse(stats.time) / 1000, blocks.device ?? 0, blocks.host ?? 0, blocks.disk ?? 0, stats.totals.events_per_s, stats.totals.queries_per_s];
-  return now[0] > (history.at(-1)?.[0] ?? 0) ? [...history, now] : history;
+  return now[0] > (history.at(-1)?.[0] ?? 0) + soonest ? [...history, now] : history;
 }
 
 // tiers stacks the blocks of the tiers, rates draws events and queries.
@@ -84,6 +89,6 @@ export const tiers = (host, legend) => chart(host, legend, "Blocks by tier", [
   { name: "Device", tint: "--device", fill: true, value: (p) => p[1] },
 ], int);
 export const rates = (host, legend) => chart(host, legend, "Rates", [
-  { name: "Queries/s", tint: "--muted", dash: [5, 4], value: (p) => p[5] },
+  { name: "Queries/s (right)", tint: "--muted", dash: [5, 4], right: true, value: (p) => p[5] },
   { name: "Events/s", tint: "--accent", value: (p) => p[4] },
 ], rate);

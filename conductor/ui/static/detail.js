@@ -2,7 +2,7 @@
 
 import { $, add, empty, fill, h, loading, problem } from "./dom.js";
 import { ago, int, percent, plural, rate, span } from "./format.js";
-import { ask, state } from "./live.js";
+import { ageOf, ask, state } from "./live.js";
 
 let shown = ""; // the key of the source, "" while the dialog is closed
 let loss = null; // the section about the instance
@@ -31,7 +31,7 @@ export function follow() {
     fact("State", r.reason ? `${r.state}: ${r.reason.replaceAll("_", " ")}` : r.state),
     fact("Tenant", r.tenant_id), fact("Model", r.model_name), fact("Publisher", r.type), fact("Block size", `${int(r.block_size)} tokens`),
     fact("Blocks", int(r.blocks)), ["device", "host", "disk"].filter((t) => r.tiers[t]).map((t) => fact(`on ${t}`, int(r.tiers[t]))),
-    fact("Events/s", rate(r.events_per_s)), fact("Last batch", ago(r.age_ms)),
+    fact("Events/s", rate(r.events_per_s)), fact("Last batch", ago(ageOf(r))),
     fact("Waiting", r.queued ? `${plural(r.queued, "batch", "batches")}, the oldest for ${span(r.lag_ms)}` : "nothing"),
     fact("Epoch", int(r.epoch)), fact("Watermark", r.last_seq === null ? "none" : int(r.last_seq)),
     fact("Began with", r.history_from || "nothing"), fact("Gaps", int(r.gaps)), fact("Restarts", int(r.restarts)), fact("Left out", plural(r.dropped, "event")));

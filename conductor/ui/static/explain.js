@@ -149,12 +149,14 @@ function instanceOf(x, i) {
 
 // holder shows what one source holds as one rank, where that ends and why.
 function holder(x, r) {
-  return h("div", { class: "holder" },
+  return h("div", { class: "holder" }, h("div", null,
     h("p", { class: "who" }, h("span", { class: "dot", "data-level": levelOf(r.state) }), `Rank ${r.dp_rank}`, h("small", null, `${r.source} · ${r.state}${r.state_reason ? `, ${r.state_reason.replaceAll("_", " ")}` : ""}`)),
-    r.media.length === 0 ? strip(x, "nothing", "none", [], r.matched) : r.media.map((m) => strip(x, m.medium, tierOf(m.tier), m.runs, r.matched)),
-    r.end ? h("div", { class: "end" }, h("p", null, "Ends before ", h("b", null, `block ${int(r.end.block)}`), `, tokens ${int(r.end.tokens[0])} to ${int(r.end.tokens[1] - 1)}:`), reasons(r.end.reasons))
-      : h("p", { class: "end whole" }, "Holds the whole prompt."),
-    r.findings.length > 0 && h("ul", { class: "reasons aside" }, r.findings.map((f) => h("li", null, h("code", { class: "tag" }, f.code.replaceAll("_", " ")), " ", f.message))));
+    r.media.length === 0 ? strip(x, "nothing", "none", [], r.matched) : r.media.map((m) => strip(x, m.medium, tierOf(m.tier), m.runs, r.matched))),
+    h("div", null,
+      r.end ? h("div", { class: "end" }, h("p", null, "Ends before ", h("b", null, `block ${int(r.end.block)}`), `, tokens ${int(r.end.tokens[0])} to ${int(r.end.tokens[1] - 1)}:`), reasons(r.end.reasons))
+        : h("p", { class: "end whole" }, "Holds the whole prompt."),
+      r.findings.length > 0 && h("details", { class: "aside" }, h("summary", null, `${plural(r.findings.length, "finding")}: ${r.findings.map((f) => f.code.replaceAll("_", " ")).join(", ")}`),
+        h("ul", { class: "reasons" }, r.findings.map((f) => h("li", null, f.message))))));
 }
 
 const tierOf = (t) => (["device", "host", "disk"].includes(t) ? t : "disk");

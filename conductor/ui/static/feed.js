@@ -24,8 +24,8 @@ const clock = (time) => h("time", { datetime: time }, new Date(time).toLocaleTim
 
 function batch(b) {
   if (b.skipped) return h("li", { class: "skipped" }, `${plural(b.skipped, "batch", "batches")} more`);
-  const kinds = [b.stored && "stored", b.removed && "removed", b.cleared && "cleared"].filter(Boolean).join(", ");
-  const what = kinds ? `${kinds}${b.blocks ? `: ${plural(b.blocks, "block")}` : ""}` : "no event";
+  const kinds = [b.stored && plural(b.stored, "store"), b.removed && plural(b.removed, "removal"), b.cleared && plural(b.cleared, "clear")].filter(Boolean).join(", ");
+  const what = kinds ? `${kinds}${b.blocks ? ` · ${plural(b.blocks, "block")}` : ""}` : "no event";
   const [instance, tenant, rank] = split(b.source);
   return h("li", { "data-text": `${b.source} ${b.medium}`.toLowerCase() }, clock(b.time), h("span", { class: "who", title: `tenant ${tenant}` }, `${instance} / ${rank}`),
     h("span", { class: "what" }, what), h("small", null, [b.medium, `seq ${int(b.seq)}`, b.replayed && "replayed"].filter(Boolean).join(" · ")));
@@ -43,7 +43,7 @@ function query(q) {
   const part = q.tokens ? Math.min(100, 100 * q.matched_tokens / q.tokens) : 0;
   return h("li", { "data-text": `${q.tenant_id} ${q.model_name} ${q.best} ${q.lora_name ?? ""}`.toLowerCase() }, clock(q.time),
     h("span", { class: "who" }, q.best || "no instance"),
-    h("span", { class: "what" }, h("span", { class: "meter", vars: { "--part": `${part}%` } }), `${int(q.matched_tokens)} of ${int(q.tokens)} tokens`),
+    h("span", { class: "what" }, h("span", { class: "meter", vars: { "--part": `${part}%` } }), h("span", null, `${int(q.matched_tokens)} of ${int(q.tokens)} tokens`)),
     h("small", null, [q.model_name, q.lora_name, `${int(q.took_us)} µs`].filter(Boolean).join(" · "), " ", q.kept && h("a", { href: "#explain", onclick: () => { explainNext = q.id; } }, "explain")));
 }
 

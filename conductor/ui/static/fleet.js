@@ -5,7 +5,7 @@
 
 import { $, empty, fill, h, keep, loading, mark, say } from "./dom.js";
 import { ago, bytes, compact, int, percent, plural, rate, span } from "./format.js";
-import { fetchHistory, state } from "./live.js";
+import { ageOf, fetchHistory, state } from "./live.js";
 import { rates, tiers } from "./chart.js";
 import { follow, open } from "./detail.js";
 
@@ -22,7 +22,7 @@ const columns = [
   { id: "blocks", name: "Blocks", of: (r) => r.blocks, number: true },
   { id: "events", name: "Events/s", of: (r) => r.events_per_s, number: true },
   { id: "lag", name: "Lag", of: (r) => r.lag_ms, number: true },
-  { id: "age", name: "Last batch", of: (r) => (r.age_ms < 0 ? Infinity : r.age_ms), number: true },
+  { id: "age", name: "Last batch", of: (r) => -(r.last ?? -Infinity), number: true },
   { id: "gaps", name: "Gaps", of: (r) => r.gaps, number: true },
   { id: "findings", name: "Findings", of: (r) => r.findings.length },
 ];
@@ -57,7 +57,7 @@ let fetched = false;
 function totals() {
   const { totals: t, states } = state.stats;
   const tiles = [
-    { name: "Instances", value: int(t.instances), more: `${int(states.synced ?? 0)} of ${plural(t.sources, "source")} synced` },
+    { name: "Instances", value: int(t.instances), more: `${int(states.synced ?? 0)} of ${int(t.sources)} synced` },
     { name: "Blocks", value: compact(t.blocks), more: `held ${compact(t.memberships)} times` },
     { name: "Duplication", value: t.blocks ? `${t.duplication.toFixed(2)}×` : "–", more: "holders of a block" },
     { name: "Events/s", value: rate(t.events_per_s), more: "from all engines" },
@@ -199,7 +199,7 @@ function updateRow(tr, r) {
   say(events, rate(r.events_per_s));
   say(lag, r.lag_ms > 0 ? span(r.lag_ms) : "–");
   mark(lag, "data-level", r.lag_ms > 1000 ? "warn" : null);
-  say(age, ago(r.age_ms));
+  say(age, ago(ageOf(r)));
   say(gaps.children[0], r.gaps ? int(r.gaps) : "–");
   say(gaps.children[1], r.restarts ? plural(r.restarts, "restart") : "");
   mark(gaps, "data-level", r.gaps ? "warn" : null);

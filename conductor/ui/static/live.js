@@ -33,6 +33,9 @@ const emit = (kind, value) => listeners[kind].forEach((f) => f(value));
 // now is the server's time in milliseconds.
 export const now = () => Date.now() + state.skew;
 
+// ageOf returns how long ago the last batch of a source was, -1 before the first.
+export const ageOf = (row) => (row.last === null ? -1 : Math.max(0, now() - row.last));
+
 // setToken keeps a token for this tab, and tries it.
 export function setToken(token) {
   try { sessionStorage.setItem(tokenKey, token); } catch { memory = token; }
@@ -149,7 +152,10 @@ function take(kind, value) {
   }
   attempts = 0;
   if (value.version !== undefined) state.rows = new Map(); // the first of a stream is complete
-  for (const row of value.sources ?? []) state.rows.set(row.source, row);
+  for (const row of value.sources ?? []) {
+    row.last = row.age_ms < 0 ? null : Date.parse(value.time) - row.age_ms; // an unchanged row does not come again
+    state.rows.set(row.source, row);
+  }
   for (const source of value.gone ?? []) state.rows.delete(source);
   if (value.history) state.history = value.history.points;
   if (value.point) state.history.push(value.point);

@@ -157,7 +157,7 @@ function keys(e) {
 function heat(d) {
   const hot = nest(d.prefixes).flatMap(function all(n) { return [n, ...n.below.flatMap(all)]; }).sort((a, b) => b.queries - a.queries).slice(0, columns);
   const holds = new Map(); // instance to prefixes
-  for (const r of state.rows.values()) if (r.tenant_id === d.tenant_id && r.model_name === d.model_name) holds.set(r.instance_id, new Set());
+  for (const r of state.rows.values()) if (r.tenant_id === d.tenant_id && r.model_name === d.model_name && r.type !== "Mooncake") holds.set(r.instance_id, new Set());
   for (const p of hot) for (const name of p.holders) (holds.get(name) ?? holds.set(name, new Set()).get(name)).add(p.prefix);
   const names = [...holds].sort((a, b) => b[1].size - a[1].size || (a[0] < b[0] ? -1 : 1));
   const most = Math.log1p(hot[0]?.queries ?? 1);
