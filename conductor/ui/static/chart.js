@@ -2,7 +2,7 @@
 
 import { fill, h, mark, say } from "./dom.js";
 import { compact, int, rate } from "./format.js";
-import { state } from "./live.js";
+import { now, state } from "./live.js";
 
 const height = 160;
 const soonest = 5; // seconds after the last point that the present is a point of its own
@@ -18,7 +18,12 @@ function colour(name) {
 }
 
 const numbers = (u, all) => all.map((v) => compact(v));
-const fromZero = (u, min, max) => [0, max > 0 ? max * 1.08 : 1];
+const fromZero = (u, min, max) => [0, max > 0 ? max * 1.08 : 10];
+const steps = Array.from({ length: 30 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)); // between two lines of a grid
+const recent = (u) => { // the range of times; uPlot would make a day of a single point
+  const last = u.data[0].at(-1) ?? now() / 1000;
+  return [Math.min(u.data[0][0] ?? last, last - shortest), last];
+};
 
 // chart returns a function that draws points into the element host. lines are drawn in turn,
 // each {name, tint, fill, right, value(point)}; number writes a value. A line that is right has the axis there.
@@ -44,11 +49,11 @@ export function chart(host, legend, title, lines, number) {
       padding: [8, 8, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { range: (u, min, max) => [Math.min(min, max - shortest), max] }, y: { range: fromZero }, right: { range: fromZero } },
+      scales: { x: { range: recent }, y: { range: fromZero }, right: { range: fromZero } },
       axes: [
         { ...axis, size: 22, space: 70, values: (u, at) => at.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: u.scales.x.max - u.scales.x.min < 300 ? "2-digit" : undefined })) },
-        { ...axis, size: 46, space: 32, values: numbers },
-        ...(lines.some((line) => line.right) ? [{ ...axis, size: 34, space: 32, scale: "right", side: 1, grid: { show: false }, values: numbers }] : []),
+        { ...axis, size: 46, space: 32, incrs: steps, values: numbers },
+        ...(lines.some((line) => line.right) ? [{ ...axis, size: 34, space: 32, incrs: steps, scale: "right", side: 1, grid: { show: false }, values: numbers }] : []),
       ],
       series: [{}, ...lines.map((line) => ({
         label: line.name, scale: line.right ? "right" : "y", stroke: colour(line.tint), width: line.fill ? 0 : 1.75, dash: line.dash,

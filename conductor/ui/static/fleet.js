@@ -1,7 +1,7 @@
 // fleet.js shows the totals, the findings and the table of sources.
 //
-// The table shows 100 rows and more on request, so that thousands of sources cost no more than
-// they show. Rows keep their place while the pointer or the focus is in the table.
+// The table shows 100 rows, and more on request up to 400, so that thousands of sources cost no
+// more than they show. Rows keep their place while the pointer or the focus is in the table.
 
 import { $, empty, fill, h, keep, loading, mark, say } from "./dom.js";
 import { ago, bytes, compact, int, percent, plural, rate, span } from "./format.js";
@@ -9,7 +9,7 @@ import { ageOf, fetchHistory, state } from "./live.js";
 import { rates, tiers } from "./chart.js";
 import { follow, open } from "./detail.js";
 
-const page = 100;
+const page = 100, limit = 4 * page;
 const severity = ["failed", "stale", "partial", "paused", "replaying", "connecting", "synced"];
 
 // levelOf is how a state is painted.
@@ -17,7 +17,7 @@ export const levelOf = (s) => ({ synced: "ok", connecting: "none", replaying: "n
 
 // A column has a name, what it is sorted by, and a function that writes a cell.
 const columns = [
-  { id: "instance", name: "Instance", of: (r) => `${r.instance_id} ${String(r.dp_rank).padStart(4)} ${r.tenant_id}`, up: true },
+  { id: "instance", name: "Instance", of: (r) => places.get(r.source), up: true },
   { id: "state", name: "State", of: (r) => severity.indexOf(r.state), up: true },
   { id: "blocks", name: "Blocks", of: (r) => r.blocks, number: true },
   { id: "events", name: "Events/s", of: (r) => r.events_per_s, number: true },
@@ -138,17 +138,24 @@ function wanted() {
     const text = [r.source, r.model_name, r.type, r.state, r.reason, ...r.findings.map((f) => f.code)].join(" ").toLowerCase();
     return words.every((w) => text.includes(w));
   };
-  const keys = new Map();
-  const rows = [...state.rows.values()].filter(passes);
-  for (const r of rows) keys.set(r, sorted.of(r));
-  const byName = (a, b) => names.compare(columns[0].of(a), columns[0].of(b));
-  return rows.sort((a, b) => {
-    const x = keys.get(a), y = keys.get(b);
-    const order = sorted === columns[0] ? byName(a, b) : x < y ? -1 : x > y ? 1 : 0;
-    return (up ? order : -order) || byName(a, b);
+  place();
+  return [...state.rows.values()].filter(passes).sort((a, b) => {
+    const x = sorted.of(a), y = sorted.of(b);
+    const order = x < y ? -1 : x > y ? 1 : 0;
+    return (up ? order : -order) || places.get(a.source) - places.get(b.source);
   });
 }
+
+// places are the numbers of the sources in the order of their names. Names are compared only when
+// sources come or go.
+let places = new Map();
 const names = new Intl.Collator("en", { numeric: true });
+function place() {
+  if (places.size === state.rows.size && [...state.rows.keys()].every((k) => places.has(k))) return;
+  const name = (r) => `${r.instance_id} ${r.dp_rank} ${r.tenant_id}`;
+  const rows = [...state.rows.values()].sort((a, b) => names.compare(name(a), name(b)));
+  places = new Map(rows.map((r, i) => [r.source, i]));
+}
 
 let order = []; // keys of the rows in sight, while they keep their place
 const resting = () => $("sources-body").matches(":hover, :focus-within");
@@ -157,14 +164,15 @@ function table() {
   let rows = wanted();
   const total = rows.length;
   if (resting()) {
-    const place = new Map(order.map((k, i) => [k, i]));
-    rows.sort((a, b) => (place.get(a.source) ?? Infinity) - (place.get(b.source) ?? Infinity) || 0);
+    const had = new Map(order.map((k, i) => [k, i]));
+    rows.sort((a, b) => (had.get(a.source) ?? order.length) - (had.get(b.source) ?? order.length));
   }
   rows = rows.slice(0, most);
   order = rows.map((r) => r.source);
   keep($("sources-body"), rows, (r) => r.source, makeRow, updateRow);
   say($("sources-count"), total === state.rows.size ? plural(total, "source") : `${int(total)} of ${plural(state.rows.size, "source")}`);
-  $("sources-more").hidden = total <= most;
+  if (total > limit && most >= limit) $("sources-count").append(`; ${int(limit)} are shown, filter to see others`);
+  $("sources-more").hidden = total <= most || most >= limit;
   say($("sources-more"), `Show ${Math.min(page, total - most)} more`);
   if (total > 0) fill($("sources-empty"));
   else if (!$("sources-empty").querySelector(".empty")) fill($("sources-empty"), state.rows.size
@@ -185,6 +193,9 @@ function makeRow(r) {
 
 function updateRow(tr, r) {
   const [name, inState, blocks, events, lag, age, gaps, found] = tr.children;
+  say(age, ago(ageOf(r)));
+  if (tr.row === r) return;
+  tr.row = r;
   say(name.children[0], `${r.instance_id} / ${r.dp_rank}`);
   mark(name.children[0], "aria-label", `${r.instance_id} / ${r.dp_rank}: details`);
   say(name.children[1], [r.tenant_id === "default" ? "" : r.tenant_id, r.model_name, r.type].filter(Boolean).join(" · "));
@@ -199,7 +210,6 @@ function updateRow(tr, r) {
   say(events, rate(r.events_per_s));
   say(lag, r.lag_ms > 0 ? span(r.lag_ms) : "–");
   mark(lag, "data-level", r.lag_ms > 1000 ? "warn" : null);
-  say(age, ago(ageOf(r)));
   say(gaps.children[0], r.gaps ? int(r.gaps) : "–");
   say(gaps.children[1], r.restarts ? plural(r.restarts, "restart") : "");
   mark(gaps, "data-level", r.gaps ? "warn" : null);
@@ -235,6 +245,6 @@ for (const id of ["filter-text", "filter-state", "filter-tenant"]) {
 }
 $("filters").addEventListener("submit", (e) => e.preventDefault());
 $("sources-more").addEventListener("click", () => {
-  most += page;
+  most = Math.min(limit, most + page);
   table();
 });
