@@ -428,8 +428,8 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		MaxSources:       cfg.Limits.MaxSources,
 		MaxOrphans:       cfg.Limits.MaxOrphans,
 		TTL:              cfg.Index.TTL,
-		MaxBytes:         int(cfg.Index.MaxBytes),
-		MaxBytesTotal:    indexBytes(cfg.Index),
+		MaxBytes:         int(indexBytes(cfg.Index.MaxBytes)),
+		MaxBytesTotal:    indexBytes(cfg.Index.MaxBytesTotal),
 		MaxTokenID:       maxTokenID(cfg.Limits),
 		SaltedOnly:       cfg.Privacy.SaltedOnly,
 		MaxContexts:      cfg.Limits.MaxContexts,
@@ -476,12 +476,12 @@ func onLoopback(all []config.Listener) bool {
 	return true
 }
 
-// indexBytes is the bound of all indexes.
-func indexBytes(cfg config.Index) int64 {
-	if cfg.MaxBytesTotal == config.AutoSize {
+// indexBytes is the bound of one index, or of all, that a setting says, 0 for none.
+func indexBytes(setting int64) int64 {
+	if setting == config.AutoSize {
 		return memory.Fraction(2, 0)
 	}
-	return cfg.MaxBytesTotal
+	return setting
 }
 
 // mostRequestBytes is the bound of bodies and answers in flight, unless the settings or a cgroup

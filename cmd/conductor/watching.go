@@ -48,7 +48,7 @@ func replicasOf(peers []string, d replica.Drift) []watch.Replica {
 	out := make([]watch.Replica, len(peers))
 	for i, peer := range peers {
 		p := d.Peers[peer]
-		out[i] = watch.Replica{Peer: peer, State: cmp.Or(p.Worst, neverCompared), Differences: p.Different, Error: p.Error}
+		out[i] = watch.Replica{Peer: peer, State: cmp.Or(p.Worst, neverCompared), Differences: p.Different, Behind: p.Behind, Error: p.Error}
 		if !p.Compared.IsZero() {
 			at := p.Compared.UTC()
 			out[i].Compared = &at

@@ -173,7 +173,7 @@ func (a *Guard) identify(p *policy, r *http.Request) (*Client, *refusal) {
 	if header == "" && !verified {
 		return p.nameless(r), nil
 	}
-	address := host(r)
+	address := server.Neighbourhood(host(r))
 	if a.attempts.exhausted(address) {
 		return nil, errAttempts
 	}
@@ -198,7 +198,7 @@ func (a *Guard) identify(p *policy, r *http.Request) (*Client, *refusal) {
 
 // nameless returns the client of a request without credentials.
 func (p *policy) nameless(r *http.Request) *Client {
-	if p.loopback.Roles != p.anonymous.Roles && isLoopback(r) {
+	if p.loopback.Roles != p.anonymous.Roles && isLoopback(r) && isOwnName(r.Host) {
 		return p.loopback
 	}
 	return p.anonymous
@@ -208,6 +208,20 @@ func (p *policy) nameless(r *http.Request) *Client {
 func isLoopback(r *http.Request) bool {
 	ip := net.ParseIP(host(r))
 	return ip != nil && ip.IsLoopback()
+}
+
+// isOwnName reports whether a Host header names this machine in a way that no owner of a domain
+// can: by an address, or by a name without a dot. A web page whose owner points its domain at
+// this machine is of the same origin to a browser here, whose requests come from this machine.
+func isOwnName(name string) bool {
+	if h, _, err := net.SplitHostPort(name); err == nil {
+		name = h
+	}
+	if net.ParseIP(strings.Trim(name, "[]")) != nil {
+		return true
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return !strings.Contains(name, ".") || strings.HasSuffix(name, ".localhost")
 }
 
 // host returns the address of a client without its port.
@@ -242,7 +256,7 @@ func (a *Guard) allowed(p *policy, g *gin.Context, r rule, client *Client) *refu
 // hint says how a client without credentials gets a role.
 func (a *Guard) hint(c *Client) string {
 	if c.Name == "" {
-		return "; clients of other machines have it if auth.anonymous or auth.file says so"
+		return "; clients of other machines, and those that ask for a domain, have it if auth.anonymous or auth.file says so"
 	}
 	return ""
 }

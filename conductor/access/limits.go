@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"kvconductor/conductor/server"
 )
 
 // Limits bound what one client asks. 0 is no bound.
@@ -154,5 +156,5 @@ func (c *Client) flow(r *http.Request) string {
 	case c.Name != "":
 		return c.Name
 	}
-	return host(r)
+	return server.Neighbourhood(host(r))
 }

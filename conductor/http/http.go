@@ -102,6 +102,7 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	r.GET("/ready", inJSON(a.ready))
 	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})))
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
+	r.GET("/debug/pprof/:profile", inJSON(a.profile))
 	a.mountAdmin(r.Group("/admin"))
 	if opts.Page != nil {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {

@@ -124,16 +124,19 @@ func TestLiveStreamOverHTTP2(t *testing.T) {
 			}
 			return bufio.NewReader(resp.Body), resp.StatusCode
 		}
-		ctx, leave := context.WithCancel(t.Context())
+		all, end := context.WithTimeout(t.Context(), 20*time.Second)
+		defer end()
+		ctx, leave := context.WithCancel(all)
+		defer leave()
 		open(ctx, true)
-		one, _ := open(t.Context(), false)
-		if _, status := open(t.Context(), true); status != 503 {
+		one, _ := open(all, false)
+		if _, status := open(all, true); status != 503 {
 			t.Errorf("one too many: %d", status)
 		}
 		leave()
 		var two *bufio.Reader
 		for status := 503; status == 503; {
-			two, status = open(t.Context(), true)
+			two, status = open(all, true)
 		}
 		for _, body := range []*bufio.Reader{one, two} {
 			for events := 0; events < 3; { // more than two seconds
@@ -152,7 +155,7 @@ func TestLiveStreamOverHTTP2(t *testing.T) {
 				}
 			}
 		}
-		if _, status := open(t.Context(), false); status != 503 {
+		if _, status := open(all, false); status != 503 {
 			t.Errorf("after the end: %d", status)
 		}
 	})

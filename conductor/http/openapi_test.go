@@ -192,6 +192,10 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("POST", "/feedback", `{"instance_id":"nil","matched_tokens":32,"cached_tokens":16}`, 404)
 	f("POST", "/feedback", `{"instance_id":"a","matched_tokens":-1,"cached_tokens":16}`, 400)
 	f("POST", "/feedback", `{"instance_id":"a","matched_tokens":1}`, 400)
+	if reports := s.do("GET", "/admin/prefixes", "").Body.String(); !strings.Contains(reports, `"feedback":[{"tenant_id":"default","instance_id":"a","medium":"GPU","reports":1,"precision":0.5,"recall":1}]`) {
+		t.Error(reports)
+	}
+	f("GET", "/admin/prefixes", "", 200)
 	f("POST", "/unregister", `{"instance_id":"b","dp_rank":0}`, 200)
 	s.hub.Close()
 	f("GET", "/admin/live", "", 503)

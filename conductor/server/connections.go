@@ -2,10 +2,21 @@ package server
 
 import (
 	"net"
+	"net/netip"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
+
+// Neighbourhood returns what bounds of an address count: the address, or of an IPv6 address its
+// network of 64 bits, as one machine has all addresses of that.
+func Neighbourhood(address string) string {
+	ip, err := netip.ParseAddr(address)
+	if err != nil || ip.Is4() || ip.Is4In6() {
+		return address
+	}
+	return netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
+}
 
 // Connections bounds the open connections of all listeners. 0 is no bound. A connection beyond
 // a bound is closed at once. Its methods are safe for concurrent use.
@@ -85,6 +96,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		address, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+		address = Neighbourhood(address)
 		if !l.bounds.enter(address) {
 			c.Close()
 			continue

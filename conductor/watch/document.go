@@ -27,6 +27,7 @@ type Replica struct {
 	Compared    *time.Time `json:"compared"` // null before the first time
 	State       string     `json:"state"`    // the worst result of a source, unreachable, or none before the first comparison
 	Differences int        `json:"differences"`
+	Behind      uint64     `json:"behind"` // batches
 	Error       string     `json:"error"`
 }
 

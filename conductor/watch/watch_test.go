@@ -357,7 +357,7 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// TestRecentQueries holds the bounds of what is kept of queries.
+// TestRecentQueries holds the bounds of the queries that are kept.
 func TestRecentQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatched(t, Config{Viewers: 2, KeepQueries: true})
@@ -491,7 +491,7 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// BenchmarkSecond is what a second costs with a viewer: 128 and 2,000 sources, of which all have
+// BenchmarkSecond is what a second costs with a viewer: 128 and 2,000 sources, where all have
 // changed, or none.
 func BenchmarkSecond(b *testing.B) {
 	for _, sources := range []int{128, 2000} {

@@ -89,7 +89,7 @@ type view struct {
 	// queue.
 	heldLen, heldBytes int
 	heldAt             time.Time // arrival of the first of them; valid if heldLen > 0
-	throttled          bool // a live batch waits for room
+	throttled          bool      // a live batch waits for room
 }
 
 func newView(m *machine) view {

@@ -36,15 +36,17 @@ func Load(t testing.TB) *Document {
 	return &Document{doc, router}
 }
 
+// parameter is a part of a path that the router names.
+var parameter = regexp.MustCompile(`[:*]([a-z]+)`)
+
 // CompareRoutes compares routes with the paths that described selects, both ways. HEAD is
 // GET without its body.
 func (d *Document) CompareRoutes(t *testing.T, routes gin.RoutesInfo, described func(path string) bool) {
 	t.Helper()
 	var have, want []string
-	rest := regexp.MustCompile(`[:*](\w+)`) // a parameter of a path in gin
 	for _, r := range routes {
 		if r.Method != http.MethodHead {
-			have = append(have, r.Method+" "+rest.ReplaceAllString(r.Path, "{$1}"))
+			have = append(have, r.Method+" "+parameter.ReplaceAllString(r.Path, "{$1}"))
 		}
 	}
 	for path, item := range d.Paths.Map() {

@@ -54,7 +54,7 @@ function paint() {
   const inTree = body.contains(document.activeElement) && document.activeElement.getAttribute("role") === "treeitem";
   const scroll = body.querySelector(".heatbox")?.scrollLeft ?? 0;
   const keepFocus = !inTree && body.contains(document.activeElement) && document.activeElement.dataset.keep;
-  fill(body, summary(d), tree(d), heat(d), lives(d));
+  fill(body, summary(d), tree(d), heat(d), lives(d), reports(d));
   body.querySelector(".heatbox").scrollLeft = scroll;
   if (inTree) body.querySelector("[role=treeitem][tabindex='0']")?.focus();
   if (keepFocus) body.querySelector(`[data-keep="${keepFocus}"]`)?.focus();
@@ -183,6 +183,16 @@ function lives(d) {
     ? empty("No evictions seen", "No engine of the model has evicted a block of the sample.")
     : h("table", { class: "small" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Medium"), ["Evicted", "10 % before", "Half before", "90 % before"].map((n) => h("th", { scope: "col", class: "number" }, n)))),
       h("tbody", null, all.map((l) => h("tr", null, h("td", null, l.medium), h("td", { class: "number" }, int(l.evicted)), [l.p10_s, l.p50_s, l.p90_s].map((s) => h("td", { class: "number" }, age(s))))))));
+}
+
+// reports shows whether answers were right, by what routers and engines reported.
+function reports(d) {
+  const all = data.feedback.filter((f) => f.tenant_id === d.tenant_id).sort((a, b) => Math.min(a.precision, a.recall) - Math.min(b.precision, b.recall));
+  if (all.length === 0) return null;
+  return h("section", { class: "card" }, h("h2", null, "Whether answers were right"),
+    h("p", { class: "hint" }, "From reports to /feedback, the worst first. Precision is the part of the promised tokens that were there, recall the part of the tokens there that were promised."),
+    h("table", { class: "small" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Instance"), h("th", { scope: "col" }, "Medium"), ["Reports", "Precision", "Recall"].map((n) => h("th", { scope: "col", class: "number" }, n)))),
+      h("tbody", null, all.slice(0, firstRows).map((f) => h("tr", null, h("td", null, f.instance_id), h("td", null, f.medium || "any"), h("td", { class: "number" }, int(f.reports)), h("td", { class: "number" }, percent(f.precision)), h("td", { class: "number" }, percent(f.recall)))))));
 }
 
 $("deployment").addEventListener("change", () => data && paint());
