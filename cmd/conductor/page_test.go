@@ -42,6 +42,8 @@ func TestPage(t *testing.T) {
 	t.Parallel()
 	browser := startBrowser(t)
 	p, engine := pagedFleet(t, "")
+	engine.settled(p)
+	askForPrefixes(t, p)
 	t.Run("live", func(t *testing.T) { testPageLive(t, browser, p, engine) })
 	t.Run("explain", func(t *testing.T) { testPageExplain(t, browser, p) })
 	t.Run("keyboard", func(t *testing.T) { testPageKeyboard(t, browser, p) })
@@ -51,6 +53,27 @@ func TestPage(t *testing.T) {
 	t.Run("lost", func(t *testing.T) { testPageLost(t, browser) })
 	t.Run("stories", func(t *testing.T) { testPageStories(t, browser) })
 	t.Run("axe", func(t *testing.T) { testPageAxe(t, browser, p) })
+}
+
+// askForPrefixes asks for two prompts that part after two blocks until the server has looked at both,
+// and reports how right an answer was.
+func askForPrefixes(t *testing.T, p *process) {
+	one := recordedTokens(4)
+	other := append(recordedTokens(2), one[:2*recordedBlock]...)
+	bodies := [2]string{}
+	for i, tokens := range [][]uint32{one, other} {
+		text, err := json.Marshal(map[string]any{"model": "m", "block_size": recordedBlock, "token_ids": tokens})
+		must.Succeed(t, err)
+		bodies[i] = string(text)
+	}
+	eventually(t, "the prefixes are not counted", func() (string, bool) {
+		for i := range 64 {
+			post(t, p.url+"/query", bodies[i/2%2], 200)
+		}
+		_, text := get(p.url + "/admin/prefixes")
+		return text, strings.Count(text, `"depth":4`) == 2
+	})
+	post(t, p.url+"/feedback", `{"instance_id":"engine-a","medium":"GPU","matched_tokens":64,"cached_tokens":48}`, 200)
 }
 
 // testPageLive publishes a batch: the row changes, and the feed shows it.
@@ -140,6 +163,23 @@ func testPageKeyboard(t *testing.T, browser context.Context, p *process) {
 	page.tabTo("#explain button[type=submit]")
 	page.press(kb.Enter)
 	page.await("no explanation came", `document.querySelector("#explain-answer")?.innerText.includes("1 block of 16 tokens")`)
+
+	page.view("prefixes")
+	page.await("there is no tree", `document.querySelectorAll("[role=treeitem]").length === 3 && document.querySelector("#prefixes-body").innerText.includes("75 %")`)
+	js[any](page, `document.querySelector("nav a").focus()`)
+	page.tabTo("[role=treeitem]")
+	at := func(key, level, expanded string) {
+		t.Helper()
+		page.press(key)
+		if got := js[string](page, `document.activeElement.ariaLevel + document.activeElement.ariaExpanded`); got != level+expanded {
+			t.Errorf("after %q the focus is at %s, want %s", key, got, level+expanded)
+		}
+	}
+	at(kb.ArrowDown, "2", "null")
+	at(kb.ArrowLeft, "1", "true")
+	at(kb.ArrowLeft, "1", "false")
+	at(kb.ArrowRight, "1", "true")
+	at(kb.End, "2", "null")
 	page.close()
 }
 

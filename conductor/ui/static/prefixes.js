@@ -93,14 +93,14 @@ function tree(d) {
     shown.push(n.prefix);
     const leaf = n.below.length === 0, isOpen = flipped.get(n.prefix) ?? open;
     const holders = n.held === 0 ? "no instance" : n.holders.slice(0, 3).join(", ") + (n.held > 3 ? ` and ${int(n.held - Math.min(3, n.holders.length))} more` : "");
+    const unseen = (text) => h("span", { class: "unseen" }, text); // the words of the headings, for screen readers
     const row = h("div", { class: "node", vars: { "--level": String(level - 1) } },
-      h("span", { class: "name" }, h("span", { class: "twist" }, leaf ? "" : isOpen ? "▾" : "▸"), h("code", null, n.prefix.padStart(16, "0").slice(0, 8)),
+      h("span", { class: "name" }, h("span", { class: "twist", "aria-hidden": true }, leaf ? "" : isOpen ? "▾" : "▸"), h("code", null, n.prefix.padStart(16, "0").slice(0, 8)),
         n.lora_name && h("span", { class: "tag" }, n.lora_name), n.salted && h("span", { class: "tag" }, "salted")),
-      h("span", { class: "number" }, int(n.depth)), h("span", { class: "number" }, compact(n.tokens)),
-      h("span", { class: "heat" }, h("span", { class: "meter", vars: { "--part": `${100 * n.queries / most}%` } }), h("span", { class: "number" }, compact(n.queries))),
+      h("span", { class: "number" }, int(n.depth), unseen(" blocks, ")), h("span", { class: "number" }, compact(n.tokens), unseen(" tokens, ")),
+      h("span", { class: "heat" }, h("span", { class: "meter", vars: { "--part": `${100 * n.queries / most}%` } }), h("span", { class: "number" }, compact(n.queries), unseen(" queries, held by "))),
       h("span", { class: "holders" }, h("b", null, int(n.held)), " ", holders));
-    const words = `${n.prefix.slice(0, 8)}: ${plural(n.depth, "block")}, ${int(n.tokens)} tokens, ${compact(n.queries)} queries, held by ${n.held === 0 ? "no instance" : `${plural(n.held, "instance")}: ${holders}`}`;
-    return h("li", { role: "treeitem", "aria-level": level, "aria-label": words, "aria-expanded": leaf ? null : String(isOpen), "data-prefix": n.prefix, tabindex: -1 },
+    return h("li", { role: "treeitem", "aria-level": level, "aria-expanded": leaf ? null : String(isOpen), "data-prefix": n.prefix, tabindex: -1 },
       row, !leaf && isOpen && h("ul", { role: "group" }, n.below.map((b) => item(b, level + 1, open))));
   };
   const list = h("ul", { class: "tree", role: "tree", "aria-label": "Prefixes by queries", onkeydown: keys, onclick: toggle }, all.slice(0, roots).map((n, i) => item(n, 1, i < opened)));
