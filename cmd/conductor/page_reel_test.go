@@ -35,7 +35,7 @@ var shots = []shot{
 		`document.querySelector(".loss p")`},
 	{"prefixes", "prefixes", "light", 1280, 1000, 1, "", `document.querySelector("[role=treeitem]")`},
 	{"heat-map", "prefixes", "dark", 1280, 640, 1, `document.querySelector(".heatbox").closest(".card").scrollIntoView()`, ""},
-	{"explain", "explain", "light", 1280, 860, 1, explainShot, `document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - 84), true)`},
+	{"explain", "explain", "light", 1280, 800, 1, explainShot, `document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - 84), true)`},
 	{"feed", "feed", "dark", 1280, 720, 1, "", `document.querySelectorAll("#feed-batches li").length > 12 && document.querySelectorAll("#feed-queries li").length > 12`},
 	{"phone", "fleet", "light", 390, 844, 2, `document.querySelector("#title-sources").scrollIntoView()`, ""},
 }
