@@ -54,7 +54,7 @@ test: ## every test, with the race detector where there is a C compiler for it, 
 	echo "$(GO) test $$race $(TESTFLAGS) ./..."; \
 	$(GO) test $$race $(TESTFLAGS) ./... || exit 1; \
 	if [ -n "$$race" ]; then \
-		plain=". ./index ./index/hash ./conductor ./cmd/internal/bench/index ./events/payload ./events/zmq"; \
+		plain=". ./index ./index/hash ./conductor ./conductor/telemetry ./cmd/internal/bench/index ./events/payload ./events/zmq"; \
 		echo "$(GO) test $(TESTFLAGS) $$plain, as the race detector changes their memory or shortens their tests"; \
 		FAULTS_SOAK=0s $(GO) test $(TESTFLAGS) $$plain && $(GO) test $(TESTFLAGS) -run '^TestMemory' ./cmd/conductor; \
 	fi

@@ -41,6 +41,8 @@ var (
 	gin        = "github.com/gin-gonic/gin"
 	msgpack    = "github.com/vmihailenco/msgpack/v5"
 	prometheus = "github.com/prometheus/client_golang"
+	promModel  = "github.com/prometheus/client_model"
+	promText   = "github.com/prometheus/common"
 	zerolog    = "github.com/rs/zerolog"
 	zmq4       = "github.com/go-zeromq/zmq4"
 	xxh3       = "github.com/zeebo/xxh3"
@@ -93,7 +95,7 @@ var table = []room{
 	{dir: "conductor/normalize", rooms: []string{"conductor/doctor", "conductor/scope", "events", "index/hash", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "sync"}), noClock: true},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/lifetime", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/lifetime", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
@@ -101,7 +103,12 @@ var table = []room{
 	// Who may ask what: the middleware of all routers, and the files that it reads.
 	{dir: "conductor/access", rooms: []string{"fair", "conductor", "conductor/body", "conductor/scope", "conductor/server"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},
 
-	{dir: "conductor/server", rooms: []string{"fair", "conductor", "conductor/body"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
+	// How long requests spend where, as values: the query path enters stages, the room below reads them.
+	{dir: "conductor/stage", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// The only room that knows OpenTelemetry.
+	{dir: "conductor/telemetry", rooms: []string{"conductor/server", "conductor/stage"}, modules: []string{gin, prometheus, zerolog, "go.opentelemetry.io/otel", "golang.org/x/time/rate"}, not: []string{"flag", "os"}},
+
+	{dir: "conductor/server", rooms: []string{"fair", "conductor", "conductor/body", "conductor/stage"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
 
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.
 	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},

@@ -3,6 +3,10 @@ package conductor
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"kvconductor/conductor/stage"
 )
 
 // QueryCounts are the queries of one kind, and their tokens.
@@ -58,7 +62,11 @@ func (c *Conductor) countQuery(d *deployment, q *Query, best int, took time.Dura
 	n.queries.Add(1)
 	n.asked.Add(uint64(q.blocks() * q.BlockSize))
 	n.matched.Add(uint64(best * q.BlockSize))
-	c.queries.by[by].Observe(took.Seconds())
+	if q.Clock != nil && q.Clock.Trace != "" {
+		c.queries.by[by].(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{stage.TraceLabel: q.Clock.Trace})
+	} else {
+		c.queries.by[by].Observe(took.Seconds())
+	}
 }
 
 // queryCounts returns the counts of all queries since the start, by kind of prompt.

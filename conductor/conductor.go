@@ -165,6 +165,7 @@ func New(opts Options) *Conductor {
 	rand.Read(c.saltKey[:]) // it never fails
 	c.registry = registry{
 		prefixRoom: new(prefixes.Room), sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
+		groups: make(map[Partition]*fleetGroup), leaving: make(map[*source]bool),
 	}
 	c.maxContexts = opts.MaxContexts
 	c.log, c.recall = opts.Log, newRecall(opts.RecallBytes)

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -243,7 +244,11 @@ func (k FeedbackCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (k FeedbackCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, f := range k.Conductor.reported() {
+	all := k.Conductor.reported()
+	if !k.Conductor.listsSources(len(all)) {
+		all = leastRight(all)
+	}
+	for _, f := range all {
 		labels := []string{f.Instance, f.Tenant, f.Medium}
 		send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, more ...string) {
 			ch <- prometheus.MustNewConstMetric(d, kind, v, append(slices.Clone(labels), more...)...)
@@ -256,6 +261,13 @@ func (k FeedbackCollector) Collect(ch chan<- prometheus.Metric) {
 		send(descRecallRatio, prometheus.GaugeValue, round(f.Recall))
 	}
 	ch <- prometheus.MustNewConstMetric(descResyncs, prometheus.CounterValue, float64(k.Conductor.feedback.resyncs.Load()))
+}
+
+// leastRight returns the maxSourceSeries instances whose reports contradict answers most.
+func leastRight(all []InstanceFeedback) []InstanceFeedback {
+	right := func(f *InstanceFeedback) float64 { return min(f.Precision, f.Recall) }
+	slices.SortStableFunc(all, func(a, b InstanceFeedback) int { return cmp.Compare(right(&a), right(&b)) })
+	return all[:min(len(all), maxSourceSeries)]
 }
 
 func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }

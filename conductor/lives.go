@@ -73,7 +73,10 @@ func (k LivesCollector) Describe(ch chan<- *prometheus.Desc) { ch <- descAges }
 
 // Collect implements prometheus.Collector.
 func (k LivesCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, l := range k.Conductor.lives() {
+	for i, l := range k.Conductor.lives() {
+		if i == maxIndexSeries {
+			break
+		}
 		if l.Evicted == 0 {
 			continue
 		}

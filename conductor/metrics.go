@@ -1,8 +1,6 @@
 package conductor
 
 import (
-	"strconv"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -22,13 +20,19 @@ const (
 	byClientHashes
 )
 
+// queryBuckets are in seconds. Prompts of 1,024 to 65,536 tokens take 10 to 500 µs
+// (docs/benchmarks/query.md): there a bucket is 1.3 to 1.7 times the one before.
+var queryBuckets = []float64{
+	2e-6, 5e-6, 10e-6, 15e-6, 20e-6, 30e-6, 40e-6, 50e-6, 75e-6, 100e-6, 150e-6, 200e-6, 300e-6, 500e-6,
+	1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3,
+}
+
 func newQueryMetrics() queryMetrics {
 	m := queryMetrics{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "conductor_query_seconds",
-			Help: "Time from a decoded query to its answer, without HTTP and JSON.",
-			// A lookup costs microseconds: buckets from 1 µs to 0.26 s, by fours.
-			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 10),
+			Name:    "conductor_query_seconds",
+			Help:    "Time from a decoded query to its answer, without HTTP and JSON.",
+			Buckets: queryBuckets,
 		}, []string{"by"}),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "conductor_unknown_fields_total",
@@ -40,9 +44,6 @@ func newQueryMetrics() queryMetrics {
 	}
 	return m
 }
-
-// sourceLabels identify a source in metrics, as in its key.
-var sourceLabels = []string{"instance_id", "tenant_id", "dp_rank"}
 
 // contextLabels identify an index in metrics. Salts may be secrets and are left
 // out: contexts that differ only there are added up.
@@ -59,26 +60,6 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descSources  = desc("sources", "Registered sources by state.", "state")
-	descBlocks   = desc("source_blocks", "Block memberships a source has; a block on two tiers counts twice.", sourceLabels...)
-	descOrphans  = desc("source_orphans", "Blocks of a source that wait for an event about their parent.", sourceLabels...)
-	descObjects  = desc("source_objects", "Objects of a pool that are bound to a block, of which others may be missing.", sourceLabels...)
-	descParts    = desc("source_incomplete_blocks", "Blocks of a pool that lack objects, so that they do not count; each medium for itself.", sourceLabels...)
-	descSeq      = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
-	descEpoch    = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
-	descAge      = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
-	descQueued   = desc("source_queued_batches", "Batches received and not applied; at stream.queue the source is not read.", sourceLabels...)
-	descQueuedB  = desc("source_queued_bytes", "Bytes of those batches; at stream.queue_bytes the source is not read.", sourceLabels...)
-	descGaps     = desc("source_gaps_total", "Holes found in the sequence of batches.", sourceLabels...)
-	descReplayed = desc("source_replayed_batches_total", "Batches applied from a replay.", sourceLabels...)
-	descRestarts = desc("source_restarts_total", "Restarts of the publisher noticed after first contact.", sourceLabels...)
-	descOverruns = desc("source_replay_overruns_total", "Replays whose first batch came after the batch asked for: the publisher's ring no longer had that one.", sourceLabels...)
-	descDups     = desc("source_duplicate_batches_total", "Batches that came twice.", sourceLabels...)
-	descReconn   = desc("source_reconnects_total", "Connections after the first.", sourceLabels...)
-	descDropped  = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
-
-	descFinding = desc("source_finding", "1 for each finding of the doctor about a source.", append(sourceLabels, "code")...)
-
 	descMatched = desc("query_matched_tokens_total", "Prompt tokens that the best instance of an answer held.", "by")
 	descAsked   = desc("query_tokens_total", "Prompt tokens asked for, in complete blocks.", "by")
 
@@ -89,6 +70,8 @@ var (
 	descIndexWaiting     = desc("index_waiting", "Block memberships without a place in a prompt: announced without tokens, or after an unknown parent. conductor_index_orphans counts the second kind alone.", contextLabels...)
 	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
 	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the tables of engine hashes; those in pieces of chains are left out.", contextLabels...)
+
+	descReady = desc("ready", "1 if /ready is 200 but for a server that is about to stop, else 0.")
 
 	descIndexLimit = desc("index_bytes_limit", "Bytes that all indexes may take (index.max_bytes_total); absent without a bound.")
 	descIndexUsed  = desc("index_bytes_used", "Bytes that all indexes take of that.")
@@ -120,48 +103,12 @@ func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (k Collector) Collect(ch chan<- prometheus.Metric) {
 	c := k.Conductor
-	states := make(map[string]int)
-	now := c.now()
-	for _, s := range c.Services() {
-		states[string(s.State)]++
-		labels := []string{s.Instance, s.Tenant, strconv.Itoa(s.Rank)}
-		gauge := func(d *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-		}
-		counter := func(d *prometheus.Desc, v uint64, more ...string) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append(labels[:3:3], more...)...)
-		}
-		gauge(descBlocks, float64(s.Blocks))
-		gauge(descOrphans, float64(s.Orphans))
-		if s.Pool() {
-			gauge(descObjects, float64(s.Objects))
-			gauge(descParts, float64(s.Incomplete))
-		}
-		gauge(descEpoch, float64(s.Epoch))
-		if s.LastSeq != nil {
-			gauge(descSeq, float64(*s.LastSeq))
-		}
-		if !s.LastBatch.IsZero() {
-			gauge(descAge, now.Sub(s.LastBatch).Seconds())
-		}
-		gauge(descQueued, float64(s.Queued))
-		gauge(descQueuedB, float64(s.QueuedBytes))
-		counter(descGaps, s.Gaps)
-		counter(descReplayed, s.Replayed)
-		counter(descRestarts, s.Restarts)
-		counter(descOverruns, s.Overruns)
-		counter(descDups, s.Duplicates)
-		counter(descReconn, s.Reconnects)
-		for _, f := range s.Findings {
-			ch <- prometheus.MustNewConstMetric(descFinding, prometheus.GaugeValue, 1, append(labels[:3:3], f.Code)...)
-		}
-		for reason, n := range s.Dropped {
-			counter(descDropped, n, string(reason))
-		}
+	c.collectSources(ch)
+	ready := 0.0
+	if c.Ready().Ready {
+		ready = 1
 	}
-	for state, n := range states {
-		ch <- prometheus.MustNewConstMetric(descSources, prometheus.GaugeValue, float64(n), state)
-	}
+	ch <- prometheus.MustNewConstMetric(descReady, prometheus.GaugeValue, ready)
 	for labels, st := range c.indexStats() {
 		gauge := func(d *prometheus.Desc, v int) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels[:]...)

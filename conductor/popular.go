@@ -55,6 +55,14 @@ func (q *Query) blocks() int {
 	return 0
 }
 
+// tokens returns how many tokens the query asks for.
+func (q *Query) tokens() int {
+	if q.ByHash || q.ByClientHash {
+		return q.blocks() * q.BlockSize
+	}
+	return len(q.Tokens)
+}
+
 // Popular is what queries ask of a deployment.
 type Popular struct {
 	scope.Deployment

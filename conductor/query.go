@@ -9,6 +9,7 @@ import (
 	"kvconductor/conductor/lifetime"
 	"kvconductor/conductor/prefixes"
 	"kvconductor/conductor/scope"
+	"kvconductor/conductor/stage"
 	"kvconductor/events/stream"
 	"kvconductor/index"
 	"kvconductor/index/hash"
@@ -45,6 +46,8 @@ type Query struct {
 	Top int
 	// Detail adds the state of every source of a row's instance.
 	Detail bool
+	// Clock measures the stages of the request that asks; nil measures nothing.
+	Clock *stage.Clock
 }
 
 // SourceDetail tells how far a row can be trusted: what its source had applied
@@ -70,6 +73,7 @@ type scratch struct {
 	hashes      hashList
 	clientChain clientChain
 	folder      tiers.Folder
+	clock       *stage.Clock // of the query, nil for none
 
 	// What the answer is made of.
 	ans  Answer
@@ -102,14 +106,19 @@ func (c *Conductor) Query(q Query) (ans Answer) {
 // use: when that returns, it and all it points to serve other queries.
 func (c *Conductor) Answer(q *Query, use func(*Answer)) {
 	start := c.now()
+	q.Clock.Enter(stage.Match)
 	sc := scratches.Get().(*scratch)
+	sc.clock = q.Clock
 	best, d := c.answer(sc, q, start)
 	took := c.now().Sub(start)
 	c.countQuery(d, q, best, took)
 	if w := c.watcher.Load(); w != nil {
 		(*w).Query(&AnsweredQuery{Query: *q, Answer: &sc.ans, Matched: best, At: start, Took: took})
 	}
+	q.Clock.Answered(sc.ans.Tenant, q.Model, q.tokens())
+	q.Clock.Enter(stage.Encode)
 	use(&sc.ans)
+	sc.clock = nil
 	sc.release()
 }
 
@@ -223,16 +232,16 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	switch {
 	case q.ByClientHash:
 		sc.clientChain.reset(x, q.ClientHashes, q.SearchUnscoped)
-		x.index.MatchLazy(&sc.clientChain, &sc.match)
+		x.index.MatchLazy(timed(&sc.clientChain, sc.clock), &sc.match)
 	case q.ByHash:
 		sc.hashes = q.Hashes
 		x.index.MatchLazy(&sc.hashes, &sc.match)
 		sc.sample(&sc.hashes, len(q.Hashes))
 	default:
 		if sc.lookups = sc.resetPromptChains(x, q, sc.lookups[:0]); len(sc.lookups) == 0 {
-			x.index.MatchLazy(&sc.chain, &sc.match)
+			x.index.MatchLazy(timed(&sc.chain, sc.clock), &sc.match)
 		} else {
-			x.index.MatchAcross(&sc.chain, sc.lookups, &sc.match)
+			x.index.MatchAcross(timed(&sc.chain, sc.clock), timedLookups(sc.lookups, sc.clock), &sc.match)
 		}
 		sc.sample(&sc.chain, sc.chain.Computed())
 		sc.forgetPrompt()

@@ -69,11 +69,12 @@ func (sc *scratch) matchWaiters(x *indexContext, q *Query) []tiers.Owner {
 			}
 		}
 	}
+	timedLookups(sc.lookups, sc.clock)
 	if x != nil {
-		base.index.MatchAcross(&sc.chain, sc.lookups, &sc.match)
+		base.index.MatchAcross(timed(&sc.chain, sc.clock), sc.lookups, &sc.match)
 		sc.sample(&sc.chain, sc.chain.Computed())
 	} else {
-		base.index.MatchAcross(&sc.digests[0], sc.lookups, &sc.match)
+		base.index.MatchAcross(timed(&sc.digests[0], sc.clock), sc.lookups, &sc.match)
 	}
 	sc.forgetPrompt()
 	return sc.renumberOwners(base)

@@ -76,7 +76,7 @@ func (c *Conductor) register(r Registration, opts RegisterOptions) error {
 			continue // another one gives now
 		}
 		if old != nil {
-			old.stop()
+			c.retire(old)
 		}
 		return err
 	}
@@ -179,7 +179,7 @@ func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
 	if !ok {
 		return key, fmt.Errorf("%w: %s", ErrNotFound, key)
 	}
-	s.stop()
+	c.retire(s)
 	c.log.Info().Str("source", key.String()).Msg("source unregistered")
 	return key, nil
 }

@@ -17,6 +17,9 @@ type registry struct {
 	sources     map[Key]*source                  // guarded by mu
 	deployments map[scope.Deployment]*deployment // guarded by mu
 	sizes       map[Partition][]int              // block sizes of the deployments, ascending, never changed; guarded by mu
+	groups      map[Partition]*fleetGroup        // for metrics; guarded by mu
+	leaving     map[*source]bool                 // removed, and not yet retired; guarded by mu
+	goneDropped sourceCounts                     // dropped of sources that have left; guarded by mu
 	closed      bool                             // guarded by mu
 	past        bool                             // a Replay fills it: no source ages or registers
 	revision    atomic.Uint64                    // how often a source came or went
@@ -72,6 +75,7 @@ func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 // for. Pools are never rows. c.mu is held.
 func (c *registry) addSource(s *source) {
 	c.revision.Add(1)
+	c.joinGroup(s)
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
 	if !slices.Contains(d.loras, s.reg.Lora) {
@@ -89,9 +93,11 @@ func (c *registry) addSource(s *source) {
 	d.publish(s)
 }
 
-// removeSource undoes addSource. The journal records nothing more of the source. c.mu is held.
+// removeSource undoes addSource. The journal records nothing more of the source. c.mu is held, and
+// retire follows.
 func (c *registry) removeSource(s *source) {
 	c.revision.Add(1)
+	c.leaving[s] = true
 	s.journal.Unregister()
 	d := c.deployments[s.deploymentKey()]
 	if s.reg.pool() {

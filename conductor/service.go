@@ -67,8 +67,10 @@ type MediumBlocks struct {
 }
 
 // Services returns every registered source, sorted by key. It locks each index once.
-func (c *registry) Services() []Service {
-	sources := c.registered()
+func (c *registry) Services() []Service { return servicesOf(c.registered()) }
+
+// servicesOf returns the rows of sources. It locks each of their indexes once.
+func servicesOf(sources []*source) []Service {
 	states := make([]stream.Status, len(sources))
 	for i, s := range sources {
 		states[i] = s.stream.Status()
@@ -367,12 +369,9 @@ func (c *registry) Held(p Partition, blockSize int, instance string, rank int32)
 	return held
 }
 
-// maxIndexSeries bounds the rows of indexStats that adapters make: publishers name adapters, and
-// each row is several series.
+// maxIndexSeries bounds the rows of indexStats that adapters make, and twice that all rows: publishers
+// name adapters, clients tenants and models, and each row is several series.
 const maxIndexSeries = 1000
-
-// otherAdapters stands for the adapters beyond.
-const otherAdapters = "(others)"
 
 // indexStats adds up the indexes by their metric labels.
 func (c *registry) indexStats() map[[4]string]index.Stats {
@@ -386,7 +385,10 @@ func (c *registry) indexStats() map[[4]string]index.Stats {
 		dk := x.deployment.key
 		labels := [4]string{dk.Tenant, dk.Model, x.key.Lora, strconv.Itoa(dk.BlockSize)}
 		if _, known := sums[labels]; !known && len(sums) >= maxIndexSeries && x.key.Lora != "" {
-			labels[2] = otherAdapters
+			labels[2] = others
+		}
+		if _, known := sums[labels]; !known && len(sums) >= 2*maxIndexSeries {
+			labels = [4]string{others, others, "", ""}
 		}
 		st, sum := x.index.Stats(), sums[labels]
 		sum.Blocks += st.Blocks

@@ -24,6 +24,7 @@ type source struct {
 	placement
 	conductor *Conductor
 	profile   hash.Profile // of reg
+	group     *fleetGroup  // set by joinGroup
 	static    bool
 	stream    feed
 	journal   *journal.Source // nil: nothing is recorded

@@ -9,6 +9,8 @@ type Tunables struct {
 	MaxTokenID       uint32
 	// MaxError is the part of reported tokens that may be wrong, 0 for no bound: see View.Feedback.
 	MaxError float64
+	// SourceSeries says which sources have series of their own in /metrics.
+	SourceSeries SourceSeries
 }
 
 // Tune replaces the tunables. Sources beyond a smaller MaxSources stay.

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"kvconductor/conductor/scope"
+	"kvconductor/conductor/stage"
 	"kvconductor/events/journal"
 )
 
@@ -34,10 +35,17 @@ type Reader struct {
 type View struct {
 	conductor *Conductor
 	reader    Reader
+	clock     *stage.Clock // of the request, nil for none
 }
 
 // For returns the view of a client.
-func (c *Conductor) For(r Reader) View { return View{c, r} }
+func (c *Conductor) For(r Reader) View { return View{conductor: c, reader: r} }
+
+// Timed returns the view with a clock that measures the queries of a request.
+func (v View) Timed(clock *stage.Clock) View {
+	v.clock = clock
+	return v
+}
 
 // May returns ErrForbidden if the client may not name a tenant; "" is DefaultTenant.
 func (v View) May(tenant string) error {
@@ -53,6 +61,7 @@ func (v View) Answer(q *Query, use func(*Answer)) error {
 	if err := v.admits(q); err != nil {
 		return err
 	}
+	q.Clock = v.clock
 	v.conductor.Answer(q, use)
 	return nil
 }

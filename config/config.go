@@ -57,6 +57,12 @@ const (
 	Off  = "off"  // none
 )
 
+// Metrics.PerSource is Auto, Always or Never.
+const (
+	Always = "always"
+	Never  = "never"
+)
+
 // DefaultTenant is the tenant of sources and queries that name none.
 const DefaultTenant = "default"
 
@@ -75,6 +81,8 @@ type Config struct {
 	Ready     Ready         `mapstructure:"ready"`
 	Journal   Journal       `mapstructure:"journal"`
 	Memory    Memory        `mapstructure:"memory"`
+	Metrics   Metrics       `mapstructure:"metrics"`
+	Tracing   Tracing       `mapstructure:"tracing"`
 	Dynamo    DynamoDialect `mapstructure:"dynamo"`
 	Limits    Limits        `mapstructure:"limits"`
 	Shutdown  Shutdown      `mapstructure:"shutdown"`
@@ -95,8 +103,9 @@ type Listener struct {
 
 // Log is the form of the lines on standard error.
 type Log struct {
-	Level  string `mapstructure:"level"`  // debug, info, warn or error
-	Format string `mapstructure:"format"` // json or console
+	Level     string        `mapstructure:"level"`      // debug, info, warn or error
+	Format    string        `mapstructure:"format"`     // json or console
+	SlowQuery time.Duration `mapstructure:"slow_query"` // time of a query that has a line; 0 is none
 }
 
 // leastTTL is the shortest time to live of a source: aging stays rarer than announcing.
@@ -214,6 +223,19 @@ type Journal struct {
 // Memory rules what the process may take.
 type Memory struct {
 	Limit string `mapstructure:"limit"` // Auto or Off: where the memory limit of the Go runtime comes from; GOMEMLIMIT wins
+}
+
+// Metrics rules what /metrics has.
+type Metrics struct {
+	PerSource string `mapstructure:"per_source"` // Auto, Always or Never: series of single sources
+}
+
+// Tracing is where traces of queries go.
+type Tracing struct {
+	Endpoint    string  `mapstructure:"endpoint"`     // URL of a collector of OTLP over HTTP; "" makes no traces
+	Sample      float64 `mapstructure:"sample"`       // part of the queries without a traceparent that are traced
+	HeadersFile string  `mapstructure:"headers_file"` // file of headers for the collector; "" is none
+	CACert      string  `mapstructure:"cacert"`       // file of the authorities of its certificate; "" is those of the system
 }
 
 // DynamoDialect is what the Dynamo dialect has beyond its listener.
@@ -360,6 +382,12 @@ func Default() Config {
 		},
 		Memory: Memory{
 			Limit: Auto, // a container that is out of memory is killed with all it knows
+		},
+		Metrics: Metrics{
+			PerSource: Auto, // a fleet of hundreds is looked at source by source, one of thousands as a whole
+		},
+		Tracing: Tracing{
+			Sample: 0.01, // traces of each second, and no cost to speak of
 		},
 		Dynamo: DynamoDialect{
 			RecoveredTTL:    5 * time.Minute, // outlasts an orchestrator that registers a fleet one by one

@@ -45,6 +45,7 @@ func member(of reflect.Value, name string) reflect.Value {
 var keys = []key{
 	{"log.level", "log-level", choice("debug", "info", "warn", "error"), 0, "least severe line that is written"},
 	{"log.format", "log-format", choice("json", "console"), 0, "one JSON object a line, or text for people"},
+	{"log.slow_query", "log-slow-query", duration(), 0, "time from which a query has a line with its stages, at most two lines a second; 0 is none"},
 
 	{"hash.seed", "hash-seed", seed(), 0, "XXH3-64 seed of the canonical block hash; random takes another one at each start, for servers whose hashes no other program compares"},
 	{"hash.memo_bytes", "hash-memo-bytes", size(), 0, "bytes for digests of hash profiles that are kept to be found again, at least 1MiB; 0 keeps none"},
@@ -88,6 +89,12 @@ var keys = []key{
 	{"journal.ring_bytes", "journal-ring-bytes", size(), 0, "bytes of the batches applied last that each source keeps in memory for /admin/events, tokens included; 0 keeps none"},
 
 	{"memory.limit", "memory-limit", choice(Auto, Off), 0, "memory limit of the Go runtime: what the cgroup leaves to it, or none; GOMEMLIMIT wins"},
+
+	{"metrics.per_source", "metrics-per-source", choice(Auto, Always, Never), 0, "whether /metrics has series of single sources; auto up to 500 sources, beyond them for those with a finding or not synced"},
+	{"tracing.endpoint", "tracing-endpoint", urlOrNone(), 0, "URL of a collector that takes traces as OTLP over HTTP, such as http://collector:4318; empty makes none"},
+	{"tracing.sample", "tracing-sample", ratio(), 0, "part of the queries that are traced, 0 to 1; for queries with a traceparent the caller decides"},
+	{"tracing.headers_file", "tracing-headers-file", text(), 0, "file of headers for the collector, as lines of name: value"},
+	{"tracing.cacert", "tracing-cacert", text(), 0, "file of the authorities that sign the collector's certificate; empty is those of the system"},
 
 	{"dynamo.peers", "peers", urls(), 0, "base URLs of indexers of the Dynamo dialect to recover from at the start, comma-separated, asked in this order"},
 	{"dynamo.min_initial_workers", "min-initial-workers", count(), 0, "instances there must be before the Dynamo dialect answers (also " + envMinWorkers + ")"},

@@ -113,6 +113,36 @@ func truth() kind {
 // urls is a list of base URLs.
 func urls() kind { return list("urls", "a list of URLs", checkURL) }
 
+// urlOrNone is a base URL, or nothing.
+func urlOrNone() kind {
+	return kind{
+		word: "url", wants: "a URL", tags: []string{"!!str"},
+		parse: func(s string) (any, error) {
+			if s == "" {
+				return s, nil
+			}
+			return s, checkURL(s)
+		},
+	}
+}
+
+// ratio is a number from 0 to 1.
+func ratio() kind {
+	return kind{
+		word: "ratio", wants: "a number from 0 to 1", tags: []string{"!!float", "!!int"},
+		parse: func(s string) (any, error) {
+			r, err := strconv.ParseFloat(s, 64)
+			switch {
+			case err != nil:
+				return nil, fmt.Errorf("%q is no number", s)
+			case !(r >= 0 && r <= 1):
+				return nil, fmt.Errorf("%s is out of range; it is from 0 to 1", s)
+			}
+			return r, nil
+		},
+	}
+}
+
 // rules is a list of rules for endpoints.
 func rules() kind { return list("rules", "a list of rules such as tcp://10.0.0.0/8", reach.CheckRule) }
 

@@ -78,6 +78,12 @@ func TestDefaults(t *testing.T) {
 	f("snapshot.key_file", "")
 	f("ready.min_sources", "0")
 	f("memory.limit", "auto")
+	f("log.slow_query", "0s")
+	f("metrics.per_source", "auto")
+	f("tracing.endpoint", "")
+	f("tracing.sample", "0.01")
+	f("tracing.headers_file", "")
+	f("tracing.cacert", "")
 	f("dynamo.peers", "")
 	f("dynamo.min_initial_workers", "0")
 	f("dynamo.recovered_ttl", "5m")
@@ -164,6 +170,10 @@ func TestLayersPrecedence(t *testing.T) {
 			return [3]string{"file", "env", "flag"}
 		case k.kind.word == "bool":
 			return [3]string{"false", "true", "false"}
+		case k.kind.word == "url":
+			return [3]string{"http://file", "https://env:1", "http://flag/path"}
+		case k.kind.word == "ratio":
+			return [3]string{"0.5", "0", "1"}
 		case k.kind.word == "rules":
 			return [3]string{"tcp://10.0.0.0/8", "default", "default,ipc:///run/"}
 		case k.kind.word == "roles":

@@ -90,8 +90,11 @@ func structNode(of reflect.Value, fields []field) *yaml.Node {
 // node renders a value as one scalar.
 func (k kind) node(v any) *yaml.Node {
 	n := textNode(show(v))
-	if tag := k.tags[0]; tag == "!!int" || tag == "!!bool" {
+	switch tag := k.tags[0]; tag {
+	case "!!int", "!!bool":
 		n = &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: n.Value}
+	case "!!float":
+		n = &yaml.Node{Kind: yaml.ScalarNode, Value: n.Value} // its digits say whether it is a whole number
 	}
 	return n
 }

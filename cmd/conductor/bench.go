@@ -248,6 +248,7 @@ leave, and the memory in use has to be back where it was.`,
 	f.IntVar(&c.Prompts, "prompts", 200, "prompts to choose from")
 	f.Int64Var(&c.Margin, "margin", 16<<20, "bytes in use the end may have more than the start")
 	f.BoolVar(&quiet, "quiet", false, "show no progress")
+	asJSON := jsonFlag(cmd, "print one JSON object instead of a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c.Progress = io.Discard
 		if !quiet {
@@ -256,6 +257,9 @@ leave, and the memory in use has to be back where it was.`,
 		result, err := c.Run()
 		if err != nil {
 			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), result)
 		}
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), result)
 		return err

@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"kvconductor/cmd/internal/bench/query"
@@ -16,7 +20,11 @@ import (
 )
 
 func benchQueryCommand() *cobra.Command {
-	var c query.Config
+	var (
+		c      query.Config
+		traces float64
+		slow   time.Duration
+	)
 	cmd := &cobra.Command{
 		Use:   "query",
 		Short: "Ask a server in another process over real sockets",
@@ -44,9 +52,17 @@ Allocations and processor time are the serving process's, over the measured wind
 	f.BoolVar(&c.Reading, "reading", false, "measure a handler that does nothing but read the bytes too")
 	f.BoolVar(&c.HTTP2, "http2", false, "ask by HTTP/2 without TLS")
 	f.StringVar(&c.Profile, "profile", "", "write a CPU profile of the server, warm-up included, to this `file`")
+	f.Float64Var(&traces, "traces", 0, "part of the queries that are traced; this process is the collector")
+	f.DurationVar(&slow, "slow", 0, "log.slow_query of the server, such as 1h for one that measures all queries and logs none")
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
+		collector := ""
+		if traces > 0 {
+			sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+			defer sink.Close()
+			collector = sink.URL
+		}
 		c.Server = func() *exec.Cmd {
-			return child("server", query.Serving{Load: c.Load, Compare: c.Baseline || c.Reading, Profile: c.Profile})
+			return child("server", query.Serving{Load: c.Load, Compare: c.Baseline || c.Reading, Profile: c.Profile, Collector: collector, Traces: traces, Slow: slow})
 		}
 		return query.Run(c)
 	})
@@ -61,13 +77,15 @@ func serverCommand() *cobra.Command {
 		loaded := &config.Loaded{Config: config.Default()}
 		loaded.Config.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.Conductor}}
 		loaded.Config.Log.Level = "error"
+		loaded.Config.Log.SlowQuery = s.Slow
+		loaded.Config.Tracing = config.Tracing{Endpoint: s.Collector, Sample: s.Traces}
 		loaded.Config.Limits.MaxSources = max(loaded.Config.Limits.MaxSources, s.Workers)
 		s.MaxBody = loaded.Config.Limits.MaxBody
 
 		ctx, stop := context.WithCancel(cmd.Context())
 		defer stop()
 		ended := make(chan error, 1)
-		err := serve(ctx, loaded, nil, newLogger(loaded.Config.Log, cmd.ErrOrStderr()), func(c *conductor.Conductor, web *server.Servers) {
+		err := serve(ctx, loaded, nil, newLogger(loaded.Config.Log, cmd.ErrOrStderr()), func(c *conductor.Conductor, web *server.Servers, _ *prometheus.Registry) {
 			s.Conductor, s.Address = c, web.Address(0)
 			go func() {
 				ended <- s.Serve(cmd.InOrStdin(), cmd.OutOrStdout())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -24,8 +25,19 @@ func configCommand() *cobra.Command {
 	return cmd
 }
 
+// checked is what config check says as JSON.
+type checked struct {
+	File      string   `json:"file"`
+	OK        bool     `json:"ok"`
+	Errors    []string `json:"errors"`
+	Warnings  []string `json:"warnings"`
+	Listeners int      `json:"listeners"`
+	Sources   int      `json:"sources"`
+}
+
 func configCheckCommand() *cobra.Command {
-	return &cobra.Command{
+	var asJSON *bool
+	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Report everything that is wrong with a settings file",
 		Long: "Reads FILE alone, without environment and flags, and prints what it sets up, or every error with its place.\n" +
@@ -33,6 +45,9 @@ func configCheckCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			loaded, err := loadConfig(config.Options{File: args[0]})
+			if *asJSON {
+				return printChecked(cmd.OutOrStdout(), args[0], loaded, err)
+			}
 			if err := printProblems(cmd.ErrOrStderr(), loaded, err); err != nil {
 				return err
 			}
@@ -40,6 +55,26 @@ func configCheckCommand() *cobra.Command {
 			return summarize(cmd.OutOrStdout(), loaded.Config)
 		},
 	}
+	asJSON = jsonFlag(cmd, "print one JSON object, errors included")
+	return cmd
+}
+
+// printChecked prints what was read of a file as JSON. It returns errReported if there is an error.
+func printChecked(w io.Writer, file string, loaded *config.Loaded, err error) error {
+	c := checked{File: file, OK: err == nil, Errors: []string{}, Warnings: []string{}, Listeners: len(loaded.Config.Listeners), Sources: len(loaded.Config.Sources)}
+	for _, warning := range loaded.Warnings {
+		c.Warnings = append(c.Warnings, warning.Error())
+	}
+	if err != nil {
+		c.Errors = strings.Split(err.Error(), "\n")
+	}
+	if failed := printJSON(w, c); failed != nil {
+		return failed
+	}
+	if err != nil {
+		return errReported
+	}
+	return nil
 }
 
 // loadConfig reads settings, and checks their sources together as the registry does.
@@ -101,13 +136,13 @@ func configShowCommand() *cobra.Command {
 	}
 	config.Flags(cmd.Flags())
 	flags := addIndexerFlags(cmd.Flags(), 0)
+	asJSON := jsonFlag(cmd, "print JSON instead of YAML")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		loaded, err := flags.load()
 		if err := printProblems(cmd.ErrOrStderr(), loaded, err); err != nil {
 			return err
 		}
-		_, err = io.WriteString(cmd.OutOrStdout(), loaded.Config.YAML(false))
-		return err
+		return printSettings(cmd.OutOrStdout(), loaded.Config.YAML(false), *asJSON)
 	}
 	return cmd
 }
@@ -175,14 +210,16 @@ func printReload(w io.Writer, r *conductorhttp.Reload) {
 }
 
 func configDefaultsCommand() *cobra.Command {
-	return &cobra.Command{
+	var asJSON *bool
+	cmd := &cobra.Command{
 		Use:   "defaults",
 		Short: "Print every setting with its default, meaning, flag and variable, as YAML",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := config.Default()
-			_, err := io.WriteString(cmd.OutOrStdout(), c.YAML(true))
-			return err
+			return printSettings(cmd.OutOrStdout(), c.YAML(true), *asJSON)
 		},
 	}
+	asJSON = jsonFlag(cmd, "print JSON, defaults alone, instead of YAML")
+	return cmd
 }

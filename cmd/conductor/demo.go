@@ -41,6 +41,7 @@ func demoCommand() *cobra.Command {
 			"pace, for the operator's page, until Ctrl-C.",
 		Args: cobra.NoArgs,
 	}
+	asJSON := jsonFlag(cmd, "print the report as one JSON object")
 	cmd.Flags().StringVar(&trace, "trace", "", "Mooncake trace `file` to replay instead of generated requests")
 	cmd.Flags().StringVar(&duration, "duration", "40s", "stop sending requests after this long")
 	cmd.Flags().BoolVar(&faults, "faults", false, "let the fleet lose batches, cut and stall connections, restart and spoil replays")
@@ -57,17 +58,19 @@ func demoCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "server: %s (process %d)\n", server.url, server.process.Process.Pid)
-
-		args := []string{"--server", server.url, "--curl"}
+		args, about := []string{"--server", server.url, "--curl"}, cmd.OutOrStdout()
+		if *asJSON {
+			args, about = append(args, "--json"), cmd.ErrOrStderr()
+		}
+		fmt.Fprintf(about, "server: %s (process %d)\n", server.url, server.process.Process.Pid)
 		if page {
-			fmt.Fprintf(cmd.OutOrStdout(), "page:   %s%s (Ctrl-C ends it)\n", server.url, ui.Root)
+			fmt.Fprintf(about, "page:   %s%s (Ctrl-C ends it)\n", server.url, ui.Root)
 			args = append(args, "--qps", pagePace, "--keep")
 		}
-		if !page || cmd.Flags().Changed("duration") {
-			args = append(args, "--duration", duration)
-		} else {
+		if page && !cmd.Flags().Changed("duration") {
 			args = append(args, "--duration", untilStopped)
+		} else {
+			args = append(args, "--duration", duration)
 		}
 		if faults {
 			args = append(args, "--faults")
@@ -95,7 +98,7 @@ func demoCommand() *cobra.Command {
 			return err
 		}
 		if page && ctx.Err() == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "\nThe fleet has stopped. The page stays until Ctrl-C: %s%s\n", server.url, ui.Root)
+			fmt.Fprintf(about, "\nThe fleet has stopped. The page stays until Ctrl-C: %s%s\n", server.url, ui.Root)
 			<-ctx.Done()
 		}
 		return server.stop()

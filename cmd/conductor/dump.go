@@ -21,6 +21,7 @@ hashes of prompts.`,
 		Args: cobra.NoArgs,
 	}
 	asks.add(cmd, true)
+	jsonFlag(cmd, "print JSON, one object a line, as without it")
 	cmd.Flags().BoolVar(&plain, "plain", false, "print what Dynamo's indexers read alone: instances whose names are numbers, without marks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := untilSignal(cmd)

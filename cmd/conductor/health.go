@@ -9,6 +9,7 @@ import (
 // healthCommand is for orchestrators whose containers have no curl.
 func healthCommand() *cobra.Command {
 	var asks clientFlags
+	var asJSON *bool
 	var ready bool
 	cmd := &cobra.Command{
 		Use:   "health",
@@ -23,14 +24,19 @@ func healthCommand() *cobra.Command {
 			if ready {
 				path = "/ready"
 			}
-			if err := server.get(cmd.Context(), path, new(any)); err != nil {
+			var answer any
+			if err := server.get(cmd.Context(), path, &answer); err != nil {
 				return err
+			}
+			if *asJSON {
+				return printJSON(cmd.OutOrStdout(), answer)
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "ok")
 			return nil
 		},
 	}
 	asks.add(cmd, true)
+	asJSON = jsonFlag(cmd, "print the answer of the server")
 	cmd.Flags().BoolVar(&ready, "ready", false, "ask whether routers may rely on its answers")
 	return cmd
 }

@@ -9,7 +9,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -27,12 +26,7 @@ func main() {
 	if calledAsIndexer(os.Args[0]) {
 		os.Exit(indexerMain(os.Stderr))
 	}
-	if err := rootCommand().Execute(); err != nil {
-		if !errors.Is(err, errReported) {
-			fmt.Fprintln(os.Stderr, "conductor:", err)
-		}
-		os.Exit(1)
-	}
+	os.Exit(execute(rootCommand(), os.Stderr))
 }
 
 // untilSignal returns the context of a command, which SIGINT and SIGTERM end until stop
@@ -45,6 +39,7 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "conductor",
 		Short:         "A KV-cache indexer for fleets of inference engines",
+		Long:          "A KV-cache indexer for fleets of inference engines." + exitHelp,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

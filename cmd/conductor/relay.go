@@ -69,7 +69,7 @@ subscribers read from a relay as from an engine.`,
 	f.StringVar(&o.logFormat, "log-format", "json", "json or console")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.check(); err != nil {
-			return err
+			return errUsage{err}
 		}
 		log := newLogger(config.Log{Level: o.logLevel, Format: o.logFormat}, cmd.ErrOrStderr())
 		ctx, stop := untilSignal(cmd)

@@ -18,6 +18,7 @@ import (
 	"kvconductor/conductor/access"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/conductor/server"
+	"kvconductor/conductor/telemetry"
 	"kvconductor/config"
 	"kvconductor/events/reach"
 )
@@ -31,6 +32,7 @@ type reloader struct {
 	web       *server.Servers
 	places    *server.Admission
 	budget    *server.Budget
+	timing    *telemetry.Watch
 	allowed   *reaching
 	log       zerolog.Logger
 
@@ -195,6 +197,7 @@ func (r *reloader) apply(c *config.Config) {
 	r.places.SetBound(maxQueries(c.Limits), c.Limits.QueryWait)
 	r.web.Connections.SetBounds(c.Limits.MaxConnections, c.Limits.ConnectionsPerAddress)
 	r.budget.SetBound(requestBytes(c.Limits))
+	r.timing.SetSlow(c.Log.SlowQuery)
 	r.allowed.set(c)
 }
 
@@ -230,6 +233,7 @@ func (r *reaching) get() *reach.Rules {
 func tunables(c *config.Config) conductor.Tunables {
 	return conductor.Tunables{
 		MaxSources: c.Limits.MaxSources, MaxTenantSources: c.Limits.MaxTenantSources, MinSynced: c.Ready.MinSources, SaltedOnly: c.Privacy.SaltedOnly, MaxTokenID: maxTokenID(c.Limits), MaxError: float64(c.Feedback.MaxError) / 100,
+		SourceSeries: sourceSeries(c.Metrics),
 	}
 }
 

@@ -52,14 +52,15 @@ func replayCommand() *cobra.Command {
 	f.StringVar(&keyFile, "key-file", "", "key of a sealed journal, the `file` of the server's journal.key_file")
 	f.StringVar(&listen, "listen", "", "serve the API of the past on this `address`")
 	q.flags(cmd)
+	f.BoolVar(&q.asJSON, "json", false, "print the summary, or the answer to a question, as JSON")
 	cmd.MarkFlagsMutuallyExclusive("listen", "query-file", "tokens", "seq-hashes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		asked := q.tokens != "" || q.hashes != ""
 		if asked && (q.model == "" || q.blockSize == 0) {
-			return errors.New("a question needs --model and --block-size")
+			return usagef("a question needs --model and --block-size")
 		}
 		if !asked && (q.model != "" || q.blockSize != 0) {
-			return errors.New("--model and --block-size belong to a question; add --tokens or --seq-hashes")
+			return usagef("--model and --block-size belong to a question; add --tokens or --seq-hashes")
 		}
 		// Mistakes show before a long journal is read.
 		var body []byte
@@ -93,7 +94,13 @@ func replayCommand() *cobra.Command {
 		if asked || queryFile != "" {
 			summary = cmd.ErrOrStderr() // the answer is alone on standard output
 		}
-		if err := p.print(ctx, server, summary); err != nil {
+		switch {
+		case !q.asJSON:
+			err = p.print(ctx, server, summary)
+		case !asked && queryFile == "":
+			err = p.printJSON(ctx, server, summary)
+		}
+		if err != nil {
 			return err
 		}
 		switch {
@@ -254,6 +261,21 @@ func (p *past) print(ctx context.Context, server *client, out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	return printServices(ctx, server, out)
+}
+
+// printJSON prints what print does, as JSON.
+func (p *past) printJSON(ctx context.Context, server *client, out io.Writer) error {
+	var services json.RawMessage
+	if err := server.get(ctx, "/conductor/v1/services", &services); err != nil {
+		return err
+	}
+	summary := map[string]any{
+		"dir": p.dir, "bytes": p.read, "runs": p.runs.List, "summary": p.sum, "senseless_records": p.odd, "damage": p.damage, "services": services,
+	}
+	if p.until != "" {
+		summary["stopped"] = p.stopped()
+	}
+	return printJSON(out, summary)
 }
 
 func damageText(d journal.Damage) string {

@@ -191,6 +191,15 @@ func TestReplayAnswersAsServer(t *testing.T) {
 	if err != nil || !regexp.MustCompile(`(?s)runs of the server: 1.*applied +5 batches of 2 registrations.*missing +0 .*\na +default +0 +vLLM +m +16 +synced +1 +2 +2 .*\nb `).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
+	var summary struct {
+		Summary  struct{ Batches, Sources int }
+		Services struct{ Count int }
+		Runs     []struct{ Batches int }
+	}
+	out, _, err = replay(t, dir, "--json")
+	if decode(t, out, &summary); err != nil || summary.Summary.Batches != 5 || summary.Summary.Sources != 2 || summary.Services.Count != 2 || len(summary.Runs) != 1 {
+		t.Errorf("%v\n%s", err, out)
+	}
 	f := func(want string, args ...string) {
 		t.Helper()
 		_, errs, err := replay(t, args...)

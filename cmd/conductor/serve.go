@@ -31,6 +31,7 @@ import (
 	"kvconductor/conductor/replica"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
+	"kvconductor/conductor/telemetry"
 	"kvconductor/conductor/ui"
 	"kvconductor/conductor/watch"
 	"kvconductor/config"
@@ -88,15 +89,15 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 		panic("BUG: a checked log level does not parse: " + err.Error())
 	}
 	if c.Format == "console" {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, NoColor: !coloured(w)}
 	}
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
 }
 
 // serve runs until ctx ends: ports first, so that a taken one is known before
-// any engine is bothered, then sources, then HTTP. load reads the settings again. The Conductor and the servers are
-// passed to show, just before the servers run.
-func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Loaded, error), log zerolog.Logger, show func(*conductor.Conductor, *server.Servers)) error {
+// any engine is bothered, then sources, then HTTP. load reads the settings again. The Conductor, the servers and
+// the metrics are passed to show, just before the servers run.
+func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Loaded, error), log zerolog.Logger, show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
 	cfg, stamp := loaded.Config, stampOf(loaded.File)
 	web := server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), log)
 	if err := web.Bind(); err != nil {
@@ -117,6 +118,13 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if err != nil {
 		return err
 	}
+	tracer, err := newTracer(loaded, log)
+	if err != nil {
+		return err
+	}
+	defer closeTracer(tracer, log)
+	timing := telemetry.New(tracer, log)
+	timing.SetSlow(cfg.Log.SlowQuery)
 	access, err := accessLog(cfg.Dynamo, log)
 	if err != nil {
 		return err
@@ -163,7 +171,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, hub, places, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections)
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections, timing)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())
 	}
@@ -183,7 +191,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		keeper.RestoreSources()
 	}
 	again := newReloader(&reloader{
-		load: load, conductor: c, entry: entry, web: web, places: places, budget: budget, allowed: allowed, log: log, current: cfg,
+		load: load, conductor: c, entry: entry, web: web, places: places, budget: budget, timing: timing, allowed: allowed, log: log, current: cfg,
 	})
 	registry.MustRegister(again)
 	defer onHangup(loaded.File != "", again, access, log)()
@@ -207,14 +215,15 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	}
 	web.Handler = func(root string) http.Handler {
 		at := opts
+		at.Use = []gin.HandlerFunc{timing.Middleware}
 		if root == config.Dynamo {
-			at.Use = []gin.HandlerFunc{access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey)}
+			at.Use = []gin.HandlerFunc{timing.Middleware, access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey)}
 		}
 		return handler(root, c, dialect, at)
 	}
 	defer memory.Keep(log, cfg.Memory.Limit == config.Off)()
 	if show != nil {
-		show(c, web)
+		show(c, web, registry)
 	}
 	var keeping sync.WaitGroup
 	stopped, stopKeeping := context.WithCancel(context.Background())

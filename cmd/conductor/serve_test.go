@@ -168,7 +168,8 @@ func TestServeStops(t *testing.T) {
 	}
 }
 
-// TestServeRefuses starts servers that cannot run: one clear line, exit 1.
+// TestServeRefuses starts servers that cannot run: one clear line, exit 1, or 2 for a flag that
+// there is not.
 func TestServeRefuses(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
@@ -176,8 +177,12 @@ func TestServeRefuses(t *testing.T) {
 	f := func(want string, args ...string) {
 		t.Helper()
 		out, err := command(append([]string{"serve"}, args...)...).CombinedOutput()
-		if exit := new(exec.ExitError); err == nil || !asExit(err, &exit) || exit.ExitCode() != 1 {
-			t.Errorf("%v: exit %v, want 1", args, err)
+		status := exitError
+		if want == "unknown flag" {
+			status = exitUsage
+		}
+		if exit := new(exec.ExitError); err == nil || !asExit(err, &exit) || exit.ExitCode() != status {
+			t.Errorf("%v: exit %v, want %d", args, err, status)
 		}
 		if !strings.Contains(string(out), want) || strings.Count(strings.TrimSpace(string(out)), "\n") > 0 {
 			t.Errorf("%v: output %q, want one line with %q", args, out, want)

@@ -21,6 +21,7 @@ const tokenPrefix = "kvc_"
 func tokenCommand() *cobra.Command {
 	var name, out string
 	var roles, tenants []string
+	var asJSON *bool
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make a token, and its entry for the file of credentials",
@@ -47,7 +48,11 @@ tokens of the file that auth.file names. The entry does not hold the token.`,
 				return err
 			}
 			digest := sha256.Sum256([]byte(token))
-			entry, err := yaml.Marshal([]map[string]any{{"name": name, "sha256": hex.EncodeToString(digest[:]), "roles": roles, "tenants": tenants}})
+			fields := map[string]any{"name": name, "sha256": hex.EncodeToString(digest[:]), "roles": roles, "tenants": tenants}
+			if *asJSON {
+				return printJSON(cmd.OutOrStdout(), fields)
+			}
+			entry, err := yaml.Marshal([]map[string]any{fields})
 			if err != nil {
 				return err
 			}
@@ -55,6 +60,7 @@ tokens of the file that auth.file names. The entry does not hold the token.`,
 			return nil
 		},
 	}
+	asJSON = jsonFlag(cmd, "print the entry as a JSON object")
 	f := cmd.Flags()
 	f.StringVar(&name, "name", "", "name of the client, for logs")
 	f.StringSliceVar(&roles, "role", nil, "role of the client: query, register, metrics, peer, admin; may be given again")

@@ -175,10 +175,10 @@ last readings. In a terminal, s sorts by the next column and q ends. Elsewhere, 
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		t := &top{column: slices.Index(topColumns, column)}
 		if t.column < 0 {
-			return fmt.Errorf("--sort: %q is none of %s", column, strings.Join(topColumns, ", "))
+			return usagef("--sort: %q is none of %s", column, strings.Join(topColumns, ", "))
 		}
 		if interval < 100*time.Millisecond {
-			return fmt.Errorf("--interval: %s is less than 100ms", interval)
+			return usagef("--interval: %s is less than 100ms", interval)
 		}
 		var err error
 		if t.server, err = asks.client(); err != nil {
@@ -244,7 +244,7 @@ func (t *top) live(ctx context.Context, out *os.File, interval time.Duration) er
 			height = 24
 		}
 		var b strings.Builder
-		if t.draw(&b, height, os.Getenv("NO_COLOR") == ""); err != nil {
+		if t.draw(&b, height, coloured(out)); err != nil {
 			fmt.Fprintln(&b, err)
 		}
 		fmt.Fprint(out, "\x1b[H\x1b[J"+strings.ReplaceAll(b.String(), "\n", "\r\n"))

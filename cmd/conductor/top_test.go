@@ -58,8 +58,8 @@ func TestOperatorCommands(t *testing.T) {
 	if out := run(0, "query", "--json", "--model", "m", "--block-size", "16", "--tokens", "1"); !strings.Contains(out, `"longest_matched": 0`) {
 		t.Errorf("query --json: %.300s", out)
 	}
-	run(1, "top", "--sort", "colour")
-	run(1, "top", "--interval", "1ms")
+	run(exitUsage, "top", "--sort", "colour")
+	run(exitUsage, "top", "--interval", "1ms")
 	if out, err := command("completion", "bash").Output(); err != nil || !strings.Contains(string(out), "conductor") {
 		t.Errorf("no completion: %v", err)
 	}

@@ -106,4 +106,6 @@ func Of(g *gin.Context) *Client {
 }
 
 // View returns a Conductor as the client of a request sees it.
-func View(c *conductor.Conductor, g *gin.Context) conductor.View { return c.For(Of(g).reader()) }
+func View(c *conductor.Conductor, g *gin.Context) conductor.View {
+	return c.For(Of(g).reader()).Timed(server.ClockOf(g))
+}

@@ -46,7 +46,7 @@ func (c *Certificates) Reload() error {
 	}
 	cfg := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	if c.files.ClientCA != "" {
-		if cfg.ClientCAs, err = authorities(c.files.ClientCA); err != nil {
+		if cfg.ClientCAs, err = Authorities(c.files.ClientCA); err != nil {
 			return err
 		}
 		cfg.ClientAuth = tls.VerifyClientCertIfGiven
@@ -80,8 +80,8 @@ func (c *Certificates) Expiry() prometheus.Collector {
 	}, func() float64 { return float64(c.expires.Load()) })
 }
 
-// authorities reads certificates of authorities.
-func authorities(path string) (*x509.CertPool, error) {
+// Authorities reads a file of certificates of authorities.
+func Authorities(path string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (t *Transport) read() (*http.Transport, string, error) {
 	next.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 	var err error
 	if f.CACert != "" {
-		if next.TLSClientConfig.RootCAs, err = authorities(f.CACert); err != nil {
+		if next.TLSClientConfig.RootCAs, err = Authorities(f.CACert); err != nil {
 			return nil, "", err
 		}
 	}

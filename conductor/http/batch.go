@@ -6,6 +6,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/stage"
 )
 
 // What a batch may say: queries, and what counts for those that do not say it.
@@ -24,10 +25,12 @@ func (a *api) batch(f *fields, r *body.Request) error {
 	e.Name("answers")
 	e.List(len(r.Items))
 	for i := range r.Items {
+		f.clock.Enter(stage.Parse)
 		q, err := a.readItem(f, r, i)
 		if err == nil {
 			err = f.view.Answer(&q, func(ans *conductor.Answer) { writeAnswer(e, ans, nil) })
 		}
+		f.clock.Enter(stage.Encode)
 		if err != nil {
 			_, row := describe(err)
 			e.Raw(encode(e.Codec, row))

@@ -9,6 +9,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/stage"
 )
 
 // present returns the first of several spellings that is given and not null.
@@ -33,6 +34,7 @@ type fields struct {
 	shape  body.Shape
 	detail bool // of the query string
 	view   conductor.View
+	clock  *stage.Clock // of the request, nil for none
 	err    error
 
 	warnings []string // about unknown fields

@@ -24,7 +24,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -100,7 +99,7 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	})
 	server.Dialects{{Refuse: noRoute}}.MountRoot(r)
 	r.GET("/ready", inJSON(a.ready))
-	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})))
+	r.GET("/metrics", gin.WrapH(metrics(opts.Gatherer)))
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
 	r.GET("/debug/pprof/:profile", inJSON(a.profile))
 	a.mountAdmin(r.Group("/admin"))

@@ -88,6 +88,7 @@ func (a *api) work(g *gin.Context, r *body.Request, s body.Shape, answer func(*f
 			return err
 		}
 		f.detail, f.spare, f.warnings, f.view = detail, spare, warnings, access.View(a.conductor, g)
+		f.clock = server.ClockOf(g)
 		return answer(&f, r)
 	})
 }

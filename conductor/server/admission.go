@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"kvconductor/conductor/stage"
 	"kvconductor/fair"
 )
 
@@ -53,17 +54,35 @@ func (a *Admission) SetBound(most int, wait time.Duration) {
 
 // Do runs the work of a query within a place and returns the error of work. It returns
 // ErrBusy, and sets Retry-After in the header of the answer, if Enter refuses.
+//
+// Do enters the stages of the request's clock: Admit, Parse, and Send when work has ended.
 func (a *Admission) Do(g *gin.Context, work func() error) error {
+	clock := ClockOf(g)
+	defer clock.Enter(stage.Send)
 	if a == nil {
+		clock.Enter(stage.Parse)
 		return work()
 	}
+	clock.Enter(stage.Admit)
 	flow := FlowOf(g)
 	if err := a.Enter(g.Request.Context(), flow); err != nil {
 		g.Writer.Header().Set("Retry-After", "1") // seconds; the smallest value but 0
 		return err
 	}
 	defer a.Leave(flow)
+	clock.Enter(stage.Parse)
 	return work()
+}
+
+// ClockKey is where a middleware leaves the *stage.Clock of a request.
+const ClockKey = "conductor.clock"
+
+// ClockOf returns the clock of a request, nil if no middleware has left one.
+func ClockOf(g *gin.Context) *stage.Clock {
+	if v, ok := g.Get(ClockKey); ok {
+		return v.(*stage.Clock)
+	}
+	return nil
 }
 
 // Enter takes a place for a flow. Leave gives it back. Enter returns ErrBusy if no place comes

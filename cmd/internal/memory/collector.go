@@ -9,16 +9,24 @@ import (
 var descMemory = prometheus.NewDesc("conductor_memory_bytes",
 	"Resident memory by part. The sum is process_resident_memory_bytes, about; see the operations manual for the parts.", []string{"part"}, nil)
 
+var descLimit = prometheus.NewDesc("conductor_memory_limit_bytes", "Memory limit of the cgroup; absent without one.", nil, nil)
+
 // Collector exposes Account to Prometheus. Resident memory itself is
 // process_resident_memory_bytes.
 type Collector struct{ Conductor *conductor.Conductor }
 
 // Describe implements prometheus.Collector.
-func (c Collector) Describe(ch chan<- *prometheus.Desc) { ch <- descMemory }
+func (c Collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- descMemory
+	ch <- descLimit
+}
 
 // Collect implements prometheus.Collector.
 func (c Collector) Collect(ch chan<- prometheus.Metric) {
 	for _, p := range Account(c.Conductor.Memory()) {
 		ch <- prometheus.MustNewConstMetric(descMemory, prometheus.GaugeValue, float64(p.Bytes), p.Name)
+	}
+	if limit := Fraction(1, 0); limit > 0 {
+		ch <- prometheus.MustNewConstMetric(descLimit, prometheus.GaugeValue, float64(limit))
 	}
 }

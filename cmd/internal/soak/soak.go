@@ -93,12 +93,15 @@ func (f *firstLine) err() error {
 
 // Result counts the events and answers of a run.
 type Result struct {
-	Seed             uint64
-	Rounds           int
-	Events           [kinds]int64
-	Asked, Exact     int64 // answers judged under race; at rest
-	Held             int   // blocks at the end of the last round, by source and medium
-	Start, Peak, End int64 // heap in use, in bytes
+	Seed   uint64       `json:"seed"`
+	Rounds int          `json:"rounds"`
+	Events [kinds]int64 `json:"events"`
+	Asked  int64        `json:"answers_under_race"`
+	Exact  int64        `json:"answers_at_rest"`
+	Held   int          `json:"held_blocks"`      // at the end of the last round, by source and medium
+	Start  int64        `json:"heap_start_bytes"` // in use
+	Peak   int64        `json:"heap_peak_bytes"`
+	End    int64        `json:"heap_end_bytes"`
 }
 
 func (r *Result) String() string {

@@ -1,14 +1,17 @@
 // Command check reads rendered manifests from standard input and decodes each into the type of
-// Kubernetes, without unknown fields. It prints the settings file of the server.
+// Kubernetes, without unknown fields. It prints the settings file of the server, and writes the rules
+// for Prometheus, if there are any, to the file that its argument names.
 package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"regexp"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -32,7 +35,9 @@ func typeOf(kind string) any {
 		return new(policyv1.PodDisruptionBudget)
 	case "networking.k8s.io/v1 NetworkPolicy":
 		return new(networkingv1.NetworkPolicy)
-	case "monitoring.coreos.com/v1 ServiceMonitor":
+	case "v1 ConfigMap":
+		return new(corev1.ConfigMap)
+	case "monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PrometheusRule":
 		return new(map[string]any) // of the Prometheus operator
 	}
 	return nil
@@ -68,6 +73,17 @@ func run(in io.Reader, out io.Writer) error {
 		seen[head.Kind]++
 		if s, ok := object.(*corev1.Secret); ok {
 			io.Copy(out, bytes.NewBufferString(s.StringData["conductor.yaml"]))
+		}
+		if m, ok := object.(*corev1.ConfigMap); ok {
+			for name, text := range m.Data {
+				if strings.HasSuffix(name, ".json") && !json.Valid([]byte(text)) {
+					errs = append(errs, fmt.Errorf("%s is no JSON", name))
+				}
+			}
+		}
+		if m, ok := object.(*map[string]any); ok && head.Kind == "PrometheusRule" {
+			rules, err := yaml.Marshal((*m)["spec"])
+			errs = append(errs, err, os.WriteFile(os.Args[1], rules, 0o600))
 		}
 		if s, ok := object.(*appsv1.StatefulSet); ok {
 			errs = append(errs, hardened(s.Spec.Template.Spec)...)

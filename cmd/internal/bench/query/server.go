@@ -25,6 +25,10 @@ type Serving struct {
 	Compare bool   // open the port of the handlers to compare with
 	Profile string // file for CPU profiles, "" for none
 
+	Collector string        // URL that traces go to, "" for none
+	Traces    float64       // part of the queries that are traced
+	Slow      time.Duration // log.slow_query
+
 	Conductor *conductor.Conductor `json:"-"`
 	Address   string               `json:"-"` // of the measured server, which runs already
 	MaxBody   int64                `json:"-"` // bound of the handlers to compare with, as the server has it

@@ -1,0 +1,111 @@
+package conductor
+
+import (
+	"maps"
+
+	"kvconductor/events"
+)
+
+// Counters of the fleet outlive their sources: else each source that leaves would look like a
+// restart of the counter. A source counts
+//
+//	registered --removeSource--> leaving --retire--> in gone of its fleetGroup
+//
+// and in one of the three at any time, under registry.mu.
+
+// maxFleetGroups bounds the fleet groups. Clients choose tenants and models.
+const maxFleetGroups = 500
+
+// others stands for the names beyond a bound of series.
+const others = "(others)"
+
+// fleetGroup is the sources of one tenant and model, as metrics add them up.
+type fleetGroup struct {
+	Partition
+	sources int          // registered or leaving; guarded by registry.mu
+	gone    sourceCounts // guarded by registry.mu
+}
+
+// sourceCounts are the counters of a source, or of several.
+type sourceCounts struct {
+	gaps, replayed, restarts, overruns, duplicates, reconnects uint64
+	dropped                                                    map[events.Reason]uint64
+}
+
+func (n *sourceCounts) add(o *sourceCounts) {
+	n.gaps += o.gaps
+	n.replayed += o.replayed
+	n.restarts += o.restarts
+	n.overruns += o.overruns
+	n.duplicates += o.duplicates
+	n.reconnects += o.reconnects
+	if n.dropped == nil && len(o.dropped) > 0 {
+		n.dropped = make(map[events.Reason]uint64)
+	}
+	for reason, k := range o.dropped {
+		n.dropped[reason] += k
+	}
+}
+
+// counts returns the counters of a service.
+func (s *Service) counts() sourceCounts {
+	return sourceCounts{s.Gaps, s.Replayed, s.Restarts, s.Overruns, s.Duplicates, s.Reconnects, s.Dropped}
+}
+
+// joinGroup gives a source its group. c.mu is held.
+func (c *registry) joinGroup(s *source) {
+	p := Partition{s.reg.Tenant, s.reg.Model}
+	g := c.groups[p]
+	if g == nil && len(c.groups) >= maxFleetGroups {
+		p = Partition{others, others}
+		g = c.groups[p]
+	}
+	if g == nil {
+		g = &fleetGroup{Partition: p}
+		c.groups[p] = g
+	}
+	g.sources++
+	s.group = g
+}
+
+// retire stops a source that was removed and keeps its counters.
+func (c *registry) retire(s *source) {
+	s.stop()
+	counts := servicesOf([]*source{s})[0].counts()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.leaving, s)
+	c.goneDropped.add(&sourceCounts{dropped: counts.dropped})
+	counts.dropped = nil
+	g := s.group
+	g.gone.add(&counts)
+	if g.sources--; g.sources == 0 && g.Tenant != others {
+		delete(c.groups, g.Partition)
+	}
+}
+
+// fleetSources are all sources at one moment, for metrics.
+type fleetSources struct {
+	registered, leaving []*source
+	gone                map[Partition]sourceCounts // by group
+	dropped             map[events.Reason]uint64   // of sources that have left
+}
+
+func (c *registry) fleetSources() fleetSources {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	f := fleetSources{
+		registered: make([]*source, 0, len(c.sources)), gone: make(map[Partition]sourceCounts, len(c.groups)),
+		dropped: maps.Clone(c.goneDropped.dropped),
+	}
+	for _, s := range c.sources {
+		f.registered = append(f.registered, s)
+	}
+	for s := range c.leaving {
+		f.leaving = append(f.leaving, s)
+	}
+	for p, g := range c.groups {
+		f.gone[p] = g.gone
+	}
+	return f
+}

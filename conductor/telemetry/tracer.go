@@ -1,0 +1,184 @@
+package telemetry
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/time/rate"
+
+	"kvconductor/conductor/stage"
+)
+
+// TracerConfig says where traces go.
+type TracerConfig struct {
+	// Endpoint is the URL of a collector that takes OTLP over HTTP. A URL without a path means
+	// the usual one, /v1/traces.
+	Endpoint string
+	// Sample is the part of the queries that have a trace, 0 to 1. A query with a traceparent is
+	// traced if and only if the caller's span is sampled.
+	Sample float64
+	// Headers go to the collector with each batch, such as its credentials.
+	Headers map[string]string
+	// TLS is for endpoints with https; nil is the system's.
+	TLS *tls.Config
+	// Version is that of the server.
+	Version string
+	Log     zerolog.Logger
+}
+
+const (
+	// maxSpans bounds the spans that wait for the collector: some 4 MB, and 20 s of 1 % of 1,400
+	// queries a second.
+	maxSpans = 2048
+	// exportPause is how long spans wait for others to be sent with them.
+	exportPause = 2 * time.Second
+	// exportTimeout bounds one attempt to send a batch, its repetitions included.
+	exportTimeout = 5 * time.Second
+)
+
+// retries are those of a batch, for as long as exportTimeout lets them.
+var retries = otlptracehttp.RetryConfig{Enabled: true, InitialInterval: time.Second / 2, MaxInterval: 2 * time.Second, MaxElapsedTime: exportTimeout}
+
+// Tracer makes the spans of queries and sends them. A nil Tracer samples nothing.
+type Tracer struct {
+	tracer   trace.Tracer
+	provider *sdktrace.TracerProvider
+	sample   float64
+	sending  *sending
+}
+
+// handled is how errors of the OpenTelemetry library reach the log: its handler is one for the
+// process.
+var handled sync.Once
+
+// NewTracer starts to send spans to a collector. It does not ask whether one is there.
+func NewTracer(c TracerConfig) (*Tracer, error) {
+	to, err := url.Parse(c.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if to.Path == "" || to.Path == "/" {
+		to.Path = "/v1/traces"
+	}
+	options := []otlptracehttp.Option{
+		otlptracehttp.WithEndpointURL(to.String()), otlptracehttp.WithHeaders(c.Headers), otlptracehttp.WithTimeout(exportTimeout),
+		otlptracehttp.WithRetry(retries),
+	}
+	if c.TLS != nil {
+		options = append(options, otlptracehttp.WithTLSClientConfig(c.TLS))
+	}
+	exporter, err := otlptracehttp.New(context.Background(), options...)
+	if err != nil {
+		return nil, err
+	}
+	handled.Do(func() {
+		lines := rate.NewLimiter(rate.Every(time.Minute), 1)
+		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+			if lines.Allow() {
+				c.Log.Warn().Err(err).Msg("traces do not reach the collector")
+			}
+		}))
+	})
+	t := &Tracer{sample: c.Sample, sending: newSending(exporter)}
+	t.provider = sdktrace.NewTracerProvider(
+		sdktrace.WithSampler(sdktrace.AlwaysSample()), // sampled has decided
+		sdktrace.WithSpanProcessor(t.sending),
+		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", "conductor"), attribute.String("service.version", c.Version))),
+	)
+	t.tracer = t.provider.Tracer("kvconductor")
+	return t, nil
+}
+
+// Close sends what waits, for at most as long as ctx lasts. Later spans are lost.
+func (t *Tracer) Close(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
+	if err := t.provider.Shutdown(ctx); err != nil {
+		return fmt.Errorf("the last traces did not reach the collector: %w", err)
+	}
+	return nil
+}
+
+// span is that of one query, with the context that its stages hang from.
+type span struct {
+	trace.Span
+	ctx    context.Context
+	tracer *Tracer
+}
+
+func (s *span) sampled() bool { return s.tracer != nil }
+
+func (s *span) traceID() string { return s.SpanContext().TraceID().String() }
+
+// start begins the span of a query, or returns the zero value if it is not sampled.
+func (t *Tracer) start(r *http.Request, at *route, when time.Time) span {
+	if t == nil {
+		return span{}
+	}
+	ctx, sampled := t.sampled(r)
+	if !sampled {
+		return span{}
+	}
+	ctx, s := t.tracer.Start(ctx, r.Method+" "+at.path, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(when))
+	return span{s, ctx, t}
+}
+
+// sampled reports whether a query is traced, and returns a context with the caller's span if there
+// is one. It costs queries that are not traced no allocation, as the library would.
+func (t *Tracer) sampled(r *http.Request) (context.Context, bool) {
+	ctx := r.Context()
+	if r.Header[traceparent] != nil {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
+		if caller := trace.SpanContextFromContext(ctx); caller.IsValid() {
+			return ctx, caller.IsSampled()
+		}
+	}
+	return ctx, rand.Float64() < t.sample
+}
+
+// traceparent is the header of a caller's span, in the form of keys of http.Header.
+const traceparent = "Traceparent"
+
+// end ends the span, with one span below it for each stage.
+func (s *span) end(q *watched, parts *[stage.Count]stage.Part, took time.Duration, status int) {
+	for i := range stage.Count {
+		if p := &parts[i]; p.Entered {
+			_, child := s.tracer.tracer.Start(s.ctx, i.String(), trace.WithTimestamp(q.start.Add(p.From)))
+			child.End(trace.WithTimestamp(q.start.Add(p.From + p.Spent)))
+		}
+	}
+	s.SetAttributes(
+		attribute.String("http.route", q.path), attribute.Int("http.response.status_code", status),
+		attribute.String("conductor.tenant", q.clock.Tenant), attribute.String("conductor.model", q.clock.Model),
+		attribute.Int("conductor.queries", q.clock.Queries), attribute.Int("conductor.tokens", q.clock.Tokens),
+	)
+	if status >= http.StatusInternalServerError {
+		s.SetStatus(codes.Error, http.StatusText(status))
+	}
+	s.End(trace.WithTimestamp(q.start.Add(took)))
+}
+
+func (t *Tracer) describe(ch chan<- *prometheus.Desc) { ch <- descSpans }
+
+func (t *Tracer) collect(ch chan<- prometheus.Metric) {
+	if t != nil {
+		t.sending.collect(ch)
+	}
+}
