@@ -55,6 +55,17 @@ func TestPage(t *testing.T) {
 	t.Run("axe", func(t *testing.T) { testPageAxe(t, browser, p) })
 }
 
+// TestPageIsOff asks for the page of a server that has none.
+func TestPageIsOff(t *testing.T) {
+	t.Parallel()
+	p := serveProcess(t, "ui: {enabled: false}\n")
+	for path, want := range map[string]int{"/ui": 404, "/ui/app.js": 404, "/health": 200} {
+		if status, text := get(p.url + path); status != want {
+			t.Errorf("%s: %d %.100s", path, status, text)
+		}
+	}
+}
+
 // askForPrefixes asks for two prompts that part after two blocks until the server has looked at both,
 // and reports how right an answer was.
 func askForPrefixes(t *testing.T, p *process) {
@@ -132,6 +143,15 @@ func testPageExplain(t *testing.T, browser context.Context, p *process) {
 	})
 	js[any](page, `document.querySelector("#explain-sample").click()`)
 	page.await("no explanation of the recent query", `document.querySelectorAll("#explain-answer .holder").length === 2 && document.querySelector("#explain-tokens").disabled`)
+
+	page.view("feed")
+	js[any](page, `document.querySelector("#explain-answer").replaceChildren()`)
+	eventually(t, "the query is not in the feed", func() (string, bool) {
+		post(t, p.url+"/query", fmt.Sprintf(`{"model":"m","block_size":16,"token_ids":%s}`, tokens), 200)
+		return "", js[bool](page, `Boolean(document.querySelector("#feed-queries a"))`)
+	})
+	js[any](page, `document.querySelector("#feed-queries a").click()`)
+	page.await("the feed leads to no explanation", `!document.querySelector("#view-explain").hidden && document.querySelectorAll("#explain-answer .holder").length === 2`)
 	page.close()
 }
 
@@ -245,7 +265,7 @@ func testPageToken(t *testing.T, browser context.Context) {
 	if text := js[string](page, `document.querySelector("#view-server").innerText`); strings.Contains(text, "Snapshots") || strings.Contains(text, "Replicas") {
 		t.Errorf("a tenant sees the server as a whole: %s", text)
 	}
-	page.problems = nil // the answers 401 are in the console
+	page.forgive() // the answers 401 are in the console
 	page.close()
 }
 
@@ -260,7 +280,7 @@ func testPageLost(t *testing.T, browser context.Context) {
 	startProcess(t, "serve", "--listen", strings.TrimPrefix(p.url, "http://")+"=conductor")
 	js[any](page, `document.querySelector("#banner button").click()`)
 	page.await("the page does not come back", `document.querySelector("#banner").hidden && document.querySelector("#sources-empty").innerText.includes("No sources yet")`)
-	page.problems = nil // the failed requests are in the console
+	page.forgive() // the failed requests are in the console
 	page.close()
 }
 

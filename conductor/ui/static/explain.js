@@ -97,10 +97,10 @@ function question() {
   if (value("tenant")) q.tenant_id = value("tenant");
   if (value("lora")) q.lora_name = value("lora");
   if (value("salt")) q.cache_salt = value("salt");
-  if (value("recent")) return { recent: value("recent") };
-  q.token_ids = tokensOf(value("tokens"));
   if (!q.model) throw new Error("Name a model.");
   if (!q.block_size) throw new Error("Give a block size.");
+  if (value("recent")) q.recent = value("recent"); // its salt counts unless another is given
+  else q.token_ids = tokensOf(value("tokens"));
   return q;
 }
 

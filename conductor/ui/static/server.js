@@ -23,7 +23,7 @@ export function draw() {
   if (s.snapshots) {
     const x = s.snapshots;
     cards.push(h("section", { class: "card" }, h("h2", null, "Snapshots"), !x.enabled
-      ? empty("Off", "With snapshot.dir the server starts warm: it has its blocks back within a second.")
+      ? empty("Off", "With snapshot.dir a restarted server has its blocks back within seconds.")
       : h("dl", { class: "facts" }, fact("Last", x.last ? since(x.last) : "none yet"), fact("Size", bytes(x.bytes)), x.error && fact("Error", x.error, "bad"))));
   }
   if (s.replicas) {
