@@ -26,9 +26,10 @@ type Query struct {
 	// Tokens of the prompt; a trailing partial block is ignored. Neither they nor the
 	// hashes below are kept.
 	Tokens []uint32
-	// Hashes is used instead of Tokens when ByHash: canonical seq hashes.
-	Hashes []uint64
-	ByHash bool
+	// Hashes is used instead of Tokens when ByHash: one for each block, of the kind HashKind.
+	Hashes   []uint64
+	ByHash   bool
+	HashKind HashKind
 	// ClientHashes is used instead of both if ByClientHash: the client hash of every block
 	// (see clienthash.go). The first says which context is meant. Lora and Salt do not
 	// matter.
@@ -233,6 +234,8 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	case q.ByClientHash:
 		sc.clientChain.reset(x, q.ClientHashes, q.SearchUnscoped)
 		x.index.MatchLazy(timed(&sc.clientChain, sc.clock), &sc.match)
+	case q.ByHash && q.HashKind != CanonicalHashes:
+		x.index.MatchNames(q.Hashes, &sc.match)
 	case q.ByHash:
 		sc.hashes = q.Hashes
 		x.index.MatchLazy(&sc.hashes, &sc.match)

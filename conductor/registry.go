@@ -78,6 +78,7 @@ func (c *registry) addSource(s *source) {
 	c.joinGroup(s)
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
+	s.home.Store(d)
 	if !slices.Contains(d.loras, s.reg.Lora) {
 		d.loras = append(d.loras, s.reg.Lora)
 	}

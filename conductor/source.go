@@ -22,6 +22,7 @@ import (
 // source is one subscription and what it holds.
 type source struct {
 	placement
+	visited
 	conductor *Conductor
 	profile   hash.Profile // of reg
 	group     *fleetGroup  // set by joinGroup
@@ -123,10 +124,11 @@ func (s *source) run() {
 	for {
 		step, ok := s.stream.Next()
 		if !ok {
-			s.conductor.notify(s.takeNotice(s.end))
+			s.conductor.notify(s.takeNotice(s.end)) // what it held goes with the registration, which rings
 			return
 		}
 		s.conductor.notify(s.take(step))
+		s.ringBells()
 	}
 }
 

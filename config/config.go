@@ -28,6 +28,7 @@ const (
 	ConductorMsgpack = "conductor-msgpack" // msgpack of Mooncake Conductor's second server
 	ConductorJSONV2  = "conductor-json-v2" // the same in JSON, as that server spoke it at first
 	Dynamo           = "dynamo"            // JSON of Dynamo's standalone indexer
+	GRPC             = "grpc"              // gRPC: kvconductor.v1.Conductor, and what sgl-router calls
 )
 
 // Values of Stream.OnUnrecoverableGap.
@@ -84,6 +85,7 @@ type Config struct {
 	Metrics   Metrics       `mapstructure:"metrics"`
 	Tracing   Tracing       `mapstructure:"tracing"`
 	Dynamo    DynamoDialect `mapstructure:"dynamo"`
+	SGLang    SGLangDialect `mapstructure:"sglang"`
 	Limits    Limits        `mapstructure:"limits"`
 	Shutdown  Shutdown      `mapstructure:"shutdown"`
 	Register  Register      `mapstructure:"register"`
@@ -95,7 +97,7 @@ type Config struct {
 	UI        UI            `mapstructure:"ui"`
 }
 
-// Listener is one HTTP port.
+// Listener is one port.
 type Listener struct {
 	Address string `mapstructure:"address"` // host:port; an empty host is every interface, port 0 any free one
 	Dialect string `mapstructure:"dialect"` // what the paths at its root speak: one of the dialects above
@@ -250,6 +252,11 @@ type DynamoDialect struct {
 	TestEndpoints      bool          `mapstructure:"test_endpoints"`        // POST /test/pause_listener and /test/resume_listener
 }
 
+// SGLangDialect is what sgl-router asks over gRPC.
+type SGLangDialect struct {
+	Model string `mapstructure:"model"` // the model of the router; "" answers for all
+}
+
 // Limits bounds what one peer can make the server do.
 type Limits struct {
 	MaxBody          int64         `mapstructure:"max_body"`           // bytes of one HTTP request body; more is 413
@@ -272,6 +279,8 @@ type Limits struct {
 	ClientRequests        int   `mapstructure:"client_requests"`         // requests of one client a second; more is 429; 0 is no bound
 	ClientBytes           int64 `mapstructure:"client_bytes"`            // bytes of its bodies a second
 	ClientChanges         int   `mapstructure:"client_changes"`          // its registrations and other changes a minute
+	MaxWatches            int   `mapstructure:"max_watches"`             // open calls of Watch; 0 is no bound
+	ClientWatches         int   `mapstructure:"client_watches"`          // the same of one client
 }
 
 // Register bounds what clients register.
@@ -408,6 +417,8 @@ func Default() Config {
 			Memory:         AutoSize, // what a container can spare
 			MaxContexts:    16_384,   // the users of an engine with a salt each; some 200 MB
 			MaxConnections: 16_384,   // each router keeps some; 10,000 half-open ones leave room
+			MaxWatches:     1024,     // each asks ten times a second at most: a quarter of a processor
+			ClientWatches:  256,      // the streams of one connection
 		},
 		Auth: Auth{
 			Anonymous: []string{Auto}, // queries and registrations, as routers and engines send them; nothing where there are credentials

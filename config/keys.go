@@ -105,7 +105,9 @@ var keys = []key{
 	{"dynamo.access_log_local_time", "access-log-local-time", truth(), 0, "local time in the access log instead of UTC"},
 	{"dynamo.test_endpoints", "test-endpoints", truth(), 0, "let clients of the Dynamo dialect pause and resume subscriptions, for tests (also " + envTestEndpoints + ")"},
 
-	{"limits.max_body", "max-body", size(), 1, "bytes of one HTTP request body"},
+	{"sglang.model", "sglang-model", text(), 0, "model of the router that calls kv_indexer.v1.KVIndexer; empty answers for the engines of all models"},
+
+	{"limits.max_body", "max-body", size(), 1, "bytes of one request body over HTTP, or message over gRPC"},
 	{"limits.max_tokens", "max-tokens", count(), 1, "token ids or hashes in one query"},
 	{"limits.max_token_id", "max-token-id", count(), 0, "largest token id of queries and events, the model's vocabulary less one; others are refused; 0 is no bound"},
 	{"limits.max_queries", "max-queries", count(), 0, "queries that are worked on at once, over all listeners; 0 is four for each processor"},
@@ -119,11 +121,13 @@ var keys = []key{
 	{"limits.shutdown_timeout", "shutdown-timeout", duration(), int64(time.Millisecond), "time requests in flight may take after SIGTERM"},
 	{"limits.memory", "limit-memory", sizeOrAuto(), AutoSize, "bytes that request bodies and answers in flight may take, more is 503; auto is an eighth of the cgroup's memory limit, at most 512MiB; 0 is no bound"},
 	{"limits.max_contexts", "max-contexts", count(), 0, "adapters and salts that one source may announce; 0 is no bound"},
-	{"limits.max_connections", "max-connections", count(), 0, "open HTTP connections; more are closed at once; 0 is no bound"},
-	{"limits.connections_per_address", "connections-per-address", count(), 0, "open HTTP connections of one address; 0 is no bound"},
+	{"limits.max_connections", "max-connections", count(), 0, "open connections of all listeners; more are closed at once; 0 is no bound"},
+	{"limits.connections_per_address", "connections-per-address", count(), 0, "open connections of one address; 0 is no bound"},
 	{"limits.client_requests", "client-requests", count(), 0, "requests of one client a second, more is 429; 0 is no bound"},
 	{"limits.client_bytes", "client-bytes", size(), 0, "bytes of request bodies of one client a second, more is 429; 0 is no bound"},
 	{"limits.client_changes", "client-changes", count(), 0, "registrations and other changes of one client a minute, more is 429; 0 is no bound"},
+	{"limits.max_watches", "max-watches", count(), 0, "open calls of Watch over gRPC, more are RESOURCE_EXHAUSTED; 0 is no bound"},
+	{"limits.client_watches", "client-watches", count(), 0, "open calls of Watch of one client; 0 is no bound"},
 	{"tls.cert", "tls-cert", text(), 0, "file of the listeners' certificate, in PEM form; empty serves without TLS"},
 	{"tls.key", "tls-key", text(), 0, "file of the key of that certificate"},
 	{"tls.client_ca", "tls-client-ca", text(), 0, "file of the authorities that sign certificates of clients; empty asks for none"},
@@ -205,7 +209,7 @@ const (
 	hashProfile = "hash_profile"
 )
 
-var dialects = choice(Conductor, ConductorMsgpack, ConductorJSONV2, Dynamo)
+var dialects = choice(Conductor, ConductorMsgpack, ConductorJSONV2, Dynamo, GRPC)
 
 var listenerFields = []field{{"address", text(), false}, {"dialect", dialects, false}}
 

@@ -17,6 +17,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/rpc"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/telemetry"
 	"kvconductor/config"
@@ -33,6 +34,7 @@ type reloader struct {
 	places    *server.Admission
 	budget    *server.Budget
 	timing    *telemetry.Watch
+	watches   *rpc.Watches
 	allowed   *reaching
 	log       zerolog.Logger
 
@@ -198,6 +200,7 @@ func (r *reloader) apply(c *config.Config) {
 	r.web.Connections.SetBounds(c.Limits.MaxConnections, c.Limits.ConnectionsPerAddress)
 	r.budget.SetBound(requestBytes(c.Limits))
 	r.timing.SetSlow(c.Log.SlowQuery)
+	r.watches.SetBounds(c.Limits.MaxWatches, c.Limits.ClientWatches)
 	r.allowed.set(c)
 }
 

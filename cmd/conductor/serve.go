@@ -25,10 +25,12 @@ import (
 	"kvconductor/cmd/internal/memory"
 	"kvconductor/compat/dynamo"
 	"kvconductor/compat/mooncake"
+	"kvconductor/compat/sglang"
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/conductor/replica"
+	"kvconductor/conductor/rpc"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
 	"kvconductor/conductor/telemetry"
@@ -165,13 +167,14 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers))
 	defer hub.Close()
 	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
+	calls, watches := rpc.NewMetrics(), rpc.NewWatches(cfg.Limits.MaxWatches, cfg.Limits.ClientWatches)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: places, Replica: peers,
 		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, hub, places, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections, timing)
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections, timing, calls, watches)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())
 	}
@@ -191,7 +194,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		keeper.RestoreSources()
 	}
 	again := newReloader(&reloader{
-		load: load, conductor: c, entry: entry, web: web, places: places, budget: budget, timing: timing, allowed: allowed, log: log, current: cfg,
+		load: load, conductor: c, entry: entry, web: web, places: places, budget: budget, timing: timing, watches: watches, allowed: allowed, log: log, current: cfg,
 	})
 	registry.MustRegister(again)
 	defer onHangup(loaded.File != "", again, access, log)()
@@ -220,6 +223,16 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 			at.Use = []gin.HandlerFunc{timing.Middleware, access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey)}
 		}
 		return handler(root, c, dialect, at)
+	}
+	web.Special = func(root string) server.Server {
+		if root != config.GRPC {
+			return nil
+		}
+		return grpcServer(c, cfg.SGLang, rpc.Options{
+			Conductor: c, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Idle: cfg.Limits.IdleTimeout,
+			Admission: places, Budget: budget, Watches: watches, Guard: entry.Guard, TLS: web.TLS,
+			Ready: func() bool { return c.Ready().Ready && !web.Draining() }, Metrics: calls, Log: log,
+		})
 	}
 	defer memory.Keep(log, cfg.Memory.Limit == config.Off)()
 	if show != nil {
@@ -328,6 +341,13 @@ func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conduc
 	published.Mount(r.Group("/conductor/v1"))
 	d.Mount(r.Group("/dynamo/v1"))
 	return r
+}
+
+// grpcServer returns the server of a listener of gRPC, with the services of all dialects.
+func grpcServer(c *conductor.Conductor, cfg config.SGLangDialect, opts rpc.Options) *rpc.Server {
+	s := rpc.NewServer(opts)
+	s.Register(sglang.Desc, sglang.New(sglang.Config{Conductor: c, MaxTokens: opts.MaxTokens, Model: cfg.Model}), sglang.Crash)
+	return s
 }
 
 // shutdown closes the sources and the journal. It returns in time, whatever engines do.

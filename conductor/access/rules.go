@@ -60,6 +60,19 @@ var rules = map[string]rule{
 	"POST /reopen_logs":         {role: Admin, whole: true, change: true, audited: true},
 }
 
+// calls are the rules of the methods of gRPC.
+var calls = map[string]rule{
+	"/kvconductor.v1.Conductor/Query":                                {role: Query},
+	"/kvconductor.v1.Conductor/QueryBatch":                           {role: Query},
+	"/kvconductor.v1.Conductor/Watch":                                {role: Query},
+	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix":                 {role: Query},
+	"/grpc.health.v1.Health/Check":                                   {open: true},
+	"/grpc.health.v1.Health/List":                                    {open: true},
+	"/grpc.health.v1.Health/Watch":                                   {open: true},
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      {open: true},
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {open: true},
+}
+
 // prefixes are those under which the routes of dialects are mounted once more.
 var prefixes = []string{"/conductor/v1", "/dynamo/v1"}
 

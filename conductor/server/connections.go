@@ -67,8 +67,8 @@ func (c *Connections) leave(address string) {
 }
 
 var (
-	descConnections        = prometheus.NewDesc("conductor_connections", "Open HTTP connections.", nil, nil)
-	descConnectionsRefused = prometheus.NewDesc("conductor_connections_refused_total", "HTTP connections closed because of limits.max_connections or limits.connections_per_address.", nil, nil)
+	descConnections        = prometheus.NewDesc("conductor_connections", "Open connections, of HTTP and of gRPC.", nil, nil)
+	descConnectionsRefused = prometheus.NewDesc("conductor_connections_refused_total", "Connections closed because of limits.max_connections or limits.connections_per_address.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
