@@ -1,4 +1,4 @@
-# make help lists the targets. GO, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS,
+# make help lists the targets. GO, UI, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS,
 # FAULTS_FOR, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -9,6 +9,7 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 GO ?= go
 TRACE ?=
 ARGS ?=
+UI ?=
 FUZZTIME ?= 30s
 SOAK ?= 10m
 RACE ?=
@@ -39,8 +40,8 @@ run: build ## start the server; ARGS='--log-level debug' adds flags
 	bin/conductor serve $(ARGS)
 
 .PHONY: demo
-demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times
-	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3)
+demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, UI=1 prints the address of the page and goes on until Ctrl-C
+	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
 
 .PHONY: test
 test: export FAULTS_SOAK = 20s
@@ -107,6 +108,25 @@ dynamo-indexer: ## Dynamo's own indexer, from PyPI, into bin/dynamo: a peer for 
 	python3 -m venv bin/dynamo
 	bin/dynamo/bin/python -m pip install --quiet --disable-pip-version-check ai-dynamo-runtime==$(DYNAMO_RELEASE)
 	bin/dynamo/bin/python -m dynamo.indexer --help >/dev/null
+
+# Files of others that are in the tree: building and testing need no Node.
+UPLOT := 1.6.32
+AXE := 4.14.1
+.PHONY: ui-vendor
+ui-vendor: ## uPlot of the page and axe-core of its test, from npm into the tree, with the checksums that are there; needs npm
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	npm pack --silent --pack-destination "$$dir" uplot@$(UPLOT) axe-core@$(AXE); \
+	tar xzf "$$dir/uplot-$(UPLOT).tgz" -C "$$dir" --transform 's,^package,uplot,'; \
+	tar xzf "$$dir/axe-core-$(AXE).tgz" -C "$$dir" --transform 's,^package,axe,'; \
+	cp "$$dir"/uplot/dist/uPlot.iife.min.js "$$dir"/uplot/dist/uPlot.min.css conductor/ui/static/vendor/; \
+	cp "$$dir"/uplot/LICENSE conductor/ui/static/vendor/uPlot.LICENSE; \
+	cp "$$dir"/axe/axe.min.js "$$dir"/axe/LICENSE "$$dir"/axe/LICENSE-3RD-PARTY.txt cmd/conductor/testdata/axe/
+	cd conductor/ui/static/vendor && sha256sum -c SHA256SUMS
+	cd cmd/conductor/testdata/axe && sha256sum -c SHA256SUMS
+
+.PHONY: ui-reel
+ui-reel: ## screenshots of the page over a fleet with troubles, into docs/img; takes five minutes, needs chromium, and the font Inter to look as there
+	$(GO) test -count=1 -v -timeout 15m -run '^TestPageReel$$' ./cmd/conductor -reel '$(CURDIR)/docs/img'
 
 .PHONY: docs
 docs: ## write the tables of docs/configuration.md from the settings and openapi.yaml

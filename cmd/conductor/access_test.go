@@ -24,6 +24,7 @@ import (
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/ui"
 	"kvconductor/config"
 	"kvconductor/internal/must"
 )
@@ -32,7 +33,7 @@ import (
 // answered without credentials. "*" behind a role says that a client of one tenant is refused.
 // This is a copy of the rules of the server on purpose: a route that is not here fails the test.
 var matrix = map[string]string{
-	"GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open",
+	"GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open", "GET /ui": "open", "GET /ui/*file": "open",
 	"POST /query": "query", "POST /query_by_hash": "query", "POST /query_batch": "query", "POST /query_tiered_by_hash": "query",
 	"GET /services": "query", "GET /workers": "query", "POST /feedback": "query", "GET /admin/prefixes": "admin", "GET /admin/stats": "admin", "GET /admin/live": "admin", "GET /admin/queries": "admin", "GET /admin/drain": "admin",
 	"POST /register": "register", "POST /unregister": "register", "POST /test/pause_listener": "register", "POST /test/resume_listener": "register",
@@ -47,7 +48,7 @@ var matrix = map[string]string{
 func routesOf(root string) []gin.RouteInfo {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
-	opts := conductorhttp.Options{OpenAPI: kvconductor.OpenAPI, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	opts := conductorhttp.Options{OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	d := dynamo.New(dynamo.Config{Conductor: c, TestEndpoints: true, Log: zerolog.Nop()})
 	return handler(root, c, d, opts).(*gin.Engine).Routes()
 }

@@ -21,12 +21,13 @@ import (
 
 	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/sim"
+	"kvconductor/conductor/ui"
 )
 
 func demoCommand() *cobra.Command {
 	var (
 		trace, duration string
-		faults          bool
+		faults, page    bool
 		restarts        int
 	)
 	cmd := &cobra.Command{
@@ -36,7 +37,8 @@ func demoCommand() *cobra.Command {
 			"pool publish into it over real sockets, compares every answer with what they hold, and stops everything.\n" +
 			"Half of the ranks hash blocks with a look-ahead, the others share the pool. With --faults there is no pool:\n" +
 			"events that name its blocks may be lost for good. With --restarts the server is killed and started again that often,\n" +
-			"from its snapshots, and there is no pool either: no snapshot has its objects.",
+			"from its snapshots, and there is no pool either: no snapshot has its objects. With --ui the fleet works at an easy\n" +
+			"pace, for the operator's page, until Ctrl-C.",
 		Args: cobra.NoArgs,
 	}
 	asJSON := jsonFlag(cmd, "print the report as one JSON object")
@@ -44,6 +46,7 @@ func demoCommand() *cobra.Command {
 	cmd.Flags().StringVar(&duration, "duration", "40s", "stop sending requests after this long")
 	cmd.Flags().BoolVar(&faults, "faults", false, "let the fleet lose batches, cut and stall connections, restart and spoil replays")
 	cmd.Flags().IntVar(&restarts, "restarts", 0, "kill and restart the server this often, in equal pauses")
+	cmd.Flags().BoolVar(&page, "ui", false, "print the address of the operator's page, and go on until Ctrl-C")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := untilSignal(cmd)
 		defer stop()
@@ -55,11 +58,20 @@ func demoCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		args, about := []string{"--server", server.url, "--duration", duration, "--curl"}, cmd.OutOrStdout()
+		args, about := []string{"--server", server.url, "--curl"}, cmd.OutOrStdout()
 		if *asJSON {
 			args, about = append(args, "--json"), cmd.ErrOrStderr()
 		}
 		fmt.Fprintf(about, "server: %s (process %d)\n", server.url, server.process.Process.Pid)
+		if page {
+			fmt.Fprintf(about, "page:   %s%s (Ctrl-C ends it)\n", server.url, ui.Root)
+			args = append(args, "--qps", pagePace, "--keep")
+		}
+		if page && !cmd.Flags().Changed("duration") {
+			args = append(args, "--duration", untilStopped)
+		} else {
+			args = append(args, "--duration", duration)
+		}
 		if faults {
 			args = append(args, "--faults")
 		}
@@ -85,10 +97,18 @@ func demoCommand() *cobra.Command {
 			server.stop()
 			return err
 		}
+		if page && ctx.Err() == nil {
+			fmt.Fprintf(about, "\nThe fleet has stopped. The page stays until Ctrl-C: %s%s\n", server.url, ui.Root)
+			<-ctx.Done()
+		}
 		return server.stop()
 	}
 	return cmd
 }
+
+// With --ui a request starts each twentieth of a second, so that a person can follow them, and the
+// fleet works until a signal: a duration that no demo reaches.
+const pagePace, untilStopped = "20", "8760h"
 
 // demoServer is a server in a process of its own.
 type demoServer struct {

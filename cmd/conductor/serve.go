@@ -34,6 +34,7 @@ import (
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
 	"kvconductor/conductor/telemetry"
+	"kvconductor/conductor/ui"
 	"kvconductor/conductor/watch"
 	"kvconductor/config"
 	"kvconductor/events"
@@ -230,6 +231,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 			}
 			return peers.Progress()
 		},
+	}
+	if cfg.UI.Enabled {
+		opts.Page = ui.New()
 	}
 	web.Handler = func(root string) http.Handler {
 		at := opts

@@ -104,6 +104,7 @@ func guarded(p Policy) http.Handler {
 	r.POST("/register", answer)
 	r.GET("/health", answer)
 	r.GET("/metrics", answer)
+	r.GET("/ui", answer)
 	r.GET("/new", answer)
 	return r
 }
@@ -132,6 +133,26 @@ func TestForwardedAddressesCountForNothing(t *testing.T) {
 			t.Errorf("%q: %d, want %d", address, w.Code, want)
 		}
 	}
+}
+
+// TestPageIsOpenWhereClientsHaveCredentials asks for the page as browsers do, without a token.
+func TestPageIsOpenWhereClientsHaveCredentials(t *testing.T) {
+	known, err := ReadCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	must.Succeed(t, err)
+	f := func(p Policy, address string, want int) {
+		t.Helper()
+		r := httptest.NewRequest("GET", "/ui", nil)
+		r.RemoteAddr, r.Host = address, "localhost"
+		w := httptest.NewRecorder()
+		if guarded(p).ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%s: %d, want %d", address, w.Code, want)
+		}
+	}
+	f(Policy{Anonymous: Query, Loopback: Admin}, "127.0.0.1:1", 200)
+	f(Policy{Anonymous: Query, Loopback: Admin}, "203.0.113.9:1", 403)
+	f(Policy{Anonymous: Admin}, "203.0.113.9:1", 200)
+	f(Policy{Credentials: known}, "203.0.113.9:1", 200)
+	f(Policy{Credentials: known}, "127.0.0.1:1", 200)
 }
 
 // TestNamesOfOthersAreNotLocal asks from the same machine under names that a web page's owner can

@@ -110,6 +110,7 @@ func (a *Guard) Check(g *gin.Context) {
 	}
 	r, known := ruleOf(g.Request.Method, pattern)
 	p := a.policy.Load()
+	r.open = r.open || r.page && p.credentials != nil
 	client, why := a.identify(p, peerOf(g.Request))
 	switch {
 	case why != nil:

@@ -9,6 +9,7 @@ import (
 type rule struct {
 	role    Roles
 	open    bool // answered without credentials
+	page    bool // open on a server whose clients have credentials: a browser sends none for a page
 	whole   bool // about the server as a whole: for clients of every tenant
 	change  bool // changes something, so that no web page may ask for it
 	audited bool // each call has a line in the audit log
@@ -19,6 +20,9 @@ var rules = map[string]rule{
 	"GET /health":       {open: true},
 	"GET /ready":        {open: true},
 	"GET /openapi.yaml": {open: true},
+
+	"GET /ui":       {role: Admin, page: true},
+	"GET /ui/*file": {role: Admin, page: true},
 
 	"POST /query":                {role: Query},
 	"POST /query_by_hash":        {role: Query},

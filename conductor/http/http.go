@@ -32,6 +32,7 @@ import (
 	"kvconductor/conductor/discovery"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
+	"kvconductor/conductor/ui"
 	"kvconductor/conductor/watch"
 )
 
@@ -61,6 +62,8 @@ type Options struct {
 	Version string
 	// OpenAPI is the document served at /openapi.yaml.
 	OpenAPI []byte
+	// Page serves /ui; nil serves none.
+	Page *ui.Page
 	// Gatherer feeds /metrics.
 	Gatherer prometheus.Gatherer
 	// Guard checks every request; nil lets each pass as that of an operator.
@@ -103,7 +106,24 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
 	r.GET("/debug/pprof/:profile", inJSON(a.profile))
 	a.mountAdmin(r.Group("/admin"))
+	if opts.Page != nil {
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			r.Handle(method, ui.Root, a.page)
+			r.Handle(method, ui.Root+"/*file", a.page)
+		}
+	}
 	return r
+}
+
+// page serves the files of the page: GET /ui, GET /ui/*file.
+func (a *api) page(g *gin.Context) {
+	name := strings.TrimPrefix(g.Param("file"), "/")
+	switch {
+	case name == "" && g.FullPath() != ui.Root:
+		g.Redirect(http.StatusTemporaryRedirect, ui.Root) // addresses in the page are relative to /
+	case !a.opts.Page.Serve(g.Writer, g.Request, name):
+		noRoute(g, body.JSON, &server.Refusal{Status: http.StatusNotFound, Reason: "not_found", Text: "no such file: " + g.Request.URL.Path})
+	}
 }
 
 // isList reports whether the answer of a request grows with the fleet and is made as a whole.

@@ -17,6 +17,7 @@ import (
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
 	conductorserver "kvconductor/conductor/server"
+	"kvconductor/conductor/ui"
 	"kvconductor/conductor/watch"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
@@ -44,7 +45,7 @@ func newServer(t *testing.T) *server {
 	registry.MustRegister(conductor.Collector{Conductor: c})
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})
 	t.Cleanup(hub.Close)
-	opts := conductorhttp.Options{Watch: hub, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
+	opts := conductorhttp.Options{Watch: hub, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Gatherer: registry, Log: zerolog.Nop()}
 	engine := conductorhttp.New(c, opts)
 	conductorhttp.Mount(engine, c, opts)
 	return &server{t: t, engine: engine, places: admission, hub: hub, doc: apitest.Load(t)}
@@ -66,7 +67,7 @@ func (s *server) send(method, path, body, coding string) *httptest.ResponseRecor
 	}
 	rec := httptest.NewRecorder()
 	s.engine.ServeHTTP(rec, req)
-	if strings.HasPrefix(path, "/metrics") || strings.HasPrefix(path, "/openapi") {
+	if strings.HasPrefix(path, "/metrics") || strings.HasPrefix(path, "/openapi") || strings.HasPrefix(path, ui.Root) && rec.Code == 200 {
 		s.doc.Find(s.t, req) // text, described as such
 	} else {
 		s.doc.CheckAnswer(s.t, req, rec)
@@ -141,6 +142,9 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("GET", "/ready", "", 200)
 	f("GET", "/metrics", "", 200)
 	f("GET", "/openapi.yaml", "", 200)
+	f("GET", "/ui", "", 200)
+	f("GET", "/ui/app.js", "", 200)
+	f("GET", "/ui/none.js", "", 404)
 	f("GET", "/admin/check", "", 200)
 	f("GET", "/admin/events?source=a%7Cdefault%7C0", "", 200)
 	f("GET", "/admin/events?source=a%7Cdefault%7C0&from=0&to=18446744073709551615&limit=10000", "", 416)

@@ -37,7 +37,7 @@ func Load(t testing.TB) *Document {
 }
 
 // parameter is a part of a path that the router names.
-var parameter = regexp.MustCompile(`:([a-z]+)`)
+var parameter = regexp.MustCompile(`[:*]([a-z]+)`)
 
 // CompareRoutes compares routes with the paths that described selects, both ways. HEAD is
 // GET without its body.

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	testflag "flag"
+	"fmt"
+	"image/png"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"kvconductor/internal/must"
+)
+
+var (
+	reel    = testflag.String("reel", "", "directory for screenshots of the page")
+	reelFor = testflag.Duration("reel.for", 4*time.Minute, "how long the fleet of the screenshots works before them")
+)
+
+// A shot is one screenshot: a view, its size in pixels, and the steps before it.
+type shot struct {
+	name, view, scheme string
+	width, height      int64
+	scale              float64
+	do, until          string // expressions; "" for none
+}
+
+var shots = []shot{
+	{"fleet-light", "fleet", "light", 1280, 900, 1, "", ""},
+	{"fleet-dark", "fleet", "dark", 1280, 900, 1, "", ""},
+	{"source", "fleet", "light", 1280, 800, 1, `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3")).click(), document.querySelector(".loss button").click()`,
+		`document.querySelector(".loss p")`},
+	{"prefixes", "prefixes", "light", 1280, 1000, 1, "", `document.querySelector("[role=treeitem]")`},
+	{"heat-map", "prefixes", "dark", 1280, 640, 1, `document.querySelector(".heatbox").closest(".card").scrollIntoView()`, ""},
+	{"explain", "explain", "light", 1280, 800, 1, explainShot, `document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - 84), true)`},
+	{"feed", "feed", "dark", 1280, 720, 1, "", `document.querySelectorAll("#feed-batches li").length > 12 && document.querySelectorAll("#feed-queries li").length > 12`},
+	{"phone", "fleet", "light", 390, 844, 2, `document.querySelector("#title-sources").scrollIntoView()`, ""},
+}
+
+// explainShot asks about the recent query whose explanation has most to show: ranks that hold a
+// part of the prompt, and different reasons.
+const explainShot = `(async () => {
+	const recent = await fetch("admin/queries").then((r) => r.json());
+	let best = {score: -1};
+	for (const q of recent.queries.filter((q) => q.kept && q.tokens < 4000)) {
+		const body = JSON.stringify({recent: q.id});
+		const x = await fetch("admin/explain", {method: "POST", headers: {"Content-Type": "application/json"}, body}).then((r) => r.json());
+		const ranks = x.instances.flatMap((i) => i.ranks), reasons = new Set(ranks.flatMap((r) => r.end?.reasons.map((c) => c.reason) ?? []));
+		const score = ranks.filter((r) => r.matched > 0 && r.end).length + 3 * reasons.size + ranks.filter((r) => r.media.length > 1).length;
+		if (score > best.score) best = {score, id: q.id};
+	}
+	const select = document.querySelector("#explain-recent");
+	if (![...select.options].some((o) => o.value === best.id)) select.append(new Option("", best.id));
+	select.value = best.id;
+	select.dispatchEvent(new Event("change"));
+	document.querySelector("#explain").requestSubmit();
+})()`
+
+// TestPageReel writes screenshots of a fleet with troubles, for people to look at.
+func TestPageReel(t *testing.T) {
+	if *reel == "" {
+		t.Skip("-reel names no directory")
+	}
+	browser := startBrowser(t)
+	lossy, wrong, restarted := newRuledEngine(t, "decode-3", 0), newRuledEngine(t, "prefill-9", 0), newRuledEngine(t, "decode-5", 0)
+	settings := fmt.Sprintf("index: {recall_bytes: 128MiB}\nsnapshot: {dir: %q, interval: 20s}\nsources:\n", t.TempDir())
+	for _, e := range []*ruledEngine{lossy, wrong, restarted} {
+		settings += explainSource(e, "vLLM", "llama-3.3-70b", ", tenant_id: research")
+	}
+	p := serveProcess(t, settings)
+	fleet := command("simulate", "--server", p.url, "--model", "llama-3.3-70b", "--instances", "10", "--qps", "12", "--duration", "1h", "--quiet", "--pool", "--seed", "7",
+		"--device-blocks", "2048", "--host-blocks", "1536", "--disk-blocks", "3072", "--settle-every", "0")
+	must.Succeed(t, fleet.Start())
+	t.Cleanup(func() { fleet.Process.Kill(); fleet.Wait() })
+	lossy.publish(ruledStored(0, 8))
+	lossy.seq += 5
+	lossy.publish(ruledStored(0, 1))
+	for i := range 8 {
+		wrong.publish(map[string]any{"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil, "token_ids": recordedTokens(1)[:12], "block_size": 12, "medium": "GPU"})
+	}
+	restarted.publish(ruledStored(0, 6))
+	restarted.publish(ruledStored(0, 6))
+	restarted.seq = 0
+	restarted.publish(ruledStored(0, 3))
+
+	watching := openTab(t, browser, p.url+"/ui#feed", "dark", 1280) // rates and recent queries are collected meanwhile
+	<-time.After(*reelFor)
+	for _, s := range shots {
+		page := openTab(t, browser, p.url+"/ui#"+s.view, s.scheme, s.width)
+		must.Succeed(t, chromedp.Do(page.ctx, chromedp.EmulateViewport(s.width, s.height, chromedp.EmulateScale(s.scale))))
+		page.await("the fleet is not shown", `document.querySelector("#ready").innerText === "Ready"`)
+		page.view(s.view)
+		<-time.After(3 * time.Second) // the picture shall have numbers that move
+		if s.do != "" {
+			js[any](page, s.do)
+		}
+		if s.until != "" {
+			page.await(s.name+" is not there", s.until)
+		}
+		<-time.After(time.Second)
+		raw, err := chromedp.Run(page.ctx, chromedp.CaptureScreenshot())
+		must.Succeed(t, err)
+		picture, err := png.Decode(bytes.NewReader(raw))
+		must.Succeed(t, err)
+		var out bytes.Buffer
+		must.Succeed(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, picture))
+		must.Succeed(t, os.WriteFile(filepath.Join(*reel, s.name+".png"), out.Bytes(), 0o600))
+		t.Logf("%s: %d KB", s.name, out.Len()>>10)
+		page.close()
+	}
+	watching.close()
+}

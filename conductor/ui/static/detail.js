@@ -1,0 +1,79 @@
+// detail.js shows one source: its stream, its findings, and what the fleet loses with its instance.
+
+import { $, add, empty, fill, h, loading, problem } from "./dom.js";
+import { ago, int, percent, plural, rate, span } from "./format.js";
+import { ageOf, ask, state } from "./live.js";
+
+let shown = ""; // the key of the source, "" while the dialog is closed
+let loss = null; // the section about the instance
+
+// open shows a source.
+export function open(source) {
+  const row = state.rows.get(source);
+  if (!row) return;
+  shown = source;
+  loss = lossOf(row.instance_id);
+  follow();
+  if (!$("detail").open) $("detail").showModal();
+}
+
+// follow shows what has changed of the source.
+export function follow() {
+  if (!shown) return;
+  const r = state.rows.get(shown);
+  if (!r) {
+    fill($("detail-body"), empty("This source is gone", "It was unregistered."));
+    return;
+  }
+  $("detail-title").textContent = `${r.instance_id}, rank ${r.dp_rank}`;
+  const fact = (name, value) => [h("dt", null, name), h("dd", null, value)];
+  const facts = h("dl", { class: "facts" },
+    fact("State", r.reason ? `${r.state}: ${r.reason.replaceAll("_", " ")}` : r.state),
+    fact("Tenant", r.tenant_id), fact("Model", r.model_name), fact("Publisher", r.type), fact("Block size", `${int(r.block_size)} tokens`),
+    fact("Blocks", int(r.blocks)), ["device", "host", "disk"].filter((t) => r.tiers[t]).map((t) => fact(`on ${t}`, int(r.tiers[t]))),
+    fact("Events/s", rate(r.events_per_s)), fact("Last batch", ago(ageOf(r))),
+    fact("Waiting", r.queued ? `${plural(r.queued, "batch", "batches")}, the oldest for ${span(r.lag_ms)}` : "nothing"),
+    fact("Epoch", int(r.epoch)), fact("Watermark", r.last_seq === null ? "none" : int(r.last_seq)),
+    fact("Began with", r.history_from || "nothing"), fact("Gaps", int(r.gaps)), fact("Restarts", int(r.restarts)), fact("Left out", plural(r.dropped, "event")));
+  const parts = [facts];
+  if (r.last_error) parts.push(h("h3", null, "Last error"), h("p", { class: "error" }, r.last_error));
+  if (r.findings.length) parts.push(h("h3", null, "Findings"), h("ul", { class: "plain" }, r.findings.map((f) => h("li", null, h("code", { class: "tag" }, f.code), " ", f.text))));
+  const body = $("detail-body");
+  if (body.lastChild !== loss) fill(body, h("div"), loss);
+  fill(body.firstChild, parts);
+}
+
+// lossOf returns the section that asks what the fleet loses with an instance.
+function lossOf(instance) {
+  const answer = h("div", { "aria-live": "polite" });
+  const button = h("button", { type: "button", onclick: compute }, `What does the fleet lose without ${instance}?`);
+  async function compute() {
+    button.disabled = true;
+    fill(answer, loading("The server walks its indexes…"));
+    try {
+      fill(answer, lost(await ask(`admin/drain?instance=${encodeURIComponent(instance)}`)));
+    } catch (e) {
+      fill(answer, problem(e.message, compute));
+    }
+    button.disabled = false;
+  }
+  return h("section", { class: "loss" }, h("h3", null, "If this instance goes"), button, answer);
+}
+
+function lost(d) {
+  const alone = d.held_tokens ? d.alone_tokens / d.held_tokens : 0;
+  const parts = [h("p", null, `It holds ${int(d.held_tokens)} tokens on ${plural(d.sources.length, "rank")}. `,
+    h("strong", null, d.alone_tokens ? `${int(d.alone_tokens)} of them (${percent(alone)}) are nowhere else.` : "All of them are elsewhere too."))];
+  const tenants = Object.entries(d.alone_by_tenant).filter(([, n]) => n > 0);
+  if (tenants.length > 1) parts.push(h("ul", { class: "plain" }, tenants.map(([t, n]) => h("li", null, `${t}: ${int(n)} tokens`))));
+  if (d.prefixes.length) {
+    parts.push(h("h4", null, "Prefixes that it alone held"), h("table", { class: "small" },
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Prefix"), h("th", { scope: "col", class: "number" }, "Tokens"), h("th", { scope: "col", class: "number" }, "Queries"))),
+      h("tbody", null, d.prefixes.slice(0, 12).map((p) => h("tr", null, h("td", null, h("code", null, p.prefix.slice(0, 8))), h("td", { class: "number" }, int(p.tokens)), h("td", { class: "number" }, int(p.queries)))))));
+  }
+  return add(h("div"), parts);
+}
+
+$("detail").addEventListener("close", () => { shown = ""; });
+$("detail-close").addEventListener("click", () => $("detail").close());
+$("detail").addEventListener("click", (e) => e.target === $("detail") && $("detail").close()); // the backdrop

@@ -1,0 +1,250 @@
+// fleet.js shows the totals, the findings and the table of sources.
+//
+// The table shows 100 rows, and more on request up to 400, so that thousands of sources cost no
+// more than they show. Rows keep their place while the pointer or the focus is in the table.
+
+import { $, empty, fill, h, keep, loading, mark, say } from "./dom.js";
+import { ago, bytes, compact, int, percent, plural, rate, span } from "./format.js";
+import { ageOf, fetchHistory, state } from "./live.js";
+import { rates, tiers } from "./chart.js";
+import { follow, open } from "./detail.js";
+
+const page = 100, limit = 4 * page;
+const severity = ["failed", "stale", "partial", "paused", "replaying", "connecting", "synced"];
+
+// levelOf is how a state is painted.
+export const levelOf = (s) => ({ synced: "ok", connecting: "none", replaying: "none", paused: "none", partial: "warn", stale: "bad", failed: "bad" })[s] ?? "none";
+
+// A column has a name, what it is sorted by, and a function that writes a cell.
+const columns = [
+  { id: "instance", name: "Instance", of: (r) => places.get(r.source), up: true },
+  { id: "state", name: "State", of: (r) => severity.indexOf(r.state), up: true },
+  { id: "blocks", name: "Blocks", of: (r) => r.blocks, number: true },
+  { id: "events", name: "Events/s", of: (r) => r.events_per_s, number: true },
+  { id: "lag", name: "Lag", of: (r) => r.lag_ms, number: true },
+  { id: "age", name: "Last batch", of: (r) => -(r.last ?? -Infinity), number: true },
+  { id: "gaps", name: "Gaps", of: (r) => r.gaps, number: true },
+  { id: "findings", name: "Findings", of: (r) => r.findings.length },
+];
+let sorted = columns[0], up = true, most = page;
+
+const tierChart = tiers($("tiers-chart"), $("tiers-legend"));
+const rateChart = rates($("rates-chart"), $("rates-legend"));
+
+export function show() {
+  if (state.history.length === 0) fetchHistory().catch(() => { /* the chart begins with what the stream brings */ });
+}
+
+export function draw() {
+  if (!state.stats) {
+    if (state.link === "loading") fill($("sources-empty"), loading("Waiting for the server…"));
+    return;
+  }
+  if (state.history.length === 0 && !fetched) {
+    fetched = true;
+    show();
+  }
+  totals();
+  findings();
+  options();
+  table();
+  tierChart();
+  rateChart();
+  follow();
+}
+let fetched = false;
+
+function totals() {
+  const { totals: t, states } = state.stats;
+  const tiles = [
+    { name: "Instances", value: int(t.instances), more: `${int(states.synced ?? 0)} of ${int(t.sources)} synced` },
+    { name: "Blocks", value: compact(t.blocks), more: `held ${compact(t.memberships)} times` },
+    { name: "Duplication", value: t.blocks ? `${t.duplication.toFixed(2)}×` : "–", more: "holders of a block" },
+    { name: "Events/s", value: rate(t.events_per_s), more: "from all engines" },
+    { name: "Queries/s", value: rate(t.queries_per_s), more: t.asked_tokens ? `${compact(t.asked_tokens)} tokens asked` : "none yet" },
+    { name: "Cached", value: t.asked_tokens ? percent(t.cached_tokens / t.asked_tokens) : "–", more: "of the asked tokens" },
+  ];
+  if (t.bytes !== undefined) {
+    tiles.push({ name: "Index", value: bytes(t.bytes), more: t.bytes_limit ? `of ${bytes(t.bytes_limit)}` : "no limit", part: t.bytes_limit ? t.bytes / t.bytes_limit : undefined });
+  }
+  tiles.push({ name: "Findings", value: int(t.findings), more: t.findings ? "see below" : "nothing to mend", level: t.findings ? "warn" : "ok" });
+  keep($("totals"), tiles, (x) => x.name, (x) => h("div", { class: "tile" }, h("dt", null, x.name), h("dd", null, h("b"), h("small"), h("span", { class: "meter" }))), (el, x) => {
+    const [value, more, meter] = el.lastChild.children;
+    say(value, x.value);
+    say(more, x.more);
+    meter.hidden = x.part === undefined;
+    meter.style.setProperty("--part", `${Math.min(100, 100 * (x.part ?? 0))}%`);
+    mark(el, "data-level", x.level);
+  });
+}
+
+// findings groups the findings of all sources by code.
+function findings() {
+  const groups = new Map();
+  for (const row of state.rows.values()) {
+    for (const f of row.findings) {
+      const g = groups.get(f.code) ?? groups.set(f.code, { code: f.code, text: f.text, rows: [] }).get(f.code);
+      g.rows.push(row);
+    }
+  }
+  $("findings").hidden = groups.size === 0;
+  const all = [...groups.values()].sort((a, b) => b.rows.length - a.rows.length || (a.code < b.code ? -1 : 1));
+  keep($("findings-list"), all, (g) => g.code, (g) => h("li", null,
+    h("code", null, g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: () => filterBy(g.code) })),
+  (li, g) => {
+    const only = g.rows.length === 1;
+    say(li.children[1], only ? `${g.rows[0].instance_id}, rank ${g.rows[0].dp_rank}: ${g.text}` : g.text);
+    say(li.children[2], only ? "Show" : `Show ${plural(g.rows.length, "source")}`);
+    mark(li.children[2], "aria-label", `Show ${plural(g.rows.length, "source")} with the finding ${g.code}`);
+  });
+}
+
+function filterBy(text) {
+  $("filter-text").value = text;
+  $("filter-state").value = $("filter-tenant").value = "";
+  most = page;
+  table();
+  $("filter-text").scrollIntoView({ block: "nearest" });
+  $("filter-text").focus();
+}
+
+// options keeps the lists of states and tenants.
+function options() {
+  const count = new Map();
+  const tenants = new Set();
+  for (const r of state.rows.values()) {
+    count.set(r.state, (count.get(r.state) ?? 0) + 1);
+    tenants.add(r.tenant_id);
+  }
+  choices($("filter-state"), [["", "All states"], ...severity.filter((s) => count.has(s)).map((s) => [s, `${s} (${int(count.get(s))})`])]);
+  choices($("filter-tenant"), [["", "All tenants"], ...[...tenants].sort().map((t) => [t, t])]);
+  $("filter-tenant-label").hidden = tenants.size < 2;
+}
+
+// choices makes the options of a select, and keeps what was chosen.
+export function choices(select, all) {
+  const was = select.value;
+  keep(select, all, (c) => c[0], (c) => h("option", { value: c[0] }), (el, c) => say(el, c[1]));
+  if (select.value !== was) select.value = all.some((c) => c[0] === was) ? was : (all[0]?.[0] ?? "");
+}
+
+// wanted returns the rows that pass the filters, in order.
+function wanted() {
+  const words = $("filter-text").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const inState = $("filter-state").value, tenant = $("filter-tenant").value;
+  const passes = (r) => {
+    if (inState && r.state !== inState || tenant && r.tenant_id !== tenant) return false;
+    if (words.length === 0) return true;
+    const text = [r.source, r.model_name, r.type, r.state, r.reason, ...r.findings.map((f) => f.code)].join(" ").toLowerCase();
+    return words.every((w) => text.includes(w));
+  };
+  place();
+  return [...state.rows.values()].filter(passes).sort((a, b) => {
+    const x = sorted.of(a), y = sorted.of(b);
+    const order = x < y ? -1 : x > y ? 1 : 0;
+    return (up ? order : -order) || places.get(a.source) - places.get(b.source);
+  });
+}
+
+// places are the numbers of the sources in the order of their names. Names are compared only when
+// sources come or go.
+let places = new Map();
+const names = new Intl.Collator("en", { numeric: true });
+function place() {
+  if (places.size === state.rows.size && [...state.rows.keys()].every((k) => places.has(k))) return;
+  const name = (r) => `${r.instance_id} ${r.dp_rank} ${r.tenant_id}`;
+  const rows = [...state.rows.values()].sort((a, b) => names.compare(name(a), name(b)));
+  places = new Map(rows.map((r, i) => [r.source, i]));
+}
+
+let order = []; // keys of the rows in sight, while they keep their place
+const resting = () => $("sources-body").matches(":hover, :focus-within");
+
+function table() {
+  let rows = wanted();
+  const total = rows.length;
+  if (resting()) {
+    const had = new Map(order.map((k, i) => [k, i]));
+    rows.sort((a, b) => (had.get(a.source) ?? order.length) - (had.get(b.source) ?? order.length));
+  }
+  rows = rows.slice(0, most);
+  order = rows.map((r) => r.source);
+  keep($("sources-body"), rows, (r) => r.source, makeRow, updateRow);
+  say($("sources-count"), total === state.rows.size ? plural(total, "source") : `${int(total)} of ${plural(state.rows.size, "source")}`);
+  if (total > limit && most >= limit) $("sources-count").append(`; ${int(limit)} are shown, filter to see others`);
+  $("sources-more").hidden = total <= most || most >= limit;
+  say($("sources-more"), `Show ${Math.min(page, total - most)} more`);
+  if (total > 0) fill($("sources-empty"));
+  else if (!$("sources-empty").querySelector(".empty")) fill($("sources-empty"), state.rows.size
+    ? empty("No source fits the filters", "Remove a filter to see more.")
+    : empty("No sources yet", "Engines appear here once they are in the settings or registered by POST /register."));
+  $("sources").hidden = total === 0;
+}
+
+function makeRow(r) {
+  const cell = (name, ...children) => h("td", { role: "cell", "data-name": name }, ...children);
+  const bar = h("span", { class: "tierbar", "aria-hidden": true }, h("i", { class: "device" }), h("i", { class: "host" }), h("i", { class: "disk" }));
+  return h("tr", { role: "row", onclick: (e) => e.target.closest("button") || getSelection().toString() || open(r.source) },
+    h("th", { scope: "row", role: "rowheader" }, h("button", { type: "button", class: "link", onclick: () => open(r.source) }), h("small")),
+    cell("State", h("span", { class: "dot" }), h("span"), h("small")),
+    cell("Blocks", bar, h("span")),
+    cell("Events/s"), cell("Lag"), cell("Last batch"), cell("Gaps", h("span"), h("small")), cell("Findings"));
+}
+
+function updateRow(tr, r) {
+  const [name, inState, blocks, events, lag, age, gaps, found] = tr.children;
+  say(age, ago(ageOf(r)));
+  if (tr.row === r) return;
+  tr.row = r;
+  say(name.children[0], `${r.instance_id} / ${r.dp_rank}`);
+  mark(name.children[0], "aria-label", `${r.instance_id} / ${r.dp_rank}: details`);
+  say(name.children[1], [r.tenant_id === "default" ? "" : r.tenant_id, r.model_name, r.type].filter(Boolean).join(" · "));
+  mark(inState.children[0], "data-level", levelOf(r.state));
+  say(inState.children[1], r.state);
+  say(inState.children[2], r.reason.replaceAll("_", " "));
+  const { device = 0, host = 0, disk = 0 } = r.tiers;
+  const sum = Math.max(1, device + host + disk);
+  [device, host, disk].forEach((n, i) => blocks.children[0].children[i].style.setProperty("--part", `${100 * n / sum}%`));
+  mark(blocks, "title", `device ${int(device)}, host ${int(host)}, disk ${int(disk)}`);
+  say(blocks.children[1], int(r.blocks));
+  say(events, rate(r.events_per_s));
+  say(lag, r.lag_ms > 0 ? span(r.lag_ms) : "–");
+  mark(lag, "data-level", r.lag_ms > 1000 ? "warn" : null);
+  say(gaps.children[0], r.gaps ? int(r.gaps) : "–");
+  say(gaps.children[1], r.restarts ? plural(r.restarts, "restart") : "");
+  mark(gaps, "data-level", r.gaps ? "warn" : null);
+  mark(tr, "data-findings", r.findings.length || null);
+  keep(found, r.findings, (f) => f.code, (f) => h("code", { class: "tag" }, f.code.replaceAll("_", " ")), (el, f) => mark(el, "title", f.text));
+}
+
+// The head: a button for each column.
+for (const c of columns) {
+  const button = h("button", { type: "button", class: "sort", onclick: () => sortBy(c, sorted === c ? !up : Boolean(c.up)) }, c.name);
+  c.head = h("th", { scope: "col", role: "columnheader", class: c.number && "number" }, button);
+  $("sources-head").append(c.head);
+  $("sort").append(h("option", { value: c.id }, `Sort: ${c.name}`));
+}
+function sortBy(column, ascending) {
+  sorted = column;
+  up = ascending;
+  order = [];
+  $("sort").value = column.id;
+  for (const c of columns) mark(c.head, "aria-sort", c === sorted && (up ? "ascending" : "descending"));
+  if (state.stats) table();
+}
+sortBy(columns[0], true);
+$("sort").addEventListener("change", () => {
+  const c = columns.find((c) => c.id === $("sort").value);
+  sortBy(c, Boolean(c.up));
+});
+for (const id of ["filter-text", "filter-state", "filter-tenant"]) {
+  $(id).addEventListener("input", () => {
+    most = page;
+    table();
+  });
+}
+$("filters").addEventListener("submit", (e) => e.preventDefault());
+$("sources-more").addEventListener("click", () => {
+  most = Math.min(limit, most + page);
+  table();
+});

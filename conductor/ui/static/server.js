@@ -1,0 +1,37 @@
+// server.js shows readiness, snapshots and replicas.
+
+import { $, empty, fill, h } from "./dom.js";
+import { ago, bytes, int, plural } from "./format.js";
+import { now, state } from "./live.js";
+
+export function draw() {
+  const s = state.stats;
+  if (!s) return;
+  const fact = (name, value, level) => [h("dt", null, name), h("dd", { "data-level": level }, value)];
+  const since = (time) => (time ? ago(Math.max(0, now() - Date.parse(time))) : "never");
+  const r = s.ready;
+  const cards = [h("section", { class: "card" }, h("h2", null, "Readiness"), h("dl", { class: "facts" },
+    fact("Ready", r.ready ? "yes" : "no", r.ready ? "ok" : "warn"),
+    r.draining && fact("Draining", "it is about to leave", "bad"), r.recovering && fact("Recovering", "from a snapshot or a peer", "warn"),
+    fact("Synced", plural(r.synced, "source")), fact("Waiting for", plural(r.waiting, "source"), r.waiting ? "warn" : null),
+    fact("Given up", plural(r.given_up, "source"), r.given_up ? "warn" : null),
+    fact("Version", s.version ?? "–"), fact("Started", since(s.started))))];
+  const media = (s.tiers ?? []).flatMap((t) => Object.entries(t.media ?? {}).map(([medium, n]) => [t.tier, medium, n])).filter(([, , n]) => n > 0);
+  cards.push(h("section", { class: "card" }, h("h2", null, "Blocks by medium"), media.length === 0 ? empty("No blocks yet", "Engines announce them.")
+    : h("table", { class: "small" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Medium"), h("th", { scope: "col" }, "Tier"), h("th", { scope: "col", class: "number" }, "Blocks"))),
+      h("tbody", null, media.map(([tier, medium, n]) => h("tr", null, h("td", null, medium), h("td", null, tier), h("td", { class: "number" }, int(n))))))));
+  if (s.snapshots) {
+    const x = s.snapshots;
+    cards.push(h("section", { class: "card" }, h("h2", null, "Snapshots"), !x.enabled
+      ? empty("Off", "With snapshot.dir a restarted server has its blocks back within seconds.")
+      : h("dl", { class: "facts" }, fact("Last", x.last ? since(x.last) : "none yet"), fact("Size", bytes(x.bytes)), x.error && fact("Error", x.error, "bad"))));
+  }
+  if (s.replicas) {
+    cards.push(h("section", { class: "card wide" }, h("h2", null, "Replicas"), s.replicas.length === 0
+      ? empty("None", "Peers of dynamo.peers appear here, with what differs.")
+      : h("table", { class: "small" }, h("thead", null, h("tr", null, ["Peer", "State", "Compared", "Differences"].map((n) => h("th", { scope: "col" }, n)))),
+        h("tbody", null, s.replicas.map((p) => h("tr", null, h("td", null, p.peer), h("td", null, p.state, p.error && h("small", null, p.error)), h("td", null, since(p.compared)),
+          h("td", { "data-level": p.differences ? "bad" : null }, int(p.differences))))))));
+  }
+  fill($("server-body"), h("div", { class: "cards" }, cards));
+}
