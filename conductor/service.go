@@ -131,6 +131,16 @@ func (s *holdings) countMedia(held heldBlocks) (media []MediumBlocks, orphans in
 	return media, orphans
 }
 
+// Faults returns how many findings an operator should do something about.
+func (s *Service) Faults() (n int) {
+	for i := range s.Findings {
+		if s.Findings[i].Fault() {
+			n++
+		}
+	}
+	return n
+}
+
 // AsksSnapshots reports whether the source asks its engine for snapshots.
 func (s *Service) AsksSnapshots() bool { return s.asksSnapshots }
 

@@ -193,7 +193,7 @@ func (c *Conductor) sendSources(ch chan<- prometheus.Metric, services []Service)
 // worst returns the sources that are not synced or have a finding, the worst first, at most
 // maxSourceSeries.
 func worst(services []Service) []Service {
-	troubled := slices.DeleteFunc(services, func(s Service) bool { return s.State == stream.Synced && len(s.Findings) == 0 })
+	troubled := slices.DeleteFunc(services, func(s Service) bool { return s.State == stream.Synced && s.Faults() == 0 })
 	slices.SortFunc(troubled, func(a, b Service) int {
 		return cmp.Or(cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), a.Key().compare(b.Key()))
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvconductor/cmd/internal/harness"
+	"kvconductor/conductor/doctor"
 )
 
 // advice is one thing that an operator should look at.
@@ -83,7 +84,9 @@ func examine(ctx context.Context, server *client) ([]advice, error) {
 			all = append(all, advice{key, s.State, text})
 		}
 		for _, f := range s.Findings {
-			all = append(all, advice{key, f.Code, f.Message})
+			if f.Code != doctor.FindingLearned {
+				all = append(all, advice{key, f.Code, f.Message})
+			}
 		}
 	}
 	status, body, err := harness.Ask(ctx, &server.http, http.MethodGet, server.base+"/ready", nil)

@@ -17,6 +17,9 @@ type Finding struct {
 	Since   time.Time
 }
 
+// Fault reports whether an operator should do something about the finding.
+func (f *Finding) Fault() bool { return f.Code != FindingLearned }
+
 // Codes of findings.
 const (
 	// FindingBlockSize: most blocks have another size than the registered one.

@@ -110,7 +110,7 @@ func collect(st *conductor.Stats, old *collection, now time.Time, rows bool) *co
 		s := &st.Sources[i]
 		r := &c.rows[i]
 		r.key, r.events, r.age = s.Key(), s.Events, -1
-		r.calm = s.State == stream.Synced && len(s.Findings) == 0
+		r.calm = s.State == stream.Synced && s.Faults() == 0
 		if s.Age >= 0 {
 			r.age = s.Age.Milliseconds()
 		}
@@ -199,7 +199,7 @@ func (c *collection) in(tenants scope.Tenants) *sums {
 // count adds a source. was is its row before, nil if there was none.
 func (t *sums) count(s *conductor.Service, r, was *row) {
 	t.sources++
-	t.findings += len(s.Findings)
+	t.findings += s.Faults()
 	t.states[string(s.State)]++
 	if s.State == stream.Synced {
 		t.synced++
