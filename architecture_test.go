@@ -107,7 +107,7 @@ var table = []room{
 	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/journal", "index", "index/hash", "keyfile", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/replica", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
-	{dir: "client", not: []string{"flag", "os"}},
+	{dir: "client", modules: []string{msgpack}, not: []string{"flag", "os"}},
 	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/..."}, modules: []string{msgpack, zmq4, zerolog}},
