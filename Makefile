@@ -1,5 +1,5 @@
 # make help lists the targets. GO, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS,
-# FAULTS_FOR, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
+# FAULTS_FOR, ROUTER, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -16,6 +16,8 @@ RESULTS ?= bench-results
 TESTFLAGS ?=
 FAULTS_FOR ?= 0s
 FAULTS ?=
+RESTART ?=
+ROUTER ?=
 URL ?=
 COMMAND ?=
 
@@ -39,8 +41,8 @@ run: build ## start the server; ARGS='--log-level debug' adds flags
 	bin/conductor serve $(ARGS)
 
 .PHONY: demo
-demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times
-	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3)
+demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, ROUTER=1 compares the example router with others
+	bin/conductor demo $(if $(filter-out 0,$(ROUTER)),--router) $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3)
 
 .PHONY: test
 test: export FAULTS_SOAK = 20s

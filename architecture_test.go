@@ -108,6 +108,8 @@ var table = []room{
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/replica", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "client", modules: []string{msgpack}, not: []string{"flag", "os"}},
+	// Code to copy: it knows what authors of routers know.
+	{dir: "examples/router", rooms: []string{"client"}},
 	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/..."}, modules: []string{msgpack, zmq4, zerolog}},
@@ -119,7 +121,7 @@ var table = []room{
 
 	// What checks the files in deploy/. It is a module of its own.
 	{dir: "deploy", anything: true},
-	{dir: "cmd/conductor", rooms: []string{".", "cmd/internal/...", "compat/...", "conductor/...", "config", "events/...", "index/...", "keyfile", "tiers"}, anything: true},
+	{dir: "cmd/conductor", rooms: []string{".", "client", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
 	// The bench measures rooms and borrows the fleet's reading of traces.
@@ -223,6 +225,9 @@ func TestImportTableForbids(t *testing.T) {
 	f("config", "github.com/spf13/viper", true)
 	f("config", "github.com/spf13/viperish", false)
 	f("cmd/internal/sim", "kvconductor/index", false)
+	f("cmd/internal/sim", "kvconductor/examples/router", false)
+	f("client", "kvconductor/conductor", false)
+	f("examples/router", "kvconductor/conductor", false)
 	f("cmd/internal/bench/index", "kvconductor/index", true)
 	f("cmd/internal/bench/index", "kvconductor/conductor", false)
 	f("cmd/internal/sim", "kvconductor/cmd/internal/sim/truth", true)

@@ -28,6 +28,8 @@ func demoCommand() *cobra.Command {
 		trace, duration string
 		faults          bool
 		restarts        int
+		route           bool
+		routed          demoRouter
 	)
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -36,16 +38,33 @@ func demoCommand() *cobra.Command {
 			"pool publish into it over real sockets, compares every answer with what they hold, and stops everything.\n" +
 			"Half of the ranks hash blocks with a look-ahead, the others share the pool. With --faults there is no pool:\n" +
 			"events that name its blocks may be lost for good. With --restarts the server is killed and started again that often,\n" +
-			"from its snapshots, and there is no pool either: no snapshot has its objects.",
+			"from its snapshots, and there is no pool either: no snapshot has its objects.\n" +
+			"With --router nothing is compared with the truth. The router of examples/router, round robin and the least loaded\n" +
+			"rank each route the same requests over a fleet of their own, and the demo shows what their choices cost.",
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&trace, "trace", "", "Mooncake trace `file` to replay instead of generated requests")
 	cmd.Flags().StringVar(&duration, "duration", "40s", "stop sending requests after this long")
 	cmd.Flags().BoolVar(&faults, "faults", false, "let the fleet lose batches, cut and stall connections, restart and spoil replays")
 	cmd.Flags().IntVar(&restarts, "restarts", 0, "kill and restart the server this often, in equal pauses")
+	cmd.Flags().BoolVar(&route, "router", false, "compare the example router with policies that know no cache")
+	cmd.Flags().IntVar(&routed.requests, "requests", 0, fmt.Sprintf("with --router, requests to route; 0 for the whole trace, or %d generated ones", generatedRequests))
+	cmd.Flags().Uint64Var(&routed.seed, "seed", 0, "with --router, seed of everything random, 0 for a new one each time")
+	cmd.Flags().BoolVar(&routed.asJSON, "json", false, "with --router, print one JSON object instead of a table")
+	for _, other := range []string{"duration", "faults", "restarts"} {
+		cmd.MarkFlagsMutuallyExclusive("router", other)
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		for _, name := range []string{"requests", "seed", "json"} {
+			if cmd.Flags().Changed(name) && !route {
+				return fmt.Errorf("--%s needs --router", name)
+			}
+		}
 		ctx, stop := untilSignal(cmd)
 		defer stop()
+		if route {
+			return routed.demonstrate(ctx, trace, cmd)
+		}
 		snapshots := time.Duration(0)
 		if restarts > 0 {
 			snapshots = 2 * time.Second
@@ -64,9 +83,7 @@ func demoCommand() *cobra.Command {
 			args = append(args, "--pool")
 		}
 		if trace != "" {
-			// Trace prompts are long: with blocks of 128 an engine's default capacity
-			// is a million tokens, about what a large node keeps on its devices.
-			args = append(args, "--trace", trace, "--block-size", "128")
+			args = append(args, "--trace", trace, "--block-size", strconv.Itoa(traceBlock))
 		}
 		again, err := server.restarts(restarts, duration)
 		if err != nil {
@@ -86,6 +103,10 @@ func demoCommand() *cobra.Command {
 	}
 	return cmd
 }
+
+// traceBlock is the block size for traces, whose prompts are long: with it an engine's default
+// capacity is a million tokens, about what a large node keeps on its devices.
+const traceBlock = 128
 
 // demoServer is a server in a process of its own.
 type demoServer struct {
