@@ -241,6 +241,10 @@ release: ## binaries, deb packages, SBOMs, chart and checksums for amd64 and arm
 python-client: build ## the wheel of clients/python, tested against a server; needs python3 with venv
 	clients/python/check bin/conductor bin/python-client
 
+.PHONY: llmd-check
+llmd-check: build ## the plug-in for llm-d's endpoint picker, a module of its own: vet, build, test against a server
+	cd integrations/llmd && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) build ./... && (cd contract && $(GO) vet ./...) && CONDUCTOR_BINARY='$(CURDIR)/bin/conductor' $(GO) test -count=1 ./...
+
 .PHONY: deploy-check
 deploy-check: export GO := $(GO)
 deploy-check: build ## what is in deploy/: the release twice with equal checksums, the package, the unit, the chart, the compose file

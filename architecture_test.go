@@ -121,6 +121,8 @@ var table = []room{
 
 	// What checks the files in deploy/. It is a module of its own.
 	{dir: "deploy", anything: true},
+	// The plug-in for llm-d's picker is a module of its own, and so is what declares llm-d's interface.
+	{dir: "integrations/llmd", rooms: []string{"client"}, modules: []string{"github.com/llm-d/llm-d-router"}},
 	{dir: "cmd/conductor", rooms: []string{".", "client", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
