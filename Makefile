@@ -114,6 +114,17 @@ dynamo-indexer: ## Dynamo's own indexer, from PyPI, into bin/dynamo: a peer for 
 docs: ## write the tables of docs/configuration.md from the settings and openapi.yaml
 	$(GO) test -count=1 -run '^TestReference$$' ./config -rewrite
 
+# protoc comes with PyPI's grpcio-tools, its plugins are tools of go.mod.
+GRPC_TOOLS := 1.85.1
+.PHONY: proto
+proto: ## write the Go code of api/; TestGenerated says when it is stale. protoc is that of PyPI's grpcio-tools
+	@test -x bin/proto/bin/python || python3 -m venv bin/proto
+	@bin/proto/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==$(GRPC_TOOLS)
+	$(GOBUILD) -o bin/proto/bin/ google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+	cd api && PATH="$(CURDIR)/bin/proto/bin:$$PATH" ../bin/proto/bin/python -m grpc_tools.protoc -I . --go_out=. --go_opt=paths=source_relative \
+	  --go-grpc_out=. --go-grpc_opt=paths=source_relative kvconductor/v1/conductor.proto kvindexer/v1/kv_indexer.proto
+	cd api && sha256sum */v1/*.proto */v1/*.go >generated.sha256
+
 .PHONY: race
 race: ## every test with the race detector, twice, from scratch
 	CGO_ENABLED=1 $(GO) test -race -count=2 $(TESTFLAGS) ./...
@@ -191,7 +202,10 @@ bench-query: build ## conductor bench query for every target row; RESULTS=dir ta
 	row json-65536 'JSON, 65,536 tokens' '800/s' --tokens 65536 --reading; \
 	row json-b64-8192 'JSON base64, 8,192 tokens' '' --codec json-b64; \
 	row msgpack-bin-8192 'msgpack bin, 8,192 tokens' '11,000/s' --codec msgpack-bin --reading; \
-	row msgpack-array-8192 'msgpack array, 8,192 tokens' '' --codec msgpack-array
+	row msgpack-array-8192 'msgpack array, 8,192 tokens' '' --codec msgpack-array; \
+	row json-hashes-512 'JSON, 512 hashes' '' --codec json-hashes; \
+	row grpc-hashes-512 'gRPC, 512 hashes' '' --codec grpc-hashes; \
+	row grpc-router-512 'gRPC of sgl-router, 512 hashes' '' --codec grpc-router
 
 .PHONY: bench-memory
 bench-memory: build ## resident memory and its account while loading, churning and idle: 1 M blocks x 4 holders, a flood, 10 M x 2; ARGS='--cgroup DIR' starts the server in a control group
@@ -244,6 +258,10 @@ python-client: build ## the wheel of clients/python, tested against a server; ne
 .PHONY: llmd-check
 llmd-check: build ## the plug-in for llm-d's endpoint picker, a module of its own: vet, build, test against a server
 	cd integrations/llmd && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) build ./... && (cd contract && $(GO) vet ./...) && CONDUCTOR_BINARY='$(CURDIR)/bin/conductor' $(GO) test -count=1 ./...
+
+.PHONY: python-grpc
+python-grpc: build ## a server asked over gRPC with PyPI's grpcio, as sgl-router asks; needs python3 with venv
+	api/check bin/conductor bin/python-grpc
 
 .PHONY: deploy-check
 deploy-check: export GO := $(GO)

@@ -138,6 +138,7 @@ type Conductor struct {
 	queries  queryMetrics
 	counts   eventCounts
 	feedback feedback
+	watcher  atomic.Pointer[Watcher]
 
 	watching           sync.Once
 	stopWatch, watched chan struct{} // end watch; it has ended

@@ -50,6 +50,7 @@ func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 	}
 	d.refs++
 	x.refs++
+	s.visit(d)
 	if key.Variant.Lora != "" && key.Variant.Lora != s.reg.Lora {
 		d.adapted.Store(true)
 	}

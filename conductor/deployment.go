@@ -35,6 +35,7 @@ type deployment struct {
 	contexts sync.Map                        // scope.Variant -> *indexContext
 	firsts   sync.Map                        // client hash -> *indexContext that translates it, of blocks that begin prompts
 	askedAt  atomic.Int64                    // Unix seconds of the last query
+	asked    askedCounts                     // by queries
 	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes that no engine has announced; nil for none
 
 	lookAheads usedLookAheads                          // of the namespaces in all contexts
@@ -47,6 +48,7 @@ type deployment struct {
 	summary    *prefixes.Summary                       // of what queries ask for
 	view       atomic.Pointer[view]                    // registered instances
 	outdated   atomic.Bool                             // the view is older than the instances
+	bell       bell                                    // rings when answers may have changed
 	pools      atomic.Pointer[[]*source]               // registered pools, sorted by key; never changed once published
 	profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none
 }
@@ -62,6 +64,7 @@ type instance struct {
 type row struct {
 	id      int32
 	name    string
+	address string  // by which routers know it, "" if they do not: see workers.go
 	ranks   []int32 // registered ranks, ascending
 	loras   []string
 	sources []*source
@@ -179,6 +182,7 @@ func (d *deployment) context(key scope.Variant) *indexContext {
 // that came, went or announced an adapter, nil for none. c.mu is held.
 func (d *deployment) publish(changed *source) {
 	d.outdated.Store(true)
+	defer d.bell.ring()
 	if changed == nil || changed.reg.pool() {
 		pools := slices.Collect(maps.Keys(d.pooled))
 		slices.SortFunc(pools, func(a, b *source) int { return strings.Compare(a.reg.Key().String(), b.reg.Key().String()) })
@@ -206,7 +210,7 @@ func (d *deployment) rows(c *registry) *view {
 func (d *deployment) rebuild() {
 	rows := make([]row, 0, len(d.instances))
 	for name, in := range d.instances {
-		r := row{id: in.id, name: name}
+		r := row{id: in.id, name: name, address: workerAddress(name)}
 		for s := range in.sources {
 			r.ranks = append(r.ranks, int32(s.reg.Rank))
 			r.loras = append(r.loras, s.reg.Lora)

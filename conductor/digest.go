@@ -41,7 +41,7 @@ type SourceDigest struct {
 	Registration
 	// Settings is a fingerprint of all that decides what the source's events do.
 	Settings uint64
-	State    stream.State
+	State    string
 	Reason   string
 	Epoch    uint64
 	// Mark is the batch applied last, nil before the first; Missing is why the history up to
@@ -59,6 +59,9 @@ type ContextDigest struct {
 	Lora, Salt string
 	Digest
 }
+
+// Synced reports whether everything up to the mark is applied and more of it comes.
+func (d *SourceDigest) Synced() bool { return d.State == string(stream.Synced) }
 
 // Digests returns the digests of all sources, or of the source whose key has the text only,
 // sorted by key. It takes the turn of one source after another.
@@ -87,16 +90,25 @@ func (c *registry) Resync(key Key, reason string) bool {
 
 // ReportDrift adds the finding that a source differs from a replica's, or withdraws it if text
 // is empty.
-func (c *registry) ReportDrift(key Key, text string) {
+func (c *registry) ReportDrift(key Key, text string) { c.reportReplica(key, doctor.FindingDrift, text) }
+
+// ReportBehind adds the finding that a replica has applied more of a source, or withdraws it if
+// text is empty.
+func (c *registry) ReportBehind(key Key, text string) {
+	c.reportReplica(key, doctor.FindingBehind, text)
+}
+
+// reportReplica adds a finding that a replica led to, or withdraws it.
+func (c *registry) reportReplica(key Key, code, text string) {
 	c.mu.RLock()
 	s := c.sources[key]
 	c.mu.RUnlock()
 	switch {
 	case s == nil:
 	case text == "":
-		s.doctor.Withdraw(doctor.FindingDrift)
+		s.doctor.Withdraw(code)
 	default:
-		s.doctor.Report(doctor.FindingDrift, "%s", text)
+		s.doctor.Report(code, "%s", text)
 		s.logFindings()
 	}
 }
@@ -107,7 +119,7 @@ func (s *source) sourceDigest() SourceDigest {
 	defer s.turn.Unlock()
 	st := s.stream.Status()
 	d := SourceDigest{
-		Registration: s.reg, Settings: s.settingsPrint(), State: st.State, Reason: st.Reason, Epoch: st.Epoch,
+		Registration: s.reg, Settings: s.settingsPrint(), State: string(st.State), Reason: st.Reason, Epoch: st.Epoch,
 		Checkpoints: slices.Clone(s.checkpoints), Contexts: make([]ContextDigest, 0, len(s.namespaces)),
 	}
 	if m := s.verifiedMark(); m != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/stream"
@@ -229,6 +230,11 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
 		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The server is recovering: %d batches wait.", st.Queued)})
 	case st.State == stream.Replaying || st.Queued > 0:
 		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The source is %s and %d batches wait to be applied.%s", st.State, st.Queued, since)})
+	}
+	for _, f := range s.doctor.List() {
+		if f.Code == doctor.FindingBehind {
+			all = append(all, Cause{Reason: SourceBehind, Text: "By the last comparison of replicas, " + f.Message + "."})
+		}
 	}
 	if n := s.drops(st)[events.OtherGroup]; n > 0 {
 		all = append(all, Cause{Reason: GroupNotIndexed, Text: fmt.Sprintf("%d blocks of the source belong to attention groups that are not indexed.", n)})

@@ -376,17 +376,6 @@ func (s *holdings) blocks() int {
 	return n
 }
 
-// orphans returns how many blocks wait for their parent, over all contexts.
-func (s *holdings) orphans() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, ns := range s.namespaces {
-		n += ns.context.index.Waiting(ns.source)
-	}
-	return n
-}
-
 // tallyKey is what blocks of one source are counted by, over adapters and salts.
 type tallyKey struct {
 	deployment scope.Deployment

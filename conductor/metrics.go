@@ -2,7 +2,6 @@ package conductor
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -10,10 +9,8 @@ import (
 // queryMetrics count what routers ask.
 type queryMetrics struct {
 	seconds *prometheus.HistogramVec
-	matched *prometheus.CounterVec
-	asked   *prometheus.CounterVec
 	unknown prometheus.Counter // fields
-	by      [len(promptKinds)]promptMetrics
+	by      [len(promptKinds)]prometheus.Observer
 }
 
 // promptKinds are the ways a prompt is given in, as metrics call them.
@@ -25,12 +22,6 @@ const (
 	byClientHashes
 )
 
-// promptMetrics are the series of one kind.
-type promptMetrics struct {
-	seconds        prometheus.Observer
-	matched, asked prometheus.Counter
-}
-
 func newQueryMetrics() queryMetrics {
 	m := queryMetrics{
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -39,41 +30,15 @@ func newQueryMetrics() queryMetrics {
 			// A lookup costs microseconds: buckets from 1 µs to 0.26 s, by fours.
 			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 10),
 		}, []string{"by"}),
-		matched: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "conductor_query_matched_tokens_total",
-			Help: "Prompt tokens that the best instance of an answer held.",
-		}, []string{"by"}),
-		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "conductor_query_tokens_total",
-			Help: "Prompt tokens asked for, in complete blocks.",
-		}, []string{"by"}),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "conductor_unknown_fields_total",
 			Help: "Fields of registrations and queries in the Conductor dialect that do not exist, such as mistyped ones.",
 		}),
 	}
 	for i, by := range promptKinds {
-		m.by[i] = promptMetrics{m.seconds.WithLabelValues(by), m.matched.WithLabelValues(by), m.asked.WithLabelValues(by)}
+		m.by[i] = m.seconds.WithLabelValues(by)
 	}
 	return m
-}
-
-// observe records one answered query. The best instance held best of its blocks.
-func (m *queryMetrics) observe(q *Query, best int, took time.Duration) {
-	by, blocks := byTokens, 0
-	if q.BlockSize > 0 {
-		blocks = len(q.Tokens) / q.BlockSize
-	}
-	switch {
-	case q.ByHash:
-		by, blocks = byHashes, len(q.Hashes)
-	case q.ByClientHash:
-		by, blocks = byClientHashes, len(q.ClientHashes)
-	}
-	series := &m.by[by]
-	series.seconds.Observe(took.Seconds())
-	series.asked.Add(float64(blocks) * float64(q.BlockSize))
-	series.matched.Add(float64(best) * float64(q.BlockSize))
 }
 
 // sourceLabels identify a source in metrics, as in its key.
@@ -114,6 +79,9 @@ var (
 
 	descFinding = desc("source_finding", "1 for each finding of the doctor about a source.", append(sourceLabels, "code")...)
 
+	descMatched = desc("query_matched_tokens_total", "Prompt tokens that the best instance of an answer held.", "by")
+	descAsked   = desc("query_tokens_total", "Prompt tokens asked for, in complete blocks.", "by")
+
 	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed.", contextLabels...)
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
 	descIndexAliases     = desc("index_aliases", "Engine hashes mapped to canonical hashes.", contextLabels...)
@@ -146,8 +114,6 @@ func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 		ch <- d
 	}
 	k.Conductor.queries.seconds.Describe(ch)
-	k.Conductor.queries.matched.Describe(ch)
-	k.Conductor.queries.asked.Describe(ch)
 	k.Conductor.queries.unknown.Describe(ch)
 }
 
@@ -229,7 +195,9 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	c.queries.seconds.Collect(ch)
-	c.queries.matched.Collect(ch)
-	c.queries.asked.Collect(ch)
+	for i, n := range c.queryCounts() {
+		ch <- prometheus.MustNewConstMetric(descMatched, prometheus.CounterValue, float64(n.Matched), promptKinds[i])
+		ch <- prometheus.MustNewConstMetric(descAsked, prometheus.CounterValue, float64(n.Asked), promptKinds[i])
+	}
 	c.queries.unknown.Collect(ch)
 }

@@ -25,9 +25,10 @@ type Query struct {
 	// Tokens of the prompt; a trailing partial block is ignored. Neither they nor the
 	// hashes below are kept.
 	Tokens []uint32
-	// Hashes is used instead of Tokens when ByHash: canonical seq hashes.
-	Hashes []uint64
-	ByHash bool
+	// Hashes is used instead of Tokens when ByHash: one for each block, of the kind HashKind.
+	Hashes   []uint64
+	ByHash   bool
+	HashKind HashKind
 	// ClientHashes is used instead of both if ByClientHash: the client hash of every block
 	// (see clienthash.go). The first says which context is meant. Lora and Salt do not
 	// matter.
@@ -103,15 +104,19 @@ func (c *Conductor) Query(q Query) (ans Answer) {
 func (c *Conductor) Answer(q *Query, use func(*Answer)) {
 	start := c.now()
 	sc := scratches.Get().(*scratch)
-	best := c.answer(sc, q, start)
-	c.queries.observe(q, best, c.now().Sub(start))
+	best, d := c.answer(sc, q, start)
+	took := c.now().Sub(start)
+	c.countQuery(d, q, best, took)
+	if w := c.watcher.Load(); w != nil {
+		(*w).Query(&AnsweredQuery{Query: *q, Answer: &sc.ans, Matched: best, At: start, Took: took})
+	}
 	use(&sc.ans)
 	sc.release()
 }
 
-// answer leaves the answer in sc and returns the longest prefix, of rows that are left
-// out too.
-func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
+// answer leaves the answer in sc. It returns the longest prefix, of rows that are left out too, and
+// the deployment, nil if there is none.
+func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *deployment) {
 	tenant := q.Tenant
 	if tenant == "" {
 		tenant = DefaultTenant
@@ -119,13 +124,13 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 	ans := &sc.ans
 	*ans = Answer{Tenant: tenant, BlockSize: q.BlockSize}
 
-	d := c.deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
+	d = c.deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
 	if d != nil {
 		d.noteAsked(now)
 	}
 	roster, only := d.rowsFor(&c.registry, q)
 	if roster == nil && (q.Instance == nil || q.minBlocks() > 0) {
-		return 0
+		return 0, d
 	}
 	var details [][]SourceDetail
 	if q.Detail { // before the index is read
@@ -142,7 +147,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 		if ans.Rows = sc.rows; q.Detail {
 			ans.Rows[0].Detail = []SourceDetail{}
 		}
-		return 0
+		return 0, d
 	}
 
 	var owners []tiers.Owner
@@ -174,7 +179,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int) {
 			}
 		}
 	}
-	return best
+	return best, d
 }
 
 // hidesUnsalted reports whether Options.SaltedOnly hides the blocks that a query asks for. Client
@@ -220,6 +225,8 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	case q.ByClientHash:
 		sc.clientChain.reset(x, q.ClientHashes, q.SearchUnscoped)
 		x.index.MatchLazy(&sc.clientChain, &sc.match)
+	case q.ByHash && q.HashKind != CanonicalHashes:
+		x.index.MatchNames(q.Hashes, &sc.match)
 	case q.ByHash:
 		sc.hashes = q.Hashes
 		x.index.MatchLazy(&sc.hashes, &sc.match)

@@ -13,7 +13,8 @@ import (
 //	tokens --seq hashes-----> the context asked for    owners 0..
 //	       --digests, lazily-> contexts where blocks wait   owners from 1<<placeShift..
 //
-// Where nothing waits, no digest is computed.
+// Where nothing waits, no digest is computed. A query by the hashes of an engine brings them: see
+// query_names.go.
 
 // placeShift makes room for the owners of one index, maxPlaces for the indexes.
 const (
@@ -24,7 +25,7 @@ const (
 // waiters returns the contexts in which blocks wait that a prompt may be about.
 func (d *deployment) waiters(q *Query, dst []*indexContext) []*indexContext {
 	list := d.awaiting.Load()
-	if list == nil || q.ByHash || q.ByClientHash || q.SearchUnscoped {
+	if list == nil || q.ByHash && !d.mayWait(q) || q.ByClientHash || q.SearchUnscoped {
 		return dst
 	}
 	for _, w := range *list {
@@ -44,6 +45,9 @@ func (sc *scratch) matchAcross(d *deployment, x *indexContext, q *Query, c *Cond
 		return nil, false
 	}
 	defer clear(sc.waiters)
+	if q.ByHash {
+		return sc.matchNamesAcross(x, q), true
+	}
 	if !sc.digestsOf(d, q, c) {
 		return nil, false
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,7 +34,7 @@ type Key struct {
 }
 
 // String returns instance|tenant|rank, the form clients see.
-func (k Key) String() string { return fmt.Sprintf("%s|%s|%d", k.Instance, k.Tenant, k.Rank) }
+func (k Key) String() string { return k.Instance + "|" + k.Tenant + "|" + strconv.Itoa(k.Rank) }
 
 // Registration describes one source: where it publishes and what its blocks are.
 type Registration struct {

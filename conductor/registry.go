@@ -21,7 +21,8 @@ type registry struct {
 	past        bool                             // a Replay fills it: no source ages or registers
 	revision    atomic.Uint64                    // how often a source came or went
 	prefixRoom  *prefixes.Room
-	cutting     sync.Mutex // held while a snapshot copies blocks; taken before any turn
+	elsewhere   askedCounts // of queries without a deployment, and of deployments that are gone
+	cutting     sync.Mutex  // held while a snapshot copies blocks; taken before any turn
 }
 
 // Partition is everything of one tenant and model.
@@ -73,6 +74,7 @@ func (c *registry) addSource(s *source) {
 	c.revision.Add(1)
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
+	s.home.Store(d)
 	if !slices.Contains(d.loras, s.reg.Lora) {
 		d.loras = append(d.loras, s.reg.Lora)
 	}
@@ -106,6 +108,7 @@ func (c *registry) removeSource(s *source) {
 func (c *registry) release(d *deployment) {
 	if d.refs--; d.refs == 0 {
 		delete(c.deployments, d.key)
+		c.elsewhere.take(&d.asked)
 		d.summary.Close()
 		c.noteBlockSize(d.key, false)
 	}

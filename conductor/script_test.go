@@ -523,6 +523,12 @@ func (b *bench) query(a args) string {
 		}
 	}
 	path := "/query"
+	if kind := a.get("hash", ""); kind != "" { // hash=canonical has the keys of hashed= or hashes= as well
+		hashes, _, _, _ := blocksOf(a)
+		delete(body, "token_ids")
+		body["seq_hashes"], body["hash"] = hashes, kind
+		path = "/query_by_hash"
+	}
 	if a.get("detail", "") != "" {
 		path += "?detail=1"
 	}

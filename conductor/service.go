@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 	"kvconductor/index"
+	"kvconductor/tiers"
 )
 
 // ReasonEventGap is the reason of a source whose publisher left event numbers out of
@@ -21,17 +23,18 @@ const ReasonEventGap = doctor.FindingEventGap
 type Service struct {
 	Registration
 	// Pending: it is held back at the gate. Recovered: it came from a peer and is
-	// not registered here.
-	Pending, Recovered bool
+	// not registered here. Static: the configuration names it.
+	Pending, Recovered, Static bool
 
 	State      stream.State
 	Reason     string
 	Epoch      uint64
 	LastSeq    *uint64 // nil before the first applied batch
 	Blocks     int     // block memberships: a block on two tiers counts twice
-	Orphans    int     // of them, those that wait for their parent to be known
-	Incomplete int     // blocks of a pool that lack objects
-	Objects    int     // a pool's that are bound to a block; other objects of the block may be missing
+	Media      []MediumBlocks
+	Orphans    int // of them, those that wait for their parent to be known
+	Incomplete int // blocks of a pool that lack objects
+	Objects    int // a pool's that are bound to a block; other objects of the block may be missing
 	Gaps       uint64
 	// HistoryFrom is where the blocks come from: FromSnapshot, FromPeer, FromReplay or FromLive.
 	HistoryFrom string
@@ -45,6 +48,10 @@ type Service struct {
 	// Queued and QueuedBytes are batches received and not applied. Where they reach
 	// stream.queue or stream.queue_bytes, the source is not read.
 	Queued, QueuedBytes int
+	// Waits is how long the oldest of those batches has waited, 0 without any.
+	Waits time.Duration
+	// Events counts the events of all applied batches.
+	Events uint64
 
 	Dropped   map[events.Reason]uint64
 	Findings  []doctor.Finding
@@ -53,14 +60,64 @@ type Service struct {
 	Age       time.Duration // since then, -1 before it
 }
 
-// Services returns every registered source, sorted by key.
+// MediumBlocks are the block memberships of one medium.
+type MediumBlocks struct {
+	tiers.Medium
+	Blocks int
+}
+
+// Services returns every registered source, sorted by key. It locks each index once.
 func (c *registry) Services() []Service {
 	sources := c.registered()
+	states := make([]stream.Status, len(sources))
+	for i, s := range sources {
+		states[i] = s.stream.Status()
+	}
+	held := make(heldBlocks) // read after the states: a row has the blocks of its LastSeq
 	all := make([]Service, len(sources))
 	for i, s := range sources {
-		all[i] = s.service()
+		all[i] = s.service(&states[i], held)
 	}
 	return all
+}
+
+// heldBlocks are the holdings of all owners, by context.
+type heldBlocks map[*indexContext]index.Holdings
+
+// in returns the holdings in a context.
+func (h heldBlocks) in(x *indexContext) index.Holdings {
+	all, known := h[x]
+	if !known {
+		all = x.index.Holdings()
+		h[x] = all
+	}
+	return all
+}
+
+// countMedia returns the memberships of the source by medium, and how many of its blocks wait for their
+// parent.
+func (s *holdings) countMedia(held heldBlocks) (media []MediumBlocks, orphans int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ns := range s.namespaces {
+		in := held.in(ns.context)
+		orphans += in.WaitingOf(ns.source)
+		for key, h := range ns.owners {
+			n := in.Of(h.current)
+			if h.hasPrevious {
+				n += in.Of(h.previous)
+			}
+			at := slices.IndexFunc(media, func(m MediumBlocks) bool { return m.Name == key.Medium })
+			if at < 0 {
+				at, media = len(media), append(media, MediumBlocks{Medium: tiers.Parse(key.Medium)})
+			}
+			media[at].Blocks += n
+		}
+	}
+	slices.SortFunc(media, func(a, b MediumBlocks) int {
+		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Name, b.Name))
+	})
+	return media, orphans
 }
 
 // Watermarks returns, in the order of Services, how many batches of its publisher
@@ -85,17 +142,16 @@ func (c *registry) IndexBytes() int {
 	return n
 }
 
-func (s *source) service() Service {
-	st := s.stream.Status()
+func (s *source) service(st *stream.Status, held heldBlocks) Service {
 	v := Service{
 		Registration: s.reg,
 		Pending:      s.atGate(),
 		Recovered:    s.recovered,
+		Static:       s.static,
 		State:        st.State,
 		Reason:       st.Reason,
 		Epoch:        st.Epoch,
-		Blocks:       s.blocks(),
-		Orphans:      s.orphans(),
+		Events:       s.applied.Load(),
 		Objects:      int(s.objects.Load()),
 		Incomplete:   int(s.incomplete.Load()),
 		HistoryFrom:  s.historyFrom(),
@@ -107,11 +163,18 @@ func (s *source) service() Service {
 		Reconnects:   st.Reconnects,
 		Queued:       st.Queued,
 		QueuedBytes:  st.QueuedBytes,
-		Dropped:      s.drops(st),
+		Dropped:      s.drops(*st),
 		Findings:     s.doctor.List(),
 		LastError:    st.LastError,
 		LastBatch:    st.LastBatchAt,
 		Age:          -1,
+	}
+	v.Media, v.Orphans = s.countMedia(held)
+	for _, m := range v.Media {
+		v.Blocks += m.Blocks
+	}
+	if !st.OldestAt.IsZero() {
+		v.Waits = max(s.conductor.now().Sub(st.OldestAt), 0)
 	}
 	if !st.LastBatchAt.IsZero() {
 		v.Age = max(s.conductor.now().Sub(st.LastBatchAt), 0)
@@ -231,30 +294,34 @@ type SourceState struct {
 func (c *Conductor) Ready() Readiness {
 	r := Readiness{Recovering: c.recovering(), MinSynced: c.tuned.Load().MinSynced}
 	r.IndexBytes, r.IndexLimit = c.options.Budget.Used()
-	r.Ready = !r.Recovering
 	for _, s := range c.registered() {
 		st := s.stream.Status()
-		if st.State == stream.Synced {
-			r.Synced++
-		}
-		if !s.static {
-			continue
-		}
-		state := SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason}
-		if state.Reason == "" {
-			state.Reason = st.LastError
-		}
-		switch st.State {
-		case stream.Synced:
-		case stream.Connecting, stream.Replaying:
-			r.Ready = false
-			r.Waiting = append(r.Waiting, state)
-		default:
-			r.GivenUp = append(r.GivenUp, state)
-		}
+		r.count(s.static, SourceState{Key: s.reg.Key(), State: st.State, Reason: cmp.Or(st.Reason, st.LastError)})
 	}
-	r.Ready = r.Ready && r.Synced >= r.MinSynced
+	r.decide()
 	return r
+}
+
+// decide sets Ready once all sources are counted.
+func (r *Readiness) decide() {
+	r.Ready = !r.Recovering && len(r.Waiting) == 0 && r.Synced >= r.MinSynced
+}
+
+// count counts a source.
+func (r *Readiness) count(static bool, s SourceState) {
+	if s.State == stream.Synced {
+		r.Synced++
+	}
+	if !static {
+		return
+	}
+	switch s.State {
+	case stream.Synced:
+	case stream.Connecting, stream.Replaying:
+		r.Waiting = append(r.Waiting, s)
+	default:
+		r.GivenUp = append(r.GivenUp, s)
+	}
 }
 
 // Check verifies the invariants of every index and returns the first violation

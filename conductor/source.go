@@ -22,6 +22,7 @@ import (
 // source is one subscription and what it holds.
 type source struct {
 	placement
+	visited
 	conductor *Conductor
 	profile   hash.Profile // of reg
 	static    bool
@@ -79,6 +80,7 @@ type source struct {
 	origin  atomic.Pointer[string] // of Recovery.Origin, nil without a recovery
 	opened  time.Time
 	refused uint64                   // messages of other connections; owned by Conductor.watch
+	applied atomic.Uint64            // events of all batches
 	heard   atomic.Int64             // when the last batch with events was applied, in ns since 1970; 0: none was
 	dropped map[events.Reason]uint64 // of single events; guarded by mu
 	lastErr string                   // guarded by mu
@@ -121,10 +123,11 @@ func (s *source) run() {
 	for {
 		step, ok := s.stream.Next()
 		if !ok {
-			s.conductor.notify(s.takeNotice(s.end))
+			s.conductor.notify(s.takeNotice(s.end)) // what it held goes with the registration, which rings
 			return
 		}
 		s.conductor.notify(s.take(step))
+		s.ringBells()
 	}
 }
 
@@ -195,6 +198,12 @@ func (s *source) applyStep(step *stream.Step) {
 			s.ring.Idle(now, step.Epoch, step.Seq)
 		} else {
 			s.ring.Batch(now, step.Epoch, step.Seq, step.Replayed, step.Payload)
+		}
+		if n := len(step.Batch.Events); n > 0 {
+			s.applied.Add(uint64(n))
+		}
+		if w := s.conductor.watcher.Load(); w != nil {
+			(*w).Batch(&AppliedBatch{Source: s.reg.Key(), Seq: step.Seq, Replayed: step.Replayed, At: now, Events: step.Batch.Events})
 		}
 		s.mark, s.marked = stream.Mark{Seq: step.Seq, Print: step.Print, ID: step.ID}, true
 		s.noteCheckpoint()

@@ -28,6 +28,7 @@ const (
 	ConductorMsgpack = "conductor-msgpack" // msgpack of Mooncake Conductor's second server
 	ConductorJSONV2  = "conductor-json-v2" // the same in JSON, as that server spoke it at first
 	Dynamo           = "dynamo"            // JSON of Dynamo's standalone indexer
+	GRPC             = "grpc"              // gRPC: kvconductor.v1.Conductor, and what sgl-router calls
 )
 
 // Values of Stream.OnUnrecoverableGap.
@@ -76,6 +77,7 @@ type Config struct {
 	Journal   Journal       `mapstructure:"journal"`
 	Memory    Memory        `mapstructure:"memory"`
 	Dynamo    DynamoDialect `mapstructure:"dynamo"`
+	SGLang    SGLangDialect `mapstructure:"sglang"`
 	Limits    Limits        `mapstructure:"limits"`
 	Shutdown  Shutdown      `mapstructure:"shutdown"`
 	Register  Register      `mapstructure:"register"`
@@ -84,9 +86,10 @@ type Config struct {
 	Peer      Peer          `mapstructure:"peer"`
 	Privacy   Privacy       `mapstructure:"privacy"`
 	Reload    Reload        `mapstructure:"reload"`
+	UI        UI            `mapstructure:"ui"`
 }
 
-// Listener is one HTTP port.
+// Listener is one port.
 type Listener struct {
 	Address string `mapstructure:"address"` // host:port; an empty host is every interface, port 0 any free one
 	Dialect string `mapstructure:"dialect"` // what the paths at its root speak: one of the dialects above
@@ -173,7 +176,7 @@ type Stream struct {
 // Index rules how long blocks are kept.
 type Index struct {
 	TTL           time.Duration `mapstructure:"ttl"`             // how long a block stays after its last announcement; 0 is until it is removed
-	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one context's index; beyond it new blocks are refused and answers say so; 0 is no bound
+	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one context's index; beyond it new blocks are refused and answers say so; AutoSize is half of the cgroup's limit, 0 no bound
 	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; AutoSize is half of the cgroup's limit, 0 no bound
 	RecallBytes   int64         `mapstructure:"recall_bytes"`    // bytes for names of blocks that no instance holds any more; 0 is none
 	HugePages     bool          `mapstructure:"huge_pages"`      // lets the system join pages of large indexes
@@ -227,6 +230,11 @@ type DynamoDialect struct {
 	TestEndpoints      bool          `mapstructure:"test_endpoints"`        // POST /test/pause_listener and /test/resume_listener
 }
 
+// SGLangDialect is what sgl-router asks over gRPC.
+type SGLangDialect struct {
+	Model string `mapstructure:"model"` // the model of the router; "" answers for all
+}
+
 // Limits bounds what one peer can make the server do.
 type Limits struct {
 	MaxBody          int64         `mapstructure:"max_body"`           // bytes of one HTTP request body; more is 413
@@ -249,6 +257,8 @@ type Limits struct {
 	ClientRequests        int   `mapstructure:"client_requests"`         // requests of one client a second; more is 429; 0 is no bound
 	ClientBytes           int64 `mapstructure:"client_bytes"`            // bytes of its bodies a second
 	ClientChanges         int   `mapstructure:"client_changes"`          // its registrations and other changes a minute
+	MaxWatches            int   `mapstructure:"max_watches"`             // open calls of Watch; 0 is no bound
+	ClientWatches         int   `mapstructure:"client_watches"`          // the same of one client
 }
 
 // Register bounds what clients register.
@@ -282,6 +292,13 @@ type Peer struct {
 // Reload says when the settings are read again, besides SIGHUP and POST /admin/reload.
 type Reload struct {
 	Watch bool `mapstructure:"watch"` // when the file changes
+}
+
+// UI is the operators' page and what it shows.
+type UI struct {
+	Enabled       bool `mapstructure:"enabled"`        // /ui and the stream behind it
+	Viewers       int  `mapstructure:"viewers"`        // streams at once; one more is 503
+	RecentQueries bool `mapstructure:"recent_queries"` // keep token ids of some queries while a page looks
 }
 
 // Privacy is what users of one tenant learn of each other.
@@ -372,12 +389,19 @@ func Default() Config {
 			Memory:         AutoSize, // what a container can spare
 			MaxContexts:    16_384,   // the users of an engine with a salt each; some 200 MB
 			MaxConnections: 16_384,   // each router keeps some; 10,000 half-open ones leave room
+			MaxWatches:     1024,     // each asks ten times a second at most: a quarter of a processor
+			ClientWatches:  256,      // the streams of one connection
 		},
 		Auth: Auth{
 			Anonymous: []string{Auto}, // queries and registrations, as routers and engines send them; nothing where there are credentials
 			Loopback:  []string{Auto}, // what operators ask; nothing where there are credentials
 		},
 		Register: Register{Allow: []string{"default"}}, // engines in the network, and what the network keeps for itself not
-		Shutdown: Shutdown{Drain: 5 * time.Second},     // a load balancer that asks each second notices in time
+		UI: UI{
+			Enabled:       true, // it costs nothing until a page looks
+			Viewers:       16,   // a team of operators; each costs its own writes alone
+			RecentQueries: true, // in memory, for minutes: an explanation needs a prompt
+		},
+		Shutdown: Shutdown{Drain: 5 * time.Second}, // a load balancer that asks each second notices in time
 	}
 }

@@ -16,7 +16,7 @@ const (
 func Flags(fs *pflag.FlagSet) {
 	c := Default()
 	fs.String(flagFile, "", "`file` with the settings, YAML or JSON (default $"+envFile+" or ~/"+mooncakeFile+")")
-	fs.Var(&listenFlag{}, flagListen, "`address=dialect` to listen on, may be repeated; dialects: "+Conductor+", "+ConductorMsgpack+", "+ConductorJSONV2+", "+Dynamo+
+	fs.Var(&listenFlag{}, flagListen, "`address=dialect` to listen on, may be repeated; dialects: "+Conductor+", "+ConductorMsgpack+", "+ConductorJSONV2+", "+Dynamo+", "+GRPC+
 		" (default "+showListeners(c.Listeners)+")")
 	for _, k := range keys {
 		k.define(fs, k.show(&c))

@@ -60,7 +60,7 @@ var keys = []key{
 	{"stream.copies", "copies", choice(Count, Set), 0, "whether a block leaves with its last copy or at the first removal"},
 
 	{"index.ttl", "index-ttl", duration(), 0, "time a block stays after its last announcement, for publishers that announce no removals; 0 is for ever"},
-	{"index.max_bytes", "index-max-bytes", size(), 0, "bytes one index may take before new blocks are refused; 0 is no bound"},
+	{"index.max_bytes", "index-max-bytes", sizeOrAuto(), AutoSize, "bytes one index may take before new blocks are refused; auto is half of the cgroup's memory limit, 0 no bound"},
 	{"index.max_bytes_total", "index-max-bytes-total", sizeOrAuto(), AutoSize, "bytes all indexes may take before new blocks are refused; auto is half of the cgroup's memory limit, 0 no bound"},
 	{"index.removals_bytes", "index-removals-bytes", size(), 0, "bytes of each source for the blocks that it removed last, which /admin/explain names; 0 keeps none"},
 	{"index.recall_bytes", "index-recall-bytes", size(), 0, "bytes for the names of blocks that no instance holds any more; 0 keeps none"},
@@ -98,7 +98,9 @@ var keys = []key{
 	{"dynamo.access_log_local_time", "access-log-local-time", truth(), 0, "local time in the access log instead of UTC"},
 	{"dynamo.test_endpoints", "test-endpoints", truth(), 0, "let clients of the Dynamo dialect pause and resume subscriptions, for tests (also " + envTestEndpoints + ")"},
 
-	{"limits.max_body", "max-body", size(), 1, "bytes of one HTTP request body"},
+	{"sglang.model", "sglang-model", text(), 0, "model of the router that calls kv_indexer.v1.KVIndexer; empty answers for the engines of all models"},
+
+	{"limits.max_body", "max-body", size(), 1, "bytes of one request body over HTTP, or message over gRPC"},
 	{"limits.max_tokens", "max-tokens", count(), 1, "token ids or hashes in one query"},
 	{"limits.max_token_id", "max-token-id", count(), 0, "largest token id of queries and events, the model's vocabulary less one; others are refused; 0 is no bound"},
 	{"limits.max_queries", "max-queries", count(), 0, "queries that are worked on at once, over all listeners; 0 is four for each processor"},
@@ -112,11 +114,13 @@ var keys = []key{
 	{"limits.shutdown_timeout", "shutdown-timeout", duration(), int64(time.Millisecond), "time requests in flight may take after SIGTERM"},
 	{"limits.memory", "limit-memory", sizeOrAuto(), AutoSize, "bytes that request bodies and answers in flight may take, more is 503; auto is an eighth of the cgroup's memory limit, at most 512MiB; 0 is no bound"},
 	{"limits.max_contexts", "max-contexts", count(), 0, "adapters and salts that one source may announce; 0 is no bound"},
-	{"limits.max_connections", "max-connections", count(), 0, "open HTTP connections; more are closed at once; 0 is no bound"},
-	{"limits.connections_per_address", "connections-per-address", count(), 0, "open HTTP connections of one address; 0 is no bound"},
+	{"limits.max_connections", "max-connections", count(), 0, "open connections of all listeners; more are closed at once; 0 is no bound"},
+	{"limits.connections_per_address", "connections-per-address", count(), 0, "open connections of one address; 0 is no bound"},
 	{"limits.client_requests", "client-requests", count(), 0, "requests of one client a second, more is 429; 0 is no bound"},
 	{"limits.client_bytes", "client-bytes", size(), 0, "bytes of request bodies of one client a second, more is 429; 0 is no bound"},
 	{"limits.client_changes", "client-changes", count(), 0, "registrations and other changes of one client a minute, more is 429; 0 is no bound"},
+	{"limits.max_watches", "max-watches", count(), 0, "open calls of Watch over gRPC, more are RESOURCE_EXHAUSTED; 0 is no bound"},
+	{"limits.client_watches", "client-watches", count(), 0, "open calls of Watch of one client; 0 is no bound"},
 	{"tls.cert", "tls-cert", text(), 0, "file of the listeners' certificate, in PEM form; empty serves without TLS"},
 	{"tls.key", "tls-key", text(), 0, "file of the key of that certificate"},
 	{"tls.client_ca", "tls-client-ca", text(), 0, "file of the authorities that sign certificates of clients; empty asks for none"},
@@ -131,6 +135,9 @@ var keys = []key{
 	{"privacy.salted_only", "salted-only", truth(), 0, "match nothing for queries without a cache salt: unsalted blocks tell which prompts others asked"},
 	{"reload.watch", "reload-watch", truth(), 0, "read the settings file again when it changes, as SIGHUP and POST /admin/reload do"},
 	{"register.allow", "register-allow", rules(), 0, "endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports"},
+	{"ui.enabled", "ui", truth(), 0, "serve the operators' page at /ui, and its stream at /admin/live"},
+	{"ui.viewers", "ui-viewers", count(), 1, "pages that may look at once; one more is 503"},
+	{"ui.recent_queries", "ui-recent-queries", truth(), 0, "keep the token ids of some queries in memory while a page looks, at most 64 queries, 1 MiB and five minutes, for /admin/explain"},
 	{"shutdown.drain", "shutdown-drain", duration(), 0, "time the server goes on answering after SIGTERM, with /ready at 503; 0 is none, and a second signal ends it"},
 }
 
@@ -195,7 +202,7 @@ const (
 	hashProfile = "hash_profile"
 )
 
-var dialects = choice(Conductor, ConductorMsgpack, ConductorJSONV2, Dynamo)
+var dialects = choice(Conductor, ConductorMsgpack, ConductorJSONV2, Dynamo, GRPC)
 
 var listenerFields = []field{{"address", text(), false}, {"dialect", dialects, false}}
 

@@ -110,6 +110,9 @@ func TestDefaults(t *testing.T) {
 	f("limits.client_requests", "0")
 	f("limits.client_bytes", "0")
 	f("limits.client_changes", "0")
+	f("limits.max_watches", "1024")
+	f("limits.client_watches", "256")
+	f("sglang.model", "")
 	f("tls.cert", "")
 	f("tls.key", "")
 	f("tls.client_ca", "")
@@ -122,6 +125,9 @@ func TestDefaults(t *testing.T) {
 	f("peer.key", "")
 	f("peer.token_file", "")
 	f("shutdown.drain", "5s")
+	f("ui.enabled", "true")
+	f("ui.viewers", "16")
+	f("ui.recent_queries", "true")
 	f("register.allow", "default")
 	for _, k := range keys {
 		if !slices.Contains(seen, k.path) {
@@ -275,7 +281,7 @@ func TestEveryLayerIsReported(t *testing.T) {
 	must.Succeed(t, os.WriteFile("c.yaml", []byte("log: {level: loud}\nstream: {stale_after: 7}\n"), 0o644))
 	d, err := Load(Options{
 		Env: []string{
-			"CONDUCTOR_STREAM_STALE_AFTER=30", "CONDUCTOR_LISTENERS=:1=grpc,nowhere", "CONDUCTOR_LIMITS_MAX_BODY=0",
+			"CONDUCTOR_STREAM_STALE_AFTER=30", "CONDUCTOR_LISTENERS=:1=carrier,nowhere", "CONDUCTOR_LIMITS_MAX_BODY=0",
 			"CONDUCTOR_LOG_LEVL=info", "CONDUCTOR_HASH_SEED=", "CONDUCTOR_SEED=7", "CONDUCTOR_PYTHON=python3", "OTHER=1",
 			"CONDUCTOR_SERVICE_HOST=10.0.0.9", "CONDUCTOR_SERVICE_PORT_HTTP=13333", "CONDUCTOR_PORT=tcp://10.0.0.9:13333",
 			"CONDUCTOR_PORT_13333_TCP_ADDR=10.0.0.9", "CONDUCTOR_BLUE_SERVICE_HOST=10.0.0.8",
@@ -287,7 +293,7 @@ func TestEveryLayerIsReported(t *testing.T) {
 warning: env CONDUCTOR_SEED: has no effect; CONDUCTOR_HASH_SEED sets the hash seed
 c.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
 c.yaml:2:23: stream.stale_after: 7 has no unit; write "7s" if seconds are meant
-env CONDUCTOR_LISTENERS: listeners: ":1=grpc": dialect "grpc" is none of conductor, conductor-msgpack, conductor-json-v2, dynamo
+env CONDUCTOR_LISTENERS: listeners: ":1=carrier": dialect "carrier" is none of conductor, conductor-msgpack, conductor-json-v2, dynamo, grpc
 env CONDUCTOR_STREAM_STALE_AFTER: stream.stale_after: 30 has no unit; write "30s" if seconds are meant
 env CONDUCTOR_LISTENERS: listeners[0].address: "nowhere" is no host:port: missing port in address
 env CONDUCTOR_LIMITS_MAX_BODY: limits.max_body: 0 is too small; the least is 1

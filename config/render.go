@@ -22,7 +22,7 @@ func (c *Config) YAML(comments bool) string {
 		}
 	}
 
-	put(root, "listeners", listNode(c.Listeners, listenerFields), "HTTP ports; dialect is one of "+
+	put(root, "listeners", listNode(c.Listeners, listenerFields), "ports; dialect is one of "+
 		strings.Join(dialects.words, ", ")+" (--"+flagListen+", "+envListeners+")")
 	var last string
 	var m *yaml.Node

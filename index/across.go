@@ -21,18 +21,9 @@ type Lookup struct {
 // behind the first block without an owner anywhere; one that is shorter than c ends
 // before.
 func (x *Index) MatchAcross(c Chain, others []Lookup, m *Match) {
-	if n := len(others) + 1; len(m.ways) < n {
-		m.ways = append(m.ways, make([]way, n-len(m.ways))...)
-	}
-	ways := m.ways[:len(others)+1]
+	ways := m.grow(len(others) + 1)
 	ways[0].reset(x, c, 0)
-	for i := range others {
-		first := others[i].First
-		if others[i].Index == x {
-			first = 0
-		}
-		ways[i+1].reset(others[i].Index, others[i].Chain, first)
-	}
+	resetOthers(ways, others)
 	if len(others) == 0 && x.looseBlocks.Load() == 0 {
 		ways[0].joined = false
 		m.match(&ways[0])
@@ -46,10 +37,35 @@ func (x *Index) MatchAcross(c Chain, others []Lookup, m *Match) {
 			m.Truncated = m.Truncated || o.Index == x && m.Blocks < o.Chain.Len() && x.wasRefused(o.Chain.At(m.Blocks))
 		}
 	}
+	release(ways)
+}
+
+// grow returns the ways of a query through n places.
+func (m *Match) grow(n int) []way {
+	if len(m.ways) < n {
+		m.ways = append(m.ways, make([]way, n-len(m.ways))...)
+	}
+	return m.ways[:n]
+}
+
+// resetOthers makes the ways behind the first. Owners in the index of the first keep their
+// numbers.
+func resetOthers(ways []way, others []Lookup) {
+	for i := range others {
+		first := others[i].First
+		if others[i].Index == ways[0].x {
+			first = 0
+		}
+		ways[i+1].reset(others[i].Index, others[i].Chain, first)
+	}
+}
+
+// release lets go of what a query lent.
+func release(ways []way) {
 	for i := range ways {
 		w := &ways[i]
 		runtime.KeepAlive(w.x)
-		w.x, w.c, w.locals, w.local = nil, nil, nil, nil
+		w.x, w.c, w.locals, w.local, w.engine = nil, nil, nil, nil, nil
 	}
 }
 
@@ -110,7 +126,7 @@ func (m *Match) join(ways []way) {
 			if i < w.length {
 				now[0] = w.block(i)
 				left := now[0].blocks
-				if w.x.looseBlocks.Load() > 0 {
+				if w.engine == nil && w.x.looseBlocks.Load() > 0 {
 					now[1] = w.looseBlock(i)
 					left = 1
 				}

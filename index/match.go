@@ -87,10 +87,13 @@ func (x *Index) MatchLazy(c Chain, m *Match) { x.MatchAcross(c, nil, m) }
 // at the first block without such a name or without an owner. Blocks whose place in a chain is
 // not known are not in it, and Truncated is false. It does not allocate once the buffers of m
 // are long enough.
-func (x *Index) MatchNames(engine []uint64, m *Match) {
-	if len(m.ways) == 0 {
-		m.ways = make([]way, 1)
-	}
+func (x *Index) MatchNames(engine []uint64, m *Match) { x.MatchNamesAcross(engine, nil, m) }
+
+// MatchNamesAcross is MatchNames over further places: a block is held by each owner that holds it
+// by its name in x, or in one of others. A block that no name leads to ends the way of the names:
+// the blocks behind it are found in others alone.
+func (x *Index) MatchNamesAcross(engine []uint64, others []Lookup, m *Match) {
+	ways := m.grow(len(others) + 1)
 	if slices.Contains(engine, 0) {
 		m.names = m.names[:0]
 		for _, e := range engine {
@@ -98,11 +101,16 @@ func (x *Index) MatchNames(engine []uint64, m *Match) {
 		}
 		engine = m.names
 	}
-	w := &m.ways[0]
+	w := &ways[0]
 	w.x, w.engine, w.length, w.first, w.joined = x, engine, len(engine), 0, false
-	m.match(w)
+	if len(others) == 0 {
+		m.match(w)
+	} else {
+		resetOthers(ways, others)
+		m.matchJoined(ways)
+	}
 	runtime.KeepAlive(x)
-	w.x, w.engine = nil, nil
+	release(ways)
 }
 
 // way is the way of a query through one place.
@@ -128,6 +136,7 @@ type way struct {
 	// Of a query of several places, or with loose blocks. Blocks without an owner are in
 	// runs then, as they do not end the answer.
 	joined bool
+	lost   bool   // no name led to a block of a chain of engine hashes
 	run    int    // of the block at hand
 	start  int    // its first block
 	each   uint64 // key of the block at hand
@@ -158,7 +167,7 @@ func (w *way) reset(x *Index, c Chain, first uint32) {
 // again returns the way to its beginning.
 func (w *way) again() {
 	w.local, w.seen, w.runs, w.words = nil, w.seen[:0], w.runs[:0], w.words[:0]
-	w.turns, w.n, w.key, w.keyed, w.next = w.x.turns.Load(), 0, 0, 0, 0
+	w.turns, w.n, w.key, w.keyed, w.next, w.lost = w.x.turns.Load(), 0, 0, 0, 0, false
 	w.run, w.start, w.each, w.keys, w.loose, w.was = 0, 0, 0, 0, place{}, [2]run{}
 }
 
@@ -208,6 +217,9 @@ func (w *way) step() bool {
 	if w.n >= w.length {
 		return false
 	}
+	if w.lost {
+		return w.skip()
+	}
 	key, p := uint64(0), place{piece: w.next}
 	if w.engine == nil {
 		if key = w.nextKey(); !p.isNone() && load64(&x.at(p.piece).head) != key {
@@ -229,14 +241,14 @@ func (w *way) step() bool {
 				p = x.headOf(key)
 			}
 			if p.isNone() {
-				return w.skip(key)
+				return w.skip()
 			}
 		}
 		switch w.piece(p, key) {
 		case stepped:
 			return true
 		case nothing:
-			return false
+			return w.engine != nil && w.skip()
 		case moved:
 			p = place{}
 		case busy:
@@ -292,11 +304,12 @@ func (w *way) follows(p place) uint64 {
 }
 
 // skip goes on behind a block that lies in no piece, if that does not end the way.
-func (w *way) skip(key uint64) bool {
+func (w *way) skip() bool {
 	if w.joined {
 		w.runs = append(w.runs, run{blocks: 1})
 		w.next = 0
 		w.n++
+		w.lost = w.engine != nil
 	}
 	return w.joined
 }
@@ -370,7 +383,7 @@ func (w *way) piece(p place, key uint64) outcome {
 		if int(v.set) >= len(b.gen) {
 			break
 		}
-		if v.set == 0 && !w.joined {
+		if v.set == 0 && (!w.joined || w.engine != nil) {
 			break
 		}
 		if end := min(int(v.end), m); end > start {

@@ -351,12 +351,33 @@ func (w *world) matchNames() {
 	for family, i := w.rng.IntN(families), 0; i < len(p); i++ {
 		engine = append(engine, w.engine(family, p[:i+1]))
 	}
-	if len(w.seen) > 0 && w.rng.IntN(3) == 0 {
+	real := len(w.seen) == 0 || w.rng.IntN(3) > 0
+	if !real {
 		engine[w.rng.IntN(len(engine))] = pick(w.rng, w.seen)
 	}
 	var m Match
 	w.x.MatchNames(engine, &m)
-	w.judge("match of names", engine, &m, w.o.matchNames(engine, w.roots))
+	named := w.o.matchNames(engine, w.roots)
+	w.judge("match of names", engine, &m, named)
+	if !real {
+		return // a hash may be the key of a block that is not next
+	}
+	// With what waits under the hashes.
+	raw := keyList(engine)
+	w.x.MatchNamesAcross(engine, []Lookup{{Index: w.x, Chain: &raw}}, &m)
+	var want [][]uint32
+	for i, e := range engine {
+		held := w.o.holders(e)
+		if i < len(named) {
+			held = append(held, named[i]...)
+		}
+		slices.Sort(held)
+		if held = slices.Compact(held); len(held) == 0 {
+			break
+		}
+		want = append(want, held)
+	}
+	w.judge("match of names and keys", engine, &m, want)
 }
 
 // ask compares questions about several engine hashes at once, in the order of a chain or

@@ -121,3 +121,44 @@ func (x *Index) Memory() Memory {
 	}
 	return m
 }
+
+// Holdings are how many blocks owners have, and how many wait for their parent, at one moment.
+type Holdings struct {
+	Owners  []int // by Owner
+	Waiting []int // by Source
+}
+
+// Of returns the blocks of an owner, 0 of one that came after the Holdings.
+func (h *Holdings) Of(o Owner) int {
+	if int(o) >= len(h.Owners) {
+		return 0
+	}
+	return h.Owners[o]
+}
+
+// WaitingOf returns the blocks of a source that wait for their parent, 0 of one that came after
+// the Holdings.
+func (h *Holdings) WaitingOf(s Source) int {
+	if int(s) >= len(h.Waiting) {
+		return 0
+	}
+	return h.Waiting[s]
+}
+
+// Holdings returns what all owners and sources have. It takes the lock once, whatever their number.
+func (x *Index) Holdings() Holdings {
+	x.lock()
+	defer x.unlock()
+	h := Holdings{Owners: make([]int, len(x.owners)), Waiting: make([]int, len(x.sources))}
+	for i, o := range x.owners {
+		if o != nil {
+			h.Owners[i] = o.digest.Blocks
+		}
+	}
+	for i, s := range x.sources {
+		if s != nil {
+			h.Waiting[i] = s.room.used
+		}
+	}
+	return h
+}

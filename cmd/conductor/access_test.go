@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -33,12 +34,13 @@ import (
 var matrix = map[string]string{
 	"GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open",
 	"POST /query": "query", "POST /query_by_hash": "query", "POST /query_batch": "query", "POST /query_tiered_by_hash": "query",
-	"GET /services": "query", "GET /workers": "query", "POST /feedback": "query", "GET /admin/prefixes": "admin", "GET /admin/drain": "admin",
+	"GET /services": "query", "GET /workers": "query", "POST /feedback": "query", "GET /admin/prefixes": "admin", "GET /admin/stats": "admin", "GET /admin/live": "admin", "GET /admin/queries": "admin", "GET /admin/drain": "admin",
 	"POST /register": "register", "POST /unregister": "register", "POST /test/pause_listener": "register", "POST /test/resume_listener": "register",
 	"GET /metrics": "metrics*",
 	"GET /dump":    "peer", "GET /admin/digest": "peer", "GET /admin/snapshot": "peer*",
 	"GET /global_view": "admin", "GET /admin/events": "admin", "POST /admin/explain": "admin", "GET /admin/check": "admin*",
 	"GET /peers": "admin*", "POST /register_peer": "admin*", "POST /deregister_peer": "admin*", "POST /reopen_logs": "admin*", "POST /admin/reload": "admin*",
+	"GET /debug/pprof/:profile": "admin*",
 }
 
 // routesOf returns the routes of the router of a listener.
@@ -79,6 +81,9 @@ func askAs(t *testing.T, method, url, token, contentType string, body []byte) (i
 	resp, err := http.DefaultClient.Do(req)
 	must.Succeed(t, err)
 	defer resp.Body.Close()
+	if resp.Header.Get("Content-Type") == "text/event-stream" {
+		return resp.StatusCode, "" // it has no end
+	}
 	answer, err := io.ReadAll(resp.Body)
 	must.Succeed(t, err)
 	return resp.StatusCode, string(answer)
@@ -141,7 +146,7 @@ func TestRolesOfRoutes(t *testing.T) {
 func twoTenants(t *testing.T, more string) (*process, *ruledEngine) {
 	secret := newRuledEngine(t, "engine-b", 0)
 	other := newRuledEngine(t, "engine-a", 0)
-	file := credentialsFile(t, "all-a query,register,peer,admin a", "all-b query,register,peer,admin b", "query-b query b", "operator admin '*'")
+	file := credentialsFile(t, "all-a query,register,peer,admin a,a2", "all-b query,register,peer,admin b", "query-b query b", "operator admin '*'")
 	source := "  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: %s, tenant_id: %s, block_size: 16, additionalsalt: registered-%s}\n"
 	p := serveProcess(t, "auth: {file: "+file+"}\nsources:\n"+
 		fmt.Sprintf(source, other.pub.Addr(), other.name, "a", "a")+fmt.Sprintf(source, secret.pub.Addr(), secret.name, "b", "b")+more)
@@ -229,7 +234,7 @@ func TestForeignTenant(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/dynamo/v1/dump?detail=1", "/admin/digest", "/admin/prefixes", "/ready",
+	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/dynamo/v1/dump?detail=1", "/admin/digest", "/admin/prefixes", "/admin/stats", "/admin/stats?top=1", "/ready",
 		"/services?dialect=v2", "/global_view?dialect=v2"} {
 		for _, accept := range []string{"application/json", "application/msgpack"} {
 			req, err := http.NewRequest("GET", p.url+path, nil)
@@ -260,6 +265,50 @@ func TestForeignTenant(t *testing.T) {
 	two, text2 = askAs(t, "GET", p.url+"/admin/drain?instance=none", "all-a", "", nil)
 	if one != two || text != text2 {
 		t.Errorf("/admin/drain tells instances apart: %d %s, %d %s", one, text, two, text2)
+	}
+	look := func(token string) *bufio.Reader {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", p.url+"/admin/live?feed=1", nil)
+		must.Succeed(t, err)
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		must.Succeed(t, err)
+		t.Cleanup(func() { resp.Body.Close() })
+		return bufio.NewReader(resp.Body)
+	}
+	ofA, ofB := look("all-a"), look("all-b")
+	read := func(from *bufio.Reader, until string) (text string) {
+		for !strings.Contains(text, until) {
+			line, err := from.ReadString('\n')
+			must.Succeed(t, err)
+			text += line
+		}
+		return text
+	}
+	read(ofA, `"version"`)
+	read(ofB, `"version"`)
+	askAs(t, "POST", p.url+"/query", "all-b", "application/json", asJSON(bodies["/query"]("b")))
+	askAs(t, "POST", p.url+"/query", "all-a", "application/json", asJSON(bodies["/query"]("a")))
+	_, id, _ := strings.Cut(read(ofB, "event: query\ndata: {")+read(ofB, "\n"), `"id":"`)
+	id, _, _ = strings.Cut(id, `"`)
+	if text := read(ofA, "event: query\ndata: {") + read(ofA, `"gone"`); strings.Contains(text, "engine-b") || strings.Contains(text, `"b"`) || strings.Contains(text, "registered-") {
+		t.Errorf("the stream of a shows b: %s", text)
+	}
+	if status, answer := askAs(t, "POST", p.url+"/admin/explain", "all-b", "application/json", asJSON(map[string]any{"recent": id})); status != 200 || !strings.Contains(answer, "engine-b") {
+		t.Errorf("a recent query: %d %s", status, answer)
+	}
+	one, text = askAs(t, "POST", p.url+"/admin/explain", "all-a", "application/json", asJSON(map[string]any{"recent": id}))
+	two, text2 = askAs(t, "POST", p.url+"/admin/explain", "all-a", "application/json", asJSON(map[string]any{"recent": "none"}))
+	if one != 400 || one != two || strings.ReplaceAll(text2, "none", id) != text {
+		t.Errorf("/admin/explain tells queries apart: %d %s, %d %s", one, text, two, text2)
+	}
+	if _, answer := askAs(t, "GET", p.url+"/admin/queries", "all-a", "", nil); strings.Contains(answer, id) || strings.Count(answer, `"id"`) != 1 {
+		t.Errorf("/admin/queries: %s", answer)
+	}
+	for _, name := range []string{"engine-b", "of-nobody"} { // a name of b is free in a
+		body := asJSON(map[string]any{"instance_id": name, "endpoint": "tcp://192.0.2.1:1", "model_name": "m", "block_size": 32, "routing_group": "a2"})
+		if status, answer := askAs(t, "POST", p.url+"/dynamo/v1/register", "all-a", "application/json", body); status != http.StatusCreated {
+			t.Errorf("%s: %d %s", name, status, answer)
+		}
 	}
 	if _, answer := askAs(t, "POST", p.url+"/query", "query-b", "application/json", asJSON(bodies["/query"]("b"))); !strings.Contains(answer, "engine-b") {
 		t.Errorf("the client of b gets %s", answer)
@@ -334,6 +383,49 @@ func TestWrongTokens(t *testing.T) {
 	}
 	if strings.Contains(p.log(), "sha256: short") {
 		t.Error("the log has the entry")
+	}
+}
+
+// TestAudit reads the log of registrations and calls of administration.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "router-a register,query a", "operator admin '*'")+"}\n")
+	const body = `{"endpoint":"tcp://192.0.2.1:1","type":"vLLM","modelname":"m","instance_id":"i","block_size":16,"dp_rank":0,"tenant_id":"a","additionalsalt":"pepper"}`
+	for _, call := range []struct{ method, path, token, body string }{
+		{"POST", "/register", "router-a", body}, {"POST", "/unregister", "router-a", `{"instance_id":"i","dp_rank":0,"tenant_id":"b"}`}, {"POST", "/admin/reload", "router-a", "{}"},
+		{"GET", "/dynamo/v1/dump", "", ""}, {"GET", "/admin/check", "operator", ""}, {"GET", "/services", "router-a", ""}, {"POST", "/query", "router-a", "{}"},
+	} {
+		askAs(t, call.method, p.url+call.path, call.token, "application/json", []byte(call.body))
+	}
+	type line struct {
+		Audit                                  bool
+		Client, Address, Method, Path, Subject string
+		Status                                 int
+	}
+	want := []line{
+		{true, "router-a", "127.0.0.1", "POST", "/register", "i|a|0", 200}, {true, "router-a", "127.0.0.1", "POST", "/unregister", "i|b|0", 403},
+		{true, "router-a", "127.0.0.1", "POST", "/admin/reload", "", 403}, {true, "", "127.0.0.1", "GET", "/dynamo/v1/dump", "", 401}, {true, "operator", "127.0.0.1", "GET", "/admin/check", "", 200},
+	}
+	eventually(t, "the audit log differs", func() (string, bool) {
+		var got []line
+		for text := range strings.Lines(p.log()) {
+			var l line
+			if json.Unmarshal([]byte(text), &l) == nil && l.Audit {
+				got = append(got, l)
+			}
+		}
+		return fmt.Sprintf("%+v", got), slices.Equal(got, want)
+	})
+	for _, secret := range []string{"pepper", "Bearer"} {
+		if strings.Contains(p.log(), secret) {
+			t.Errorf("the log has %s", secret)
+		}
+	}
+	_, metrics := askAs(t, "GET", p.url+"/metrics", "operator", "", nil)
+	for _, series := range []string{`conductor_audited_calls_total{result="done"} 2`, `conductor_audited_calls_total{result="refused"} 3`, `conductor_requests_refused_total{reason="unauthorized"} 1`} {
+		if !strings.Contains(metrics, series) {
+			t.Errorf("%s is not in the metrics", series)
+		}
 	}
 }
 

@@ -37,7 +37,8 @@ Allocations and processor time are the serving process's, over the measured wind
 	f.IntVar(&c.Holders, "holders", 8, "instances that hold what is held of a prompt")
 	f.IntVar(&c.Blocks, "blocks", 1_000_000, "blocks in the index, each counted once")
 	f.Float64Var(&c.Hit, "hit", 0.5, "part of a prompt that is held")
-	f.StringVar(&c.Codec, "codec", query.JSON, "what prompts are sent in: "+strings.Join(query.Codecs, ", "))
+	f.StringVar(&c.Codec, "codec", query.JSON, "what prompts are sent in: "+strings.Join(query.AllCodecs, ", "))
+	f.StringVar(&c.Other, "other", "", "measure this codec too, in turns")
 	f.IntVar(&c.Connections, "connections", 8, "connections, each with one request at a time")
 	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of what is measured; a warm-up comes before")
 	f.BoolVar(&c.Baseline, "baseline", false, "measure a handler over encoding/json too")
@@ -59,7 +60,7 @@ func serverCommand() *cobra.Command {
 	var s query.Serving
 	return childCommand("server", &s, func(cmd *cobra.Command) error {
 		loaded := &config.Loaded{Config: config.Default()}
-		loaded.Config.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.Conductor}}
+		loaded.Config.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.Conductor}, {Address: "127.0.0.1:0", Dialect: config.GRPC}}
 		loaded.Config.Log.Level = "error"
 		loaded.Config.Limits.MaxSources = max(loaded.Config.Limits.MaxSources, s.Workers)
 		s.MaxBody = loaded.Config.Limits.MaxBody
@@ -68,7 +69,7 @@ func serverCommand() *cobra.Command {
 		defer stop()
 		ended := make(chan error, 1)
 		err := serve(ctx, loaded, nil, newLogger(loaded.Config.Log, cmd.ErrOrStderr()), func(c *conductor.Conductor, web *server.Servers) {
-			s.Conductor, s.Address = c, web.Address(0)
+			s.Conductor, s.Address, s.GRPC = c, web.Address(0), web.Address(1)
 			go func() {
 				ended <- s.Serve(cmd.InOrStdin(), cmd.OutOrStdout())
 				stop()

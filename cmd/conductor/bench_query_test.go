@@ -51,6 +51,8 @@ func TestBenchQuery(t *testing.T) {
 	}
 	f("--codec", "json-b64")
 	f("--codec", "msgpack-bin", "--hit", "0")
+	f("--codec", "grpc-hashes", "--other", "json-hashes")
+	f("--codec", "grpc-router", "--other", "grpc-tokens")
 	f("--codec", "msgpack-array", "--hit", "1")
 	if got := f("--http2", "--baseline", "--reading"); got["http2"] != true || got["baseline"] == nil || got["reading"] == nil {
 		t.Errorf("got %v", got)

@@ -60,7 +60,7 @@ bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
 bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
 flag --queue: stream.queue: "many" is no whole number
 `, true)
-	f("defaults", "# HTTP ports; dialect is one of conductor, conductor-msgpack, conductor-json-v2, dynamo (--listen, CONDUCTOR_LISTENERS)\nlisteners:\n", "", false)
+	f("defaults", "# ports; dialect is one of conductor, conductor-msgpack, conductor-json-v2, dynamo, grpc (--listen, CONDUCTOR_LISTENERS)\nlisteners:\n", "", false)
 }
 
 // TestConfigCheckFiles checks every file of testdata/check. The file of the same name

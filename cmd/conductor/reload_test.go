@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -97,6 +98,47 @@ func TestReload(t *testing.T) {
 	if _, metrics := get(p.url + "/metrics"); !strings.Contains(metrics, `conductor_reloads_total{result="applied"} 2`) || !strings.Contains(metrics, `conductor_reloads_total{result="invalid"} 1`) {
 		t.Errorf("metrics of reloads are missing")
 	}
+}
+
+// TestReloadOfBounds raises a bound together with the sources that need it, and keeps everything if
+// the sources do not fit after all.
+func TestReloadOfBounds(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "conductor.yaml")
+	write := func(bound, sources int) {
+		t.Helper()
+		text := fmt.Sprintf("limits: {max_sources: %d}\nsources:\n", bound)
+		for i := range sources {
+			text += fmt.Sprintf("  - {endpoint: 'tcp://127.0.0.1:%d', type: vLLM, modelname: m, instance_id: i-%d, block_size: 16}\n", i+1, i)
+		}
+		must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	write(1, 1)
+	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")
+	write(3, 3)
+	if answer := post(t, p.url+"/admin/reload", "{}", 200); !strings.Contains(answer, `"applied"`) {
+		t.Errorf("raised: %s", answer)
+	}
+	count := func(want int) {
+		t.Helper()
+		if _, answer := get(p.url + "/services"); !strings.Contains(answer, fmt.Sprintf(`"count":%d,`, want)) {
+			t.Errorf("%s, want %d", answer, want)
+		}
+	}
+	count(3)
+	write(4, 3)
+	post(t, p.url+"/admin/reload", "{}", 200)
+	body := `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"NAME","block_size":16,"dp_rank":0}`
+	post(t, p.url+"/register", strings.Replace(body, "NAME", "of-a-client", 1), 200)
+	write(5, 5)
+	if answer := post(t, p.url+"/admin/reload", "{}", 409); !strings.Contains(answer, `"refused"`) || !strings.Contains(answer, "i-4") {
+		t.Errorf("too many: %s", answer)
+	}
+	count(4)
+	post(t, p.url+"/register", strings.Replace(body, "NAME", "another", 1), 503) // the bound is still 4
+	write(1, 1)
+	post(t, p.url+"/admin/reload", "{}", 200)
+	count(2)
 }
 
 // TestReloadWatch changes a file that is watched.

@@ -25,12 +25,15 @@ import (
 	"kvconductor/cmd/internal/memory"
 	"kvconductor/compat/dynamo"
 	"kvconductor/compat/mooncake"
+	"kvconductor/compat/sglang"
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/conductor/replica"
+	"kvconductor/conductor/rpc"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
+	"kvconductor/conductor/watch"
 	"kvconductor/config"
 	"kvconductor/events"
 	"kvconductor/events/journal"
@@ -152,14 +155,17 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	keeper := snapshot.NewKeeper(snapshot.Config{
 		Dir: kept, Conductor: c, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
 	})
+	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers))
+	defer hub.Close()
 	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
+	calls, watches := rpc.NewMetrics(), rpc.NewWatches(cfg.Limits.MaxWatches, cfg.Limits.ClientWatches)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: places, Replica: peers,
 		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, places, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections)
+	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, hub, places, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections, calls, watches)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())
 	}
@@ -179,7 +185,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		keeper.RestoreSources()
 	}
 	again := newReloader(&reloader{
-		load: load, conductor: c, entry: entry, web: web, places: places, budget: budget, allowed: allowed, log: log, current: cfg,
+		load: load, conductor: c, entry: entry, web: web, places: places, budget: budget, watches: watches, allowed: allowed, log: log, current: cfg,
 	})
 	registry.MustRegister(again)
 	defer onHangup(loaded.File != "", again, access, log)()
@@ -187,7 +193,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload:  again.Reload,
+		Reload: again.Reload, Watch: hub, Again: entry.Again,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
@@ -204,6 +210,16 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 			at.Use = []gin.HandlerFunc{access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey)}
 		}
 		return handler(root, c, dialect, at)
+	}
+	web.Special = func(root string) server.Server {
+		if root != config.GRPC {
+			return nil
+		}
+		return grpcServer(c, cfg.SGLang, rpc.Options{
+			Conductor: c, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Idle: cfg.Limits.IdleTimeout,
+			Admission: places, Budget: budget, Watches: watches, Guard: entry.Guard, TLS: web.TLS,
+			Ready: func() bool { return c.Ready().Ready && !web.Draining() }, Metrics: calls, Log: log,
+		})
 	}
 	defer memory.Keep(log, cfg.Memory.Limit == config.Off)()
 	if show != nil {
@@ -231,6 +247,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		return waitForWorkers(settling, cfg.Dynamo, dialect, log)
 	}
 	err = web.Run(ctx, settle, recovers || cfg.Dynamo.MinInitialWorkers > 0)
+	hub.Close() // viewers look for another server
 	if err == nil {
 		drain(web, again.settings().Shutdown.Drain, log)
 		log.Info().Msg("stopping")
@@ -311,6 +328,13 @@ func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conduc
 	published.Mount(r.Group("/conductor/v1"))
 	d.Mount(r.Group("/dynamo/v1"))
 	return r
+}
+
+// grpcServer returns the server of a listener of gRPC, with the services of all dialects.
+func grpcServer(c *conductor.Conductor, cfg config.SGLangDialect, opts rpc.Options) *rpc.Server {
+	s := rpc.NewServer(opts)
+	s.Register(sglang.Desc, sglang.New(sglang.Config{Conductor: c, MaxTokens: opts.MaxTokens, Model: cfg.Model}), sglang.Crash)
+	return s
 }
 
 // shutdown closes the sources and the journal. It returns in time, whatever engines do.
@@ -420,8 +444,8 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		MaxSources:       cfg.Limits.MaxSources,
 		MaxOrphans:       cfg.Limits.MaxOrphans,
 		TTL:              cfg.Index.TTL,
-		MaxBytes:         int(cfg.Index.MaxBytes),
-		MaxBytesTotal:    indexBytes(cfg.Index),
+		MaxBytes:         int(indexBytes(cfg.Index.MaxBytes)),
+		MaxBytesTotal:    indexBytes(cfg.Index.MaxBytesTotal),
 		MaxTokenID:       maxTokenID(cfg.Limits),
 		SaltedOnly:       cfg.Privacy.SaltedOnly,
 		MaxContexts:      cfg.Limits.MaxContexts,
@@ -468,12 +492,12 @@ func onLoopback(all []config.Listener) bool {
 	return true
 }
 
-// indexBytes is the bound of all indexes.
-func indexBytes(cfg config.Index) int64 {
-	if cfg.MaxBytesTotal == config.AutoSize {
+// indexBytes is the bound of one index, or of all, that a setting says, 0 for none.
+func indexBytes(setting int64) int64 {
+	if setting == config.AutoSize {
 		return memory.Fraction(2, 0)
 	}
-	return cfg.MaxBytesTotal
+	return setting
 }
 
 // mostRequestBytes is the bound of bodies and answers in flight, unless the settings or a cgroup

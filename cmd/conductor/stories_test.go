@@ -6,7 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"kvconductor/cmd/internal/sim/proxy"
 	"kvconductor/internal/apitest"
+	"kvconductor/internal/must"
 )
 
 // story is something that goes wrong with an engine. The operator hears of it by doctor and by a
@@ -176,4 +178,33 @@ func (s *story) missing(t *testing.T, p *process, doc *apitest.Document) string 
 		return fmt.Sprintf("doctor says %s, want %s", out, s.doctor)
 	}
 	return ""
+}
+
+// TestStoryOfReplicaBehind holds the connection of one of two servers to their engine.
+func TestStoryOfReplicaBehind(t *testing.T) {
+	t.Parallel()
+	e := newRuledEngine(t, "engine", 0)
+	first, doc := serveProcess(t, "sources:\n"+explainSource(e, "vLLM", "m", "")), apitest.Load(t)
+	e.publish(ruledStored(0, 2))
+	e.settled(first)
+	road, err := proxy.Open(e.pub.Addr().String())
+	must.Succeed(t, err)
+	t.Cleanup(road.Close)
+	second := serveProcess(t, fmt.Sprintf("dynamo: {peers: %q, compare_interval: 200ms}\nsources:\n", first.url)+
+		fmt.Sprintf("  - {endpoint: \"tcp://%s\", type: vLLM, modelname: m, instance_id: engine, block_size: %d}\n", road.Addr(), recordedBlock))
+	e.settled(second)
+	road.Hold(time.Second)
+	e.publish(ruledStored(2, 4))
+	e.settled(first)
+	s := story{doctor: "behind", explain: "source_behind", metric: `conductor_source_finding{code="behind",dp_rank="0",instance_id="engine",tenant_id="default"} 1`}
+	eventually(t, "the operator does not see it", func() (string, bool) {
+		road.Hold(time.Second)
+		missing := s.missing(t, second, doc)
+		return missing, missing == ""
+	})
+	e.settled(second)
+	eventually(t, "the finding stays", func() (string, bool) {
+		_, metrics := get(second.url + "/metrics")
+		return metrics, !strings.Contains(metrics, s.metric)
+	})
 }

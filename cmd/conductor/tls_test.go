@@ -243,6 +243,11 @@ func TestCommandsOverTLS(t *testing.T) {
 	token := filepath.Join(dir, "t.token")
 	entry, err := command("token", "--name", "peer", "--role", "peer", "--role", "query", "--out", token).Output()
 	must.Succeed(t, err)
+	secret, err := os.ReadFile(token)
+	must.Succeed(t, err)
+	if info, err := os.Stat(token); err != nil || info.Mode().Perm() != 0o600 || strings.Contains(string(entry), strings.TrimSpace(string(secret))) {
+		t.Errorf("the token's file: %v %v, its entry: %s", info.Mode(), err, entry)
+	}
 	file := filepath.Join(dir, "credentials.yaml")
 	must.Succeed(t, os.WriteFile(file, append([]byte("tokens:\n"), entry...), 0o600))
 	p, _, _ := tlsProcess(t, ca, "auth: {file: "+file+"}\nsources:\n  - {endpoint: 'tcp://"+engine.pub.Addr().String()+"', type: vLLM, modelname: m, instance_id: e, block_size: 16}\n")

@@ -26,6 +26,9 @@ var (
 
 func newPrompt(bytes int, f body.Field) promptField {
 	shape := append(append(body.Of("model", "block_size"), f), body.Of("tenant_id", "lora_name", "cache_salt", "instance_id")...)
+	if bytes == 8 {
+		shape = append(shape, body.Field{Name: "hash"}) // ours: what the hashes are
+	}
 	return promptField{name: f.Name, bytes: bytes, required: 3, shape: shape}
 }
 
@@ -56,6 +59,11 @@ func (a *asked) take(m *body.Member) (err *failure) {
 		a.BlockSize, err = a.blockSize(m)
 	case a.prompt.name:
 		err = a.numbers(m)
+	case "hash":
+		if !a.prompt.shape.Has(m.Name) {
+			return unknownField(m.Name)
+		}
+		err = a.hashKind(m)
 	case "tenant_id":
 		a.Tenant, err = a.textOf(m)
 	case "lora_name":
@@ -74,6 +82,20 @@ func (a *asked) take(m *body.Member) (err *failure) {
 		err = unknownField(m.Name)
 	}
 	return err
+}
+
+// hashKind reads what the hashes are.
+func (a *asked) hashKind(m *body.Member) *failure {
+	name, err := a.textOf(m)
+	if err != nil {
+		return err
+	}
+	kind, wrong := conductor.ParseHashKind(m.Name, name)
+	if wrong != nil {
+		return bad(m.Name, "invalid_value", "%s", wrong)
+	}
+	a.HashKind = kind
+	return nil
 }
 
 // takeAll reads the fields in the order they came in, and missing ones last. Of a field

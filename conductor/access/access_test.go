@@ -134,6 +134,55 @@ func TestForwardedAddressesCountForNothing(t *testing.T) {
 	}
 }
 
+// TestNamesOfOthersAreNotLocal asks from the same machine under names that a web page's owner can
+// point at it, so that a browser there asks for the page's own origin.
+func TestNamesOfOthersAreNotLocal(t *testing.T) {
+	h := guarded(Policy{Anonymous: Query, Loopback: Admin})
+	for name, want := range map[string]int{
+		"127.0.0.1:13333": 200, "[::1]:13333": 200, "[::1]": 200, "localhost": 200, "LOCALHOST:1": 200, "localhost.:1": 200, "a.localhost:1": 200, "conductor-0:13333": 200, "": 200, "192.0.2.1": 200,
+		"rebind.example": 403, "rebind.example:13333": 403, "rebind.example.:13333": 403, "127.0.0.1.rebind.example": 403, "xlocalhost.example": 403, "localhost.example": 403,
+	} {
+		for _, target := range []string{"GET /metrics", "POST /register"} {
+			method, path, _ := strings.Cut(target, " ")
+			r := httptest.NewRequest(method, path, nil)
+			r.RemoteAddr, r.Host = "127.0.0.1:4711", name
+			r.Header.Set("Content-Type", "application/json")
+			if name != "" {
+				r.Header.Set("Origin", "http://"+name)
+			}
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != want {
+				t.Errorf("%s as %q: %d, want %d", target, name, w.Code, want)
+			}
+		}
+	}
+}
+
+// TestAttemptsOfOneNetwork guesses from addresses of one IPv6 network, which one machine has.
+func TestAttemptsOfOneNetwork(t *testing.T) {
+	known, err := ReadCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	must.Succeed(t, err)
+	h := guarded(Policy{Credentials: known})
+	guess := func(address string) int {
+		r := httptest.NewRequest("POST", "/query", nil)
+		r.RemoteAddr = address
+		r.Header.Set("Authorization", "Bearer wrong")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	last := 0
+	for i := range attemptsAtOnce + 1 {
+		last = guess(fmt.Sprintf("[2001:db8::%x:1]:4711", i))
+	}
+	if last != http.StatusTooManyRequests {
+		t.Errorf("the last of many addresses: %d", last)
+	}
+	if got := guess("[2001:db8:0:1::1]:4711"); got != http.StatusUnauthorized {
+		t.Errorf("another network: %d", got)
+	}
+}
+
 // FuzzGuard sends arbitrary headers. None gives a client more than it has, and none stops the
 // process.
 func FuzzGuard(f *testing.F) {

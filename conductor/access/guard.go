@@ -1,8 +1,10 @@
 package access
 
 import (
+	"crypto/x509"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -108,7 +110,7 @@ func (a *Guard) Check(g *gin.Context) {
 	}
 	r, known := ruleOf(g.Request.Method, pattern)
 	p := a.policy.Load()
-	client, why := a.identify(p, g.Request)
+	client, why := a.identify(p, peerOf(g.Request))
 	switch {
 	case why != nil:
 	case !known:
@@ -131,7 +133,7 @@ func (a *Guard) Check(g *gin.Context) {
 		}
 		return
 	}
-	g.Set(server.FlowKey, &asked{client, client.flow(g.Request)})
+	g.Set(server.FlowKey, &asked{client, client.flow(host(g.Request))})
 	if settle == nil && !r.audited {
 		return
 	}
@@ -144,35 +146,60 @@ func (a *Guard) Check(g *gin.Context) {
 	}
 }
 
+// Again reports whether the client of a request that Check let pass may still make it, and would be
+// the same client. Streams ask: credentials may have been withdrawn meanwhile.
+func (a *Guard) Again(g *gin.Context) bool {
+	r, known := ruleOf(g.Request.Method, g.FullPath())
+	p := a.policy.Load()
+	client, why := a.identify(p, peerOf(g.Request))
+	if !known || why != nil || a.allowed(p, g, r, client) != nil {
+		return false
+	}
+	was := Of(g)
+	return client.Name == was.Name && client.Roles == was.Roles && slices.Equal(client.Tenants, was.Tenants) && client.Tenants.All() == was.Tenants.All()
+}
+
 // noTenants is the scope of a client that may name no tenant.
 var noTenants = []string{}
 
+// peer is what tells who asks.
+type peer struct {
+	address       string            // without the port
+	asked         string            // the name by which the server is asked
+	authorization string            // the header
+	certificate   *x509.Certificate // verified; nil without one
+}
+
+// peerOf returns who makes an HTTP request.
+func peerOf(r *http.Request) peer {
+	who := peer{address: host(r), asked: r.Host, authorization: r.Header.Get("Authorization")}
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		who.certificate = r.TLS.PeerCertificates[0]
+	}
+	return who
+}
+
 // identify returns the client of a request.
-func (a *Guard) identify(p *policy, r *http.Request) (*Client, *refusal) {
+func (a *Guard) identify(p *policy, who peer) (*Client, *refusal) {
 	known := p.credentials
-	if known == nil {
-		return p.nameless(r), nil
+	if known == nil || who.authorization == "" && who.certificate == nil {
+		return p.nameless(who), nil
 	}
-	header := r.Header.Get("Authorization")
-	verified := r.TLS != nil && len(r.TLS.VerifiedChains) > 0
-	if header == "" && !verified {
-		return p.nameless(r), nil
-	}
-	address := host(r)
+	address := server.Neighbourhood(who.address)
 	if a.attempts.exhausted(address) {
 		return nil, errAttempts
 	}
 	var client *Client
 	why := errSubject
-	if header != "" {
-		scheme, text, _ := strings.Cut(header, " ")
+	if who.authorization != "" {
+		scheme, text, _ := strings.Cut(who.authorization, " ")
 		if why = errToken; !strings.EqualFold(scheme, "Bearer") {
 			why = errScheme
 		} else {
 			client = known.byToken(strings.TrimSpace(text))
 		}
 	} else {
-		client = known.byCertificate(r.TLS.PeerCertificates[0])
+		client = known.byCertificate(who.certificate)
 	}
 	if client == nil {
 		a.attempts.take(address, 1)
@@ -182,40 +209,53 @@ func (a *Guard) identify(p *policy, r *http.Request) (*Client, *refusal) {
 }
 
 // nameless returns the client of a request without credentials.
-func (p *policy) nameless(r *http.Request) *Client {
-	if p.loopback.Roles != p.anonymous.Roles && isLoopback(r) {
+func (p *policy) nameless(who peer) *Client {
+	if p.loopback.Roles != p.anonymous.Roles && isLoopback(who.address) && isOwnName(who.asked) {
 		return p.loopback
 	}
 	return p.anonymous
 }
 
-// isLoopback reports whether a request comes from the same machine.
-func isLoopback(r *http.Request) bool {
-	ip := net.ParseIP(host(r))
+// isLoopback reports whether an address is of the same machine.
+func isLoopback(address string) bool {
+	ip := net.ParseIP(address)
 	return ip != nil && ip.IsLoopback()
+}
+
+// isOwnName reports whether a Host header names this machine in a way that no owner of a domain
+// can: by an address, or by a name without a dot. A web page whose owner points its domain at
+// this machine is of the same origin to a browser here, whose requests come from this machine.
+func isOwnName(name string) bool {
+	if h, _, err := net.SplitHostPort(name); err == nil {
+		name = h
+	}
+	if net.ParseIP(strings.Trim(name, "[]")) != nil {
+		return true
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return !strings.Contains(name, ".") || strings.HasSuffix(name, ".localhost")
 }
 
 // host returns the address of a client without its port.
 func host(r *http.Request) string {
-	h, _, err := net.SplitHostPort(r.RemoteAddr)
+	return withoutPort(r.RemoteAddr)
+}
+
+// withoutPort returns the host of host:port.
+func withoutPort(address string) string {
+	h, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return r.RemoteAddr
+		return address
 	}
 	return h
 }
 
 // allowed returns why a client may not ask for a route, nil if it may.
 func (a *Guard) allowed(p *policy, g *gin.Context, r rule, client *Client) *refusal {
+	why := a.hasRole(p, r, client)
 	switch {
-	case !r.open && client.Roles&r.role == 0:
-		if client.Name == "" && p.credentials != nil {
-			return errNoToken
-		}
-		return &refusal{http.StatusForbidden, "forbidden", "this needs the role " + r.role.String() + a.hint(client)}
-	case r.whole && !client.Tenants.All():
-		return errWhole
-	case !r.change:
-		return nil
+	case why != nil || !r.change:
+		return why
 	case a.origins.Check(g.Request) != nil:
 		return errOrigin
 	case isPlainBody(g.Request.Header.Get("Content-Type")):
@@ -224,10 +264,24 @@ func (a *Guard) allowed(p *policy, g *gin.Context, r rule, client *Client) *refu
 	return nil
 }
 
+// hasRole returns why a client lacks what a rule asks for, nil if it does not.
+func (a *Guard) hasRole(p *policy, r rule, client *Client) *refusal {
+	switch {
+	case !r.open && client.Roles&r.role == 0:
+		if client.Name == "" && p.credentials != nil {
+			return errNoToken
+		}
+		return &refusal{http.StatusForbidden, "forbidden", "this needs the role " + r.role.String() + a.hint(client)}
+	case r.whole && !client.Tenants.All():
+		return errWhole
+	}
+	return nil
+}
+
 // hint says how a client without credentials gets a role.
 func (a *Guard) hint(c *Client) string {
 	if c.Name == "" {
-		return "; clients of other machines have it if auth.anonymous or auth.file says so"
+		return "; clients of other machines, and those that ask for a domain, have it if auth.anonymous or auth.file says so"
 	}
 	return ""
 }
@@ -266,17 +320,21 @@ func (a *Guard) refuse(g *gin.Context, why *refusal) {
 
 // audit writes the line of a call. Bodies are not in it: they may hold secrets.
 func (a *Guard) audit(g *gin.Context, client *Client) {
-	status := g.Writer.Status()
+	a.writeAudit(host(g.Request), g.Request.Method, g.Request.URL.Path, g.Writer.Status(), client, g.GetString(SubjectKey))
+}
+
+// writeAudit writes the line of a call with the status that its answer has in HTTP.
+func (a *Guard) writeAudit(address, method, path string, status int, client *Client, subject string) {
 	result := "done"
 	if status >= http.StatusBadRequest {
 		result = "refused"
 	}
 	a.calls.WithLabelValues(result).Inc()
-	line := a.log.Info().Bool("audit", true).Str("address", host(g.Request)).Str("method", g.Request.Method).Str("path", g.Request.URL.Path).Int("status", status)
+	line := a.log.Info().Bool("audit", true).Str("address", address).Str("method", method).Str("path", path).Int("status", status)
 	if client != nil && client.Name != "" {
 		line = line.Str("client", client.Name)
 	}
-	if subject := g.GetString(SubjectKey); subject != "" {
+	if subject != "" {
 		line = line.Str("subject", subject)
 	}
 	line.Msg("audit")

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"kvconductor/conductor/server"
 )
 
 // Limits bound what one client asks. 0 is no bound.
@@ -110,7 +112,7 @@ func (c *clientLimits) take(client *Client, r *http.Request, change bool) (settl
 	if c.requests == nil && c.bytes == nil && c.changes == nil {
 		return nil, nil
 	}
-	key, known := client.flow(r), max(r.ContentLength, 0)
+	key, known := client.flow(host(r)), max(r.ContentLength, 0)
 	switch {
 	case !c.requests.take(key, 1):
 		return nil, tooMany(fmt.Sprintf("limits.client_requests allows %d requests a second", c.limits.Requests))
@@ -147,12 +149,23 @@ func tooMany(text string) *refusal {
 
 // flow names whose share a request takes: that of the tenant if the client has one alone, else
 // that of the client, or of its address.
-func (c *Client) flow(r *http.Request) string {
+func (c *Client) flow(address string) string {
 	switch {
 	case len(c.Tenants) == 1:
 		return c.Tenants[0]
 	case c.Name != "":
 		return c.Name
 	}
-	return host(r)
+	return server.Neighbourhood(address)
+}
+
+// takeCall counts a call of gRPC, whose bytes are not known yet.
+func (c *clientLimits) takeCall(key string) *refusal {
+	switch {
+	case !c.requests.take(key, 1):
+		return tooMany(fmt.Sprintf("limits.client_requests allows %d requests a second", c.limits.Requests))
+	case c.bytes != nil && c.bytes.exhausted(key):
+		return tooMany(fmt.Sprintf("limits.client_bytes allows %d bytes a second", c.limits.Bytes))
+	}
+	return nil
 }

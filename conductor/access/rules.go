@@ -39,17 +39,34 @@ var rules = map[string]rule{
 	"GET /admin/digest":   {role: Peer},
 	"GET /admin/snapshot": {role: Peer, whole: true, audited: true},
 
-	"GET /global_view":      {role: Admin, audited: true},
-	"GET /admin/events":     {role: Admin, audited: true},
-	"GET /admin/prefixes":   {role: Admin},
-	"GET /admin/drain":      {role: Admin},
-	"POST /admin/explain":   {role: Admin, audited: true},
-	"GET /admin/check":      {role: Admin, whole: true, audited: true},
-	"GET /peers":            {role: Admin, whole: true},
-	"POST /register_peer":   {role: Admin, whole: true, change: true, audited: true},
-	"POST /deregister_peer": {role: Admin, whole: true, change: true, audited: true},
-	"POST /admin/reload":    {role: Admin, whole: true, change: true, audited: true},
-	"POST /reopen_logs":     {role: Admin, whole: true, change: true, audited: true},
+	"GET /global_view":          {role: Admin, audited: true},
+	"GET /admin/events":         {role: Admin, audited: true},
+	"GET /admin/stats":          {role: Admin},
+	"GET /admin/live":           {role: Admin},
+	"GET /admin/queries":        {role: Admin},
+	"GET /admin/prefixes":       {role: Admin},
+	"GET /admin/drain":          {role: Admin},
+	"POST /admin/explain":       {role: Admin, audited: true},
+	"GET /admin/check":          {role: Admin, whole: true, audited: true},
+	"GET /peers":                {role: Admin, whole: true},
+	"POST /register_peer":       {role: Admin, whole: true, change: true, audited: true},
+	"POST /deregister_peer":     {role: Admin, whole: true, change: true, audited: true},
+	"POST /admin/reload":        {role: Admin, whole: true, change: true, audited: true},
+	"GET /debug/pprof/:profile": {role: Admin, whole: true, audited: true},
+	"POST /reopen_logs":         {role: Admin, whole: true, change: true, audited: true},
+}
+
+// calls are the rules of the methods of gRPC.
+var calls = map[string]rule{
+	"/kvconductor.v1.Conductor/Query":                                {role: Query},
+	"/kvconductor.v1.Conductor/QueryBatch":                           {role: Query},
+	"/kvconductor.v1.Conductor/Watch":                                {role: Query},
+	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix":                 {role: Query},
+	"/grpc.health.v1.Health/Check":                                   {open: true},
+	"/grpc.health.v1.Health/List":                                    {open: true},
+	"/grpc.health.v1.Health/Watch":                                   {open: true},
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      {open: true},
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {open: true},
 }
 
 // prefixes are those under which the routes of dialects are mounted once more.

@@ -65,6 +65,8 @@ const (
 	FindingFeedback = "feedback_error"
 	// FindingDrift: another replica holds other blocks of the source behind the same batch.
 	FindingDrift = "drift"
+	// FindingBehind: another replica has applied more batches of the source.
+	FindingBehind = "behind"
 )
 
 // Findings are the findings about one source. All methods are safe for concurrent use.

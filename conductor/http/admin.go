@@ -24,6 +24,9 @@ func (a *api) mountAdmin(r gin.IRouter) {
 	r.GET("/events", inJSON(a.events))
 	r.GET("/snapshot", a.snapshot)
 	r.GET("/digest", inJSON(a.digest))
+	r.GET("/stats", inJSON(a.stats))
+	r.GET("/live", a.live)
+	r.GET("/queries", inJSON(a.recentQueries))
 	r.GET("/prefixes", inJSON(a.popular))
 	r.GET("/drain", inJSON(a.drain))
 	r.POST("/reload", inJSON(a.reload))
@@ -111,26 +114,36 @@ func (a *api) events(g *gin.Context) (any, error) {
 	return eventsOf(source, e, span)
 }
 
+// number reads a parameter.
+func number(g *gin.Context, name string, least, most, otherwise uint64) (uint64, error) {
+	text, given := g.GetQuery(name)
+	if !given {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange) || err == nil && (n < least || n > most):
+		return 0, conductor.Invalid(name, "out_of_range", "%s must be from %d to %d, got %s", name, least, most, text)
+	case err != nil:
+		return 0, conductor.Invalid(name, "invalid_value", "%s must be a number, got %q", name, text)
+	}
+	return n, nil
+}
+
 // rangeOf reads the parameters of a range.
 func rangeOf(g *gin.Context) (q journal.Range, err error) {
-	number := func(name string, least, most, otherwise uint64) uint64 {
-		text, given := g.GetQuery(name)
-		if !given || err != nil {
-			return otherwise
-		}
-		n, failed := strconv.ParseUint(text, 10, 64)
-		if errors.Is(failed, strconv.ErrRange) || failed == nil && (n < least || n > most) {
-			err = conductor.Invalid(name, "out_of_range", "%s must be from %d to %d, got %s", name, least, most, text)
-		} else if failed != nil {
-			err = conductor.Invalid(name, "invalid_value", "%s must be a number, got %q", name, text)
+	take := func(name string, least, most, otherwise uint64) uint64 {
+		n, failed := number(g, name, least, most, otherwise)
+		if err == nil {
+			err = failed
 		}
 		return n
 	}
 	_, from := g.GetQuery("from")
 	q = journal.Range{
-		Epoch: number("epoch", 1, math.MaxUint64, 0), Oldest: !from,
-		From: number("from", 0, math.MaxUint64, 0), To: number("to", 0, math.MaxUint64, math.MaxUint64),
-		Limit: int(number("limit", 1, maxEvents, defaultEvents)),
+		Epoch: take("epoch", 1, math.MaxUint64, 0), Oldest: !from,
+		From: take("from", 0, math.MaxUint64, 0), To: take("to", 0, math.MaxUint64, math.MaxUint64),
+		Limit: int(take("limit", 1, maxEvents, defaultEvents)),
 	}
 	if err == nil && q.To < q.From {
 		err = conductor.Invalid("to", "out_of_range", "to must not be less than from, got %d and %d", q.To, q.From)

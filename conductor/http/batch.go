@@ -8,9 +8,13 @@ import (
 	"kvconductor/conductor/body"
 )
 
-// What a batch may say: queries, and what counts for those that do not say it.
-var batchFields = append(body.Shape{{Name: "queries", Kind: body.Objects(queryFields)}},
-	body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "min_matched", "top")...)
+// What a batch may say: queries by tokens or by hashes, and what counts for those that do not say
+// it.
+var (
+	itemFields  = append(slices.Clone(ofHashes), queryFields...)
+	batchFields = append(body.Shape{{Name: "queries", Kind: body.Objects(itemFields)}},
+		body.Of("hash", "model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "min_matched", "top")...)
+)
 
 // batch answers for several prompts, in their order: POST /query_batch. A fault
 // of one is its answer, and does not change the others.
@@ -57,6 +61,8 @@ func (a *api) checkBatch(f *fields, r *body.Request) error {
 			total += m.List.N
 		case m.Name == "token_ids_b64" && !m.Twice && m.Raw[0] == '"':
 			total += len(bytes.TrimRight(body.Unquoted(m.Raw), "=")) * 3 / 16
+		case m.Read && m.Name != name && !m.Twice:
+			total += m.List.N // of hashes
 		}
 	}
 	if total > a.opts.MaxTokens {
@@ -75,9 +81,17 @@ func (a *api) readItem(batch *fields, r *body.Request, i int) (q conductor.Query
 	case body.Repeated(members) != "":
 		return q, duplicate(body.Repeated(members))
 	}
-	f := fields{body: members, spare: batch.body, shape: queryFields, detail: batch.detail}
-	lists := len(r.Tokens)
-	q = f.query(r, a.tokens)
+	f := fields{body: members, spare: batch.body, shape: itemFields, detail: batch.detail}
+	lists, prompt := len(r.Tokens), promptReader(a.tokens)
+	if given, _ := f.member("seq_hashes", "block_hash", "block_hashes"); f.has(given) {
+		for _, other := range [...]string{"token_ids", "token_ids_b64"} {
+			if f.has(other) {
+				f.fail(conductor.Invalid(given, "conflict", "%s and %s are both given", other, given))
+			}
+		}
+		prompt = a.hashes
+	}
+	q = f.query(r, prompt)
 	r.Tokens = r.Tokens[:lists] // what base64 has added is read before the next is
 	return q, f.err
 }

@@ -52,6 +52,12 @@ func (f *fields) member(names ...string) (string, *body.Member) {
 	return name, m
 }
 
+// has reports whether a field is given and not null.
+func (f *fields) has(name string) bool {
+	_, m := f.member(name)
+	return m != nil
+}
+
 // field returns the text of what member finds.
 func (f *fields) field(names ...string) (string, []byte) {
 	name, m := f.member(names...)

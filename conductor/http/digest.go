@@ -93,7 +93,7 @@ func (a *api) digest(g *gin.Context) (any, error) {
 	for i, s := range all {
 		row := digestRow{
 			Source: s.Key().String(), InstanceID: s.Instance, TenantID: s.Tenant, DPRank: s.Rank, Settings: hexText(s.Settings),
-			Epoch: s.Epoch, State: string(s.State), Reason: s.Reason, Missing: s.Missing,
+			Epoch: s.Epoch, State: s.State, Reason: s.Reason, Missing: s.Missing,
 			Checkpoints: make([]checkpointRow, 0, len(s.Checkpoints)), Contexts: make([]contextDigestRow, 0, len(s.Contexts)),
 		}
 		if s.Mark != nil {
@@ -124,7 +124,7 @@ func ReadDigests(body io.Reader) (hashSeed uint64, all []conductor.SourceDigest,
 		return 0, nil, err
 	}
 	for _, row := range in.Sources {
-		s := conductor.SourceDigest{Settings: uint64(row.Settings), Epoch: row.Epoch, Reason: row.Reason, Missing: row.Missing}
+		s := conductor.SourceDigest{Settings: uint64(row.Settings), State: row.State, Epoch: row.Epoch, Reason: row.Reason, Missing: row.Missing}
 		s.Instance, s.Tenant, s.Rank = row.InstanceID, row.TenantID, row.DPRank
 		if row.Mark != nil {
 			mark := row.Mark.checkpoint()

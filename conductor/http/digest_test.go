@@ -47,7 +47,7 @@ func TestDigestAnswer(t *testing.T) {
 			t.Fatalf("%d %+v %v", seed, got, err)
 		}
 		want := c.Digests("")[0]
-		want.Registration, want.State = conductor.Registration{Instance: "e", Tenant: "default"}, ""
+		want.Registration = conductor.Registration{Instance: "e", Tenant: "default"}
 		if !reflect.DeepEqual(got[0], want) {
 			t.Errorf("%+v\nwant %+v", got[0], want)
 		}

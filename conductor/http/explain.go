@@ -7,8 +7,9 @@ import (
 	"kvconductor/conductor/body"
 )
 
-// explainFields is what a body may say: a query's fields but those that limit its rows.
-var explainFields = append(body.Shape{{Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}},
+// explainFields is what a body may say: a query's fields but those that limit its rows, and recent
+// in place of tokens.
+var explainFields = append(body.Shape{{Name: "recent"}, {Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}},
 	slices.DeleteFunc(slices.Clone(promptFields), func(f body.Field) bool { return f.Name == "min_matched" || f.Name == "top" })...)
 
 // explainRow is the answer of /admin/explain. Counts are blocks.
@@ -94,7 +95,7 @@ type elsewhereHeld struct {
 
 // explain says where the prefix of a prompt ends at each source, and why: POST /admin/explain.
 func (a *api) explain(f *fields, r *body.Request) error {
-	q := f.prompt(r, a.tokens)
+	q := a.explained(f, r)
 	if f.err != nil {
 		return f.err
 	}

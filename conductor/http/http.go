@@ -32,6 +32,7 @@ import (
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
+	"kvconductor/conductor/watch"
 )
 
 // Options configures the HTTP room.
@@ -48,6 +49,10 @@ type Options struct {
 	Progress func() conductor.Progress
 	// Draining says that the server is about to leave; nil is never.
 	Draining func() bool
+	// Watch collects for operators; nil collects nothing.
+	Watch *watch.Hub
+	// Again reports whether the client of a request may still make it; nil is always.
+	Again func(*gin.Context) bool
 	// Reload reads the settings again; nil has none.
 	Reload func(dryRun bool) Reload
 	// Version is reported by /health.
@@ -94,6 +99,7 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	r.GET("/ready", inJSON(a.ready))
 	r.GET("/metrics", gin.WrapH(promhttp.HandlerFor(opts.Gatherer, promhttp.HandlerOpts{})))
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
+	r.GET("/debug/pprof/:profile", inJSON(a.profile))
 	a.mountAdmin(r.Group("/admin"))
 	return r
 }
@@ -104,7 +110,7 @@ func isList(g *gin.Context) bool {
 	path := g.FullPath()
 	return g.Request.Method == http.MethodGet && (strings.HasSuffix(path, "/services") || strings.HasSuffix(path, "/workers") ||
 		strings.HasSuffix(path, "/global_view") || path == "/metrics" || path == "/admin/digest" || path == "/admin/events" ||
-		path == "/admin/prefixes" || path == "/admin/drain")
+		path == "/admin/stats" || path == "/admin/prefixes" || path == "/admin/drain")
 }
 
 // Dialect returns the Conductor dialect.
@@ -227,6 +233,9 @@ func describe(err error) (int, errorBody) {
 	)
 	status, reason := server.Status(err)
 	row := errorBody{Error: err.Error(), Reason: reason}
+	if s, why := describeWatch(err); s != 0 {
+		status, row.Reason = s, why
+	}
 	switch {
 	case errors.Is(err, errRecovering):
 		status, row.Reason = http.StatusServiceUnavailable, "recovering"

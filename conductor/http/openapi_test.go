@@ -17,6 +17,7 @@ import (
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
 	conductorserver "kvconductor/conductor/server"
+	"kvconductor/conductor/watch"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
 	"kvconductor/fair"
@@ -30,6 +31,7 @@ type server struct {
 	t      *testing.T
 	engine *gin.Engine
 	places *conductorserver.Admission
+	hub    *watch.Hub
 	doc    *apitest.Document
 }
 
@@ -40,10 +42,12 @@ func newServer(t *testing.T) *server {
 	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, RingBytes: 1 << 16, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	registry.MustRegister(conductor.Collector{Conductor: c})
-	opts := conductorhttp.Options{MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
+	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})
+	t.Cleanup(hub.Close)
+	opts := conductorhttp.Options{Watch: hub, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
 	engine := conductorhttp.New(c, opts)
 	conductorhttp.Mount(engine, c, opts)
-	return &server{t: t, engine: engine, places: admission, doc: apitest.Load(t)}
+	return &server{t: t, engine: engine, places: admission, hub: hub, doc: apitest.Load(t)}
 }
 
 // do makes a request and holds the answer against the document.
@@ -156,6 +160,24 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("GET", "/admin/digest", "", 200)
 	f("GET", "/admin/digest?source=a%7Cdefault%7C0", "", 200)
 	f("GET", "/admin/digest?source=x", "", 404)
+	f("GET", "/admin/stats", "", 200)
+	f("GET", "/admin/stats?top=1", "", 200)
+	f("GET", "/admin/stats?top=-1", "", 400)
+	f("GET", "/admin/queries", "", 200)
+	f("GET", "/admin/live?feed=2", "", 400)
+	viewer, err := s.hub.Join(nil, false)
+	must.Succeed(t, err)
+	f("GET", "/admin/live", "", 503)
+	f("POST", "/query", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 200)
+	queries := s.do("GET", "/admin/queries", "")
+	_, id, _ := strings.Cut(queries.Body.String(), `"id":"`)
+	id, _, _ = strings.Cut(id, `"`)
+	f("POST", "/admin/explain", `{"recent":"`+id+`"}`, 200)
+	f("POST", "/admin/explain", `{"recent":"`+id+`","block_size":1,"model":"m"}`, 200)
+	f("POST", "/admin/explain", `{"recent":"`+id+`","token_ids":[1]}`, 400)
+	f("POST", "/admin/explain", `{"recent":"`+id+`","block_size":0}`, 400)
+	s.hub.Leave(viewer)
+	f("POST", "/admin/explain", `{"recent":"`+id+`"}`, 400)
 	f("GET", "/admin/prefixes", "", 200)
 	f("GET", "/admin/prefixes?top=1", "", 200)
 	f("GET", "/admin/prefixes?top=-1", "", 400)
@@ -166,7 +188,14 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("POST", "/feedback", `{"instance_id":"nil","matched_tokens":32,"cached_tokens":16}`, 404)
 	f("POST", "/feedback", `{"instance_id":"a","matched_tokens":-1,"cached_tokens":16}`, 400)
 	f("POST", "/feedback", `{"instance_id":"a","matched_tokens":1}`, 400)
+	if reports := s.do("GET", "/admin/prefixes", "").Body.String(); !strings.Contains(reports, `"feedback":[{"tenant_id":"default","instance_id":"a","medium":"GPU","reports":1,"precision":0.5,"recall":1}]`) {
+		t.Error(reports)
+	}
+	f("GET", "/admin/prefixes", "", 200)
 	f("POST", "/unregister", `{"instance_id":"b","dp_rank":0}`, 200)
+	s.hub.Close()
+	f("GET", "/admin/live", "", 503)
+	f("GET", "/admin/stats", "", 200)
 }
 
 // FuzzBodies sends arbitrary bodies to every POST endpoint: none may panic, hang

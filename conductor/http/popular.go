@@ -67,7 +67,11 @@ func (a *api) popular(g *gin.Context) (any, error) {
 	for _, l := range access.View(a.conductor, g).Lives() {
 		lives = append(lives, lifeOf(&l))
 	}
-	return gin.H{"sampled": prefixes.Every, "deployments": rows, "lifetimes": lives}, nil
+	reports := []feedbackRow{}
+	for _, f := range access.View(a.conductor, g).Reported() {
+		reports = append(reports, feedbackRow{f.Tenant, f.Instance, f.Medium, f.Reports, f.Precision, f.Recall})
+	}
+	return gin.H{"sampled": prefixes.Every, "deployments": rows, "lifetimes": lives, "feedback": reports}, nil
 }
 
 func popularOf(p *conductor.Popular) popularRow {
@@ -123,6 +127,16 @@ func lifeOf(l *conductor.MediumLife) lifeRow {
 		}
 	}
 	return row
+}
+
+// feedbackRow is what was reported of an instance and medium.
+type feedbackRow struct {
+	TenantID   string  `json:"tenant_id"`
+	InstanceID string  `json:"instance_id"`
+	Medium     string  `json:"medium"`
+	Reports    uint64  `json:"reports"`
+	Precision  float64 `json:"precision"`
+	Recall     float64 `json:"recall"`
 }
 
 // lossRow is the loss of an instance in one context.

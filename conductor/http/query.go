@@ -2,6 +2,7 @@ package http
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/gin-gonic/gin"
@@ -18,7 +19,8 @@ var (
 	promptFields = append(body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "min_matched", "top"),
 		body.Field{Name: "lora_id", Kind: body.Ignored})
 	queryFields = append(body.Shape{{Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}}, promptFields...)
-	hashFields  = append(body.Shape{{Name: "seq_hashes", Kind: hashes}, {Name: "block_hash", Kind: hashes}, {Name: "block_hashes", Kind: hashes}}, promptFields...)
+	ofHashes    = body.Shape{{Name: "seq_hashes", Kind: hashes}, {Name: "block_hash", Kind: hashes}, {Name: "block_hashes", Kind: hashes}, {Name: "hash"}}
+	hashFields  = append(slices.Clone(ofHashes), promptFields...)
 )
 
 // tokens reads a prompt given as tokens: POST /query.
@@ -26,10 +28,14 @@ func (a *api) tokens(f *fields, r *body.Request, q *conductor.Query) {
 	q.Tokens = f.tokens(r, a.opts.MaxTokens)
 }
 
-// hashes reads a prompt given as canonical seq hashes: POST /query_by_hash. block_hash is
-// the name earlier drafts used.
+// hashes reads a prompt given as hashes of a kind: POST /query_by_hash. block_hash is the name
+// earlier drafts used.
 func (a *api) hashes(f *fields, r *body.Request, q *conductor.Query) {
 	q.ByHash = true
+	var err error
+	if q.HashKind, err = conductor.ParseHashKind("hash", f.text("hash")); err != nil {
+		f.fail(err)
+	}
 	q.Hashes = f.hashes(r, a.opts.MaxTokens, "seq_hashes", "block_hash", "block_hashes")
 }
 

@@ -43,7 +43,8 @@ const (
 	Incomparable = "incomparable" // no batch in common, or another registration
 )
 
-var results = []string{Equal, Suspected, Different, Unsettled, Incomparable}
+// results has the results, the worst last.
+var results = []string{Equal, Incomparable, Unsettled, Suspected, Different}
 
 // Drift is the state of the comparisons with peers.
 type Drift struct {
@@ -52,6 +53,17 @@ type Drift struct {
 	Blocks      int            // memberships of this server in equal and different pairs of the last round
 	Differences uint64         // differences that were confirmed
 	Resyncs     uint64         // resyncs that they led to
+	Behind      uint64         // most batches that a peer had applied in the last round and this server not
+	Peers       map[string]PeerDrift
+}
+
+// PeerDrift is the last comparison with one peer.
+type PeerDrift struct {
+	Compared  time.Time // zero before the first one
+	Worst     string    // result of a source, "" if there is none
+	Different int       // sources
+	Behind    uint64    // most batches of a source that it had applied and this server not
+	Error     string    // why the last try was none, "" if it was one
 }
 
 // Drift returns the state of the comparisons.
@@ -59,7 +71,7 @@ func (r *Replica) Drift() Drift {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	d := r.drift
-	d.Sources = maps.Clone(d.Sources)
+	d.Sources, d.Peers = maps.Clone(d.Sources), maps.Clone(d.Peers)
 	return d
 }
 
@@ -75,6 +87,7 @@ type comparer struct {
 	c       *conductor.Conductor
 	suspect map[pair]uint64 // batch at which a difference was seen
 	differs map[pair]bool   // confirmed, and not equal since
+	late    map[pair]bool   // behind the peer in the last round
 	retry   map[conductor.Key]retry
 	refused map[string]string // peers that are left alone, and why
 }
@@ -90,7 +103,7 @@ type retry struct {
 // and both if both are whole.
 func (r *Replica) Compare(ctx context.Context, c *conductor.Conductor, interval time.Duration) {
 	m := &comparer{
-		r: r, c: c, suspect: make(map[pair]uint64), differs: make(map[pair]bool),
+		r: r, c: c, suspect: make(map[pair]uint64), differs: make(map[pair]bool), late: make(map[pair]bool),
 		retry: make(map[conductor.Key]retry), refused: make(map[string]string),
 	}
 	tick := time.NewTicker(interval)
@@ -107,8 +120,10 @@ func (r *Replica) Compare(ctx context.Context, c *conductor.Conductor, interval 
 
 // round compares all sources with those of each peer once.
 func (m *comparer) round(ctx context.Context) {
-	d := Drift{Sources: make(map[string]int)}
+	d := Drift{Sources: make(map[string]int), Peers: make(map[string]PeerDrift)}
+	before := m.r.Drift().Peers
 	verdicts := make(map[conductor.Key]string) // the worst, of sources that some peer has
+	behind := make(map[conductor.Key]string)   // why, of sources that some peer has; "" if they are not
 	seen := make(map[pair]bool)
 	for _, peer := range m.r.Peers() {
 		theirs, err := m.ask(ctx, peer)
@@ -116,9 +131,13 @@ func (m *comparer) round(ctx context.Context) {
 			return
 		}
 		if m.refuse(peer, err); err != nil {
+			p := before[peer]
+			p.Error = err.Error()
+			d.Peers[peer] = p
 			continue
 		}
 		d.Compared = time.Now()
+		with := PeerDrift{Compared: d.Compared}
 		ours := make(map[conductor.Key]*conductor.SourceDigest)
 		all := m.c.Digests("")
 		for i := range all {
@@ -131,13 +150,21 @@ func (m *comparer) round(ctx context.Context) {
 				continue
 			}
 			seen[p] = true
+			n, text := m.lag(p, our, their)
+			with.Behind = max(with.Behind, n)
+			d.Behind = max(d.Behind, n)
+			if text != "" || behind[p.key] == "" {
+				behind[p.key] = text
+			}
 			result, blocks := m.judge(p, our, their)
 			d.Sources[result]++
 			d.Blocks += blocks
+			with.count(result)
 			if result == Different || result == Equal && verdicts[p.key] == "" {
 				verdicts[p.key] = result
 			}
 		}
+		d.Peers[peer] = with
 	}
 	for key, verdict := range verdicts {
 		if verdict == Equal {
@@ -147,9 +174,13 @@ func (m *comparer) round(ctx context.Context) {
 			}
 		}
 	}
+	for key, text := range behind {
+		m.c.ReportBehind(key, text)
+	}
 	maps.DeleteFunc(m.retry, func(_ conductor.Key, t retry) bool { return time.Since(t.after) > t.pause })
 	maps.DeleteFunc(m.suspect, func(p pair, _ uint64) bool { return !seen[p] })
 	maps.DeleteFunc(m.differs, func(p pair, _ bool) bool { return !seen[p] })
+	maps.DeleteFunc(m.late, func(p pair, _ bool) bool { return !seen[p] })
 	m.r.noteDrift(func(now *Drift) {
 		d.Differences, d.Resyncs = now.Differences, now.Resyncs
 		if d.Compared.IsZero() {
@@ -157,6 +188,16 @@ func (m *comparer) round(ctx context.Context) {
 		}
 		*now = d
 	})
+}
+
+// count counts the result of a source.
+func (p *PeerDrift) count(result string) {
+	if result == Different {
+		p.Different++
+	}
+	if slices.Index(results, result) > slices.Index(results, p.Worst) {
+		p.Worst = result
+	}
 }
 
 // noteDrift changes the state of the comparisons.
@@ -207,6 +248,23 @@ func (m *comparer) refuse(peer string, err error) {
 		m.refused[peer] = why
 		m.r.cfg.Log.Warn().Str("peer", peer).Err(err).Msg("a peer cannot be compared with")
 	}
+}
+
+// lag returns how many batches a synced peer had applied that this server, which is asked later, has
+// not. The text says so from the second round on.
+func (m *comparer) lag(p pair, our, their *conductor.SourceDigest) (batches uint64, text string) {
+	if their.Synced() && their.Mark != nil {
+		next := uint64(0)
+		if our.Mark != nil {
+			next = our.Mark.Seq + 1
+		}
+		batches = max(their.Mark.Seq+1, next) - next
+	}
+	if batches > 0 && m.late[p] {
+		text = fmt.Sprintf("the replica %s has applied %d batches more: this server does not get them, or does not keep up", p.peer, batches)
+	}
+	m.late[p] = batches > 0
+	return batches, text
 }
 
 // judge compares a source with that of a peer, and acts on a confirmed difference. It returns the

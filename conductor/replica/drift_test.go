@@ -257,6 +257,46 @@ func TestCompareResyncsPartialSide(t *testing.T) {
 	})
 }
 
+// TestCompareFindsWhoIsBehind holds one side back, and lets it go on.
+func TestCompareFindsWhoIsBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, w := new(streamtest.Network), web{}
+		a, b := newTwin(n, w, "a", 7, "http://b"), newTwin(n, w, "b", 7, "http://a")
+		defer a.c.Close()
+		defer b.c.Close()
+		for _, side := range []*twin{a, b} {
+			side.follow(t, "e")
+			side.run(t)
+		}
+		synctest.Wait()
+		p := n.At("tcp://e:1")
+		say(p, stored(1, 3))
+		synctest.Wait()
+		must.Succeed(t, b.c.Pause(conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant}))
+		say(p, stored(100, 2))
+		say(p, stored(200, 2))
+		look := func(after time.Duration, behind uint64, finding string) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			found := ""
+			for _, f := range b.c.Services()[0].Findings {
+				found += f.Code + ": " + f.Message
+			}
+			if d := b.r.Drift(); d.Behind != behind || !strings.HasPrefix(found, finding) || finding == "" && found != "" {
+				t.Errorf("%d batches behind, finding %q", d.Behind, found)
+			}
+			if d := a.r.Drift(); d.Behind != 0 || len(a.c.Services()[0].Findings) != 0 {
+				t.Errorf("the other side: %+v, %+v", d, a.c.Services()[0].Findings)
+			}
+		}
+		look(61*time.Second, 2, "")
+		look(time.Minute, 2, "behind: the replica http://a has applied 2 batches more")
+		must.Succeed(t, b.c.Unpause(conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant}))
+		look(time.Minute, 0, "")
+	})
+}
+
 // TestCompareLeavesAlone has peers that cannot be compared with. Each is one line of the log.
 func TestCompareLeavesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,6 +14,7 @@ var (
 	descPairs       = prometheus.NewDesc("conductor_drift_sources", "Sources in the last comparison with the peers, once for each peer, by result.", []string{"result"}, nil)
 	descPairBlocks  = prometheus.NewDesc("conductor_drift_blocks", "Block memberships that the last comparison with the peers was about.", nil, nil)
 	descDifferences = prometheus.NewDesc("conductor_drift_differences_total", "Confirmed differences between a source and that of a peer.", nil, nil)
+	descBehind      = prometheus.NewDesc("conductor_drift_behind_batches", "Most batches of one source that a peer had applied in the last comparison and this server had not.", nil, nil)
 	descResyncs     = prometheus.NewDesc("conductor_drift_resyncs_total", "Resyncs of sources after a confirmed difference.", nil, nil)
 )
 
@@ -49,6 +50,7 @@ func (r *Replica) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(descCompared, at)
 	gauge(descPairBlocks, float64(d.Blocks))
+	gauge(descBehind, float64(d.Behind))
 	for _, result := range results {
 		gauge(descPairs, float64(d.Sources[result]), result)
 	}

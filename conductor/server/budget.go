@@ -70,6 +70,19 @@ func (b *Budget) release(flow string, n int64) {
 	}
 }
 
+// Reserve takes memory for n bytes that a flow has sent, and the numbers in them. It returns
+// body.ErrMemory if they do not fit, else what gives the memory back.
+func (b *Budget) Reserve(flow string, n int64) (release func(), err error) {
+	want := perByte*n - free
+	if b == nil || want <= 0 {
+		return func() {}, nil
+	}
+	if !b.reserve(flow, want) {
+		return nil, body.ErrMemory
+	}
+	return func() { b.release(flow, want) }, nil
+}
+
 // Bound is the middleware that counts bodies and answers. It runs behind Decoded: the bytes of
 // a body are the decoded ones.
 func (b *Budget) Bound(g *gin.Context) {

@@ -2,10 +2,21 @@ package server
 
 import (
 	"net"
+	"net/netip"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
+
+// Neighbourhood returns what bounds of an address count: the address, or of an IPv6 address its
+// network of 64 bits, as one machine has all addresses of that.
+func Neighbourhood(address string) string {
+	ip, err := netip.ParseAddr(address)
+	if err != nil || ip.Is4() || ip.Is4In6() {
+		return address
+	}
+	return netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
+}
 
 // Connections bounds the open connections of all listeners. 0 is no bound. A connection beyond
 // a bound is closed at once. Its methods are safe for concurrent use.
@@ -56,8 +67,8 @@ func (c *Connections) leave(address string) {
 }
 
 var (
-	descConnections        = prometheus.NewDesc("conductor_connections", "Open HTTP connections.", nil, nil)
-	descConnectionsRefused = prometheus.NewDesc("conductor_connections_refused_total", "HTTP connections closed because of limits.max_connections or limits.connections_per_address.", nil, nil)
+	descConnections        = prometheus.NewDesc("conductor_connections", "Open connections, of HTTP and of gRPC.", nil, nil)
+	descConnectionsRefused = prometheus.NewDesc("conductor_connections_refused_total", "Connections closed because of limits.max_connections or limits.connections_per_address.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -85,6 +96,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		address, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+		address = Neighbourhood(address)
 		if !l.bounds.enter(address) {
 			c.Close()
 			continue

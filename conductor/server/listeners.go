@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -23,7 +24,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Listener is one HTTP port.
+// Listener is one port.
 type Listener struct {
 	Address string
 	Dialect string // at the root
@@ -36,10 +37,13 @@ type Timeouts struct {
 	Idle time.Duration // between two requests, and for one piece of an answer
 }
 
-// Servers are the HTTP servers of all listeners. Its methods are called by one goroutine.
+// Servers are the servers of all listeners. Its methods are called by one goroutine.
 type Servers struct {
 	// Handler returns the handler of a listener by the dialect at its root. Set it before Run.
 	Handler func(dialect string) http.Handler
+	// Special returns the server of a dialect that is not HTTP, nil if Handler serves it. It may be
+	// nil. Its server does TLS itself. Set it before Run.
+	Special func(dialect string) Server
 	// TLS has the certificates of all listeners; nil serves without TLS. Set it before Run.
 	TLS *tls.Config
 	// Connections bounds those that are open.
@@ -53,11 +57,20 @@ type Servers struct {
 	busy     busy
 }
 
+// Server serves the connections of one listener. *http.Server is one.
+type Server interface {
+	Serve(net.Listener) error
+	// Shutdown ends the server once the requests in flight have ended. It returns an error if ctx
+	// ends first; Close cuts them off then.
+	Shutdown(ctx context.Context) error
+	Close() error
+}
+
 // port is one listener.
 type port struct {
 	Listener
 	bound  net.Listener // nil while the port is closed
-	server *http.Server // nil until the port is served
+	server Server       // nil until the port is served
 }
 
 // NewServers returns the servers of some listeners. It opens no port.
@@ -124,19 +137,27 @@ func (s *Servers) start(ports []*port) error {
 		return err
 	}
 	for _, p := range ports {
-		p.server = NewServer(s.parting(s.Handler(p.Dialect)), s.timeouts)
 		s.log.Info().Str("address", p.bound.Addr().String()).Str("dialect", p.Dialect).Msg("listening")
-		p.server.ConnState = s.busy.note
-		p.server.ErrorLog = stdlog.New(debugLines{s.log}, "", 0)
 		bound := s.Connections.limit(p.bound)
-		if s.TLS == nil {
-			go func() { s.failed <- p.server.Serve(Joined(bound)) }()
+		if s.Special != nil {
+			p.server = s.Special(p.Dialect)
+		}
+		if p.server != nil {
+			go func() { s.failed <- p.server.Serve(bound) }()
 			continue
 		}
-		p.server.TLSConfig = s.TLS
-		p.server.Protocols.SetHTTP2(true)
-		p.server.Protocols.SetUnencryptedHTTP2(false)
-		go func() { s.failed <- p.server.ServeTLS(bound, "", "") }()
+		web := NewServer(s.parting(s.Handler(p.Dialect)), s.timeouts)
+		p.server = web
+		web.ConnState = s.busy.note
+		web.ErrorLog = stdlog.New(debugLines{s.log}, "", 0)
+		if s.TLS == nil {
+			go func() { s.failed <- web.Serve(Joined(bound)) }()
+			continue
+		}
+		web.TLSConfig = s.TLS
+		web.Protocols.SetHTTP2(true)
+		web.Protocols.SetUnencryptedHTTP2(false)
+		go func() { s.failed <- web.ServeTLS(bound, "", "") }()
 	}
 	return nil
 }
@@ -216,7 +237,7 @@ func (s *Servers) Run(ctx context.Context, settle func(context.Context) bool, ta
 		case <-ctx.Done():
 			return nil
 		case err := <-s.failed:
-			return fmt.Errorf("HTTP server: %w", err)
+			return fmt.Errorf("server: %w", err)
 		case all := <-settled:
 			settled = nil
 			if !all {
@@ -268,13 +289,17 @@ func (s *Servers) Shutdown(timeout time.Duration) {
 		}
 	}
 	s.busy.wait(ctx, min(answering, timeout/2)) // net/http drops requests that it reads from now on
+	var ending sync.WaitGroup
 	for _, p := range s.ports {
 		if p.server == nil {
 			continue
 		}
-		if err := p.server.Shutdown(ctx); err != nil {
-			s.log.Warn().Err(err).Msg("requests were cut off")
-			p.server.Close()
-		}
+		ending.Go(func() {
+			if err := p.server.Shutdown(ctx); err != nil {
+				s.log.Warn().Err(err).Str("address", p.Address).Msg("requests were cut off")
+				p.server.Close()
+			}
+		})
 	}
+	ending.Wait()
 }

@@ -15,7 +15,7 @@ const pieceSize = 64 << 10
 // a handler sets holds if it is the earlier one.
 func paced(h http.Handler, patience time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p := &pacedWriter{ResponseWriter: w, patience: patience}
+		p := &pacedWriter{ResponseWriter: w, patience: patience, shared: r.ProtoMajor > 1}
 		p.deadline, _ = w.(deadliner)
 		if r.ProtoMajor == 1 { // else requests share the connection
 			if p.deadline != nil {
@@ -36,6 +36,7 @@ type pacedWriter struct {
 	patience time.Duration
 	conn     *joinedConn // nil where pieces are not joined
 	own      time.Time   // the handler's deadline, zero for none
+	shared   bool        // with other requests: a deadline that passes ends the stream, written to or not
 }
 
 // Unwrap is for http.ResponseController.
@@ -71,7 +72,9 @@ func (p *pacedWriter) send(piece []byte) (n int, err error) {
 func (p *pacedWriter) Flush() {
 	if f, ok := p.ResponseWriter.(http.Flusher); ok {
 		p.begin()
-		f.Flush()
+		if f.Flush(); p.shared && p.deadline != nil {
+			p.deadline.SetWriteDeadline(time.Time{}) // the next piece may come later
+		}
 	}
 }
 

@@ -78,6 +78,7 @@ type Status struct {
 	Written, Failed int
 	Last            Summary       // of the newest
 	LastTook        time.Duration // to write it
+	Error           string        // why none could be written, "" since one was
 }
 
 // NewKeeper returns a Keeper.
@@ -293,10 +294,10 @@ func (k *Keeper) save() {
 	sum, err := k.cfg.Dir.Save(k.cfg.Conductor, start, k.cfg.Keep)
 	took := k.cfg.Now().Sub(start)
 	if err != nil {
-		k.note(func(st *Status) { st.Failed++ })
+		k.note(func(st *Status) { st.Failed, st.Error = st.Failed+1, err.Error() })
 		k.cfg.Log.Error().Err(err).Msg("no snapshot could be written, those before stay")
 		return
 	}
-	k.note(func(st *Status) { st.Written, st.Last, st.LastTook = st.Written+1, sum, took })
+	k.note(func(st *Status) { st.Written, st.Last, st.LastTook, st.Error = st.Written+1, sum, took, "" })
 	k.cfg.Log.Debug().Int("blocks", sum.Blocks).Int64("bytes", sum.Bytes).Int("left_out", sum.LeftOut).Dur("took", took).Msg("snapshot written")
 }

@@ -193,6 +193,15 @@ var (
 	all4   = netip.MustParseAddr("255.255.255.255")
 )
 
+// translated are networks whose addresses a router may turn into one of IPv4 that they do not show
+// in a fixed place, or that nothing uses any more.
+var translated = []netip.Prefix{
+	netip.MustParsePrefix("64:ff9b:1::/48"),  // NAT64 of the network itself
+	netip.MustParsePrefix("2001::/32"),       // Teredo
+	netip.MustParsePrefix("::/96"),           // IPv4-compatible
+	netip.MustParsePrefix("::ffff:0:0:0/96"), // IPv4-translated
+}
+
 // usual reports whether default allows an address.
 func (r *Rules) usual(addr netip.Addr) bool {
 	switch b := addr.As16(); {
@@ -208,6 +217,11 @@ func (r *Rules) usual(addr netip.Addr) bool {
 	}
 	if addr.IsLoopback() {
 		return r.local
+	}
+	for _, n := range translated {
+		if n.Contains(addr) {
+			return false
+		}
 	}
 	return addr.IsValid() && !addr.IsUnspecified() && !addr.IsMulticast() && !addr.IsLinkLocalUnicast() && !here.Contains(addr) && addr != all4
 }

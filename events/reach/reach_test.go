@@ -24,7 +24,8 @@ func TestDefault(t *testing.T) {
 		}
 	}
 	for _, at := range strings.Fields(`169.254.169.254:80 169.254.1.1:80 [fe80::1]:80 [fd00:ec2::254]:80 100.100.100.200:80 168.63.129.16:80 0.0.0.0:80 0.1.2.3:80
-		[::]:80 224.0.0.1:80 255.255.255.255:80 [ff02::1]:80 [::ffff:169.254.169.254]:80 [64:ff9b::a9fe:a9fe]:80 [2002:a9fe:a9fe::1]:80 [fe80::1%eth0]:80`) {
+		[::]:80 224.0.0.1:80 255.255.255.255:80 [ff02::1]:80 [::ffff:169.254.169.254]:80 [64:ff9b::a9fe:a9fe]:80 [2002:a9fe:a9fe::1]:80 [fe80::1%eth0]:80
+		[64:ff9b:1::a9fe:a9fe]:80 [2001:0:a9fe:a9fe::1]:80 [::169.254.169.254]:80 [::ffff:0:169.254.169.254]:80`) {
 		if addr := netip.MustParseAddrPort(at); r.TCP(addr) || local.TCP(addr) {
 			t.Errorf("%s is allowed", at)
 		}
@@ -90,4 +91,41 @@ func TestBadRules(t *testing.T) {
 			t.Errorf("%q is a rule", text)
 		}
 	}
+}
+
+// FuzzRules reads arbitrary rules and holds them against arbitrary addresses. No rule but one with
+// the address in it allows what the network keeps for itself, however the address is written.
+func FuzzRules(f *testing.F) {
+	for _, rule := range []string{"default", "tcp://10.0.0.0/8", "tcp://[fd00::/8]:5000-6000", "tcp://*:1-65535", "ipc:///run/", "bind:tcp://*:7000", "tcp://[", "tcp://]:1", "tcp://::1"} {
+		f.Add(rule, "169.254.169.254", "/run/../x", uint16(80))
+		f.Add(rule, "64:ff9b::7f00:1", "@x", uint16(1))
+	}
+	f.Fuzz(func(t *testing.T, rule, address, name string, port uint16) {
+		CheckRule(rule) // whatever it is
+		standard := parse(t, false, "default")
+		addr, err := netip.ParseAddr(address)
+		if err != nil {
+			return
+		}
+		at := netip.AddrPortFrom(addr, port)
+		if plain := addr.Unmap().WithZone(""); standard.TCP(at) && (plain.IsLoopback() || plain.IsLinkLocalUnicast() || plain.IsMulticast() || plain.IsUnspecified()) {
+			t.Errorf("default allows %s", at)
+		}
+		if standard.Path(name) || standard.Bind(port) {
+			t.Errorf("default allows %q or port %d", name, port)
+		}
+		r, err := Parse([]string{rule}, false)
+		if err != nil || rule == "default" {
+			return
+		}
+		if r.TCP(at) && !strings.HasPrefix(rule, "tcp://") {
+			t.Errorf("%q allows %s", rule, at)
+		}
+		if mapped := netip.AddrPortFrom(netip.AddrFrom16(addr.As16()), port); r.TCP(mapped) != r.TCP(at) {
+			t.Errorf("%q tells %s and %s apart", rule, at, mapped)
+		}
+		if r.Path(name) && !strings.HasPrefix(rule, "ipc://") || r.Bind(port) && !strings.HasPrefix(rule, "bind:") {
+			t.Errorf("%q allows %q or port %d", rule, name, port)
+		}
+	})
 }

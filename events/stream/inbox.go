@@ -100,6 +100,16 @@ func (b *inbox) take() (input, bool) {
 	return in, true
 }
 
+// oldest returns when the first batch of the inbox arrived, zero without any.
+func (b *inbox) oldest() time.Time {
+	for i := range b.items[b.off:] {
+		if in := &b.items[b.off+i]; in.kind == inLive || in.kind == inReplay {
+			return in.at
+		}
+	}
+	return time.Time{}
+}
+
 // push hands an input to the machine. A live batch waits for room in the queue. push
 // returns false for a replayed batch without room, and if ctx has ended with the
 // connection that the input is of.
@@ -178,7 +188,13 @@ func (s *Stream) take() (input, bool) {
 // next, and lets the live reader go on if there is room. turn and mu are held.
 func (s *Stream) hold(next *input) {
 	s.view.heldLen, s.view.heldBytes = s.machine.held.len(), s.machine.held.bytes
+	if s.view.heldLen > 0 {
+		s.view.heldAt = s.machine.held.head().at
+	}
 	if next != nil && next.kind == inLive {
+		if s.view.heldLen == 0 {
+			s.view.heldAt = next.at
+		}
 		s.view.heldLen++
 		s.view.heldBytes += len(next.payload)
 	}

@@ -59,6 +59,8 @@ type Status struct {
 	// Queued and QueuedBytes are batches received and not applied, and the bytes of
 	// their payloads. At Config.Queue or Config.QueueBytes the stream stops reading.
 	Queued, QueuedBytes int
+	// OldestAt is when the batch arrived that has waited longest among those, zero without any.
+	OldestAt time.Time
 	// Bytes is the memory of fingerprints and of lists of batches, payloads left out.
 	Bytes int
 
@@ -86,7 +88,8 @@ type view struct {
 	// heldLen and heldBytes are the batches in the machine, which count against the
 	// queue.
 	heldLen, heldBytes int
-	throttled          bool // a live batch waits for room
+	heldAt             time.Time // arrival of the first of them; valid if heldLen > 0
+	throttled          bool      // a live batch waits for room
 }
 
 func newView(m *machine) view {
@@ -215,6 +218,12 @@ func (s *Stream) Status() Status {
 	}
 	st.Queued = s.inbox.liveLen + s.inbox.replayLen + v.heldLen
 	st.QueuedBytes = s.inbox.liveBytes + s.inbox.replayBytes + v.heldBytes
+	if st.Queued > 0 {
+		st.OldestAt = s.inbox.oldest()
+		if v.heldLen > 0 && (st.OldestAt.IsZero() || v.heldAt.Before(st.OldestAt)) {
+			st.OldestAt = v.heldAt
+		}
+	}
 	st.Bytes += cap(s.inbox.items) * int(unsafe.Sizeof(input{}))
 	st.State = v.shown
 	switch {

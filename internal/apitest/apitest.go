@@ -4,6 +4,7 @@ package apitest
 import (
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -35,6 +36,9 @@ func Load(t testing.TB) *Document {
 	return &Document{doc, router}
 }
 
+// parameter is a part of a path that the router names.
+var parameter = regexp.MustCompile(`:([a-z]+)`)
+
 // CompareRoutes compares routes with the paths that described selects, both ways. HEAD is
 // GET without its body.
 func (d *Document) CompareRoutes(t *testing.T, routes gin.RoutesInfo, described func(path string) bool) {
@@ -42,7 +46,7 @@ func (d *Document) CompareRoutes(t *testing.T, routes gin.RoutesInfo, described 
 	var have, want []string
 	for _, r := range routes {
 		if r.Method != http.MethodHead {
-			have = append(have, r.Method+" "+r.Path)
+			have = append(have, r.Method+" "+parameter.ReplaceAllString(r.Path, "{$1}"))
 		}
 	}
 	for path, item := range d.Paths.Map() {

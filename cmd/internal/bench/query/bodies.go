@@ -61,6 +61,28 @@ func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
 	return nil, fmt.Errorf("codec is %q, must be one of %q", codec, Codecs)
 }
 
+// bodyOf encodes the prompt of a family, by its tokens or its hashes.
+func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error) {
+	if !isGRPC(codec) && codec != JSONHashes {
+		return l.body(codec, tokens)
+	}
+	hashes := make([]uint64, l.Tokens/l.BlockSize)
+	for i := range hashes {
+		hashes[i] = ^uint64(i) // of blocks that no instance holds
+		if i < l.held() {
+			hashes[i] = l.hash(family, i)
+		}
+	}
+	if codec == JSONHashes {
+		body := l.jsonBody("seq_hashes", func(dst []byte) []byte {
+			text, _ := json.Marshal(hashes) // numbers always encode
+			return append(dst, text...)
+		})
+		return append(body[:len(body)-1], `, "hash": "engine"}`...), nil
+	}
+	return l.message(codec, tokens, hashes)
+}
+
 // jsonBody writes spaces where Python's encoder does, which most clients use, and the
 // prompt last.
 func (l *Load) jsonBody(name string, prompt func([]byte) []byte) []byte {
@@ -92,7 +114,12 @@ type answer map[string]struct {
 // checkAnswer returns an error if an answer differs from the correct one of a prompt.
 func (l *Load) checkAnswer(codec string, family int, body []byte) error {
 	var got answer
-	if contentType(codec) == "application/json" {
+	if isGRPC(codec) {
+		var err error
+		if got, err = l.grpcAnswer(codec, body); err != nil {
+			return err
+		}
+	} else if contentType(codec) == "application/json" {
 		var tenants map[string]answer
 		if err := json.Unmarshal(body, &tenants); err != nil {
 			return fmt.Errorf("an answer is not JSON: %w", err)

@@ -34,7 +34,7 @@ const sampled = 128
 type client struct {
 	load     *Load
 	codec    string
-	path     string // answers to others than pathQuery are not compared
+	path     string // answers to pathRead are not compared
 	requests []request
 	askers   []asker
 	checked  atomic.Uint64
@@ -47,9 +47,13 @@ func newClient(c *Config, address, path, codec string, http2 bool) (*client, err
 	var tokens []uint32
 	for f := range c.prompts() {
 		tokens = c.prompt(tokens[:0], f)
-		body, err := c.body(codec, tokens)
+		body, err := c.bodyOf(codec, f, tokens)
 		if err != nil {
 			return nil, err
+		}
+		if isGRPC(codec) {
+			k.requests = append(k.requests, request{f, body, body})
+			continue
 		}
 		whole, err := rendered("http://"+address+path, codec, body)
 		if err != nil {
@@ -58,6 +62,15 @@ func newClient(c *Config, address, path, codec string, http2 bool) (*client, err
 		k.requests = append(k.requests, request{f, whole, whole[len(whole)-len(body):]})
 	}
 	for range c.Connections {
+		if isGRPC(codec) {
+			a, err := dialGRPC(address, codec)
+			if err != nil {
+				k.close()
+				return nil, err
+			}
+			k.askers = append(k.askers, a)
+			continue
+		}
 		if http2 {
 			k.askers = append(k.askers, dialHTTP2(address, path, codec))
 			continue
@@ -101,7 +114,7 @@ func (k *client) compare(a asker, r *request) error {
 
 func (k *client) check(r *request, body []byte) error {
 	k.answer.Store(int64(len(body)))
-	if k.path != pathQuery {
+	if k.path == pathRead {
 		return nil
 	}
 	k.checked.Add(1)

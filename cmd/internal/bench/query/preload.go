@@ -131,11 +131,16 @@ func (p *publishers) check() error {
 func (l *Load) payload(family int, tokens []uint32) ([]byte, error) {
 	hashes := make([]uint64, l.chain())
 	for i := range hashes {
-		h := (uint64(family)*uint64(l.chain()) + uint64(i) + 1) * 0x9e3779b97f4a7c15
-		hashes[i] = h ^ h>>29
+		hashes[i] = l.hash(family, i)
 	}
 	return msgpack.Marshal([]any{float64(time.Now().UnixNano()) / 1e9, []any{map[string]any{
 		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": harness.Compact[uint32](tokens), "block_size": l.BlockSize,
 		"lora_id": nil, "medium": "GPU", "lora_name": nil,
 	}}, 0})
+}
+
+// hash is what engines call block i of a family.
+func (l *Load) hash(family, i int) uint64 {
+	h := (uint64(family)*uint64(l.chain()) + uint64(i) + 1) * 0x9e3779b97f4a7c15
+	return h ^ h>>29
 }

@@ -38,8 +38,19 @@ const (
 	MsgpackArray = "msgpack-array" // an array of integers
 )
 
-// Codecs are all there are.
+// Codecs are those of tokens over HTTP.
 var Codecs = []string{JSON, JSONBase64, MsgpackBin, MsgpackArray}
+
+// Further codecs: a prompt as the engine's hashes of its blocks, and gRPC.
+const (
+	JSONHashes = "json-hashes" // POST /query_by_hash
+	GRPCTokens = "grpc-tokens" // kvconductor.v1.Conductor/Query
+	GRPCHashes = "grpc-hashes" // the same by hashes
+	GRPCRouter = "grpc-router" // kv_indexer.v1.KVIndexer/MatchExternalKvPrefix
+)
+
+// AllCodecs are all there are.
+var AllCodecs = append(slices.Clone(Codecs), JSONHashes, GRPCTokens, GRPCHashes, GRPCRouter)
 
 // Load is the shape of index and prompts; both processes know it.
 type Load struct {
@@ -57,6 +68,7 @@ type Config struct {
 	Codec       string
 	Connections int
 	Duration    time.Duration // of the measured window, warm-up not counted
+	Other       string        // another codec that is measured in turns, "" for none
 	Baseline    bool          // measure encoding/json too
 	Reading     bool          // and a handler that only reads bodies
 	HTTP2       bool          // cleartext, without an upgrade
@@ -96,8 +108,12 @@ func (c *Config) check() error {
 		return err
 	}
 	switch {
-	case !slices.Contains(Codecs, c.Codec):
-		return fmt.Errorf("codec is %q, must be one of %q", c.Codec, Codecs)
+	case !slices.Contains(AllCodecs, c.Codec):
+		return fmt.Errorf("codec is %q, must be one of %q", c.Codec, AllCodecs)
+	case c.Other != "" && !slices.Contains(AllCodecs, c.Other):
+		return fmt.Errorf("other is %q, must be one of %q", c.Other, AllCodecs)
+	case (c.Baseline || c.Reading) && !slices.Contains(Codecs, c.Codec):
+		return fmt.Errorf("baseline and reading take tokens over HTTP, not %s", c.Codec)
 	case c.Connections < 1:
 		return fmt.Errorf("connections is %d, must be at least 1", c.Connections)
 	case c.Duration <= 0:
@@ -156,8 +172,8 @@ func (l *Load) holders(family int) []int {
 	return rand.New(rand.NewPCG(ofHolders, uint64(family))).Perm(l.Workers)[:l.Holders]
 }
 
-// instance is the name of the i-th; names sort as numbers do.
-func instance(i int) string { return fmt.Sprintf("instance-%05d", i) }
+// instance is the name of the i-th; names sort as numbers do, and are URLs for routers.
+func instance(i int) string { return fmt.Sprintf("http://i%05d:1", i) }
 
 // model is the one that is asked for.
 const model = "bench"

@@ -15,6 +15,7 @@ import (
 // Paths of the handlers that the server's is compared with.
 const (
 	pathQuery = "/query"
+	pathHash  = "/query_by_hash"
 	pathRead  = "/read"
 )
 

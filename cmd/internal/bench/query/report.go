@@ -32,6 +32,13 @@ type Figures struct {
 // Report is the result with the load that was run.
 type Report struct {
 	Figures
+	// Other is another codec; the ratios are how many times its requests a second, and by how
+	// much its server's time is longer.
+	Other         *Figures `json:"other,omitempty"`
+	OtherCodec    string   `json:"other_codec,omitempty"`
+	OtherRatio    float64  `json:"other_ratio,omitempty"`
+	OtherCPURatio float64  `json:"other_cpu_ratio,omitempty"`
+
 	Baseline *Figures `json:"baseline,omitempty"`
 	Ratio    float64  `json:"baseline_ratio,omitempty"`     // of requests a second
 	CPURatio float64  `json:"baseline_cpu_ratio,omitempty"` // of the server's time, which other load on the machine distorts less
@@ -62,7 +69,7 @@ type Report struct {
 func newReport(c *Config, s *serving) *Report {
 	m := harness.ThisMachine()
 	r := &Report{
-		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, HTTP2: c.HTTP2, Connections: c.Connections, Duration: c.Duration.Seconds(),
+		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, OtherCodec: c.Other, HTTP2: c.HTTP2, Connections: c.Connections, Duration: c.Duration.Seconds(),
 		Instances: c.Workers, Holders: c.Holders, Hit: c.Hit, Blocks: c.families() * c.chain(), Prompts: c.prompts(),
 		IndexBytes: s.IndexBytes, Preload: s.Preload, Machine: fmt.Sprintf("%d x %s, %s", runtime.NumCPU(), m.CPU, m.OS), Go: m.Go,
 		Cores: "one for each process by GOMAXPROCS alone: " + s.Pinned,
@@ -101,11 +108,19 @@ func (w *windowed) figures(f *Figures, k *client) {
 // Table writes it for people.
 func (r *Report) Table(w io.Writer) {
 	transport := "HTTP/1.1"
-	if r.HTTP2 {
+	switch {
+	case isGRPC(r.Codec):
+		transport = "gRPC"
+	case r.HTTP2:
 		transport = "HTTP/2"
 	}
 	fmt.Fprintf(w, "%d tokens in %s over %s: ", r.Tokens, r.Codec, transport)
 	r.Figures.table(w)
+	if r.Other != nil {
+		fmt.Fprintf(w, "%s: ", r.OtherCodec)
+		r.Other.table(w)
+		fmt.Fprintf(w, "%.2f times the requests of %s, %.2f times in processor time\n", r.OtherRatio, r.OtherCodec, r.OtherCPURatio)
+	}
 	if r.Baseline != nil {
 		fmt.Fprint(w, "encoding/json: ")
 		r.Baseline.table(w)

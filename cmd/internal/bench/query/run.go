@@ -39,10 +39,19 @@ func Run(c Config) (*Report, error) {
 		defer harness.Pin(all)
 	}
 	sides := []*side{{name: "in " + c.Codec, figures: &r.Figures, profile: c.Profile != ""}}
-	if sides[0].client, err = newClient(&c, s.Address, pathQuery, c.Codec, c.HTTP2); err != nil {
+	if sides[0].client, err = s.client(&c, c.Codec); err != nil {
 		return nil, err
 	}
 	defer sides[0].client.close()
+	if c.Other != "" {
+		r.Other = &Figures{}
+		k, err := s.client(&c, c.Other)
+		if err != nil {
+			return nil, fmt.Errorf("other: %w", err)
+		}
+		defer k.close()
+		sides = append(sides, &side{name: "in " + c.Other, figures: r.Other, client: k})
+	}
 	if c.Baseline {
 		r.Baseline = &Figures{}
 		k, err := newClient(&c, s.Compared, pathQuery, JSON, c.HTTP2)
@@ -77,6 +86,9 @@ func Run(c Config) (*Report, error) {
 	for _, side := range sides {
 		side.sum.figures(side.figures, side.client)
 	}
+	if c.Other != "" {
+		r.OtherRatio, r.OtherCPURatio = r.RequestsPerSec/r.Other.RequestsPerSec, r.Other.ServerCPU/r.ServerCPU
+	}
 	if c.Baseline {
 		r.Ratio = r.RequestsPerSec / r.Baseline.RequestsPerSec
 		r.CPURatio = r.Baseline.ServerCPU / r.ServerCPU
@@ -85,6 +97,17 @@ func Run(c Config) (*Report, error) {
 		r.ReadingRatio = r.ServerCPU / r.Reading.ServerCPU
 	}
 	return r, nil
+}
+
+// client returns a client of the server in a codec.
+func (s *serving) client(c *Config, codec string) (*client, error) {
+	switch {
+	case isGRPC(codec):
+		return newClient(c, s.GRPC, "", codec, false)
+	case codec == JSONHashes:
+		return newClient(c, s.Address, pathHash, codec, c.HTTP2)
+	}
+	return newClient(c, s.Address, pathQuery, codec, c.HTTP2)
 }
 
 // side is one handler that is measured: the server's, or one to compare it with.

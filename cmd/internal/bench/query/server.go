@@ -27,12 +27,14 @@ type Serving struct {
 
 	Conductor *conductor.Conductor `json:"-"`
 	Address   string               `json:"-"` // of the measured server, which runs already
+	GRPC      string               `json:"-"` // of its listener of gRPC
 	MaxBody   int64                `json:"-"` // bound of the handlers to compare with, as the server has it
 }
 
 // hello is the first line of the serving process, which is ready then.
 type hello struct {
 	Address    string  `json:"address"`
+	GRPC       string  `json:"grpc"`
 	Compared   string  `json:"compared"` // address of the second port
 	IndexBytes int     `json:"index_bytes"`
 	Preload    float64 `json:"preload_seconds"`
@@ -76,7 +78,7 @@ func (s *Serving) Serve(in io.Reader, out io.Writer) error {
 		return errors.New("nobody waits for the index any more")
 	}
 	defer end()
-	h := hello{Address: s.Address, IndexBytes: s.Conductor.IndexBytes()}
+	h := hello{Address: s.Address, GRPC: s.GRPC, IndexBytes: s.Conductor.IndexBytes()}
 	if s.Compare {
 		handler, err := s.compared()
 		if err != nil {

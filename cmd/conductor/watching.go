@@ -1,0 +1,61 @@
+package main
+
+import (
+	"cmp"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/replica"
+	"kvconductor/conductor/server"
+	"kvconductor/conductor/snapshot"
+	"kvconductor/conductor/watch"
+	"kvconductor/config"
+)
+
+// watching returns what the page and /admin/stats are made of.
+func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *snapshot.Keeper, peers *replica.Replica) watch.Config {
+	out := watch.Config{
+		Conductor: c, Version: version, Viewers: ui.Viewers, KeepQueries: ui.RecentQueries, Draining: web.Draining,
+		Snapshots: func() watch.Snapshots {
+			return snapshotsOf(snapshots, keeper.Status(), time.Now())
+		},
+		Replicas: func() []watch.Replica { return replicasOf(peers.Peers(), peers.Drift()) },
+	}
+	if !ui.Enabled {
+		out.Viewers = 0
+	}
+	return out
+}
+
+// snapshotsOf returns the state of the server's own snapshots.
+func snapshotsOf(enabled bool, st snapshot.Status, now time.Time) watch.Snapshots {
+	out := watch.Snapshots{Enabled: enabled, Bytes: st.Last.Bytes, Error: st.Error}
+	if st.Written > 0 {
+		last, age := st.Last.Time.UTC(), max(now.Sub(st.Last.Time), 0).Seconds()
+		out.Last, out.Age = &last, &age
+	}
+	return out
+}
+
+// States of a peer that no comparison has a result for.
+const (
+	neverCompared = "none"
+	unreachable   = "unreachable"
+)
+
+// replicasOf returns what the comparisons know of each peer.
+func replicasOf(peers []string, d replica.Drift) []watch.Replica {
+	out := make([]watch.Replica, len(peers))
+	for i, peer := range peers {
+		p := d.Peers[peer]
+		out[i] = watch.Replica{Peer: peer, State: cmp.Or(p.Worst, neverCompared), Differences: p.Different, Behind: p.Behind, Error: p.Error}
+		if !p.Compared.IsZero() {
+			at := p.Compared.UTC()
+			out[i].Compared = &at
+		}
+		if p.Error != "" {
+			out[i].State = unreachable
+		}
+	}
+	return out
+}

@@ -1,0 +1,135 @@
+package access
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"net/http"
+
+	"kvconductor/conductor"
+	"kvconductor/fair"
+)
+
+// Call is a call of gRPC before its message is read.
+type Call struct {
+	Method        string            // /package.Service/Method
+	Address       string            // host:port of the client
+	Authority     string            // the name by which the server is asked
+	Authorization string            // metadata of the name authorization
+	Certificate   *x509.Certificate // of the client, verified; nil without one
+}
+
+// Caller is who makes a call, and whose share the call takes.
+type Caller struct {
+	guard  *Guard // nil without one
+	policy *policy
+	call   Call
+	rule   rule
+	client *Client
+	flow   string
+}
+
+// Error implements error.
+func (r *refusal) Error() string { return r.text }
+
+// Refused returns the HTTP status and the reason of an error of Admit and Recheck.
+func Refused(err error) (status int, reason string) {
+	var why *refusal
+	if !errors.As(err, &why) {
+		return http.StatusInternalServerError, "internal"
+	}
+	return why.status, why.reason
+}
+
+// Admit finds out who makes a call, and whether that client may. No web page can make one, so calls
+// that change something need no further check.
+func (a *Guard) Admit(call Call) (*Caller, error) {
+	p := a.policy.Load()
+	c, why := a.find(p, call)
+	if why == nil && !c.rule.open {
+		why = p.limits.takeCall(c.flow)
+	}
+	if why != nil {
+		a.refused.WithLabelValues(why.reason).Inc()
+		if c.rule.audited {
+			c.Done(why.status)
+		}
+		return nil, why
+	}
+	return c, nil
+}
+
+// find identifies the client of a call and compares its roles.
+func (a *Guard) find(p *policy, call Call) (*Caller, *refusal) {
+	c := &Caller{guard: a, policy: p, call: call}
+	var known bool
+	if c.rule, known = calls[call.Method]; !known {
+		return c, errNoRule
+	}
+	who := peer{withoutPort(call.Address), call.Authority, call.Authorization, call.Certificate}
+	var why *refusal
+	if c.client, why = a.identify(p, who); why == nil {
+		why = a.hasRole(p, c.rule, c.client)
+	}
+	if c.rule.open && why != nil {
+		c.client, why = &Client{Tenants: noTenants}, nil
+	}
+	if why == nil {
+		c.flow = c.client.flow(who.address)
+	}
+	return c, why
+}
+
+// Recheck returns why a caller may not go on with a long call, after the credentials or their
+// roles have changed.
+func (c *Caller) Recheck() error {
+	if c.guard == nil || c.guard.policy.Load() == c.policy {
+		return nil
+	}
+	p := c.guard.policy.Load()
+	now, why := c.guard.find(p, c.call)
+	if why != nil {
+		return why
+	}
+	*c = *now
+	return nil
+}
+
+// Open reports whether the rule of the call lets everyone in.
+func (c *Caller) Open() bool { return c.rule.open }
+
+// Flow returns whose share the call takes.
+func (c *Caller) Flow() fair.Flow { return fair.Flow{Name: c.flow, Weight: c.client.Weight} }
+
+// View returns a Conductor as the caller sees it.
+func (c *Caller) View(of *conductor.Conductor) conductor.View { return of.For(c.client.reader()) }
+
+// Charge counts the bytes of a message.
+func (c *Caller) Charge(bytes int) {
+	if c.guard != nil && c.policy.limits.bytes != nil && !c.rule.open {
+		c.policy.limits.bytes.owe(c.flow, bytes)
+	}
+}
+
+// Done writes the audit line of a call that has ended with a status of HTTP, if its rule asks for
+// one.
+func (c *Caller) Done(status int) {
+	if c.guard != nil && c.rule.audited {
+		c.guard.writeAudit(withoutPort(c.call.Address), http.MethodPost, c.call.Method, status, c.client, "")
+	}
+}
+
+type callerKey struct{}
+
+// With returns a context of a call with its caller.
+func (c *Caller) With(ctx context.Context) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// CallerOf returns the caller of a call, an operator if no Guard has admitted it.
+func CallerOf(ctx context.Context) *Caller {
+	if c, ok := ctx.Value(callerKey{}).(*Caller); ok {
+		return c
+	}
+	return &Caller{client: operator}
+}

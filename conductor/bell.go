@@ -1,0 +1,100 @@
+package conductor
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"kvconductor/conductor/scope"
+)
+
+// bell tells those who wait for it that answers of a deployment may have changed. As a rule there
+// is no one: then a ring is one load.
+//
+//	watch: wait, ask, until rung --> wait, ask, …
+//	source: apply a step, ring
+//
+// A step that is applied before the wait is in the answer, one that is applied later rings.
+type bell struct {
+	awaited atomic.Bool
+	mu      sync.Mutex
+	rung    chan struct{} // closed by ring; guarded by mu
+}
+
+// wait returns a channel that the next ring closes.
+func (b *bell) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.awaited.Load() {
+		b.rung = make(chan struct{})
+		b.awaited.Store(true)
+	}
+	return b.rung
+}
+
+func (b *bell) ring() {
+	if !b.awaited.Load() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.awaited.CompareAndSwap(true, false) {
+		close(b.rung)
+	}
+}
+
+// maxVisited bounds the deployments that a source rings for besides that of its registration.
+const maxVisited = 64
+
+// visited are the deployments whose answers a source changes.
+type visited struct {
+	home   atomic.Pointer[deployment]    // of the registration; nil before it
+	others atomic.Pointer[[]*deployment] // of contexts that events have named; written under Conductor.mu
+}
+
+// visit notes that the source has entered a context of a deployment. Conductor.mu is held.
+func (v *visited) visit(d *deployment) {
+	if d == v.home.Load() {
+		return
+	}
+	var others []*deployment
+	if known := v.others.Load(); known != nil {
+		others = *known
+	}
+	if !slices.Contains(others, d) {
+		others = append(slices.Clone(others[max(0, len(others)+1-maxVisited):]), d)
+		v.others.Store(&others)
+	}
+}
+
+// ringBells tells watches that a step of the source was applied.
+func (v *visited) ringBells() {
+	if d := v.home.Load(); d != nil {
+		d.bell.ring()
+	}
+	if others := v.others.Load(); others != nil {
+		for _, d := range *others {
+			d.bell.ring()
+		}
+	}
+}
+
+// LookAgain is how long an answer may have changed before View.Changes says so, where no event of
+// an engine has changed it: a time to live, the end of a source.
+const LookAgain = time.Second
+
+// Changes returns a channel that is closed when the answer to a query may have changed since the
+// call. It is nil if nothing is registered for what the query asks. Callers also ask again after
+// LookAgain.
+func (v View) Changes(q *Query) <-chan struct{} {
+	tenant := q.Tenant
+	if tenant == "" {
+		tenant = DefaultTenant
+	}
+	d := v.conductor.deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
+	if d == nil {
+		return nil
+	}
+	return d.bell.wait()
+}

@@ -1,0 +1,84 @@
+package http
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/body"
+)
+
+const (
+	// keepAlive is the pause between comments, which show both ends that the other is there.
+	keepAlive = 15 * time.Second
+	// recheck is how long a client that may look no more looks on.
+	recheck = 2 * keepAlive
+	// viewerPatience is how long a viewer may take for what it was sent.
+	viewerPatience = 30 * time.Second
+)
+
+// live streams how the fleet is, and what changes: GET /admin/live?feed=1. It ends with the
+// client, with its permission, and when the server leaves.
+func (a *api) live(g *gin.Context) {
+	feed, err := flag(g, "feed")
+	if err == nil && a.opts.Watch == nil {
+		err = errNotWatched
+	}
+	if err != nil {
+		refuse(g, body.JSON, err)
+		return
+	}
+	v, err := a.opts.Watch.Join(access.View(a.conductor, g).Tenants(), feed)
+	if err != nil {
+		refuse(g, body.JSON, err)
+		return
+	}
+	defer a.opts.Watch.Leave(v)
+	header := g.Writer.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Accel-Buffering", "no") // proxies of that kind hold streams back
+	g.Status(http.StatusOK)
+	control := http.NewResponseController(g.Writer)
+	send := func(frames ...[]byte) bool {
+		control.SetWriteDeadline(time.Now().Add(viewerPatience)) // where there are deadlines
+		for _, f := range frames {
+			if _, err := g.Writer.Write(f); err != nil {
+				return false
+			}
+		}
+		g.Writer.Flush()
+		return g.Request.Context().Err() == nil
+	}
+	if !send() {
+		return
+	}
+	alive := time.NewTicker(keepAlive)
+	defer alive.Stop()
+	checked := time.Now()
+	for {
+		for frames := v.Take(); len(frames) > 0; frames = v.Take() {
+			if !send(frames...) {
+				return
+			}
+		}
+		select {
+		case <-v.Wake():
+		case <-alive.C:
+			if now := time.Now(); now.Sub(checked) >= recheck-time.Second {
+				if checked = now; a.opts.Again != nil && !a.opts.Again(g) {
+					return
+				}
+			}
+			if !send([]byte(": alive\n\n")) {
+				return
+			}
+		case <-v.Over():
+			return
+		case <-g.Request.Context().Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package rpc
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	pb "kvconductor/api/kvconductor/v1"
+	"kvconductor/conductor"
+	"kvconductor/tiers"
+)
+
+// Numbers of fields in conductor.proto.
+const (
+	answerTenant, answerRows, answerTruncated, answerPools = 1, 2, 3, 4
+
+	rowInstance, rowLongest, rowMedia, rowRanks, rowWindow, rowSources = 1, 2, 3, 4, 5, 6
+
+	mediumName, mediumMatched = 1, 2
+
+	rankRank, rankMatched, rankGPU, rankCPU, rankDisk = 1, 2, 3, 4, 5
+
+	sourceKey, sourceRank, sourceState, sourceReason, sourceEpoch, sourceWatermark, sourceAge = 1, 2, 3, 4, 5, 6, 7
+)
+
+// answerOf returns an answer as a message. Its fields are in the message as bytes, which are sent as
+// they are: most rows of most answers are zeros, and their bytes are made once for each roster.
+// protobuf would make, measure and write 128 rows for each answer, at several times the cost of all
+// else.
+func answerOf(ans *conductor.Answer) *pb.QueryResponse {
+	out := new(pb.QueryResponse)
+	out.ProtoReflect().SetUnknown(appendAnswer(nil, ans))
+	return out
+}
+
+// appendAnswer appends the fields of an answer in the order of their numbers.
+func appendAnswer(b []byte, ans *conductor.Answer) []byte {
+	w := writer{size: ans.BlockSize}
+	zeros := zerosOf(ans.Roster)
+	if b == nil && zeros != nil {
+		b = make([]byte, 0, 64+zeros.ends[len(zeros.ends)-1]*len(ans.Rows)/len(zeros.ends)+1024)
+	}
+	b = text(b, answerTenant, ans.Tenant)
+	for i := 0; i < len(ans.Rows); i++ {
+		row := &ans.Rows[i]
+		at, listed := row.At()
+		if !listed || zeros == nil || !isZero(row) {
+			b = w.message(b, answerRows, func(b []byte) []byte { return w.row(b, row) })
+			continue
+		}
+		first := at
+		for i+1 < len(ans.Rows) && isZero(&ans.Rows[i+1]) {
+			next, _ := ans.Rows[i+1].At()
+			if next != at+1 {
+				break
+			}
+			at, i = next, i+1
+		}
+		b = append(b, zeros.text[zeros.start(first):zeros.ends[at]]...)
+	}
+	if ans.Truncated {
+		b = number(b, answerTruncated, 1)
+	}
+	return w.sources(b, answerPools, ans.Pools)
+}
+
+// isZero reports whether a row is one of those that are prepared.
+func isZero(row *conductor.Row) bool { return row.Longest == 0 && row.Detail == nil }
+
+// zeros are the rows of a roster that hold nothing, as an answer has them.
+type zeros struct {
+	text []byte
+	ends []int // of each row in text
+}
+
+func (z *zeros) start(row int) int {
+	if row == 0 {
+		return 0
+	}
+	return z.ends[row-1]
+}
+
+// zerosKey is what a roster keeps its zeros under.
+type zerosKey struct{}
+
+// zerosOf returns the zeros of a roster, nil if that is nil.
+func zerosOf(r *conductor.Roster) *zeros {
+	if r == nil {
+		return nil
+	}
+	return r.Keep(zerosKey{}, func(all []conductor.Row) any {
+		z, w := new(zeros), writer{}
+		for i := range all {
+			z.text = w.message(z.text, answerRows, func(b []byte) []byte { return w.row(b, &all[i]) })
+			z.ends = append(z.ends, len(z.text))
+		}
+		return z
+	}).(*zeros)
+}
+
+// writer writes messages. Fields that are zero are left out, as protobuf does.
+type writer struct{ size int } // of a block in tokens
+
+// message appends a message as a field. Most messages are shorter than 128 bytes, so that their
+// length is one byte; others are moved.
+func (w *writer) message(b []byte, field protowire.Number, write func([]byte) []byte) []byte {
+	b = append(protowire.AppendTag(b, field, protowire.BytesType), 0)
+	from := len(b)
+	b = write(b)
+	n := uint64(len(b) - from)
+	if n < 1<<7 {
+		b[from-1] = byte(n)
+		return b
+	}
+	var longer [4]byte
+	more := protowire.SizeVarint(n) - 1
+	b = append(b, longer[:more]...)
+	copy(b[from+more:], b[from:])
+	protowire.AppendVarint(b[:from-1], n)
+	return b
+}
+
+func text(b []byte, field protowire.Number, s string) []byte {
+	if s == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), s)
+}
+
+func number(b []byte, field protowire.Number, n uint64) []byte {
+	if n == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
+}
+
+// present is number for an optional field.
+func present(b []byte, field protowire.Number, n uint64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
+}
+
+// tokens writes a number of blocks in tokens.
+func (w *writer) tokens(b []byte, field protowire.Number, blocks int) []byte {
+	return number(b, field, uint64(blocks*w.size))
+}
+
+func (w *writer) row(b []byte, row *conductor.Row) []byte {
+	b = text(b, rowInstance, row.Instance)
+	b = w.tokens(b, rowLongest, row.Longest)
+	for i := range row.Media {
+		m := &row.Media[i]
+		b = w.message(b, rowMedia, func(b []byte) []byte { return w.tokens(text(b, mediumName, m.Name), mediumMatched, m.Blocks) })
+	}
+	for i := range row.Ranks {
+		r := &row.Ranks[i]
+		b = w.message(b, rowRanks, func(b []byte) []byte { return w.rank(b, r) })
+	}
+	b = number(b, rowWindow, uint64(row.Window))
+	return w.sources(b, rowSources, row.Detail)
+}
+
+func (w *writer) rank(b []byte, r *tiers.Rank) []byte {
+	b = number(b, rankRank, uint64(uint32(r.Rank)))
+	b = w.tokens(b, rankMatched, r.Blocks)
+	b = w.tokens(b, rankGPU, r.Device)
+	b = w.tokens(b, rankCPU, r.Host)
+	return w.tokens(b, rankDisk, r.Disk)
+}
+
+// sources writes how current sources are.
+func (w *writer) sources(b []byte, field protowire.Number, all []conductor.SourceDetail) []byte {
+	for i := range all {
+		d := &all[i]
+		b = w.message(b, field, func(b []byte) []byte {
+			b = text(b, sourceKey, d.Key.String())
+			b = number(b, sourceRank, uint64(uint32(d.Rank)))
+			b = text(text(b, sourceState, string(d.State)), sourceReason, d.Reason)
+			b = number(b, sourceEpoch, d.Epoch)
+			if d.HasMark {
+				b = present(b, sourceWatermark, d.Watermark)
+			}
+			if d.Age >= 0 {
+				b = present(b, sourceAge, uint64(d.Age.Milliseconds()))
+			}
+			return b
+		})
+	}
+	return b
+}

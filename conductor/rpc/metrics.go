@@ -1,0 +1,127 @@
+package rpc
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"kvconductor/conductor/server"
+)
+
+// Metrics counts the calls of all servers. It is a stats.Handler and a prometheus.Collector.
+type Metrics struct {
+	calls *prometheus.CounterVec
+	took  *prometheus.HistogramVec
+
+	mu      sync.RWMutex
+	methods map[string]bool // whether a method is a stream, by name; guarded by mu
+}
+
+// NewMetrics returns a Metrics.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		methods: make(map[string]bool),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "conductor_grpc_requests_total", Help: "Calls of gRPC that have ended, by method and code. Methods that the server lacks are not counted.",
+		}, []string{"rpc", "code"}),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "conductor_grpc_request_seconds", Help: "Time from the header of a call to its answer, by method; streams are not in it.",
+			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 16),
+		}, []string{"rpc"}),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	m.calls.Describe(ch)
+	m.took.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.calls.Collect(ch)
+	m.took.Collect(ch)
+}
+
+// know adds the methods of a server.
+func (m *Metrics) know(services map[string]grpc.ServiceInfo) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, info := range services {
+		for _, method := range info.Methods {
+			m.methods["/"+name+"/"+method.Name] = method.IsServerStream || method.IsClientStream
+		}
+	}
+}
+
+// knows reports whether a server has a method.
+func (m *Metrics) knows(method string) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	_, known := m.methods[method]
+	return known
+}
+
+// call is a call in progress. One goroutine uses it at a time.
+type call struct {
+	method string
+	stream bool
+	begun  time.Time
+	held   func() // gives back the memory of the answer; nil without
+}
+
+type callKey struct{}
+
+// refuse counts a call that the tap has refused.
+func (m *Metrics) refuse(method string, code codes.Code) {
+	m.calls.WithLabelValues(method, code.String()).Inc()
+}
+
+// hold reserves memory for an answer until it is sent.
+func (m *Metrics) hold(ctx context.Context, b *server.Budget, flow string, bytes int) error {
+	release, err := b.Reserve(flow, int64(bytes))
+	if err != nil {
+		return statusOf(err)
+	}
+	if c, ok := ctx.Value(callKey{}).(*call); ok {
+		c.held = release
+	} else {
+		release()
+	}
+	return nil
+}
+
+// TagRPC implements stats.Handler.
+func (m *Metrics) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return context.WithValue(ctx, callKey{}, &call{method: info.FullMethodName, stream: m.methods[info.FullMethodName], begun: time.Now()})
+}
+
+// HandleRPC implements stats.Handler.
+func (m *Metrics) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	end, ok := s.(*stats.End)
+	if !ok {
+		return
+	}
+	c := ctx.Value(callKey{}).(*call)
+	if c.held != nil {
+		c.held()
+	}
+	m.calls.WithLabelValues(c.method, status.Code(end.Error).String()).Inc()
+	if !c.stream {
+		m.took.WithLabelValues(c.method).Observe(time.Since(c.begun).Seconds())
+	}
+}
+
+// TagConn implements stats.Handler.
+func (m *Metrics) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (m *Metrics) HandleConn(context.Context, stats.ConnStats) {}

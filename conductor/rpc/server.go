@@ -1,0 +1,264 @@
+// Package rpc serves gRPC:
+//
+//	connection --> tap: access.Guard --> message --> unary: memory, place --> service of a dialect
+//	                     |                                  |
+//	       UNAUTHENTICATED, PERMISSION_DENIED,     RESOURCE_EXHAUSTED
+//	       RESOURCE_EXHAUSTED
+//
+// A Server has one listener. It has the services of conductor.proto and those that dialects
+// register, health, and reflection. The tap decides before a message is read. A unary call gets
+// memory for its message, and a place among all queries of the server, as one over HTTP does. Watch
+// is a long call: it takes a place for each answer.
+//
+// Concurrency: a Server is safe for concurrent use once it serves.
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
+
+	pb "kvconductor/api/kvconductor/v1"
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/server"
+)
+
+// Options configures a Server.
+type Options struct {
+	Conductor *conductor.Conductor
+	// MaxBody bounds a message in bytes (limits.max_body).
+	MaxBody int64
+	// MaxTokens bounds the tokens, or hashes, of one query (limits.max_tokens).
+	MaxTokens int
+	// Idle is how long a connection may be without a call, and a peer that is gone keeps one
+	// (limits.idle_timeout); 0 is for ever.
+	Idle time.Duration
+	// Admission bounds the queries at once, Budget the bytes of messages and answers, Watches the
+	// calls of Watch; nil is no bound.
+	Admission *server.Admission
+	Budget    *server.Budget
+	Watches   *Watches
+	// Guard checks every call; nil lets each pass as that of an operator.
+	Guard *access.Guard
+	// TLS has the certificates; nil serves without TLS.
+	TLS *tls.Config
+	// Ready is what health tells; nil is always.
+	Ready func() bool
+	// Metrics counts the calls.
+	Metrics *Metrics
+	Log     zerolog.Logger
+}
+
+// Bounds of one connection.
+const (
+	maxStreams = 256      // calls at once, as over HTTP/2
+	maxHeader  = 16 << 10 // bytes of metadata of a call
+	// Bytes of messages that a client may send ahead: as over HTTP/2.
+	connWindow   = 2 << 20
+	streamWindow = 1 << 20
+	// How long a connection may take for TLS and the preface of HTTP/2.
+	handshakeTimeout = 10 * time.Second
+	// leastPing is the least time between pings of a client. One that pings more often is
+	// disconnected.
+	leastPing = 10 * time.Second
+	// pingTimeout is how long a peer may take to answer a ping.
+	pingTimeout = 20 * time.Second
+)
+
+// Server is the gRPC server of one listener.
+type Server struct {
+	opts     Options
+	grpc     *grpc.Server
+	crash    map[string]codes.Code // by method: what a broken invariant is answered with
+	stopping chan struct{}         // closed by Shutdown: watches end
+	stop     sync.Once
+}
+
+// NewServer returns a server with the services of conductor.proto.
+func NewServer(opts Options) *Server {
+	s := &Server{opts: opts, crash: make(map[string]codes.Code), stopping: make(chan struct{})}
+	alive := keepalive.ServerParameters{MaxConnectionIdle: opts.Idle, Time: opts.Idle, Timeout: pingTimeout}
+	settings := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(int(opts.MaxBody)), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader),
+		grpc.InitialConnWindowSize(connWindow), grpc.InitialWindowSize(streamWindow), grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveParams(alive), grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}),
+		grpc.InTapHandle(s.tap), grpc.StatsHandler(opts.Metrics), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
+	}
+	if opts.TLS != nil {
+		settings = append(settings, grpc.Creds(credentials.NewTLS(opts.TLS)))
+	}
+	s.grpc = grpc.NewServer(settings...)
+	s.Register(&pb.Conductor_ServiceDesc, &service{Server: s}, codes.Internal)
+	s.Register(&grpc_health_v1.Health_ServiceDesc, newHealth(opts.Ready, s.grpc.GetServiceInfo, s.stopping), codes.Unavailable)
+	reflection.Register(s.grpc)
+	opts.Metrics.know(s.grpc.GetServiceInfo())
+	return s
+}
+
+// Register adds a service. crash is the code for a broken invariant in one of its handlers. Call it
+// before Serve.
+func (s *Server) Register(desc *grpc.ServiceDesc, handler any, crash codes.Code) {
+	s.grpc.RegisterService(desc, handler)
+	for _, m := range desc.Methods {
+		s.crash["/"+desc.ServiceName+"/"+m.MethodName] = crash
+	}
+	for _, m := range desc.Streams {
+		s.crash["/"+desc.ServiceName+"/"+m.StreamName] = crash
+	}
+	s.opts.Metrics.know(s.grpc.GetServiceInfo())
+}
+
+// Methods returns the methods of all services, as /package.Service/Method.
+func (s *Server) Methods() (all []string) {
+	for name, info := range s.grpc.GetServiceInfo() {
+		for _, m := range info.Methods {
+			all = append(all, "/"+name+"/"+m.Name)
+		}
+	}
+	return all
+}
+
+// Serve answers calls of the connections of l.
+func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
+
+// Shutdown takes no more calls, ends watches, and waits for other calls until ctx ends.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.stop.Do(func() { close(s.stopping) })
+	done := make(chan struct{})
+	go func() {
+		s.grpc.GracefulStop()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close cuts all calls off.
+func (s *Server) Close() error {
+	s.stop.Do(func() { close(s.stopping) })
+	s.grpc.Stop()
+	return nil
+}
+
+// tap lets the guard admit a call before its message is read. Methods that the server lacks pass:
+// they are answered with UNIMPLEMENTED.
+func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if s.opts.Guard == nil || !s.opts.Metrics.knows(info.FullMethodName) {
+		return ctx, nil
+	}
+	call := access.Call{Method: info.FullMethodName, Authority: first(info.Header, ":authority"), Authorization: first(info.Header, "authorization")}
+	if p, ok := peer.FromContext(ctx); ok {
+		call.Address = p.Addr.String()
+		call.Certificate = certificateOf(p.AuthInfo)
+	}
+	caller, err := s.opts.Guard.Admit(call)
+	if err != nil {
+		err = statusOf(err)
+		s.opts.Metrics.refuse(info.FullMethodName, status.Code(err))
+		return ctx, err
+	}
+	return caller.With(ctx), nil
+}
+
+// first returns the first value of metadata.
+func first(md metadata.MD, name string) string {
+	if all := md.Get(name); len(all) > 0 {
+		return all[0]
+	}
+	return ""
+}
+
+// certificateOf returns the verified certificate of a client, nil without one.
+func certificateOf(info credentials.AuthInfo) *x509.Certificate {
+	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
+		return t.State.PeerCertificates[0]
+	}
+	return nil
+}
+
+// unary runs a call within its memory and a place.
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
+	defer s.recover(info.FullMethod, &err)
+	caller := access.CallerOf(ctx)
+	if caller.Open() {
+		return handle(ctx, req)
+	}
+	defer func() { caller.Done(httpStatus(status.Code(err))) }()
+	if err := ctx.Err(); err != nil {
+		return nil, statusOf(err)
+	}
+	held, err := s.reserve(caller, req.(proto.Message))
+	if err != nil {
+		return nil, err
+	}
+	defer held()
+	flow := caller.Flow()
+	if err := s.opts.Admission.Enter(ctx, flow); err != nil {
+		return nil, statusOf(err)
+	}
+	answer, err = handle(ctx, req)
+	s.opts.Admission.Leave(flow)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return answer, s.opts.Metrics.hold(ctx, s.opts.Budget, flow.Name, proto.Size(answer.(proto.Message)))
+}
+
+// reserve takes memory for the message of a call.
+func (s *Server) reserve(caller *access.Caller, message proto.Message) (release func(), err error) {
+	bytes := proto.Size(message)
+	caller.Charge(bytes)
+	release, err = s.opts.Budget.Reserve(caller.Flow().Name, int64(bytes))
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return release, nil
+}
+
+// stream runs a long call.
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
+	defer s.recover(info.FullMethod, &err)
+	if err = handle(srv, stream); err != nil {
+		err = statusOf(err)
+	}
+	access.CallerOf(stream.Context()).Done(httpStatus(status.Code(err)))
+	return err
+}
+
+// recover turns a panic into an error that costs one call.
+func (s *Server) recover(method string, err *error) {
+	if p := recover(); p != nil {
+		s.opts.Log.Error().Interface("panic", p).Str("rpc", method).Str("stack", string(debug.Stack())).Msg("request failed")
+		code, known := s.crash[method]
+		if !known {
+			code = codes.Internal
+		}
+		*err = status.Error(code, "internal error")
+	}
+}
+
+// errStopping ends watches of a server that leaves.
+var errStopping = errors.New("the server is about to leave")

@@ -1,0 +1,130 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	pb "kvconductor/api/kvconductor/v1"
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/body"
+)
+
+// service answers the calls of conductor.proto.
+type service struct {
+	pb.UnimplementedConductorServer
+	*Server
+}
+
+// Query implements kvconductorv1.ConductorServer.
+func (s *service) Query(ctx context.Context, in *pb.QueryRequest) (out *pb.QueryResponse, err error) {
+	q, err := s.read(in)
+	if err != nil {
+		return nil, err
+	}
+	err = access.CallerOf(ctx).View(s.opts.Conductor).Answer(&q, func(ans *conductor.Answer) { out = answerOf(ans) })
+	return out, err
+}
+
+// QueryBatch implements kvconductorv1.ConductorServer.
+func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb.QueryBatchResponse, error) {
+	if n := len(in.Queries); n > body.MaxItems {
+		return nil, &conductor.FieldError{Field: "queries", Index: body.MaxItems, Reason: "out_of_range", Message: fmt.Sprintf("queries has %d elements, at most %d are allowed", n, body.MaxItems)}
+	}
+	total := 0
+	for _, q := range in.Queries {
+		total += len(q.GetTokens().GetIds()) + len(q.GetHashes().GetValues())
+	}
+	if total > s.opts.MaxTokens {
+		return nil, conductor.Invalid("queries", "out_of_range", "queries have %d tokens and hashes together, limits.max_tokens allows %d", total, s.opts.MaxTokens)
+	}
+	out := &pb.QueryBatchResponse{Answers: make([]*pb.Answer, len(in.Queries))}
+	for i, q := range in.Queries {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		ans, err := s.Query(ctx, q)
+		if err != nil {
+			out.Answers[i] = &pb.Answer{Result: &pb.Answer_Error{Error: errorOf(err)}}
+		} else {
+			out.Answers[i] = &pb.Answer{Result: &pb.Answer_Response{Response: ans}}
+		}
+	}
+	return out, nil
+}
+
+// errorOf returns the error of one query of a batch.
+func errorOf(err error) *pb.Error {
+	var field *conductor.FieldError
+	switch {
+	case errors.As(err, &field):
+		e := &pb.Error{Message: field.Message, Reason: field.Reason, Field: protoField(field.Field)}
+		if field.Index >= 0 {
+			index := uint32(field.Index)
+			e.Index = &index
+		}
+		return e
+	case errors.Is(err, conductor.ErrForbidden):
+		return &pb.Error{Message: err.Error(), Reason: "forbidden"}
+	}
+	return &pb.Error{Message: "internal error", Reason: "internal"}
+}
+
+// read checks a request. The query has the lists of the request.
+func (s *service) read(in *pb.QueryRequest) (q conductor.Query, err error) {
+	q = conductor.Query{Tenant: in.TenantId, Model: in.Model, Lora: in.LoraName, Salt: in.CacheSalt, Instance: in.InstanceId, Detail: in.Detail}
+	if q.Model == "" {
+		return q, conductor.Invalid("model", "missing", "model is required")
+	}
+	if in.BlockSize == 0 {
+		return q, conductor.Invalid("block_size", "missing", "block_size is required, and at least 1")
+	}
+	for _, f := range [...]struct {
+		name string
+		from uint32
+		to   *int
+	}{{"block_size", in.BlockSize, &q.BlockSize}, {"min_matched", in.MinMatched, &q.MinMatched}, {"top", in.Top, &q.Top}} {
+		if f.from > math.MaxInt32 {
+			return q, conductor.Invalid(f.name, "out_of_range", "%s must be at most %d, got %d", f.name, math.MaxInt32, f.from)
+		}
+		*f.to = int(f.from)
+	}
+	switch p := in.Prompt.(type) {
+	case *pb.QueryRequest_Tokens:
+		q.Tokens = p.Tokens.GetIds()
+		return q, s.bound("tokens.ids", len(q.Tokens))
+	case *pb.QueryRequest_Hashes:
+		q.Hashes, q.ByHash = p.Hashes.GetValues(), true
+		if q.HashKind, err = kindOf(p.Hashes.GetKind()); err != nil {
+			return q, err
+		}
+		return q, s.bound("hashes.values", len(q.Hashes))
+	}
+	return q, conductor.Invalid("prompt", "missing", "tokens or hashes are required")
+}
+
+// kindOf returns what hashes are.
+func kindOf(kind pb.HashKind) (conductor.HashKind, error) {
+	switch kind {
+	case pb.HashKind_HASH_KIND_UNSPECIFIED, pb.HashKind_HASH_KIND_CANONICAL:
+		return conductor.CanonicalHashes, nil
+	case pb.HashKind_HASH_KIND_ENGINE:
+		return conductor.EngineHashes, nil
+	case pb.HashKind_HASH_KIND_VLLM:
+		return conductor.VLLMHashes, nil
+	case pb.HashKind_HASH_KIND_SGLANG:
+		return conductor.SGLangHashes, nil
+	}
+	return 0, conductor.Invalid("hashes.kind", "invalid_value", "hashes.kind has no value %d", int32(kind))
+}
+
+// bound refuses a list that is too long, at its first element that is too many.
+func (s *service) bound(name string, n int) error {
+	if n <= s.opts.MaxTokens {
+		return nil
+	}
+	return &conductor.FieldError{Field: name, Index: s.opts.MaxTokens, Reason: "out_of_range",
+		Message: fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, n, s.opts.MaxTokens)}
+}

@@ -1,0 +1,91 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
+)
+
+// statusOf returns an error as gRPC sends it. Bad input is INVALID_ARGUMENT with a
+// google.rpc.BadRequest that names the field, and the element as field[index].
+func statusOf(err error) error {
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	var field *conductor.FieldError
+	switch {
+	case errors.As(err, &field):
+		return invalid(field)
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.Error(codes.DeadlineExceeded, err.Error())
+	case errors.Is(err, context.Canceled):
+		return status.Error(codes.Canceled, err.Error())
+	case errors.Is(err, conductor.ErrForbidden):
+		return status.Error(codes.PermissionDenied, err.Error())
+	case errors.Is(err, server.ErrBusy), errors.Is(err, body.ErrMemory), errors.Is(err, errTooManyWatches):
+		return status.Error(codes.ResourceExhausted, err.Error())
+	case errors.Is(err, conductor.ErrClosed), errors.Is(err, errStopping):
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	switch refused, _ := access.Refused(err); refused {
+	case http.StatusUnauthorized:
+		return status.Error(codes.Unauthenticated, err.Error())
+	case http.StatusForbidden:
+		return status.Error(codes.PermissionDenied, err.Error())
+	case http.StatusTooManyRequests:
+		return status.Error(codes.ResourceExhausted, err.Error())
+	}
+	return status.Error(codes.Internal, err.Error())
+}
+
+// invalid returns the status of bad input.
+func invalid(e *conductor.FieldError) error {
+	name := protoField(e.Field)
+	if e.Index >= 0 {
+		name = fmt.Sprintf("%s[%d]", name, e.Index)
+	}
+	st, err := status.New(codes.InvalidArgument, e.Message).WithDetails(&errdetails.BadRequest{
+		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: name, Description: e.Message, Reason: e.Reason}},
+	})
+	if err != nil {
+		panic("BUG: a status takes no details: " + err.Error())
+	}
+	return st.Err()
+}
+
+// protoField returns the name that a field of the Conductor dialect has in conductor.proto.
+func protoField(name string) string {
+	if name == "token_ids" {
+		return "tokens.ids"
+	}
+	return name
+}
+
+// httpStatus returns the status of HTTP that says the same as a code, for the audit log.
+func httpStatus(code codes.Code) int {
+	switch code {
+	case codes.OK:
+		return http.StatusOK
+	case codes.InvalidArgument, codes.OutOfRange:
+		return http.StatusBadRequest
+	case codes.Unauthenticated:
+		return http.StatusUnauthorized
+	case codes.PermissionDenied:
+		return http.StatusForbidden
+	case codes.ResourceExhausted:
+		return http.StatusTooManyRequests
+	case codes.Internal:
+		return http.StatusInternalServerError
+	}
+	return http.StatusServiceUnavailable
+}

@@ -1,0 +1,225 @@
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	pb "kvconductor/api/kvconductor/v1"
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/server"
+)
+
+// Bounds of the time between two answers of a watch.
+const (
+	usualInterval = 100 * time.Millisecond
+	leastInterval = 20 * time.Millisecond
+	mostInterval  = time.Minute
+)
+
+// errTooManyWatches says that a bound of Watches is reached.
+var errTooManyWatches = errors.New("too many watches")
+
+// Watches bounds the calls of Watch that are open, over all servers. A nil Watches is no bound. It
+// is a prometheus.Collector.
+type Watches struct {
+	mu      sync.Mutex
+	most    int            // guarded by mu; 0 is no bound
+	each    int            // of one client; guarded by mu; 0 is no bound
+	open    int            // guarded by mu
+	byFlow  map[string]int // guarded by mu
+	answers uint64         // guarded by mu
+}
+
+// NewWatches returns a Watches with bounds for all clients together and for each.
+func NewWatches(most, each int) *Watches {
+	return &Watches{most: most, each: each, byFlow: make(map[string]int)}
+}
+
+// SetBounds replaces the bounds. Open watches stay.
+func (w *Watches) SetBounds(most, each int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.most, w.each = most, each
+}
+
+// enter counts a watch. It returns errTooManyWatches if the watch is beyond a bound.
+func (w *Watches) enter(flow string) error {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.most > 0 && w.open >= w.most:
+		return fmt.Errorf("%w: limits.max_watches allows %d", errTooManyWatches, w.most)
+	case w.each > 0 && w.byFlow[flow] >= w.each:
+		return fmt.Errorf("%w: limits.client_watches allows %d", errTooManyWatches, w.each)
+	}
+	w.open++
+	w.byFlow[flow]++
+	return nil
+}
+
+func (w *Watches) leave(flow string) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open--
+	if w.byFlow[flow]--; w.byFlow[flow] == 0 {
+		delete(w.byFlow, flow)
+	}
+}
+
+// noteAnswer counts an answer that was sent.
+func (w *Watches) noteAnswer() {
+	if w != nil {
+		w.mu.Lock()
+		w.answers++
+		w.mu.Unlock()
+	}
+}
+
+var (
+	descWatches = prometheus.NewDesc("conductor_grpc_watches", "Open calls of Watch.", nil, nil)
+	descAnswers = prometheus.NewDesc("conductor_grpc_watch_answers_total", "Answers that calls of Watch have sent.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (w *Watches) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(w, ch) }
+
+// Collect implements prometheus.Collector.
+func (w *Watches) Collect(ch chan<- prometheus.Metric) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ch <- prometheus.MustNewConstMetric(descWatches, prometheus.GaugeValue, float64(w.open))
+	ch <- prometheus.MustNewConstMetric(descAnswers, prometheus.CounterValue, float64(w.answers))
+}
+
+// Watch implements kvconductorv1.ConductorServer.
+func (s *service) Watch(in *pb.WatchRequest, stream grpc.ServerStreamingServer[pb.QueryResponse]) error {
+	if in.Query == nil {
+		return conductor.Invalid("query", "missing", "query is required")
+	}
+	q, err := s.read(in.Query)
+	if err != nil {
+		return within("query.", err)
+	}
+	if q.Detail {
+		return conductor.Invalid("query.detail", "invalid_value", "a watch has no detail: the age of a source changes all the time")
+	}
+	interval := time.Duration(in.IntervalMs) * time.Millisecond
+	if interval == 0 {
+		interval = usualInterval
+	}
+	if interval < leastInterval || interval > mostInterval {
+		return conductor.Invalid("interval_ms", "out_of_range", "interval_ms must be 0 or in %d..%d, got %d", leastInterval.Milliseconds(), mostInterval.Milliseconds(), in.IntervalMs)
+	}
+	caller := access.CallerOf(stream.Context())
+	flow := caller.Flow().Name
+	if err := s.opts.Watches.enter(flow); err != nil {
+		return err
+	}
+	defer s.opts.Watches.leave(flow)
+	held, err := s.reserve(caller, in)
+	if err != nil {
+		return err
+	}
+	defer held()
+	w := watch{service: s, query: &q, caller: caller, stream: stream, interval: interval}
+	return w.run(stream.Context())
+}
+
+// within adds the message that has a field to the name of the field.
+func within(prefix string, err error) error {
+	var field *conductor.FieldError
+	if errors.As(err, &field) {
+		inner := *field
+		inner.Field = prefix + protoField(field.Field)
+		return &inner
+	}
+	return err
+}
+
+// watch is a call of Watch. It has no queue: it asks once the client has taken the answer before.
+type watch struct {
+	*service
+	query    *conductor.Query
+	caller   *access.Caller
+	stream   grpc.ServerStreamingServer[pb.QueryResponse]
+	interval time.Duration
+	sent     []byte // the last answer
+}
+
+// run asks and sends until ctx ends or the server leaves.
+func (w *watch) run(ctx context.Context) error {
+	pause := time.NewTimer(conductor.LookAgain)
+	defer pause.Stop()
+	for {
+		if err := w.caller.Recheck(); err != nil {
+			return err
+		}
+		view := w.caller.View(w.opts.Conductor)
+		changed := view.Changes(w.query) // before the answer
+		begun := time.Now()
+		busy, err := w.look(ctx, view)
+		if err != nil {
+			return err
+		}
+		if !busy {
+			pause.Reset(conductor.LookAgain)
+			if err := w.wait(ctx, changed, pause.C); err != nil {
+				return err
+			}
+		}
+		pause.Reset(time.Until(begun.Add(w.interval)))
+		if err := w.wait(ctx, nil, pause.C); err != nil {
+			return err
+		}
+	}
+}
+
+// wait waits for a change or the time. It returns an error if the call is over.
+func (w *watch) wait(ctx context.Context, changed <-chan struct{}, passed <-chan time.Time) error {
+	select {
+	case <-changed:
+	case <-passed:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-w.stopping:
+		return errStopping
+	}
+	return nil
+}
+
+// look asks within a place, and sends the answer if it is another than the one before. busy says
+// that there was no place.
+func (w *watch) look(ctx context.Context, view conductor.View) (busy bool, err error) {
+	flow := w.caller.Flow()
+	if err := w.opts.Admission.Enter(ctx, flow); err != nil {
+		return errors.Is(err, server.ErrBusy) && ctx.Err() == nil, ctx.Err()
+	}
+	var out *pb.QueryResponse
+	err = view.Answer(w.query, func(ans *conductor.Answer) { out = answerOf(ans) })
+	w.opts.Admission.Leave(flow)
+	if err != nil {
+		return false, err
+	}
+	text, err := proto.Marshal(out)
+	if err != nil || bytes.Equal(text, w.sent) {
+		return false, err // no answer is empty: it has the tenant
+	}
+	w.sent = append(w.sent[:0], text...)
+	w.opts.Watches.noteAnswer()
+	return false, w.stream.Send(out)
+}

@@ -1,0 +1,213 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	pb "kvconductor/api/kvconductor/v1"
+	"kvconductor/conductor"
+	"kvconductor/conductor/server"
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/internal/must"
+)
+
+// rig is a server on a real socket, whose engines are on a network without sockets.
+type rig struct {
+	t         *testing.T
+	conductor *conductor.Conductor
+	network   *streamtest.Network
+	server    *Server
+	client    pb.ConductorClient
+	watches   *Watches
+	places    *server.Admission
+}
+
+func newRig(t *testing.T, dial ...grpc.DialOption) *rig {
+	r := &rig{t: t, network: new(streamtest.Network), watches: NewWatches(100, 100), places: server.NewAdmission(1, 0)}
+	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
+		Transport: r.network, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8),
+	}})
+	t.Cleanup(r.conductor.Close)
+	r.server = NewServer(Options{Conductor: r.conductor, MaxBody: 1 << 20, MaxTokens: 1 << 16, Watches: r.watches, Admission: r.places, Metrics: NewMetrics(), Log: zerolog.Nop()})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must.Succeed(t, err)
+	go r.server.Serve(l)
+	t.Cleanup(func() { r.server.Close() })
+	conn, err := grpc.NewClient(l.Addr().String(), append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	must.Succeed(t, err)
+	t.Cleanup(func() { conn.Close() })
+	r.client = pb.NewConductorClient(conn)
+	return r
+}
+
+// register registers an engine of the model m with blocks of a token.
+func (r *rig) register(instance string) *streamtest.Publisher {
+	r.t.Helper()
+	at := "ipc://" + instance
+	must.Succeed(r.t, r.conductor.Register(conductor.Registration{
+		Endpoint: at, ReplayEndpoint: at + "/replay", Type: conductor.TypeVLLM, Model: "m", Instance: instance, BlockSize: 1,
+	}, conductor.RegisterOptions{AnyEndpoint: true}))
+	return r.network.At(at)
+}
+
+// store lets an engine announce the first n tokens of the prompt 1 2 3 …
+func store(p *streamtest.Publisher, n int) {
+	var hashes, tokens []int
+	for i := range n {
+		hashes, tokens = append(hashes, 100+i), append(tokens, i+1)
+	}
+	p.Publish(streamtest.Batch(1, 0, map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": 1, "medium": "GPU"}))
+}
+
+func remove(p *streamtest.Publisher, block int) {
+	p.Publish(streamtest.Batch(1, 0, map[string]any{"type": "BlockRemoved", "block_hashes": []int{100 + block}, "medium": "GPU"}))
+}
+
+func prompt(n int) *pb.QueryRequest {
+	ids := make([]uint32, n)
+	for i := range ids {
+		ids[i] = uint32(i + 1)
+	}
+	return &pb.QueryRequest{Model: "m", BlockSize: 1, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: ids}}}
+}
+
+// shown prints the rows of an answer.
+func shown(ans *pb.QueryResponse) string {
+	var rows []string
+	for _, row := range ans.Rows {
+		rows = append(rows, fmt.Sprintf("%s:%d", row.InstanceId, row.LongestMatched))
+	}
+	return strings.Join(rows, " ")
+}
+
+// TestWatchSendsChanges holds that a watch sends the answer, then each other one, and nothing where
+// the answer stays.
+func TestWatchSendsChanges(t *testing.T) {
+	r := newRig(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	w, err := r.client.Watch(ctx, &pb.WatchRequest{Query: prompt(4), IntervalMs: 20})
+	must.Succeed(t, err)
+	expect := func(want string) {
+		t.Helper()
+		ans, err := w.Recv()
+		must.Succeed(t, err)
+		if got := shown(ans); got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	}
+	expect("") // nothing is registered
+	a := r.register("a")
+	expect("a:0")
+	store(a, 2)
+	expect("a:2")
+	store(a, 2) // a copy of each
+	b := r.register("b")
+	expect("a:2 b:0")
+	store(b, 4)
+	expect("a:2 b:4")
+	remove(b, 1)
+	expect("a:2 b:1")
+	_, err = r.conductor.Unregister(conductor.Key{Instance: "a", Tenant: conductor.DefaultTenant})
+	must.Succeed(t, err)
+	expect("b:1")
+	if r.watches.mu.Lock(); r.watches.open != 1 {
+		t.Errorf("%d watches", r.watches.open)
+	}
+	r.watches.mu.Unlock()
+	must.Succeed(t, r.server.Shutdown(ctx))
+	if _, err := w.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the end is %v", err)
+	}
+}
+
+// TestWatchCoalesces holds that a client which takes nothing gets the newest answer, and few of
+// those before.
+func TestWatchCoalesces(t *testing.T) {
+	r := newRig(t, grpc.WithInitialWindowSize(64<<10), grpc.WithStaticStreamWindowSize(64<<10))
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	const instances, changes = 300, 3000 // answers of some 20 KB
+	a := r.register("a")
+	for i := range instances {
+		r.register(fmt.Sprintf("instance-with-a-long-name-%04d", i))
+	}
+	w, err := r.client.Watch(ctx, &pb.WatchRequest{Query: prompt(64), IntervalMs: 20})
+	must.Succeed(t, err)
+	_, err = w.Recv()
+	must.Succeed(t, err)
+	for i := range changes {
+		if store(a, 1+i%64); i == changes/2 {
+			// The watch waits for the client by now, or soon.
+			_, err := r.client.Query(ctx, prompt(64))
+			must.Succeed(t, err)
+		}
+	}
+	remove(a, 40) // one of several copies: the last store was of 56 blocks
+	last := prompt(64)
+	pace := time.NewTicker(20 * time.Millisecond)
+	defer pace.Stop()
+	settled := func() string {
+		for before := ""; ; {
+			ans, err := r.client.Query(ctx, last)
+			must.Succeed(t, err)
+			if now := shown(ans); now == before {
+				return now
+			} else {
+				before = now
+			}
+			<-pace.C
+		}
+	}()
+	got := 0
+	for {
+		ans, err := w.Recv()
+		must.Succeed(t, err)
+		if got++; shown(ans) == settled {
+			break
+		}
+	}
+	if got > changes/10 {
+		t.Errorf("the client got %d answers of %d changes", got, changes)
+	}
+}
+
+// TestWatchWaitsForPlace holds that a watch that gets no place goes on, and takes none while it
+// waits for changes.
+func TestWatchWaitsForPlace(t *testing.T) {
+	r := newRig(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	a := r.register("a")
+	var all []grpc.ServerStreamingClient[pb.QueryResponse]
+	for range 20 {
+		w, err := r.client.Watch(ctx, &pb.WatchRequest{Query: prompt(4), IntervalMs: 20})
+		must.Succeed(t, err)
+		all = append(all, w)
+	}
+	for want := range 4 {
+		if want > 0 {
+			store(a, want)
+		}
+		for _, w := range all {
+			var seen []string
+			for wanted := fmt.Sprintf("a:%d", want); !slices.Contains(seen, wanted); {
+				ans, err := w.Recv()
+				must.Succeed(t, err)
+				seen = append(seen, shown(ans))
+			}
+		}
+	}
+}

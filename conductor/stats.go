@@ -1,0 +1,70 @@
+package conductor
+
+import "kvconductor/conductor/scope"
+
+// Stats are the numbers of the whole server at about one moment. /admin/stats, the page and
+// conductor top show them; metrics count the same.
+type Stats struct {
+	Sources []Service // sorted by key
+	Tenants map[string]TenantStats
+	// Bytes is what all indexes take of Limit, 0 without a limit.
+	Bytes, Limit int64
+	Ready        Readiness
+	Queries      QueryCounts // of all tenants, of models that are gone too
+}
+
+// TenantStats are the numbers of the models of one tenant.
+type TenantStats struct {
+	Blocks      int // unique blocks
+	Memberships int // pairs of block and owner
+	Queries     QueryCounts
+}
+
+// Stats returns the numbers. It locks each index a few times, and costs the number of sources
+// and owners, not blocks.
+func (c *Conductor) Stats() *Stats {
+	st := &Stats{Sources: c.Services(), Tenants: make(map[string]TenantStats)}
+	for labels, x := range c.indexStats() {
+		t := st.Tenants[labels[0]]
+		t.Blocks += x.Blocks
+		t.Memberships += x.Memberships
+		st.Tenants[labels[0]] = t
+		st.Bytes += int64(x.Bytes)
+	}
+	if used, limit := c.options.Budget.Used(); limit > 0 {
+		st.Bytes, st.Limit = used, limit
+	}
+	for tenant, n := range c.queriesByTenant() {
+		t := st.Tenants[tenant]
+		t.Queries = n
+		st.Tenants[tenant] = t
+	}
+	for _, n := range c.queryCounts() {
+		st.Queries.add(n)
+	}
+	st.Ready = Readiness{Recovering: c.recovering(), MinSynced: c.tuned.Load().MinSynced, IndexBytes: st.Bytes, IndexLimit: st.Limit}
+	for i := range st.Sources {
+		s := &st.Sources[i]
+		st.Ready.count(s.Static, SourceState{Key: s.Key(), State: s.State, Reason: s.Reason})
+	}
+	st.Ready.decide()
+	return st
+}
+
+// queriesByTenant returns the counts of the queries of registered models.
+func (c *registry) queriesByTenant() map[string]QueryCounts {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	all := make(map[string]QueryCounts)
+	for key, d := range c.deployments {
+		sum := all[key.Tenant]
+		for _, n := range d.asked.load() {
+			sum.add(n)
+		}
+		all[key.Tenant] = sum
+	}
+	return all
+}
+
+// Tenants returns the tenants that the client of the view may name.
+func (v View) Tenants() scope.Tenants { return v.reader.Tenants }

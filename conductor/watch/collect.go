@@ -1,0 +1,278 @@
+package watch
+
+import (
+	"bytes"
+	"cmp"
+	"math"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/body"
+	"kvconductor/conductor/scope"
+	"kvconductor/events/stream"
+	"kvconductor/tiers"
+)
+
+// collection is the state of the server at one moment.
+type collection struct {
+	at      time.Time
+	rows    []row           // sorted by key
+	rowsToo bool            // rows have texts
+	changed []int           // positions of rows that the collection before did not have so
+	gone    []conductor.Key // those that it had alone
+	tenants map[string]*sums
+	bytes   int64
+	limit   int64
+	ready   bool
+	waits   bool // the recovery is under way
+	queries conductor.QueryCounts
+	asked   float64 // queries a second
+	point   *point  // of the history, if it gets one
+}
+
+// row is one source.
+type row struct {
+	key    conductor.Key
+	text   []byte // its pairs as JSON but for the age, without the last brace
+	age    int64  // ms since the last batch, -1 before the first
+	events uint64
+	rate   float64 // events a second
+	calm   bool    // synced, without findings
+}
+
+// sums are the numbers of one tenant, or of several.
+type sums struct {
+	sources, instances, findings int
+	blocks, memberships          int
+	synced, waiting, givenUp     int
+	states                       map[string]int
+	media                        map[tiers.Medium]int
+	events                       uint64  // since the collection before
+	rate                         float64 // events a second
+	queries                      conductor.QueryCounts
+	asked                        float64 // queries a second
+}
+
+func newSums() *sums { return &sums{states: make(map[string]int), media: make(map[tiers.Medium]int)} }
+
+// tier adds up the memberships of a tier.
+func (s *sums) tier(t tiers.Tier) (n int) {
+	for m, blocks := range s.media {
+		if m.Tier == t {
+			n += blocks
+		}
+	}
+	return n
+}
+
+// add adds the numbers of another tenant.
+func (s *sums) add(o *sums) {
+	s.sources += o.sources
+	s.instances += o.instances
+	s.findings += o.findings
+	s.blocks += o.blocks
+	s.memberships += o.memberships
+	s.synced += o.synced
+	s.waiting += o.waiting
+	s.givenUp += o.givenUp
+	for state, n := range o.states {
+		s.states[state] += n
+	}
+	for m, n := range o.media {
+		s.media[m] += n
+	}
+	s.rate += o.rate
+	s.asked += o.asked
+	s.queries.Queries += o.queries.Queries
+	s.queries.Asked += o.queries.Asked
+	s.queries.Matched += o.queries.Matched
+}
+
+// collect makes a collection of stats. Rates are since the one before, or those of that if it is
+// too recent: a short time says little.
+func collect(st *conductor.Stats, old *collection, now time.Time, rows bool) *collection {
+	c := &collection{
+		at: now, rows: make([]row, len(st.Sources)), rowsToo: rows, tenants: make(map[string]*sums),
+		bytes: st.Bytes, limit: st.Limit, ready: st.Ready.Ready, waits: st.Ready.Recovering, queries: st.Queries,
+	}
+	if old == nil {
+		old = &collection{at: now}
+	}
+	passed := now.Sub(old.at)
+	c.asked = rateOf(st.Queries.Queries, old.queries.Queries, old.asked, passed)
+
+	var e body.Encoder
+	if rows {
+		e.Out = make([]byte, 0, len(st.Sources)*512)
+	}
+	before := old.rows
+	for i := range st.Sources {
+		s := &st.Sources[i]
+		r := &c.rows[i]
+		r.key, r.events, r.age = s.Key(), s.Events, -1
+		r.calm = s.State == stream.Synced && len(s.Findings) == 0
+		if s.Age >= 0 {
+			r.age = s.Age.Milliseconds()
+		}
+		for len(before) > 0 && compareKeys(before[0].key, r.key) < 0 {
+			c.gone, before = append(c.gone, before[0].key), before[1:]
+		}
+		var was *row
+		if len(before) > 0 && before[0].key == r.key {
+			was, before = &before[0], before[1:]
+			r.rate = rateOf(r.events, was.events, was.rate, passed)
+		}
+		if rows {
+			from := len(e.Out)
+			appendRow(&e, s, r)
+			r.text = e.Out[from:len(e.Out):len(e.Out)]
+			if was == nil || !bytes.Equal(was.text, r.text) {
+				c.changed = append(c.changed, i)
+			}
+		}
+		t := c.of(r.key.Tenant)
+		t.count(s, r, was)
+		if !s.Pool() && (i == 0 || c.rows[i-1].key.Instance != r.key.Instance || c.rows[i-1].key.Tenant != r.key.Tenant) {
+			t.instances++
+		}
+	}
+	for i := range before {
+		c.gone = append(c.gone, before[i].key)
+	}
+	for name, in := range st.Tenants {
+		t := c.of(name)
+		t.blocks, t.memberships, t.queries = in.Blocks, in.Memberships, in.Queries
+		if was := old.tenants[name]; was != nil {
+			t.asked = rateOf(in.Queries.Queries, was.queries.Queries, was.asked, passed)
+		}
+	}
+	for _, s := range st.Ready.Waiting {
+		c.of(s.Key.Tenant).waiting++
+	}
+	for _, s := range st.Ready.GivenUp {
+		c.of(s.Key.Tenant).givenUp++
+	}
+	return c
+}
+
+// rateOf returns how fast a count grows a second, to one digit behind the point. A count that is
+// less than before has begun again.
+func rateOf(n, was uint64, before float64, passed time.Duration) float64 {
+	switch {
+	case passed < minPace:
+		return before
+	case n < was:
+		return 0
+	}
+	return math.Round(10*float64(n-was)/passed.Seconds()) / 10
+}
+
+// compareKeys is the order of conductor.Services.
+func compareKeys(a, b conductor.Key) int {
+	return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Rank, b.Rank))
+}
+
+// of returns the numbers of a tenant, making them when new.
+func (c *collection) of(tenant string) *sums {
+	t := c.tenants[tenant]
+	if t == nil {
+		t = newSums()
+		c.tenants[tenant] = t
+	}
+	return t
+}
+
+// in returns the numbers of some tenants together.
+func (c *collection) in(tenants scope.Tenants) *sums {
+	all := newSums()
+	for name, t := range c.tenants {
+		if tenants.Has(name) {
+			all.add(t)
+		}
+	}
+	if tenants.All() {
+		all.queries, all.asked = c.queries, c.asked // those about no registered model too
+	}
+	return all
+}
+
+// count adds a source. was is its row before, nil if there was none.
+func (t *sums) count(s *conductor.Service, r, was *row) {
+	t.sources++
+	t.findings += len(s.Findings)
+	t.states[string(s.State)]++
+	if s.State == stream.Synced {
+		t.synced++
+	}
+	for _, m := range s.Media {
+		t.media[m.Medium] += m.Blocks
+	}
+	t.rate += r.rate
+	if was != nil && r.events >= was.events {
+		t.events += r.events - was.events
+	}
+}
+
+// appendRow appends the pairs of a source but its age.
+func appendRow(e *body.Encoder, s *conductor.Service, r *row) {
+	e.Out = append(e.Out, '{')
+	e.TextField("source", r.key.String())
+	e.TextField("instance_id", s.Instance)
+	e.TextField("tenant_id", s.Tenant)
+	e.IntField("dp_rank", s.Rank)
+	e.TextField("type", string(s.Type))
+	e.TextField("model_name", s.Model)
+	e.TextField("lora_name", s.Lora)
+	e.IntField("block_size", s.BlockSize)
+	e.TextField("state", string(s.State))
+	e.TextField("reason", s.Reason)
+	e.Name("epoch")
+	e.Uint(s.Epoch)
+	e.Name("last_seq")
+	if s.LastSeq != nil {
+		e.Uint(*s.LastSeq)
+	} else {
+		e.Null()
+	}
+	e.IntField("blocks", s.Blocks)
+	var by [tiers.Other + 1]int
+	for _, m := range s.Media {
+		by[m.Tier] += m.Blocks
+	}
+	e.Name("tiers")
+	e.Map(len(by))
+	for t, n := range by {
+		if t <= int(tiers.Disk) || n > 0 {
+			e.IntField(tiers.Tier(t).String(), n)
+		}
+	}
+	e.EndMap()
+	e.IntField("lag_ms", int(s.Waits.Milliseconds()))
+	e.IntField("queued", s.Queued)
+	e.Name("events_per_s")
+	e.Float(r.rate)
+	for _, n := range [...]struct {
+		name string
+		n    uint64
+	}{{"gaps", s.Gaps}, {"restarts", s.Restarts}} {
+		e.Name(n.name)
+		e.Uint(n.n)
+	}
+	dropped := uint64(0)
+	for _, n := range s.Dropped {
+		dropped += n
+	}
+	e.Name("dropped")
+	e.Uint(dropped)
+	e.TextField("history_from", s.HistoryFrom)
+	e.Name("findings")
+	e.List(len(s.Findings))
+	for _, f := range s.Findings {
+		e.Map(2)
+		e.TextField("code", f.Code)
+		e.TextField("text", f.Message)
+		e.EndMap()
+	}
+	e.EndList()
+	e.TextField("last_error", s.LastError)
+}

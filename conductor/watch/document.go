@@ -1,0 +1,217 @@
+package watch
+
+import (
+	"cmp"
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"kvconductor/conductor/scope"
+	"kvconductor/tiers"
+)
+
+// Snapshots are those that the server keeps on its disk.
+type Snapshots struct {
+	Enabled bool       `json:"enabled"`
+	Last    *time.Time `json:"last"`  // of the newest, null before the first
+	Age     *float64   `json:"age_s"` // of it in seconds
+	Bytes   int64      `json:"bytes"` // of it
+	Error   string     `json:"error"` // why the last try failed, "" if it did not
+}
+
+// Replica is a peer that the server compares itself with.
+type Replica struct {
+	Peer        string     `json:"peer"`
+	Compared    *time.Time `json:"compared"` // null before the first time
+	State       string     `json:"state"`    // the worst result of a source, unreachable, or none before the first comparison
+	Differences int        `json:"differences"`
+	Behind      uint64     `json:"behind"` // batches
+	Error       string     `json:"error"`
+}
+
+// header is what /admin/stats has besides sources.
+type header struct {
+	Time    time.Time  `json:"time"`
+	Version string     `json:"version,omitempty"`
+	Started *time.Time `json:"started,omitempty"`
+	Ready   readyRow   `json:"ready"`
+	Totals  totalsRow  `json:"totals"`
+
+	States    map[string]int `json:"states"`
+	Tiers     []tierRow      `json:"tiers"`
+	History   *historyRow    `json:"history,omitempty"`
+	Point     pointRow       `json:"point,omitempty"`
+	Snapshots *Snapshots     `json:"snapshots,omitempty"`
+	Replicas  *[]Replica     `json:"replicas,omitempty"`
+	Gone      *[]string      `json:"gone,omitempty"`
+}
+
+type readyRow struct {
+	Ready      bool `json:"ready"`
+	Recovering bool `json:"recovering"`
+	Draining   bool `json:"draining"`
+	Synced     int  `json:"synced"`
+	Waiting    int  `json:"waiting"`
+	GivenUp    int  `json:"given_up"`
+}
+
+type totalsRow struct {
+	Sources     int     `json:"sources"`
+	Instances   int     `json:"instances"`
+	Blocks      int     `json:"blocks"`
+	Memberships int     `json:"memberships"`
+	Duplication float64 `json:"duplication"`
+	Bytes       *int64  `json:"bytes,omitempty"`
+	BytesLimit  *int64  `json:"bytes_limit,omitempty"`
+	Events      float64 `json:"events_per_s"`
+	Queries     float64 `json:"queries_per_s"`
+	Asked       uint64  `json:"asked_tokens"`
+	Cached      uint64  `json:"cached_tokens"`
+	Findings    int     `json:"findings"`
+}
+
+type tierRow struct {
+	Tier   string         `json:"tier"`
+	Blocks int            `json:"blocks"`
+	Media  map[string]int `json:"media"`
+}
+
+type historyRow struct {
+	Step   int        `json:"step_s"`
+	Points []pointRow `json:"points"`
+}
+
+// pointRow is a point: seconds since 1970, blocks on devices, in host memory and on disks, events
+// and queries a second.
+type pointRow []json.Number
+
+func (p *point) row() pointRow {
+	if p == nil {
+		return nil
+	}
+	number := func(n int64) json.Number { return json.Number(strconv.FormatInt(n, 10)) }
+	rate := func(v float64) json.Number { return json.Number(strconv.FormatFloat(v, 'f', -1, 64)) }
+	return pointRow{number(p.at), number(int64(p.device)), number(int64(p.host)), number(int64(p.disk)), rate(p.events), rate(p.queries)}
+}
+
+// header returns the part of documents that does not grow with the fleet. mu is held.
+func (h *Hub) header(tenants scope.Tenants) *header {
+	c := h.now
+	t := c.in(tenants)
+	out := &header{
+		Time:  c.at.UTC(),
+		Ready: readyRow{c.ready, c.waits, false, t.synced, t.waiting, t.givenUp},
+		Totals: totalsRow{
+			Sources: t.sources, Instances: t.instances, Blocks: t.blocks, Memberships: t.memberships, Events: math.Round(10*t.rate) / 10,
+			Queries: t.asked, Asked: t.queries.Asked, Cached: t.queries.Matched, Findings: t.findings,
+		},
+		States: t.states,
+	}
+	if h.cfg.Draining != nil && h.cfg.Draining() {
+		out.Ready.Draining, out.Ready.Ready = true, false
+	}
+	if t.blocks > 0 {
+		out.Totals.Duplication = math.Round(100*float64(t.memberships)/float64(t.blocks)) / 100
+	}
+	for tier := tiers.Device; tier <= tiers.Other; tier++ {
+		r := tierRow{Tier: tier.String(), Media: make(map[string]int)}
+		for m, n := range t.media {
+			if m.Tier == tier {
+				r.Media[m.Name] += n
+				r.Blocks += n
+			}
+		}
+		if tier <= tiers.Disk || len(r.Media) > 0 {
+			out.Tiers = append(out.Tiers, r)
+		}
+	}
+	if !tenants.All() {
+		return out
+	}
+	out.Totals.Bytes, out.Totals.BytesLimit = &c.bytes, &c.limit
+	out.Snapshots, out.Replicas = new(Snapshots), &[]Replica{}
+	if h.cfg.Snapshots != nil {
+		*out.Snapshots = h.cfg.Snapshots()
+	}
+	if h.cfg.Replicas != nil {
+		out.Replicas = new([]Replica)
+		*out.Replicas = append([]Replica{}, h.cfg.Replicas()...)
+	}
+	return out
+}
+
+// document returns the whole state, with at most top sources if that is not 0. mu is held.
+func (h *Hub) document(tenants scope.Tenants, top int, past bool) []byte {
+	out := h.header(tenants)
+	out.Version = h.cfg.Version
+	started := h.started.UTC()
+	out.Started = &started
+	if past {
+		out.History = &historyRow{Step: int(step / time.Second), Points: []pointRow{}}
+		for _, p := range h.history.of(tenants) {
+			out.History.Points = append(out.History.Points, p.row())
+		}
+	}
+	rows := make([]*row, 0, len(h.now.rows))
+	for i := range h.now.rows {
+		if r := &h.now.rows[i]; tenants.Has(r.key.Tenant) {
+			rows = append(rows, r)
+		}
+	}
+	if top > 0 && top < len(rows) {
+		slices.SortStableFunc(rows, func(a, b *row) int {
+			if a.calm != b.calm {
+				return map[bool]int{false: -1, true: 1}[a.calm]
+			}
+			return cmp.Compare(b.rate, a.rate)
+		})
+		rows = rows[:top]
+	}
+	return withRows(out, rows)
+}
+
+// difference returns what the newest collection changes. mu is held.
+func (h *Hub) difference(tenants scope.Tenants) []byte {
+	out := h.header(tenants)
+	out.Gone = &[]string{}
+	for _, key := range h.now.gone {
+		if tenants.Has(key.Tenant) {
+			*out.Gone = append(*out.Gone, key.String())
+		}
+	}
+	if h.now.point != nil {
+		if points := h.history.of(tenants); len(points) > 0 && points[len(points)-1].at == h.now.point.at {
+			out.Point = points[len(points)-1].row()
+		}
+	}
+	var rows []*row
+	for _, i := range h.now.changed {
+		if r := &h.now.rows[i]; tenants.Has(r.key.Tenant) {
+			rows = append(rows, r)
+		}
+	}
+	return withRows(out, rows)
+}
+
+// withRows encodes a document with its sources.
+func withRows(out *header, rows []*row) []byte {
+	head, err := json.Marshal(out)
+	if err != nil {
+		panic("BUG: a document cannot be encoded: " + err.Error())
+	}
+	n := len(head) + 32
+	for _, r := range rows {
+		n += len(r.text) + 32
+	}
+	text := append(append(make([]byte, 0, n), head[:len(head)-1]...), `,"sources":[`...)
+	for i, r := range rows {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(append(text, r.text...), `,"age_ms":`...)
+		text = append(strconv.AppendInt(text, r.age, 10), '}')
+	}
+	return append(text, "]}"...)
+}

@@ -1,0 +1,125 @@
+package watch
+
+import (
+	"slices"
+	"time"
+
+	"kvconductor/conductor/scope"
+	"kvconductor/tiers"
+)
+
+const (
+	// span is how far the history goes back.
+	span = time.Hour
+	// maxPoints bounds the points of one tenant, some 10 KB.
+	maxPoints = int(span / step)
+	// maxTenants bounds the tenants with a history of their own, some 2.5 MB. That of all tenants
+	// together comes on top.
+	maxTenants = 256
+)
+
+// point is what one tenant, or all, had at one moment. Rates are means since the point before.
+type point struct {
+	at                 int64 // Unix seconds
+	device, host, disk int
+	events, queries    float64 // a second
+}
+
+// series are the points of one tenant, the oldest first.
+type series struct {
+	points  []point // guarded by Hub.mu
+	events  uint64  // since the newest point
+	queries uint64  // at the newest point
+}
+
+// history has the series of the tenants. Hub.mu guards it.
+type history struct {
+	last     time.Time // of the newest point
+	all      series
+	byTenant map[string]*series
+}
+
+// add counts a collection. It returns the point of all tenants if this is the time of one.
+func (h *history) add(c *collection) *point {
+	if h.byTenant == nil {
+		h.byTenant, h.last = make(map[string]*series), c.at
+	}
+	passed := c.at.Sub(h.last)
+	due := passed >= step-pace/2 || len(h.all.points) == 0
+	if passed < 0 { // the clock was set back
+		h.last, due = c.at, false
+	}
+	all := newSums()
+	for name, t := range c.tenants {
+		all.add(t)
+		all.events += t.events
+		s := h.byTenant[name]
+		if s == nil {
+			if len(h.byTenant) >= maxTenants {
+				continue
+			}
+			s = &series{queries: t.queries.Queries}
+			h.byTenant[name] = s
+		}
+		s.add(c.at, passed, t, due)
+	}
+	all.queries = c.queries
+	h.all.add(c.at, passed, all, due)
+	if !due {
+		return nil
+	}
+	h.last = c.at
+	for name, s := range h.byTenant {
+		if s.points = s.fresh(c.at); len(s.points) == 0 && c.tenants[name] == nil {
+			delete(h.byTenant, name)
+		}
+	}
+	h.all.points = h.all.fresh(c.at)
+	return &h.all.points[len(h.all.points)-1]
+}
+
+// add counts what a tenant has, as a point if due.
+func (s *series) add(at time.Time, passed time.Duration, t *sums, due bool) {
+	s.events += t.events
+	if !due {
+		return
+	}
+	p := point{at: at.Unix(), device: t.tier(tiers.Device), host: t.tier(tiers.Host), disk: t.tier(tiers.Disk)}
+	p.events = rateOf(s.events, 0, 0, passed)
+	p.queries = rateOf(t.queries.Queries, s.queries, 0, passed)
+	s.events, s.queries = 0, t.queries.Queries
+	if len(s.points) >= maxPoints {
+		s.points = slices.Delete(s.points, 0, len(s.points)-maxPoints+1)
+	}
+	s.points = append(s.points, p)
+}
+
+// fresh returns the points that are not older than span.
+func (s *series) fresh(now time.Time) []point {
+	oldest := now.Add(-span).Unix()
+	n, _ := slices.BinarySearchFunc(s.points, oldest, func(p point, at int64) int { return int(p.at - at) })
+	return slices.Delete(s.points, 0, n)
+}
+
+// of returns the points of some tenants together, the oldest first.
+func (h *history) of(tenants scope.Tenants) []point {
+	if tenants.All() {
+		return h.all.points
+	}
+	sum := make(map[int64]point)
+	for name, s := range h.byTenant {
+		if !tenants.Has(name) {
+			continue
+		}
+		for _, p := range s.points {
+			q := sum[p.at]
+			sum[p.at] = point{p.at, q.device + p.device, q.host + p.host, q.disk + p.disk, q.events + p.events, q.queries + p.queries}
+		}
+	}
+	out := make([]point, 0, len(sum))
+	for _, p := range sum {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b point) int { return int(a.at - b.at) })
+	return out
+}

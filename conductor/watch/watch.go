@@ -1,0 +1,263 @@
+// Package watch collects what operators look at:
+//
+//	conductor.Stats --collect--> rows, sums of tenants --changes--> audience --frames--> Viewer
+//	                                  |                                ^
+//	                                  +--> history, documents          +-- batches, queries
+//
+// A Hub collects at a pace: each second while a Viewer looks, else for the history alone. An
+// audience is all viewers of the same tenants: what they see is encoded once. A Viewer has a short
+// queue. A viewer that reads too slowly loses its queue, and gets the whole state again.
+//
+// Invariants:
+//
+//  1. An audience gets nothing of other tenants, counts of what it does not see included.
+//  2. Batches and queries are looked at while there is a viewer. They wait for no viewer.
+//  3. Collecting takes at most a hundredth of the time: the next collection waits accordingly.
+//  4. Every collection is shown to every viewer, as its difference to the one before.
+//
+// Concurrency: all methods are safe for concurrent use. Hub.mu comes before all locks of the
+// Conductor; the locks of an audience and of a viewer are leaves. Batch and Query never take
+// Hub.mu.
+package watch
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/scope"
+)
+
+// Config is what a Hub is made of.
+type Config struct {
+	Conductor *conductor.Conductor
+	Version   string
+	// Viewers is how many may look at once (ui.viewers), 0 for none.
+	Viewers int
+	// KeepQueries keeps the token ids of some queries while there is a viewer (ui.recent_queries).
+	KeepQueries bool
+	// Draining says that the server is about to leave; nil is never.
+	Draining func() bool
+	// Snapshots and Replicas tell of those of the server; nil is none.
+	Snapshots func() Snapshots
+	Replicas  func() []Replica
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Errors of Join.
+var (
+	ErrBusy     = errors.New("as many viewers look as ui.viewers allows")
+	ErrDisabled = errors.New("ui.enabled is false")
+)
+
+const (
+	pace    = time.Second      // between collections while there is a viewer
+	minPace = 9 * pace / 10    // collections are never closer
+	step    = 15 * time.Second // between points of the history
+	// share is the part of the time that collecting may take.
+	share = 100
+)
+
+// Hub collects for all viewers. Create it with New and end it with Close.
+type Hub struct {
+	cfg     Config
+	started time.Time
+
+	audiences atomic.Pointer[[]*audience] // what Batch and Query read; nil for none
+
+	mu      sync.Mutex
+	groups  map[string]*audience // by the key of their tenants; guarded by mu
+	viewers int                  // guarded by mu
+	now     *collection          // the newest; guarded by mu
+	took    time.Duration        // to make and show it; guarded by mu
+	history history              // guarded by mu
+	closed  bool                 // guarded by mu
+
+	refused, resets atomic.Uint64 // viewers, and times that one lost its queue
+
+	wake       chan struct{}
+	stop, done chan struct{}
+}
+
+// New returns a Hub that collects.
+func New(cfg Config) *Hub {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	h := &Hub{
+		cfg: cfg, started: cfg.Now(), groups: make(map[string]*audience),
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	h.turn()
+	go h.run()
+	return h
+}
+
+// run collects until Close.
+func (h *Hub) run() {
+	defer close(h.done)
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	for looked := false; ; {
+		select {
+		case <-tick.C:
+		case <-h.wake:
+		case <-h.stop:
+			return
+		}
+		if looks := h.turn(); looks != looked {
+			if looked = looks; looks {
+				tick.Reset(pace)
+			} else {
+				tick.Reset(step)
+			}
+		}
+	}
+}
+
+// turn collects if it is time, and serves the viewers. It reports whether there are any.
+func (h *Hub) turn() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, a := range h.groups {
+		a.refill(h.cfg.Now())
+	}
+	h.advance(false)
+	h.serve(false)
+	return h.viewers > 0
+}
+
+// advance collects and shows the difference, unless the newest collection is recent. A caller that
+// wants rows gets one with rows.
+func (h *Hub) advance(rows bool) {
+	now, old := h.cfg.Now(), h.now
+	rows = rows || h.viewers > 0
+	if old != nil && (old.rowsToo || !rows) && now.Sub(old.at) < min(max(minPace, share*h.took), step-pace) && !now.Before(old.at) {
+		return
+	}
+	began := time.Now() // of the processor, whatever Config.Now says
+	h.now = collect(h.cfg.Conductor.Stats(), old, now, rows)
+	point := h.history.add(h.now)
+	h.now.point = point
+	h.serve(true)
+	h.took = time.Since(began)
+}
+
+// serve sends the whole state to viewers that lack it, and the newest difference to all others if
+// it is fresh. mu is held.
+func (h *Hub) serve(fresh bool) {
+	for _, a := range h.groups {
+		var difference []byte
+		for _, v := range a.all() {
+			if v.wantsAll() {
+				v.begin(h.whole(a))
+				continue
+			}
+			if fresh {
+				if difference == nil {
+					difference = frame("stats", h.difference(a.tenants))
+				}
+				if !v.push(difference) {
+					h.resets.Add(1)
+				}
+			}
+		}
+	}
+}
+
+// whole returns the frame of the whole state for an audience. mu is held.
+func (h *Hub) whole(a *audience) []byte {
+	if a.wholeOf != h.now {
+		a.whole, a.wholeOf = frame("stats", h.document(a.tenants, 0, false)), h.now
+	}
+	return a.whole
+}
+
+// Document returns what a client of some tenants sees, with at most top sources, 0 for all.
+func (h *Hub) Document(tenants scope.Tenants, top int) []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.advance(true)
+	return h.document(tenants, top, true)
+}
+
+// Join adds a viewer of some tenants; feed says that it sees batches too. The caller calls Leave.
+//
+// Errors: ErrBusy, ErrDisabled, conductor.ErrClosed.
+func (h *Hub) Join(tenants scope.Tenants, feed bool) (*Viewer, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return nil, conductor.ErrClosed
+	case h.cfg.Viewers == 0:
+		return nil, ErrDisabled
+	case h.viewers >= h.cfg.Viewers:
+		h.refused.Add(1)
+		return nil, ErrBusy
+	}
+	key := keyOf(tenants)
+	a := h.groups[key]
+	if a == nil {
+		a = newAudience(tenants)
+		h.groups[key] = a
+	}
+	v := newViewer(a, feed)
+	a.add(v)
+	h.viewers++
+	h.publish()
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+	return v, nil
+}
+
+// Leave takes a viewer away. With its last viewer an audience forgets everything.
+func (h *Hub) Leave(v *Viewer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.viewers--
+	if v.audience.remove(v); len(v.audience.all()) == 0 {
+		delete(h.groups, keyOf(v.audience.tenants))
+	}
+	h.publish()
+}
+
+// publish shows batches and queries who looks. mu is held.
+func (h *Hub) publish() {
+	if len(h.groups) == 0 || h.closed {
+		h.cfg.Conductor.Watch(nil)
+		h.audiences.Store(nil)
+		return
+	}
+	all := make([]*audience, 0, len(h.groups))
+	for _, a := range h.groups {
+		all = append(all, a)
+	}
+	for _, a := range all {
+		a.limit.Store(maxRecentBytes / int64(len(all)))
+	}
+	h.audiences.Store(&all)
+	h.cfg.Conductor.Watch(h)
+}
+
+// Close ends all viewers and collects no more. Documents are still there.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	if !h.closed {
+		h.closed = true
+		close(h.stop)
+		for _, a := range h.groups {
+			for _, v := range a.all() {
+				close(v.over)
+			}
+		}
+		h.publish()
+	}
+	h.mu.Unlock()
+	<-h.done
+}
