@@ -116,6 +116,8 @@ var table = []room{
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/replica", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "client", modules: []string{msgpack}, not: []string{"flag", "os"}},
+	// The same over gRPC, apart, so that clients over HTTP do not link it.
+	{dir: "client/rpc", rooms: []string{"api/kvconductor/v1", "client"}, modules: []string{grpc}, not: []string{"flag", "os"}},
 	// Code to copy: it knows what authors of routers know.
 	{dir: "examples/router", rooms: []string{"client"}},
 	{dir: "compat/sglang", rooms: []string{"api/kvindexer/v1", "conductor", "conductor/access"}, modules: []string{grpc}, not: []string{"flag", "os", "net/http"}},
@@ -132,7 +134,7 @@ var table = []room{
 	{dir: "deploy", anything: true},
 	// The plug-in for llm-d's picker is a module of its own, and so is what declares llm-d's interface.
 	{dir: "integrations/llmd", rooms: []string{"client"}, modules: []string{"github.com/llm-d/llm-d-router"}},
-	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "tiers"}, anything: true},
+	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
 	// The bench measures rooms and borrows the fleet's reading of traces.
@@ -238,6 +240,8 @@ func TestImportTableForbids(t *testing.T) {
 	f("cmd/internal/sim", "kvconductor/index", false)
 	f("cmd/internal/sim", "kvconductor/examples/router", false)
 	f("client", "kvconductor/conductor", false)
+	f("client", "google.golang.org/grpc", false)
+	f("client/rpc", "kvconductor/conductor/rpc", false)
 	f("examples/router", "kvconductor/conductor", false)
 	f("cmd/internal/bench/index", "kvconductor/index", true)
 	f("cmd/internal/bench/index", "kvconductor/conductor", false)
