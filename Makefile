@@ -1,5 +1,5 @@
 # make help lists the targets. GO, UI, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS,
-# FAULTS_FOR, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
+# FAULTS_FOR, ROUTER, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -17,6 +17,8 @@ RESULTS ?= bench-results
 TESTFLAGS ?=
 FAULTS_FOR ?= 0s
 FAULTS ?=
+RESTART ?=
+ROUTER ?=
 URL ?=
 COMMAND ?=
 
@@ -40,8 +42,8 @@ run: build ## start the server; ARGS='--log-level debug' adds flags
 	bin/conductor serve $(ARGS)
 
 .PHONY: demo
-demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, UI=1 prints the address of the page and goes on until Ctrl-C
-	bin/conductor demo $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
+demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, ROUTER=1 compares the example router with others, UI=1 prints the address of the page and goes on until Ctrl-C
+	bin/conductor demo $(if $(filter-out 0,$(ROUTER)),--router) $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
 
 .PHONY: test
 test: export FAULTS_SOAK = 20s
@@ -272,6 +274,10 @@ release: ## binaries, deb packages, SBOMs, chart and checksums for amd64 and arm
 .PHONY: python-client
 python-client: build ## the wheel of clients/python, tested against a server; needs python3 with venv
 	clients/python/check bin/conductor bin/python-client
+
+.PHONY: llmd-check
+llmd-check: build ## the plug-in for llm-d's endpoint picker, a module of its own: vet, build, test against a server
+	cd integrations/llmd && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) build ./... && (cd contract && $(GO) vet ./...) && CONDUCTOR_BINARY='$(CURDIR)/bin/conductor' $(GO) test -count=1 ./...
 
 .PHONY: python-grpc
 python-grpc: build ## a server asked over gRPC with PyPI's grpcio, as sgl-router asks; needs python3 with venv

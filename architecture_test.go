@@ -127,8 +127,12 @@ var table = []room{
 	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/journal", "index", "index/hash", "keyfile", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/replica", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "client", modules: []string{msgpack}, not: []string{"flag", "os"}},
+	// The same over gRPC, apart, so that clients over HTTP do not link it.
+	{dir: "client/rpc", rooms: []string{"api/kvconductor/v1", "client"}, modules: []string{grpc}, not: []string{"flag", "os"}},
+	// Code to copy: it knows what authors of routers know.
+	{dir: "examples/router", rooms: []string{"client"}},
 	{dir: "compat/sglang", rooms: []string{"api/kvindexer/v1", "conductor", "conductor/access"}, modules: []string{grpc}, not: []string{"flag", "os", "net/http"}},
-	{dir: "client", not: []string{"flag", "os"}},
 	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/..."}, modules: []string{msgpack, zmq4, zerolog}},
@@ -140,7 +144,9 @@ var table = []room{
 
 	// What checks the files in deploy/. It is a module of its own.
 	{dir: "deploy", anything: true},
-	{dir: "cmd/conductor", rooms: []string{".", "api/...", "cmd/internal/...", "compat/...", "conductor/...", "config", "events/...", "index/...", "keyfile", "tiers"}, anything: true},
+	// The plug-in for llm-d's picker is a module of its own, and so is what declares llm-d's interface.
+	{dir: "integrations/llmd", rooms: []string{"client"}, modules: []string{"github.com/llm-d/llm-d-router"}},
+	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
 	// The bench measures rooms and borrows the fleet's reading of traces.
@@ -244,6 +250,11 @@ func TestImportTableForbids(t *testing.T) {
 	f("config", "github.com/spf13/viper", true)
 	f("config", "github.com/spf13/viperish", false)
 	f("cmd/internal/sim", "kvconductor/index", false)
+	f("cmd/internal/sim", "kvconductor/examples/router", false)
+	f("client", "kvconductor/conductor", false)
+	f("client", "google.golang.org/grpc", false)
+	f("client/rpc", "kvconductor/conductor/rpc", false)
+	f("examples/router", "kvconductor/conductor", false)
 	f("cmd/internal/bench/index", "kvconductor/index", true)
 	f("cmd/internal/bench/index", "kvconductor/conductor", false)
 	f("cmd/internal/sim", "kvconductor/cmd/internal/sim/truth", true)

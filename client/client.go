@@ -5,15 +5,14 @@
 //	best := rows.Longest()
 //
 // A Client keeps its connections open and is safe for concurrent use; make one for each server. It
-// asks again after 503 and broken connections while the deadline of the context leaves time.
+// asks again after 503, no sooner than Retry-After says, and after broken connections, while the
+// deadline of the context leaves time. WithMsgpack halves what a query costs the server.
 // Errors of the server are of type *Error. It imports nothing of the server.
 package client
 
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,7 +31,8 @@ type Client struct {
 	http    *http.Client
 	token   func() (string, error)
 	retries int
-	pause   time.Duration
+	pause   time.Duration // before the first retry
+	msgpack bool
 }
 
 // Option changes a Client that New makes.
@@ -53,6 +53,16 @@ func WithTokens(token func() (string, error)) Option { return func(c *Client) { 
 // the same done twice.
 func WithRetries(n int) Option { return func(c *Client) { c.retries = n } }
 
+// Bounds of a request.
+const (
+	// answerWait bounds the wait for an answer where the context has no deadline that is sooner.
+	answerWait = 30 * time.Second
+	// longestPause is the longest Retry-After that a client waits for.
+	longestPause = time.Minute
+	// maxAnswer bounds an answer in bytes.
+	maxAnswer = 256 << 20
+)
+
 // New returns a client of the server at a base URL, such as http://conductor:13333.
 func New(base string, options ...Option) (*Client, error) {
 	u, err := url.Parse(base)
@@ -62,6 +72,7 @@ func New(base string, options ...Option) (*Client, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConnsPerHost = 64
 	t.DisableCompression = true
+	t.ResponseHeaderTimeout = answerWait
 	c := &Client{base: strings.TrimRight(base, "/"), retries: 2, pause: 50 * time.Millisecond, http: &http.Client{
 		Transport:     t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -94,20 +105,23 @@ func (e *Error) Temporary() bool {
 // errAnswer says that an answer is not one of a Conductor.
 var errAnswer = errors.New("conductor: the answer cannot be read")
 
-// maxAnswer bounds an answer in bytes.
-const maxAnswer = 256 << 20
-
-// do sends in, if it is not nil, and decodes the answer into out.
+// do sends in, if it is not nil, and decodes the answer into out, both in JSON.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	return c.doIn(ctx, jsonCodec, method, path, in, out)
+}
+
+// doIn sends in, if it is not nil, and decodes the answer into out. It repeats the request as
+// WithRetries says.
+func (c *Client) doIn(ctx context.Context, as codec, method, path string, in, out any) error {
 	var body []byte
 	if in != nil {
 		var err error
-		if body, err = json.Marshal(in); err != nil {
+		if body, err = as.marshal(in); err != nil {
 			return err
 		}
 	}
 	for try := 0; ; try++ {
-		err := c.once(ctx, method, path, body, out)
+		err := c.once(ctx, as, method, path, body, out)
 		if err == nil || try >= c.retries || !again(err) {
 			return err
 		}
@@ -116,7 +130,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		if errors.As(err, &refused) {
 			pause = max(pause, refused.RetryAfter)
 		}
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause {
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < pause || pause > longestPause {
 			return err
 		}
 		select {
@@ -136,14 +150,16 @@ func again(err error) bool {
 	return !errors.Is(err, errAnswer) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-func (c *Client) once(ctx context.Context, method, path string, body []byte, out any) error {
+// once sends one request and decodes its answer into out.
+func (c *Client) once(ctx context.Context, as codec, method, path string, body []byte, out any) error {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Type", as.mediaType)
 	}
+	req.Header.Set("Accept", as.mediaType)
 	if c.token != nil {
 		token, err := c.token()
 		if err != nil {
@@ -161,26 +177,17 @@ func (c *Client) once(ctx context.Context, method, path string, body []byte, out
 		return err
 	}
 	if resp.StatusCode == http.StatusOK {
-		if err := json.Unmarshal(answer, out); err != nil {
+		if err := as.unmarshal(answer, out); err != nil {
 			return fmt.Errorf("%w: %w", errAnswer, err)
 		}
 		return nil
 	}
 	refused := &Error{Status: resp.StatusCode}
-	if json.Unmarshal(answer, refused) != nil || refused.Message == "" {
+	if as.unmarshal(answer, refused) != nil && json.Unmarshal(answer, refused) != nil || refused.Message == "" {
 		refused.Message = http.StatusText(resp.StatusCode)
 	}
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
 		refused.RetryAfter = time.Duration(seconds) * time.Second
 	}
 	return refused
-}
-
-// packed returns token ids as the server reads them fastest: little-endian, in base64.
-func packed(tokens []uint32) string {
-	raw := make([]byte, 0, 4*len(tokens))
-	for _, t := range tokens {
-		raw = binary.LittleEndian.AppendUint32(raw, t)
-	}
-	return base64.StdEncoding.EncodeToString(raw)
 }

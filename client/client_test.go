@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -58,6 +59,59 @@ func TestDeadline(t *testing.T) {
 	var refused *Error
 	if !errors.As(err, &refused) || refused.RetryAfter != time.Hour || !refused.Temporary() || time.Since(begun) > 30*time.Second {
 		t.Errorf("after %s: %v", time.Since(begun), err)
+	}
+}
+
+// TestRetryAfter holds that a client waits as long as the server says, without a deadline up to a
+// minute.
+func TestRetryAfter(t *testing.T) {
+	after, calls := "1", 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if calls++; calls == 2 {
+			fmt.Fprint(w, `{}`)
+			return
+		}
+		w.Header().Set("Retry-After", after)
+		w.WriteHeader(503)
+	}))
+	defer s.Close()
+	client, err := New(s.URL)
+	must.Succeed(t, err)
+	begun := time.Now()
+	if _, err := client.Query(t.Context(), Query{}); err != nil || calls != 2 || time.Since(begun) < time.Second {
+		t.Errorf("%d calls in %s: %v", calls, time.Since(begun), err)
+	}
+	after, calls = "61", 0
+	if _, err := client.Query(t.Context(), Query{}); err == nil || calls != 1 {
+		t.Errorf("%d calls: %v", calls, err)
+	}
+}
+
+// TestConnections holds that answers of every kind leave the connection open for the next request.
+func TestConnections(t *testing.T) {
+	var connections, calls atomic.Int32
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1)%2 == 0 {
+			w.WriteHeader(400)
+		}
+		fmt.Fprint(w, `{"error":"no"}`+strings.Repeat(" ", 1<<20))
+	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	s.Start()
+	defer s.Close()
+	client, err := New(s.URL)
+	must.Succeed(t, err)
+	for range 10 {
+		if _, err := client.Query(t.Context(), Query{}); err == nil {
+			t.Error("an error was read as rows")
+		}
+	}
+	if calls.Load() != 10 || connections.Load() != 1 {
+		t.Errorf("%d requests came on %d connections", calls.Load(), connections.Load())
 	}
 }
 

@@ -27,8 +27,8 @@ type Query struct {
 	Detail bool
 }
 
-// body returns the path and the body of a query.
-func (q *Query) body() (path string, body map[string]any) {
+// body returns the path and the body of a query, with numbers as bytes if it is packed.
+func (q *Query) body(packed bool) (path string, body map[string]any) {
 	body = map[string]any{"model": q.Model, "block_size": q.BlockSize}
 	for name, text := range map[string]string{"tenant_id": q.Tenant, "lora_name": q.Adapter, "cache_salt": q.Salt, "instance_id": q.Instance} {
 		if text != "" {
@@ -41,10 +41,15 @@ func (q *Query) body() (path string, body map[string]any) {
 		}
 	}
 	path = "/conductor/v1/query"
-	if q.SeqHashes != nil {
+	switch {
+	case q.SeqHashes != nil && packed:
+		path, body["seq_hashes"] = path+"_by_hash", littleEndian(q.SeqHashes)
+	case q.SeqHashes != nil:
 		path, body["seq_hashes"] = path+"_by_hash", q.SeqHashes
-	} else {
-		body["token_ids_b64"] = packed(q.Tokens)
+	case packed:
+		body["token_ids"] = littleEndian(q.Tokens)
+	default:
+		body["token_ids_b64"] = base64Of(q.Tokens)
 	}
 	if q.Detail {
 		path += "?detail=1"
@@ -56,7 +61,7 @@ func (q *Query) body() (path string, body map[string]any) {
 type Row struct {
 	Instance string
 	Longest  int // by all media together
-	// Media has the leading tokens on each medium, such as GPU, CPU and DISK.
+	// Media has the leading tokens on each medium, such as GPU, CPU and DISK; nil in msgpack.
 	Media map[string]int
 	Ranks []Rank // by rank
 	// Truncated says that the rows may be longer than shown; Window is the largest sliding
@@ -116,7 +121,10 @@ func (r *Row) UnmarshalJSON(text []byte) error {
 		case "longest_matched":
 			err = json.Unmarshal(raw, &r.Longest)
 		case "rank_matches":
-			err = r.readRanks(raw)
+			var ranks map[string]rankMatch
+			if err = json.Unmarshal(raw, &ranks); err == nil {
+				err = r.setRanks(ranks)
+			}
 		case "truncated":
 			err = json.Unmarshal(raw, &r.Truncated)
 		case "window":
@@ -139,11 +147,8 @@ func (r *Row) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-func (r *Row) readRanks(raw []byte) error {
-	var ranks map[string]struct{ GPU, CPU, Disk int }
-	if err := json.Unmarshal(raw, &ranks); err != nil {
-		return err
-	}
+// setRanks sets the ranks of an answer, by rank.
+func (r *Row) setRanks(ranks map[string]rankMatch) error {
 	for name, m := range ranks {
 		n, err := strconv.Atoi(name)
 		if err != nil {
@@ -170,7 +175,17 @@ func rowsOf(answer map[string]map[string]Row) (rows Rows) {
 // Query returns one row for each instance that is registered for the model, the block size and the
 // adapter. No rows is an answer: there is no such instance.
 func (c *Client) Query(ctx context.Context, q Query) (Rows, error) {
-	path, body := q.body()
+	packed := c.msgpack && q.packable()
+	path, body := q.body(packed)
+	if packed {
+		var answer struct {
+			Instances map[string]packedRow `json:"instances"`
+		}
+		if err := c.doIn(ctx, msgpackCodec, http.MethodPost, path, body, &answer); err != nil {
+			return nil, err
+		}
+		return rowsOfPacked(answer.Instances)
+	}
 	var answer map[string]map[string]Row
 	if err := c.do(ctx, http.MethodPost, path, body, &answer); err != nil {
 		return nil, err
@@ -192,7 +207,7 @@ func (c *Client) QueryBatch(ctx context.Context, all []Query) ([]BatchAnswer, er
 		if all[i].SeqHashes != nil {
 			return nil, fmt.Errorf("query %d of the batch has SeqHashes: a batch takes tokens", i)
 		}
-		_, items[i] = all[i].body()
+		_, items[i] = all[i].body(false)
 	}
 	if len(all) > 0 && all[0].Detail {
 		path += "?detail=1"

@@ -60,7 +60,7 @@ func (c *Client) Services(ctx context.Context) ([]Service, error) {
 
 // Ready reports whether routers may rely on the answers.
 func (c *Client) Ready(ctx context.Context) (bool, error) {
-	err := c.once(ctx, http.MethodGet, "/ready", nil, new(json.RawMessage))
+	err := c.once(ctx, jsonCodec, http.MethodGet, "/ready", nil, new(json.RawMessage))
 	var refused *Error
 	if errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable {
 		return false, nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -41,6 +42,24 @@ func TestClientLibrary(t *testing.T) {
 	if _, err := c.Query(ctx, kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1}}); err != nil {
 		t.Error(err)
 	}
+	packed, err := kv.New(p.url, kv.WithToken("router"), kv.WithMsgpack())
+	must.Succeed(t, err)
+	plain := kv.Query{Model: "m", BlockSize: recordedBlock, Tokens: recordedTokens(8)}
+	inJSON, err := c.Query(ctx, plain)
+	must.Succeed(t, err)
+	inJSON[0].Media = nil
+	if inMsgpack, err := packed.Query(ctx, plain); err != nil || !reflect.DeepEqual(inMsgpack, inJSON) {
+		t.Errorf("in msgpack %+v, %v; in JSON %+v", inMsgpack, err, inJSON)
+	}
+	if rows, err := packed.Query(ctx, kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1, 1 << 63}, Instance: "engine"}); err != nil || len(rows) != 1 || rows[0].Longest != 0 {
+		t.Errorf("hashes in msgpack: %+v, %v", rows, err)
+	}
+	if rows, err := packed.Query(ctx, q); err != nil || rows[0].Detail[0].State != "synced" {
+		t.Errorf("detail from a client of msgpack: %+v, %v", rows, err)
+	}
+	if _, err := packed.Query(ctx, kv.Query{Model: "m"}); !errors.As(err, &refused) || refused.Status != 400 || refused.Field != "block_size" {
+		t.Errorf("without a block size, in msgpack: %v", err)
+	}
 	if _, err := c.Query(ctx, kv.Query{Model: "m"}); !errors.As(err, &refused) || refused.Status != 400 || refused.Field != "block_size" {
 		t.Errorf("without a block size: %v", err)
 	}
@@ -55,9 +74,11 @@ func TestClientLibrary(t *testing.T) {
 	if err := c.Unregister(ctx, "engine", "", 0); !errors.As(err, &refused) || refused.Status != 404 {
 		t.Errorf("a second time: %v", err)
 	}
-	stranger, err := kv.New(p.url)
-	must.Succeed(t, err)
-	if _, err := stranger.Query(ctx, q); !errors.As(err, &refused) || refused.Status != 401 || !strings.Contains(refused.Error(), "token") {
-		t.Errorf("without a token: %v", err)
+	for _, options := range [][]kv.Option{nil, {kv.WithMsgpack()}} {
+		stranger, err := kv.New(p.url, options...)
+		must.Succeed(t, err)
+		if _, err := stranger.Query(ctx, plain); !errors.As(err, &refused) || refused.Status != 401 || !strings.Contains(refused.Error(), "token") {
+			t.Errorf("without a token: %v", err)
+		}
 	}
 }

@@ -29,6 +29,8 @@ func demoCommand() *cobra.Command {
 		trace, duration string
 		faults, page    bool
 		restarts        int
+		route           bool
+		routed          demoRouter
 	)
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -38,7 +40,9 @@ func demoCommand() *cobra.Command {
 			"Half of the ranks hash blocks with a look-ahead, the others share the pool. With --faults there is no pool:\n" +
 			"events that name its blocks may be lost for good. With --restarts the server is killed and started again that often,\n" +
 			"from its snapshots, and there is no pool either: no snapshot has its objects. With --ui the fleet works at an easy\n" +
-			"pace, for the operator's page, until Ctrl-C.",
+			"pace, for the operator's page, until Ctrl-C.\n" +
+			"With --router nothing is compared with the truth. The router of examples/router, round robin and the least loaded\n" +
+			"rank each route the same requests over a fleet of their own, and the demo shows what their choices cost.",
 		Args: cobra.NoArgs,
 	}
 	asJSON := jsonFlag(cmd, "print the report as one JSON object")
@@ -47,9 +51,23 @@ func demoCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&faults, "faults", false, "let the fleet lose batches, cut and stall connections, restart and spoil replays")
 	cmd.Flags().IntVar(&restarts, "restarts", 0, "kill and restart the server this often, in equal pauses")
 	cmd.Flags().BoolVar(&page, "ui", false, "print the address of the operator's page, and go on until Ctrl-C")
+	cmd.Flags().BoolVar(&route, "router", false, "compare the example router with policies that know no cache")
+	cmd.Flags().IntVar(&routed.requests, "requests", 0, fmt.Sprintf("with --router, requests to route; 0 for the whole trace, or %d generated ones", generatedRequests))
+	cmd.Flags().Uint64Var(&routed.seed, "seed", 0, "with --router, seed of everything random, 0 for a new one each time")
+	for _, other := range []string{"duration", "faults", "restarts", "ui"} {
+		cmd.MarkFlagsMutuallyExclusive("router", other)
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		for _, name := range []string{"requests", "seed"} {
+			if cmd.Flags().Changed(name) && !route {
+				return fmt.Errorf("--%s needs --router", name)
+			}
+		}
 		ctx, stop := untilSignal(cmd)
 		defer stop()
+		if routed.asJSON = *asJSON; route {
+			return routed.demonstrate(ctx, trace, cmd)
+		}
 		snapshots := time.Duration(0)
 		if restarts > 0 {
 			snapshots = 2 * time.Second
@@ -79,9 +97,7 @@ func demoCommand() *cobra.Command {
 			args = append(args, "--pool")
 		}
 		if trace != "" {
-			// Trace prompts are long: with blocks of 128 an engine's default capacity
-			// is a million tokens, about what a large node keeps on its devices.
-			args = append(args, "--trace", trace, "--block-size", "128")
+			args = append(args, "--trace", trace, "--block-size", strconv.Itoa(traceBlock))
 		}
 		again, err := server.restarts(restarts, duration)
 		if err != nil {
@@ -109,6 +125,10 @@ func demoCommand() *cobra.Command {
 // With --ui a request starts each twentieth of a second, so that a person can follow them, and the
 // fleet works until a signal: a duration that no demo reaches.
 const pagePace, untilStopped = "20", "8760h"
+
+// traceBlock is the block size for traces, whose prompts are long: with it an engine's default
+// capacity is a million tokens, about what a large node keeps on its devices.
+const traceBlock = 128
 
 // demoServer is a server in a process of its own.
 type demoServer struct {

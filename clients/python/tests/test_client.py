@@ -6,10 +6,14 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
+
+import httpx
 
 from kvconductor import AsyncClient, Client, ConductorError, Rank, Registration, Row
 
@@ -65,6 +69,25 @@ class AgainstServer(unittest.TestCase):
                 c.unregister("engine")
             self.assertEqual(gone.exception.status, 404)
 
+    def test_msgpack(self):
+        with Client(self.url, msgpack=True) as c, Client(self.url) as plain:
+            c.register(Registration("tcp://127.0.0.1:1", "vLLM", "p", "packed", 16))
+            row = c.query("p", 16, [1, 2, 3] * 100)[0]
+            self.assertEqual((row.instance, row.longest, row.media, row.ranks), ("packed", 0, {}, (Rank(0, 0, 0, 0),)))
+            self.assertEqual(row.ranks, plain.query("p", 16, [1, 2, 3] * 100)[0].ranks)
+            self.assertEqual(c.query("p", 16, seq_hashes=[1, 2**64 - 1])[0].instance, "packed")
+            self.assertIn(c.query("p", 16, [1], detail=True)[0].detail[0].state, ("connecting", "stale"))
+            self.assertEqual(c.query("none", 16, [1]), [])
+            with self.assertRaises(ConductorError) as refused:
+                c.query("p", 0, [1])
+            self.assertEqual((refused.exception.status, refused.exception.field), (400, "block_size"))
+            c.unregister("packed")
+
+        async def main():
+            async with AsyncClient(self.url, msgpack=True) as c:
+                self.assertEqual(await c.query("none", 16, [1]), [])
+        asyncio.run(main())
+
     def test_async(self):
         async def main():
             async with AsyncClient(self.url) as c:
@@ -82,15 +105,19 @@ class Busy(http.server.BaseHTTPRequestHandler):
     """Answers 503 twice, then a row of a later server."""
 
     calls = 0
+    connections: set = set()
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         Busy.calls += 1
+        Busy.connections.add(self.client_address)
         row = {"longest_matched": 16, "GPU": 16, "later": {"x": 1}, "rank_matches": {"10": {"gpu": 16, "cpu": 16, "disk": 16}, "2": {"gpu": 0, "cpu": 0, "disk": 0}}}
         busy = Busy.calls % 3 != 0
         body = json.dumps({"error": "busy", "reason": "busy"} if busy else {"default": {"a": row}}).encode()
         self.send_response(503 if busy else 200)
+        if self.path.endswith("?detail=1"):
+            self.send_header("Retry-After", "3600")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -111,8 +138,25 @@ class Retries(unittest.TestCase):
             with self.assertRaises(ConductorError) as refused:
                 c.query("m", 16, [1])
             self.assertEqual(refused.exception.reason, "busy")
+        self.assertEqual(len(Busy.connections), 2, "each client has one connection")
+        Busy.calls = 0
+        begun = time.monotonic()
+        with Client(url, timeout=60) as c:
+            with self.assertRaises(ConductorError) as refused:
+                c.query("m", 16, [1], detail=True)
+        self.assertEqual((refused.exception.retry_after, Busy.calls), (3600, 1))
+        self.assertLess(time.monotonic() - begun, 30)
         server.shutdown()
         server.server_close()
+
+    def test_deadline(self):
+        """Tells that attempts together take no longer than the timeout."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            begun = time.monotonic()
+            with Client(url, timeout=0.3) as c, self.assertRaises(httpx.TimeoutException):
+                c.query("m", 16, [1])
+            self.assertLess(time.monotonic() - begun, 10)
 
     def test_wrong(self):
         for base in ("", "conductor:13333", "ftp://x"):

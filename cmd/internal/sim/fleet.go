@@ -197,7 +197,7 @@ func newFleet(c Config) (*Fleet, error) {
 	}
 	for i := range c.Instances {
 		in := &instance{
-			id:     fmt.Sprintf("inst-%d", i),
+			id:     instanceID(i),
 			family: c.Families[i%len(c.Families)],
 			first:  len(f.ranks),
 		}

@@ -9,20 +9,37 @@ import json
 import random
 import sys
 import time
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, Sequence, TypeVar
 
 import httpx
 
-from ._types import ConductorError, Registration, Row
+from ._types import ConductorError, QueryArguments, QueryOptions, Registration, Row
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _PAUSE = 0.05  # seconds before the first retry
+_JSON, _MSGPACK = "application/json", "application/msgpack"
+
+T = TypeVar("T")
 
 
-class _Request:
-    """A request, and how its answer is read."""
+class _Request(Generic[T]):
+    """A request, and how its answer is read. packed is its body in msgpack, None if it has none."""
 
-    def __init__(self, method: str, path: str, body: Mapping[str, Any] | None = None, read: Callable[[Any], Any] = lambda answer: answer):
-        self.method, self.path, self.body, self.read = method, path, body, read
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        read: Callable[[Any], T],
+        packed: Mapping[str, Any] | None = None,
+    ):
+        self.method, self.path, self.body, self.read, self.packed = method, path, body, read, packed
+
+
+def _nothing(_: Any) -> None:
+    """Reads an answer that says no more than that it is a success."""
 
 
 def _query(
@@ -38,37 +55,41 @@ def _query(
     min_matched: int = 0,
     top: int = 0,
     detail: bool = False,
-) -> _Request:
-    body: dict[str, Any] = {"model": model, "block_size": block_size}
+) -> _Request[list[Row]]:
+    fields: dict[str, Any] = {"model": model, "block_size": block_size}
     given = {"tenant_id": tenant, "lora_name": adapter, "cache_salt": salt, "instance_id": instance, "min_matched": min_matched, "top": top}
-    body.update({name: value for name, value in given.items() if value})
+    fields.update({name: value for name, value in given.items() if value})
     path = "/conductor/v1/query"
     if seq_hashes is not None:
         path += "_by_hash"
-        body["seq_hashes"] = list(seq_hashes)
+        name, numbers, body = "seq_hashes", _little_endian("Q", seq_hashes), fields | {"seq_hashes": list(seq_hashes)}
     else:
-        body["token_ids_b64"] = _pack(tokens or ())
-    return _Request("POST", path + ("?detail=1" if detail else ""), body, _rows)
+        name, numbers = "token_ids", _little_endian("I", tokens or ())
+        body = fields | {"token_ids_b64": base64.b64encode(numbers).decode()}
+    # The dialect of msgpack has none of these fields.
+    plain = not (detail or min_matched or top)
+    return _Request("POST", path + ("?detail=1" if detail else ""), body, _rows, fields | {name: numbers} if plain else None)
 
 
-def _pack(tokens: Iterable[int]) -> str:
-    """Packs token ids as the server reads them fastest: little-endian, in base64."""
-    packed = array.array("I", tokens)
+def _little_endian(code: str, numbers: Sequence[int]) -> bytes:
+    """Packs numbers as the server reads them fastest."""
+    packed = array.array(code, numbers)
     if sys.byteorder == "big":
         packed.byteswap()
-    return base64.b64encode(packed.tobytes()).decode()
+    return packed.tobytes()
 
 
 def _rows(answer: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """Reads rows by tenant, or in msgpack by the word instances."""
     rows = [Row.read(name, row) for instances in answer.values() for name, row in instances.items()]
     return sorted(rows, key=lambda row: row.instance)
 
 
-def _batch(queries: Sequence[Mapping[str, Any]]) -> _Request:
+def _batch(queries: Sequence[QueryArguments]) -> _Request[list[list[Row] | ConductorError]]:
     items = []
     for i, query in enumerate(queries):
         request = _query(**query)
-        if not request.path.startswith("/conductor/v1/query?") and request.path != "/conductor/v1/query":
+        if query.get("seq_hashes") is not None:
             raise ValueError(f"query {i} of the batch has seq_hashes: a batch takes tokens")
         items.append(request.body)
     detail = "?detail=1" if queries and queries[0].get("detail") else ""
@@ -79,48 +100,67 @@ def _batch(queries: Sequence[Mapping[str, Any]]) -> _Request:
     return _Request("POST", "/conductor/v1/query_batch" + detail, {"queries": items}, read)
 
 
-def _unregister(instance: str, rank: int, tenant: str) -> _Request:
+def _register(registration: Registration) -> _Request[None]:
+    return _Request("POST", "/conductor/v1/register", registration.body(), _nothing)
+
+
+def _unregister(instance: str, rank: int, tenant: str) -> _Request[None]:
     body: dict[str, Any] = {"instance_id": instance, "dp_rank": rank}
     if tenant:
         body["tenant_id"] = tenant
-    return _Request("POST", "/conductor/v1/unregister", body)
+    return _Request("POST", "/conductor/v1/unregister", body, _nothing)
 
 
-def _feedback(instance: str, matched: int, cached: int, medium: str, tenant: str) -> _Request:
+def _feedback(instance: str, matched: int, cached: int, medium: str, tenant: str) -> _Request[dict[str, Any]]:
     body: dict[str, Any] = {"instance_id": instance, "matched_tokens": matched, "cached_tokens": cached}
     body.update({k: v for k, v in {"medium": medium, "tenant_id": tenant}.items() if v})
-    return _Request("POST", "/conductor/v1/feedback", body)
+    return _Request("POST", "/conductor/v1/feedback", body, dict)
 
 
-_SERVICES = _Request("GET", "/conductor/v1/services", read=lambda answer: answer["services"])
+def _services(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return list(answer["services"])
+
+
+_SERVICES = _Request("GET", "/conductor/v1/services", None, _services)
 
 
 class _Base:
-    """What both clients share: the HTTP client's settings, codec, and when to ask again."""
+    """What both clients share: the HTTP client's settings, codecs, and when to ask again."""
 
-    def __init__(self, base_url: str, token: str | None, timeout: float, retries: int):
+    def __init__(self, base_url: str, token: str | None, timeout: float, retries: int, msgpack: bool):
         if not base_url.startswith(("http://", "https://")):
             raise ValueError(f"{base_url!r} is no base URL such as http://conductor:13333")
+        if msgpack:
+            import msgpack as codec  # type: ignore[import-untyped]  # the extra "msgpack" of the package
+
+            self._pack, self._unpack = codec.packb, codec.unpackb
+        self._timeout, self._retries, self._msgpack = timeout, retries, msgpack
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._timeout, self._retries = timeout, retries
         self._settings: dict[str, Any] = {"base_url": base_url.rstrip("/"), "headers": headers, "timeout": timeout, "follow_redirects": False}
 
-    @staticmethod
-    def _encode(request: _Request) -> dict[str, Any]:
+    def _encode(self, request: _Request[T]) -> dict[str, Any]:
+        if self._msgpack and request.packed is not None:
+            return {"content": self._pack(request.packed), "headers": {"Content-Type": _MSGPACK, "Accept": _MSGPACK}}
         if request.body is None:
-            return {}
-        return {"content": json.dumps(request.body).encode(), "headers": {"Content-Type": "application/json"}}
+            return {"headers": {"Accept": _JSON}}
+        return {"content": json.dumps(request.body).encode(), "headers": {"Content-Type": _JSON, "Accept": _JSON}}
 
-    @staticmethod
-    def _decode(request: _Request, response: httpx.Response) -> Any:
-        if response.status_code == 200:
-            return request.read(response.json())
+    def _decode(self, request: _Request[T], response: httpx.Response) -> T:
         try:
-            body = response.json()
+            packed = response.headers.get("Content-Type", "").startswith(_MSGPACK)
+            body = self._unpack(response.content) if packed else response.json()
         except ValueError:
             body = {"error": response.reason_phrase}
+            if response.status_code == 200:
+                raise
+        if response.status_code == 200:
+            return request.read(body)
         after = response.headers.get("Retry-After", "")
         raise ConductorError(response.status_code, body if isinstance(body, dict) else {}, float(after) if after.isdigit() else None)
+
+    def _left(self, begun: float) -> float:
+        """Returns the seconds left to a call: each attempt gets what those before it left."""
+        return max(begun + self._timeout - time.monotonic(), 0.001)
 
     def _pause(self, attempt: int, begun: float, error: Exception) -> float | None:
         """Returns how long to wait before the next attempt, None for no further one."""
@@ -133,10 +173,17 @@ class _Base:
 
 
 class Client(_Base):
-    """Asks one server. It keeps connections open and may be used by several threads."""
+    """Asks one server. It keeps connections open and may be used by several threads.
 
-    def __init__(self, base_url: str, *, token: str | None = None, timeout: float = 5.0, retries: int = 2, **httpx_options: Any):
-        super().__init__(base_url, token, timeout, retries)
+    timeout is how many seconds a call may take, retries included. With msgpack, which needs
+    kvconductor[msgpack], queries without detail, min_matched and top go in msgpack; their rows
+    have longest and ranks alone.
+    """
+
+    def __init__(
+        self, base_url: str, *, token: str | None = None, timeout: float = 5.0, retries: int = 2, msgpack: bool = False, **httpx_options: Any
+    ):
+        super().__init__(base_url, token, timeout, retries, msgpack)
         self._http = httpx.Client(**(self._settings | httpx_options))
 
     def __enter__(self) -> Client:
@@ -146,33 +193,33 @@ class Client(_Base):
         self.close()
 
     def close(self) -> None:
+        """Closes the connections."""
         self._http.close()
 
-    def _do(self, request: _Request) -> Any:
-        begun = time.monotonic()
-        for attempt in range(self._retries + 1):
+    def _do(self, request: _Request[T]) -> T:
+        begun, attempt = time.monotonic(), 0
+        while True:
             try:
-                return self._decode(request, self._http.request(request.method, request.path, **self._encode(request)))
+                response = self._http.request(request.method, request.path, timeout=self._left(begun), **self._encode(request))
+                return self._decode(request, response)
             except (ConductorError, httpx.TransportError) as error:
                 pause = self._pause(attempt, begun, error)
                 if pause is None:
                     raise
-                time.sleep(pause)
+            time.sleep(pause)
+            attempt += 1
 
-    def query(self, model: str, block_size: int, tokens: Sequence[int] | None = None, **options: Any) -> list[Row]:
-        """Returns one row for each instance registered for the model, block size and adapter.
-
-        Options: seq_hashes, tenant, adapter, salt, instance, min_matched, top, detail.
-        """
+    def query(self, model: str, block_size: int, tokens: Sequence[int] | None = None, **options: Unpack[QueryOptions]) -> list[Row]:
+        """Returns one row for each instance registered for the model, block size and adapter."""
         return self._do(_query(model, block_size, tokens, **options))
 
-    def query_batch(self, queries: Sequence[Mapping[str, Any]]) -> list[list[Row] | ConductorError]:
+    def query_batch(self, queries: Sequence[QueryArguments]) -> list[list[Row] | ConductorError]:
         """Asks up to 256 queries, each the arguments of query, and returns answers in order."""
         return self._do(_batch(queries))
 
     def register(self, registration: Registration) -> None:
         """Starts a source. The same registration twice is a success."""
-        self._do(_Request("POST", "/conductor/v1/register", registration.body()))
+        self._do(_register(registration))
 
     def unregister(self, instance: str, rank: int = 0, tenant: str = "") -> None:
         """Ends a source and drops its blocks."""
@@ -194,8 +241,10 @@ class Client(_Base):
 class AsyncClient(_Base):
     """Client for asyncio."""
 
-    def __init__(self, base_url: str, *, token: str | None = None, timeout: float = 5.0, retries: int = 2, **httpx_options: Any):
-        super().__init__(base_url, token, timeout, retries)
+    def __init__(
+        self, base_url: str, *, token: str | None = None, timeout: float = 5.0, retries: int = 2, msgpack: bool = False, **httpx_options: Any
+    ):
+        super().__init__(base_url, token, timeout, retries, msgpack)
         self._http = httpx.AsyncClient(**(self._settings | httpx_options))
 
     async def __aenter__(self) -> AsyncClient:
@@ -205,36 +254,46 @@ class AsyncClient(_Base):
         await self.close()
 
     async def close(self) -> None:
+        """Closes the connections."""
         await self._http.aclose()
 
-    async def _do(self, request: _Request) -> Any:
-        begun = time.monotonic()
-        for attempt in range(self._retries + 1):
+    async def _do(self, request: _Request[T]) -> T:
+        begun, attempt = time.monotonic(), 0
+        while True:
             try:
-                return self._decode(request, await self._http.request(request.method, request.path, **self._encode(request)))
+                response = await self._http.request(request.method, request.path, timeout=self._left(begun), **self._encode(request))
+                return self._decode(request, response)
             except (ConductorError, httpx.TransportError) as error:
                 pause = self._pause(attempt, begun, error)
                 if pause is None:
                     raise
-                await asyncio.sleep(pause)
+            await asyncio.sleep(pause)
+            attempt += 1
 
-    async def query(self, model: str, block_size: int, tokens: Sequence[int] | None = None, **options: Any) -> list[Row]:
+    async def query(self, model: str, block_size: int, tokens: Sequence[int] | None = None, **options: Unpack[QueryOptions]) -> list[Row]:
+        """Returns one row for each instance registered for the model, block size and adapter."""
         return await self._do(_query(model, block_size, tokens, **options))
 
-    async def query_batch(self, queries: Sequence[Mapping[str, Any]]) -> list[list[Row] | ConductorError]:
+    async def query_batch(self, queries: Sequence[QueryArguments]) -> list[list[Row] | ConductorError]:
+        """Asks up to 256 queries, each the arguments of query, and returns answers in order."""
         return await self._do(_batch(queries))
 
     async def register(self, registration: Registration) -> None:
-        await self._do(_Request("POST", "/conductor/v1/register", registration.body()))
+        """Starts a source. The same registration twice is a success."""
+        await self._do(_register(registration))
 
     async def unregister(self, instance: str, rank: int = 0, tenant: str = "") -> None:
+        """Ends a source and drops its blocks."""
         await self._do(_unregister(instance, rank, tenant))
 
     async def services(self) -> list[dict[str, Any]]:
+        """Returns the sources that the token may see."""
         return await self._do(_SERVICES)
 
     async def feedback(self, instance: str, *, matched: int, cached: int, medium: str = "", tenant: str = "") -> dict[str, Any]:
+        """Reports how many tokens an answer promised of an instance, and how many it found."""
         return await self._do(_feedback(instance, matched, cached, medium, tenant))
 
     async def ready(self) -> bool:
+        """Tells whether routers may rely on the answers."""
         return (await self._http.get("/ready")).status_code == 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence, TypedDict
 
 
 class ConductorError(Exception):
@@ -20,6 +20,30 @@ class ConductorError(Exception):
         self.index: int | None = body.get("index")
         self.retry_after = retry_after  # seconds
         super().__init__(f"{status}: {self.message}")
+
+
+class QueryOptions(TypedDict, total=False):
+    """What a query may have next to model, block size and tokens."""
+
+    seq_hashes: Sequence[int]  # canonical sequence hashes of the blocks, in place of tokens
+    tenant: str
+    adapter: str
+    salt: str
+    instance: str  # limits the answer to one instance
+    min_matched: int  # leaves out rows with shorter prefixes, in tokens
+    top: int  # keeps as many rows, the longest
+    detail: bool  # adds the states of the sources to each row
+
+
+class _Prompt(TypedDict):
+    model: str
+    block_size: int
+
+
+class QueryArguments(_Prompt, QueryOptions, total=False):
+    """The arguments of one query of a batch."""
+
+    tokens: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -51,7 +75,7 @@ class Row:
 
     instance: str
     longest: int
-    media: Mapping[str, int]  # GPU, CPU, DISK and others
+    media: Mapping[str, int]  # GPU, CPU, DISK and others; empty in msgpack
     ranks: tuple[Rank, ...]
     truncated: bool = False
     window: int = 0
@@ -61,7 +85,8 @@ class Row:
     @classmethod
     def read(cls, instance: str, body: Mapping[str, Any]) -> Row:
         """Reads a row of an answer. Fields of later servers that are no numbers are left out."""
-        known = {"longest_matched", "DP", "rank_matches", "truncated", "window", "detail", "pools"}
+        # Names of media are in capitals; gpu, cpu and disk of a row in msgpack are the best rank's.
+        known = {"longest_matched", "DP", "rank_matches", "truncated", "window", "detail", "pools", "gpu", "cpu", "disk"}
         ranks = [Rank(int(n), m["gpu"], m["cpu"], m["disk"]) for n, m in body.get("rank_matches", {}).items()]
         return cls(
             instance=instance,

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // segmentTokens is how many tokens one hash id of the Mooncake FAST'25 traces
@@ -17,15 +18,19 @@ const segmentTokens = 512
 // so an answer is never found again, and its identity must not be a hash id.
 const outputs = 1 << 63
 
-// Trace is a recorded workload: one JSON object a line with timestamp,
-// input_length, output_length and hash_ids. Timestamps are not used.
+// Trace is a recorded workload: one JSON object a line with timestamp in milliseconds,
+// input_length, output_length and hash_ids. Without a timestamp a request comes with the one
+// before. The published traces have a timestamp every three seconds: requests of one timestamp
+// are spread evenly until the next.
 type Trace struct {
 	name string
 	rows []row
+	at   []time.Duration // of each row, from the first on
 	next int
 }
 
 type row struct {
+	Stamp  float64  `json:"timestamp"` // ms
 	Input  *int     `json:"input_length"`
 	Output *int     `json:"output_length"`
 	IDs    []uint64 `json:"hash_ids"`
@@ -34,6 +39,9 @@ type row struct {
 // maxLine bounds a line of a trace. The longest of the published ones has 250
 // hash ids, a few kilobytes.
 const maxLine = 16 << 20
+
+// maxStamp is the latest timestamp, a year in milliseconds.
+const maxStamp = 366 * 24 * 3600 * 1e3
 
 // OpenTrace reads a trace file completely; the first bad line is the error.
 func OpenTrace(path string) (*Trace, error) {
@@ -63,6 +71,9 @@ func ReadTrace(name string, r io.Reader) (*Trace, error) {
 		if err := row.check(); err != nil {
 			return nil, fmt.Errorf("%s, line %d: %w", name, n, err)
 		}
+		if len(t.rows) > 0 {
+			row.Stamp = max(row.Stamp, t.rows[len(t.rows)-1].Stamp)
+		}
 		t.rows = append(t.rows, row)
 	}
 	if err := lines.Err(); err != nil {
@@ -71,7 +82,28 @@ func ReadTrace(name string, r io.Reader) (*Trace, error) {
 	if len(t.rows) == 0 {
 		return nil, fmt.Errorf("%s has no requests", name)
 	}
+	t.spread()
 	return t, nil
+}
+
+// spread sets when each request comes.
+func (t *Trace) spread() {
+	t.at = make([]time.Duration, len(t.rows))
+	for begin := 0; begin < len(t.rows); {
+		end := begin + 1
+		for end < len(t.rows) && t.rows[end].Stamp == t.rows[begin].Stamp {
+			end++
+		}
+		until := t.rows[begin].Stamp
+		if end < len(t.rows) {
+			until = t.rows[end].Stamp
+		}
+		first, gap := t.rows[begin].Stamp-t.rows[0].Stamp, (until-t.rows[begin].Stamp)/float64(end-begin)
+		for i := begin; i < end; i++ {
+			t.at[i] = time.Duration((first + float64(i-begin)*gap) * float64(time.Millisecond))
+		}
+		begin = end
+	}
 }
 
 func (r row) check() error {
@@ -82,6 +114,8 @@ func (r row) check() error {
 		return fmt.Errorf("output_length is missing")
 	case *r.Input < 1:
 		return fmt.Errorf("input_length %d is no length of a prompt", *r.Input)
+	case r.Stamp < 0 || r.Stamp > maxStamp:
+		return fmt.Errorf("timestamp %g is not between 0 and %g", r.Stamp, maxStamp)
 	case *r.Output < 0:
 		return fmt.Errorf("output_length %d is negative", *r.Output)
 	}
@@ -106,6 +140,7 @@ func (t *Trace) Next() (Request, bool) {
 	req := Request{
 		Prompt: make([]Segment, len(r.IDs)),
 		Output: Segment{ID: outputs + uint64(t.next), Len: *r.Output},
+		At:     t.at[t.next],
 	}
 	t.next++
 	left := *r.Input

@@ -1,9 +1,11 @@
 package workload
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"kvconductor/internal/must"
 )
@@ -43,6 +45,29 @@ func TestReadTrace(t *testing.T) {
 	}
 }
 
+// TestTraceTimes holds that requests of one timestamp are spread until the next, and never go back.
+func TestTraceTimes(t *testing.T) {
+	f := func(want string, stamps ...string) {
+		t.Helper()
+		var lines strings.Builder
+		for _, s := range stamps {
+			fmt.Fprintf(&lines, `{%s "input_length": 1, "output_length": 0, "hash_ids": [1]}`+"\n", s)
+		}
+		tr, err := ReadTrace("t.jsonl", strings.NewReader(lines.String()))
+		must.Succeed(t, err)
+		var got []time.Duration
+		for _, r := range draw(t, tr, len(stamps)) {
+			got = append(got, r.At)
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("%v: %v, want %s", stamps, got, want)
+		}
+	}
+	f("[0s 1s 2s 3s 3s]", `"timestamp": 0,`, `"timestamp": 0,`, `"timestamp": 0,`, `"timestamp": 3000,`, `"timestamp": 3000,`)
+	f("[0s 1.25ms]", `"timestamp": 7.5,`, `"timestamp": 8.75,`)
+	f("[0s 2.5ms 5ms 5ms]", ``, ``, `"timestamp": 5,`, `"timestamp": 3,`)
+}
+
 func TestBadTrace(t *testing.T) {
 	const good = `{"timestamp":0,"input_length":512,"output_length":1,"hash_ids":[1]}` + "\n"
 	f := func(trace, want string) {
@@ -56,6 +81,7 @@ func TestBadTrace(t *testing.T) {
 	f(good+`{"input_length":512}`, "line 2: output_length is missing")
 	f(`{"output_length":5,"hash_ids":[1]}`, "line 1: input_length is missing")
 	f(good+"\n"+`{"input_length":0,"output_length":5,"hash_ids":[]}`, "line 3: input_length 0")
+	f(`{"timestamp":-1,"input_length":5,"output_length":1,"hash_ids":[1]}`, "timestamp -1")
 	f(`{"input_length":5,"output_length":-1,"hash_ids":[1]}`, "output_length -1")
 	f(`{"input_length":513,"output_length":1,"hash_ids":[1]}`, "input_length 513 needs 2 hash_ids of 512 tokens and has 1")
 	f(`{"input_length":512,"output_length":1,"hash_ids":[1,2]}`, "needs 1 hash_ids")

@@ -19,6 +19,8 @@
 // Cost: a few nanoseconds per token.
 package workload
 
+import "time"
+
 // Vocabulary is how many different tokens there are. Prompts of real models
 // have five-digit tokens mostly, and so do these.
 const Vocabulary = 100_000
@@ -33,6 +35,8 @@ type Segment struct {
 type Request struct {
 	Prompt []Segment
 	Output Segment
+	// At is when a recorded request came, since the first of the record; 0 of generated ones.
+	At time.Duration
 }
 
 // Source gives requests, false when there are no more.

@@ -1,0 +1,173 @@
+// Package rpc asks a Conductor over gRPC, for routers in Go. It is apart from package client, whose
+// queries and rows it shares, so that clients over HTTP do not link gRPC.
+//
+//	c, err := rpc.New("conductor:50051")
+//	rows, err := c.Query(ctx, client.Query{Model: "deepseek", BlockSize: 16, Tokens: tokens})
+//
+// A Client keeps one connection open and is safe for concurrent use. It asks again, at most twice,
+// while the server is unavailable and the deadline of the context leaves time. Errors are those of
+// gRPC: package status tells their codes.
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	pb "kvconductor/api/kvconductor/v1"
+	"kvconductor/client"
+)
+
+// Client asks one server.
+type Client struct {
+	conn      *grpc.ClientConn
+	conductor pb.ConductorClient
+	token     func() (string, error)
+	creds     credentials.TransportCredentials
+}
+
+// Option changes a Client that New makes.
+type Option func(*Client)
+
+// WithTokens asks for the bearer token of each call.
+func WithTokens(token func() (string, error)) Option { return func(c *Client) { c.token = token } }
+
+// WithTLS uses credentials of the transport; without them there is no TLS.
+func WithTLS(creds credentials.TransportCredentials) Option {
+	return func(c *Client) { c.creds = creds }
+}
+
+// retries lets gRPC repeat calls that found no server.
+const retries = `{"methodConfig": [{"name": [{"service": "kvconductor.v1.Conductor"}], "retryPolicy": {
+	"maxAttempts": 3, "initialBackoff": "0.05s", "maxBackoff": "1s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
+
+// maxAnswer bounds an answer in bytes.
+const maxAnswer = 256 << 20
+
+// New returns a client of the server at a target of gRPC, such as conductor:50051.
+func New(target string, options ...Option) (*Client, error) {
+	c := &Client{creds: insecure.NewCredentials()}
+	for _, o := range options {
+		o(c)
+	}
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(c.creds), grpc.WithDefaultServiceConfig(retries),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+	if err != nil {
+		return nil, err
+	}
+	c.conn, c.conductor = conn, pb.NewConductorClient(conn)
+	return c, nil
+}
+
+// Close closes the connection.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// authorized adds the token to a call.
+func (c *Client) authorized(ctx context.Context) (context.Context, error) {
+	if c.token == nil {
+		return ctx, nil
+	}
+	token, err := c.token()
+	if err != nil {
+		return nil, fmt.Errorf("no token: %w", err)
+	}
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), nil
+}
+
+// Query returns the rows of client.Client's Query.
+func (c *Client) Query(ctx context.Context, q client.Query) (client.Rows, error) {
+	ctx, err := c.authorized(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.conductor.Query(ctx, requestOf(q))
+	if err != nil {
+		return nil, err
+	}
+	return rowsOf(answer), nil
+}
+
+// Watch calls use with the rows of a query, and with those of the moment when they have changed, at
+// most once an interval. It returns when the stream or ctx ends, or with the error of use.
+func (c *Client) Watch(ctx context.Context, q client.Query, interval time.Duration, use func(client.Rows) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ctx, err := c.authorized(ctx)
+	if err != nil {
+		return err
+	}
+	stream, err := c.conductor.Watch(ctx, &pb.WatchRequest{Query: requestOf(q), IntervalMs: uint32(interval.Milliseconds())})
+	if err != nil {
+		return err
+	}
+	for {
+		answer, err := stream.Recv()
+		if err == nil {
+			err = use(rowsOf(answer))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func requestOf(q client.Query) *pb.QueryRequest {
+	r := &pb.QueryRequest{
+		TenantId: q.Tenant, Model: q.Model, BlockSize: uint32(q.BlockSize), LoraName: q.Adapter, CacheSalt: q.Salt,
+		MinMatched: uint32(q.MinMatched), Top: uint32(q.Top), Detail: q.Detail,
+	}
+	if q.Instance != "" {
+		r.InstanceId = &q.Instance
+	}
+	if q.SeqHashes != nil {
+		r.Prompt = &pb.QueryRequest_Hashes{Hashes: &pb.Hashes{Kind: pb.HashKind_HASH_KIND_CANONICAL, Values: q.SeqHashes}}
+	} else {
+		r.Prompt = &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: q.Tokens}}
+	}
+	return r
+}
+
+// rowsOf returns rows as answers over HTTP have them: pools are those of every row.
+func rowsOf(answer *pb.QueryResponse) (rows client.Rows) {
+	var pools map[string]client.Source
+	for _, p := range answer.Pools {
+		if pools == nil {
+			pools = make(map[string]client.Source)
+		}
+		pools[p.Key] = sourceOf(p)
+	}
+	for _, a := range answer.Rows {
+		row := client.Row{
+			Instance: a.InstanceId, Longest: int(a.LongestMatched), Media: make(map[string]int),
+			Window: int(a.Window), Truncated: answer.Truncated, Pools: pools,
+		}
+		for _, m := range a.Media {
+			row.Media[m.Name] = int(m.Matched)
+		}
+		for _, r := range a.Ranks {
+			row.Ranks = append(row.Ranks, client.Rank{Rank: int(r.Rank), GPU: int(r.Gpu), CPU: int(r.Cpu), Disk: int(r.Disk)})
+		}
+		for _, s := range a.Sources {
+			if row.Detail == nil {
+				row.Detail = make(map[int]client.Source)
+			}
+			row.Detail[int(s.Rank)] = sourceOf(s)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func sourceOf(s *pb.Source) client.Source {
+	out := client.Source{State: s.State, Reason: s.Reason, Epoch: s.Epoch, Watermark: s.Watermark}
+	if s.AgeMs != nil {
+		age := int64(*s.AgeMs)
+		out.AgeMS = &age
+	}
+	return out
+}

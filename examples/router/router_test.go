@@ -1,0 +1,170 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"kvconductor/client"
+	"kvconductor/internal/must"
+)
+
+// conductor answers every query with the ranks of instances: "a/0": {gpu, cpu, disk}.
+func conductor(t *testing.T, ranks map[string][3]int) *client.Client {
+	t.Helper()
+	return asking(t, func(w http.ResponseWriter, _ *http.Request) {
+		instances := map[string]any{}
+		for name, n := range ranks {
+			instance, rank, _ := strings.Cut(name, "/")
+			row, ok := instances[instance].(map[string]any)
+			if !ok {
+				row = map[string]any{"longest_matched": 0, "rank_matches": map[string]any{}}
+				instances[instance] = row
+			}
+			row["rank_matches"].(map[string]any)[rank] = map[string]int{"gpu": n[0], "cpu": n[1], "disk": n[2]}
+		}
+		json.NewEncoder(w).Encode(map[string]any{"default": instances})
+	})
+}
+
+func asking(t *testing.T, answer http.HandlerFunc) *client.Client {
+	t.Helper()
+	s := httptest.NewServer(answer)
+	t.Cleanup(s.Close)
+	c, err := client.New(s.URL, client.WithRetries(0))
+	must.Succeed(t, err)
+	return c
+}
+
+func workers(names ...string) (out []Worker) {
+	for _, name := range names {
+		var w Worker
+		instance, rank, _ := strings.Cut(name, "/")
+		w.Instance = instance
+		fmt.Sscan(rank, &w.Rank)
+		out = append(out, w)
+	}
+	return out
+}
+
+// TestChooseByCost holds that the worker with the least work gets a prompt of 1,000 tokens.
+func TestChooseByCost(t *testing.T) {
+	f := func(want string, queued [3]float64, a0, a1, b0 [3]int) {
+		t.Helper()
+		r := &Router{
+			Conductor: conductor(t, map[string][3]int{"a/0": a0, "a/1": a1, "b/0": b0}),
+			Workers:   workers("a/0", "a/1", "b/0"),
+			Patience:  time.Minute,
+			queued:    queued[:],
+		}
+		got, computed := r.Choose(t.Context(), make([]uint32, 1000))
+		if w := r.Workers[got]; fmt.Sprintf("%s/%d", w.Instance, w.Rank) != want || r.Alone() != 0 {
+			t.Errorf("worker %+v, want %s; %d choices alone", w, want, r.Alone())
+		}
+		charged := r.queued[got]
+		computed()
+		computed()
+		if done := r.queued[got]; done >= charged {
+			t.Errorf("%v was queued, and then %v", charged, done)
+		}
+	}
+	none := [3]int{}
+	f("a/1", [3]float64{}, none, [3]int{16, 16, 16}, none)
+	f("b/0", [3]float64{}, [3]int{512, 512, 512}, [3]int{512, 512, 512}, [3]int{528, 528, 528})
+	// What lies on the device is worth more than more of it on the host or the disk.
+	f("a/0", [3]float64{}, [3]int{512, 512, 512}, [3]int{0, 640, 640}, [3]int{0, 0, 1000})
+	f("a/1", [3]float64{}, [3]int{512, 512, 512}, [3]int{0, 704, 704}, none)
+	// A worker with the prompt is worth waiting for as long as others would compute.
+	f("b/0", [3]float64{0, 0, 511}, none, none, [3]int{512, 512, 512})
+	f("a/0", [3]float64{0, 0, 513}, none, none, [3]int{512, 512, 512})
+}
+
+// TestChooseWithoutAnswer holds that the load alone decides if Conductor has no full answer in time.
+func TestChooseWithoutAnswer(t *testing.T) {
+	full := map[string][3]int{"a/0": {900, 900, 900}, "b/0": {0, 0, 0}}
+	for name, c := range map[string]*client.Client{
+		"no Conductor":      nil,
+		"an error":          asking(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }),
+		"no answer":         asking(t, func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body); <-r.Context().Done() }),
+		"a rank missing":    conductor(t, map[string][3]int{"a/0": full["a/0"]}),
+		"a row too long":    conductor(t, map[string][3]int{"a/0": {0, 0, 1001}, "b/0": {}}),
+		"tiers in no order": conductor(t, map[string][3]int{"a/0": {900, 0, 900}, "b/0": {}}),
+	} {
+		r := &Router{Conductor: c, Workers: workers("a/0", "b/0"), Patience: time.Second, queued: []float64{10, 0}}
+		if name == "no answer" {
+			r.Patience = time.Millisecond
+		}
+		got, computed := r.Choose(t.Context(), make([]uint32, 1000))
+		if got != 1 || r.queued[1] != 1000 || (r.Alone() == 1) != (c != nil) {
+			t.Errorf("%s: worker %d, queued %v, %d choices alone", name, got, r.queued, r.Alone())
+		}
+		computed()
+	}
+}
+
+// TestEqualWorkersTakeTurns holds that an idle fleet shares new prompts.
+func TestEqualWorkersTakeTurns(t *testing.T) {
+	r := &Router{Workers: workers("a/0", "b/0", "c/0")}
+	var got []int
+	for range 6 {
+		worker, computed := r.Choose(context.Background(), make([]uint32, 10))
+		computed()
+		got = append(got, worker)
+	}
+	if fmt.Sprint(got) != "[0 1 2 0 1 2]" {
+		t.Error(got)
+	}
+}
+
+// TestServeHTTP holds that a completion reaches the chosen engine unchanged, and that its tokens
+// count as load until the engine answers.
+func TestServeHTTP(t *testing.T) {
+	var r *Router
+	var during float64
+	engine := func(name string) *url.URL {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			body, _ := io.ReadAll(req.Body)
+			r.mu.Lock()
+			during = r.queued[1]
+			r.mu.Unlock()
+			fmt.Fprintf(w, "%s %s rank %s: %s", name, req.URL.Path, req.Header.Get("X-Data-Parallel-Rank"), body)
+		}))
+		t.Cleanup(s.Close)
+		u, err := url.Parse(s.URL)
+		must.Succeed(t, err)
+		return u
+	}
+	r = &Router{Workers: []Worker{{"a", 0, engine("a")}, {"b", 3, engine("b")}}, Patience: time.Minute}
+	r.Conductor = conductor(t, map[string][3]int{"a/0": {}, "b/3": {2, 2, 2}})
+	front := httptest.NewServer(r)
+	defer front.Close()
+	post := func(body string) (int, string) {
+		t.Helper()
+		resp, err := http.Post(front.URL+"/v1/completions", "application/json", strings.NewReader(body))
+		must.Succeed(t, err)
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		must.Succeed(t, err)
+		return resp.StatusCode, string(text)
+	}
+	body := `{"model":"m","prompt":[1,2,3],"stream":true}`
+	if status, text := post(body); status != 200 || text != "b /v1/completions rank 3: "+body || during != 1 || r.queued[1] != 0 {
+		t.Errorf("%d %s; queued %v, and then %v", status, text, during, r.queued[1])
+	}
+	for _, wrong := range []string{"", "{", `{"prompt":"text"}`, `{"prompt":[-1]}`} {
+		if status, text := post(wrong); status != 400 {
+			t.Errorf("%q: %d %s", wrong, status, text)
+		}
+	}
+	r.Workers[1].URL = &url.URL{Scheme: "http", Host: "127.0.0.1:1"}
+	if status, _ := post(body); status != 502 || r.queued[1] != 0 {
+		t.Errorf("a dead engine: %d, queued %v", status, r.queued[1])
+	}
+}

@@ -1,0 +1,61 @@
+// Serve runs the example router in front of engines:
+//
+//	serve --conductor http://conductor:13333 --model m --block-size 16 engine-a/0=http://10.0.0.7:8000 engine-b/0=http://10.0.0.9:8000
+//
+// Each argument is a worker: the instance and the rank as registered with Conductor, and the URL of
+// the engine.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"kvconductor/client"
+	"kvconductor/examples/router"
+)
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:8080", "address for completions")
+	conductor := flag.String("conductor", "http://127.0.0.1:13333", "base URL of Conductor")
+	model := flag.String("model", "", "model as registered with Conductor")
+	blockSize := flag.Int("block-size", 16, "tokens of a block")
+	flag.Parse()
+	r := &router.Router{Query: client.Query{Model: *model, BlockSize: *blockSize}}
+	var err error
+	// A late answer is worth less than a choice by load: nothing is asked twice.
+	if r.Conductor, err = client.New(*conductor, client.WithMsgpack(), client.WithRetries(0)); err != nil {
+		log.Fatal(err)
+	}
+	for _, text := range flag.Args() {
+		w, err := worker(text)
+		if err != nil {
+			log.Fatal(err)
+		}
+		r.Workers = append(r.Workers, w)
+	}
+	if len(r.Workers) == 0 {
+		log.Fatal("no worker is given")
+	}
+	s := &http.Server{Addr: *listen, Handler: r, ReadHeaderTimeout: 10 * time.Second}
+	log.Fatal(s.ListenAndServe())
+}
+
+// worker reads instance/rank=url.
+func worker(text string) (w router.Worker, err error) {
+	name, base, _ := strings.Cut(text, "=")
+	instance, rank, _ := strings.Cut(name, "/")
+	if w.Rank, err = strconv.Atoi(rank); err == nil {
+		w.URL, err = url.Parse(base)
+	}
+	if err != nil || w.URL.Host == "" {
+		return w, fmt.Errorf("%q is no worker such as engine-a/0=http://10.0.0.7:8000", text)
+	}
+	w.Instance = instance
+	return w, nil
+}
