@@ -82,7 +82,7 @@ func TestDemoRouter(t *testing.T) {
 		args     []string
 		requests int
 	}{{[]string{"--requests", "200"}, 200}, {[]string{"--trace", trace}, 200}, {[]string{"--trace", trace, "--requests", "50"}, 50}} {
-		out, err := command(append([]string{"demo", "--router", "--seed", "1"}, c.args...)...).Output()
+		out, err := command(append([]string{"demo", "--router", "--json", "--seed", "1"}, c.args...)...).Output()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", c.args, err, out)
 		}
