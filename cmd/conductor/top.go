@@ -14,25 +14,29 @@ import (
 	"golang.org/x/term"
 )
 
-// topRow is one source in the table.
+// topRow is one source in the table, as /admin/stats has it.
 type topRow struct {
+	Source   string  `json:"source"`
 	Instance string  `json:"instance_id"`
 	Tenant   string  `json:"tenant_id"`
 	Rank     int     `json:"dp_rank"`
 	Model    string  `json:"model_name"`
 	State    string  `json:"state"`
-	Reason   string  `json:"reason,omitempty"`
+	Reason   string  `json:"reason"`
+	Error    string  `json:"last_error"`
 	Blocks   int     `json:"blocks"`
-	Rate     float64 `json:"batches_per_second"`
+	Rate     float64 `json:"events_per_s"`
+	Lag      int     `json:"lag_ms"`
 	Gaps     uint64  `json:"gaps"`
-	Findings int     `json:"findings"`
-	seq      *uint64
-	epoch    uint64
-	history  []float64 // rates, the newest last
+	Findings []struct {
+		Code string `json:"code"`
+		Text string `json:"text"`
+	} `json:"findings"`
+	history []float64 // rates, the newest last
 }
 
 // topColumns are the columns that rows can be sorted by.
-var topColumns = []string{"instance", "state", "blocks", "rate", "gaps", "findings"}
+var topColumns = []string{"instance", "state", "blocks", "rate", "lag", "gaps", "findings"}
 
 // less compares two rows by a column, the rows that ask for attention first.
 func less(column string, a, b *topRow) int {
@@ -44,10 +48,12 @@ func less(column string, a, b *topRow) int {
 		return cmp.Or(cmp.Compare(b.Blocks, a.Blocks), byName)
 	case "rate":
 		return cmp.Or(cmp.Compare(b.Rate, a.Rate), byName)
+	case "lag":
+		return cmp.Or(cmp.Compare(b.Lag, a.Lag), byName)
 	case "gaps":
 		return cmp.Or(cmp.Compare(b.Gaps, a.Gaps), byName)
 	case "findings":
-		return cmp.Or(cmp.Compare(b.Findings, a.Findings), byName)
+		return cmp.Or(cmp.Compare(len(b.Findings), len(a.Findings)), byName)
 	}
 	return byName
 }
@@ -60,50 +66,54 @@ func stateRank(state string) int {
 // top is the table over time.
 type top struct {
 	server *client
-	rows   map[string]*topRow
-	at     time.Time
+	stats  topStats
+	rows   map[string]*topRow // of stats, by source
 	column int
+}
+
+// topStats is what the table needs of /admin/stats.
+type topStats struct {
+	Time   time.Time
+	Totals struct {
+		Sources int
+		Blocks  int     // unique
+		Held    int     `json:"memberships"`
+		Events  float64 `json:"events_per_s"`
+		Queries float64 `json:"queries_per_s"`
+		Asked   uint64  `json:"asked_tokens"`
+		Cached  uint64  `json:"cached_tokens"`
+	}
+	States  map[string]int
+	Sources []*topRow
 }
 
 // maxHistory is how many rates a sparkline has.
 const maxHistory = 20
 
 // refresh asks the server again.
-func (t *top) refresh(ctx context.Context, now time.Time) error {
-	var answer struct{ Services []serviceRow }
-	if err := t.server.get(ctx, "/conductor/v1/services", &answer); err != nil {
+func (t *top) refresh(ctx context.Context) error {
+	var next topStats
+	if err := t.server.get(ctx, "/admin/stats", &next); err != nil {
 		return err
 	}
-	next := make(map[string]*topRow, len(answer.Services))
-	for _, s := range answer.Services {
-		key := fmt.Sprintf("%s|%s|%d", s.InstanceID, s.TenantID, s.DPRank)
-		r := &topRow{
-			Instance: s.InstanceID, Tenant: s.TenantID, Rank: s.DPRank, Model: s.ModelName, State: s.State, Reason: cmp.Or(s.Reason, s.LastError),
-			Blocks: s.Blocks, Gaps: s.Gaps, Findings: len(s.Findings), seq: s.LastSeq, epoch: s.Epoch,
-		}
-		if old := t.rows[key]; old != nil {
+	rows := make(map[string]*topRow, len(next.Sources))
+	for _, r := range next.Sources {
+		if old := t.rows[r.Source]; old != nil {
 			r.history = old.history
-			if passed := now.Sub(t.at).Seconds(); passed > 0 && old.seq != nil && s.LastSeq != nil && old.epoch == s.Epoch && *s.LastSeq >= *old.seq {
-				r.Rate = float64(*s.LastSeq-*old.seq) / passed
-			}
-			if r.history = append(r.history, r.Rate); len(r.history) > maxHistory {
-				r.history = r.history[1:]
-			}
 		}
-		next[key] = r
+		if r.history = append(r.history, r.Rate); len(r.history) > maxHistory {
+			r.history = r.history[1:]
+		}
+		rows[r.Source] = r
 	}
-	t.rows, t.at = next, now
+	t.stats, t.rows = next, rows
 	return nil
 }
 
 // sorted returns the rows in order.
 func (t *top) sorted() []*topRow {
-	all := make([]*topRow, 0, len(t.rows))
-	for _, r := range t.rows {
-		all = append(all, r)
-	}
-	slices.SortFunc(all, func(a, b *topRow) int { return less(topColumns[t.column], a, b) })
-	return all
+	slices.SortFunc(t.stats.Sources, func(a, b *topRow) int { return less(topColumns[t.column], a, b) })
+	return t.stats.Sources
 }
 
 // sparkline draws rates, the highest as a full block.
@@ -125,21 +135,17 @@ func sparkline(rates []float64) string {
 
 // draw prints the table in at most height lines, 0 for no bound.
 func (t *top) draw(out io.Writer, height int, colour bool) {
-	rows := t.sorted()
-	blocks, rate, states := 0, 0.0, make(map[string]int)
-	for _, r := range rows {
-		blocks += r.Blocks
-		rate += r.Rate
-		states[r.State]++
-	}
-	fmt.Fprintf(out, "%d sources, %d synced, %d blocks, %.0f batches/s   %s   by %s\n", len(rows), states["synced"], blocks, rate, t.at.Format(time.TimeOnly), topColumns[t.column])
-	fmt.Fprintf(out, "%-28s %-12s %4s %-11s %10s %8s %-*s %5s %8s  %s\n", "INSTANCE", "TENANT", "RANK", "STATE", "BLOCKS", "BATCH/S", maxHistory, "", "GAPS", "FINDINGS", "WHY")
+	rows, all := t.sorted(), &t.stats.Totals
+	fmt.Fprintf(out, "%d sources, %d synced, %d blocks held %d times, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached   %s   by %s\n",
+		all.Sources, t.stats.States["synced"], all.Blocks, all.Held, all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)), t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
+	fmt.Fprintf(out, "%-28s %-12s %4s %-11s %10s %8s %-*s %7s %5s %8s  %s\n", "INSTANCE", "TENANT", "RANK", "STATE", "BLOCKS", "EVENTS/S", maxHistory, "", "LAG MS", "GAPS", "FINDINGS", "WHY")
 	for i, r := range rows {
 		if height > 0 && i >= height-3 && len(rows) > height-2 {
 			fmt.Fprintf(out, "… %d more\n", len(rows)-i)
 			break
 		}
-		line := fmt.Sprintf("%-28.28s %-12.12s %4d %-11s %10d %8.1f %-*s %5d %8d  %.60s", r.Instance, r.Tenant, r.Rank, r.State, r.Blocks, r.Rate, maxHistory, sparkline(r.history), r.Gaps, r.Findings, r.Reason)
+		line := fmt.Sprintf("%-28.28s %-12.12s %4d %-11s %10d %8.1f %-*s %7d %5d %8d  %.60s",
+			r.Instance, r.Tenant, r.Rank, r.State, r.Blocks, r.Rate, maxHistory, sparkline(r.history), r.Lag, r.Gaps, len(r.Findings), cmp.Or(r.Reason, r.Error))
 		if colour && r.State != "synced" {
 			line = "\x1b[33m" + line + "\x1b[0m"
 		}
@@ -161,9 +167,10 @@ func topCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show the sources of a running server as a live table",
-		Long: `Shows the sources of a server, with batches a second as numbers and as a line over the
-last readings. In a terminal, s sorts by the next column and q ends. Elsewhere, or with
---once, it reads twice and prints the table once. NO_COLOR turns colours off.`,
+		Long: `Shows GET /admin/stats of a server, role admin: totals, and the sources with events a
+second as numbers and as a line over the last readings. In a terminal, s sorts by the next
+column and q ends. Elsewhere, or with --once, it prints the table once. NO_COLOR turns
+colours off.`,
 		Args: cobra.NoArgs,
 	}
 	asks.add(cmd, true)
@@ -190,22 +197,14 @@ last readings. In a terminal, s sorts by the next column and q ends. Elsewhere, 
 		if live := isFile && term.IsTerminal(int(out.Fd())) && !once && !asJSON; live {
 			return t.live(ctx, out, interval)
 		}
-		return t.print(ctx, cmd.OutOrStdout(), interval, asJSON)
+		return t.print(ctx, cmd.OutOrStdout(), asJSON)
 	}
 	return cmd
 }
 
-// print reads twice, for the rates, and prints once.
-func (t *top) print(ctx context.Context, out io.Writer, interval time.Duration, asJSON bool) error {
-	if err := t.refresh(ctx, time.Now()); err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-time.After(interval):
-	}
-	if err := t.refresh(ctx, time.Now()); err != nil {
+// print reads and prints once.
+func (t *top) print(ctx context.Context, out io.Writer, asJSON bool) error {
+	if err := t.refresh(ctx); err != nil {
 		return err
 	}
 	if !asJSON {
@@ -237,7 +236,7 @@ func (t *top) live(ctx context.Context, out *os.File, interval time.Duration) er
 	defer fmt.Fprint(out, "\x1b[?25h\x1b[?1049l")
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	err := t.refresh(ctx, time.Now())
+	err := t.refresh(ctx)
 	for {
 		_, height, sizeErr := term.GetSize(int(out.Fd()))
 		if sizeErr != nil {
@@ -259,7 +258,7 @@ func (t *top) live(ctx context.Context, out *os.File, interval time.Duration) er
 				t.column = (t.column + 1) % len(topColumns)
 			}
 		case <-tick.C:
-			err = t.refresh(ctx, time.Now())
+			err = t.refresh(ctx)
 		}
 	}
 }

@@ -42,11 +42,11 @@ func TestOperatorCommands(t *testing.T) {
 		t.Errorf("doctor --json: %+v", found)
 	}
 	var rows []topRow
-	must.Succeed(t, json.Unmarshal([]byte(run(0, "top", "--json", "--interval", "100ms", "--sort", "state")), &rows))
+	must.Succeed(t, json.Unmarshal([]byte(run(0, "top", "--json", "--sort", "state")), &rows))
 	if len(rows) != 2 || rows[0].Instance != "ill" || rows[1].Blocks != 4 {
 		t.Errorf("top --json: %+v", rows)
 	}
-	if out := run(0, "top", "--interval", "100ms"); !strings.HasPrefix(out, "2 sources, 1 synced, 4 blocks") || strings.Contains(out, "\x1b") {
+	if out := run(0, "top"); !strings.HasPrefix(out, "2 sources, 1 synced, 4 blocks held 4 times") || strings.Contains(out, "\x1b") {
 		t.Errorf("top: %s", out)
 	}
 	if out := run(0, "dump"); strings.Count(out, "\n") < 1 || !strings.Contains(out, "stored") {
@@ -80,9 +80,9 @@ func TestSparkline(t *testing.T) {
 
 // TestTopFits holds that the table takes no more lines than the terminal has.
 func TestTopFits(t *testing.T) {
-	table := &top{rows: make(map[string]*topRow)}
+	table := new(top)
 	for i := range 100 {
-		table.rows[fmt.Sprint(i)] = &topRow{Instance: fmt.Sprint(i), State: "stale"}
+		table.stats.Sources = append(table.stats.Sources, &topRow{Instance: fmt.Sprint(i), State: "stale"})
 	}
 	for _, height := range []int{5, 24, 102, 200} {
 		var b strings.Builder
