@@ -45,7 +45,7 @@ func (r *Registration) normalizePolicies() error {
 			return Invalid(f.field, "invalid_value", "%s must be %s or %s, got %q", f.field, f.words[0], f.words[1], *f.value)
 		}
 		if r.pool() {
-			return Invalid(f.field, "invalid_value", "%s is for engines, not for type %s", f.field, TypeMooncake)
+			return Invalid(f.field, "invalid_value", "%s is for engines, not for type %s", f.field, r.Type)
 		}
 		*f.value = f.words[at]
 	}

@@ -45,6 +45,12 @@ const (
 // Source.Owned is Count or Drop, Source.Clear All or Device.
 const Device = "device" // a clear of an engine takes the blocks of its devices alone
 
+// Values of Source.Sequence.
+const (
+	Own    = "own"    // the publisher numbers the batches of the source without holes
+	Shared = "shared" // numbers run over all topics of the publisher
+)
+
 // Values of Pool.Completeness.
 const (
 	All = "all" // a block counts with all objects that such blocks consist of
@@ -115,7 +121,7 @@ type Hash struct {
 type Source struct {
 	Endpoint       string                   `mapstructure:"endpoint"`        // PUB socket of the engine: tcp://host:port or ipc://path
 	ReplayEndpoint string                   `mapstructure:"replay_endpoint"` // its ROUTER socket, "" when it has none
-	Type           string                   `mapstructure:"type"`            // vLLM, SGLang, Mooncake or Standard
+	Type           string                   `mapstructure:"type"`            // vLLM, SGLang, Mooncake, Standard or LMCache
 	ModelName      string                   `mapstructure:"modelname"`
 	LoraName       string                   `mapstructure:"lora_name"`      // "" is the base model
 	TenantID       string                   `mapstructure:"tenant_id"`      // "" is DefaultTenant
@@ -131,6 +137,7 @@ type Source struct {
 	Clear          string                   `mapstructure:"clear"`        // All or Device: what an engine's clear takes; "" is All
 	MayAnnounce    []string                 `mapstructure:"may_announce"` // tenants its events may name besides its own
 	HashProfile    HashProfile              `mapstructure:"hash_profile"` // how the engine names its blocks
+	Sequence       string                   `mapstructure:"sequence"`     // Own or Shared: what the publisher numbers; "" is the rule of its type
 }
 
 // HashProfile says how an engine names its blocks; the zero value is not known.

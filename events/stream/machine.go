@@ -258,7 +258,7 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 			continue
 		}
 		if head.seq <= m.next && !head.bad {
-			batch, err := m.decode(head.payload)
+			batch, err := m.decode(head)
 			if err == nil {
 				it := m.held.pop()
 				return m.apply(it, batch), it.at, true
@@ -277,13 +277,16 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 }
 
 // decode costs the batch, not the process, if the decoder is broken.
-func (m *machine) decode(payload []byte) (batch events.Batch, err error) {
+func (m *machine) decode(it *item) (batch events.Batch, err error) {
+	if it.aside {
+		return events.Batch{Rank: -1}, nil
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("BUG: the decoder panics: %v", p)
 		}
 	}()
-	return m.cfg.decode(payload)
+	return m.cfg.decode(it.payload)
 }
 
 // complain remembers an error for Status.

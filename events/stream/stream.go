@@ -106,6 +106,10 @@ type Config struct {
 	Endpoint       string
 	ReplayEndpoint string // "" if the publisher cannot replay
 
+	// Topic is the topic of the batches to apply where the publisher numbers those of all
+	// its topics together, "" for any. Batches of other topics move the watermark like
+	// batches without events.
+	Topic string
 	// FirstSeq is the number of a publisher's first batch: 0, for the Mooncake
 	// master 1.
 	FirstSeq uint64
@@ -167,8 +171,13 @@ func (c *Config) fill() {
 	set(&c.BackoffMin, defaultBackoffMin)
 	set(&c.BackoffMax, max(defaultBackoffMax, c.BackoffMin))
 	if c.Decode == nil {
-		c.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) }
+		c.Decode = DecodeDefault
 	}
+}
+
+// DecodeDefault is the Decode of a Config without one.
+func DecodeDefault(payload []byte) (events.Batch, error) {
+	return wire.Decode(payload, wire.DefaultLimits)
 }
 
 func set[T int | time.Duration](v *T, def T) {
