@@ -172,7 +172,7 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(descBlocks, float64(s.Blocks))
 		gauge(descOrphans, float64(s.Orphans))
-		if s.Pool() {
+		if s.Type == TypeMooncake {
 			gauge(descObjects, float64(s.Objects))
 			gauge(descParts, float64(s.Incomplete))
 		}

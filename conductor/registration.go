@@ -278,7 +278,7 @@ func (r Registration) holdsFor(other Registration) bool {
 func (r *Registration) observed() doctor.Registered {
 	return doctor.Registered{
 		Key: r.Key().String(), Rank: r.Rank, Context: r.context(),
-		Type: r.Type, SGLang: r.Type == TypeSGLang, Pool: r.pool(),
+		Type: r.Type, SGLang: r.Type == TypeSGLang, Pool: r.pool(), Chunks: r.Type == TypeLMCache,
 		Expiring: func(medium string) bool { return r.ttl(medium) > 0 },
 	}
 }

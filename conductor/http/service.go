@@ -88,7 +88,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			}
 			rows[i].MediaTTL[medium] = ttl.String()
 		}
-		if s.Pool() {
+		if s.Type == conductor.TypeMooncake {
 			rows[i].Objects = &s.Objects
 		}
 		if s.Age >= 0 {
