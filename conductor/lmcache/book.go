@@ -106,10 +106,13 @@ func (b *book) remove(at chunkID, backend string, e *Entry) (vanishes, known boo
 	return vanishes, true
 }
 
-// clear forgets what is on a tier.
-func (b *book) clear(tier string) {
+// clear forgets what is on a tier, "" for all. vanish hears of the chunks that were whole.
+func (b *book) clear(tier string, vanish func(chunkID)) {
 	for at, c := range b.chunks {
-		if at.tier == tier {
+		if tier == "" || at.tier == tier {
+			if c.whole > 0 {
+				vanish(at)
+			}
 			b.forget(at, c)
 		}
 	}

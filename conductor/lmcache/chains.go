@@ -31,10 +31,12 @@ type chains struct {
 	oldest []string                    // in the order in which they came; from next on
 	next   int
 	buf    []byte
+
+	places *places
 }
 
 func newChains() *chains {
-	return &chains{links: make(map[string]link), ends: make(map[int]map[string]struct{})}
+	return &chains{links: make(map[string]link), ends: make(map[int]map[string]struct{}), places: newPlaces()}
 }
 
 // place returns the parent of a chunk with tokens, "" for the first of a prompt. It reports

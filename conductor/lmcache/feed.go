@@ -61,6 +61,7 @@ type Feed struct {
 	events bytes.Buffer
 	enc    *msgpack.Encoder
 	count  int
+	due    []waiter // chunks of any feed to announce once more, behind the events so far
 }
 
 // NewFeed returns the feed of a source. limit bounds the bytes for its chunks.
@@ -77,9 +78,10 @@ func (f *Feed) shared() bool {
 }
 
 // begin notes what an admission says about what the feed has missed.
-func (f *Feed) begin(b *Batch, a admission) {
+func (f *Feed) begin(b *Batch, a admission, p *places) {
 	if f.To.Renew() {
-		f.book, f.lost, f.told = newBook(f.book.limit), Unheard, false
+		f.book.clear("", p.vanish)
+		f.lost, f.told = Unheard, false
 	}
 	switch {
 	case f.shared():
@@ -87,7 +89,7 @@ func (f *Feed) begin(b *Batch, a admission) {
 			f.trust(Gap)
 		}
 	case a.fence:
-		f.book.clear(host)
+		f.book.clear(host, p.vanish)
 		f.clear(mediumHost)
 		if f.book.stored[storage] == 0 {
 			f.trust("")
@@ -113,7 +115,7 @@ func (f *Feed) trust(reason string) {
 }
 
 // apply takes one entry. parent is that of the chunk, if placed.
-func (f *Feed) apply(b *Batch, e *Entry, parent string, placed bool) {
+func (f *Feed) apply(b *Batch, e *Entry, parent string, placed bool, p *places) {
 	if e.Group != 0 {
 		f.To.Drop(dropGroup, 1)
 		return
@@ -125,6 +127,7 @@ func (f *Feed) apply(b *Batch, e *Entry, parent string, placed bool) {
 			f.To.Drop(dropUnknown, 1)
 		}
 		if vanishes {
+			p.vanish(at)
 			f.removed(b, e)
 		}
 		return
@@ -134,8 +137,10 @@ func (f *Feed) apply(b *Batch, e *Entry, parent string, placed bool) {
 	case !fits:
 		f.To.Drop(dropBudget, 1)
 	case appears:
-		f.appeared(b, e, c)
+		w := waiter{feed: f, at: at, backend: b.Backend, parent: c.parent, tokens: c.tokens}
+		f.appeared(&w, c.placed)
 		f.book.release(c)
+		f.due = append(f.due, p.appear(w, c.placed && len(c.tokens) > 0)...)
 	}
 	if f.count >= flushEvents || f.events.Len() >= flushBytes {
 		f.flush(b.Time)
@@ -153,24 +158,25 @@ func name(salt, digest string) uint64 {
 	return binary.BigEndian.Uint64(b[:])
 }
 
-func medium(b *Batch) string {
-	if b.Tier == host {
+func medium(tier, backend string) string {
+	if tier == host {
 		return mediumHost
 	}
-	return mediumStorage + b.Backend
+	return mediumStorage + backend
 }
 
-// appeared adds a stored event. A chunk without a known place is announced by its hash alone.
-func (f *Feed) appeared(b *Batch, e *Entry, c *chunk) {
-	tokens := c.tokens
-	if !c.placed {
+// appeared adds a stored event. A chunk whose parent is not known is announced by its hash
+// alone.
+func (f *Feed) appeared(w *waiter, known bool) {
+	tokens := w.tokens
+	if !known {
 		tokens = nil
 	}
-	f.open("BlockStored", 6, e.Salt)
-	f.hashes(name(e.Salt, e.Hash))
+	f.open("BlockStored", 6, w.at.salt)
+	f.hashes(name(w.at.salt, w.at.hash))
 	f.text("parent_block_hash")
-	if c.placed && c.parent != "" {
-		f.must(f.enc.EncodeUint(name(e.Salt, c.parent)))
+	if known && w.parent != "" {
+		f.must(f.enc.EncodeUint(name(w.at.salt, w.parent)))
 	} else {
 		f.must(f.enc.EncodeNil())
 	}
@@ -181,14 +187,14 @@ func (f *Feed) appeared(b *Batch, e *Entry, c *chunk) {
 	}
 	f.text("block_size")
 	f.must(f.enc.EncodeInt(int64(len(tokens))))
-	f.text("medium", medium(b))
+	f.text("medium", medium(w.at.tier, w.backend))
 }
 
 // removed adds a removed event.
 func (f *Feed) removed(b *Batch, e *Entry) {
 	f.open("BlockRemoved", 3, "")
 	f.hashes(name(e.Salt, e.Hash))
-	f.text("medium", medium(b))
+	f.text("medium", medium(b.Tier, b.Backend))
 }
 
 // clear adds a cleared event of a medium.

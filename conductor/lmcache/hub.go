@@ -6,9 +6,6 @@ import (
 	"sync"
 )
 
-// maxModels bounds the models of a tenant whose chains are known.
-const maxModels = 64
-
 // claim is what a feed hears of.
 type claim struct{ emitter, model string }
 
@@ -20,6 +17,7 @@ type Hub struct {
 
 	mu    sync.Mutex // a leaf
 	feeds map[claim][]*Feed
+	gone  []*Feed // removed since the last Push
 }
 
 // Add adds a feed. It waits for no Push.
@@ -41,6 +39,18 @@ func (h *Hub) Remove(f *Feed) {
 	h.feeds[at] = slices.DeleteFunc(slices.Clone(h.feeds[at]), func(g *Feed) bool { return g == f })
 	if len(h.feeds[at]) == 0 {
 		delete(h.feeds, at)
+	}
+	h.gone = append(h.gone, f)
+}
+
+// forgetGone forgets what feeds held that are removed.
+func (h *Hub) forgetGone() {
+	h.mu.Lock()
+	gone := h.gone
+	h.gone = nil
+	h.mu.Unlock()
+	for _, f := range gone {
+		f.book.clear("", h.chainsOf(f.Model).places.vanish)
 	}
 }
 
@@ -78,10 +88,11 @@ func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
 	if a.outcome != Applied {
 		return a.outcome, 0
 	}
+	h.forgetGone()
 	touched := make(map[*Feed]bool)
 	for _, f := range h.concerned(b.Instance) {
-		f.begin(b, a)
-		touched[f] = touched[f] || !f.shared() || f.count > 0
+		f.begin(b, a, h.chainsOf(f.Model).places)
+		touched[f] = touched[f] || !f.shared()
 	}
 	trials := maxTrials
 	var before *Entry
@@ -100,9 +111,10 @@ func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
 			unclaimed++
 			continue
 		}
+		c := h.chainsOf(e.Model)
 		var parent string
 		var placed bool
-		if c := h.chainsOf(e.Model); c != nil && b.Type == Store && len(e.Tokens) > 0 {
+		if b.Type == Store && len(e.Tokens) > 0 {
 			parent, placed = c.place(e, before, &trials)
 		}
 		before = e
@@ -110,7 +122,7 @@ func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
 			if b.Shared {
 				f.sent[b.Instance] = true
 			}
-			f.apply(b, e, parent, placed)
+			f.apply(b, e, parent, placed, c.places)
 			touched[f] = true
 		}
 	}
@@ -119,13 +131,32 @@ func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
 			f.flush(b.Time)
 		}
 	}
+	h.announceAgain(touched, b.Time)
 	return Applied, unclaimed
 }
 
-// chainsOf returns the chains of a model, nil for one too many.
+// announceAgain announces the chunks whose parents have got a place.
+func (h *Hub) announceAgain(touched map[*Feed]bool, time float64) {
+	again := make(map[*Feed]bool)
+	for f := range touched {
+		for i := range f.due {
+			w := &f.due[i]
+			if c := w.feed.book.chunks[w.at]; c != nil && c.whole > 0 {
+				w.feed.appeared(w, true)
+				again[w.feed] = true
+			}
+		}
+		f.due = nil
+	}
+	for f := range again {
+		f.flush(time)
+	}
+}
+
+// chainsOf returns the chains of a model. A source has a model, so they are bounded.
 func (h *Hub) chainsOf(model string) *chains {
 	c := h.chains[model]
-	if c == nil && len(h.chains) < maxModels {
+	if c == nil {
 		if h.chains == nil {
 			h.chains = make(map[string]*chains)
 		}

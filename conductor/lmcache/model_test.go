@@ -48,9 +48,6 @@ func (h *heard) Apply(payload []byte) bool {
 		}
 		switch e.Kind {
 		case events.Stored:
-			if at[e.Hashes[0]] {
-				h.t.Fatalf("block %x is stored twice on %s", e.Hashes[0], e.Medium)
-			}
 			at[e.Hashes[0]] = true
 			if len(e.Tokens) > 0 {
 				h.parents[e.Hashes[0]] = fmt.Sprintf("%v %x %d", e.HasParent, e.Parent, e.Tokens[0])

@@ -1,0 +1,70 @@
+package lmcache
+
+// A block finds its place in the index behind its parent, if any source holds the parent then.
+// Emitters evict chunks in any order, so a chunk may come while its parent is nowhere, and
+// the parent come back at another emitter. The chunk is then announced once more.
+
+// maxWaiters bounds the chunks of a model that wait for their parent, some 1.3 KiB each.
+const maxWaiters = 1 << 14
+
+// chunkName is a chunk under a salt, on whatever tier.
+type chunkName struct{ salt, hash string }
+
+// places knows which chunks of a model have a place: they are held, and follow one that had a
+// place when they came.
+type places struct {
+	held    map[chunkName]int // how many tiers of emitters hold it
+	placed  map[chunkName]bool
+	waiting map[chunkName][]waiter // by parent
+	waiters int
+}
+
+// waiter is a chunk that was announced before its parent had a place.
+type waiter struct {
+	feed            *Feed
+	at              chunkID
+	backend, parent string
+	tokens          []uint32
+}
+
+func newPlaces() *places {
+	return &places{held: make(map[chunkName]int), placed: make(map[chunkName]bool), waiting: make(map[chunkName][]waiter)}
+}
+
+// appear notes that an emitter holds a chunk, and returns the chunks to announce once more.
+func (p *places) appear(w waiter, known bool) (again []waiter) {
+	at := chunkName{w.at.salt, w.at.hash}
+	p.held[at]++
+	if !known {
+		return nil
+	}
+	parent := chunkName{w.at.salt, w.parent}
+	if w.parent != "" && !p.placed[parent] {
+		if p.waiters < maxWaiters {
+			p.waiting[parent] = append(p.waiting[parent], w)
+			p.waiters++
+		}
+		return nil
+	}
+	for queue := []chunkName{at}; len(queue) > 0; queue = queue[1:] {
+		p.placed[queue[0]] = true
+		for _, next := range p.waiting[queue[0]] {
+			p.waiters--
+			if c := next.feed.book.chunks[next.at]; c != nil && c.whole > 0 {
+				again = append(again, next)
+				queue = append(queue, chunkName{next.at.salt, next.at.hash})
+			}
+		}
+		delete(p.waiting, queue[0])
+	}
+	return again
+}
+
+// vanish notes that an emitter holds a chunk no more.
+func (p *places) vanish(at chunkID) {
+	n := chunkName{at.salt, at.hash}
+	if p.held[n]--; p.held[n] == 0 {
+		delete(p.held, n)
+		delete(p.placed, n)
+	}
+}
