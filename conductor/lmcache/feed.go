@@ -61,7 +61,6 @@ type Feed struct {
 	events bytes.Buffer
 	enc    *msgpack.Encoder
 	count  int
-	due    []waiter // chunks of any feed to announce once more, behind the events so far
 }
 
 // NewFeed returns the feed of a source. limit bounds the bytes for its chunks.
@@ -138,12 +137,18 @@ func (f *Feed) apply(b *Batch, e *Entry, parent string, placed bool, p *places) 
 		f.To.Drop(dropBudget, 1)
 	case appears:
 		w := waiter{feed: f, at: at, backend: b.Backend, parent: c.parent, tokens: c.tokens}
-		f.appeared(&w, c.placed)
+		known := c.placed && len(c.tokens) > 0
+		f.appeared(&w, known)
 		f.book.release(c)
-		f.due = append(f.due, p.appear(w, c.placed && len(c.tokens) > 0)...)
+		p.appear(w, known)
 	}
+	f.flushFull(b.Time)
+}
+
+// flushFull hands the events to the receiver if they are many.
+func (f *Feed) flushFull(time float64) {
 	if f.count >= flushEvents || f.events.Len() >= flushBytes {
-		f.flush(b.Time)
+		f.flush(time)
 	}
 }
 

@@ -131,26 +131,10 @@ func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
 			f.flush(b.Time)
 		}
 	}
-	h.announceAgain(touched, b.Time)
+	for _, c := range h.chains {
+		c.places.announceAgain(b.Time)
+	}
 	return Applied, unclaimed
-}
-
-// announceAgain announces the chunks whose parents have got a place.
-func (h *Hub) announceAgain(touched map[*Feed]bool, time float64) {
-	again := make(map[*Feed]bool)
-	for f := range touched {
-		for i := range f.due {
-			w := &f.due[i]
-			if c := w.feed.book.chunks[w.at]; c != nil && c.whole > 0 {
-				w.feed.appeared(w, true)
-				again[w.feed] = true
-			}
-		}
-		f.due = nil
-	}
-	for f := range again {
-		f.flush(time)
-	}
 }
 
 // chainsOf returns the chains of a model. A source has a model, so they are bounded.

@@ -17,6 +17,7 @@ type places struct {
 	placed  map[chunkName]bool
 	waiting map[chunkName][]waiter // by parent
 	waiters int
+	due     []waiter // to announce once more, parents first
 }
 
 // waiter is a chunk that was announced before its parent had a place.
@@ -31,12 +32,13 @@ func newPlaces() *places {
 	return &places{held: make(map[chunkName]int), placed: make(map[chunkName]bool), waiting: make(map[chunkName][]waiter)}
 }
 
-// appear notes that an emitter holds a chunk, and returns the chunks to announce once more.
-func (p *places) appear(w waiter, known bool) (again []waiter) {
+// appear notes that an emitter holds a chunk, and which chunks are due then. known says that
+// the parent of the chunk is known.
+func (p *places) appear(w waiter, known bool) {
 	at := chunkName{w.at.salt, w.at.hash}
 	p.held[at]++
 	if !known {
-		return nil
+		return
 	}
 	parent := chunkName{w.at.salt, w.parent}
 	if w.parent != "" && !p.placed[parent] {
@@ -44,20 +46,19 @@ func (p *places) appear(w waiter, known bool) (again []waiter) {
 			p.waiting[parent] = append(p.waiting[parent], w)
 			p.waiters++
 		}
-		return nil
+		return
 	}
 	for queue := []chunkName{at}; len(queue) > 0; queue = queue[1:] {
 		p.placed[queue[0]] = true
 		for _, next := range p.waiting[queue[0]] {
 			p.waiters--
 			if c := next.feed.book.chunks[next.at]; c != nil && c.whole > 0 {
-				again = append(again, next)
+				p.due = append(p.due, next)
 				queue = append(queue, chunkName{next.at.salt, next.at.hash})
 			}
 		}
 		delete(p.waiting, queue[0])
 	}
-	return again
 }
 
 // vanish notes that an emitter holds a chunk no more.
@@ -67,4 +68,23 @@ func (p *places) vanish(at chunkID) {
 		delete(p.held, n)
 		delete(p.placed, n)
 	}
+}
+
+// announceAgain announces the chunks that are due. A feed is flushed before the next one has its
+// turn, so that a parent has its place before a child of another feed looks for it.
+func (p *places) announceAgain(time float64) {
+	var last *Feed
+	for i := range p.due {
+		w := &p.due[i]
+		if last != nil && last != w.feed {
+			last.flush(time)
+		}
+		last = w.feed
+		last.appeared(w, true)
+		last.flushFull(time)
+	}
+	if last != nil {
+		last.flush(time)
+	}
+	p.due = nil
 }
