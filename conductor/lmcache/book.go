@@ -1,6 +1,6 @@
 package lmcache
 
-// book knows which shards of which chunks an emitter has of one model.
+// book has the shards of chunks that an emitter holds, of one model.
 type book struct {
 	limit, bytes int64
 	chunks       map[chunkID]*chunk
@@ -10,7 +10,7 @@ type book struct {
 // chunkID is a chunk on a tier. One prompt under two salts has two.
 type chunkID struct{ tier, salt, hash string }
 
-// chunk is what is known of one.
+// chunk is the state of a chunk at an emitter.
 type chunk struct {
 	places []place
 	whole  int // places with all shards
@@ -106,7 +106,7 @@ func (b *book) remove(at chunkID, backend string, e *Entry) (vanishes, known boo
 	return vanishes, true
 }
 
-// clear forgets what is on a tier, "" for all. vanish hears of the chunks that were whole.
+// clear forgets the chunks on a tier, "" for all. vanish hears of the chunks that were whole.
 func (b *book) clear(tier string, vanish func(chunkID)) {
 	for at, c := range b.chunks {
 		if tier == "" || at.tier == tier {
