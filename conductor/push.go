@@ -1,11 +1,13 @@
 package conductor
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"kvconductor/conductor/lmcache"
+	"kvconductor/conductor/pool"
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
@@ -121,7 +123,7 @@ func (c *Conductor) openPushed(r Registration, recorded *journal.Source, on func
 	if f.decode == nil {
 		f.decode = stream.DecodeDefault
 	}
-	f.feed = lmcache.NewFeed(r.Instance, r.Model, f, c.opts.PoolBytes)
+	f.feed = lmcache.NewFeed(r.Instance, r.Model, f, cmp.Or(c.opts.PoolBytes, pool.DefaultLimit))
 	f.hub.Add(f.feed)
 	return f
 }
