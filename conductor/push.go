@@ -56,8 +56,11 @@ type Pushed struct {
 }
 
 // PushLMCache applies a batch to the sources of the client's tenants. It returns once they have
-// applied it. Without such a source the batch is applied, and its entries are unclaimed.
-func (v View) PushLMCache(b *lmcache.Batch) Pushed {
+// applied it. Without such a source the batch is applied, and its entries are unclaimed. It returns ErrPast.
+func (v View) PushLMCache(b *lmcache.Batch) (Pushed, error) {
+	if v.conductor.past {
+		return Pushed{}, ErrPast
+	}
 	p := Pushed{lmcache.Applied, len(b.Entries)}
 	for i, h := range v.conductor.pushes.of(v.reader.Tenants.Has) {
 		outcome, unclaimed := h.Push(b)
@@ -70,7 +73,7 @@ func (v View) PushLMCache(b *lmcache.Batch) Pushed {
 		v.conductor.pushes.unclaimed.Add(uint64(p.Unclaimed))
 	}
 	v.conductor.pushes.batches[p.Outcome].Add(1)
-	return p
+	return p, nil
 }
 
 // pushed is the feed of a source whose publisher calls us. It has no connection and no replay:

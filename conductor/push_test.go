@@ -57,8 +57,8 @@ func (b *pushBench) store(shared bool, chunks ...lmcache.Entry) {
 	if shared {
 		batch.Tier, batch.Backend, batch.Shared = "l2", "fs", true
 	}
-	if p := b.c.For(Reader{}).PushLMCache(&batch); p.Outcome != lmcache.Applied {
-		b.t.Fatalf("batch %d is %s", b.seq, p.Outcome)
+	if p, err := b.c.For(Reader{}).PushLMCache(&batch); err != nil || p.Outcome != lmcache.Applied {
+		b.t.Fatalf("batch %d is %s, %v", b.seq, p.Outcome, err)
 	}
 }
 

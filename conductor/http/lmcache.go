@@ -63,16 +63,19 @@ func (a *api) lmcacheEvents(g *gin.Context) (any, error) {
 	view := access.View(a.conductor, g)
 	var row lmcacheRow
 	for i, raw := range *request.Batches {
-		b, bad, err := lmcache.Parse(raw)
+		b, bad, fault := lmcache.Parse(raw)
 		for _, f := range bad {
 			row.add(i, f)
 		}
-		if err != nil {
+		if fault != nil {
 			row.Rejected++
-			row.add(i, err)
+			row.add(i, fault)
 			continue
 		}
-		p := view.PushLMCache(&b)
+		p, err := view.PushLMCache(&b)
+		if err != nil {
+			return nil, err
+		}
 		row.Unclaimed += p.Unclaimed
 		switch p.Outcome {
 		case lmcache.Applied:

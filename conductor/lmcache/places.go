@@ -1,5 +1,7 @@
 package lmcache
 
+import "slices"
+
 // A block finds its place in the index behind its parent, if any source holds the parent then.
 // Emitters evict chunks in any order, so a chunk may come while its parent is nowhere, and
 // the parent come back at another emitter. The chunk is then announced once more.
@@ -17,6 +19,7 @@ type places struct {
 	placed  map[chunkName]bool
 	waiting map[chunkName][]waiter // by parent
 	waiters int
+	full    int      // chunks refused since the last sweep
 	due     []waiter // to announce once more, parents first
 }
 
@@ -42,6 +45,9 @@ func (p *places) appear(w waiter, known bool) {
 	}
 	parent := chunkName{w.at.salt, w.parent}
 	if w.parent != "" && !p.placed[parent] {
+		if p.waiters == maxWaiters {
+			p.sweep()
+		}
 		if p.waiters < maxWaiters {
 			p.waiting[parent] = append(p.waiting[parent], w)
 			p.waiters++
@@ -52,12 +58,33 @@ func (p *places) appear(w waiter, known bool) {
 		p.placed[queue[0]] = true
 		for _, next := range p.waiting[queue[0]] {
 			p.waiters--
-			if c := next.feed.book.chunks[next.at]; c != nil && c.whole > 0 {
+			if next.held() {
 				p.due = append(p.due, next)
 				queue = append(queue, chunkName{next.at.salt, next.at.hash})
 			}
 		}
 		delete(p.waiting, queue[0])
+	}
+}
+
+// held reports whether the emitter still holds the chunk.
+func (w *waiter) held() bool {
+	c := w.feed.book.chunks[w.at]
+	return c != nil && c.whole > 0
+}
+
+// sweep forgets waiting chunks that are gone, at most once for maxWaiters/16 that were refused.
+func (p *places) sweep() {
+	if p.full = (p.full + 1) % (maxWaiters / 16); p.full != 1 {
+		return
+	}
+	p.waiters = 0
+	for parent, list := range p.waiting {
+		list = slices.DeleteFunc(list, func(w waiter) bool { return !w.held() })
+		if p.waiting[parent] = list; len(list) == 0 {
+			delete(p.waiting, parent)
+		}
+		p.waiters += len(list)
 	}
 }
 
