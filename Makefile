@@ -83,7 +83,7 @@ conformance-mooncake: ## the second server's dialect's suite; URL=http://host:13
 	$(GO) test -count=1 -v -run '^TestConformance$$' $(TESTFLAGS) ./compat/mooncake
 
 # Releases of engines whose own publishers and caches run against the server. One interpreter loads them all.
-VERSIONS ?= vllm==0.9.2 vllm==0.11.2 vllm==0.20.2 vllm==0.24.0 vllm==0.33.0 sglang==0.5.5 sglang==0.5.12 sglang==0.5.23
+VERSIONS ?= vllm==0.9.2 vllm==0.11.2 vllm==0.20.2 vllm==0.24.0 vllm==0.33.0 sglang==0.5.5 sglang==0.5.12 sglang==0.5.23 lmcache==0.5.6
 ANSWERS ?= 5000
 BATCHES ?= 40000
 ENGINES_CACHE := $(shell echo "$${XDG_CACHE_HOME:-$$HOME/.cache}/conductor/engines")
@@ -92,6 +92,11 @@ engines: ## the publisher modules of engines' releases, from PyPI, into the user
 	@python='$(ENGINES_CACHE)/venv/bin/python'; \
 	test -x "$$python" || python3 -m venv '$(ENGINES_CACHE)/venv'; \
 	"$$python" -c 'import cbor2, msgspec, zmq' 2>/dev/null || "$$python" -m pip install --quiet --disable-pip-version-check cbor2 msgspec pyzmq; \
+	case '$(VERSIONS)' in *lmcache*) \
+	  other='$(ENGINES_CACHE)/lmcache-venv/bin/python'; \
+	  test -x "$$other" || python3 -m venv '$(ENGINES_CACHE)/lmcache-venv'; \
+	  "$$other" -c 'import blake3, httpx, numpy, pydantic' 2>/dev/null || "$$other" -m pip install --quiet --disable-pip-version-check blake3 httpx numpy pydantic;; \
+	esac; \
 	"$$python" cmd/internal/engines/testdata/fetch.py '$(ENGINES_CACHE)' $(VERSIONS)
 
 .PHONY: conformance-engines
@@ -100,8 +105,8 @@ conformance-engines: export ENGINES_CONDUCTOR = $(CURDIR)/bin/conductor
 conformance-engines: export ENGINES_VERSIONS = $(VERSIONS)
 conformance-engines: export ENGINES_ANSWERS = $(ANSWERS)
 conformance-engines: export ENGINES_FLOOD = $(BATCHES)
-conformance-engines: build engines ## releases of vLLM and SGLang against the server, every answer compared; VERSIONS, ANSWERS a release, BATCHES of the flood
-	$(GO) test -count=1 -v -timeout 30m -run '^TestEngines$$' $(TESTFLAGS) ./cmd/internal/engines
+conformance-engines: build engines ## releases of vLLM, SGLang and LMCache against the server, every answer compared; VERSIONS, ANSWERS a release, BATCHES of the flood
+	$(GO) test -count=1 -v -timeout 30m -run '^Test(Engines|LMCache)$$' $(TESTFLAGS) ./cmd/internal/engines
 
 # A wheel for Linux on amd64 and arm64, some 280 MB with what it needs.
 DYNAMO_RELEASE := 1.6.1

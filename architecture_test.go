@@ -93,13 +93,15 @@ var table = []room{
 	{dir: "conductor/lifetime", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/prefixes", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/pool", rooms: []string{"conductor/doctor", "conductor/scope", "events", "events/objectkey", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// What instances of LMCache report in, batches of events out: the receivers apply them.
+	{dir: "conductor/lmcache", modules: []string{msgpack, xxh3, "github.com/zeebo/blake3"}, not: slices.Concat(logging, []string{"net", "net/http", "os"}), noClock: true},
 	// Batches in, changes out: pure, so that no rule of a publisher depends on what an index holds.
 	{dir: "conductor/normalize", rooms: []string{"conductor/doctor", "conductor/scope", "events", "index/hash", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "sync"}), noClock: true},
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	// Engines' HTTP servers in, registrations out.
 	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/reach", "events/stream"}, modules: []string{prometheus, zerolog}, not: []string{"flag"}},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/discovery", "conductor/lifetime", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/discovery", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},

@@ -12,7 +12,7 @@ type Registration struct {
 	Endpoint         string   `json:"endpoint"`
 	ReplayEndpoint   string   `json:"replay_endpoint,omitempty"`
 	SnapshotEndpoint string   `json:"snapshot_endpoint,omitempty"`
-	Type             string   `json:"type"` // vLLM, SGLang, Mooncake or Standard
+	Type             string   `json:"type"` // vLLM, SGLang, Mooncake, Standard or LMCache
 	Model            string   `json:"modelname"`
 	Instance         string   `json:"instance_id"`
 	Tenant           string   `json:"tenant_id,omitempty"`

@@ -137,6 +137,7 @@ type Conductor struct {
 	unscoped atomic.Bool // blocks came from a peer that tells no marks
 	queries  queryMetrics
 	counts   eventCounts
+	pushes   pushes
 	feedback feedback
 	watcher  atomic.Pointer[Watcher]
 
@@ -175,6 +176,9 @@ func New(opts Options) *Conductor {
 		KeepForgotten: c.recall.maxForgotten(),
 	}
 	c.open = func(r Registration, static bool, recorded *journal.Source, on func(stream.State)) feed {
+		if r.pushed() {
+			return c.openPushed(r, recorded, on)
+		}
 		return stream.Open(c.streamConfig(r, static, recorded, on))
 	}
 	if c.gate = opts.Gate; c.gate == nil {

@@ -51,6 +51,7 @@ func (r Registration) fields(static bool) (out []journal.Field) {
 	text("hash_profile.python_hash_seed", r.Profile.PythonHashSeed)
 	text("hash_profile.index_projection", r.Profile.IndexProjection)
 	text("hash_profile.extra_keys", r.Profile.ExtraKeys)
+	text("sequence", r.Sequence)
 	add("static", "true", !static)
 	return out
 }
@@ -61,7 +62,7 @@ func registrationOf(fields []journal.Field) (r Registration, static bool, err er
 	r = Registration{
 		Endpoint: v("endpoint"), ReplayEndpoint: v("replay_endpoint"), SnapshotEndpoint: v("snapshot_endpoint"), Type: v("type"), Model: v("modelname"), Lora: v("lora_name"),
 		Tenant: v("tenant_id"), Instance: v("instance_id"), Salt: v("additionalsalt"),
-		Copies: v("copies"), Owned: v("owned"), Clear: v("clear"),
+		Copies: v("copies"), Owned: v("owned"), Clear: v("clear"), Sequence: v("sequence"),
 		Profile: HashProfile{
 			Strategy: v("hash_profile.strategy"), Algorithm: v("hash_profile.algorithm"), PythonHashSeed: v("hash_profile.python_hash_seed"),
 			IndexProjection: v("hash_profile.index_projection"), ExtraKeys: v("hash_profile.extra_keys"),

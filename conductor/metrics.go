@@ -2,6 +2,8 @@ package conductor
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	"kvconductor/conductor/lmcache"
 )
 
 // queryMetrics count what routers ask.
@@ -78,6 +80,9 @@ var (
 
 	descRecalled = desc("recalled_names_total", "Lookups of engine hashes among remembered blocks that no source holds any more, by result.", "result")
 
+	descPushed    = desc("lmcache_batches_total", "Batches that instances of LMCache reported to POST /lmcache/events, by outcome.", "outcome")
+	descUnclaimed = desc("lmcache_unclaimed_entries_total", "Entries of those batches that no source is registered for.")
+
 	descMemoHits   = desc("hash_memo_hits_total", "Stretches of up to 16 blocks whose engine digests were kept.")
 	descMemoMisses = desc("hash_memo_misses_total", "Stretches of up to 16 blocks whose engine digests were looked for and not kept.")
 	descMemoBytes  = desc("hash_memo_bytes", "Bytes the kept engine digests take, with what they are kept in.")
@@ -129,6 +134,10 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descRecalled, prometheus.CounterValue, float64(c.recall.found.Load()), "found")
 		ch <- prometheus.MustNewConstMetric(descRecalled, prometheus.CounterValue, float64(c.recall.missed.Load()), "missed")
 	}
+	for i := range c.pushes.batches {
+		ch <- prometheus.MustNewConstMetric(descPushed, prometheus.CounterValue, float64(c.pushes.batches[i].Load()), lmcache.Outcome(i).String())
+	}
+	ch <- prometheus.MustNewConstMetric(descUnclaimed, prometheus.CounterValue, float64(c.pushes.unclaimed.Load()))
 	if c.memo != nil {
 		st := c.memo.Stats()
 		ch <- prometheus.MustNewConstMetric(descMemoHits, prometheus.CounterValue, float64(st.Hits))

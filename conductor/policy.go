@@ -45,7 +45,7 @@ func (r *Registration) normalizePolicies() error {
 			return Invalid(f.field, "invalid_value", "%s must be %s or %s, got %q", f.field, f.words[0], f.words[1], *f.value)
 		}
 		if r.pool() {
-			return Invalid(f.field, "invalid_value", "%s is for engines, not for type %s", f.field, TypeMooncake)
+			return Invalid(f.field, "invalid_value", "%s is for engines, not for type %s", f.field, r.Type)
 		}
 		*f.value = f.words[at]
 	}
@@ -58,7 +58,7 @@ func (r *Registration) normalizePolicies() error {
 	switch {
 	case r.SnapshotEndpoint == "":
 	case r.pool():
-		return Invalid("snapshot_endpoint", "invalid_value", "snapshot_endpoint is for engines, not for type %s", TypeMooncake)
+		return Invalid("snapshot_endpoint", "invalid_value", "snapshot_endpoint is for engines, not for type %s", r.Type)
 	case r.Copies == CopiesSet:
 		return Invalid("copies", "conflict", "copies must be %s with a snapshot_endpoint: a snapshot of the engine stores each block once too often, and removes it once", CopiesCount)
 	}

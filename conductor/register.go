@@ -202,8 +202,11 @@ func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.
 	}
 	cfg.ReplayFlow = r.Tenant
 	cfg.PartialClears = r.Clear == ClearDevice
-	if r.pool() {
-		cfg.FirstSeq = 1 // the Mooncake master numbers its batches from 1
+	if r.Type == TypeMooncake {
+		cfg.FirstSeq = 1 // the master numbers its batches from 1
+	}
+	if r.shared() {
+		cfg.Topic = r.topic()
 	}
 	return cfg
 }

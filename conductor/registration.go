@@ -18,12 +18,13 @@ import (
 const DefaultTenant = "default"
 
 // Publisher types a registration may name, in their canonical spelling. The
-// type never decides how events are decoded; Mooncake makes the source a pool.
+// type never decides how events are decoded; Mooncake and LMCache make the source a pool.
 const (
 	TypeVLLM     = "vLLM"
 	TypeSGLang   = "SGLang"
 	TypeMooncake = "Mooncake"
 	TypeStandard = "Standard"
+	TypeLMCache  = "LMCache" // see shared.go
 )
 
 // Key identifies a source.
@@ -66,6 +67,8 @@ type Registration struct {
 	// Profile says how the engine names its blocks, for those that come without
 	// tokens; the zero value is not known. All engines of a context have one.
 	Profile HashProfile
+	// Sequence says what the publisher numbers, "" is the rule of its type: see shared.go.
+	Sequence string
 }
 
 // compare orders keys by their fields.
@@ -78,7 +81,7 @@ func (r Registration) Key() Key { return Key{Instance: r.Instance, Tenant: r.Ten
 
 // pool reports whether the source holds blocks for other instances and is no
 // routable instance itself.
-func (r Registration) pool() bool { return r.Type == TypeMooncake }
+func (r Registration) pool() bool { return r.Type == TypeMooncake || r.Type == TypeLMCache }
 
 // restores reports whether the publisher can bring back what was dropped.
 func (r *Registration) restores() bool { return r.ReplayEndpoint != "" || r.SnapshotEndpoint != "" }
@@ -128,7 +131,7 @@ func (e *ConflictError) Error() string {
 
 // canonicalType returns the canonical spelling of a publisher type.
 func canonicalType(s string) (string, bool) {
-	for _, t := range []string{TypeVLLM, TypeSGLang, TypeMooncake, TypeStandard} {
+	for _, t := range []string{TypeVLLM, TypeSGLang, TypeMooncake, TypeStandard, TypeLMCache} {
 		if strings.EqualFold(s, t) {
 			return t, true
 		}
@@ -155,7 +158,7 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	}
 	typ, ok := canonicalType(r.Type)
 	if !ok {
-		return Invalid("type", "invalid_value", "type must be vLLM, SGLang, Mooncake or Standard, got %q", r.Type)
+		return Invalid("type", "invalid_value", "type must be vLLM, SGLang, Mooncake, Standard or LMCache, got %q", r.Type)
 	}
 	r.Type = typ
 	if r.BlockSize <= 0 {
@@ -173,7 +176,10 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	if err := r.normalizePolicies(); err != nil {
 		return err
 	}
-	if err := r.resolve(); err != nil || anyEndpoint {
+	if err := r.normalizeSequence(); err != nil {
+		return err
+	}
+	if err := r.resolve(); err != nil || anyEndpoint || r.pushed() {
 		return err
 	}
 	if err := zmq.CheckLive(r.Endpoint); err != nil {
@@ -233,7 +239,7 @@ func (r *Registration) normalizeServes() error {
 		return nil
 	}
 	if !r.pool() {
-		return Invalid("serves", "invalid_value", "serves is for type %s: blocks of an engine are its own", TypeMooncake)
+		return Invalid("serves", "invalid_value", "serves is for types %s and %s: blocks of an engine are its own", TypeMooncake, TypeLMCache)
 	}
 	for i, name := range r.Serves {
 		if name == "" {
@@ -266,6 +272,7 @@ func (r Registration) diff(want Registration, copies string) (field, have, got s
 		{"clear", cmp.Or(r.Clear, ClearAll), cmp.Or(want.Clear, ClearAll)},
 		{"may_announce", strings.Join(r.MayAnnounce, ", "), strings.Join(want.MayAnnounce, ", ")},
 		{"hash_profile", r.Profile.Summary(), want.Profile.Summary()},
+		{"sequence", r.sequenceWord(), want.sequenceWord()},
 	} {
 		if f.have != f.got {
 			return f.name, f.have, f.got
@@ -292,20 +299,23 @@ func (r Registration) holdsFor(other Registration) bool {
 func (r *Registration) observed() doctor.Registered {
 	return doctor.Registered{
 		Key: r.Key().String(), Rank: r.Rank, Context: r.context(),
-		Type: r.Type, SGLang: r.Type == TypeSGLang, Pool: r.pool(),
+		Type: r.Type, SGLang: r.Type == TypeSGLang, Pool: r.pool(), Chunks: r.Type == TypeLMCache,
 		Expiring: func(medium string) bool { return r.ttl(medium) > 0 },
 	}
 }
 
 // publisher identifies where the events of a source come from.
 type publisher struct {
-	endpoint, instance, model string // the last two and rank for shared sockets alone
+	endpoint, instance, model string // the last two for shared sequences, and with rank for shared sockets
 	rank                      int
 }
 
 // publisher returns where the events of the source come from.
 func (r Registration) publisher() publisher {
-	if !sharedSocket(r.Endpoint) {
+	if r.shared() {
+		return publisher{endpoint: r.Endpoint, instance: r.Instance, model: r.Model}
+	}
+	if !sharedSocket(r.Endpoint) && !r.pushed() {
 		return publisher{endpoint: r.Endpoint}
 	}
 	return publisher{r.Endpoint, r.Instance, r.Model, r.Rank}

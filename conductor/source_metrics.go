@@ -210,7 +210,7 @@ func (c *Conductor) sendSource(ch chan<- prometheus.Metric, s *Service, labels [
 	}
 	gauge(descBlocks, float64(s.Blocks))
 	gauge(descOrphans, float64(s.Orphans))
-	if s.Pool() {
+	if s.Type == TypeMooncake {
 		gauge(descObjects, float64(s.Objects))
 		gauge(descParts, float64(s.Incomplete))
 	}

@@ -47,6 +47,12 @@ const (
 // Source.Owned is Count or Drop, Source.Clear All or Device.
 const Device = "device" // a clear of an engine takes the blocks of its devices alone
 
+// Values of Source.Sequence.
+const (
+	Own    = "own"    // the publisher numbers the batches of the source without holes
+	Shared = "shared" // numbers run over all topics of the publisher
+)
+
 // Values of Pool.Completeness.
 const (
 	All = "all" // a block counts with all objects that such blocks consist of
@@ -132,7 +138,7 @@ type Source struct {
 	ReplayEndpoint string `mapstructure:"replay_endpoint"` // its ROUTER socket, "" when it has none
 	// SnapshotEndpoint is the engine's ROUTER socket for snapshots of its cache, "" when it has none.
 	SnapshotEndpoint string                   `mapstructure:"snapshot_endpoint"`
-	Type             string                   `mapstructure:"type"` // vLLM, SGLang, Mooncake or Standard
+	Type             string                   `mapstructure:"type"` // vLLM, SGLang, Mooncake, Standard or LMCache
 	ModelName        string                   `mapstructure:"modelname"`
 	LoraName         string                   `mapstructure:"lora_name"`      // "" is the base model
 	TenantID         string                   `mapstructure:"tenant_id"`      // "" is DefaultTenant
@@ -148,6 +154,7 @@ type Source struct {
 	Clear            string                   `mapstructure:"clear"`        // All or Device: what an engine's clear takes; "" is All
 	MayAnnounce      []string                 `mapstructure:"may_announce"` // tenants its events may name besides its own
 	HashProfile      HashProfile              `mapstructure:"hash_profile"` // how the engine names its blocks
+	Sequence         string                   `mapstructure:"sequence"`     // Own or Shared: what the publisher numbers; "" is the rule of its type
 }
 
 // HashProfile says how an engine names its blocks; the zero value is not known.

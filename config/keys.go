@@ -217,7 +217,7 @@ var dialects = choice(Conductor, ConductorMsgpack, ConductorJSONV2, Dynamo, GRPC
 
 var listenerFields = []field{{"address", text(), false}, {"dialect", dialects, false}}
 
-var sourceTypes = choice("vLLM", "SGLang", "Mooncake", "Standard")
+var sourceTypes = choice("vLLM", "SGLang", "Mooncake", "Standard", "LMCache")
 
 // sourceFields are those of an entry of sources or kvevent_instance.
 var sourceFields = []field{
@@ -239,6 +239,7 @@ var sourceFields = []field{
 	{"owned", choice(Count, Drop), true},
 	{"clear", choice(All, Device), true},
 	{"may_announce", texts(), true},
+	{"sequence", choice(Own, Shared), true},
 	{hashProfile, kind{}, true}, // read by readProfile
 }
 

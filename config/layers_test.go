@@ -406,7 +406,7 @@ stream.queue_bytes: too small to hold one message of the size allowed by limits.
 stream.queue_bytes_total: too small to hold two messages of the size allowed by limits.max_payload
 sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]
 sources[2].endpoint: "h:1" has no transport; write tcp://host:port or ipc://path
-sources[2].type: "x" is none of vLLM, SGLang, Mooncake, Standard
+sources[2].type: "x" is none of vLLM, SGLang, Mooncake, Standard, LMCache
 sources[2].dp_rank: -1 is out of range 0 to 2147483647
 sources: 3 are more than the 1 allowed by limits.max_sources`
 	if err := validate(&c); err == nil || err.Error() != want {

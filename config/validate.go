@@ -131,6 +131,9 @@ func (c *Config) complaints() (out []Complaint) {
 	return out
 }
 
+// push is the endpoint of a source whose publisher calls us.
+const push = "push:"
+
 // complaints lists the broken rules of one source alone.
 func (s *Source) complaints() (out []Complaint) {
 	add := func(path, message string) { out = append(out, Complaint{Path: path, Message: message}) }
@@ -145,6 +148,10 @@ func (s *Source) complaints() (out []Complaint) {
 		}
 	} else if s.Endpoint == "" {
 		add("endpoint", "is required")
+	} else if s.Endpoint == push {
+		if !strings.EqualFold(s.Type, "LMCache") {
+			add("endpoint", push+" is for type LMCache")
+		}
 	} else if err := checkLiveEndpoint(s.Endpoint); err != nil {
 		add("endpoint", err.Error())
 	}
@@ -188,12 +195,13 @@ func (s *Source) complaints() (out []Complaint) {
 	for _, medium := range slices.Sorted(maps.Keys(s.MediaTTL)) {
 		least(sourceTTL+"."+medium, s.MediaTTL[medium])
 	}
-	if len(s.Serves) > 0 && !strings.EqualFold(s.Type, "Mooncake") {
-		add("serves", "is for type Mooncake; blocks of an engine are its own")
+	pool := strings.EqualFold(s.Type, "Mooncake") || strings.EqualFold(s.Type, "LMCache")
+	if len(s.Serves) > 0 && !pool {
+		add("serves", "is for types Mooncake and LMCache; blocks of an engine are its own")
 	}
 	for _, f := range []struct{ name, value string }{{"copies", s.Copies}, {"owned", s.Owned}, {"clear", s.Clear}, {"snapshot_endpoint", s.SnapshotEndpoint}} {
-		if f.value != "" && strings.EqualFold(s.Type, "Mooncake") {
-			add(f.name, "is for engines, not for type Mooncake")
+		if f.value != "" && pool {
+			add(f.name, "is for engines, not for type "+s.Type)
 		}
 	}
 	if s.DPRank < 0 {

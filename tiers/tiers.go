@@ -80,11 +80,21 @@ type Medium struct {
 // longest known spelling, in bytes
 const maxSpelling = len("SHARED_STORAGE")
 
+// LMCache names its host memory lmcache-l1, and its storage by backend, such as
+// lmcache-l2-fs.
+const (
+	lmcacheHost = "LMCACHE-L1"
+	lmcacheDisk = "LMCACHE-L2-"
+)
+
 // Parse maps the medium string of an event to a Medium, ignoring case. The empty
 // string is the device: publishers that name no medium know only that one. A
 // string of no known publisher is Other under its own upper-cased name; it is
 // never taken for a device. Known spellings do not allocate.
 func Parse(raw string) Medium {
+	if len(raw) > len(lmcacheDisk) && strings.EqualFold(raw[:len(lmcacheDisk)], lmcacheDisk) {
+		return Medium{Disk, NameDisk}
+	}
 	if len(raw) > maxSpelling {
 		return Medium{Other, strings.ToUpper(raw)}
 	}
@@ -99,7 +109,7 @@ func Parse(raw string) Medium {
 	switch string(buf[:len(raw)]) {
 	case "", "GPU", "DEVICE":
 		return Medium{Device, NameDevice}
-	case "CPU", "CPU_PINNED", "CPU_TIER1", "HOST", "HOST_PINNED":
+	case "CPU", "CPU_PINNED", "CPU_TIER1", "HOST", "HOST_PINNED", lmcacheHost:
 		return Medium{Host, NameHost}
 	case "DISK", "FS", "OBJ", "STORAGE", "SHARED_STORAGE", "CPU_TIER2", "NVME":
 		return Medium{Disk, NameDisk}

@@ -15,7 +15,7 @@ import (
 
 // isWorker reports whether a registration is what Dynamo calls a worker's
 // listener.
-func isWorker(r *conductor.Registration) bool { return r.Type != conductor.TypeMooncake }
+func isWorker(r *conductor.Registration) bool { return !r.Pool() }
 
 // isListener reports the same of a source: what only a peer has told of is none.
 func isListener(s *conductor.Service) bool { return !s.Recovered && isWorker(&s.Registration) }

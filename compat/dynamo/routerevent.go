@@ -66,7 +66,7 @@ type eventDetail struct {
 // plainHolder reports whether a RouterEvent can name the holder without details.
 func plainHolder(source conductor.Registration, medium tiers.Medium) bool {
 	_, integer := numeric(source.Instance)
-	return integer && source.Type != conductor.TypeMooncake && medium.Tier < tiers.Other
+	return integer && !source.Pool() && medium.Tier < tiers.Other
 }
 
 // plainly reports whether a plain holder's stretch can be said without details.
@@ -112,7 +112,7 @@ func appendEvent(dst []byte, st *conductor.Stored, id uint64, detail bool) []byt
 
 func detailOf(st *conductor.Stored) *eventDetail {
 	d := &eventDetail{
-		Source: st.Source.Rank, Pool: st.Source.Type == conductor.TypeMooncake, Lora: st.Lora, Salt: st.Salt,
+		Source: st.Source.Rank, Pool: st.Source.Pool(), Lora: st.Lora, Salt: st.Salt,
 		Group: st.Group, Backend: st.Backend, Owned: st.Owned, Waiting: st.Waiting, Locals: st.Local,
 		Copies: st.Copies, More: st.More, Bare: st.ClientHashes[0] == 0, Gone: st.Gone, Root: st.Root,
 	}

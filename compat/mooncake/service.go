@@ -77,7 +77,7 @@ func (d *handlers) globalView(g *gin.Context, codec body.Codec) {
 	}
 	view := access.View(d.conductor, g)
 	for _, r := range view.Registrations() {
-		if r.Type != conductor.TypeMooncake {
+		if !r.Pool() {
 			h := at(space{r.Tenant, r.Model, r.Lora, r.BlockSize})
 			h.ranks[r.Instance] = append(h.ranks[r.Instance], r.Rank)
 			if r.Profile != (conductor.HashProfile{}) {

@@ -33,6 +33,7 @@ var rules = map[string]rule{
 
 	"POST /feedback":             {role: Query, change: true},
 	"POST /register":             {role: Register, change: true, audited: true},
+	"POST /lmcache/events":       {role: Register, change: true},
 	"POST /unregister":           {role: Register, change: true, audited: true},
 	"POST /test/pause_listener":  {role: Register, change: true, audited: true},
 	"POST /test/resume_listener": {role: Register, change: true, audited: true},

@@ -80,7 +80,7 @@ func Check(t *Target) error {
 		return err
 	}
 	if trial.Pool() {
-		return conductor.Invalid("discover", "invalid_value", "discover is for engines, not for type %s", conductor.TypeMooncake)
+		return conductor.Invalid("discover", "invalid_value", "discover is for engines, not for type %s", trial.Type)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func checkAuto(t *Target) error {
 		return err
 	}
 	if trial.Pool() {
-		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number for type %s", conductor.TypeMooncake)
+		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number for type %s", trial.Type)
 	}
 	return nil
 }

@@ -38,6 +38,7 @@ type Registered struct {
 	Type     string // sources of one type hash alike
 	SGLang   bool   // the engine is SGLang
 	Pool     bool   // the source is no engine
+	Chunks   bool   // the source announces chunks of several blocks
 	Expiring func(medium string) bool
 }
 
@@ -116,7 +117,7 @@ func (d *Doctor) Observe(o *Observation) {
 		return
 	}
 	d.observeContext(&o.Context)
-	if o.Local != nil && o.Seeds != nil {
+	if o.Local != nil && o.Seeds != nil && !d.reg.Chunks { // chunks have hashes of their own
 		d.observeSeed(o)
 		d.observeProfile(o)
 	}
@@ -147,7 +148,7 @@ func (d *Doctor) observeSize(e *events.Event, registered int) {
 		return
 	}
 	d.sized++
-	if e.BlockSize == 0 || e.BlockSize == registered {
+	if e.BlockSize == 0 || e.BlockSize == registered || d.reg.Chunks && e.BlockSize%registered == 0 {
 		return
 	}
 	if d.odd++; d.odd < oddLeast || 2*d.odd < d.sized {

@@ -145,6 +145,7 @@ func Dialect(c *conductor.Conductor, opts Options) server.Dialect {
 		{Method: http.MethodPost, Path: "/query_by_hash", Handle: a.query(hashFields, a.one(a.hashes))},
 		{Method: http.MethodPost, Path: "/query_batch", Handle: a.query(batchFields, a.batch)},
 		{Method: http.MethodPost, Path: "/feedback", Handle: wrap(a.feedback)},
+		{Method: http.MethodPost, Path: "/lmcache/events", Handle: wrap(a.lmcacheEvents)},
 		{Method: http.MethodGet, Path: "/services", Handle: wrap(a.services)},
 		{Method: http.MethodGet, Path: "/global_view", Handle: wrap(a.globalView)},
 		{Method: http.MethodGet, Path: "/health", Handle: wrap(a.health)},

@@ -197,6 +197,19 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	}
 	f("GET", "/admin/prefixes", "", 200)
 	f("POST", "/unregister", `{"instance_id":"b","dp_rank":0}`, 200)
+	f("POST", "/register", `{"endpoint":"push:","type":"lmcache","modelname":"m","instance_id":"n","block_size":2,"dp_rank":0,"sequence":"own","serves":["a"]}`, 200)
+	f("POST", "/register", `{"endpoint":"push:","type":"LMCache","modelname":"m","instance_id":"n","block_size":2,"dp_rank":0,"sequence":"shared"}`, 400)
+	f("POST", "/register", `{"endpoint":"push:","type":"vLLM","modelname":"m","instance_id":"n2","block_size":2,"dp_rank":0}`, 400)
+	f("POST", "/register", `{"endpoint":"push:","replay_endpoint":"tcp://a:1","type":"LMCache","modelname":"m","instance_id":"n2","block_size":2,"dp_rank":0}`, 400)
+	f("POST", "/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"n2","block_size":2,"dp_rank":0,"sequence":"each"}`, 400)
+	f("POST", "/lmcache/events", `{"batches":[{"instance_id":"n","incarnation":1,"seq":1,"event_type":"store","tier":"l1","backend":"dram","entries":[{"key":{"chunk_hash_hex":"01","model_name":"m","kv_rank":0},"token_ids":[1,2],"token_offset":0},{"key":{"chunk_hash_hex":"02","model_name":"x","kv_rank":0}}]}]}`, 200)
+	f("POST", "/lmcache/events", `{"batches":[]}`, 200)
+	f("POST", "/lmcache/events", `{"batches":[{"instance_id":"n"},{"instance_id":"n","incarnation":1,"seq":0,"event_type":"store","tier":"l1"},{"instance_id":5},{"instance_id":"n","incarnation":1,"seq":2,"event_type":"store","tier":"l1","backend":"dram","entries":[{"key":{"chunk_hash_hex":"z","model_name":"m","kv_rank":0}}]}]}`, 200)
+	f("POST", "/lmcache/events", `{"batches":{}}`, 400)
+	f("POST", "/lmcache/events", `{}`, 400)
+	f("POST", "/lmcache/events", `[`, 400)
+	f("POST", "/lmcache/events", long, 413)
+	f("GET", "/services", "", 200)
 	s.hub.Close()
 	f("GET", "/admin/live", "", 503)
 	f("GET", "/admin/stats", "", 200)
@@ -205,7 +218,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 // FuzzBodies sends arbitrary bodies to every POST endpoint: none may panic, hang
 // or answer anything but 200 or a described error.
 func FuzzBodies(f *testing.F) {
-	paths := []string{"/query", "/query_by_hash", "/unregister", "/register", "/admin/explain"}
+	paths := []string{"/query", "/query_by_hash", "/unregister", "/register", "/admin/explain", "/lmcache/events"}
 	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,2,3]}`))
 	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,-2,3.5,1e3,null,"x",[1]]}`))
 	f.Add(1, []byte(`{"model":"m","block_size":16,"seq_hashes":[-1],"block_hash":[18446744073709551615]}`))

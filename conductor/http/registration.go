@@ -17,7 +17,7 @@ var (
 	keyFields          = body.Of("instance_id", "tenant_id", "dp_rank")
 	registrationFields = append(body.Of("endpoint", "discover", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint", "snapshot_endpoint",
 		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves",
-		"copies", "owned", "clear", "may_announce", "hash_profile", "replace"),
+		"copies", "owned", "clear", "may_announce", "hash_profile", "sequence", "replace"),
 		append(keyFields, body.Field{Name: "lora_id", Kind: body.Ignored}, body.Field{Name: "cache_group", Kind: body.Ignored})...)
 )
 
@@ -69,6 +69,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 		Clear:            f.text("clear"),
 		MayAnnounce:      f.texts("may_announce"),
 		Profile:          f.profile(),
+		Sequence:         f.text("sequence"),
 	}
 	r.TTL, r.MediaTTL = f.durations("ttl")
 	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}

@@ -32,6 +32,7 @@ type serviceRow struct {
 	Clear            string            `json:",omitempty"` // device
 	MayAnnounce      []string          `json:",omitempty"` // tenants besides TenantID
 	HashProfile      *profileRow       `json:",omitempty"`
+	Sequence         string            `json:",omitempty"` // where it is not that of Type
 	TTL              string            `json:",omitempty"` // of media that have none of their own
 	MediaTTL         map[string]string `json:",omitempty"` // by medium
 
@@ -81,8 +82,8 @@ func (a *api) services(g *gin.Context) (any, error) {
 			ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
 			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves,
 			Copies: s.Copies, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
-			HashProfile: rowOf(s.Profile),
-			State:       string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
+			HashProfile: rowOf(s.Profile), Sequence: s.Sequence,
+			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
 			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
 			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
@@ -99,7 +100,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			}
 			rows[i].MediaTTL[medium] = ttl.String()
 		}
-		if s.Pool() {
+		if s.Type == conductor.TypeMooncake {
 			rows[i].Objects = &s.Objects
 		}
 		if s.Age >= 0 {

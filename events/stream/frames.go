@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"kvconductor/events"
@@ -24,6 +25,17 @@ type message struct {
 	id      events.PublisherID // zero: none
 	payload []byte
 	block   *payload.Block // of payload
+	aside   bool           // of another topic than the stream's: it only moves the watermark
+}
+
+// aside reports whether a topic frame is another one than topic. No topic is asked for
+// where that is "". Some builds append fields to the topic after a NUL.
+func aside(frame []byte, topic string) bool {
+	if topic == "" {
+		return false
+	}
+	name, _, _ := bytes.Cut(frame, []byte{0})
+	return string(name) != topic
 }
 
 // newMessage reads a sequence frame. The publisher id is in that frame or in the
@@ -41,16 +53,15 @@ func newMessage(number, batch []byte, known events.PublisherID) (m message, ok b
 	return m, true
 }
 
-// liveFrames reads a live message: topic, sequence, payload. The topic is only
-// the publisher's subscription filter; whatever it carries, some builds append
-// fields after a NUL, says nothing that the stream relies on.
-func liveFrames(received payload.Message, known events.PublisherID) (m message, ok bool) {
+// liveFrames reads a live message: topic, sequence, payload. The topic counts where the
+// stream has one, see Config.Topic.
+func liveFrames(received payload.Message, known events.PublisherID, topic string) (m message, ok bool) {
 	f := received.Frames
 	if len(f) != 3 {
 		return m, false
 	}
 	m, ok = newMessage(f[1], f[2], known)
-	m.block = received.Block
+	m.block, m.aside = received.Block, aside(f[0], topic)
 	return m, ok && m.seq != endSeq
 }
 
@@ -73,17 +84,20 @@ const (
 // Their count distinguishes them. In three frames the last two are sequence
 // and payload either way, whether the first is a delimiter or a topic, empty or
 // not. The end is marked by an empty payload, by the sequence endSeq, or, by
-// the oldest builds, by nothing but an empty frame.
-func replyFrames(received payload.Message, known events.PublisherID) (m message, kind replyKind) {
+// the oldest builds, by nothing but an empty frame. A stream with a topic needs
+// layout B: other batches without a topic may be anyone's.
+func replyFrames(received payload.Message, known events.PublisherID, topic string) (m message, kind replyKind) {
 	f := received.Frames
 	if len(f) > 0 && len(f[0]) == 0 {
 		f = f[1:]
 	}
+	var name []byte
+	named := len(f) == 3
 	switch {
 	case len(f) == 0, len(f) == 1 && len(f[0]) == 0:
 		return m, replyEnd
-	case len(f) == 3:
-		f = f[1:]
+	case named:
+		name, f = f[0], f[1:]
 	case len(f) != 2:
 		return m, replyBad
 	}
@@ -91,12 +105,14 @@ func replyFrames(received payload.Message, known events.PublisherID) (m message,
 		return m, replyEnd
 	}
 	m, ok := newMessage(f[0], f[1], known)
-	m.block = received.Block
+	m.block, m.aside = received.Block, aside(name, topic)
 	switch {
 	case !ok:
 		return m, replyBad
 	case m.seq == endSeq:
 		return m, replyEnd
+	case topic != "" && !named:
+		return m, replyBad
 	}
 	return m, replyData
 }

@@ -303,7 +303,7 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 			continue
 		}
 		if head.seq <= m.next && !head.bad {
-			batch, err := decodeWith(m.cfg.decode, head.payload)
+			batch, err := m.decode(head)
 			if err == nil {
 				it := m.held.pop()
 				return m.apply(it, batch), it.at, true
@@ -319,6 +319,14 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 			return Step{}, time.Time{}, false
 		}
 	}
+}
+
+// decode returns the batch of an item. A batch of another topic has none.
+func (m *machine) decode(it *item) (events.Batch, error) {
+	if it.aside {
+		return events.Batch{Rank: -1}, nil
+	}
+	return decodeWith(m.cfg.decode, it.payload)
 }
 
 // decodeWith costs the batch, not the process, if the decoder is broken.

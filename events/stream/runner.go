@@ -79,7 +79,7 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 			s.push(s.ctx, input{kind: inDisconnected, text: beat.explain(err).Error()})
 			return
 		}
-		m, ok := liveFrames(received, known)
+		m, ok := liveFrames(received, known, s.cfg.Topic)
 		if !ok {
 			s.refuse()
 			continue
@@ -176,7 +176,7 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 			s.push(ctx, input{kind: inReplayCut, ask: ask})
 			return
 		}
-		m, kind := replyFrames(received, known)
+		m, kind := replyFrames(received, known, s.cfg.Topic)
 		switch kind {
 		case replyBad:
 			s.refuse()

@@ -118,6 +118,10 @@ type Config struct {
 	// A stream asks there before it asks for replays. Transport must be a Snapshots.
 	SnapshotEndpoint string
 
+	// Topic is the topic of the batches to apply where the publisher numbers those of all
+	// its topics together, "" for any. Batches of other topics move the watermark like
+	// batches without events.
+	Topic string
 	// FirstSeq is the number of a publisher's first batch: 0, for the Mooncake
 	// master 1.
 	FirstSeq uint64
@@ -191,7 +195,7 @@ func (c *Config) fill() {
 	set(&c.BackoffMin, defaultBackoffMin)
 	set(&c.BackoffMax, max(defaultBackoffMax, c.BackoffMin))
 	if c.Decode == nil {
-		c.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) }
+		c.Decode = DecodeDefault
 	}
 }
 
@@ -201,6 +205,11 @@ func (c *Config) partDecoder() func([]byte) (events.Batch, error) {
 		return c.DecodePart
 	}
 	return c.Decode
+}
+
+// DecodeDefault is the Decode of a Config without one.
+func DecodeDefault(payload []byte) (events.Batch, error) {
+	return wire.Decode(payload, wire.DefaultLimits)
 }
 
 func set[T int | time.Duration](v *T, def T) {

@@ -75,6 +75,9 @@ func TestEngines(t *testing.T) {
 	for _, name := range strings.Fields(os.Getenv("ENGINES_VERSIONS")) {
 		r := release{}
 		r.engine, r.version, _ = strings.Cut(name, "==")
+		if r.engine == "lmcache" {
+			continue // TestLMCache
+		}
 		chosen := slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool { return !s.has(r) })
 		left := answers
 		t.Run(r.engine+"-"+r.version, func(t *testing.T) {
@@ -99,6 +102,9 @@ func TestEngines(t *testing.T) {
 		})
 	}
 	if len(results) == 0 {
+		if strings.Contains(os.Getenv("ENGINES_VERSIONS"), "lmcache==") {
+			return
+		}
 		t.Fatal("ENGINES_VERSIONS names no release")
 	}
 	var text strings.Builder

@@ -23,6 +23,19 @@ import urllib.request
 import zipfile
 
 MODULES = {
+    "lmcache": (
+        "lmcache/v1/mp_coordinator/cache_events.py",
+        "lmcache/v1/distributed/api.py",
+        "lmcache/v1/distributed/internal_api.py",
+        "lmcache/v1/mp_coordinator/api.py",
+        "lmcache/v1/mp_coordinator/ingest/event_broadcaster.py",
+        "lmcache/v1/mp_coordinator/ingest/event_gate.py",
+        "lmcache/v1/mp_coordinator/persistence/quiesce.py",
+        "lmcache/v1/mp_coordinator/schemas.py",
+        "lmcache/v1/mp_coordinator/views/key_directory.py",
+        "lmcache/v1/mp_observability/event.py",
+        "lmcache/v1/multiprocess/token_hasher.py",
+    ),
     "vllm": (
         "vllm/distributed/kv_events.py",
         "vllm/utils/hashing.py",
@@ -172,7 +185,7 @@ def main():
     for release in sys.argv[2:]:
         name, _, version = release.partition("==")
         if name not in MODULES or not version:
-            sys.exit(f"{release}: want vllm==VERSION or sglang==VERSION")
+            sys.exit(f"{release}: want vllm==VERSION, sglang==VERSION or lmcache==VERSION")
         fetch(cache, name, version)
 
 

@@ -1,0 +1,99 @@
+package http
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/body"
+	"kvconductor/conductor/lmcache"
+)
+
+// lmcacheRow is what became of the batches of a request. The first three are LMCache's.
+type lmcacheRow struct {
+	Applied    int          `json:"applied"`
+	Duplicates int          `json:"duplicates"`
+	Stale      int          `json:"stale"`
+	Rejected   int          `json:"rejected,omitempty"`  // batches that cannot be read, or of one instance too many
+	Unclaimed  int          `json:"unclaimed,omitempty"` // entries that no source is registered for
+	Errors     []batchFault `json:"errors,omitempty"`    // of batches and entries, the first ones
+}
+
+// batchFault is an error of a batch or of one of its entries.
+type batchFault struct {
+	Error  string `json:"error"`
+	Reason string `json:"reason"`
+	Field  string `json:"field,omitempty"`
+	Index  int    `json:"index"` // of the batch
+}
+
+// maxFaults bounds the errors of an answer.
+const maxFaults = 16
+
+// lmcacheEvents takes what instances of LMCache report: POST /lmcache/events. A fault costs its
+// batch or its entry: a sender drops all batches of a request that fails.
+func (a *api) lmcacheEvents(g *gin.Context) (any, error) {
+	in := body.Get()
+	defer in.Release()
+	if err := in.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
+		return nil, err
+	}
+	var request struct {
+		Batches *[]json.RawMessage `json:"batches"`
+	}
+	if err := json.Unmarshal(in.Src, &request); err != nil {
+		var wrong *json.UnmarshalTypeError
+		if json.Valid(in.Src) && errors.As(err, &wrong) && wrong.Field == "batches" {
+			return nil, conductor.Invalid("batches", "invalid_type", "batches must be an array")
+		}
+		return nil, explain(in.Src, &body.Error{Index: -1, Reason: body.Syntax, Err: err})
+	}
+	switch {
+	case request.Batches == nil:
+		return nil, conductor.Invalid("batches", "missing", "batches is required")
+	case len(*request.Batches) > lmcache.MaxBatches:
+		return nil, conductor.Invalid("batches", "out_of_range", "batches has %d elements, at most %d are allowed", len(*request.Batches), lmcache.MaxBatches)
+	case a.conductor.Ready().Recovering:
+		return nil, errRecovering
+	}
+	view := access.View(a.conductor, g)
+	var row lmcacheRow
+	for i, raw := range *request.Batches {
+		b, bad, fault := lmcache.Parse(raw)
+		for _, f := range bad {
+			row.add(i, f)
+		}
+		if fault != nil {
+			row.Rejected++
+			row.add(i, fault)
+			continue
+		}
+		p, err := view.PushLMCache(&b)
+		if err != nil {
+			return nil, err
+		}
+		row.Unclaimed += p.Unclaimed
+		switch p.Outcome {
+		case lmcache.Applied:
+			row.Applied++
+		case lmcache.Duplicate:
+			row.Duplicates++
+		case lmcache.Stale:
+			row.Stale++
+		case lmcache.Refused:
+			row.Rejected++
+			row.add(i, &lmcache.Fault{Field: "instance_id", Reason: "limit", Message: fmt.Sprintf("no room for the instance %.64q: %d are followed", b.Instance, lmcache.MaxInstances)})
+		}
+	}
+	return row, nil
+}
+
+func (r *lmcacheRow) add(batch int, f *lmcache.Fault) {
+	if len(r.Errors) < maxFaults {
+		r.Errors = append(r.Errors, batchFault{Error: f.Message, Reason: f.Reason, Field: f.Field, Index: batch})
+	}
+}

@@ -1,0 +1,136 @@
+package lmcache
+
+// book has the shards of chunks that an emitter holds, of one model.
+type book struct {
+	limit, bytes int64
+	chunks       map[chunkID]*chunk
+	stored       map[string]int // chunks of a tier
+}
+
+// chunkID is a chunk on a tier. One prompt under two salts has two.
+type chunkID struct{ tier, salt, hash string }
+
+// chunk is the state of a chunk at an emitter.
+type chunk struct {
+	places []place
+	whole  int // places with all shards
+	// What a shard said, kept until all are there.
+	tokens []uint32
+	parent string
+	placed bool // the parent is known
+}
+
+// place is where shards of a chunk are. A chunk that was stored for another world is other
+// objects.
+type place struct {
+	backend string
+	world   int
+	have    int
+	shards  [(maxRank + 1) / 64]uint64
+}
+
+// Bytes that a chunk and a place take, about.
+const (
+	chunkBytes = 256
+	placeBytes = 64
+)
+
+func newBook(limit int64) *book {
+	return &book{limit: limit, chunks: make(map[chunkID]*chunk), stored: make(map[string]int)}
+}
+
+// store notes an object. appears reports that its chunk is whole now and was not. fits is
+// false where there is no room.
+func (b *book) store(at chunkID, backend string, e *Entry, parent string, placed bool) (c *chunk, appears, fits bool) {
+	if b.bytes > b.limit {
+		return nil, false, false
+	}
+	c = b.chunks[at]
+	if c == nil {
+		c = new(chunk)
+		b.chunks[at] = c
+		b.stored[at.tier]++
+		b.bytes += chunkBytes + int64(len(at.hash)+len(at.salt))
+	}
+	if c.whole == 0 && len(e.Tokens) > 0 && (c.tokens == nil || placed && !c.placed) {
+		b.bytes += 4 * int64(len(e.Tokens)-len(c.tokens))
+		c.tokens, c.parent, c.placed = e.Tokens, parent, placed
+	}
+	p := c.placeOf(backend, e.World)
+	if p == nil {
+		c.places = append(c.places, place{backend: backend, world: e.World})
+		p = &c.places[len(c.places)-1]
+		b.bytes += placeBytes
+	}
+	if word, bit := e.Rank/64, uint64(1)<<(e.Rank%64); p.shards[word]&bit == 0 {
+		p.shards[word] |= bit
+		if p.have++; p.have == p.world {
+			c.whole++
+			appears = c.whole == 1
+		}
+	}
+	return c, appears, true
+}
+
+// release forgets the tokens of a chunk that is announced.
+func (b *book) release(c *chunk) {
+	b.bytes -= 4 * int64(len(c.tokens))
+	c.tokens = nil
+}
+
+// remove notes that an object is gone. It returns whether its chunk was whole and is not any
+// more, and whether the object was known.
+func (b *book) remove(at chunkID, backend string, e *Entry) (vanishes, known bool) {
+	c := b.chunks[at]
+	if c == nil {
+		return false, false
+	}
+	p := c.placeOf(backend, e.World)
+	word, bit := e.Rank/64, uint64(1)<<(e.Rank%64)
+	if p == nil || p.shards[word]&bit == 0 {
+		return false, false
+	}
+	p.shards[word] &^= bit
+	if p.have == p.world {
+		c.whole--
+		vanishes = c.whole == 0
+	}
+	if p.have--; p.have == 0 {
+		*p = c.places[len(c.places)-1]
+		c.places = c.places[:len(c.places)-1]
+		b.bytes -= placeBytes
+	}
+	if len(c.places) == 0 {
+		b.forget(at, c)
+	}
+	return vanishes, true
+}
+
+// clear forgets the chunks on a tier, "" for all. vanish hears of the chunks that were whole.
+func (b *book) clear(tier string, vanish func(chunkID)) {
+	for at, c := range b.chunks {
+		if tier == "" || at.tier == tier {
+			if c.whole > 0 {
+				vanish(at)
+			}
+			b.forget(at, c)
+		}
+	}
+}
+
+func (b *book) forget(at chunkID, c *chunk) {
+	b.release(c)
+	b.bytes -= chunkBytes + int64(len(at.hash)+len(at.salt)) + placeBytes*int64(len(c.places))
+	b.stored[at.tier]--
+	delete(b.chunks, at)
+}
+
+// placeOf returns the place of a chunk on a backend, nil if there is none.
+func (c *chunk) placeOf(backend string, world int) *place {
+	for i := range c.places {
+		if p := &c.places[i]; p.backend == backend && p.world == world {
+			return p
+		}
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package lmcache
+
+import "slices"
+
+// A block finds its place in the index behind its parent, if any source holds the parent then.
+// Emitters evict chunks in any order, so a chunk may come while its parent is nowhere, and
+// the parent come back at another emitter. The chunk is then announced once more.
+
+// maxWaiters bounds the chunks of a model that wait for their parent, some 1.3 KiB each.
+const maxWaiters = 1 << 14
+
+// chunkName is a chunk under a salt, on whatever tier.
+type chunkName struct{ salt, hash string }
+
+// places knows which chunks of a model have a place: they are held, and follow one that had a
+// place when they came.
+type places struct {
+	held    map[chunkName]int // how many tiers of emitters hold it
+	placed  map[chunkName]bool
+	waiting map[chunkName][]waiter // by parent
+	waiters int
+	full    int      // chunks refused since the last sweep
+	due     []waiter // to announce once more, parents first
+}
+
+// waiter is a chunk that was announced before its parent had a place.
+type waiter struct {
+	feed            *Feed
+	at              chunkID
+	backend, parent string
+	tokens          []uint32
+}
+
+func newPlaces() *places {
+	return &places{held: make(map[chunkName]int), placed: make(map[chunkName]bool), waiting: make(map[chunkName][]waiter)}
+}
+
+// appear notes that an emitter holds a chunk, and which chunks are due then. known says that
+// the parent of the chunk is known.
+func (p *places) appear(w waiter, known bool) {
+	at := chunkName{w.at.salt, w.at.hash}
+	p.held[at]++
+	if !known {
+		return
+	}
+	parent := chunkName{w.at.salt, w.parent}
+	if w.parent != "" && !p.placed[parent] {
+		if p.waiters == maxWaiters {
+			p.sweep()
+		}
+		if p.waiters < maxWaiters {
+			p.waiting[parent] = append(p.waiting[parent], w)
+			p.waiters++
+		}
+		return
+	}
+	for queue := []chunkName{at}; len(queue) > 0; queue = queue[1:] {
+		p.placed[queue[0]] = true
+		for _, next := range p.waiting[queue[0]] {
+			p.waiters--
+			if next.held() {
+				p.due = append(p.due, next)
+				queue = append(queue, chunkName{next.at.salt, next.at.hash})
+			}
+		}
+		delete(p.waiting, queue[0])
+	}
+}
+
+// held reports whether the emitter still holds the chunk.
+func (w *waiter) held() bool {
+	c := w.feed.book.chunks[w.at]
+	return c != nil && c.whole > 0
+}
+
+// sweep forgets waiting chunks that are gone, at most once for maxWaiters/16 that were refused.
+func (p *places) sweep() {
+	if p.full = (p.full + 1) % (maxWaiters / 16); p.full != 1 {
+		return
+	}
+	p.waiters = 0
+	for parent, list := range p.waiting {
+		list = slices.DeleteFunc(list, func(w waiter) bool { return !w.held() })
+		if p.waiting[parent] = list; len(list) == 0 {
+			delete(p.waiting, parent)
+		}
+		p.waiters += len(list)
+	}
+}
+
+// vanish notes that an emitter holds a chunk no more.
+func (p *places) vanish(at chunkID) {
+	n := chunkName{at.salt, at.hash}
+	if p.held[n]--; p.held[n] == 0 {
+		delete(p.held, n)
+		delete(p.placed, n)
+	}
+}
+
+// announceAgain announces the chunks that are due. A feed is flushed before the next one has its
+// turn, so that a parent has its place before a child of another feed looks for it.
+func (p *places) announceAgain(time float64) {
+	var last *Feed
+	for i := range p.due {
+		w := &p.due[i]
+		if last != nil && last != w.feed {
+			last.flush(time)
+		}
+		last = w.feed
+		last.appeared(w, true)
+		last.flushFull(time)
+	}
+	if last != nil {
+		last.flush(time)
+	}
+	p.due = nil
+}
