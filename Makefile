@@ -53,8 +53,8 @@ test: ## every test, with the race detector where there is a C compiler for it, 
 	@cc=$$($(GO) env CC); \
 	if command -v "$${cc%% *}" >/dev/null; then race=-race; export CGO_ENABLED=1; \
 	else race=; echo "no C compiler ($$cc): testing without the race detector"; fi; \
-	echo "$(GO) test $$race $(TESTFLAGS) ./..."; \
-	$(GO) test $$race $(TESTFLAGS) ./... || exit 1; \
+	echo "$(GO) test $$race -timeout 30m $(TESTFLAGS) ./..."; \
+	$(GO) test $$race -timeout 30m $(TESTFLAGS) ./... || exit 1; \
 	if [ -n "$$race" ]; then \
 		plain=". ./index ./index/hash ./conductor ./conductor/telemetry ./cmd/internal/bench/index ./events/payload ./events/zmq"; \
 		echo "$(GO) test $(TESTFLAGS) $$plain, as the race detector changes their memory or shortens their tests"; \

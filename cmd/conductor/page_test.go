@@ -45,8 +45,8 @@ func TestPage(t *testing.T) {
 	engine.settled(p)
 	askForPrefixes(t, p)
 	t.Run("live", func(t *testing.T) { testPageLive(t, browser, p, engine) })
+	t.Run("keyboard", func(t *testing.T) { testPageKeyboard(t, browser, p) }) // before the queries of explain, which may grow the tree
 	t.Run("explain", func(t *testing.T) { testPageExplain(t, browser, p) })
-	t.Run("keyboard", func(t *testing.T) { testPageKeyboard(t, browser, p) })
 	t.Run("narrow", func(t *testing.T) { testPageNarrow(t, browser, p) })
 	t.Run("theme", func(t *testing.T) { testPageTheme(t, browser, p) })
 	t.Run("token", func(t *testing.T) { testPageToken(t, browser) })
