@@ -107,18 +107,18 @@ var table = []room{
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
 
 	// Who may ask what: the middleware of all routers, and the files that it reads.
-	{dir: "conductor/access", rooms: []string{"fair", "conductor", "conductor/body", "conductor/scope", "conductor/server"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},
+	{dir: "conductor/access", rooms: []string{"fair", "conductor", "conductor/body", "conductor/scope", "conductor/server", "conductor/stage"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},
 
 	// How long requests spend where, as values: the query path enters stages, the room below reads them.
 	{dir: "conductor/stage", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// The only room that knows OpenTelemetry.
-	{dir: "conductor/telemetry", rooms: []string{"conductor/server", "conductor/stage"}, modules: []string{gin, prometheus, zerolog, "go.opentelemetry.io/otel", "golang.org/x/time/rate"}, not: []string{"flag", "os"}},
+	{dir: "conductor/telemetry", rooms: []string{"conductor/server", "conductor/stage"}, modules: []string{gin, grpc, prometheus, zerolog, "go.opentelemetry.io/otel", "golang.org/x/time/rate"}, not: []string{"flag", "os"}},
 
 	{dir: "conductor/server", rooms: []string{"fair", "conductor", "conductor/body", "conductor/stage"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
 
 	// What dialects share of gRPC, and the service of our own. The generated code of api/ knows nothing of us.
 	{dir: "api", modules: []string{grpc, protobuf}},
-	{dir: "conductor/rpc", rooms: []string{"api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "tiers"}, modules: []string{grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/rpc", rooms: []string{"api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.
 	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},
 

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/payload"
@@ -171,6 +173,51 @@ func TestSnapshotEqualsHistory(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The fleet adds up requests for snapshots by result, of sources that have left too.
+func TestFleetCountsEngineSnapshots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net streamtest.Network
+		newEngine(net.At("tcp://e:1"), 1).publish(1)
+		newEngine(net.At("tcp://e:2"), 2).publish(1)
+		net.At("tcp://e:2").Unavailable = 1000
+		c := New(Options{Stream: stream.Config{Transport: &net}})
+		defer c.Close()
+		metrics := prometheus.NewPedanticRegistry()
+		metrics.MustRegister(Collector{Conductor: c})
+		f := func(mode SourceSeries, applied, failed bool) {
+			t.Helper()
+			c.Tune(Tunables{MaxSources: 10, SourceSeries: mode})
+			families, err := metrics.Gather()
+			must.Succeed(t, err)
+			got := make(map[string]float64)
+			for _, family := range families {
+				if family.GetName() == "conductor_fleet_engine_snapshots_total" {
+					for _, m := range family.Metric {
+						got[m.Label[0].GetValue()] = m.Counter.GetValue()
+					}
+				}
+			}
+			if _, there := got["applied"]; there != applied || applied && got["applied"] != 1 || got["snapshot_unavailable"] > 0 != failed {
+				t.Errorf("mode %d: %v", mode, got)
+			}
+		}
+		f(SeriesAuto, false, false)
+		for _, endpoint := range []string{"tcp://e:1", "tcp://e:2"} {
+			reg := Registration{Endpoint: endpoint, SnapshotEndpoint: endpoint + "/snapshot", Type: TypeVLLM, Model: "m", Instance: endpoint, BlockSize: fillBlock}
+			must.Succeed(t, c.Register(reg, RegisterOptions{AnyEndpoint: true}))
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		f(SeriesAuto, true, true)
+		f(SeriesNever, true, true)
+		for _, reg := range c.Registrations() {
+			_, err := c.Unregister(reg.Key())
+			must.Succeed(t, err)
+		}
+		f(SeriesAuto, true, true)
+	})
 }
 
 // No query sees a part of a snapshot: neither the blocks that the engine has evicted, nor some

@@ -30,7 +30,11 @@ type fleetGroup struct {
 type sourceCounts struct {
 	gaps, replayed, restarts, overruns, duplicates, reconnects uint64
 	dropped                                                    map[events.Reason]uint64
+	snapshots                                                  map[string]uint64 // requests for snapshots of engines, by result
 }
+
+// snapshotApplied is the result of a request for a snapshot of an engine that did not fail.
+const snapshotApplied = "applied"
 
 func (n *sourceCounts) add(o *sourceCounts) {
 	n.gaps += o.gaps
@@ -39,17 +43,42 @@ func (n *sourceCounts) add(o *sourceCounts) {
 	n.overruns += o.overruns
 	n.duplicates += o.duplicates
 	n.reconnects += o.reconnects
-	if n.dropped == nil && len(o.dropped) > 0 {
-		n.dropped = make(map[events.Reason]uint64)
+	n.dropped = sumOf(n.dropped, o.dropped)
+	n.snapshots = sumOf(n.snapshots, o.snapshots)
+}
+
+// sumOf adds more to sums and returns it, or a new map if it is nil and there is more.
+func sumOf[K comparable](sums, more map[K]uint64) map[K]uint64 {
+	if sums == nil && len(more) > 0 {
+		sums = make(map[K]uint64)
 	}
-	for reason, k := range o.dropped {
-		n.dropped[reason] += k
+	for k, n := range more {
+		sums[k] += n
 	}
+	return sums
+}
+
+// splitNamed takes the counters by reason and result out of n: groups do not have them.
+func (n *sourceCounts) splitNamed() *sourceCounts {
+	named := &sourceCounts{dropped: n.dropped, snapshots: n.snapshots}
+	n.dropped, n.snapshots = nil, nil
+	return named
 }
 
 // counts returns the counters of a service.
 func (s *Service) counts() sourceCounts {
-	return sourceCounts{s.Gaps, s.Replayed, s.Restarts, s.Overruns, s.Duplicates, s.Reconnects, s.Dropped}
+	return sourceCounts{s.Gaps, s.Replayed, s.Restarts, s.Overruns, s.Duplicates, s.Reconnects, s.Dropped, s.snapshotResults()}
+}
+
+// snapshotResults counts requests for snapshots of the engine by result, nil for a source that has
+// made none and never does.
+func (s *Service) snapshotResults() map[string]uint64 {
+	if !s.asksSnapshots && s.Snapshots == 0 && len(s.SnapshotFailures) == 0 {
+		return nil
+	}
+	all := map[string]uint64{snapshotApplied: s.Snapshots}
+	maps.Copy(all, s.SnapshotFailures)
+	return all
 }
 
 // joinGroup gives a source its group. c.mu is held.
@@ -75,8 +104,7 @@ func (c *registry) retire(s *source) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.leaving, s)
-	c.goneDropped.add(&sourceCounts{dropped: counts.dropped})
-	counts.dropped = nil
+	c.goneNamed.add(counts.splitNamed())
 	g := s.group
 	g.gone.add(&counts)
 	if g.sources--; g.sources == 0 && g.Tenant != others {
@@ -88,7 +116,7 @@ func (c *registry) retire(s *source) {
 type fleetSources struct {
 	registered, leaving []*source
 	gone                map[Partition]sourceCounts // by group
-	dropped             map[events.Reason]uint64   // of sources that have left
+	named               sourceCounts               // by reason and result, of sources that have left
 }
 
 func (c *registry) fleetSources() fleetSources {
@@ -96,7 +124,7 @@ func (c *registry) fleetSources() fleetSources {
 	defer c.mu.RUnlock()
 	f := fleetSources{
 		registered: make([]*source, 0, len(c.sources)), gone: make(map[Partition]sourceCounts, len(c.groups)),
-		dropped: maps.Clone(c.goneDropped.dropped),
+		named: sourceCounts{dropped: maps.Clone(c.goneNamed.dropped), snapshots: maps.Clone(c.goneNamed.snapshots)},
 	}
 	for _, s := range c.sources {
 		f.registered = append(f.registered, s)

@@ -19,7 +19,7 @@ type registry struct {
 	sizes       map[Partition][]int              // block sizes of the deployments, ascending, never changed; guarded by mu
 	groups      map[Partition]*fleetGroup        // for metrics; guarded by mu
 	leaving     map[*source]bool                 // removed, and not yet retired; guarded by mu
-	goneDropped sourceCounts                     // dropped of sources that have left; guarded by mu
+	goneNamed   sourceCounts                     // dropped and snapshots of sources that have left; guarded by mu
 	closed      bool                             // guarded by mu
 	past        bool                             // a Replay fills it: no source ages or registers
 	revision    atomic.Uint64                    // how often a source came or went

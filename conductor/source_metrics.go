@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/events"
 	"kvconductor/events/stream"
 )
 
@@ -61,19 +60,20 @@ var (
 	descReconn      = desc("source_reconnects_total", "Connections after the first.", sourceLabels...)
 	descDropped     = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
 
-	descFleetSources  = desc("fleet_sources", "Registered sources by tenant, model and state.", append(groupLabels, "state")...)
-	descFleetFindings = desc("fleet_findings", "Sources that have a finding of the doctor, by its code.", "code")
-	descFleetBlocks   = desc("fleet_blocks", "Block memberships of all sources of a tenant and model.", groupLabels...)
-	descFleetOrphans  = desc("fleet_orphans", "Blocks of all sources of a tenant and model that wait for an event about their parent.", groupLabels...)
-	descFleetQueued   = desc("fleet_queued_batches", "Batches of all sources of a tenant and model that are received and not applied.", groupLabels...)
-	descFleetQueuedB  = desc("fleet_queued_bytes", "Bytes of the queued batches of a tenant and model.", groupLabels...)
-	descFleetGaps     = desc("fleet_gaps_total", "Holes found in sequences of batches, by tenant and model, of sources that have left too.", groupLabels...)
-	descFleetReplayed = desc("fleet_replayed_batches_total", "Batches applied from replays, by tenant and model.", groupLabels...)
-	descFleetRestarts = desc("fleet_restarts_total", "Restarts of publishers, by tenant and model.", groupLabels...)
-	descFleetOverruns = desc("fleet_replay_overruns_total", "Replays that began after the batch asked for, by tenant and model.", groupLabels...)
-	descFleetDups     = desc("fleet_duplicate_batches_total", "Batches that came twice, by tenant and model.", groupLabels...)
-	descFleetReconn   = desc("fleet_reconnects_total", "Connections after the first of each source, by tenant and model.", groupLabels...)
-	descFleetDropped  = desc("fleet_dropped_total", "Messages, events and hashes of all sources that were skipped, by reason.", "reason")
+	descFleetSources     = desc("fleet_sources", "Registered sources by tenant, model and state.", append(groupLabels, "state")...)
+	descFleetFindings    = desc("fleet_findings", "Sources that have a finding of the doctor, by its code.", "code")
+	descFleetBlocks      = desc("fleet_blocks", "Block memberships of all sources of a tenant and model.", groupLabels...)
+	descFleetOrphans     = desc("fleet_orphans", "Blocks of all sources of a tenant and model that wait for an event about their parent.", groupLabels...)
+	descFleetQueued      = desc("fleet_queued_batches", "Batches of all sources of a tenant and model that are received and not applied.", groupLabels...)
+	descFleetQueuedB     = desc("fleet_queued_bytes", "Bytes of the queued batches of a tenant and model.", groupLabels...)
+	descFleetGaps        = desc("fleet_gaps_total", "Holes found in sequences of batches, by tenant and model, of sources that have left too.", groupLabels...)
+	descFleetReplayed    = desc("fleet_replayed_batches_total", "Batches applied from replays, by tenant and model.", groupLabels...)
+	descFleetRestarts    = desc("fleet_restarts_total", "Restarts of publishers, by tenant and model.", groupLabels...)
+	descFleetOverruns    = desc("fleet_replay_overruns_total", "Replays that began after the batch asked for, by tenant and model.", groupLabels...)
+	descFleetDups        = desc("fleet_duplicate_batches_total", "Batches that came twice, by tenant and model.", groupLabels...)
+	descFleetReconn      = desc("fleet_reconnects_total", "Connections after the first of each source, by tenant and model.", groupLabels...)
+	descFleetEngineSnaps = desc("fleet_engine_snapshots_total", "Requests of all sources for snapshots of their engines by result: applied, or why not.", "result")
+	descFleetDropped     = desc("fleet_dropped_total", "Messages, events and hashes of all sources that were skipped, by reason.", "reason")
 )
 
 // states are all states, those that ask for attention first.
@@ -94,17 +94,16 @@ func (c *Conductor) collectSources(ch chan<- prometheus.Metric) {
 	for p, gone := range all.gone {
 		sums[p] = &groupSum{sourceCounts: gone}
 	}
-	sumOf := func(s *source) *groupSum {
+	groupOf := func(s *source) *groupSum {
 		if sums[s.group.Partition] == nil { // it has its group since
 			sums[s.group.Partition] = new(groupSum)
 		}
 		return sums[s.group.Partition]
 	}
-	fleet, findings := sourceCounts{dropped: all.dropped}, make(map[string]int)
+	fleet, findings := all.named, make(map[string]int)
 	count := func(s *source, v *Service) *groupSum {
-		n, sum := v.counts(), sumOf(s)
-		fleet.add(&sourceCounts{dropped: n.dropped})
-		n.dropped = nil
+		n, sum := v.counts(), groupOf(s)
+		fleet.add(n.splitNamed())
 		sum.add(&n)
 		return sum
 	}
@@ -123,12 +122,12 @@ func (c *Conductor) collectSources(ch chan<- prometheus.Metric) {
 	for i, v := range servicesOf(all.leaving) {
 		count(all.leaving[i], &v)
 	}
-	sendFleet(ch, sums, findings, fleet.dropped)
+	sendFleet(ch, sums, findings, &fleet)
 	c.sendSources(ch, services)
 }
 
 // sendFleet sends the metrics of the fleet.
-func sendFleet(ch chan<- prometheus.Metric, sums map[Partition]*groupSum, findings map[string]int, dropped map[events.Reason]uint64) {
+func sendFleet(ch chan<- prometheus.Metric, sums map[Partition]*groupSum, findings map[string]int, named *sourceCounts) {
 	total := make([]int, len(states))
 	for p, sum := range sums {
 		gauge := func(d *prometheus.Desc, v int, more ...string) {
@@ -159,8 +158,11 @@ func sendFleet(ch chan<- prometheus.Metric, sums map[Partition]*groupSum, findin
 	for code, n := range findings {
 		ch <- prometheus.MustNewConstMetric(descFleetFindings, prometheus.GaugeValue, float64(n), code)
 	}
-	for reason, n := range dropped {
+	for reason, n := range named.dropped {
 		ch <- prometheus.MustNewConstMetric(descFleetDropped, prometheus.CounterValue, float64(n), string(reason))
+	}
+	for result, n := range named.snapshots {
+		ch <- prometheus.MustNewConstMetric(descFleetEngineSnaps, prometheus.CounterValue, float64(n), result)
 	}
 }
 
@@ -229,11 +231,8 @@ func (c *Conductor) sendSource(ch chan<- prometheus.Metric, s *Service, labels [
 	counter(descOverruns, s.Overruns)
 	counter(descDups, s.Duplicates)
 	counter(descReconn, s.Reconnects)
-	if s.SnapshotEndpoint != "" {
-		counter(descEngineSnaps, s.Snapshots, "applied")
-	}
-	for reason, n := range s.SnapshotFailures {
-		counter(descEngineSnaps, n, reason)
+	for result, n := range s.snapshotResults() {
+		counter(descEngineSnaps, n, result)
 	}
 	for reason, n := range s.Dropped {
 		counter(descDropped, n, string(reason))

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"kvconductor/conductor/scope"
+	"kvconductor/conductor/stage"
 	"kvconductor/tiers"
 )
 
@@ -36,8 +37,9 @@ func workerAddress(instance string) string {
 // docs/semantics.md.
 func (v View) Workers(model string, hashes []uint64) (all []Worker) {
 	c := v.conductor
-	q := Query{Model: model, Hashes: hashes, ByHash: true, HashKind: SGLangHashes}
+	q := Query{Model: model, Hashes: hashes, ByHash: true, HashKind: SGLangHashes, Clock: v.clock}
 	start := c.now()
+	q.Clock.Enter(stage.Match)
 	var from *deployment // of the longest prefix
 	best := 0
 	if !c.hidesUnsalted(nil, &q) {
@@ -63,10 +65,13 @@ func (v View) Workers(model string, hashes []uint64) (all []Worker) {
 		known[w.Address] = true
 		return again
 	})
+	tenant := ""
 	if from != nil {
-		q.BlockSize = from.key.BlockSize
+		q.BlockSize, q.Model, tenant = from.key.BlockSize, from.key.Model, from.key.Tenant
 	}
 	c.countQuery(from, &q, best, c.now().Sub(start))
+	q.Clock.Answered(tenant, q.Model, q.tokens())
+	q.Clock.Enter(stage.Encode)
 	return all
 }
 

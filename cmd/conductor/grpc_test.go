@@ -94,7 +94,7 @@ var rpcMatrix = map[string]string{
 func methodsOf() []string {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
-	return grpcServer(c, config.SGLangDialect{}, rpc.Options{Conductor: c, Metrics: rpc.NewMetrics(), Log: zerolog.Nop()}).Methods()
+	return grpcServer(c, config.SGLangDialect{}, rpc.Options{Conductor: c, Metrics: rpc.NewMetrics(nil), Log: zerolog.Nop()}).Methods()
 }
 
 // TestRolesOfCalls holds every method of every service against the matrix, for a client of each

@@ -22,7 +22,7 @@ import (
 	"kvconductor/internal/must"
 )
 
-// described is the labels of each metric that a server with TLS describes, whether it has series of
+// described is the labels of each metric that a server with TLS and a folder of sources describes, whether it has series of
 // it now or not. Histograms and summaries are there under the names of their series.
 func described(t *testing.T) map[string][]string {
 	t.Helper()
@@ -30,6 +30,7 @@ func described(t *testing.T) map[string][]string {
 	loaded.Config.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.Conductor}}
 	loaded.Config.TLS.Cert, loaded.Config.TLS.Key = newAuthority(t, "ca").issue("server", 2, time.Now().Add(time.Hour))
 	loaded.Config.Shutdown.Drain = 0
+	loaded.Config.Discovery.SourcesDir = t.TempDir()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var text []string

@@ -167,7 +167,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers))
 	defer hub.Close()
 	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
-	calls, watches := rpc.NewMetrics(), rpc.NewWatches(cfg.Limits.MaxWatches, cfg.Limits.ClientWatches)
+	calls, watches := rpc.NewMetrics(timing), rpc.NewWatches(cfg.Limits.MaxWatches, cfg.Limits.ClientWatches)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: places, Replica: peers,
 		ReopenLogs: access.Reopen, Log: log,

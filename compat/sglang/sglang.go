@@ -62,7 +62,7 @@ func (x *Indexer) MatchExternalKvPrefix(ctx context.Context, in *pb.MatchExterna
 	for i, h := range signed {
 		hashes[i] = uint64(h)
 	}
-	workers := access.CallerOf(ctx).View(x.cfg.Conductor).Workers(x.cfg.Model, hashes)
+	workers := access.ViewOf(ctx, x.cfg.Conductor).Workers(x.cfg.Model, hashes)
 	out := &pb.MatchExternalKvPrefixResponse{BlocksRead: 1} // the first one, at least
 	if len(workers) == 0 {
 		return out, nil

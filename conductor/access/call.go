@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/stage"
 	"kvconductor/fair"
 )
 
@@ -132,4 +133,10 @@ func CallerOf(ctx context.Context) *Caller {
 		return c
 	}
 	return &Caller{client: operator}
+}
+
+// ViewOf returns a Conductor as the caller of a call sees it. The clock of the call measures its
+// queries.
+func ViewOf(ctx context.Context, c *conductor.Conductor) conductor.View {
+	return CallerOf(ctx).View(c).Timed(stage.Of(ctx))
 }

@@ -11,21 +11,27 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
+	"kvconductor/conductor/access"
 	"kvconductor/conductor/server"
+	"kvconductor/conductor/stage"
+	"kvconductor/conductor/telemetry"
 )
 
 // Metrics counts the calls of all servers. It is a stats.Handler and a prometheus.Collector.
 type Metrics struct {
-	calls *prometheus.CounterVec
-	took  *prometheus.HistogramVec
+	calls  *prometheus.CounterVec
+	took   *prometheus.HistogramVec
+	timing *telemetry.Watch // nil: queries are neither traced nor logged
 
 	mu      sync.RWMutex
 	methods map[string]bool // whether a method is a stream, by name; guarded by mu
 }
 
-// NewMetrics returns a Metrics.
-func NewMetrics() *Metrics {
+// NewMetrics returns a Metrics. timing traces and logs unary calls of clients that have a role; nil
+// does neither.
+func NewMetrics(timing *telemetry.Watch) *Metrics {
 	return &Metrics{
+		timing:  timing,
 		methods: make(map[string]bool),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conductor_grpc_requests_total", Help: "Calls of gRPC that have ended, by method and code. Methods that the server lacks are not counted.",
@@ -73,7 +79,8 @@ type call struct {
 	method string
 	stream bool
 	begun  time.Time
-	held   func() // gives back the memory of the answer; nil without
+	held   func()           // gives back the memory of the answer; nil without
+	query  *telemetry.Query // nil: not watched
 }
 
 type callKey struct{}
@@ -100,8 +107,17 @@ func (m *Metrics) hold(ctx context.Context, b *server.Budget, flow string, bytes
 // TagRPC implements stats.Handler.
 func (m *Metrics) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
 	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return context.WithValue(ctx, callKey{}, &call{method: info.FullMethodName, stream: m.methods[info.FullMethodName], begun: time.Now()})
+	stream, known := m.methods[info.FullMethodName]
+	m.mu.RUnlock()
+	c := &call{method: info.FullMethodName, stream: stream, begun: time.Now()}
+	ctx = context.WithValue(ctx, callKey{}, c)
+	if !known || stream || access.CallerOf(ctx).Open() {
+		return ctx
+	}
+	if c.query = m.timing.BeginCall(ctx, c.method, c.begun); c.query != nil {
+		ctx = stage.With(ctx, c.query.Clock)
+	}
+	return ctx
 }
 
 // HandleRPC implements stats.Handler.
@@ -114,9 +130,18 @@ func (m *Metrics) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	if c.held != nil {
 		c.held()
 	}
-	m.calls.WithLabelValues(c.method, status.Code(end.Error).String()).Inc()
-	if !c.stream {
-		m.took.WithLabelValues(c.method).Observe(time.Since(c.begun).Seconds())
+	code := status.Code(end.Error)
+	m.calls.WithLabelValues(c.method, code.String()).Inc()
+	took := time.Since(c.begun).Seconds()
+	switch observer := m.took.WithLabelValues; {
+	case c.stream:
+	case c.query != nil && c.query.Clock.Trace != "":
+		observer(c.method).(prometheus.ExemplarObserver).ObserveWithExemplar(took, prometheus.Labels{stage.TraceLabel: c.query.Clock.Trace})
+	default:
+		observer(c.method).Observe(took)
+	}
+	if c.query != nil {
+		m.timing.EndCall(c.query, code)
 	}
 }
 

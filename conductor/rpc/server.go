@@ -40,6 +40,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/server"
+	"kvconductor/conductor/stage"
 )
 
 // Options configures a Server.
@@ -207,6 +208,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return handle(ctx, req)
 	}
 	defer func() { caller.Done(httpStatus(status.Code(err))) }()
+	clock := stage.Of(ctx) // the call ends in the stage Send, or in the one that refuses it
 	if err := ctx.Err(); err != nil {
 		return nil, statusOf(err)
 	}
@@ -216,11 +218,14 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	}
 	defer held()
 	flow := caller.Flow()
+	clock.Enter(stage.Admit)
 	if err := s.opts.Admission.Enter(ctx, flow); err != nil {
 		return nil, statusOf(err)
 	}
+	clock.Enter(stage.Parse)
 	answer, err = handle(ctx, req)
 	s.opts.Admission.Leave(flow)
+	clock.Enter(stage.Send)
 	if err != nil {
 		return nil, statusOf(err)
 	}

@@ -24,7 +24,7 @@ func (s *service) Query(ctx context.Context, in *pb.QueryRequest) (out *pb.Query
 	if err != nil {
 		return nil, err
 	}
-	err = access.CallerOf(ctx).View(s.opts.Conductor).Answer(&q, func(ans *conductor.Answer) { out = answerOf(ans) })
+	err = access.ViewOf(ctx, s.opts.Conductor).Answer(&q, func(ans *conductor.Answer) { out = answerOf(ans) })
 	return out, err
 }
 

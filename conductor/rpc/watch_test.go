@@ -40,7 +40,7 @@ func newRig(t *testing.T, dial ...grpc.DialOption) *rig {
 		Transport: r.network, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8),
 	}})
 	t.Cleanup(r.conductor.Close)
-	r.server = NewServer(Options{Conductor: r.conductor, MaxBody: 1 << 20, MaxTokens: 1 << 16, Watches: r.watches, Admission: r.places, Metrics: NewMetrics(), Log: zerolog.Nop()})
+	r.server = NewServer(Options{Conductor: r.conductor, MaxBody: 1 << 20, MaxTokens: 1 << 16, Watches: r.watches, Admission: r.places, Metrics: NewMetrics(nil), Log: zerolog.Nop()})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
 	go r.server.Serve(l)

@@ -12,6 +12,7 @@
 package stage
 
 import (
+	"context"
 	"strings"
 	"time"
 )
@@ -68,6 +69,19 @@ type Clock struct {
 func Start(since func() time.Duration) *Clock {
 	c := &Clock{since: since}
 	c.parts[Read].Entered = true
+	return c
+}
+
+type clockKey struct{}
+
+// With returns a context with a clock.
+func With(ctx context.Context, c *Clock) context.Context {
+	return context.WithValue(ctx, clockKey{}, c)
+}
+
+// Of returns the clock of a context, nil if it has none.
+func Of(ctx context.Context) *Clock {
+	c, _ := ctx.Value(clockKey{}).(*Clock)
 	return c
 }
 

@@ -7,9 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
+	"google.golang.org/grpc/metadata"
 
 	"kvconductor/conductor/server"
 )
@@ -38,6 +40,14 @@ func TestUnwatchedQueryAllocatesNothing(t *testing.T) {
 		}
 		if with, without := allocs(w.Middleware), allocs(); with > without {
 			t.Errorf("%s: %v allocations, %v without the middleware", name, with, without)
+		}
+		ctx, start := metadata.NewIncomingContext(t.Context(), metadata.Pairs(":authority", "a", "user-agent", "b")), time.Now()
+		if n := testing.AllocsPerRun(200, func() {
+			if w.BeginCall(ctx, "/p.S/Query", start) != nil {
+				t.Errorf("%s: the call is watched", name)
+			}
+		}); n > 0 {
+			t.Errorf("%s: %v allocations for a call of gRPC", name, n)
 		}
 	}
 }

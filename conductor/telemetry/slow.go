@@ -36,7 +36,7 @@ func newSlowLog(log zerolog.Logger) slowLog {
 }
 
 // observe logs a query that was slow.
-func (l *slowLog) observe(q *watched, parts *[stage.Count]stage.Part, took time.Duration, status int) {
+func (l *slowLog) observe(q *Query, parts *[stage.Count]stage.Part, took time.Duration, status int) {
 	least := time.Duration(l.least.Load())
 	if least == 0 || took < least {
 		return
@@ -52,10 +52,10 @@ func (l *slowLog) observe(q *watched, parts *[stage.Count]stage.Part, took time.
 			stages.Float64(s.String(), milliseconds(parts[s].Spent))
 		}
 	}
-	line := l.log.Warn().Str("route", q.path).Int("status", status).Str("tenant", q.clock.Tenant).Str("model", q.clock.Model).
-		Int("queries", q.clock.Queries).Int("tokens", q.clock.Tokens).Float64("took_ms", milliseconds(took)).Dict("stages_ms", stages)
-	if q.clock.Trace != "" {
-		line.Str(stage.TraceLabel, q.clock.Trace)
+	line := q.logEnd(l.log.Warn().Str("route", q.route), status).Str("tenant", q.Clock.Tenant).Str("model", q.Clock.Model).
+		Int("queries", q.Clock.Queries).Int("tokens", q.Clock.Tokens).Float64("took_ms", milliseconds(took)).Dict("stages_ms", stages)
+	if q.Clock.Trace != "" {
+		line.Str(stage.TraceLabel, q.Clock.Trace)
 	}
 	line.Msg("slow query")
 }

@@ -7,7 +7,8 @@
 //	                +--> a server span and one span a stage, sampled queries
 //	                +--> a line of the log, slow queries
 //
-// Queries have a clock only while a trace wants it, or log.slow_query is set. What leaves the
+// Queries over gRPC have BeginCall and EndCall in place of the Middleware, and the same spans and
+// lines. Queries have a clock only while a trace wants it, or log.slow_query is set. What leaves the
 // process has names, counts and times: no tokens, prompts, salts or credentials.
 //
 // Concurrency: a Watch is safe for concurrent use.
@@ -24,7 +25,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/server"
 	"kvconductor/conductor/stage"
 )
 
@@ -100,16 +100,16 @@ func (w *Watch) route(path string) *route {
 // Middleware watches a request. It comes before everything that may refuse one.
 func (w *Watch) Middleware(g *gin.Context) {
 	start, r := time.Now(), w.route(g.FullPath())
-	var query *watched
+	var query *Query
 	if r.query {
-		query = w.begin(g, r, start)
+		query = w.beginRequest(g, r, start)
 	}
 	status := http.StatusInternalServerError // of a handler that panics
 	defer func() {
 		took := time.Since(start)
 		observer := r.observed[classOf(status)]
-		if query != nil && query.clock.Trace != "" {
-			observer.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{stage.TraceLabel: query.clock.Trace})
+		if query != nil && query.Clock.Trace != "" {
+			observer.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{stage.TraceLabel: query.Clock.Trace})
 		} else {
 			observer.Observe(took.Seconds())
 		}
@@ -119,37 +119,6 @@ func (w *Watch) Middleware(g *gin.Context) {
 	}()
 	g.Next()
 	status = g.Writer.Status()
-}
-
-// watched is a query with a clock.
-type watched struct {
-	*route
-	start time.Time
-	clock *stage.Clock
-	span  span // the zero value: not sampled
-}
-
-// begin gives a query a clock if a trace or the log of slow queries needs one.
-func (w *Watch) begin(g *gin.Context, r *route, start time.Time) *watched {
-	span := w.tracer.start(g.Request, r, start)
-	if !span.sampled() && w.slow.least.Load() == 0 {
-		return nil
-	}
-	q := &watched{route: r, start: start, span: span, clock: stage.Start(func() time.Duration { return time.Since(start) })}
-	if span.sampled() {
-		q.clock.Trace = span.traceID()
-	}
-	g.Set(server.ClockKey, q.clock)
-	return q
-}
-
-// end sends the spans of a query, and logs it if it was slow.
-func (w *Watch) end(q *watched, status int) {
-	parts, took := q.clock.End()
-	if q.span.sampled() {
-		q.span.end(q, &parts, took, status)
-	}
-	w.slow.observe(q, &parts, took, status)
 }
 
 // Describe implements prometheus.Collector.

@@ -3,11 +3,9 @@ package telemetry
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
@@ -52,11 +50,7 @@ func TestSampling(t *testing.T) {
 	const id = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-"
 	f := func(header string, sample float64, want bool) {
 		t.Helper()
-		r := httptest.NewRequest(http.MethodPost, "/query", nil)
-		if header != "" {
-			r.Header.Set("traceparent", header)
-		}
-		if _, got := (&Tracer{sample: sample}).sampled(r); got != want {
+		if _, got := (&Tracer{sample: sample}).sampled(t.Context(), &inquiry{parent: header}); got != want {
 			t.Errorf("%q at %v: %t", header, sample, got)
 		}
 	}
@@ -74,8 +68,8 @@ func TestSlowLogIsBounded(t *testing.T) {
 	var lines counter
 	w := New(nil, zerolog.New(&lines))
 	w.SetSlow(time.Millisecond)
-	q := w.begin(ginContext(), &route{path: "/query", query: true}, time.Now())
-	parts, _ := q.clock.End()
+	q := w.begin(t.Context(), inquiry{verb: http.MethodPost, route: "/query", start: time.Now()})
+	parts, _ := q.Clock.End()
 	for range 100 {
 		w.slow.observe(q, &parts, time.Millisecond, http.StatusOK)
 		w.slow.observe(q, &parts, time.Millisecond-1, http.StatusOK)
@@ -83,12 +77,6 @@ func TestSlowLogIsBounded(t *testing.T) {
 	if lines != slowBurst {
 		t.Errorf("%d lines, want %d", lines, slowBurst)
 	}
-}
-
-func ginContext() *gin.Context {
-	g, _ := gin.CreateTestContext(httptest.NewRecorder())
-	g.Request = httptest.NewRequest(http.MethodPost, "/query", nil)
-	return g
 }
 
 // counter counts writes.

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"net/url"
 	"sync"
 	"time"
@@ -128,24 +127,23 @@ func (s *span) sampled() bool { return s.tracer != nil }
 func (s *span) traceID() string { return s.SpanContext().TraceID().String() }
 
 // start begins the span of a query, or returns the zero value if it is not sampled.
-func (t *Tracer) start(r *http.Request, at *route, when time.Time) span {
+func (t *Tracer) start(ctx context.Context, q *inquiry) span {
 	if t == nil {
 		return span{}
 	}
-	ctx, sampled := t.sampled(r)
+	ctx, sampled := t.sampled(ctx, q)
 	if !sampled {
 		return span{}
 	}
-	ctx, s := t.tracer.Start(ctx, r.Method+" "+at.path, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(when))
+	ctx, s := t.tracer.Start(ctx, q.spanName(), trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(q.start))
 	return span{s, ctx, t}
 }
 
 // sampled reports whether a query is traced, and returns a context with the caller's span if there
 // is one. It costs queries that are not traced no allocation, as the library would.
-func (t *Tracer) sampled(r *http.Request) (context.Context, bool) {
-	ctx := r.Context()
-	if r.Header[traceparent] != nil {
-		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
+func (t *Tracer) sampled(ctx context.Context, q *inquiry) (context.Context, bool) {
+	if q.parent != "" {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": q.parent, "tracestate": q.state})
 		if caller := trace.SpanContextFromContext(ctx); caller.IsValid() {
 			return ctx, caller.IsSampled()
 		}
@@ -153,24 +151,21 @@ func (t *Tracer) sampled(r *http.Request) (context.Context, bool) {
 	return ctx, rand.Float64() < t.sample
 }
 
-// traceparent is the header of a caller's span, in the form of keys of http.Header.
-const traceparent = "Traceparent"
-
 // end ends the span, with one span below it for each stage.
-func (s *span) end(q *watched, parts *[stage.Count]stage.Part, took time.Duration, status int) {
+func (s *span) end(q *Query, parts *[stage.Count]stage.Part, took time.Duration, status int) {
 	for i := range stage.Count {
 		if p := &parts[i]; p.Entered {
 			_, child := s.tracer.tracer.Start(s.ctx, i.String(), trace.WithTimestamp(q.start.Add(p.From)))
 			child.End(trace.WithTimestamp(q.start.Add(p.From + p.Spent)))
 		}
 	}
+	s.SetAttributes(q.attributes(status)...)
 	s.SetAttributes(
-		attribute.String("http.route", q.path), attribute.Int("http.response.status_code", status),
-		attribute.String("conductor.tenant", q.clock.Tenant), attribute.String("conductor.model", q.clock.Model),
-		attribute.Int("conductor.queries", q.clock.Queries), attribute.Int("conductor.tokens", q.clock.Tokens),
+		attribute.String("conductor.tenant", q.Clock.Tenant), attribute.String("conductor.model", q.Clock.Model),
+		attribute.Int("conductor.queries", q.Clock.Queries), attribute.Int("conductor.tokens", q.Clock.Tokens),
 	)
-	if status >= http.StatusInternalServerError {
-		s.SetStatus(codes.Error, http.StatusText(status))
+	if text := q.failure(status); text != "" {
+		s.SetStatus(codes.Error, text)
 	}
 	s.End(trace.WithTimestamp(q.start.Add(took)))
 }

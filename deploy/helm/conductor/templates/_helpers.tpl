@@ -22,7 +22,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range $i := until (int .Values.replicas) }}
 {{- $peers = append $peers (printf "%s://%s-%d.%s-pods.%s.svc:13333" (include "conductor.scheme" $) (include "conductor.name" $) $i (include "conductor.name" $) $.Release.Namespace) }}
 {{- end }}
-{{- $own := dict "listeners" (list (dict "address" ":13333" "dialect" "conductor") (dict "address" ":8090" "dialect" "dynamo")) "reload" (dict "watch" true) }}
+{{- $listeners := list (dict "address" ":13333" "dialect" "conductor") (dict "address" ":8090" "dialect" "dynamo") }}
+{{- if .Values.grpc.enabled }}
+{{- $listeners = append $listeners (dict "address" (printf ":%d" (int .Values.grpc.port)) "dialect" "grpc") }}
+{{- end }}
+{{- $own := dict "listeners" $listeners "reload" (dict "watch" true) }}
 {{- $_ := set $own "dynamo" (dict "peers" $peers) }}
 {{- if .Values.persistence.enabled }}{{ $_ := set $own "snapshot" (dict "dir" "/var/lib/conductor/snapshots") }}{{ end }}
 {{- if .Values.auth.existingSecret }}

@@ -1,0 +1,135 @@
+package telemetry
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/rs/zerolog"
+	"go.opentelemetry.io/otel/attribute"
+	grpccodes "google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	"kvconductor/conductor/server"
+	"kvconductor/conductor/stage"
+)
+
+// inquiry is a query as its transport has it.
+type inquiry struct {
+	verb          string // of HTTP; "" for a call of gRPC
+	route         string // path of the router, or /package.Service/Method
+	parent, state string // traceparent and tracestate of the caller
+	start         time.Time
+}
+
+// spanName returns the name of the server span: verb and path, or Service/Method.
+func (q *inquiry) spanName() string {
+	if q.verb == "" {
+		return strings.TrimPrefix(q.route, "/")
+	}
+	return q.verb + " " + q.route
+}
+
+// Query is a query with a clock.
+type Query struct {
+	inquiry
+	Clock *stage.Clock
+	span  span // the zero value: not sampled
+}
+
+// begin gives a query a clock if a trace or the log of slow queries needs one. Else it returns nil.
+func (w *Watch) begin(ctx context.Context, of inquiry) *Query {
+	span := w.tracer.start(ctx, &of)
+	if !span.sampled() && w.slow.least.Load() == 0 {
+		return nil
+	}
+	start := of.start
+	q := &Query{inquiry: of, span: span, Clock: stage.Start(func() time.Duration { return time.Since(start) })}
+	if span.sampled() {
+		q.Clock.Trace = span.traceID()
+	}
+	return q
+}
+
+// end sends the spans of a query, and logs it if it was slow. status is one of HTTP, or a code of
+// gRPC.
+func (w *Watch) end(q *Query, status int) {
+	parts, took := q.Clock.End()
+	if q.span.sampled() {
+		q.span.end(q, &parts, took, status)
+	}
+	w.slow.observe(q, &parts, took, status)
+}
+
+// beginRequest is begin for a request over HTTP.
+func (w *Watch) beginRequest(g *gin.Context, r *route, start time.Time) *Query {
+	of := inquiry{verb: g.Request.Method, route: r.path, start: start}
+	if w.tracer != nil {
+		of.parent, of.state = g.Request.Header.Get("Traceparent"), g.Request.Header.Get("Tracestate")
+	}
+	q := w.begin(g.Request.Context(), of)
+	if q != nil {
+		g.Set(server.ClockKey, q.Clock)
+	}
+	return q
+}
+
+// BeginCall is begin for a call of gRPC, whose metadata ctx has. A nil Watch watches no call.
+func (w *Watch) BeginCall(ctx context.Context, method string, start time.Time) *Query {
+	if w == nil {
+		return nil
+	}
+	of := inquiry{route: method, start: start}
+	if w.tracer != nil {
+		of.parent, of.state = firstOf(ctx, "traceparent"), firstOf(ctx, "tracestate")
+	}
+	return w.begin(ctx, of)
+}
+
+// EndCall sends the spans of a call that BeginCall has returned, and logs it if it was slow.
+func (w *Watch) EndCall(q *Query, code grpccodes.Code) { w.end(q, int(code)) }
+
+// firstOf returns the first value of metadata, "" if there is none.
+func firstOf(ctx context.Context, name string) string {
+	if all := metadata.ValueFromIncomingContext(ctx, name); len(all) > 0 {
+		return all[0]
+	}
+	return ""
+}
+
+// logEnd adds how a query ended to its line.
+func (q *Query) logEnd(line *zerolog.Event, status int) *zerolog.Event {
+	if q.verb == "" {
+		return line.Str("code", grpccodes.Code(status).String())
+	}
+	return line.Int("status", status)
+}
+
+// attributes returns what a span says of the transport, by the names of OpenTelemetry.
+func (q *Query) attributes(status int) []attribute.KeyValue {
+	if q.verb == "" {
+		service, method, _ := strings.Cut(q.spanName(), "/")
+		return []attribute.KeyValue{
+			attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", service), attribute.String("rpc.method", method),
+			attribute.Int("rpc.grpc.status_code", status),
+		}
+	}
+	return []attribute.KeyValue{attribute.String("http.route", q.route), attribute.Int("http.response.status_code", status)}
+}
+
+// failure returns why a query is an error of the server, "" if it is none.
+func (q *Query) failure(status int) string {
+	if q.verb != "" {
+		if status < http.StatusInternalServerError {
+			return ""
+		}
+		return http.StatusText(status)
+	}
+	switch code := grpccodes.Code(status); code {
+	case grpccodes.Unknown, grpccodes.DeadlineExceeded, grpccodes.Unimplemented, grpccodes.Internal, grpccodes.Unavailable, grpccodes.DataLoss:
+		return code.String()
+	}
+	return ""
+}
