@@ -87,6 +87,9 @@ type Manager struct {
 	mu      sync.Mutex
 	targets map[Name]*target // guarded by mu
 	asked   map[string]uint64
+	// ending is closed once the last target of a name that was removed has dropped its sources;
+	// guarded by mu.
+	ending map[Name]chan struct{}
 }
 
 // target is a Target that is followed.
@@ -120,7 +123,7 @@ type engine struct {
 	dead      time.Time // since when a source is dead
 	missing   time.Time // since when the name does not have the address
 	blockSize int       // learned
-	learning  bool
+	learning  *learning // nil: nothing waits for its events
 }
 
 // New returns a Manager without targets.
@@ -133,14 +136,15 @@ func New(o Options) *Manager {
 	}
 	m := &Manager{
 		opts: o, asker: asker{rules: o.Rules, tokenFile: o.TokenFile}, places: make(chan struct{}, workers),
-		targets: make(map[Name]*target), asked: make(map[string]uint64),
+		targets: make(map[Name]*target), asked: make(map[string]uint64), ending: make(map[Name]chan struct{}),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	return m
 }
 
 // Add begins to follow a target. The same target again changes nothing. With other fields it
-// is a *conductor.ConflictError, or takes the place of the old one.
+// is a *conductor.ConflictError, or takes the place of the old one. It returns
+// conductor.ErrClosed after Close.
 func (m *Manager) Add(t Target, replace bool) error {
 	if err := Check(&t); err != nil {
 		return err
@@ -150,6 +154,8 @@ func (m *Manager) Add(t Target, replace bool) error {
 	defer m.mu.Unlock()
 	old := m.targets[t.Name()]
 	switch {
+	case m.ctx.Err() != nil:
+		return conductor.ErrClosed
 	case old == nil:
 		if err := m.admit(&t); err != nil {
 			return err
@@ -162,9 +168,7 @@ func (m *Manager) Add(t Target, replace bool) error {
 		m.end(old)
 	}
 	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[conductor.Key]bool), done: make(chan struct{})}
-	if old != nil {
-		n.after = old.done
-	}
+	n.after = m.ending[t.Name()]
 	n.ctx, n.stop = context.WithCancel(m.ctx)
 	m.targets[t.Name()] = n
 	m.tasks.Go(func() { m.work(n) })
@@ -176,31 +180,44 @@ func (m *Manager) Add(t Target, replace bool) error {
 func (m *Manager) Remove(n Name) bool {
 	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	t := m.targets[n]
-	delete(m.targets, n)
-	m.mu.Unlock()
 	if t == nil {
 		return false
 	}
+	delete(m.targets, n)
 	m.end(t)
 	return true
 }
 
-// end drops the sources of a target that is followed no more.
+// end drops the sources of a target that is followed no more. The next target of its name waits
+// for that. mu is held.
 func (m *Manager) end(t *target) {
 	t.stop()
+	name := t.Name()
+	m.ending[name] = t.done
 	m.tasks.Go(func() {
+		if t.after != nil {
+			<-t.after
+		}
 		t.mu.Lock()
-		defer t.mu.Unlock()
-		defer close(t.done)
 		for _, e := range t.engines {
-			m.drop(t, e)
+			m.drop(e)
+		}
+		t.mu.Unlock()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if close(t.done); m.ending[name] == t.done {
+			delete(m.ending, name)
 		}
 	})
 }
 
 // drop unregisters the sources of an engine.
-func (m *Manager) drop(t *target, e *engine) {
+func (m *Manager) drop(e *engine) {
+	if e.learning != nil {
+		e.learning.stop()
+	}
 	for _, key := range e.keys {
 		m.opts.Registry.Unregister(key) // it may be gone
 	}
@@ -250,7 +267,9 @@ func (m *Manager) Settle(ctx context.Context, most time.Duration) {
 
 // Close ends all work. The sources stay.
 func (m *Manager) Close() {
+	m.mu.Lock()
 	m.stop()
+	m.mu.Unlock()
 	m.tasks.Wait()
 }
 
@@ -258,6 +277,9 @@ func (m *Manager) Close() {
 func (m *Manager) look() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.ctx.Err() != nil {
+		return
+	}
 	for _, t := range m.targets {
 		if !t.queued.CompareAndSwap(false, true) {
 			continue

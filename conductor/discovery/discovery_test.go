@@ -161,6 +161,71 @@ func TestDiscoverVLLM(t *testing.T) {
 	f.want()
 }
 
+// A target that is removed, and added again at once, waits until the old one has dropped its sources.
+func TestAddAfterRemove(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.add("127.0.0.1", nil)
+	name := Name{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}
+	old := f.m.targets[name]
+	old.mu.Lock() // it is worked on
+	f.m.Remove(name)
+	must.Succeed(t, f.m.Add(old.Target, false))
+	if next := f.m.targets[name]; next.after != old.done {
+		t.Error("the new target does not wait for the old one")
+	}
+	old.mu.Unlock()
+	f.pass(Interval)
+	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
+	if len(f.m.ending) != 0 {
+		t.Errorf("%d targets are still ending", len(f.m.ending))
+	}
+	f.m.Close()
+	if err := f.m.Add(Target{URL: "http://127.0.0.1:1", Registration: conductor.Registration{Instance: "late"}}, false); !errors.Is(err, conductor.ErrClosed) {
+		t.Errorf("a closed manager takes targets: %v", err)
+	}
+}
+
+// Nothing waits for the events of an address that is gone, nor at an endpoint of before.
+func TestLearningEnds(t *testing.T) {
+	endpoints := make(chan string, 8)
+	over := make(chan string, 8)
+	f := newFleet(t, func(o *Options) {
+		o.Learn = func(ctx context.Context, _ *Target, r Rank) (int, error) {
+			endpoints <- r.Endpoint
+			<-ctx.Done()
+			over <- r.Endpoint
+			return 0, ctx.Err()
+		}
+	}, "127.0.0.1", "127.0.0.2")
+	for _, a := range []string{"127.0.0.1", "127.0.0.2"} {
+		f.answer(a, "/v1/models", `{"data":[{"id":"llama"}]}`)
+	}
+	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
+	f.names = []netip.Addr{one, two}
+	must.Succeed(t, f.m.Add(Target{URL: "http://engines:" + f.port, Registration: conductor.Registration{Instance: "e"}}, false))
+	<-endpoints
+	<-endpoints
+	target := f.m.targets[Name{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}]
+	look := func(d time.Duration) {
+		target.mu.Lock() // nothing else works on it
+		f.now = f.now.Add(d)
+		target.mu.Unlock()
+		f.m.work(target)
+	}
+	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
+	look(time.Minute)
+	if ended, next := <-over, <-endpoints; ended != "tcp://127.0.0.1:5557" || next != "tcp://127.0.0.1:7000" {
+		t.Errorf("%s ended, %s is next", ended, next)
+	}
+	f.names = []netip.Addr{one}
+	look(time.Second)
+	look(graceTime)
+	if ended := <-over; ended != "tcp://127.0.0.2:5557" {
+		t.Errorf("%s ended", ended)
+	}
+}
+
 func TestDiscoverSGLang(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")
 	f.answer("127.0.0.1", "/server_info", `{"served_model_name":"q","kv_events":{"publisher":"zmq","endpoint_host":"0.0.0.0","endpoint_port_base":5557,"block_size":64,"dp_size":1}}`)

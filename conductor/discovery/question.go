@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -96,21 +97,37 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 	return nil
 }
 
-// learn waits for the first events of a rank, which tell the block size.
+// learning waits for the first events of a rank.
+type learning struct {
+	rank Rank
+	stop context.CancelFunc
+}
+
+// learn waits for the first events of a rank, which tell the block size. An engine that names
+// another endpoint than before is waited for again there.
 func (m *Manager) learn(t *target, e *engine, r Rank) {
-	if e.learning || m.opts.Learn == nil {
+	if m.opts.Learn == nil || e.learning != nil && e.learning.rank == r {
 		return
 	}
-	e.learning = true
+	if e.learning != nil {
+		e.learning.stop()
+	}
+	ctx, stop := context.WithCancel(t.ctx)
+	l := &learning{rank: r, stop: stop}
+	e.learning = l
 	m.tasks.Go(func() {
-		size, err := m.opts.Learn(t.ctx, &t.Target, r)
+		defer stop()
+		size, err := m.opts.Learn(ctx, &t.Target, r)
 		t.mu.Lock()
-		e.learning = false
-		if err == nil {
+		current := e.learning == l && ctx.Err() == nil
+		if e.learning == l {
+			e.learning = nil
+		}
+		if err == nil && current {
 			e.blockSize, e.next, e.pause = size, m.opts.Now(), 0
 		}
 		t.mu.Unlock()
-		if err == nil {
+		if err == nil && current {
 			m.work(t)
 		}
 	})
