@@ -18,14 +18,25 @@ type Query struct {
 	Adapter   string // LoRA name
 	Salt      string
 	Instance  string // limits the answer to one instance
-	// Tokens of the prompt, or SeqHashes: canonical sequence hashes of its blocks.
+	// Tokens of the prompt, or SeqHashes: hashes of its blocks, of the kind HashKind.
 	Tokens    []uint32
 	SeqHashes []uint64
+	HashKind  HashKind
 	// MinMatched leaves out rows with shorter prefixes, in tokens; Top keeps the longest.
 	MinMatched, Top int
 	// Detail adds the states of the sources to each row.
 	Detail bool
 }
+
+// HashKind says what hashes of a query are, see the rule QUERY-8.
+type HashKind string
+
+const (
+	Canonical HashKind = ""       // keys of the index
+	Engine    HashKind = "engine" // as engines announced them
+	VLLM      HashKind = "vllm"   // digests, computed as vLLM does
+	SGLang    HashKind = "sglang" // digests, computed as SGLang does
+)
 
 // body returns the path and the body of a query, with numbers as bytes if it is packed.
 func (q *Query) body(packed bool) (path string, body map[string]any) {
@@ -41,6 +52,9 @@ func (q *Query) body(packed bool) (path string, body map[string]any) {
 		}
 	}
 	path = "/conductor/v1/query"
+	if q.SeqHashes != nil && q.HashKind != Canonical {
+		body["hash"] = q.HashKind
+	}
 	switch {
 	case q.SeqHashes != nil && packed:
 		path, body["seq_hashes"] = path+"_by_hash", littleEndian(q.SeqHashes)

@@ -7,20 +7,23 @@ import (
 	"net/http"
 )
 
-// Registration is a publisher to follow: the body of POST /register, see openapi.yaml.
+// Registration is a publisher to follow: the body of POST /register, see openapi.yaml. With Discover
+// the engine tells endpoints, ranks, type, model and block size.
 type Registration struct {
-	Endpoint         string   `json:"endpoint"`
+	Endpoint         string   `json:"endpoint,omitempty"`
+	Discover         string   `json:"discover,omitempty"` // URL of the engine, in place of endpoints
 	ReplayEndpoint   string   `json:"replay_endpoint,omitempty"`
 	SnapshotEndpoint string   `json:"snapshot_endpoint,omitempty"`
-	Type             string   `json:"type"` // vLLM, SGLang, Mooncake, Standard or LMCache
-	Model            string   `json:"modelname"`
+	Type             string   `json:"type,omitempty"` // vLLM, SGLang, Mooncake, Standard or LMCache
+	Model            string   `json:"modelname,omitempty"`
 	Instance         string   `json:"instance_id"`
 	Tenant           string   `json:"tenant_id,omitempty"`
-	BlockSize        int      `json:"block_size"`
+	BlockSize        int      `json:"block_size,omitempty"`
 	Rank             int      `json:"dp_rank"`
 	Adapter          string   `json:"lora_name,omitempty"`
 	Salt             string   `json:"additionalsalt,omitempty"`
-	Serves           []string `json:"serves,omitempty"` // of a pool
+	Serves           []string `json:"serves,omitempty"`   // of a pool
+	Sequence         string   `json:"sequence,omitempty"` // own or shared, where it is not that of the type
 	Replace          bool     `json:"replace,omitempty"`
 }
 

@@ -116,6 +116,12 @@ func (c *Client) Watch(ctx context.Context, q client.Query, interval time.Durati
 	}
 }
 
+// kinds are the kinds of hashes. The server refuses any other.
+var kinds = map[client.HashKind]pb.HashKind{
+	client.Canonical: pb.HashKind_HASH_KIND_CANONICAL, client.Engine: pb.HashKind_HASH_KIND_ENGINE,
+	client.VLLM: pb.HashKind_HASH_KIND_VLLM, client.SGLang: pb.HashKind_HASH_KIND_SGLANG,
+}
+
 func requestOf(q client.Query) *pb.QueryRequest {
 	r := &pb.QueryRequest{
 		TenantId: q.Tenant, Model: q.Model, BlockSize: uint32(q.BlockSize), LoraName: q.Adapter, CacheSalt: q.Salt,
@@ -125,7 +131,11 @@ func requestOf(q client.Query) *pb.QueryRequest {
 		r.InstanceId = &q.Instance
 	}
 	if q.SeqHashes != nil {
-		r.Prompt = &pb.QueryRequest_Hashes{Hashes: &pb.Hashes{Kind: pb.HashKind_HASH_KIND_CANONICAL, Values: q.SeqHashes}}
+		kind, known := kinds[q.HashKind]
+		if !known {
+			kind = -1
+		}
+		r.Prompt = &pb.QueryRequest_Hashes{Hashes: &pb.Hashes{Kind: kind, Values: q.SeqHashes}}
 	} else {
 		r.Prompt = &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: q.Tokens}}
 	}

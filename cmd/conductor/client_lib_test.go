@@ -42,6 +42,12 @@ func TestClientLibrary(t *testing.T) {
 	if _, err := c.Query(ctx, kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1}}); err != nil {
 		t.Error(err)
 	}
+	hashed := kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1000, 1001, 1002, 1003}, HashKind: kv.Engine}
+	if rows, err := c.Query(ctx, hashed); err != nil || len(rows) != 1 || rows[0].Longest != 4*recordedBlock {
+		t.Errorf("hashes of the engine: %+v, %v", rows, err)
+	}
+	must.Succeed(t, c.Register(ctx, kv.Registration{Instance: "found", Discover: "http://127.0.0.1:1"}))
+	must.Succeed(t, c.Unregister(ctx, "found", "", 0))
 	packed, err := kv.New(p.url, kv.WithToken("router"), kv.WithMsgpack())
 	must.Succeed(t, err)
 	plain := kv.Query{Model: "m", BlockSize: recordedBlock, Tokens: recordedTokens(8)}
@@ -53,6 +59,9 @@ func TestClientLibrary(t *testing.T) {
 	}
 	if rows, err := packed.Query(ctx, kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1, 1 << 63}, Instance: "engine"}); err != nil || len(rows) != 1 || rows[0].Longest != 0 {
 		t.Errorf("hashes in msgpack: %+v, %v", rows, err)
+	}
+	if rows, err := packed.Query(ctx, hashed); err != nil || len(rows) != 1 || rows[0].Longest != 4*recordedBlock {
+		t.Errorf("hashes of the engine in msgpack: %+v, %v", rows, err)
 	}
 	if rows, err := packed.Query(ctx, q); err != nil || rows[0].Detail[0].State != "synced" {
 		t.Errorf("detail from a client of msgpack: %+v, %v", rows, err)

@@ -43,7 +43,7 @@ func TestClientLibraryOverGRPC(t *testing.T) {
 	if err != enough {
 		t.Fatalf("the watch ended with %v", err)
 	}
-	for _, q := range []kv.Query{q, {Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1, 1 << 63}}, {Model: "m", BlockSize: recordedBlock, Tokens: q.Tokens, Instance: "engine", MinMatched: 1, Top: 1}} {
+	for _, q := range []kv.Query{q, {Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1, 1 << 63}}, {Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1000, 1001}, HashKind: kv.Engine}, {Model: "m", BlockSize: recordedBlock, Tokens: q.Tokens, Instance: "engine", MinMatched: 1, Top: 1}} {
 		want, err := over.Query(ctx, q)
 		must.Succeed(t, err)
 		if got, err := c.Query(ctx, q); err != nil || !reflect.DeepEqual(got, want) {
@@ -56,6 +56,9 @@ func TestClientLibraryOverGRPC(t *testing.T) {
 	}
 	if _, err := c.Query(ctx, kv.Query{Model: "m"}); grpcstatus.Code(err) != codes.InvalidArgument {
 		t.Errorf("without a block size: %v", err)
+	}
+	if _, err := c.Query(ctx, kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1}, HashKind: "other"}); grpcstatus.Code(err) != codes.InvalidArgument {
+		t.Errorf("hashes of an unknown kind: %v", err)
 	}
 	stranger, err := kvrpc.New(address)
 	must.Succeed(t, err)

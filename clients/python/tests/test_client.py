@@ -55,6 +55,10 @@ class AgainstServer(unittest.TestCase):
             self.assertEqual(rows[0].ranks, (Rank(0, 0, 0, 0),))
             self.assertIn(rows[0].detail[0].state, ("connecting", "stale"))
             self.assertEqual(c.query("m", 16, seq_hashes=[1, 2**64 - 1], instance="engine")[0].longest, 0)
+            self.assertEqual(c.query("m", 16, seq_hashes=[1], hash_kind="engine")[0].instance, "engine")
+            with self.assertRaises(ConductorError) as refused:
+                c.query("m", 16, seq_hashes=[1], hash_kind="other")
+            self.assertEqual((refused.exception.status, refused.exception.field), (400, "hash"))
             self.assertEqual(c.query("none", 16, [1]), [])
             good, bad = c.query_batch([{"model": "m", "block_size": 16, "tokens": [1]}, {"model": "", "block_size": 16, "tokens": [1]}])
             self.assertEqual(good[0].instance, "engine")
@@ -64,6 +68,8 @@ class AgainstServer(unittest.TestCase):
             self.assertEqual((refused.exception.status, refused.exception.field), (400, "block_size"))
             self.assertEqual(c.feedback("engine", matched=32, cached=16)["precision"], 0.5)
             self.assertEqual(c.services()[0]["InstanceID"], "engine")
+            c.register(Registration(instance_id="found", discover="http://127.0.0.1:1"))
+            c.unregister("found")
             c.unregister("engine")
             with self.assertRaises(ConductorError) as gone:
                 c.unregister("engine")

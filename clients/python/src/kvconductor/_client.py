@@ -48,6 +48,7 @@ def _query(
     tokens: Sequence[int] | None = None,
     *,
     seq_hashes: Sequence[int] | None = None,
+    hash_kind: str = "",
     tenant: str = "",
     adapter: str = "",
     salt: str = "",
@@ -62,6 +63,8 @@ def _query(
     path = "/conductor/v1/query"
     if seq_hashes is not None:
         path += "_by_hash"
+        if hash_kind:
+            fields["hash"] = hash_kind
         name, numbers, body = "seq_hashes", _little_endian("Q", seq_hashes), fields | {"seq_hashes": list(seq_hashes)}
     else:
         name, numbers = "token_ids", _little_endian("I", tokens or ())

@@ -25,7 +25,8 @@ class ConductorError(Exception):
 class QueryOptions(TypedDict, total=False):
     """What a query may have next to model, block size and tokens."""
 
-    seq_hashes: Sequence[int]  # canonical sequence hashes of the blocks, in place of tokens
+    seq_hashes: Sequence[int]  # hashes of the blocks, in place of tokens
+    hash_kind: str  # what they are: canonical, the default, engine, vllm or sglang
     tenant: str
     adapter: str
     salt: str
@@ -106,21 +107,29 @@ def _source(body: Mapping[str, Any]) -> Source:
 
 @dataclass(frozen=True)
 class Registration:
-    """A publisher to follow: the body of POST /register."""
+    """A publisher to follow: the body of POST /register.
 
-    endpoint: str
-    type: str  # vLLM, SGLang, Mooncake or Standard
-    modelname: str
-    instance_id: str
-    block_size: int
+    With discover the engine tells endpoints, ranks, type, model and block size.
+    """
+
+    endpoint: str = ""
+    type: str = ""  # vLLM, SGLang, Mooncake, Standard or LMCache
+    modelname: str = ""
+    instance_id: str = ""
+    block_size: int = 0
     dp_rank: int = 0
+    discover: str | None = None  # URL of the engine, in place of endpoints
     replay_endpoint: str | None = None
     snapshot_endpoint: str | None = None
     tenant_id: str | None = None
     lora_name: str | None = None
     additionalsalt: str | None = None
     serves: tuple[str, ...] | None = None
+    sequence: str | None = None  # own or shared, where it is not that of the type
     replace: bool = False
 
     def body(self) -> dict[str, Any]:
-        return {k: v for k, v in asdict(self).items() if v is not None and v is not False}
+        given = {k: v for k, v in asdict(self).items() if v is not None and v is not False and v != ""}
+        if not self.block_size:
+            del given["block_size"]
+        return given
