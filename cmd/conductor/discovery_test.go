@@ -85,6 +85,17 @@ func TestDiscovery(t *testing.T) {
 	must.Succeed(t, os.Remove(one))
 	eventually(t, "the source of a file that is gone stays", func() (string, bool) { s := services(); return s, !strings.Contains(s, `"listed"`) })
 
+	// An engine that does not answer is named by commands.
+	post(t, p.url+"/register", `{"discover":"http://127.0.0.1:1","instance_id":"deaf"}`, 200)
+	eventually(t, "the engine's silence is no error", func() (string, bool) { s := services(); return s, strings.Contains(s, "connection refused") })
+	if out, _ := command("doctor", "--server", p.url).Output(); !strings.Contains(string(out), "deaf|default: discovery\n") || !strings.Contains(string(out), "connection refused") {
+		t.Errorf("doctor says %s", out)
+	}
+	if out, err := command("services", "--server", p.url).Output(); err != nil || !strings.Contains(string(out), "\ndeaf|default discover: ") {
+		t.Errorf("services are %s, %v", out, err)
+	}
+	post(t, p.url+"/unregister", `{"instance_id":"deaf","dp_rank":0}`, 200)
+
 	// A client's engine, whose first events tell the block size.
 	body := `{"discover":"` + tells(t, asked) + `","instance_id":"asked"}`
 	post(t, p.url+"/register", body, 200)

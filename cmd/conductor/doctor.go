@@ -67,11 +67,20 @@ operator should do about each. The exit status is 0 if there is nothing, else 1.
 // examine asks a server how it is.
 func examine(ctx context.Context, server *client) ([]advice, error) {
 	all := []advice{}
-	var services struct{ Services []serviceRow }
+	var services servicesAnswer
 	if err := server.get(ctx, "/conductor/v1/services", &services); err != nil {
 		return nil, err
 	}
-	if len(services.Services) == 0 {
+	for _, d := range services.Discovery {
+		if d.LastError != "" || d.Sources == 0 {
+			text := "the engine has not told where it publishes: check its HTTP server and discover"
+			if d.LastError != "" {
+				text += " (" + d.LastError + ")"
+			}
+			all = append(all, advice{d.InstanceID + "|" + d.TenantID, "discovery", text})
+		}
+	}
+	if len(services.Services) == 0 && len(services.Discovery) == 0 {
 		all = append(all, advice{Code: "no_sources", Text: "no source is registered: every answer is empty"})
 	}
 	for _, s := range services.Services {

@@ -27,6 +27,18 @@ type serviceRow struct {
 	Findings                                                                            []struct{ Code, Message string }
 }
 
+// servicesAnswer is what commands need of /services.
+type servicesAnswer struct {
+	Services  []serviceRow
+	Discovery []askedRow
+}
+
+// askedRow is an engine, or a fleet of them, that is asked where it publishes.
+type askedRow struct {
+	InstanceID, TenantID, URL, LastError string
+	Sources                              int
+}
+
 func servicesCommand() *cobra.Command {
 	var asks clientFlags
 	var asJSON bool
@@ -56,7 +68,7 @@ func servicesCommand() *cobra.Command {
 
 // printServices asks a server for its sources and prints one line each.
 func printServices(ctx context.Context, server *client, out io.Writer) error {
-	var answer struct{ Services []serviceRow }
+	var answer servicesAnswer
 	if err := server.get(ctx, "/conductor/v1/services", &answer); err != nil {
 		return err
 	}
@@ -80,6 +92,11 @@ func printServices(ctx context.Context, server *client, out io.Writer) error {
 	for _, s := range answer.Services {
 		for _, f := range s.Findings {
 			fmt.Fprintf(out, "\n%s|%s|%d %s: %s\n", s.InstanceID, s.TenantID, s.DPRank, f.Code, f.Message)
+		}
+	}
+	for _, d := range answer.Discovery {
+		if d.LastError != "" {
+			fmt.Fprintf(out, "\n%s|%s discover: %s\n", d.InstanceID, d.TenantID, d.LastError)
 		}
 	}
 	return nil
