@@ -17,7 +17,7 @@ type Hub struct {
 
 	mu    sync.Mutex // a leaf
 	feeds map[claim][]*Feed
-	gone  []*Feed // removed since the last Push
+	gone  []*Feed // removed, and not forgotten
 }
 
 // Add adds a feed. It waits for no Push.
@@ -31,8 +31,16 @@ func (h *Hub) Add(f *Feed) {
 	h.feeds[at] = append(slices.Clip(h.feeds[at]), f)
 }
 
-// Remove takes a feed away.
+// Remove takes a feed away. It waits for no Push: one that is under way forgets what the feed held.
 func (h *Hub) Remove(f *Feed) {
+	h.remove(f)
+	if h.turn.TryLock() {
+		defer h.turn.Unlock()
+		h.forgetGone()
+	}
+}
+
+func (h *Hub) remove(f *Feed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := claim{f.Emitter, f.Model}
@@ -43,7 +51,7 @@ func (h *Hub) Remove(f *Feed) {
 	h.gone = append(h.gone, f)
 }
 
-// forgetGone forgets what feeds held that are removed.
+// forgetGone forgets what feeds held that are removed. turn is held.
 func (h *Hub) forgetGone() {
 	h.mu.Lock()
 	gone := h.gone
@@ -52,6 +60,23 @@ func (h *Hub) forgetGone() {
 	for _, f := range gone {
 		f.book.clear("", h.chainsOf(f.Model).places.vanish)
 	}
+	for _, f := range gone {
+		if !h.follows(f.Model) {
+			delete(h.chains, f.Model)
+		}
+	}
+}
+
+// follows reports whether a feed hears of a model.
+func (h *Hub) follows(model string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for at := range h.feeds {
+		if at.model == model {
+			return true
+		}
+	}
+	return false
 }
 
 // Empty reports whether no feed hears of anything.
@@ -84,6 +109,7 @@ func (h *Hub) concerned(instance string) (all []*Feed) {
 func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
 	h.turn.Lock()
 	defer h.turn.Unlock()
+	defer h.forgetGone()
 	a := h.gate.admit(b)
 	if a.outcome != Applied {
 		return a.outcome, 0

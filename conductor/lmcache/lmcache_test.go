@@ -122,6 +122,23 @@ func TestBookBudget(t *testing.T) {
 	}
 }
 
+// A hub without feeds keeps nothing of the chunks, and of a model with one what others hold.
+func TestRemoveForgets(t *testing.T) {
+	var hub Hub
+	one, two := NewFeed("n", "m", discard{}, 1<<30), NewFeed("n", "m", discard{}, 1<<30)
+	hub.Add(one)
+	hub.Add(two)
+	hub.Push(&Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "cpu", Entries: []Entry{{Model: "m", Hash: "h", Tokens: make([]uint32, 16), World: 1}}})
+	hub.Remove(one)
+	if c := hub.chains["m"]; c == nil || len(c.places.held) != 1 || len(one.book.chunks) != 0 || len(two.book.chunks) != 1 {
+		t.Errorf("after the first: %+v", c)
+	}
+	hub.Remove(two)
+	if len(hub.chains) != 0 || len(two.book.chunks) != 0 || len(hub.gone) != 0 {
+		t.Errorf("after the last: %v, %d chunks", hub.chains, len(two.book.chunks))
+	}
+}
+
 // Waiting chunks that are gone make room for others.
 func TestWaitersAreSwept(t *testing.T) {
 	p := newPlaces()
