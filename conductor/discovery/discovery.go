@@ -120,6 +120,7 @@ type engine struct {
 	restarts  uint64
 	next      time.Time // of the next question; zero: none is due
 	pause     time.Duration
+	fault     error     // of the last question; nil after an answer
 	dead      time.Time // since when a source is dead
 	missing   time.Time // since when the name does not have the address
 	blockSize int       // learned
@@ -315,36 +316,52 @@ func (m *Manager) work(t *target) {
 	}
 	now := m.opts.Now()
 	err := m.locate(t, now)
+	var asked error
 	for addr, e := range t.engines {
 		m.watch(t, e, now)
-		if e.next.IsZero() || now.Before(e.next) || !e.missing.IsZero() {
-			continue
+		if !e.next.IsZero() && !now.Before(e.next) && e.missing.IsZero() {
+			m.attempt(t, addr, e, now)
 		}
-		if askErr := m.question(t, addr, e); askErr != nil {
-			e.pause = min(max(2*e.pause, minPause), maxPause)
-			e.next = now.Add(e.pause)
-			err = fmt.Errorf("%s: %w", e.instance, askErr)
-			m.count("failed")
-		} else {
-			m.count("ok")
+		if e.fault != nil && (asked == nil || e.fault.Error() < asked.Error()) {
+			asked = e.fault // the same one at each look
 		}
 	}
-	t.show(err)
+	err = cmp.Or(err, asked)
+	if t.show(err) {
+		m.opts.Log.Warn().Str("url", t.URL).Str("instance_id", t.Instance).Err(err).Msg("engine not discovered")
+	}
 }
 
-// show lets others see how far the target has come.
-func (t *target) show(err error) {
+// attempt asks an engine, and keeps its fault until it answers.
+func (m *Manager) attempt(t *target, addr netip.Addr, e *engine, now time.Time) {
+	err := m.question(t, addr, e)
+	if err == nil {
+		e.fault = nil
+		m.count("ok")
+		return
+	}
+	e.pause = min(max(2*e.pause, minPause), maxPause)
+	e.next = now.Add(e.pause)
+	e.fault = fmt.Errorf("%s: %w", e.instance, err)
+	m.count("failed")
+}
+
+// show lets others see how far the target has come. It reports whether err is another one than
+// before.
+func (t *target) show(err error) (news bool) {
 	t.seen.Store(true)
 	t.shown.Lock()
 	defer t.shown.Unlock()
-	t.err = ""
+	text := ""
 	if err != nil {
-		t.err = err.Error()
+		text = err.Error()
 	}
+	news, t.err = text != "" && text != t.err, text
 	t.counts.addresses, t.counts.sources = len(t.engines), 0
 	for _, e := range t.engines {
 		t.counts.sources += len(e.keys)
 	}
+	return news
 }
 
 func (m *Manager) count(result string) {

@@ -186,6 +186,25 @@ func TestAddAfterRemove(t *testing.T) {
 	}
 }
 
+// The fault of an engine shows until the engine answers, also while it is not asked.
+func TestFaultStays(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/kv_event_sources", "no JSON")
+	f.add("127.0.0.1", nil)
+	for range 3 {
+		if l := f.m.List(); len(l) != 1 || !strings.HasPrefix(l[0].Error, "e: ") {
+			t.Errorf("not asked again yet: %+v", l)
+		}
+		f.pass(time.Millisecond)
+	}
+	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.pass(maxPause)
+	if l := f.m.List(); l[0].Error != "" || l[0].Sources != 2 {
+		t.Errorf("after an answer: %+v", l)
+	}
+}
+
 // Nothing waits for the events of an address that is gone, nor at an endpoint of before.
 func TestLearningEnds(t *testing.T) {
 	endpoints := make(chan string, 8)
