@@ -138,6 +138,7 @@ type Conductor struct {
 	queries  queryMetrics
 	counts   eventCounts
 	pushes   pushes
+	unfound  atomic.Pointer[func() []SourceState] // see AwaitUnfound
 	feedback feedback
 	watcher  atomic.Pointer[Watcher]
 

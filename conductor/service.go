@@ -328,9 +328,23 @@ func (c *Conductor) Ready() Readiness {
 		st := s.stream.Status()
 		r.count(s.static, SourceState{Key: s.reg.Key(), State: st.State, Reason: cmp.Or(st.Reason, st.LastError)})
 	}
+	c.countUnfound(&r)
 	r.decide()
 	return r
 }
+
+// countUnfound counts the configured sources that AwaitUnfound is about.
+func (c *Conductor) countUnfound(r *Readiness) {
+	if unfound := c.unfound.Load(); unfound != nil {
+		for _, s := range (*unfound)() {
+			r.count(true, s)
+		}
+	}
+}
+
+// AwaitUnfound lets Ready wait for configured sources that cannot be registered yet, because their
+// engines have not told where they publish.
+func (c *Conductor) AwaitUnfound(unfound func() []SourceState) { c.unfound.Store(&unfound) }
 
 // decide sets Ready once all sources are counted.
 func (r *Readiness) decide() {

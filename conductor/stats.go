@@ -47,6 +47,7 @@ func (c *Conductor) Stats() *Stats {
 		s := &st.Sources[i]
 		st.Ready.count(s.Static, SourceState{Key: s.Key(), State: s.State, Reason: s.Reason})
 	}
+	c.countUnfound(&st.Ready)
 	st.Ready.decide()
 	return st
 }

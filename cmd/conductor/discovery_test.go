@@ -112,3 +112,14 @@ func TestDiscovery(t *testing.T) {
 	post(t, p.url+"/unregister", `{"instance_id":"asked","dp_rank":0}`, 200)
 	eventually(t, "an unregistered engine stays", func() (string, bool) { s := services(); return s, !strings.Contains(s, `"asked"`) })
 }
+
+// A server is not ready before an engine of the settings has told where it publishes.
+func TestReadyWaitsForDiscovery(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "conductor.yaml")
+	must.Succeed(t, os.WriteFile(file, []byte("stream: {stale_after: 30s}\nsources:\n- {discover: 'http://127.0.0.1:1', instance_id: late, block_size: 16}\n"), 0o600))
+	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")
+	if status, answer := get(p.url + "/ready"); status != 503 || !strings.Contains(answer, `"late|default|0"`) && !strings.Contains(answer, `"late"`) {
+		t.Errorf("%d %s", status, answer)
+	}
+}

@@ -181,6 +181,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 
 	targets := newTargets(&cfg, c, sockets, allowed, log)
 	registry.MustRegister(targets)
+	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
 	sources := &following{conductor: c, targets: targets}
 	for i, src := range cfg.Sources {
 		if err := sources.register(src, false); err != nil {

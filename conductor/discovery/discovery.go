@@ -109,8 +109,10 @@ type target struct {
 	seen   atomic.Bool // it was worked on
 	queued atomic.Bool // a look waits for a place, or is under way
 	shown  sync.Mutex
-	err    string // guarded by shown
-	counts struct{ addresses, sources int }
+	err    string                           // guarded by shown
+	counts struct{ addresses, sources int } // guarded by shown
+	found  bool                             // it has had a source; guarded by shown
+	began  time.Time
 }
 
 // engine is one address of a target.
@@ -168,7 +170,7 @@ func (m *Manager) Add(t Target, replace bool) error {
 	default:
 		m.end(old)
 	}
-	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[conductor.Key]bool), done: make(chan struct{})}
+	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[conductor.Key]bool), done: make(chan struct{}), began: m.opts.Now()}
 	n.after = m.ending[t.Name()]
 	n.ctx, n.stop = context.WithCancel(m.ctx)
 	m.targets[t.Name()] = n
@@ -361,6 +363,7 @@ func (t *target) show(err error) (news bool) {
 	for _, e := range t.engines {
 		t.counts.sources += len(e.keys)
 	}
+	t.found = t.found || t.counts.sources > 0
 	return news
 }
 

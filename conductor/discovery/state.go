@@ -3,8 +3,12 @@ package discovery
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"kvconductor/conductor"
+	"kvconductor/events/stream"
 )
 
 // State is how far a target has come.
@@ -26,6 +30,25 @@ func (m *Manager) List() (all []State) {
 	slices.SortFunc(all, func(a, b State) int {
 		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Tenant, b.Tenant))
 	})
+	return all
+}
+
+// Unfound returns the targets of the configuration that have no source yet, for as long as waiting
+// for them makes sense: then a server is not ready.
+func (m *Manager) Unfound(patience time.Duration) (all []conductor.SourceState) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range m.targets {
+		t.shown.Lock()
+		if t.Static && t.counts.sources == 0 && !t.found {
+			s := conductor.SourceState{Key: t.Key(), State: stream.Connecting, Reason: "not_discovered"}
+			if m.opts.Now().Sub(t.began) >= patience {
+				s.State = stream.Stale
+			}
+			all = append(all, s)
+		}
+		t.shown.Unlock()
+	}
 	return all
 }
 
