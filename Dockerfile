@@ -18,7 +18,7 @@ COPY --from=build /out/conductor /usr/bin/conductor
 # Snapshots; the rest of the file system may be read-only.
 COPY --from=build --chown=65532:65532 /out/state /var/lib/conductor
 USER 65532:65532
-EXPOSE 13333 8090
+EXPOSE 13333 8090 50051
 VOLUME /var/lib/conductor
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s CMD ["/usr/bin/conductor", "health"]
 STOPSIGNAL SIGTERM
