@@ -211,10 +211,12 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	following := make(chan struct{})
 	go func() {
 		defer close(following)
+		var folder sync.WaitGroup
 		if found != nil {
-			go found.run(ctx)
+			folder.Go(func() { found.run(ctx) })
 		}
 		targets.Run(ctx)
+		folder.Wait()
 	}()
 	defer func() { targets.Close(); <-following }()
 	defer onHangup(loaded.File != "", again, access, log)()

@@ -16,6 +16,7 @@ package discovery
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -110,6 +111,7 @@ type target struct {
 	queued atomic.Bool // a look waits for a place, or is under way
 	shown  sync.Mutex
 	err    string                           // guarded by shown
+	learns bool                             // err is errLearning; guarded by shown
 	counts struct{ addresses, sources int } // guarded by shown
 	found  bool                             // it has had a source; guarded by shown
 	began  time.Time
@@ -358,7 +360,7 @@ func (t *target) show(err error) (news bool) {
 	if err != nil {
 		text = err.Error()
 	}
-	news, t.err = text != "" && text != t.err, text
+	news, t.err, t.learns = text != "" && text != t.err, text, errors.Is(err, errLearning)
 	t.counts.addresses, t.counts.sources = len(t.engines), 0
 	for _, e := range t.engines {
 		t.counts.sources += len(e.keys)

@@ -265,6 +265,9 @@ func TestBlockSizeFromEvents(t *testing.T) {
 	must.Succeed(t, f.m.Add(target, false))
 	until(t, func() bool { return p.Tried() > 0 })
 	f.want()
+	if l := f.m.List(); len(l) != 1 || !l[0].Learning || l[0].Error == "" {
+		t.Errorf("while nothing is published: %+v", l)
+	}
 	stored := streamtest.Batch(1.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(0, []uint64{1}, make([]uint32, 32), 32))
 	until(t, func() bool { return p.Publish(stored) > 0 })
 	f.m.tasks.Wait()

@@ -14,6 +14,9 @@ import (
 	"kvconductor/events/stream"
 )
 
+// errLearning is why an engine that has answered has no source yet.
+var errLearning = errors.New("its block size is not known before its first events")
+
 // watch plans a question about an engine where its sources are dead, or its publisher is
 // another one.
 func (m *Manager) watch(t *target, e *engine, now time.Time) {
@@ -55,7 +58,7 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 	if r.BlockSize == 0 {
 		if r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); r.BlockSize == 0 {
 			m.learn(t, e, found.Ranks[0])
-			return errors.New("its block size is not known before its first events")
+			return errLearning
 		}
 		learned = append(learned, fmt.Sprintf("block size %d", r.BlockSize))
 	}

@@ -16,6 +16,7 @@ type State struct {
 	Target
 	Addresses, Sources int
 	Error              string // of the last look; "" without one
+	Learning           bool   // the error is that the first events have to tell the block size
 }
 
 // List returns the targets, sorted by name.
@@ -24,7 +25,7 @@ func (m *Manager) List() (all []State) {
 	defer m.mu.Unlock()
 	for _, t := range m.targets {
 		t.shown.Lock()
-		all = append(all, State{Target: t.Target, Addresses: t.counts.addresses, Sources: t.counts.sources, Error: t.err})
+		all = append(all, State{Target: t.Target, Addresses: t.counts.addresses, Sources: t.counts.sources, Error: t.err, Learning: t.learns})
 		t.shown.Unlock()
 	}
 	slices.SortFunc(all, func(a, b State) int {
@@ -53,7 +54,7 @@ func (m *Manager) Unfound(patience time.Duration) (all []conductor.SourceState) 
 }
 
 var (
-	descTargets = prometheus.NewDesc("conductor_discovery_targets", "Engines and fleets that are asked where they publish, by state: found, or waiting for an answer.", []string{"state"}, nil)
+	descTargets = prometheus.NewDesc("conductor_discovery_targets", "Engines and fleets that are asked where they publish, by state: found, waiting for an answer, or learning the block size from the first events.", []string{"state"}, nil)
 	descAsked   = prometheus.NewDesc("conductor_discovery_asked_total", "Engines that were asked where they publish, by result.", []string{"result"}, nil)
 )
 
@@ -62,11 +63,14 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) { ch <- descTargets; ch <
 
 // Collect implements prometheus.Collector.
 func (m *Manager) Collect(ch chan<- prometheus.Metric) {
-	states := map[string]int{"found": 0, "waiting": 0}
+	states := map[string]int{"found": 0, "waiting": 0, "learning": 0}
 	for _, s := range m.List() {
-		if s.Sources > 0 && s.Error == "" {
+		switch {
+		case s.Sources > 0 && s.Error == "":
 			states["found"]++
-		} else {
+		case s.Learning:
+			states["learning"]++
+		default:
 			states["waiting"]++
 		}
 	}
