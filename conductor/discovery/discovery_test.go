@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,6 +135,13 @@ func TestDiscoverVLLM(t *testing.T) {
 	f.add("127.0.0.1", nil)
 	// An older vLLM knows no /kv_event_sources: the port is a convention.
 	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
+	var refuses atomic.Bool
+	f.net.At("tcp://127.0.0.1:7001").OnSubscribe = func(context.Context) error {
+		if refuses.Load() {
+			return errors.New("refused")
+		}
+		return nil
+	}
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
 	must.Succeed(t, f.m.Add(Target{URL: "http://127.0.0.1:" + f.port + "/", Registration: conductor.Registration{Instance: "e", BlockSize: 16}}, true))
 	f.m.tasks.Wait()
@@ -142,7 +150,7 @@ func TestDiscoverVLLM(t *testing.T) {
 	asked := f.asked["127.0.0.1"]
 	f.pass(time.Minute)
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7009))
-	f.net.At("tcp://127.0.0.1:7001").OnSubscribe = func(context.Context) error { return errors.New("refused") }
+	refuses.Store(true)
 	f.net.At("tcp://127.0.0.1:7001").Cut()
 	until(t, func() bool {
 		f.pass(time.Second)
@@ -265,9 +273,10 @@ func TestBlockSizeFromEvents(t *testing.T) {
 	must.Succeed(t, f.m.Add(target, false))
 	until(t, func() bool { return p.Tried() > 0 })
 	f.want()
-	if l := f.m.List(); len(l) != 1 || !l[0].Learning || l[0].Error == "" {
-		t.Errorf("while nothing is published: %+v", l)
-	}
+	until(t, func() bool {
+		l := f.m.List()
+		return len(l) == 1 && l[0].Learning && l[0].Error != ""
+	})
 	stored := streamtest.Batch(1.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(0, []uint64{1}, make([]uint32, 32), 32))
 	until(t, func() bool { return p.Publish(stored) > 0 })
 	f.m.tasks.Wait()
