@@ -29,9 +29,9 @@ export function draw() {
   if (s.replicas) {
     cards.push(h("section", { class: "card wide" }, h("h2", null, "Replicas"), s.replicas.length === 0
       ? empty("None", "Peers of dynamo.peers appear here, with what differs.")
-      : h("table", { class: "small" }, h("thead", null, h("tr", null, ["Peer", "State", "Compared", "Differences"].map((n) => h("th", { scope: "col" }, n)))),
+      : h("table", { class: "small" }, h("thead", null, h("tr", null, ["Peer", "State", "Compared", "Differences", "Batches behind"].map((n) => h("th", { scope: "col" }, n)))),
         h("tbody", null, s.replicas.map((p) => h("tr", null, h("td", null, p.peer), h("td", null, p.state, p.error && h("small", null, p.error)), h("td", null, since(p.compared)),
-          h("td", { "data-level": p.differences ? "bad" : null }, int(p.differences))))))));
+          h("td", { "data-level": p.differences ? "bad" : null }, int(p.differences)), h("td", { "data-level": p.behind ? "bad" : null }, int(p.behind))))))));
   }
   fill($("server-body"), h("div", { class: "cards" }, cards));
 }
