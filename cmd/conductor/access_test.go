@@ -305,7 +305,7 @@ func TestForeignTenant(t *testing.T) {
 	if _, answer := askAs(t, "GET", p.url+"/admin/queries", "all-a", "", nil); strings.Contains(answer, id) || strings.Count(answer, `"id"`) != 1 {
 		t.Errorf("/admin/queries: %s", answer)
 	}
-	for _, name := range []string{"engine-b", "of-nobody"} { // a name of b is free in a
+	for _, name := range []string{"engine-b", "of-nobody"} { // tenant a may use the name of an instance of tenant b
 		body := asJSON(map[string]any{"instance_id": name, "endpoint": "tcp://192.0.2.1:1", "model_name": "m", "block_size": 32, "routing_group": "a2"})
 		if status, answer := askAs(t, "POST", p.url+"/dynamo/v1/register", "all-a", "application/json", body); status != http.StatusCreated {
 			t.Errorf("%s: %d %s", name, status, answer)
