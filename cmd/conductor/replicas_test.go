@@ -246,6 +246,9 @@ func (f *liveFleet) alike(when string, a, b *process) {
 				longest = path
 			}
 		})
+		if longest == nil {
+			continue // it cleared its cache last
+		}
 		tokens, _ := json.Marshal(longest)
 		ask := func(p *process) string {
 			var answer map[string]any
