@@ -52,6 +52,7 @@ func TestPage(t *testing.T) {
 	t.Run("token", func(t *testing.T) { testPageToken(t, browser) })
 	t.Run("lost", func(t *testing.T) { testPageLost(t, browser) })
 	t.Run("stories", func(t *testing.T) { testPageStories(t, browser) })
+	t.Run("replica", func(t *testing.T) { testPageReplica(t, browser) })
 	t.Run("axe", func(t *testing.T) { testPageAxe(t, browser, p) })
 }
 
@@ -340,6 +341,24 @@ func testPageStories(t *testing.T, browser context.Context) {
 			t.Errorf("%s: %q is not in %s", s.name, want, card)
 		}
 	}
+	page.close()
+}
+
+// behindPeer is an expression of how many batches the only peer is ahead, as text.
+const behindPeer = `[...document.querySelectorAll("#server-body .card")].find((c) => c.innerText.startsWith("Replicas"))?.querySelector("td:last-child").innerText`
+
+// testPageReplica looks at a replica whose peer has applied more: its row has the finding, its peer
+// the number of batches, until it has caught up.
+func testPageReplica(t *testing.T, browser context.Context) {
+	_, second, road := behindServer(t)
+	page := openTab(t, browser, second.url+"/ui", "light", 1280)
+	page.await("the row has no finding", row("engine")+`.includes("behind")`)
+	page.view("server")
+	page.await("the peer is not ahead", behindPeer+` === "1"`)
+	road.Hold(0)
+	page.await("the peer stays ahead", behindPeer+` === "0"`)
+	page.view("fleet")
+	page.await("the finding stays", `!`+row("engine")+`.includes("behind")`)
 	page.close()
 }
 

@@ -180,28 +180,37 @@ func (s *story) missing(t *testing.T, p *process, doc *apitest.Document) string 
 	return ""
 }
 
-// TestStoryOfReplicaBehind holds the connection of one of two servers to their engine.
-func TestStoryOfReplicaBehind(t *testing.T) {
-	t.Parallel()
-	e := newRuledEngine(t, "engine", 0)
-	first, doc := serveProcess(t, "sources:\n"+explainSource(e, "vLLM", "m", "")), apitest.Load(t)
+// behindServer is the second of two servers of an engine, which has applied a batch less than the
+// first: its road to the engine is held for a while.
+func behindServer(t *testing.T) (e *ruledEngine, second *process, road *proxy.Proxy) {
+	t.Helper()
+	e = newRuledEngine(t, "engine", 0)
+	first := serveProcess(t, "sources:\n"+explainSource(e, "vLLM", "m", ""))
 	e.publish(ruledStored(0, 2))
 	e.settled(first)
 	road, err := proxy.Open(e.pub.Addr().String())
 	must.Succeed(t, err)
 	t.Cleanup(road.Close)
-	second := serveProcess(t, fmt.Sprintf("dynamo: {peers: %q, compare_interval: 200ms}\nsources:\n", first.url)+
+	second = serveProcess(t, fmt.Sprintf("dynamo: {peers: %q, compare_interval: 200ms}\nsources:\n", first.url)+
 		fmt.Sprintf("  - {endpoint: \"tcp://%s\", type: vLLM, modelname: m, instance_id: engine, block_size: %d}\n", road.Addr(), recordedBlock))
 	e.settled(second)
-	road.Hold(time.Second)
+	road.Hold(time.Minute)
 	e.publish(ruledStored(2, 4))
 	e.settled(first)
+	return e, second, road
+}
+
+// TestStoryOfReplicaBehind holds the connection of one of two servers to their engine.
+func TestStoryOfReplicaBehind(t *testing.T) {
+	t.Parallel()
+	e, second, road := behindServer(t)
+	doc := apitest.Load(t)
 	s := story{doctor: "behind", explain: "source_behind", metric: `conductor_source_finding{code="behind",dp_rank="0",instance_id="engine",tenant_id="default"} 1`}
 	eventually(t, "the operator does not see it", func() (string, bool) {
-		road.Hold(time.Second)
 		missing := s.missing(t, second, doc)
 		return missing, missing == ""
 	})
+	road.Hold(0)
 	e.settled(second)
 	eventually(t, "the finding stays", func() (string, bool) {
 		_, metrics := get(second.url + "/metrics")

@@ -23,7 +23,8 @@ type Proxy struct {
 
 	mu     sync.Mutex
 	target string
-	held   time.Time // nothing passes until then
+	held   time.Time     // nothing passes until then
+	moved  chan struct{} // closed when held changes
 	spoil  func() Spoil
 	open   map[net.Conn]bool
 	closed bool
@@ -35,7 +36,7 @@ func Open(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{listener: l, target: target, open: make(map[net.Conn]bool)}
+	p := &Proxy{listener: l, target: target, open: make(map[net.Conn]bool), moved: make(chan struct{})}
 	p.tasks.Go(p.accept)
 	return p, nil
 }
@@ -60,11 +61,30 @@ func (p *Proxy) Turn(target string) {
 	p.Cut()
 }
 
-// Hold lets nothing pass for a while; it arrives afterwards.
+// Hold lets nothing pass for a while from now on; it arrives afterwards. Another call moves
+// the end, also for what waits.
 func (p *Proxy) Hold(d time.Duration) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.held = time.Now().Add(d)
-	p.mu.Unlock()
+	close(p.moved)
+	p.moved = make(chan struct{})
+}
+
+// await returns once nothing is held.
+func (p *Proxy) await() {
+	for {
+		p.mu.Lock()
+		left, moved := time.Until(p.held), p.moved
+		p.mu.Unlock()
+		if left <= 0 {
+			return
+		}
+		select {
+		case <-time.After(left):
+		case <-moved:
+		}
+	}
 }
 
 // Spoil asks f about each new connection, nil about none.
@@ -80,6 +100,7 @@ func (p *Proxy) Close() {
 	p.closed = true
 	p.mu.Unlock()
 	p.listener.Close()
+	p.Hold(0)
 	p.Cut()
 	p.tasks.Wait()
 }
@@ -151,12 +172,7 @@ func (p *Proxy) pump(dst, src net.Conn, limit int, swallow bool) {
 		if err != nil {
 			return
 		}
-		p.mu.Lock()
-		held := time.Until(p.held)
-		p.mu.Unlock()
-		if held > 0 {
-			<-time.After(held)
-		}
+		p.await()
 		if swallow {
 			continue
 		}
