@@ -28,7 +28,7 @@ const (
 // errTooManyWatches says that a bound of Watches is reached.
 var errTooManyWatches = errors.New("too many watches")
 
-// Watches bounds the calls of Watch that are open, over all servers. A nil Watches is no bound. It
+// Watches bounds the calls of Watch and of Exchange that are open, over all servers. A nil Watches is no bound. It
 // is a prometheus.Collector.
 type Watches struct {
 	mu      sync.Mutex
@@ -91,7 +91,7 @@ func (w *Watches) noteAnswer() {
 }
 
 var (
-	descWatches = prometheus.NewDesc("conductor_grpc_watches", "Open calls of Watch.", nil, nil)
+	descWatches = prometheus.NewDesc("conductor_grpc_watches", "Open long calls: those of Watch, Subscribe and Publish.", nil, nil)
 	descAnswers = prometheus.NewDesc("conductor_grpc_watch_answers_total", "Answers that calls of Watch have sent.", nil, nil)
 )
 
