@@ -118,7 +118,7 @@ var table = []room{
 
 	// What dialects share of gRPC, and the service of our own. The generated code of api/ knows nothing of us.
 	{dir: "api", modules: []string{grpc, protobuf}},
-	{dir: "conductor/rpc", rooms: []string{"api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/rpc", rooms: []string{"fair", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.
 	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},
 

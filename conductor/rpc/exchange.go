@@ -99,11 +99,11 @@ func exchange[In, Out any](ctx context.Context, s *Server, caller *access.Caller
 	}
 	defer held()
 	flow := caller.Flow()
-	if err := s.opts.Admission.Enter(ctx, flow); err != nil {
-		return nil, sent, statusOf(err)
-	}
-	defer s.opts.Admission.Leave(flow)
-	if out, err = answer(caller.View(s.opts.Conductor), in); err != nil {
+	err = s.placed(ctx, flow, func() (err error) {
+		out, err = answer(caller.View(s.opts.Conductor), in)
+		return err
+	})
+	if err != nil {
 		return nil, sent, statusOf(err)
 	}
 	release, err := s.opts.Budget.Reserve(flow.Name, int64(proto.Size(any(out).(proto.Message))))
