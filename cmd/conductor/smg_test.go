@@ -122,7 +122,7 @@ func TestRadixIndex(t *testing.T) {
 				want["http://"+strings.TrimPrefix(name, "http://")] = row.Longest / recordedBlock
 			}
 		}
-		longest := uint64(depth)
+		longest := uint32(depth)
 		for _, s := range exchanged(t, stream, q).Scores {
 			if s.MatchedBlocks > longest || s.TotalBlocks == 0 || !s.EventFed || len(s.Intervals) != 1 || s.Intervals[0].Start != 0 || s.Intervals[0].End != s.MatchedBlocks {
 				t.Errorf("query %d: %v", i, s)

@@ -73,7 +73,7 @@ func (x *Index) match(view conductor.View, in *pb.Query) (*pb.Match, error) {
 	}
 	out := &pb.Match{QueryId: in.QueryId, Scores: make([]*pb.HolderScore, len(holders))}
 	for i, h := range holders {
-		matched := uint64(h.Blocks)
+		matched := uint32(h.Blocks)
 		out.Scores[i] = &pb.HolderScore{
 			Holder: h.Address, MatchedBlocks: matched, TotalBlocks: uint64(h.Held), EventFed: true,
 			Intervals: []*pb.Interval{{End: matched}},

@@ -253,7 +253,7 @@ func (x *Match) GetScores() []*HolderScore {
 type HolderScore struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"` // the URL of the worker
-	MatchedBlocks uint64                 `protobuf:"varint,2,opt,name=matched_blocks,json=matchedBlocks,proto3" json:"matched_blocks,omitempty"`
+	MatchedBlocks uint32                 `protobuf:"varint,2,opt,name=matched_blocks,json=matchedBlocks,proto3" json:"matched_blocks,omitempty"`
 	TotalBlocks   uint64                 `protobuf:"varint,3,opt,name=total_blocks,json=totalBlocks,proto3" json:"total_blocks,omitempty"` // on the devices of the holder
 	EventFed      bool                   `protobuf:"varint,4,opt,name=event_fed,json=eventFed,proto3" json:"event_fed,omitempty"`
 	Intervals     []*Interval            `protobuf:"bytes,5,rep,name=intervals,proto3" json:"intervals,omitempty"`
@@ -298,7 +298,7 @@ func (x *HolderScore) GetHolder() string {
 	return ""
 }
 
-func (x *HolderScore) GetMatchedBlocks() uint64 {
+func (x *HolderScore) GetMatchedBlocks() uint32 {
 	if x != nil {
 		return x.MatchedBlocks
 	}
@@ -328,8 +328,8 @@ func (x *HolderScore) GetIntervals() []*Interval {
 
 type Interval struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Start         uint64                 `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"`
-	End           uint64                 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"` // behind the last block
+	Start         uint32                 `protobuf:"varint,1,opt,name=start,proto3" json:"start,omitempty"`
+	End           uint32                 `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"` // behind the last block
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -364,14 +364,14 @@ func (*Interval) Descriptor() ([]byte, []int) {
 	return file_radixindex_v1_radix_index_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *Interval) GetStart() uint64 {
+func (x *Interval) GetStart() uint32 {
 	if x != nil {
 		return x.Start
 	}
 	return 0
 }
 
-func (x *Interval) GetEnd() uint64 {
+func (x *Interval) GetEnd() uint32 {
 	if x != nil {
 		return x.End
 	}
@@ -520,13 +520,13 @@ const file_radixindex_v1_radix_index_proto_rawDesc = "" +
 	"\x06scores\x18\x02 \x03(\v2\x18.radix_index.HolderScoreR\x06scores\"\xc1\x01\n" +
 	"\vHolderScore\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12%\n" +
-	"\x0ematched_blocks\x18\x02 \x01(\x04R\rmatchedBlocks\x12!\n" +
+	"\x0ematched_blocks\x18\x02 \x01(\rR\rmatchedBlocks\x12!\n" +
 	"\ftotal_blocks\x18\x03 \x01(\x04R\vtotalBlocks\x12\x1b\n" +
 	"\tevent_fed\x18\x04 \x01(\bR\beventFed\x123\n" +
 	"\tintervals\x18\x05 \x03(\v2\x15.radix_index.IntervalR\tintervals\"2\n" +
 	"\bInterval\x12\x14\n" +
-	"\x05start\x18\x01 \x01(\x04R\x05start\x12\x10\n" +
-	"\x03end\x18\x02 \x01(\x04R\x03end\"H\n" +
+	"\x05start\x18\x01 \x01(\rR\x05start\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\rR\x03end\"H\n" +
 	"\x06Update\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
