@@ -118,7 +118,7 @@ var table = []room{
 
 	// What dialects share of gRPC, and the service of our own. The generated code of api/ knows nothing of us.
 	{dir: "api", modules: []string{grpc, protobuf}},
-	{dir: "conductor/rpc", rooms: []string{"api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/rpc", rooms: []string{"fair", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.
 	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},
 
@@ -135,6 +135,7 @@ var table = []room{
 	// Code to copy: it knows what authors of routers know.
 	{dir: "examples/router", rooms: []string{"client"}},
 	{dir: "compat/sglang", rooms: []string{"api/kvindexer/v1", "conductor", "conductor/access"}, modules: []string{grpc}, not: []string{"flag", "os", "net/http"}},
+	{dir: "compat/smg", rooms: []string{"api/radixindex/v1", "conductor", "conductor/rpc"}, modules: []string{grpc}, not: []string{"flag", "os", "net/http"}},
 	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/..."}, modules: []string{msgpack, zmq4, zerolog}},

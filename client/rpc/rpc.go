@@ -10,8 +10,10 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"google.golang.org/grpc"
@@ -92,6 +94,48 @@ func (c *Client) Query(ctx context.Context, q client.Query) (client.Rows, error)
 	return rowsOf(answer), nil
 }
 
+// QueryBatch asks up to 256 queries at once and returns as many answers, in order. Err of an answer
+// is a *client.Error with status 400, 403 if the client may not see the tenant. Queries may have SeqHashes.
+func (c *Client) QueryBatch(ctx context.Context, all []client.Query) ([]client.BatchAnswer, error) {
+	ctx, err := c.authorized(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in := &pb.QueryBatchRequest{Queries: make([]*pb.QueryRequest, len(all))}
+	for i, q := range all {
+		in.Queries[i] = requestOf(q)
+	}
+	answer, err := c.conductor.QueryBatch(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	if len(answer.Answers) != len(all) {
+		return nil, fmt.Errorf("conductor: %d answers to %d queries", len(answer.Answers), len(all))
+	}
+	out := make([]client.BatchAnswer, len(all))
+	for i, a := range answer.Answers {
+		if refused := a.GetError(); refused != nil {
+			out[i].Err = errorOf(refused)
+		} else {
+			out[i].Rows = rowsOf(a.GetResponse())
+		}
+	}
+	return out, nil
+}
+
+// statuses are the statuses of HTTP for the reasons that are no bad input.
+var statuses = map[string]int{"forbidden": http.StatusForbidden, "internal": http.StatusInternalServerError}
+
+// errorOf returns the error of one query of a batch.
+func errorOf(refused *pb.Error) *client.Error {
+	e := &client.Error{Status: cmp.Or(statuses[refused.Reason], http.StatusBadRequest), Message: refused.Message, Reason: refused.Reason, Field: refused.Field}
+	if refused.Index != nil {
+		index := int(*refused.Index)
+		e.Index = &index
+	}
+	return e
+}
+
 // Watch calls use with the rows of a query, and with those of the moment when they have changed, at
 // most once an interval. It returns when the stream or ctx ends, or with the error of use.
 func (c *Client) Watch(ctx context.Context, q client.Query, interval time.Duration, use func(client.Rows) error) error {
@@ -145,13 +189,13 @@ func requestOf(q client.Query) *pb.QueryRequest {
 // rowsOf returns rows as answers over HTTP have them: pools are those of every row.
 func rowsOf(answer *pb.QueryResponse) (rows client.Rows) {
 	var pools map[string]client.Source
-	for _, p := range answer.Pools {
+	for _, p := range answer.GetPools() {
 		if pools == nil {
 			pools = make(map[string]client.Source)
 		}
 		pools[p.Key] = sourceOf(p)
 	}
-	for _, a := range answer.Rows {
+	for _, a := range answer.GetRows() {
 		row := client.Row{
 			Instance: a.InstanceId, Longest: int(a.LongestMatched), Media: make(map[string]int),
 			Window: int(a.Window), Truncated: answer.Truncated, Pools: pools,

@@ -198,6 +198,47 @@ func indexerAnswers(p *process, byHash bool) answers {
 	}
 }
 
+// tieredAnswers asks as a router with a remote indexer does, which adds the tiers up.
+func tieredAnswers(p *process) answers {
+	return func(t *testing.T, path []int) map[int][3]int {
+		t.Helper()
+		type hits = [][2]json.RawMessage // worker, blocks
+		var answer struct {
+			Size   int `json:"block_size"`
+			Tiered struct {
+				Device struct{ Scores hits }
+				Lower  [][2]json.RawMessage `json:"lower_tier"` // tier, hits
+			}
+		}
+		decode(t, post(t, p.url+"/query_tiered_by_hash", followerBody(path, true), 200), &answer)
+		all := make(map[int][3]int)
+		add := func(found hits, from int) {
+			for _, hit := range found {
+				var who struct {
+					Worker int `json:"worker_id"`
+				}
+				var blocks int
+				decode(t, string(hit[0]), &who)
+				decode(t, string(hit[1]), &blocks)
+				reach := all[who.Worker]
+				for tier := from; tier < len(reach); tier++ {
+					reach[tier] += blocks * answer.Size
+				}
+				all[who.Worker] = reach
+			}
+		}
+		add(answer.Tiered.Device.Scores, 0)
+		for _, tier := range answer.Tiered.Lower {
+			var name string
+			var found struct{ Hits hits }
+			decode(t, string(tier[0]), &name)
+			decode(t, string(tier[1]), &found)
+			add(found.Hits, map[string]int{"host_pinned": 1, "disk": 2}[name])
+		}
+		return all
+	}
+}
+
 // selectorAnswers asks Dynamo's selection service.
 func selectorAnswers(p *process) answers {
 	return func(t *testing.T, path []int) map[int][3]int {
@@ -297,7 +338,7 @@ func TestDynamoFollowers(t *testing.T) {
 	}
 	f.caughtUp(ours)
 
-	servers := map[string]answers{"ours": indexerAnswers(ours, false), "ours, by hash": indexerAnswers(ours, true)}
+	servers := map[string]answers{"ours": indexerAnswers(ours, false), "ours, by hash": indexerAnswers(ours, true), "ours, tiered": tieredAnswers(ours)}
 	var indexers []*process
 	for _, threads := range []string{"1", "4"} {
 		p := dynamoProcess(t, "dynamo.indexer", "--threads", threads, "--peers", ours.url)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,7 +85,8 @@ func inTime(t *testing.T) context.Context {
 var rpcMatrix = map[string]string{
 	"/kvconductor.v1.Conductor/Query": "query", "/kvconductor.v1.Conductor/QueryBatch": "query", "/kvconductor.v1.Conductor/Watch": "query",
 	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix": "query",
-	"/grpc.health.v1.Health/Check":                   "open", "/grpc.health.v1.Health/List": "open", "/grpc.health.v1.Health/Watch": "open",
+	"/radix_index.RadixIndex/Subscribe":              "query", "/radix_index.RadixIndex/Publish": "query",
+	"/grpc.health.v1.Health/Check": "open", "/grpc.health.v1.Health/List": "open", "/grpc.health.v1.Health/Watch": "open",
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": "open", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "open",
 }
 
@@ -94,7 +94,9 @@ var rpcMatrix = map[string]string{
 func methodsOf() []string {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
-	return grpcServer(c, config.SGLangDialect{}, rpc.Options{Conductor: c, Metrics: rpc.NewMetrics(nil), Log: zerolog.Nop()}).Methods()
+	cfg := config.Default()
+	cfg.Experimental.RadixIndex = true
+	return grpcServer(c, &cfg, rpc.Options{Conductor: c, Metrics: rpc.NewMetrics(nil), Log: zerolog.Nop()}).Methods()
 }
 
 // TestRolesOfCalls holds every method of every service against the matrix, for a client of each
@@ -106,12 +108,12 @@ func TestRolesOfCalls(t *testing.T) {
 	for _, r := range roles {
 		entries = append(entries, r+" "+r+" '*'", r+"-b "+r+" b")
 	}
-	_, address := grpcProcess(t, "auth: {file: "+credentialsFile(t, entries...)+"}\n")
+	_, address := grpcProcess(t, "experimental: {radix_index: true}\nauth: {file: "+credentialsFile(t, entries...)+"}\n")
 	methods := methodsOf()
 	if len(methods) != len(rpcMatrix) {
 		t.Errorf("the server has %d methods, the matrix %d", len(methods), len(rpcMatrix))
 	}
-	for _, token := range append([]string{"", "wrong"}, append(slices.Clone(roles), "query-b", "register-b", "metrics-b", "peer-b", "admin-b")...) {
+	for _, token := range append(append([]string{""}, roles...), "query-b", "register-b", "metrics-b", "peer-b", "admin-b", "wrong") {
 		conn := dialed(t, address, token, nil)
 		for _, method := range methods {
 			role, known := rpcMatrix[method]
@@ -129,6 +131,9 @@ func TestRolesOfCalls(t *testing.T) {
 				want = codes.PermissionDenied
 			}
 			code, text := codeOf(inTime(t), conn, method)
+			if token == "wrong" && code == codes.ResourceExhausted {
+				code = codes.Unauthenticated // after ten of them, hence last
+			}
 			if refused := code == codes.Unauthenticated || code == codes.PermissionDenied; refused != (want != codes.OK) || want != codes.OK && code != want {
 				t.Errorf("%s as %q: %s %s, want %s", method, token, code, text, want)
 			}

@@ -26,6 +26,7 @@ import (
 	"kvconductor/compat/dynamo"
 	"kvconductor/compat/mooncake"
 	"kvconductor/compat/sglang"
+	"kvconductor/compat/smg"
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	conductorhttp "kvconductor/conductor/http"
@@ -250,7 +251,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		if root != config.GRPC {
 			return nil
 		}
-		return grpcServer(c, cfg.SGLang, rpc.Options{
+		return grpcServer(c, &cfg, rpc.Options{
 			Conductor: c, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Idle: cfg.Limits.IdleTimeout,
 			Admission: places, Budget: budget, Watches: watches, Guard: entry.Guard, TLS: web.TLS,
 			Ready: func() bool { return c.Ready().Ready && !web.Draining() }, Metrics: calls, Log: log,
@@ -370,9 +371,12 @@ func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conduc
 }
 
 // grpcServer returns the server of a listener of gRPC, with the services of all dialects.
-func grpcServer(c *conductor.Conductor, cfg config.SGLangDialect, opts rpc.Options) *rpc.Server {
+func grpcServer(c *conductor.Conductor, cfg *config.Config, opts rpc.Options) *rpc.Server {
 	s := rpc.NewServer(opts)
-	s.Register(sglang.Desc, sglang.New(sglang.Config{Conductor: c, MaxTokens: opts.MaxTokens, Model: cfg.Model}), sglang.Crash)
+	s.Register(sglang.Desc, sglang.New(sglang.Config{Conductor: c, MaxTokens: opts.MaxTokens, Model: cfg.SGLang.Model}), sglang.Crash)
+	if cfg.Experimental.RadixIndex {
+		smg.Register(s, smg.Config{MaxTokens: opts.MaxTokens})
+	}
 	return s
 }
 

@@ -105,6 +105,19 @@ func (c *Caller) Flow() fair.Flow { return fair.Flow{Name: c.flow, Weight: c.cli
 // View returns a Conductor as the caller sees it.
 func (c *Caller) View(of *conductor.Conductor) conductor.View { return of.For(c.client.reader()) }
 
+// Count counts a message of a long call as a request. It returns an error if that is beyond a limit
+// of the client.
+func (c *Caller) Count() error {
+	if c.guard == nil {
+		return nil
+	}
+	if why := c.policy.limits.takeCall(c.flow); why != nil {
+		c.guard.refused.WithLabelValues(why.reason).Inc()
+		return why
+	}
+	return nil
+}
+
 // Charge counts the bytes of a message.
 func (c *Caller) Charge(bytes int) {
 	if c.guard != nil && c.policy.limits.bytes != nil && !c.rule.open {

@@ -67,6 +67,8 @@ var calls = map[string]rule{
 	"/kvconductor.v1.Conductor/QueryBatch":                           {role: Query},
 	"/kvconductor.v1.Conductor/Watch":                                {role: Query},
 	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix":                 {role: Query},
+	"/radix_index.RadixIndex/Subscribe":                              {role: Query},
+	"/radix_index.RadixIndex/Publish":                                {role: Query},
 	"/grpc.health.v1.Health/Check":                                   {open: true},
 	"/grpc.health.v1.Health/List":                                    {open: true},
 	"/grpc.health.v1.Health/Watch":                                   {open: true},

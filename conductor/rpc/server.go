@@ -41,6 +41,7 @@ import (
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/stage"
+	"kvconductor/fair"
 )
 
 // Options configures a Server.
@@ -219,17 +220,26 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	defer held()
 	flow := caller.Flow()
 	clock.Enter(stage.Admit)
-	if err := s.opts.Admission.Enter(ctx, flow); err != nil {
-		return nil, statusOf(err)
-	}
-	clock.Enter(stage.Parse)
-	answer, err = handle(ctx, req)
-	s.opts.Admission.Leave(flow)
-	clock.Enter(stage.Send)
+	err = s.placed(ctx, flow, func() error {
+		clock.Enter(stage.Parse)
+		defer clock.Enter(stage.Send)
+		answer, err = handle(ctx, req)
+		return err
+	})
 	if err != nil {
 		return nil, statusOf(err)
 	}
 	return answer, s.opts.Metrics.hold(ctx, s.opts.Budget, flow.Name, proto.Size(answer.(proto.Message)))
+}
+
+// placed runs work within a place among all queries. It returns the error of work, or
+// server.ErrBusy.
+func (s *Server) placed(ctx context.Context, flow fair.Flow, work func() error) error {
+	if err := s.opts.Admission.Enter(ctx, flow); err != nil {
+		return err
+	}
+	defer s.opts.Admission.Leave(flow)
+	return work()
 }
 
 // reserve takes memory for the message of a call.

@@ -28,7 +28,7 @@ const (
 // errTooManyWatches says that a bound of Watches is reached.
 var errTooManyWatches = errors.New("too many watches")
 
-// Watches bounds the calls of Watch that are open, over all servers. A nil Watches is no bound. It
+// Watches bounds the calls of Watch and of Exchange that are open, over all servers. A nil Watches is no bound. It
 // is a prometheus.Collector.
 type Watches struct {
 	mu      sync.Mutex
@@ -91,7 +91,7 @@ func (w *Watches) noteAnswer() {
 }
 
 var (
-	descWatches = prometheus.NewDesc("conductor_grpc_watches", "Open calls of Watch.", nil, nil)
+	descWatches = prometheus.NewDesc("conductor_grpc_watches", "Open long calls: those of Watch, Subscribe and Publish.", nil, nil)
 	descAnswers = prometheus.NewDesc("conductor_grpc_watch_answers_total", "Answers that calls of Watch have sent.", nil, nil)
 )
 
@@ -205,13 +205,13 @@ func (w *watch) wait(ctx context.Context, changed <-chan struct{}, passed <-chan
 // look asks within a place, and sends the answer if it is another than the one before. busy says
 // that there was no place.
 func (w *watch) look(ctx context.Context, view conductor.View) (busy bool, err error) {
-	flow := w.caller.Flow()
-	if err := w.opts.Admission.Enter(ctx, flow); err != nil {
-		return errors.Is(err, server.ErrBusy) && ctx.Err() == nil, ctx.Err()
-	}
 	var out *pb.QueryResponse
-	err = view.Answer(w.query, func(ans *conductor.Answer) { out = answerOf(ans) })
-	w.opts.Admission.Leave(flow)
+	err = w.placed(ctx, w.caller.Flow(), func() error {
+		return view.Answer(w.query, func(ans *conductor.Answer) { out = answerOf(ans) })
+	})
+	if errors.Is(err, server.ErrBusy) {
+		return ctx.Err() == nil, ctx.Err()
+	}
 	if err != nil {
 		return false, err
 	}

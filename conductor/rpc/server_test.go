@@ -1,0 +1,34 @@
+package rpc
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "kvconductor/api/kvconductor/v1"
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+)
+
+// TestPanicGivesPlaceBack holds that a broken invariant costs one call, not a place of all queries.
+func TestPanicGivesPlaceBack(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	_, err := r.server.unary(ctx, prompt(1), &grpc.UnaryServerInfo{FullMethod: "/kvconductor.v1.Conductor/Query"}, func(context.Context, any) (any, error) { panic("BUG: a test") })
+	if status.Code(err) != codes.Internal {
+		t.Errorf("the call ends with %v", err)
+	}
+	func() {
+		defer func() { recover() }()
+		exchange(ctx, r.server, access.CallerOf(ctx), prompt(1), func(conductor.View, *pb.QueryRequest) (*pb.QueryResponse, error) { panic("BUG: a test") })
+	}()
+	if st := r.places.Stats(); st.Inside != 0 {
+		t.Errorf("%d places are taken", st.Inside)
+	}
+	if _, err := r.client.Query(ctx, prompt(1)); err != nil {
+		t.Errorf("the next call: %v", err)
+	}
+}
