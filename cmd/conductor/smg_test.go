@@ -177,10 +177,19 @@ func TestRadixIndex(t *testing.T) {
 		}
 	}
 
+	// Blocks have no bytes, which ends no stream.
+	bytes := radixQuery(7, recordedTokens(2))
+	bytes.Keyspace.SymbolKind = pb.SymbolKind_SYMBOL_KIND_BYTES
+	mixed, err := pb.NewRadixIndexClient(conn).Subscribe(ctx)
+	must.Succeed(t, err)
+	if got := exchanged(t, mixed, bytes); len(got.Scores) > 0 {
+		t.Errorf("of bytes: %v", got)
+	}
+	exchanged(t, mixed, radixQuery(8, recordedTokens(2)))
+
 	// Other hashes end the stream.
 	for _, wrong := range []func(*pb.Query){
 		func(q *pb.Query) { q.Keyspace.HashScheme = 2 },
-		func(q *pb.Query) { q.Keyspace.SymbolKind = pb.SymbolKind_SYMBOL_KIND_BYTES },
 		func(q *pb.Query) { q.Keyspace.SymbolKind = 9 },
 	} {
 		stream, err := pb.NewRadixIndexClient(conn).Subscribe(ctx)

@@ -58,8 +58,13 @@ func ack(in *pb.Update) *pb.PublishAck {
 // match answers a query.
 func (x *Index) match(view conductor.View, in *pb.Query) (*pb.Match, error) {
 	space := in.GetKeyspace()
-	if kind := space.GetSymbolKind(); kind != pb.SymbolKind_SYMBOL_KIND_UNSPECIFIED && kind != pb.SymbolKind_SYMBOL_KIND_TOKENS {
-		return nil, status.Errorf(codes.FailedPrecondition, "keyspace.symbol_kind: blocks of engines consist of tokens, got %s", kind)
+	switch kind := space.GetSymbolKind(); kind {
+	case pb.SymbolKind_SYMBOL_KIND_UNSPECIFIED, pb.SymbolKind_SYMBOL_KIND_TOKENS:
+	case pb.SymbolKind_SYMBOL_KIND_BYTES:
+		// Of a request in raw text, on the stream of those in tokens: blocks of engines have no bytes.
+		return &pb.Match{QueryId: in.QueryId}, nil
+	default:
+		return nil, status.Errorf(codes.FailedPrecondition, "keyspace.symbol_kind: must be TOKENS or BYTES, got %s", kind)
 	}
 	if scheme := space.GetHashScheme(); scheme != 0 && scheme != localHashes {
 		return nil, status.Errorf(codes.FailedPrecondition, "keyspace.hash_scheme: the index has hashes of scheme %d, got %d", localHashes, scheme)
