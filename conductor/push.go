@@ -63,7 +63,7 @@ func (v View) PushLMCache(b *lmcache.Batch) (Pushed, error) {
 	}
 	p := Pushed{lmcache.Applied, len(b.Entries)}
 	for i, h := range v.conductor.pushes.of(v.reader.Tenants.Has) {
-		outcome, unclaimed := h.Push(b)
+		outcome, unclaimed := h.Push(b, v.conductor.now())
 		if i == 0 || outcome > p.Outcome {
 			p.Outcome = outcome
 		}

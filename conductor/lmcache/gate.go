@@ -1,7 +1,15 @@
 package lmcache
 
-// MaxInstances bounds the instances of a tenant that are followed.
-const MaxInstances = 1 << 14
+import "time"
+
+const (
+	// MaxInstances bounds the instances of a tenant that are followed.
+	MaxInstances = 1 << 14
+	// forgetAfter is how long an instance without a source of its own is remembered.
+	forgetAfter = time.Hour
+	// sweepEvery is how often the gate looks for instances to forget.
+	sweepEvery = time.Minute
+)
 
 // Outcome is what became of a batch.
 type Outcome uint8
@@ -20,10 +28,16 @@ const (
 )
 
 // gate lets each batch of an instance pass once, and notices restarts and holes.
-type gate struct{ cursors map[string]*cursor }
+type gate struct {
+	cursors map[string]*cursor
+	swept   time.Time
+}
 
 // cursor is how far an instance has come.
-type cursor struct{ incarnation, seq uint64 }
+type cursor struct {
+	incarnation, seq uint64
+	heard            time.Time // when its last batch came
+}
 
 // admission is what a batch says about the batches before it.
 type admission struct {
@@ -34,14 +48,33 @@ type admission struct {
 	hole    bool // batches before it are missing
 }
 
+// forget drops the cursors of instances that were not heard of for forgetAfter, unless keep says
+// otherwise. It returns their names.
+func (g *gate) forget(now time.Time, keep func(instance string) bool) (gone []string) {
+	if now.Sub(g.swept) < sweepEvery {
+		return nil
+	}
+	g.swept = now
+	for instance, at := range g.cursors {
+		if now.Sub(at.heard) >= forgetAfter && !keep(instance) {
+			delete(g.cursors, instance)
+			gone = append(gone, instance)
+		}
+	}
+	return gone
+}
+
 // admit moves the cursor of an instance to a batch.
-func (g *gate) admit(b *Batch) (a admission) {
+func (g *gate) admit(b *Batch, now time.Time) (a admission) {
 	at := g.cursors[b.Instance]
+	if at != nil {
+		at.heard = now
+	}
 	switch {
 	case at == nil && len(g.cursors) >= MaxInstances:
 		return admission{outcome: Refused}
 	case at == nil:
-		at = &cursor{incarnation: b.Incarnation}
+		at = &cursor{incarnation: b.Incarnation, heard: now}
 		if g.cursors == nil {
 			g.cursors = make(map[string]*cursor)
 		}
@@ -50,7 +83,7 @@ func (g *gate) admit(b *Batch) (a admission) {
 	case b.Incarnation < at.incarnation:
 		return admission{outcome: Stale}
 	case b.Incarnation > at.incarnation:
-		*at = cursor{incarnation: b.Incarnation}
+		*at = cursor{incarnation: b.Incarnation, heard: now}
 		a.fence = true
 		a.hole = b.Seq > 1
 	case b.Seq <= at.seq:

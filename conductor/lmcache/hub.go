@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // claim is what a feed hears of.
@@ -106,11 +107,12 @@ func (h *Hub) concerned(instance string) (all []*Feed) {
 }
 
 // Push applies a batch. It returns how many of its entries no source is registered for.
-func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
+func (h *Hub) Push(b *Batch, now time.Time) (outcome Outcome, unclaimed int) {
 	h.turn.Lock()
 	defer h.turn.Unlock()
 	defer h.forgetGone()
-	a := h.gate.admit(b)
+	h.forgetInstances(now)
+	a := h.gate.admit(b, now)
 	if a.outcome != Applied {
 		return a.outcome, 0
 	}
@@ -161,6 +163,36 @@ func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
 		c.places.announceAgain(b.Time)
 	}
 	return Applied, unclaimed
+}
+
+// forgetInstances forgets instances that are gone. One that has a source stays: its next batch
+// says whether it was restarted. turn is held.
+func (h *Hub) forgetInstances(now time.Time) {
+	gone := h.gate.forget(now, h.emits)
+	if len(gone) == 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, feeds := range h.feeds {
+		for _, f := range feeds {
+			for _, instance := range gone {
+				delete(f.sent, instance)
+			}
+		}
+	}
+}
+
+// emits reports whether a source follows an instance.
+func (h *Hub) emits(instance string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for at := range h.feeds {
+		if at.emitter == instance {
+			return true
+		}
+	}
+	return false
 }
 
 // chainsOf returns the chains of a model. A source has a model, so they are bounded.

@@ -23,6 +23,7 @@ type heard struct {
 	parents map[uint64]string          // printed parent and first token of stored blocks
 	trust   string
 	drops   map[string]int
+	clears  int
 	paused  bool
 	broken  bool
 }
@@ -59,6 +60,7 @@ func (h *heard) Apply(payload []byte) bool {
 			delete(at, e.Hashes[0])
 		case events.Cleared:
 			clear(at)
+			h.clears++
 		}
 	}
 	return true
@@ -167,7 +169,7 @@ func TestModel(t *testing.T) {
 					want = Duplicate
 				}
 				// After a restart the gate learns of the new incarnation with its first batch.
-				if got, _ := hub.Push(&old); got != want && at.seq > 0 {
+				if got, _ := hub.Push(&old, monday); got != want && at.seq > 0 {
 					t.Fatalf("seed %d, step %d: batch %d of %d again is %s, want %s", seed, step, old.Seq, old.Incarnation, got, want)
 				}
 				continue
@@ -211,7 +213,7 @@ func TestModel(t *testing.T) {
 			if fault != nil || len(bad) > 0 {
 				t.Fatalf("seed %d: %v %v", seed, fault, bad)
 			}
-			if got, unclaimed := hub.Push(&parsed); got != Applied || unclaimed > 0 {
+			if got, unclaimed := hub.Push(&parsed, monday); got != Applied || unclaimed > 0 {
 				t.Fatalf("seed %d, step %d: %s, %d unclaimed", seed, step, got, unclaimed)
 			}
 			sent = append(sent, parsed)
