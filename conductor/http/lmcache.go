@@ -72,7 +72,7 @@ func (a *api) lmcacheEvents(g *gin.Context) (any, error) {
 			row.add(i, fault)
 			continue
 		}
-		p, err := view.PushLMCache(&b)
+		p, err := view.PushLMCache(g.Request.Context(), &b)
 		if err != nil {
 			return nil, err
 		}

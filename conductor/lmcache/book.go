@@ -125,6 +125,16 @@ func (b *book) forget(at chunkID, c *chunk) {
 	delete(b.chunks, at)
 }
 
+// holds reports whether a chunk is whole on a tier.
+func (b *book) holds(n chunkName) bool {
+	for _, tier := range []string{host, storage} {
+		if c := b.chunks[chunkID{tier, n.salt, n.hash}]; c != nil && c.whole > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // placeOf returns the place of a chunk on a backend, nil if there is none.
 func (c *chunk) placeOf(backend string, world int) *place {
 	for i := range c.places {

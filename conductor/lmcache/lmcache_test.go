@@ -52,7 +52,7 @@ func TestInstancesAreForgotten(t *testing.T) {
 		if instance == "own" {
 			b.Tier, b.Shared = host, false
 		}
-		if got, _ := hub.Push(&b, now); got != want {
+		if got, _, _ := hub.Push(t.Context(), &b, now); got != want {
 			t.Errorf("batch %d of %s is %s, want %s", seq, instance, got, want)
 		}
 	}
@@ -150,12 +150,12 @@ func TestBookBudget(t *testing.T) {
 	f := NewFeed("n", "m", to, 4096)
 	hub.Add(f)
 	chunks := newPrompt(nil, 0, 40).chunks
-	hub.Push(&Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "dram", Entries: chunks}, monday)
+	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "dram", Entries: chunks}, monday)
 	held := len(to.blocks[mediumHost])
 	if held == 0 || held == 40 || to.drops[dropBudget] != 40-held {
 		t.Fatalf("%d chunks are held, %v dropped", held, to.drops)
 	}
-	hub.Push(&Batch{Instance: "n", Seq: 2, Type: Delete, Tier: host, Backend: "dram", Entries: chunks}, monday)
+	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 2, Type: Delete, Tier: host, Backend: "dram", Entries: chunks}, monday)
 	if f.book.bytes != 0 || len(f.book.chunks) != 0 || len(to.blocks[mediumHost]) != 0 || to.drops[dropUnknown] != 40-held {
 		t.Errorf("%d bytes and %d chunks are left, %v dropped", f.book.bytes, len(f.book.chunks), to.drops)
 	}
@@ -170,13 +170,13 @@ func TestRemoveForgets(t *testing.T) {
 	one, two := NewFeed("n", "m", discard{}, 1<<30), NewFeed("n", "m", discard{}, 1<<30)
 	hub.Add(one)
 	hub.Add(two)
-	hub.Push(&Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "cpu", Entries: []Entry{{Model: "m", Hash: "h", Tokens: make([]uint32, 16), World: 1}}}, monday)
+	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "cpu", Entries: []Entry{{Model: "m", Hash: "h", Tokens: make([]uint32, 16), World: 1}}}, monday)
 	hub.Remove(one)
 	if c := hub.chains["m"]; c == nil || len(c.places.held) != 1 || len(one.book.chunks) != 0 || len(two.book.chunks) != 1 {
 		t.Errorf("after the first: %+v", c)
 	}
 	hub.Remove(two)
-	if len(hub.chains) != 0 || len(two.book.chunks) != 0 || len(hub.gone) != 0 {
+	if len(hub.chains) != 0 || len(two.book.chunks) != 0 {
 		t.Errorf("after the last: %v, %d chunks", hub.chains, len(two.book.chunks))
 	}
 }
@@ -226,7 +226,7 @@ func BenchmarkPush(b *testing.B) {
 		hub.Add(NewFeed("n", "m", discard{}, 1<<30))
 		for i := range all {
 			all[i].Seq = uint64(i + 1)
-			hub.Push(&all[i], monday)
+			hub.Push(b.Context(), &all[i], monday)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*prompts*length*2), "ns/entry")
@@ -235,7 +235,8 @@ func BenchmarkPush(b *testing.B) {
 // discard is a receiver that keeps nothing.
 type discard struct{}
 
-func (discard) Apply([]byte) bool { return true }
-func (discard) Renew() bool       { return false }
-func (discard) Trust(string)      {}
-func (discard) Drop(string, int)  {}
+func (discard) Take(d *Delivery)      { d.End() }
+func (discard) Renew() bool           { return false }
+func (discard) Room() <-chan struct{} { return nil }
+func (discard) Trust(string)          {}
+func (discard) Drop(string, int)      {}

@@ -26,17 +26,40 @@ type heard struct {
 	clears  int
 	paused  bool
 	broken  bool
+	slow    bool          // deliveries stay in queue until drain
+	full    chan struct{} // nil: there is room
+	queue   []*Delivery
 }
 
 func newHeard(t *testing.T) *heard {
 	return &heard{t: t, blocks: make(map[string]map[uint64]bool), parents: make(map[uint64]string), trust: "none", drops: make(map[string]int)}
 }
 
-func (h *heard) Apply(payload []byte) bool {
-	if h.broken = h.broken || h.paused; h.broken {
-		return false
+func (h *heard) Take(d *Delivery) {
+	if h.slow {
+		h.queue = append(h.queue, d)
+		return
 	}
-	b, err := wire.Decode(payload, wire.DefaultLimits)
+	h.apply(d)
+}
+
+// drain applies what can be applied of the queue.
+func (h *heard) drain() {
+	for len(h.queue) > 0 && h.queue[0].Blocked() == nil {
+		h.apply(h.queue[0])
+		h.queue = h.queue[1:]
+	}
+}
+
+func (h *heard) apply(d *Delivery) {
+	defer d.End()
+	if d.Blocked() != nil {
+		h.t.Error("a delivery comes before one that it waits for")
+	}
+	if h.broken = h.broken || h.paused; h.broken {
+		return
+	}
+	b, err := wire.Decode(d.Payload, wire.DefaultLimits)
 	if err != nil || len(b.Dropped) > 0 {
 		h.t.Fatalf("the decoder refuses a batch: %v, %v %s", err, b.Dropped, b.Note)
 	}
@@ -63,8 +86,9 @@ func (h *heard) Apply(payload []byte) bool {
 			h.clears++
 		}
 	}
-	return true
 }
+
+func (h *heard) Room() <-chan struct{} { return h.full }
 
 func (h *heard) Renew() bool {
 	if !h.broken || h.paused {
@@ -169,7 +193,7 @@ func TestModel(t *testing.T) {
 					want = Duplicate
 				}
 				// After a restart the gate learns of the new incarnation with its first batch.
-				if got, _ := hub.Push(&old, monday); got != want && at.seq > 0 {
+				if got, _, _ := hub.Push(t.Context(), &old, monday); got != want && at.seq > 0 {
 					t.Fatalf("seed %d, step %d: batch %d of %d again is %s, want %s", seed, step, old.Seq, old.Incarnation, got, want)
 				}
 				continue
@@ -213,7 +237,7 @@ func TestModel(t *testing.T) {
 			if fault != nil || len(bad) > 0 {
 				t.Fatalf("seed %d: %v %v", seed, fault, bad)
 			}
-			if got, unclaimed := hub.Push(&parsed, monday); got != Applied || unclaimed > 0 {
+			if got, unclaimed, _ := hub.Push(t.Context(), &parsed, monday); got != Applied || unclaimed > 0 {
 				t.Fatalf("seed %d, step %d: %s, %d unclaimed", seed, step, got, unclaimed)
 			}
 			sent = append(sent, parsed)

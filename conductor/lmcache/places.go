@@ -17,7 +17,8 @@ type chunkName struct{ salt, hash string }
 type places struct {
 	held    map[chunkName]int // how many tiers of emitters hold it
 	placed  map[chunkName]bool
-	waiting map[chunkName][]waiter // by parent
+	fresh   map[chunkName]*Delivery // chunks that have a place once it is applied
+	waiting map[chunkName][]waiter  // by parent
 	waiters int
 	full    int      // chunks refused since the last sweep
 	due     []waiter // to announce once more, parents first
@@ -32,7 +33,7 @@ type waiter struct {
 }
 
 func newPlaces() *places {
-	return &places{held: make(map[chunkName]int), placed: make(map[chunkName]bool), waiting: make(map[chunkName][]waiter)}
+	return &places{held: make(map[chunkName]int), placed: make(map[chunkName]bool), fresh: make(map[chunkName]*Delivery), waiting: make(map[chunkName][]waiter)}
 }
 
 // appear notes that an emitter holds a chunk, and which chunks are due then. known says that
@@ -53,6 +54,9 @@ func (p *places) appear(w waiter, known bool) {
 			p.waiters++
 		}
 		return
+	}
+	if !p.placed[at] {
+		w.feed.place(at, p)
 	}
 	for queue := []chunkName{at}; len(queue) > 0; queue = queue[1:] {
 		p.placed[queue[0]] = true
@@ -94,24 +98,18 @@ func (p *places) vanish(at chunkID) {
 	if p.held[n]--; p.held[n] == 0 {
 		delete(p.held, n)
 		delete(p.placed, n)
+		delete(p.fresh, n)
 	}
 }
 
-// announceAgain announces the chunks that are due. A feed is flushed before the next one has its
-// turn, so that a parent has its place before a child of another feed looks for it.
-func (p *places) announceAgain(time float64) {
-	var last *Feed
+// announceAgain announces the chunks that are due. It adds their feeds to touched.
+func (p *places) announceAgain(time float64, touched map[*Feed]bool) {
 	for i := range p.due {
 		w := &p.due[i]
-		if last != nil && last != w.feed {
-			last.flush(time)
-		}
-		last = w.feed
-		last.appeared(w, true)
-		last.flushFull(time)
-	}
-	if last != nil {
-		last.flush(time)
+		w.feed.appeared(w, true, p, time)
+		w.feed.place(chunkName{w.at.salt, w.at.hash}, p)
+		w.feed.flushFull(time)
+		touched[w.feed] = true
 	}
 	p.due = nil
 }
