@@ -62,7 +62,7 @@ func (c *Conductor) openPushed(r Registration, recorded *journal.Source, on func
 	if f.decode == nil {
 		f.decode = stream.DecodeDefault
 	}
-	f.feed = lmcache.NewFeed(r.Instance, r.Model, f, cmp.Or(c.opts.PoolBytes, pool.DefaultLimit))
+	f.feed = lmcache.NewFeed(r.Instance, r.Model, f, cmp.Or(c.opts.PoolBytes, pool.DefaultLimit), r.BlockSize)
 	f.hub.Add(f.feed)
 	return f
 }

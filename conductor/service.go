@@ -177,7 +177,7 @@ func (s *source) service(st *stream.Status, held heldBlocks) Service {
 		Epoch:        st.Epoch,
 		Events:       s.applied.Load(),
 		Objects:      int(s.objects.Load()),
-		Incomplete:   int(s.incomplete.Load()),
+		Incomplete:   s.incompleteBlocks(),
 		HistoryFrom:  s.historyFrom(),
 		Gaps:         st.Gaps,
 		Replayed:     st.Replayed,

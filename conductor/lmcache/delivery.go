@@ -112,6 +112,7 @@ func (f *Feed) flush(time float64) {
 		f.enc.Reset(&f.events)
 	}
 	f.count = 0
+	f.lacking.Store(int64(f.book.lacking))
 	d := f.next()
 	f.filling = nil
 	d.Payload, d.sent = out.Bytes(), true

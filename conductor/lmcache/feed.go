@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"strings"
+	"sync/atomic"
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/zeebo/xxh3"
@@ -49,11 +50,13 @@ type Feed struct {
 	events  bytes.Buffer
 	enc     *msgpack.Encoder
 	count   int
+	lacking atomic.Int64 // blocks of chunks without all shards, when the last batch was read
 }
 
-// NewFeed returns the feed of a source. limit bounds the bytes for its chunks.
-func NewFeed(emitter, model string, to Receiver, limit int64) *Feed {
-	f := &Feed{Emitter: emitter, Model: model, To: to, book: newBook(limit), lost: Unheard, sent: make(map[string]bool)}
+// NewFeed returns the feed of a source whose blocks have blockSize tokens. limit bounds the bytes for
+// its chunks.
+func NewFeed(emitter, model string, to Receiver, limit int64, blockSize int) *Feed {
+	f := &Feed{Emitter: emitter, Model: model, To: to, book: newBook(limit, blockSize), lost: Unheard, sent: make(map[string]bool)}
 	f.enc = msgpack.NewEncoder(&f.events)
 	f.enc.UseCompactInts(true)
 	return f

@@ -24,7 +24,7 @@ func newSlowBench(t *testing.T) *slowBench {
 	}
 	for _, emitter := range []string{"a", "b", "pool:fs"} {
 		b.to[emitter] = newHeard(t)
-		b.hub.Add(NewFeed(emitter, "m", b.to[emitter], 1<<30))
+		b.hub.Add(NewFeed(emitter, "m", b.to[emitter], 1<<30, chunkTokens))
 	}
 	return b
 }

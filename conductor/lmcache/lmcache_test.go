@@ -42,8 +42,8 @@ func TestGate(t *testing.T) {
 func TestInstancesAreForgotten(t *testing.T) {
 	now, hub := monday, new(Hub)
 	to := newHeard(t)
-	hub.Add(NewFeed("own", "m", to, 1<<30))
-	pool := NewFeed("pool:fs", "m", newHeard(t), 1<<30)
+	hub.Add(NewFeed("own", "m", to, 1<<30, chunkTokens))
+	pool := NewFeed("pool:fs", "m", newHeard(t), 1<<30, chunkTokens)
 	hub.Add(pool)
 	chunk := newPrompt(nil, 0, 1).chunks
 	push := func(instance string, incarnation, seq uint64, want Outcome) {
@@ -147,7 +147,7 @@ func TestChains(t *testing.T) {
 func TestBookBudget(t *testing.T) {
 	to := newHeard(t)
 	hub := new(Hub)
-	f := NewFeed("n", "m", to, 4096)
+	f := NewFeed("n", "m", to, 4096, chunkTokens)
 	hub.Add(f)
 	chunks := newPrompt(nil, 0, 40).chunks
 	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "dram", Entries: chunks}, monday)
@@ -167,7 +167,7 @@ func TestBookBudget(t *testing.T) {
 // A hub without feeds keeps nothing of the chunks, and of a model with one what others hold.
 func TestRemoveForgets(t *testing.T) {
 	var hub Hub
-	one, two := NewFeed("n", "m", discard{}, 1<<30), NewFeed("n", "m", discard{}, 1<<30)
+	one, two := NewFeed("n", "m", discard{}, 1<<30, chunkTokens), NewFeed("n", "m", discard{}, 1<<30, chunkTokens)
 	hub.Add(one)
 	hub.Add(two)
 	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "cpu", Entries: []Entry{{Model: "m", Hash: "h", Tokens: make([]uint32, 16), World: 1}}}, monday)
@@ -184,7 +184,7 @@ func TestRemoveForgets(t *testing.T) {
 // Waiting chunks that are gone make room for others.
 func TestWaitersAreSwept(t *testing.T) {
 	p := newPlaces()
-	f := NewFeed("n", "m", newHeard(t), 1<<30)
+	f := NewFeed("n", "m", newHeard(t), 1<<30, chunkTokens)
 	appear := func(hash string, held bool) {
 		at := chunkID{tier: host, hash: hash}
 		if held {
@@ -223,7 +223,7 @@ func BenchmarkPush(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		hub := new(Hub)
-		hub.Add(NewFeed("n", "m", discard{}, 1<<30))
+		hub.Add(NewFeed("n", "m", discard{}, 1<<30, chunkTokens))
 		for i := range all {
 			all[i].Seq = uint64(i + 1)
 			hub.Push(b.Context(), &all[i], monday)

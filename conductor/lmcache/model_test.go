@@ -170,7 +170,7 @@ func TestModel(t *testing.T) {
 		hub := new(Hub)
 		receivers := map[string]*heard{"node:a": newHeard(t), "node:b": newHeard(t), "pool:fs": newHeard(t)}
 		for emitter, to := range receivers {
-			hub.Add(NewFeed(emitter, "m", to, 1<<30))
+			hub.Add(NewFeed(emitter, "m", to, 1<<30, chunkTokens))
 		}
 		shared := newPrompt(nil, 0, 2).chunks
 		prompts := []prompt{{shared}, newPrompt(shared, 1000, 5), newPrompt(shared, 2000, 4), newPrompt(nil, 9000, 6)}
