@@ -37,6 +37,16 @@ func (p *pushes) hub(tenant string) *lmcache.Hub {
 	return h
 }
 
+// bytes returns the memory of the hubs.
+func (p *pushes) bytes() (n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range p.hubs {
+		n += h.Bytes()
+	}
+	return n
+}
+
 // of returns the hubs of tenants with sources.
 func (p *pushes) of(has func(tenant string) bool) (all []*lmcache.Hub) {
 	p.mu.Lock()

@@ -232,3 +232,27 @@ func TestUnregisterFreesSenders(t *testing.T) {
 	slow.turn.Unlock()
 	<-done
 }
+
+// What the publisher reported is a part of the memory, and goes with its sources.
+func TestPushedMemory(t *testing.T) {
+	b := newPushBench(t)
+	part := func() int64 {
+		t.Helper()
+		for _, p := range b.c.Memory() {
+			if p.Name == "lmcache" {
+				return p.Bytes
+			}
+		}
+		t.Fatal("the part lmcache is missing")
+		return 0
+	}
+	b.store(false, b.chunks[0])
+	one := part()
+	b.store(false, b.chunks...)
+	four := part()
+	_, err := b.c.Unregister(Key{Instance: "n", Tenant: DefaultTenant})
+	must.Succeed(t, err)
+	if none := part(); none <= 0 || one < none+300 || four < one+3*300 {
+		t.Errorf("%d bytes for one chunk, %d for four, %d without the source", one, four, none)
+	}
+}

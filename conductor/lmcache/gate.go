@@ -31,6 +31,7 @@ const (
 type gate struct {
 	cursors map[string]*cursor
 	swept   time.Time
+	bytes   int64 // of the cursors
 }
 
 // cursor is how far an instance has come.
@@ -58,6 +59,7 @@ func (g *gate) forget(now time.Time, keep func(instance string) bool) (gone []st
 	for instance, at := range g.cursors {
 		if now.Sub(at.heard) >= forgetAfter && !keep(instance) {
 			delete(g.cursors, instance)
+			g.bytes -= cursorBytes + int64(len(instance))
 			gone = append(gone, instance)
 		}
 	}
@@ -79,6 +81,7 @@ func (g *gate) admit(b *Batch, now time.Time) (a admission) {
 			g.cursors = make(map[string]*cursor)
 		}
 		g.cursors[b.Instance] = at
+		g.bytes += cursorBytes + int64(len(b.Instance))
 		a.late = b.Seq > 1
 	case b.Incarnation < at.incarnation:
 		return admission{outcome: Stale}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,6 +21,8 @@ type Hub struct {
 	feeds  map[claim][]*Feed
 	sent   []*Delivery // by the batch that is read
 	flying []*Delivery // sent, and not applied when the last batch was read
+
+	bytes atomic.Int64 // as count counted last
 }
 
 // Add adds a feed.
@@ -38,6 +41,7 @@ func (h *Hub) Add(f *Feed) {
 func (h *Hub) Remove(f *Feed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	defer h.count()
 	at := claim{f.Emitter, f.Model}
 	var rest []*Feed
 	for _, other := range h.feeds[at] {
@@ -76,6 +80,7 @@ func (h *Hub) Push(ctx context.Context, b *Batch, now time.Time) (outcome Outcom
 	outcome, unclaimed = h.read(b, now)
 	sent := h.sent
 	h.sent = nil
+	h.count()
 	h.mu.Unlock()
 	for _, d := range sent {
 		select {

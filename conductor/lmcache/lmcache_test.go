@@ -159,7 +159,7 @@ func TestBookBudget(t *testing.T) {
 	if f.book.bytes != 0 || len(f.book.chunks) != 0 || len(to.blocks[mediumHost]) != 0 || to.drops[dropUnknown] != 40-held {
 		t.Errorf("%d bytes and %d chunks are left, %v dropped", f.book.bytes, len(f.book.chunks), to.drops)
 	}
-	if p := hub.chains["m"].places; len(p.held)+len(p.placed)+p.waiters != 0 {
+	if p := hub.chains["m"].places; len(p.held)+len(p.placed)+p.waiters+int(p.bytes) != 0 {
 		t.Errorf("places are left: %d held, %d placed, %d waiting", len(p.held), len(p.placed), p.waiters)
 	}
 }

@@ -20,6 +20,7 @@ type places struct {
 	fresh   map[chunkName]*Delivery // chunks that have a place once it is applied
 	waiting map[chunkName][]waiter  // by parent
 	waiters int
+	bytes   int64    // of those that wait
 	full    int      // chunks refused since the last sweep
 	due     []waiter // to announce once more, parents first
 }
@@ -52,6 +53,7 @@ func (p *places) appear(w waiter, known bool) {
 		if p.waiters < maxWaiters {
 			p.waiting[parent] = append(p.waiting[parent], w)
 			p.waiters++
+			p.bytes += w.bytes()
 		}
 		return
 	}
@@ -62,6 +64,7 @@ func (p *places) appear(w waiter, known bool) {
 		p.placed[queue[0]] = true
 		for _, next := range p.waiting[queue[0]] {
 			p.waiters--
+			p.bytes -= next.bytes()
 			if next.held() {
 				p.due = append(p.due, next)
 				queue = append(queue, chunkName{next.at.salt, next.at.hash})
@@ -77,18 +80,24 @@ func (w *waiter) held() bool {
 	return c != nil && c.whole > 0
 }
 
+// bytes returns the memory of a chunk that waits.
+func (w *waiter) bytes() int64 { return waitBytes + 4*int64(len(w.tokens)) }
+
 // sweep forgets waiting chunks that are gone, at most once for maxWaiters/16 that were refused.
 func (p *places) sweep() {
 	if p.full = (p.full + 1) % (maxWaiters / 16); p.full != 1 {
 		return
 	}
-	p.waiters = 0
+	p.waiters, p.bytes = 0, 0
 	for parent, list := range p.waiting {
 		list = slices.DeleteFunc(list, func(w waiter) bool { return !w.held() })
 		if p.waiting[parent] = list; len(list) == 0 {
 			delete(p.waiting, parent)
 		}
 		p.waiters += len(list)
+		for i := range list {
+			p.bytes += list[i].bytes()
+		}
 	}
 }
 
