@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -20,6 +21,43 @@ type pushes struct {
 
 	batches   [lmcache.Applied + 1]atomic.Uint64 // by outcome
 	unclaimed atomic.Uint64                      // entries
+
+	counting sync.Mutex
+	refused  map[lmcacheRefusal]uint64 // guarded by counting
+}
+
+// lmcacheRefusal is a part of a request that had no effect: request, batch or entry.
+type lmcacheRefusal struct{ part, reason string }
+
+// lmcacheRefusals are those that metrics have from the start.
+var lmcacheRefusals = []lmcacheRefusal{
+	{"request", "invalid_json"}, {"batch", "missing"}, {"batch", "invalid_type"}, {"batch", "invalid_value"}, {"batch", "out_of_range"}, {"batch", "limit"},
+	{"entry", "missing"}, {"entry", "invalid_type"}, {"entry", "invalid_value"}, {"entry", "out_of_range"},
+}
+
+// CountRefusedLMCache counts a request, batch or entry of LMCache that has no effect.
+func (c *Conductor) CountRefusedLMCache(part, reason string) {
+	p := &c.pushes
+	p.counting.Lock()
+	defer p.counting.Unlock()
+	if p.refused == nil {
+		p.refused = make(map[lmcacheRefusal]uint64)
+	}
+	p.refused[lmcacheRefusal{part, reason}]++
+}
+
+// refusals returns the counts of what was refused.
+func (p *pushes) refusals() map[lmcacheRefusal]uint64 {
+	p.counting.Lock()
+	defer p.counting.Unlock()
+	all := maps.Clone(p.refused)
+	if all == nil {
+		all = make(map[lmcacheRefusal]uint64)
+	}
+	for _, r := range lmcacheRefusals {
+		all[r] += 0
+	}
+	return all
 }
 
 // hub returns the hub of a tenant, making it when new.

@@ -49,9 +49,9 @@ func TestMemoryIsCounted(t *testing.T) {
 			hub.Push(t.Context(), &again, monday)
 		}
 	}
-	check("chunks", func() { push(false, 1, 0, 512) })
-	check("shards", func() { push(false, 2, 512, 1024) })
-	check("shared chunks", func() { push(true, 1, 0, 512) })
+	check("chunks", func() { push(false, 1, 0, 128) })
+	check("shards", func() { push(false, 2, 512, 640) })
+	check("shared chunks", func() { push(true, 1, 0, 128) })
 	for _, f := range feeds {
 		hub.Remove(f)
 	}
