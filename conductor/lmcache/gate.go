@@ -49,15 +49,15 @@ type admission struct {
 	hole    bool // batches before it are missing
 }
 
-// forget drops the cursors of instances that were not heard of for forgetAfter, unless keep says
-// otherwise. It returns their names.
-func (g *gate) forget(now time.Time, keep func(instance string) bool) (gone []string) {
-	if now.Sub(g.swept) < sweepEvery {
-		return nil
-	}
+// due reports whether it is time to forget.
+func (g *gate) due(now time.Time) bool { return now.Sub(g.swept) >= sweepEvery }
+
+// forget drops the cursors of instances that were not heard of for forgetAfter, but for those to
+// keep. It returns their names.
+func (g *gate) forget(now time.Time, keep map[string]bool) (gone []string) {
 	g.swept = now
 	for instance, at := range g.cursors {
-		if now.Sub(at.heard) >= forgetAfter && !keep(instance) {
+		if now.Sub(at.heard) >= forgetAfter && !keep[instance] {
 			delete(g.cursors, instance)
 			g.bytes -= cursorBytes + int64(len(instance))
 			gone = append(gone, instance)

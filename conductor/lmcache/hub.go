@@ -186,14 +186,14 @@ func (h *Hub) concerned(instance string) (all []*Feed) {
 // forgetInstances forgets instances that are gone. One that has a source stays: its next batch
 // says whether it was restarted. mu is held.
 func (h *Hub) forgetInstances(now time.Time) {
+	if !h.gate.due(now) {
+		return
+	}
 	emitters := make(map[string]bool)
 	for at := range h.feeds {
 		emitters[at.emitter] = true
 	}
-	gone := h.gate.forget(now, func(instance string) bool { return emitters[instance] })
-	if len(gone) == 0 {
-		return
-	}
+	gone := h.gate.forget(now, emitters)
 	for _, feeds := range h.feeds {
 		for _, f := range feeds {
 			for _, instance := range gone {

@@ -3,6 +3,7 @@ package lmcache
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -29,10 +30,10 @@ func newSlowBench(t *testing.T) *slowBench {
 	return b
 }
 
-// push reports a chunk.
-func (b *slowBench) push(ctx context.Context, instance string, shared bool, chunk Entry) error {
+// push reports chunks.
+func (b *slowBench) push(ctx context.Context, instance string, shared bool, chunks ...Entry) error {
 	b.seq[instance]++
-	batch := Batch{Instance: instance, Seq: b.seq[instance], Type: Store, Tier: host, Backend: "dram", Entries: []Entry{chunk}}
+	batch := Batch{Instance: instance, Seq: b.seq[instance], Type: Store, Tier: host, Backend: "dram", Entries: chunks}
 	if shared {
 		batch.Tier, batch.Backend, batch.Shared = storage, "fs", true
 	}
@@ -148,4 +149,59 @@ func TestChildWaitsForParent(t *testing.T) {
 			t.Errorf("%v, %d deliveries and %d chunks are kept", err, len(b.hub.flying), len(b.hub.chains["m"].places.fresh))
 		}
 	})
+}
+
+// However slow receivers are, each chunk has its place in the end, and nothing waits for ever.
+func TestSlowReceiversByChance(t *testing.T) {
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 4))
+			b := newSlowBench(t)
+			b.to["a again"] = newHeard(t) // a second source of an emitter
+			b.hub.Add(NewFeed("a", "m", b.to["a again"], 1<<30, chunkTokens))
+			found := make(map[uint64]bool)
+			var all []*heard
+			for _, emitter := range []string{"a", "a again", "b", "pool:fs"} {
+				h := b.to[emitter]
+				h.slow, h.found = true, found
+				all = append(all, h)
+			}
+			var chunks []Entry
+			for first := range uint32(4) {
+				p := newPrompt(nil, 1000*first, 6).chunks
+				for i := range p[1:] {
+					p[i+1].Parent = p[i].Hash
+				}
+				chunks = append(chunks, p...)
+			}
+			todo := slices.Clone(chunks)
+			r.Shuffle(len(todo), func(i, j int) { todo[i], todo[j] = todo[j], todo[i] })
+			for len(todo) > 0 {
+				instance, shared, n := []string{"a", "b"}[r.IntN(2)], r.IntN(3) == 0, 1+r.IntN(min(3, len(todo)))
+				some := todo[:n]
+				todo = todo[n:]
+				if r.IntN(3) == 0 { // also elsewhere
+					todo = append(todo, some[0])
+				}
+				go b.push(t.Context(), instance, shared, some...)
+				synctest.Wait()
+				if r.IntN(3) == 0 {
+					all[r.IntN(len(all))].drain()
+				}
+			}
+			for range 10 * len(chunks) {
+				all[r.IntN(len(all))].drain()
+			}
+			for i, c := range chunks {
+				if !found[name("", c.Hash)] {
+					t.Errorf("seed %d: chunk %d of prompt %d has no place", seed, i%6, i/6)
+				}
+			}
+			for _, h := range all {
+				if len(h.queue) > 0 {
+					t.Errorf("seed %d: %d deliveries wait for ever", seed, len(h.queue))
+				}
+			}
+		})
+	}
 }

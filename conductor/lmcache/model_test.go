@@ -26,8 +26,9 @@ type heard struct {
 	clears  int
 	paused  bool
 	broken  bool
-	slow    bool          // deliveries stay in queue until drain
-	full    chan struct{} // nil: there is room
+	found   map[uint64]bool // by all receivers: blocks that have a place
+	slow    bool            // deliveries stay in queue until drain
+	full    chan struct{}   // nil: there is room
 	queue   []*Delivery
 }
 
@@ -73,6 +74,9 @@ func (h *heard) apply(d *Delivery) {
 		switch e.Kind {
 		case events.Stored:
 			at[e.Hashes[0]] = true
+			if h.found != nil && len(e.Tokens) > 0 && (!e.HasParent || h.found[e.Parent]) {
+				h.found[e.Hashes[0]] = true
+			}
 			if len(e.Tokens) > 0 {
 				h.parents[e.Hashes[0]] = fmt.Sprintf("%v %x %d", e.HasParent, e.Parent, e.Tokens[0])
 			}
