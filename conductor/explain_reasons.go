@@ -1,12 +1,14 @@
 package conductor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/lmcache"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/stream"
@@ -181,16 +183,49 @@ func waitingCause(at []int, block int) Cause {
 
 // missingShards returns which objects of a block a pool lacks. turn is held.
 func (s *source) missingShards(e *explaining, block int) (all []Cause) {
+	lacks := func(have, want int, certain bool, medium string) {
+		all = append(all, Cause{Reason: ShardsMissing, Certain: certain, Text: fmt.Sprintf("The pool has %d of %d objects of block %d on %s.", have, want, block, medium)})
+	}
+	if f, is := s.stream.(*pushed); is {
+		for _, l := range s.missingChunks(f, e, block) {
+			lacks(l.Have, l.Want, l.Certain, l.Medium)
+		}
+		return all
+	}
 	if s.pool == nil {
 		return nil
 	}
 	for _, engine := range e.engineHashes(block) {
 		for _, part := range s.pool.Parts(engine) {
 			if part.Have < part.Want {
-				all = append(all, Cause{Reason: ShardsMissing, Certain: true, Text: fmt.Sprintf("The pool has %d of %d objects of block %d on %s.", part.Have, part.Want, block, part.Medium.Name)})
+				lacks(part.Have, part.Want, true, part.Medium.Name)
 			}
 		}
 	}
+	return all
+}
+
+// missingChunks returns which shards of the chunk with a block LMCache has not reported, those
+// that are surely of the prompt first.
+func (s *source) missingChunks(f *pushed, e *explaining, block int) []lmcache.Lack {
+	size := e.query.BlockSize
+	if s.reg.Model != e.query.Model || s.reg.BlockSize != size || s.reg.Lora != e.query.Lora {
+		return nil
+	}
+	p := lmcache.Prompt{
+		Tokens: e.query.Tokens,
+		Salted: func(salt string) bool { return cmp.Or(salt, s.reg.Salt) == e.query.Salt },
+		Named: func(end int, hash uint64) bool {
+			return end >= size && end%size == 0 && slices.Contains(e.engineHashes(end/size-1), hash)
+		},
+	}
+	all := f.hub.Lacks(f.feed, &p, block*size, (block+1)*size)
+	slices.SortFunc(all, func(a, b lmcache.Lack) int {
+		if a.Certain != b.Certain && a.Certain {
+			return -1
+		}
+		return cmp.Or(cmp.Compare(a.Medium, b.Medium), b.Have-a.Have, a.Want-b.Want)
+	})
 	return all
 }
 

@@ -82,6 +82,7 @@ var (
 
 	descPushed    = desc("lmcache_batches_total", "Batches that instances of LMCache reported to POST /lmcache/events, by outcome.", "outcome")
 	descUnclaimed = desc("lmcache_unclaimed_entries_total", "Entries of those batches that no source is registered for.")
+	descNotPushed = desc("lmcache_refused_total", "Requests, batches and entries of POST /lmcache/events that had no effect, by reason. Entries without a source and repeated batches are not among them.", "part", "reason")
 
 	descMemoHits   = desc("hash_memo_hits_total", "Stretches of up to 16 blocks whose engine digests were kept.")
 	descMemoMisses = desc("hash_memo_misses_total", "Stretches of up to 16 blocks whose engine digests were looked for and not kept.")
@@ -138,6 +139,9 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descPushed, prometheus.CounterValue, float64(c.pushes.batches[i].Load()), lmcache.Outcome(i).String())
 	}
 	ch <- prometheus.MustNewConstMetric(descUnclaimed, prometheus.CounterValue, float64(c.pushes.unclaimed.Load()))
+	for r, n := range c.pushes.refusals() {
+		ch <- prometheus.MustNewConstMetric(descNotPushed, prometheus.CounterValue, float64(n), r.part, r.reason)
+	}
 	if c.memo != nil {
 		st := c.memo.Stats()
 		ch <- prometheus.MustNewConstMetric(descMemoHits, prometheus.CounterValue, float64(st.Hits))

@@ -1,13 +1,18 @@
 package conductor
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/zeebo/blake3"
 
 	"kvconductor/conductor/lmcache"
+	"kvconductor/events"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
 	"kvconductor/internal/must"
@@ -57,7 +62,7 @@ func (b *pushBench) store(shared bool, chunks ...lmcache.Entry) {
 	if shared {
 		batch.Tier, batch.Backend, batch.Shared = "l2", "fs", true
 	}
-	if p, err := b.c.For(Reader{}).PushLMCache(&batch); err != nil || p.Outcome != lmcache.Applied {
+	if p, err := b.c.For(Reader{}).PushLMCache(b.t.Context(), &batch); err != nil || p.Outcome != lmcache.Applied {
 		b.t.Fatalf("batch %d is %s, %v", b.seq, p.Outcome, err)
 	}
 }
@@ -140,5 +145,114 @@ func TestParentAtAnotherEmitter(t *testing.T) {
 	b.is("pool:fs", stream.Partial, stream.ReasonUnknown)
 	for _, err := range b.c.Check() {
 		t.Error(err)
+	}
+}
+
+// until waits until something is so.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick, late := time.NewTicker(time.Millisecond), time.After(time.Minute)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal(what)
+		}
+	}
+}
+
+// A source that is slow holds up no sender of another, and its own as long as they wait. What waits
+// is applied in order once it goes on (LMCACHE-3).
+func TestSlowPush(t *testing.T) {
+	b := newPushBench(t)
+	b.register("o")
+	slow := b.c.sources[Key{Instance: "n", Tenant: DefaultTenant}]
+	feed := slow.stream.(*pushed)
+	push := func(ctx context.Context, instance string, seq uint64, chunks ...lmcache.Entry) (lmcache.Outcome, error) {
+		p, err := b.c.For(Reader{}).PushLMCache(ctx, &lmcache.Batch{Instance: instance, Incarnation: 1, Seq: seq, Type: lmcache.Store, Tier: "l1", Backend: "dram", Entries: chunks})
+		return p.Outcome, err
+	}
+	var taken atomic.Int32 // batches
+	feed.mu.Lock()
+	feed.decode = func(payload []byte) (events.Batch, error) {
+		taken.Add(1)
+		return stream.DecodeDefault(payload)
+	}
+	feed.mu.Unlock()
+	b.store(false, b.chunks[0])
+	slow.turn.Lock()
+	ctx, stop := context.WithCancel(t.Context())
+	errs := make(chan error)
+	for i := range 2 {
+		go func() {
+			_, err := push(ctx, "n", uint64(i+2), b.chunks[2*i:2*i+2]...)
+			errs <- err
+		}()
+		until(t, "a batch does not reach the source", func() bool { return taken.Load() == 2 && feed.Status().Queued == i })
+	}
+	if outcome, err := push(t.Context(), "o", 1, b.chunks[0]); err != nil || outcome != lmcache.Applied {
+		t.Errorf("next to a slow source: %d, %v", outcome, err)
+	}
+	b.finds(2)
+	stop()
+	for range 2 {
+		if err := <-errs; !errors.Is(err, ErrBehind) || !errors.Is(err, context.Canceled) {
+			t.Errorf("a sender that does not wait gets %v", err)
+		}
+	}
+	slow.turn.Unlock()
+	until(t, "what waits is not applied", func() bool { return feed.Status().LastSeq == 2 && feed.Status().Queued == 0 })
+	b.finds(8)
+	if outcome, err := push(t.Context(), "n", 3, b.chunks...); err != nil || outcome != lmcache.Duplicate {
+		t.Errorf("the batch once more: %d, %v", outcome, err)
+	}
+	if n := b.c.pushes.batches[lmcache.Applied].Load(); n != 4 {
+		t.Errorf("%d batches count as applied, want 4", n)
+	}
+	for _, err := range b.c.Check() {
+		t.Error(err)
+	}
+}
+
+// A source that ends lets its senders go.
+func TestUnregisterFreesSenders(t *testing.T) {
+	b := newPushBench(t)
+	key := Key{Instance: "n", Tenant: DefaultTenant}
+	slow := b.c.sources[key]
+	slow.turn.Lock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.store(false, b.chunks...)
+	}()
+	until(t, "the batch does not reach the source", func() bool { return slow.stream.Status().Connected })
+	go b.c.Unregister(key)
+	until(t, "the source is there", func() bool { return len(b.c.Services()) == 1 })
+	slow.turn.Unlock()
+	<-done
+}
+
+// What the publisher reported is a part of the memory, and goes with its sources.
+func TestPushedMemory(t *testing.T) {
+	b := newPushBench(t)
+	part := func() int64 {
+		t.Helper()
+		for _, p := range b.c.Memory() {
+			if p.Name == "lmcache" {
+				return p.Bytes
+			}
+		}
+		t.Fatal("the part lmcache is missing")
+		return 0
+	}
+	b.store(false, b.chunks[0])
+	one := part()
+	b.store(false, b.chunks...)
+	four := part()
+	_, err := b.c.Unregister(Key{Instance: "n", Tenant: DefaultTenant})
+	must.Succeed(t, err)
+	if none := part(); none <= 0 || one < none+300 || four < one+3*300 {
+		t.Errorf("%d bytes for one chunk, %d for four, %d without the source", one, four, none)
 	}
 }

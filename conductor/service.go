@@ -177,7 +177,7 @@ func (s *source) service(st *stream.Status, held heldBlocks) Service {
 		Epoch:        st.Epoch,
 		Events:       s.applied.Load(),
 		Objects:      int(s.objects.Load()),
-		Incomplete:   int(s.incomplete.Load()),
+		Incomplete:   s.incompleteBlocks(),
 		HistoryFrom:  s.historyFrom(),
 		Gaps:         st.Gaps,
 		Replayed:     st.Replayed,
@@ -463,8 +463,13 @@ func (c *Conductor) Memory() []MemoryPart {
 		x.NamesOffHeap += m.NamesOffHeap
 	}
 	streams, rings, removals, lives, pools := 0, 0, 0, 0, int64(0)
+	reported := c.pushes.bytes()
 	for _, s := range c.registered() {
-		streams += s.stream.Status().Bytes
+		st := s.stream.Status()
+		streams += st.Bytes
+		if s.reg.pushed() {
+			reported += int64(st.QueuedBytes)
+		}
 		rings += s.ring.Bytes()
 		removals += s.past.losses.Bytes()
 		lives += s.lives.Bytes()
@@ -487,6 +492,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "rings", Bytes: int64(rings)},
 		{Name: "removals", Bytes: int64(removals)},
 		{Name: "pools", Bytes: pools},
+		{Name: "lmcache", Bytes: reported},
 		{Name: "lifetimes", Bytes: int64(lives)},
 		{Name: "prefixes", Bytes: int64(c.prefixRoom.Bytes())},
 		{Name: "recall", Bytes: c.recall.bytes()},

@@ -252,6 +252,14 @@ func (s *source) noteObjects() {
 	}
 }
 
+// incompleteBlocks returns how many blocks of a pool lack objects.
+func (s *source) incompleteBlocks() int {
+	if f, is := s.stream.(*pushed); is {
+		return f.feed.Lacking()
+	}
+	return int(s.incomplete.Load())
+}
+
 // noteWindow shows queries the largest window that a group announced.
 func (s *source) noteWindow() {
 	if w := int64(s.normal.Window()); s.window.Load() != w {

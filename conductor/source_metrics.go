@@ -45,7 +45,7 @@ var (
 	descBlocks      = desc("source_blocks", "Block memberships a source has; a block on two tiers counts twice.", sourceLabels...)
 	descOrphans     = desc("source_orphans", "Blocks of a source that wait for an event about their parent.", sourceLabels...)
 	descObjects     = desc("source_objects", "Objects of a pool that are bound to a block, of which others may be missing.", sourceLabels...)
-	descParts       = desc("source_incomplete_blocks", "Blocks of a pool that lack objects, so that they do not count; each medium for itself.", sourceLabels...)
+	descParts       = desc("source_incomplete_blocks", "Blocks of a pool that lack objects, or shards of their chunk, so that they do not count; each medium for itself.", sourceLabels...)
 	descSeq         = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
 	descEpoch       = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
 	descAge         = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
@@ -214,6 +214,8 @@ func (c *Conductor) sendSource(ch chan<- prometheus.Metric, s *Service, labels [
 	gauge(descOrphans, float64(s.Orphans))
 	if s.Type == TypeMooncake {
 		gauge(descObjects, float64(s.Objects))
+	}
+	if s.Type == TypeMooncake || s.Endpoint == EndpointPush {
 		gauge(descParts, float64(s.Incomplete))
 	}
 	gauge(descEpoch, float64(s.Epoch))

@@ -149,7 +149,7 @@ var keys = []key{
 	{"reload.watch", "reload-watch", truth(), 0, "read the settings file again when it changes, as SIGHUP and POST /admin/reload do"},
 	{"register.allow", "register-allow", rules(), 0, "endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports"},
 	{"ui.enabled", "ui", truth(), 0, "serve the operators' page at /ui, and its stream at /admin/live"},
-	{"ui.viewers", "ui-viewers", count(), 1, "pages that may look at once; one more is 503"},
+	{"ui.viewers", "ui-viewers", count(), 1, "pages that may look at once; one more is 503, as is one of a tenant beyond half of them next to other tenants"},
 	{"ui.recent_queries", "ui-recent-queries", truth(), 0, "keep the token ids of some queries in memory while a page looks, at most 64 queries, 1 MiB and five minutes, for /admin/explain"},
 	{"shutdown.drain", "shutdown-drain", duration(), 0, "time the server goes on answering after SIGTERM, with /ready at 503; 0 is none, and a second signal ends it"},
 }

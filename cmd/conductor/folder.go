@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +37,10 @@ type folder struct {
 	files map[string]*sourceFile // by name; guarded by mu
 	// fault is why the folder cannot be read.
 	fault string
+
+	// owners names the file of each source that the folder has or is about to register. A reload
+	// reads it without mu, as the folder asks the reloader for the settings under mu.
+	owners atomic.Pointer[map[string]string]
 }
 
 // sourceFile is one file of the folder.
@@ -66,6 +71,30 @@ func (f *folder) run(ctx context.Context) {
 	}
 }
 
+// owner returns the file that has a source, "" if none has.
+func (f *folder) owner(key string) string {
+	if owners := f.owners.Load(); owners != nil {
+		return (*owners)[key]
+	}
+	return ""
+}
+
+// publish shows reloads the sources in use, and those that a file is about to have. mu is held.
+func (f *folder) publish(name string, about []config.Source) {
+	owners := make(map[string]string)
+	for other, file := range f.files {
+		for _, s := range file.sources {
+			owners[s.Key()] = other
+		}
+	}
+	for _, s := range about {
+		if owners[s.Key()] == "" {
+			owners[s.Key()] = name
+		}
+	}
+	f.owners.Store(&owners)
+}
+
 // look brings the sources in line with the files. It returns the faults by file.
 func (f *folder) look() map[string]string {
 	f.mu.Lock()
@@ -78,6 +107,7 @@ func (f *folder) look() map[string]string {
 		if !slices.Contains(names, name) {
 			f.apply(name, file, nil)
 			delete(f.files, name)
+			f.publish("", nil)
 			f.log.Info().Str("file", name).Int("sources", len(file.sources)).Msg("file of sources gone")
 		}
 	}
@@ -96,11 +126,13 @@ func (f *folder) look() map[string]string {
 		file.stamp = stamp
 		sources, err := config.ReadSources(path)
 		if err == nil {
+			f.publish(name, sources) // before the settings are read: a reload sees it, or is seen
 			err = f.clash(name, sources)
 		}
 		if err == nil {
 			err = f.apply(name, file, sources)
 		}
+		f.publish("", nil)
 		if f.note(&file.fault, path, err); err == nil && changed {
 			f.log.Info().Str("file", name).Int("sources", len(file.sources)).Msg("file of sources read")
 		}

@@ -10,11 +10,13 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/zeebo/blake3"
 
+	"kvconductor/internal/apitest"
 	"kvconductor/internal/must"
 )
 
@@ -236,6 +238,67 @@ func TestLMCacheEvents(t *testing.T) {
 			t.Errorf("the metrics lack %s", want)
 		}
 	}
+}
+
+// TestLMCacheMissingShards asks why a prompt matches no further where ranks have not reported.
+func TestLMCacheMissingShards(t *testing.T) {
+	t.Parallel()
+	p, doc := serveProcess(t, lmcachePushed), apitest.Load(t)
+	tokens := make([]uint32, 4*chunkTokens)
+	for i := range tokens {
+		tokens[i] = uint32(i % 1000)
+	}
+	chunks := chunksOf(tokens)
+	seq := 0
+	stores := func(kind string, entries []lmcacheEntry) {
+		t.Helper()
+		seq++
+		answer := report(t, p, lmcacheReport{Instance: "node:n1", Incarnation: 1, Seq: seq, Type: kind, Tier: "l1", Backend: "dram", Entries: entries})
+		if answer != `{"applied":1,"duplicates":0,"stale":0}` {
+			t.Fatal(answer)
+		}
+	}
+	explains := func(tokens []uint32, salt, want, text string) {
+		t.Helper()
+		a := askExplain(t, p, doc, map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "cache_salt": salt})
+		for _, h := range a.Pools {
+			if !strings.HasPrefix(h.Source, "node:n1|") {
+				continue
+			}
+			if h.text() != want || !strings.Contains(fmt.Sprint(h.End.Reasons), text) {
+				t.Errorf("%s %v\nwant %s, %s", h.text(), h.End.Reasons, want, text)
+			}
+		}
+	}
+	lacking := func(blocks int) {
+		t.Helper()
+		_, metrics := askAs(t, "GET", p.url+"/metrics", "", "", nil)
+		if want := fmt.Sprintf(`conductor_source_incomplete_blocks{dp_rank="0",instance_id="node:n1",tenant_id="default"} %d`, blocks); !strings.Contains(metrics, want+"\n") {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	stores("store", entriesOf(chunks[:1], 0, 2, "", 0, 1))
+	stores("store", entriesOf(chunks[:2], 1, 2, "", 1))
+	stores("store", entriesOf(chunks[:4], 2, 4, "pepper", 0, 2)) // places that no salted chunk before them has
+	explains(tokens, "", "CPU[[0 16]] | 16 [256 272] shards_missing", "1 of 2 objects of block 16")
+	explains(tokens[:300], "", "CPU[[0 16]] | 16 [256 272] shards_missing", "1 of 2 objects of block 16") // the prompt ends in the chunk
+	other := append(slices.Clone(tokens[:300]), 7, 7, 7, 7)
+	explains(other, "", "CPU[[0 16]] | 16 [256 272] never_announced", "no")
+	explains(tokens, "pepper", "| 0 [0 16] other_salt never_announced", "")
+	lacking(16 + 2*16)
+
+	stores("store", entriesOf(chunks[:1], 0, 2, "pepper", 0))
+	stores("store", entriesOf(chunks[:2], 1, 4, "pepper", 0, 1, 2))
+	explains(tokens, "pepper", "| 0 [0 16] shards_missing other_salt", "1 of 2 objects of block 0 on lmcache-l1")
+	lacking(16 + 4*16)
+	stores("store", entriesOf(chunks[:1], 0, 2, "pepper", 1))
+	explains(tokens, "pepper", "CPU[[0 16]] | 16 [256 272] shards_missing", "3 of 4 objects of block 16")
+	stores("delete", entriesOf(chunks[:1], 0, 2, "", 1))
+	lacking(16 + 4*16)
+	stores("delete", entriesOf(chunks[:1], 0, 2, "", 0))
+	stores("store", entriesOf(chunks[:2], 1, 2, "", 0))
+	stores("delete", entriesOf(chunks[:4], 1, 4, "pepper", 0, 1, 2))
+	lacking(0)
 }
 
 // TestLMCacheTenants reports as the client of one tenant: sources of another hear nothing, and the

@@ -30,7 +30,9 @@ type reloader struct {
 	conductor *conductor.Conductor
 	sources   *following
 	// files looks at discovery.sources_dir, and returns its faults; nil if there is none.
-	files   func() map[string]string
+	files func() map[string]string
+	// owner returns the file there that has a source, "" for none; nil if there is no folder.
+	owner   func(key string) string
 	entry   *gate
 	web     *server.Servers
 	places  *server.Admission
@@ -115,6 +117,14 @@ func (r *reloader) reload(dry bool) (out conductorhttp.Reload) {
 		out.Changes = append(out.Changes, conductorhttp.Change(c))
 		if !c.Live {
 			out.Errors = append(out.Errors, fmt.Sprintf("%s: needs a restart (%s is in use, %s is set)", c.Path, c.Was, c.Is))
+		}
+	}
+	for _, s := range added {
+		if r.owner == nil {
+			break
+		}
+		if file := r.owner(s.Key()); file != "" {
+			out.Errors = append(out.Errors, fmt.Sprintf("source %s: is a source of %s in discovery.sources_dir", s.Key(), file))
 		}
 	}
 	out.Added, out.Changed, out.Removed = keysOf(added), keysOf(changed), keysOf(removed)

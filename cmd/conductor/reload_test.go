@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -98,6 +99,68 @@ func TestReload(t *testing.T) {
 	if _, metrics := get(p.url + "/metrics"); !strings.Contains(metrics, `conductor_reloads_total{result="applied"} 2`) || !strings.Contains(metrics, `conductor_reloads_total{result="invalid"} 1`) {
 		t.Errorf("metrics of reloads are missing")
 	}
+}
+
+// A source that a file of the folder has cannot come to the settings: nothing of the reload counts,
+// and the file keeps it.
+func TestReloadRefusesSourceOfAFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	folder, file := filepath.Join(dir, "sources"), filepath.Join(dir, "conductor.yaml")
+	must.Succeed(t, os.Mkdir(folder, 0o700))
+	source := func(name string) string {
+		return "  - {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: " + name + ", block_size: 16}\n"
+	}
+	settings := func(more string) {
+		t.Helper()
+		must.Succeed(t, os.WriteFile(file, []byte("discovery: {sources_dir: "+folder+"}\n"+more), 0o600))
+	}
+	one := filepath.Join(folder, "one.yaml")
+	must.Succeed(t, os.WriteFile(one, []byte("sources:\n"+source("listed")), 0o600))
+	settings("sources:\n" + source("leaves"))
+	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")
+	has := func(want string) {
+		t.Helper()
+		var names []string
+		rows, _ := servicesOf[struct{ InstanceID string }](t, p.url)
+		for _, r := range rows {
+			names = append(names, r.InstanceID)
+		}
+		slices.Sort(names)
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("the sources are %s, want %s", got, want)
+		}
+	}
+	has("leaves listed")
+	settings("limits: {max_sources: 7}\nsources:\n" + source("comes") + source("listed"))
+	for _, query := range []string{"?dry_run=1", ""} {
+		answer := post(t, p.url+"/admin/reload"+query, "{}", 409)
+		if !strings.Contains(answer, `"refused"`) || !strings.Contains(answer, `"source listed|default|0: is a source of one.yaml in discovery.sources_dir"`) {
+			t.Errorf("reload%s: %s", query, answer)
+		}
+		has("leaves listed")
+	}
+	if _, metrics := get(p.url + "/metrics"); !strings.Contains(metrics, `conductor_source_files{state="used"} 1`) {
+		t.Error("the file is not in use")
+	}
+
+	// Once the file has let it go, the settings may have it, and then the file may not.
+	must.Succeed(t, os.Remove(one))
+	eventually(t, "the source of a file that is gone stays", func() (string, bool) {
+		_, s := get(p.url + "/services")
+		return s, !strings.Contains(s, `"listed"`)
+	})
+	if answer := post(t, p.url+"/admin/reload", "{}", 200); !strings.Contains(answer, `"applied"`) {
+		t.Errorf("without the file: %s", answer)
+	}
+	has("comes listed")
+	must.Succeed(t, os.WriteFile(one, []byte("sources:\n"+source("listed")), 0o600))
+	if answer := post(t, p.url+"/admin/reload", "{}", 200); !strings.Contains(answer, `"one.yaml":"listed|default|0 is a source of the settings"`) {
+		t.Errorf("with the file again: %s", answer)
+	}
+	must.Succeed(t, os.Remove(one))
+	post(t, p.url+"/admin/reload", "{}", 200)
+	has("comes listed")
 }
 
 // TestReloadOfBounds raises a bound together with the sources that need it, and keeps everything if

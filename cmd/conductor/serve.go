@@ -203,7 +203,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		found = newFolder(dir, sources, again.settings, log)
 		registry.MustRegister(found)
 		found.look()
-		again.files = found.look
+		again.files, again.owner = found.look, found.owner
 	}
 	targets.Settle(ctx, firstAnswers)
 	if kept != nil {

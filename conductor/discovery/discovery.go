@@ -16,8 +16,6 @@ package discovery
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -148,8 +146,8 @@ func New(o Options) *Manager {
 }
 
 // Add begins to follow a target. The same target again changes nothing. With other fields it
-// is a *conductor.ConflictError, or takes the place of the old one. It returns
-// conductor.ErrClosed after Close.
+// is a *conductor.ConflictError, or takes the place of the old one; a client's never takes that of
+// the configuration. It returns conductor.ErrClosed after Close.
 func (m *Manager) Add(t Target, replace bool) error {
 	if err := Check(&t); err != nil {
 		return err
@@ -180,8 +178,8 @@ func (m *Manager) Add(t Target, replace bool) error {
 	return nil
 }
 
-// Remove stops following a target, and drops its sources. It reports whether there was one that
-// a client may remove, or the configuration.
+// Remove stops following a target, and drops its sources. It reports whether there was one. As with
+// sources, clients may remove targets of the configuration too; only Add spares those.
 func (m *Manager) Remove(n Name) bool {
 	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
 	m.mu.Lock()
@@ -229,148 +227,10 @@ func (m *Manager) drop(e *engine) {
 	e.keys = nil
 }
 
-// Run looks at all targets each Interval, until ctx ends. It returns once nothing is under way.
-func (m *Manager) Run(ctx context.Context) {
-	tick := time.NewTicker(Interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			m.Close()
-			return
-		case <-tick.C:
-			m.look()
-		}
-	}
-}
-
-// Settle waits until each target has been asked once, but not longer than a time.
-func (m *Manager) Settle(ctx context.Context, most time.Duration) {
-	late := time.NewTimer(most)
-	defer late.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		waiting := false
-		m.mu.Lock()
-		for _, t := range m.targets {
-			waiting = waiting || !t.seen.Load()
-		}
-		m.mu.Unlock()
-		if !waiting {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-late.C:
-			return
-		case <-tick.C:
-		}
-	}
-}
-
 // Close ends all work. The sources stay.
 func (m *Manager) Close() {
 	m.mu.Lock()
 	m.stop()
 	m.mu.Unlock()
 	m.tasks.Wait()
-}
-
-// look works on each target that nothing works on.
-func (m *Manager) look() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.ctx.Err() != nil {
-		return
-	}
-	for _, t := range m.targets {
-		if !t.queued.CompareAndSwap(false, true) {
-			continue
-		}
-		m.tasks.Go(func() {
-			defer t.queued.Store(false)
-			m.work(t)
-		})
-	}
-}
-
-// work brings the sources of a target up to date. It returns at once if that is under way.
-func (m *Manager) work(t *target) {
-	if t.after != nil {
-		select {
-		case <-t.after:
-		case <-t.ctx.Done():
-			return
-		}
-	}
-	select {
-	case m.places <- struct{}{}:
-		defer func() { <-m.places }()
-	case <-t.ctx.Done():
-		return
-	}
-	if !t.mu.TryLock() {
-		return
-	}
-	defer t.mu.Unlock()
-	if t.ctx.Err() != nil {
-		return
-	}
-	now := m.opts.Now()
-	err := m.locate(t, now)
-	var asked error
-	for addr, e := range t.engines {
-		m.watch(t, e, now)
-		if !e.next.IsZero() && !now.Before(e.next) && e.missing.IsZero() {
-			m.attempt(t, addr, e, now)
-		}
-		if e.fault != nil && (asked == nil || e.fault.Error() < asked.Error()) {
-			asked = e.fault // the same one at each look
-		}
-	}
-	err = cmp.Or(err, asked)
-	if t.show(err) {
-		m.opts.Log.Warn().Str("url", t.URL).Str("instance_id", t.Instance).Err(err).Msg("engine not discovered")
-	}
-}
-
-// attempt asks an engine, and keeps its fault until it answers.
-func (m *Manager) attempt(t *target, addr netip.Addr, e *engine, now time.Time) {
-	err := m.question(t, addr, e)
-	if err == nil {
-		e.fault = nil
-		m.count("ok")
-		return
-	}
-	e.pause = min(max(2*e.pause, minPause), maxPause)
-	e.next = now.Add(e.pause)
-	e.fault = fmt.Errorf("%s: %w", e.instance, err)
-	m.count("failed")
-}
-
-// show lets others see how far the target has come. It reports whether err is another one than
-// before.
-func (t *target) show(err error) (news bool) {
-	t.seen.Store(true)
-	t.shown.Lock()
-	defer t.shown.Unlock()
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	news, t.err, t.learns = text != "" && text != t.err, text, errors.Is(err, errLearning)
-	t.counts.addresses, t.counts.sources = len(t.engines), 0
-	for _, e := range t.engines {
-		t.counts.sources += len(e.keys)
-	}
-	t.found = t.found || t.counts.sources > 0
-	return news
-}
-
-func (m *Manager) count(result string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.asked[result]++
 }

@@ -194,6 +194,27 @@ func TestAddAfterRemove(t *testing.T) {
 	}
 }
 
+// A client may remove a target of the configuration, as it may its sources, and not replace it.
+func TestClientsAndStaticTargets(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.add("127.0.0.1", nil)
+	name := Name{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}
+	f.m.targets[name].Static = true
+	other := f.m.targets[name].Target
+	other.URL, other.Static = "http://127.0.0.1:1", false
+	var conflict *conductor.ConflictError
+	if err := f.m.Add(other, true); !errors.As(err, &conflict) {
+		t.Errorf("a client's target takes the place: %v", err)
+	}
+	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
+	if !f.m.Remove(name) {
+		t.Error("the target is not removed")
+	}
+	f.m.tasks.Wait()
+	f.want()
+}
+
 // The fault of an engine shows until the engine answers, also while it is not asked.
 func TestFaultStays(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")

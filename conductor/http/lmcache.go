@@ -37,6 +37,16 @@ const maxFaults = 16
 // lmcacheEvents takes what instances of LMCache report: POST /lmcache/events. A fault costs its
 // batch or its entry: a sender drops all batches of a request that fails.
 func (a *api) lmcacheEvents(g *gin.Context) (any, error) {
+	row, err := a.takeLMCache(g)
+	if err != nil {
+		_, answer := describe(err)
+		a.conductor.CountRefusedLMCache("request", answer.Reason)
+		return nil, err
+	}
+	return row, nil
+}
+
+func (a *api) takeLMCache(g *gin.Context) (*lmcacheRow, error) {
 	in := body.Get()
 	defer in.Release()
 	if err := in.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
@@ -61,18 +71,22 @@ func (a *api) lmcacheEvents(g *gin.Context) (any, error) {
 		return nil, errRecovering
 	}
 	view := access.View(a.conductor, g)
-	var row lmcacheRow
+	row := new(lmcacheRow)
+	refuse := func(part string, batch int, f *lmcache.Fault) {
+		a.conductor.CountRefusedLMCache(part, f.Reason)
+		row.add(batch, f)
+	}
 	for i, raw := range *request.Batches {
 		b, bad, fault := lmcache.Parse(raw)
 		for _, f := range bad {
-			row.add(i, f)
+			refuse("entry", i, f)
 		}
 		if fault != nil {
 			row.Rejected++
-			row.add(i, fault)
+			refuse("batch", i, fault)
 			continue
 		}
-		p, err := view.PushLMCache(&b)
+		p, err := view.PushLMCache(g.Request.Context(), &b)
 		if err != nil {
 			return nil, err
 		}
@@ -86,7 +100,7 @@ func (a *api) lmcacheEvents(g *gin.Context) (any, error) {
 			row.Stale++
 		case lmcache.Refused:
 			row.Rejected++
-			row.add(i, &lmcache.Fault{Field: "instance_id", Reason: "limit", Message: fmt.Sprintf("no room for the instance %.64q: %d are followed", b.Instance, lmcache.MaxInstances)})
+			refuse("batch", i, &lmcache.Fault{Field: "instance_id", Reason: "limit", Message: fmt.Sprintf("no room for the instance %.64q: %d are followed", b.Instance, lmcache.MaxInstances)})
 		}
 	}
 	return row, nil

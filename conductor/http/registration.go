@@ -42,9 +42,9 @@ func (a *api) register(g *gin.Context) (any, error) {
 	rank := func() int { return f.integer("dp_rank", 0, math.MaxInt32) }
 	if discover != "" {
 		required = f.text
-		if _, raw := f.field("dp_rank"); raw == nil {
-			rank = func() int { return 0 }
-		}
+	}
+	if _, raw := f.field("dp_rank"); raw == nil && (discover != "" || f.text("endpoint") == conductor.EndpointPush) {
+		rank = func() int { return 0 } // the ranks of LMCache are in its reports
 	}
 	auto := false
 	size := func() (n int) {

@@ -3,8 +3,10 @@ package lmcache
 // book has the shards of chunks that an emitter holds, of one model.
 type book struct {
 	limit, bytes int64
+	blockSize    int // tokens
 	chunks       map[chunkID]*chunk
 	stored       map[string]int // chunks of a tier
+	lacking      int            // blocks of chunks that are nowhere whole
 }
 
 // chunkID is a chunk on a tier. One prompt under two salts has two.
@@ -14,6 +16,7 @@ type chunkID struct{ tier, salt, hash string }
 type chunk struct {
 	places []place
 	whole  int // places with all shards
+	length int // tokens, 0 if not known
 	// What a shard said, kept until all are there.
 	tokens []uint32
 	parent string
@@ -35,8 +38,16 @@ const (
 	placeBytes = 64
 )
 
-func newBook(limit int64) *book {
-	return &book{limit: limit, chunks: make(map[chunkID]*chunk), stored: make(map[string]int)}
+func newBook(limit int64, blockSize int) *book {
+	return &book{limit: limit, blockSize: max(blockSize, 1), chunks: make(map[chunkID]*chunk), stored: make(map[string]int)}
+}
+
+// lack returns how many blocks the chunk has if it is nowhere whole, else 0.
+func (b *book) lack(c *chunk) int {
+	if c.whole > 0 || len(c.places) == 0 {
+		return 0
+	}
+	return max(c.length/b.blockSize, 1)
 }
 
 // store notes an object. appears reports that its chunk is whole now and was not. fits is
@@ -52,9 +63,10 @@ func (b *book) store(at chunkID, backend string, e *Entry, parent string, placed
 		b.stored[at.tier]++
 		b.bytes += chunkBytes + int64(len(at.hash)+len(at.salt))
 	}
+	b.lacking -= b.lack(c)
 	if c.whole == 0 && len(e.Tokens) > 0 && (c.tokens == nil || placed && !c.placed) {
 		b.bytes += 4 * int64(len(e.Tokens)-len(c.tokens))
-		c.tokens, c.parent, c.placed = e.Tokens, parent, placed
+		c.tokens, c.parent, c.placed, c.length = e.Tokens, parent, placed, len(e.Tokens)
 	}
 	p := c.placeOf(backend, e.World)
 	if p == nil {
@@ -69,6 +81,7 @@ func (b *book) store(at chunkID, backend string, e *Entry, parent string, placed
 			appears = c.whole == 1
 		}
 	}
+	b.lacking += b.lack(c)
 	return c, appears, true
 }
 
@@ -90,6 +103,7 @@ func (b *book) remove(at chunkID, backend string, e *Entry) (vanishes, known boo
 	if p == nil || p.shards[word]&bit == 0 {
 		return false, false
 	}
+	b.lacking -= b.lack(c)
 	p.shards[word] &^= bit
 	if p.have == p.world {
 		c.whole--
@@ -100,6 +114,7 @@ func (b *book) remove(at chunkID, backend string, e *Entry) (vanishes, known boo
 		c.places = c.places[:len(c.places)-1]
 		b.bytes -= placeBytes
 	}
+	b.lacking += b.lack(c)
 	if len(c.places) == 0 {
 		b.forget(at, c)
 	}
@@ -120,9 +135,20 @@ func (b *book) clear(tier string, vanish func(chunkID)) {
 
 func (b *book) forget(at chunkID, c *chunk) {
 	b.release(c)
+	b.lacking -= b.lack(c)
 	b.bytes -= chunkBytes + int64(len(at.hash)+len(at.salt)) + placeBytes*int64(len(c.places))
 	b.stored[at.tier]--
 	delete(b.chunks, at)
+}
+
+// holds reports whether a chunk is whole on a tier.
+func (b *book) holds(n chunkName) bool {
+	for _, tier := range []string{host, storage} {
+		if c := b.chunks[chunkID{tier, n.salt, n.hash}]; c != nil && c.whole > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // placeOf returns the place of a chunk on a backend, nil if there is none.

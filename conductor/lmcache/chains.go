@@ -31,6 +31,7 @@ type chains struct {
 	oldest []string                    // in the order in which they came; from next on
 	next   int
 	buf    []byte
+	bytes  int64 // of the hashes
 
 	places *places
 }
@@ -99,6 +100,7 @@ func (c *chains) add(hash string, at link) {
 	if len(c.links) >= maxLinks {
 		old := c.oldest[c.next]
 		end := c.links[old].end
+		c.bytes -= int64(len(old))
 		delete(c.links, old)
 		if delete(c.ends[end], old); len(c.ends[end]) == 0 {
 			delete(c.ends, end)
@@ -108,6 +110,7 @@ func (c *chains) add(hash string, at link) {
 	} else {
 		c.oldest = append(c.oldest, hash)
 	}
+	c.bytes += int64(len(hash))
 	c.links[hash] = at
 	if c.ends[at.end] == nil {
 		c.ends[at.end] = make(map[string]struct{})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"strings"
+	"sync/atomic"
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/zeebo/xxh3"
@@ -14,20 +15,6 @@ const (
 	Unheard = "history_unknown"   // batches before the first that came, or the content of a shared storage
 	Gap     = "gap_unrecoverable" // batches in between
 )
-
-// Receiver takes the events of one source.
-type Receiver interface {
-	// Apply returns once a batch is applied, false if it is not. Then no batch is, until
-	// Renew.
-	Apply(payload []byte) bool
-	// Renew reports whether batches were not applied. It then drops all blocks, so that the
-	// feed starts over.
-	Renew() bool
-	// Trust says why the receiver does not have all that the emitter holds, "" if it has.
-	Trust(reason string)
-	// Drop counts entries that have no effect.
-	Drop(reason string, n int)
-}
 
 // Reasons of Receiver.Drop. They are those of events.
 const (
@@ -54,18 +41,22 @@ type Feed struct {
 	Emitter, Model string
 	To             Receiver
 
-	book   *book
-	lost   string // as Receiver.Trust
-	told   bool
-	sent   map[string]bool // instances that reported of a shared storage
-	events bytes.Buffer
-	enc    *msgpack.Encoder
-	count  int
+	hub     *Hub
+	filling *Delivery // nil: nothing is in it
+	book    *book
+	lost    string // as Receiver.Trust
+	told    bool
+	sent    map[string]bool // instances that reported of a shared storage
+	events  bytes.Buffer
+	enc     *msgpack.Encoder
+	count   int
+	lacking atomic.Int64 // blocks of chunks without all shards, when the last batch was read
 }
 
-// NewFeed returns the feed of a source. limit bounds the bytes for its chunks.
-func NewFeed(emitter, model string, to Receiver, limit int64) *Feed {
-	f := &Feed{Emitter: emitter, Model: model, To: to, book: newBook(limit), lost: Unheard, sent: make(map[string]bool)}
+// NewFeed returns the feed of a source whose blocks have blockSize tokens. limit bounds the bytes for
+// its chunks.
+func NewFeed(emitter, model string, to Receiver, limit int64, blockSize int) *Feed {
+	f := &Feed{Emitter: emitter, Model: model, To: to, book: newBook(limit, blockSize), lost: Unheard, sent: make(map[string]bool)}
 	f.enc = msgpack.NewEncoder(&f.events)
 	f.enc.UseCompactInts(true)
 	return f
@@ -138,7 +129,7 @@ func (f *Feed) apply(b *Batch, e *Entry, parent string, placed bool, p *places) 
 	case appears:
 		w := waiter{feed: f, at: at, backend: b.Backend, parent: c.parent, tokens: c.tokens}
 		known := c.placed && len(c.tokens) > 0
-		f.appeared(&w, known)
+		f.appeared(&w, known, p, b.Time)
 		f.book.release(c)
 		p.appear(w, known)
 	}
@@ -172,10 +163,13 @@ func medium(tier, backend string) string {
 
 // appeared adds a stored event. A chunk whose parent is not known is announced by its hash
 // alone.
-func (f *Feed) appeared(w *waiter, known bool) {
+func (f *Feed) appeared(w *waiter, known bool, p *places, time float64) {
 	tokens := w.tokens
-	if !known {
+	switch {
+	case !known:
 		tokens = nil
+	case w.parent != "":
+		f.follow(chunkName{w.at.salt, w.parent}, p, time)
 	}
 	f.open("BlockStored", 6, w.at.salt)
 	f.hashes(name(w.at.salt, w.at.hash))
@@ -237,21 +231,4 @@ func (f *Feed) must(err error) {
 	if err != nil {
 		panic("BUG: a buffer refuses bytes: " + err.Error())
 	}
-}
-
-// flush hands the events to the receiver, also none: a sign of life.
-func (f *Feed) flush(time float64) {
-	var out bytes.Buffer
-	enc := msgpack.NewEncoder(&out)
-	f.must(enc.EncodeArrayLen(3))
-	f.must(enc.EncodeFloat64(time))
-	f.must(enc.EncodeArrayLen(f.count))
-	out.Write(f.events.Bytes())
-	f.must(enc.EncodeNil())
-	if f.events.Reset(); f.events.Cap() > 2*flushBytes {
-		f.events = bytes.Buffer{}
-		f.enc.Reset(&f.events)
-	}
-	f.count = 0
-	f.To.Apply(out.Bytes())
 }

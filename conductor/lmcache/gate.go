@@ -1,7 +1,15 @@
 package lmcache
 
-// MaxInstances bounds the instances of a tenant that are followed.
-const MaxInstances = 1 << 14
+import "time"
+
+const (
+	// MaxInstances bounds the instances of a tenant that are followed.
+	MaxInstances = 1 << 14
+	// forgetAfter is how long an instance without a source of its own is remembered.
+	forgetAfter = time.Hour
+	// sweepEvery is how often the gate looks for instances to forget.
+	sweepEvery = time.Minute
+)
 
 // Outcome is what became of a batch.
 type Outcome uint8
@@ -20,10 +28,17 @@ const (
 )
 
 // gate lets each batch of an instance pass once, and notices restarts and holes.
-type gate struct{ cursors map[string]*cursor }
+type gate struct {
+	cursors map[string]*cursor
+	swept   time.Time
+	bytes   int64 // of the cursors
+}
 
 // cursor is how far an instance has come.
-type cursor struct{ incarnation, seq uint64 }
+type cursor struct {
+	incarnation, seq uint64
+	heard            time.Time // when its last batch came
+}
 
 // admission is what a batch says about the batches before it.
 type admission struct {
@@ -34,23 +49,44 @@ type admission struct {
 	hole    bool // batches before it are missing
 }
 
+// due reports whether it is time to forget.
+func (g *gate) due(now time.Time) bool { return now.Sub(g.swept) >= sweepEvery }
+
+// forget drops the cursors of instances that were not heard of for forgetAfter, but for those to
+// keep. It returns their names.
+func (g *gate) forget(now time.Time, keep map[string]bool) (gone []string) {
+	g.swept = now
+	for instance, at := range g.cursors {
+		if now.Sub(at.heard) >= forgetAfter && !keep[instance] {
+			delete(g.cursors, instance)
+			g.bytes -= cursorBytes + int64(len(instance))
+			gone = append(gone, instance)
+		}
+	}
+	return gone
+}
+
 // admit moves the cursor of an instance to a batch.
-func (g *gate) admit(b *Batch) (a admission) {
+func (g *gate) admit(b *Batch, now time.Time) (a admission) {
 	at := g.cursors[b.Instance]
+	if at != nil {
+		at.heard = now
+	}
 	switch {
 	case at == nil && len(g.cursors) >= MaxInstances:
 		return admission{outcome: Refused}
 	case at == nil:
-		at = &cursor{incarnation: b.Incarnation}
+		at = &cursor{incarnation: b.Incarnation, heard: now}
 		if g.cursors == nil {
 			g.cursors = make(map[string]*cursor)
 		}
 		g.cursors[b.Instance] = at
+		g.bytes += cursorBytes + int64(len(b.Instance))
 		a.late = b.Seq > 1
 	case b.Incarnation < at.incarnation:
 		return admission{outcome: Stale}
 	case b.Incarnation > at.incarnation:
-		*at = cursor{incarnation: b.Incarnation}
+		*at = cursor{incarnation: b.Incarnation, heard: now}
 		a.fence = true
 		a.hole = b.Seq > 1
 	case b.Seq <= at.seq:

@@ -1,9 +1,11 @@
 package lmcache
 
 import (
-	"slices"
+	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // claim is what a feed hears of.
@@ -11,16 +13,19 @@ type claim struct{ emitter, model string }
 
 // Hub takes the batches of the instances of one tenant.
 type Hub struct {
-	turn   sync.Mutex // held during a Push; guards gate, chains and what the feeds know
+	// mu guards all of the hub and what its feeds know. It is held while a batch is read, and
+	// never while a receiver applies one.
+	mu     sync.Mutex
 	gate   gate
 	chains map[string]*chains // by model
+	feeds  map[claim][]*Feed
+	sent   []*Delivery // by the batch that is read
+	flying []*Delivery // sent, and not applied when the last batch was read
 
-	mu    sync.Mutex // a leaf
-	feeds map[claim][]*Feed
-	gone  []*Feed // removed, and not forgotten
+	bytes atomic.Int64 // as count counted last
 }
 
-// Add adds a feed. It waits for no Push.
+// Add adds a feed.
 func (h *Hub) Add(f *Feed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -28,55 +33,32 @@ func (h *Hub) Add(f *Feed) {
 		h.feeds = make(map[claim][]*Feed)
 	}
 	at := claim{f.Emitter, f.Model}
-	h.feeds[at] = append(slices.Clip(h.feeds[at]), f)
+	f.hub = h
+	h.feeds[at] = append(h.feeds[at], f)
 }
 
-// Remove takes a feed away. It waits for no Push: one that is under way forgets what the feed held.
+// Remove takes a feed away, and forgets what it held.
 func (h *Hub) Remove(f *Feed) {
-	h.remove(f)
-	if h.turn.TryLock() {
-		defer h.turn.Unlock()
-		h.forgetGone()
-	}
-}
-
-func (h *Hub) remove(f *Feed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	defer h.count()
 	at := claim{f.Emitter, f.Model}
-	h.feeds[at] = slices.DeleteFunc(slices.Clone(h.feeds[at]), func(g *Feed) bool { return g == f })
-	if len(h.feeds[at]) == 0 {
+	var rest []*Feed
+	for _, other := range h.feeds[at] {
+		if other != f {
+			rest = append(rest, other)
+		}
+	}
+	if h.feeds[at] = rest; len(rest) == 0 {
 		delete(h.feeds, at)
 	}
-	h.gone = append(h.gone, f)
-}
-
-// forgetGone forgets what feeds held that are removed. turn is held.
-func (h *Hub) forgetGone() {
-	h.mu.Lock()
-	gone := h.gone
-	h.gone = nil
-	h.mu.Unlock()
-	for _, f := range gone {
-		f.book.clear("", h.chainsOf(f.Model).places.vanish)
-	}
-	for _, f := range gone {
-		if !h.follows(f.Model) {
-			delete(h.chains, f.Model)
-		}
-	}
-}
-
-// follows reports whether a feed hears of a model.
-func (h *Hub) follows(model string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	f.book.clear("", h.chainsOf(f.Model).places.vanish)
 	for at := range h.feeds {
-		if at.model == model {
-			return true
+		if at.model == f.Model {
+			return
 		}
 	}
-	return false
+	delete(h.chains, f.Model)
 }
 
 // Empty reports whether no feed hears of anything.
@@ -86,35 +68,73 @@ func (h *Hub) Empty() bool {
 	return len(h.feeds) == 0
 }
 
-// find returns the feeds of a claim. They stay as they are.
-func (h *Hub) find(at claim) []*Feed {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.feeds[at]
-}
-
-// concerned returns the feeds of an instance, and those of shared storage.
-func (h *Hub) concerned(instance string) (all []*Feed) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for at, feeds := range h.feeds {
-		if at.emitter == instance || strings.HasPrefix(at.emitter, poolPrefix) {
-			all = append(all, feeds...)
+// Push reads a batch that came at a time, and waits until the receivers have applied it. It returns
+// how many of its entries no source is registered for.
+//
+// When ctx ends first, Push returns its error. The batch is then not read, as long as a receiver
+// had no room for it; else it is applied later, and is a duplicate if it comes once more.
+func (h *Hub) Push(ctx context.Context, b *Batch, now time.Time) (outcome Outcome, unclaimed int, err error) {
+	if err := h.enter(ctx, b); err != nil {
+		return Refused, 0, err
+	}
+	outcome, unclaimed = h.read(b, now)
+	sent := h.sent
+	h.sent = nil
+	h.count()
+	h.mu.Unlock()
+	for _, d := range sent {
+		select {
+		case <-d.done:
+		case <-ctx.Done():
+			return outcome, unclaimed, ctx.Err()
 		}
 	}
-	return all
+	return outcome, unclaimed, nil
 }
 
-// Push applies a batch. It returns how many of its entries no source is registered for.
-func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
-	h.turn.Lock()
-	defer h.turn.Unlock()
-	defer h.forgetGone()
-	a := h.gate.admit(b)
+// enter locks mu once the receivers of a batch have room.
+func (h *Hub) enter(ctx context.Context, b *Batch) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h.mu.Lock()
+		room := h.room(b)
+		if room == nil {
+			return nil
+		}
+		h.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// room returns nil if the receivers of a batch have room, else a channel that is closed when one
+// has. mu is held.
+func (h *Hub) room(b *Batch) <-chan struct{} {
+	for at, feeds := range h.feeds {
+		if at.emitter != b.Instance && at.emitter != b.emitter() {
+			continue
+		}
+		for _, f := range feeds {
+			if full := f.To.Room(); full != nil {
+				return full
+			}
+		}
+	}
+	return nil
+}
+
+// read queues what a batch says at the receivers. mu is held.
+func (h *Hub) read(b *Batch, now time.Time) (outcome Outcome, unclaimed int) {
+	h.land()
+	h.forgetInstances(now)
+	a := h.gate.admit(b, now)
 	if a.outcome != Applied {
 		return a.outcome, 0
 	}
-	h.forgetGone()
 	touched := make(map[*Feed]bool)
 	for _, f := range h.concerned(b.Instance) {
 		f.begin(b, a, h.chainsOf(f.Model).places)
@@ -122,17 +142,9 @@ func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
 	}
 	trials := maxTrials
 	var before *Entry
-	var last claim
-	var feeds []*Feed
 	for i := range b.Entries {
 		e := &b.Entries[i]
-		at := claim{b.Instance, e.Model}
-		if b.Shared {
-			at.emitter = poolPrefix + b.Backend
-		}
-		if at != last || i == 0 {
-			last, feeds = at, h.find(at)
-		}
+		feeds := h.feeds[claim{b.emitter(), e.Model}]
 		if len(feeds) == 0 {
 			unclaimed++
 			continue
@@ -151,19 +163,47 @@ func (h *Hub) Push(b *Batch) (outcome Outcome, unclaimed int) {
 			f.apply(b, e, parent, placed, c.places)
 			touched[f] = true
 		}
+		c.places.announceAgain(b.Time, touched)
 	}
 	for f, is := range touched {
 		if is {
 			f.flush(b.Time)
 		}
 	}
-	for _, c := range h.chains {
-		c.places.announceAgain(b.Time)
-	}
 	return Applied, unclaimed
 }
 
-// chainsOf returns the chains of a model. A source has a model, so they are bounded.
+// concerned returns the feeds of an instance, and those of shared storage. mu is held.
+func (h *Hub) concerned(instance string) (all []*Feed) {
+	for at, feeds := range h.feeds {
+		if at.emitter == instance || strings.HasPrefix(at.emitter, poolPrefix) {
+			all = append(all, feeds...)
+		}
+	}
+	return all
+}
+
+// forgetInstances forgets instances that are gone. One that has a source stays: its next batch
+// says whether it was restarted. mu is held.
+func (h *Hub) forgetInstances(now time.Time) {
+	if !h.gate.due(now) {
+		return
+	}
+	emitters := make(map[string]bool)
+	for at := range h.feeds {
+		emitters[at.emitter] = true
+	}
+	gone := h.gate.forget(now, emitters)
+	for _, feeds := range h.feeds {
+		for _, f := range feeds {
+			for _, instance := range gone {
+				delete(f.sent, instance)
+			}
+		}
+	}
+}
+
+// chainsOf returns the chains of a model. A source has a model, so they are bounded. mu is held.
 func (h *Hub) chainsOf(model string) *chains {
 	c := h.chains[model]
 	if c == nil {

@@ -5,14 +5,15 @@
 //	                                                               |  Book: shards of a chunk
 //	           Chains: the parent of a chunk, by its hash -------->+
 //	                                                               v
-//	                                                      msgpack batch of events --> Receiver
+//	                                                      Delivery --> Receiver
 //
 // An instance reports keys: one object for each chunk of a prompt and each shard of a model. A
 // chunk counts once all shards of its world are there. The emitter of an entry is the
 // instance, or pool:<backend> where the storage is shared.
 //
-// A Hub serves one tenant. Its methods are safe for concurrent use; a Push waits until the
-// receivers have applied its events. Nothing else of the package is for concurrent use.
+// A Hub serves one tenant. Its methods are safe for concurrent use. A Push waits until the
+// receivers have applied its events, without a lock: receivers queue deliveries, and a slow one
+// holds up those alone that send to it. Locks: Hub.mu, then those of a receiver.
 //
 // Cost: an entry costs a few map lookups. A chunk whose parent is not the chunk before it in
 // the batch costs one BLAKE3 of its tokens for each chunk that ends where it begins, at most
@@ -59,6 +60,14 @@ type Batch struct {
 	Shared      bool // several instances use the storage
 	Time        float64
 	Entries     []Entry
+}
+
+// emitter returns the emitter of the entries.
+func (b *Batch) emitter() string {
+	if b.Shared {
+		return poolPrefix + b.Backend
+	}
+	return b.Instance
 }
 
 // Entry is one object. Hash and Parent are digests as bytes.

@@ -4,14 +4,18 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
+
+// monday is when batches come.
+var monday = time.Unix(1_700_000_000, 0)
 
 // A batch passes once, by incarnation and number (LMCACHE-3).
 func TestGate(t *testing.T) {
 	var g gate
 	f := func(incarnation, seq uint64, want admission) {
 		t.Helper()
-		if got := g.admit(&Batch{Instance: "n", Incarnation: incarnation, Seq: seq}); got != want {
+		if got := g.admit(&Batch{Instance: "n", Incarnation: incarnation, Seq: seq}, monday); got != want {
 			t.Errorf("batch %d of incarnation %d: %+v, want %+v", seq, incarnation, got, want)
 		}
 	}
@@ -25,12 +29,50 @@ func TestGate(t *testing.T) {
 	f(8, 2, admission{outcome: Applied, fence: true, hole: true})
 	f(6, 2, admission{outcome: Stale})
 	for i := range MaxInstances {
-		g.admit(&Batch{Instance: fmt.Sprint(i), Seq: 1})
+		g.admit(&Batch{Instance: fmt.Sprint(i), Seq: 1}, monday)
 	}
-	if got := g.admit(&Batch{Instance: "one too many", Seq: 1}); got.outcome != Refused {
+	if got := g.admit(&Batch{Instance: "one too many", Seq: 1}, monday); got.outcome != Refused {
 		t.Errorf("an instance too many is %s", got.outcome)
 	}
 	f(8, 3, admission{outcome: Applied})
+}
+
+// Instances that are gone make room for others. One with a source keeps its place, so that a
+// restart of it is seen however long it was silent (LMCACHE-3).
+func TestInstancesAreForgotten(t *testing.T) {
+	now, hub := monday, new(Hub)
+	to := newHeard(t)
+	hub.Add(NewFeed("own", "m", to, 1<<30, chunkTokens))
+	pool := NewFeed("pool:fs", "m", newHeard(t), 1<<30, chunkTokens)
+	hub.Add(pool)
+	chunk := newPrompt(nil, 0, 1).chunks
+	push := func(instance string, incarnation, seq uint64, want Outcome) {
+		t.Helper()
+		b := Batch{Instance: instance, Incarnation: incarnation, Seq: seq, Type: Store, Tier: storage, Backend: "fs", Shared: true, Entries: chunk}
+		if instance == "own" {
+			b.Tier, b.Shared = host, false
+		}
+		if got, _, _ := hub.Push(t.Context(), &b, now); got != want {
+			t.Errorf("batch %d of %s is %s, want %s", seq, instance, got, want)
+		}
+	}
+	push("own", 1, 1, Applied)
+	for i := range MaxInstances - 1 {
+		push(fmt.Sprint(i), 1, 1, Applied)
+	}
+	now = now.Add(forgetAfter - time.Second)
+	push("one too many", 1, 1, Refused)
+	push("7", 1, 2, Applied)
+	now = now.Add(sweepEvery)
+	push("one too many", 1, 1, Applied)
+	push("7", 1, 2, Duplicate)
+	if got := len(hub.gate.cursors); got != 3 || len(pool.sent) != 2 {
+		t.Errorf("%d instances are remembered and %d by the storage, want 3 and 2", got, len(pool.sent))
+	}
+	push("own", 2, 1, Applied)
+	if n := len(to.blocks[mediumHost]); n != 1 || to.clears != 1 {
+		t.Errorf("after a restart: %d blocks and %d clears, want one of each", n, to.clears)
+	}
 }
 
 func TestParseFaults(t *testing.T) {
@@ -105,19 +147,19 @@ func TestChains(t *testing.T) {
 func TestBookBudget(t *testing.T) {
 	to := newHeard(t)
 	hub := new(Hub)
-	f := NewFeed("n", "m", to, 4096)
+	f := NewFeed("n", "m", to, 4096, chunkTokens)
 	hub.Add(f)
 	chunks := newPrompt(nil, 0, 40).chunks
-	hub.Push(&Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "dram", Entries: chunks})
+	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "dram", Entries: chunks}, monday)
 	held := len(to.blocks[mediumHost])
 	if held == 0 || held == 40 || to.drops[dropBudget] != 40-held {
 		t.Fatalf("%d chunks are held, %v dropped", held, to.drops)
 	}
-	hub.Push(&Batch{Instance: "n", Seq: 2, Type: Delete, Tier: host, Backend: "dram", Entries: chunks})
+	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 2, Type: Delete, Tier: host, Backend: "dram", Entries: chunks}, monday)
 	if f.book.bytes != 0 || len(f.book.chunks) != 0 || len(to.blocks[mediumHost]) != 0 || to.drops[dropUnknown] != 40-held {
 		t.Errorf("%d bytes and %d chunks are left, %v dropped", f.book.bytes, len(f.book.chunks), to.drops)
 	}
-	if p := hub.chains["m"].places; len(p.held)+len(p.placed)+p.waiters != 0 {
+	if p := hub.chains["m"].places; len(p.held)+len(p.placed)+p.waiters+int(p.bytes) != 0 {
 		t.Errorf("places are left: %d held, %d placed, %d waiting", len(p.held), len(p.placed), p.waiters)
 	}
 }
@@ -125,16 +167,16 @@ func TestBookBudget(t *testing.T) {
 // A hub without feeds keeps nothing of the chunks, and of a model with one what others hold.
 func TestRemoveForgets(t *testing.T) {
 	var hub Hub
-	one, two := NewFeed("n", "m", discard{}, 1<<30), NewFeed("n", "m", discard{}, 1<<30)
+	one, two := NewFeed("n", "m", discard{}, 1<<30, chunkTokens), NewFeed("n", "m", discard{}, 1<<30, chunkTokens)
 	hub.Add(one)
 	hub.Add(two)
-	hub.Push(&Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "cpu", Entries: []Entry{{Model: "m", Hash: "h", Tokens: make([]uint32, 16), World: 1}}})
+	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "cpu", Entries: []Entry{{Model: "m", Hash: "h", Tokens: make([]uint32, 16), World: 1}}}, monday)
 	hub.Remove(one)
 	if c := hub.chains["m"]; c == nil || len(c.places.held) != 1 || len(one.book.chunks) != 0 || len(two.book.chunks) != 1 {
 		t.Errorf("after the first: %+v", c)
 	}
 	hub.Remove(two)
-	if len(hub.chains) != 0 || len(two.book.chunks) != 0 || len(hub.gone) != 0 {
+	if len(hub.chains) != 0 || len(two.book.chunks) != 0 {
 		t.Errorf("after the last: %v, %d chunks", hub.chains, len(two.book.chunks))
 	}
 }
@@ -142,7 +184,7 @@ func TestRemoveForgets(t *testing.T) {
 // Waiting chunks that are gone make room for others.
 func TestWaitersAreSwept(t *testing.T) {
 	p := newPlaces()
-	f := NewFeed("n", "m", newHeard(t), 1<<30)
+	f := NewFeed("n", "m", newHeard(t), 1<<30, chunkTokens)
 	appear := func(hash string, held bool) {
 		at := chunkID{tier: host, hash: hash}
 		if held {
@@ -181,10 +223,10 @@ func BenchmarkPush(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		hub := new(Hub)
-		hub.Add(NewFeed("n", "m", discard{}, 1<<30))
+		hub.Add(NewFeed("n", "m", discard{}, 1<<30, chunkTokens))
 		for i := range all {
 			all[i].Seq = uint64(i + 1)
-			hub.Push(&all[i])
+			hub.Push(b.Context(), &all[i], monday)
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*prompts*length*2), "ns/entry")
@@ -193,7 +235,8 @@ func BenchmarkPush(b *testing.B) {
 // discard is a receiver that keeps nothing.
 type discard struct{}
 
-func (discard) Apply([]byte) bool { return true }
-func (discard) Renew() bool       { return false }
-func (discard) Trust(string)      {}
-func (discard) Drop(string, int)  {}
+func (discard) Take(d *Delivery)      { d.End() }
+func (discard) Renew() bool           { return false }
+func (discard) Room() <-chan struct{} { return nil }
+func (discard) Trust(string)          {}
+func (discard) Drop(string, int)      {}

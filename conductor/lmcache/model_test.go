@@ -23,19 +23,44 @@ type heard struct {
 	parents map[uint64]string          // printed parent and first token of stored blocks
 	trust   string
 	drops   map[string]int
+	clears  int
 	paused  bool
 	broken  bool
+	found   map[uint64]bool // by all receivers: blocks that have a place
+	slow    bool            // deliveries stay in queue until drain
+	full    chan struct{}   // nil: there is room
+	queue   []*Delivery
 }
 
 func newHeard(t *testing.T) *heard {
 	return &heard{t: t, blocks: make(map[string]map[uint64]bool), parents: make(map[uint64]string), trust: "none", drops: make(map[string]int)}
 }
 
-func (h *heard) Apply(payload []byte) bool {
-	if h.broken = h.broken || h.paused; h.broken {
-		return false
+func (h *heard) Take(d *Delivery) {
+	if h.slow {
+		h.queue = append(h.queue, d)
+		return
 	}
-	b, err := wire.Decode(payload, wire.DefaultLimits)
+	h.apply(d)
+}
+
+// drain applies what can be applied of the queue.
+func (h *heard) drain() {
+	for len(h.queue) > 0 && h.queue[0].Blocked() == nil {
+		h.apply(h.queue[0])
+		h.queue = h.queue[1:]
+	}
+}
+
+func (h *heard) apply(d *Delivery) {
+	defer d.End()
+	if d.Blocked() != nil {
+		h.t.Error("a delivery comes before one that it waits for")
+	}
+	if h.broken = h.broken || h.paused; h.broken {
+		return
+	}
+	b, err := wire.Decode(d.Payload, wire.DefaultLimits)
 	if err != nil || len(b.Dropped) > 0 {
 		h.t.Fatalf("the decoder refuses a batch: %v, %v %s", err, b.Dropped, b.Note)
 	}
@@ -49,6 +74,9 @@ func (h *heard) Apply(payload []byte) bool {
 		switch e.Kind {
 		case events.Stored:
 			at[e.Hashes[0]] = true
+			if h.found != nil && len(e.Tokens) > 0 && (!e.HasParent || h.found[e.Parent]) {
+				h.found[e.Hashes[0]] = true
+			}
 			if len(e.Tokens) > 0 {
 				h.parents[e.Hashes[0]] = fmt.Sprintf("%v %x %d", e.HasParent, e.Parent, e.Tokens[0])
 			}
@@ -59,10 +87,12 @@ func (h *heard) Apply(payload []byte) bool {
 			delete(at, e.Hashes[0])
 		case events.Cleared:
 			clear(at)
+			h.clears++
 		}
 	}
-	return true
 }
+
+func (h *heard) Room() <-chan struct{} { return h.full }
 
 func (h *heard) Renew() bool {
 	if !h.broken || h.paused {
@@ -144,7 +174,7 @@ func TestModel(t *testing.T) {
 		hub := new(Hub)
 		receivers := map[string]*heard{"node:a": newHeard(t), "node:b": newHeard(t), "pool:fs": newHeard(t)}
 		for emitter, to := range receivers {
-			hub.Add(NewFeed(emitter, "m", to, 1<<30))
+			hub.Add(NewFeed(emitter, "m", to, 1<<30, chunkTokens))
 		}
 		shared := newPrompt(nil, 0, 2).chunks
 		prompts := []prompt{{shared}, newPrompt(shared, 1000, 5), newPrompt(shared, 2000, 4), newPrompt(nil, 9000, 6)}
@@ -167,7 +197,7 @@ func TestModel(t *testing.T) {
 					want = Duplicate
 				}
 				// After a restart the gate learns of the new incarnation with its first batch.
-				if got, _ := hub.Push(&old); got != want && at.seq > 0 {
+				if got, _, _ := hub.Push(t.Context(), &old, monday); got != want && at.seq > 0 {
 					t.Fatalf("seed %d, step %d: batch %d of %d again is %s, want %s", seed, step, old.Seq, old.Incarnation, got, want)
 				}
 				continue
@@ -211,7 +241,7 @@ func TestModel(t *testing.T) {
 			if fault != nil || len(bad) > 0 {
 				t.Fatalf("seed %d: %v %v", seed, fault, bad)
 			}
-			if got, unclaimed := hub.Push(&parsed); got != Applied || unclaimed > 0 {
+			if got, unclaimed, _ := hub.Push(t.Context(), &parsed, monday); got != Applied || unclaimed > 0 {
 				t.Fatalf("seed %d, step %d: %s, %d unclaimed", seed, step, got, unclaimed)
 			}
 			sent = append(sent, parsed)

@@ -17,8 +17,10 @@ type chunkName struct{ salt, hash string }
 type places struct {
 	held    map[chunkName]int // how many tiers of emitters hold it
 	placed  map[chunkName]bool
-	waiting map[chunkName][]waiter // by parent
+	fresh   map[chunkName]*Delivery // chunks that have a place once it is applied
+	waiting map[chunkName][]waiter  // by parent
 	waiters int
+	bytes   int64    // of those that wait
 	full    int      // chunks refused since the last sweep
 	due     []waiter // to announce once more, parents first
 }
@@ -32,7 +34,7 @@ type waiter struct {
 }
 
 func newPlaces() *places {
-	return &places{held: make(map[chunkName]int), placed: make(map[chunkName]bool), waiting: make(map[chunkName][]waiter)}
+	return &places{held: make(map[chunkName]int), placed: make(map[chunkName]bool), fresh: make(map[chunkName]*Delivery), waiting: make(map[chunkName][]waiter)}
 }
 
 // appear notes that an emitter holds a chunk, and which chunks are due then. known says that
@@ -51,13 +53,18 @@ func (p *places) appear(w waiter, known bool) {
 		if p.waiters < maxWaiters {
 			p.waiting[parent] = append(p.waiting[parent], w)
 			p.waiters++
+			p.bytes += w.bytes()
 		}
 		return
+	}
+	if !p.placed[at] {
+		w.feed.place(at, p)
 	}
 	for queue := []chunkName{at}; len(queue) > 0; queue = queue[1:] {
 		p.placed[queue[0]] = true
 		for _, next := range p.waiting[queue[0]] {
 			p.waiters--
+			p.bytes -= next.bytes()
 			if next.held() {
 				p.due = append(p.due, next)
 				queue = append(queue, chunkName{next.at.salt, next.at.hash})
@@ -73,18 +80,24 @@ func (w *waiter) held() bool {
 	return c != nil && c.whole > 0
 }
 
+// bytes returns the memory of a chunk that waits.
+func (w *waiter) bytes() int64 { return waitBytes + 4*int64(len(w.tokens)) }
+
 // sweep forgets waiting chunks that are gone, at most once for maxWaiters/16 that were refused.
 func (p *places) sweep() {
 	if p.full = (p.full + 1) % (maxWaiters / 16); p.full != 1 {
 		return
 	}
-	p.waiters = 0
+	p.waiters, p.bytes = 0, 0
 	for parent, list := range p.waiting {
 		list = slices.DeleteFunc(list, func(w waiter) bool { return !w.held() })
 		if p.waiting[parent] = list; len(list) == 0 {
 			delete(p.waiting, parent)
 		}
 		p.waiters += len(list)
+		for i := range list {
+			p.bytes += list[i].bytes()
+		}
 	}
 }
 
@@ -94,24 +107,18 @@ func (p *places) vanish(at chunkID) {
 	if p.held[n]--; p.held[n] == 0 {
 		delete(p.held, n)
 		delete(p.placed, n)
+		delete(p.fresh, n)
 	}
 }
 
-// announceAgain announces the chunks that are due. A feed is flushed before the next one has its
-// turn, so that a parent has its place before a child of another feed looks for it.
-func (p *places) announceAgain(time float64) {
-	var last *Feed
+// announceAgain announces the chunks that are due. It adds their feeds to touched.
+func (p *places) announceAgain(time float64, touched map[*Feed]bool) {
 	for i := range p.due {
 		w := &p.due[i]
-		if last != nil && last != w.feed {
-			last.flush(time)
-		}
-		last = w.feed
-		last.appeared(w, true)
-		last.flushFull(time)
-	}
-	if last != nil {
-		last.flush(time)
+		w.feed.appeared(w, true, p, time)
+		w.feed.place(chunkName{w.at.salt, w.at.hash}, p)
+		w.feed.flushFull(time)
+		touched[w.feed] = true
 	}
 	p.due = nil
 }

@@ -38,7 +38,7 @@ func Status(err error) (status int, reason string) {
 		return http.StatusNotFound, "not_found"
 	case errors.Is(err, conductor.ErrTooManySources):
 		return http.StatusServiceUnavailable, "limit"
-	case errors.Is(err, ErrBusy):
+	case errors.Is(err, ErrBusy), errors.Is(err, conductor.ErrBehind):
 		return http.StatusServiceUnavailable, "busy"
 	case errors.Is(err, conductor.ErrClosed):
 		return http.StatusServiceUnavailable, "shutting_down"

@@ -22,6 +22,8 @@ package watch
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -198,6 +200,9 @@ func (h *Hub) Join(tenants scope.Tenants, feed bool) (*Viewer, error) {
 	case h.viewers >= h.cfg.Viewers:
 		h.refused.Add(1)
 		return nil, ErrBusy
+	case h.crowds(tenants):
+		h.refused.Add(1)
+		return nil, fmt.Errorf("%w, but for the half that other tenants keep", ErrBusy)
 	}
 	key := keyOf(tenants)
 	a := h.groups[key]
@@ -214,6 +219,30 @@ func (h *Hub) Join(tenants scope.Tenants, feed bool) (*Viewer, error) {
 	default:
 	}
 	return v, nil
+}
+
+// crowds reports whether one more viewer would give tenants more than half of the places while there
+// are other tenants. Viewers of all tenants are no tenant's. mu is held.
+func (h *Hub) crowds(tenants scope.Tenants) bool {
+	if tenants.All() {
+		return false
+	}
+	look := 1
+	for _, a := range h.groups {
+		if !a.tenants.All() && slices.ContainsFunc(a.tenants, tenants.Has) {
+			look += len(a.all())
+		}
+	}
+	if look <= (h.cfg.Viewers+1)/2 {
+		return false
+	}
+	h.advance(false)
+	for tenant := range h.now.tenants {
+		if !tenants.Has(tenant) {
+			return true
+		}
+	}
+	return false
 }
 
 // Leave takes a viewer away. With its last viewer an audience forgets everything.

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -468,6 +469,42 @@ func TestViewers(t *testing.T) {
 		defer off.Close()
 		if _, err := off.Join(nil, false); err != ErrDisabled {
 			t.Errorf("without viewers: %v", err)
+		}
+	})
+}
+
+// TestTenantsLeaveRoom holds that a tenant has half of the places while there are others, and all
+// while there are none.
+func TestTenantsLeaveRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatched(t, Config{Viewers: 5})
+		defer w.close()
+		w.engine("a", "x")
+		refused := func(tenants scope.Tenants) {
+			t.Helper()
+			if _, err := w.h.Join(tenants, false); !errors.Is(err, ErrBusy) {
+				t.Errorf("a viewer of %v too many: %v", tenants, err)
+			}
+		}
+		x := scope.Tenants{"x"}
+		var all []*Viewer
+		for range 5 {
+			all = append(all, w.join(x, false)) // alone
+		}
+		refused(x)
+		for _, v := range all[2:] {
+			w.h.Leave(v)
+		}
+		w.engine("b", "y")
+		second()
+		w.join(x, false)
+		refused(x)
+		refused(scope.Tenants{"x", "z"})
+		w.join(scope.Tenants{"y"}, false)
+		w.join(nil, false)
+		refused(scope.Tenants{"y"})
+		if n := w.h.refused.Load(); n != 4 {
+			t.Errorf("%d viewers count as refused, want 4", n)
 		}
 	})
 }

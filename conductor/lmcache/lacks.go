@@ -1,0 +1,84 @@
+package lmcache
+
+import "slices"
+
+// Lack is a chunk that an emitter holds in part.
+type Lack struct {
+	Medium     string
+	Have, Want int  // shards
+	Certain    bool // its parents are of the prompt too
+}
+
+// Prompt is what Lacks looks for.
+type Prompt struct {
+	Tokens []uint32
+	// Salted reports whether chunks of a salt count for the prompt.
+	Salted func(salt string) bool
+	// Named reports whether a hash names the part of the prompt that ends at a position.
+	Named func(end int, hash uint64) bool
+}
+
+// Lacks returns the chunks of a prompt that a feed holds in part, and that have the tokens in
+// [from, to). It looks at all chunks of the feed.
+func (h *Hub) Lacks(f *Feed, p *Prompt, from, to int) (all []Lack) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	links := h.chainsOf(f.Model).links
+	for at, c := range f.book.chunks {
+		link, known := links[at.hash]
+		start := link.end - len(c.tokens)
+		if c.whole > 0 || len(c.tokens) == 0 || !known || !p.Salted(at.salt) || start > from || to > link.end || !p.has(c.tokens, start) {
+			continue
+		}
+		certain := h.follows(p, at.salt, f.Model, link.parent, start)
+		for i := range c.places {
+			all = append(all, Lack{medium(at.tier, c.places[i].backend), c.places[i].have, c.places[i].world, certain})
+		}
+	}
+	return all
+}
+
+// Lacking returns how many blocks lie in chunks that lack shards.
+func (f *Feed) Lacking() int { return int(f.lacking.Load()) }
+
+// has reports whether the prompt has tokens at a position, as far as it goes.
+func (p *Prompt) has(tokens []uint32, start int) bool {
+	if start < 0 || start >= len(p.Tokens) {
+		return false
+	}
+	end := min(start+len(tokens), len(p.Tokens))
+	return slices.Equal(p.Tokens[start:end], tokens[:end-start])
+}
+
+// follows reports whether a chunk, "" for none, is the part of a prompt that ends at a position: by its
+// name, or by the tokens of chunks that lack shards. mu is held.
+func (h *Hub) follows(p *Prompt, salt, model, hash string, end int) bool {
+	links := h.chainsOf(model).links
+next:
+	for hash != "" {
+		if p.Named(end, name(salt, hash)) {
+			return true
+		}
+		for at, feeds := range h.feeds {
+			for _, f := range feeds {
+				for _, tier := range []string{host, storage} {
+					c := f.book.chunks[chunkID{tier, salt, hash}]
+					if at.model != model || c == nil || len(c.tokens) == 0 || len(c.tokens) > end {
+						continue
+					}
+					if !p.has(c.tokens, end-len(c.tokens)) {
+						return false
+					}
+					link, known := links[hash]
+					if !known {
+						return false
+					}
+					hash, end = link.parent, end-len(c.tokens)
+					continue next
+				}
+			}
+		}
+		return false
+	}
+	return end == 0
+}
