@@ -56,8 +56,22 @@ func (r Registration) fields(static bool) (out []journal.Field) {
 	return out
 }
 
+// Fields returns the registration as a snapshot keeps it.
+func (r Registration) Fields() []journal.Field { return r.fields(false) }
+
 // registrationOf reads what fields wrote.
 func registrationOf(fields []journal.Field) (r Registration, static bool, err error) {
+	if r, err = ReadRegistration(fields); err == nil {
+		err = r.normalize(true)
+	}
+	if err != nil {
+		return r, false, fmt.Errorf("the registration of %q cannot be read: %w", journal.Value(fields, journal.FieldSource), err)
+	}
+	return r, journal.Value(fields, "static") != "", nil
+}
+
+// ReadRegistration reads what Registration.Fields wrote. It does not check the registration.
+func ReadRegistration(fields []journal.Field) (r Registration, err error) {
 	v := func(name string) string { return journal.Value(fields, name) }
 	r = Registration{
 		Endpoint: v("endpoint"), ReplayEndpoint: v("replay_endpoint"), SnapshotEndpoint: v("snapshot_endpoint"), Type: v("type"), Model: v("modelname"), Lora: v("lora_name"),
@@ -88,13 +102,7 @@ func registrationOf(fields []journal.Field) (r Registration, static bool, err er
 			r.MediaTTL[medium], err = time.ParseDuration(f.Value)
 		}
 	}
-	if err == nil {
-		err = r.normalize(true)
-	}
-	if err != nil {
-		return r, false, fmt.Errorf("the registration of %q cannot be read: %w", v(journal.FieldSource), err)
-	}
-	return r, v("static") != "", nil
+	return r, err
 }
 
 // JournalSettings are the options that decide what an index holds, for

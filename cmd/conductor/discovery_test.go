@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"kvconductor/internal/must"
@@ -15,11 +16,16 @@ import (
 
 // tells is the HTTP server of a vLLM whose publisher is an engine of the test.
 func tells(t *testing.T, e *ruledEngine) string {
-	_, port, err := net.SplitHostPort(e.pub.Addr().String())
-	must.Succeed(t, err)
+	return tellsLater(t, func() *ruledEngine { return e })
+}
+
+// tellsLater is tells for an engine that may be another one later.
+func tellsLater(t *testing.T, engine func() *ruledEngine) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/kv_event_sources":
+			_, port, err := net.SplitHostPort(engine().pub.Addr().String())
+			must.Report(t, err)
 			fmt.Fprintf(w, `{"0":{"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":null,"topic":""}}`, port)
 		case "/v1/models":
 			fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
@@ -111,6 +117,50 @@ func TestDiscovery(t *testing.T) {
 	})
 	post(t, p.url+"/unregister", `{"instance_id":"asked","dp_rank":0}`, 200)
 	eventually(t, "an unregistered engine stays", func() (string, bool) { s := services(); return s, !strings.Contains(s, `"asked"`) })
+}
+
+// A server that was killed asks the engines of clients again. One that publishes elsewhere by then
+// is followed there, under its registration.
+func TestTargetsOutliveTheServer(t *testing.T) {
+	t.Parallel()
+	var engine atomic.Pointer[ruledEngine]
+	engine.Store(newRuledEngine(t, "asked", 0))
+	url := tellsLater(t, engine.Load)
+	dir := t.TempDir()
+	settings := "snapshot: {dir: " + dir + "}\n"
+	p := serveProcess(t, settings)
+	post(t, p.url+"/register", `{"discover":"`+url+`","instance_id":"asked","block_size":16,"ttl":"1h"}`, 200)
+	post(t, p.url+"/register", `{"discover":"http://127.0.0.1:1","instance_id":"deaf"}`, 200)
+	engine.Load().publish(ruledStored(0, 3))
+	engine.Load().settled(p)
+	again := func() {
+		t.Helper()
+		eventually(t, "the registrations are not written", func() (string, bool) {
+			text, err := os.ReadFile(filepath.Join(dir, "registrations"))
+			return fmt.Sprint(err), strings.Contains(string(text), "deaf") && strings.Contains(string(text), "127.0.0.1 0 0")
+		})
+		must.Succeed(t, p.cmd.Process.Kill())
+		p.cmd.Wait()
+		p = serveProcess(t, settings)
+	}
+	again()
+	_, answer := get(p.url + "/services")
+	for _, want := range []string{`"InstanceID":"asked"`, `"TTL":"1h0m0s"`, `"discovery":[{"InstanceID":"asked"`, `{"InstanceID":"deaf","TenantID":"default","URL":"http://127.0.0.1:1"`} {
+		if !strings.Contains(answer, want) {
+			t.Errorf("%s is not in %s", want, answer)
+		}
+	}
+
+	moved := newRuledEngine(t, "asked", 0)
+	engine.Store(moved)
+	again()
+	moved.publish(ruledStored(0, 2))
+	moved.settled(p)
+	post(t, p.url+"/unregister", `{"instance_id":"asked","dp_rank":0}`, 200)
+	eventually(t, "the engine stays", func() (string, bool) {
+		_, answer := get(p.url + "/services")
+		return answer, !strings.Contains(answer, `"asked"`) && strings.Contains(answer, `"deaf"`)
+	})
 }
 
 // A server is not ready before an engine of the settings has told where it publishes.

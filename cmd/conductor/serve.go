@@ -162,8 +162,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		Client:  asking,
 		Digests: replica.Digests{Path: conductorhttp.DigestPath, Read: conductorhttp.ReadDigests}, Log: log,
 	})
+	targets := newTargets(&cfg, c, sockets, allowed, log)
 	keeper := snapshot.NewKeeper(snapshot.Config{
-		Dir: kept, Conductor: c, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
+		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
 	})
 	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers))
 	defer hub.Close()
@@ -180,7 +181,6 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		registry.MustRegister(entry.certificates.Expiry())
 	}
 
-	targets := newTargets(&cfg, c, sockets, allowed, log)
 	registry.MustRegister(targets)
 	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
 	sources := &following{conductor: c, targets: targets}

@@ -24,6 +24,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/events/journal"
 	"kvconductor/events/reach"
 	"kvconductor/events/stream"
 )
@@ -83,6 +84,8 @@ type Manager struct {
 	stop   context.CancelFunc
 	tasks  sync.WaitGroup
 
+	revision atomic.Uint64 // see Revision
+
 	mu      sync.Mutex
 	targets map[Name]*target // guarded by mu
 	asked   map[string]uint64
@@ -112,6 +115,7 @@ type target struct {
 	learns bool                             // err is errLearning; guarded by shown
 	counts struct{ addresses, sources int } // guarded by shown
 	found  bool                             // it has had a source; guarded by shown
+	kept   []journal.Field                  // see keep; guarded by shown
 	began  time.Time
 }
 
@@ -148,7 +152,10 @@ func New(o Options) *Manager {
 // Add begins to follow a target. The same target again changes nothing. With other fields it
 // is a *conductor.ConflictError, or takes the place of the old one; a client's never takes that of
 // the configuration. It returns conductor.ErrClosed after Close.
-func (m *Manager) Add(t Target, replace bool) error {
+func (m *Manager) Add(t Target, replace bool) error { return m.add(t, replace, nil) }
+
+// add is Add. begin, if set, sees a target that is new before it is worked on.
+func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 	if err := Check(&t); err != nil {
 		return err
 	}
@@ -173,7 +180,11 @@ func (m *Manager) Add(t Target, replace bool) error {
 	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[conductor.Key]bool), done: make(chan struct{}), began: m.opts.Now()}
 	n.after = m.ending[t.Name()]
 	n.ctx, n.stop = context.WithCancel(m.ctx)
+	if begin != nil {
+		begin(n)
+	}
 	m.targets[t.Name()] = n
+	m.revision.Add(1)
 	m.tasks.Go(func() { m.work(n) })
 	return nil
 }
@@ -189,6 +200,7 @@ func (m *Manager) Remove(n Name) bool {
 		return false
 	}
 	delete(m.targets, n)
+	m.revision.Add(1)
 	m.end(t)
 	return true
 }

@@ -103,6 +103,7 @@ func (m *Manager) work(t *target) {
 		}
 	}
 	err = cmp.Or(err, asked)
+	m.keep(t)
 	if t.show(err) {
 		m.opts.Log.Warn().Str("url", t.URL).Str("instance_id", t.Instance).Err(err).Msg("engine not discovered")
 	}

@@ -24,6 +24,9 @@ const (
 // Dir is a directory of snapshots. Files are named by ascending numbers, whatever the clock
 // says. One server has a directory.
 type Dir struct {
+	// Targets returns the fields of the targets of discovery that files have; nil is none.
+	Targets func() [][]journal.Field
+
 	path string
 	key  *Key
 	lock *os.File
@@ -85,7 +88,7 @@ func (d *Dir) Save(c *conductor.Conductor, now time.Time, keep int) (sum Summary
 	if len(numbers) > 0 {
 		next = numbers[0] + 1
 	}
-	sum, err = d.write(nameOf(next, suffix), nameOf(next, unfinished), func(to io.Writer) (Summary, error) { return Write(to, c, now, d.key.Seal) })
+	sum, err = d.write(nameOf(next, suffix), nameOf(next, unfinished), func(to io.Writer) (Summary, error) { return Write(to, c, now, d.key.Seal, d.targets()...) })
 	if err != nil {
 		return sum, err
 	}
@@ -102,7 +105,14 @@ const registrations = "registrations"
 
 // SaveSources writes the registrations of a Conductor.
 func (d *Dir) SaveSources(c *conductor.Conductor, now time.Time) (Summary, error) {
-	return d.write(registrations, nameOf(0, unfinished), func(to io.Writer) (Summary, error) { return WriteSources(to, c, now, d.key.Seal) })
+	return d.write(registrations, nameOf(0, unfinished), func(to io.Writer) (Summary, error) { return WriteSources(to, c, now, d.key.Seal, d.targets()...) })
+}
+
+func (d *Dir) targets() [][]journal.Field {
+	if d.Targets == nil {
+		return nil
+	}
+	return d.Targets()
 }
 
 // LoadSources gives try the registrations. It reports whether there are any.

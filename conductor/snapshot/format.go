@@ -41,6 +41,7 @@ const (
 	kindSource  = 2 // fields of a source
 	kindContext = 3 // fields of a context
 	kindHolder  = 4 // fields of a holder, of the context named
+	kindTarget  = 5 // fields of a target of discovery
 	kindEnd     = 9 // fields with the numbers of sections and blocks
 	kindChunk   = 16
 )

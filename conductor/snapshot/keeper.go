@@ -11,12 +11,15 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/events/journal"
 )
 
 // Config is what a Keeper is made of.
 type Config struct {
 	Dir       *Dir
 	Conductor *conductor.Conductor
+	// Targets are kept with the registrations; nil is none.
+	Targets Targets
 	// Interval is the pause between snapshots, 0 for none but the last.
 	Interval time.Duration
 	// OnStop says that Keep writes a snapshot at its end.
@@ -26,6 +29,15 @@ type Config struct {
 	Log  zerolog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+}
+
+// Targets are those of discovery that clients have registered.
+type Targets interface {
+	// Revision changes when Saved does.
+	Revision() uint64
+	// Saved returns the fields of each target, which Restore takes.
+	Saved() [][]journal.Field
+	Restore([]journal.Field) error
 }
 
 // soon is how long a source that has come or gone waits until the disk knows.
@@ -38,7 +50,7 @@ type Keeper struct {
 	cfg     Config
 	known   bool // the registrations were loaded
 	failing bool // the registrations could not be written; owned by Keep
-	salted  int  // sources that were left out of them; owned by Keep
+	salted  int  // sources and targets that were left out of them; owned by Keep
 
 	mu       sync.Mutex
 	status   Status             // guarded by mu
@@ -60,7 +72,7 @@ const (
 	ReasonVersion = "version"  // it has another version of the format
 	ReasonSeed    = "seed"     // it has another hash.seed
 	ReasonDisk    = "disk"     // the disk does not give or take it
-	ReasonChanged = "changed"  // a source: the configuration or a client says otherwise today
+	ReasonChanged = "changed"  // a source or target: the configuration or a client says otherwise today
 	ReasonSealed  = "sealed"   // a source or context with a salt, without the key
 	ReasonBudget  = "budget"   // blocks: index.max_bytes or index.max_bytes_total is reached
 	ReasonOther   = "unusable" // anything else
@@ -85,6 +97,9 @@ type Status struct {
 func NewKeeper(cfg Config) *Keeper {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Targets != nil && cfg.Dir != nil {
+		cfg.Dir.Targets = cfg.Targets.Saved
 	}
 	return &Keeper{cfg: cfg, status: Status{LeftOut: make(map[string]int)}}
 }
@@ -132,16 +147,32 @@ func reasonOf(err error) string {
 func (k *Keeper) RestoreSources() {
 	k.known = k.cfg.Dir.LoadSources(func(name string, _ int64, from io.Reader, open Opener) error {
 		r := k.cfg.Conductor.Recover(0)
-		_, err := Read(from, Reading{Into: r, Open: open, Sources: func(all []conductor.SourceMark) error {
+		var targets [][]journal.Field
+		_, err := Read(from, Reading{Into: r, Open: open, Target: func(f []journal.Field) { targets = append(targets, f) }, Sources: func(all []conductor.SourceMark) error {
 			k.claim(all, r.Own)
 			clear(all) // no blocks come
 			return nil
 		}})
 		if err != nil {
 			k.refuse(name, err)
+			return err
 		}
-		return err
+		k.follow(targets)
+		return nil
 	})
+}
+
+// follow follows targets again, whose sources are registered.
+func (k *Keeper) follow(targets [][]journal.Field) {
+	if k.cfg.Targets == nil {
+		return
+	}
+	for _, f := range targets {
+		if err := k.cfg.Targets.Restore(f); err != nil {
+			k.cfg.Log.Warn().Str("instance_id", journal.Value(f, "instance_id")).Err(err).Msg("an engine of the snapshot is not asked any more where it publishes")
+			k.note(func(st *Status) { st.LeftOut[ReasonChanged]++ })
+		}
+	}
 }
 
 // refuse notes that a file cannot be used.
@@ -185,8 +216,10 @@ func (k *Keeper) load(ctx context.Context, name string, size int64, from io.Read
 	r.Origin = conductor.FromSnapshot
 	log.Info().Str("file", name).Int64("bytes", size).Msg("loading a snapshot")
 	logged := start
+	var targets [][]journal.Field
 	sum, err := Read(stopping{ctx, from}, Reading{
 		Into: r, Open: open,
+		Target: func(f []journal.Field) { targets = append(targets, f) },
 		Sources: func(all []conductor.SourceMark) error {
 			k.claim(all, func(m *conductor.SourceMark) string { return own(r, m) })
 			return nil
@@ -207,6 +240,9 @@ func (k *Keeper) load(ctx context.Context, name string, size int64, from io.Read
 		return err
 	}
 	r.Done()
+	if !k.known { // else the registrations have said it
+		k.follow(targets)
+	}
 	took := k.cfg.Now().Sub(start)
 	k.note(func(st *Status) {
 		st.Loaded, st.Blocks, st.Seconds = name, r.Blocks, took.Seconds()
@@ -253,10 +289,10 @@ func (s stopping) Read(p []byte) (int, error) {
 func (k *Keeper) Keep(ctx context.Context) {
 	tick := time.NewTicker(soon)
 	defer tick.Stop()
-	last, revision := k.cfg.Now(), uint64(0)
+	last, saved := k.cfg.Now(), [2]uint64{}
 	for {
-		if r := k.cfg.Conductor.Revision(); r != revision && k.saveSources() {
-			revision = r
+		if r := k.revision(); r != saved && k.saveSources() {
+			saved = r
 		}
 		select {
 		case <-tick.C:
@@ -271,6 +307,14 @@ func (k *Keeper) Keep(ctx context.Context) {
 			k.save()
 		}
 	}
+}
+
+// revision changes when the registrations do.
+func (k *Keeper) revision() (r [2]uint64) {
+	if r[0] = k.cfg.Conductor.Revision(); k.cfg.Targets != nil {
+		r[1] = k.cfg.Targets.Revision()
+	}
+	return r
 }
 
 // saveSources writes the registrations, and reports whether they are on the disk.

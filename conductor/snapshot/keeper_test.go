@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
+	"kvconductor/events/reach"
 	"kvconductor/internal/must"
 )
 
@@ -168,4 +171,57 @@ func TestRestoreBadFiles(t *testing.T) {
 	f(change(100, 255), nil, 10, ReasonDamaged)
 	f(func(path string) { must.Succeed(t, os.Remove(path)); must.Succeed(t, os.Mkdir(path, 0o700)) }, nil, 10)
 	f(func(string) {}, func(o *conductor.Options) { o.HashSeed = 1 }, 0, ReasonSeed)
+}
+
+// targetsFor follows engines that do not answer.
+func targetsFor(t *testing.T, c *conductor.Conductor) *discovery.Manager {
+	m := discovery.New(discovery.Options{Registry: c, Rules: func() *reach.Rules { return nil }, Log: zerolog.Nop()})
+	t.Cleanup(m.Close)
+	return m
+}
+
+// Targets of clients are kept with the registrations, and in a snapshot for a server without those.
+// One with a salt needs a key.
+func TestTargetsAreKept(t *testing.T) {
+	path := t.TempDir()
+	d := openDir(t, path)
+	a := server(t, nil)
+	m := targetsFor(t, a)
+	k := NewKeeper(Config{Dir: d, Conductor: a, Targets: m, Keep: 2, Log: zerolog.Nop()})
+	target := func(instance, salt string) discovery.Target {
+		return discovery.Target{URL: "http://127.0.0.1:1", Registration: conductor.Registration{Instance: instance, Tenant: "blue", BlockSize: 16, Salt: salt}}
+	}
+	before := k.revision()
+	must.Succeed(t, m.Add(target("open", ""), false))
+	must.Succeed(t, m.Add(target("salted", "pepper"), false))
+	if k.revision() == before {
+		t.Error("a target changes nothing")
+	}
+	k.save()
+	if !k.saveSources() || k.salted != 1 {
+		t.Errorf("%d were left out", k.salted)
+	}
+	f := func(want string, leftOut int, begin func(*discovery.Manager)) {
+		t.Helper()
+		c := server(t, nil)
+		m := targetsFor(t, c)
+		begin(m)
+		k := NewKeeper(Config{Dir: d, Conductor: c, Targets: m, Log: zerolog.Nop()})
+		k.RestoreSources()
+		k.Restore(t.Context())
+		var got []string
+		for _, s := range m.List() {
+			got = append(got, s.Tenant+"/"+s.Instance+" "+s.URL)
+		}
+		if text := strings.Join(got, ", "); text != want || k.Status().LeftOut[ReasonChanged] != leftOut {
+			t.Errorf("%s, want %s; %v", text, want, k.Status().LeftOut)
+		}
+	}
+	const restored = "blue/open http://127.0.0.1:1"
+	f(restored, 0, func(*discovery.Manager) {})
+	f("blue/open http://127.0.0.2:1", 1, func(m *discovery.Manager) { // the settings win
+		must.Succeed(t, m.Add(discovery.Target{URL: "http://127.0.0.2:1", Static: true, Registration: conductor.Registration{Instance: "open", Tenant: "blue"}}, false))
+	})
+	must.Succeed(t, os.Remove(filepath.Join(path, registrations)))
+	f(restored, 0, func(*discovery.Manager) {})
 }

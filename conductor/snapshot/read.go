@@ -25,6 +25,8 @@ type Reading struct {
 	Open Opener
 	// Sources, if set, sees the sources before blocks come, and may change what they say.
 	Sources func([]conductor.SourceMark) error
+	// Target, if set, sees the fields of each target of discovery.
+	Target func([]journal.Field)
 	// Progress, if set, is called behind each section.
 	Progress func(Summary)
 }
@@ -137,12 +139,12 @@ func (r *reader) take(s section, payload []byte) error {
 		return r.loading.Chunk(kind, payload)
 	}
 	switch s.kind {
-	case kindHead, kindSource, kindContext, kindHolder, kindEnd:
+	case kindHead, kindSource, kindContext, kindHolder, kindTarget, kindEnd:
 	default:
 		return nil
 	}
 	if r.begun && s.kind != kindEnd {
-		return errors.New("sources, contexts and holders come before chunks")
+		return errors.New("sources, targets, contexts and holders come before chunks")
 	}
 	f, err := fields(payload)
 	if err != nil {
@@ -154,6 +156,9 @@ func (r *reader) take(s section, payload []byte) error {
 		return err
 	case kindSource:
 		return r.source(f)
+	case kindTarget:
+		r.target(f)
+		return nil
 	case kindContext:
 		return r.context(s.context, f)
 	case kindHolder:
@@ -173,6 +178,15 @@ func (r *reader) source(f []journal.Field) (err error) {
 	r.sum.Sources++
 	r.img.Sources = append(r.img.Sources, m)
 	return err
+}
+
+// target takes a target of discovery.
+func (r *reader) target(f []journal.Field) {
+	if open, ok := r.how.Open(f); !ok {
+		r.sum.LeftOut++
+	} else if r.how.Target != nil {
+		r.how.Target(open)
+	}
 }
 
 func (r *reader) context(n uint32, f []journal.Field) error {

@@ -42,20 +42,26 @@ type writer struct {
 	seed uint32
 	sum  Summary
 	seal Sealer
+
+	targets [][]journal.Field
 	// contexts are those of the image by their place, -1 for one left out.
 	contexts []int
 	err      error
 }
 
 // Write writes what a Conductor holds now. seal may be nil.
-func Write(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer) (Summary, error) {
+//
+// targets are the fields of the targets of discovery, if they are to be in it.
+func Write(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets ...[]journal.Field) (Summary, error) {
 	w := begin(to, now, seal)
+	w.targets = targets
 	return w.end(c.WriteImage(w.head, w.chunk))
 }
 
 // WriteSources writes the registrations of a Conductor, without blocks.
-func WriteSources(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer) (Summary, error) {
+func WriteSources(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets ...[]journal.Field) (Summary, error) {
 	w := begin(to, now, seal)
+	w.targets = targets
 	return w.end(w.head(c.ImageOfSources()))
 }
 
@@ -116,6 +122,13 @@ func (w *writer) head(img *conductor.Image) error {
 		}
 		w.sum.Sources++
 		w.section(section{kind: kindSource}, journal.AppendFields(nil, sealed...))
+	}
+	for _, f := range w.targets {
+		if sealed, ok := w.seal(f); ok {
+			w.section(section{kind: kindTarget}, journal.AppendFields(nil, sealed...))
+		} else {
+			w.sum.LeftOut++
+		}
 	}
 	w.contexts = slices.Repeat([]int{-1}, len(img.Contexts))
 	for i := range img.Contexts {

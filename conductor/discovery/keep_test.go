@@ -1,0 +1,126 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"kvconductor/conductor"
+	"kvconductor/events/journal"
+	"kvconductor/internal/must"
+)
+
+// next is a fleet whose server was restarted: it has the sources and targets of the one before.
+func (f *fleet) next() *fleet {
+	f.t.Helper()
+	g := newFleet(f.t, nil)
+	g.answers, g.names, g.port, g.now = f.answers, f.names, f.port, f.now
+	for _, s := range f.c.Services() {
+		must.Succeed(f.t, g.c.Register(s.Registration, conductor.RegisterOptions{AnyEndpoint: true}))
+	}
+	for _, saved := range f.m.Saved() {
+		must.Succeed(f.t, g.m.Restore(saved))
+	}
+	g.m.tasks.Wait()
+	return g
+}
+
+// A restart knows the targets of clients, and which sources are theirs: an engine may have other
+// ports and ranks by then.
+func TestRestore(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
+	revision := f.m.Revision()
+	f.add("127.0.0.1", func(t *Target) { t.Tenant, t.TTL = "blue", 5e9 })
+	f.add("127.0.0.1", func(t *Target) { t.Instance, t.Static = "of-settings", true })
+	if len(f.m.Saved()) != 1 || f.m.Revision() == revision {
+		t.Errorf("revision %d, saved %v", f.m.Revision(), f.m.Saved())
+	}
+	_, err := f.c.Unregister(conductor.Key{Instance: "of-settings", Tenant: "default", Rank: 0})
+	must.Succeed(t, err)
+	_, err = f.c.Unregister(conductor.Key{Instance: "of-settings", Tenant: "default", Rank: 1})
+	must.Succeed(t, err)
+
+	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:8000"}}`)
+	g := f.next()
+	g.want("e|blue|0 tcp://127.0.0.1:8000 vLLM llama 16 ")
+	if l := g.m.List(); l[0].TTL != 5e9 || l[0].Static || l[0].Error != "" {
+		t.Errorf("the target is %+v", l)
+	}
+	if !g.m.Remove(l0(g).Name()) {
+		t.Error("the target cannot be removed")
+	}
+	g.m.tasks.Wait()
+	g.want()
+}
+
+func l0(f *fleet) *State { return &f.m.List()[0] }
+
+// An engine that does not answer keeps its sources, and a source that a client has unregistered
+// stays away.
+func TestRestoreOfSilentEngine(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
+	f.add("127.0.0.1", nil)
+	_, err := f.c.Unregister(conductor.Key{Instance: "e", Tenant: "default", Rank: 1})
+	must.Succeed(t, err)
+	revision := f.m.Revision()
+	f.pass(Interval)
+	if f.m.Revision() == revision {
+		t.Error("a withdrawn source changes nothing")
+	}
+	f.answer("127.0.0.1", "/kv_event_sources", "no JSON")
+	g := f.next()
+	g.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ")
+	if s := l0(g); s.Sources != 1 || s.Error == "" {
+		t.Errorf("the target is %+v", s)
+	}
+	g.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 8000, 8001))
+	g.pass(maxPause)
+	g.want("e|default|0 tcp://127.0.0.1:8000 vLLM llama 16 ")
+}
+
+// The block size that events told before counts: an engine without work would tell none for long.
+func TestRestoreOfLearnedSize(t *testing.T) {
+	f := newFleet(t, func(o *Options) {
+		o.Learn = func(context.Context, *Target, Rank) (int, error) { return 32, nil }
+	}, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
+	f.add("127.0.0.1", func(t *Target) { t.BlockSize = 0 })
+	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ")
+	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:8000"}}`)
+	f.next().want("e|default|0 tcp://127.0.0.1:8000 vLLM llama 32 ")
+}
+
+// The instances of a fleet that is gone by the restart lose their sources as ever.
+func TestRestoreOfFleet(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1", "127.0.0.2")
+	for _, a := range []string{"127.0.0.1", "127.0.0.2"} {
+		f.answer(a, "/v1/models", `{"data":[{"id":"llama"}]}`)
+	}
+	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
+	f.names = []netip.Addr{one, two}
+	f.add("engines", nil)
+	both := []string{"e@127.0.0.1|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ", "e@127.0.0.2|default|0 tcp://127.0.0.2:5557 vLLM llama 16 "}
+	f.want(both...)
+	f.names = []netip.Addr{two}
+	g := f.next()
+	g.want(both...) // not at once
+	g.pass(graceTime)
+	g.want(both[1])
+}
+
+// A field that cannot be read costs its target, and is named.
+func TestRestoreIsChecked(t *testing.T) {
+	f := newFleet(t, nil)
+	for _, bad := range []journal.Field{{Name: "engine", Value: "x"}, {Name: "engine", Value: "nowhere 0 1"}, {Name: "engine", Value: "- a 1"}, {Name: "engine", Value: "- 0 1,x"}, {Name: "withdrawn", Value: "x e"}, {Name: "ttl", Value: "x"}, {Name: "discover", Value: "file:///etc"}} {
+		fields := append(conductor.Registration{Instance: "e"}.Fields(), bad, journal.Field{Name: "discover", Value: "http://127.0.0.1:1"})
+		if err := f.m.Restore(fields); err == nil || len(f.m.List()) > 0 {
+			t.Errorf("%v: %v, %+v", bad, err, f.m.List())
+		}
+	}
+}
