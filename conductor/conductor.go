@@ -238,6 +238,7 @@ func (c *Conductor) watch() {
 				s.observeUse(now)
 				s.observeLives(now)
 				s.observeRefusals()
+				s.observeSnapshots()
 				c.notify(s.takeNotice(s.decideAll))
 				if !c.past {
 					s.guard(func() { s.doctor.Unremoved(now) })

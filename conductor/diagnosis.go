@@ -96,6 +96,29 @@ func (s *source) observeRefusals() {
 	s.logFindings()
 }
 
+// observeSnapshots reports whether the engine gives no snapshot to a source that lacks history.
+func (s *source) observeSnapshots() {
+	st := s.stream.Status()
+	if st.SnapshotReason == "" || st.History == "" {
+		s.doctor.Withdraw(doctor.FindingEngineSnapshot)
+		return
+	}
+	s.doctor.Report(doctor.FindingEngineSnapshot, "the engine gives no snapshot (%s), so what it held before is not known: %s", st.SnapshotReason, adviceOfSnapshots[st.SnapshotReason])
+	s.logFindings()
+}
+
+// adviceOfSnapshots says what to do about requests that fail, by reason.
+var adviceOfSnapshots = map[string]string{
+	stream.SnapshotUnavailable: "restart the engine or raise its snapshot_max_blocks if it stays",
+	stream.SnapshotTimeout:     "check snapshot_endpoint and the load of the engine",
+	stream.SnapshotFailed:      "check snapshot_endpoint and the network",
+	stream.SnapshotPublisher:   "compare endpoint and snapshot_endpoint: they belong to different engines",
+	stream.SnapshotMalformed:   "report the version of the engine",
+	stream.SnapshotTooLarge:    "raise stream.snapshot_bytes",
+	stream.SnapshotBehind:      "wait: the engine's recorder lags",
+	stream.SnapshotOverflow:    "the engine answers slower than it publishes",
+}
+
 // observeEngines compares a pool's profile with that of its engines.
 func (s *source) observeEngines(engines profiled) {
 	if s.profile == (hash.Profile{}) || engines.rank == ofPool || engines.by.profile == s.profile {

@@ -79,6 +79,7 @@ func (s *source) reveal(step *stream.Step) {
 		x.show(owners)
 	}
 	s.leaveEmptyContexts()
+	s.snapshotted.Store(int64(s.blocks()))
 	s.mark, s.marked = stream.Mark{Seq: step.Seq, ID: step.ID}, true
 	from := FromEngine
 	s.origin.Store(&from)

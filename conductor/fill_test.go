@@ -212,6 +212,16 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 		synctest.Wait()
 		f(SeriesAuto, true, true)
 		f(SeriesNever, true, true)
+		var states []string
+		for _, s := range c.Services() {
+			states = append(states, s.SnapshotState)
+			if s.SnapshotBlocks != s.Blocks || s.SnapshotBlocks == 0 == (s.SnapshotState == stream.SnapshotApplied) {
+				t.Errorf("%s has %d blocks of %d from a snapshot", s.SnapshotState, s.SnapshotBlocks, s.Blocks)
+			}
+		}
+		if !slices.Equal(states, []string{stream.SnapshotApplied, stream.SnapshotMissing}) {
+			t.Errorf("the snapshots are %q", states)
+		}
 		for _, reg := range c.Registrations() {
 			_, err := c.Unregister(reg.Key())
 			must.Succeed(t, err)

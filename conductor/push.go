@@ -21,6 +21,7 @@ type pushes struct {
 
 	batches   [lmcache.Applied + 1]atomic.Uint64 // by outcome
 	unclaimed atomic.Uint64                      // entries
+	heard     reporters
 
 	counting sync.Mutex
 	refused  map[lmcacheRefusal]uint64 // guarded by counting
@@ -129,5 +130,6 @@ func (v View) PushLMCache(ctx context.Context, b *lmcache.Batch) (Pushed, error)
 		v.conductor.pushes.unclaimed.Add(uint64(p.Unclaimed))
 	}
 	v.conductor.pushes.batches[p.Outcome].Add(1)
+	v.conductor.pushes.note(v.reader.Tenants, b, p, v.conductor.now())
 	return p, nil
 }

@@ -48,9 +48,12 @@ type Service struct {
 
 	// Snapshots counts snapshots of the engine that were applied, SnapshotFailures requests
 	// without one by reason. SnapshotReason is that of the last, "" after a snapshot.
+	// SnapshotState is how far they have come, SnapshotBlocks what the last one left.
 	Snapshots        uint64
 	SnapshotFailures map[string]uint64
 	SnapshotReason   string
+	SnapshotState    string
+	SnapshotBlocks   int
 
 	asksSnapshots bool // also where SnapshotEndpoint is hidden
 
@@ -189,6 +192,8 @@ func (s *source) service(st *stream.Status, held heldBlocks) Service {
 
 		SnapshotFailures: st.SnapshotFailures,
 		SnapshotReason:   st.SnapshotReason,
+		SnapshotState:    cmp.Or(st.SnapshotState, stream.SnapshotWaits),
+		SnapshotBlocks:   int(s.snapshotted.Load()),
 		asksSnapshots:    s.reg.SnapshotEndpoint != "",
 
 		Queued:      st.Queued,

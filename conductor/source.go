@@ -59,6 +59,8 @@ type source struct {
 	// by run.
 	filled int
 	began  time.Time
+	// snapshotted is how many blocks the source had behind the last one.
+	snapshotted atomic.Int64
 
 	// doubted is true if the stream knows of gaps in the numbers of standardized events.
 	// Owned by run.

@@ -80,6 +80,11 @@ func examine(ctx context.Context, server *client) ([]advice, error) {
 			all = append(all, advice{d.InstanceID + "|" + d.TenantID, "discovery", text})
 		}
 	}
+	for _, r := range services.LMCache {
+		for _, text := range r.unclaimed() {
+			all = append(all, advice{r.InstanceID, "unclaimed", text})
+		}
+	}
 	if len(services.Services) == 0 && len(services.Discovery) == 0 {
 		all = append(all, advice{Code: "no_sources", Text: "no source is registered: every answer is empty"})
 	}

@@ -166,7 +166,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	keeper := snapshot.NewKeeper(snapshot.Config{
 		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
 	})
-	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers))
+	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers, targets))
 	defer hub.Close()
 	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
 	calls, watches := rpc.NewMetrics(timing), rpc.NewWatches(cfg.Limits.MaxWatches, cfg.Limits.ClientWatches)

@@ -31,6 +31,25 @@ type serviceRow struct {
 type servicesAnswer struct {
 	Services  []serviceRow
 	Discovery []askedRow
+	LMCache   []reporterRow
+}
+
+// reporterRow is an instance of LMCache that reports.
+type reporterRow struct {
+	InstanceID string
+	Unclaimed  []struct {
+		InstanceID, ModelName string
+		Entries               uint64
+	}
+}
+
+// unclaimed says what no source takes, and what to register.
+func (r *reporterRow) unclaimed() (all []string) {
+	for _, u := range r.Unclaimed {
+		all = append(all, fmt.Sprintf("LMCache reports %d entries of the model %q as %q, and no source takes them: register it with type LMCache, endpoint push:, instance_id %q, modelname %q",
+			u.Entries, u.ModelName, u.InstanceID, u.InstanceID, u.ModelName))
+	}
+	return all
 }
 
 // askedRow is an engine, or a fleet of them, that is asked where it publishes.
@@ -97,6 +116,11 @@ func printServices(ctx context.Context, server *client, out io.Writer) error {
 	for _, d := range answer.Discovery {
 		if d.LastError != "" {
 			fmt.Fprintf(out, "\n%s|%s discover: %s\n", d.InstanceID, d.TenantID, d.LastError)
+		}
+	}
+	for _, r := range answer.LMCache {
+		for _, text := range r.unclaimed() {
+			fmt.Fprintf(out, "\n%s unclaimed: %s\n", r.InstanceID, text)
 		}
 	}
 	return nil

@@ -83,8 +83,22 @@ type topStats struct {
 		Asked   uint64  `json:"asked_tokens"`
 		Cached  uint64  `json:"cached_tokens"`
 	}
-	States  map[string]int
-	Sources []*topRow
+	States    map[string]int
+	Discovery struct{ Targets, Waiting, Learning int }
+	LMCache   struct{ Instances, Unclaimed int }
+	Sources   []*topRow
+}
+
+// feeding says which engines and instances of LMCache lack something, "" for none.
+func (s *topStats) feeding() string {
+	var parts []string
+	if d := s.Discovery; d.Waiting+d.Learning > 0 {
+		parts = append(parts, fmt.Sprintf("discovery: %d of %d targets wait, %d learn", d.Waiting, d.Targets, d.Learning))
+	}
+	if l := s.LMCache; l.Unclaimed > 0 {
+		parts = append(parts, fmt.Sprintf("LMCache: %d of %d instances report what no source takes", l.Unclaimed, l.Instances))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // maxHistory is how many rates a sparkline has.
@@ -138,6 +152,10 @@ func (t *top) draw(out io.Writer, height int, colour bool) {
 	rows, all := t.sorted(), &t.stats.Totals
 	fmt.Fprintf(out, "%d sources, %d synced, %d blocks held %d times, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached   %s   by %s\n",
 		all.Sources, t.stats.States["synced"], all.Blocks, all.Held, all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)), t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
+	if text := t.stats.feeding(); text != "" {
+		fmt.Fprintln(out, text)
+		height = max(height-1, min(height, 1)) // 0 stays no bound
+	}
 	fmt.Fprintf(out, "%-28s %-12s %4s %-11s %10s %8s %-*s %7s %5s %8s  %s\n", "INSTANCE", "TENANT", "RANK", "STATE", "BLOCKS", "EVENTS/S", maxHistory, "", "LAG MS", "GAPS", "FINDINGS", "WHY")
 	for i, r := range rows {
 		if height > 0 && i >= height-3 && len(rows) > height-2 {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
 	"kvconductor/conductor/replica"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
@@ -13,13 +14,14 @@ import (
 )
 
 // watching returns what the page and /admin/stats are made of.
-func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *snapshot.Keeper, peers *replica.Replica) watch.Config {
+func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *snapshot.Keeper, peers *replica.Replica, targets *discovery.Manager) watch.Config {
 	out := watch.Config{
 		Conductor: c, Version: version, Viewers: ui.Viewers, KeepQueries: ui.RecentQueries, Draining: web.Draining,
 		Snapshots: func() watch.Snapshots {
 			return snapshotsOf(snapshots, keeper.Status(), time.Now())
 		},
 		Replicas: func() []watch.Replica { return replicasOf(peers.Peers(), peers.Drift()) },
+		Targets:  func() []watch.Target { return targetsOf(targets.List()) },
 	}
 	if !ui.Enabled {
 		out.Viewers = 0
@@ -55,6 +57,19 @@ func replicasOf(peers []string, d replica.Drift) []watch.Replica {
 		}
 		if p.Error != "" {
 			out[i].State = unreachable
+		}
+	}
+	return out
+}
+
+// targetsOf returns how far the targets of discovery have come.
+func targetsOf(all []discovery.State) []watch.Target {
+	out := make([]watch.Target, len(all))
+	for i := range all {
+		s := &all[i]
+		out[i] = watch.Target{Instance: s.Instance, Tenant: s.Tenant, URL: s.URL, State: s.Word(), Addresses: s.Addresses, Sources: s.Sources, Error: s.Error}
+		if n := s.Name(); n.Rank != discovery.AllRanks {
+			out[i].Rank = &n.Rank
 		}
 	}
 	return out

@@ -19,6 +19,18 @@ type State struct {
 	Learning           bool   // the error is that the first events have to tell the block size
 }
 
+// Word returns found once there are sources and no error, learning while the first events have to
+// tell the block size, else waiting.
+func (s *State) Word() string {
+	switch {
+	case s.Sources > 0 && s.Error == "":
+		return "found"
+	case s.Learning:
+		return "learning"
+	}
+	return "waiting"
+}
+
 // List returns the targets, sorted by name.
 func (m *Manager) List() (all []State) {
 	m.mu.Lock()
@@ -65,14 +77,7 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) { ch <- descTargets; ch <
 func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 	states := map[string]int{"found": 0, "waiting": 0, "learning": 0}
 	for _, s := range m.List() {
-		switch {
-		case s.Sources > 0 && s.Error == "":
-			states["found"]++
-		case s.Learning:
-			states["learning"]++
-		default:
-			states["waiting"]++
-		}
+		states[s.Word()]++
 	}
 	for state, n := range states {
 		ch <- prometheus.MustNewConstMetric(descTargets, prometheus.GaugeValue, float64(n), state)

@@ -70,6 +70,8 @@ const (
 	FindingDrift = "drift"
 	// FindingBehind: another replica has applied more batches of the source.
 	FindingBehind = "behind"
+	// FindingEngineSnapshot: the engine gives no snapshot, and the history of the source is not whole.
+	FindingEngineSnapshot = "engine_snapshot"
 	// FindingLearned: settings of the registration came from the engine. No fault.
 	FindingLearned = "learned"
 )

@@ -61,6 +61,8 @@ type serviceRow struct {
 
 // engineSnapshots are the requests for snapshots of the engine.
 type engineSnapshots struct {
+	State   string // waiting, applying, applied or failed
+	Blocks  int    // that the last snapshot left
 	Applied uint64
 	Failed  map[string]uint64 // by reason
 	Reason  string            // why the last request failed; empty after a snapshot
@@ -89,7 +91,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
 		}
 		if s.AsksSnapshots() {
-			rows[i].EngineSnapshots = &engineSnapshots{s.Snapshots, s.SnapshotFailures, s.SnapshotReason}
+			rows[i].EngineSnapshots = &engineSnapshots{s.SnapshotState, s.SnapshotBlocks, s.Snapshots, s.SnapshotFailures, s.SnapshotReason}
 		}
 		if s.TTL > 0 {
 			rows[i].TTL = s.TTL.String()
@@ -117,6 +119,9 @@ func (a *api) services(g *gin.Context) (any, error) {
 	out := gin.H{"count": len(rows), "services": rows}
 	if asked := a.asked(access.View(a.conductor, g)); len(asked) > 0 {
 		out["discovery"] = asked
+	}
+	if all := reporters(access.View(a.conductor, g)); len(all) > 0 {
+		out["lmcache"] = all
 	}
 	return out, nil
 }
@@ -147,6 +152,32 @@ func (a *api) asked(v conductor.View) (rows []askedRow) {
 		}
 		if !reader.Causes && row.LastError != "" {
 			row.LastError = "the engine cannot be asked"
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// reporterRow is an instance of LMCache that has reported lately.
+type reporterRow struct {
+	InstanceID string
+	State      string
+	LastSeq    uint64
+	Unclaimed  []unclaimedRow
+}
+
+// unclaimedRow is what no source of type LMCache is registered for.
+type unclaimedRow struct {
+	InstanceID, ModelName string
+	Entries               uint64
+}
+
+// reporters lists the instances of LMCache that the client may see.
+func reporters(v conductor.View) (rows []reporterRow) {
+	for _, r := range v.Reporters() {
+		row := reporterRow{r.Instance, r.State(), r.Seq, make([]unclaimedRow, 0, len(r.Unclaimed))}
+		for _, u := range r.Unclaimed {
+			row.Unclaimed = append(row.Unclaimed, unclaimedRow{u.Emitter, u.Model, u.Entries})
 		}
 		rows = append(rows, row)
 	}

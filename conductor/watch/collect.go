@@ -28,6 +28,8 @@ type collection struct {
 	queries conductor.QueryCounts
 	asked   float64 // queries a second
 	point   *point  // of the history, if it gets one
+	// lists are there with the texts of rows; were are those of the collection before.
+	lists, were lists
 }
 
 // row is one source.
@@ -265,6 +267,22 @@ func appendRow(e *body.Encoder, s *conductor.Service, r *row) {
 	e.Name("dropped")
 	e.Uint(dropped)
 	e.TextField("history_from", s.HistoryFrom)
+	if s.AsksSnapshots() {
+		failed := uint64(0)
+		for _, n := range s.SnapshotFailures {
+			failed += n
+		}
+		e.Name("engine_snapshot")
+		e.Map(5)
+		e.TextField("state", s.SnapshotState)
+		e.TextField("reason", s.SnapshotReason)
+		e.IntField("blocks", s.SnapshotBlocks)
+		e.Name("applied")
+		e.Uint(s.Snapshots)
+		e.Name("failed")
+		e.Uint(failed)
+		e.EndMap()
+	}
 	e.Name("findings")
 	e.List(len(s.Findings))
 	for _, f := range s.Findings {

@@ -46,6 +46,7 @@ type header struct {
 	Snapshots *Snapshots     `json:"snapshots,omitempty"`
 	Replicas  *[]Replica     `json:"replicas,omitempty"`
 	Gone      *[]string      `json:"gone,omitempty"`
+	listsRow
 }
 
 type readyRow struct {
@@ -91,9 +92,16 @@ func (p *point) row() pointRow {
 	if p == nil {
 		return nil
 	}
-	number := func(n int64) json.Number { return json.Number(strconv.FormatInt(n, 10)) }
 	rate := func(v float64) json.Number { return json.Number(strconv.FormatFloat(v, 'f', -1, 64)) }
-	return pointRow{number(p.at), number(int64(p.device)), number(int64(p.host)), number(int64(p.disk)), rate(p.events), rate(p.queries)}
+	return pointRow{whole(p.at), whole(p.device), whole(p.host), whole(p.disk), rate(p.events), rate(p.queries)}
+}
+
+// whole returns a number without a point.
+func whole[N int | int64 | uint64](n N) json.Number {
+	if n < 0 {
+		return json.Number(strconv.FormatInt(int64(n), 10))
+	}
+	return json.Number(strconv.FormatUint(uint64(n), 10))
 }
 
 // header returns the part of documents that does not grow with the fleet. mu is held.
@@ -146,6 +154,7 @@ func (h *Hub) header(tenants scope.Tenants) *header {
 func (h *Hub) document(tenants scope.Tenants, top int, past bool) []byte {
 	out := h.header(tenants)
 	out.Version = h.cfg.Version
+	out.listsRow = h.now.lists.of(tenants)
 	started := h.started.UTC()
 	out.Started = &started
 	if past {
@@ -175,7 +184,7 @@ func (h *Hub) document(tenants scope.Tenants, top int, past bool) []byte {
 // difference returns what the newest collection changes. mu is held.
 func (h *Hub) difference(tenants scope.Tenants) []byte {
 	out := h.header(tenants)
-	out.Gone = &[]string{}
+	out.Gone, out.listsRow = &[]string{}, h.now.lists.changed(&h.now.were, tenants)
 	for _, key := range h.now.gone {
 		if tenants.Has(key.Tenant) {
 			*out.Gone = append(*out.Gone, key.String())

@@ -202,7 +202,7 @@ func queryRow(id string, q *conductor.AnsweredQuery, kept bool) []byte {
 func (h *Hub) of(tenants scope.Tenants) *audience {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.groups[keyOf(tenants)]
+	return h.groups[tenants.Key()]
 }
 
 // Recent returns a query that the stream has shown to clients of the same tenants, with its salt.

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -116,16 +115,6 @@ func newAudience(tenants scope.Tenants) *audience {
 	a.batches.left.Store(batchesPerSecond)
 	a.queries.left.Store(queriesPerSecond)
 	return a
-}
-
-// keyOf returns a text that tells scopes apart.
-func keyOf(t scope.Tenants) string {
-	if t.All() {
-		return "*"
-	}
-	names := slices.Clone(t)
-	slices.Sort(names)
-	return "\x00" + strings.Join(slices.Compact(names), "\x00")
 }
 
 // all returns the viewers.

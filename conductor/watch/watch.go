@@ -45,6 +45,8 @@ type Config struct {
 	// Snapshots and Replicas tell of those of the server; nil is none.
 	Snapshots func() Snapshots
 	Replicas  func() []Replica
+	// Targets tells of those of discovery, sorted by name; nil is none.
+	Targets func() []Target
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -142,6 +144,15 @@ func (h *Hub) advance(rows bool) {
 	}
 	began := time.Now() // of the processor, whatever Config.Now says
 	h.now = collect(h.cfg.Conductor.Stats(), old, now, rows)
+	if rows {
+		h.now.lists.reporters = h.cfg.Conductor.Reporters()
+		if h.cfg.Targets != nil {
+			h.now.lists.targets = h.cfg.Targets()
+		}
+	}
+	if old != nil {
+		h.now.were = old.lists
+	}
 	point := h.history.add(h.now)
 	h.now.point = point
 	h.serve(true)
@@ -204,7 +215,7 @@ func (h *Hub) Join(tenants scope.Tenants, feed bool) (*Viewer, error) {
 		h.refused.Add(1)
 		return nil, fmt.Errorf("%w, but for the half that other tenants keep", ErrBusy)
 	}
-	key := keyOf(tenants)
+	key := tenants.Key()
 	a := h.groups[key]
 	if a == nil {
 		a = newAudience(tenants)
@@ -251,7 +262,7 @@ func (h *Hub) Leave(v *Viewer) {
 	defer h.mu.Unlock()
 	h.viewers--
 	if v.audience.remove(v); len(v.audience.all()) == 0 {
-		delete(h.groups, keyOf(v.audience.tenants))
+		delete(h.groups, v.audience.tenants.Key())
 	}
 	h.publish()
 }

@@ -26,6 +26,14 @@ const (
 	SnapshotOverflow = "snapshot_overflow"
 )
 
+// How far snapshots of an engine have come: Status.SnapshotState.
+const (
+	SnapshotWaits   = "waiting"  // the first request is planned or under way, or one after a loss
+	SnapshotApplies = "applying" // a reply is being handed out
+	SnapshotApplied = "applied"  // the last request led to a snapshot
+	SnapshotMissing = "failed"   // the last request failed; the next is planned where it would help
+)
+
 // ReasonSnapshot is the reason of the Reset that comes before a snapshot of the engine.
 const ReasonSnapshot = "engine_snapshot"
 
@@ -96,6 +104,19 @@ func (m *machine) planSnapshot(now time.Time) {
 		r.pause = 0
 	}
 	r.due = now.Add(r.pause)
+}
+
+// state returns how far snapshots have come.
+func (r *rung) state() string {
+	switch {
+	case r.fill != nil:
+		return SnapshotApplies
+	case r.reason != "":
+		return SnapshotMissing
+	case r.applied == 0 || r.id != 0 || !r.due.IsZero():
+		return SnapshotWaits
+	}
+	return SnapshotApplied
 }
 
 // wantsSnapshot reports whether a snapshot would help.

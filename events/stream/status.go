@@ -54,6 +54,7 @@ type Status struct {
 	Snapshots        uint64
 	SnapshotFailures map[string]uint64
 	SnapshotReason   string
+	SnapshotState    string // SnapshotWaits and so on; meaningless without a snapshot endpoint
 	// Dropped counts messages that were dropped whole, and single events that
 	// the decoder dropped, by reason.
 	Dropped map[events.Reason]uint64
@@ -156,7 +157,7 @@ func (v *view) show(m *machine) {
 	v.shown, v.st.Reason = m.state()
 	v.st.Gaps, v.st.Replayed, v.st.Restarts = m.n.gaps, m.n.replayed, m.n.restarts
 	v.st.Overruns, v.st.Duplicates = m.n.overruns, m.n.duplicates
-	v.st.Snapshots, v.st.SnapshotReason = m.rung.applied, m.rung.reason
+	v.st.Snapshots, v.st.SnapshotReason, v.st.SnapshotState = m.rung.applied, m.rung.reason, m.rung.state()
 	if n := len(m.rung.failed); n > 0 {
 		if v.st.SnapshotFailures == nil {
 			v.st.SnapshotFailures = make(map[string]uint64, n)

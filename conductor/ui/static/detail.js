@@ -7,6 +7,16 @@ import { ageOf, ask, state } from "./live.js";
 let shown = ""; // the key of the source, "" while the dialog is closed
 let loss = null; // the section about the instance
 
+// snapshotOf says how far snapshots of its engine have come, "" for a source that asks for none. In short
+// it says so until one is applied.
+export function snapshotOf(r, short) {
+  const s = r.engine_snapshot;
+  if (!s || short && s.state === "applied") return "";
+  const why = s.reason ? `: ${s.reason.replaceAll("_", " ").replace(/^snapshot /, "")}` : "";
+  if (short) return `engine snapshot ${s.state}${why}`;
+  return [s.state + why, s.applied && `${plural(s.applied, "snapshot")} applied, the last with ${plural(s.blocks, "block")}`, s.failed && `${plural(s.failed, "request")} failed`].filter(Boolean).join("; ");
+}
+
 // open shows a source.
 export function open(source) {
   const row = state.rows.get(source);
@@ -34,7 +44,7 @@ export function follow() {
     fact("Events/s", rate(r.events_per_s)), fact("Last batch", ago(ageOf(r))),
     fact("Waiting", r.queued ? `${plural(r.queued, "batch", "batches")}, the oldest for ${span(r.lag_ms)}` : "nothing"),
     fact("Epoch", int(r.epoch)), fact("Watermark", r.last_seq === null ? "none" : int(r.last_seq)),
-    fact("Began with", r.history_from || "nothing"), fact("Gaps", int(r.gaps)), fact("Restarts", int(r.restarts)), fact("Left out", plural(r.dropped, "event")));
+    fact("Began with", r.history_from || "nothing"), r.engine_snapshot && fact("Engine snapshot", snapshotOf(r)), fact("Gaps", int(r.gaps)), fact("Restarts", int(r.restarts)), fact("Left out", plural(r.dropped, "event")));
   const parts = [facts];
   if (r.last_error) parts.push(h("h3", null, "Last error"), h("p", { class: "error" }, r.last_error));
   if (r.findings.length) parts.push(h("h3", null, "Findings"), h("ul", { class: "plain" }, r.findings.map((f) => h("li", null, h("code", { class: "tag" }, f.code), " ", f.text))));

@@ -7,7 +7,8 @@ import { $, empty, fill, h, keep, loading, mark, say } from "./dom.js";
 import { ago, bytes, compact, int, percent, plural, rate, span } from "./format.js";
 import { ageOf, fetchHistory, state } from "./live.js";
 import { rates, tiers } from "./chart.js";
-import { follow, open } from "./detail.js";
+import { follow, open, snapshotOf } from "./detail.js";
+import * as ways from "./ways.js";
 
 const page = 100, limit = 4 * page;
 const severity = ["failed", "stale", "partial", "paused", "replaying", "connecting", "synced"];
@@ -48,6 +49,7 @@ export function draw() {
   findings();
   options();
   table();
+  ways.draw(filterBy);
   tierChart();
   rateChart();
   follow();
@@ -56,6 +58,7 @@ let fetched = false;
 
 function totals() {
   const { totals: t, states } = state.stats;
+  const found = t.findings + ways.lacking();
   const tiles = [
     { name: "Instances", value: int(t.instances), more: `${int(states.synced ?? 0)} of ${int(t.sources)} synced` },
     { name: "Blocks", value: compact(t.blocks), more: `held ${compact(t.memberships)} times` },
@@ -67,7 +70,7 @@ function totals() {
   if (t.bytes !== undefined) {
     tiles.push({ name: "Index", value: bytes(t.bytes), more: t.bytes_limit ? `of ${bytes(t.bytes_limit)}` : "no limit", part: t.bytes_limit ? t.bytes / t.bytes_limit : undefined });
   }
-  tiles.push({ name: "Findings", value: int(t.findings), more: t.findings ? "see below" : "nothing to mend", level: t.findings ? "warn" : "ok" });
+  tiles.push({ name: "Findings", value: int(found), more: found ? "see below" : "nothing to mend", level: found ? "warn" : "ok" });
   keep($("totals"), tiles, (x) => x.name, (x) => h("div", { class: "tile" }, h("dt", null, x.name), h("dd", null, h("b"), h("small"), h("span", { class: "meter" }))), (el, x) => {
     const [value, more, meter] = el.lastChild.children;
     say(value, x.value);
@@ -78,7 +81,7 @@ function totals() {
   });
 }
 
-// findings groups the findings of all sources by code.
+// findings groups the findings of all sources by code, behind those of what leads to sources.
 function findings() {
   const groups = new Map();
   for (const row of state.rows.values()) {
@@ -87,15 +90,16 @@ function findings() {
       g.rows.push(row);
     }
   }
-  $("findings").hidden = groups.size === 0;
-  const all = [...groups.values()].sort((a, b) => b.rows.length - a.rows.length || (a.code < b.code ? -1 : 1));
+  const all = [...groups.values()].map((g) => ({ ...g, count: g.rows.length, noun: "source", go: () => filterBy(g.code) })).sort((a, b) => b.rows.length - a.rows.length || (a.code < b.code ? -1 : 1));
+  all.unshift(...ways.findings());
+  $("findings").hidden = all.length === 0;
   keep($("findings-list"), all, (g) => g.code, (g) => h("li", null,
-    h("code", null, g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: () => filterBy(g.code) })),
+    h("code", null, g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
   (li, g) => {
-    const only = g.rows.length === 1;
-    say(li.children[1], only ? `${g.rows[0].instance_id}, rank ${g.rows[0].dp_rank}: ${g.text}` : g.text);
-    say(li.children[2], only ? "Show" : `Show ${plural(g.rows.length, "source")}`);
-    mark(li.children[2], "aria-label", `Show ${plural(g.rows.length, "source")} with the finding ${g.code}`);
+    const only = g.count === 1;
+    say(li.children[1], only && g.rows ? `${g.rows[0].instance_id}, rank ${g.rows[0].dp_rank}: ${g.text}` : g.text);
+    say(li.children[2], only ? "Show" : `Show ${plural(g.count, g.noun)}`);
+    mark(li.children[2], "aria-label", `Show ${plural(g.count, g.noun)} with the finding ${g.code}`);
   });
 }
 
@@ -135,7 +139,7 @@ function wanted() {
   const passes = (r) => {
     if (inState && r.state !== inState || tenant && r.tenant_id !== tenant) return false;
     if (words.length === 0) return true;
-    const text = [r.source, r.model_name, r.type, r.state, r.reason, ...r.findings.map((f) => f.code)].join(" ").toLowerCase();
+    const text = [r.source, r.model_name, r.type, r.state, r.reason, snapshotOf(r, true), ...r.findings.map((f) => f.code)].join(" ").toLowerCase();
     return words.every((w) => text.includes(w));
   };
   place();
@@ -201,7 +205,7 @@ function updateRow(tr, r) {
   say(name.children[1], [r.tenant_id === "default" ? "" : r.tenant_id, r.model_name, r.type].filter(Boolean).join(" · "));
   mark(inState.children[0], "data-level", levelOf(r.state));
   say(inState.children[1], r.state);
-  say(inState.children[2], r.reason.replaceAll("_", " "));
+  say(inState.children[2], [r.reason.replaceAll("_", " "), snapshotOf(r, true)].filter(Boolean).join(" · "));
   const { device = 0, host = 0, disk = 0 } = r.tiers;
   const sum = Math.max(1, device + host + disk);
   [device, host, disk].forEach((n, i) => blocks.children[0].children[i].style.setProperty("--part", `${100 * n / sum}%`));

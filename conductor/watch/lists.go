@@ -1,0 +1,131 @@
+package watch
+
+import (
+	"cmp"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/scope"
+)
+
+// maxListed bounds the rows of each list of a document. Those that lack something come first.
+const maxListed = 100
+
+// Target is an engine, or a fleet of engines, that is asked where it publishes.
+type Target struct {
+	Instance  string `json:"instance_id"`
+	Tenant    string `json:"tenant_id"`
+	Rank      *int   `json:"dp_rank"` // nil where the engine tells its ranks
+	URL       string `json:"url"`     // "" where the first events tell the block size
+	State     string `json:"state"`   // found, waiting or learning
+	Addresses int    `json:"addresses"`
+	Sources   int    `json:"sources"`
+	Error     string `json:"error"` // of the last look, "" without one
+}
+
+// lists are what a document has besides sources: they change seldom, so that a difference has them
+// only then.
+type lists struct {
+	targets   []Target
+	reporters []conductor.Reporter
+}
+
+// listsRow is lists as a document has them.
+type listsRow struct {
+	Discovery *targetsRow   `json:"discovery,omitempty"`
+	LMCache   *reportersRow `json:"lmcache,omitempty"`
+}
+
+type targetsRow struct {
+	Targets  int      `json:"targets"`
+	Waiting  int      `json:"waiting"`
+	Learning int      `json:"learning"`
+	List     []Target `json:"list"`
+}
+
+type reportersRow struct {
+	Instances int           `json:"instances"`
+	Unclaimed int           `json:"unclaimed"` // instances
+	List      []reporterRow `json:"list"`
+}
+
+type reporterRow struct {
+	Instance    string         `json:"instance_id"`
+	FollowedBy  []string       `json:"followed_by"`
+	State       string         `json:"state"`
+	Outcome     string         `json:"outcome"`
+	Incarnation json.Number    `json:"incarnation"`
+	Seq         json.Number    `json:"seq"`
+	Last        time.Time      `json:"last"`
+	Unclaimed   []unclaimedRow `json:"unclaimed"`
+}
+
+type unclaimedRow struct {
+	Emitter string      `json:"instance_id"`
+	Model   string      `json:"modelname"`
+	Entries json.Number `json:"entries"`
+}
+
+// of returns what clients of some tenants see.
+func (l *lists) of(tenants scope.Tenants) (out listsRow) {
+	t, r := &targetsRow{List: []Target{}}, &reportersRow{List: []reporterRow{}}
+	for _, target := range l.targets {
+		if !tenants.Has(target.Tenant) {
+			continue
+		}
+		t.List = append(t.List, target)
+		switch target.State {
+		case "waiting":
+			t.Waiting++
+		case "learning":
+			t.Learning++
+		}
+	}
+	for i := range l.reporters {
+		reporter, ok := l.reporters[i].For(tenants)
+		if !ok {
+			continue
+		}
+		row := reporterOf(&reporter)
+		if len(row.Unclaimed) > 0 {
+			r.Unclaimed++
+		}
+		r.List = append(r.List, row)
+	}
+	t.Targets, r.Instances = len(t.List), len(r.List)
+	slices.SortStableFunc(t.List, func(a, b Target) int { return cmp.Compare(calmness(a.State), calmness(b.State)) })
+	slices.SortStableFunc(r.List, func(a, b reporterRow) int { return cmp.Compare(calmness(a.State), calmness(b.State)) })
+	t.List, r.List = t.List[:min(len(t.List), maxListed)], r.List[:min(len(r.List), maxListed)]
+	return listsRow{t, r}
+}
+
+// calmness is lower for states that ask for attention.
+func calmness(state string) int {
+	return slices.Index([]string{"waiting", "unclaimed", "learning", "heard", "found", "followed"}, state)
+}
+
+func reporterOf(r *conductor.Reporter) reporterRow {
+	row := reporterRow{
+		Instance: r.Instance, FollowedBy: append([]string{}, r.FollowedBy...), State: r.State(), Outcome: r.Outcome.String(),
+		Incarnation: whole(r.Incarnation), Seq: whole(r.Seq), Last: r.At.UTC(), Unclaimed: make([]unclaimedRow, 0, len(r.Unclaimed)),
+	}
+	for _, u := range r.Unclaimed {
+		row.Unclaimed = append(row.Unclaimed, unclaimedRow{u.Emitter, u.Model, whole(u.Entries)})
+	}
+	return row
+}
+
+// changed returns what clients of some tenants see and did not see so before.
+func (l *lists) changed(was *lists, tenants scope.Tenants) (out listsRow) {
+	before, now := was.of(tenants), l.of(tenants)
+	if !reflect.DeepEqual(before.Discovery, now.Discovery) {
+		out.Discovery = now.Discovery
+	}
+	if !reflect.DeepEqual(before.LMCache, now.LMCache) {
+		out.LMCache = now.LMCache
+	}
+	return out
+}
