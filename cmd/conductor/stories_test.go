@@ -90,6 +90,16 @@ var stories = []story{
 		explain: "source_partial",
 	},
 	{
+		name: "recorder", kind: "vLLM", settings: "doctor: {silent_after: 1s}\n", more: ", snapshot_endpoint: 'tcp://127.0.0.1:1'",
+		publish: func(e *ruledEngine) {
+			e.seq = 5 // it has published before
+			e.publish(ruledStored(0, 2))
+		},
+		doctor:  "engine_snapshot",
+		metric:  `conductor_source_finding{code="engine_snapshot",dp_rank="0",instance_id="recorder",tenant_id="default"} 1`,
+		explain: "source_partial",
+	},
+	{
 		name: "shards", kind: "Mooncake",
 		publish: func(e *ruledEngine) {
 			for i, rank := range []int{0, 1, 0} {
