@@ -39,13 +39,14 @@ const (
 	PromptEnds      Reason = "prompt_ends"       // the block needs tokens behind the prompt
 	NeverAnnounced  Reason = "never_announced"   // no event has announced the block
 	NotRegistered   Reason = "not_registered"    // of a deployment: no instance has a row
+	NotDiscovered   Reason = "not_discovered"    // of a deployment: an engine has not told where it publishes
 	UnsaltedHidden  Reason = "unsalted_hidden"   // of a deployment: blocks without a salt are hidden
 )
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{Removed, Refused, ShardsMissing, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter, OtherSalt, Cleared, Expired,
-		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NeverAnnounced, NotRegistered, UnsaltedHidden}
+		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NeverAnnounced, NotRegistered, NotDiscovered, UnsaltedHidden}
 }
 
 // Cause is one reason why a block is missing.

@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -181,10 +182,7 @@ func (k *reporters) list(now time.Time, claimed func(r *Reporter, emitter, model
 // Reporters returns the instances of LMCache that have reported lately, sorted by name.
 func (c *Conductor) Reporters() []Reporter {
 	c.pushes.mu.Lock()
-	hubs := make(map[string]*lmcache.Hub, len(c.pushes.hubs))
-	for tenant, h := range c.pushes.hubs {
-		hubs[tenant] = h
-	}
+	hubs := maps.Clone(c.pushes.hubs)
 	c.pushes.mu.Unlock()
 	all := c.pushes.heard.list(c.now(), func(r *Reporter, emitter, model string) bool {
 		for tenant, h := range hubs {
@@ -194,14 +192,15 @@ func (c *Conductor) Reporters() []Reporter {
 		}
 		return false
 	})
+	followers := make(map[string][]string) // tenants by emitter, sorted
+	for _, tenant := range slices.Sorted(maps.Keys(hubs)) {
+		for emitter := range hubs[tenant].Emitters() {
+			followers[emitter] = append(followers[emitter], tenant)
+		}
+	}
 	for i := range all {
 		r := &all[i]
-		for tenant, h := range hubs {
-			if r.By.Has(tenant) && h.Follows(r.Instance) {
-				r.FollowedBy = append(r.FollowedBy, tenant)
-			}
-		}
-		slices.Sort(r.FollowedBy)
+		r.FollowedBy = slices.DeleteFunc(slices.Clone(followers[r.Instance]), func(tenant string) bool { return !r.By.Has(tenant) })
 	}
 	slices.SortFunc(all, func(a, b Reporter) int {
 		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.By.Key(), b.By.Key()))

@@ -12,7 +12,7 @@ import (
 // no source is registered for.
 func TestStoryOfWays(t *testing.T) {
 	t.Parallel()
-	p := serveProcess(t, "sources:\n  - {discover: 'http://127.0.0.1:1', instance_id: deaf, block_size: 16}\n")
+	p, doc := serveProcess(t, "sources:\n  - {discover: 'http://127.0.0.1:1', instance_id: deaf, block_size: 16}\n"), apitest.Load(t)
 	tokens := make([]uint32, chunkTokens)
 	report(t, p, lmcacheReport{Instance: "node:n1", Incarnation: 1, Seq: 1, Type: "store", Tier: "l1", Backend: "dram", Entries: entriesOf(chunksOf(tokens), 0, 1, "", 0), Time: 1})
 	says := func(wants string, args ...string) string {
@@ -38,7 +38,13 @@ func TestStoryOfWays(t *testing.T) {
 			t.Errorf("no metric %s", want)
 		}
 	}
-	doc := apitest.Load(t)
+	for size, want := range map[int]string{recordedBlock: "not_registered not_discovered?", 2 * recordedBlock: "not_registered"} {
+		question := explainedPrompt()
+		question["block_size"] = size
+		if got := words(askExplain(t, p, doc, question).Reasons); got != want {
+			t.Errorf("explain says %q of blocks of %d, want %q", got, size, want)
+		}
+	}
 	for _, path := range []string{"/admin/stats", "/services"} {
 		_, answer := get(p.url + path)
 		rec := httptest.NewRecorder()

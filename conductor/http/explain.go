@@ -108,6 +108,7 @@ func (a *api) explain(f *fields, r *body.Request) error {
 		Instances: []explainedInstance{}, Pools: holderRows(x, x.Pools), Elsewhere: []explainedElsewhere{},
 		Searched: x.Searched, Contexts: x.Contexts, Reasons: causeRows(x.Causes), Warnings: f.warnings,
 	}
+	row.Reasons = append(row.Reasons, a.undiscovered(f.view, x, &q)...)
 	for _, in := range x.Instances {
 		row.Instances = append(row.Instances, explainedInstance{in.Name, in.Serves, in.Row.Longest, holderRows(x, in.Ranks)})
 	}
@@ -120,6 +121,30 @@ func (a *api) explain(f *fields, r *body.Request) error {
 	}
 	r.Encoder.Raw(encode(body.JSON, row))
 	return nil
+}
+
+// maxUndiscovered bounds the engines of an explanation that have no source yet.
+const maxUndiscovered = 8
+
+// undiscovered names engines without a source that may hold the prompt.
+func (a *api) undiscovered(v conductor.View, x *conductor.Explanation, q *conductor.Query) (rows []causeRow) {
+	if a.opts.Discovery == nil {
+		return nil
+	}
+	for _, s := range a.opts.Discovery.List() {
+		switch {
+		case s.Sources > 0 || s.Tenant != x.Tenant || len(rows) == maxUndiscovered,
+			s.Model != "" && s.Model != x.Model || s.BlockSize > 0 && s.BlockSize != x.BlockSize,
+			q.Instance != nil && s.Instance != *q.Instance:
+			continue
+		}
+		text := "The engine " + s.Instance + " has not told where it publishes."
+		if fault := faultFor(v, s.Error); fault != "" {
+			text += " The last look: " + fault
+		}
+		rows = append(rows, causeRow{Reason: string(conductor.NotDiscovered), Text: text})
+	}
+	return rows
 }
 
 func holderRows(x *conductor.Explanation, all []conductor.ExplainedHolder) []explainedHolder {

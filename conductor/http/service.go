@@ -146,16 +146,21 @@ func (a *api) asked(v conductor.View) (rows []askedRow) {
 		if !reader.Tenants.Has(s.Tenant) {
 			continue
 		}
-		row := askedRow{s.Instance, s.Tenant, s.URL, s.Addresses, s.Sources, s.Error}
+		row := askedRow{s.Instance, s.Tenant, s.URL, s.Addresses, s.Sources, faultFor(v, s.Error)}
 		if !reader.Secrets {
 			row.URL = ""
-		}
-		if !reader.Causes && row.LastError != "" {
-			row.LastError = "the engine cannot be asked"
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// faultFor returns the fault of a target as far as the client may see it, "" without one.
+func faultFor(v conductor.View, fault string) string {
+	if fault != "" && !v.Reader().Causes {
+		return "the engine cannot be asked"
+	}
+	return fault
 }
 
 // reporterRow is an instance of LMCache that has reported lately.

@@ -16,14 +16,13 @@ func (h *Hub) Claimed(emitter, model string) bool {
 	return len(h.feeds[claim{emitter, model}]) > 0
 }
 
-// Follows reports whether a source is registered for an emitter.
-func (h *Hub) Follows(emitter string) bool {
+// Emitters returns the emitters that sources are registered for.
+func (h *Hub) Emitters() map[string]bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	all := make(map[string]bool, len(h.feeds))
 	for at := range h.feeds {
-		if at.emitter == emitter {
-			return true
-		}
+		all[at.emitter] = true
 	}
-	return false
+	return all
 }
