@@ -51,7 +51,7 @@ func TestLiveStream(t *testing.T) {
 				defer close(ended)
 				routes.ServeHTTP(rec, httptest.NewRequest("GET", "/admin/live?feed=1", nil))
 			}()
-			time.Sleep(2 * time.Second)
+			time.Sleep(2500 * time.Millisecond) // between two collections, which begin a new second of the feed
 			for i := range 60 {
 				engine.Publish(streamtest.Batch(0.5, 0, map[string]any{
 					"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil, "token_ids": []int{i, i}, "block_size": 2, "lora_id": nil, "medium": "GPU",
