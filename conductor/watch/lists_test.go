@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -17,11 +18,21 @@ import (
 // differ, and that tenants see their own.
 func TestLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		targets := []Target{
+		var mu sync.Mutex
+		change := func(f func()) {
+			mu.Lock()
+			defer mu.Unlock()
+			f()
+		}
+		targets := []Target{ // guarded by mu
 			{Instance: "found", Tenant: "ann", State: "found", Sources: 1}, {Instance: "learning", Tenant: "ann", State: "learning"},
 			{Instance: "waiting", Tenant: "ann", State: "waiting"}, {Instance: "waiting-too", Tenant: "bob", State: "waiting"},
 		}
-		w := newWatched(t, Config{Viewers: 2, Targets: func() []Target { return slices.Clone(targets) }})
+		w := newWatched(t, Config{Viewers: 2, Targets: func() []Target {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(targets)
+		}})
 		defer w.close()
 		report := func(by scope.Tenants, instance string, seq uint64) {
 			_, err := w.c.For(conductor.Reader{Tenants: by}).PushLMCache(t.Context(), &lmcache.Batch{
@@ -63,7 +74,7 @@ func TestLists(t *testing.T) {
 		}
 		f(whole(all), `"targets":4`, `"instances":2`, "waiting-too", "cache-of-bob")
 
-		targets[3].State = "found"
+		change(func() { targets[3].State = "found" })
 		second()
 		if got := w.take(ann); len(got) != 1 || strings.Contains(got[0].text, "discovery") {
 			t.Errorf("a target of bob is news for ann: %+v", got)
@@ -77,9 +88,11 @@ func TestLists(t *testing.T) {
 			t.Errorf("a report has come: %+v", got)
 		}
 
-		for i := range 2 * maxListed {
-			targets = append(targets, Target{Instance: fmt.Sprint(i), Tenant: "ann", State: "found"})
-		}
+		change(func() {
+			for i := range 2 * maxListed {
+				targets = append(targets, Target{Instance: fmt.Sprint(i), Tenant: "ann", State: "found"})
+			}
+		})
 		second()
 		text = string(w.h.Document(scope.Tenants{"ann"}, 0))
 		f(text, `"targets":203`, `"list":[{"instance_id":"waiting"`)
