@@ -43,6 +43,11 @@ func TestRestore(t *testing.T) {
 	_, err = f.c.Unregister(conductor.Key{Instance: "of-settings", Tenant: "default", Rank: 1})
 	must.Succeed(t, err)
 
+	// An engine that has not moved costs its sources nothing.
+	if same := f.next(); same.c.Revision() != 2 {
+		t.Errorf("two sources came or went %d times", same.c.Revision())
+	}
+
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:8000"}}`)
 	g := f.next()
 	g.want("e|blue|0 tcp://127.0.0.1:8000 vLLM llama 16 ")
@@ -91,9 +96,15 @@ func TestRestoreOfLearnedSize(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
 	f.add("127.0.0.1", func(t *Target) { t.BlockSize = 0 })
-	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ")
+	must.Succeed(t, f.m.Add(Target{Registration: conductor.Registration{Instance: "f", Endpoint: "tcp://127.0.0.1:9000", Type: "vLLM", Model: "m", Rank: 3}}, false))
+	f.m.tasks.Wait()
+	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ", "f|default|3 tcp://127.0.0.1:9000 vLLM m 32 ")
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:8000"}}`)
-	f.next().want("e|default|0 tcp://127.0.0.1:8000 vLLM llama 32 ")
+	g := f.next()
+	g.want("e|default|0 tcp://127.0.0.1:8000 vLLM llama 32 ", "f|default|3 tcp://127.0.0.1:9000 vLLM m 32 ")
+	if len(g.m.Saved()) != 2 {
+		t.Errorf("saved are %v", g.m.Saved())
+	}
 }
 
 // The instances of a fleet that is gone by the restart lose their sources as ever.
