@@ -141,6 +141,10 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if kept != nil {
 		defer kept.Close()
 	}
+	shared, err := openStore(loaded)
+	if err != nil {
+		return err
+	}
 	recovers := kept != nil || len(cfg.Dynamo.Peers) > 0
 	gate := make(chan struct{})
 	options.Gate = gate
@@ -177,6 +181,16 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections, timing, calls, watches)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())
+	}
+
+	if shared != nil {
+		defer shared.Close()
+		members := newFleet(&cfg, shared, web, log)
+		registry.MustRegister(members)
+		beating, stop := context.WithCancel(context.Background())
+		var beats sync.WaitGroup
+		beats.Go(func() { members.Run(beating) })
+		defer func() { stop(); beats.Wait() }()
 	}
 
 	targets := newTargets(&cfg, c, sockets, allowed, log)
