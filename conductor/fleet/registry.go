@@ -216,7 +216,7 @@ func (g *Registry) SetWanted(f func(conductor.Registration) bool) {
 	g.Again()
 }
 
-// Again looks at all entries again, because what is wanted has changed.
+// Again looks at all entries again, because other entries are wanted now.
 func (g *Registry) Again() {
 	if g == nil {
 		return
@@ -253,7 +253,7 @@ func (g *Registry) Run(ctx context.Context) {
 // errOther says that the store is not the one that the last beat met.
 var errOther = errors.New("the store has changed since the last beat")
 
-// Sync writes what waits, reads what is new and takes it over. It does nothing while the store is
+// Sync writes what waits, reads the changes of others and takes them over. It does nothing while the store is
 // down.
 func (g *Registry) Sync(ctx context.Context) error {
 	g.working.Lock()

@@ -140,12 +140,12 @@ func TestRegistryAgreesOnTheLastChange(t *testing.T) {
 	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
 	beat(a, b)
 	a.register(source("x", "first"))
-	a.now = a.now.Add(time.Minute) // a writes late what is older
+	a.now = a.now.Add(time.Minute) // a writes an older change late
 	b.register(source("x", "second"))
 	b.register(source("y", "m"))
 	beat(b)
 	b.unregister("y")
-	a.register(source("y", "late")) // and something that is newer
+	a.register(source("y", "late")) // and something newer
 	beat(b, a, b)
 	holds(t, "x:second y:late", a, b)
 }
