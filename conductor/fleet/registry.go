@@ -274,7 +274,7 @@ func (g *Registry) Run(ctx context.Context) {
 // errOther says that the store is not the one that the last beat met.
 var errOther = errors.New("the store has changed since the last beat")
 
-// Sync reads the changes of others, writes what waits and takes over what is new. It does nothing while the store is
+// Sync reads the changes of others, writes what waits, and takes new entries over. It does nothing while the store is
 // down.
 func (g *Registry) Sync(ctx context.Context) error {
 	g.working.Lock()
