@@ -141,12 +141,12 @@ func TestRegistryAgreesOnTheLastChange(t *testing.T) {
 	a.registry.cfg.Now, b.registry.cfg.Now = time.Now, time.Now
 	beat(a, b)
 	a.register(source("x", "first")) // a writes an older change late
-	apart()
+	apart(t, a)
 	b.register(source("x", "second"))
 	b.register(source("y", "m"))
 	beat(b)
 	b.unregister("y")
-	apart()
+	apart(t, a)
 	a.register(source("y", "late")) // and a newer one
 	beat(b, a, b)
 	holds(t, "x:second y:late", a, b)
