@@ -167,14 +167,20 @@ func (g *Registry) Configured(s Source) {
 		return
 	}
 	n := s.Name()
-	if r, ok := g.cfg.Conductor.Registration(n.Key); ok && !n.Asked {
-		s.Registration = r // with the defaults of this replica
+	if !n.Asked {
+		s.Registration = g.cfg.Conductor.Canonical(s.Registration)
 	}
 	g.mu.Lock()
 	g.configured[n] = s
 	delete(g.lostNames, n)
 	g.mu.Unlock()
 	g.change(n, &change{source: &s, configured: true})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if e := g.known[n]; e != nil {
+		e.done = false // the configuration counts here, not the entry
+		g.ring()
+	}
 }
 
 // Unconfigured hears that the configuration has lost it. The entry stays while another replica

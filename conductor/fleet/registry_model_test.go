@@ -61,7 +61,7 @@ func converge(t *testing.T, random *rand.Rand) {
 		instance, model := fmt.Sprint("i", random.IntN(5)), fmt.Sprint("m", random.IntN(3))
 		switch random.IntN(16) {
 		case 0, 1, 2, 3, 4:
-			if r, has := p.conductor.Registration(conductor.Key{Instance: instance, Tenant: "default"}); has && r.Model == model {
+			if p.followed(instance).Model == model {
 				continue // it changes nothing
 			}
 			p.register(source(instance, model))
