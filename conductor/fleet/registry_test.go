@@ -31,7 +31,13 @@ type peer struct {
 // newPeer starts a replica. change may change its options.
 func newPeer(t *testing.T, url, id string, change ...func(*conductor.Options)) *peer {
 	t.Helper()
-	p := &peer{t: t, members: member(t, url, id), now: time.Unix(1_800_000_000, 0)}
+	return peerOf(t, member(t, url, id), change...)
+}
+
+// peerOf is newPeer for a membership that is made.
+func peerOf(t *testing.T, members *Fleet, change ...func(*conductor.Options)) *peer {
+	t.Helper()
+	p := &peer{t: t, members: members, now: time.Unix(1_800_000_000, 0)}
 	opts := conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}}
 	for _, f := range change {
 		f(&opts)
