@@ -50,6 +50,7 @@ var (
 	ristretto  = "github.com/dgraph-io/ristretto/v2"
 	grpc       = "google.golang.org/grpc"
 	protobuf   = "google.golang.org/protobuf"
+	redis      = "github.com/redis/go-redis/v9"
 )
 
 var table = []room{
@@ -101,7 +102,7 @@ var table = []room{
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	// Engines' HTTP servers in, registrations out.
 	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/journal", "events/reach", "events/stream"}, modules: []string{prometheus, zerolog}, not: []string{"flag"}},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/discovery", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/discovery", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
@@ -124,6 +125,13 @@ var table = []room{
 
 	// Which peer is asked and how long: the format of a snapshot is a value that it is given.
 	{dir: "conductor/replica", rooms: []string{"conductor"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "os"}},
+
+	// Valkey or Redis: connection and names of keys. Rooms that share something through it write their own scripts.
+	{dir: "store", modules: []string{redis}, not: slices.Concat(httpOrJSON, logging)},
+	// What starts a store in tests.
+	{dir: "internal/redistest", tests: true, rooms: []string{"internal/must"}, modules: []string{redis}},
+	// Who shares the store, and whether it is there.
+	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
 
 	// Snapshots as bytes, and the directory of the server's own.
 	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/journal", "index", "index/hash", "keyfile", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},
@@ -149,7 +157,7 @@ var table = []room{
 	{dir: "deploy", anything: true},
 	// The plug-in for llm-d's picker is a module of its own, and so is what declares llm-d's interface.
 	{dir: "integrations/llmd", rooms: []string{"client"}, modules: []string{"github.com/llm-d/llm-d-router"}},
-	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "tiers"}, anything: true},
+	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "store", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
 	// The bench measures rooms and borrows the fleet's reading of traces.

@@ -104,6 +104,7 @@ type Config struct {
 	UI           UI            `mapstructure:"ui"`
 	Discovery    Discovery     `mapstructure:"discovery"`
 	Experimental Experimental  `mapstructure:"experimental"`
+	Store        Store         `mapstructure:"store"`
 }
 
 // Listener is one port.
@@ -349,6 +350,23 @@ type Experimental struct {
 	RadixIndex bool `mapstructure:"radix_index"` // radix_index.RadixIndex on listeners of gRPC
 }
 
+// Store is the Valkey or Redis that replicas share.
+type Store struct {
+	URL                  string        `mapstructure:"url"`                    // redis:// or rediss:// with user, host and database; "" is none
+	Addresses            []string      `mapstructure:"addresses"`              // further nodes of a cluster, or further Sentinels
+	Master               string        `mapstructure:"master"`                 // name by which Sentinels know the store; "" is no Sentinels
+	Cluster              bool          `mapstructure:"cluster"`                // the store is a cluster
+	Name                 string        `mapstructure:"name"`                   // of this deployment among those that share the store
+	PasswordFile         string        `mapstructure:"password_file"`          // file of the password; "" is that of the URL
+	SentinelPasswordFile string        `mapstructure:"sentinel_password_file"` // file of the password of Sentinels; "" is none
+	CACert               string        `mapstructure:"cacert"`                 // file of the authorities of the store; "" is those of the system
+	Cert                 string        `mapstructure:"cert"`                   // file of the certificate shown to the store
+	Key                  string        `mapstructure:"key"`                    // file of its key
+	Timeout              time.Duration `mapstructure:"timeout"`                // of a command
+	Advertise            string        `mapstructure:"advertise"`              // URL where other replicas reach this one; "" is the host's name and the first port
+	Weight               int64         `mapstructure:"weight"`                 // share of this replica, against those of others
+}
+
 // AutoBlocks is a block size that the engine or its first events tell.
 const AutoBlocks = math.MinInt32
 
@@ -418,6 +436,11 @@ func Default() Config {
 		Discovery: Discovery{
 			TokenFile:  "", // engines without --api-key answer anybody
 			SourcesDir: "", // the settings name the sources
+		},
+		Store: Store{
+			Name:    "default",
+			Timeout: time.Second, // a beat that takes longer is one that fails: leases last four
+			Weight:  100,
 		},
 		Snapshot: Snapshot{
 			Interval: time.Minute, // the replay ring of an engine is minutes long

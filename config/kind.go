@@ -132,6 +132,26 @@ func urlOrNone() kind {
 	}
 }
 
+// storeURL is the URL of a store, or nothing.
+func storeURL() kind {
+	k := urlOrNone()
+	k.parse = func(s string) (any, error) {
+		if s != "" && !strings.HasPrefix(s, "redis://") && !strings.HasPrefix(s, "rediss://") {
+			return nil, errors.New("must begin with redis:// or rediss://")
+		}
+		return s, nil
+	}
+	return k
+}
+
+// addresses is a list of hosts with ports.
+func addresses() kind {
+	return list("addresses", "a list of host:port", func(s string) error {
+		_, err := checkAddress(s)
+		return err
+	})
+}
+
 // ratio is a number from 0 to 1.
 func ratio() kind {
 	return kind{

@@ -103,6 +103,19 @@ func TestDefaults(t *testing.T) {
 	f("privacy.salted_only", "false")
 	f("reload.watch", "false")
 	f("discovery.token_file", "")
+	f("store.url", "")
+	f("store.addresses", "")
+	f("store.master", "")
+	f("store.cluster", "false")
+	f("store.name", "default")
+	f("store.password_file", "")
+	f("store.sentinel_password_file", "")
+	f("store.cacert", "")
+	f("store.cert", "")
+	f("store.key", "")
+	f("store.timeout", "1s")
+	f("store.advertise", "")
+	f("store.weight", "100")
 	f("discovery.sources_dir", "")
 	f("limits.max_queries", "0")
 	f("limits.query_wait", "100ms")
@@ -178,6 +191,10 @@ func TestLayersPrecedence(t *testing.T) {
 			return [3]string{"file", "env", "flag"}
 		case k.kind.word == "bool":
 			return [3]string{"false", "true", "false"}
+		case k.path == "store.url":
+			return [3]string{"redis://file", "rediss://env:1", "redis://flag/2"}
+		case k.kind.word == "addresses":
+			return [3]string{"file:1", "env:2", "flag:3,flag:4"}
 		case k.kind.word == "url":
 			return [3]string{"http://file", "https://env:1", "http://flag/path"}
 		case k.kind.word == "ratio":

@@ -142,6 +142,10 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if kept != nil {
 		defer kept.Close()
 	}
+	shared, err := openStore(loaded)
+	if err != nil {
+		return err
+	}
 	recovers := kept != nil || len(cfg.Dynamo.Peers) > 0
 	gate := make(chan struct{})
 	options.Gate = gate
@@ -166,7 +170,8 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	keeper := snapshot.NewKeeper(snapshot.Config{
 		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
 	})
-	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers, targets))
+	members := newFleet(&cfg, shared, web, log)
+	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers, targets, members))
 	defer hub.Close()
 	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
 	calls, watches := rpc.NewMetrics(timing), rpc.NewWatches(cfg.Limits.MaxWatches, cfg.Limits.ClientWatches)
@@ -183,7 +188,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 
 	registry.MustRegister(targets)
 	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
-	sources := &following{conductor: c, targets: targets}
+	replicas := newReplicas(members, c, targets, registry, log)
+	defer replicas.close()
+	sources := &following{conductor: c, targets: targets, shared: replicas.registry}
 	for i, src := range cfg.Sources {
 		if err := sources.register(src, false); err != nil {
 			targets.Close()
@@ -209,6 +216,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if kept != nil {
 		keeper.RestoreSources()
 	}
+	replicas.start()
 	following := make(chan struct{})
 	go func() {
 		defer close(following)
@@ -225,7 +233,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets,
+		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),

@@ -6,6 +6,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/discovery"
+	"kvconductor/conductor/fleet"
 	"kvconductor/conductor/replica"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
@@ -14,7 +15,7 @@ import (
 )
 
 // watching returns what the page and /admin/stats are made of.
-func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *snapshot.Keeper, peers *replica.Replica, targets *discovery.Manager) watch.Config {
+func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *snapshot.Keeper, peers *replica.Replica, targets *discovery.Manager, members *fleet.Fleet) watch.Config {
 	out := watch.Config{
 		Conductor: c, Version: version, Viewers: ui.Viewers, KeepQueries: ui.RecentQueries, Draining: web.Draining,
 		Snapshots: func() watch.Snapshots {
@@ -22,6 +23,9 @@ func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapsh
 		},
 		Replicas: func() []watch.Replica { return replicasOf(peers.Peers(), peers.Drift()) },
 		Targets:  func() []watch.Target { return targetsOf(targets.List()) },
+	}
+	if members != nil {
+		out.Store = func() *watch.Store { return storeOf(members) }
 	}
 	if !ui.Enabled {
 		out.Viewers = 0
@@ -71,6 +75,18 @@ func targetsOf(all []discovery.State) []watch.Target {
 		if n := s.Name(); n.Rank != discovery.AllRanks {
 			out[i].Rank = &n.Rank
 		}
+	}
+	return out
+}
+
+// storeOf returns the state of the store and the replicas that share it.
+func storeOf(members *fleet.Fleet) *watch.Store {
+	st, now := members.Status(), time.Now()
+	out := &watch.Store{Address: members.Store().Address(), Up: st.Up, Since: st.Since.UTC(), Error: st.Error, Lost: st.Lost, Members: []watch.Member{}}
+	for _, r := range st.Replicas {
+		m := watch.Member{ID: r.ID, URL: r.URL, Self: r.ID == members.ID(), Version: r.Version, Weight: r.Weight, Started: r.Started.UTC()}
+		m.Lease = max(r.Expires.Sub(now), 0).Seconds()
+		out.Members = append(out.Members, m)
 	}
 	return out
 }

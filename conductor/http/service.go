@@ -74,8 +74,13 @@ type findingRow struct {
 	Since         time.Time
 }
 
-// services lists the registered sources: GET /services.
+// services lists the registered sources: GET /services, or those of all replicas: GET /services?fleet=1.
 func (a *api) services(g *gin.Context) (any, error) {
+	if ofFleet, err := flag(g, "fleet"); err != nil {
+		return nil, err
+	} else if ofFleet {
+		return a.fleetServices(g)
+	}
 	all := access.View(a.conductor, g).Services()
 	rows := make([]serviceRow, len(all))
 	for i, s := range all {
@@ -264,6 +269,9 @@ func (a *api) ready(g *gin.Context) (any, error) {
 	row := gin.H{"ready": r.Ready, "draining": draining, "recovering": r.Recovering, "synced": r.Synced, "min_sources": r.MinSynced, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}
 	if r.IndexLimit > 0 {
 		row["index"] = gin.H{"bytes": r.IndexBytes, "limit": r.IndexLimit, "full": r.IndexBytes >= r.IndexLimit}
+	}
+	if up, since, known := a.opts.Fleet.Store(); known {
+		row["store"] = gin.H{"up": up, "since": since.UTC()}
 	}
 	if p := a.progress(); p != nil {
 		row["recovery"] = p

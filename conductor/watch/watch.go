@@ -47,6 +47,8 @@ type Config struct {
 	Replicas  func() []Replica
 	// Targets tells of those of discovery, sorted by name; nil is none.
 	Targets func() []Target
+	// Store tells of the store that replicas share; nil is none.
+	Store func() *Store
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/fleet"
+	"kvconductor/conductor/server"
+	"kvconductor/config"
+	"kvconductor/store"
+)
+
+// openStore opens the store that replicas share, nil if there is none. It does not wait for it.
+func openStore(loaded *config.Loaded) (*store.Store, error) {
+	cfg := loaded.Config.Store
+	if cfg.URL == "" {
+		return nil, nil
+	}
+	secured, err := storeTLS(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("store.%w", err)
+	}
+	s, err := store.Open(store.Config{
+		URL: cfg.URL, Addresses: cfg.Addresses, Master: cfg.Master, Cluster: cfg.Cluster, Name: cfg.Name,
+		PasswordFile: cfg.PasswordFile, SentinelPasswordFile: cfg.SentinelPasswordFile, TLS: secured, Timeout: cfg.Timeout,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: store.%w", loaded.Place("store.url"), err)
+	}
+	return s, nil
+}
+
+// storeTLS is how the store is trusted, nil where the settings say nothing.
+func storeTLS(cfg config.Store) (*tls.Config, error) {
+	if cfg.CACert == "" && cfg.Cert == "" && cfg.Key == "" {
+		return nil, nil
+	}
+	secured := &tls.Config{MinVersion: tls.VersionTLS12}
+	var err error
+	if cfg.CACert != "" {
+		if secured.RootCAs, err = access.Authorities(cfg.CACert); err != nil {
+			return nil, fmt.Errorf("cacert: %w", err)
+		}
+	}
+	if (cfg.Cert == "") != (cfg.Key == "") {
+		return nil, errors.New("cert: a client certificate needs both its certificate and its key")
+	}
+	if cfg.Cert != "" {
+		// The files are read for each connection, so that a renewed certificate is used.
+		secured.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(cfg.Cert, cfg.Key)
+			return &pair, err
+		}
+		if _, err := secured.GetClientCertificate(nil); err != nil {
+			return nil, fmt.Errorf("cert: %w", err)
+		}
+	}
+	return secured, nil
+}
+
+// newFleet makes this server a replica of those that share a store, nil if there is none.
+func newFleet(cfg *config.Config, shared *store.Store, web *server.Servers, log zerolog.Logger) *fleet.Fleet {
+	if shared == nil {
+		return nil
+	}
+	return fleet.New(fleet.Config{
+		Store: shared, Log: log,
+		Replica: fleet.Replica{URL: advertised(cfg, web), Started: time.Now(), Version: version, Weight: float64(cfg.Store.Weight)},
+	})
+}
+
+// advertised is the URL where other replicas reach this server.
+func advertised(cfg *config.Config, web *server.Servers) string {
+	if cfg.Store.Advertise != "" {
+		return cfg.Store.Advertise
+	}
+	scheme := "http"
+	if cfg.TLS.Cert != "" {
+		scheme = "https"
+	}
+	for i, l := range cfg.Listeners {
+		if l.Dialect == config.GRPC {
+			continue
+		}
+		host, port, _ := net.SplitHostPort(web.Address(i))
+		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+			host, _ = os.Hostname()
+		}
+		return scheme + "://" + net.JoinHostPort(host, port)
+	}
+	return ""
+}

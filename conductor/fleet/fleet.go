@@ -1,0 +1,293 @@
+// Package fleet knows the replicas of a deployment by the store that they share.
+//
+//	beat, each second --script--> store: version, run, leases of replicas, revision of the registry
+//	                  <----------        who is alive, and whether the store lost what it was told
+//
+// A beat renews the lease of this replica, by the clock of the store: the clocks of replicas may
+// differ. It tells three accidents of the store apart: it cannot be reached (Status.Up), it is
+// empty (Status.Run changes), or it took over from another one that had heard more (the beat
+// before is unknown to it). In the last two, Lost grows: each replica writes its part again.
+//
+// Concurrency: all methods are safe for concurrent use. One goroutine calls Run.
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/rs/zerolog"
+
+	"kvconductor/store"
+)
+
+const (
+	// Pause is the time between two beats, Lease how long a replica counts as alive after one.
+	Pause = time.Second
+	Lease = 4 * Pause
+)
+
+// Replica is what a replica says of itself.
+type Replica struct {
+	ID      string    `json:"id"`      // another one at each start
+	URL     string    `json:"url"`     // where other replicas reach it
+	Started time.Time `json:"started"` // by its clock
+	Version string    `json:"version"`
+	// Weight is its share of the work, against those of others.
+	Weight float64 `json:"weight"`
+	// Facts are what parts of the server add, by their name.
+	Facts map[string]json.RawMessage `json:"facts,omitempty"`
+	// Expires is the end of its lease, by the clock of this replica.
+	Expires time.Time `json:"-"`
+}
+
+// Status is what this replica knows of the store and of the others.
+type Status struct {
+	Up       bool
+	Since    time.Time // of Up, by the clock of this replica
+	Error    string    // of the last beat, "" for none
+	Refused  bool      // the store has a layout that is too new: it is left alone
+	Run      string    // id of the contents of the store
+	Lost     uint64    // how often the store had lost what it was told
+	Replicas []Replica // alive, this one included, ordered by ID
+	Revision int64     // of the registry: it grows with each change
+	Beats    uint64    // that were answered
+}
+
+// Config is what a Fleet is made of.
+type Config struct {
+	Store *store.Store
+	// Replica is this one; ID is drawn where it is "".
+	Replica Replica
+	// Facts, if set, returns what parts of the server add to each beat.
+	Facts func() map[string]json.RawMessage
+	Log   zerolog.Logger
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Fleet is the membership of one replica.
+type Fleet struct {
+	cfg   Config
+	beat  uint64 // number of the last beat; owned by Run
+	heard uint64 // number of the last one that was answered; owned by Run
+
+	mu      sync.Mutex
+	status  Status        // guarded by mu
+	changed chan struct{} // closed with each answered or failed beat; guarded by mu
+}
+
+// New returns a Fleet. It asks nothing before Run.
+func New(cfg Config) *Fleet {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Replica.ID == "" {
+		var id [8]byte
+		rand.Read(id[:])
+		cfg.Replica.ID = hex.EncodeToString(id[:])
+	}
+	return &Fleet{cfg: cfg, status: Status{Since: cfg.Now()}, changed: make(chan struct{})}
+}
+
+// ID is the name of this replica.
+func (f *Fleet) ID() string { return f.cfg.Replica.ID }
+
+// Store is where the fleet meets.
+func (f *Fleet) Store() *store.Store { return f.cfg.Store }
+
+// Status returns the state after the last beat. The slice is not to be changed.
+func (f *Fleet) Status() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
+}
+
+// Changed returns a channel that is closed by the next beat.
+func (f *Fleet) Changed() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+// Run beats until ctx ends, then gives the lease back.
+func (f *Fleet) Run(ctx context.Context) {
+	tick := time.NewTicker(Pause)
+	defer tick.Stop()
+	for {
+		f.Beat(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			f.leave(context.WithoutCancel(ctx))
+			return
+		}
+	}
+}
+
+// beating renews a lease. KEYS are the version, the run id, the leases of replicas by the time of
+// their end, what they say of themselves, their beats, and the revision of the registry.
+//
+//	ARGV: layout, id for a new run, replica, lease in ms, what it says, number of the beat
+var beating = redis.NewScript(`
+local version = redis.call('GET', KEYS[1])
+if version and tonumber(version) > tonumber(ARGV[1]) then return {version} end
+if not version then redis.call('SET', KEYS[1], ARGV[1]) end
+if redis.call('SET', KEYS[2], ARGV[2], 'NX') then redis.call('DEL', KEYS[5]) end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now)) do
+	redis.call('ZREM', KEYS[3], gone)
+	redis.call('HDEL', KEYS[4], gone)
+	redis.call('HDEL', KEYS[5], gone)
+end
+local before = redis.call('HGET', KEYS[5], ARGV[3]) or ''
+redis.call('ZADD', KEYS[3], now + ARGV[4], ARGV[3])
+redis.call('HSET', KEYS[4], ARGV[3], ARGV[5])
+redis.call('HSET', KEYS[5], ARGV[3], ARGV[6])
+return {ARGV[1], redis.call('GET', KEYS[2]), before, redis.call('GET', KEYS[6]) or '0', redis.call('HVALS', KEYS[4]),
+	now, redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')}
+`)
+
+// leaving gives a lease back. KEYS are the leases, what replicas say and their beats; ARGV is the replica.
+var leaving = redis.NewScript(`
+redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('HDEL', KEYS[3], ARGV[1])
+return 1
+`)
+
+// errLayout is a store that a newer program has written to.
+var errLayout = errors.New("a newer version of Conductor writes to this store")
+
+// Beat beats once.
+func (f *Fleet) Beat(ctx context.Context) {
+	status, err := f.ask(ctx)
+	if ctx.Err() != nil && err != nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := f.status
+	if err != nil {
+		status = before
+		status.Up, status.Error, status.Refused = false, err.Error(), errors.Is(err, errLayout)
+	}
+	if status.Since = before.Since; status.Up != before.Up {
+		status.Since = f.cfg.Now()
+	}
+	f.tell(&before, &status)
+	f.status = status
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// tell logs changes.
+func (f *Fleet) tell(before, now *Status) {
+	log := &f.cfg.Log
+	switch {
+	case !now.Up && (before.Up || before.Error == ""):
+		log.Error().Str("error", now.Error).Msg("the store cannot be used: answers go on, what is to be shared waits")
+	case now.Up && !before.Up:
+		log.Info().Str("run", now.Run).Int("replicas", len(now.Replicas)).Msg("the store is there")
+	}
+	if now.Lost > before.Lost {
+		log.Warn().Str("run", now.Run).Uint64("lost", now.Lost).Msg("the store has lost what it was told, this replica writes its part again")
+	}
+	known := make(map[string]Replica)
+	for _, r := range before.Replicas {
+		known[r.ID] = r
+	}
+	for _, r := range now.Replicas {
+		if _, was := known[r.ID]; !was && r.ID != f.ID() {
+			log.Info().Str("replica", r.ID).Str("url", r.URL).Msg("a replica is there")
+		}
+		delete(known, r.ID)
+	}
+	for _, r := range known {
+		log.Warn().Str("replica", r.ID).Str("url", r.URL).Msg("a replica is gone")
+	}
+}
+
+// ask sends a beat.
+func (f *Fleet) ask(ctx context.Context) (Status, error) {
+	me := f.cfg.Replica
+	if f.cfg.Facts != nil {
+		me.Facts = f.cfg.Facts()
+	}
+	says, err := json.Marshal(me)
+	if err != nil {
+		return Status{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Store.Timeout())
+	defer cancel()
+	key, before := f.cfg.Store.Key, f.Status()
+	f.beat++
+	answer, err := beating.Run(ctx, f.cfg.Store.Client(), []string{key("version"), key("run"), key("replicas"), key("says"), key("beats"), key("revision")},
+		store.Layout, rand.Text(), me.ID, Lease.Milliseconds(), says, f.beat).Slice()
+	if err != nil {
+		return Status{}, err
+	}
+	if len(answer) == 1 {
+		return Status{}, fmt.Errorf("%w: layout %v, this one knows %d", errLayout, answer[0], store.Layout)
+	}
+	now := Status{Up: true, Beats: before.Beats + 1, Lost: before.Lost}
+	var heard uint64
+	if now.Run, heard, now.Revision, now.Replicas, err = parse(answer, f.cfg.Now()); err != nil {
+		return Status{}, err
+	}
+	if before.Run != "" && (now.Run != before.Run || heard != 0 && heard < f.heard || now.Revision < before.Revision) {
+		now.Lost++
+	}
+	f.heard = f.beat
+	return now, nil
+}
+
+// parse reads the answer of a beat: the layout, the run, the beat of this replica that the store
+// heard before (0 for none), the revision, what the replicas say, the time of the store and the ends
+// of the leases.
+func parse(answer []any, at time.Time) (run string, heard uint64, revision int64, all []Replica, err error) {
+	if len(answer) != 7 {
+		return "", 0, 0, nil, fmt.Errorf("a beat is answered by %d values", len(answer))
+	}
+	run, _ = answer[1].(string)
+	heard, _ = strconv.ParseUint(fmt.Sprint(answer[2]), 10, 64)
+	revision, _ = strconv.ParseInt(fmt.Sprint(answer[3]), 10, 64)
+	says, _ := answer[4].([]any)
+	clock, _ := answer[5].(int64)
+	ends := make(map[string]int64)
+	leases, _ := answer[6].([]any)
+	for i := 0; i+1 < len(leases); i += 2 {
+		end, _ := strconv.ParseFloat(fmt.Sprint(leases[i+1]), 64)
+		ends[fmt.Sprint(leases[i])] = int64(end)
+	}
+	for _, text := range says {
+		var r Replica
+		if err := json.Unmarshal([]byte(fmt.Sprint(text)), &r); err != nil || r.ID == "" {
+			continue // of a replica of another version: it is nothing to this one
+		}
+		r.Expires = at.Add(time.Duration(ends[r.ID]-clock) * time.Millisecond)
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b Replica) int { return strings.Compare(a.ID, b.ID) })
+	return run, heard, revision, all, nil
+}
+
+// leave gives the lease back.
+func (f *Fleet) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Store.Timeout())
+	defer cancel()
+	key := f.cfg.Store.Key
+	if err := leaving.Run(ctx, f.cfg.Store.Client(), []string{key("replicas"), key("says"), key("beats")}, f.ID()).Err(); err != nil {
+		f.cfg.Log.Debug().Err(err).Msg("the lease of this replica ends by itself")
+	}
+}

@@ -1,0 +1,154 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/rs/zerolog"
+
+	"kvconductor/internal/must"
+	"kvconductor/internal/redistest"
+	"kvconductor/store"
+)
+
+// connected returns a store of a test.
+func connected(t *testing.T, url string) *store.Store {
+	t.Helper()
+	s, err := store.Open(store.Config{URL: url, Name: "test", Timeout: 2 * time.Second})
+	must.Succeed(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// member returns a replica that beats when the test says so.
+func member(t *testing.T, url, id string) *Fleet {
+	t.Helper()
+	return New(Config{Store: connected(t, url), Replica: Replica{ID: id, URL: "http://" + id, Weight: 1}, Log: zerolog.Nop(),
+		Facts: func() map[string]json.RawMessage {
+			return map[string]json.RawMessage{"shards": json.RawMessage(`["` + id + `"]`)}
+		}})
+}
+
+// ids returns who is alive.
+func (s Status) ids() (all string) {
+	for _, r := range s.Replicas {
+		all += r.ID
+	}
+	return all
+}
+
+func TestFleetKnowsReplicas(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a, b := member(t, server.URL(), "a"), member(t, server.URL(), "b")
+	ctx := t.Context()
+	a.Beat(ctx)
+	b.Beat(ctx)
+	a.Beat(ctx)
+	if st := a.Status(); !st.Up || st.Error != "" || st.ids() != "ab" || st.Lost != 0 || st.Run == "" || string(st.Replicas[1].Facts["shards"]) != `["b"]` {
+		t.Errorf("%+v", st)
+	}
+	for _, r := range a.Status().Replicas {
+		if left := time.Until(r.Expires); left <= 0 || left > Lease {
+			t.Errorf("the lease of %s lasts %s", r.ID, left)
+		}
+	}
+	client := a.Store().Client()
+	must.Succeed(t, client.ZAdd(ctx, a.Store().Key("replicas"), redis.Z{Score: 1, Member: "b"}).Err()) // b's lease has ended
+	a.Beat(ctx)
+	if st := a.Status(); st.ids() != "a" {
+		t.Errorf("a replica without a lease: %+v", st.Replicas)
+	}
+	b.Beat(ctx)
+	if st := b.Status(); st.ids() != "ab" || st.Lost != 0 {
+		t.Errorf("a replica whose lease had ended comes back: %+v", st)
+	}
+	b.leave(ctx)
+	a.Beat(ctx)
+	if st := a.Status(); st.ids() != "a" {
+		t.Errorf("a replica that left: %+v", st.Replicas)
+	}
+}
+
+func TestFleetNoticesLosses(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a := member(t, server.URL(), "a")
+	ctx, client := t.Context(), a.Store().Client()
+	a.Beat(ctx)
+	a.Beat(ctx)
+	run := a.Status().Run
+
+	must.Succeed(t, client.HSet(ctx, a.Store().Key("beats"), "a", 1).Err()) // a store that heard one beat less
+	a.Beat(ctx)
+	if st := a.Status(); st.Lost != 1 || st.Run != run {
+		t.Errorf("a store that took over with less: %+v", st)
+	}
+	must.Succeed(t, client.Incr(ctx, a.Store().Key("revision")).Err())
+	a.Beat(ctx)
+	must.Succeed(t, client.Del(ctx, a.Store().Key("revision")).Err())
+	a.Beat(ctx)
+	if st := a.Status(); st.Lost != 2 {
+		t.Errorf("a store with an older registry: %+v", st)
+	}
+	server.Kill()
+	a.Beat(ctx)
+	if st := a.Status(); st.Up || st.Error == "" || st.Run != run || st.ids() != "a" {
+		t.Errorf("a store that is down: %+v", st)
+	}
+	server.Run()
+	a.Beat(ctx)
+	if st := a.Status(); !st.Up || st.Lost != 3 || st.Run == run {
+		t.Errorf("an empty store: %+v", st)
+	}
+}
+
+func TestFleetLeavesNewerLayoutsAlone(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a := member(t, server.URL(), "a")
+	ctx, client := t.Context(), a.Store().Client()
+	must.Succeed(t, client.Set(ctx, a.Store().Key("version"), store.Layout+1, 0).Err())
+	a.Beat(ctx)
+	if st := a.Status(); st.Up || !st.Refused {
+		t.Errorf("%+v", st)
+	}
+	if n, err := client.Exists(ctx, a.Store().Key("replicas"), a.Store().Key("run")).Result(); n != 0 || err != nil {
+		t.Errorf("%d keys were written, %v", n, err)
+	}
+}
+
+// TestFleetIgnoresOtherReplicasGarbage: what a replica of another version says costs that one alone.
+func TestFleetIgnoresOtherReplicasGarbage(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a := member(t, server.URL(), "a")
+	ctx, client := t.Context(), a.Store().Client()
+	must.Succeed(t, client.HSet(ctx, a.Store().Key("says"), "x", `{"id": 7}`, "y", "nonsense", "z", `{}`).Err())
+	a.Beat(ctx)
+	if st := a.Status(); !st.Up || st.ids() != "a" {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestFleetRuns beats by the clock, and leaves at its end.
+func TestFleetRuns(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a, b := member(t, server.URL(), "a"), member(t, server.URL(), "b")
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { a.Run(ctx); close(ended) }()
+	for a.Status().Beats < 2 {
+		<-a.Changed()
+	}
+	stop()
+	<-ended
+	b.Beat(t.Context())
+	if st := b.Status(); st.ids() != "b" {
+		t.Errorf("%+v", st.Replicas)
+	}
+}

@@ -1,0 +1,25 @@
+package fleet
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var (
+	descUp       = prometheus.NewDesc("conductor_store_up", "1 while the store answers.", nil, nil)
+	descLost     = prometheus.NewDesc("conductor_store_lost_total", "How often the store had lost what it was told.", nil, nil)
+	descBeats    = prometheus.NewDesc("conductor_store_beats_total", "Beats that the store has answered.", nil, nil)
+	descReplicas = prometheus.NewDesc("conductor_replicas", "Replicas that share the store and are alive, this one included.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (f *Fleet) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, ch) }
+
+// Collect implements prometheus.Collector.
+func (f *Fleet) Collect(ch chan<- prometheus.Metric) {
+	st, up := f.Status(), 0.0
+	if st.Up {
+		up = 1
+	}
+	ch <- prometheus.MustNewConstMetric(descUp, prometheus.GaugeValue, up)
+	ch <- prometheus.MustNewConstMetric(descLost, prometheus.CounterValue, float64(st.Lost))
+	ch <- prometheus.MustNewConstMetric(descBeats, prometheus.CounterValue, float64(st.Beats))
+	ch <- prometheus.MustNewConstMetric(descReplicas, prometheus.GaugeValue, float64(len(st.Replicas)))
+}

@@ -1,0 +1,222 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
+)
+
+// Times of the registry.
+const (
+	// soon is how long changes wait for further ones.
+	soon = 50 * time.Millisecond
+	// confirmEvery is the pause between two confirmations of what the configuration has; an entry
+	// that none confirms in keptFor, or in droppedFor after a configuration lost it, is
+	// unregistered. A restart takes less.
+	confirmEvery = time.Minute
+	keptFor      = 10 * confirmEvery
+	droppedFor   = 2 * confirmEvery
+	// graveFor is how long the store keeps what was unregistered, so that replicas that come back
+	// do not register it again.
+	graveFor = 24 * time.Hour
+	// mostPending bounds the changes that wait for the store.
+	mostPending = 1 << 16
+)
+
+// RegistryConfig is what a Registry is made of.
+type RegistryConfig struct {
+	Fleet     *Fleet
+	Conductor *conductor.Conductor
+	Targets   *discovery.Manager
+	Log       zerolog.Logger
+	// Now is the clock; nil is time.Now. Ages of changes are measured with it, nothing else.
+	Now func() time.Time
+}
+
+// Registry keeps the sources of all replicas equal:
+//
+//	client --> Conductor --> pending --writing--> store --reading--> known --> Conductor
+//	configuration ---------^
+//
+// A change counts at once where it is made, and reaches the others by the store. While the store
+// is away, changes wait; the last one of each entry counts. Of two changes of one entry the later
+// one counts everywhere, by the clock of the store.
+//
+// Invariants:
+//
+//  1. Entries of the store become newer, never older. One that is older than this replica knows it, or
+//     missing, was lost by the store, and is written again with its time.
+//  2. An entry of the store obeys the rules for clients of this replica. One that is refused
+//     changes nothing.
+//  3. The configuration of this replica counts more than the store, here alone. Where a client has
+//     unregistered one of its sources, that counts.
+//
+// Concurrency: all methods are safe for concurrent use, and of a nil Registry do nothing. Sync
+// holds working; mu is never held while the store or the Conductor is asked.
+type Registry struct {
+	cfg  RegistryConfig
+	wake chan struct{}
+
+	working   sync.Mutex        // one Sync at a time
+	began     bool              // the registry was read once; guarded by working
+	lost      uint64            // Status.Lost that was answered; guarded by working
+	revision  int64             // that was read; -1 for none; guarded by working
+	confirmed time.Time         // guarded by working
+	told      string            // what this replica follows, as the store has it; guarded by working
+	toldAt    time.Time         // guarded by working
+	texts     map[string]parsed // the entries as they were read, by field; guarded by working
+
+	mu         sync.Mutex
+	wanted     func(conductor.Registration) bool // nil is all; guarded by mu
+	known      map[Name]*entry                   // guarded by mu
+	unreadable int                               // entries that cannot be read; guarded by mu
+	refused    map[string]uint64                 // entries that were not taken over, by reason; guarded by mu
+	pending    map[Name]*change                  // guarded by mu
+	dropped    uint64                            // changes beyond mostPending; guarded by mu
+	configured map[Name]Source                   // guarded by mu
+	lostNames  map[Name]time.Time                // when the configuration lost them; guarded by mu
+
+	followers followers
+}
+
+// entry is an entry as the store has it.
+type entry struct {
+	record
+	at   int64 // by the store's clock
+	text string
+	done bool // it was taken over
+	// fresh says that it was not looked at yet.
+	fresh     bool
+	why       error // it is refused, nil if not
+	elsewhere bool  // this replica does not want it
+}
+
+// says reports whether the entry is a source.
+func (e *entry) says(s *Source) bool {
+	if e.Gone {
+		return false
+	}
+	own := e.source()
+	return own.equal(s)
+}
+
+// NewRegistry returns a Registry. It hears of clients from now on, and asks nothing before Run.
+func NewRegistry(cfg RegistryConfig) *Registry {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	g := &Registry{
+		cfg: cfg, wake: make(chan struct{}, 1), revision: -1, known: make(map[Name]*entry), refused: make(map[string]uint64),
+		pending: make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
+	}
+	cfg.Conductor.Share(func(r conductor.Registration) { g.Registered(Source{Registration: r}) },
+		func(key conductor.Key) { g.Unregistered(Name{Key: key}) })
+	return g
+}
+
+// SetWanted lets the Conductor follow only entries that f wants: it is asked again at each Again.
+// An engine that is asked may have no model and no block size there. nil wants all.
+func (g *Registry) SetWanted(f func(conductor.Registration) bool) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	g.wanted = f
+	g.mu.Unlock()
+	g.Again()
+}
+
+// Again looks at all entries again, because other entries are wanted now.
+func (g *Registry) Again() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, e := range g.known {
+		e.done = false
+	}
+	g.ring()
+}
+
+// Run keeps the registry until ctx ends. It writes the last changes then.
+func (g *Registry) Run(ctx context.Context) {
+	defer func() { g.Sync(context.WithoutCancel(ctx)) }()
+	for {
+		changed := g.cfg.Fleet.Changed()
+		g.Sync(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+			continue
+		case <-g.wake:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(soon):
+		}
+	}
+}
+
+// errOther says that the store is not the one that the last beat met.
+var errOther = errors.New("the store has changed since the last beat")
+
+// Sync reads the changes of others, writes what waits, and takes new entries over. It does nothing while the store is
+// down.
+func (g *Registry) Sync(ctx context.Context) error {
+	g.working.Lock()
+	defer g.working.Unlock()
+	st := g.cfg.Fleet.Status()
+	if !st.Up {
+		return nil
+	}
+	err := g.sync(ctx, &st)
+	if err != nil && ctx.Err() == nil {
+		g.cfg.Log.Debug().Err(err).Msg("the registry waits for the next beat")
+	}
+	return err
+}
+
+func (g *Registry) sync(ctx context.Context, st *Status) error {
+	now := g.cfg.Now()
+	due := g.confirmed.IsZero() || now.Sub(g.confirmed) >= confirmEvery
+	if due || st.Lost != g.lost || st.Revision > g.revision {
+		if err := g.read(ctx, st); err != nil {
+			return err
+		}
+		if st.Lost != g.lost || due {
+			g.lost, g.told = st.Lost, ""
+		}
+	}
+	if !g.began {
+		g.began = true
+		g.begin()
+	}
+	if due {
+		if err := g.confirm(ctx, st); err != nil {
+			return err
+		}
+		g.confirmed = now
+	}
+	if err := g.flush(ctx, st); err != nil {
+		return err
+	}
+	g.take()
+	return g.tell(ctx, st)
+}
+
+// waiting returns the changes that wait.
+func (g *Registry) waiting() map[Name]*change {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.pending)
+}

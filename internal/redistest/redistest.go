@@ -1,0 +1,114 @@
+// Package redistest starts redis-server, or valkey-server, in processes of their own: one, a cluster, or one
+// with a replica and Sentinels.
+package redistest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"kvconductor/internal/must"
+)
+
+// Server is a server of a test, which ends with the test.
+type Server struct {
+	t      testing.TB
+	Addr   string // host:port
+	dir    string
+	binary string
+	args   []string
+	cmd    *exec.Cmd
+}
+
+// URL is where the server is, as settings write it.
+func (s *Server) URL() string { return "redis://" + s.Addr }
+
+// Binary returns the path of redis-server or valkey-server. Without one, the test is skipped, or
+// fails where all peers are required.
+func Binary(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"valkey-server", "redis-server"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	must.Skip(t, "neither valkey-server nor redis-server is installed")
+	return ""
+}
+
+// Start starts a server on a free port. Further arguments are its settings, as its command line
+// takes them.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s := &Server{t: t, Addr: freeAddr(t), dir: t.TempDir(), binary: Binary(t)}
+	host, port, _ := net.SplitHostPort(s.Addr)
+	s.args = append([]string{"--bind", host, "--port", port, "--dir", s.dir, "--save", "", "--appendonly", "no"}, args...)
+	s.Run()
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// File writes a file of a test, and returns its name.
+func File(t testing.TB, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file")
+	must.Succeed(t, os.WriteFile(name, []byte(text), 0o600))
+	return name
+}
+
+// freeAddr returns an address that no server has.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must.Succeed(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Run starts the process, and returns once it answers.
+func (s *Server) Run() {
+	s.t.Helper()
+	s.cmd = exec.Command(s.binary, s.args...)
+	var out strings.Builder
+	s.cmd.Stdout, s.cmd.Stderr = &out, &out
+	must.Succeed(s.t, s.cmd.Start())
+	deadline := time.After(20 * time.Second)
+	for {
+		if c, err := net.Dial("tcp", s.Addr); err == nil {
+			fmt.Fprint(c, "PING\r\n")
+			answer := make([]byte, 64)
+			n, _ := c.Read(answer)
+			c.Close()
+			if n > 0 {
+				return // also -NOAUTH: it answers
+			}
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			s.Kill()
+			s.t.Fatalf("%s does not answer: %s", s.binary, out.String())
+		}
+	}
+}
+
+// Pause stops the process where it is, until Continue.
+func (s *Server) Pause() { must.Succeed(s.t, s.cmd.Process.Signal(syscall.SIGSTOP)) }
+
+// Continue lets a paused process go on.
+func (s *Server) Continue() { must.Succeed(s.t, s.cmd.Process.Signal(syscall.SIGCONT)) }
+
+// Kill ends the process, with all that the server has in memory.
+func (s *Server) Kill() {
+	if s.cmd != nil {
+		s.cmd.Process.Kill()
+		s.cmd.Wait()
+		s.cmd = nil
+	}
+}

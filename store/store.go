@@ -1,0 +1,145 @@
+// Package store connects to Valkey or Redis, where the replicas of one deployment keep what they
+// share. Queries never wait for it.
+//
+//	kvconductor:{name}:version, run, replicas, …   one hash slot: scripts change them together
+//	kvconductor:{name/source}:lease, log, …        one hash slot for each source, so that the
+//	                                               logs of a cluster are spread over its nodes
+//
+// docs/formats.md has every key.
+//
+// Concurrency: all methods are safe for concurrent use.
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// Layout is the version of the keys that this program reads and writes.
+const Layout = 1
+
+// Config says where the store is.
+type Config struct {
+	// URL is redis://user@host:port/db, or rediss:// for TLS.
+	URL string
+	// Addresses are further nodes of a cluster, or further Sentinels, host:port.
+	Addresses []string
+	// Master is the name by which Sentinels know the store; URL and Addresses are Sentinels then.
+	Master string
+	// Cluster says that the store is a cluster.
+	Cluster bool
+	// Name tells deployments of Conductor in one store apart.
+	Name string
+	// PasswordFile and SentinelPasswordFile are files of passwords, read for each connection; "" is
+	// the password of URL, and none for Sentinels.
+	PasswordFile, SentinelPasswordFile string
+	// TLS is for connections to rediss://; nil trusts the system's authorities.
+	TLS *tls.Config
+	// Timeout is how long a command may take, and a connection until it is open.
+	Timeout time.Duration
+}
+
+// Store is a connection to a store. It connects when it is first asked.
+type Store struct {
+	client  redis.UniversalClient
+	address string
+	name    string
+	timeout time.Duration
+}
+
+// Open checks the settings. It waits for no connection. The error begins with the member of
+// Config that is wrong.
+func Open(cfg Config) (*Store, error) {
+	if cfg.Name == "" || strings.ContainsAny(cfg.Name, "{}:/") {
+		return nil, fmt.Errorf("name %q is empty, or has one of {}:/", cfg.Name)
+	}
+	base, err := redis.ParseURL(cfg.URL)
+	if err != nil {
+		return nil, fmt.Errorf("url: %s", strings.TrimPrefix(err.Error(), "redis: "))
+	}
+	if base.Network == "unix" && (cfg.Cluster || cfg.Master != "") {
+		return nil, errors.New("url: a cluster and Sentinels have addresses of hosts")
+	}
+	if cfg.Cluster && cfg.Master != "" {
+		return nil, errors.New("master: a cluster has none")
+	}
+	if len(cfg.Addresses) > 0 && !cfg.Cluster && cfg.Master == "" {
+		return nil, errors.New("addresses: further addresses are those of a cluster or of Sentinels")
+	}
+	if cfg.Cluster && base.DB != 0 {
+		return nil, errors.New("url: a cluster has database 0 alone")
+	}
+	for i, file := range []string{cfg.PasswordFile, cfg.SentinelPasswordFile} {
+		if _, err := password(file, ""); err != nil {
+			return nil, fmt.Errorf("%s: %w", [...]string{"password_file", "sentinel_password_file"}[i], err)
+		}
+	}
+	sentinel, _ := password(cfg.SentinelPasswordFile, "")
+	if base.TLSConfig != nil && cfg.TLS != nil {
+		own := cfg.TLS.Clone()
+		if own.ServerName == "" && !cfg.Cluster && cfg.Master == "" {
+			own.ServerName = base.TLSConfig.ServerName
+		}
+		base.TLSConfig = own
+	}
+	client := redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: append([]string{base.Addr}, cfg.Addresses...), DB: base.DB, ClientName: "kvconductor", TLSConfig: base.TLSConfig,
+		MasterName: cfg.Master, IsClusterMode: cfg.Cluster, SentinelPassword: sentinel,
+		CredentialsProviderContext: func(context.Context) (string, string, error) {
+			secret, err := password(cfg.PasswordFile, base.Password)
+			return base.Username, secret, err
+		},
+		DialTimeout: cfg.Timeout, ReadTimeout: cfg.Timeout, WriteTimeout: cfg.Timeout, PoolTimeout: cfg.Timeout,
+		ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	return &Store{client: client, address: strings.Join(append([]string{base.Addr}, cfg.Addresses...), ", "), name: cfg.Name, timeout: cfg.Timeout}, nil
+}
+
+func init() { logging.Disable() } // callers get every error
+
+// password reads a file of a password.
+func password(file, otherwise string) (string, error) {
+	if file == "" {
+		return otherwise, nil
+	}
+	text, err := os.ReadFile(file)
+	return strings.TrimRight(string(text), "\r\n"), err
+}
+
+// Client is the connection, for commands that no script needs.
+func (s *Store) Client() redis.UniversalClient { return s.client }
+
+// Address is where the store is, for people: it has no user and no password.
+func (s *Store) Address() string { return s.address }
+
+// Close closes the connections.
+func (s *Store) Close() error { return s.client.Close() }
+
+// Timeout is how long a command may take.
+func (s *Store) Timeout() time.Duration { return s.timeout }
+
+// Key names what all replicas share.
+func (s *Store) Key(of string) string { return "kvconductor:{" + s.name + "}:" + of }
+
+// SourceKey names what all replicas share of one source.
+func (s *Store) SourceKey(source, of string) string {
+	return "kvconductor:{" + s.name + "/" + Hash(source) + "}:" + of
+}
+
+// Hash is the name of a source in keys: sources have any characters in their names.
+func Hash(source string) string {
+	sum := sha256.Sum256([]byte(source))
+	return hex.EncodeToString(sum[:12])
+}

@@ -1,0 +1,64 @@
+package store_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"kvconductor/internal/must"
+	"kvconductor/internal/redistest"
+	"kvconductor/store"
+)
+
+// TestOpenRefuses names the setting that is wrong, before anything is dialled.
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	f := func(want string, cfg store.Config) {
+		t.Helper()
+		if cfg.Name == "" {
+			cfg.Name = "test"
+		}
+		if _, err := store.Open(cfg); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", cfg, err, want)
+		}
+	}
+	f("url: ", store.Config{URL: "http://a:1"})
+	f("url: ", store.Config{URL: "redis://a:b:c"})
+	f("url: a cluster has database 0 alone", store.Config{URL: "redis://a:1/2", Cluster: true})
+	f("master: ", store.Config{URL: "redis://a:1", Cluster: true, Master: "m"})
+	f("addresses: ", store.Config{URL: "redis://a:1", Addresses: []string{"b:1"}})
+	f("name ", store.Config{URL: "redis://a:1", Name: "a{b"})
+	f("password_file: ", store.Config{URL: "redis://a:1", PasswordFile: "/does/not/exist"})
+}
+
+// TestKeysShareSlots: what scripts change together is in one hash slot, which the braces name.
+func TestKeysShareSlots(t *testing.T) {
+	t.Parallel()
+	s, err := store.Open(store.Config{URL: "redis://127.0.0.1:1", Name: "test"})
+	must.Succeed(t, err)
+	defer s.Close()
+	if got := s.Key("run"); got != "kvconductor:{test}:run" {
+		t.Error(got)
+	}
+	one, other := s.SourceKey("a|b|0", "log"), s.SourceKey("a|b|1", "log")
+	if !strings.HasPrefix(one, "kvconductor:{test/") || !strings.HasSuffix(one, "}:log") || one == other {
+		t.Error(one, other)
+	}
+}
+
+// TestOpenReadsThePassword connects with the password of a file, and not without one.
+func TestOpenReadsThePassword(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--requirepass", "first")
+	file := redistest.File(t, "first\n")
+	s, err := store.Open(store.Config{URL: server.URL(), Name: "test", PasswordFile: file, Timeout: 5 * time.Second})
+	must.Succeed(t, err)
+	defer s.Close()
+	must.Succeed(t, s.Client().Ping(t.Context()).Err())
+	other, err := store.Open(store.Config{URL: server.URL(), Name: "test", Timeout: 5 * time.Second})
+	must.Succeed(t, err)
+	defer other.Close()
+	if err := other.Client().Ping(t.Context()).Err(); err == nil {
+		t.Error("no password is asked for")
+	}
+}
