@@ -141,6 +141,7 @@ type Conductor struct {
 	unfound  atomic.Pointer[func() []SourceState] // see AwaitUnfound
 	feedback feedback
 	watcher  atomic.Pointer[Watcher]
+	serving  serving
 
 	watching           sync.Once
 	stopWatch, watched chan struct{} // end watch; it has ended
