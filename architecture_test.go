@@ -153,6 +153,8 @@ var table = []room{
 	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
+	// Placements of servers, at the costs that were measured.
+	{dir: "cmd/internal/sim/shards", rooms: []string{"conductor/cluster/placement"}},
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "cmd/internal/bench/index", rooms: []string{"cmd/internal/sim/workload", "cmd/internal/harness", "events/...", "index/...", "tiers"}, anything: true},
 	{dir: "cmd/internal/bench/ingest", rooms: []string{"cmd/internal/harness", "conductor", "events/..."}, anything: true},
