@@ -120,6 +120,10 @@ var table = []room{
 	// What dialects share of gRPC, and the service of our own. The generated code of api/ knows nothing of us.
 	{dir: "api", modules: []string{grpc, protobuf}},
 	{dir: "conductor/rpc", rooms: []string{"api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
+	// Which shards this replica serves, and queries for those of others sent on.
+	{dir: "conductor/cluster", rooms: []string{"conductor", "conductor/access", "conductor/fleet", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	// Which replicas own which shards: pure, so that every replica computes the same.
+	{dir: "conductor/cluster/placement", not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "math/rand", "math/rand/v2"}), noClock: true},
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.
 	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},
 
@@ -159,6 +163,8 @@ var table = []room{
 	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "store", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
+	// Placements of servers, at the costs that were measured.
+	{dir: "cmd/internal/sim/shards", rooms: []string{"conductor/cluster/placement"}},
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "cmd/internal/bench/index", rooms: []string{"cmd/internal/sim/workload", "cmd/internal/harness", "events/...", "index/...", "tiers"}, anything: true},
 	{dir: "cmd/internal/bench/ingest", rooms: []string{"cmd/internal/harness", "conductor", "events/..."}, anything: true},
@@ -255,6 +261,8 @@ func TestImportTableForbids(t *testing.T) {
 	f("conductor/normalize", "kvconductor/index", false)
 	f("conductor/normalize", "kvconductor/conductor", false)
 	f("conductor/doctor", "kvconductor/conductor", false)
+	f("conductor/cluster/placement", "kvconductor/conductor/scope", false)
+	f("conductor/cluster/placement", "math/rand/v2", false)
 	f("config", "kvconductor/conductor", false)
 	f("config", "kvconductor/index/hash", false)
 	f("config", "github.com/spf13/viper", true)
