@@ -139,6 +139,7 @@ type Conductor struct {
 	counts   eventCounts
 	pushes   pushes
 	unfound  atomic.Pointer[func() []SourceState] // see AwaitUnfound
+	sharing  *sharing                             // see Share; nil for none
 	feedback feedback
 	watcher  atomic.Pointer[Watcher]
 	serving  serving

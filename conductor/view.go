@@ -102,7 +102,7 @@ func (v View) BlockSizes(p Partition) ([]int, error) {
 }
 
 // Register is Conductor.Register. It returns ErrForbidden. Admit sees the registrations of
-// the client's tenants alone.
+// the client's tenants alone. Replicas hear of the registration, see Share.
 func (v View) Register(r Registration, opts RegisterOptions) error {
 	if err := v.May(r.Tenant); err != nil {
 		return err
@@ -118,7 +118,11 @@ func (v View) Register(r Registration, opts RegisterOptions) error {
 			})
 		}
 	}
-	return v.conductor.Register(r, opts)
+	if err := v.conductor.Register(r, opts); err != nil {
+		return err
+	}
+	v.conductor.tellRegistered(Key{Instance: r.Instance, Tenant: cmp.Or(r.Tenant, DefaultTenant), Rank: r.Rank})
+	return nil
 }
 
 // Unregister is Conductor.Unregister. It returns ErrForbidden.
@@ -126,14 +130,18 @@ func (v View) Unregister(key Key) (Key, error) {
 	if err := v.May(key.Tenant); err != nil {
 		return key, err
 	}
-	return v.conductor.Unregister(key)
+	key, err := v.conductor.Unregister(key)
+	if err == nil {
+		v.conductor.tellUnregistered(key)
+	}
+	return key, err
 }
 
 // Registrations is Conductor.Registrations.
 func (v View) Registrations() []Registration {
 	all := slices.DeleteFunc(v.conductor.Registrations(), func(r Registration) bool { return !v.reader.Tenants.Has(r.Tenant) })
 	for i := range all {
-		v.redact(&all[i])
+		v.Redact(&all[i])
 	}
 	return all
 }
@@ -145,7 +153,7 @@ const unreachable = "the endpoint cannot be followed"
 func (v View) Services() []Service {
 	all := slices.DeleteFunc(v.conductor.Services(), func(s Service) bool { return !v.reader.Tenants.Has(s.Tenant) })
 	for i := range all {
-		v.redact(&all[i].Registration)
+		v.Redact(&all[i].Registration)
 		if s := &all[i]; !v.reader.Causes && s.LastError != "" {
 			s.LastError = unreachable
 		}
@@ -153,8 +161,8 @@ func (v View) Services() []Service {
 	return all
 }
 
-// redact hides the secrets of a registration that the client may not see.
-func (v View) redact(r *Registration) {
+// Redact hides the secrets of a registration that the client may not see.
+func (v View) Redact(r *Registration) {
 	if !v.reader.Secrets {
 		r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint, r.Salt = "", "", "", v.conductor.redactedSalt(r.Salt)
 	}

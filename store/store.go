@@ -53,6 +53,7 @@ type Config struct {
 // Store is a connection to a store. It connects when it is first asked.
 type Store struct {
 	client  redis.UniversalClient
+	address string
 	name    string
 	timeout time.Duration
 }
@@ -103,7 +104,7 @@ func Open(cfg Config) (*Store, error) {
 		ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
-	return &Store{client: client, name: cfg.Name, timeout: cfg.Timeout}, nil
+	return &Store{client: client, address: strings.Join(append([]string{base.Addr}, cfg.Addresses...), ", "), name: cfg.Name, timeout: cfg.Timeout}, nil
 }
 
 func init() { logging.Disable() } // callers get every error
@@ -119,6 +120,9 @@ func password(file, otherwise string) (string, error) {
 
 // Client is the connection, for commands that no script needs.
 func (s *Store) Client() redis.UniversalClient { return s.client }
+
+// Address is where the store is, for people: it has no user and no password.
+func (s *Store) Address() string { return s.address }
 
 // Close closes the connections.
 func (s *Store) Close() error { return s.client.Close() }

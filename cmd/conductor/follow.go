@@ -8,6 +8,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/discovery"
+	"kvconductor/conductor/fleet"
 	"kvconductor/config"
 	"kvconductor/events"
 	"kvconductor/events/wire"
@@ -19,20 +20,29 @@ import (
 type following struct {
 	conductor *conductor.Conductor
 	targets   *discovery.Manager
+	shared    *fleet.Registry // of replicas; nil for none
 }
 
 // register starts a source.
 func (f *following) register(s config.Source, replace bool) error {
+	var err error
 	if s.Learns() {
-		return f.targets.Add(targetOf(s), replace)
+		err = f.targets.Add(targetOf(s), replace)
+	} else {
+		// Endpoints have been checked, those of --workers by Dynamo's rules, which let some pass that
+		// can never work.
+		err = f.conductor.Register(registration(s), conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: replace})
 	}
-	// Endpoints have been checked, those of --workers by Dynamo's rules, which let some pass that
-	// can never work.
-	return f.conductor.Register(registration(s), conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: replace})
+	if err == nil {
+		f.shared.Configured(entryOf(s))
+	}
+	return err
 }
 
 // unregister stops a source. One that is gone is no error.
 func (f *following) unregister(s config.Source) error {
+	entry := entryOf(s)
+	defer func() { f.shared.Unconfigured(entry.Name()) }()
 	if s.Learns() {
 		t := targetOf(s)
 		f.targets.Remove(t.Name())
@@ -53,6 +63,11 @@ func (f *following) change(was, is config.Source) error {
 		return err
 	}
 	return f.register(is, true)
+}
+
+// entryOf returns a source as the registry of replicas has it.
+func entryOf(s config.Source) fleet.Source {
+	return fleet.Source{Registration: registration(s), Discover: s.Discover}
 }
 
 // targetOf returns a source whose engine is asked.

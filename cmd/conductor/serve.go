@@ -168,7 +168,8 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	keeper := snapshot.NewKeeper(snapshot.Config{
 		Dir: kept, Conductor: c, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
 	})
-	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers))
+	members := newFleet(&cfg, shared, web, log)
+	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers, members))
 	defer hub.Close()
 	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
 	calls, watches := rpc.NewMetrics(timing), rpc.NewWatches(cfg.Limits.MaxWatches, cfg.Limits.ClientWatches)
@@ -183,20 +184,12 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		registry.MustRegister(entry.certificates.Expiry())
 	}
 
-	if shared != nil {
-		defer shared.Close()
-		members := newFleet(&cfg, shared, web, log)
-		registry.MustRegister(members)
-		beating, stop := context.WithCancel(context.Background())
-		var beats sync.WaitGroup
-		beats.Go(func() { members.Run(beating) })
-		defer func() { stop(); beats.Wait() }()
-	}
-
 	targets := newTargets(&cfg, c, sockets, allowed, log)
 	registry.MustRegister(targets)
 	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
-	sources := &following{conductor: c, targets: targets}
+	replicas := newReplicas(members, c, targets, registry, log)
+	defer replicas.close()
+	sources := &following{conductor: c, targets: targets, shared: replicas.registry}
 	for i, src := range cfg.Sources {
 		if err := sources.register(src, false); err != nil {
 			targets.Close()
@@ -222,6 +215,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if kept != nil {
 		keeper.RestoreSources()
 	}
+	replicas.start()
 	following := make(chan struct{})
 	go func() {
 		defer close(following)
@@ -238,7 +232,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets,
+		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),

@@ -65,8 +65,11 @@ func storeTLS(cfg config.Store) (*tls.Config, error) {
 	return secured, nil
 }
 
-// newFleet makes this server a replica of those that share a store.
+// newFleet makes this server a replica of those that share a store, nil if there is none.
 func newFleet(cfg *config.Config, shared *store.Store, web *server.Servers, log zerolog.Logger) *fleet.Fleet {
+	if shared == nil {
+		return nil
+	}
 	return fleet.New(fleet.Config{
 		Store: shared, Log: log,
 		Replica: fleet.Replica{URL: advertised(cfg, web), Started: time.Now(), Version: version, Weight: float64(cfg.Store.Weight)},

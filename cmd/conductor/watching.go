@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/fleet"
 	"kvconductor/conductor/replica"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
@@ -13,13 +14,16 @@ import (
 )
 
 // watching returns what the page and /admin/stats are made of.
-func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *snapshot.Keeper, peers *replica.Replica) watch.Config {
+func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *snapshot.Keeper, peers *replica.Replica, members *fleet.Fleet) watch.Config {
 	out := watch.Config{
 		Conductor: c, Version: version, Viewers: ui.Viewers, KeepQueries: ui.RecentQueries, Draining: web.Draining,
 		Snapshots: func() watch.Snapshots {
 			return snapshotsOf(snapshots, keeper.Status(), time.Now())
 		},
 		Replicas: func() []watch.Replica { return replicasOf(peers.Peers(), peers.Drift()) },
+	}
+	if members != nil {
+		out.Store = func() *watch.Store { return storeOf(members) }
 	}
 	if !ui.Enabled {
 		out.Viewers = 0
@@ -56,6 +60,18 @@ func replicasOf(peers []string, d replica.Drift) []watch.Replica {
 		if p.Error != "" {
 			out[i].State = unreachable
 		}
+	}
+	return out
+}
+
+// storeOf returns the state of the store and the replicas that share it.
+func storeOf(members *fleet.Fleet) *watch.Store {
+	st, now := members.Status(), time.Now()
+	out := &watch.Store{Address: members.Store().Address(), Up: st.Up, Since: st.Since.UTC(), Error: st.Error, Lost: st.Lost, Members: []watch.Member{}}
+	for _, r := range st.Replicas {
+		m := watch.Member{ID: r.ID, URL: r.URL, Self: r.ID == members.ID(), Version: r.Version, Weight: r.Weight, Started: r.Started.UTC()}
+		m.Lease = max(r.Expires.Sub(now), 0).Seconds()
+		out.Members = append(out.Members, m)
 	}
 	return out
 }

@@ -46,6 +46,8 @@ type Replica struct {
 	Weight float64 `json:"weight"`
 	// Facts are what parts of the server add, by their name.
 	Facts map[string]json.RawMessage `json:"facts,omitempty"`
+	// Expires is the end of its lease, by the clock of this replica.
+	Expires time.Time `json:"-"`
 }
 
 // Status is what this replica knows of the store and of the others.
@@ -152,7 +154,8 @@ local before = redis.call('HGET', KEYS[5], ARGV[3]) or ''
 redis.call('ZADD', KEYS[3], now + ARGV[4], ARGV[3])
 redis.call('HSET', KEYS[4], ARGV[3], ARGV[5])
 redis.call('HSET', KEYS[5], ARGV[3], ARGV[6])
-return {ARGV[1], redis.call('GET', KEYS[2]), before, redis.call('GET', KEYS[6]) or '0', redis.call('HVALS', KEYS[4])}
+return {ARGV[1], redis.call('GET', KEYS[2]), before, redis.call('GET', KEYS[6]) or '0', redis.call('HVALS', KEYS[4]),
+	now, redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')}
 `)
 
 // leaving gives a lease back. KEYS are the leases, what replicas say and their beats; ARGV is the replica.
@@ -239,7 +242,7 @@ func (f *Fleet) ask(ctx context.Context) (Status, error) {
 	}
 	now := Status{Up: true, Beats: before.Beats + 1, Lost: before.Lost}
 	var heard uint64
-	if now.Run, heard, now.Revision, now.Replicas, err = parse(answer); err != nil {
+	if now.Run, heard, now.Revision, now.Replicas, err = parse(answer, f.cfg.Now()); err != nil {
 		return Status{}, err
 	}
 	if before.Run != "" && (now.Run != before.Run || heard != 0 && heard < f.heard || now.Revision < before.Revision) {
@@ -250,20 +253,29 @@ func (f *Fleet) ask(ctx context.Context) (Status, error) {
 }
 
 // parse reads the answer of a beat: the layout, the run, the beat of this replica that the store
-// heard before (0 for none), the revision, and what the replicas say.
-func parse(answer []any) (run string, heard uint64, revision int64, all []Replica, err error) {
-	if len(answer) != 5 {
+// heard before (0 for none), the revision, what the replicas say, the time of the store and the ends
+// of the leases.
+func parse(answer []any, at time.Time) (run string, heard uint64, revision int64, all []Replica, err error) {
+	if len(answer) != 7 {
 		return "", 0, 0, nil, fmt.Errorf("a beat is answered by %d values", len(answer))
 	}
 	run, _ = answer[1].(string)
 	heard, _ = strconv.ParseUint(fmt.Sprint(answer[2]), 10, 64)
 	revision, _ = strconv.ParseInt(fmt.Sprint(answer[3]), 10, 64)
 	says, _ := answer[4].([]any)
+	clock, _ := answer[5].(int64)
+	ends := make(map[string]int64)
+	leases, _ := answer[6].([]any)
+	for i := 0; i+1 < len(leases); i += 2 {
+		end, _ := strconv.ParseFloat(fmt.Sprint(leases[i+1]), 64)
+		ends[fmt.Sprint(leases[i])] = int64(end)
+	}
 	for _, text := range says {
 		var r Replica
 		if err := json.Unmarshal([]byte(fmt.Sprint(text)), &r); err != nil || r.ID == "" {
 			continue // of a replica of another version: it is nothing to this one
 		}
+		r.Expires = at.Add(time.Duration(ends[r.ID]-clock) * time.Millisecond)
 		all = append(all, r)
 	}
 	slices.SortFunc(all, func(a, b Replica) int { return strings.Compare(a.ID, b.ID) })

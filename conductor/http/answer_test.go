@@ -31,21 +31,21 @@ import (
 
 const testBlock = 16
 
-// fleet is a Conductor that is filled by hand.
-type fleet struct {
+// handFilled is a Conductor that is filled by hand.
+type handFilled struct {
 	t testing.TB
 	c *conductor.Conductor
 	r *conductor.Recovery
 }
 
-func newFleet(t testing.TB) *fleet {
+func newFleet(t testing.TB) *handFilled {
 	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepClientHashes: true, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
-	return &fleet{t: t, c: c, r: c.Recover(0)}
+	return &handFilled{t: t, c: c, r: c.Recover(0)}
 }
 
 // source adds a source and returns its registration.
-func (f *fleet) source(instance string, rank int, typ string) conductor.Registration {
+func (f *handFilled) source(instance string, rank int, typ string) conductor.Registration {
 	reg := conductor.Registration{
 		Endpoint: fmt.Sprintf("tcp://%x:%d", instance, 1000+rank), Tenant: conductor.DefaultTenant, Model: "m", BlockSize: testBlock,
 		Type: typ, Instance: instance, Rank: rank,
@@ -55,7 +55,7 @@ func (f *fleet) source(instance string, rank int, typ string) conductor.Registra
 }
 
 // store gives a source the prefix of a prompt.
-func (f *fleet) store(reg conductor.Registration, medium string, prompt []uint32, blocks int) {
+func (f *handFilled) store(reg conductor.Registration, medium string, prompt []uint32, blocks int) {
 	if blocks == 0 {
 		return
 	}

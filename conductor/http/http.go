@@ -30,6 +30,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/discovery"
+	"kvconductor/conductor/fleet"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
 	"kvconductor/conductor/ui"
@@ -58,6 +59,8 @@ type Options struct {
 	Reload func(dryRun bool) Reload
 	// Discovery asks engines where they publish; nil has none.
 	Discovery *discovery.Manager
+	// Fleet is the registry that replicas share; nil is none.
+	Fleet *fleet.Registry
 	// Version is reported by /health.
 	Version string
 	// OpenAPI is the document served at /openapi.yaml.
@@ -256,6 +259,9 @@ func describe(err error) (int, errorBody) {
 	)
 	status, reason := server.Status(err)
 	row := errorBody{Error: err.Error(), Reason: reason}
+	if errors.Is(err, errNoFleet) {
+		status, row.Reason = http.StatusNotFound, "disabled"
+	}
 	if s, why := describeWatch(err); s != 0 {
 		status, row.Reason = s, why
 	}

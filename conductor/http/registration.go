@@ -10,6 +10,7 @@ import (
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/discovery"
+	"kvconductor/conductor/fleet"
 )
 
 // What a body may say; fields by other names are ignored.
@@ -115,7 +116,11 @@ func (a *api) follow(g *gin.Context, t discovery.Target, replace bool) error {
 	if len(t.MayAnnounce) > 0 {
 		return &conductor.FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value", Message: "may_announce is for sources of the configuration file alone"}
 	}
-	return a.opts.Discovery.Add(t, replace)
+	if err := a.opts.Discovery.Add(t, replace); err != nil {
+		return err
+	}
+	a.opts.Fleet.Registered(fleet.Source{Registration: t.Registration, Discover: t.URL})
+	return nil
 }
 
 // forget stops asking the engine of a key, if one is asked.
@@ -126,12 +131,15 @@ func (a *api) forget(g *gin.Context, key conductor.Key) (bool, error) {
 	if err := access.View(a.conductor, g).May(key.Tenant); err != nil {
 		return false, err
 	}
-	n := discovery.Name{Instance: key.Instance, Tenant: key.Tenant, Rank: discovery.AllRanks}
-	if a.opts.Discovery.Remove(n) {
-		return true, nil
+	key.Tenant = cmp.Or(key.Tenant, conductor.DefaultTenant)
+	for _, rank := range []int{discovery.AllRanks, key.Rank} {
+		key.Rank = rank
+		if a.opts.Discovery.Remove(discovery.Name(key)) {
+			a.opts.Fleet.Unregistered(fleet.Name{Key: key, Asked: true})
+			return true, nil
+		}
 	}
-	n.Rank = key.Rank
-	return a.opts.Discovery.Remove(n), nil
+	return false, nil
 }
 
 // unregister stops a source: POST /unregister. Only the key fields count.

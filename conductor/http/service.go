@@ -72,8 +72,11 @@ type findingRow struct {
 	Since         time.Time
 }
 
-// services lists the registered sources: GET /services.
+// services lists the registered sources: GET /services, or those of all replicas: GET /services?fleet=1.
 func (a *api) services(g *gin.Context) (any, error) {
+	if text, given := g.GetQuery("fleet"); given && text != "0" {
+		return a.fleetServices(g)
+	}
 	all := access.View(a.conductor, g).Services()
 	rows := make([]serviceRow, len(all))
 	for i, s := range all {
@@ -228,6 +231,9 @@ func (a *api) ready(g *gin.Context) (any, error) {
 	row := gin.H{"ready": r.Ready, "draining": draining, "recovering": r.Recovering, "synced": r.Synced, "min_sources": r.MinSynced, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}
 	if r.IndexLimit > 0 {
 		row["index"] = gin.H{"bytes": r.IndexBytes, "limit": r.IndexLimit, "full": r.IndexBytes >= r.IndexLimit}
+	}
+	if up, since, known := a.opts.Fleet.Store(); known {
+		row["store"] = gin.H{"up": up, "since": since.UTC()}
 	}
 	if p := a.progress(); p != nil {
 		row["recovery"] = p

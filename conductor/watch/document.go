@@ -31,6 +31,27 @@ type Replica struct {
 	Error       string     `json:"error"`
 }
 
+// Store is what replicas share.
+type Store struct {
+	Address string    `json:"address"` // without user and password
+	Up      bool      `json:"up"`
+	Since   time.Time `json:"since"` // of Up
+	Error   string    `json:"error"` // of the last beat, "" for none
+	Lost    uint64    `json:"lost"`  // how often it had lost what it was told
+	Members []Member  `json:"replicas"`
+}
+
+// Member is a replica that shares the store.
+type Member struct {
+	ID      string    `json:"id"`
+	URL     string    `json:"url"`
+	Self    bool      `json:"self"` // it is this server
+	Version string    `json:"version"`
+	Weight  float64   `json:"weight"`
+	Started time.Time `json:"started"`
+	Lease   float64   `json:"lease_s"` // left of it
+}
+
 // header is what /admin/stats has besides sources.
 type header struct {
 	Time    time.Time  `json:"time"`
@@ -45,6 +66,7 @@ type header struct {
 	Point     pointRow       `json:"point,omitempty"`
 	Snapshots *Snapshots     `json:"snapshots,omitempty"`
 	Replicas  *[]Replica     `json:"replicas,omitempty"`
+	Store     *Store         `json:"store,omitempty"`
 	Gone      *[]string      `json:"gone,omitempty"`
 }
 
@@ -134,6 +156,9 @@ func (h *Hub) header(tenants scope.Tenants) *header {
 	out.Snapshots, out.Replicas = new(Snapshots), &[]Replica{}
 	if h.cfg.Snapshots != nil {
 		*out.Snapshots = h.cfg.Snapshots()
+	}
+	if h.cfg.Store != nil {
+		out.Store = h.cfg.Store()
 	}
 	if h.cfg.Replicas != nil {
 		out.Replicas = new([]Replica)

@@ -43,6 +43,8 @@ type Config struct {
 	// Snapshots and Replicas tell of those of the server; nil is none.
 	Snapshots func() Snapshots
 	Replicas  func() []Replica
+	// Store tells of the store that replicas share; nil is none.
+	Store func() *Store
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }

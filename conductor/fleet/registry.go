@@ -1,0 +1,356 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
+)
+
+// Times of the registry.
+const (
+	// soon is how long changes wait for further ones.
+	soon = 50 * time.Millisecond
+	// confirmEvery is the pause between two confirmations of what the configuration has; an entry
+	// that none confirms in keptFor, or in droppedFor after a configuration lost it, is
+	// unregistered. A restart takes less.
+	confirmEvery = time.Minute
+	keptFor      = 10 * confirmEvery
+	droppedFor   = 2 * confirmEvery
+	// graveFor is how long the store keeps what was unregistered, so that replicas that come back
+	// do not register it again.
+	graveFor = 24 * time.Hour
+	// mostPending bounds the changes that wait for the store.
+	mostPending = 1 << 16
+)
+
+// RegistryConfig is what a Registry is made of.
+type RegistryConfig struct {
+	Fleet     *Fleet
+	Conductor *conductor.Conductor
+	Targets   *discovery.Manager
+	Log       zerolog.Logger
+	// Now is the clock; nil is time.Now. Ages of changes are measured with it, nothing else.
+	Now func() time.Time
+}
+
+// Registry keeps the sources of all replicas equal:
+//
+//	client --> Conductor --> pending --writing--> store --reading--> known --> Conductor
+//	configuration ---------^
+//
+// A change counts at once where it is made, and reaches the others by the store. While the store
+// is away, changes wait; the last one of each entry counts. Of two changes of one entry the later
+// one counts everywhere, by the clock of the store.
+//
+// Invariants:
+//
+//  1. What this replica knows of the store is written again after the store lost it.
+//  2. An entry of the store obeys the rules for clients of this replica. One that is refused
+//     changes nothing.
+//  3. The configuration of this replica counts more than the store, here alone. Where a client has
+//     unregistered one of its sources, that counts.
+//
+// Concurrency: all methods are safe for concurrent use, and of a nil Registry do nothing. Sync
+// holds working; mu is never held while the store or the Conductor is asked.
+type Registry struct {
+	cfg  RegistryConfig
+	wake chan struct{}
+
+	working   sync.Mutex // one Sync at a time
+	began     bool       // the registry was read once; guarded by working
+	lost      uint64     // Status.Lost that was answered; guarded by working
+	revision  int64      // that was read; -1 for none; guarded by working
+	confirmed time.Time  // guarded by working
+	told      string     // what this replica follows, as the store has it; guarded by working
+	toldAt    time.Time  // guarded by working
+
+	mu         sync.Mutex
+	wanted     func(conductor.Registration) bool // nil is all; guarded by mu
+	known      map[Name]*entry                   // guarded by mu
+	garbage    map[string]string                 // values that cannot be read, by field; guarded by mu
+	refused    map[string]uint64                 // entries that were not taken over, by reason; guarded by mu
+	pending    map[Name]*change                  // guarded by mu
+	dropped    uint64                            // changes beyond mostPending; guarded by mu
+	configured map[Name]Source                   // guarded by mu
+	lostNames  map[Name]time.Time                // when the configuration lost them; guarded by mu
+
+	followers followers
+}
+
+// entry is an entry as the store has it.
+type entry struct {
+	record
+	at   int64 // by the store's clock
+	text string
+	done bool // it was taken over
+	// fresh says that it was not looked at yet.
+	fresh     bool
+	why       error // it is refused, nil if not
+	elsewhere bool  // this replica does not want it
+}
+
+// change waits for the store.
+type change struct {
+	source     *Source // nil for an entry that is unregistered
+	configured bool
+	since      time.Time
+	again      *entry // it was in the store before
+	oldest     bool   // every other change counts more
+}
+
+// NewRegistry returns a Registry. It hears of clients from now on, and asks nothing before Run.
+func NewRegistry(cfg RegistryConfig) *Registry {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	g := &Registry{
+		cfg: cfg, wake: make(chan struct{}, 1), revision: -1, known: make(map[Name]*entry), garbage: make(map[string]string), refused: make(map[string]uint64),
+		pending: make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
+	}
+	cfg.Conductor.Share(func(r conductor.Registration) { g.Registered(Source{Registration: r}) },
+		func(key conductor.Key) { g.Unregistered(Name{Key: key}) })
+	return g
+}
+
+// Registered hears that a client registered a source here.
+func (g *Registry) Registered(s Source) {
+	if g == nil {
+		return
+	}
+	s.MayAnnounce = nil // a matter of the configuration
+	n := s.Name()
+	g.mu.Lock()
+	if own, has := g.configured[n]; has {
+		if own.MayAnnounce = nil; !own.equal(&s) {
+			delete(g.configured, n) // the client has replaced it
+		}
+	}
+	g.mu.Unlock()
+	g.change(n, &change{source: &s})
+}
+
+// Unregistered hears that a client unregistered an entry here.
+func (g *Registry) Unregistered(n Name) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	delete(g.configured, n)
+	g.mu.Unlock()
+	g.change(n, new(change))
+}
+
+// Configured hears that the configuration of this replica has a source.
+func (g *Registry) Configured(s Source) {
+	if g == nil {
+		return
+	}
+	n := s.Name()
+	if r, ok := g.cfg.Conductor.Registration(n.Key); ok && !n.Asked {
+		s.Registration = r // with the defaults of this replica
+	}
+	g.mu.Lock()
+	g.configured[n] = s
+	delete(g.lostNames, n)
+	g.mu.Unlock()
+	g.change(n, &change{source: &s, configured: true})
+}
+
+// Unconfigured hears that the configuration has lost it. The entry stays while another replica
+// confirms it: then this one follows it again.
+func (g *Registry) Unconfigured(n Name) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.configured, n)
+	g.lostNames[n] = g.cfg.Now()
+	if p := g.pending[n]; p != nil && p.configured {
+		delete(g.pending, n)
+	}
+	g.ring()
+}
+
+// change lets a change wait for the store. The last one of an entry counts.
+func (g *Registry) change(n Name, c *change) {
+	c.since = g.cfg.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, waits := g.pending[n]; !waits && len(g.pending) >= mostPending {
+		if g.dropped++; g.dropped == 1 {
+			g.cfg.Log.Error().Int("pending", mostPending).Msg("too many registrations wait for the store: further ones stay with this replica alone")
+		}
+		return
+	}
+	g.pending[n] = c
+	g.ring()
+}
+
+// ring lets Run work soon.
+func (g *Registry) ring() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// SetWanted lets the Conductor follow only entries that f wants: it is asked again at each Again.
+// An engine that is asked may have no model and no block size there. nil wants all.
+func (g *Registry) SetWanted(f func(conductor.Registration) bool) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	g.wanted = f
+	g.mu.Unlock()
+	g.Again()
+}
+
+// Again looks at all entries again, because other entries are wanted now.
+func (g *Registry) Again() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, e := range g.known {
+		e.done = false
+	}
+	g.ring()
+}
+
+// Run keeps the registry until ctx ends. It writes the last changes then.
+func (g *Registry) Run(ctx context.Context) {
+	defer func() { g.Sync(context.WithoutCancel(ctx)) }()
+	for {
+		changed := g.cfg.Fleet.Changed()
+		g.Sync(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+			continue
+		case <-g.wake:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(soon):
+		}
+	}
+}
+
+// errOther says that the store is not the one that the last beat met.
+var errOther = errors.New("the store has changed since the last beat")
+
+// Sync writes what waits, reads the changes of others and takes them over. It does nothing while the store is
+// down.
+func (g *Registry) Sync(ctx context.Context) error {
+	g.working.Lock()
+	defer g.working.Unlock()
+	st := g.cfg.Fleet.Status()
+	if !st.Up {
+		return nil
+	}
+	err := g.sync(ctx, &st)
+	if err != nil && ctx.Err() == nil {
+		g.cfg.Log.Debug().Err(err).Msg("the registry waits for the next beat")
+	}
+	return err
+}
+
+func (g *Registry) sync(ctx context.Context, st *Status) error {
+	if !g.began {
+		if err := g.read(ctx, st); err != nil {
+			return err
+		}
+		g.lost, g.began = st.Lost, true
+		g.begin()
+	}
+	if st.Lost != g.lost {
+		g.restore()
+		g.lost, g.revision, g.confirmed, g.told = st.Lost, -1, time.Time{}, ""
+	}
+	if err := g.flush(ctx, st); err != nil {
+		return err
+	}
+	if now := g.cfg.Now(); g.confirmed.IsZero() || now.Sub(g.confirmed) >= confirmEvery {
+		if err := g.confirm(ctx, st); err != nil {
+			return err
+		}
+		g.confirmed = now
+	}
+	if st.Revision > g.revision {
+		if err := g.read(ctx, st); err != nil {
+			return err
+		}
+	}
+	g.take()
+	return g.tell(ctx, st)
+}
+
+// begin lets what this replica has from its disk wait for the store: what the store says of an
+// entry counts more. Of the configuration, what the store has already needs no change.
+func (g *Registry) begin() {
+	all, targets := g.cfg.Conductor.Registrations(), g.cfg.Targets.List()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	engines := slices.Collect(maps.Keys(g.known))
+	for i := range targets {
+		engines = append(engines, Name{Key: conductor.Key{Instance: targets[i].Instance, Tenant: targets[i].Tenant}, Asked: true})
+	}
+	for _, r := range all {
+		s := Source{Registration: r}
+		n := s.Name()
+		_, configured := g.configured[n]
+		if g.known[n] != nil || g.pending[n] != nil || configured || ofTarget(n.Key, engines) {
+			continue
+		}
+		s.MayAnnounce = nil
+		g.pending[n] = &change{source: &s, oldest: true}
+	}
+	for n, c := range g.pending {
+		if e := g.known[n]; c.configured && e != nil && !e.Gone {
+			if s := e.source(); s.equal(c.source) {
+				delete(g.pending, n)
+			}
+		}
+	}
+}
+
+// ofTarget reports whether a source came from an engine that was asked.
+func ofTarget(key conductor.Key, engines []Name) bool {
+	return slices.ContainsFunc(engines, func(n Name) bool {
+		return n.Asked && n.Tenant == key.Tenant && (key.Instance == n.Instance || strings.HasPrefix(key.Instance, n.Instance+"@"))
+	})
+}
+
+// restore lets all that the store had wait to be written again.
+func (g *Registry) restore() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for n, e := range g.known {
+		if g.pending[n] == nil && e.text != "" {
+			g.pending[n] = &change{again: e}
+		}
+	}
+	g.cfg.Log.Info().Int("entries", len(g.known)).Msg("the registry is written to the store again")
+	clear(g.garbage)
+}
+
+// waiting returns the changes that wait.
+func (g *Registry) waiting() map[Name]*change {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.pending)
+}

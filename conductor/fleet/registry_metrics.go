@@ -1,0 +1,42 @@
+package fleet
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var (
+	descEntries = prometheus.NewDesc("conductor_registry_sources", "Entries of the registry by state here: taken over, elsewhere for sources of other replicas, refused, unreadable.", []string{"state"}, nil)
+	descRefused = prometheus.NewDesc("conductor_registry_refused_total", "Entries of the registry that this replica did not take over, by reason.", []string{"reason"}, nil)
+	descPending = prometheus.NewDesc("conductor_registry_pending", "Changes of the registry that wait for the store.", nil, nil)
+	descDropped = prometheus.NewDesc("conductor_registry_dropped_total", "Changes of the registry that stay with this replica alone, because too many wait for the store.", nil, nil)
+)
+
+// reasons are all values of the label reason.
+var reasons = []string{reasonSize, reasonSyntax, reasonName, reasonRefused}
+
+// Describe implements prometheus.Collector.
+func (g *Registry) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(g, ch) }
+
+// Collect implements prometheus.Collector.
+func (g *Registry) Collect(ch chan<- prometheus.Metric) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	states := map[string]int{"taken": 0, "elsewhere": 0, StateRefused: 0, "unreadable": len(g.garbage)}
+	for _, e := range g.known {
+		switch {
+		case e.Gone || !e.done:
+		case e.why != nil:
+			states[StateRefused]++
+		case e.elsewhere:
+			states["elsewhere"]++
+		default:
+			states["taken"]++
+		}
+	}
+	for state, n := range states {
+		ch <- prometheus.MustNewConstMetric(descEntries, prometheus.GaugeValue, float64(n), state)
+	}
+	for _, reason := range reasons {
+		ch <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(g.refused[reason]), reason)
+	}
+	ch <- prometheus.MustNewConstMetric(descPending, prometheus.GaugeValue, float64(len(g.pending)))
+	ch <- prometheus.MustNewConstMetric(descDropped, prometheus.CounterValue, float64(g.dropped))
+}

@@ -1,0 +1,403 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
+	"kvconductor/events/stream"
+	"kvconductor/events/zmq"
+	"kvconductor/internal/must"
+	"kvconductor/internal/redistest"
+)
+
+// peer is a replica with a Conductor, which beats when the test says so.
+type peer struct {
+	t         *testing.T
+	members   *Fleet
+	conductor *conductor.Conductor
+	registry  *Registry
+	clients   conductor.View
+	now       time.Time
+	log       strings.Builder
+}
+
+// newPeer starts a replica. change may change its options.
+func newPeer(t *testing.T, url, id string, change ...func(*conductor.Options)) *peer {
+	t.Helper()
+	p := &peer{t: t, members: member(t, url, id), now: time.Unix(1_800_000_000, 0)}
+	opts := conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}}
+	for _, f := range change {
+		f(&opts)
+	}
+	p.conductor = conductor.New(opts)
+	t.Cleanup(p.conductor.Close)
+	targets := discovery.New(discovery.Options{Registry: p.conductor, Bounds: p.conductor.SourceBounds, Log: zerolog.Nop()})
+	t.Cleanup(targets.Close)
+	p.registry = NewRegistry(RegistryConfig{Fleet: p.members, Conductor: p.conductor, Targets: targets, Log: zerolog.New(&p.log), Now: func() time.Time { return p.now }})
+	p.clients = p.conductor.For(conductor.Reader{Secrets: true, Causes: true})
+	return p
+}
+
+// beat beats and syncs, twice: the second beat sees what the first wrote.
+func beat(peers ...*peer) {
+	for range 2 {
+		for _, p := range peers {
+			p.now = p.now.Add(time.Second)
+			p.members.Beat(p.t.Context())
+			p.registry.Sync(p.t.Context())
+		}
+	}
+}
+
+// later moves the clock on, past the next confirmation.
+func (p *peer) later() { p.now = p.now.Add(confirmEvery) }
+
+// source returns a registration.
+func source(instance, model string) conductor.Registration {
+	return conductor.Registration{Instance: instance, Endpoint: "tcp://127.0.0.1:1", Type: conductor.TypeVLLM, Model: model, BlockSize: 16}
+}
+
+func (p *peer) register(r conductor.Registration) {
+	p.t.Helper()
+	must.Succeed(p.t, p.clients.Register(r, conductor.RegisterOptions{Replace: true}))
+}
+
+func (p *peer) unregister(instance string) {
+	p.t.Helper()
+	_, err := p.clients.Unregister(conductor.Key{Instance: instance})
+	must.Succeed(p.t, err)
+}
+
+// configure registers a source of the configuration.
+func (p *peer) configure(r conductor.Registration) {
+	p.t.Helper()
+	must.Succeed(p.t, p.conductor.Register(r, conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: true}))
+	p.registry.Configured(Source{Registration: r})
+}
+
+// unconfigure takes one away.
+func (p *peer) unconfigure(instance string) {
+	s := Source{Registration: source(instance, "m")}
+	p.conductor.Unregister(s.Key())
+	p.registry.Unconfigured(s.Name())
+}
+
+// holds compares what replicas follow with "instance:model" words in order.
+func holds(t *testing.T, want string, peers ...*peer) {
+	t.Helper()
+	for _, p := range peers {
+		var got []string
+		for _, r := range p.conductor.Registrations() {
+			got = append(got, r.Instance+":"+r.Model)
+		}
+		slices.Sort(got)
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("replica %s follows %q, not %q\n%s", p.members.ID(), text, want, p.log.String())
+		}
+	}
+}
+
+func TestRegistrySharesWhatClientsRegister(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	beat(a, b)
+	full := source("x", "m")
+	full.Tenant, full.Rank, full.Lora, full.Salt, full.TTL, full.MediaTTL = "blue|0", 3, "l", "s", time.Minute, map[string]time.Duration{"DISK": time.Hour}
+	full.Copies, full.Owned, full.Clear, full.ReplayEndpoint = conductor.CopiesSet, conductor.OwnedDrop, conductor.ClearDevice, "tcp://10.0.0.1:1"
+	a.register(full)
+	a.register(source("y", "m"))
+	beat(a, b)
+	holds(t, "x:m y:m", a, b)
+	had, _ := a.conductor.Registration(full.Key())
+	has, _ := b.conductor.Registration(full.Key())
+	if fmt.Sprintf("%+v", had) != fmt.Sprintf("%+v", has) {
+		t.Errorf("registered as %+v, taken over as %+v", had, has)
+	}
+	b.unregister("y")
+	beat(b, a)
+	holds(t, "x:m", a, b)
+	b.register(source("y", "again"))
+	beat(b, a)
+	holds(t, "x:m y:again", a, b)
+
+	c := newPeer(t, url, "c")
+	beat(c)
+	holds(t, "x:m y:again", c)
+}
+
+// TestRegistryAgreesOnTheLastChange registers one name at two replicas that do not hear of each other.
+func TestRegistryAgreesOnTheLastChange(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	beat(a, b)
+	a.register(source("x", "first"))
+	a.now = a.now.Add(time.Minute) // a writes an older change late
+	b.register(source("x", "second"))
+	b.register(source("y", "m"))
+	beat(b)
+	b.unregister("y")
+	a.register(source("y", "late")) // and something newer
+	beat(b, a, b)
+	holds(t, "x:second y:late", a, b)
+}
+
+// TestRegistryWaitsForTheStore changes sources while the store is away, and empties it.
+func TestRegistryWaitsForTheStore(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a, b := newPeer(t, server.URL(), "a"), newPeer(t, server.URL(), "b")
+	a.register(source("x", "m"))
+	a.register(source("y", "m"))
+	a.register(source("z", "m"))
+	beat(a, b)
+	a.unregister("z")
+	beat(a, b)
+	server.Kill()
+	beat(a, b)
+	a.register(source("new", "m"))
+	b.unregister("y")
+	beat(a, b)
+	holds(t, "new:m x:m y:m", a)
+	holds(t, "x:m", b)
+	server.Run()
+	beat(a, b)
+	holds(t, "new:m x:m", a, b)
+	c := newPeer(t, server.URL(), "c")
+	beat(c)
+	holds(t, "new:m x:m", c)
+
+	must.Succeed(t, a.members.Store().Client().FlushAll(t.Context()).Err())
+	beat(a, b, c)
+	holds(t, "new:m x:m", a, b, c)
+	d := newPeer(t, server.URL(), "d")
+	must.Succeed(t, d.conductor.Register(source("z", "m"), conductor.RegisterOptions{})) // from its disk
+	beat(d)
+	holds(t, "new:m x:m", d) // what was unregistered stays so
+}
+
+// TestRegistryRemembersDisks begins with an empty store and a replica that has sources on its disk.
+func TestRegistryRemembersDisks(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	must.Succeed(t, a.conductor.Register(source("x", "m"), conductor.RegisterOptions{}))
+	beat(a, b)
+	holds(t, "x:m", a, b)
+}
+
+func TestRegistryHasConfiguredSources(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	a.configure(source("x", "m"))
+	beat(a, b)
+	holds(t, "x:m", a, b)
+	if rows, _ := b.registry.List(t.Context()); len(rows) != 1 || !rows[0].Configured || rows[0].By != "a" || len(rows[0].Followers) != 2 {
+		t.Errorf("%+v", rows)
+	}
+	// The configuration of b differs: it counts there.
+	b.configure(source("x", "other"))
+	beat(b, a)
+	holds(t, "x:m", a)
+	holds(t, "x:other", b)
+	if n := strings.Count(b.log.String()+a.log.String(), "which counts here"); n != 1 {
+		t.Errorf("%d lines: %s%s", n, a.log.String(), b.log.String())
+	}
+	b.configure(source("x", "m"))
+	beat(b, a)
+	holds(t, "x:m", a, b)
+
+	// It stays until none has it.
+	client, key := a.members.Store().Client(), a.members.Store().Key
+	ended := func() {
+		t.Helper()
+		for _, p := range []*peer{a, b} { // as if the times had passed
+			for _, z := range client.ZRangeWithScores(t.Context(), key("ends"), 0, -1).Val() {
+				client.ZIncrBy(t.Context(), key("ends"), -float64((droppedFor + confirmEvery).Milliseconds()), z.Member.(string))
+			}
+			p.later()
+			beat(p)
+		}
+		beat(a, b)
+	}
+	a.unconfigure("x")
+	beat(a, b)
+	holds(t, "", a)
+	for range 4 {
+		ended()
+	}
+	holds(t, "x:m", a, b) // b has it, so a follows it again
+	b.unconfigure("x")
+	for range 4 {
+		ended()
+	}
+	holds(t, "", a, b)
+}
+
+// TestRegistryUnregistersConfiguredSources by a client, everywhere.
+func TestRegistryUnregistersConfiguredSources(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	a.configure(source("x", "m"))
+	b.configure(source("x", "m"))
+	beat(a, b)
+	a.unregister("x")
+	beat(a, b)
+	holds(t, "", a, b)
+	a.later()
+	b.later()
+	beat(a, b)
+	holds(t, "", a, b)
+}
+
+// TestRegistryRefusesLikeClients takes over what this replica allows clients.
+func TestRegistryRefusesLikeClients(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a := newPeer(t, url, "a")
+	b := newPeer(t, url, "b", func(o *conductor.Options) {
+		o.Reaches = func(endpoint string) error {
+			if strings.Contains(endpoint, "169.254") {
+				return fmt.Errorf("is not allowed")
+			}
+			return nil
+		}
+	})
+	b.conductor.Tune(conductor.Tunables{MaxSources: 3, MaxTenantSources: 2})
+	bad, blue, wide := source("bad", "m"), source("blue", "m"), source("wide", "m")
+	bad.Endpoint = "tcp://169.254.1.1:1"
+	blue.Tenant = "blue"
+	wide.MayAnnounce = []string{"red"}
+	a.register(bad)
+	a.register(blue)
+	a.configure(wide)
+	a.register(source("one", "m"))
+	a.register(source("two", "m"))
+	beat(a, b)
+	holds(t, "blue:m one:m two:m", b)
+	if b.registry.refused[reasonRefused] != 2 {
+		t.Errorf("%v refused: %s", b.registry.refused, b.log.String())
+	}
+	a.register(source("three", "m"))
+	beat(a, b)
+	holds(t, "blue:m one:m two:m", b)
+	a.unregister("one")
+	beat(a, b)
+	b.later()
+	beat(b)
+	holds(t, "blue:m three:m two:m", b) // there is room now
+}
+
+// TestRegistryIgnoresGarbage of the hash, entry by entry.
+func TestRegistryIgnoresGarbage(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a := newPeer(t, url, "a")
+	a.register(source("x", "m"))
+	beat(a)
+	client, key := a.members.Store().Client(), a.members.Store().Key
+	good := `{"at":5,"source":{"instance_id":"%s","modelname":"m","type":"vLLM","block_size":16,"endpoint":"tcp://127.0.0.1:1"}}`
+	for field, value := range map[string]string{
+		`["good","default",0]`:       fmt.Sprintf(good, "good"),
+		`["other","default",0]`:      fmt.Sprintf(good, "good"),
+		`["good", "default", 0]`:     fmt.Sprintf(good, "good"),
+		`nonsense`:                   fmt.Sprintf(good, "good"),
+		`["a","default",0]`:          `{"at":5}`,
+		`["b","default",0]`:          `{"at":"x","gone":true}`,
+		`["c","default",0]`:          `{"at":99999999999999999,"gone":true}`,
+		`["d","default",0]`:          `{"at":-1,"gone":true}`,
+		`["e","default",0]`:          `[`,
+		`["f","default",0]`:          fmt.Sprintf(strings.Replace(good, "16", "-16", 1), "f"),
+		`["h","default",0]`:          fmt.Sprintf(strings.Replace(good, "vLLM", "other", 1), "h"),
+		`["i","default",0]`:          `{"at":5,"gone":true}` + strings.Repeat(" ", maxRecord),
+		`["j","default",-1,"asked"]`: `{"at":5,"discover":"file:///etc/passwd","source":{"instance_id":"j","block_size":0,"dp_rank":0}}`,
+	} {
+		must.Succeed(t, client.HSet(t.Context(), key("sources"), field, value).Err())
+	}
+	must.Succeed(t, client.Incr(t.Context(), key("revision")).Err())
+	beat(a)
+	holds(t, "good:m x:m", a)
+	beat(a)
+	if got := fmt.Sprint(a.registry.refused); got != "map[name:2 refused:3 size:1 syntax:6]" {
+		t.Errorf("%s: %s", got, a.log.String())
+	}
+	a.register(source("c", "m")) // a client repairs an entry
+	beat(a)
+	b := newPeer(t, url, "b")
+	beat(b)
+	holds(t, "c:m good:m x:m", a, b)
+	must.Succeed(t, client.HSet(t.Context(), key("follows"), "a", "nonsense", "b", `{"synced":"x"}`, "z", `{"synced":[["x","default",0]]}`).Err())
+	a.now = a.now.Add(time.Minute)
+	if rows, complete := a.registry.List(t.Context()); len(rows) != 6 || !complete || len(rows[len(rows)-1].Followers) != 1 {
+		t.Errorf("%v %+v", complete, rows)
+	}
+}
+
+// TestRegistryFollowsWhatIsWanted, and asks again when that changes.
+func TestRegistryFollowsWhatIsWanted(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	b.registry.SetWanted(func(r conductor.Registration) bool { return r.Model == "m" })
+	a.register(source("x", "m"))
+	a.register(source("y", "n"))
+	b.configure(source("z", "n"))
+	beat(a, b, a)
+	holds(t, "x:m y:n z:n", a)
+	holds(t, "x:m", b)
+	b.registry.SetWanted(func(r conductor.Registration) bool { return r.Model == "n" })
+	beat(b)
+	holds(t, "y:n z:n", b)
+	b.registry.SetWanted(nil)
+	beat(b)
+	holds(t, "x:m y:n z:n", b)
+}
+
+// TestRegistryFollowsAskedEngines shares an engine that is asked where it publishes.
+func TestRegistryFollowsAskedEngines(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	s := Source{Registration: conductor.Registration{Instance: "e"}, Discover: "http://127.0.0.1:1"}
+	must.Succeed(t, a.registry.cfg.Targets.Add(s.target(false), false))
+	a.registry.Registered(s)
+	beat(a, b)
+	if all := b.registry.cfg.Targets.List(); len(all) != 1 || all[0].URL != s.Discover || all[0].Static {
+		t.Errorf("%+v", all)
+	}
+	b.registry.cfg.Targets.Remove(discovery.Name{Instance: "e", Rank: discovery.AllRanks})
+	b.registry.Unregistered(s.Name())
+	beat(b, a)
+	if all := a.registry.cfg.Targets.List(); len(all) != 0 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// TestRegistryBoundsWhatWaits, and leaves a store alone that was exchanged after the last beat.
+func TestRegistryBoundsWhatWaits(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a := newPeer(t, server.URL(), "a")
+	beat(a)
+	must.Succeed(t, a.members.Store().Client().Set(t.Context(), a.members.Store().Key("run"), "other", 0).Err())
+	a.register(source("x", "m"))
+	if err := a.registry.Sync(t.Context()); err != errOther {
+		t.Errorf("%v", err)
+	}
+	for i := range mostPending + 10 {
+		a.registry.Unregistered(Name{Key: conductor.Key{Instance: fmt.Sprint(i), Tenant: "default"}})
+	}
+	if len(a.registry.pending) != mostPending || a.registry.dropped != 11 {
+		t.Errorf("%d wait, %d dropped", len(a.registry.pending), a.registry.dropped)
+	}
+}

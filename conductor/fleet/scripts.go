@@ -1,0 +1,100 @@
+package fleet
+
+import "github.com/redis/go-redis/v9"
+
+// Scripts of the registry. KEYS[1] is the run id: a store that is not the one of the last beat is
+// left alone, and the next beat tells what happened to it.
+
+// writing enters changes. KEYS are the run id, the revision, the sources, and the ends of entries.
+//
+//	ARGV: run; then for each change: field, the record behind its time, time of the entry that the
+//	replica knows, time of the change or 0, else its age in ms, ms until the entry ends or 0
+//
+// A change of an entry that the replica knows counts. Where another replica came first, the later
+// change counts. The answer has the time of each entry, 0 for one that was not written.
+var writing = redis.NewScript(`
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local out, changed = {}, false
+for i = 2, #ARGV, 6 do
+	local field, tail, seen, at, age, lasts = ARGV[i], ARGV[i+1], tonumber(ARGV[i+2]), tonumber(ARGV[i+3]), tonumber(ARGV[i+4]), tonumber(ARGV[i+5])
+	local have = redis.call('HGET', KEYS[3], field) or ''
+	local _, to, was = string.find(have, '^{"at":(%d+),')
+	was = tonumber(was or 0)
+	if was >= 9007199254740992 then was = 0 end
+	if at == 0 then
+		at = now - age
+		if was <= seen then at = math.max(at, was + 1) end
+	end
+	if to and string.sub(have, to + 1) == tail then
+		at = was
+	elseif at > was then
+		redis.call('HSET', KEYS[3], field, string.format('{"at":%.0f,', at) .. tail)
+		if lasts > 0 then redis.call('ZADD', KEYS[4], now + lasts, field) else redis.call('ZREM', KEYS[4], field) end
+		changed = true
+	else
+		at = 0
+	end
+	out[#out + 1] = string.format('%.0f', at)
+end
+if changed then redis.call('INCR', KEYS[2]) end
+return out
+`)
+
+// reading returns the registry at one moment. KEYS are the run id, the revision and the sources.
+var reading = redis.NewScript(`
+return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[2]) or '0', redis.call('HGETALL', KEYS[3])}
+`)
+
+// confirming tells the store which entries the configuration of a replica still has.
+//
+//	KEYS: run id, ends of entries
+//	ARGV: run, ms until the entries end, 1 for entries that the configuration has lost; the fields
+var confirming = redis.NewScript(`
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+local clock = redis.call('TIME')
+local ends = clock[1] * 1000 + math.floor(clock[2] / 1000) + ARGV[2]
+for i = 4, #ARGV do
+	redis.call('ZADD', KEYS[2], 'XX', ARGV[3] == '1' and 'LT' or 'GT', ends, ARGV[i])
+end
+return 1
+`)
+
+// sweeping ends entries: those that no configuration has are unregistered, those that were
+// unregistered long ago are forgotten. What replicas that are gone said of sources goes too.
+//
+//	KEYS: run id, revision, sources, ends of entries, what replicas say, what they follow
+//	ARGV: run, ms that an unregistered entry stays
+var sweeping = redis.NewScript(`
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local changed = false
+for _, field in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, 1000)) do
+	local have = redis.call('HGET', KEYS[3], field)
+	local was = string.match(have or '', '^{"at":(%d+),')
+	if not have or string.find(have, '^{"at":%d+,"gone":true') then
+		redis.call('HDEL', KEYS[3], field)
+		redis.call('ZREM', KEYS[4], field)
+	else
+		redis.call('HSET', KEYS[3], field, string.format('{"at":%.0f,"gone":true,"swept":true}', math.max(now, tonumber(was or 0) + 1)))
+		redis.call('ZADD', KEYS[4], now + ARGV[2], field)
+		changed = true
+	end
+end
+if changed then redis.call('INCR', KEYS[2]) end
+for _, replica in ipairs(redis.call('HKEYS', KEYS[6])) do
+	if redis.call('HEXISTS', KEYS[5], replica) == 0 then redis.call('HDEL', KEYS[6], replica) end
+end
+return 1
+`)
+
+// telling writes what a replica follows. KEYS are the run id and what replicas follow.
+//
+//	ARGV: run, replica, text
+var telling = redis.NewScript(`
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
+return 1
+`)

@@ -1,0 +1,173 @@
+package fleet
+
+import (
+	"cmp"
+	"encoding/json"
+	"reflect"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
+)
+
+// Source is an entry of the registry: a source, or an engine that is asked for what its
+// registration lacks.
+type Source struct {
+	conductor.Registration
+	Discover string // URL that is asked
+}
+
+// Asked reports whether an engine is asked for what the registration lacks.
+func (s *Source) Asked() bool { return s.Discover != "" || s.BlockSize == 0 }
+
+// target returns an engine that is asked, for the Manager.
+func (s *Source) target(static bool) discovery.Target {
+	return discovery.Target{Registration: s.Registration, URL: s.Discover, Static: static}
+}
+
+// equal reports whether two entries say the same. Only the configuration names further tenants.
+func (s *Source) equal(other *Source) bool {
+	a, b := *s, *other
+	a.Tenant, b.Tenant = cmp.Or(a.Tenant, conductor.DefaultTenant), cmp.Or(b.Tenant, conductor.DefaultTenant)
+	return reflect.DeepEqual(a, b)
+}
+
+// Name identifies an entry. An engine that is asked has the rank discovery.AllRanks if it tells its
+// ranks.
+type Name struct {
+	conductor.Key
+	Asked bool
+}
+
+// Name returns the name of the entry.
+func (s *Source) Name() Name {
+	n := Name{Key: s.Key(), Asked: s.Asked()}
+	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
+	if s.Discover != "" {
+		n.Rank = discovery.AllRanks
+	}
+	return n
+}
+
+// asked marks the names of engines that are asked.
+const asked = "asked"
+
+// MarshalJSON returns [instance, tenant, rank], with "asked" behind it for an engine that is asked.
+// Texts of names may have any character, so no separator tells them apart.
+func (n Name) MarshalJSON() ([]byte, error) {
+	all := []any{n.Instance, n.Tenant, n.Rank}
+	if n.Asked {
+		all = append(all, asked)
+	}
+	return json.Marshal(all)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (n *Name) UnmarshalJSON(text []byte) error {
+	var word string
+	all := []any{&n.Instance, &n.Tenant, &n.Rank, &word}
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
+	}
+	n.Asked = word == asked
+	return nil
+}
+
+// field returns the name as the field of a hash.
+func (n Name) field() string {
+	text, _ := n.MarshalJSON() // of strings and a number
+	return string(text)
+}
+
+// target returns the name of an engine that is asked.
+func (n Name) target() discovery.Name {
+	return discovery.Name{Instance: n.Instance, Tenant: n.Tenant, Rank: n.Rank}
+}
+
+// wireSource is a conductor.Registration under the names that the store has.
+type wireSource struct {
+	Endpoint         string                   `json:"endpoint,omitempty"`
+	ReplayEndpoint   string                   `json:"replay_endpoint,omitempty"`
+	SnapshotEndpoint string                   `json:"snapshot_endpoint,omitempty"`
+	Type             string                   `json:"type,omitempty"`
+	Model            string                   `json:"modelname,omitempty"`
+	Lora             string                   `json:"lora_name,omitempty"`
+	Tenant           string                   `json:"tenant_id,omitempty"`
+	Instance         string                   `json:"instance_id"`
+	BlockSize        int                      `json:"block_size"`
+	Rank             int                      `json:"dp_rank"`
+	Salt             string                   `json:"additionalsalt,omitempty"`
+	TTL              time.Duration            `json:"ttl_ns,omitempty"`
+	MediaTTL         map[string]time.Duration `json:"media_ttl_ns,omitempty"`
+	Serves           []string                 `json:"serves,omitempty"`
+	Copies           string                   `json:"copies,omitempty"`
+	Owned            string                   `json:"owned,omitempty"`
+	Clear            string                   `json:"clear,omitempty"`
+	MayAnnounce      []string                 `json:"may_announce,omitempty"`
+	Profile          conductor.HashProfile    `json:"hash_profile,omitzero"`
+	Sequence         string                   `json:"sequence,omitempty"`
+}
+
+// record is a value of the hash sources, but its time, which the store writes in front.
+type record struct {
+	Gone       bool        `json:"gone,omitempty"`       // unregistered
+	Swept      bool        `json:"swept,omitempty"`      // because no configuration had it any more
+	By         string      `json:"by,omitempty"`         // replica
+	Configured bool        `json:"configured,omitempty"` // from the configuration of a replica
+	Discover   string      `json:"discover,omitempty"`
+	Wire       *wireSource `json:"source,omitempty"`
+}
+
+// source returns the entry of a record that is not gone.
+func (r *record) source() Source {
+	return Source{Registration: conductor.Registration(*r.Wire), Discover: r.Discover}
+}
+
+// tail returns the record as JSON without its first brace: the store puts the time before it.
+func (r *record) tail() string {
+	text, err := json.Marshal(r)
+	if err != nil {
+		panic("BUG: a record cannot be encoded: " + err.Error())
+	}
+	return string(text[1:])
+}
+
+// Reasons why an entry of the store is not taken over.
+const (
+	reasonSize    = "size"    // it is too long
+	reasonSyntax  = "syntax"  // it is not what docs/formats.md says
+	reasonName    = "name"    // its source has another name than its field
+	reasonRefused = "refused" // a client's registration would be refused likewise
+)
+
+const (
+	// maxRecord bounds an entry in bytes: 4,096 served instances of 256 bytes, with their quotes.
+	maxRecord = 2 << 20
+	// maxTime is the largest time that Lua computes exactly.
+	maxTime = 1 << 53
+)
+
+// parseRecord reads an entry. reason is "" if it can be used.
+func parseRecord(field, text string) (n Name, at int64, r record, reason string) {
+	if len(field) > maxRecord || len(text) > maxRecord {
+		return n, 0, r, reasonSize
+	}
+	var timed struct {
+		At int64 `json:"at"`
+		record
+	}
+	if json.Unmarshal([]byte(field), &n) != nil || json.Unmarshal([]byte(text), &timed) != nil ||
+		timed.At <= 0 || timed.At >= maxTime || !timed.Gone && timed.Wire == nil {
+		return n, 0, r, reasonSyntax
+	}
+	r = timed.record
+	if n.field() != field {
+		return n, 0, r, reasonName
+	}
+	if !r.Gone {
+		if s := r.source(); s.Name() != n {
+			return n, 0, r, reasonName
+		}
+	}
+	return n, timed.At, r, ""
+}

@@ -1,0 +1,55 @@
+package conductor
+
+import "kvconductor/events/stream"
+
+// sharing hears what clients change, so that other replicas learn of it.
+type sharing struct {
+	registered   func(Registration)
+	unregistered func(Key)
+}
+
+// Share lets two functions hear which sources clients register and unregister. They must not wait.
+// Call it before the first client asks.
+func (c *Conductor) Share(registered func(Registration), unregistered func(Key)) {
+	c.sharing = &sharing{registered, unregistered}
+}
+
+// tellRegistered reports the source of a key that a client has registered.
+func (c *Conductor) tellRegistered(key Key) {
+	if c.sharing == nil {
+		return
+	}
+	if r, ok := c.Registration(key); ok {
+		c.sharing.registered(r)
+	}
+}
+
+// tellUnregistered reports a key that a client has unregistered.
+func (c *Conductor) tellUnregistered(key Key) {
+	if c.sharing != nil {
+		c.sharing.unregistered(key)
+	}
+}
+
+// Registration returns the registration of a key. It returns false if there is none, or if only a
+// peer has named the source.
+func (c *registry) Registration(key Key) (Registration, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if s := c.sources[key]; s != nil && !s.recovered {
+		return s.reg, true
+	}
+	return Registration{}, false
+}
+
+// States returns the registered sources by their state. It looks at no index.
+func (c *Conductor) States() map[stream.State][]Key {
+	all := make(map[stream.State][]Key)
+	for _, s := range c.registered() {
+		if !s.recovered {
+			state := s.stream.Status().State
+			all[state] = append(all[state], s.reg.Key())
+		}
+	}
+	return all
+}
