@@ -39,7 +39,6 @@ import (
 	"kvconductor/conductor/cluster/placement"
 	"kvconductor/conductor/fleet"
 	"kvconductor/conductor/scope"
-	"kvconductor/events/stream"
 )
 
 // FactName is the name of a replica's facts about shards.
@@ -110,7 +109,9 @@ type Row struct {
 	Phase   Phase           // here
 	Told    map[string]Fact // by the other replicas that have a part in it
 	Beats   int             // since the phase began here
-	away    *conductor.UnservedError
+
+	away    *conductor.UnservedError // nil if this replica answers
+	sources []*conductor.Registration
 }
 
 // New returns a Cluster. It does nothing before Step.
@@ -153,6 +154,10 @@ func (c *Cluster) Wanted(r conductor.Registration) bool {
 	if r.Pool() || r.Model == "" {
 		return true
 	}
+	if !c.chart.Load().known { // what this replica has from its configuration and its disk stays
+		_, followed := c.cfg.Conductor.Registration(r.Key())
+		return followed
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(r.Shards(), func(s conductor.Shard) bool { return c.held[s] != nil && c.held[s].brought })
@@ -182,7 +187,7 @@ func (c *Cluster) Run(ctx context.Context) {
 	}
 }
 
-// end waits for what is brought.
+// end ends the bringing of shards.
 func (c *Cluster) end() {
 	c.mu.Lock()
 	for _, h := range c.held {
@@ -207,7 +212,7 @@ func (c *Cluster) Step(ctx context.Context) {
 	for _, r := range st.Replicas {
 		urls[r.ID] = r.URL
 	}
-	moved := c.move(ctx, rows, urls, sources)
+	moved := c.move(ctx, rows, urls)
 	for _, row := range rows {
 		row.route(urls)
 	}
@@ -248,6 +253,7 @@ func (c *Cluster) rowsOf(sources []conductor.Registration, told map[string]map[c
 				rows[s] = &Row{Shard: s, Told: make(map[string]Fact)}
 			}
 			rows[s].Sources++
+			rows[s].sources = append(rows[s].sources, &sources[i])
 		}
 	}
 	for id, facts := range told {
@@ -290,6 +296,12 @@ func (c *Cluster) place(rows map[conductor.Shard]*Row, all []fleet.Replica, told
 	}
 }
 
+// Owned reports whether a replica is to serve the shard.
+func (r *Row) Owned(by string) bool { return slices.Contains(r.Owners, by) }
+
+// Unserved reports whether no replica answers for the shard.
+func (r *Row) Unserved() bool { return r.away != nil && len(r.away.Serving) == 0 }
+
 // route decides where queries for the shard go.
 func (r *Row) route(urls map[string]string) {
 	if r.Phase.answers() {
@@ -324,13 +336,4 @@ func (c *Cluster) tell(rows map[conductor.Shard]*Row) {
 	}
 	raw := json.RawMessage(text)
 	c.facts.Store(&raw)
-}
-
-// States returns the registered sources of a Conductor by their key.
-func States(c *conductor.Conductor) map[conductor.Key]stream.State {
-	all := make(map[conductor.Key]stream.State)
-	for _, s := range c.Services() {
-		all[s.Key()] = s.State
-	}
-	return all
 }
