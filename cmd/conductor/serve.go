@@ -236,7 +236,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry,
+		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry, Cluster: replicas.shards,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),

@@ -129,17 +129,26 @@ func (f *shardFleet) settled(owners int, replicas ...*process) {
 			})
 		}
 	}
-	eventually(f.t, "shards never rest", func() (string, bool) {
-		serving := 0
-		for _, p := range replicas {
-			_, text := get(p.url + "/metrics")
-			if !strings.Contains(text, "\nconductor_cluster_shards{phase=\"leaving\"} 0\n") || !strings.Contains(text, "\nconductor_cluster_shards{phase=\"bringing\"} 0\n") {
-				return text, false
+	for _, p := range replicas {
+		eventually(f.t, "shards never rest", func() (string, bool) {
+			shards, text := f.shards(p)
+			for _, s := range shards {
+				if s.Moving || len(s.Replicas) != owners {
+					return text, false
+				}
 			}
-			serving += int(metric(text, `conductor_cluster_shards{phase="serving"}`))
-		}
-		return fmt.Sprint(serving, " served"), serving == owners*shardModels
-	})
+			return text, len(shards) == shardModels
+		})
+	}
+}
+
+// shards returns what a replica knows of the shards.
+func (f *shardFleet) shards(p *process) (all []clusterShard, text string) {
+	f.t.Helper()
+	_, text = get(p.url + "/admin/cluster")
+	var answer clusterAnswer
+	must.Succeed(f.t, json.Unmarshal([]byte(text), &answer))
+	return answer.Shards, text
 }
 
 // metric returns the value of a series in the text of /metrics, -1 if it is not there.

@@ -16,7 +16,7 @@ func (c *Cluster) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCo
 func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	var phases [len(phaseNames)]int
 	owned, nowhere := 0, 0
-	for _, row := range c.Rows() {
+	for _, row := range c.State().Rows {
 		phases[row.Phase]++
 		if row.Owned(c.cfg.Fleet.ID()) {
 			owned++

@@ -33,7 +33,7 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 			own = h.holding
 		}
 		next := decide(me, row.Owners, row.Told, own)
-		delete(row.Told, me)
+		delete(row.Told, me) // it is as old as the beat
 		if next != own.phase {
 			moved = true
 			c.moves.Add(1)
@@ -50,7 +50,7 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 			}
 		}
 		if row.Phase = next; h != nil {
-			row.Beats = h.beats
+			row.Told[me] = Fact{Phase: next, Whole: h.whole, Queries: c.rates.told(s)}
 		}
 	}
 	return moved
