@@ -40,7 +40,7 @@ func (r *rates) step(counts map[conductor.Shard]uint64, now time.Time) {
 	r.at, r.counts, r.rate = now, counts, rate
 }
 
-// told returns the rate of a shard as it is told to others.
+// told returns the rate of a shard as beats have it.
 func (r *rates) told(s conductor.Shard) float64 { return math.Round(r.rate[s]*10) / 10 }
 
 // coarse rounds a rate to a power of the root of two, and a small one to 0: replicas that read the
