@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvconductor/conductor/cluster/placement"
 	"kvconductor/internal/must"
 )
 
@@ -98,6 +99,21 @@ func TestRunMoves(t *testing.T) {
 	if orphans == 0 {
 		t.Error("the worst pair shares no shard")
 	}
+}
+
+// TestWorstPair holds which two replicas die together.
+func TestWorstPair(t *testing.T) {
+	w := &walker{replicas: []placement.Replica{{ID: "a"}, {ID: "b"}, {ID: "c"}, {ID: "d"}}}
+	f := func(first map[string][]string, a, b int) {
+		t.Helper()
+		w.first = first
+		if i, j := w.worstPair(); i != a || j != b {
+			t.Errorf("%v: %d and %d die", first, i, j)
+		}
+	}
+	f(map[string][]string{"1": {"a", "b"}, "2": {"c", "d"}, "3": {"d", "c"}}, 2, 3)
+	f(map[string][]string{"1": {"a", "b"}, "2": {"b", "c"}, "3": {"c", "d"}, "4": {"c"}}, 1, 2) // two orphans, as with c and d, and more copies
+	f(map[string][]string{"1": {"d"}}, 0, 3)
 }
 
 // TestRunHotModel holds that a model with many queries gets more owners, and no more than
