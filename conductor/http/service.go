@@ -74,7 +74,9 @@ type findingRow struct {
 
 // services lists the registered sources: GET /services, or those of all replicas: GET /services?fleet=1.
 func (a *api) services(g *gin.Context) (any, error) {
-	if text, given := g.GetQuery("fleet"); given && text != "0" {
+	if ofFleet, err := flag(g, "fleet"); err != nil {
+		return nil, err
+	} else if ofFleet {
 		return a.fleetServices(g)
 	}
 	all := access.View(a.conductor, g).Services()
