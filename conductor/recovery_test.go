@@ -432,7 +432,11 @@ func TestRegisterDuringRecovery(t *testing.T) {
 			if got := b.run("services show=State,LastSeq,Blocks"); !strings.Contains(got, "one|default|0 State=synced LastSeq=3 Blocks=3") {
 				t.Errorf("whole %t, registered at %d: %s", whole, at, got)
 			}
+			a.run("remove one path=a/b from=1") // no copy is counted twice
 			<-time.After(2 * time.Minute)
+			if got := b.run("query path=a/b instance=one"); !strings.Contains(got, `"longest_matched":16`) {
+				t.Errorf("whole %t, opened %t, registered at %d: %s", whole, opened, at, got)
+			}
 			if errs := b.conductor.Check(); len(errs) > 0 {
 				t.Error(errs)
 			}
