@@ -31,6 +31,7 @@ func described(t *testing.T) map[string][]string {
 	loaded.Config.TLS.Cert, loaded.Config.TLS.Key = newAuthority(t, "ca").issue("server", 2, time.Now().Add(time.Hour))
 	loaded.Config.Shutdown.Drain = 0
 	loaded.Config.Discovery.SourcesDir = t.TempDir()
+	loaded.Config.Store.URL = "redis://127.0.0.1:1"
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var text []string

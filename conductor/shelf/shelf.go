@@ -65,8 +65,8 @@ const chunkBytes = 1 << 20
 
 // Shelf writes and reads snapshots in the store.
 type Shelf struct {
-	cfg   Config
-	lacks map[scope.Deployment]time.Time // since when no snapshot is there; owned by Keep
+	cfg     Config
+	moments map[scope.Deployment]time.Time // of the snapshots last seen, or since when there is none; owned by Keep
 
 	mu     sync.Mutex
 	status Status // guarded by mu
@@ -75,7 +75,7 @@ type Shelf struct {
 // New returns a Shelf. It asks nothing before Keep or Restore.
 func New(cfg Config) *Shelf {
 	cfg.Chunk = cmp.Or(cfg.Chunk, chunkBytes)
-	return &Shelf{cfg: cfg, lacks: make(map[scope.Deployment]time.Time), status: Status{Failed: make(map[string]int), LeftOut: make(map[string]int)}}
+	return &Shelf{cfg: cfg, moments: make(map[scope.Deployment]time.Time), status: Status{Failed: make(map[string]int), LeftOut: make(map[string]int)}}
 }
 
 // manifest says what a snapshot on the shelf is.

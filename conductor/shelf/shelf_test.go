@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
@@ -33,7 +34,14 @@ type member struct {
 // newMember returns a replica without blocks.
 func newMember(t *testing.T, server *redistest.Server, id string, change func(*Config)) *member {
 	t.Helper()
-	connected, err := store.Open(store.Config{URL: server.URL(), Name: "test", Timeout: 2 * time.Second})
+	return memberOf(t, store.Config{URL: server.URL()}, id, change)
+}
+
+// memberOf is newMember with a store of any kind.
+func memberOf(t *testing.T, at store.Config, id string, change func(*Config)) *member {
+	t.Helper()
+	at.Name, at.Timeout = "test", 2*time.Second
+	connected, err := store.Open(at)
 	must.Succeed(t, err)
 	t.Cleanup(func() { connected.Close() })
 	c := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
@@ -115,6 +123,21 @@ func (m *member) keysOf(text string) []string {
 	return all
 }
 
+// written looks at the shelf, as if the store had lost something, until the replica has written so often.
+func (m *member) written(times int) {
+	m.t.Helper()
+	deadline, again := time.After(20*time.Second), time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for m.Status().Written < times {
+		select {
+		case <-again.C:
+			m.look(m.t.Context(), true)
+		case <-deadline:
+			m.t.Fatalf("%+v", m.Status())
+		}
+	}
+}
+
 // now looks at the shelf.
 func (m *member) now() Status { m.look(m.t.Context(), false); return m.Status() }
 
@@ -124,7 +147,7 @@ func TestShelfRoundTrip(t *testing.T) {
 	a := newMember(t, server, "a", nil)
 	a.hold("m", 1000)
 	a.hold("n", 10)
-	if st := a.now(); st.Written != 2 || st.Error != "" || st.Oldest != 0 {
+	if st := a.now(); st.Written != 2 || st.Error != "" || time.Since(st.Oldest) > time.Minute {
 		t.Fatalf("%+v", st)
 	}
 	all, _, err := a.list(t.Context())
@@ -259,10 +282,7 @@ func TestShelfTorn(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	restored(t, server, nil).expect("torn", "engine of m 1000 41 shelf\n")
-	time.Sleep(2 * time.Millisecond) // its lease ends by the store's clock
-	if a.look(t.Context(), true); a.Status().Written != 2 {
-		t.Errorf("%+v", a.Status())
-	}
+	a.written(2) // its lease ends by the store's clock
 }
 
 func TestShelfEnds(t *testing.T) {
@@ -312,8 +332,9 @@ func TestShelfBound(t *testing.T) {
 	if st := b.now(); st.Failed[FailedRoom] != 1 || st.Written != 0 || st.Snapshots != 2 || len(b.keysOf("shelf:*:")) != sum(t, b) {
 		t.Errorf("%+v, keys %q", st, b.keysOf("shelf"))
 	}
-	if st := b.now(); st.Oldest <= 0 {
-		t.Errorf("a deployment that never had one is %s old", st.Oldest)
+	since := b.Status().Oldest
+	if st := b.now(); since.IsZero() || st.Oldest != since {
+		t.Errorf("a deployment that never had one counts since %s, and then %s", since, st.Oldest)
 	}
 }
 
@@ -336,10 +357,7 @@ func TestShelfOneWriter(t *testing.T) {
 	if ok, err := w.run(holding, "a", 1).Int64(); ok != 1 || err != nil { // a sleeps for longer than its lease
 		t.Fatal(ok, err)
 	}
-	time.Sleep(3 * time.Millisecond)
-	if st := b.now(); st.Written != 1 {
-		t.Errorf("%+v", st)
-	}
+	b.written(1)
 	if err := w.all(held); err != errLease {
 		t.Errorf("a writer without its lease: %v", err)
 	}
@@ -433,7 +451,7 @@ func TestTakeoverFromShelf(t *testing.T) {
 	}
 	server.Run()
 	b.cfg.Fleet.Beat(t.Context())
-	if st := b.now(); st.Written != 1 { // what is not registered is not this replica's to write
+	if st := b.now(); st.Written != 1 { // it writes deployments of registered sources alone
 		t.Errorf("%+v", st)
 	}
 	restored(t, server, nil).expect("an emptied store", "engine of own 7 41 shelf\n")
@@ -445,4 +463,38 @@ func list(t *testing.T, m *member) []manifest {
 	all, _, err := m.list(t.Context())
 	must.Succeed(t, err)
 	return all
+}
+
+// TestShelfInACluster: a cluster refuses commands about keys of several slots.
+func TestShelfInACluster(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
+	plain := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer plain.Close()
+	slots := make([]int, 1<<14)
+	for i := range slots {
+		slots[i] = i
+	}
+	must.Succeed(t, plain.ClusterAddSlots(t.Context(), slots...).Err())
+	at := store.Config{URL: server.URL(), Cluster: true}
+	deadline := time.After(20 * time.Second)
+	for plain.Set(t.Context(), "x", 1, 0).Err() != nil { // it takes a moment to know its slots
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatal(plain.Set(t.Context(), "x", 1, 0).Err())
+		}
+	}
+	a := memberOf(t, at, "a", nil)
+	a.hold("m", 1000)
+	a.hold("n", 10)
+	for range 2 {
+		a.look(t.Context(), true)
+	}
+	if st := a.Status(); st.Written != 4 || st.Error != "" || len(a.keysOf("shelf:*:")) != sum(t, a) {
+		t.Errorf("%+v", st)
+	}
+	b := memberOf(t, at, "b", nil)
+	b.Restore(t.Context(), 0)
+	b.expect("a cluster", "engine of m 1000 41 shelf\nengine of n 10 41 shelf\n")
 }
