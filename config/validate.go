@@ -110,9 +110,6 @@ func (c *Config) complaints() (out []Complaint) {
 		clash("stream.queue_bytes_total", "limits.max_payload", "too small to hold two messages of the size allowed by")
 	}
 
-	if c.Store.ShelfTTL <= c.Store.ShelfInterval {
-		clash("store.shelf_ttl", "store.shelf_interval", "not longer than")
-	}
 
 	identities := map[string]string{}
 	for i, s := range c.Sources {

@@ -229,8 +229,6 @@ func (f *liveFleet) alike(when string, a, b *process) {
 			key := fmt.Sprintf("%d:%d %s", r.worker, r.n, name)
 			if !slices.Equal(one[key], other[key]) {
 				f.t.Errorf("%s: the dumps differ about %s: %d and %d blocks", when, key, len(one[key]), len(other[key]))
-				for i := range one[key] { if !slices.Contains(other[key], one[key][i]) { f.t.Log("first", one[key][i]) } }
-				for i := range other[key] { if !slices.Contains(one[key], other[key][i]) { f.t.Log("second", other[key][i]) } }
 			}
 			if len(one[key]) != held[tier] {
 				f.t.Errorf("%s: %d blocks are dumped of %s, which holds %d", when, len(one[key]), key, held[tier])

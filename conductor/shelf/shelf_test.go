@@ -288,7 +288,7 @@ func TestShelfTorn(t *testing.T) {
 func TestShelfEnds(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	short := func(c *Config) { c.TTL = 50 * time.Millisecond }
+	short := func(c *Config) { c.TTL, c.Interval = 50*time.Millisecond, time.Millisecond }
 	a := newMember(t, server, "a", short)
 	a.hold("m", 10)
 	if st := a.now(); st.Written != 1 {
