@@ -3,7 +3,9 @@ package shelf
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -443,6 +445,23 @@ func TestTakeoverFromShelf(t *testing.T) {
 	must.Succeed(t, a.store().Client().Del(t.Context(), a.chunkKey(name(model("n")), of(list(t, a), model("n")).ID, 0)).Err())
 	f("n", nil, 0, "", "a chunk is gone")
 	b.expect("a snapshot that is not whole", "engine of m 1000 41 shelf\n"+own)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // a replica that does not answer
+	must.Succeed(t, err)
+	defer silent.Close()
+	waiting, give := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, _, err := take.Bring(waiting, model("n"), []string{"http://" + silent.Addr().String()})
+		ended <- err
+	}()
+	c, err := silent.Accept()
+	must.Succeed(t, err)
+	defer c.Close()
+	f("n", nil, 0, "", ErrUnderWay.Error())
+	give()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 	server.Kill()
 	b.cfg.Fleet.Beat(t.Context())
 	f("n", nil, 0, "", "the store is not there")
@@ -497,4 +516,18 @@ func TestShelfInACluster(t *testing.T) {
 	b := memberOf(t, at, "b", nil)
 	b.Restore(t.Context(), 0)
 	b.expect("a cluster", "engine of m 1000 41 shelf\nengine of n 10 41 shelf\n")
+}
+
+// TestShelfFullStore: a store without room costs the snapshot alone.
+func TestShelfFullStore(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--maxmemory", "4mb", "--maxmemory-policy", "noeviction")
+	a := newMember(t, server, "a", nil)
+	a.hold("m", 10)
+	a.hold("n", 200_000)
+	a.now()
+	if st := a.Status(); st.Written != 1 || st.Failed[FailedStore] != 1 || !strings.Contains(st.Error, "OOM") || len(a.keysOf("shelf:*:")) != sum(t, a) {
+		t.Errorf("%+v, %d keys", st, len(a.keysOf("shelf:*:")))
+	}
+	restored(t, server, nil).expect("a full store", "engine of m 10 41 shelf\n")
 }
