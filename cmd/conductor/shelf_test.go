@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -82,41 +84,69 @@ func (f *liveFleet) connected(p *process) {
 	})
 }
 
-// worked waits until the fleet has published some batches more.
-func (f *liveFleet) worked(n int64) {
+// shelvedRing is how many batches ranks replay in the tests of the shelf.
+const shelvedRing = 1 << 8
+
+// past lets the fleet work until no rank can replay its beginning.
+func (f *liveFleet) past() {
 	f.t.Helper()
-	from := f.batches()
-	eventually(f.t, "the fleet does not work", func() (string, bool) { return "", f.batches() >= from+n })
+	stop := f.work()
+	defer stop()
+	eventually(f.t, "the fleet does not work", func() (string, bool) {
+		return "", !slices.ContainsFunc(f.ranks, func(r *liveRank) bool { return r.pub.LastSeq() < shelvedRing*3/2 })
+	})
+}
+
+// someSteps lets the fleet work for fewer steps than any rank replays. The function returned waits
+// for the last one.
+func (f *liveFleet) someSteps() (rest func()) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		pace := time.NewTicker(time.Millisecond)
+		defer pace.Stop()
+		for range shelvedRing / 2 {
+			<-pace.C
+			f.step()
+		}
+	})
+	return wg.Wait
+}
+
+// shelved waits until a server has put a snapshot on the shelf that it began later than now.
+func shelved(t *testing.T, p *process) {
+	t.Helper()
+	written := metric(t, p, "conductor_shelf_written_total", 1)
+	metric(t, p, "conductor_shelf_written_total", written+2)
 }
 
 // TestFreshServerRecoversFromTheShelf kills a server while a fleet works whose ranks cannot replay
 // what they announced at first. A server that knows no peer gets it from the store.
 func TestFreshServerRecoversFromTheShelf(t *testing.T) {
 	t.Parallel()
-	f, shared := newLiveFleet(t, 1<<8), redistest.Start(t)
+	f, shared := newLiveFleet(t, shelvedRing), redistest.Start(t)
+	f.byTokens = true
 	truth := serveProcess(t, f.config(""), "127.0.0.1:0=dynamo") // it follows from the beginning
 	a := sharingProcess(t, sharing(shared)+f.config(""))
 	f.connected(truth)
 	f.connected(a)
-	stop := f.work()
-	f.worked(6 * (1 << 8) * 3 / 2)
-	metric(t, a, "conductor_shelf_written_total", 1+metric(t, a, "conductor_shelf_written_total", 1))
+	f.past()
+	shelved(t, a)
 	must.Succeed(t, a.cmd.Process.Kill())
 	a.cmd.Wait()
-	f.worked(100)
+	rest := f.someSteps()
 	b := sharingProcess(t, sharing(shared)+f.config(""))
 	origins(t, b, conductor.FromShelf)
-	f.worked(100)
-	stop()
+	rest()
+	f.someSteps()()
 	f.alike("recovered from the shelf", truth, b)
 
 	// The other replica that shares the store is a peer without being named.
-	stop = f.work()
+	rest = f.someSteps()
 	c := sharingProcess(t, sharing(shared)+f.config(""))
 	recovered(t, c)
 	origins(t, c, conductor.FromPeer)
-	f.worked(100)
-	stop()
+	rest()
+	f.someSteps()()
 	f.alike("recovered from a replica of the store", truth, c)
 
 	// The store loses all: the shelf is written again at once.
@@ -173,7 +203,8 @@ func serveHere(t *testing.T, text, dialect string) (*process, *conductor.Conduct
 // answers of another deployment stay as they are.
 func TestTakeoverWhileServing(t *testing.T) {
 	t.Parallel()
-	f, shared := newLiveFleet(t, 1<<8), redistest.Start(t)
+	f, shared := newLiveFleet(t, shelvedRing), redistest.Start(t)
+	f.byTokens = true
 	a := sharingProcess(t, sharing(shared)+f.config(""))
 	f.connected(a)
 	e := newRuledEngine(t, "99", 0)
@@ -196,20 +227,18 @@ func TestTakeoverWhileServing(t *testing.T) {
 	}
 	takeOver := func(origin string, from ...string) {
 		t.Helper()
-		stop := f.work()
-		f.worked(6 * (1 << 8) * 3 / 2)
-		written := metric(t, a, "conductor_shelf_written_total", 1)
-		metric(t, a, "conductor_shelf_written_total", written+2)
+		f.past()
+		shelved(t, a)
+		rest := f.someSteps()
 		blocks, got, err := take.Bring(t.Context(), scope.Deployment{Tenant: "default", Model: "m", BlockSize: replicaBlock}, from)
 		if err != nil || got != origin || blocks < 6*replicaDevice/2 {
 			t.Errorf("%d blocks from %q, want %s: %v", blocks, got, origin, err)
 		}
-		f.worked(50)
 		for _, r := range f.ranks {
 			f.register(b.url, r)
 		}
-		f.worked(200)
-		stop()
+		rest()
+		f.someSteps()()
 		f.alike("taken over from "+origin, a, b)
 		if got := own(); got != before {
 			t.Errorf("the other deployment answers %s, and before %s", got, before)
