@@ -213,7 +213,7 @@ func TestTakeoverWhileServing(t *testing.T) {
 	e.publish(ruledStored(0, 4))
 	question := fmt.Sprintf(`{"model":"n","block_size":%d,"token_ids":%s}`, recordedBlock, asJSON(recordedTokens(4)))
 	own := func() string { return post(t, b.base()+"/conductor/v1/query", question, 200) }
-	eventually(t, "the own deployment is not there", func() (string, bool) { got := own(); return got, strings.Contains(got, `"99"`) })
+	eventually(t, "the own deployment is not there", func() (string, bool) { got := own(); return got, strings.Contains(got, `"longest_matched":64`) })
 	before := own()
 
 	connected, err := store.Open(store.Config{URL: shared.URL(), Name: "default", Timeout: time.Second})
