@@ -110,7 +110,6 @@ func (c *Config) complaints() (out []Complaint) {
 		clash("stream.queue_bytes_total", "limits.max_payload", "too small to hold two messages of the size allowed by")
 	}
 
-
 	identities := map[string]string{}
 	for i, s := range c.Sources {
 		path := fmt.Sprintf("sources[%d]", i)
