@@ -102,7 +102,7 @@ var table = []room{
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	// Engines' HTTP servers in, registrations out.
 	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/journal", "events/reach", "events/stream"}, modules: []string{prometheus, zerolog}, not: []string{"flag"}},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/discovery", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/scope", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
@@ -120,6 +120,10 @@ var table = []room{
 	// What dialects share of gRPC, and the service of our own. The generated code of api/ knows nothing of us.
 	{dir: "api", modules: []string{grpc, protobuf}},
 	{dir: "conductor/rpc", rooms: []string{"fair", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
+	// Which shards this replica serves, and queries for those of others sent on.
+	{dir: "conductor/cluster", rooms: []string{"conductor", "conductor/access", "conductor/cluster/placement", "conductor/fleet", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	// Which replicas own which shards: pure, so that every replica computes the same.
+	{dir: "conductor/cluster/placement", not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "math/rand", "math/rand/v2"}), noClock: true},
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.
 	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},
 
@@ -135,6 +139,9 @@ var table = []room{
 
 	// Snapshots as bytes, and the directory of the server's own.
 	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/journal", "index", "index/hash", "keyfile", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},
+
+	// Snapshots in the store, and the takeover of one deployment.
+	{dir: "conductor/shelf", rooms: []string{"conductor", "conductor/fleet", "conductor/replica", "conductor/scope", "conductor/snapshot", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "os"}},
 
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/replica", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "client", modules: []string{msgpack}, not: []string{"flag", "os"}},
@@ -160,11 +167,14 @@ var table = []room{
 	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "store", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
+	// Placements of servers, at the costs that were measured.
+	{dir: "cmd/internal/sim/shards", rooms: []string{"conductor/cluster/placement"}},
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "cmd/internal/bench/index", rooms: []string{"cmd/internal/sim/workload", "cmd/internal/harness", "events/...", "index/...", "tiers"}, anything: true},
 	{dir: "cmd/internal/bench/ingest", rooms: []string{"cmd/internal/harness", "conductor", "events/..."}, anything: true},
 	{dir: "cmd/internal/bench/footprint", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness"}, anything: true},
 	{dir: "cmd/internal/bench/recovery", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness", "events/zmq"}, anything: true},
+	{dir: "cmd/internal/bench/forward", rooms: []string{"cmd/internal/harness", "cmd/internal/sim/..."}, anything: true},
 	{dir: "cmd/internal/bench/query", rooms: []string{"api/...", "cmd/internal/harness", "conductor", "events/stream"}, anything: true},
 	{dir: "cmd/internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
 	{dir: "cmd/internal/soak", rooms: []string{"cmd/internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},
@@ -256,6 +266,8 @@ func TestImportTableForbids(t *testing.T) {
 	f("conductor/normalize", "kvconductor/index", false)
 	f("conductor/normalize", "kvconductor/conductor", false)
 	f("conductor/doctor", "kvconductor/conductor", false)
+	f("conductor/cluster/placement", "kvconductor/conductor/scope", false)
+	f("conductor/cluster/placement", "math/rand/v2", false)
 	f("config", "kvconductor/conductor", false)
 	f("config", "kvconductor/index/hash", false)
 	f("config", "github.com/spf13/viper", true)

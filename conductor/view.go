@@ -58,8 +58,8 @@ func (v View) May(tenant string) error {
 	return ErrForbidden
 }
 
-// Answer is Conductor.Answer. It returns ErrForbidden, or a *FieldError for a token id beyond
-// Options.MaxTokenID.
+// Answer is Conductor.Answer. It returns ErrForbidden, a *FieldError for a token id beyond
+// Options.MaxTokenID, or an *UnservedError.
 func (v View) Answer(q *Query, use func(*Answer)) error {
 	if err := v.admits(q); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (v View) admits(q *Query) error {
 		return &FieldError{Field: "token_ids", Index: i, Reason: "out_of_range",
 			Message: fmt.Sprintf("token_ids element %d is %d, limits.max_token_id allows %d", i, q.Tokens[i], v.conductor.tuned.Load().MaxTokenID)}
 	}
-	return nil
+	return v.conductor.unserved(q.Tenant, q.Model)
 }
 
 // beyondVocabulary returns the index of the first token id beyond Options.MaxTokenID, -1 for none.
@@ -90,9 +90,12 @@ func (c *Conductor) beyondVocabulary(tokens []uint32) int {
 	return slices.IndexFunc(tokens, func(id uint32) bool { return id > most })
 }
 
-// BlockSizes is Conductor.BlockSizes. It returns ErrForbidden.
+// BlockSizes is Conductor.BlockSizes. It returns ErrForbidden, or an *UnservedError.
 func (v View) BlockSizes(p Partition) ([]int, error) {
 	if err := v.May(p.Tenant); err != nil {
+		return nil, err
+	}
+	if err := v.conductor.unserved(p.Tenant, p.Model); err != nil {
 		return nil, err
 	}
 	return v.conductor.BlockSizes(p), nil
@@ -122,12 +125,16 @@ func (v View) Register(r Registration, opts RegisterOptions) error {
 	return nil
 }
 
-// Unregister is Conductor.Unregister. It returns ErrForbidden.
+// Unregister is Conductor.Unregister. It returns ErrForbidden. Replicas hear of it, and one of them
+// may follow the source.
 func (v View) Unregister(key Key) (Key, error) {
 	if err := v.May(key.Tenant); err != nil {
 		return key, err
 	}
 	key, err := v.conductor.Unregister(key)
+	if errors.Is(err, ErrNotFound) && v.isElsewhere(key) {
+		err = nil
+	}
 	if err == nil {
 		v.conductor.tellUnregistered(key)
 	}

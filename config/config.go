@@ -74,6 +74,12 @@ const (
 // DefaultTenant is the tenant of sources and queries that name none.
 const DefaultTenant = "default"
 
+// Values of cluster.mode.
+const (
+	Replicas = "replicas" // every replica follows every source
+	Shards   = "shards"   // each replica follows the sources of its shards
+)
+
 // Config is everything a server needs to know before it starts.
 type Config struct {
 	Listeners    []Listener    `mapstructure:"listeners"`
@@ -105,6 +111,7 @@ type Config struct {
 	Discovery    Discovery     `mapstructure:"discovery"`
 	Experimental Experimental  `mapstructure:"experimental"`
 	Store        Store         `mapstructure:"store"`
+	Cluster      Cluster       `mapstructure:"cluster"`
 }
 
 // Listener is one port.
@@ -365,6 +372,16 @@ type Store struct {
 	Timeout              time.Duration `mapstructure:"timeout"`                // of a command
 	Advertise            string        `mapstructure:"advertise"`              // URL where other replicas reach this one; "" is the host's name and the first port
 	Weight               int64         `mapstructure:"weight"`                 // share of this replica, against those of others
+	ShelfInterval        time.Duration `mapstructure:"shelf_interval"`         // age from which a snapshot in the store is written again; 0 writes none
+	ShelfTTL             time.Duration `mapstructure:"shelf_ttl"`              // age from which it is not used any more
+	ShelfBytes           int64         `mapstructure:"shelf_bytes"`            // of the snapshots of all deployments together
+}
+
+// Cluster is how the replicas of a store share the work.
+type Cluster struct {
+	Mode    string        `mapstructure:"mode"`    // Replicas or Shards
+	Owners  int64         `mapstructure:"owners"`  // replicas that serve each shard
+	Timeout time.Duration `mapstructure:"timeout"` // until another replica begins to answer a query that is sent on
 }
 
 // AutoBlocks is a block size that the engine or its first events tell.
@@ -441,6 +458,15 @@ func Default() Config {
 			Name:    "default",
 			Timeout: time.Second, // a beat that takes longer is one that fails: leases last four
 			Weight:  100,
+
+			ShelfInterval: time.Minute, // the replay ring of an engine is minutes long
+			ShelfTTL:      time.Hour,   // engines have replaced much of what they held before
+			ShelfBytes:    1 << 30,     // 60 M blocks, a small store has room for them
+		},
+		Cluster: Cluster{
+			Mode:    Replicas,
+			Owners:  2,               // one may die, and the other answers at once
+			Timeout: 2 * time.Second, // a stopped replica costs a query as much, once
 		},
 		Snapshot: Snapshot{
 			Interval: time.Minute, // the replay ring of an engine is minutes long

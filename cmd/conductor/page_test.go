@@ -55,6 +55,7 @@ func TestPage(t *testing.T) {
 	t.Run("replica", func(t *testing.T) { testPageReplica(t, browser) })
 	t.Run("ways", func(t *testing.T) { testPageWays(t, browser) })
 	t.Run("store", func(t *testing.T) { testPageStore(t, browser) })
+	t.Run("shards", func(t *testing.T) { testPageShards(t, browser) })
 	t.Run("axe", func(t *testing.T) { testPageAxe(t, browser, p) })
 }
 

@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/rs/zerolog"
@@ -29,6 +28,7 @@ import (
 	"kvconductor/compat/smg"
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/cluster"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/conductor/replica"
 	"kvconductor/conductor/rpc"
@@ -146,7 +146,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if err != nil {
 		return err
 	}
-	recovers := kept != nil || len(cfg.Dynamo.Peers) > 0
+	recovers := kept != nil || len(cfg.Dynamo.Peers) > 0 || shared != nil
 	gate := make(chan struct{})
 	options.Gate = gate
 	if !recovers {
@@ -166,7 +166,8 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		Client:  asking,
 		Digests: replica.Digests{Path: conductorhttp.DigestPath, Read: conductorhttp.ReadDigests}, Log: log,
 	})
-	targets := newTargets(&cfg, c, sockets, allowed, log)
+	discovered := cluster.NewAsked(c)
+	targets := newTargets(&cfg, discovered, sockets, allowed, log)
 	keeper := snapshot.NewKeeper(snapshot.Config{
 		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
 	})
@@ -190,6 +191,15 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
 	replicas := newReplicas(members, c, targets, registry, log)
 	defer replicas.close()
+	shelved, err := newShelving(loaded, members, c, asking, replicas.keeps, registry, log)
+	if err == nil {
+		err = replicas.share(loaded, c, discovered, shelved, registry, log)
+	}
+	if err != nil {
+		c.Close()
+		options.Journal.Close()
+		return err
+	}
 	sources := &following{conductor: c, targets: targets, shared: replicas.registry}
 	for i, src := range cfg.Sources {
 		if err := sources.register(src, false); err != nil {
@@ -233,13 +243,15 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry,
+		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry, Cluster: replicas.shards,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
 		Progress: func() conductor.Progress {
-			if p := keeper.Progress(); p.From != "" {
-				return p
+			for _, p := range []conductor.Progress{keeper.Progress(), shelved.progress()} {
+				if p.From != "" {
+					return p
+				}
 			}
 			return peers.Progress()
 		},
@@ -249,9 +261,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	}
 	web.Handler = func(root string) http.Handler {
 		at := opts
-		at.Use = []gin.HandlerFunc{timing.Middleware}
+		at.Use = append(replicas.forwards(root), timing.Middleware)
 		if root == config.Dynamo {
-			at.Use = []gin.HandlerFunc{timing.Middleware, access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey)}
+			at.Use = append(at.Use, access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey))
 		}
 		return handler(root, c, dialect, at)
 	}
@@ -276,14 +288,20 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		if kept != nil {
 			keeper.Restore(settling)
 		}
-		if len(cfg.Dynamo.Peers) > 0 && c.Unfilled() > 0 {
-			peers.Recover(settling, c, cfg.Dynamo.RecoveredTTL)
+		if c.Unfilled() > 0 {
+			peers.Recover(settling, c, cfg.Dynamo.RecoveredTTL, shelved.others(settling)...)
+		}
+		if c.Unfilled() > 0 {
+			shelved.restore(settling)
 		}
 		if recovers {
 			close(gate) // what engines sent meanwhile is applied
 		}
 		if kept != nil && settling.Err() == nil {
 			keeping.Go(func() { keeper.Keep(stopped) })
+		}
+		if shelved != nil && settling.Err() == nil {
+			keeping.Go(func() { shelved.shelf.Keep(stopped) })
 		}
 		if every := cfg.Dynamo.CompareInterval; every > 0 {
 			go peers.Compare(ctx, c, every)
@@ -320,21 +338,32 @@ func drain(web *server.Servers, d time.Duration, log zerolog.Logger) {
 
 // snapshotDir opens the directory of snapshots, if there is to be one.
 func snapshotDir(loaded *config.Loaded) (*snapshot.Dir, error) {
-	cfg, key := loaded.Config.Snapshot, snapshot.NoKey
+	cfg := loaded.Config.Snapshot
 	if cfg.Dir == "" {
 		return nil, nil
 	}
-	if cfg.KeyFile != "" {
-		var err error
-		if key, err = snapshot.ReadKey(cfg.KeyFile); err != nil {
-			return nil, fmt.Errorf("%s: snapshot.key_file: %w", loaded.Place("snapshot.key_file"), err)
-		}
+	key, err := snapshotKey(loaded)
+	if err != nil {
+		return nil, err
 	}
 	dir, err := snapshot.OpenDir(cfg.Dir, key)
 	if err != nil {
 		return nil, fmt.Errorf("%s: snapshot.dir: %w", loaded.Place("snapshot.dir"), err)
 	}
 	return dir, nil
+}
+
+// snapshotKey reads the key that seals salts in snapshots.
+func snapshotKey(loaded *config.Loaded) (*snapshot.Key, error) {
+	name := loaded.Config.Snapshot.KeyFile
+	if name == "" {
+		return snapshot.NoKey, nil
+	}
+	key, err := snapshot.ReadKey(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: snapshot.key_file: %w", loaded.Place("snapshot.key_file"), err)
+	}
+	return key, nil
 }
 
 // listeners returns the configured listeners. Those of the Dynamo dialect are late: to its

@@ -39,6 +39,7 @@ func simulateCommandWith(restarts sim.Restarts) *cobra.Command {
 		asJSON   bool
 		quiet    bool
 		families string
+		placed   shardFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "simulate",
@@ -67,7 +68,12 @@ behind. The exit status is 1 when an answer is wrong or none was settled.
 
 Requests come from a trace in the format of Mooncake's FAST'25 traces (--trace)
 or from a generator (--workload): shared system prompts, chats of many turns,
-tool loops, or all of them.`,
+tool loops, or all of them.
+
+With --shards nothing runs and no server is asked. simulate then computes which
+replicas of Conductor own the deployments of a large fleet, what they need, and what
+moves when replicas die and join. The exit status is 1 when a replica needs more than
+it has, or when a deployment has too few owners. Costs are those of docs/scale.md.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -106,8 +112,16 @@ tool loops, or all of them.`,
 	f.BoolVar(&asJSON, "json", false, "print one JSON object instead of tables")
 	f.BoolVar(&quiet, "quiet", false, "show no progress")
 
+	placed.add(cmd)
+
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := placed.check(cmd); err != nil {
+			return err
+		}
 		cmd.SilenceUsage = true
+		if placed.on {
+			return placed.run(cmd, c.Seed, asJSON)
+		}
 		c.Server = asks.server
 		c.Wrap = func(t *http.Transport) (http.RoundTripper, error) { return access.NewTransport(asks.files, t) }
 		for c.Seed == 0 {

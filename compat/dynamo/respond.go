@@ -84,10 +84,11 @@ func (r *exchange) fill(limit int64) error {
 func (d *Dialect) queryBody(handle func(*exchange) error) gin.HandlerFunc {
 	return d.body(maxQuery, func(r *exchange) error {
 		err := d.cfg.Admission.Do(r.Context, func() error { return handle(r) })
-		if err == nil {
-			r.Data(http.StatusOK, "application/json", r.in.Out)
+		if err != nil {
+			return server.Forward(r.Context, r.in.Src, err)
 		}
-		return err
+		r.Data(http.StatusOK, "application/json", r.in.Out)
+		return nil
 	})
 }
 

@@ -108,13 +108,14 @@ func (d *handlers) body(of body.Shape, handle func(conductor.View, fields, *body
 // queryBody is body for a query, which is answered within a place.
 func (d *handlers) queryBody(p promptField) server.Handler {
 	return d.exchange(func(g *gin.Context, r *body.Request) error {
-		return d.cfg.Admission.Do(g, func() error {
+		err := d.cfg.Admission.Do(g, func() error {
 			f, err := d.parse(r, p.shape, false)
 			if err != nil {
 				return err
 			}
 			return d.query(access.View(d.conductor, g), r, f, p)
 		})
+		return server.Forward(g, r.Src, err)
 	})
 }
 
@@ -128,11 +129,12 @@ func (d *handlers) exchange(work func(*gin.Context, *body.Request) error) server
 		if err == nil {
 			err = work(g, r)
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			d.refuse(g, codec, err)
-			return
+		case !g.Writer.Written(): // by another replica
+			respond(g, http.StatusOK, &r.Encoder, "\n")
 		}
-		respond(g, http.StatusOK, &r.Encoder, "\n")
 	}
 }
 

@@ -112,6 +112,10 @@ func (a *Guard) Check(g *gin.Context) {
 	p := a.policy.Load()
 	r.open = r.open || r.page && p.credentials != nil
 	client, why := a.identify(p, peerOf(g.Request))
+	forwarded := false
+	if why == nil && r.forward {
+		client, forwarded, why = told(client, g.Request.Header)
+	}
 	switch {
 	case why != nil:
 	case !known:
@@ -124,7 +128,7 @@ func (a *Guard) Check(g *gin.Context) {
 		client, why = &Client{Tenants: noTenants}, nil
 	}
 	var settle func()
-	if why == nil && !r.open {
+	if why == nil && !r.open && !forwarded {
 		settle, why = p.limits.take(client, g.Request, r.change)
 	}
 	if why != nil {

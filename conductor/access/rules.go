@@ -13,6 +13,7 @@ type rule struct {
 	whole   bool // about the server as a whole: for clients of every tenant
 	change  bool // changes something, so that no web page may ask for it
 	audited bool // each call has a line in the audit log
+	forward bool // a replica that does not serve the model sends the request on to one that does
 }
 
 // Rules of the routes of all dialects, by method and path without the prefix of a dialect.
@@ -24,10 +25,10 @@ var rules = map[string]rule{
 	"GET /ui":       {role: Admin, page: true},
 	"GET /ui/*file": {role: Admin, page: true},
 
-	"POST /query":                {role: Query},
-	"POST /query_by_hash":        {role: Query},
-	"POST /query_batch":          {role: Query},
-	"POST /query_tiered_by_hash": {role: Query},
+	"POST /query":                {role: Query, forward: true},
+	"POST /query_by_hash":        {role: Query, forward: true},
+	"POST /query_batch":          {role: Query, forward: true},
+	"POST /query_tiered_by_hash": {role: Query, forward: true},
 	"GET /services":              {role: Query},
 	"GET /workers":               {role: Query},
 
@@ -51,7 +52,8 @@ var rules = map[string]rule{
 	"GET /admin/queries":        {role: Admin},
 	"GET /admin/prefixes":       {role: Admin},
 	"GET /admin/drain":          {role: Admin},
-	"POST /admin/explain":       {role: Admin, audited: true},
+	"GET /admin/cluster":        {role: Admin},
+	"POST /admin/explain":       {role: Admin, audited: true, forward: true},
 	"GET /admin/check":          {role: Admin, whole: true, audited: true},
 	"GET /peers":                {role: Admin, whole: true},
 	"POST /register_peer":       {role: Admin, whole: true, change: true, audited: true},

@@ -102,6 +102,10 @@ func (g *Registry) change(n Name, c *change) {
 	}
 	if c.source != nil {
 		if p != nil && p.source != nil && p.source.equal(c.source) || p == nil && e != nil && e.done && e.says(c.source) {
+			if p == nil && e.elsewhere {
+				e.done = false // it was registered here: others follow it
+				g.ring()
+			}
 			return // it changes nothing
 		}
 	}

@@ -2,10 +2,12 @@ package http
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
 	"kvconductor/conductor/stage"
 )
 
@@ -18,11 +20,13 @@ var (
 )
 
 // batch answers for several prompts, in their order: POST /query_batch. A fault
-// of one is its answer, and does not change the others.
+// of one is its answer, and does not change the others. It returns a *split if other replicas
+// answer some of them.
 func (a *api) batch(f *fields, r *body.Request) error {
 	if err := a.checkBatch(f, r); err != nil {
 		return err
 	}
+	away := split{shared: f.body}
 	f.body = append(slices.Clip(f.body), f.spare...)
 	e := &r.Encoder
 	e.Map(1 + min(len(f.warnings), 1))
@@ -35,7 +39,13 @@ func (a *api) batch(f *fields, r *body.Request) error {
 			err = f.view.Answer(&q, func(ans *conductor.Answer) { writeAnswer(e, ans, nil) })
 		}
 		f.clock.Enter(stage.Encode)
-		if err != nil {
+		var unserved *conductor.UnservedError
+		switch {
+		case errors.As(err, &unserved) && f.forwarded:
+			return server.ErrMisdirected // as a whole: the sender asks another replica
+		case unserved != nil && len(unserved.Serving) > 0 && f.forwarder != nil:
+			away.add(e, i, unserved)
+		case err != nil:
 			_, row := describe(err)
 			e.Raw(encode(e.Codec, row))
 		}
@@ -43,6 +53,9 @@ func (a *api) batch(f *fields, r *body.Request) error {
 	e.EndList()
 	writeWarnings(e, f.warnings)
 	e.EndMap()
+	if len(away.parts) > 0 {
+		return &away
+	}
 	return nil
 }
 

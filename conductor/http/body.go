@@ -9,6 +9,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
 	"kvconductor/conductor/stage"
 )
 
@@ -36,6 +37,9 @@ type fields struct {
 	view   conductor.View
 	clock  *stage.Clock // of the request, nil for none
 	err    error
+
+	forwarded bool             // by another replica
+	forwarder server.Forwarder // nil if the request may not be sent on
 
 	warnings []string // about unknown fields
 }

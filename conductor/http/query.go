@@ -1,6 +1,7 @@
 package http
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -52,8 +53,14 @@ func (a *api) query(s body.Shape, answer func(*fields, *body.Request) error) ser
 		r := body.Get()
 		defer r.Release()
 		r.Codec, r.HTML = codec, true
-		if err := a.work(g, r, s, answer); err != nil {
-			refuse(g, codec, err)
+		err := a.work(g, r, s, answer)
+		var away *split
+		if errors.As(err, &away) {
+			away.join(g, r)
+		} else if err != nil {
+			if err = server.Forward(g, r.Src, err); err != nil {
+				refuse(g, codec, err)
+			}
 			return
 		}
 		header := g.Writer.Header()
@@ -94,7 +101,7 @@ func (a *api) work(g *gin.Context, r *body.Request, s body.Shape, answer func(*f
 			return err
 		}
 		f.detail, f.spare, f.warnings, f.view = detail, spare, warnings, access.View(a.conductor, g)
-		f.clock = server.ClockOf(g)
+		f.clock, f.forwarder, f.forwarded = server.ClockOf(g), server.ForwarderOf(g), g.GetHeader(server.ForwardedHeader) != ""
 		return answer(&f, r)
 	})
 }

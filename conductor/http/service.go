@@ -44,7 +44,7 @@ type serviceRow struct {
 	Orphans int
 	Objects *int   `json:",omitempty"` // of a pool
 	AgeMs   *int64 // since the last batch, null before the first
-	// HistoryFrom is engine_snapshot, snapshot, peer, replay or live.
+	// HistoryFrom is engine_snapshot, snapshot, peer, shelf, replay or live.
 	HistoryFrom     string
 	EngineSnapshots *engineSnapshots `json:",omitempty"` // of a source with SnapshotEndpoint
 	Gaps            uint64

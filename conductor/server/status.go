@@ -43,6 +43,9 @@ func Status(err error) (status int, reason string) {
 	case errors.Is(err, conductor.ErrClosed):
 		return http.StatusServiceUnavailable, "shutting_down"
 	}
+	if status, reason = statusOfReplicas(err); status != 0 {
+		return status, reason
+	}
 	return http.StatusInternalServerError, "internal"
 }
 

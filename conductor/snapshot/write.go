@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/scope"
 	"kvconductor/events/journal"
 	"kvconductor/index"
 )
@@ -53,9 +54,14 @@ type writer struct {
 //
 // targets are the fields of the targets of discovery, if they are to be in it.
 func Write(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets ...[]journal.Field) (Summary, error) {
+	return WriteOf(to, c, nil, now, seal, targets...)
+}
+
+// WriteOf is Write for the sources of one deployment, or all if of is nil.
+func WriteOf(to io.Writer, c *conductor.Conductor, of *scope.Deployment, now time.Time, seal Sealer, targets ...[]journal.Field) (Summary, error) {
 	w := begin(to, now, seal)
 	w.targets = targets
-	return w.end(c.WriteImage(w.head, w.chunk))
+	return w.end(c.WriteImage(of, w.head, w.chunk))
 }
 
 // WriteSources writes the registrations of a Conductor, without blocks.

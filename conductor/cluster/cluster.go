@@ -1,0 +1,385 @@
+// Package cluster spreads the shards of a fleet over its replicas, and sends queries to the
+// replica that serves them.
+//
+//	beats, registry --Step--> owners wanted --decide--> phase of each shard here
+//	                                                      |-> bring blocks, follow sources, let go
+//	query --Serves--> here, or an *UnservedError --Forwarder--> a replica that serves
+//
+// A shard is all deployments of a tenant's model. Each replica computes the owners of all shards
+// from what the store tells all of them. Owners only say where shards should be: queries go to
+// replicas that say that they serve. So replicas may disagree about owners for a while, and no
+// answer is wrong.
+//
+// Invariants:
+//
+//  1. A replica answers for a shard from when its sources have settled until it has let go of it.
+//  2. A replica lets go of a shard only while others serve it: see decide.
+//  3. Without the store nothing moves. Replicas that do not answer are skipped.
+//
+// Concurrency: one goroutine calls Step, or Run. All other methods are safe for concurrent use.
+// Queries read one atomic pointer and take no lock.
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/cluster/placement"
+	"kvconductor/conductor/fleet"
+	"kvconductor/conductor/scope"
+)
+
+// FactName is the name of a replica's facts about shards.
+const FactName = "shards"
+
+// Registry is what all replicas know of the sources of the fleet.
+type Registry interface {
+	// Sources returns the sources that are registered at any replica, but those that this one
+	// refuses. It returns false before the registry was read.
+	Sources() ([]conductor.Registration, bool)
+	// Again looks again which of them this replica wants.
+	Again()
+}
+
+// Config is what a Cluster is made of.
+type Config struct {
+	Conductor *conductor.Conductor
+	Fleet     *fleet.Fleet
+	Registry  Registry
+	// Bring takes over the blocks of a deployment from one of some replicas, from the shelf, or from
+	// nowhere. Its sources are registered afterwards. nil brings nothing.
+	Bring func(ctx context.Context, d scope.Deployment, from []string) error
+	// Owners is how many replicas serve each shard.
+	Owners int
+	Log    zerolog.Logger
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// bringing is how many shards are brought at once.
+const bringing = 2
+
+// Cluster is the part of one replica in a fleet that shares its shards.
+type Cluster struct {
+	cfg    Config
+	beats  uint64         // of the fleet, at the last Step; owned by Step
+	rates  rates          // owned by Step
+	places chan struct{}  // of shards that are brought
+	work   sync.WaitGroup // shards that are brought
+
+	chart atomic.Pointer[chart]
+	facts atomic.Pointer[json.RawMessage]
+	moves atomic.Uint64 // changes of phase
+
+	mu   sync.Mutex
+	held map[conductor.Shard]*heldShard // guarded by mu
+}
+
+// heldShard is a shard that this replica has a part in.
+type heldShard struct {
+	holding // written by Step, guarded by Cluster.mu
+	brought bool
+	stop    context.CancelFunc // ends the bringing
+}
+
+// chart is what queries look at. It never changes once published.
+type chart struct {
+	rows  map[conductor.Shard]*Row
+	urls  map[string]string // of replicas, by id
+	known bool              // the registry was read
+}
+
+// Row is what this replica knows of a shard.
+type Row struct {
+	conductor.Shard
+	Sources int
+	Load    float64 // queries a second, of all replicas
+	Owners  []string
+	Phase   Phase           // here
+	Told    map[string]Fact // of the replicas that have a part in it, by id
+
+	away    *conductor.UnservedError // nil if this replica answers
+	sources []*conductor.Registration
+}
+
+// New returns a Cluster. It does nothing before Step.
+func New(cfg Config) *Cluster {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	c := &Cluster{cfg: cfg, places: make(chan struct{}, bringing), held: make(map[conductor.Shard]*heldShard)}
+	c.chart.Store(&chart{})
+	c.tell(nil)
+	return c
+}
+
+// Key returns the text of a shard. No two have the same.
+func Key(s conductor.Shard) string { return url.PathEscape(s.Tenant) + "/" + s.Model }
+
+// shardOf returns the shard of a text.
+func shardOf(key string) (conductor.Shard, bool) {
+	tenant, model, found := strings.Cut(key, "/")
+	tenant, err := url.PathUnescape(tenant)
+	return conductor.Shard{Tenant: tenant, Model: model}, found && err == nil
+}
+
+// Serves returns nil for a shard that this replica answers for, or that the fleet does not know.
+// It is a conductor.Serving.
+func (c *Cluster) Serves(s conductor.Shard) *conductor.UnservedError {
+	now := c.chart.Load()
+	if !now.known {
+		return &conductor.UnservedError{Shard: s}
+	}
+	if row := now.rows[s]; row != nil {
+		return row.away
+	}
+	return nil
+}
+
+// Away returns the errors of all shards that this replica does not answer for, one without a shard
+// before it knows them.
+func (c *Cluster) Away() (all []*conductor.UnservedError) {
+	now := c.chart.Load()
+	if !now.known {
+		return []*conductor.UnservedError{{}}
+	}
+	for _, row := range now.rows {
+		if row.away != nil {
+			all = append(all, row.away)
+		}
+	}
+	return all
+}
+
+// Wanted reports whether this replica follows a source. A pool holds objects of any model, so all
+// replicas follow it. An engine that is asked for its model tells that later.
+func (c *Cluster) Wanted(r conductor.Registration) bool {
+	if r.Pool() || r.Model == "" {
+		return true
+	}
+	if !c.chart.Load().known { // what this replica has from its configuration and its disk stays
+		return c.cfg.Conductor.Follows(r.Key())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(r.Shards(), func(s conductor.Shard) bool { return c.held[s] != nil && c.held[s].brought })
+}
+
+// Keeps reports whether this replica serves a shard, so that its blocks are worth a snapshot.
+func (c *Cluster) Keeps(s conductor.Shard) bool {
+	row := c.chart.Load().rows[s]
+	return row != nil && row.Phase == Serving
+}
+
+// Facts returns what this replica tells of its shards in each beat.
+func (c *Cluster) Facts() json.RawMessage { return *c.facts.Load() }
+
+// State is what a replica knows of the shards of the fleet.
+type State struct {
+	Me     string
+	Owners int               // that each shard is to have
+	Known  bool              // the registry was read
+	Moves  uint64            // changes of phase here
+	Rows   []*Row            // sorted by tenant and model; not to be changed
+	URLs   map[string]string // of replicas, by id; not to be changed
+}
+
+// State returns what this replica knows.
+func (c *Cluster) State() State {
+	now := c.chart.Load()
+	rows := slices.SortedFunc(maps.Values(now.rows), func(a, b *Row) int {
+		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Model, b.Model))
+	})
+	return State{c.cfg.Fleet.ID(), c.cfg.Owners, now.known, c.moves.Load(), rows, now.urls}
+}
+
+// Run takes a step after each beat, until ctx ends.
+func (c *Cluster) Run(ctx context.Context) {
+	defer c.end()
+	for {
+		changed := c.cfg.Fleet.Changed()
+		c.Step(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// end ends the bringing of shards.
+func (c *Cluster) end() {
+	c.mu.Lock()
+	for _, h := range c.held {
+		h.stop()
+	}
+	c.mu.Unlock()
+	c.work.Wait()
+}
+
+// Step looks at the last beat and moves shards. Without a new beat it does nothing.
+func (c *Cluster) Step(ctx context.Context) {
+	st := c.cfg.Fleet.Status()
+	sources, known := c.cfg.Registry.Sources()
+	if !st.Up || st.Beats == c.beats || !known {
+		return
+	}
+	c.beats = st.Beats
+	told := toldOf(st.Replicas)
+	rows := c.rowsOf(sources, told)
+	c.place(rows, st.Replicas, told)
+	urls := make(map[string]string, len(st.Replicas))
+	for _, r := range st.Replicas {
+		urls[r.ID] = r.URL
+	}
+	moved := c.move(ctx, rows, urls)
+	for _, row := range rows {
+		row.route(urls)
+	}
+	c.tell(rows)
+	c.chart.Store(&chart{rows: rows, urls: urls, known: true})
+	if moved {
+		c.cfg.Registry.Again()
+	}
+}
+
+// toldOf reads what replicas tell of their shards. A replica that tells nothing shares none.
+func toldOf(all []fleet.Replica) map[string]map[conductor.Shard]Fact {
+	told := make(map[string]map[conductor.Shard]Fact, len(all))
+	for _, r := range all {
+		var facts map[string]Fact
+		if text, has := r.Facts[FactName]; !has || json.Unmarshal(text, &facts) != nil {
+			continue
+		}
+		told[r.ID] = make(map[conductor.Shard]Fact, len(facts))
+		for key, f := range facts {
+			if s, ok := shardOf(key); ok {
+				told[r.ID][s] = f
+			}
+		}
+	}
+	return told
+}
+
+// rowsOf returns the shards of the fleet with what the replicas tell of them.
+func (c *Cluster) rowsOf(sources []conductor.Registration, told map[string]map[conductor.Shard]Fact) map[conductor.Shard]*Row {
+	rows := make(map[conductor.Shard]*Row)
+	for i := range sources {
+		if sources[i].Model == "" {
+			continue
+		}
+		for _, s := range sources[i].Shards() {
+			if rows[s] == nil {
+				rows[s] = &Row{Shard: s, Told: make(map[string]Fact)}
+			}
+			rows[s].Sources++
+			rows[s].sources = append(rows[s].sources, &sources[i])
+		}
+	}
+	for id, facts := range told {
+		for s, f := range facts {
+			if row := rows[s]; row != nil {
+				row.Told[id] = f
+				if f.Queries > 0 && !math.IsInf(f.Queries, 0) {
+					row.Load += f.Queries
+				}
+			}
+		}
+	}
+	return rows
+}
+
+// place computes the owners of all shards. Replicas that have a part in a shard are its placement
+// until now, so that all replicas compute from the same.
+func (c *Cluster) place(rows map[conductor.Shard]*Row, all []fleet.Replica, told map[string]map[conductor.Shard]Fact) {
+	var replicas []placement.Replica
+	for _, r := range all {
+		if told[r.ID] != nil {
+			replicas = append(replicas, placement.Replica{ID: r.ID, Weight: r.Weight})
+		}
+	}
+	shards := make([]placement.Shard, 0, len(rows))
+	before := make(map[string][]string, len(rows))
+	for s, row := range rows {
+		key := Key(s)
+		shards = append(shards, placement.Shard{Key: key, Load: float64(row.Sources) * sourceLoad, Queries: coarse(row.Load)})
+		for id, f := range row.Told {
+			if f.Phase == Bringing || f.Phase == Serving {
+				before[key] = append(before[key], id)
+			}
+		}
+		slices.Sort(before[key])
+	}
+	owners := placement.Place(shards, replicas, placement.Options{Owners: c.cfg.Owners, Previous: before})
+	for s, row := range rows {
+		row.Owners = owners[Key(s)]
+	}
+}
+
+// Owned reports whether a replica is to serve the shard.
+func (r *Row) Owned(by string) bool { return slices.Contains(r.Owners, by) }
+
+// Moving reports whether the replicas that serve the shard are others than those that are to.
+func (r *Row) Moving() bool {
+	n := 0
+	for id, f := range r.Told {
+		if f.Phase == Absent {
+			continue
+		}
+		if n++; f.Phase != Serving || !r.Owned(id) {
+			return true
+		}
+	}
+	return n != len(r.Owners)
+}
+
+// Unserved reports whether no replica answers for the shard.
+func (r *Row) Unserved() bool { return r.away != nil && len(r.away.Serving) == 0 }
+
+// route decides where queries for the shard go.
+func (r *Row) route(urls map[string]string) {
+	if r.Phase.answers() {
+		return
+	}
+	r.away = &conductor.UnservedError{Shard: r.Shard}
+	for _, phase := range []Phase{Serving, Leaving} { // those that leave answer too
+		for _, id := range slices.Sorted(maps.Keys(r.Told)) {
+			if r.Told[id].Phase == phase && urls[id] != "" {
+				r.away.Serving = append(r.away.Serving, conductor.ReplicaAddress{ID: id, URL: urls[id]})
+			}
+		}
+		if len(r.away.Serving) > 0 {
+			return
+		}
+	}
+}
+
+// tell prepares what the next beat tells.
+func (c *Cluster) tell(rows map[conductor.Shard]*Row) {
+	facts := make(map[string]Fact)
+	c.mu.Lock()
+	for s, h := range c.held {
+		if rows[s] != nil {
+			facts[Key(s)] = Fact{Phase: h.phase, Whole: h.whole, Queries: c.rates.told(s)}
+		}
+	}
+	c.mu.Unlock()
+	text, err := json.Marshal(facts)
+	if err != nil {
+		panic("BUG: facts cannot be encoded: " + err.Error())
+	}
+	raw := json.RawMessage(text)
+	c.facts.Store(&raw)
+}

@@ -1,0 +1,94 @@
+package cluster
+
+import "slices"
+
+// Phase is how far a replica is with a shard.
+type Phase int
+
+// The phases. A replica answers for a shard while it serves and while it leaves.
+const (
+	Absent   Phase = iota // it has nothing of the shard
+	Bringing              // it takes over blocks and follows the sources, and answers nothing yet
+	Serving
+	Leaving // others serve: it answers what they still send, and lets go in a few beats
+)
+
+var phaseNames = [...]string{"absent", "bringing", "serving", "leaving"}
+
+func (p Phase) String() string {
+	if p < 0 || int(p) >= len(phaseNames) {
+		return "unknown"
+	}
+	return phaseNames[p]
+}
+
+// answers reports whether a replica answers for the shard.
+func (p Phase) answers() bool { return p == Serving || p == Leaving }
+
+const (
+	// lingering is how many answered beats a replica leaves for. Two are needed for its promise:
+	// others hear of the first one and may take it back. The rest lets queries that are under way
+	// arrive.
+	lingering = 4
+	// patience is how many beats a replica waits to be as whole as those that serve.
+	patience = 60
+)
+
+// Fact is what a replica tells of a shard in its beat.
+type Fact struct {
+	Phase   Phase   `json:"p"`
+	Whole   int     `json:"w,omitempty"` // sources that miss nothing
+	Queries float64 `json:"q,omitempty"` // answered a second
+}
+
+// holding is what a replica knows of a shard of its own.
+type holding struct {
+	phase Phase
+	// settled says that the blocks have been taken over, and that every source either misses
+	// nothing or has been given up.
+	settled bool
+	whole   int // sources that miss nothing
+	beats   int // answered beats in this phase
+}
+
+// decide returns the next phase of a shard at replica me. owners are who is to serve it, told what
+// the other live replicas have told of it.
+//
+// No replica lets go while it is the last: it leaves once all new owners serve, tells so in every
+// beat, and serves again as soon as one of them does not. The store puts beats in an order, so of
+// two replicas that leave for each other's sake the later one sees that the other leaves.
+func decide(me string, owners []string, told map[string]Fact, own holding) Phase {
+	served, best := false, 0
+	for id, f := range told {
+		if id != me && f.Phase == Serving {
+			served, best = true, max(best, f.Whole)
+		}
+	}
+	wanted := slices.Contains(owners, me)
+	replaced := len(owners) > 0 && !wanted && !slices.ContainsFunc(owners, func(id string) bool { return told[id].Phase != Serving })
+	switch own.phase {
+	case Absent:
+		if wanted {
+			return Bringing
+		}
+	case Bringing:
+		switch {
+		case !wanted && served:
+			return Absent
+		case own.settled && (!served || own.whole >= best || own.beats >= patience):
+			return Serving
+		}
+	case Serving:
+		if replaced {
+			return Leaving
+		}
+	case Leaving:
+		switch {
+		case !replaced:
+			return Serving
+		case own.beats >= lingering:
+			return Absent
+		}
+	}
+	return own.phase
+}

@@ -1,0 +1,314 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/server"
+)
+
+const (
+	// shunning is how long a replica that failed is asked after the others. It is a beat.
+	shunning = time.Second
+	// keptConnections is how many idle connections are kept to each replica.
+	keptConnections = 256
+	// copyBuffer fits an answer of hundreds of rows.
+	copyBuffer = 32 << 10
+)
+
+// ForwarderConfig is what a Forwarder is made of.
+type ForwarderConfig struct {
+	// Me is the id of this replica.
+	Me string
+	// To sends requests. It authenticates this replica.
+	To http.RoundTripper
+	// Timeout is how long a replica may take until its answer begins. Then the next one is asked.
+	Timeout time.Duration
+	Log     zerolog.Logger
+}
+
+// Forwarder sends queries to the replicas that serve their shards. It is a prometheus.Collector.
+type Forwarder struct {
+	cfg     ForwarderConfig
+	results *prometheus.CounterVec
+	faults  *prometheus.CounterVec
+	seconds prometheus.Histogram
+
+	mu      sync.Mutex
+	shunned map[string]time.Time // until when, by id; guarded by mu
+}
+
+// NewForwarder returns a Forwarder. It asks nothing.
+func NewForwarder(cfg ForwarderConfig) *Forwarder {
+	return &Forwarder{
+		cfg: cfg, shunned: make(map[string]time.Time),
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "conductor_cluster_forwarded_total", Help: "Queries and parts of batches for other replicas, by result.",
+		}, []string{"result"}),
+		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "conductor_cluster_forward_failures_total", Help: "Replicas that did not answer a forwarded query, by reason. The next one was asked.",
+		}, []string{"reason"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "conductor_cluster_forward_seconds", Help: "Time until a replica began to answer a forwarded query.",
+			Buckets: []float64{50e-6, 100e-6, 150e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 500e-3, 2.5},
+		}),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (f *Forwarder) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, ch) }
+
+// Collect implements prometheus.Collector.
+func (f *Forwarder) Collect(ch chan<- prometheus.Metric) {
+	f.results.Collect(ch)
+	f.faults.Collect(ch)
+	f.seconds.Collect(ch)
+}
+
+// Transport returns settings of connections that are kept to replicas.
+func Transport() *http.Transport {
+	return &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: shunning, KeepAlive: 15 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: keptConnections, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: shunning,
+		DisableCompression: true, WriteBufferSize: 64 << 10, ReadBufferSize: 16 << 10,
+	}
+}
+
+// Mounted says what a path without the prefix of a dialect means on a listener.
+type Mounted struct {
+	Prefix string // of the dialect on every listener
+	Query  string // what asks for the dialect there, "" for nothing
+	Type   string // media type of the body there, "" for that of the request
+}
+
+// At returns a middleware that lets the requests of a listener be sent on.
+func (f *Forwarder) At(m Mounted) gin.HandlerFunc {
+	var here server.Forwarder = &mountedForwarder{f, m}
+	return func(g *gin.Context) { g.Set(server.ForwardKey, here) }
+}
+
+// mountedForwarder is a Forwarder on one listener.
+type mountedForwarder struct {
+	*Forwarder
+	at Mounted
+}
+
+// target returns the path and query by which any listener of another replica answers a request.
+func (f *mountedForwarder) target(g *gin.Context) (target string, root bool) {
+	path, query := g.Request.URL.EscapedPath(), g.Request.URL.RawQuery
+	root = !strings.HasPrefix(path, "/conductor/v1/") && !strings.HasPrefix(path, "/dynamo/v1/") && !strings.HasPrefix(path, "/admin/")
+	if root {
+		path = f.at.Prefix + path
+		if f.at.Query != "" {
+			query = strings.TrimPrefix(query+"&"+f.at.Query, "&")
+		}
+	}
+	if query != "" {
+		path += "?" + query
+	}
+	return path, root
+}
+
+// Forward implements server.Forwarder. With Prefer: redirect the client is sent to the replica.
+func (f *mountedForwarder) Forward(g *gin.Context, src []byte, to *conductor.UnservedError) error {
+	if prefersRedirect(g.Request.Header) {
+		path, _ := f.target(g)
+		g.Header("Location", strings.TrimSuffix(f.order(to.Serving)[0].URL, "/")+path)
+		g.Header("Preference-Applied", "redirect")
+		server.Send(g, http.StatusTemporaryRedirect, "text/plain; charset=utf-8", nil)
+		f.results.WithLabelValues("redirected").Inc()
+		return nil
+	}
+	return f.send(g, src, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
+		h := g.Writer.Header()
+		for name, values := range resp.Header {
+			if !hopByHop[name] {
+				h[name] = values
+			}
+		}
+		h.Set(server.ReplicaHeader, by.ID)
+		g.Status(resp.StatusCode)
+		buffer := buffers.Get().(*[copyBuffer]byte)
+		defer buffers.Put(buffer)
+		if _, err := io.CopyBuffer(writerOnly{g.Writer}, resp.Body, buffer[:]); err != nil {
+			panic(http.ErrAbortHandler) // the client sees that its answer is cut off
+		}
+		return nil
+	})
+}
+
+// writerOnly hides the ReadFrom of a writer, which has a buffer of its own.
+type writerOnly struct{ io.Writer }
+
+var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+
+// maxPart bounds the answer of a part of a batch, in bytes.
+const maxPart = 64 << 20
+
+// Ask implements server.Forwarder.
+func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.UnservedError) (answer []byte, err error) {
+	err = f.send(g, src, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
+		answer, err = io.ReadAll(io.LimitReader(resp.Body, maxPart+1))
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w: replica %s: %w", server.ErrReplicas, by.ID, err)
+		case len(answer) > maxPart:
+			return fmt.Errorf("%w: the answer of replica %s is larger than %d bytes", server.ErrReplicas, by.ID, maxPart)
+		case resp.StatusCode != http.StatusOK:
+			return fmt.Errorf("%w: replica %s answers %s: %.200s", server.ErrReplicas, by.ID, resp.Status, answer)
+		}
+		return nil
+	})
+	return answer, err
+}
+
+// send sends a request to one replica after another until one answers, and passes its answer to use.
+func (f *mountedForwarder) send(g *gin.Context, src []byte, to *conductor.UnservedError, use func(*http.Response, conductor.ReplicaAddress) error) error {
+	var last error
+	for _, by := range f.order(to.Serving) {
+		if last != nil && g.Request.Context().Err() != nil {
+			break
+		}
+		reason, err := f.try(g, src, by, use)
+		if reason == "" {
+			f.results.WithLabelValues(map[bool]string{true: "answered", false: "failed"}[err == nil]).Inc()
+			return err
+		}
+		if g.Request.Context().Err() == nil {
+			f.shun(by.ID)
+			f.faults.WithLabelValues(reason).Inc()
+			f.cfg.Log.Debug().Str("replica", by.ID).Str("url", by.URL).Str("reason", reason).Err(err).Msg("a forwarded query is not answered")
+		}
+		last = fmt.Errorf("%w: replica %s: %w", server.ErrReplicas, by.ID, err)
+	}
+	f.results.WithLabelValues("failed").Inc()
+	return last
+}
+
+// try asks one replica. reason is why the next one is to be asked, "" if use was called.
+func (f *mountedForwarder) try(g *gin.Context, src []byte, by conductor.ReplicaAddress, use func(*http.Response, conductor.ReplicaAddress) error) (reason string, err error) {
+	path, root := f.target(g)
+	ctx, cancel := context.WithCancel(g.Request.Context())
+	defer cancel()
+	late := time.AfterFunc(f.cfg.Timeout, cancel)
+	defer late.Stop()
+	lent := lend(src)
+	defer lent.wait()
+	defer cancel() // before the wait: it ends the writing of the body
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(by.URL, "/")+path, lent.reader())
+	if err != nil {
+		lent.drop()
+		return "url", err
+	}
+	req.ContentLength, req.GetBody = int64(len(src)), func() (io.ReadCloser, error) { return lent.reader(), nil }
+	for name, values := range g.Request.Header {
+		if !hopByHop[name] && !ownHeaders[name] {
+			req.Header[name] = values
+		}
+	}
+	if root && f.at.Type != "" {
+		req.Header["Content-Type"] = []string{f.at.Type}
+	}
+	req.Header.Set(server.ForwardedHeader, f.cfg.Me)
+	req.Header.Set(server.ClientHeader, access.Of(g).Tell())
+	start := time.Now()
+	resp, err := f.cfg.To.RoundTrip(req)
+	switch {
+	case err != nil && !late.Stop() && g.Request.Context().Err() == nil:
+		return "timeout", fmt.Errorf("no answer within %s", f.cfg.Timeout)
+	case err != nil:
+		return "connection", err
+	}
+	defer resp.Body.Close()
+	if reason := refusedBy(resp.StatusCode); reason != "" {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 200))
+		return reason, fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	if !late.Stop() {
+		return "timeout", fmt.Errorf("no answer within %s", f.cfg.Timeout)
+	}
+	f.seconds.Observe(time.Since(start).Seconds())
+	return "", use(resp, by)
+}
+
+// refusedBy returns why the answer of a replica is none to its client, "" if it is.
+func refusedBy(status int) string {
+	switch {
+	case status == http.StatusMisdirectedRequest:
+		return "misdirected"
+	case status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusTooManyRequests:
+		return "refused" // this replica, whose client may ask
+	case status >= http.StatusInternalServerError:
+		return "status"
+	}
+	return ""
+}
+
+// hopByHop are the headers of one connection.
+var hopByHop = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Date": true,
+}
+
+// ownHeaders are headers of a client that are for this replica alone: its credentials among them.
+var ownHeaders = map[string]bool{
+	"Authorization": true, "Proxy-Authorization": true, "Cookie": true, "Content-Length": true, "Content-Encoding": true, "Accept-Encoding": true, "Expect": true,
+	"Prefer": true, "Host": true, server.ForwardedHeader: true, server.ClientHeader: true, "Range": true,
+}
+
+// prefersRedirect reports whether a client asks to be sent to the replica that serves it.
+func prefersRedirect(h http.Header) bool {
+	for _, line := range h["Prefer"] {
+		for p := range strings.SplitSeq(line, ",") {
+			if name, _, _ := strings.Cut(p, ";"); strings.EqualFold(strings.TrimSpace(name), "redirect") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// order returns replicas in the order in which they are asked: from one by chance on, those that
+// failed of late at the end.
+func (f *Forwarder) order(all []conductor.ReplicaAddress) []conductor.ReplicaAddress {
+	if len(all) < 2 {
+		return all
+	}
+	first := rand.IntN(len(all))
+	out := append(slices.Clone(all[first:]), all[:first]...)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.shunned) == 0 {
+		return out
+	}
+	now := time.Now()
+	for id, until := range f.shunned {
+		if now.After(until) {
+			delete(f.shunned, id)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b conductor.ReplicaAddress) int {
+		return f.shunned[a.ID].Compare(f.shunned[b.ID])
+	})
+	return out
+}
+
+// shun lets a replica be asked last for a while.
+func (f *Forwarder) shun(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shunned[id] = time.Now().Add(shunning)
+}

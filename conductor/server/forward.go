@@ -1,0 +1,87 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+)
+
+// Headers between replicas.
+const (
+	// ForwardedHeader names the replica that sends a client's request on. No replica sends such a
+	// request on again.
+	ForwardedHeader = "Conductor-Forwarded"
+	// ClientHeader says who the client is. It counts if the sender has the role peer.
+	ClientHeader = "Conductor-Client"
+	// ReplicaHeader names the replica that has answered a request that was sent on.
+	ReplicaHeader = "Conductor-Replica"
+)
+
+// Forwarder sends requests to other replicas.
+type Forwarder interface {
+	// Forward sends the request of g on, with a body, and sends the answer to the client. After
+	// an error nothing has been sent.
+	Forward(g *gin.Context, body []byte, to *conductor.UnservedError) error
+	// Ask sends the request of g on, with a body of its own, and returns the body of the answer.
+	Ask(g *gin.Context, body []byte, to *conductor.UnservedError) ([]byte, error)
+}
+
+// ForwardKey is where a middleware leaves the Forwarder.
+const ForwardKey = "conductor.forward"
+
+var (
+	// ErrMisdirected says that another replica has sent a request here that this one does not serve.
+	ErrMisdirected = errors.New("this replica does not serve the model of the request that another one has sent on")
+	// ErrReplicas says that no replica that serves a model has answered.
+	ErrReplicas = errors.New("no replica that serves the model answers")
+)
+
+// ForwarderOf returns the Forwarder of a request, nil if the request may not be sent on.
+func ForwarderOf(g *gin.Context) Forwarder {
+	if v, ok := g.Get(ForwardKey); ok && g.GetHeader(ForwardedHeader) == "" {
+		return v.(Forwarder)
+	}
+	return nil
+}
+
+// Forward sends a request to a replica that serves it if err is an *UnservedError, and returns nil
+// once that has answered. Else it returns the error that the client gets. src is the body.
+func Forward(g *gin.Context, src []byte, err error) error {
+	var unserved *conductor.UnservedError
+	if !errors.As(err, &unserved) {
+		return err
+	}
+	err = Unserved(g, unserved)
+	if f := ForwarderOf(g); f != nil && len(unserved.Serving) > 0 {
+		err = f.Forward(g, src, unserved)
+	}
+	if err != nil && !errors.Is(err, ErrMisdirected) {
+		g.Header("Retry-After", "1") // seconds; a replica beats as often
+	}
+	return err
+}
+
+// Unserved returns the error of a request that is not sent on.
+func Unserved(g *gin.Context, err *conductor.UnservedError) error {
+	if g.GetHeader(ForwardedHeader) != "" {
+		return ErrMisdirected
+	}
+	return err
+}
+
+// statusOfReplicas returns the status of an error about other replicas, and its reason; 0 if err
+// is none.
+func statusOfReplicas(err error) (status int, reason string) {
+	switch {
+	case errors.Is(err, ErrMisdirected):
+		return http.StatusMisdirectedRequest, "misdirected"
+	case errors.Is(err, ErrReplicas):
+		return http.StatusServiceUnavailable, "replicas"
+	case errors.As(err, new(*conductor.UnservedError)):
+		return http.StatusServiceUnavailable, "unserved"
+	}
+	return 0, ""
+}
