@@ -133,7 +133,7 @@ var table = []room{
 	// Valkey or Redis: connection and names of keys. Rooms that share something through it write their own scripts.
 	{dir: "store", modules: []string{redis}, not: slices.Concat(httpOrJSON, logging)},
 	// What starts a store in tests.
-	{dir: "internal/redistest", tests: true, rooms: []string{"internal/must"}},
+	{dir: "internal/redistest", tests: true, rooms: []string{"internal/must"}, modules: []string{redis}},
 	// Who shares the store, and whether it is there.
 	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
 

@@ -7,6 +7,7 @@ import (
 
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
+	"kvconductor/events/stream"
 	"kvconductor/index"
 	"kvconductor/tiers"
 )
@@ -44,13 +45,14 @@ type ImageHolder struct {
 	Older, Unverified bool
 }
 
-// WriteImage writes what all sources hold at one moment: first the head, then each chunk of the
-// contexts, which are named by their place in the head. It must not keep the bytes. Events
-// wait as for Snapshot.
-func (c *Conductor) WriteImage(head func(*Image) error, chunk func(context int, kind index.ChunkKind, blocks int, bytes []byte) error) error {
+// WriteImage writes what sources hold at one moment: first the head, then each chunk of the
+// contexts, which are named by their place in the head. The sources are those registered for one
+// deployment, or all if of is nil. Chunk must not keep the bytes. Events of these sources wait
+// as for Snapshot.
+func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error, chunk func(context int, kind index.ChunkKind, blocks int, bytes []byte) error) error {
 	c.cutting.Lock()
 	defer c.cutting.Unlock()
-	snap := c.cut()
+	snap := c.cut(of)
 	img, owners := snap.image(c.opts.HashSeed)
 	err := head(img)
 	for i := range snap.contexts {
@@ -72,6 +74,40 @@ func (c *Conductor) WriteImage(head func(*Image) error, chunk func(context int, 
 		err = s.cut.Image(numbers, func(kind index.ChunkKind, blocks int, bytes []byte) error { return chunk(i, kind, blocks, bytes) })
 	}
 	return err
+}
+
+// HeldDeployment is what the registered engines of a deployment hold.
+type HeldDeployment struct {
+	scope.Deployment
+	Blocks int
+	Synced bool // all of them are
+}
+
+// HeldDeployments returns the deployments that WriteImage has something of, ordered by name.
+func (c *registry) HeldDeployments() []HeldDeployment {
+	at := make(map[scope.Deployment]*HeldDeployment)
+	for _, s := range c.registered() {
+		if s.recovered || s.reg.pool() {
+			continue
+		}
+		d := at[s.deploymentKey()]
+		if d == nil {
+			d = &HeldDeployment{Deployment: s.deploymentKey(), Synced: true}
+			at[d.Deployment] = d
+		}
+		d.Blocks += s.blocks()
+		d.Synced = d.Synced && s.stream.Status().State == stream.Synced
+	}
+	all := make([]HeldDeployment, 0, len(at))
+	for _, d := range at {
+		if d.Blocks > 0 {
+			all = append(all, *d)
+		}
+	}
+	slices.SortFunc(all, func(a, b HeldDeployment) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Model, b.Model), cmp.Compare(a.BlockSize, b.BlockSize))
+	})
+	return all
 }
 
 // ImageOfSources returns the head of an image of the registrations alone.

@@ -19,7 +19,7 @@ type imageChunk struct {
 // imageOf returns the image of a Conductor.
 func imageOf(t testing.TB, c *conductor.Conductor) (img *conductor.Image, chunks []imageChunk) {
 	t.Helper()
-	must.Succeed(t, c.WriteImage(func(head *conductor.Image) error {
+	must.Succeed(t, c.WriteImage(nil, func(head *conductor.Image) error {
 		img = head
 		return nil
 	}, func(context int, kind index.ChunkKind, _ int, bytes []byte) error {

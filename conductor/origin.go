@@ -1,11 +1,18 @@
 package conductor
 
+import (
+	"slices"
+
+	"kvconductor/conductor/scope"
+)
+
 // Where the history of a source comes from: the rungs of the ladder that a source without blocks
 // climbs down.
 const (
 	FromEngine   = "engine_snapshot" // a snapshot of the engine, and events behind it
 	FromSnapshot = "snapshot"        // the server's own snapshot, and replays behind its mark
 	FromPeer     = "peer"            // another replica
+	FromShelf    = "shelf"           // what another replica left in the store
 	FromReplay   = "replay"          // the engine's replays
 	FromLive     = "live"            // what the engine has published since the connection
 )
@@ -35,6 +42,29 @@ func (c *registry) Unfilled() int {
 		n = 1
 	}
 	return n
+}
+
+// UnfilledIn returns how many sources of a deployment no recovery has filled, and at least 1 where
+// the deployment has no source.
+func (c *registry) UnfilledIn(d scope.Deployment) (n int) {
+	any := false
+	for _, s := range c.registered() {
+		if s.deploymentKey() != d {
+			continue
+		}
+		if any = true; s.origin.Load() == nil {
+			n++
+		}
+	}
+	if !any {
+		n = 1
+	}
+	return n
+}
+
+// Registered reports whether a source is registered for a deployment.
+func (c *registry) Registered(d scope.Deployment) bool {
+	return slices.ContainsFunc(c.registered(), func(s *source) bool { return !s.recovered && s.deploymentKey() == d })
 }
 
 // OwnRegistered returns why a source of the server's own snapshot takes no blocks, "" if it

@@ -14,7 +14,8 @@ import (
 // no subscription, and expires.
 const ReasonNotRegistered = "not_registered"
 
-// Recovery brings back the snapshot of a peer, before the gate of Options.Gate opens.
+// Recovery brings back a snapshot: of all that a server holds before the gate of Options.Gate
+// opens, of sources that are not registered yet at any time.
 //
 //	peer's marks  --Source--> the registered source that waits at the gate, or a
 //	peer's blocks --Stored-->   recovered source, which a registration takes over
@@ -24,13 +25,16 @@ const ReasonNotRegistered = "not_registered"
 // those the engine holds. Their holders keep them apart, as the previous generation, until
 // the source's own history is whole.
 //
-// One goroutine recovers at a time.
+// Behind the gate no source runs, and one goroutine recovers at a time. Once the gate is open,
+// a recovery fills sources without a registration alone. A source that is registered before Done
+// takes nothing over, and begins with what its publisher replays.
 type Recovery struct {
 	c       *Conductor
 	ttl     time.Duration
 	sources map[Key]*source  // by the key in the snapshot; nil takes nothing
 	pending []pendingStretch // stretches that came before their parents
-	Origin  string           // FromPeer or FromSnapshot
+	Origin  string           // FromPeer, FromSnapshot or FromShelf
+	Anew    bool             // sources without a registration that another recovery filled are filled again
 	Blocks  int              // blocks brought back
 	Refused int              // blocks of sources that run already, or of deployments and tenants not theirs
 }
@@ -277,6 +281,9 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 		return s, nil
 	}
 	c := r.c
+	if r.Anew {
+		c.dropRecovered(key)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -299,6 +306,16 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	}
 	r.sources[key] = s
 	return s, nil
+}
+
+// dropRecovered drops a source without a registration that a recovery has filled.
+func (c *Conductor) dropRecovered(key Key) {
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	if s != nil && s.recovered && s.origin.Load() != nil {
+		_, _ = c.unregisterIf(key, s) // gone already is as good
+	}
 }
 
 // expire drops a recovered source without a registration.

@@ -381,60 +381,69 @@ func TestRecoveredSourcesExpire(t *testing.T) {
 }
 
 // TestRegisterDuringRecovery requires that a registration or its end during a recovery has the
-// effect that it has before or after the recovery. A recovery that is undone leaves nothing.
+// effect that it has before or after the recovery, also with the gate open. A recovery that is undone
+// leaves nothing.
 func TestRegisterDuringRecovery(t *testing.T) {
-	for _, whole := range []bool{true, false} {
-		for at := range 4 {
-			synctest.Test(t, func(t *testing.T) {
-				a, openA := newReplica(new(streamtest.Network))
-				openA()
-				defer a.conductor.Close()
-				for _, line := range []string{"register one", "register two", "store one path=a/b", "store two path=a", "store one path=c", "store two path=d", "remove one path=c"} {
-					a.run(line)
-				}
-				b, open := newReplica(a.network)
-				defer b.conductor.Close()
-				r, n := b.conductor.Recover(time.Minute), 0
-				bring(t, a.conductor, r, true, func() {
-					if n == at {
-						b.run("register one")
-						b.run("unregister two")
-					}
-					n++
-				})
-				if whole {
-					r.Done()
-				} else {
-					r.Undo()
-					for _, s := range b.conductor.Services() {
-						if s.Recovered || s.Blocks > 0 {
-							t.Errorf("undone at %d, %s holds %d blocks", at, s.Key(), s.Blocks)
-						}
-					}
-				}
-				if n < 3 {
-					t.Fatalf("%d stretches", n)
-				}
-				b.run("register one") // at the latest
+	for n := range 16 {
+		whole, opened, at := n&1 != 0, n&2 != 0, n>>2
+		synctest.Test(t, func(t *testing.T) {
+			a, openA := newReplica(new(streamtest.Network))
+			openA()
+			defer a.conductor.Close()
+			for _, line := range []string{"register one", "register two", "store one path=a/b", "store two path=a", "store one path=c", "store two path=d", "remove one path=c"} {
+				a.run(line)
+			}
+			b, open := newReplica(a.network)
+			defer b.conductor.Close()
+			if opened {
 				open()
-				synctest.Wait()
-				a.run("store one path=e")
-				<-time.After(time.Second)
-				if got := b.run("query path=a/b instance=one"); !strings.Contains(got, `"longest_matched":32`) {
-					t.Errorf("whole %t, registered at %d: %s", whole, at, got)
+			}
+			r, n := b.conductor.Recover(time.Minute), 0
+			bring(t, a.conductor, r, true, func() {
+				if n == at {
+					b.run("register one")
+					b.run("unregister two")
 				}
-				if got := b.run("services show=State,LastSeq,Blocks"); !strings.Contains(got, "one|default|0 State=synced LastSeq=3 Blocks=3") {
-					t.Errorf("whole %t, registered at %d: %s", whole, at, got)
-				}
-				<-time.After(2 * time.Minute)
-				if errs := b.conductor.Check(); len(errs) > 0 {
-					t.Error(errs)
-				}
-				if n := len(b.conductor.Services()); n != 1 {
-					t.Errorf("%d sources are left", n)
-				}
+				n++
 			})
-		}
+			if whole {
+				r.Done()
+			} else {
+				r.Undo()
+				for _, s := range b.conductor.Services() {
+					if s.Recovered || s.Blocks > 0 && !opened {
+						t.Errorf("undone at %d, %s holds %d blocks", at, s.Key(), s.Blocks)
+					}
+				}
+			}
+			if n < 3 {
+				t.Fatalf("%d stretches", n)
+			}
+			b.run("register one") // at the latest
+			if !opened {
+				open()
+			}
+			synctest.Wait()
+			a.run("store one path=e")
+			<-time.After(time.Second)
+			if got := b.run("query path=a/b instance=one"); !strings.Contains(got, `"longest_matched":32`) {
+				t.Errorf("whole %t, registered at %d: %s", whole, at, got)
+			}
+			if got := b.run("services show=State,LastSeq,Blocks"); !strings.Contains(got, "one|default|0 State=synced LastSeq=3 Blocks=3") {
+				t.Errorf("whole %t, registered at %d: %s", whole, at, got)
+			}
+			a.run("remove one path=a/b from=1") // no copy is counted twice
+			<-time.After(2 * time.Minute)
+			if got := b.run("query path=a/b instance=one"); !strings.Contains(got, `"longest_matched":16`) {
+				t.Errorf("whole %t, opened %t, registered at %d: %s", whole, opened, at, got)
+			}
+			if errs := b.conductor.Check(); len(errs) > 0 {
+				t.Error(errs)
+			}
+			if n := len(b.conductor.Services()); n != 1 {
+				t.Errorf("%d sources are left", n)
+			}
+		})
 	}
 }
 

@@ -281,6 +281,9 @@ func (r Registration) diff(want Registration, copies string) (field, have, got s
 	return "", "", ""
 }
 
+// Deployment returns the deployment that the registration is for.
+func (r Registration) Deployment() scope.Deployment { return complete(r).deploymentKey() }
+
 func (r Registration) deploymentKey() scope.Deployment {
 	return scope.Deployment{Tenant: r.Tenant, Model: r.Model, BlockSize: r.BlockSize}
 }

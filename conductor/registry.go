@@ -262,11 +262,15 @@ func (c *registry) allContexts() []*indexContext {
 	return all
 }
 
-// lockAllSources returns all sources with their turns held, until release is called; of a
+// lockSources returns the sources registered for a deployment, or all if of is nil, in the order of
+// their keys and with their turns held until release is called; of a
 // Conductor that is closed also those that have ended.
-func (c *registry) lockAllSources() (all []*source, release func()) {
+func (c *registry) lockSources(of *scope.Deployment) (all []*source, release func()) {
 	for {
 		all = c.registered()
+		if of != nil {
+			all = slices.DeleteFunc(all, func(s *source) bool { return s.deploymentKey() != *of })
+		}
 		gone := false
 		for _, s := range all {
 			s.turn.Lock()

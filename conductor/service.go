@@ -36,8 +36,8 @@ type Service struct {
 	Incomplete int // blocks of a pool that lack objects
 	Objects    int // a pool's that are bound to a block; other objects of the block may be missing
 	Gaps       uint64
-	// HistoryFrom is where the blocks come from: FromEngine, FromSnapshot, FromPeer, FromReplay
-	// or FromLive.
+	// HistoryFrom is where the blocks come from: FromEngine, FromSnapshot, FromPeer, FromShelf,
+	// FromReplay or FromLive.
 	HistoryFrom string
 	// Replayed counts applied batches that came from a replay.
 	Replayed uint64
@@ -377,7 +377,7 @@ func (c *registry) Check() []error {
 			errs = append(errs, err)
 		}
 	}
-	all, release := c.lockAllSources()
+	all, release := c.lockSources(nil)
 	defer release()
 	for _, s := range all {
 		if err := s.checkDigest(); err != nil {

@@ -128,21 +128,25 @@ type Stored struct {
 func (c *registry) Snapshot() *Snapshot {
 	c.cutting.Lock()
 	defer c.cutting.Unlock()
-	snap := c.cut()
+	snap := c.cut(nil)
 	for i := range snap.contexts {
 		snap.contexts[i].snap = snap.contexts[i].cut.Snapshot()
 	}
 	return snap
 }
 
-// cut returns a snapshot whose blocks are not copied yet. c.cutting is held until they are.
-func (c *registry) cut() *Snapshot {
+// cut returns a snapshot whose blocks are not copied yet, of one deployment unless of is nil.
+// c.cutting is held until they are copied.
+func (c *registry) cut(of *scope.Deployment) *Snapshot {
 	began := time.Now()
-	all, release := c.lockAllSources()
+	all, release := c.lockSources(of)
 	defer release()
 	snap := &Snapshot{}
 	contexts := make(map[*indexContext]*snapContext)
 	for _, s := range all {
+		if s.recovered && !s.settled {
+			continue // a recovery fills it: its mark promises blocks that have not come yet
+		}
 		snap.Sources = append(snap.Sources, s.snapshotMark())
 		s.snapshotHolders(contexts)
 	}

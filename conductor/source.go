@@ -310,8 +310,8 @@ func (s *source) inheritFrom(old *source) {
 	}
 	old.mu.Lock()
 	defer old.mu.Unlock()
-	if !s.reg.holdsFor(old.reg) {
-		return // what it holds goes when it stops
+	if !s.reg.holdsFor(old.reg) || !old.settled && !s.atGate() {
+		return // what it holds goes when it stops; a recovery at work can give it no more
 	}
 	s.media, s.announced = old.media, old.announced
 	s.normal.RaiseParts(old.normal.Parts())

@@ -22,7 +22,7 @@ import (
 	"kvconductor/internal/must"
 )
 
-// described is the labels of each metric that a server with TLS and a folder of sources describes, whether it has series of
+// described is the labels of each metric that a server with TLS, a store and a folder of sources describes, whether it has series of
 // it now or not. Histograms and summaries are there under the names of their series.
 func described(t *testing.T) map[string][]string {
 	t.Helper()
@@ -31,6 +31,7 @@ func described(t *testing.T) map[string][]string {
 	loaded.Config.TLS.Cert, loaded.Config.TLS.Key = newAuthority(t, "ca").issue("server", 2, time.Now().Add(time.Hour))
 	loaded.Config.Shutdown.Drain = 0
 	loaded.Config.Discovery.SourcesDir = t.TempDir()
+	loaded.Config.Store.URL = "redis://127.0.0.1:1" // where none is
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var text []string

@@ -41,7 +41,7 @@ type askedRow struct {
 
 func servicesCommand() *cobra.Command {
 	var asks clientFlags
-	var asJSON bool
+	var asJSON, ofFleet bool
 	cmd := &cobra.Command{
 		Use:   "services",
 		Short: "List the registered sources of a running server and how they are",
@@ -49,6 +49,7 @@ func servicesCommand() *cobra.Command {
 	}
 	asks.add(cmd, true)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
+	cmd.Flags().BoolVar(&ofFleet, "fleet", false, "list the sources of all replicas that share the store, and which of them follow each")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		server, err := asks.client()
 		if err != nil {
@@ -56,10 +57,17 @@ func servicesCommand() *cobra.Command {
 		}
 		if asJSON {
 			var answer json.RawMessage
-			if err := server.get(cmd.Context(), "/conductor/v1/services", &answer); err != nil {
+			path := "/conductor/v1/services"
+			if ofFleet {
+				path = fleetPath
+			}
+			if err := server.get(cmd.Context(), path, &answer); err != nil {
 				return err
 			}
 			return printJSON(cmd.OutOrStdout(), answer)
+		}
+		if ofFleet {
+			return printFleet(cmd.Context(), server, cmd.OutOrStdout())
 		}
 		return printServices(cmd.Context(), server, cmd.OutOrStdout())
 	}
@@ -100,6 +108,46 @@ func printServices(ctx context.Context, server *client, out io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// fleetPath has the sources of all replicas.
+const fleetPath = "/conductor/v1/services?fleet=1"
+
+// fleetAnswer is what the table of a fleet needs.
+type fleetAnswer struct {
+	Complete bool
+	Services []struct {
+		InstanceID, TenantID, Type, ModelName, Registered string
+		DPRank, BlockSize                                 int
+		Replicas                                          []struct{ ID, URL, State string }
+	}
+}
+
+// printFleet asks a server for the sources of all replicas and prints one line each.
+func printFleet(ctx context.Context, server *client, out io.Writer) error {
+	var answer fleetAnswer
+	if err := server.get(ctx, fleetPath, &answer); err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "INSTANCE\tTENANT\tRANK\tTYPE\tMODEL\tBLOCK\tREGISTERED BY\tREPLICAS")
+	for _, s := range answer.Services {
+		rank := fmt.Sprint(s.DPRank)
+		if s.DPRank < 0 {
+			rank = "all"
+		}
+		var follow []string
+		for _, r := range s.Replicas {
+			follow = append(follow, cmp.Or(r.URL, r.ID)+" "+r.State)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, rank, s.Type, s.ModelName, s.BlockSize,
+			cmp.Or(s.Registered, "engine"), cmp.Or(strings.Join(follow, ", "), "none"))
+	}
+	if err := w.Flush(); err != nil || answer.Complete {
+		return err
+	}
+	_, err := fmt.Fprintln(out, "\nThe store does not answer: states of other replicas are not known, or old.")
+	return err
 }
 
 // printJSON prints a JSON value with indents.

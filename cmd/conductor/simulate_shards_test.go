@@ -1,18 +1,23 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
+
+	"kvconductor/internal/must"
 )
 
-// TestSimulateShards holds that the simulation of placements needs no server, that it ends in
-// failure when a replica is too small, and that flags of the other mode are refused.
+// TestSimulateShards holds that the simulation of placements needs no server, that its exit
+// status is 1 when a replica is too small and 2 for flags of the other mode, and that the
+// documentation has its output.
 func TestSimulateShards(t *testing.T) {
 	t.Parallel()
-	f := func(fails string, args ...string) (out string) {
+	f := func(status int, has string, args ...string) (out string) {
 		t.Helper()
-		data, err := command(append([]string{"simulate"}, args...)...).CombinedOutput()
-		if out = string(data); (err != nil) != (fails != "") || !strings.Contains(out, fails) {
+		cmd := command(append([]string{"simulate"}, args...)...)
+		data, err := cmd.CombinedOutput()
+		if out = string(data); cmd.ProcessState.ExitCode() != status || !strings.Contains(out, has) {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
 		return out
@@ -29,15 +34,17 @@ func TestSimulateShards(t *testing.T) {
 			}
 		}
 	}
-	decode(t, f("", "--shards", "--workers", "300", "--models", "20", "--replicas", "4", "--json", "--seed", "3"), &r)
+	decode(t, f(exitFine, "{", "--shards", "--workers", "300", "--models", "20", "--replicas", "4", "--json", "--seed", "3"), &r)
 	if r.Config.Workers != 300 || r.Blocks != 30e6 || len(r.Steps) != 4+7 || r.Steps[0].Replicas[0].Memory <= 697e6 {
 		t.Errorf("%+v", r)
 	}
-	if out := f("", "--shards"); !strings.Contains(out, "replica-11 dies") || !strings.Contains(out, "replica at the start") {
-		t.Error(out)
+	page, err := os.ReadFile(repository + "/docs/scale.md")
+	must.Succeed(t, err)
+	if out := f(exitFine, "replica-11 dies", "--shards"); !strings.Contains(string(page), "```text\n"+out+"```") {
+		t.Errorf("docs/scale.md has not the output of simulate --shards:\n%s", out)
 	}
-	f("start: replica-", "--shards", "--replica-memory", "4")
-	f("--shards: workers is 3; the least is 200", "--shards", "--workers", "3")
-	f("--trace has no meaning with --shards", "--shards", "--trace", "t.jsonl")
-	f("--replicas needs --shards", "--replicas", "4")
+	f(exitError, "replica-0 dies: replica-1 needs", "--shards", "--replicas", "8")
+	f(exitUsage, "--workers is 3; the least is 200", "--shards", "--workers", "3")
+	f(exitUsage, "--trace has no meaning with --shards", "--shards", "--trace", "t.jsonl")
+	f(exitUsage, "--replicas needs --shards", "--replicas", "4")
 }

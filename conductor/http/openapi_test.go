@@ -136,6 +136,8 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("GET", "/ready", "", 200)
 	s.places.Leave(fair.Flow{})
 	f("GET", "/services", "", 200)
+	f("GET", "/services?fleet=1", "", 404)
+	f("GET", "/services?fleet=x", "", 400)
 	f("GET", "/global_view", "", 200)
 	f("GET", "/global_view?limit=all", "", 400)
 	f("GET", "/health", "", 200)

@@ -44,7 +44,7 @@ type serviceRow struct {
 	Orphans int
 	Objects *int   `json:",omitempty"` // of a pool
 	AgeMs   *int64 // since the last batch, null before the first
-	// HistoryFrom is engine_snapshot, snapshot, peer, replay or live.
+	// HistoryFrom is engine_snapshot, snapshot, peer, shelf, replay or live.
 	HistoryFrom     string
 	EngineSnapshots *engineSnapshots `json:",omitempty"` // of a source with SnapshotEndpoint
 	Gaps            uint64
@@ -74,7 +74,9 @@ type findingRow struct {
 
 // services lists the registered sources: GET /services, or those of all replicas: GET /services?fleet=1.
 func (a *api) services(g *gin.Context) (any, error) {
-	if text, given := g.GetQuery("fleet"); given && text != "0" {
+	if ofFleet, err := flag(g, "fleet"); err != nil {
+		return nil, err
+	} else if ofFleet {
 		return a.fleetServices(g)
 	}
 	all := access.View(a.conductor, g).Services()

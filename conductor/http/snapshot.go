@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,13 +12,14 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/scope"
 	"kvconductor/conductor/server"
 	"kvconductor/conductor/snapshot"
 )
 
-// snapshot sends what all sources hold, for another replica: GET /admin/snapshot[?id=ID]. With
-// the id, which the header ETag has, it is the snapshot that was sent before, so that a
-// peer whose connection broke goes on with a Range.
+// snapshot sends what sources hold, for another replica: GET /admin/snapshot. They are those of one
+// deployment with tenant_id, model and block_size. With the id, which the header ETag has, it is the
+// snapshot that was sent before, so that a peer whose connection broke goes on with a Range.
 func (a *api) snapshot(g *gin.Context) {
 	s, err := a.spooled(g)
 	if err != nil {
@@ -57,10 +59,34 @@ func (a *api) spooled(g *gin.Context) (*snapshot.Spooled, error) {
 		}
 		return a.opts.Snapshots.Again(id), nil
 	}
+	of, err := snapshotScope(g)
+	if err != nil {
+		return nil, err
+	}
 	if a.conductor.Ready().Recovering {
 		return nil, errRecovering
 	}
-	return a.opts.Snapshots.Take(a.conductor)
+	if of != (scope.Deployment{}) && !a.conductor.Registered(of) {
+		return nil, fmt.Errorf("%w: no source of this deployment is registered here", conductor.ErrNotFound)
+	}
+	return a.opts.Snapshots.Take(a.conductor, of)
+}
+
+// snapshotScope reads which deployment is asked for; the zero value is all.
+func snapshotScope(g *gin.Context) (of scope.Deployment, err error) {
+	model, size := g.Query("model"), g.Query("block_size")
+	tenant, tenanted := g.GetQuery("tenant_id")
+	switch {
+	case model == "" && size == "" && !tenanted:
+		return of, nil
+	case model == "":
+		return of, conductor.Invalid("model", "missing", "model must name the model of the deployment")
+	}
+	n, err := strconv.ParseUint(size, 10, 31)
+	if err != nil || n == 0 {
+		return of, conductor.Invalid("block_size", "invalid_value", "block_size must be the number of tokens in a block of the deployment, got %q", size)
+	}
+	return scope.Deployment{Tenant: cmp.Or(tenant, conductor.DefaultTenant), Model: model, BlockSize: int(n)}, nil
 }
 
 // errRecovering is the answer of a server that has not got its own blocks yet.

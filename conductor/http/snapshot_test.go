@@ -19,6 +19,8 @@ import (
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/conductor/replica"
 	"kvconductor/conductor/snapshot"
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
 	"kvconductor/internal/must"
 )
 
@@ -26,7 +28,7 @@ import (
 func snapshotPeer(t *testing.T, blocks int) (*conductor.Conductor, string) {
 	t.Helper()
 	gate := make(chan struct{})
-	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, Log: zerolog.Nop()})
+	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
 	t.Cleanup(c.Close)
 	r := c.Recover(0)
 	reg := conductor.Registration{Instance: "a", Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default", Endpoint: "tcp://engine:5557"}
@@ -138,4 +140,37 @@ func TestSnapshotForms(t *testing.T) {
 	}
 	f("/admin/snapshot?id=1", "", "", 410)
 	f("/admin/snapshot?id=x", "", "", 400)
+}
+
+// A peer may ask for one deployment.
+func TestSnapshotOfADeployment(t *testing.T) {
+	c, url := snapshotPeer(t, 1000)
+	must.Succeed(t, c.Register(conductor.Registration{Instance: "a", Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default", Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
+	must.Succeed(t, c.Register(conductor.Registration{Instance: "b", Model: "other", BlockSize: 16, Type: conductor.TypeVLLM, Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
+	f := func(query string, status int, want string) string {
+		t.Helper()
+		res, err := http.Get(url + snapshot.Path + query)
+		must.Succeed(t, err)
+		defer res.Body.Close()
+		data, err := io.ReadAll(res.Body)
+		must.Succeed(t, err)
+		if res.StatusCode != status || !strings.Contains(string(data), want) {
+			t.Errorf("%s: %s %.200s", query, res.Status, data)
+		}
+		return res.Header.Get("Conductor-Blocks") + " " + res.Header.Get("ETag")
+	}
+	f("?model=m", 400, `"field":"block_size"`)
+	f("?block_size=16", 400, `"field":"model"`)
+	f("?tenant_id=default", 400, `"field":"model"`)
+	f("?model=m&block_size=many", 400, `"field":"block_size"`)
+	f("?model=m&block_size=32", 404, "no source of this deployment")
+	f("?model=m&block_size=16&tenant_id=other", 404, "no source of this deployment")
+	one := f("?model=m&block_size=16", 200, "pepper")
+	empty := f("?model=other&block_size=16", 200, "inproc://nobody")
+	if !strings.HasPrefix(one, "1000 ") || !strings.HasPrefix(empty, "0 ") {
+		t.Errorf("%q, %q", one, empty)
+	}
+	for _, got := range []string{one, empty} { // both are kept
+		f("?id="+strings.Trim(strings.Fields(got)[1], `"`), 200, "KVSNAP")
+	}
 }

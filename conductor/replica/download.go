@@ -91,7 +91,11 @@ func (d *download) resume() bool {
 		return false
 	}
 	d.close()
-	res, err := d.open("?id=" + url.QueryEscape(d.id))
+	first := "?"
+	if strings.Contains(d.url, "?") {
+		first = "&"
+	}
+	res, err := d.open(first + "id=" + url.QueryEscape(d.id))
 	if err != nil {
 		d.body = http.NoBody
 		return d.resume()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,12 +24,12 @@ const (
 	subscribing = time.Second
 )
 
-// Recover fills c, whose gate is closed, from the first peer that gives a whole snapshot.
-// If a peer fails in the middle, its blocks are dropped before the next one is asked.
-// Blocks of sources without a registration expire after ttl. Recover returns when ctx
-// ends, and at once without a peer.
-func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.Duration) Status {
-	peers := r.cfg.Peers
+// Recover fills c, whose gate is closed, from the first peer that gives a whole snapshot. After
+// the peers of Config it asks others. If a peer fails in the middle, its blocks are dropped before
+// the next one is asked. Blocks of sources without a registration expire after ttl. Recover
+// returns when ctx ends, and at once without a peer.
+func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.Duration, others ...string) Status {
+	peers := slices.Concat(r.cfg.Peers, others)
 	if len(peers) == 0 {
 		return r.Status()
 	}
@@ -74,8 +75,8 @@ func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.
 	return r.Status()
 }
 
-// errUnknown is the answer of a peer that does not know a format.
-var errUnknown = errors.New("it has no snapshot in a known format")
+// errUnknown is the answer of a peer that does not know a format, or has no such snapshot.
+var errUnknown = errors.New("it answers 404 Not Found")
 
 // fetch brings back the snapshot of one peer, in the first format that it knows.
 func (r *Replica) fetch(ctx context.Context, peer string, in *conductor.Recovery) (err error) {
@@ -87,31 +88,14 @@ func (r *Replica) fetch(ctx context.Context, peer string, in *conductor.Recovery
 	return err
 }
 
-// fetchIn brings back the snapshot of one peer in a format. It gives up a peer that is slower
-// than pace bytes in patience.
+// fetchIn brings back the snapshot of one peer in a format.
 func (r *Replica) fetchIn(ctx context.Context, peer string, format *Format, in *conductor.Recovery) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	silent := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it gave less than %d bytes in %s", pace, patience)) })
-	defer silent.Stop()
-	from := &download{ctx: ctx, client: r.cfg.Client, url: strings.TrimRight(peer, "/") + format.Path, accept: format.Accept, resumes: format.Resumes}
-	res, err := from.open("")
-	if err != nil {
-		return because(ctx, err)
-	}
-	defer from.close()
-	switch {
-	case res.StatusCode == http.StatusNotFound && format != &r.cfg.Formats[len(r.cfg.Formats)-1]:
-		return errUnknown
-	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("it answers %s", res.Status)
-	}
-	silent.Reset(patience)
-	logged, recent, start := time.Now(), 0, time.Now()
-	r.note(func(*Status) {
-		r.progress = conductor.Progress{From: conductor.FromPeer, Name: peer, TotalBytes: max(res.ContentLength, 0), Since: start}
-	})
-	progress := func(n int) {
+	logged := time.Now()
+	return fetch(ctx, r.cfg.Client, peer, format, in, func(total int64) {
+		r.note(func(*Status) {
+			r.progress = conductor.Progress{From: conductor.FromPeer, Name: peer, TotalBytes: max(total, 0), Since: time.Now()}
+		})
+	}, func(n int) {
 		r.note(func(st *Status) {
 			st.Bytes += int64(n)
 			st.Blocks = in.Blocks
@@ -126,18 +110,48 @@ func (r *Replica) fetchIn(ctx context.Context, peer string, format *Format, in *
 			}
 			line.Msg("still recovering")
 		}
+	}, func(reason string) {
+		r.note(func(st *Status) { st.Skipped[reason]++ })
+	})
+}
+
+// Fetch brings back the snapshot of one peer in one format. After an error the recovery is to be
+// undone. Client is one of PlainClient.
+func Fetch(ctx context.Context, client *http.Client, peer string, format Format, in *conductor.Recovery) error {
+	return fetch(ctx, client, peer, &format, in, func(int64) {}, func(int) {}, func(string) {})
+}
+
+// fetch brings back the snapshot of one peer. It gives up a peer that is slower than pace bytes in
+// patience. It calls begin with the size that the peer says, below 0 if it says none, and read behind each read.
+func fetch(ctx context.Context, client *http.Client, peer string, format *Format, in *conductor.Recovery, begin func(total int64), read func(n int), skip func(reason string)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it gave less than %d bytes in %s", pace, patience)) })
+	defer silent.Stop()
+	from := &download{ctx: ctx, client: client, url: strings.TrimRight(peer, "/") + format.Path, accept: format.Accept, resumes: format.Resumes}
+	res, err := from.open("")
+	if err != nil {
+		return because(ctx, err)
 	}
+	defer from.close()
+	switch {
+	case res.StatusCode == http.StatusNotFound:
+		return errUnknown
+	case res.StatusCode != http.StatusOK:
+		return fmt.Errorf("it answers %s", res.Status)
+	}
+	silent.Reset(patience)
+	begin(res.ContentLength)
+	recent := 0
 	body := &observedReader{from: from, observe: func(n int) {
 		if recent += n; recent >= pace {
 			silent.Reset(patience)
 			recent = 0
 		}
-		progress(n)
+		read(n)
 	}}
-	err = format.Read(body, res.Header.Get("Content-Type"), in, func(reason string) {
-		r.note(func(st *Status) { st.Skipped[reason]++ })
-	})
-	progress(0)
+	err = format.Read(body, res.Header.Get("Content-Type"), in, skip)
+	read(0)
 	return because(ctx, err)
 }
 

@@ -41,8 +41,7 @@ type Config struct {
 
 // Format is how peers write their snapshots.
 type Format struct {
-	// Path is where a peer serves a snapshot, with its query, which a format that resumes does not
-	// have; Accept the header of the request.
+	// Path is where a peer serves a snapshot, with its query; Accept the header of the request.
 	Path, Accept string
 	// Resumes says that a peer names a snapshot in its header ETag, and sends the rest of it for
 	// the parameter id and a Range.

@@ -2,9 +2,12 @@ package snapshot
 
 import (
 	"io"
+	"net/url"
+	"strconv"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/replica"
+	"kvconductor/conductor/scope"
 )
 
 // Path is where a server sends snapshots to peers.
@@ -18,5 +21,29 @@ func Format() replica.Format {
 			_, err := Read(body, Reading{Into: into})
 			return err
 		},
+	}
+}
+
+// FormatOf is Format for the sources of one deployment. Sources of others, which a peer that does
+// not know the query sends, are left out.
+func FormatOf(d scope.Deployment) replica.Format {
+	f := Format()
+	f.Path += "?" + url.Values{"tenant_id": {d.Tenant}, "model": {d.Model}, "block_size": {strconv.Itoa(d.BlockSize)}}.Encode()
+	f.Read = func(body io.Reader, _ string, into *conductor.Recovery, _ func(string)) error {
+		_, err := Read(body, Reading{Into: into, Sources: Only(d)})
+		return err
+	}
+	return f
+}
+
+// Only leaves out the sources that are registered for other deployments.
+func Only(d scope.Deployment) func([]conductor.SourceMark) error {
+	return func(all []conductor.SourceMark) error {
+		for i := range all {
+			if all[i].Deployment() != d {
+				all[i] = conductor.SourceMark{}
+			}
+		}
+		return nil
 	}
 }

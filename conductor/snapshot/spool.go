@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/scope"
 )
 
-// Spool takes snapshots for peers. A snapshot is written at the pace of the disk, into a file
+// Spool takes snapshots for peers, of all or of one deployment. A snapshot is written at the pace of the disk, into a file
 // without a name, and sent at the pace of the peer: events do not wait for a slow one. What
-// sources and contexts are called, salts included, stays in memory. The newest snapshot
-// is kept for a while, so that a peer whose connection broke goes on where it was.
+// sources and contexts are called, salts included, stays in memory. The newest snapshot of
+// each is kept for a while, so that a peer whose connection broke goes on where it was.
 //
 // The zero value writes into the system's directory for temporary files. All methods are safe
 // for concurrent use.
@@ -23,7 +24,7 @@ type Spool struct {
 
 	making sync.Mutex
 	mu     sync.Mutex
-	kept   *Spooled // guarded by mu
+	kept   map[scope.Deployment]*Spooled // the zero value is all; guarded by mu
 }
 
 // keptFor is how long a snapshot is kept without a reader.
@@ -33,20 +34,25 @@ const keptFor = 2 * time.Minute
 type Spooled struct {
 	Summary
 	spool  *Spool
+	of     scope.Deployment
 	head   []byte
 	file   *os.File
 	users  int // guarded by spool.mu; the spool is one
 	expire *time.Timer
 }
 
-// Take returns a snapshot of what a Conductor holds now. Who waits for the one before may share
-// the next one.
-func (s *Spool) Take(c *conductor.Conductor) (*Spooled, error) {
+// Take returns a snapshot of what a Conductor holds now: of the sources of one deployment, or of
+// all if of is the zero value. Who waits for the one before may share the next one.
+func (s *Spool) Take(c *conductor.Conductor, of scope.Deployment) (*Spooled, error) {
 	asked := time.Now()
 	s.making.Lock()
 	defer s.making.Unlock()
-	if k := s.use(func(k *Spooled) bool { return k.Time.After(asked) }); k != nil {
+	if k := s.use(func(k *Spooled) bool { return k.of == of && k.Time.After(asked) }); k != nil {
 		return k, nil
+	}
+	only := &of
+	if of == (scope.Deployment{}) {
+		only = nil
 	}
 	file, err := os.CreateTemp(s.Dir, "conductor-snapshot-*")
 	if err != nil {
@@ -57,16 +63,19 @@ func (s *Spool) Take(c *conductor.Conductor) (*Spooled, error) {
 		return nil, err
 	}
 	to := &spoolWriter{file: file}
-	sum, err := Write(to, c, time.Now(), nil)
+	sum, err := WriteOf(to, c, only, time.Now(), nil)
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
-	k := &Spooled{Summary: sum, spool: s, head: to.head.Bytes(), file: file, users: 2}
+	k := &Spooled{Summary: sum, spool: s, of: of, head: to.head.Bytes(), file: file, users: 2}
 	k.expire = time.AfterFunc(keptFor, func() { s.drop(k) })
 	s.mu.Lock()
-	old := s.kept
-	s.kept = k
+	old := s.kept[of]
+	if s.kept == nil {
+		s.kept = make(map[scope.Deployment]*Spooled)
+	}
+	s.kept[of] = k
 	s.mu.Unlock()
 	if old != nil {
 		old.Release()
@@ -79,24 +88,26 @@ func (s *Spool) Again(id uint64) *Spooled {
 	return s.use(func(k *Spooled) bool { return k.ID == id })
 }
 
-// use returns the kept snapshot if it is the one meant.
+// use returns a kept snapshot that is meant, nil without one.
 func (s *Spool) use(meant func(*Spooled) bool) *Spooled {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.kept == nil || !meant(s.kept) {
-		return nil
+	for _, k := range s.kept {
+		if meant(k) {
+			k.users++
+			k.expire.Reset(keptFor)
+			return k
+		}
 	}
-	s.kept.users++
-	s.kept.expire.Reset(keptFor)
-	return s.kept
+	return nil
 }
 
 // drop stops keeping a snapshot.
 func (s *Spool) drop(k *Spooled) {
 	s.mu.Lock()
-	kept := s.kept == k
+	kept := s.kept[k.of] == k
 	if kept {
-		s.kept = nil
+		delete(s.kept, k.of)
 	}
 	s.mu.Unlock()
 	if kept {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/scope"
 	"kvconductor/events/journal"
 	"kvconductor/index"
 )
@@ -49,8 +50,13 @@ type writer struct {
 
 // Write writes what a Conductor holds now. seal may be nil.
 func Write(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer) (Summary, error) {
+	return WriteOf(to, c, nil, now, seal)
+}
+
+// WriteOf is Write for the sources of one deployment, or all if of is nil.
+func WriteOf(to io.Writer, c *conductor.Conductor, of *scope.Deployment, now time.Time, seal Sealer) (Summary, error) {
 	w := begin(to, now, seal)
-	return w.end(c.WriteImage(w.head, w.chunk))
+	return w.end(c.WriteImage(of, w.head, w.chunk))
 }
 
 // WriteSources writes the registrations of a Conductor, without blocks.

@@ -1,4 +1,5 @@
-// Package redistest starts redis-server, or valkey-server, in a process of its own.
+// Package redistest starts redis-server, or valkey-server, in processes of their own: one, a cluster, or one
+// with a replica and Sentinels.
 package redistest
 
 import (
@@ -8,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,7 +46,9 @@ func Binary(t testing.TB) string {
 // takes them.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, Addr: freeAddr(t), dir: t.TempDir(), binary: Binary(t), args: args}
+	s := &Server{t: t, Addr: freeAddr(t), dir: t.TempDir(), binary: Binary(t)}
+	host, port, _ := net.SplitHostPort(s.Addr)
+	s.args = append([]string{"--bind", host, "--port", port, "--dir", s.dir, "--save", "", "--appendonly", "no"}, args...)
 	s.Run()
 	t.Cleanup(s.Kill)
 	return s
@@ -70,8 +74,7 @@ func freeAddr(t testing.TB) string {
 // Run starts the process, and returns once it answers.
 func (s *Server) Run() {
 	s.t.Helper()
-	host, port, _ := net.SplitHostPort(s.Addr)
-	s.cmd = exec.Command(s.binary, append([]string{"--bind", host, "--port", port, "--dir", s.dir, "--save", "", "--appendonly", "no"}, s.args...)...)
+	s.cmd = exec.Command(s.binary, s.args...)
 	var out strings.Builder
 	s.cmd.Stdout, s.cmd.Stderr = &out, &out
 	must.Succeed(s.t, s.cmd.Start())
@@ -94,6 +97,12 @@ func (s *Server) Run() {
 		}
 	}
 }
+
+// Pause stops the process where it is, until Continue.
+func (s *Server) Pause() { must.Succeed(s.t, s.cmd.Process.Signal(syscall.SIGSTOP)) }
+
+// Continue lets a paused process go on.
+func (s *Server) Continue() { must.Succeed(s.t, s.cmd.Process.Signal(syscall.SIGCONT)) }
 
 // Kill ends the process, with all that the server has in memory.
 func (s *Server) Kill() {

@@ -129,6 +129,21 @@ func TestPlaceGiant(t *testing.T) {
 	}
 }
 
+// TestPlaceRelievesLightly holds that a replica a little above its bound loses the lightest shard
+// that suffices.
+func TestPlaceRelievesLightly(t *testing.T) {
+	w := evenWorld(5, 3)
+	w.opts.Owners = 1
+	for i, load := range []float64{2.2, 7.3, 2, 8, 8} { // 11.5 on the first replica, its bound is 11.46
+		w.shards[i].Load = load
+	}
+	first := map[string][]string{"shard-0": {"replica-0"}, "shard-1": {"replica-0"}, "shard-2": {"replica-0"}, "shard-3": {"replica-1"}, "shard-4": {"replica-2"}}
+	now := w.after(first).place()
+	if moved(first, now) != 1 || now["shard-2"][0] == "replica-0" {
+		t.Errorf("placed %v", now)
+	}
+}
+
 // TestPlaceWaveringLoads holds that loads which waver by a twentieth move nothing, and that
 // without the previous placement they would.
 func TestPlaceWaveringLoads(t *testing.T) {

@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"math"
@@ -49,22 +48,41 @@ func ln(u float64) float64 {
 	return float64(float64(2*t)*sum) + float64(float64(exponent)*math.Ln2)
 }
 
-// ranks returns the replicas for each shard, best first. Equal scores are in the order of IDs.
+// scored is a replica with its score for one shard.
+type scored struct {
+	score   float64
+	replica int32
+}
+
+// better orders by score, equal ones by ID.
+func better(a, b scored) int {
+	switch {
+	case a.score > b.score:
+		return -1
+	case a.score < b.score:
+		return 1
+	}
+	return int(a.replica - b.replica)
+}
+
+// ranks returns the replicas for each shard, best first.
 func (p *plan) ranks() [][]int32 {
 	names := make([]uint64, len(p.replicas))
 	for r, replica := range p.replicas {
 		names[r] = digest(replica.ID)
 	}
 	out := make([][]int32, len(p.shards))
-	scores := make([]float64, len(names))
+	scores := make([]scored, len(names))
 	for s := range p.shards {
 		shard := digest(p.shards[s].Key)
-		rank := make([]int32, len(names))
 		for r, name := range names {
-			rank[r], scores[r] = int32(r), score(shard, name, p.replicas[r].Weight)
+			scores[r] = scored{score(shard, name, p.replicas[r].Weight), int32(r)}
 		}
-		slices.SortFunc(rank, func(a, b int32) int { return cmp.Or(cmp.Compare(scores[b], scores[a]), cmp.Compare(a, b)) })
-		out[s] = rank
+		slices.SortFunc(scores, better)
+		out[s] = make([]int32, len(names))
+		for n := range scores {
+			out[s][n] = scores[n].replica
+		}
 	}
 	return out
 }

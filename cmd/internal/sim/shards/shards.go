@@ -53,8 +53,8 @@ func Default() Config {
 		Workers: 10_000, Models: 200, Zipf: 1.1, Replicas: 12, Owners: 2, Slack: 0.25,
 		Blocks: 100_000, Stored: 1250, Queries: 2.5,
 		BlockBytes: 24, SourceBytes: 167_000, BaseBytes: 697e6, Garbage: 1.4,
-		StoredMicros: 1.47, QueryMicros: 57, WireBytes: 109, SnapshotBytes: 16.2,
-		Memory: 16, Cores: 8, HotModel: 10, HotQueries: 100_000,
+		StoredMicros: 1.03, QueryMicros: 57, WireBytes: 106, SnapshotBytes: 16.2,
+		Memory: 16, Cores: 4, HotModel: 10, HotQueries: 100_000,
 	}
 }
 

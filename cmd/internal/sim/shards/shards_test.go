@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvconductor/conductor/cluster/placement"
 	"kvconductor/internal/must"
 )
 
@@ -53,8 +54,8 @@ func TestRunAddsUp(t *testing.T) {
 			}
 		}
 		f("memory", memory, 2*1.4*10_000*(100_000*24+167_000))
-		f("cores", cores, 2*10_000*1250*1.47e-6+25_000*57e-6)
-		f("network", network, 2*10_000*1250*109)
+		f("cores", cores, 2*10_000*1250*1.03e-6+25_000*57e-6)
+		f("network", network, 2*10_000*1250*106)
 		f("copies", float64(copies), 2*200)
 	}
 	want := []string{"start", "loads waver by 5 %"}
@@ -100,6 +101,21 @@ func TestRunMoves(t *testing.T) {
 	}
 }
 
+// TestWorstPair holds which two replicas die together.
+func TestWorstPair(t *testing.T) {
+	w := &walker{replicas: []placement.Replica{{ID: "a"}, {ID: "b"}, {ID: "c"}, {ID: "d"}}}
+	f := func(first map[string][]string, a, b int) {
+		t.Helper()
+		w.first = first
+		if i, j := w.worstPair(); i != a || j != b {
+			t.Errorf("%v: %d and %d die", first, i, j)
+		}
+	}
+	f(map[string][]string{"1": {"a", "b"}, "2": {"c", "d"}, "3": {"d", "c"}}, 2, 3)
+	f(map[string][]string{"1": {"a", "b"}, "2": {"b", "c"}, "3": {"c", "d"}, "4": {"c"}}, 1, 2) // two orphans, as with c and d, and more copies
+	f(map[string][]string{"1": {"d"}}, 0, 3)
+}
+
 // TestRunHotModel holds that a model with many queries gets more owners, and no more than
 // max-owners.
 func TestRunHotModel(t *testing.T) {
@@ -117,7 +133,7 @@ func TestRunHotModel(t *testing.T) {
 			t.Errorf("at most %d owners: %d copies more", most, copies-400)
 		}
 	}
-	f(0, 2)
+	f(0, 3)
 	f(3, 1)
 	f(2, 0)
 }
@@ -135,8 +151,8 @@ func TestRunJudges(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	f(func(c *Config) { c.Memory = 7 }, "start: replica-0 needs 7.6 GiB and 4.0 cores for 1 shards, it has 7.0 and 8.0")
-	f(func(c *Config) { c.Cores = 3.5 }, "it has 16.0 and 3.5\nand ")
+	f(func(c *Config) { c.Memory = 7 }, "start: replica-0 needs 7.6 GiB and 2.8 cores for 1 shards, it has 7.0 and 4.0")
+	f(func(c *Config) { c.Cores = 2.5 }, "it has 16.0 and 2.5\nand ")
 	f(func(c *Config) { c.HotQueries = 1e7 }, "model-10 becomes hot: ")
 	r := &Report{Steps: []Step{{Name: "start", Unowned: 3}}}
 	if err := r.Err(); err == nil || err.Error() != "start: 3 shards have too few owners" {

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"kvconductor/internal/must"
+	"kvconductor/internal/redistest"
+)
+
+// follow waits until servers follow instances, in order, and no others.
+func follow(t *testing.T, servers []*process, instances ...string) {
+	t.Helper()
+	for i, p := range servers {
+		eventually(t, fmt.Sprintf("server %d never follows %v", i, instances), func() (string, bool) {
+			_, text := get(p.url + "/services")
+			var answer servicesAnswer
+			decode(t, text, &answer)
+			var names []string
+			for _, s := range answer.Services {
+				names = append(names, s.InstanceID)
+			}
+			return strings.Join(names, " "), slices.Equal(names, instances)
+		})
+	}
+}
+
+// registered is the body of a registration.
+func registered(instance, endpoint string) string {
+	return fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":%q,"block_size":16,"dp_rank":0}`, endpoint, instance)
+}
+
+// TestReplicasShareSources registers at one of three servers, unregisters at another, takes the
+// store away, brings an empty one back, and restarts a server.
+func TestReplicasShareSources(t *testing.T) {
+	t.Parallel()
+	shared := redistest.Start(t)
+	engine, fixed := newRuledEngine(t, "engine", 0), newRuledEngine(t, "fixed", 0)
+	settings := "store: {url: '" + shared.URL() + "', timeout: 500ms}\nshutdown: {drain: 0s}\n"
+	configured := settings + "sources:\n  - {endpoint: 'tcp://" + fixed.pub.Addr().String() + "', type: vLLM, modelname: m, instance_id: fixed, block_size: 16}\n"
+	all := []*process{serveProcess(t, settings), serveProcess(t, settings), serveProcess(t, configured)}
+	follow(t, all, "fixed")
+
+	post(t, all[0].url+"/register", registered("engine", engine.pub.Addr().String()), 200)
+	follow(t, all, "engine", "fixed")
+	for _, p := range all {
+		eventually(t, "a server does not follow the engine", func() (string, bool) {
+			engine.publish(ruledStored(0, 4))
+			_, text := get(p.url + "/services")
+			return text, strings.Contains(text, `"Blocks":4`)
+		})
+	}
+	eventually(t, "the fleet does not say who follows whom", func() (string, bool) {
+		_, text := get(all[1].url + "/services?fleet=1")
+		var answer fleetAnswer
+		decode(t, text, &answer)
+		return text, answer.Complete && len(answer.Services) == 2 && len(answer.Services[0].Replicas) == 3 && len(answer.Services[1].Replicas) == 3 &&
+			answer.Services[0].Registered == "client" && answer.Services[1].Registered == "configuration" && answer.Services[0].Replicas[0].State != "connecting"
+	})
+	out, err := command("services", "--fleet", "--server", all[0].url).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "configuration") || strings.Count(string(out), all[2].url+" ") != 2 {
+		t.Errorf("%v %s", err, out)
+	}
+
+	// Every dialect.
+	post(t, all[1].url+"/dynamo/v1/register", `{"instance_id":7,"model_name":"m","block_size":16,"dp_rank":0,"endpoint":"tcp://127.0.0.1:9"}`, 201)
+	post(t, all[2].url+"/conductor/v1/register?dialect=v2", registered("second", "127.0.0.1:9"), 200)
+	post(t, all[0].url+"/register", `{"instance_id":"asked","discover":"http://127.0.0.1:9"}`, 200)
+	follow(t, all, "7", "engine", "fixed", "second")
+	for _, p := range all {
+		eventually(t, "a server does not ask the engine", func() (string, bool) {
+			_, text := get(p.url + "/services")
+			return text, strings.Contains(text, `"URL":"http://127.0.0.1:9"`)
+		})
+	}
+	post(t, all[2].url+"/dynamo/v1/unregister", `{"instance_id":7,"model_name":"m"}`, 200)
+	post(t, all[1].url+"/unregister", `{"instance_id":"second","dp_rank":0}`, 200)
+	post(t, all[2].url+"/unregister", `{"instance_id":"asked","dp_rank":0}`, 200)
+	follow(t, all, "engine", "fixed")
+	for _, p := range all {
+		eventually(t, "a server still asks the engine", func() (string, bool) {
+			_, text := get(p.url + "/services")
+			return text, !strings.Contains(text, `"URL"`)
+		})
+	}
+
+	// The store goes, and comes back empty.
+	shared.Kill()
+	for _, p := range all {
+		eventually(t, "/ready does not say that the store is away", func() (string, bool) {
+			status, text := get(p.url + "/ready")
+			return text, status == 200 && strings.Contains(text, `"up":false`)
+		})
+	}
+	post(t, all[0].url+"/register", registered("meanwhile", "127.0.0.1:9"), 200)
+	post(t, all[1].url+"/unregister", `{"instance_id":"engine","dp_rank":0}`, 200)
+	follow(t, all[:1], "engine", "fixed", "meanwhile")
+	if _, text := get(all[0].url + "/services?fleet=1"); !strings.Contains(text, `"complete":false`) || !strings.Contains(text, "meanwhile") {
+		t.Errorf("without the store: %s", text)
+	}
+	shared.Run()
+	follow(t, all, "fixed", "meanwhile")
+
+	// A server that is killed and one that stops come back.
+	must.Succeed(t, all[0].cmd.Process.Kill())
+	must.Succeed(t, all[2].cmd.Process.Signal(syscall.SIGTERM))
+	must.Succeed(t, all[2].cmd.Wait())
+	follow(t, all[1:2], "fixed", "meanwhile")
+	all[0], all[2] = serveProcess(t, settings), serveProcess(t, configured)
+	follow(t, all, "fixed", "meanwhile")
+}
+
+// TestFleetServicesByTenant shows a client the sources of its tenants alone.
+func TestFleetServicesByTenant(t *testing.T) {
+	t.Parallel()
+	shared := redistest.Start(t)
+	p, _ := twoTenants(t, "store: {url: '"+shared.URL()+"'}\n")
+	eventually(t, "the registry is not there", func() (string, bool) {
+		_, text := askAs(t, "GET", p.url+"/services?fleet=1", "operator", "", nil)
+		return text, strings.Count(text, `"State":"`) == 2 && strings.Contains(text, "registered-b") && strings.Contains(text, `"URL":"http://`)
+	})
+	for _, accept := range []string{"application/json", "application/msgpack"} {
+		req, err := http.NewRequest("GET", p.url+"/services?fleet=1", nil)
+		must.Succeed(t, err)
+		req.Header.Set("Accept", accept)
+		req.Header.Set("Authorization", "Bearer query-b")
+		resp, err := http.DefaultClient.Do(req)
+		must.Succeed(t, err)
+		answer, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		must.Succeed(t, err)
+		text := string(answer)
+		for _, secret := range []string{"engine-a", "registered-", "tcp://", "http://"} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s as %s: %q", secret, accept, text)
+			}
+		}
+		if !strings.Contains(text, "engine-b") {
+			t.Errorf("%q", text)
+		}
+	}
+	if status, _ := askAs(t, "GET", p.url+"/services?fleet=1", "", "", nil); status != 401 {
+		t.Errorf("without credentials: %d", status)
+	}
+}

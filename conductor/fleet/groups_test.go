@@ -1,0 +1,71 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/rs/zerolog"
+
+	"kvconductor/internal/must"
+	"kvconductor/internal/redistest"
+	"kvconductor/store"
+)
+
+// grouped returns a replica whose store is a cluster, or is found by Sentinels.
+func grouped(t *testing.T, cfg store.Config) *Fleet {
+	t.Helper()
+	cfg.Name, cfg.Timeout = "test", 2*time.Second
+	s, err := store.Open(cfg)
+	must.Succeed(t, err)
+	t.Cleanup(func() { s.Close() })
+	return New(Config{Store: s, Replica: Replica{ID: "a"}, Log: zerolog.Nop()})
+}
+
+// beatUntil beats until the state is right.
+func (f *Fleet) beatUntil(t *testing.T, what string, right func(*Status) bool) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for {
+		f.Beat(t.Context())
+		st := f.Status()
+		if right(&st) {
+			return
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-deadline:
+			t.Fatalf("%s: %+v", what, st)
+		}
+	}
+}
+
+// TestFleetInACluster beats through one node, whichever has the slot of the deployment.
+func TestFleetInACluster(t *testing.T) {
+	t.Parallel()
+	nodes := redistest.StartCluster(t)
+	for _, n := range nodes {
+		f := grouped(t, store.Config{URL: n.URL(), Cluster: true})
+		f.beatUntil(t, "the node does not lead to the others", func(st *Status) bool { return st.Up && st.ids() == "a" })
+	}
+}
+
+// TestFleetFollowsSentinels kills the master: the next beats are heard by what was its replica.
+func TestFleetFollowsSentinels(t *testing.T) {
+	t.Parallel()
+	master, replica, sentinels := redistest.StartSentinels(t)
+	f := grouped(t, store.Config{URL: sentinels[0].URL(), Addresses: []string{sentinels[1].Addr, sentinels[2].Addr}, Master: redistest.Master})
+	f.beatUntil(t, "the Sentinels name no master", func(st *Status) bool { return st.Up })
+	run := f.Status().Run
+	behind := redis.NewClient(&redis.Options{Addr: replica.Addr})
+	defer behind.Close()
+	f.beatUntil(t, "the replica never gets the beats", func(*Status) bool {
+		return behind.Get(t.Context(), f.Store().Key("run")).Val() == run
+	})
+	master.Kill()
+	f.beatUntil(t, "the loss of the master is not noticed", func(st *Status) bool { return !st.Up })
+	f.beatUntil(t, "no other master is found", func(st *Status) bool { return st.Up })
+	if st := f.Status(); st.Run != run {
+		t.Errorf("the replica had other contents: %+v", st)
+	}
+}

@@ -1,0 +1,168 @@
+package conductor_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/scope"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/index"
+	"kvconductor/internal/must"
+)
+
+// takenOver is the deployment of the tests below, and kept another one that the replica has.
+var takenOver, kept = scope.Deployment{Tenant: "default", Model: "m", BlockSize: 16}, "other rank=0 model=n"
+
+// takeOver brings the blocks of a deployment from one Conductor into another that runs. It calls
+// between before each chunk.
+func takeOver(t *testing.T, from, to *conductor.Conductor, between func()) *conductor.Recovery {
+	t.Helper()
+	r := to.Recover(time.Hour)
+	r.Anew = true
+	var img *conductor.Image
+	var chunks []imageChunk
+	must.Succeed(t, from.WriteImage(&takenOver, func(head *conductor.Image) error {
+		img = head
+		return nil
+	}, func(context int, kind index.ChunkKind, _ int, bytes []byte) error {
+		chunks = append(chunks, imageChunk{context, kind, slices.Clone(bytes)})
+		return nil
+	}))
+	for _, m := range img.Sources {
+		if m.Model != "m" {
+			t.Errorf("the image has a source of %s", m.Model)
+		}
+	}
+	must.Succeed(t, r.Image(img))
+	for i := range img.Contexts {
+		l, err := r.Context(img, &img.Contexts[i])
+		must.Succeed(t, err)
+		for _, c := range chunks {
+			if between(); c.context == i {
+				must.Succeed(t, l.Chunk(c.kind, c.bytes))
+			}
+		}
+		must.Succeed(t, l.Done())
+	}
+	r.Done()
+	return r
+}
+
+// TestTakeoverModel takes a deployment over, again where it was taken over before, while events of
+// it and of another deployment go on. The answers are those of the replica that had it.
+func TestTakeoverModel(t *testing.T) {
+	const seed = 2
+	for i := range times(10) {
+		synctest.Test(t, func(t *testing.T) {
+			s := story{rng: rand.New(rand.NewPCG(seed, uint64(i)))}
+			a, openA := newReplica(new(streamtest.Network))
+			openA()
+			defer a.conductor.Close()
+			var log []string
+			do := func(line string, on ...*bench) {
+				log = append(log, line)
+				for _, b := range on {
+					b.run(line)
+				}
+				if strings.HasPrefix(line, "restart") {
+					<-time.After(10 * time.Second)
+				}
+			}
+			b, open := newReplica(a.network)
+			open()
+			defer b.conductor.Close()
+			do("register "+kept, a, b)
+			for _, who := range fleetOf {
+				do("register "+who, a)
+			}
+			between := func() {
+				if s.rng.IntN(3) == 0 {
+					do(fmt.Sprintf("%s %s path=%s", s.pick("store", "store", "remove"), kept, s.path(0)), a)
+				}
+				if s.rng.IntN(3) == 0 {
+					if line := s.command(); !strings.HasPrefix(line, "restart") {
+						do(line, a)
+					}
+				}
+			}
+			var r *conductor.Recovery
+			for range 1 + s.rng.IntN(2) {
+				for range s.rng.IntN(80) {
+					do(s.command(), a)
+				}
+				<-time.After(10 * time.Second)
+				s.plain = true
+				r = takeOver(t, a.conductor, b.conductor, between)
+				s.plain = false
+			}
+			s.plain = true
+			for range s.rng.IntN(10) {
+				between()
+			}
+			for _, who := range fleetOf {
+				if !strings.Contains(who, "replay=no") {
+					do("register "+who, b)
+				}
+			}
+			for range s.rng.IntN(30) {
+				between()
+			}
+			<-time.After(time.Minute)
+			for range 2 { // what waits for another source joins with the next event of its own
+				for _, who := range fleetOf {
+					do("remove "+who+" path=z", a)
+				}
+				<-time.After(time.Minute)
+			}
+			if got, want := answers(b, "default three"), answers(a, "default three"); got != want {
+				t.Fatalf("seed %d, %d: %d blocks, %d refused\n%s\nhistory:\n%s", seed, i, r.Blocks, r.Refused, difference(got, want), strings.Join(log, "\n"))
+			}
+			for _, path := range []string{"a0", "b0", "c0", "a0/a0", "a0/b0"} {
+				question := "query model=n path=" + path
+				if got, want := b.run(question), a.run(question); got != want {
+					t.Errorf("seed %d, %d: the other deployment answers %s, want %s", seed, i, got, want)
+				}
+			}
+			for _, row := range b.conductor.Services() {
+				if registered := !strings.HasPrefix(row.Instance, "three"); registered && row.State != "synced" {
+					t.Errorf("seed %d, %d: %s is %s, %s", seed, i, row.Key(), row.State, row.Reason)
+				}
+			}
+			for _, err := range b.conductor.Check() {
+				t.Fatal(err)
+			}
+			compareDigests(t, a.conductor, b.conductor)
+		})
+	}
+}
+
+// TestImageLeavesOutUnsettled requires that no snapshot has a source whose blocks still come.
+func TestImageLeavesOutUnsettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, openA := newReplica(new(streamtest.Network))
+		openA()
+		defer a.conductor.Close()
+		for _, line := range []string{"register one", "store one path=a/b", "store one path=c"} {
+			a.run(line)
+		}
+		b, open := newReplica(a.network)
+		open()
+		defer b.conductor.Close()
+		chunks := 0
+		takeOver(t, a.conductor, b.conductor, func() {
+			if img, _ := imageOf(t, b.conductor); len(img.Sources) != 0 || len(img.Contexts) != 0 {
+				t.Errorf("%+v", img)
+			}
+			chunks++
+		})
+		if img, _ := imageOf(t, b.conductor); len(img.Sources) != 1 || img.Sources[0].Mark == nil || chunks == 0 {
+			t.Errorf("%d chunks, %+v", chunks, img)
+		}
+	})
+}

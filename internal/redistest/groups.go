@@ -1,0 +1,117 @@
+package redistest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"kvconductor/internal/must"
+)
+
+// settles is how long nodes of a group may take to agree.
+const settles = 30 * time.Second
+
+// client returns a connection to one server, which ends with the test.
+func (s *Server) client() *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: s.Addr})
+	s.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// await asks until the answer is right.
+func await(t testing.TB, what string, right func() bool) {
+	t.Helper()
+	deadline := time.After(settles)
+	for !right() {
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-deadline:
+			t.Fatal(what)
+		}
+	}
+}
+
+// StartCluster starts a cluster of three nodes without replicas, which share the slots.
+func StartCluster(t testing.TB) (nodes []*Server) {
+	t.Helper()
+	const slots, size = 16384, 3
+	for range size {
+		// The bus of a cluster has a port of its own: ports above 55,535 have no other by default.
+		nodes = append(nodes, Start(t, "--cluster-enabled", "yes", "--cluster-port", freePort(t), "--cluster-node-timeout", "2000"))
+	}
+	ctx := t.Context()
+	for i, n := range nodes {
+		c := n.client()
+		must.Succeed(t, c.ClusterAddSlotsRange(ctx, i*slots/size, (i+1)*slots/size-1).Err())
+		for _, other := range nodes {
+			host, port, _ := net.SplitHostPort(other.Addr)
+			must.Succeed(t, c.Do(ctx, "CLUSTER", "MEET", host, port, other.busPort()).Err())
+		}
+	}
+	for _, n := range nodes {
+		c := n.client()
+		await(t, "the cluster never forms", func() bool {
+			all, err := c.ClusterSlots(ctx).Result()
+			state := c.ClusterInfo(ctx).Val()
+			return err == nil && len(all) == size && len(state) > 16 && state[:16] == "cluster_state:ok"
+		})
+	}
+	return nodes
+}
+
+// busPort is the port of the bus of a node of a cluster.
+func (s *Server) busPort() string {
+	for i, arg := range s.args {
+		if arg == "--cluster-port" {
+			return s.args[i+1]
+		}
+	}
+	panic("BUG: " + s.Addr + " is in no cluster")
+}
+
+func freePort(t testing.TB) string {
+	t.Helper()
+	_, port, _ := net.SplitHostPort(freeAddr(t))
+	return port
+}
+
+// Master is the name of the store that Sentinels of StartSentinels watch.
+const Master = "shared"
+
+// StartSentinels starts a server with a replica, and three Sentinels that make the replica the
+// master once the other is dead for half a second.
+func StartSentinels(t testing.TB) (master, replica *Server, sentinels []*Server) {
+	t.Helper()
+	master = Start(t)
+	host, port, _ := net.SplitHostPort(master.Addr)
+	replica = Start(t, "--replicaof", host+" "+port)
+	for range 3 {
+		s := &Server{t: t, Addr: freeAddr(t), dir: t.TempDir(), binary: Binary(t)}
+		file := filepath.Join(s.dir, "sentinel.conf")
+		_, own, _ := net.SplitHostPort(s.Addr)
+		must.Succeed(t, os.WriteFile(file, fmt.Appendf(nil, `bind %s
+port %s
+sentinel monitor %s %s %s 2
+sentinel down-after-milliseconds %[3]s 500
+sentinel failover-timeout %[3]s 3000
+`, host, own, Master, host, port), 0o600))
+		s.args = []string{file, "--sentinel"}
+		s.Run()
+		t.Cleanup(s.Kill)
+		sentinels = append(sentinels, s)
+	}
+	for _, s := range sentinels {
+		c := s.client()
+		await(t, "the Sentinels never know each other", func() bool {
+			about, err := redis.NewSentinelClient(c.Options()).Master(t.Context(), Master).Result()
+			return err == nil && about["num-slaves"] == "1" && about["num-other-sentinels"] == strconv.Itoa(len(sentinels)-1)
+		})
+	}
+	return master, replica, sentinels
+}
