@@ -29,7 +29,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 }
 
 func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
-	cl, err := newClient(f.Server, f.Clients, f.Wrap)
+	cl, err := newClient(&f.Config, f.Clients)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +59,13 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 			return nil, err
 		}
 	}
+
+	if f.Servers != nil {
+		if err := d.known(ctx); err != nil {
+			return nil, err
+		}
+	}
+	f.Stage.enter(d)
 
 	d.Progress.start(f.total())
 	began := time.Now()
