@@ -86,14 +86,14 @@ type HitRate struct {
 // Answers counts the rows of all answers, one per instance and query.
 type Answers struct {
 	Compared int `json:"compared"`
-	Settled  int `json:"settled"`     // of those, rows without an event in flight
-	Wrong    int `json:"wrong"`       // settled rows that differ
-	Over     int `json:"wrong_over"`  // of those, with a field above the truth
-	Under    int `json:"wrong_under"` // of those, with a field below the truth
-	Behind   int `json:"behind"`      // rows that differ with an event in flight
-	Partial  int `json:"partial"`     // rows that say of themselves that history is missing
+	Settled  int `json:"settled"`            // of those, rows without an event in flight
+	Wrong    int `json:"wrong"`              // settled rows that differ
+	Over     int `json:"wrong_over"`         // of those, with a field above the truth
+	Under    int `json:"wrong_under"`        // of those, with a field below the truth
+	Behind   int `json:"behind"`             // rows that differ with an event in flight
+	Partial  int `json:"partial"`            // rows that say of themselves that history is missing
 	Unserved int `json:"unserved,omitempty"` // queries that no server answered: 503
-	Waits    int `json:"waits"`       // that ended with every rank caught up
+	Waits    int `json:"waits"`              // that ended with every rank caught up
 	Timeouts int `json:"waits_in_vain"`
 }
 
