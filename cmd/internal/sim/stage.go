@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 	"time"
@@ -93,4 +94,20 @@ func (s *Stage) Holds() map[string]Blocks {
 		d.Fleet.mu.Unlock()
 	}
 	return holds
+}
+
+// Registered returns the bodies of all registrations of the fleets.
+func (s *Stage) Registered() (bodies [][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.drivers {
+		for _, g := range d.registered {
+			body, err := json.Marshal(g)
+			if err != nil {
+				panic("BUG: a registration has no JSON form: " + err.Error())
+			}
+			bodies = append(bodies, body)
+		}
+	}
+	return bodies
 }
