@@ -102,7 +102,7 @@ var table = []room{
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	// Engines' HTTP servers in, registrations out.
 	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/reach", "events/stream"}, modules: []string{prometheus, zerolog}, not: []string{"flag"}},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/discovery", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
@@ -121,7 +121,7 @@ var table = []room{
 	{dir: "api", modules: []string{grpc, protobuf}},
 	{dir: "conductor/rpc", rooms: []string{"api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
 	// Which shards this replica serves, and queries for those of others sent on.
-	{dir: "conductor/cluster", rooms: []string{"conductor", "conductor/access", "conductor/fleet", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/cluster", rooms: []string{"conductor", "conductor/access", "conductor/cluster/placement", "conductor/fleet", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	// Which replicas own which shards: pure, so that every replica computes the same.
 	{dir: "conductor/cluster/placement", not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "math/rand", "math/rand/v2"}), noClock: true},
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.

@@ -1,17 +1,37 @@
 package conductor
 
-import "kvconductor/events/stream"
+import (
+	"slices"
+
+	"kvconductor/events/stream"
+)
 
 // sharing hears what clients change, so that other replicas learn of it.
 type sharing struct {
 	registered   func(Registration)
 	unregistered func(Key)
+	elsewhere    func() []Registration
 }
 
 // Share lets two functions hear which sources clients register and unregister. They must not wait.
-// Call it before the first client asks.
-func (c *Conductor) Share(registered func(Registration), unregistered func(Key)) {
-	c.sharing = &sharing{registered, unregistered}
+// elsewhere returns sources that other replicas follow and this one does not. Call Share before the
+// first client asks.
+func (c *Conductor) Share(registered func(Registration), unregistered func(Key), elsewhere func() []Registration) {
+	c.sharing = &sharing{registered, unregistered, elsewhere}
+}
+
+// Elsewhere returns the sources of the client's tenants that other replicas follow and this one does
+// not.
+func (v View) Elsewhere() []Registration {
+	if v.conductor.sharing == nil {
+		return nil
+	}
+	return slices.DeleteFunc(v.conductor.sharing.elsewhere(), func(r Registration) bool { return !v.reader.Tenants.Has(r.Tenant) })
+}
+
+// isElsewhere reports whether another replica follows a source.
+func (v View) isElsewhere(key Key) bool {
+	return slices.ContainsFunc(v.Elsewhere(), func(r Registration) bool { return r.Key() == key })
 }
 
 // tellRegistered reports the source of a key that a client has registered.

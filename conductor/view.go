@@ -125,12 +125,16 @@ func (v View) Register(r Registration, opts RegisterOptions) error {
 	return nil
 }
 
-// Unregister is Conductor.Unregister. It returns ErrForbidden.
+// Unregister is Conductor.Unregister. It returns ErrForbidden. Replicas hear of it, and one of them
+// may follow the source.
 func (v View) Unregister(key Key) (Key, error) {
 	if err := v.May(key.Tenant); err != nil {
 		return key, err
 	}
 	key, err := v.conductor.Unregister(key)
+	if errors.Is(err, ErrNotFound) && v.isElsewhere(key) {
+		err = nil
+	}
 	if err == nil {
 		v.conductor.tellUnregistered(key)
 	}

@@ -74,6 +74,12 @@ const (
 // DefaultTenant is the tenant of sources and queries that name none.
 const DefaultTenant = "default"
 
+// Values of cluster.mode.
+const (
+	Replicas = "replicas" // every replica follows every source
+	Shards   = "shards"   // each replica follows the sources of its shards
+)
+
 // Config is everything a server needs to know before it starts.
 type Config struct {
 	Listeners []Listener    `mapstructure:"listeners"`
@@ -104,6 +110,7 @@ type Config struct {
 	UI        UI            `mapstructure:"ui"`
 	Discovery Discovery     `mapstructure:"discovery"`
 	Store     Store         `mapstructure:"store"`
+	Cluster   Cluster       `mapstructure:"cluster"`
 }
 
 // Listener is one port.
@@ -361,6 +368,13 @@ type Store struct {
 	Weight               int64         `mapstructure:"weight"`                 // share of this replica, against those of others
 }
 
+// Cluster is how the replicas of a store share the work.
+type Cluster struct {
+	Mode    string        `mapstructure:"mode"`    // Replicas or Shards
+	Owners  int64         `mapstructure:"owners"`  // replicas that serve each shard
+	Timeout time.Duration `mapstructure:"timeout"` // until another replica begins to answer a query that is sent on
+}
+
 // AutoBlocks is a block size that the engine or its first events tell.
 const AutoBlocks = math.MinInt32
 
@@ -435,6 +449,11 @@ func Default() Config {
 			Name:    "default",
 			Timeout: time.Second, // a beat that takes longer is one that fails: leases last four
 			Weight:  100,
+		},
+		Cluster: Cluster{
+			Mode:    Replicas,
+			Owners:  2,               // one may die, and the other answers at once
+			Timeout: 2 * time.Second, // a stopped replica costs a query as much, once
 		},
 		Snapshot: Snapshot{
 			Interval: time.Minute, // the replay ring of an engine is minutes long

@@ -116,6 +116,9 @@ func TestDefaults(t *testing.T) {
 	f("store.timeout", "1s")
 	f("store.advertise", "")
 	f("store.weight", "100")
+	f("cluster.mode", "replicas")
+	f("cluster.owners", "2")
+	f("cluster.timeout", "2s")
 	f("discovery.sources_dir", "")
 	f("limits.max_queries", "0")
 	f("limits.query_wait", "100ms")
@@ -211,8 +214,11 @@ func TestLayersPrecedence(t *testing.T) {
 		said := says(k)
 		section, name, _ := strings.Cut(k.path, ".")
 		file := write(t, "c.yaml", "stream: {queue_bytes: 99MiB}\n")
-		if section == "stream" {
+		switch section {
+		case "stream":
 			file = write(t, "c.yaml", "limits: {max_payload: 1KiB}\n")
+		case "cluster":
+			file = write(t, "c.yaml", "store: {url: 'redis://a'}\n")
 		}
 		rest, err := os.ReadFile(file)
 		must.Succeed(t, err)

@@ -109,6 +109,9 @@ func (c *Config) complaints() (out []Complaint) {
 	if c.Stream.QueueBytesTotal/2 < c.Limits.MaxPayload { // half is for live batches
 		clash("stream.queue_bytes_total", "limits.max_payload", "too small to hold two messages of the size allowed by")
 	}
+	if c.Cluster.Mode == Shards && c.Store.URL == "" {
+		clash("cluster.mode", "store.url", "replicas share shards by a store: set")
+	}
 
 	identities := map[string]string{}
 	for i, s := range c.Sources {

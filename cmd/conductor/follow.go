@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/cluster"
 	"kvconductor/conductor/discovery"
 	"kvconductor/conductor/fleet"
 	"kvconductor/config"
@@ -76,7 +77,7 @@ func targetOf(s config.Source) discovery.Target {
 }
 
 // newTargets returns the Manager of all engines that are asked.
-func newTargets(cfg *config.Config, c *conductor.Conductor, sockets *zmq.Sockets, allowed *reaching, log zerolog.Logger) *discovery.Manager {
+func newTargets(cfg *config.Config, c *cluster.Asked, sockets *zmq.Sockets, allowed *reaching, log zerolog.Logger) *discovery.Manager {
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
 	decode := func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) }

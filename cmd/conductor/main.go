@@ -47,7 +47,7 @@ func rootCommand() *cobra.Command {
 		serveCommand(),
 		queryCommand(),
 		explainCommand(),
-		servicesCommand(),
+		servicesCommand(), clusterCommand(),
 		topCommand(),
 		doctorCommand(),
 		dumpCommand(),

@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/cluster"
 	"kvconductor/conductor/discovery"
 	"kvconductor/conductor/fleet"
 )
@@ -16,6 +17,8 @@ import (
 type replicas struct {
 	members  *fleet.Fleet
 	registry *fleet.Registry
+	shards   *cluster.Cluster   // nil if every replica follows every source
+	sender   *cluster.Forwarder // likewise
 	stop     context.CancelFunc
 	tasks    sync.WaitGroup
 }
@@ -40,6 +43,10 @@ func (r *replicas) start() {
 	r.stop = stop
 	r.members.Beat(ctx)
 	r.registry.Sync(ctx)
+	if r.shards != nil {
+		r.shards.Step(ctx)
+		r.tasks.Go(func() { r.shards.Run(ctx) })
+	}
 	r.tasks.Go(func() { r.members.Run(ctx) })
 	r.tasks.Go(func() { r.registry.Run(ctx) })
 }

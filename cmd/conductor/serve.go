@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/rs/zerolog"
@@ -28,6 +27,7 @@ import (
 	"kvconductor/compat/sglang"
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/cluster"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/conductor/replica"
 	"kvconductor/conductor/rpc"
@@ -184,11 +184,15 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		registry.MustRegister(entry.certificates.Expiry())
 	}
 
-	targets := newTargets(&cfg, c, sockets, allowed, log)
+	discovered := cluster.NewAsked(c)
+	targets := newTargets(&cfg, discovered, sockets, allowed, log)
 	registry.MustRegister(targets)
 	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
 	replicas := newReplicas(members, c, targets, registry, log)
 	defer replicas.close()
+	if err := replicas.share(loaded, c, discovered, registry, log); err != nil {
+		return err
+	}
 	sources := &following{conductor: c, targets: targets, shared: replicas.registry}
 	for i, src := range cfg.Sources {
 		if err := sources.register(src, false); err != nil {
@@ -232,7 +236,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry,
+		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry, Cluster: replicas.shards,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
@@ -248,9 +252,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	}
 	web.Handler = func(root string) http.Handler {
 		at := opts
-		at.Use = []gin.HandlerFunc{timing.Middleware}
+		at.Use = append(replicas.forwards(root), timing.Middleware)
 		if root == config.Dynamo {
-			at.Use = []gin.HandlerFunc{timing.Middleware, access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey)}
+			at.Use = append(at.Use, access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey))
 		}
 		return handler(root, c, dialect, at)
 	}

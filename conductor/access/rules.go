@@ -52,6 +52,7 @@ var rules = map[string]rule{
 	"GET /admin/queries":        {role: Admin},
 	"GET /admin/prefixes":       {role: Admin},
 	"GET /admin/drain":          {role: Admin},
+	"GET /admin/cluster":        {role: Admin},
 	"POST /admin/explain":       {role: Admin, audited: true, forward: true},
 	"GET /admin/check":          {role: Admin, whole: true, audited: true},
 	"GET /peers":                {role: Admin, whole: true},

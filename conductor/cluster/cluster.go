@@ -39,7 +39,6 @@ import (
 	"kvconductor/conductor/cluster/placement"
 	"kvconductor/conductor/fleet"
 	"kvconductor/conductor/scope"
-	"kvconductor/events/stream"
 )
 
 // FactName is the name of a replica's facts about shards.
@@ -98,7 +97,8 @@ type heldShard struct {
 // chart is what queries look at. It never changes once published.
 type chart struct {
 	rows  map[conductor.Shard]*Row
-	known bool // the registry was read
+	urls  map[string]string // of replicas, by id
+	known bool              // the registry was read
 }
 
 // Row is what this replica knows of a shard.
@@ -108,9 +108,10 @@ type Row struct {
 	Load    float64 // queries a second, of all replicas
 	Owners  []string
 	Phase   Phase           // here
-	Told    map[string]Fact // by the other replicas that have a part in it
-	Beats   int             // since the phase began here
-	away    *conductor.UnservedError
+	Told    map[string]Fact // of the replicas that have a part in it, by id
+
+	away    *conductor.UnservedError // nil if this replica answers
+	sources []*conductor.Registration
 }
 
 // New returns a Cluster. It does nothing before Step.
@@ -153,6 +154,10 @@ func (c *Cluster) Wanted(r conductor.Registration) bool {
 	if r.Pool() || r.Model == "" {
 		return true
 	}
+	if !c.chart.Load().known { // what this replica has from its configuration and its disk stays
+		_, followed := c.cfg.Conductor.Registration(r.Key())
+		return followed
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(r.Shards(), func(s conductor.Shard) bool { return c.held[s] != nil && c.held[s].brought })
@@ -161,11 +166,23 @@ func (c *Cluster) Wanted(r conductor.Registration) bool {
 // Facts returns what this replica tells of its shards in each beat.
 func (c *Cluster) Facts() json.RawMessage { return *c.facts.Load() }
 
-// Rows returns what this replica knows of all shards, sorted by tenant and model.
-func (c *Cluster) Rows() []*Row {
-	return slices.SortedFunc(maps.Values(c.chart.Load().rows), func(a, b *Row) int {
+// State is what a replica knows of the shards of the fleet.
+type State struct {
+	Me     string
+	Owners int               // that each shard is to have
+	Known  bool              // the registry was read
+	Moves  uint64            // changes of phase here
+	Rows   []*Row            // sorted by tenant and model; not to be changed
+	URLs   map[string]string // of replicas, by id; not to be changed
+}
+
+// State returns what this replica knows.
+func (c *Cluster) State() State {
+	now := c.chart.Load()
+	rows := slices.SortedFunc(maps.Values(now.rows), func(a, b *Row) int {
 		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Model, b.Model))
 	})
+	return State{c.cfg.Fleet.ID(), c.cfg.Owners, now.known, c.moves.Load(), rows, now.urls}
 }
 
 // Run takes a step after each beat, until ctx ends.
@@ -182,7 +199,7 @@ func (c *Cluster) Run(ctx context.Context) {
 	}
 }
 
-// end waits for what is brought.
+// end ends the bringing of shards.
 func (c *Cluster) end() {
 	c.mu.Lock()
 	for _, h := range c.held {
@@ -207,12 +224,12 @@ func (c *Cluster) Step(ctx context.Context) {
 	for _, r := range st.Replicas {
 		urls[r.ID] = r.URL
 	}
-	moved := c.move(ctx, rows, urls, sources)
+	moved := c.move(ctx, rows, urls)
 	for _, row := range rows {
 		row.route(urls)
 	}
 	c.tell(rows)
-	c.chart.Store(&chart{rows: rows, known: true})
+	c.chart.Store(&chart{rows: rows, urls: urls, known: true})
 	if moved {
 		c.cfg.Registry.Again()
 	}
@@ -248,6 +265,7 @@ func (c *Cluster) rowsOf(sources []conductor.Registration, told map[string]map[c
 				rows[s] = &Row{Shard: s, Told: make(map[string]Fact)}
 			}
 			rows[s].Sources++
+			rows[s].sources = append(rows[s].sources, &sources[i])
 		}
 	}
 	for id, facts := range told {
@@ -290,6 +308,26 @@ func (c *Cluster) place(rows map[conductor.Shard]*Row, all []fleet.Replica, told
 	}
 }
 
+// Owned reports whether a replica is to serve the shard.
+func (r *Row) Owned(by string) bool { return slices.Contains(r.Owners, by) }
+
+// Moving reports whether the replicas that serve the shard are others than those that are to.
+func (r *Row) Moving() bool {
+	n := 0
+	for id, f := range r.Told {
+		if f.Phase == Absent {
+			continue
+		}
+		if n++; f.Phase != Serving || !r.Owned(id) {
+			return true
+		}
+	}
+	return n != len(r.Owners)
+}
+
+// Unserved reports whether no replica answers for the shard.
+func (r *Row) Unserved() bool { return r.away != nil && len(r.away.Serving) == 0 }
+
 // route decides where queries for the shard go.
 func (r *Row) route(urls map[string]string) {
 	if r.Phase.answers() {
@@ -314,7 +352,7 @@ func (c *Cluster) tell(rows map[conductor.Shard]*Row) {
 	c.mu.Lock()
 	for s, h := range c.held {
 		if rows[s] != nil {
-			facts[Key(s)] = Fact{Phase: h.phase, Whole: h.whole, Queries: math.Round(c.rates.of(s)*10) / 10}
+			facts[Key(s)] = Fact{Phase: h.phase, Whole: h.whole, Queries: c.rates.told(s)}
 		}
 	}
 	c.mu.Unlock()
@@ -324,13 +362,4 @@ func (c *Cluster) tell(rows map[conductor.Shard]*Row) {
 	}
 	raw := json.RawMessage(text)
 	c.facts.Store(&raw)
-}
-
-// States returns the registered sources of a Conductor by their key.
-func States(c *conductor.Conductor) map[conductor.Key]stream.State {
-	all := make(map[conductor.Key]stream.State)
-	for _, s := range c.Services() {
-		all[s.Key()] = s.State
-	}
-	return all
 }

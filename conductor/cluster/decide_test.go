@@ -36,7 +36,7 @@ func TestDecide(t *testing.T) {
 	f(Bringing, holding{phase: Bringing, settled: true, whole: 1}, "me", "a:serving/2")
 	f(Serving, holding{phase: Bringing, settled: true, whole: 1, beats: patience}, "me", "a:serving/2")
 	f(Absent, holding{phase: Bringing}, "a", "a:serving")
-	f(Bringing, holding{phase: Bringing}, "a", "a:bringing") // nobody serves: the first that can will
+	f(Bringing, holding{phase: Bringing}, "a", "a:bringing") // no replica serves: the first that can will
 	f(Serving, holding{phase: Bringing, settled: true}, "a", "a:bringing")
 
 	f(Serving, holding{phase: Serving}, "me a", "a:serving")

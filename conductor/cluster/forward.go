@@ -151,7 +151,7 @@ func (f *mountedForwarder) Forward(g *gin.Context, src []byte, to *conductor.Uns
 	})
 }
 
-// writerOnly hides that a writer reads by itself, with a buffer of its own.
+// writerOnly hides the ReadFrom of a writer, which has a buffer of its own.
 type writerOnly struct{ io.Writer }
 
 var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}

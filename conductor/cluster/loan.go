@@ -23,7 +23,7 @@ func (l *loan) reader() io.ReadCloser {
 	return r
 }
 
-// wait returns once nobody reads the body.
+// wait returns once no request reads the body.
 func (l *loan) wait() { l.open.Wait() }
 
 // drop gives back the reader of a request that was never sent.

@@ -12,9 +12,9 @@ import (
 
 // move decides the next phase of every shard. It reports whether this replica wants other sources
 // than before.
-func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls map[string]string, sources []conductor.Registration) (moved bool) {
+func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls map[string]string) (moved bool) {
 	c.rates.step(c.cfg.Conductor.ShardQueries(), c.cfg.Now())
-	me, states := c.cfg.Fleet.ID(), States(c.cfg.Conductor)
+	me, states := c.cfg.Fleet.ID(), statesOf(c.cfg.Conductor)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for s, h := range c.held {
@@ -26,30 +26,31 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 	for s, row := range rows {
 		h := c.held[s]
 		var own holding
+		whole, settled := row.whole(states)
 		if h != nil {
-			h.whole, h.settled = whole(s, sources, states)
-			h.settled = h.settled && h.brought
+			h.whole, h.settled = whole, settled && h.brought
 			h.beats++
 			own = h.holding
 		}
 		next := decide(me, row.Owners, row.Told, own)
-		delete(row.Told, me)
+		delete(row.Told, me) // it is as old as the beat
 		if next != own.phase {
+			moved = true
 			c.moves.Add(1)
 			c.cfg.Log.Info().Str("tenant", s.Tenant).Str("model", s.Model).Stringer("from", own.phase).Stringer("to", next).Strs("owners", row.Owners).Msg("a shard moves")
 			switch {
 			case next == Absent:
 				c.letGo(s, h)
-				h, moved = nil, true
+				h = nil
 			case h == nil:
-				h = c.bring(ctx, row, urls, sources)
+				h = c.begin(ctx, row, urls, whole, states)
 				c.held[s] = h
 			default:
 				h.phase, h.beats = next, 0
 			}
 		}
 		if row.Phase = next; h != nil {
-			row.Beats = h.beats
+			row.Told[me] = Fact{Phase: next, Whole: h.whole, Queries: c.rates.told(s)}
 		}
 	}
 	return moved
@@ -61,68 +62,92 @@ func (c *Cluster) letGo(s conductor.Shard, h *heldShard) {
 	delete(c.held, s)
 }
 
-// bring takes over the blocks of a shard, then lets its sources be followed. c.mu is held.
-func (c *Cluster) bring(ctx context.Context, row *Row, urls map[string]string, sources []conductor.Registration) *heldShard {
+// begin begins to take over a shard. If this replica follows its sources already, from its
+// configuration or its disk, and misses no more than those that serve, there is nothing to bring.
+// c.mu is held.
+func (c *Cluster) begin(ctx context.Context, row *Row, urls map[string]string, whole int, states map[conductor.Key]stream.State) *heldShard {
 	ctx, stop := context.WithCancel(ctx)
 	h := &heldShard{holding: holding{phase: Bringing}, stop: stop}
 	var from []string
+	best := 0
 	for _, phase := range []Phase{Serving, Leaving} {
 		for id, f := range row.Told {
 			if f.Phase == phase && urls[id] != "" {
-				from = append(from, urls[id])
+				from, best = append(from, urls[id]), max(best, f.Whole)
 			}
 		}
 	}
-	all := deploymentsOf(row.Shard, sources)
-	c.work.Go(func() {
-		select {
-		case c.places <- struct{}{}:
-			defer func() { <-c.places }()
-		case <-ctx.Done():
-			return
-		}
-		start := time.Now()
-		for _, d := range all {
-			if c.cfg.Bring == nil {
-				break
-			}
-			if err := c.cfg.Bring(ctx, d, from); err != nil && ctx.Err() == nil {
-				c.cfg.Log.Warn().Str("tenant", d.Tenant).Str("model", d.Model).Int("block_size", d.BlockSize).Err(err).Msg("the blocks of a shard cannot be taken over: its engines replay what they have")
-			}
-		}
-		c.cfg.Log.Info().Str("tenant", row.Tenant).Str("model", row.Model).Dur("took", time.Since(start)).Msg("the sources of a shard are followed")
-		c.mu.Lock()
-		h.brought = ctx.Err() == nil
-		c.mu.Unlock()
-		c.cfg.Registry.Again()
-	})
+	followed := slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool { _, is := states[r.Key()]; return is && !r.Pool() })
+	if followed && whole >= best {
+		h.brought = true
+		return h
+	}
+	c.work.Go(func() { c.bring(ctx, row, from, h) })
 	return h
 }
 
-// deploymentsOf returns the deployments of a shard.
-func deploymentsOf(s conductor.Shard, sources []conductor.Registration) (all []scope.Deployment) {
-	for i := range sources {
-		r := &sources[i]
-		if r.BlockSize <= 0 || !slices.Contains(r.Shards(), s) {
-			continue
+// bring takes over the blocks of a shard from one of some replicas, then lets its sources be followed.
+func (c *Cluster) bring(ctx context.Context, row *Row, from []string, h *heldShard) {
+	select {
+	case c.places <- struct{}{}:
+		defer func() { <-c.places }()
+	case <-ctx.Done():
+		return
+	}
+	start := time.Now()
+	for _, d := range row.deployments() {
+		if c.cfg.Bring == nil || !c.left(ctx, row) {
+			break
 		}
-		if d := (scope.Deployment{Tenant: s.Tenant, Model: s.Model, BlockSize: r.BlockSize}); !slices.Contains(all, d) {
+		if err := c.cfg.Bring(ctx, d, from); err != nil && ctx.Err() == nil {
+			c.cfg.Log.Warn().Str("tenant", d.Tenant).Str("model", d.Model).Int("block_size", d.BlockSize).Err(err).Msg("the blocks of a shard cannot be taken over: its engines replay what they have")
+		}
+	}
+	c.mu.Lock()
+	h.brought = ctx.Err() == nil
+	c.mu.Unlock()
+	c.cfg.Log.Info().Str("tenant", row.Tenant).Str("model", row.Model).Dur("took", time.Since(start)).Msg("the blocks of a shard are taken over, its sources are followed")
+	c.cfg.Registry.Again()
+}
+
+// left waits until no source of a shard is followed any more, so that a takeover finds room for its
+// blocks. It returns false if ctx ends.
+func (c *Cluster) left(ctx context.Context, row *Row) bool {
+	tick := time.NewTicker(looking)
+	defer tick.Stop()
+	for slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool {
+		_, followed := c.cfg.Conductor.Registration(r.Key())
+		return followed && !r.Pool() && !c.Wanted(*r)
+	}) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// looking is the pause between two looks at sources that are about to be left.
+const looking = 20 * time.Millisecond
+
+// deployments returns the deployments of the shard.
+func (r *Row) deployments() (all []scope.Deployment) {
+	for _, source := range r.sources {
+		d := scope.Deployment{Tenant: r.Tenant, Model: r.Model, BlockSize: source.BlockSize}
+		if d.BlockSize > 0 && !slices.Contains(all, d) {
 			all = append(all, d)
 		}
 	}
 	return all
 }
 
-// whole returns how many sources of a shard miss nothing, and whether no source is about to change
+// whole returns how many sources of the shard miss nothing, and whether no source is about to change
 // that: each one is followed, and has its history or was given up.
-func whole(s conductor.Shard, sources []conductor.Registration, states map[conductor.Key]stream.State) (n int, settled bool) {
+func (r *Row) whole(states map[conductor.Key]stream.State) (n int, settled bool) {
 	settled = true
-	for i := range sources {
-		r := &sources[i]
-		if r.Model == "" || !slices.Contains(r.Shards(), s) {
-			continue
-		}
-		switch state, followed := states[r.Key()]; {
+	for _, source := range r.sources {
+		switch state, followed := states[source.Key()]; {
 		case !followed || state == stream.Connecting || state == stream.Replaying:
 			settled = false
 		case state == stream.Synced:
@@ -130,4 +155,15 @@ func whole(s conductor.Shard, sources []conductor.Registration, states map[condu
 		}
 	}
 	return n, settled
+}
+
+// statesOf returns the states of the sources that a Conductor follows.
+func statesOf(c *conductor.Conductor) map[conductor.Key]stream.State {
+	all := make(map[conductor.Key]stream.State)
+	for state, keys := range c.States() {
+		for _, key := range keys {
+			all[key] = state
+		}
+	}
+	return all
 }

@@ -78,8 +78,9 @@ type Config struct {
 // Fleet is the membership of one replica.
 type Fleet struct {
 	cfg   Config
-	beat  uint64 // number of the last beat; owned by Run
-	heard uint64 // number of the last one that was answered; owned by Run
+	beat  uint64                            // number of the last beat; owned by Run
+	heard uint64                            // number of the last one that was answered; owned by Run
+	parts map[string]func() json.RawMessage // set before the first beat
 
 	mu      sync.Mutex
 	status  Status        // guarded by mu
@@ -101,6 +102,14 @@ func New(cfg Config) *Fleet {
 
 // ID is the name of this replica.
 func (f *Fleet) ID() string { return f.cfg.Replica.ID }
+
+// Tell lets a part of the server add facts of a name to each beat. Call it before the first beat.
+func (f *Fleet) Tell(name string, facts func() json.RawMessage) {
+	if f.parts == nil {
+		f.parts = make(map[string]func() json.RawMessage)
+	}
+	f.parts[name] = facts
+}
 
 // Store is where the fleet meets.
 func (f *Fleet) Store() *store.Store { return f.cfg.Store }
@@ -223,6 +232,12 @@ func (f *Fleet) ask(ctx context.Context) (Status, error) {
 	me := f.cfg.Replica
 	if f.cfg.Facts != nil {
 		me.Facts = f.cfg.Facts()
+	}
+	if len(f.parts) > 0 && me.Facts == nil {
+		me.Facts = make(map[string]json.RawMessage)
+	}
+	for name, facts := range f.parts {
+		me.Facts[name] = facts()
 	}
 	says, err := json.Marshal(me)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -64,6 +65,7 @@ type RegistryConfig struct {
 type Registry struct {
 	cfg  RegistryConfig
 	wake chan struct{}
+	was  atomic.Bool // the registry was read once
 
 	working   sync.Mutex // one Sync at a time
 	began     bool       // the registry was read once; guarded by working
@@ -117,7 +119,7 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 		pending: make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
 	}
 	cfg.Conductor.Share(func(r conductor.Registration) { g.Registered(Source{Registration: r}) },
-		func(key conductor.Key) { g.Unregistered(Name{Key: key}) })
+		func(key conductor.Key) { g.Unregistered(Name{Key: key}) }, g.elsewhere)
 	return g
 }
 
@@ -204,8 +206,8 @@ func (g *Registry) ring() {
 	}
 }
 
-// SetWanted lets the Conductor follow only entries that f wants: it is asked again at each Again.
-// An engine that is asked may have no model and no block size there. nil wants all.
+// SetWanted lets the Conductor follow only sources that f wants: it is asked again at each Again.
+// Every replica asks the engines that are asked. nil wants all.
 func (g *Registry) SetWanted(f func(conductor.Registration) bool) {
 	if g == nil {
 		return
@@ -227,6 +229,34 @@ func (g *Registry) Again() {
 		e.done = false
 	}
 	g.ring()
+}
+
+// Sources returns the registered sources, but those that this replica refuses. It returns false
+// before the registry was read.
+func (g *Registry) Sources() ([]conductor.Registration, bool) {
+	return g.sources(func(e *entry) bool { return e.why == nil }), g.was.Load()
+}
+
+// elsewhere returns the sources that this replica does not want.
+func (g *Registry) elsewhere() []conductor.Registration {
+	return g.sources(func(e *entry) bool { return e.elsewhere })
+}
+
+// sources returns the registered sources that f chooses.
+func (g *Registry) sources(f func(*entry) bool) (all []conductor.Registration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for n, e := range g.known {
+		if n.Asked || e.Gone || !f(e) {
+			continue
+		}
+		s := e.source()
+		if own, has := g.configured[n]; has {
+			s = own
+		}
+		all = append(all, s.Registration)
+	}
+	return all
 }
 
 // Run keeps the registry until ctx ends. It writes the last changes then.
@@ -276,6 +306,7 @@ func (g *Registry) sync(ctx context.Context, st *Status) error {
 		}
 		g.lost, g.began = st.Lost, true
 		g.begin()
+		g.was.Store(true)
 	}
 	if st.Lost != g.lost {
 		g.restore()

@@ -54,7 +54,7 @@ func (g *Registry) takeOne(n Name) {
 			}
 			s = own
 		}
-		if elsewhere = wanted != nil && !wanted(s.Registration); elsewhere {
+		if elsewhere = wanted != nil && !n.Asked && !wanted(s.Registration); elsewhere {
 			g.leave(n)
 			break
 		}

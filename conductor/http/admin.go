@@ -29,6 +29,7 @@ func (a *api) mountAdmin(r gin.IRouter) {
 	r.GET("/queries", inJSON(a.recentQueries))
 	r.GET("/prefixes", inJSON(a.popular))
 	r.GET("/drain", inJSON(a.drain))
+	r.GET("/cluster", inJSON(a.cluster))
 	r.POST("/reload", inJSON(a.reload))
 	r.POST("/explain", func(g *gin.Context) { a.query(explainFields, a.explain)(g, body.JSON) })
 }

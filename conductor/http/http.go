@@ -29,6 +29,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/cluster"
 	"kvconductor/conductor/discovery"
 	"kvconductor/conductor/fleet"
 	"kvconductor/conductor/server"
@@ -61,6 +62,8 @@ type Options struct {
 	Discovery *discovery.Manager
 	// Fleet is the registry that replicas share; nil is none.
 	Fleet *fleet.Registry
+	// Cluster shares shards with other replicas; nil shares none.
+	Cluster *cluster.Cluster
 	// Version is reported by /health.
 	Version string
 	// OpenAPI is the document served at /openapi.yaml.
@@ -135,7 +138,7 @@ func isList(g *gin.Context) bool {
 	path := g.FullPath()
 	return g.Request.Method == http.MethodGet && (strings.HasSuffix(path, "/services") || strings.HasSuffix(path, "/workers") ||
 		strings.HasSuffix(path, "/global_view") || path == "/metrics" || path == "/admin/digest" || path == "/admin/events" ||
-		path == "/admin/stats" || path == "/admin/prefixes" || path == "/admin/drain")
+		path == "/admin/stats" || path == "/admin/prefixes" || path == "/admin/drain" || path == "/admin/cluster")
 }
 
 // Dialect returns the Conductor dialect.

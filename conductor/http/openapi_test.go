@@ -187,6 +187,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("GET", "/admin/prefixes", "", 200)
 	f("GET", "/admin/prefixes?top=1", "", 200)
 	f("GET", "/admin/prefixes?top=-1", "", 400)
+	f("GET", "/admin/cluster", "", 200)
 	f("GET", "/admin/drain", "", 400)
 	f("GET", "/admin/drain?instance=a", "", 200)
 	f("GET", "/admin/drain?instance=nil", "", 404)

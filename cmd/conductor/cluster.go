@@ -1,0 +1,76 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// clusterAnswer is what commands need of /admin/cluster.
+type clusterAnswer struct {
+	Mode, Replica string
+	Owners        int
+	Known         bool
+	Shards        []clusterShard
+}
+
+// clusterShard is all deployments of a tenant's model.
+type clusterShard struct {
+	Tenant   string `json:"tenant_id"`
+	Model    string `json:"model_name"`
+	Sources  int
+	Queries  float64 `json:"queries_per_s"`
+	Owners   []string
+	Moving   bool
+	Replicas []struct {
+		ID, URL, Phase string
+		Synced         int
+	}
+}
+
+func clusterCommand() *cobra.Command {
+	var asks clientFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "cluster",
+		Short: "List the shards of a fleet and the replicas that serve them",
+		Args:  cobra.NoArgs,
+	}
+	asks.add(cmd, true)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		server, err := asks.client()
+		if err != nil {
+			return err
+		}
+		var text json.RawMessage
+		if err := server.get(cmd.Context(), "/admin/cluster", &text); err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), text)
+		}
+		var answer clusterAnswer
+		if err := json.Unmarshal(text, &answer); err != nil {
+			return err
+		}
+		if answer.Mode != "shards" {
+			cmd.Println("every replica follows every source: cluster.mode is replicas")
+			return nil
+		}
+		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "TENANT\tMODEL\tSOURCES\tQUERIES/S\tOWNERS\tREPLICAS")
+		for _, s := range answer.Shards {
+			var replicas []string
+			for _, r := range s.Replicas {
+				replicas = append(replicas, fmt.Sprintf("%s %s (%d/%d synced)", r.ID, r.Phase, r.Synced, s.Sources))
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t%.1f\t%s\t%s\n", s.Tenant, s.Model, s.Sources, s.Queries, strings.Join(s.Owners, " "), strings.Join(replicas, ", "))
+		}
+		return w.Flush()
+	}
+	return cmd
+}

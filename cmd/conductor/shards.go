@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/cluster"
+	"kvconductor/config"
+)
+
+// share lets this server follow the sources of its shards alone, if cluster.mode says so.
+func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *cluster.Asked, metrics *prometheus.Registry, log zerolog.Logger) error {
+	cfg := &loaded.Config
+	if r.members == nil || cfg.Cluster.Mode != config.Shards {
+		return nil
+	}
+	p := cfg.Peer
+	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile}, cluster.Transport())
+	if err != nil {
+		return fmt.Errorf("peer: %w", err)
+	}
+	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: cfg.Cluster.Timeout, Log: log})
+	r.shards = cluster.New(cluster.Config{
+		Conductor: c, Fleet: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: asked}, Owners: int(cfg.Cluster.Owners), Log: log,
+	})
+	asked.Share(r.shards)
+	c.ServeBy(r.shards.Serves)
+	r.members.Tell(cluster.FactName, r.shards.Facts)
+	r.registry.SetWanted(r.shards.Wanted)
+	metrics.MustRegister(r.sender, r.shards)
+	return nil
+}
+
+// forwards returns the middleware that lets queries of a listener be sent on, none without shards.
+func (r *replicas) forwards(root string) []gin.HandlerFunc {
+	if r.sender == nil {
+		return nil
+	}
+	at := cluster.Mounted{Prefix: "/conductor/v1"}
+	switch root {
+	case config.Dynamo:
+		at.Prefix = "/dynamo/v1"
+	case config.ConductorJSONV2:
+		at.Query, at.Type = "dialect=v2", "application/json"
+	}
+	return []gin.HandlerFunc{r.sender.At(at)}
+}
