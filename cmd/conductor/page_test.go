@@ -53,6 +53,7 @@ func TestPage(t *testing.T) {
 	t.Run("lost", func(t *testing.T) { testPageLost(t, browser) })
 	t.Run("stories", func(t *testing.T) { testPageStories(t, browser) })
 	t.Run("replica", func(t *testing.T) { testPageReplica(t, browser) })
+	t.Run("store", func(t *testing.T) { testPageStore(t, browser) })
 	t.Run("axe", func(t *testing.T) { testPageAxe(t, browser, p) })
 }
 

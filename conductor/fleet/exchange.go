@@ -14,6 +14,9 @@ import (
 // perScript is how many entries a script changes: others wait for it meanwhile.
 const perScript = 256
 
+// forgotten is the answer to an entry that was unregistered longer ago than such entries stay.
+const forgotten = -1
+
 // run runs a script of the registry.
 func (g *Registry) run(ctx context.Context, script *redis.Script, keys []string, args ...any) ([]any, error) {
 	shared := g.cfg.Fleet.Store()
@@ -53,7 +56,7 @@ func (g *Registry) write(ctx context.Context, st *Status, names []Name, waiting 
 	now := g.cfg.Now()
 	for i, n := range names {
 		c := waiting[n]
-		e, seen, age := &entry{}, int64(0), max(now.Sub(c.since).Milliseconds(), 0)
+		e, seen, age := &entry{}, c.seen, max(now.Sub(c.since).Milliseconds(), 0)
 		switch {
 		case c.again != nil:
 			e.record, e.at = c.again.record, c.again.at
@@ -66,12 +69,8 @@ func (g *Registry) write(ctx context.Context, st *Status, names []Name, waiting 
 		if c.oldest {
 			e.at = 1
 		}
-		if was := g.known[n]; was != nil {
-			if seen = was.at; !e.Gone && !was.Gone && c.again == nil {
-				if had, is := was.source(), e.source(); had.equal(&is) {
-					e.record = was.record // it says so already
-				}
-			}
+		if was := g.known[n]; was != nil && was.By == g.cfg.Fleet.ID() {
+			seen = was.at // changes of this replica follow each other
 		}
 		lasts := time.Duration(0)
 		switch {
@@ -98,8 +97,13 @@ func (g *Registry) write(ctx context.Context, st *Status, names []Name, waiting 
 			delete(g.pending, n)
 		}
 		at, _ := strconv.ParseInt(fmt.Sprint(answer[i]), 10, 64)
-		if at == 0 {
-			g.revision = -1 // another replica came first: what it wrote counts
+		switch at {
+		case 0:
+			g.revision = -1 // another replica came first: its change counts
+			g.ring()
+			continue
+		case forgotten:
+			delete(g.known, n)
 			continue
 		}
 		e := written[i]
@@ -117,9 +121,8 @@ func (g *Registry) confirm(ctx context.Context, st *Status) error {
 	var has, lost []any
 	g.mu.Lock()
 	for n, s := range g.configured {
-		if e := g.known[n]; g.began && (e == nil || e.Gone && e.Swept) && g.pending[n] == nil {
+		if e := g.known[n]; (e == nil || e.Gone && e.Swept) && g.pending[n] == nil {
 			g.pending[n] = &change{source: &s, configured: true, since: g.cfg.Now()}
-			g.ring()
 		}
 		has = append(has, n.field())
 	}
@@ -167,31 +170,57 @@ func (g *Registry) read(ctx context.Context, st *Status) error {
 	if answer[0] != st.Run || revision < st.Revision {
 		return errOther
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	seen, garbage := make(map[Name]bool, len(fields)/2), make(map[string]string)
+	texts := make(map[string]parsed, len(fields)/2)
 	for i := 0; i+1 < len(fields); i += 2 {
 		field, text := fmt.Sprint(fields[i]), fmt.Sprint(fields[i+1])
-		n, at, r, reason := parseRecord(field, text)
-		if reason != "" {
-			if garbage[field] = text; g.garbage[field] != text {
-				g.refused[reason]++
-				g.cfg.Log.Warn().Str("entry", shortened(field)).Str("reason", reason).Msg("an entry of the registry cannot be read")
+		p, known := g.texts[field]
+		if !known || p.text != text {
+			p = parsed{text: text}
+			p.name, p.at, p.record, p.reason = parseRecord(field, text)
+			if p.reason != "" {
+				g.refuse(p.reason)
+				g.cfg.Log.Warn().Str("entry", shortened(field)).Str("reason", p.reason).Msg("an entry of the registry cannot be read")
 			}
+		}
+		texts[field] = p
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	seen := make(map[Name]int64, len(texts)) // times
+	g.unreadable = 0
+	for _, p := range texts {
+		if p.reason != "" {
+			g.unreadable++
 			continue
 		}
-		seen[n] = true
-		if e := g.known[n]; e == nil || e.text != text {
-			g.known[n] = &entry{record: r, at: at, text: text, fresh: true}
+		seen[p.name] = p.at
+		if e := g.known[p.name]; e == nil || e.text != p.text && e.at <= p.at {
+			g.known[p.name] = &entry{record: p.record, at: p.at, text: p.text, fresh: true}
 		}
 	}
 	for n, e := range g.known {
-		if !seen[n] && g.pending[n] == nil {
-			g.known[n] = &entry{record: record{Gone: true, Swept: true}, at: e.at, fresh: true}
+		if seen[n] < e.at && g.pending[n] == nil {
+			g.pending[n] = &change{again: e} // the store has lost it
 		}
 	}
-	g.garbage, g.revision = garbage, revision
+	g.texts, g.revision = texts, revision
 	return nil
+}
+
+// parsed is an entry as it was read last, so that only changes are parsed.
+type parsed struct {
+	text   string
+	name   Name
+	at     int64
+	record record
+	reason string
+}
+
+// refuse counts an entry that is not taken over.
+func (g *Registry) refuse(reason string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refused[reason]++
 }
 
 // shortened returns the beginning of a text that anybody may have written.

@@ -51,6 +51,11 @@ func TestFleetKnowsReplicas(t *testing.T) {
 	if st := a.Status(); !st.Up || st.Error != "" || st.ids() != "ab" || st.Lost != 0 || st.Run == "" || string(st.Replicas[1].Facts["shards"]) != `["b"]` {
 		t.Errorf("%+v", st)
 	}
+	for _, r := range a.Status().Replicas {
+		if left := time.Until(r.Expires); left <= 0 || left > Lease {
+			t.Errorf("the lease of %s lasts %s", r.ID, left)
+		}
+	}
 	client := a.Store().Client()
 	must.Succeed(t, client.ZAdd(ctx, a.Store().Key("replicas"), redis.Z{Score: 1, Member: "b"}).Err()) // b's lease has ended
 	a.Beat(ctx)

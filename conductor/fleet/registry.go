@@ -54,7 +54,8 @@ type RegistryConfig struct {
 //
 // Invariants:
 //
-//  1. What this replica knows of the store is written again after the store lost it.
+//  1. Entries of the store become newer, never older. One that is older than this replica knows it, or
+//     missing, was lost by the store, and is written again with its time.
 //  2. An entry of the store obeys the rules for clients of this replica. One that is refused
 //     changes nothing.
 //  3. The configuration of this replica counts more than the store, here alone. Where a client has
@@ -67,18 +68,19 @@ type Registry struct {
 	wake chan struct{}
 	was  atomic.Bool // the registry was read once
 
-	working   sync.Mutex // one Sync at a time
-	began     bool       // the registry was read once; guarded by working
-	lost      uint64     // Status.Lost that was answered; guarded by working
-	revision  int64      // that was read; -1 for none; guarded by working
-	confirmed time.Time  // guarded by working
-	told      string     // what this replica follows, as the store has it; guarded by working
-	toldAt    time.Time  // guarded by working
+	working   sync.Mutex        // one Sync at a time
+	began     bool              // the registry was read once; guarded by working
+	lost      uint64            // Status.Lost that was answered; guarded by working
+	revision  int64             // that was read; -1 for none; guarded by working
+	confirmed time.Time         // guarded by working
+	told      string            // what this replica follows, as the store has it; guarded by working
+	toldAt    time.Time         // guarded by working
+	texts     map[string]parsed // the entries as they were read, by field; guarded by working
 
 	mu         sync.Mutex
 	wanted     func(conductor.Registration) bool // nil is all; guarded by mu
 	known      map[Name]*entry                   // guarded by mu
-	garbage    map[string]string                 // values that cannot be read, by field; guarded by mu
+	unreadable int                               // entries that cannot be read; guarded by mu
 	refused    map[string]uint64                 // entries that were not taken over, by reason; guarded by mu
 	pending    map[Name]*change                  // guarded by mu
 	dropped    uint64                            // changes beyond mostPending; guarded by mu
@@ -100,11 +102,21 @@ type entry struct {
 	elsewhere bool  // this replica does not want it
 }
 
+// says reports whether the entry is a source.
+func (e *entry) says(s *Source) bool {
+	if e.Gone {
+		return false
+	}
+	own := e.source()
+	return own.equal(s)
+}
+
 // change waits for the store.
 type change struct {
 	source     *Source // nil for an entry that is unregistered
 	configured bool
 	since      time.Time
+	seen       int64  // time of the entry that the change was made to, 0 for none
 	again      *entry // it was in the store before
 	oldest     bool   // every other change counts more
 }
@@ -115,7 +127,7 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 		cfg.Now = time.Now
 	}
 	g := &Registry{
-		cfg: cfg, wake: make(chan struct{}, 1), revision: -1, known: make(map[Name]*entry), garbage: make(map[string]string), refused: make(map[string]uint64),
+		cfg: cfg, wake: make(chan struct{}, 1), revision: -1, known: make(map[Name]*entry), refused: make(map[string]uint64),
 		pending: make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
 	}
 	cfg.Conductor.Share(func(r conductor.Registration) { g.Registered(Source{Registration: r}) },
@@ -193,6 +205,15 @@ func (g *Registry) change(n Name, c *change) {
 			g.cfg.Log.Error().Int("pending", mostPending).Msg("too many registrations wait for the store: further ones stay with this replica alone")
 		}
 		return
+	}
+	e, p := g.known[n], g.pending[n]
+	if e != nil && e.done {
+		c.seen = e.at
+	}
+	if c.source != nil {
+		if p != nil && p.source != nil && p.source.equal(c.source) || p == nil && e != nil && e.done && e.says(c.source) {
+			return // it changes nothing
+		}
 	}
 	g.pending[n] = c
 	g.ring()
@@ -283,7 +304,7 @@ func (g *Registry) Run(ctx context.Context) {
 // errOther says that the store is not the one that the last beat met.
 var errOther = errors.New("the store has changed since the last beat")
 
-// Sync writes what waits, reads the changes of others and takes them over. It does nothing while the store is
+// Sync reads the changes of others, writes what waits, and takes new entries over. It does nothing while the store is
 // down.
 func (g *Registry) Sync(ctx context.Context) error {
 	g.working.Lock()
@@ -300,31 +321,29 @@ func (g *Registry) Sync(ctx context.Context) error {
 }
 
 func (g *Registry) sync(ctx context.Context, st *Status) error {
-	if !g.began {
+	now := g.cfg.Now()
+	due := g.confirmed.IsZero() || now.Sub(g.confirmed) >= confirmEvery
+	if due || st.Lost != g.lost || st.Revision > g.revision {
 		if err := g.read(ctx, st); err != nil {
 			return err
 		}
-		g.lost, g.began = st.Lost, true
+		if st.Lost != g.lost || due {
+			g.lost, g.told = st.Lost, ""
+		}
+	}
+	if !g.began {
+		g.began = true
 		g.begin()
 		g.was.Store(true)
 	}
-	if st.Lost != g.lost {
-		g.restore()
-		g.lost, g.revision, g.confirmed, g.told = st.Lost, -1, time.Time{}, ""
-	}
-	if err := g.flush(ctx, st); err != nil {
-		return err
-	}
-	if now := g.cfg.Now(); g.confirmed.IsZero() || now.Sub(g.confirmed) >= confirmEvery {
+	if due {
 		if err := g.confirm(ctx, st); err != nil {
 			return err
 		}
 		g.confirmed = now
 	}
-	if st.Revision > g.revision {
-		if err := g.read(ctx, st); err != nil {
-			return err
-		}
+	if err := g.flush(ctx, st); err != nil {
+		return err
 	}
 	g.take()
 	return g.tell(ctx, st)
@@ -351,10 +370,8 @@ func (g *Registry) begin() {
 		g.pending[n] = &change{source: &s, oldest: true}
 	}
 	for n, c := range g.pending {
-		if e := g.known[n]; c.configured && e != nil && !e.Gone {
-			if s := e.source(); s.equal(c.source) {
-				delete(g.pending, n)
-			}
+		if e := g.known[n]; c.configured && e != nil && e.says(c.source) {
+			delete(g.pending, n)
 		}
 	}
 }
@@ -364,19 +381,6 @@ func ofTarget(key conductor.Key, engines []Name) bool {
 	return slices.ContainsFunc(engines, func(n Name) bool {
 		return n.Asked && n.Tenant == key.Tenant && (key.Instance == n.Instance || strings.HasPrefix(key.Instance, n.Instance+"@"))
 	})
-}
-
-// restore lets all that the store had wait to be written again.
-func (g *Registry) restore() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for n, e := range g.known {
-		if g.pending[n] == nil && e.text != "" {
-			g.pending[n] = &change{again: e}
-		}
-	}
-	g.cfg.Log.Info().Int("entries", len(g.known)).Msg("the registry is written to the store again")
-	clear(g.garbage)
 }
 
 // waiting returns the changes that wait.

@@ -19,7 +19,7 @@ func (g *Registry) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByC
 func (g *Registry) Collect(ch chan<- prometheus.Metric) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	states := map[string]int{"taken": 0, "elsewhere": 0, StateRefused: 0, "unreadable": len(g.garbage)}
+	states := map[string]int{"taken": 0, "elsewhere": 0, StateRefused: 0, "unreadable": g.unreadable}
 	for _, e := range g.known {
 		switch {
 		case e.Gone || !e.done:

@@ -138,14 +138,16 @@ func TestRegistryAgreesOnTheLastChange(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	a.registry.cfg.Now, b.registry.cfg.Now = time.Now, time.Now
 	beat(a, b)
-	a.register(source("x", "first"))
-	a.now = a.now.Add(time.Minute) // a writes an older change late
+	a.register(source("x", "first")) // a writes an older change late
+	apart()
 	b.register(source("x", "second"))
 	b.register(source("y", "m"))
 	beat(b)
 	b.unregister("y")
-	a.register(source("y", "late")) // and something newer
+	apart()
+	a.register(source("y", "late")) // and a newer one
 	beat(b, a, b)
 	holds(t, "x:second y:late", a, b)
 }

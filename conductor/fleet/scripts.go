@@ -11,7 +11,8 @@ import "github.com/redis/go-redis/v9"
 //	replica knows, time of the change or 0, else its age in ms, ms until the entry ends or 0
 //
 // A change of an entry that the replica knows counts. Where another replica came first, the later
-// change counts. The answer has the time of each entry, 0 for one that was not written.
+// change counts. The answer has the time of each entry, 0 for one that was not written, -1 for one
+// that was unregistered too long ago.
 var writing = redis.NewScript(`
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 local clock = redis.call('TIME')
@@ -27,11 +28,15 @@ for i = 2, #ARGV, 6 do
 		at = now - age
 		if was <= seen then at = math.max(at, was + 1) end
 	end
-	if to and string.sub(have, to + 1) == tail then
-		at = was
+	local gone = string.sub(tail, 1, 11) == '"gone":true'
+	local ends = (gone and at or now) + lasts
+	if to and at <= was and string.sub(have, to + 1) == tail then
+		at = was -- it was written, and the answer was lost
+	elseif gone and ends < now then
+		at = -1
 	elseif at > was then
 		redis.call('HSET', KEYS[3], field, string.format('{"at":%.0f,', at) .. tail)
-		if lasts > 0 then redis.call('ZADD', KEYS[4], now + lasts, field) else redis.call('ZREM', KEYS[4], field) end
+		if lasts > 0 then redis.call('ZADD', KEYS[4], ends, field) else redis.call('ZREM', KEYS[4], field) end
 		changed = true
 	else
 		at = 0

@@ -41,9 +41,6 @@ func (g *Registry) takeOne(n Name) {
 	case e.Gone:
 		g.mu.Lock()
 		delete(g.configured, n) // a client has unregistered it
-		if e.text == "" {
-			delete(g.known, n) // the store has forgotten it
-		}
 		g.mu.Unlock()
 		g.leave(n)
 	default:

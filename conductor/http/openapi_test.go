@@ -36,7 +36,8 @@ type server struct {
 	doc    *apitest.Document
 }
 
-func newServer(t *testing.T) *server {
+// newServer returns a server; change may change its options.
+func newServer(t *testing.T, change ...func(*conductor.Conductor, *conductorhttp.Options)) *server {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	admission := conductorserver.NewAdmission(1, 0)
@@ -46,6 +47,9 @@ func newServer(t *testing.T) *server {
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})
 	t.Cleanup(hub.Close)
 	opts := conductorhttp.Options{Watch: hub, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Gatherer: registry, Log: zerolog.Nop()}
+	for _, f := range change {
+		f(c, &opts)
+	}
 	engine := conductorhttp.New(c, opts)
 	conductorhttp.Mount(engine, c, opts)
 	return &server{t: t, engine: engine, places: admission, hub: hub, doc: apitest.Load(t)}

@@ -1,4 +1,4 @@
-// server.js shows readiness, snapshots and replicas.
+// server.js shows readiness, snapshots, replicas and the store.
 
 import { $, empty, fill, h } from "./dom.js";
 import { ago, bytes, int, plural } from "./format.js";
@@ -33,5 +33,17 @@ export function draw() {
         h("tbody", null, s.replicas.map((p) => h("tr", null, h("td", null, p.peer), h("td", null, p.state, p.error && h("small", null, p.error)), h("td", null, since(p.compared)),
           h("td", { "data-level": p.differences ? "bad" : null }, int(p.differences)), h("td", { "data-level": p.behind ? "bad" : null }, int(p.behind))))))));
   }
+  if (s.store) cards.push(storeCard(s.store, fact, since));
   fill($("server-body"), h("div", { class: "cards" }, cards));
+}
+
+// storeCard shows the store that replicas share, and the replicas.
+function storeCard(x, fact, since) {
+  const columns = ["Replica", "URL", "Lease left", "Weight", "Version", "Started"];
+  return h("section", { class: "card wide", id: "store" }, h("h2", null, "Store"), h("dl", { class: "facts" },
+    fact("Address", x.address), fact(x.up ? "Up since" : "Down since", since(x.since), x.up ? "ok" : "bad"),
+    x.error && fact("Error", x.error, "bad"), fact("Losses", int(x.lost), x.lost ? "warn" : null)),
+  h("table", { class: "small" }, h("thead", null, h("tr", null, columns.map((n) => h("th", { scope: "col" }, n)))),
+    h("tbody", null, x.replicas.map((r) => h("tr", null, h("td", null, r.id, r.self && h("small", null, "this server")), h("td", null, r.url), h("td", null, `${r.lease_s.toFixed(1)} s`),
+      h("td", { class: "number" }, int(r.weight)), h("td", null, r.version), h("td", null, since(r.started)))))));
 }

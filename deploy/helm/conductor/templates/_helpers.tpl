@@ -16,6 +16,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "conductor.scheme" -}}{{ if .Values.tls.existingSecret }}https{{ else }}http{{ end }}{{- end }}
 
+{{/* The URL of the store, empty for none. */}}
+{{- define "conductor.store" -}}
+{{- if and .Values.valkey.enabled .Values.store.url }}{{ fail "store.url and valkey.enabled exclude each other" }}{{ end }}
+{{- if .Values.valkey.enabled }}redis://{{ include "conductor.name" . }}-valkey.{{ .Release.Namespace }}.svc:6379{{ else }}{{ .Values.store.url }}{{ end }}
+{{- end }}
+
 {{/* The settings of the server: those of the values over those of the chart. */}}
 {{- define "conductor.config" -}}
 {{- $peers := list }}
@@ -40,6 +46,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $own "tls" $tls }}
 {{- $peer := dict "cacert" "/etc/conductor/tls/ca.crt" "cert" "/etc/conductor/tls/tls.crt" "key" "/etc/conductor/tls/tls.key" }}
 {{- $_ := set $own "peer" (merge $peer (get $own "peer" | default dict)) }}
+{{- end }}
+{{- with include "conductor.store" . }}
+{{- $store := dict "url" . }}
+{{- if $.Values.store.existingSecret }}{{ $_ := set $store "password_file" "/etc/conductor/store/password" }}{{ end }}
+{{- $_ := set $own "store" $store }}
 {{- end }}
 {{- if .Values.sources }}{{ $_ := set $own "sources" .Values.sources }}{{ end }}
 {{- toYaml (mergeOverwrite $own (deepCopy .Values.config)) }}

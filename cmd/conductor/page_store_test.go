@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"kvconductor/internal/redistest"
+)
+
+// testPageStore looks at the card of the store: while it is up, with two replicas, and once it is
+// away.
+func testPageStore(t *testing.T, browser context.Context) {
+	shared := redistest.Start(t, "--requirepass", "secret")
+	settings := "store: {url: 'redis://:secret@" + shared.Addr + "', timeout: 500ms}\n"
+	one, other := serveProcess(t, settings), serveProcess(t, settings)
+	card := `(document.querySelector("#store")?.innerText ?? "")`
+	page := openTab(t, browser, one.url+"/ui", "light", 1280)
+	page.view("server")
+	page.await("the replicas are not there", `document.querySelectorAll("#store tbody tr").length === 2`)
+	text := js[string](page, card)
+	for _, want := range []string{"Up since", shared.Addr, other.url, one.url, "this server"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %s", want, text)
+		}
+	}
+	if strings.Contains(text, "secret") {
+		t.Errorf("the card shows the password: %s", text)
+	}
+	shared.Kill()
+	page.await("the card does not say that the store is away", card+`.includes("Down since")`)
+	page.close()
+}
