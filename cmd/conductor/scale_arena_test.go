@@ -15,6 +15,7 @@ import (
 	"kvconductor/cmd/internal/sim"
 	"kvconductor/cmd/internal/sim/proxy"
 	"kvconductor/internal/must"
+	"kvconductor/internal/redistest"
 )
 
 // arena is replicas that share a store, fleets of several models that ask them, and an oracle: a
@@ -23,7 +24,7 @@ type arena struct {
 	t        *testing.T
 	settings string // of each replica, but for its store
 	store    func(own string) string
-	shared   string // address of the store, "" for one that has no proxies in front
+	shared   *redistest.Server
 	replicas []*runningReplica
 	oracle   *process
 	asked    *sim.Servers
@@ -45,9 +46,9 @@ type runningReplica struct {
 // nowhere is an address where nothing listens.
 const nowhere = "127.0.0.1:1"
 
-// newArena starts three replicas and lets fleets work. store returns the settings of the store, whose
-// address is that of a proxy in front of shared.
-func newArena(t *testing.T, settings, shared string, store func(own string) string, models int) *arena {
+// newArena starts three replicas and lets fleets work. store returns the settings of the store, for
+// one server of it the address of a proxy.
+func newArena(t *testing.T, settings string, shared *redistest.Server, store func(own string) string, models int) *arena {
 	t.Helper()
 	a := &arena{t: t, settings: settings, shared: shared, store: store, stage: sim.NewStage(), done: make(chan struct{}), ended: make(chan struct{})}
 	a.oracle = serveProcess(t, "index: {recall_bytes: 512MiB}\n")
@@ -94,14 +95,10 @@ func (a *arena) join() *runningReplica {
 	r.peers, err = proxy.Open(nowhere)
 	must.Succeed(a.t, err)
 	a.t.Cleanup(r.peers.Close)
-	own := ""
-	if a.shared != "" {
-		r.store, err = proxy.Open(a.shared)
-		must.Succeed(a.t, err)
-		a.t.Cleanup(r.store.Close)
-		own = r.store.Addr()
-	}
-	r.process = serveProcess(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', timeout: 500ms}\nindex: {recall_bytes: 512MiB}\n%s", a.store(own), r.peers.Addr(), a.settings))
+	r.store, err = proxy.Open(a.shared.Addr)
+	must.Succeed(a.t, err)
+	a.t.Cleanup(r.store.Close)
+	r.process = serveProcess(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', timeout: 500ms}\nindex: {recall_bytes: 512MiB}\n%s", a.store(r.store.Addr()), r.peers.Addr(), a.settings))
 	r.peers.Turn(strings.TrimPrefix(r.url, "http://"))
 	eventually(a.t, "a replica never gets ready", func() (string, bool) {
 		status, text := get(r.url + "/ready")
@@ -192,7 +189,8 @@ func (a *arena) compare(held map[string]int) string {
 	}
 	for key, n := range held {
 		if have[key] != n {
-			return fmt.Sprintf("the oracle has %d blocks of %s, the engines hold %d", have[key], key, n)
+			_, text := get(a.oracle.url + "/services")
+			return fmt.Sprintf("the oracle has %d blocks of %s, the engines hold %d\n%s", have[key], key, n, text)
 		}
 	}
 	followed := make(map[string]bool)

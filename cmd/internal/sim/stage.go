@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"kvconductor/cmd/internal/sim/truth"
 )
 
 // Stage is what fleets that run side by side have in common with a script: it stops all of them,
@@ -79,17 +81,20 @@ func (s *Stage) Quiet(ctx context.Context, most time.Duration, f func() error) e
 	return nil
 }
 
-// Holds returns the blocks that each rank of the fleets holds, by the key of its registration. Call
-// it while the fleets are quiet.
+// Holds returns the blocks that each rank of the fleets holds, each once a tier, by the key of its
+// registration. Call it while the fleets are quiet.
 func (s *Stage) Holds() map[string]Blocks {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	holds := make(map[string]Blocks)
 	for _, d := range s.drivers {
 		d.Fleet.mu.Lock()
-		for _, r := range d.ranks {
-			device, host, disk := r.engine.Blocks()
-			holds[r.key] = Blocks{device, host, disk}
+		for i, r := range d.ranks {
+			var b Blocks
+			r.instance.tree.Each(i, func(_ truth.ID, held truth.Tier) {
+				b.add(int(held&truth.Device/truth.Device), int(held&truth.Host/truth.Host), int(held&truth.Disk/truth.Disk))
+			})
+			holds[r.key] = b
 		}
 		d.Fleet.mu.Unlock()
 	}
