@@ -140,6 +140,9 @@ var table = []room{
 	// Snapshots as bytes, and the directory of the server's own.
 	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/journal", "index", "index/hash", "keyfile", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},
 
+	// Snapshots in the store, and the takeover of one deployment.
+	{dir: "conductor/shelf", rooms: []string{"conductor", "conductor/fleet", "conductor/replica", "conductor/scope", "conductor/snapshot", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "os"}},
+
 	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/replica", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "client", modules: []string{msgpack}, not: []string{"flag", "os"}},
 	// The same over gRPC, apart, so that clients over HTTP do not link it.

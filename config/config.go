@@ -366,6 +366,9 @@ type Store struct {
 	Timeout              time.Duration `mapstructure:"timeout"`                // of a command
 	Advertise            string        `mapstructure:"advertise"`              // URL where other replicas reach this one; "" is the host's name and the first port
 	Weight               int64         `mapstructure:"weight"`                 // share of this replica, against those of others
+	ShelfInterval        time.Duration `mapstructure:"shelf_interval"`         // age from which a snapshot in the store is written again; 0 writes none
+	ShelfTTL             time.Duration `mapstructure:"shelf_ttl"`              // age from which it is not used any more
+	ShelfBytes           int64         `mapstructure:"shelf_bytes"`            // of the snapshots of all deployments together
 }
 
 // Cluster is how the replicas of a store share the work.
@@ -449,6 +452,10 @@ func Default() Config {
 			Name:    "default",
 			Timeout: time.Second, // a beat that takes longer is one that fails: leases last four
 			Weight:  100,
+
+			ShelfInterval: time.Minute, // the replay ring of an engine is minutes long
+			ShelfTTL:      time.Hour,   // engines have replaced much of what they held before
+			ShelfBytes:    1 << 30,     // 60 M blocks, a small store has room for them
 		},
 		Cluster: Cluster{
 			Mode:    Replicas,

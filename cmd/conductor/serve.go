@@ -145,7 +145,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if err != nil {
 		return err
 	}
-	recovers := kept != nil || len(cfg.Dynamo.Peers) > 0
+	recovers := kept != nil || len(cfg.Dynamo.Peers) > 0 || shared != nil
 	gate := make(chan struct{})
 	options.Gate = gate
 	if !recovers {
@@ -190,7 +190,13 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
 	replicas := newReplicas(members, c, targets, registry, log)
 	defer replicas.close()
-	if err := replicas.share(loaded, c, discovered, registry, log); err != nil {
+	shelved, err := newShelving(loaded, members, c, asking, replicas.keeps, registry, log)
+	if err == nil {
+		err = replicas.share(loaded, c, discovered, shelved, registry, log)
+	}
+	if err != nil {
+		c.Close()
+		options.Journal.Close()
 		return err
 	}
 	sources := &following{conductor: c, targets: targets, shared: replicas.registry}
@@ -241,8 +247,10 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
 		Progress: func() conductor.Progress {
-			if p := keeper.Progress(); p.From != "" {
-				return p
+			for _, p := range []conductor.Progress{keeper.Progress(), shelved.progress()} {
+				if p.From != "" {
+					return p
+				}
 			}
 			return peers.Progress()
 		},
@@ -279,14 +287,20 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		if kept != nil {
 			keeper.Restore(settling)
 		}
-		if len(cfg.Dynamo.Peers) > 0 && c.Unfilled() > 0 {
-			peers.Recover(settling, c, cfg.Dynamo.RecoveredTTL)
+		if c.Unfilled() > 0 {
+			peers.Recover(settling, c, cfg.Dynamo.RecoveredTTL, shelved.others(settling)...)
+		}
+		if c.Unfilled() > 0 {
+			shelved.restore(settling)
 		}
 		if recovers {
 			close(gate) // what engines sent meanwhile is applied
 		}
 		if kept != nil && settling.Err() == nil {
 			keeping.Go(func() { keeper.Keep(stopped) })
+		}
+		if shelved != nil && settling.Err() == nil {
+			keeping.Go(func() { shelved.shelf.Keep(stopped) })
 		}
 		if every := cfg.Dynamo.CompareInterval; every > 0 {
 			go peers.Compare(ctx, c, every)
@@ -323,21 +337,32 @@ func drain(web *server.Servers, d time.Duration, log zerolog.Logger) {
 
 // snapshotDir opens the directory of snapshots, if there is to be one.
 func snapshotDir(loaded *config.Loaded) (*snapshot.Dir, error) {
-	cfg, key := loaded.Config.Snapshot, snapshot.NoKey
+	cfg := loaded.Config.Snapshot
 	if cfg.Dir == "" {
 		return nil, nil
 	}
-	if cfg.KeyFile != "" {
-		var err error
-		if key, err = snapshot.ReadKey(cfg.KeyFile); err != nil {
-			return nil, fmt.Errorf("%s: snapshot.key_file: %w", loaded.Place("snapshot.key_file"), err)
-		}
+	key, err := snapshotKey(loaded)
+	if err != nil {
+		return nil, err
 	}
 	dir, err := snapshot.OpenDir(cfg.Dir, key)
 	if err != nil {
 		return nil, fmt.Errorf("%s: snapshot.dir: %w", loaded.Place("snapshot.dir"), err)
 	}
 	return dir, nil
+}
+
+// snapshotKey reads the key that seals salts in snapshots.
+func snapshotKey(loaded *config.Loaded) (*snapshot.Key, error) {
+	name := loaded.Config.Snapshot.KeyFile
+	if name == "" {
+		return snapshot.NoKey, nil
+	}
+	key, err := snapshot.ReadKey(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: snapshot.key_file: %w", loaded.Place("snapshot.key_file"), err)
+	}
+	return key, nil
 }
 
 // listeners returns the configured listeners. Those of the Dynamo dialect are late: to its

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/gin-gonic/gin"
@@ -10,11 +11,12 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/cluster"
+	"kvconductor/conductor/scope"
 	"kvconductor/config"
 )
 
 // share lets this server follow the sources of its shards alone, if cluster.mode says so.
-func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *cluster.Asked, metrics *prometheus.Registry, log zerolog.Logger) error {
+func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *cluster.Asked, shelved *shelving, metrics *prometheus.Registry, log zerolog.Logger) error {
 	cfg := &loaded.Config
 	if r.members == nil || cfg.Cluster.Mode != config.Shards {
 		return nil
@@ -27,6 +29,10 @@ func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *c
 	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: cfg.Cluster.Timeout, Log: log})
 	r.shards = cluster.New(cluster.Config{
 		Conductor: c, Fleet: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: asked}, Owners: int(cfg.Cluster.Owners), Log: log,
+		Bring: func(ctx context.Context, d scope.Deployment, from []string) error {
+			_, _, err := shelved.takeover.Bring(ctx, d, from)
+			return err
+		},
 	})
 	asked.Share(r.shards)
 	c.ServeBy(r.shards.Serves)
@@ -34,6 +40,11 @@ func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *c
 	r.registry.SetWanted(r.shards.Wanted)
 	metrics.MustRegister(r.sender, r.shards)
 	return nil
+}
+
+// keeps reports whether this server writes a deployment to the shelf.
+func (r *replicas) keeps(d scope.Deployment) bool {
+	return r.shards == nil || r.shards.Keeps(conductor.Shard{Tenant: d.Tenant, Model: d.Model})
 }
 
 // forwards returns the middleware that lets queries of a listener be sent on, none without shards.

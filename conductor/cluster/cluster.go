@@ -163,6 +163,12 @@ func (c *Cluster) Wanted(r conductor.Registration) bool {
 	return slices.ContainsFunc(r.Shards(), func(s conductor.Shard) bool { return c.held[s] != nil && c.held[s].brought })
 }
 
+// Keeps reports whether this replica serves a shard, so that its blocks are worth a snapshot.
+func (c *Cluster) Keeps(s conductor.Shard) bool {
+	row := c.chart.Load().rows[s]
+	return row != nil && row.Phase == Serving
+}
+
 // Facts returns what this replica tells of its shards in each beat.
 func (c *Cluster) Facts() json.RawMessage { return *c.facts.Load() }
 

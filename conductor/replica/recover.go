@@ -70,7 +70,7 @@ func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.
 	}
 	r.note(func(st *Status) { st.State = Failed })
 	if ctx.Err() == nil {
-		log.Error().Int("peers", len(peers)).Msg("no peer could be recovered from, starting with what the engines replay")
+		log.Error().Int("peers", len(peers)).Msg("no peer could be recovered from")
 	}
 	return r.Status()
 }

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/fleet"
+	"kvconductor/conductor/scope"
+	"kvconductor/conductor/shelf"
+	"kvconductor/config"
+)
+
+// shelving is how a server gets blocks from the replicas that share its store, and leaves them
+// its own. Nil is a server without a store.
+type shelving struct {
+	fleet    *fleet.Fleet
+	shelf    *shelf.Shelf
+	takeover *shelf.Takeover
+	shards   bool // single shards are brought, the start brings nothing
+}
+
+// newShelving connects the shelf with the settings. asking is the client of peers, keeps says which
+// deployments this server writes; members is nil without a store.
+func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Conductor, asking *http.Client, keeps func(scope.Deployment) bool, metrics *prometheus.Registry, log zerolog.Logger) (*shelving, error) {
+	if members == nil {
+		return nil, nil
+	}
+	cfg := &loaded.Config
+	key, err := snapshotKey(loaded)
+	if err != nil {
+		return nil, err
+	}
+	s := shelf.New(shelf.Config{
+		Fleet: members, Conductor: c, Key: key, Log: log,
+		MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Store.ShelfInterval, TTL: cfg.Store.ShelfTTL, Wanted: keeps,
+	})
+	metrics.MustRegister(s)
+	return &shelving{fleet: members, shelf: s, shards: cfg.Cluster.Mode == config.Shards, takeover: &shelf.Takeover{Conductor: c, Client: asking, Shelf: s, TTL: cfg.Dynamo.RecoveredTTL, Log: log}}, nil
+}
+
+// others returns the URLs of the other replicas that are alive, those that have run longest first.
+// At the start it waits for the first beat, or until that has failed.
+func (s *shelving) others(ctx context.Context) (urls []string) {
+	if s == nil || s.shards {
+		return nil
+	}
+	all := slices.Clone(s.first(ctx).Replicas)
+	slices.SortStableFunc(all, func(a, b fleet.Replica) int { return a.Started.Compare(b.Started) })
+	own := ""
+	for _, r := range all {
+		if r.ID == s.fleet.ID() {
+			own = r.URL // that of the process before this one, too
+		}
+	}
+	for _, r := range all {
+		if r.URL != "" && r.URL != own {
+			urls = append(urls, r.URL)
+		}
+	}
+	return urls
+}
+
+// first returns the state behind the first beat. The store may take longer than one beat to be
+// connected with.
+func (s *shelving) first(ctx context.Context) fleet.Status {
+	patience := time.NewTimer(s.fleet.Store().Timeout() + 2*fleet.Pause)
+	defer patience.Stop()
+	for {
+		next, st := s.fleet.Changed(), s.fleet.Status()
+		if st.Up || st.Refused {
+			return st
+		}
+		select {
+		case <-next:
+		case <-patience.C:
+			return st
+		case <-ctx.Done():
+			return st
+		}
+	}
+}
+
+// restore fills the Conductor from the shelf.
+func (s *shelving) restore(ctx context.Context) {
+	if s != nil && !s.shards {
+		s.shelf.Restore(ctx, s.takeover.TTL)
+	}
+}
+
+// progress returns how far that has come.
+func (s *shelving) progress() conductor.Progress {
+	if s == nil {
+		return conductor.Progress{}
+	}
+	return s.shelf.Progress()
+}
