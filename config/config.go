@@ -32,6 +32,12 @@ const (
 	GRPC             = "grpc"              // gRPC: kvconductor.v1.Conductor, and what sgl-router calls
 )
 
+// Values of Store.Ingest.
+const (
+	FromEngine = "engine"
+	FromLog    = "log"
+)
+
 // Values of Stream.OnUnrecoverableGap.
 const (
 	Keep = "keep" // suspect blocks stay, answers say partial
@@ -359,6 +365,10 @@ type Store struct {
 	Timeout              time.Duration `mapstructure:"timeout"`                // of a command
 	Advertise            string        `mapstructure:"advertise"`              // URL where other replicas reach this one; "" is the host's name and the first port
 	Weight               int64         `mapstructure:"weight"`                 // share of this replica, against those of others
+	Ingest               string        `mapstructure:"ingest"`                 // FromEngine or FromLog
+	LogBytes             int64         `mapstructure:"log_bytes"`              // of the log of each source
+	LogAge               time.Duration `mapstructure:"log_age"`                // of entries in logs
+	LogBuffer            int64         `mapstructure:"log_buffer"`             // bytes that wait for the store, of all sources
 }
 
 // AutoBlocks is a block size that the engine or its first events tell.
@@ -435,6 +445,11 @@ func Default() Config {
 			Name:    "default",
 			Timeout: time.Second, // a beat that takes longer is one that fails: leases last four
 			Weight:  100,
+			Ingest:  FromEngine,
+			// An hour of a rank that publishes 20 KB/s; a replica that starts replays it.
+			LogBytes:  64 << 20,
+			LogAge:    15 * time.Minute,
+			LogBuffer: 256 << 20,
 		},
 		Snapshot: Snapshot{
 			Interval: time.Minute, // the replay ring of an engine is minutes long

@@ -134,6 +134,8 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	defer closeAccessLog(access, log)
 	sockets, allowed := newSockets(cfg), newReaching(&cfg)
 	options := conductorOptions(cfg, sockets, allowed, log)
+	logs := &logging{cfg: cfg.Store, engines: options.Transport}
+	options.Transport = logs.transport
 	kept, err := snapshotDir(loaded)
 	if err != nil {
 		return err
@@ -191,6 +193,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		var beats sync.WaitGroup
 		beats.Go(func() { members.Run(beating) })
 		defer func() { stop(); beats.Wait() }()
+		defer logs.start(shared, members, registry)()
 	}
 
 	targets := newTargets(&cfg, c, sockets, allowed, log)

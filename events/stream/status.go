@@ -199,7 +199,7 @@ type told struct {
 
 // tell passes a change of state on. turn is held.
 func (s *Stream) tell() {
-	if s.cfg.OnState == nil {
+	if s.cfg.OnState == nil && s.observer == nil {
 		return
 	}
 	var now told
@@ -212,7 +212,12 @@ func (s *Stream) tell() {
 	}
 	if now != s.told {
 		s.told = now
-		s.cfg.OnState(now.state, now.reason)
+		if s.cfg.OnState != nil {
+			s.cfg.OnState(now.state, now.reason)
+		}
+		if s.observer != nil {
+			s.observer.Changed(now.state, s.machine.has)
+		}
 	}
 }
 

@@ -1,0 +1,266 @@
+package log
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"kvconductor/store"
+)
+
+// tend renews and takes leases until the Log is closed.
+func (l *Log) tend() {
+	tick := time.NewTicker(Tick)
+	defer tick.Stop()
+	for {
+		l.round(l.ctx)
+		select {
+		case <-tick.C:
+		case <-l.kick:
+			select { // others come at the same time
+			case <-time.After(5 * time.Millisecond):
+			case <-l.ctx.Done():
+			}
+		case <-l.ctx.Done():
+		}
+		if l.ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// known returns the sources by bucket. Those that are gone, and have no lease, are forgotten.
+func (l *Log) known() (all [store.Buckets][]*Source) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for s := range l.sources {
+		if s.forgettable() {
+			delete(l.sources, s)
+			continue
+		}
+		i := store.Bucket(s.cfg.Key)
+		all[i] = append(all[i], s)
+	}
+	return all
+}
+
+// forgettable reports whether the source is gone, and has no lease.
+func (s *Source) forgettable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link.Err() == nil {
+		return false
+	}
+	if s.idle.IsZero() {
+		s.idle = time.Now()
+	}
+	if s.token == "" && time.Since(s.idle) > forgotten {
+		s.seen = time.Time{}
+		return true
+	}
+	return false
+}
+
+// round tends all leases once.
+func (l *Log) round(ctx context.Context) {
+	l.each(ctx, (*Source).wish)
+}
+
+// leave gives all leases back.
+func (l *Log) leave(ctx context.Context) {
+	l.each(ctx, func(s *Source, _ time.Time) string { return give })
+}
+
+// each sends the wishes of all sources, a script for each bucket that has some.
+func (l *Log) each(ctx context.Context, wish func(*Source, time.Time) string) {
+	now := time.Now()
+	var asked [][]*Source
+	var keys [][]string
+	var args [][]any
+	for _, sources := range l.known() {
+		if len(sources) == 0 {
+			continue
+		}
+		list, names := []any{l.cfg.ID, Lease.Milliseconds(), l.expiry().Milliseconds()}, []string(nil)
+		for _, s := range sources {
+			s.mu.Lock()
+			live := "0"
+			if _, tails := s.open.(*tailing); tails {
+				live = "1"
+			}
+			list, names = append(list, wish(s, now), s.token, live), append(names, s.keys[0], s.keys[1])
+			s.mu.Unlock()
+		}
+		asked, keys, args = append(asked, sources), append(keys, names), append(args, list)
+	}
+	if len(asked) == 0 {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, l.cfg.Store.Timeout())
+	defer cancel()
+	for i, cmd := range run(limited, l.cfg.Store.Client(), tending, keys, args) {
+		answer, err := cmd.Slice()
+		var all []view
+		if err == nil {
+			all, err = views(answer, len(asked[i]))
+		}
+		for j, s := range asked[i] {
+			if err != nil {
+				s.unseen(now)
+				continue
+			}
+			s.hear(all[j], args[i][3+3*j+1].(string), now)
+		}
+		if err != nil {
+			l.n.failed.Add(1)
+		}
+	}
+}
+
+// wish is what the source wants to do with its lease. s.mu is held.
+func (s *Source) wish(now time.Time) string {
+	gone := s.link.Err() != nil
+	switch {
+	case s.token != "" && gone && now.Sub(s.idle) > forgotten && !s.idle.IsZero():
+		return give
+	case s.token != "" && !s.tries.IsZero() && now.Sub(s.tries) > unreached && len(s.log.cfg.Replicas()) > 1:
+		s.bar = now.Add(barred)
+		return give
+	case s.token != "":
+		return hold
+	case gone, s.seen.IsZero(), s.free.IsZero(), now.Before(s.bar):
+		return look
+	}
+	waited := now.Sub(s.free)
+	if (s.caughtUp() || waited > patience) && (waited > courtesy || s.log.prefers(s.cfg.Key)) {
+		return take
+	}
+	return look
+}
+
+// hear takes what the store says; token is that of the wish.
+func (s *Source) hear(v view, token string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fresh := s.seen.IsZero()
+	s.view, s.seen = v, now
+	if s.token != token {
+		return // it was lost meanwhile
+	}
+	mine := v.owner == s.log.cfg.ID && v.left > 0
+	switch {
+	case mine && v.token != s.token && (s.token != "" || v.left > 0):
+		s.won(v.token, v.position)
+		return
+	case mine:
+		return
+	case s.token != "":
+		if v.owner != "" {
+			s.log.n.lost.Add(1)
+		}
+		s.lose(errLease)
+	}
+	if v.left > 0 {
+		s.free = time.Time{}
+	} else if s.free.IsZero() {
+		s.free = now
+		if fresh {
+			s.log.look()
+		}
+	}
+	if f, ok := s.open.(*following); ok {
+		switch {
+		case f.gen != v.gen:
+			s.endOpen(errGeneration)
+		case !s.mayFollow():
+			s.endOpen(errNoTail)
+		}
+		return
+	}
+	s.change()
+}
+
+// unseen notes that the store does not answer: after a while no follower knows whether the engine
+// is followed.
+func (s *Source) unseen(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Sub(s.seen) < Lease/2 {
+		return
+	}
+	s.free = time.Time{}
+	if s.view.left = 0; s.token == "" {
+		s.view.gen = "" // nothing is followed before the store answers
+		if _, follows := s.open.(*following); follows {
+			s.endOpen(errNoTail)
+		}
+	}
+}
+
+// Follower is what a source follows.
+type Follower struct {
+	// Tail is the replica that follows the engine, "" if none does.
+	Tail string
+	// Engine says that it is this one.
+	Engine bool
+	// Behind is how many entries of the log were not received.
+	Behind uint64
+}
+
+// Following returns what the source follows.
+func (s *Source) Following() Follower {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := Follower{Tail: s.view.owner, Engine: s.token != ""}
+	if s.view.left == 0 && !f.Engine {
+		f.Tail = ""
+	}
+	if r, ok := s.open.(*following); ok {
+		f.Behind = r.behind(s.view.position)
+	}
+	return f
+}
+
+// Stats are the numbers of a Log.
+type Stats struct {
+	Held, Following             int    // sources
+	Behind                      uint64 // entries, of all sources that follow the log
+	Buffered                    int64  // bytes that wait for the store
+	Taken, Lost                 uint64 // leases
+	Appends, Entries, Bytes     uint64
+	Failed, Moved, Dropped      uint64 // scripts without an answer; logs that were not as left; entries lost to the bound
+	Generations, FromLog, Asked uint64 // generations begun; replays out of the log; replays that engines were asked for
+}
+
+// Stats returns the numbers.
+func (l *Log) Stats() Stats {
+	n := &l.n
+	st := Stats{
+		Buffered: l.buffered.Load(), Taken: n.taken.Load(), Lost: n.lost.Load(),
+		Appends: n.appends.Load(), Entries: n.entries.Load(), Bytes: n.bytes.Load(),
+		Failed: n.failed.Load(), Moved: n.moved.Load(), Dropped: n.dropped.Load(),
+		Generations: n.generations.Load(), FromLog: n.fromLog.Load(), Asked: n.asked.Load(),
+	}
+	for _, sources := range l.known() {
+		for _, s := range sources {
+			if f := s.Following(); f.Engine {
+				st.Held++
+			} else {
+				st.Following++
+				st.Behind += f.Behind
+			}
+		}
+	}
+	return st
+}
+
+// Sources returns the keys of the sources that the Log knows, in order.
+func (l *Log) Sources() (keys []string) {
+	for _, sources := range l.known() {
+		for _, s := range sources {
+			keys = append(keys, s.cfg.Key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
