@@ -51,7 +51,7 @@ func (l *logging) transport(r conductor.Registration, static bool) stream.Transp
 	}
 	first, topic := r.Numbers()
 	return l.log.Source(log.SourceConfig{
-		// Replicas that are told different endpoints do not share a log.
+		// A source with another endpoint has another log.
 		Key: r.Key().String() + " " + r.Endpoint, Engine: engine, Replays: r.ReplayEndpoint != "", First: first, Topic: topic,
 	})
 }

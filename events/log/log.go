@@ -59,6 +59,12 @@ const (
 	barred    = 15 * Tick
 	// A source without a subscription for this time is forgotten: it is paused or gone.
 	forgotten = 3 * Tick
+	// A follower learns that the engine is followed no more after grace, and up to three ticks.
+	grace = 2 * Tick
+	// A replica asks for a lease once it has followed the log for calm. An owner gives at most
+	// handedOver leases away in a round.
+	calm       = 5 * Tick
+	handedOver = 16
 	// keptBytes is what a window keeps of batches that are in the log.
 	keptBytes = 16 << 10
 	// Keys without a use expire after keyAge, or four times the age of logs.
@@ -96,6 +102,9 @@ type Log struct {
 	mu      sync.Mutex
 	sources map[*Source]bool
 	closed  bool
+
+	alive []Replica // as of this round; owned by tend
+	hands int       // leases that may still be given away in this round; likewise
 
 	buffered atomic.Int64 // bytes of all windows' pending entries
 	n        counters
@@ -177,9 +186,11 @@ func (l *Log) expiry() time.Duration { return max(keyAge, 4*l.cfg.Age) }
 
 // prefers reports whether this replica is the one that should be the tail of a source: the one
 // with the highest score by rendezvous hashing. None is preferred while no replica is known.
+//
+// tend calls it.
 func (l *Log) prefers(source string) bool {
 	best, most := "", math.Inf(-1)
-	for _, r := range l.cfg.Replicas() {
+	for _, r := range l.alive {
 		h := fnv.New64a()
 		h.Write([]byte(r.ID + "\x00" + source))
 		sum := h.Sum64()

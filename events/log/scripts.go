@@ -12,6 +12,7 @@ import (
 // What a replica wants to do with a lease.
 const (
 	look = "look" // nothing: it follows another
+	want = "want" // likewise, and it asks the owner to give the lease to it
 	hold = "hold" // renew it; or take it where no replica has it any more
 	take = "take" // take it where it has ended
 	give = "give" // give it back
@@ -22,6 +23,9 @@ const (
 //	ARGV: replica, lease in ms, age of keys without a use in ms, 0 for no change; then for each
 //	      source: what to do, token, whether the engine is connected
 //
+// An owner sees that a replica wants the lease, and gives it back at a time that suits it; only
+// that replica takes it then, for as long as a lease.
+//
 // A token is larger than those before, also than those of contents that are lost: it begins with
 // the time. A lease that has ended is still its owner's until another replica takes it.
 var tending = redis.NewScript(`
@@ -31,18 +35,28 @@ local out = {}
 for i = 1, #KEYS, 2 do
 	local lease, meta, a = KEYS[i], KEYS[i+1], 4 + (i-1) / 2 * 3
 	local wish, live = ARGV[a], ARGV[a+2]
-	local has = redis.call('HMGET', lease, 'owner', 'token', 'until', 'live')
+	local has = redis.call('HMGET', lease, 'owner', 'token', 'until', 'live', 'heir', 'wanted')
 	local owner, token, ends = has[1] or '', has[2] or '0', tonumber(has[3] or '0')
 	local mine = owner == ARGV[1] and token == ARGV[a+1]
+	local heir = has[5] or ''
+	if now - tonumber(has[6] or '0') > tonumber(ARGV[2]) then heir = '' end
 	if wish == 'give' and mine then
 		owner, ends, live = '', 0, '0'
 		redis.call('HSET', lease, 'owner', owner, 'until', 0, 'live', live)
-	elseif wish == 'hold' and (mine or owner == '') or wish == 'take' and (ends <= now or owner == ARGV[1]) then
+	elseif wish == 'hold' and (mine or owner == '') or wish == 'take' and (ends <= now and (heir == '' or heir == ARGV[1]) or owner == ARGV[1]) then
 		if not mine then token = string.format('%d', math.max(tonumber(token) + 1, now)) end
+		if heir == ARGV[1] then
+			heir = ''
+			redis.call('HDEL', lease, 'heir', 'wanted')
+		end
 		owner, ends = ARGV[1], now + ARGV[2]
 		redis.call('HSET', lease, 'owner', owner, 'token', token, 'until', ends, 'live', live)
 	else
 		live = has[4] or '0'
+		if wish == 'want' and (heir == '' or heir == ARGV[1]) then
+			heir = ARGV[1]
+			redis.call('HSET', lease, 'heir', heir, 'wanted', now)
+		end
 	end
 	if wish ~= 'look' and ARGV[3] ~= '0' then
 		redis.call('PEXPIRE', lease, ARGV[3])
@@ -50,7 +64,7 @@ for i = 1, #KEYS, 2 do
 	end
 	local m = redis.call('HMGET', meta, 'gen', 'last', 'print', 'whole')
 	local left = string.format('%d', math.max(0, ends - now))
-	for _, v in ipairs({owner, token, left, live, m[1] or '', m[2] or '', m[3] or '', m[4] or ''}) do out[#out+1] = v end
+	for _, v in ipairs({owner, token, left, live, m[1] or '', m[2] or '', m[3] or '', m[4] or '', heir}) do out[#out+1] = v end
 end
 return out
 `)
@@ -123,7 +137,8 @@ type view struct {
 	left         int64 // ms until the lease ends
 	live         bool  // its owner is connected to the engine
 	position
-	whole bool // the log is empty because the publisher has published nothing
+	whole bool   // the log is empty because the publisher has published nothing
+	heir  string // replica that asks for the lease, "" for none
 }
 
 // position is where a log ends.
@@ -136,15 +151,16 @@ type position struct {
 // views reads the answer of tending.
 func views(answer any, n int) ([]view, error) {
 	fields, _ := answer.([]any)
-	if len(fields) != 8*n {
+	if len(fields) != 9*n {
 		return nil, fmt.Errorf("%d leases are answered by %d values", n, len(fields))
 	}
 	all := make([]view, n)
 	for i := range all {
-		f := fields[8*i : 8*i+8]
+		f := fields[9*i : 9*i+9]
 		v := &all[i]
 		v.owner, v.token, v.live = text(f[0]), text(f[1]), text(f[3]) == "1"
 		v.gen, v.last, v.print, v.whole = text(f[4]), text(f[5]), text(f[6]), text(f[7]) == "1"
+		v.heir = text(f[8])
 		if _, err := fmt.Sscan(text(f[2]), &v.left); err != nil {
 			return nil, fmt.Errorf("end of a lease %q: %w", text(f[2]), err)
 		}

@@ -25,6 +25,8 @@ type Source struct {
 	open    session   // the subscription, nil for none
 
 	seen  time.Time // when the store said view; zero: never
+	first time.Time // when it said one first
+	lived time.Time // when a tail was seen that is connected to the engine
 	view  view
 	token string    // of the lease; "": this replica is not the tail
 	free  time.Time // since when no replica is the tail, zero if one is
@@ -70,7 +72,7 @@ func (s *Source) Subscribe(ctx context.Context, endpoint string) (stream.Subscri
 	s.log.join(s)
 	for {
 		s.mu.Lock()
-		changed, tail, follows := s.changed, s.token != "", s.mayFollow()
+		changed, tail, follows := s.changed, s.token != "", s.mayFollow(time.Now())
 		s.mu.Unlock()
 		switch {
 		case tail:
@@ -90,17 +92,17 @@ func (s *Source) Subscribe(ctx context.Context, endpoint string) (stream.Subscri
 }
 
 // mayFollow reports whether the log is worth following. s.mu is held.
-func (s *Source) mayFollow() bool {
+func (s *Source) mayFollow(now time.Time) bool {
 	v := &s.view
 	switch {
 	case s.seen.IsZero(), v.gen == "":
 		return false
 	case v.last == "" && !v.whole && !s.cfg.Replays:
 		return false // nothing says what was published before
-	case v.left > 0:
-		return s.alive()
+	case s.alive(), now.Sub(s.lived) < grace:
+		return true
 	}
-	return !s.caughtUp()
+	return v.left == 0 && !s.caughtUp()
 }
 
 // alive reports whether a tail is connected to the engine, and renews its lease. s.mu is held.

@@ -63,6 +63,7 @@ func (s *Source) forgettable() bool {
 
 // round tends all leases once.
 func (l *Log) round(ctx context.Context) {
+	l.alive, l.hands = l.cfg.Replicas(), handedOver
 	l.each(ctx, (*Source).wish)
 }
 
@@ -123,12 +124,20 @@ func (s *Source) wish(now time.Time) string {
 	switch {
 	case s.token != "" && gone && now.Sub(s.idle) > forgotten && !s.idle.IsZero():
 		return give
-	case s.token != "" && !s.tries.IsZero() && now.Sub(s.tries) > unreached && len(s.log.cfg.Replicas()) > 1:
+	case s.token != "" && !s.tries.IsZero() && now.Sub(s.tries) > unreached && len(s.log.alive) > 1:
 		s.bar = now.Add(barred)
+		return give
+	case s.token != "" && s.view.heir != "" && s.win.pending == 0 && s.log.hands > 0:
+		s.log.hands--
 		return give
 	case s.token != "":
 		return hold
-	case gone, s.seen.IsZero(), s.free.IsZero(), now.Before(s.bar):
+	case gone, s.seen.IsZero(), now.Before(s.bar):
+		return look
+	case s.free.IsZero():
+		if s.alive() && now.Sub(s.first) > calm && s.caughtUp() && s.log.prefers(s.cfg.Key) {
+			return want
+		}
 		return look
 	}
 	waited := now.Sub(s.free)
@@ -143,7 +152,12 @@ func (s *Source) hear(v view, token string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fresh := s.seen.IsZero()
-	s.view, s.seen = v, now
+	if s.view, s.seen = v, now; fresh {
+		s.first = now
+	}
+	if s.alive() {
+		s.lived = now
+	}
 	if s.token != token {
 		return // it was lost meanwhile
 	}
@@ -164,7 +178,7 @@ func (s *Source) hear(v view, token string, now time.Time) {
 		s.free = time.Time{}
 	} else if s.free.IsZero() {
 		s.free = now
-		if fresh {
+		if fresh || v.heir == s.log.cfg.ID {
 			s.log.look()
 		}
 	}
@@ -172,7 +186,7 @@ func (s *Source) hear(v view, token string, now time.Time) {
 		switch {
 		case f.gen != v.gen:
 			s.endOpen(errGeneration)
-		case !s.mayFollow():
+		case !s.mayFollow(now):
 			s.endOpen(errNoTail)
 		}
 		return

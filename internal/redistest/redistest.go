@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,6 +94,16 @@ func (s *Server) Run() {
 			s.t.Fatalf("%s does not answer: %s", s.binary, out.String())
 		}
 	}
+}
+
+// Pause stops the process, or lets it go on.
+func (s *Server) Pause(on bool) {
+	s.t.Helper()
+	signal := syscall.SIGCONT
+	if on {
+		signal = syscall.SIGSTOP
+	}
+	must.Succeed(s.t, s.cmd.Process.Signal(signal))
 }
 
 // Kill ends the process, with all that the server has in memory.
