@@ -48,6 +48,7 @@ import (
 const (
 	// Tick is the time between two renewals, Lease how long a replica stays the tail after one.
 	Tick  = time.Second
+	Brief = Tick / 5 // for sources without a subscription
 	Lease = 4 * Tick
 	// The preferred replica takes a free lease at once, another one after courtesy, and one that
 	// could not read the log up to its end after patience.

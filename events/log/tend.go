@@ -10,13 +10,20 @@ import (
 
 // tend renews and takes leases until the Log is closed.
 func (l *Log) tend() {
-	tick := time.NewTicker(Tick)
-	defer tick.Stop()
+	brief := time.NewTicker(Brief)
+	defer brief.Stop()
+	var last time.Time
 	for {
-		l.round(l.ctx)
+		if now := time.Now(); now.Sub(last) >= Tick-Brief/2 {
+			last = now
+			l.round(l.ctx, (*Source).any)
+		} else {
+			l.round(l.ctx, (*Source).waits)
+		}
 		select {
-		case <-tick.C:
+		case <-brief.C:
 		case <-l.kick:
+			last = time.Time{}
 			select { // others come at the same time
 			case <-time.After(5 * time.Millisecond):
 			case <-l.ctx.Done():
@@ -61,30 +68,38 @@ func (s *Source) forgettable() bool {
 	return false
 }
 
-// round tends all leases once.
-func (l *Log) round(ctx context.Context) {
+// round tends the leases of some sources once.
+func (l *Log) round(ctx context.Context, which func(*Source) bool) {
 	l.alive, l.hands = l.cfg.Replicas(), handedOver
-	l.each(ctx, (*Source).wish)
+	l.each(ctx, which, (*Source).wish)
 }
+
+func (s *Source) any() bool { return true }
+
+// waits reports whether the stream waits for a subscription to a log. s.mu is held.
+func (s *Source) waits() bool { return s.open == nil && s.token == "" && s.link.Err() == nil }
 
 // leave gives all leases back.
 func (l *Log) leave(ctx context.Context) {
-	l.each(ctx, func(s *Source, _ time.Time) string { return give })
+	l.each(ctx, (*Source).any, func(s *Source, _ time.Time) string { return give })
 }
 
-// each sends the wishes of all sources, a script for each bucket that has some.
-func (l *Log) each(ctx context.Context, wish func(*Source, time.Time) string) {
+// each sends the wishes of some sources, a script for each bucket that has some.
+func (l *Log) each(ctx context.Context, which func(*Source) bool, wish func(*Source, time.Time) string) {
 	now := time.Now()
 	var asked [][]*Source
 	var keys [][]string
 	var args [][]any
 	for _, sources := range l.known() {
-		if len(sources) == 0 {
-			continue
-		}
 		list, names := []any{l.cfg.ID, Lease.Milliseconds(), l.expiry().Milliseconds()}, []string(nil)
+		chosen := sources[:0]
 		for _, s := range sources {
 			s.mu.Lock()
+			if !which(s) {
+				s.mu.Unlock()
+				continue
+			}
+			chosen = append(chosen, s)
 			live := "0"
 			if _, tails := s.open.(*tailing); tails {
 				live = "1"
@@ -92,7 +107,10 @@ func (l *Log) each(ctx context.Context, wish func(*Source, time.Time) string) {
 			list, names = append(list, wish(s, now), s.token, live), append(names, s.keys[0], s.keys[1])
 			s.mu.Unlock()
 		}
-		asked, keys, args = append(asked, sources), append(keys, names), append(args, list)
+		if len(chosen) == 0 {
+			continue
+		}
+		asked, keys, args = append(asked, chosen), append(keys, names), append(args, list)
 	}
 	if len(asked) == 0 {
 		return
