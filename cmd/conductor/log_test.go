@@ -103,6 +103,27 @@ func (f *loggedFleet) worked(n int64) {
 	eventually(f.t, "the fleet does not work", func() (string, bool) { return "", f.batches() >= from+n })
 }
 
+// follows counts the sources of a replica by what they follow.
+func (f *loggedFleet) follows(p *process) map[string]int {
+	f.t.Helper()
+	var stats struct {
+		Sources []struct{ Follows, Tail string }
+	}
+	status, body := get(p.url + "/admin/stats")
+	if status != 200 {
+		f.t.Fatalf("/admin/stats: %d %s", status, body)
+	}
+	decode(f.t, body, &stats)
+	by := make(map[string]int)
+	for _, s := range stats.Sources {
+		if s.Tail == "" {
+			f.t.Errorf("no replica follows the engine of a source: %s", body)
+		}
+		by[s.Follows]++
+	}
+	return by
+}
+
 // busiest is the index of the replica that is the tail of most engines.
 func (f *loggedFleet) busiest() (best int) {
 	most := -1.0
@@ -123,6 +144,12 @@ func TestReplicasFollowTheLog(t *testing.T) {
 	f.worked(500)
 	stop()
 	f.same("all followed")
+	for _, p := range f.replicas {
+		rows := f.follows(p)
+		if n := rows["engine"] + rows["log"]; n != len(f.ranks) || float64(rows["engine"]) != metric(p, "conductor_log_leases") {
+			t.Errorf("sources follow %v", rows)
+		}
+	}
 
 	stop = f.work()
 	tail := f.busiest()

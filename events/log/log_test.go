@@ -64,6 +64,8 @@ func watch(t *testing.T, transport stream.Transport, sc *scene) *watcher {
 	return w
 }
 
+func (w *watcher) isTail() bool { return w.stream.Status().Follows == stream.FollowsEngine }
+
 func (w *watcher) held() map[uint64]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -158,7 +160,7 @@ func (sc *scene) tail() (tail, other *watcher) {
 	sc.t.Helper()
 	eventually(sc.t, "no tail", func() (string, bool) {
 		for i, w := range sc.all[:2] {
-			if w.source.Following().Engine {
+			if w.isTail() {
 				tail, other = w, sc.all[1-i]
 			}
 		}
@@ -318,7 +320,7 @@ func TestHandOver(t *testing.T) {
 		sc.publish(50)
 		sc.stop(tail)
 		sc.publish(50)
-		eventually(t, "the other replica is not the tail", func() (string, bool) { return "", other.source.Following().Engine })
+		eventually(t, "the other replica is not the tail", func() (string, bool) { return "", other.isTail() })
 		sc.publish(50)
 		sc.all[0], sc.all[1] = other, sc.replica(fmt.Sprintf("r%d", round+2))
 		sc.publish(50)
@@ -343,7 +345,7 @@ func TestEntries(t *testing.T) {
 	sc.engine = sc.network.At("engine")
 	sc.engine.First, sc.engine.Topic, sc.engine.TopicInReplies, sc.engine.ID = 1, "kv@b@m", true, events.PublisherID{7: 9}
 	w := sc.replica("r0")
-	eventually(t, "not followed", func() (string, bool) { return "", w.source.Following().Engine && w.stream.Status().Connected })
+	eventually(t, "not followed", func() (string, bool) { return "", w.isTail() && w.stream.Status().Connected })
 	body := streamtest.Batch(1.5, nil)
 	sc.engine.Publish(body)
 	sc.engine.Lock()

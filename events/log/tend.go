@@ -2,9 +2,9 @@ package log
 
 import (
 	"context"
-	"slices"
 	"time"
 
+	"kvconductor/events/stream"
 	"kvconductor/store"
 )
 
@@ -229,28 +229,27 @@ func (s *Source) unseen(now time.Time) {
 	}
 }
 
-// Follower is what a source follows.
-type Follower struct {
-	// Tail is the replica that follows the engine, "" if none does.
-	Tail string
-	// Engine says that it is this one.
-	Engine bool
-	// Behind is how many entries of the log were not received.
-	Behind uint64
-}
-
-// Following returns what the source follows.
-func (s *Source) Following() Follower {
+// Follows implements stream.Shared.
+func (s *Source) Follows() (what, tail string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := Follower{Tail: s.view.owner, Engine: s.token != ""}
-	if s.view.left == 0 && !f.Engine {
-		f.Tail = ""
+	switch {
+	case s.token != "":
+		return stream.FollowsEngine, s.log.cfg.ID
+	case s.view.left == 0:
+		return stream.FollowsLog, ""
 	}
-	if r, ok := s.open.(*following); ok {
-		f.Behind = r.behind(s.view.position)
+	return stream.FollowsLog, s.view.owner
+}
+
+// behind is how many entries of the log were not received.
+func (s *Source) behind() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f, ok := s.open.(*following); ok {
+		return f.behind(s.view.position)
 	}
-	return f
+	return 0
 }
 
 // Stats are the numbers of a Log.
@@ -275,24 +274,13 @@ func (l *Log) Stats() Stats {
 	}
 	for _, sources := range l.known() {
 		for _, s := range sources {
-			if f := s.Following(); f.Engine {
+			if what, _ := s.Follows(); what == stream.FollowsEngine {
 				st.Held++
 			} else {
 				st.Following++
-				st.Behind += f.Behind
+				st.Behind += s.behind()
 			}
 		}
 	}
 	return st
-}
-
-// Sources returns the keys of the sources that the Log knows, in order.
-func (l *Log) Sources() (keys []string) {
-	for _, sources := range l.known() {
-		for _, s := range sources {
-			keys = append(keys, s.cfg.Key)
-		}
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -95,6 +95,19 @@ type Refuser interface {
 	Refused() (messages uint64, by string)
 }
 
+// Shared is a Transport that follows the publisher by itself, or what another replica wrote down.
+type Shared interface {
+	// Follows returns FollowsEngine or FollowsLog, and the replica that follows the publisher, ""
+	// if none does. It is safe from any goroutine.
+	Follows() (what, tail string)
+}
+
+// What a Shared follows.
+const (
+	FollowsEngine = "engine"
+	FollowsLog    = "log"
+)
+
 // Observer is a Transport that hears what the stream makes of its connections. The goroutine
 // that calls Next, or Resume, calls it.
 type Observer interface {
