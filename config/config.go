@@ -445,9 +445,9 @@ func Default() Config {
 			Name:    "default",
 			Timeout: time.Second, // a beat that takes longer is one that fails: leases last four
 			Weight:  100,
-			Ingest:  FromEngine,
-			// An hour of a rank that publishes 20 KB/s; a replica that starts replays it.
-			LogBytes:  64 << 20,
+
+			Ingest:    FromEngine,
+			LogBytes:  64 << 20, // 15 minutes of a rank that publishes 70 KB/s
 			LogAge:    15 * time.Minute,
 			LogBuffer: 256 << 20,
 		},

@@ -95,7 +95,7 @@ type Refuser interface {
 	Refused() (messages uint64, by string)
 }
 
-// Shared is a Transport that follows the publisher by itself, or what another replica wrote down.
+// Shared is a Transport that follows the publisher, or what another replica wrote down.
 type Shared interface {
 	// Follows returns FollowsEngine or FollowsLog, and the replica that follows the publisher, ""
 	// if none does. It is safe from any goroutine.
