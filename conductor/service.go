@@ -52,6 +52,10 @@ type Service struct {
 	SnapshotFailures map[string]uint64
 	SnapshotReason   string
 
+	// Follows is engine or log where the source has a log in the store, Tail the replica that
+	// follows its engine; "" for none.
+	Follows, Tail string
+
 	asksSnapshots bool // also where SnapshotEndpoint is hidden
 
 	// Queued and QueuedBytes are batches received and not applied. Where they reach
@@ -189,6 +193,8 @@ func (s *source) service(st *stream.Status, held heldBlocks) Service {
 
 		SnapshotFailures: st.SnapshotFailures,
 		SnapshotReason:   st.SnapshotReason,
+		Follows:          st.Follows,
+		Tail:             st.Tail,
 		asksSnapshots:    s.reg.SnapshotEndpoint != "",
 
 		Queued:      st.Queued,

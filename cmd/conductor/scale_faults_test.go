@@ -170,13 +170,8 @@ func (a *arena) tail() (tail *runningReplica) {
 	a.t.Helper()
 	eventually(a.t, "no replica writes a log", func() (string, bool) {
 		for _, r := range a.replicas {
-			_, text := get(r.url + "/metrics")
-			for line := range strings.Lines(text) {
-				if n := 0; strings.HasPrefix(line, "conductor_log_leases ") {
-					if fmt.Sscan(strings.TrimPrefix(line, "conductor_log_leases "), &n); n > 0 {
-						tail = r
-					}
-				}
+			if metric(r.process, "conductor_log_leases") > 0 {
+				tail = r
 			}
 		}
 		return "", tail != nil

@@ -151,9 +151,9 @@ func (f *shardFleet) shards(p *process) (all []clusterShard, text string) {
 	return answer.Shards, text
 }
 
-// metric returns the value of a series in the text of /metrics, -1 if it is not there.
-func metric(text, series string) (v float64) {
-	_, rest, found := strings.Cut(text, "\n"+series+" ")
+// series returns the value of a series in the text of /metrics, -1 if it is not there.
+func series(text, name string) (v float64) {
+	_, rest, found := strings.Cut(text, "\n"+name+" ")
 	if _, err := fmt.Sscan(rest, &v); !found || err != nil {
 		return -1
 	}
@@ -214,7 +214,7 @@ func TestShardsAnswerThroughEveryReplica(t *testing.T) {
 		rows, _ := servicesOf[ruledService](t, p.url)
 		held += len(rows)
 		_, text := get(p.url + "/metrics")
-		forwarded += metric(text, `conductor_cluster_forwarded_total{result="answered"}`)
+		forwarded += series(text, `conductor_cluster_forwarded_total{result="answered"}`)
 	}
 	if held != shardModels || forwarded < 2*shardModels*5 {
 		t.Errorf("%d sources are followed, %v queries were sent on", held, forwarded)
