@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -163,13 +164,19 @@ func (a *arena) whole(after string) {
 			held[model+" host_pinned"] += blocks.Host
 			held[model+" disk"] += blocks.Disk
 		}
-		var fault string
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-			if fault = a.compare(held); fault == "" {
+		deadline, again := time.After(time.Minute), time.NewTicker(50*time.Millisecond)
+		defer again.Stop()
+		for {
+			fault := a.compare(held)
+			if fault == "" {
 				return nil
 			}
+			select {
+			case <-again.C:
+			case <-deadline:
+				return errors.New(fault)
+			}
 		}
-		return fmt.Errorf("%s", fault)
 	})
 	if err != nil {
 		a.t.Fatalf("after %s: %v\n%s", after, err, a.logs())
