@@ -72,6 +72,11 @@ kills: export KILLS ?= 100
 kills: ## a server that is killed 100 times at random moments while events flow, in a calm and in a disturbed fleet; every settled answer checked
 	$(GO) test -count=1 -v -timeout 0 -run '^TestKilledServer$$' ./cmd/conductor
 
+.PHONY: scale-faults
+scale-faults: export SCALE_FAULTS = 1
+scale-faults: ## replicas that share a store, with shards, logs, Sentinels and a cluster, while replicas, tails and stores are killed, stopped, emptied and cut off; every settled answer and every dump checked
+	$(GO) test -count=1 -v -timeout 0 -parallel 2 -run '^TestScaleFaults$$' ./cmd/conductor
+
 .PHONY: conformance-dynamo
 conformance-dynamo: export DYNAMO_CONFORMANCE_URL = $(URL)
 conformance-dynamo: export DYNAMO_CONFORMANCE_COMMAND = $(COMMAND)

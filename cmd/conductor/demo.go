@@ -60,6 +60,7 @@ func demoCommand() *cobra.Command {
 	cmd.Flags().Uint64Var(&routed.seed, "seed", 0, "with --router, seed of everything random, 0 for a new one each time")
 	cmd.Flags().IntVar(&spread.servers, "shards", 0, "spread models over this many servers, at least two, and kill one of them")
 	cmd.Flags().StringVar(&spread.store, "store", "", "with --shards, `URL` of a store that runs, such as redis://127.0.0.1:6379; some keys stay in it")
+	cmd.Flags().IntVar(&spread.owners, "owners", 2, "with --shards, servers that follow each model; with one, no server answers for a model from when its server dies until another one has taken over")
 	for _, other := range []string{"trace", "faults", "restarts", "ui", "router"} {
 		cmd.MarkFlagsMutuallyExclusive("shards", other)
 	}
@@ -77,8 +78,10 @@ func demoCommand() *cobra.Command {
 		if cmd.Flags().Changed("shards") {
 			return spread.demonstrate(ctx, duration, *asJSON, cmd)
 		}
-		if spread.store != "" {
-			return errors.New("--store needs --shards")
+		for _, name := range []string{"store", "owners"} {
+			if cmd.Flags().Changed(name) {
+				return fmt.Errorf("--%s needs --shards", name)
+			}
 		}
 		if routed.asJSON = *asJSON; route {
 			return routed.demonstrate(ctx, trace, cmd)

@@ -26,15 +26,12 @@ import (
 // demoShards is the demo of servers that share a store and spread the models of a fleet.
 type demoShards struct {
 	servers int
+	owners  int    // servers that follow each model
 	store   string // URL; "" starts one
 }
 
-const (
-	// demoModels is how many models the fleet has: each is a shard.
-	demoModels = 6
-	// demoOwners is how many servers follow each of them.
-	demoOwners = 2
-)
+// demoModels is how many models the fleet has: each is a shard.
+const demoModels = 6
 
 // demonstrate runs the demo and prints its report.
 func (o *demoShards) demonstrate(ctx context.Context, duration string, asJSON bool, cmd *cobra.Command) error {
@@ -44,6 +41,8 @@ func (o *demoShards) demonstrate(ctx context.Context, duration string, asJSON bo
 		return err
 	case o.servers < 2:
 		return fmt.Errorf("--shards %d is less than 2: one server is killed", o.servers)
+	case o.owners < 1:
+		return fmt.Errorf("--owners %d is less than 1", o.owners)
 	}
 	cmd.SilenceUsage = true
 	url := o.store
@@ -61,7 +60,7 @@ func (o *demoShards) demonstrate(ctx context.Context, duration string, asJSON bo
 	}
 	fmt.Fprintf(about, "store:  %s\n", url)
 	g := &serverGroup{errs: cmd.ErrOrStderr(), settings: fmt.Sprintf(
-		"store: {url: %q, name: 'demo-%x'}\ncluster: {mode: shards, owners: %d}\n", url, rand.Uint64(), demoOwners)}
+		"store: {url: %q, name: 'demo-%x'}\ncluster: {mode: shards, owners: %d}\n", url, rand.Uint64(), o.owners)}
 	defer g.stop()
 	for range o.servers {
 		s, err := g.add(ctx)
@@ -84,7 +83,7 @@ func (o *demoShards) demonstrate(ctx context.Context, duration string, asJSON bo
 func (o *demoShards) play(ctx context.Context, g *serverGroup, within time.Duration, about io.Writer) (*shardReport, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &shardReport{Began: time.Now(), Servers: o.servers, Owners: demoOwners}
+	r := &shardReport{Began: time.Now(), Servers: o.servers, Owners: o.owners}
 	stage := sim.NewStage()
 	configs, err := modelFleets(g.asked, stage, demoModels, rand.Uint64())
 	if err != nil {
