@@ -178,7 +178,7 @@ func (t *trial) arrive(ctx context.Context, r workload.Request) error {
 		}
 	}
 	if t.policy.Asks && !t.settled {
-		if err := t.await(ctx, t.SettleTimeout); err != nil {
+		if err := t.await(ctx, t.SettleTimeout, true); err != nil {
 			return fmt.Errorf("the server does not keep up: %w", err)
 		}
 		t.settled = true

@@ -92,7 +92,7 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 		err = d.heal()
 	}
 	if err == nil && ctx.Err() == nil {
-		if lag := d.await(ctx, lastWait*f.SettleTimeout); lag != nil {
+		if lag := d.await(ctx, lastWait*f.SettleTimeout, true); lag != nil {
 			report.Lag = lag.Error()
 		}
 		d.audit(ctx)

@@ -62,7 +62,7 @@ func (s *Stage) Quiet(ctx context.Context, most time.Duration, f func() error) e
 		defer d.publishing.Unlock()
 	}
 	for _, d := range all {
-		if err := d.await(ctx, most); err != nil {
+		if err := d.await(ctx, most, true); err != nil {
 			return fmt.Errorf("model %s: %w", d.Model, err)
 		}
 	}
