@@ -3,7 +3,6 @@ package conductor
 import (
 	"cmp"
 	"slices"
-	"sync/atomic"
 )
 
 // Shard is all deployments of a tenant's model, whatever their block sizes. Replicas share the
@@ -32,32 +31,42 @@ func (e *UnservedError) Error() string {
 // Serving returns an *UnservedError for a shard that this replica does not answer for, else nil.
 type Serving func(Shard) *UnservedError
 
-// serving is the Serving of a Conductor; none is one that answers for all.
-type serving struct{ ask atomic.Pointer[Serving] }
+// serving decides which queries a Conductor answers; without functions it answers all.
+type serving struct {
+	ask  Serving
+	away func() []*UnservedError // of all shards that it does not answer for
+}
 
-// ServeBy lets a function decide which queries the Conductor answers. nil answers all.
-func (c *Conductor) ServeBy(ask Serving) {
-	if ask == nil {
-		c.serving.ask.Store(nil)
-		return
-	}
-	c.serving.ask.Store(&ask)
+// ServeBy lets functions decide which queries the Conductor answers: away returns the errors of all
+// shards that it does not answer for. Call ServeBy before the first query.
+func (c *Conductor) ServeBy(ask Serving, away func() []*UnservedError) {
+	c.serving = serving{ask, away}
 }
 
 // unserved returns why the Conductor does not answer for a model, nil if it does.
 func (c *Conductor) unserved(tenant, model string) error {
-	ask := c.serving.ask.Load()
-	if ask == nil {
+	if c.serving.ask == nil {
 		return nil
 	}
-	if err := (*ask)(Shard{cmp.Or(tenant, DefaultTenant), model}); err != nil {
+	if err := c.serving.ask(Shard{cmp.Or(tenant, DefaultTenant), model}); err != nil {
 		return err
 	}
 	return nil
 }
 
-// Serves returns an *UnservedError if the Conductor does not answer for a tenant's model.
-func (v View) Serves(tenant, model string) error { return v.conductor.unserved(tenant, model) }
+// ServesModel returns an *UnservedError if another replica answers for a model of one of the client's
+// tenants; "" is every model.
+func (v View) ServesModel(model string) error {
+	if v.conductor.serving.away == nil {
+		return nil
+	}
+	for _, err := range v.conductor.serving.away() {
+		if err.Shard == (Shard{}) || (model == "" || err.Shard.Model == model) && v.reader.Tenants.Has(err.Shard.Tenant) {
+			return err
+		}
+	}
+	return nil
+}
 
 // ShardQueries returns how many queries have been answered for each registered shard.
 func (c *Conductor) ShardQueries() map[Shard]uint64 {

@@ -35,7 +35,7 @@ func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *c
 		},
 	})
 	asked.Share(r.shards)
-	c.ServeBy(r.shards.Serves)
+	c.ServeBy(r.shards.Serves, r.shards.Away)
 	r.members.Tell(cluster.FactName, r.shards.Facts)
 	r.registry.SetWanted(r.shards.Wanted)
 	metrics.MustRegister(r.sender, r.shards)

@@ -36,25 +36,31 @@ type shardFleet struct {
 	engines  []*publisher.Publisher
 }
 
-// newShardFleet starts a fleet, and registers its engines at the first replica.
+// newShardFleet starts a fleet and registers its engines at the last replica. They publish once the
+// shards have their owners, and replay a batch alone: who comes later gets the rest from replicas.
 func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet {
 	f := &shardFleet{t: t, store: redistest.Start(t)}
 	f.settings = fmt.Sprintf("store: {url: '%s', timeout: 500ms}\ncluster: {mode: shards, owners: %d, timeout: 1s}\n%s", f.store.URL(), owners, more)
 	for range replicas {
 		f.start()
 	}
-	for i := range shardModels {
-		e, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: recordedBlock, Wire: publisher.VLLMMap{}, Ring: 100})
+	for range shardModels {
+		e, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: recordedBlock, Wire: publisher.VLLMMap{}, Ring: 1})
 		must.Succeed(t, err)
 		t.Cleanup(func() { e.Close() })
-		event := engine.Event{Kind: engine.Stored, Tier: truth.Device, Tokens: recordedTokens(i + 1)}
-		for n := range i + 1 {
-			event.Hashes = append(event.Hashes, digest.Digest{31: byte(n + 1), 0: byte(i)})
-		}
-		_, err = e.Publish([]engine.Event{event})
-		must.Succeed(t, err)
 		f.engines = append(f.engines, e)
 	}
+	f.register(f.replicas[replicas-1])
+	f.rest(owners, f.replicas...)
+	for i, e := range f.engines {
+		for n := range i + 1 {
+			event := engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{numbered(uint64(n + 1))}, Parent: numbered(uint64(n)), HasParent: n > 0,
+				Tokens: recordedTokens(n + 1)[n*recordedBlock:]}
+			_, err := e.Publish([]engine.Event{event})
+			must.Succeed(t, err)
+		}
+	}
+	f.settled(owners, f.replicas...)
 	return f
 }
 
@@ -117,8 +123,7 @@ var unfollowed = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// settled waits until every replica answers for every model, and the owners have taken over: each
-// shard is served by as many replicas as it has owners, and none leaves.
+// settled waits until every replica answers for every model, and the shards rest.
 func (f *shardFleet) settled(owners int, replicas ...*process) {
 	f.t.Helper()
 	for _, p := range replicas {
@@ -129,6 +134,12 @@ func (f *shardFleet) settled(owners int, replicas ...*process) {
 			})
 		}
 	}
+	f.rest(owners, replicas...)
+}
+
+// rest waits until the shards are where they are to be, in the eyes of all replicas.
+func (f *shardFleet) rest(owners int, replicas ...*process) {
+	f.t.Helper()
 	for _, p := range replicas {
 		eventually(f.t, "shards never rest", func() (string, bool) {
 			shards, text := f.shards(p)
@@ -203,8 +214,6 @@ func (f *shardFleet) watch(replicas ...*process) (stop func() (right, wrong, ref
 func TestShardsAnswerThroughEveryReplica(t *testing.T) {
 	t.Parallel()
 	f := newShardFleet(t, 3, 1, "")
-	f.register(f.replicas[0])
-	f.settled(1, f.replicas...)
 	for _, p := range f.replicas {
 		f.dialects(p)
 		f.batches(p)
@@ -346,8 +355,6 @@ func (f *shardFleet) hops() {
 func TestShardsSurvive(t *testing.T) {
 	t.Parallel()
 	f := newShardFleet(t, 3, 2, "")
-	f.register(f.replicas[1])
-	f.settled(2, f.replicas...)
 	stop := f.watch(f.replicas[1:]...)
 	must.Succeed(t, f.replicas[0].cmd.Process.Kill())
 	f.settled(2, f.replicas[1:]...)
@@ -375,4 +382,44 @@ func TestShardsSurvive(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestForgedForwards asks replicas with credentials. What a client says of itself in the headers of
+// replicas has no effect, and a forwarded query is checked as one that was not sent on.
+func TestForgedForwards(t *testing.T) {
+	t.Parallel()
+	credentials := credentialsFile(t, "replica peer '*'", "peer-b peer b", "any query '*'", "only-b query b", "operator admin '*'")
+	file := redistest.File(t, "replica\n")
+	f := newShardFleet(t, 2, 1, "auth: {file: "+credentials+", loopback: [metrics, admin]}\npeer: {token_file: "+file+"}\n")
+	from, to := f.away()
+	client := func(tenants string, roles ...string) []string {
+		text, err := json.Marshal(map[string]any{"name": "x", "roles": roles, "tenants": strings.Fields(tenants)})
+		must.Succeed(t, err)
+		return []string{"Conductor-Forwarded", "x", "Conductor-Client", string(text)}
+	}
+	check := func(p *process, path, token string, want int, header ...string) {
+		t.Helper()
+		status, answer, _ := f.ask(p, path, shardQuery(0), append([]string{"Authorization", "Bearer " + token}, header...)...)
+		if status != want || status == 200 && path == "/query" && !strings.HasPrefix(answer, shardTruth(0)) {
+			t.Errorf("%s as %s with %v: %d %s, want %d", path, token, header, status, answer, want)
+		}
+	}
+	for _, p := range []*process{from, to} {
+		check(p, "/query", "any", 200)
+		check(p, "/query", "only-b", 403)
+		check(p, "/query", "stranger", 401)
+		check(p, "/admin/explain", "operator", 200)
+		check(p, "/admin/explain", "any", 403)
+	}
+	check(to, "/query", "only-b", 403, client("default", "query", "admin")...)
+	check(to, "/admin/explain", "any", 403, client("default", "admin")...)
+	check(to, "/query", "stranger", 401, client("default", "query")...)
+	check(to, "/register", "any", 403, client("default", "admin")...)
+	check(to, "/query", "replica", 200, client("default", "query")...)
+	check(to, "/query", "replica", 403, client("b", "query")...)
+	check(to, "/query", "replica", 403, client("default", "metrics")...)
+	check(to, "/query", "replica", 403) // it vouches for no client
+	check(to, "/query", "peer-b", 403, client("default", "query")...)
+	check(to, "/query", "replica", 400, "Conductor-Forwarded", "x", "Conductor-Client", "{")
+	check(to, "/feedback", "replica", 403, client("default", "query")...) // it is never sent on
 }

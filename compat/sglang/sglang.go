@@ -62,7 +62,11 @@ func (x *Indexer) MatchExternalKvPrefix(ctx context.Context, in *pb.MatchExterna
 	for i, h := range signed {
 		hashes[i] = uint64(h)
 	}
-	workers := access.ViewOf(ctx, x.cfg.Conductor).Workers(x.cfg.Model, hashes)
+	view := access.ViewOf(ctx, x.cfg.Conductor)
+	if err := view.ServesModel(x.cfg.Model); err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	workers := view.Workers(x.cfg.Model, hashes)
 	out := &pb.MatchExternalKvPrefixResponse{BlocksRead: 1} // the first one, at least
 	if len(workers) == 0 {
 		return out, nil

@@ -148,6 +148,21 @@ func (c *Cluster) Serves(s conductor.Shard) *conductor.UnservedError {
 	return nil
 }
 
+// Away returns the errors of all shards that this replica does not answer for, one without a shard
+// before it knows them.
+func (c *Cluster) Away() (all []*conductor.UnservedError) {
+	now := c.chart.Load()
+	if !now.known {
+		return []*conductor.UnservedError{{}}
+	}
+	for _, row := range now.rows {
+		if row.away != nil {
+			all = append(all, row.away)
+		}
+	}
+	return all
+}
+
 // Wanted reports whether this replica follows a source. A pool holds objects of any model, so all
 // replicas follow it. An engine that is asked for its model tells that later.
 func (c *Cluster) Wanted(r conductor.Registration) bool {

@@ -68,6 +68,8 @@ func errorOf(err error) *pb.Error {
 		return e
 	case errors.Is(err, conductor.ErrForbidden):
 		return &pb.Error{Message: err.Error(), Reason: "forbidden"}
+	case errors.As(err, new(*conductor.UnservedError)):
+		return &pb.Error{Message: err.Error(), Reason: "unserved"}
 	}
 	return &pb.Error{Message: "internal error", Reason: "internal"}
 }

@@ -22,10 +22,15 @@ func statusOf(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	var field *conductor.FieldError
+	var (
+		field    *conductor.FieldError
+		unserved *conductor.UnservedError
+	)
 	switch {
 	case errors.As(err, &field):
 		return invalid(field)
+	case errors.As(err, &unserved):
+		return elsewhere(unserved)
 	case errors.Is(err, context.DeadlineExceeded):
 		return status.Error(codes.DeadlineExceeded, err.Error())
 	case errors.Is(err, context.Canceled):
@@ -57,6 +62,20 @@ func invalid(e *conductor.FieldError) error {
 	st, err := status.New(codes.InvalidArgument, e.Message).WithDetails(&errdetails.BadRequest{
 		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: name, Description: e.Message, Reason: e.Reason}},
 	})
+	if err != nil {
+		panic("BUG: a status takes no details: " + err.Error())
+	}
+	return st.Err()
+}
+
+// elsewhere returns the status of a query that another replica answers: UNAVAILABLE with a
+// google.rpc.ErrorInfo that names the replica.
+func elsewhere(e *conductor.UnservedError) error {
+	info := &errdetails.ErrorInfo{Reason: "UNSERVED", Domain: "conductor", Metadata: map[string]string{}}
+	if len(e.Serving) > 0 {
+		info.Metadata["replica"], info.Metadata["url"] = e.Serving[0].ID, e.Serving[0].URL
+	}
+	st, err := status.New(codes.Unavailable, e.Error()).WithDetails(info)
 	if err != nil {
 		panic("BUG: a status takes no details: " + err.Error())
 	}

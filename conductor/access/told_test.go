@@ -1,0 +1,46 @@
+package access
+
+import (
+	"net/http"
+	"slices"
+	"testing"
+
+	"kvconductor/conductor/scope"
+	"kvconductor/conductor/server"
+)
+
+// TestTold: only a sender with the role peer says who the client is, and for its own tenants alone.
+func TestTold(t *testing.T) {
+	f := func(sender *Client, text, forwarded string, roles Roles, tenants scope.Tenants, counted bool) {
+		t.Helper()
+		h := http.Header{}
+		h.Set(server.ClientHeader, text)
+		if forwarded != "" {
+			h.Set(server.ForwardedHeader, forwarded)
+		}
+		c, is, why := told(sender, h)
+		if why != nil || c.Roles != roles || !slices.Equal(c.Tenants, tenants) || c.Tenants.All() != tenants.All() || is != counted {
+			t.Errorf("%+v with %s: %+v, counted %v, %v", sender, text, c, is, why)
+		}
+	}
+	peer, client := &Client{Name: "r", Roles: Peer}, &Client{Name: "c", Roles: Query, Tenants: []string{"b"}}
+	f(peer, client.Tell(), "r", Query, []string{"b"}, true)
+	f(peer, (&Client{Roles: Query}).Tell(), "r", Query, nil, true)
+	f(peer, (&Client{Tenants: noTenants}).Tell(), "r", 0, noTenants, true)
+	f(peer, client.Tell(), "", Peer, nil, false)
+	f(client, (&Client{Roles: every}).Tell(), "r", Query, []string{"b"}, false)
+	f(&Client{Roles: every, Tenants: []string{"a", "b"}}, client.Tell(), "r", Query, []string{"b"}, true)
+	f(&Client{Roles: Peer, Tenants: []string{"a"}}, client.Tell(), "r", Query, noTenants, true)
+	f(&Client{Roles: Peer, Tenants: []string{"a"}}, (&Client{Roles: Query}).Tell(), "r", Query, []string{"a"}, true)
+	for _, text := range []string{"{", `{"roles": ["king"]}`, `[]`} {
+		h := http.Header{}
+		h.Set(server.ClientHeader, text)
+		h.Set(server.ForwardedHeader, "r")
+		if _, _, why := told(peer, h); why == nil || why.status != http.StatusBadRequest {
+			t.Errorf("%s: %v", text, why)
+		}
+	}
+	if text := (&Client{Weight: 3}).Tell(); text != `{"name":"","roles":[],"tenants":null,"weight":3}` {
+		t.Error(text)
+	}
+}
