@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"kvconductor/events"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
@@ -81,6 +83,7 @@ type scene struct {
 	replays bool
 	buffer  int64
 	bytes   int64
+	cluster bool
 	weights atomic.Pointer[[]Replica]
 
 	server  *redistest.Server
@@ -91,7 +94,7 @@ type scene struct {
 }
 
 func (sc *scene) begin(t *testing.T) {
-	sc.t, sc.server, sc.network = t, redistest.Start(t), new(streamtest.Network)
+	sc.t, sc.server, sc.network = t, sc.store(t), new(streamtest.Network)
 	sc.engine = sc.network.At("engine")
 	sc.engine.First, sc.engine.Topic, sc.engine.TopicInReplies = sc.first, sc.topic, sc.topic != ""
 	for i := range 2 {
@@ -104,9 +107,25 @@ func (sc *scene) begin(t *testing.T) {
 	})
 }
 
+// store starts a server, or a cluster that has one node.
+func (sc *scene) store(t *testing.T) *redistest.Server {
+	if !sc.cluster {
+		return redistest.Start(t)
+	}
+	server := redistest.Start(t, "--cluster-enabled", "yes")
+	client := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer client.Close()
+	must.Succeed(t, client.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+	eventually(t, "the cluster is not up", func() (string, bool) {
+		info, err := client.ClusterInfo(t.Context()).Result()
+		return info, err == nil && strings.Contains(info, "cluster_state:ok")
+	})
+	return server
+}
+
 // replica begins one that follows the log.
 func (sc *scene) replica(id string) *watcher {
-	shared, err := store.Open(store.Config{URL: sc.server.URL(), Name: "test", Timeout: time.Second})
+	shared, err := store.Open(store.Config{URL: sc.server.URL(), Name: "test", Cluster: sc.cluster, Timeout: time.Second})
 	must.Succeed(sc.t, err)
 	sc.weights.CompareAndSwap(nil, &[]Replica{{"r0", 1}, {"r1", 1}})
 	if sc.bytes == 0 {
@@ -234,6 +253,8 @@ func TestFollowerEqualsDirect(t *testing.T) {
 			sc.same("restarted with another id", stream.Synced)
 		}
 	}
+	clustered := &scene{replays: true, cluster: true}
+	f("cluster", clustered, restarts(clustered))
 	one := &scene{replays: true}
 	f("restarts", one, restarts(one))
 	master := &scene{replays: true, first: 1}
