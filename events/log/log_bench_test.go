@@ -23,13 +23,11 @@ func BenchmarkAppend(b *testing.B) {
 	for i := range b.N {
 		binary.BigEndian.PutUint64(body, uint64(i))
 		s.Observe(&stream.Step{Kind: stream.Apply, Seq: uint64(i), Print: uint64(i), Payload: body, Epoch: 1})
-		for l.buffered.Load() > 8<<20 {
-			time.Sleep(100 * time.Microsecond)
+		if l.buffered.Load() > 8<<20 {
+			flushed(b, l, 4<<20)
 		}
 	}
-	for l.buffered.Load() > 0 {
-		time.Sleep(100 * time.Microsecond)
-	}
+	flushed(b, l, 0)
 }
 
 // BenchmarkFollow is the way of a batch of 5 KB out of the store, to one follower.
@@ -41,9 +39,7 @@ func BenchmarkFollow(b *testing.B) {
 	for i := range uint64(b.N) + 1 {
 		s.Observe(&stream.Step{Kind: stream.Apply, Seq: i, Payload: body, Epoch: 1})
 	}
-	for l.buffered.Load() > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	flushed(b, l, 0)
 	f := &following{source: s, gen: s.at.gen, queue: make(chan payload.Message, waiting), ended: make(chan struct{})}
 	_, f.number, _ = entryID("0-" + f.gen)
 	f.pos.Store(1)
@@ -57,6 +53,11 @@ func BenchmarkFollow(b *testing.B) {
 	f.end(context.Canceled)
 }
 
+// flushed waits until at most left bytes wait for the store.
+func flushed(b *testing.B, l *Log, left int64) {
+	eventually(b, "nothing is appended", func() (string, bool) { return "", l.buffered.Load() <= left })
+}
+
 // benchSource returns a source whose lease is held.
 func benchSource(b *testing.B) (*Log, *Source) {
 	server := redistest.Start(b)
@@ -67,8 +68,9 @@ func benchSource(b *testing.B) (*Log, *Source) {
 	s := l.Source(SourceConfig{Key: "s"})
 	s.link = b.Context()
 	l.join(s)
-	for what := ""; what != stream.FollowsEngine; what, _ = s.Follows() {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(b, "no lease", func() (string, bool) {
+		what, _ := s.Follows()
+		return what, what == stream.FollowsEngine
+	})
 	return l, s
 }
