@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
 	"kvconductor/internal/must"
 )
 
@@ -86,5 +87,33 @@ func TestLogsAreTrimmed(t *testing.T) {
 	}
 	if n := size(); n == 0 || n > 2<<10 {
 		t.Errorf("the aged log has %d bytes", n)
+	}
+}
+
+// TestStoreIsAwayAtTheStart lets replicas follow the engine themselves while there is no store, and
+// share it afterwards.
+func TestStoreIsAwayAtTheStart(t *testing.T) {
+	t.Parallel()
+	sc := &scene{replays: true, alone: 500 * time.Millisecond}
+	sc.t, sc.server, sc.network = t, sc.store(t), new(streamtest.Network)
+	sc.engine = sc.network.At("engine")
+	sc.server.Kill()
+	sc.all = []*watcher{sc.replica("r0"), sc.replica("r1"), watch(t, sc.network, sc)}
+	sc.publish(10)
+	sc.same("without a store", stream.Synced)
+	if n := sc.tails(); n != 3 {
+		t.Errorf("the engine has %d connections", n)
+	}
+	sc.server.Run()
+	eventually(t, "the replicas do not share the engine", func() (string, bool) {
+		sc.publish(1)
+		n := sc.tails()
+		return fmt.Sprint(n), n == 2
+	})
+	sc.same("with a store", stream.Synced)
+	for i, w := range sc.all {
+		if n := w.stream.Status().Restarts; n != 0 {
+			t.Errorf("stream %d saw %d restarts", i, n)
+		}
 	}
 }

@@ -84,6 +84,7 @@ type scene struct {
 	buffer  int64
 	bytes   int64
 	cluster bool
+	alone   time.Duration
 	weights atomic.Pointer[[]Replica]
 
 	server  *redistest.Server
@@ -134,7 +135,7 @@ func (sc *scene) replica(id string) *watcher {
 	if sc.buffer == 0 {
 		sc.buffer = 1 << 20
 	}
-	l := New(Config{Store: shared, ID: id, Bytes: sc.bytes, Age: time.Hour, Buffer: sc.buffer, Replicas: func() []Replica { return *sc.weights.Load() }})
+	l := New(Config{Store: shared, ID: id, Bytes: sc.bytes, Age: time.Hour, Buffer: sc.buffer, Alone: sc.alone, Replicas: func() []Replica { return *sc.weights.Load() }})
 	s := l.Source(SourceConfig{Key: "s", Engine: sc.network, Replays: sc.replays, First: sc.first, Topic: sc.topic})
 	w := watch(sc.t, s, sc)
 	w.log, w.source = l, s

@@ -140,7 +140,7 @@ func (s *Source) draft() (*draft, []any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	waits := len(s.win.items) - s.win.sent
-	if s.token == "" || waits == 0 && !s.mayBegin() {
+	if s.token == "" || !s.log.usable() || waits == 0 && !s.mayBegin() {
 		return nil, nil
 	}
 	cfg := &s.log.cfg
