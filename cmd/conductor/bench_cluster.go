@@ -20,8 +20,8 @@ func benchClusterCommand() *cobra.Command {
 
 Part log: engines in a second process, and a server in this one that follows them, then one
 that follows them and appends to their logs, then one that follows the logs, with the tail in
-a third process. Each goes as fast as it can; then lags are taken, all at half of the lowest
-rate.`,
+a third process. Each goes as fast as it can; then lags are taken, all at
+one rate. At the end two replicas tend the leases of silent sources.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -31,6 +31,8 @@ rate.`,
 	f.IntVar(&c.Load.Blocks, "blocks", 64, "blocks of each stored event")
 	f.IntVar(&c.Load.BlockSize, "block-size", 16, "tokens per block")
 	f.IntVar(&c.Load.Hold, "hold", 4096, "blocks that an engine holds")
+	f.Float64Var(&c.Rate, "rate", 1000, "batches/s of all engines while lags are taken")
+	f.IntVar(&c.Leases, "leases", 2000, "silent sources whose leases are measured")
 	f.DurationVar(&c.Duration, "duration", 2*time.Second, "time of each phase")
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
 		c.Publisher = func() *exec.Cmd { return child("publisher", c.Load) }

@@ -28,6 +28,7 @@ func (l *logging) start(shared *store.Store, members *fleet.Fleet, registry *pro
 	}
 	l.log = log.New(log.Config{
 		Store: shared, ID: members.ID(), Bytes: l.cfg.LogBytes, Age: l.cfg.LogAge, Buffer: l.cfg.LogBuffer,
+		Usable: func() bool { st := members.Status(); return st.Beats > 0 && !st.Refused },
 		Replicas: func() (all []log.Replica) {
 			for _, r := range members.Status().Replicas {
 				all = append(all, log.Replica{ID: r.ID, Weight: r.Weight})

@@ -24,6 +24,7 @@
 //  3. A follower has a subscription only while the tail is connected to the engine, or to read the
 //     log before it becomes the tail itself.
 //  4. A replica that cannot reach the store goes on following the engines whose leases it had.
+//     After a while it follows the others too, without appending, until the store is back.
 //
 // Concurrency: all methods are safe for concurrent use. A Log has one goroutine for leases, and
 // for each bucket of sources one that appends and one that reads while there is something to do.
@@ -57,7 +58,9 @@ const (
 	// A tail that cannot reach its engine for this time gives the lease back, and takes it again
 	// after a pause if no other replica does.
 	unreached = 4 * Tick
-	barred    = 15 * Tick
+	barred    = 6 * Tick
+	// Config.Alone, unless it is set.
+	alone = 10 * Tick
 	// A source without a subscription for this time is forgotten: it is paused or gone.
 	forgotten = 3 * Tick
 	// A follower learns that the engine is followed no more after grace, and up to three ticks.
@@ -83,6 +86,11 @@ type Config struct {
 	Bytes  int64
 	Age    time.Duration
 	Buffer int64
+	// Usable reports whether the store may be written to. Nil is always.
+	Usable func() bool
+	// Alone is how long the store may be away before a source without a subscription follows its
+	// engine until the store is back; 0 is ten seconds.
+	Alone time.Duration
 }
 
 // Replica is one that may be the tail.
@@ -113,6 +121,9 @@ type Log struct {
 
 // New begins to tend leases.
 func New(cfg Config) *Log {
+	if cfg.Alone == 0 {
+		cfg.Alone = alone
+	}
 	l := &Log{cfg: cfg, kick: make(chan struct{}, 1), sources: make(map[*Source]bool)}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	for i := range l.buckets {
@@ -181,6 +192,9 @@ func (l *Log) look() {
 	default:
 	}
 }
+
+// usable reports whether the store may be written to.
+func (l *Log) usable() bool { return l.cfg.Usable == nil || l.cfg.Usable() }
 
 // expiry is how long keys without a use live.
 func (l *Log) expiry() time.Duration { return max(keyAge, 4*l.cfg.Age) }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"kvconductor/events"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
@@ -81,6 +83,8 @@ type scene struct {
 	replays bool
 	buffer  int64
 	bytes   int64
+	cluster bool
+	alone   time.Duration
 	weights atomic.Pointer[[]Replica]
 
 	server  *redistest.Server
@@ -91,7 +95,7 @@ type scene struct {
 }
 
 func (sc *scene) begin(t *testing.T) {
-	sc.t, sc.server, sc.network = t, redistest.Start(t), new(streamtest.Network)
+	sc.t, sc.server, sc.network = t, sc.store(t), new(streamtest.Network)
 	sc.engine = sc.network.At("engine")
 	sc.engine.First, sc.engine.Topic, sc.engine.TopicInReplies = sc.first, sc.topic, sc.topic != ""
 	for i := range 2 {
@@ -104,9 +108,25 @@ func (sc *scene) begin(t *testing.T) {
 	})
 }
 
+// store starts a server, or a cluster that has one node.
+func (sc *scene) store(t *testing.T) *redistest.Server {
+	if !sc.cluster {
+		return redistest.Start(t)
+	}
+	server := redistest.Start(t, "--cluster-enabled", "yes")
+	client := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer client.Close()
+	must.Succeed(t, client.ClusterAddSlotsRange(t.Context(), 0, 16383).Err())
+	eventually(t, "the cluster is not up", func() (string, bool) {
+		info, err := client.ClusterInfo(t.Context()).Result()
+		return info, err == nil && strings.Contains(info, "cluster_state:ok")
+	})
+	return server
+}
+
 // replica begins one that follows the log.
 func (sc *scene) replica(id string) *watcher {
-	shared, err := store.Open(store.Config{URL: sc.server.URL(), Name: "test", Timeout: time.Second})
+	shared, err := store.Open(store.Config{URL: sc.server.URL(), Name: "test", Cluster: sc.cluster, Timeout: time.Second})
 	must.Succeed(sc.t, err)
 	sc.weights.CompareAndSwap(nil, &[]Replica{{"r0", 1}, {"r1", 1}})
 	if sc.bytes == 0 {
@@ -115,7 +135,7 @@ func (sc *scene) replica(id string) *watcher {
 	if sc.buffer == 0 {
 		sc.buffer = 1 << 20
 	}
-	l := New(Config{Store: shared, ID: id, Bytes: sc.bytes, Age: time.Hour, Buffer: sc.buffer, Replicas: func() []Replica { return *sc.weights.Load() }})
+	l := New(Config{Store: shared, ID: id, Bytes: sc.bytes, Age: time.Hour, Buffer: sc.buffer, Alone: sc.alone, Replicas: func() []Replica { return *sc.weights.Load() }})
 	s := l.Source(SourceConfig{Key: "s", Engine: sc.network, Replays: sc.replays, First: sc.first, Topic: sc.topic})
 	w := watch(sc.t, s, sc)
 	w.log, w.source = l, s
@@ -187,7 +207,7 @@ func (sc *scene) same(when string, state stream.State) {
 	}
 }
 
-func eventually(t *testing.T, what string, right func() (string, bool)) {
+func eventually(t testing.TB, what string, right func() (string, bool)) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	again := time.NewTicker(5 * time.Millisecond)
@@ -234,6 +254,8 @@ func TestFollowerEqualsDirect(t *testing.T) {
 			sc.same("restarted with another id", stream.Synced)
 		}
 	}
+	clustered := &scene{replays: true, cluster: true}
+	f("cluster", clustered, restarts(clustered))
 	one := &scene{replays: true}
 	f("restarts", one, restarts(one))
 	master := &scene{replays: true, first: 1}
@@ -397,85 +419,5 @@ func TestTailsMove(t *testing.T) {
 		if st := w.stream.Status(); st.Restarts != 0 {
 			t.Errorf("stream %d saw %d restarts", i, st.Restarts)
 		}
-	}
-}
-
-// TestBufferIsBounded publishes more than the buffer takes while the store is away: the log has a
-// hole, and the follower gets the batches from the engine, or says that they are lost.
-func TestBufferIsBounded(t *testing.T) {
-	t.Parallel()
-	f := func(name string, replays bool, state stream.State) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			sc := &scene{replays: replays, buffer: 4 << 10}
-			sc.begin(t)
-			sc.publish(20)
-			sc.same("begun", stream.Synced)
-			tail, other := sc.tail()
-			sc.server.Pause()
-			sc.publish(500)
-			eventually(t, "the tail does not go on", func() (string, bool) {
-				st := tail.stream.Status()
-				return fmt.Sprintf("%+v", st), st.State == stream.Synced && st.LastSeq == sc.engine.Next()-1
-			})
-			if n := tail.log.Stats().Buffered; n > 8<<10 {
-				t.Errorf("%d bytes are buffered", n)
-			}
-			eventually(t, "the follower does not notice that the store is away", func() (string, bool) {
-				st := other.stream.Status()
-				return fmt.Sprintf("%+v", st), st.State == stream.Connecting
-			})
-			sc.server.Continue()
-			sc.publish(20)
-			direct := sc.all[2]
-			sc.all = []*watcher{tail, direct}
-			sc.same("the tail", stream.Synced)
-			sc.all = []*watcher{other}
-			sc.same("the follower", state)
-			if got, want := len(other.held()), len(direct.held()); replays != (got == want) {
-				t.Errorf("the follower has %d of %d batches", got, want)
-			}
-			if n := tail.log.Stats().Dropped; n < 100 {
-				t.Errorf("%d entries were dropped", n)
-			}
-		})
-	}
-	f("replays", true, stream.Synced)
-	f("no replays", false, stream.Partial)
-}
-
-// TestLogsAreTrimmed bounds a log by bytes and by age. The newest entry stays.
-func TestLogsAreTrimmed(t *testing.T) {
-	t.Parallel()
-	sc := &scene{replays: true, bytes: 16 << 10}
-	sc.begin(t)
-	tail, _ := sc.tail()
-	for range 40 {
-		sc.publish(100)
-		sc.same("published", stream.Synced)
-	}
-	size := func() (n int) {
-		all, err := tail.log.cfg.Store.Client().XRange(t.Context(), tail.source.keys[2], "-", "+").Result()
-		must.Succeed(t, err)
-		for _, one := range all {
-			n += len(one.Values["p"].(string))
-		}
-		return n
-	}
-	eventually(t, "all is appended", func() (string, bool) { return "", tail.log.Stats().Buffered == 0 })
-	if n := size(); n < 12<<10 || n > 20<<10 {
-		t.Errorf("the log has %d bytes", n)
-	}
-	s := tail.source
-	s.mu.Lock()
-	s.log.cfg.Age = time.Millisecond
-	s.mu.Unlock()
-	for range 8 { // one append trims four parts
-		sc.publish(1)
-		sc.same("aged", stream.Synced)
-		eventually(t, "all is appended", func() (string, bool) { return "", tail.log.Stats().Buffered == 0 })
-	}
-	if n := size(); n == 0 || n > 2<<10 {
-		t.Errorf("the aged log has %d bytes", n)
 	}
 }

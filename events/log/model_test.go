@@ -64,7 +64,7 @@ func newModel(t *testing.T, shared *store.Store, seed uint64) *model {
 	end() // no goroutine of a Log runs
 	for i := range 3 {
 		l := &Log{ctx: ended, kick: make(chan struct{}, 1), sources: make(map[*Source]bool)}
-		l.cfg = Config{Store: shared, ID: "r" + strconv.Itoa(i), Bytes: 1 << 20, Age: time.Hour, Buffer: 1 << 20, Replicas: func() []Replica { return []Replica{{"r1", 1}} }}
+		l.cfg = Config{Store: shared, ID: "r" + strconv.Itoa(i), Alone: time.Hour, Bytes: 1 << 20, Age: time.Hour, Buffer: 1 << 20, Replicas: func() []Replica { return []Replica{{"r1", 1}} }}
 		for j := range l.buckets {
 			l.buckets[j].init(l)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,7 +20,7 @@ const (
 	// page is how many entries one command returns of a source.
 	page = 128
 	// A follower that has received so much, and not handed it on, is left out of reads.
-	waiting      = 2 * page
+	waiting      = 8 * page
 	waitingBytes = 4 << 20
 	// block is how long a read waits in the store: a source that begins is part of the next one.
 	block = 250 * time.Millisecond
@@ -89,7 +90,9 @@ func (f *following) behind(at position) uint64 {
 func (f *following) Recv() (payload.Message, error) {
 	select {
 	case m := <-f.queue:
-		f.bytes.Add(-int64(len(m.Frames[2])))
+		if left := f.bytes.Add(-int64(len(m.Frames[2]))); left == 0 || len(f.queue) == waiting/2 {
+			f.source.bucket.look()
+		}
 		return m, nil
 	case <-f.ended:
 		return payload.Message{}, f.why
@@ -153,7 +156,8 @@ func (s *Source) frames(seq uint64, values map[string]any) (topic, number, body 
 	if text(values["a"]) == "" {
 		topic = []byte(s.cfg.Topic)
 	}
-	return topic, number, []byte(text(values["p"]))
+	body = unsafe.Slice(unsafe.StringData(text(values["p"])), len(text(values["p"]))) // nothing writes to payloads
+	return topic, number, body
 }
 
 // read lets a subscription receive.
@@ -179,7 +183,10 @@ func (b *bucket) receive() {
 			wait = crowded
 		}
 		if len(list) == 0 {
-			time.Sleep(crowded)
+			select {
+			case <-b.ready:
+			case <-time.After(crowded):
+			}
 			continue
 		}
 		streams := make([]string, 2*len(list))
@@ -213,6 +220,14 @@ func (b *bucket) receive() {
 				}
 			}
 		}
+	}
+}
+
+// look lets a reader that found no room look again.
+func (b *bucket) look() {
+	select {
+	case b.ready <- struct{}{}:
+	default:
 	}
 }
 

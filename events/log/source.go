@@ -26,6 +26,7 @@ type Source struct {
 
 	seen  time.Time // when the store said view; zero: never
 	first time.Time // when it said one first
+	since time.Time // when the stream asked for a subscription first
 	lived time.Time // when a tail was seen that is connected to the engine
 	view  view
 	token string    // of the lease; "": this replica is not the tail
@@ -54,6 +55,7 @@ var (
 	errLease      = errors.New("the lease of the source has passed to another replica")
 	errTail       = errors.New("this replica has become the tail of the source")
 	errNoTail     = errors.New("no replica follows the engine")
+	errStore      = errors.New("the store is back")
 	errGeneration = errors.New("the log has begun another generation")
 )
 
@@ -67,12 +69,14 @@ func (s *Source) change() {
 // either is possible.
 func (s *Source) Subscribe(ctx context.Context, endpoint string) (stream.Subscription, error) {
 	s.mu.Lock()
-	s.link, s.idle = ctx, time.Time{}
+	if s.link, s.idle = ctx, (time.Time{}); s.since.IsZero() {
+		s.since = time.Now()
+	}
 	s.mu.Unlock()
 	s.log.join(s)
 	for {
 		s.mu.Lock()
-		changed, tail, follows := s.changed, s.token != "", s.mayFollow(time.Now())
+		changed, tail, follows := s.changed, s.token != "" || s.adrift(time.Now()), s.mayFollow(time.Now())
 		s.mu.Unlock()
 		switch {
 		case tail:
@@ -105,6 +109,16 @@ func (s *Source) mayFollow(now time.Time) bool {
 	return v.left == 0 && !s.caughtUp()
 }
 
+// adrift reports whether the store has been away for so long that the source follows its engine
+// without a lease. s.mu is held.
+func (s *Source) adrift(now time.Time) bool {
+	at := s.seen
+	if at.IsZero() {
+		at = s.since
+	}
+	return !at.IsZero() && now.Sub(at) > s.log.cfg.Alone
+}
+
 // alive reports whether a tail is connected to the engine, and renews its lease. s.mu is held.
 func (s *Source) alive() bool {
 	return s.view.live && s.view.left >= (Lease/4).Milliseconds()
@@ -127,7 +141,7 @@ func (s *Source) dial(ctx context.Context, endpoint string) (stream.Subscription
 		return nil, err
 	}
 	t := &tailing{Subscription: sub, source: s}
-	if s.token == "" {
+	if s.token == "" && !s.adrift(time.Now()) {
 		sub.Close()
 		return nil, errLease
 	}

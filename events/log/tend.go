@@ -107,6 +107,12 @@ func (l *Log) each(ctx context.Context, which func(*Source) bool, wish func(*Sou
 			list, names = append(list, wish(s, now), s.token, live), append(names, s.keys[0], s.keys[1])
 			s.mu.Unlock()
 		}
+		if !l.usable() {
+			for _, s := range chosen {
+				s.unseen(now)
+			}
+			continue
+		}
 		if len(chosen) == 0 {
 			continue
 		}
@@ -200,6 +206,10 @@ func (s *Source) hear(v view, token string, now time.Time) {
 			s.log.look()
 		}
 	}
+	if _, tails := s.open.(*tailing); tails {
+		s.endOpen(errStore) // it was adrift
+		return
+	}
 	if f, ok := s.open.(*following); ok {
 		switch {
 		case f.gen != v.gen:
@@ -223,7 +233,7 @@ func (s *Source) unseen(now time.Time) {
 	s.free = time.Time{}
 	if s.view.left = 0; s.token == "" {
 		s.view.gen = "" // nothing is followed before the store answers
-		if _, follows := s.open.(*following); follows {
+		if _, follows := s.open.(*following); follows || s.adrift(now) && s.open == nil {
 			s.endOpen(errNoTail)
 		}
 	}

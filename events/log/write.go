@@ -32,7 +32,7 @@ type counters struct {
 // bucket has the sources whose keys are in one hash slot.
 type bucket struct {
 	log    *Log
-	ready  chan struct{} // capacity 1: queue or sessions are to be looked at
+	ready  chan struct{} // capacity 1: a follower that had no room may have some
 	mu     sync.Mutex
 	queue  map[*Source]bool // they have something to append; guarded by mu
 	writes bool             // a goroutine appends; guarded by mu
@@ -140,7 +140,7 @@ func (s *Source) draft() (*draft, []any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	waits := len(s.win.items) - s.win.sent
-	if s.token == "" || waits == 0 && !s.mayBegin() {
+	if s.token == "" || !s.log.usable() || waits == 0 && !s.mayBegin() {
 		return nil, nil
 	}
 	cfg := &s.log.cfg

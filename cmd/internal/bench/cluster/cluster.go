@@ -21,6 +21,8 @@ type Config struct {
 	Parts    []string // "log"
 	Store    string   // URL; "" starts a server
 	Load     ingest.Load
+	Rate     float64       // batches/s of all sources, at which lags are taken
+	Leases   int           // sources without events
 	Duration time.Duration // of each phase
 	// Publisher and Tail start processes, which call ingest.Publish and Tail.
 	Publisher func() *exec.Cmd

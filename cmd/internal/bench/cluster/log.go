@@ -30,6 +30,12 @@ type LogReport struct {
 	LagRate    float64 `json:"lag_batches_per_sec"`
 	AddedP50Ms float64 `json:"added_lag_p50_ms"`
 	AddedP99Ms float64 `json:"added_lag_p99_ms"`
+
+	// AppendedPerSec are batches that the tail appended, Dropped those for which the store was too slow.
+	AppendedPerSec float64 `json:"appended_batches_per_sec"`
+	Dropped        uint64  `json:"dropped_batches"`
+
+	Leases LeaseReport `json:"leases"`
 }
 
 // LogRole is one of them. A block that is stored counts, and one that is removed.
@@ -53,8 +59,10 @@ func (r *LogReport) table(w io.Writer) {
 		fmt.Fprintf(w, "%-6s %d sources: %.0f batches/s, %.2f M blocks/s, %.2f cores: %.0f batches/s and %.2f M blocks/s a core; lost %d, %d not synced\n",
 			role.name, r.Sources, role.of.BatchesPerSec, role.of.BlocksPerSec/1e6, role.of.Cores, role.of.BatchesCore, role.of.BlocksCore/1e6, role.of.Lost, role.of.Unsynced)
 	}
+	fmt.Fprintf(w, "appended %.0f batches/s, %d were dropped\n", r.AppendedPerSec, r.Dropped)
 	fmt.Fprintf(w, "lag at %.0f batches/s: engine p50 %.2f ms, p99 %.2f ms; log p50 %.2f ms, p99 %.2f ms; added p50 %.2f ms, p99 %.2f ms\n",
 		r.LagRate, r.Engine.LagP50Ms, r.Engine.LagP99Ms, r.Log.LagP50Ms, r.Log.LagP99Ms, r.AddedP50Ms, r.AddedP99Ms)
+	fmt.Fprintf(w, "%d silent sources, two replicas: %.3f cores, store %.3f cores\n", r.Leases.Sources, r.Leases.Cores, r.Leases.StoreCores)
 }
 
 // TailLoad is what the process of the tail follows.
@@ -64,15 +72,15 @@ type TailLoad struct {
 	BlockSize   int
 }
 
-// log measures the logs. Servers go as fast as they can first; lags are taken at half of the rate
-// of the slowest.
+// log measures the logs. Servers go as fast as they can first. Lags are taken at Rate, and at half
+// of what the slowest reached if that is less.
 func (c *Config) log() (*LogReport, error) {
 	r := &LogReport{Sources: c.Load.Sources}
 	roles := []struct {
 		name       string
 		transports func([]string) (func(string) stream.Transport, func(), error)
 		of         *LogRole
-	}{{"engine", nil, &r.Engine}, {"tail", c.appends, &r.Tail}, {"log", c.follows, &r.Log}}
+	}{{"engine", nil, &r.Engine}, {"tail", c.appends(r), &r.Tail}, {"log", c.follows, &r.Log}}
 	slowest := 0.0
 	for i, role := range roles {
 		got, err := c.ingest(role.name, role.transports, 0)
@@ -83,7 +91,7 @@ func (c *Config) log() (*LogReport, error) {
 			slowest = got.BatchesPerSec
 		}
 	}
-	r.LagRate = slowest / 2
+	r.LagRate = min(slowest/2, c.Rate)
 	for _, role := range roles {
 		got, err := c.ingest(role.name, role.transports, r.LagRate)
 		if err != nil {
@@ -93,6 +101,11 @@ func (c *Config) log() (*LogReport, error) {
 		role.of.Lost, role.of.Unsynced = role.of.Lost+got.Lost, role.of.Unsynced+got.Unsynced
 	}
 	r.AddedP50Ms, r.AddedP99Ms = r.Log.LagP50Ms-r.Engine.LagP50Ms, r.Log.LagP99Ms-r.Engine.LagP99Ms
+	leases, err := c.leases(c.Leases)
+	if err != nil {
+		return nil, err
+	}
+	r.Leases = *leases
 	return r, nil
 }
 
@@ -112,10 +125,19 @@ func (c *Config) ingest(name string, transports func([]string) (func(string) str
 	}, nil
 }
 
-// appends are the transports of a tail in this process.
-func (c *Config) appends([]string) (func(string) stream.Transport, func(), error) {
-	of, _, end, err := replica(c.Store, rand.Text(), "tail")
-	return of, end, err
+// appends returns what makes the transports of a tail in this process. The first one that ends
+// tells how much it appended.
+func (c *Config) appends(r *LogReport) func([]string) (func(string) stream.Transport, func(), error) {
+	return func([]string) (func(string) stream.Transport, func(), error) {
+		of, logs, end, err := replica(c.Store, rand.Text(), "tail", zmq.Transport{})
+		begun := time.Now()
+		return of, func() {
+			if st := logs.Stats(); r.AppendedPerSec == 0 {
+				r.AppendedPerSec, r.Dropped = float64(st.Entries)/time.Since(begun).Seconds(), st.Dropped
+			}
+			end()
+		}, err
+	}
 }
 
 // follows are transports that follow logs, whose tail is another process.
@@ -129,7 +151,7 @@ func (c *Config) follows(ports []string) (func(string) stream.Transport, func(),
 		tail.Stop()
 		return nil, nil, err
 	}
-	of, _, end, err := replica(c.Store, load.Name, "follower")
+	of, _, end, err := replica(c.Store, load.Name, "follower", zmq.Transport{})
 	if err != nil {
 		tail.Stop()
 		return nil, nil, err
@@ -138,7 +160,7 @@ func (c *Config) follows(ports []string) (func(string) stream.Transport, func(),
 }
 
 // replica returns the transports of a replica of a deployment.
-func replica(url, name, id string) (of func(string) stream.Transport, logs *log.Log, end func(), err error) {
+func replica(url, name, id string, engine stream.Transport) (of func(string) stream.Transport, logs *log.Log, end func(), err error) {
 	shared, err := store.Open(store.Config{URL: url, Name: name, Timeout: 5 * time.Second})
 	if err != nil {
 		return nil, nil, nil, err
@@ -148,7 +170,7 @@ func replica(url, name, id string) (of func(string) stream.Transport, logs *log.
 		Replicas: func() []log.Replica { return []log.Replica{{ID: "tail", Weight: 1}} },
 	})
 	of = func(endpoint string) stream.Transport {
-		return logs.Source(log.SourceConfig{Key: endpoint, Engine: zmq.Transport{}})
+		return logs.Source(log.SourceConfig{Key: endpoint, Engine: engine})
 	}
 	return of, logs, func() {
 		logs.Close(context.Background())
@@ -158,7 +180,7 @@ func replica(url, name, id string) (of func(string) stream.Transport, logs *log.
 
 // Tail runs the process of the tail: it prints a line once it has all leases, and ends with in.
 func Tail(load TailLoad, in io.Reader, out io.Writer) error {
-	of, logs, end, err := replica(load.Store, load.Name, "tail")
+	of, logs, end, err := replica(load.Store, load.Name, "tail", zmq.Transport{})
 	if err != nil {
 		return err
 	}

@@ -222,6 +222,7 @@ const patience = 5 * time.Second
 func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.Process) error {
 	warm := min(c.Duration/4, 2*time.Second)
 	begun, measuring := time.Now(), false
+	first := begun
 	var start counters
 	acks := make([]byte, 8*c.Sources)
 	// Watermarks of a thousand sources are not read a thousand times a second.
@@ -236,8 +237,11 @@ func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.P
 		if _, err := publishing.Write(acks); err != nil {
 			return fmt.Errorf("the publishing process is gone: %w", err)
 		}
+		if late && !measuring && time.Since(first) < patience {
+			begun = time.Now()
+		}
 		switch passed := time.Since(begun); {
-		case !measuring && passed >= warm && (!late || passed > patience):
+		case !measuring && passed >= warm:
 			measuring, begun = true, time.Now()
 			start = p.read(publishing)
 			p.mu.Lock()
