@@ -27,6 +27,7 @@ type arena struct {
 	store    func(own string) string
 	shared   *redistest.Server
 	replicas []*runningReplica
+	dead     []string // URLs of those that were killed
 	oracle   *process
 	asked    *sim.Servers
 	stage    *sim.Stage
@@ -106,6 +107,9 @@ func (a *arena) join() *runningReplica {
 		return text, status == 200
 	})
 	must.Succeed(a.t, a.asked.Add(r.url))
+	for _, url := range a.dead {
+		a.asked.Remove(url)
+	}
 	a.replicas = append(a.replicas, r)
 	return r
 }
@@ -116,6 +120,7 @@ func (a *arena) kill(r *runningReplica) {
 	must.Succeed(a.t, r.cmd.Process.Kill())
 	r.cmd.Wait()
 	r.peers.Close()
+	a.dead = append(a.dead, r.url)
 	a.replicas = slices.DeleteFunc(a.replicas, func(other *runningReplica) bool { return other == r })
 }
 

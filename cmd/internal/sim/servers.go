@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// answersWithin is how long one of several servers may take until its answer begins.
-	// Another one is asked then.
-	answersWithin = 2 * time.Second
+	// answersWithin is how long one of several servers may take until its answer begins: it may
+	// wait for another one itself. Then the next one is asked.
+	answersWithin = 5 * time.Second
 	// avoided is how long a server that failed is left out.
-	avoided = 2 * time.Second
+	avoided = 3 * time.Second
 )
 
 // Servers are servers that share a store. Clients ask them in turn, and leave out those that fail.
