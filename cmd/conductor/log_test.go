@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"kvconductor/cmd/internal/sim/proxy"
 	"kvconductor/cmd/internal/sim/publisher"
 	"kvconductor/internal/must"
@@ -228,4 +230,30 @@ func TestLogsSurviveTheStore(t *testing.T) {
 	f.worked(300)
 	stop()
 	f.same("the store was emptied")
+}
+
+// TestNewerStoreIsLeftAlone starts a server with a store that a newer program writes to: it writes
+// nothing, and follows its engine itself after a while.
+func TestNewerStoreIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	shared := redistest.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: shared.Addr})
+	defer client.Close()
+	must.Succeed(t, client.Set(t.Context(), "kvconductor:{default}:version", 99, 0).Err())
+	e := newRuledEngine(t, "new", 0)
+	p := serveProcess(t, fmt.Sprintf("store: {url: %q, ingest: log}\nsources: [{endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: new, block_size: %d}]\n",
+		shared.URL(), e.pub.Addr(), recordedBlock))
+	e.publish(ruledStored(0, 2))
+	e.settled(p)
+	if n := metric(p, "conductor_store_up"); n != 0 {
+		t.Errorf("the store is %v", n)
+	}
+	keys, err := client.Keys(t.Context(), "*").Result()
+	must.Succeed(t, err)
+	if len(keys) != 1 {
+		t.Errorf("the store has %q", keys)
+	}
+	if out, err := command("serve", "--store-ingest", "log", "--listen", "127.0.0.1:0=conductor").CombinedOutput(); err == nil || !strings.Contains(string(out), "store.url names none") {
+		t.Errorf("logs without a store: %v %s", err, out)
+	}
 }

@@ -117,3 +117,23 @@ func TestStoreIsAwayAtTheStart(t *testing.T) {
 		}
 	}
 }
+
+// TestPausedTailGivesItsLeaseBack pauses the tail's stream: the other replica follows the engine,
+// and the first one follows the log afterwards.
+func TestPausedTailGivesItsLeaseBack(t *testing.T) {
+	t.Parallel()
+	sc := &scene{replays: true}
+	sc.begin(t)
+	sc.publish(20)
+	sc.same("begun", stream.Synced)
+	tail, other := sc.tail()
+	tail.stream.Pause()
+	eventually(t, "the other replica is not the tail", func() (string, bool) { return "", other.isTail() && sc.tails() == 2 })
+	sc.publish(20)
+	tail.stream.Unpause()
+	sc.publish(20)
+	sc.same("unpaused", stream.Synced)
+	if n := sc.tails(); n != 2 || tail.isTail() {
+		t.Errorf("the engine has %d connections", n)
+	}
+}

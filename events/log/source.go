@@ -109,7 +109,7 @@ func (s *Source) mayFollow(now time.Time) bool {
 	return v.left == 0 && !s.caughtUp()
 }
 
-// adrift reports whether the store has been away for so long that the source follows its engine
+// adrift reports whether the store has been away for longer than Config.Alone: the source follows its engine
 // without a lease. s.mu is held.
 func (s *Source) adrift(now time.Time) bool {
 	at := s.seen

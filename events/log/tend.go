@@ -62,7 +62,7 @@ func (s *Source) forgettable() bool {
 		s.idle = time.Now()
 	}
 	if s.token == "" && time.Since(s.idle) > forgotten {
-		s.seen = time.Time{}
+		s.seen, s.since = time.Time{}, time.Time{}
 		return true
 	}
 	return false
