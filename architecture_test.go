@@ -176,6 +176,7 @@ var table = []room{
 	{dir: "cmd/internal/bench/cluster", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness", "conductor", "events/...", "store"}, anything: true},
 	{dir: "cmd/internal/bench/footprint", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness"}, anything: true},
 	{dir: "cmd/internal/bench/recovery", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness", "events/zmq"}, anything: true},
+	{dir: "cmd/internal/bench/forward", rooms: []string{"cmd/internal/harness", "cmd/internal/sim/..."}, anything: true},
 	{dir: "cmd/internal/bench/query", rooms: []string{"api/...", "cmd/internal/harness", "conductor", "events/stream"}, anything: true},
 	{dir: "cmd/internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
 	{dir: "cmd/internal/soak", rooms: []string{"cmd/internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},

@@ -42,14 +42,9 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 	if c.past {
 		return ErrPast
 	}
-	if r.TTL == 0 {
-		r.TTL = c.opts.TTL
-	}
-	if err := r.normalize(opts.AnyEndpoint); err != nil {
+	r, err := c.canonical(r, opts.AnyEndpoint)
+	if err != nil {
 		return err
-	}
-	if r.Copies == copiesWord(c.opts.Copies) {
-		r.Copies = ""
 	}
 	if !opts.Static && len(r.MayAnnounce) > 0 {
 		return &FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value", Message: "may_announce is for sources of the configuration file alone"}
@@ -65,6 +60,18 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 		}
 	}
 	return c.register(r, opts)
+}
+
+// canonical returns the registration with the defaults of this Conductor, or its first fault.
+func (c *Conductor) canonical(r Registration, anyEndpoint bool) (Registration, error) {
+	if r.TTL == 0 {
+		r.TTL = c.opts.TTL
+	}
+	err := r.normalize(anyEndpoint)
+	if r.Copies == copiesWord(c.opts.Copies) {
+		r.Copies = ""
+	}
+	return r, err
 }
 
 // register starts the source of a registration without faults.

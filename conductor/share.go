@@ -34,14 +34,17 @@ func (v View) isElsewhere(key Key) bool {
 	return slices.ContainsFunc(v.Elsewhere(), func(r Registration) bool { return r.Key() == key })
 }
 
-// tellRegistered reports the source of a key that a client has registered.
-func (c *Conductor) tellRegistered(key Key) {
-	if c.sharing == nil {
-		return
+// tellRegistered reports what a client has registered.
+func (c *Conductor) tellRegistered(r Registration) {
+	if c.sharing != nil {
+		c.sharing.registered(c.Canonical(r))
 	}
-	if r, ok := c.Registration(key); ok {
-		c.sharing.registered(r)
-	}
+}
+
+// Canonical returns a registration that was accepted as Registrations lists it.
+func (c *Conductor) Canonical(r Registration) Registration {
+	r, _ = c.canonical(r, true)
+	return r
 }
 
 // tellUnregistered reports a key that a client has unregistered.
@@ -49,17 +52,6 @@ func (c *Conductor) tellUnregistered(key Key) {
 	if c.sharing != nil {
 		c.sharing.unregistered(key)
 	}
-}
-
-// Registration returns the registration of a key. It returns false if there is none, or if only a
-// peer has named the source.
-func (c *registry) Registration(key Key) (Registration, bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if s := c.sources[key]; s != nil && !s.recovered {
-		return s.reg, true
-	}
-	return Registration{}, false
 }
 
 // States returns the registered sources by their state. It looks at no index.

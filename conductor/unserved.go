@@ -91,3 +91,11 @@ func (r *Registration) Shards() []Shard {
 	}
 	return all
 }
+
+// Follows reports whether a source is registered, not only named by a peer.
+func (c *Conductor) Follows(key Key) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	s := c.sources[key]
+	return s != nil && !s.recovered
+}

@@ -121,7 +121,7 @@ func (v View) Register(r Registration, opts RegisterOptions) error {
 	if err := v.conductor.Register(r, opts); err != nil {
 		return err
 	}
-	v.conductor.tellRegistered(Key{Instance: r.Instance, Tenant: cmp.Or(r.Tenant, DefaultTenant), Rank: r.Rank})
+	v.conductor.tellRegistered(r)
 	return nil
 }
 

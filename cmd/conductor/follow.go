@@ -43,7 +43,7 @@ func (f *following) register(s config.Source, replace bool) error {
 // unregister stops a source. One that is gone is no error.
 func (f *following) unregister(s config.Source) error {
 	entry := entryOf(s)
-	defer func() { f.shared.Unconfigured(entry.Name()) }()
+	f.shared.Unconfigured(entry.Name()) // first, so that the registry does not register it again
 	if s.Learns() {
 		t := targetOf(s)
 		f.targets.Remove(t.Name())

@@ -230,6 +230,7 @@ func TestShardsAnswerThroughEveryReplica(t *testing.T) {
 	}
 	f.redirects()
 	f.hops()
+	f.registers()
 }
 
 // dialects asks one replica for every model in every dialect.
@@ -349,6 +350,29 @@ func (f *shardFleet) hops() {
 	if _, _, header := f.ask(to, "/query", shardQuery(0)); header.Get("Conductor-Replica") != "" {
 		f.t.Errorf("an answer of this replica itself names another: %v", header)
 	}
+}
+
+// registers registers a source again and unregisters it, at replicas that do not follow it.
+func (f *shardFleet) registers() {
+	from, to := f.away()
+	f.register(from)
+	eventually(f.t, "a source is followed where it was registered again", func() (string, bool) {
+		_, body := servicesOf[ruledService](f.t, from.url)
+		return body, !strings.Contains(body, `"e0"`)
+	})
+	if status, answer, _ := f.ask(from, "/query", shardQuery(0)); status != 200 || !strings.HasPrefix(answer, shardTruth(0)) {
+		f.t.Errorf("after a registration: %d %s", status, answer)
+	}
+	post(f.t, from.url+"/unregister", `{"instance_id": "e0", "dp_rank": 0}`, 200)
+	for _, p := range f.replicas {
+		eventually(f.t, "an unregistered source is answered", func() (string, bool) {
+			status, answer, _ := f.ask(p, "/query", shardQuery(0))
+			return answer, status == 200 && answer == "{}"
+		})
+	}
+	from, to = to, from // of m1
+	post(f.t, from.url+"/dynamo/v1/unregister", `{"instance_id": "e1", "model_name": "m1"}`, 200)
+	post(f.t, to.url+"/unregister", `{"instance_id": "e7", "dp_rank": 0}`, 404)
 }
 
 // TestShardsSurvive kills one of three replicas and starts another, while clients ask all the time.

@@ -170,8 +170,7 @@ func (c *Cluster) Wanted(r conductor.Registration) bool {
 		return true
 	}
 	if !c.chart.Load().known { // what this replica has from its configuration and its disk stays
-		_, followed := c.cfg.Conductor.Registration(r.Key())
-		return followed
+		return c.cfg.Conductor.Follows(r.Key())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -116,8 +116,7 @@ func (c *Cluster) left(ctx context.Context, row *Row) bool {
 	tick := time.NewTicker(looking)
 	defer tick.Stop()
 	for slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool {
-		_, followed := c.cfg.Conductor.Registration(r.Key())
-		return followed && !r.Pool() && !c.Wanted(*r)
+		return c.cfg.Conductor.Follows(r.Key()) && !r.Pool() && !c.Wanted(*r)
 	}) {
 		select {
 		case <-ctx.Done():

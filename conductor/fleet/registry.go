@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -111,16 +109,6 @@ func (e *entry) says(s *Source) bool {
 	return own.equal(s)
 }
 
-// change waits for the store.
-type change struct {
-	source     *Source // nil for an entry that is unregistered
-	configured bool
-	since      time.Time
-	seen       int64  // time of the entry that the change was made to, 0 for none
-	again      *entry // it was in the store before
-	oldest     bool   // every other change counts more
-}
-
 // NewRegistry returns a Registry. It hears of clients from now on, and asks nothing before Run.
 func NewRegistry(cfg RegistryConfig) *Registry {
 	if cfg.Now == nil {
@@ -133,98 +121,6 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 	cfg.Conductor.Share(func(r conductor.Registration) { g.Registered(Source{Registration: r}) },
 		func(key conductor.Key) { g.Unregistered(Name{Key: key}) }, g.elsewhere)
 	return g
-}
-
-// Registered hears that a client registered a source here.
-func (g *Registry) Registered(s Source) {
-	if g == nil {
-		return
-	}
-	s.MayAnnounce = nil // a matter of the configuration
-	n := s.Name()
-	g.mu.Lock()
-	if own, has := g.configured[n]; has {
-		if own.MayAnnounce = nil; !own.equal(&s) {
-			delete(g.configured, n) // the client has replaced it
-		}
-	}
-	g.mu.Unlock()
-	g.change(n, &change{source: &s})
-}
-
-// Unregistered hears that a client unregistered an entry here.
-func (g *Registry) Unregistered(n Name) {
-	if g == nil {
-		return
-	}
-	g.mu.Lock()
-	delete(g.configured, n)
-	g.mu.Unlock()
-	g.change(n, new(change))
-}
-
-// Configured hears that the configuration of this replica has a source.
-func (g *Registry) Configured(s Source) {
-	if g == nil {
-		return
-	}
-	n := s.Name()
-	if r, ok := g.cfg.Conductor.Registration(n.Key); ok && !n.Asked {
-		s.Registration = r // with the defaults of this replica
-	}
-	g.mu.Lock()
-	g.configured[n] = s
-	delete(g.lostNames, n)
-	g.mu.Unlock()
-	g.change(n, &change{source: &s, configured: true})
-}
-
-// Unconfigured hears that the configuration has lost it. The entry stays while another replica
-// confirms it: then this one follows it again.
-func (g *Registry) Unconfigured(n Name) {
-	if g == nil {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.configured, n)
-	g.lostNames[n] = g.cfg.Now()
-	if p := g.pending[n]; p != nil && p.configured {
-		delete(g.pending, n)
-	}
-	g.ring()
-}
-
-// change lets a change wait for the store. The last one of an entry counts.
-func (g *Registry) change(n Name, c *change) {
-	c.since = g.cfg.Now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if _, waits := g.pending[n]; !waits && len(g.pending) >= mostPending {
-		if g.dropped++; g.dropped == 1 {
-			g.cfg.Log.Error().Int("pending", mostPending).Msg("too many registrations wait for the store: further ones stay with this replica alone")
-		}
-		return
-	}
-	e, p := g.known[n], g.pending[n]
-	if e != nil && e.done {
-		c.seen = e.at
-	}
-	if c.source != nil {
-		if p != nil && p.source != nil && p.source.equal(c.source) || p == nil && e != nil && e.done && e.says(c.source) {
-			return // it changes nothing
-		}
-	}
-	g.pending[n] = c
-	g.ring()
-}
-
-// ring lets Run work soon.
-func (g *Registry) ring() {
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
 }
 
 // SetWanted lets the Conductor follow only sources that f wants: it is asked again at each Again.
@@ -347,40 +243,6 @@ func (g *Registry) sync(ctx context.Context, st *Status) error {
 	}
 	g.take()
 	return g.tell(ctx, st)
-}
-
-// begin lets what this replica has from its disk wait for the store: what the store says of an
-// entry counts more. Of the configuration, what the store has already needs no change.
-func (g *Registry) begin() {
-	all, targets := g.cfg.Conductor.Registrations(), g.cfg.Targets.List()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	engines := slices.Collect(maps.Keys(g.known))
-	for i := range targets {
-		engines = append(engines, Name{Key: conductor.Key{Instance: targets[i].Instance, Tenant: targets[i].Tenant}, Asked: true})
-	}
-	for _, r := range all {
-		s := Source{Registration: r}
-		n := s.Name()
-		_, configured := g.configured[n]
-		if g.known[n] != nil || g.pending[n] != nil || configured || ofTarget(n.Key, engines) {
-			continue
-		}
-		s.MayAnnounce = nil
-		g.pending[n] = &change{source: &s, oldest: true}
-	}
-	for n, c := range g.pending {
-		if e := g.known[n]; c.configured && e != nil && e.says(c.source) {
-			delete(g.pending, n)
-		}
-	}
-}
-
-// ofTarget reports whether a source came from an engine that was asked.
-func ofTarget(key conductor.Key, engines []Name) bool {
-	return slices.ContainsFunc(engines, func(n Name) bool {
-		return n.Asked && n.Tenant == key.Tenant && (key.Instance == n.Instance || strings.HasPrefix(key.Instance, n.Instance+"@"))
-	})
 }
 
 // waiting returns the changes that wait.

@@ -61,16 +61,16 @@ func converge(t *testing.T, random *rand.Rand) {
 		instance, model := fmt.Sprint("i", random.IntN(5)), fmt.Sprint("m", random.IntN(3))
 		switch random.IntN(16) {
 		case 0, 1, 2, 3, 4:
-			if r, has := p.conductor.Registration(conductor.Key{Instance: instance, Tenant: "default"}); has && r.Model == model {
+			if p.followed(instance).Model == model {
 				continue // it changes nothing
 			}
 			p.register(source(instance, model))
 			truth[instance] = model
-			apart()
+			apart(t, p)
 		case 5, 6:
 			if _, err := p.clients.Unregister(conductor.Key{Instance: instance}); err == nil {
 				delete(truth, instance)
-				apart()
+				apart(t, p)
 			}
 		case 7:
 			must.Succeed(t, client.FlushAll(t.Context()).Err())
@@ -99,4 +99,13 @@ func converge(t *testing.T, random *rand.Rand) {
 }
 
 // apart waits until the store's clock, which counts milliseconds, tells the next change from this one.
-func apart() { time.Sleep(3 * time.Millisecond) }
+func apart(t *testing.T, p *peer) {
+	t.Helper()
+	client := p.members.Store().Client()
+	began, err := client.Time(t.Context()).Result()
+	must.Succeed(t, err)
+	for now := began; now.Sub(began) < 3*time.Millisecond; {
+		now, err = client.Time(t.Context()).Result()
+		must.Succeed(t, err)
+	}
+}
