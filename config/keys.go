@@ -157,7 +157,7 @@ var keys = []key{
 	{"store.timeout", "store-timeout", duration(), int64(10 * time.Millisecond), "time a command to the store may take"},
 	{"store.advertise", "store-advertise", urlOrNone(), 0, "base URL where other replicas reach this server; empty is the host's name and the port of the first listener over HTTP"},
 	{"store.shelf_interval", "store-shelf-interval", duration(), 0, "age from which the snapshot of a deployment in the store is written again; 0 writes none"},
-	{"store.shelf_ttl", "store-shelf-ttl", duration(), int64(time.Second), "age from which such a snapshot is not used any more; longer than store.shelf_interval"},
+	{"store.shelf_ttl", "store-shelf-ttl", duration(), int64(time.Second), "age from which such a snapshot is not used any more, at least twice store.shelf_interval"},
 	{"store.shelf_bytes", "store-shelf-bytes", size(), 1, "bytes of the snapshots of all deployments in the store; the oldest go first"},
 	{"store.weight", "store-weight", count(), 1, "share of the work that this replica takes, against the weights of others"},
 	{"store.ingest", "store-ingest", choice(FromEngine, FromLog), 0, "what sources follow: engine, each replica every engine; log, one replica each engine and the others its log in the store"},

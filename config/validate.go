@@ -113,10 +113,6 @@ func (c *Config) complaints() (out []Complaint) {
 		clash("cluster.mode", "store.url", "replicas share shards by a store: set")
 	}
 
-	if c.Store.ShelfTTL <= c.Store.ShelfInterval {
-		clash("store.shelf_ttl", "store.shelf_interval", "not longer than")
-	}
-
 	identities := map[string]string{}
 	for i, s := range c.Sources {
 		path := fmt.Sprintf("sources[%d]", i)

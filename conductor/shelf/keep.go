@@ -17,12 +17,12 @@ type Status struct {
 	Error     string         // of the last one that failed, "" since one was written
 	Evicted   int            // snapshots of other deployments taken down to make room
 	Sealed    int            // sources and contexts with a salt that the last one left out
-	Snapshots int            // on the shelf, whoever wrote them
+	Snapshots int            // on the shelf, of all replicas
 	Bytes     int64          // of them
 	Malformed int            // entries on the shelf that are none
-	// Oldest is the age of the oldest snapshot of a deployment that this replica writes. A
-	// deployment without one counts since that was seen.
-	Oldest time.Duration
+	// Oldest is the moment of the oldest snapshot of a deployment that this replica writes, the zero
+	// value if it writes none. A deployment without one counts since that was seen.
+	Oldest time.Time
 	// Loaded are blocks brought back from the shelf, LeftOut snapshots that could not be, by reason.
 	Loaded   int
 	LeftOut  map[string]int
@@ -88,28 +88,24 @@ func (s *Shelf) look(ctx context.Context, again bool) {
 	for i := range all {
 		known[all[i].deployment()] = &all[i]
 	}
-	oldest, lacks := time.Duration(0), make(map[scope.Deployment]time.Time)
+	oldest, moments := time.Time{}, make(map[scope.Deployment]time.Time)
 	for _, d := range s.cfg.Conductor.HeldDeployments() {
 		if s.cfg.Wanted != nil && !s.cfg.Wanted(d.Deployment) {
 			continue
 		}
 		m := known[d.Deployment]
-		if (again || s.due(m, d, now)) && s.try(ctx, d, m) {
-			continue
+		at, seen := s.moments[d.Deployment]
+		switch {
+		case (again || s.due(m, d, now)) && s.try(ctx, d, m), m == nil && !seen:
+			at = time.Now()
+		case m != nil:
+			at = time.Now().Add(time.Duration(m.At-now) * time.Millisecond)
 		}
-		age := time.Duration(0)
-		if m != nil {
-			age = time.Duration(now-m.At) * time.Millisecond
-		} else {
-			since, seen := s.lacks[d.Deployment]
-			if !seen {
-				since = time.Now()
-			}
-			lacks[d.Deployment], age = since, time.Since(since)
+		if moments[d.Deployment] = at; oldest.IsZero() || at.Before(oldest) {
+			oldest = at
 		}
-		oldest = max(oldest, age)
 	}
-	s.lacks = lacks
+	s.moments = moments
 	s.note(func(st *Status) { st.Oldest = oldest })
 }
 

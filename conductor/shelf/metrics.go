@@ -1,6 +1,10 @@
 package shelf
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 var (
 	descWritten   = prometheus.NewDesc("conductor_shelf_written_total", "Snapshots of deployments that this replica put on the shelf in the store.", nil, nil)
@@ -31,7 +35,11 @@ func (s *Shelf) Collect(ch chan<- prometheus.Metric) {
 	put(descSnapshots, prometheus.GaugeValue, float64(st.Snapshots))
 	put(descBytes, prometheus.GaugeValue, float64(st.Bytes))
 	put(descMalformed, prometheus.GaugeValue, float64(st.Malformed))
-	put(descOldest, prometheus.GaugeValue, st.Oldest.Seconds())
+	age := 0.0
+	if !st.Oldest.IsZero() {
+		age = time.Since(st.Oldest).Seconds()
+	}
+	put(descOldest, prometheus.GaugeValue, age)
 	put(descLoaded, prometheus.CounterValue, float64(st.Loaded))
 	for _, reason := range leftOut {
 		put(descLeftOut, prometheus.CounterValue, float64(st.LeftOut[reason]), reason)

@@ -51,7 +51,7 @@ type Config struct {
 	// MaxBytes bounds the snapshots of all deployments together.
 	MaxBytes int64
 	// Interval is the age from which a snapshot is written again, 0 for never. TTL is the age from
-	// which it is none any more.
+	// which it is none any more, at least twice Interval.
 	Interval, TTL time.Duration
 	// Wanted, if set, says which deployments this replica writes; nil is all that it holds.
 	Wanted func(scope.Deployment) bool
@@ -65,8 +65,8 @@ const chunkBytes = 1 << 20
 
 // Shelf writes and reads snapshots in the store.
 type Shelf struct {
-	cfg   Config
-	lacks map[scope.Deployment]time.Time // since when no snapshot is there; owned by Keep
+	cfg     Config
+	moments map[scope.Deployment]time.Time // of the snapshots last seen, or since when there is none; owned by Keep
 
 	mu     sync.Mutex
 	status Status // guarded by mu
@@ -74,8 +74,8 @@ type Shelf struct {
 
 // New returns a Shelf. It asks nothing before Keep or Restore.
 func New(cfg Config) *Shelf {
-	cfg.Chunk = cmp.Or(cfg.Chunk, chunkBytes)
-	return &Shelf{cfg: cfg, lacks: make(map[scope.Deployment]time.Time), status: Status{Failed: make(map[string]int), LeftOut: make(map[string]int)}}
+	cfg.Chunk, cfg.TTL = cmp.Or(cfg.Chunk, chunkBytes), max(cfg.TTL, 2*cfg.Interval)
+	return &Shelf{cfg: cfg, moments: make(map[scope.Deployment]time.Time), status: Status{Failed: make(map[string]int), LeftOut: make(map[string]int)}}
 }
 
 // manifest says what a snapshot on the shelf is.

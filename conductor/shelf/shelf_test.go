@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/replica"
 	"kvconductor/conductor/scope"
 	"kvconductor/conductor/snapshot"
 	"kvconductor/events/stream"
@@ -33,7 +33,14 @@ type member struct {
 // newMember returns a replica without blocks.
 func newMember(t *testing.T, server *redistest.Server, id string, change func(*Config)) *member {
 	t.Helper()
-	connected, err := store.Open(store.Config{URL: server.URL(), Name: "test", Timeout: 2 * time.Second})
+	return memberOf(t, store.Config{URL: server.URL()}, id, change)
+}
+
+// memberOf is newMember with a store of any kind.
+func memberOf(t *testing.T, at store.Config, id string, change func(*Config)) *member {
+	t.Helper()
+	at.Name, at.Timeout = "test", 2*time.Second
+	connected, err := store.Open(at)
 	must.Succeed(t, err)
 	t.Cleanup(func() { connected.Close() })
 	c := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
@@ -115,6 +122,21 @@ func (m *member) keysOf(text string) []string {
 	return all
 }
 
+// written looks at the shelf, as if the store had lost something, until the replica has written so often.
+func (m *member) written(times int) {
+	m.t.Helper()
+	deadline, again := time.After(20*time.Second), time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for m.Status().Written < times {
+		select {
+		case <-again.C:
+			m.look(m.t.Context(), true)
+		case <-deadline:
+			m.t.Fatalf("%+v", m.Status())
+		}
+	}
+}
+
 // now looks at the shelf.
 func (m *member) now() Status { m.look(m.t.Context(), false); return m.Status() }
 
@@ -124,7 +146,7 @@ func TestShelfRoundTrip(t *testing.T) {
 	a := newMember(t, server, "a", nil)
 	a.hold("m", 1000)
 	a.hold("n", 10)
-	if st := a.now(); st.Written != 2 || st.Error != "" || st.Oldest != 0 {
+	if st := a.now(); st.Written != 2 || st.Error != "" || time.Since(st.Oldest) > time.Minute {
 		t.Fatalf("%+v", st)
 	}
 	all, _, err := a.list(t.Context())
@@ -259,121 +281,7 @@ func TestShelfTorn(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	restored(t, server, nil).expect("torn", "engine of m 1000 41 shelf\n")
-	time.Sleep(2 * time.Millisecond) // its lease ends by the store's clock
-	if a.look(t.Context(), true); a.Status().Written != 2 {
-		t.Errorf("%+v", a.Status())
-	}
-}
-
-func TestShelfEnds(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	short := func(c *Config) { c.TTL = 50 * time.Millisecond }
-	a := newMember(t, server, "a", short)
-	a.hold("m", 10)
-	if st := a.now(); st.Written != 1 {
-		t.Fatalf("%+v", st)
-	}
-	deadline := time.After(20 * time.Second)
-	for len(a.keysOf("shelf")) > 0 {
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-deadline:
-			t.Fatalf("%q stay", a.keysOf("shelf"))
-		}
-	}
-	restored(t, server, short).expect("ended", "")
-	if st := a.now(); st.Written != 2 {
-		t.Errorf("%+v", st)
-	}
-}
-
-// TestShelfBound takes the oldest down for a new one, and writes none that is too big alone.
-func TestShelfBound(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	a := newMember(t, server, "a", func(c *Config) { c.MaxBytes = 55_000 })
-	a.hold("first", 1000)
-	a.now()
-	a.hold("second", 1000)
-	a.now()
-	if st := a.now(); st.Snapshots != 2 || st.Evicted != 0 || st.Bytes > 55_000 {
-		t.Fatalf("%+v", st)
-	}
-	a.hold("third", 1500)
-	a.look(t.Context(), false)
-	all, _, err := a.list(t.Context())
-	must.Succeed(t, err)
-	if st := a.Status(); st.Evicted != 1 || st.Bytes > 55_000 || len(all) != 2 || of(all, model("first")) != nil || len(a.keysOf("shelf:*:")) != sum(t, a) {
-		t.Errorf("%+v %+v", st, all)
-	}
-	b := newMember(t, server, "b", func(c *Config) { c.MaxBytes = 55_000 })
-	b.hold("huge", 5000)
-	if st := b.now(); st.Failed[FailedRoom] != 1 || st.Written != 0 || st.Snapshots != 2 || len(b.keysOf("shelf:*:")) != sum(t, b) {
-		t.Errorf("%+v, keys %q", st, b.keysOf("shelf"))
-	}
-	if st := b.now(); st.Oldest <= 0 {
-		t.Errorf("a deployment that never had one is %s old", st.Oldest)
-	}
-}
-
-// TestShelfOneWriter: a deployment has one writer at a time, and a writer whose lease another one
-// has taken writes no manifest.
-func TestShelfOneWriter(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	a, b := newMember(t, server, "a", nil), newMember(t, server, "b", nil)
-	a.hold("m", 1000)
-	b.hold("m", 1000)
-	held := a.c.HeldDeployments()[0]
-	w := &writing{s: a.Shelf, ctx: t.Context(), deployment: name(held.Deployment), token: "a", m: manifest{ID: "a", Model: "m", BlockSize: 16}, sum: newSum(), renewed: time.Now()}
-	if at, err := w.run(taking, "", "a", 60_000).Int64(); at == 0 || err != nil {
-		t.Fatal(at, err)
-	}
-	if st := b.now(); st.Written != 0 || len(st.Failed) != 0 {
-		t.Errorf("two write: %+v", st)
-	}
-	if ok, err := w.run(holding, "a", 1).Int64(); ok != 1 || err != nil { // a sleeps for longer than its lease
-		t.Fatal(ok, err)
-	}
-	time.Sleep(3 * time.Millisecond)
-	if st := b.now(); st.Written != 1 {
-		t.Errorf("%+v", st)
-	}
-	if err := w.all(held); err != errLease {
-		t.Errorf("a writer without its lease: %v", err)
-	}
-	w.giveBack()
-	restored(t, server, nil).expect("two writers", "engine of m 1000 41 shelf\n")
-	if got := b.keysOf("shelf:*:"); len(got) != sum(t, b) {
-		t.Errorf("%q", got)
-	}
-	// What was written since the manifest was read is not written once more.
-	if err := a.write(t.Context(), held, nil); err != errTaken {
-		t.Error(err)
-	}
-}
-
-// TestShelfDue: replicas with synced sources go first, and what was not synced is replaced.
-func TestShelfDue(t *testing.T) {
-	s := New(Config{Interval: time.Minute})
-	f := func(mine, theirs bool, age time.Duration, want bool) {
-		t.Helper()
-		m := &manifest{At: 1_000_000, Synced: theirs}
-		if got := s.due(m, conductor.HeldDeployment{Synced: mine}, 1_000_000+age.Milliseconds()); got != want {
-			t.Errorf("synced %t, on the shelf %t, %s old: %t", mine, theirs, age, got)
-		}
-	}
-	f(true, true, 59*time.Second, false)
-	f(true, true, 60*time.Second, true)
-	f(true, false, 0, true)
-	f(false, true, 89*time.Second, false)
-	f(false, false, 89*time.Second, false)
-	f(false, false, 90*time.Second, true)
-	f(true, true, -2*time.Minute, true) // the clock of the store was put back
-	if !s.due(nil, conductor.HeldDeployment{}, 0) {
-		t.Error("one that is not there is not due")
-	}
+	a.written(2) // its lease ends by the store's clock
 }
 
 // TestShelfIgnoresGarbage: an entry that no replica wrote costs itself alone.
@@ -395,54 +303,44 @@ func TestShelfIgnoresGarbage(t *testing.T) {
 	}
 }
 
-// TestTakeoverFromShelf brings single deployments to a replica that runs, without a peer alive.
-func TestTakeoverFromShelf(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	a := newMember(t, server, "a", nil)
-	a.hold("m", 1000)
-	a.hold("n", 10)
-	a.now()
-	b := newMember(t, server, "b", nil)
-	b.hold("own", 7)
-	take := &Takeover{Conductor: b.c, Client: replica.PlainClient(), Shelf: b.Shelf, Log: zerolog.Nop()}
-	f := func(of string, from []string, blocks int, origin, mistake string) {
-		t.Helper()
-		n, got, err := take.Bring(t.Context(), model(of), from)
-		if n != blocks || got != origin || (err == nil) != (mistake == "") || err != nil && !strings.Contains(err.Error(), mistake) {
-			t.Errorf("%s: %d blocks, %q, %v", of, n, got, err)
-		}
-	}
-	dead := "http://127.0.0.1:1"
-	own := "engine of own 14 41 peer\n"
-	f("none", nil, 0, "", "")
-	f("none", []string{dead}, 0, "", "connection refused")
-	b.expect("nothing", own)
-	f("m", []string{dead}, 1000, conductor.FromShelf, "")
-	b.expect("one deployment", "engine of m 1000 41 shelf\n"+own)
-	f("m", nil, 1000, conductor.FromShelf, "") // again, the old ones go
-	b.expect("again", "engine of m 1000 41 shelf\n"+own)
-	must.Succeed(t, a.store().Client().Del(t.Context(), a.chunkKey(name(model("n")), of(list(t, a), model("n")).ID, 0)).Err())
-	f("n", nil, 0, "", "a chunk is gone")
-	b.expect("a snapshot that is not whole", "engine of m 1000 41 shelf\n"+own)
-	server.Kill()
-	b.cfg.Fleet.Beat(t.Context())
-	f("n", nil, 0, "", "the store is not there")
-	if st := b.Status(); b.now().Written != st.Written || len(st.Failed) != 0 {
-		t.Errorf("without the store: %+v", b.Status())
-	}
-	server.Run()
-	b.cfg.Fleet.Beat(t.Context())
-	if st := b.now(); st.Written != 1 { // what is not registered is not this replica's to write
-		t.Errorf("%+v", st)
-	}
-	restored(t, server, nil).expect("an emptied store", "engine of own 7 41 shelf\n")
-}
-
 // list returns the manifests.
 func list(t *testing.T, m *member) []manifest {
 	t.Helper()
 	all, _, err := m.list(t.Context())
 	must.Succeed(t, err)
 	return all
+}
+
+// TestShelfInACluster: a cluster refuses commands about keys of several slots.
+func TestShelfInACluster(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
+	plain := redis.NewClient(&redis.Options{Addr: server.Addr})
+	defer plain.Close()
+	slots := make([]int, 1<<14)
+	for i := range slots {
+		slots[i] = i
+	}
+	must.Succeed(t, plain.ClusterAddSlots(t.Context(), slots...).Err())
+	at := store.Config{URL: server.URL(), Cluster: true}
+	deadline := time.After(20 * time.Second)
+	for plain.Set(t.Context(), "x", 1, 0).Err() != nil { // it takes a moment to know its slots
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-deadline:
+			t.Fatal(plain.Set(t.Context(), "x", 1, 0).Err())
+		}
+	}
+	a := memberOf(t, at, "a", nil)
+	a.hold("m", 1000)
+	a.hold("n", 10)
+	for range 2 {
+		a.look(t.Context(), true)
+	}
+	if st := a.Status(); st.Written != 4 || st.Error != "" || len(a.keysOf("shelf:*:")) != sum(t, a) {
+		t.Errorf("%+v", st)
+	}
+	b := memberOf(t, at, "b", nil)
+	b.Restore(t.Context(), 0)
+	b.expect("a cluster", "engine of m 1000 41 shelf\nengine of n 10 41 shelf\n")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -29,17 +30,47 @@ type Takeover struct {
 	// TTL is how long blocks stay whose source is not registered, 0 for ever.
 	TTL time.Duration
 	Log zerolog.Logger
+
+	mu    sync.Mutex
+	under map[scope.Deployment]bool // being brought; guarded by mu
+}
+
+// ErrUnderWay is the error of Bring while another call brings the same deployment.
+var ErrUnderWay = errors.New("the deployment is being taken over already")
+
+// begin notes that a deployment is being brought, and returns false if it is already.
+func (t *Takeover) begin(d scope.Deployment) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.under[d] {
+		return false
+	}
+	if t.under == nil {
+		t.under = make(map[scope.Deployment]bool)
+	}
+	t.under[d] = true
+	return true
+}
+
+func (t *Takeover) end(d scope.Deployment) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.under, d)
 }
 
 // Bring brings back what the sources of a deployment hold, from the first of some replicas that
 // has them, else from the shelf. Sources that are registered already, and run, take nothing. It
 // returns the blocks and conductor.FromPeer or FromShelf, or "" if there was nothing; the error says
-// why sources that might have had it gave nothing.
+// why those that might have had it gave nothing.
 func (t *Takeover) Bring(ctx context.Context, d scope.Deployment, from []string) (blocks int, origin string, err error) {
+	if !t.begin(d) {
+		return 0, "", ErrUnderWay
+	}
+	defer t.end(d)
 	began := time.Now()
 	var all []error
 	var r *conductor.Recovery
-	begin := func() *conductor.Recovery {
+	fresh := func() *conductor.Recovery {
 		r = t.Conductor.Recover(t.TTL)
 		r.Anew = true
 		return r
@@ -50,7 +81,7 @@ func (t *Takeover) Bring(ctx context.Context, d scope.Deployment, from []string)
 		return r.Blocks, origin, nil
 	}
 	for _, url := range from {
-		err := replica.Fetch(ctx, t.Client, url, snapshot.FormatOf(d), begin())
+		err := replica.Fetch(ctx, t.Client, url, snapshot.FormatOf(d), fresh())
 		if err == nil {
 			r.Done()
 			return done(conductor.FromPeer, url)
@@ -63,7 +94,7 @@ func (t *Takeover) Bring(ctx context.Context, d scope.Deployment, from []string)
 	}
 	if t.Shelf != nil {
 		found, err := t.Shelf.Load(ctx, d, func() *conductor.Recovery {
-			r := begin()
+			r := fresh()
 			r.Origin = conductor.FromShelf
 			return r
 		})

@@ -47,6 +47,7 @@ if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return 0 end
 local held = redis.call('HGET', KEYS[4], ARGV[1])
 if held and tonumber(string.match(held, '^%d+') or '0') > now then return 0 end
 redis.call('HSET', KEYS[4], ARGV[1], (now + ARGV[4]) .. ' ' .. ARGV[3])
+redis.call('PEXPIRE', KEYS[4], 2 * ARGV[4])
 return now
 `)
 
@@ -59,6 +60,7 @@ local held = redis.call('HGET', KEYS[4], ARGV[1])
 if not held or string.match(held, ' (.*)$') ~= ARGV[2] then return 0 end
 if ARGV[3] == '0' then redis.call('HDEL', KEYS[4], ARGV[1]) return 1 end
 redis.call('HSET', KEYS[4], ARGV[1], (now + ARGV[3]) .. ' ' .. ARGV[2])
+redis.call('PEXPIRE', KEYS[4], 2 * ARGV[3])
 return 1
 `)
 
@@ -92,7 +94,7 @@ end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
 redis.call('HSET', KEYS[3], ARGV[1], ARGV[5])
-for i = 1, 4 do redis.call('PEXPIRE', KEYS[i], ARGV[6]) end
+for i = 1, 3 do redis.call('PEXPIRE', KEYS[i], ARGV[6]) end
 return gone
 `)
 

@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/scope"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
@@ -173,6 +174,25 @@ func TestUnknownSections(t *testing.T) {
 	}
 	if got := held(b); got["a"] != 20 {
 		t.Errorf("%v", got)
+	}
+}
+
+// Only takes the sources of one deployment out of a snapshot of all.
+func TestOnly(t *testing.T) {
+	a := server(t, nil)
+	fill(t, a, 2, 10)
+	data := write(t, a, nil)
+	for _, d := range []scope.Deployment{
+		{Tenant: "default", Model: "m", BlockSize: 16}, {Tenant: "other", Model: "m", BlockSize: 16}, {Tenant: "default", Model: "n", BlockSize: 16}, {Tenant: "default", Model: "m", BlockSize: 32},
+	} {
+		b := server(t, nil)
+		r := b.Recover(0)
+		_, err := Read(bytes.NewReader(data), Reading{Into: r, Sources: Only(d)})
+		must.Succeed(t, err)
+		r.Done()
+		if got := held(b); (len(got) == 2 && got["a"] == 20) != (d == scope.Deployment{Tenant: "default", Model: "m", BlockSize: 16}) || len(got) == 1 {
+			t.Errorf("%+v: %v", d, got)
+		}
 	}
 }
 
