@@ -95,7 +95,10 @@ func (o *demoShards) play(ctx context.Context, g *serverGroup, within time.Durat
 		if stage.Await(ctx, demoModels) != nil || !harness.Wait(ctx, within/3) {
 			return
 		}
-		victim := g.servers[0]
+		victim := g.busiest(ctx)
+		if victim == nil {
+			return // ctx has ended
+		}
 		before := victim.counts()
 		r.Killed = time.Now()
 		g.kill(victim)
@@ -191,6 +194,20 @@ func (g *serverGroup) add(ctx context.Context) (*demoServer, error) {
 		return s, err
 	}
 	return s, g.asked.Add(s.url)
+}
+
+// busiest returns the server that follows the most sources.
+func (g *serverGroup) busiest(ctx context.Context) (busiest *demoServer) {
+	most := -1
+	for _, s := range g.servers {
+		var answer struct {
+			Count int `json:"count"`
+		}
+		if err := newClient(s.url).get(ctx, "/services", &answer); err == nil && answer.Count > most {
+			busiest, most = s, answer.Count
+		}
+	}
+	return busiest
 }
 
 // kill ends a server at once. Clients find out.

@@ -122,7 +122,7 @@ func TestDemoRouter(t *testing.T) {
 func TestDemoShards(t *testing.T) {
 	t.Parallel()
 	shared := redistest.Start(t)
-	out, err := command("demo", "--shards", "3", "--owners", "1", "--store", shared.URL(), "--duration", "24s", "--json").Output()
+	out, err := command("demo", "--shards", "3", "--owners", "1", "--store", shared.URL(), "--duration", "18s", "--json").Output()
 	var r shardReport
 	decode(t, string(out), &r)
 	if err != nil || r.Answers.Settled == 0 || r.Answers.Wrong > 0 || len(r.Models) != demoModels {
