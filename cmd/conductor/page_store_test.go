@@ -31,3 +31,16 @@ func testPageStore(t *testing.T, browser context.Context) {
 	page.await("the card does not say that the store is away", card+`.includes("Down since")`)
 	page.close()
 }
+
+// testPageShards looks at the card of the shards.
+func testPageShards(t *testing.T, browser context.Context) {
+	f := newShardFleet(t, 2, 1, "")
+	page := openTab(t, browser, f.replicas[0].url+"/ui", "light", 1280)
+	page.view("server")
+	page.await("the shards are not there", `document.querySelectorAll("#shards tbody tr").length === 6`)
+	text := js[string](page, `document.querySelector("#shards").innerText`)
+	if !strings.Contains(text, "m5") || strings.Count(text, "serving, 1 of 1 source synced") != shardModels {
+		t.Errorf("the card: %s", text)
+	}
+	page.close()
+}

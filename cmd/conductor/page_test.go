@@ -54,6 +54,7 @@ func TestPage(t *testing.T) {
 	t.Run("stories", func(t *testing.T) { testPageStories(t, browser) })
 	t.Run("replica", func(t *testing.T) { testPageReplica(t, browser) })
 	t.Run("store", func(t *testing.T) { testPageStore(t, browser) })
+	t.Run("shards", func(t *testing.T) { testPageShards(t, browser) })
 	t.Run("axe", func(t *testing.T) { testPageAxe(t, browser, p) })
 }
 

@@ -162,9 +162,9 @@ func (f *shardFleet) shards(p *process) (all []clusterShard, text string) {
 	return answer.Shards, text
 }
 
-// series returns the value of a series in the text of /metrics, -1 if it is not there.
-func series(text, name string) (v float64) {
-	_, rest, found := strings.Cut(text, "\n"+name+" ")
+// valueOf returns the value of a series in the text of /metrics, -1 if it is not there.
+func valueOf(text, series string) (v float64) {
+	_, rest, found := strings.Cut(text, "\n"+series+" ")
 	if _, err := fmt.Sscan(rest, &v); !found || err != nil {
 		return -1
 	}
@@ -223,7 +223,7 @@ func TestShardsAnswerThroughEveryReplica(t *testing.T) {
 		rows, _ := servicesOf[ruledService](t, p.url)
 		held += len(rows)
 		_, text := get(p.url + "/metrics")
-		forwarded += series(text, `conductor_cluster_forwarded_total{result="answered"}`)
+		forwarded += valueOf(text, `conductor_cluster_forwarded_total{result="answered"}`)
 	}
 	if held != shardModels || forwarded < 2*shardModels*5 {
 		t.Errorf("%d sources are followed, %v queries were sent on", held, forwarded)

@@ -1,8 +1,8 @@
-// server.js shows readiness, snapshots, replicas and the store.
+// server.js shows readiness, snapshots, replicas, the store and the shards.
 
 import { $, empty, fill, h } from "./dom.js";
 import { ago, bytes, int, plural } from "./format.js";
-import { now, state } from "./live.js";
+import { ask, now, state } from "./live.js";
 
 export function draw() {
   const s = state.stats;
@@ -33,7 +33,7 @@ export function draw() {
         h("tbody", null, s.replicas.map((p) => h("tr", null, h("td", null, p.peer), h("td", null, p.state, p.error && h("small", null, p.error)), h("td", null, since(p.compared)),
           h("td", { "data-level": p.differences ? "bad" : null }, int(p.differences)), h("td", { "data-level": p.behind ? "bad" : null }, int(p.behind))))))));
   }
-  if (s.store) cards.push(storeCard(s.store, fact, since));
+  if (s.store) cards.push(storeCard(s.store, fact, since), shardsCard());
   fill($("server-body"), h("div", { class: "cards" }, cards));
 }
 
@@ -46,4 +46,24 @@ function storeCard(x, fact, since) {
   h("table", { class: "small" }, h("thead", null, h("tr", null, columns.map((n) => h("th", { scope: "col" }, n)))),
     h("tbody", null, x.replicas.map((r) => h("tr", null, h("td", null, r.id, r.self && h("small", null, "this server")), h("td", null, r.url), h("td", null, `${r.lease_s.toFixed(1)} s`),
       h("td", { class: "number" }, int(r.weight)), h("td", null, r.version), h("td", null, since(r.started)))))));
+}
+
+let cluster = null; // the last answer of /admin/cluster
+let asking = 0; // when it was asked for
+
+// shardsCard shows which replica serves which shards; nothing if every replica follows every source.
+function shardsCard() {
+  if (now() - asking > 2000) {
+    asking = now();
+    ask("admin/cluster").then((answer) => { cluster = answer; }, () => {});
+  }
+  if (cluster?.mode !== "shards") return null;
+  const columns = ["Tenant", "Model", "Sources", "Queries/s", "Owners", "Served by"];
+  const part = (r, sources) => h("div", { "data-level": r.phase === "serving" ? null : "warn" }, r.id, h("small", null, `${r.phase}, ${r.synced} of ${plural(sources, "source")} synced`));
+  return h("section", { class: "card wide", id: "shards" }, h("h2", null, "Shards"), cluster.shards.length === 0
+    ? empty("None", "Models appear here once their sources are registered.")
+    : h("table", { class: "small" }, h("thead", null, h("tr", null, columns.map((n) => h("th", { scope: "col" }, n)))),
+      h("tbody", null, cluster.shards.map((x) => h("tr", null, h("td", null, x.tenant_id), h("td", null, x.model_name), h("td", { class: "number" }, int(x.sources)),
+        h("td", { class: "number" }, x.queries_per_s.toFixed(1)), h("td", null, x.owners.join(" "), x.moving && h("small", null, "moving")),
+        h("td", { "data-level": x.replicas.some((r) => r.phase === "serving") ? null : "bad" }, x.replicas.length === 0 ? "no replica" : x.replicas.map((r) => part(r, x.sources))))))));
 }
