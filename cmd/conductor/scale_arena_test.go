@@ -201,8 +201,8 @@ func (a *arena) compare(held map[string]int) string {
 	}
 	for key, n := range held {
 		if have[key] != n {
-			_, text := get(a.oracle.url + "/services")
-			return fmt.Sprintf("the oracle has %d blocks of %s, the engines hold %d\n%s", have[key], key, n, text)
+			model, _, _ := strings.Cut(key, " ")
+			return fmt.Sprintf("the oracle has %d blocks of %s, the engines hold %d\n%s", have[key], key, n, marks(a.oracle, model))
 		}
 	}
 	followed := make(map[string]bool)
@@ -211,7 +211,8 @@ func (a *arena) compare(held map[string]int) string {
 		got := dumpsOf(r.process)
 		for key, blocks := range want {
 			if model, _, _ := strings.Cut(key, " "); models[model] && !slices.Equal(got[key], blocks) {
-				return fmt.Sprintf("replica %s has %d blocks of %s, the oracle has %d, or others", r.url, len(got[key]), key, len(blocks))
+				return fmt.Sprintf("replica %s has %d blocks of %s, the oracle has %d; only there: %v, only here: %v\nreplica:\n%s\noracle:\n%s",
+					r.url, len(got[key]), key, len(blocks), without(got[key], blocks), without(blocks, got[key]), marks(r.process, model), marks(a.oracle, model))
 			}
 		}
 		for key, blocks := range got {
@@ -244,10 +245,51 @@ func (r *runningReplica) models() map[string]bool {
 	return all
 }
 
-// dumpsOf is what a server dumps of each model, worker, rank and tier, as dumped has it.
+// without returns the first blocks of one list that are not in another.
+func without(all, others []string) []string {
+	all = slices.DeleteFunc(slices.Clone(all), func(b string) bool { return slices.Contains(others, b) })
+	return all[:min(len(all), 5)]
+}
+
+// marks is how far the sources of a model are at a server.
+func marks(p *process, model string) string {
+	_, text := get(p.url + "/services")
+	var answer struct {
+		Services []struct {
+			InstanceID, ModelName, State, Reason, HistoryFrom, Follows, Tail, LastError string
+			DPRank, Blocks, Gaps, Replayed, Restarts                                    int
+			LastSeq                                                                     *int
+		} `json:"services"`
+	}
+	if json.Unmarshal([]byte(text), &answer) != nil {
+		return text
+	}
+	var b strings.Builder
+	for _, s := range answer.Services {
+		if s.ModelName != model {
+			continue
+		}
+		last := -1
+		if s.LastSeq != nil {
+			last = *s.LastSeq
+		}
+		s.LastSeq = nil
+		fmt.Fprintf(&b, "batch %d, %+v\n", last, s)
+	}
+	return b.String()
+}
+
+// dumpsOf is what a server dumps of each model, instance, rank and tier, as dumped has it.
 func dumpsOf(p *process) map[string][]string {
 	_, body := get(p.url + "/dynamo/v1/dump?detail=1")
-	var slots map[string]struct{ Events []plainEvent }
+	var slots map[string]struct {
+		Events []struct {
+			plainEvent
+			Detail struct {
+				Instance string `json:"instance_id"`
+			}
+		}
+	}
 	all := make(map[string][]string)
 	if json.Unmarshal([]byte(body), &slots) != nil {
 		return all
@@ -255,7 +297,7 @@ func dumpsOf(p *process) map[string][]string {
 	for slot, one := range slots {
 		model, _, _ := strings.Cut(slot, ":")
 		for _, e := range one.Events {
-			key := fmt.Sprintf("%s %d:%d %s", model, e.Worker, e.Event.Rank, e.Tier)
+			key := fmt.Sprintf("%s %s:%d %s", model, e.Detail.Instance, e.Event.Rank, e.Tier)
 			for _, b := range e.Event.Data.Stored.Blocks {
 				all[key] = append(all[key], fmt.Sprintf("%d=%d", b.Block, b.Tokens))
 			}
