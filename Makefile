@@ -1,5 +1,5 @@
 # make help lists the targets. GO, UI, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS,
-# FAULTS_FOR, ROUTER, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
+# FAULTS_FOR, ROUTER, SHARDS, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -19,6 +19,7 @@ FAULTS_FOR ?= 0s
 FAULTS ?=
 RESTART ?=
 ROUTER ?=
+SHARDS ?=
 URL ?=
 COMMAND ?=
 
@@ -42,8 +43,8 @@ run: build ## start the server; ARGS='--log-level debug' adds flags
 	bin/conductor serve $(ARGS)
 
 .PHONY: demo
-demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, ROUTER=1 compares the example router with others, UI=1 prints the address of the page and goes on until Ctrl-C
-	bin/conductor demo $(if $(filter-out 0,$(ROUTER)),--router) $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
+demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, ROUTER=1 compares the example router with others, SHARDS=3 spreads six models over three servers and kills one, UI=1 prints the address of the page and goes on until Ctrl-C
+	bin/conductor demo $(if $(filter-out 0,$(SHARDS)),--shards '$(SHARDS)') $(if $(filter-out 0,$(ROUTER)),--router) $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
 
 .PHONY: test
 test: export FAULTS_SOAK = 20s
@@ -70,6 +71,11 @@ faults: ## 200 fleets on a faulty network, 50 killed publishers, 640,000 batches
 kills: export KILLS ?= 100
 kills: ## a server that is killed 100 times at random moments while events flow, in a calm and in a disturbed fleet; every settled answer checked
 	$(GO) test -count=1 -v -timeout 0 -run '^TestKilledServer$$' ./cmd/conductor
+
+.PHONY: scale-faults
+scale-faults: export SCALE_FAULTS = 1
+scale-faults: ## replicas that share a store, with shards, logs, Sentinels and a cluster, while replicas, tails and stores are killed, stopped, emptied and cut off; every settled answer and every dump checked
+	$(GO) test -count=1 -v -timeout 0 -parallel 2 -run '^TestScaleFaults$$' ./cmd/conductor
 
 .PHONY: conformance-dynamo
 conformance-dynamo: export DYNAMO_CONFORMANCE_URL = $(URL)

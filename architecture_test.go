@@ -72,6 +72,8 @@ var table = []room{
 	{dir: "events/stream", rooms: []string{"fair", "tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	// The network of the tests: it stays below the stream, which uses it.
 	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
+	// What replicas share of what engines publish: the only room of events that knows the store.
+	{dir: "events/log", rooms: []string{"events", "events/payload", "events/stream", "store"}, modules: []string{redis}, not: slices.Concat(httpOrJSON, logging, []string{"os"})},
 	{dir: "events/journal", rooms: []string{"events/payload", "keyfile"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	{dir: "events/relay", rooms: []string{"tiers", "events", "events/journal", "events/payload", "events/stream", "events/wire", "events/zmq"}, not: slices.Concat(httpOrJSON, logging)},
 	// Rules for endpoints, as values: the configuration checks them, sockets obey them.
@@ -172,6 +174,7 @@ var table = []room{
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "cmd/internal/bench/index", rooms: []string{"cmd/internal/sim/workload", "cmd/internal/harness", "events/...", "index/...", "tiers"}, anything: true},
 	{dir: "cmd/internal/bench/ingest", rooms: []string{"cmd/internal/harness", "conductor", "events/..."}, anything: true},
+	{dir: "cmd/internal/bench/cluster", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness", "conductor", "events/...", "store"}, anything: true},
 	{dir: "cmd/internal/bench/footprint", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness"}, anything: true},
 	{dir: "cmd/internal/bench/recovery", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness", "events/zmq"}, anything: true},
 	{dir: "cmd/internal/bench/forward", rooms: []string{"cmd/internal/harness", "cmd/internal/sim/..."}, anything: true},

@@ -209,13 +209,20 @@ func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.
 	}
 	cfg.ReplayFlow = r.Tenant
 	cfg.PartialClears = r.Clear == ClearDevice
+	cfg.FirstSeq, cfg.Topic = r.Numbers()
+	return cfg
+}
+
+// Numbers returns the number of the publisher's first batch, and the topic of the source's batches
+// if they are numbered together with others.
+func (r Registration) Numbers() (first uint64, topic string) {
 	if r.Type == TypeMooncake {
-		cfg.FirstSeq = 1 // the master numbers its batches from 1
+		first = 1 // the master numbers its batches from 1
 	}
 	if r.shared() {
-		cfg.Topic = r.topic()
+		topic = r.topic()
 	}
-	return cfg
+	return first, topic
 }
 
 // SourceBounds returns how many sources there may be, and how many that clients of one tenant

@@ -55,6 +55,10 @@ type Service struct {
 	SnapshotState    string
 	SnapshotBlocks   int
 
+	// Follows is engine or log where the source has a log in the store, Tail the replica that
+	// follows its engine; "" for none.
+	Follows, Tail string
+
 	asksSnapshots bool // also where SnapshotEndpoint is hidden
 
 	// Queued and QueuedBytes are batches received and not applied. Where they reach
@@ -194,6 +198,8 @@ func (s *source) service(st *stream.Status, held heldBlocks) Service {
 		SnapshotReason:   st.SnapshotReason,
 		SnapshotState:    cmp.Or(st.SnapshotState, stream.SnapshotWaits),
 		SnapshotBlocks:   int(s.snapshotted.Load()),
+		Follows:          st.Follows,
+		Tail:             st.Tail,
 		asksSnapshots:    s.reg.SnapshotEndpoint != "",
 
 		Queued:      st.Queued,

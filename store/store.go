@@ -2,8 +2,9 @@
 // share. Queries never wait for it.
 //
 //	kvconductor:{name}:version, run, replicas, …   one hash slot: scripts change them together
-//	kvconductor:{name/source}:lease, log, …        one hash slot for each source, so that the
-//	                                               logs of a cluster are spread over its nodes
+//	kvconductor:{name/7}:source:lease, log, …      one hash slot for each of 32 buckets of sources:
+//	                                               they are spread over the nodes of a cluster, and
+//	                                               one command serves all sources of a bucket
 //
 // docs/formats.md has every key.
 //
@@ -18,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -54,6 +56,7 @@ type Config struct {
 type Store struct {
 	client  redis.UniversalClient
 	address string
+	waiting redis.UniversalClient
 	name    string
 	timeout time.Duration
 }
@@ -93,7 +96,7 @@ func Open(cfg Config) (*Store, error) {
 		}
 		base.TLSConfig = own
 	}
-	client := redis.NewUniversalClient(&redis.UniversalOptions{
+	options := redis.UniversalOptions{
 		Addrs: append([]string{base.Addr}, cfg.Addresses...), DB: base.DB, ClientName: "kvconductor", TLSConfig: base.TLSConfig,
 		MasterName: cfg.Master, IsClusterMode: cfg.Cluster, SentinelPassword: sentinel,
 		CredentialsProviderContext: func(context.Context) (string, string, error) {
@@ -103,8 +106,12 @@ func Open(cfg Config) (*Store, error) {
 		DialTimeout: cfg.Timeout, ReadTimeout: cfg.Timeout, WriteTimeout: cfg.Timeout, PoolTimeout: cfg.Timeout,
 		ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	return &Store{client: client, address: strings.Join(append([]string{base.Addr}, cfg.Addresses...), ", "), name: cfg.Name, timeout: cfg.Timeout}, nil
+	}
+	blocking := options
+	blocking.PoolSize = Buckets + 4
+	client, waiting := redis.NewUniversalClient(&options), redis.NewUniversalClient(&blocking)
+	address := strings.Join(append([]string{base.Addr}, cfg.Addresses...), ", ")
+	return &Store{client: client, waiting: waiting, address: address, name: cfg.Name, timeout: cfg.Timeout}, nil
 }
 
 func init() { logging.Disable() } // callers get every error
@@ -124,8 +131,11 @@ func (s *Store) Client() redis.UniversalClient { return s.client }
 // Address is where the store is, for people: it has no user and no password.
 func (s *Store) Address() string { return s.address }
 
+// Waiting is a connection for commands that wait in the store, one at a time for each bucket.
+func (s *Store) Waiting() redis.UniversalClient { return s.waiting }
+
 // Close closes the connections.
-func (s *Store) Close() error { return s.client.Close() }
+func (s *Store) Close() error { return errors.Join(s.client.Close(), s.waiting.Close()) }
 
 // Timeout is how long a command may take.
 func (s *Store) Timeout() time.Duration { return s.timeout }
@@ -133,9 +143,18 @@ func (s *Store) Timeout() time.Duration { return s.timeout }
 // Key names what all replicas share.
 func (s *Store) Key(of string) string { return "kvconductor:{" + s.name + "}:" + of }
 
-// SourceKey names what all replicas share of one source.
+// Buckets is how many hash slots the keys of sources have.
+const Buckets = 32
+
+// SourceKey names what all replicas share of one source. Keys of one bucket are in one hash slot.
 func (s *Store) SourceKey(source, of string) string {
-	return "kvconductor:{" + s.name + "/" + Hash(source) + "}:" + of
+	return "kvconductor:{" + s.name + "/" + strconv.Itoa(Bucket(source)) + "}:" + Hash(source) + ":" + of
+}
+
+// Bucket is the bucket of a source, from 0 to Buckets-1.
+func Bucket(source string) int {
+	sum := sha256.Sum256([]byte(source))
+	return int(sum[0]) % Buckets
 }
 
 // Hash is the name of a source in keys: sources have any characters in their names.

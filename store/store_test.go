@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,8 +42,15 @@ func TestKeysShareSlots(t *testing.T) {
 		t.Error(got)
 	}
 	one, other := s.SourceKey("a|b|0", "log"), s.SourceKey("a|b|1", "log")
-	if !strings.HasPrefix(one, "kvconductor:{test/") || !strings.HasSuffix(one, "}:log") || one == other {
+	if !strings.HasPrefix(one, "kvconductor:{test/") || !strings.HasSuffix(one, "}:"+store.Hash("a|b|0")+":log") || one == other {
 		t.Error(one, other)
+	}
+	buckets := make(map[int]bool)
+	for i := range 1000 {
+		buckets[store.Bucket(strconv.Itoa(i))] = true
+	}
+	if len(buckets) != store.Buckets {
+		t.Errorf("1,000 sources are in %d buckets", len(buckets))
 	}
 }
 

@@ -31,6 +31,7 @@ func demoCommand() *cobra.Command {
 		restarts        int
 		route           bool
 		routed          demoRouter
+		spread          demoShards
 	)
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -42,7 +43,10 @@ func demoCommand() *cobra.Command {
 			"from its snapshots, and there is no pool either: no snapshot has its objects. With --ui the fleet works at an easy\n" +
 			"pace, for the operator's page, until Ctrl-C.\n" +
 			"With --router nothing is compared with the truth. The router of examples/router, round robin and the least loaded\n" +
-			"rank each route the same requests over a fleet of their own, and the demo shows what their choices cost.",
+			"rank each route the same requests over a fleet of their own, and the demo shows what their choices cost.\n" +
+			"With --shards a fleet of six models is spread over that many servers, which share a store: redis-server or\n" +
+			"valkey-server, which the demo starts unless --store names one. Queries go to the servers in turn. One server is\n" +
+			"killed, and later another one is added, while every answer is compared with the truth.",
 		Args: cobra.NoArgs,
 	}
 	asJSON := jsonFlag(cmd, "print the report as one JSON object")
@@ -54,6 +58,12 @@ func demoCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&route, "router", false, "compare the example router with policies that know no cache")
 	cmd.Flags().IntVar(&routed.requests, "requests", 0, fmt.Sprintf("with --router, requests to route; 0 for the whole trace, or %d generated ones", generatedRequests))
 	cmd.Flags().Uint64Var(&routed.seed, "seed", 0, "with --router, seed of everything random, 0 for a new one each time")
+	cmd.Flags().IntVar(&spread.servers, "shards", 0, "spread models over this many servers, at least two, and kill one of them")
+	cmd.Flags().StringVar(&spread.store, "store", "", "with --shards, `URL` of a store that runs, such as redis://127.0.0.1:6379; some keys stay in it")
+	cmd.Flags().IntVar(&spread.owners, "owners", 2, "with --shards, servers that follow each model; with one, no server answers for a model from when its server dies until another one has taken over")
+	for _, other := range []string{"trace", "faults", "restarts", "ui", "router"} {
+		cmd.MarkFlagsMutuallyExclusive("shards", other)
+	}
 	for _, other := range []string{"duration", "faults", "restarts", "ui"} {
 		cmd.MarkFlagsMutuallyExclusive("router", other)
 	}
@@ -65,6 +75,14 @@ func demoCommand() *cobra.Command {
 		}
 		ctx, stop := untilSignal(cmd)
 		defer stop()
+		if cmd.Flags().Changed("shards") {
+			return spread.demonstrate(ctx, duration, *asJSON, cmd)
+		}
+		for _, name := range []string{"store", "owners"} {
+			if cmd.Flags().Changed(name) {
+				return fmt.Errorf("--%s needs --shards", name)
+			}
+		}
 		if routed.asJSON = *asJSON; route {
 			return routed.demonstrate(ctx, trace, cmd)
 		}
@@ -146,6 +164,21 @@ const demoSources = 12
 // warnings on errs, and waits until it answers. It writes snapshots at an interval, if that is
 // not 0.
 func startServer(ctx context.Context, faults bool, snapshots time.Duration, errs io.Writer) (*demoServer, error) {
+	text, synced := "", demoSources
+	if faults { // replays without an answer are given up sooner than in production
+		text += "stream: {replay_timeout: 1s}\n"
+		synced = 1 // a disturbed engine may have dropped what a source needs, until it clears its cache
+	}
+	return launchServer(ctx, errs, func(dir, _ string) string {
+		if snapshots > 0 {
+			text += fmt.Sprintf("snapshot: {dir: %q, interval: %s}\nready: {min_sources: %d}\n", filepath.Join(dir, "snapshots"), snapshots, synced)
+		}
+		return text
+	})
+}
+
+// launchServer starts a server whose further settings are made of its folder and its address.
+func launchServer(ctx context.Context, errs io.Writer, further func(dir, address string) string) (*demoServer, error) {
 	address, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -158,15 +191,7 @@ func startServer(ctx context.Context, faults bool, snapshots time.Duration, errs
 	file := filepath.Join(dir, "config.yaml")
 	text := fmt.Sprintf("listeners: [{address: %q, dialect: conductor}]\nlog: {level: warn, format: console}\n", address)
 	text += "index: {recall_bytes: 512MiB}\n" // the demo evicts in seconds what a fleet evicts in minutes
-	text += "shutdown: {drain: 0s}\n"
-	synced := demoSources
-	if faults { // replays without an answer are given up sooner than in production
-		text += "stream: {replay_timeout: 1s}\n"
-		synced = 1 // a disturbed engine may have dropped what a source needs, until it clears its cache
-	}
-	if snapshots > 0 {
-		text += fmt.Sprintf("snapshot: {dir: %q, interval: %s}\nready: {min_sources: %d}\n", filepath.Join(dir, "snapshots"), snapshots, synced)
-	}
+	text += "shutdown: {drain: 0s}\n" + further(dir, address)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -177,13 +202,16 @@ func startServer(ctx context.Context, faults bool, snapshots time.Duration, errs
 	return s, nil
 }
 
+// apart keeps a signal of the terminal from a process: the demo stops its processes itself, after the
+// fleet has unregistered.
+func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
 // start starts the process, and waits until it answers.
 func (s *demoServer) start(ctx context.Context) error {
 	s.process = self("serve", "--config", s.file)
 	s.process.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CONDUCTOR_") })
 	s.process.Stderr = s.errs
-	// The demo stops the server itself, after the fleet has unregistered.
-	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	s.process.SysProcAttr = apart()
 	if err := s.process.Start(); err != nil {
 		return err
 	}

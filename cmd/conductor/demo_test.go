@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"kvconductor/internal/must"
+	"kvconductor/internal/redistest"
 )
 
 // TestDemoWithPage runs the demo as make demo UI=1 does: it prints the address of the page, the
@@ -113,5 +114,40 @@ func TestDemoRouter(t *testing.T) {
 		if out, err := command(append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "router") {
 			t.Errorf("%s: %v\n%s", args, err, out)
 		}
+	}
+}
+
+// TestDemoShards spreads models over three servers, and one of them is killed: each model has one owner,
+// so that some have none for a while. No settled answer is wrong.
+func TestDemoShards(t *testing.T) {
+	t.Parallel()
+	shared := redistest.Start(t)
+	out, err := command("demo", "--shards", "3", "--owners", "1", "--store", shared.URL(), "--duration", "18s", "--json").Output()
+	var r shardReport
+	decode(t, string(out), &r)
+	if err != nil || r.Answers.Settled == 0 || r.Answers.Wrong > 0 || len(r.Models) != demoModels {
+		t.Fatalf("%v %s", err, out)
+	}
+	if r.Killed.IsZero() || r.Added.Before(r.Killed) || r.Forwarded == 0 || r.Moves < demoModels || r.Retried == 0 {
+		t.Errorf("%s", out)
+	}
+	unserved := 0
+	for _, m := range r.Models {
+		if m.AfterKill > 0 {
+			unserved++
+		}
+	}
+	if unserved == 0 || r.Answers.Unserved == 0 {
+		t.Errorf("the kill of a server cost no model its owner: %s", out)
+	}
+	for _, args := range []string{"--shards 1", "--shards 3 --owners 0", "--owners 1", "--store redis://127.0.0.1:1", "--shards 3 --faults"} {
+		if out, err := command(append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "shards") && !strings.Contains(string(out), "owners") {
+			t.Errorf("%s: %v\n%s", args, err, out)
+		}
+	}
+	without := command("demo", "--shards", "3")
+	without.Env = append(without.Env, "PATH="+t.TempDir())
+	if out, err := without.CombinedOutput(); err == nil || !strings.Contains(string(out), "install the package valkey-server or redis-server") {
+		t.Errorf("without a store: %v\n%s", err, out)
 	}
 }

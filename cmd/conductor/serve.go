@@ -135,6 +135,8 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	defer closeAccessLog(access, log)
 	sockets, allowed := newSockets(cfg), newReaching(&cfg)
 	options := conductorOptions(cfg, sockets, allowed, log)
+	logs := &logging{cfg: cfg.Store, engines: options.Transport}
+	options.Transport = logs.transport
 	kept, err := snapshotDir(loaded)
 	if err != nil {
 		return err
@@ -191,6 +193,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
 	replicas := newReplicas(members, c, targets, registry, log)
 	defer replicas.close()
+	if members != nil {
+		defer logs.start(shared, members, registry)()
+	}
 	shelved, err := newShelving(loaded, members, c, asking, replicas.keeps, registry, log)
 	if err == nil {
 		err = replicas.share(loaded, c, discovered, shelved, registry, log)

@@ -47,8 +47,8 @@ const dynamoPrefix = "/dynamo/v1"
 // base is where a server has the routes that are in no dialect.
 func (p *process) base() string { return strings.TrimSuffix(p.url, dynamoPrefix) }
 
-// metric waits until a metric of a server is at least so large, and returns it.
-func metric(t *testing.T, p *process, name string, least float64) (value float64) {
+// metricFrom waits until a metric of a server is at least so large, and returns it.
+func metricFrom(t *testing.T, p *process, name string, least float64) (value float64) {
 	t.Helper()
 	eventually(t, name+" stays small", func() (string, bool) {
 		_, text := get(p.base() + "/metrics")
@@ -115,8 +115,8 @@ func (f *liveFleet) someSteps() (rest func()) {
 // shelved waits until a server has put a snapshot on the shelf that it began later than now.
 func shelved(t *testing.T, p *process) {
 	t.Helper()
-	written := metric(t, p, "conductor_shelf_written_total", 1)
-	metric(t, p, "conductor_shelf_written_total", written+2)
+	written := metricFrom(t, p, "conductor_shelf_written_total", 1)
+	metricFrom(t, p, "conductor_shelf_written_total", written+2)
 }
 
 // TestFreshServerRecoversFromTheShelf kills a server while a fleet works whose ranks cannot replay
@@ -152,9 +152,9 @@ func TestFreshServerRecoversFromTheShelf(t *testing.T) {
 	// The store loses all: the shelf is written again at once.
 	shared.Kill()
 	shared.Run()
-	metric(t, b, "conductor_store_lost_total", 1)
-	metric(t, b, "conductor_shelf_snapshots", 1)
-	if got := metric(t, b, "conductor_shelf_loaded_blocks_total", 1); got < 6*replicaDevice/2 {
+	metricFrom(t, b, "conductor_store_lost_total", 1)
+	metricFrom(t, b, "conductor_shelf_snapshots", 1)
+	if got := metricFrom(t, b, "conductor_shelf_loaded_blocks_total", 1); got < 6*replicaDevice/2 {
 		t.Errorf("%g blocks came from the shelf", got)
 	}
 }
@@ -166,7 +166,7 @@ func TestSlowStoreAtTheStart(t *testing.T) {
 	p := serveProcess(t, "store: {url: 'redis://127.0.0.1:1', timeout: 100ms}\n"+e.settings())
 	e.publish(ruledStored(0, 2))
 	e.settled(p)
-	metric(t, p, "conductor_store_up", 0)
+	metricFrom(t, p, "conductor_store_up", 0)
 }
 
 // settings are those of a server that follows the engine, which cannot replay.

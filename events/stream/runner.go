@@ -61,7 +61,11 @@ func (s *Stream) keep(ctx context.Context) {
 func (s *Stream) read(ctx context.Context, sub Subscription) {
 	defer context.AfterFunc(ctx, func() { sub.Close() })()
 	defer sub.Close()
-	if !s.push(ctx, input{kind: inConnected}) {
+	begin := input{kind: inConnected}
+	if r, ok := sub.(Replayer); ok {
+		begin.replays = new(r.Replays())
+	}
+	if !s.push(ctx, begin) {
 		return
 	}
 	var known events.PublisherID

@@ -59,6 +59,9 @@ type Status struct {
 	// the decoder dropped, by reason.
 	Dropped map[events.Reason]uint64
 
+	// Follows and Tail are those of a Shared transport, "" for any other.
+	Follows, Tail string
+
 	// RefusedBy is who sent the last message that counts as events.ForeignConnection, ""
 	// if there is none.
 	RefusedBy string
@@ -200,7 +203,7 @@ type told struct {
 
 // tell passes a change of state on. turn is held.
 func (s *Stream) tell() {
-	if s.cfg.OnState == nil {
+	if s.cfg.OnState == nil && s.observer == nil {
 		return
 	}
 	var now told
@@ -213,7 +216,12 @@ func (s *Stream) tell() {
 	}
 	if now != s.told {
 		s.told = now
-		s.cfg.OnState(now.state, now.reason)
+		if s.cfg.OnState != nil {
+			s.cfg.OnState(now.state, now.reason)
+		}
+		if s.observer != nil {
+			s.observer.Changed(now.state, s.machine.has)
+		}
 	}
 }
 
@@ -229,6 +237,9 @@ func (s *Stream) Status() Status {
 	st.Dropped = maps.Clone(v.transport)
 	for r, n := range v.st.Dropped {
 		st.Dropped[r] += n
+	}
+	if f, ok := s.cfg.Transport.(Shared); ok {
+		st.Follows, st.Tail = f.Follows()
 	}
 	if r, ok := s.cfg.Transport.(Refuser); ok {
 		var n uint64

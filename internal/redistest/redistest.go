@@ -112,3 +112,9 @@ func (s *Server) Kill() {
 		s.cmd = nil
 	}
 }
+
+// Empty forgets all that the server has in memory.
+func (s *Server) Empty() {
+	s.t.Helper()
+	must.Succeed(s.t, s.client().FlushAll(s.t.Context()).Err())
+}

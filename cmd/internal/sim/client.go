@@ -18,24 +18,35 @@ import (
 type client struct {
 	base string
 	http *http.Client
+	// Of several servers: http asks them in turn, direct the one that the URL names.
+	servers *Servers // nil for one
+	direct  *http.Client
 }
 
 // requestTimeout bounds one HTTP exchange; the longest prompts of the traces
 // are answered in milliseconds.
 const requestTimeout = 30 * time.Second
 
-func newClient(base string, inFlight int, wrap func(*http.Transport) (http.RoundTripper, error)) (*client, error) {
+func newClient(c *Config, inFlight int) (*client, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConnsPerHost = inFlight + 1
 	t.DisableCompression = true
+	if c.Servers != nil {
+		t.ResponseHeaderTimeout = answersWithin
+	}
 	var to http.RoundTripper = t
-	if wrap != nil {
+	if c.Wrap != nil {
 		var err error
-		if to, err = wrap(t); err != nil {
+		if to, err = c.Wrap(t); err != nil {
 			return nil, err
 		}
 	}
-	return &client{base: strings.TrimRight(base, "/"), http: &http.Client{Transport: to, Timeout: requestTimeout}}, nil
+	made := &client{base: strings.TrimRight(c.Server, "/"), http: &http.Client{Transport: to, Timeout: requestTimeout}, servers: c.Servers}
+	if c.Servers != nil {
+		made.base, made.direct = "http://servers", made.http
+		made.http = &http.Client{Transport: &turns{c.Servers, to}, Timeout: requestTimeout}
+	}
+	return made, nil
 }
 
 // registration is the body of /register and /unregister.
@@ -141,8 +152,30 @@ func (c *client) post(ctx context.Context, path string, r registration) error {
 	return err
 }
 
-// services returns the server's sources by key.
+// services returns the server's sources by key; of several servers the row of the one that is
+// furthest. Servers that fail are left out.
 func (c *client) services(ctx context.Context) (map[string]service, error) {
+	if c.servers == nil {
+		return c.ownServices(ctx)
+	}
+	all := make(map[string]service)
+	for _, u := range c.servers.well() {
+		one, err := (&client{base: u.String(), http: c.direct}).ownServices(ctx)
+		if err != nil {
+			c.servers.fail(u, false)
+			continue
+		}
+		for key, s := range one {
+			if other, ok := all[key]; !ok || seqOf(other.LastSeq) < seqOf(s.LastSeq) {
+				all[key] = s
+			}
+		}
+	}
+	return all, nil
+}
+
+// ownServices returns the sources that one server follows.
+func (c *client) ownServices(ctx context.Context) (map[string]service, error) {
 	body, err := c.do(ctx, http.MethodGet, "/services", nil)
 	if err != nil {
 		return nil, err
@@ -179,10 +212,18 @@ func (c *client) do(ctx context.Context, method, path string, body []byte) ([]by
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	if status != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: status %d: %s", method, path, status, shorten(got, 300))
+		return nil, fmt.Errorf("%s %s: %w", method, path, &statusError{status, shorten(got, 300)})
 	}
 	return got, nil
 }
+
+// statusError is an answer other than 200.
+type statusError struct {
+	status int
+	text   string
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.text) }
 
 func shorten(b []byte, most int) string {
 	s := strings.TrimSpace(string(b))

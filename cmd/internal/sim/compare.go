@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ type Target struct {
 func (c *Config) Targets() (all []Target) {
 	for i := range c.Instances {
 		for n := range c.Ranks {
-			all = append(all, Target{instanceID(i), n})
+			all = append(all, Target{c.instanceID(i), n})
 		}
 	}
 	return all
@@ -140,7 +141,7 @@ func (c Config) try(ctx context.Context, p Policy, requests []workload.Request) 
 		return nil, err
 	}
 	defer f.close()
-	cl, err := newClient(f.Server, 1, f.Wrap)
+	cl, err := newClient(&f.Config, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +178,7 @@ func (t *trial) arrive(ctx context.Context, r workload.Request) error {
 		}
 	}
 	if t.policy.Asks && !t.settled {
-		if err := t.await(ctx, t.SettleTimeout); err != nil {
+		if err := t.await(ctx, t.SettleTimeout, true); err != nil {
 			return fmt.Errorf("the server does not keep up: %w", err)
 		}
 		t.settled = true
@@ -259,4 +260,4 @@ func (t *trial) best(prompt []uint32) (longest int) {
 }
 
 // instanceID names an instance of the fleet.
-func instanceID(i int) string { return fmt.Sprintf("inst-%d", i) }
+func (c *Config) instanceID(i int) string { return fmt.Sprintf("%s-%d", cmp.Or(c.Name, "inst"), i) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -203,6 +204,9 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 	case err != nil && d.outage.during(edges):
 		d.tally.unanswered()
 		harness.Wait(ctx, lastPoll) // the fleet works on, but does not race
+	case d.Servers != nil && unserved(err):
+		d.tally.unserved()
+		harness.Wait(ctx, lastPoll)
 	case err == nil || ctx.Err() == nil:
 		d.tally.query(took, err)
 		d.answered(err)
@@ -261,7 +265,10 @@ func (d *driver) judge(in *instance, n, prompt int, named bool, want truth.Row, 
 // be gone from the answers.
 func (d *driver) audit(ctx context.Context) {
 	s := d.newScratch()
-	for _, req := range d.earlier {
+	d.mu.Lock()
+	earlier := slices.Clone(d.earlier)
+	d.mu.Unlock()
+	for _, req := range earlier {
 		if ctx.Err() != nil {
 			return
 		}

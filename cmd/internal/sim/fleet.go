@@ -53,10 +53,13 @@ import (
 // Config describes a simulation. A zero value is a default only where its comment says so.
 type Config struct {
 	Server string // base URL of the server under test
+	// Servers, if set, are several servers that share a store. They take the place of Server.
+	Servers *Servers
 	// Wrap adds certificates and tokens to a transport; nil adds none.
 	Wrap   func(*http.Transport) (http.RoundTripper, error)
 	Tenant string
 	Model  string
+	Name   string // what names of instances begin with, "" for inst
 
 	Instances int
 	Ranks     int      // data-parallel ranks per instance
@@ -91,6 +94,9 @@ type Config struct {
 
 	// Restarts of the server while the fleet works.
 	Restarts Restarts
+
+	// Stage lets a script stop the fleet, together with others; nil for none.
+	Stage *Stage
 
 	Keep     bool      // leave the registrations
 	Samples  bool      // show a few requests with their answers at the end
@@ -197,7 +203,7 @@ func newFleet(c Config) (*Fleet, error) {
 	}
 	for i := range c.Instances {
 		in := &instance{
-			id:     instanceID(i),
+			id:     c.instanceID(i),
 			family: c.Families[i%len(c.Families)],
 			first:  len(f.ranks),
 		}

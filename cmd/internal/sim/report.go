@@ -44,6 +44,8 @@ type Report struct {
 	Restarts       []Downtime `json:"restarts,omitempty"`         // of the server
 	LostToRestarts int        `json:"lost_to_restarts,omitempty"` // queries without an answer meanwhile
 
+	Outages []Outage `json:"outages,omitempty"` // of several servers
+
 	Answers   Answers    `json:"answers"`
 	Wrong     []string   `json:"wrong_answers,omitempty"`
 	Lag       string     `json:"lag,omitempty"` // sources the server had not caught up with at the end
@@ -84,14 +86,29 @@ type HitRate struct {
 // Answers counts the rows of all answers, one per instance and query.
 type Answers struct {
 	Compared int `json:"compared"`
-	Settled  int `json:"settled"`     // of those, rows without an event in flight
-	Wrong    int `json:"wrong"`       // settled rows that differ
-	Over     int `json:"wrong_over"`  // of those, with a field above the truth
-	Under    int `json:"wrong_under"` // of those, with a field below the truth
-	Behind   int `json:"behind"`      // rows that differ with an event in flight
-	Partial  int `json:"partial"`     // rows that say of themselves that history is missing
-	Waits    int `json:"waits"`       // that ended with every rank caught up
+	Settled  int `json:"settled"`            // of those, rows without an event in flight
+	Wrong    int `json:"wrong"`              // settled rows that differ
+	Over     int `json:"wrong_over"`         // of those, with a field above the truth
+	Under    int `json:"wrong_under"`        // of those, with a field below the truth
+	Behind   int `json:"behind"`             // rows that differ with an event in flight
+	Partial  int `json:"partial"`            // rows that say of themselves that history is missing
+	Unserved int `json:"unserved,omitempty"` // queries that no server answered: 503
+	Waits    int `json:"waits"`              // that ended with every rank caught up
 	Timeouts int `json:"waits_in_vain"`
+}
+
+// Add adds the counts of another fleet.
+func (a *Answers) Add(b Answers) {
+	a.Compared += b.Compared
+	a.Settled += b.Settled
+	a.Wrong += b.Wrong
+	a.Over += b.Over
+	a.Under += b.Under
+	a.Behind += b.Behind
+	a.Partial += b.Partial
+	a.Unserved += b.Unserved
+	a.Waits += b.Waits
+	a.Timeouts += b.Timeouts
 }
 
 // Instance is one line of the table: a rank of an instance.
@@ -154,6 +171,7 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 	r.True, r.Answered = t.truth.rate(t.promptTokens), t.answered.rate(t.promptTokens)
 	r.Answers = t.Answers
 	r.Restarts, r.LostToRestarts = t.downtimes, t.lostToRestarts
+	r.Outages = t.outages
 	only := t.pooled.rate(t.promptTokens)
 	for _, f := range t.examples {
 		r.Wrong = append(r.Wrong, f.String())

@@ -29,7 +29,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 }
 
 func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
-	cl, err := newClient(f.Server, f.Clients, f.Wrap)
+	cl, err := newClient(&f.Config, f.Clients)
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +60,13 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 		}
 	}
 
+	if f.Servers != nil {
+		if err := d.known(ctx); err != nil {
+			return nil, err
+		}
+	}
+	f.Stage.enter(d)
+
 	d.Progress.start(f.total())
 	began := time.Now()
 	faults, calm := context.WithCancel(ctx)
@@ -85,7 +92,7 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 		err = d.heal()
 	}
 	if err == nil && ctx.Err() == nil {
-		if lag := d.await(ctx, lastWait*f.SettleTimeout); lag != nil {
+		if lag := d.await(ctx, lastWait*f.SettleTimeout, true); lag != nil {
 			report.Lag = lag.Error()
 		}
 		d.audit(ctx)

@@ -32,7 +32,7 @@ func (d *driver) settle(ctx context.Context) bool {
 	patience := d.patience
 	d.mu.Unlock()
 
-	ok := d.await(ctx, patience) == nil
+	ok := d.await(ctx, patience, d.Servers == nil) == nil
 	if ctx.Err() != nil {
 		return ok
 	}
@@ -48,19 +48,20 @@ func (d *driver) settle(ctx context.Context) bool {
 	return ok
 }
 
-// await polls until no source lags. The error names the first source that does.
-func (d *driver) await(ctx context.Context, most time.Duration) error {
+// await polls until no source lags. The error names the first source that does. Without patience it
+// gives up as soon as no server follows a source.
+func (d *driver) await(ctx context.Context, most time.Duration, patient bool) error {
 	deadline := time.Now().Add(most)
 	pause := firstPoll
 	for {
-		lag, err := d.lagging(ctx)
+		lag, unfollowed, err := d.lagging(ctx)
 		if err == nil && len(lag) == 0 {
 			return nil
 		}
 		if err == nil {
 			err = fmt.Errorf("%d sources lag behind, the first: %s", len(lag), lag[0])
 		}
-		if time.Now().Add(pause).After(deadline) {
+		if unfollowed && !patient || time.Now().Add(pause).After(deadline) {
 			return err
 		}
 		if !harness.Wait(ctx, pause) {
@@ -71,19 +72,19 @@ func (d *driver) await(ctx context.Context, most time.Duration) error {
 }
 
 // lagging returns the ranks, and the pool, whose newest batch the server has not
-// applied.
-func (d *driver) lagging(ctx context.Context) ([]string, error) {
+// applied, and whether no server follows some of them.
+func (d *driver) lagging(ctx context.Context) (lag []string, unfollowed bool, err error) {
 	known, err := d.client.services(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var lag []string
 	for _, r := range d.ranks {
 		name, newest := r.key, r.pub.LastSeq()
 		s, ok := known[name]
 		at := seqOf(s.LastSeq)
 		switch {
 		case !ok:
+			unfollowed = true
 			lag = append(lag, name+" is not in /services")
 		case at != newest || !r.lives(s.State):
 			lag = append(lag, fmt.Sprintf("%s is %s at batch %d of %d%s", name, s.State, at, newest, because(s.Reason)))
@@ -95,7 +96,7 @@ func (d *driver) lagging(ctx context.Context) ([]string, error) {
 			lag = append(lag, fmt.Sprintf("%s is %s at batch %d of %d", p.key, cmp.Or(s.State, "without detail"), at, newest))
 		}
 	}
-	return lag, nil
+	return lag, unfollowed, nil
 }
 
 // seqOf returns a watermark, -1 for none.

@@ -26,6 +26,10 @@ type tally struct {
 	downtimes      []Downtime
 	lostToRestarts int // queries
 
+	served  time.Time // the last answer
+	outage  *Outage   // that goes on; nil if the last query was answered
+	outages []Outage
+
 	Answers
 	examples []finding
 
@@ -85,6 +89,7 @@ func (t *tally) query(took time.Duration, err error) {
 		return
 	}
 	t.latencies.Add(took)
+	t.servedLocked()
 }
 
 // routed counts a request that an instance ran.

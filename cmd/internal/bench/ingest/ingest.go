@@ -40,10 +40,14 @@ import (
 type Config struct {
 	Load
 	Rate     float64       // batches/s of one source; 0 finds the highest, then takes the lag at half of it
+	FastOnly bool          // with Rate 0: takes no lag
 	Duration time.Duration // of each phase
 	Procs    int           // processors of this process, 0 for as it is
 	// Profile takes a CPU profile of this process in the first phase, if set.
 	Profile io.Writer
+	// Transports, if set, returns the transports of the sources that publish on ports, and what
+	// ends them. Nil is ZMQ.
+	Transports func(ports []string) (of func(endpoint string) stream.Transport, end func(), err error)
 	// Publisher starts the publishing process, which calls Publish.
 	Publisher func() *exec.Cmd
 	Progress  harness.Progress
@@ -116,6 +120,10 @@ func Run(c Config) (*Report, error) {
 		}
 		fast.rates(r, &c)
 		perSource = r.BatchesPerSec / 2 / float64(c.Sources)
+		if c.FastOnly {
+			r.Unsynced = fast.unsynced
+			return r, nil
+		}
 	}
 	c.Progress.Say("lag at %.0f batches/s, %v", perSource*float64(c.Sources), c.Duration)
 	slow, err := c.phase(perSource)
@@ -165,9 +173,16 @@ func (c *Config) phase(perSource float64) (*phase, error) {
 	}
 	defer publishing.Stop()
 
-	k := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
-		Transport: zmq.Transport{}, Decode: p.decode,
-	}})
+	options := conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}, Decode: p.decode}}
+	if c.Transports != nil {
+		of, end, err := c.Transports(ports)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		options.Transport = func(r conductor.Registration, _ bool) stream.Transport { return of(r.Endpoint) }
+	}
+	k := conductor.New(options)
 	defer k.Close()
 	for i, port := range ports {
 		err := k.Register(conductor.Registration{
@@ -200,21 +215,30 @@ func Start(cmd *exec.Cmd, sources int) (p *harness.Process, ports []string, err 
 	return p, ports, nil
 }
 
+// patience is how long the first batch of a source may take before it is measured all the same.
+const patience = 5 * time.Second
+
 // measure lets it run warm, then looks at the counters over Duration.
 func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.Process) error {
 	warm := min(c.Duration/4, 2*time.Second)
 	begun, measuring := time.Now(), false
+	first := begun
 	var start counters
 	acks := make([]byte, 8*c.Sources)
 	// Watermarks of a thousand sources are not read a thousand times a second.
 	tick := time.NewTicker(time.Duration(1+c.Sources/50) * time.Millisecond)
 	defer tick.Stop()
 	for range tick.C {
+		late := false
 		for i, seq := range k.Watermarks() {
 			binary.LittleEndian.PutUint64(acks[8*i:], seq)
+			late = late || seq == 0
 		}
 		if _, err := publishing.Write(acks); err != nil {
 			return fmt.Errorf("the publishing process is gone: %w", err)
+		}
+		if late && !measuring && time.Since(first) < patience {
+			begun = time.Now()
 		}
 		switch passed := time.Since(begun); {
 		case !measuring && passed >= warm:

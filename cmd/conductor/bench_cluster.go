@@ -1,0 +1,51 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/bench/cluster"
+	"kvconductor/cmd/internal/harness"
+)
+
+func benchClusterCommand() *cobra.Command {
+	var c cluster.Config
+	cmd := &cobra.Command{
+		Use:   "cluster",
+		Short: "Measure what replicas share over a store",
+		Long: `Starts a Valkey or Redis, unless one is named, and measures what replicas share over it.
+
+Part log: engines in a second process, and a server in this one that follows them, then one
+that follows them and appends to their logs, then one that follows the logs, with the tail in
+a third process. Each goes as fast as it can; then lags are taken, all at
+one rate. At the end two replicas tend the leases of silent sources.`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&c.Parts, "part", cluster.Parts, "what to measure: "+strings.Join(cluster.Parts, ", "))
+	f.StringVar(&c.Store, "store", "", "`URL` of a store; empty starts one")
+	f.IntVar(&c.Load.Sources, "sources", 16, "engines")
+	f.IntVar(&c.Load.Blocks, "blocks", 64, "blocks of each stored event")
+	f.IntVar(&c.Load.BlockSize, "block-size", 16, "tokens per block")
+	f.IntVar(&c.Load.Hold, "hold", 4096, "blocks that an engine holds")
+	f.Float64Var(&c.Rate, "rate", 1000, "batches/s of all engines while lags are taken")
+	f.IntVar(&c.Leases, "leases", 2000, "silent sources whose leases are measured")
+	f.DurationVar(&c.Duration, "duration", 2*time.Second, "time of each phase")
+	measures(cmd, &c.Progress, func() (harness.Report, error) {
+		c.Publisher = func() *exec.Cmd { return child("publisher", c.Load) }
+		c.Tail = func(l cluster.TailLoad) *exec.Cmd { return child("tail", l) }
+		return cluster.Run(c)
+	})
+	return cmd
+}
+
+// tailCommand is the process of bench cluster that follows engines and appends to their logs.
+func tailCommand() *cobra.Command {
+	var load cluster.TailLoad
+	return childCommand("tail", &load, func(cmd *cobra.Command) error {
+		return cluster.Tail(load, cmd.InOrStdin(), cmd.OutOrStdout())
+	})
+}

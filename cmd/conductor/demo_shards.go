@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/harness"
+	"kvconductor/cmd/internal/sim"
+	"kvconductor/cmd/internal/sim/workload"
+)
+
+// demoShards is the demo of servers that share a store and spread the models of a fleet.
+type demoShards struct {
+	servers int
+	owners  int    // servers that follow each model
+	store   string // URL; "" starts one
+}
+
+// demoModels is how many models the fleet has: each is a shard.
+const demoModels = 6
+
+// demonstrate runs the demo and prints its report.
+func (o *demoShards) demonstrate(ctx context.Context, duration string, asJSON bool, cmd *cobra.Command) error {
+	within, err := time.ParseDuration(duration)
+	switch {
+	case err != nil:
+		return err
+	case o.servers < 2:
+		return fmt.Errorf("--shards %d is less than 2: one server is killed", o.servers)
+	case o.owners < 1:
+		return fmt.Errorf("--owners %d is less than 1", o.owners)
+	}
+	cmd.SilenceUsage = true
+	url := o.store
+	if url == "" {
+		store, err := startStore(ctx)
+		if err != nil {
+			return err
+		}
+		defer store.stop()
+		url = store.url()
+	}
+	about := cmd.OutOrStdout()
+	if asJSON {
+		about = cmd.ErrOrStderr()
+	}
+	fmt.Fprintf(about, "store:  %s\n", url)
+	g := &serverGroup{errs: cmd.ErrOrStderr(), settings: fmt.Sprintf(
+		"store: {url: %q, name: 'demo-%x'}\ncluster: {mode: shards, owners: %d}\n", url, rand.Uint64(), o.owners)}
+	defer g.stop()
+	for range o.servers {
+		s, err := g.add(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(about, "server: %s (process %d)\n", s.url, s.process.Process.Pid)
+	}
+	report, err := o.play(ctx, g, within, about)
+	if err != nil {
+		return err
+	}
+	if err := harness.Print(cmd.OutOrStdout(), report, asJSON); err != nil {
+		return fmt.Errorf("cannot print the report: %w", err)
+	}
+	return report.Err()
+}
+
+// play lets the fleet work, kills a server after a third of the time, and adds one after another.
+func (o *demoShards) play(ctx context.Context, g *serverGroup, within time.Duration, about io.Writer) (*shardReport, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &shardReport{Began: time.Now(), Servers: o.servers, Owners: o.owners}
+	stage := sim.NewStage()
+	configs, err := modelFleets(g.asked, stage, demoModels, rand.Uint64())
+	if err != nil {
+		return nil, err
+	}
+	var script sync.WaitGroup
+	var scriptErr error
+	script.Go(func() {
+		if stage.Await(ctx, demoModels) != nil || !harness.Wait(ctx, within/3) {
+			return
+		}
+		victim := g.busiest(ctx)
+		if victim == nil {
+			return // ctx has ended
+		}
+		before := victim.counts()
+		r.Killed = time.Now()
+		g.kill(victim)
+		g.dead = append(g.dead, before)
+		fmt.Fprintf(about, "%5.1f s: %s is killed\n", time.Since(r.Began).Seconds(), victim.url)
+		if !harness.Wait(ctx, within/3) {
+			return
+		}
+		s, err := g.add(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				scriptErr = fmt.Errorf("cannot add a server: %w", err)
+			}
+			return
+		}
+		r.Added = time.Now()
+		fmt.Fprintf(about, "%5.1f s: %s is added\n", time.Since(r.Began).Seconds(), s.url)
+	})
+	for i := range configs {
+		configs[i].Duration = within
+	}
+	reports, err := runFleets(ctx, configs)
+	cancel()
+	script.Wait()
+	if err = errors.Join(err, scriptErr); err != nil {
+		return nil, err
+	}
+	r.fill(reports, g)
+	return r, nil
+}
+
+// modelFleets returns fleets of several models that ask the same servers: two instances of two ranks
+// each, with small caches, so that blocks come and go.
+func modelFleets(servers *sim.Servers, stage *sim.Stage, models int, seed uint64) ([]sim.Config, error) {
+	var all []sim.Config
+	for i := range models {
+		source, err := workload.NewGenerator("mixed", seed+uint64(i))
+		if err != nil {
+			return nil, err
+		}
+		name := fmt.Sprintf("model-%d", i)
+		n := len(sim.Families)
+		all = append(all, sim.Config{
+			Servers: servers, Stage: stage, Tenant: "default", Model: name, Name: name,
+			Instances: 2, Ranks: 2, Families: []string{sim.Families[i%n], sim.Families[(i+1)%n]},
+			BlockSize: 16, Device: 2048, Host: 1024, Disk: 2048, Chunk: 2048, Running: 3, ClearEvery: 200,
+			Source: source, Clients: 1, Warm: 8, Seed: seed + uint64(i) + 1,
+			SettleEvery: 8, SettleTimeout: 5 * time.Second, Audit: 50, Ring: 10_000, Queue: 100_000,
+		})
+	}
+	return all, nil
+}
+
+// runFleets runs fleets side by side. The first that fails ends all of them.
+func runFleets(ctx context.Context, configs []sim.Config) ([]*sim.Report, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	reports, errs := make([]*sim.Report, len(configs)), make([]error, len(configs))
+	var all sync.WaitGroup
+	for i, c := range configs {
+		all.Go(func() {
+			if reports[i], errs[i] = sim.Run(ctx, c); errs[i] != nil {
+				errs[i] = fmt.Errorf("model %s: %w", c.Model, errs[i])
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	return reports, errors.Join(errs...)
+}
+
+// serverGroup is servers that share a store.
+type serverGroup struct {
+	settings string // of each, in YAML
+	errs     io.Writer
+	servers  []*demoServer
+	asked    *sim.Servers
+	dead     []shardCounts // of servers that were killed
+}
+
+// add starts a server. Clients ask it once it is ready.
+func (g *serverGroup) add(ctx context.Context) (*demoServer, error) {
+	s, err := launchServer(ctx, g.errs, func(string, string) string { return g.settings })
+	if err != nil {
+		return nil, err
+	}
+	g.servers = append(g.servers, s)
+	if err := s.await(ctx, "/ready"); err != nil {
+		return nil, err
+	}
+	if g.asked == nil {
+		g.asked, err = sim.NewServers(s.url)
+		return s, err
+	}
+	return s, g.asked.Add(s.url)
+}
+
+// busiest returns the server that follows the most sources.
+func (g *serverGroup) busiest(ctx context.Context) (busiest *demoServer) {
+	most := -1
+	for _, s := range g.servers {
+		var answer struct {
+			Count int `json:"count"`
+		}
+		if err := newClient(s.url).get(ctx, "/services", &answer); err == nil && answer.Count > most {
+			busiest, most = s, answer.Count
+		}
+	}
+	return busiest
+}
+
+// kill ends a server at once. Clients find out.
+func (g *serverGroup) kill(s *demoServer) {
+	s.process.Process.Kill()
+	s.process.Wait()
+	os.RemoveAll(s.dir)
+	for i, other := range g.servers {
+		if other == s {
+			g.servers = append(g.servers[:i:i], g.servers[i+1:]...)
+			return
+		}
+	}
+}
+
+// stop ends all servers.
+func (g *serverGroup) stop() {
+	for _, s := range g.servers {
+		s.stop()
+	}
+}
+
+// shardCounts are what servers count of shards.
+type shardCounts struct {
+	Forwarded int `json:"forwarded"` // queries and parts of batches that another server answered
+	Moves     int `json:"moves"`     // changes of what a server does with a model
+}
+
+// counts reads the counts of a server, zeros if it does not answer.
+func (s *demoServer) counts() (c shardCounts) {
+	resp, err := http.Get(s.url + "/metrics")
+	if err != nil {
+		return c
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), " ")
+		n, _ := strconv.ParseFloat(value, 64)
+		switch {
+		case name == `conductor_cluster_forwarded_total{result="answered"}`:
+			c.Forwarded += int(n)
+		case strings.HasPrefix(name, "conductor_cluster_moves_total"):
+			c.Moves += int(n)
+		}
+	}
+	return c
+}
+
+// demoStore is a store in a process of its own.
+type demoStore struct {
+	address, dir string
+	process      *exec.Cmd
+}
+
+// startStore starts valkey-server or redis-server on a free loopback port. It keeps nothing on disk.
+func startStore(ctx context.Context) (*demoStore, error) {
+	binary := ""
+	for _, name := range []string{"valkey-server", "redis-server"} {
+		if path, err := exec.LookPath(name); err == nil {
+			binary = path
+			break
+		}
+	}
+	if binary == "" {
+		return nil, errors.New("neither valkey-server nor redis-server is installed: install the package valkey-server or redis-server, " +
+			"or name a store that runs by --store")
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "conductor-demo-store")
+	if err != nil {
+		return nil, err
+	}
+	host, port, _ := net.SplitHostPort(address)
+	s := &demoStore{address: address, dir: dir, process: exec.Command(binary, "--bind", host, "--port", port, "--dir", dir, "--save", "", "--appendonly", "no")}
+	s.process.SysProcAttr = apart()
+	if err := s.process.Start(); err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(patience); ; {
+		c, err := net.Dial("tcp", address)
+		if err == nil {
+			return s, c.Close()
+		}
+		if time.Now().After(end) || !harness.Wait(ctx, 10*time.Millisecond) {
+			s.stop()
+			return nil, fmt.Errorf("%s does not answer at %s: %w", binary, address, err)
+		}
+	}
+}
+
+func (s *demoStore) url() string { return "redis://" + s.address }
+
+// stop ends the store.
+func (s *demoStore) stop() {
+	s.process.Process.Kill()
+	s.process.Wait()
+	os.RemoveAll(s.dir)
+}

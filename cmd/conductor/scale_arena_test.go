@@ -1,0 +1,326 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"kvconductor/cmd/internal/sim"
+	"kvconductor/cmd/internal/sim/proxy"
+	"kvconductor/internal/must"
+	"kvconductor/internal/redistest"
+)
+
+// arena is replicas that share a store, fleets of several models that ask them, and an oracle: a
+// server without a store, which nothing disturbs.
+type arena struct {
+	t        *testing.T
+	settings string // of each replica, but for its store
+	store    func(own string) string
+	shared   *redistest.Server
+	replicas []*runningReplica
+	dead     []string // URLs of those that were killed
+	oracle   *process
+	asked    *sim.Servers
+	stage    *sim.Stage
+	done     chan struct{} // closed to end the fleets
+	endOnce  sync.Once
+	ended    chan struct{}
+	reports  []*sim.Report // once ended is closed
+	err      error
+}
+
+// runningReplica is one of the servers of an arena. What it tells others of its address, and what it knows of
+// the store's, are proxies.
+type runningReplica struct {
+	*process
+	store, peers *proxy.Proxy
+}
+
+// nowhere is an address where nothing listens.
+const nowhere = "127.0.0.1:1"
+
+// newArena starts three replicas and lets fleets work. store returns the settings of the store, for
+// one server of it the address of a proxy.
+func newArena(t *testing.T, settings string, shared *redistest.Server, store func(own string) string, models int) *arena {
+	t.Helper()
+	a := &arena{t: t, settings: settings, shared: shared, store: store, stage: sim.NewStage(), done: make(chan struct{}), ended: make(chan struct{})}
+	a.oracle = serveProcess(t, "index: {recall_bytes: 512MiB}\n")
+	var err error
+	a.asked, err = sim.NewServers()
+	must.Succeed(t, err)
+	for range 3 {
+		a.join()
+	}
+	configs, err := modelFleets(a.asked, a.stage, models, uint64(time.Now().UnixNano()))
+	must.Succeed(t, err)
+	for i := range configs {
+		c := &configs[i]
+		c.Source = &until{Source: c.Source, done: a.done}
+		// A dump has no place for the look-ahead of a drafter: its blocks cannot be counted.
+		c.Families = []string{sim.Families[i%3], sim.Families[(i+1)%3]}
+		c.Device, c.Host, c.Disk, c.QPS = 512, 256, 512, 40
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() { cancel(); <-a.ended })
+	go func() {
+		defer close(a.ended)
+		a.reports, a.err = runFleets(ctx, configs)
+	}()
+	started := make(chan error, 1)
+	go func() { started <- a.stage.Await(ctx, models) }()
+	select {
+	case err := <-started:
+		must.Succeed(t, err)
+	case <-a.ended:
+		t.Fatalf("the fleets end before they begin: %v\n%s", a.err, a.logs())
+	}
+	for _, body := range a.stage.Registered() {
+		post(t, a.oracle.url+"/register", string(body), 200)
+	}
+	return a
+}
+
+// join starts a replica. Clients ask it once it is ready.
+func (a *arena) join() *runningReplica {
+	a.t.Helper()
+	r := &runningReplica{}
+	var err error
+	r.peers, err = proxy.Open(nowhere)
+	must.Succeed(a.t, err)
+	a.t.Cleanup(r.peers.Close)
+	r.store, err = proxy.Open(a.shared.Addr)
+	must.Succeed(a.t, err)
+	a.t.Cleanup(r.store.Close)
+	r.process = serveProcess(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', timeout: 500ms}\nindex: {recall_bytes: 512MiB}\n%s", a.store(r.store.Addr()), r.peers.Addr(), a.settings))
+	r.peers.Turn(strings.TrimPrefix(r.url, "http://"))
+	eventually(a.t, "a replica never gets ready", func() (string, bool) {
+		status, text := get(r.url + "/ready")
+		return text, status == 200
+	})
+	must.Succeed(a.t, a.asked.Add(r.url))
+	for _, url := range a.dead {
+		a.asked.Remove(url)
+	}
+	a.replicas = append(a.replicas, r)
+	return r
+}
+
+// kill ends a replica by SIGKILL. Clients find out.
+func (a *arena) kill(r *runningReplica) {
+	a.t.Helper()
+	must.Succeed(a.t, r.cmd.Process.Kill())
+	r.cmd.Wait()
+	r.peers.Close()
+	a.dead = append(a.dead, r.url)
+	a.replicas = slices.DeleteFunc(a.replicas, func(other *runningReplica) bool { return other == r })
+}
+
+// stopFor stops a process for a while.
+func (a *arena) stopFor(p *process, d time.Duration) {
+	a.t.Helper()
+	must.Succeed(a.t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	a.work(d)
+	must.Succeed(a.t, p.cmd.Process.Signal(syscall.SIGCONT))
+}
+
+// work lets the fleets work for a while.
+func (a *arena) work(d time.Duration) {
+	a.t.Helper()
+	select {
+	case <-time.After(d):
+	case <-a.ended:
+		a.t.Fatalf("the fleets ended: %v\n%s", a.err, a.logs())
+	}
+}
+
+// logs is what the replicas have written.
+func (a *arena) logs() string {
+	var b strings.Builder
+	for i, r := range a.replicas {
+		fmt.Fprintf(&b, "replica %d at %s:\n", i, r.url)
+		for line := range strings.Lines(r.log()) {
+			if !strings.Contains(line, `"finding"`) && !strings.Contains(line, `"audit"`) && !strings.Contains(line, "source registered") {
+				b.WriteString(line)
+			}
+		}
+	}
+	return b.String()
+}
+
+// whole stops the fleets and holds that every replica has what the oracle has, that the oracle has what
+// the engines hold, and that no settled answer was wrong until now.
+func (a *arena) whole(after string) {
+	a.t.Helper()
+	began := time.Now()
+	err := a.stage.Quiet(a.t.Context(), time.Minute, func() error {
+		held := make(map[string]int) // by model and tier
+		for key, blocks := range a.stage.Holds() {
+			model := key[:strings.LastIndex(key[:strings.Index(key, "|")], "-")]
+			held[model+" device"] += blocks.Device
+			held[model+" host_pinned"] += blocks.Host
+			held[model+" disk"] += blocks.Disk
+		}
+		deadline, again := time.After(time.Minute), time.NewTicker(50*time.Millisecond)
+		defer again.Stop()
+		for {
+			fault := a.compare(held)
+			if fault == "" {
+				return nil
+			}
+			select {
+			case <-again.C:
+			case <-deadline:
+				return errors.New(fault)
+			}
+		}
+	})
+	if err != nil {
+		a.t.Fatalf("after %s: %v\n%s", after, err, a.logs())
+	}
+	a.t.Logf("after %s: whole, compared in %.1f s", after, time.Since(began).Seconds())
+}
+
+// compare returns how the replicas differ from the oracle, or the oracle from the engines, "" if
+// they do not. held is the blocks of the engines by model and tier.
+func (a *arena) compare(held map[string]int) string {
+	want := dumpsOf(a.oracle)
+	have := make(map[string]int)
+	for key, blocks := range want {
+		model, slot, _ := strings.Cut(key, " ")
+		_, tier, _ := strings.Cut(slot, " ")
+		have[model+" "+tier] += len(blocks)
+	}
+	for key, n := range held {
+		if have[key] != n {
+			model, _, _ := strings.Cut(key, " ")
+			return fmt.Sprintf("the oracle has %d blocks of %s, the engines hold %d\n%s", have[key], key, n, marks(a.oracle, model))
+		}
+	}
+	followed := make(map[string]bool)
+	for _, r := range a.replicas {
+		models := r.models()
+		got := dumpsOf(r.process)
+		for key, blocks := range want {
+			if model, _, _ := strings.Cut(key, " "); models[model] && !slices.Equal(got[key], blocks) {
+				return fmt.Sprintf("replica %s has %d blocks of %s, the oracle has %d; only there: %v, only here: %v\nreplica:\n%s\noracle:\n%s",
+					r.url, len(got[key]), key, len(blocks), without(got[key], blocks), without(blocks, got[key]), marks(r.process, model), marks(a.oracle, model))
+			}
+		}
+		for key, blocks := range got {
+			if model, _, _ := strings.Cut(key, " "); models[model] && len(want[key]) == 0 {
+				return fmt.Sprintf("replica %s has %d blocks of %s, the oracle none", r.url, len(blocks), key)
+			}
+		}
+		maps.Copy(followed, models)
+	}
+	for key := range want {
+		if model, _, _ := strings.Cut(key, " "); !followed[model] {
+			return fmt.Sprintf("no replica follows %s", model)
+		}
+	}
+	return ""
+}
+
+// models returns the models that a replica follows.
+func (r *runningReplica) models() map[string]bool {
+	_, text := get(r.url + "/services")
+	var answer struct {
+		Services []struct{ ModelName string } `json:"services"`
+	}
+	all := make(map[string]bool)
+	if json.Unmarshal([]byte(text), &answer) == nil {
+		for _, s := range answer.Services {
+			all[s.ModelName] = true
+		}
+	}
+	return all
+}
+
+// without returns the first blocks of one list that are not in another.
+func without(all, others []string) []string {
+	all = slices.DeleteFunc(slices.Clone(all), func(b string) bool { return slices.Contains(others, b) })
+	return all[:min(len(all), 5)]
+}
+
+// marks is how far the sources of a model are at a server.
+func marks(p *process, model string) string {
+	_, text := get(p.url + "/services")
+	var answer struct {
+		Services []struct {
+			InstanceID, ModelName, State, Reason, HistoryFrom, Follows, Tail, LastError string
+			DPRank, Blocks, Gaps, Replayed, Restarts                                    int
+			LastSeq                                                                     *int
+		} `json:"services"`
+	}
+	if json.Unmarshal([]byte(text), &answer) != nil {
+		return text
+	}
+	var b strings.Builder
+	for _, s := range answer.Services {
+		if s.ModelName != model {
+			continue
+		}
+		last := -1
+		if s.LastSeq != nil {
+			last = *s.LastSeq
+		}
+		s.LastSeq = nil
+		fmt.Fprintf(&b, "batch %d, %+v\n", last, s)
+	}
+	return b.String()
+}
+
+// dumpsOf is what a server dumps of each model, instance, rank and tier, as dumped has it.
+func dumpsOf(p *process) map[string][]string {
+	_, body := get(p.url + "/dynamo/v1/dump?detail=1")
+	var slots map[string]struct {
+		Events []struct {
+			plainEvent
+			Detail struct {
+				Instance string `json:"instance_id"`
+			}
+		}
+	}
+	all := make(map[string][]string)
+	if json.Unmarshal([]byte(body), &slots) != nil {
+		return all
+	}
+	for slot, one := range slots {
+		model, _, _ := strings.Cut(slot, ":")
+		for _, e := range one.Events {
+			key := fmt.Sprintf("%s %s:%d %s", model, e.Detail.Instance, e.Event.Rank, e.Tier)
+			for _, b := range e.Event.Data.Stored.Blocks {
+				all[key] = append(all[key], fmt.Sprintf("%d=%d", b.Block, b.Tokens))
+			}
+		}
+	}
+	for _, blocks := range all {
+		slices.Sort(blocks)
+	}
+	return all
+}
+
+// end ends the fleets and reports them.
+func (a *arena) end() {
+	a.t.Helper()
+	a.endOnce.Do(func() { close(a.done) })
+	<-a.ended
+	must.Succeed(a.t, a.err)
+	var sum sim.Answers
+	for _, r := range a.reports {
+		if err := r.Err(); err != nil {
+			a.t.Errorf("seed %d: %v\n%q\n%s", r.Seed, err, r.Wrong, a.logs())
+		}
+		sum.Add(r.Answers)
+	}
+	a.t.Logf("%d of %d answers settled, %d wrong, %d behind, %d partial, %d unserved, %d retried", sum.Settled, sum.Compared, sum.Wrong, sum.Behind, sum.Partial, sum.Unserved, a.asked.Retried())
+}

@@ -1,0 +1,102 @@
+// Package cluster measures what replicas share over a store: a part for each kind of it.
+//
+// A store is started for the run, unless its URL is given. It shares the machine with everything
+// that is measured.
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"time"
+
+	"kvconductor/cmd/internal/bench/ingest"
+	"kvconductor/cmd/internal/harness"
+)
+
+// Config says what to measure.
+type Config struct {
+	Parts    []string // "log"
+	Store    string   // URL; "" starts a server
+	Load     ingest.Load
+	Rate     float64       // batches/s of all sources, at which lags are taken
+	Leases   int           // sources without events
+	Duration time.Duration // of each phase
+	// Publisher and Tail start processes, which call ingest.Publish and Tail.
+	Publisher func() *exec.Cmd
+	Tail      func(TailLoad) *exec.Cmd
+	Progress  harness.Progress
+}
+
+// Parts are the names of what can be measured.
+var Parts = []string{"log"}
+
+// Report is the result, by part.
+type Report struct {
+	Log *LogReport `json:"log,omitempty"`
+}
+
+// Table writes it for people.
+func (r *Report) Table(w io.Writer) {
+	if r.Log != nil {
+		r.Log.table(w)
+	}
+}
+
+// Run measures.
+func Run(c Config) (*Report, error) {
+	if c.Store == "" {
+		url, stop, err := startStore()
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+		c.Store = url
+	}
+	r := new(Report)
+	for _, part := range c.Parts {
+		var err error
+		switch part {
+		case "log":
+			r.Log, err = c.log()
+		default:
+			err = fmt.Errorf("no part is named %q, there are %q", part, Parts)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// startStore starts a server in memory alone, and returns its URL.
+func startStore() (url string, stop func(), err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	addr := l.Addr().String()
+	l.Close()
+	host, port, _ := net.SplitHostPort(addr)
+	for _, name := range []string{"valkey-server", "redis-server"} {
+		cmd := exec.Command(name, "--bind", host, "--port", port, "--save", "", "--appendonly", "no") // #nosec G204 -- a name of ours
+		if err := cmd.Start(); errors.Is(err, exec.ErrNotFound) {
+			continue
+		} else if err != nil {
+			return "", nil, err
+		}
+		stop := func() { cmd.Process.Kill(); cmd.Wait() }
+		for range 1000 {
+			if c, err := net.Dial("tcp", addr); err == nil {
+				c.Close()
+				return "redis://" + addr, stop, nil
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		stop()
+		return "", nil, fmt.Errorf("%s does not listen on %s", name, addr)
+	}
+	return "", nil, errors.New("neither valkey-server nor redis-server is installed: name a store with --store")
+}

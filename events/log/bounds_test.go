@@ -1,0 +1,139 @@
+package log
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/internal/must"
+)
+
+// TestBufferIsBounded publishes more than the buffer takes while the store is away: the log has a
+// hole, and the follower gets the batches from the engine, or says that they are lost.
+func TestBufferIsBounded(t *testing.T) {
+	t.Parallel()
+	f := func(name string, replays bool, state stream.State) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sc := &scene{replays: replays, buffer: 4 << 10}
+			sc.begin(t)
+			sc.publish(20)
+			sc.same("begun", stream.Synced)
+			tail, other := sc.tail()
+			sc.server.Pause()
+			sc.publish(500)
+			eventually(t, "the tail does not go on", func() (string, bool) {
+				st := tail.stream.Status()
+				return fmt.Sprintf("%+v", st), st.State == stream.Synced && st.LastSeq == sc.engine.Next()-1
+			})
+			if n := tail.log.Stats().Buffered; n > 8<<10 {
+				t.Errorf("%d bytes are buffered", n)
+			}
+			eventually(t, "the follower does not notice that the store is away", func() (string, bool) {
+				st := other.stream.Status()
+				return fmt.Sprintf("%+v", st), st.State == stream.Connecting
+			})
+			sc.server.Continue()
+			sc.publish(20)
+			direct := sc.all[2]
+			sc.all = []*watcher{tail, direct}
+			sc.same("the tail", stream.Synced)
+			sc.all = []*watcher{other}
+			sc.same("the follower", state)
+			if got, want := len(other.held()), len(direct.held()); replays != (got == want) {
+				t.Errorf("the follower has %d of %d batches", got, want)
+			}
+			if n := tail.log.Stats().Dropped; n < 100 {
+				t.Errorf("%d entries were dropped", n)
+			}
+		})
+	}
+	f("replays", true, stream.Synced)
+	f("no replays", false, stream.Partial)
+}
+
+// TestLogsAreTrimmed bounds a log by bytes and by age. The newest entry stays.
+func TestLogsAreTrimmed(t *testing.T) {
+	t.Parallel()
+	sc := &scene{replays: true, bytes: 16 << 10}
+	sc.begin(t)
+	tail, _ := sc.tail()
+	for range 40 {
+		sc.publish(100)
+		sc.same("published", stream.Synced)
+	}
+	size := func() (n int) {
+		all, err := tail.log.cfg.Store.Client().XRange(t.Context(), tail.source.keys[2], "-", "+").Result()
+		must.Succeed(t, err)
+		for _, one := range all {
+			n += len(one.Values["p"].(string))
+		}
+		return n
+	}
+	eventually(t, "all is appended", func() (string, bool) { return "", tail.log.Stats().Buffered == 0 })
+	if n := size(); n < 12<<10 || n > 20<<10 {
+		t.Errorf("the log has %d bytes", n)
+	}
+	s := tail.source
+	s.mu.Lock()
+	s.log.cfg.Age = time.Millisecond
+	s.mu.Unlock()
+	for range 8 { // one append trims four parts
+		sc.publish(1)
+		sc.same("aged", stream.Synced)
+		eventually(t, "all is appended", func() (string, bool) { return "", tail.log.Stats().Buffered == 0 })
+	}
+	if n := size(); n == 0 || n > 2<<10 {
+		t.Errorf("the aged log has %d bytes", n)
+	}
+}
+
+// TestStoreIsAwayAtTheStart lets replicas follow the engine themselves while there is no store, and
+// share it afterwards.
+func TestStoreIsAwayAtTheStart(t *testing.T) {
+	t.Parallel()
+	sc := &scene{replays: true, alone: 500 * time.Millisecond}
+	sc.t, sc.server, sc.network = t, sc.store(t), new(streamtest.Network)
+	sc.engine = sc.network.At("engine")
+	sc.server.Kill()
+	sc.all = []*watcher{sc.replica("r0"), sc.replica("r1"), watch(t, sc.network, sc)}
+	sc.publish(10)
+	sc.same("without a store", stream.Synced)
+	if n := sc.tails(); n != 3 {
+		t.Errorf("the engine has %d connections", n)
+	}
+	sc.server.Run()
+	eventually(t, "the replicas do not share the engine", func() (string, bool) {
+		sc.publish(1)
+		n := sc.tails()
+		return fmt.Sprint(n), n == 2
+	})
+	sc.same("with a store", stream.Synced)
+	for i, w := range sc.all {
+		if n := w.stream.Status().Restarts; n != 0 {
+			t.Errorf("stream %d saw %d restarts", i, n)
+		}
+	}
+}
+
+// TestPausedTailGivesItsLeaseBack pauses the tail's stream: the other replica follows the engine,
+// and the first one follows the log afterwards.
+func TestPausedTailGivesItsLeaseBack(t *testing.T) {
+	t.Parallel()
+	sc := &scene{replays: true}
+	sc.begin(t)
+	sc.publish(20)
+	sc.same("begun", stream.Synced)
+	tail, other := sc.tail()
+	tail.stream.Pause()
+	eventually(t, "the other replica is not the tail", func() (string, bool) { return "", other.isTail() && sc.tails() == 2 })
+	sc.publish(20)
+	tail.stream.Unpause()
+	sc.publish(20)
+	sc.same("unpaused", stream.Synced)
+	if n := sc.tails(); n != 2 || tail.isTail() {
+		t.Errorf("the engine has %d connections", n)
+	}
+}

@@ -1,0 +1,352 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"kvconductor/events/payload"
+	"kvconductor/events/stream"
+)
+
+// Source is the transport of one stream.
+type Source struct {
+	log    *Log
+	cfg    SourceConfig
+	bucket *bucket
+	keys   [4]string // lease, meta, log, cuts
+
+	mu      sync.Mutex
+	changed chan struct{} // closed by each change of what Subscribe waits for
+	link    context.Context
+	idle    time.Time // when link was found ended, zero if it has not
+	open    session   // the subscription, nil for none
+
+	seen  time.Time // when the store said view; zero: never
+	first time.Time // when it said one first
+	since time.Time // when the stream asked for a subscription first
+	lived time.Time // when a tail was seen that is connected to the engine
+	view  view
+	token string    // of the lease; "": this replica is not the tail
+	free  time.Time // since when no replica is the tail, zero if one is
+	tries time.Time // since when the tail cannot reach the engine, zero if it can
+	bar   time.Time // until then the lease is for others
+
+	epoch  uint64
+	win    window
+	synced bool // the stream says so
+	has    bool // it has a watermark, as it said last
+	// at is where the log ends that the pending entries continue. at.gen is "" if they begin
+	// another generation.
+	at      position
+	sending bool // an append is under way
+}
+
+// session is an open subscription.
+type session interface {
+	stream.Subscription
+	Replays() bool
+	end(error)
+}
+
+var (
+	errLease      = errors.New("the lease of the source has passed to another replica")
+	errTail       = errors.New("this replica has become the tail of the source")
+	errNoTail     = errors.New("no replica follows the engine")
+	errStore      = errors.New("the store is back")
+	errGeneration = errors.New("the log has begun another generation")
+)
+
+// change wakes Subscribe. s.mu is held.
+func (s *Source) change() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Subscribe dials the engine if this replica is the tail, else it follows the log. It waits until
+// either is possible.
+func (s *Source) Subscribe(ctx context.Context, endpoint string) (stream.Subscription, error) {
+	s.mu.Lock()
+	if s.link, s.idle = ctx, (time.Time{}); s.since.IsZero() {
+		s.since = time.Now()
+	}
+	s.mu.Unlock()
+	s.log.join(s)
+	for {
+		s.mu.Lock()
+		changed, tail, follows := s.changed, s.token != "" || s.adrift(time.Now()), s.mayFollow(time.Now())
+		s.mu.Unlock()
+		switch {
+		case tail:
+			return s.dial(ctx, endpoint)
+		case follows:
+			sub, err := s.follow(ctx)
+			if sub != nil || err != nil {
+				return sub, err
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// mayFollow reports whether the log is worth following. s.mu is held.
+func (s *Source) mayFollow(now time.Time) bool {
+	v := &s.view
+	switch {
+	case s.seen.IsZero(), v.gen == "":
+		return false
+	case v.last == "" && !v.whole && !s.cfg.Replays:
+		return false // nothing says what was published before
+	case s.alive(), now.Sub(s.lived) < grace:
+		return true
+	}
+	return v.left == 0 && !s.caughtUp()
+}
+
+// adrift reports whether the store has been away for longer than Config.Alone: the source follows its engine
+// without a lease. s.mu is held.
+func (s *Source) adrift(now time.Time) bool {
+	at := s.seen
+	if at.IsZero() {
+		at = s.since
+	}
+	return !at.IsZero() && now.Sub(at) > s.log.cfg.Alone
+}
+
+// alive reports whether a tail is connected to the engine, and renews its lease. s.mu is held.
+func (s *Source) alive() bool {
+	return s.view.live && s.view.left >= (Lease/4).Milliseconds()
+}
+
+// caughtUp reports whether the stream has handed out all that is in the log. s.mu is held.
+func (s *Source) caughtUp() bool {
+	return s.view.last == "" || s.win.find(s.view.position) >= 0
+}
+
+// dial connects to the engine.
+func (s *Source) dial(ctx context.Context, endpoint string) (stream.Subscription, error) {
+	sub, err := s.cfg.Engine.Subscribe(ctx, endpoint)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		if s.tries.IsZero() {
+			s.tries = time.Now()
+		}
+		return nil, err
+	}
+	t := &tailing{Subscription: sub, source: s}
+	if s.token == "" && !s.adrift(time.Now()) {
+		sub.Close()
+		return nil, errLease
+	}
+	s.open, s.tries = t, time.Time{}
+	s.log.look() // others learn that the engine is followed
+	return t, nil
+}
+
+// tailing is a subscription to the engine.
+type tailing struct {
+	stream.Subscription
+	source *Source
+	why    error // why it was ended; guarded by Source.mu
+}
+
+func (t *tailing) Replays() bool { return t.source.cfg.Replays }
+
+func (t *tailing) Recv() (payload.Message, error) {
+	m, err := t.Subscription.Recv()
+	if err != nil {
+		t.source.mu.Lock()
+		defer t.source.mu.Unlock()
+		if t.why != nil {
+			err = t.why
+		}
+	}
+	return m, err
+}
+
+// end closes the subscription with an error. Source.mu is held.
+func (t *tailing) end(why error) {
+	t.why = why
+	t.Subscription.Close()
+}
+
+func (t *tailing) Close() error {
+	t.source.leave(t)
+	return t.Subscription.Close()
+}
+
+// leave notes that a subscription has ended.
+func (s *Source) leave(of session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == of {
+		s.open = nil
+		if s.token != "" {
+			s.tries = time.Now()
+			s.log.look()
+		}
+	}
+}
+
+// endOpen ends the open subscription. s.mu is held.
+func (s *Source) endOpen(why error) {
+	if s.open != nil {
+		s.open.end(why)
+		s.open = nil
+	}
+	s.change()
+}
+
+// Replay asks the engine if this replica is the tail, else the log, and the engine for what the
+// log does not have.
+func (s *Source) Replay(ctx context.Context, endpoint string, from uint64) (stream.Subscription, error) {
+	s.mu.Lock()
+	f, follows := s.open.(*following)
+	s.mu.Unlock()
+	if follows {
+		sub, err := f.replay(ctx, from, endpoint == "")
+		if sub != nil || err != nil {
+			return sub, err
+		}
+	}
+	return s.cfg.Engine.Replay(ctx, endpoint, from)
+}
+
+// Snapshot asks the engine.
+func (s *Source) Snapshot(ctx context.Context, endpoint string, limit int, progress func()) ([]payload.Message, error) {
+	e, ok := s.cfg.Engine.(stream.Snapshots)
+	if !ok {
+		return nil, errors.New("the transport has no snapshots")
+	}
+	return e.Snapshot(ctx, endpoint, limit, progress)
+}
+
+// Refused implements stream.Refuser.
+func (s *Source) Refused() (messages uint64, by string) {
+	if e, ok := s.cfg.Engine.(stream.Refuser); ok {
+		return e.Refused()
+	}
+	return 0, ""
+}
+
+// Observe implements stream.Observer: what the stream hands out goes into the log, if this
+// replica is the tail.
+func (s *Source) Observe(step *stream.Step) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if step.Epoch != s.epoch {
+		s.restart(step.Epoch)
+	}
+	if step.Kind != stream.Apply {
+		return
+	}
+	e := entry{seq: step.Seq, print: step.Print, id: step.ID, aside: step.Aside, payload: append(make([]byte, 0, len(step.Payload)), step.Payload...)}
+	before := s.win.pending
+	if !s.win.add(e) {
+		s.restart(step.Epoch)
+		before = 0
+		s.win.add(e)
+	}
+	s.has = true
+	if s.token == "" {
+		s.win.ack(e.seq)
+		s.win.trim(keptBytes)
+		if !s.free.IsZero() && s.view.last == strconv.FormatUint(e.seq, 10) {
+			s.log.look()
+		}
+		return
+	}
+	s.charge(before)
+	for s.log.buffered.Load() > s.log.cfg.Buffer && s.win.sent < len(s.win.items)-1 {
+		s.overflow()
+	}
+	s.bucket.write(s)
+}
+
+// overflow drops the oldest pending entry. s.mu is held.
+func (s *Source) overflow() {
+	for s.win.sent > 0 {
+		s.win.shift()
+	}
+	before := s.win.pending
+	s.win.shift()
+	s.charge(before)
+	s.log.n.dropped.Add(1)
+}
+
+// charge counts what pending has become. s.mu is held.
+func (s *Source) charge(before int) { s.log.buffered.Add(int64(s.win.pending - before)) }
+
+// restart forgets another lifetime. s.mu is held.
+func (s *Source) restart(epoch uint64) {
+	before := s.win.pending
+	s.win = window{}
+	s.charge(before)
+	s.epoch, s.at, s.has = epoch, position{}, false
+}
+
+// Resumed implements stream.Observer: the mark may be where the log ends.
+func (s *Source) Resumed(m stream.Mark) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.win.add(entry{seq: m.Seq, print: m.Print, id: m.ID})
+	s.win.ack(m.Seq)
+	s.has = true
+}
+
+// Changed implements stream.Observer: a log may begin before the first batch.
+func (s *Source) Changed(state stream.State, has bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.synced, s.has = state == stream.Synced, has
+	if s.token != "" {
+		s.bucket.write(s)
+	}
+}
+
+// won makes this replica the tail, or renews its lease. at is where the log ends. s.mu is held.
+func (s *Source) won(token string, at position) {
+	first := s.token == ""
+	s.token, s.free = token, time.Time{}
+	before := s.win.pending
+	if first {
+		before = 0
+	}
+	s.at = at
+	switch i := s.win.find(at); {
+	case at.gen == "":
+		s.win.rewind(0)
+	case at.last == "":
+		s.win.rewind(0)
+	case i >= 0:
+		s.win.rewind(i + 1)
+	default:
+		s.at = position{}
+		s.win.rewind(0)
+	}
+	s.charge(before)
+	if first {
+		s.log.n.taken.Add(1)
+		s.endOpen(errTail)
+	}
+	s.bucket.write(s)
+}
+
+// lose makes this replica a follower. s.mu is held.
+func (s *Source) lose(why error) {
+	before := s.win.pending
+	s.token, s.tries = "", time.Time{}
+	if n := len(s.win.items); n > 0 {
+		s.win.ack(s.win.items[n-1].seq)
+		s.win.trim(keptBytes)
+	}
+	s.log.buffered.Add(-int64(before))
+	s.endOpen(why)
+}
