@@ -231,6 +231,10 @@ func TestShardsAnswerThroughEveryReplica(t *testing.T) {
 	}
 	f.redirects()
 	f.hops()
+	out, err := command("cluster", "--server", f.replicas[0].url).CombinedOutput()
+	if err != nil || strings.Count(string(out), "serving (1/1 synced)") != shardModels || !strings.Contains(string(out), "default  m5 ") {
+		t.Errorf("conductor cluster: %v\n%s", err, out)
+	}
 	f.registers()
 }
 
