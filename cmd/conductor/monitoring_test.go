@@ -32,6 +32,7 @@ func described(t *testing.T) map[string][]string {
 	loaded.Config.Shutdown.Drain = 0
 	loaded.Config.Discovery.SourcesDir = t.TempDir()
 	loaded.Config.Store.URL = "redis://127.0.0.1:1" // where none is
+	loaded.Config.Cluster.Mode = config.Shards
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var text []string

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -230,6 +231,10 @@ func TestShardsAnswerThroughEveryReplica(t *testing.T) {
 	}
 	f.redirects()
 	f.hops()
+	out, err := command("cluster", "--server", f.replicas[0].url).CombinedOutput()
+	if err != nil || strings.Count(string(out), "serving (1/1 synced)") != shardModels || !strings.Contains(string(out), "default  m5 ") {
+		t.Errorf("conductor cluster: %v\n%s", err, out)
+	}
 	f.registers()
 }
 
@@ -405,6 +410,21 @@ func TestShardsSurvive(t *testing.T) {
 				t.Errorf("without a store, m%d: %d %s", i, status, answer)
 			}
 		}
+	}
+}
+
+// TestShardsSurviveAStoppedReplica stops one of three replicas without ending it, and lets it go on
+// once the others have taken over.
+func TestShardsSurviveAStoppedReplica(t *testing.T) {
+	t.Parallel()
+	f := newShardFleet(t, 3, 2, "")
+	stop := f.watch(f.replicas[1:]...)
+	must.Succeed(t, f.replicas[0].cmd.Process.Signal(syscall.SIGSTOP))
+	f.settled(2, f.replicas[1:]...)
+	must.Succeed(t, f.replicas[0].cmd.Process.Signal(syscall.SIGCONT))
+	f.settled(2, f.replicas...)
+	if right, wrong, refused := stop(); right == 0 || wrong != 0 || refused != 0 {
+		t.Errorf("%d right, %d wrong, %d refused", right, wrong, refused)
 	}
 }
 

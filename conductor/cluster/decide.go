@@ -25,14 +25,9 @@ func (p Phase) String() string {
 // answers reports whether a replica answers for the shard.
 func (p Phase) answers() bool { return p == Serving || p == Leaving }
 
-const (
-	// lingering is how many answered beats a replica leaves for. Two are needed for its promise:
-	// others hear of the first one and may take it back. The rest lets queries that are under way
-	// arrive.
-	lingering = 4
-	// patience is how many beats a replica waits to be as whole as those that serve.
-	patience = 60
-)
+// lingering is how many answered beats a replica leaves for. Two are needed for its promise: others
+// hear of the first one and may take it back. The rest lets queries that are under way arrive.
+const lingering = 4
 
 // Fact is what a replica tells of a shard in its beat.
 type Fact struct {
@@ -54,7 +49,8 @@ type holding struct {
 // decide returns the next phase of a shard at replica me. owners are who is to serve it, told what
 // the other live replicas have told of it.
 //
-// No replica lets go while it is the last: it leaves once all new owners serve, tells so in every
+// A replica that misses more than those that serve does not serve next to them: it cannot reach an
+// engine that they can. No replica lets go while it is the last: it leaves once all new owners serve, tells so in every
 // beat, and serves again as soon as one of them does not. The store puts beats in an order, so of
 // two replicas that leave for each other's sake the later one sees that the other leaves.
 func decide(me string, owners []string, told map[string]Fact, own holding) Phase {
@@ -75,7 +71,7 @@ func decide(me string, owners []string, told map[string]Fact, own holding) Phase
 		switch {
 		case !wanted && served:
 			return Absent
-		case own.settled && (!served || own.whole >= best || own.beats >= patience):
+		case own.settled && (!served || own.whole >= best):
 			return Serving
 		}
 	case Serving:

@@ -34,7 +34,7 @@ func TestDecide(t *testing.T) {
 	f(Serving, holding{phase: Bringing, settled: true}, "me", "")
 	f(Serving, holding{phase: Bringing, settled: true, whole: 2}, "me", "a:serving/2")
 	f(Bringing, holding{phase: Bringing, settled: true, whole: 1}, "me", "a:serving/2")
-	f(Serving, holding{phase: Bringing, settled: true, whole: 1, beats: patience}, "me", "a:serving/2")
+	f(Serving, holding{phase: Bringing, settled: true, whole: 1}, "me", "a:leaving/2")
 	f(Absent, holding{phase: Bringing}, "a", "a:serving")
 	f(Bringing, holding{phase: Bringing}, "a", "a:bringing") // no replica serves: the first that can will
 	f(Serving, holding{phase: Bringing, settled: true}, "a", "a:bringing")
@@ -164,13 +164,14 @@ func (w *world) converge(t *testing.T, seed uint64) {
 	t.Helper()
 	all := w.ids()
 	owners := all[:min(2, len(all))]
-	for range 2 * (patience + lingering) {
+	for range 4 * lingering {
 		for _, id := range all {
 			r := w.replicas[id]
 			r.owners, r.stuck = owners, false
 			if r.phase == Bringing {
 				r.settled = true
 			}
+			r.whole = 3
 			w.beat(id)
 		}
 	}

@@ -142,10 +142,14 @@ func (r *Row) deployments() (all []scope.Deployment) {
 }
 
 // whole returns how many sources of the shard miss nothing, and whether no source is about to change
-// that: each one is followed, and has its history or was given up.
+// that: each one is followed, and has its history or was given up. Pools do not count: nothing brings
+// what they announced before.
 func (r *Row) whole(states map[conductor.Key]stream.State) (n int, settled bool) {
 	settled = true
 	for _, source := range r.sources {
+		if source.Pool() {
+			continue
+		}
 		switch state, followed := states[source.Key()]; {
 		case !followed || state == stream.Connecting || state == stream.Replaying:
 			settled = false

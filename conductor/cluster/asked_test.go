@@ -1,0 +1,84 @@
+package cluster
+
+import (
+	"context"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/internal/must"
+)
+
+// TestAskedFollowsSourcesOfItsShards: a source that an engine told is followed while its shard is held.
+func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
+	t.Parallel()
+	network := streamtest.NewPublisher()
+	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return network }})
+	defer c.Close()
+	shards := New(Config{Conductor: c, Log: zerolog.Nop()})
+	a := NewAsked(c)
+	a.Share(shards)
+	shards.chart.Store(&chart{known: true})
+	r := conductor.Registration{Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16}
+	must.Succeed(t, a.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
+	a.ReportLearned(r.Key(), "it told its model")
+	if state, _, ok := a.Health(r.Key()); c.Follows(r.Key()) || state != stream.Synced || !ok || len(a.Sources()) != 1 {
+		t.Errorf("a source of another replica: followed %v, %s %v, %v", c.Follows(r.Key()), state, ok, a.Sources())
+	}
+	shard := conductor.Shard{Tenant: "default", Model: "m"}
+	shards.held[shard] = &heldShard{brought: true, stop: context.CancelFunc(func() {})}
+	a.Again()
+	if !c.Follows(r.Key()) {
+		t.Error("a source of a shard that is held is not followed")
+	}
+	delete(shards.held, shard)
+	a.Again()
+	if c.Follows(r.Key()) {
+		t.Error("a source of a shard that was let go is followed")
+	}
+	if _, err := a.Unregister(r.Key()); err != nil || len(a.Sources()) != 0 {
+		t.Errorf("%v, %v", err, a.Sources())
+	}
+}
+
+// TestKeysOfShards: texts of shards are read back, whatever the names have in them.
+func TestKeysOfShards(t *testing.T) {
+	for _, s := range []conductor.Shard{{Tenant: "a", Model: "m"}, {Tenant: "a/b", Model: "c"}, {Tenant: "a", Model: "b/c"}, {Tenant: "a%2Fb", Model: "/"}, {}} {
+		if got, ok := shardOf(Key(s)); got != s || !ok {
+			t.Errorf("%+v has the text %q, which is %+v", s, Key(s), got)
+		}
+	}
+	for _, text := range []string{"", "m", "%zz/m"} {
+		if _, ok := shardOf(text); ok {
+			t.Errorf("%q is a shard", text)
+		}
+	}
+}
+
+// TestWantedKeepsWhatIsThere: before the registry was read a replica keeps its sources and takes no
+// others.
+func TestWantedKeepsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	network := streamtest.NewPublisher()
+	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return network }})
+	defer c.Close()
+	shards := New(Config{Conductor: c, Log: zerolog.Nop()})
+	r := conductor.Registration{Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16}
+	if shards.Wanted(r) {
+		t.Error("a source of others is wanted before the registry was read")
+	}
+	must.Succeed(t, c.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
+	if !shards.Wanted(r) {
+		t.Error("a source of the configuration is not wanted")
+	}
+	pool := conductor.Registration{Type: conductor.TypeMooncake, Model: "m"}
+	if !shards.Wanted(pool) {
+		t.Error("a pool is not wanted")
+	}
+	if err := shards.Serves(conductor.Shard{Model: "m"}); err == nil {
+		t.Error("a replica answers before it knows the fleet")
+	}
+}
