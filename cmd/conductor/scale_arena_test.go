@@ -279,7 +279,9 @@ func marks(p *process, model string) string {
 	return b.String()
 }
 
-// dumpsOf is what a server dumps of each model, instance, rank and tier, as dumped has it.
+// dumpsOf is what a server dumps of each model, instance, rank and tier: the hashes of its blocks' own
+// tokens. Names are left out: a block that several engines hold has a name of each, and a dump tells
+// one. Where the blocks stand is in the digests of the sources, by model and key.
 func dumpsOf(p *process) map[string][]string {
 	_, body := get(p.url + "/dynamo/v1/dump?detail=1")
 	var slots map[string]struct {
@@ -299,12 +301,34 @@ func dumpsOf(p *process) map[string][]string {
 		for _, e := range one.Events {
 			key := fmt.Sprintf("%s %s:%d %s", model, e.Detail.Instance, e.Event.Rank, e.Tier)
 			for _, b := range e.Event.Data.Stored.Blocks {
-				all[key] = append(all[key], fmt.Sprintf("%d=%d", b.Block, b.Tokens))
+				all[key] = append(all[key], fmt.Sprint(b.Tokens))
 			}
 		}
 	}
 	for _, blocks := range all {
 		slices.Sort(blocks)
+	}
+	_, body = get(p.url + "/admin/digest")
+	var digests struct {
+		Sources []struct {
+			Source   string
+			Missing  string
+			Mark     *struct{ Seq int }
+			Contexts []struct {
+				Model         string `json:"model_name"`
+				Blocks, Loose int
+				Digest        string
+			}
+		}
+	}
+	if json.Unmarshal([]byte(body), &digests) == nil {
+		for _, s := range digests.Sources {
+			for _, c := range s.Contexts {
+				if s.Mark != nil {
+					all[c.Model+" "+s.Source] = []string{fmt.Sprintf("behind batch %d, missing %q: %+v", s.Mark.Seq, s.Missing, c)}
+				}
+			}
+		}
 	}
 	return all
 }
