@@ -143,11 +143,16 @@ func (l *Log) Close(ctx context.Context) {
 	}
 	l.stop()
 	for i := range l.buckets {
-		l.buckets[i].mu.Lock() // who holds it may begin a task
-		l.buckets[i].mu.Unlock()
+		l.buckets[i].barrier()
 	}
 	l.tasks.Wait()
 	l.leave(ctx)
+}
+
+// barrier returns once no call under the lock of the bucket can begin a task any more.
+func (b *bucket) barrier() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 }
 
 // SourceConfig describes one source.

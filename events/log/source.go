@@ -40,8 +40,7 @@ type Source struct {
 	has    bool // it has a watermark, as it said last
 	// at is where the log ends that the pending entries continue. at.gen is "" if they begin
 	// another generation.
-	at      position
-	sending bool // an append is under way
+	at position
 }
 
 // session is an open subscription.

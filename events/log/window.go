@@ -29,8 +29,6 @@ type window struct {
 	pending int // bytes of the others
 }
 
-func (w *window) size() int { return w.kept + w.pending }
-
 // add appends an entry. It reports false if its sequence is not beyond the others.
 func (w *window) add(e entry) bool {
 	if n := len(w.items); n > 0 && e.seq <= w.items[n-1].seq {
