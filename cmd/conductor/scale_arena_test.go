@@ -67,7 +67,7 @@ func newArena(t *testing.T, settings string, shared *redistest.Server, store fun
 		c.Source = &until{Source: c.Source, done: a.done}
 		// A dump has no place for the look-ahead of a drafter: its blocks cannot be counted.
 		c.Families = []string{sim.Families[i%3], sim.Families[(i+1)%3]}
-		c.Device, c.Host, c.Disk, c.QPS = 512, 256, 512, 40
+		c.Device, c.Host, c.Disk, c.QPS, c.Audit = 512, 256, 512, 30, 25
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() { cancel(); <-a.ended })

@@ -44,7 +44,11 @@ func TestScaleFaults(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			shared, store := mode.open(t)
-			a := newArena(t, mode.settings, shared, func(own string) string { return store(own) + mode.store }, 4)
+			models := 2
+			if all {
+				models = 4
+			}
+			a := newArena(t, mode.settings, shared, func(own string) string { return store(own) + mode.store }, models)
 			a.whole("the start")
 			for i, f := range mode.faults {
 				if i >= 3 && !all {
