@@ -173,11 +173,21 @@ func (w *imageWriter) owners(id uint32) []uint32 {
 	return all
 }
 
-// families writes pairs of relatives: source, family.
+// families writes pairs of relatives: source, family. The source that stands for a family is a
+// relative like the others.
 func (w *imageWriter) families() {
 	s, b := w.c.snap, chunkBuffer{}
+	alone := make([]bool, len(s.families)) // sources that stand for themselves alone
+	for i := range alone {
+		alone[i] = s.families[i] == Source(i)
+	}
+	for i, family := range s.families {
+		if family != Source(i) {
+			alone[family] = false
+		}
+	}
 	for i := range s.sources {
-		if s.sources[i] != nil && w.source[i] != 0 && s.families[i] != Source(i) {
+		if s.sources[i] != nil && w.source[i] != 0 && !alone[i] {
 			b.bytes = binary.AppendUvarint(b.bytes, uint64(w.source[i]-1))
 			b.bytes = binary.AppendUvarint(b.bytes, uint64(s.families[i]))
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"kvconductor/index/hash"
 	"kvconductor/internal/must"
 )
 
@@ -92,6 +93,33 @@ func TestImageModel(t *testing.T) {
 			w.step()
 		}
 		w.compare()
+	}
+}
+
+// Sources that hash alike do so in the index that is loaded, too, the one that stands for their family
+// included: else a dump names its blocks as another family does.
+func TestImageKeepsFamilies(t *testing.T) {
+	engines := func(x *Index) (sources []Source, owners []Owner) {
+		for range 3 {
+			sources = append(sources, x.NewSource())
+			owners = append(owners, x.NewOwner(sources[len(sources)-1]))
+		}
+		return sources, owners
+	}
+	for root := range 3 {
+		x := New(Options{Scheme: hash.Default(), NameAll: true})
+		_, owners := engines(x)
+		local := []uint64{10, 11}
+		x.Store(&Store{Owner: owners[root], Engine: []uint64{100, 101}, Local: local})
+		alike := owners[(root+1)%3]
+		x.Store(&Store{Owner: alike, Engine: []uint64{100, 101}, Local: local})
+		x.Store(&Store{Owner: owners[(root+2)%3], Engine: []uint64{900, 901}, Local: local})
+		again := New(Options{Scheme: hash.Default(), NameAll: true})
+		sources, _ := engines(again)
+		load(t, again, imageOf(t, x))
+		if !again.sameFamily(sources[root], uint32(alike)+1) || again.sameFamily(sources[root], uint32((root+2)%3)+1) {
+			t.Errorf("root %d: the families are %v", root, again.families)
+		}
 	}
 }
 
