@@ -38,9 +38,6 @@ type liveFleet struct {
 	tree  *truth.Tree
 	ranks []*liveRank
 	rng   *rand.Rand
-	// byTokens compares blocks by their tokens alone: a block that no event has named since a
-	// recovery may be dumped by another one of its names.
-	byTokens bool
 }
 
 // newLiveFleet returns a fleet whose ranks replay their last batches, as many as ring.
@@ -218,16 +215,6 @@ func (f *liveFleet) alike(when string, a, b *process) {
 	f.caughtUp(a)
 	f.caughtUp(b)
 	one, other := dumped(f.t, a), dumped(f.t, b)
-	if f.byTokens {
-		for _, dump := range []map[string][]string{one, other} {
-			for _, blocks := range dump {
-				for i := range blocks {
-					_, blocks[i], _ = strings.Cut(blocks[i], "=")
-				}
-				slices.Sort(blocks)
-			}
-		}
-	}
 	total := 0
 	for i, r := range f.ranks {
 		held := make(map[truth.Tier]int)

@@ -301,7 +301,7 @@ func dumpsOf(p *process) map[string][]string {
 		for _, e := range one.Events {
 			key := fmt.Sprintf("%s %s:%d %s", model, e.Detail.Instance, e.Event.Rank, e.Tier)
 			for _, b := range e.Event.Data.Stored.Blocks {
-				all[key] = append(all[key], fmt.Sprint(b.Tokens))
+				all[key] = append(all[key], fmt.Sprintf("%d=%d", b.Block, b.Tokens))
 			}
 		}
 	}

@@ -124,7 +124,6 @@ func shelved(t *testing.T, p *process) {
 func TestFreshServerRecoversFromTheShelf(t *testing.T) {
 	t.Parallel()
 	f, shared := newLiveFleet(t, shelvedRing), redistest.Start(t)
-	f.byTokens = true
 	truth := serveProcess(t, f.config(""), "127.0.0.1:0=dynamo") // it follows from the beginning
 	a := sharingProcess(t, sharing(shared)+f.config(""))
 	f.connected(truth)
@@ -204,7 +203,6 @@ func serveHere(t *testing.T, text, dialect string) (*process, *conductor.Conduct
 func TestTakeoverWhileServing(t *testing.T) {
 	t.Parallel()
 	f, shared := newLiveFleet(t, shelvedRing), redistest.Start(t)
-	f.byTokens = true
 	a := sharingProcess(t, sharing(shared)+f.config(""))
 	f.connected(a)
 	e := newRuledEngine(t, "99", 0)

@@ -117,8 +117,22 @@ type turns struct {
 	to http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper. The bodies of all requests can be read again.
+// RoundTrip implements http.RoundTripper. The bodies of all requests can be read again. Where no
+// server answers, all are asked again after a pause: some are dead, and the others stopped.
 func (t *turns) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	for range rounds {
+		if resp, err = t.round(req); err == nil || !harness.Wait(req.Context(), time.Second) {
+			break
+		}
+	}
+	return resp, err
+}
+
+// rounds is how often all servers are asked.
+const rounds = 5
+
+// round asks all servers in turn until one answers.
+func (t *turns) round(req *http.Request) (resp *http.Response, err error) {
 	err = errors.New("there is no server to ask")
 	all := t.order()
 	for i, u := range all {
