@@ -50,7 +50,7 @@ func (c *Config) reseed() (*ReseedReport, error) {
 	}
 	c.Progress.Say("registering %d sources without an engine", c.Registrations)
 	for i := range c.Registrations {
-		if err := g.register(fmt.Sprintf("tcp://127.1.%d.%d:1", i/256, i%256), "", "silent", instance(i), 0); err != nil {
+		if err := g.register(fmt.Sprintf("tcp://127.1.%d.%d:1", i/256, i%256), "", "silent", fmt.Sprintf("silent-%d", i), 0); err != nil {
 			return nil, err
 		}
 	}

@@ -30,16 +30,19 @@ type TakeoverReport struct {
 	Refused int `json:"refused"`
 	Failed  int `json:"failed"`
 	Wrong   int `json:"wrong"`
-	// Equal is how many sources have the same digest as before, From where they have it from.
-	Equal int    `json:"equal_sources"`
-	From  string `json:"from"`
+	// Of a replica that serves the shard then: Equal is how many sources have the same digest as before,
+	// From how many have their history from where, and Shelf the blocks brought back from the shelf.
+	Equal int            `json:"equal_sources"`
+	From  map[string]int `json:"from"`
+	Shelf float64        `json:"shelf_blocks"`
+	asked time.Time      // the first query after the kill
 }
 
 const takeoverTarget = 5.0 // seconds, with 1 M blocks
 
 func (r *TakeoverReport) table(w io.Writer) {
-	fmt.Fprintf(w, "owner of %d killed, %d blocks of %d sources: first right answer after %.2f s, all after %.2f s (target %.0f s), from %s; %d right, %d partial, %d refused, %d failed, %d wrong; %d digests equal\n",
-		r.Owners, r.Blocks, r.Sources, r.First, r.Seconds, takeoverTarget, r.From, r.Right, r.Partial, r.Refused, r.Failed, r.Wrong, r.Equal)
+	fmt.Fprintf(w, "owner of %d killed, %d blocks of %d sources: first right answer after %.2f s, all after %.2f s (target %.0f s), sources from %v, %.0f blocks from the shelf; %d right, %d partial, %d refused, %d failed, %d wrong; %d digests equal\n",
+		r.Owners, r.Blocks, r.Sources, r.First, r.Seconds, takeoverTarget, r.From, r.Shelf, r.Right, r.Partial, r.Refused, r.Failed, r.Wrong, r.Equal)
 }
 
 // takeovers measures a shard with each number of owners.
@@ -101,20 +104,18 @@ func (c *Config) takeover(owners int) (*TakeoverReport, error) {
 	if err != nil || r.Right != len(g.servers)*c.Load.Sources {
 		return nil, errors.Join(err, fmt.Errorf("answers are not right before the kill: %+v", *r))
 	}
-	r.Right = 0
+	r.Right, r.First = 0, 0
 
 	c.Progress.Say("killing an owner")
 	serving[0].Kill()
 	killed := time.Now()
+	r.asked = killed
 	for all := false; !all; {
 		if time.Since(killed) > patience {
 			return nil, fmt.Errorf("the shard is not answered again after %v: %+v", patience, *r)
 		}
 		if all, err = a.round(left, r); err != nil {
 			return nil, err
-		}
-		if r.Right > 0 && r.First == 0 {
-			r.First = time.Since(killed).Seconds()
 		}
 		if !all {
 			time.Sleep(pause)
@@ -151,8 +152,12 @@ func (r *TakeoverReport) compare(g *group, left []*harness.Server, owners int, h
 	if err := json.Unmarshal(text, &answer); err != nil || len(answer.Services) == 0 {
 		return fmt.Errorf("a replica that serves the shard has no sources: %w", err)
 	}
-	r.From = answer.Services[0].HistoryFrom
-	return nil
+	r.From = make(map[string]int)
+	for _, row := range answer.Services {
+		r.From[row.HistoryFrom]++
+	}
+	r.Shelf, err = now.Metric("conductor_shelf_loaded_blocks_total")
+	return err
 }
 
 // asker asks about prompts, one of each source, that are held by it alone.
@@ -197,7 +202,9 @@ func (a *asker) round(servers []*harness.Server, r *TakeoverReport) (all bool, e
 				}
 				switch {
 				case right:
-					r.Right++
+					if r.Right++; r.Right == 1 {
+						r.First = time.Since(r.asked).Seconds()
+					}
 					continue
 				case partial:
 					r.Partial++
