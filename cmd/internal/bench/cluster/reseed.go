@@ -34,7 +34,7 @@ func (c *Config) reseed() (*ReseedReport, error) {
 	defer stop()
 	own := *c
 	own.Store = url
-	// The shelf is not due for a minute: what is there then was written because the store was emptied.
+	// The shelf is not due for a minute: replicas write it only because the store was emptied.
 	g, err := own.servers(2, "--store-shelf-interval", "1m")
 	defer g.close()
 	if err == nil {

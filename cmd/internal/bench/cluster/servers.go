@@ -75,7 +75,7 @@ func (g *group) register(endpoint, replay, model, instance string, rank int) err
 	})
 }
 
-// settled waits until, by the word of a server, there are so many models and each is served by
+// settled waits until a server knows the given number of models and each is served by
 // owners replicas. It returns the URLs of these, by model.
 func (g *group) settled(s *harness.Server, models, owners int) (served map[string][]string, err error) {
 	err = s.Until(20*time.Millisecond, func() error {

@@ -33,8 +33,8 @@ func StartEngines(cmd *exec.Cmd) (*Engines, error) {
 // Stop ends the process.
 func (e *Engines) Stop() { e.process.Stop() }
 
-// Fill lets the engines publish, not far ahead of a server, until that has applied so many batches
-// of each.
+// Fill lets the engines publish, not far ahead of a server, until that has applied the given number of
+// batches of each.
 func (e *Engines) Fill(s *harness.Server, batches uint64) error {
 	ahead := max(1, batches/16)
 	return s.Until(20*time.Millisecond, func() error {
