@@ -174,10 +174,9 @@ var table = []room{
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "cmd/internal/bench/index", rooms: []string{"cmd/internal/sim/workload", "cmd/internal/harness", "events/...", "index/...", "tiers"}, anything: true},
 	{dir: "cmd/internal/bench/ingest", rooms: []string{"cmd/internal/harness", "conductor", "events/..."}, anything: true},
-	{dir: "cmd/internal/bench/cluster", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness", "conductor", "events/...", "store"}, anything: true},
+	{dir: "cmd/internal/bench/cluster", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/bench/recovery", "cmd/internal/harness", "cmd/internal/sim/...", "conductor", "events/...", "store"}, anything: true},
 	{dir: "cmd/internal/bench/footprint", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness"}, anything: true},
 	{dir: "cmd/internal/bench/recovery", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness", "events/zmq"}, anything: true},
-	{dir: "cmd/internal/bench/forward", rooms: []string{"cmd/internal/harness", "cmd/internal/sim/..."}, anything: true},
 	{dir: "cmd/internal/bench/query", rooms: []string{"api/...", "cmd/internal/harness", "conductor", "events/stream"}, anything: true},
 	{dir: "cmd/internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
 	{dir: "cmd/internal/soak", rooms: []string{"cmd/internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},

@@ -27,7 +27,7 @@ func benchCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchIndexCommand(), benchPeersCommand(), benchIngestCommand(), benchQueryCommand(), benchMemoryCommand(), benchRecoveryCommand(), benchClusterCommand(), benchForwardCommand(), benchSoakCommand(), publisherCommand(), serverCommand(), fleetCommand(), tailCommand())
+	cmd.AddCommand(benchIndexCommand(), benchPeersCommand(), benchIngestCommand(), benchQueryCommand(), benchMemoryCommand(), benchRecoveryCommand(), benchClusterCommand(), benchSoakCommand(), publisherCommand(), serverCommand(), fleetCommand(), tailCommand())
 	return cmd
 }
 

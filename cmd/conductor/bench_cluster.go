@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvconductor/cmd/internal/bench/cluster"
+	"kvconductor/cmd/internal/bench/ingest"
 	"kvconductor/cmd/internal/harness"
 )
 
@@ -21,7 +22,17 @@ func benchClusterCommand() *cobra.Command {
 Part log: engines in a second process, and a server in this one that follows them, then one
 that follows them and appends to their logs, then one that follows the logs, with the tail in
 a third process. Each goes as fast as it can; then lags are taken, all at
-one rate. At the end two replicas tend the leases of silent sources.`,
+one rate. At the end two replicas tend the leases of silent sources.
+
+Part forward: three servers share models, one owner each. One client asks for each model at its
+owner and at another server, in turns. Then several clients ask one, two and three servers
+at random.
+
+Part takeover: three servers, and one shard of many blocks. An owner is killed, and the others are
+asked until all answers are right again.
+
+Part reseed: two servers that follow all sources, and a store that is emptied under them. It is
+one of the bench's own, whatever --store says.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -33,10 +44,18 @@ one rate. At the end two replicas tend the leases of silent sources.`,
 	f.IntVar(&c.Load.Hold, "hold", 4096, "blocks that an engine holds")
 	f.Float64Var(&c.Rate, "rate", 1000, "batches/s of all engines while lags are taken")
 	f.IntVar(&c.Leases, "leases", 2000, "silent sources whose leases are measured")
+	f.IntVar(&c.Models, "models", 6, "models of part forward")
+	f.IntVar(&c.Tokens, "tokens", 2048, "tokens of a prompt of part forward")
+	f.IntVar(&c.Clients, "clients", 8, "clients at once of part forward")
+	f.IntVar(&c.ShardBlocks, "shard-blocks", 1_000_000, "blocks that engines share in parts takeover and reseed")
+	f.IntSliceVar(&c.Owners, "owners", []int{1, 2}, "owners of the shard of part takeover, a run each")
+	f.IntVar(&c.Registrations, "registrations", 1000, "registrations without an engine in part reseed")
 	f.DurationVar(&c.Duration, "duration", 2*time.Second, "time of each phase")
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
 		c.Publisher = func() *exec.Cmd { return child("publisher", c.Load) }
 		c.Tail = func(l cluster.TailLoad) *exec.Cmd { return child("tail", l) }
+		c.Fleet = func(l ingest.Load) *exec.Cmd { return child("fleet", l) }
+		c.Serve = func(flags ...string) *exec.Cmd { return self(append([]string{"serve"}, flags...)...) }
 		return cluster.Run(c)
 	})
 	return cmd

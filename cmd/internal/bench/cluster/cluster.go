@@ -18,30 +18,53 @@ import (
 
 // Config says what to measure.
 type Config struct {
-	Parts    []string // "log"
-	Store    string   // URL; "" starts a server
+	Parts    []string
+	Store    string // URL; "" starts a server
 	Load     ingest.Load
 	Rate     float64       // batches/s of all sources, at which lags are taken
 	Leases   int           // sources without events
 	Duration time.Duration // of each phase
-	// Publisher and Tail start processes, which call ingest.Publish and Tail.
+	// Part forward: models, tokens of a prompt, and clients at once for rates.
+	Models, Tokens, Clients int
+	// Parts takeover and reseed: blocks of the shard that Load.Sources engines share, owners of each
+	// run of takeover, and registrations without an engine.
+	ShardBlocks   int
+	Owners        []int
+	Registrations int
+	// Publisher, Tail and Fleet start processes, which call ingest.Publish, Tail and recovery.Fleet.
+	// Serve starts a server with flags.
 	Publisher func() *exec.Cmd
 	Tail      func(TailLoad) *exec.Cmd
+	Fleet     func(ingest.Load) *exec.Cmd
+	Serve     func(flags ...string) *exec.Cmd
 	Progress  harness.Progress
 }
 
 // Parts are the names of what can be measured.
-var Parts = []string{"log"}
+var Parts = []string{"log", "forward", "takeover", "reseed"}
 
 // Report is the result, by part.
 type Report struct {
-	Log *LogReport `json:"log,omitempty"`
+	Machine  harness.Machine  `json:"machine"`
+	Log      *LogReport       `json:"log,omitempty"`
+	Forward  *ForwardReport   `json:"forward,omitempty"`
+	Takeover []TakeoverReport `json:"takeover,omitempty"`
+	Reseed   *ReseedReport    `json:"reseed,omitempty"`
 }
 
 // Table writes it for people.
 func (r *Report) Table(w io.Writer) {
 	if r.Log != nil {
 		r.Log.table(w)
+	}
+	if r.Forward != nil {
+		r.Forward.table(w)
+	}
+	for i := range r.Takeover {
+		r.Takeover[i].table(w)
+	}
+	if r.Reseed != nil {
+		r.Reseed.table(w)
 	}
 }
 
@@ -55,12 +78,18 @@ func Run(c Config) (*Report, error) {
 		defer stop()
 		c.Store = url
 	}
-	r := new(Report)
+	r := &Report{Machine: harness.ThisMachine()}
 	for _, part := range c.Parts {
 		var err error
 		switch part {
 		case "log":
 			r.Log, err = c.log()
+		case "forward":
+			r.Forward, err = c.forward()
+		case "takeover":
+			r.Takeover, err = c.takeovers()
+		case "reseed":
+			r.Reseed, err = c.reseed()
 		default:
 			err = fmt.Errorf("no part is named %q, there are %q", part, Parts)
 		}
@@ -73,12 +102,10 @@ func Run(c Config) (*Report, error) {
 
 // startStore starts a server in memory alone, and returns its URL.
 func startStore() (url string, stop func(), err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeAddress()
 	if err != nil {
 		return "", nil, err
 	}
-	addr := l.Addr().String()
-	l.Close()
 	host, port, _ := net.SplitHostPort(addr)
 	for _, name := range []string{"valkey-server", "redis-server"} {
 		cmd := exec.Command(name, "--bind", host, "--port", port, "--save", "", "--appendonly", "no") // #nosec G204 -- a name of ours
@@ -99,4 +126,14 @@ func startStore() (url string, stop func(), err error) {
 		return "", nil, fmt.Errorf("%s does not listen on %s", name, addr)
 	}
 	return "", nil, errors.New("neither valkey-server nor redis-server is installed: name a store with --store")
+}
+
+// freeAddress returns an address that is free now.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -83,6 +84,9 @@ func TestMessageIsPatched(t *testing.T) {
 			stored := b.Events[0]
 			if len(stored.Hashes) != 4 || len(stored.Tokens) != 32 || time.Since(time.Unix(0, int64(b.Time*1e9))) > time.Minute {
 				t.Errorf("batch %d: %+v", seq, stored)
+			}
+			if !slices.Equal(s.Tokens(seq), stored.Tokens) {
+				t.Errorf("batch %d stores %d, not the tokens %d", seq, stored.Tokens, s.Tokens(seq))
 			}
 			for _, h := range stored.Hashes {
 				if seen[h] {

@@ -54,7 +54,7 @@ func NewStamper(l Load, source int) *Stamper {
 		removed = append(removed, markGone+uint64(i))
 		tokens = append(tokens, markToken+uint32(i))
 		for j := 1; j < l.BlockSize; j++ {
-			tokens = append(tokens, uint32((i*7919+j*104729)%151_936))
+			tokens = append(tokens, laterToken(i, j))
 		}
 	}
 	list := []any{
@@ -131,10 +131,27 @@ func (s *Stamper) stamp(seq uint64, at float64) []byte {
 		if len(s.at.removed) > 0 {
 			binary.BigEndian.PutUint64(s.wire[s.at.removed[i]:], s.hash(n-uint64(s.load.Hold)))
 		}
-		binary.BigEndian.PutUint32(s.wire[s.at.tokens[i]:], uint32(s.hash(n)>>32)|1<<31)
+		binary.BigEndian.PutUint32(s.wire[s.at.tokens[i]:], s.firstToken(n))
 	}
 	return s.wire
 }
+
+// Tokens returns the tokens of the blocks that a batch stores.
+func (s *Stamper) Tokens(seq uint64) (tokens []uint32) {
+	for i := range s.load.Blocks {
+		tokens = append(tokens, s.firstToken(seq*uint64(s.load.Blocks)+uint64(i)))
+		for j := 1; j < s.load.BlockSize; j++ {
+			tokens = append(tokens, laterToken(i, j))
+		}
+	}
+	return tokens
+}
+
+// firstToken is the first token of a source's n-th block: no other block has it.
+func (s *Stamper) firstToken(n uint64) uint32 { return uint32(s.hash(n)>>32) | 1<<31 }
+
+// laterToken is the j-th token of the i-th block of every batch, from 1 on.
+func laterToken(i, j int) uint32 { return uint32((i*7919 + j*104729) % 151_936) }
 
 // hash is the engine hash of a source's n-th block.
 func (s *Stamper) hash(n uint64) uint64 {

@@ -28,8 +28,8 @@ type order struct {
 	Rest bool     `json:"rest,omitempty"` // publish nothing more; the answer is a line of sequences
 }
 
-// ends are the ports of one engine.
-type ends struct{ Live, Replay int }
+// Ends are the ports of one engine.
+type Ends struct{ Live, Replay int }
 
 // Fleet runs the engines, in a process of its own. Its first line has their ports. It obeys
 // orders, one a line, and ends with them.
@@ -38,7 +38,7 @@ func Fleet(l ingest.Load, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer f.tasks.Wait()
 	defer cancel()
-	ports := make([]ends, l.Sources)
+	ports := make([]Ends, l.Sources)
 	for i := range f.engines {
 		f.engines[i] = &engine{live: ingest.NewStamper(l, i), old: ingest.NewStamper(l, i), more: make(chan struct{}, 1)}
 		var err error
@@ -145,17 +145,17 @@ func (e *engine) upTo(n uint64) {
 }
 
 // open opens the sockets of an engine.
-func (f *fleet) open(ctx context.Context, e *engine) (ends, error) {
+func (f *fleet) open(ctx context.Context, e *engine) (Ends, error) {
 	live, err := f.listen(ctx, zmq.Transport{}.Publish, e.follow)
 	if err != nil {
-		return ends{}, err
+		return Ends{}, err
 	}
 	replay, err := f.listen(ctx, zmq.Transport{}.Route, e.answer)
 	if err != nil {
-		return ends{}, err
+		return Ends{}, err
 	}
 	f.tasks.Go(func() { e.publish(ctx) })
-	return ends{live, replay}, nil
+	return Ends{live, replay}, nil
 }
 
 // listen serves the peers that connect to a port, until ctx ends.

@@ -10,7 +10,6 @@ package recovery
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -54,11 +53,10 @@ func (c *Config) load() ingest.Load {
 // run is one run.
 type run struct {
 	*Config
-	dir    string
-	ports  []ends
-	fleet  *harness.Process
-	report *Report
-	all    []*server
+	dir     string
+	engines *Engines
+	report  *Report
+	all     []*harness.Server
 }
 
 // Run measures.
@@ -74,15 +72,15 @@ func Run(c Config) (*Report, error) {
 	r := &run{Config: &c, dir: dir, report: newReport(&c)}
 	defer func() {
 		for _, s := range r.all {
-			s.kill()
+			s.Kill()
 		}
 	}()
-	if err := r.open(); err != nil {
+	if r.engines, err = StartEngines(r.Fleet(r.load())); err != nil {
 		return nil, err
 	}
-	defer r.fleet.Stop()
+	defer r.engines.Stop()
 	first, err := r.fill()
-	for _, phase := range []func(*server) (*server, error){r.written, r.restarted, r.bootstrapped} {
+	for _, phase := range []func(*harness.Server) (*harness.Server, error){r.written, r.restarted, r.bootstrapped} {
 		if err == nil {
 			first, err = phase(first)
 		}
@@ -90,27 +88,8 @@ func Run(c Config) (*Report, error) {
 	return r.report, err
 }
 
-// open starts the engines.
-func (r *run) open() (err error) {
-	if r.fleet, err = harness.Start("engines'", r.Fleet(r.load())); err != nil {
-		return err
-	}
-	return r.read(&r.ports)
-}
-
-// read reads an answer of the engines.
-func (r *run) read(into any) error {
-	line, err := r.fleet.Line()
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(line, into)
-}
-
-func (r *run) order(o order) error { return json.NewEncoder(r.fleet).Encode(o) }
-
 // serve starts a server with snapshots in a directory of its own, or a peer to ask.
-func (r *run) serve(name, peer string) (*server, error) {
+func (r *run) serve(name, peer string) (*harness.Server, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -125,14 +104,14 @@ func (r *run) serve(name, peer string) (*server, error) {
 		fmt.Fprintf(&b, "dynamo: {peers: [%q]}\n", peer)
 	}
 	b.WriteString("sources:\n")
-	for i, p := range r.ports {
+	for i, p := range r.engines.Ports {
 		fmt.Fprintf(&b, "- {endpoint: 'tcp://127.0.0.1:%d', replay_endpoint: 'tcp://127.0.0.1:%d', type: vLLM, modelname: bench, instance_id: '%06d', block_size: %d}\n", p.Live, p.Replay, i, r.BlockSize)
 	}
 	file := filepath.Join(r.dir, name+".yaml")
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		return nil, err
 	}
-	s, err := start(r.Server(file), "http://"+address)
+	s, err := harness.Serve(r.Server(file), "http://"+address)
 	if err == nil {
 		r.all = append(r.all, s)
 	}
@@ -140,39 +119,24 @@ func (r *run) serve(name, peer string) (*server, error) {
 }
 
 // fill starts the first server and has the engines fill it.
-func (r *run) fill() (*server, error) {
+func (r *run) fill() (*harness.Server, error) {
 	s, err := r.serve("first", "")
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.ready(); err != nil {
+	if _, err := s.Ready(); err != nil {
 		return nil, err
 	}
-	full := r.batches()
 	r.Progress.Say("filling %d blocks, each of %d of %d instances", r.Blocks, r.Holders, r.Instances)
-	ahead := max(1, full/16)
-	return s, s.until(20*time.Millisecond, func() error {
-		past, err := s.applied(r.Instances)
-		if err != nil {
-			return err
-		}
-		least := slices.Min(past)
-		if least >= full {
-			return nil
-		}
-		if err := r.order(order{To: slices.Repeat([]uint64{min(full, least+ahead)}, r.Instances)}); err != nil {
-			return err
-		}
-		return fmt.Errorf("%d of %d batches are applied", least, full)
-	})
+	return s, r.engines.Fill(s, r.batches())
 }
 
 // written takes what snapshots cost while nothing comes, and how long events wait for them.
-func (r *run) written(s *server) (*server, error) {
+func (r *run) written(s *harness.Server) (*harness.Server, error) {
 	r.Progress.Say("writing snapshots of an idle fleet")
 	err := r.snapshots(s, r.Rounds, func() error {
-		blocks, err := s.metric("conductor_snapshot_blocks")
-		took, err2 := s.metric("conductor_snapshot_write_seconds")
+		blocks, err := s.Metric("conductor_snapshot_blocks")
+		took, err2 := s.Metric("conductor_snapshot_write_seconds")
 		r.report.Write.add(blocks / took)
 		r.report.SnapshotBlocks = int(blocks)
 		return errors.Join(err, err2)
@@ -181,26 +145,26 @@ func (r *run) written(s *server) (*server, error) {
 		err = r.weigh()
 	}
 	if err == nil {
-		err = r.order(order{Rate: r.Rate})
+		err = r.engines.order(order{Rate: r.Rate})
 	}
 	r.Progress.Say("writing snapshots while engines publish %.0f batches/s", r.Rate)
 	return s, errors.Join(err, r.snapshots(s, 2*r.Rounds, func() error {
-		paused, err := s.metric("conductor_snapshot_pause_seconds")
+		paused, err := s.Metric("conductor_snapshot_pause_seconds")
 		r.report.Pause.add(paused * 1e3)
 		return err
 	}))
 }
 
 // snapshots calls f behind each of the next n snapshots.
-func (r *run) snapshots(s *server, n int, f func() error) error {
+func (r *run) snapshots(s *harness.Server, n int, f func() error) error {
 	const name = "conductor_snapshots_written_total"
-	before, err := s.metric(name)
+	before, err := s.Metric(name)
 	if err != nil {
 		return err
 	}
 	for i := range n + 1 {
-		err := s.until(20*time.Millisecond, func() error {
-			now, err := s.metric(name)
+		err := s.Until(20*time.Millisecond, func() error {
+			now, err := s.Metric(name)
 			if err == nil && now == before {
 				err = errors.New("no snapshot is written")
 			}
@@ -254,26 +218,26 @@ func (r *run) weigh() error {
 }
 
 // restarted kills the server, and starts it from its snapshot, while engines publish.
-func (r *run) restarted(s *server) (*server, error) {
+func (r *run) restarted(s *harness.Server) (*harness.Server, error) {
 	for i := range r.Rounds {
 		r.Progress.Say("restart %d of %d", i+1, r.Rounds)
-		s.kill()
+		s.Kill()
 		var err error
 		if s, err = r.again(s); err != nil {
 			return nil, err
 		}
-		took, err := s.ready()
+		took, err := s.Ready()
 		if err != nil {
 			return nil, err
 		}
 		r.report.Restart.add(took.Seconds())
-		blocks, err := s.metric("conductor_snapshot_loaded_blocks")
-		loading, err2 := s.metric("conductor_snapshot_load_seconds")
+		blocks, err := s.Metric("conductor_snapshot_loaded_blocks")
+		loading, err2 := s.Metric("conductor_snapshot_load_seconds")
 		if err := errors.Join(err, err2); err != nil {
 			return nil, err
 		}
 		if int(blocks) < r.report.SnapshotBlocks/2 {
-			return nil, fmt.Errorf("a server began with %.0f blocks of a snapshot: %s", blocks, s.logs)
+			return nil, fmt.Errorf("a server began with %.0f blocks of a snapshot: %s", blocks, s.Logs)
 		}
 		r.report.Load.add(blocks / loading)
 		if err := r.snapshots(s, 1, func() error { return nil }); err != nil {
@@ -284,8 +248,8 @@ func (r *run) restarted(s *server) (*server, error) {
 }
 
 // again starts a server with the configuration of one that was killed.
-func (r *run) again(was *server) (*server, error) {
-	s, err := start(r.Server(filepath.Join(r.dir, "first.yaml")), was.url)
+func (r *run) again(was *harness.Server) (*harness.Server, error) {
+	s, err := harness.Serve(r.Server(filepath.Join(r.dir, "first.yaml")), was.URL)
 	if err == nil {
 		r.all = append(r.all, s)
 	}
@@ -294,26 +258,26 @@ func (r *run) again(was *server) (*server, error) {
 
 // bootstrapped fills further servers from the first while engines publish, and compares what both
 // hold once they rest.
-func (r *run) bootstrapped(first *server) (*server, error) {
+func (r *run) bootstrapped(first *harness.Server) (*harness.Server, error) {
 	for i := range r.Rounds {
 		r.Progress.Say("bootstrap %d of %d", i+1, r.Rounds)
-		s, err := r.serve("second", first.url)
+		s, err := r.serve("second", first.URL)
 		if err != nil {
 			return nil, err
 		}
-		took, err := s.ready()
+		took, err := s.Ready()
 		if err != nil {
 			return nil, err
 		}
 		r.report.Peer.add(took.Seconds())
-		blocks, err := s.metric("conductor_recovery_blocks")
+		blocks, err := s.Metric("conductor_recovery_blocks")
 		if err == nil && int(blocks) < r.report.SnapshotBlocks/2 {
-			err = fmt.Errorf("a server took %.0f blocks from its peer: %s", blocks, s.logs)
+			err = fmt.Errorf("a server took %.0f blocks from its peer: %s", blocks, s.Logs)
 		}
 		if err == nil && i == r.Rounds-1 {
 			err = r.compare(first, s)
 		}
-		if s.kill(); err != nil {
+		if s.Kill(); err != nil {
 			return nil, err
 		}
 	}
@@ -321,18 +285,15 @@ func (r *run) bootstrapped(first *server) (*server, error) {
 }
 
 // compare waits until both servers have applied all batches, and compares their digests.
-func (r *run) compare(a, b *server) error {
-	if err := r.order(order{Rest: true}); err != nil {
+func (r *run) compare(a, b *harness.Server) error {
+	sent, err := r.engines.rest()
+	if err != nil {
 		return err
 	}
-	var sent []uint64
-	if err := r.read(&sent); err != nil {
-		return err
-	}
-	var held [2]map[string]mark
-	for i, s := range []*server{a, b} {
-		err := s.until(50*time.Millisecond, func() error {
-			past, err := s.applied(r.Instances)
+	var held [2]map[string]harness.Mark
+	for i, s := range []*harness.Server{a, b} {
+		err := s.Until(50*time.Millisecond, func() error {
+			past, err := s.Applied(r.Instances)
 			if err == nil && !slices.Equal(past, sent) {
 				err = errors.New("batches are missing")
 			}
@@ -341,7 +302,7 @@ func (r *run) compare(a, b *server) error {
 		if err != nil {
 			return err
 		}
-		if held[i], err = s.marks(); err != nil {
+		if held[i], err = s.Marks(); err != nil {
 			return err
 		}
 	}

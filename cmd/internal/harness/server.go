@@ -1,4 +1,4 @@
-package recovery
+package harness
 
 import (
 	"bytes"
@@ -11,26 +11,25 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"kvconductor/cmd/internal/harness"
 )
 
-// server is a serving process.
-type server struct {
-	url   string
+// Server is a serving process.
+type Server struct {
+	URL   string
 	cmd   *exec.Cmd
 	began time.Time
-	logs  *tail
+	Logs  fmt.Stringer  // the end of its log
 	gone  chan struct{} // closed when the process has ended
 }
 
 // patience is how long a server may take for anything.
 const patience = 5 * time.Minute
 
-// start starts a server that will answer at a URL.
-func start(cmd *exec.Cmd, url string) (*server, error) {
-	s := &server{url: url, cmd: cmd, logs: new(tail), gone: make(chan struct{})}
-	cmd.Stderr = s.logs
+// Serve starts a server that will answer at a URL.
+func Serve(cmd *exec.Cmd, url string) (*Server, error) {
+	logs := new(tail)
+	s := &Server{URL: url, cmd: cmd, Logs: logs, gone: make(chan struct{})}
+	cmd.Stderr = logs
 	s.began = time.Now()
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("cannot start the serving process: %w", err)
@@ -39,23 +38,23 @@ func start(cmd *exec.Cmd, url string) (*server, error) {
 	return s, nil
 }
 
-// kill ends the process at once.
-func (s *server) kill() {
+// Kill ends the process at once.
+func (s *Server) Kill() {
 	s.cmd.Process.Kill()
 	<-s.gone
 }
 
-// ask returns the body of an answer with status 200.
-func (s *server) ask(path string) ([]byte, error) {
-	status, body, err := harness.Ask(context.Background(), http.DefaultClient, http.MethodGet, s.url+path, nil)
+// Get returns the body of an answer with status 200.
+func (s *Server) Get(path string) ([]byte, error) {
+	status, body, err := Ask(context.Background(), http.DefaultClient, http.MethodGet, s.URL+path, nil)
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("%s answers %d: %s", path, status, body)
 	}
 	return body, err
 }
 
-// until asks until there is no error.
-func (s *server) until(pause time.Duration, ask func() error) error {
+// Until asks until there is no error.
+func (s *Server) Until(pause time.Duration, ask func() error) error {
 	for end := time.Now().Add(patience); ; {
 		err := ask()
 		if err == nil {
@@ -63,7 +62,7 @@ func (s *server) until(pause time.Duration, ask func() error) error {
 		}
 		select {
 		case <-s.gone:
-			return fmt.Errorf("the serving process has ended: %s", s.logs)
+			return fmt.Errorf("the serving process has ended: %s", s.Logs)
 		case <-time.After(pause):
 		}
 		if time.Now().After(end) {
@@ -72,15 +71,15 @@ func (s *server) until(pause time.Duration, ask func() error) error {
 	}
 }
 
-// ready waits until the server is ready, and returns how long that took from its start.
-func (s *server) ready() (time.Duration, error) {
-	err := s.until(2*time.Millisecond, func() error { _, err := s.ask("/ready"); return err })
+// Ready waits until the server is ready, and returns how long that took from its start.
+func (s *Server) Ready() (time.Duration, error) {
+	err := s.Until(2*time.Millisecond, func() error { _, err := s.Get("/ready"); return err })
 	return time.Since(s.began), err
 }
 
-// metric returns a metric without labels.
-func (s *server) metric(name string) (float64, error) {
-	text, err := s.ask("/metrics")
+// Metric returns a metric without labels.
+func (s *Server) Metric(name string) (float64, error) {
+	text, err := s.Get("/metrics")
 	if err != nil {
 		return 0, err
 	}
@@ -91,29 +90,29 @@ func (s *server) metric(name string) (float64, error) {
 	return strconv.ParseFloat(string(m[1]), 64)
 }
 
-// mark is what a source holds behind a batch.
-type mark struct {
+// Mark is what a source holds behind a batch.
+type Mark struct {
 	Seq    uint64 `json:"seq"`
 	Blocks int    `json:"blocks"`
 	Digest string `json:"digest"`
 }
 
-// marks returns what the sources hold, by instance.
-func (s *server) marks() (map[string]mark, error) {
-	text, err := s.ask("/admin/digest")
+// Marks returns what the sources hold, by instance.
+func (s *Server) Marks() (map[string]Mark, error) {
+	text, err := s.Get("/admin/digest")
 	if err != nil {
 		return nil, err
 	}
 	var answer struct {
 		Sources []struct {
 			InstanceID string `json:"instance_id"`
-			Mark       *mark
+			Mark       *Mark
 		}
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return nil, fmt.Errorf("cannot read digests: %w", err)
 	}
-	out := make(map[string]mark)
+	out := make(map[string]Mark)
 	for _, source := range answer.Sources {
 		if source.Mark != nil {
 			out[source.InstanceID] = *source.Mark
@@ -122,9 +121,9 @@ func (s *server) marks() (map[string]mark, error) {
 	return out, nil
 }
 
-// applied returns how many batches of each instance the server has applied.
-func (s *server) applied(instances int) ([]uint64, error) {
-	text, err := s.ask("/services")
+// Applied returns how many batches of each instance the server has applied.
+func (s *Server) Applied(instances int) ([]uint64, error) {
+	text, err := s.Get("/services")
 	if err != nil {
 		return nil, err
 	}
