@@ -40,7 +40,7 @@ func (f *Fleet) beatUntil(t *testing.T, what string, right func(*Status) bool) {
 	}
 }
 
-// TestFleetInACluster beats through one node, whichever has the slot of the deployment.
+// TestFleetInACluster beats through each node in turn: it need not have the slot of the deployment.
 func TestFleetInACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t)
