@@ -53,10 +53,11 @@ type scratch struct {
 	body   []byte
 	path   []truth.ID
 	rows   []truth.Row // by instance
+	lives  []int64     // by instance: its restarts when the query began
 }
 
 func (f *Fleet) newScratch() *scratch {
-	s := &scratch{rows: make([]truth.Row, len(f.instances))}
+	s := &scratch{rows: make([]truth.Row, len(f.instances)), lives: make([]int64, len(f.instances))}
 	for i, in := range f.instances {
 		s.rows[i].Ranks = make([]truth.Rank, len(in.ranks))
 	}
@@ -197,6 +198,9 @@ func (d *driver) pace(ctx context.Context, n int) bool {
 // leaves in s.rows. It returns the rows of the answer, nil if there is none.
 func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) map[string]*row {
 	s.body = appendQuery(append(s.body[:0], d.head...), prompt)
+	for i, in := range d.instances {
+		s.lives[i] = in.restarts.Load()
+	}
 	began, edges := time.Now(), d.outage.edges.Load()
 	got, err := d.client.query(ctx, s.body)
 	took := time.Since(began)
@@ -227,7 +231,8 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 		for i, in := range d.instances {
 			if in.tree == tree {
 				s.rows[i] = tree.Row(s.path, in.first, s.rows[i].Ranks)
-				d.judge(in, n, len(prompt), named, s.rows[i], rows[in.id])
+				same := s.lives[i] == in.restarts.Load()
+				d.judge(in, n, len(prompt), named, same, s.rows[i], rows[in.id])
 			}
 		}
 	}
@@ -235,9 +240,11 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 }
 
 // judge counts the comparison of one row. named is true if the answer was made after the
-// batches that name the pool's blocks. Fleet.mu is held.
-func (d *driver) judge(in *instance, n, prompt int, named bool, want truth.Row, got *row) {
+// batches that name the pool's blocks, same if no rank of the instance was restarted since the
+// query began: sequences repeat after a restart. Fleet.mu is held.
+func (d *driver) judge(in *instance, n, prompt int, named, same bool, want truth.Row, got *row) {
 	settled, incomplete, note := in.settled(got)
+	settled = settled && same
 	if d.pooled(in) && got != nil {
 		whole, lost, pooled := d.pool.settled(got)
 		settled, incomplete = settled && whole && named, incomplete || lost

@@ -116,6 +116,7 @@ func (d *driver) restart(ctx context.Context, r *rank) error {
 	if err := d.work(r, 0); err != nil {
 		return err
 	}
+	defer r.instance.restarts.Add(1)
 	before := d.states(ctx)[r.key]
 	cleared := r.engine.Clear() // for the truth; the killed process publishes nothing
 	r.requests = 0

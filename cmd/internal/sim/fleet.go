@@ -41,6 +41,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"kvconductor/cmd/internal/sim/digest"
@@ -174,6 +175,8 @@ type instance struct {
 	first  int // index of its rank 0 in Fleet.ranks
 	tree   *truth.Tree
 	ranks  []*rank
+
+	restarts atomic.Int64 // restarts of its ranks that have ended
 }
 
 type rank struct {

@@ -191,6 +191,23 @@ func TestFleetFindsWrongFields(t *testing.T) {
 	f("stale and over", func(r object) { rank(r, "detail", "0")["state"] = "stale"; add(r, "GPU", 64) }, counts{lies, lies, 0, 0, 0}, "rank 0 stale at ")
 }
 
+// TestAnswerFromBeforeRestart holds that an answer that was under way while a rank was restarted is
+// not settled: the new life may have come to the sequence of the old one.
+func TestAnswerFromBeforeRestart(t *testing.T) {
+	c := testConfig(t, 20)
+	c.Clients = 1
+	s := start(t, c)
+	s.lie = func(_ int, instance string, row object) {
+		if instance == "inst-1" {
+			s.f.instances[1].restarts.Add(1)
+			row["GPU"] = row["GPU"].(int) + 64
+		}
+	}
+	if a := run(t, s).Answers; a.Wrong != 0 || a.Behind == 0 {
+		t.Errorf("answers: %+v", a)
+	}
+}
+
 // TestServerTroubles: what keeps answers from being compared fails the run.
 func TestServerTroubles(t *testing.T) {
 	f := func(name string, trouble func(s *server), want string) {
