@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 
 	"github.com/gin-gonic/gin"
@@ -22,7 +23,8 @@ func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *c
 		return nil
 	}
 	p := cfg.Peer
-	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile}, cluster.Transport())
+	to, err := access.NewTransportOver(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile},
+		func(c *tls.Config) access.Carrier { return cluster.NewKept(c) })
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}

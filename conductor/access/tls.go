@@ -104,26 +104,41 @@ type ClientFiles struct {
 // the next request.
 type Transport struct {
 	files ClientFiles
-	base  *http.Transport // cloned for each state of the files
+	carry func(*tls.Config) Carrier // called for each state of the files
 
 	mu    sync.Mutex
-	stamp string          // guarded by mu
-	now   *http.Transport // guarded by mu
-	token string          // guarded by mu
+	stamp string  // guarded by mu
+	now   Carrier // guarded by mu
+	token string  // guarded by mu
+}
+
+// Carrier carries requests over connections of its own.
+type Carrier interface {
+	http.RoundTripper
+	CloseIdleConnections()
 }
 
 // NewTransport returns a Transport. base has all other settings. It returns the error of a file.
 func NewTransport(files ClientFiles, base *http.Transport) (*Transport, error) {
+	return NewTransportOver(files, func(c *tls.Config) Carrier {
+		next := base.Clone()
+		next.TLSClientConfig = c
+		return next
+	})
+}
+
+// NewTransportOver returns a Transport over carriers that carry makes. It returns the error of a file.
+func NewTransportOver(files ClientFiles, carry func(*tls.Config) Carrier) (*Transport, error) {
 	if (files.Cert == "") != (files.Key == "") {
 		return nil, errors.New("a client certificate needs both its certificate and its key")
 	}
-	t := &Transport{files: files, base: base}
+	t := &Transport{files: files, carry: carry}
 	_, _, err := t.read()
 	return t, err
 }
 
 // read returns the transport and the token of now.
-func (t *Transport) read() (*http.Transport, string, error) {
+func (t *Transport) read() (Carrier, string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := &t.files
@@ -131,11 +146,10 @@ func (t *Transport) read() (*http.Transport, string, error) {
 	if t.now != nil && stamp == t.stamp {
 		return t.now, t.token, nil
 	}
-	next, token := t.base.Clone(), ""
-	next.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	shown, token := &tls.Config{MinVersion: tls.VersionTLS12}, ""
 	var err error
 	if f.CACert != "" {
-		if next.TLSClientConfig.RootCAs, err = Authorities(f.CACert); err != nil {
+		if shown.RootCAs, err = Authorities(f.CACert); err != nil {
 			return nil, "", err
 		}
 	}
@@ -144,7 +158,7 @@ func (t *Transport) read() (*http.Transport, string, error) {
 		if err != nil {
 			return nil, "", err
 		}
-		next.TLSClientConfig.Certificates = []tls.Certificate{pair}
+		shown.Certificates = []tls.Certificate{pair}
 	}
 	if f.TokenFile != "" {
 		text, err := os.ReadFile(f.TokenFile)
@@ -158,8 +172,8 @@ func (t *Transport) read() (*http.Transport, string, error) {
 	if t.now != nil {
 		t.now.CloseIdleConnections()
 	}
-	t.now, t.token, t.stamp = next, token, stamp
-	return next, token, nil
+	t.now, t.token, t.stamp = t.carry(shown), token, stamp
+	return t.now, token, nil
 }
 
 // RoundTrip implements http.RoundTripper.

@@ -1,11 +1,11 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -24,8 +24,6 @@ import (
 const (
 	// shunning is how long a replica that failed is asked after the others. It is a beat.
 	shunning = time.Second
-	// keptConnections is how many idle connections are kept to each replica.
-	keptConnections = 256
 	// copyBuffer fits an answer of hundreds of rows.
 	copyBuffer = 32 << 10
 )
@@ -34,7 +32,7 @@ const (
 type ForwarderConfig struct {
 	// Me is the id of this replica.
 	Me string
-	// To sends requests. It authenticates this replica.
+	// To sends requests. It authenticates this replica, and reads no body once it has returned.
 	To http.RoundTripper
 	// Timeout is how long a replica may take until its answer begins. Then the next one is asked.
 	Timeout time.Duration
@@ -77,15 +75,6 @@ func (f *Forwarder) Collect(ch chan<- prometheus.Metric) {
 	f.results.Collect(ch)
 	f.faults.Collect(ch)
 	f.seconds.Collect(ch)
-}
-
-// Transport returns settings of connections that are kept to replicas.
-func Transport() *http.Transport {
-	return &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: shunning, KeepAlive: 15 * time.Second}).DialContext,
-		MaxIdleConnsPerHost: keptConnections, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: shunning,
-		DisableCompression: true, WriteBufferSize: 64 << 10, ReadBufferSize: 16 << 10,
-	}
 }
 
 // Mounted says what a path without the prefix of a dialect means on a listener.
@@ -206,15 +195,10 @@ func (f *mountedForwarder) try(g *gin.Context, src []byte, by conductor.ReplicaA
 	defer cancel()
 	late := time.AfterFunc(f.cfg.Timeout, cancel)
 	defer late.Stop()
-	lent := lend(src)
-	defer lent.wait()
-	defer cancel() // before the wait: it ends the writing of the body
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(by.URL, "/")+path, lent.reader())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(by.URL, "/")+path, bytes.NewReader(src))
 	if err != nil {
-		lent.drop()
 		return "url", err
 	}
-	req.ContentLength, req.GetBody = int64(len(src)), func() (io.ReadCloser, error) { return lent.reader(), nil }
 	for name, values := range g.Request.Header {
 		if !hopByHop[name] && !ownHeaders[name] {
 			req.Header[name] = values
