@@ -28,7 +28,7 @@ func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *c
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}
-	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: cfg.Cluster.Timeout, Log: log})
+	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: cfg.Cluster.Timeout, Failed: r.members.Hasten, Log: log})
 	r.shards = cluster.New(cluster.Config{
 		Conductor: c, Fleet: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: asked}, Owners: int(cfg.Cluster.Owners), Log: log,
 		Bring: func(ctx context.Context, d scope.Deployment, from []string) error {

@@ -91,6 +91,7 @@ type Cluster struct {
 type heldShard struct {
 	holding // written by Step, guarded by Cluster.mu
 	brought bool
+	counted time.Time          // when holding.beats last grew
 	stop    context.CancelFunc // ends the bringing
 }
 
@@ -142,10 +143,14 @@ func (c *Cluster) Serves(s conductor.Shard) *conductor.UnservedError {
 	if !now.known {
 		return &conductor.UnservedError{Shard: s}
 	}
-	if row := now.rows[s]; row != nil {
-		return row.away
+	row := now.rows[s]
+	if row == nil {
+		return nil
 	}
-	return nil
+	if row.Unserved() {
+		c.cfg.Fleet.Hasten() // another replica may have begun to answer
+	}
+	return row.away
 }
 
 // Away returns the errors of all shards that this replica does not answer for, one without a shard
@@ -205,16 +210,26 @@ func (c *Cluster) State() State {
 	return State{c.cfg.Fleet.ID(), c.cfg.Owners, now.known, c.moves.Load(), rows, now.urls}
 }
 
-// Run takes a step after each beat, until ctx ends.
+// Run takes a step after each beat, until ctx ends. A shard that is ready to be served does not wait
+// for the next beat that is due.
 func (c *Cluster) Run(ctx context.Context) {
 	defer c.end()
-	for {
+	look := time.NewTicker(looking)
+	defer look.Stop()
+	for ctx.Err() == nil {
 		changed := c.cfg.Fleet.Changed()
 		c.Step(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
+		for waits := true; waits; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				waits = false
+			case <-look.C:
+				if c.ready() {
+					c.cfg.Fleet.Hasten()
+				}
+			}
 		}
 	}
 }
@@ -252,6 +267,7 @@ func (c *Cluster) Step(ctx context.Context) {
 	c.chart.Store(&chart{rows: rows, urls: urls, known: true})
 	if moved {
 		c.cfg.Registry.Again()
+		c.cfg.Fleet.Hasten() // others send queries where shards have moved to
 	}
 }
 

@@ -43,7 +43,7 @@ type holding struct {
 	// nothing or has been given up.
 	settled bool
 	whole   int // sources that miss nothing
-	beats   int // answered beats in this phase
+	beats   int // answered beats in this phase, without those that were hastened
 }
 
 // decide returns the next phase of a shard at replica me. owners are who is to serve it, told what

@@ -36,7 +36,9 @@ type ForwarderConfig struct {
 	To http.RoundTripper
 	// Timeout is how long a replica may take until its answer begins. Then the next one is asked.
 	Timeout time.Duration
-	Log     zerolog.Logger
+	// Failed is called after no replica has answered: those that serve may be others by now.
+	Failed func()
+	Log    zerolog.Logger
 }
 
 // Forwarder sends queries to the replicas that serve their shards. It is a prometheus.Collector.
@@ -185,6 +187,7 @@ func (f *mountedForwarder) send(g *gin.Context, src []byte, to *conductor.Unserv
 		last = fmt.Errorf("%w: replica %s: %w", server.ErrReplicas, by.ID, err)
 	}
 	f.results.WithLabelValues("failed").Inc()
+	f.cfg.Failed()
 	return last
 }
 

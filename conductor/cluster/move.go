@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/fleet"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
 )
@@ -13,8 +14,8 @@ import (
 // move decides the next phase of every shard. It reports whether this replica wants other sources
 // than before.
 func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls map[string]string) (moved bool) {
-	c.rates.step(c.cfg.Conductor.ShardQueries(), c.cfg.Now())
-	me, states := c.cfg.Fleet.ID(), statesOf(c.cfg.Conductor)
+	me, states, now := c.cfg.Fleet.ID(), statesOf(c.cfg.Conductor), c.cfg.Now()
+	c.rates.step(c.cfg.Conductor.ShardQueries(), now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for s, h := range c.held {
@@ -29,7 +30,9 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 		whole, settled := row.whole(states)
 		if h != nil {
 			h.whole, h.settled = whole, settled && h.brought
-			h.beats++
+			if now.Sub(h.counted) >= fleet.Pause*3/4 { // not by one that was hastened
+				h.beats, h.counted = h.beats+1, now
+			}
 			own = h.holding
 		}
 		next := decide(me, row.Owners, row.Told, own)
@@ -46,7 +49,7 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 				h = c.begin(ctx, row, urls, whole, states)
 				c.held[s] = h
 			default:
-				h.phase, h.beats = next, 0
+				h.phase, h.beats, h.counted = next, 0, now
 			}
 		}
 		if row.Phase = next; h != nil {
@@ -110,6 +113,26 @@ func (c *Cluster) bring(ctx context.Context, row *Row, from []string, h *heldSha
 	c.cfg.Registry.Again()
 }
 
+// ready reports whether a shard that is brought has settled since the last Step.
+func (c *Cluster) ready() bool {
+	var states map[conductor.Key]stream.State
+	rows := c.chart.Load().rows
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s, h := range c.held {
+		if h.phase != Bringing || !h.brought || h.settled || rows[s] == nil {
+			continue
+		}
+		if states == nil {
+			states = statesOf(c.cfg.Conductor)
+		}
+		if _, settled := rows[s].whole(states); settled {
+			return true
+		}
+	}
+	return false
+}
+
 // left waits until no source of a shard is followed any more, so that a takeover finds room for its
 // blocks. It returns false if ctx ends.
 func (c *Cluster) left(ctx context.Context, row *Row) bool {
@@ -127,8 +150,8 @@ func (c *Cluster) left(ctx context.Context, row *Row) bool {
 	return ctx.Err() == nil
 }
 
-// looking is the pause between two looks at sources that are about to be left.
-const looking = 20 * time.Millisecond
+// looking is the pause between two looks at sources that are about to be left, or to settle.
+const looking = 50 * time.Millisecond
 
 // deployments returns the deployments of the shard.
 func (r *Row) deployments() (all []scope.Deployment) {

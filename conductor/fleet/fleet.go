@@ -34,6 +34,8 @@ const (
 	// Pause is the time between two beats, Lease how long a replica counts as alive after one.
 	Pause = time.Second
 	Lease = 4 * Pause
+	// hurry is the least time between a beat and one that is asked for.
+	hurry = Pause / 5
 )
 
 // Replica is what a replica says of itself.
@@ -81,6 +83,8 @@ type Fleet struct {
 	beat  uint64                            // number of the last beat; owned by Run
 	heard uint64                            // number of the last one that was answered; owned by Run
 	parts map[string]func() json.RawMessage // set before the first beat
+	soon  chan struct{}                     // has a value once a beat is asked for
+	pause time.Duration                     // Pause, but in tests
 
 	mu      sync.Mutex
 	status  Status        // guarded by mu
@@ -97,7 +101,7 @@ func New(cfg Config) *Fleet {
 		rand.Read(id[:])
 		cfg.Replica.ID = hex.EncodeToString(id[:])
 	}
-	return &Fleet{cfg: cfg, status: Status{Since: cfg.Now()}, changed: make(chan struct{})}
+	return &Fleet{cfg: cfg, soon: make(chan struct{}, 1), pause: Pause, status: Status{Since: cfg.Now()}, changed: make(chan struct{})}
 }
 
 // ID is the name of this replica.
@@ -128,17 +132,36 @@ func (f *Fleet) Changed() <-chan struct{} {
 	return f.changed
 }
 
+// Hasten asks for a beat before the next one is due: this replica has news, or needs those of others.
+func (f *Fleet) Hasten() {
+	select {
+	case f.soon <- struct{}{}:
+	default: // it is asked for
+	}
+}
+
 // Run beats until ctx ends, then gives the lease back.
 func (f *Fleet) Run(ctx context.Context) {
-	tick := time.NewTicker(Pause)
-	defer tick.Stop()
+	next, soonest := time.NewTimer(0), time.NewTimer(0)
+	defer next.Stop()
+	defer soonest.Stop()
 	for {
 		f.Beat(ctx)
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			f.leave(context.WithoutCancel(ctx))
-			return
+		next.Reset(f.pause)
+		soonest.Reset(hurry)
+		var soon chan struct{} // nil until a beat may be asked for
+		for due := false; !due; {
+			select {
+			case <-soonest.C:
+				soon = f.soon
+			case <-soon:
+				due = true
+			case <-next.C:
+				due = true
+			case <-ctx.Done():
+				f.leave(context.WithoutCancel(ctx))
+				return
+			}
 		}
 	}
 }

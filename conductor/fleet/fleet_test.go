@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"sync"
 	"testing"
 	"time"
 
@@ -71,6 +72,29 @@ func TestFleetKnowsReplicas(t *testing.T) {
 	if st := a.Status(); st.ids() != "a" {
 		t.Errorf("a replica that left: %+v", st.Replicas)
 	}
+}
+
+// TestFleetHastens holds that a beat which is asked for does not wait until the next one is due.
+func TestFleetHastens(t *testing.T) {
+	t.Parallel()
+	a := member(t, redistest.Start(t).URL(), "a")
+	a.pause = time.Hour
+	var run sync.WaitGroup
+	ctx, end := context.WithCancel(t.Context())
+	run.Go(func() { a.Run(ctx) })
+	for want := range uint64(4) {
+		for {
+			changed := a.Changed()
+			if a.Status().Beats > want {
+				break
+			}
+			<-changed
+		}
+		a.Hasten()
+		a.Hasten()
+	}
+	end()
+	run.Wait()
 }
 
 func TestFleetNoticesLosses(t *testing.T) {
