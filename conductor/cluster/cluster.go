@@ -13,6 +13,7 @@
 // Invariants:
 //
 //  1. A replica answers for a shard from when its sources have settled until it has let go of it.
+//     While no replica answers, sources without a connection count as settled after a while.
 //  2. A replica lets go of a shard only while others serve it: see decide.
 //  3. Without the store nothing moves. Replicas that do not answer are skipped.
 //
@@ -91,6 +92,7 @@ type Cluster struct {
 type heldShard struct {
 	holding // written by Step, guarded by Cluster.mu
 	brought bool
+	since   time.Time          // of brought
 	stop    context.CancelFunc // ends the bringing
 }
 

@@ -26,9 +26,10 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 	for s, row := range rows {
 		h := c.held[s]
 		var own holding
-		whole, settled := row.whole(states)
+		whole, connecting, changing := row.progress(states)
 		if h != nil {
-			h.whole, h.settled = whole, settled && h.brought
+			h.whole, h.settled = whole, h.brought && connecting+changing == 0
+			h.waited = h.brought && changing == 0 && c.cfg.Now().Sub(h.since) >= reaching
 			h.beats++
 			own = h.holding
 		}
@@ -79,7 +80,7 @@ func (c *Cluster) begin(ctx context.Context, row *Row, urls map[string]string, w
 	}
 	followed := slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool { _, is := states[r.Key()]; return is && !r.Pool() })
 	if followed && whole >= best {
-		h.brought = true
+		h.brought, h.since = true, c.cfg.Now()
 		return h
 	}
 	c.work.Go(func() { c.bring(ctx, row, from, h) })
@@ -104,7 +105,7 @@ func (c *Cluster) bring(ctx context.Context, row *Row, from []string, h *heldSha
 		}
 	}
 	c.mu.Lock()
-	h.brought = ctx.Err() == nil
+	h.brought, h.since = ctx.Err() == nil, c.cfg.Now()
 	c.mu.Unlock()
 	c.cfg.Log.Info().Str("tenant", row.Tenant).Str("model", row.Model).Dur("took", time.Since(start)).Msg("the blocks of a shard are taken over, its sources are followed")
 	c.cfg.Registry.Again()
@@ -127,6 +128,10 @@ func (c *Cluster) left(ctx context.Context, row *Row) bool {
 	return ctx.Err() == nil
 }
 
+// reaching is how long a shard that no replica answers for waits for connections to its engines. One
+// that is up takes a second at most, unless its first packets are lost.
+const reaching = 5 * time.Second
+
 // looking is the pause between two looks at sources that are about to be left.
 const looking = 20 * time.Millisecond
 
@@ -141,23 +146,24 @@ func (r *Row) deployments() (all []scope.Deployment) {
 	return all
 }
 
-// whole returns how many sources of the shard miss nothing, and whether no source is about to change
-// that: each one is followed, and has its history or was given up. Pools do not count: nothing brings
-// what they announced before.
-func (r *Row) whole(states map[conductor.Key]stream.State) (n int, settled bool) {
-	settled = true
+// progress returns how many sources of the shard miss nothing, how many have no connection, and how
+// many are about to change: not followed yet, or without their history until now. All others were
+// given up. Pools do not count: nothing brings what they announced before.
+func (r *Row) progress(states map[conductor.Key]stream.State) (whole, connecting, changing int) {
 	for _, source := range r.sources {
 		if source.Pool() {
 			continue
 		}
 		switch state, followed := states[source.Key()]; {
-		case !followed || state == stream.Connecting || state == stream.Replaying:
-			settled = false
+		case !followed || state == stream.Replaying:
+			changing++
+		case state == stream.Connecting:
+			connecting++
 		case state == stream.Synced:
-			n++
+			whole++
 		}
 	}
-	return n, settled
+	return whole, connecting, changing
 }
 
 // statesOf returns the states of the sources that a Conductor follows.
