@@ -226,3 +226,73 @@ func TestReplicaWaitsForAnEngineThatAnotherReaches(t *testing.T) {
 		}
 	}
 }
+
+// TestHotShardGetsAnotherOwner asks for one of six models far more often than for the others. It gets
+// a third owner, which follows its engines and answers, and gives it back once it is asked no more.
+func TestHotShardGetsAnotherOwner(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t, 4, 2)
+	const models = 6
+	shardOf := func(i int) conductor.Shard {
+		return conductor.Shard{Tenant: conductor.DefaultTenant, Model: fmt.Sprintf("m%d", i)}
+	}
+	for i := range models {
+		for n := range 2 {
+			s.register(fmt.Sprintf("e%d-%d", i, n), shardOf(i).Model)
+		}
+	}
+	owners := func(hot int) func() (string, bool) {
+		return func() (string, bool) {
+			all, right := "", true
+			for i := range models {
+				want := 2
+				if i == 0 {
+					want = hot
+				}
+				text, n := s.serving(shardOf(i))
+				all, right = all+"m"+fmt.Sprint(i)+": "+text+"\n", right && n == want
+			}
+			return all, right
+		}
+	}
+	s.until("the shards never have two owners each", owners(2))
+	hot := shardOf(0)
+	want := "e0-0 1 synced, e0-1 1 synced"
+
+	// Each of two owners is asked at a rate, over a time in which rates take nearly all of a change.
+	// The models cost as much as 480 queries a second, so that the mean of the four replicas is 184:
+	// half of it is less than what two owners have, and more than what three have.
+	const rate, seconds = 128, 120
+	asked := 0
+	for _, m := range s.members {
+		if m.shards.Serves(hot) != nil {
+			continue
+		}
+		for range rate * seconds {
+			if asked++; m.answer(hot) != want {
+				t.Fatalf("the hot model is answered with %s", m.answer(hot))
+			}
+		}
+	}
+	s.pass(seconds * time.Second)
+	s.until("a hot shard never has a third owner", owners(3))
+	answering := 0
+	for _, m := range s.members {
+		if m.answer(hot) == want {
+			answering++
+		}
+	}
+	if answering != 3 || asked != 2*rate*seconds {
+		t.Errorf("%d replicas answer for the hot model, after %d queries", answering, asked)
+	}
+
+	s.pass(20 * smoothing)
+	s.until("a shard that is quiet again keeps its third owner", func() (string, bool) {
+		text, right := owners(2)()
+		for _, m := range s.members {
+			serves, follows := m.shards.Serves(hot) == nil, m.conductor.Follows(conductor.Key{Instance: "e0-0", Tenant: conductor.DefaultTenant})
+			text, right = text+fmt.Sprintf("%s serves %v, follows %v\n", m.fleet.ID(), serves, follows), right && serves == follows
+		}
+		return text, right
+	})
+}
