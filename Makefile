@@ -296,7 +296,7 @@ python-grpc: build ## a server asked over gRPC with PyPI's grpcio, as sgl-router
 
 .PHONY: deploy-check
 deploy-check: export GO := $(GO)
-deploy-check: build ## what is in deploy/: the release twice with equal checksums, the package, the unit, the chart, the compose file
+deploy-check: build ## what is in deploy/: the release twice with equal checksums, the package, the unit, the chart, the compose files
 	deploy/check
 
 .PHONY: clean

@@ -70,6 +70,9 @@ Requests come from a trace in the format of Mooncake's FAST'25 traces (--trace)
 or from a generator (--workload): shared system prompts, chats of many turns,
 tool loops, or all of them.
 
+--server may name several servers that share a store, with commas. They are asked in
+turn, and a query that none of them answers while a model moves counts as unserved.
+
 With --shards nothing runs and no server is asked. simulate then computes which
 replicas of Conductor own the deployments of a large fleet, what they need, and what
 moves when replicas die and join. The exit status is 1 when a replica needs more than
@@ -123,6 +126,13 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 			return placed.run(cmd, c.Seed, asJSON)
 		}
 		c.Server = asks.server
+		if all := strings.Split(asks.server, ","); len(all) > 1 {
+			servers, err := sim.NewServers(all...)
+			if err != nil {
+				return fmt.Errorf("--server: %w", err)
+			}
+			c.Servers = servers
+		}
 		c.Wrap = func(t *http.Transport) (http.RoundTripper, error) { return access.NewTransport(asks.files, t) }
 		for c.Seed == 0 {
 			c.Seed = rand.Uint64()

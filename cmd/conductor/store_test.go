@@ -7,6 +7,18 @@ import (
 	"kvconductor/internal/redistest"
 )
 
+// TestLateListenerIsAdvertised starts a replica whose only listener has the dialect of Dynamo and a
+// port that the system chooses. It advertises the port that it listens on once it is ready.
+func TestLateListenerIsAdvertised(t *testing.T) {
+	t.Parallel()
+	settings := "store: {url: '" + redistest.Start(t).URL() + "', timeout: 500ms}\n"
+	late, other := serveProcess(t, settings, "127.0.0.1:0=dynamo"), serveProcess(t, settings)
+	eventually(t, "the other replica hears of no such listener", func() (string, bool) {
+		_, text := get(other.url + "/admin/stats")
+		return late.url + " in " + text, strings.Contains(text, `"url":"`+late.url+`"`)
+	})
+}
+
 // TestReplicasShareAStore starts two servers with a store, kills the store and brings it back.
 func TestReplicasShareAStore(t *testing.T) {
 	t.Parallel()

@@ -13,6 +13,7 @@
 // Invariants:
 //
 //  1. A replica answers for a shard from when its sources have settled until it has let go of it.
+//     While no replica answers, sources without a connection count as settled after a while.
 //  2. A replica lets go of a shard only while others serve it: see decide.
 //  3. Without the store nothing moves. Replicas that do not answer are skipped.
 //
@@ -75,6 +76,7 @@ const bringing = 2
 type Cluster struct {
 	cfg    Config
 	beats  uint64         // of the fleet, at the last Step; owned by Step
+	due    uint64         // of them, those that were due; owned by Step
 	rates  rates          // owned by Step
 	places chan struct{}  // of shards that are brought
 	work   sync.WaitGroup // shards that are brought
@@ -91,7 +93,7 @@ type Cluster struct {
 type heldShard struct {
 	holding // written by Step, guarded by Cluster.mu
 	brought bool
-	counted time.Time          // when holding.beats last grew
+	since   time.Time          // of brought
 	stop    context.CancelFunc // ends the bringing
 }
 
@@ -251,7 +253,8 @@ func (c *Cluster) Step(ctx context.Context) {
 	if !st.Up || st.Beats == c.beats || !known {
 		return
 	}
-	c.beats = st.Beats
+	due := st.Due > c.due
+	c.beats, c.due = st.Beats, st.Due
 	told := toldOf(st.Replicas)
 	rows := c.rowsOf(sources, told)
 	c.place(rows, st.Replicas, told)
@@ -259,7 +262,7 @@ func (c *Cluster) Step(ctx context.Context) {
 	for _, r := range st.Replicas {
 		urls[r.ID] = r.URL
 	}
-	moved := c.move(ctx, rows, urls)
+	moved := c.move(ctx, rows, urls, due)
 	for _, row := range rows {
 		row.route(urls)
 	}

@@ -42,23 +42,31 @@ type holding struct {
 	// settled says that the blocks have been taken over, and that every source either misses
 	// nothing or has been given up.
 	settled bool
-	whole   int // sources that miss nothing
-	beats   int // answered beats in this phase, without those that were hastened
+	// waited says that the blocks were taken over a while ago, and that nothing is missing but
+	// connections to engines.
+	waited bool
+	whole  int // sources that miss nothing
+	beats  int // answered beats in this phase, without those that were hastened
 }
 
 // decide returns the next phase of a shard at replica me. owners are who is to serve it, told what
 // the other live replicas have told of it.
+//
+// Where no replica answers, one that has waited for engines serves without them. Rows of the other
+// sources are worth more than no answer, and detail says connecting of those that have no connection,
+// as it does on a server without shards.
 //
 // A replica that misses more than those that serve does not serve next to them: it cannot reach an
 // engine that they can. No replica lets go while it is the last: it leaves once all new owners serve, tells so in every
 // beat, and serves again as soon as one of them does not. The store puts beats in an order, so of
 // two replicas that leave for each other's sake the later one sees that the other leaves.
 func decide(me string, owners []string, told map[string]Fact, own holding) Phase {
-	served, best := false, 0
+	served, answered, best := false, false, 0
 	for id, f := range told {
 		if id != me && f.Phase == Serving {
 			served, best = true, max(best, f.Whole)
 		}
+		answered = answered || id != me && f.Phase.answers()
 	}
 	wanted := slices.Contains(owners, me)
 	replaced := len(owners) > 0 && !wanted && !slices.ContainsFunc(owners, func(id string) bool { return told[id].Phase != Serving })
@@ -71,7 +79,7 @@ func decide(me string, owners []string, told map[string]Fact, own holding) Phase
 		switch {
 		case !wanted && served:
 			return Absent
-		case own.settled && (!served || own.whole >= best):
+		case own.settled && (!served || own.whole >= best), own.waited && !answered:
 			return Serving
 		}
 	case Serving:

@@ -35,6 +35,10 @@ func TestDecide(t *testing.T) {
 	f(Serving, holding{phase: Bringing, settled: true, whole: 2}, "me", "a:serving/2")
 	f(Bringing, holding{phase: Bringing, settled: true, whole: 1}, "me", "a:serving/2")
 	f(Serving, holding{phase: Bringing, settled: true, whole: 1}, "me", "a:leaving/2")
+	f(Serving, holding{phase: Bringing, waited: true}, "me", "")
+	f(Serving, holding{phase: Bringing, waited: true}, "me a", "a:bringing")
+	f(Bringing, holding{phase: Bringing, waited: true}, "me a", "a:serving") // it may reach the engines
+	f(Bringing, holding{phase: Bringing, waited: true, whole: 2}, "me a", "a:leaving/1")
 	f(Absent, holding{phase: Bringing}, "a", "a:serving")
 	f(Bringing, holding{phase: Bringing}, "a", "a:bringing") // no replica serves: the first that can will
 	f(Serving, holding{phase: Bringing, settled: true}, "a", "a:bringing")

@@ -6,14 +6,13 @@ import (
 	"time"
 
 	"kvconductor/conductor"
-	"kvconductor/conductor/fleet"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
 )
 
 // move decides the next phase of every shard. It reports whether this replica wants other sources
-// than before.
-func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls map[string]string) (moved bool) {
+// than before. due says that the last beat was one of those that come in each fleet.Pause.
+func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls map[string]string, due bool) (moved bool) {
 	me, states, now := c.cfg.Fleet.ID(), statesOf(c.cfg.Conductor), c.cfg.Now()
 	c.rates.step(c.cfg.Conductor.ShardQueries(), now)
 	c.mu.Lock()
@@ -27,11 +26,12 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 	for s, row := range rows {
 		h := c.held[s]
 		var own holding
-		whole, settled := row.whole(states)
+		whole, connecting, changing := row.progress(states)
 		if h != nil {
-			h.whole, h.settled = whole, settled && h.brought
-			if now.Sub(h.counted) >= fleet.Pause*3/4 { // not by one that was hastened
-				h.beats, h.counted = h.beats+1, now
+			h.whole, h.settled = whole, h.brought && connecting+changing == 0
+			h.waited = h.brought && changing == 0 && now.Sub(h.since) >= reaching
+			if due {
+				h.beats++
 			}
 			own = h.holding
 		}
@@ -49,7 +49,7 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 				h = c.begin(ctx, row, urls, whole, states)
 				c.held[s] = h
 			default:
-				h.phase, h.beats, h.counted = next, 0, now
+				h.phase, h.beats = next, 0
 			}
 		}
 		if row.Phase = next; h != nil {
@@ -82,7 +82,7 @@ func (c *Cluster) begin(ctx context.Context, row *Row, urls map[string]string, w
 	}
 	followed := slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool { _, is := states[r.Key()]; return is && !r.Pool() })
 	if followed && whole >= best {
-		h.brought = true
+		h.brought, h.since = true, c.cfg.Now()
 		return h
 	}
 	c.work.Go(func() { c.bring(ctx, row, from, h) })
@@ -107,7 +107,7 @@ func (c *Cluster) bring(ctx context.Context, row *Row, from []string, h *heldSha
 		}
 	}
 	c.mu.Lock()
-	h.brought = ctx.Err() == nil
+	h.brought, h.since = ctx.Err() == nil, c.cfg.Now()
 	c.mu.Unlock()
 	c.cfg.Log.Info().Str("tenant", row.Tenant).Str("model", row.Model).Dur("took", time.Since(start)).Msg("the blocks of a shard are taken over, its sources are followed")
 	c.cfg.Registry.Again()
@@ -126,7 +126,7 @@ func (c *Cluster) ready() bool {
 		if states == nil {
 			states = statesOf(c.cfg.Conductor)
 		}
-		if _, settled := rows[s].whole(states); settled {
+		if _, connecting, changing := rows[s].progress(states); connecting+changing == 0 {
 			return true
 		}
 	}
@@ -150,6 +150,10 @@ func (c *Cluster) left(ctx context.Context, row *Row) bool {
 	return ctx.Err() == nil
 }
 
+// reaching is how long a shard that no replica answers for waits for connections to its engines. One
+// that is up takes a second at most, unless its first packets are lost.
+const reaching = 5 * time.Second
+
 // looking is the pause between two looks at sources that are about to be left, or to settle.
 const looking = 50 * time.Millisecond
 
@@ -164,23 +168,24 @@ func (r *Row) deployments() (all []scope.Deployment) {
 	return all
 }
 
-// whole returns how many sources of the shard miss nothing, and whether no source is about to change
-// that: each one is followed, and has its history or was given up. Pools do not count: nothing brings
-// what they announced before.
-func (r *Row) whole(states map[conductor.Key]stream.State) (n int, settled bool) {
-	settled = true
+// progress returns how many sources of the shard miss nothing, how many have no connection, and how
+// many are about to change: not followed yet, or without their history until now. All others were
+// given up. Pools do not count: nothing brings what they announced before.
+func (r *Row) progress(states map[conductor.Key]stream.State) (whole, connecting, changing int) {
 	for _, source := range r.sources {
 		if source.Pool() {
 			continue
 		}
 		switch state, followed := states[source.Key()]; {
-		case !followed || state == stream.Connecting || state == stream.Replaying:
-			settled = false
+		case !followed || state == stream.Replaying:
+			changing++
+		case state == stream.Connecting:
+			connecting++
 		case state == stream.Synced:
-			n++
+			whole++
 		}
 	}
-	return n, settled
+	return whole, connecting, changing
 }
 
 // statesOf returns the states of the sources that a Conductor follows.

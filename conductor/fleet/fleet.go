@@ -63,6 +63,7 @@ type Status struct {
 	Replicas []Replica // alive, this one included, ordered by ID
 	Revision int64     // of the registry: it grows with each change
 	Beats    uint64    // that were answered
+	Due      uint64    // of Beats, those that were not hastened: one in each Pause
 }
 
 // Config is what a Fleet is made of.
@@ -82,6 +83,7 @@ type Fleet struct {
 	cfg   Config
 	beat  uint64                            // number of the last beat; owned by Run
 	heard uint64                            // number of the last one that was answered; owned by Run
+	extra bool                              // the beat under way is hastened; owned by Run
 	parts map[string]func() json.RawMessage // set before the first beat
 	soon  chan struct{}                     // has a value once a beat is asked for
 	pause time.Duration                     // Pause, but in tests
@@ -145,7 +147,12 @@ func (f *Fleet) Run(ctx context.Context) {
 	next, soonest := time.NewTimer(0), time.NewTimer(0)
 	defer next.Stop()
 	defer soonest.Stop()
+	var last time.Time // of those that were due
 	for {
+		now := time.Now()
+		if f.extra = now.Sub(last) < f.pause*3/4; !f.extra {
+			last = now
+		}
 		f.Beat(ctx)
 		next.Reset(f.pause)
 		soonest.Reset(hurry)
@@ -278,7 +285,10 @@ func (f *Fleet) ask(ctx context.Context) (Status, error) {
 	if len(answer) == 1 {
 		return Status{}, fmt.Errorf("%w: layout %v, this one knows %d", errLayout, answer[0], store.Layout)
 	}
-	now := Status{Up: true, Beats: before.Beats + 1, Lost: before.Lost}
+	now := Status{Up: true, Beats: before.Beats + 1, Due: before.Due, Lost: before.Lost}
+	if !f.extra {
+		now.Due++
+	}
 	var heard uint64
 	if now.Run, heard, now.Revision, now.Replicas, err = parse(answer, f.cfg.Now()); err != nil {
 		return Status{}, err

@@ -71,6 +71,8 @@ type port struct {
 	Listener
 	bound  net.Listener // nil while the port is closed
 	server Server       // nil until the port is served
+	chosen bool         // the system chose the port: it stays the same while the port is closed
+	letGo  func()       // ends the hold on a closed port, nil if there is none
 }
 
 // NewServers returns the servers of some listeners. It opens no port.
@@ -92,6 +94,7 @@ func bind(ports []*port) error {
 		if p.bound != nil {
 			continue
 		}
+		p.release()
 		var err error
 		if p.bound, err = net.Listen("tcp", p.Address); err != nil {
 			p.bound = nil
@@ -101,16 +104,48 @@ func bind(ports []*port) error {
 			}
 			return fmt.Errorf("cannot listen on %s for the %s dialect: %w", p.Address, p.Dialect, err)
 		}
+		if _, number, _ := net.SplitHostPort(p.Address); number == "0" || number == "" {
+			p.Address, p.chosen = p.bound.Addr().String(), true
+		}
 		fresh = append(fresh, p)
 	}
 	return nil
 }
 
-// Address returns the address of a bound listener.
+// Address returns the address of a bound listener. A late one has the same when it is served.
 func (s *Servers) Address(listener int) string { return s.ports[listener].bound.Addr().String() }
 
 // Unbind gives back the ports that are bound and not served.
-func (s *Servers) Unbind() { unbind(s.ports) }
+func (s *Servers) Unbind() {
+	unbind(s.ports)
+	for _, p := range s.ports {
+		p.release()
+	}
+}
+
+// release ends the hold on a closed port.
+func (p *port) release() {
+	if p.letGo != nil {
+		p.letGo()
+		p.letGo = nil
+	}
+}
+
+// shut closes the late ports until start. Those that the system chose are held, since their
+// addresses are known to other servers before they are served.
+func (s *Servers) shut() {
+	for _, p := range s.group(true) {
+		at := p.bound.Addr().(*net.TCPAddr)
+		unbind([]*port{p})
+		if !p.chosen {
+			continue
+		}
+		var err error
+		if p.letGo, err = hold(at); err != nil {
+			s.log.Debug().Err(err).Msg("a port cannot be held until it is served: another program may take it")
+		}
+	}
+}
 
 func unbind(ports []*port) {
 	for _, p := range ports {
@@ -218,7 +253,7 @@ func (d debugLines) Write(line []byte) (int, error) {
 // a refused connection means "not ready".
 func (s *Servers) Run(ctx context.Context, settle func(context.Context) bool, takesTime bool) error {
 	if takesTime {
-		unbind(s.group(true)) // Bind has shown that they are free
+		s.shut() // Bind has shown that they are free
 	}
 	if err := s.start(s.group(false)); err != nil {
 		return err

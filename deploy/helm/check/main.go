@@ -87,6 +87,7 @@ func run(in io.Reader, out io.Writer) error {
 		}
 		if s, ok := object.(*appsv1.StatefulSet); ok {
 			errs = append(errs, hardened(s.Spec.Template.Spec)...)
+			errs = append(errs, expanded(s.Spec.Template.Spec)...)
 		}
 	}
 	for _, kind := range []string{"StatefulSet", "Service", "Secret"} {
@@ -110,6 +111,29 @@ func hardened(p corev1.PodSpec) (errs []error) {
 		}
 		if c.ReadinessProbe == nil || c.LivenessProbe == nil || c.StartupProbe == nil || c.Resources.Limits.Memory().IsZero() {
 			errs = append(errs, fmt.Errorf("container %s lacks a probe or a memory limit", c.Name))
+		}
+	}
+	return errs
+}
+
+var reference = regexp.MustCompile(`\$\(([A-Z_]+)\)`)
+
+// expanded returns references to variables that the pod does not define before their use, and an
+// advertised URL that is the same for all pods. Kubernetes leaves unknown references as they are.
+func expanded(p corev1.PodSpec) (errs []error) {
+	for _, c := range p.Containers {
+		known := make(map[string]bool)
+		for _, e := range c.Env {
+			uses := reference.FindAllStringSubmatch(e.Value, -1)
+			for _, name := range uses {
+				if !known[name[1]] {
+					errs = append(errs, fmt.Errorf("%s: %s uses %s, which is not defined before it", c.Name, e.Name, name[1]))
+				}
+			}
+			if e.Name == "CONDUCTOR_STORE_ADVERTISE" && len(uses) == 0 {
+				errs = append(errs, fmt.Errorf("%s: all pods advertise %s", c.Name, e.Value))
+			}
+			known[e.Name] = true
 		}
 	}
 	return errs

@@ -48,9 +48,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $own "peer" (merge $peer (get $own "peer" | default dict)) }}
 {{- end }}
 {{- with include "conductor.store" . }}
-{{- $store := dict "url" . }}
+{{- $store := dict "url" . "weight" $.Values.store.weight }}
 {{- if $.Values.store.existingSecret }}{{ $_ := set $store "password_file" "/etc/conductor/store/password" }}{{ end }}
 {{- $_ := set $own "store" $store }}
+{{- $_ := set $own "cluster" $.Values.cluster }}
+{{- else }}
+{{- if eq .Values.cluster.mode "shards" }}{{ fail "cluster.mode shards needs a store: set store.url or valkey.enabled" }}{{ end }}
 {{- end }}
 {{- if .Values.sources }}{{ $_ := set $own "sources" .Values.sources }}{{ end }}
 {{- toYaml (mergeOverwrite $own (deepCopy .Values.config)) }}

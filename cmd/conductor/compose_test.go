@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"kvconductor/internal/must"
+)
+
+// composed is a compose file, as far as the command lines of the image go.
+type composed struct {
+	Services map[string]struct {
+		Command     []string
+		Environment map[string]string
+	}
+}
+
+// TestComposeFiles reads the settings of each server in the compose files as serve does. A server
+// with a store advertises a port that it listens on.
+func TestComposeFiles(t *testing.T) {
+	t.Parallel()
+	commandOf, advertised := make(map[string][]string), make(map[string]string)
+	for _, name := range []string{"compose.yaml", "compose.shards.yaml"} { // the second one changes the first one
+		text, err := os.ReadFile("../../deploy/" + name)
+		must.Succeed(t, err)
+		var file composed
+		must.Succeed(t, yaml.Unmarshal(text, &file))
+		for service, s := range file.Services {
+			if s.Command == nil {
+				s.Command = commandOf[service]
+			}
+			if commandOf[service] = s.Command; len(s.Command) == 0 || s.Command[0] != "serve" {
+				continue
+			}
+			cmd := command(append([]string{"config", "show"}, s.Command[1:]...)...)
+			for key, value := range s.Environment {
+				cmd.Env = append(cmd.Env, key+"="+value)
+			}
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%s: %s: %v\n%s", name, service, err, out)
+			}
+			url := s.Environment["CONDUCTOR_STORE_ADVERTISE"]
+			if url == "" {
+				continue
+			}
+			port := url[strings.LastIndexByte(url, ':'):]
+			if by, taken := advertised[url]; taken || !strings.Contains(strings.Join(s.Command, " "), port+"=conductor") {
+				t.Errorf("%s: %s advertises %s, which is not its own listener but that of %q", name, service, url, by)
+			}
+			advertised[url] = service
+			if !strings.Contains(string(out), "mode: shards") {
+				t.Errorf("%s: %s shares no shards:\n%s", name, service, out)
+			}
+		}
+	}
+	if len(advertised) != 3 {
+		t.Errorf("the compose files have other servers that share shards than three: %v", advertised)
+	}
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/snapshot"
+	"kvconductor/config"
+	"kvconductor/events/journal"
+	"kvconductor/keyfile"
+)
+
+// snapshotDir opens the directory of snapshots, if there is to be one.
+func snapshotDir(loaded *config.Loaded) (*snapshot.Dir, error) {
+	cfg := loaded.Config.Snapshot
+	if cfg.Dir == "" {
+		return nil, nil
+	}
+	key, err := snapshotKey(loaded)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := snapshot.OpenDir(cfg.Dir, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s: snapshot.dir: %w", loaded.Place("snapshot.dir"), err)
+	}
+	return dir, nil
+}
+
+// snapshotKey reads the key that seals salts in snapshots.
+func snapshotKey(loaded *config.Loaded) (*snapshot.Key, error) {
+	name := loaded.Config.Snapshot.KeyFile
+	if name == "" {
+		return snapshot.NoKey, nil
+	}
+	key, err := snapshot.ReadKey(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: snapshot.key_file: %w", loaded.Place("snapshot.key_file"), err)
+	}
+	return key, nil
+}
+
+// journalDelay is how much of the journal the end of the process may cost.
+const journalDelay = 10 * time.Millisecond
+
+// record begins the journal, if one is configured.
+func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (*journal.Writer, error) {
+	cfg := loaded.Config.Journal
+	if cfg.Dir == "" {
+		return nil, nil
+	}
+	var key *keyfile.Key
+	if cfg.KeyFile != "" {
+		var err error
+		if key, err = keyfile.Read(cfg.KeyFile); err != nil {
+			return nil, fmt.Errorf("%s: journal.key_file: %w", loaded.Place("journal.key_file"), err)
+		}
+	}
+	w, err := journal.Create(journal.Options{
+		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Key: key, Settings: opts.JournalSettings(), Delay: journalDelay,
+		Report: func(err error) {
+			if err != nil {
+				log.Error().Err(err).Str("dir", cfg.Dir).Msg("the journal cannot be written, trying again")
+				return
+			}
+			log.Info().Str("dir", cfg.Dir).Msg("the journal is written again")
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: journal.dir: %w", loaded.Place("journal.dir"), err)
+	}
+	log.Info().Str("dir", cfg.Dir).Int64("max_bytes", cfg.MaxBytes).Bool("sealed", key != nil).Msg("recording the events of all sources, tokens included")
+	return w, nil
+}

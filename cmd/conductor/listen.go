@@ -1,0 +1,80 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+
+	"kvconductor/compat/dynamo"
+	"kvconductor/compat/mooncake"
+	"kvconductor/compat/sglang"
+	"kvconductor/compat/smg"
+	"kvconductor/conductor"
+	"kvconductor/conductor/body"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/rpc"
+	"kvconductor/conductor/server"
+	"kvconductor/config"
+)
+
+// listeners returns the configured listeners. Those of the Dynamo dialect are late: to its
+// clients a refused connection means "not ready".
+func listeners(all []config.Listener) []server.Listener {
+	out := make([]server.Listener, len(all))
+	for i, l := range all {
+		out[i] = server.Listener{Address: l.Address, Dialect: l.Dialect, Late: l.Dialect == config.Dynamo}
+	}
+	return out
+}
+
+// timeouts returns the configured timeouts of connections.
+func timeouts(limits config.Limits) server.Timeouts {
+	return server.Timeouts{Read: limits.ReadTimeout, Idle: limits.IdleTimeout}
+}
+
+// handler serves one dialect at the root, and the others under their prefixes. Where the
+// published Conductor dialect is, requests may ask for that of the second server.
+func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conductorhttp.Options) http.Handler {
+	second := mooncake.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Admission: opts.Admission, Version: opts.Version}
+	inJSON := mooncake.New(second)
+	second.Codec = body.Msgpack
+	inMsgpack := mooncake.New(second)
+	published := server.Dialects{conductorhttp.Dialect(c, opts), inMsgpack, inJSON}
+
+	r := conductorhttp.New(c, opts)
+	switch root {
+	case config.Dynamo:
+		d.MountRoot(r)
+	case config.ConductorMsgpack:
+		server.Dialects{inMsgpack}.MountRoot(r)
+	case config.ConductorJSONV2:
+		server.Dialects{inJSON}.MountRoot(r)
+	default:
+		published.MountRoot(r)
+		r.RedirectTrailingSlash = true
+	}
+	published.Mount(r.Group("/conductor/v1"))
+	d.Mount(r.Group("/dynamo/v1"))
+	return r
+}
+
+// grpcServer returns the server of a listener of gRPC, with the services of all dialects.
+func grpcServer(c *conductor.Conductor, cfg *config.Config, opts rpc.Options) *rpc.Server {
+	s := rpc.NewServer(opts)
+	s.Register(sglang.Desc, sglang.New(sglang.Config{Conductor: c, MaxTokens: opts.MaxTokens, Model: cfg.SGLang.Model}), sglang.Crash)
+	if cfg.Experimental.RadixIndex {
+		smg.Register(s, smg.Config{MaxTokens: opts.MaxTokens})
+	}
+	return s
+}
+
+// onLoopback reports whether all listeners are for this machine alone.
+func onLoopback(all []config.Listener) bool {
+	for _, l := range all {
+		host, _, _ := net.SplitHostPort(l.Address)
+		if ip, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !ip.IsLoopback()) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,298 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
+	"kvconductor/conductor/fleet"
+	"kvconductor/events"
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/events/wire"
+	"kvconductor/internal/must"
+	"kvconductor/internal/redistest"
+	"kvconductor/store"
+)
+
+// member is a replica that beats and steps when the test says so.
+type member struct {
+	conductor *conductor.Conductor
+	fleet     *fleet.Fleet
+	registry  *fleet.Registry
+	shards    *Cluster
+}
+
+// sharing is a fleet whose replicas share a store and its shards. Their clock for shards stands
+// still until the test moves it.
+type sharing struct {
+	t       *testing.T
+	engines streamtest.Network
+	clock   atomic.Int64 // ns
+	members []*member
+}
+
+// newSharing starts replicas of equal weight. No stream of theirs is ever stale.
+func newSharing(t *testing.T, replicas, owners int) *sharing {
+	s := &sharing{t: t}
+	url := redistest.Start(t).URL()
+	now := func() time.Time { return time.Unix(1_800_000_000, s.clock.Load()) }
+	for i := range replicas {
+		opened, err := store.Open(store.Config{URL: url, Name: "test", Timeout: 5 * time.Second})
+		must.Succeed(t, err)
+		t.Cleanup(func() { opened.Close() })
+		id := fmt.Sprintf("r%d", i)
+		m := &member{fleet: fleet.New(fleet.Config{Store: opened, Replica: fleet.Replica{ID: id, URL: "http://" + id, Weight: 1}, Log: zerolog.Nop()})}
+		m.conductor = conductor.New(conductor.Options{
+			Log:       zerolog.Nop(),
+			Transport: func(conductor.Registration, bool) stream.Transport { return &s.engines },
+			Stream: stream.Config{StaleAfter: time.Hour, ReplayTimeout: time.Hour,
+				Decode: func(batch []byte) (events.Batch, error) { return wire.Decode(batch, wire.DefaultLimits) }},
+		})
+		t.Cleanup(m.conductor.Close)
+		targets := discovery.New(discovery.Options{Registry: m.conductor, Bounds: m.conductor.SourceBounds, Log: zerolog.Nop()})
+		t.Cleanup(targets.Close)
+		m.registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: m.fleet, Conductor: m.conductor, Targets: targets, Log: zerolog.Nop()})
+		m.shards = New(Config{Conductor: m.conductor, Fleet: m.fleet, Registry: m.registry, Owners: owners, Log: zerolog.Nop(), Now: now})
+		t.Cleanup(m.shards.end)
+		m.conductor.ServeBy(m.shards.Serves, m.shards.Away)
+		m.fleet.Tell(FactName, m.shards.Facts)
+		m.registry.SetWanted(m.shards.Wanted)
+		s.members = append(s.members, m)
+	}
+	return s
+}
+
+// pass moves the clock on.
+func (s *sharing) pass(d time.Duration) { s.clock.Add(int64(d)) }
+
+// round lets each replica beat and step once.
+func (s *sharing) round() {
+	for _, m := range s.members {
+		m.fleet.Beat(s.t.Context())
+		m.registry.Sync(s.t.Context())
+		m.shards.Step(s.t.Context())
+	}
+}
+
+// until takes rounds until something is so, which right describes.
+func (s *sharing) until(what string, right func() (string, bool)) {
+	s.t.Helper()
+	tick, deadline := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
+	defer tick.Stop()
+	for {
+		s.round()
+		got, is := right()
+		if is {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			s.t.Fatalf("%s: %s", what, got)
+		}
+	}
+}
+
+// register registers the engine of an instance at the first replica, and lets it announce a block.
+func (s *sharing) register(instance, model string) {
+	s.t.Helper()
+	endpoint := "tcp://" + instance + ":1"
+	s.engines.At(endpoint).Publish(streamtest.Batch(1.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(0, []uint64{7}, prompt, len(prompt))))
+	r := conductor.Registration{Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: conductor.TypeVLLM, Model: model, BlockSize: len(prompt)}
+	must.Succeed(s.t, s.members[0].conductor.For(conductor.Reader{}).Register(r, conductor.RegisterOptions{Replace: true, AnyEndpoint: true}))
+}
+
+// prompt is the one block that every engine holds.
+var prompt = []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
+
+// phases returns the phases of a shard at all replicas.
+func (s *sharing) phases(shard conductor.Shard) (all []string) {
+	for _, m := range s.members {
+		phase := Absent
+		if row := m.shards.chart.Load().rows[shard]; row != nil {
+			phase = row.Phase
+		}
+		all = append(all, phase.String())
+	}
+	return all
+}
+
+// serving returns how many replicas serve a shard, -1 while one of them is on its way.
+func (s *sharing) serving(shard conductor.Shard) (text string, n int) {
+	all := s.phases(shard)
+	for _, phase := range all {
+		switch phase {
+		case Serving.String():
+			n++
+		case Absent.String():
+		default:
+			return strings.Join(all, " "), -1
+		}
+	}
+	return strings.Join(all, " "), n
+}
+
+// answer returns the rows of an answer about the prompt, with the state of their source.
+func (m *member) answer(shard conductor.Shard) string {
+	if err := m.shards.Serves(shard); err != nil {
+		return err.Error()
+	}
+	var all []string
+	for _, row := range m.conductor.Query(conductor.Query{Model: shard.Model, BlockSize: len(prompt), Tokens: prompt, Detail: true}).Rows {
+		all = append(all, fmt.Sprintf("%s %d %s", row.Instance, row.Longest, row.Detail[0].State))
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// TestServesWithoutAnEngineThatIsDown begins a shard while one of its engines refuses connections. No
+// replica serves the shard, so the owners wait a while and then answer for the other engine. Of the
+// one that is down they say that they are connecting, and have its blocks once it is up.
+func TestServesWithoutAnEngineThatIsDown(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t, 2, 2)
+	var up atomic.Bool
+	s.engines.At("tcp://down:1").OnSubscribe = func(context.Context) error {
+		if up.Load() {
+			return nil
+		}
+		return errors.New("the engine is down")
+	}
+	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
+	s.register("up", shard.Model)
+	s.register("down", shard.Model)
+	s.until("the owners never follow the engines", func() (string, bool) {
+		states := fmt.Sprint(s.members[0].conductor.States(), s.members[1].conductor.States())
+		return states, strings.Count(states, "synced:") == 2 && strings.Count(states, "connecting:") == 2
+	})
+	for range 3 {
+		s.round()
+		if phases := strings.Join(s.phases(shard), " "); phases != "bringing bringing" {
+			t.Fatalf("before the owners have waited they are %s", phases)
+		}
+	}
+	s.pass(reaching)
+	s.until("no replica answers without an engine that is down", func() (string, bool) {
+		text := s.members[0].answer(shard)
+		return text, text == "down 0 connecting, up 1 synced"
+	})
+	up.Store(true)
+	s.until("an engine that is up again is not followed, or an owner does not serve", func() (string, bool) {
+		text, n := s.serving(shard)
+		for _, m := range s.members {
+			text += "; " + m.answer(shard)
+		}
+		return text, n == 2 && strings.Count(text, "; down 1 synced, up 1 synced") == 2
+	})
+}
+
+// TestReplicaWaitsForAnEngineThatAnotherReaches begins an owner that cannot reach an engine, next to
+// one that serves. However long it waits, it does not answer: the other one knows more.
+func TestReplicaWaitsForAnEngineThatAnotherReaches(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t, 2, 2)
+	late := s.members[1]
+	s.members = s.members[:1]
+	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
+	s.register("e", shard.Model)
+	s.until("the first replica never serves", func() (string, bool) {
+		text := s.members[0].answer(shard)
+		return text, text == "e 1 synced"
+	})
+	p := s.engines.At("tcp://e:1")
+	p.Lock()
+	p.OnSubscribe = func(context.Context) error { return errors.New("no way to the engine") }
+	p.Unlock()
+	s.members = append(s.members, late)
+	s.until("the second replica never follows the engine", func() (string, bool) {
+		states := fmt.Sprint(late.conductor.States())
+		return states, strings.Contains(states, "connecting:")
+	})
+	s.pass(time.Hour)
+	for range 5 {
+		s.round()
+		if text := strings.Join(s.phases(shard), " "); text != "serving bringing" {
+			t.Fatalf("the replicas are %s", text)
+		}
+	}
+}
+
+// TestHotShardGetsAnotherOwner asks for one of six models far more often than for the others. It gets
+// a third owner, which follows its engines and answers, and gives it back once it is asked no more.
+func TestHotShardGetsAnotherOwner(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t, 4, 2)
+	const models = 6
+	shardOf := func(i int) conductor.Shard {
+		return conductor.Shard{Tenant: conductor.DefaultTenant, Model: fmt.Sprintf("m%d", i)}
+	}
+	for i := range models {
+		for n := range 2 {
+			s.register(fmt.Sprintf("e%d-%d", i, n), shardOf(i).Model)
+		}
+	}
+	owners := func(hot int) func() (string, bool) {
+		return func() (string, bool) {
+			all, right := "", true
+			for i := range models {
+				want := 2
+				if i == 0 {
+					want = hot
+				}
+				text, n := s.serving(shardOf(i))
+				all, right = all+"m"+fmt.Sprint(i)+": "+text+"\n", right && n == want
+			}
+			return all, right
+		}
+	}
+	s.until("the shards never have two owners each", owners(2))
+	hot := shardOf(0)
+	want := "e0-0 1 synced, e0-1 1 synced"
+
+	// Each of two owners is asked at a rate, over a time in which rates take nearly all of a change.
+	// The models cost as much as 480 queries a second, so that the mean of the four replicas is 184:
+	// half of it is less than what two owners have, and more than what three have.
+	const rate, seconds = 128, 120
+	asked := 0
+	for _, m := range s.members {
+		if m.shards.Serves(hot) != nil {
+			continue
+		}
+		for range rate * seconds {
+			if asked++; m.answer(hot) != want {
+				t.Fatalf("the hot model is answered with %s", m.answer(hot))
+			}
+		}
+	}
+	s.pass(seconds * time.Second)
+	s.until("a hot shard never has a third owner", owners(3))
+	answering := 0
+	for _, m := range s.members {
+		if m.answer(hot) == want {
+			answering++
+		}
+	}
+	if answering != 3 || asked != 2*rate*seconds {
+		t.Errorf("%d replicas answer for the hot model, after %d queries", answering, asked)
+	}
+
+	s.pass(20 * smoothing)
+	s.until("a shard that is quiet again keeps its third owner", func() (string, bool) {
+		text, right := owners(2)()
+		for _, m := range s.members {
+			serves, follows := m.shards.Serves(hot) == nil, m.conductor.Follows(conductor.Key{Instance: "e0-0", Tenant: conductor.DefaultTenant})
+			text, right = text+fmt.Sprintf("%s serves %v, follows %v\n", m.fleet.ID(), serves, follows), right && serves == follows
+		}
+		return text, right
+	})
+}
