@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/fleet"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
 	"kvconductor/internal/must"
@@ -18,17 +19,17 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 	network := streamtest.NewPublisher()
 	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return network }})
 	defer c.Close()
-	shards := New(Config{Conductor: c, Log: zerolog.Nop()})
+	shards := New(Config{Conductor: c, Fleet: fleet.New(fleet.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
 	a := NewAsked(c)
 	a.Share(shards)
-	shards.chart.Store(&chart{known: true})
+	shard := conductor.Shard{Tenant: "default", Model: "m"}
+	shards.chart.Store(&chart{rows: map[conductor.Shard]*Row{shard: {Shard: shard}}, known: true})
 	r := conductor.Registration{Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16}
 	must.Succeed(t, a.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
 	a.ReportLearned(r.Key(), "it told its model")
 	if state, _, ok := a.Health(r.Key()); c.Follows(r.Key()) || state != stream.Synced || !ok || len(a.Sources()) != 1 {
 		t.Errorf("a source of another replica: followed %v, %s %v, %v", c.Follows(r.Key()), state, ok, a.Sources())
 	}
-	shard := conductor.Shard{Tenant: "default", Model: "m"}
 	shards.held[shard] = &heldShard{brought: true, stop: context.CancelFunc(func() {})}
 	a.Again()
 	if !c.Follows(r.Key()) {
@@ -65,7 +66,7 @@ func TestWantedKeepsWhatIsThere(t *testing.T) {
 	network := streamtest.NewPublisher()
 	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return network }})
 	defer c.Close()
-	shards := New(Config{Conductor: c, Log: zerolog.Nop()})
+	shards := New(Config{Conductor: c, Fleet: fleet.New(fleet.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
 	r := conductor.Registration{Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16}
 	if shards.Wanted(r) {
 		t.Error("a source of others is wanted before the registry was read")

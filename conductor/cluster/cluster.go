@@ -176,12 +176,18 @@ func (c *Cluster) Wanted(r conductor.Registration) bool {
 	if r.Pool() || r.Model == "" {
 		return true
 	}
-	if !c.chart.Load().known { // what this replica has from its configuration and its disk stays
+	now, shards := c.chart.Load(), r.Shards()
+	if !now.known { // what this replica has from its configuration and its disk stays
 		return c.cfg.Conductor.Follows(r.Key())
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.ContainsFunc(r.Shards(), func(s conductor.Shard) bool { return c.held[s] != nil && c.held[s].brought })
+	held := slices.ContainsFunc(shards, func(s conductor.Shard) bool { return c.held[s] != nil && c.held[s].brought })
+	c.mu.Unlock()
+	if !held && !slices.ContainsFunc(shards, func(s conductor.Shard) bool { return now.rows[s] != nil }) {
+		c.cfg.Fleet.Hasten() // a new model: the next Step decides, until then who registered it answers
+		return c.cfg.Conductor.Follows(r.Key())
+	}
+	return held
 }
 
 // Keeps reports whether this replica serves a shard, so that its blocks are worth a snapshot.

@@ -296,3 +296,25 @@ func TestHotShardGetsAnotherOwner(t *testing.T) {
 		return text, right
 	})
 }
+
+// TestNewModelIsAnsweredWhereItIsRegistered holds that the replica at which a model's first engine was
+// registered goes on with it until the shard has its owners.
+func TestNewModelIsAnsweredWhereItIsRegistered(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t, 2, 1)
+	s.round()
+	s.round()
+	for i := range 6 {
+		model := fmt.Sprintf("m%d", i)
+		shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: model}
+		s.register("e-"+model, model)
+		must.Succeed(t, s.members[0].registry.Sync(t.Context()))
+		if got := s.members[0].answer(shard); !strings.Contains(got, "e-"+model) {
+			t.Errorf("before the next beat %s is answered with %q", model, got)
+		}
+		s.until(model+" never has an owner", func() (string, bool) {
+			text, n := s.serving(shard)
+			return text, n == 1
+		})
+	}
+}
