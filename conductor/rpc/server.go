@@ -5,6 +5,8 @@
 //	       UNAUTHENTICATED, PERMISSION_DENIED,     RESOURCE_EXHAUSTED
 //	       RESOURCE_EXHAUSTED
 //
+//	another replica serves: Forwarder --> Carried there, over HTTP --> service --> bytes of its answer
+//
 // A Server has one listener. It has the services of conductor.proto and those that dialects
 // register, health, and reflection. The tap decides before a message is read. A unary call gets
 // memory for its message, and a place among all queries of the server, as one over HTTP does. Watch
