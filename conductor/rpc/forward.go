@@ -28,7 +28,7 @@ type Forwarder interface {
 
 // carry sends a message to a replica that serves it, and passes the answers of that to take, which
 // may keep them. begun is called before the first one; it may be nil. The error is a status of the
-// call, or wraps to.
+// call, ctx.Err(), or wraps to.
 func (s *Server) carry(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError, begun func(conductor.ReplicaAddress), take func([]byte) error) error {
 	if s.opts.Forward == nil || len(to.Serving) == 0 {
 		return to
@@ -46,7 +46,10 @@ func (s *Server) carry(ctx context.Context, method string, message proto.Message
 		}
 		return readFrames(resp.Body, take)
 	})
-	if errors.Is(err, server.ErrReplicas) {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, server.ErrReplicas):
 		return fmt.Errorf("%w: %w", to, err)
 	}
 	return err

@@ -328,3 +328,25 @@ func TestForwardedWatchEndsWithItsServer(t *testing.T) {
 		t.Errorf("after the server: %v", err)
 	}
 }
+
+// FuzzFrames reads arbitrary answers of replicas: none may be read further than it goes.
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte("\x00\x00\x00\x00\x04\x0a\x02xy\x80\x00\x00\x00\x02\x08\x08"))
+	f.Add([]byte("\x00\x00\x00\x00\x03\x0a\x05x"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		read := 0
+		readFrames(bytes.NewReader(text), func(message []byte) error {
+			read += len(message) + frameHeader
+			all, _ := answersOf(message, nil)
+			for _, answer := range all {
+				if len(answer) >= len(message) {
+					t.Errorf("an answer of %d bytes in %d", len(answer), len(message))
+				}
+			}
+			return nil
+		})
+		if read > len(text) {
+			t.Errorf("%d of %d bytes", read, len(text))
+		}
+	})
+}

@@ -181,11 +181,11 @@ func (w *watch) run(ctx context.Context) error {
 		view := w.caller.View(w.opts.Conductor)
 		changed := view.Changes(w.query) // before the answer
 		begun := time.Now()
-		busy, err := w.look(ctx, view)
+		again, err := w.look(ctx, view)
 		if err != nil {
 			return err
 		}
-		if !busy {
+		if !again {
 			pause.Reset(conductor.LookAgain)
 			if err := w.wait(ctx, changed, pause.C); err != nil {
 				return err
@@ -211,9 +211,9 @@ func (w *watch) wait(ctx context.Context, changed <-chan struct{}, passed <-chan
 	return nil
 }
 
-// look asks within a place, and sends the answer if it is another than the one before. busy says
-// that there was no place.
-func (w *watch) look(ctx context.Context, view conductor.View) (busy bool, err error) {
+// look asks within a place, and sends the answer if it is another than the one before. again says
+// that there was no place, or that another replica has answered until now.
+func (w *watch) look(ctx context.Context, view conductor.View) (again bool, err error) {
 	var out *pb.QueryResponse
 	err = w.placed(ctx, w.caller.Flow(), func() error {
 		return view.Answer(w.query, func(ans *conductor.Answer) { out = answerOf(ans) })
@@ -223,7 +223,7 @@ func (w *watch) look(ctx context.Context, view conductor.View) (busy bool, err e
 	case errors.Is(err, server.ErrBusy):
 		return ctx.Err() == nil, ctx.Err()
 	case errors.As(err, &unserved):
-		return false, w.follow(ctx, unserved)
+		return true, w.follow(ctx, unserved)
 	case err != nil:
 		return false, err
 	}
@@ -261,7 +261,9 @@ func (w *watch) follow(ctx context.Context, to *conductor.UnservedError) error {
 	looking.Wait()
 	cause := context.Cause(ctx)
 	switch {
-	case cause != context.Canceled && cause != errMoved:
+	case cause == errMoved:
+		return nil
+	case cause != context.Canceled:
 		return cause
 	case began && (err == nil || status.Code(statusOf(err)) == codes.Unavailable):
 		return nil
