@@ -57,7 +57,7 @@ func NewForwarder(cfg ForwarderConfig) *Forwarder {
 	return &Forwarder{
 		cfg: cfg, shunned: make(map[string]time.Time),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "conductor_cluster_forwarded_total", Help: "Queries and parts of batches for other replicas, by result.",
+			Name: "conductor_cluster_forwarded_total", Help: "Queries, calls of gRPC, reports and parts of batches for other replicas, by result.",
 		}, []string{"result"}),
 		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conductor_cluster_forward_failures_total", Help: "Replicas that did not answer a forwarded query, by reason. The next one was asked.",

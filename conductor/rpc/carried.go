@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 
 	"github.com/gin-gonic/gin"
@@ -66,7 +67,7 @@ func (s *Server) Carried(g *gin.Context) {
 		return
 	}
 	ctx := stage.With(s.opts.Guard.Carried(g).With(g.Request.Context()), server.ClockOf(g))
-	out := &carriedStream{ctx: grpc.NewContextWithServerTransportStream(ctx, transport(method)), g: g, in: r.Src}
+	out := &carriedStream{ctx: grpc.NewContextWithServerTransportStream(ctx, transport(method)), g: g, in: r.Src, long: m.stream != nil}
 	err := s.answer(m, method, out)
 	if err == nil {
 		return
@@ -117,9 +118,10 @@ func (transport) SetTrailer(metadata.MD) error { return nil }
 
 // carriedStream is a call with one message of the client. Each message of the server is sent at once.
 type carriedStream struct {
-	ctx context.Context
-	g   *gin.Context
-	in  []byte
+	ctx  context.Context
+	g    *gin.Context
+	in   []byte
+	long bool // the server may send several messages
 
 	mu    sync.Mutex
 	read  bool // guarded by mu
@@ -158,6 +160,9 @@ func (c *carriedStream) write(kind byte, text []byte) error {
 	if !c.begun {
 		c.begun = true
 		c.g.Header("Content-Type", CarriedType)
+		if !c.long { // there is one frame
+			c.g.Header("Content-Length", strconv.Itoa(frameHeader+len(text)))
+		}
 		c.g.Status(http.StatusOK)
 	}
 	frame := make([]byte, frameHeader, frameHeader+len(text))
@@ -166,7 +171,9 @@ func (c *carriedStream) write(kind byte, text []byte) error {
 	if _, err := c.g.Writer.Write(append(frame, text...)); err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	c.g.Writer.Flush()
+	if c.long {
+		c.g.Writer.Flush()
+	}
 	return nil
 }
 
