@@ -108,7 +108,7 @@ func exchange[In, Out any](ctx context.Context, s *Server, method string, caller
 		var text []byte
 		text, err = s.carryOne(ctx, method, any(in).(proto.Message), unserved)
 		out = new(Out)
-		any(out).(proto.Message).ProtoReflect().SetUnknown(text)
+		withBytes(any(out).(proto.Message), text)
 	}
 	if err != nil {
 		return nil, sent, statusOf(err)

@@ -83,13 +83,13 @@ func (s *Server) forward(ctx context.Context, method string, message, answer any
 		return parts.out, nil
 	case errors.As(err, &to):
 		text, err := s.carryOne(ctx, method, message.(proto.Message), to)
-		return sent(new(pb.QueryResponse), text), err
+		return withBytes(new(pb.QueryResponse), text), err
 	}
 	return answer, err
 }
 
-// sent makes a message that is sent as some bytes, whatever its type is.
-func sent[M proto.Message](m M, text []byte) M {
+// withBytes makes a message that is sent as some bytes, whatever its type is.
+func withBytes[M proto.Message](m M, text []byte) M {
 	m.ProtoReflect().SetUnknown(text)
 	return m
 }
@@ -144,7 +144,7 @@ func (s *Server) join(ctx context.Context, method string, batch *split) {
 				if err != nil {
 					batch.out.Answers[i] = &pb.Answer{Result: &pb.Answer_Error{Error: errorOf(err)}}
 				} else {
-					batch.out.Answers[i] = sent(new(pb.Answer), answers[n])
+					batch.out.Answers[i] = withBytes(new(pb.Answer), answers[n])
 				}
 			}
 		})

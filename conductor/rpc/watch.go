@@ -241,7 +241,7 @@ func (w *watch) send(text []byte) error {
 	}
 	w.sent = append(w.sent[:0], text...)
 	w.opts.Watches.noteAnswer()
-	return w.stream.Send(sent(new(pb.QueryResponse), text))
+	return w.stream.Send(withBytes(new(pb.QueryResponse), text))
 }
 
 // errMoved ends a watch at a replica that serves the model no more.
