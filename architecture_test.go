@@ -121,7 +121,7 @@ var table = []room{
 
 	// What dialects share of gRPC, and the service of our own. The generated code of api/ knows nothing of us.
 	{dir: "api", modules: []string{grpc, protobuf}},
-	{dir: "conductor/rpc", rooms: []string{"fair", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/rpc", rooms: []string{"fair", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{gin, grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
 	// Which shards this replica serves, and queries for those of others sent on.
 	{dir: "conductor/cluster", rooms: []string{"conductor", "conductor/access", "conductor/cluster/placement", "conductor/fleet", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	// Which replicas own which shards: pure, so that every replica computes the same.

@@ -142,7 +142,7 @@ type Conductor struct {
 	sharing  *sharing                             // see Share; nil for none
 	feedback feedback
 	watcher  atomic.Pointer[Watcher]
-	serving  serving
+	serving  Serving
 
 	watching           sync.Once
 	stopWatch, watched chan struct{} // end watch; it has ended

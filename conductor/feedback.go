@@ -99,6 +99,11 @@ func (v View) Feedback(f Feedback) (FeedbackResult, error) {
 	if err := v.May(f.Tenant); err != nil {
 		return FeedbackResult{}, err
 	}
+	if s := v.conductor.serving; s != nil {
+		if err := s.ServesInstance(f.Tenant, f.Instance); err != nil {
+			return FeedbackResult{}, err
+		}
+	}
 	return v.conductor.report(f)
 }
 

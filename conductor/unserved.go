@@ -28,44 +28,53 @@ func (e *UnservedError) Error() string {
 	return text + ", and no other does yet: try again"
 }
 
-// Serving returns an *UnservedError for a shard that this replica does not answer for, else nil.
-type Serving func(Shard) *UnservedError
-
-// serving decides which queries a Conductor answers; without functions it answers all.
-type serving struct {
-	ask  Serving
-	away func() []*UnservedError // of all shards that it does not answer for
+// Serving decides what a Conductor answers. Its methods return an *UnservedError for what others
+// answer, else nil.
+type Serving interface {
+	Serves(Shard) *UnservedError
+	// ServesInstance is about the shards that an engine of a tenant has blocks of.
+	ServesInstance(tenant, instance string) *UnservedError
+	// Away returns the errors of all shards.
+	Away() []*UnservedError
 }
 
-// ServeBy lets functions decide which queries the Conductor answers: away returns the errors of all
-// shards that it does not answer for. Call ServeBy before the first query.
-func (c *Conductor) ServeBy(ask Serving, away func() []*UnservedError) {
-	c.serving = serving{ask, away}
-}
+// ServeBy sets what decides. Without it the Conductor answers everything. Call ServeBy before the
+// first query.
+func (c *Conductor) ServeBy(s Serving) { c.serving = s }
 
-// unserved returns why the Conductor does not answer for a model, nil if it does.
-func (c *Conductor) unserved(tenant, model string) error {
-	if c.serving.ask == nil {
+// Unserved returns an *UnservedError if the Conductor does not answer for a model, else nil.
+func (c *Conductor) Unserved(tenant, model string) error {
+	if c.serving == nil {
 		return nil
 	}
-	if err := c.serving.ask(Shard{cmp.Or(tenant, DefaultTenant), model}); err != nil {
+	if err := c.serving.Serves(Shard{cmp.Or(tenant, DefaultTenant), model}); err != nil {
 		return err
 	}
 	return nil
 }
 
-// ServesModel returns an *UnservedError if another replica answers for a model of one of the client's
-// tenants; "" is every model.
+// ServesModel returns an *UnservedError if other replicas answer for a model of some of the client's
+// tenants; "" is every model. Those that serve answer for all of that.
 func (v View) ServesModel(model string) error {
-	if v.conductor.serving.away == nil {
+	if v.conductor.serving == nil {
 		return nil
 	}
-	for _, err := range v.conductor.serving.away() {
-		if err.Shard == (Shard{}) || (model == "" || err.Shard.Model == model) && v.reader.Tenants.Has(err.Shard.Tenant) {
+	var all *UnservedError
+	for _, err := range v.conductor.serving.Away() {
+		switch {
+		case err.Shard == (Shard{}):
 			return err
+		case model != "" && err.Shard.Model != model || !v.reader.Tenants.Has(err.Shard.Tenant):
+		case all == nil:
+			all = &UnservedError{err.Shard, err.Serving}
+		default:
+			all.Serving = slices.DeleteFunc(slices.Clone(all.Serving), func(r ReplicaAddress) bool { return !slices.Contains(err.Serving, r) })
 		}
 	}
-	return nil
+	if all == nil {
+		return nil
+	}
+	return all
 }
 
 // ShardQueries returns how many queries have been answered for each registered shard.

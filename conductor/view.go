@@ -78,7 +78,7 @@ func (v View) admits(q *Query) error {
 		return &FieldError{Field: "token_ids", Index: i, Reason: "out_of_range",
 			Message: fmt.Sprintf("token_ids element %d is %d, limits.max_token_id allows %d", i, q.Tokens[i], v.conductor.tuned.Load().MaxTokenID)}
 	}
-	return v.conductor.unserved(q.Tenant, q.Model)
+	return v.conductor.Unserved(q.Tenant, q.Model)
 }
 
 // beyondVocabulary returns the index of the first token id beyond Options.MaxTokenID, -1 for none.
@@ -95,7 +95,7 @@ func (v View) BlockSizes(p Partition) ([]int, error) {
 	if err := v.May(p.Tenant); err != nil {
 		return nil, err
 	}
-	if err := v.conductor.unserved(p.Tenant, p.Model); err != nil {
+	if err := v.conductor.Unserved(p.Tenant, p.Model); err != nil {
 		return nil, err
 	}
 	return v.conductor.BlockSizes(p), nil

@@ -243,6 +243,15 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if cfg.UI.Enabled {
 		opts.Page = ui.New()
 	}
+	called := rpc.Options{
+		Conductor: c, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Idle: cfg.Limits.IdleTimeout,
+		Admission: places, Budget: budget, Watches: watches, Guard: entry.Guard, TLS: web.TLS,
+		Ready: func() bool { return c.Ready().Ready && !web.Draining() }, Metrics: calls, Log: log,
+	}
+	carried := grpcServer(c, &cfg, called) // it has no listener
+	if replicas.shards != nil {
+		opts.Calls = carried.Carried
+	}
 	web.Handler = func(root string) http.Handler {
 		at := opts
 		at.Use = append(replicas.forwards(root), timing.Middleware)
@@ -255,11 +264,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		if root != config.GRPC {
 			return nil
 		}
-		return grpcServer(c, &cfg, rpc.Options{
-			Conductor: c, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Idle: cfg.Limits.IdleTimeout,
-			Admission: places, Budget: budget, Watches: watches, Guard: entry.Guard, TLS: web.TLS,
-			Ready: func() bool { return c.Ready().Ready && !web.Draining() }, Metrics: calls, Log: log,
-		})
+		return grpcServer(c, &cfg, replicas.carries(called))
 	}
 	defer memory.Keep(log, cfg.Memory.Limit == config.Off)()
 	if show != nil {
@@ -298,6 +303,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		drain(web, again.settings().Shutdown.Drain, log)
 		log.Info().Msg("stopping")
 	}
+	carried.Close() // its watches end
 	web.Shutdown(cfg.Limits.ShutdownTimeout)
 	stopKeeping()
 	keeping.Wait() // the last snapshot has what the sources hold

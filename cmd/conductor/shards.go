@@ -12,6 +12,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/cluster"
+	"kvconductor/conductor/rpc"
 	"kvconductor/conductor/scope"
 	"kvconductor/config"
 )
@@ -37,7 +38,7 @@ func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *c
 		},
 	})
 	asked.Share(r.shards)
-	c.ServeBy(r.shards.Serves, r.shards.Away)
+	c.ServeBy(r.shards)
 	r.members.Tell(cluster.FactName, r.shards.Facts)
 	r.registry.SetWanted(r.shards.Wanted)
 	metrics.MustRegister(r.sender, r.shards)
@@ -62,4 +63,12 @@ func (r *replicas) forwards(root string) []gin.HandlerFunc {
 		at.Query, at.Type = "dialect=v2", "application/json"
 	}
 	return []gin.HandlerFunc{r.sender.At(at)}
+}
+
+// carries lets calls of a listener of gRPC be sent on, with shards.
+func (r *replicas) carries(opts rpc.Options) rpc.Options {
+	if r.sender != nil {
+		opts.Forward = r.sender
+	}
+	return opts
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
+	"google.golang.org/grpc"
 
 	"kvconductor/cmd/internal/sim/digest"
 	"kvconductor/cmd/internal/sim/engine"
@@ -34,13 +35,14 @@ type shardFleet struct {
 	store    *redistest.Server
 	settings string
 	replicas []*process
+	grpc     map[*process]string // addresses of their listeners of gRPC
 	engines  []*publisher.Publisher
 }
 
 // newShardFleet starts a fleet and registers its engines at the last replica. They publish once the
 // shards have their owners, and replay a batch alone: who comes later gets the rest from replicas.
 func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet {
-	f := &shardFleet{t: t, store: redistest.Start(t)}
+	f := &shardFleet{t: t, store: redistest.Start(t), grpc: make(map[*process]string)}
 	f.settings = fmt.Sprintf("store: {url: '%s', timeout: 500ms}\ncluster: {mode: shards, owners: %d, timeout: 1s}\n%s", f.store.URL(), owners, more)
 	for range replicas {
 		f.start()
@@ -67,9 +69,22 @@ func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet 
 
 // start starts a replica.
 func (f *shardFleet) start() *process {
-	p := serveProcess(f.t, f.settings)
-	f.replicas = append(f.replicas, p)
+	p, address := grpcProcess(f.t, f.settings)
+	f.replicas, f.grpc[p] = append(f.replicas, p), address
 	return p
+}
+
+// dial returns a connection to a replica, with a token.
+func (f *shardFleet) dial(p *process, token string) *grpc.ClientConn {
+	return dialed(f.t, f.grpc[p], token, nil)
+}
+
+// drop lets each engine lose its last block.
+func (f *shardFleet) drop() {
+	for i, e := range f.engines {
+		_, err := e.Publish([]engine.Event{{Kind: engine.Removed, Tier: truth.Device, Hashes: []digest.Digest{numbered(uint64(i + 1))}}})
+		must.Succeed(f.t, err)
+	}
 }
 
 // register registers the engines at a replica.
@@ -465,5 +480,5 @@ func TestForgedForwards(t *testing.T) {
 	check(to, "/query", "replica", 403) // it vouches for no client
 	check(to, "/query", "peer-b", 403, client("default", "query")...)
 	check(to, "/query", "replica", 400, "Conductor-Forwarded", "x", "Conductor-Client", "{")
-	check(to, "/feedback", "replica", 403, client("default", "query")...) // it is never sent on
+	check(to, "/feedback", "replica", 403, client("default", "metrics")...)
 }

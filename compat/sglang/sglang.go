@@ -64,7 +64,7 @@ func (x *Indexer) MatchExternalKvPrefix(ctx context.Context, in *pb.MatchExterna
 	}
 	view := access.ViewOf(ctx, x.cfg.Conductor)
 	if err := view.ServesModel(x.cfg.Model); err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return nil, err // UNAVAILABLE, unless another replica answers
 	}
 	workers := view.Workers(x.cfg.Model, hashes)
 	out := &pb.MatchExternalKvPrefixResponse{BlocksRead: 1} // the first one, at least

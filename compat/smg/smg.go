@@ -72,6 +72,9 @@ func (x *Index) match(view conductor.View, in *pb.Query) (*pb.Match, error) {
 	if n := len(in.ContentHashes); n > x.cfg.MaxTokens {
 		return nil, status.Errorf(codes.InvalidArgument, "content_hashes[%d]: limits.max_tokens allows %d hashes, got %d", x.cfg.MaxTokens, x.cfg.MaxTokens, n)
 	}
+	if err := view.ServesModel(space.GetModel()); err != nil {
+		return nil, err
+	}
 	holders, err := view.Holders(space.GetModel(), int(space.GetBlockSize()), in.ContentHashes)
 	if err != nil {
 		return nil, err

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/gin-gonic/gin"
+
 	"kvconductor/conductor"
+	"kvconductor/conductor/server"
 	"kvconductor/conductor/stage"
 	"kvconductor/fair"
 )
@@ -28,6 +31,7 @@ type Caller struct {
 	rule   rule
 	client *Client
 	flow   string
+	again  func() bool // whether another replica may still carry the call; nil if none does
 }
 
 // Error implements error.
@@ -84,6 +88,9 @@ func (a *Guard) find(p *policy, call Call) (*Caller, *refusal) {
 // Recheck returns why a caller may not go on with a long call, after the credentials or their
 // roles have changed.
 func (c *Caller) Recheck() error {
+	if c.again != nil && !c.again() {
+		return errWithdrawn
+	}
 	if c.guard == nil || c.guard.policy.Load() == c.policy {
 		return nil
 	}
@@ -131,6 +138,26 @@ func (c *Caller) Done(status int) {
 	if c.guard != nil && c.rule.audited {
 		c.guard.writeAudit(withoutPort(c.call.Address), http.MethodPost, c.call.Method, status, c.client, "")
 	}
+}
+
+// Tell returns what a replica says of the caller to another one.
+func (c *Caller) Tell() string { return c.client.Tell() }
+
+// Carried returns the caller of a call that comes in a request of another replica. Check has
+// admitted and counted the request.
+func (a *Guard) Carried(g *gin.Context) *Caller {
+	if a == nil {
+		return &Caller{client: operator}
+	}
+	c, p := g.MustGet(server.FlowKey).(*asked), a.policy.Load()
+	return &Caller{client: c.Client, flow: c.flow, again: func() bool {
+		now := a.policy.Load()
+		if now != p && !a.Again(g) {
+			return false
+		}
+		p = now
+		return true
+	}}
 }
 
 type callerKey struct{}

@@ -97,6 +97,7 @@ var (
 	errSubject   = &refusal{http.StatusUnauthorized, "unauthorized", "the client certificate is not known"}
 	errAttempts  = &refusal{http.StatusTooManyRequests, "too_many_attempts", "too many wrong credentials from this address"}
 	errWhole     = &refusal{http.StatusForbidden, "forbidden", "this is about the server as a whole: the credentials must be for every tenant"}
+	errWithdrawn = &refusal{http.StatusUnauthorized, "unauthorized", "the credentials of the replica that sends the call on, or their roles, have been withdrawn"}
 	errNoRule    = &refusal{http.StatusForbidden, "forbidden", "no rule allows this path"}
 	errOrigin    = &refusal{http.StatusForbidden, "cross_origin", "a web page of another origin may not ask for this"}
 	errPlainBody = &refusal{http.StatusUnsupportedMediaType, "unsupported_content_type", "Content-Type must be application/json or application/msgpack: browsers send other types for any web page"}
@@ -157,6 +158,9 @@ func (a *Guard) Again(g *gin.Context) bool {
 	r, known := ruleOf(g.Request.Method, g.FullPath())
 	p := a.policy.Load()
 	client, why := a.identify(p, peerOf(g.Request))
+	if why == nil && r.forward {
+		client, _, why = told(client, g.Request.Header)
+	}
 	if !known || why != nil || a.allowed(p, g, r, client) != nil {
 		return false
 	}

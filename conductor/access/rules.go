@@ -32,7 +32,9 @@ var rules = map[string]rule{
 	"GET /services":              {role: Query},
 	"GET /workers":               {role: Query},
 
-	"POST /feedback":             {role: Query, change: true},
+	"POST /grpc/:service/:method": {role: Query, forward: true}, // what replicas send on of gRPC
+
+	"POST /feedback":             {role: Query, change: true, forward: true},
 	"POST /register":             {role: Register, change: true, audited: true},
 	"POST /lmcache/events":       {role: Register, change: true},
 	"POST /unregister":           {role: Register, change: true, audited: true},
@@ -65,11 +67,11 @@ var rules = map[string]rule{
 
 // calls are the rules of the methods of gRPC.
 var calls = map[string]rule{
-	"/kvconductor.v1.Conductor/Query":                                {role: Query},
-	"/kvconductor.v1.Conductor/QueryBatch":                           {role: Query},
-	"/kvconductor.v1.Conductor/Watch":                                {role: Query},
-	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix":                 {role: Query},
-	"/radix_index.RadixIndex/Subscribe":                              {role: Query},
+	"/kvconductor.v1.Conductor/Query":                                {role: Query, forward: true},
+	"/kvconductor.v1.Conductor/QueryBatch":                           {role: Query, forward: true},
+	"/kvconductor.v1.Conductor/Watch":                                {role: Query, forward: true},
+	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix":                 {role: Query, forward: true},
+	"/radix_index.RadixIndex/Subscribe":                              {role: Query, forward: true},
 	"/radix_index.RadixIndex/Publish":                                {role: Query},
 	"/grpc.health.v1.Health/Check":                                   {open: true},
 	"/grpc.health.v1.Health/List":                                    {open: true},
@@ -96,3 +98,6 @@ func ruleOf(method, pattern string) (rule, bool) {
 	r, ok := rules[method+" "+pattern]
 	return r, ok
 }
+
+// Forwarded reports whether replicas send calls of a method on to each other.
+func Forwarded(method string) bool { return calls[method].forward }

@@ -72,7 +72,7 @@ type Config struct {
 // bringing is how many shards are brought at once.
 const bringing = 2
 
-// Cluster is the part of one replica in a fleet that shares its shards.
+// Cluster is the part of one replica in a fleet that shares its shards. It is a conductor.Serving.
 type Cluster struct {
 	cfg    Config
 	beats  uint64         // of the fleet, at the last Step; owned by Step
@@ -139,7 +139,6 @@ func shardOf(key string) (conductor.Shard, bool) {
 }
 
 // Serves returns nil for a shard that this replica answers for, or that the fleet does not know.
-// It is a conductor.Serving.
 func (c *Cluster) Serves(s conductor.Shard) *conductor.UnservedError {
 	now := c.chart.Load()
 	if !now.known {
@@ -153,6 +152,29 @@ func (c *Cluster) Serves(s conductor.Shard) *conductor.UnservedError {
 		c.cfg.Fleet.Hasten() // another replica may have begun to answer
 	}
 	return row.away
+}
+
+// ServesInstance returns nil if this replica answers for a shard that an engine of a tenant has blocks
+// of, or if the fleet does not know the engine.
+func (c *Cluster) ServesInstance(tenant, instance string) (away *conductor.UnservedError) {
+	now := c.chart.Load()
+	if !now.known {
+		return &conductor.UnservedError{Shard: conductor.Shard{Tenant: tenant}}
+	}
+	for _, row := range now.rows {
+		if !slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool {
+			return r.Instance == instance && cmp.Or(r.Tenant, conductor.DefaultTenant) == tenant && !r.Pool()
+		}) {
+			continue
+		}
+		if row.away == nil {
+			return nil
+		}
+		if away == nil || len(away.Serving) == 0 {
+			away = row.away
+		}
+	}
+	return away
 }
 
 // Away returns the errors of all shards that this replica does not answer for, one without a shard

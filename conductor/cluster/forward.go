@@ -57,7 +57,7 @@ func NewForwarder(cfg ForwarderConfig) *Forwarder {
 	return &Forwarder{
 		cfg: cfg, shunned: make(map[string]time.Time),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "conductor_cluster_forwarded_total", Help: "Queries and parts of batches for other replicas, by result.",
+			Name: "conductor_cluster_forwarded_total", Help: "Queries, calls of gRPC, reports and parts of batches for other replicas, by result.",
 		}, []string{"result"}),
 		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conductor_cluster_forward_failures_total", Help: "Replicas that did not answer a forwarded query, by reason. The next one was asked.",
@@ -124,7 +124,7 @@ func (f *mountedForwarder) Forward(g *gin.Context, src []byte, to *conductor.Uns
 		f.results.WithLabelValues("redirected").Inc()
 		return nil
 	}
-	return f.send(g, src, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
+	return f.send(f.outgoing(g, src), to, func(resp *http.Response, by conductor.ReplicaAddress) error {
 		h := g.Writer.Header()
 		for name, values := range resp.Header {
 			if !hopByHop[name] {
@@ -152,7 +152,7 @@ const maxPart = 64 << 20
 
 // Ask implements server.Forwarder.
 func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.UnservedError) (answer []byte, err error) {
-	err = f.send(g, src, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
+	err = f.send(f.outgoing(g, src), to, func(resp *http.Response, by conductor.ReplicaAddress) error {
 		answer, err = io.ReadAll(io.LimitReader(resp.Body, maxPart+1))
 		switch {
 		case err != nil:
@@ -167,19 +167,53 @@ func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.Unserve
 	return answer, err
 }
 
+// Carry implements rpc.Forwarder.
+func (f *Forwarder) Carry(ctx context.Context, client, path, mediaType string, message []byte, to *conductor.UnservedError, use func(*http.Response, conductor.ReplicaAddress) error) error {
+	h := http.Header{"Content-Type": {mediaType}}
+	h.Set(server.ForwardedHeader, f.cfg.Me)
+	h.Set(server.ClientHeader, client)
+	return f.send(&outgoing{ctx, path, h, message}, to, use)
+}
+
+// outgoing is a request that a replica sends on.
+type outgoing struct {
+	ctx    context.Context
+	target string // path and query, by which any listener answers it
+	header http.Header
+	body   []byte
+}
+
+// outgoing returns what the request of g is to other replicas, with a body.
+func (f *mountedForwarder) outgoing(g *gin.Context, body []byte) *outgoing {
+	path, root := f.target(g)
+	h := make(http.Header, len(g.Request.Header)+2)
+	for name, values := range g.Request.Header {
+		if !hopByHop[name] && !ownHeaders[name] {
+			h[name] = values
+		}
+	}
+	if root && f.at.Type != "" {
+		h["Content-Type"] = []string{f.at.Type}
+	}
+	h.Set(server.ForwardedHeader, f.cfg.Me)
+	h.Set(server.ClientHeader, access.Of(g).Tell())
+	return &outgoing{g.Request.Context(), path, h, body}
+}
+
 // send sends a request to one replica after another until one answers, and passes its answer to use.
-func (f *mountedForwarder) send(g *gin.Context, src []byte, to *conductor.UnservedError, use func(*http.Response, conductor.ReplicaAddress) error) error {
+func (f *Forwarder) send(out *outgoing, to *conductor.UnservedError, use func(*http.Response, conductor.ReplicaAddress) error) error {
 	var last error
 	for _, by := range f.order(to.Serving) {
-		if last != nil && g.Request.Context().Err() != nil {
+		if last != nil && out.ctx.Err() != nil {
 			break
 		}
-		reason, err := f.try(g, src, by, use)
+		reason, err := f.try(out, by, use)
 		if reason == "" {
-			f.results.WithLabelValues(map[bool]string{true: "answered", false: "failed"}[err == nil]).Inc()
+			answered := err == nil || out.ctx.Err() != nil // a client may leave in the middle of its answer
+			f.results.WithLabelValues(map[bool]string{true: "answered", false: "failed"}[answered]).Inc()
 			return err
 		}
-		if g.Request.Context().Err() == nil {
+		if out.ctx.Err() == nil {
 			f.shun(by.ID)
 			f.faults.WithLabelValues(reason).Inc()
 			f.cfg.Log.Debug().Str("replica", by.ID).Str("url", by.URL).Str("reason", reason).Err(err).Msg("a forwarded query is not answered")
@@ -192,30 +226,20 @@ func (f *mountedForwarder) send(g *gin.Context, src []byte, to *conductor.Unserv
 }
 
 // try asks one replica. reason is why the next one is to be asked, "" if use was called.
-func (f *mountedForwarder) try(g *gin.Context, src []byte, by conductor.ReplicaAddress, use func(*http.Response, conductor.ReplicaAddress) error) (reason string, err error) {
-	path, root := f.target(g)
-	ctx, cancel := context.WithCancel(g.Request.Context())
+func (f *Forwarder) try(out *outgoing, by conductor.ReplicaAddress, use func(*http.Response, conductor.ReplicaAddress) error) (reason string, err error) {
+	ctx, cancel := context.WithCancel(out.ctx)
 	defer cancel()
 	late := time.AfterFunc(f.cfg.Timeout, cancel)
 	defer late.Stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(by.URL, "/")+path, bytes.NewReader(src))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(by.URL, "/")+out.target, bytes.NewReader(out.body))
 	if err != nil {
 		return "url", err
 	}
-	for name, values := range g.Request.Header {
-		if !hopByHop[name] && !ownHeaders[name] {
-			req.Header[name] = values
-		}
-	}
-	if root && f.at.Type != "" {
-		req.Header["Content-Type"] = []string{f.at.Type}
-	}
-	req.Header.Set(server.ForwardedHeader, f.cfg.Me)
-	req.Header.Set(server.ClientHeader, access.Of(g).Tell())
+	req.Header = out.header
 	start := time.Now()
 	resp, err := f.cfg.To.RoundTrip(req)
 	switch {
-	case err != nil && !late.Stop() && g.Request.Context().Err() == nil:
+	case err != nil && !late.Stop() && out.ctx.Err() == nil:
 		return "timeout", fmt.Errorf("no answer within %s", f.cfg.Timeout)
 	case err != nil:
 		return "connection", err
@@ -223,7 +247,7 @@ func (f *mountedForwarder) try(g *gin.Context, src []byte, by conductor.ReplicaA
 	defer resp.Body.Close()
 	if reason := refusedBy(resp.StatusCode); reason != "" {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 200))
-		return reason, fmt.Errorf("%s: %s", resp.Status, text)
+		return reason, fmt.Errorf("%s: %s", resp.Status, strings.ToValidUTF8(string(text), "?"))
 	}
 	if !late.Stop() {
 		return "timeout", fmt.Errorf("no answer within %s", f.cfg.Timeout)
@@ -254,6 +278,7 @@ var hopByHop = map[string]bool{
 var ownHeaders = map[string]bool{
 	"Authorization": true, "Proxy-Authorization": true, "Cookie": true, "Content-Length": true, "Content-Encoding": true, "Accept-Encoding": true, "Expect": true,
 	"Prefer": true, "Host": true, server.ForwardedHeader: true, server.ClientHeader: true, "Range": true,
+	"Origin": true, "Sec-Fetch-Site": true, // this replica has compared them with its own name
 }
 
 // prefersRedirect reports whether a client asks to be sent to the replica that serves it.

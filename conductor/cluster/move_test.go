@@ -64,7 +64,7 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 		m.registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: m.fleet, Conductor: m.conductor, Targets: targets, Log: zerolog.Nop()})
 		m.shards = New(Config{Conductor: m.conductor, Fleet: m.fleet, Registry: m.registry, Owners: owners, Log: zerolog.Nop(), Now: now})
 		t.Cleanup(m.shards.end)
-		m.conductor.ServeBy(m.shards.Serves, m.shards.Away)
+		m.conductor.ServeBy(m.shards)
 		m.fleet.Tell(FactName, m.shards.Facts)
 		m.registry.SetWanted(m.shards.Wanted)
 		s.members = append(s.members, m)

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"errors"
 	"maps"
 	"slices"
 
@@ -9,6 +10,9 @@ import (
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/cluster"
 )
+
+// errNoShards says that replicas send no calls of gRPC here.
+var errNoShards = errors.New("calls of gRPC come here only from replicas with cluster.mode: shards")
 
 // clusterRow is the answer of /admin/cluster.
 type clusterRow struct {

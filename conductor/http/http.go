@@ -64,6 +64,8 @@ type Options struct {
 	Fleet *fleet.Registry
 	// Cluster shares shards with other replicas; nil shares none.
 	Cluster *cluster.Cluster
+	// Calls answers calls of gRPC that other replicas send on; nil answers none.
+	Calls gin.HandlerFunc
 	// Version is reported by /health.
 	Version string
 	// OpenAPI is the document served at /openapi.yaml.
@@ -112,6 +114,10 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
 	r.GET("/debug/pprof/:profile", inJSON(a.profile))
 	a.mountAdmin(r.Group("/admin"))
+	if opts.Calls == nil {
+		opts.Calls = inJSON(func(*gin.Context) (any, error) { return nil, errNoShards })
+	}
+	r.POST("/grpc/:service/:method", opts.Calls)
 	if opts.Page != nil {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
 			r.Handle(method, ui.Root, a.page)
@@ -172,6 +178,9 @@ type answered struct {
 	body   any
 }
 
+// forwarded is a result that another replica has sent.
+type forwarded struct{}
+
 // file is a result in a form of its own.
 type file struct {
 	contentType string
@@ -195,6 +204,7 @@ func wrap(h handler) server.Handler {
 			return
 		}
 		switch v := result.(type) {
+		case forwarded:
 		case answered:
 			respond(g, codec, v.status, v.body)
 		case file:
@@ -262,7 +272,7 @@ func describe(err error) (int, errorBody) {
 	)
 	status, reason := server.Status(err)
 	row := errorBody{Error: err.Error(), Reason: reason}
-	if errors.Is(err, errNoFleet) {
+	if errors.Is(err, errNoFleet) || errors.Is(err, errNoShards) {
 		status, row.Reason = http.StatusNotFound, "disabled"
 	}
 	if s, why := describeWatch(err); s != 0 {

@@ -203,6 +203,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		t.Error(reports)
 	}
 	f("GET", "/admin/prefixes", "", 200)
+	f("POST", "/grpc/kvconductor.v1.Conductor/Query", "", 404)
 	f("POST", "/unregister", `{"instance_id":"b","dp_rank":0}`, 200)
 	f("POST", "/register", `{"endpoint":"push:","type":"lmcache","modelname":"m","instance_id":"n","block_size":2,"dp_rank":0,"sequence":"own","serves":["a"]}`, 200)
 	f("POST", "/register", `{"endpoint":"push:","type":"LMCache","modelname":"m","instance_id":"n","block_size":2,"dp_rank":0,"sequence":"shared"}`, 400)

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"errors"
 	"math"
 	"strconv"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/prefixes"
+	"kvconductor/conductor/server"
 )
 
 // popularRow is what queries ask of a deployment.
@@ -215,6 +217,9 @@ func (a *api) feedback(g *gin.Context) (any, error) {
 		return nil, f.err
 	}
 	res, err := access.View(a.conductor, g).Feedback(report)
+	if errors.As(err, new(*conductor.UnservedError)) {
+		return forwarded{}, server.Forward(g, in.Src, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -20,8 +20,8 @@ import (
 // queries. Exchange does not read a message until the transport has taken the answer before. A client
 // that reads no answers costs one, and what the windows of the transport hold.
 //
-// refuse makes the answer to a message that is beyond a limit, or for which answer returns
-// INVALID_ARGUMENT. Another error of answer ends the call.
+// refuse makes the answer to a message that is beyond a limit, that no replica answers, or for which
+// answer returns INVALID_ARGUMENT. Another error of answer ends the call.
 func Exchange[In, Out any](s *Server, stream grpc.BidiStreamingServer[In, Out], answer func(conductor.View, *In) (*Out, error), refuse func(*In) *Out) error {
 	ctx := stream.Context()
 	caller := access.CallerOf(ctx)
@@ -59,12 +59,12 @@ func Exchange[In, Out any](s *Server, stream grpc.BidiStreamingServer[In, Out], 
 			if err := caller.Recheck(); err != nil {
 				return err
 			}
-			out, sent, err := exchange(ctx, s, caller, in, answer)
+			out, sent, err := exchange(ctx, s, method, caller, in, answer)
 			code := status.Code(err)
 			counts.WithLabelValues(code.String()).Inc()
-			switch code {
-			case codes.OK:
-			case codes.InvalidArgument, codes.ResourceExhausted:
+			switch {
+			case code == codes.OK:
+			case code == codes.InvalidArgument, code == codes.ResourceExhausted, code == codes.Unavailable && s.opts.Forward != nil:
 				out = refuse(in)
 			default:
 				return err
@@ -88,7 +88,7 @@ func Exchange[In, Out any](s *Server, stream grpc.BidiStreamingServer[In, Out], 
 
 // exchange makes one answer within memory and a place, as unary does. sent gives the memory of the answer back. The error is a
 // status.
-func exchange[In, Out any](ctx context.Context, s *Server, caller *access.Caller, in *In, answer func(conductor.View, *In) (*Out, error)) (out *Out, sent func(), err error) {
+func exchange[In, Out any](ctx context.Context, s *Server, method string, caller *access.Caller, in *In, answer func(conductor.View, *In) (*Out, error)) (out *Out, sent func(), err error) {
 	sent = func() {}
 	if err := caller.Count(); err != nil {
 		return nil, sent, statusOf(err)
@@ -103,6 +103,13 @@ func exchange[In, Out any](ctx context.Context, s *Server, caller *access.Caller
 		out, err = answer(caller.View(s.opts.Conductor), in)
 		return err
 	})
+	var unserved *conductor.UnservedError
+	if errors.As(err, &unserved) {
+		var text []byte
+		text, err = s.carryOne(ctx, method, any(in).(proto.Message), unserved)
+		out = new(Out)
+		withBytes(any(out).(proto.Message), text)
+	}
 	if err != nil {
 		return nil, sent, statusOf(err)
 	}

@@ -5,6 +5,8 @@
 //	       UNAUTHENTICATED, PERMISSION_DENIED,     RESOURCE_EXHAUSTED
 //	       RESOURCE_EXHAUSTED
 //
+//	another replica serves: Forwarder --> Carried there, over HTTP --> service --> bytes of its answer
+//
 // A Server has one listener. It has the services of conductor.proto and those that dialects
 // register, health, and reflection. The tap decides before a message is read. A unary call gets
 // memory for its message, and a place among all queries of the server, as one over HTTP does. Watch
@@ -61,6 +63,8 @@ type Options struct {
 	Watches   *Watches
 	// Guard checks every call; nil lets each pass as that of an operator.
 	Guard *access.Guard
+	// Forward sends calls to the replicas that serve their models; nil sends none.
+	Forward Forwarder
 	// TLS has the certificates; nil serves without TLS.
 	TLS *tls.Config
 	// Ready is what health tells; nil is always.
@@ -91,13 +95,14 @@ type Server struct {
 	opts     Options
 	grpc     *grpc.Server
 	crash    map[string]codes.Code // by method: what a broken invariant is answered with
+	carried  map[string]carried    // by method: what other replicas may send on
 	stopping chan struct{}         // closed by Shutdown: watches end
 	stop     sync.Once
 }
 
 // NewServer returns a server with the services of conductor.proto.
 func NewServer(opts Options) *Server {
-	s := &Server{opts: opts, crash: make(map[string]codes.Code), stopping: make(chan struct{})}
+	s := &Server{opts: opts, crash: make(map[string]codes.Code), carried: make(map[string]carried), stopping: make(chan struct{})}
 	alive := keepalive.ServerParameters{MaxConnectionIdle: opts.Idle, Time: opts.Idle, Timeout: pingTimeout}
 	settings := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(opts.MaxBody)), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader),
@@ -120,11 +125,18 @@ func NewServer(opts Options) *Server {
 // before Serve.
 func (s *Server) Register(desc *grpc.ServiceDesc, handler any, crash codes.Code) {
 	s.grpc.RegisterService(desc, handler)
-	for _, m := range desc.Methods {
-		s.crash["/"+desc.ServiceName+"/"+m.MethodName] = crash
+	add := func(name string, c carried) {
+		method := "/" + desc.ServiceName + "/" + name
+		s.crash[method] = crash
+		if access.Forwarded(method) {
+			s.carried[method] = c
+		}
 	}
-	for _, m := range desc.Streams {
-		s.crash["/"+desc.ServiceName+"/"+m.StreamName] = crash
+	for i := range desc.Methods {
+		add(desc.Methods[i].MethodName, carried{handler: handler, unary: &desc.Methods[i]})
+	}
+	for i := range desc.Streams {
+		add(desc.Streams[i].StreamName, carried{handler: handler, stream: &desc.Streams[i]})
 	}
 	s.opts.Metrics.know(s.grpc.GetServiceInfo())
 }
@@ -226,7 +238,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		answer, err = handle(ctx, req)
 		return err
 	})
-	if err != nil {
+	if answer, err = s.forward(ctx, info.FullMethod, req, answer, err); err != nil {
 		return nil, statusOf(err)
 	}
 	return answer, s.opts.Metrics.hold(ctx, s.opts.Budget, flow.Name, proto.Size(answer.(proto.Message)))

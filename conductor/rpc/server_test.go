@@ -23,7 +23,7 @@ func TestPanicGivesPlaceBack(t *testing.T) {
 	}
 	func() {
 		defer func() { recover() }()
-		exchange(ctx, r.server, access.CallerOf(ctx), prompt(1), func(conductor.View, *pb.QueryRequest) (*pb.QueryResponse, error) { panic("BUG: a test") })
+		exchange(ctx, r.server, "", access.CallerOf(ctx), prompt(1), func(conductor.View, *pb.QueryRequest) (*pb.QueryResponse, error) { panic("BUG: a test") })
 	}()
 	if st := r.places.Stats(); st.Inside != 0 {
 		t.Errorf("%d places are taken", st.Inside)

@@ -10,6 +10,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
 )
 
 // service answers the calls of conductor.proto.
@@ -28,7 +29,8 @@ func (s *service) Query(ctx context.Context, in *pb.QueryRequest) (out *pb.Query
 	return out, err
 }
 
-// QueryBatch implements kvconductorv1.ConductorServer.
+// QueryBatch implements kvconductorv1.ConductorServer. It returns a *split if other replicas answer
+// some of the queries.
 func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb.QueryBatchResponse, error) {
 	if n := len(in.Queries); n > body.MaxItems {
 		return nil, &conductor.FieldError{Field: "queries", Index: body.MaxItems, Reason: "out_of_range", Message: fmt.Sprintf("queries has %d elements, at most %d are allowed", n, body.MaxItems)}
@@ -41,16 +43,26 @@ func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb
 		return nil, conductor.Invalid("queries", "out_of_range", "queries have %d tokens and hashes together, limits.max_tokens allows %d", total, s.opts.MaxTokens)
 	}
 	out := &pb.QueryBatchResponse{Answers: make([]*pb.Answer, len(in.Queries))}
+	away := split{in: in, out: out}
 	for i, q := range in.Queries {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		ans, err := s.Query(ctx, q)
-		if err != nil {
+		var unserved *conductor.UnservedError
+		switch {
+		case errors.As(err, &unserved) && s.opts.Forward == nil:
+			return nil, err // as a whole: the sender asks another replica
+		case unserved != nil && len(unserved.Serving) > 0:
+			away.add(i, unserved)
+		case err != nil:
 			out.Answers[i] = &pb.Answer{Result: &pb.Answer_Error{Error: errorOf(err)}}
-		} else {
+		default:
 			out.Answers[i] = &pb.Answer{Result: &pb.Answer_Response{Response: ans}}
 		}
+	}
+	if len(away.parts) > 0 {
+		return nil, &away
 	}
 	return out, nil
 }
@@ -68,6 +80,8 @@ func errorOf(err error) *pb.Error {
 		return e
 	case errors.Is(err, conductor.ErrForbidden):
 		return &pb.Error{Message: err.Error(), Reason: "forbidden"}
+	case errors.Is(err, server.ErrReplicas):
+		return &pb.Error{Message: err.Error(), Reason: "replicas"}
 	case errors.As(err, new(*conductor.UnservedError)):
 		return &pb.Error{Message: err.Error(), Reason: "unserved"}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -30,7 +31,7 @@ func statusOf(err error) error {
 	case errors.As(err, &field):
 		return invalid(field)
 	case errors.As(err, &unserved):
-		return elsewhere(unserved)
+		return elsewhere(unserved, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return status.Error(codes.DeadlineExceeded, err.Error())
 	case errors.Is(err, context.Canceled):
@@ -69,17 +70,28 @@ func invalid(e *conductor.FieldError) error {
 }
 
 // elsewhere returns the status of a query that another replica answers: UNAVAILABLE with a
-// google.rpc.ErrorInfo that names the replica.
-func elsewhere(e *conductor.UnservedError) error {
-	info := &errdetails.ErrorInfo{Reason: "UNSERVED", Domain: "conductor", Metadata: map[string]string{}}
+// google.rpc.ErrorInfo that names the replica. why wraps e.
+func elsewhere(e *conductor.UnservedError, why error) error {
+	info := &errdetails.ErrorInfo{Reason: reasonElsewhere, Domain: "conductor", Metadata: map[string]string{}}
 	if len(e.Serving) > 0 {
 		info.Metadata["replica"], info.Metadata["url"] = e.Serving[0].ID, e.Serving[0].URL
 	}
-	st, err := status.New(codes.Unavailable, e.Error()).WithDetails(info)
+	st, err := status.New(codes.Unavailable, why.Error()).WithDetails(info)
 	if err != nil {
 		panic("BUG: a status takes no details: " + err.Error())
 	}
 	return st.Err()
+}
+
+// reasonElsewhere is the reason of an ErrorInfo.
+const reasonElsewhere = "UNSERVED"
+
+// isElsewhere reports whether elsewhere has made a status.
+func isElsewhere(st *status.Status) bool {
+	return slices.ContainsFunc(st.Details(), func(d any) bool {
+		info, is := d.(*errdetails.ErrorInfo)
+		return is && info.Reason == reasonElsewhere
+	})
 }
 
 // protoField returns the name that a field of the Conductor dialect has in conductor.proto.

@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	pb "kvconductor/api/kvconductor/v1"
@@ -136,7 +139,7 @@ func (s *service) Watch(in *pb.WatchRequest, stream grpc.ServerStreamingServer[p
 		return err
 	}
 	defer held()
-	w := watch{service: s, query: &q, caller: caller, stream: stream, interval: interval}
+	w := watch{service: s, in: in, query: &q, caller: caller, stream: stream, interval: interval}
 	return w.run(stream.Context())
 }
 
@@ -154,6 +157,7 @@ func within(prefix string, err error) error {
 // watch is a call of Watch. It has no queue: it asks once the client has taken the answer before.
 type watch struct {
 	*service
+	in       *pb.WatchRequest
 	query    *conductor.Query
 	caller   *access.Caller
 	stream   grpc.ServerStreamingServer[pb.QueryResponse]
@@ -166,17 +170,22 @@ func (w *watch) run(ctx context.Context) error {
 	pause := time.NewTimer(conductor.LookAgain)
 	defer pause.Stop()
 	for {
+		select {
+		case <-w.stopping: // another replica may have asked after others were told
+			return errStopping
+		default:
+		}
 		if err := w.caller.Recheck(); err != nil {
 			return err
 		}
 		view := w.caller.View(w.opts.Conductor)
 		changed := view.Changes(w.query) // before the answer
 		begun := time.Now()
-		busy, err := w.look(ctx, view)
+		again, err := w.look(ctx, view)
 		if err != nil {
 			return err
 		}
-		if !busy {
+		if !again {
 			pause.Reset(conductor.LookAgain)
 			if err := w.wait(ctx, changed, pause.C); err != nil {
 				return err
@@ -202,24 +211,80 @@ func (w *watch) wait(ctx context.Context, changed <-chan struct{}, passed <-chan
 	return nil
 }
 
-// look asks within a place, and sends the answer if it is another than the one before. busy says
-// that there was no place.
-func (w *watch) look(ctx context.Context, view conductor.View) (busy bool, err error) {
+// look asks within a place, and sends the answer if it is another than the one before. again says
+// that there was no place, or that another replica has answered until now.
+func (w *watch) look(ctx context.Context, view conductor.View) (again bool, err error) {
 	var out *pb.QueryResponse
 	err = w.placed(ctx, w.caller.Flow(), func() error {
 		return view.Answer(w.query, func(ans *conductor.Answer) { out = answerOf(ans) })
 	})
-	if errors.Is(err, server.ErrBusy) {
+	var unserved *conductor.UnservedError
+	switch {
+	case errors.Is(err, server.ErrBusy):
 		return ctx.Err() == nil, ctx.Err()
-	}
-	if err != nil {
+	case errors.As(err, &unserved):
+		return true, w.follow(ctx, unserved)
+	case err != nil:
 		return false, err
 	}
 	text, err := proto.Marshal(out)
-	if err != nil || bytes.Equal(text, w.sent) {
-		return false, err // no answer is empty: it has the tenant
+	if err != nil {
+		return false, err
+	}
+	return false, w.send(text)
+}
+
+// send sends an answer if it is another than the one before.
+func (w *watch) send(text []byte) error {
+	if bytes.Equal(text, w.sent) {
+		return nil // no answer is empty: it has the tenant
 	}
 	w.sent = append(w.sent[:0], text...)
 	w.opts.Watches.noteAnswer()
-	return false, w.stream.Send(out)
+	return w.stream.Send(withBytes(new(pb.QueryResponse), text))
+}
+
+// errMoved ends a watch at a replica that serves the model no more.
+var errMoved = errors.New("another replica serves the model")
+
+// follow sends what another replica answers. It returns nil once that replica has ended the call, or
+// is no more the one to ask.
+func (w *watch) follow(ctx context.Context, to *conductor.UnservedError) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var looking sync.WaitGroup
+	began := false
+	err := w.carry(ctx, pb.Conductor_Watch_FullMethodName, w.in, to, func(by conductor.ReplicaAddress) {
+		began = true
+		looking.Go(func() { cancel(w.lookAfter(ctx, by)) })
+	}, w.send)
+	cancel(nil)
+	looking.Wait()
+	cause := context.Cause(ctx)
+	switch {
+	case cause == errMoved:
+		return nil
+	case cause != context.Canceled:
+		return cause
+	case began && (err == nil || status.Code(statusOf(err)) == codes.Unavailable):
+		return nil
+	}
+	return err
+}
+
+// lookAfter returns why a watch at another replica ends, or ctx.Err().
+func (w *watch) lookAfter(ctx context.Context, by conductor.ReplicaAddress) error {
+	pace := time.NewTicker(conductor.LookAgain)
+	defer pace.Stop()
+	for {
+		if err := w.wait(ctx, nil, pace.C); err != nil {
+			return err
+		}
+		if err := w.caller.Recheck(); err != nil {
+			return err
+		}
+		var now *conductor.UnservedError
+		if !errors.As(w.opts.Conductor.Unserved(w.query.Tenant, w.query.Model), &now) || !slices.Contains(now.Serving, by) {
+			return errMoved
+		}
+	}
 }

@@ -29,18 +29,21 @@ type rig struct {
 	conductor *conductor.Conductor
 	network   *streamtest.Network
 	server    *Server
+	conn      *grpc.ClientConn
 	client    pb.ConductorClient
 	watches   *Watches
 	places    *server.Admission
 }
 
-func newRig(t *testing.T, dial ...grpc.DialOption) *rig {
+func newRig(t *testing.T, dial ...grpc.DialOption) *rig { return newRigOf(t, nil, dial...) }
+
+func newRigOf(t *testing.T, forward Forwarder, dial ...grpc.DialOption) *rig {
 	r := &rig{t: t, network: new(streamtest.Network), watches: NewWatches(100, 100), places: server.NewAdmission(1, 0)}
 	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
 		Transport: r.network, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8),
 	}})
 	t.Cleanup(r.conductor.Close)
-	r.server = NewServer(Options{Conductor: r.conductor, MaxBody: 1 << 20, MaxTokens: 1 << 16, Watches: r.watches, Admission: r.places, Metrics: NewMetrics(nil), Log: zerolog.Nop()})
+	r.server = NewServer(Options{Conductor: r.conductor, MaxBody: 1 << 20, MaxTokens: 1 << 16, Watches: r.watches, Admission: r.places, Forward: forward, Metrics: NewMetrics(nil), Log: zerolog.Nop()})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
 	go r.server.Serve(l)
@@ -48,7 +51,7 @@ func newRig(t *testing.T, dial ...grpc.DialOption) *rig {
 	conn, err := grpc.NewClient(l.Addr().String(), append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
-	r.client = pb.NewConductorClient(conn)
+	r.conn, r.client = conn, pb.NewConductorClient(conn)
 	return r
 }
 

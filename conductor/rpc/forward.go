@@ -1,0 +1,169 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	pb "kvconductor/api/kvconductor/v1"
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/server"
+)
+
+// Forwarder sends calls to other replicas, as Server.Carried takes them.
+type Forwarder interface {
+	// Carry sends a message to one replica after another until one answers, and passes its answer
+	// to use. client is what access.Caller.Tell returns. It returns the error of use, or
+	// server.ErrReplicas.
+	Carry(ctx context.Context, client, path, mediaType string, message []byte, to *conductor.UnservedError, use func(*http.Response, conductor.ReplicaAddress) error) error
+}
+
+// carry sends a message to a replica that serves it, and passes the answers of that to take, which
+// may keep them. begun is called before the first one; it may be nil. The error is a status of the
+// call, ctx.Err(), or wraps to.
+func (s *Server) carry(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError, begun func(conductor.ReplicaAddress), take func([]byte) error) error {
+	if s.opts.Forward == nil || len(to.Serving) == 0 {
+		return to
+	}
+	text, err := proto.Marshal(message)
+	if err != nil {
+		return err
+	}
+	err = s.opts.Forward.Carry(ctx, access.CallerOf(ctx).Tell(), "/grpc"+method, CarriedType, text, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
+		if kind := resp.Header.Get("Content-Type"); kind != CarriedType {
+			return fmt.Errorf("%w: replica %s answers %s", server.ErrReplicas, by.ID, resp.Status)
+		}
+		if begun != nil {
+			begun(by)
+		}
+		return readFrames(resp.Body, take)
+	})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, server.ErrReplicas):
+		return fmt.Errorf("%w: %w", to, err)
+	}
+	return err
+}
+
+// carryOne is carry for a method with one answer.
+func (s *Server) carryOne(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError) (answer []byte, err error) {
+	answers := 0
+	err = s.carry(ctx, method, message, to, nil, func(text []byte) error {
+		answer = text
+		answers++
+		return nil
+	})
+	if err == nil && answers != 1 {
+		err = fmt.Errorf("%w: %w: %d answers of one call", to, server.ErrReplicas, answers)
+	}
+	return answer, err
+}
+
+// forward answers a call that others answer, if err says so. It returns the error that the client
+// gets. The call has given its place back: replicas that hold places while they wait for each
+// other's would wait for ever.
+func (s *Server) forward(ctx context.Context, method string, message, answer any, err error) (any, error) {
+	var (
+		parts *split
+		to    *conductor.UnservedError
+	)
+	switch {
+	case errors.As(err, &parts):
+		s.join(ctx, method, parts)
+		return parts.out, nil
+	case errors.As(err, &to):
+		text, err := s.carryOne(ctx, method, message.(proto.Message), to)
+		return withBytes(new(pb.QueryResponse), text), err
+	}
+	return answer, err
+}
+
+// withBytes makes a message that is sent as some bytes, whatever its type is.
+func withBytes[M proto.Message](m M, text []byte) M {
+	m.ProtoReflect().SetUnknown(text)
+	return m
+}
+
+// split is a batch that other replicas answer in parts. It is an error, so that the place of the
+// batch is given back before they are asked.
+type split struct {
+	in    *pb.QueryBatchRequest
+	out   *pb.QueryBatchResponse // without the answers of others
+	parts map[string]*part       // by the replicas that serve them
+}
+
+// part is what one replica is asked.
+type part struct {
+	to *conductor.UnservedError
+	at []int // in the batch
+}
+
+func (*split) Error() string { return "parts of the batch are served elsewhere" }
+
+// add leaves the answer of query i to others.
+func (s *split) add(i int, to *conductor.UnservedError) {
+	var ids []string
+	for _, r := range to.Serving {
+		ids = append(ids, r.ID)
+	}
+	slices.Sort(ids)
+	key := strings.Join(ids, " ")
+	if s.parts == nil {
+		s.parts = make(map[string]*part)
+	}
+	if s.parts[key] == nil {
+		s.parts[key] = &part{to: to}
+	}
+	s.parts[key].at = append(s.parts[key].at, i)
+}
+
+// join asks the other replicas, all at once. A part that fails costs its queries alone.
+func (s *Server) join(ctx context.Context, method string, batch *split) {
+	var asking sync.WaitGroup
+	for _, p := range batch.parts {
+		asking.Go(func() {
+			var in pb.QueryBatchRequest
+			for _, i := range p.at {
+				in.Queries = append(in.Queries, batch.in.Queries[i])
+			}
+			answers, err := answersOf(s.carryOne(ctx, method, &in, p.to))
+			if err == nil && len(answers) != len(p.at) {
+				err = fmt.Errorf("%w: %d answers for %d queries", server.ErrReplicas, len(answers), len(p.at))
+			}
+			for n, i := range p.at {
+				if err != nil {
+					batch.out.Answers[i] = &pb.Answer{Result: &pb.Answer_Error{Error: errorOf(err)}}
+				} else {
+					batch.out.Answers[i] = withBytes(new(pb.Answer), answers[n])
+				}
+			}
+		})
+	}
+	asking.Wait()
+}
+
+// answersOf returns the answers in a QueryBatchResponse, each as it stands there.
+func answersOf(text []byte, err error) (all [][]byte, _ error) {
+	for err == nil && len(text) > 0 {
+		number, kind, n := protowire.ConsumeTag(text)
+		if n < 0 || number != 1 || kind != protowire.BytesType {
+			return nil, fmt.Errorf("%w: its answer cannot be read", server.ErrReplicas)
+		}
+		answer, m := protowire.ConsumeBytes(text[n:])
+		if m < 0 {
+			return nil, fmt.Errorf("%w: its answer cannot be read: %w", server.ErrReplicas, protowire.ParseError(m))
+		}
+		all, text = append(all, answer), text[n+m:]
+	}
+	return all, err
+}
