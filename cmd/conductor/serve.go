@@ -197,6 +197,10 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		defer logs.start(shared, members, registry)()
 	}
 	shelved, err := newShelving(loaded, members, c, asking, replicas.keeps, registry, log)
+	if shelved != nil {
+		logs.healer = shelved.healer
+		defer logs.healer.Close()
+	}
 	if err == nil {
 		err = replicas.share(loaded, c, discovered, shelved, registry, log)
 	}

@@ -216,6 +216,8 @@ func (s *Source) hear(v view, token string, now time.Time) {
 			s.endOpen(errGeneration)
 		case !s.mayFollow(now):
 			s.endOpen(errNoTail)
+		default:
+			s.askSnapshot(now)
 		}
 		return
 	}
@@ -271,6 +273,7 @@ type Stats struct {
 	Appends, Entries, Bytes     uint64
 	Failed, Moved, Dropped      uint64 // scripts without an answer; logs that were not as left; entries lost to the bound
 	Generations, FromLog, Asked uint64 // generations begun; replays out of the log; replays that engines were asked for
+	Gaps, Healed                uint64 // snapshots looked for because a log begins too late, and found
 }
 
 // Stats returns the numbers.
@@ -281,6 +284,7 @@ func (l *Log) Stats() Stats {
 		Appends: n.appends.Load(), Entries: n.entries.Load(), Bytes: n.bytes.Load(),
 		Failed: n.failed.Load(), Moved: n.moved.Load(), Dropped: n.dropped.Load(),
 		Generations: n.generations.Load(), FromLog: n.fromLog.Load(), Asked: n.asked.Load(),
+		Gaps: n.gaps.Load(), Healed: n.healed.Load(),
 	}
 	for _, sources := range l.known() {
 		for _, s := range sources {
