@@ -8,7 +8,7 @@ import (
 // A source that runs, and misses a part of what its publisher sent, takes the blocks and the mark
 // of a snapshot:
 //
-//	snapshot --Recovery--> stand-in, whose owners are hidden --Replace--> the source begins anew with
+//	snapshot --Recovery--> stand-in, whose owners are hidden --Replace--> a new source begins with
 //	                       the source goes on meanwhile                   these blocks, behind the mark
 //
 // In each context the owners of the stand-in show as those of the source vanish: no query sees
@@ -58,7 +58,7 @@ func (r *Recovery) Replace(fits func(Key, stream.Mark) bool) (replaced []Key) {
 	return replaced
 }
 
-// replace lets a source begin anew with what another one holds. It reports false if the source has
+// replace lets a new source begin with the blocks of by, in the place of old. It reports false if the source has
 // ended meanwhile.
 func (c *Conductor) replace(old, by *source) bool {
 	if !c.swap(old, by) {

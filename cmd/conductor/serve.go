@@ -137,6 +137,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	options := conductorOptions(cfg, sockets, allowed, log)
 	logs := &logging{cfg: cfg.Store, engines: options.Transport}
 	options.Transport = logs.transport
+	options.LogBytes = func() int64 { return logs.log.Memory() }
 	kept, err := snapshotDir(loaded)
 	if err != nil {
 		return err

@@ -197,7 +197,7 @@ func eventually(t testing.TB, what string, right func() (string, bool)) {
 	}
 }
 
-// TestHealFollower lets a follower fall behind the trim of its logs, and another one begin there. A
+// TestHealFollower (STREAM-9) lets a follower fall behind the trim of its logs, and another one begin there. A
 // snapshot heals both: the tail's, or one on the shelf; without any the engine's replay does, and
 // without that the source is partial until there is a snapshot.
 func TestHealFollower(t *testing.T) {
@@ -244,7 +244,7 @@ func TestHealFollower(t *testing.T) {
 	must.Succeed(t, b.c.Unpause(mute.Key()))
 	e.same("the shelf", a, b, mute, conductor.FromShelf)
 
-	fallBehind(mute, replays) // the shelf is older than the logs
+	fallBehind(mute, replays)                                // the shelf is older than the logs
 	e.same("no snapshot", a, b, replays, conductor.FromPeer) // and from the engine what came later
 	if st := b.log.Stats(); st.Asked == 0 {
 		t.Error("the engine was not asked")

@@ -54,7 +54,9 @@ func gapScene(t *testing.T, sc *scene) (tail, other *watcher, a *asked, g *Gap) 
 	other.stream.Pause()
 	for range 20 {
 		sc.publish(100)
-		eventually(t, "all is appended", func() (string, bool) { return "", tail.stream.Status().LastSeq == sc.engine.Next()-1 && tail.log.Stats().Buffered == 0 })
+		eventually(t, "all is appended", func() (string, bool) {
+			return "", tail.stream.Status().LastSeq == sc.engine.Next()-1 && tail.log.Stats().Buffered == 0
+		})
 	}
 	other.stream.Unpause()
 	g = a.wait(t, 0)

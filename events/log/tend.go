@@ -3,7 +3,9 @@ package log
 import (
 	"context"
 	"time"
+	"unsafe"
 
+	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 	"kvconductor/store"
 )
@@ -262,6 +264,25 @@ func (s *Source) behind() uint64 {
 		return f.behind(s.view.position)
 	}
 	return 0
+}
+
+// Memory returns the bytes that the batches of all sources take: those that wait for the store, those
+// kept behind them, and those that were read from logs.
+func (l *Log) Memory() (bytes int64) {
+	if l == nil {
+		return 0
+	}
+	for _, sources := range l.known() {
+		for _, s := range sources {
+			s.mu.Lock()
+			bytes += int64(s.win.bytes())
+			if f, ok := s.open.(*following); ok {
+				bytes += f.bytes.Load() + int64(cap(f.queue))*int64(unsafe.Sizeof(payload.Message{}))
+			}
+			s.mu.Unlock()
+		}
+	}
+	return bytes
 }
 
 // Stats are the numbers of a Log.
