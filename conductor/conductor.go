@@ -112,6 +112,9 @@ type Options struct {
 	// Journal records applied batches; nil records nothing. It belongs to the
 	// caller, who closes it after the Conductor.
 	Journal *journal.Writer
+	// LogBytes returns the memory that batches take on their way into logs of a store and out of
+	// them; nil is none.
+	LogBytes func() int64
 	// RingBytes bounds the memory for the batches that each source applied last
 	// (journal.ring_bytes), 0 for none.
 	RingBytes int

@@ -486,6 +486,10 @@ func (c *Conductor) Memory() []MemoryPart {
 		lives += s.lives.Bytes()
 		pools += s.bound.Load()
 	}
+	logs := int64(0)
+	if c.opts.LogBytes != nil {
+		logs = c.opts.LogBytes()
+	}
 	waiting, reading := c.opts.Stream.Memory.Used()
 	return []MemoryPart{
 		{Name: "index_pieces", Bytes: int64(x.Pieces), OffHeap: int64(x.PiecesOffHeap)},
@@ -500,6 +504,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "socket_blocks", Bytes: reading},
 		{Name: "payload_pools", Bytes: payload.Pooled()},
 		{Name: "streams", Bytes: int64(streams)},
+		{Name: "logs", Bytes: logs},
 		{Name: "rings", Bytes: int64(rings)},
 		{Name: "removals", Bytes: int64(removals)},
 		{Name: "pools", Bytes: pools},

@@ -178,6 +178,9 @@ func (s *source) takeNotice(f func()) (n notice) {
 
 // applyStep applies one step. turn is held.
 func (s *source) applyStep(step *stream.Step) {
+	if s.gone {
+		return // another source has its place
+	}
 	switch step.Kind {
 	case stream.Reset:
 		s.journal.Reset(step.Epoch, step.Reason)
@@ -339,6 +342,7 @@ func (s *source) inheritFrom(old *source) {
 		s.byContext[at] = ns
 		delete(old.byContext, at)
 		ns.context.replaceWaiter(old, s)
+		ns.context.sources[ns.source] = s
 		for key, h := range ns.owners {
 			if key.Owned && s.reg.Owned == OwnedDrop {
 				ns.clear(h)

@@ -8,6 +8,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/fleet"
+	"kvconductor/conductor/shelf"
 	"kvconductor/config"
 	"kvconductor/events/log"
 	"kvconductor/events/stream"
@@ -18,7 +19,8 @@ import (
 type logging struct {
 	cfg     config.Store
 	engines func(r conductor.Registration, static bool) stream.Transport
-	log     *log.Log // nil: every source follows its engine; set before sources are registered
+	log     *log.Log      // nil: every source follows its engine; set before sources are registered
+	healer  *shelf.Healer // likewise
 }
 
 // start begins to keep logs, if the settings say so. The function that it returns ends that.
@@ -51,9 +53,13 @@ func (l *logging) transport(r conductor.Registration, static bool) stream.Transp
 		return engine
 	}
 	first, topic := r.Numbers()
+	var heal func(*log.Gap)
+	if l.healer != nil {
+		heal = func(g *log.Gap) { l.healer.Ask(r, g) }
+	}
 	return l.log.Source(log.SourceConfig{
 		// A source with another endpoint has another log.
-		Key: r.Key().String() + " " + r.Endpoint, Engine: engine, Replays: r.ReplayEndpoint != "", First: first, Topic: topic,
+		Key: r.Key().String() + " " + r.Endpoint, Engine: engine, Replays: r.ReplayEndpoint != "", First: first, Topic: topic, Heal: heal,
 	})
 }
 
@@ -77,7 +83,9 @@ var logSeries = []logRow{
 	logCounter("generations", "Logs begun: of a source that had none, or of another lifetime of an engine.", func(s *log.Stats) uint64 { return s.Generations }),
 	logCounter("dropped_entries", "Batches left out of logs, because too many waited for the store.", func(s *log.Stats) uint64 { return s.Dropped }),
 	logCounter("replays", "Replays out of logs.", func(s *log.Stats) uint64 { return s.FromLog }),
-	logCounter("engine_replays", "Replays that engines were asked for because the log did not have them.", func(s *log.Stats) uint64 { return s.Asked }),
+	logCounter("gaps", "Searches for a snapshot for a source whose log begins too late.", func(s *log.Stats) uint64 { return s.Gaps }),
+	logCounter("healed", "Sources that such a snapshot healed.", func(s *log.Stats) uint64 { return s.Healed }),
+	logCounter("engine_replays", "Replays that engines were asked for because neither the log nor a snapshot had them.", func(s *log.Stats) uint64 { return s.Asked }),
 }
 
 var descLogErrors = prometheus.NewDesc("conductor_log_errors_total",

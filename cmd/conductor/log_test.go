@@ -20,6 +20,7 @@ import (
 type loggedFleet struct {
 	*liveFleet
 	live, replay []*proxy.Proxy
+	mute         bool // no rank has a replay endpoint
 	shared       *redistest.Server
 	replicas     []*process
 	direct       *process
@@ -27,6 +28,16 @@ type loggedFleet struct {
 
 // newLoggedFleet starts all of it. Settings are further ones of store.
 func newLoggedFleet(t *testing.T, ring int, settings string) *loggedFleet {
+	f := loggedRanks(t, ring)
+	for range 3 {
+		f.replicas = append(f.replicas, f.start(settings))
+	}
+	f.direct = serveProcess(t, f.sources("", (*proxy.Proxy).Addr), "127.0.0.1:0=dynamo")
+	return f
+}
+
+// loggedRanks is newLoggedFleet without servers.
+func loggedRanks(t *testing.T, ring int) *loggedFleet {
 	f := &loggedFleet{liveFleet: newLiveFleet(t, ring), shared: redistest.Start(t)}
 	open := func(endpoint string) *proxy.Proxy {
 		p, err := proxy.Open(strings.TrimPrefix(endpoint, "tcp://"))
@@ -37,16 +48,15 @@ func newLoggedFleet(t *testing.T, ring int, settings string) *loggedFleet {
 	for _, r := range f.ranks {
 		f.live, f.replay = append(f.live, open(r.pub.Endpoint())), append(f.replay, open(r.pub.ReplayEndpoint()))
 	}
-	for range 3 {
-		f.replicas = append(f.replicas, f.start(settings))
-	}
-	f.direct = serveProcess(t, f.sources("", (*proxy.Proxy).Addr), "127.0.0.1:0=dynamo")
 	return f
 }
 
 // start starts a replica.
-func (f *loggedFleet) start(settings string) *process {
-	shared := fmt.Sprintf("store: {url: %q, ingest: log, timeout: 500ms%s}\n", f.shared.URL(), settings)
+func (f *loggedFleet) start(settings string) *process { return f.startAt(f.shared.URL(), settings) }
+
+// startAt starts a replica that reaches the store by a URL.
+func (f *loggedFleet) startAt(url, settings string) *process {
+	shared := fmt.Sprintf("store: {url: %q, ingest: log, timeout: 500ms%s}\n", url, settings)
 	return serveProcess(f.t, f.sources(shared, (*proxy.Proxy).Addr), "127.0.0.1:0=dynamo")
 }
 
@@ -55,8 +65,11 @@ func (f *loggedFleet) sources(before string, addr func(*proxy.Proxy) string) str
 	var b strings.Builder
 	fmt.Fprintf(&b, "%ssources:\n", before)
 	for i, r := range f.ranks {
-		fmt.Fprintf(&b, "- {endpoint: 'tcp://%s', replay_endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: '%d', dp_rank: %d, block_size: %d}\n",
-			addr(f.live[i]), addr(f.replay[i]), r.worker, r.n, replicaBlock)
+		replay := "replay_endpoint: 'tcp://" + addr(f.replay[i]) + "', "
+		if f.mute {
+			replay = ""
+		}
+		fmt.Fprintf(&b, "- {endpoint: 'tcp://%s', %stype: vLLM, modelname: m, instance_id: '%d', dp_rank: %d, block_size: %d}\n", addr(f.live[i]), replay, r.worker, r.n, replicaBlock)
 	}
 	return b.String()
 }
@@ -198,6 +211,48 @@ func TestReplicasFollowTheLog(t *testing.T) {
 	f.worked(500)
 	stop()
 	f.same("an engine was restarted")
+}
+
+// TestTrimmedLogIsAGap cuts a replica from the store until the logs are trimmed beyond what it has.
+// Engines replay nothing: a snapshot of the tail brings the rest, for a replica that comes late too.
+func TestTrimmedLogIsAGap(t *testing.T) {
+	t.Parallel()
+	f := loggedRanks(t, 1<<16)
+	f.mute = true
+	way, err := proxy.Open(f.shared.Addr)
+	must.Succeed(t, err)
+	t.Cleanup(way.Close)
+	f.replicas = []*process{f.start(", log_bytes: 64KiB, weight: 1000")}
+	f.direct = serveProcess(t, f.sources("", (*proxy.Proxy).Addr), "127.0.0.1:0=dynamo")
+	f.tails("one replica")
+	f.replicas = append(f.replicas, f.startAt("redis://"+way.Addr(), ", log_bytes: 64KiB, weight: 1"))
+	cut := f.replicas[1]
+	stop := f.work()
+	f.worked(500)
+	stop()
+	f.same("begun")
+	if by := f.follows(cut); by["log"] == 0 {
+		t.Fatalf("the replica to be cut off follows %v", by)
+	}
+
+	stop = f.work()
+	way.Turn("127.0.0.1:1")
+	f.worked(3000)
+	way.Turn(f.shared.Addr)
+	f.worked(200)
+	stop()
+	f.same("a replica was cut off")
+	late := f.start(", log_bytes: 64KiB, weight: 1")
+	f.replicas = append(f.replicas, late)
+	f.same("a replica came late")
+	for _, p := range []*process{cut, late} {
+		if n := metric(p, "conductor_log_engine_replays_total"); n != 0 {
+			t.Errorf("engines were asked %v times", n)
+		}
+	}
+	if gaps, healed := metric(cut, "conductor_log_gaps_total"), metric(cut, "conductor_log_healed_total"); healed < 1 || gaps < healed {
+		t.Errorf("%v gaps, %v healed", gaps, healed)
+	}
 }
 
 // TestLogsSurviveTheStore kills the store and empties it, and compares all dumps each time.

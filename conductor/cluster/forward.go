@@ -153,7 +153,7 @@ const maxPart = 64 << 20
 // Ask implements server.Forwarder.
 func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.UnservedError) (answer []byte, err error) {
 	err = f.send(f.outgoing(g, src), to, func(resp *http.Response, by conductor.ReplicaAddress) error {
-		answer, err = io.ReadAll(io.LimitReader(resp.Body, maxPart+1))
+		answer, err = io.ReadAll(server.Held(g, io.LimitReader(resp.Body, maxPart+1)))
 		switch {
 		case err != nil:
 			return fmt.Errorf("%w: replica %s: %w", server.ErrReplicas, by.ID, err)

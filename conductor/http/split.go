@@ -2,6 +2,7 @@ package http
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -119,6 +120,9 @@ func (p *part) ask(g *gin.Context, f server.Forwarder, text []byte, codec body.C
 	answer, err := f.Ask(g, text, p.to)
 	if err == nil {
 		p.answers, err = answersOf(answer, codec)
+	}
+	if errors.Is(err, body.ErrMemory) {
+		err = body.ErrMemory // of this replica, not of that one
 	}
 	if err == nil && len(p.answers) != len(p.queries) {
 		err = fmt.Errorf("%w: %d answers for %d queries", server.ErrReplicas, len(p.answers), len(p.queries))

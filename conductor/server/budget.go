@@ -18,7 +18,8 @@ const free = 64 << 10
 // grain is how much a body reserves at once.
 const grain = 64 << 10
 
-// perByte is how much a byte of a body takes: itself, and the numbers that are read from it.
+// perByte is how much a byte of a body takes: itself, and the numbers that are read from it. A byte
+// of another replica's answer takes as much: it is copied into the answer of the request.
 const perByte = 2
 
 // A Budget bounds the bytes of request bodies and answers that are in flight, over all
@@ -91,14 +92,67 @@ func (b *Budget) Bound(g *gin.Context) {
 	}
 	x := &exchange{ResponseWriter: g.Writer, sent: g.Request.Body, budget: b, flow: FlowOf(g).Name}
 	g.Writer = x
+	g.Set(boundKey, x)
 	if x.sent != nil && x.sent != http.NoBody {
 		g.Request.Body = x
 	}
-	defer func() { b.release(x.flow, x.held) }()
+	defer func() { b.release(x.flow, x.held+x.forwarded()) }()
 	g.Next()
 }
 
-// exchange is the body and the writer of one request. One goroutine uses it.
+// boundKey is the name of the exchange among the values of a request.
+const boundKey = "conductor.bound"
+
+// Held returns a reader that reserves memory for the answer of another replica, until the request is
+// over. It returns body.ErrMemory. Several goroutines may each read one.
+func Held(g *gin.Context, from io.Reader) io.Reader {
+	v, _ := g.Get(boundKey)
+	if x, ok := v.(*exchange); ok {
+		return &heldReader{x, from}
+	}
+	return from
+}
+
+// heldReader is a reader of Held.
+type heldReader struct {
+	*exchange
+	from io.Reader
+}
+
+func (r *heldReader) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	if !r.hold(int64(n)) {
+		return 0, body.ErrMemory
+	}
+	return n, err
+}
+
+// hold reserves memory for n more bytes of other replicas' answers. It reports false if they do
+// not fit.
+func (x *exchange) hold(n int64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.taken += n
+	want := perByte*x.taken - free
+	if want <= x.lent {
+		return true
+	}
+	more := want - x.lent + grain
+	if !x.budget.reserve(x.flow, more) {
+		return false
+	}
+	x.lent += more
+	return true
+}
+
+// forwarded returns the bytes reserved for them.
+func (x *exchange) forwarded() int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.lent
+}
+
+// exchange is the body and the writer of one request. One goroutine uses it, but for hold.
 type exchange struct {
 	gin.ResponseWriter
 	sent   io.ReadCloser
@@ -106,6 +160,10 @@ type exchange struct {
 	flow   string
 	read   int64 // bytes of the body
 	held   int64 // reserved for it
+
+	mu    sync.Mutex
+	taken int64 // bytes of other replicas' answers; guarded by mu
+	lent  int64 // reserved for them; guarded by mu
 }
 
 // Read reads the body and reserves memory for it. It returns ErrMemory.

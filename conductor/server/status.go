@@ -30,6 +30,8 @@ func Status(err error) (status int, reason string) {
 			return http.StatusUnsupportedMediaType, unread.Reason
 		}
 		return http.StatusBadRequest, unread.Reason
+	case errors.Is(err, body.ErrMemory):
+		return http.StatusServiceUnavailable, body.NoMemory
 	case errors.Is(err, conductor.ErrPast):
 		return http.StatusForbidden, "read_only"
 	case errors.Is(err, conductor.ErrForbidden):

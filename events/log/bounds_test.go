@@ -28,8 +28,12 @@ func TestBufferIsBounded(t *testing.T) {
 				st := tail.stream.Status()
 				return fmt.Sprintf("%+v", st), st.State == stream.Synced && st.LastSeq == sc.engine.Next()-1
 			})
-			if n := tail.log.Stats().Buffered; n > 8<<10 {
+			n := tail.log.Stats().Buffered
+			if n > 8<<10 {
 				t.Errorf("%d bytes are buffered", n)
+			}
+			if m, most := tail.log.Memory(), n+keptBytes+512*64; m < n || m > most {
+				t.Errorf("the log takes %d bytes, want %d to %d", m, n, most)
 			}
 			eventually(t, "the follower does not notice that the store is away", func() (string, bool) {
 				st := other.stream.Status()

@@ -12,8 +12,8 @@
 //
 // The log has the batches that the stream of the tail handed out, in order. Entries are named
 // generation-sequence. A generation is a lifetime of the publisher as the tail's stream saw it.
-// A replay for a follower comes out of the log as far as the log has it without a hole, else from
-// the engine's replay service.
+// A replay for a follower comes out of the log as far as the log has it without a hole. If the log
+// begins too late, a snapshot heals the follower, or else the engine's replay service does (gap.go).
 //
 // Invariants:
 //
@@ -59,8 +59,9 @@ const (
 	// after a pause if no other replica does.
 	unreached = 4 * Tick
 	barred    = 6 * Tick
-	// Config.Alone, unless it is set.
+	// Config.Alone and Config.Again, unless they are set.
 	alone = 10 * Tick
+	again = 30 * Tick
 	// A source without a subscription for this time is forgotten: it is paused or gone.
 	forgotten = 3 * Tick
 	// A follower learns that the engine is followed no more after grace, and up to three ticks.
@@ -91,6 +92,9 @@ type Config struct {
 	// Alone is how long the store may be away before a source without a subscription follows its
 	// engine until the store is back; 0 is ten seconds.
 	Alone time.Duration
+	// Again is the first pause before a source asks for a snapshot again that found none; 0 is thirty
+	// seconds. Pauses double up to ten minutes.
+	Again time.Duration
 }
 
 // Replica is one that may be the tail.
@@ -123,6 +127,9 @@ type Log struct {
 func New(cfg Config) *Log {
 	if cfg.Alone == 0 {
 		cfg.Alone = alone
+	}
+	if cfg.Again == 0 {
+		cfg.Again = again
 	}
 	l := &Log{cfg: cfg, kick: make(chan struct{}, 1), sources: make(map[*Source]bool)}
 	l.ctx, l.stop = context.WithCancel(context.Background())
@@ -166,6 +173,9 @@ type SourceConfig struct {
 	// First is stream.Config.FirstSeq, Topic is stream.Config.Topic.
 	First uint64
 	Topic string
+	// Heal, if set, looks for a snapshot that leads into the log, and calls Done. It must not
+	// block, nor call Done itself.
+	Heal func(*Gap)
 }
 
 // Source returns the transport of a source. The Log knows it once its stream subscribes.

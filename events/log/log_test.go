@@ -85,6 +85,7 @@ type scene struct {
 	bytes   int64
 	cluster bool
 	alone   time.Duration
+	heal    func(*Gap)
 	weights atomic.Pointer[[]Replica]
 
 	server  *redistest.Server
@@ -135,8 +136,8 @@ func (sc *scene) replica(id string) *watcher {
 	if sc.buffer == 0 {
 		sc.buffer = 1 << 20
 	}
-	l := New(Config{Store: shared, ID: id, Bytes: sc.bytes, Age: time.Hour, Buffer: sc.buffer, Alone: sc.alone, Replicas: func() []Replica { return *sc.weights.Load() }})
-	s := l.Source(SourceConfig{Key: "s", Engine: sc.network, Replays: sc.replays, First: sc.first, Topic: sc.topic})
+	l := New(Config{Store: shared, ID: id, Bytes: sc.bytes, Age: time.Hour, Buffer: sc.buffer, Alone: sc.alone, Again: time.Millisecond, Replicas: func() []Replica { return *sc.weights.Load() }})
+	s := l.Source(SourceConfig{Key: "s", Engine: sc.network, Replays: sc.replays, First: sc.first, Topic: sc.topic, Heal: sc.heal})
 	w := watch(sc.t, s, sc)
 	w.log, w.source = l, s
 	sc.t.Cleanup(func() { sc.stop(w); shared.Close() })

@@ -261,8 +261,8 @@ func (b *bucket) readers() (list []*following, left, more bool) {
 	return list, left, more
 }
 
-// replay returns the batches of the log from a sequence on. It returns nil if the log does not
-// begin there, unless alone says that nothing else has them.
+// replay returns the batches of the log from a sequence on. If the log does not begin there it
+// returns errGap while a snapshot is looked for, else nil, unless alone says that nothing else has them.
 func (f *following) replay(ctx context.Context, from uint64, alone bool) (*replaying, error) {
 	r := &replaying{source: f.source, gen: f.gen, next: from, ctx: ctx}
 	r.ctx, r.cancel = context.WithCancel(ctx)
@@ -272,6 +272,10 @@ func (f *following) replay(ctx context.Context, from uint64, alone bool) (*repla
 	}
 	first := max(from, f.source.cfg.First)
 	begins := len(r.page) > 0 && r.page[0].ID == f.gen+"-"+strconv.FormatUint(first, 10)
+	if len(r.page) > 0 && !begins && f.source.refuse() {
+		r.cancel()
+		return nil, errGap
+	}
 	f.source.mu.Lock()
 	v := f.source.view
 	f.source.mu.Unlock()

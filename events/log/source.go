@@ -34,6 +34,7 @@ type Source struct {
 	tries time.Time // since when the tail cannot reach the engine, zero if it can
 	bar   time.Time // until then the lease is for others
 
+	gap    gap
 	epoch  uint64
 	win    window
 	synced bool // the stream says so
@@ -203,8 +204,8 @@ func (s *Source) endOpen(why error) {
 	s.change()
 }
 
-// Replay asks the engine if this replica is the tail, else the log, and the engine for what the
-// log does not have.
+// Replay asks the engine if this replica is the tail, else the log, and the engine for what neither
+// the log nor a snapshot has.
 func (s *Source) Replay(ctx context.Context, endpoint string, from uint64) (stream.Subscription, error) {
 	s.mu.Lock()
 	f, follows := s.open.(*following)
@@ -305,6 +306,9 @@ func (s *Source) Changed(state stream.State, has bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.synced, s.has = state == stream.Synced, has
+	if s.synced {
+		s.gap.open, s.gap.pause = false, 0
+	}
 	if s.token != "" {
 		s.bucket.write(s)
 	}

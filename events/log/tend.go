@@ -3,7 +3,9 @@ package log
 import (
 	"context"
 	"time"
+	"unsafe"
 
+	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 	"kvconductor/store"
 )
@@ -216,6 +218,8 @@ func (s *Source) hear(v view, token string, now time.Time) {
 			s.endOpen(errGeneration)
 		case !s.mayFollow(now):
 			s.endOpen(errNoTail)
+		default:
+			s.askSnapshot(now)
 		}
 		return
 	}
@@ -262,6 +266,25 @@ func (s *Source) behind() uint64 {
 	return 0
 }
 
+// Memory returns the bytes that the batches of all sources take: those that wait for the store, those
+// kept behind them, and those that were read from logs.
+func (l *Log) Memory() (bytes int64) {
+	if l == nil {
+		return 0
+	}
+	for _, sources := range l.known() {
+		for _, s := range sources {
+			s.mu.Lock()
+			bytes += int64(s.win.bytes())
+			if f, ok := s.open.(*following); ok {
+				bytes += f.bytes.Load() + int64(cap(f.queue))*int64(unsafe.Sizeof(payload.Message{}))
+			}
+			s.mu.Unlock()
+		}
+	}
+	return bytes
+}
+
 // Stats are the numbers of a Log.
 type Stats struct {
 	Held, Following             int    // sources
@@ -271,6 +294,7 @@ type Stats struct {
 	Appends, Entries, Bytes     uint64
 	Failed, Moved, Dropped      uint64 // scripts without an answer; logs that were not as left; entries lost to the bound
 	Generations, FromLog, Asked uint64 // generations begun; replays out of the log; replays that engines were asked for
+	Gaps, Healed                uint64 // snapshots looked for because a log begins too late, and found
 }
 
 // Stats returns the numbers.
@@ -281,6 +305,7 @@ func (l *Log) Stats() Stats {
 		Appends: n.appends.Load(), Entries: n.entries.Load(), Bytes: n.bytes.Load(),
 		Failed: n.failed.Load(), Moved: n.moved.Load(), Dropped: n.dropped.Load(),
 		Generations: n.generations.Load(), FromLog: n.fromLog.Load(), Asked: n.asked.Load(),
+		Gaps: n.gaps.Load(), Healed: n.healed.Load(),
 	}
 	for _, sources := range l.known() {
 		for _, s := range sources {

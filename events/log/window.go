@@ -2,6 +2,7 @@ package log
 
 import (
 	"strconv"
+	"unsafe"
 
 	"kvconductor/events"
 )
@@ -28,6 +29,9 @@ type window struct {
 	kept    int // bytes of them
 	pending int // bytes of the others
 }
+
+// bytes is the memory of the window.
+func (w *window) bytes() int { return w.kept + w.pending + cap(w.items)*int(unsafe.Sizeof(entry{})) }
 
 // add appends an entry. It reports false if its sequence is not beyond the others.
 func (w *window) add(e entry) bool {

@@ -27,6 +27,7 @@ type counters struct {
 	appends, entries, bytes     atomic.Uint64
 	failed, moved, dropped      atomic.Uint64
 	generations, fromLog, asked atomic.Uint64
+	gaps, healed                atomic.Uint64
 }
 
 // bucket has the sources whose keys are in one hash slot.

@@ -1,0 +1,72 @@
+package cluster_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/cluster"
+	conductorhttp "kvconductor/conductor/http"
+	"kvconductor/conductor/server"
+	"kvconductor/internal/must"
+)
+
+// TestPartsAreHeldAgainstTheBudget lets other replicas give large answers for parts of a batch: those
+// that do not fit into limits.memory cost their queries alone, and all memory is given back.
+func TestPartsAreHeldAgainstTheBudget(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked, err := io.ReadAll(r.Body)
+		must.Report(t, err)
+		n := 100
+		if strings.Contains(string(asked), "large") {
+			n = 4 << 20
+		}
+		fmt.Fprintf(w, `{"answers":[{"pad":%q}]}`, strings.Repeat("x", n))
+	}))
+	defer other.Close()
+	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
+	defer c.Close()
+	c.ServeBy(func(s conductor.Shard) *conductor.UnservedError {
+		return &conductor.UnservedError{Shard: s, Serving: []conductor.ReplicaAddress{{ID: s.Model, URL: other.URL}}}
+	}, func() []*conductor.UnservedError { return nil })
+	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.Transport(), Timeout: 10 * time.Second, Log: zerolog.Nop()})
+	budget, registry := server.NewBudget(0), prometheus.NewRegistry()
+	registry.MustRegister(budget)
+	opts := conductorhttp.Options{
+		MaxBody: 1 << 20, MaxTokens: 1 << 16, Budget: budget, Gatherer: registry, Log: zerolog.Nop(),
+		Use: []gin.HandlerFunc{forwarder.At(cluster.Mounted{Prefix: "/conductor/v1"})},
+	}
+	router := conductorhttp.New(c, opts)
+	conductorhttp.Mount(router, c, opts)
+	const batch = `{"block_size":16,"queries":[{"model":"small","token_ids":[1]},{"model":"large","token_ids":[1]}]}`
+	f := func(most int64, large string) {
+		t.Helper()
+		budget.SetBound(most)
+		w := httptest.NewRecorder()
+		router.ServeHTTP(w, httptest.NewRequest("POST", "/query_batch", strings.NewReader(batch)))
+		answer := w.Body.String()
+		if w.Code != http.StatusOK || !strings.Contains(answer, `{"pad":"xxx`) || !strings.Contains(answer, large) {
+			t.Errorf("%d bytes: %d %.300s", most, w.Code, answer)
+		}
+		metrics, err := registry.Gather()
+		must.Succeed(t, err)
+		for _, m := range metrics {
+			if m.GetName() == "conductor_request_bytes" && m.GetMetric()[0].GetGauge().GetValue() != 0 {
+				t.Errorf("%d bytes: it keeps %v", most, m)
+			}
+		}
+	}
+	f(0, `]}`)
+	f(64<<20, strings.Repeat("x", 4<<20))
+	f(6<<20, `"reason":"memory"`)
+}
