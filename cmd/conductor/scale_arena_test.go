@@ -15,6 +15,7 @@ import (
 
 	"kvconductor/cmd/internal/sim"
 	"kvconductor/cmd/internal/sim/proxy"
+	"kvconductor/internal/clocktest"
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
 )
@@ -43,6 +44,7 @@ type arena struct {
 type runningReplica struct {
 	*process
 	store, peers *proxy.Proxy
+	clock        *clocktest.Clock // nil where clocks cannot be moved
 }
 
 // nowhere is an address where nothing listens.
@@ -58,7 +60,7 @@ func newArena(t *testing.T, settings string, shared *redistest.Server, store fun
 	a.asked, err = sim.NewServers()
 	must.Succeed(t, err)
 	for range 3 {
-		a.join()
+		a.join(0)
 	}
 	configs, err := modelFleets(a.asked, a.stage, models, uint64(time.Now().UnixNano()))
 	must.Succeed(t, err)
@@ -67,6 +69,7 @@ func newArena(t *testing.T, settings string, shared *redistest.Server, store fun
 		c.Source = &until{Source: c.Source, done: a.done}
 		// A dump has no place for the look-ahead of a drafter: its blocks cannot be counted.
 		c.Families = []string{sim.Families[i%3], sim.Families[(i+1)%3]}
+		c.Ways = true
 		c.Device, c.Host, c.Disk, c.QPS, c.Audit = 512, 256, 512, 30, 25
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -89,8 +92,8 @@ func newArena(t *testing.T, settings string, shared *redistest.Server, store fun
 	return a
 }
 
-// join starts a replica. Clients ask it once it is ready.
-func (a *arena) join() *runningReplica {
+// join starts a replica whose clock is ahead. Clients ask it once it is ready.
+func (a *arena) join(ahead time.Duration) *runningReplica {
 	a.t.Helper()
 	r := &runningReplica{}
 	var err error
@@ -100,12 +103,23 @@ func (a *arena) join() *runningReplica {
 	r.store, err = proxy.Open(a.shared.Addr)
 	must.Succeed(a.t, err)
 	a.t.Cleanup(r.store.Close)
-	r.process = serveProcess(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', timeout: 500ms}\nindex: {recall_bytes: 512MiB}\n%s", a.store(r.store.Addr()), r.peers.Addr(), a.settings))
+	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', timeout: 500ms, shelf_interval: 1s}\nindex: {recall_bytes: 512MiB}\n%s", a.store(r.store.Addr()), r.peers.Addr(), a.settings))
+	r.process = startBy(a.t, cmd, func() {
+		if clocktest.Works {
+			r.clock = clocktest.Start(a.t, cmd)
+			r.clock.Set(ahead)
+		} else {
+			must.Succeed(a.t, cmd.Start())
+		}
+	})
 	r.peers.Turn(strings.TrimPrefix(r.url, "http://"))
 	eventually(a.t, "a replica never gets ready", func() (string, bool) {
 		status, text := get(r.url + "/ready")
 		return text, status == 200
 	})
+	if r.clock != nil {
+		a.dated(r, ahead)
+	}
 	must.Succeed(a.t, a.asked.Add(r.url))
 	for _, url := range a.dead {
 		a.asked.Remove(url)

@@ -26,7 +26,8 @@ type Proxy struct {
 	held   time.Time     // nothing passes until then
 	moved  chan struct{} // closed when held changes
 	spoil  func() Spoil
-	open   map[net.Conn]bool
+	barred func(reader net.Addr) bool // nil for none
+	open   map[net.Conn]bool          // true for a reader's, false for the publisher's
 	closed bool
 }
 
@@ -66,6 +67,18 @@ func (p *Proxy) Turn(target string) {
 	p.target = target
 	p.mu.Unlock()
 	p.Cut()
+}
+
+// Bar cuts the connections of the readers that f names, and refuses new ones of them; nil names none.
+func (p *Proxy) Bar(f func(reader net.Addr) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.barred = f
+	for c, reads := range p.open {
+		if f != nil && reads && f(c.RemoteAddr()) {
+			c.Close()
+		}
+	}
 }
 
 // Hold lets nothing pass for a while from now on; it arrives afterwards. Another call moves
@@ -122,14 +135,15 @@ func (p *Proxy) accept() {
 	}
 }
 
-// enter registers a connection; false once the proxy is closed.
-func (p *Proxy) enter(c net.Conn) bool {
+// enter registers a connection; false for a barred reader, and once the proxy is closed.
+func (p *Proxy) enter(c net.Conn, reads bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.closed {
-		p.open[c] = true
+	if p.closed || reads && p.barred != nil && p.barred(c.RemoteAddr()) {
+		return false
 	}
-	return !p.closed
+	p.open[c] = reads
+	return true
 }
 
 func (p *Proxy) leave(c net.Conn) {
@@ -142,7 +156,7 @@ func (p *Proxy) leave(c net.Conn) {
 // carry takes one connection both ways until either side ends it.
 func (p *Proxy) carry(reader net.Conn) {
 	defer p.leave(reader)
-	if !p.enter(reader) {
+	if !p.enter(reader, true) {
 		return
 	}
 	p.mu.Lock()
@@ -156,7 +170,7 @@ func (p *Proxy) carry(reader net.Conn) {
 		return
 	}
 	defer p.leave(publisher)
-	if !p.enter(publisher) {
+	if !p.enter(publisher, false) {
 		return
 	}
 	done := make(chan struct{})
