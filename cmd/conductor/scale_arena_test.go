@@ -17,7 +17,6 @@ import (
 	"kvconductor/cmd/internal/sim/proxy"
 	"kvconductor/internal/clocktest"
 	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
 )
 
 // arena is replicas that share a store, fleets of several models that ask them, and an oracle: a
@@ -25,8 +24,7 @@ import (
 type arena struct {
 	t        *testing.T
 	settings string // of each replica, but for its store
-	store    func(own string) string
-	shared   *redistest.Server
+	shared   *sharedStore
 	replicas []*runningReplica
 	dead     []string // URLs of those that were killed
 	oracle   *process
@@ -50,11 +48,10 @@ type runningReplica struct {
 // nowhere is an address where nothing listens.
 const nowhere = "127.0.0.1:1"
 
-// newArena starts three replicas and lets fleets work. store returns the settings of the store, for
-// one server of it the address of a proxy.
-func newArena(t *testing.T, settings string, shared *redistest.Server, store func(own string) string, models int) *arena {
+// newArena starts three replicas and lets fleets work.
+func newArena(t *testing.T, settings string, shared *sharedStore, models int) *arena {
 	t.Helper()
-	a := &arena{t: t, settings: settings, shared: shared, store: store, stage: sim.NewStage(), done: make(chan struct{}), ended: make(chan struct{})}
+	a := &arena{t: t, settings: settings, shared: shared, stage: sim.NewStage(), done: make(chan struct{}), ended: make(chan struct{})}
 	a.oracle = serveProcess(t, "index: {recall_bytes: 512MiB}\n")
 	var err error
 	a.asked, err = sim.NewServers()
@@ -103,7 +100,7 @@ func (a *arena) join(ahead time.Duration) *runningReplica {
 	r.store, err = proxy.Open(a.shared.Addr)
 	must.Succeed(a.t, err)
 	a.t.Cleanup(r.store.Close)
-	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', timeout: 500ms, shelf_interval: 1s}\nindex: {recall_bytes: 512MiB}\n%s", a.store(r.store.Addr()), r.peers.Addr(), a.settings))
+	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', timeout: 500ms, shelf_interval: 1s}\nindex: {recall_bytes: 512MiB}\n%s", a.shared.settings(r.store.Addr()), r.peers.Addr(), a.settings))
 	r.process = startBy(a.t, cmd, func() {
 		if clocktest.Works {
 			r.clock = clocktest.Start(a.t, cmd)

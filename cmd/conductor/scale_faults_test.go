@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -12,7 +11,6 @@ import (
 
 	"kvconductor/internal/clocktest"
 	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
 )
 
 // outlasting is longer than a replica's lease.
@@ -26,37 +24,32 @@ func TestScaleFaults(t *testing.T) {
 	names, err := regexp.Compile(strings.TrimPrefix(os.Getenv("SCALE_FAULTS"), "1"))
 	must.Succeed(t, err)
 	all := os.Getenv("SCALE_FAULTS") != ""
-	one := func(t *testing.T) (*redistest.Server, func(string) string) {
-		shared := redistest.Start(t)
-		return shared, func(own string) string { return "url: 'redis://" + own + "'" }
-	}
 	single := slices.Concat(faults, wayFaults, clockFaults)
 	logged := slices.Concat(single, tailFaults)
 	for _, mode := range []struct {
 		name, settings, store string
-		always                bool // not with SCALE_FAULTS=1 alone
-		open                  func(t *testing.T) (*redistest.Server, func(own string) string)
+		always                bool // not with SCALE_FAULTS alone
+		open                  func(t *testing.T, more string) *sharedStore
 		faults                []fault
 	}{
-		{"shards", "cluster: {mode: shards}\n", "", true, one, single},
-		{"log", "", ", ingest: log", true, one, logged},
-		{"shards and log", "cluster: {mode: shards}\n", ", ingest: log", false, one, logged},
-		{"one owner", "cluster: {mode: shards, owners: 1}\n", "", false, one, single},
-		{"replicas", "", "", false, one, single},
-		{"sentinels", "cluster: {mode: shards}\n", ", ingest: log", false, openSentinels, groupFaults},
-		{"cluster", "cluster: {mode: shards}\n", ", ingest: log", false, openCluster, groupFaults[:1]},
+		{"shards", "cluster: {mode: shards}\n", "", true, openOne, single},
+		{"log", "", ", ingest: log", true, openOne, logged},
+		{"shards and log", "cluster: {mode: shards}\n", ", ingest: log", false, openOne, logged},
+		{"one owner", "cluster: {mode: shards, owners: 1}\n", "", false, openOne, single},
+		{"replicas", "", "", false, openOne, single},
+		{"sentinels", "cluster: {mode: shards}\n", ", ingest: log", false, openSentinels, slices.Concat(groupFaults, masterFaults)},
+		{"cluster", "cluster: {mode: shards}\n", ", ingest: log", false, openCluster, groupFaults},
 	} {
 		if !mode.always && !all {
 			continue
 		}
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			shared, store := mode.open(t)
 			models := 2
 			if all {
 				models = 4
 			}
-			a := newArena(t, mode.settings, shared, func(own string) string { return store(own) + mode.store }, models)
+			a := newArena(t, mode.settings, mode.open(t, mode.store), models)
 			a.whole("the start")
 			for i, f := range mode.faults {
 				switch {
@@ -73,23 +66,6 @@ func TestScaleFaults(t *testing.T) {
 			}
 			a.end()
 		})
-	}
-}
-
-// openSentinels starts a store whose master the Sentinels name. It has no proxies in front: replicas
-// connect to what the Sentinels say.
-func openSentinels(t *testing.T) (*redistest.Server, func(string) string) {
-	master, _, sentinels := redistest.StartSentinels(t)
-	return master, func(string) string {
-		return fmt.Sprintf("url: '%s', addresses: ['%s', '%s'], master: %s", sentinels[0].URL(), sentinels[1].Addr, sentinels[2].Addr, redistest.Master)
-	}
-}
-
-// openCluster starts a store of three nodes. The first one is disturbed.
-func openCluster(t *testing.T) (*redistest.Server, func(string) string) {
-	nodes := redistest.StartCluster(t)
-	return nodes[0], func(string) string {
-		return fmt.Sprintf("url: '%s', addresses: ['%s', '%s'], cluster: true", nodes[1].URL(), nodes[0].Addr, nodes[2].Addr)
 	}
 }
 
@@ -132,16 +108,11 @@ var faults = []fault{
 		r.peers.Turn(strings.TrimPrefix(r.url, "http://"))
 	}},
 	{name: "slow ways", do: func(a *arena) {
-		for range 50 {
-			for _, r := range a.replicas {
-				r.store.Hold(90 * time.Millisecond)
-				r.peers.Hold(60 * time.Millisecond)
-			}
-			for _, w := range a.stage.Ways() {
-				w.Hold(70 * time.Millisecond)
-			}
-			a.work(100 * time.Millisecond)
+		ways := a.stage.Ways()
+		for _, r := range a.replicas {
+			ways = append(ways, r.store, r.peers)
 		}
+		a.slow(ways)
 	}},
 	{name: "the death of all owners", do: func(a *arena) {
 		for _, r := range a.owners() {
@@ -149,10 +120,12 @@ var faults = []fault{
 		}
 		if len(a.replicas) > 0 {
 			a.work(outlasting)
-			a.shelved(a.replicas[0])
+		} else {
+			a.join(0)
 		}
+		a.shelved(a.replicas[0]) // others may take the blocks from this one
 		for len(a.replicas) < 3 {
-			a.shelved(a.join(0))
+			a.join(0)
 		}
 	}},
 	{name: "two deaths and a stop", do: func(a *arena) {
@@ -188,19 +161,6 @@ var tailFaults = []fault{
 		a.set(r, ahead)
 		a.work(outlasting)
 		a.set(r, 0)
-	}},
-}
-
-// groupFaults are about a store of several servers.
-var groupFaults = []fault{
-	{name: "the stop of a node", do: func(a *arena) {
-		a.shared.Pause()
-		a.work(outlasting)
-		a.shared.Continue()
-	}},
-	{name: "the death of a master", do: func(a *arena) {
-		a.shared.Kill()
-		a.work(outlasting)
 	}},
 }
 

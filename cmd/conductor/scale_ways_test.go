@@ -2,15 +2,9 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
-	"strings"
-	"testing"
 	"time"
 
 	"kvconductor/cmd/internal/sim/proxy"
@@ -38,8 +32,8 @@ var wayFaults = []fault{
 	}},
 	{name: "two replicas that do not reach each other", not: !portsKnown, do: func(a *arena) {
 		one, other := a.replicas[0], a.replicas[1]
-		one.peers.Bar(other.connected)
-		other.peers.Bar(one.connected)
+		bar(connectionsOf(other.pid()), one.peers)
+		bar(connectionsOf(one.pid()), other.peers)
 		a.work(outlasting)
 		one.peers.Bar(nil)
 		other.peers.Bar(nil)
@@ -99,44 +93,25 @@ func (a *arena) dated(r *runningReplica, ahead time.Duration) {
 	}
 }
 
-// part cuts replicas off from a server behind proxies for a while.
-func (a *arena) part(ways []*proxy.Proxy, from ...*runningReplica) {
+// part cuts a replica off from servers behind proxies for a while.
+func (a *arena) part(ways []*proxy.Proxy, from *runningReplica) {
 	a.t.Helper()
-	for _, w := range ways {
-		w.Bar(func(client net.Addr) bool {
-			return slices.ContainsFunc(from, func(r *runningReplica) bool { return r.connected(client) })
-		})
-	}
+	bar(connectionsOf(from.pid()), ways...)
 	a.work(outlasting)
 	for _, w := range ways {
 		w.Bar(nil)
 	}
 }
 
-// portsKnown reports whether the system tells which connections a process has.
-const portsKnown = runtime.GOOS == "linux"
-
-// connected reports whether an address is that of a connection of the process.
-func (p *process) connected(address net.Addr) bool {
-	about := fmt.Sprintf("/proc/%d/", p.cmd.Process.Pid)
-	table, err := os.ReadFile(about + "net/tcp")
-	if err != nil {
-		return false // it is dead
-	}
-	own := fmt.Sprintf(":%04X", address.(*net.TCPAddr).Port)
-	for row := range strings.Lines(string(table)) {
-		columns := strings.Fields(row)
-		if len(columns) < 10 || !strings.HasSuffix(columns[1], own) {
-			continue
+// slow lets what passes be late for a while.
+func (a *arena) slow(ways []*proxy.Proxy) {
+	a.t.Helper()
+	for range 50 {
+		for i, w := range ways {
+			w.Hold(time.Duration(60+10*(i%4)) * time.Millisecond)
 		}
-		files, _ := filepath.Glob(about + "fd/*")
-		for _, file := range files {
-			if to, _ := os.Readlink(file); to == "socket:["+columns[9]+"]" {
-				return true
-			}
-		}
+		a.work(100 * time.Millisecond)
 	}
-	return false
 }
 
 // owners returns the replicas that serve the first model.
@@ -169,24 +144,4 @@ func (a *arena) owners() (all []*runningReplica) {
 func (a *arena) shelved(r *runningReplica) {
 	a.t.Helper()
 	metricFrom(a.t, r.process, "conductor_shelf_loaded_blocks_total", 1)
-}
-
-// TestConnected holds that connections of this process are known, and no others.
-func TestConnected(t *testing.T) {
-	if !portsKnown {
-		t.Skip("the system does not tell which connections a process has")
-	}
-	p := serveProcess(t, "")
-	c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
-	must.Succeed(t, err)
-	defer c.Close()
-	self := &process{cmd: command()}
-	self.cmd.Process, err = os.FindProcess(os.Getpid())
-	must.Succeed(t, err)
-	if !self.connected(c.LocalAddr()) {
-		t.Error("a connection of this process is not known")
-	}
-	if p.connected(c.LocalAddr()) {
-		t.Error("a connection of this process is taken for the server's")
-	}
 }
