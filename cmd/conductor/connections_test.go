@@ -17,45 +17,40 @@ import (
 // portsKnown reports whether the system tells which connections a process has.
 const portsKnown = runtime.GOOS == "linux"
 
-// connections tells those of some processes from others, by the ports that they begin at.
+// connections tells those of some processes from others.
 type connections struct {
 	pids []string
 
-	mu    sync.Mutex
-	began map[int]bool // whether a connection that was open at the beginning is theirs; nil: ask again; guarded by mu
+	mu   sync.Mutex
+	seen map[ports]bool // connections at the last look, true for those of the processes; guarded by mu
 }
 
-// connectionsOf knows the connections that are open now. It takes a look for each newer one.
+// ports are where a connection on this machine begins and ends, in hexadecimal digits.
+type ports struct{ from, to string }
+
 func connectionsOf(pids ...int) *connections {
-	c := new(connections)
+	c := &connections{}
 	for _, pid := range pids {
 		c.pids = append(c.pids, strconv.Itoa(pid))
 	}
-	c.began = c.look()
+	c.look()
 	return c
 }
 
-// settle lets all ports be looked up: those of connections that ended are given away again.
-func (c *connections) settle() {
+// own reports whether a connection that was accepted here begins at one of the processes.
+func (c *connections) own(accepted net.Conn) bool {
+	digits := func(a net.Addr) string { return fmt.Sprintf("%04X", a.(*net.TCPAddr).Port) }
+	key := ports{digits(accepted.RemoteAddr()), digits(accepted.LocalAddr())}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.began = nil
-}
-
-// own reports whether a connection begins at one of the processes.
-func (c *connections) own(from net.Addr) bool {
-	port := from.(*net.TCPAddr).Port
-	c.mu.Lock()
-	own, known := c.began[port]
-	c.mu.Unlock()
-	if !known {
-		own = c.look()[port]
+	if _, known := c.seen[key]; !known {
+		c.look()
 	}
-	return own
+	return c.seen[key]
 }
 
-// look returns the ports of all connections, true for those of the processes.
-func (c *connections) look() map[int]bool {
+// look looks at all connections. c.mu is held, or c is new.
+func (c *connections) look() {
 	sockets := make(map[string]bool)
 	for _, pid := range c.pids {
 		files, _ := os.ReadDir("/proc/" + pid + "/fd") // none of a process that is dead
@@ -65,15 +60,16 @@ func (c *connections) look() map[int]bool {
 		}
 	}
 	table, _ := os.ReadFile("/proc/self/net/tcp")
-	ports := make(map[int]bool)
+	c.seen = make(map[ports]bool)
 	for row := range strings.Lines(string(table)) {
-		var n, host, port int
-		columns := strings.Fields(row)
-		if _, err := fmt.Sscanf(row, "%d: %x:%x", &n, &host, &port); err == nil && len(columns) > 9 {
-			ports[port] = ports[port] || sockets["socket:["+columns[9]+"]"]
+		columns := strings.Fields(row) // number, both addresses, seven more, inode of the socket
+		if len(columns) < 10 {
+			continue
 		}
+		_, from, _ := strings.Cut(columns[1], ":")
+		_, to, _ := strings.Cut(columns[2], ":")
+		c.seen[ports{from, to}] = sockets["socket:["+columns[9]+"]"]
 	}
-	return ports
 }
 
 // bar bars connections from proxies.
@@ -81,7 +77,6 @@ func bar(c *connections, ways ...*proxy.Proxy) {
 	for _, w := range ways {
 		w.Bar(c.own)
 	}
-	c.settle()
 }
 
 // pid is the id of the process.
@@ -94,20 +89,23 @@ func TestConnections(t *testing.T) {
 		t.Skip("the system does not tell which connections a process has")
 	}
 	p := serveProcess(t, "")
-	dial := func() net.Addr {
-		c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must.Succeed(t, err)
+	defer l.Close()
+	accepted := func() net.Conn {
+		c, err := net.Dial("tcp", l.Addr().String())
 		must.Succeed(t, err)
 		t.Cleanup(func() { c.Close() })
-		return c.LocalAddr()
+		other, err := l.Accept()
+		must.Succeed(t, err)
+		t.Cleanup(func() { other.Close() })
+		return other
 	}
-	before := dial()
-	mine, other := connectionsOf(os.Getpid()), connectionsOf(p.pid())
-	for _, from := range []net.Addr{before, dial()} {
-		for range 2 {
-			if !mine.own(from) || other.own(from) {
-				t.Errorf("connection from %v: of this process %t, of the server %t", from, mine.own(from), other.own(from))
-			}
-			mine.settle()
+	before := accepted()
+	mine, others := connectionsOf(os.Getpid()), connectionsOf(p.pid())
+	for i, c := range []net.Conn{before, accepted()} {
+		if !mine.own(c) || others.own(c) {
+			t.Errorf("connection %d: of this process %t, of the server %t", i, mine.own(c), others.own(c))
 		}
 	}
 }

@@ -87,7 +87,8 @@ var masterFaults = []fault{
 		a.work(outlasting)
 		for _, r := range a.replicas {
 			if up := metric(r.process, "conductor_store_up"); old.Role() != "master" || up != 1 {
-				a.t.Errorf("halved, the old master is %s, conductor_store_up of replica %s is %v", old.Role(), r.url, up)
+				_, text := get(r.url + "/ready")
+				a.t.Errorf("halved, the old master is %s, conductor_store_up of replica %s is %v: %s", old.Role(), r.url, up, text)
 			}
 		}
 		for _, way := range a.shared.fronts {
@@ -112,9 +113,8 @@ func (a *arena) halve(pid int, servers ...*redistest.Server) {
 	}
 	c := connectionsOf(pids...)
 	for addr, way := range a.shared.fronts {
-		way.Bar(func(from net.Addr) bool { return here[addr] != c.own(from) })
+		way.Bar(func(reader net.Conn) bool { return here[addr] != c.own(reader) })
 	}
-	c.settle()
 }
 
 // master returns a server of the store that takes writes: the only one with Sentinels, the first one
@@ -131,7 +131,7 @@ func (a *arena) master() (master *redistest.Server) {
 		if len(masters) > 0 {
 			master = masters[0]
 		}
-		return "", len(masters) == 1 || len(masters) == len(a.shared.servers)
+		return fmt.Sprintf("%d masters", len(masters)), len(masters) == 1 || len(masters) > 1 && len(a.shared.sentinels) == 0
 	})
 	return master
 }

@@ -17,7 +17,7 @@ var wayFaults = []fault{
 	{name: "a replica without engines", not: !portsKnown, do: func(a *arena) { a.part(a.stage.Ways(), a.replicas[0]) }},
 	{name: "engines that no replica reaches", do: func(a *arena) {
 		for _, w := range a.stage.Ways() {
-			w.Bar(func(net.Addr) bool { return true })
+			w.Bar(func(net.Conn) bool { return true })
 		}
 		a.work(outlasting)
 		for _, w := range a.stage.Ways() {

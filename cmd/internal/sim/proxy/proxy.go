@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -26,7 +27,8 @@ type Proxy struct {
 	held   time.Time     // nothing passes until then
 	moved  chan struct{} // closed when held changes
 	spoil  func() Spoil
-	barred func(reader net.Addr) bool // nil for none
+	barred func(reader net.Conn) bool // nil for none
+	bars   uint64                     // calls of Bar
 	open   map[net.Conn]bool          // true for a reader's, false for the publisher's
 	closed bool
 }
@@ -70,12 +72,15 @@ func (p *Proxy) Turn(target string) {
 }
 
 // Bar cuts the connections of the readers that f names, and refuses new ones of them; nil names none.
-func (p *Proxy) Bar(f func(reader net.Addr) bool) {
+// What passes does not wait for f.
+func (p *Proxy) Bar(f func(reader net.Conn) bool) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.barred = f
-	for c, reads := range p.open {
-		if f != nil && reads && f(c.RemoteAddr()) {
+	p.bars++
+	open := maps.Clone(p.open)
+	p.mu.Unlock()
+	for c, reads := range open {
+		if f != nil && reads && f(c) {
 			c.Close()
 		}
 	}
@@ -139,11 +144,20 @@ func (p *Proxy) accept() {
 func (p *Proxy) enter(c net.Conn, reads bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || reads && p.barred != nil && p.barred(c.RemoteAddr()) {
-		return false
+	for allowed := uint64(0); reads && p.barred != nil && allowed != p.bars; {
+		f, n := p.barred, p.bars
+		p.mu.Unlock()
+		barred := f(c)
+		p.mu.Lock()
+		if barred {
+			return false
+		}
+		allowed = n
 	}
-	p.open[c] = reads
-	return true
+	if !p.closed {
+		p.open[c] = reads
+	}
+	return !p.closed
 }
 
 func (p *Proxy) leave(c net.Conn) {

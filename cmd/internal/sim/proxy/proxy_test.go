@@ -67,14 +67,14 @@ func TestBarNamesReaders(t *testing.T) {
 			t.Fatalf("got %q", got)
 		}
 	}
-	r.Bar(func(reader net.Addr) bool { return reader.String() == one.LocalAddr().String() })
+	r.Bar(func(reader net.Conn) bool { return reader.RemoteAddr().String() == one.LocalAddr().String() })
 	if got := say(one, "barred"); got != "" {
 		t.Errorf("a barred reader is answered %q", got)
 	}
 	if got := say(other, "other"); got != "OTHER" {
 		t.Errorf("another reader is answered %q", got)
 	}
-	r.Bar(func(net.Addr) bool { return true })
+	r.Bar(func(net.Conn) bool { return true })
 	if got := say(dial(t, r), "new"); got != "" {
 		t.Errorf("a new reader is answered %q, all are barred", got)
 	}
