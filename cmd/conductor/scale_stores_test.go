@@ -86,10 +86,10 @@ var masterFaults = []fault{
 		})
 		a.work(outlasting)
 		for _, r := range a.replicas {
-			if up := metric(r.process, "conductor_store_up"); old.Role() != "master" || up != 1 {
+			eventually(a.t, "halved, a replica has no store", func() (string, bool) {
 				_, text := get(r.url + "/ready")
-				a.t.Errorf("halved, the old master is %s, conductor_store_up of replica %s is %v: %s", old.Role(), r.url, up, text)
-			}
+				return old.Role() + " " + text, old.Role() == "master" && metric(r.process, "conductor_store_up") == 1
+			})
 		}
 		for _, way := range a.shared.fronts {
 			way.Bar(nil)
