@@ -74,7 +74,7 @@ kills: ## a server that is killed 100 times at random moments while events flow,
 
 .PHONY: scale-faults
 scale-faults: export SCALE_FAULTS = 1
-scale-faults: ## replicas that share a store, with shards, logs, Sentinels and a cluster, while replicas, tails and stores are killed, stopped, emptied and cut off; every settled answer and every dump checked
+scale-faults: ## replicas that share a store, with shards, logs, Sentinels and a cluster, while replicas, tails and stores are killed, stopped, emptied and cut off, from engines too, and clocks are moved; every settled answer and every dump checked
 	$(GO) test -count=1 -v -timeout 0 -parallel 2 -run '^TestScaleFaults$$' ./cmd/conductor
 
 .PHONY: conformance-dynamo

@@ -58,6 +58,7 @@ var table = []room{
 	// What compares routes and answers with openapi.yaml.
 	{dir: "internal/apitest", tests: true, rooms: []string{".", "internal/must"}, modules: []string{"github.com/getkin/kin-openapi", gin}},
 	// What ends a test at an error.
+	{dir: "internal/clocktest", tests: true, rooms: []string{"internal/must"}},
 	{dir: "internal/must", tests: true},
 	{dir: "tiers", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 

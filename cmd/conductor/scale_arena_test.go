@@ -15,8 +15,8 @@ import (
 
 	"kvconductor/cmd/internal/sim"
 	"kvconductor/cmd/internal/sim/proxy"
+	"kvconductor/internal/clocktest"
 	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
 )
 
 // arena is replicas that share a store, fleets of several models that ask them, and an oracle: a
@@ -24,8 +24,7 @@ import (
 type arena struct {
 	t        *testing.T
 	settings string // of each replica, but for its store
-	store    func(own string) string
-	shared   *redistest.Server
+	shared   *sharedStore
 	replicas []*runningReplica
 	dead     []string // URLs of those that were killed
 	oracle   *process
@@ -43,22 +42,22 @@ type arena struct {
 type runningReplica struct {
 	*process
 	store, peers *proxy.Proxy
+	clock        *clocktest.Clock // nil where clocks cannot be moved
 }
 
 // nowhere is an address where nothing listens.
 const nowhere = "127.0.0.1:1"
 
-// newArena starts three replicas and lets fleets work. store returns the settings of the store, for
-// one server of it the address of a proxy.
-func newArena(t *testing.T, settings string, shared *redistest.Server, store func(own string) string, models int) *arena {
+// newArena starts three replicas and lets fleets work.
+func newArena(t *testing.T, settings string, shared *sharedStore, models int) *arena {
 	t.Helper()
-	a := &arena{t: t, settings: settings, shared: shared, store: store, stage: sim.NewStage(), done: make(chan struct{}), ended: make(chan struct{})}
+	a := &arena{t: t, settings: settings, shared: shared, stage: sim.NewStage(), done: make(chan struct{}), ended: make(chan struct{})}
 	a.oracle = serveProcess(t, "index: {recall_bytes: 512MiB}\n")
 	var err error
 	a.asked, err = sim.NewServers()
 	must.Succeed(t, err)
 	for range 3 {
-		a.join()
+		a.join(0)
 	}
 	configs, err := modelFleets(a.asked, a.stage, models, uint64(time.Now().UnixNano()))
 	must.Succeed(t, err)
@@ -67,6 +66,7 @@ func newArena(t *testing.T, settings string, shared *redistest.Server, store fun
 		c.Source = &until{Source: c.Source, done: a.done}
 		// A dump has no place for the look-ahead of a drafter: its blocks cannot be counted.
 		c.Families = []string{sim.Families[i%3], sim.Families[(i+1)%3]}
+		c.Ways = true
 		c.Device, c.Host, c.Disk, c.QPS, c.Audit = 512, 256, 512, 30, 25
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -89,8 +89,8 @@ func newArena(t *testing.T, settings string, shared *redistest.Server, store fun
 	return a
 }
 
-// join starts a replica. Clients ask it once it is ready.
-func (a *arena) join() *runningReplica {
+// join starts a replica whose clock is ahead. Clients ask it once it is ready.
+func (a *arena) join(ahead time.Duration) *runningReplica {
 	a.t.Helper()
 	r := &runningReplica{}
 	var err error
@@ -100,12 +100,23 @@ func (a *arena) join() *runningReplica {
 	r.store, err = proxy.Open(a.shared.Addr)
 	must.Succeed(a.t, err)
 	a.t.Cleanup(r.store.Close)
-	r.process = serveProcess(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', timeout: 500ms}\nindex: {recall_bytes: 512MiB}\n%s", a.store(r.store.Addr()), r.peers.Addr(), a.settings))
+	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', timeout: 500ms, shelf_interval: 1s}\nindex: {recall_bytes: 512MiB}\n%s", a.shared.settings(r.store.Addr()), r.peers.Addr(), a.settings))
+	r.process = startBy(a.t, cmd, func() {
+		if clocktest.Works {
+			r.clock = clocktest.Start(a.t, cmd)
+			r.clock.Set(ahead)
+		} else {
+			must.Succeed(a.t, cmd.Start())
+		}
+	})
 	r.peers.Turn(strings.TrimPrefix(r.url, "http://"))
 	eventually(a.t, "a replica never gets ready", func() (string, bool) {
 		status, text := get(r.url + "/ready")
 		return text, status == 200
 	})
+	if r.clock != nil {
+		a.dated(r, ahead)
+	}
 	must.Succeed(a.t, a.asked.Add(r.url))
 	for _, url := range a.dead {
 		a.asked.Remove(url)

@@ -1,15 +1,16 @@
 package main
 
 import (
-	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"kvconductor/internal/clocktest"
 	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
 )
 
 // outlasting is longer than a replica's lease.
@@ -17,42 +18,46 @@ const outlasting = 5500 * time.Millisecond
 
 // TestScaleFaults kills, stops, cuts off and slows down replicas and their store while fleets work.
 // After each fault every replica has what an undisturbed server has, and no settled answer was wrong.
-// SCALE_FAULTS=1 plays all faults in all modes, else three in two modes.
+// SCALE_FAULTS=1 plays all faults in all modes. Another value is a regular expression: faults whose
+// names it matches, in all modes. Without it, three faults are played in two modes.
 func TestScaleFaults(t *testing.T) {
-	all := os.Getenv("SCALE_FAULTS") == "1"
-	one := func(t *testing.T) (*redistest.Server, func(string) string) {
-		shared := redistest.Start(t)
-		return shared, func(own string) string { return "url: 'redis://" + own + "'" }
-	}
+	names, err := regexp.Compile(strings.TrimPrefix(os.Getenv("SCALE_FAULTS"), "1"))
+	must.Succeed(t, err)
+	all := os.Getenv("SCALE_FAULTS") != ""
+	single := slices.Concat(faults, wayFaults, clockFaults)
+	logged := slices.Concat(single, tailFaults)
 	for _, mode := range []struct {
 		name, settings, store string
-		always                bool // not with SCALE_FAULTS=1 alone
-		open                  func(t *testing.T) (*redistest.Server, func(own string) string)
+		always                bool // not with SCALE_FAULTS alone
+		open                  func(t *testing.T, more string) *sharedStore
 		faults                []fault
 	}{
-		{"shards", "cluster: {mode: shards}\n", "", true, one, faults},
-		{"log", "", ", ingest: log", true, one, append(faults[:len(faults):len(faults)], tailFaults...)},
-		{"shards and log", "cluster: {mode: shards}\n", ", ingest: log", false, one, append(faults[:len(faults):len(faults)], tailFaults...)},
-		{"one owner", "cluster: {mode: shards, owners: 1}\n", "", false, one, faults},
-		{"replicas", "", "", false, one, faults},
-		{"sentinels", "cluster: {mode: shards}\n", ", ingest: log", false, openSentinels, groupFaults},
-		{"cluster", "cluster: {mode: shards}\n", ", ingest: log", false, openCluster, groupFaults[:1]},
+		{"shards", "cluster: {mode: shards}\n", "", true, openOne, single},
+		{"log", "", ", ingest: log", true, openOne, logged},
+		{"shards and log", "cluster: {mode: shards}\n", ", ingest: log", false, openOne, logged},
+		{"one owner", "cluster: {mode: shards, owners: 1}\n", "", false, openOne, single},
+		{"replicas", "", "", false, openOne, single},
+		{"sentinels", "cluster: {mode: shards}\n", ", ingest: log", false, openSentinels, slices.Concat(groupFaults, masterFaults)},
+		{"cluster", "cluster: {mode: shards}\n", ", ingest: log", false, openCluster, groupFaults},
 	} {
 		if !mode.always && !all {
 			continue
 		}
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			shared, store := mode.open(t)
 			models := 2
 			if all {
 				models = 4
 			}
-			a := newArena(t, mode.settings, shared, func(own string) string { return store(own) + mode.store }, models)
+			a := newArena(t, mode.settings, mode.open(t, mode.store), models)
 			a.whole("the start")
 			for i, f := range mode.faults {
-				if i >= 3 && !all {
-					break
+				switch {
+				case i >= 3 && !all, !names.MatchString(f.name):
+					continue
+				case f.not:
+					t.Logf("left out: %s", f.name)
+					continue
 				}
 				a.work(time.Second)
 				f.do(a)
@@ -64,108 +69,98 @@ func TestScaleFaults(t *testing.T) {
 	}
 }
 
-// openSentinels starts a store whose master the Sentinels name. It has no proxies in front: replicas
-// connect to what the Sentinels say.
-func openSentinels(t *testing.T) (*redistest.Server, func(string) string) {
-	master, _, sentinels := redistest.StartSentinels(t)
-	return master, func(string) string {
-		return fmt.Sprintf("url: '%s', addresses: ['%s', '%s'], master: %s", sentinels[0].URL(), sentinels[1].Addr, sentinels[2].Addr, redistest.Master)
-	}
-}
-
-// openCluster starts a store of three nodes. The first one is disturbed.
-func openCluster(t *testing.T) (*redistest.Server, func(string) string) {
-	nodes := redistest.StartCluster(t)
-	return nodes[0], func(string) string {
-		return fmt.Sprintf("url: '%s', addresses: ['%s', '%s'], cluster: true", nodes[1].URL(), nodes[0].Addr, nodes[2].Addr)
-	}
-}
-
 // fault is something that happens to an arena, until it is over.
 type fault struct {
 	name string
 	do   func(a *arena)
+	not  bool // on a system where do cannot
 }
 
 // faults are in the order in which they are played.
 var faults = []fault{
-	{"the death of a replica", func(a *arena) {
+	{name: "the death of a replica", do: func(a *arena) {
 		a.kill(a.replicas[0])
 		a.work(outlasting)
-		a.join()
+		a.join(0)
 	}},
-	{"the store was emptied", func(a *arena) { a.shared.Empty() }},
-	{"the stop of a replica", func(a *arena) { a.stopFor(a.replicas[0].process, outlasting) }},
-	{"the death of the store", func(a *arena) {
+	{name: "the store was emptied", do: func(a *arena) { a.shared.Empty() }},
+	{name: "the stop of a replica", do: func(a *arena) { a.stopFor(a.replicas[0].process, outlasting) }},
+	{name: "the death of the store", do: func(a *arena) {
 		a.shared.Kill()
 		a.work(outlasting)
 		a.shared.Run()
 	}},
-	{"the stop of the store", func(a *arena) {
+	{name: "the stop of the store", do: func(a *arena) {
 		a.shared.Pause()
 		a.work(outlasting)
 		a.shared.Continue()
 	}},
-	{"a replica without the store", func(a *arena) {
+	{name: "a replica without the store", do: func(a *arena) {
 		r := a.replicas[0]
 		r.store.Turn(nowhere)
 		a.work(outlasting)
 		r.store.Turn(a.shared.Addr)
 	}},
-	{"a replica that no other reaches", func(a *arena) {
+	{name: "a replica that no other reaches", do: func(a *arena) {
 		r := a.replicas[0]
 		r.peers.Turn(nowhere)
 		a.work(outlasting)
 		r.peers.Turn(strings.TrimPrefix(r.url, "http://"))
 	}},
-	{"slow ways", func(a *arena) {
-		for range 50 {
-			for _, r := range a.replicas {
-				r.store.Hold(90 * time.Millisecond)
-				r.peers.Hold(60 * time.Millisecond)
-			}
-			a.work(100 * time.Millisecond)
+	{name: "slow ways", do: func(a *arena) {
+		ways := a.stage.Ways()
+		for _, r := range a.replicas {
+			ways = append(ways, r.store, r.peers)
+		}
+		a.slow(ways)
+	}},
+	{name: "the death of all owners", do: func(a *arena) {
+		for _, r := range a.owners() {
+			a.kill(r)
+		}
+		if len(a.replicas) > 0 {
+			a.work(outlasting)
+		} else {
+			a.join(0)
+		}
+		a.shelved(a.replicas[0]) // others may take the blocks from this one
+		for len(a.replicas) < 3 {
+			a.join(0)
 		}
 	}},
-	{"two deaths and a stop", func(a *arena) {
+	{name: "two deaths and a stop", do: func(a *arena) {
 		a.kill(a.replicas[0])
-		a.join()
+		a.join(0)
 		stopped := a.replicas[0].process
 		must.Succeed(a.t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
 		a.work(outlasting)
 		a.kill(a.replicas[1])
 		must.Succeed(a.t, stopped.cmd.Process.Signal(syscall.SIGCONT))
 		a.work(outlasting)
-		a.join()
+		a.join(0)
 	}},
 }
 
 // tailFaults are about the replica that writes the logs of sources.
 var tailFaults = []fault{
-	{"the death of a tail", func(a *arena) {
+	{name: "the death of a tail", do: func(a *arena) {
 		a.kill(a.tail())
 		a.work(outlasting)
-		a.join()
+		a.join(0)
 	}},
-	{"the stop of a tail", func(a *arena) { a.stopFor(a.tail().process, outlasting) }},
-	{"a tail without the store", func(a *arena) {
+	{name: "the stop of a tail", do: func(a *arena) { a.stopFor(a.tail().process, outlasting) }},
+	{name: "a tail without the store", do: func(a *arena) {
 		r := a.tail()
 		r.store.Turn(nowhere)
 		a.work(outlasting)
 		r.store.Turn(a.shared.Addr)
 	}},
-}
-
-// groupFaults are about a store of several servers.
-var groupFaults = []fault{
-	{"the stop of a node", func(a *arena) {
-		a.shared.Pause()
+	{name: "a tail without engines", not: !portsKnown, do: func(a *arena) { a.part(a.stage.Ways(), a.tail()) }},
+	{name: "a tail's clock ten seconds ahead", not: !clocktest.Works, do: func(a *arena) {
+		r := a.tail()
+		a.set(r, ahead)
 		a.work(outlasting)
-		a.shared.Continue()
-	}},
-	{"the death of a master", func(a *arena) {
-		a.shared.Kill()
-		a.work(outlasting)
+		a.set(r, 0)
 	}},
 }
 

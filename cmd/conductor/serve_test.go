@@ -71,12 +71,18 @@ func (l *transcript) String() string {
 // otherwise, and waits for its address.
 func serveProcess(t *testing.T, config string, listen ...string) *process {
 	t.Helper()
+	return startCommand(t, serveCommandLine(t, config, listen...))
+}
+
+// serveCommandLine is the command that serveProcess starts.
+func serveCommandLine(t *testing.T, config string, listen ...string) *exec.Cmd {
+	t.Helper()
 	if len(listen) == 0 {
 		listen = []string{"127.0.0.1:0=conductor"}
 	}
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	must.Succeed(t, os.WriteFile(file, []byte(config), 0o600))
-	return startProcess(t, "serve", "--config", file, "--listen", listen[0])
+	return command("serve", "--config", file, "--listen", listen[0])
 }
 
 // startProcess starts a command that logs an address, and waits for that.
@@ -88,10 +94,16 @@ func startProcess(t *testing.T, args ...string) *process {
 // startCommand is startProcess for a command that is made.
 func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
+	return startBy(t, cmd, func() { must.Succeed(t, cmd.Start()) })
+}
+
+// startBy is startCommand for a command that start starts.
+func startBy(t *testing.T, cmd *exec.Cmd, start func()) *process {
+	t.Helper()
 	p := &process{cmd: cmd, logs: new(transcript)}
 	stderr, err := p.cmd.StderrPipe()
 	must.Succeed(t, err)
-	must.Succeed(t, p.cmd.Start())
+	start()
 	t.Cleanup(func() { p.cmd.Process.Kill(); p.cmd.Wait() })
 	lines := bufio.NewReader(stderr)
 	address := regexp.MustCompile(`"address":"([^"]+)"`)

@@ -43,7 +43,7 @@ func (f *Fleet) beatUntil(t *testing.T, what string, right func(*Status) bool) {
 // TestFleetInACluster beats through each node in turn: it need not have the slot of the deployment.
 func TestFleetInACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t)
+	nodes := redistest.StartCluster(t, nil)
 	for _, n := range nodes {
 		f := grouped(t, store.Config{URL: n.URL(), Cluster: true})
 		f.beatUntil(t, "the node does not lead to the others", func(st *Status) bool { return st.Up && st.ids() == "a" })
@@ -53,7 +53,7 @@ func TestFleetInACluster(t *testing.T) {
 // TestFleetFollowsSentinels kills the master: the next beats are heard by what was its replica.
 func TestFleetFollowsSentinels(t *testing.T) {
 	t.Parallel()
-	master, replica, sentinels := redistest.StartSentinels(t)
+	master, replica, sentinels := redistest.StartSentinels(t, nil)
 	f := grouped(t, store.Config{URL: sentinels[0].URL(), Addresses: []string{sentinels[1].Addr, sentinels[2].Addr}, Master: redistest.Master})
 	f.beatUntil(t, "the Sentinels name no master", func(st *Status) bool { return st.Up })
 	run := f.Status().Run

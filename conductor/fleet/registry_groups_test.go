@@ -11,7 +11,7 @@ import (
 // TestRegistryInACluster shares sources through two nodes of a cluster.
 func TestRegistryInACluster(t *testing.T) {
 	t.Parallel()
-	nodes := redistest.StartCluster(t)
+	nodes := redistest.StartCluster(t, nil)
 	var peers []*peer
 	for i, id := range []string{"a", "b"} {
 		members := grouped(t, store.Config{URL: nodes[i].URL(), Cluster: true})
@@ -34,7 +34,7 @@ func TestRegistryInACluster(t *testing.T) {
 // TestRegistrySurvivesAFailover kills the master: what its replica has not heard is written again.
 func TestRegistrySurvivesAFailover(t *testing.T) {
 	t.Parallel()
-	master, _, sentinels := redistest.StartSentinels(t)
+	master, _, sentinels := redistest.StartSentinels(t, nil)
 	cfg := store.Config{URL: sentinels[0].URL(), Addresses: []string{sentinels[1].Addr, sentinels[2].Addr}, Master: redistest.Master}
 	members := grouped(t, cfg)
 	members.beatUntil(t, "the Sentinels name no master", func(st *Status) bool { return st.Up })

@@ -37,13 +37,22 @@ func await(t testing.TB, what string, right func() bool) {
 	}
 }
 
-// StartCluster starts a cluster of three nodes without replicas, which share the slots.
-func StartCluster(t testing.TB) (nodes []*Server) {
+// Front puts something in front of a server at an address, and returns where it listens. Clients and
+// the other servers of the group find the server there.
+type Front func(addr string) string
+
+// StartCluster starts a cluster of three nodes without replicas, which share the slots. front is nil
+// if nothing stands in front of nodes.
+func StartCluster(t testing.TB, front Front) (nodes []*Server) {
 	t.Helper()
 	const slots, size = 16384, 3
 	for range size {
 		// The bus of a cluster has a port of its own: ports above 55,535 have no other by default.
-		nodes = append(nodes, Start(t, "--cluster-enabled", "yes", "--cluster-port", freePort(t), "--cluster-node-timeout", "2000"))
+		n, bus := newServer(t, front), freePort(t)
+		host, port, _ := net.SplitHostPort(n.Front)
+		n.start("--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "2000",
+			"--cluster-announce-ip", host, "--cluster-announce-port", port, "--cluster-announce-bus-port", bus)
+		nodes = append(nodes, n)
 	}
 	ctx := t.Context()
 	for i, n := range nodes {
@@ -85,25 +94,29 @@ func freePort(t testing.TB) string {
 const Master = "shared"
 
 // StartSentinels starts a server with a replica, and three Sentinels that make the replica the
-// master once the other is dead for half a second.
-func StartSentinels(t testing.TB) (master, replica *Server, sentinels []*Server) {
+// master once the other is dead for half a second. front is nil if nothing stands in front of servers.
+func StartSentinels(t testing.TB, front Front) (master, replica *Server, sentinels []*Server) {
 	t.Helper()
-	master = Start(t)
-	host, port, _ := net.SplitHostPort(master.Addr)
-	replica = Start(t, "--replicaof", host+" "+port)
+	master, replica = newServer(t, front), newServer(t, front)
+	host, port, _ := net.SplitHostPort(master.Front)
+	_, second, _ := net.SplitHostPort(replica.Front)
+	master.start("--replica-announce-ip", host, "--replica-announce-port", port)
+	replica.start("--replicaof", host+" "+port, "--replica-announce-ip", host, "--replica-announce-port", second)
 	for range 3 {
-		s := &Server{t: t, Addr: freeAddr(t), dir: t.TempDir(), binary: Binary(t)}
+		s := newServer(t, front)
 		file := filepath.Join(s.dir, "sentinel.conf")
 		_, own, _ := net.SplitHostPort(s.Addr)
+		_, told, _ := net.SplitHostPort(s.Front)
 		must.Succeed(t, os.WriteFile(file, fmt.Appendf(nil, `bind %s
 port %s
-sentinel monitor %s %s %s 2
-sentinel down-after-milliseconds %[3]s 500
-sentinel failover-timeout %[3]s 3000
-`, host, own, Master, host, port), 0o600))
-		s.args = []string{file, "--sentinel"}
-		s.Run()
-		t.Cleanup(s.Kill)
+sentinel announce-ip %[1]s
+sentinel announce-port %[3]s
+sentinel monitor %[4]s %[1]s %[5]s 2
+sentinel down-after-milliseconds %[4]s 500
+sentinel failover-timeout %[4]s 3000
+`, host, own, told, Master, port), 0o600))
+		s.args = nil
+		s.start(file, "--sentinel")
 		sentinels = append(sentinels, s)
 	}
 	for _, s := range sentinels {
@@ -114,4 +127,16 @@ sentinel failover-timeout %[3]s 3000
 		})
 	}
 	return master, replica, sentinels
+}
+
+// Role returns what a server is to the others, "master" or "slave", "" if it does not answer.
+func (s *Server) Role() string {
+	s.t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1, ReadTimeout: time.Second})
+	defer c.Close()
+	all, _ := c.Do(s.t.Context(), "ROLE").Slice()
+	if len(all) == 0 {
+		return ""
+	}
+	return fmt.Sprint(all[0])
 }

@@ -20,6 +20,7 @@ import (
 type Server struct {
 	t      testing.TB
 	Addr   string // host:port
+	Front  string // where others of its group find it: Addr, or what stands in front of it
 	dir    string
 	binary string
 	args   []string
@@ -46,12 +47,30 @@ func Binary(t testing.TB) string {
 // takes them.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, Addr: freeAddr(t), dir: t.TempDir(), binary: Binary(t)}
-	host, port, _ := net.SplitHostPort(s.Addr)
-	s.args = append([]string{"--bind", host, "--port", port, "--dir", s.dir, "--save", "", "--appendonly", "no"}, args...)
-	s.Run()
-	t.Cleanup(s.Kill)
+	s := newServer(t, nil)
+	s.start(args...)
 	return s
+}
+
+// newServer returns a server that start starts.
+func newServer(t testing.TB, front Front) *Server {
+	t.Helper()
+	s := &Server{t: t, Addr: freeAddr(t), dir: t.TempDir(), binary: Binary(t)}
+	s.Front = s.Addr
+	if front != nil {
+		s.Front = front(s.Addr)
+	}
+	host, port, _ := net.SplitHostPort(s.Addr)
+	s.args = []string{"--bind", host, "--port", port, "--dir", s.dir, "--save", "", "--appendonly", "no"}
+	return s
+}
+
+// start runs a server with further settings until the test ends.
+func (s *Server) start(args ...string) {
+	s.t.Helper()
+	s.args = append(s.args, args...)
+	s.Run()
+	s.t.Cleanup(s.Kill)
 }
 
 // File writes a file of a test, and returns its name.
@@ -97,6 +116,9 @@ func (s *Server) Run() {
 		}
 	}
 }
+
+// Pid is the id of the process.
+func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
 // Pause stops the process where it is, until Continue.
 func (s *Server) Pause() { must.Succeed(s.t, s.cmd.Process.Signal(syscall.SIGSTOP)) }

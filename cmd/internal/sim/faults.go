@@ -168,5 +168,5 @@ func (d *driver) remind(which func(*rank) bool) error {
 
 // lives reports whether the server's state of a rank is about its present life.
 func (r *rank) lives(state string) bool {
-	return r.live == nil || state == "synced" || state == "partial"
+	return r.instance.restarts.Load() == 0 || state == "synced" || state == "partial"
 }

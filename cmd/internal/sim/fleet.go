@@ -93,6 +93,9 @@ type Config struct {
 	// replays, while the fleet works.
 	Faults bool
 
+	// Ways puts proxies in front of the publishers, for Stage.Ways. Faults does as well.
+	Ways bool
+
 	// Restarts of the server while the fleet works.
 	Restarts Restarts
 
@@ -278,7 +281,7 @@ func (f *Fleet) newRank(in *instance, n int) (*rank, error) {
 		r.options.Ring = min(r.options.Ring, shortRing)
 	}
 	var err error
-	if r.pub, err = publisher.Listen(r.options); err == nil && f.Faults {
+	if r.pub, err = publisher.Listen(r.options); err == nil && (f.Faults || f.Ways) {
 		err = r.reroute()
 	}
 	if err != nil {

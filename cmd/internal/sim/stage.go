@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"kvconductor/cmd/internal/sim/proxy"
 	"kvconductor/cmd/internal/sim/truth"
 )
 
@@ -101,12 +102,29 @@ func (s *Stage) Holds() map[string]Blocks {
 	return holds
 }
 
-// Registered returns the bodies of all registrations of the fleets.
+// Ways returns the proxies between servers and the publishers of the fleets, replays included.
+func (s *Stage) Ways() (all []*proxy.Proxy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.drivers {
+		for _, r := range d.ranks {
+			if r.live != nil {
+				all = append(all, r.live, r.replay)
+			}
+		}
+	}
+	return all
+}
+
+// Registered returns the bodies of registrations of all ranks of the fleets, with the addresses of
+// the publishers themselves.
 func (s *Stage) Registered() (bodies [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.drivers {
-		for _, g := range d.registered {
+		for _, r := range d.ranks {
+			g := d.registration(r)
+			g.Endpoint, g.ReplayEndpoint = r.pub.Endpoint(), r.pub.ReplayEndpoint()
 			body, err := json.Marshal(g)
 			if err != nil {
 				panic("BUG: a registration has no JSON form: " + err.Error())

@@ -4,6 +4,7 @@
 package proxy
 
 import (
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -26,7 +27,9 @@ type Proxy struct {
 	held   time.Time     // nothing passes until then
 	moved  chan struct{} // closed when held changes
 	spoil  func() Spoil
-	open   map[net.Conn]bool
+	barred func(reader net.Conn) bool // nil for none
+	bars   uint64                     // calls of Bar
+	open   map[net.Conn]bool          // true for a reader's, false for the publisher's
 	closed bool
 }
 
@@ -66,6 +69,21 @@ func (p *Proxy) Turn(target string) {
 	p.target = target
 	p.mu.Unlock()
 	p.Cut()
+}
+
+// Bar cuts the connections of the readers that f names, and refuses new ones of them; nil names none.
+// What passes does not wait for f.
+func (p *Proxy) Bar(f func(reader net.Conn) bool) {
+	p.mu.Lock()
+	p.barred = f
+	p.bars++
+	open := maps.Clone(p.open)
+	p.mu.Unlock()
+	for c, reads := range open {
+		if f != nil && reads && f(c) {
+			c.Close()
+		}
+	}
 }
 
 // Hold lets nothing pass for a while from now on; it arrives afterwards. Another call moves
@@ -122,12 +140,22 @@ func (p *Proxy) accept() {
 	}
 }
 
-// enter registers a connection; false once the proxy is closed.
-func (p *Proxy) enter(c net.Conn) bool {
+// enter registers a connection; false for a barred reader, and once the proxy is closed.
+func (p *Proxy) enter(c net.Conn, reads bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for allowed := uint64(0); reads && p.barred != nil && allowed != p.bars; {
+		f, n := p.barred, p.bars
+		p.mu.Unlock()
+		barred := f(c)
+		p.mu.Lock()
+		if barred {
+			return false
+		}
+		allowed = n
+	}
 	if !p.closed {
-		p.open[c] = true
+		p.open[c] = reads
 	}
 	return !p.closed
 }
@@ -142,7 +170,7 @@ func (p *Proxy) leave(c net.Conn) {
 // carry takes one connection both ways until either side ends it.
 func (p *Proxy) carry(reader net.Conn) {
 	defer p.leave(reader)
-	if !p.enter(reader) {
+	if !p.enter(reader, true) {
 		return
 	}
 	p.mu.Lock()
@@ -156,7 +184,7 @@ func (p *Proxy) carry(reader net.Conn) {
 		return
 	}
 	defer p.leave(publisher)
-	if !p.enter(publisher) {
+	if !p.enter(publisher, false) {
 		return
 	}
 	done := make(chan struct{})

@@ -57,6 +57,33 @@ func say(c net.Conn, word string) string {
 	return string(buf[:n])
 }
 
+func TestBarNamesReaders(t *testing.T) {
+	r, err := Open(echo(t))
+	must.Succeed(t, err)
+	defer r.Close()
+	one, other := dial(t, r), dial(t, r)
+	for _, c := range []net.Conn{one, other} {
+		if got := say(c, "hello"); got != "HELLO" {
+			t.Fatalf("got %q", got)
+		}
+	}
+	r.Bar(func(reader net.Conn) bool { return reader.RemoteAddr().String() == one.LocalAddr().String() })
+	if got := say(one, "barred"); got != "" {
+		t.Errorf("a barred reader is answered %q", got)
+	}
+	if got := say(other, "other"); got != "OTHER" {
+		t.Errorf("another reader is answered %q", got)
+	}
+	r.Bar(func(net.Conn) bool { return true })
+	if got := say(dial(t, r), "new"); got != "" {
+		t.Errorf("a new reader is answered %q, all are barred", got)
+	}
+	r.Bar(nil)
+	if got := say(dial(t, r), "free"); got != "FREE" {
+		t.Errorf("got %q, no reader is barred", got)
+	}
+}
+
 func TestProxyForwards(t *testing.T) {
 	r, err := Open(echo(t))
 	must.Succeed(t, err)
