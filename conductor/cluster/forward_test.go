@@ -36,10 +36,8 @@ func TestPartsAreHeldAgainstTheBudget(t *testing.T) {
 	defer other.Close()
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
-	c.ServeBy(func(s conductor.Shard) *conductor.UnservedError {
-		return &conductor.UnservedError{Shard: s, Serving: []conductor.ReplicaAddress{{ID: s.Model, URL: other.URL}}}
-	}, func() []*conductor.UnservedError { return nil })
-	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.Transport(), Timeout: 10 * time.Second, Log: zerolog.Nop()})
+	c.ServeBy(allAt(other.URL))
+	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewKept(nil), Failed: func() {}, Timeout: 10 * time.Second, Log: zerolog.Nop()})
 	budget, registry := server.NewBudget(0), prometheus.NewRegistry()
 	registry.MustRegister(budget)
 	opts := conductorhttp.Options{
@@ -70,3 +68,12 @@ func TestPartsAreHeldAgainstTheBudget(t *testing.T) {
 	f(64<<20, strings.Repeat("x", 4<<20))
 	f(6<<20, `"reason":"memory"`)
 }
+
+// allAt is the URL of a replica that serves all shards, with an id for each model.
+type allAt string
+
+func (url allAt) Serves(s conductor.Shard) *conductor.UnservedError {
+	return &conductor.UnservedError{Shard: s, Serving: []conductor.ReplicaAddress{{ID: s.Model, URL: string(url)}}}
+}
+func (allAt) ServesInstance(string, string) *conductor.UnservedError { return nil }
+func (allAt) Away() []*conductor.UnservedError                       { return nil }
