@@ -94,6 +94,7 @@ type heldShard struct {
 	holding // written by Step, guarded by Cluster.mu
 	brought bool
 	since   time.Time          // of brought
+	pause   time.Duration      // from then until it is brought again, if it misses something
 	stop    context.CancelFunc // ends the bringing
 }
 

@@ -52,6 +52,10 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 				h.phase, h.beats = next, 0
 			}
 		}
+		if next == Bringing && own.phase == Bringing && own.settled && now.Sub(h.since) >= h.pause {
+			c.again(ctx, row, urls, h)
+			moved = true
+		}
 		if row.Phase = next; h != nil {
 			row.Told[me] = Fact{Phase: next, Whole: h.whole, Queries: c.rates.told(s)}
 		}
@@ -66,27 +70,49 @@ func (c *Cluster) letGo(s conductor.Shard, h *heldShard) {
 }
 
 // begin begins to take over a shard. If this replica follows its sources already, from its
-// configuration or its disk, and misses no more than those that serve, there is nothing to bring.
+// configuration or its disk or because they were registered here, and misses no more than those that
+// serve, there is nothing to bring. Sources of a shard that it has left may be followed for a moment.
 // c.mu is held.
 func (c *Cluster) begin(ctx context.Context, row *Row, urls map[string]string, whole int, states map[conductor.Key]stream.State) *heldShard {
 	ctx, stop := context.WithCancel(ctx)
-	h := &heldShard{holding: holding{phase: Bringing}, stop: stop}
-	var from []string
-	best := 0
-	for _, phase := range []Phase{Serving, Leaving} {
-		for id, f := range row.Told {
-			if f.Phase == phase && urls[id] != "" {
-				from, best = append(from, urls[id]), max(best, f.Whole)
-			}
-		}
-	}
+	h := &heldShard{holding: holding{phase: Bringing}, stop: stop, pause: minAgain}
+	from, best := row.serving(urls)
 	followed := slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool { _, is := states[r.Key()]; return is && !r.Pool() })
-	if followed && whole >= best {
+	if followed && whole >= best && c.chart.Load().rows[row.Shard] == nil {
 		h.brought, h.since = true, c.cfg.Now()
 		return h
 	}
 	c.work.Go(func() { c.bring(ctx, row, from, h) })
 	return h
+}
+
+// again takes over a shard once more, of which this replica misses what others have: they may have
+// been busy, or the engine out of reach. c.mu is held.
+func (c *Cluster) again(ctx context.Context, row *Row, urls map[string]string, h *heldShard) {
+	h.stop()
+	ctx, h.stop = context.WithCancel(ctx)
+	h.brought, h.settled, h.pause = false, false, min(2*h.pause, maxAgain)
+	from, _ := row.serving(urls)
+	c.work.Go(func() { c.bring(ctx, row, from, h) })
+}
+
+// Pauses before a shard is taken over again.
+const (
+	minAgain = 10 * time.Second
+	maxAgain = 5 * time.Minute
+)
+
+// serving returns the URLs of the replicas that answer for the shard, and the most sources of which one
+// of them misses nothing.
+func (r *Row) serving(urls map[string]string) (from []string, best int) {
+	for _, phase := range []Phase{Serving, Leaving} {
+		for id, f := range r.Told {
+			if f.Phase == phase && urls[id] != "" {
+				from, best = append(from, urls[id]), max(best, f.Whole)
+			}
+		}
+	}
+	return from, best
 }
 
 // bring takes over the blocks of a shard from one of some replicas, then lets its sources be followed.

@@ -15,6 +15,7 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/discovery"
 	"kvconductor/conductor/fleet"
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/stream"
 	"kvconductor/events/stream/streamtest"
@@ -224,6 +225,60 @@ func TestReplicaWaitsForAnEngineThatAnotherReaches(t *testing.T) {
 		if text := strings.Join(s.phases(shard), " "); text != "serving bringing" {
 			t.Fatalf("the replicas are %s", text)
 		}
+	}
+}
+
+// TestShardIsTakenOverAgain begins an owner while its first takeover fails, and the engine replays less
+// than the other owner has. It takes the shard over again, and serves.
+func TestShardIsTakenOverAgain(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t, 2, 2)
+	late := s.members[1]
+	s.members = s.members[:1]
+	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
+	s.register("e", shard.Model)
+	p := s.engines.At("tcp://e:1")
+	p.Publish(streamtest.Batch(2.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(7, []uint64{8}, prompt, len(prompt))))
+	s.until("the first replica never serves", func() (string, bool) {
+		text := s.members[0].answer(shard)
+		return text, text == "e 1 synced"
+	})
+	p.Lock()
+	p.OnReplay = func(from uint64, replies [][][]byte) [][][]byte {
+		if from == 0 {
+			return replies[1:]
+		}
+		return replies
+	}
+	p.Unlock()
+	var calls atomic.Int64
+	late.shards.cfg.Bring = func(context.Context, scope.Deployment, []string) error {
+		if calls.Add(1) == 1 {
+			return errors.New("the replica is busy")
+		}
+		p.Lock()
+		defer p.Unlock()
+		p.OnReplay = nil
+		return nil
+	}
+	s.members = append(s.members, late)
+	s.until("the second replica never misses something", func() (string, bool) {
+		states := fmt.Sprint(late.conductor.States())
+		return states, strings.Contains(states, "partial:")
+	})
+	for range 5 {
+		s.round()
+		if text := strings.Join(s.phases(shard), " "); text != "serving bringing" || calls.Load() != 1 {
+			t.Fatalf("the replicas are %s after %d takeovers", text, calls.Load())
+		}
+	}
+	s.pass(minAgain)
+	s.until("the second replica never serves", func() (string, bool) {
+		text, n := s.serving(shard)
+		return text + "; " + late.answer(shard), n == 2
+	})
+	if got := late.answer(shard); got != "e 1 synced" || calls.Load() != 2 {
+		t.Errorf("%s after %d takeovers", got, calls.Load())
 	}
 }
 

@@ -77,6 +77,7 @@ type Registry struct {
 
 	mu         sync.Mutex
 	wanted     func(conductor.Registration) bool // nil is all; guarded by mu
+	asked      uint64                            // calls of Again; guarded by mu
 	known      map[Name]*entry                   // guarded by mu
 	unreadable int                               // entries that cannot be read; guarded by mu
 	refused    map[string]uint64                 // entries that were not taken over, by reason; guarded by mu
@@ -142,6 +143,7 @@ func (g *Registry) Again() {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.asked++
 	for _, e := range g.known {
 		e.done = false
 	}

@@ -297,6 +297,26 @@ func TestRegistryFollowsWhatIsWanted(t *testing.T) {
 	holds(t, "x:m y:n z:n", b)
 }
 
+// TestRegistryLooksAgain holds that Again counts while an entry is looked at: what is wanted by then is
+// followed.
+func TestRegistryLooksAgain(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	wanted := false
+	b.registry.SetWanted(func(conductor.Registration) bool {
+		before := wanted
+		if !before {
+			wanted = true
+			b.registry.Again()
+		}
+		return before
+	})
+	a.register(source("x", "m"))
+	beat(a, b)
+	holds(t, "x:m", b)
+}
+
 // TestRegistryFollowsAskedEngines shares an engine that is asked where it publishes.
 func TestRegistryFollowsAskedEngines(t *testing.T) {
 	t.Parallel()

@@ -29,7 +29,7 @@ func (g *Registry) take() {
 // takeOne takes over an entry.
 func (g *Registry) takeOne(n Name) {
 	g.mu.Lock()
-	e, wanted := g.known[n], g.wanted
+	e, wanted, asked := g.known[n], g.wanted, g.asked
 	own, has := g.configured[n]
 	fresh := e.fresh
 	e.fresh = false
@@ -69,7 +69,7 @@ func (g *Registry) takeOne(n Name) {
 		g.refused[reasonRefused]++
 		g.cfg.Log.Warn().Str("source", n.String()).Str("replica", e.By).Err(err).Msg("a source of the registry is refused by this replica")
 	}
-	e.done, e.why, e.elsewhere = true, err, elsewhere
+	e.done, e.why, e.elsewhere = asked == g.asked, err, elsewhere // other entries may be wanted since
 }
 
 // follow follows a source, in place of one of its name.
