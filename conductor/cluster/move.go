@@ -86,8 +86,8 @@ func (c *Cluster) begin(ctx context.Context, row *Row, urls map[string]string, w
 	return h
 }
 
-// again takes over a shard once more, of which this replica misses what others have: they may have
-// been busy, or the engine out of reach. c.mu is held.
+// again takes over a shard once more because others have more of it: they may have been busy before, or
+// the engine out of reach. c.mu is held.
 func (c *Cluster) again(ctx context.Context, row *Row, urls map[string]string, h *heldShard) {
 	h.stop()
 	ctx, h.stop = context.WithCancel(ctx)
@@ -102,8 +102,8 @@ const (
 	maxAgain = 5 * time.Minute
 )
 
-// serving returns the URLs of the replicas that answer for the shard, and the most sources of which one
-// of them misses nothing.
+// serving returns the URLs of the replicas that answer for the shard, and Fact.Whole of the one that has
+// most.
 func (r *Row) serving(urls map[string]string) (from []string, best int) {
 	for _, phase := range []Phase{Serving, Leaving} {
 		for id, f := range r.Told {

@@ -297,8 +297,8 @@ func TestRegistryFollowsWhatIsWanted(t *testing.T) {
 	holds(t, "x:m y:n z:n", b)
 }
 
-// TestRegistryLooksAgain holds that Again counts while an entry is looked at: what is wanted by then is
-// followed.
+// TestRegistryLooksAgain holds that Again counts while an entry is looked at: a source that is wanted by
+// then is followed.
 func TestRegistryLooksAgain(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
