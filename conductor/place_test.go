@@ -171,7 +171,7 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes, Medium: "GPU"}, 0)
 	below, key := normalize.Owner{Medium: disk.Name}, normalize.Owner{Medium: host.Name}
 	waiting := s.changeOf(&events.Event{Hashes: stored.Hashes, Medium: "STORAGE"}, 0)
-	if res := s.put(ns, &waiting, stored.Hashes, nil); res.HashOnly != placedBlocks {
+	if res := s.put(ns, &waiting, stored.Hashes, nil, nil); res.HashOnly != placedBlocks {
 		t.Fatalf("%+v", res)
 	}
 	s.asked.begin(stored, true)

@@ -45,7 +45,7 @@ func (s *placement) behindKnown(c *normalize.Change) bool {
 func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 	at, e, local := c.Context, c.Cut, c.Local
 	if e.Envelope && !s.reg.pool() || local != nil && (s.reg.pool() || c.Medium.Tier == tiers.Device) {
-		return s.put(s.namespaceIn(at), c, e.Hashes, local)
+		return s.put(s.namespaceIn(at), c, e.Hashes, local, nil)
 	}
 	// Without tokens each engine hash belongs to the context that knows it, and so it
 	// does below the device: connectors repeat tokens without adapter, salt, images and
@@ -76,7 +76,7 @@ func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 				}
 			}
 			part := stretch(c, from, i)
-			res = s.put(s.namespaceIn(at), &part, part.Cut.Hashes, part.Local)
+			res = s.put(s.namespaceIn(at), &part, part.Cut.Hashes, part.Local, nil)
 		case !known:
 			res = s.storeWaiting(s.namespaceIn(at), c, e.Hashes[from])
 		case spot.named:
@@ -87,10 +87,15 @@ func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 			used := spot.lookAheads
 			for ; i < len(e.Hashes) && spot.ns.parts() == 0; i++ {
 				next, known := find(i)
-				if !known || !next.named || next.ns != spot.ns {
+				if !known || !next.named || next.ns != spot.ns || next.recalled != spot.recalled {
 					break
 				}
 				s.keys, used = append(s.keys, next.key), used|next.lookAheads
+			}
+			if spot.recalled && s.tokensGive(s.keys, spot.ns.context, c, from) {
+				part := stretch(c, from, i)
+				res = s.put(spot.ns, &part, part.Cut.Hashes, part.Local, s.keys)
+				break
 			}
 			policy := s.copiesOf(c)
 			spot.ns.useLookAheads(s.contexts, used)
@@ -107,7 +112,7 @@ func (s *placement) place(c *normalize.Change) (sum index.StoreResult) {
 					break
 				}
 			}
-			res = s.put(spot.ns, c, e.Hashes[from:i], nil)
+			res = s.put(spot.ns, c, e.Hashes[from:i], nil, nil)
 			switch { // the last holder may have left a block since the inquiry
 			case res.HashOnly == 0 || s.reg.pool():
 			case local != nil:
@@ -174,15 +179,37 @@ func stretch(c *normalize.Change, from, end int) normalize.Change {
 func (s *placement) storeWaiting(ns *namespace, c *normalize.Change, engine uint64) index.StoreResult {
 	x := ns.context
 	s.contexts.addWaiter(s.owner, x)
-	res := s.put(ns, c, []uint64{engine}, nil)
+	res := s.put(ns, c, []uint64{engine}, nil, nil)
 	if _, known := s.contexts.meaningOf(x.deployment.key, engine, s.homeContext().Variant, func(scope.Variant) bool { return true }, searched(c.Cut)); known {
 		s.moveResolved(x, []uint64{engine})
 	}
 	return res
 }
 
-// put stores blocks of a change in one context.
-func (s *placement) put(ns *namespace, c *normalize.Change, hashes, local []uint64) index.StoreResult {
+// tokensGive reports whether the tokens of a change's blocks from one on give the blocks these keys.
+// Then the tokens say all that the hashes do, and place the blocks in a chain.
+func (s *placement) tokensGive(keys []uint64, x *indexContext, c *normalize.Change, from int) bool {
+	local, parent := c.Local[from:], index.Known{}
+	if from > 0 || c.Cut.HasParent {
+		if parent, _ = s.known(x, c.Cut, from-1); !parent.Named {
+			return false
+		}
+	} else {
+		if c.Cut.BaseBlock > 0 || local[0] != keys[0] {
+			return false
+		}
+		parent.Key, keys, local = keys[0], keys[1:], local[1:]
+	}
+	for i, key := range keys {
+		if parent.Key = x.scheme.Next(parent.Key, local[i]); parent.Key != key {
+			return false
+		}
+	}
+	return true
+}
+
+// put stores blocks of a change in one context. With tokens, their keys may be known.
+func (s *placement) put(ns *namespace, c *normalize.Change, hashes, local, keys []uint64) index.StoreResult {
 	e := c.Cut
 	if local == nil {
 		ns.useAnyLookAhead(s.contexts)
@@ -203,6 +230,9 @@ func (s *placement) put(ns *namespace, c *normalize.Change, hashes, local []uint
 		ClientHashes: clientHashes,
 		Copies:       s.copiesOf(c),
 		Joined:       &s.joined,
+	}
+	if keys != nil { // they tell the place even if the parent has left since
+		s.stored.Key, s.stored.HasKey = keys[0], true
 	}
 	res := ns.context.index.Store(&s.stored)
 	ns.context.learn(clientHashes, local, !e.HasParent && e.BaseBlock <= 0)

@@ -26,6 +26,8 @@ type place struct {
 	ns    *namespace
 	key   uint64 // to be taught, valid if named
 	named bool
+	// recalled says that recall alone knows the name, so no source holds the block.
+	recalled bool
 	// lookAheads are those that the block may have; valid if named.
 	lookAheads lookAheads
 }
@@ -177,7 +179,7 @@ func (s *placement) meantIn(at scope.Context, e *events.Event, block int) (place
 			return place{ns: ns}, true
 		}
 	}
-	return place{ns: s.namespaceIn(at), key: m.key, lookAheads: m.lookAheads, named: true}, true
+	return place{ns: s.namespaceIn(at), key: m.key, lookAheads: m.lookAheads, named: true, recalled: recalled}, true
 }
 
 // noteResolved notes the announced hashes under which blocks of others wait.

@@ -301,18 +301,17 @@ func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) 
 	}
 	if x.naming == allNamed {
 		c.broken(9, "engine hash %d of %v has no entry", engine, p)
+		return
 	}
-	if x.naming == onDemand {
-		if p.at == 0 || x.at(p.piece).roots() {
-			c.broken(9, "engine hash %d of %v, a first block, has no entry", engine, p)
+	if p.at == 0 || x.at(p.piece).roots() {
+		c.broken(9, "engine hash %d of %v, a first block, has no entry", engine, p)
+	}
+	x.holders(x.setOf(p), func(o *owner) {
+		// A source may have held a block before a second name of it came.
+		if x.at(p.piece).side == 0 && x.sameFamily(o.s.name, by) && !slices.ContainsFunc(o.s.vague.pieces, func(v vaguePiece) bool { return v.piece == p.piece && !x.ended(v) }) {
+			c.broken(9, "source %d does not know that %v has names without entries", o.s.name, p)
 		}
-		x.holders(x.setOf(p), func(o *owner) {
-			// A source may have held a block before a second name of it came.
-			if x.at(p.piece).side == 0 && x.sameFamily(o.s.name, by) && !slices.ContainsFunc(o.s.vague.pieces, func(v vaguePiece) bool { return v.piece == p.piece && !x.ended(v) }) {
-				c.broken(9, "source %d does not know that %v has names without entries", o.s.name, p)
-			}
-		})
-	}
+	})
 }
 
 // counts checks the counters.

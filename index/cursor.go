@@ -198,7 +198,7 @@ func (x *Index) addHolder(o *owner, p place) bool {
 	r := x.at(p.piece)
 	if x.setOf(p) == 0 {
 		x.forgetStale(p.piece, r, p.at)
-	} else if x.naming == onDemand && x.vagueIn(r, p.at, p.at+1) {
+	} else if x.naming != allNamed && x.vagueIn(r, p.at, p.at+1) {
 		x.noteVague(o.s, p.piece)
 	}
 	x.lockPiece(p.piece, r)

@@ -199,7 +199,7 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	if at == lo {
 		return i, c, false
 	}
-	if x.naming == onDemand && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
+	if x.naming != allNamed && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
 		x.noteVague(p.s, n)
 	}
 	x.lockPiece(n, r)

@@ -54,7 +54,7 @@
 //     probing, and the table of names has no other entry.
 //  8. A link is the only one of its engine hash, and in both orders of the room; a
 //     source has at most MaxOrphans links, and none when it holds nothing.
-//  9. While names get entries on demand: the name of a block has an entry, or each source
+//  9. Until all blocks are named: the name of a block has an entry, or each source
 //     that holds the block and uses the name lists the piece as vague, unless a second name of
 //     a block came later, or two families met. The names of the first block of a piece, and of
 //     the blocks of a roots piece, have entries. Once all blocks are named, each name has one.

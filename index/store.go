@@ -419,7 +419,7 @@ func (p *storing) run(i int, q place, engine uint64) (int, bool) {
 			i++
 		}
 	}
-	if x.naming == onDemand && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
+	if x.naming != allNamed && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
 		x.noteVague(p.s, q.piece)
 	}
 	x.lockPiece(q.piece, r)

@@ -281,6 +281,41 @@ func TestNamesCatchUp(t *testing.T) {
 	}
 }
 
+// While a large index is named, a source that comes to hold blocks of others finds them.
+func TestNamesCatchUpWithLaterHolders(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	first, source := x.NewOwner(x.NewSource()), x.NewSource()
+	second, host := x.NewOwner(source), x.NewOwner(source)
+	const chains = 20_000
+	store := func(o Owner, i uint64) {
+		x.Store(&Store{Owner: o, Engine: []uint64{i<<8 | 1, i<<8 | 2, i<<8 | 3}, Local: []uint64{i<<8 | 4, i<<8 | 5, i<<8 | 6}})
+	}
+	for i := range uint64(chains) {
+		store(first, i)
+	}
+	x.Knows(0, 12345)
+	for i := range uint64(3) {
+		store(second, chains-3+i)
+	}
+	must.Succeed(t, x.Check())
+	for i := range uint64(2) {
+		e := (chains-3+i)<<8 | 2
+		if !x.Has(second, e) {
+			t.Errorf("block %d is not found", e)
+		}
+		if got := x.Store(&Store{Owner: host, Engine: []uint64{e}}); got.Added != 1 || got.HashOnly != 0 {
+			t.Errorf("block %d stored by its hash: %+v", e, got)
+		}
+		if got := x.Remove(second, []uint64{e}, nil, CopySet); got.Removed != 1 {
+			t.Errorf("block %d removed: %+v", e, got)
+		}
+	}
+	if x.naming != catchingUp {
+		t.Fatalf("naming %d", x.naming)
+	}
+	must.Succeed(t, x.Check())
+}
+
 // A source that calls many blocks by one hash loses all but one when that comes to light, and
 // costs the table of names nothing.
 func TestLiarOnDemand(t *testing.T) {
