@@ -296,9 +296,15 @@ func (c *Cluster) Step(ctx context.Context) {
 		row.route(urls)
 	}
 	c.tell(rows)
-	c.chart.Store(&chart{rows: rows, urls: urls, known: true})
-	if moved {
+	before := c.chart.Swap(&chart{rows: rows, urls: urls, known: true}).rows
+	fresh := false // sources of new shards are followed where they were registered, see Wanted
+	for s := range rows {
+		fresh = fresh || before[s] == nil
+	}
+	if moved || fresh {
 		c.cfg.Registry.Again()
+	}
+	if moved {
 		c.cfg.Fleet.Hasten() // others send queries where shards have moved to
 	}
 }

@@ -373,3 +373,26 @@ func TestNewModelIsAnsweredWhereItIsRegistered(t *testing.T) {
 		})
 	}
 }
+
+// TestNewModelIsLeftWhereItHasNoOwner holds that the replica at which a model was registered follows
+// its engines no more once others serve the model.
+func TestNewModelIsLeftWhereItHasNoOwner(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t, 2, 1)
+	s.round()
+	s.round()
+	for i := range 6 {
+		model := fmt.Sprintf("m%d", i)
+		shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: model}
+		s.register("e-"+model, model)
+		s.until(model+" is followed where it is not served", func() (string, bool) {
+			text, n := s.serving(shard)
+			right := n == 1
+			for _, m := range s.members {
+				serves, follows := m.shards.Serves(shard) == nil, m.conductor.Follows(conductor.Key{Instance: "e-" + model, Tenant: conductor.DefaultTenant})
+				text, right = text+fmt.Sprintf("; %s serves %v, follows %v", m.fleet.ID(), serves, follows), right && serves == follows
+			}
+			return text, right
+		})
+	}
+}

@@ -68,6 +68,7 @@ func (s *Server) Carried(g *gin.Context) {
 	}
 	ctx := stage.With(s.opts.Guard.Carried(g).With(g.Request.Context()), server.ClockOf(g))
 	out := &carriedStream{ctx: grpc.NewContextWithServerTransportStream(ctx, transport(method)), g: g, in: r.Src, long: m.stream != nil}
+	defer out.end() // before r has its bytes no more
 	err := s.answer(m, method, out)
 	if err == nil {
 		return
@@ -145,6 +146,13 @@ func (c *carriedStream) RecvMsg(m any) error {
 		return status.Errorf(codes.Internal, "the message cannot be read: %v", err)
 	}
 	return nil
+}
+
+// end lets nothing be received any more.
+func (c *carriedStream) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read, c.in = true, nil
 }
 
 // SendMsg sends a message of the server.

@@ -350,3 +350,16 @@ func FuzzFrames(f *testing.F) {
 		}
 	})
 }
+
+// TestCarriedMessageIsNotReadLate holds that a goroutine of a call that has ended reads no message:
+// another request has its bytes by then.
+func TestCarriedMessageIsNotReadLate(t *testing.T) {
+	text, err := proto.Marshal(&pb.QueryRequest{Model: "m"})
+	must.Succeed(t, err)
+	c := &carriedStream{in: text}
+	c.end()
+	var in pb.QueryRequest
+	if err := c.RecvMsg(&in); err != io.EOF || in.Model != "" {
+		t.Errorf("%v, model %q", err, in.Model)
+	}
+}
