@@ -317,6 +317,25 @@ func TestRegistryLooksAgain(t *testing.T) {
 	holds(t, "x:m", b)
 }
 
+// TestRegistryLeavesTakeoversAlone holds that a source which is not wanted yet goes on to take the blocks
+// of a snapshot.
+func TestRegistryLeavesTakeoversAlone(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	b.registry.SetWanted(func(conductor.Registration) bool { return false })
+	a.register(source("x", "m"))
+	beat(a, b)
+	r := a.followed("x")
+	taken := b.conductor.Recover(0)
+	must.Succeed(t, taken.Source(conductor.SourceMark{Registration: r}))
+	b.registry.Again()
+	beat(b)
+	if _, err := b.conductor.Unregister(r.Key()); err != nil {
+		t.Errorf("a source that is being taken over is gone: %v", err)
+	}
+}
+
 // TestRegistryFollowsAskedEngines shares an engine that is asked where it publishes.
 func TestRegistryFollowsAskedEngines(t *testing.T) {
 	t.Parallel()

@@ -52,7 +52,9 @@ func (g *Registry) takeOne(n Name) {
 			s = own
 		}
 		if elsewhere = wanted != nil && !n.Asked && !wanted(s.Registration); elsewhere {
-			g.leave(n)
+			if g.cfg.Conductor.Follows(n.Key) { // else a takeover may be filling it
+				g.leave(n)
+			}
 			break
 		}
 		err = g.follow(&s, has)

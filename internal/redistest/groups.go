@@ -64,7 +64,7 @@ func StartCluster(t testing.TB, front Front) (nodes []*Server) {
 	for _, n := range nodes {
 		c := n.client()
 		await(t, "the cluster never forms", func() bool {
-			all, err := c.ClusterSlots(ctx).Result()
+			all, err := c.Do(ctx, "CLUSTER", "SLOTS").Slice()
 			state := c.ClusterInfo(ctx).Val()
 			return err == nil && len(all) == size && len(state) > 16 && state[:16] == "cluster_state:ok"
 		})
