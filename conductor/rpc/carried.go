@@ -185,9 +185,10 @@ func (c *carriedStream) write(kind byte, text []byte) error {
 	return nil
 }
 
-// readFrames passes the messages of a carried call to take, which may keep them. It returns the
-// error that the call ends with, nil for none, or server.ErrReplicas if the answer is cut off.
-func readFrames(from io.Reader, take func(message []byte) error) error {
+// readFrames passes the messages of a carried call to take, which may keep them. reserve takes memory for
+// a frame before it is read. readFrames returns the error that the call ends with, nil for none, or
+// server.ErrReplicas if the answer is cut off.
+func readFrames(from io.Reader, reserve func(bytes int64) error, take func(message []byte) error) error {
 	for {
 		var header [frameHeader]byte
 		switch _, err := io.ReadFull(from, header[:]); {
@@ -199,6 +200,9 @@ func readFrames(from io.Reader, take func(message []byte) error) error {
 		size := int64(binary.BigEndian.Uint32(header[1:]))
 		if size > mostFrame {
 			return fmt.Errorf("%w: its answer is larger than %d bytes", server.ErrReplicas, mostFrame)
+		}
+		if err := reserve(size); err != nil {
+			return err
 		}
 		var text bytes.Buffer
 		if n, err := io.Copy(&text, io.LimitReader(from, size)); err != nil || n < size {

@@ -105,8 +105,10 @@ func exchange[In, Out any](ctx context.Context, s *Server, method string, caller
 	})
 	var unserved *conductor.UnservedError
 	if errors.As(err, &unserved) {
+		room := s.keep(ctx)
+		defer room.release()
 		var text []byte
-		text, err = s.carryOne(ctx, method, any(in).(proto.Message), unserved)
+		text, err = s.carryOne(ctx, method, any(in).(proto.Message), unserved, room)
 		out = new(Out)
 		withBytes(any(out).(proto.Message), text)
 	}

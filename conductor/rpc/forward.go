@@ -26,10 +26,45 @@ type Forwarder interface {
 	Carry(ctx context.Context, client, path, mediaType string, message []byte, to *conductor.UnservedError, use func(*http.Response, conductor.ReplicaAddress) error) error
 }
 
-// carry sends a message to a replica that serves it, and passes the answers of that to take, which
-// may keep them. begun is called before the first one; it may be nil. The error is a status of the
+// kept is the memory of the answers of other replicas to one call. Parts of a batch share it.
+type kept struct {
+	budget *server.Budget
+	flow   string
+
+	mu   sync.Mutex
+	free []func() // guarded by mu
+}
+
+func (s *Server) keep(ctx context.Context) *kept {
+	return &kept{budget: s.opts.Budget, flow: access.CallerOf(ctx).Flow().Name}
+}
+
+// reserve takes memory for an answer. Its error is a status.
+func (k *kept) reserve(bytes int64) error {
+	free, err := k.budget.Reserve(k.flow, bytes)
+	if err != nil {
+		return statusOf(err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.free = append(k.free, free)
+	return nil
+}
+
+// release gives all of it back.
+func (k *kept) release() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, free := range k.free {
+		free()
+	}
+	k.free = nil
+}
+
+// carry sends a message to a replica that serves it, and passes the answers of that to take. reserve
+// takes memory for an answer before it is read. begun is called before the first one; it may be nil. The error is a status of the
 // call, ctx.Err(), or wraps to.
-func (s *Server) carry(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError, begun func(conductor.ReplicaAddress), take func([]byte) error) error {
+func (s *Server) carry(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError, begun func(conductor.ReplicaAddress), reserve func(bytes int64) error, take func([]byte) error) error {
 	if s.opts.Forward == nil || len(to.Serving) == 0 {
 		return to
 	}
@@ -44,7 +79,7 @@ func (s *Server) carry(ctx context.Context, method string, message proto.Message
 		if begun != nil {
 			begun(by)
 		}
-		return readFrames(resp.Body, take)
+		return readFrames(resp.Body, reserve, take)
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -56,11 +91,13 @@ func (s *Server) carry(ctx context.Context, method string, message proto.Message
 }
 
 // carryOne is carry for a method with one answer.
-func (s *Server) carryOne(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError) (answer []byte, err error) {
+func (s *Server) carryOne(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError, room *kept) (answer []byte, err error) {
 	answers := 0
-	err = s.carry(ctx, method, message, to, nil, func(text []byte) error {
+	err = s.carry(ctx, method, message, to, nil, room.reserve, func(text []byte) error {
+		if answers++; answers > 1 {
+			return fmt.Errorf("%w: more than one answer of one call", server.ErrReplicas)
+		}
 		answer = text
-		answers++
 		return nil
 	})
 	if err == nil && answers != 1 {
@@ -79,10 +116,14 @@ func (s *Server) forward(ctx context.Context, method string, message, answer any
 	)
 	switch {
 	case errors.As(err, &parts):
-		s.join(ctx, method, parts)
+		room := s.keep(ctx)
+		defer room.release()
+		s.join(ctx, method, parts, room)
 		return parts.out, nil
 	case errors.As(err, &to):
-		text, err := s.carryOne(ctx, method, message.(proto.Message), to)
+		room := s.keep(ctx)
+		defer room.release()
+		text, err := s.carryOne(ctx, method, message.(proto.Message), to, room)
 		return withBytes(new(pb.QueryResponse), text), err
 	}
 	return answer, err
@@ -128,7 +169,7 @@ func (s *split) add(i int, to *conductor.UnservedError) {
 }
 
 // join asks the other replicas, all at once. A part that fails costs its queries alone.
-func (s *Server) join(ctx context.Context, method string, batch *split) {
+func (s *Server) join(ctx context.Context, method string, batch *split, room *kept) {
 	var asking sync.WaitGroup
 	for _, p := range batch.parts {
 		asking.Go(func() {
@@ -136,7 +177,7 @@ func (s *Server) join(ctx context.Context, method string, batch *split) {
 			for _, i := range p.at {
 				in.Queries = append(in.Queries, batch.in.Queries[i])
 			}
-			answers, err := answersOf(s.carryOne(ctx, method, &in, p.to))
+			answers, err := answersOf(s.carryOne(ctx, method, &in, p.to, room))
 			if err == nil && len(answers) != len(p.at) {
 				err = fmt.Errorf("%w: %d answers for %d queries", server.ErrReplicas, len(answers), len(p.at))
 			}

@@ -26,6 +26,7 @@ import (
 	pb "kvconductor/api/kvconductor/v1"
 	"kvconductor/conductor"
 	"kvconductor/conductor/cluster"
+	"kvconductor/conductor/server"
 	"kvconductor/internal/must"
 )
 
@@ -235,7 +236,7 @@ func TestReadFrames(t *testing.T) {
 	f := func(text string, want int, fault string) {
 		t.Helper()
 		n := 0
-		err := readFrames(strings.NewReader(text), func([]byte) error { n++; return nil })
+		err := readFrames(strings.NewReader(text), func(int64) error { return nil }, func([]byte) error { n++; return nil })
 		if n != want || (err == nil) != (fault == "") || err != nil && !strings.Contains(err.Error(), fault) {
 			t.Errorf("%q: %d messages, %v", text, n, err)
 		}
@@ -335,7 +336,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x00\x03\x0a\x05x"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		read := 0
-		readFrames(bytes.NewReader(text), func(message []byte) error {
+		readFrames(bytes.NewReader(text), func(int64) error { return nil }, func(message []byte) error {
 			read += len(message) + frameHeader
 			all, _ := answersOf(message, nil)
 			for _, answer := range all {
@@ -361,5 +362,28 @@ func TestCarriedMessageIsNotReadLate(t *testing.T) {
 	var in pb.QueryRequest
 	if err := c.RecvMsg(&in); err != io.EOF || in.Model != "" {
 		t.Errorf("%v, model %q", err, in.Model)
+	}
+}
+
+// TestForwardedAnswersNeedMemory holds that a frame which does not fit into the memory of a call is
+// refused before it is read, and that all memory is given back.
+func TestForwardedAnswersNeedMemory(t *testing.T) {
+	t.Parallel()
+	room := &kept{budget: server.NewBudget(1 << 20), flow: "a"}
+	frame := func(n int) string {
+		return string([]byte{messageFrame, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}) + strings.Repeat("x", n)
+	}
+	read := func(n int) (taken int, err error) {
+		err = readFrames(strings.NewReader(frame(n)), room.reserve, func(text []byte) error { taken = len(text); return nil })
+		return taken, err
+	}
+	for range 3 {
+		if n, err := read(100 << 10); err != nil || n != 100<<10 {
+			t.Errorf("a frame that fits: %d bytes, %v", n, err)
+		}
+		if n, err := read(4 << 20); status.Code(err) != codes.ResourceExhausted || n != 0 {
+			t.Errorf("a frame that does not fit: %d bytes, %v", n, err)
+		}
+		room.release()
 	}
 }

@@ -252,11 +252,16 @@ var errMoved = errors.New("another replica serves the model")
 func (w *watch) follow(ctx context.Context, to *conductor.UnservedError) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var looking sync.WaitGroup
-	began := false
+	began, room := false, w.keep(ctx)
+	defer room.release()
+	reserve := func(bytes int64) error { // for one answer at a time
+		room.release()
+		return room.reserve(bytes)
+	}
 	err := w.carry(ctx, pb.Conductor_Watch_FullMethodName, w.in, to, func(by conductor.ReplicaAddress) {
 		began = true
 		looking.Go(func() { cancel(w.lookAfter(ctx, by)) })
-	}, w.send)
+	}, reserve, w.send)
 	cancel(nil)
 	looking.Wait()
 	cause := context.Cause(ctx)
