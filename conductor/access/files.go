@@ -17,8 +17,12 @@ const watchEvery = time.Second
 func Stamp(paths ...string) string {
 	var b strings.Builder
 	for _, p := range paths {
-		info, err := os.Stat(p)
-		if p == "" || err != nil {
+		var info os.FileInfo
+		err := os.ErrNotExist
+		if p != "" { // else there is nothing to ask the system
+			info, err = os.Stat(p)
+		}
+		if err != nil {
 			b.WriteString("-;")
 			continue
 		}

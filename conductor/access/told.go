@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"slices"
+	"sync"
 
 	"kvconductor/conductor/server"
 )
@@ -42,20 +43,56 @@ func told(sender *Client, h http.Header) (c *Client, forwarded bool, why *refusa
 	if sender.Roles&Peer == 0 || text == "" || h.Get(server.ForwardedHeader) == "" {
 		return sender, false, nil
 	}
+	if c = heard.client(text); c == nil {
+		return sender, false, errTold
+	}
+	if !sender.Tenants.All() { // it vouches for its own tenants
+		of := c.Tenants
+		if of.All() {
+			of = sender.Tenants
+		}
+		of = slices.DeleteFunc(slices.Clone(of), func(tenant string) bool { return !sender.Tenants.Has(tenant) })
+		c = &Client{Name: c.Name, Roles: c.Roles, Tenants: of, Weight: c.Weight}
+	}
+	return c, true, nil
+}
+
+// heard remembers the clients that replicas tell of: as a rule few ask most queries.
+var heard = memo{clients: make(map[string]*Client)}
+
+// memo is the clients by what replicas tell of them, up to maxHeard texts of up to longHeard bytes.
+type memo struct {
+	mu      sync.RWMutex
+	clients map[string]*Client // guarded by mu; those in it never change
+}
+
+const maxHeard, longHeard = 1024, 1024
+
+// client returns the client that Tell has written as text, nil if it has not.
+func (m *memo) client(text string) *Client {
+	m.mu.RLock()
+	c := m.clients[text]
+	m.mu.RUnlock()
+	if c != nil {
+		return c
+	}
 	var t toldClient
 	if json.Unmarshal([]byte(text), &t) != nil {
-		return sender, false, errTold
+		return nil
 	}
 	roles, err := ParseRoles(t.Roles)
 	if err != nil {
-		return sender, false, errTold
+		return nil
 	}
 	c = &Client{Name: t.Name, Roles: roles, Tenants: t.Tenants, Weight: max(t.Weight, 0)}
-	if !sender.Tenants.All() { // it vouches for its own tenants
-		if c.Tenants.All() {
-			c.Tenants = sender.Tenants
-		}
-		c.Tenants = slices.DeleteFunc(slices.Clone(c.Tenants), func(tenant string) bool { return !sender.Tenants.Has(tenant) })
+	if len(text) > longHeard {
+		return c
 	}
-	return c, true, nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.clients) >= maxHeard {
+		clear(m.clients)
+	}
+	m.clients[text] = c
+	return c
 }

@@ -3,6 +3,7 @@ package access
 import (
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 
 	"kvconductor/conductor/scope"
@@ -42,5 +43,23 @@ func TestTold(t *testing.T) {
 	}
 	if text := (&Client{Weight: 3}).Tell(); text != `{"name":"","roles":[],"tenants":null,"weight":3}` {
 		t.Error(text)
+	}
+}
+
+// TestToldOfManyClients: a replica that tells of ever new clients costs no memory without end.
+func TestToldOfManyClients(t *testing.T) {
+	m := memo{clients: make(map[string]*Client)}
+	for i := range 3 * maxHeard {
+		name := strings.Repeat("x", i) // the later ones are long
+		if c := m.client((&Client{Name: name, Roles: Query}).Tell()); c == nil || c.Name != name || c.Roles != Query {
+			t.Fatalf("client %d: %+v", i, c)
+		}
+	}
+	size := 0
+	for text := range m.clients {
+		size += len(text)
+	}
+	if len(m.clients) > maxHeard || size > maxHeard*longHeard {
+		t.Errorf("%d clients of %d bytes are remembered", len(m.clients), size)
 	}
 }
