@@ -28,11 +28,12 @@ const (
 // Requests must be safe to send twice: one that meets a connection which the replica has closed is
 // sent again. It is safe for concurrent use.
 type Kept struct {
-	tls *tls.Config
+	tls  *tls.Config
+	keep time.Duration // keptIdle
 
-	mu    sync.Mutex
-	idle  map[string][]*keptConn // by scheme and address, the latest at the end; guarded by mu
-	swept time.Time              // guarded by mu
+	mu     sync.Mutex
+	idle   map[string][]*keptConn // by scheme and address, the latest at the end; guarded by mu
+	sweeps bool                   // sweep is to come; guarded by mu
 }
 
 // keptConn is one connection.
@@ -46,7 +47,9 @@ type keptConn struct {
 }
 
 // NewKept returns a Kept without connections. c is for replicas with an https URL.
-func NewKept(c *tls.Config) *Kept { return &Kept{tls: c, idle: make(map[string][]*keptConn)} }
+func NewKept(c *tls.Config) *Kept {
+	return &Kept{tls: c, keep: keptIdle, idle: make(map[string][]*keptConn)}
+}
 
 // RoundTrip implements http.RoundTripper.
 func (k *Kept) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -182,27 +185,33 @@ func (k *Kept) dial(ctx context.Context, to string, r *http.Request) (*keptConn,
 
 // put keeps a connection that has brought a whole answer.
 func (k *Kept) put(c *keptConn) {
-	now := time.Now()
-	c.used, c.since = true, now
+	c.used, c.since = true, time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.sweep(now)
 	if len(k.idle[c.to]) >= keptConnections {
 		c.Close()
 		return
 	}
 	k.idle[c.to] = append(k.idle[c.to], c)
+	k.sweepLater()
 }
 
-// sweep closes connections that were idle for long. k.mu is held.
-func (k *Kept) sweep(now time.Time) {
-	if now.Sub(k.swept) < keptIdle {
-		return
+// sweepLater sweeps in a while, if connections are idle. k.mu is held.
+func (k *Kept) sweepLater() {
+	if !k.sweeps && len(k.idle) > 0 {
+		k.sweeps = true
+		time.AfterFunc(k.keep, k.sweep)
 	}
-	k.swept = now
+}
+
+// sweep closes connections that were idle for long.
+func (k *Kept) sweep() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
 	for to, all := range k.idle {
 		n := 0
-		for n < len(all) && now.Sub(all[n].since) > keptIdle {
+		for n < len(all) && now.Sub(all[n].since) >= k.keep {
 			all[n].Close()
 			n++
 		}
@@ -210,6 +219,8 @@ func (k *Kept) sweep(now time.Time) {
 			delete(k.idle, to)
 		}
 	}
+	k.sweeps = false
+	k.sweepLater()
 }
 
 // drop closes the idle connections to one address.

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"kvconductor/internal/must"
 )
@@ -151,6 +152,39 @@ func TestKeptRefusals(t *testing.T) {
 			t.Errorf("%s answers %q", url, got)
 		}
 	}
+}
+
+// TestKeptIdle holds that connections that become idle are closed although no request comes after, and
+// that one which is in use meanwhile is not.
+func TestKeptIdle(t *testing.T) {
+	s, opened := keptServer(t, false)
+	k := NewKept(nil)
+	k.keep = 10 * time.Millisecond
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/large", strings.NewReader("x"))
+	must.Succeed(t, err)
+	using, err := k.RoundTrip(r)
+	must.Succeed(t, err)
+	for n := int64(2); n <= 3; n++ { // the second time after all were closed
+		if got, err := asked(t.Context(), k, s.URL, 3); err != nil || got != "3 <nil>" || opened.Load() != n {
+			t.Fatalf("%q, %v, %d connections", got, err, opened.Load())
+		}
+		tick, deadline := time.NewTicker(time.Millisecond), time.After(time.Minute)
+		for idle := 1; idle > 0; {
+			select {
+			case <-tick.C:
+			case <-deadline:
+				t.Fatal("an idle connection is kept")
+			}
+			k.mu.Lock()
+			idle = len(k.idle)
+			k.mu.Unlock()
+		}
+		tick.Stop()
+	}
+	if n, err := io.Copy(io.Discard, using.Body); n != 1<<20 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	using.Body.Close()
 }
 
 // TestKeptTLS holds that requests reach a server over TLS whose certificate is known, and no other.
