@@ -105,7 +105,7 @@ func TestHealModel(t *testing.T) {
 }
 
 // TestHealShowsOneSource asks before, during and after a source is replaced: no answer has blocks
-// of both. The snapshot of another lifetime of the engine is found out, and a source that was
+// of both, and a source that was paused stays paused. The snapshot of another lifetime of the engine is found out, and a source that was
 // unregistered meanwhile stays away.
 func TestHealShowsOneSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -146,6 +146,16 @@ func TestHealShowsOneSource(t *testing.T) {
 		a.run("store one path=a")
 		heal(a, func() { expect("loaded", "0", "16", "0") }, 1)
 		expect("replaced", "16", "0", "0")
+		a.run("remove one path=a")
+		<-time.After(10 * time.Second)
+		if row := b.conductor.Services()[0]; row.State != stream.Paused {
+			t.Errorf("a paused source that was replaced is %s", row.State)
+		}
+		expect("still paused", "16", "0", "0")
+		must.Succeed(t, b.conductor.Unpause(key))
+		a.run("store one path=a")
+		<-time.After(10 * time.Second)
+		expect("followed again", "16", "0", "0")
 		heal(other, func() {}, 1)
 		<-time.After(10 * time.Second)
 		expect("another lifetime", "16", "0", "0")
