@@ -3,6 +3,8 @@ package conductor
 import (
 	"cmp"
 	"slices"
+
+	"kvconductor/events/stream"
 )
 
 // Shard is all deployments of a tenant's model, whatever their block sizes. Replicas share the
@@ -102,9 +104,22 @@ func (r *Registration) Shards() []Shard {
 }
 
 // Follows reports whether a source is registered, not only named by a peer.
-func (c *Conductor) Follows(key Key) bool {
+func (c *Conductor) Follows(key Key) bool { return c.followed(key) != nil }
+
+// StateOf returns the state of a source, false if this server does not follow it.
+func (c *Conductor) StateOf(key Key) (stream.State, bool) {
+	if s := c.followed(key); s != nil {
+		return s.stream.Status().State, true
+	}
+	return "", false
+}
+
+// followed returns a source with a subscription, nil if there is none.
+func (c *Conductor) followed(key Key) *source {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	s := c.sources[key]
-	return s != nil && !s.recovered
+	if s := c.sources[key]; s != nil && !s.recovered {
+		return s
+	}
+	return nil
 }
