@@ -3,6 +3,7 @@ package conductor
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"kvconductor/events/stream"
 )
@@ -28,6 +29,16 @@ func (e *UnservedError) Error() string {
 		return text + ", replica " + e.Serving[0].ID + " at " + e.Serving[0].URL + " does"
 	}
 	return text + ", and no other does yet: try again"
+}
+
+// ServedBy returns the ids of the replicas in Serving, in one text for each set of them: a batch is split by it.
+func (e *UnservedError) ServedBy() string {
+	ids := make([]string, len(e.Serving))
+	for i, r := range e.Serving {
+		ids[i] = r.ID
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " ")
 }
 
 // Serving decides what a Conductor answers. Its methods return an *UnservedError for what others
