@@ -82,6 +82,9 @@ func (c *Conductor) swap(old, by *source) bool {
 	}
 	c.removeSource(old)
 	s := c.newSource(old.reg, old.static)
+	if old.stream.Status().State == stream.Paused {
+		s.setPaused(true)
+	}
 	s.inheritFrom(by)
 	s.showInstead(by.hidden, old)
 	old.gone = true

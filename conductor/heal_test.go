@@ -21,25 +21,11 @@ func TestHealModel(t *testing.T) {
 	for i := range times(10) {
 		synctest.Test(t, func(t *testing.T) {
 			s := story{rng: rand.New(rand.NewPCG(seed, uint64(i)))}
-			a, openA := newReplica(new(streamtest.Network))
-			openA()
-			defer a.conductor.Close()
-			b, openB := newReplica(a.network)
-			openB()
-			defer b.conductor.Close()
-			var log []string
-			do := func(line string, on ...*bench) {
-				log = append(log, line)
-				for _, b := range on {
-					b.run(line)
-				}
-				if strings.HasPrefix(line, "restart") {
-					<-time.After(10 * time.Second)
-				}
-			}
-			do("register "+kept, a, b)
+			a := openReplica(t, new(streamtest.Network))
+			b := openReplica(t, a.network)
+			s.do("register "+kept, a, b)
 			for _, who := range fleetOf {
-				do("register "+who, a, b)
+				s.do("register "+who, a, b)
 			}
 			replays := make(map[conductor.Key]bool)
 			var keys []conductor.Key
@@ -48,14 +34,14 @@ func TestHealModel(t *testing.T) {
 				keys = append(keys, row.Key())
 			}
 			between := func() {
-				if line := s.command(); s.rng.IntN(3) == 0 && !strings.HasPrefix(line, "restart") {
-					do(line, a)
+				if s.rng.IntN(3) == 0 {
+					s.announce(a)
 				}
 			}
 			healed := 0
 			for range 1 + s.rng.IntN(3) {
 				for range s.rng.IntN(60) {
-					do(s.command(), a)
+					s.do(s.command(), a)
 				}
 				<-time.After(10 * time.Second)
 				s.plain = true
@@ -77,16 +63,10 @@ func TestHealModel(t *testing.T) {
 			for range s.rng.IntN(30) {
 				between()
 			}
-			<-time.After(time.Minute)
-			for range 2 { // what waits for another source joins with the next event of its own
-				for _, who := range fleetOf {
-					do("remove "+who+" path=z", a)
-				}
-				<-time.After(time.Minute)
-			}
+			s.settle(a)
 			total += healed
 			if got, want := answers(b, "default"), answers(a, "default"); got != want {
-				t.Fatalf("seed %d, %d: %d healed\n%s\nhistory:\n%s", seed, i, healed, difference(got, want), strings.Join(log, "\n"))
+				t.Fatalf("seed %d, %d: %d healed\n%s\nhistory:\n%s", seed, i, healed, difference(got, want), strings.Join(s.done, "\n"))
 			}
 			for _, row := range b.conductor.Services() {
 				if replays[row.Key()] && row.State != "synced" {
@@ -105,14 +85,12 @@ func TestHealModel(t *testing.T) {
 }
 
 // TestHealShowsOneSource asks before, during and after a source is replaced: no answer has blocks
-// of both. The snapshot of another lifetime of the engine is found out, and a source that was
+// of both, and a source that was paused stays paused. The snapshot of another lifetime of the engine is found out, and a source that was
 // unregistered meanwhile stays away.
 func TestHealShowsOneSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := func(on *streamtest.Network) *bench {
-			b, open := newReplica(on)
-			open()
-			t.Cleanup(b.conductor.Close)
+			b := openReplica(t, on)
 			b.run("register one")
 			return b
 		}
@@ -146,6 +124,16 @@ func TestHealShowsOneSource(t *testing.T) {
 		a.run("store one path=a")
 		heal(a, func() { expect("loaded", "0", "16", "0") }, 1)
 		expect("replaced", "16", "0", "0")
+		a.run("remove one path=a")
+		<-time.After(10 * time.Second)
+		if row := b.conductor.Services()[0]; row.State != stream.Paused {
+			t.Errorf("a paused source that was replaced is %s", row.State)
+		}
+		expect("still paused", "16", "0", "0")
+		must.Succeed(t, b.conductor.Unpause(key))
+		a.run("store one path=a")
+		<-time.After(10 * time.Second)
+		expect("followed again", "16", "0", "0")
 		heal(other, func() {}, 1)
 		<-time.After(10 * time.Second)
 		expect("another lifetime", "16", "0", "0")

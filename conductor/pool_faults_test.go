@@ -29,13 +29,6 @@ func expectServed(t *testing.T, b *bench, query, instance string, tokens int) {
 	t.Errorf("%s: no row of %s in %s", query, instance, out)
 }
 
-// newKeeper is a bench that can be recovered from.
-func newKeeper() *bench {
-	b, open := newReplica(new(streamtest.Network))
-	open()
-	return b
-}
-
 func runAll(b *bench, lines ...string) {
 	for _, line := range lines {
 		b.run(line)
@@ -47,12 +40,10 @@ func runAll(b *bench, lines ...string) {
 func TestRecoveredPoolWaits(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			b := newKeeper()
-			defer b.conductor.Close()
+			b := openReplica(t, new(streamtest.Network))
 			runAll(b, "register A", "register pool type=Mooncake replay=no", "put pool path=a/b")
 
-			other, open := newReplica(b.network)
-			defer other.conductor.Close()
+			other, open := newReplica(t, b.network)
 			register := func() { runAll(other, "register A", "register pool type=Mooncake replay=no") }
 			if first {
 				register()
@@ -79,12 +70,10 @@ func TestRecoveredPoolWaits(t *testing.T) {
 func TestRecoveredPoolServesOthers(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			b := newKeeper()
-			defer b.conductor.Close()
+			b := openReplica(t, new(streamtest.Network))
 			runAll(b, "register A", "register B", "register pool type=Mooncake replay=no serves=A", "store A path=a", "put pool path=a", "remove A path=a")
 
-			other, open := newReplica(b.network)
-			defer other.conductor.Close()
+			other, open := newReplica(t, b.network)
 			register := func() { runAll(other, "register A", "register B", "register pool type=Mooncake replay=no serves=B") }
 			if first {
 				register()
@@ -107,12 +96,10 @@ func TestRecoveredPoolServesOthers(t *testing.T) {
 // from a peer is no second one.
 func TestRecoveredPoolRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newKeeper()
-		defer b.conductor.Close()
+		b := openReplica(t, new(streamtest.Network))
 		runAll(b, "register A", "register pool type=Mooncake replay=no", "store A path=a", "put pool path=a", "remove A path=a")
 
-		other, open := newReplica(b.network)
-		defer other.conductor.Close()
+		other, open := newReplica(t, b.network)
 		recoverFrom(t, b.conductor, other.conductor, true, 0)
 		runAll(other, "register A", "register pool type=Mooncake replay=no")
 		open()

@@ -22,7 +22,7 @@ func TestRecoveryBesideEverything(t *testing.T) {
 		rounds = 5
 	}
 	for range rounds {
-		b, open := newReplica(new(streamtest.Network))
+		b, open := newReplica(t, new(streamtest.Network))
 		registration := func(i int) conductor.Registration {
 			return conductor.Registration{
 				Instance: fmt.Sprint(i % 3), Tenant: "default", Model: "m", BlockSize: 4, Type: conductor.TypeVLLM, Endpoint: "tcp://h:1",

@@ -20,7 +20,7 @@ import (
 )
 
 // newReplica is a bench on another's network, behind a gate.
-func newReplica(n *streamtest.Network) (b *bench, open func()) {
+func newReplica(t *testing.T, n *streamtest.Network) (b *bench, open func()) {
 	gate := make(chan struct{})
 	c := conductor.New(conductor.Options{
 		HashSeed: 1337, KeepClientHashes: true, Gate: gate, Log: zerolog.Nop(),
@@ -31,7 +31,15 @@ func newReplica(n *streamtest.Network) (b *bench, open func()) {
 	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	r := conductorhttp.New(c, opts)
 	conductorhttp.Mount(r, c, opts)
+	t.Cleanup(c.Close)
 	return &bench{conductor: c, handler: r, network: n}, func() { close(gate) }
+}
+
+// openReplica is one whose gate is open.
+func openReplica(t *testing.T, n *streamtest.Network) *bench {
+	b, open := newReplica(t, n)
+	open()
+	return b
 }
 
 // recoverFrom brings what one Conductor holds into another; with marks false as from
@@ -89,6 +97,7 @@ type story struct {
 	// plain stories have no events whose outcome depends on what other sources, whose
 	// order is not promised, have said before.
 	plain bool
+	done  []string // the commands until now, for reports
 }
 
 var fleetOf = []string{"one rank=0", "one rank=1", "two rank=0", "two rank=1", "three rank=0 replay=no"}
@@ -127,6 +136,35 @@ func (s *story) command() string {
 		return "clear " + who
 	default:
 		return "restart " + s.pick(fleetOf[:4]...) // of one without replays that is not seen in time: rule PEER-1
+	}
+}
+
+// do runs a command at some replicas.
+func (s *story) do(line string, on ...*bench) {
+	s.done = append(s.done, line)
+	for _, b := range on {
+		b.run(line)
+	}
+	if strings.HasPrefix(line, "restart") {
+		<-time.After(10 * time.Second) // so that nothing is published while no source listens
+	}
+}
+
+// announce runs a command, unless that would restart an engine.
+func (s *story) announce(on *bench) {
+	if line := s.command(); !strings.HasPrefix(line, "restart") {
+		s.do(line, on)
+	}
+}
+
+// settle waits until all is applied. What waits for another source joins with the next event of its own.
+func (s *story) settle(on *bench) {
+	<-time.After(time.Minute)
+	for range 2 {
+		for _, who := range fleetOf {
+			s.do("remove "+who+" path=z", on)
+		}
+		<-time.After(time.Minute)
 	}
 }
 
@@ -199,42 +237,27 @@ func testRecovery(t *testing.T, bring func(t *testing.T, from, to *conductor.Con
 	for i := range times(10) {
 		synctest.Test(t, func(t *testing.T) {
 			s := story{rng: rand.New(rand.NewPCG(seed, uint64(i)))}
-			a, openA := newReplica(new(streamtest.Network))
-			openA()
-			defer a.conductor.Close()
-			var log []string
-			do := func(line string, on ...*bench) {
-				log = append(log, line)
-				for _, b := range on {
-					b.run(line)
-				}
-				if strings.HasPrefix(line, "restart") {
-					<-time.After(10 * time.Second) // so that nothing is published while no source listens
-				}
-			}
+			a := openReplica(t, new(streamtest.Network))
 			for _, who := range fleetOf {
-				do("register "+who, a)
+				s.do("register "+who, a)
 			}
 			for range s.rng.IntN(80) {
-				do(s.command(), a)
+				s.do(s.command(), a)
 			}
-			b, open := newReplica(a.network)
-			defer b.conductor.Close()
+			b, open := newReplica(t, a.network)
 			known := s.rng.IntN(len(fleetOf) + 1)
 			for _, who := range fleetOf[:known] {
-				do("register "+who, b)
+				s.do("register "+who, b)
 			}
 			for range s.rng.IntN(10) { // what the replica hears before the mark
-				if line := s.command(); !strings.HasPrefix(line, "restart") {
-					do(line, a)
-				}
+				s.announce(a)
 			}
-			log = append(log, "snapshot")
+			s.done = append(s.done, "snapshot")
 			r := bring(t, a.conductor, b.conductor)
 			same := func(when, without string) {
 				t.Helper()
 				if got, want := answers(b, without), answers(a, without); got != want {
-					t.Fatalf("seed %d, %d: %s: %d blocks, %d refused\n%s\nhistory:\n%s", seed, i, when, r.Blocks, r.Refused, difference(got, want), strings.Join(log, "\n"))
+					t.Fatalf("seed %d, %d: %s: %d blocks, %d refused\n%s\nhistory:\n%s", seed, i, when, r.Blocks, r.Refused, difference(got, want), strings.Join(s.done, "\n"))
 				}
 				for _, err := range b.conductor.Check() {
 					t.Fatal(err)
@@ -244,29 +267,21 @@ func testRecovery(t *testing.T, bring func(t *testing.T, from, to *conductor.Con
 			same("before the gate opens", "none")
 			s.plain = true
 			for range s.rng.IntN(5) {
-				if line := s.command(); !strings.HasPrefix(line, "restart") {
-					do(line, a)
-				}
+				s.announce(a)
 			}
 			open()
 			<-time.After(time.Minute)
 			for _, who := range fleetOf[known:] {
 				if !strings.Contains(who, "replay=no") {
-					do("register "+who, b)
+					s.do("register "+who, b)
 				}
 			}
 			if known == len(fleetOf) {
 				for range s.rng.IntN(30) {
-					do(s.command(), a)
+					s.do(s.command(), a)
 				}
 			}
-			<-time.After(time.Minute)
-			for range 2 { // what waits for another source joins with the next event of its own
-				for _, who := range fleetOf {
-					do("remove "+who+" path=z", a)
-				}
-				<-time.After(time.Minute)
-			}
+			s.settle(a)
 			if known < len(fleetOf) {
 				same("later", "default three") // the replica has no more of it
 			} else {
@@ -295,9 +310,7 @@ func difference(got, want string) string {
 // it, and it goes when the publisher's own history is whole.
 func TestRecoveryWithoutMarks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, openA := newReplica(new(streamtest.Network))
-		openA()
-		defer a.conductor.Close()
+		a := openReplica(t, new(streamtest.Network))
 		run := func(b *bench, lines ...string) (last string) {
 			for _, line := range lines {
 				last = b.run(line)
@@ -305,18 +318,15 @@ func TestRecoveryWithoutMarks(t *testing.T) {
 			return last
 		}
 		run(a, "register one", "register two replay=no", "store one path=a/b/c", "store one path=a/b medium=CPU", "store two path=a/b/c", "store two path=a/x")
-		peer, openPeer := newReplica(a.network) // knows a block that the engine has dropped meanwhile
-		defer peer.conductor.Close()
+		peer, openPeer := newReplica(t, a.network) // knows a block that the engine has dropped meanwhile
 		run(peer, "register one", "register two replay=no")
 		recoverFrom(t, a.conductor, peer.conductor, true, 0)
 		openPeer()
 		run(a, "remove one path=a/b/c from=2")
 
-		b, open := newReplica(a.network)
-		defer b.conductor.Close()
+		b, open := newReplica(t, a.network)
 		run(b, "register one", "register two replay=no")
-		gone, _ := newReplica(new(streamtest.Network)) // what peer knew before
-		defer gone.conductor.Close()
+		gone, _ := newReplica(t, new(streamtest.Network)) // what peer knew before
 		run(gone, "register one", "register two replay=no")
 		stale := recoverFrom(t, peer.conductor, gone.conductor, true, 0)
 		recoverFrom(t, gone.conductor, b.conductor, false, 0)
@@ -347,14 +357,11 @@ func TestRecoveryWithoutMarks(t *testing.T) {
 // here answer for a while and go. A registration in time takes them over.
 func TestRecoveredSourcesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, openA := newReplica(new(streamtest.Network))
-		openA()
-		defer a.conductor.Close()
+		a := openReplica(t, new(streamtest.Network))
 		for _, line := range []string{"register one replay=no", "register two replay=no", "store one path=a/b", "store two path=a"} {
 			a.run(line)
 		}
-		b, open := newReplica(a.network)
-		defer b.conductor.Close()
+		b, open := newReplica(t, a.network)
 		recoverFrom(t, a.conductor, b.conductor, true, time.Minute)
 		open()
 		f := func(query, want string) {
@@ -387,14 +394,11 @@ func TestRegisterDuringRecovery(t *testing.T) {
 	for n := range 16 {
 		whole, opened, at := n&1 != 0, n&2 != 0, n>>2
 		synctest.Test(t, func(t *testing.T) {
-			a, openA := newReplica(new(streamtest.Network))
-			openA()
-			defer a.conductor.Close()
+			a := openReplica(t, new(streamtest.Network))
 			for _, line := range []string{"register one", "register two", "store one path=a/b", "store two path=a", "store one path=c", "store two path=d", "remove one path=c"} {
 				a.run(line)
 			}
-			b, open := newReplica(a.network)
-			defer b.conductor.Close()
+			b, open := newReplica(t, a.network)
 			if opened {
 				open()
 			}
@@ -455,11 +459,8 @@ func TestRecoveredBehindGone(t *testing.T) {
 		{"store one path=a/b medium=DISK", "store one path=a/b/c/d", "remove one path=a/b", "remove one path=a medium=DISK"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			a, openA := newReplica(new(streamtest.Network))
-			openA()
-			defer a.conductor.Close()
-			b, open := newReplica(a.network)
-			defer b.conductor.Close()
+			a := openReplica(t, new(streamtest.Network))
+			b, open := newReplica(t, a.network)
 			runAll(a, append([]string{"register one"}, lines...)...)
 			recoverFrom(t, a.conductor, b.conductor, true, 0)
 			open()
@@ -481,11 +482,8 @@ func TestRecoveredBehindGone(t *testing.T) {
 func TestRecoveredTenants(t *testing.T) {
 	for line, refused := range map[string]int{"register one": 2, "register one static=yes may_announce=t": 0} {
 		synctest.Test(t, func(t *testing.T) {
-			a, openA := newReplica(new(streamtest.Network))
-			openA()
-			defer a.conductor.Close()
-			b, _ := newReplica(a.network)
-			defer b.conductor.Close()
+			a := openReplica(t, new(streamtest.Network))
+			b, _ := newReplica(t, a.network)
 			a.run("register one static=yes may_announce=t")
 			a.run("standard one path=a medium=gpu")
 			a.run("standard one path=a/b medium=gpu tenant=t")
@@ -511,13 +509,10 @@ func TestRecoveredRules(t *testing.T) {
 	} {
 		for _, first := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				a, openA := newReplica(new(streamtest.Network))
-				openA()
-				defer a.conductor.Close()
+				a := openReplica(t, new(streamtest.Network))
 				runAll(a, "register one static=yes may_announce=t", "store one path=a/b medium=CPU ownership=kvcr", "store one path=z salt=s medium=CPU ownership=kvcr",
 					"store one path=a/b", "standard one path=a medium=gpu tenant=t")
-				b, open := newReplica(a.network)
-				defer b.conductor.Close()
+				b, open := newReplica(t, a.network)
 				if first {
 					b.run(c.here)
 				}

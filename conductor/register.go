@@ -240,31 +240,36 @@ type pauser interface {
 
 // Pause closes the connections of a source and keeps its blocks until
 // Unpause. ErrNotFound, ErrPast.
-func (c *Conductor) Pause(key Key) error {
-	return c.withFeed(key, pauser.Pause)
-}
+func (c *Conductor) Pause(key Key) error { return c.setPaused(key, true) }
 
 // Unpause undoes Pause: what was published meanwhile shows as a gap and is
 // replayed. A source that had failed tries its endpoint again. ErrNotFound,
 // ErrPast.
-func (c *Conductor) Unpause(key Key) error {
-	return c.withFeed(key, pauser.Unpause)
-}
+func (c *Conductor) Unpause(key Key) error { return c.setPaused(key, false) }
 
-func (c *Conductor) withFeed(key Key, do func(pauser)) error {
+func (c *Conductor) setPaused(key Key, paused bool) error {
 	if c.past {
 		return ErrPast
 	}
 	c.mu.RLock()
+	defer c.mu.RUnlock() // until the end: a source that takes the place of this one is paused likewise
 	s := c.sources[key]
-	c.mu.RUnlock()
 	if s == nil {
 		return fmt.Errorf("%w: %s", ErrNotFound, key)
 	}
-	if p, ok := s.stream.(pauser); ok {
-		do(p)
-	}
+	s.setPaused(paused)
 	return nil
+}
+
+// setPaused does nothing to a source whose feed cannot be paused.
+func (s *source) setPaused(paused bool) {
+	switch p, ok := s.stream.(pauser); {
+	case !ok:
+	case paused:
+		p.Pause()
+	default:
+		p.Unpause()
+	}
 }
 
 // observeEndpoint reports another source that follows the same publisher. c.mu is held.

@@ -75,14 +75,11 @@ func rawBatch(a args) []any {
 // reason, whether the last batch is still in hand or not.
 func TestEventGapIsInherited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		from, start := newReplica(new(streamtest.Network))
-		defer from.conductor.Close()
-		start()
+		from := openReplica(t, new(streamtest.Network))
 		from.run("register S type=Standard")
 		from.run("standard S id=1 path=a backend=w medium=gpu")
 		from.run("standard S id=3 path=b backend=w medium=gpu")
-		to, open := newReplica(from.network)
-		defer to.conductor.Close()
+		to, open := newReplica(t, from.network)
 		to.run("register S type=Standard")
 		recoverFrom(t, from.conductor, to.conductor, true, 0)
 		open()

@@ -67,40 +67,24 @@ func TestTakeoverModel(t *testing.T) {
 	for i := range times(10) {
 		synctest.Test(t, func(t *testing.T) {
 			s := story{rng: rand.New(rand.NewPCG(seed, uint64(i)))}
-			a, openA := newReplica(new(streamtest.Network))
-			openA()
-			defer a.conductor.Close()
-			var log []string
-			do := func(line string, on ...*bench) {
-				log = append(log, line)
-				for _, b := range on {
-					b.run(line)
-				}
-				if strings.HasPrefix(line, "restart") {
-					<-time.After(10 * time.Second)
-				}
-			}
-			b, open := newReplica(a.network)
-			open()
-			defer b.conductor.Close()
-			do("register "+kept, a, b)
+			a := openReplica(t, new(streamtest.Network))
+			b := openReplica(t, a.network)
+			s.do("register "+kept, a, b)
 			for _, who := range fleetOf {
-				do("register "+who, a)
+				s.do("register "+who, a)
 			}
 			between := func() {
 				if s.rng.IntN(3) == 0 {
-					do(fmt.Sprintf("%s %s path=%s", s.pick("store", "store", "remove"), kept, s.path(0)), a)
+					s.do(fmt.Sprintf("%s %s path=%s", s.pick("store", "store", "remove"), kept, s.path(0)), a)
 				}
 				if s.rng.IntN(3) == 0 {
-					if line := s.command(); !strings.HasPrefix(line, "restart") {
-						do(line, a)
-					}
+					s.announce(a)
 				}
 			}
 			var r *conductor.Recovery
 			for range 1 + s.rng.IntN(2) {
 				for range s.rng.IntN(80) {
-					do(s.command(), a)
+					s.do(s.command(), a)
 				}
 				<-time.After(10 * time.Second)
 				s.plain = true
@@ -113,21 +97,15 @@ func TestTakeoverModel(t *testing.T) {
 			}
 			for _, who := range fleetOf {
 				if !strings.Contains(who, "replay=no") {
-					do("register "+who, b)
+					s.do("register "+who, b)
 				}
 			}
 			for range s.rng.IntN(30) {
 				between()
 			}
-			<-time.After(time.Minute)
-			for range 2 { // what waits for another source joins with the next event of its own
-				for _, who := range fleetOf {
-					do("remove "+who+" path=z", a)
-				}
-				<-time.After(time.Minute)
-			}
+			s.settle(a)
 			if got, want := answers(b, "default three"), answers(a, "default three"); got != want {
-				t.Fatalf("seed %d, %d: %d blocks, %d refused\n%s\nhistory:\n%s", seed, i, r.Blocks, r.Refused, difference(got, want), strings.Join(log, "\n"))
+				t.Fatalf("seed %d, %d: %d blocks, %d refused\n%s\nhistory:\n%s", seed, i, r.Blocks, r.Refused, difference(got, want), strings.Join(s.done, "\n"))
 			}
 			for _, path := range []string{"a0", "b0", "c0", "a0/a0", "a0/b0"} {
 				question := "query model=n path=" + path
@@ -151,15 +129,11 @@ func TestTakeoverModel(t *testing.T) {
 // TestImageLeavesOutUnsettled requires that no snapshot has a source whose blocks still come.
 func TestImageLeavesOutUnsettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, openA := newReplica(new(streamtest.Network))
-		openA()
-		defer a.conductor.Close()
+		a := openReplica(t, new(streamtest.Network))
 		for _, line := range []string{"register one", "store one path=a/b", "store one path=c"} {
 			a.run(line)
 		}
-		b, open := newReplica(a.network)
-		open()
-		defer b.conductor.Close()
+		b := openReplica(t, a.network)
 		chunks := 0
 		takeOver(t, a.conductor, b.conductor, func() {
 			if img, _ := imageOf(t, b.conductor); len(img.Sources) != 0 || len(img.Contexts) != 0 {

@@ -3,6 +3,9 @@ package conductor
 import (
 	"cmp"
 	"slices"
+	"strings"
+
+	"kvconductor/events/stream"
 )
 
 // Shard is all deployments of a tenant's model, whatever their block sizes. Replicas share the
@@ -26,6 +29,16 @@ func (e *UnservedError) Error() string {
 		return text + ", replica " + e.Serving[0].ID + " at " + e.Serving[0].URL + " does"
 	}
 	return text + ", and no other does yet: try again"
+}
+
+// ServedBy returns the ids of the replicas in Serving, in one text for each set of them: a batch is split by it.
+func (e *UnservedError) ServedBy() string {
+	ids := make([]string, len(e.Serving))
+	for i, r := range e.Serving {
+		ids[i] = r.ID
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " ")
 }
 
 // Serving decides what a Conductor answers. Its methods return an *UnservedError for what others
@@ -102,9 +115,22 @@ func (r *Registration) Shards() []Shard {
 }
 
 // Follows reports whether a source is registered, not only named by a peer.
-func (c *Conductor) Follows(key Key) bool {
+func (c *Conductor) Follows(key Key) bool { return c.followed(key) != nil }
+
+// StateOf returns the state of a source, false if this server does not follow it.
+func (c *Conductor) StateOf(key Key) (stream.State, bool) {
+	if s := c.followed(key); s != nil {
+		return s.stream.Status().State, true
+	}
+	return "", false
+}
+
+// followed returns a source with a subscription, nil if there is none.
+func (c *Conductor) followed(key Key) *source {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	s := c.sources[key]
-	return s != nil && !s.recovered
+	if s := c.sources[key]; s != nil && !s.recovered {
+		return s
+	}
+	return nil
 }

@@ -2,10 +2,12 @@ package cluster
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"sync"
@@ -18,6 +20,11 @@ const (
 	keptIdle        = 30 * time.Second
 	// Most requests leave in one write.
 	requestBuffer, answerBuffer = 64 << 10, 16 << 10
+	// maxHeader bounds the bytes that are read before the body of an answer: those of its header and of
+	// 1xx answers before it. Replicas send less than 1 KiB.
+	maxHeader = 64 << 10
+	// earlyAnswer is how long an answer may take, body included, after the request could not be sent.
+	earlyAnswer = time.Second
 )
 
 // Kept sends requests over connections that it keeps. The goroutine that asks writes the request and
@@ -28,11 +35,12 @@ const (
 // Requests must be safe to send twice: one that meets a connection which the replica has closed is
 // sent again. It is safe for concurrent use.
 type Kept struct {
-	tls *tls.Config
+	tls  *tls.Config
+	keep time.Duration // keptIdle
 
-	mu    sync.Mutex
-	idle  map[string][]*keptConn // by scheme and address, the latest at the end; guarded by mu
-	swept time.Time              // guarded by mu
+	mu     sync.Mutex
+	idle   map[string][]*keptConn // by scheme and address, the latest at the end; guarded by mu
+	sweeps bool                   // sweep is to come; guarded by mu
 }
 
 // keptConn is one connection.
@@ -40,13 +48,16 @@ type keptConn struct {
 	net.Conn
 	to    string // key of Kept.idle
 	in    *bufio.Reader
+	left  *io.LimitedReader // what in may still read
 	out   *bufio.Writer
 	used  bool      // it has brought an answer
 	since time.Time // when it became idle
 }
 
 // NewKept returns a Kept without connections. c is for replicas with an https URL.
-func NewKept(c *tls.Config) *Kept { return &Kept{tls: c, idle: make(map[string][]*keptConn)} }
+func NewKept(c *tls.Config) *Kept {
+	return &Kept{tls: c, keep: keptIdle, idle: make(map[string][]*keptConn)}
+}
 
 // RoundTrip implements http.RoundTripper.
 func (k *Kept) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -58,7 +69,7 @@ func (k *Kept) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	answer, err := k.ask(c, r)
-	if err == nil || !c.used || r.GetBody == nil || r.Context().Err() != nil {
+	if err == nil || !c.used || c.left.N < maxHeader || r.GetBody == nil || r.Context().Err() != nil {
 		return answer, err
 	}
 	k.drop(c.to) // the replica has closed this one, most likely all of them
@@ -86,27 +97,44 @@ func (k *Kept) ask(c *keptConn, r *http.Request) (answer *http.Response, err err
 			}
 		}
 	}()
-	if err = r.Write(c.out); err != nil {
-		return nil, err
+	sent := r.Write(c.out)
+	if sent == nil {
+		sent = c.out.Flush()
 	}
-	if err = c.out.Flush(); err != nil {
-		return nil, err
+	if sent != nil { // a replica may answer and close the connection before it has read the whole body
+		c.SetReadDeadline(time.Now().Add(earlyAnswer))
+		if err = r.Context().Err(); err != nil {
+			return nil, err
+		}
 	}
+	if answer, err = c.readHeader(r); err != nil {
+		return nil, cmp.Or(sent, err)
+	}
+	answer.Body = &keptBody{ReadCloser: answer.Body, end: func(whole bool) {
+		if stop() && whole && sent == nil && !answer.Close && c.in.Buffered() == 0 {
+			k.put(c)
+		} else {
+			c.Close()
+		}
+	}}
+	return answer, nil
+}
+
+// readHeader reads an answer up to its body.
+func (c *keptConn) readHeader(r *http.Request) (answer *http.Response, err error) {
+	c.left.N = maxHeader
 	for answer == nil || answer.StatusCode/100 == 1 {
 		if answer, err = http.ReadResponse(c.in, r); err != nil {
+			if c.left.N == 0 {
+				err = fmt.Errorf("the header of the answer is larger than %d bytes", maxHeader)
+			}
 			return nil, err
 		}
 		if answer.StatusCode == http.StatusSwitchingProtocols {
 			return nil, fmt.Errorf("the answer is %s", answer.Status)
 		}
 	}
-	answer.Body = &keptBody{ReadCloser: answer.Body, end: func(whole bool) {
-		if stop() && whole && !answer.Close && c.in.Buffered() == 0 {
-			k.put(c)
-		} else {
-			c.Close()
-		}
-	}}
+	c.left.N = math.MaxInt64
 	return answer, nil
 }
 
@@ -177,32 +205,39 @@ func (k *Kept) dial(ctx context.Context, to string, r *http.Request) (*keptConn,
 		}
 		conn = secure
 	}
-	return &keptConn{Conn: conn, to: to, in: bufio.NewReaderSize(conn, answerBuffer), out: bufio.NewWriterSize(conn, requestBuffer)}, nil
+	left := &io.LimitedReader{R: conn, N: maxHeader}
+	return &keptConn{Conn: conn, to: to, left: left, in: bufio.NewReaderSize(left, answerBuffer), out: bufio.NewWriterSize(conn, requestBuffer)}, nil
 }
 
 // put keeps a connection that has brought a whole answer.
 func (k *Kept) put(c *keptConn) {
-	now := time.Now()
-	c.used, c.since = true, now
+	c.used, c.since = true, time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.sweep(now)
 	if len(k.idle[c.to]) >= keptConnections {
 		c.Close()
 		return
 	}
 	k.idle[c.to] = append(k.idle[c.to], c)
+	k.sweepLater()
 }
 
-// sweep closes connections that were idle for long. k.mu is held.
-func (k *Kept) sweep(now time.Time) {
-	if now.Sub(k.swept) < keptIdle {
-		return
+// sweepLater sweeps in a while, if connections are idle. k.mu is held.
+func (k *Kept) sweepLater() {
+	if !k.sweeps && len(k.idle) > 0 {
+		k.sweeps = true
+		time.AfterFunc(k.keep, k.sweep)
 	}
-	k.swept = now
+}
+
+// sweep closes connections that were idle for long.
+func (k *Kept) sweep() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
 	for to, all := range k.idle {
 		n := 0
-		for n < len(all) && now.Sub(all[n].since) > keptIdle {
+		for n < len(all) && now.Sub(all[n].since) >= k.keep {
 			all[n].Close()
 			n++
 		}
@@ -210,6 +245,8 @@ func (k *Kept) sweep(now time.Time) {
 			delete(k.idle, to)
 		}
 	}
+	k.sweeps = false
+	k.sweepLater()
 }
 
 // drop closes the idle connections to one address.

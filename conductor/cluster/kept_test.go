@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"kvconductor/internal/must"
 )
@@ -131,26 +133,138 @@ func TestKeptCancel(t *testing.T) {
 	}
 }
 
-// TestKeptRefusals holds that what cannot be reached, or speaks no HTTP, is an error.
-func TestKeptRefusals(t *testing.T) {
+// rawServer lets answer speak on each connection, and closes the connection then.
+func rawServer(t *testing.T, answer func(net.Conn)) (url string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			io.WriteString(c, "SSH-2.0\r\n\r\n")
-			c.Close()
+			go func() {
+				defer c.Close()
+				answer(c)
+			}()
 		}
 	}()
-	for _, url := range []string{"http://127.0.0.1:1", "ftp://127.0.0.1", "http://" + l.Addr().String()} {
+	return "http://" + l.Addr().String()
+}
+
+// TestKeptRefusals holds that what cannot be reached, or speaks no HTTP, is an error.
+func TestKeptRefusals(t *testing.T) {
+	noHTTP := rawServer(t, func(c net.Conn) { io.WriteString(c, "SSH-2.0\r\n\r\n") })
+	for _, url := range []string{"http://127.0.0.1:1", "ftp://127.0.0.1", noHTTP} {
 		if got, err := asked(t.Context(), NewKept(nil), url, 3); err == nil {
 			t.Errorf("%s answers %q", url, got)
 		}
 	}
+}
+
+// TestKeptLongHeaders holds that the headers of an answer, those of 1xx answers before it included, are
+// read up to a bound. The replica that exceeds it is not asked again over another connection.
+func TestKeptLongHeaders(t *testing.T) {
+	for name, long := range map[string]string{
+		"1xx answers": strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", maxHeader/20) + "HTTP/1.1 200 OK\r\n",
+		"fields":      "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", maxHeader/6+1),
+		"one field":   "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", maxHeader) + "\r\n",
+		"status":      "HTTP/1.1 200 " + strings.Repeat("b", maxHeader) + "\r\n",
+	} {
+		var opened atomic.Int64
+		url := rawServer(t, func(c net.Conn) {
+			opened.Add(1)
+			in := bufio.NewReader(c)
+			for _, head := range []string{"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n", long} {
+				if r, err := http.ReadRequest(in); err != nil {
+					return
+				} else {
+					io.Copy(io.Discard, r.Body)
+				}
+				io.WriteString(c, head+"Content-Length: 2\r\n\r\nok")
+			}
+			io.Copy(io.Discard, in)
+		})
+		k := NewKept(nil)
+		if got, err := asked(t.Context(), k, url, 3); err != nil || got != "ok" {
+			t.Errorf("%s: a small header: %q, %v", name, got, err)
+		}
+		if got, err := asked(t.Context(), k, url, 3); err == nil || !strings.Contains(err.Error(), "header") || opened.Load() != 1 {
+			t.Errorf("%s: %q, %v, %d connections", name, got, err, opened.Load())
+		}
+	}
+}
+
+// TestKeptEarlyAnswer holds that the answer of a replica that closes the connection in the middle of a
+// body is its answer. Without an answer the request fails.
+func TestKeptEarlyAnswer(t *testing.T) {
+	for text, want := range map[string]string{
+		"HTTP/1.1 413 Too Large\r\nContent-Length: 4\r\n\r\nmuch":                         "413 much",
+		"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy": "503 busy",
+		"": "",
+	} {
+		url := rawServer(t, func(c net.Conn) {
+			c.Read(make([]byte, 100))
+			io.WriteString(c, text)
+		})
+		k := NewKept(nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader(make([]byte, 64<<20)))
+		must.Succeed(t, err)
+		answer, err := k.RoundTrip(r)
+		if want == "" {
+			if err == nil {
+				t.Errorf("no answer is taken for %s", answer.Status)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", want, err)
+			continue
+		}
+		body, _ := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if got := fmt.Sprintf("%d %s", answer.StatusCode, body); got != want {
+			t.Errorf("the answer is %q, want %q", got, want)
+		}
+		if len(k.idle) != 0 {
+			t.Errorf("%s: the connection is kept", want)
+		}
+	}
+}
+
+// TestKeptIdle holds that connections that become idle are closed although no request comes after, and
+// that one which is in use meanwhile is not.
+func TestKeptIdle(t *testing.T) {
+	s, opened := keptServer(t, false)
+	k := NewKept(nil)
+	k.keep = 10 * time.Millisecond
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/large", strings.NewReader("x"))
+	must.Succeed(t, err)
+	using, err := k.RoundTrip(r)
+	must.Succeed(t, err)
+	for n := int64(2); n <= 3; n++ { // the second time after all were closed
+		if got, err := asked(t.Context(), k, s.URL, 3); err != nil || got != "3 <nil>" || opened.Load() != n {
+			t.Fatalf("%q, %v, %d connections", got, err, opened.Load())
+		}
+		tick, deadline := time.NewTicker(time.Millisecond), time.After(time.Minute)
+		for idle := 1; idle > 0; {
+			select {
+			case <-tick.C:
+			case <-deadline:
+				t.Fatal("an idle connection is kept")
+			}
+			k.mu.Lock()
+			idle = len(k.idle)
+			k.mu.Unlock()
+		}
+		tick.Stop()
+	}
+	if n, err := io.Copy(io.Discard, using.Body); n != 1<<20 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	using.Body.Close()
 }
 
 // TestKeptTLS holds that requests reach a server over TLS whose certificate is known, and no other.

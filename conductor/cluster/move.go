@@ -13,7 +13,7 @@ import (
 // move decides the next phase of every shard. It reports whether this replica wants other sources
 // than before. due says that the last beat was one of those that come in each fleet.Pause.
 func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls map[string]string, due bool) (moved bool) {
-	me, states, now := c.cfg.Fleet.ID(), statesOf(c.cfg.Conductor), c.cfg.Now()
+	me, now := c.cfg.Fleet.ID(), c.cfg.Now()
 	c.rates.step(c.cfg.Conductor.ShardQueries(), now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -26,7 +26,7 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 	for s, row := range rows {
 		h := c.held[s]
 		var own holding
-		whole, connecting, changing := row.progress(states)
+		whole, connecting, changing := row.progress(c.cfg.Conductor)
 		if h != nil {
 			h.whole, h.settled = whole, h.brought && connecting+changing == 0
 			h.waited = h.brought && changing == 0 && now.Sub(h.since) >= reaching
@@ -46,7 +46,7 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 				c.letGo(s, h)
 				h = nil
 			case h == nil:
-				h = c.begin(ctx, row, urls, whole, states)
+				h = c.begin(ctx, row, urls, whole)
 				c.held[s] = h
 			default:
 				h.phase, h.beats = next, 0
@@ -73,11 +73,11 @@ func (c *Cluster) letGo(s conductor.Shard, h *heldShard) {
 // configuration or its disk or because they were registered here, and misses no more than those that
 // serve, there is nothing to bring. Sources of a shard that it has left may be followed for a moment.
 // c.mu is held.
-func (c *Cluster) begin(ctx context.Context, row *Row, urls map[string]string, whole int, states map[conductor.Key]stream.State) *heldShard {
+func (c *Cluster) begin(ctx context.Context, row *Row, urls map[string]string, whole int) *heldShard {
 	ctx, stop := context.WithCancel(ctx)
 	h := &heldShard{holding: holding{phase: Bringing}, stop: stop, pause: minAgain}
 	from, best := row.serving(urls)
-	followed := slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool { _, is := states[r.Key()]; return is && !r.Pool() })
+	followed := slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool { return c.cfg.Conductor.Follows(r.Key()) && !r.Pool() })
 	if followed && whole >= best && c.chart.Load().rows[row.Shard] == nil {
 		h.brought, h.since = true, c.cfg.Now()
 		return h
@@ -141,7 +141,6 @@ func (c *Cluster) bring(ctx context.Context, row *Row, from []string, h *heldSha
 
 // ready reports whether a shard that is brought has settled since the last Step.
 func (c *Cluster) ready() bool {
-	var states map[conductor.Key]stream.State
 	rows := c.chart.Load().rows
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,10 +148,7 @@ func (c *Cluster) ready() bool {
 		if h.phase != Bringing || !h.brought || h.settled || rows[s] == nil {
 			continue
 		}
-		if states == nil {
-			states = statesOf(c.cfg.Conductor)
-		}
-		if _, connecting, changing := rows[s].progress(states); connecting+changing == 0 {
+		if _, connecting, changing := rows[s].progress(c.cfg.Conductor); connecting+changing == 0 {
 			return true
 		}
 	}
@@ -197,12 +193,12 @@ func (r *Row) deployments() (all []scope.Deployment) {
 // progress returns how many sources of the shard miss nothing, how many have no connection, and how
 // many are about to change: not followed yet, or without their history until now. All others were
 // given up. Pools do not count: nothing brings what they announced before.
-func (r *Row) progress(states map[conductor.Key]stream.State) (whole, connecting, changing int) {
+func (r *Row) progress(c *conductor.Conductor) (whole, connecting, changing int) {
 	for _, source := range r.sources {
 		if source.Pool() {
 			continue
 		}
-		switch state, followed := states[source.Key()]; {
+		switch state, followed := c.StateOf(source.Key()); {
 		case !followed || state == stream.Replaying:
 			changing++
 		case state == stream.Connecting:
@@ -212,15 +208,4 @@ func (r *Row) progress(states map[conductor.Key]stream.State) (whole, connecting
 		}
 	}
 	return whole, connecting, changing
-}
-
-// statesOf returns the states of the sources that a Conductor follows.
-func statesOf(c *conductor.Conductor) map[conductor.Key]stream.State {
-	all := make(map[conductor.Key]stream.State)
-	for state, keys := range c.States() {
-		for _, key := range keys {
-			all[key] = state
-		}
-	}
-	return all
 }

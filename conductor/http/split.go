@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/gin-gonic/gin"
@@ -45,12 +44,7 @@ func (s *split) Error() string { return "parts of the batch are served elsewhere
 
 // add leaves a place for the answer of query i.
 func (s *split) add(e *body.Encoder, i int, to *conductor.UnservedError) {
-	var ids []string
-	for _, r := range to.Serving {
-		ids = append(ids, r.ID)
-	}
-	slices.Sort(ids)
-	key := strings.Join(ids, " ")
+	key := to.ServedBy()
 	if s.parts == nil {
 		s.parts = make(map[string]*part)
 	}

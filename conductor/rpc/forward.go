@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
-	"strings"
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -153,12 +151,7 @@ func (*split) Error() string { return "parts of the batch are served elsewhere" 
 
 // add leaves the answer of query i to others.
 func (s *split) add(i int, to *conductor.UnservedError) {
-	var ids []string
-	for _, r := range to.Serving {
-		ids = append(ids, r.ID)
-	}
-	slices.Sort(ids)
-	key := strings.Join(ids, " ")
+	key := to.ServedBy()
 	if s.parts == nil {
 		s.parts = make(map[string]*part)
 	}

@@ -1,0 +1,45 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/internal/must"
+)
+
+// BenchmarkReady looks at a shard that settles, next to 2,000 sources of 100 models, or of its own. Its
+// last source is not followed yet.
+func BenchmarkReady(b *testing.B) {
+	for _, models := range []int{100, 1} {
+		b.Run(fmt.Sprintf("models=%d", models), func(b *testing.B) {
+			engines := new(streamtest.Network)
+			co := conductor.New(conductor.Options{Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return engines }})
+			defer co.Close()
+			sources := make([]conductor.Registration, 2001)
+			for i := range sources {
+				sources[i] = conductor.Registration{
+					Instance: fmt.Sprintf("e%d", i), Tenant: conductor.DefaultTenant, Model: fmt.Sprintf("m%d", i%models),
+					Endpoint: fmt.Sprintf("tcp://e%d:1", i), Type: conductor.TypeVLLM, BlockSize: 16,
+				}
+				if i < len(sources)-1 {
+					must.Succeed(b, co.For(conductor.Reader{}).Register(sources[i], conductor.RegisterOptions{AnyEndpoint: true}))
+				}
+			}
+			c := &Cluster{cfg: Config{Conductor: co}}
+			rows := c.rowsOf(sources, nil)
+			c.chart.Store(&chart{rows: rows})
+			c.held = map[conductor.Shard]*heldShard{{Tenant: conductor.DefaultTenant, Model: "m0"}: {holding: holding{phase: Bringing}, brought: true}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if c.ready() {
+					b.Fatal("a shard has settled without its last source")
+				}
+			}
+		})
+	}
+}
