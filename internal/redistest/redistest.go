@@ -24,11 +24,18 @@ type Server struct {
 	dir    string
 	binary string
 	args   []string
+	tls    bool // it takes TLS alone
 	cmd    *exec.Cmd
+	ended  chan struct{} // closed once cmd has ended
 }
 
 // URL is where the server is, as settings write it.
-func (s *Server) URL() string { return "redis://" + s.Addr }
+func (s *Server) URL() string {
+	if s.tls {
+		return "rediss://" + s.Addr
+	}
+	return "redis://" + s.Addr
+}
 
 // Binary returns the path of the server: STORE_SERVER if it is set, else valkey-server or redis-server.
 // Without one, the test is skipped, or fails where all peers are required.
@@ -39,13 +46,21 @@ func Binary(t testing.TB) string {
 		must.Succeed(t, err)
 		return path
 	}
+	all := installed()
+	if len(all) == 0 {
+		must.Skip(t, "neither valkey-server nor redis-server is installed")
+	}
+	return all[0]
+}
+
+// installed returns the paths of the servers that are installed.
+func installed() (all []string) {
 	for _, name := range []string{"valkey-server", "redis-server"} {
 		if path, err := exec.LookPath(name); err == nil {
-			return path
+			all = append(all, path)
 		}
 	}
-	must.Skip(t, "neither valkey-server nor redis-server is installed")
-	return ""
+	return all
 }
 
 // Start starts a server on a free port. Further arguments are its settings, as its command line
@@ -55,6 +70,28 @@ func Start(t testing.TB, args ...string) *Server {
 	s := newServer(t, freeAddr(t), nil)
 	s.start(args...)
 	return s
+}
+
+// StartTLS starts a server that takes TLS alone, and clients with a certificate of the authority ca.
+// Servers may be built without TLS: if Binary is, an installed one is taken. Without any, the test is
+// skipped as by Binary.
+func StartTLS(t testing.TB, cert, key, ca string, args ...string) *Server {
+	t.Helper()
+	s := newServer(t, freeAddr(t), nil)
+	_, port, _ := net.SplitHostPort(s.Addr)
+	s.args = append(s.args, "--port", "0", "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca)
+	s.args, s.tls = append(s.args, args...), true
+	t.Cleanup(s.Kill)
+	var all []string
+	for _, s.binary = range append([]string{s.binary}, installed()...) {
+		err := s.launch()
+		if err == nil {
+			return s
+		}
+		all = append(all, err.Error())
+	}
+	must.Skip(t, "no server has TLS: "+strings.Join(all, "; "))
+	return nil
 }
 
 // newServer returns a server that start starts at an address.
@@ -98,28 +135,50 @@ func freeAddr(t testing.TB) string {
 // Run starts the process, and returns once it answers.
 func (s *Server) Run() {
 	s.t.Helper()
+	must.Succeed(s.t, s.launch())
+}
+
+// launch is Run with an error if the process ends.
+func (s *Server) launch() error {
 	s.cmd = exec.Command(s.binary, s.args...)
 	var out strings.Builder
 	s.cmd.Stdout, s.cmd.Stderr = &out, &out
-	must.Succeed(s.t, s.cmd.Start())
+	if err := s.cmd.Start(); err != nil {
+		s.cmd = nil
+		return err
+	}
+	s.ended = make(chan struct{})
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		cmd.Wait()
+		close(ended)
+	}(s.cmd, s.ended)
 	deadline := time.After(20 * time.Second)
-	for {
-		if c, err := net.Dial("tcp", s.Addr); err == nil {
-			fmt.Fprint(c, "PING\r\n")
-			answer := make([]byte, 64)
-			n, _ := c.Read(answer)
-			c.Close()
-			if n > 0 {
-				return // also -NOAUTH: it answers
-			}
-		}
+	for !s.answers() {
 		select {
 		case <-time.After(10 * time.Millisecond):
+			continue
+		case <-s.ended:
 		case <-deadline:
-			s.Kill()
-			s.t.Fatalf("%s does not answer: %s", s.binary, out.String())
 		}
+		s.Kill()
+		return fmt.Errorf("%s does not answer: %s", s.binary, out.String())
 	}
+	return nil
+}
+
+// answers reports whether the server is there.
+func (s *Server) answers() bool {
+	c, err := net.Dial("tcp", s.Addr)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	if s.tls {
+		return true // it listens once it has its certificate
+	}
+	fmt.Fprint(c, "PING\r\n")
+	n, _ := c.Read(make([]byte, 64))
+	return n > 0 // also -NOAUTH: it answers
 }
 
 // Pid is the id of the process.
@@ -135,7 +194,7 @@ func (s *Server) Continue() { must.Succeed(s.t, s.cmd.Process.Signal(syscall.SIG
 func (s *Server) Kill() {
 	if s.cmd != nil {
 		s.cmd.Process.Kill()
-		s.cmd.Wait()
+		<-s.ended
 		s.cmd = nil
 	}
 }
