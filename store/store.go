@@ -59,6 +59,9 @@ type Store struct {
 	waiting redis.UniversalClient
 	name    string
 	timeout time.Duration
+	secured bool // by TLS
+
+	refusals refusals
 }
 
 // Open checks the settings. It waits for no connection. The error begins with the member of
@@ -111,7 +114,10 @@ func Open(cfg Config) (*Store, error) {
 	blocking.PoolSize = Buckets + 4
 	client, waiting := redis.NewUniversalClient(&options), redis.NewUniversalClient(&blocking)
 	address := strings.Join(append([]string{base.Addr}, cfg.Addresses...), ", ")
-	return &Store{client: client, waiting: waiting, address: address, name: cfg.Name, timeout: cfg.Timeout}, nil
+	s := &Store{client: client, waiting: waiting, address: address, name: cfg.Name, timeout: cfg.Timeout, secured: base.TLSConfig != nil}
+	client.AddHook(&s.refusals)
+	waiting.AddHook(&s.refusals)
+	return s, nil
 }
 
 func init() { logging.Disable() } // callers get every error

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
 	"kvconductor/store"
@@ -68,5 +70,25 @@ func TestOpenReadsThePassword(t *testing.T) {
 	defer other.Close()
 	if err := other.Client().Ping(t.Context()).Err(); err == nil {
 		t.Error("no password is asked for")
+	}
+}
+
+// TestRefusalNamesTheCommand runs a script that has a command which the user may not run.
+func TestRefusalNamesTheCommand(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--user", "replica", "on", ">secret", "~*", "+eval", "+get", "+client|setname")
+	s, err := store.Open(store.Config{URL: "redis://replica:secret@" + server.Addr, Name: "test", Timeout: 5 * time.Second})
+	must.Succeed(t, err)
+	defer s.Close()
+	began := time.Now()
+	if err := s.Client().Get(t.Context(), "none").Err(); err != redis.Nil || s.Refusal(began) != "" {
+		t.Errorf("a key that is not there: %v %q", err, s.Refusal(began))
+	}
+	if err := s.Client().EvalSha(t.Context(), "0", nil).Err(); err == nil || !strings.Contains(s.Refusal(began), "'evalsha'") {
+		t.Errorf("%v %q", err, s.Refusal(began))
+	}
+	err = s.Client().Eval(t.Context(), "return redis.call('SET', KEYS[1], 1)", []string{"k"}).Err()
+	if got := s.Refusal(began); err == nil || got != err.Error() || s.Refusal(time.Now()) != "" {
+		t.Errorf("%v %q", err, got)
 	}
 }

@@ -36,6 +36,8 @@ const (
 	Lease = 4 * Pause
 	// hurry is the least time between a beat and one that is asked for.
 	hurry = Pause / 5
+	// refusedFor is how long an error that the store answers to another command is shown.
+	refusedFor = time.Minute
 )
 
 // Replica is what a replica says of itself.
@@ -56,7 +58,7 @@ type Replica struct {
 type Status struct {
 	Up       bool
 	Since    time.Time // of Up, by the clock of this replica
-	Error    string    // of the last beat, "" for none
+	Error    string    // of the last beat; or while Up, that of another command within refusedFor; "" for none
 	Refused  bool      // the store has a layout that is too new: it is left alone
 	Run      string    // id of the contents of the store
 	Lost     uint64    // how often the store had lost what it was told
@@ -219,15 +221,26 @@ func (f *Fleet) Beat(ctx context.Context) {
 	before := f.status
 	if err != nil {
 		status = before
-		status.Up, status.Error, status.Refused = false, err.Error(), errors.Is(err, errLayout)
+		status.Up, status.Error, status.Refused = false, f.cfg.Store.Explain(err), errors.Is(err, errLayout)
 	}
+	now := f.cfg.Now()
 	if status.Since = before.Since; status.Up != before.Up {
-		status.Since = f.cfg.Now()
+		status.Since = now
+	}
+	if status.Up {
+		status.Error = f.cfg.Store.Refusal(later(status.Since, now.Add(-refusedFor)))
 	}
 	f.tell(&before, &status)
 	f.status = status
 	close(f.changed)
 	f.changed = make(chan struct{})
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // tell logs changes.
@@ -238,6 +251,9 @@ func (f *Fleet) tell(before, now *Status) {
 		log.Error().Str("error", now.Error).Msg("the store cannot be used: answers go on, registrations and batches wait")
 	case now.Up && !before.Up:
 		log.Info().Str("run", now.Run).Int("replicas", len(now.Replicas)).Msg("the store is there")
+	}
+	if now.Up && now.Error != "" && (before.Error == "" || !before.Up) {
+		log.Error().Str("error", now.Error).Msg("the store refuses commands: look at the rights of its user, and at its memory")
 	}
 	if now.Lost > before.Lost {
 		log.Warn().Str("run", now.Run).Uint64("lost", now.Lost).Msg("the store has lost what it was told, this replica writes its part again")
