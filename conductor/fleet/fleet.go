@@ -82,13 +82,14 @@ type Config struct {
 
 // Fleet is the membership of one replica.
 type Fleet struct {
-	cfg   Config
-	beat  uint64                            // number of the last beat; owned by Run
-	heard uint64                            // number of the last one that was answered; owned by Run
-	extra bool                              // the beat under way is hastened; owned by Run
-	parts map[string]func() json.RawMessage // set before the first beat
-	soon  chan struct{}                     // has a value once a beat is asked for
-	pause time.Duration                     // Pause, but in tests
+	cfg     Config
+	beat    uint64                            // number of the last beat; owned by Run
+	heard   uint64                            // number of the last one that was answered; owned by Run
+	extra   bool                              // the beat under way is hastened; owned by Run
+	awaited []Replica                         // that are to beat again after a loss; owned by Run
+	parts   map[string]func() json.RawMessage // set before the first beat
+	soon    chan struct{}                     // has a value once a beat is asked for
+	pause   time.Duration                     // Pause, but in tests
 
 	mu      sync.Mutex
 	status  Status        // guarded by mu
@@ -313,8 +314,31 @@ func (f *Fleet) ask(ctx context.Context) (Status, error) {
 		now.Lost++
 	}
 	f.heard = f.beat
+	f.await(&before, &now)
 	return now, nil
 }
+
+// await adds the replicas that were there before the store was emptied or away, and have not beaten since.
+// Each has a lease, as the first beat finds the others in no store: they are not gone.
+func (f *Fleet) await(before, now *Status) {
+	at := f.cfg.Now()
+	if now.Lost > before.Lost || !before.Up {
+		for _, r := range before.Replicas {
+			if !slices.ContainsFunc(f.awaited, r.same) {
+				r.Expires = at.Add(Lease)
+				f.awaited = append(f.awaited, r)
+			}
+		}
+	}
+	f.awaited = slices.DeleteFunc(f.awaited, func(r Replica) bool { return !at.Before(r.Expires) || slices.ContainsFunc(now.Replicas, r.same) })
+	now.Replicas = append(now.Replicas, f.awaited...)
+	slices.SortFunc(now.Replicas, byID)
+}
+
+// same reports whether two states are of one replica.
+func (r Replica) same(as Replica) bool { return r.ID == as.ID }
+
+func byID(a, b Replica) int { return strings.Compare(a.ID, b.ID) }
 
 // parse reads the answer of a beat: the layout, the run, the beat of this replica that the store
 // heard before (0 for none), the revision, what the replicas say, the time of the store and the ends
@@ -342,7 +366,7 @@ func parse(answer []any, at time.Time) (run string, heard uint64, revision int64
 		r.Expires = at.Add(time.Duration(ends[r.ID]-clock) * time.Millisecond)
 		all = append(all, r)
 	}
-	slices.SortFunc(all, func(a, b Replica) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, byID)
 	return run, heard, revision, all, nil
 }
 

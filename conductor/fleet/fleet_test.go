@@ -176,3 +176,53 @@ func TestFleetRuns(t *testing.T) {
 		t.Errorf("%+v", st.Replicas)
 	}
 }
+
+// TestFleetWaitsForReplicasAfterALoss holds that the first replica which beats after the store was emptied,
+// or away for longer than a lease, does not take the others for gone: each has a lease to beat in.
+func TestFleetWaitsForReplicasAfterALoss(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(*testing.T, *redistest.Server, *Fleet){
+		"emptied": func(t *testing.T, _ *redistest.Server, a *Fleet) {
+			must.Succeed(t, a.Store().Client().FlushAll(t.Context()).Err())
+		},
+		"away": func(t *testing.T, server *redistest.Server, a *Fleet) {
+			server.Kill()
+			a.Beat(t.Context())
+			a.Beat(t.Context())
+			server.Run()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			a, b, c := member(t, server.URL(), "a"), member(t, server.URL(), "b"), member(t, server.URL(), "c")
+			ctx, now := t.Context(), time.Now()
+			a.cfg.Now = func() time.Time { return now }
+			for _, r := range []*Fleet{b, c, a} {
+				r.Beat(ctx)
+			}
+			lose(t, server, a)
+			now = now.Add(2 * Lease)
+			a.Beat(ctx)
+			if st := a.Status(); st.ids() != "abc" || st.Lost != 1 || string(st.Replicas[1].Facts["shards"]) != `["b"]` || !st.Replicas[1].Expires.Equal(now.Add(Lease)) {
+				t.Errorf("after the first beat: %+v", st)
+			}
+			b.Beat(ctx)
+			now = now.Add(Lease - 1)
+			a.Beat(ctx)
+			if st := a.Status(); st.ids() != "abc" || st.Lost != 1 {
+				t.Errorf("before the end of the lease: %+v", st)
+			}
+			now = now.Add(1)
+			a.Beat(ctx)
+			if st := a.Status(); st.ids() != "ab" {
+				t.Errorf("c has not beaten for a lease: %+v", st)
+			}
+			b.leave(ctx)
+			a.Beat(ctx)
+			if st := a.Status(); st.ids() != "a" {
+				t.Errorf("b has left: %+v", st)
+			}
+		})
+	}
+}
