@@ -75,15 +75,17 @@ const bringing = 2
 // Cluster is the part of one replica in a fleet that shares its shards. It is a conductor.Serving.
 type Cluster struct {
 	cfg    Config
-	beats  uint64         // of the fleet, at the last Step; owned by Step
-	due    uint64         // of them, those that were due; owned by Step
-	rates  rates          // owned by Step
-	places chan struct{}  // of shards that are brought
-	work   sync.WaitGroup // shards that are brought
+	beats  uint64          // of the fleet, at the last Step; owned by Step
+	due    uint64          // of them, those that were due; owned by Step
+	rates  rates           // owned by Step
+	differ map[string]bool // replicas with other settings, by id; owned by Step
+	places chan struct{}   // of shards that are brought
+	work   sync.WaitGroup  // shards that are brought
 
-	chart atomic.Pointer[chart]
-	facts atomic.Pointer[json.RawMessage]
-	moves atomic.Uint64 // changes of phase
+	chart     atomic.Pointer[chart]
+	facts     atomic.Pointer[json.RawMessage]
+	moves     atomic.Uint64 // changes of phase
+	differing atomic.Int64  // replicas with other settings
 
 	mu   sync.Mutex
 	held map[conductor.Shard]*heldShard // guarded by mu
@@ -284,6 +286,7 @@ func (c *Cluster) Step(ctx context.Context) {
 	}
 	due := st.Due > c.due
 	c.beats, c.due = st.Beats, st.Due
+	c.agree(st.Replicas)
 	told := toldOf(st.Replicas)
 	rows := c.rowsOf(sources, told)
 	c.place(rows, st.Replicas, told)

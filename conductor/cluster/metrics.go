@@ -6,6 +6,7 @@ var (
 	descShards  = prometheus.NewDesc("conductor_cluster_shards", "Shards of the fleet that this replica has a part in, by phase; absent for the others.", []string{"phase"}, nil)
 	descOwned   = prometheus.NewDesc("conductor_cluster_owned", "Shards that this replica is to serve.", nil, nil)
 	descNowhere = prometheus.NewDesc("conductor_cluster_unserved", "Shards of the fleet that no replica serves.", nil, nil)
+	descDiffer  = prometheus.NewDesc("conductor_cluster_differing", "Replicas of the store whose cluster.mode or cluster.owners are others than here.", nil, nil)
 	descMoves   = prometheus.NewDesc("conductor_cluster_moves_total", "Changes of the phase of a shard at this replica.", nil, nil)
 )
 
@@ -30,5 +31,6 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(descOwned, prometheus.GaugeValue, float64(owned))
 	ch <- prometheus.MustNewConstMetric(descNowhere, prometheus.GaugeValue, float64(nowhere))
+	ch <- prometheus.MustNewConstMetric(descDiffer, prometheus.GaugeValue, float64(c.differing.Load()))
 	ch <- prometheus.MustNewConstMetric(descMoves, prometheus.CounterValue, float64(c.moves.Load()))
 }

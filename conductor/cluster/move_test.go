@@ -67,6 +67,7 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 		t.Cleanup(m.shards.end)
 		m.conductor.ServeBy(m.shards)
 		m.fleet.Tell(FactName, m.shards.Facts)
+		m.fleet.Tell(OwnersName, m.shards.OwnersFact)
 		m.registry.SetWanted(m.shards.Wanted)
 		s.members = append(s.members, m)
 	}

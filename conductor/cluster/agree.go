@@ -1,0 +1,41 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+
+	"kvconductor/conductor/fleet"
+)
+
+// OwnersName is the name of the fact that tells of Config.Owners.
+const OwnersName = "cluster_owners"
+
+// OwnersFact returns what this replica tells of Config.Owners in each beat.
+func (c *Cluster) OwnersFact() json.RawMessage {
+	return strconv.AppendInt(nil, int64(c.cfg.Owners), 10)
+}
+
+// agree looks for replicas that share shards by other settings. They compute other owners from the same
+// beats, so shards stay where they are not wanted, or have too few owners.
+func (c *Cluster) agree(all []fleet.Replica) {
+	differ := make(map[string]bool)
+	for _, r := range all {
+		_, shares := r.Facts[FactName]
+		owners, told := r.Facts[OwnersName]
+		if shares && (!told || bytes.Equal(owners, c.OwnersFact())) { // older replicas do not tell
+			continue
+		}
+		if differ[r.ID] = true; c.differ[r.ID] {
+			continue
+		}
+		line := c.cfg.Log.Warn().Str("replica", r.ID).Str("url", r.URL).Int("owners", c.cfg.Owners)
+		if !shares {
+			line.Msg("a replica of this store shares no shards: all replicas need the same cluster.mode")
+		} else {
+			line.RawJSON("its_owners", owners).Msg("a replica of this store has another cluster.owners: all replicas need the same")
+		}
+	}
+	c.differ = differ
+	c.differing.Store(int64(len(differ)))
+}

@@ -1,0 +1,44 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor/fleet"
+)
+
+// TestReplicasWithOtherSettingsAreNamed holds that each replica with another cluster.mode or cluster.owners is
+// named once, and counted as long as it is there.
+func TestReplicasWithOtherSettingsAreNamed(t *testing.T) {
+	var log bytes.Buffer
+	c := New(Config{Owners: 2, Log: zerolog.New(&log)})
+	replica := func(id string, facts ...string) fleet.Replica {
+		r := fleet.Replica{ID: id, URL: "http://" + id, Facts: make(map[string]json.RawMessage)}
+		for i := 0; i < len(facts); i += 2 {
+			r.Facts[facts[i]] = json.RawMessage(facts[i+1])
+		}
+		return r
+	}
+	same, older := replica("same", FactName, "{}", OwnersName, "2"), replica("older", FactName, "{}")
+	all := []fleet.Replica{same, older, replica("mode"), replica("owners", FactName, "{}", OwnersName, "1")}
+	for range 3 {
+		c.agree(all)
+	}
+	if n, lines := c.differing.Load(), strings.Count(log.String(), "\n"); n != 2 || lines != 2 ||
+		!strings.Contains(log.String(), `"url":"http://mode"`) || !strings.Contains(log.String(), `"its_owners":1`) {
+		t.Errorf("%d replicas differ: %s", n, log.String())
+	}
+	c.agree(all[:2])
+	if n := c.differing.Load(); n != 0 {
+		t.Errorf("%d replicas differ, and they are gone", n)
+	}
+	log.Reset()
+	c.agree(all)
+	if lines := strings.Count(log.String(), "\n"); lines != 2 {
+		t.Errorf("replicas that come back: %s", log.String())
+	}
+}
