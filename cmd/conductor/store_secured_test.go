@@ -233,7 +233,7 @@ func TestSecuredStoreRefuses(t *testing.T) {
 	f("no certificate", ", cert: ", "} #", "certificate required|store.cert", 0)
 	f("password", s.password, redistest.File(t, "second"), "WRONGPASS", 0)
 	f("no password", "password_file: "+s.password+",", "", "NOAUTH", 0)
-	f("no TLS", "rediss:", "redis:", "begins with rediss://", 0)
+	f("no TLS", s.settings(), strings.NewReplacer("rediss:", "redis:", s.mine, "").Replace(s.settings()), "begins with rediss://", 0)
 	f("no scripts", "conductor@", "noscripts@", "NOPERM.*evalsha", 0)
 	f("no keys of sources", "conductor@", "nokeys@", "NOPERM", 1)
 	f("no log", "conductor@", "nologs@", "can't run this command|'xadd'", 1)
