@@ -136,6 +136,9 @@ type Log struct {
 // leastTTL is the shortest time to live of a source: aging stays rarer than announcing.
 const leastTTL = time.Second
 
+// mostStoreTimeout is half of fleet.Lease: a replica whose command waits as long beats again before its lease ends.
+const mostStoreTimeout = 2 * time.Second
+
 // leastMemo is the least a memo of digests can be told to take.
 const leastMemo = 1 << 20
 

@@ -193,6 +193,10 @@ func TestLayersPrecedence(t *testing.T) {
 			return [3]string{k.kind.words[0], k.kind.words[2], k.kind.words[3]}
 		case k.kind.words != nil:
 			return [3]string{k.kind.words[1], k.kind.words[0], k.kind.words[1]}
+		case k.path == "store.timeout":
+			return [3]string{"1.1s", "1.2s", "1.3s"}
+		case k.path == "store.shelf_ttl":
+			return [3]string{"11h", "12h", "13h"}
 		case k.kind.word == "duration":
 			return [3]string{"11s", "12s", "13s"}
 		case strings.HasPrefix(k.kind.word, "bytes"):

@@ -113,6 +113,20 @@ func (c *Config) complaints() (out []Complaint) {
 		clash("cluster.mode", "store.url", "replicas share shards by a store: set")
 	}
 
+	if strings.HasPrefix(c.Store.URL, "redis://") {
+		for _, f := range []struct{ path, file string }{{"store.cacert", c.Store.CACert}, {"store.cert", c.Store.Cert}, {"store.key", c.Store.Key}} {
+			if f.file != "" {
+				clash(f.path, "store.url", "is for TLS; write rediss:// in")
+			}
+		}
+	}
+	if d := c.Store.Timeout; d > mostStoreTimeout {
+		add("store.timeout", "%s is too long; the most is %s, half of a replica's lease", show(d), show(mostStoreTimeout))
+	}
+	if c.Store.ShelfTTL/2 < c.Store.ShelfInterval {
+		clash("store.shelf_ttl", "store.shelf_interval", show(c.Store.ShelfTTL)+" is less than twice")
+	}
+
 	identities := map[string]string{}
 	for i, s := range c.Sources {
 		path := fmt.Sprintf("sources[%d]", i)

@@ -12,6 +12,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -92,15 +93,16 @@ func Open(cfg Config) (*Store, error) {
 		}
 	}
 	sentinel, _ := password(cfg.SentinelPasswordFile, "")
-	if base.TLSConfig != nil && cfg.TLS != nil {
-		own := cfg.TLS.Clone()
-		if own.ServerName == "" && !cfg.Cluster && cfg.Master == "" {
-			own.ServerName = base.TLSConfig.ServerName
-		}
-		base.TLSConfig = own
+	secured := base.TLSConfig
+	if secured != nil && cfg.TLS != nil {
+		secured = cfg.TLS.Clone()
+		secured.ServerName = cmp.Or(secured.ServerName, base.TLSConfig.ServerName)
+	}
+	if secured != nil && (cfg.Cluster || cfg.Master != "") {
+		secured.ServerName = "" // each node's certificate is for the host of that node
 	}
 	options := redis.UniversalOptions{
-		Addrs: append([]string{base.Addr}, cfg.Addresses...), DB: base.DB, ClientName: "kvconductor", TLSConfig: base.TLSConfig,
+		Addrs: append([]string{base.Addr}, cfg.Addresses...), DB: base.DB, ClientName: "kvconductor", TLSConfig: secured,
 		MasterName: cfg.Master, IsClusterMode: cfg.Cluster, SentinelPassword: sentinel,
 		CredentialsProviderContext: func(context.Context) (string, string, error) {
 			secret, err := password(cfg.PasswordFile, base.Password)
@@ -114,7 +116,7 @@ func Open(cfg Config) (*Store, error) {
 	blocking.PoolSize = Buckets + 4
 	client, waiting := redis.NewUniversalClient(&options), redis.NewUniversalClient(&blocking)
 	address := strings.Join(append([]string{base.Addr}, cfg.Addresses...), ", ")
-	s := &Store{client: client, waiting: waiting, address: address, name: cfg.Name, timeout: cfg.Timeout, secured: base.TLSConfig != nil}
+	s := &Store{client: client, waiting: waiting, address: address, name: cfg.Name, timeout: cfg.Timeout, secured: secured != nil}
 	client.AddHook(&s.refusals)
 	waiting.AddHook(&s.refusals)
 	return s, nil

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"crypto/tls"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,6 +33,37 @@ func TestOpenRefuses(t *testing.T) {
 	f("addresses: ", store.Config{URL: "redis://a:1", Addresses: []string{"b:1"}})
 	f("name ", store.Config{URL: "redis://a:1", Name: "a{b"})
 	f("password_file: ", store.Config{URL: "redis://a:1", PasswordFile: "/does/not/exist"})
+}
+
+// TestOpenChecksTheHostOfEachNode: a certificate is checked for the host of the URL, but for the host of each
+// node where there are several, with authorities of the settings and with those of the system.
+func TestOpenChecksTheHostOfEachNode(t *testing.T) {
+	t.Parallel()
+	for _, own := range []*tls.Config{nil, {MinVersion: tls.VersionTLS12}} {
+		f := func(want string, cfg store.Config) {
+			t.Helper()
+			cfg.URL, cfg.Name, cfg.TLS = "rediss://first:1", "test", own
+			s, err := store.Open(cfg)
+			must.Succeed(t, err)
+			defer s.Close()
+			for _, c := range []redis.UniversalClient{s.Client(), s.Waiting()} {
+				var used *tls.Config
+				switch c := c.(type) {
+				case *redis.ClusterClient:
+					used = c.Options().TLSConfig
+				case *redis.Client:
+					used = c.Options().TLSConfig
+				}
+				if used.ServerName != want {
+					t.Errorf("a cluster %v, master %q, settings of TLS %v: %q is checked, want %q", cfg.Cluster, cfg.Master, own != nil, used.ServerName, want)
+				}
+			}
+		}
+		f("first", store.Config{})
+		f("", store.Config{Cluster: true})
+		f("", store.Config{Addresses: []string{"second:1"}, Cluster: true})
+		f("", store.Config{Addresses: []string{"second:1"}, Master: "m"})
+	}
 }
 
 // TestKeysShareSlots: what scripts change together is in one hash slot, which the braces name.

@@ -351,6 +351,10 @@ func (f *shardFleet) redirects() {
 	if status, answer, header := f.ask(to, "/query", shardQuery(0), "Prefer", "redirect"); status != 200 || header.Get("Location") != "" {
 		f.t.Errorf("a replica that serves redirects: %d %s", status, answer)
 	}
+	batch := map[string]any{"queries": []any{shardQuery(0)}}
+	if status, answer, header := f.ask(from, "/query_batch", batch, "Prefer", "redirect"); status != 200 || header.Get("Location") != "" || !strings.Contains(answer, shardTruth(0)) {
+		f.t.Errorf("a batch: %d %s", status, answer)
+	}
 }
 
 // hops sends a query that a replica must not send on.

@@ -118,6 +118,10 @@ func TestReplicasShareASecuredStore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSecuredStore(t, secured)
+			documented := func() {}
+			if !secured {
+				documented = usesDocumentedKeys(t, s.Addr, "admin", "admin")
+			}
 			engine := newRuledEngine(t, "engine", 0)
 			one, other := serveProcess(t, s.settings()), serveProcess(t, s.settings())
 			both := []*process{one, other}
@@ -141,6 +145,7 @@ func TestReplicasShareASecuredStore(t *testing.T) {
 			post(t, one.url+"/unregister", `{"instance_id":"second","dp_rank":0}`, 200)
 			follow(t, both, "engine")
 			stored(t, engine, 4, 8, both...)
+			documented()
 
 			// The store is emptied; one replica ends after the other, and another one has the blocks from the shelf.
 			must.Succeed(t, s.admin.FlushAll(t.Context()).Err())
@@ -233,7 +238,7 @@ func TestSecuredStoreRefuses(t *testing.T) {
 	f("no certificate", ", cert: ", "} #", "certificate required|store.cert", 0)
 	f("password", s.password, redistest.File(t, "second"), "WRONGPASS", 0)
 	f("no password", "password_file: "+s.password+",", "", "NOAUTH", 0)
-	f("no TLS", "rediss:", "redis:", "begins with rediss://", 0)
+	f("no TLS", s.settings(), strings.NewReplacer("rediss:", "redis:", s.mine, "").Replace(s.settings()), "begins with rediss://", 0)
 	f("no scripts", "conductor@", "noscripts@", "NOPERM.*evalsha", 0)
 	f("no keys of sources", "conductor@", "nokeys@", "NOPERM", 1)
 	f("no log", "conductor@", "nologs@", "can't run this command|'xadd'", 1)

@@ -3,7 +3,9 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"kvconductor/conductor/fleet"
 	"kvconductor/internal/redistest"
 )
 
@@ -17,6 +19,17 @@ func TestLateListenerIsAdvertised(t *testing.T) {
 		_, text := get(other.url + "/admin/stats")
 		return late.url + " in " + text, strings.Contains(text, `"url":"`+late.url+`"`)
 	})
+}
+
+// TestStoreTimeoutFitsTheLease holds that the longest store.timeout is half of a replica's lease.
+func TestStoreTimeoutFitsTheLease(t *testing.T) {
+	t.Parallel()
+	for timeout, fails := range map[time.Duration]bool{fleet.Lease / 2: false, fleet.Lease/2 + time.Millisecond: true} {
+		_, errs, err := runConfig("show", "--store-timeout", timeout.String())
+		if fails != (err != nil) || fails && !strings.Contains(errs, "store.timeout: ") {
+			t.Errorf("%s: %v %s", timeout, err, errs)
+		}
+	}
 }
 
 // TestReplicasShareAStore starts two servers with a store, kills the store and brings it back.

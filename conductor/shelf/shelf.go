@@ -74,7 +74,7 @@ type Shelf struct {
 
 // New returns a Shelf. It asks nothing before Keep or Restore.
 func New(cfg Config) *Shelf {
-	cfg.Chunk, cfg.TTL = cmp.Or(cfg.Chunk, chunkBytes), max(cfg.TTL, 2*cfg.Interval)
+	cfg.Chunk = cmp.Or(cfg.Chunk, chunkBytes)
 	return &Shelf{cfg: cfg, moments: make(map[scope.Deployment]time.Time), status: Status{Failed: make(map[string]int), LeftOut: make(map[string]int)}}
 }
 
