@@ -34,7 +34,7 @@ type Recovery struct {
 	sources map[Key]*source  // by the key in the snapshot; nil takes nothing
 	pending []pendingStretch // stretches that came before their parents
 	Origin  string           // FromPeer, FromSnapshot or FromShelf
-	Anew    bool             // sources without a registration that another recovery filled are filled again
+	Refill  bool             // sources without a registration that another recovery filled are filled again
 	instead map[Key]*source  // those to heal, see heal.go; nil for any other recovery
 	Blocks  int              // blocks brought back
 	Refused int              // blocks of sources that run already, or of deployments and tenants not theirs
@@ -286,7 +286,7 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 		r.sources[key] = r.standIn(reg)
 		return r.sources[key], nil
 	}
-	if r.Anew {
+	if r.Refill {
 		c.dropRecovered(key)
 	}
 	c.mu.Lock()

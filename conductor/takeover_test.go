@@ -24,7 +24,7 @@ var takenOver, kept = scope.Deployment{Tenant: "default", Model: "m", BlockSize:
 func takeOver(t *testing.T, from, to *conductor.Conductor, between func()) *conductor.Recovery {
 	t.Helper()
 	r := to.Recover(time.Hour)
-	r.Anew = true
+	r.Refill = true
 	loadImage(t, from, r, between)
 	r.Done()
 	return r

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -61,14 +62,23 @@ func clusterCommand() *cobra.Command {
 			cmd.Println("every replica follows every source: cluster.mode is replicas")
 			return nil
 		}
+		urls := make(map[string]string) // of the replicas that have a part in any shard, by id
+		for _, s := range answer.Shards {
+			for _, r := range s.Replicas {
+				urls[r.ID] = r.URL
+			}
+		}
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "TENANT\tMODEL\tSOURCES\tQUERIES/S\tOWNERS\tREPLICAS")
 		for _, s := range answer.Shards {
-			var replicas []string
-			for _, r := range s.Replicas {
-				replicas = append(replicas, fmt.Sprintf("%s %s (%d/%d synced)", r.ID, r.Phase, r.Synced, s.Sources))
+			var owners, replicas []string
+			for _, id := range s.Owners {
+				owners = append(owners, cmp.Or(urls[id], id))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%.1f\t%s\t%s\n", s.Tenant, s.Model, s.Sources, s.Queries, strings.Join(s.Owners, " "), strings.Join(replicas, ", "))
+			for _, r := range s.Replicas {
+				replicas = append(replicas, fmt.Sprintf("%s %s (%d/%d synced)", cmp.Or(r.URL, r.ID), r.Phase, r.Synced, s.Sources))
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t%.1f\t%s\t%s\n", s.Tenant, s.Model, s.Sources, s.Queries, strings.Join(owners, " "), strings.Join(replicas, ", "))
 		}
 		return w.Flush()
 	}

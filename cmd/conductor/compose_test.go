@@ -2,6 +2,8 @@ package main
 
 import (
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,19 +17,40 @@ type composed struct {
 	Services map[string]struct {
 		Command     []string
 		Environment map[string]string
+		Limit       string `yaml:"mem_limit"`
 	}
 }
 
 // TestComposeFiles reads the settings of each server in the compose files as serve does. A server
-// with a store advertises a port that it listens on.
+// with a store advertises a port that it listens on. Its shelf fits into the store twice: a snapshot is written
+// before the one that it replaces goes.
 func TestComposeFiles(t *testing.T) {
 	t.Parallel()
 	commandOf, advertised := make(map[string][]string), make(map[string]string)
+	mebibytes := func(service, text, setting string) int {
+		t.Helper()
+		m := regexp.MustCompile(setting + `([0-9]+)(m|mb|MiB)\b`).FindStringSubmatch(text)
+		if m == nil {
+			t.Errorf("%s has no MiB of %q: %s", service, setting, text)
+			return 0
+		}
+		n, err := strconv.Atoi(m[1])
+		must.Succeed(t, err)
+		return n
+	}
+	room := 0                                                              // MiB of the store
 	for _, name := range []string{"compose.yaml", "compose.shards.yaml"} { // the second one changes the first one
 		text, err := os.ReadFile("../../deploy/" + name)
 		must.Succeed(t, err)
 		var file composed
 		must.Succeed(t, yaml.Unmarshal(text, &file))
+		if s, there := file.Services["valkey"]; there {
+			args := strings.Join(s.Command, " ")
+			room = mebibytes("valkey", args, "--maxmemory ")
+			if limit := mebibytes("valkey", s.Limit, ""); room > limit/5*4 || !strings.Contains(args, "--maxmemory-policy noeviction") {
+				t.Errorf("the store has %d MiB of %d, by %s", room, limit, args)
+			}
+		}
 		for service, s := range file.Services {
 			if s.Command == nil {
 				s.Command = commandOf[service]
@@ -42,6 +65,9 @@ func TestComposeFiles(t *testing.T) {
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Errorf("%s: %s: %v\n%s", name, service, err, out)
+			}
+			if shelf := mebibytes(service, string(out), "shelf_bytes: "); 2*shelf > room || !strings.Contains(string(out), "ingest: engine") {
+				t.Errorf("%s: %s: shelves of %d MiB twice, or logs, are too much for %d MiB", name, service, shelf, room)
 			}
 			url := s.Environment["CONDUCTOR_STORE_ADVERTISE"]
 			if url == "" {

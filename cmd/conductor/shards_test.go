@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -249,6 +250,11 @@ func TestShardsAnswerThroughEveryReplica(t *testing.T) {
 	out, err := command("cluster", "--server", f.replicas[0].url).CombinedOutput()
 	if err != nil || strings.Count(string(out), "serving (1/1 synced)") != shardModels || !strings.Contains(string(out), "default  m5 ") {
 		t.Errorf("conductor cluster: %v\n%s", err, out)
+	}
+	row := regexp.MustCompile(`(?m)^default +m5 .* (http://\S+) +(http://\S+) serving \(1/1 synced\)$`).FindStringSubmatch(string(out))
+	sources, err := command("services", "--fleet", "--server", f.replicas[0].url).CombinedOutput()
+	if err != nil || row == nil || row[1] != row[2] || !regexp.MustCompile(`(?m)^e5 .* `+regexp.QuoteMeta(row[1])+` synced$`).Match(sources) {
+		t.Errorf("conductor cluster and services --fleet name other replicas: %v\n%s%s", err, out, sources)
 	}
 	f.registers()
 }

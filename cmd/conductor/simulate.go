@@ -103,7 +103,7 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 	f.Float64Var(&c.QPS, "qps", 0, "requests per second, 0 for as many as possible")
 	f.IntVar(&c.Clients, "clients", 2, "requests in flight")
 	f.IntVar(&c.Warm, "warm", 16, "requests that run before the ranks register, which the server learns by replay")
-	f.IntVar(&c.SettleEvery, "settle-every", 8, "one query in so many waits until the server has caught up, 0 for none")
+	f.IntVar(&c.SettleEvery, "settle-every", 8, "every n-th query waits until the server has caught up, 0 for none")
 	f.DurationVar(&c.SettleTimeout, "settle-timeout", 5*time.Second, "longest time such a query waits")
 	f.IntVar(&c.Audit, "audit", 200, "earlier prompts to ask again at the end")
 	f.IntVar(&c.Ring, "ring", 10000, "batches a publisher can replay")

@@ -72,7 +72,7 @@ func (t *Takeover) Bring(ctx context.Context, d scope.Deployment, from []string)
 	var r *conductor.Recovery
 	fresh := func() *conductor.Recovery {
 		r = t.Conductor.Recover(t.TTL)
-		r.Anew = true
+		r.Refill = true
 		return r
 	}
 	done := func(origin, name string) (int, string, error) {

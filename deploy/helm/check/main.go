@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
 )
 
@@ -88,6 +89,7 @@ func run(in io.Reader, out io.Writer) error {
 		if s, ok := object.(*appsv1.StatefulSet); ok {
 			errs = append(errs, hardened(s.Spec.Template.Spec)...)
 			errs = append(errs, expanded(s.Spec.Template.Spec)...)
+			errs = append(errs, bounded(s.Spec.Template.Spec)...)
 		}
 	}
 	for _, kind := range []string{"StatefulSet", "Service", "Secret"} {
@@ -111,6 +113,26 @@ func hardened(p corev1.PodSpec) (errs []error) {
 		}
 		if c.ReadinessProbe == nil || c.LivenessProbe == nil || c.StartupProbe == nil || c.Resources.Limits.Memory().IsZero() {
 			errs = append(errs, fmt.Errorf("container %s lacks a probe or a memory limit", c.Name))
+		}
+	}
+	return errs
+}
+
+// bounded returns stores that the kernel may kill: they keep more than four fifths of their limit, or throw keys away.
+func bounded(p corev1.PodSpec) (errs []error) {
+	for _, c := range p.Containers {
+		if len(c.Command) == 0 || c.Command[0] != "valkey-server" {
+			continue
+		}
+		args := strings.Join(c.Args, " ")
+		most := regexp.MustCompile(`--maxmemory ([0-9]+)(m|g)b`).FindStringSubmatch(args)
+		if most == nil || !strings.Contains(args, "--maxmemory-policy noeviction") {
+			errs = append(errs, fmt.Errorf("%s: no bound without eviction: %s", c.Name, args))
+			continue
+		}
+		bytes := resource.MustParse(most[1] + strings.ToUpper(most[2]) + "i") // valkey's mb are MiB
+		if limit := c.Resources.Limits.Memory().Value(); bytes.Value() > limit/5*4 {
+			errs = append(errs, fmt.Errorf("%s: --maxmemory %s is too much for a limit of %d bytes", c.Name, most[0], limit))
 		}
 	}
 	return errs
