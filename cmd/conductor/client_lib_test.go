@@ -28,7 +28,7 @@ func TestClientLibrary(t *testing.T) {
 		rows, err = c.Query(ctx, q)
 		must.Succeed(t, err)
 		// The detail is taken before the match, so it may be older by a batch.
-		return "", len(rows) == 1 && rows[0].Longest == 4*recordedBlock && len(rows[0].Detail[0].Stay) > 0
+		return "", len(rows) == 1 && rows[0].Longest == 4*recordedBlock && rows[0].Detail[0].State == "synced" && len(rows[0].Detail[0].Stay) > 0
 	})
 	row := rows.Longest()
 	if row.Instance != "engine" || row.Media["GPU"] != 4*recordedBlock || row.Ranks[0] != (kv.Rank{Rank: 0, GPU: 64, CPU: 64, Disk: 64}) || row.Detail[0].State != "synced" || row.Detail[0].Stay["GPU"]["1s"] != 1 {

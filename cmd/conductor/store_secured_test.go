@@ -215,7 +215,11 @@ func TestSecuredStoreRefuses(t *testing.T) {
 			p := serveProcess(t, settings)
 			post(t, p.url+"/register", registered(name, engine.pub.Addr().String()), 200)
 			said := regexp.MustCompile(`"level":"error".*(` + why + `).*"message":"the store (cannot be used|refuses commands)`)
-			eventually(t, "the log does not say why", func() (string, bool) { log := p.log(); return log, said.MatchString(log) })
+			eventually(t, "the log does not say why", func() (string, bool) {
+				engine.publish(ruledStored(0, 4)) // without a batch, no log is written
+				log := p.log()
+				return log, said.MatchString(log)
+			})
 			eventually(t, "the engine is not followed", func() (string, bool) {
 				engine.publish(ruledStored(0, 4)) // another replica may be the first that follows it
 				type row struct {
