@@ -83,7 +83,9 @@ func TestDemoRouter(t *testing.T) {
 		args     []string
 		requests int
 	}{{[]string{"--requests", "200"}, 200}, {[]string{"--trace", trace}, 200}, {[]string{"--trace", trace, "--requests", "50"}, 50}} {
-		out, err := command(append([]string{"demo", "--router", "--json", "--seed", "1"}, c.args...)...).Output()
+		cmd := command(append([]string{"demo", "--router", "--json", "--seed", "1"}, c.args...)...)
+		cmd.Stderr = t.Output()
+		out, err := cmd.Output()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", c.args, err, out)
 		}
@@ -122,11 +124,16 @@ func TestDemoRouter(t *testing.T) {
 func TestDemoShards(t *testing.T) {
 	t.Parallel()
 	shared := redistest.Start(t)
-	out, err := command("demo", "--shards", "3", "--owners", "1", "--store", shared.URL(), "--duration", "18s", "--json").Output()
+	cmd := command("demo", "--shards", "3", "--owners", "1", "--store", shared.URL(), "--duration", "18s", "--json")
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	var r shardReport
 	decode(t, string(out), &r)
-	if err != nil || r.Answers.Settled == 0 || r.Answers.Wrong > 0 || len(r.Models) != demoModels {
-		t.Fatalf("%v %s", err, out)
+	if r.Answers.Settled == 0 || r.Answers.Wrong > 0 || len(r.Models) != demoModels {
+		t.Fatalf("%s", out)
 	}
 	if r.Killed.IsZero() || r.Added.Before(r.Killed) || r.Forwarded == 0 || r.Moves < demoModels || r.Retried == 0 {
 		t.Errorf("%s", out)

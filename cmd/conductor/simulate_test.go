@@ -25,7 +25,9 @@ type simulatedFleet struct {
 func simulated(t *testing.T, settings string, args ...string) (r simulatedFleet) {
 	t.Helper()
 	server := serveProcess(t, settings)
-	out, err := command(append([]string{"simulate", "--server", server.url, "--json", "--quiet", "--duration", "6s"}, args...)...).Output()
+	cmd := command(append([]string{"simulate", "--server", server.url, "--json", "--quiet", "--duration", "6s"}, args...)...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
