@@ -71,7 +71,11 @@ func (v View) Explain(q *Query) (*Explanation, error) {
 	if err := v.admits(q); err != nil {
 		return nil, err
 	}
-	return v.conductor.explain(q, v), nil
+	out := v.conductor.explain(q, v)
+	if err := v.conductor.Unserved(q.Tenant, q.Model); err != nil { // see admits
+		return nil, err
+	}
+	return out, nil
 }
 
 // explaining is a call of Explain.

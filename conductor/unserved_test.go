@@ -1,4 +1,4 @@
-package conductor
+package conductor_test
 
 import (
 	"errors"
@@ -6,23 +6,25 @@ import (
 	"testing"
 
 	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
 )
 
 // awayShards are the shards that others answer for. They are a Serving.
-type awayShards []*UnservedError
+type awayShards []*conductor.UnservedError
 
-func (s awayShards) Serves(Shard) *UnservedError                  { return nil }
-func (s awayShards) ServesInstance(string, string) *UnservedError { return nil }
-func (s awayShards) Away() []*UnservedError                       { return s }
+func (s awayShards) Serves(conductor.Shard) *conductor.UnservedError        { return nil }
+func (s awayShards) ServesInstance(string, string) *conductor.UnservedError { return nil }
+func (s awayShards) Away() []*conductor.UnservedError                       { return s }
 
 // TestServesModel: who is named answers for the model of every tenant that the client may see.
 func TestServesModel(t *testing.T) {
-	c := New(Options{Log: zerolog.Nop()})
+	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
-	at := func(tenant, model, ids string) *UnservedError {
-		e := &UnservedError{Shard: Shard{tenant, model}}
+	at := func(tenant, model, ids string) *conductor.UnservedError {
+		e := &conductor.UnservedError{Shard: conductor.Shard{tenant, model}}
 		for _, id := range strings.Fields(ids) {
-			e.Serving = append(e.Serving, ReplicaAddress{ID: id})
+			e.Serving = append(e.Serving, conductor.ReplicaAddress{ID: id})
 		}
 		return e
 	}
@@ -30,9 +32,9 @@ func TestServesModel(t *testing.T) {
 	c.ServeBy(away)
 	f := func(model, want string, tenants ...string) {
 		t.Helper()
-		err := c.For(Reader{Tenants: tenants}).ServesModel(model)
+		err := c.For(conductor.Reader{Tenants: tenants}).ServesModel(model)
 		got := "here"
-		var e *UnservedError
+		var e *conductor.UnservedError
 		if errors.As(err, &e) {
 			got = ""
 			for _, r := range e.Serving {
@@ -55,4 +57,44 @@ func TestServesModel(t *testing.T) {
 	}
 	c.ServeBy(awayShards{{}})
 	f("m", "")
+}
+
+// lettingGo answers for all shards when it is asked first. From then on another replica does, and the
+// Conductor has lost its sources. It is a Serving.
+type lettingGo struct {
+	awayShards
+	lose  func()
+	asked bool
+}
+
+func (s *lettingGo) Serves(shard conductor.Shard) *conductor.UnservedError {
+	if s.asked {
+		return &conductor.UnservedError{Shard: shard, Serving: []conductor.ReplicaAddress{{ID: "r2"}}}
+	}
+	s.asked = true
+	s.lose()
+	return nil
+}
+
+// TestShardIsLetGoDuringAQuery holds that a query whose blocks go while it is under way has no answer,
+// so that another replica is asked.
+func TestShardIsLetGoDuringAQuery(t *testing.T) {
+	f := func(name string, query func(conductor.View) error) {
+		t.Helper()
+		inBubble(t, func(t *testing.T, b *bench) {
+			b.run("register A")
+			b.run("store A path=a/b")
+			b.conductor.ServeBy(&lettingGo{lose: func() { b.run("unregister A") }})
+			var away *conductor.UnservedError
+			if err := query(b.conductor.For(conductor.Reader{})); !errors.As(err, &away) || len(away.Serving) == 0 {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	q := conductor.Query{Model: "m", BlockSize: 4, Tokens: []uint32{1, 2, 3, 4}}
+	f("Answer", func(v conductor.View) error {
+		return v.Answer(&q, func(a *conductor.Answer) { t.Errorf("an answer: %+v", a) })
+	})
+	f("Explain", func(v conductor.View) error { _, err := v.Explain(&q); return err })
+	f("BlockSizes", func(v conductor.View) error { _, err := v.BlockSizes(conductor.Partition{Model: "m"}); return err })
 }

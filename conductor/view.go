@@ -65,11 +65,17 @@ func (v View) Answer(q *Query, use func(*Answer)) error {
 		return err
 	}
 	q.Clock = v.clock
-	v.conductor.Answer(q, use)
-	return nil
+	var away error
+	v.conductor.Answer(q, func(a *Answer) {
+		if away = v.conductor.Unserved(q.Tenant, q.Model); away == nil {
+			use(a)
+		}
+	})
+	return away
 }
 
-// admits returns the errors of Answer.
+// admits returns the errors of Answer that come before it. A shard that is let go loses its blocks while
+// queries are under way, so that Unserved is asked again after them.
 func (v View) admits(q *Query) error {
 	if err := v.May(q.Tenant); err != nil {
 		return err
@@ -98,7 +104,11 @@ func (v View) BlockSizes(p Partition) ([]int, error) {
 	if err := v.conductor.Unserved(p.Tenant, p.Model); err != nil {
 		return nil, err
 	}
-	return v.conductor.BlockSizes(p), nil
+	sizes := v.conductor.BlockSizes(p)
+	if err := v.conductor.Unserved(p.Tenant, p.Model); err != nil { // see admits
+		return nil, err
+	}
+	return sizes, nil
 }
 
 // Register is Conductor.Register. It returns ErrForbidden. Admit sees the registrations of

@@ -23,7 +23,10 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 	a := NewAsked(c)
 	a.Share(shards)
 	shard := conductor.Shard{Tenant: "default", Model: "m"}
-	shards.chart.Store(&chart{rows: map[conductor.Shard]*Row{shard: {Shard: shard}}, known: true})
+	publish := func(p Phase) {
+		shards.chart.Store(&chart{rows: map[conductor.Shard]*Row{shard: {Shard: shard, Phase: p}}, known: true})
+	}
+	publish(Absent)
 	r := conductor.Registration{Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16}
 	must.Succeed(t, a.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
 	a.ReportLearned(r.Key(), "it told its model")
@@ -35,7 +38,13 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 	if !c.Follows(r.Key()) {
 		t.Error("a source of a shard that is held is not followed")
 	}
+	publish(Leaving)
 	delete(shards.held, shard)
+	a.Again()
+	if !c.Follows(r.Key()) {
+		t.Error("a source of a shard that queries still find here is not followed")
+	}
+	publish(Absent)
 	a.Again()
 	if c.Follows(r.Key()) {
 		t.Error("a source of a shard that was let go is followed")

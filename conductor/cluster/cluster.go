@@ -206,7 +206,10 @@ func (c *Cluster) Wanted(r conductor.Registration) bool {
 		return c.cfg.Conductor.Follows(r.Key())
 	}
 	c.mu.Lock()
-	held := slices.ContainsFunc(shards, func(s conductor.Shard) bool { return c.held[s] != nil && c.held[s].brought })
+	held := slices.ContainsFunc(shards, func(s conductor.Shard) bool {
+		// A shard that was let go is answered until the next chart says so.
+		return c.held[s] != nil && c.held[s].brought || now.rows[s] != nil && now.rows[s].Phase.answers()
+	})
 	c.mu.Unlock()
 	if !held && !slices.ContainsFunc(shards, func(s conductor.Shard) bool { return now.rows[s] != nil }) {
 		c.cfg.Fleet.Hasten() // a new model: the next Step decides, until then who registered it answers
