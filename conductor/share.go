@@ -10,28 +10,38 @@ import (
 type sharing struct {
 	registered   func(Registration)
 	unregistered func(Key)
-	elsewhere    func() []Registration
+	sources      func() []Registration
 }
 
 // Share lets two functions hear which sources clients register and unregister. They must not wait.
-// elsewhere returns sources that other replicas follow and this one does not. Call Share before the
+// sources returns the sources that replicas share, this one's among them. Call Share before the
 // first client asks.
-func (c *Conductor) Share(registered func(Registration), unregistered func(Key), elsewhere func() []Registration) {
-	c.sharing = &sharing{registered, unregistered, elsewhere}
+func (c *Conductor) Share(registered func(Registration), unregistered func(Key), sources func() []Registration) {
+	c.sharing = &sharing{registered, unregistered, sources}
 }
 
-// Elsewhere returns the sources of the client's tenants that other replicas follow and this one does
-// not.
-func (v View) Elsewhere() []Registration {
-	if v.conductor.sharing == nil {
-		return nil
+// Shared returns the sources of the client's tenants that this replica or another follows.
+func (v View) Shared() []Registration {
+	var shared []Registration
+	if v.conductor.sharing != nil {
+		shared = v.conductor.sharing.sources()
 	}
-	return slices.DeleteFunc(v.conductor.sharing.elsewhere(), func(r Registration) bool { return !v.reader.Tenants.Has(r.Tenant) })
+	known := make(map[Key]bool, len(shared))
+	for _, r := range shared {
+		known[r.Key()] = true
+	}
+	shared = v.seen(shared)
+	for _, r := range v.Registrations() {
+		if !known[r.Key()] {
+			shared = append(shared, r)
+		}
+	}
+	return shared
 }
 
-// isElsewhere reports whether another replica follows a source.
-func (v View) isElsewhere(key Key) bool {
-	return slices.ContainsFunc(v.Elsewhere(), func(r Registration) bool { return r.Key() == key })
+// shares reports whether replicas share a source.
+func (c *Conductor) shares(key Key) bool {
+	return c.sharing != nil && slices.ContainsFunc(c.sharing.sources(), func(r Registration) bool { return r.Key() == key })
 }
 
 // tellRegistered reports what a client has registered.

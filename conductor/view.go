@@ -142,7 +142,7 @@ func (v View) Unregister(key Key) (Key, error) {
 		return key, err
 	}
 	key, err := v.conductor.Unregister(key)
-	if errors.Is(err, ErrNotFound) && v.isElsewhere(key) {
+	if errors.Is(err, ErrNotFound) && v.conductor.shares(key) {
 		err = nil
 	}
 	if err == nil {
@@ -152,8 +152,11 @@ func (v View) Unregister(key Key) (Key, error) {
 }
 
 // Registrations is Conductor.Registrations.
-func (v View) Registrations() []Registration {
-	all := slices.DeleteFunc(v.conductor.Registrations(), func(r Registration) bool { return !v.reader.Tenants.Has(r.Tenant) })
+func (v View) Registrations() []Registration { return v.seen(v.conductor.Registrations()) }
+
+// seen returns of some registrations what the client may see. It changes all.
+func (v View) seen(all []Registration) []Registration {
+	all = slices.DeleteFunc(all, func(r Registration) bool { return !v.reader.Tenants.Has(r.Tenant) })
 	for i := range all {
 		v.Redact(&all[i])
 	}

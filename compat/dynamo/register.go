@@ -192,7 +192,7 @@ func (d *Dialect) unregister(r *exchange) error {
 
 // listeners returns the sources of one instance, by tenant and rank.
 func listeners(view conductor.View, instance string) []conductor.Registration {
-	all := slices.DeleteFunc(append(view.Registrations(), view.Elsewhere()...), func(r conductor.Registration) bool {
+	all := slices.DeleteFunc(view.Shared(), func(r conductor.Registration) bool {
 		return r.Instance != instance || !isWorker(&r)
 	})
 	slices.SortFunc(all, func(a, b conductor.Registration) int {

@@ -120,7 +120,7 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 		pending: make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
 	}
 	cfg.Conductor.Share(func(r conductor.Registration) { g.Registered(Source{Registration: r}) },
-		func(key conductor.Key) { g.Unregistered(Name{Key: key}) }, g.elsewhere)
+		func(key conductor.Key) { g.Unregistered(Name{Key: key}) }, g.shared)
 	return g
 }
 
@@ -153,20 +153,21 @@ func (g *Registry) Again() {
 // Sources returns the registered sources, but those that this replica refuses. It returns false
 // before the registry was read.
 func (g *Registry) Sources() ([]conductor.Registration, bool) {
-	return g.sources(func(e *entry) bool { return e.why == nil }), g.was.Load()
+	return g.sources(func(_ Name, e *entry) bool { return e.why == nil }), g.was.Load()
 }
 
-// elsewhere returns the sources that this replica does not want.
-func (g *Registry) elsewhere() []conductor.Registration {
-	return g.sources(func(e *entry) bool { return e.elsewhere })
+// shared returns the registered sources, whichever replicas follow them, but those that a client of this
+// one has unregistered.
+func (g *Registry) shared() []conductor.Registration {
+	return g.sources(func(n Name, _ *entry) bool { p := g.pending[n]; return p == nil || p.source != nil })
 }
 
-// sources returns the registered sources that f chooses.
-func (g *Registry) sources(f func(*entry) bool) (all []conductor.Registration) {
+// sources returns the registered sources that f chooses. It calls f with mu held.
+func (g *Registry) sources(f func(Name, *entry) bool) (all []conductor.Registration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for n, e := range g.known {
-		if n.Asked || e.Gone || !f(e) {
+		if n.Asked || e.Gone || !f(n, e) {
 			continue
 		}
 		s := e.source()

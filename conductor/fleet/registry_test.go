@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -295,6 +296,27 @@ func TestRegistryFollowsWhatIsWanted(t *testing.T) {
 	b.registry.SetWanted(nil)
 	beat(b)
 	holds(t, "x:m y:n z:n", b)
+}
+
+// TestRegistryUnregistersWhatItLooksAt holds that a client may unregister a source that is in the registry
+// while a replica decides whether to follow it.
+func TestRegistryUnregistersWhatItLooksAt(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	first, again := errors.New("b has not looked"), error(nil)
+	b.registry.SetWanted(func(r conductor.Registration) bool {
+		_, first = b.clients.Unregister(r.Key())
+		_, again = b.clients.Unregister(r.Key())
+		return false
+	})
+	a.register(source("x", "m"))
+	beat(a, b)
+	if first != nil || !errors.Is(again, conductor.ErrNotFound) {
+		t.Errorf("%v, then %v", first, again)
+	}
+	beat(b, a)
+	holds(t, "", a, b)
 }
 
 // TestRegistryLooksAgain holds that Again counts while an entry is looked at: a source that is wanted by
