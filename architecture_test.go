@@ -59,6 +59,8 @@ var table = []room{
 	{dir: "internal/apitest", tests: true, rooms: []string{".", "internal/must"}, modules: []string{"github.com/getkin/kin-openapi", gin}},
 	// What ends a test at an error.
 	{dir: "internal/clocktest", tests: true, rooms: []string{"internal/must"}},
+	// Addresses for servers that tests, the demo and the benches start.
+	{dir: "internal/freeport"},
 	{dir: "internal/must", tests: true},
 	{dir: "tiers", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
@@ -136,7 +138,7 @@ var table = []room{
 	// Valkey or Redis: connection and names of keys. Rooms that share something through it write their own scripts.
 	{dir: "store", modules: []string{redis}, not: slices.Concat(httpOrJSON, logging)},
 	// What starts a store in tests.
-	{dir: "internal/redistest", tests: true, rooms: []string{"internal/must"}, modules: []string{redis}},
+	{dir: "internal/redistest", tests: true, rooms: []string{"internal/freeport", "internal/must"}, modules: []string{redis}},
 	// Who shares the store, and whether it is there.
 	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
 
@@ -156,7 +158,7 @@ var table = []room{
 	{dir: "compat/smg", rooms: []string{"api/radixindex/v1", "conductor", "conductor/rpc"}, modules: []string{grpc}, not: []string{"flag", "os", "net/http"}},
 	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
-	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/..."}, modules: []string{msgpack, zmq4, zerolog}},
+	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/...", "internal/freeport", "internal/must"}, modules: []string{msgpack, zmq4, zerolog}},
 
 	// viper, and what viper itself is made of.
 	// Which word was meant, for settings and for fields of requests.
@@ -167,7 +169,7 @@ var table = []room{
 	{dir: "deploy", anything: true},
 	// The plug-in for llm-d's picker is a module of its own, and so is what declares llm-d's interface.
 	{dir: "integrations/llmd", rooms: []string{"client"}, modules: []string{"github.com/llm-d/llm-d-router"}},
-	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "keyfile", "store", "tiers"}, anything: true},
+	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "internal/freeport", "keyfile", "store", "tiers"}, anything: true},
 	// The fleet knows no other room, so that it cannot share their mistakes.
 	{dir: "cmd/internal", anything: true},
 	// Placements of servers, at the costs that were measured.
@@ -175,7 +177,7 @@ var table = []room{
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "cmd/internal/bench/index", rooms: []string{"cmd/internal/sim/workload", "cmd/internal/harness", "events/...", "index/...", "tiers"}, anything: true},
 	{dir: "cmd/internal/bench/ingest", rooms: []string{"cmd/internal/harness", "conductor", "events/..."}, anything: true},
-	{dir: "cmd/internal/bench/cluster", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/bench/recovery", "cmd/internal/harness", "cmd/internal/sim/...", "conductor", "events/...", "store"}, anything: true},
+	{dir: "cmd/internal/bench/cluster", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/bench/recovery", "cmd/internal/harness", "cmd/internal/sim/...", "conductor", "events/...", "internal/freeport", "store"}, anything: true},
 	{dir: "cmd/internal/bench/footprint", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness"}, anything: true},
 	{dir: "cmd/internal/bench/recovery", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness", "events/zmq"}, anything: true},
 	{dir: "cmd/internal/bench/query", rooms: []string{"api/...", "cmd/internal/harness", "conductor", "events/stream"}, anything: true},

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,9 +18,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/sim"
 	"kvconductor/conductor/ui"
+	"kvconductor/internal/freeport"
 )
 
 func demoCommand() *cobra.Command {
@@ -152,7 +151,9 @@ const traceBlock = 128
 type demoServer struct {
 	url       string
 	process   *exec.Cmd
-	file, dir string // configuration, and where it lies
+	ended     chan struct{} // closed when the process has ended
+	end       error         // of the process, after that
+	file, dir string        // configuration, and where it lies
 	errs      io.Writer
 }
 
@@ -179,7 +180,7 @@ func startServer(ctx context.Context, faults bool, snapshots time.Duration, errs
 
 // launchServer starts a server whose further settings are made of its folder and its address.
 func launchServer(ctx context.Context, errs io.Writer, further func(dir, address string) string) (*demoServer, error) {
-	address, err := freeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}
@@ -215,6 +216,12 @@ func (s *demoServer) start(ctx context.Context) error {
 	if err := s.process.Start(); err != nil {
 		return err
 	}
+	ended := make(chan struct{})
+	s.ended = ended
+	go func() {
+		s.end = s.process.Wait()
+		close(ended)
+	}()
 	if err := s.awaitHealth(ctx); err != nil {
 		s.stop()
 		return err
@@ -234,7 +241,7 @@ func (s *demoServer) restart(ctx context.Context) (down sim.Downtime, err error)
 	if err := s.process.Process.Kill(); err != nil {
 		return down, err
 	}
-	s.process.Wait()
+	<-s.ended
 	if err := s.start(ctx); err != nil {
 		return down, err
 	}
@@ -261,15 +268,6 @@ func (s *demoServer) loadedBlocks() int {
 	return 0
 }
 
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
-}
-
 func (s *demoServer) awaitHealth(ctx context.Context) error { return s.await(ctx, "/health") }
 
 // patience is how long the demo waits for its server. A source pauses up to 30 s between
@@ -289,8 +287,12 @@ func (s *demoServer) await(ctx context.Context, path string) error {
 			}
 			last = fmt.Errorf("it answers %s: %s", resp.Status, body)
 		}
-		if !harness.Wait(ctx, 10*time.Millisecond) {
+		select {
+		case <-ctx.Done():
 			return ctx.Err()
+		case <-s.ended:
+			return errors.Join(fmt.Errorf("the server at %s has ended", s.url), s.end)
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 	return fmt.Errorf("the server is not well at %s%s: %w", s.url, path, last)
@@ -302,8 +304,8 @@ func (s *demoServer) stop() error {
 	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if err := s.process.Wait(); err != nil {
-		return fmt.Errorf("the server did not stop cleanly: %w", err)
+	if <-s.ended; s.end != nil {
+		return fmt.Errorf("the server did not stop cleanly: %w", s.end)
 	}
 	return nil
 }

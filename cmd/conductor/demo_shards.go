@@ -21,6 +21,7 @@ import (
 	"kvconductor/cmd/internal/harness"
 	"kvconductor/cmd/internal/sim"
 	"kvconductor/cmd/internal/sim/workload"
+	"kvconductor/internal/freeport"
 )
 
 // demoShards is the demo of servers that share a store and spread the models of a fleet.
@@ -213,7 +214,7 @@ func (g *serverGroup) busiest(ctx context.Context) (busiest *demoServer) {
 // kill ends a server at once. Clients find out.
 func (g *serverGroup) kill(s *demoServer) {
 	s.process.Process.Kill()
-	s.process.Wait()
+	<-s.ended
 	os.RemoveAll(s.dir)
 	for i, other := range g.servers {
 		if other == s {
@@ -275,7 +276,7 @@ func startStore(ctx context.Context) (*demoStore, error) {
 		return nil, errors.New("neither valkey-server nor redis-server is installed: install the package valkey-server or redis-server, " +
 			"or name a store that runs by --store")
 	}
-	address, err := freeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}

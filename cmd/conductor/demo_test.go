@@ -62,6 +62,15 @@ func TestDemoWithPage(t *testing.T) {
 	}
 }
 
+// TestDemoServerEnds holds that the demo does not wait for a server that has ended.
+func TestDemoServerEnds(t *testing.T) {
+	t.Setenv("RUN_AS_CONDUCTOR", "1")
+	_, err := launchServer(t.Context(), t.Output(), func(string, string) string { return "hash: {sed: 1}\n" })
+	if err == nil || !strings.Contains(err.Error(), "has ended") {
+		t.Errorf("a server with an unknown setting: %v", err)
+	}
+}
+
 // TestDemoRouter holds that the example router computes fewer tokens and answers sooner than
 // policies that know no cache, over generated requests and over a trace.
 func TestDemoRouter(t *testing.T) {

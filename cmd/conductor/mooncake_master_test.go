@@ -17,6 +17,7 @@ import (
 	"kvconductor/cmd/internal/sim/master"
 	"kvconductor/cmd/internal/sim/publisher"
 	"kvconductor/cmd/internal/sim/truth"
+	"kvconductor/internal/freeport"
 	"kvconductor/internal/must"
 )
 
@@ -41,10 +42,10 @@ for line in sys.stdin:
 func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
 	for range n {
-		free, err := net.Listen("tcp", "127.0.0.1:0")
+		address, err := freeport.Address()
 		must.Succeed(t, err)
-		defer free.Close()
-		ports = append(ports, strconv.Itoa(free.Addr().(*net.TCPAddr).Port))
+		_, port, _ := net.SplitHostPort(address)
+		ports = append(ports, port)
 	}
 	return ports
 }

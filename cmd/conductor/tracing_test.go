@@ -25,6 +25,7 @@ import (
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"kvconductor/internal/freeport"
 	"kvconductor/internal/must"
 )
 
@@ -258,10 +259,9 @@ func TestTracesWithoutCollector(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
 	defer silent.Close()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	closed, err := freeport.Address()
 	must.Succeed(t, err)
-	must.Succeed(t, closed.Close())
-	for _, c := range []struct{ endpoint, result string }{{silent.Addr().String(), "lost"}, {closed.Addr().String(), "failed"}} {
+	for _, c := range []struct{ endpoint, result string }{{silent.Addr().String(), "lost"}, {closed, "failed"}} {
 		p := serveProcess(t, "tracing: {endpoint: 'http://"+c.endpoint+"', sample: 1}\nshutdown: {drain: 0s}\n")
 		begun := time.Now()
 		for range 600 {

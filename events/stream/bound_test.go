@@ -11,16 +11,16 @@ import (
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
 	"kvconductor/events/zmq"
+	"kvconductor/internal/freeport"
 	"kvconductor/internal/must"
 )
 
 // freePort returns a port without a listener at present.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	must.Succeed(t, err)
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
+	_, port, _ := net.SplitHostPort(address)
 	return port
 }
 

@@ -12,15 +12,15 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"kvconductor/events/payload"
+	"kvconductor/internal/freeport"
 	"kvconductor/internal/must"
 )
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	must.Succeed(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	return address
 }
 
 // connect starts a publisher that connects to us and waits for our subscription.

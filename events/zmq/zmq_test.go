@@ -279,10 +279,7 @@ func TestPeerDies(t *testing.T) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Succeed(t, err)
-	l.Close()
-	if _, err := (Transport{}).Subscribe(t.Context(), "tcp://"+l.Addr().String()); err == nil {
+	if _, err := (Transport{}).Subscribe(t.Context(), "tcp://"+freeAddress(t)); err == nil {
 		t.Error("connected to a closed port")
 	}
 	gone := filepath.Join(t.TempDir(), "gone.sock")

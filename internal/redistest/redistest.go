@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"kvconductor/internal/freeport"
 	"kvconductor/internal/must"
 )
 
@@ -126,10 +127,9 @@ func File(t testing.TB, text string) string {
 // freeAddr returns an address that no server has.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeport.Address()
 	must.Succeed(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	return addr
 }
 
 // Run starts the process, and returns once it answers.

@@ -11,11 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
+	"strconv"
 	"testing"
 	"time"
 
 	"kvconductor/conductor/scripttest"
+	"kvconductor/internal/freeport"
+	"kvconductor/internal/must"
 )
 
 // Command starts a server as a process.
@@ -44,34 +46,16 @@ func (c Command) process(ctx context.Context, args, env []string) (*exec.Cmd, *b
 }
 
 // Start runs a server on a free port until the test ends, and waits until it answers at
-// a path. with returns arguments and environment for a port. Another process may take
-// the port between the search for it and its use; then another is tried.
+// a path. with returns arguments and environment for a port.
 func (c Command) Start(t *testing.T, healthy string, with func(port int) (args, env []string)) (base string) {
 	t.Helper()
-	for range 10 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		base := fmt.Sprintf("http://127.0.0.1:%d", port)
-		args, env := with(port)
-		out, up := c.startOn(t, base+healthy, args, env)
-		if up {
-			return base
-		}
-		if !strings.Contains(out, "in use") {
-			t.Fatalf("the server ended: %s", out)
-		}
-	}
-	t.Fatal("no free port")
-	return ""
-}
-
-// startOn runs a server and waits until it is healthy, or has ended.
-func (c Command) startOn(t *testing.T, healthy string, args, env []string) (output string, up bool) {
-	t.Helper()
+	address, err := freeport.Address()
+	must.Succeed(t, err)
+	_, text, _ := net.SplitHostPort(address)
+	port, err := strconv.Atoi(text)
+	must.Succeed(t, err)
+	base = "http://" + address
+	args, env := with(port)
 	ctx, stop := context.WithCancel(context.Background())
 	cmd, out := c.process(ctx, args, env)
 	if err := cmd.Start(); err != nil {
@@ -94,18 +78,18 @@ func (c Command) startOn(t *testing.T, healthy string, args, env []string) (outp
 			return true
 		default:
 		}
-		resp, err := http.Get(healthy)
+		resp, err := http.Get(base + healthy)
 		if err == nil {
 			resp.Body.Close()
 		}
 		return err == nil && resp.StatusCode == http.StatusOK
 	}) {
-		t.Fatalf("no answer from %s", healthy)
+		t.Fatalf("no answer from %s", base+healthy)
 	}
 	if over {
-		return out.String(), false
+		t.Fatalf("the server ended: %s", out)
 	}
-	return "", true
+	return base
 }
 
 // Exits runs the command until it ends and compares code ("rc 1", or "runs on") and

@@ -14,6 +14,7 @@ import (
 
 	"kvconductor/cmd/internal/bench/ingest"
 	"kvconductor/cmd/internal/harness"
+	"kvconductor/internal/freeport"
 )
 
 // Config says what to measure.
@@ -102,7 +103,7 @@ func Run(c Config) (*Report, error) {
 
 // startStore starts a server in memory alone, and returns its URL.
 func startStore() (url string, stop func(), err error) {
-	addr, err := freeAddress()
+	addr, err := freeport.Address()
 	if err != nil {
 		return "", nil, err
 	}
@@ -126,14 +127,4 @@ func startStore() (url string, stop func(), err error) {
 		return "", nil, fmt.Errorf("%s does not listen on %s", name, addr)
 	}
 	return "", nil, errors.New("neither valkey-server nor redis-server is installed: name a store with --store")
-}
-
-// freeAddress returns an address that is free now.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -12,6 +12,7 @@ import (
 	"kvconductor/cmd/internal/bench/ingest"
 	"kvconductor/cmd/internal/bench/recovery"
 	"kvconductor/cmd/internal/harness"
+	"kvconductor/internal/freeport"
 )
 
 const (
@@ -33,7 +34,7 @@ type group struct {
 func (c *Config) servers(n int, flags ...string) (*group, error) {
 	g := &group{name: rand.Text()}
 	for range n {
-		address, err := freeAddress()
+		address, err := freeport.Address()
 		if err != nil {
 			return g, err
 		}
