@@ -143,7 +143,7 @@ func TestRolesOfCalls(t *testing.T) {
 
 // codeOf returns the code of a call with an empty message.
 func codeOf(ctx context.Context, conn *grpc.ClientConn, method string) (codes.Code, string) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
 	if err == nil {

@@ -112,11 +112,12 @@ func (f *liveFleet) someSteps() (rest func()) {
 	return wg.Wait
 }
 
-// shelved waits until a server has put a snapshot on the shelf that it began later than now.
-func shelved(t *testing.T, p *process) {
-	t.Helper()
-	written := metricFrom(t, p, "conductor_shelf_written_total", 1)
-	metricFrom(t, p, "conductor_shelf_written_total", written+2)
+// shelved waits until a server has put a snapshot on the shelf with all that was published.
+func (f *liveFleet) shelved(p *process) {
+	f.t.Helper()
+	f.caughtUp(p)
+	written := metricFrom(f.t, p, "conductor_shelf_written_total", 1)
+	metricFrom(f.t, p, "conductor_shelf_written_total", written+2)
 }
 
 // TestFreshServerRecoversFromTheShelf kills a server while a fleet works whose ranks cannot replay
@@ -129,7 +130,7 @@ func TestFreshServerRecoversFromTheShelf(t *testing.T) {
 	f.connected(truth)
 	f.connected(a)
 	f.past()
-	shelved(t, a)
+	f.shelved(a)
 	must.Succeed(t, a.cmd.Process.Kill())
 	a.cmd.Wait()
 	rest := f.someSteps()
@@ -226,7 +227,7 @@ func TestTakeoverWhileServing(t *testing.T) {
 	takeOver := func(origin string, from ...string) {
 		t.Helper()
 		f.past()
-		shelved(t, a)
+		f.shelved(a)
 		rest := f.someSteps()
 		blocks, got, err := take.Bring(t.Context(), scope.Deployment{Tenant: "default", Model: "m", BlockSize: replicaBlock}, from)
 		if err != nil || got != origin || blocks < 6*replicaDevice/2 {
