@@ -54,7 +54,7 @@ func (l *logging) transport(r conductor.Registration, static bool) stream.Transp
 	}
 	first, topic := r.Numbers()
 	var heal func(*log.Gap)
-	if l.healer != nil {
+	if l.healer != nil && !r.Pool() { // no snapshot has the objects of a pool
 		heal = func(g *log.Gap) { l.healer.Ask(r, g) }
 	}
 	return l.log.Source(log.SourceConfig{
@@ -83,7 +83,7 @@ var logSeries = []logRow{
 	logCounter("generations", "Logs begun: of a source that had none, or of another lifetime of an engine.", func(s *log.Stats) uint64 { return s.Generations }),
 	logCounter("dropped_entries", "Batches left out of logs, because too many waited for the store.", func(s *log.Stats) uint64 { return s.Dropped }),
 	logCounter("replays", "Replays out of logs.", func(s *log.Stats) uint64 { return s.FromLog }),
-	logCounter("gaps", "Searches for a snapshot for a source whose log begins too late.", func(s *log.Stats) uint64 { return s.Gaps }),
+	logCounter("gaps", "Searches for a snapshot for a source that is partial or whose log begins too late.", func(s *log.Stats) uint64 { return s.Gaps }),
 	logCounter("healed", "Sources that such a snapshot healed.", func(s *log.Stats) uint64 { return s.Healed }),
 	logCounter("engine_replays", "Replays that engines were asked for because neither the log nor a snapshot had them.", func(s *log.Stats) uint64 { return s.Asked }),
 }

@@ -33,7 +33,7 @@ type Gap interface {
 	Done(found bool)
 }
 
-// Healer brings snapshots to sources that run and whose log begins too late for them.
+// Healer brings snapshots to sources that run, and miss what their log does not have.
 //
 //	gaps of a deployment --> replicas, the tail first --+--> conductor.Heal --> Replace
 //	                         the shelf -----------------+

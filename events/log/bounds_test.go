@@ -61,37 +61,33 @@ func TestBufferIsBounded(t *testing.T) {
 // TestLogsAreTrimmed bounds a log by bytes and by age. The newest entry stays.
 func TestLogsAreTrimmed(t *testing.T) {
 	t.Parallel()
-	sc := &scene{replays: true, bytes: 16 << 10}
-	sc.begin(t)
-	tail, _ := sc.tail()
-	for range 40 {
-		sc.publish(100)
-		sc.same("published", stream.Synced)
+	f := func(name string, sc *scene, rounds, least, most int) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sc.begin(t)
+			tail, _ := sc.tail()
+			publish := func(rounds, n int) {
+				for range rounds {
+					sc.publish(n)
+					sc.same("published", stream.Synced)
+					eventually(t, "all is appended", func() (string, bool) { return "", tail.log.Stats().Buffered == 0 })
+				}
+			}
+			publish(rounds, 100)
+			publish(8, 1) // one append trims four parts
+			all, err := tail.log.cfg.Store.Client().XRange(t.Context(), tail.source.keys[2], "-", "+").Result()
+			must.Succeed(t, err)
+			n := 0
+			for _, one := range all {
+				n += len(one.Values["p"].(string))
+			}
+			if n < least || n > most {
+				t.Errorf("the log has %d bytes", n)
+			}
+		})
 	}
-	size := func() (n int) {
-		all, err := tail.log.cfg.Store.Client().XRange(t.Context(), tail.source.keys[2], "-", "+").Result()
-		must.Succeed(t, err)
-		for _, one := range all {
-			n += len(one.Values["p"].(string))
-		}
-		return n
-	}
-	eventually(t, "all is appended", func() (string, bool) { return "", tail.log.Stats().Buffered == 0 })
-	if n := size(); n < 12<<10 || n > 20<<10 {
-		t.Errorf("the log has %d bytes", n)
-	}
-	s := tail.source
-	s.mu.Lock()
-	s.log.cfg.Age = time.Millisecond
-	s.mu.Unlock()
-	for range 8 { // one append trims four parts
-		sc.publish(1)
-		sc.same("aged", stream.Synced)
-		eventually(t, "all is appended", func() (string, bool) { return "", tail.log.Stats().Buffered == 0 })
-	}
-	if n := size(); n == 0 || n > 2<<10 {
-		t.Errorf("the aged log has %d bytes", n)
-	}
+	f("bytes", &scene{replays: true, bytes: 16 << 10}, 40, 12<<10, 20<<10)
+	f("age", &scene{replays: true, age: time.Millisecond}, 10, 1, 2<<10)
 }
 
 // TestStoreIsAwayAtTheStart lets replicas follow the engine themselves while there is no store, and

@@ -9,13 +9,14 @@ import (
 	"kvconductor/events/stream"
 )
 
-// A follower whose watermark is before the beginning of the log asks for a snapshot, once:
+// A follower whose watermark is before the beginning of the log asks for a snapshot:
 //
 //	replay from n, log begins at m > n --> SourceConfig.Heal --> Done(true): another Source begins behind the snapshot
 //	       ^ refused meanwhile                                   Done(false): the link ends, and the next replay is the
 //	                                                             engine's, or has what the log has; asked again later
 //
-// Meanwhile the stream is partial: it goes on with live batches.
+// Meanwhile the stream is partial: it goes on with live batches. A follower that is partial for another
+// reason asks too: it was adrift, and missed what the engine sent before it was connected.
 
 const (
 	// maxGapPause bounds the pauses of a follower that found no snapshot.
@@ -46,7 +47,7 @@ func (g *Gap) Fits(ctx context.Context, m stream.Mark) bool {
 	for {
 		s.mu.Lock()
 		f, follows := s.open.(*following)
-		needs := follows && s.gap.open && !s.synced
+		needs := follows && s.misses()
 		s.mu.Unlock()
 		if !needs {
 			return false
@@ -107,6 +108,7 @@ func (g *Gap) Done(found bool) {
 // gap is how far a follower has come with what the log does not have any more.
 type gap struct {
 	open  bool          // a replay met it, and the stream was not synced since
+	lacks bool          // the stream is partial
 	asked bool          // for a snapshot
 	waits bool          // replays wait for the first answer
 	again time.Time     // not asked again before
@@ -126,9 +128,12 @@ func (s *Source) refuse() bool {
 	return s.gap.waits
 }
 
-// askSnapshot asks for a snapshot if there is a gap, and none is asked for. s.mu is held.
+// misses reports whether a snapshot could bring something. s.mu is held.
+func (s *Source) misses() bool { return !s.synced && (s.gap.open || s.gap.lacks) }
+
+// askSnapshot asks for a snapshot if something is missing, and none is asked for. s.mu is held.
 func (s *Source) askSnapshot(now time.Time) {
-	if s.cfg.Heal == nil || !s.gap.open || s.synced || s.gap.asked || now.Before(s.gap.again) {
+	if s.cfg.Heal == nil || !s.misses() || s.gap.asked || now.Before(s.gap.again) {
 		return
 	}
 	s.gap.asked = true

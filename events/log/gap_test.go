@@ -121,6 +121,33 @@ func TestGapFits(t *testing.T) {
 	}
 }
 
+// TestPartialFollowerAsks holds that a follower which is partial asks for a snapshot though the log has
+// all that follows its watermark: it missed batches while the store was away.
+func TestPartialFollowerAsks(t *testing.T) {
+	t.Parallel()
+	a := new(asked)
+	sc := &scene{heal: a.add}
+	sc.begin(t)
+	sc.publish(20)
+	sc.same("begun", stream.Synced)
+	tail, other := sc.tail()
+	mark := markOf(t, tail, sc.engine.Next()-1)
+	mark.ID = events.PublisherID{}
+	other.source.Changed(stream.Partial, true)
+	g := a.wait(t, 0)
+	if !g.Fits(t.Context(), mark) {
+		t.Error("the last batch of the log does not fit")
+	}
+	other.source.Changed(stream.Synced, true)
+	if g.Fits(t.Context(), mark) {
+		t.Error("a follower that is whole needs a snapshot")
+	}
+	g.Done(false)
+	if n := tail.log.Stats().Gaps; n != 0 {
+		t.Errorf("the tail asked %d times", n)
+	}
+}
+
 // TestGapAsksEngineLast refuses replays until the search for a snapshot has ended. Then the engine's
 // replay makes the follower whole.
 func TestGapAsksEngineLast(t *testing.T) {

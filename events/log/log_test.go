@@ -1,6 +1,7 @@
 package log
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -85,6 +86,7 @@ type scene struct {
 	bytes   int64
 	cluster bool
 	alone   time.Duration
+	age     time.Duration // 0 is an hour
 	heal    func(*Gap)
 	weights atomic.Pointer[[]Replica]
 
@@ -136,7 +138,7 @@ func (sc *scene) replica(id string) *watcher {
 	if sc.buffer == 0 {
 		sc.buffer = 1 << 20
 	}
-	l := New(Config{Store: shared, ID: id, Bytes: sc.bytes, Age: time.Hour, Buffer: sc.buffer, Alone: sc.alone, Again: time.Millisecond, Replicas: func() []Replica { return *sc.weights.Load() }})
+	l := New(Config{Store: shared, ID: id, Bytes: sc.bytes, Age: cmp.Or(sc.age, time.Hour), Buffer: sc.buffer, Alone: sc.alone, Again: time.Millisecond, Replicas: func() []Replica { return *sc.weights.Load() }})
 	s := l.Source(SourceConfig{Key: "s", Engine: sc.network, Replays: sc.replays, First: sc.first, Topic: sc.topic, Heal: sc.heal})
 	w := watch(sc.t, s, sc)
 	w.log, w.source = l, s

@@ -76,7 +76,7 @@ func (s *Source) Changed(state stream.State, has bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.synced, s.has = state == stream.Synced, has
-	if s.synced {
+	if s.gap.lacks = state == stream.Partial; s.synced {
 		s.gap.open, s.gap.pause = false, 0
 	}
 	if s.token != "" {
