@@ -330,7 +330,8 @@ func (s *Servers) Shutdown(timeout time.Duration) {
 			continue
 		}
 		ending.Go(func() {
-			if err := p.server.Shutdown(ctx); err != nil {
+			// Serve may not have noticed yet that its listener is closed.
+			if err := p.server.Shutdown(ctx); err != nil && !errors.Is(err, net.ErrClosed) {
 				s.log.Warn().Err(err).Str("address", p.Address).Msg("requests were cut off")
 				p.server.Close()
 			}

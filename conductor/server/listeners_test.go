@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -68,5 +69,29 @@ func TestLatePortKeepsItsAddress(t *testing.T) {
 			must.Succeed(t, <-served)
 			s.Shutdown(time.Second)
 		})
+	}
+}
+
+// TestQuietShutdown holds that the end of a server without requests tells of none that were cut off,
+// whether its listener has noticed that it is closed or not.
+func TestQuietShutdown(t *testing.T) {
+	t.Parallel()
+	for range 200 {
+		log := new(bytes.Buffer)
+		s := NewServers([]Listener{{Address: "127.0.0.1:0", Dialect: "d"}}, Timeouts{Read: time.Minute, Idle: time.Minute}, zerolog.New(log).Level(zerolog.WarnLevel))
+		must.Succeed(t, s.Bind())
+		s.Handler = func(string) http.Handler { return http.NotFoundHandler() }
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- s.Run(ctx, func(context.Context) bool { return true }, true) }()
+		resp, err := http.Get("http://" + s.Address(0)) // Serve has its listener
+		must.Succeed(t, err)
+		resp.Body.Close()
+		stop()
+		must.Succeed(t, <-served)
+		s.Shutdown(time.Minute)
+		if log.Len() > 0 {
+			t.Fatalf("the log has %s", log)
+		}
 	}
 }

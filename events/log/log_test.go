@@ -373,6 +373,7 @@ func TestEntries(t *testing.T) {
 	eventually(t, "not followed", func() (string, bool) { return "", w.isTail() && w.stream.Status().Connected })
 	body := streamtest.Batch(1.5, nil)
 	sc.engine.Publish(body)
+	eventually(t, "the first batch does not come", func() (string, bool) { return "", w.stream.Status().HasSeq })
 	sc.engine.Lock()
 	sc.engine.Topic, sc.engine.ID = "kv@a@m", events.PublisherID{}
 	sc.engine.Unlock()
