@@ -57,10 +57,11 @@ var table = []room{
 	{dir: "."},
 	// What compares routes and answers with openapi.yaml.
 	{dir: "internal/apitest", tests: true, rooms: []string{".", "internal/must"}, modules: []string{"github.com/getkin/kin-openapi", gin}},
-	// What ends a test at an error.
+	// Processes whose wall clock a test moves.
 	{dir: "internal/clocktest", tests: true, rooms: []string{"internal/must"}},
 	// Addresses for servers that tests, the demo and the benches start.
 	{dir: "internal/freeport"},
+	// What ends a test at an error.
 	{dir: "internal/must", tests: true},
 	{dir: "tiers", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 

@@ -156,7 +156,7 @@ func (h *Healer) heal(ctx context.Context, d scope.Deployment, gaps map[conducto
 		line = h.Log.Warn().Err(err)
 	}
 	line.Str("tenant", d.Tenant).Str("model", d.Model).Int("block_size", d.BlockSize).Int("sources", all).Int("healed", all-len(gaps)).Dur("took", time.Since(began)).
-		Msg("looked for a snapshot of sources whose logs begin too late")
+		Msg("looked for a snapshot for sources that miss what their logs do not have")
 }
 
 // search takes the gaps out that a snapshot heals.

@@ -16,7 +16,7 @@ import (
 //	                                                             engine's, or has what the log has; asked again later
 //
 // Meanwhile the stream is partial: it goes on with live batches. A follower that is partial for another
-// reason asks too: it was adrift, and missed what the engine sent before it was connected.
+// reason asks too. Example: it was adrift, and missed what the engine sent before it was connected.
 
 const (
 	// maxGapPause bounds the pauses of a follower that found no snapshot.

@@ -294,7 +294,7 @@ type Stats struct {
 	Appends, Entries, Bytes     uint64
 	Failed, Moved, Dropped      uint64 // scripts without an answer; logs that were not as left; entries lost to the bound
 	Generations, FromLog, Asked uint64 // generations begun; replays out of the log; replays that engines were asked for
-	Gaps, Healed                uint64 // snapshots looked for because a log begins too late, and found
+	Gaps, Healed                uint64 // snapshots looked for because a follower misses something, and found
 }
 
 // Stats returns the numbers.
