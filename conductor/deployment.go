@@ -100,6 +100,10 @@ type indexContext struct {
 
 	lookAheads usedLookAheads // of the namespaces in the context
 
+	// recalledFrom is shared by the names that recall has of this context, until its
+	// look-aheads change; guarded by recall.move.
+	recalledFrom *recalledFrom
+
 	serial  uint64       // unlike that of any other context
 	askedAt atomic.Int64 // Unix seconds of the last query
 }

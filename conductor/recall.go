@@ -1,12 +1,11 @@
 package conductor
 
 import (
-	"fmt"
+	"math"
 	"math/bits"
 	"sync"
 	"sync/atomic"
 
-	"github.com/dgraph-io/ristretto/v2"
 	"github.com/zeebo/xxh3"
 
 	"kvconductor/conductor/scope"
@@ -18,18 +17,24 @@ import (
 // evicted the block since. An index drops a name with the last owner of the block. Then the
 // name comes here, bounded in bytes. Blocks whose name recall does not know wait under
 // their hash: see tokenless.go.
+//
+// A full memory forgets the oldest name. How often a name was asked for says nothing about
+// whether it will be: an engine moves a block to a lower tier at about the time it evicts the
+// block from the device, so events ask for the names that came last, and mostly once.
 type recall struct {
-	cache *ristretto.Cache[uint64, recalled] // nil until a name comes; guarded by move
-	most  int                                // names there is room for
+	most int // names there is room for, at least 1
 
 	found, missed atomic.Uint64 // lookups
 	// move is held while names come here from an index, and by readers that have not found
 	// them there: a name is always in one of both.
 	move   sync.RWMutex
-	closed bool // guarded by move
+	closed bool              // guarded by move
+	names  []recalled        // a ring once it has most names; guarded by move
+	next   int               // place of the next name in the ring; guarded by move
+	places map[uint64]uint32 // of the newest name of each key; guarded by move
 }
 
-// recalled is a name with its context, which its cache key only sums up.
+// recalled is a name with its context, which its key only sums up.
 type recalled struct {
 	name index.Name
 	at   *recalledFrom
@@ -41,35 +46,17 @@ type recalledFrom struct {
 	lookAheads lookAheads // that the names may have
 }
 
-const (
-	// recallBytes is what a name takes in the cache, its bookkeeping included, about.
-	recallBytes = 192
-	// recallCounters is how many counters the cache has for each name there is room for.
-	recallCounters = 10
-	// counterBytes is what one of them takes: four halves of a byte in the policy that
-	// estimates frequencies, and about ten bits in the filter before it.
-	counterBytes = 4
-)
+// recallBytes is the most that a name takes: 24 bytes in the ring, and up to 40 in the map,
+// which has 17 bytes a slot and is between seven sixteenths and seven eighths full.
+const recallBytes = 64
 
 // newRecall returns a memory of the given bytes, nil if they hold no name.
 func newRecall(bytes int64) *recall {
-	most := bytes / recallBytes
+	most := min(bytes/recallBytes, math.MaxUint32)
 	if most < 1 {
 		return nil
 	}
-	return &recall{most: int(most)}
-}
-
-// openCache makes the cache at the first name. Most servers remember nothing, and the
-// counters alone take a fifth of the bound. move is held.
-func (r *recall) openCache() {
-	cache, err := ristretto.NewCache(&ristretto.Config[uint64, recalled]{
-		NumCounters: recallCounters * int64(r.most), MaxCost: int64(r.most), BufferItems: 64, IgnoreInternalCost: true,
-	})
-	if err != nil {
-		panic(fmt.Sprintf("BUG: a memory for %d names: %v", r.most, err))
-	}
-	r.cache = cache
+	return &recall{most: int(most), places: make(map[uint64]uint32)}
 }
 
 // bytes returns about how many bytes the memory takes.
@@ -79,46 +66,52 @@ func (r *recall) bytes() int64 {
 	}
 	r.move.RLock()
 	defer r.move.RUnlock()
-	if r.cache == nil || r.closed {
-		return 0
-	}
-	counters := int64(1) << bits.Len64(uint64(recallCounters*r.most-1))
-	return counters*counterBytes + (r.cache.MaxCost()-r.cache.RemainingCost())*(recallBytes-recallCounters*counterBytes)
+	return int64(len(r.names)) * recallBytes
 }
 
 func (r *recall) close() {
 	if r != nil {
 		r.move.Lock()
 		defer r.move.Unlock()
-		if !r.closed && r.cache != nil {
-			r.cache.Close()
-		}
-		r.closed = true
+		r.closed, r.names, r.places = true, nil, nil
 	}
 }
 
-// cacheKey returns the key of a name of a deployment in the cache.
-func cacheKey(k scope.Deployment, engine uint64) uint64 {
+// recallKey returns the key of a name of a deployment.
+func recallKey(k scope.Deployment, engine uint64) uint64 {
 	return engine ^ xxh3.HashString(k.Tenant) ^ bits.RotateLeft64(xxh3.HashString(k.Model), 21) ^ uint64(k.BlockSize)<<40
 }
 
-// remember adds names that a context has forgotten. move is held.
+// remember adds names that a context has forgotten, in place of the oldest ones where the
+// memory is full. move is held.
 func (r *recall) remember(x *indexContext, forgotten []index.Name) {
 	if r.closed || len(forgotten) == 0 {
 		return // a source that was unregistered before may still be ending
 	}
-	if r.cache == nil {
-		r.openCache()
-	}
 	x.deployment.early.Add(int64(len(forgotten)))
 	at := recalledFrom{x.scope(), max(x.lookAheads.ofNames(), noLookAhead)}
-	for i, name := range forgotten {
-		r.cache.Set(cacheKey(at.Deployment, name.Engine), recalled{name, &at}, 1)
-		if i%1024 == 1023 {
-			r.cache.Wait() // it would drop what comes faster than it takes
-		}
+	if x.recalledFrom == nil || *x.recalledFrom != at {
+		x.recalledFrom = new(at)
 	}
-	r.cache.Wait()
+	for _, name := range forgotten {
+		r.add(recalled{name, x.recalledFrom})
+	}
+}
+
+// add puts a name at the next place of the ring. A name that is there already is found at its
+// new place, and the old one is forgotten in its turn. move is held.
+func (r *recall) add(v recalled) {
+	if len(r.names) < r.most {
+		r.names = append(r.names, v)
+	} else {
+		old := &r.names[r.next]
+		if key := recallKey(old.at.Deployment, old.name.Engine); r.places[key] == uint32(r.next) {
+			delete(r.places, key)
+		}
+		*old = v
+	}
+	r.places[recallKey(v.at.Deployment, v.name.Engine)] = uint32(r.next)
+	r.next = (r.next + 1) % r.most
 }
 
 // findCounted returns the meaning that an engine hash had, and counts the lookup.
@@ -141,20 +134,20 @@ func (r *recall) findName(dk scope.Deployment, engine uint64) (m meaning, known 
 	}
 	r.move.RLock()
 	defer r.move.RUnlock()
-	if r.cache == nil {
+	place, ok := r.places[recallKey(dk, engine)]
+	if !ok {
 		return m, false
 	}
-	v, ok := r.cache.Get(cacheKey(dk, engine))
-	if !ok || v.name.Engine != engine || v.at.Deployment != dk {
+	v := r.names[place]
+	if v.name.Engine != engine || v.at.Deployment != dk {
 		return m, false
 	}
 	return meaning{v.at.Variant, v.name.Key, v.at.lookAheads}, true
 }
 
 // earlyNames is how many names of adapters and salts a deployment remembers before it
-// knows whether blocks reach a lower tier at all: 12 MiB. In a full memory a name costs 2.3
-// us and 7 allocations, seven times the cost of storing its block. Blocks whose names recall
-// does not know wait under their hashes.
+// knows whether blocks reach a lower tier at all: 4 MiB. Blocks whose names recall does not
+// know wait under their hashes.
 const earlyNames = 1 << 16
 
 // mayRecall reports whether an event may ask for names that the context has forgotten:

@@ -64,6 +64,59 @@ func TestRecallKeepsNamesDuringMove(t *testing.T) {
 	}
 }
 
+// TestRecallKeepsTheNewest: a full memory forgets the oldest names, however often they were
+// asked for, and keeps one place for a name that comes again.
+func TestRecallKeepsTheNewest(t *testing.T) {
+	const most = 1000
+	x := &indexContext{deployment: &deployment{key: scope.Deployment{Tenant: DefaultTenant, Model: "m", BlockSize: 16}}}
+	r := newRecall(most * recallBytes)
+	remember := func(engine uint64) {
+		r.move.Lock()
+		defer r.move.Unlock()
+		r.remember(x, []index.Name{{Engine: engine, Key: ^engine}})
+	}
+	knows := func(engine uint64) bool {
+		m, known := r.findCounted(x.deployment.key, engine)
+		if known && m.key != ^engine {
+			t.Fatalf("name %d means %x", engine, m.key)
+		}
+		return known
+	}
+	for engine := range uint64(5 * most) {
+		remember(engine)
+		for range 3 { // the oldest that are left are the most asked for
+			knows(max(engine, most/2) - most/2)
+		}
+		if engine%most == 7 { // comes again, and stays as long as a new one
+			remember(engine - 3)
+		}
+		for _, recent := range []uint64{0, 1, most / 2, most - 10} {
+			if recent <= engine && !knows(engine-recent) {
+				t.Fatalf("after name %d: name %d is forgotten", engine, engine-recent)
+			}
+		}
+		if old := engine - most - 1; engine > most && old%most != 4 && knows(old) {
+			t.Fatalf("after name %d: name %d is still known", engine, old)
+		}
+	}
+	if got := r.bytes(); got != most*recallBytes || len(r.places) > most {
+		t.Errorf("%d bytes and %d places for %d names", got, len(r.places), most)
+	}
+}
+
+// BenchmarkRecallFull remembers names in a full memory and asks for each once.
+func BenchmarkRecallFull(b *testing.B) {
+	x := &indexContext{deployment: &deployment{key: scope.Deployment{Tenant: DefaultTenant, Model: "m", BlockSize: 16}}}
+	r := newRecall(16 << 20)
+	b.ReportAllocs()
+	for i := range uint64(b.N) {
+		r.move.Lock()
+		r.remember(x, []index.Name{{Engine: i * 0x9e3779b97f4a7c15, Key: i}})
+		r.move.Unlock()
+		r.findCounted(x.deployment.key, i*0x9e3779b97f4a7c15)
+	}
+}
+
 // TestRecallCloses: sources that are about to end may remember while it closes.
 func TestRecallCloses(t *testing.T) {
 	x := &indexContext{deployment: &deployment{key: scope.Deployment{Tenant: DefaultTenant, Model: "m", BlockSize: 16}}}

@@ -454,7 +454,7 @@ func Default() Config {
 		},
 		Index: Index{
 			MaxBytesTotal: AutoSize,  // a container that is out of memory is killed with all it knows
-			RecallBytes:   128 << 20, // 700,000 names, more than a pool is behind its engines
+			RecallBytes:   128 << 20, // 2 million names, more than a pool is behind its engines
 			HugePages:     true,      // fewer misses of the TLB in large indexes; only written pages are joined
 			RemovalsBytes: 64 << 10,  // 1,600 stretches of blocks
 			LocalHashes:   true,      // a replica that cannot be recovered from is found out when it is too late
