@@ -57,7 +57,7 @@ test: ## every test, with the race detector where there is a C compiler for it, 
 	echo "$(GO) test $$race -timeout 30m $(TESTFLAGS) ./..."; \
 	$(GO) test $$race -timeout 30m $(TESTFLAGS) ./... || exit 1; \
 	if [ -n "$$race" ]; then \
-		plain=". ./index ./index/hash ./conductor ./conductor/telemetry ./cmd/internal/bench/index ./events/payload ./events/zmq"; \
+		plain=". ./index ./index/hash ./conductor ./conductor/telemetry ./lab/bench/index ./events/payload ./events/zmq"; \
 		echo "$(GO) test $(TESTFLAGS) $$plain, as the race detector changes their memory or shortens their tests"; \
 		FAULTS_SOAK=0s $(GO) test $(TESTFLAGS) $$plain && $(GO) test $(TESTFLAGS) -run '^TestMemory' ./cmd/conductor; \
 	fi
@@ -103,7 +103,7 @@ engines: ## the publisher modules of engines' releases, from PyPI, into the user
 	  test -x "$$other" || python3 -m venv '$(ENGINES_CACHE)/lmcache-venv'; \
 	  "$$other" -c 'import blake3, httpx, numpy, pydantic' 2>/dev/null || "$$other" -m pip install --quiet --disable-pip-version-check blake3 httpx numpy pydantic;; \
 	esac; \
-	"$$python" cmd/internal/engines/testdata/fetch.py '$(ENGINES_CACHE)' $(VERSIONS)
+	"$$python" lab/engines/testdata/fetch.py '$(ENGINES_CACHE)' $(VERSIONS)
 
 .PHONY: conformance-engines
 conformance-engines: export ENGINES_CACHE := $(ENGINES_CACHE)
@@ -112,7 +112,7 @@ conformance-engines: export ENGINES_VERSIONS = $(VERSIONS)
 conformance-engines: export ENGINES_ANSWERS = $(ANSWERS)
 conformance-engines: export ENGINES_FLOOD = $(BATCHES)
 conformance-engines: build engines ## releases of vLLM, SGLang and LMCache against the server, every answer compared; VERSIONS, ANSWERS a release, BATCHES of the flood
-	$(GO) test -count=1 -v -timeout 30m -run '^Test(Engines|LMCache)$$' $(TESTFLAGS) ./cmd/internal/engines
+	$(GO) test -count=1 -v -timeout 30m -run '^Test(Engines|LMCache)$$' $(TESTFLAGS) ./lab/engines
 
 # A wheel for Linux on amd64 and arm64, some 280 MB with what it needs.
 DYNAMO_RELEASE := 1.6.1
@@ -235,7 +235,7 @@ crtc: ## bin/peers/crtc, Dynamo's compressed concurrent radix tree as a peer for
 	if ! printf '%s\n' '$(RUST)' "$${have:-0}" | sort -CV; then \
 	  echo "cargo is $${have:-missing}; the rival needs Rust $(RUST) or later: by rustup, or apt-get install cargo-web on Debian 12"; exit 1; fi
 	@mkdir -p bin/peers
-	cargo build --release --locked --quiet -j 2 --manifest-path bench/peers/dynamo/Cargo.toml --target-dir bin/peers/target
+	cargo build --release --locked --quiet -j 2 --manifest-path lab/bench/peers/dynamo/Cargo.toml --target-dir bin/peers/target
 	cp bin/peers/target/release/crtc bin/peers/crtc
 
 .PHONY: bench-peers
@@ -288,7 +288,7 @@ soak: build ## check answers while a fleet publishes, for SOAK; RACE=1 with the 
 # lint is about each of them, the fuzz targets are about those that matter), files that settings name
 # (G304), the program starting itself (G204), and math/rand/v2 (G404), whose top-level functions draw
 # from the runtime's ChaCha8 and whose seeded ones choose delays.
-GOSEC := -exclude-dir=bench -exclude-dir=cmd/internal -exclude-dir=deploy -exclude-dir=internal -exclude-dir=compat/internal \
+GOSEC := -exclude-dir=lab -exclude-dir=deploy -exclude-dir=internal -exclude-dir=compat/internal \
   -exclude-dir=conductor/scripttest -exclude=G115,G304,G404,G204
 
 .PHONY: check

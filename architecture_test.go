@@ -170,20 +170,25 @@ var table = []room{
 	{dir: "deploy", anything: true},
 	// The plug-in for llm-d's picker is a module of its own, and so is what declares llm-d's interface.
 	{dir: "integrations/llmd", rooms: []string{"client"}, modules: []string{"github.com/llm-d/llm-d-router"}},
-	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "internal/freeport", "keyfile", "store", "tiers"}, anything: true},
-	// The fleet knows no other room, so that it cannot share their mistakes.
-	{dir: "cmd/internal", anything: true},
+	// Limit, headroom and account of the memory of a process.
+	{dir: "internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
+	// Single requests to a server.
+	{dir: "internal/request"},
+
+	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "internal/freeport", "internal/memory", "internal/request", "keyfile", "lab/...", "store", "tiers"}, anything: true},
+
+	// What simulates, measures and compares. The fleet knows no room of the product, so that it cannot share their mistakes.
+	{dir: "lab", rooms: []string{"internal/request"}, anything: true},
 	// Placements of servers, at the costs that were measured.
-	{dir: "cmd/internal/sim/shards", rooms: []string{"conductor/cluster/placement"}},
+	{dir: "lab/sim/shards", rooms: []string{"conductor/cluster/placement"}},
 	// The bench measures rooms and borrows the fleet's reading of traces.
-	{dir: "cmd/internal/bench/index", rooms: []string{"cmd/internal/sim/workload", "cmd/internal/harness", "events/...", "index/...", "tiers"}, anything: true},
-	{dir: "cmd/internal/bench/ingest", rooms: []string{"cmd/internal/harness", "conductor", "events/..."}, anything: true},
-	{dir: "cmd/internal/bench/cluster", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/bench/recovery", "cmd/internal/harness", "cmd/internal/sim/...", "conductor", "events/...", "internal/freeport", "store"}, anything: true},
-	{dir: "cmd/internal/bench/footprint", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness"}, anything: true},
-	{dir: "cmd/internal/bench/recovery", rooms: []string{"cmd/internal/bench/ingest", "cmd/internal/harness", "events/zmq"}, anything: true},
-	{dir: "cmd/internal/bench/query", rooms: []string{"api/...", "cmd/internal/harness", "conductor", "events/stream"}, anything: true},
-	{dir: "cmd/internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
-	{dir: "cmd/internal/soak", rooms: []string{"cmd/internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},
+	{dir: "lab/bench/index", rooms: []string{"lab/sim/workload", "lab/harness", "events/...", "index/...", "tiers"}, anything: true},
+	{dir: "lab/bench/ingest", rooms: []string{"lab/harness", "conductor", "events/..."}, anything: true},
+	{dir: "lab/bench/cluster", rooms: []string{"lab/bench/ingest", "lab/bench/recovery", "lab/harness", "lab/sim/...", "conductor", "events/...", "internal/freeport", "internal/request", "store"}, anything: true},
+	{dir: "lab/bench/footprint", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/request"}, anything: true},
+	{dir: "lab/bench/recovery", rooms: []string{"lab/bench/ingest", "lab/harness", "events/zmq"}, anything: true},
+	{dir: "lab/bench/query", rooms: []string{"api/...", "lab/harness", "conductor", "events/stream"}, anything: true},
+	{dir: "lab/soak", rooms: []string{"internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},
 }
 
 // TestImportTable holds every package to its row; a package without a row
@@ -278,15 +283,15 @@ func TestImportTableForbids(t *testing.T) {
 	f("config", "kvconductor/index/hash", false)
 	f("config", "github.com/spf13/viper", true)
 	f("config", "github.com/spf13/viperish", false)
-	f("cmd/internal/sim", "kvconductor/index", false)
-	f("cmd/internal/sim", "kvconductor/examples/router", false)
+	f("lab/sim", "kvconductor/index", false)
+	f("lab/sim", "kvconductor/examples/router", false)
 	f("client", "kvconductor/conductor", false)
 	f("client", "google.golang.org/grpc", false)
 	f("client/rpc", "kvconductor/conductor/rpc", false)
 	f("examples/router", "kvconductor/conductor", false)
-	f("cmd/internal/bench/index", "kvconductor/index", true)
-	f("cmd/internal/bench/index", "kvconductor/conductor", false)
-	f("cmd/internal/sim", "kvconductor/cmd/internal/sim/truth", true)
+	f("lab/bench/index", "kvconductor/index", true)
+	f("lab/bench/index", "kvconductor/conductor", false)
+	f("lab/sim", "kvconductor/lab/sim/truth", true)
 	f("cmd/conductor", "kvconductor/index", true)
 	f("conductor/rpc", "google.golang.org/grpc/codes", true)
 	f("conductor/rpc", "kvconductor/compat/sglang", false)

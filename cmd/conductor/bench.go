@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/bench/index"
-	"kvconductor/cmd/internal/harness"
-	"kvconductor/cmd/internal/soak"
+	"kvconductor/lab/bench/index"
+	"kvconductor/lab/harness"
+	"kvconductor/lab/soak"
 )
 
 // benchCommand measures the product on this machine.
@@ -129,7 +129,7 @@ targets. smg's published figures stand next to ours; their hardware is not known
 	f := cmd.Flags()
 	f.StringVar(&c.Trace, "trace", "", "trace `file` instead of the built-in shape")
 	f.IntVar(&c.Requests, "requests", 12000, "prompts of the built-in shape")
-	f.StringVar(&p.Rival, "rival", "", "program of bench/peers/dynamo; without it the table has our figures alone")
+	f.StringVar(&p.Rival, "rival", "", "program of lab/bench/peers/dynamo; without it the table has our figures alone")
 	f.StringVar(&p.Dir, "dir", "", "`directory` of ops files, some GB, which stay; empty is a temporary one")
 	f.IntVar(&p.Rounds, "rounds", 3, "runs of each load, in turns")
 	f.IntVar(&p.Shrink, "shrink", 1, "divide the sizes of loads by this, for a try")

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/bench/cluster"
-	"kvconductor/cmd/internal/bench/ingest"
-	"kvconductor/cmd/internal/harness"
+	"kvconductor/lab/bench/cluster"
+	"kvconductor/lab/bench/ingest"
+	"kvconductor/lab/harness"
 )
 
 func benchClusterCommand() *cobra.Command {

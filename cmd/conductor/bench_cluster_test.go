@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"testing"
 
-	"kvconductor/cmd/internal/bench/cluster"
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
+	"kvconductor/lab/bench/cluster"
 )
 
 // A small run follows engines and logs, and loses nothing.

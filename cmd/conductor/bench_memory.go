@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/bench/footprint"
-	"kvconductor/cmd/internal/bench/ingest"
-	"kvconductor/cmd/internal/harness"
+	"kvconductor/lab/bench/footprint"
+	"kvconductor/lab/bench/ingest"
+	"kvconductor/lab/harness"
 )
 
 func benchMemoryCommand() *cobra.Command {

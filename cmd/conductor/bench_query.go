@@ -12,11 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/bench/query"
-	"kvconductor/cmd/internal/harness"
 	"kvconductor/conductor"
 	"kvconductor/conductor/server"
 	"kvconductor/config"
+	"kvconductor/lab/bench/query"
+	"kvconductor/lab/harness"
 )
 
 func benchQueryCommand() *cobra.Command {

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/bench/ingest"
-	"kvconductor/cmd/internal/bench/recovery"
-	"kvconductor/cmd/internal/harness"
+	"kvconductor/lab/bench/ingest"
+	"kvconductor/lab/bench/recovery"
+	"kvconductor/lab/harness"
 )
 
 func benchRecoveryCommand() *cobra.Command {

@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"testing"
 
-	"kvconductor/cmd/internal/bench/recovery"
 	"kvconductor/internal/must"
+	"kvconductor/lab/bench/recovery"
 )
 
 // A small run restarts and fills real servers. What they hold is what the engines published.

@@ -3,9 +3,9 @@ package main
 import (
 	"runtime"
 
-	"kvconductor/cmd/internal/memory"
 	"kvconductor/conductor/server"
 	"kvconductor/config"
+	"kvconductor/internal/memory"
 )
 
 // mostRequestBytes is the bound of bodies and answers in flight, unless the settings or a cgroup

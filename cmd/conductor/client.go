@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/harness"
 	"kvconductor/conductor/access"
+	"kvconductor/internal/request"
 )
 
 // client asks a running server on behalf of the commands that print tables.
@@ -80,7 +80,7 @@ func (c *client) post(ctx context.Context, path string, in, out any) error {
 }
 
 func (c *client) do(ctx context.Context, method, path string, body []byte, out any) error {
-	status, answer, err := harness.Ask(ctx, &c.http, method, c.base+path, body)
+	status, answer, err := request.Do(ctx, &c.http, method, c.base+path, body)
 	if err != nil {
 		return fmt.Errorf("no answer from %s: %w", c.base, err)
 	}

@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/harness"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/config"
+	"kvconductor/internal/request"
 )
 
 func configCommand() *cobra.Command {
@@ -175,7 +175,7 @@ func configDiffCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		status, answer, err := harness.Ask(cmd.Context(), &server.http, http.MethodPost, server.base+"/admin/reload?dry_run=1", []byte("{}"))
+		status, answer, err := request.Do(cmd.Context(), &server.http, http.MethodPost, server.base+"/admin/reload?dry_run=1", []byte("{}"))
 		if err != nil {
 			return fmt.Errorf("no answer from %s: %w", server.base, err)
 		}

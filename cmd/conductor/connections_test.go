@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"kvconductor/cmd/internal/sim/proxy"
 	"kvconductor/internal/must"
+	"kvconductor/lab/sim/proxy"
 )
 
 // portsKnown reports whether the system tells which connections a process has.

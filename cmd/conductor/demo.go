@@ -18,9 +18,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/sim"
 	"kvconductor/conductor/ui"
 	"kvconductor/internal/freeport"
+	"kvconductor/lab/sim"
 )
 
 func demoCommand() *cobra.Command {

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	kv "kvconductor/client"
-	"kvconductor/cmd/internal/harness"
-	"kvconductor/cmd/internal/sim"
 	"kvconductor/examples/router"
+	"kvconductor/lab/harness"
+	"kvconductor/lab/sim"
 )
 
 // demoRouter is a comparison of the example router with policies that know no cache.

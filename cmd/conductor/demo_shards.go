@@ -18,10 +18,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/harness"
-	"kvconductor/cmd/internal/sim"
-	"kvconductor/cmd/internal/sim/workload"
 	"kvconductor/internal/freeport"
+	"kvconductor/lab/harness"
+	"kvconductor/lab/sim"
+	"kvconductor/lab/sim/workload"
 )
 
 // demoShards is the demo of servers that share a store and spread the models of a fleet.

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"kvconductor/cmd/internal/sim"
+	"kvconductor/lab/sim"
 )
 
 // shardReport is the outcome of the demo of shards.

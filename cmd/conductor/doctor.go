@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/harness"
 	"kvconductor/conductor/doctor"
+	"kvconductor/internal/request"
 )
 
 // advice is one thing that an operator should look at.
@@ -103,7 +103,7 @@ func examine(ctx context.Context, server *client) ([]advice, error) {
 			}
 		}
 	}
-	status, body, err := harness.Ask(ctx, &server.http, http.MethodGet, server.base+"/ready", nil)
+	status, body, err := request.Do(ctx, &server.http, http.MethodGet, server.base+"/ready", nil)
 	if err != nil {
 		return nil, err
 	}

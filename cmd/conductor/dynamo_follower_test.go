@@ -9,11 +9,11 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/cmd/internal/sim/digest"
-	"kvconductor/cmd/internal/sim/engine"
-	"kvconductor/cmd/internal/sim/publisher"
-	"kvconductor/cmd/internal/sim/truth"
 	"kvconductor/index/hash"
+	"kvconductor/lab/sim/digest"
+	"kvconductor/lab/sim/engine"
+	"kvconductor/lab/sim/publisher"
+	"kvconductor/lab/sim/truth"
 )
 
 // The prompts of the follower test: 20 prompts of ten blocks. All share four blocks,

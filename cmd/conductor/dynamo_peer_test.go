@@ -10,11 +10,11 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/cmd/internal/sim/digest"
-	"kvconductor/cmd/internal/sim/engine"
-	"kvconductor/cmd/internal/sim/publisher"
-	"kvconductor/cmd/internal/sim/truth"
 	"kvconductor/internal/must"
+	"kvconductor/lab/sim/digest"
+	"kvconductor/lab/sim/engine"
+	"kvconductor/lab/sim/publisher"
+	"kvconductor/lab/sim/truth"
 )
 
 // dynamoProcess starts a module of Dynamo's own, such as dynamo.indexer, and waits until

@@ -17,11 +17,11 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3filter"
 
-	"kvconductor/cmd/internal/sim/engine"
 	"kvconductor/events/journal"
 	"kvconductor/events/wire"
 	"kvconductor/internal/apitest"
 	"kvconductor/internal/must"
+	"kvconductor/lab/sim/engine"
 )
 
 const journalType = "application/vnd.conductor.journal"

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/bench/ingest"
-	"kvconductor/cmd/internal/harness"
+	"kvconductor/lab/bench/ingest"
+	"kvconductor/lab/harness"
 )
 
 func benchIngestCommand() *cobra.Command {

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/cmd/internal/sim"
-	"kvconductor/cmd/internal/sim/workload"
 	"kvconductor/internal/must"
+	"kvconductor/lab/sim"
+	"kvconductor/lab/sim/workload"
 )
 
 // A server that is killed at random moments, while events flow, goes on from its snapshots:

@@ -9,10 +9,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"kvconductor/cmd/internal/sim/proxy"
-	"kvconductor/cmd/internal/sim/publisher"
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
+	"kvconductor/lab/sim/proxy"
+	"kvconductor/lab/sim/publisher"
 )
 
 // loggedFleet is a fleet whose ranks are reached through proxies, three replicas that follow its

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/cmd/internal/bench/footprint"
-	"kvconductor/cmd/internal/bench/ingest"
-	"kvconductor/cmd/internal/harness"
 	"kvconductor/events/payload"
 	"kvconductor/internal/must"
+	"kvconductor/lab/bench/footprint"
+	"kvconductor/lab/bench/ingest"
+	"kvconductor/lab/harness"
 )
 
 // footprintOf measures a server of this binary and publishers of it.

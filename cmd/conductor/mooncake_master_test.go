@@ -13,12 +13,12 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/cmd/internal/sim/engine"
-	"kvconductor/cmd/internal/sim/master"
-	"kvconductor/cmd/internal/sim/publisher"
-	"kvconductor/cmd/internal/sim/truth"
 	"kvconductor/internal/freeport"
 	"kvconductor/internal/must"
+	"kvconductor/lab/sim/engine"
+	"kvconductor/lab/sim/master"
+	"kvconductor/lab/sim/publisher"
+	"kvconductor/lab/sim/truth"
 )
 
 // storeClient is a client of a Mooncake Store that obeys lines: put and remove with a

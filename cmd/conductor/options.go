@@ -7,7 +7,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/cmd/internal/memory"
 	"kvconductor/conductor"
 	"kvconductor/config"
 	"kvconductor/events"
@@ -18,6 +17,7 @@ import (
 	"kvconductor/events/zmq"
 	"kvconductor/index"
 	"kvconductor/index/hash"
+	"kvconductor/internal/memory"
 )
 
 // memo begins the memo of engine digests, if there is to be one.

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/cmd/internal/sim/engine"
 	"kvconductor/events/journal"
 	"kvconductor/internal/must"
 	"kvconductor/keyfile"
+	"kvconductor/lab/sim/engine"
 )
 
 // keyFiles writes the files of two keys and returns their names.

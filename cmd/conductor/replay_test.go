@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/cmd/internal/sim/digest"
-	"kvconductor/cmd/internal/sim/engine"
-	"kvconductor/cmd/internal/sim/publisher"
-	"kvconductor/cmd/internal/sim/truth"
 	"kvconductor/events/journal"
 	"kvconductor/internal/must"
+	"kvconductor/lab/sim/digest"
+	"kvconductor/lab/sim/engine"
+	"kvconductor/lab/sim/publisher"
+	"kvconductor/lab/sim/truth"
 )
 
 const recordedBlock = 16 // tokens

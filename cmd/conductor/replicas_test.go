@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/cmd/internal/sim/digest"
-	"kvconductor/cmd/internal/sim/engine"
-	"kvconductor/cmd/internal/sim/publisher"
-	"kvconductor/cmd/internal/sim/truth"
+	"kvconductor/lab/sim/digest"
+	"kvconductor/lab/sim/engine"
+	"kvconductor/lab/sim/publisher"
+	"kvconductor/lab/sim/truth"
 )
 
 // Small caches, so that blocks move between all tiers all the time.

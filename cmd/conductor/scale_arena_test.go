@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/cmd/internal/sim"
-	"kvconductor/cmd/internal/sim/proxy"
 	"kvconductor/internal/clocktest"
 	"kvconductor/internal/must"
+	"kvconductor/lab/sim"
+	"kvconductor/lab/sim/proxy"
 )
 
 // arena is replicas that share a store, fleets of several models that ask them, and an oracle: a

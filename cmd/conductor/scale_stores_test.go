@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/cmd/internal/sim/proxy"
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
+	"kvconductor/lab/sim/proxy"
 )
 
 // sharedStore is the store of an arena: one server, or a group.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/cmd/internal/sim/proxy"
 	"kvconductor/internal/clocktest"
 	"kvconductor/internal/must"
+	"kvconductor/lab/sim/proxy"
 )
 
 // wayFaults are about the network between two servers, or a server and engines.

@@ -12,11 +12,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 
-	"kvconductor/cmd/internal/memory"
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	"kvconductor/events/payload"
 	"kvconductor/events/stream"
+	"kvconductor/internal/memory"
 	"kvconductor/internal/must"
 )
 

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvconductor"
-	"kvconductor/cmd/internal/memory"
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	"kvconductor/conductor/cluster"
@@ -27,6 +26,7 @@ import (
 	"kvconductor/conductor/ui"
 	"kvconductor/conductor/watch"
 	"kvconductor/config"
+	"kvconductor/internal/memory"
 )
 
 func serveCommand() *cobra.Command {

@@ -18,12 +18,12 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 	"google.golang.org/grpc"
 
-	"kvconductor/cmd/internal/sim/digest"
-	"kvconductor/cmd/internal/sim/engine"
-	"kvconductor/cmd/internal/sim/publisher"
-	"kvconductor/cmd/internal/sim/truth"
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
+	"kvconductor/lab/sim/digest"
+	"kvconductor/lab/sim/engine"
+	"kvconductor/lab/sim/publisher"
+	"kvconductor/lab/sim/truth"
 )
 
 // shardModels is how many models the fleet of a test has. Engine e<i> of model m<i> holds i+1 blocks

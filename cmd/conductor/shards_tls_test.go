@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/cmd/internal/sim/publisher"
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
+	"kvconductor/lab/sim/publisher"
 )
 
 // TestShardsOverTLS holds that replicas which know each other by certificates send queries on, over

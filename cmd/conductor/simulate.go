@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/harness"
-	"kvconductor/cmd/internal/sim"
-	"kvconductor/cmd/internal/sim/workload"
 	"kvconductor/conductor/access"
+	"kvconductor/lab/harness"
+	"kvconductor/lab/sim"
+	"kvconductor/lab/sim/workload"
 )
 
 const (

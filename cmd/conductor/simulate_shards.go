@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"kvconductor/cmd/internal/harness"
-	"kvconductor/cmd/internal/sim/shards"
+	"kvconductor/lab/harness"
+	"kvconductor/lab/sim/shards"
 )
 
 // shardFlags are the flags of `simulate --shards`, which runs no engine and asks no server.

@@ -1,0 +1,416 @@
+package index
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"kvconductor/lab/harness"
+)
+
+// Peers replays the same ops files into the index and into the rival of
+// lab/bench/peers/dynamo, each in a process of its own and in turns, and prints one table of
+// ratios.
+type Peers struct {
+	Load   []string // flags of bench index for every trace: --trace, --seed …
+	Rival  string   // the rival's program, empty for none
+	Dir    string   // for ops files, which stay
+	Rounds int
+	Shrink int    // divides the sizes of loads, for a try
+	Target int    // of smg's loads
+	Only   string // pattern of the rows' loads
+	Verify bool   // compare answers with the oracle's and the rival's
+	// Self returns a command of this program: conductor bench index, and the arguments.
+	Self     func(args ...string) *exec.Cmd
+	Progress harness.Progress
+}
+
+// peerLoad is a load and its rows.
+type peerLoad struct {
+	name  string
+	flags string // of bench index; %d is divided by Shrink
+	sizes []int
+	run   string // further flags of our run
+	rival string // name of the load that the rival replays in its place
+	mode  string // of the rival, empty for none
+	// against is the flags of a run of ours that takes the rival's place.
+	against string
+	rows    []peerRow
+}
+
+// peerRow is one figure.
+type peerRow struct {
+	what  string
+	key   string  // of both reports; a dot leads into an object
+	unit  float64 // of the report in one unit of the table
+	less  bool    // less is better
+	ratio float64 // target: ours over the rival's, or the other way round with less; 0 for none
+	limit float64 // target of ours, in units of the table; 0 for none
+	note  string  // smg's published figure
+}
+
+const (
+	perM  = 1e6 // operations a second, in millions
+	perUs = 1e3 // nanoseconds, in microseconds
+	perMB = 1e6
+)
+
+// ordinaryRows are the figures of a load that both replay.
+func ordinaryRows(rate, p50, p99 float64) []peerRow {
+	return []peerRow{
+		{what: "block ops, M/CPU s", key: "block_ops_per_sec", unit: perM, ratio: rate},
+		{what: "writes, M blocks/CPU s", key: "write_blocks_per_sec", unit: perM, ratio: rate},
+		{what: "query p50, µs", key: "query.p50_ns", unit: perUs, less: true, ratio: p50},
+		{what: "query p99, µs", key: "query.p99_ns", unit: perUs, less: true, ratio: p99},
+	}
+}
+
+func memoryRows(limit float64) []peerRow {
+	return []peerRow{
+		{what: "bytes a block, names included", key: "bytes_per_block", unit: 1, less: true, limit: limit},
+		{what: "RSS a membership, B", key: "rss_per_membership", unit: 1, less: true},
+		{what: "peak RSS, MB", key: "rss_peak_bytes", unit: perMB, less: true},
+	}
+}
+
+// smgRows are the figures of smg's benchmark; theirs are of unknown hardware.
+func smgRows(bytes, gate, one, writes string) []peerRow {
+	return []peerRow{
+		{what: "RSS a holder-block, B", key: "rss_per_membership", unit: 1, less: true, note: bytes},
+		{what: "fill, M blocks/CPU s", key: "write_blocks_per_sec", unit: perM, note: writes},
+		{what: "gate p99, µs", key: "classes.gate.p99_ns", unit: perUs, less: true, note: gate},
+		{what: "H=1 p50, µs", key: "classes.H=1.p50_ns", unit: perUs, less: true, note: one},
+		{what: "H=64 p50, µs", key: "classes.H=64.p50_ns", unit: perUs, less: true},
+		{what: "miss p50, µs", key: "classes.miss.p50_ns", unit: perUs, less: true},
+		{what: "mixed p99, µs", key: "classes.mixed.p99_ns", unit: perUs, less: true},
+	}
+}
+
+// peerLoads returns all loads, in the order of the table.
+func peerLoads(smgTarget int) []peerLoad {
+	const base = "--workers 128 --copies %d"
+	loads := []peerLoad{
+		{name: "128 workers x 8 copies", flags: base, sizes: []int{8}, mode: "time", rows: ordinaryRows(3, 4, 3)},
+		{name: "the same, memory", flags: base, sizes: []int{8}, mode: "mem", rows: memoryRows(0)},
+		{name: "1,000 workers x 4 copies", flags: "--workers 1000 --copies %d --capacity 2048", sizes: []int{4}, mode: "time", rows: ordinaryRows(3, 4, 3)},
+		{name: "16-token blocks", flags: "--workers 128 --copies %d --block-size 16 --capacity 131072", sizes: []int{2}, mode: "time", rows: ordinaryRows(3, 4, 3)},
+	}
+	for _, c := range Cases {
+		target := 1.5
+		if c == "roots" {
+			target = 0
+		}
+		loads = append(loads, peerLoad{name: "case " + c, flags: base + " --case " + c, sizes: []int{8}, mode: "time", rows: ordinaryRows(target, 0, 0)[:2]})
+	}
+	return append(loads,
+		peerLoad{name: "case roots, memory", flags: base + " --case roots", sizes: []int{8}, mode: "mem", rows: memoryRows(64)[:1]},
+		peerLoad{name: "pools, hash-only; CRTC without them", flags: base + " --pools 8", sizes: []int{8}, mode: "time", rows: append(ordinaryRows(1, 0, 0),
+			peerRow{what: "block ops with tokens alone, M/CPU s of all", key: "token_block_ops_per_sec", unit: perM})},
+		peerLoad{name: "three tiers, counted copies; CRTC on one tier", flags: base + " --tiers 3 --repeat 10", sizes: []int{8}, rival: "128 workers x 8 copies", mode: "time", rows: ordinaryRows(2.5, 0, 0)[:1]},
+		peerLoad{name: "one writer, one reader", flags: base, sizes: []int{8}, run: "--together", mode: "together", rows: []peerRow{
+			{what: "written, M/s wall", key: "together.write_together_blocks_per_sec", unit: perM, ratio: 3},
+			{what: "of alone", key: "together.write_kept", unit: 1, limit: 0.8},
+			{what: "read, M/s wall", key: "together.read_together_blocks_per_sec", unit: perM, ratio: 3},
+			{what: "of alone", key: "together.read_kept", unit: 1, limit: 0.8},
+			{what: "written, M/CPU s of its thread", key: "together.write_together_per_cpu_sec", unit: perM},
+			{what: "read, M/CPU s of its thread", key: "together.read_together_per_cpu_sec", unit: perM},
+			{what: "query p99, µs", key: "together.beside.p99_ns", unit: perUs, less: true},
+		}},
+		peerLoad{name: "two writers; one writer", flags: base, sizes: []int{8}, run: "--writers 2 --readers 0", against: "--writers 1 --readers 0", rows: []peerRow{
+			{what: "written, M/s wall", key: "together.write_alone_blocks_per_sec", unit: perM, ratio: 1.7},
+		}},
+		peerLoad{name: "events of 64 blocks, 10 M held", flags: "--synthetic %d --churn %d --event-blocks 64", sizes: []int{10_000_000, 2_000_000}, rows: []peerRow{
+			{what: "write p50, µs", key: "write.p50_ns", unit: perUs, less: true},
+			{what: "write p99, µs", key: "write.p99_ns", unit: perUs, less: true},
+			{what: "write p99.9, µs", key: "write.p999_ns", unit: perUs, less: true, limit: 150},
+			{what: "write max, µs", key: "write.max_ns", unit: perUs, less: true, limit: 5000},
+		}},
+		peerLoad{name: "10 M blocks, 1 holder", flags: "--synthetic %d", sizes: []int{10_000_000}, mode: "mem", rows: memoryRows(28)},
+		peerLoad{name: "1 M blocks, 8 holders", flags: "--synthetic %d --holders 8", sizes: []int{1_000_000}, mode: "mem", rows: memoryRows(28)},
+		peerLoad{name: "smg pinned", flags: "--smg pinned --target %d", sizes: []int{smgTarget}, mode: "time", rows: smgRows("26.9", "7.6", "0.292", "4.6")},
+		peerLoad{name: "smg fragmented", flags: "--smg fragmented --target %d", sizes: []int{smgTarget}, mode: "time", rows: smgRows("27.5", "8.3", "", "")},
+	)
+}
+
+// figures are the numbers of a report, by path.
+type figures map[string]float64
+
+// Run prints the table, a line for each row as soon as it is there.
+func (p *Peers) Run(w io.Writer) error {
+	only, err := regexp.Compile(p.Only)
+	if err != nil {
+		return fmt.Errorf("cannot choose rows: %w", err)
+	}
+	if p.Rival != "" {
+		if _, err := exec.LookPath(p.Rival); err != nil {
+			return fmt.Errorf("no rival to measure: %w", err)
+		}
+	}
+	if p.Rounds < 1 || p.Shrink < 1 {
+		return fmt.Errorf("rounds is %d and shrink %d, must be at least 1", p.Rounds, p.Shrink)
+	}
+	if err := os.MkdirAll(p.Dir, 0o755); err != nil {
+		return fmt.Errorf("cannot keep ops files: %w", err)
+	}
+	m := harness.ThisMachine()
+	fmt.Fprintf(w, "%s, %d cores, %s, load %v; medians of %d rounds\n\n", m.CPU, m.Cores, m.Go, m.Load, p.Rounds)
+	fmt.Fprintf(w, "| Load | Figure | Ours | CRTC | Ratio | Target | smg published |\n|---|---|---|---|---|---|---|\n")
+	loads := peerLoads(p.Target)
+	var failed []error
+	for i := range loads {
+		l := &loads[i]
+		if !only.MatchString(l.name) {
+			continue
+		}
+		if err := p.load(w, l, loads); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", l.name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// load measures one load and prints its rows.
+func (p *Peers) load(w io.Writer, l *peerLoad, all []peerLoad) error {
+	file, err := p.export(l)
+	if err != nil {
+		return err
+	}
+	theirs := file
+	if l.rival != "" {
+		i := slices.IndexFunc(all, func(o peerLoad) bool { return o.name == l.rival })
+		if theirs, err = p.export(&all[i]); err != nil {
+			return err
+		}
+	}
+	var ours, others []figures
+	for round := range p.Rounds {
+		p.Progress.Say("%s, round %d", l.name, round+1)
+		f, err := p.ours(file, l.run)
+		if err != nil {
+			return err
+		}
+		ours = append(ours, f)
+		switch {
+		case l.against != "":
+			f, err = p.ours(file, l.against)
+		case l.mode != "" && p.Rival != "":
+			f, err = p.rival(l, theirs, round)
+		default:
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		others = append(others, f)
+	}
+	for _, r := range l.rows {
+		fmt.Fprintln(w, r.line(l.name, ours, others))
+	}
+	if p.Verify && l.mode == "time" {
+		return p.answers(w, l, file, theirs)
+	}
+	return nil
+}
+
+// args returns the flags of a load and the name of its ops file.
+func (p *Peers) args(l *peerLoad) (args []string, name string) {
+	var sizes []any
+	for _, n := range l.sizes {
+		sizes = append(sizes, max(1, n/p.Shrink))
+	}
+	args = strings.Fields(fmt.Sprintf(l.flags, sizes...))
+	if !strings.Contains(l.flags, "--synthetic") && !strings.Contains(l.flags, "--smg") {
+		args = append(args, p.Load...)
+	}
+	name = strings.NewReplacer("--", "", " ", "-", "/", "_").Replace(strings.Join(args, " ")) + ".ops"
+	return args, filepath.Join(p.Dir, name)
+}
+
+// export writes the ops file of a load once.
+func (p *Peers) export(l *peerLoad) (string, error) {
+	args, file := p.args(l)
+	if _, err := os.Stat(file); err == nil {
+		return file, nil
+	}
+	p.Progress.Say("%s: making the operations", l.name)
+	part := file + ".part"
+	if _, err := output(p.Self(append(args, "--export", part, "--quiet")...)); err != nil {
+		return "", err
+	}
+	return file, os.Rename(part, file)
+}
+
+// ours runs the index.
+func (p *Peers) ours(file, flags string) (figures, error) {
+	args := append([]string{"--ops", file, "--json", "--quiet", "--idle", "0"}, strings.Fields(flags)...)
+	return p.measure(p.Self(args...), strings.Contains(flags, "--together") || strings.Contains(flags, "--writers"))
+}
+
+// rival runs CRTC. Its memory is measured in a process of its own, once.
+func (p *Peers) rival(l *peerLoad, file string, round int) (figures, error) {
+	f, err := p.measure(exec.Command(p.Rival, file, l.mode), l.mode == "together")
+	if err != nil || l.mode != "time" || round > 0 || !slices.ContainsFunc(l.rows, func(r peerRow) bool { return strings.HasPrefix(r.key, "rss") }) {
+		return f, err
+	}
+	mem, err := p.measure(exec.Command(p.Rival, file, "mem"), false)
+	for k, v := range mem {
+		f[k] = v
+	}
+	return f, err
+}
+
+// measure runs a command, on one core unless it needs more, and reads its JSON object.
+func (p *Peers) measure(c *exec.Cmd, wide bool) (figures, error) {
+	_, _, core := harness.Allowed()
+	if path, err := exec.LookPath("taskset"); err == nil && core != "" && !wide {
+		c.Args = append([]string{path, "-c", core}, append([]string{c.Path}, c.Args[1:]...)...)
+		c.Path = path
+	}
+	out, err := output(c)
+	if err != nil {
+		return nil, err
+	}
+	var report map[string]any
+	if err := json.Unmarshal(out, &report); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Path, err)
+	}
+	f := figures{}
+	f.collect("", report)
+	return f, nil
+}
+
+func (f figures) collect(path string, v any) {
+	switch v := v.(type) {
+	case float64:
+		f[path] = v
+	case map[string]any:
+		for k, v := range v {
+			f.collect(strings.TrimPrefix(path+"."+k, "."), v)
+		}
+	}
+}
+
+// output runs a command. Its error has the standard error of the command.
+func output(c *exec.Cmd) ([]byte, error) {
+	var out, said bytes.Buffer
+	c.Stdout, c.Stderr = &out, &said
+	if err := c.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(c.Args, " "), err, bytes.TrimSpace(said.Bytes()))
+	}
+	return out.Bytes(), nil
+}
+
+// median returns the middle of the values that are there.
+func median(of []float64) (float64, bool) {
+	if len(of) == 0 {
+		return 0, false
+	}
+	slices.Sort(of)
+	return of[len(of)/2], true
+}
+
+// line prints a row of the table.
+func (r *peerRow) line(load string, ours, others []figures) string {
+	var mine, theirs, ratios []float64
+	for i, f := range ours {
+		a, ok := f[r.key]
+		if !ok {
+			continue
+		}
+		mine = append(mine, a/r.unit)
+		if i >= len(others) {
+			continue
+		}
+		if b, ok := others[i][r.key]; ok {
+			theirs = append(theirs, b/r.unit)
+			if r.less {
+				a, b = b, a
+			}
+			if b > 0 {
+				ratios = append(ratios, a/b)
+			}
+		}
+	}
+	cell := func(v []float64, end string) (string, float64) {
+		m, ok := median(v)
+		if !ok {
+			return "", 0
+		}
+		if m >= 1000 {
+			return strconv.FormatFloat(m, 'f', 0, 64) + end, m
+		}
+		return strconv.FormatFloat(m, 'g', 3, 64) + end, m
+	}
+	a, mid := cell(mine, "")
+	b, _ := cell(theirs, "")
+	c, ratio := cell(ratios, "x")
+	target := ""
+	judge := func(met bool) string {
+		if met {
+			return ", met"
+		}
+		return ", missed"
+	}
+	switch {
+	case r.limit > 0 && r.less:
+		target = fmt.Sprintf("<= %g", r.limit) + judge(mid <= r.limit)
+	case r.limit > 0:
+		target = fmt.Sprintf(">= %g", r.limit) + judge(mid >= r.limit)
+	case r.ratio > 0:
+		target = fmt.Sprintf(">= %gx", r.ratio)
+		if len(ratios) > 0 {
+			target += judge(ratio >= r.ratio)
+		}
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |", load, r.what, a, b, c, target, r.note)
+}
+
+// answers compares the index with the oracle, and the rival with the index.
+func (p *Peers) answers(w io.Writer, l *peerLoad, file, theirs string) error {
+	p.Progress.Say("%s: comparing answers", l.name)
+	mine, other := filepath.Join(p.Dir, "ours.answers"), filepath.Join(p.Dir, "rival.answers")
+	f, err := p.measure(p.Self("--ops", file, "--json", "--quiet", "--idle", "0", "--verify", "--answers", mine), true)
+	if err != nil {
+		return err
+	}
+	row := peerRow{what: "answers equal to the oracle's", key: "verified", unit: 1}
+	var rival []figures
+	if p.Rival != "" && file == theirs {
+		if _, err := output(exec.Command(p.Rival, file, "answers", other)); err != nil {
+			return err
+		}
+		n, err := equalAnswers(mine, other)
+		if err != nil {
+			return err
+		}
+		rival = []figures{{"verified": float64(n)}}
+	}
+	fmt.Fprintln(w, row.line(l.name, []figures{f}, rival))
+	return nil
+}
+
+// equalAnswers counts the equal ones of two files of hashes.
+func equalAnswers(a, b string) (n int, err error) {
+	x, errA := os.ReadFile(a)
+	y, errB := os.ReadFile(b)
+	if err := errors.Join(errA, errB); err != nil {
+		return 0, err
+	}
+	for len(x) >= 8 && len(y) >= 8 {
+		if binary.LittleEndian.Uint64(x) == binary.LittleEndian.Uint64(y) {
+			n++
+		}
+		x, y = x[8:], y[8:]
+	}
+	return n, nil
+}

@@ -1,0 +1,96 @@
+package index
+
+import (
+	"time"
+
+	"kvconductor/lab/harness"
+)
+
+// load is a replay of operations by one goroutine, with its measurement.
+type load struct {
+	x   *indexed
+	clk *clock
+	r   reader
+
+	queries []uint32 // nanoseconds of each query, in order
+	writes  []uint32 // nanoseconds of each store and removal, in order
+	asked   time.Duration
+	written time.Duration
+	cpu     time.Duration // of the process, the collector's included
+	wall    time.Duration
+	sizes   Sizes
+}
+
+// newLoad returns a load with room for the samples of all operations.
+func newLoad(x *indexed, clk *clock) *load {
+	z := 0
+	for i := range x.s.ops {
+		if x.s.ops[i].kind == query {
+			z++
+		}
+	}
+	return &load{x: x, clk: clk, queries: make([]uint32, 0, z), writes: make([]uint32, 0, len(x.s.ops)-z)}
+}
+
+// replay applies operations. The clock is read once behind each operation; the cost of a
+// reading is taken off each figure.
+func (l *load) replay(ops []op) {
+	cpu, start := harness.CPU(), l.clk.now()
+	last := start
+	for i := range ops {
+		o := &ops[i]
+		if o.kind == query {
+			l.x.ask(o, &l.r)
+		} else {
+			l.x.change(o)
+		}
+		now := l.clk.now()
+		took := max(0, now-last-l.clk.cost)
+		last = now
+		if o.kind == query {
+			l.asked += took
+			l.queries = append(l.queries, sample32(took))
+		} else {
+			l.written += took
+			l.writes = append(l.writes, sample32(took))
+		}
+		l.sizes.add(o)
+	}
+	off := l.clk.cost * time.Duration(len(ops))
+	l.wall += max(0, last-start-off)
+	l.cpu += max(0, harness.CPU()-cpu-off)
+}
+
+// split returns the CPU time of queries and of writes. Waiting for a core stretches both
+// alike, so each has the part of the CPU time that it has of the wall time.
+func (l *load) split() (queries, writes time.Duration) {
+	both := l.asked + l.written
+	if both == 0 {
+		return 0, 0
+	}
+	queries = time.Duration(float64(l.cpu) * float64(l.asked) / float64(both))
+	return queries, l.cpu - queries
+}
+
+// byClass returns the samples of each class of queries.
+func (l *load) byClass(ops []op) map[class][]uint32 {
+	out := map[class][]uint32{}
+	n := 0
+	for i := range ops {
+		if o := &ops[i]; o.kind == query {
+			out[o.class] = append(out[o.class], l.queries[n])
+			n++
+		}
+	}
+	return out
+}
+
+func sample32(d time.Duration) uint32 { return uint32(min(d, 1<<32-1)) }
+
+// perSecond returns a rate, 0 for no time.
+func perSecond(n int, d time.Duration) float64 {
+	if d <= 0 {
+		return 0
+	}
+	return float64(n) / d.Seconds()
+}

@@ -1,0 +1,156 @@
+package query
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/lab/harness"
+)
+
+// Bounds of the prompts that are asked in turn. Their bytes are more than processors
+// cache, and no more than a client needs to have at hand.
+const (
+	mostPrompts = 2048
+	fewPrompts  = 64
+	mostBytes   = 64 << 20
+)
+
+// prompts is how many different prompts are asked, of those that families begin.
+func (l *Load) prompts() int {
+	const bytesOfToken = 8 // of JSON, the longest codec
+	return min(l.families(), mostPrompts, max(fewPrompts, mostBytes/(bytesOfToken*l.Tokens)))
+}
+
+// contentType is that of a codec's bodies, and of the answers to them.
+func contentType(codec string) string {
+	if codec == MsgpackBin || codec == MsgpackArray {
+		return "application/msgpack"
+	}
+	return "application/json"
+}
+
+// body encodes a prompt.
+func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
+	switch codec {
+	case JSON:
+		return l.jsonBody("token_ids", func(dst []byte) []byte {
+			dst = append(dst, '[')
+			for i, t := range tokens {
+				if i > 0 {
+					dst = append(dst, ',', ' ')
+				}
+				dst = strconv.AppendUint(dst, uint64(t), 10)
+			}
+			return append(dst, ']')
+		}), nil
+	case JSONBase64:
+		return l.jsonBody("token_ids_b64", func(dst []byte) []byte {
+			dst = base64.StdEncoding.AppendEncode(append(dst, '"'), littleEndian(tokens))
+			return append(dst, '"')
+		}), nil
+	case MsgpackBin:
+		return l.msgpackBody(littleEndian(tokens))
+	case MsgpackArray:
+		return l.msgpackBody(harness.Compact[uint32](tokens))
+	}
+	return nil, fmt.Errorf("codec is %q, must be one of %q", codec, Codecs)
+}
+
+// bodyOf encodes the prompt of a family, by its tokens or its hashes.
+func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error) {
+	if !isGRPC(codec) && codec != JSONHashes {
+		return l.body(codec, tokens)
+	}
+	hashes := make([]uint64, l.Tokens/l.BlockSize)
+	for i := range hashes {
+		hashes[i] = ^uint64(i) // of blocks that no instance holds
+		if i < l.held() {
+			hashes[i] = l.hash(family, i)
+		}
+	}
+	if codec == JSONHashes {
+		body := l.jsonBody("seq_hashes", func(dst []byte) []byte {
+			text, _ := json.Marshal(hashes) // numbers always encode
+			return append(dst, text...)
+		})
+		return append(body[:len(body)-1], `, "hash": "engine"}`...), nil
+	}
+	return l.message(codec, tokens, hashes)
+}
+
+// jsonBody writes spaces where Python's encoder does, which most clients use, and the
+// prompt last.
+func (l *Load) jsonBody(name string, prompt func([]byte) []byte) []byte {
+	dst := fmt.Appendf(nil, `{"model": %q, "block_size": %d, %q: `, model, l.BlockSize, name)
+	return append(prompt(dst), '}')
+}
+
+func (l *Load) msgpackBody(prompt any) ([]byte, error) {
+	return msgpack.Marshal(&struct {
+		Model     string `msgpack:"model"`
+		BlockSize int    `msgpack:"block_size"`
+		TokenIDs  any    `msgpack:"token_ids"`
+	}{model, l.BlockSize, prompt})
+}
+
+func littleEndian(tokens []uint32) []byte {
+	raw := make([]byte, 0, 4*len(tokens))
+	for _, t := range tokens {
+		raw = binary.LittleEndian.AppendUint32(raw, t)
+	}
+	return raw
+}
+
+// answer is the part of an answer that the bench reads: tokens matched, by instance.
+type answer map[string]struct {
+	Longest int `json:"longest_matched" msgpack:"longest_matched"`
+}
+
+// checkAnswer returns an error if an answer differs from the correct one of a prompt.
+func (l *Load) checkAnswer(codec string, family int, body []byte) error {
+	var got answer
+	if isGRPC(codec) {
+		var err error
+		if got, err = l.grpcAnswer(codec, body); err != nil {
+			return err
+		}
+	} else if contentType(codec) == "application/json" {
+		var tenants map[string]answer
+		if err := json.Unmarshal(body, &tenants); err != nil {
+			return fmt.Errorf("an answer is not JSON: %w", err)
+		}
+		got = tenants["default"]
+	} else {
+		var root struct {
+			Instances answer `msgpack:"instances"`
+		}
+		if err := msgpack.Unmarshal(body, &root); err != nil {
+			return fmt.Errorf("an answer is not msgpack: %w", err)
+		}
+		got = root.Instances
+	}
+	if len(got) != l.Workers {
+		return fmt.Errorf("an answer has %d instances, want %d", len(got), l.Workers)
+	}
+	want := make(map[string]int, l.Holders)
+	for _, i := range l.holders(family) {
+		want[instance(i)] = l.held() * l.BlockSize
+	}
+	for name, row := range got {
+		if row.Longest != want[name] {
+			return fmt.Errorf("prompt %d: instance %q has longest_matched %d, want %d", family, name, row.Longest, want[name])
+		}
+		delete(want, name)
+	}
+	for name, n := range want {
+		if n > 0 {
+			return fmt.Errorf("prompt %d: instance %q is missing", family, name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,209 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"kvconductor/lab/harness"
+)
+
+// asker is one connection.
+type asker interface {
+	ask(*request) (status int, body []byte, err error)
+	close()
+}
+
+// request is one prompt, ready to be sent.
+type request struct {
+	family int
+	whole  []byte // with its header, of HTTP/1.1
+	body   []byte // the end of whole
+}
+
+// sampled is how many answers lie between two that are checked. A check costs the client
+// as much as dozens of requests.
+const sampled = 128
+
+// client asks one address in one codec.
+type client struct {
+	load     *Load
+	codec    string
+	path     string // answers to pathRead are not compared
+	requests []request
+	askers   []asker
+	checked  atomic.Uint64
+	answer   atomic.Int64 // bytes of the last one that was checked
+}
+
+// newClient renders all requests, connects, and looks at some answers.
+func newClient(c *Config, address, path, codec string, http2 bool) (*client, error) {
+	k := &client{load: &c.Load, codec: codec, path: path}
+	var tokens []uint32
+	for f := range c.prompts() {
+		tokens = c.prompt(tokens[:0], f)
+		body, err := c.bodyOf(codec, f, tokens)
+		if err != nil {
+			return nil, err
+		}
+		if isGRPC(codec) {
+			k.requests = append(k.requests, request{f, body, body})
+			continue
+		}
+		whole, err := rendered("http://"+address+path, codec, body)
+		if err != nil {
+			return nil, err
+		}
+		k.requests = append(k.requests, request{f, whole, whole[len(whole)-len(body):]})
+	}
+	for range c.Connections {
+		if isGRPC(codec) {
+			a, err := dialGRPC(address, codec)
+			if err != nil {
+				k.close()
+				return nil, err
+			}
+			k.askers = append(k.askers, a)
+			continue
+		}
+		if http2 {
+			k.askers = append(k.askers, dialHTTP2(address, path, codec))
+			continue
+		}
+		a, err := dial(address)
+		if err != nil {
+			k.close()
+			return nil, err
+		}
+		k.askers = append(k.askers, a)
+	}
+	for i := range min(8, len(k.requests)) {
+		if err := k.compare(k.askers[i%len(k.askers)], &k.requests[i]); err != nil {
+			k.close()
+			return nil, err
+		}
+	}
+	return k, nil
+}
+
+func (k *client) close() {
+	for _, a := range k.askers {
+		a.close()
+	}
+}
+
+// compare asks and checks the whole answer.
+func (k *client) compare(a asker, r *request) error {
+	status, body, err := a.ask(r)
+	if err == nil {
+		err = refused(status, body)
+	}
+	if err == nil {
+		err = k.check(r, body)
+	}
+	if err != nil {
+		return fmt.Errorf("codec %s: %w", k.codec, err)
+	}
+	return nil
+}
+
+func (k *client) check(r *request, body []byte) error {
+	k.answer.Store(int64(len(body)))
+	if k.path == pathRead {
+		return nil
+	}
+	k.checked.Add(1)
+	return k.load.checkAnswer(k.codec, r.family, body)
+}
+
+func refused(status int, body []byte) error {
+	if status == http.StatusOK {
+		return nil
+	}
+	return fmt.Errorf("the server answers %d: %.300q", status, body)
+}
+
+// States of a run.
+const (
+	warming = iota
+	measuring
+	ended
+)
+
+// windowed is the measurement in the window of one run, or the sum over several.
+type windowed struct {
+	took      time.Duration
+	latencies harness.Latencies
+	server    usage // used in the window
+	client    time.Duration
+}
+
+// run asks on all connections at once, each as soon as it has its answer: first to
+// warm up, then for the measured time. read returns the use of the server so far.
+func (k *client) run(warm, measured time.Duration, read func() (usage, error)) (*windowed, error) {
+	var state atomic.Int32
+	asking, ctx := errgroup.WithContext(context.Background())
+	latencies := make([]harness.Latencies, len(k.askers))
+	for i, a := range k.askers {
+		asking.Go(func() error { return k.loop(a, i, &state, &latencies[i]) })
+	}
+	w := &windowed{}
+	err := func() error {
+		if !harness.Wait(ctx, warm) {
+			return nil // asking tells why
+		}
+		before, err := read()
+		if err != nil {
+			return err
+		}
+		own, begun := readUsage().CPU, time.Now()
+		state.Store(measuring)
+		harness.Wait(ctx, measured)
+		state.Store(ended)
+		w.took, w.client = time.Since(begun), readUsage().CPU-own
+		after, err := read()
+		w.server = usage{CPU: after.CPU - before.CPU, Objects: after.Objects - before.Objects, Bytes: after.Bytes - before.Bytes, RSS: after.RSS}
+		return err
+	}()
+	state.Store(ended)
+	if err = errors.Join(err, asking.Wait()); err != nil {
+		return nil, err
+	}
+	for i := range latencies {
+		w.latencies.Merge(&latencies[i])
+	}
+	return w, nil
+}
+
+// loop asks on one connection. Connections begin at different prompts, so no connection
+// asks for a prompt that another has just warmed.
+func (k *client) loop(a asker, connection int, state *atomic.Int32, l *harness.Latencies) error {
+	at := connection * len(k.requests) / len(k.askers)
+	for n := 1; ; n++ {
+		r := &k.requests[at]
+		at = (at + 1) % len(k.requests)
+		from := time.Now()
+		status, body, err := a.ask(r)
+		took := time.Since(from)
+		if err == nil {
+			err = refused(status, body)
+		}
+		if err == nil && n%sampled == 0 {
+			err = k.check(r, body)
+		}
+		if err != nil {
+			return fmt.Errorf("codec %s: %w", k.codec, err)
+		}
+		switch state.Load() {
+		case measuring:
+			l.Add(took)
+		case ended:
+			return nil
+		}
+	}
+}

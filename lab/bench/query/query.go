@@ -1,0 +1,179 @@
+// Package query measures the way of a prompt from another process's socket to its
+// answer: real connections, the real server, an index that is loaded through real
+// publishers.
+//
+//	this process                              serving process
+//	closed loop, one prompt a connection      publishers ==== loopback ====> sources
+//	a time, bytes rendered before  ==== loopback ====> server --> handler --> index
+//	       ^                                     |         \--> baseline handler
+//	       +------ processor time, allocations, by pipe --------+
+//
+// The index holds families of blocks. Every prompt begins with the blocks of a family,
+// which a few instances hold; no instance holds the rest. There are many more blocks than
+// a processor caches, and many prompts, so neither the index nor a body is warm when its
+// turn comes.
+//
+// To compare it, the serving process has a second port, where the same prompts are
+// asked in turns with the first: of the same index by way of encoding/json, and of
+// a handler that does nothing but read the bytes.
+package query
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os/exec"
+	"slices"
+	"time"
+
+	"kvconductor/lab/harness"
+)
+
+// Codecs a prompt may be sent in.
+const (
+	JSON         = "json"          // an array of numbers
+	JSONBase64   = "json-b64"      // token_ids_b64, little-endian u32
+	MsgpackBin   = "msgpack-bin"   // the same bytes in a bin
+	MsgpackArray = "msgpack-array" // an array of integers
+)
+
+// Codecs are those of tokens over HTTP.
+var Codecs = []string{JSON, JSONBase64, MsgpackBin, MsgpackArray}
+
+// Further codecs: a prompt as the engine's hashes of its blocks, and gRPC.
+const (
+	JSONHashes = "json-hashes" // POST /query_by_hash
+	GRPCTokens = "grpc-tokens" // kvconductor.v1.Conductor/Query
+	GRPCHashes = "grpc-hashes" // the same by hashes
+	GRPCRouter = "grpc-router" // kv_indexer.v1.KVIndexer/MatchExternalKvPrefix
+)
+
+// AllCodecs are all there are.
+var AllCodecs = append(slices.Clone(Codecs), JSONHashes, GRPCTokens, GRPCHashes, GRPCRouter)
+
+// Load is the shape of index and prompts; both processes know it.
+type Load struct {
+	Tokens    int     // of a prompt
+	BlockSize int     // tokens
+	Workers   int     // instances
+	Holders   int     // instances that hold the beginning of a prompt
+	Blocks    int     // indexed at least, each counted once
+	Hit       float64 // part of a prompt that is held
+}
+
+// Config describes the load and how the client asks.
+type Config struct {
+	Load
+	Codec       string
+	Connections int
+	Duration    time.Duration // of the measured window, warm-up not counted
+	Other       string        // another codec that is measured in turns, "" for none
+	Baseline    bool          // measure encoding/json too
+	Reading     bool          // and a handler that only reads bodies
+	HTTP2       bool          // cleartext, without an upgrade
+	// Profile writes a CPU profile of the serving process over the measured window
+	// to this file, if set.
+	Profile string
+	// Server starts the serving process, which calls Serve.
+	Server   func() *exec.Cmd
+	Progress harness.Progress
+}
+
+// Check returns the first error of a load.
+func (l *Load) Check() error {
+	for _, f := range []struct {
+		name string
+		n    int
+	}{
+		{"tokens", l.Tokens}, {"block size", l.BlockSize}, {"workers", l.Workers}, {"holders", l.Holders}, {"blocks", l.Blocks},
+	} {
+		if f.n < 1 {
+			return fmt.Errorf("%s is %d, must be at least 1", f.name, f.n)
+		}
+	}
+	switch {
+	case l.Tokens < l.BlockSize:
+		return fmt.Errorf("tokens is %d, less than the %d of a block", l.Tokens, l.BlockSize)
+	case l.Holders > l.Workers:
+		return fmt.Errorf("holders is %d, must be at most the %d workers", l.Holders, l.Workers)
+	case !(l.Hit >= 0 && l.Hit <= 1):
+		return fmt.Errorf("hit is %v, must be between 0 and 1", l.Hit)
+	}
+	return nil
+}
+
+func (c *Config) check() error {
+	if err := c.Load.Check(); err != nil {
+		return err
+	}
+	switch {
+	case !slices.Contains(AllCodecs, c.Codec):
+		return fmt.Errorf("codec is %q, must be one of %q", c.Codec, AllCodecs)
+	case c.Other != "" && !slices.Contains(AllCodecs, c.Other):
+		return fmt.Errorf("other is %q, must be one of %q", c.Other, AllCodecs)
+	case (c.Baseline || c.Reading) && !slices.Contains(Codecs, c.Codec):
+		return fmt.Errorf("baseline and reading take tokens over HTTP, not %s", c.Codec)
+	case c.Connections < 1:
+		return fmt.Errorf("connections is %d, must be at least 1", c.Connections)
+	case c.Duration <= 0:
+		return errors.New("duration must be above zero")
+	}
+	return nil
+}
+
+// held is how many blocks of a prompt are held.
+func (l *Load) held() int { return int(math.Round(l.Hit * float64(l.Tokens/l.BlockSize))) }
+
+// chain returns the blocks of a family: the held blocks of a prompt, or all blocks of a
+// prompt if none is held.
+func (l *Load) chain() int {
+	if n := l.held(); n > 0 {
+		return n
+	}
+	return l.Tokens / l.BlockSize
+}
+
+func (l *Load) families() int { return (l.Blocks + l.chain() - 1) / l.chain() }
+
+// vocabulary is that of a usual model: most ids have six digits.
+const vocabulary = 151_936
+
+// Streams of random numbers.
+const (
+	ofPrompts = 1 + iota
+	ofOthers
+	ofHolders
+)
+
+// prompt appends the tokens of the prompt that begins as a family does.
+func (l *Load) prompt(dst []uint32, family int) []uint32 {
+	return randomTokens(dst, ofPrompts, family, l.Tokens)
+}
+
+// stored appends the tokens a family has in the index.
+func (l *Load) stored(dst []uint32, family int) []uint32 {
+	if l.held() == 0 { // of prompts that no client asks for
+		return randomTokens(dst, ofOthers, family, l.chain()*l.BlockSize)
+	}
+	return randomTokens(dst, ofPrompts, family, l.chain()*l.BlockSize)
+}
+
+func randomTokens(dst []uint32, stream uint64, family, n int) []uint32 {
+	r := rand.New(rand.NewPCG(stream, uint64(family)))
+	for range n {
+		dst = append(dst, r.Uint32N(vocabulary))
+	}
+	return dst
+}
+
+// holders are the instances that hold a family.
+func (l *Load) holders(family int) []int {
+	return rand.New(rand.NewPCG(ofHolders, uint64(family))).Perm(l.Workers)[:l.Holders]
+}
+
+// instance is the name of the i-th; names sort as numbers do, and are URLs for routers.
+func instance(i int) string { return fmt.Sprintf("http://i%05d:1", i) }
+
+// model is the one that is asked for.
+const model = "bench"

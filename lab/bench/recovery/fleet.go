@@ -1,0 +1,267 @@
+package recovery
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"kvconductor/events/zmq"
+	"kvconductor/lab/bench/ingest"
+	"kvconductor/lab/harness"
+)
+
+// ring is how many batches an engine replays, vLLM's default.
+const ring = 10_000
+
+// order tells the fleet how to go on.
+type order struct {
+	To   []uint64 `json:"to,omitempty"`   // batches each engine publishes up to
+	Rate float64  `json:"rate,omitempty"` // batches/s of the whole fleet from now on
+	Rest bool     `json:"rest,omitempty"` // publish nothing more; the answer is a line of sequences
+}
+
+// Ends are the ports of one engine.
+type Ends struct{ Live, Replay int }
+
+// Fleet runs the engines, in a process of its own. Its first line has their ports. It obeys
+// orders, one a line, and ends with them.
+func Fleet(l ingest.Load, in io.Reader, out io.Writer) error {
+	f := &fleet{engines: make([]*engine, l.Sources)}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer f.tasks.Wait()
+	defer cancel()
+	ports := make([]Ends, l.Sources)
+	for i := range f.engines {
+		f.engines[i] = &engine{live: ingest.NewStamper(l, i), old: ingest.NewStamper(l, i), more: make(chan struct{}, 1)}
+		var err error
+		if ports[i], err = f.open(ctx, f.engines[i]); err != nil {
+			return err
+		}
+	}
+	answer := json.NewEncoder(out)
+	if err := answer.Encode(ports); err != nil {
+		return err
+	}
+	f.tasks.Go(func() { f.pace(ctx) })
+	for orders := json.NewDecoder(bufio.NewReader(in)); ; {
+		var o order
+		if err := orders.Decode(&o); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("cannot read an order: %w", err)
+		}
+		f.mu.Lock()
+		f.rate = o.Rate
+		f.mu.Unlock()
+		for i := range o.To {
+			f.engines[i].upTo(o.To[i])
+		}
+		if o.Rest {
+			if err := answer.Encode(f.rest()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// fleet are the engines.
+type fleet struct {
+	engines []*engine
+	tasks   sync.WaitGroup
+
+	mu   sync.Mutex
+	rate float64 // guarded by mu
+}
+
+// engine publishes batches, and replays the last ones.
+type engine struct {
+	more chan struct{} // capacity 1: there is more to publish
+	live *ingest.Stamper
+
+	mu    sync.Mutex
+	next  uint64      // batches published; guarded by mu, as is all below
+	to    uint64      // batches to publish
+	peers []*zmq.Peer // followers
+
+	replays sync.Mutex
+	old     *ingest.Stamper // guarded by replays
+}
+
+// pace lets engines publish at the rate, one after the other.
+func (f *fleet) pace(ctx context.Context) {
+	due, at := 0.0, 0
+	const step = 10 * time.Millisecond
+	for harness.Wait(ctx, step) {
+		f.mu.Lock()
+		due += f.rate * step.Seconds()
+		if f.rate == 0 {
+			due = 0
+		}
+		f.mu.Unlock()
+		for ; due >= 1; due-- {
+			f.engines[at].upTo(0)
+			at = (at + 1) % len(f.engines)
+		}
+	}
+}
+
+// rest waits until all that was to be published is, and returns how many batches each engine
+// has published.
+func (f *fleet) rest() []uint64 {
+	out := make([]uint64, len(f.engines))
+	for i, e := range f.engines {
+		for done := false; !done; {
+			e.mu.Lock()
+			out[i], done = e.next, e.next >= e.to
+			e.mu.Unlock()
+			if !done {
+				harness.Wait(context.Background(), time.Millisecond)
+			}
+		}
+	}
+	return out
+}
+
+// upTo lets an engine publish up to a number of batches, or one more.
+func (e *engine) upTo(n uint64) {
+	e.mu.Lock()
+	if n == 0 {
+		n = e.to + 1
+	}
+	e.to = max(e.to, n)
+	e.mu.Unlock()
+	select {
+	case e.more <- struct{}{}:
+	default:
+	}
+}
+
+// open opens the sockets of an engine.
+func (f *fleet) open(ctx context.Context, e *engine) (Ends, error) {
+	live, err := f.listen(ctx, zmq.Transport{}.Publish, e.follow)
+	if err != nil {
+		return Ends{}, err
+	}
+	replay, err := f.listen(ctx, zmq.Transport{}.Route, e.answer)
+	if err != nil {
+		return Ends{}, err
+	}
+	f.tasks.Go(func() { e.publish(ctx) })
+	return Ends{live, replay}, nil
+}
+
+// listen serves the peers that connect to a port, until ctx ends.
+func (f *fleet) listen(ctx context.Context, greet func(context.Context, net.Conn) (*zmq.Peer, error), serve func(*zmq.Peer)) (port int, err error) {
+	ln, err := zmq.Listen("tcp://127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	context.AfterFunc(ctx, func() { ln.Close() })
+	f.tasks.Go(func() {
+		for {
+			raw, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			f.tasks.Go(func() {
+				defer context.AfterFunc(ctx, func() { raw.Close() })()
+				if p, err := greet(ctx, raw); err == nil {
+					serve(p)
+					p.Close()
+				}
+			})
+		}
+	})
+	return ln.Addr().(*net.TCPAddr).Port, nil
+}
+
+// follow makes a peer that has subscribed hear all batches from now on.
+func (e *engine) follow(p *zmq.Peer) {
+	for first := true; ; first = false {
+		m, err := p.Receive()
+		if err != nil {
+			break
+		}
+		m.Block.Release()
+		if first {
+			e.mu.Lock()
+			e.peers = append(e.peers, p)
+			e.mu.Unlock()
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.peers = slices.DeleteFunc(e.peers, func(other *zmq.Peer) bool { return other == p })
+}
+
+// publish publishes the batches that are due, until ctx ends. Without a follower a batch is lost, but for the
+// ring.
+func (e *engine) publish(ctx context.Context) {
+	for {
+		e.mu.Lock()
+		seq, due, peers := e.next, e.next < e.to, slices.Clone(e.peers)
+		if due {
+			e.next++
+		}
+		e.mu.Unlock()
+		if !due {
+			select {
+			case <-e.more:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		payload, number := e.live.Payload(seq), binary.BigEndian.AppendUint64(nil, seq)
+		for _, p := range peers {
+			if p.Send(nil, number, payload) == nil {
+				_ = p.Flush() // the connection's reader sees that it is gone
+			}
+		}
+	}
+}
+
+// answer replays the batches that a peer asks for.
+func (e *engine) answer(p *zmq.Peer) {
+	for {
+		m, err := p.Receive()
+		if err != nil {
+			return
+		}
+		ok := len(m.Frames) == 2 && len(m.Frames[1]) == 8
+		var from uint64
+		if ok {
+			from = binary.BigEndian.Uint64(m.Frames[1])
+		}
+		m.Block.Release()
+		if !ok || e.replay(p, from) != nil {
+			return
+		}
+	}
+}
+
+// replay sends batches from a number on, and the end marker.
+func (e *engine) replay(p *zmq.Peer, from uint64) error {
+	e.mu.Lock()
+	next := e.next
+	e.mu.Unlock()
+	e.replays.Lock()
+	defer e.replays.Unlock()
+	for seq := max(from, next-min(next, ring)); seq < next; seq++ {
+		if err := p.Send(nil, binary.BigEndian.AppendUint64(nil, seq), e.old.Payload(seq)); err != nil {
+			return err
+		}
+	}
+	if err := p.Send(nil, binary.BigEndian.AppendUint64(nil, ^uint64(0)), nil); err != nil {
+		return err
+	}
+	return p.Flush()
+}

@@ -1,0 +1,263 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"kvconductor/lab/harness"
+	"kvconductor/lab/sim/workload"
+)
+
+// What a rank needs for a token of a prompt: about that of a model with 70 billion parameters and
+// 320 KB of KV cache a token, which computes 8,000 tokens/s, reads its host's memory at 50 GB/s and
+// its disk at 5 GB/s.
+const (
+	computeToken = 125 * time.Microsecond
+	hostToken    = 6 * time.Microsecond
+	diskToken    = 64 * time.Microsecond
+)
+
+// Target is a rank that a policy may choose.
+type Target struct {
+	Instance string
+	Rank     int
+}
+
+// Targets returns the ranks of the fleet, instance by instance.
+func (c *Config) Targets() (all []Target) {
+	for i := range c.Instances {
+		for n := range c.Ranks {
+			all = append(all, Target{c.instanceID(i), n})
+		}
+	}
+	return all
+}
+
+// Policy is a way to choose the rank of each request.
+type Policy struct {
+	Name string
+	// Asks says that the policy asks the server, which has to follow the fleet.
+	Asks bool
+	// Choose returns the place of a rank in Config.Targets. The simulation calls computed when the
+	// rank has computed the prompt.
+	Choose func(ctx context.Context, prompt []uint32) (rank int, computed func())
+	// Alone returns how many choices were made without an answer of the server; nil for none.
+	Alone func() int
+}
+
+// RoundRobin returns the policy that takes the ranks in turn.
+func RoundRobin(ranks int) Policy {
+	next := -1
+	return Policy{Name: "round robin", Choose: func(context.Context, []uint32) (int, func()) {
+		next++
+		return next % ranks, func() {}
+	}}
+}
+
+// Compare runs the same requests through one fleet for each policy, and reports what the choices
+// cost. Time is simulated: a rank computes one prompt after the other, and the next request comes
+// when its time has come. The fleets publish on real sockets. Before a policy asks the server, the
+// server has applied all events, as it has a millisecond after them in real time. Requests of a
+// source without times come c.QPS a second, at random.
+func Compare(ctx context.Context, c Config, policies []Policy, say harness.Progress) (*Comparison, error) {
+	c.Running, c.ClearEvery = 1, 0
+	if c.Pool || c.Faults || c.Restarts.Times > 0 || c.Requests == 0 && c.Source.Len() < 0 {
+		return nil, errors.New("policies are compared without a pool, faults and restarts, by a number of requests")
+	}
+	requests := c.arrivals()
+	report := &Comparison{
+		Source: c.Source.String(), Seed: c.Seed, BlockSize: c.BlockSize, Ranks: c.Instances * c.Ranks,
+		Requests: len(requests), Span: requests[len(requests)-1].At,
+	}
+	for _, r := range requests {
+		report.PromptTokens += r.PromptLen()
+	}
+	for _, p := range policies {
+		began := time.Now()
+		o, err := c.try(ctx, p, requests)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
+		}
+		say.Say("%s: %s requests in %.1f s", p.Name, thousands(len(requests)), time.Since(began).Seconds())
+		report.Outcomes = append(report.Outcomes, o)
+	}
+	return report, nil
+}
+
+// arrivals returns the requests with their times.
+func (c *Config) arrivals() (all []workload.Request) {
+	dice := rand.New(rand.NewPCG(c.Seed, 0x61727269766573))
+	var at time.Duration
+	for c.Requests == 0 || len(all) < c.Requests {
+		r, ok := c.Source.Next()
+		if !ok {
+			break
+		}
+		if c.QPS > 0 && c.Source.Len() < 0 {
+			at += time.Duration(dice.ExpFloat64() / c.QPS * float64(time.Second))
+			r.At = at
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// trial is one policy at work on a fleet of its own.
+type trial struct {
+	*driver
+	policy   Policy
+	stations []station // by rank
+	scratch  *scratch
+	settled  bool // the server has applied what was published
+
+	hits       hits
+	recomputed int
+	decisions  harness.Latencies
+	ttft       harness.Latencies
+	waited     time.Duration // the sum of all times to the first token
+	work       []time.Duration
+}
+
+// station is a rank in simulated time.
+type station struct {
+	free     time.Duration // when it has computed the prompt at hand
+	computed func()        // to call then, nil for none
+	waiting  []job
+}
+
+type job struct {
+	workload.Request
+	computed func()
+}
+
+// try runs the requests through a new fleet.
+func (c Config) try(ctx context.Context, p Policy, requests []workload.Request) (o *Outcome, failed error) {
+	f, err := newFleet(c)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	cl, err := newClient(&f.Config, 1)
+	if err != nil {
+		return nil, err
+	}
+	t := &trial{driver: newDriver(f, cl), policy: p, stations: make([]station, len(f.ranks)), scratch: f.newScratch(), work: make([]time.Duration, len(f.ranks))}
+	if err := f.start(); err != nil {
+		return nil, err
+	}
+	if p.Asks {
+		defer func() { failed = errors.Join(failed, t.unregister()) }()
+		for _, r := range f.ranks {
+			if err := t.register(ctx, t.registration(r)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, r := range requests {
+		if err := t.arrive(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	for n := range t.stations {
+		if err := t.advance(n, 1<<62); err != nil {
+			return nil, err
+		}
+	}
+	return t.outcome(requests), nil
+}
+
+// arrive lets the fleet work until a request comes, and queues the request where the policy says.
+func (t *trial) arrive(ctx context.Context, r workload.Request) error {
+	for n := range t.stations {
+		if err := t.advance(n, r.At); err != nil {
+			return err
+		}
+	}
+	if t.policy.Asks && !t.settled {
+		if err := t.await(ctx, t.SettleTimeout, true); err != nil {
+			return fmt.Errorf("the server does not keep up: %w", err)
+		}
+		t.settled = true
+	}
+	t.scratch.tokens = r.AppendTokens(t.scratch.tokens[:0])
+	began := time.Now()
+	n, computed := t.policy.Choose(ctx, t.scratch.tokens[:r.PromptLen()])
+	t.decisions.Add(time.Since(began))
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t.stations[n].waiting = append(t.stations[n].waiting, job{r, computed})
+	return t.advance(n, r.At)
+}
+
+// advance lets a rank compute the prompts that it can begin until a time. Its engine announces
+// blocks when it begins, as vLLM does when it schedules them.
+func (t *trial) advance(n int, until time.Duration) error {
+	s := &t.stations[n]
+	for s.free <= until {
+		if s.computed != nil {
+			s.computed()
+			s.computed = nil
+		}
+		if len(s.waiting) == 0 || s.waiting[0].At > until {
+			return nil
+		}
+		j := s.waiting[0]
+		s.waiting = s.waiting[1:]
+		took, err := t.compute(t.ranks[n], j.Request)
+		if err != nil {
+			return err
+		}
+		s.free, s.computed = max(s.free, j.At)+took, j.computed
+		t.ttft.Add(s.free - j.At)
+		t.waited += s.free - j.At
+		t.work[n] += took
+	}
+	return nil
+}
+
+// compute runs a request on a rank's engine, and returns how long the prompt takes there.
+func (t *trial) compute(r *rank, req workload.Request) (took time.Duration, err error) {
+	s, prompt := t.scratch, req.PromptLen()
+	s.tokens = req.AppendTokens(s.tokens[:0])
+	best := min(t.best(s.tokens[:prompt]), (prompt-1)/t.BlockSize*t.BlockSize)
+	before := r.engine.Stats().Reused
+	batches := r.batches
+	if err := t.submit(r, s.tokens, prompt); err != nil {
+		return 0, err
+	}
+	after := r.engine.Stats().Reused
+	t.settled = t.settled && r.batches == batches
+	var tokens [3]int
+	for tier := range tokens {
+		tokens[tier] = (after[tier] - before[tier]) * t.BlockSize
+	}
+	reused := tokens[0] + tokens[1] + tokens[2]
+	t.hits.add(tokens[0], tokens[1], tokens[2], reused)
+	t.recomputed += max(best-reused, 0)
+	return time.Duration(prompt-reused)*computeToken + time.Duration(tokens[1])*hostToken + time.Duration(tokens[2])*diskToken, nil
+}
+
+// best returns the longest prefix that one rank holds, in tokens.
+func (t *trial) best(prompt []uint32) (longest int) {
+	s := t.scratch
+	for _, tree := range t.trees {
+		s.path = tree.Walk(prompt, s.path[:0])
+		for i, in := range t.instances {
+			if in.tree != tree {
+				continue
+			}
+			for _, r := range tree.Row(s.path, in.first, s.rows[i].Ranks).Ranks {
+				longest = max(longest, r.Disk)
+			}
+		}
+	}
+	return longest
+}
+
+// instanceID names an instance of the fleet.
+func (c *Config) instanceID(i int) string { return fmt.Sprintf("%s-%d", cmp.Or(c.Name, "inst"), i) }
