@@ -34,8 +34,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
 
 .PHONY: build
-build: ## bin/conductor, and bin/dynamo-kv-indexer, a link to it
-	$(GOBUILD) -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/conductor ./cmd/conductor
+build: ## bin/conductor, the server, and bin/conductor-lab, which simulates and measures; bin/dynamo-kv-indexer is a link to the server
+	$(GOBUILD) -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/conductor ./cmd/conductor
+	$(GOBUILD) -trimpath -o bin/conductor-lab ./cmd/conductor-lab
 	@ln -sf conductor bin/dynamo-kv-indexer
 
 .PHONY: run
@@ -44,7 +45,7 @@ run: build ## start the server; ARGS='--log-level debug' adds flags
 
 .PHONY: demo
 demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, ROUTER=1 compares the example router with others, SHARDS=3 spreads six models over three servers and kills one, UI=1 prints the address of the page and goes on until Ctrl-C
-	bin/conductor demo $(if $(filter-out 0,$(SHARDS)),--shards '$(SHARDS)') $(if $(filter-out 0,$(ROUTER)),--router) $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
+	bin/conductor-lab demo $(if $(filter-out 0,$(SHARDS)),--shards '$(SHARDS)') $(if $(filter-out 0,$(ROUTER)),--router) $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
 
 .PHONY: test
 test: export FAULTS_SOAK = 20s
@@ -59,7 +60,7 @@ test: ## every test, with the race detector where there is a C compiler for it, 
 	if [ -n "$$race" ]; then \
 		plain=". ./index ./index/hash ./conductor ./conductor/telemetry ./lab/bench/index ./events/payload ./events/zmq"; \
 		echo "$(GO) test $(TESTFLAGS) $$plain, as the race detector changes their memory or shortens their tests"; \
-		FAULTS_SOAK=0s $(GO) test $(TESTFLAGS) $$plain && $(GO) test $(TESTFLAGS) -run '^TestMemory' ./cmd/conductor; \
+		FAULTS_SOAK=0s $(GO) test $(TESTFLAGS) $$plain && $(GO) test $(TESTFLAGS) -run '^TestMemory' ./cmd/conductor-lab; \
 	fi
 
 .PHONY: faults
@@ -208,9 +209,9 @@ bench: ## every benchmark, with allocations
 # The rows of the index's targets: one JSON object a file in RESULTS. Names of rows end
 # in the kind of their events, where these are not the engines'.
 .PHONY: bench-index
-bench-index: build ## conductor bench index for every target row; TRACE=file takes the place of the built-in shape, RESULTS=dir takes the rows
+bench-index: build ## conductor-lab bench index for every target row; TRACE=file takes the place of the built-in shape, RESULTS=dir takes the rows
 	@mkdir -p '$(RESULTS)'; \
-	row() { echo "== $$1"; out='$(RESULTS)'/$$1.json; shift; bin/conductor bench index --json $(ARGS) "$$@" >"$$out"; }; \
+	row() { echo "== $$1"; out='$(RESULTS)'/$$1.json; shift; bin/conductor-lab bench index --json $(ARGS) "$$@" >"$$out"; }; \
 	trace() { row "$$@" $(if $(TRACE),--trace '$(TRACE)'); }; \
 	trace workers-128 --workers 128 --copies 8; \
 	trace workers-128-canonical --workers 128 --copies 8 --events canonical; \
@@ -240,20 +241,20 @@ crtc: ## bin/peers/crtc, Dynamo's compressed concurrent radix tree as a peer for
 
 .PHONY: bench-peers
 bench-peers: build crtc ## the index and Dynamo's CRTC on the same operations: one table of ratios; TRACE=file, ARGS='--rows smg --rounds 1' narrows
-	bin/conductor bench peers --rival bin/peers/crtc $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
+	bin/conductor-lab bench peers --rival bin/peers/crtc $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
 .PHONY: bench-ingest
-bench-ingest: build ## conductor bench ingest for every target row
-	bin/conductor bench ingest
-	bin/conductor bench ingest --clear
-	bin/conductor bench ingest --sources 1000 --rate 10 --hold 2048
+bench-ingest: build ## conductor-lab bench ingest for every target row
+	bin/conductor-lab bench ingest
+	bin/conductor-lab bench ingest --clear
+	bin/conductor-lab bench ingest --sources 1000 --rate 10 --hold 2048
 
 # The rows of the query path's targets: one JSON object a file in RESULTS, and a table.
 .PHONY: bench-query
-bench-query: build ## conductor bench query for every target row; RESULTS=dir takes them, ARGS='--duration 30s' adds flags
+bench-query: build ## conductor-lab bench query for every target row; RESULTS=dir takes them, ARGS='--duration 30s' adds flags
 	@mkdir -p '$(RESULTS)'; \
 	printf '| Body | requests/s | p50 / p99 us | server us | allocations | client us | beside encoding/json | time beside reading alone | Target |\n|---|---|---|---|---|---|---|---|---|\n'; \
-	row() { out='$(RESULTS)'/query-$$1.json; what=$$2; target=$$3; shift 3; bin/conductor bench query --json --quiet "$$@" $(ARGS) >"$$out"; \
+	row() { out='$(RESULTS)'/query-$$1.json; what=$$2; target=$$3; shift 3; bin/conductor-lab bench query --json --quiet "$$@" $(ARGS) >"$$out"; \
 	  awk -v what="$$what" -v target="$$target" '{gsub(/[",:]/, "")} /^  [a-z]/ {v[$$1] = $$2} \
 	    END {printf "| %s | %.0f | %.0f / %.0f | %.1f | %.1f | %.1f | %s | %s | %s |\n", what, v["requests_per_sec"], v["p50_us"], v["p99_us"], \
 	      v["server_cpu_us_per_request"], v["allocs_per_request"], v["client_cpu_us_per_request"], \
@@ -271,24 +272,24 @@ bench-query: build ## conductor bench query for every target row; RESULTS=dir ta
 
 .PHONY: bench-memory
 bench-memory: build ## resident memory and its account while loading, churning and idle: 1 M blocks x 4 holders, a flood, 10 M x 2; ARGS='--cgroup DIR' starts the server in a control group
-	bin/conductor bench memory $(ARGS)
-	bin/conductor bench memory --ahead 4000 $(ARGS)
-	bin/conductor bench memory --blocks 10000000 --holders 2 $(ARGS)
+	bin/conductor-lab bench memory $(ARGS)
+	bin/conductor-lab bench memory --ahead 4000 $(ARGS)
+	bin/conductor-lab bench memory --blocks 10000000 --holders 2 $(ARGS)
 
 .PHONY: bench-recovery
 bench-recovery: build ## snapshots, restarts and bootstraps of real servers, 1 M and 10 M blocks of 128 instances
-	bin/conductor bench recovery $(ARGS)
-	bin/conductor bench recovery --blocks 10000000 --interval 5s $(ARGS)
+	bin/conductor-lab bench recovery $(ARGS)
+	bin/conductor-lab bench recovery --blocks 10000000 --interval 5s $(ARGS)
 
 .PHONY: soak
 soak: build ## check answers while a fleet publishes, for SOAK; RACE=1 with the race detector, ARGS='--seed 7' repeats histories
-	$(if $(filter-out 0,$(RACE)),CGO_ENABLED=1 $(GO) run -race ./cmd/conductor,bin/conductor) bench soak --duration $(SOAK) $(ARGS)
+	$(if $(filter-out 0,$(RACE)),CGO_ENABLED=1 $(GO) run -race ./cmd/conductor-lab,bin/conductor-lab) bench soak --duration $(SOAK) $(ARGS)
 
 # Left out are simulators, benches and tests; and the rules about conversions of integers (G115: the
 # lint is about each of them, the fuzz targets are about those that matter), files that settings name
 # (G304), the program starting itself (G204), and math/rand/v2 (G404), whose top-level functions draw
 # from the runtime's ChaCha8 and whose seeded ones choose delays.
-GOSEC := -exclude-dir=lab -exclude-dir=deploy -exclude-dir=internal -exclude-dir=compat/internal \
+GOSEC := -exclude-dir=lab -exclude-dir=cmd/conductor-lab -exclude-dir=cmd/internal/clitest -exclude-dir=deploy -exclude-dir=internal -exclude-dir=compat/internal \
   -exclude-dir=conductor/scripttest -exclude=G115,G304,G404,G204
 
 .PHONY: check

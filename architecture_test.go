@@ -172,13 +172,22 @@ var table = []room{
 	{dir: "integrations/llmd", rooms: []string{"client"}, modules: []string{"github.com/llm-d/llm-d-router"}},
 	// Limit, headroom and account of the memory of a process.
 	{dir: "internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
+	// What tests need that start programs, and that read documents.
+	{dir: "internal/proctest", tests: true},
+	{dir: "internal/doctest", tests: true, rooms: []string{"internal/must"}},
 	// Single requests to a server.
 	{dir: "internal/request"},
 
-	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "compat/...", "examples/router", "conductor/...", "config", "events/...", "index/...", "internal/freeport", "internal/memory", "internal/request", "keyfile", "lab/...", "store", "tiers"}, anything: true},
+	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/cli", "compat/...", "conductor/...", "config", "events/...", "index/...", "internal/memory", "keyfile", "lab/bench/query", "store", "tiers"}, anything: true},
+	// What the commands of both programs share.
+	{dir: "cmd/internal/cli", rooms: []string{"conductor/access", "internal/request"}, anything: true},
+	{dir: "cmd/internal/clitest", tests: true, rooms: []string{"cmd/internal/cli"}, anything: true},
+	{dir: "cmd/conductor-lab", rooms: []string{"cmd/internal/cli", "conductor/access", "conductor/ui", "lab/..."}, anything: true},
 
 	// What simulates, measures and compares. The fleet knows no room of the product, so that it cannot share their mistakes.
 	{dir: "lab", rooms: []string{"internal/request"}, anything: true},
+	// Servers in processes of their own, and fleets that work with them.
+	{dir: "lab/demo", rooms: []string{"client", "examples/router", "internal/freeport", "internal/request", "lab/harness", "lab/sim/..."}},
 	// Placements of servers, at the costs that were measured.
 	{dir: "lab/sim/shards", rooms: []string{"conductor/cluster/placement"}},
 	// The bench measures rooms and borrows the fleet's reading of traces.

@@ -8,6 +8,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/cli"
 )
 
 // clusterAnswer is what commands need of /admin/cluster.
@@ -33,26 +35,26 @@ type clusterShard struct {
 }
 
 func clusterCommand() *cobra.Command {
-	var asks clientFlags
+	var asks cli.ClientFlags
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "List the shards of a fleet and the replicas that serve them",
 		Args:  cobra.NoArgs,
 	}
-	asks.add(cmd, true)
+	asks.Add(cmd, true)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		server, err := asks.client()
+		server, err := asks.Client()
 		if err != nil {
 			return err
 		}
 		var text json.RawMessage
-		if err := server.get(cmd.Context(), "/admin/cluster", &text); err != nil {
+		if err := server.Get(cmd.Context(), "/admin/cluster", &text); err != nil {
 			return err
 		}
 		if asJSON {
-			return printJSON(cmd.OutOrStdout(), text)
+			return cli.PrintJSON(cmd.OutOrStdout(), text)
 		}
 		var answer clusterAnswer
 		if err := json.Unmarshal(text, &answer); err != nil {

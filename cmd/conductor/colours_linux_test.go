@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/internal/must"
 )
 
@@ -39,7 +40,7 @@ func TestColours(t *testing.T) {
 		t.Helper()
 		t.Setenv("NO_COLOR", noColour)
 		t.Setenv("TERM", kind)
-		if got := coloured(w); got != want {
+		if got := cli.Coloured(w); got != want {
 			t.Errorf("%T with NO_COLOR=%q, TERM=%s: %t", w, noColour, kind, got)
 		}
 	}

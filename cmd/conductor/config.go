@@ -10,11 +10,12 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
 	"kvconductor/config"
-	"kvconductor/internal/request"
 )
 
 func configCommand() *cobra.Command {
@@ -56,11 +57,11 @@ func configCheckCommand() *cobra.Command {
 			return summarize(cmd.OutOrStdout(), loaded.Config)
 		},
 	}
-	asJSON = jsonFlag(cmd, "print one JSON object, errors included")
+	asJSON = cli.JSONFlag(cmd, "print one JSON object, errors included")
 	return cmd
 }
 
-// printChecked prints what was read of a file as JSON. It returns errReported if there is an error.
+// printChecked prints what was read of a file as JSON. It returns cli.ErrReported if there is an error.
 func printChecked(w io.Writer, file string, loaded *config.Loaded, err error) error {
 	c := checked{File: file, OK: err == nil, Errors: []string{}, Warnings: []string{}, Listeners: len(loaded.Config.Listeners), Sources: len(loaded.Config.Sources)}
 	for _, warning := range loaded.Warnings {
@@ -69,11 +70,11 @@ func printChecked(w io.Writer, file string, loaded *config.Loaded, err error) er
 	if err != nil {
 		c.Errors = strings.Split(err.Error(), "\n")
 	}
-	if failed := printJSON(w, c); failed != nil {
+	if failed := cli.PrintJSON(w, c); failed != nil {
 		return failed
 	}
 	if err != nil {
-		return errReported
+		return cli.ErrReported
 	}
 	return nil
 }
@@ -99,14 +100,14 @@ func loadConfig(o config.Options) (*config.Loaded, error) {
 }
 
 // printProblems prints the warnings and the error of loaded settings, one a line. It
-// returns errReported if there is an error.
+// returns cli.ErrReported if there is an error.
 func printProblems(w io.Writer, loaded *config.Loaded, err error) error {
 	for _, warning := range loaded.Warnings {
 		fmt.Fprintf(w, "warning: %s\n", warning)
 	}
 	if err != nil {
 		fmt.Fprintln(w, err)
-		return errReported
+		return cli.ErrReported
 	}
 	return nil
 }
@@ -147,7 +148,7 @@ func configShowCommand() *cobra.Command {
 	}
 	config.Flags(cmd.Flags())
 	flags := addIndexerFlags(cmd.Flags(), 0)
-	asJSON := jsonFlag(cmd, "print JSON instead of YAML")
+	asJSON := cli.JSONFlag(cmd, "print JSON instead of YAML")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		loaded, err := flags.load()
 		if err := printProblems(cmd.ErrOrStderr(), loaded, err); err != nil {
@@ -159,7 +160,7 @@ func configShowCommand() *cobra.Command {
 }
 
 func configDiffCommand() *cobra.Command {
-	var asks clientFlags
+	var asks cli.ClientFlags
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "diff",
@@ -168,20 +169,20 @@ func configDiffCommand() *cobra.Command {
 			"that a reload would take over, and those that need a restart. The exit status is 1 if a reload would be refused.",
 		Args: cobra.NoArgs,
 	}
-	asks.add(cmd, true)
+	asks.Add(cmd, true)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer of the server")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		server, err := asks.client()
+		server, err := asks.Client()
 		if err != nil {
 			return err
 		}
-		status, answer, err := request.Do(cmd.Context(), &server.http, http.MethodPost, server.base+"/admin/reload?dry_run=1", []byte("{}"))
+		status, answer, err := server.Ask(cmd.Context(), http.MethodPost, "/admin/reload?dry_run=1", []byte("{}"))
 		if err != nil {
-			return fmt.Errorf("no answer from %s: %w", server.base, err)
+			return fmt.Errorf("no answer from %s: %w", server.Base, err)
 		}
 		var r conductorhttp.Reload
 		if err := json.Unmarshal(answer, &r); err != nil || r.Result == "" {
-			return fmt.Errorf("%s answers %d: %s", server.base, status, answer)
+			return fmt.Errorf("%s answers %d: %s", server.Base, status, answer)
 		}
 		if asJSON {
 			fmt.Fprintln(cmd.OutOrStdout(), string(answer))
@@ -189,7 +190,7 @@ func configDiffCommand() *cobra.Command {
 			printReload(cmd.OutOrStdout(), &r)
 		}
 		if len(r.Errors) > 0 {
-			return errReported
+			return cli.ErrReported
 		}
 		return nil
 	}
@@ -231,6 +232,19 @@ func configDefaultsCommand() *cobra.Command {
 			return printSettings(cmd.OutOrStdout(), c.YAML(true), *asJSON)
 		},
 	}
-	asJSON = jsonFlag(cmd, "print JSON, defaults alone, instead of YAML")
+	asJSON = cli.JSONFlag(cmd, "print JSON, defaults alone, instead of YAML")
 	return cmd
+}
+
+// printSettings prints settings that are given as YAML, as they are or as JSON.
+func printSettings(out io.Writer, text string, asJSON bool) error {
+	if !asJSON {
+		_, err := io.WriteString(out, text)
+		return err
+	}
+	var all map[string]any
+	if err := yaml.Unmarshal([]byte(text), &all); err != nil {
+		return err
+	}
+	return cli.PrintJSON(out, all)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/config"
 	"kvconductor/internal/must"
 )
@@ -38,7 +39,7 @@ func TestConfigCommands(t *testing.T) {
 	f := func(args, wantOut, wantErr string, fails bool) {
 		t.Helper()
 		out, errs, err := runConfig(strings.Fields(args)...)
-		if (err != nil) != fails || fails && !errors.Is(err, errReported) {
+		if (err != nil) != fails || fails && !errors.Is(err, cli.ErrReported) {
 			t.Errorf("%s: error %v", args, err)
 		}
 		if !strings.HasPrefix(out, wantOut) || errs != wantErr {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/conductor/snapshot"
 )
 
@@ -23,7 +24,7 @@ func diffCommand() *cobra.Command {
 	var (
 		keyFile, source string
 		limit           int
-		asks            clientFlags
+		asks            cli.ClientFlags
 		all, asJSON     bool
 	)
 	cmd := &cobra.Command{
@@ -39,7 +40,7 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 		Args: cobra.ExactArgs(2),
 	}
 	f := cmd.Flags()
-	asks.add(cmd, false)
+	asks.Add(cmd, false)
 	f.StringVar(&source, "source", "", "compare one source alone, by its `KEY`: instance|tenant|rank")
 	f.IntVar(&limit, "limit", 20, "blocks to list; 0 lists all")
 	f.BoolVar(&all, "all", false, "show sources without a difference too")
@@ -47,7 +48,7 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 	f.BoolVar(&asJSON, "json", false, "print JSON lines instead of tables")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cmd.SilenceUsage = true
-		ctx, stop := untilSignal(cmd)
+		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
 		key := snapshot.NoKey
 		if keyFile != "" {
@@ -56,7 +57,7 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 				return err
 			}
 		}
-		web, err := asks.http(0)
+		web, err := asks.HTTP(0)
 		if err != nil {
 			return err
 		}

@@ -13,14 +13,15 @@ import (
 	"strings"
 	"testing"
 
+	"kvconductor/cmd/internal/clitest"
 	"kvconductor/config"
+	"kvconductor/internal/doctest"
 	"kvconductor/internal/must"
 )
 
 const repository = "../.."
 
 var (
-	codeBlock  = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
 	makeTarget = regexp.MustCompile("`make ([a-z][a-z-]*)[^`]*`")
 	endpoint   = regexp.MustCompile(`tcp://[^"*:]+:[0-9]+`)
 )
@@ -29,17 +30,13 @@ var (
 // ports go to a real server, other commands are parsed as the shell and conductor do.
 func TestDocumentedCommands(t *testing.T) {
 	d := &documented{t: t, server: serveProcess(t, "{}"), targets: makeTargets(t)}
-	pages, err := filepath.Glob(repository + "/docs/*.md")
-	must.Succeed(t, err)
-	for _, page := range append(pages, repository+"/README.md", repository+"/ARCHITECTURE.md", repository+"/BENCHMARKS.md") {
-		data, err := os.ReadFile(page)
-		must.Succeed(t, err)
-		d.page = filepath.Base(page)
-		for _, m := range makeTarget.FindAllStringSubmatch(string(data), -1) {
+	for _, page := range doctest.Pages(t, repository) {
+		d.page = page.Name
+		for _, m := range makeTarget.FindAllStringSubmatch(page.Text, -1) {
 			d.make(m[1:2])
 		}
-		for _, m := range codeBlock.FindAllStringSubmatch(string(data), -1) {
-			d.run(m[1], m[2])
+		for _, block := range page.Blocks {
+			d.run(block.Language, block.Text)
 		}
 	}
 	if d.requests < 4 || d.commands < 15 {
@@ -62,7 +59,7 @@ func (d *documented) run(language, text string) {
 	d.t.Helper()
 	switch language {
 	case "sh":
-		for _, args := range d.calls(text) {
+		for _, args := range doctest.Calls(d.t, d.page, text) {
 			d.commands++
 			if err := d.command(args); err != nil {
 				d.t.Errorf("%s: %s: %v", d.page, strings.Join(args, " "), err)
@@ -86,33 +83,6 @@ func (d *documented) run(language, text string) {
 	}
 }
 
-// calls lets bash read a block and returns the arguments of every command in it. No
-// command runs: functions of the same names write their arguments down.
-func (d *documented) calls(block string) (out [][]string) {
-	d.t.Helper()
-	const script = `set -eu; PATH=
-note() { for arg; do printf '%s\0' "$arg"; done >>"$CALLS"; printf '\1\0' >>"$CALLS"; }
-for name in make curl conductor bin/conductor dynamo-kv-indexer mooncake_master; do eval "function $name { note $name \"\$@\"; }"; done
-`
-	dir := d.t.TempDir()
-	must.Succeed(d.t, os.WriteFile(filepath.Join(dir, "prompt.txt"), nil, 0o600))
-	cmd := exec.Command("bash", "-c", script+block)
-	cmd.Dir = dir
-	cmd.Env = []string{"CALLS=" + filepath.Join(dir, "calls")}
-	if output, err := cmd.CombinedOutput(); err != nil {
-		d.t.Errorf("%s: %v: %s", d.page, err, output)
-		return nil
-	}
-	calls, err := os.ReadFile(filepath.Join(dir, "calls"))
-	if err != nil {
-		d.t.Errorf("%s: a block without a command: %s", d.page, block)
-	}
-	for call := range strings.SplitSeq(strings.TrimSuffix(string(calls), "\x01\x00"), "\x01\x00") {
-		out = append(out, strings.Split(strings.TrimSuffix(call, "\x00"), "\x00"))
-	}
-	return out
-}
-
 func (d *documented) command(args []string) error {
 	switch name, args := args[0], args[1:]; name {
 	case "make":
@@ -120,14 +90,7 @@ func (d *documented) command(args []string) error {
 	case "curl":
 		return d.curl(args)
 	case "conductor", "bin/conductor":
-		cmd, rest, err := rootCommand().Find(args)
-		if err == nil {
-			err = cmd.ParseFlags(rest)
-		}
-		if err == nil {
-			err = cmd.ValidateArgs(cmd.Flags().Args())
-		}
-		return err
+		return clitest.Understands(rootCommand(), args)
 	case indexerName:
 		cmd := indexerCommand()
 		if err := cmd.ParseFlags(args); err != nil {

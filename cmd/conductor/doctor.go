@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/conductor/doctor"
-	"kvconductor/internal/request"
 )
 
 // advice is one thing that an operator should look at.
@@ -33,7 +33,7 @@ var adviceOfState = map[string]string{
 }
 
 func doctorCommand() *cobra.Command {
-	var asks clientFlags
+	var asks cli.ClientFlags
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -42,10 +42,10 @@ func doctorCommand() *cobra.Command {
 operator should do about each. The exit status is 0 if there is nothing, else 1.`,
 		Args: cobra.NoArgs,
 	}
-	asks.add(cmd, true)
+	asks.Add(cmd, true)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		server, err := asks.client()
+		server, err := asks.Client()
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ operator should do about each. The exit status is 0 if there is nothing, else 1.
 			return err
 		}
 		if len(all) > 0 {
-			return errReported
+			return cli.ErrReported
 		}
 		return nil
 	}
@@ -65,10 +65,10 @@ operator should do about each. The exit status is 0 if there is nothing, else 1.
 }
 
 // examine asks a server how it is.
-func examine(ctx context.Context, server *client) ([]advice, error) {
+func examine(ctx context.Context, server *cli.Client) ([]advice, error) {
 	all := []advice{}
 	var services servicesAnswer
-	if err := server.get(ctx, "/conductor/v1/services", &services); err != nil {
+	if err := server.Get(ctx, "/conductor/v1/services", &services); err != nil {
 		return nil, err
 	}
 	for _, d := range services.Discovery {
@@ -103,7 +103,7 @@ func examine(ctx context.Context, server *client) ([]advice, error) {
 			}
 		}
 	}
-	status, body, err := request.Do(ctx, &server.http, http.MethodGet, server.base+"/ready", nil)
+	status, body, err := server.Ask(ctx, http.MethodGet, "/ready", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func examine(ctx context.Context, server *client) ([]advice, error) {
 func printAdvice(out io.Writer, all []advice, asJSON bool) error {
 	slices.SortStableFunc(all, func(a, b advice) int { return cmp.Compare(a.Source, b.Source) })
 	if asJSON {
-		return printJSON(out, all)
+		return cli.PrintJSON(out, all)
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(out, "nothing to do")

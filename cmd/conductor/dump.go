@@ -7,10 +7,12 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/cli"
 )
 
 func dumpCommand() *cobra.Command {
-	var asks clientFlags
+	var asks cli.ClientFlags
 	var plain bool
 	cmd := &cobra.Command{
 		Use:   "dump",
@@ -20,19 +22,19 @@ Dynamo's /dump with one JSON object a line, and what a replica needs besides. It
 hashes of prompts.`,
 		Args: cobra.NoArgs,
 	}
-	asks.add(cmd, true)
-	jsonFlag(cmd, "print JSON, one object a line, as without it")
+	asks.Add(cmd, true)
+	cli.JSONFlag(cmd, "print JSON, one object a line, as without it")
 	cmd.Flags().BoolVar(&plain, "plain", false, "print what Dynamo's indexers read alone: instances whose names are numbers, without marks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		ctx, stop := untilSignal(cmd)
+		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
-		web, err := asks.http(0)
+		web, err := asks.HTTP(0)
 		if err != nil {
 			return err
 		}
-		path := asks.server + "/dynamo/v1/dump?detail=1"
+		path := asks.Server + "/dynamo/v1/dump?detail=1"
 		if plain {
-			path = asks.server + "/dynamo/v1/dump"
+			path = asks.Server + "/dynamo/v1/dump"
 		}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
 		if err != nil {
@@ -41,7 +43,7 @@ hashes of prompts.`,
 		req.Header.Set("Accept", "application/x-ndjson")
 		resp, err := web.Do(req)
 		if err != nil {
-			return fmt.Errorf("no answer from %s: %w", asks.server, err)
+			return fmt.Errorf("no answer from %s: %w", asks.Server, err)
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/cli"
 )
 
 // explained is what the sentences need of an answer of /admin/explain.
@@ -49,7 +51,7 @@ type explainedReason struct {
 }
 
 func explainCommand() *cobra.Command {
-	var asks clientFlags
+	var asks cli.ClientFlags
 	var q question
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -64,14 +66,14 @@ func explainCommand() *cobra.Command {
 			if err := q.read(cmd.InOrStdin()); err != nil {
 				return err
 			}
-			server, err := asks.client()
+			server, err := asks.Client()
 			if err != nil {
 				return err
 			}
 			request := q.request()
 			request["token_ids"] = q.list
 			var raw json.RawMessage
-			if err := server.post(cmd.Context(), "/admin/explain", request, &raw); err != nil {
+			if err := server.Post(cmd.Context(), "/admin/explain", request, &raw); err != nil {
 				return err
 			}
 			if asJSON {
@@ -82,12 +84,12 @@ func explainCommand() *cobra.Command {
 			}
 			var answer explained
 			if err := json.Unmarshal(raw, &answer); err != nil {
-				return fmt.Errorf("the answer of %s cannot be read: %w", asks.server, err)
+				return fmt.Errorf("the answer of %s cannot be read: %w", asks.Server, err)
 			}
 			return printExplained(cmd.OutOrStdout(), &answer)
 		},
 	}
-	asks.add(cmd, true)
+	asks.Add(cmd, true)
 	q.promptFlags(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	for _, name := range []string{"model", "block-size", "tokens"} {

@@ -4,11 +4,13 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/cli"
 )
 
 // healthCommand is for orchestrators whose containers have no curl.
 func healthCommand() *cobra.Command {
-	var asks clientFlags
+	var asks cli.ClientFlags
 	var asJSON *bool
 	var ready bool
 	cmd := &cobra.Command{
@@ -16,7 +18,7 @@ func healthCommand() *cobra.Command {
 		Short: "Ask a server whether it is alive; the exit status says so",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := asks.client()
+			server, err := asks.Client()
 			if err != nil {
 				return err
 			}
@@ -25,18 +27,18 @@ func healthCommand() *cobra.Command {
 				path = "/ready"
 			}
 			var answer any
-			if err := server.get(cmd.Context(), path, &answer); err != nil {
+			if err := server.Get(cmd.Context(), path, &answer); err != nil {
 				return err
 			}
 			if *asJSON {
-				return printJSON(cmd.OutOrStdout(), answer)
+				return cli.PrintJSON(cmd.OutOrStdout(), answer)
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "ok")
 			return nil
 		},
 	}
-	asks.add(cmd, true)
-	asJSON = jsonFlag(cmd, "print the answer of the server")
+	asks.Add(cmd, true)
+	asJSON = cli.JSONFlag(cmd, "print the answer of the server")
 	cmd.Flags().BoolVar(&ready, "ready", false, "ask whether routers may rely on its answers")
 	return cmd
 }

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/internal/must"
+	"kvconductor/lab/demo"
 	"kvconductor/lab/sim"
 	"kvconductor/lab/sim/workload"
 )
@@ -23,23 +25,22 @@ func TestKilledServer(t *testing.T) {
 	}
 	for _, faults := range []bool{false, true} {
 		t.Run(map[bool]string{false: "calm", true: "faults"}[faults], func(t *testing.T) {
-			t.Setenv("RUN_AS_CONDUCTOR", "1")
 			source, err := workload.NewGenerator("mixed", uint64(time.Now().UnixNano()))
 			must.Succeed(t, err)
-			s, err := startServer(t.Context(), faults, 200*time.Millisecond, os.Stderr)
+			s, err := demo.Start(t.Context(), command, faults, 200*time.Millisecond, os.Stderr)
 			must.Succeed(t, err)
-			defer s.stop()
+			defer s.Stop()
 			done := make(chan struct{})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			left := kills
 			c := sim.Config{
-				Server: s.url, Tenant: "default", Model: "m", Instances: len(sim.Families), Ranks: 2, Families: sim.Families,
+				Server: s.URL, Tenant: "default", Model: "m", Instances: len(sim.Families), Ranks: 2, Families: sim.Families,
 				BlockSize: 16, Device: 2048, Host: 1024, Disk: 2048, Chunk: 2048, Running: 3, ClearEvery: 100,
 				Source: &until{Source: source, done: done}, Clients: 2, Warm: 16, Seed: 1 + uint64(time.Now().UnixNano()),
 				SettleEvery: 8, SettleTimeout: 5 * time.Second, Audit: 100, Ring: 10_000, Queue: 100_000, Faults: faults,
 				Restarts: sim.Restarts{Times: kills, Every: 400 * time.Millisecond, Restart: func(ctx context.Context) (sim.Downtime, error) {
-					down, err := s.restart(ctx)
+					down, err := s.Restart(ctx)
 					if left--; left == 0 {
 						time.AfterFunc(time.Second, func() { close(done) })
 					}
@@ -48,7 +49,7 @@ func TestKilledServer(t *testing.T) {
 			}
 			report, err := sim.Run(ctx, c)
 			must.Succeed(t, err)
-			must.Report(t, newClient(s.url).get(ctx, "/admin/check", new(any)))
+			must.Report(t, cli.NewClient(s.URL, nil).Get(ctx, "/admin/check", new(any)))
 			a := report.Answers
 			t.Logf("%d kills, %d of %d answers settled, %d partial, %d queries lost", len(report.Restarts), a.Settled, a.Compared, a.Partial, report.LostToRestarts)
 			if err := report.Err(); err != nil {

@@ -7,39 +7,28 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/cli"
 )
 
 // version is set by the linker; see the Makefile.
 var version = "dev"
 
-// errReported ends a command whose errors are on standard error already.
-var errReported = errors.New("reported")
-
 func main() {
 	if calledAsIndexer(os.Args[0]) {
 		os.Exit(indexerMain(os.Stderr))
 	}
-	os.Exit(execute(rootCommand(), os.Stderr))
-}
-
-// untilSignal returns the context of a command, which SIGINT and SIGTERM end until stop
-// is called.
-func untilSignal(cmd *cobra.Command) (ctx context.Context, stop context.CancelFunc) {
-	return signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	os.Exit(cli.Execute(rootCommand(), os.Stderr))
 }
 
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "conductor",
 		Short:         "A KV-cache indexer for fleets of inference engines",
-		Long:          "A KV-cache indexer for fleets of inference engines." + exitHelp,
+		Long:          "A KV-cache indexer for fleets of inference engines." + cli.ExitHelp,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -54,13 +43,11 @@ func rootCommand() *cobra.Command {
 		diffCommand(),
 		replayCommand(),
 		relayCommand(),
-		simulateCommand(),
-		demoCommand(),
-		benchCommand(),
 		configCommand(),
 		tokenCommand(),
 		healthCommand(),
 		versionCommand(),
+		serverCommand(),
 	)
 	return root
 }

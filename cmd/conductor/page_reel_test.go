@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"image/png"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -71,7 +72,12 @@ func TestPageReel(t *testing.T) {
 		settings += explainSource(e, "vLLM", "llama-3.3-70b", ", tenant_id: research")
 	}
 	p := serveProcess(t, settings)
-	fleet := command("simulate", "--server", p.url, "--model", "llama-3.3-70b", "--instances", "10", "--qps", "12", "--duration", "1h", "--quiet", "--pool", "--seed", "7",
+	lab := filepath.Join(t.TempDir(), "conductor-lab")
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", lab, "kvconductor/cmd/conductor-lab").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	fleet := exec.Command(lab, "simulate", "--server", p.url, "--model", "llama-3.3-70b", "--instances", "10", "--qps", "12", "--duration", "1h", "--quiet", "--pool", "--seed", "7",
 		"--device-blocks", "2048", "--host-blocks", "1536", "--disk-blocks", "3072", "--settle-every", "0")
 	must.Succeed(t, fleet.Start())
 	t.Cleanup(func() { fleet.Process.Kill(); fleet.Wait() })

@@ -11,6 +11,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"kvconductor/cmd/internal/cli"
 )
 
 // queryRow is one instance of an answer: its numbers by key, and the objects
@@ -66,7 +68,7 @@ func (q *question) request() map[string]any {
 }
 
 // ask sends the question that was read and prints the answer as a table.
-func (q *question) ask(cmd *cobra.Command, server *client) error {
+func (q *question) ask(cmd *cobra.Command, server *cli.Client) error {
 	request := q.request()
 	path, field := "/conductor/v1/query", "token_ids"
 	if q.hashes != "" {
@@ -75,13 +77,13 @@ func (q *question) ask(cmd *cobra.Command, server *client) error {
 	request[field] = q.list
 	if q.asJSON {
 		var answer json.RawMessage
-		if err := server.post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
+		if err := server.Post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
 			return err
 		}
-		return printJSON(cmd.OutOrStdout(), answer)
+		return cli.PrintJSON(cmd.OutOrStdout(), answer)
 	}
 	var answer map[string]map[string]queryRow
-	if err := server.post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
+	if err := server.Post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
 		return err
 	}
 	if len(answer) == 0 {
@@ -92,7 +94,7 @@ func (q *question) ask(cmd *cobra.Command, server *client) error {
 }
 
 func queryCommand() *cobra.Command {
-	var asks clientFlags
+	var asks cli.ClientFlags
 	var q question
 	cmd := &cobra.Command{
 		Use:   "query",
@@ -104,14 +106,14 @@ func queryCommand() *cobra.Command {
 			if err := q.read(cmd.InOrStdin()); err != nil {
 				return err
 			}
-			server, err := asks.client()
+			server, err := asks.Client()
 			if err != nil {
 				return err
 			}
 			return q.ask(cmd, server)
 		},
 	}
-	asks.add(cmd, true)
+	asks.Add(cmd, true)
 	q.flags(cmd)
 	cmd.Flags().BoolVar(&q.asJSON, "json", false, "print the answer as JSON")
 	cmd.MarkFlagRequired("model")

@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/conductor/access"
 	"kvconductor/config"
 	"kvconductor/events/relay"
@@ -69,10 +70,10 @@ subscribers read from a relay as from an engine.`,
 	f.StringVar(&o.logFormat, "log-format", "json", "json or console")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.check(); err != nil {
-			return errUsage{err}
+			return cli.Usagef("%w", err)
 		}
 		log := newLogger(config.Log{Level: o.logLevel, Format: o.logFormat}, cmd.ErrOrStderr())
-		ctx, stop := untilSignal(cmd)
+		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
 		return runRelay(ctx, o, log)
 	}

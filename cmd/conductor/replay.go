@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvconductor"
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
@@ -57,10 +58,10 @@ func replayCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		asked := q.tokens != "" || q.hashes != ""
 		if asked && (q.model == "" || q.blockSize == 0) {
-			return usagef("a question needs --model and --block-size")
+			return cli.Usagef("a question needs --model and --block-size")
 		}
 		if !asked && (q.model != "" || q.blockSize != 0) {
-			return usagef("--model and --block-size belong to a question; add --tokens or --seq-hashes")
+			return cli.Usagef("--model and --block-size belong to a question; add --tokens or --seq-hashes")
 		}
 		// Mistakes show before a long journal is read.
 		var body []byte
@@ -81,7 +82,7 @@ func replayCommand() *cobra.Command {
 				return fmt.Errorf("--key-file: %w", err)
 			}
 		}
-		ctx, stop := untilSignal(cmd)
+		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
 		cmd.SetContext(ctx)
 		p, err := readPast(ctx, args[0], key, until, cmd.ErrOrStderr())
@@ -89,7 +90,7 @@ func replayCommand() *cobra.Command {
 			return err
 		}
 		defer p.conductor.Close()
-		server := &client{base: "http://past", http: http.Client{Transport: local{p.handler()}}}
+		server := cli.NewClient("http://past", &http.Client{Transport: local{p.handler()}})
 		summary := cmd.OutOrStdout()
 		if asked || queryFile != "" {
 			summary = cmd.ErrOrStderr() // the answer is alone on standard output
@@ -108,7 +109,7 @@ func replayCommand() *cobra.Command {
 			return q.ask(cmd, server)
 		case queryFile != "":
 			var answer json.RawMessage
-			if err := server.do(ctx, http.MethodPost, path, body, &answer); err != nil {
+			if err := server.Do(ctx, http.MethodPost, path, body, &answer); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", answer)
@@ -241,7 +242,7 @@ func (m *meter) show(what string) func(read, total int64) {
 }
 
 // print writes what was found, and the sources as they were.
-func (p *past) print(ctx context.Context, server *client, out io.Writer) error {
+func (p *past) print(ctx context.Context, server *cli.Client, out io.Writer) error {
 	s := p.sum
 	fmt.Fprintf(out, "journal  %s, %d records, %d bytes, runs of the server: %d\n", p.dir, s.Records, p.read, s.Runs)
 	for _, run := range p.runs.List {
@@ -264,9 +265,9 @@ func (p *past) print(ctx context.Context, server *client, out io.Writer) error {
 }
 
 // printJSON prints what print does, as JSON.
-func (p *past) printJSON(ctx context.Context, server *client, out io.Writer) error {
+func (p *past) printJSON(ctx context.Context, server *cli.Client, out io.Writer) error {
 	var services json.RawMessage
-	if err := server.get(ctx, "/conductor/v1/services", &services); err != nil {
+	if err := server.Get(ctx, "/conductor/v1/services", &services); err != nil {
 		return err
 	}
 	summary := map[string]any{
@@ -275,7 +276,7 @@ func (p *past) printJSON(ctx context.Context, server *client, out io.Writer) err
 	if p.until != "" {
 		summary["stopped"] = p.stopped()
 	}
-	return printJSON(out, summary)
+	return cli.PrintJSON(out, summary)
 }
 
 func damageText(d journal.Damage) string {

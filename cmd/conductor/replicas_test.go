@@ -134,25 +134,6 @@ func (f *liveFleet) register(url string, r *liveRank) {
 	post(f.t, url+"/register", body, 201)
 }
 
-// eventually asks until the answer is right, and tells the last wrong one in the end.
-func eventually(t *testing.T, what string, right func() (string, bool)) {
-	t.Helper()
-	deadline := time.After(4 * time.Minute) // a busy machine is no failure
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for {
-		got, ok := right()
-		if ok {
-			return
-		}
-		select {
-		case <-again.C:
-		case <-deadline:
-			t.Fatalf("%s: %s", what, got)
-		}
-	}
-}
-
 // caughtUp waits until a server has applied all that was published.
 func (f *liveFleet) caughtUp(p *process) {
 	f.t.Helper()

@@ -15,6 +15,7 @@ import (
 
 	"kvconductor/internal/clocktest"
 	"kvconductor/internal/must"
+	"kvconductor/lab/demo"
 	"kvconductor/lab/sim"
 	"kvconductor/lab/sim/proxy"
 )
@@ -59,7 +60,7 @@ func newArena(t *testing.T, settings string, shared *sharedStore, models int) *a
 	for range 3 {
 		a.join(0)
 	}
-	configs, err := modelFleets(a.asked, a.stage, models, uint64(time.Now().UnixNano()))
+	configs, err := demo.Fleets(a.asked, a.stage, models, uint64(time.Now().UnixNano()))
 	must.Succeed(t, err)
 	for i := range configs {
 		c := &configs[i]
@@ -73,7 +74,7 @@ func newArena(t *testing.T, settings string, shared *sharedStore, models int) *a
 	t.Cleanup(func() { cancel(); <-a.ended })
 	go func() {
 		defer close(a.ended)
-		a.reports, a.err = runFleets(ctx, configs)
+		a.reports, a.err = demo.RunFleets(ctx, configs)
 	}()
 	started := make(chan error, 1)
 	go func() { started <- a.stage.Await(ctx, models) }()

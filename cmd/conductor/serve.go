@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kvconductor"
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	"kvconductor/conductor/cluster"
@@ -41,7 +42,7 @@ func serveCommand() *cobra.Command {
 		loaded, err := flags.load()
 		if err != nil {
 			cmd.PrintErrln(err) // one line per mistake, each with its place
-			return errReported
+			return cli.ErrReported
 		}
 		return runServer(cmd, loaded, flags)
 	}
@@ -59,7 +60,7 @@ func runServer(cmd *cobra.Command, loaded *config.Loaded, flags *indexerFlags) e
 	for _, remark := range remarks {
 		log.Info().Msg(remark)
 	}
-	ctx, stop := untilSignal(cmd)
+	ctx, stop := cli.UntilSignal(cmd)
 	defer stop()
 	return serve(ctx, loaded, flags.load, log, nil)
 }
@@ -71,7 +72,7 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 		panic("BUG: a checked log level does not parse: " + err.Error())
 	}
 	if c.Format == "console" {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, NoColor: !coloured(w)}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, NoColor: !cli.Coloured(w)}
 	}
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"io"
 	"net"
@@ -12,12 +11,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/internal/must"
+	"kvconductor/internal/proctest"
 )
 
 // TestMain lets the test binary be the program itself, so that commands run as
@@ -49,23 +49,12 @@ type process struct {
 // log is what the process has written to standard error so far.
 func (p *process) log() string { return p.logs.String() }
 
-// transcript is text that one goroutine writes and others read.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-}
+type transcript = proctest.Transcript
 
-func (l *transcript) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *transcript) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
+var (
+	get        = proctest.Get
+	eventually = proctest.Eventually
+)
 
 // serveProcess starts a server on a free port, of the Conductor dialect unless told
 // otherwise, and waits for its address.
@@ -120,16 +109,6 @@ func startBy(t *testing.T, cmd *exec.Cmd, start func()) *process {
 	p.said = p.logs.String()
 	go io.Copy(p.logs, lines)
 	return p
-}
-
-func get(url string) (int, string) {
-	resp, err := http.Get(url)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer resp.Body.Close()
-	body, _ := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(body)
 }
 
 // post sends JSON and returns the answer, which must have a status.
@@ -189,9 +168,9 @@ func TestServeRefuses(t *testing.T) {
 	f := func(want string, args ...string) {
 		t.Helper()
 		out, err := command(append([]string{"serve"}, args...)...).CombinedOutput()
-		status := exitError
+		status := cli.ExitError
 		if want == "unknown flag" {
-			status = exitUsage
+			status = cli.ExitUsage
 		}
 		if exit := new(exec.ExitError); err == nil || !asExit(err, &exit) || exit.ExitCode() != status {
 			t.Errorf("%v: exit %v, want %d", args, err, status)

@@ -12,10 +12,9 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-)
 
-// defaultServer is where a server with default settings listens.
-const defaultServer = "http://127.0.0.1:13333"
+	"kvconductor/cmd/internal/cli"
+)
 
 // serviceRow is what the table needs of a row of /services.
 type serviceRow struct {
@@ -59,18 +58,18 @@ type askedRow struct {
 }
 
 func servicesCommand() *cobra.Command {
-	var asks clientFlags
+	var asks cli.ClientFlags
 	var asJSON, ofFleet bool
 	cmd := &cobra.Command{
 		Use:   "services",
 		Short: "List the registered sources of a running server and how they are",
 		Args:  cobra.NoArgs,
 	}
-	asks.add(cmd, true)
+	asks.Add(cmd, true)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	cmd.Flags().BoolVar(&ofFleet, "fleet", false, "list the sources of all replicas that share the store, and which of them follow each")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		server, err := asks.client()
+		server, err := asks.Client()
 		if err != nil {
 			return err
 		}
@@ -80,10 +79,10 @@ func servicesCommand() *cobra.Command {
 			if ofFleet {
 				path = fleetPath
 			}
-			if err := server.get(cmd.Context(), path, &answer); err != nil {
+			if err := server.Get(cmd.Context(), path, &answer); err != nil {
 				return err
 			}
-			return printJSON(cmd.OutOrStdout(), answer)
+			return cli.PrintJSON(cmd.OutOrStdout(), answer)
 		}
 		if ofFleet {
 			return printFleet(cmd.Context(), server, cmd.OutOrStdout())
@@ -94,9 +93,9 @@ func servicesCommand() *cobra.Command {
 }
 
 // printServices asks a server for its sources and prints one line each.
-func printServices(ctx context.Context, server *client, out io.Writer) error {
+func printServices(ctx context.Context, server *cli.Client, out io.Writer) error {
 	var answer servicesAnswer
-	if err := server.get(ctx, "/conductor/v1/services", &answer); err != nil {
+	if err := server.Get(ctx, "/conductor/v1/services", &answer); err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -148,9 +147,9 @@ type fleetAnswer struct {
 }
 
 // printFleet asks a server for the sources of all replicas and prints one line each.
-func printFleet(ctx context.Context, server *client, out io.Writer) error {
+func printFleet(ctx context.Context, server *cli.Client, out io.Writer) error {
 	var answer fleetAnswer
-	if err := server.get(ctx, fleetPath, &answer); err != nil {
+	if err := server.Get(ctx, fleetPath, &answer); err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -172,13 +171,6 @@ func printFleet(ctx context.Context, server *client, out io.Writer) error {
 	}
 	_, err := fmt.Fprintln(out, "\nThe store does not answer: states of other replicas are not known, or old.")
 	return err
-}
-
-// printJSON prints a JSON value with indents.
-func printJSON(out io.Writer, v any) error {
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }
 
 // counts prints reason=n pairs, or - for none.

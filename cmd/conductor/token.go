@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/conductor/access"
 )
 
@@ -50,7 +51,7 @@ tokens of the file that auth.file names. The entry does not hold the token.`,
 			digest := sha256.Sum256([]byte(token))
 			fields := map[string]any{"name": name, "sha256": hex.EncodeToString(digest[:]), "roles": roles, "tenants": tenants}
 			if *asJSON {
-				return printJSON(cmd.OutOrStdout(), fields)
+				return cli.PrintJSON(cmd.OutOrStdout(), fields)
 			}
 			entry, err := yaml.Marshal([]map[string]any{fields})
 			if err != nil {
@@ -60,7 +61,7 @@ tokens of the file that auth.file names. The entry does not hold the token.`,
 			return nil
 		},
 	}
-	asJSON = jsonFlag(cmd, "print the entry as a JSON object")
+	asJSON = cli.JSONFlag(cmd, "print the entry as a JSON object")
 	f := cmd.Flags()
 	f.StringVar(&name, "name", "", "name of the client, for logs")
 	f.StringSliceVar(&roles, "role", nil, "role of the client: query, register, metrics, peer, admin; may be given again")

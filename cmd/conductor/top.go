@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"kvconductor/cmd/internal/cli"
 )
 
 // topRow is one source in the table, as /admin/stats has it.
@@ -65,7 +67,7 @@ func stateRank(state string) int {
 
 // top is the table over time.
 type top struct {
-	server *client
+	server *cli.Client
 	stats  topStats
 	rows   map[string]*topRow // of stats, by source
 	column int
@@ -107,7 +109,7 @@ const maxHistory = 20
 // refresh asks the server again.
 func (t *top) refresh(ctx context.Context) error {
 	var next topStats
-	if err := t.server.get(ctx, "/admin/stats", &next); err != nil {
+	if err := t.server.Get(ctx, "/admin/stats", &next); err != nil {
 		return err
 	}
 	rows := make(map[string]*topRow, len(next.Sources))
@@ -176,7 +178,7 @@ func (t *top) draw(out io.Writer, height int, colour bool) {
 
 func topCommand() *cobra.Command {
 	var (
-		asks     clientFlags
+		asks     cli.ClientFlags
 		interval time.Duration
 		column   string
 		once     bool
@@ -191,7 +193,7 @@ column and q ends. Elsewhere, or with --once, it prints the table once. NO_COLOR
 colours off.`,
 		Args: cobra.NoArgs,
 	}
-	asks.add(cmd, true)
+	asks.Add(cmd, true)
 	f := cmd.Flags()
 	f.DurationVar(&interval, "interval", time.Second, "time between readings")
 	f.StringVar(&column, "sort", "instance", "`column` to sort by: "+strings.Join(topColumns, ", "))
@@ -200,16 +202,16 @@ colours off.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		t := &top{column: slices.Index(topColumns, column)}
 		if t.column < 0 {
-			return usagef("--sort: %q is none of %s", column, strings.Join(topColumns, ", "))
+			return cli.Usagef("--sort: %q is none of %s", column, strings.Join(topColumns, ", "))
 		}
 		if interval < 100*time.Millisecond {
-			return usagef("--interval: %s is less than 100ms", interval)
+			return cli.Usagef("--interval: %s is less than 100ms", interval)
 		}
 		var err error
-		if t.server, err = asks.client(); err != nil {
+		if t.server, err = asks.Client(); err != nil {
 			return err
 		}
-		ctx, stop := untilSignal(cmd)
+		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
 		out, isFile := cmd.OutOrStdout().(*os.File)
 		if live := isFile && term.IsTerminal(int(out.Fd())) && !once && !asJSON; live {
@@ -229,7 +231,7 @@ func (t *top) print(ctx context.Context, out io.Writer, asJSON bool) error {
 		t.draw(out, 0, false)
 		return nil
 	}
-	return printJSON(out, t.sorted())
+	return cli.PrintJSON(out, t.sorted())
 }
 
 // live draws until ctx or the operator ends it. A server that does not answer is shown as such.
@@ -261,7 +263,7 @@ func (t *top) live(ctx context.Context, out *os.File, interval time.Duration) er
 			height = 24
 		}
 		var b strings.Builder
-		if t.draw(&b, height, coloured(out)); err != nil {
+		if t.draw(&b, height, cli.Coloured(out)); err != nil {
 			fmt.Fprintln(&b, err)
 		}
 		fmt.Fprint(out, "\x1b[H\x1b[J"+strings.ReplaceAll(b.String(), "\n", "\r\n"))

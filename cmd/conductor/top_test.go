@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/internal/must"
 )
 
@@ -58,8 +59,8 @@ func TestOperatorCommands(t *testing.T) {
 	if out := run(0, "query", "--json", "--model", "m", "--block-size", "16", "--tokens", "1"); !strings.Contains(out, `"longest_matched": 0`) {
 		t.Errorf("query --json: %.300s", out)
 	}
-	run(exitUsage, "top", "--sort", "colour")
-	run(exitUsage, "top", "--interval", "1ms")
+	run(cli.ExitUsage, "top", "--sort", "colour")
+	run(cli.ExitUsage, "top", "--interval", "1ms")
 	if out, err := command("completion", "bash").Output(); err != nil || !strings.Contains(string(out), "conductor") {
 		t.Errorf("no completion: %v", err)
 	}

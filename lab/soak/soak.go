@@ -124,7 +124,7 @@ func (k *Soak) Run() (*Result, error) {
 	}
 	fmt.Fprintf(k.Progress, "seed %d\n", k.Seed)
 	if err := k.play(); err != nil {
-		return nil, fmt.Errorf("%w\nrepeat the histories with: conductor bench soak --seed %d --prompts %d --readers %d --rounds %d --duration 0s",
+		return nil, fmt.Errorf("%w\nrepeat the histories with: conductor-lab bench soak --seed %d --prompts %d --readers %d --rounds %d --duration 0s",
 			err, k.Seed, k.Prompts, k.Readers, k.round+1)
 	}
 	return &k.result, nil

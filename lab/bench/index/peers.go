@@ -30,7 +30,7 @@ type Peers struct {
 	Target int    // of smg's loads
 	Only   string // pattern of the rows' loads
 	Verify bool   // compare answers with the oracle's and the rival's
-	// Self returns a command of this program: conductor bench index, and the arguments.
+	// Self returns a command of this program: conductor-lab bench index, and the arguments.
 	Self     func(args ...string) *exec.Cmd
 	Progress harness.Progress
 }

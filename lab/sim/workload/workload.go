@@ -76,3 +76,15 @@ func (r Request) AppendTokens(tokens []uint32) []uint32 {
 	}
 	return AppendTokens(tokens, r.Output)
 }
+
+// Generated is how many requests a generator makes when neither a number nor a time is given;
+// enough to fill every tier of the default fleet of simulate.
+const Generated = 2000
+
+// Open opens a trace, or a generator of a kind where trace is "".
+func Open(trace, kind string, seed uint64) (Source, error) {
+	if trace != "" {
+		return OpenTrace(trace)
+	}
+	return NewGenerator(kind, seed)
+}

@@ -1,4 +1,4 @@
-//! Replays an operations file of `conductor bench index --export` into Dynamo's compressed concurrent
+//! Replays an operations file of `conductor-lab bench index --export` into Dynamo's compressed concurrent
 //! radix tree (CRTC) and prints one JSON object.
 //!
 //!   crtc OPS time|mem|together|answers [OUT]

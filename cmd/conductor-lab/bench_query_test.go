@@ -15,7 +15,7 @@ func TestBenchQuery(t *testing.T) {
 	profile := filepath.Join(t.TempDir(), "cpu.pprof")
 	f := func(args ...string) map[string]any {
 		t.Helper()
-		cmd := command(append([]string{"bench", "query", "--tokens", "300", "--workers", "12", "--holders", "3", "--blocks", "500",
+		cmd := command(t, append([]string{"bench", "query", "--tokens", "300", "--workers", "12", "--holders", "3", "--blocks", "500",
 			"--connections", "3", "--duration", "150ms", "--json", "--quiet"}, args...)...)
 		cmd.Stderr = t.Output()
 		out, err := cmd.Output()
@@ -62,7 +62,7 @@ func TestBenchQuery(t *testing.T) {
 func TestBenchQueryRefuses(t *testing.T) {
 	f := func(want string, args ...string) {
 		t.Helper()
-		if _, err := runBench(t, append([]string{"query"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := runBench(t, append([]string{"query", "--conductor", os.Args[0]}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one about %q", args, err, want)
 		}
 	}
@@ -79,7 +79,7 @@ func TestBenchQueryRefuses(t *testing.T) {
 // A body that the server refuses before its end is reported in the words of the server.
 func TestBenchQueryOfTooMuch(t *testing.T) {
 	t.Parallel()
-	out, err := command("bench", "query", "--tokens", "3000000", "--workers", "1", "--holders", "1", "--blocks", "1", "--hit", "0.0001", "--quiet").CombinedOutput()
+	out, err := command(t, "bench", "query", "--tokens", "3000000", "--workers", "1", "--holders", "1", "--blocks", "1", "--hit", "0.0001", "--quiet").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "limits.max_body") {
 		t.Errorf("%v: %s", err, out)
 	}

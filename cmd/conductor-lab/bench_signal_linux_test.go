@@ -16,7 +16,7 @@ func TestInterruptedBenchQuery(t *testing.T) {
 	r, w, err := os.Pipe()
 	must.Succeed(t, err)
 	defer r.Close()
-	cmd := command("bench", "query", "--tokens", "300", "--workers", "4", "--holders", "4", "--blocks", "1000000000")
+	cmd := command(t, "bench", "query", "--tokens", "300", "--workers", "4", "--holders", "4", "--blocks", "1000000000")
 	cmd.Stderr = w // of both processes
 	err = cmd.Start()
 	w.Close()

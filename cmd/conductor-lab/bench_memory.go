@@ -13,8 +13,9 @@ import (
 
 func benchMemoryCommand() *cobra.Command {
 	var (
-		c      footprint.Config
-		cgroup string
+		c       footprint.Config
+		cgroup  string
+		program serverFlag
 	)
 	cmd := &cobra.Command{
 		Use:   "memory",
@@ -35,9 +36,14 @@ table shows each phase at the moment that was nearest to the target, and at its 
 	f.DurationVar(&c.Churn, "churn", 20*time.Second, "how long blocks are stored and removed")
 	f.DurationVar(&c.Idle, "idle", 20*time.Second, "how long nothing comes")
 	f.StringVar(&cgroup, "cgroup", "", "directory of a memory control group to start the server in, as one with a limit")
+	program.add(cmd)
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
+		conductor, err := program.find()
+		if err != nil {
+			return nil, err
+		}
 		c.Server = func() *exec.Cmd {
-			serve := self("serve", "--listen", "127.0.0.1:0=conductor", "--shutdown-drain", "0s")
+			serve := conductor("serve", "--listen", "127.0.0.1:0=conductor", "--shutdown-drain", "0s")
 			if cgroup == "" {
 				return serve
 			}

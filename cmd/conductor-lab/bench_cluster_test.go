@@ -12,7 +12,7 @@ import (
 // A small run follows engines and logs, and loses nothing.
 func TestBenchCluster(t *testing.T) {
 	redistest.Binary(t)
-	t.Setenv("RUN_AS_CONDUCTOR", "1")
+	useServer(t)
 	out, err := runBench(t, "cluster", "--part", "log", "--sources", "2", "--blocks", "8", "--duration", "300ms", "--rate", "200", "--leases", "20", "--json")
 	must.Succeed(t, err)
 	var r cluster.Report
@@ -34,7 +34,7 @@ func TestBenchCluster(t *testing.T) {
 func runPart(t *testing.T, part string, flags ...string) (r cluster.Report, out string) {
 	t.Helper()
 	redistest.Binary(t)
-	t.Setenv("RUN_AS_CONDUCTOR", "1")
+	useServer(t)
 	out, err := runBench(t, append([]string{"cluster", "--part", part, "--json"}, flags...)...)
 	must.Succeed(t, err)
 	must.Succeed(t, json.Unmarshal([]byte(out), &r))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/lab/bench/index"
 	"kvconductor/lab/harness"
 	"kvconductor/lab/soak"
@@ -27,7 +28,7 @@ func benchCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchIndexCommand(), benchPeersCommand(), benchIngestCommand(), benchQueryCommand(), benchMemoryCommand(), benchRecoveryCommand(), benchClusterCommand(), benchSoakCommand(), publisherCommand(), serverCommand(), fleetCommand(), tailCommand())
+	cmd.AddCommand(benchIndexCommand(), benchPeersCommand(), benchIngestCommand(), benchQueryCommand(), benchMemoryCommand(), benchRecoveryCommand(), benchClusterCommand(), benchSoakCommand(), publisherCommand(), fleetCommand(), tailCommand())
 	return cmd
 }
 
@@ -248,7 +249,7 @@ leave, and the memory in use has to be back where it was.`,
 	f.IntVar(&c.Prompts, "prompts", 200, "prompts to choose from")
 	f.Int64Var(&c.Margin, "margin", 16<<20, "bytes in use the end may have more than the start")
 	f.BoolVar(&quiet, "quiet", false, "show no progress")
-	asJSON := jsonFlag(cmd, "print one JSON object instead of a line")
+	asJSON := cli.JSONFlag(cmd, "print one JSON object instead of a line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c.Progress = io.Discard
 		if !quiet {
@@ -259,7 +260,7 @@ leave, and the memory in use has to be back where it was.`,
 			return err
 		}
 		if *asJSON {
-			return printJSON(cmd.OutOrStdout(), result)
+			return cli.PrintJSON(cmd.OutOrStdout(), result)
 		}
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), result)
 		return err

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/lab/harness"
 	"kvconductor/lab/sim/shards"
 )
@@ -49,16 +50,16 @@ func (s *shardFlags) add(cmd *cobra.Command) {
 	cmd.Flags().AddFlagSet(f)
 }
 
-// check returns an errUsage if a flag of the other mode is set.
+// check returns a cli.UsageError if a flag of the other mode is set.
 func (s *shardFlags) check(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		both := f.Name == "json" || f.Name == "seed" || f.Name == "quiet"
 		if mine := s.own.Lookup(f.Name) != nil; err != nil || both || mine == s.on {
 			return
 		} else if mine {
-			err = usagef("--%s needs --shards", f.Name)
+			err = cli.Usagef("--%s needs --shards", f.Name)
 		} else {
-			err = usagef("--%s has no meaning with --shards", f.Name)
+			err = cli.Usagef("--%s has no meaning with --shards", f.Name)
 		}
 	})
 	return err
@@ -68,7 +69,7 @@ func (s *shardFlags) run(cmd *cobra.Command, seed uint64, asJSON bool) error {
 	s.Seed = seed
 	report, err := shards.Run(s.Config)
 	if err != nil {
-		return usagef("--%w", err)
+		return cli.Usagef("--%w", err)
 	}
 	if err := harness.Print(cmd.OutOrStdout(), report, asJSON); err != nil {
 		return fmt.Errorf("cannot print the report: %w", err)

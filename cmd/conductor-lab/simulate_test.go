@@ -1,12 +1,19 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/pem"
+	"fmt"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"kvconductor/internal/must"
+	"kvconductor/lab/demo"
 )
 
 // simulatedFleet is the report of conductor simulate.
@@ -24,8 +31,10 @@ type simulatedFleet struct {
 // never wrong.
 func simulated(t *testing.T, settings string, args ...string) (r simulatedFleet) {
 	t.Helper()
-	server := serveProcess(t, settings)
-	cmd := command(append([]string{"simulate", "--server", server.url, "--json", "--quiet", "--duration", "6s"}, args...)...)
+	s, err := demo.Launch(t.Context(), server(t), t.Output(), func(string, string) string { return settings })
+	must.Succeed(t, err)
+	defer s.Stop()
+	cmd := command(t, append([]string{"simulate", "--server", s.URL, "--json", "--quiet", "--duration", "6s"}, args...)...)
 	cmd.Stderr = t.Output()
 	out, err := cmd.Output()
 	if err != nil {
@@ -58,7 +67,7 @@ func TestSimulateFaults(t *testing.T) {
 // blocks let many prompts end within a look-ahead.
 func TestSimulateLookAhead(t *testing.T) {
 	t.Parallel()
-	r := simulated(t, "index: {recall_bytes: 512MiB}\n", "--pool", "--block-size", "8",
+	r := simulated(t, "", "--pool", "--block-size", "8",
 		"--device-blocks", "2048", "--host-blocks", "1024", "--disk-blocks", "1024", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000")
 	ranks := map[string]int{}
 	for _, i := range r.Instances {
@@ -75,22 +84,30 @@ func TestSimulateLookAhead(t *testing.T) {
 // for all instances, in a server in its own process.
 func TestSimulatePool(t *testing.T) {
 	t.Parallel()
-	simulated(t, "index: {recall_bytes: 512MiB}\n", "--pool", "--families", "vllm-map,vllm-array,sglang",
+	simulated(t, "", "--pool", "--families", "vllm-map,vllm-array,sglang",
 		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000")
 }
 
 // TestSimulateWithToken runs a fleet against a server that knows its clients by tokens, over TLS.
 func TestSimulateWithToken(t *testing.T) {
 	t.Parallel()
-	ca := newAuthority(t, "fleet")
-	p, _, _ := tlsProcess(t, ca, "auth: {file: "+credentialsFile(t, "simulator register,query,peer,admin '*'")+"}\n")
-	token := filepath.Join(t.TempDir(), "token")
+	dir := t.TempDir()
+	credentials, token, authority := filepath.Join(dir, "credentials.yaml"), filepath.Join(dir, "token"), filepath.Join(dir, "ca.pem")
+	must.Succeed(t, os.WriteFile(credentials, fmt.Appendf(nil, "tokens:\n  - {name: simulator, sha256: %x, roles: [register, query, peer, admin], tenants: ['*']}\n", sha256.Sum256([]byte("simulator"))), 0o600))
 	must.Succeed(t, os.WriteFile(token, []byte("simulator\n"), 0o600))
-	args := []string{"simulate", "--server", p.url, "--cacert", ca.file, "--quiet", "--duration", "2s"}
-	if out, err := command(append(args, "--token-file", token)...).CombinedOutput(); err != nil {
+	s, err := demo.Launch(t.Context(), server(t), t.Output(), func(string, string) string { return "auth: {file: " + credentials + "}\n" })
+	must.Succeed(t, err)
+	defer s.Stop()
+	target, err := url.Parse(s.URL)
+	must.Succeed(t, err)
+	proxy := httptest.NewTLSServer(httputil.NewSingleHostReverseProxy(target))
+	defer proxy.Close()
+	must.Succeed(t, os.WriteFile(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: proxy.Certificate().Raw}), 0o600))
+	args := []string{"simulate", "--server", proxy.URL, "--cacert", authority, "--quiet", "--duration", "2s"}
+	if out, err := command(t, append(args, "--token-file", token)...).CombinedOutput(); err != nil {
 		t.Errorf("with the token: %v\n%s", err, out)
 	}
-	if out, err := command(args...).CombinedOutput(); err == nil || !strings.Contains(string(out), "401") {
+	if out, err := command(t, args...).CombinedOutput(); err == nil || !strings.Contains(string(out), "401") {
 		t.Errorf("without the token: %v\n%s", err, out)
 	}
 }

@@ -12,21 +12,23 @@ import (
 	"testing"
 
 	"kvconductor/internal/must"
+	"kvconductor/internal/proctest"
 	"kvconductor/internal/redistest"
+	"kvconductor/lab/demo"
 )
 
 // TestDemoWithPage runs the demo as make demo UI=1 does: it prints the address of the page, the
 // fleet works, and a signal ends all of it.
 func TestDemoWithPage(t *testing.T) {
 	t.Parallel()
-	cmd := command("demo", "--ui")
-	errs := new(transcript)
+	cmd := command(t, "demo", "--ui")
+	errs := new(proctest.Transcript)
 	cmd.Stderr = errs
 	out, err := cmd.StdoutPipe()
 	must.Succeed(t, err)
 	must.Succeed(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill() })
-	said := new(transcript)
+	said := new(proctest.Transcript)
 	page := ""
 	lines := bufio.NewScanner(out)
 	for address := regexp.MustCompile(`^page: +(http://\S+/ui) `); page == "" && lines.Scan(); {
@@ -38,11 +40,11 @@ func TestDemoWithPage(t *testing.T) {
 	if page == "" {
 		t.Fatalf("no address of a page: %s%s", said, errs)
 	}
-	if status, text := get(page); status != 200 || !strings.Contains(text, "<title>Conductor</title>") {
+	if status, text := proctest.Get(page); status != 200 || !strings.Contains(text, "<title>Conductor</title>") {
 		t.Errorf("page: %d %.200s", status, text)
 	}
-	eventually(t, "the fleet does not work", func() (string, bool) {
-		_, text := get(strings.TrimSuffix(page, "/ui") + "/admin/stats?top=1")
+	proctest.Eventually(t, "the fleet does not work", func() (string, bool) {
+		_, text := proctest.Get(strings.TrimSuffix(page, "/ui") + "/admin/stats?top=1")
 		busy := regexp.MustCompile(`"sources":13,.*"events_per_s":[1-9].*"queries_per_s":[1-9]`).MatchString(text)
 		return text, busy
 	})
@@ -57,15 +59,14 @@ func TestDemoWithPage(t *testing.T) {
 	if !strings.Contains(said.String(), "interrupted") {
 		t.Errorf("no report: %s", said)
 	}
-	if status, text := get(page); status != 0 {
+	if status, text := proctest.Get(page); status != 0 {
 		t.Errorf("the server is still there: %d %.100s", status, text)
 	}
 }
 
 // TestDemoServerEnds holds that the demo does not wait for a server that has ended.
 func TestDemoServerEnds(t *testing.T) {
-	t.Setenv("RUN_AS_CONDUCTOR", "1")
-	_, err := launchServer(t.Context(), t.Output(), func(string, string) string { return "hash: {sed: 1}\n" })
+	_, err := demo.Launch(t.Context(), server(t), t.Output(), func(string, string) string { return "hash: {sed: 1}\n" })
 	if err == nil || !strings.Contains(err.Error(), "has ended") {
 		t.Errorf("a server with an unknown setting: %v", err)
 	}
@@ -92,7 +93,7 @@ func TestDemoRouter(t *testing.T) {
 		args     []string
 		requests int
 	}{{[]string{"--requests", "200"}, 200}, {[]string{"--trace", trace}, 200}, {[]string{"--trace", trace, "--requests", "50"}, 50}} {
-		cmd := command(append([]string{"demo", "--router", "--json", "--seed", "1"}, c.args...)...)
+		cmd := command(t, append([]string{"demo", "--router", "--json", "--seed", "1"}, c.args...)...)
 		cmd.Stderr = t.Output()
 		out, err := cmd.Output()
 		if err != nil {
@@ -122,7 +123,7 @@ func TestDemoRouter(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"--router --faults", "--router --restarts 1", "--router --duration 1s", "--requests 5", "--seed 1"} {
-		if out, err := command(append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "router") {
+		if out, err := command(t, append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "router") {
 			t.Errorf("%s: %v\n%s", args, err, out)
 		}
 	}
@@ -133,18 +134,18 @@ func TestDemoRouter(t *testing.T) {
 func TestDemoShards(t *testing.T) {
 	t.Parallel()
 	shared := redistest.Start(t)
-	cmd := command("demo", "--shards", "3", "--owners", "1", "--store", shared.URL(), "--duration", "18s", "--json")
+	cmd := command(t, "demo", "--shards", "3", "--owners", "1", "--store", shared.URL(), "--duration", "18s", "--json")
 	cmd.Stderr = t.Output()
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	var r shardReport
+	var r demo.ShardsReport
 	decode(t, string(out), &r)
-	if r.Answers.Settled == 0 || r.Answers.Wrong > 0 || len(r.Models) != demoModels {
+	if r.Answers.Settled == 0 || r.Answers.Wrong > 0 || len(r.Models) != demo.Models {
 		t.Fatalf("%s", out)
 	}
-	if r.Killed.IsZero() || r.Added.Before(r.Killed) || r.Forwarded == 0 || r.Moves < demoModels || r.Retried == 0 {
+	if r.Killed.IsZero() || r.Added.Before(r.Killed) || r.Forwarded == 0 || r.Moves < demo.Models || r.Retried == 0 {
 		t.Errorf("%s", out)
 	}
 	unserved := 0
@@ -157,11 +158,12 @@ func TestDemoShards(t *testing.T) {
 		t.Errorf("the kill of a server cost no model its owner: %s", out)
 	}
 	for _, args := range []string{"--shards 1", "--shards 3 --owners 0", "--owners 1", "--store redis://127.0.0.1:1", "--shards 3 --faults"} {
-		if out, err := command(append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "shards") && !strings.Contains(string(out), "owners") {
+		if out, err := command(t, append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "shards") && !strings.Contains(string(out), "owners") {
 			t.Errorf("%s: %v\n%s", args, err, out)
 		}
 	}
-	without := command("demo", "--shards", "3")
+	without := command(t, "demo", "--shards", "3")
+	without.Args = append(without.Args, "--conductor", conductorPath(t))
 	without.Env = append(without.Env, "PATH="+t.TempDir())
 	if out, err := without.CombinedOutput(); err == nil || !strings.Contains(string(out), "install the package valkey-server or redis-server") {
 		t.Errorf("without a store: %v\n%s", err, out)

@@ -1,78 +1,53 @@
-package main
+package demo
 
 import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	kv "kvconductor/client"
 	"kvconductor/examples/router"
-	"kvconductor/lab/harness"
 	"kvconductor/lab/sim"
+	"kvconductor/lab/sim/workload"
 )
 
-// demoRouter is a comparison of the example router with policies that know no cache.
-type demoRouter struct {
-	trace    string
-	requests int // 0 for all of the trace, or generatedRequests
-	seed     uint64
-	asJSON   bool
+// Router is a comparison of the example router with policies that know no cache.
+type Router struct {
+	Trace    string // file, "" for generated requests
+	Requests int    // 0 for all of the trace, or Generated
+	Seed     uint64
 }
 
-// demonstrate runs the comparison against a server of its own.
-func (d demoRouter) demonstrate(ctx context.Context, trace string, cmd *cobra.Command) error {
-	d.trace = trace
-	server, err := startServer(ctx, false, 0, cmd.ErrOrStderr())
+// Run compares the policies over fleets like those of the demo, which ask a server.
+func (d Router) Run(ctx context.Context, server string, progress io.Writer) (*sim.Comparison, error) {
+	source, err := workload.Open(d.Trace, "mixed", d.Seed)
 	if err != nil {
-		return err
-	}
-	if err := d.run(ctx, server.url, cmd.OutOrStdout(), cmd.ErrOrStderr()); err != nil {
-		server.stop()
-		return err
-	}
-	return server.stop()
-}
-
-// run compares the policies over fleets like those of the demo, and prints the comparison.
-func (d demoRouter) run(ctx context.Context, server string, out, progress io.Writer) error {
-	for d.seed == 0 {
-		d.seed = rand.Uint64()
-	}
-	source, err := openSource(d.trace, "mixed", d.seed)
-	if err != nil {
-		return err
+		return nil, err
 	}
 	c := sim.Config{
 		Server: server, Tenant: "default", Model: "simulated",
-		Instances: len(sim.Families), Ranks: demoSources / len(sim.Families), Families: sim.Families,
+		Instances: len(sim.Families), Ranks: Sources / len(sim.Families), Families: sim.Families,
 		BlockSize: 16, Device: 8192, Host: 4096, Disk: 16384, Chunk: 2048, Running: 1,
-		Source: source, Requests: d.requests, QPS: demoRate, Clients: 1, Seed: d.seed,
+		Source: source, Requests: d.Requests, QPS: demoRate, Clients: 1, Seed: d.Seed,
 		SettleTimeout: 30 * time.Second, Ring: 10000, Queue: 100000,
 	}
-	if d.trace != "" {
-		c.BlockSize = traceBlock
+	if d.Trace != "" {
+		c.BlockSize = TraceBlock
 	} else if c.Requests == 0 {
-		c.Requests = generatedRequests
+		c.Requests = workload.Generated
 	}
 	c.Chunk = max(c.Chunk, c.BlockSize)
 	conductor, err := kv.New(server, kv.WithMsgpack(), kv.WithRetries(0))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	policies := []sim.Policy{
 		sim.RoundRobin(c.Instances * c.Ranks),
 		routing("least loaded", newExample(c, nil)),
 		routing("cache aware", newExample(c, conductor)),
 	}
-	report, err := sim.Compare(ctx, c, policies, func(text string) { fmt.Fprintln(progress, text) })
-	if err != nil {
-		return err
-	}
-	return harness.Print(out, report, d.asJSON)
+	return sim.Compare(ctx, c, policies, func(text string) { fmt.Fprintln(progress, text) })
 }
 
 // demoRate is how many requests a second a generator makes: two thirds of what the ranks compute

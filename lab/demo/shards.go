@@ -1,8 +1,9 @@
-package main
+package demo
 
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,84 +17,65 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"kvconductor/internal/freeport"
+	"kvconductor/internal/request"
 	"kvconductor/lab/harness"
 	"kvconductor/lab/sim"
 	"kvconductor/lab/sim/workload"
 )
 
-// demoShards is the demo of servers that share a store and spread the models of a fleet.
-type demoShards struct {
-	servers int
-	owners  int    // servers that follow each model
-	store   string // URL; "" starts one
+// Shards is the demo of servers that share a store and spread the models of a fleet.
+type Shards struct {
+	Server  Program
+	Servers int
+	Owners  int    // servers that follow each model
+	Store   string // URL; "" starts one
+	Seed    uint64
+	Within  time.Duration // how long the fleet works
 }
 
-// demoModels is how many models the fleet has: each is a shard.
-const demoModels = 6
+// Models is how many models the fleet of Shards has: each is a shard.
+const Models = 6
 
-// demonstrate runs the demo and prints its report.
-func (o *demoShards) demonstrate(ctx context.Context, duration string, asJSON bool, cmd *cobra.Command) error {
-	within, err := time.ParseDuration(duration)
-	switch {
-	case err != nil:
-		return err
-	case o.servers < 2:
-		return fmt.Errorf("--shards %d is less than 2: one server is killed", o.servers)
-	case o.owners < 1:
-		return fmt.Errorf("--owners %d is less than 1", o.owners)
-	}
-	cmd.SilenceUsage = true
-	url := o.store
+// Run runs the demo. It tells what happens on about, and passes the warnings of its servers on to errs.
+func (o *Shards) Run(ctx context.Context, about, errs io.Writer) (*ShardsReport, error) {
+	url := o.Store
 	if url == "" {
 		store, err := startStore(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer store.stop()
 		url = store.url()
 	}
-	about := cmd.OutOrStdout()
-	if asJSON {
-		about = cmd.ErrOrStderr()
-	}
 	fmt.Fprintf(about, "store:  %s\n", url)
-	g := &serverGroup{errs: cmd.ErrOrStderr(), settings: fmt.Sprintf(
-		"store: {url: %q, name: 'demo-%x'}\ncluster: {mode: shards, owners: %d}\n", url, rand.Uint64(), o.owners)}
+	g := &serverGroup{program: o.Server, errs: errs, settings: fmt.Sprintf(
+		"store: {url: %q, name: 'demo-%x'}\ncluster: {mode: shards, owners: %d}\n", url, rand.Uint64(), o.Owners)}
 	defer g.stop()
-	for range o.servers {
+	for range o.Servers {
 		s, err := g.add(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		fmt.Fprintf(about, "server: %s (process %d)\n", s.url, s.process.Process.Pid)
+		fmt.Fprintf(about, "server: %s (process %d)\n", s.URL, s.PID())
 	}
-	report, err := o.play(ctx, g, within, about)
-	if err != nil {
-		return err
-	}
-	if err := harness.Print(cmd.OutOrStdout(), report, asJSON); err != nil {
-		return fmt.Errorf("cannot print the report: %w", err)
-	}
-	return report.Err()
+	return o.play(ctx, g, about)
 }
 
 // play lets the fleet work, kills a server after a third of the time, and adds one after another.
-func (o *demoShards) play(ctx context.Context, g *serverGroup, within time.Duration, about io.Writer) (*shardReport, error) {
+func (o *Shards) play(ctx context.Context, g *serverGroup, about io.Writer) (*ShardsReport, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &shardReport{Began: time.Now(), Servers: o.servers, Owners: o.owners}
+	r := &ShardsReport{Began: time.Now(), Servers: o.Servers, Owners: o.Owners}
 	stage := sim.NewStage()
-	configs, err := modelFleets(g.asked, stage, demoModels, rand.Uint64())
+	configs, err := Fleets(g.asked, stage, Models, o.Seed)
 	if err != nil {
 		return nil, err
 	}
 	var script sync.WaitGroup
 	var scriptErr error
 	script.Go(func() {
-		if stage.Await(ctx, demoModels) != nil || !harness.Wait(ctx, within/3) {
+		if stage.Await(ctx, Models) != nil || !harness.Wait(ctx, o.Within/3) {
 			return
 		}
 		victim := g.busiest(ctx)
@@ -104,8 +86,8 @@ func (o *demoShards) play(ctx context.Context, g *serverGroup, within time.Durat
 		r.Killed = time.Now()
 		g.kill(victim)
 		g.dead = append(g.dead, before)
-		fmt.Fprintf(about, "%5.1f s: %s is killed\n", time.Since(r.Began).Seconds(), victim.url)
-		if !harness.Wait(ctx, within/3) {
+		fmt.Fprintf(about, "%5.1f s: %s is killed\n", time.Since(r.Began).Seconds(), victim.URL)
+		if !harness.Wait(ctx, o.Within/3) {
 			return
 		}
 		s, err := g.add(ctx)
@@ -116,12 +98,12 @@ func (o *demoShards) play(ctx context.Context, g *serverGroup, within time.Durat
 			return
 		}
 		r.Added = time.Now()
-		fmt.Fprintf(about, "%5.1f s: %s is added\n", time.Since(r.Began).Seconds(), s.url)
+		fmt.Fprintf(about, "%5.1f s: %s is added\n", time.Since(r.Began).Seconds(), s.URL)
 	})
 	for i := range configs {
-		configs[i].Duration = within
+		configs[i].Duration = o.Within
 	}
-	reports, err := runFleets(ctx, configs)
+	reports, err := RunFleets(ctx, configs)
 	cancel()
 	script.Wait()
 	if err = errors.Join(err, scriptErr); err != nil {
@@ -131,9 +113,9 @@ func (o *demoShards) play(ctx context.Context, g *serverGroup, within time.Durat
 	return r, nil
 }
 
-// modelFleets returns fleets of several models that ask the same servers: two instances of two ranks
+// Fleets returns fleets of several models that ask the same servers: two instances of two ranks
 // each, with small caches, so that blocks come and go.
-func modelFleets(servers *sim.Servers, stage *sim.Stage, models int, seed uint64) ([]sim.Config, error) {
+func Fleets(servers *sim.Servers, stage *sim.Stage, models int, seed uint64) ([]sim.Config, error) {
 	var all []sim.Config
 	for i := range models {
 		source, err := workload.NewGenerator("mixed", seed+uint64(i))
@@ -153,8 +135,8 @@ func modelFleets(servers *sim.Servers, stage *sim.Stage, models int, seed uint64
 	return all, nil
 }
 
-// runFleets runs fleets side by side. The first that fails ends all of them.
-func runFleets(ctx context.Context, configs []sim.Config) ([]*sim.Report, error) {
+// RunFleets runs fleets side by side. The first that fails ends all of them.
+func RunFleets(ctx context.Context, configs []sim.Config) ([]*sim.Report, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	reports, errs := make([]*sim.Report, len(configs)), make([]error, len(configs))
@@ -173,38 +155,40 @@ func runFleets(ctx context.Context, configs []sim.Config) ([]*sim.Report, error)
 
 // serverGroup is servers that share a store.
 type serverGroup struct {
+	program  Program
 	settings string // of each, in YAML
 	errs     io.Writer
-	servers  []*demoServer
+	servers  []*Server
 	asked    *sim.Servers
 	dead     []shardCounts // of servers that were killed
 }
 
 // add starts a server. Clients ask it once it is ready.
-func (g *serverGroup) add(ctx context.Context) (*demoServer, error) {
-	s, err := launchServer(ctx, g.errs, func(string, string) string { return g.settings })
+func (g *serverGroup) add(ctx context.Context) (*Server, error) {
+	s, err := Launch(ctx, g.program, g.errs, func(string, string) string { return g.settings })
 	if err != nil {
 		return nil, err
 	}
 	g.servers = append(g.servers, s)
-	if err := s.await(ctx, "/ready"); err != nil {
+	if err := s.Await(ctx, "/ready"); err != nil {
 		return nil, err
 	}
 	if g.asked == nil {
-		g.asked, err = sim.NewServers(s.url)
+		g.asked, err = sim.NewServers(s.URL)
 		return s, err
 	}
-	return s, g.asked.Add(s.url)
+	return s, g.asked.Add(s.URL)
 }
 
 // busiest returns the server that follows the most sources.
-func (g *serverGroup) busiest(ctx context.Context) (busiest *demoServer) {
+func (g *serverGroup) busiest(ctx context.Context) (busiest *Server) {
 	most := -1
 	for _, s := range g.servers {
 		var answer struct {
 			Count int `json:"count"`
 		}
-		if err := newClient(s.url).get(ctx, "/services", &answer); err == nil && answer.Count > most {
+		_, text, err := request.Do(ctx, http.DefaultClient, http.MethodGet, s.URL+"/services", nil)
+		if err == nil && json.Unmarshal(text, &answer) == nil && answer.Count > most {
 			busiest, most = s, answer.Count
 		}
 	}
@@ -212,7 +196,7 @@ func (g *serverGroup) busiest(ctx context.Context) (busiest *demoServer) {
 }
 
 // kill ends a server at once. Clients find out.
-func (g *serverGroup) kill(s *demoServer) {
+func (g *serverGroup) kill(s *Server) {
 	s.process.Process.Kill()
 	<-s.ended
 	os.RemoveAll(s.dir)
@@ -227,7 +211,7 @@ func (g *serverGroup) kill(s *demoServer) {
 // stop ends all servers.
 func (g *serverGroup) stop() {
 	for _, s := range g.servers {
-		s.stop()
+		s.Stop()
 	}
 }
 
@@ -238,8 +222,8 @@ type shardCounts struct {
 }
 
 // counts reads the counts of a server, zeros if it does not answer.
-func (s *demoServer) counts() (c shardCounts) {
-	resp, err := http.Get(s.url + "/metrics")
+func (s *Server) counts() (c shardCounts) {
+	resp, err := http.Get(s.URL + "/metrics")
 	if err != nil {
 		return c
 	}

@@ -72,7 +72,7 @@ func TestBenchPeers(t *testing.T) {
 	dir := t.TempDir()
 	f := func(rows string, want ...string) {
 		t.Helper()
-		cmd := command("bench", "peers", "--quiet", "--rival", rival, "--dir", dir, "--shrink", "1000", "--requests", "50", "--rounds", "1", "--rows", rows)
+		cmd := command(t, "bench", "peers", "--quiet", "--rival", rival, "--dir", dir, "--shrink", "1000", "--requests", "50", "--rounds", "1", "--rows", rows)
 		cmd.Stderr = t.Output()
 		out, err := cmd.Output()
 		must.Succeed(t, err)

@@ -11,19 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/conductor/access"
 	"kvconductor/lab/harness"
 	"kvconductor/lab/sim"
 	"kvconductor/lab/sim/workload"
 )
 
-const (
-	// generatedRequests is how many requests a generator makes when neither a
-	// number nor a time is given; enough to fill every tier of the default fleet.
-	generatedRequests = 2000
-	// progressEvery is the pace of progress lines where there is no terminal.
-	progressEvery = 5 * time.Second
-)
+// progressEvery is the pace of progress lines where there is no terminal.
+const progressEvery = 5 * time.Second
 
 // simulateCommand runs a fleet of publishers against a running server and
 // compares its answers with the truth.
@@ -33,7 +29,7 @@ func simulateCommand() *cobra.Command { return simulateCommandWith(sim.Restarts{
 func simulateCommandWith(restarts sim.Restarts) *cobra.Command {
 	var (
 		c        = sim.Config{Restarts: restarts}
-		asks     clientFlags
+		asks     cli.ClientFlags
 		trace    string
 		kind     string
 		asJSON   bool
@@ -80,7 +76,7 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	asks.add(cmd, true)
+	asks.Add(cmd, true)
 	f.StringVar(&c.Tenant, "tenant", "default", "tenant of the fleet")
 	f.StringVar(&c.Model, "model", "simulated", "model of the fleet")
 	f.IntVar(&c.Instances, "instances", len(sim.Families), "instances")
@@ -98,7 +94,7 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 	f.IntVar(&c.ClearEvery, "clear-every", 400, "requests of a rank between two cache resets, 0 for none")
 	f.StringVar(&trace, "trace", "", "file with a trace, one JSON object a line")
 	f.StringVar(&kind, "workload", "mixed", "generator without a trace: "+strings.Join(workload.Kinds, ", "))
-	f.IntVar(&c.Requests, "requests", 0, fmt.Sprintf("requests to run; 0 for the whole trace, or %d generated ones if there is no --duration either", generatedRequests))
+	f.IntVar(&c.Requests, "requests", 0, fmt.Sprintf("requests to run; 0 for the whole trace, or %d generated ones if there is no --duration either", workload.Generated))
 	f.DurationVar(&c.Duration, "duration", 0, "longest time to run, 0 for no limit")
 	f.Float64Var(&c.QPS, "qps", 0, "requests per second, 0 for as many as possible")
 	f.IntVar(&c.Clients, "clients", 2, "requests in flight")
@@ -125,31 +121,31 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 		if placed.on {
 			return placed.run(cmd, c.Seed, asJSON)
 		}
-		c.Server = asks.server
-		if all := strings.Split(asks.server, ","); len(all) > 1 {
+		c.Server = asks.Server
+		if all := strings.Split(asks.Server, ","); len(all) > 1 {
 			servers, err := sim.NewServers(all...)
 			if err != nil {
 				return fmt.Errorf("--server: %w", err)
 			}
 			c.Servers = servers
 		}
-		c.Wrap = func(t *http.Transport) (http.RoundTripper, error) { return access.NewTransport(asks.files, t) }
+		c.Wrap = func(t *http.Transport) (http.RoundTripper, error) { return access.NewTransport(asks.Files, t) }
 		for c.Seed == 0 {
 			c.Seed = rand.Uint64()
 		}
 		c.Families = strings.Split(families, ",")
-		source, err := openSource(trace, kind, c.Seed)
+		source, err := workload.Open(trace, kind, c.Seed)
 		if err != nil {
 			return err
 		}
 		c.Source = source
 		if source.Len() < 0 && c.Requests == 0 && c.Duration == 0 {
-			c.Requests = c.Warm + generatedRequests
+			c.Requests = c.Warm + workload.Generated
 		}
 		if !quiet {
 			c.Progress = progressOn(cmd.ErrOrStderr())
 		}
-		ctx, stop := untilSignal(cmd)
+		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
 		report, err := sim.Run(ctx, c)
 		if err != nil {
@@ -161,13 +157,6 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 		return report.Err()
 	}
 	return cmd
-}
-
-func openSource(trace, kind string, seed uint64) (workload.Source, error) {
-	if trace != "" {
-		return workload.OpenTrace(trace)
-	}
-	return workload.NewGenerator(kind, seed)
 }
 
 // progressOn returns a bar on a terminal and lines anywhere else.

@@ -12,7 +12,10 @@ import (
 )
 
 func benchRecoveryCommand() *cobra.Command {
-	var c recovery.Config
+	var (
+		c       recovery.Config
+		program serverFlag
+	)
 	cmd := &cobra.Command{
 		Use:   "recovery",
 		Short: "Measure snapshots, restarts and bootstraps of servers",
@@ -31,8 +34,13 @@ servers are compared.`,
 	f.DurationVar(&c.Interval, "interval", 2*time.Second, "pause between snapshots")
 	f.Float64Var(&c.Rate, "rate", 500, "batches/s of all engines while servers are killed and started; each stores and removes")
 	f.IntVar(&c.Rounds, "rounds", 5, "rounds of each figure")
+	program.add(cmd)
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
-		c.Server = func(file string) *exec.Cmd { return self("serve", "--config", file) }
+		conductor, err := program.find()
+		if err != nil {
+			return nil, err
+		}
+		c.Server = func(file string) *exec.Cmd { return conductor("serve", "--config", file) }
 		c.Fleet = func(l ingest.Load) *exec.Cmd { return child("fleet", l) }
 		return recovery.Run(c)
 	})

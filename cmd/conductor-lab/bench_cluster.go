@@ -13,7 +13,10 @@ import (
 )
 
 func benchClusterCommand() *cobra.Command {
-	var c cluster.Config
+	var (
+		c       cluster.Config
+		program serverFlag
+	)
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Measure what replicas share over a store",
@@ -51,11 +54,16 @@ one of the bench's own, whatever --store says.`,
 	f.IntSliceVar(&c.Owners, "owners", []int{1, 2}, "owners of the shard of part takeover, a run each")
 	f.IntVar(&c.Registrations, "registrations", 1000, "registrations without an engine in part reseed")
 	f.DurationVar(&c.Duration, "duration", 2*time.Second, "time of each phase")
+	program.add(cmd)
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
+		conductor, err := program.find()
+		if err != nil {
+			return nil, err
+		}
 		c.Publisher = func() *exec.Cmd { return child("publisher", c.Load) }
 		c.Tail = func(l cluster.TailLoad) *exec.Cmd { return child("tail", l) }
 		c.Fleet = func(l ingest.Load) *exec.Cmd { return child("fleet", l) }
-		c.Serve = func(flags ...string) *exec.Cmd { return self(append([]string{"serve"}, flags...)...) }
+		c.Serve = func(flags ...string) *exec.Cmd { return conductor(append([]string{"serve"}, flags...)...) }
 		return cluster.Run(c)
 	})
 	return cmd

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/internal/must"
 )
 
@@ -15,7 +16,7 @@ func TestSimulateShards(t *testing.T) {
 	t.Parallel()
 	f := func(status int, has string, args ...string) (out string) {
 		t.Helper()
-		cmd := command(append([]string{"simulate"}, args...)...)
+		cmd := command(t, append([]string{"simulate"}, args...)...)
 		data, err := cmd.CombinedOutput()
 		if out = string(data); cmd.ProcessState.ExitCode() != status || !strings.Contains(out, has) {
 			t.Errorf("%v: %v\n%s", args, err, out)
@@ -34,17 +35,17 @@ func TestSimulateShards(t *testing.T) {
 			}
 		}
 	}
-	decode(t, f(exitFine, "{", "--shards", "--workers", "300", "--models", "20", "--replicas", "4", "--json", "--seed", "3"), &r)
+	decode(t, f(cli.ExitFine, "{", "--shards", "--workers", "300", "--models", "20", "--replicas", "4", "--json", "--seed", "3"), &r)
 	if r.Config.Workers != 300 || r.Blocks != 30e6 || len(r.Steps) != 4+7 || r.Steps[0].Replicas[0].Memory <= 697e6 {
 		t.Errorf("%+v", r)
 	}
-	page, err := os.ReadFile(repository + "/docs/scale.md")
+	page, err := os.ReadFile("../../docs/scale.md")
 	must.Succeed(t, err)
-	if out := f(exitFine, "replica-11 dies", "--shards"); !strings.Contains(string(page), "```text\n"+out+"```") {
+	if out := f(cli.ExitFine, "replica-11 dies", "--shards"); !strings.Contains(string(page), "```text\n"+out+"```") {
 		t.Errorf("docs/scale.md has not the output of simulate --shards:\n%s", out)
 	}
-	f(exitError, "replica-0 dies: replica-1 needs", "--shards", "--replicas", "8")
-	f(exitUsage, "--workers is 3; the least is 200", "--shards", "--workers", "3")
-	f(exitUsage, "--trace has no meaning with --shards", "--shards", "--trace", "t.jsonl")
-	f(exitUsage, "--replicas needs --shards", "--replicas", "4")
+	f(cli.ExitError, "replica-0 dies: replica-1 needs", "--shards", "--replicas", "8")
+	f(cli.ExitUsage, "--workers is 3; the least is 200", "--shards", "--workers", "3")
+	f(cli.ExitUsage, "--trace has no meaning with --shards", "--shards", "--trace", "t.jsonl")
+	f(cli.ExitUsage, "--replicas needs --shards", "--replicas", "4")
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"errors"
@@ -10,23 +10,23 @@ import (
 	"kvconductor/lab/sim"
 )
 
-// shardReport is the outcome of the demo of shards.
-type shardReport struct {
-	Began   time.Time    `json:"began"`
-	Killed  time.Time    `json:"killed,omitzero"`
-	Added   time.Time    `json:"added,omitzero"`
-	Servers int          `json:"servers"`
-	Owners  int          `json:"owners"` // of each model
-	Retried int          `json:"retried"`
-	Answers sim.Answers  `json:"answers"`
-	Models  []shardModel `json:"models"`
+// ShardsReport is the outcome of Shards.
+type ShardsReport struct {
+	Began   time.Time     `json:"began"`
+	Killed  time.Time     `json:"killed,omitzero"`
+	Added   time.Time     `json:"added,omitzero"`
+	Servers int           `json:"servers"`
+	Owners  int           `json:"owners"` // of each model
+	Retried int           `json:"retried"`
+	Answers sim.Answers   `json:"answers"`
+	Models  []ShardsModel `json:"models"`
 	shardCounts
 
 	failed []error
 }
 
-// shardModel is one model of the report.
-type shardModel struct {
+// ShardsModel is one model of the report.
+type ShardsModel struct {
 	Model   string      `json:"model"`
 	Queries int         `json:"queries"`
 	Answers sim.Answers `json:"answers"`
@@ -39,9 +39,9 @@ type shardModel struct {
 }
 
 // fill takes over the reports of the fleets and the counts of the servers.
-func (r *shardReport) fill(reports []*sim.Report, g *serverGroup) {
+func (r *ShardsReport) fill(reports []*sim.Report, g *serverGroup) {
 	for i, one := range reports {
-		m := shardModel{Model: fmt.Sprintf("model-%d", i), Queries: one.Queries, Answers: one.Answers, Wrong: one.Wrong, Outages: one.Outages, P50: one.P50, P99: one.P99}
+		m := ShardsModel{Model: fmt.Sprintf("model-%d", i), Queries: one.Queries, Answers: one.Answers, Wrong: one.Wrong, Outages: one.Outages, P50: one.P50, P99: one.P99}
 		for _, o := range one.Outages {
 			// Outages after the server was added are no part of the kill.
 			if !r.Killed.IsZero() && o.Ended.After(r.Killed) && (r.Added.IsZero() || o.Began.Before(r.Added)) {
@@ -65,10 +65,10 @@ func (r *shardReport) fill(reports []*sim.Report, g *serverGroup) {
 }
 
 // Err returns why the servers did not pass, nil if they did.
-func (r *shardReport) Err() error { return errors.Join(r.failed...) }
+func (r *ShardsReport) Err() error { return errors.Join(r.failed...) }
 
 // Table writes the report for people.
-func (r *shardReport) Table(w io.Writer) {
+func (r *ShardsReport) Table(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "\nmodel\tqueries\tp50\tp99\tcompared\tsettled\twrong\tbehind\tpartial\tunserved (503)\tunserved after the kill\n")
 	for _, m := range r.Models {

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kvconductor/lab/bench/query"
+	"kvconductor/lab/harness"
+)
+
+func benchQueryCommand() *cobra.Command {
+	var (
+		c       query.Config
+		program serverFlag
+		traces  float64
+		slow    time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "query",
+		Short: "Ask a server in another process over real sockets",
+		Long: `Starts "serve" with its default settings in a second process, fills its index
+through real publishers, and asks it for prompts on several connections, each as
+soon as it has its answer. Server and client have a processor each, by affinity
+where the system allows it. With --baseline the same prompts are asked in turns of
+a handler that reads and writes by encoding/json, in the same process, of the same
+index; with --reading they are sent to one that does nothing but read.
+
+Allocations and processor time are the serving process's, over the measured window.`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.IntVar(&c.Tokens, "tokens", 8192, "tokens of a prompt")
+	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
+	f.IntVar(&c.Workers, "workers", 128, "instances")
+	f.IntVar(&c.Holders, "holders", 8, "instances that hold what is held of a prompt")
+	f.IntVar(&c.Blocks, "blocks", 1_000_000, "blocks in the index, each counted once")
+	f.Float64Var(&c.Hit, "hit", 0.5, "part of a prompt that is held")
+	f.StringVar(&c.Codec, "codec", query.JSON, "what prompts are sent in: "+strings.Join(query.AllCodecs, ", "))
+	f.StringVar(&c.Other, "other", "", "measure this codec too, in turns")
+	f.IntVar(&c.Connections, "connections", 8, "connections, each with one request at a time")
+	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of what is measured; a warm-up comes before")
+	f.BoolVar(&c.Baseline, "baseline", false, "measure a handler over encoding/json too")
+	f.BoolVar(&c.Reading, "reading", false, "measure a handler that does nothing but read the bytes too")
+	f.BoolVar(&c.HTTP2, "http2", false, "ask by HTTP/2 without TLS")
+	f.StringVar(&c.Profile, "profile", "", "write a CPU profile of the server, warm-up included, to this `file`")
+	f.Float64Var(&traces, "traces", 0, "part of the queries that are traced; this process is the collector")
+	f.DurationVar(&slow, "slow", 0, "log.slow_query of the server, such as 1h for one that measures all queries and logs none")
+	program.add(cmd)
+	measures(cmd, &c.Progress, func() (harness.Report, error) {
+		conductor, err := program.find()
+		if err != nil {
+			return nil, err
+		}
+		collector := ""
+		if traces > 0 {
+			sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+			defer sink.Close()
+			collector = sink.URL
+		}
+		c.Server = func() *exec.Cmd {
+			load, err := json.Marshal(query.Serving{Load: c.Load, Compare: c.Baseline || c.Reading, Profile: c.Profile, Collector: collector, Traces: traces, Slow: slow})
+			if err != nil {
+				panic("BUG: a checked load has no JSON form: " + err.Error())
+			}
+			return conductor("bench-query-server", string(load))
+		}
+		return query.Run(c)
+	})
+	return cmd
+}

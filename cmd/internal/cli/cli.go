@@ -1,0 +1,91 @@
+// Package cli holds what the commands of both programs share: exit statuses, mistakes of a
+// command line, output, and the flags of commands that ask a server.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// Exit statuses of every command.
+const (
+	ExitFine  = 0
+	ExitError = 1 // it failed, or it found something
+	ExitUsage = 2 // the command line says what no command understands
+)
+
+// ExitHelp ends the help of the server's commands.
+const ExitHelp = `
+
+Exit status: 0 if all is well, 1 after an error or if the command looked for something and found it
+(doctor, diff, config check), 2 if the command line cannot be understood.
+
+Environment: CONDUCTOR_SERVER is the server that commands ask, NO_COLOR turns colours off. Commands
+that print for people print JSON with --json.`
+
+// ErrReported ends a command whose errors are on standard error already.
+var ErrReported = errors.New("reported")
+
+// UsageError is a mistake in a command line.
+type UsageError struct{ error }
+
+func (e UsageError) Unwrap() error { return e.error }
+
+// Usagef returns a UsageError.
+func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
+
+// Execute runs the command that args name, and returns its exit status. Errors go to errs.
+func Execute(root *cobra.Command, errs io.Writer) int {
+	understood := false // the line has a command, and that its flags and arguments
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+			return err
+		}
+		understood = true
+		return nil
+	}
+	err := root.Execute()
+	if err == nil {
+		return ExitFine
+	}
+	if !errors.Is(err, ErrReported) {
+		fmt.Fprintf(errs, "%s: %v\n", root.Name(), err)
+	}
+	if usage := (UsageError{}); !understood || errors.As(err, &usage) {
+		return ExitUsage
+	}
+	return ExitError
+}
+
+// Coloured reports whether text for w has colours: w is a terminal, and NO_COLOR is not set.
+func Coloured(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
+}
+
+// JSONFlag adds the flag --json.
+func JSONFlag(cmd *cobra.Command, meaning string) *bool {
+	return cmd.Flags().Bool("json", false, meaning)
+}
+
+// UntilSignal returns the context of a command, which SIGINT and SIGTERM end until stop
+// is called.
+func UntilSignal(cmd *cobra.Command) (ctx context.Context, stop context.CancelFunc) {
+	return signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+}
+
+// PrintJSON prints v, indented.
+func PrintJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

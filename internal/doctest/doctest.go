@@ -1,0 +1,72 @@
+// Package doctest reads the documents of the repository for tests that hold them to the programs.
+package doctest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"kvconductor/internal/must"
+)
+
+var codeBlock = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
+
+// Page is one document.
+type Page struct {
+	Name   string // of the file
+	Text   string
+	Blocks []Block
+}
+
+// Block is one code block.
+type Block struct {
+	Language string
+	Text     string
+}
+
+// Pages returns the documents for users and contributors below the root of the repository.
+func Pages(t *testing.T, root string) (all []Page) {
+	t.Helper()
+	names, err := filepath.Glob(root + "/docs/*.md")
+	must.Succeed(t, err)
+	for _, name := range append(names, root+"/README.md", root+"/ARCHITECTURE.md", root+"/BENCHMARKS.md") {
+		data, err := os.ReadFile(name)
+		must.Succeed(t, err)
+		page := Page{Name: filepath.Base(name), Text: string(data)}
+		for _, m := range codeBlock.FindAllStringSubmatch(page.Text, -1) {
+			page.Blocks = append(page.Blocks, Block{m[1], m[2]})
+		}
+		all = append(all, page)
+	}
+	return all
+}
+
+// Calls lets bash read a block in sh of a page, and returns the arguments of every command in it, its name
+// the first. No command runs: functions of the same names write their arguments down.
+func Calls(t *testing.T, page string, block string) (out [][]string) {
+	t.Helper()
+	const script = `set -eu; PATH=
+note() { for arg; do printf '%s\0' "$arg"; done >>"$CALLS"; printf '\1\0' >>"$CALLS"; }
+for name in make curl conductor bin/conductor conductor-lab bin/conductor-lab dynamo-kv-indexer mooncake_master; do eval "function $name { note $name \"\$@\"; }"; done
+`
+	dir := t.TempDir()
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, "prompt.txt"), nil, 0o600))
+	cmd := exec.Command("bash", "-c", script+block)
+	cmd.Dir = dir
+	cmd.Env = []string{"CALLS=" + filepath.Join(dir, "calls")}
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v: %s", page, err, output)
+		return nil
+	}
+	calls, err := os.ReadFile(filepath.Join(dir, "calls"))
+	if err != nil {
+		t.Errorf("%s: a block without a command: %s", page, block)
+	}
+	for call := range strings.SplitSeq(strings.TrimSuffix(string(calls), "\x01\x00"), "\x01\x00") {
+		out = append(out, strings.Split(strings.TrimSuffix(call, "\x00"), "\x00"))
+	}
+	return out
+}
