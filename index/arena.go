@@ -44,8 +44,8 @@ const (
 	pageLines   = 64
 	firstLines  = 256 // of chunk 0
 	arenaChunks = 24
-	aheadLines  = 1024                             // that get their pages at once, in large chunks
-	maxLines    = 1 + maxPiece*(8+8+8+4)/lineBytes // of a wide roots piece
+	aheadLines  = 1024                       // that get their pages at once, in large chunks
+	maxLines    = 1 + 3*maxPiece*8/lineBytes // of a wide piece
 )
 
 func chunkLines(k int) int {

@@ -103,5 +103,5 @@ func (x *Index) nextName(p place, engine, dead uint64) bool {
 		return false
 	}
 	r := x.at(p.piece)
-	return !r.loose() && !r.roots() && p.at+1 < r.len() && r.engine()[p.at+1] == engine && dead>>(p.at+1)&1 == 0
+	return !r.loose() && p.at+1 < r.len() && r.engine()[p.at+1] == engine && dead>>(p.at+1)&1 == 0
 }

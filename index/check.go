@@ -15,7 +15,7 @@ const maxFindings = 20
 func (x *Index) Check() error {
 	x.lock()
 	defer x.unlock()
-	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string), roots: make(map[Source]int)}
+	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string)}
 	if !c.ids() || !c.pieces() { // nothing else can be read then
 		return errors.Join(c.findings...)
 	}
@@ -25,7 +25,6 @@ func (x *Index) Check() error {
 	for i, s := range x.sources {
 		if s != nil {
 			c.room(Source(i), s)
-			c.rootList(Source(i), s)
 		}
 	}
 	return errors.Join(c.findings...)
@@ -37,7 +36,6 @@ type check struct {
 	held     map[uint32]Digest // by internal id: memberships seen
 	refs     map[uint32]uint32 // by set: intervals seen
 	lines    map[uint32]string // what uses a line
-	roots    map[Source]int    // by source: first blocks in its roots pieces
 	live     int
 	named    int // names with entries
 	names    int
@@ -95,12 +93,12 @@ func (c *check) use(line uint32, n int, by string) {
 func (c *check) pieces() bool {
 	x := c.x
 	x.allPieces(func(n uint32, r *piece) {
-		if r.len() == 0 || r.len() > r.cap() || r.cap() > maxPiece || r.ver&(changing|held) != 0 || r.count() == 0 && !r.roots() {
+		if r.len() == 0 || r.len() > r.cap() || r.cap() > maxPiece || r.ver&(changing|held) != 0 || r.count() == 0 {
 			c.broken(1, "piece %d has %d blocks of %d, %d intervals, version %d", n, r.len(), r.cap(), r.count(), r.ver)
 			return
 		}
 		c.use(n, linesFor(r.meta), fmt.Sprint("piece ", n))
-		if k := intervalLines(r.count()); k > 0 && !r.roots() {
+		if k := intervalLines(r.count()); k > 0 {
 			if r.intervals[0] >= x.lines.next.Load() {
 				c.broken(5, "intervals of piece %d are in line %d", n, r.intervals[0])
 				return
@@ -108,12 +106,9 @@ func (c *check) pieces() bool {
 			c.use(r.intervals[0], k, fmt.Sprint("intervals of piece ", n))
 		}
 		c.intervals(n, r)
-		switch {
-		case r.loose():
+		if r.loose() {
 			c.looseBlocks(n, r)
-		case r.roots():
-			c.rootBlocks(n, r)
-		default:
+		} else {
 			c.chain(n, r)
 		}
 		dead := x.deadOf(r)
@@ -159,9 +154,6 @@ func (c *check) intervals(n uint32, r *piece) {
 		}
 		if v.set != 0 {
 			c.refs[v.set]++
-			if r.roots() {
-				c.refs[v.set] += v.end - start - 1 // each place counts
-			}
 			c.live += int(v.end - start)
 		}
 		sum, loose := uint64(0), 0
@@ -220,53 +212,6 @@ func (c *check) chain(n uint32, r *piece) {
 	}
 }
 
-// rootBlocks checks the keys and names of a roots piece.
-func (c *check) rootBlocks(n uint32, r *piece) {
-	x := c.x
-	s := x.sources[r.by-1]
-	if open := s != nil && r.up != spanOf(0, r.cap()) && (r.meta&isWide != 0 || !x.wide); open && (r.intervals[0] == 0 || int(r.intervals[0]) > len(s.roots.open) || s.roots.open[r.intervals[0]-1] != n) {
-		c.broken(10, "roots piece %d has a free place, and number %d in %d", n, r.intervals[0], s.roots.open)
-	}
-	if r.head != 0 || r.tail != 0 || r.next != 0 || r.prev != 0 || r.up>>r.len() != 0 {
-		c.broken(10, "roots piece %d has a key, a hint or places behind block %d: %x", n, r.len(), r.up)
-	}
-	for i := range r.len() {
-		p := place{n, i}
-		key, engine := r.local()[i], r.engine()[i]
-		if used := r.up>>i&1 != 0; used != (key != 0) || used != (x.setOf(p) != 0) || !used && engine != 0 {
-			c.broken(10, "place %v of a roots piece is used: %t, has key %d, set %d and engine hash %d", p, used, key, x.setOf(p), engine)
-		}
-		if r.up>>i&1 == 0 {
-			continue
-		}
-		c.heads++
-		c.roots[Source(r.by-1)]++
-		if got := x.headOf(key); got != p {
-			c.broken(1, "first block %d is found at %v, want %v", key, got, p)
-		}
-		if engine != 0 {
-			c.name(engine, p, p.ref(), r.named>>i&1 != 0, r.by)
-		} else if r.named>>i&1 != 0 {
-			c.broken(7, "roots piece %d has an entry for block %d, which has no name", n, i)
-		}
-	}
-	if r.named&^r.up != 0 {
-		c.broken(7, "roots piece %d has entries of blocks that left: %x", n, r.named&^r.up)
-	}
-}
-
-// rootList checks what a source knows of its roots pieces.
-func (c *check) rootList(src Source, s *source) {
-	if s.roots.held != c.roots[src] {
-		c.broken(10, "source %d has %d first blocks in roots pieces, counted %d", src, c.roots[src], s.roots.held)
-	}
-	for i, n := range s.roots.open {
-		if r := c.x.at(n); !r.roots() || r.by != uint32(src)+1 || int(r.intervals[0]) != i+1 || r.up == spanOf(0, r.cap()) || r.len() == 0 {
-			c.broken(10, "source %d lists piece %d as open: flags %x, places %x", src, n, r.meta, r.up)
-		}
-	}
-}
-
 // looseBlocks checks the keys of a loose piece.
 func (c *check) looseBlocks(n uint32, r *piece) {
 	for i := range r.len() {
@@ -303,7 +248,7 @@ func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) 
 		c.broken(9, "engine hash %d of %v has no entry", engine, p)
 		return
 	}
-	if p.at == 0 || x.at(p.piece).roots() {
+	if p.at == 0 {
 		c.broken(9, "engine hash %d of %v, a first block, has no entry", engine, p)
 	}
 	x.holders(x.setOf(p), func(o *owner) {

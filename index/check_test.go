@@ -22,9 +22,6 @@ func TestCheckFinds(t *testing.T) {
 		l.store(c, 500, 1, 4)
 		l.store(a, 600, 13, 15)
 		l.store(b, 700, 13, 13)
-		for local := uint64(91); local < 93; local++ {
-			l.x.Store(&Store{Owner: a, Engine: []uint64{800 + local}, Local: []uint64{local}})
-		}
 		must.Succeed(t, l.x.Check())
 		harm(l.x, l.x.at(l.x.headOf(seqs(1)[0]).piece))
 		err := l.x.Check()
@@ -65,16 +62,6 @@ func TestCheckFinds(t *testing.T) {
 	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.links[r.oldest].parent++ })
 	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.links[r.newest].engine++ })
 	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.newest = r.oldest })
-	roots := func(x *Index) *piece { return x.at(x.headOf(91).piece) }
-	f(1, func(x *Index, _ *piece) { roots(x).local()[1]++ })
-	f(2, func(x *Index, _ *piece) { x.sets.drop(roots(x).rootSets(roots(x).meta)[0]) })
-	f(7, func(x *Index, _ *piece) { roots(x).engine()[0]++ })
-	f(10, func(x *Index, _ *piece) { roots(x).up ^= 1 })
-	f(10, func(x *Index, _ *piece) { roots(x).prev++ })
-	f(10, func(x *Index, _ *piece) { roots(x).local()[0] = 0 })
-	f(10, func(x *Index, _ *piece) { roots(x).intervals[0] = 0 })
-	f(10, func(x *Index, _ *piece) { x.sources[0].roots.held++ })
-	f(10, func(x *Index, _ *piece) { x.sources[0].roots.open[0]++ })
 }
 
 func TestCheckIsBounded(t *testing.T) {

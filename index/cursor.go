@@ -57,7 +57,7 @@ func (x *Index) child(c cursor, local uint64) cursor {
 		next.key = x.follow(c.key, local)
 	}
 	if c.kind == atBlock && !c.at.isNone() {
-		if r := x.at(c.at.piece); !r.roots() && c.at.at+1 < r.len() && r.local()[c.at.at+1] == local {
+		if r := x.at(c.at.piece); c.at.at+1 < r.len() && r.local()[c.at.at+1] == local {
 			next.at = place{c.at.piece, c.at.at + 1}
 			return next
 		}
@@ -77,9 +77,7 @@ func (x *Index) again(c cursor) cursor {
 	if r.meta&isSide == 0 && c.at.at < r.len() && r.loose() == (c.kind == atKey) && x.key(c.at) == c.key {
 		return c
 	}
-	if c.at, c.made = (place{}), x.made; c.kind == atBlock {
-		c.at = x.headOf(c.key) // it may have been promoted
-	}
+	c.at, c.made = place{}, x.made
 	return c
 }
 
@@ -115,14 +113,6 @@ func (x *Index) create(s *source, c cursor, key, up, local, clientHash uint64, w
 	}
 	if x.overBudget() {
 		return place{}
-	}
-	if c.kind == atRoot && want == 1 && key == local {
-		p, r := x.beginRoot(s, key, clientHash)
-		r.unlock()
-		return p
-	}
-	if !c.at.isNone() {
-		c.at = x.promote(c, 1+want)
 	}
 	if !c.at.isNone() {
 		r := x.at(c.at.piece)

@@ -137,10 +137,7 @@ func (c *Cut) Snapshot() *Snapshot {
 func (x *Index) copyPiece(n uint32, to *copiedPiece) {
 	r := x.at(n)
 	k := r.len()
-	to.snapPiece = snapPiece{line: n, by: r.by, prev: load32(&r.prev), head: r.head, up: r.up, loose: r.loose(), roots: r.roots(), sides: to.sides[:0]}
-	if to.roots {
-		to.up = 0
-	}
+	to.snapPiece = snapPiece{line: n, by: r.by, prev: load32(&r.prev), head: r.head, up: r.up, loose: r.loose(), sides: to.sides[:0]}
 	to.local = append(to.local[:0], r.local()[:k]...)
 	to.engine, to.clientHash = to.engine[:0], to.clientHash[:0]
 	if !to.loose {

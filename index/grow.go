@@ -9,7 +9,6 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 	for {
 		var r *piece // that ends with the block before, nil if none does
 		key, to := uint64(0), place{}
-		roots := false // the block before is in a roots piece
 		switch {
 		case c.kind == atRoot:
 			key = normal(e.Local[i])
@@ -22,14 +21,11 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 				x.clean(c.at.piece, r)
 			}
 			// The owner holds the block before, but perhaps that before the event.
-			if !x.alone && (i == 0 && was != c.at.piece && x.again(c).at != c.at || r.roots()) {
+			if !x.alone && i == 0 && was != c.at.piece && x.again(c).at.isNone() {
 				return i, c, false
 			}
 			key = x.follow(c.key, e.Local[i])
-			roots = r.roots()
-			if at := c.at.at + 1; roots {
-				r = nil
-			} else if at < r.len() {
+			if at := c.at.at + 1; at < r.len() {
 				if r.local()[at] == e.Local[i] {
 					return p.walk(i, c, place{c.at.piece, at}, key)
 				}
@@ -42,34 +38,22 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 			to = x.headOf(key)
 		}
 		if to.isNone() {
-			if roots {
-				if x.overBudget() {
-					return i, c, false
-				}
-				if c.at = x.promote(c, 1+len(e.Engine)-i); !c.at.isNone() {
-					r = x.at(c.at.piece)
-				}
-			}
 			if i, c, ok, again := p.begin(i, c, r, key); !again {
 				return i, c, ok
 			}
 			continue
 		}
-		if r != nil && load32(&x.at(to.piece).meta)&isRoots == 0 {
+		if r != nil {
 			write32(&r.next, to.piece)
 		}
 		t := x.hold(l, to.piece)
 		if x.sweep.left > 0 {
 			x.clean(to.piece, t)
 		}
-		if !x.begins(to, key) {
+		if t.head != key {
 			continue // it has ended
 		}
-		if t.roots() {
-			if !x.alone {
-				return i, c, false
-			}
-		} else if !c.at.isNone() && load32(&t.prev) != c.at.piece {
+		if !c.at.isNone() && load32(&t.prev) != c.at.piece {
 			x.keep(to.piece)
 			write32(&t.prev, c.at.piece)
 		}
@@ -91,12 +75,6 @@ func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last c
 		x.lockPiece(c.at.piece, r)
 		next, last, ok = p.fill(i, c, c.at.piece, r, key)
 		return next, last, ok, false
-	}
-	if c.kind == atRoot && len(e.Engine) == 1 && key == e.Local[i] {
-		if !x.alone {
-			return i, c, false, false
-		}
-		return 1, p.root(key), true, false
 	}
 	want := len(e.Engine) - i
 	if r != nil && len(e.Engine) <= 4 {
@@ -146,15 +124,10 @@ func (p *storing) ordinary(engine, key uint64) bool {
 func (p *storing) simple() bool { return p.s.simple() && p.x.looseSides == 0 }
 
 // walk stores blocks from i on which are in a held piece from a place on, the first one for
-// sure: its key is next. Behind a block of a roots piece comes none. It reports false if the
-// first one is not ordinary.
+// sure: its key is next. It reports false if the first one is not ordinary.
 func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
 	x, e, n, at := p.x, p.e, q.piece, q.at
 	r := x.at(n)
-	stop := r.len()
-	if r.roots() {
-		stop = at + 1
-	}
 	l, lo, from := r.local(), at, i
 	key, last := uint64(0), uint64(0) // kept up where a loose block may have it
 	dead := x.deadOf(r)
@@ -164,12 +137,12 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	}
 	simple := p.simple()
 	if simple && names != nil && dead == 0 { // mostly all of them
-		for at < stop && i < len(e.Engine) && l[at] == e.Local[i] && at-first < maxPiece && names[at-first] == normal(e.Engine[i]) {
+		for at < r.len() && i < len(e.Engine) && l[at] == e.Local[i] && at-first < maxPiece && names[at-first] == normal(e.Engine[i]) {
 			at++
 			i++
 		}
 	}
-	for at < stop && i < len(e.Engine) && l[at] == e.Local[i] {
+	for at < r.len() && i < len(e.Engine) && l[at] == e.Local[i] {
 		engine := normal(e.Engine[i])
 		if dead>>at&1 != 0 {
 			x.forgetStale(n, r, at)

@@ -18,7 +18,7 @@ const (
 	ChunkSets                              // owner sets
 	ChunkPieces                            // pieces of chains
 	ChunkClientHashes                      // client hashes of the pieces; a reader may skip them
-	ChunkSingles                           // blocks in no chain, and chains of one block
+	ChunkSingles                           // blocks in no chain
 	ChunkLinks                             // blocks that wait for their parents
 )
 
@@ -90,7 +90,7 @@ func (c *Cut) Image(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk
 	w.sets()
 	w.listOwn()
 	c.pieces(func(p *copiedPiece) bool {
-		if p.loose || p.roots {
+		if p.loose {
 			w.singles(p)
 		} else {
 			w.piece(p)
@@ -379,12 +379,11 @@ func (w *imageWriter) ownWords(b []byte, own []ownWord) []byte {
 
 // Flags of a single block in an image.
 const (
-	singleIsRoot  = 1 << iota // the first block of a chain, else loose
-	singleHasSide             // names
-	singleHasOwn              // copies, and names of single sources
+	singleHasSide = 2 // names
+	singleHasOwn  = 4 // copies, and names of single sources
 )
 
-// singles writes the blocks of a loose piece or a roots piece.
+// singles writes the blocks of a loose piece.
 func (w *imageWriter) singles(p *copiedPiece) {
 	start := uint32(0)
 	for _, v := range p.intervals {
@@ -405,9 +404,6 @@ func (w *imageWriter) single(p *copiedPiece, at, set uint32) {
 			sides = append(sides, snapSide{by: d.by, engine: d.engine[at-d.from : at-d.from+1]})
 		}
 	}
-	if p.roots {
-		sides = append(sides, snapSide{by: p.by, engine: p.engine[at : at+1]})
-	}
 	var own []ownWord
 	for _, o := range w.own[p.line] {
 		if o.at == at {
@@ -416,16 +412,10 @@ func (w *imageWriter) single(p *copiedPiece, at, set uint32) {
 		}
 	}
 	clientHash := uint64(0)
-	switch {
-	case len(p.clientHash) > 0:
+	if len(p.clientHash) > 0 {
 		clientHash = p.clientHash[at]
-	case p.roots:
-		clientHash = p.local[at]
 	}
 	flags := byte(0)
-	if p.roots {
-		flags |= singleIsRoot
-	}
 	if len(sides) > 0 {
 		flags |= singleHasSide
 	}

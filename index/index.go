@@ -1,11 +1,10 @@
 // Package index keeps, for one context, which owner holds which blocks of a prefix,
 // and answers how far a chain of hashes is held.
 //
-//	Index --heads--> key of a first block -> piece, or its place in a roots piece
+//	Index --heads--> key of a first block -> piece
 //	  |  --names--> engine hash ----------> block of a piece; entries on demand
 //	  |  --loose--> key ------------------> block whose place in a chain is not known
-//	  |  --lines--> pieces: up to 64 blocks of a chain, 64 bytes and 16 a block;
-//	  |               or up to 64 first blocks, each the only one of its chain
+//	  |  --lines--> pieces: up to 64 blocks of a chain, 64 bytes and 16 a block
 //	  |               |--next, prev--> hints: pieces behind and before
 //	  |               |--intervals---> stretches of blocks with one owner set
 //	  |               +--side--------> engine hashes that do not fit into the piece
@@ -18,7 +17,6 @@
 // pieces of chains: a query finds the first piece by its key, compares local hashes
 // eight to a cache line, and computes one key at the end of a piece. All other blocks are
 // loose. A block of a chain and a loose one may have the same key: a query joins them.
-// First blocks whose chain has no second one share roots pieces (roots.go).
 //
 // All sources share the meaning of an engine hash: publishers that hash alike pay for
 // it once, and may name blocks that another has taught. A source that means something
@@ -37,12 +35,11 @@
 //
 // Invariants, checked by Check:
 //
-//  1. A chained piece with blocks is found by the key of the first one, a loose block and
-//     one of a roots piece by its key; the blocks with an owner are counted. The last block
-//     of a piece has an owner, and each block of a chained piece after the first follows the
-//     one before it.
-//  2. No two sets are equal. A set is counted by the intervals, and the blocks of roots
-//     pieces, that name it. Neighbouring intervals have different sets.
+//  1. A chained piece with blocks is found by the key of the first one, a loose block by
+//     its key; the blocks with an owner are counted. The last block of a piece has an owner,
+//     and each block of a chained piece after the first follows the one before it.
+//  2. No two sets are equal. A set is counted by the intervals that name it. Neighbouring
+//     intervals have different sets.
 //  3. An owner counts the blocks whose set it is in, and sums up their words (digest.go). A
 //     source counts the blocks of its owners.
 //  4. A living owner has one internal id, which is not retired. Retired ids stay in sets
@@ -56,19 +53,15 @@
 //     source has at most MaxOrphans links, and none when it holds nothing.
 //  9. Until all blocks are named: the name of a block has an entry, or each source
 //     that holds the block and uses the name lists the piece as vague, unless a second name of
-//     a block came later, or two families met. The names of the first block of a piece, and of
-//     the blocks of a roots piece, have entries. Once all blocks are named, each name has one.
-//  10. A place of a roots piece is free, or has a block with a key and an owner. The source
-//     of a roots piece counts the blocks, and lists the piece while it has a free place.
+//     a block came later, or two families met. The names of the first block of a piece have
+//     entries. Once all blocks are named, each name has one.
 //
 // Concurrency: Match takes no lock. MatchNames takes only the small lock of a segment of names.
 // Both wait for a writer only while the writer changes the piece, or the part of a table, at
 // hand. Each piece has a version, odd while its blocks or their owners change. A piece counts the
 // times that an owner lost blocks of it. The index counts the times that a held block moved or
-// an owner was retired (turns). A first block that gets a child moves without a turn:
-// Index.heads leads to its new place before the old one is empty, and the old piece counts it
-// as lost. A query compares these counts at its end and asks again if one has changed. So its
-// answer may be shorter than the truth, never longer than the truth of some moment while it
+// an owner was retired (turns). A query compares these counts at its end and asks again if one
+// has changed. So its answer may be shorter than the truth, never longer than the truth of some moment while it
 // ran. After eight tries it locks the index. Events of different sources run side by side as
 // long as they are ordinary (lane.go). All other calls lock the index. No goroutine, no clock,
 // no log.
@@ -205,7 +198,6 @@ type source struct {
 	work    []named   // buffer of settle
 	tail    place     // where the last loose block was stored
 	vague   vagueList // pieces with held blocks that have no entry in names
-	roots   rootList  // pieces of first blocks whose chains have no second one
 }
 
 // owner is one holder.

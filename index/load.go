@@ -362,7 +362,7 @@ func (l *Loader) sides(c *chunkReader, from place) {
 		if !x.name(&source{name: Source(teacher - 1), lane: &x.lanes[0].lane}, place{n, at}, engine, 1) {
 			continue
 		}
-		if r := x.at(n); x.naming == onDemand && !r.loose() && !r.roots() {
+		if r := x.at(n); x.naming == onDemand && !r.loose() {
 			x.noteVagueToAll(n, r)
 		}
 	}
@@ -435,9 +435,12 @@ func (l *Loader) learn(clientHash, local uint64, root bool) {
 func (l *Loader) single(c *chunkReader) {
 	flags, key, clientHash := c.byte(), c.word(), c.word()
 	set := l.sets[c.number()]
+	if flags&^(singleHasSide|singleHasOwn) != 0 {
+		c.fail()
+	}
 	p := place{}
 	if c.err == nil && set != 0 && key != 0 {
-		p = l.makeSingle(flags&singleIsRoot != 0, key, clientHash, set)
+		p = l.makeSingle(key, clientHash, set)
 	}
 	if flags&singleHasSide != 0 {
 		l.sides(c, p)
@@ -449,7 +452,7 @@ func (l *Loader) single(c *chunkReader) {
 
 // makeSingle makes a block with owners, and returns its place, none if there is no room for it or
 // its key is there.
-func (l *Loader) makeSingle(root bool, key, clientHash uint64, set uint32) (p place) {
+func (l *Loader) makeSingle(key, clientHash uint64, set uint32) (p place) {
 	x := l.x
 	if x.overBudget() {
 		l.Refused++
@@ -461,26 +464,14 @@ func (l *Loader) makeSingle(root bool, key, clientHash uint64, set uint32) (p pl
 	if len(owners) == 0 {
 		return p
 	}
-	if root {
-		if !x.headOf(key).isNone() {
-			return p
-		}
-		x.wide = x.wide || x.keepsClientHashes && clientHash != 0 && clientHash != key
-		var r *piece
-		p, r = x.beginRoot(owners[0].s, key, clientHash)
-		r.unlock()
-		l.learn(clientHash, key, true)
-	} else {
-		if !x.looseOf(key).isNone() {
-			return p
-		}
-		p = x.createLoose(owners[0].s, key, clientHash, 1)
+	if !x.looseOf(key).isNone() {
+		return p
 	}
+	p = x.createLoose(owners[0].s, key, clientHash, 1)
 	for _, o := range owners {
-		if x.addHolder(o, p); !root {
-			o.raw++
-			o.s.raw = true
-		}
+		x.addHolder(o, p)
+		o.raw++
+		o.s.raw = true
 	}
 	l.Blocks++
 	return p

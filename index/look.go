@@ -58,7 +58,7 @@ func (x *Index) NamesAt(c LocalChain, block int) (names []uint64) {
 		}
 		r := x.at(p.piece)
 		for k := i; k < block; k++ { // on to the block, in the same piece
-			if p.at++; r.loose() || r.roots() || p.at >= r.len() || r.local()[p.at] != local[k+1] {
+			if p.at++; r.loose() || p.at >= r.len() || r.local()[p.at] != local[k+1] {
 				return nil
 			}
 		}

@@ -92,7 +92,7 @@ func (x *Index) Note(o Owner, l *Losses, label uint32) {
 // note remembers blocks of a piece that an owner has just lost. sum is that of their words.
 func (l *Losses) note(r *piece, blocks, sum uint64, label uint32) {
 	words := r.local()
-	if r.loose() || r.roots() {
+	if r.loose() {
 		for ; blocks != 0; blocks &= blocks - 1 {
 			l.put(loss{head: words[trailing(blocks)], mark: l.mark, label: label, hi: 1}, 0)
 		}

@@ -220,81 +220,75 @@ func (w *way) step() bool {
 	if w.lost {
 		return w.skip()
 	}
-	key, p := uint64(0), place{piece: w.next}
+	key, n := uint64(0), w.next
 	if w.engine == nil {
-		if key = w.nextKey(); !p.isNone() && load64(&x.at(p.piece).head) != key {
-			p = place{}
+		if key = w.nextKey(); n != 0 && load64(&x.at(n).head) != key {
+			n = 0
 		}
-	} else if !p.isNone() {
-		if key = w.follows(p); key == 0 {
-			p = place{}
+	} else if n != 0 {
+		if key = w.follows(n); key == 0 {
+			n = 0
 		}
 	}
 	for looks := spins(0); ; {
-		if p.isNone() {
+		if n == 0 {
 			if w.engine != nil {
-				p, key = w.findNamed()
+				n, key = w.findNamed()
 			} else {
 				if w.n > 0 { // a first block is often absent, and the sieve says so
 					x.heads.prefetchEntry(mix(key))
 				}
-				p = x.headOf(key)
+				n = x.headOf(key).piece
 			}
-			if p.isNone() {
+			if n == 0 {
 				return w.skip()
 			}
 		}
-		switch w.piece(p, key) {
+		switch w.piece(n, key) {
 		case stepped:
 			return true
 		case nothing:
 			return w.engine != nil && w.skip()
 		case moved:
-			p = place{}
+			n = 0
 		case busy:
 			looks.pause()
 		}
 	}
 }
 
-// findNamed returns the place and the key of the next block of a chain of engine hashes. It
-// returns none if the entry of the hash leads to no block that can be next.
-func (w *way) findNamed() (place, uint64) {
+// findNamed returns the piece that begins with the next block of a chain of engine hashes, and
+// the key of that block. It returns 0 if the entry of the hash leads to no block that can be next.
+func (w *way) findNamed() (n uint32, key uint64) {
 	x, engine := w.x, w.engine[w.n]
 	for h := mix(engine); ; {
 		var room [4]uint64
 		left := false
 		for _, ref := range x.names.refs(h, room[:0]) {
-			if p, line := x.named(ref, engine); line != 0 {
-				if key := w.follows(p); key != 0 {
-					return p, key
+			if p, line := x.named(ref, engine); line != 0 && p.at == 0 {
+				if key := w.follows(p.piece); key != 0 {
+					return p.piece, key
 				}
 			}
 			left = left || !x.names.has(h, ref)
 		}
 		if !left { // else the block may have moved meanwhile, and its entry with it
-			return place{}, 0
+			return 0, 0
 		}
 	}
 }
 
-// follows returns the key of the block in a place if the block begins a piece, or lies in a
-// roots piece, and follows the block before the next one. Else it returns 0.
-func (w *way) follows(p place) uint64 {
-	r := w.x.at(p.piece)
-	meta := load32(&r.meta)
-	if meta&(isLoose|isSide) != 0 || p.at != 0 && meta&isRoots == 0 {
+// follows returns the key of the block that begins a piece if it follows the block before the
+// next one. Else it returns 0.
+func (w *way) follows(n uint32) uint64 {
+	r := w.x.at(n)
+	if load32(&r.meta)&(isLoose|isSide) != 0 {
 		return 0
 	}
-	key := load64(&r.local()[p.at])
-	switch {
-	case meta&isRoots != 0 && w.n == 0:
-		return key
-	case meta&isRoots != 0:
-		return 0
-	case w.n == 0:
+	key := load64(&r.local()[0])
+	if w.n == 0 {
 		key = normal(key)
-	default:
+	} else {
 		key = w.x.follow(w.key, key)
 	}
 	if load64(&r.head) != key {
@@ -323,10 +317,9 @@ const (
 	busy            // the piece was changing
 )
 
-// piece reads a piece that begins with the next block, or a roots piece with that block in
-// a place. The block has a key.
-func (w *way) piece(p place, key uint64) outcome {
-	x, n := w.x, p.piece
+// piece reads a piece that begins with the next block, whose key it gets.
+func (w *way) piece(n uint32, key uint64) outcome {
+	x := w.x
 	r := x.at(n)
 	ver, changing := r.version()
 	if changing {
@@ -335,17 +328,11 @@ func (w *way) piece(p place, key uint64) outcome {
 	lost, meta := load32(&r.lost), load32(&r.meta)
 	length, count := int(meta&255), int(meta>>16&255)
 	list := r.intervals[:]
-	var root [1]uint32
 	if load64(&r.head) != key || length == 0 || length > maxPiece {
-		set, ok := r.rootSet(p.at, meta, key)
-		if !ok {
-			if !r.same(ver) {
-				return busy
-			}
-			return moved
+		if !r.same(ver) {
+			return busy
 		}
-		root[0], length, count = interval{set, 1}.word(), 1, 1
-		list = root[:]
+		return moved
 	}
 	next := load32(&r.next)
 	if left := w.length - w.n - length; next != 0 && left > 0 {
@@ -356,7 +343,7 @@ func (w *way) piece(p place, key uint64) outcome {
 	m := 0
 	if w.engine == nil {
 		m = w.equal(r, key, most)
-	} else if m = w.equalNames(r, ver, meta, int(p.at), most); m == 0 {
+	} else if m = w.equalNames(r, ver, meta, most); m == 0 {
 		return moved
 	}
 	end := uint64(0)
@@ -448,18 +435,18 @@ func (w *way) equal(r *piece, key uint64, most int) (m int) {
 
 // equalNames is equal for a chain of engine hashes. The names of the blocks may lie in the body
 // and in several sides.
-func (w *way) equalNames(r *piece, ver, meta uint32, at, most int) (m int) {
+func (w *way) equalNames(r *piece, ver, meta uint32, most int) (m int) {
 	want := w.engine[w.n : w.n+most]
 	for more := true; more; {
 		before := m
-		m = sameNames(r.engineOf(meta), 0, int(meta>>8&255), want, at, m)
+		m = sameNames(r.engineOf(meta), 0, int(meta>>8&255), want, m)
 		for line := load32(&r.side); line != 0 && m < most && r.same(ver); {
 			d := w.x.sideAt(line)
 			dim, next := load32(&d.meta), load32(&d.next)
 			if !r.same(ver) { // the side is of another piece by now
 				return m
 			}
-			m = sameNames(d.engine(), int(dim&255), int(dim>>8&255), want, at, m)
+			m = sameNames(d.engine(), int(dim&255), int(dim>>8&255), want, m)
 			line = next
 		}
 		more = m > before && m < most
@@ -468,12 +455,12 @@ func (w *way) equalNames(r *piece, ver, meta uint32, at, most int) (m int) {
 }
 
 // sameNames returns the first block from m on whose engine hash in a line is not the one in
-// want. The line has size hashes, from a position of the piece on. want begins at position at.
-func sameNames(names *words, from, size int, want []uint64, at, m int) int {
-	if at == from {
+// want. The line has size hashes, from a position of the piece on, that of want[0] being 0.
+func sameNames(names *words, from, size int, want []uint64, m int) int {
+	if from == 0 {
 		m = sameUpTo(names, want[:min(len(want), size)], m)
 	}
-	for k := at + m - from; k >= 0 && k < min(size, maxPiece) && m < len(want) && load64(&names[k]) == want[m]; k++ {
+	for k := m - from; k >= 0 && k < min(size, maxPiece) && m < len(want) && load64(&names[k]) == want[m]; k++ {
 		m++
 	}
 	return m

@@ -169,7 +169,7 @@ func (x *Index) name(s *source, p place, engine uint64, want int) bool {
 	}
 	word := &x.words(line)[i]
 	r := x.at(p.piece)
-	vague := x.naming == onDemand && !r.loose() && !r.roots()
+	vague := x.naming == onDemand && !r.loose()
 	if vague && p.at > 0 {
 		write64(word, engine)
 	} else {
@@ -220,9 +220,6 @@ func (x *Index) spare(s *source, p place, want int) (line, i uint32, named *uint
 	if n >= maxSides {
 		return 0, 0, nil
 	}
-	if r.roots() {
-		want = 1
-	}
 	lines, names := sideLines(min(uint32(max(want, 1)), r.cap()-p.at))
 	line = x.lines.alloc(forNames, lines)
 	d := x.sideAt(line)
@@ -256,7 +253,7 @@ func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
 	remember := x.forgotten.wanted()
 	key, at := r.head, uint32(0)
 	keyAt := func(i uint32) uint64 {
-		if r.loose() || r.roots() {
+		if r.loose() {
 			return local[i]
 		}
 		for ; at < i; at++ {
@@ -299,9 +296,6 @@ func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
 		if x.alone {
 			x.endPrivates(l)
 		}
-	}
-	if r.roots() {
-		x.vacate(n, r, blocks)
 	}
 	if r.loose() {
 		x.looseBlocks.Add(-int64(bits.OnesCount64(blocks)))
@@ -630,10 +624,7 @@ func (x *Index) placeOf(key uint64) place {
 			}
 			k := r.head
 			for i := range r.len() {
-				switch {
-				case r.roots():
-					k = r.local()[i]
-				case i > 0:
+				if i > 0 {
 					k = x.follow(k, r.local()[i])
 				}
 				x.places[k] = place{n, i}.ref()

@@ -10,12 +10,10 @@ import (
 //
 //	chained  head | local hashes | engine hashes | client hashes, if wide
 //	loose    head | keys | client hashes, if wide
-//	roots    head | keys | engine hashes | client hashes, if wide | owner sets
 //
 // The blocks of a chained piece follow each other in a chain, and the first one is found
 // by its key in Index.heads. A loose block stands alone: its place in a chain is not
-// known, and it is found by its key in Index.loose. The blocks of a roots piece are first
-// blocks of different chains, found by their keys in Index.heads: see roots.go.
+// known, and it is found by its key in Index.loose.
 //
 // All words are written while a lane holds the piece, or all lanes are locked. Blocks, keys and
 // owners change while ver is odd. A reader looks at ver before and after. The hints (next, prev)
@@ -66,7 +64,6 @@ const (
 	isLoose = 1 << 24
 	isWide  = 1 << 25 // has client hashes
 	isSide  = 1 << 26
-	isRoots = 1 << 27
 
 	// longTrim is how many blocks at once are worth computing the key of the last one left.
 	longTrim = 8
@@ -129,9 +126,6 @@ func (r *piece) clientHashes() *words {
 // linesFor returns the lines of a piece.
 func linesFor(meta uint32) int {
 	n := int(meta >> 8 & 255)
-	if meta&isRoots != 0 {
-		return 1 + (n*rootBytes(meta)+lineBytes-1)/lineBytes
-	}
 	if meta&isLoose == 0 {
 		n *= 2
 	}
@@ -203,7 +197,7 @@ func sideLines(n uint32) (lines int, names uint32) {
 func (x *Index) key(p place) uint64 {
 	r := x.at(p.piece)
 	switch {
-	case r.loose() || r.roots():
+	case r.loose():
 		return r.local()[p.at]
 	case p.at == r.len()-1 && r.tail != 0:
 		return r.tail
@@ -217,9 +211,6 @@ func (x *Index) key(p place) uint64 {
 
 // intervalsOf copies the intervals of a piece.
 func (x *Index) intervalsOf(r *piece, to *[maxPiece + 2]interval) []interval {
-	if r.roots() {
-		return r.rootIntervals(to[:0])
-	}
 	n := r.count()
 	w := r.intervals[:]
 	if n > inlineIntervals {
@@ -243,9 +234,6 @@ func (x *Index) setOf(p place) uint32 {
 		if p.at < v&endMask {
 			return v >> endBits
 		}
-	}
-	if r.roots() && r.up>>p.at&1 != 0 {
-		return r.rootSets(r.meta)[p.at]
 	}
 	return 0
 }
@@ -332,9 +320,6 @@ func (x *Index) change(l *lane, r *piece, lo, hi, owner uint32, give bool) (chan
 		}
 		return changed, edge
 	}
-	if r.roots() {
-		return x.changeRoots(l, r, lo, hi, owner, give)
-	}
 	var was, room [maxPiece + 2]interval
 	var taken [maxPiece + 2]uint32
 	old, out, start, k := x.intervalsOf(r, &was), room[:0], uint32(0), 0
@@ -375,9 +360,6 @@ func spanOf(lo, hi uint32) uint64 { return ^uint64(0) >> (64 - (hi - lo)) << lo 
 // deadOf returns the blocks of a piece that have no owner. Their engine hashes stay, for
 // Snapshot, and are no names.
 func (x *Index) deadOf(r *piece) (dead uint64) {
-	if r.roots() {
-		return spanOf(0, r.len()) &^ r.up
-	}
 	if r.count() < 2 {
 		return 0 // the last block has an owner
 	}
@@ -416,9 +398,6 @@ func (x *Index) extend(r *piece, n, set uint32) {
 // begin makes an empty piece with room for want blocks and returns it locked.
 func (x *Index) begin(want int, flags uint32) (uint32, *piece) {
 	c := uint32(min((max(want, 1)+3)&^3, maxPiece))
-	if flags&isRoots != 0 {
-		c = uint32(rootCap(want, flags))
-	}
 	meta := c<<8 | flags
 	n := x.lines.alloc(forPieces, linesFor(meta))
 	r := x.at(n)
@@ -469,7 +448,7 @@ func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (ui
 	ref := place{piece: n}.ref()
 	if x.alone {
 		x.heads.insert(mix(key), ref)
-	} else if x.heads.claim(mix(key), ref, func(ref uint64) bool { return x.begins(placeOf(ref), key) }) != 0 {
+	} else if x.heads.claim(mix(key), ref, func(ref uint64) bool { return load64(&x.at(placeOf(ref).piece).head) == key }) != 0 {
 		x.discard(n, r)
 		return 0, nil
 	}
@@ -498,10 +477,6 @@ func (x *Index) discard(n uint32, r *piece) {
 // trim takes blocks without an owner off the end of a changing piece and frees it if none
 // is left. Readers go on then.
 func (x *Index) trim(l *lane, n uint32, r *piece) {
-	if r.roots() {
-		x.trimRoots(l, n, r)
-		return
-	}
 	var was [maxPiece + 2]interval
 	old := x.intervalsOf(r, &was)
 	k := len(old)
@@ -564,8 +539,8 @@ func (x *Index) end(l *lane, n uint32, r *piece) {
 	x.lines.free(forPieces, n, lines)
 }
 
-// headOf finds the block of a key that begins a piece, or lies in a roots piece. Next to other
-// lanes, the caller has to look at the piece again.
+// headOf finds the block of a key that begins a piece. Next to other lanes, the caller has to
+// look at the piece again.
 func (x *Index) headOf(key uint64) place {
 	seg, tag := split(mix(key))
 	s, body := &x.heads.segs[seg], &x.heads.bodies[seg]
@@ -583,7 +558,7 @@ func (x *Index) headOf(key uint64) place {
 					break
 				}
 				if v>>refBits == tag {
-					if p := placeOf(v & refMask); x.begins(p, key) {
+					if p := placeOf(v & refMask); load64(&x.at(p.piece).head) == key {
 						return p
 					}
 				}

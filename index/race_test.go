@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"kvconductor/index/hash"
-	"kvconductor/internal/must"
 )
 
 // scene is a kind of history that writers of several sources play while readers ask by
@@ -648,54 +647,6 @@ func (r *race) run(seed uint64) {
 	if st := r.x.Stats(); st.Blocks+st.Memberships+st.Aliases+st.Raw+st.Orphans+st.Sets != 0 {
 		r.Errorf("something is left: %+v", st)
 	}
-}
-
-// TestPromotedBlocksAreFound holds that a query finds a first block at any moment while the
-// block moves to a piece of its own. The reader asks for the block that moves next.
-func TestPromotedBlocksAreFound(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
-	rest, writer := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
-	const roots = 5000
-	for i := range uint64(roots) {
-		x.Store(&Store{Owner: rest, Engine: []uint64{i<<8 | 1}, Local: []uint64{i<<8 | 2}})
-		x.Store(&Store{Owner: writer, Engine: []uint64{i<<8 | 1}, Local: []uint64{i<<8 | 2}})
-	}
-	var next, looks atomic.Uint64
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		var m Match
-		for i := next.Load(); i < roots && !t.Failed(); i = next.Load() {
-			p := &prompt{local: []uint64{i<<8 | 2, i<<8 | 3}}
-			p.seq = x.scheme.Chain(nil, p.local)
-			if looks.Load()%2 == 0 {
-				x.MatchLazy(p, &m)
-			} else {
-				x.MatchNames([]uint64{i<<8 | 1, i<<8 | 4}, &m)
-			}
-			resting, both := 0, 0
-			for _, q := range m.Prefixes {
-				switch Owner(q.Owner) {
-				case rest:
-					resting = int(q.Blocks)
-				case writer:
-					both = int(q.Blocks)
-				}
-			}
-			if resting != 1 || both < 1 {
-				t.Errorf("prompt %d: one owner holds %d blocks, want 1, the other %d", i, resting, both)
-			}
-			looks.Add(1)
-		}
-	})
-	for i := range uint64(roots) {
-		for before := looks.Load(); looks.Load() == before && !t.Failed(); { // the reader is at this block
-			runtime.Gosched()
-		}
-		x.Store(&Store{Owner: writer, Parent: i<<8 | 1, HasParent: true, Engine: []uint64{i<<8 | 4}, Local: []uint64{i<<8 | 3}})
-		next.Store(i + 1)
-	}
-	reading.Wait()
-	must.Report(t, x.Check())
 }
 
 // TestQueriesWaitForTables holds that a query does not believe a table that a writer has at

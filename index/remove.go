@@ -136,12 +136,6 @@ func (r *removing) run(engine []uint64, i int) (int, bool) {
 		}
 	}
 	h := x.at(p.piece)
-	if h.roots() {
-		if !x.alone {
-			return i, false
-		}
-		h.prefetchRoot(p.at)
-	}
 	names, from := h.local(), i
 	if !h.loose() {
 		if names = h.engine(); names[p.at] != normal(engine[i]) {
@@ -303,9 +297,7 @@ func (x *Index) around(l *lane, n uint32, pieces int, engine uint64) place {
 	for ; n != 0 && pieces > 0; pieces-- {
 		r := x.at(n)
 		if x.mayName(n, engine) {
-			if r = x.holdCleaned(l, n); r.roots() {
-				break
-			}
+			r = x.holdCleaned(l, n)
 			if q, line := x.wordIn(n, engine); line != 0 {
 				return q
 			}

@@ -239,9 +239,6 @@ func (x *Index) clean(n uint32, r *piece) (ended bool) {
 	write32(&r.lost, r.lost+1)
 	var taken [maxPiece + 2]uint32
 	out, start, dead := room[:0], uint32(0), uint64(0)
-	if r.roots() {
-		old, dead = nil, x.cleanRoots(r)
-	}
 	for k, v := range old {
 		to := x.without(v.set)
 		taken[k] = to
@@ -250,9 +247,7 @@ func (x *Index) clean(n uint32, r *piece) (ended bool) {
 		}
 		start = v.end
 	}
-	if !r.roots() {
-		x.put(r, old, out)
-	}
+	x.put(r, old, out)
 	for _, id := range taken[:len(old)] {
 		x.sets.drop(id)
 	}

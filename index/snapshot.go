@@ -33,7 +33,6 @@ type snapPiece struct {
 	prev       uint32
 	head, up   uint64
 	loose      bool
-	roots      bool // its blocks are first blocks, each of another chain
 	sides      []snapSide
 }
 
@@ -259,7 +258,7 @@ func (s *Snapshot) plant() {
 	for i := range s.pieces {
 		p := &s.pieces[i]
 		byLine[p.line] = i
-		if p.loose || p.roots {
+		if p.loose {
 			copy(t.keys[p.begin:p.end], s.local[p.begin:p.end])
 			continue
 		}
@@ -455,7 +454,7 @@ func (w *snapWalk) visitPiece(i int) {
 func (w *snapWalk) before(piece, block int) (up, at int) {
 	p := &w.pieces[piece]
 	switch {
-	case p.loose || p.roots:
+	case p.loose:
 		return 0, 0
 	case block > p.begin:
 		return block, piece
@@ -526,7 +525,7 @@ func (w *snapWalk) begin(piece, b, up, above int, o *snapOwner, clientHash uint6
 		r.Parent = plain(w.found[0])
 		return
 	}
-	if b != p.begin && !p.roots || p.loose {
+	if b != p.begin || p.loose {
 		return
 	}
 	if r.Root = p.up == 0 && normal(w.local[b]) == key; p.up != 0 {

@@ -52,7 +52,7 @@ func (x *Index) Stats() Stats {
 		st.Aliases += s.private.len()
 		st.AliasBytes += s.private.bytes()
 		st.Orphans += s.room.used
-		st.Bytes += int(unsafe.Sizeof(*s)) + s.private.bytes() + s.room.bytes() + 8*cap(s.owners) + 8*cap(s.vague.pieces) + 4*cap(s.roots.open) + int(unsafe.Sizeof(named{}))*cap(s.work)
+		st.Bytes += int(unsafe.Sizeof(*s)) + s.private.bytes() + s.room.bytes() + 8*cap(s.owners) + 8*cap(s.vague.pieces) + int(unsafe.Sizeof(named{}))*cap(s.work)
 		for _, o := range s.owners {
 			st.Raw += o.raw
 			st.Bytes += int(unsafe.Sizeof(*o)) + o.copies.bytes()
@@ -114,7 +114,7 @@ func (x *Index) Memory() Memory {
 		}
 		m.Names += s.private.bytes()
 		m.Waiting += s.room.bytes()
-		m.Owners += int(unsafe.Sizeof(*s)) + 8*cap(s.owners) + 8*cap(s.vague.pieces) + 4*cap(s.roots.open) + int(unsafe.Sizeof(named{}))*cap(s.work)
+		m.Owners += int(unsafe.Sizeof(*s)) + 8*cap(s.owners) + 8*cap(s.vague.pieces) + int(unsafe.Sizeof(named{}))*cap(s.work)
 		for _, o := range s.owners {
 			m.Owners += int(unsafe.Sizeof(*o)) + o.copies.bytes()
 		}

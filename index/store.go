@@ -209,10 +209,6 @@ func (p *storing) start() (c cursor, ok bool) {
 	case e.Rootless:
 		return cursor{}, false
 	}
-	if len(e.Local) == 1 {
-		x.heads.prefetch(mix(normal(e.Local[0])))
-		x.names.prefetch(mix(normal(e.Engine[0])))
-	}
 	p.leave()
 	return cursor{kind: atRoot}, true
 }
@@ -408,7 +404,7 @@ func (p *storing) run(i int, q place, engine uint64) (int, bool) {
 	x, e := p.x, p.e
 	r := x.at(q.piece)
 	line := x.lineOf(q, engine)
-	if !x.alone && r.roots() || !x.taught(p.s, line) {
+	if !x.taught(p.s, line) {
 		return i, false
 	}
 	lo, at := q.at, q.at+1

@@ -229,20 +229,6 @@ func (t *table) len() (n int) {
 	return n
 }
 
-// prefetch begins the loads that an insert of an absent key waits for.
-func (t *table) prefetch(h uint64) {
-	t.prefetchSieve(h)
-	t.prefetchEntry(h)
-}
-
-// prefetchSieve begins the load that a probe of an absent key waits for.
-func (t *table) prefetchSieve(h uint64) {
-	seg, tag := split(h)
-	if b := t.bodies[seg].Load(); b != nil && b.sieve != nil {
-		prefetch(unsafe.Pointer(&b.sieve[tag>>((b.shift-sieveLog)&63)>>6]))
-	}
-}
-
 // prefetchEntry begins the load that a probe of a present key waits for.
 func (t *table) prefetchEntry(h uint64) {
 	seg, tag := split(h)

@@ -268,7 +268,7 @@ func (v *vagueList) at(k int) *vaguePiece {
 func (x *Index) mayName(n uint32, engine uint64) bool {
 	r := x.at(n)
 	meta := load32(&r.meta)
-	if meta&(isLoose|isRoots) != 0 || load32(&r.side) != 0 {
+	if meta&isLoose != 0 || load32(&r.side) != 0 {
 		return true
 	}
 	names := r.engineOf(meta)
@@ -283,7 +283,7 @@ func (x *Index) mayName(n uint32, engine uint64) bool {
 // prefetchNames begins the loads of a piece's engine hashes.
 func (r *piece) prefetchNames() {
 	meta := load32(&r.meta)
-	if meta&(isLoose|isRoots|isSide) != 0 {
+	if meta&(isLoose|isSide) != 0 {
 		return
 	}
 	if n := min(meta&255, maxPiece); n > 0 {

@@ -107,13 +107,13 @@ func peerLoads(smgTarget int) []peerLoad {
 	}
 	for _, c := range Cases {
 		target := 1.5
-		if c == "roots" {
+		if c == "roots" { // no engine sends it
 			target = 0
 		}
 		loads = append(loads, peerLoad{name: "case " + c, flags: base + " --case " + c, sizes: []int{8}, mode: "time", rows: ordinaryRows(target, 0, 0)[:2]})
 	}
 	return append(loads,
-		peerLoad{name: "case roots, memory", flags: base + " --case roots", sizes: []int{8}, mode: "mem", rows: memoryRows(64)[:1]},
+		peerLoad{name: "case roots, memory", flags: base + " --case roots", sizes: []int{8}, mode: "mem", rows: memoryRows(0)[:1]},
 		peerLoad{name: "pools, hash-only; CRTC without them", flags: base + " --pools 8", sizes: []int{8}, mode: "time", rows: append(ordinaryRows(1, 0, 0),
 			peerRow{what: "block ops with tokens alone, M/CPU s of all", key: "token_block_ops_per_sec", unit: perM})},
 		peerLoad{name: "three tiers, counted copies; CRTC on one tier", flags: base + " --tiers 3 --repeat 10", sizes: []int{8}, rival: "128 workers x 8 copies", mode: "time", rows: ordinaryRows(2.5, 0, 0)[:1]},
