@@ -156,7 +156,7 @@ func (o *Options) adopt(settings []journal.Field) (err error) {
 			o.MaxContexts, e = strconv.Atoi(f.Value)
 		case "limits.max_orphans":
 			o.MaxOrphans, e = strconv.Atoi(f.Value)
-		case "index.local_hashes", "dynamo.dump": // the latter is its former name
+		case "index.local_hashes":
 			o.KeepClientHashes, e = strconv.ParseBool(f.Value)
 		}
 		if e != nil && err == nil {

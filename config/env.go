@@ -43,10 +43,8 @@ func (l *loader) readEnv(env map[string]string) layer {
 	}
 	slices.Sort(names)
 	byName := map[string]key{}
-	for _, k := range readableKeys() {
+	for _, k := range keys {
 		byName[k.env()] = k
-	}
-	for _, k := range keys { // no hint at a former name
 		known = append(known, k.env())
 	}
 	known = append(known, envListeners, envFile)
@@ -66,7 +64,6 @@ func (l *loader) readEnv(env map[string]string) layer {
 			l.warns.add(at, "", "unknown variable%s", didYouMean(name, known))
 		}
 	}
-	l.moveFormer(out)
 	return out
 }
 

@@ -73,7 +73,6 @@ func (l *loader) readFile(name string, data []byte) layer {
 	if sources != nil {
 		out["sources"] = sources
 	}
-	l.moveFormer(out)
 	return out
 }
 
@@ -121,9 +120,7 @@ func into(p any) func(name string, v any) {
 func (l *loader) unknown(t *tree, p pair, section string, fields []field) {
 	var names []string
 	for _, f := range fields {
-		if !isFormer(section + "." + f.name) {
-			names = append(names, f.name)
-		}
+		names = append(names, f.name)
 	}
 	hint := didYouMean(p.name, names)
 	if hint == "" {
@@ -205,33 +202,6 @@ func (l *loader) readMediaTTL(t *tree, path string, n *yaml.Node) map[string]tim
 		}
 	}
 	return out
-}
-
-// moveFormer gives values under former names to the settings of today, with a warning. If
-// a layer has a setting under both names, their values must be equal.
-func (l *loader) moveFormer(out layer) {
-	for _, f := range formerKeys {
-		at, given := l.places[f.path]
-		if !given {
-			continue
-		}
-		failed, value := l.failed[f.path], out[f.path]
-		delete(l.places, f.path)
-		delete(l.failed, f.path)
-		delete(out, f.path)
-		if today := l.places[f.now]; today.layer != at.layer {
-			l.places[f.now], l.failed[f.now] = at, failed
-			if !failed {
-				out[f.now] = value
-			}
-		} else if !failed && !l.failed[f.now] && show(value) != show(out[f.now]) {
-			l.errs.add(at, f.path, "is the former name of %s, which has another value at %s", f.now, today)
-			continue
-		}
-		if !failed {
-			l.warns.add(at, f.path, "is called %s now", f.now)
-		}
-	}
 }
 
 // rename records what the reader of a file calls a path.

@@ -21,10 +21,6 @@ func Flags(fs *pflag.FlagSet) {
 	for _, k := range keys {
 		k.define(fs, k.show(&c))
 	}
-	for _, k := range readableKeys()[len(keys):] {
-		k.define(fs, "")
-		fs.Lookup(k.flag).Hidden = true
-	}
 }
 
 // define adds the flag of a key, with a default to show.
@@ -79,12 +75,11 @@ func (l *loader) readFlags(fs *pflag.FlagSet) layer {
 	if value, at, ok := given(flagListen); ok {
 		l.readListenerTexts(strings.Split(value, ","), at, out)
 	}
-	for _, k := range readableKeys() {
+	for _, k := range keys {
 		if value, at, ok := given(k.flag); ok {
 			l.readText(k, value, at, out)
 		}
 	}
-	l.moveFormer(out)
 	return out
 }
 

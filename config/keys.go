@@ -2,7 +2,6 @@ package config
 
 import (
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 )
@@ -177,36 +176,9 @@ var keys = []key{
 	{"shutdown.drain", "shutdown-drain", duration(), 0, "time the server goes on answering after SIGTERM, with /ready at 503; 0 is none, and a second signal ends it"},
 }
 
-// formerKeys are the names that settings had before: the path, the flag, and the path of
-// today. Files, the environment and flags may still use them.
-var formerKeys = []struct{ path, flag, now string }{
-	{"dynamo.dump", "dump", "index.local_hashes"},
-}
-
-// isFormer reports whether a path is one that a setting had before.
-func isFormer(path string) bool {
-	for _, f := range formerKeys {
-		if f.path == path {
-			return true
-		}
-	}
-	return false
-}
-
-// readableKeys returns all keys, those by their former names included.
-func readableKeys() []key {
-	all := slices.Clone(keys)
-	for _, f := range formerKeys {
-		k := keys[slices.IndexFunc(keys, func(k key) bool { return k.path == f.now })]
-		k.path, k.flag, k.help = f.path, f.flag, "former name of --"+k.flag
-		all = append(all, k)
-	}
-	return all
-}
-
-// sectionFields returns the fields of a section, in table order, former ones last.
+// sectionFields returns the fields of a section, in table order.
 func sectionFields(section string) (out []field) {
-	for _, k := range readableKeys() {
+	for _, k := range keys {
 		if name, ok := strings.CutPrefix(k.path, section+"."); ok {
 			out = append(out, field{name, k.kind, false})
 		}

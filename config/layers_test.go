@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -258,47 +257,6 @@ func TestLayersPrecedence(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestFormerNames sets each setting by its former name, which every layer takes with a
-// warning. A layer must not give both names different values. Names take part in precedence
-// alike.
-func TestFormerNames(t *testing.T) {
-	at := 0
-	f := func(want, problem string, file string, env, args []string) {
-		t.Helper()
-		at++
-		name := write(t, "c.yaml", file)
-		d, err := Load(Options{File: name, Env: env, Flags: flags(t, args...)})
-		said := ""
-		if err != nil {
-			said = err.Error()
-		}
-		for _, w := range d.Warnings {
-			said += w.Error() + "\n"
-		}
-		said = strings.ReplaceAll(said, name, "c.yaml")
-		if got := strconv.FormatBool(d.Config.Index.LocalHashes); strings.TrimSpace(said) != problem || problem == "" && got != want || err == nil && got != want {
-			t.Errorf("%d: %s, want %s; said\n%s\nwant\n%s", at, got, want, said, problem)
-		}
-	}
-	const now = ": dynamo.dump: is called index.local_hashes now"
-	const both = ": dynamo.dump: is the former name of index.local_hashes, which has another value at "
-	old, today := "dynamo: {dump: false}", "index: {local_hashes: false}"
-	f("true", "", "{}", nil, nil)
-	f("false", "", today, nil, nil)
-	f("false", "c.yaml:1:16"+now, old, nil, nil)
-	f("false", "env CONDUCTOR_DYNAMO_DUMP"+now, "{}", []string{"CONDUCTOR_DYNAMO_DUMP=false"}, nil)
-	f("false", "flag --dump"+now, "{}", nil, []string{"--dump=false"})
-	f("true", "flag --dump"+now, today, nil, []string{"--dump"})
-	f("true", "c.yaml:1:16"+now, old, []string{"CONDUCTOR_INDEX_LOCAL_HASHES=true"}, nil)
-	f("false", "c.yaml:1:16"+now, old+"\n"+today, nil, nil)
-	f("", "c.yaml:1:16"+both+"c.yaml:2:23", old+"\nindex: {local_hashes: true}", nil, nil)
-	f("", "c.yaml:2:16"+both+"c.yaml:1:23", today+"\ndynamo: {dump: true}", nil, nil)
-	f("", "env CONDUCTOR_DYNAMO_DUMP"+both+"env CONDUCTOR_INDEX_LOCAL_HASHES", "{}", []string{"CONDUCTOR_DYNAMO_DUMP=false", "CONDUCTOR_INDEX_LOCAL_HASHES=true"}, nil)
-	f("", "flag --dump"+both+"flag --index-local-hashes", "{}", nil, []string{"--dump", "--index-local-hashes=false"})
-	f("", `c.yaml:1:16: dynamo.dump: "maybe" is neither true nor false`, "dynamo: {dump: maybe}\n"+today, nil, nil)
-	f("", `c.yaml:1:16: dynamo.dump: "maybe" is neither true nor false`, "dynamo: {dump: maybe}", nil, nil)
 }
 
 // TestListenerPrecedence does the same for listeners, which are replaced whole.
