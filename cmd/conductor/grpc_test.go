@@ -75,7 +75,7 @@ func dialed(t *testing.T, address, token string, creds credentials.TransportCred
 
 // inTime bounds a test's calls.
 func inTime(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

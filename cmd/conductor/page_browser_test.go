@@ -171,4 +171,4 @@ func (p *tab) tabTo(selector string) {
 }
 
 // pagePatience bounds how long the page may take to show something.
-const pagePatience = time.Minute
+const pagePatience = 4 * time.Minute

@@ -136,7 +136,7 @@ func (f *shardFleet) askRaw(p *process, path string, text []byte, header ...stri
 
 // unfollowed is a client that follows no redirect.
 var unfollowed = &http.Client{
-	Timeout:       20 * time.Second,
+	Timeout:       2 * time.Minute,
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 

@@ -137,7 +137,7 @@ func TestStories(t *testing.T) {
 			s.publish(e)
 			pace := time.NewTicker(100 * time.Millisecond)
 			defer pace.Stop()
-			deadline := time.After(60 * time.Second)
+			deadline := time.After(4 * time.Minute)
 			var missing string
 			for round := 0; ; round++ {
 				if missing = s.missing(t, p, doc); missing == "" {

@@ -87,7 +87,7 @@ func (a *authority) client(cert, key string) *http.Client {
 		// Also if the server asks for a certificate of another authority.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true, DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true, DisableKeepAlives: true}, Timeout: 2 * time.Minute}
 }
 
 // status returns the status of GET /services, 0 if there is no answer.

@@ -411,7 +411,7 @@ func until(t *testing.T, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
+	for end := time.Now().Add(2 * time.Minute); !ok(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatal("timed out")
 		}

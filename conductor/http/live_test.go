@@ -124,7 +124,7 @@ func TestLiveStreamOverHTTP2(t *testing.T) {
 			}
 			return bufio.NewReader(resp.Body), resp.StatusCode
 		}
-		all, end := context.WithTimeout(t.Context(), 20*time.Second)
+		all, end := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer end()
 		ctx, leave := context.WithCancel(all)
 		defer leave()

@@ -99,7 +99,7 @@ func shown(ans *pb.QueryResponse) string {
 // the answer stays.
 func TestWatchSendsChanges(t *testing.T) {
 	r := newRig(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	w, err := r.client.Watch(ctx, &pb.WatchRequest{Query: prompt(4), IntervalMs: 20})
 	must.Succeed(t, err)
@@ -140,7 +140,7 @@ func TestWatchSendsChanges(t *testing.T) {
 // those before.
 func TestWatchCoalesces(t *testing.T) {
 	r := newRig(t, grpc.WithInitialWindowSize(64<<10), grpc.WithStaticStreamWindowSize(64<<10))
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	const instances, changes = 300, 3000 // answers of some 20 KB
 	a := r.register("a")
@@ -191,7 +191,7 @@ func TestWatchCoalesces(t *testing.T) {
 // waits for changes.
 func TestWatchWaitsForPlace(t *testing.T) {
 	r := newRig(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	a := r.register("a")
 	var all []grpc.ServerStreamingClient[pb.QueryResponse]

@@ -24,7 +24,7 @@ import (
 
 // Patience bounds what other goroutines and processes bring about; nothing
 // waits for it to pass.
-const Patience = 30 * time.Second
+const Patience = 2 * time.Minute
 
 // Step is one command of a script.
 type Step struct {

@@ -19,7 +19,7 @@ func TestShelfEnds(t *testing.T) {
 	if st := a.now(); st.Written != 1 {
 		t.Fatalf("%+v", st)
 	}
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for len(a.keysOf("shelf")) > 0 {
 		select {
 		case <-time.After(10 * time.Millisecond):

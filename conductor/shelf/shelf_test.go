@@ -125,7 +125,7 @@ func (m *member) keysOf(text string) []string {
 // written looks at the shelf, as if the store had lost something, until the replica has written so often.
 func (m *member) written(times int) {
 	m.t.Helper()
-	deadline, again := time.After(20*time.Second), time.NewTicker(time.Millisecond)
+	deadline, again := time.After(2*time.Minute), time.NewTicker(time.Millisecond)
 	defer again.Stop()
 	for m.Status().Written < times {
 		select {
@@ -323,7 +323,7 @@ func TestShelfInACluster(t *testing.T) {
 	}
 	must.Succeed(t, plain.ClusterAddSlots(t.Context(), slots...).Err())
 	at := store.Config{URL: server.URL(), Cluster: true}
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for plain.Set(t.Context(), "x", 1, 0).Err() != nil { // it takes a moment to know its slots
 		select {
 		case <-time.After(10 * time.Millisecond):

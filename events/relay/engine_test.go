@@ -19,7 +19,7 @@ import (
 )
 
 // patience of tests with what another goroutine or process brings about.
-const testPatience = 20 * time.Second
+const testPatience = 2 * time.Minute
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()

@@ -48,8 +48,8 @@ func TestInteropSecurePublisher(t *testing.T) {
 		must.Succeed(t, cmd.Start())
 		port, err := bufio.NewReader(stdout).ReadString('\n')
 		must.Succeed(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		sub, err := Transport{HandshakeTimeout: 5 * time.Second}.Subscribe(ctx, "tcp://127.0.0.1:"+strings.TrimSpace(port))
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		sub, err := Transport{HandshakeTimeout: time.Minute}.Subscribe(ctx, "tcp://127.0.0.1:"+strings.TrimSpace(port))
 		if err == nil {
 			sub.Close()
 			t.Errorf("a publisher with %s takes a follower without", mechanism)

@@ -97,7 +97,7 @@ func TestChooseWithoutAnswer(t *testing.T) {
 		"a row too long":    conductor(t, map[string][3]int{"a/0": {0, 0, 1001}, "b/0": {}}),
 		"tiers in no order": conductor(t, map[string][3]int{"a/0": {900, 0, 900}, "b/0": {}}),
 	} {
-		r := &Router{Conductor: c, Workers: workers("a/0", "b/0"), Patience: time.Second, queued: []float64{10, 0}}
+		r := &Router{Conductor: c, Workers: workers("a/0", "b/0"), Patience: time.Minute, queued: []float64{10, 0}}
 		if name == "no answer" {
 			r.Patience = time.Millisecond
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // settles is how long nodes of a group may take to agree.
-const settles = 30 * time.Second
+const settles = 2 * time.Minute
 
 // client returns a connection to one server, which ends with the test.
 func (s *Server) client() *redis.Client {

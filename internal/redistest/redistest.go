@@ -152,7 +152,7 @@ func (s *Server) launch() error {
 		cmd.Wait()
 		close(ended)
 	}(s.cmd, s.ended)
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for !s.answers() {
 		select {
 		case <-time.After(10 * time.Millisecond):

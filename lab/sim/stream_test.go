@@ -121,7 +121,7 @@ func lookAhead(ev any, hashes, tokens []any) [][]any {
 // replayed returns the payloads a rank replays from its first batch on.
 func replayed(t *testing.T, endpoint string) [][]byte {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	s := zmq4.NewDealer(ctx)
 	defer s.Close()

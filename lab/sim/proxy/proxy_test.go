@@ -45,7 +45,7 @@ func dial(t *testing.T, r *Proxy) net.Conn {
 	c, err := net.Dial("tcp", r.Addr())
 	must.Succeed(t, err)
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(2 * time.Minute))
 	return c
 }
 
