@@ -29,7 +29,9 @@ type Command struct {
 // Build builds our command, under a name that decides what flags it takes.
 func Build(t *testing.T, name string) Command {
 	bin := filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "kvconductor/cmd/conductor").CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", bin, "kvconductor/cmd/conductor")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // what make check has built, also where the race detector is on
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the command: %v\n%s", err, out)
 	}
 	return Command{Line: []string{bin}}
