@@ -442,19 +442,26 @@ var row = regexp.MustCompile(`^(\S+) .*: (.*) behind (.*)$`)
 // whichever source holds the blocks between. Of others a plain dump does not tell where they
 // belong, and no answer tells of them.
 func placed(rows []string) []string {
-	known := make(map[string]bool)
+	type place struct{ block, behind string }
+	places := make(map[string]place, len(rows))
+	for _, r := range rows {
+		m := row.FindStringSubmatch(r)
+		p := place{m[1] + " " + m[2], ""}
+		if m[3] != "-" {
+			p.behind = m[1] + " " + m[3]
+		}
+		places[r] = p
+	}
+	known := map[string]bool{"": true}
 	for before := -1; len(known) != before; {
 		before = len(known)
-		for _, r := range rows {
-			if m := row.FindStringSubmatch(r); m[3] == "-" || known[m[1]+" "+m[3]] {
-				known[m[1]+" "+m[2]] = true
+		for _, p := range places {
+			if known[p.behind] {
+				known[p.block] = true
 			}
 		}
 	}
-	return slices.DeleteFunc(rows, func(r string) bool {
-		m := row.FindStringSubmatch(r)
-		return !known[m[1]+" "+m[2]]
-	})
+	return slices.DeleteFunc(rows, func(r string) bool { return !known[places[r].block] })
 }
 
 // From a plain dump it has all that can be told in one.
