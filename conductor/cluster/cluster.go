@@ -96,6 +96,7 @@ type heldShard struct {
 	holding // written by Step, guarded by Cluster.mu
 	brought bool
 	since   time.Time          // of brought
+	worse   time.Time          // since when a replica that serves has more, zero if none has
 	pause   time.Duration      // from then until it is brought again, if it misses something
 	stop    context.CancelFunc // ends the bringing
 }

@@ -46,6 +46,8 @@ type holding struct {
 	// connections to engines.
 	waited bool
 	whole  int // sources that miss nothing
+	// behind says that for a while another replica that serves has had more sources that miss nothing.
+	behind bool
 	beats  int // answered beats in this phase, without those that were hastened
 }
 
@@ -57,7 +59,8 @@ type holding struct {
 // as it does on a server without shards.
 //
 // A replica that misses more than those that serve does not serve next to them: it cannot reach an
-// engine that they can. No replica lets go while it is the last: it leaves once all new owners serve, tells so in every
+// engine that they can. If it serves because the others seemed to be gone, and they come back with more
+// than it has, it leaves and takes the shard over from them. No replica lets go while it is the last: it leaves once all new owners serve, or others that have more, tells so in every
 // beat, and serves again as soon as one of them does not. The store puts beats in an order, so of
 // two replicas that leave for each other's sake the later one sees that the other leaves.
 func decide(me string, owners []string, told map[string]Fact, own holding) Phase {
@@ -69,7 +72,8 @@ func decide(me string, owners []string, told map[string]Fact, own holding) Phase
 		answered = answered || id != me && f.Phase.answers()
 	}
 	wanted := slices.Contains(owners, me)
-	replaced := len(owners) > 0 && !wanted && !slices.ContainsFunc(owners, func(id string) bool { return told[id].Phase != Serving })
+	worse := own.behind && served && own.whole < best
+	replaced := worse || len(owners) > 0 && !wanted && !slices.ContainsFunc(owners, func(id string) bool { return told[id].Phase != Serving })
 	switch own.phase {
 	case Absent:
 		if wanted {

@@ -48,6 +48,12 @@ func TestDecide(t *testing.T) {
 	f(Serving, holding{phase: Serving}, "a", "a:leaving")
 	f(Serving, holding{phase: Serving}, "", "a:serving")
 	f(Leaving, holding{phase: Serving}, "a b", "a:serving b:serving")
+	f(Serving, holding{phase: Serving, whole: 1}, "me a", "a:serving/2") // for a moment
+	f(Leaving, holding{phase: Serving, whole: 1, behind: true}, "me a", "a:serving/2")
+	f(Serving, holding{phase: Serving, whole: 2, behind: true}, "me a", "a:serving/2")
+	f(Serving, holding{phase: Serving, whole: 1, behind: true}, "me a", "a:leaving/2")
+	f(Serving, holding{phase: Leaving, whole: 1, behind: true, beats: lingering}, "me a", "a:leaving/2")
+	f(Absent, holding{phase: Leaving, whole: 1, behind: true, beats: lingering}, "me a", "a:serving/2")
 
 	f(Leaving, holding{phase: Leaving, beats: lingering - 1}, "a", "a:serving")
 	f(Absent, holding{phase: Leaving, beats: lingering}, "a", "a:serving")
@@ -147,6 +153,8 @@ func TestDecideKeepsServing(t *testing.T) {
 				w.place(r)
 			case n < 40 && r.phase == Bringing:
 				r.settled, r.whole = true, w.rng.IntN(4)
+			case n < 22: // it loses something, or catches up
+				r.whole, r.behind = w.rng.IntN(4), w.rng.IntN(2) == 0
 			case !r.stuck:
 				w.beat(id)
 			}

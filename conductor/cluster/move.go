@@ -30,6 +30,7 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 		if h != nil {
 			h.whole, h.settled = whole, h.brought && connecting+changing == 0
 			h.waited = h.brought && changing == 0 && now.Sub(h.since) >= reaching
+			h.lag(row.Told, me, now)
 			if due {
 				h.beats++
 			}
@@ -61,6 +62,28 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 		}
 	}
 	return moved
+}
+
+// catching is how long a replica that serves may have fewer sources that miss nothing than another one
+// before it takes the shard over from that one. A source that has lost its connection, or is behind after a
+// restart of its engine, needs seconds.
+const catching = 30 * time.Second
+
+// lag notes whether a replica that serves, as told, has had more than this one for a while.
+func (h *heldShard) lag(told map[string]Fact, me string, now time.Time) {
+	best := 0
+	for id, f := range told {
+		if id != me && f.Phase == Serving {
+			best = max(best, f.Whole)
+		}
+	}
+	switch {
+	case h.whole >= best:
+		h.worse = time.Time{}
+	case h.worse.IsZero():
+		h.worse = now
+	}
+	h.behind = !h.worse.IsZero() && now.Sub(h.worse) >= catching
 }
 
 // letGo ends the part of this replica in a shard. c.mu is held.

@@ -283,6 +283,58 @@ func TestShardIsTakenOverAgain(t *testing.T) {
 	}
 }
 
+// TestServingReplicaTakesOverFromOneThatHasMore takes the only replica of a shard from the store for longer
+// than its lease. Another one serves what the engine replays, and has to go on so while it is alone. Once
+// the first one is back, with more, the other one takes that over.
+func TestServingReplicaTakesOverFromOneThatHasMore(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t, 2, 2)
+	first, other := s.members[0], s.members[1]
+	s.members = []*member{first}
+	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
+	s.register("e", shard.Model)
+	p := s.engines.At("tcp://e:1")
+	p.Publish(streamtest.Batch(2.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(7, []uint64{8}, prompt, len(prompt))))
+	s.until("the first replica never serves", func() (string, bool) {
+		text := first.answer(shard)
+		return text, text == "e 1 synced"
+	})
+	p.Lock()
+	p.OnReplay = func(from uint64, replies [][][]byte) [][][]byte {
+		if from == 0 {
+			return replies[1:]
+		}
+		return replies
+	}
+	p.Unlock()
+	other.shards.cfg.Bring = func(_ context.Context, _ scope.Deployment, from []string) error {
+		if len(from) == 0 {
+			return errors.New("no replica serves")
+		}
+		p.Lock()
+		defer p.Unlock()
+		p.OnReplay = nil
+		return nil
+	}
+	s.members = []*member{other}
+	s.until("the other replica never serves alone", func() (string, bool) {
+		text, n := s.serving(shard)
+		return text + "; " + other.answer(shard), n == 1 && strings.Contains(other.answer(shard), "partial")
+	})
+	s.members = []*member{first, other}
+	for range 5 {
+		s.round()
+		if text := strings.Join(s.phases(shard), " "); text != "serving serving" {
+			t.Fatalf("at once the replicas are %s", text)
+		}
+	}
+	s.pass(catching)
+	s.until("the other replica never has what the first one has", func() (string, bool) {
+		text, n := s.serving(shard)
+		return text + "; " + other.answer(shard), n == 2 && other.answer(shard) == "e 1 synced"
+	})
+}
+
 // TestHotShardGetsAnotherOwner asks for one of six models far more often than for the others. It gets
 // a third owner, which follows its engines and answers, and gives it back once it is asked no more.
 func TestHotShardGetsAnotherOwner(t *testing.T) {
