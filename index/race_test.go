@@ -180,6 +180,9 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 	if s.crowd {
 		width, depth, events = 3, 4, 4000
 	}
+	if underRace { // ten times slower; make race plays it twice, make test once more without the detector
+		events /= 2
+	}
 	s.tiers = max(s.tiers, 1)
 	r := &race{T: t, scene: s, prompts: make([]prompt, width), resting: map[Owner][]int{}, kin: map[Owner]int{}}
 	r.x = New(Options{Scheme: hash.Default(), KeepClientHashes: true})
