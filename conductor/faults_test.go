@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -30,14 +29,8 @@ var (
 	faultRuns    = flag.Int("faults.runs", 4, "random runs of the fleet with faults")
 	faultSeed    = flag.Uint64("faults.seed", 0, "run only this seed")
 	faultBatches = flag.Int("faults.batches", 10_000, "batches of a run, over all engines")
-	faultFor     = flag.Duration("faults.for", soakTime(), "go on with further seeds for so long")
+	faultFor     = flag.Duration("faults.for", 0, "go on with further seeds for so long")
 )
-
-// soakTime is FAULTS_SOAK, by which make test asks for further seeds.
-func soakTime() time.Duration {
-	d, _ := time.ParseDuration(os.Getenv("FAULTS_SOAK"))
-	return d
-}
 
 // TestFaults lets eight engines publish through a network that drops, repeats,
 // reorders, delays and cuts, restarts them now and then, and spoils their replays.
