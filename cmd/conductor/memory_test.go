@@ -10,6 +10,7 @@ import (
 
 // The log says what the memory limit is and where it is from, and the settings stand.
 func TestServeTellsMemoryLimit(t *testing.T) {
+	t.Parallel()
 	f := func(limit, env, want, not string) {
 		t.Helper()
 		cmd := command("serve", "--listen", "127.0.0.1:0=conductor", "--memory-limit", limit)
