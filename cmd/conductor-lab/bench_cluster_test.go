@@ -43,6 +43,7 @@ func runPart(t *testing.T, part string, flags ...string) (r cluster.Report, out 
 
 // A small run sends queries on.
 func TestBenchClusterForward(t *testing.T) {
+	t.Parallel()
 	r, out := runPart(t, "forward", "--models", "2", "--tokens", "64", "--clients", "2", "--duration", "200ms")
 	f := r.Forward
 	if f == nil || f.Direct.P50 <= 0 || f.Forwarded.P50 <= 0 || len(f.Rates) != 3 || f.Rates[2].Queries <= 0 {
@@ -52,6 +53,7 @@ func TestBenchClusterForward(t *testing.T) {
 
 // The replicas that are left answer for a shard as the killed one did, and hold the same blocks.
 func TestBenchClusterTakeover(t *testing.T) {
+	t.Parallel()
 	r, out := runPart(t, "takeover", "--sources", "2", "--blocks", "8", "--shard-blocks", "256")
 	if len(r.Takeover) != 2 {
 		t.Fatalf("%s", out)
@@ -68,6 +70,7 @@ func TestBenchClusterTakeover(t *testing.T) {
 
 // Replicas fill a store that was emptied.
 func TestBenchClusterReseed(t *testing.T) {
+	t.Parallel()
 	r, out := runPart(t, "reseed", "--sources", "2", "--blocks", "8", "--shard-blocks", "256", "--registrations", "3")
 	if s := r.Reseed; s == nil || s.Sources != 5 || s.Blocks != 256 || s.Bytes == 0 || s.Registry <= 0 || s.Shelf <= 0 {
 		t.Errorf("%s", out)

@@ -13,6 +13,7 @@ import (
 // TestInterruptedBenchQuery holds that the serving process ends with the one that asks,
 // also while it is far from done loading the index.
 func TestInterruptedBenchQuery(t *testing.T) {
+	t.Parallel()
 	r, w, err := os.Pipe()
 	must.Succeed(t, err)
 	defer r.Close()

@@ -66,6 +66,7 @@ func TestDemoWithPage(t *testing.T) {
 
 // TestDemoServerEnds holds that the demo does not wait for a server that has ended.
 func TestDemoServerEnds(t *testing.T) {
+	t.Parallel()
 	_, err := demo.Launch(t.Context(), server(t), t.Output(), func(string, string) string { return "hash: {sed: 1}\n" })
 	if err == nil || !strings.Contains(err.Error(), "has ended") {
 		t.Errorf("a server with an unknown setting: %v", err)

@@ -85,6 +85,7 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 // TestConnections holds that connections of this process are known, those of before and later ones,
 // and no others.
 func TestConnections(t *testing.T) {
+	t.Parallel()
 	if !portsKnown {
 		t.Skip("the system does not tell which connections a process has")
 	}

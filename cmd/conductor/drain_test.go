@@ -70,7 +70,8 @@ func (p *patron) ask() (more bool, err error) {
 
 // A server that stops cuts no request of 200 clients that keep their connections.
 func TestDrain(t *testing.T) {
-	p := drainingProcess(t, "500ms")
+	t.Parallel()
+	p := drainingProcess(t, "4s")
 	var clients sync.WaitGroup
 	var draining atomic.Bool
 	var before, meanwhile atomic.Int64

@@ -311,6 +311,7 @@ type plainEvent struct {
 // hold. So does every answer after the followers have applied live events, among
 // them the removal of each block that the dump calls as its engine does.
 func TestDynamoFollowers(t *testing.T) {
+	t.Parallel()
 	needDynamo(t)
 	ranks := followerFleet(t)
 	f := &liveFleet{t: t}

@@ -48,6 +48,7 @@ func needDynamo(t *testing.T) {
 
 // TestDynamoPeer recovers from Dynamo's own indexer, and lets one recover from us.
 func TestDynamoPeer(t *testing.T) {
+	t.Parallel()
 	needDynamo(t)
 	const blocks = 12
 	var tokens []uint32

@@ -157,6 +157,7 @@ func TestIndexerRefuses(t *testing.T) {
 
 // TestIndexerName tells when the program is called by Dynamo's name.
 func TestIndexerName(t *testing.T) {
+	t.Parallel()
 	for arg0, want := range map[string]bool{
 		"dynamo-kv-indexer": true, "/usr/bin/dynamo-kv-indexer": true, "./dynamo-kv-indexer.exe": true,
 		"conductor": false, "dynamo-kv-indexer-old": false, "dynamo-kv-indexer/conductor": false, "": false,
@@ -181,6 +182,7 @@ func TestIndexerName(t *testing.T) {
 // TestIndexerServes starts the program under Dynamo's name with a worker that is
 // not there, rotates its access log and stops it.
 func TestIndexerServes(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	access := filepath.Join(dir, "access.log")
 	file := filepath.Join(dir, "config.yaml")

@@ -17,7 +17,8 @@ import (
 // A server that is killed at random moments, while events flow, goes on from its snapshots:
 // no settled answer is wrong afterwards. KILLS says how often.
 func TestKilledServer(t *testing.T) {
-	kills := 10
+	t.Parallel()
+	kills := 6
 	if text := os.Getenv("KILLS"); text != "" {
 		n, err := strconv.Atoi(text)
 		must.Succeed(t, err)
@@ -25,6 +26,7 @@ func TestKilledServer(t *testing.T) {
 	}
 	for _, faults := range []bool{false, true} {
 		t.Run(map[bool]string{false: "calm", true: "faults"}[faults], func(t *testing.T) {
+			t.Parallel()
 			source, err := workload.NewGenerator("mixed", uint64(time.Now().UnixNano()))
 			must.Succeed(t, err)
 			s, err := demo.Start(t.Context(), command, faults, 200*time.Millisecond, os.Stderr)

@@ -111,6 +111,7 @@ func checkExpression(t *testing.T, where, expr string, exported map[string][]str
 // TestAlerts holds each alert: what it names is exported, it is complete, operations.md has its
 // entry, and its unit tests let it fire and let it be.
 func TestAlerts(t *testing.T) {
+	t.Parallel()
 	exported := described(t)
 	var rules struct {
 		Groups []struct {

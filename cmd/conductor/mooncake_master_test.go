@@ -99,6 +99,7 @@ func TestPoolTTL(t *testing.T) {
 // TestMooncakeMaster follows a real master of a Mooncake Store: what its client puts
 // serves an engine's prompt, what it removes does not. docs/pools.md says what to set.
 func TestMooncakeMaster(t *testing.T) {
+	t.Parallel()
 	wheel, client := os.Getenv("MOONCAKE_MASTER"), os.Getenv("MOONCAKE_CLIENT")
 	if wheel == "" || client == "" {
 		t.Skip("MOONCAKE_MASTER and MOONCAKE_CLIENT are not set to directories of unpacked wheels, see docs/pools.md")

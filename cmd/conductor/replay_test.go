@@ -295,6 +295,7 @@ func TestReplayUntilTime(t *testing.T) {
 
 // TestReplayListens serves a past, which cannot be changed.
 func TestReplayListens(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	p := serveProcess(t, fmt.Sprintf("journal: {dir: %q, max_bytes: 8MiB}\n", dir))
 	e := recordEngine(t, p, "a", 1)

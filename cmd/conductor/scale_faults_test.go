@@ -21,6 +21,7 @@ const outlasting = 5500 * time.Millisecond
 // SCALE_FAULTS=1 plays all faults in all modes. Another value is a regular expression: faults whose
 // names it matches, in all modes. Without it, three faults are played in two modes.
 func TestScaleFaults(t *testing.T) {
+	t.Parallel()
 	names, err := regexp.Compile(strings.TrimPrefix(os.Getenv("SCALE_FAULTS"), "1"))
 	must.Succeed(t, err)
 	all := os.Getenv("SCALE_FAULTS") != ""

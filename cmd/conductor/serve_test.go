@@ -21,12 +21,13 @@ import (
 )
 
 // TestMain lets the test binary be the program itself, so that commands run as
-// processes of their own.
+// processes of their own. What a command starts in its turn is the program too.
 func TestMain(m *testing.M) {
 	if os.Getenv("RUN_AS_CONDUCTOR") == "1" {
 		main()
 		os.Exit(0)
 	}
+	os.Setenv("RUN_AS_CONDUCTOR", "1")
 	os.Exit(m.Run())
 }
 
@@ -135,6 +136,7 @@ func decode(t *testing.T, text string, out any) {
 // TestServeStops sends both signals, one with a client that keeps its
 // connection open and a source whose engine is not there.
 func TestServeStops(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {
 			p := serveProcess(t, `sources: [{endpoint: "tcp://127.0.0.1:1", type: vLLM, modelname: m, instance_id: a, block_size: 16}]`)
@@ -162,6 +164,7 @@ func TestServeStops(t *testing.T) {
 // TestServeRefuses starts servers that cannot run: one clear line, exit 1, or 2 for a flag that
 // there is not.
 func TestServeRefuses(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
 	defer taken.Close()
@@ -197,6 +200,7 @@ func asExit(err error, target **exec.ExitError) bool {
 
 // TestServicesAsTable registers an engine that is not there and prints it.
 func TestServicesAsTable(t *testing.T) {
+	t.Parallel()
 	p := serveProcess(t, "log: {format: json}\n")
 	post(t, p.url+"/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"engine-a","block_size":16,"dp_rank":3}`, 200)
 	f := func(want string, args ...string) {
@@ -223,6 +227,7 @@ func TestServicesAsTable(t *testing.T) {
 // TestMsgpackListener asks a listener of the msgpack dialect, and one of the Conductor
 // dialect by the type of the body.
 func TestMsgpackListener(t *testing.T) {
+	t.Parallel()
 	none := "\x81\xa9instances\x80"
 	ask := "\x83\xa5model\xa1m\xaablock_size\x10\xa9token_ids\x90"
 	for _, listen := range []string{"127.0.0.1:0=conductor-msgpack", "127.0.0.1:0=conductor"} {
@@ -252,6 +257,7 @@ func TestMsgpackListener(t *testing.T) {
 // TestJSONV2Listener asks a listener of the second server's dialect in JSON, and by the
 // query string one of the Conductor dialect and the prefix that is everywhere.
 func TestJSONV2Listener(t *testing.T) {
+	t.Parallel()
 	f := func(p *process, target, want string) {
 		t.Helper()
 		resp, err := http.Post(p.url+target, "application/json", strings.NewReader(`{"model":"m","block_size":16,"token_ids":[]}`))
@@ -280,6 +286,7 @@ func TestJSONV2Listener(t *testing.T) {
 // TestListenersServeDialects checks that both dialects are up, that every listener has the
 // common paths and prefixes, and that each answers at its root in its own way.
 func TestListenersServeDialects(t *testing.T) {
+	t.Parallel()
 	p := serveProcess(t, "log: {level: info}\n")
 	for _, path := range []string{"/health", "/ready", "/metrics", "/openapi.yaml", "/services", "/conductor/v1/services", "/admin/check", "/dynamo/v1/workers"} {
 		if status, body := get(p.url + path); status != 200 {

@@ -11,6 +11,7 @@ import (
 
 // TestConfiguredSourceIsRegistered holds that every field of a configured source is registered.
 func TestConfiguredSourceIsRegistered(t *testing.T) {
+	t.Parallel()
 	f := func(at []int) {
 		t.Helper()
 		var s config.Source

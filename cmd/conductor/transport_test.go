@@ -326,6 +326,7 @@ func oneConnection(t *testing.T, h2 bool, address string) *http.Client {
 
 // TestServeInBothProtocols asks in HTTP/1.1 and in HTTP/2, both on one port, one connection each.
 func TestServeInBothProtocols(t *testing.T) {
+	t.Parallel()
 	h, _ := everything(t, server.NewAdmission(4, time.Minute))
 	_, address := listen(t, h, config.Default().Limits, nil)
 	for _, h2 := range []bool{false, true} {
@@ -421,6 +422,7 @@ func TestTimeoutsInBothProtocols(t *testing.T) {
 // TestLengthsThatLie sends in HTTP/2 bodies of another length than they say. No query comes
 // of one, and none of the places stays taken.
 func TestLengthsThatLie(t *testing.T) {
+	t.Parallel()
 	places := server.NewAdmission(1, time.Hour)
 	h, _ := everything(t, places)
 	statuses := make(chan int, 1)
@@ -467,6 +469,7 @@ func TestLengthsThatLie(t *testing.T) {
 // TestClientsThatTakeNothing holds that a client that takes nothing of its answer for
 // limits.idle_timeout does not get the rest, so that its handler ends.
 func TestClientsThatTakeNothing(t *testing.T) {
+	t.Parallel()
 	limits := config.Default().Limits
 	limits.IdleTimeout = 300 * time.Millisecond
 	piece := make([]byte, 1<<20)
@@ -539,6 +542,7 @@ func TestShutdownInBothProtocols(t *testing.T) {
 
 // TestCurlInEachProtocol asks as curl does in each protocol; that of an upgrade is answered in HTTP/1.1.
 func TestCurlInEachProtocol(t *testing.T) {
+	t.Parallel()
 	curl, err := exec.LookPath("curl")
 	need := "there is no curl"
 	if err == nil {
