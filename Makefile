@@ -1,4 +1,4 @@
-# make help lists the targets. GO, UI, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS,
+# make help lists the targets. GO, UI, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS, PARALLEL,
 # FAULTS_FOR, ROUTER, SHARDS, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,6 +15,9 @@ SOAK ?= 10m
 RACE ?=
 RESULTS ?= bench-results
 TESTFLAGS ?=
+# Tests of a package that run at once. Those of servers mostly wait for leases, intervals and each other,
+# so more of them fit than there are processors.
+PARALLEL ?= 6
 FAULTS_FOR ?= 0s
 FAULTS ?=
 RESTART ?=
@@ -48,19 +51,19 @@ demo: build ## a server, a simulated fleet and its pool on this machine, every a
 	bin/conductor-lab demo $(if $(filter-out 0,$(SHARDS)),--shards '$(SHARDS)') $(if $(filter-out 0,$(ROUTER)),--router) $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
 
 .PHONY: test
-test: export FAULTS_SOAK = 20s
 # The race detector sleeps a second at the exit of each test binary.
 test: export GORACE = atexit_sleep_ms=10
-test: ## every test, with the race detector where there is a C compiler for it, and again without it where it changes the memory or shortens a test; 20 s of faults among them
+test: ## every test, with the race detector where there is a C compiler for it, and again without it where it changes the memory or shortens a test; PARALLEL tests of a package at once
 	@cc=$$($(GO) env CC); \
 	if command -v "$${cc%% *}" >/dev/null; then race=-race; export CGO_ENABLED=1; \
 	else race=; echo "no C compiler ($$cc): testing without the race detector"; fi; \
-	echo "$(GO) test $$race -timeout 30m $(TESTFLAGS) ./..."; \
-	$(GO) test $$race -timeout 30m $(TESTFLAGS) ./... || exit 1; \
+	echo "$(GO) test $$race -parallel $(PARALLEL) -timeout 30m $(TESTFLAGS) ./..."; \
+	$(GO) test $$race -parallel $(PARALLEL) -timeout 30m $(TESTFLAGS) ./... || exit 1; \
 	if [ -n "$$race" ]; then \
+		export CGO_ENABLED=0; \
 		plain=". ./index ./index/hash ./conductor ./conductor/telemetry ./lab/bench/index ./events/payload ./events/zmq"; \
 		echo "$(GO) test $(TESTFLAGS) $$plain, as the race detector changes their memory or shortens their tests"; \
-		FAULTS_SOAK=0s $(GO) test $(TESTFLAGS) $$plain && $(GO) test $(TESTFLAGS) -run '^TestMemory' ./cmd/conductor-lab; \
+		$(GO) test $(TESTFLAGS) $$plain && $(GO) test $(TESTFLAGS) -run '^TestMemory' ./cmd/conductor-lab; \
 	fi
 
 .PHONY: faults
@@ -151,7 +154,7 @@ conformance-stores: ## the tests of registry, logs, shelf and shards with each s
 	@test -x bin/stores/valkey-server || { echo "no servers: make stores installs them"; exit 1; }; \
 	for server in '$(CURDIR)'/bin/stores/*-server; do \
 	  echo "== $$("$$server" --version)"; \
-	  STORE_SERVER="$$server" $(GO) test -count=1 $(TESTFLAGS) ./internal/redistest ./store ./conductor/fleet ./events/log ./conductor/shelf ./conductor/cluster; \
+	  STORE_SERVER="$$server" $(GO) test -count=1 -parallel $(PARALLEL) $(TESTFLAGS) ./internal/redistest ./store ./conductor/fleet ./events/log ./conductor/shelf ./conductor/cluster; \
 	done
 
 # Files of others that are in the tree: building and testing need no Node.
@@ -190,7 +193,7 @@ proto: ## write the Go code of api/; TestGenerated says when it is stale. protoc
 
 .PHONY: race
 race: ## every test with the race detector, twice, from scratch
-	CGO_ENABLED=1 $(GO) test -race -count=2 $(TESTFLAGS) ./...
+	CGO_ENABLED=1 $(GO) test -race -count=2 -parallel $(PARALLEL) -timeout 60m $(TESTFLAGS) ./...
 
 # Minimizing every interesting input would use up the time given.
 .PHONY: fuzz
@@ -292,19 +295,26 @@ soak: build ## check answers while a fleet publishes, for SOAK; RACE=1 with the 
 GOSEC := -exclude-dir=lab -exclude-dir=cmd/conductor-lab -exclude-dir=cmd/internal/clitest -exclude-dir=deploy -exclude-dir=internal -exclude-dir=compat/internal \
   -exclude-dir=conductor/scripttest -exclude=G115,G304,G404,G204
 
-.PHONY: check
-check: ## everything but the tests: format, vet, staticcheck, go.mod, gosec, govulncheck, builds, imports, routes
+# All of these compile without cgo, so that each package is compiled once for them and for what is released.
+.PHONY: quick
+quick: export CGO_ENABLED = 0
+quick: ## what fails soonest: format, build, vet, and the tests of packages that are no programs, without the long ones
 	@echo "gofmt"; bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); test -z "$$bad" || { echo "not formatted:"; echo "$$bad"; exit 1; }
+	$(GOBUILD) ./...
 	$(GO) vet ./...
+	@packages=$$($(GO) list ./... | grep -vE '/(cmd|compat|lab|examples)/'); \
+	echo "$(GO) test -short"; $(GO) test -short -parallel $(PARALLEL) $$packages
+
+.PHONY: check
+check: export CGO_ENABLED = 0
+check: quick ## everything but the longer tests: quick, staticcheck, go.mod, gosec, govulncheck, builds, imports, routes
 	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
 	@echo "gosec"; $(GO) run github.com/securego/gosec/v2/cmd/gosec@v2.30.0 -quiet -severity medium -confidence medium $(GOSEC) ./...
 	@echo "govulncheck"; out=$$($(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./cmd/conductor 2>&1) || { \
 	  if grep -q 'fetching vulnerabilities' <<<"$$out"; then echo "not checked: the database of vulnerabilities cannot be reached"; \
 	  else echo "$$out"; exit 1; fi; }
-	$(GOBUILD) ./...
 	GOOS=linux GOARCH=arm64 $(GOBUILD) ./...
-	$(GO) test -count=1 .
 	@echo "routes and openapi.yaml"; \
 	out=$$($(GO) test -count=1 -v -run 'OpenAPI|Routes' . ./conductor/http ./compat/... ./cmd/conductor) || { echo "$$out"; exit 1; }; \
 	grep -q '^--- PASS' <<<"$$out" || { echo "no test compares the routes with openapi.yaml"; exit 1; }
