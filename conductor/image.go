@@ -166,7 +166,7 @@ type ImageLoading struct {
 	sources []index.Source // by place in Image.Sources; index.NoSource is left out
 	into    *indexContext
 	// scratch takes the image where the context has blocks already. Its blocks go on from there
-	// as those of a dump do.
+	// in stretches.
 	scratch *index.Index
 	locals  map[uint64]uint64 // by client hash, where the two differ, of scratch
 }

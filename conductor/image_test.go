@@ -3,8 +3,11 @@ package conductor_test
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/events/stream/streamtest"
 	"kvconductor/index"
 	"kvconductor/internal/must"
 )
@@ -55,4 +58,43 @@ func recoverImage(t testing.TB, from, to *conductor.Conductor, times int) *condu
 	}
 	r.Done()
 	return r
+}
+
+// TestImagesOfOneContext recovers two sources of a model from two servers that know one each: the
+// second image finds blocks of the first in its context.
+func TestImagesOfOneContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := new(streamtest.Network)
+		both, first, second := openReplica(t, network), openReplica(t, network), openReplica(t, network)
+		for _, b := range []*bench{both, first} {
+			b.run("register one rank=0")
+		}
+		for _, b := range []*bench{both, second} {
+			b.run("register two rank=0")
+		}
+		both.run("store one rank=0 path=a0/b0/c0")
+		both.run("store two rank=0 path=a0/b0/a0")
+		both.run("store two rank=0 path=a0/b0 medium=CPU")
+		b, open := newReplica(t, network)
+		b.run("register one rank=0")
+		b.run("register two rank=0")
+		for i, from := range []*bench{first, second} {
+			if r := recoverImage(t, from.conductor, b.conductor, 1); r.Blocks != []int{3, 5}[i] || r.Refused != 0 {
+				t.Errorf("image %d: %d blocks, %d refused", i+1, r.Blocks, r.Refused)
+			}
+		}
+		if got, want := answers(b, "none"), answers(both, "none"); got != want {
+			t.Error(difference(got, want))
+		}
+		compareDigests(t, both.conductor, b.conductor)
+		open()
+		both.run("remove two rank=0 path=a0/b0/a0 from=2")
+		<-time.After(time.Minute)
+		if got, want := answers(b, "none"), answers(both, "none"); got != want {
+			t.Error("after a removal", difference(got, want))
+		}
+		for _, err := range b.conductor.Check() {
+			t.Error(err)
+		}
+	})
 }

@@ -56,9 +56,6 @@ func (c *Conductor) Recover(ttl time.Duration) *Recovery {
 	return &Recovery{c: c, ttl: ttl, Origin: FromPeer, sources: make(map[Key]*source)}
 }
 
-// HashSeed returns the seed of the canonical hashes that Stored takes.
-func (r *Recovery) HashSeed() uint64 { return r.c.HashSeed() }
-
 // BlockSizes returns the block sizes of a partition as Conductor.BlockSizes does.
 func (r *Recovery) BlockSizes(p Partition) []int { return r.c.BlockSizes(p) }
 
@@ -124,23 +121,6 @@ func (r *Recovery) Stored(e *Stored) error {
 	ns.context.index.Restore(to, e.Stretch, local, false)
 	ns.context.learn(e.ClientHashes, e.Local, e.Root)
 	r.Blocks += len(e.Engine)
-	return nil
-}
-
-// Name brings back the meaning of an engine hash.
-func (r *Recovery) Name(n *Name) error {
-	s, err := r.lock(n.Source, true)
-	if s == nil {
-		return err
-	}
-	defer s.turn.Unlock()
-	if !s.reg.mayAnnounce(n.Tenant) {
-		return nil
-	}
-	ns := s.namespaceIn(scope.Context{
-		Deployment: scope.Deployment{Tenant: n.Tenant, Model: n.Model, BlockSize: n.BlockSize}, Variant: scope.Variant{Lora: n.Lora, Salt: n.Salt},
-	})
-	ns.context.index.Teach(ns.source, n.Engine, n.Key)
 	return nil
 }
 

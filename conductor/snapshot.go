@@ -162,42 +162,6 @@ func (c *registry) cut(of *scope.Deployment) *Snapshot {
 	return snap
 }
 
-// Name is the meaning of an engine hash. Sources that use the hash hold no block of it, but
-// others do.
-type Name struct {
-	Partition
-	BlockSize int // tokens
-	Lora      string
-	Salt      string
-	Source    Registration // who taught it
-	Engine    uint64
-	Key       uint64
-}
-
-// Names calls f for each name, until f returns false. The names and the blocks of Walk are
-// all that the contexts know.
-func (s *Snapshot) Names(f func(*Name) bool) {
-	for i := range s.contexts {
-		c := &s.contexts[i]
-		x, dk, more := c.context, c.context.deployment.key, true
-		n := Name{
-			Partition: Partition{Tenant: dk.Tenant, Model: dk.Model}, BlockSize: dk.BlockSize, Lora: x.key.Lora, Salt: x.key.Salt,
-		}
-		c.snap.Names(func(src index.Source, engine, key uint64) bool {
-			reg, known := c.sources[src]
-			if !known {
-				return true
-			}
-			n.Source, n.Engine, n.Key = reg, engine, key
-			more = f(&n)
-			return more
-		})
-		if !more {
-			return
-		}
-	}
-}
-
 // Walk calls f for the blocks on a tier, one partition after the other, parents before
 // children, until f returns false. f must not keep its argument.
 func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {

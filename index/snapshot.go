@@ -208,29 +208,6 @@ func (s *Snapshot) Walk(want func(Owner) bool, f func(*Stretch) bool) {
 	}
 }
 
-// Names calls f for each engine hash of a held block that no source holds which uses
-// it, until f returns false: Walk does not come across it. src is who taught it.
-func (s *Snapshot) Names(f func(src Source, engine, key uint64) bool) {
-	s.plant()
-	for i := range s.pieces {
-		for b := s.pieces[i].begin; b < s.pieces[i].end; b++ {
-			for engine, by := range s.namesOf(i, b) {
-				src := s.teacher(by)
-				if src == nil {
-					continue
-				}
-				held, ours := false, false
-				for o := range s.holders(b) {
-					held, ours = true, ours || s.families[o.source.name] == s.families[by-1]
-				}
-				if held && !ours && !f(src.name, plain(engine), plain(s.tree.keys[b])) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // snapTree is how the pieces of a snapshot hang together.
 type snapTree struct {
 	keys   []uint64 // by block

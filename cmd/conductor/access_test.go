@@ -235,7 +235,7 @@ func TestForeignTenant(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/dynamo/v1/dump?detail=1", "/admin/digest", "/admin/prefixes", "/admin/stats", "/admin/stats?top=1", "/ready",
+	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/admin/digest", "/admin/prefixes", "/admin/stats", "/admin/stats?top=1", "/ready",
 		"/services?dialect=v2", "/global_view?dialect=v2"} {
 		for _, accept := range []string{"application/json", "application/msgpack"} {
 			req, err := http.NewRequest("GET", p.url+path, nil)

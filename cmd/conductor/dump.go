@@ -13,18 +13,16 @@ import (
 
 func dumpCommand() *cobra.Command {
 	var asks cli.ClientFlags
-	var plain bool
 	cmd := &cobra.Command{
 		Use:   "dump",
-		Short: "Print what a running server holds, one event a line",
-		Long: `Prints the blocks of every source as the events that lead to them, in the form of
-Dynamo's /dump with one JSON object a line, and what a replica needs besides. It holds the
-hashes of prompts.`,
+		Short: "Print the blocks that Dynamo's indexers can read from a running server, one event a line",
+		Long: `Prints the blocks as the events that lead to them, in the form of Dynamo's /dump with one
+JSON object a line. Blocks of instances whose names are no numbers are left out, as are those of
+pools: see GET /admin/digest for what each source holds. It holds the hashes of prompts.`,
 		Args: cobra.NoArgs,
 	}
 	asks.Add(cmd, true)
 	cli.JSONFlag(cmd, "print JSON, one object a line, as without it")
-	cmd.Flags().BoolVar(&plain, "plain", false, "print what Dynamo's indexers read alone: instances whose names are numbers, without marks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
@@ -32,10 +30,7 @@ hashes of prompts.`,
 		if err != nil {
 			return err
 		}
-		path := asks.Server + "/dynamo/v1/dump?detail=1"
-		if plain {
-			path = asks.Server + "/dynamo/v1/dump"
-		}
+		path := asks.Server + "/dynamo/v1/dump"
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
 		if err != nil {
 			return fmt.Errorf("--server: %w", err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -142,4 +143,30 @@ func TestDynamoPeer(t *testing.T) {
 		`{"1":{"cpu":112,"disk":112,"dp":{"0":112},"gpu":112,"longest_matched":112},` +
 		`"2":{"cpu":144,"disk":144,"dp":{"0":144},"gpu":144,"longest_matched":144}}]`
 	alike("all followed", second, real, ours, other)
+}
+
+// dumped is what a dump, of ours or of Dynamo's, says of each worker's rank and tier: its blocks, as
+// hash=tokens. Parents are left out, because they are named by engine hashes: a
+// block without a holder has a name in a replica that was told it more recently.
+func dumped(t *testing.T, p *process) map[string][]string {
+	t.Helper()
+	status, body := get(p.url + "/dump")
+	var slots map[string]struct {
+		BlockSize int `json:"block_size"`
+		Events    []plainEvent
+	}
+	if err := json.Unmarshal([]byte(body), &slots); err != nil || status != 200 || slots["m:default"].BlockSize != replicaBlock {
+		t.Fatalf("dump: %d %v %.300s", status, err, body)
+	}
+	all := make(map[string][]string)
+	for _, e := range slots["m:default"].Events {
+		key := fmt.Sprintf("%d:%d %s", e.Worker, e.Event.Rank, e.Tier)
+		for _, b := range e.Event.Data.Stored.Blocks {
+			all[key] = append(all[key], fmt.Sprintf("%d=%d", b.Block, b.Tokens))
+		}
+	}
+	for _, blocks := range all {
+		slices.Sort(blocks)
+	}
+	return all
 }

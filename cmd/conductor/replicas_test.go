@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,10 +14,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/snapshot"
+	"kvconductor/internal/must"
 	"kvconductor/lab/sim/digest"
 	"kvconductor/lab/sim/engine"
 	"kvconductor/lab/sim/publisher"
 	"kvconductor/lab/sim/truth"
+	"kvconductor/tiers"
 )
 
 // Small caches, so that blocks move between all tiers all the time.
@@ -163,39 +172,47 @@ func (f *liveFleet) caughtUp(p *process) {
 	})
 }
 
-// dumped is what a dump says of each worker's rank and tier: its blocks, as
-// hash=tokens. Parents are left out, because they are named by engine hashes: a
-// block without a holder has a name in a replica that was told it more recently.
-func dumped(t *testing.T, p *process) map[string][]string {
-	t.Helper()
-	status, body := get(p.url + "/dump?detail=1")
-	var slots map[string]struct {
-		BlockSize int `json:"block_size"`
-		Events    []plainEvent
+// heldBlocks returns the canonical hashes of the blocks in a server's snapshot, sorted, by model,
+// instance, rank and tier: "m 1:0 device".
+func heldBlocks(ctx context.Context, p *process) (map[string][]string, error) {
+	held, err := loadSnapshot(ctx, http.DefaultClient, p.url, nil)
+	if err != nil {
+		return nil, err
 	}
-	if err := json.Unmarshal([]byte(body), &slots); err != nil || status != 200 || slots["m:default"].BlockSize != replicaBlock {
-		t.Fatalf("dump: %d %v %.300s", status, err, body)
+	defer held.Close()
+	bare := conductor.New(conductor.Options{HashSeed: held.HashSeed, KeepClientHashes: true, Log: zerolog.Nop()})
+	defer bare.Close()
+	var empty bytes.Buffer
+	if _, err := snapshot.Write(&empty, bare, time.Now(), nil); err != nil {
+		return nil, err
 	}
+	nothing, err := snapshot.Load(&empty, (*snapshot.Key)(nil).Open)
+	if err != nil {
+		return nil, err
+	}
+	defer nothing.Close()
 	all := make(map[string][]string)
-	for _, e := range slots["m:default"].Events {
-		key := fmt.Sprintf("%d:%d %s", e.Worker, e.Event.Rank, e.Tier)
-		for _, b := range e.Event.Data.Stored.Blocks {
-			all[key] = append(all[key], fmt.Sprintf("%d=%d", b.Block, b.Tokens))
-		}
-	}
+	_, err = snapshot.Diff(held, nothing, false, func(b snapshot.Block) {
+		tier := []string{tiers.Device: "device", tiers.Host: "host_pinned", tiers.Disk: "disk", tiers.External: "external", tiers.Other: b.Medium}[tiers.Parse(b.Medium).Tier]
+		key := fmt.Sprintf("%s %s:%d %s", b.Deployment.Model, b.Source.Instance, b.Rank, tier)
+		all[key] = append(all[key], strconv.FormatUint(b.Key, 16))
+	})
 	for _, blocks := range all {
 		slices.Sort(blocks)
 	}
-	return all
+	return all, err
 }
 
-// alike holds that both servers have caught up, have dumps of the same blocks, which
-// are those the engines hold, and answer alike.
+// alike holds that both servers have caught up, hold the same blocks, which are those the
+// engines hold, and answer alike.
 func (f *liveFleet) alike(when string, a, b *process) {
 	f.t.Helper()
 	f.caughtUp(a)
 	f.caughtUp(b)
-	one, other := dumped(f.t, a), dumped(f.t, b)
+	one, err := heldBlocks(f.t.Context(), a)
+	must.Succeed(f.t, err)
+	other, err := heldBlocks(f.t.Context(), b)
+	must.Succeed(f.t, err)
 	total := 0
 	for i, r := range f.ranks {
 		held := make(map[truth.Tier]int)
@@ -207,18 +224,18 @@ func (f *liveFleet) alike(when string, a, b *process) {
 			}
 		})
 		for tier, name := range map[truth.Tier]string{truth.Device: "device", truth.Host: "host_pinned", truth.Disk: "disk"} {
-			key := fmt.Sprintf("%d:%d %s", r.worker, r.n, name)
+			key := fmt.Sprintf("m %d:%d %s", r.worker, r.n, name)
 			if !slices.Equal(one[key], other[key]) {
-				f.t.Errorf("%s: the dumps differ about %s: %d and %d blocks", when, key, len(one[key]), len(other[key]))
+				f.t.Errorf("%s: the servers differ about %s: %d and %d blocks", when, key, len(one[key]), len(other[key]))
 			}
 			if len(one[key]) != held[tier] {
-				f.t.Errorf("%s: %d blocks are dumped of %s, which holds %d", when, len(one[key]), key, held[tier])
+				f.t.Errorf("%s: %d blocks are there of %s, which holds %d", when, len(one[key]), key, held[tier])
 			}
 			total += len(one[key])
 		}
 	}
 	if total < 6*replicaDevice {
-		f.t.Errorf("%s: only %d blocks are dumped", when, total)
+		f.t.Errorf("%s: only %d blocks are there", when, total)
 	}
 	for i := range f.ranks {
 		var longest []uint32 // of the prompts it holds a block of

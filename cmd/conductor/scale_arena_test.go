@@ -204,7 +204,7 @@ func (a *arena) whole(after string) {
 // compare returns how the replicas differ from the oracle, or the oracle from the engines, "" if
 // they do not. held is the blocks of the engines by model and tier.
 func (a *arena) compare(held map[string]int) string {
-	want := dumpsOf(a.oracle)
+	want := blocksOf(a.oracle)
 	have := make(map[string]int)
 	for key, blocks := range want {
 		model, slot, _ := strings.Cut(key, " ")
@@ -220,7 +220,7 @@ func (a *arena) compare(held map[string]int) string {
 	followed := make(map[string]bool)
 	for _, r := range a.replicas {
 		models := r.models()
-		got := dumpsOf(r.process)
+		got := blocksOf(r.process)
 		for key, blocks := range want {
 			if model, _, _ := strings.Cut(key, " "); models[model] && !slices.Equal(got[key], blocks) {
 				return fmt.Sprintf("replica %s has %d blocks of %s, the oracle has %d; only there: %v, only here: %v\nreplica:\n%s\noracle:\n%s",
@@ -291,36 +291,13 @@ func marks(p *process, model string) string {
 	return b.String()
 }
 
-// dumpsOf is what a server dumps of each model, instance, rank and tier: the hashes of its blocks' own
-// tokens. Names are left out: a block that several engines hold has a name of each, and a dump tells
-// one. Where the blocks stand is in the digests of the sources, by model and key.
-func dumpsOf(p *process) map[string][]string {
-	_, body := get(p.url + "/dynamo/v1/dump?detail=1")
-	var slots map[string]struct {
-		Events []struct {
-			plainEvent
-			Detail struct {
-				Instance string `json:"instance_id"`
-			}
-		}
+// blocksOf is heldBlocks with the digest of each source and model behind the batch applied last.
+func blocksOf(p *process) map[string][]string {
+	all, err := heldBlocks(context.Background(), p)
+	if err != nil {
+		return make(map[string][]string)
 	}
-	all := make(map[string][]string)
-	if json.Unmarshal([]byte(body), &slots) != nil {
-		return all
-	}
-	for slot, one := range slots {
-		model, _, _ := strings.Cut(slot, ":")
-		for _, e := range one.Events {
-			key := fmt.Sprintf("%s %s:%d %s", model, e.Detail.Instance, e.Event.Rank, e.Tier)
-			for _, b := range e.Event.Data.Stored.Blocks {
-				all[key] = append(all[key], fmt.Sprintf("%d=%d", b.Block, b.Tokens))
-			}
-		}
-	}
-	for _, blocks := range all {
-		slices.Sort(blocks)
-	}
-	_, body = get(p.url + "/admin/digest")
+	_, body := get(p.url + "/admin/digest")
 	var digests struct {
 		Sources []struct {
 			Source   string

@@ -14,8 +14,8 @@ import (
 // that cannot be reached.
 func TestOperatorCommands(t *testing.T) {
 	t.Parallel()
-	engine := newRuledEngine(t, "well", 0)
-	p := serveProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: well, block_size: 16}\n", engine.pub.Addr()))
+	engine := newRuledEngine(t, "7", 0)
+	p := serveProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: '7', block_size: 16}\n", engine.pub.Addr()))
 	engine.publish(ruledStored(0, 4))
 	eventually(t, "the engine never settled", func() (string, bool) {
 		_, body := get(p.url + "/services")
@@ -50,10 +50,10 @@ func TestOperatorCommands(t *testing.T) {
 	if out := run(0, "top"); !strings.HasPrefix(out, "2 sources, 1 synced, 4 blocks held 4 times") || strings.Contains(out, "\x1b") {
 		t.Errorf("top: %s", out)
 	}
-	if out := run(0, "dump"); strings.Count(out, "\n") < 1 || !strings.Contains(out, "stored") {
+	if out := run(0, "dump"); strings.Count(out, "\n") != 1 || !strings.Contains(out, "stored") || !strings.Contains(out, `"worker_id":7,`) {
 		t.Errorf("dump: %.300s", out)
 	}
-	if out := run(0, "services", "--json"); !strings.Contains(out, `"InstanceID": "well"`) {
+	if out := run(0, "services", "--json"); !strings.Contains(out, `"InstanceID": "7"`) {
 		t.Errorf("services --json: %.300s", out)
 	}
 	if out := run(0, "query", "--json", "--model", "m", "--block-size", "16", "--tokens", "1"); !strings.Contains(out, `"longest_matched": 0`) {

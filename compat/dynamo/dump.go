@@ -27,59 +27,19 @@ import (
 //
 // Both are written while the snapshot is walked: what waits to be sent is never more
 // than some kilobytes, the copy of the index takes some 60 bytes a block.
-// A plain dump has one name for each block, because Dynamo's index keeps one and refuses
-// children under another.
-//
-// ?detail=1 has each worker's own names. It adds what a replica of ours can use: blocks
-// that a RouterEvent cannot name (of string ids, pools, media of their own, without
-// tokens or parents), details of each event, and how far each source had come:
-// "sources" before the events of a slot, or lines with "source" before all others; engine
-// hashes that only name blocks of others: "names" after the events, or lines with
-// "name" after all others. See sourceDetail and nameDetail.
+// Every block has one name, because Dynamo's index keeps one and refuses children under
+// another. Blocks that a RouterEvent cannot name are left out: those of string ids, of
+// pools, of media of their own, without tokens or with an unknown parent.
 //
 // A partition of several block sizes, which Dynamo does not know, has a slot for
 // each, the larger ones under "model:group@size". So has one whose model and group
 // make the same key as another's: "a:b" and "c", "a" and "b:c".
-
-// sourceDetail is one source and the batch it applied last.
-type sourceDetail struct {
-	Instance   string   `json:"instance_id"`
-	Tenant     string   `json:"tenant_id"`
-	Rank       int      `json:"dp_rank"`
-	Endpoint   string   `json:"endpoint"`
-	Replay     string   `json:"replay_endpoint,omitempty"`
-	Type       string   `json:"type"`
-	Lora       string   `json:"lora_name,omitempty"`
-	Salt       string   `json:"additional_salt,omitempty"`
-	Serves     []string `json:"serves,omitempty"` // a pool's instances; none for all
-	Watermark  *uint64  `json:"watermark"`        // null before the first batch
-	Print      uint64   `json:"print"`            // fingerprint of its bytes
-	Missing    string   `json:"missing"`          // why the history up to it is not whole
-	Parts      int      `json:"parts,omitempty"`
-	LookAheads []int    `json:"lookaheads,omitempty"` // of its blocks, in tokens; none for 0 alone
-	HashSeed   uint64   `json:"hash_seed"`            // of the seq and local hashes in details
-}
-
-// nameDetail is an engine hash whose users hold no block of it.
-type nameDetail struct {
-	Instance string `json:"instance_id"`
-	Tenant   string `json:"tenant_id"`
-	Rank     int    `json:"dp_rank"`
-	Lora     string `json:"lora_name,omitempty"`
-	Salt     string `json:"cache_salt,omitempty"`
-	Block    uint64 `json:"block_hash"`
-	Seq      uint64 `json:"seq_hash"`
-}
 
 // dump writes what all workers hold: GET /dump. Each dump that is under way holds a
 // copy of the index it walks, so there are never more than maxDumps; others wait for dumpWait.
 func (d *Dialect) dump(g *gin.Context) {
 	if !d.conductor.KeepsClientHashes() {
 		fail(g, refusef(http.StatusNotImplemented, "local hashes are not kept: index.local_hashes is false"))
-		return
-	}
-	detail, readable := detailed(g)
-	if !readable {
 		return
 	}
 	if d.conductor.Ready().Recovering {
@@ -97,10 +57,8 @@ func (d *Dialect) dump(g *gin.Context) {
 		return
 	}
 	defer d.dumps.Leave(flow)
-	w := dumper{g: g, begun: time.Now(), detail: detail, snap: access.View(d.conductor, g).Snapshot(), seed: d.conductor.HashSeed(), ids: make(map[slot]uint64)}
-	if !detail {
-		w.snap.Unify(plainHolder)
-	}
+	w := dumper{g: g, begun: time.Now(), snap: access.View(d.conductor, g).Snapshot(), ids: make(map[slot]uint64)}
+	w.snap.Unify(plainHolder)
 	w.name()
 	if strings.Contains(g.GetHeader("Accept"), ndjson) {
 		g.Header("Content-Type", ndjson)
@@ -132,9 +90,7 @@ const flushAt = 64 << 10
 // dumper writes one dump. It stops at the first write that fails.
 type dumper struct {
 	g      *gin.Context
-	detail bool
 	snap   *conductor.Snapshot
-	seed   uint64
 	slots  []slot          // by partition and size
 	keys   map[slot]string // their names
 	ids    map[slot]uint64 // events so far
@@ -184,33 +140,17 @@ func (w *dumper) head(at slot) {
 	w.buf = body.AppendString(append(w.buf, `,"routing_group":`...), at.partition.Tenant, false)
 }
 
-// line appends one line of NDJSON.
-func (w *dumper) line(at slot, name string, value func()) {
-	w.buf = body.AppendString(append(w.buf, `{"key":`...), w.keys[at], false)
-	w.buf = append(w.buf, ',')
-	w.head(at)
-	w.buf = append(append(append(w.buf, `,"`...), name...), `":`...)
-	value()
-	w.buf = append(w.buf, "}\n"...)
-}
-
 // lines writes the dump as NDJSON.
 func (w *dumper) lines() {
-	if w.detail {
-		for _, s := range w.snap.Sources {
-			w.line(slotOf(s.Registration), "source", func() { w.buf = append(w.buf, encode(w.detailOfSource(s))...) })
-		}
-	}
 	w.walk(w.snap, func(st *conductor.Stored) {
 		at := slot{st.Partition, st.BlockSize}
-		w.line(at, "event", func() { w.event(at, st) })
+		w.buf = body.AppendString(append(w.buf, `{"key":`...), w.keys[at], false)
+		w.buf = append(w.buf, ',')
+		w.head(at)
+		w.buf = append(w.buf, `,"event":`...)
+		w.event(at, st)
+		w.buf = append(w.buf, "}\n"...)
 	})
-	if w.detail {
-		w.snap.Names(func(n *conductor.Name) bool {
-			w.line(slot{n.Partition, n.BlockSize}, "name", func() { w.buf = append(w.buf, encode(detailOfName(n))...) })
-			return w.send(flushAt)
-		})
-	}
 	w.send(0)
 }
 
@@ -223,32 +163,13 @@ func (w *dumper) object() {
 		}
 		w.buf = append(body.AppendString(w.buf, w.keys[at], false), ":{"...)
 		w.head(at)
-		if w.detail {
-			w.buf = append(w.buf, `,"sources":[`...)
-			first := true
-			for _, s := range w.snap.Sources {
-				if slotOf(s.Registration) == at {
-					w.buf = append(comma(w.buf, &first), encode(w.detailOfSource(s))...)
-				}
-			}
-			w.buf = append(w.buf, ']')
-		}
 		w.buf = append(w.buf, `,"events":[`...)
-		first, of := true, w.snap.Of(at.partition, at.blockSize)
-		w.walk(of, func(st *conductor.Stored) {
+		first := true
+		w.walk(w.snap.Of(at.partition, at.blockSize), func(st *conductor.Stored) {
 			w.buf = comma(w.buf, &first)
 			w.event(at, st)
 		})
 		w.buf = append(w.buf, ']')
-		if w.detail {
-			w.buf = append(w.buf, `,"names":[`...)
-			first := true
-			of.Names(func(n *conductor.Name) bool {
-				w.buf = append(comma(w.buf, &first), encode(detailOfName(n))...)
-				return w.send(flushAt)
-			})
-			w.buf = append(w.buf, ']')
-		}
 		w.buf = append(w.buf, '}')
 	}
 	w.buf = append(w.buf, '}')
@@ -259,7 +180,7 @@ func (w *dumper) object() {
 func (w *dumper) walk(snap *conductor.Snapshot, f func(*conductor.Stored)) {
 	for tier := tiers.Device; tier <= tiers.Other && !w.failed; tier++ {
 		snap.Walk(tier, func(st *conductor.Stored) bool {
-			if !w.detail && !plainly(st) {
+			if !plainly(st) {
 				return true
 			}
 			f(st)
@@ -270,7 +191,7 @@ func (w *dumper) walk(snap *conductor.Snapshot, f func(*conductor.Stored)) {
 
 // event appends an event, numbered within its slot.
 func (w *dumper) event(at slot, st *conductor.Stored) {
-	w.buf = appendEvent(w.buf, st, w.ids[at], w.detail)
+	w.buf = appendEvent(w.buf, st, w.ids[at])
 	w.ids[at]++
 }
 
@@ -297,25 +218,4 @@ func comma(dst []byte, first *bool) []byte {
 		return dst
 	}
 	return append(dst, ',')
-}
-
-func slotOf(r conductor.Registration) slot {
-	return slot{conductor.Partition{Tenant: r.Tenant, Model: r.Model}, r.BlockSize}
-}
-
-func (w *dumper) detailOfSource(s conductor.SourceMark) sourceDetail {
-	d := sourceDetail{
-		Instance: s.Instance, Tenant: s.Tenant, Rank: s.Rank, Endpoint: s.Endpoint, Replay: s.ReplayEndpoint, Type: s.Type,
-		Lora: s.Lora, Salt: s.Salt, Serves: s.Serves, Parts: s.Parts, LookAheads: s.LookAheads, HashSeed: w.seed,
-	}
-	if s.Mark != nil {
-		d.Watermark, d.Print, d.Missing = &s.Mark.Seq, s.Mark.Print, s.Mark.Missing
-	}
-	return d
-}
-
-func detailOfName(n *conductor.Name) nameDetail {
-	return nameDetail{
-		Instance: n.Source.Instance, Tenant: n.Source.Tenant, Rank: n.Source.Rank, Lora: n.Lora, Salt: n.Salt, Block: n.Engine, Seq: n.Key,
-	}
 }

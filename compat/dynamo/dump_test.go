@@ -72,7 +72,7 @@ func TestDumpInBothForms(t *testing.T) {
 			kept("7", "external", 6, 0, "1005", "1006 "+local6),
 		}
 		whole := `{"m:default":{"block_size":4,"model_name":"m","routing_group":"default","events":[` + strings.Join(want, ",") + `]},` + idle + "}"
-		for _, path := range []string{"/dump", "/dynamo/v1/dump", "/dump?detail=", "/dump?detail=0", "/dump?detail=false"} {
+		for _, path := range []string{"/dump", "/dynamo/v1/dump", "/dump?new=1"} {
 			s.do("GET", path, "", 200, whole)
 		}
 		var lines strings.Builder
@@ -85,9 +85,6 @@ func TestDumpInBothForms(t *testing.T) {
 		}
 		if rec := s.accept("/dump", "application/json, */*"); rec.Body.String() != whole || rec.Header().Get("Content-Type") != "application/json" {
 			t.Errorf("%s %s", rec.Header(), rec.Body)
-		}
-		for _, path := range []string{"/dump?detail=2", "/dump?detail=yes"} {
-			s.do("GET", path, "", 400, "Failed to deserialize query string: detail: provided string was not `true` or `false`")
 		}
 	})
 }
@@ -105,14 +102,14 @@ func renamed(by int, e map[string]any) map[string]any {
 	return e
 }
 
-// TestDumpUnifiesNames holds that a plain dump has one name for each block: that of most
-// workers in the dump, of equal numbers that of the first. Details have each worker's own.
+// TestDumpUnifiesNames holds that a dump has one name for each block: that of most
+// workers in the dump, of equal numbers that of the first.
 func TestDumpUnifiesNames(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		for worker := 6; worker <= 8; worker++ {
 			s.register(worker, 0, "")
 		}
-		for i, node := range []string{"node-a", "node-b", "node-c"} { // a plain dump leaves them out
+		for i, node := range []string{"node-a", "node-b", "node-c"} { // a dump leaves them out
 			s.do("POST", "/register", fmt.Sprintf(`{"instance_id":%q,"endpoint":"inproc://%d/0","model_name":"m","block_size":4}`, node, i+1), 201, done)
 			s.publish(i+1, 0, renamed(8000, stored("GPU", 1, 2)))
 		}
@@ -129,12 +126,6 @@ func TestDumpUnifiesNames(t *testing.T) {
 			kept("8", "host_pinned", 3, 0, "1003", "1004 "+local4),
 			kept("6", "host_pinned", 4, 0, "1004", "1005 "+local5),
 		))
-		whole := s.send("GET", "/dump?detail=1", "").Body.String()
-		for _, own := range []string{"1001", "1002", "1003", "1004", "2001", "2003", "2004", "9001"} {
-			if !strings.Contains(whole, `"block_hash":`+own+",") {
-				t.Errorf("no %s in %s", own, whole)
-			}
-		}
 	})
 }
 
@@ -318,14 +309,14 @@ func TestDumpFitsOpenAPI(t *testing.T) {
 	openapi3filter.RegisterBodyDecoder(ndjson, openapi3filter.FileBodyDecoder)
 	doc := apitest.Load(t)
 	line := doc.Components.Schemas["DynamoDumpLine"].Value
-	f := func(t *testing.T, s *testServer, query, accept string, status int) {
+	f := func(t *testing.T, s *testServer, accept string, status int) {
 		t.Helper()
-		req := httptest.NewRequest("GET", prefix+"/dump"+query, nil)
+		req := httptest.NewRequest("GET", prefix+"/dump", nil)
 		req.Header.Set("Accept", accept)
 		rec := httptest.NewRecorder()
 		s.handler.ServeHTTP(rec, req)
 		if doc.CheckAnswer(t, req, rec); rec.Code != status {
-			t.Errorf("%s %s: %d", query, accept, rec.Code)
+			t.Errorf("%s: %d", accept, rec.Code)
 		}
 		if accept != ndjson || rec.Code != 200 {
 			return
@@ -343,11 +334,8 @@ func TestDumpFitsOpenAPI(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.fleet()
 		s.publish(7, 0, stored("GPU", 9, 9), map[string]any{"type": "BlockStored", "block_hashes": []int{5}, "parent_block_hash": nil, "token_ids": []int{}, "block_size": 4})
-		for _, query := range []string{"", "?detail=1"} {
-			f(t, s, query, "*/*", 200)
-			f(t, s, query, ndjson, 200)
-		}
-		f(t, s, "?detail=5", "*/*", 400)
+		f(t, s, "*/*", 200)
+		f(t, s, ndjson, 200)
 	})
-	f(t, forgetful(t), "", "*/*", 501)
+	f(t, forgetful(t), "*/*", 501)
 }

@@ -27,7 +27,7 @@ const (
 // Dumps returns the format of GET /dump, by which a replica recovers from a peer.
 func Dumps(log zerolog.Logger) replica.Format {
 	return replica.Format{
-		Path: "/dump?detail=1", Accept: ndjson + ", application/json;q=0.5", Reasons: []string{skipBad, skipOther, skipError, skipNoSize},
+		Path: "/dump", Accept: ndjson + ", application/json;q=0.5", Reasons: []string{skipBad, skipOther, skipError, skipNoSize},
 		Read: func(body io.Reader, contentType string, into *conductor.Recovery, skip func(string)) error {
 			l := &loader{log: log, in: into, skip: skip, longest: longestValue}
 			if strings.HasPrefix(contentType, ndjson) {
@@ -40,11 +40,9 @@ func Dumps(log zerolog.Logger) replica.Format {
 
 // loader applies one dump.
 type loader struct {
-	log  zerolog.Logger
-	in   *conductor.Recovery
-	skip func(reason string) // counts an event that is left out
-	// foreign says that the peer has another hash.seed: its details about keys are of no use.
-	foreign bool
+	log     zerolog.Logger
+	in      *conductor.Recovery
+	skip    func(reason string) // counts an event that is left out
 	blocks  dumpBlocks
 	longest int64 // bytes of a value of an object
 }
@@ -64,15 +62,13 @@ type dumpLine struct {
 	Model     string          `json:"model_name"`
 	Group     *string         `json:"routing_group"`
 	Event     json.RawMessage `json:"event"`
-	Source    *sourceDetail   `json:"source"`
-	Name      *nameDetail     `json:"name"`
 	Error     json.RawMessage `json:"error"`
 }
 
 const (
 	// longestLine bounds a line: some hundred thousand blocks.
 	longestLine = 64 << 20
-	// longestValue bounds a value of an object: a partition's names may be one.
+	// longestValue bounds a value of an object: a partition's events may be one.
 	longestValue = 256 << 20
 )
 
@@ -111,10 +107,6 @@ func (l *loader) line(raw []byte, blocks *dumpBlocks) error {
 	}
 	at := dumpSlot{key: line.Key, blockSize: line.BlockSize, model: line.Model, group: line.Group}
 	switch {
-	case line.Source != nil:
-		return l.source(&at, line.Source)
-	case line.Name != nil:
-		return l.name(&at, line.Name)
 	case line.Event != nil:
 		return l.apply(&at, line.Event, blocks)
 	case line.Error != nil:
@@ -204,10 +196,6 @@ func (l *loader) slot(d *json.Decoder, at *dumpSlot) error {
 			err = json.Unmarshal(whole, &early)
 		case "error":
 			l.skip(skipError)
-		case "sources":
-			err = each(l, whole, func(s *sourceDetail) error { return l.source(at, s) })
-		case "names":
-			err = each(l, whole, func(n *nameDetail) error { return l.name(at, n) })
 		}
 		if err != nil {
 			var kind *json.UnmarshalTypeError
@@ -271,25 +259,6 @@ func rest(d *json.Decoder) error {
 	return expect(d, '}')
 }
 
-// each calls f for the elements of a list. One that cannot be read costs itself.
-func each[T any](l *loader, list []byte, f func(*T) error) error {
-	var all []json.RawMessage
-	if err := json.Unmarshal(list, &all); err != nil {
-		return err
-	}
-	for _, raw := range all {
-		v := new(T)
-		if err := json.Unmarshal(raw, v); err != nil {
-			l.skip(skipBad)
-			continue
-		}
-		if err := f(v); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // event reads one event.
 func (l *loader) event(at *dumpSlot, raw []byte) error {
 	return l.cutting(raw, func(raw []byte, blocks *dumpBlocks) error { return l.apply(at, raw, blocks) })
@@ -320,9 +289,6 @@ func (l *loader) apply(at *dumpSlot, raw []byte, blocks *dumpBlocks) error {
 		l.skip(skipBad)
 		return nil
 	}
-	if l.foreign { // its keys and local hashes are none of ours
-		st.Key, st.HasKey, st.Local = 0, false, nil
-	}
 	return room(l.in.Stored(st))
 }
 
@@ -333,47 +299,6 @@ func room(err error) error {
 		return nil
 	}
 	return err
-}
-
-// source notes how far the peer had come with one.
-func (l *loader) source(at *dumpSlot, s *sourceDetail) error {
-	where, why := l.where(at)
-	if why != "" || s.Rank < 0 || s.Rank > math.MaxInt32 {
-		l.skip(skipBad)
-		return nil
-	}
-	if s.HashSeed != l.in.HashSeed() {
-		l.foreign = true
-		return nil
-	}
-	m := conductor.SourceMark{Registration: registrationOf(where, s.Instance, s.Tenant, s.Rank), Parts: s.Parts, LookAheads: s.LookAheads}
-	m.Endpoint, m.ReplayEndpoint, m.Type, m.Lora, m.Salt, m.Serves = s.Endpoint, s.Replay, s.Type, s.Lora, s.Salt, s.Serves
-	if s.Watermark != nil {
-		m.Mark = &conductor.Mark{Seq: *s.Watermark, Print: s.Print, Missing: s.Missing}
-	}
-	return room(l.in.Source(m))
-}
-
-// name notes an engine hash without blocks.
-func (l *loader) name(at *dumpSlot, n *nameDetail) error {
-	if l.foreign {
-		return nil
-	}
-	where, why := l.where(at)
-	if why != "" || n.Rank < 0 || n.Rank > math.MaxInt32 {
-		l.skip(skipBad)
-		return nil
-	}
-	return room(l.in.Name(&conductor.Name{
-		Partition: where.partition, BlockSize: where.blockSize, Lora: n.Lora, Salt: n.Salt,
-		Source: registrationOf(where, n.Instance, n.Tenant, n.Rank), Engine: n.Block, Key: n.Seq,
-	}))
-}
-
-func registrationOf(at slot, instance, tenant string, rank int) conductor.Registration {
-	return conductor.Registration{
-		Instance: instance, Tenant: tenant, Model: at.partition.Model, BlockSize: at.blockSize, Rank: rank, Type: conductor.TypeVLLM,
-	}
 }
 
 // where says which partition and size a slot is about, or why that is not known.

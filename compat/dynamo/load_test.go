@@ -153,7 +153,6 @@ func TestLoadSkipsBadItems(t *testing.T) {
 	partly(`"m:default":{"events":7}`, "bad_event:1")
 	partly(`"m:default":null,"n:default":7,"o:default":"x","p:default":true`, "bad_event:4")
 	partly(`"m:default":{"block_size":4,"model_name":7,"routing_group":[],"events":[`+usual+`]}`, "bad_event:2", one)
-	partly(`"m:default":{"block_size":4,"sources":{"a":1},"names":7,"events":[`+usual+`]}`, "bad_event:2", one)
 
 	// Events about something else.
 	other := func(changes ...string) {
@@ -205,20 +204,6 @@ func TestLoadSkipsBadItems(t *testing.T) {
 	bad(`{"block_hash"`, `{"block_hash":5,"tokens_hash":5},{"block_hash":6,"tokens_hash":0},{"block_hash"`)
 	bad(`{"block_hash"`, `7,{"block_hash"`)
 	bad(`{"block_hash"`, `null,{"block_hash"`)
-
-	// Details of a replica of ours.
-	detail := func(text string) string { return strings.TrimSuffix(usual, "}") + `,"detail":` + text + "}" }
-	whole(slotText("m:default", detail("null")), one)
-	whole(slotText("m:default", detail(`{"source_rank":0,"new":[{}]}`)), one)
-	whole(slotText("m:default", detail(`{"instance_id":"node","source_rank":2,"copies":{"0":2147483647}}`)), "m default node/0 device -/1001")
-	for _, text := range []string{
-		`7`, `"x"`, `{"source_rank":-1}`, `{"source_rank":2147483648}`, `{"source_rank":"0"}`, `{"group_idx":-1}`, `{"seq_hash":-1}`,
-		`{"local_hashes":[]}`, `{"local_hashes":[1,2]}`, `{"copies":{"1":1}}`, `{"copies":{"-1":1}}`, `{"copies":{"x":1}}`, `{"copies":{"0":-1}}`,
-		`{"copies":{"0":2147483648}}`, `{"more_hashes":{"1":[1]}}`, `{"more_hashes":{"0":[null,"x"]}}`, `{"bare":7}`,
-	} {
-		bad(usual, detail(text))
-	}
-	bad(`{"block_hash"`, `{"block_hash":5,"tokens_hash":5},{"block_hash"`, `"dp_rank":0}`, `"dp_rank":0},"detail":{"bare":true}`)
 }
 
 func signedOf(n uint64) string { return fmt.Sprint(int64(n)) }
@@ -294,8 +279,6 @@ func TestLoadLines(t *testing.T) {
 	f(`{"key":"m:default","error":"it fell over"}`+"\n"+line(event()), "error_slot:1", one)
 	f("{}\nnull\n7\n[]\n{\"key\":\n"+line("null")+line(event()), "bad_event:6", one)
 	f(line(event()[:40])+line(event()), "bad_event:1", one)
-	f(`{"key":"m:default","block_size":4,"source":{"instance_id":7}}`+"\n"+`{"key":"m:default","block_size":4,"name":[]}`+"\n"+line(event()), "bad_event:2", one)
-	f(`{"key":"m:default","block_size":4,"source":{"instance_id":"7","dp_rank":-1}}`+"\n"+`{"key":"m:default","block_size":4,"name":{"instance_id":"7","dp_rank":2147483648}}`+"\n"+line(event()), "bad_event:2", one)
 	// The last line may lack its end.
 	inReplica(t, func(t *testing.T, s *testServer) {
 		if got, err := s.load(true, line(event())+strings.TrimSuffix(last, "\n")); err != nil || got != "" {
@@ -368,9 +351,7 @@ func TestLoadTooManySources(t *testing.T) {
 				e := event(`:7,`, fmt.Sprintf(":%d,", i))
 				switch {
 				case lines:
-					fmt.Fprintf(&text, `{"key":"m:default","block_size":4,"source":{"instance_id":"%d","tenant_id":"default","dp_rank":0}}`+"\n", i)
 					fmt.Fprintf(&text, `{"key":"m:default","block_size":4,"event":%s}`+"\n", e)
-					fmt.Fprintf(&text, `{"key":"m:default","block_size":4,"name":{"instance_id":"%d","tenant_id":"default","dp_rank":0,"block_hash":1,"seq_hash":2}}`+"\n", i)
 				case i == 0:
 					text.WriteString(`{"m:default":{"block_size":4,"events":[` + e)
 				default:
@@ -392,7 +373,7 @@ func TestLoadTooManySources(t *testing.T) {
 func TestLoadEndlessValue(t *testing.T) {
 	inReplica(t, func(t *testing.T, s *testServer) {
 		endless := strings.Repeat("a", 64<<10)
-		for _, begin := range []string{`{"`, `{"m:default": "`, `{"m:default": {"`, `{"m:default": {"events": [{"`, `{"m:default": {"block_size": 4, "events": [{"event": "`, `{"m:default": {"names": ["`} {
+		for _, begin := range []string{`{"`, `{"m:default": "`, `{"m:default": {"`, `{"m:default": {"events": [{"`, `{"m:default": {"block_size": 4, "events": [{"event": "`, `{"m:default": {"new": ["`} {
 			if _, err := s.load(false, begin+endless); err == nil || !strings.Contains(err.Error(), "a value of more than 4096 bytes") {
 				t.Errorf("%s: %v", begin, err)
 			}

@@ -221,15 +221,15 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 	bad("http://b", says(200, "application/json", whole[:len(whole)-20]), 0, "unexpected EOF")
 	bad("http://b", breaks("application/json", whole[:len(whole)-1]), 0, "unexpected EOF")
 	bad("http://b", breaks(ndjson, line+line), 0, "unexpected EOF")
-	bad("http://d", nil, 0, `Get "http://d/dump?detail=1": dial tcp: connection refused`)
+	bad("http://d", nil, 0, `Get "http://d/dump": dial tcp: connection refused`)
 	bad("http://hangs", nil, 30, "it gave less than 16384 bytes in 30s")
 	bad("http://b", slowly(0, false), 30, "it gave less than 16384 bytes in 30s")
 	bad("http://b", slowly(0, false, ""), 30, "it gave less than 16384 bytes in 30s")
 	bad("http://b", slowly(5*time.Second, false, whole[:1], whole[1:200], whole[200:210]), 30, "it gave less than 16384 bytes in 30s")
 	bad("http://b", slowly(31*time.Second, true, whole[:300], whole[300:]), 30, "it gave less than 16384 bytes in 30s")
-	bad("10.0.0.1:80", nil, 0, `parse "10.0.0.1:80/dump?detail=1": first path segment in URL cannot contain colon`)
-	bad("ftp://b", nil, 0, `Get "ftp://b/dump?detail=1": unsupported protocol scheme "ftp"`)
-	bad("/", nil, 0, `Get "/dump?detail=1": unsupported protocol scheme ""`)
+	bad("10.0.0.1:80", nil, 0, `parse "10.0.0.1:80/dump": first path segment in URL cannot contain colon`)
+	bad("ftp://b", nil, 0, `Get "ftp://b/dump": unsupported protocol scheme "ftp"`)
+	bad("/", nil, 0, `Get "/dump": unsupported protocol scheme ""`)
 }
 
 // TestRecoverEnds stops a server during a recovery, which does not wait for the peer.

@@ -18,17 +18,13 @@ import (
 	"kvconductor/index/hash"
 )
 
-// world is a server and random workers: two of two ranks, one of a string id, and a
-// pool. It remembers which prompt each engine hash names.
+// world is a server and random workers, two of two ranks. They hash alike, so that every
+// block has a known place: a dump tells of no other. It remembers which prompt each
+// engine hash names.
 type world struct {
 	*testServer
 	rng   *rand.Rand
 	names map[uint64]string
-	plain bool // nothing that only details can tell, and alike
-	// alike are worlds whose workers hash alike. There every block has a known place:
-	// a block that waits for what another worker teaches joins with the worker's next
-	// event, and in a replica at once.
-	alike bool
 }
 
 type publisherOf struct {
@@ -38,14 +34,7 @@ type publisherOf struct {
 
 var workers = []publisherOf{
 	{"1", "default", "vLLM", 0}, {"1", "default", "vLLM", 1}, {"2", "default", "SGLang", 0}, {"2", "g:h", "vLLM", 1},
-	{"node", "default", "vLLM", 0}, {"pool", "default", "Mooncake", 0},
 }
-
-// eagle reports whether a worker has a draft model, in a world that may have some:
-// local hashes alone do not tell their tokens. All of a
-// group have one or none, and behind every block the same token follows, so that
-// there is one local hash to a block.
-func (w *world) eagle(p publisherOf) bool { return p.group == "g:h" && !w.plain }
 
 func (p publisherOf) endpoint() string {
 	return fmt.Sprintf("tcp://10.0.0.1:%d", 1+slices.Index(workers, p))
@@ -63,38 +52,19 @@ func (s *testServer) follow(p publisherOf) {
 
 func (w *world) pick(of ...string) string { return of[w.rng.IntN(len(of))] }
 
-// about is an adapter and a salt. Engines hash both.
-type about struct{ lora, salt string }
-
-var contexts = []about{{}, {"", "s"}, {"l", ""}, {"l", "s"}}
-
-// path is the names of some blocks of a random prompt in a context, from the one
-// at from on, their parent's, nil at the beginning, their tokens and the images in them.
-func (w *world) path(p publisherOf, c about) (engine []uint64, parent any, tokens []uint32, infos []any) {
+// path is the names of the blocks of a random prompt, their tokens and the images in them.
+func (w *world) path() (engine []uint64, tokens []uint32, infos []any) {
 	path := ""
-	n := 1 + w.rng.IntN(4)
-	from := max(0, w.rng.IntN(n+2)-2)
-	if w.alike {
-		from = 0
-	}
-	for i := range n {
+	for range 1 + w.rng.IntN(4) {
 		name := w.pick(blockNames...)
 		path += "/" + name
 		h := fnv.New64a()
-		if !w.alike {
-			fmt.Fprint(h, p)
-		}
-		fmt.Fprint(h, c, path)
+		fmt.Fprint(h, path)
 		e := h.Sum64()
-		w.names[e] = fmt.Sprint(c, path)
-		switch {
-		case i >= from:
-			engine, tokens, infos = append(engine, e), append(tokens, tokensOf(name)...), append(infos, infoOf(name))
-		case i == from-1:
-			parent = e
-		}
+		w.names[e] = path
+		engine, tokens, infos = append(engine, e), append(tokens, tokensOf(name)...), append(infos, infoOf(name))
 	}
-	return engine, parent, tokens, infos
+	return engine, tokens, infos
 }
 
 // blockNames are the kinds of blocks: an upper-case one has the tokens of the lower-case
@@ -129,59 +99,15 @@ func infoOf(name string) any {
 	return map[string]any{"mm_objects": objects}
 }
 
-// pairsOf are the pairs of neighbours, up to the token behind the last.
-func pairsOf(tokens []uint32) [][]uint32 {
-	pairs := make([][]uint32, len(tokens))
-	for i, t := range tokens {
-		next := uint32(firstToken)
-		if i+1 < len(tokens) {
-			next = tokens[i+1]
-		}
-		pairs[i] = []uint32{t, next}
-	}
-	return pairs
-}
-
 // act publishes something.
 func (w *world) act() {
 	p := workers[w.rng.IntN(len(workers))]
-	var c about
-	if w.rng.IntN(3) == 0 && !w.plain {
-		c = contexts[w.rng.IntN(len(contexts))]
-	}
-	if p.kind == "Mooncake" {
-		c.lora = "" // which workers once announced an adapter, and are served with it, is not in a dump
-	}
-	if w.plain {
-		for p.kind == "Mooncake" || p.instance == "node" {
-			p = workers[w.rng.IntN(len(workers))]
-		}
-	}
-	engine, parent, tokens, infos := w.path(p, c)
-	media := []string{"GPU", "GPU", "CPU", "DISK", "EXTERNAL"}
-	if !w.plain {
-		media = append(media, "TAPE")
-	}
-	e := map[string]any{"block_hashes": engine, "medium": w.pick(media...)}
-	if !w.plain && w.rng.IntN(5) == 0 {
-		e["ownership"] = "kvcr"
-	}
+	engine, tokens, infos := w.path()
+	e := map[string]any{"block_hashes": engine, "medium": w.pick("GPU", "GPU", "CPU", "DISK", "EXTERNAL")}
 	switch n := w.rng.IntN(100); {
 	case n < 65:
-		e["type"], e["parent_block_hash"], e["token_ids"], e["block_size"] = "BlockStored", parent, tokens, 4
+		e["type"], e["parent_block_hash"], e["token_ids"], e["block_size"] = "BlockStored", nil, tokens, 4
 		e["block_mm_infos"] = infos
-		if w.eagle(p) {
-			e["token_ids"] = pairsOf(tokens)
-		}
-		if c.lora != "" {
-			e["lora_name"] = c.lora
-		}
-		if c.salt != "" {
-			e["cache_salt"] = c.salt
-		}
-		if n < 5 && !w.alike {
-			e["token_ids"], e["block_size"], e["parent_block_hash"] = []int{}, 0, nil
-		}
 	case n < 97:
 		e["type"] = "BlockRemoved"
 	default:
@@ -201,16 +127,11 @@ func (w *world) rows(s *testServer, path, accept string) []string {
 	type child struct{ slot, who, name, parent string }
 	var children []child
 	held := make(map[string]bool)
-	name := func(hashes ...uint64) string {
-		var all []string
-		for _, h := range hashes {
-			if w.names[h] == "" {
-				w.t.Errorf("%s: %d is no engine hash", path, h)
-			}
-			all = append(all, w.names[h])
+	name := func(h uint64) string {
+		if w.names[h] == "" {
+			w.t.Errorf("%s: %d is no engine hash", path, h)
 		}
-		slices.Sort(all)
-		return strings.Join(slices.Compact(all), "+")
+		return w.names[h]
 	}
 	event := func(key string, raw []byte) {
 		var e routerEvent
@@ -221,43 +142,17 @@ func (w *world) rows(s *testServer, path, accept string) []string {
 		if err := json.Unmarshal(e.Event.Data, &data); err != nil {
 			w.t.Fatalf("%v: %s", err, raw)
 		}
-		parent, seq := "-", uint64(0)
+		parent := "-"
 		if data.Stored.Parent != nil {
 			parent = name(uint64(*data.Stored.Parent))
 		}
-		for i, b := range data.Stored.Blocks {
-			who := fmt.Sprintf("%s %d/%d %s", key, *e.Worker, e.Event.Rank, *e.Tier)
-			engine := []uint64{uint64(*b.Block)}
-			if d := e.Detail; d != nil {
-				local := uint64(*b.Tokens)
-				if d.Locals != nil {
-					local = d.Locals[i]
-				}
-				switch {
-				case i > 0:
-					seq = hash.Scheme{Seed: hash.DefaultSeed}.Next(seq, local)
-				case d.Seq != nil:
-					seq = *d.Seq
-				}
-				engine = append(engine, d.More[i]...)
-				who += fmt.Sprintf(" %s %d %s %t lora %s salt %s medium %s group %d backend %q owned %t waiting %t copies %d bare %t seq %d local %d",
-					d.Instance, d.Source, d.Tenant, d.Pool, d.Lora, d.Salt, d.Medium, d.Group, d.Backend, d.Owned, d.Waiting, d.Copies[i], d.Bare, seq, local)
-			}
-			if d := e.Detail; i == 0 && d != nil && (parent == "-" && !d.Root || d.Gone) {
-				parent = "nobody"
-			}
-			c := child{key, fmt.Sprintf("%s is %d", who, *b.Tokens), name(engine...), parent}
+		for _, b := range data.Stored.Blocks {
+			who := fmt.Sprintf("%s %d/%d %s is %d", key, *e.Worker, e.Event.Rank, *e.Tier, *b.Tokens)
+			c := child{key, who, name(uint64(*b.Block)), parent}
 			children = append(children, c)
 			held[key+c.name] = true
-			parent = name(engine[0])
+			parent = c.name
 		}
-	}
-	known := func(key string, raw []byte) {
-		var n nameDetail
-		if err := json.Unmarshal(raw, &n); err != nil {
-			w.t.Fatalf("%v: %s", err, raw)
-		}
-		rows = append(rows, fmt.Sprintf("%s: %s %s lora %s salt %s: %s is %d", key, n.Instance, n.Tenant, n.Lora, n.Salt, name(n.Block), n.Seq))
 	}
 	rec := s.accept(path, accept)
 	if rec.Code != 200 {
@@ -266,35 +161,22 @@ func (w *world) rows(s *testServer, path, accept string) []string {
 	if accept == ndjson {
 		for raw := range bytes.Lines(rec.Body.Bytes()) {
 			var line struct {
-				Key                 string
-				Event, Source, Name json.RawMessage
+				Key   string
+				Event json.RawMessage
 			}
 			if err := json.Unmarshal(raw, &line); err != nil {
 				w.t.Fatalf("%v: %s", err, raw)
 			}
-			switch {
-			case line.Event != nil:
-				event(line.Key, line.Event)
-			case line.Source != nil:
-				rows = append(rows, line.Key+" source "+string(line.Source))
-			default:
-				known(line.Key, line.Name)
-			}
+			event(line.Key, line.Event)
 		}
 	} else {
-		var slots map[string]struct{ Events, Sources, Names []json.RawMessage }
+		var slots map[string]struct{ Events []json.RawMessage }
 		if err := json.Unmarshal(rec.Body.Bytes(), &slots); err != nil {
 			w.t.Fatalf("%v: %s", err, rec.Body)
 		}
 		for key, slot := range slots {
 			for _, raw := range slot.Events {
 				event(key, raw)
-			}
-			for _, raw := range slot.Sources {
-				rows = append(rows, key+" source "+string(raw))
-			}
-			for _, raw := range slot.Names {
-				known(key, raw)
 			}
 		}
 	}
@@ -308,9 +190,8 @@ func (w *world) rows(s *testServer, path, accept string) []string {
 	return rows
 }
 
-// answers are those to all short prompts in every context, and by local hashes,
-// without tree_sizes: blocks without a known place are counted there, and only
-// details tell of them.
+// answers are those to all short prompts, and by local hashes, without tree_sizes: blocks
+// without a known place are counted there, and no dump tells of them.
 func (s *testServer) answers() []string {
 	var all []string
 	ask := func(path, body string) {
@@ -331,13 +212,10 @@ func (s *testServer) answers() []string {
 			longer := append(slices.Clip(tokens), tokensOf(name)...)
 			text, _ := json.Marshal(longer)
 			for _, group := range []string{"default", "g:h"} {
-				for _, c := range contexts {
-					ask("/query", fmt.Sprintf(`{"model_name":"m:x","routing_group":%q,"lora_name":%q,"cache_salt":%q,"token_ids":%s}`, group, c.lora, c.salt, text))
-					scheme := hash.Scheme{Seed: hash.Seeded(hash.DefaultSeed, c.lora, c.salt)}
-					for ahead := range 2 {
-						locals, _ := json.Marshal(scheme.Windows(nil, append(longer, firstToken), 4, ahead, items))
-						ask("/query_tiered_by_hash", fmt.Sprintf(`{"model_name":"m:x","routing_group":%q,"block_hashes":%s}`, group, locals))
-					}
+				ask("/query", fmt.Sprintf(`{"model_name":"m:x","routing_group":%q,"token_ids":%s}`, group, text))
+				for ahead := range 2 {
+					locals, _ := json.Marshal(hash.Scheme{Seed: hash.DefaultSeed}.Windows(nil, append(longer, firstToken), 4, ahead, items))
+					ask("/query_tiered_by_hash", fmt.Sprintf(`{"model_name":"m:x","routing_group":%q,"block_hashes":%s}`, group, locals))
 				}
 			}
 			grow(longer, items, deep-1)
@@ -392,22 +270,21 @@ func (w *world) replica(t *testing.T, peer http.Handler, follow ...publisherOf) 
 	return s
 }
 
-// without asks a peer as one that knows nothing of details, or of lines.
-func without(h http.Handler, query, accept string) http.Handler {
+// asked asks a peer for lines, or for an object.
+func asked(h http.Handler, accept string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.URL.RawQuery = query
 		r.Header.Set("Accept", accept)
 		h.ServeHTTP(w, r)
 	})
 }
 
-func inWorlds(t *testing.T, plain bool, f func(t *testing.T, w *world)) {
+func inWorlds(t *testing.T, f func(t *testing.T, w *world)) {
 	t.Helper()
 	const seed = 1
 	for i := range 12 {
 		inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 			t.Logf("world %d", i)
-			w := &world{s, rand.New(rand.NewPCG(seed, uint64(i))), make(map[uint64]string), plain, plain || i%2 == 0}
+			w := &world{s, rand.New(rand.NewPCG(seed, uint64(i))), make(map[uint64]string)}
 			for _, p := range workers {
 				s.follow(p)
 			}
@@ -419,27 +296,10 @@ func inWorlds(t *testing.T, plain bool, f func(t *testing.T, w *world)) {
 	}
 }
 
-// A replica of ours has exactly what its peer has: it dumps the same and answers the
-// same, whichever workers it knew before.
-func TestReplicaEqualsPeer(t *testing.T) {
-	inWorlds(t, false, func(t *testing.T, w *world) {
-		want := w.rows(w.testServer, "/dump?detail=1", ndjson)
-		compare(t, "the two forms", w.rows(w.testServer, "/dump?detail=1", "*/*"), want)
-		s := w.replica(t, w.handler, workers[:w.rng.IntN(len(workers)+1)]...)
-		compare(t, "details", w.rows(s, "/dump?detail=1", ndjson), want)
-		compare(t, "plain", placed(w.rows(s, "/dump", "*/*")), placed(w.rows(w.testServer, "/dump", "*/*")))
-		compare(t, "answers", s.answers(), w.answers())
-
-		// From the object form it is the same.
-		s = w.replica(t, without(w.handler, "detail=1", "*/*"))
-		compare(t, "from an object", w.rows(s, "/dump?detail=1", ndjson), want)
-	})
-}
-
 var row = regexp.MustCompile(`^(\S+) .*: (.*) behind (.*)$`)
 
 // placed are the rows of blocks that hang together with the beginning of a prompt,
-// whichever source holds the blocks between. Of others a plain dump does not tell where they
+// whichever source holds the blocks between. Of others a dump does not tell where they
 // belong, and no answer tells of them.
 func placed(rows []string) []string {
 	type place struct{ block, behind string }
@@ -464,12 +324,13 @@ func placed(rows []string) []string {
 	return slices.DeleteFunc(rows, func(r string) bool { return !known[places[r].block] })
 }
 
-// From a plain dump it has all that can be told in one.
-func TestPlainReplica(t *testing.T) {
-	inWorlds(t, true, func(t *testing.T, w *world) {
+// TestReplicaOfDump holds that a replica has all that can be told in a dump, and answers as its
+// peer does, whichever workers it knew before.
+func TestReplicaOfDump(t *testing.T) {
+	inWorlds(t, func(t *testing.T, w *world) {
 		for _, accept := range []string{ndjson, "*/*"} {
-			s := w.replica(t, without(w.handler, "", accept), workers[:w.rng.IntN(len(workers)+1)]...)
-			compare(t, "plain", placed(w.rows(s, "/dump", accept)), placed(w.rows(w.testServer, "/dump", accept)))
+			s := w.replica(t, asked(w.handler, accept), workers[:w.rng.IntN(len(workers)+1)]...)
+			compare(t, "dump", placed(w.rows(s, "/dump", accept)), placed(w.rows(w.testServer, "/dump", accept)))
 			s.follow(workers[0]) // so that their groups are known although they hold nothing
 			s.follow(workers[3])
 			compare(t, "answers", s.answers(), w.answers())
@@ -490,68 +351,8 @@ func TestReplicaOfEarlyChildren(t *testing.T) {
 			t.Fatalf("%d children: %s", n, want)
 		}
 		w := &world{testServer: s}
-		for _, query := range []string{"detail=1", ""} {
-			for _, accept := range []string{ndjson, "*/*"} {
-				w.replica(t, without(s.handler, query, accept)).do("GET", "/dump", "", 200, want)
-			}
-		}
-	})
-}
-
-// The canonical hashes of a peer with another seed mean nothing here, but those of
-// Dynamo do: blocks without adapter and salt are recovered, as a guess.
-func TestReplicaOfAnotherSeed(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
-		s.register(1, 0, "")
-		s.publish(1, 0, stored("GPU", 1, 2), stored("CPU", 3, 3), stored("GPU", 1, 2, "cache_salt", "s"))
 		for _, accept := range []string{ndjson, "*/*"} {
-			text := strings.ReplaceAll(s.accept("/dump?detail=1", accept).Body.String(), `"hash_seed":1337`, `"hash_seed":7`)
-			text = regexp.MustCompile(`"seq_hash":[0-9]+`).ReplaceAllString(text, `"seq_hash":77`)
-			web := pipes{}
-			web.serve(t, "peer:80", says(200, strings.Replace(accept, "*/*", "application/json", 1), text))
-			b := newServerOn(t, Config{Replica: web.asks(t, "http://peer")}, s.network, make(chan struct{}))
-			b.register(1, 0, "")
-			if got := b.dialect.replica.Recover(t.Context(), b.conductor, 0); got.State != replica.Done || fmt.Sprint(got.Skipped) != "map[refused:2]" {
-				t.Error(got)
-			}
-			b.do("POST", "/query", ask(promptOf(3), ""), 200, `{"scores":{"1":{"0":8}},"frequencies":[],"tree_sizes":{"1":{"0":2}},"instances":{`+
-				`"1":{"longest_matched":12,"gpu":8,"dp":{"0":8},"cpu":12,"disk":12}}}`)
-			if m := b.conductor.Snapshot().Sources; m[0].Mark != nil {
-				t.Errorf("goes on behind %+v", m[0].Mark)
-			}
-		}
-	})
-}
-
-// TestReplicaOfBoundPool requires that a pool serves the instances it is bound to also before
-// it is registered.
-func TestReplicaOfBoundPool(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
-		s.register(1, 0, "")
-		rec := s.send("POST", "/conductor/v1/register",
-			`{"instance_id":"pool","endpoint":"tcp://10.0.0.9:1","type":"Mooncake","modelname":"m","block_size":4,"dp_rank":0,"serves":["1","2"]}`)
-		if rec.Code != 200 {
-			t.Fatal(rec.Body)
-		}
-		for _, accept := range []string{ndjson, "*/*"} {
-			web := pipes{}
-			web.serve(t, "peer:80", says(200, strings.Replace(accept, "*/*", "application/json", 1), s.accept("/dump?detail=1", accept).Body.String()))
-			b := newServerOn(t, Config{Replica: web.asks(t, "http://peer")}, s.network, make(chan struct{}))
-			if got := b.dialect.replica.Recover(t.Context(), b.conductor, 0); got.State != replica.Done {
-				t.Fatal(got)
-			}
-			found := false
-			for _, m := range b.conductor.Snapshot().Sources {
-				if m.Instance == "pool" {
-					found = true
-					if !slices.Equal(m.Serves, []string{"1", "2"}) {
-						t.Errorf("%s: the pool serves %q", accept, m.Serves)
-					}
-				}
-			}
-			if !found {
-				t.Errorf("%s: no pool came back", accept)
-			}
+			w.replica(t, asked(s.handler, accept)).do("GET", "/dump", "", 200, want)
 		}
 	})
 }

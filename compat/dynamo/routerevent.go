@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,72 +19,28 @@ import (
 //
 //	{"worker_id": 7, "storage_tier": "device", "residency_domain": "worker",
 //	 "event": {"event_id": 0, "dp_rank": 0, "data": {"stored": {"parent_hash": null, "start_position": null,
-//	   "blocks": [{"block_hash": 123, "tokens_hash": 456, "mm_extra_info": null}]}}},
-//	 "detail": {...}}
+//	   "blocks": [{"block_hash": 123, "tokens_hash": 456, "mm_extra_info": null}]}}}}
 //
-// block_hash is the engine hash, tokens_hash the client hash. A dump with details adds what only a replica of ours can use, under one key
-// that others skip; see eventDetail.
+// block_hash is the engine hash, tokens_hash the client hash.
 
 // Names of the tiers on the wire.
 var tierNames = [...]string{tiers.Device: "device", tiers.Host: "host_pinned", tiers.Disk: "disk", tiers.External: "external"}
 
-// eventDetail is what a RouterEvent has no place for.
-type eventDetail struct {
-	Instance string `json:"instance_id,omitempty"` // where it is no integer
-	// Source is the rank the source is registered for, where it publishes for
-	// others.
-	Source int    `json:"source_rank"`
-	Tenant string `json:"source_tenant,omitempty"` // of the source, where it publishes for others
-	Pool   bool   `json:"pool,omitempty"`
-	Lora   string `json:"lora_name,omitempty"`
-	Salt   string `json:"cache_salt,omitempty"`
-	Medium string `json:"medium,omitempty"` // where it is of no tier of Dynamo's
-	Group  int    `json:"group_idx,omitempty"`
-	// Backend is that of a standardized event.
-	Backend string `json:"backend_id,omitempty"`
-	// Owned copies are those of the engine's cache runner.
-	Owned bool `json:"owned,omitempty"`
-	// Seq is the canonical seq hash of the first block, null where its parent is not
-	// known.
-	Seq *uint64 `json:"seq_hash"`
-	// Waiting blocks have a parent that no source has announced.
-	Waiting bool `json:"waiting,omitempty"`
-	// Locals are the local hashes without adapter and salt, where they differ.
-	Locals []uint64 `json:"local_hashes,omitempty"`
-	// Copies beyond the first and further block hashes, by position.
-	Copies map[int]int      `json:"copies,omitempty"`
-	More   map[int][]uint64 `json:"more_hashes,omitempty"`
-	// Bare blocks have no tokens, their tokens_hash is 0.
-	Bare bool `json:"bare,omitempty"`
-	// Gone: no source holds the parent any more.
-	Gone bool `json:"parent_gone,omitempty"`
-	// Root tells a chain's beginning from one whose parent is not known.
-	Root bool `json:"root,omitempty"`
-}
-
-// plainHolder reports whether a RouterEvent can name the holder without details.
+// plainHolder reports whether a RouterEvent can name the holder.
 func plainHolder(source conductor.Registration, medium tiers.Medium) bool {
 	_, integer := numeric(source.Instance)
 	return integer && !source.Pool() && medium.Tier < tiers.Other
 }
 
-// plainly reports whether a plain holder's stretch can be said without details.
+// plainly reports whether a RouterEvent can say the stretch of a plain holder.
 func plainly(st *conductor.Stored) bool {
 	return !st.Waiting && st.ClientHashes[0] != 0 && (st.Root || st.HasParent)
 }
 
-// appendEvent appends a RouterEvent.
-func appendEvent(dst []byte, st *conductor.Stored, id uint64, detail bool) []byte {
-	worker := "0"
-	if _, integer := numeric(st.Source.Instance); integer {
-		worker = st.Source.Instance
-	}
-	tier := tiers.External
-	if st.Medium.Tier < tiers.Other {
-		tier = st.Medium.Tier
-	}
-	dst = append(append(dst, `{"worker_id":`...), worker...)
-	dst = append(append(dst, `,"storage_tier":"`...), tierNames[tier]...)
+// appendEvent appends the RouterEvent of a plain holder's stretch.
+func appendEvent(dst []byte, st *conductor.Stored, id uint64) []byte {
+	dst = append(append(dst, `{"worker_id":`...), st.Source.Instance...)
+	dst = append(append(dst, `,"storage_tier":"`...), tierNames[st.Medium.Tier]...)
 	dst = strconv.AppendUint(append(dst, `","residency_domain":"worker","event":{"event_id":`...), id, 10)
 	dst = append(dst, `,"data":{"stored":{"parent_hash":`...)
 	if st.HasParent {
@@ -103,32 +58,7 @@ func appendEvent(dst []byte, st *conductor.Stored, id uint64, detail bool) []byt
 		dst = append(dst, `,"mm_extra_info":null}`...)
 	}
 	dst = append(dst, `]}},"dp_rank":`...)
-	dst = append(strconv.AppendUint(dst, uint64(uint32(st.Rank)), 10), '}')
-	if detail {
-		dst = append(append(dst, `,"detail":`...), encode(detailOf(st))...)
-	}
-	return append(dst, '}')
-}
-
-func detailOf(st *conductor.Stored) *eventDetail {
-	d := &eventDetail{
-		Source: st.Source.Rank, Pool: st.Source.Pool(), Lora: st.Lora, Salt: st.Salt,
-		Group: st.Group, Backend: st.Backend, Owned: st.Owned, Waiting: st.Waiting, Locals: st.Local,
-		Copies: st.Copies, More: st.More, Bare: st.ClientHashes[0] == 0, Gone: st.Gone, Root: st.Root,
-	}
-	if _, integer := numeric(st.Source.Instance); !integer {
-		d.Instance = st.Source.Instance
-	}
-	if st.Source.Tenant != st.Tenant {
-		d.Tenant = st.Source.Tenant
-	}
-	if st.Medium.Tier == tiers.Other {
-		d.Medium = st.Medium.Name
-	}
-	if st.HasKey {
-		d.Seq = &st.Key
-	}
-	return d
+	return append(strconv.AppendUint(dst, uint64(uint32(st.Rank)), 10), "}}"...)
 }
 
 // encode is json.Marshal of what always can be.
@@ -149,7 +79,6 @@ type routerEvent struct {
 		Rank uint32          `json:"dp_rank"`
 		Data json.RawMessage `json:"data"`
 	} `json:"event"`
-	Detail *eventDetail `json:"detail"`
 }
 
 type storedData struct {
@@ -249,20 +178,14 @@ func (e *routerEvent) restorable(at slot, blocks *dumpBlocks) (*conductor.Stored
 		}
 		st.Engine, st.ClientHashes = append(st.Engine, uint64(*b.Block)), append(st.ClientHashes, uint64(*b.Tokens))
 	}
-	if i := slices.Index(st.ClientHashes, 0); i >= 0 && (e.Detail == nil || !e.Detail.Bare) {
+	if i := slices.Index(st.ClientHashes, 0); i >= 0 {
 		return nil, fmt.Errorf("blocks[%d]: tokens_hash is 0", i)
-	}
-	if e.Detail != nil {
-		return st, e.Detail.complete(st)
 	}
 	return st, nil
 }
 
 // medium reads the tier; none is the device.
 func (e *routerEvent) medium() (tiers.Medium, error) {
-	if e.Detail != nil && e.Detail.Medium != "" {
-		return tiers.Parse(e.Detail.Medium), nil
-	}
 	if e.Tier == nil {
 		return tiers.Parse(""), nil
 	}
@@ -272,51 +195,4 @@ func (e *routerEvent) medium() (tiers.Medium, error) {
 		}
 	}
 	return tiers.Medium{}, fmt.Errorf("storage_tier %.40q is unknown", *e.Tier)
-}
-
-// complete adds the details, whose positions and lengths are checked.
-func (d *eventDetail) complete(st *conductor.Stored) error {
-	n := len(st.Engine)
-	switch {
-	case d.Locals != nil && len(d.Locals) != n:
-		return fmt.Errorf("%d local_hashes for %d blocks", len(d.Locals), n)
-	case d.Bare && n != 1:
-		return fmt.Errorf("%d bare blocks", n)
-	case d.Source < 0 || d.Source > math.MaxInt32:
-		return fmt.Errorf("source_rank %d is out of range", d.Source)
-	case d.Group < 0:
-		return fmt.Errorf("group_idx %d is out of range", d.Group)
-	}
-	for i, copies := range d.Copies {
-		if i < 0 || i >= n || copies < 0 || copies > math.MaxInt32 {
-			return fmt.Errorf("%d copies of block %d of %d", copies, i, n)
-		}
-	}
-	for i := range d.More {
-		if i < 0 || i >= n {
-			return fmt.Errorf("more_hashes of block %d of %d", i, n)
-		}
-	}
-	if d.Instance != "" {
-		st.Source.Instance = d.Instance
-	}
-	if d.Tenant != "" {
-		st.Source.Tenant = d.Tenant
-	}
-	if d.Pool {
-		st.Source.Type = conductor.TypeMooncake
-	}
-	st.Source.Rank = d.Source
-	st.Lora, st.Salt, st.Group, st.Backend, st.Owned, st.Local = d.Lora, d.Salt, d.Group, d.Backend, d.Owned, d.Locals
-	st.Waiting, st.Copies, st.More, st.Root = d.Waiting, d.Copies, d.More, d.Root
-	if d.Seq != nil {
-		st.Key, st.HasKey = *d.Seq, true
-	}
-	if d.Bare {
-		st.ClientHashes[0], st.Local = 0, nil
-	}
-	if d.Gone {
-		st.HasParent, st.Parent = false, 0
-	}
-	return nil
 }
