@@ -188,7 +188,7 @@ proto: ## write the Go code of api/; TestGenerated says when it is stale. protoc
 	@bin/proto/bin/python -m pip install --quiet --disable-pip-version-check grpcio-tools==$(GRPC_TOOLS)
 	$(GOBUILD) -o bin/proto/bin/ google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
 	cd api && PATH="$(CURDIR)/bin/proto/bin:$$PATH" ../bin/proto/bin/python -m grpc_tools.protoc -I . --go_out=. --go_opt=paths=source_relative \
-	  --go-grpc_out=. --go-grpc_opt=paths=source_relative kvconductor/v1/conductor.proto kvindexer/v1/kv_indexer.proto radixindex/v1/radix_index.proto
+	  --go-grpc_out=. --go-grpc_opt=paths=source_relative kvconductor/v1/conductor.proto kvindexer/v1/kv_indexer.proto
 	cd api && sha256sum */v1/*.proto */v1/*.go >generated.sha256
 
 .PHONY: race

@@ -156,7 +156,6 @@ var table = []room{
 	// Code to copy: it knows what authors of routers know.
 	{dir: "examples/router", rooms: []string{"client"}},
 	{dir: "compat/sglang", rooms: []string{"api/kvindexer/v1", "conductor", "conductor/access"}, modules: []string{grpc}, not: []string{"flag", "os", "net/http"}},
-	{dir: "compat/smg", rooms: []string{"api/radixindex/v1", "conductor", "conductor/rpc"}, modules: []string{grpc}, not: []string{"flag", "os", "net/http"}},
 	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/...", "internal/freeport", "internal/must"}, modules: []string{msgpack, zmq4, zerolog}},

@@ -88,36 +88,35 @@ const (
 
 // Config is everything a server needs to know before it starts.
 type Config struct {
-	Listeners    []Listener    `mapstructure:"listeners"`
-	Log          Log           `mapstructure:"log"`
-	Hash         Hash          `mapstructure:"hash"`
-	Sources      []Source      `mapstructure:"sources"`
-	Stream       Stream        `mapstructure:"stream"`
-	Index        Index         `mapstructure:"index"`
-	Pool         Pool          `mapstructure:"pool"`
-	Feedback     Feedback      `mapstructure:"feedback"`
-	Doctor       Doctor        `mapstructure:"doctor"`
-	Snapshot     Snapshot      `mapstructure:"snapshot"`
-	Ready        Ready         `mapstructure:"ready"`
-	Journal      Journal       `mapstructure:"journal"`
-	Memory       Memory        `mapstructure:"memory"`
-	Metrics      Metrics       `mapstructure:"metrics"`
-	Tracing      Tracing       `mapstructure:"tracing"`
-	Dynamo       DynamoDialect `mapstructure:"dynamo"`
-	SGLang       SGLangDialect `mapstructure:"sglang"`
-	Limits       Limits        `mapstructure:"limits"`
-	Shutdown     Shutdown      `mapstructure:"shutdown"`
-	Register     Register      `mapstructure:"register"`
-	TLS          TLS           `mapstructure:"tls"`
-	Auth         Auth          `mapstructure:"auth"`
-	Peer         Peer          `mapstructure:"peer"`
-	Privacy      Privacy       `mapstructure:"privacy"`
-	Reload       Reload        `mapstructure:"reload"`
-	UI           UI            `mapstructure:"ui"`
-	Discovery    Discovery     `mapstructure:"discovery"`
-	Experimental Experimental  `mapstructure:"experimental"`
-	Store        Store         `mapstructure:"store"`
-	Cluster      Cluster       `mapstructure:"cluster"`
+	Listeners []Listener    `mapstructure:"listeners"`
+	Log       Log           `mapstructure:"log"`
+	Hash      Hash          `mapstructure:"hash"`
+	Sources   []Source      `mapstructure:"sources"`
+	Stream    Stream        `mapstructure:"stream"`
+	Index     Index         `mapstructure:"index"`
+	Pool      Pool          `mapstructure:"pool"`
+	Feedback  Feedback      `mapstructure:"feedback"`
+	Doctor    Doctor        `mapstructure:"doctor"`
+	Snapshot  Snapshot      `mapstructure:"snapshot"`
+	Ready     Ready         `mapstructure:"ready"`
+	Journal   Journal       `mapstructure:"journal"`
+	Memory    Memory        `mapstructure:"memory"`
+	Metrics   Metrics       `mapstructure:"metrics"`
+	Tracing   Tracing       `mapstructure:"tracing"`
+	Dynamo    DynamoDialect `mapstructure:"dynamo"`
+	SGLang    SGLangDialect `mapstructure:"sglang"`
+	Limits    Limits        `mapstructure:"limits"`
+	Shutdown  Shutdown      `mapstructure:"shutdown"`
+	Register  Register      `mapstructure:"register"`
+	TLS       TLS           `mapstructure:"tls"`
+	Auth      Auth          `mapstructure:"auth"`
+	Peer      Peer          `mapstructure:"peer"`
+	Privacy   Privacy       `mapstructure:"privacy"`
+	Reload    Reload        `mapstructure:"reload"`
+	UI        UI            `mapstructure:"ui"`
+	Discovery Discovery     `mapstructure:"discovery"`
+	Store     Store         `mapstructure:"store"`
+	Cluster   Cluster       `mapstructure:"cluster"`
 }
 
 // Listener is one port.
@@ -359,11 +358,6 @@ type UI struct {
 type Discovery struct {
 	TokenFile  string `mapstructure:"token_file"`  // bearer token for engines of sources with discover; "" sends none
 	SourcesDir string `mapstructure:"sources_dir"` // folder of files with further sources; "" watches none
-}
-
-// Experimental has what may change with a peer that is not released.
-type Experimental struct {
-	RadixIndex bool `mapstructure:"radix_index"` // radix_index.RadixIndex on listeners of gRPC
 }
 
 // Store is the Valkey or Redis that replicas share.

@@ -108,8 +108,6 @@ var keys = []key{
 
 	{"sglang.model", "sglang-model", text(), 0, "model of the router that calls kv_indexer.v1.KVIndexer; empty answers for the engines of all models"},
 
-	{"experimental.radix_index", "experimental-radix-index", truth(), 0, "answer smg's gateways on listeners of gRPC: radix_index.RadixIndex, which smg has not released"},
-
 	{"limits.max_body", "max-body", size(), 1, "bytes of one request body over HTTP, or message over gRPC"},
 	{"limits.max_tokens", "max-tokens", count(), 1, "token ids or hashes in one query"},
 	{"limits.max_token_id", "max-token-id", count(), 0, "largest token id of queries and events, the model's vocabulary less one; others are refused; 0 is no bound"},
@@ -129,8 +127,8 @@ var keys = []key{
 	{"limits.client_requests", "client-requests", count(), 0, "requests of one client a second, more is 429; 0 is no bound"},
 	{"limits.client_bytes", "client-bytes", size(), 0, "bytes of request bodies of one client a second, more is 429; 0 is no bound"},
 	{"limits.client_changes", "client-changes", count(), 0, "registrations and other changes of one client a minute, more is 429; 0 is no bound"},
-	{"limits.max_watches", "max-watches", count(), 0, "open calls of Watch, Subscribe and Publish over gRPC, more are RESOURCE_EXHAUSTED; 0 is no bound"},
-	{"limits.client_watches", "client-watches", count(), 0, "open calls of Watch, Subscribe and Publish of one client; 0 is no bound"},
+	{"limits.max_watches", "max-watches", count(), 0, "open calls of Watch over gRPC, more are RESOURCE_EXHAUSTED; 0 is no bound"},
+	{"limits.client_watches", "client-watches", count(), 0, "open calls of Watch of one client; 0 is no bound"},
 	{"tls.cert", "tls-cert", text(), 0, "file of the listeners' certificate, in PEM form; empty serves without TLS"},
 	{"tls.key", "tls-key", text(), 0, "file of the key of that certificate"},
 	{"tls.client_ca", "tls-client-ca", text(), 0, "file of the authorities that sign certificates of clients; empty asks for none"},

@@ -145,7 +145,6 @@ func TestDefaults(t *testing.T) {
 	f("limits.max_watches", "1024")
 	f("limits.client_watches", "256")
 	f("sglang.model", "")
-	f("experimental.radix_index", "false")
 	f("tls.cert", "")
 	f("tls.key", "")
 	f("tls.client_ca", "")

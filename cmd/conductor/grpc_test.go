@@ -85,8 +85,7 @@ func inTime(t *testing.T) context.Context {
 var rpcMatrix = map[string]string{
 	"/kvconductor.v1.Conductor/Query": "query", "/kvconductor.v1.Conductor/QueryBatch": "query", "/kvconductor.v1.Conductor/Watch": "query",
 	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix": "query",
-	"/radix_index.RadixIndex/Subscribe":              "query", "/radix_index.RadixIndex/Publish": "query",
-	"/grpc.health.v1.Health/Check": "open", "/grpc.health.v1.Health/List": "open", "/grpc.health.v1.Health/Watch": "open",
+	"/grpc.health.v1.Health/Check":                   "open", "/grpc.health.v1.Health/List": "open", "/grpc.health.v1.Health/Watch": "open",
 	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": "open", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "open",
 }
 
@@ -95,7 +94,6 @@ func methodsOf() []string {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
 	cfg := config.Default()
-	cfg.Experimental.RadixIndex = true
 	return grpcServer(c, &cfg, rpc.Options{Conductor: c, Metrics: rpc.NewMetrics(nil), Log: zerolog.Nop()}).Methods()
 }
 
@@ -108,7 +106,7 @@ func TestRolesOfCalls(t *testing.T) {
 	for _, r := range roles {
 		entries = append(entries, r+" "+r+" '*'", r+"-b "+r+" b")
 	}
-	_, address := grpcProcess(t, "experimental: {radix_index: true}\nauth: {file: "+credentialsFile(t, entries...)+"}\n")
+	_, address := grpcProcess(t, "auth: {file: "+credentialsFile(t, entries...)+"}\n")
 	methods := methodsOf()
 	if len(methods) != len(rpcMatrix) {
 		t.Errorf("the server has %d methods, the matrix %d", len(methods), len(rpcMatrix))

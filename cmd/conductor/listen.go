@@ -8,7 +8,6 @@ import (
 	"kvconductor/compat/dynamo"
 	"kvconductor/compat/mooncake"
 	"kvconductor/compat/sglang"
-	"kvconductor/compat/smg"
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	conductorhttp "kvconductor/conductor/http"
@@ -62,9 +61,6 @@ func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conduc
 func grpcServer(c *conductor.Conductor, cfg *config.Config, opts rpc.Options) *rpc.Server {
 	s := rpc.NewServer(opts)
 	s.Register(sglang.Desc, sglang.New(sglang.Config{Conductor: c, MaxTokens: opts.MaxTokens, Model: cfg.SGLang.Model}), sglang.Crash)
-	if cfg.Experimental.RadixIndex {
-		smg.Register(s, smg.Config{MaxTokens: opts.MaxTokens})
-	}
 	return s
 }
 

@@ -16,7 +16,6 @@ import (
 
 	pb "kvconductor/api/kvconductor/v1"
 	indexerpb "kvconductor/api/kvindexer/v1"
-	radixpb "kvconductor/api/radixindex/v1"
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
 )
@@ -57,7 +56,7 @@ func rpcTrue(text string, i int) bool {
 // others send the bytes that it sends.
 func TestShardsAnswerOverGRPC(t *testing.T) {
 	t.Parallel()
-	f := newShardFleet(t, 3, 1, "sglang: {model: m0}\n"+radixOn)
+	f := newShardFleet(t, 3, 1, "sglang: {model: m0}\n")
 	// Routers know workers by their URLs.
 	post(t, f.replicas[0].url+"/register", fmt.Sprintf(`{"endpoint": %q, "replay_endpoint": %q, "type": "vLLM", "modelname": "m0", "instance_id": "http://w0:30000", "block_size": %d, "dp_rank": 0}`,
 		f.engines[0].Endpoint(), f.engines[0].ReplayEndpoint(), recordedBlock), 200)
@@ -139,16 +138,6 @@ func (f *shardFleet) streams(ctx context.Context, p *process) {
 		must.Succeed(f.t, err)
 		if !rpcTrue(string(text), i) {
 			f.t.Errorf("a watch of m%d at %s: %v", i, p.url, out)
-		}
-	}
-	radix, err := radixpb.NewRadixIndexClient(conn).Subscribe(ctx)
-	must.Succeed(f.t, err)
-	for i := range uint64(4) {
-		q := radixQuery(i, recordedTokens(2))
-		q.Keyspace.Model = []string{"m0", "m1", "none", "m0"}[i]
-		want := map[string]string{"m0": "http://w0:30000 1/1", "m1": "", "none": ""}[q.Keyspace.Model]
-		if got := scoresOf(exchanged(f.t, radix, q)); got != want {
-			f.t.Errorf("a gateway of %s gets %q, want %q", q.Keyspace.Model, got, want)
 		}
 	}
 }

@@ -71,8 +71,6 @@ var calls = map[string]rule{
 	"/kvconductor.v1.Conductor/QueryBatch":                           {role: Query, forward: true},
 	"/kvconductor.v1.Conductor/Watch":                                {role: Query, forward: true},
 	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix":                 {role: Query, forward: true},
-	"/radix_index.RadixIndex/Subscribe":                              {role: Query, forward: true},
-	"/radix_index.RadixIndex/Publish":                                {role: Query},
 	"/grpc.health.v1.Health/Check":                                   {open: true},
 	"/grpc.health.v1.Health/List":                                    {open: true},
 	"/grpc.health.v1.Health/Watch":                                   {open: true},

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"sync"
 
 	"github.com/gin-gonic/gin"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
@@ -68,7 +67,6 @@ func (s *Server) Carried(g *gin.Context) {
 	}
 	ctx := stage.With(s.opts.Guard.Carried(g).With(g.Request.Context()), server.ClockOf(g))
 	out := &carriedStream{ctx: grpc.NewContextWithServerTransportStream(ctx, transport(method)), g: g, in: r.Src, long: m.stream != nil}
-	defer out.end() // before r has its bytes no more
 	err := s.answer(m, method, out)
 	if err == nil {
 		return
@@ -118,15 +116,14 @@ func (transport) SendHeader(metadata.MD) error { return nil }
 func (transport) SetTrailer(metadata.MD) error { return nil }
 
 // carriedStream is a call with one message of the client. Each message of the server is sent at once.
+// The handler alone uses it.
 type carriedStream struct {
-	ctx  context.Context
-	g    *gin.Context
-	in   []byte
-	long bool // the server may send several messages
-
-	mu    sync.Mutex
-	read  bool // guarded by mu
-	begun bool // owned by the handler
+	ctx   context.Context
+	g     *gin.Context
+	in    []byte
+	long  bool // the server may send several messages
+	read  bool
+	begun bool
 }
 
 func (c *carriedStream) Context() context.Context     { return c.ctx }
@@ -136,8 +133,6 @@ func (c *carriedStream) SetTrailer(metadata.MD)       {}
 
 // RecvMsg returns the message of the client once, then io.EOF.
 func (c *carriedStream) RecvMsg(m any) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.read {
 		return io.EOF
 	}
@@ -146,13 +141,6 @@ func (c *carriedStream) RecvMsg(m any) error {
 		return status.Errorf(codes.Internal, "the message cannot be read: %v", err)
 	}
 	return nil
-}
-
-// end lets nothing be received any more.
-func (c *carriedStream) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.read, c.in = true, nil
 }
 
 // SendMsg sends a message of the server.

@@ -352,19 +352,6 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// TestCarriedMessageIsNotReadLate holds that a goroutine of a call that has ended reads no message:
-// another request has its bytes by then.
-func TestCarriedMessageIsNotReadLate(t *testing.T) {
-	text, err := proto.Marshal(&pb.QueryRequest{Model: "m"})
-	must.Succeed(t, err)
-	c := &carriedStream{in: text}
-	c.end()
-	var in pb.QueryRequest
-	if err := c.RecvMsg(&in); err != io.EOF || in.Model != "" {
-		t.Errorf("%v, model %q", err, in.Model)
-	}
-}
-
 // TestForwardedAnswersNeedMemory holds that a frame which does not fit into the memory of a call is
 // refused before it is read, and that all memory is given back.
 func TestForwardedAnswersNeedMemory(t *testing.T) {

@@ -19,10 +19,9 @@ import (
 
 // Metrics counts the calls of all servers. It is a stats.Handler and a prometheus.Collector.
 type Metrics struct {
-	calls    *prometheus.CounterVec
-	took     *prometheus.HistogramVec
-	messages *prometheus.CounterVec // of calls of Exchange
-	timing   *telemetry.Watch       // nil: queries are neither traced nor logged
+	calls  *prometheus.CounterVec
+	took   *prometheus.HistogramVec
+	timing *telemetry.Watch // nil: queries are neither traced nor logged
 
 	mu      sync.RWMutex
 	methods map[string]bool // whether a method is a stream, by name; guarded by mu
@@ -37,9 +36,6 @@ func NewMetrics(timing *telemetry.Watch) *Metrics {
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conductor_grpc_requests_total", Help: "Calls of gRPC that have ended, by method and code. Methods that the server lacks are not counted.",
 		}, []string{"rpc", "code"}),
-		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "conductor_grpc_messages_total", Help: "Messages of clients on the streams of radix_index.RadixIndex, by method and code. Those that are not OK had an answer without content, or ended their stream.",
-		}, []string{"rpc", "code"}),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "conductor_grpc_request_seconds", Help: "Time from the header of a call to its answer, by method; streams are not in it.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 16),
@@ -51,14 +47,12 @@ func NewMetrics(timing *telemetry.Watch) *Metrics {
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.calls.Describe(ch)
 	m.took.Describe(ch)
-	m.messages.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.calls.Collect(ch)
 	m.took.Collect(ch)
-	m.messages.Collect(ch)
 }
 
 // know adds the methods of a server.

@@ -7,10 +7,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
 )
 
 // TestPanicGivesPlaceBack holds that a broken invariant costs one call, not a place of all queries.
@@ -21,10 +17,6 @@ func TestPanicGivesPlaceBack(t *testing.T) {
 	if status.Code(err) != codes.Internal {
 		t.Errorf("the call ends with %v", err)
 	}
-	func() {
-		defer func() { recover() }()
-		exchange(ctx, r.server, "", access.CallerOf(ctx), prompt(1), func(conductor.View, *pb.QueryRequest) (*pb.QueryResponse, error) { panic("BUG: a test") })
-	}()
 	if st := r.places.Stats(); st.Inside != 0 {
 		t.Errorf("%d places are taken", st.Inside)
 	}
