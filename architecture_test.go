@@ -177,7 +177,7 @@ var table = []room{
 	// Single requests to a server.
 	{dir: "internal/request"},
 
-	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/cli", "compat/...", "conductor/...", "config", "events/...", "index/...", "internal/memory", "keyfile", "lab/bench/query", "store", "tiers"}, anything: true},
+	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/cli", "compat/...", "conductor/...", "config", "events/...", "index/...", "internal/memory", "keyfile", "store", "tiers"}, anything: true},
 	// What the commands of both programs share.
 	{dir: "cmd/internal/cli", rooms: []string{"conductor/access", "internal/request"}, anything: true},
 	{dir: "cmd/internal/clitest", tests: true, rooms: []string{"cmd/internal/cli"}, anything: true},
@@ -195,7 +195,7 @@ var table = []room{
 	{dir: "lab/bench/cluster", rooms: []string{"lab/bench/ingest", "lab/bench/recovery", "lab/harness", "lab/sim/...", "conductor", "events/...", "internal/freeport", "internal/request", "store"}, anything: true},
 	{dir: "lab/bench/footprint", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/request"}, anything: true},
 	{dir: "lab/bench/recovery", rooms: []string{"lab/bench/ingest", "lab/harness", "events/zmq"}, anything: true},
-	{dir: "lab/bench/query", rooms: []string{"api/...", "lab/harness", "conductor", "events/stream"}, anything: true},
+	{dir: "lab/bench/query", rooms: []string{"api/...", "conductor", "config", "events/...", "internal/freeport", "internal/memory", "internal/request", "lab/harness"}, anything: true},
 	{dir: "lab/soak", rooms: []string{"internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},
 }
 
@@ -236,6 +236,43 @@ func TestImportTable(t *testing.T) {
 	}
 	if packages < 10 {
 		t.Errorf("only %d files were looked at", packages)
+	}
+}
+
+// TestServerLinksNoLab holds that nothing the server is made of imports what simulates and measures.
+func TestServerLinksNoLab(t *testing.T) {
+	imports := map[string][]string{} // by directory, those of the repository
+	for _, name := range goFiles(t) {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range file.Imports {
+			imported, _ := strconv.Unquote(spec.Path.Value)
+			if dir, ours := strings.CutPrefix(imported, module+"/"); ours {
+				imports[path.Dir(name)] = append(imports[path.Dir(name)], dir)
+			}
+		}
+	}
+	linked := map[string]string{"cmd/conductor": ""} // by whom
+	for next := []string{"cmd/conductor"}; len(next) > 0; next = next[1:] {
+		for _, dir := range imports[next[0]] {
+			if _, known := linked[dir]; !known {
+				linked[dir] = next[0]
+				next = append(next, dir)
+			}
+		}
+	}
+	for dir, by := range linked {
+		if within(dir, "lab") || within(dir, "cmd/conductor-lab") {
+			t.Errorf("the server links %s: %s imports it", dir, by)
+		}
+	}
+	if len(linked) < 30 || linked["index"] == "" {
+		t.Errorf("the server links %d packages only", len(linked))
 	}
 }
 
@@ -301,6 +338,10 @@ func TestImportTableForbids(t *testing.T) {
 	f("lab/bench/index", "kvconductor/conductor", false)
 	f("lab/sim", "kvconductor/lab/sim/truth", true)
 	f("cmd/conductor", "kvconductor/index", true)
+	f("cmd/conductor", "kvconductor/lab/sim", false)
+	f("cmd/conductor-lab", "kvconductor/lab/demo", true)
+	f("cmd/conductor-lab", "kvconductor/index", false)
+	f("lab/sim", "kvconductor/conductor", false)
 	f("conductor/rpc", "google.golang.org/grpc/codes", true)
 	f("conductor/rpc", "kvconductor/compat/sglang", false)
 	f("compat/sglang", "kvconductor/conductor/rpc", false)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kvconductor/cmd/internal/cli"
 	"kvconductor/lab/bench/query"
 	"kvconductor/lab/harness"
 )
@@ -19,8 +19,6 @@ func benchQueryCommand() *cobra.Command {
 	var (
 		c       query.Config
 		program serverFlag
-		traces  float64
-		slow    time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "query",
@@ -29,10 +27,10 @@ func benchQueryCommand() *cobra.Command {
 through real publishers, and asks it for prompts on several connections, each as
 soon as it has its answer. Server and client have a processor each, by affinity
 where the system allows it. With --baseline the same prompts are asked in turns of
-a handler that reads and writes by encoding/json, in the same process, of the same
-index; with --reading they are sent to one that does nothing but read.
+a handler that reads and writes by encoding/json, in a third process, of an index with
+the same blocks; with --reading they are sent to one that does nothing but read.
 
-Allocations and processor time are the serving process's, over the measured window.`,
+Allocations and processor time are the server's, over the measured window.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -50,28 +48,32 @@ Allocations and processor time are the serving process's, over the measured wind
 	f.BoolVar(&c.Reading, "reading", false, "measure a handler that does nothing but read the bytes too")
 	f.BoolVar(&c.HTTP2, "http2", false, "ask by HTTP/2 without TLS")
 	f.StringVar(&c.Profile, "profile", "", "write a CPU profile of the server, warm-up included, to this `file`")
-	f.Float64Var(&traces, "traces", 0, "part of the queries that are traced; this process is the collector")
-	f.DurationVar(&slow, "slow", 0, "log.slow_query of the server, such as 1h for one that measures all queries and logs none")
+	f.Float64Var(&c.Traces, "traces", 0, "part of the queries that are traced; this process is the collector")
+	f.DurationVar(&c.Slow, "slow", 0, "log.slow_query of the server, such as 1h for one that measures all queries and logs none")
 	program.add(cmd)
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
 		conductor, err := program.find()
 		if err != nil {
 			return nil, err
 		}
-		collector := ""
-		if traces > 0 {
+		if c.Traces > 0 {
 			sink := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
 			defer sink.Close()
-			collector = sink.URL
+			c.Collector = sink.URL
 		}
-		c.Server = func() *exec.Cmd {
-			load, err := json.Marshal(query.Serving{Load: c.Load, Compare: c.Baseline || c.Reading, Profile: c.Profile, Collector: collector, Traces: traces, Slow: slow})
-			if err != nil {
-				panic("BUG: a checked load has no JSON form: " + err.Error())
-			}
-			return conductor("bench-query-server", string(load))
-		}
-		return query.Run(c)
+		c.Server = func(file string) *exec.Cmd { return conductor("serve", "--config", file) }
+		c.Compared = func() *exec.Cmd { return child("compared", query.Compared{Load: c.Load}) }
+		ctx, stop := cli.UntilSignal(cmd)
+		defer stop()
+		return query.Run(ctx, c)
 	})
 	return cmd
+}
+
+// comparedCommand is the process that bench query compares the server with.
+func comparedCommand() *cobra.Command {
+	var c query.Compared
+	return childCommand("compared", &c, func(cmd *cobra.Command) error {
+		return c.Serve(cmd.InOrStdin(), cmd.OutOrStdout())
+	})
 }

@@ -47,7 +47,6 @@ func rootCommand() *cobra.Command {
 		tokenCommand(),
 		healthCommand(),
 		versionCommand(),
-		serverCommand(),
 	)
 	return root
 }

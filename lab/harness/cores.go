@@ -11,7 +11,7 @@ import (
 // Allowed returns the processors that this process may use, as taskset lists them, with
 // the first and the last of them. It returns empty strings where the system does not tell.
 func Allowed() (list, first, last string) {
-	list = status("Cpus_allowed_list")
+	list = status("self", "Cpus_allowed_list")
 	numbers := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == '-' })
 	if len(numbers) == 0 {
 		return "", "", ""
@@ -19,9 +19,9 @@ func Allowed() (list, first, last string) {
 	return list, numbers[0], numbers[len(numbers)-1]
 }
 
-// status returns a field of /proc/self/status, "" if it does not tell.
-func status(field string) string {
-	text, _ := os.ReadFile("/proc/self/status")
+// status returns a field of /proc/PID/status, "" if it does not tell.
+func status(pid, field string) string {
+	text, _ := os.ReadFile("/proc/" + pid + "/status")
 	_, value, _ := strings.Cut(string(text), "\n"+field+":")
 	value, _, _ = strings.Cut(value, "\n")
 	return strings.TrimSpace(value)
@@ -30,8 +30,8 @@ func status(field string) string {
 // Resident returns the resident memory of this process in bytes, and its peak since
 // ResetPeak. It returns zeros where the system does not tell.
 func Resident() (now, peak int64) {
-	fmt.Sscan(status("VmRSS"), &now)
-	fmt.Sscan(status("VmHWM"), &peak)
+	fmt.Sscan(status("self", "VmRSS"), &now)
+	fmt.Sscan(status("self", "VmHWM"), &peak)
 	return now << 10, peak << 10
 }
 
@@ -40,8 +40,10 @@ func ResetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
 
 // Pin keeps all threads of this process on the processors of a list, by taskset. Threads
 // that they start later stay there too.
-func Pin(list string) error {
-	out, err := exec.Command("taskset", "-a", "-c", "-p", list, strconv.Itoa(os.Getpid())).CombinedOutput()
+func Pin(list string) error { return pin(os.Getpid(), list) }
+
+func pin(pid int, list string) error {
+	out, err := exec.Command("taskset", "-a", "-c", "-p", list, strconv.Itoa(pid)).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("cannot choose a processor: %w: %s", err, strings.TrimSpace(string(out)))
 	}

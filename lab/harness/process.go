@@ -55,8 +55,11 @@ func (p *Process) Stop() {
 }
 
 // CPU returns the processor time of the process so far, 0 where the system does not tell.
-func (p *Process) CPU() time.Duration {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+func (p *Process) CPU() time.Duration { return cpuOf(p.cmd.Process.Pid) }
+
+// cpuOf returns the processor time of a process so far, 0 where the system does not tell.
+func cpuOf(pid int) time.Duration {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
 	if len(fields) < 13 {

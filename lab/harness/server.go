@@ -46,6 +46,18 @@ func (s *Server) Kill() {
 	<-s.gone
 }
 
+// CPU returns the processor time of the process so far, 0 where the system does not tell.
+func (s *Server) CPU() time.Duration { return cpuOf(s.cmd.Process.Pid) }
+
+// Peak returns the peak of the process's resident memory in bytes, 0 where the system does not tell.
+func (s *Server) Peak() (bytes int64) {
+	fmt.Sscan(status(strconv.Itoa(s.cmd.Process.Pid), "VmHWM"), &bytes)
+	return bytes << 10
+}
+
+// Pin keeps all threads of the process on the processors of a list, as Pin does those of this one.
+func (s *Server) Pin(list string) error { return pin(s.cmd.Process.Pid, list) }
+
 // Get returns the body of an answer with status 200.
 func (s *Server) Get(path string) ([]byte, error) {
 	status, body, err := request.Do(context.Background(), http.DefaultClient, http.MethodGet, s.URL+path, nil)

@@ -30,7 +30,7 @@ func TestBaselineAnswersAlike(t *testing.T) {
 		Decode:    func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) },
 	}})
 	defer k.Close()
-	end, err := l.preload(k)
+	end, err := l.preload(inProcess{k})
 	must.Succeed(t, err)
 	defer end()
 	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}

@@ -144,8 +144,8 @@ type windowed struct {
 }
 
 // run asks on all connections at once, each as soon as it has its answer: first to
-// warm up, then for the measured time. read returns the use of the server so far.
-func (k *client) run(warm, measured time.Duration, read func() (usage, error)) (*windowed, error) {
+// warm up, then for the measured time. m reads the use of the server.
+func (k *client) run(warm, measured time.Duration, m meter) (*windowed, error) {
 	var state atomic.Int32
 	asking, ctx := errgroup.WithContext(context.Background())
 	latencies := make([]harness.Latencies, len(k.askers))
@@ -157,7 +157,7 @@ func (k *client) run(warm, measured time.Duration, read func() (usage, error)) (
 		if !harness.Wait(ctx, warm) {
 			return nil // asking tells why
 		}
-		before, err := read()
+		before, err := m.begin()
 		if err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func (k *client) run(warm, measured time.Duration, read func() (usage, error)) (
 		harness.Wait(ctx, measured)
 		state.Store(ended)
 		w.took, w.client = time.Since(begun), readUsage().CPU-own
-		after, err := read()
+		after, err := m.end()
 		w.server = usage{CPU: after.CPU - before.CPU, Objects: after.Objects - before.Objects, Bytes: after.Bytes - before.Bytes, RSS: after.RSS}
 		return err
 	}()

@@ -21,9 +21,41 @@ import (
 // back-pressure, and its subscriber loses the batches that its queue cannot take.
 const underWay = 32
 
+// A follower is what the instances publish to: a server, or a Conductor in this process.
+type follower interface {
+	follow(endpoint, instance string, blockSize int) error
+	watermarks(applied []uint64) error // batches of each source, sorted as instances are
+	// check returns an error if a source has lost batches: the index then lacks blocks that
+	// answers must have.
+	check() error
+}
+
+// inProcess is a Conductor in this process.
+type inProcess struct{ *conductor.Conductor }
+
+func (k inProcess) follow(endpoint, instance string, blockSize int) error {
+	return k.Register(conductor.Registration{
+		Endpoint: endpoint, Type: conductor.TypeVLLM, Model: model, Instance: instance, BlockSize: blockSize,
+	}, conductor.RegisterOptions{})
+}
+
+func (k inProcess) watermarks(applied []uint64) error {
+	copy(applied, k.Watermarks())
+	return nil
+}
+
+func (k inProcess) check() error {
+	for _, s := range k.Services() {
+		if s.Gaps > 0 || s.State == stream.Failed {
+			return fmt.Errorf("source %s is %s %s: %s", s.Key(), s.State, s.Reason, s.LastError)
+		}
+	}
+	return nil
+}
+
 // preload registers all instances, publishes their blocks, and waits until all are
 // indexed. The publishers stay, silent, until end is called.
-func (l *Load) preload(k *conductor.Conductor) (end func(), err error) {
+func (l *Load) preload(k follower) (end func(), err error) {
 	p := &publishers{load: l, k: k, sent: make([]uint64, l.Workers), applied: make([]uint64, l.Workers)}
 	end = func() {
 		for _, s := range p.sockets {
@@ -43,7 +75,7 @@ func (l *Load) preload(k *conductor.Conductor) (end func(), err error) {
 // publishers are the engines of all instances.
 type publishers struct {
 	load    *Load
-	k       *conductor.Conductor
+	k       follower
 	sockets []zmq4.Socket
 	sent    []uint64 // batches, by source
 	applied []uint64
@@ -57,10 +89,7 @@ func (p *publishers) connect() error {
 		if err := s.Listen("tcp://127.0.0.1:0"); err != nil {
 			return fmt.Errorf("cannot listen: %w", err)
 		}
-		err := p.k.Register(conductor.Registration{
-			Endpoint: "tcp://" + s.Addr().String(), Type: conductor.TypeVLLM, Model: model, Instance: instance(i), BlockSize: p.load.BlockSize,
-		}, conductor.RegisterOptions{})
-		if err != nil {
+		if err := p.k.follow("tcp://"+s.Addr().String(), instance(i), p.load.BlockSize); err != nil {
 			return err
 		}
 		if err := p.await(func() bool { return len(s.(zmq4.Topics).Topics()) > 0 }); err != nil {
@@ -92,7 +121,7 @@ func (p *publishers) publish() error {
 	if err := p.await(func() bool { return slices.Equal(p.applied, p.sent) }); err != nil {
 		return err
 	}
-	return p.check()
+	return p.k.check()
 }
 
 // send publishes the next batch of a source.
@@ -106,22 +135,13 @@ func (p *publishers) send(source int, payload []byte) error {
 func (p *publishers) await(enough func() bool) error {
 	for n := 1; !enough(); n++ {
 		if n%200 == 0 {
-			if err := p.check(); err != nil {
+			if err := p.k.check(); err != nil {
 				return err
 			}
 		}
 		time.Sleep(time.Millisecond)
-		copy(p.applied, p.k.Watermarks()) // sorted as instances are
-	}
-	return nil
-}
-
-// check returns an error if a source has lost batches: the index then lacks blocks that
-// answers must have.
-func (p *publishers) check() error {
-	for _, s := range p.k.Services() {
-		if s.Gaps > 0 || s.State == stream.Failed {
-			return fmt.Errorf("source %s is %s %s: %s", s.Key(), s.State, s.Reason, s.LastError)
+		if err := p.k.watermarks(p.applied); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -2,20 +2,21 @@
 // answer: real connections, the real server, an index that is loaded through real
 // publishers.
 //
-//	this process                              serving process
-//	closed loop, one prompt a connection      publishers ==== loopback ====> sources
-//	a time, bytes rendered before  ==== loopback ====> server --> handler --> index
-//	       ^                                     |         \--> baseline handler
-//	       +------ processor time, allocations, by pipe --------+
+//	this process                                        conductor serve
+//	publishers, silent while it is measured ==========> sources --> index
+//	closed loop, one prompt a connection at             |
+//	a time, bytes rendered before  ==== loopback ====> handler
+//	       ^                                             |
+//	       +--- processor time by /proc, allocations by /metrics
 //
 // The index holds families of blocks. Every prompt begins with the blocks of a family,
 // which a few instances hold; no instance holds the rest. There are many more blocks than
 // a processor caches, and many prompts, so neither the index nor a body is warm when its
 // turn comes.
 //
-// To compare it, the serving process has a second port, where the same prompts are
-// asked in turns with the first: of the same index by way of encoding/json, and of
-// a handler that does nothing but read the bytes.
+// To compare it, the same prompts are asked in turns of another process with the same blocks: of its index
+// by way of encoding/json, and of a handler that does nothing but read the bytes. Both processes
+// share a processor, and only one of them has requests at a time.
 package query
 
 import (
@@ -72,11 +73,14 @@ type Config struct {
 	Baseline    bool          // measure encoding/json too
 	Reading     bool          // and a handler that only reads bodies
 	HTTP2       bool          // cleartext, without an upgrade
-	// Profile writes a CPU profile of the serving process over the measured window
-	// to this file, if set.
-	Profile string
-	// Server starts the serving process, which calls Serve.
-	Server   func() *exec.Cmd
+	// Profile is a file for a CPU profile of the server over the first window, 60 s at most; "" for none.
+	Profile   string
+	Collector string        // URL that traces go to
+	Traces    float64       // part of the queries that are traced
+	Slow      time.Duration // log.slow_query of the server
+	// Server is "serve" with a configuration file. Compared runs Compared in another process.
+	Server   func(file string) *exec.Cmd
+	Compared func() *exec.Cmd
 	Progress harness.Progress
 }
 

@@ -65,7 +65,7 @@ func TestConfigCheck(t *testing.T) {
 	f(`"xml"`, func(c *Config) { c.Codec = "xml" })
 	f("connections", func(c *Config) { c.Connections = 0 })
 	f("duration", func(c *Config) { c.Duration = 0 })
-	if _, err := Run(Config{}); err == nil {
+	if _, err := Run(t.Context(), Config{}); err == nil {
 		t.Error("a bench of nothing runs")
 	}
 }

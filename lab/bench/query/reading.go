@@ -19,23 +19,23 @@ const (
 	pathRead  = "/read"
 )
 
-// compared is the handler of the second port: the baseline, and one that does the
+// handler is what the server is compared with: the baseline, and one that does the
 // least a handler of net/http can.
-func (s *Serving) compared() (http.Handler, error) {
-	read, err := s.reading()
+func (s *Compared) handler(k *conductor.Conductor, maxBody int64) (http.Handler, error) {
+	read, err := s.reading(k, maxBody)
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle(pathQuery, baseline(s.Conductor, s.MaxBody))
+	mux.Handle(pathQuery, baseline(k, maxBody))
 	mux.Handle(pathRead, read)
 	return mux, nil
 }
 
 // reading takes a body, looks at every byte once, and sends the answer to the first
 // prompt, made beforehand.
-func (s *Serving) reading() (http.Handler, error) {
-	ans := s.Conductor.Query(conductor.Query{Model: model, BlockSize: s.BlockSize, Tokens: s.prompt(nil, 0)})
+func (s *Compared) reading(k *conductor.Conductor, maxBody int64) (http.Handler, error) {
+	ans := k.Query(conductor.Query{Model: model, BlockSize: s.BlockSize, Tokens: s.prompt(nil, 0)})
 	answer, err := json.Marshal(plainAnswer(&ans))
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode an answer: %w", err)
@@ -43,7 +43,7 @@ func (s *Serving) reading() (http.Handler, error) {
 	length := []string{strconv.Itoa(len(answer))}
 	bodies := sync.Pool{New: func() any { return new([]byte) }}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength < 0 || r.ContentLength > s.MaxBody {
+		if r.ContentLength < 0 || r.ContentLength > maxBody {
 			http.Error(w, "a length is required", http.StatusLengthRequired)
 			return
 		}

@@ -66,7 +66,7 @@ type Report struct {
 	Go          string  `json:"go"`
 }
 
-func newReport(c *Config, s *serving) *Report {
+func newReport(c *Config, s *served) *Report {
 	m := harness.ThisMachine()
 	r := &Report{
 		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, OtherCodec: c.Other, HTTP2: c.HTTP2, Connections: c.Connections, Duration: c.Duration.Seconds(),

@@ -1,7 +1,7 @@
 package query
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -14,71 +14,96 @@ import (
 // handlers.
 const rounds = 3
 
-// serving is the serving process as its parent sees it.
-type serving struct {
-	hello
-	*harness.Process
+// meter reads what a process has used so far, before and after a window.
+type meter interface {
+	begin() (usage, error)
+	end() (usage, error)
 }
 
 // Run measures.
-func Run(c Config) (*Report, error) {
+func Run(ctx context.Context, c Config) (*Report, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s, err := start(&c)
+	report, err := measure(ctx, &c)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return report, err
+}
+
+func measure(ctx context.Context, c *Config) (*Report, error) {
+	s, err := start(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	defer s.Stop()
+	defer s.stop()
+	var other *compared
+	if c.Baseline || c.Reading {
+		c.Progress.Say("loading the same blocks into the process to compare with")
+		if other, err = startCompared(c.Compared()); err != nil {
+			return nil, err
+		}
+		defer other.Stop()
+	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	r := newReport(&c, s)
+	r := newReport(c, s)
 	if all, _, core := harness.Allowed(); s.Pinned == "" {
 		if err := harness.Pin(core); err != nil {
 			return nil, err
 		}
 		defer harness.Pin(all)
 	}
-	sides := []*side{{name: "in " + c.Codec, figures: &r.Figures, profile: c.Profile != ""}}
-	if sides[0].client, err = s.client(&c, c.Codec); err != nil {
+	sides := []*side{{name: "in " + c.Codec, meter: s, figures: &r.Figures}}
+	if sides[0].client, err = s.client(c, c.Codec); err != nil {
 		return nil, err
 	}
 	defer sides[0].client.close()
 	if c.Other != "" {
 		r.Other = &Figures{}
-		k, err := s.client(&c, c.Other)
+		k, err := s.client(c, c.Other)
 		if err != nil {
 			return nil, fmt.Errorf("other: %w", err)
 		}
 		defer k.close()
-		sides = append(sides, &side{name: "in " + c.Other, figures: r.Other, client: k})
+		sides = append(sides, &side{name: "in " + c.Other, meter: s, figures: r.Other, client: k})
 	}
 	if c.Baseline {
 		r.Baseline = &Figures{}
-		k, err := newClient(&c, s.Compared, pathQuery, JSON, c.HTTP2)
+		k, err := newClient(c, other.Address, pathQuery, JSON, c.HTTP2)
 		if err != nil {
 			return nil, fmt.Errorf("baseline: %w", err)
 		}
 		defer k.close()
-		sides = append(sides, &side{name: "the baseline", figures: r.Baseline, client: k})
+		sides = append(sides, &side{name: "the baseline", meter: other, figures: r.Baseline, client: k})
 	}
 	if c.Reading {
 		r.Reading = &Figures{}
-		k, err := newClient(&c, s.Compared, pathRead, c.Codec, c.HTTP2)
+		k, err := newClient(c, other.Address, pathRead, c.Codec, c.HTTP2)
 		if err != nil {
 			return nil, fmt.Errorf("reading: %w", err)
 		}
 		defer k.close()
-		sides = append(sides, &side{name: "for nothing but reading", figures: r.Reading, client: k})
+		sides = append(sides, &side{name: "for nothing but reading", meter: other, figures: r.Reading, client: k})
 	}
 	turns := 1
 	if len(sides) > 1 {
 		turns = rounds
 	}
 	warm := min(c.Duration/4, time.Second)
+	var profiled func() error // waits for the profile of the turn
 	for turn := range turns {
 		for _, side := range sides {
 			c.Progress.Say("asking %s, turn %d of %d, %v", side.name, turn+1, turns, c.Duration/time.Duration(turns))
-			if err := side.run(s, warm, c.Duration/time.Duration(turns)); err != nil {
+			if turn == 0 && side == sides[0] && c.Profile != "" {
+				profiled = s.profile(c.Profile, warm+c.Duration/time.Duration(turns))
+			}
+			err := side.run(warm, c.Duration/time.Duration(turns))
+			if profiled != nil {
+				err = errors.Join(err, profiled())
+				profiled = nil
+			}
+			if err != nil {
 				return nil, err
 			}
 		}
@@ -100,7 +125,7 @@ func Run(c Config) (*Report, error) {
 }
 
 // client returns a client of the server in a codec.
-func (s *serving) client(c *Config, codec string) (*client, error) {
+func (s *served) client(c *Config, codec string) (*client, error) {
 	switch {
 	case isGRPC(codec):
 		return newClient(c, s.GRPC, "", codec, false)
@@ -113,24 +138,14 @@ func (s *serving) client(c *Config, codec string) (*client, error) {
 // side is one handler that is measured: the server's, or one to compare it with.
 type side struct {
 	name    string
+	meter   meter
 	client  *client
 	figures *Figures
 	sum     windowed
-	profile bool // of the first turn
 }
 
-func (s *side) run(server *serving, warm, measured time.Duration) error {
-	if s.profile {
-		if _, err := server.order(orderProfile); err != nil {
-			return err
-		}
-	}
-	w, err := s.client.run(warm, measured, func() (usage, error) { return server.order(orderUsage) })
-	if s.profile {
-		s.profile = false
-		_, ended := server.order(orderProfile)
-		err = errors.Join(err, ended)
-	}
+func (s *side) run(warm, measured time.Duration) error {
+	w, err := s.client.run(warm, measured, s.meter)
 	if err != nil {
 		return err
 	}
@@ -142,43 +157,4 @@ func (s *side) run(server *serving, warm, measured time.Duration) error {
 	s.sum.server.Bytes += w.server.Bytes
 	s.sum.server.RSS = w.server.RSS
 	return nil
-}
-
-// start runs the serving process until it can be asked.
-func start(c *Config) (*serving, error) {
-	p, err := harness.Start("serving", c.Server())
-	if err != nil {
-		return nil, err
-	}
-	c.Progress.Say("loading %d blocks held by %d of %d instances each", c.families()*c.chain(), c.Holders, c.Workers)
-	s := &serving{Process: p}
-	if err := s.read(&s.hello); err != nil {
-		s.Stop()
-		return nil, err
-	}
-	return s, nil
-}
-
-func (s *serving) read(v any) error {
-	line, err := s.Line()
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(line, v); err != nil {
-		return fmt.Errorf("the serving process says %q: %w", line, err)
-	}
-	return nil
-}
-
-func (s *serving) order(order string) (u usage, err error) {
-	if _, err := fmt.Fprintln(s, order); err != nil {
-		return u, fmt.Errorf("the serving process is gone: %w", err)
-	}
-	if err := s.read(&u); err != nil {
-		return u, err
-	}
-	if u.Failed != "" {
-		err = fmt.Errorf("the serving process: %s", u.Failed)
-	}
-	return u, err
 }

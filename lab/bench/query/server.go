@@ -2,176 +2,244 @@ package query
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
-	"runtime"
-	"runtime/debug"
-	"runtime/metrics"
-	"runtime/pprof"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
-	"kvconductor/conductor"
+	"kvconductor/config"
+	"kvconductor/internal/freeport"
+	ask "kvconductor/internal/request"
 	"kvconductor/lab/harness"
 )
 
-// Serving is the serving process's part.
-type Serving struct {
-	Load
-	Compare bool   // open the port of the handlers to compare with
-	Profile string // file for CPU profiles, "" for none
+// served is the measured server: "serve" in a process of its own, on a processor of its own.
+type served struct {
+	*harness.Server
+	dir        string // of its configuration
+	Address    string
+	GRPC       string
+	IndexBytes int
+	Preload    float64 // seconds
+	Pinned     string  // why it is not pinned, "" if it is
 
-	Collector string        // URL that traces go to, "" for none
-	Traces    float64       // part of the queries that are traced
-	Slow      time.Duration // log.slow_query
-
-	Conductor *conductor.Conductor `json:"-"`
-	Address   string               `json:"-"` // of the measured server, which runs already
-	GRPC      string               `json:"-"` // of its listener of gRPC
-	MaxBody   int64                `json:"-"` // bound of the handlers to compare with, as the server has it
+	silence func() // closes the publishers
 }
 
-// hello is the first line of the serving process, which is ready then.
-type hello struct {
-	Address    string  `json:"address"`
-	GRPC       string  `json:"grpc"`
-	Compared   string  `json:"compared"` // address of the second port
-	IndexBytes int     `json:"index_bytes"`
-	Preload    float64 `json:"preload_seconds"`
-	Pinned     string  `json:"pinned"` // why it is not pinned, "" if it is
-}
-
-// usage is the use of processor and memory by the serving process so far.
-type usage struct {
-	CPU     time.Duration `json:"cpu_ns"`
-	Objects uint64        `json:"objects"`
-	Bytes   uint64        `json:"bytes"`
-	RSS     int64         `json:"rss_bytes"` // the most so far
-	Failed  string        `json:"failed,omitempty"`
-}
-
-// Orders of the parent, one a line. Each is answered by a usage.
-const (
-	orderUsage   = "usage"
-	orderProfile = "profile" // begin, or go on no more
-)
-
-// Serve loads the index, says hello on out and obeys the orders on in until in ends. It
-// returns an error if in ends before the index is loaded: the parent is gone then. It
-// prints lines of JSON only.
-func (s *Serving) Serve(in io.Reader, out io.Writer) error {
-	begun := time.Now()
-	orders := readOrders(in)
-	loaded := make(chan error, 1)
-	var end func()
-	go func() {
-		var err error
-		end, err = s.preload(s.Conductor)
-		loaded <- err
+// start runs the server until it has all blocks.
+func start(ctx context.Context, c *Config) (s *served, err error) {
+	var addresses [2]string
+	for i := range addresses {
+		if addresses[i], err = freeport.Address(); err != nil {
+			return nil, err
+		}
+	}
+	dir, err := os.MkdirTemp("", "conductor-bench")
+	if err != nil {
+		return nil, err
+	}
+	s = &served{dir: dir, Address: addresses[0], GRPC: addresses[1], silence: func() {}}
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
 	}()
-	select {
-	case err := <-loaded:
-		if err != nil {
-			return err
-		}
-	case <-orders: // before the hello there are none
-		return errors.New("nobody waits for the index any more")
+	file := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(file, c.settings(addresses), 0o600); err != nil {
+		return nil, err
 	}
-	defer end()
-	h := hello{Address: s.Address, GRPC: s.GRPC, IndexBytes: s.Conductor.IndexBytes()}
-	if s.Compare {
-		handler, err := s.compared()
-		if err != nil {
-			return err
-		}
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return fmt.Errorf("cannot listen: %w", err)
-		}
-		h.Compared = ln.Addr().String()
-		protocols := new(http.Protocols) // those of the server
-		protocols.SetHTTP1(true)
-		protocols.SetUnencryptedHTTP2(true)
-		server := &http.Server{Handler: handler, Protocols: protocols}
-		defer server.Close()
-		go server.Serve(ln)
+	cmd := c.Server(file)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CONDUCTOR_") }), "GOMAXPROCS=1")
+	if s.Server, err = harness.Serve(cmd, "http://"+s.Address); err != nil {
+		return nil, err
 	}
-	debug.FreeOSMemory() // queries shall not collect the garbage of the preload
-	runtime.GOMAXPROCS(1)
-	h.Pinned = "there are no two processors to choose from"
+	context.AfterFunc(ctx, s.Kill)
+	if _, err := s.Ready(); err != nil {
+		return nil, err
+	}
+	s.Pinned = "there are no two processors to choose from"
 	if _, core, other := harness.Allowed(); core != other {
-		h.Pinned = ""
-		if err := harness.Pin(core); err != nil {
-			h.Pinned = err.Error()
+		s.Pinned = ""
+		if err := s.Pin(core); err != nil {
+			s.Pinned = err.Error()
 		}
 	}
-	h.Preload = time.Since(begun).Seconds()
-	e := json.NewEncoder(out)
-	if err := e.Encode(h); err != nil {
+	c.Progress.Say("loading %d blocks held by %d of %d instances each", c.families()*c.chain(), c.Holders, c.Workers)
+	begun := time.Now()
+	end, err := c.preload(s)
+	if err != nil {
+		return nil, err
+	}
+	s.silence, s.Preload = end, time.Since(begun).Seconds()
+	if s.IndexBytes, err = s.indexBytes(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// settings are the defaults but for the addresses and what the load asks for.
+func (c *Config) settings(addresses [2]string) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "listeners: [{address: %q, dialect: %s}, {address: %q, dialect: %s}]\n", addresses[0], config.Conductor, addresses[1], config.GRPC)
+	fmt.Fprintf(&b, "log: {level: error, slow_query: %s}\nshutdown: {drain: 0s}\n", c.Slow)
+	fmt.Fprintf(&b, "limits: {max_sources: %d}\n", max(config.Default().Limits.MaxSources, c.Workers))
+	if c.Traces > 0 {
+		fmt.Fprintf(&b, "tracing: {endpoint: %q, sample: %g}\n", c.Collector, c.Traces)
+	}
+	return b.Bytes()
+}
+
+func (s *served) stop() {
+	s.silence()
+	if s.Server != nil {
+		s.Kill()
+	}
+	os.RemoveAll(s.dir)
+}
+
+// follow implements follower.
+func (s *served) follow(endpoint, instance string, blockSize int) error {
+	body, err := json.Marshal(map[string]any{
+		"endpoint": endpoint, "type": "vLLM", "modelname": model, "instance_id": instance, "block_size": blockSize, "dp_rank": 0,
+	})
+	if err != nil {
 		return err
 	}
-	var (
-		profile *os.File
-		err     error
-	)
-	defer func() {
-		if profile != nil {
-			pprof.StopCPUProfile()
-			profile.Close()
+	status, text, err := ask.Do(context.Background(), http.DefaultClient, http.MethodPost, s.URL+"/register", body)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("/register answers %d: %s", status, text)
+	}
+	return err
+}
+
+// sourceRow is a source of GET /services.
+type sourceRow struct {
+	InstanceID, State, Reason, LastError string
+	LastSeq                              *uint64
+	Gaps                                 uint64
+}
+
+// sources returns the sources, sorted as instances are.
+func (s *served) sources() ([]sourceRow, error) {
+	text, err := s.Get("/services")
+	if err != nil {
+		return nil, err
+	}
+	var answer struct{ Services []sourceRow }
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return nil, fmt.Errorf("cannot read /services: %w", err)
+	}
+	slices.SortFunc(answer.Services, func(a, b sourceRow) int { return strings.Compare(a.InstanceID, b.InstanceID) })
+	return answer.Services, nil
+}
+
+// watermarks implements follower.
+func (s *served) watermarks(applied []uint64) error {
+	rows, err := s.sources()
+	for i := range rows {
+		if rows[i].LastSeq != nil && i < len(applied) {
+			applied[i] = *rows[i].LastSeq + 1
 		}
-	}()
-	for order := range orders {
-		u := readUsage()
-		switch order {
-		case orderUsage:
-		case orderProfile:
-			if profile != nil {
-				pprof.StopCPUProfile()
-				err = profile.Close()
-				profile = nil
-			} else if profile, err = os.Create(s.Profile); err == nil {
-				err = pprof.StartCPUProfile(profile)
-			}
+	}
+	return err
+}
+
+// check implements follower.
+func (s *served) check() error {
+	rows, err := s.sources()
+	for _, r := range rows {
+		if r.Gaps > 0 || r.State == "failed" {
+			return fmt.Errorf("source %s is %s %s: %s", r.InstanceID, r.State, r.Reason, r.LastError)
+		}
+	}
+	return err
+}
+
+// indexBytes returns the size of the index.
+func (s *served) indexBytes() (int, error) {
+	n, err := s.sum("conductor_index_bytes")
+	return int(n["conductor_index_bytes"]), err
+}
+
+// sum returns metrics by name, each the sum of its series.
+func (s *served) sum(names ...string) (map[string]float64, error) {
+	text, err := s.Get("/metrics")
+	if err != nil {
+		return nil, err
+	}
+	sums := make(map[string]float64)
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		at := strings.LastIndexByte(lines.Text(), ' ')
+		name, _, _ := strings.Cut(lines.Text()[:max(at, 0)], "{")
+		if slices.Contains(names, name) {
+			n, err := strconv.ParseFloat(lines.Text()[at+1:], 64)
 			if err != nil {
-				u.Failed = err.Error()
+				return nil, fmt.Errorf("the server has %q: %w", lines.Text(), err)
 			}
-		default:
-			return fmt.Errorf("order %q is not known", order)
-		}
-		if err := e.Encode(u); err != nil {
-			return err
+			sums[name] += n
 		}
 	}
-	return nil
-}
-
-// readOrders reads lines until they end.
-func readOrders(in io.Reader) <-chan string {
-	orders := make(chan string)
-	go func() {
-		defer close(orders)
-		for lines := bufio.NewScanner(in); lines.Scan(); {
-			orders <- lines.Text()
+	for _, name := range names {
+		if _, there := sums[name]; !there {
+			return nil, fmt.Errorf("the server has no metric %s", name)
 		}
-	}()
-	return orders
+	}
+	return sums, nil
 }
 
-// readUsage reads the use of this process. Small objects that the runtime packs together
+// allocated reads what the server has allocated so far. Small objects that the runtime packs together
 // count one by one.
-func readUsage() usage {
-	samples := []metrics.Sample{
-		{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"},
+func (s *served) allocated() (objects, size uint64, err error) {
+	const mallocs, total = "go_memstats_mallocs_total", "go_memstats_alloc_bytes_total"
+	n, err := s.sum(mallocs, total)
+	return uint64(n[mallocs]), uint64(n[total]), err
+}
+
+// begin implements meter: reading the counters comes before the window.
+func (s *served) begin() (u usage, err error) {
+	u.Objects, u.Bytes, err = s.allocated()
+	u.CPU = s.CPU()
+	return u, err
+}
+
+// end implements meter: reading the counters comes after the window. Between the counters of both ends
+// lies one reading of them, whose own allocations a second reading tells.
+func (s *served) end() (u usage, err error) {
+	u.CPU, u.RSS = s.CPU(), s.Peak()
+	objects, size, err := s.allocated()
+	if err != nil {
+		return u, err
 	}
-	metrics.Read(samples)
-	return usage{
-		CPU:     harness.CPU(),
-		Objects: samples[0].Value.Uint64() + samples[1].Value.Uint64(),
-		Bytes:   samples[2].Value.Uint64(),
-		RSS:     harness.Peak(),
-	}
+	again, larger, err := s.allocated()
+	u.Objects, u.Bytes = objects-(again-objects), size-(larger-size)
+	return u, err
+}
+
+// profile writes a CPU profile of the server over some seconds to a file. The function that it returns
+// waits for it.
+func (s *served) profile(file string, over time.Duration) (wait func() error) {
+	const longest = 60 // that the server takes
+	seconds := min(longest, int(over/time.Second)+1)
+	done := make(chan error, 1)
+	go func() {
+		status, answer, err := ask.Do(context.Background(), http.DefaultClient, http.MethodGet, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", s.URL, seconds), nil)
+		if err == nil && status != http.StatusOK {
+			err = fmt.Errorf("the server answers %d: %s", status, answer)
+		}
+		if err == nil {
+			err = os.WriteFile(file, answer, 0o600)
+		}
+		if err != nil {
+			err = fmt.Errorf("cannot take a profile: %w", err)
+		}
+		done <- err
+	}()
+	return func() error { return <-done }
 }
