@@ -22,11 +22,6 @@ func benchClusterCommand() *cobra.Command {
 		Short: "Measure what replicas share over a store",
 		Long: `Starts a Valkey or Redis, unless one is named, and measures what replicas share over it.
 
-Part log: engines in a second process, and a server in this one that follows them, then one
-that follows them and appends to their logs, then one that follows the logs, with the tail in
-a third process. Each goes as fast as it can; then lags are taken, all at
-one rate. At the end two replicas tend the leases of silent sources.
-
 Part forward: three servers share models, one owner each. One client asks for each model at its
 owner and at another server, in turns. Then several clients ask one, two and three servers
 at random.
@@ -45,8 +40,6 @@ one of the bench's own, whatever --store says.`,
 	f.IntVar(&c.Load.Blocks, "blocks", 64, "blocks of each stored event")
 	f.IntVar(&c.Load.BlockSize, "block-size", 16, "tokens per block")
 	f.IntVar(&c.Load.Hold, "hold", 4096, "blocks that an engine holds")
-	f.Float64Var(&c.Rate, "rate", 1000, "batches/s of all engines while lags are taken")
-	f.IntVar(&c.Leases, "leases", 2000, "silent sources whose leases are measured")
 	f.IntVar(&c.Models, "models", 6, "models of part forward")
 	f.IntVar(&c.Tokens, "tokens", 2048, "tokens of a prompt of part forward")
 	f.IntVar(&c.Clients, "clients", 8, "clients at once of part forward")
@@ -60,19 +53,9 @@ one of the bench's own, whatever --store says.`,
 		if err != nil {
 			return nil, err
 		}
-		c.Publisher = func() *exec.Cmd { return child("publisher", c.Load) }
-		c.Tail = func(l cluster.TailLoad) *exec.Cmd { return child("tail", l) }
 		c.Fleet = func(l ingest.Load) *exec.Cmd { return child("fleet", l) }
 		c.Serve = func(flags ...string) *exec.Cmd { return conductor(append([]string{"serve"}, flags...)...) }
 		return cluster.Run(c)
 	})
 	return cmd
-}
-
-// tailCommand is the process of bench cluster that follows engines and appends to their logs.
-func tailCommand() *cobra.Command {
-	var load cluster.TailLoad
-	return childCommand("tail", &load, func(cmd *cobra.Command) error {
-		return cluster.Tail(load, cmd.InOrStdin(), cmd.OutOrStdout())
-	})
 }

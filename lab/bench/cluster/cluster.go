@@ -22,8 +22,6 @@ type Config struct {
 	Parts    []string
 	Store    string // URL; "" starts a server
 	Load     ingest.Load
-	Rate     float64       // batches/s of all sources, at which lags are taken
-	Leases   int           // sources without events
 	Duration time.Duration // of each phase
 	// Part forward: models, tokens of a prompt, and clients at once for rates.
 	Models, Tokens, Clients int
@@ -32,22 +30,18 @@ type Config struct {
 	ShardBlocks   int
 	Owners        []int
 	Registrations int
-	// Publisher, Tail and Fleet start processes, which call ingest.Publish, Tail and recovery.Fleet.
-	// Serve starts a server with flags.
-	Publisher func() *exec.Cmd
-	Tail      func(TailLoad) *exec.Cmd
-	Fleet     func(ingest.Load) *exec.Cmd
-	Serve     func(flags ...string) *exec.Cmd
-	Progress  harness.Progress
+	// Fleet starts a process that calls recovery.Fleet, Serve a server with flags.
+	Fleet    func(ingest.Load) *exec.Cmd
+	Serve    func(flags ...string) *exec.Cmd
+	Progress harness.Progress
 }
 
 // Parts are the names of what can be measured.
-var Parts = []string{"log", "forward", "takeover", "reseed"}
+var Parts = []string{"forward", "takeover", "reseed"}
 
 // Report is the result, by part.
 type Report struct {
 	Machine  harness.Machine  `json:"machine"`
-	Log      *LogReport       `json:"log,omitempty"`
 	Forward  *ForwardReport   `json:"forward,omitempty"`
 	Takeover []TakeoverReport `json:"takeover,omitempty"`
 	Reseed   *ReseedReport    `json:"reseed,omitempty"`
@@ -55,9 +49,6 @@ type Report struct {
 
 // Table writes it for people.
 func (r *Report) Table(w io.Writer) {
-	if r.Log != nil {
-		r.Log.table(w)
-	}
 	if r.Forward != nil {
 		r.Forward.table(w)
 	}
@@ -83,8 +74,6 @@ func Run(c Config) (*Report, error) {
 	for _, part := range c.Parts {
 		var err error
 		switch part {
-		case "log":
-			r.Log, err = c.log()
 		case "forward":
 			r.Forward, err = c.forward()
 		case "takeover":

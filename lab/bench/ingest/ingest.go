@@ -40,14 +40,10 @@ import (
 type Config struct {
 	Load
 	Rate     float64       // batches/s of one source; 0 finds the highest, then takes the lag at half of it
-	FastOnly bool          // with Rate 0: takes no lag
 	Duration time.Duration // of each phase
 	Procs    int           // processors of this process, 0 for as it is
 	// Profile takes a CPU profile of this process in the first phase, if set.
 	Profile io.Writer
-	// Transports, if set, returns the transports of the sources that publish on ports, and what
-	// ends them. Nil is ZMQ.
-	Transports func(ports []string) (of func(endpoint string) stream.Transport, end func(), err error)
 	// Publisher starts the publishing process, which calls Publish.
 	Publisher func() *exec.Cmd
 	Progress  harness.Progress
@@ -120,10 +116,6 @@ func Run(c Config) (*Report, error) {
 		}
 		fast.rates(r, &c)
 		perSource = r.BatchesPerSec / 2 / float64(c.Sources)
-		if c.FastOnly {
-			r.Unsynced = fast.unsynced
-			return r, nil
-		}
 	}
 	c.Progress.Say("lag at %.0f batches/s, %v", perSource*float64(c.Sources), c.Duration)
 	slow, err := c.phase(perSource)
@@ -173,16 +165,9 @@ func (c *Config) phase(perSource float64) (*phase, error) {
 	}
 	defer publishing.Stop()
 
-	options := conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}, Decode: p.decode}}
-	if c.Transports != nil {
-		of, end, err := c.Transports(ports)
-		if err != nil {
-			return nil, err
-		}
-		defer end()
-		options.Transport = func(r conductor.Registration, _ bool) stream.Transport { return of(r.Endpoint) }
-	}
-	k := conductor.New(options)
+	k := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
+		Transport: zmq.Transport{}, Decode: p.decode,
+	}})
 	defer k.Close()
 	for i, port := range ports {
 		err := k.Register(conductor.Registration{
