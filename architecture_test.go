@@ -76,8 +76,6 @@ var table = []room{
 	{dir: "events/stream", rooms: []string{"fair", "tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	// The network of the tests: it stays below the stream, which uses it.
 	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
-	// What replicas share of what engines publish: the only room of events that knows the store.
-	{dir: "events/log", rooms: []string{"events", "events/payload", "events/stream", "store"}, modules: []string{redis}, not: slices.Concat(httpOrJSON, logging, []string{"os"})},
 	{dir: "events/journal", rooms: []string{"events/payload", "keyfile"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	{dir: "events/relay", rooms: []string{"tiers", "events", "events/journal", "events/payload", "events/stream", "events/wire", "events/zmq"}, not: slices.Concat(httpOrJSON, logging)},
 	// Rules for endpoints, as values: the configuration checks them, sockets obey them.
@@ -192,7 +190,7 @@ var table = []room{
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "lab/bench/index", rooms: []string{"lab/sim/workload", "lab/harness", "events/...", "index/...", "tiers"}, anything: true},
 	{dir: "lab/bench/ingest", rooms: []string{"lab/harness", "conductor", "events/..."}, anything: true},
-	{dir: "lab/bench/cluster", rooms: []string{"lab/bench/ingest", "lab/bench/recovery", "lab/harness", "lab/sim/...", "conductor", "events/...", "internal/freeport", "internal/request", "store"}, anything: true},
+	{dir: "lab/bench/cluster", rooms: []string{"lab/bench/ingest", "lab/bench/recovery", "lab/harness", "lab/sim/...", "internal/freeport", "internal/request", "store"}, anything: true},
 	{dir: "lab/bench/footprint", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/request"}, anything: true},
 	{dir: "lab/bench/recovery", rooms: []string{"lab/bench/ingest", "lab/harness", "events/zmq"}, anything: true},
 	{dir: "lab/bench/query", rooms: []string{"api/...", "conductor", "config", "events/...", "internal/freeport", "internal/memory", "internal/request", "lab/harness"}, anything: true},

@@ -32,12 +32,6 @@ const (
 	GRPC             = "grpc"              // gRPC: kvconductor.v1.Conductor, and what sgl-router calls
 )
 
-// Values of Store.Ingest.
-const (
-	FromEngine = "engine"
-	FromLog    = "log"
-)
-
 // Values of Stream.OnUnrecoverableGap.
 const (
 	Keep = "keep" // suspect blocks stay, answers say partial
@@ -375,10 +369,6 @@ type Store struct {
 	Timeout              time.Duration `mapstructure:"timeout"`                // of a command
 	Advertise            string        `mapstructure:"advertise"`              // URL where other replicas reach this one; "" is the host's name and the first port
 	Weight               int64         `mapstructure:"weight"`                 // share of this replica, against those of others
-	Ingest               string        `mapstructure:"ingest"`                 // FromEngine or FromLog
-	LogBytes             int64         `mapstructure:"log_bytes"`              // of the log of each source
-	LogAge               time.Duration `mapstructure:"log_age"`                // of entries in logs
-	LogBuffer            int64         `mapstructure:"log_buffer"`             // bytes that wait for the store, of all sources
 	ShelfInterval        time.Duration `mapstructure:"shelf_interval"`         // age from which a snapshot in the store is written again; 0 writes none
 	ShelfTTL             time.Duration `mapstructure:"shelf_ttl"`              // age from which it is not used any more
 	ShelfBytes           int64         `mapstructure:"shelf_bytes"`            // of the snapshots of all deployments together
@@ -466,10 +456,6 @@ func Default() Config {
 			Timeout: time.Second, // a beat that takes longer is one that fails: leases last four
 			Weight:  100,
 
-			Ingest:        FromEngine,
-			LogBytes:      64 << 20, // 15 minutes of a rank that publishes 70 KB/s
-			LogAge:        15 * time.Minute,
-			LogBuffer:     256 << 20,
 			ShelfInterval: time.Minute, // the replay ring of an engine is minutes long
 			ShelfTTL:      time.Hour,   // engines have replaced much of what they held before
 			ShelfBytes:    1 << 30,     // 60 M blocks, a small store has room for them

@@ -268,9 +268,9 @@ func marks(p *process, model string) string {
 	_, text := get(p.url + "/services")
 	var answer struct {
 		Services []struct {
-			InstanceID, ModelName, State, Reason, HistoryFrom, Follows, Tail, LastError string
-			DPRank, Blocks, Gaps, Replayed, Restarts                                    int
-			LastSeq                                                                     *int
+			InstanceID, ModelName, State, Reason, HistoryFrom, LastError string
+			DPRank, Blocks, Gaps, Replayed, Restarts                     int
+			LastSeq                                                      *int
 		} `json:"services"`
 	}
 	if json.Unmarshal([]byte(text), &answer) != nil {

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/clocktest"
 	"kvconductor/internal/must"
 )
 
@@ -26,20 +25,17 @@ func TestScaleFaults(t *testing.T) {
 	must.Succeed(t, err)
 	all := os.Getenv("SCALE_FAULTS") != ""
 	single := slices.Concat(faults, wayFaults, clockFaults)
-	logged := slices.Concat(single, tailFaults)
 	for _, mode := range []struct {
-		name, settings, store string
-		always                bool // not with SCALE_FAULTS alone
-		open                  func(t *testing.T, more string) *sharedStore
-		faults                []fault
+		name, settings string
+		always         bool // not with SCALE_FAULTS alone
+		open           func(t *testing.T) *sharedStore
+		faults         []fault
 	}{
-		{"shards", "cluster: {mode: shards}\n", "", true, openOne, single},
-		{"log", "", ", ingest: log", true, openOne, logged},
-		{"shards and log", "cluster: {mode: shards}\n", ", ingest: log", false, openOne, logged},
-		{"one owner", "cluster: {mode: shards, owners: 1}\n", "", false, openOne, single},
-		{"replicas", "", "", false, openOne, single},
-		{"sentinels", "cluster: {mode: shards}\n", ", ingest: log", false, openSentinels, slices.Concat(groupFaults, masterFaults)},
-		{"cluster", "cluster: {mode: shards}\n", ", ingest: log", false, openCluster, groupFaults},
+		{"shards", "cluster: {mode: shards}\n", true, openOne, single},
+		{"replicas", "", true, openOne, single},
+		{"one owner", "cluster: {mode: shards, owners: 1}\n", false, openOne, single},
+		{"sentinels", "cluster: {mode: shards}\n", false, openSentinels, slices.Concat(groupFaults, masterFaults)},
+		{"cluster", "cluster: {mode: shards}\n", false, openCluster, groupFaults},
 	} {
 		if !mode.always && !all {
 			continue
@@ -50,7 +46,7 @@ func TestScaleFaults(t *testing.T) {
 			if all {
 				models = 4
 			}
-			a := newArena(t, mode.settings, mode.open(t, mode.store), models)
+			a := newArena(t, mode.settings, mode.open(t), models)
 			a.whole("the start")
 			for i, f := range mode.faults {
 				switch {
@@ -140,41 +136,4 @@ var faults = []fault{
 		a.work(outlasting)
 		a.join(0)
 	}},
-}
-
-// tailFaults are about the replica that writes the logs of sources.
-var tailFaults = []fault{
-	{name: "the death of a tail", do: func(a *arena) {
-		a.kill(a.tail())
-		a.work(outlasting)
-		a.join(0)
-	}},
-	{name: "the stop of a tail", do: func(a *arena) { a.stopFor(a.tail().process, outlasting) }},
-	{name: "a tail without the store", do: func(a *arena) {
-		r := a.tail()
-		r.store.Turn(nowhere)
-		a.work(outlasting)
-		r.store.Turn(a.shared.Addr)
-	}},
-	{name: "a tail without engines", not: !portsKnown, do: func(a *arena) { a.part(a.stage.Ways(), a.tail()) }},
-	{name: "a tail's clock ten seconds ahead", not: !clocktest.Works, do: func(a *arena) {
-		r := a.tail()
-		a.set(r, ahead)
-		a.work(outlasting)
-		a.set(r, 0)
-	}},
-}
-
-// tail returns a replica that writes logs.
-func (a *arena) tail() (tail *runningReplica) {
-	a.t.Helper()
-	eventually(a.t, "no replica writes a log", func() (string, bool) {
-		for _, r := range a.replicas {
-			if metric(r.process, "conductor_log_leases") > 0 {
-				tail = r
-			}
-		}
-		return "", tail != nil
-	})
-	return tail
 }

@@ -22,8 +22,8 @@ type sharedStore struct {
 }
 
 // openOne starts a store of one server. Each replica has a proxy of its own in front of it.
-func openOne(t *testing.T, more string) *sharedStore {
-	return &sharedStore{Server: redistest.Start(t), settings: func(own string) string { return "url: 'redis://" + own + "'" + more }}
+func openOne(t *testing.T) *sharedStore {
+	return &sharedStore{Server: redistest.Start(t), settings: func(own string) string { return "url: 'redis://" + own + "'" }}
 }
 
 // front puts a proxy in front of a server of a group. All replicas share the proxy: they connect to
@@ -40,23 +40,23 @@ func (s *sharedStore) front(t *testing.T) redistest.Front {
 }
 
 // openSentinels starts a store whose master the Sentinels name.
-func openSentinels(t *testing.T, more string) *sharedStore {
+func openSentinels(t *testing.T) *sharedStore {
 	s := new(sharedStore)
 	master, replica, sentinels := redistest.StartSentinels(t, s.front(t))
 	s.Server, s.servers, s.sentinels = master, []*redistest.Server{master, replica}, sentinels
 	s.settings = func(string) string {
-		return fmt.Sprintf("url: 'redis://%s', addresses: ['%s', '%s'], master: %s%s", sentinels[0].Front, sentinels[1].Front, sentinels[2].Front, redistest.Master, more)
+		return fmt.Sprintf("url: 'redis://%s', addresses: ['%s', '%s'], master: %s", sentinels[0].Front, sentinels[1].Front, sentinels[2].Front, redistest.Master)
 	}
 	return s
 }
 
 // openCluster starts a store of three nodes. The first one is disturbed.
-func openCluster(t *testing.T, more string) *sharedStore {
+func openCluster(t *testing.T) *sharedStore {
 	s := new(sharedStore)
 	s.servers = redistest.StartCluster(t, s.front(t))
 	s.Server = s.servers[0]
 	s.settings = func(string) string {
-		return fmt.Sprintf("url: 'redis://%s', addresses: ['%s', '%s'], cluster: true%s", s.servers[1].Front, s.servers[0].Front, s.servers[2].Front, more)
+		return fmt.Sprintf("url: 'redis://%s', addresses: ['%s', '%s'], cluster: true", s.servers[1].Front, s.servers[0].Front, s.servers[2].Front)
 	}
 	return s
 }

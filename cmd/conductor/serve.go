@@ -115,9 +115,6 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	defer closeAccessLog(access, log)
 	sockets, allowed := newSockets(cfg), newReaching(&cfg)
 	options := conductorOptions(cfg, sockets, allowed, log)
-	logs := &logging{cfg: cfg.Store, engines: options.Transport}
-	options.Transport = logs.transport
-	options.LogBytes = func() int64 { return logs.log.Memory() }
 	kept, err := snapshotDir(loaded)
 	if err != nil {
 		return err
@@ -174,14 +171,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
 	replicas := newReplicas(members, c, targets, registry, log)
 	defer replicas.close()
-	if members != nil {
-		defer logs.start(shared, members, registry)()
-	}
 	shelved, err := newShelving(loaded, members, c, asking, replicas.keeps, registry, log)
-	if shelved != nil {
-		logs.healer = shelved.healer
-		defer logs.healer.Close()
-	}
 	if err == nil {
 		err = replicas.share(loaded, c, discovered, shelved, registry, log)
 	}

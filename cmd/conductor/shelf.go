@@ -22,7 +22,6 @@ type shelving struct {
 	fleet    *fleet.Fleet
 	shelf    *shelf.Shelf
 	takeover *shelf.Takeover
-	healer   *shelf.Healer
 	shards   bool // single shards are brought, the start brings nothing
 }
 
@@ -42,9 +41,7 @@ func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Condu
 		MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Store.ShelfInterval, TTL: cfg.Store.ShelfTTL, Wanted: keeps,
 	})
 	metrics.MustRegister(s)
-	by := &shelving{fleet: members, shelf: s, shards: cfg.Cluster.Mode == config.Shards, takeover: &shelf.Takeover{Conductor: c, Client: asking, Shelf: s, TTL: cfg.Dynamo.RecoveredTTL, Log: log}}
-	by.healer = shelf.NewHealer(by.takeover, func(tail string) []string { return by.urls(members.Status(), tail) })
-	return by, nil
+	return &shelving{fleet: members, shelf: s, shards: cfg.Cluster.Mode == config.Shards, takeover: &shelf.Takeover{Conductor: c, Client: asking, Shelf: s, TTL: cfg.Dynamo.RecoveredTTL, Log: log}}, nil
 }
 
 // others returns the URLs of the other replicas that are alive, those that have run longest first.
@@ -53,21 +50,8 @@ func (s *shelving) others(ctx context.Context) (urls []string) {
 	if s == nil || s.shards {
 		return nil
 	}
-	return s.urls(s.first(ctx), "")
-}
-
-// urls returns the URLs of the other replicas: that of one by its name, then those that have run longest.
-func (s *shelving) urls(st fleet.Status, first string) (urls []string) {
-	all := slices.Clone(st.Replicas)
-	slices.SortStableFunc(all, func(a, b fleet.Replica) int {
-		if (a.ID == first) != (b.ID == first) {
-			if a.ID == first {
-				return -1
-			}
-			return 1
-		}
-		return a.Started.Compare(b.Started)
-	})
+	all := slices.Clone(s.first(ctx).Replicas)
+	slices.SortStableFunc(all, func(a, b fleet.Replica) int { return a.Started.Compare(b.Started) })
 	own := ""
 	for _, r := range all {
 		if r.ID == s.fleet.ID() {

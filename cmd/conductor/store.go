@@ -20,11 +20,7 @@ import (
 // openStore opens the store that replicas share, nil if there is none. It does not wait for it.
 func openStore(loaded *config.Loaded) (*store.Store, error) {
 	cfg := loaded.Config.Store
-	switch {
-	case cfg.URL != "":
-	case cfg.Ingest == config.FromLog:
-		return nil, fmt.Errorf("%s: store.ingest: logs are in a store, and store.url names none", loaded.Place("store.ingest"))
-	default:
+	if cfg.URL == "" {
 		return nil, nil
 	}
 	secured, err := storeTLS(cfg)

@@ -249,7 +249,7 @@ func (f *Fleet) tell(before, now *Status) {
 	log := &f.cfg.Log
 	switch {
 	case !now.Up && (before.Up || before.Error == ""):
-		log.Error().Str("error", now.Error).Msg("the store cannot be used: answers go on, registrations and batches wait")
+		log.Error().Str("error", now.Error).Msg("the store cannot be used: answers go on, registrations wait")
 	case now.Up && !before.Up:
 		log.Info().Str("run", now.Run).Int("replicas", len(now.Replicas)).Msg("the store is there")
 	}

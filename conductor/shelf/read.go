@@ -92,12 +92,12 @@ redis.call('HDEL', KEYS[3], ARGV[1])
 return 1
 `)
 
-// load brings a snapshot back. Choose is Reading.Sources.
-func (s *Shelf) load(ctx context.Context, m *manifest, into *conductor.Recovery, choose func([]conductor.SourceMark) error) error {
+// load brings a snapshot back.
+func (s *Shelf) load(ctx context.Context, m *manifest, into *conductor.Recovery) error {
 	from := &chunks{s: s, ctx: ctx, m: m, sum: newSum()}
 	began := time.Now()
 	sum, err := snapshot.Read(from, snapshot.Reading{
-		Into: into, Open: s.cfg.Key.Open, Sources: choose,
+		Into: into, Open: s.cfg.Key.Open, Sources: snapshot.Only(m.deployment()),
 		Progress: func(sum snapshot.Summary) {
 			s.note(func(st *Status) {
 				st.Progress = conductor.Progress{From: conductor.FromShelf, Name: m.Model, Blocks: into.Blocks, Bytes: sum.Bytes, TotalBytes: m.Bytes, Since: began}
@@ -113,9 +113,6 @@ func (s *Shelf) load(ctx context.Context, m *manifest, into *conductor.Recovery,
 		s.cfg.Log.Info().Str("model", m.Model).Str("tenant", m.Tenant).Str("replica", m.Replica).Time("taken", sum.Time).Int("blocks", into.Blocks).
 			Int("left_out", sum.LeftOut).Dur("took", time.Since(began)).Msg("recovered from the shelf")
 		return nil
-	}
-	if errors.Is(err, errUnfit) {
-		return err
 	}
 	reason := LeftDamaged
 	switch {
@@ -142,36 +139,27 @@ const tries = 3
 // Load brings the snapshot of a deployment back, and reports whether there is one. After an error
 // nothing of it is there.
 func (s *Shelf) Load(ctx context.Context, d scope.Deployment, begin func() *conductor.Recovery) (found bool, err error) {
-	into, err := s.bring(ctx, d, snapshot.Only(d), begin)
-	if into != nil {
-		into.Done()
-	}
-	return into != nil, err
-}
-
-// bring brings the snapshot of a deployment back but for the end of the recovery. It returns nil if
-// there is none.
-func (s *Shelf) bring(ctx context.Context, d scope.Deployment, choose func([]conductor.SourceMark) error, begin func() *conductor.Recovery) (got *conductor.Recovery, err error) {
 	last := ""
 	for range tries {
 		all, _, listed := s.list(ctx)
 		if listed != nil {
-			return nil, listed
+			return false, listed
 		}
 		m := of(all, d)
 		if m == nil || m.ID == last {
-			return nil, err
+			return false, err
 		}
 		into := begin()
-		if err = s.load(ctx, m, into, choose); err == nil {
-			return into, nil
+		if err = s.load(ctx, m, into); err == nil {
+			into.Done()
+			return true, nil
 		}
 		into.Undo()
 		if last = m.ID; !errors.Is(err, errMissing) {
 			break
 		}
 	}
-	return nil, err
+	return false, err
 }
 
 // of returns the manifest of a deployment, nil without one.

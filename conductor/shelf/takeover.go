@@ -81,7 +81,7 @@ func (t *Takeover) Bring(ctx context.Context, d scope.Deployment, from []string)
 		return r.Blocks, origin, nil
 	}
 	for _, url := range from {
-		err := replica.Fetch(ctx, t.Client, url, snapshot.FormatOf(d, snapshot.Only(d)), fresh())
+		err := replica.Fetch(ctx, t.Client, url, snapshot.FormatOf(d), fresh())
 		if err == nil {
 			r.Done()
 			return done(conductor.FromPeer, url)

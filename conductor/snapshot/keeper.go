@@ -148,10 +148,9 @@ func (k *Keeper) RestoreSources() {
 	k.known = k.cfg.Dir.LoadSources(func(name string, _ int64, from io.Reader, open Opener) error {
 		r := k.cfg.Conductor.Recover(0)
 		var targets [][]journal.Field
-		_, err := Read(from, Reading{Into: r, Open: open, Target: func(f []journal.Field) { targets = append(targets, f) }, Sources: func(all []conductor.SourceMark) error {
+		_, err := Read(from, Reading{Into: r, Open: open, Target: func(f []journal.Field) { targets = append(targets, f) }, Sources: func(all []conductor.SourceMark) {
 			k.claim(all, r.Own)
 			clear(all) // no blocks come
-			return nil
 		}})
 		if err != nil {
 			k.refuse(name, err)
@@ -220,9 +219,8 @@ func (k *Keeper) load(ctx context.Context, name string, size int64, from io.Read
 	sum, err := Read(stopping{ctx, from}, Reading{
 		Into: r, Open: open,
 		Target: func(f []journal.Field) { targets = append(targets, f) },
-		Sources: func(all []conductor.SourceMark) error {
+		Sources: func(all []conductor.SourceMark) {
 			k.claim(all, func(m *conductor.SourceMark) string { return own(r, m) })
-			return nil
 		},
 		Progress: func(sum Summary) {
 			k.note(func(*Status) {

@@ -24,27 +24,25 @@ func Format() replica.Format {
 	}
 }
 
-// FormatOf is Format for the sources of one deployment. Choose sees the sources before blocks come, as
-// Reading.Sources does: Only, or less.
-func FormatOf(d scope.Deployment, choose func([]conductor.SourceMark) error) replica.Format {
+// FormatOf is Format for the sources of one deployment. Sources of others, which a peer that does
+// not know the query sends, are left out.
+func FormatOf(d scope.Deployment) replica.Format {
 	f := Format()
 	f.Path += "?" + url.Values{"tenant_id": {d.Tenant}, "model": {d.Model}, "block_size": {strconv.Itoa(d.BlockSize)}}.Encode()
 	f.Read = func(body io.Reader, _ string, into *conductor.Recovery, _ func(string)) error {
-		_, err := Read(body, Reading{Into: into, Sources: choose})
+		_, err := Read(body, Reading{Into: into, Sources: Only(d)})
 		return err
 	}
 	return f
 }
 
-// Only leaves out the sources that are registered for other deployments: a peer that does not know
-// the query sends them too.
-func Only(d scope.Deployment) func([]conductor.SourceMark) error {
-	return func(all []conductor.SourceMark) error {
+// Only leaves out the sources that are registered for other deployments.
+func Only(d scope.Deployment) func([]conductor.SourceMark) {
+	return func(all []conductor.SourceMark) {
 		for i := range all {
 			if all[i].Deployment() != d {
 				all[i] = conductor.SourceMark{}
 			}
 		}
-		return nil
 	}
 }

@@ -23,9 +23,8 @@ type Reading struct {
 	For func(seed uint64) *conductor.Recovery
 	// Open opens sealed fields; nil takes them as they are.
 	Open Opener
-	// Sources, if set, sees the sources before blocks come, and may change what they say. Its error ends Read,
-	// which returns it as it is.
-	Sources func([]conductor.SourceMark) error
+	// Sources, if set, sees the sources before blocks come, and may change what they say.
+	Sources func([]conductor.SourceMark)
 	// Target, if set, sees the fields of each target of discovery.
 	Target func([]journal.Field)
 	// Progress, if set, is called behind each section.
@@ -41,8 +40,7 @@ type reader struct {
 	sum      Summary
 	img      conductor.Image
 	contexts map[uint32]int
-	begun    bool  // img was taken
-	declined error // of how.Sources
+	begun    bool // img was taken
 	loading  *conductor.ImageLoading
 	current  uint32 // context of loading
 	done     map[uint32]bool
@@ -82,7 +80,7 @@ func (r *reader) all() error {
 			continue
 		}
 		if err := r.take(s, payload); err != nil {
-			if r.sum.Sections++; r.declined != nil || errors.As(err, new(*conductor.FieldError)) {
+			if r.sum.Sections++; errors.As(err, new(*conductor.FieldError)) {
 				return err
 			}
 			return &DamageError{Section: r.sum.Sections - 1, Offset: r.offset, Err: err}
@@ -236,9 +234,7 @@ func (r *reader) begin() error {
 		r.how.Into = r.how.For(r.img.HashSeed)
 	}
 	if r.how.Sources != nil {
-		if r.declined = r.how.Sources(r.img.Sources); r.declined != nil {
-			return r.declined
-		}
+		r.how.Sources(r.img.Sources)
 	}
 	return r.how.Into.Image(&r.img)
 }

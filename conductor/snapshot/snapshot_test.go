@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"bytes"
-	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -194,17 +193,6 @@ func TestOnly(t *testing.T) {
 		if got := held(b); (len(got) == 2 && got["a"] == 20) != (d == scope.Deployment{Tenant: "default", Model: "m", BlockSize: 16}) || len(got) == 1 {
 			t.Errorf("%+v: %v", d, got)
 		}
-	}
-}
-
-// TestReadReturnsTheErrorOfSources: a snapshot that its reader does not want is whole, and not called damaged.
-func TestReadReturnsTheErrorOfSources(t *testing.T) {
-	a := server(t, nil)
-	fill(t, a, 2, 10)
-	unwanted := errors.New("unwanted")
-	_, err := Read(bytes.NewReader(write(t, a, nil)), Reading{Into: server(t, nil).Recover(0), Sources: func([]conductor.SourceMark) error { return unwanted }})
-	if err != unwanted {
-		t.Errorf("%v", err)
 	}
 }
 

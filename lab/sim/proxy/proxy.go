@@ -47,13 +47,6 @@ func Open(target string) (*Proxy, error) {
 // Addr is where readers connect to, host:port.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Connections returns how many readers are connected.
-func (p *Proxy) Connections() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.open) / 2 // a reader's and the publisher's
-}
-
 // Cut ends every connection.
 func (p *Proxy) Cut() {
 	p.mu.Lock()

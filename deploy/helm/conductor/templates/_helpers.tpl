@@ -50,7 +50,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- with include "conductor.store" . }}
 {{- $store := dict "url" . "weight" $.Values.store.weight }}
 {{- if $.Values.store.existingSecret }}{{ $_ := set $store "password_file" "/etc/conductor/store/password" }}{{ end }}
-{{- with $.Values.valkey }}{{ if .enabled }}{{ $store = merge $store (dict "shelf_bytes" .shelfBytes "log_bytes" .logBytes) }}{{ end }}{{ end }}
+{{- with $.Values.valkey }}{{ if .enabled }}{{ $store = merge $store (dict "shelf_bytes" .shelfBytes) }}{{ end }}{{ end }}
 {{- $_ := set $own "store" $store }}
 {{- $_ := set $own "cluster" $.Values.cluster }}
 {{- else }}
