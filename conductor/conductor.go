@@ -109,16 +109,13 @@ type Options struct {
 	// Gate, if set, holds back what publishers send until it is closed: sockets
 	// connect and batches queue, nothing is applied. See Recover.
 	Gate <-chan struct{}
-	// Journal records applied batches; nil records nothing. It belongs to the
-	// caller, who closes it after the Conductor.
+	// Journal records applied batches, in memory or on the disk too; nil records nothing. It
+	// belongs to the caller, who closes it after the Conductor.
 	Journal *journal.Writer
 	// LogBytes returns the memory that batches take on their way into logs of a store and out of
 	// them; nil is none.
 	LogBytes func() int64
-	// RingBytes bounds the memory for the batches that each source applied last
-	// (journal.ring_bytes), 0 for none.
-	RingBytes int
-	Log       zerolog.Logger
+	Log      zerolog.Logger
 	// Now is the clock of ages in answers; time.Now when nil.
 	Now func() time.Time
 }

@@ -72,15 +72,15 @@ func storeAndClear(batches int) (payloads [][]byte) {
 }
 
 // BenchmarkIngest is decoding and indexing a batch of 32 blocks, without and
-// with a ring or a journal; compare them within one run.
+// with a journal, in memory and on the disk; compare them within one run.
 func BenchmarkIngest(b *testing.B) {
 	payloads := storeAndClear(1024)
 	bytes := 0
 	for _, p := range payloads {
 		bytes += len(p)
 	}
-	run := func(b *testing.B, ring int, j *journal.Writer) {
-		c := New(Options{HashSeed: 1337, RingBytes: ring, Journal: j, Log: zerolog.Nop()})
+	run := func(b *testing.B, j *journal.Writer) {
+		c := New(Options{HashSeed: 1337, Journal: j, Log: zerolog.Nop()})
 		l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
 		c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed { return l }
 		b.SetBytes(int64(bytes / len(payloads)))
@@ -93,17 +93,20 @@ func BenchmarkIngest(b *testing.B) {
 		b.StopTimer()
 		b.ReportMetric(float64(b.N)*32/time.Since(start).Seconds(), "blocks/s")
 	}
-	b.Run("journal=off", func(b *testing.B) { run(b, 0, nil) })
-	b.Run("journal=ring", func(b *testing.B) { run(b, 256<<10, nil) })
-	record := func(key *keyfile.Key) func(*testing.B) {
+	b.Run("journal=off", func(b *testing.B) { run(b, nil) })
+	record := func(o journal.Options) func(*testing.B) {
 		return func(b *testing.B) {
-			w, err := journal.Create(journal.Options{Dir: b.TempDir(), MaxBytes: 512 << 20, Delay: 10 * time.Millisecond, Key: key})
+			if o.MaxBytes = 512 << 20; o.Memory == 0 {
+				o.Dir, o.Delay = b.TempDir(), 10*time.Millisecond
+			}
+			w, err := journal.Create(o)
 			must.Succeed(b, err)
 			defer w.Close()
-			run(b, 0, w)
+			run(b, w)
 			b.ReportMetric(float64(w.Stats().Dropped)/float64(b.N), "dropped/op")
 		}
 	}
-	b.Run("journal=on", record(nil))
-	b.Run("journal=sealed", record(&keyfile.Key{1}))
+	b.Run("journal=memory", record(journal.Options{Memory: 256 << 10}))
+	b.Run("journal=on", record(journal.Options{}))
+	b.Run("journal=sealed", record(journal.Options{Key: &keyfile.Key{1}}))
 }

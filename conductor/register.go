@@ -294,7 +294,6 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 	recorded := c.opts.Journal.Register(r.Key().String(), r.fields(static)...)
 	s := c.unjoined(r)
 	s.static, s.journal = static, recorded
-	s.ring = journal.NewRing(c.opts.RingBytes, c.opts.JournalSettings(), r.Key().String(), r.fields(static)...)
 	s.stream = c.open(r, static, recorded, s.onState)
 	c.addSource(s) // last: queries see it from here on
 	return s

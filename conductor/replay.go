@@ -64,10 +64,10 @@ type ReplaySummary struct {
 }
 
 // NewReplay returns a Replay with no sources. Settings that the journal names
-// win over those of opts; Now, Journal and RingBytes are ignored.
+// win over those of opts; Now and Journal are ignored.
 func NewReplay(opts Options) *Replay {
 	p := &Replay{}
-	opts.Journal, opts.RingBytes, opts.MaxSources, opts.TTL = nil, 0, 0, 0
+	opts.Journal, opts.MaxSources, opts.TTL = nil, 0, 0
 	opts.Now = func() time.Time { return time.Unix(0, p.now.Load()).UTC() }
 	if opts.Stream.Decode == nil {
 		opts.Stream.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) }

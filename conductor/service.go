@@ -473,7 +473,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		x.PiecesOffHeap += m.PiecesOffHeap
 		x.NamesOffHeap += m.NamesOffHeap
 	}
-	streams, rings, removals, lives, pools := 0, 0, 0, 0, int64(0)
+	streams, removals, lives, pools := 0, 0, 0, int64(0)
 	reported := c.pushes.bytes()
 	for _, s := range c.registered() {
 		st := s.stream.Status()
@@ -481,7 +481,6 @@ func (c *Conductor) Memory() []MemoryPart {
 		if s.reg.pushed() {
 			reported += int64(st.QueuedBytes)
 		}
-		rings += s.ring.Bytes()
 		removals += s.past.losses.Bytes()
 		lives += s.lives.Bytes()
 		pools += s.bound.Load()
@@ -505,7 +504,6 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "payload_pools", Bytes: payload.Pooled()},
 		{Name: "streams", Bytes: int64(streams)},
 		{Name: "logs", Bytes: logs},
-		{Name: "rings", Bytes: int64(rings)},
 		{Name: "removals", Bytes: int64(removals)},
 		{Name: "pools", Bytes: pools},
 		{Name: "lmcache", Bytes: reported},
@@ -513,7 +511,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "prefixes", Bytes: int64(c.prefixRoom.Bytes())},
 		{Name: "recall", Bytes: c.recall.bytes()},
 		{Name: "hash_memo", Bytes: c.memo.Stats().Bytes},
-		{Name: "journal", Bytes: int64(c.opts.Journal.Waiting())},
+		{Name: "journal", Bytes: int64(c.opts.Journal.MemoryBytes())},
 	}
 }
 

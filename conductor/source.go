@@ -29,7 +29,6 @@ type source struct {
 	static    bool
 	stream    feed
 	journal   *journal.Source // nil: nothing is recorded
-	ring      *journal.Ring   // the batches applied last; nil: none are kept
 	stopping  sync.Once
 	stopped   chan struct{} // closed by stop
 	done      chan struct{} // closed when run has ended
@@ -184,7 +183,6 @@ func (s *source) applyStep(step *stream.Step) {
 	switch step.Kind {
 	case stream.Reset:
 		s.journal.Reset(step.Epoch, step.Reason)
-		s.ring.Reset(step.Epoch)
 		s.conductor.log.Info().Str("source", s.reg.Key().String()).Str("reason", step.Reason).
 			Uint64("epoch", step.Epoch).Msg("blocks of the source dropped")
 		s.leaveFilling()
@@ -213,11 +211,6 @@ func (s *source) applyStep(step *stream.Step) {
 		}
 		s.at, s.news = now, !step.Replayed
 		s.apply(&step.Batch)
-		if empty {
-			s.ring.Idle(now, step.Epoch, step.Seq)
-		} else {
-			s.ring.Batch(now, step.Epoch, step.Seq, step.Replayed, step.Payload)
-		}
 		if n := len(step.Batch.Events); n > 0 {
 			s.applied.Add(uint64(n))
 		}

@@ -244,7 +244,7 @@ type Journal struct {
 	MaxBytes int64  `mapstructure:"max_bytes"` // bytes of all files; the oldest go first
 	KeyFile  string `mapstructure:"key_file"`  // key that seals the files; "" leaves them plain
 
-	RingBytes int64 `mapstructure:"ring_bytes"` // bytes of the ring of each source, which is in memory; 0 is no ring
+	RingBytes int64 `mapstructure:"ring_bytes"` // bytes of the newest part that stays in memory, for each source; 0 keeps none
 }
 
 // Memory rules what the process may take.

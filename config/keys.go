@@ -87,7 +87,7 @@ var keys = []key{
 	{"journal.dir", "journal-dir", text(), 0, "directory of the record of raw frames for conductor replay, which holds users' tokens; empty is no record"},
 	{"journal.max_bytes", "journal-max-bytes", size(), 8 << 20, "bytes the record may take before its oldest part goes"},
 	{"journal.key_file", "journal-key-file", text(), 0, "file of a 32-byte key that seals the record; empty leaves it plain"},
-	{"journal.ring_bytes", "journal-ring-bytes", size(), 0, "bytes of the batches applied last that each source keeps in memory for /admin/events, tokens included; 0 keeps none"},
+	{"journal.ring_bytes", "journal-ring-bytes", size(), 0, "bytes of the newest part of the record that stay in memory for each source, for /admin/events, tokens included; 0 keeps none"},
 
 	{"memory.limit", "memory-limit", choice(Auto, Off), 0, "memory limit of the Go runtime: what the cgroup leaves to it, or none; GOMEMLIMIT wins"},
 

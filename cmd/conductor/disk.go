@@ -46,21 +46,21 @@ func snapshotKey(loaded *config.Loaded) (*snapshot.Key, error) {
 // journalDelay is how much of the journal the end of the process may cost.
 const journalDelay = 10 * time.Millisecond
 
-// record begins the journal, if one is configured.
+// record begins the journal, if one is configured, on the disk or in memory alone.
 func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (*journal.Writer, error) {
 	cfg := loaded.Config.Journal
-	if cfg.Dir == "" {
+	if cfg.Dir == "" && cfg.RingBytes == 0 {
 		return nil, nil
 	}
 	var key *keyfile.Key
-	if cfg.KeyFile != "" {
+	if cfg.Dir != "" && cfg.KeyFile != "" {
 		var err error
 		if key, err = keyfile.Read(cfg.KeyFile); err != nil {
 			return nil, fmt.Errorf("%s: journal.key_file: %w", loaded.Place("journal.key_file"), err)
 		}
 	}
 	w, err := journal.Create(journal.Options{
-		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Key: key, Settings: opts.JournalSettings(), Delay: journalDelay,
+		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Memory: int(cfg.RingBytes), Key: key, Settings: opts.JournalSettings(), Delay: journalDelay,
 		Report: func(err error) {
 			if err != nil {
 				log.Error().Err(err).Str("dir", cfg.Dir).Msg("the journal cannot be written, trying again")
@@ -72,6 +72,8 @@ func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (
 	if err != nil {
 		return nil, fmt.Errorf("%s: journal.dir: %w", loaded.Place("journal.dir"), err)
 	}
-	log.Info().Str("dir", cfg.Dir).Int64("max_bytes", cfg.MaxBytes).Bool("sealed", key != nil).Msg("recording the events of all sources, tokens included")
+	if cfg.Dir != "" {
+		log.Info().Str("dir", cfg.Dir).Int64("max_bytes", cfg.MaxBytes).Bool("sealed", key != nil).Msg("recording the events of all sources, tokens included")
+	}
 	return w, nil
 }

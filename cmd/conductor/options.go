@@ -84,7 +84,6 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		RecallBytes:      cfg.Index.RecallBytes,
 		RemovalsBytes:    int(cfg.Index.RemovalsBytes),
 		PoolBytes:        cfg.Pool.MaxBytes,
-		RingBytes:        int(cfg.Journal.RingBytes),
 		SilentAfter:      cfg.Doctor.SilentAfter,
 		MinSynced:        cfg.Ready.MinSources,
 		Log:              log,

@@ -52,7 +52,7 @@ const (
 	journalType = "application/vnd.conductor.journal"
 	// nextHeader is the field next of an answer that is a segment.
 	nextHeader = "Conductor-Next"
-	// snapshotPath has what batches led to that no ring has any more.
+	// snapshotPath has what batches led to that the journal has no more.
 	snapshotPath = "/admin/snapshot"
 
 	defaultEvents, maxEvents = 1000, 10_000 // records of an answer

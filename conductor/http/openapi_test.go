@@ -19,6 +19,7 @@ import (
 	conductorserver "kvconductor/conductor/server"
 	"kvconductor/conductor/ui"
 	"kvconductor/conductor/watch"
+	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/events/zmq"
 	"kvconductor/fair"
@@ -41,7 +42,9 @@ func newServer(t *testing.T, change ...func(*conductor.Conductor, *conductorhttp
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	admission := conductorserver.NewAdmission(1, 0)
-	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, RingBytes: 1 << 16, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	j, err := journal.Create(journal.Options{Memory: 1 << 16})
+	must.Succeed(t, err)
+	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, Journal: j, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	registry.MustRegister(conductor.Collector{Conductor: c})
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})

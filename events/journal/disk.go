@@ -5,7 +5,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 )
@@ -64,9 +63,7 @@ func (w *Writer) makeRoom(need int64) error {
 	return nil
 }
 
-func (w *Writer) path(number uint64) string {
-	return filepath.Join(w.opts.Dir, segmentName(number))
-}
+func (w *Writer) path(number uint64) string { return Path(w.opts.Dir, number) }
 
 // flush hands the piece to the file.
 func (w *Writer) flush() error {

@@ -22,11 +22,8 @@ const (
 	flagSealed = 1 // of a segment
 
 	// Offsets in a record.
-	lengthAt = 4
-	sumAt    = 8
-	kindAt   = 12
-	timeAt   = 20
-	seqAt    = 36
+	sumAt  = 8
+	kindAt = 12
 )
 
 var (
@@ -93,6 +90,7 @@ type frame struct {
 	mark [4]byte
 	crc  uint32      // of the header, start value of every checksum
 	aead cipher.AEAD // nil: payloads are plain
+	bare bool        // in memory, where checksums are 0
 }
 
 // frame returns the frame of a segment. A plain segment needs no key.
@@ -108,17 +106,6 @@ func (h header) frame(key *keyfile.Key) (s frame) {
 
 // append encodes a record.
 func (s frame) append(dst []byte, r *Record) []byte {
-	at := len(dst)
-	dst = s.draft(dst, r)
-	s.close(dst[at:])
-	return dst
-}
-
-// close gives an encoded record its checksum.
-func (s frame) close(b []byte) { le.PutUint32(b[sumAt:], s.sum(b)) }
-
-// draft encodes a record without its checksum.
-func (s frame) draft(dst []byte, r *Record) []byte {
 	at, n := len(dst), len(r.Payload)
 	if s.aead != nil {
 		n += sealBytes
@@ -133,14 +120,23 @@ func (s frame) draft(dst []byte, r *Record) []byte {
 	dst = le.AppendUint64(dst, r.Epoch)
 	dst = le.AppendUint64(dst, r.Seq)
 	if s.aead == nil {
-		return append(dst, r.Payload...)
+		dst = append(dst, r.Payload...)
+	} else {
+		// #nosec G407 -- the cipher draws a random nonce itself (cipher.NewGCMWithRandomNonce)
+		dst = s.aead.Seal(dst, nil, r.Payload, dst[at+kindAt:at+recordSize])
 	}
-	// #nosec G407 -- the cipher draws a random nonce itself (cipher.NewGCMWithRandomNonce)
-	return s.aead.Seal(dst, nil, r.Payload, dst[at+kindAt:at+recordSize])
+	s.close(dst[at:])
+	return dst
 }
+
+// close gives an encoded record its checksum.
+func (s frame) close(b []byte) { le.PutUint32(b[sumAt:], s.sum(b)) }
 
 // sum is the checksum of an encoded record.
 func (s frame) sum(b []byte) uint32 {
+	if s.bare {
+		return 0
+	}
 	return crc32.Update(crc32.Update(s.crc, crcs, b[4:8]), crcs, b[12:])
 }
 

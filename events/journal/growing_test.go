@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-func TestTailFollowsSegment(t *testing.T) {
+func TestScannerFollowsSegment(t *testing.T) {
 	s := NewSegment(7, 3, 2, 10, "engine")
-	tail, err := NewTail(s.Bytes())
+	scan, err := NewScanner(s.Bytes(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got []string
 	read := func() {
-		for rec := (Record{}); tail.Next(&rec); {
+		for rec := (Record{}); scan.Next(&rec); {
 			if rec.Kind == Batch {
 				got = append(got, fmt.Sprint(rec.Epoch, rec.Seq, string(rec.Payload)))
 			}
@@ -28,14 +28,14 @@ func TestTailFollowsSegment(t *testing.T) {
 		s.Append(&Record{Kind: Batch, Time: time.Now(), Epoch: 2, Seq: 10 + seq, Payload: []byte(payload)})
 		want = append(want, fmt.Sprint(2, 10+seq, payload))
 		if seq%3 == 0 {
-			tail.Grow(s.Bytes())
+			scan.Grow(s.Bytes())
 			read()
 		}
 	}
-	tail.Grow(s.Bytes())
+	scan.Grow(s.Bytes())
 	read()
-	if !slices.Equal(got, want) || tail.Damage() != (Damage{}) {
-		t.Errorf("a tail read %v, %+v", got, tail.Damage())
+	if !slices.Equal(got, want) || scan.Damage() != (Damage{}) {
+		t.Errorf("a scanner read %v, %+v", got, scan.Damage())
 	}
 
 	r, rec := Scan(s.Bytes()), Record{}

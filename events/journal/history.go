@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -9,63 +8,90 @@ import (
 	"slices"
 )
 
-// Read returns batches of the source that this run wrote to the disk, in any epoch of the
-// registration, and which batches of the current epoch there are. It returns ErrGone or
-// ErrTooNew if the first batch of the range is not there. A read holds one segment in memory,
-// and the reads of a journal wait for each other.
+// maxExcerpt bounds the bytes of records in an excerpt, apart from the first record.
+const maxExcerpt = 4 << 20
+
+// Span says which batches there are.
+type Span struct {
+	Epoch uint64
+	// First and Last are numbers, valid if Any. Where no batch is left, First is Last+1.
+	First, Last uint64
+	Any         bool // a batch of the epoch was applied
+}
+
+// Errors of Read.
+var (
+	// ErrGone: the range begins before the batches there are.
+	ErrGone = errors.New("the batches are gone")
+	// ErrTooNew: the range begins after the last batch.
+	ErrTooNew = errors.New("the batches are not there yet")
+)
+
+// Range says which batches are asked for.
+type Range struct {
+	Epoch    uint64 // 0: the current one
+	Oldest   bool   // begin with the oldest batch in memory, else on the disk, whatever From says
+	From, To uint64 // numbers, both included
+	Limit    int    // records, at least 1
+}
+
+// Excerpt is a range of the batches of one source.
+type Excerpt struct {
+	// Segment is a whole segment: the settings, the registration as it stands before the
+	// range, and the records of the range.
+	Segment []byte
+	// More: the limit cut the range, and Next is the first number that is missing.
+	More bool
+	Next uint64
+}
+
+// Read returns batches of the source, from the memory or else, in any epoch of the registration,
+// from what this run wrote to the disk, and which batches of the current epoch there are. It returns
+// ErrGone or ErrTooNew if the first batch of the range is not there. Reads of the disk hold one segment
+// in memory, and wait for each other.
 func (s *Source) Read(q Range) (Excerpt, Span, error) {
 	if s == nil {
 		return Excerpt{}, Span{}, ErrGone
 	}
-	s.w.reading.Lock()
-	defer s.w.reading.Unlock()
-	s.w.mu.Lock()
-	span := Span{Epoch: s.pos.epoch, Last: s.pos.seq, Any: s.pos.hasSeq}
-	s.w.mu.Unlock()
-	q.Epoch = cmp.Or(q.Epoch, span.Epoch)
-	if q.Epoch > span.Epoch || q.Epoch == span.Epoch && !q.Oldest && (!span.Any || q.From > span.Last) {
-		return Excerpt{}, span, ErrTooNew
+	p := passage{source: s, q: q}
+	span, err := s.memory.read(&p)
+	if err == ErrGone && s.w.opts.Dir != "" {
+		err = p.readFiles(&span)
 	}
-	p := passage{source: s, q: q, opening: newOpening(s.w.disk.run, s.w.opts.Settings, s.id, s.desc)}
-	if err := p.read(); err != nil {
+	if err != nil {
 		return Excerpt{}, span, err
 	}
-	current := q.Epoch == span.Epoch
-	if current {
-		if span.First = p.first; !p.known {
-			span.First = span.Last + 1
-		}
+	if p.part == nil {
+		p.begin()
 	}
-	switch {
-	case p.gone || !p.known || p.n == 0 && !q.Oldest && q.From < p.first:
-		return Excerpt{}, span, ErrGone
-	case current && !p.done && p.n == 0 && p.next <= min(q.To, span.Last):
-		return Excerpt{}, span, ErrTooNew // the writer has them
-	case current && !p.done && p.next <= min(q.To, span.Last):
-		p.cut()
-	}
-	if p.n == 0 {
-		p.e.Segment = p.opening.open(q.Epoch, p.q.From)
-	}
-	return p.e, span, nil
+	return Excerpt{Segment: p.part.data, More: p.more, Next: p.next}, span, nil
 }
 
 // passage collects a range of the batches of one source from segments.
 type passage struct {
-	source  *Source
-	q       Range
-	opening opening
+	source *Source
+	q      Range
 
-	known       bool   // first and next are valid
-	first, next uint64 // all that was applied from first up to next was read
-	n           int    // records taken
-	begin       int    // where they begin in e.Segment
-	e           Excerpt
+	known       bool     // first and next are valid
+	first, next uint64   // all that was applied from first up to next was read
+	part        *Segment // of the excerpt, nil before the first record
+	opening     int      // bytes of its opening
+	n           int      // records in it
+	more        bool
 	gone, done  bool
 }
 
-// read reads the segments that may have the range, oldest first.
-func (p *passage) read() error {
+// begin begins the excerpt.
+func (p *passage) begin() {
+	s := p.source
+	p.part = newSegment(header{run: s.w.disk.run, number: 1}, s.w.opts.Settings, s.id, s.desc, p.q.Epoch, p.q.From)
+	p.opening = len(p.part.data)
+}
+
+// readFiles reads the range from the disk, and adds the batches there to the span.
+func (p *passage) readFiles(span *Span) error {
+	p.source.w.reading.Lock()
+	defer p.source.w.reading.Unlock()
 	files, err := p.files()
 	if err != nil {
 		return err
@@ -78,26 +104,47 @@ func (p *passage) read() error {
 		} else if err != nil {
 			return err
 		}
-		r, skipped := scanWith(p.source.w.opts.Key, data), 0
-		for rec := (Record{}); !p.done; {
-			if err := r.Next(&rec); err == io.EOF {
-				break
-			} else if err != nil {
-				return err
-			}
-			if n := r.Damage().Skipped; n > skipped {
-				skipped = n
-				p.hole()
-			}
-			if rec.Source == p.source.id && !p.done {
-				p.take(&rec)
-			}
-		}
-		if p.done {
+		if scan, err := NewScanner(data, p.source.w.opts.Key); err != nil {
+			p.hole() // damaged meanwhile
+		} else if p.scan(scan); p.done {
 			break
 		}
 	}
+	waits := false // the writer has the next batch of the range
+	if p.q.Epoch == span.Epoch {
+		first := span.Last + 1
+		if p.known {
+			first = p.first
+		}
+		if p.source.memory.limit > 0 {
+			first = min(first, span.First)
+		}
+		span.First = first
+		waits = !p.done && p.next <= min(p.q.To, span.Last)
+	}
+	switch {
+	case p.gone || !p.known || p.n == 0 && !p.q.Oldest && p.q.From < p.first:
+		return ErrGone
+	case waits && p.n == 0:
+		return ErrTooNew
+	case waits:
+		p.cut()
+	}
 	return nil
+}
+
+// scan takes the records of the source in one segment.
+func (p *passage) scan(s *Scanner) {
+	skipped := 0
+	for rec := (Record{}); !p.done && s.Next(&rec); {
+		if s.damage.Skipped > skipped {
+			skipped = s.damage.Skipped
+			p.hole()
+		}
+		if rec.Source == p.source.id && !p.done {
+			p.take(&rec)
+		}
+	}
 }
 
 // files returns the segments from the one on that the range begins in.
@@ -165,7 +212,7 @@ func (p *passage) take(rec *Record) {
 	}
 	switch rec.Kind {
 	case Reset: // within the epoch: what came before does not count any more
-		p.known, p.n, p.e = false, 0, Excerpt{}
+		p.known, p.n, p.part = false, 0, nil
 	case Registered:
 		if rec.Flags&HasSeq == 0 || p.known && p.next == rec.Seq+1 {
 			return
@@ -188,7 +235,7 @@ func (p *passage) hole() {
 }
 
 // cut ends the range before its end.
-func (p *passage) cut() { p.e.More, p.e.Next, p.done = true, p.next, true }
+func (p *passage) cut() { p.more, p.done = true, true }
 
 // batch takes a record of batches.
 func (p *passage) batch(rec *Record) {
@@ -207,19 +254,17 @@ func (p *passage) batch(rec *Record) {
 		return
 	}
 	if rec.Seq >= p.q.From {
-		size := recordSize + len(rec.Payload)
 		switch {
 		case p.n == 0:
-			p.e.Segment = p.opening.open(p.q.Epoch, p.q.From)
-			p.begin = len(p.e.Segment)
-		case p.n == p.q.Limit || len(p.e.Segment)-p.begin+size > maxExcerpt:
+			p.begin()
+		case p.n == p.q.Limit || len(p.part.data)-p.opening+recordSize+len(rec.Payload) > maxExcerpt:
 			p.cut()
 			return
 		}
 		p.n++
 		next := *rec
 		next.Seq = min(rec.Seq, p.q.To)
-		p.e.Segment = p.opening.frame.append(p.e.Segment, &next)
+		p.part.Append(&next)
 	}
 	p.next = rec.Seq + 1
 }

@@ -186,12 +186,17 @@ func openingOnly(t *testing.T, s *Source) []byte {
 }
 
 // TestSourceReadsRemovedSegments: the writer removes the oldest segments, and each range that is
-// left reads as it was written.
+// left reads as it was written, from the disk or from memory.
 func TestSourceReadsRemovedSegments(t *testing.T) {
+	t.Run("disk", func(t *testing.T) { testSourceReadsRemovedSegments(t, 0) })
+	t.Run("memory too", func(t *testing.T) { testSourceReadsRemovedSegments(t, 2<<20) })
+}
+
+func testSourceReadsRemovedSegments(t *testing.T, memory int) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	dir := t.TempDir()
-	w := create(t, Options{Dir: dir})
+	w := create(t, Options{Dir: dir, Memory: memory})
 	s := w.Register("a|default|0")
 	sizes := make(map[uint64]int)
 	const last = 399
@@ -203,6 +208,11 @@ func TestSourceReadsRemovedSegments(t *testing.T) {
 	_, span, err := s.Read(Range{To: whole, Limit: 1})
 	if !errors.Is(err, ErrGone) || span.First == 0 || span.First > last || span.Last != last {
 		t.Fatalf("%v %+v", err, span)
+	}
+	recent, _, err := s.Read(Range{Oldest: true, To: whole, Limit: 1})
+	must.Succeed(t, err)
+	if behind := recent.Next > span.First+1; behind != (memory > 0) {
+		t.Errorf("the oldest batch is before %d, the disk begins at %d", recent.Next, span.First)
 	}
 	for range 40 {
 		from := span.First + rng.Uint64N(last-span.First+1)

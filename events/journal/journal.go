@@ -1,13 +1,14 @@
-// Package journal keeps a rolling record, on disk, of what was applied: the raw
-// payloads of all sources, in order, and what else decides what an index holds. A Ring
-// keeps the batches of one source that were applied last, as the same records in memory.
+// Package journal keeps a rolling record of what was applied: the raw payloads of all
+// sources, in order, and what else decides what an index holds. The newest batches of each
+// source stay in memory, up to a bound, and all goes to the disk if there is a directory.
 //
-//	Source.Batch, Reset, … --entry--> queue --> writer --> segment --> segment …
-//	 (ingest, never waits)          (bounded)  (one goroutine)            ^
-//	                                                                      | the oldest goes
+//	Source.Batch, Reset, … --record--> memory of the source: part, part … (the oldest goes)
+//	 (ingest, never waits)    |
+//	                          +--entry--> queue --> writer --> segment --> segment …
+//	                                    (bounded)  (one goroutine)            ^
+//	                                                                          | the oldest goes
+//	Source.Read: batches of one source, from its memory or else from the disk
 //	Reader --Record--> who rebuilds an index        Locate: where a batch is
-//
-//	Ring.Batch, Reset, … --> bytes in memory --Read--> segment --Scan--> Reader
 //
 // docs/journal.md is the format and what it promises. Every segment opens with
 // the registrations at that place, so it can be read without those before it.
@@ -23,14 +24,15 @@
 //
 // Concurrency: methods of Writer and Source are safe from any goroutine; a nil
 // Writer hands out nil Sources, whose methods do nothing. Writer.mu guards the
-// queue and is never held while a file is touched. The writer goroutine owns the
-// files. A Reader is used by one goroutine.
+// queue and is never held while a file is touched; the memory of a source has a lock of its
+// own, which is locked after it. The writer goroutine owns the files. A Reader is used by one goroutine.
 //
-// A Writer with a key seals payloads (seal.go). Rings and excerpts are plain: they go to
+// A Writer with a key seals payloads (seal.go). Memory and excerpts are plain: they go to
 // clients, not to the disk.
 //
-// Cost: a record is one lock, one read of the clock and 80 bytes in the queue for the caller;
-// one copy, one checksum and a share of a write for the writer.
+// Cost: a record is one read of the clock, one lock and 80 bytes in the queue for the caller, and
+// one lock, copy and checksum if it stays in memory; one copy, one checksum and a share of a
+// write for the writer.
 package journal
 
 import "time"

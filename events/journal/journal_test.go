@@ -255,10 +255,10 @@ func TestReaderSkipsDamagedRecord(t *testing.T) {
 	for at := headerSize; at < len(data); at++ {
 		bad := bytes.Clone(data)
 		bad[at] ^= byte(1 + rand.IntN(255))
-		s, err := newScanner(bad, nil)
+		s, err := NewScanner(bad, nil)
 		must.Succeed(t, err)
 		n := 0
-		for rec := (Record{}); s.next(&rec); n++ {
+		for rec := (Record{}); s.Next(&rec); n++ {
 		}
 		last := at >= starts[len(starts)-1]
 		if n != len(starts)-1 || s.damage.Skipped+s.damage.Torn != 1 || s.damage.Torn == 1 && !last {
@@ -268,7 +268,7 @@ func TestReaderSkipsDamagedRecord(t *testing.T) {
 	for at := range headerSize {
 		bad := bytes.Clone(data)
 		bad[at] ^= 1
-		if _, err := newScanner(bad, nil); err == nil {
+		if _, err := NewScanner(bad, nil); err == nil {
 			t.Errorf("header with byte %d changed is taken", at)
 		}
 	}

@@ -28,6 +28,8 @@ type Source struct {
 	key  string
 	desc []byte // payload of Registered
 
+	memory memory
+
 	// Guarded by Writer.mu.
 	gone bool
 	pos  position // with everything that was called
@@ -121,8 +123,9 @@ func (w *Writer) Register(key string, fields ...Field) *Source {
 	defer w.mu.Unlock()
 	w.ids++
 	s := &Source{w: w, id: w.ids, key: key, pos: position{epoch: 1}}
-	s.desc = AppendFields(AppendFields(nil, Field{FieldSource, key}), fields...)
-	w.put(s, Record{Kind: Registered, Epoch: 1, Payload: s.desc}, nil)
+	s.desc = registration(key, fields)
+	s.memory = memory{frame: frame{bare: true}, limit: w.opts.Memory, span: Span{Epoch: 1}}
+	w.put(s, Record{Kind: Registered, Source: s.id, Time: time.Now(), Epoch: 1, Payload: s.desc}, nil)
 	w.alive[s] = true
 	return s
 }
@@ -169,12 +172,19 @@ func (s *Source) record(r Record, block *payload.Block) {
 	if s == nil {
 		return
 	}
+	r.Source, r.Time = s.id, time.Now()
+	if r.Kind == Batch || r.Kind == Idle || r.Kind == Reset {
+		s.memory.add(&r)
+	}
+	if s.w.opts.Dir == "" && r.Kind != Unregistered {
+		return
+	}
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	if s.gone {
 		return
 	}
-	switch now := time.Now(); {
+	switch now := r.Time; {
 	case r.Kind != Idle:
 		if s.idle.Kind != 0 {
 			s.w.put(s, s.idle, nil)
@@ -196,10 +206,9 @@ func (s *Source) record(r Record, block *payload.Block) {
 
 // put queues a record, or counts it as lost. mu is held.
 func (w *Writer) put(s *Source, r Record, block *payload.Block) {
-	if w.closed {
+	if w.closed || w.opts.Dir == "" {
 		return
 	}
-	r.Source, r.Time = s.id, time.Now()
 	q := &w.queue
 	defer func() { s.pos = s.pos.after(&r) }()
 	if !q.room(len(r.Payload)) {
@@ -268,14 +277,19 @@ func (w *Writer) release(bytes int, done Stats) {
 	w.stats.Errors += done.Errors
 }
 
-// Waiting returns the bytes of records that are not written yet, 0 of a nil Writer.
-func (w *Writer) Waiting() int {
+// MemoryBytes returns the memory of the newest batches and of the records that are not written yet, 0
+// of a nil Writer.
+func (w *Writer) MemoryBytes() int {
 	if w == nil {
 		return 0
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.queue.bytes
+	n := w.queue.bytes
+	for s := range w.alive {
+		n += s.memory.size()
+	}
+	return n
 }
 
 // Stats is what a Writer did so far.

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"kvconductor/keyfile"
 )
@@ -22,9 +21,8 @@ type Reader struct {
 	key    *keyfile.Key
 	files  []segment // not read yet
 	total  int64
-	read   int64 // bytes of segments done with
-	open   bool
-	scan   scanner
+	read   int64    // bytes of segments done with
+	scan   *Scanner // nil: no segment is open
 	damage Damage
 }
 
@@ -62,7 +60,7 @@ func scanWith(key *keyfile.Key, segments ...[]byte) *Reader {
 // the end. The payload stays valid.
 func (r *Reader) Next(rec *Record) error {
 	for {
-		if r.open && r.scan.next(rec) {
+		if r.scan != nil && r.scan.Next(rec) {
 			return nil
 		}
 		r.close()
@@ -82,7 +80,7 @@ func (r *Reader) Next(rec *Record) error {
 func (r *Reader) load(f segment) error {
 	name, data := "segment in memory", f.data
 	if r.dir != "" {
-		if name = filepath.Join(r.dir, segmentName(f.number)); f.size > maxRead {
+		if name = Path(r.dir, f.number); f.size > maxRead {
 			r.damage.Foreign++
 			return nil
 		}
@@ -94,7 +92,7 @@ func (r *Reader) load(f segment) error {
 			return fmt.Errorf("cannot read the journal: %w", err)
 		}
 	}
-	scan, err := newScanner(data, r.key)
+	scan, err := NewScanner(data, r.key)
 	if v := new(VersionError); errors.As(err, &v) {
 		return fmt.Errorf("%q is of %w", name, err)
 	}
@@ -106,33 +104,36 @@ func (r *Reader) load(f segment) error {
 		r.damage.Bytes += int64(len(data))
 		return nil
 	}
-	r.scan, r.open = scan, true
+	r.scan = scan
 	return nil
 }
 
 // close ends the segment in memory.
 func (r *Reader) close() {
-	if !r.open {
+	if r.scan == nil {
 		return
 	}
-	d := r.scan.damage
-	r.damage.Torn += d.Torn
-	r.damage.Skipped += d.Skipped
-	r.damage.Bytes += d.Bytes
-	r.damage.Unopened += d.Unopened
+	r.damage = r.Damage()
 	r.read += int64(len(r.scan.data))
-	r.open, r.scan = false, scanner{}
+	r.scan = nil
 }
 
 // Damage is what was skipped so far.
 func (r *Reader) Damage() Damage {
 	d := r.damage
-	d.Torn += r.scan.damage.Torn
-	d.Skipped += r.scan.damage.Skipped
-	d.Bytes += r.scan.damage.Bytes
-	d.Unopened += r.scan.damage.Unopened
+	if r.scan != nil {
+		d.Torn += r.scan.damage.Torn
+		d.Skipped += r.scan.damage.Skipped
+		d.Bytes += r.scan.damage.Bytes
+		d.Unopened += r.scan.damage.Unopened
+	}
 	return d
 }
 
 // Progress returns how many bytes of how many were read.
-func (r *Reader) Progress() (read, total int64) { return r.read + int64(r.scan.off), r.total }
+func (r *Reader) Progress() (read, total int64) {
+	if r.scan == nil {
+		return r.read, r.total
+	}
+	return r.read + int64(r.scan.off), r.total
+}

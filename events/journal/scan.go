@@ -17,8 +17,8 @@ type Damage struct {
 	Unopened int
 }
 
-// scanner finds the records of one segment.
-type scanner struct {
+// Scanner finds the records of one segment in memory, which may grow. It belongs to one goroutine.
+type Scanner struct {
 	data   []byte
 	off    int
 	frame  frame
@@ -26,21 +26,38 @@ type scanner struct {
 	damage Damage
 }
 
-// newScanner returns a scanner of a segment. It returns errSealed if the segment is sealed and
-// key is nil.
-func newScanner(data []byte, key *keyfile.Key) (scanner, error) {
+// NewScanner returns a Scanner at the beginning of a segment. It fails if the header is no
+// journal's, or if the segment is sealed and key is nil.
+func NewScanner(data []byte, key *keyfile.Key) (*Scanner, error) {
 	head, err := decodeHeader(data)
 	if err == nil && head.sealed && key == nil {
 		err = errSealed
 	}
 	if err != nil {
-		return scanner{}, err
+		return nil, err
 	}
-	return scanner{data: data, off: headerSize, head: head, frame: head.frame(key)}, nil
+	return &Scanner{data: data, off: headerSize, head: head, frame: head.frame(key)}, nil
 }
 
-// next reads the next record, behind damage if there is some.
-func (s *scanner) next(r *Record) bool {
+// EndOf returns a Scanner at the end of what a segment that was made here has now.
+func EndOf(data []byte) *Scanner {
+	s, err := NewScanner(data, nil)
+	if err != nil {
+		panic("BUG: a segment that was made here has no header: " + err.Error())
+	}
+	s.off = len(data)
+	return s
+}
+
+// Grow tells the Scanner the bytes that the segment has now.
+func (s *Scanner) Grow(data []byte) { s.data = data }
+
+// Damage is what was skipped so far.
+func (s *Scanner) Damage() Damage { return s.damage }
+
+// Next reads the next record into r, behind damage if there is some, and reports whether there is
+// one. The payload stays valid.
+func (s *Scanner) Next(r *Record) bool {
 	for start := s.off; s.off < len(s.data); {
 		n, err := s.frame.parse(s.data[s.off:], r)
 		if n > 0 {

@@ -186,10 +186,10 @@ func TestSealedDamage(t *testing.T) {
 				}
 				again := bytes.Clone(bad)
 				for range 2 { // bytes may be parsed again
-					s, err := newScanner(bad, testKey)
+					s, err := NewScanner(bad, testKey)
 					must.Succeed(t, err)
 					n := 0
-					for rec := (Record{}); s.next(&rec); n++ {
+					for rec := (Record{}); s.Next(&rec); n++ {
 						if want := &all[n+bit(n >= i)]; text(&rec) != text(want) {
 							t.Fatalf("byte %d: record %s, want %s", at-begin, text(&rec), text(want))
 						}
@@ -226,10 +226,10 @@ func TestSealedRecordStays(t *testing.T) {
 		frame := head.frame(testKey)
 		copy(record, frame.mark[:])
 		frame.close(record)
-		s, err := newScanner(append(head.encode(), record...), testKey)
+		s, err := NewScanner(append(head.encode(), record...), testKey)
 		must.Succeed(t, err)
 		rec := Record{}
-		if read := s.next(&rec); read != (unopened == 0) || s.damage.Unopened != unopened || read && bytes.HasSuffix(rec.Payload, []byte{5, 5, 5}) != head.sealed {
+		if read := s.Next(&rec); read != (unopened == 0) || s.damage.Unopened != unopened || read && bytes.HasSuffix(rec.Payload, []byte{5, 5, 5}) != head.sealed {
 			t.Errorf("%+v: read %v, damage %+v", head, read, s.damage)
 		}
 	}

@@ -60,6 +60,19 @@ func segments(dir string) ([]segment, error) {
 	return all, nil
 }
 
+// Path returns the file of a segment in a directory.
+func Path(dir string, number uint64) string { return filepath.Join(dir, segmentName(number)) }
+
+// Files returns the files of all segments in a directory, oldest first.
+func Files(dir string) ([]string, error) {
+	all, err := segments(dir)
+	paths := make([]string, len(all))
+	for i, s := range all {
+		paths[i] = Path(dir, s.number)
+	}
+	return paths, err
+}
+
 // Claim makes a directory if it is missing, and locks it for this process until the lock is
 // closed. It fails if files could not be made in it. use says what of a server the directory
 // is, for the error when another one has it.

@@ -27,8 +27,9 @@ const (
 
 // Options describes a journal to be written.
 type Options struct {
-	Dir      string
+	Dir      string       // "" for nothing on the disk
 	MaxBytes int64        // of all segments together, at least MinBytes
+	Memory   int          // bytes of the newest batches of each source that stay in memory, plain
 	Settings []Field      // opens every segment
 	Key      *keyfile.Key // seals the payloads; nil records them as they are
 	// Delay is how long a record may wait for others to be written with; waking
@@ -63,9 +64,15 @@ type Writer struct {
 	reading sync.Mutex // held by Source.Read
 }
 
-// Create begins to record in a directory, behind what it holds already. An error
+// Create begins to record, in a directory behind what it holds already. An error
 // means that the directory cannot be used.
 func Create(o Options) (*Writer, error) {
+	w := &Writer{opts: o, wake: make(chan struct{}, 1), rush: make(chan struct{}, 1), alive: make(map[*Source]bool)}
+	d := &w.disk
+	d.run = rand.Uint64()
+	if o.Dir == "" {
+		return w, nil
+	}
 	if o.MaxBytes < MinBytes {
 		return nil, fmt.Errorf("%d bytes are too few for a journal; the least is %d", o.MaxBytes, MinBytes)
 	}
@@ -73,7 +80,7 @@ func Create(o Options) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{opts: o, lock: lock, wake: make(chan struct{}, 1), rush: make(chan struct{}, 1), alive: make(map[*Source]bool)}
+	w.lock = lock
 	w.queue.max = cmp.Or(o.queueBytes, queueBytes)
 	if w.opts.create == nil {
 		w.opts.create = createFile
@@ -81,8 +88,7 @@ func Create(o Options) (*Writer, error) {
 	if w.opts.Report == nil {
 		w.opts.Report = func(error) {}
 	}
-	d := &w.disk
-	d.run, d.limit, d.alive = rand.Uint64(), min(maxSegment, o.MaxBytes/8), make(map[uint32]*Source)
+	d.limit, d.alive = min(maxSegment, o.MaxBytes/8), make(map[uint32]*Source)
 	if d.old, err = segments(o.Dir); err == nil {
 		for _, s := range d.old {
 			d.total += s.size
@@ -106,7 +112,7 @@ func createFile(name string) (io.WriteCloser, error) {
 
 // Close writes the queued records and ends the record. Sources may go on calling.
 func (w *Writer) Close() error {
-	if w == nil {
+	if w == nil || w.opts.Dir == "" {
 		return nil
 	}
 	w.mu.Lock()

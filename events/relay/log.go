@@ -271,7 +271,7 @@ func (l *log) heldBack(p *part) bool {
 
 // settle applies a part to the tree. treeMu is held.
 func (l *log) settle(data []byte) error {
-	tail, err := journal.NewTail(data)
+	tail, err := journal.NewScanner(data, nil)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ type reader struct {
 	log   *log
 	first *part // where to begin, nil for the oldest part
 	part  *part // where tail is, nil before the first; guarded by log.mu
-	tail  *journal.Tail
+	tail  *journal.Scanner
 	size  int64  // bytes that tail knows
 	skip  uint64 // batches of part below this number are passed over
 	lost  loss
@@ -127,7 +127,7 @@ func (r *reader) turn() bool {
 		if err == nil && r.tail != nil {
 			r.tail.Grow(data)
 		} else if err == nil {
-			r.tail, err = journal.NewTail(data)
+			r.tail, err = journal.NewScanner(data, nil)
 		}
 		if err == nil {
 			r.size = int64(len(data))

@@ -16,16 +16,11 @@ import (
 	"kvconductor/internal/must"
 )
 
-// ringBench is a bench whose sources have rings.
-func ringBench() *bench {
-	return newBenchWith(nil, zerolog.Nop(), func(o *conductor.Options) { o.RingBytes = 64 << 10 })
-}
-
-// applied prints the records of a source's ring, and returns its segment.
+// applied prints the records of a source's newest batches, and returns their segment.
 func applied(t *testing.T, c *conductor.Conductor, source string, q journal.Range) (lines []string, segment []byte) {
 	t.Helper()
 	q.To, q.Limit = math.MaxUint64, 1000
-	e, _, err := c.AppliedBatches(source, q)
+	e, _, err := c.For(conductor.Reader{}).AppliedBatches(source, q)
 	if err != nil {
 		return []string{err.Error()}, nil
 	}
@@ -38,11 +33,13 @@ func applied(t *testing.T, c *conductor.Conductor, source string, q journal.Rang
 	return lines, e.Segment
 }
 
-// TestRingHoldsAppliedBatches: the ring of a source begins over with its epoch, and replays to
-// the same answers.
-func TestRingHoldsAppliedBatches(t *testing.T) {
+// TestMemoryHoldsAppliedBatches: the journal's memory of a source begins over with its epoch, and
+// replays to the same answers.
+func TestMemoryHoldsAppliedBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := ringBench()
+		j, err := journal.Create(journal.Options{Memory: 64 << 10})
+		must.Succeed(t, err)
+		b := newBenchWith(j, zerolog.Nop())
 		defer b.conductor.Close()
 		f := func(source string, want ...string) {
 			t.Helper()
@@ -72,8 +69,8 @@ func TestRingHoldsAppliedBatches(t *testing.T) {
 				t.Errorf("%s: %q, now %q", ask, then, now)
 			}
 		}
-		if _, _, err := p.Conductor().AppliedBatches("A|default|0", journal.Range{Oldest: true}); !errors.Is(err, journal.ErrGone) {
-			t.Errorf("a past has a ring: %v", err)
+		if _, _, err := p.Conductor().For(conductor.Reader{}).AppliedBatches("A|default|0", journal.Range{Oldest: true}); !errors.Is(err, journal.ErrGone) {
+			t.Errorf("a past has a journal: %v", err)
 		}
 
 		runAll(b, "register B", "restart A", "wait 10s", "store A path=z")
@@ -83,8 +80,8 @@ func TestRingHoldsAppliedBatches(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 		for _, part := range b.conductor.Memory() {
-			if part.Name == "rings" && (part.Bytes < 4096 || part.Bytes > 2*(64<<10)) {
-				t.Errorf("rings take %d bytes", part.Bytes)
+			if part.Name == "journal" && (part.Bytes == 0 || part.Bytes > 2*(64<<10)) {
+				t.Errorf("the journal takes %d bytes", part.Bytes)
 			}
 		}
 	})

@@ -18,10 +18,19 @@ import (
 	"kvconductor/internal/must"
 )
 
-// ringTexts reads a range and returns its records behind the opening.
-func ringTexts(t *testing.T, r *Ring, q Range) (texts []string, e Excerpt, err error) {
+// inMemory returns a source whose batches stay in memory alone.
+func inMemory(limit int, fields ...Field) *Source {
+	w, err := Create(Options{Memory: limit, Settings: []Field{{"hash.seed", "7"}}})
+	if err != nil {
+		panic(err)
+	}
+	return w.Register("a|default|0", fields...)
+}
+
+// textsOf reads a range and returns its records behind the opening.
+func textsOf(t *testing.T, s *Source, q Range) (texts []string, e Excerpt, err error) {
 	t.Helper()
-	e, _, err = r.Read(q)
+	e, _, err = s.Read(q)
 	if err != nil {
 		return nil, e, err
 	}
@@ -38,13 +47,13 @@ func ringTexts(t *testing.T, r *Ring, q Range) (texts []string, e Excerpt, err e
 
 const whole = 1<<64 - 1
 
-// A ring answers with the records that a journal of the same calls has.
-func TestRingReadsRange(t *testing.T) {
-	r := NewRing(1<<20, []Field{{"hash.seed", "7"}}, "a|default|0", Field{"block_size", "16"})
+// The memory answers with the records that a journal of the same calls has on the disk.
+func TestMemoryReadsRange(t *testing.T) {
+	r := inMemory(1 << 20)
 	f := func(q Range, want ...string) {
 		t.Helper()
 		q.Limit = max(q.Limit, 1)
-		got, e, err := ringTexts(t, r, q)
+		got, e, err := textsOf(t, r, q)
 		if err != nil {
 			got = []string{err.Error()}
 		} else if e.More {
@@ -58,13 +67,13 @@ func TestRingReadsRange(t *testing.T) {
 	f(Range{Oldest: true, To: whole})
 	f(Range{To: whole}, tooNew)
 	f(Range{Epoch: 2, To: whole}, tooNew)
-	r.Batch(time.Now(), 1, 4, true, []byte("four"))
-	r.Batch(time.Now(), 1, 5, false, nil)
+	r.Batch(1, 4, true, []byte("four"), nil)
+	r.Batch(1, 5, false, nil, nil)
 	for seq := range uint64(10) {
-		r.Idle(time.Now(), 1, 6+seq)
+		r.Idle(1, 6+seq)
 	}
-	r.Batch(time.Now(), 1, 20, false, []byte("twenty")) // 16 to 19 never came
-	r.Batch(time.Now(), 1, 21, false, []byte("last"))
+	r.Batch(1, 20, false, []byte("twenty"), nil) // 16 to 19 never came
+	r.Batch(1, 21, false, []byte("last"), nil)
 	four, five, idle, twenty, last := `1 batch replayed 1/4 "four"`, "1 batch 1/5", "1 idle 1/15", `1 batch 1/20 "twenty"`, `1 batch 1/21 "last"`
 	f(Range{Oldest: true, To: whole, Limit: 9}, four, five, idle, twenty, last)
 	f(Range{From: 4, To: 21, Limit: 5}, four, five, idle, twenty, last)
@@ -81,32 +90,32 @@ func TestRingReadsRange(t *testing.T) {
 	f(Range{From: 3, To: whole}, gone)
 	f(Range{Epoch: 1, From: 21, To: whole}, last)
 	f(Range{Epoch: 2, From: 21, To: whole}, tooNew)
-	if got, want := r.Span(), (Span{1, 4, 21, true}); got != want {
+	if got, want := r.memory.span, (Span{1, 4, 21, true}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	r.Reset(2)
+	r.Reset(2, "")
 	f(Range{Oldest: true, To: whole})
 	f(Range{Epoch: 1, From: 21, To: whole}, gone)
 	f(Range{Epoch: 2, To: whole}, tooNew)
-	r.Idle(time.Now(), 2, 0)
+	r.Idle(2, 0)
 	f(Range{To: whole}, "1 idle 2/0")
-	r.Batch(time.Now(), 2, 1, false, make([]byte, 1<<20)) // larger than the ring
+	r.Batch(2, 1, false, make([]byte, 1<<20), nil) // larger than the memory
 	f(Range{Oldest: true, To: whole})
 	f(Range{From: 1, To: whole}, gone)
 	f(Range{From: 2, To: whole}, tooNew)
-	r.Batch(time.Now(), 2, 2, false, []byte("on"))
+	r.Batch(2, 2, false, []byte("on"), nil)
 	f(Range{Oldest: true, To: whole}, `1 batch 2/2 "on"`)
-	r.Batch(time.Now(), 3, 0, false, []byte("no reset before")) // the ring trusts the batch
+	r.Batch(3, 0, false, []byte("no reset before"), nil) // the memory trusts the batch
 	f(Range{Oldest: true, To: whole}, `1 batch 3/0 "no reset before"`)
 }
 
 // The segment of an excerpt is one of a journal: it opens with the settings and the
 // registration, at the watermark before the range.
-func TestRingReturnsSegments(t *testing.T) {
-	r := NewRing(1<<20, []Field{{"hash.seed", "7"}}, "a|default|0", Field{"block_size", "16"})
-	r.Reset(3)
-	r.Batch(time.Now(), 3, 7, false, []byte("seven"))
-	r.Batch(time.Now(), 3, 8, false, []byte("eight"))
+func TestMemoryReturnsSegments(t *testing.T) {
+	r := inMemory(1<<20, Field{"block_size", "16"})
+	r.Reset(3, "")
+	r.Batch(3, 7, false, []byte("seven"), nil)
+	r.Batch(3, 8, false, []byte("eight"), nil)
 	e, span, err := r.Read(Range{From: 8, To: whole, Limit: 9})
 	must.Succeed(t, err)
 	if want := (Span{3, 7, 8, true}); span != want {
@@ -121,46 +130,45 @@ func TestRingReturnsSegments(t *testing.T) {
 	}
 }
 
-func TestNilRingKeepsNothing(t *testing.T) {
-	r := NewRing(0, nil, "a")
-	r.Batch(time.Now(), 1, 1, false, []byte("x"))
-	r.Idle(time.Now(), 1, 2)
-	r.Reset(2)
-	if _, _, err := r.Read(Range{Oldest: true, To: whole, Limit: 1}); r != nil || r.Bytes() != 0 || r.Span() != (Span{}) || !errors.Is(err, ErrGone) {
+func TestNilSourceKeepsNothing(t *testing.T) {
+	var w *Writer
+	r := w.Register("a")
+	r.Batch(1, 1, false, []byte("x"), nil)
+	r.Idle(1, 2)
+	r.Reset(2, "")
+	if _, span, err := r.Read(Range{Oldest: true, To: whole, Limit: 1}); r != nil || w.MemoryBytes() != 0 || span != (Span{}) || !errors.Is(err, ErrGone) {
 		t.Errorf("%v %v", r, err)
 	}
 }
 
-// TestRingModel compares rings of many sizes with lists. A ring keeps as much as fits, apart
-// from what wrapping and one record waste.
-func TestRingModel(t *testing.T) {
+// TestMemoryModel compares memories of many sizes with lists. A memory keeps as much as fits, apart
+// from one part and the ends of parts.
+func TestMemoryModel(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for round := range 15 {
 		limit := 200 + rng.IntN(40_000)
-		r := NewRing(limit, nil, "a|default|0")
-		r.step = 100 + rng.IntN(3000) // many marks
-		r.marks = make([]int, limit/r.step+1)
+		r := inMemory(limit)
 		var model []Record
 		epoch, seq, most := uint64(1), uint64(rng.IntN(3)), 10+rng.IntN(limit/3)
 		for step := range 400 {
 			switch rng.IntN(60) {
 			case 0:
 				epoch, model = epoch+uint64(rng.IntN(2)), nil
-				r.Reset(epoch)
+				r.Reset(epoch, "")
 			case 1:
 				seq += uint64(rng.IntN(5))
 			case 2, 3, 4, 5:
-				r.Idle(time.Now(), epoch, seq)
+				r.Idle(epoch, seq)
 				model = append(model, Record{Kind: Idle, Epoch: epoch, Seq: seq})
 				seq++
 			default:
 				payload := bytes.Repeat([]byte{byte(seq)}, rng.IntN(most))
-				r.Batch(time.Now(), epoch, seq, false, payload)
+				r.Batch(epoch, seq, false, payload, nil)
 				model = append(model, Record{Kind: Batch, Epoch: epoch, Seq: seq, Payload: payload})
 				seq++
 			}
-			checkRing(t, r, model, rng, limit, most)
+			checkMemory(t, r, model, rng, limit, most)
 			if t.Failed() {
 				t.Fatalf("seed %d, round %d, step %d", seed, round, step)
 			}
@@ -168,12 +176,15 @@ func TestRingModel(t *testing.T) {
 	}
 }
 
-// checkRing compares a random range of a ring with the model.
-func checkRing(t *testing.T, r *Ring, model []Record, rng *rand.Rand, limit, most int) {
+// checkMemory compares a random range of a memory with the model.
+func checkMemory(t *testing.T, r *Source, model []Record, rng *rand.Rand, limit, most int) {
 	t.Helper()
-	span := r.Span()
-	if len(r.buf) > limit || span.Any != (len(model) > 0) || span.Any && span.Last != model[len(model)-1].Seq {
-		t.Errorf("%d bytes of %d, %+v", len(r.buf), limit, span)
+	span, size := r.memory.span, 0
+	for _, p := range r.memory.parts {
+		size += len(p.data)
+	}
+	if size > limit || size != r.memory.bytes || span.Any != (len(model) > 0) || span.Any && span.Last != model[len(model)-1].Seq {
+		t.Errorf("%d bytes of %d, %+v", size, limit, span)
 		return
 	}
 	if !span.Any {
@@ -184,7 +195,7 @@ func checkRing(t *testing.T, r *Ring, model []Record, rng *rand.Rand, limit, mos
 	for _, rec := range model[first:] {
 		kept += recordSize + len(rec.Payload)
 	}
-	if first > 0 && kept < limit-2*(recordSize+most) {
+	if first > 0 && kept < limit-limit/memoryParts-(memoryParts+1)*(recordSize+most) {
 		t.Errorf("only %d bytes of %d are kept", kept, limit)
 	}
 	// Idle batches in a row are one record.
@@ -204,7 +215,7 @@ func checkRing(t *testing.T, r *Ring, model []Record, rng *rand.Rand, limit, mos
 		}
 		want = append(want, line)
 	}
-	got, _, err := ringTexts(t, r, Range{From: from, To: to, Limit: 1000})
+	got, _, err := textsOf(t, r, Range{From: from, To: to, Limit: 1000})
 	if err != nil {
 		t.Errorf("%d to %d of %+v: %v", from, to, span, err)
 		return
@@ -224,10 +235,10 @@ func checkRing(t *testing.T, r *Ring, model []Record, rng *rand.Rand, limit, mos
 }
 
 // An excerpt has few bytes, or one record.
-func TestRingBoundsExcerpts(t *testing.T) {
-	r := NewRing(32<<20, nil, "a")
+func TestMemoryBoundsExcerpts(t *testing.T) {
+	r := inMemory(64 << 20)
 	for seq, size := range []int{3 << 20, 1 << 20, 6 << 20, 100, 100} {
-		r.Batch(time.Now(), 1, uint64(seq), false, make([]byte, size))
+		r.Batch(1, uint64(seq), false, make([]byte, size), nil)
 	}
 	var parts []string
 	for from, more := uint64(0), true; more; {
@@ -241,13 +252,13 @@ func TestRingBoundsExcerpts(t *testing.T) {
 	}
 }
 
-// A batch allocates nothing once the ring has its size.
-func TestRingAllocatesNothing(t *testing.T) {
-	r := NewRing(64<<10, nil, "a|default|0")
+// A batch allocates nothing once the memory is full.
+func TestMemoryAllocatesNothing(t *testing.T) {
+	r := inMemory(64 << 10)
 	payload, seq := make([]byte, 1000), uint64(0)
 	add := func() {
-		r.Batch(time.Now(), 1, seq, false, payload)
-		r.Idle(time.Now(), 1, seq+1)
+		r.Batch(1, seq, false, payload, nil)
+		r.Idle(1, seq+1)
 		seq += 2
 	}
 	for range 100 {
@@ -259,8 +270,8 @@ func TestRingAllocatesNothing(t *testing.T) {
 }
 
 // A reader sees whole records of ascending numbers while the source writes.
-func TestRingReadsWhileWritten(t *testing.T) {
-	r := NewRing(20_000, nil, "a|default|0")
+func TestMemoryIsReadWhileWritten(t *testing.T) {
+	r := inMemory(20_000)
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {
@@ -294,21 +305,21 @@ func TestRingReadsWhileWritten(t *testing.T) {
 		case <-done:
 			return
 		default:
-			r.Batch(time.Now(), 1, seq, false, payload[:seq%500])
+			r.Batch(1, seq, false, payload[:seq%500], nil)
 		}
 	}
 }
 
 // Records have the time at which the source called.
-func TestRingTimes(t *testing.T) {
+func TestMemoryTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRing(1<<20, nil, "a")
+		r := inMemory(1 << 20)
 		start := time.Now()
-		r.Batch(time.Now(), 1, 0, false, nil)
+		r.Batch(1, 0, false, nil, nil)
 		time.Sleep(time.Minute)
-		r.Idle(time.Now(), 1, 1)
+		r.Idle(1, 1)
 		time.Sleep(time.Minute)
-		r.Idle(time.Now(), 1, 2)
+		r.Idle(1, 2)
 		e, _, err := r.Read(Range{To: whole, Limit: 9})
 		must.Succeed(t, err)
 		var times []time.Duration
@@ -322,13 +333,13 @@ func TestRingTimes(t *testing.T) {
 	})
 }
 
-// BenchmarkRingBatch is a batch of 3 KB into a full ring.
-func BenchmarkRingBatch(b *testing.B) {
-	r := NewRing(256<<10, nil, "a|default|0")
+// BenchmarkMemory is a batch of 3 KB into a full memory.
+func BenchmarkMemory(b *testing.B) {
+	r := inMemory(256 << 10)
 	payload := make([]byte, 3000)
 	b.SetBytes(int64(len(payload)))
 	b.ReportAllocs()
 	for seq := uint64(0); b.Loop(); seq++ {
-		r.Batch(time.Now(), 1, seq, false, payload)
+		r.Batch(1, seq, false, payload, nil)
 	}
 }

@@ -1,0 +1,168 @@
+package journal
+
+import (
+	"slices"
+	"sync"
+)
+
+// memoryParts is how many parts a full memory has. The oldest goes as a whole.
+const memoryParts = 8
+
+// memory keeps the newest batches of one source: records as a segment has them, without checksums,
+// which are for disks. With a limit of 0 it keeps none, and knows only which batch was the last.
+//
+// Invariants:
+//
+//  1. All batches are of one epoch, and their numbers ascend. A Reset removes them.
+//  2. It has everything that was applied from number span.First to span.Last.
+//  3. The parts never take more than limit bytes.
+//
+// Cost: a batch takes one lock and one copy of its payload. Once the memory is full, the part that
+// goes is the room of the next one, unless a read is under way.
+type memory struct {
+	frame frame
+	limit int
+
+	mu      sync.Mutex
+	parts   []part // oldest first
+	bytes   int    // of parts
+	next    uint64 // number behind the last record of parts
+	idle    Record // batches without events behind that record, Kind 0 if there are none
+	span    Span
+	readers int
+	free    []byte // of a part that went, for the next one
+}
+
+// part is a stretch of records. It has everything that was applied from number from to the next part.
+type part struct {
+	from uint64
+	data []byte
+}
+
+// add adds a batch or removes all. An Idle record takes the place of the one just before it.
+func (m *memory) add(r *Record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r.Kind == Reset {
+		m.clear(Span{Epoch: r.Epoch}, 0)
+		return
+	}
+	if r.Epoch != m.span.Epoch || m.span.Any && r.Seq <= m.span.Last {
+		m.clear(Span{Epoch: r.Epoch}, 0) // its Reset is missing
+	}
+	if recordSize+len(r.Payload) > m.limit {
+		m.clear(Span{Epoch: r.Epoch, First: r.Seq + 1, Last: r.Seq, Any: true}, r.Seq+1)
+		return
+	}
+	if !m.span.Any {
+		m.span.First, m.span.Any, m.next = r.Seq, true, r.Seq
+	}
+	m.span.Last = r.Seq
+	if r.Kind == Idle {
+		m.idle = *r
+		return
+	}
+	if m.idle.Kind != 0 {
+		m.append(&m.idle)
+		m.idle = Record{}
+	}
+	m.append(r)
+}
+
+// clear removes everything; next is the number to go on with, if that is known. mu is held.
+func (m *memory) clear(span Span, next uint64) {
+	m.parts, m.bytes, m.idle, m.span, m.next = nil, 0, Record{}, span, next
+}
+
+// append puts a record behind the others, and removes the oldest ones for it. mu is held.
+func (m *memory) append(r *Record) {
+	size := recordSize + len(r.Payload)
+	for m.bytes+size > m.limit {
+		m.removeOldest()
+	}
+	n := len(m.parts)
+	if n == 0 || len(m.parts[n-1].data)+size > m.limit/memoryParts {
+		if m.free == nil && n > 0 { // the first one grows with its use
+			m.free = make([]byte, 0, max(m.limit/memoryParts, size))
+		}
+		m.parts = append(m.parts, part{m.next, m.free})
+		m.free = nil
+		n++
+	}
+	newest := &m.parts[n-1]
+	newest.data = m.frame.append(newest.data, r)
+	m.bytes += size
+	m.next = r.Seq + 1
+}
+
+// removeOldest removes the oldest part. mu is held.
+func (m *memory) removeOldest() {
+	data := m.parts[0].data
+	m.bytes -= len(data)
+	if m.readers == 0 && cap(data) <= m.limit/memoryParts {
+		m.free = data[:0]
+	}
+	m.parts = slices.Delete(m.parts, 0, 1)
+	if m.span.First = m.next; len(m.parts) > 0 {
+		m.span.First = m.parts[0].from
+	}
+}
+
+// size returns the bytes of memory that m takes.
+func (m *memory) size() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := cap(m.free)
+	for _, p := range m.parts {
+		n += cap(p.data)
+	}
+	return n
+}
+
+// read lets p take a range of the batches, and returns those there are. It returns ErrGone or
+// ErrTooNew if the first batch of the range is not there.
+func (m *memory) read(p *passage) (Span, error) {
+	m.mu.Lock()
+	span, idle := m.span, m.idle
+	if m.limit == 0 {
+		span.First = 0 // only the disk knows
+	}
+	if p.q.Epoch == 0 {
+		p.q.Epoch = span.Epoch
+	}
+	var err error
+	switch current := p.q.Epoch == span.Epoch; {
+	case current && p.q.Oldest && m.limit > 0:
+		p.q.From, p.q.Oldest = span.First, false
+	case p.q.Epoch > span.Epoch, current && !p.q.Oldest && (!span.Any || p.q.From > span.Last):
+		err = ErrTooNew
+	case !current || m.limit == 0 || p.q.From < span.First:
+		err = ErrGone
+	}
+	if err != nil {
+		m.mu.Unlock()
+		return span, err
+	}
+	p.known, p.first, p.next = true, span.First, span.First
+	var parts [][]byte
+	for _, old := range slices.Backward(m.parts) {
+		parts = append(parts, old.data)
+		if p.next = old.from; old.from <= p.q.From {
+			break
+		}
+	}
+	m.readers++
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		m.readers--
+		m.mu.Unlock()
+	}()
+	for _, data := range slices.Backward(parts) {
+		p.scan(&Scanner{data: data, frame: m.frame})
+	}
+	if idle.Kind != 0 && !p.done {
+		p.take(&idle)
+	}
+	return span, nil
+}
