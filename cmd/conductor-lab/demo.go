@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -25,6 +26,7 @@ func demoCommand() *cobra.Command {
 		routed          demo.Router
 		spread          demo.Shards
 		program         serverFlag
+		seed            uint64
 	)
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -51,7 +53,7 @@ func demoCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&page, "ui", false, "print the address of the operator's page, and go on until Ctrl-C")
 	cmd.Flags().BoolVar(&route, "router", false, "compare the example router with policies that know no cache")
 	cmd.Flags().IntVar(&routed.Requests, "requests", 0, fmt.Sprintf("with --router, requests to route; 0 for the whole trace, or %d generated ones", workload.Generated))
-	cmd.Flags().Uint64Var(&routed.Seed, "seed", 0, "with --router, seed of everything random, 0 for a new one each time")
+	cmd.Flags().Uint64Var(&seed, "seed", 0, "seed of everything random, 0 for a new one each time")
 	cmd.Flags().IntVar(&spread.Servers, "shards", 0, "spread models over this many servers, at least two, and kill one of them")
 	cmd.Flags().StringVar(&spread.Store, "store", "", "with --shards, `URL` of a store that runs, such as redis://127.0.0.1:6379; some keys stay in it")
 	cmd.Flags().IntVar(&spread.Owners, "owners", 2, "with --shards, servers that follow each model; with one, no server answers for a model from when its server dies until another one has taken over")
@@ -62,10 +64,11 @@ func demoCommand() *cobra.Command {
 		cmd.MarkFlagsMutuallyExclusive("router", other)
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		for _, name := range []string{"requests", "seed"} {
-			if cmd.Flags().Changed(name) && !route {
-				return fmt.Errorf("--%s needs --router", name)
-			}
+		if cmd.Flags().Changed("requests") && !route {
+			return errors.New("--requests needs --router")
+		}
+		for seed == 0 {
+			seed = rand.Uint64()
 		}
 		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
@@ -74,7 +77,7 @@ func demoCommand() *cobra.Command {
 			return err
 		}
 		if cmd.Flags().Changed("shards") {
-			spread.Within = within
+			spread.Within, spread.Seed = within, seed
 			return demoShards(ctx, cmd, &program, spread, *asJSON)
 		}
 		for _, name := range []string{"store", "owners"} {
@@ -87,7 +90,7 @@ func demoCommand() *cobra.Command {
 			return err
 		}
 		if route {
-			routed.Trace = trace
+			routed.Trace, routed.Seed = trace, seed
 			return demoRouter(ctx, cmd, conductor, routed, *asJSON)
 		}
 		snapshots := time.Duration(0)
@@ -98,7 +101,7 @@ func demoCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		args, about := []string{"--server", server.URL, "--curl"}, cmd.OutOrStdout()
+		args, about := []string{"--server", server.URL, "--curl", "--seed", strconv.FormatUint(seed, 10)}, cmd.OutOrStdout()
 		if *asJSON {
 			args, about = append(args, "--json"), cmd.ErrOrStderr()
 		}
@@ -159,7 +162,7 @@ func demoShards(ctx context.Context, cmd *cobra.Command, program *serverFlag, o 
 	if asJSON {
 		about = cmd.ErrOrStderr()
 	}
-	o.Seed = rand.Uint64()
+	printSeed(about, o.Seed)
 	report, err := o.Run(ctx, about, cmd.ErrOrStderr())
 	if err != nil {
 		return err
@@ -172,9 +175,11 @@ func demoShards(ctx context.Context, cmd *cobra.Command, program *serverFlag, o 
 
 // demoRouter compares policies of routers against a server of its own, and prints the comparison.
 func demoRouter(ctx context.Context, cmd *cobra.Command, conductor demo.Program, o demo.Router, asJSON bool) error {
-	for o.Seed == 0 {
-		o.Seed = rand.Uint64()
+	about := cmd.OutOrStdout()
+	if asJSON {
+		about = cmd.ErrOrStderr()
 	}
+	printSeed(about, o.Seed)
 	server, err := demo.Start(ctx, conductor, false, 0, cmd.ErrOrStderr())
 	if err != nil {
 		return err

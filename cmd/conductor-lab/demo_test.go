@@ -56,8 +56,10 @@ func TestDemoWithPage(t *testing.T) {
 		exit, _ := err.(*exec.ExitError)
 		t.Errorf("exit %v: %s%s", exit, said, errs)
 	}
-	if !strings.Contains(said.String(), "interrupted") {
-		t.Errorf("no report: %s", said)
+	for _, want := range []string{"seed:   ", "interrupted", "12 ranks and a pool published for "} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("the demo does not say %q: %s", want, said)
+		}
 	}
 	if status, text := proctest.Get(page); status != 0 {
 		t.Errorf("the server is still there: %d %.100s", status, text)
@@ -123,7 +125,7 @@ func TestDemoRouter(t *testing.T) {
 			}
 		}
 	}
-	for _, args := range []string{"--router --faults", "--router --restarts 1", "--router --duration 1s", "--requests 5", "--seed 1"} {
+	for _, args := range []string{"--router --faults", "--router --restarts 1", "--router --duration 1s", "--requests 5"} {
 		if out, err := command(t, append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "router") {
 			t.Errorf("%s: %v\n%s", args, err, out)
 		}

@@ -44,7 +44,7 @@ func findServer(named, beside string) (string, error) {
 	path, err := exec.LookPath("conductor")
 	if err != nil {
 		return "", fmt.Errorf("no server to start: the program conductor is neither in %s, where this program is, nor in $PATH; "+
-			"\"make build\" builds both, --conductor names another one: %w", beside, err)
+			"\"make build\" builds both, --conductor names another one", beside)
 	}
 	return path, nil
 }

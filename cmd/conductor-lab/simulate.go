@@ -142,6 +142,13 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 		if source.Len() < 0 && c.Requests == 0 && c.Duration == 0 {
 			c.Requests = c.Warm + workload.Generated
 		}
+		about := cmd.OutOrStdout()
+		if asJSON {
+			about = cmd.ErrOrStderr()
+		}
+		if !quiet || !asJSON {
+			printSeed(about, c.Seed)
+		}
 		if !quiet {
 			c.Progress = progressOn(cmd.ErrOrStderr())
 		}
@@ -157,6 +164,11 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 		return report.Err()
 	}
 	return cmd
+}
+
+// printSeed prints the seed of a run at its start, so that one that does not end can be repeated too.
+func printSeed(w io.Writer, seed uint64) {
+	fmt.Fprintf(w, "seed:   %d (--seed %d repeats the requests and the caches of this run; the timing is the machine's)\n", seed, seed)
 }
 
 // progressOn returns a bar on a terminal and lines anywhere else.

@@ -66,7 +66,7 @@ func (o *Shards) Run(ctx context.Context, about, errs io.Writer) (*ShardsReport,
 func (o *Shards) play(ctx context.Context, g *serverGroup, about io.Writer) (*ShardsReport, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &ShardsReport{Began: time.Now(), Servers: o.Servers, Owners: o.Owners}
+	r := &ShardsReport{Seed: o.Seed, Began: time.Now(), Servers: o.Servers, Owners: o.Owners}
 	stage := sim.NewStage()
 	configs, err := Fleets(g.asked, stage, Models, o.Seed)
 	if err != nil {
@@ -109,6 +109,7 @@ func (o *Shards) play(ctx context.Context, g *serverGroup, about io.Writer) (*Sh
 	if err = errors.Join(err, scriptErr); err != nil {
 		return nil, err
 	}
+	r.Elapsed = time.Since(r.Began)
 	r.fill(reports, g)
 	return r, nil
 }

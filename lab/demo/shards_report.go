@@ -12,6 +12,8 @@ import (
 
 // ShardsReport is the outcome of Shards.
 type ShardsReport struct {
+	Seed    uint64        `json:"seed"`
+	Elapsed time.Duration `json:"elapsed_ns"`
 	Began   time.Time     `json:"began"`
 	Killed  time.Time     `json:"killed,omitzero"`
 	Added   time.Time     `json:"added,omitzero"`
@@ -86,4 +88,17 @@ func (r *ShardsReport) Table(w io.Writer) {
 			fmt.Fprintf(w, "wrong: %s: %s\n", m.Model, text)
 		}
 	}
+	fmt.Fprintf(w, "\n%s\n", r.Closing())
+}
+
+// Closing says in a sentence what the run has shown.
+func (r *ShardsReport) Closing() string {
+	meanwhile := ""
+	if !r.Killed.IsZero() {
+		meanwhile = ", one of them was killed"
+	}
+	if !r.Added.IsZero() {
+		meanwhile += " and another one was added"
+	}
+	return fmt.Sprintf("%d servers shared %d models for %.0f s%s; %s.", r.Servers, len(r.Models), r.Elapsed.Seconds(), meanwhile, r.Answers.Closing())
 }

@@ -85,4 +85,5 @@ func (c *Comparison) Table(w io.Writer) {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", o.Policy, short(o.DecisionP50), short(o.DecisionP99), thousands(o.Alone))
 	}
 	t.Flush()
+	fmt.Fprintf(w, "\n%s\n", c.Closing())
 }

@@ -307,6 +307,7 @@ func (r *Report) Table(w io.Writer) {
 	for _, s := range r.Samples {
 		fmt.Fprintf(w, "\n$ %s\n%s\n", s.Command, s.Answer)
 	}
+	fmt.Fprintf(w, "\n%s\n", r.Closing())
 }
 
 // thousands writes 1234567 as 1,234,567.
