@@ -211,7 +211,7 @@ func (r *Recovery) Context(img *Image, c *ImageContext) (*ImageLoading, error) {
 		r.c.learnGroup(scope.Group{Deployment: l.scope().Deployment, Index: group}, kind)
 	}
 	x := l.into.index
-	if !x.Empty() || r.instead != nil { // sources that run may change it meanwhile
+	if !x.Empty() {
 		l.scratch = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.opts.MaxOrphans, KeepClientHashes: true})
 		x = l.scratch
 		for i := range l.sources {

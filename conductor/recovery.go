@@ -35,7 +35,6 @@ type Recovery struct {
 	pending []pendingStretch // stretches that came before their parents
 	Origin  string           // FromPeer, FromSnapshot or FromShelf
 	Refill  bool             // sources without a registration that another recovery filled are filled again
-	instead map[Key]*source  // those to heal, see heal.go; nil for any other recovery
 	Blocks  int              // blocks brought back
 	Refused int              // blocks of sources that run already, or of deployments and tenants not theirs
 }
@@ -262,10 +261,6 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 		return s, nil
 	}
 	c := r.c
-	if r.instead != nil {
-		r.sources[key] = r.standIn(reg)
-		return r.sources[key], nil
-	}
 	if r.Refill {
 		c.dropRecovered(key)
 	}

@@ -209,20 +209,13 @@ func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.
 	}
 	cfg.ReplayFlow = r.Tenant
 	cfg.PartialClears = r.Clear == ClearDevice
-	cfg.FirstSeq, cfg.Topic = r.Numbers()
-	return cfg
-}
-
-// Numbers returns the number of the publisher's first batch, and the topic of the source's batches
-// if they are numbered together with others.
-func (r Registration) Numbers() (first uint64, topic string) {
 	if r.Type == TypeMooncake {
-		first = 1 // the master numbers its batches from 1
+		cfg.FirstSeq = 1 // the master numbers its batches from 1
 	}
 	if r.shared() {
-		topic = r.topic()
+		cfg.Topic = r.topic()
 	}
-	return first, topic
+	return cfg
 }
 
 // SourceBounds returns how many sources there may be, and how many that clients of one tenant
@@ -252,17 +245,11 @@ func (c *Conductor) setPaused(key Key, paused bool) error {
 		return ErrPast
 	}
 	c.mu.RLock()
-	defer c.mu.RUnlock() // until the end: a source that takes the place of this one is paused likewise
 	s := c.sources[key]
+	c.mu.RUnlock()
 	if s == nil {
 		return fmt.Errorf("%w: %s", ErrNotFound, key)
 	}
-	s.setPaused(paused)
-	return nil
-}
-
-// setPaused does nothing to a source whose feed cannot be paused.
-func (s *source) setPaused(paused bool) {
 	switch p, ok := s.stream.(pauser); {
 	case !ok:
 	case paused:
@@ -270,6 +257,7 @@ func (s *source) setPaused(paused bool) {
 	default:
 		p.Unpause()
 	}
+	return nil
 }
 
 // observeEndpoint reports another source that follows the same publisher. c.mu is held.

@@ -177,9 +177,6 @@ func (s *source) takeNotice(f func()) (n notice) {
 
 // applyStep applies one step. turn is held.
 func (s *source) applyStep(step *stream.Step) {
-	if s.gone {
-		return // another source has its place
-	}
 	switch step.Kind {
 	case stream.Reset:
 		s.journal.Reset(step.Epoch, step.Reason)

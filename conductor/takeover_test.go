@@ -25,14 +25,6 @@ func takeOver(t *testing.T, from, to *conductor.Conductor, between func()) *cond
 	t.Helper()
 	r := to.Recover(time.Hour)
 	r.Refill = true
-	loadImage(t, from, r, between)
-	r.Done()
-	return r
-}
-
-// loadImage does it all but for the end.
-func loadImage(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, between func()) {
-	t.Helper()
 	var img *conductor.Image
 	var chunks []imageChunk
 	must.Succeed(t, from.WriteImage(&takenOver, func(head *conductor.Image) error {
@@ -58,6 +50,8 @@ func loadImage(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, b
 		}
 		must.Succeed(t, l.Done())
 	}
+	r.Done()
+	return r
 }
 
 // TestTakeoverModel takes a deployment over, again where it was taken over before, while events of
