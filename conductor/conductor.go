@@ -112,10 +112,7 @@ type Options struct {
 	// Journal records applied batches, in memory or on the disk too; nil records nothing. It
 	// belongs to the caller, who closes it after the Conductor.
 	Journal *journal.Writer
-	// LogBytes returns the memory that batches take on their way into logs of a store and out of
-	// them; nil is none.
-	LogBytes func() int64
-	Log      zerolog.Logger
+	Log     zerolog.Logger
 	// Now is the clock of ages in answers; time.Now when nil.
 	Now func() time.Time
 }

@@ -55,10 +55,6 @@ type Service struct {
 	SnapshotState    string
 	SnapshotBlocks   int
 
-	// Follows is engine or log where the source has a log in the store, Tail the replica that
-	// follows its engine; "" for none.
-	Follows, Tail string
-
 	asksSnapshots bool // also where SnapshotEndpoint is hidden
 
 	// Queued and QueuedBytes are batches received and not applied. Where they reach
@@ -198,8 +194,6 @@ func (s *source) service(st *stream.Status, held heldBlocks) Service {
 		SnapshotReason:   st.SnapshotReason,
 		SnapshotState:    cmp.Or(st.SnapshotState, stream.SnapshotWaits),
 		SnapshotBlocks:   int(s.snapshotted.Load()),
-		Follows:          st.Follows,
-		Tail:             st.Tail,
 		asksSnapshots:    s.reg.SnapshotEndpoint != "",
 
 		Queued:      st.Queued,
@@ -485,10 +479,6 @@ func (c *Conductor) Memory() []MemoryPart {
 		lives += s.lives.Bytes()
 		pools += s.bound.Load()
 	}
-	logs := int64(0)
-	if c.opts.LogBytes != nil {
-		logs = c.opts.LogBytes()
-	}
 	waiting, reading := c.opts.Stream.Memory.Used()
 	return []MemoryPart{
 		{Name: "index_pieces", Bytes: int64(x.Pieces), OffHeap: int64(x.PiecesOffHeap)},
@@ -503,7 +493,6 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "socket_blocks", Bytes: reading},
 		{Name: "payload_pools", Bytes: payload.Pooled()},
 		{Name: "streams", Bytes: int64(streams)},
-		{Name: "logs", Bytes: logs},
 		{Name: "removals", Bytes: int64(removals)},
 		{Name: "pools", Bytes: pools},
 		{Name: "lmcache", Bytes: reported},

@@ -47,8 +47,6 @@ type serviceRow struct {
 	// HistoryFrom is engine_snapshot, snapshot, peer, shelf, replay or live.
 	HistoryFrom     string
 	EngineSnapshots *engineSnapshots `json:",omitempty"` // of a source with SnapshotEndpoint
-	Follows         string           `json:",omitempty"` // engine or log, of a source with a log
-	Tail            string           `json:",omitempty"` // replica that follows the engine of such a source
 	Gaps            uint64
 	Replayed        uint64
 	Restarts        uint64
@@ -93,7 +91,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			Copies: s.Copies, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 			HashProfile: rowOf(s.Profile), Sequence: s.Sequence,
 			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
-			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts, Follows: s.Follows, Tail: s.Tail,
+			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
 			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
 		}

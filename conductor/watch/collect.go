@@ -292,9 +292,5 @@ func appendRow(e *body.Encoder, s *conductor.Service, r *row) {
 		e.EndMap()
 	}
 	e.EndList()
-	if s.Follows != "" {
-		e.TextField("follows", s.Follows)
-		e.TextField("tail", s.Tail)
-	}
 	e.TextField("last_error", s.LastError)
 }

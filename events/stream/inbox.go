@@ -34,8 +34,6 @@ type input struct {
 	snapshot *snapshot
 	at       time.Time
 	bad      bool // of inReplayCut: the replay endpoint can never work
-	// replays is of inConnected: whether a replay can be had while it lasts; nil is as before.
-	replays *bool
 }
 
 // inbox is what happened and has not been fed to the machine, in order of

@@ -21,8 +21,8 @@ const (
 // machineConfig is what the machine needs to know.
 type machineConfig struct {
 	firstSeq  uint64
-	partial   bool          // a clear of the publisher leaves blocks
-	canReplay bool          // of the connection that is there, or was last
+	partial   bool // a clear of the publisher leaves blocks
+	canReplay bool
 	timeout   time.Duration // a replay may go without progress
 
 	canSnapshot        bool
@@ -134,9 +134,6 @@ func (m *machine) feed(in input, now time.Time) {
 	epoch := m.epoch
 	switch in.kind {
 	case inConnected:
-		if in.replays != nil {
-			m.cfg.canReplay = *in.replays
-		}
 		m.connect(in.at)
 	case inDisconnected:
 		m.disconnect(in.at)
@@ -368,7 +365,7 @@ func (m *machine) apply(it item, batch events.Batch) Step {
 	if !m.cfg.partial && clears(&batch) {
 		m.trust.clear()
 	}
-	return Step{Kind: Apply, Batch: batch, Payload: it.payload, Block: it.block, Seq: it.seq, Print: m.last.hash, ID: m.id, Epoch: m.epoch, Replayed: it.replayed, Aside: it.aside}
+	return Step{Kind: Apply, Batch: batch, Payload: it.payload, Block: it.block, Seq: it.seq, Print: m.last.hash, ID: m.id, Epoch: m.epoch, Replayed: it.replayed}
 }
 
 // consume moves past a batch.

@@ -35,9 +35,6 @@ func (s *Stream) Resume(m Mark) {
 		early++ // it may be up already, and about to be noted
 	}
 	s.machine.resumeBehind(m, early)
-	if s.observer != nil {
-		s.observer.Resumed(m)
-	}
 	s.view.st.LastSeq, s.view.st.HasSeq, s.view.st.History = m.Seq, true, m.Missing
 }
 

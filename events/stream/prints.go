@@ -32,9 +32,6 @@ type print struct {
 // newPrint is the fingerprint of the bytes at seq.
 func newPrint(seq uint64, payload []byte) print { return print{seq + 1, xxh3.Hash(payload)} }
 
-// PrintOf is the Step.Print of a payload.
-func PrintOf(payload []byte) uint64 { return newPrint(0, payload).hash }
-
 func (v print) seq() uint64 { return v.seq1 - 1 }
 
 // add remembers a batch.

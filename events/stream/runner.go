@@ -61,11 +61,7 @@ func (s *Stream) keep(ctx context.Context) {
 func (s *Stream) read(ctx context.Context, sub Subscription) {
 	defer context.AfterFunc(ctx, func() { sub.Close() })()
 	defer sub.Close()
-	begin := input{kind: inConnected}
-	if r, ok := sub.(Replayer); ok {
-		begin.replays = new(r.Replays())
-	}
-	if !s.push(ctx, begin) {
+	if !s.push(ctx, input{kind: inConnected}) {
 		return
 	}
 	var known events.PublisherID

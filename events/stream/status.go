@@ -59,9 +59,6 @@ type Status struct {
 	// the decoder dropped, by reason.
 	Dropped map[events.Reason]uint64
 
-	// Follows and Tail are those of a Shared transport, "" for any other.
-	Follows, Tail string
-
 	// RefusedBy is who sent the last message that counts as events.ForeignConnection, ""
 	// if there is none.
 	RefusedBy string
@@ -203,7 +200,7 @@ type told struct {
 
 // tell passes a change of state on. turn is held.
 func (s *Stream) tell() {
-	if s.cfg.OnState == nil && s.observer == nil {
+	if s.cfg.OnState == nil {
 		return
 	}
 	var now told
@@ -216,12 +213,7 @@ func (s *Stream) tell() {
 	}
 	if now != s.told {
 		s.told = now
-		if s.cfg.OnState != nil {
-			s.cfg.OnState(now.state, now.reason)
-		}
-		if s.observer != nil {
-			s.observer.Changed(now.state, s.machine.has)
-		}
+		s.cfg.OnState(now.state, now.reason)
 	}
 }
 
@@ -237,9 +229,6 @@ func (s *Stream) Status() Status {
 	st.Dropped = maps.Clone(v.transport)
 	for r, n := range v.st.Dropped {
 		st.Dropped[r] += n
-	}
-	if f, ok := s.cfg.Transport.(Shared); ok {
-		st.Follows, st.Tail = f.Follows()
 	}
 	if r, ok := s.cfg.Transport.(Refuser); ok {
 		var n uint64

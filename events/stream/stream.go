@@ -95,36 +95,6 @@ type Refuser interface {
 	Refused() (messages uint64, by string)
 }
 
-// Shared is a Transport that follows the publisher, or what another replica wrote down.
-type Shared interface {
-	// Follows returns FollowsEngine or FollowsLog, and the replica that follows the publisher, ""
-	// if none does. It is safe from any goroutine.
-	Follows() (what, tail string)
-}
-
-// What a Shared follows.
-const (
-	FollowsEngine = "engine"
-	FollowsLog    = "log"
-)
-
-// Observer is a Transport that hears what the stream makes of its connections. The goroutine
-// that calls Next, or Resume, calls it.
-type Observer interface {
-	// Observe hears of each step before Next returns it. It must not retain step.
-	Observe(step *Step)
-	// Resumed hears of the mark of Resume.
-	Resumed(Mark)
-	// Changed hears of every change of state; has reports whether the stream has a watermark.
-	Changed(state State, has bool)
-}
-
-// Replayer is a Subscription that knows whether Transport.Replay works while it is open. Of any
-// other, Config.ReplayEndpoint tells.
-type Replayer interface {
-	Replays() bool
-}
-
 // Subscription is one connection.
 type Subscription = interface {
 	// Recv returns the next message. The caller owns its block; the list of frames is
@@ -284,19 +254,16 @@ type Step struct {
 	ID       events.PublisherID // of Apply, Fill and Filled: the publisher's lifetime as its batches name it, zero if none has
 	Epoch    uint64             // the epoch the step belongs to; of Reset, the new one
 	Replayed bool               // the batch came from a replay, or a snapshot
-	Aside    bool               // of Apply: the batch is of another topic than Config.Topic
 	Reason   string             // of Reset: why
 }
 
 // Stream is one source being followed.
 type Stream struct {
-	cfg Config
-	// observer is Config.Transport, or nil.
-	observer Observer
-	ctx      context.Context
-	cancel   context.CancelFunc
-	tasks    sync.WaitGroup // the live loop and replay attempts
-	wake     chan struct{}  // capacity 1: the inbox has something, or the stream is closed
+	cfg    Config
+	ctx    context.Context
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup // the live loop and replay attempts
+	wake   chan struct{}  // capacity 1: the inbox has something, or the stream is closed
 	// capacity 1: link says that there should be a connection
 	unpaused chan struct{}
 
@@ -357,7 +324,6 @@ func Open(cfg Config) *Stream {
 			decodePart: cfg.partDecoder(),
 		}),
 	}
-	s.observer, _ = cfg.Transport.(Observer)
 	s.room.L = &s.mu
 	s.inbox.limit(cfg.Queue, cfg.QueueBytes)
 	s.live, s.replayed = cfg.Memory.LiveShare(), cfg.Memory.ReplayShare()
@@ -384,9 +350,6 @@ func (s *Stream) Next() (Step, bool) {
 			s.tell()
 			s.give(step, at)
 			s.lent = step.Block
-			if s.observer != nil {
-				s.observer.Observe(&step)
-			}
 			return step, true
 		}
 		s.obey() // pop may have found a hole and asked for a replay

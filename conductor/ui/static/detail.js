@@ -44,7 +44,6 @@ export function follow() {
     fact("Events/s", rate(r.events_per_s)), fact("Last batch", ago(ageOf(r))),
     fact("Waiting", r.queued ? `${plural(r.queued, "batch", "batches")}, the oldest for ${span(r.lag_ms)}` : "nothing"),
     fact("Epoch", int(r.epoch)), fact("Watermark", r.last_seq === null ? "none" : int(r.last_seq)),
-    r.follows && fact("Follows", r.follows === "engine" ? "the engine, and appends to its log" : `its log; ${r.tail ? `replica ${r.tail} follows the engine` : "no replica follows the engine"}`),
     fact("Began with", r.history_from || "nothing"), r.engine_snapshot && fact("Engine snapshot", snapshotOf(r)), fact("Gaps", int(r.gaps)), fact("Restarts", int(r.restarts)), fact("Left out", plural(r.dropped, "event")));
   const parts = [facts];
   if (r.last_error) parts.push(h("h3", null, "Last error"), h("p", { class: "error" }, r.last_error));
