@@ -2,9 +2,8 @@
 // share. Queries never wait for it.
 //
 //	kvconductor:{name}:version, run, replicas, …   one hash slot: scripts change them together
-//	kvconductor:{name/7}:source:lease, log, …      one hash slot for each of 32 buckets of sources:
-//	                                               they are spread over the nodes of a cluster, and
-//	                                               one command serves all sources of a bucket
+//	kvconductor:{name/7}:…:shelf:…                 each snapshot has one of 32 hash slots: they are
+//	                                               spread over the nodes of a cluster
 //
 // docs/formats.md has every key.
 //
@@ -57,7 +56,6 @@ type Config struct {
 type Store struct {
 	client  redis.UniversalClient
 	address string
-	waiting redis.UniversalClient
 	name    string
 	timeout time.Duration
 	secured bool // by TLS
@@ -101,7 +99,7 @@ func Open(cfg Config) (*Store, error) {
 	if secured != nil && (cfg.Cluster || cfg.Master != "") {
 		secured.ServerName = "" // each node's certificate is for the host of that node
 	}
-	options := redis.UniversalOptions{
+	client := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs: append([]string{base.Addr}, cfg.Addresses...), DB: base.DB, ClientName: "kvconductor", TLSConfig: secured,
 		MasterName: cfg.Master, IsClusterMode: cfg.Cluster, SentinelPassword: sentinel,
 		CredentialsProviderContext: func(context.Context) (string, string, error) {
@@ -111,14 +109,10 @@ func Open(cfg Config) (*Store, error) {
 		DialTimeout: cfg.Timeout, ReadTimeout: cfg.Timeout, WriteTimeout: cfg.Timeout, PoolTimeout: cfg.Timeout,
 		ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	}
-	blocking := options
-	blocking.PoolSize = Buckets + 4
-	client, waiting := redis.NewUniversalClient(&options), redis.NewUniversalClient(&blocking)
+	})
 	address := strings.Join(append([]string{base.Addr}, cfg.Addresses...), ", ")
-	s := &Store{client: client, waiting: waiting, address: address, name: cfg.Name, timeout: cfg.Timeout, secured: secured != nil}
+	s := &Store{client: client, address: address, name: cfg.Name, timeout: cfg.Timeout, secured: secured != nil}
 	client.AddHook(&s.refusals)
-	waiting.AddHook(&s.refusals)
 	return s, nil
 }
 
@@ -139,11 +133,8 @@ func (s *Store) Client() redis.UniversalClient { return s.client }
 // Address is where the store is, for people: it has no user and no password.
 func (s *Store) Address() string { return s.address }
 
-// Waiting is a connection for commands that wait in the store, one at a time for each bucket.
-func (s *Store) Waiting() redis.UniversalClient { return s.waiting }
-
 // Close closes the connections.
-func (s *Store) Close() error { return errors.Join(s.client.Close(), s.waiting.Close()) }
+func (s *Store) Close() error { return s.client.Close() }
 
 // Timeout is how long a command may take.
 func (s *Store) Timeout() time.Duration { return s.timeout }
@@ -151,22 +142,18 @@ func (s *Store) Timeout() time.Duration { return s.timeout }
 // Key names what all replicas share.
 func (s *Store) Key(of string) string { return "kvconductor:{" + s.name + "}:" + of }
 
-// Buckets is how many hash slots the keys of sources have.
-const Buckets = 32
+// buckets is how many hash slots SpreadKey uses.
+const buckets = 32
 
-// SourceKey names what all replicas share of one source. Keys of one bucket are in one hash slot.
-func (s *Store) SourceKey(source, of string) string {
-	return "kvconductor:{" + s.name + "/" + strconv.Itoa(Bucket(source)) + "}:" + Hash(source) + ":" + of
+// SpreadKey returns the key of one part of a large value, such as a chunk of a snapshot. Keys of one value
+// are in one hash slot; values are spread over the nodes of a cluster.
+func (s *Store) SpreadKey(value, part string) string {
+	sum := sha256.Sum256([]byte(value))
+	return "kvconductor:{" + s.name + "/" + strconv.Itoa(int(sum[0])%buckets) + "}:" + Hash(value) + ":" + part
 }
 
-// Bucket is the bucket of a source, from 0 to Buckets-1.
-func Bucket(source string) int {
-	sum := sha256.Sum256([]byte(source))
-	return int(sum[0]) % Buckets
-}
-
-// Hash is the name of a source in keys: sources have any characters in their names.
-func Hash(source string) string {
-	sum := sha256.Sum256([]byte(source))
+// Hash returns 24 hexadecimal digits that stand for a name in keys: names have any characters.
+func Hash(name string) string {
+	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:12])
 }

@@ -46,17 +46,15 @@ func TestOpenChecksTheHostOfEachNode(t *testing.T) {
 			s, err := store.Open(cfg)
 			must.Succeed(t, err)
 			defer s.Close()
-			for _, c := range []redis.UniversalClient{s.Client(), s.Waiting()} {
-				var used *tls.Config
-				switch c := c.(type) {
-				case *redis.ClusterClient:
-					used = c.Options().TLSConfig
-				case *redis.Client:
-					used = c.Options().TLSConfig
-				}
-				if used.ServerName != want {
-					t.Errorf("a cluster %v, master %q, settings of TLS %v: %q is checked, want %q", cfg.Cluster, cfg.Master, own != nil, used.ServerName, want)
-				}
+			var used *tls.Config
+			switch c := s.Client().(type) {
+			case *redis.ClusterClient:
+				used = c.Options().TLSConfig
+			case *redis.Client:
+				used = c.Options().TLSConfig
+			}
+			if used.ServerName != want {
+				t.Errorf("a cluster %v, master %q, settings of TLS %v: %q is checked, want %q", cfg.Cluster, cfg.Master, own != nil, used.ServerName, want)
 			}
 		}
 		f("first", store.Config{})
@@ -75,16 +73,17 @@ func TestKeysShareSlots(t *testing.T) {
 	if got := s.Key("run"); got != "kvconductor:{test}:run" {
 		t.Error(got)
 	}
-	one, other := s.SourceKey("a|b|0", "log"), s.SourceKey("a|b|1", "log")
-	if !strings.HasPrefix(one, "kvconductor:{test/") || !strings.HasSuffix(one, "}:"+store.Hash("a|b|0")+":log") || one == other {
+	one, other := s.SpreadKey("shelf/a", "0"), s.SpreadKey("shelf/b", "0")
+	if !strings.HasPrefix(one, "kvconductor:{test/") || !strings.HasSuffix(one, "}:"+store.Hash("shelf/a")+":0") || one == other {
 		t.Error(one, other)
 	}
-	buckets := make(map[int]bool)
+	slots := make(map[string]bool)
 	for i := range 1000 {
-		buckets[store.Bucket(strconv.Itoa(i))] = true
+		slot, _, _ := strings.Cut(s.SpreadKey(strconv.Itoa(i), "0"), "}")
+		slots[slot] = true
 	}
-	if len(buckets) != store.Buckets {
-		t.Errorf("1,000 sources are in %d buckets", len(buckets))
+	if len(slots) != 32 {
+		t.Errorf("1,000 values are in %d hash slots", len(slots))
 	}
 }
 

@@ -108,7 +108,7 @@ func name(d scope.Deployment) string {
 
 // chunkKey is the key of a chunk.
 func (s *Shelf) chunkKey(deployment, id string, n int) string {
-	return s.store().SourceKey("shelf/"+deployment, "shelf:"+id+":"+strconv.Itoa(n))
+	return s.store().SpreadKey("shelf/"+deployment, "shelf:"+id+":"+strconv.Itoa(n))
 }
 
 func (s *Shelf) store() *store.Store { return s.cfg.Fleet.Store() }
