@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,10 +104,9 @@ type target struct {
 	// once this one has.
 	after, done chan struct{}
 
-	mu        sync.Mutex // held while the target is worked on
-	many      bool       // its name has had several addresses
-	engines   map[netip.Addr]*engine
-	withdrawn map[conductor.Key]bool // unregistered by others
+	mu      sync.Mutex // held while the target is worked on
+	many    bool       // its name has had several addresses
+	engines map[netip.Addr]*engine
 
 	seen   atomic.Bool // it was worked on
 	queued atomic.Bool // a look waits for a place, or is under way
@@ -116,7 +116,9 @@ type target struct {
 	counts struct{ addresses, sources int } // guarded by shown
 	found  bool                             // it has had a source; guarded by shown
 	kept   []journal.Field                  // see keep; guarded by shown
-	began  time.Time
+	// withdrawn are sources that others have unregistered; guarded by shown.
+	withdrawn map[conductor.Key]bool
+	began     time.Time
 }
 
 // engine is one address of a target.
@@ -203,6 +205,52 @@ func (m *Manager) Remove(n Name) bool {
 	m.revision.Add(1)
 	m.end(t)
 	return true
+}
+
+// Withdrawn hears that a client has unregistered a source, so that its engine does not bring it back,
+// not even after a restart.
+func (m *Manager) Withdrawn(key conductor.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, t := range m.targets {
+		if t.Tenant == key.Tenant && (t.Instance == key.Instance || strings.HasPrefix(key.Instance, t.Instance+"@")) {
+			m.withdraw(t, key)
+		}
+	}
+}
+
+// withdraw notes that others have unregistered a source of a target.
+func (m *Manager) withdraw(t *target, key conductor.Key) {
+	t.shown.Lock()
+	defer t.shown.Unlock()
+	if !t.withdrawn[key] {
+		t.withdrawn[key] = true
+		m.revision.Add(1)
+	}
+}
+
+func (t *target) isWithdrawn(key conductor.Key) bool {
+	t.shown.Lock()
+	defer t.shown.Unlock()
+	return t.withdrawn[key]
+}
+
+// AwaitDropped waits until the targets that had a name before have dropped their sources: until then a
+// restart would find those, and no target that they belong to. It returns the error of ctx.
+func (m *Manager) AwaitDropped(ctx context.Context, n Name) error {
+	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
+	m.mu.Lock()
+	dropped := m.ending[n]
+	m.mu.Unlock()
+	if dropped == nil {
+		return nil
+	}
+	select {
+	case <-dropped:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // end drops the sources of a target that is followed no more. The next target of its name waits

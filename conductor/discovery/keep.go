@@ -36,7 +36,11 @@ func (m *Manager) Saved() (all [][]journal.Field) {
 		}
 		f := append(t.Fields(), journal.Field{Name: fieldURL, Value: t.URL})
 		t.shown.Lock()
-		all = append(all, append(f, t.kept...))
+		f = append(f, t.kept...)
+		for _, key := range slices.SortedFunc(maps.Keys(t.withdrawn), compareKeys) {
+			f = append(f, journal.Field{Name: fieldWithdrawn, Value: strconv.Itoa(key.Rank) + " " + key.Instance})
+		}
+		all = append(all, f)
 		t.shown.Unlock()
 	}
 	return all
@@ -58,9 +62,6 @@ func (m *Manager) keep(t *target) {
 			ranks = append(ranks, strconv.Itoa(key.Rank))
 		}
 		all = append(all, journal.Field{Name: fieldEngine, Value: fmt.Sprintf("%s %d %s", text, e.blockSize, strings.Join(ranks, ","))})
-	}
-	for _, key := range slices.SortedFunc(maps.Keys(t.withdrawn), compareKeys) {
-		all = append(all, journal.Field{Name: fieldWithdrawn, Value: strconv.Itoa(key.Rank) + " " + key.Instance})
 	}
 	t.shown.Lock()
 	defer t.shown.Unlock()
@@ -149,7 +150,7 @@ func (m *Manager) recall(t *target, p past) {
 	key := conductor.Key{Instance: p.instance, Tenant: t.Tenant}
 	if !p.engine {
 		for _, key.Rank = range p.ranks {
-			t.withdrawn[key] = true
+			m.withdraw(t, key)
 		}
 		return
 	}

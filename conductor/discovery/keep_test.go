@@ -88,6 +88,50 @@ func TestRestoreOfSilentEngine(t *testing.T) {
 	g.want("e|default|0 tcp://127.0.0.1:8000 vLLM llama 16 ")
 }
 
+// A source that a client has unregistered stays away although its target was not looked at before the end.
+func TestRestoreOfWithdrawn(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
+	f.add("127.0.0.1", nil)
+	revision := f.m.Revision()
+	gone, err := f.c.Unregister(conductor.Key{Instance: "e", Rank: 1})
+	must.Succeed(t, err)
+	f.m.Withdrawn(conductor.Key{Instance: "e", Tenant: "blue", Rank: 0})     // another's
+	f.m.Withdrawn(conductor.Key{Instance: "e2", Tenant: "default", Rank: 0}) // likewise
+	if f.m.Revision() != revision {
+		t.Error("a source of others was withdrawn")
+	}
+	f.m.Withdrawn(gone)
+	if f.m.Revision() == revision {
+		t.Error("a withdrawn source changes nothing")
+	}
+	f.next().want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ")
+}
+
+// A target that was removed is waited for until its sources are gone.
+func TestAwaitDropped(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
+	f.add("127.0.0.1", nil)
+	name := Name{Instance: "e", Rank: AllRanks}
+	must.Succeed(t, f.m.AwaitDropped(t.Context(), name)) // nothing is to be dropped
+	target := f.m.targets[Name{Instance: "e", Tenant: "default", Rank: AllRanks}]
+	target.mu.Lock() // its engine is being asked
+	if !f.m.Remove(name) {
+		t.Fatal("no target")
+	}
+	impatient, leave := context.WithCancel(t.Context())
+	leave()
+	if err := f.m.AwaitDropped(impatient, name); err != context.Canceled {
+		t.Errorf("%v", err)
+	}
+	target.mu.Unlock()
+	must.Succeed(t, f.m.AwaitDropped(t.Context(), name))
+	f.want()
+}
+
 // The block size that events told before counts: an engine without work would tell none for long.
 func TestRestoreOfLearnedSize(t *testing.T) {
 	f := newFleet(t, func(o *Options) {

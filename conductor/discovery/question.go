@@ -24,7 +24,7 @@ func (m *Manager) watch(t *target, e *engine, now time.Time) {
 	e.keys = slices.DeleteFunc(e.keys, func(key conductor.Key) bool {
 		state, n, ok := m.opts.Registry.Health(key)
 		if !ok {
-			t.withdrawn[key] = true
+			m.withdraw(t, key)
 			return true
 		}
 		dead = dead || state == stream.Connecting || state == stream.Stale || state == stream.Failed
@@ -72,7 +72,7 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 			r.SnapshotEndpoint = rank.Snapshot
 		}
 		key := r.Key()
-		if t.withdrawn[key] {
+		if t.isWithdrawn(key) {
 			continue
 		}
 		if regErr := m.opts.Registry.Register(r, conductor.RegisterOptions{Static: t.Static, Replace: slices.Contains(old, key)}); regErr != nil {
