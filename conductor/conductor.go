@@ -137,6 +137,7 @@ type Conductor struct {
 	pushes   pushes
 	unfound  atomic.Pointer[func() []SourceState] // see AwaitUnfound
 	sharing  *sharing                             // see Share; nil for none
+	keeper   RegistrationKeeper                   // see KeepRegistrations; nil for none
 	feedback feedback
 	watcher  atomic.Pointer[Watcher]
 	serving  Serving

@@ -2,6 +2,7 @@ package conductor_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -73,6 +74,14 @@ type bench struct {
 	answered  func(path string, body, answer []byte) // hears of POST requests; nil for none
 }
 
+// lasting keeps all registrations without a disk.
+type lasting struct{}
+
+func (lasting) Commit(context.Context) error       { return nil }
+func (lasting) Failure() error                     { return nil }
+func (lasting) Keeps(*conductor.Registration) bool { return true }
+func (lasting) Unregistered(conductor.Key)         {}
+
 func newBench() *bench { return newBenchWith(nil, zerolog.Nop()) }
 
 // inBubble runs f with a bench whose time is synthetic.
@@ -107,6 +116,7 @@ func newBenchWith(j *journal.Writer, log zerolog.Logger, set ...func(*conductor.
 		set(&opts)
 	}
 	c := conductor.New(opts)
+	c.KeepRegistrations(lasting{})
 	return &bench{conductor: c, handler: handlerOf(c), network: n}
 }
 

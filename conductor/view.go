@@ -112,7 +112,7 @@ func (v View) BlockSizes(p Partition) ([]int, error) {
 }
 
 // Register is Conductor.Register. It returns ErrForbidden. Admit sees the registrations of
-// the client's tenants alone. Replicas hear of the registration, see Share.
+// the client's tenants alone. Replicas hear of the registration, see Share. Commit makes it last.
 func (v View) Register(r Registration, opts RegisterOptions) error {
 	if err := v.May(r.Tenant); err != nil {
 		return err
@@ -136,12 +136,15 @@ func (v View) Register(r Registration, opts RegisterOptions) error {
 }
 
 // Unregister is Conductor.Unregister. It returns ErrForbidden. Replicas hear of it, and one of them
-// may follow the source.
+// may follow the source. Commit makes it last.
 func (v View) Unregister(key Key) (Key, error) {
 	if err := v.May(key.Tenant); err != nil {
 		return key, err
 	}
 	key, err := v.conductor.Unregister(key)
+	if err == nil && v.conductor.keeper != nil {
+		v.conductor.keeper.Unregistered(key)
+	}
 	if errors.Is(err, ErrNotFound) && v.conductor.shares(key) {
 		err = nil
 	}

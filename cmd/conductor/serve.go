@@ -151,6 +151,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	keeper := snapshot.NewKeeper(snapshot.Config{
 		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
 	})
+	if kept != nil {
+		c.KeepRegistrations(keeper.Registrations)
+	}
 	members := newFleet(&cfg, shared, web, log)
 	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers, targets, members))
 	defer hub.Close()
@@ -269,6 +272,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	var keeping sync.WaitGroup
 	stopped, stopKeeping := context.WithCancel(context.Background())
 	defer stopKeeping()
+	if kept != nil {
+		keeping.Go(func() { keeper.Registrations.Keep(stopped) })
+	}
 	settle := func(settling context.Context) bool {
 		if kept != nil {
 			keeper.Restore(settling)

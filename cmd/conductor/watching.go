@@ -36,6 +36,9 @@ func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapsh
 // snapshotsOf returns the state of the server's own snapshots.
 func snapshotsOf(enabled bool, st snapshot.Status, now time.Time) watch.Snapshots {
 	out := watch.Snapshots{Enabled: enabled, Bytes: st.Last.Bytes, Error: st.Error}
+	if out.Error == "" && st.Unkept != nil {
+		out.Error = "registrations: " + st.Unkept.Error()
+	}
 	if st.Written > 0 {
 		last, age := st.Last.Time.UTC(), max(now.Sub(st.Last.Time), 0).Seconds()
 		out.Last, out.Age = &last, &age

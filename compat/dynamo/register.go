@@ -11,6 +11,7 @@ import (
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
 )
 
 // isWorker reports whether a registration is what Dynamo calls a worker's
@@ -73,9 +74,11 @@ func (d *Dialect) register(r *exchange) error {
 		AnyEndpoint: true,
 		Admit:       func(all iter.Seq[conductor.Registration]) error { return admit(&reg, all) },
 	})
+	err = r.view(d).Commit(r.Request.Context(), reg.Key(), err)
 	var taken *conductor.ConflictError // by a pool of the same name
 	switch {
 	case err == nil:
+		server.TellDurable(r.Context, r.view(d).Durable(&reg))
 		return ok(r.Context, http.StatusCreated)
 	case errors.As(err, &taken):
 		return alreadyRegistered(&reg)
@@ -178,6 +181,9 @@ func (d *Dialect) unregister(r *exchange) error {
 		case !errors.Is(err, conductor.ErrNotFound): // another request was faster
 			return err
 		}
+	}
+	if err := r.view(d).Commit(r.Request.Context(), conductor.Key{}, nil); err != nil {
+		return err
 	}
 	switch {
 	case removed:

@@ -128,7 +128,10 @@ func fail(g *gin.Context, err error) {
 		rejected *rejection
 		refused  *serviceError
 	)
-	status, _ := server.Status(err)
+	status, reason := server.Status(err)
+	if reason == server.NotDurable {
+		g.Header("Retry-After", "1") // seconds
+	}
 	switch {
 	case errors.As(err, &rejected):
 		plain(g, rejected.status, rejected.text)

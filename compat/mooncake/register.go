@@ -8,8 +8,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gin-gonic/gin"
+
 	"kvconductor/conductor"
+	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
 )
 
 // Fields of requests. Others are refused.
@@ -22,15 +26,17 @@ var (
 var types = []string{conductor.TypeVLLM, conductor.TypeMooncake, conductor.TypeSGLang, conductor.TypeStandard}
 
 // register starts a source: POST /register.
-func (d *handlers) register(view conductor.View, f fields, e *body.Encoder) error {
+func (d *handlers) register(g *gin.Context, f fields, e *body.Encoder) error {
 	reg, err := registration(f)
 	if err != nil {
 		return err
 	}
 	opts := conductor.RegisterOptions{Admit: func(all iter.Seq[conductor.Registration]) error { return admit(reg, all) }}
-	if err := view.Register(reg, opts); err != nil {
+	view := access.View(d.conductor, g)
+	if err := view.Commit(g.Request.Context(), reg.Key(), view.Register(reg, opts)); err != nil {
 		return refused(reg, err)
 	}
+	server.TellDurable(g, view.Durable(&reg))
 	e.Map(2)
 	e.TextField("status", "registered successfully")
 	e.TextField("instance_id", reg.Instance)
@@ -133,7 +139,7 @@ func refused(reg conductor.Registration, err error) error {
 }
 
 // unregister stops a source: POST /unregister.
-func (d *handlers) unregister(view conductor.View, f fields, e *body.Encoder) error {
+func (d *handlers) unregister(g *gin.Context, f fields, e *body.Encoder) error {
 	f.only(keyFields)
 	key := conductor.Key{Instance: f.required("instance_id"), Tenant: f.text("tenant_id")}
 	if m := f.field("dp_rank"); m == nil {
@@ -146,8 +152,9 @@ func (d *handlers) unregister(view conductor.View, f fields, e *body.Encoder) er
 	if f.err != nil {
 		return f.err
 	}
+	view := access.View(d.conductor, g)
 	key, err := view.Unregister(key)
-	if err != nil {
+	if err := view.Commit(g.Request.Context(), key, err); err != nil {
 		return err
 	}
 	e.Map(2)

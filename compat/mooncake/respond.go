@@ -11,7 +11,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/prompt"
@@ -95,13 +94,13 @@ func (d *handlers) describe(err error) *failure {
 
 // body reads a map of a shape for a handler and sends what that writes. In JSON text may
 // follow the object.
-func (d *handlers) body(of body.Shape, handle func(conductor.View, fields, *body.Encoder) error) server.Handler {
+func (d *handlers) body(of body.Shape, handle func(*gin.Context, fields, *body.Encoder) error) server.Handler {
 	return d.exchange(func(g *gin.Context, r *body.Request) error {
 		f, err := d.parse(r, of, true)
 		if err != nil {
 			return err
 		}
-		return handle(access.View(d.conductor, g), f, &r.Encoder)
+		return handle(g, f, &r.Encoder)
 	})
 }
 

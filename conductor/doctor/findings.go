@@ -72,6 +72,8 @@ const (
 	FindingBehind = "behind"
 	// FindingEngineSnapshot: the engine gives no snapshot, and the history of the source is not whole.
 	FindingEngineSnapshot = "engine_snapshot"
+	// FindingNotDurable: the disk did not take the registration.
+	FindingNotDurable = "not_durable"
 	// FindingLearned: settings of the registration came from the engine. No fault.
 	FindingLearned = "learned"
 )

@@ -2,6 +2,7 @@ package http
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 
 	"github.com/gin-gonic/gin"
@@ -11,6 +12,7 @@ import (
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/discovery"
 	"kvconductor/conductor/fleet"
+	"kvconductor/conductor/server"
 )
 
 // What a body may say; fields by other names are ignored.
@@ -78,15 +80,20 @@ func (a *api) register(g *gin.Context) (any, error) {
 		return nil, f.err
 	}
 	g.Set(access.SubjectKey, r.Key().String())
+	view := access.View(a.conductor, g)
 	if discover != "" || auto {
 		err = a.follow(g, discovery.Target{Registration: r, URL: discover}, opts.Replace)
 	} else {
-		err = access.View(a.conductor, g).Register(r, opts)
+		err = view.Register(r, opts)
 	}
-	if err != nil {
+	if err = view.Commit(g.Request.Context(), r.Key(), err); err != nil {
 		return nil, err
 	}
 	out := gin.H{"status": "registered successfully", "instance_id": r.Instance}
+	durable := view.Durable(&r)
+	if server.TellDurable(g, durable); !durable {
+		out["durable"] = false
+	}
 	if len(warnings) > 0 {
 		out["warnings"] = warnings
 	}
@@ -120,6 +127,15 @@ func (a *api) follow(g *gin.Context, t discovery.Target, replace bool) error {
 		return err
 	}
 	a.opts.Fleet.Registered(fleet.Source{Registration: t.Registration, Discover: t.URL})
+	return a.awaitDropped(g, t.Name())
+}
+
+// awaitDropped waits until the targets that had a name before have dropped their sources, which a
+// restart would find otherwise.
+func (a *api) awaitDropped(g *gin.Context, name discovery.Name) error {
+	if err := a.opts.Discovery.AwaitDropped(g.Request.Context(), name); err != nil {
+		return fmt.Errorf("%w: %w", conductor.ErrNotDurable, err)
+	}
 	return nil
 }
 
@@ -136,7 +152,7 @@ func (a *api) forget(g *gin.Context, key conductor.Key) (bool, error) {
 		key.Rank = rank
 		if a.opts.Discovery.Remove(discovery.Name(key)) {
 			a.opts.Fleet.Unregistered(fleet.Name{Key: key, Asked: true})
-			return true, nil
+			return true, a.awaitDropped(g, discovery.Name(key))
 		}
 	}
 	return false, nil
@@ -159,14 +175,15 @@ func (a *api) unregister(g *gin.Context) (any, error) {
 		return nil, f.err
 	}
 	g.Set(access.SubjectKey, key.String())
+	view := access.View(a.conductor, g)
 	asked, err := a.forget(g, key)
 	if err != nil {
 		return nil, err
 	}
 	if key.Tenant = cmp.Or(key.Tenant, conductor.DefaultTenant); !asked {
-		key, err = access.View(a.conductor, g).Unregister(key)
+		key, err = view.Unregister(key)
 	}
-	if err != nil {
+	if err = view.Commit(g.Request.Context(), key, err); err != nil {
 		return nil, err
 	}
 	return gin.H{"status": "unregistered successfully", "removed_instances": []string{key.String()}}, nil

@@ -10,6 +10,19 @@ import (
 	"kvconductor/conductor/body"
 )
 
+// NotDurable is the reason of conductor.ErrNotDurable.
+const NotDurable = "not_durable"
+
+// DurableHeader says in the answer of a registration that it lives in memory alone.
+const DurableHeader = "Conductor-Durable"
+
+// TellDurable adds the header to an answer, where the registration does not last.
+func TellDurable(g *gin.Context, durable bool) {
+	if !durable {
+		g.Header(DurableHeader, "false")
+	}
+}
+
 // Status returns the HTTP status of an error that no dialect knows better, and its
 // reason.
 func Status(err error) (status int, reason string) {
@@ -38,6 +51,8 @@ func Status(err error) (status int, reason string) {
 		return http.StatusForbidden, "forbidden"
 	case errors.Is(err, conductor.ErrNotFound):
 		return http.StatusNotFound, "not_found"
+	case errors.Is(err, conductor.ErrNotDurable):
+		return http.StatusServiceUnavailable, NotDurable
 	case errors.Is(err, conductor.ErrTooManySources):
 		return http.StatusServiceUnavailable, "limit"
 	case errors.Is(err, ErrBusy), errors.Is(err, conductor.ErrBehind):

@@ -30,6 +30,41 @@ type Dir struct {
 	path string
 	key  *Key
 	lock *os.File
+	disk disk
+}
+
+// disk is what a Dir needs to write a file so that it lasts.
+type disk interface {
+	// create makes an empty file, in place of one that is there.
+	create(path string) (writable, error)
+	rename(from, to string) error
+	remove(path string) error
+	// syncDir makes the names in a directory last.
+	syncDir(path string) error
+}
+
+// writable is a file that is being written.
+type writable interface {
+	io.WriteCloser
+	Sync() error
+}
+
+// system is the disk of the machine.
+type system struct{}
+
+func (system) create(path string) (writable, error) {
+	return os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+}
+
+func (system) rename(from, to string) error { return os.Rename(from, to) }
+func (system) remove(path string) error     { return os.Remove(path) }
+
+func (system) syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // OpenDir makes a directory if it is missing, and claims it for this process. It removes what a
@@ -39,7 +74,7 @@ func OpenDir(path string, key *Key) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Dir{path: path, key: key, lock: lock}
+	d := &Dir{path: path, key: key, lock: lock, disk: system{}}
 	files, err := os.ReadDir(path)
 	for _, f := range files {
 		if _, ok := numberOf(f.Name(), unfinished); ok && f.Type().IsRegular() {
@@ -94,18 +129,18 @@ func (d *Dir) Save(c *conductor.Conductor, now time.Time, keep int) (sum Summary
 	}
 	for i, n := range numbers {
 		if i+1 >= keep {
-			err = errors.Join(err, ignore(os.Remove(filepath.Join(d.path, nameOf(n, suffix))), fs.ErrNotExist))
+			err = errors.Join(err, ignore(d.disk.remove(filepath.Join(d.path, nameOf(n, suffix))), fs.ErrNotExist))
 		}
 	}
 	return sum, err
 }
 
-// registrations is the file of the registrations, which is newer than the snapshots.
-const registrations = "registrations"
+// sourcesFile is the file of the registrations, which is newer than the snapshots.
+const sourcesFile = "registrations"
 
 // SaveSources writes the registrations of a Conductor.
 func (d *Dir) SaveSources(c *conductor.Conductor, now time.Time) (Summary, error) {
-	return d.write(registrations, nameOf(0, unfinished), func(to io.Writer) (Summary, error) { return WriteSources(to, c, now, d.key.Seal, d.targets()...) })
+	return d.write(sourcesFile, nameOf(0, unfinished), func(to io.Writer) (Summary, error) { return WriteSources(to, c, now, d.key.Seal, d.targets()...) })
 }
 
 func (d *Dir) targets() [][]journal.Field {
@@ -117,16 +152,16 @@ func (d *Dir) targets() [][]journal.Field {
 
 // LoadSources gives try the registrations. It reports whether there are any.
 func (d *Dir) LoadSources(try func(name string, size int64, from io.Reader, open Opener) error) bool {
-	if _, err := os.Lstat(filepath.Join(d.path, registrations)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(d.path, sourcesFile)); errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
-	return d.open(registrations, try) == nil
+	return d.open(sourcesFile, try) == nil
 }
 
 // write writes a file. It has its name only once all of it is on the disk.
 func (d *Dir) write(name, temporary string, content func(io.Writer) (Summary, error)) (sum Summary, err error) {
 	temporary = filepath.Join(d.path, temporary)
-	file, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	file, err := d.disk.create(temporary)
 	if err != nil {
 		return sum, err
 	}
@@ -135,12 +170,12 @@ func (d *Dir) write(name, temporary string, content func(io.Writer) (Summary, er
 		err = file.Sync()
 	}
 	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(temporary, filepath.Join(d.path, name))
+		err = d.disk.rename(temporary, filepath.Join(d.path, name))
 	}
 	if err != nil {
-		return sum, errors.Join(err, ignore(os.Remove(temporary), fs.ErrNotExist))
+		return sum, errors.Join(err, ignore(d.disk.remove(temporary), fs.ErrNotExist))
 	}
-	return sum, d.sync()
+	return sum, d.disk.syncDir(d.path)
 }
 
 // ignore returns nil for an error that does not matter.
@@ -149,15 +184,6 @@ func ignore(err, meaningless error) error {
 		return nil
 	}
 	return err
-}
-
-// sync makes the names in the directory last.
-func (d *Dir) sync() error {
-	dir, err := os.Open(d.path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // Load tries the snapshots, the newest first, until try returns nil for one. Each time it gets

@@ -8,7 +8,7 @@
 // whose checksum does not fit. Sections of unknown kinds are passed over.
 //
 // Concurrency: the functions may be called at the same time for different streams. A Dir is used
-// by one goroutine.
+// by one goroutine for snapshots, and by one for the registrations.
 package snapshot
 
 import (

@@ -35,22 +35,22 @@ type Config struct {
 type Targets interface {
 	// Revision changes when Saved does.
 	Revision() uint64
+	// Withdrawn hears that a client has unregistered a source.
+	Withdrawn(key conductor.Key)
 	// Saved returns the fields of each target, which Restore takes.
 	Saved() [][]journal.Field
 	Restore([]journal.Field) error
 }
 
-// soon is how long a source that has come or gone waits until the disk knows.
-const soon = 100 * time.Millisecond
-
 // Keeper loads the newest snapshot at the start of a server, and writes one at an interval.
 // All methods are safe for concurrent use; RestoreSources, Restore and Keep are called once, in
 // this order.
 type Keeper struct {
-	cfg     Config
-	known   bool // the registrations were loaded
-	failing bool // the registrations could not be written; owned by Keep
-	salted  int  // sources and targets that were left out of them; owned by Keep
+	// Registrations have a file of their own.
+	Registrations *Registrations
+
+	cfg   Config
+	known bool // the registrations were loaded
 
 	mu       sync.Mutex
 	status   Status             // guarded by mu
@@ -91,6 +91,8 @@ type Status struct {
 	Last            Summary       // of the newest
 	LastTook        time.Duration // to write it
 	Error           string        // why none could be written, "" since one was
+	// Unkept is why the registrations cannot be written, nil if they can.
+	Unkept error
 }
 
 // NewKeeper returns a Keeper.
@@ -101,7 +103,7 @@ func NewKeeper(cfg Config) *Keeper {
 	if cfg.Targets != nil && cfg.Dir != nil {
 		cfg.Dir.Targets = cfg.Targets.Saved
 	}
-	return &Keeper{cfg: cfg, status: Status{LeftOut: make(map[string]int)}}
+	return &Keeper{cfg: cfg, Registrations: newRegistrations(cfg), status: Status{LeftOut: make(map[string]int)}}
 }
 
 // Status returns what was done so far.
@@ -109,6 +111,7 @@ func (k *Keeper) Status() Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	st := k.status
+	st.Unkept = k.Registrations.Failure()
 	st.LeftOut = make(map[string]int, len(k.status.LeftOut))
 	for reason, n := range k.status.LeftOut {
 		st.LeftOut[reason] = n
@@ -159,6 +162,9 @@ func (k *Keeper) RestoreSources() {
 		k.follow(targets)
 		return nil
 	})
+	if k.known { // else Restore brings them
+		k.Registrations.open(nil)
+	}
 }
 
 // follow follows targets again, whose sources are registered.
@@ -205,6 +211,10 @@ func (k *Keeper) Restore(ctx context.Context) bool {
 	if !loaded {
 		log.Info().Msg("no snapshot, starting with what peers have and engines replay")
 	}
+	if ctx.Err() != nil {
+		k.Registrations.open(conductor.ErrClosed) // some of them may not be here
+	}
+	k.Registrations.open(nil)
 	return loaded
 }
 
@@ -283,15 +293,12 @@ func (s stopping) Read(p []byte) (int, error) {
 	return s.from.Read(p)
 }
 
-// Keep writes snapshots until ctx ends, and the registrations whenever they change.
+// Keep writes snapshots until ctx ends.
 func (k *Keeper) Keep(ctx context.Context) {
 	tick := time.NewTicker(soon)
 	defer tick.Stop()
-	last, saved := k.cfg.Now(), [2]uint64{}
+	last := k.cfg.Now()
 	for {
-		if r := k.revision(); r != saved && k.saveSources() {
-			saved = r
-		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -305,29 +312,6 @@ func (k *Keeper) Keep(ctx context.Context) {
 			k.save()
 		}
 	}
-}
-
-// revision changes when the registrations do.
-func (k *Keeper) revision() (r [2]uint64) {
-	if r[0] = k.cfg.Conductor.Revision(); k.cfg.Targets != nil {
-		r[1] = k.cfg.Targets.Revision()
-	}
-	return r
-}
-
-// saveSources writes the registrations, and reports whether they are on the disk.
-func (k *Keeper) saveSources() bool {
-	sum, err := k.cfg.Dir.SaveSources(k.cfg.Conductor, k.cfg.Now())
-	if sum.LeftOut > k.salted && err == nil {
-		k.cfg.Log.Warn().Int("sources", sum.LeftOut).Msg("sources with a salt are in no snapshot, as there is no snapshot.key_file")
-	}
-	k.salted = sum.LeftOut
-	if failed := err != nil; failed != k.failing {
-		if k.failing = failed; failed {
-			k.cfg.Log.Error().Err(err).Msg("the registrations cannot be written, trying again")
-		}
-	}
-	return err == nil
 }
 
 // save writes a snapshot.

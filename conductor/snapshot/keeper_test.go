@@ -191,15 +191,16 @@ func TestTargetsAreKept(t *testing.T) {
 	target := func(instance, salt string) discovery.Target {
 		return discovery.Target{URL: "http://127.0.0.1:1", Registration: conductor.Registration{Instance: instance, Tenant: "blue", BlockSize: 16, Salt: salt}}
 	}
-	before := k.revision()
+	before := k.Registrations.revision()
 	must.Succeed(t, m.Add(target("open", ""), false))
 	must.Succeed(t, m.Add(target("salted", "pepper"), false))
-	if k.revision() == before {
+	if k.Registrations.revision() == before {
 		t.Error("a target changes nothing")
 	}
 	k.save()
-	if !k.saveSources() || k.salted != 1 {
-		t.Errorf("%d were left out", k.salted)
+	k.Registrations.open(nil)
+	if err := k.Registrations.Commit(t.Context()); err != nil || k.Registrations.salted != 1 {
+		t.Errorf("%v, %d were left out", err, k.Registrations.salted)
 	}
 	f := func(want string, leftOut int, begin func(*discovery.Manager)) {
 		t.Helper()
@@ -222,6 +223,6 @@ func TestTargetsAreKept(t *testing.T) {
 	f("blue/open http://127.0.0.2:1", 1, func(m *discovery.Manager) { // the settings win
 		must.Succeed(t, m.Add(discovery.Target{URL: "http://127.0.0.2:1", Static: true, Registration: conductor.Registration{Instance: "open", Tenant: "blue"}}, false))
 	})
-	must.Succeed(t, os.Remove(filepath.Join(path, registrations)))
+	must.Succeed(t, os.Remove(filepath.Join(path, sourcesFile)))
 	f(restored, 0, func(*discovery.Manager) {})
 }

@@ -12,6 +12,7 @@ var (
 	descBytes   = prometheus.NewDesc("conductor_snapshot_bytes", "Bytes of the newest snapshot written.", nil, nil)
 	descBlocks  = prometheus.NewDesc("conductor_snapshot_blocks", "Blocks of the newest snapshot written.", nil, nil)
 	descTook    = prometheus.NewDesc("conductor_snapshot_write_seconds", "Seconds that it took to write.", nil, nil)
+	descUnkept  = prometheus.NewDesc("conductor_registrations_failing", "1 while the disk does not take the registrations: calls that register and unregister fail.", nil, nil)
 	descPaused  = prometheus.NewDesc("conductor_snapshot_pause_seconds", "Seconds that events waited for its moment.", nil, nil)
 )
 
@@ -39,5 +40,10 @@ func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
 	put(descBytes, prometheus.GaugeValue, float64(st.Last.Bytes))
 	put(descBlocks, prometheus.GaugeValue, float64(st.Last.Blocks))
 	put(descTook, prometheus.GaugeValue, st.LastTook.Seconds())
+	unkept := 0.0
+	if st.Unkept != nil {
+		unkept = 1
+	}
+	put(descUnkept, prometheus.GaugeValue, unkept)
 	put(descPaused, prometheus.GaugeValue, st.Last.Paused.Seconds())
 }

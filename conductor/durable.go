@@ -1,0 +1,80 @@
+package conductor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"kvconductor/conductor/doctor"
+)
+
+// ErrNotDurable is the error of a call that has registered or unregistered a source, where a restart would
+// lose the change. The change itself counts: undoing it would cost the blocks of a source. A client that asks
+// again gets the same error until a restart would find the change.
+var ErrNotDurable = errors.New("the change counts, but a restart would lose it")
+
+// RegistrationKeeper keeps registrations where the server finds them at its next start.
+type RegistrationKeeper interface {
+	// Commit returns once the next start would find everything that was registered and unregistered
+	// before the call, or with the error of ctx.
+	Commit(ctx context.Context) error
+	// Failure returns why the last attempt failed, nil if it did not.
+	Failure() error
+	// Keeps reports whether it keeps a registration at all.
+	Keeps(r *Registration) bool
+	// Unregistered hears of a source that a client has unregistered, before the Commit of that.
+	Unregistered(key Key)
+}
+
+// KeepRegistrations lets clients wait until k has what they register and unregister. Without it
+// registrations live in memory. Call it before the first client asks.
+func (c *Conductor) KeepRegistrations(k RegistrationKeeper) { c.keeper = k }
+
+// Durable reports whether a restart finds a registration once Commit has returned nil.
+func (v View) Durable(r *Registration) bool {
+	return v.conductor.keeper != nil && v.conductor.keeper.Keeps(r)
+}
+
+// Commit waits until a restart would find the registrations of this moment, and returns err, which is that
+// of the call that registered or unregistered key. It returns ErrNotDurable if a restart would not find them.
+//
+// Errors that depend on other registrations, as ErrNotFound, wait too: else a client that asks again after
+// ErrNotDurable would take them for a success that lasts.
+func (v View) Commit(ctx context.Context, key Key, err error) error {
+	keeper := v.conductor.keeper
+	if keeper == nil || errors.As(err, new(*FieldError)) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrPast) || errors.Is(err, ErrClosed) {
+		return err
+	}
+	failed := keeper.Commit(ctx)
+	if failed == nil {
+		return err
+	}
+	if ctx.Err() == nil {
+		v.conductor.reportNotDurable(key, failed)
+	}
+	return fmt.Errorf("%w: %w", ErrNotDurable, failed)
+}
+
+// reportNotDurable adds a finding to the source of a key, if there is one.
+func (c *Conductor) reportNotDurable(key Key, err error) {
+	if key.Tenant == "" {
+		key.Tenant = DefaultTenant
+	}
+	c.mu.RLock()
+	s := c.sources[key]
+	c.mu.RUnlock()
+	if s != nil {
+		s.doctor.Report(doctor.FindingNotDurable, "the registration is in memory alone, a restart would lose it: %v; make room in snapshot.dir, or correct its rights", err)
+		s.logFindings()
+		if c.keeper.Failure() == nil { // RegistrationsKept may have been called before the report
+			s.doctor.Withdraw(doctor.FindingNotDurable)
+		}
+	}
+}
+
+// RegistrationsKept withdraws what Commit has found, because a restart would find all registrations again.
+func (c *Conductor) RegistrationsKept() {
+	for _, s := range c.registered() {
+		s.doctor.Withdraw(doctor.FindingNotDurable)
+	}
+}
