@@ -4,23 +4,24 @@ import (
 	"fmt"
 	"hash/fnv"
 	"strings"
+	"testing"
 
 	"kvconductor/events/payload"
 	"kvconductor/events/stream/streamtest"
 )
 
-// some returns all cases. Under the race detector, which takes ten times as long, it
+// some returns all cases. Under the race detector, which takes ten times as long, and with -short it
 // returns the first n of them: make test runs this package once more without the detector.
 func some[T any](n int, cases ...T) []T {
-	if payload.Spoils {
+	if payload.Spoils || testing.Short() {
 		return cases[:n]
 	}
 	return cases
 }
 
-// times returns n rounds, or a fifth of them under the race detector; see some.
+// times returns n rounds, or a fifth of them under the race detector and with -short; see some.
 func times(n int) int {
-	if payload.Spoils {
+	if payload.Spoils || testing.Short() {
 		return n / 5
 	}
 	return n

@@ -142,7 +142,7 @@ func (b *contestBench) check(what string) {
 // order the events come.
 func TestContestsOfRandomEvents(t *testing.T) {
 	seeds := uint64(300)
-	if underRace { // one goroutine, which the detector slows down tenfold: make test runs all without it
+	if testing.Short() || underRace { // one goroutine, which the detector slows down tenfold: make test runs all without it
 		seeds = 30
 	}
 	for seed := range seeds {
