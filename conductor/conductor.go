@@ -85,8 +85,6 @@ type Options struct {
 	// differ from local hashes (see clienthash.go). Contexts with blocks from a peer pay the
 	// 8 bytes, all others nothing.
 	KeepClientHashes bool
-	// SmallPages is index.Options.SmallPages.
-	SmallPages bool
 	// Completeness is which objects make a block of a pool count (pool.completeness).
 	Completeness objectkey.Completeness
 	// PoolBytes bounds the memory for the objects of one pool (pool.max_bytes),
@@ -96,7 +94,7 @@ type Options struct {
 	// any more (index.recall_bytes), 0 for nothing.
 	RecallBytes int64
 	// RemovalsBytes bounds the memory of each source for the blocks that it removed last
-	// (index.removals_bytes), 0 for none.
+	// for Explain, 0 for none.
 	RemovalsBytes int
 	// TTL is the time to live of sources whose registration names none
 	// (index.ttl), 0 for none.
@@ -173,7 +171,6 @@ func New(opts Options) *Conductor {
 	c.log, c.recall = opts.Log, newRecall(opts.RecallBytes)
 	c.options = index.Options{
 		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
-		SmallPages:    opts.SmallPages,
 		KeepForgotten: c.recall.maxForgotten(),
 	}
 	c.open = func(r Registration, static bool, recorded *journal.Source, on func(stream.State)) feed {

@@ -114,7 +114,7 @@ var adviceOfSnapshots = map[string]string{
 	stream.SnapshotFailed:      "check snapshot_endpoint and the network",
 	stream.SnapshotPublisher:   "compare endpoint and snapshot_endpoint: they belong to different engines",
 	stream.SnapshotMalformed:   "report the version of the engine",
-	stream.SnapshotTooLarge:    "raise stream.snapshot_bytes",
+	stream.SnapshotTooLarge:    "lower snapshot_max_blocks of the engine",
 	stream.SnapshotBehind:      "wait: the engine's recorder lags",
 	stream.SnapshotOverflow:    "the engine answers slower than it publishes",
 }

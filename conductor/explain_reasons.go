@@ -82,7 +82,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 		Text: fmt.Sprintf("No event of %s in epoch %d is known that announced block %d.", s.reg.Key(), st.Epoch, block)}
 	switch {
 	case s.past.losses == nil:
-		c.Text += " Removals are not remembered: index.removals_bytes is 0."
+		c.Text += " Removals are not remembered."
 	case forgotten:
 		c.Text += fmt.Sprintf(" Removals up to sequence %d are forgotten, so the block may have left before.", since)
 	}

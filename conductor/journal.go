@@ -119,7 +119,6 @@ func (o Options) JournalSettings() []journal.Field {
 		{Name: "pool.max_bytes", Value: strconv.FormatInt(o.PoolBytes, 10)},
 		{Name: "limits.max_token_id", Value: strconv.FormatUint(uint64(o.MaxTokenID), 10)},
 		{Name: "limits.max_contexts", Value: strconv.Itoa(o.MaxContexts)},
-		{Name: "limits.max_orphans", Value: strconv.Itoa(o.MaxOrphans)},
 		{Name: "index.local_hashes", Value: strconv.FormatBool(o.KeepClientHashes)},
 	}
 }
@@ -154,8 +153,6 @@ func (o *Options) adopt(settings []journal.Field) (err error) {
 			o.MaxTokenID = uint32(most)
 		case "limits.max_contexts":
 			o.MaxContexts, e = strconv.Atoi(f.Value)
-		case "limits.max_orphans":
-			o.MaxOrphans, e = strconv.Atoi(f.Value)
 		case "index.local_hashes":
 			o.KeepClientHashes, e = strconv.ParseBool(f.Value)
 		}

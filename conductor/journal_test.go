@@ -55,7 +55,7 @@ func TestRegistrationFields(t *testing.T) {
 
 // TestJournalSettings holds that a journal keeps what decides an index.
 func TestJournalSettings(t *testing.T) {
-	given := Options{HashSeed: 1<<64 - 1, Copies: index.CopySet, MaxOrphans: -1, MaxBytes: 1 << 40, MaxBytesTotal: 1 << 41, MaxContexts: 7, MaxTokenID: 1<<32 - 1, KeepClientHashes: true}
+	given := Options{HashSeed: 1<<64 - 1, Copies: index.CopySet, MaxBytes: 1 << 40, MaxBytesTotal: 1 << 41, MaxContexts: 7, MaxTokenID: 1<<32 - 1, KeepClientHashes: true}
 	given.Stream.StaleAfter = 90 * time.Second
 	var got Options
 	if err := got.adopt(given.JournalSettings()); err != nil || !reflect.DeepEqual(got, given) {

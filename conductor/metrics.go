@@ -68,7 +68,7 @@ var (
 	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed.", contextLabels...)
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
 	descIndexAliases     = desc("index_aliases", "Engine hashes mapped to canonical hashes.", contextLabels...)
-	descIndexOrphans     = desc("index_orphans", "Blocks that wait for an event about their parent; limits.max_orphans bounds them for each source.", contextLabels...)
+	descIndexOrphans     = desc("index_orphans", "Blocks that wait for an event about their parent, at most 65,536 of each source.", contextLabels...)
 	descIndexWaiting     = desc("index_waiting", "Block memberships without a place in a prompt: announced without tokens, or after an unknown parent. conductor_index_orphans counts the second kind alone.", contextLabels...)
 	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
 	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the tables of engine hashes; those in pieces of chains are left out.", contextLabels...)

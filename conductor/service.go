@@ -58,7 +58,7 @@ type Service struct {
 	asksSnapshots bool // also where SnapshotEndpoint is hidden
 
 	// Queued and QueuedBytes are batches received and not applied. Where they reach
-	// stream.queue or stream.queue_bytes, the source is not read.
+	// stream.queue, or 64 MiB, the source is not read.
 	Queued, QueuedBytes int
 	// Waits is how long the oldest of those batches has waited, 0 without any.
 	Waits time.Duration

@@ -50,7 +50,7 @@ var (
 	descEpoch       = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
 	descAge         = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
 	descQueued      = desc("source_queued_batches", "Batches received and not applied; at stream.queue the source is not read.", sourceLabels...)
-	descQueuedB     = desc("source_queued_bytes", "Bytes of those batches; at stream.queue_bytes the source is not read.", sourceLabels...)
+	descQueuedB     = desc("source_queued_bytes", "Bytes of those batches; at 64 MiB, or limits.max_payload if that is more, the source is not read.", sourceLabels...)
 	descGaps        = desc("source_gaps_total", "Holes found in the sequence of batches.", sourceLabels...)
 	descReplayed    = desc("source_replayed_batches_total", "Batches applied from a replay.", sourceLabels...)
 	descRestarts    = desc("source_restarts_total", "Restarts of the publisher noticed after first contact.", sourceLabels...)

@@ -59,14 +59,9 @@ const (
 	Any = "any" // with any of them
 )
 
-// Values of Memory.Limit.
-const (
-	Auto = "auto" // what the cgroup leaves to the Go runtime
-	Off  = "off"  // none
-)
-
 // Metrics.PerSource is Auto, Always or Never.
 const (
+	Auto   = "auto"
 	Always = "always"
 	Never  = "never"
 )
@@ -94,7 +89,6 @@ type Config struct {
 	Snapshot  Snapshot      `mapstructure:"snapshot"`
 	Ready     Ready         `mapstructure:"ready"`
 	Journal   Journal       `mapstructure:"journal"`
-	Memory    Memory        `mapstructure:"memory"`
 	Metrics   Metrics       `mapstructure:"metrics"`
 	Tracing   Tracing       `mapstructure:"tracing"`
 	Dynamo    DynamoDialect `mapstructure:"dynamo"`
@@ -129,16 +123,9 @@ type Log struct {
 // leastTTL is the shortest time to live of a source: aging stays rarer than announcing.
 const leastTTL = time.Second
 
-// mostStoreTimeout is half of fleet.Lease: a replica whose command waits as long beats again before its lease ends.
-const mostStoreTimeout = 2 * time.Second
-
-// leastMemo is the least a memo of digests can be told to take.
-const leastMemo = 1 << 20
-
-// Hash fixes the canonical block hash, and what hashing like engines may take.
+// Hash fixes the canonical block hash.
 type Hash struct {
-	Seed      uint64 `mapstructure:"seed"`       // XXH3-64 seed; the same in every process that exchanges hashes
-	MemoBytes int64  `mapstructure:"memo_bytes"` // bytes of remembered engine digests, at least leastMemo; 0 is none
+	Seed uint64 `mapstructure:"seed"` // XXH3-64 seed; the same in every process that exchanges hashes
 }
 
 // Source is one subscription known from the start, with the fields of
@@ -194,14 +181,8 @@ func (s Source) withTenant() Source {
 // Stream rules what happens between a socket and the index. All of it is per
 // source unless it says otherwise.
 type Stream struct {
-	Heartbeat          time.Duration `mapstructure:"heartbeat"`            // silence after which a publisher is asked for a sign of life; 0 is never
 	StaleAfter         time.Duration `mapstructure:"stale_after"`          // silence (no batch, no transport life) after which a source is stale
-	ReplayTimeout      time.Duration `mapstructure:"replay_timeout"`       // silence after which a replay request is repeated or given up
-	ReplayConcurrency  int           `mapstructure:"replay_concurrency"`   // replays in flight over all sources
-	SnapshotTimeout    time.Duration `mapstructure:"snapshot_timeout"`     // silence after which a request for a snapshot of an engine is given up
-	SnapshotBytes      int64         `mapstructure:"snapshot_bytes"`       // bytes a snapshot of an engine may have
 	Queue              int           `mapstructure:"queue"`                // batches that may wait between socket and index; reading stops there
-	QueueBytes         int64         `mapstructure:"queue_bytes"`          // bytes of payload those batches may hold; reading stops there
 	QueueBytesTotal    int64         `mapstructure:"queue_bytes_total"`    // bytes those batches may take over all sources; reading stops there
 	OnUnrecoverableGap string        `mapstructure:"on_unrecoverable_gap"` // Keep or Drop
 	Copies             string        `mapstructure:"copies"`               // Count or Set
@@ -213,8 +194,6 @@ type Index struct {
 	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one context's index; beyond it new blocks are refused and answers say so; AutoSize is half of the cgroup's limit, 0 no bound
 	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; AutoSize is half of the cgroup's limit, 0 no bound
 	RecallBytes   int64         `mapstructure:"recall_bytes"`    // bytes for names of blocks that no instance holds any more; 0 is none
-	HugePages     bool          `mapstructure:"huge_pages"`      // lets the system join pages of large indexes
-	RemovalsBytes int64         `mapstructure:"removals_bytes"`  // bytes of each source for the blocks that it removed last; 0 is none
 	LocalHashes   bool          `mapstructure:"local_hashes"`    // keep the local hash of every block, for GET /dump
 }
 
@@ -228,7 +207,6 @@ type Pool struct {
 type Snapshot struct {
 	Dir      string        `mapstructure:"dir"`      // directory of the files; "" keeps none
 	Interval time.Duration `mapstructure:"interval"` // pause between snapshots; 0 writes one at the end alone
-	OnStop   bool          `mapstructure:"on_stop"`  // write one at the end
 	Keep     int           `mapstructure:"keep"`     // how many stay
 	KeyFile  string        `mapstructure:"key_file"` // key that seals salts; "" leaves out what has a salt
 }
@@ -245,11 +223,6 @@ type Journal struct {
 	KeyFile  string `mapstructure:"key_file"`  // key that seals the files; "" leaves them plain
 
 	RingBytes int64 `mapstructure:"ring_bytes"` // bytes of the newest part that stays in memory, for each source; 0 keeps none
-}
-
-// Memory rules what the process may take.
-type Memory struct {
-	Limit string `mapstructure:"limit"` // Auto or Off: where the memory limit of the Go runtime comes from; GOMEMLIMIT wins
 }
 
 // Metrics rules what /metrics has.
@@ -269,7 +242,6 @@ type Tracing struct {
 type DynamoDialect struct {
 	Peers              []string      `mapstructure:"peers"`                 // base URLs to recover from at the start, in this order
 	MinInitialWorkers  int           `mapstructure:"min_initial_workers"`   // instances there must be before its listener answers
-	RecoveredTTL       time.Duration `mapstructure:"recovered_ttl"`         // how long recovered blocks of unregistered workers stay; 0 is for ever
 	CompareInterval    time.Duration `mapstructure:"compare_interval"`      // between comparisons with the peers; 0 is none
 	AccessLog          string        `mapstructure:"access_log"`            // file of one JSON line a request; "" is none
 	TraceIDHeader      string        `mapstructure:"trace_id_header"`       // the header those lines repeat
@@ -291,11 +263,9 @@ type Limits struct {
 	QueryWait        time.Duration `mapstructure:"query_wait"`         // how long others wait; longer is 503
 	MaxSources       int           `mapstructure:"max_sources"`        // subscriptions, configured and registered together
 	MaxTenantSources int           `mapstructure:"max_tenant_sources"` // subscriptions that clients register for one tenant; 0 is no bound
-	MaxOrphans       int           `mapstructure:"max_orphans"`        // blocks per source that wait for their parent
 	MaxPayload       int64         `mapstructure:"max_payload"`        // bytes of one message from an engine
 	ReadTimeout      time.Duration `mapstructure:"read_timeout"`       // from the first byte of an HTTP request to its last
 	IdleTimeout      time.Duration `mapstructure:"idle_timeout"`       // how long a kept-alive HTTP connection may wait for its next request, and a client take nothing of its answer
-	ShutdownTimeout  time.Duration `mapstructure:"shutdown_timeout"`   // how long requests in flight may take after SIGTERM
 
 	Memory                int64 `mapstructure:"memory"`                  // bytes of bodies and answers in flight; AutoSize is by the cgroup's limit, 0 no bound
 	MaxContexts           int   `mapstructure:"max_contexts"`            // adapters and salts of one source; 0 is no bound
@@ -305,7 +275,6 @@ type Limits struct {
 	ClientBytes           int64 `mapstructure:"client_bytes"`            // bytes of its bodies a second
 	ClientChanges         int   `mapstructure:"client_changes"`          // its registrations and other changes a minute
 	MaxWatches            int   `mapstructure:"max_watches"`             // open calls of Watch; 0 is no bound
-	ClientWatches         int   `mapstructure:"client_watches"`          // the same of one client
 }
 
 // Register bounds what clients register.
@@ -344,7 +313,6 @@ type Reload struct {
 // UI is the operators' page and what it shows.
 type UI struct {
 	Enabled       bool `mapstructure:"enabled"`        // /ui and the stream behind it
-	Viewers       int  `mapstructure:"viewers"`        // streams at once; one more is 503
 	RecentQueries bool `mapstructure:"recent_queries"` // keep token ids of some queries while a page looks
 }
 
@@ -366,19 +334,16 @@ type Store struct {
 	CACert               string        `mapstructure:"cacert"`                 // file of the authorities of the store; "" is those of the system
 	Cert                 string        `mapstructure:"cert"`                   // file of the certificate shown to the store
 	Key                  string        `mapstructure:"key"`                    // file of its key
-	Timeout              time.Duration `mapstructure:"timeout"`                // of a command
 	Advertise            string        `mapstructure:"advertise"`              // URL where other replicas reach this one; "" is the host's name and the first port
 	Weight               int64         `mapstructure:"weight"`                 // share of this replica, against those of others
 	ShelfInterval        time.Duration `mapstructure:"shelf_interval"`         // age from which a snapshot in the store is written again; 0 writes none
-	ShelfTTL             time.Duration `mapstructure:"shelf_ttl"`              // age from which it is not used any more
 	ShelfBytes           int64         `mapstructure:"shelf_bytes"`            // of the snapshots of all deployments together
 }
 
 // Cluster is how the replicas of a store share the work.
 type Cluster struct {
-	Mode    string        `mapstructure:"mode"`    // Replicas or Shards
-	Owners  int64         `mapstructure:"owners"`  // replicas that serve each shard
-	Timeout time.Duration `mapstructure:"timeout"` // until another replica begins to answer a query that is sent on
+	Mode   string `mapstructure:"mode"`   // Replicas or Shards
+	Owners int64  `mapstructure:"owners"` // replicas that serve each shard
 }
 
 // AutoBlocks is a block size that the engine or its first events tell.
@@ -417,18 +382,11 @@ func Default() Config {
 			Format: "json", // read by machines more often than by people
 		},
 		Hash: Hash{
-			Seed:      1337,     // what Dynamo and standardized publishers hash with
-			MemoBytes: 64 << 20, // half a million 16-token blocks, the beginnings of prompts that repeat
+			Seed: 1337, // what Dynamo and standardized publishers hash with
 		},
 		Stream: Stream{
-			Heartbeat:          10 * time.Second, // finds a dead route within four of them, well before an operator does
 			StaleAfter:         30 * time.Second, // longer than an engine's stalls (compilation, weight loading), shorter than an operator's patience
-			ReplayTimeout:      5 * time.Second,  // an engine answers a replay between two steps; ten times the slowest step
-			SnapshotTimeout:    10 * time.Second, // an engine writes 1 M blocks in three seconds
-			SnapshotBytes:      256 << 20,        // vLLM's own limit, twice 1 M blocks of 16 tokens
-			ReplayConcurrency:  8,                // after a restart a fleet replays in waves instead of filling every queue at once
 			Queue:              16384,            // vLLM's replay ring of 10,000 batches in one piece, and what arrives meanwhile
-			QueueBytes:         64 << 20,         // two messages of the largest size allowed; usual batches are 1-50 KiB
 			QueueBytesTotal:    256 << 20,        // half for live batches: two full queues, or 128 KiB for each of 1,000 sources
 			OnUnrecoverableGap: Keep,             // a hit too many costs one recomputation, an emptied index costs thousands
 			Copies:             Count,            // SGLang and offloading connectors announce a block once per copy
@@ -439,8 +397,6 @@ func Default() Config {
 		Index: Index{
 			MaxBytesTotal: AutoSize,  // a container that is out of memory is killed with all it knows
 			RecallBytes:   128 << 20, // 2 million names, more than a pool is behind its engines
-			HugePages:     true,      // fewer misses of the TLB in large indexes; only written pages are joined
-			RemovalsBytes: 64 << 10,  // 1,600 stretches of blocks
 			LocalHashes:   true,      // a replica that cannot be recovered from is found out when it is too late
 		},
 		Pool: Pool{
@@ -452,29 +408,22 @@ func Default() Config {
 			SourcesDir: "", // the settings name the sources
 		},
 		Store: Store{
-			Name:    "default",
-			Timeout: time.Second, // a beat that takes longer is one that fails: leases last four
-			Weight:  100,
+			Name:   "default",
+			Weight: 100,
 
 			ShelfInterval: time.Minute, // the replay ring of an engine is minutes long
-			ShelfTTL:      time.Hour,   // engines have replaced much of what they held before
 			ShelfBytes:    1 << 30,     // 60 M blocks, a small store has room for them
 		},
 		Cluster: Cluster{
-			Mode:    Replicas,
-			Owners:  2,               // one may die, and the other answers at once
-			Timeout: 2 * time.Second, // a stopped replica costs a query as much, once
+			Mode:   Replicas,
+			Owners: 2, // one may die, and the other answers at once
 		},
 		Snapshot: Snapshot{
 			Interval: time.Minute, // the replay ring of an engine is minutes long
-			OnStop:   true,        // a planned restart goes on where it stopped
 			Keep:     2,           // one before, should the newest be unusable
 		},
 		Journal: Journal{
 			MaxBytes: 1 << 30, // hours of a small fleet, and nothing to a disk
-		},
-		Memory: Memory{
-			Limit: Auto, // a container that is out of memory is killed with all it knows
 		},
 		Metrics: Metrics{
 			PerSource: Auto, // a fleet of hundreds is looked at source by source, one of thousands as a whole
@@ -483,26 +432,22 @@ func Default() Config {
 			Sample: 0.01, // traces of each second, and no cost to speak of
 		},
 		Dynamo: DynamoDialect{
-			RecoveredTTL:    5 * time.Minute, // outlasts an orchestrator that registers a fleet one by one
-			CompareInterval: time.Minute,     // a difference is a fault: a second comparison confirms it soon enough
-			TraceIDHeader:   "x-trace-id",    // Dynamo's
+			CompareInterval: time.Minute,  // a difference is a fault: a second comparison confirms it soon enough
+			TraceIDHeader:   "x-trace-id", // Dynamo's
 		},
 		Limits: Limits{
-			MaxBody:         16 << 20,               // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces
-			MaxTokens:       2 << 20,                // twice the longest usual context, and about what MaxBody holds
-			QueryWait:       100 * time.Millisecond, // outlasts a burst; after that a router does better without an answer
-			MaxSources:      10_000,                 // 1,250 nodes of eight ranks; each source costs two sockets
-			MaxOrphans:      65_536,                 // a million tokens in blocks of 16, some 15 MB
-			MaxPayload:      32 << 20,               // the announcement of a million-token prompt with hashes and tokens is about 6 MB
-			ReadTimeout:     30 * time.Second,       // MaxBody at 5 Mbit/s
-			IdleTimeout:     2 * time.Minute,        // longer than the 60 s after which usual load balancers close first
-			ShutdownTimeout: 4 * time.Second,        // after the drain; leaves one of five seconds for the sockets
+			MaxBody:     16 << 20,               // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces
+			MaxTokens:   2 << 20,                // twice the longest usual context, and about what MaxBody holds
+			QueryWait:   100 * time.Millisecond, // outlasts a burst; after that a router does better without an answer
+			MaxSources:  10_000,                 // 1,250 nodes of eight ranks; each source costs two sockets
+			MaxPayload:  32 << 20,               // the announcement of a million-token prompt with hashes and tokens is about 6 MB
+			ReadTimeout: 30 * time.Second,       // MaxBody at 5 Mbit/s
+			IdleTimeout: 2 * time.Minute,        // longer than the 60 s after which usual load balancers close first
 
 			Memory:         AutoSize, // what a container can spare
 			MaxContexts:    16_384,   // the users of an engine with a salt each; some 200 MB
 			MaxConnections: 16_384,   // each router keeps some; 10,000 half-open ones leave room
 			MaxWatches:     1024,     // each asks ten times a second at most: a quarter of a processor
-			ClientWatches:  256,      // the streams of one connection
 		},
 		Auth: Auth{
 			Anonymous: []string{Auto}, // queries and registrations, as routers and engines send them; nothing where there are credentials
@@ -511,7 +456,6 @@ func Default() Config {
 		Register: Register{Allow: []string{"default"}}, // engines in the network, and what the network keeps for itself not
 		UI: UI{
 			Enabled:       true, // it costs nothing until a page looks
-			Viewers:       16,   // a team of operators; each costs its own writes alone
 			RecentQueries: true, // in memory, for minutes: an explanation needs a prompt
 		},
 		Shutdown: Shutdown{Drain: 5 * time.Second}, // a load balancer that asks each second notices in time

@@ -48,16 +48,9 @@ func TestDefaults(t *testing.T) {
 	f("log.level", "info")
 	f("log.format", "json")
 	f("hash.seed", "1337")
-	f("hash.memo_bytes", "64MiB")
 	f("stream.stale_after", "30s")
-	f("stream.heartbeat", "10s")
 	f("doctor.silent_after", "5m")
-	f("stream.replay_timeout", "5s")
-	f("stream.replay_concurrency", "8")
-	f("stream.snapshot_timeout", "10s")
-	f("stream.snapshot_bytes", "256MiB")
 	f("stream.queue", "16384")
-	f("stream.queue_bytes", "64MiB")
 	f("stream.queue_bytes_total", "256MiB")
 	f("stream.on_unrecoverable_gap", "keep")
 	f("stream.copies", "count")
@@ -65,7 +58,6 @@ func TestDefaults(t *testing.T) {
 	f("index.max_bytes", "0")
 	f("index.max_bytes_total", "auto")
 	f("index.recall_bytes", "128MiB")
-	f("index.removals_bytes", "64KiB")
 	f("pool.completeness", "all")
 	f("pool.max_bytes", "512MiB")
 	f("journal.dir", "")
@@ -74,11 +66,9 @@ func TestDefaults(t *testing.T) {
 	f("journal.ring_bytes", "0")
 	f("snapshot.dir", "")
 	f("snapshot.interval", "1m")
-	f("snapshot.on_stop", "true")
 	f("snapshot.keep", "2")
 	f("snapshot.key_file", "")
 	f("ready.min_sources", "0")
-	f("memory.limit", "auto")
 	f("log.slow_query", "0s")
 	f("metrics.per_source", "auto")
 	f("tracing.endpoint", "")
@@ -87,9 +77,7 @@ func TestDefaults(t *testing.T) {
 	f("tracing.cacert", "")
 	f("dynamo.peers", "")
 	f("dynamo.min_initial_workers", "0")
-	f("dynamo.recovered_ttl", "5m")
 	f("dynamo.compare_interval", "1m")
-	f("index.huge_pages", "true")
 	f("feedback.max_error", "0")
 	f("index.local_hashes", "true")
 	f("dynamo.access_log", "")
@@ -112,25 +100,20 @@ func TestDefaults(t *testing.T) {
 	f("store.cacert", "")
 	f("store.cert", "")
 	f("store.key", "")
-	f("store.timeout", "1s")
 	f("store.advertise", "")
 	f("store.weight", "100")
 	f("store.shelf_interval", "1m")
-	f("store.shelf_ttl", "1h")
 	f("store.shelf_bytes", "1GiB")
 	f("cluster.mode", "replicas")
 	f("cluster.owners", "2")
-	f("cluster.timeout", "2s")
 	f("discovery.sources_dir", "")
 	f("limits.max_queries", "0")
 	f("limits.query_wait", "100ms")
 	f("limits.max_sources", "10000")
 	f("limits.max_tenant_sources", "0")
-	f("limits.max_orphans", "65536")
 	f("limits.max_payload", "32MiB")
 	f("limits.read_timeout", "30s")
 	f("limits.idle_timeout", "2m")
-	f("limits.shutdown_timeout", "4s")
 	f("limits.memory", "auto")
 	f("limits.max_contexts", "16384")
 	f("limits.max_connections", "16384")
@@ -139,7 +122,6 @@ func TestDefaults(t *testing.T) {
 	f("limits.client_bytes", "0")
 	f("limits.client_changes", "0")
 	f("limits.max_watches", "1024")
-	f("limits.client_watches", "256")
 	f("sglang.model", "")
 	f("tls.cert", "")
 	f("tls.key", "")
@@ -154,7 +136,6 @@ func TestDefaults(t *testing.T) {
 	f("peer.token_file", "")
 	f("shutdown.drain", "5s")
 	f("ui.enabled", "true")
-	f("ui.viewers", "16")
 	f("ui.recent_queries", "true")
 	f("register.allow", "default")
 	for _, k := range keys {
@@ -187,10 +168,6 @@ func TestLayersPrecedence(t *testing.T) {
 			return [3]string{k.kind.words[0], k.kind.words[2], k.kind.words[3]}
 		case k.kind.words != nil:
 			return [3]string{k.kind.words[1], k.kind.words[0], k.kind.words[1]}
-		case k.path == "store.timeout":
-			return [3]string{"1.1s", "1.2s", "1.3s"}
-		case k.path == "store.shelf_ttl":
-			return [3]string{"11h", "12h", "13h"}
 		case k.kind.word == "duration":
 			return [3]string{"11s", "12s", "13s"}
 		case strings.HasPrefix(k.kind.word, "bytes"):
@@ -219,7 +196,7 @@ func TestLayersPrecedence(t *testing.T) {
 	for _, k := range keys {
 		said := says(k)
 		section, name, _ := strings.Cut(k.path, ".")
-		file := write(t, "c.yaml", "stream: {queue_bytes: 99MiB}\n")
+		file := write(t, "c.yaml", "stream: {queue_bytes_total: 256MiB}\n")
 		switch section {
 		case "stream":
 			file = write(t, "c.yaml", "limits: {max_payload: 1KiB}\n")
@@ -288,7 +265,7 @@ func TestEveryLayerIsReported(t *testing.T) {
 			"CONDUCTOR_SERVICE_HOST=10.0.0.9", "CONDUCTOR_SERVICE_PORT_HTTP=13333", "CONDUCTOR_PORT=tcp://10.0.0.9:13333",
 			"CONDUCTOR_PORT_13333_TCP_ADDR=10.0.0.9", "CONDUCTOR_BLUE_SERVICE_HOST=10.0.0.8",
 		},
-		Flags: flags(t, "--config=c.yaml", "--hash-seed=x", "--copies=sets", "--replay-timeout", "5", "--queue=0"),
+		Flags: flags(t, "--config=c.yaml", "--hash-seed=x", "--copies=sets", "--doctor-silent-after", "5", "--queue=0"),
 	})
 	got, _ := say(d, err)
 	want := `warning: env CONDUCTOR_LOG_LEVL: unknown variable; did you mean "CONDUCTOR_LOG_LEVEL"?
@@ -300,8 +277,8 @@ env CONDUCTOR_STREAM_STALE_AFTER: stream.stale_after: 30 has no unit; write "30s
 env CONDUCTOR_LISTENERS: listeners[0].address: "nowhere" is no host:port: missing port in address
 env CONDUCTOR_LIMITS_MAX_BODY: limits.max_body: 0 is too small; the least is 1
 flag --hash-seed: hash.seed: "x" is no whole number
-flag --replay-timeout: stream.replay_timeout: 5 has no unit; write "5s" if seconds are meant
 flag --copies: stream.copies: "sets" is none of count, set; did you mean "set"?
+flag --doctor-silent-after: doctor.silent_after: 5 has no unit; write "5s" if seconds are meant
 flag --queue: stream.queue: 0 is too small; the least is 1
 `
 	if got != want {
@@ -375,11 +352,10 @@ func TestValidateBuiltConfig(t *testing.T) {
 	c := Default()
 	c.Listeners = nil
 	c.Log.Level = "loud"
-	c.Stream.ReplayTimeout = -time.Second
-	c.Stream.QueueBytes = 1 << 20
+	c.Stream.StaleAfter = -time.Second
 	c.Stream.QueueBytesTotal = c.Limits.MaxPayload
-	c.Memory.Limit = "1GiB"
-	c.Limits.MaxOrphans = -1
+	c.Metrics.PerSource = "some"
+	c.Limits.MaxContexts = -1
 	c.Limits.MaxSources = 1
 	one := Source{Endpoint: "tcp://h:1", Type: "vLLM", ModelName: "m", InstanceID: "a", BlockSize: 16}
 	same := one
@@ -387,10 +363,9 @@ func TestValidateBuiltConfig(t *testing.T) {
 	c.Sources = []Source{one, same, {Endpoint: "h:1", DPRank: -1, BlockSize: 16, Type: "x", ModelName: "m", InstanceID: "b"}}
 	want := `listeners: no listener; without one nobody can ask
 log.level: "loud" is none of debug, info, warn, error
-stream.replay_timeout: -1s is too small; the least is 1ms
-memory.limit: "1GiB" is none of auto, off
-limits.max_orphans: -1 is too small; the least is 0
-stream.queue_bytes: too small to hold one message of the size allowed by limits.max_payload
+stream.stale_after: -1s is too small; the least is 1ms
+metrics.per_source: "some" is none of auto, always, never
+limits.max_contexts: -1 is too small; the least is 0
 stream.queue_bytes_total: too small to hold two messages of the size allowed by limits.max_payload
 sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]
 sources[2].endpoint: "h:1" has no transport; write tcp://host:port or ipc://path

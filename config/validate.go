@@ -100,12 +100,6 @@ func (c *Config) complaints() (out []Complaint) {
 			add(k.path, "%s is too small; the least is %s", k.show(c), show(least.Interface()))
 		}
 	}
-	if n := c.Hash.MemoBytes; 0 < n && n < leastMemo {
-		add("hash.memo_bytes", "%s is too small; the least is %s, and 0 is none", show(n), show(int64(leastMemo)))
-	}
-	if c.Stream.QueueBytes < c.Limits.MaxPayload {
-		clash("stream.queue_bytes", "limits.max_payload", "too small to hold one message of the size allowed by")
-	}
 	if c.Stream.QueueBytesTotal/2 < c.Limits.MaxPayload { // half is for live batches
 		clash("stream.queue_bytes_total", "limits.max_payload", "too small to hold two messages of the size allowed by")
 	}
@@ -119,12 +113,6 @@ func (c *Config) complaints() (out []Complaint) {
 				clash(f.path, "store.url", "is for TLS; write rediss:// in")
 			}
 		}
-	}
-	if d := c.Store.Timeout; d > mostStoreTimeout {
-		add("store.timeout", "%s is too long; the most is %s, half of a replica's lease", show(d), show(mostStoreTimeout))
-	}
-	if c.Store.ShelfTTL/2 < c.Store.ShelfInterval {
-		clash("store.shelf_ttl", "store.shelf_interval", show(c.Store.ShelfTTL)+" is less than twice")
 	}
 
 	identities := map[string]string{}

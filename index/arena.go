@@ -91,7 +91,7 @@ func (a *arena) fresh(n int) uint32 {
 		k++
 	}
 	if a.chunks[k] == nil {
-		if k > 0 && !a.index.smallPages {
+		if k > 0 {
 			joinPages(a.chunks[k-1], chunkLines(k-1)*lineBytes)
 		}
 		p, bytes := reserveMemory(chunkLines(k)*lineBytes), chunkLines(k)*lineBytes

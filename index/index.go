@@ -114,9 +114,6 @@ type Options struct {
 	// KeepClientHashes keeps Store.ClientHashes, for Snapshot. Those that equal the local
 	// hashes cost nothing.
 	KeepClientHashes bool
-	// SmallPages keeps blocks in pages of the usual size. Huge ones make queries of a large
-	// index faster; some machines want them for others.
-	SmallPages bool
 	// KeepForgotten is how many names of blocks without an owner are kept for Forgotten:
 	// 16 bytes each, until they are fetched.
 	KeepForgotten int
@@ -138,7 +135,6 @@ type Index struct {
 	maxBytes          int
 	share             *share // of Options.Budget, nil for none
 	keepsClientHashes bool   // Options.KeepClientHashes
-	smallPages        bool   // Options.SmallPages
 
 	lines arena
 	heads table
@@ -250,7 +246,7 @@ var made atomic.Uint64
 func New(opts Options) *Index {
 	x := &Index{
 		scheme: opts.Scheme, step: opts.Scheme.Stepper(), maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes,
-		keepsClientHashes: opts.KeepClientHashes, smallPages: opts.SmallPages, serial: made.Add(1), forgotten: forgotten{keep: opts.KeepForgotten, remember: opts.Remember},
+		keepsClientHashes: opts.KeepClientHashes, serial: made.Add(1), forgotten: forgotten{keep: opts.KeepForgotten, remember: opts.Remember},
 	}
 	x.contests.contradicts = opts.Contradicts
 	if x.maxOrphans == 0 {

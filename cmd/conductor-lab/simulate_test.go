@@ -50,7 +50,7 @@ func simulated(t *testing.T, settings string, args ...string) (r simulatedFleet)
 // TestSimulateFaults holds that a disturbed fleet is noticed and reported.
 func TestSimulateFaults(t *testing.T) {
 	t.Parallel()
-	r := simulated(t, "stream: {replay_timeout: 1s}\n", "--faults",
+	r := simulated(t, "", "--faults",
 		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--clear-every", "50")
 	cuts, reconnects := 0, 0
 	for _, i := range r.Instances {

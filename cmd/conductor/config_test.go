@@ -56,7 +56,7 @@ sources: 1
 bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
 `, true)
 	f("check gone.yaml", "", "gone.yaml: no such file\n", true)
-	f("show --config good.yaml --queue-bytes 33MiB", "listeners:\n  - address: :1\n", "warning: good.yaml:3:85: sources[0].cache_group: has no effect; groups are told apart by the events\n", false)
+	f("show --config good.yaml --queue 33", "listeners:\n  - address: :1\n", "warning: good.yaml:3:85: sources[0].cache_group: has no effect; groups are told apart by the events\n", false)
 	f("show --config bad.yaml --queue=many", "", `bad.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
 bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
 flag --queue: stream.queue: "many" is no whole number

@@ -47,7 +47,7 @@ func TestExplainStates(t *testing.T) {
 		}
 		return append(batches, []any{ruledStored(0, 4)})
 	}
-	var evicted [][]any // more removals than a small ring holds
+	var evicted [][]any
 	evicted = append(evicted, []any{ruledStored(0, 4)})
 	for block := 3; block >= 1; block-- {
 		evicted = append(evicted, []any{ruledRemoved(block, block+1)})
@@ -63,8 +63,7 @@ func TestExplainStates(t *testing.T) {
 		{"expired", "", ", ttl: 1s", [][]any{{ruledStored(0, 2)}}, nil, "| 0 [0 16] expired? never_announced?"},
 		{"full", "index: {max_bytes: 256KiB}\n", "", many(), nil, "| 0 [0 16] refused"},
 		{"salted", "privacy: {salted_only: true}\n", "", [][]any{{ruledStored(0, 2)}}, nil, "| 0 [0 16] never_announced"},
-		{"forgotten", "index: {removals_bytes: 100}\n", "", append(evicted, []any{ruledStored(0, 1)}), nil, "GPU[[0 1]] | 1 [16 32] removed@3"},
-		{"unremembered", "index: {removals_bytes: 0}\n", "", evicted, nil, "GPU[[0 1]] | 1 [16 32] never_announced?"},
+		{"evicted", "", "", append(evicted, []any{ruledStored(0, 1)}), nil, "GPU[[0 1]] | 1 [16 32] removed@3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -89,15 +88,22 @@ func TestExplainStates(t *testing.T) {
 func TestExplainForgets(t *testing.T) {
 	t.Parallel()
 	e := newRuledEngine(t, "e", 0)
-	p, doc := serveProcess(t, "index: {removals_bytes: 100}\nsources:\n"+explainSource(e, "vLLM", "m", "")), apitest.Load(t)
+	p, doc := serveProcess(t, "sources:\n"+explainSource(e, "vLLM", "m", "")), apitest.Load(t)
 	e.publish(ruledStored(0, 4))
-	e.publish(ruledRemoved(1, 2))
-	e.publish(ruledRemoved(3, 4))
-	e.publish(ruledRemoved(2, 3))
-	e.publish(ruledRemoved(0, 1), ruledStored(0, 1))
+	e.publish(ruledRemoved(1, 4))
+	var others []any // chains of one block: each removal is a stretch
+	var hashes []int
+	for i := range 2 * removalsBytes / 40 {
+		tokens := make([]int, recordedBlock)
+		tokens[0] = i
+		hashes = append(hashes, 1_000_000+i)
+		others = append(others, map[string]any{"type": "BlockStored", "block_hashes": hashes[i:], "parent_block_hash": nil, "token_ids": tokens, "block_size": recordedBlock, "medium": "GPU"})
+	}
+	e.publish(others...)
+	e.publish(map[string]any{"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"})
 	e.settled(p)
 	h := onlyHolder(t, askExplain(t, p, doc, explainedPrompt()))
-	if got := h.text(); got != "GPU[[0 1]] | 1 [16 32] never_announced?" || !strings.Contains(h.End.Reasons[0].Text, "Removals up to sequence 2 are forgotten") {
+	if got := h.text(); got != "GPU[[0 1]] | 1 [16 32] never_announced?" || !strings.Contains(h.End.Reasons[0].Text, "Removals up to sequence 3 are forgotten") {
 		t.Errorf("%s %+v", got, h.End)
 	}
 }

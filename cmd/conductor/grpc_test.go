@@ -393,7 +393,7 @@ func TestGRPCOverTLS(t *testing.T) {
 // TestGRPCLimits holds that messages, calls of one client and watches are bounded.
 func TestGRPCLimits(t *testing.T) {
 	t.Parallel()
-	_, address := grpcProcess(t, "limits: {max_body: 64KiB, max_watches: 3, client_watches: 2, client_requests: 30}\nauth: {file: "+credentialsFile(t, "a query a", "b query b", "c query c")+"}\n")
+	_, address := grpcProcess(t, "limits: {max_body: 64KiB, max_watches: 5, client_requests: 30}\nauth: {file: "+credentialsFile(t, "a query a", "b query b", "c query c")+"}\n")
 	ctx := inTime(t)
 	request := func(tenant string, n int) *pb.QueryRequest {
 		return &pb.QueryRequest{TenantId: tenant, Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: make([]uint32, n)}}}
@@ -408,7 +408,7 @@ func TestGRPCLimits(t *testing.T) {
 		_, err = stream.Recv()
 		return err
 	}
-	for i, c := range []struct{ token, limit string }{{"a", ""}, {"a", ""}, {"a", "limits.client_watches"}, {"b", ""}, {"b", "limits.max_watches"}} {
+	for i, c := range []struct{ token, limit string }{{"a", ""}, {"a", ""}, {"a", "one client"}, {"b", ""}, {"b", ""}, {"c", ""}, {"c", "limits.max_watches allows"}} {
 		err := watch(c.token)
 		if c.limit == "" && err != nil || c.limit != "" && (grpcstatus.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), c.limit)) {
 			t.Errorf("watch %d of %s: %v", i, c.token, err)

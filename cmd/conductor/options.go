@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -16,25 +15,33 @@ import (
 	"kvconductor/events/wire"
 	"kvconductor/events/zmq"
 	"kvconductor/index"
-	"kvconductor/index/hash"
 	"kvconductor/internal/memory"
 )
 
-// memo begins the memo of engine digests, if there is to be one.
-func memo(loaded *config.Loaded) (*hash.Memo, error) {
-	if loaded.Config.Hash.MemoBytes == 0 {
-		return nil, nil
-	}
-	m, err := hash.NewMemo(loaded.Config.Hash.MemoBytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: hash.memo_bytes: %w", loaded.Place("hash.memo_bytes"), err)
-	}
-	return m, nil
-}
-
-// engineSnapshots is how many engines are asked for a snapshot at once. Each reply may take
-// stream.snapshot_bytes of memory, and costs the engine a second.
-const engineSnapshots = 4
+const (
+	// memoBytes bounds the digests of hash profiles that are kept to be found again: those of
+	// half a million 16-token blocks, the beginnings of prompts that repeat.
+	memoBytes = 64 << 20
+	// replaysAtOnce is how many sources replay at once. After a restart a fleet replays in
+	// waves instead of filling every queue at once.
+	replaysAtOnce = 8
+	// queueBytes is how many bytes of batches a source may have waiting for the index before
+	// its socket is not read, or as many as the largest message has. Usual batches have 1 to
+	// 50 KiB.
+	queueBytes = 64 << 20
+	// engineSnapshots is how many engines are asked for a snapshot at once. Each reply may
+	// take snapshotBytes of memory, and costs the engine a second.
+	engineSnapshots = 4
+	// snapshotBytes bounds a snapshot of an engine. It is vLLM's own limit, twice what 1 M
+	// blocks of 16 tokens take.
+	snapshotBytes = 256 << 20
+	// snapshotTimeout is the silence after which a request for a snapshot is given up. An
+	// engine writes 1 M blocks in three seconds.
+	snapshotTimeout = 10 * time.Second
+	// removalsBytes is what each source remembers of the blocks that it removed last, for
+	// /admin/explain: 1,600 stretches of neighbouring blocks.
+	removalsBytes = 64 << 10
+)
 
 // frameRoom is what topic and sequence frames may take next to the payload.
 const frameRoom = 64 << 10
@@ -42,14 +49,9 @@ const frameRoom = 64 << 10
 // newSockets returns the sockets of all sources. They and the queues of the streams
 // share one bound of memory.
 func newSockets(cfg config.Config) *zmq.Sockets {
-	waiting := cfg.Stream.QueueBytesTotal
-	if cfg.Memory.Limit != config.Off {
-		waiting = memory.Bound(waiting)
-	}
 	return &zmq.Sockets{Rank: wire.Rank, Transport: zmq.Transport{
 		MaxMessage: int(cfg.Limits.MaxPayload) + frameRoom,
-		Heartbeat:  heartbeat(cfg.Stream.Heartbeat),
-		Memory:     payload.NewMemory(waiting),
+		Memory:     payload.NewMemory(memory.Bound(cfg.Stream.QueueBytesTotal)),
 	}}
 }
 
@@ -66,12 +68,11 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
 	parts := limits
-	parts.MaxPayload = int(cfg.Stream.SnapshotBytes)
+	parts.MaxPayload = snapshotBytes
 	return conductor.Options{
 		HashSeed:         cfg.Hash.Seed,
 		Copies:           copies,
 		MaxSources:       cfg.Limits.MaxSources,
-		MaxOrphans:       cfg.Limits.MaxOrphans,
 		TTL:              cfg.Index.TTL,
 		MaxBytes:         int(indexBytes(cfg.Index.MaxBytes)),
 		MaxBytesTotal:    indexBytes(cfg.Index.MaxBytesTotal),
@@ -79,10 +80,9 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		SaltedOnly:       cfg.Privacy.SaltedOnly,
 		MaxContexts:      cfg.Limits.MaxContexts,
 		KeepClientHashes: cfg.Index.LocalHashes,
-		SmallPages:       !cfg.Index.HugePages,
 		Completeness:     completeness,
 		RecallBytes:      cfg.Index.RecallBytes,
-		RemovalsBytes:    int(cfg.Index.RemovalsBytes),
+		RemovalsBytes:    removalsBytes,
 		PoolBytes:        cfg.Pool.MaxBytes,
 		SilentAfter:      cfg.Doctor.SilentAfter,
 		MinSynced:        cfg.Ready.MinSources,
@@ -96,17 +96,16 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		},
 		Reaches: func(endpoint string) error { return zmq.Reaches(allowed.get(), endpoint) },
 		Stream: stream.Config{
-			ReplayTimeout: cfg.Stream.ReplayTimeout,
-			StaleAfter:    cfg.Stream.StaleAfter,
-			Queue:         cfg.Stream.Queue,
-			QueueBytes:    int(cfg.Stream.QueueBytes),
-			Memory:        sockets.Memory,
+			StaleAfter: cfg.Stream.StaleAfter,
+			Queue:      cfg.Stream.Queue,
+			QueueBytes: max(queueBytes, int(cfg.Limits.MaxPayload)),
+			Memory:     sockets.Memory,
 			// The policies have the same names in both rooms.
 			OnUnrecoverableGap: cfg.Stream.OnUnrecoverableGap,
 			Decode:             func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) },
-			Replays:            stream.NewLimiter(cfg.Stream.ReplayConcurrency),
-			SnapshotTimeout:    cfg.Stream.SnapshotTimeout,
-			SnapshotBytes:      int(cfg.Stream.SnapshotBytes),
+			Replays:            stream.NewLimiter(replaysAtOnce),
+			SnapshotTimeout:    snapshotTimeout,
+			SnapshotBytes:      snapshotBytes,
 			DecodePart:         func(part []byte) (events.Batch, error) { return wire.Decode(part, parts) },
 			Requests:           stream.NewLimiter(engineSnapshots),
 		},
@@ -123,15 +122,6 @@ func indexBytes(setting int64) int64 {
 
 // maxTokenID is the largest token id, 0 for no bound.
 func maxTokenID(limits config.Limits) uint32 { return uint32(min(limits.MaxTokenID, math.MaxUint32)) }
-
-// heartbeat is the configured pause between heartbeats as the transport takes it,
-// for which 0 is its default.
-func heartbeat(pause time.Duration) time.Duration {
-	if pause == 0 {
-		return -1
-	}
-	return pause
-}
 
 // registration is a configured source as the registry takes it.
 func registration(s config.Source) conductor.Registration {

@@ -13,7 +13,7 @@ import (
 func testPageStore(t *testing.T, browser context.Context) {
 	shared := redistest.Start(t, "--requirepass", "secret")
 	engine := newRuledEngine(t, "engine", 0)
-	settings := "store: {url: 'redis://:secret@" + shared.Addr + "', timeout: 500ms}\nsources:\n" + explainSource(engine, "vLLM", "m", "")
+	settings := "store: {url: 'redis://:secret@" + shared.Addr + "'}\nsources:\n" + explainSource(engine, "vLLM", "m", "")
 	one, other := serveProcess(t, settings), serveProcess(t, settings)
 	card := `(document.querySelector("#store")?.innerText ?? "")`
 	page := openTab(t, browser, one.url+"/ui", "light", 1280)

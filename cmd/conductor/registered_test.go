@@ -30,7 +30,7 @@ func newLastingServer(t *testing.T, stuck bool) *lastingServer {
 	t.Helper()
 	dir := t.TempDir()
 	s := &lastingServer{t: t, file: filepath.Join(dir, "config.yaml"), snapshots: filepath.Join(dir, "snapshots")}
-	must.Succeed(t, os.WriteFile(s.file, []byte(fmt.Sprintf("snapshot: {dir: %q, interval: 1ms, on_stop: false}\n", s.snapshots)), 0o600))
+	must.Succeed(t, os.WriteFile(s.file, []byte(fmt.Sprintf("snapshot: {dir: %q, interval: 1ms}\n", s.snapshots)), 0o600))
 	must.Succeed(t, os.Mkdir(s.snapshots, 0o700))
 	if stuck { // a pipe without a reader
 		must.Succeed(t, syscall.Mkfifo(s.snapshotFile(), 0o600))

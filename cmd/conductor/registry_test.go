@@ -41,7 +41,7 @@ func TestReplicasShareSources(t *testing.T) {
 	t.Parallel()
 	shared := redistest.Start(t)
 	engine, fixed := newRuledEngine(t, "engine", 0), newRuledEngine(t, "fixed", 0)
-	settings := "store: {url: '" + shared.URL() + "', timeout: 500ms}\nshutdown: {drain: 0s}\n"
+	settings := "store: {url: '" + shared.URL() + "'}\nshutdown: {drain: 0s}\n"
 	configured := settings + "sources:\n  - {endpoint: 'tcp://" + fixed.pub.Addr().String() + "', type: vLLM, modelname: m, instance_id: fixed, block_size: 16}\n"
 	all := []*process{serveProcess(t, settings), serveProcess(t, settings), serveProcess(t, configured)}
 	follow(t, all, "fixed")

@@ -217,7 +217,7 @@ func (r *reloader) apply(c *config.Config) {
 	r.web.Connections.SetBounds(c.Limits.MaxConnections, c.Limits.ConnectionsPerAddress)
 	r.budget.SetBound(requestBytes(c.Limits))
 	r.timing.SetSlow(c.Log.SlowQuery)
-	r.watches.SetBounds(c.Limits.MaxWatches, c.Limits.ClientWatches)
+	r.watches.SetBound(c.Limits.MaxWatches)
 	r.allowed.set(c)
 }
 

@@ -101,7 +101,7 @@ func (a *arena) join(ahead time.Duration) *runningReplica {
 	r.store, err = proxy.Open(a.shared.Addr)
 	must.Succeed(a.t, err)
 	a.t.Cleanup(r.store.Close)
-	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', timeout: 500ms, shelf_interval: 1s}\nindex: {recall_bytes: 512MiB}\n%s", a.shared.settings(r.store.Addr()), r.peers.Addr(), a.settings))
+	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', shelf_interval: 1s}\nindex: {recall_bytes: 512MiB}\n%s", a.shared.settings(r.store.Addr()), r.peers.Addr(), a.settings))
 	r.process = startBy(a.t, cmd, func() {
 		if clocktest.Works {
 			r.clock = clocktest.Start(a.t, cmd)

@@ -27,6 +27,7 @@ import (
 	"kvconductor/conductor/ui"
 	"kvconductor/conductor/watch"
 	"kvconductor/config"
+	"kvconductor/index/hash"
 	"kvconductor/internal/memory"
 )
 
@@ -132,7 +133,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if !recovers {
 		close(gate)
 	}
-	if options.Memo, err = memo(loaded); err != nil {
+	if options.Memo, err = hash.NewMemo(memoBytes); err != nil {
 		return err
 	}
 	defer options.Memo.Close()
@@ -149,7 +150,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	discovered := cluster.NewAsked(c)
 	targets := newTargets(&cfg, discovered, sockets, allowed, log)
 	keeper := snapshot.NewKeeper(snapshot.Config{
-		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, OnStop: cfg.Snapshot.OnStop, Keep: cfg.Snapshot.Keep, Log: log,
+		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, Keep: cfg.Snapshot.Keep, Log: log,
 	})
 	if kept != nil {
 		c.KeepRegistrations(keeper.Registrations)
@@ -158,7 +159,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers, targets, members))
 	defer hub.Close()
 	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
-	calls, watches := rpc.NewMetrics(timing), rpc.NewWatches(cfg.Limits.MaxWatches, cfg.Limits.ClientWatches)
+	calls, watches := rpc.NewMetrics(timing), rpc.NewWatches(cfg.Limits.MaxWatches)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: places, Replica: peers,
 		ReopenLogs: access.Reopen, Log: log,
@@ -265,7 +266,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		}
 		return grpcServer(c, &cfg, replicas.carries(called))
 	}
-	defer memory.Keep(log, cfg.Memory.Limit == config.Off)()
+	defer memory.Keep(log)()
 	if show != nil {
 		show(c, web, registry)
 	}
@@ -280,7 +281,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 			keeper.Restore(settling)
 		}
 		if c.Unfilled() > 0 {
-			peers.Recover(settling, c, cfg.Dynamo.RecoveredTTL, shelved.others(settling)...)
+			peers.Recover(settling, c, recoveredTTL, shelved.others(settling)...)
 		}
 		if c.Unfilled() > 0 {
 			shelved.restore(settling)
@@ -306,12 +307,20 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		log.Info().Msg("stopping")
 	}
 	carried.Close() // its watches end
-	web.Shutdown(cfg.Limits.ShutdownTimeout)
+	web.Shutdown(shutdownTimeout)
 	stopKeeping()
 	keeping.Wait() // the last snapshot has what the sources hold
 	shutdown(c, options.Journal, log)
 	return err
 }
+
+// recoveredTTL is how long blocks recovered from a peer stay while their workers are not
+// registered here. It outlasts an orchestrator that registers a fleet one by one.
+const recoveredTTL = 5 * time.Minute
+
+// shutdownTimeout is how long requests in flight may take after the drain. With the drain of
+// five seconds and one for the sockets, that is the ten seconds after which Docker kills.
+const shutdownTimeout = 4 * time.Second
 
 // firstAnswers is how long a start waits for the engines of the configuration to say where they
 // publish, so that a snapshot finds their sources.

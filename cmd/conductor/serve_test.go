@@ -189,7 +189,6 @@ func TestServeRefuses(t *testing.T) {
 	f("journal.dir: ", "--journal-dir", os.Args[0], "--listen", "127.0.0.1:0=conductor")
 	f("journal.key_file: ", "--journal-dir", t.TempDir(), "--journal-key-file", os.Args[0], "--listen", "127.0.0.1:0=conductor")
 	f("journal.max_bytes", "--journal-max-bytes", "1MiB", "--listen", "127.0.0.1:0=conductor")
-	f("hash.memo_bytes", "--hash-memo-bytes", "1023KiB", "--listen", "127.0.0.1:0=conductor")
 }
 
 func asExit(err error, target **exec.ExitError) bool {

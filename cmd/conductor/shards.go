@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,6 +18,10 @@ import (
 	"kvconductor/config"
 )
 
+// forwardTimeout is how long another replica may take to begin its answer to a query that is sent
+// on. Then the next one is asked: a replica that was stopped costs a query as much, once.
+const forwardTimeout = 2 * time.Second
+
 // share lets this server follow the sources of its shards alone, if cluster.mode says so.
 func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *cluster.Asked, shelved *shelving, metrics *prometheus.Registry, log zerolog.Logger) error {
 	cfg := &loaded.Config
@@ -29,7 +34,7 @@ func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *c
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}
-	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: cfg.Cluster.Timeout, Failed: r.members.Hasten, Log: log})
+	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: forwardTimeout, Failed: r.members.Hasten, Log: log})
 	r.shards = cluster.New(cluster.Config{
 		Conductor: c, Fleet: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: asked}, Owners: int(cfg.Cluster.Owners), Log: log,
 		Bring: func(ctx context.Context, d scope.Deployment, from []string) error {

@@ -44,7 +44,7 @@ type shardFleet struct {
 // shards have their owners, and replay a batch alone: who comes later gets the rest from replicas.
 func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet {
 	f := &shardFleet{t: t, store: redistest.Start(t), grpc: make(map[*process]string)}
-	f.settings = fmt.Sprintf("store: {url: '%s', timeout: 500ms}\ncluster: {mode: shards, owners: %d, timeout: 1s}\n%s", f.store.URL(), owners, more)
+	f.settings = fmt.Sprintf("store: {url: '%s'}\ncluster: {mode: shards, owners: %d}\n%s", f.store.URL(), owners, more)
 	for range replicas {
 		f.start()
 	}

@@ -25,6 +25,10 @@ type shelving struct {
 	shards   bool // single shards are brought, the start brings nothing
 }
 
+// shelfTTL is the age from which a snapshot in the store is not used any more: engines have replaced
+// much of what they held. Where store.shelf_interval is long, it is twice as long as that.
+const shelfTTL = time.Hour
+
 // newShelving connects the shelf with the settings. asking is the client of peers, keeps says which
 // deployments this server writes; members is nil without a store.
 func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Conductor, asking *http.Client, keeps func(scope.Deployment) bool, metrics *prometheus.Registry, log zerolog.Logger) (*shelving, error) {
@@ -38,10 +42,10 @@ func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Condu
 	}
 	s := shelf.New(shelf.Config{
 		Fleet: members, Conductor: c, Key: key, Log: log,
-		MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Store.ShelfInterval, TTL: cfg.Store.ShelfTTL, Wanted: keeps,
+		MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Store.ShelfInterval, TTL: max(shelfTTL, 2*cfg.Store.ShelfInterval), Wanted: keeps,
 	})
 	metrics.MustRegister(s)
-	return &shelving{fleet: members, shelf: s, shards: cfg.Cluster.Mode == config.Shards, takeover: &shelf.Takeover{Conductor: c, Client: asking, Shelf: s, TTL: cfg.Dynamo.RecoveredTTL, Log: log}}, nil
+	return &shelving{fleet: members, shelf: s, shards: cfg.Cluster.Mode == config.Shards, takeover: &shelf.Takeover{Conductor: c, Client: asking, Shelf: s, TTL: recoveredTTL, Log: log}}, nil
 }
 
 // others returns the URLs of the other replicas that are alive, those that have run longest first.

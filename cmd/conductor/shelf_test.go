@@ -163,7 +163,7 @@ func TestFreshServerRecoversFromTheShelf(t *testing.T) {
 func TestSlowStoreAtTheStart(t *testing.T) {
 	t.Parallel()
 	e := newRuledEngine(t, "e", 0)
-	p := serveProcess(t, "store: {url: 'redis://127.0.0.1:1', timeout: 100ms}\n"+e.settings())
+	p := serveProcess(t, "store: {url: 'redis://127.0.0.1:1'}\n"+e.settings())
 	e.publish(ruledStored(0, 2))
 	e.settled(p)
 	metricFrom(t, p, "conductor_store_up", 0)

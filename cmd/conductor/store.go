@@ -17,6 +17,10 @@ import (
 	"kvconductor/store"
 )
 
+// storeTimeout is how long a command to the store may take. A beat that takes longer is one that
+// failed, and a replica is gone once all beats of its lease have.
+const storeTimeout = fleet.Lease / 4
+
 // openStore opens the store that replicas share, nil if there is none. It does not wait for it.
 func openStore(loaded *config.Loaded) (*store.Store, error) {
 	cfg := loaded.Config.Store
@@ -29,7 +33,7 @@ func openStore(loaded *config.Loaded) (*store.Store, error) {
 	}
 	s, err := store.Open(store.Config{
 		URL: cfg.URL, Addresses: cfg.Addresses, Master: cfg.Master, Cluster: cfg.Cluster, Name: cfg.Name,
-		PasswordFile: cfg.PasswordFile, SentinelPasswordFile: cfg.SentinelPasswordFile, TLS: secured, Timeout: cfg.Timeout,
+		PasswordFile: cfg.PasswordFile, SentinelPasswordFile: cfg.SentinelPasswordFile, TLS: secured, Timeout: storeTimeout,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: store.%w", loaded.Place("store.url"), err)

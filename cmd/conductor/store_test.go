@@ -5,11 +5,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"kvconductor/conductor/fleet"
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
 )
@@ -30,7 +28,7 @@ func metric(p *process, name string) float64 {
 // port that the system chooses. It advertises the port that it listens on once it is ready.
 func TestLateListenerIsAdvertised(t *testing.T) {
 	t.Parallel()
-	settings := "store: {url: '" + redistest.Start(t).URL() + "', timeout: 500ms}\n"
+	settings := "store: {url: '" + redistest.Start(t).URL() + "'}\n"
 	late, other := serveProcess(t, settings, "127.0.0.1:0=dynamo"), serveProcess(t, settings)
 	eventually(t, "the other replica hears of no such listener", func() (string, bool) {
 		_, text := get(other.url + "/admin/stats")
@@ -38,22 +36,11 @@ func TestLateListenerIsAdvertised(t *testing.T) {
 	})
 }
 
-// TestStoreTimeoutFitsTheLease holds that the longest store.timeout is half of a replica's lease.
-func TestStoreTimeoutFitsTheLease(t *testing.T) {
-	t.Parallel()
-	for timeout, fails := range map[time.Duration]bool{fleet.Lease / 2: false, fleet.Lease/2 + time.Millisecond: true} {
-		_, errs, err := runConfig("show", "--store-timeout", timeout.String())
-		if fails != (err != nil) || fails && !strings.Contains(errs, "store.timeout: ") {
-			t.Errorf("%s: %v %s", timeout, err, errs)
-		}
-	}
-}
-
 // TestReplicasShareAStore starts two servers with a store, kills the store and brings it back.
 func TestReplicasShareAStore(t *testing.T) {
 	t.Parallel()
 	shared := redistest.Start(t)
-	settings := "store: {url: '" + shared.URL() + "', timeout: 500ms}\n"
+	settings := "store: {url: '" + shared.URL() + "'}\n"
 	one, other := serveProcess(t, settings), serveProcess(t, settings)
 	says := func(p *process, lines ...string) {
 		t.Helper()
@@ -87,7 +74,7 @@ func TestNewerStoreIsLeftAlone(t *testing.T) {
 	defer client.Close()
 	must.Succeed(t, client.Set(t.Context(), "kvconductor:{default}:version", 99, 0).Err())
 	e := newRuledEngine(t, "new", 0)
-	p := serveProcess(t, fmt.Sprintf("store: {url: %q, timeout: 500ms}\nsources: [{endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: new, block_size: %d}]\n",
+	p := serveProcess(t, fmt.Sprintf("store: {url: %q}\nsources: [{endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: new, block_size: %d}]\n",
 		shared.URL(), e.pub.Addr(), recordedBlock))
 	e.publish(ruledStored(0, 2))
 	e.settled(p)

@@ -14,10 +14,14 @@ import (
 	"kvconductor/config"
 )
 
+// viewers is how many clients may look at /admin/live at once, a team of operators. Each costs its
+// own writes alone.
+const viewers = 16
+
 // watching returns what the page and /admin/stats are made of.
 func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *snapshot.Keeper, peers *replica.Replica, targets *discovery.Manager, members *fleet.Fleet) watch.Config {
 	out := watch.Config{
-		Conductor: c, Version: version, Viewers: ui.Viewers, KeepQueries: ui.RecentQueries, Draining: web.Draining,
+		Conductor: c, Version: version, Viewers: viewers, KeepQueries: ui.RecentQueries, Draining: web.Draining,
 		Snapshots: func() watch.Snapshots {
 			return snapshotsOf(snapshots, keeper.Status(), time.Now())
 		},

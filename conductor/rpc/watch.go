@@ -36,23 +36,26 @@ var errTooManyWatches = errors.New("too many watches")
 type Watches struct {
 	mu      sync.Mutex
 	most    int            // guarded by mu; 0 is no bound
-	each    int            // of one client; guarded by mu; 0 is no bound
 	open    int            // guarded by mu
 	byFlow  map[string]int // guarded by mu
 	answers uint64         // guarded by mu
 }
 
-// NewWatches returns a Watches with bounds for all clients together and for each.
-func NewWatches(most, each int) *Watches {
-	return &Watches{most: most, each: each, byFlow: make(map[string]int)}
+// NewWatches returns a Watches with a bound for all clients together, 0 for none.
+func NewWatches(most int) *Watches {
+	return &Watches{most: most, byFlow: make(map[string]int)}
 }
 
-// SetBounds replaces the bounds. Open watches stay.
-func (w *Watches) SetBounds(most, each int) {
+// SetBound replaces the bound. Open watches stay.
+func (w *Watches) SetBound(most int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.most, w.each = most, each
+	w.most = most
 }
+
+// each is how many watches one client may have open, a quarter of all, so that it takes
+// several clients to leave none for the others. w.mu is held.
+func (w *Watches) each() int { return (w.most + 3) / 4 }
 
 // enter counts a watch. It returns errTooManyWatches if the watch is beyond a bound.
 func (w *Watches) enter(flow string) error {
@@ -64,8 +67,8 @@ func (w *Watches) enter(flow string) error {
 	switch {
 	case w.most > 0 && w.open >= w.most:
 		return fmt.Errorf("%w: limits.max_watches allows %d", errTooManyWatches, w.most)
-	case w.each > 0 && w.byFlow[flow] >= w.each:
-		return fmt.Errorf("%w: limits.client_watches allows %d", errTooManyWatches, w.each)
+	case w.most > 0 && w.byFlow[flow] >= w.each():
+		return fmt.Errorf("%w: one client has at most %d, a quarter of limits.max_watches", errTooManyWatches, w.each())
 	}
 	w.open++
 	w.byFlow[flow]++

@@ -38,7 +38,7 @@ type rig struct {
 func newRig(t *testing.T, dial ...grpc.DialOption) *rig { return newRigOf(t, nil, dial...) }
 
 func newRigOf(t *testing.T, forward Forwarder, dial ...grpc.DialOption) *rig {
-	r := &rig{t: t, network: new(streamtest.Network), watches: NewWatches(100, 100), places: server.NewAdmission(1, 0)}
+	r := &rig{t: t, network: new(streamtest.Network), watches: NewWatches(400), places: server.NewAdmission(1, 0)}
 	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
 		Transport: r.network, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8),
 	}})

@@ -22,8 +22,6 @@ type Config struct {
 	Targets Targets
 	// Interval is the pause between snapshots, 0 for none but the last.
 	Interval time.Duration
-	// OnStop says that Keep writes a snapshot at its end.
-	OnStop bool
 	// Keep is how many snapshots stay.
 	Keep int
 	Log  zerolog.Logger
@@ -293,7 +291,7 @@ func (s stopping) Read(p []byte) (int, error) {
 	return s.from.Read(p)
 }
 
-// Keep writes snapshots until ctx ends.
+// Keep writes snapshots until ctx ends, then a last one.
 func (k *Keeper) Keep(ctx context.Context) {
 	tick := time.NewTicker(soon)
 	defer tick.Stop()
@@ -302,9 +300,7 @@ func (k *Keeper) Keep(ctx context.Context) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			if k.cfg.OnStop {
-				k.save()
-			}
+			k.save()
 			return
 		}
 		if now := k.cfg.Now(); k.cfg.Interval > 0 && (now.Sub(last) >= k.cfg.Interval || now.Before(last)) {

@@ -22,7 +22,7 @@ import (
 // keep makes a Keeper of a directory, and what it needs.
 func keep(t testing.TB, c *conductor.Conductor, d *Dir) *Keeper {
 	t.Helper()
-	return NewKeeper(Config{Dir: d, Conductor: c, Interval: time.Minute, OnStop: true, Keep: 2, Log: zerolog.Nop()})
+	return NewKeeper(Config{Dir: d, Conductor: c, Interval: time.Minute, Keep: 2, Log: zerolog.Nop()})
 }
 
 // restart loads what a directory has into a fresh Conductor.
@@ -50,7 +50,7 @@ func TestKeep(t *testing.T) {
 		a := server(t, nil)
 		fill(t, a, 1, 10)
 		var back atomic.Int64
-		k := NewKeeper(Config{Dir: d, Conductor: a, Interval: time.Minute, OnStop: true, Keep: 2, Log: zerolog.Nop(), Now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }})
+		k := NewKeeper(Config{Dir: d, Conductor: a, Interval: time.Minute, Keep: 2, Log: zerolog.Nop(), Now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }})
 		ended := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {

@@ -36,7 +36,7 @@ import (
 type Config struct {
 	Conductor *conductor.Conductor
 	Version   string
-	// Viewers is how many may look at once (ui.viewers), 0 for none.
+	// Viewers is how many may look at once at /admin/live, 0 for none.
 	Viewers int
 	// KeepQueries keeps the token ids of some queries while there is a viewer (ui.recent_queries).
 	KeepQueries bool
@@ -55,7 +55,7 @@ type Config struct {
 
 // Errors of Join.
 var (
-	ErrBusy     = errors.New("as many viewers look as ui.viewers allows")
+	ErrBusy     = errors.New("as many clients look as may at once")
 	ErrDisabled = errors.New("ui.enabled is false")
 )
 

@@ -49,7 +49,6 @@ const (
 // GOMEMLIMIT and GOGC, where they are set, stand.
 type keeper struct {
 	log    zerolog.Logger
-	off    bool // leave the limit of the Go runtime as it is
 	system system
 
 	cgroup  int64 // limit of the cgroup, 0 for none
@@ -91,9 +90,8 @@ func real() system {
 }
 
 // Keep keeps the memory of the process in bounds until the function it returns is called.
-// off leaves the memory limit of the Go runtime as it is.
-func Keep(log zerolog.Logger, off bool) (end func()) {
-	k := &keeper{log: log, off: off, system: real()}
+func Keep(log zerolog.Logger) (end func()) {
+	k := &keeper{log: log, system: real()}
 	limit, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(100)
 	debug.SetGCPercent(percent)
 	k.begin()
@@ -133,7 +131,7 @@ func (k *keeper) run(ctx context.Context) {
 func (k *keeper) begin() {
 	if text := k.system.env("GOMEMLIMIT"); text != "" {
 		k.log.Info().Str("limit", text).Str("from", "GOMEMLIMIT").Msg("memory limit of the Go runtime")
-	} else if !k.off {
+	} else {
 		k.find()
 	}
 	k.look()

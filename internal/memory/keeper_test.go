@@ -79,27 +79,25 @@ func TestLimitOfCgroup(t *testing.T) {
 	}
 }
 
-// Without a limit, with GOMEMLIMIT or switched off, none is set.
+// Without a limit or with GOMEMLIMIT none is set.
 func TestNoLimit(t *testing.T) {
-	check := func(f *fake, off bool, want string) {
+	check := func(f *fake, want string) {
 		t.Helper()
 		var log bytes.Buffer
 		k := f.keeper(&log)
-		k.off = off
 		k.begin()
 		k.look()
 		if len(f.limits) > 0 {
 			t.Errorf("limits are %d", f.limits)
 		}
-		if got := log.String(); !strings.Contains(got, want) || want == "" && got != "" {
+		if got := log.String(); !strings.Contains(got, want) {
 			t.Errorf("the log says %q, want %q", got, want)
 		}
 	}
-	check(&fake{failure: memlimit.ErrNoLimit}, false, `"message":"no memory limit"`)
-	check(&fake{failure: memlimit.ErrNoCgroup}, false, `"message":"no memory limit"`)
-	check(&fake{failure: errors.New("torn mounts")}, false, `"level":"warn","error":"torn mounts"`)
-	check(&fake{limit: 1000 * mb, vars: map[string]string{"GOMEMLIMIT": "512MiB"}}, false, `"limit":"512MiB","from":"GOMEMLIMIT"`)
-	check(&fake{limit: 1000 * mb}, true, "")
+	check(&fake{failure: memlimit.ErrNoLimit}, `"message":"no memory limit"`)
+	check(&fake{failure: memlimit.ErrNoCgroup}, `"message":"no memory limit"`)
+	check(&fake{failure: errors.New("torn mounts")}, `"level":"warn","error":"torn mounts"`)
+	check(&fake{limit: 1000 * mb, vars: map[string]string{"GOMEMLIMIT": "512MiB"}}, `"limit":"512MiB","from":"GOMEMLIMIT"`)
 }
 
 // Waiting batches have at most a quarter of the cgroup's limit.
@@ -207,7 +205,7 @@ func TestAccountOfThisProcess(t *testing.T) {
 func TestKeepEnds(t *testing.T) {
 	before := debug.SetGCPercent(77)
 	defer debug.SetGCPercent(before)
-	Keep(zerolog.Nop(), true)()
+	Keep(zerolog.Nop())()
 	if got := debug.SetGCPercent(77); got != 77 {
 		t.Errorf("GOGC is %d, it was 77", got)
 	}

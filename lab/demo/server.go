@@ -49,8 +49,7 @@ const Sources = 12
 // not 0.
 func Start(ctx context.Context, server Program, faults bool, snapshots time.Duration, errs io.Writer) (*Server, error) {
 	text, synced := "", Sources
-	if faults { // replays without an answer are given up sooner than in production
-		text += "stream: {replay_timeout: 1s}\n"
+	if faults {
 		synced = 1 // a disturbed engine may have dropped what a source needs, until it clears its cache
 	}
 	return Launch(ctx, server, errs, func(dir, _ string) string {

@@ -55,12 +55,12 @@ func (s *Compared) Serve(in io.Reader, out io.Writer) error {
 			return err
 		}
 	}
-	defer memory.Keep(zerolog.Nop(), false)()
+	defer memory.Keep(zerolog.Nop())()
 	cfg := config.Default()
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
 	k := conductor.New(conductor.Options{HashSeed: cfg.Hash.Seed, MaxSources: s.Workers, Log: zerolog.Nop(), Stream: stream.Config{
-		Transport: zmq.Transport{}, Queue: cfg.Stream.Queue, QueueBytes: int(cfg.Stream.QueueBytes),
+		Transport: zmq.Transport{}, Queue: cfg.Stream.Queue, QueueBytes: 64 << 20,
 		Decode: func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) },
 	}})
 	defer k.Close()
