@@ -122,7 +122,7 @@ func (o *oracle) unraw(s *oSource, engine, key uint64) (moved bool) {
 	return moved
 }
 
-// tidy forgets links that serve nothing: neither is their block held under its
+// forget drops links that serve nothing: neither is their block held under its
 // engine hash nor does another link wait on them.
 func (o *oracle) forget(s *oSource, engine uint64) {
 	for {

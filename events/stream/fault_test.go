@@ -111,7 +111,7 @@ type trial struct {
 	missing  string                        // of the mark that s resumed behind
 	held     map[*streamtest.Conn][][]byte // a live message that waits to be overtaken
 	// spoil decides about replays, which other goroutines ask for. Guarded by
-	// fakePublisher.mu.
+	// the lock of the publisher.
 	spoil *rand.Rand
 	// pauses decides about slow batches. Owned by the goroutine that applies.
 	pauses *rand.Rand
