@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"time"
 
@@ -29,8 +28,7 @@ func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *c
 		return nil
 	}
 	p := cfg.Peer
-	to, err := access.NewTransportOver(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile},
-		func(c *tls.Config) access.Carrier { return cluster.NewKept(c) })
+	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile}, cluster.NewTransport())
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}

@@ -104,41 +104,26 @@ type ClientFiles struct {
 // the next request.
 type Transport struct {
 	files ClientFiles
-	carry func(*tls.Config) Carrier // called for each state of the files
+	base  *http.Transport
 
 	mu    sync.Mutex
-	stamp string  // guarded by mu
-	now   Carrier // guarded by mu
-	token string  // guarded by mu
-}
-
-// Carrier carries requests over connections of its own.
-type Carrier interface {
-	http.RoundTripper
-	CloseIdleConnections()
+	stamp string          // guarded by mu
+	now   *http.Transport // guarded by mu
+	token string          // guarded by mu
 }
 
 // NewTransport returns a Transport. base has all other settings. It returns the error of a file.
 func NewTransport(files ClientFiles, base *http.Transport) (*Transport, error) {
-	return NewTransportOver(files, func(c *tls.Config) Carrier {
-		next := base.Clone()
-		next.TLSClientConfig = c
-		return next
-	})
-}
-
-// NewTransportOver returns a Transport over carriers that carry makes. It returns the error of a file.
-func NewTransportOver(files ClientFiles, carry func(*tls.Config) Carrier) (*Transport, error) {
 	if (files.Cert == "") != (files.Key == "") {
 		return nil, errors.New("a client certificate needs both its certificate and its key")
 	}
-	t := &Transport{files: files, carry: carry}
+	t := &Transport{files: files, base: base}
 	_, _, err := t.read()
 	return t, err
 }
 
 // read returns the transport and the token of now.
-func (t *Transport) read() (Carrier, string, error) {
+func (t *Transport) read() (*http.Transport, string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := &t.files
@@ -172,7 +157,8 @@ func (t *Transport) read() (Carrier, string, error) {
 	if t.now != nil {
 		t.now.CloseIdleConnections()
 	}
-	t.now, t.token, t.stamp = t.carry(shown), token, stamp
+	t.now, t.token, t.stamp = t.base.Clone(), token, stamp
+	t.now.TLSClientConfig = shown
 	return t.now, token, nil
 }
 

@@ -37,7 +37,7 @@ func TestPartsAreHeldAgainstTheBudget(t *testing.T) {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
 	c.ServeBy(allAt(other.URL))
-	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewKept(nil), Failed: func() {}, Timeout: 10 * time.Second, Log: zerolog.Nop()})
+	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: 10 * time.Second, Log: zerolog.Nop()})
 	budget, registry := server.NewBudget(0), prometheus.NewRegistry()
 	registry.MustRegister(budget)
 	opts := conductorhttp.Options{

@@ -55,7 +55,7 @@ type replica struct {
 }
 
 func newReplica(t *testing.T, id string) *replica {
-	r := &replica{forwarder: cluster.NewForwarder(cluster.ForwarderConfig{Me: id, To: cluster.NewKept(nil), Failed: func() {}, Timeout: 5 * time.Second, Log: zerolog.Nop()})}
+	r := &replica{forwarder: cluster.NewForwarder(cluster.ForwarderConfig{Me: id, To: cluster.NewTransport(), Failed: func() {}, Timeout: 5 * time.Second, Log: zerolog.Nop()})}
 	r.rig = newRigOf(t, r.forwarder)
 	r.conductor.ServeBy(&r.shares)
 	opts := r.server.opts

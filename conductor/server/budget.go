@@ -19,7 +19,8 @@ const free = 64 << 10
 const grain = 64 << 10
 
 // perByte is how much a byte of a body takes: itself, and the numbers that are read from it. A byte
-// of another replica's answer takes as much: it is copied into the answer of the request.
+// of another replica's answer takes as much: it is copied into the answer of the request. So does a
+// byte of a body that is sent to another replica.
 const perByte = 2
 
 // A Budget bounds the bytes of request bodies and answers that are in flight, over all
@@ -103,8 +104,8 @@ func (b *Budget) Bound(g *gin.Context) {
 // boundKey is the name of the exchange among the values of a request.
 const boundKey = "conductor.bound"
 
-// Held returns a reader that reserves memory for the answer of another replica, until the request is
-// over. It returns body.ErrMemory. Several goroutines may each read one.
+// Held returns a reader that reserves memory for what it reads, the answer of another replica or
+// the body that is sent to it, until the request is over. It returns body.ErrMemory. Several goroutines may each read one.
 func Held(g *gin.Context, from io.Reader) io.Reader {
 	v, _ := g.Get(boundKey)
 	if x, ok := v.(*exchange); ok {
@@ -127,7 +128,7 @@ func (r *heldReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// hold reserves memory for n more bytes of other replicas' answers. It reports false if they do
+// hold reserves memory for n more bytes that came from other replicas or go to them. It reports false if they do
 // not fit.
 func (x *exchange) hold(n int64) bool {
 	x.mu.Lock()
