@@ -19,21 +19,10 @@ func documentedKeys(t *testing.T) map[string]*regexp.Regexp {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/formats.md")
 	must.Succeed(t, err)
-	_, ofSources, found := strings.Cut(string(text), "`kvconductor:{name/bucket}:source:…`")
-	if !found {
-		t.Fatal("docs/formats.md does not have the keys of sources")
-	}
-	var names []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `(kvconductor:[^`]*)`").FindAllStringSubmatch(string(text), -1) {
-		names = append(names, m[1])
-	}
-	for _, m := range regexp.MustCompile("(?m)^\\| `…:([a-z]+)`").FindAllStringSubmatch(ofSources, -1) {
-		names = append(names, "kvconductor:{name/bucket}:source:"+m[1])
-	}
 	keys := make(map[string]*regexp.Regexp)
-	parts := strings.NewReplacer("{name", `\{default`, "bucket}", `[0-9]+\}`, ":source:", ":[0-9a-f]{24}:", ":hash:", ":[0-9a-f]{24}:", "ID", "[A-Z2-7]+", ":N", ":[0-9]+")
-	for _, name := range names {
-		keys[name] = regexp.MustCompile("^" + parts.Replace(name) + "$")
+	parts := strings.NewReplacer("{name", `\{default`, "bucket}", `[0-9]+\}`, ":hash:", ":[0-9a-f]{24}:", "ID", "[A-Z2-7]+", ":N", ":[0-9]+")
+	for _, m := range regexp.MustCompile("(?m)^\\| `(kvconductor:[^`]*)`").FindAllStringSubmatch(string(text), -1) {
+		keys[m[1]] = regexp.MustCompile("^" + parts.Replace(m[1]) + "$")
 	}
 	return keys
 }
