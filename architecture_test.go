@@ -139,7 +139,7 @@ var table = []room{
 	// What starts a store in tests.
 	{dir: "internal/redistest", tests: true, rooms: []string{"internal/freeport", "internal/must"}, modules: []string{redis}},
 	// Who shares the store, and whether it is there.
-	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
+	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "events/journal", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
 
 	// Snapshots as bytes, and the directory of the server's own.
 	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/journal", "index", "index/hash", "keyfile", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"kvconductor/internal/must"
+	"kvconductor/internal/redistest"
 )
 
 // lastingServer is a server with snapshots that is killed and started again.
@@ -26,11 +27,11 @@ type lastingServer struct {
 }
 
 // newLastingServer starts a server whose snapshots are due all the time. stuck lets the first one never end.
-func newLastingServer(t *testing.T, stuck bool) *lastingServer {
+func newLastingServer(t *testing.T, stuck bool, further ...string) *lastingServer {
 	t.Helper()
 	dir := t.TempDir()
 	s := &lastingServer{t: t, file: filepath.Join(dir, "config.yaml"), snapshots: filepath.Join(dir, "snapshots")}
-	must.Succeed(t, os.WriteFile(s.file, []byte(fmt.Sprintf("snapshot: {dir: %q, interval: 1ms}\n", s.snapshots)), 0o600))
+	must.Succeed(t, os.WriteFile(s.file, []byte(fmt.Sprintf("snapshot: {dir: %q, interval: 1ms}\n", s.snapshots)+strings.Join(further, "")), 0o600))
 	must.Succeed(t, os.Mkdir(s.snapshots, 0o700))
 	if stuck { // a pipe without a reader
 		must.Succeed(t, syscall.Mkfifo(s.snapshotFile(), 0o600))
@@ -165,6 +166,51 @@ func TestKilledBehindARegistration(t *testing.T) {
 	magic := make([]byte, 6)
 	if _, err := io.ReadFull(pipe, magic); err != nil || string(magic) != "KVSNAP" {
 		t.Errorf("%q, %v", magic, err)
+	}
+}
+
+// With a store that other replicas share, the store has not heard of the last call, and does not undo it.
+func TestKilledBehindARegistrationWithAStore(t *testing.T) {
+	t.Parallel()
+	shared := redistest.Start(t)
+	s := newLastingServer(t, true, "store: {url: '", shared.URL(), "', timeout: 500ms}\n")
+	complete := func() {
+		t.Helper()
+		eventually(t, "the store has not heard of all changes", func() (string, bool) {
+			_, body := get(s.url + "/services?fleet=1")
+			_, metrics := get(s.url + "/metrics")
+			return body, strings.Contains(body, `"complete":true`) && strings.Contains(metrics, "conductor_registry_pending 0\n")
+		})
+	}
+	all := dialectsOfCalls("http://127.0.0.1:1")
+	for _, d := range all {
+		post(t, s.url+d.register, fmt.Sprintf(d.body, d.name), d.registered)
+	}
+	for i, d := range all {
+		if i <= 2 {
+			complete()
+		}
+		if i == 2 { // it is away from here on
+			shared.Kill()
+		}
+		post(t, s.url+d.unregister, fmt.Sprintf(d.end, d.name), 200)
+		s.kill()
+		s.start()
+		if has := s.has(); has[d.name] || has[d.name+" asked"] {
+			t.Errorf("%s is back; there are %v", d.name, has)
+		}
+		if i >= 2 {
+			continue
+		}
+		complete()
+		if has := s.has(); has[d.name] || has[d.name+" asked"] {
+			t.Errorf("the store has brought %s back; there are %v", d.name, has)
+		}
+	}
+	shared.Run()
+	complete()
+	if has := s.has(); len(has) > 0 {
+		t.Errorf("the store has brought %v back", has)
 	}
 }
 

@@ -175,6 +175,9 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
 	replicas := newReplicas(members, c, targets, registry, log)
 	defer replicas.close()
+	if kept != nil && replicas.registry != nil {
+		keeper.Registrations.Share(replicas.registry)
+	}
 	shelved, err := newShelving(loaded, members, c, asking, replicas.keeps, registry, log)
 	if err == nil {
 		err = replicas.share(loaded, c, discovered, shelved, registry, log)

@@ -95,6 +95,7 @@ func (g *Registry) write(ctx context.Context, st *Status, names []Name, waiting 
 	for i, n := range names {
 		if g.pending[n] == waiting[n] {
 			delete(g.pending, n)
+			g.noteKept(waiting[n])
 		}
 		at, _ := strconv.ParseInt(fmt.Sprint(answer[i]), 10, 64)
 		switch at {

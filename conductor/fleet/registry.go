@@ -82,6 +82,7 @@ type Registry struct {
 	unreadable int                               // entries that cannot be read; guarded by mu
 	refused    map[string]uint64                 // entries that were not taken over, by reason; guarded by mu
 	pending    map[Name]*change                  // guarded by mu
+	kept       atomic.Uint64                     // see Revision
 	dropped    uint64                            // changes beyond mostPending; guarded by mu
 	configured map[Name]Source                   // guarded by mu
 	lostNames  map[Name]time.Time                // when the configuration lost them; guarded by mu

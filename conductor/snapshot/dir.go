@@ -24,8 +24,9 @@ const (
 // Dir is a directory of snapshots. Files are named by ascending numbers, whatever the clock
 // says. One server has a directory.
 type Dir struct {
-	// Targets returns the fields of the targets of discovery that files have; nil is none.
-	Targets func() [][]journal.Field
+	// Targets returns the fields of the targets of discovery that files have, Changes those of the changes
+	// that wait for the store, which are with the registrations alone; nil is none.
+	Targets, Changes func() [][]journal.Field
 
 	path string
 	key  *Key
@@ -123,7 +124,7 @@ func (d *Dir) Save(c *conductor.Conductor, now time.Time, keep int) (sum Summary
 	if len(numbers) > 0 {
 		next = numbers[0] + 1
 	}
-	sum, err = d.write(nameOf(next, suffix), nameOf(next, unfinished), func(to io.Writer) (Summary, error) { return Write(to, c, now, d.key.Seal, d.targets()...) })
+	sum, err = d.write(nameOf(next, suffix), nameOf(next, unfinished), func(to io.Writer) (Summary, error) { return Write(to, c, now, d.key.Seal, fieldsOf(d.Targets)...) })
 	if err != nil {
 		return sum, err
 	}
@@ -140,14 +141,16 @@ const sourcesFile = "registrations"
 
 // SaveSources writes the registrations of a Conductor.
 func (d *Dir) SaveSources(c *conductor.Conductor, now time.Time) (Summary, error) {
-	return d.write(sourcesFile, nameOf(0, unfinished), func(to io.Writer) (Summary, error) { return WriteSources(to, c, now, d.key.Seal, d.targets()...) })
+	return d.write(sourcesFile, nameOf(0, unfinished), func(to io.Writer) (Summary, error) {
+		return WriteSources(to, c, now, d.key.Seal, fieldsOf(d.Targets), fieldsOf(d.Changes))
+	})
 }
 
-func (d *Dir) targets() [][]journal.Field {
-	if d.Targets == nil {
+func fieldsOf(saved func() [][]journal.Field) [][]journal.Field {
+	if saved == nil {
 		return nil
 	}
-	return d.Targets()
+	return saved()
 }
 
 // LoadSources gives try the registrations. It reports whether there are any.

@@ -42,6 +42,7 @@ const (
 	kindContext = 3 // fields of a context
 	kindHolder  = 4 // fields of a holder, of the context named
 	kindTarget  = 5 // fields of a target of discovery
+	kindChange  = 6 // fields of a change that the store has not
 	kindEnd     = 9 // fields with the numbers of sections and blocks
 	kindChunk   = 16
 )

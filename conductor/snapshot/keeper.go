@@ -29,15 +29,20 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Targets are those of discovery that clients have registered.
-type Targets interface {
+// Kept is something that is kept with the registrations.
+type Kept interface {
 	// Revision changes when Saved does.
 	Revision() uint64
-	// Withdrawn hears that a client has unregistered a source.
-	Withdrawn(key conductor.Key)
-	// Saved returns the fields of each target, which Restore takes.
+	// Saved returns the fields of each part, which Restore takes.
 	Saved() [][]journal.Field
 	Restore([]journal.Field) error
+}
+
+// Targets are those of discovery that clients have registered.
+type Targets interface {
+	Kept
+	// Withdrawn hears that a client has unregistered a source.
+	Withdrawn(key conductor.Key)
 }
 
 // Keeper loads the newest snapshot at the start of a server, and writes one at an interval.
@@ -148,8 +153,8 @@ func reasonOf(err error) string {
 func (k *Keeper) RestoreSources() {
 	k.known = k.cfg.Dir.LoadSources(func(name string, _ int64, from io.Reader, open Opener) error {
 		r := k.cfg.Conductor.Recover(0)
-		var targets [][]journal.Field
-		_, err := Read(from, Reading{Into: r, Open: open, Target: func(f []journal.Field) { targets = append(targets, f) }, Sources: func(all []conductor.SourceMark) {
+		var targets, changes [][]journal.Field
+		_, err := Read(from, Reading{Into: r, Open: open, Target: func(f []journal.Field) { targets = append(targets, f) }, Change: func(f []journal.Field) { changes = append(changes, f) }, Sources: func(all []conductor.SourceMark) {
 			k.claim(all, r.Own)
 			clear(all) // no blocks come
 		}})
@@ -158,6 +163,11 @@ func (k *Keeper) RestoreSources() {
 			return err
 		}
 		k.follow(targets)
+		for _, f := range changes {
+			if err := k.Registrations.restoreChange(f); err != nil {
+				k.cfg.Log.Warn().Str("instance_id", journal.Value(f, "instance_id")).Err(err).Msg("a change that waited for the store cannot be read")
+			}
+		}
 		return nil
 	})
 	if k.known { // else Restore brings them

@@ -27,6 +27,8 @@ type Reading struct {
 	Sources func([]conductor.SourceMark)
 	// Target, if set, sees the fields of each target of discovery.
 	Target func([]journal.Field)
+	// Change, if set, sees the fields of each change that waits for the store.
+	Change func([]journal.Field)
 	// Progress, if set, is called behind each section.
 	Progress func(Summary)
 }
@@ -139,7 +141,7 @@ func (r *reader) take(s section, payload []byte) error {
 		return r.loading.Chunk(kind, payload)
 	}
 	switch s.kind {
-	case kindHead, kindSource, kindContext, kindHolder, kindTarget, kindEnd:
+	case kindHead, kindSource, kindContext, kindHolder, kindTarget, kindChange, kindEnd:
 	default:
 		return nil
 	}
@@ -157,7 +159,10 @@ func (r *reader) take(s section, payload []byte) error {
 	case kindSource:
 		return r.source(f)
 	case kindTarget:
-		r.target(f)
+		r.opened(f, r.how.Target)
+		return nil
+	case kindChange:
+		r.opened(f, r.how.Change)
 		return nil
 	case kindContext:
 		return r.context(s.context, f)
@@ -180,12 +185,12 @@ func (r *reader) source(f []journal.Field) (err error) {
 	return err
 }
 
-// target takes a target of discovery.
-func (r *reader) target(f []journal.Field) {
+// opened gives fields to take, which may be nil.
+func (r *reader) opened(f []journal.Field, take func([]journal.Field)) {
 	if open, ok := r.how.Open(f); !ok {
 		r.sum.LeftOut++
-	} else if r.how.Target != nil {
-		r.how.Target(open)
+	} else if take != nil {
+		take(open)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/events/journal"
 )
 
 // soon is how long a change that no client waits for may wait until the disk has it.
@@ -29,12 +30,13 @@ const soon = 100 * time.Millisecond
 type Registrations struct {
 	cfg    Config
 	opened chan struct{} // closed by open
+	shared Kept          // see Share; nil for none
 
 	once   sync.Once
 	closed error // why nothing may be written; set before opened is closed
 
 	mu      sync.Mutex
-	saved   [2]uint64 // revision that the disk has; guarded by mu
+	saved   [3]uint64 // revision that the disk has; guarded by mu
 	next    *commit   // that waits for the write under way to end, nil for none; guarded by mu
 	writing bool      // guarded by mu
 	failure error     // of the last write; guarded by mu
@@ -58,6 +60,20 @@ func (r *Registrations) open(err error) {
 		r.closed = err
 		close(r.opened)
 	})
+}
+
+// Share keeps the changes that wait for the store of replicas too: until the store has them, it would
+// undo them at the next start. Call it before the Keeper restores.
+func (r *Registrations) Share(changes Kept) {
+	r.shared, r.cfg.Dir.Changes = changes, changes.Saved
+}
+
+// restoreChange lets a change wait for the store again, if there is one.
+func (r *Registrations) restoreChange(f []journal.Field) error {
+	if r.shared == nil {
+		return nil
+	}
+	return r.shared.Restore(f)
 }
 
 // Keeps reports whether the file may have a registration: without a key it has none with a salt.
@@ -168,9 +184,12 @@ func causeOf(err error) error {
 }
 
 // revision changes when the registrations do.
-func (r *Registrations) revision() (at [2]uint64) {
+func (r *Registrations) revision() (at [3]uint64) {
 	if at[0] = r.cfg.Conductor.Revision(); r.cfg.Targets != nil {
 		at[1] = r.cfg.Targets.Revision()
+	}
+	if r.shared != nil {
+		at[2] = r.shared.Revision()
 	}
 	return at
 }

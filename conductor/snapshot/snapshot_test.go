@@ -156,7 +156,7 @@ func TestUnknownSections(t *testing.T) {
 	for ; le.Uint16(data[end:]) != kindEnd || int(le.Uint32(data[end+12:])) != len(data)-end-sectionSize; end-- {
 	}
 	with := bytes.Clone(data[:end])
-	for _, kind := range []uint16{6, 200} {
+	for _, kind := range []uint16{7, 200} {
 		s := section{kind: kind}.encode(h.seed(), []byte("new"))
 		with = append(append(with, s[:]...), "new"...)
 	}

@@ -44,7 +44,7 @@ type writer struct {
 	sum  Summary
 	seal Sealer
 
-	targets [][]journal.Field
+	targets, changes [][]journal.Field
 	// contexts are those of the image by their place, -1 for one left out.
 	contexts []int
 	err      error
@@ -64,10 +64,11 @@ func WriteOf(to io.Writer, c *conductor.Conductor, of *scope.Deployment, now tim
 	return w.end(c.WriteImage(of, w.head, w.chunk))
 }
 
-// WriteSources writes the registrations of a Conductor, without blocks.
-func WriteSources(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets ...[]journal.Field) (Summary, error) {
+// WriteSources writes the registrations of a Conductor, without blocks. changes are the fields of changes
+// that wait for the store.
+func WriteSources(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets, changes [][]journal.Field) (Summary, error) {
 	w := begin(to, now, seal)
-	w.targets = targets
+	w.targets, w.changes = targets, changes
 	return w.end(w.head(c.ImageOfSources()))
 }
 
@@ -129,13 +130,8 @@ func (w *writer) head(img *conductor.Image) error {
 		w.sum.Sources++
 		w.section(section{kind: kindSource}, journal.AppendFields(nil, sealed...))
 	}
-	for _, f := range w.targets {
-		if sealed, ok := w.seal(f); ok {
-			w.section(section{kind: kindTarget}, journal.AppendFields(nil, sealed...))
-		} else {
-			w.sum.LeftOut++
-		}
-	}
+	w.sealed(kindTarget, w.targets)
+	w.sealed(kindChange, w.changes)
 	w.contexts = slices.Repeat([]int{-1}, len(img.Contexts))
 	for i := range img.Contexts {
 		c := &img.Contexts[i]
@@ -157,6 +153,17 @@ func (w *writer) head(img *conductor.Image) error {
 		split.headEnds()
 	}
 	return w.err
+}
+
+// sealed writes sections of a kind.
+func (w *writer) sealed(kind uint16, all [][]journal.Field) {
+	for _, f := range all {
+		if sealed, ok := w.seal(f); ok {
+			w.section(section{kind: kind}, journal.AppendFields(nil, sealed...))
+		} else {
+			w.sum.LeftOut++
+		}
+	}
 }
 
 // chunk writes a chunk of a context.
