@@ -19,7 +19,7 @@ func TestBenchClusterHasNoOtherParts(t *testing.T) {
 func runPart(t *testing.T, part string, flags ...string) (r cluster.Report, out string) {
 	t.Helper()
 	redistest.Binary(t)
-	useServer(t)
+	conductorPath(t)
 	out, err := runBench(t, append([]string{"cluster", "--part", part, "--json"}, flags...)...)
 	must.Succeed(t, err)
 	must.Succeed(t, json.Unmarshal([]byte(out), &r))

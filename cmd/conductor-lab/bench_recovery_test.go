@@ -10,7 +10,7 @@ import (
 
 // A small run restarts and fills real servers. What they hold is what the engines published.
 func TestBenchRecovery(t *testing.T) {
-	useServer(t)
+	conductorPath(t)
 	out, err := runBench(t, "recovery", "--blocks", "8192", "--instances", "4", "--event-blocks", "64", "--interval", "100ms", "--rounds", "2", "--json")
 	must.Succeed(t, err)
 	var r recovery.Report

@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	programs = dir
+	// Commands that tests run in this process find the server, and start this program as themselves.
+	os.Setenv("RUN_AS_LAB", "1")
+	os.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	status := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(status)
@@ -38,7 +41,9 @@ func TestMain(m *testing.M) {
 
 // build builds the server once.
 var build = sync.OnceValue(func() error {
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", programs, "kvconductor/cmd/conductor").CombinedOutput()
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", programs, "kvconductor/cmd/conductor")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the server is released, so that make build has compiled it already
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("cannot build the server: %w: %s", err, out)
 	}
@@ -70,16 +75,8 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	conductorPath(t)
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = []string{"RUN_AS_LAB=1", "GORACE=atexit_sleep_ms=10", "HOME=" + os.TempDir() + "/nobody", "PATH=" + programs + ":" + os.Getenv("PATH")}
+	cmd.Env = []string{"RUN_AS_LAB=1", "GORACE=atexit_sleep_ms=10", "HOME=" + os.TempDir() + "/nobody", "PATH=" + os.Getenv("PATH")}
 	return cmd
-}
-
-// useServer lets commands in this process find the server and start this program.
-func useServer(t *testing.T) {
-	t.Helper()
-	conductorPath(t)
-	t.Setenv("RUN_AS_LAB", "1")
-	t.Setenv("PATH", programs+":"+os.Getenv("PATH"))
 }
 
 // decode reads JSON.
