@@ -100,7 +100,7 @@ type Options struct {
 	// (index.ttl), 0 for none.
 	TTL time.Duration
 	// SilentAfter is how long a source may be silent while it is asked for before
-	// that is a finding (doctor.silent_after), DefaultSilentAfter when 0.
+	// that is a finding (doctor.silent_after), defaultSilentAfter when 0.
 	SilentAfter time.Duration
 	// MinSynced is how many sources must be synced before Ready says so (ready.min_sources).
 	MinSynced int
@@ -150,7 +150,7 @@ func New(opts Options) *Conductor {
 		opts.Now = time.Now
 	}
 	if opts.SilentAfter == 0 {
-		opts.SilentAfter = DefaultSilentAfter
+		opts.SilentAfter = defaultSilentAfter
 	}
 	c := &Conductor{
 		opts:      opts,

@@ -11,8 +11,8 @@ import (
 	"kvconductor/index/hash"
 )
 
-// DefaultSilentAfter outlasts the pauses of a fleet at night that is still asked.
-const DefaultSilentAfter = 5 * time.Minute
+// defaultSilentAfter outlasts the pauses of a fleet at night that is still asked.
+const defaultSilentAfter = 5 * time.Minute
 
 // logFindings logs each finding of the source once.
 func (s *source) logFindings() {

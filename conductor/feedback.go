@@ -42,8 +42,8 @@ const (
 	// maxFeedbackMedia bounds the media that an instance has reports of.
 	maxFeedbackMedia = 8
 
-	// ReasonFeedback is the reason of a resync that reports led to.
-	ReasonFeedback = "feedback"
+	// reasonFeedback is the reason of a resync that reports led to.
+	reasonFeedback = "feedback"
 )
 
 // feedback compares answers with what instances found.
@@ -161,7 +161,7 @@ func (c *Conductor) judge(of *feedbackOf, medium string, sources []*source, res 
 			100*res.Precision, on(medium), 100*res.Recall, 100*most)
 		s.logFindings()
 		if again && s.reg.restores() {
-			s.stream.Resync(ReasonFeedback)
+			s.stream.Resync(reasonFeedback)
 			resynced = true
 		}
 	}

@@ -167,7 +167,7 @@ type unfollowed struct {
 
 func newUnfollowed(now time.Time) *unfollowed {
 	return &unfollowed{closed: make(chan struct{}), st: stream.Status{
-		State: stream.Partial, Reason: ReasonNotRegistered, History: ReasonNotRegistered, Epoch: 1, LastBatchAt: now,
+		State: stream.Partial, Reason: reasonNotRegistered, History: reasonNotRegistered, Epoch: 1, LastBatchAt: now,
 		Dropped: map[events.Reason]uint64{},
 	}}
 }

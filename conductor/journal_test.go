@@ -13,7 +13,7 @@ import (
 // TestRegistrationFields holds that a journal keeps every field of a
 // registration, those of later versions too.
 func TestRegistrationFields(t *testing.T) {
-	given := Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeMooncake, Copies: CopiesCount, Owned: OwnedDrop, Clear: ClearDevice, Sequence: SequenceShared}
+	given := Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeMooncake, Copies: CopiesCount, Owned: OwnedDrop, Clear: ClearDevice, Sequence: sequenceShared}
 	v := reflect.ValueOf(&given).Elem()
 	for i := range v.NumField() {
 		switch f := v.Field(i); f.Interface().(type) {

@@ -10,9 +10,9 @@ import (
 	"kvconductor/index"
 )
 
-// ReasonNotRegistered is the reason of a recovered source without a registration. It has
+// reasonNotRegistered is the reason of a recovered source without a registration. It has
 // no subscription, and expires.
-const ReasonNotRegistered = "not_registered"
+const reasonNotRegistered = "not_registered"
 
 // Recovery brings back a snapshot: of all that a server holds before the gate of Options.Gate
 // opens, of sources that are not registered yet at any time.

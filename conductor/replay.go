@@ -15,9 +15,9 @@ import (
 // Reasons why a source of a replayed journal is partial, whatever it was.
 const (
 	// Its epoch began before the journal does.
-	ReasonBeforeJournal = "before_journal"
+	reasonBeforeJournal = "before_journal"
 	// Records of it are missing.
-	ReasonJournalGap = "journal_gap"
+	reasonJournalGap = "journal_gap"
 )
 
 // Replay rebuilds, record by record, the Conductor that wrote a journal. Sources
@@ -160,7 +160,7 @@ func (p *Replay) Take(rec *journal.Record) error {
 		f.source.guard(func() { f.source.rotateGenerations(ttl) })
 	case journal.Lost:
 		p.sum.Lost += rec.Seq
-		f.incomplete(ReasonJournalGap)
+		f.incomplete(reasonJournalGap)
 	case journal.Unregistered:
 		p.unregister(rec.Source)
 	}
@@ -193,9 +193,9 @@ func (p *Replay) registered(rec *journal.Record) error {
 		}
 		if f.st.Epoch = rec.Epoch; stands && rec.Flags&journal.HasSeq != 0 {
 			f.at(rec.Seq)
-			f.incomplete(ReasonJournalGap)
+			f.incomplete(reasonJournalGap)
 			if rec.At.Segment == p.first {
-				f.incomplete(ReasonBeforeJournal)
+				f.incomplete(reasonBeforeJournal)
 			}
 		}
 		return nil
@@ -205,10 +205,10 @@ func (p *Replay) registered(rec *journal.Record) error {
 	}
 	has := rec.Flags&journal.HasSeq != 0
 	if rec.Epoch != f.st.Epoch {
-		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: ReasonJournalGap}, rec.Time)
+		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: reasonJournalGap}, rec.Time)
 	}
 	if has != f.st.HasSeq || has && rec.Seq != f.st.LastSeq {
-		f.incomplete(ReasonJournalGap)
+		f.incomplete(reasonJournalGap)
 		f.at(rec.Seq)
 	}
 	return nil
@@ -267,8 +267,8 @@ func (p *Replay) opened(rec *journal.Record) {
 // enter begins the epoch of a record whose Reset is missing.
 func (p *Replay) enter(f *recorded, rec *journal.Record) {
 	if rec.Epoch != f.st.Epoch {
-		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: ReasonJournalGap}, rec.Time)
-		f.incomplete(ReasonJournalGap)
+		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: reasonJournalGap}, rec.Time)
+		f.incomplete(reasonJournalGap)
 	}
 }
 
@@ -276,7 +276,7 @@ func (p *Replay) enter(f *recorded, rec *journal.Record) {
 // The damage may hold the numbers that are left out.
 func (p *Replay) follow(f *recorded, rec *journal.Record) {
 	if f.suspect && (!f.st.HasSeq || rec.Seq > f.st.LastSeq+1) {
-		f.incomplete(ReasonJournalGap)
+		f.incomplete(reasonJournalGap)
 	}
 	f.suspect = false
 }
@@ -293,7 +293,7 @@ func (p *Replay) idle(f *recorded, rec *journal.Record) {
 func (p *Replay) batch(f *recorded, rec *journal.Record) error {
 	batch, err := p.opts.Stream.Decode(rec.Payload)
 	if err != nil {
-		f.incomplete(ReasonJournalGap)
+		f.incomplete(reasonJournalGap)
 		return fmt.Errorf("batch %d of %s was applied and cannot be decoded now: %w", rec.Seq, f.source.reg.Key(), err)
 	}
 	p.enter(f, rec)

@@ -15,9 +15,9 @@ import (
 	"kvconductor/tiers"
 )
 
-// ReasonEventGap is the reason of a source whose publisher left event numbers out of
+// reasonEventGap is the reason of a source whose publisher left event numbers out of
 // batches that are without a gap, until the stream of events is cleared.
-const ReasonEventGap = doctor.FindingEventGap
+const reasonEventGap = doctor.FindingEventGap
 
 // Service is one registered source and the state of its stream.
 type Service struct {

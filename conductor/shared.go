@@ -11,8 +11,8 @@ import "strings"
 
 // Values of Registration.Sequence.
 const (
-	SequenceOwn    = "own"    // the batches of the source are numbered without holes
-	SequenceShared = "shared" // numbers run over all topics of the publisher
+	sequenceOwn    = "own"    // the batches of the source are numbered without holes
+	sequenceShared = "shared" // numbers run over all topics of the publisher
 )
 
 // EndpointPush is the endpoint of a source whose publisher calls us.
@@ -23,7 +23,7 @@ func (r *Registration) pushed() bool { return r.Endpoint == EndpointPush }
 
 // shared reports whether the publisher numbers batches over all its topics.
 func (r *Registration) shared() bool {
-	return r.Sequence == SequenceShared || r.Sequence == "" && r.Type == TypeLMCache && !r.pushed()
+	return r.Sequence == sequenceShared || r.Sequence == "" && r.Type == TypeLMCache && !r.pushed()
 }
 
 // topic is the topic of the source's batches.
@@ -32,9 +32,9 @@ func (r *Registration) topic() string { return "kv@" + r.Instance + "@" + r.Mode
 // sequenceWord is the word for how the publisher numbers.
 func (r *Registration) sequenceWord() string {
 	if r.shared() {
-		return SequenceShared
+		return sequenceShared
 	}
-	return SequenceOwn
+	return sequenceOwn
 }
 
 // normalizeSequence brings the way in which the source hears of events to its canonical form.
@@ -48,15 +48,15 @@ func (r *Registration) normalizeSequence() error {
 	switch strings.ToLower(r.Sequence) {
 	case "":
 		return nil
-	case SequenceOwn:
-		r.Sequence = SequenceOwn
-	case SequenceShared:
-		r.Sequence = SequenceShared
+	case sequenceOwn:
+		r.Sequence = sequenceOwn
+	case sequenceShared:
+		r.Sequence = sequenceShared
 	default:
-		return Invalid("sequence", "invalid_value", "sequence must be %s or %s, got %q", SequenceOwn, SequenceShared, r.Sequence)
+		return Invalid("sequence", "invalid_value", "sequence must be %s or %s, got %q", sequenceOwn, sequenceShared, r.Sequence)
 	}
 	if r.shared() && (r.pushed() || sharedSocket(r.Endpoint)) {
-		return Invalid("sequence", "invalid_value", "sequence %s needs an endpoint that is dialed, got %q", SequenceShared, r.Endpoint)
+		return Invalid("sequence", "invalid_value", "sequence %s needs an endpoint that is dialed, got %q", sequenceShared, r.Endpoint)
 	}
 	word := r.Sequence
 	if r.Sequence = ""; r.sequenceWord() != word {

@@ -271,7 +271,7 @@ func (s *source) noteGaps() {
 	s.doubted = gaps
 	reason := ""
 	if gaps {
-		reason = ReasonEventGap
+		reason = reasonEventGap
 	}
 	s.stream.Doubt(reason)
 }
@@ -368,7 +368,7 @@ func (s *source) verifiedMark() *stream.Mark {
 	mark := s.mark
 	mark.Missing = s.stream.Status().History
 	if s.doubted && mark.Missing == "" {
-		mark.Missing = ReasonEventGap // the step that shows it may still be in hand
+		mark.Missing = reasonEventGap // the step that shows it may still be in hand
 	}
 	if mark.Missing == "" && s.hasUnverified() {
 		mark.Missing = stream.ReasonUnknown

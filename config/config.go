@@ -34,8 +34,8 @@ const (
 
 // Values of Stream.OnUnrecoverableGap.
 const (
-	Keep = "keep" // suspect blocks stay, answers say partial
-	Drop = "drop" // the source's blocks go
+	keep = "keep" // suspect blocks stay, answers say partial
+	drop = "drop" // the source's blocks go
 )
 
 // Values of Stream.Copies.
@@ -45,12 +45,12 @@ const (
 )
 
 // Source.Owned is Count or Drop, Source.Clear All or Device.
-const Device = "device" // a clear of an engine takes the blocks of its devices alone
+const device = "device" // a clear of an engine takes the blocks of its devices alone
 
 // Values of Source.Sequence.
 const (
-	Own    = "own"    // the publisher numbers the batches of the source without holes
-	Shared = "shared" // numbers run over all topics of the publisher
+	own    = "own"    // the publisher numbers the batches of the source without holes
+	shared = "shared" // numbers run over all topics of the publisher
 )
 
 // Values of Pool.Completeness.
@@ -152,7 +152,7 @@ type Source struct {
 	Clear            string                   `mapstructure:"clear"`        // All or Device: what an engine's clear takes; "" is All
 	MayAnnounce      []string                 `mapstructure:"may_announce"` // tenants its events may name besides its own
 	HashProfile      HashProfile              `mapstructure:"hash_profile"` // how the engine names its blocks
-	Sequence         string                   `mapstructure:"sequence"`     // Own or Shared: what the publisher numbers; "" is the rule of its type
+	Sequence         string                   `mapstructure:"sequence"`     // own or Shared: what the publisher numbers; "" is the rule of its type
 }
 
 // HashProfile says how an engine names its blocks; the zero value is not known.
@@ -184,7 +184,7 @@ type Stream struct {
 	StaleAfter         time.Duration `mapstructure:"stale_after"`          // silence (no batch, no transport life) after which a source is stale
 	Queue              int           `mapstructure:"queue"`                // batches that may wait between socket and index; reading stops there
 	QueueBytesTotal    int64         `mapstructure:"queue_bytes_total"`    // bytes those batches may take over all sources; reading stops there
-	OnUnrecoverableGap string        `mapstructure:"on_unrecoverable_gap"` // Keep or Drop
+	OnUnrecoverableGap string        `mapstructure:"on_unrecoverable_gap"` // keep or Drop
 	Copies             string        `mapstructure:"copies"`               // Count or Set
 }
 
@@ -388,7 +388,7 @@ func Default() Config {
 			StaleAfter:         30 * time.Second, // longer than an engine's stalls (compilation, weight loading), shorter than an operator's patience
 			Queue:              16384,            // vLLM's replay ring of 10,000 batches in one piece, and what arrives meanwhile
 			QueueBytesTotal:    256 << 20,        // half for live batches: two full queues, or 128 KiB for each of 1,000 sources
-			OnUnrecoverableGap: Keep,             // a hit too many costs one recomputation, an emptied index costs thousands
+			OnUnrecoverableGap: keep,             // a hit too many costs one recomputation, an emptied index costs thousands
 			Copies:             Count,            // SGLang and offloading connectors announce a block once per copy
 		},
 		Doctor: Doctor{

@@ -51,7 +51,7 @@ var keys = []key{
 	{"stream.stale_after", "stale-after", duration(), int64(time.Millisecond), "silence after which a source is stale"},
 	{"stream.queue", "queue", count(), 1, "batches a source may have waiting for the index before it is not read"},
 	{"stream.queue_bytes_total", "queue-bytes-total", size(), 1, "bytes waiting batches may take over all sources, half of them for replays; at most a quarter of the cgroup's memory limit; no source takes what others need"},
-	{"stream.on_unrecoverable_gap", "on-unrecoverable-gap", choice(Keep, Drop), 0, "what happens to a source's blocks after events that are lost for good"},
+	{"stream.on_unrecoverable_gap", "on-unrecoverable-gap", choice(keep, drop), 0, "what happens to a source's blocks after events that are lost for good"},
 	{"stream.copies", "copies", choice(Count, Set), 0, "whether a block leaves with its last copy or at the first removal"},
 
 	{"index.ttl", "index-ttl", duration(), 0, "time a block stays after its last announcement, for publishers that announce no removals; 0 is for ever"},
@@ -207,10 +207,10 @@ var sourceFields = []field{
 	{sourceTTL, duration(), true}, // or a map of them: Source.MediaTTL
 	{"serves", texts(), true},
 	{"copies", choice(Count, Set), true},
-	{"owned", choice(Count, Drop), true},
-	{"clear", choice(All, Device), true},
+	{"owned", choice(Count, drop), true},
+	{"clear", choice(All, device), true},
 	{"may_announce", texts(), true},
-	{"sequence", choice(Own, Shared), true},
+	{"sequence", choice(own, shared), true},
 	{hashProfile, kind{}, true}, // read by readProfile
 }
 

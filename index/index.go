@@ -95,16 +95,16 @@ type Owner uint32
 // Source is a namespace of engine hashes. Ids are dense from 0 and never reused.
 type Source uint32
 
-// DefaultMaxOrphans bounds the waiting room of a source: 65,536 links are some
+// defaultMaxOrphans bounds the waiting room of a source: 65,536 links are some
 // 6 MB, and a million tokens of prompts whose beginning was missed at 16 a block.
-const DefaultMaxOrphans = 1 << 16
+const defaultMaxOrphans = 1 << 16
 
 // Options of an index.
 type Options struct {
 	// Scheme computes the keys. The zero value is seed 0; hash.Default() is usual.
 	Scheme hash.Scheme
 	// MaxOrphans is the most links that wait for their parent, per source. 0 is
-	// DefaultMaxOrphans, below zero none wait.
+	// defaultMaxOrphans, below zero none wait.
 	MaxOrphans int
 	// MaxBytes is the most memory for blocks, sets and names, 0 for no limit. At
 	// the limit new blocks are refused: see budget.go.
@@ -250,7 +250,7 @@ func New(opts Options) *Index {
 	}
 	x.contests.contradicts = opts.Contradicts
 	if x.maxOrphans == 0 {
-		x.maxOrphans = DefaultMaxOrphans
+		x.maxOrphans = defaultMaxOrphans
 	}
 	x.lines.index, x.perEvent = x, portion{sweep: 16, naming: 16}
 	x.names = &nameTable{}

@@ -51,7 +51,7 @@ func newWorld(t *testing.T, rng *rand.Rand, honest, slow bool) *world {
 	scheme := hash.Scheme{Seed: rng.Uint64N(2) * hash.DefaultSeed}
 	x := New(Options{Scheme: scheme, MaxOrphans: max, NameAll: !honest})
 	if max == 0 {
-		max = DefaultMaxOrphans
+		max = defaultMaxOrphans
 	}
 	w := &world{t: t, rng: rng, x: x, o: newOracle(scheme, max), family: map[Source]int{}, honest: honest, slow: slow, roots: 2 + 14*rng.Uint64N(2)}
 	if slow {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// CheckEndpoint reports what Dynamo's indexer finds wrong with a ZMQ address, in
+// checkEndpoint reports what Dynamo's indexer finds wrong with a ZMQ address, in
 // its words; clients compare them. It is a check of form alone: inproc://, port 0
 // and the host * pass, whether or not anything can be reached there.
-func CheckEndpoint(endpoint string) error {
+func checkEndpoint(endpoint string) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("invalid ZMQ endpoint `%s`: %s", endpoint, fmt.Sprintf(format, args...))
 	}
@@ -44,9 +44,9 @@ func CheckEndpoint(endpoint string) error {
 	return nil
 }
 
-// CheckReplayEndpoint is CheckEndpoint for the address replays are asked for at.
-func CheckReplayEndpoint(endpoint string) error {
-	if err := CheckEndpoint(endpoint); err != nil {
+// checkReplayEndpoint is checkEndpoint for the address replays are asked for at.
+func checkReplayEndpoint(endpoint string) error {
+	if err := checkEndpoint(endpoint); err != nil {
 		return fmt.Errorf("invalid replay endpoint `%s`: %w", endpoint, err)
 	}
 	return nil

@@ -55,11 +55,11 @@ func (d *Dialect) register(r *exchange) error {
 	if replay != nil {
 		reg.ReplayEndpoint = *replay
 	}
-	if err := CheckEndpoint(reg.Endpoint); err != nil {
+	if err := checkEndpoint(reg.Endpoint); err != nil {
 		return &serviceError{http.StatusBadRequest, err.Error()}
 	}
 	if replay != nil {
-		if err := CheckReplayEndpoint(*replay); err != nil {
+		if err := checkReplayEndpoint(*replay); err != nil {
 			return &serviceError{http.StatusBadRequest, err.Error()}
 		}
 	}

@@ -9,7 +9,7 @@ import (
 type Worker struct {
 	Instance uint64
 	Rank     uint32
-	Endpoint string // passes CheckEndpoint
+	Endpoint string // passes checkEndpoint
 }
 
 // ParseWorkers reads the value of --workers:
@@ -62,5 +62,5 @@ func parseWorker(entry string) (w Worker, err error) {
 		w.Rank = uint32(n)
 	}
 	w.Endpoint = strings.TrimSpace(address)
-	return w, CheckEndpoint(w.Endpoint)
+	return w, checkEndpoint(w.Endpoint)
 }

@@ -22,13 +22,13 @@ func TestCheckEndpoint(t *testing.T) {
 		if want != "" {
 			want = "invalid ZMQ endpoint `" + endpoint + "`: " + want
 		}
-		if got := said(CheckEndpoint(endpoint)); got != want {
+		if got := said(checkEndpoint(endpoint)); got != want {
 			t.Errorf("%q: %q, want %q", endpoint, got, want)
 		}
 		if want != "" {
 			want = "invalid replay endpoint `" + endpoint + "`: " + want
 		}
-		if got := said(CheckReplayEndpoint(endpoint)); got != want {
+		if got := said(checkReplayEndpoint(endpoint)); got != want {
 			t.Errorf("replay %q: %q, want %q", endpoint, got, want)
 		}
 	}
@@ -122,7 +122,7 @@ func FuzzParseWorkers(f *testing.F) {
 		}
 		var again []string
 		for _, w := range workers {
-			if err := CheckEndpoint(w.Endpoint); err != nil {
+			if err := checkEndpoint(w.Endpoint); err != nil {
 				t.Fatalf("accepted, and %v", err)
 			}
 			again = append(again, strconv.FormatUint(w.Instance, 10)+":"+strconv.FormatUint(uint64(w.Rank), 10)+"="+w.Endpoint)

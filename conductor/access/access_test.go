@@ -24,7 +24,7 @@ func digest(token string) string {
 
 // TestReadCredentialsMistakes holds that all mistakes are reported with entry and field.
 func TestReadCredentialsMistakes(t *testing.T) {
-	_, err := ReadCredentials(strings.NewReader(fmt.Sprintf(`
+	_, err := readCredentials(strings.NewReader(fmt.Sprintf(`
 tokens:
   - {name: a, sha256: %[1]s, roles: [query], tenants: [x]}
   - {name: a, sha256: %[2]s, roles: [query], tenants: [x]}
@@ -54,7 +54,7 @@ certificates:
 	if strings.Contains(err.Error(), "secret") {
 		t.Error("the error repeats what should have been a digest")
 	}
-	if _, err := ReadCredentials(strings.NewReader("token: []")); err == nil || !strings.Contains(err.Error(), "token") {
+	if _, err := readCredentials(strings.NewReader("token: []")); err == nil || !strings.Contains(err.Error(), "token") {
 		t.Errorf("an unknown key: %v", err)
 	}
 }
@@ -137,7 +137,7 @@ func TestForwardedAddressesCountForNothing(t *testing.T) {
 
 // TestPageIsOpenWhereClientsHaveCredentials asks for the page as browsers do, without a token.
 func TestPageIsOpenWhereClientsHaveCredentials(t *testing.T) {
-	known, err := ReadCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	known, err := readCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
 	must.Succeed(t, err)
 	f := func(p Policy, address string, want int) {
 		t.Helper()
@@ -181,7 +181,7 @@ func TestNamesOfOthersAreNotLocal(t *testing.T) {
 
 // TestAttemptsOfOneNetwork guesses from addresses of one IPv6 network, which one machine has.
 func TestAttemptsOfOneNetwork(t *testing.T) {
-	known, err := ReadCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	known, err := readCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
 	must.Succeed(t, err)
 	h := guarded(Policy{Credentials: known})
 	guess := func(address string) int {
@@ -207,7 +207,7 @@ func TestAttemptsOfOneNetwork(t *testing.T) {
 // FuzzGuard sends arbitrary headers. None gives a client more than it has, and none stops the
 // process.
 func FuzzGuard(f *testing.F) {
-	known, err := ReadCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	known, err := readCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
 	must.Succeed(f, err)
 	for _, seed := range []string{"", "Bearer token", "bearer token", "Bearer", "Bearer  token ", "Basic dG9rZW4=", "Bearer tok\x00en", "Bearer token, Bearer token"} {
 		f.Add(seed, "application/json", "", "203.0.113.9:1")
@@ -241,7 +241,7 @@ func FuzzReadCredentials(f *testing.F) {
 	f.Add([]byte("certificates: [{name: a, subject: s, roles: [admin], tenants: ['*']}]"))
 	f.Add([]byte("tokens: &a [*a]"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, err := ReadCredentials(bytes.NewReader(text))
+		c, err := readCredentials(bytes.NewReader(text))
 		if err != nil {
 			return
 		}
@@ -272,7 +272,7 @@ func BenchmarkCheck(b *testing.B) {
 					text += fmt.Sprintf("  - {name: n%d, sha256: %s, roles: [query], tenants: [a]}\n", i, digest(fmt.Sprint("secret", i)))
 				}
 				var err error
-				p.Credentials, err = ReadCredentials(strings.NewReader(text))
+				p.Credentials, err = readCredentials(strings.NewReader(text))
 				must.Succeed(b, err)
 			}
 			router := gin.New()

@@ -18,7 +18,7 @@ import (
 func TestCarriedEndsWithItsReplica(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	policy := func(roles string) Policy {
-		known, err := ReadCredentials(strings.NewReader("tokens: [{name: replica, sha256: " + digest("token") + ", roles: [" + roles + "], tenants: ['*']}]"))
+		known, err := readCredentials(strings.NewReader("tokens: [{name: replica, sha256: " + digest("token") + ", roles: [" + roles + "], tenants: ['*']}]"))
 		must.Succeed(t, err)
 		return Policy{Credentials: known}
 	}

@@ -61,9 +61,9 @@ const maxWeight = 1000
 // maxFile bounds a file of credentials in bytes, some 50,000 tokens.
 const maxFile = 16 << 20
 
-// ReadCredentials reads a file of credentials. It returns all mistakes, each with the entry and
+// readCredentials reads a file of credentials. It returns all mistakes, each with the entry and
 // the field. No error holds a token.
-func ReadCredentials(r io.Reader) (*Credentials, error) {
+func readCredentials(r io.Reader) (*Credentials, error) {
 	var in struct {
 		Tokens       []entry `yaml:"tokens"`
 		Certificates []entry `yaml:"certificates"`

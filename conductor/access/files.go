@@ -62,5 +62,5 @@ func LoadCredentials(path string) (*Credentials, error) {
 	} else if info.Mode().Perm()&0o002 != 0 {
 		return nil, fmt.Errorf("every user may write %s: chmod o-w it", path)
 	}
-	return ReadCredentials(f)
+	return readCredentials(f)
 }

@@ -23,8 +23,8 @@ const (
 	askTimeout = 5 * time.Second
 )
 
-// CheckURL returns the fault of the address of an engine's HTTP server, nil if it has none.
-func CheckURL(text string) error {
+// checkURL returns the fault of the address of an engine's HTTP server, nil if it has none.
+func checkURL(text string) error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:

@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// Interval is the pause between two looks at a target.
-	Interval = 5 * time.Second
+	// interval is the pause between two looks at a target.
+	interval = 5 * time.Second
 	// deadAfter is how long a source may be without a connection before its engine is asked.
 	deadAfter = 10 * time.Second
 	// graceTime is how long an address may be missing from a name before its sources go.
@@ -158,7 +158,7 @@ func (m *Manager) Add(t Target, replace bool) error { return m.add(t, replace, n
 
 // add is Add. begin, if set, sees a target that is new before it is worked on.
 func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
-	if err := Check(&t); err != nil {
+	if err := check(&t); err != nil {
 		return err
 	}
 	t.Tenant = t.Name().Tenant

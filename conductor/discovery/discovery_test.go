@@ -183,7 +183,7 @@ func TestAddAfterRemove(t *testing.T) {
 		t.Error("the new target does not wait for the old one")
 	}
 	old.mu.Unlock()
-	f.pass(Interval)
+	f.pass(interval)
 	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
 	if len(f.m.ending) != 0 {
 		t.Errorf("%d targets are still ending", len(f.m.ending))
@@ -328,14 +328,14 @@ func TestNameOfFleet(t *testing.T) {
 	}
 	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	f.names = []netip.Addr{one, netip.MustParseAddr("::1")}
-	f.pass(Interval)
+	f.pass(interval)
 	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
 	f.names = []netip.Addr{two, one}
-	f.pass(Interval)
+	f.pass(interval)
 	both := []string{"e@127.0.0.1|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ", "e@127.0.0.2|default|0 tcp://127.0.0.2:5557 vLLM llama 16 "}
 	f.want(both...)
 	f.names = []netip.Addr{two}
-	f.pass(Interval)
+	f.pass(interval)
 	f.want(both...) // not at once
 	f.names = nil
 	f.pass(time.Hour)

@@ -73,7 +73,7 @@ func TestRestoreOfSilentEngine(t *testing.T) {
 	_, err := f.c.Unregister(conductor.Key{Instance: "e", Tenant: "default", Rank: 1})
 	must.Succeed(t, err)
 	revision := f.m.Revision()
-	f.pass(Interval)
+	f.pass(interval)
 	if f.m.Revision() == revision {
 		t.Error("a withdrawn source changes nothing")
 	}

@@ -58,7 +58,7 @@ func TestCheckURL(t *testing.T) {
 		"http://engine:8000": true, "https://engine/base/": true, "http://[::1]:8000": true,
 		"ftp://engine": false, "engine:8000": false, "http://": false, "http://u:p@engine": false, "http://engine?x=1": false, "http://engine:x": false,
 	} {
-		if err := CheckURL(text); (err == nil) != ok {
+		if err := checkURL(text); (err == nil) != ok {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

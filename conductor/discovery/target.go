@@ -54,15 +54,15 @@ func same(a, b *Target) bool {
 	return a.URL == b.URL && a.Static == b.Static && reflect.DeepEqual(a.Registration, b.Registration)
 }
 
-// Check returns the fault of a target, nil if it has none. The error is a *conductor.FieldError.
-func Check(t *Target) error {
+// check returns the fault of a target, nil if it has none. The error is a *conductor.FieldError.
+func check(t *Target) error {
 	if t.Instance == "" {
 		return conductor.Invalid("instance_id", "invalid_value", "instance_id must not be empty")
 	}
 	if t.URL == "" {
 		return checkAuto(t)
 	}
-	if err := CheckURL(t.URL); err != nil {
+	if err := checkURL(t.URL); err != nil {
 		return conductor.Invalid("discover", "invalid_value", "discover: %v", err)
 	}
 	for _, f := range []struct{ name, value string }{{"endpoint", t.Endpoint}, {"replay_endpoint", t.ReplayEndpoint}, {"snapshot_endpoint", t.SnapshotEndpoint}} {

@@ -11,7 +11,7 @@ import (
 
 // Run looks at all targets each Interval, until ctx ends. It returns once nothing is under way.
 func (m *Manager) Run(ctx context.Context) {
-	tick := time.NewTicker(Interval)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {

@@ -9,8 +9,8 @@ import (
 )
 
 var (
-	// ErrBase64 is text that is not of the standard alphabet, or is cut.
-	ErrBase64 = errors.New("not base64")
+	// errBase64 is text that is not of the standard alphabet, or is cut.
+	errBase64 = errors.New("not base64")
 	// ErrWords is a number of bytes that is no multiple of four.
 	ErrWords = errors.New("not a multiple of 4 bytes")
 )
@@ -32,7 +32,7 @@ func Base64(dst []uint32, text []byte) ([]uint32, error) {
 	got += done
 	switch {
 	case err != nil, bytes.IndexByte(rest, '\n') >= 0, bytes.IndexByte(rest, '\r') >= 0:
-		return dst, ErrBase64 // the decoder steps over line ends
+		return dst, errBase64 // the decoder steps over line ends
 	case got%4 != 0:
 		return dst, ErrWords
 	}

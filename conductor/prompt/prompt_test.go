@@ -61,7 +61,7 @@ func TestBase64(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"=", "A", "AAAA=", "AAAAAA=", "AAAAAB==", "AAAA\nAA", "AAAAAA\r", "____AA", "AA AAAA"} {
-		if got, err := Base64(nil, []byte(text)); !errors.Is(err, ErrBase64) || len(got) != 0 {
+		if got, err := Base64(nil, []byte(text)); !errors.Is(err, errBase64) || len(got) != 0 {
 			t.Errorf("%q: %d, %v", text, got, err)
 		}
 	}

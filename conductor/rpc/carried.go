@@ -38,8 +38,8 @@ const (
 	frameHeader = 5
 	// mostFrame bounds a frame that is read, in bytes.
 	mostFrame = 64 << 20
-	// CarriedType is the media type of the bodies.
-	CarriedType = "application/vnd.conductor.grpc"
+	// carriedType is the media type of the bodies.
+	carriedType = "application/vnd.conductor.grpc"
 )
 
 // carried is a method that other replicas send calls of.
@@ -155,7 +155,7 @@ func (c *carriedStream) SendMsg(m any) error {
 func (c *carriedStream) write(kind byte, text []byte) error {
 	if !c.begun {
 		c.begun = true
-		c.g.Header("Content-Type", CarriedType)
+		c.g.Header("Content-Type", carriedType)
 		if !c.long { // there is one frame
 			c.g.Header("Content-Length", strconv.Itoa(frameHeader+len(text)))
 		}

@@ -70,8 +70,8 @@ func (s *Server) carry(ctx context.Context, method string, message proto.Message
 	if err != nil {
 		return err
 	}
-	err = s.opts.Forward.Carry(ctx, access.CallerOf(ctx).Tell(), "/grpc"+method, CarriedType, text, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
-		if kind := resp.Header.Get("Content-Type"); kind != CarriedType {
+	err = s.opts.Forward.Carry(ctx, access.CallerOf(ctx).Tell(), "/grpc"+method, carriedType, text, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
+		if kind := resp.Header.Get("Content-Type"); kind != carriedType {
 			return fmt.Errorf("%w: replica %s answers %s", server.ErrReplicas, by.ID, resp.Status)
 		}
 		if begun != nil {

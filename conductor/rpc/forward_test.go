@@ -204,7 +204,7 @@ func TestCarriedRefuses(t *testing.T) {
 	r := newReplica(t, "r")
 	f := func(path, body string, want int, text string) {
 		t.Helper()
-		resp, err := http.Post(r.web.URL+path, CarriedType, strings.NewReader(body))
+		resp, err := http.Post(r.web.URL+path, carriedType, strings.NewReader(body))
 		must.Succeed(t, err)
 		defer resp.Body.Close()
 		got, err := io.ReadAll(resp.Body)

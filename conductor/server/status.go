@@ -13,13 +13,13 @@ import (
 // NotDurable is the reason of conductor.ErrNotDurable.
 const NotDurable = "not_durable"
 
-// DurableHeader says in the answer of a registration that it lives in memory alone.
-const DurableHeader = "Conductor-Durable"
+// durableHeader says in the answer of a registration that it lives in memory alone.
+const durableHeader = "Conductor-Durable"
 
 // TellDurable adds the header to an answer, where the registration does not last.
 func TellDurable(g *gin.Context, durable bool) {
 	if !durable {
-		g.Header(DurableHeader, "false")
+		g.Header(durableHeader, "false")
 	}
 }
 

@@ -128,12 +128,12 @@ func (s *Shelf) try(ctx context.Context, d conductor.HeldDeployment, known *mani
 	if err == nil || ctx.Err() != nil || errors.Is(err, errTaken) {
 		return true
 	}
-	reason := FailedStore
+	reason := failedStore
 	switch {
 	case errors.Is(err, errLease):
-		reason = FailedLease
+		reason = failedLease
 	case errors.Is(err, errRoom):
-		reason = FailedRoom
+		reason = failedRoom
 	}
 	before := ""
 	s.note(func(st *Status) {

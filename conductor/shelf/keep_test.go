@@ -54,7 +54,7 @@ func TestShelfBound(t *testing.T) {
 	}
 	b := newMember(t, server, "b", func(c *Config) { c.MaxBytes = 55_000 })
 	b.hold("huge", 5000)
-	if st := b.now(); st.Failed[FailedRoom] != 1 || st.Written != 0 || st.Snapshots != 2 || len(b.keysOf("shelf:*:")) != sum(t, b) {
+	if st := b.now(); st.Failed[failedRoom] != 1 || st.Written != 0 || st.Snapshots != 2 || len(b.keysOf("shelf:*:")) != sum(t, b) {
 		t.Errorf("%+v, keys %q", st, b.keysOf("shelf"))
 	}
 	since := b.Status().Oldest
@@ -127,7 +127,7 @@ func TestShelfFullStore(t *testing.T) {
 	a.hold("m", 10)
 	a.hold("n", 200_000)
 	a.now()
-	if st := a.Status(); st.Written != 1 || st.Failed[FailedStore] != 1 || !strings.Contains(st.Error, "OOM") || len(a.keysOf("shelf:*:")) != sum(t, a) {
+	if st := a.Status(); st.Written != 1 || st.Failed[failedStore] != 1 || !strings.Contains(st.Error, "OOM") || len(a.keysOf("shelf:*:")) != sum(t, a) {
 		t.Errorf("%+v, %d keys", st, len(a.keysOf("shelf:*:")))
 	}
 	restored(t, server, nil).expect("a full store", "engine of m 10 41 shelf\n")

@@ -17,13 +17,13 @@ import (
 
 // Reasons why a snapshot on the shelf was not used.
 const (
-	LeftMissing = "missing" // a chunk is gone
-	LeftDigest  = "digest"  // the bytes are not those of the manifest
-	LeftDamaged = "damaged" // they are no snapshot that this program reads, or one of another hash.seed
-	LeftStore   = "store"   // the store does not give it
+	leftMissing = "missing" // a chunk is gone
+	leftDigest  = "digest"  // the bytes are not those of the manifest
+	leftDamaged = "damaged" // they are no snapshot that this program reads, or one of another hash.seed
+	leftStore   = "store"   // the store does not give it
 )
 
-var leftOut = []string{LeftMissing, LeftDigest, LeftDamaged, LeftStore}
+var leftOut = []string{leftMissing, leftDigest, leftDamaged, leftStore}
 
 var (
 	errMissing = errors.New("a chunk is gone")
@@ -114,18 +114,18 @@ func (s *Shelf) load(ctx context.Context, m *manifest, into *conductor.Recovery)
 			Int("left_out", sum.LeftOut).Dur("took", time.Since(began)).Msg("recovered from the shelf")
 		return nil
 	}
-	reason := LeftDamaged
+	reason := leftDamaged
 	switch {
 	case errors.Is(err, errMissing):
-		reason = LeftMissing
+		reason = leftMissing
 	case errors.Is(err, errDigest):
-		reason = LeftDigest
+		reason = leftDigest
 	case errors.As(err, new(storeError)), ctx.Err() != nil:
-		reason = LeftStore
+		reason = leftStore
 	}
 	s.note(func(st *Status) { st.LeftOut[reason]++ })
 	s.cfg.Log.Warn().Err(err).Str("model", m.Model).Str("tenant", m.Tenant).Str("reason", reason).Msg("a snapshot on the shelf cannot be used")
-	if reason == LeftMissing || reason == LeftDigest {
+	if reason == leftMissing || reason == leftDigest {
 		ctx, cancel := context.WithTimeout(ctx, s.store().Timeout())
 		defer cancel()
 		_ = dropping.Run(ctx, s.store().Client(), s.keys(), name(m.deployment()), m.text).Err() // a replica that holds the blocks writes it again then

@@ -222,13 +222,13 @@ func TestShelfDamaged(t *testing.T) {
 			t.Errorf("%s: %+v", reason, st)
 		}
 		all, _, err = a.list(ctx)
-		if gone := len(all) == 0; err != nil || gone != (reason == LeftMissing || reason == LeftDigest) {
+		if gone := len(all) == 0; err != nil || gone != (reason == leftMissing || reason == leftDigest) {
 			t.Errorf("%s: %d manifests, %v", reason, len(all), err)
 		}
 	}
-	f(LeftMissing, func(_ *manifest, chunk func(int) string) { must.Succeed(t, client.Del(ctx, chunk(3)).Err()) })
-	f(LeftMissing, func(m *manifest, chunk func(int) string) { must.Succeed(t, client.Del(ctx, chunk(m.Chunks-1)).Err()) })
-	f(LeftDigest, func(_ *manifest, chunk func(int) string) { // one byte more
+	f(leftMissing, func(_ *manifest, chunk func(int) string) { must.Succeed(t, client.Del(ctx, chunk(3)).Err()) })
+	f(leftMissing, func(m *manifest, chunk func(int) string) { must.Succeed(t, client.Del(ctx, chunk(m.Chunks-1)).Err()) })
+	f(leftDigest, func(_ *manifest, chunk func(int) string) { // one byte more
 		must.Succeed(t, client.Append(ctx, chunk(0), "x").Err())
 	})
 	edit := func(m *manifest, old, new string) {
@@ -239,14 +239,14 @@ func TestShelfDamaged(t *testing.T) {
 		}
 		must.Succeed(t, client.HSet(ctx, a.keys()[0], name(model("m")), text).Err())
 	}
-	f(LeftDigest, func(m *manifest, _ func(int) string) { edit(m, m.Digest, strings.Repeat("0", 64)) })
-	f(LeftDigest, func(m *manifest, _ func(int) string) {
+	f(leftDigest, func(m *manifest, _ func(int) string) { edit(m, m.Digest, strings.Repeat("0", 64)) })
+	f(leftDigest, func(m *manifest, _ func(int) string) {
 		edit(m, fmt.Sprintf(`"chunks":%d`, m.Chunks), fmt.Sprintf(`"chunks":%d`, m.Chunks-1))
 	})
-	f(LeftDamaged, func(_ *manifest, chunk func(int) string) {
+	f(leftDamaged, func(_ *manifest, chunk func(int) string) {
 		must.Succeed(t, client.SetRange(ctx, chunk(2), 500, "damage").Err())
 	})
-	f(LeftStore, func(_ *manifest, chunk func(int) string) {
+	f(leftStore, func(_ *manifest, chunk func(int) string) {
 		must.Succeed(t, client.Del(ctx, chunk(0)).Err())
 		must.Succeed(t, client.LPush(ctx, chunk(0), "a list").Err())
 	})
@@ -298,7 +298,7 @@ func TestShelfIgnoresGarbage(t *testing.T) {
 	a.look(ctx, true)
 	b := restored(t, server, nil)
 	b.expect("garbage", "engine of m 10 41 shelf\n")
-	if st := b.Status(); st.Malformed != 3 || st.LeftOut[LeftMissing] != 1 {
+	if st := b.Status(); st.Malformed != 3 || st.LeftOut[leftMissing] != 1 {
 		t.Errorf("%+v", st)
 	}
 }

@@ -35,8 +35,8 @@ type Takeover struct {
 	under map[scope.Deployment]bool // being brought; guarded by mu
 }
 
-// ErrUnderWay is the error of Bring while another call brings the same deployment.
-var ErrUnderWay = errors.New("the deployment is being taken over already")
+// errUnderWay is the error of Bring while another call brings the same deployment.
+var errUnderWay = errors.New("the deployment is being taken over already")
 
 // begin notes that a deployment is being brought, and returns false if it is already.
 func (t *Takeover) begin(d scope.Deployment) bool {
@@ -64,7 +64,7 @@ func (t *Takeover) end(d scope.Deployment) {
 // why those that might have had it gave nothing.
 func (t *Takeover) Bring(ctx context.Context, d scope.Deployment, from []string) (blocks int, origin string, err error) {
 	if !t.begin(d) {
-		return 0, "", ErrUnderWay
+		return 0, "", errUnderWay
 	}
 	defer t.end(d)
 	began := time.Now()

@@ -57,7 +57,7 @@ func TestTakeoverFromShelf(t *testing.T) {
 	c, err := silent.Accept()
 	must.Succeed(t, err)
 	defer c.Close()
-	f("n", nil, 0, "", ErrUnderWay.Error())
+	f("n", nil, 0, "", errUnderWay.Error())
 	give()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -25,12 +25,12 @@ const (
 
 // Reasons why a snapshot is not on the shelf.
 const (
-	FailedStore = "store"   // the store does not take it
-	FailedRoom  = "too_big" // it has more than MaxBytes
-	FailedLease = "lease"   // another replica has taken the lease over
+	failedStore = "store"   // the store does not take it
+	failedRoom  = "too_big" // it has more than MaxBytes
+	failedLease = "lease"   // another replica has taken the lease over
 )
 
-var failures = []string{FailedStore, FailedRoom, FailedLease}
+var failures = []string{failedStore, failedRoom, failedLease}
 
 var (
 	errRoom  = errors.New("it has more bytes than store.shelf_bytes allows for all")

@@ -142,7 +142,7 @@ const sourcesFile = "registrations"
 // SaveSources writes the registrations of a Conductor.
 func (d *Dir) SaveSources(c *conductor.Conductor, now time.Time) (Summary, error) {
 	return d.write(sourcesFile, nameOf(0, unfinished), func(to io.Writer) (Summary, error) {
-		return WriteSources(to, c, now, d.key.Seal, fieldsOf(d.Targets), fieldsOf(d.Changes))
+		return writeSources(to, c, now, d.key.Seal, fieldsOf(d.Targets), fieldsOf(d.Changes))
 	})
 }
 

@@ -63,32 +63,32 @@ var (
 
 // Errors of a stream that is no whole snapshot.
 var (
-	ErrForeign = errors.New("it is no snapshot: its first bytes are others")
-	ErrTorn    = errors.New("it ends in the middle")
+	errForeign = errors.New("it is no snapshot: its first bytes are others")
+	errTorn    = errors.New("it ends in the middle")
 )
 
-// VersionError says that a snapshot is of another version of the format.
-type VersionError struct{ Version uint32 }
+// versionError says that a snapshot is of another version of the format.
+type versionError struct{ Version uint32 }
 
-func (e *VersionError) Error() string {
+func (e *versionError) Error() string {
 	return fmt.Sprintf("it has format version %d; this program knows %d", e.Version, version)
 }
 
-// DamageError says that a section is not what was written.
-type DamageError struct {
+// damageError says that a section is not what was written.
+type damageError struct {
 	Section int // counted from 0
 	Offset  int64
 	Err     error // nil: its checksum does not fit
 }
 
-func (e *DamageError) Error() string {
+func (e *damageError) Error() string {
 	if e.Err != nil {
 		return fmt.Sprintf("section %d at byte %d is damaged: %v", e.Section, e.Offset, e.Err)
 	}
 	return fmt.Sprintf("section %d at byte %d is damaged: its checksum does not fit", e.Section, e.Offset)
 }
 
-func (e *DamageError) Unwrap() error { return e.Err }
+func (e *damageError) Unwrap() error { return e.Err }
 
 // header identifies a snapshot.
 type header struct {
@@ -109,16 +109,16 @@ func (h header) encode() []byte {
 // decodeHeader reads a header. A writer of another version keeps the first twelve bytes.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) < 12 || string(b[:8]) != magic {
-		return header{}, ErrForeign
+		return header{}, errForeign
 	}
 	if v := le.Uint32(b[8:]); v != version {
-		return header{}, &VersionError{v}
+		return header{}, &versionError{v}
 	}
 	if len(b) < headerSize {
-		return header{}, ErrTorn
+		return header{}, errTorn
 	}
 	if crc32.Checksum(b[:headerSize-4], crcs) != le.Uint32(b[headerSize-4:]) {
-		return header{}, &DamageError{Err: errors.New("the header's checksum does not fit")}
+		return header{}, &damageError{Err: errors.New("the header's checksum does not fit")}
 	}
 	return header{id: le.Uint64(b[16:]), time: time.Unix(0, int64(le.Uint64(b[24:]))).UTC()}, nil
 }

@@ -69,19 +69,19 @@ func (k *Keeper) Progress() conductor.Progress {
 
 // Reasons why a snapshot was not loaded, or something in it.
 const (
-	ReasonTorn    = "torn"     // it ends in the middle
-	ReasonDamaged = "damaged"  // a checksum does not fit
-	ReasonForeign = "foreign"  // it is no snapshot
-	ReasonVersion = "version"  // it has another version of the format
-	ReasonSeed    = "seed"     // it has another hash.seed
-	ReasonDisk    = "disk"     // the disk does not give or take it
-	ReasonChanged = "changed"  // a source or target: the configuration or a client says otherwise today
-	ReasonSealed  = "sealed"   // a source or context with a salt, without the key
-	ReasonBudget  = "budget"   // blocks: index.max_bytes or index.max_bytes_total is reached
-	ReasonOther   = "unusable" // anything else
+	reasonTorn    = "torn"     // it ends in the middle
+	reasonDamaged = "damaged"  // a checksum does not fit
+	reasonForeign = "foreign"  // it is no snapshot
+	reasonVersion = "version"  // it has another version of the format
+	reasonSeed    = "seed"     // it has another hash.seed
+	reasonDisk    = "disk"     // the disk does not give or take it
+	reasonChanged = "changed"  // a source or target: the configuration or a client says otherwise today
+	reasonSealed  = "sealed"   // a source or context with a salt, without the key
+	reasonBudget  = "budget"   // blocks: index.max_bytes or index.max_bytes_total is reached
+	reasonOther   = "unusable" // anything else
 )
 
-var reasons = []string{ReasonTorn, ReasonDamaged, ReasonForeign, ReasonVersion, ReasonSeed, ReasonDisk, ReasonChanged, ReasonSealed, ReasonBudget, ReasonOther}
+var reasons = []string{reasonTorn, reasonDamaged, reasonForeign, reasonVersion, reasonSeed, reasonDisk, reasonChanged, reasonSealed, reasonBudget, reasonOther}
 
 // Status is what a Keeper has done.
 type Status struct {
@@ -132,20 +132,20 @@ func (k *Keeper) note(change func(*Status)) {
 func reasonOf(err error) string {
 	var field *conductor.FieldError
 	switch {
-	case errors.Is(err, ErrTorn):
-		return ReasonTorn
-	case errors.Is(err, ErrForeign):
-		return ReasonForeign
-	case errors.As(err, new(*VersionError)):
-		return ReasonVersion
-	case errors.As(err, new(*DamageError)):
-		return ReasonDamaged
+	case errors.Is(err, errTorn):
+		return reasonTorn
+	case errors.Is(err, errForeign):
+		return reasonForeign
+	case errors.As(err, new(*versionError)):
+		return reasonVersion
+	case errors.As(err, new(*damageError)):
+		return reasonDamaged
 	case errors.As(err, &field) && field.Field == "hash.seed":
-		return ReasonSeed
+		return reasonSeed
 	case errors.As(err, new(*os.PathError)):
-		return ReasonDisk
+		return reasonDisk
 	}
-	return ReasonOther
+	return reasonOther
 }
 
 // RestoreSources loads the registrations, so that no answer lacks a source. Restore comes
@@ -183,7 +183,7 @@ func (k *Keeper) follow(targets [][]journal.Field) {
 	for _, f := range targets {
 		if err := k.cfg.Targets.Restore(f); err != nil {
 			k.cfg.Log.Warn().Str("instance_id", journal.Value(f, "instance_id")).Err(err).Msg("an engine of the snapshot is not asked any more where it publishes")
-			k.note(func(st *Status) { st.LeftOut[ReasonChanged]++ })
+			k.note(func(st *Status) { st.LeftOut[reasonChanged]++ })
 		}
 	}
 }
@@ -262,8 +262,8 @@ func (k *Keeper) load(ctx context.Context, name string, size int64, from io.Read
 	took := k.cfg.Now().Sub(start)
 	k.note(func(st *Status) {
 		st.Loaded, st.Blocks, st.Seconds = name, r.Blocks, took.Seconds()
-		st.LeftOut[ReasonSealed] += sum.LeftOut
-		st.LeftOut[ReasonBudget] += r.Refused
+		st.LeftOut[reasonSealed] += sum.LeftOut
+		st.LeftOut[reasonBudget] += r.Refused
 	})
 	log.Info().Str("file", name).Time("taken", sum.Time).Int("blocks", r.Blocks).Int("refused", r.Refused).Int("left_out", sum.LeftOut).Int("sources", sum.Sources).
 		Float64("seconds", took.Seconds()).Msg("snapshot loaded, sources go on behind their marks")
@@ -282,7 +282,7 @@ func (k *Keeper) claim(all []conductor.SourceMark, own func(*conductor.SourceMar
 		}
 		if why := own(m); why != "" {
 			k.cfg.Log.Warn().Str("source", m.Key().String()).Str("reason", why).Msg("a source of the snapshot begins without its blocks")
-			k.note(func(st *Status) { st.LeftOut[ReasonChanged]++ })
+			k.note(func(st *Status) { st.LeftOut[reasonChanged]++ })
 			*m = conductor.SourceMark{}
 		}
 	}

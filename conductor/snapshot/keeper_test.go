@@ -93,7 +93,7 @@ func TestRestore(t *testing.T) {
 	other := registration("a")
 	other.BlockSize = 32
 	c, st := restart(t, d, nil, other)
-	if got := held(c); got["a"] != 0 || got["b"] != 100 || len(got) != 2 || st.LeftOut[ReasonChanged] != 2 || st.Blocks != 100 {
+	if got := held(c); got["a"] != 0 || got["b"] != 100 || len(got) != 2 || st.LeftOut[reasonChanged] != 2 || st.Blocks != 100 {
 		t.Errorf("%v, %+v", got, st)
 	}
 	for _, s := range c.Services() {
@@ -108,7 +108,7 @@ func TestRestore(t *testing.T) {
 	_, err = d.SaveSources(a, at)
 	must.Succeed(t, err)
 	c, st = restart(t, d, nil)
-	if got := held(c); got["a"] != 100 || len(got) != 1 || st.LeftOut[ReasonChanged] != 3 { // c in both files
+	if got := held(c); got["a"] != 100 || len(got) != 1 || st.LeftOut[reasonChanged] != 3 { // c in both files
 		t.Errorf("%v, %+v", got, st)
 	}
 }
@@ -121,7 +121,7 @@ func TestRestoreBeyondTheBudget(t *testing.T) {
 	_, err := d.Save(a, at, 2)
 	must.Succeed(t, err)
 	c, st := restart(t, d, func(o *conductor.Options) { o.MaxBytes = 300_000 })
-	if st.Blocks == 0 || st.LeftOut[ReasonBudget] == 0 || st.Blocks+st.LeftOut[ReasonBudget] != 40_000 { // as many have a salt
+	if st.Blocks == 0 || st.LeftOut[reasonBudget] == 0 || st.Blocks+st.LeftOut[reasonBudget] != 40_000 { // as many have a salt
 		t.Errorf("%+v", st)
 	}
 	for _, err := range c.Check() {
@@ -146,7 +146,7 @@ func TestRestoreBadFiles(t *testing.T) {
 		c, st := restart(t, d, change)
 		var got []string
 		for reason, n := range st.LeftOut {
-			if n > 0 && reason != ReasonSealed {
+			if n > 0 && reason != reasonSealed {
 				got = append(got, reason)
 			}
 		}
@@ -164,13 +164,13 @@ func TestRestoreBadFiles(t *testing.T) {
 		}
 	}
 	f(func(string) {}, nil, 10)
-	f(func(path string) { must.Succeed(t, os.Truncate(path, 0)) }, nil, 10, ReasonForeign)
-	f(func(path string) { must.Succeed(t, os.Truncate(path, 200)) }, nil, 10, ReasonTorn)
-	f(change(0, 'X'), nil, 10, ReasonForeign)
-	f(change(8, 9), nil, 10, ReasonVersion)
-	f(change(100, 255), nil, 10, ReasonDamaged)
+	f(func(path string) { must.Succeed(t, os.Truncate(path, 0)) }, nil, 10, reasonForeign)
+	f(func(path string) { must.Succeed(t, os.Truncate(path, 200)) }, nil, 10, reasonTorn)
+	f(change(0, 'X'), nil, 10, reasonForeign)
+	f(change(8, 9), nil, 10, reasonVersion)
+	f(change(100, 255), nil, 10, reasonDamaged)
 	f(func(path string) { must.Succeed(t, os.Remove(path)); must.Succeed(t, os.Mkdir(path, 0o700)) }, nil, 10)
-	f(func(string) {}, func(o *conductor.Options) { o.HashSeed = 1 }, 0, ReasonSeed)
+	f(func(string) {}, func(o *conductor.Options) { o.HashSeed = 1 }, 0, reasonSeed)
 }
 
 // targetsFor follows engines that do not answer.
@@ -214,7 +214,7 @@ func TestTargetsAreKept(t *testing.T) {
 		for _, s := range m.List() {
 			got = append(got, s.Tenant+"/"+s.Instance+" "+s.URL)
 		}
-		if text := strings.Join(got, ", "); text != want || k.Status().LeftOut[ReasonChanged] != leftOut {
+		if text := strings.Join(got, ", "); text != want || k.Status().LeftOut[reasonChanged] != leftOut {
 			t.Errorf("%s, want %s; %v", text, want, k.Status().LeftOut)
 		}
 	}

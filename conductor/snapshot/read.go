@@ -85,7 +85,7 @@ func (r *reader) all() error {
 			if r.sum.Sections++; errors.As(err, new(*conductor.FieldError)) {
 				return err
 			}
-			return &DamageError{Section: r.sum.Sections - 1, Offset: r.offset, Err: err}
+			return &damageError{Section: r.sum.Sections - 1, Offset: r.offset, Err: err}
 		}
 		r.sum.Sections++
 		r.sum.Blocks += int(s.blocks)
@@ -110,10 +110,10 @@ func because(read, other error) error {
 func (r *reader) next(room []byte) (s section, payload []byte, err error) {
 	var b [sectionSize]byte
 	if _, err := io.ReadFull(r.from, b[:]); err != nil {
-		return s, nil, because(err, ErrTorn)
+		return s, nil, because(err, errTorn)
 	}
 	if s = decodeSection(b[:]); s.length > maxSection {
-		return s, nil, &DamageError{r.sum.Sections, r.offset, fmt.Errorf("it claims %d bytes", s.length)}
+		return s, nil, &damageError{r.sum.Sections, r.offset, fmt.Errorf("it claims %d bytes", s.length)}
 	}
 	for payload = room[:0]; len(payload) < int(s.length); { // memory comes with the bytes
 		n := min(int(s.length), max(2*len(payload), bufferBytes))
@@ -123,11 +123,11 @@ func (r *reader) next(room []byte) (s section, payload []byte, err error) {
 		have := len(payload)
 		payload = payload[:n]
 		if _, err := io.ReadFull(r.from, payload[have:]); err != nil {
-			return s, nil, because(err, ErrTorn)
+			return s, nil, because(err, errTorn)
 		}
 	}
 	if crc32.Update(crc32.Update(r.seed, crcs, b[:16]), crcs, payload) != le.Uint32(b[16:]) {
-		return s, nil, &DamageError{Section: r.sum.Sections, Offset: r.offset}
+		return s, nil, &damageError{Section: r.sum.Sections, Offset: r.offset}
 	}
 	return s, payload, nil
 }

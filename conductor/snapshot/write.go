@@ -64,9 +64,9 @@ func WriteOf(to io.Writer, c *conductor.Conductor, of *scope.Deployment, now tim
 	return w.end(c.WriteImage(of, w.head, w.chunk))
 }
 
-// WriteSources writes the registrations of a Conductor, without blocks. changes are the fields of changes
+// writeSources writes the registrations of a Conductor, without blocks. changes are the fields of changes
 // that wait for the store.
-func WriteSources(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets, changes [][]journal.Field) (Summary, error) {
+func writeSources(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets, changes [][]journal.Field) (Summary, error) {
 	w := begin(to, now, seal)
 	w.targets, w.changes = targets, changes
 	return w.end(w.head(c.ImageOfSources()))

@@ -61,23 +61,23 @@ func decodeHeader(b []byte) (header, error) {
 		return header{}, errHead
 	}
 	if v := le.Uint32(b[8:]); v != version {
-		return header{}, &VersionError{Version: v}
+		return header{}, &versionError{Version: v}
 	}
 	if len(b) < headerSize || crc32.Checksum(b[:headerSize-4], crcs) != le.Uint32(b[headerSize-4:]) {
 		return header{}, errHead
 	}
 	flags := le.Uint32(b[12:])
 	if flags&^flagSealed != 0 {
-		return header{}, &VersionError{version, flags}
+		return header{}, &versionError{version, flags}
 	}
 	return header{run: le.Uint64(b[16:]), number: le.Uint64(b[24:]), sealed: flags&flagSealed != 0}, nil
 }
 
-// VersionError says that a segment is of another version of the format, or has flags that
+// versionError says that a segment is of another version of the format, or has flags that
 // this program does not know.
-type VersionError struct{ Version, Flags uint32 }
+type versionError struct{ Version, Flags uint32 }
 
-func (e *VersionError) Error() string {
+func (e *versionError) Error() string {
 	if e.Version == version {
 		return fmt.Sprintf("format version %d with flags %#x; this program knows %#x", e.Version, e.Flags, flagSealed)
 	}

@@ -93,7 +93,7 @@ func (r *Reader) load(f segment) error {
 		}
 	}
 	scan, err := NewScanner(data, r.key)
-	if v := new(VersionError); errors.As(err, &v) {
+	if v := new(versionError); errors.As(err, &v) {
 		return fmt.Errorf("%q is of %w", name, err)
 	}
 	if err == errSealed {

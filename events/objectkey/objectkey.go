@@ -95,21 +95,21 @@ type Part uint8
 const (
 	Whole  Part = iota // the key does not tell: both
 	Keys               // SGLang's _k; of MLA, which has no values apart, both
-	Values             // SGLang's _v
+	values             // SGLang's _v
 )
 
 // Axes is a set of coordinates.
 type Axes uint8
 
 const (
-	AxisTP Axes = 1 << iota
-	AxisHead
-	AxisWorker
-	AxisPCP
-	AxisDCP
-	AxisPP
-	AxisLayer
-	AxisPart
+	axisTP Axes = 1 << iota
+	axisHead
+	axisWorker
+	axisPCP
+	axisDCP
+	axisPP
+	axisLayer
+	axisPart
 )
 
 // ErrAside is the error of keys that are well-formed and no part of a block of
@@ -253,7 +253,7 @@ func (s *Shard) axes() Axes {
 		}
 	}
 	if s.Part != Whole {
-		set |= AxisPart
+		set |= axisPart
 	}
 	return set
 }

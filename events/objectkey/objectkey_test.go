@@ -67,8 +67,8 @@ func TestParse(t *testing.T) {
 
 	// SGLang
 	f(digest+"_1_k", key(SGLang, first, digest, func(k *Key) { k.TP, k.Part = 1, Keys }))
-	f(digest+"_1_v", key(SGLang, first, digest, func(k *Key) { k.TP, k.Part = 1, Values }))
-	f("org-m_"+digest+"_0_3_v", key(SGLang, first, digest, func(k *Key) { k.Prefix, k.TP, k.PP, k.Part = "org-m", 0, 3, Values }))
+	f(digest+"_1_v", key(SGLang, first, digest, func(k *Key) { k.TP, k.Part = 1, values }))
+	f("org-m_"+digest+"_0_3_v", key(SGLang, first, digest, func(k *Key) { k.Prefix, k.TP, k.PP, k.Part = "org-m", 0, 3, values }))
 	f("tag_org-m_"+digest+"_0_3_k", key(SGLang, first, digest, func(k *Key) { k.Prefix, k.TP, k.PP, k.Part = "tag_org-m", 0, 3, Keys }))
 	f(digest+"__k", key(SGLang, first, digest, func(k *Key) { k.Part = Keys }))
 	f(digest+"_k", key(SGLang, first, digest, func(k *Key) { k.Part = Keys }))

@@ -140,7 +140,7 @@ func some(r *rand.Rand) Key {
 		if k.Part = Keys; r.IntN(3) > 0 {
 			always(&k.TP)
 			maybe(&k.PP)
-			k.Part = []Part{Keys, Values}[r.IntN(2)]
+			k.Part = []Part{Keys, values}[r.IntN(2)]
 		}
 	case LMCache:
 		k.Model, k.Prefix = model(), pick("", "vllm", "huggingface")

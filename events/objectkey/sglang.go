@@ -61,7 +61,7 @@ func parsePage(text string, at int) (Key, error) {
 	case rest == "k":
 		k.Part = Keys
 	case rest == "v":
-		k.Part = Values
+		k.Part = values
 	case k.TP >= 0:
 		return aside(text, rest, want)
 	default:

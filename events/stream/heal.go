@@ -51,13 +51,13 @@ func (m *machine) probed(it item, now time.Time) {
 				return
 			}
 		default:
-			m.restart(ReasonRestart, now)
+			m.restart(reasonRestart, now)
 			return
 		}
 	case healStart:
 		m.trust.heal = heal{}
 		if it.seq <= m.cfg.firstSeq {
-			m.newEpoch(ReasonRecovered)
+			m.newEpoch(reasonRecovered)
 			m.rebuild(now, 0)
 			return
 		}
@@ -68,7 +68,7 @@ func (m *machine) probed(it item, now time.Time) {
 // probedEmpty judges a probe that found nothing.
 func (m *machine) probedEmpty(now time.Time) {
 	if m.trust.heal.from == healAnchor {
-		m.restart(ReasonForgotten, now)
+		m.restart(reasonForgotten, now)
 		return
 	}
 	m.trust.heal = heal{}

@@ -11,11 +11,11 @@ import (
 // Reasons of a Reset step.
 const (
 	// A batch differs from the one consumed at its sequence.
-	ReasonRestart = "publisher_restarted"
+	reasonRestart = "publisher_restarted"
 	// A replay that should start with the last batch does not have it.
-	ReasonForgotten = "last_batch_gone"
+	reasonForgotten = "last_batch_gone"
 	// A replay service that was silent answers, and still has everything.
-	ReasonRecovered = "history_recovered"
+	reasonRecovered = "history_recovered"
 )
 
 // machineConfig is what the machine needs to know.
@@ -248,7 +248,7 @@ func (m *machine) live(it item, now time.Time) {
 	}
 	if old || held != nil || m.foreign(&it) {
 		m.held.clear()
-		m.restart(ReasonRestart, now)
+		m.restart(reasonRestart, now)
 	}
 	m.pass(it)
 	m.held.add(it)
@@ -298,7 +298,7 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 		}
 		head := m.held.head()
 		if head.seq <= m.next && m.foreign(head) {
-			m.restart(ReasonRestart, now) // it waited while the id was unknown
+			m.restart(reasonRestart, now) // it waited while the id was unknown
 			m.leaveBacklog()
 			continue
 		}

@@ -229,11 +229,11 @@ func TestUnpauseTriesAFailedEndpointAgain(t *testing.T) {
 		p.Lose("0")
 		p.OnSubscribe = func(context.Context) error { return malformed{errors.New("no port")} }
 		s, c := open(t, p, nil)
-		wantState(t, s, Failed, ReasonEndpoint)
+		wantState(t, s, Failed, reasonEndpoint)
 		s.Pause()
-		wantState(t, s, Failed, ReasonEndpoint)
+		wantState(t, s, Failed, reasonEndpoint)
 		s.Unpause()
-		wantState(t, s, Failed, ReasonEndpoint) // again
+		wantState(t, s, Failed, reasonEndpoint) // again
 		if n := p.Tried(); n != 2 {
 			t.Errorf("%d attempts", n)
 		}
@@ -241,7 +241,7 @@ func TestUnpauseTriesAFailedEndpointAgain(t *testing.T) {
 		p.OnSubscribe = nil
 		p.Unlock()
 		time.Sleep(time.Minute)
-		wantState(t, s, Failed, ReasonEndpoint) // without a call nothing happens
+		wantState(t, s, Failed, reasonEndpoint) // without a call nothing happens
 		s.Unpause()
 		s.Unpause()
 		wantSeqs(t, c, 0)
@@ -276,9 +276,9 @@ func TestUnpauseTriesAFailedReplayAgain(t *testing.T) {
 		synctest.Wait()
 		p.Publish("2")
 		wantSeqs(t, c, 2) // the live connection stands
-		wantState(t, s, Failed, ReasonEndpoint)
+		wantState(t, s, Failed, reasonEndpoint)
 		s.Pause()
-		if st := wantState(t, s, Failed, ReasonEndpoint); !st.Connected {
+		if st := wantState(t, s, Failed, reasonEndpoint); !st.Connected {
 			t.Errorf("status is %+v", st)
 		}
 		p.bad.Store(false)

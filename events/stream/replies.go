@@ -14,7 +14,7 @@ func (m *machine) replay(it item, now time.Time) {
 	a := &m.ask
 	a.deadline = now.Add(m.cfg.timeout)
 	if m.foreign(&it) {
-		m.restart(ReasonRestart, now)
+		m.restart(reasonRestart, now)
 		return
 	}
 	m.vouch(&it)
@@ -28,7 +28,7 @@ func (m *machine) replay(it item, now time.Time) {
 	}
 	if m.has && it.seq < m.next {
 		if same, known := m.consumed(&it); known && !same {
-			m.restart(ReasonRestart, now)
+			m.restart(reasonRestart, now)
 			return
 		}
 		m.n.duplicates++
@@ -49,7 +49,7 @@ func (m *machine) replay(it item, now time.Time) {
 		m.n.duplicates++
 	default:
 		m.held.clear()
-		m.restart(ReasonRestart, now)
+		m.restart(reasonRestart, now)
 		return
 	}
 	switch {
@@ -120,7 +120,7 @@ func (m *machine) verify(it item, now time.Time) {
 		return // not asked for
 	case it.seq == anchor:
 		if newPrint(it.seq, it.payload) != a.anchor {
-			m.restart(ReasonRestart, now)
+			m.restart(reasonRestart, now)
 			return
 		}
 		a.met = true
@@ -129,17 +129,17 @@ func (m *machine) verify(it item, now time.Time) {
 		m.replay(it, now)
 		return
 	case !a.met:
-		m.restart(ReasonForgotten, now)
+		m.restart(reasonForgotten, now)
 		return
 	case it.seq > anchor+1 && a.progress:
 		m.resume() // the publisher's socket dropped the missing batches
 		return
 	case m.prints.any(anchor+1, it.seq):
-		m.restart(ReasonForgotten, now)
+		m.restart(reasonForgotten, now)
 		return
 	default:
 		if same, known := m.prints.same(it.seq, it.payload); known && !same {
-			m.restart(ReasonRestart, now)
+			m.restart(reasonRestart, now)
 			return
 		}
 		a.anchor, a.progress = newPrint(it.seq, it.payload), true
@@ -163,7 +163,7 @@ func (m *machine) replayEnd(now time.Time) {
 			m.resume()
 			return
 		}
-		m.restart(ReasonForgotten, now)
+		m.restart(reasonForgotten, now)
 		return
 	case m.missing():
 		if a.progress || !a.known {

@@ -241,7 +241,7 @@ func (m *machine) takeSnapshot(s *snapshot, at, now time.Time) {
 		s.release()
 		if m.has {
 			m.n.restarts++
-			m.newEpoch(ReasonRestart)
+			m.newEpoch(reasonRestart)
 		}
 		m.trust.whole()
 		m.landSnapshot(kept, now)

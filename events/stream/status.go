@@ -21,8 +21,8 @@ const (
 	Failed     State = "failed"     // the configuration can never work
 )
 
-// ReasonEndpoint is the Reason of State Failed.
-const ReasonEndpoint = "bad_endpoint"
+// reasonEndpoint is the Reason of State Failed.
+const reasonEndpoint = "bad_endpoint"
 
 // Status is a snapshot of a stream.
 type Status struct {
@@ -181,7 +181,7 @@ func (v *view) show(m *machine) {
 func (m *machine) state() (State, string) {
 	switch reason := m.trust.reason(); {
 	case m.failed != "":
-		return Failed, ReasonEndpoint
+		return Failed, reasonEndpoint
 	case m.rung.hold, m.rung.fill != nil:
 		return Replaying, m.rung.reason
 	case m.asking() && !m.ask.quiet, m.catchup && m.held.len() > 0:

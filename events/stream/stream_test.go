@@ -272,7 +272,7 @@ func TestMalformedEndpoint(t *testing.T) {
 		p.OnSubscribe = func(context.Context) error { return fmt.Errorf("open: %w", malformed{errors.New("no port")}) }
 		s, _ := open(t, p, nil)
 		time.Sleep(time.Minute)
-		st := wantState(t, s, Failed, ReasonEndpoint)
+		st := wantState(t, s, Failed, reasonEndpoint)
 		if n := p.Tried(); n != 1 || st.LastError != "open: no port" {
 			t.Errorf("%d attempts, status is %+v", n, st)
 		}

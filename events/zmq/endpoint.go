@@ -11,25 +11,25 @@ import (
 	"kvconductor/events/reach"
 )
 
-// EndpointError says why no connection can ever be made to an endpoint.
-type EndpointError struct {
+// endpointError says why no connection can ever be made to an endpoint.
+type endpointError struct {
 	Endpoint string
 	why      string
 }
 
-func (e *EndpointError) Error() string {
+func (e *endpointError) Error() string {
 	return fmt.Sprintf("endpoint %q %s", e.Endpoint, e.why)
 }
 
 // Permanent tells a caller that trying again is useless.
-func (e *EndpointError) Permanent() bool { return true }
+func (e *endpointError) Permanent() bool { return true }
 
 // maxPath is what a unix socket address holds besides its terminating zero.
 const maxPath = 107
 
 // Check reports whether endpoint can be dialed: tcp://host:port,
 // tcp://[ipv6]:port or ipc://path. It looks nothing up. The error, if any, is
-// an *EndpointError.
+// an *endpointError.
 func Check(endpoint string) error {
 	_, _, err := split(endpoint)
 	return err
@@ -96,10 +96,10 @@ func splitBound(endpoint string) (network, addr string, err error) {
 		rest = "tcp://0.0.0.0:" + host
 	}
 	if !strings.HasPrefix(rest, "tcp://") {
-		return "", "", &EndpointError{Endpoint: endpoint, why: "cannot be bound to: want bind:tcp://host:port, host * for every address"}
+		return "", "", &endpointError{Endpoint: endpoint, why: "cannot be bound to: want bind:tcp://host:port, host * for every address"}
 	}
 	network, addr, err = split(rest)
-	var bad *EndpointError
+	var bad *endpointError
 	if errors.As(err, &bad) {
 		bad.Endpoint = endpoint
 	}
@@ -109,7 +109,7 @@ func splitBound(endpoint string) (network, addr string, err error) {
 // split turns an endpoint into arguments of a dial.
 func split(endpoint string) (network, addr string, err error) {
 	bad := func(format string, args ...any) (string, string, error) {
-		return "", "", &EndpointError{Endpoint: endpoint, why: fmt.Sprintf(format, args...)}
+		return "", "", &endpointError{Endpoint: endpoint, why: fmt.Sprintf(format, args...)}
 	}
 	scheme, rest, ok := strings.Cut(endpoint, "://")
 	if !ok {

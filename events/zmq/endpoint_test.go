@@ -30,7 +30,7 @@ func TestCheckEndpoint(t *testing.T) {
 	bad := func(endpoint, want string) {
 		t.Helper()
 		err := Check(endpoint)
-		var e *EndpointError
+		var e *endpointError
 		if !errors.As(err, &e) || !e.Permanent() || e.Endpoint != endpoint || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want something about %q", endpoint, err, want)
 		}
@@ -57,10 +57,10 @@ func TestCheckEndpoint(t *testing.T) {
 	bad("udp://host:5557", "scheme")
 	bad("http://host:5557", "scheme")
 
-	if _, err := (Transport{}).Subscribe(context.Background(), "tcp://*:5557"); !errors.As(err, new(*EndpointError)) {
+	if _, err := (Transport{}).Subscribe(context.Background(), "tcp://*:5557"); !errors.As(err, new(*endpointError)) {
 		t.Errorf("subscribing to a wildcard: %v", err)
 	}
-	if _, err := (Transport{}).Replay(context.Background(), "inproc://kv", 0); !errors.As(err, new(*EndpointError)) {
+	if _, err := (Transport{}).Replay(context.Background(), "inproc://kv", 0); !errors.As(err, new(*endpointError)) {
 		t.Errorf("replaying from inproc: %v", err)
 	}
 }

@@ -28,7 +28,7 @@ const (
 )
 
 // Listen opens a socket that peers connect to: tcp://host:port, host * for every address and
-// port 0 for a free one, or ipc://path. The error, if any, is an *EndpointError where the endpoint can never work.
+// port 0 for a free one, or ipc://path. The error, if any, is an *endpointError where the endpoint can never work.
 func Listen(endpoint string) (net.Listener, error) {
 	at, bind := endpoint, split
 	host, free := strings.CutSuffix(endpoint, ":0")
@@ -40,7 +40,7 @@ func Listen(endpoint string) (net.Listener, error) {
 	}
 	network, addr, err := bind(at)
 	if err != nil {
-		var bad *EndpointError
+		var bad *endpointError
 		if errors.As(err, &bad) {
 			bad.Endpoint = endpoint
 		}

@@ -201,7 +201,7 @@ func TestSocketsShareAListener(t *testing.T) {
 	})
 	// Another process cannot have it: an error that a retry may mend.
 	_, err := (&Sockets{}).For(Claim{}, nil).Subscribe(t.Context(), "bind:tcp://"+address)
-	if err == nil || errors.As(err, new(*EndpointError)) {
+	if err == nil || errors.As(err, new(*endpointError)) {
 		t.Errorf("a taken address: %v", err)
 	}
 	cancel()

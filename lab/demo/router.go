@@ -27,7 +27,7 @@ func (d Router) Run(ctx context.Context, server string, progress io.Writer) (*si
 	}
 	c := sim.Config{
 		Server: server, Tenant: "default", Model: "simulated",
-		Instances: len(sim.Families), Ranks: Sources / len(sim.Families), Families: sim.Families,
+		Instances: len(sim.Families), Ranks: sources / len(sim.Families), Families: sim.Families,
 		BlockSize: 16, Device: 8192, Host: 4096, Disk: 16384, Chunk: 2048, Running: 1,
 		Source: source, Requests: d.Requests, QPS: demoRate, Clients: 1, Seed: d.Seed,
 		SettleTimeout: 30 * time.Second, Ring: 10000, Queue: 100000,

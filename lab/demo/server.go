@@ -40,15 +40,15 @@ type Server struct {
 	errs      io.Writer
 }
 
-// Sources is how many ranks the fleet has. A server with snapshots is ready once all are
+// sources is how many ranks the fleet has. A server with snapshots is ready once all are
 // synced.
-const Sources = 12
+const sources = 12
 
 // Start runs the serve command of a program on a free loopback port, with
 // warnings on errs, and waits until it answers. It writes snapshots at an interval, if that is
 // not 0.
 func Start(ctx context.Context, server Program, faults bool, snapshots time.Duration, errs io.Writer) (*Server, error) {
-	text, synced := "", Sources
+	text, synced := "", sources
 	if faults {
 		synced = 1 // a disturbed engine may have dropped what a source needs, until it clears its cache
 	}

@@ -35,13 +35,13 @@ that print for people print JSON with --json.`
 // ErrReported ends a command whose errors are on standard error already.
 var ErrReported = errors.New("reported")
 
-// UsageError is a mistake in a command line.
-type UsageError struct{ error }
+// usageError is a mistake in a command line.
+type usageError struct{ error }
 
-func (e UsageError) Unwrap() error { return e.error }
+func (e usageError) Unwrap() error { return e.error }
 
-// Usagef returns a UsageError.
-func Usagef(format string, args ...any) error { return UsageError{fmt.Errorf(format, args...)} }
+// Usagef returns a usageError.
+func Usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // Execute runs the command that args name, and returns its exit status. Errors go to errs.
 func Execute(root *cobra.Command, errs io.Writer) int {
@@ -60,7 +60,7 @@ func Execute(root *cobra.Command, errs io.Writer) int {
 	if !errors.Is(err, ErrReported) {
 		fmt.Fprintf(errs, "%s: %v\n", root.Name(), err)
 	}
-	if usage := (UsageError{}); !understood || errors.As(err, &usage) {
+	if usage := (usageError{}); !understood || errors.As(err, &usage) {
 		return ExitUsage
 	}
 	return ExitError

@@ -34,8 +34,8 @@ func NewClient(base string, web *http.Client) *Client {
 // ServerEnv names the server that commands ask.
 const ServerEnv = "CONDUCTOR_SERVER"
 
-// DefaultServer is where a server with default settings listens.
-const DefaultServer = "http://127.0.0.1:13333"
+// defaultServer is where a server with default settings listens.
+const defaultServer = "http://127.0.0.1:13333"
 
 // ClientFlags are the flags of commands that ask a server.
 type ClientFlags struct {
@@ -47,7 +47,7 @@ type ClientFlags struct {
 func (f *ClientFlags) Add(cmd *cobra.Command, named bool) {
 	fs := cmd.Flags()
 	if named {
-		fs.StringVar(&f.Server, "server", cmp.Or(os.Getenv(ServerEnv), DefaultServer), "base `URL` of a Conductor listener (also "+ServerEnv+")")
+		fs.StringVar(&f.Server, "server", cmp.Or(os.Getenv(ServerEnv), defaultServer), "base `URL` of a Conductor listener (also "+ServerEnv+")")
 	}
 	fs.StringVar(&f.Files.CACert, "cacert", "", "`file` of the authorities that sign the server's certificate, instead of those of the system")
 	fs.StringVar(&f.Files.Cert, "cert", "", "`file` of the certificate to show")

@@ -54,19 +54,19 @@ func CompareBody(want []string, answer string) error {
 	if document == "" {
 		return nil
 	}
-	w, err := DecodeJSON(document)
+	w, err := decodeJSON(document)
 	if err != nil {
 		return fmt.Errorf("the expectation: %w", err)
 	}
-	g, err := DecodeJSON(answer)
+	g, err := decodeJSON(answer)
 	if err != nil {
 		return fmt.Errorf("not JSON: %w", err)
 	}
-	return CompareJSON("", w, g)
+	return compareJSON("", w, g)
 }
 
-// DecodeJSON reads a document, its numbers as they are.
-func DecodeJSON(text string) (any, error) {
+// decodeJSON reads a document, its numbers as they are.
+func decodeJSON(text string) (any, error) {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
 	var v any
@@ -74,9 +74,9 @@ func DecodeJSON(text string) (any, error) {
 	return v, err
 }
 
-// CompareJSON holds that got has all of want. "*" is any value, "absent" a key
+// compareJSON holds that got has all of want. "*" is any value, "absent" a key
 // that is not there; an object may have more keys, unless want says "...": "no".
-func CompareJSON(at string, want, got any) error {
+func compareJSON(at string, want, got any) error {
 	switch w := want.(type) {
 	case map[string]any:
 		g, ok := got.(map[string]any)
@@ -99,7 +99,7 @@ func CompareJSON(at string, want, got any) error {
 			case !there:
 				return fmt.Errorf("%s.%s is missing", at, key)
 			default:
-				if err := CompareJSON(at+"."+key, value, inner); err != nil {
+				if err := compareJSON(at+"."+key, value, inner); err != nil {
 					return err
 				}
 			}
@@ -114,7 +114,7 @@ func CompareJSON(at string, want, got any) error {
 			return fmt.Errorf("%s has other elements", at)
 		}
 		for i := range w {
-			if err := CompareJSON(fmt.Sprintf("%s[%d]", at, i), w[i], g[i]); err != nil {
+			if err := compareJSON(fmt.Sprintf("%s[%d]", at, i), w[i], g[i]); err != nil {
 				return err
 			}
 		}

@@ -24,9 +24,9 @@ var ErrCut = errors.New("connection cut")
 // endSeq is the sequence of the last reply to a replay request.
 const endSeq = ^uint64(0)
 
-// Subscription is a stream.Subscription. The tests of package stream use this package, so
+// subscription is a stream.Subscription. The tests of package stream use this package, so
 // it cannot import theirs.
-type Subscription = interface {
+type subscription = interface {
 	Recv() (payload.Message, error)
 	Close() error
 }
@@ -62,12 +62,12 @@ func (n *Network) At(endpoint string) *Publisher {
 }
 
 // Subscribe connects to the publisher of an endpoint.
-func (n *Network) Subscribe(ctx context.Context, endpoint string) (Subscription, error) {
+func (n *Network) Subscribe(ctx context.Context, endpoint string) (subscription, error) {
 	return n.At(endpoint).Subscribe(ctx, endpoint)
 }
 
 // Replay asks the publisher whose replay endpoint is its own endpoint plus "/replay".
-func (n *Network) Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error) {
+func (n *Network) Replay(ctx context.Context, endpoint string, from uint64) (subscription, error) {
 	return n.At(strings.TrimSuffix(endpoint, "/replay")).Replay(ctx, endpoint, from)
 }
 
@@ -111,7 +111,7 @@ func NewPublisher() *Publisher {
 }
 
 // Subscribe opens a live connection.
-func (p *Publisher) Subscribe(ctx context.Context, _ string) (Subscription, error) {
+func (p *Publisher) Subscribe(ctx context.Context, _ string) (subscription, error) {
 	p.Lock()
 	hook := p.OnSubscribe
 	p.Attempts++
@@ -130,7 +130,7 @@ func (p *Publisher) Subscribe(ctx context.Context, _ string) (Subscription, erro
 
 // Replay opens a connection and sends the batches of the ring from a sequence on, then the
 // end marker.
-func (p *Publisher) Replay(_ context.Context, _ string, from uint64) (Subscription, error) {
+func (p *Publisher) Replay(_ context.Context, _ string, from uint64) (subscription, error) {
 	p.Lock()
 	defer p.Unlock()
 	p.Asked = append(p.Asked, from)

@@ -114,9 +114,9 @@ type Report struct {
 
 // Phases in their order.
 const (
-	Loading  = "loading"
-	Churning = "churning"
-	Idle     = "idle"
+	loading  = "loading"
+	churning = "churning"
+	idle     = "idle"
 )
 
 // idleLooks are the looks without a change after which every batch has been applied.
@@ -217,19 +217,19 @@ func (r *run) phases() error {
 	begun := time.Now()
 	full := uint64(r.c.hold() / r.c.EventBlocks)
 	r.c.Progress.Say("loading %d blocks, each held by %d sources", r.c.Blocks, r.c.Holders)
-	if err := r.during(Loading, full, func(applied uint64) bool { return applied >= full }); err != nil {
+	if err := r.during(loading, full, func(applied uint64) bool { return applied >= full }); err != nil {
 		return err
 	}
 	r.report.Loaded = time.Since(begun).Seconds()
 	r.c.Progress.Say("churning for %v", r.c.Churn)
 	end := time.Now().Add(r.c.Churn)
-	if err := r.during(Churning, ^uint64(0)>>1, func(uint64) bool { return time.Now().After(end) }); err != nil {
+	if err := r.during(churning, ^uint64(0)>>1, func(uint64) bool { return time.Now().After(end) }); err != nil {
 		return err
 	}
 	r.c.Progress.Say("idle for %v", r.c.Idle)
 	end = time.Now().Add(r.c.Idle)
 	still, before := 0, uint64(0) // looks without a change; r.total at the last look
-	return r.during(Idle, 0, func(uint64) bool {
+	return r.during(idle, 0, func(uint64) bool {
 		if still++; r.total != before {
 			still, before = 0, r.total
 		}

@@ -170,7 +170,7 @@ func generate(c *Config) (*Stream, *prompts, error) {
 	var err error
 	switch {
 	case c.Ops != "":
-		s, err = OpenOps(c.Ops)
+		s, err = openOps(c.Ops)
 	case c.Synthetic > 0:
 		s = synthesize(c)
 	case c.SMG != "":

@@ -152,7 +152,7 @@ func TestCachesAreClosed(t *testing.T) {
 		p, err := openPrompts(&c)
 		must.Succeed(t, err)
 		evicted, at := false, 0
-		oracle := NewOracle((c.Workers + c.Pools) * c.Tiers)
+		oracle := newOracle((c.Workers + c.Pools) * c.Tiers)
 		s := run(&c, p, func(f *caches) {
 			for ; at < len(f.s.ops); at++ {
 				o := &f.s.ops[at]

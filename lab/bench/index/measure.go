@@ -161,7 +161,7 @@ func (r *Result) collect(before reading, idle time.Duration) {
 // returns an error if an answer differs. It writes the hash of each answer to a file if
 // one is named.
 func verify(c *Config, canonical, named *Stream) (err error) {
-	x, oracle := newIndexed(named, c.Events), NewOracle(canonical.owners)
+	x, oracle := newIndexed(named, c.Events), newOracle(canonical.owners)
 	var out *bufio.Writer
 	if c.Answers != "" {
 		f, err := os.Create(c.Answers)

@@ -83,15 +83,15 @@ func (s *Stream) write(to io.Writer) error {
 
 // outcome returns the holders of each block at the end.
 func (s *Stream) outcome() Oracle {
-	o := NewOracle(s.owners)
+	o := newOracle(s.owners)
 	for i := range s.ops {
 		o.change(s, &s.ops[i])
 	}
 	return o
 }
 
-// OpenOps reads an ops file.
-func OpenOps(path string) (*Stream, error) {
+// openOps reads an ops file.
+func openOps(path string) (*Stream, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the ops file: %w", err)

@@ -78,7 +78,7 @@ func TestOpsFileLayout(t *testing.T) {
 	f := func(want string, damage func(b []byte) []byte) {
 		t.Helper()
 		must.Succeed(t, os.WriteFile(name, damage(bytes.Clone(got)), 0o600))
-		if _, err := OpenOps(name); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := openOps(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one about %q", err, want)
 		}
 	}

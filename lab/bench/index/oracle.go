@@ -6,8 +6,8 @@ import "kvconductor/index"
 // by canonical hash, with the number of copies. It is slow, and obviously right.
 type Oracle []map[uint64]int
 
-// NewOracle returns owners 0 to owners-1, which hold nothing.
-func NewOracle(owners int) Oracle {
+// newOracle returns owners 0 to owners-1, which hold nothing.
+func newOracle(owners int) Oracle {
 	o := make(Oracle, owners)
 	for i := range o {
 		o[i] = map[uint64]int{}

@@ -24,7 +24,7 @@ func TestSMGShape(t *testing.T) {
 	for name, p := range smgProfiles {
 		s := smg(p, target)
 		var stores, repeats, gaps, holes int
-		held := NewOracle(smgHolders)
+		held := newOracle(smgHolders)
 		classes := map[class]int{}
 		for i := range s.ops {
 			o := &s.ops[i]

@@ -58,12 +58,12 @@ func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
 	case MsgpackArray:
 		return l.msgpackBody(harness.Compact[uint32](tokens))
 	}
-	return nil, fmt.Errorf("codec is %q, must be one of %q", codec, Codecs)
+	return nil, fmt.Errorf("codec is %q, must be one of %q", codec, codecs)
 }
 
 // bodyOf encodes the prompt of a family, by its tokens or its hashes.
 func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error) {
-	if !isGRPC(codec) && codec != JSONHashes {
+	if !isGRPC(codec) && codec != jsonHashes {
 		return l.body(codec, tokens)
 	}
 	hashes := make([]uint64, l.Tokens/l.BlockSize)
@@ -73,7 +73,7 @@ func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error)
 			hashes[i] = l.hash(family, i)
 		}
 	}
-	if codec == JSONHashes {
+	if codec == jsonHashes {
 		body := l.jsonBody("seq_hashes", func(dst []byte) []byte {
 			text, _ := json.Marshal(hashes) // numbers always encode
 			return append(dst, text...)

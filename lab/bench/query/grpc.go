@@ -21,16 +21,16 @@ func isGRPC(codec string) bool { return strings.HasPrefix(codec, "grpc-") }
 
 // methods of the codecs.
 var methods = map[string]string{
-	GRPCTokens: pb.Conductor_Query_FullMethodName, GRPCHashes: pb.Conductor_Query_FullMethodName, GRPCRouter: indexerpb.KVIndexer_MatchExternalKvPrefix_FullMethodName,
+	grpcTokens: pb.Conductor_Query_FullMethodName, grpcHashes: pb.Conductor_Query_FullMethodName, grpcRouter: indexerpb.KVIndexer_MatchExternalKvPrefix_FullMethodName,
 }
 
 // message encodes a prompt.
 func (l *Load) message(codec string, tokens []uint32, hashes []uint64) ([]byte, error) {
 	in := &pb.QueryRequest{Model: model, BlockSize: uint32(l.BlockSize)}
 	switch codec {
-	case GRPCTokens:
+	case grpcTokens:
 		in.Prompt = &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: tokens}}
-	case GRPCHashes:
+	case grpcHashes:
 		in.Prompt = &pb.QueryRequest_Hashes{Hashes: &pb.Hashes{Kind: pb.HashKind_HASH_KIND_ENGINE, Values: hashes}}
 	default:
 		signed := make([]int64, len(hashes))
@@ -50,7 +50,7 @@ func (l *Load) grpcAnswer(codec string, body []byte) (answer, error) {
 		row.Longest = int(tokens)
 		got[name] = row
 	}
-	if codec != GRPCRouter {
+	if codec != grpcRouter {
 		var out pb.QueryResponse
 		if err := proto.Unmarshal(body, &out); err != nil {
 			return nil, fmt.Errorf("an answer is no message: %w", err)

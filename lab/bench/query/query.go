@@ -31,7 +31,7 @@ import (
 	"kvconductor/lab/harness"
 )
 
-// Codecs a prompt may be sent in.
+// codecs a prompt may be sent in.
 const (
 	JSON         = "json"          // an array of numbers
 	JSONBase64   = "json-b64"      // token_ids_b64, little-endian u32
@@ -39,19 +39,19 @@ const (
 	MsgpackArray = "msgpack-array" // an array of integers
 )
 
-// Codecs are those of tokens over HTTP.
-var Codecs = []string{JSON, JSONBase64, MsgpackBin, MsgpackArray}
+// codecs are those of tokens over HTTP.
+var codecs = []string{JSON, JSONBase64, MsgpackBin, MsgpackArray}
 
 // Further codecs: a prompt as the engine's hashes of its blocks, and gRPC.
 const (
-	JSONHashes = "json-hashes" // POST /query_by_hash
-	GRPCTokens = "grpc-tokens" // kvconductor.v1.Conductor/Query
-	GRPCHashes = "grpc-hashes" // the same by hashes
-	GRPCRouter = "grpc-router" // kv_indexer.v1.KVIndexer/MatchExternalKvPrefix
+	jsonHashes = "json-hashes" // POST /query_by_hash
+	grpcTokens = "grpc-tokens" // kvconductor.v1.Conductor/Query
+	grpcHashes = "grpc-hashes" // the same by hashes
+	grpcRouter = "grpc-router" // kv_indexer.v1.KVIndexer/MatchExternalKvPrefix
 )
 
 // AllCodecs are all there are.
-var AllCodecs = append(slices.Clone(Codecs), JSONHashes, GRPCTokens, GRPCHashes, GRPCRouter)
+var AllCodecs = append(slices.Clone(codecs), jsonHashes, grpcTokens, grpcHashes, grpcRouter)
 
 // Load is the shape of index and prompts; both processes know it.
 type Load struct {
@@ -116,7 +116,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("codec is %q, must be one of %q", c.Codec, AllCodecs)
 	case c.Other != "" && !slices.Contains(AllCodecs, c.Other):
 		return fmt.Errorf("other is %q, must be one of %q", c.Other, AllCodecs)
-	case (c.Baseline || c.Reading) && !slices.Contains(Codecs, c.Codec):
+	case (c.Baseline || c.Reading) && !slices.Contains(codecs, c.Codec):
 		return fmt.Errorf("baseline and reading take tokens over HTTP, not %s", c.Codec)
 	case c.Connections < 1:
 		return fmt.Errorf("connections is %d, must be at least 1", c.Connections)

@@ -74,7 +74,7 @@ func TestConfigCheck(t *testing.T) {
 func TestBodiesCarryPrompt(t *testing.T) {
 	l := small
 	prompt := append(l.prompt(nil, 3), 0, 127, 128, 255, 256, 65_535, 65_536, 1<<32-1)
-	for _, codec := range Codecs {
+	for _, codec := range codecs {
 		body, err := l.body(codec, prompt)
 		must.Succeed(t, err)
 		var got []uint32

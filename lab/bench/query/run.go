@@ -129,7 +129,7 @@ func (s *served) client(c *Config, codec string) (*client, error) {
 	switch {
 	case isGRPC(codec):
 		return newClient(c, s.GRPC, "", codec, false)
-	case codec == JSONHashes:
+	case codec == jsonHashes:
 		return newClient(c, s.Address, pathHash, codec, c.HTTP2)
 	}
 	return newClient(c, s.Address, pathQuery, codec, c.HTTP2)

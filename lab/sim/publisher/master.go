@@ -15,8 +15,8 @@ import (
 	"kvconductor/lab/sim/master"
 )
 
-// MasterBatch is how many events the master puts into one batch at most.
-const MasterBatch = 64
+// masterBatch is how many events the master puts into one batch at most.
+const masterBatch = 64
 
 // Master publishes the events of a Mooncake master: objects by key. Its sequences start
 // at 1. It cannot replay, so it discards nothing.
@@ -61,7 +61,7 @@ func (m *Master) Publish(events []master.Event) (int, error) {
 	defer m.mu.Unlock()
 	batches := 0
 	for len(events) > 0 {
-		n := min(len(events), MasterBatch)
+		n := min(len(events), masterBatch)
 		payload, err := m.batch(events[:n])
 		if err != nil {
 			return batches, fmt.Errorf("cannot encode a batch of %d objects: %w", n, err)

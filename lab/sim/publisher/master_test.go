@@ -73,7 +73,7 @@ func TestMasterStream(t *testing.T) {
 			t.Fatal("a subscription went unnoticed")
 		}
 	}
-	events := make([]master.Event, 2*MasterBatch+3)
+	events := make([]master.Event, 2*masterBatch+3)
 	for i := range events {
 		events[i] = master.Event{Removed: i%3 == 0, Tier: truth.Disk, Key: strings.Repeat("k", i)}
 	}
@@ -84,7 +84,7 @@ func TestMasterStream(t *testing.T) {
 		t.Errorf("%d batches for nothing, at batch %d with %d tokens: %v", n, m.LastSeq(), m.Tokens(), err)
 	}
 	key := 0
-	for seq, size := range []int{MasterBatch, MasterBatch, 3} {
+	for seq, size := range []int{masterBatch, masterBatch, 3} {
 		msg, err := s.Recv()
 		must.Succeed(t, err)
 		fr := msg.Frames

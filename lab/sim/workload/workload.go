@@ -21,9 +21,9 @@ package workload
 
 import "time"
 
-// Vocabulary is how many different tokens there are. Prompts of real models
+// vocabulary is how many different tokens there are. Prompts of real models
 // have five-digit tokens mostly, and so do these.
-const Vocabulary = 100_000
+const vocabulary = 100_000
 
 // Segment is a run of tokens.
 type Segment struct {
@@ -55,7 +55,7 @@ func AppendTokens(tokens []uint32, s Segment) []uint32 {
 		state += 0x9e3779b97f4a7c15
 		z := (state ^ state>>30) * 0xbf58476d1ce4e5b9
 		z ^= z >> 27
-		tokens = append(tokens, uint32((z>>32)*Vocabulary>>32))
+		tokens = append(tokens, uint32((z>>32)*vocabulary>>32))
 	}
 	return tokens
 }

@@ -20,7 +20,7 @@ func TestAppendTokensIsStable(t *testing.T) {
 		t.Error("two segments begin alike")
 	}
 	for _, token := range append(a, b...) {
-		if token >= Vocabulary {
+		if token >= vocabulary {
 			t.Fatalf("token %d is outside the vocabulary", token)
 		}
 	}
