@@ -173,7 +173,7 @@ func TestKilledBehindARegistration(t *testing.T) {
 func TestKilledBehindARegistrationWithAStore(t *testing.T) {
 	t.Parallel()
 	shared := redistest.Start(t)
-	s := newLastingServer(t, true, "store: {url: '", shared.URL(), "', timeout: 500ms}\n")
+	s := newLastingServer(t, true, "store: {url: '", shared.URL(), "'}\n")
 	complete := func() {
 		t.Helper()
 		eventually(t, "the store has not heard of all changes", func() (string, bool) {

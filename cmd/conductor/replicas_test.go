@@ -175,7 +175,7 @@ func (f *liveFleet) caughtUp(p *process) {
 // heldBlocks returns the canonical hashes of the blocks in a server's snapshot, sorted, by model,
 // instance, rank and tier: "m 1:0 device".
 func heldBlocks(ctx context.Context, p *process) (map[string][]string, error) {
-	held, err := loadSnapshot(ctx, http.DefaultClient, p.url, nil)
+	held, err := loadSnapshot(ctx, http.DefaultClient, p.base(), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -6,8 +6,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -56,19 +54,6 @@ func (p *Process) Stop() {
 
 // CPU returns the processor time of the process so far, 0 where the system does not tell.
 func (p *Process) CPU() time.Duration { return cpuOf(p.cmd.Process.Pid) }
-
-// cpuOf returns the processor time of a process so far, 0 where the system does not tell.
-func cpuOf(pid int) time.Duration {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	_, rest, _ := strings.Cut(string(text), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0
-	}
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
-}
 
 // CPU returns the processor time of this process.
 func CPU() time.Duration {

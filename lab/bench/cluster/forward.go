@@ -153,7 +153,7 @@ func (b *forward) measure() (*ForwardReport, error) {
 	r := &ForwardReport{Models: b.Models, Tokens: b.Tokens}
 	var direct, forwarded harness.Latencies
 	b.Progress.Say("one client, each model at the replica that serves it and at another")
-	for i, end := 0, time.Now().Add(b.Duration); time.Now().Before(end); i++ {
+	for i, end := 0, time.Now().Add(b.Duration); i <= 2*b.Models || time.Now().Before(end); i++ {
 		m := i % b.Models
 		for hop, to := range []*harness.Latencies{&direct, &forwarded} {
 			start := time.Now()
