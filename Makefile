@@ -298,7 +298,7 @@ GOSEC := -exclude-dir=lab -exclude-dir=cmd/conductor-lab -exclude-dir=cmd/intern
 # All of these compile without cgo, so that each package is compiled once for them and for what is released.
 .PHONY: quick
 quick: export CGO_ENABLED = 0
-quick: ## what fails soonest: format, build, vet, and the tests of packages that are no programs, without the long ones
+quick: ## what fails soonest: format, build, vet, and the short tests of all packages but commands, dialects, the lab and examples
 	@echo "gofmt"; bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); test -z "$$bad" || { echo "not formatted:"; echo "$$bad"; exit 1; }
 	$(GOBUILD) ./...
 	$(GO) vet ./...
