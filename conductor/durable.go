@@ -8,9 +8,9 @@ import (
 	"kvconductor/conductor/doctor"
 )
 
-// ErrNotDurable is the error of a call that has registered or unregistered a source, where a restart would
-// lose the change. The change itself counts: undoing it would cost the blocks of a source. A client that asks
-// again gets the same error until a restart would find the change.
+// ErrNotDurable is returned by a call that has registered or unregistered a source, if a restart would lose the
+// change. The change still takes effect, because undoing it would cost the blocks of a source. A client that
+// makes the call again gets the same error until a restart would find the change.
 var ErrNotDurable = errors.New("the change counts, but a restart would lose it")
 
 // RegistrationKeeper keeps registrations where the server finds them at its next start.
@@ -22,7 +22,7 @@ type RegistrationKeeper interface {
 	Failure() error
 	// Keeps reports whether it keeps a registration at all.
 	Keeps(r *Registration) bool
-	// Unregistered hears of a source that a client has unregistered, before the Commit of that.
+	// Unregistered is called with a source that a client has unregistered, before Commit.
 	Unregistered(key Key)
 }
 
@@ -38,8 +38,8 @@ func (v View) Durable(r *Registration) bool {
 // Commit waits until a restart would find the registrations of this moment, and returns err, which is that
 // of the call that registered or unregistered key. It returns ErrNotDurable if a restart would not find them.
 //
-// Errors that depend on other registrations, as ErrNotFound, wait too: else a client that asks again after
-// ErrNotDurable would take them for a success that lasts.
+// Errors that depend on other registrations, such as ErrNotFound, wait too. Otherwise a client that tries again
+// after ErrNotDurable would take ErrNotFound as proof that its change lasts.
 func (v View) Commit(ctx context.Context, key Key, err error) error {
 	keeper := v.conductor.keeper
 	if keeper == nil || errors.As(err, new(*FieldError)) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrPast) || errors.Is(err, ErrClosed) {
@@ -72,7 +72,7 @@ func (c *Conductor) reportNotDurable(key Key, err error) {
 	}
 }
 
-// RegistrationsKept withdraws what Commit has found, because a restart would find all registrations again.
+// RegistrationsKept withdraws the findings of Commit. Call it once a restart would find all registrations again.
 func (c *Conductor) RegistrationsKept() {
 	for _, s := range c.registered() {
 		s.doctor.Withdraw(doctor.FindingNotDurable)

@@ -29,7 +29,7 @@ type recall struct {
 	// them there: a name is always in one of both.
 	move   sync.RWMutex
 	closed bool              // guarded by move
-	names  []recalled        // a ring once it has most names; guarded by move
+	names  []recalled        // grows to most names, then the newest replaces the oldest; guarded by move
 	next   int               // place of the next name in the ring; guarded by move
 	places map[uint64]uint32 // of the newest name of each key; guarded by move
 }

@@ -16,7 +16,7 @@ import (
 	"kvconductor/lab/demo"
 )
 
-// simulatedFleet is the report of conductor simulate.
+// simulatedFleet is the report of conductor-lab simulate.
 type simulatedFleet struct {
 	Answers   struct{ Settled, Wrong int }
 	Instances []struct {

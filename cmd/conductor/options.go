@@ -19,27 +19,27 @@ import (
 )
 
 const (
-	// memoBytes bounds the digests of hash profiles that are kept to be found again: those of
-	// half a million 16-token blocks, the beginnings of prompts that repeat.
+	// memoBytes bounds the cache of digests under hash profiles. It holds those of half a million
+	// 16-token blocks, which is enough for the beginnings that prompts share.
 	memoBytes = 64 << 20
-	// replaysAtOnce is how many sources replay at once. After a restart a fleet replays in
-	// waves instead of filling every queue at once.
+	// replaysAtOnce is how many sources replay at once, so that after a restart a fleet replays
+	// in waves instead of filling every queue at once.
 	replaysAtOnce = 8
-	// queueBytes is how many bytes of batches a source may have waiting for the index before
-	// its socket is not read, or as many as the largest message has. Usual batches have 1 to
-	// 50 KiB.
+	// queueBytes bounds the batches of one source that wait for the index; beyond it the source's
+	// socket is not read. A larger limits.max_payload raises the bound, so that every message
+	// fits. Usual batches have 1 to 50 KiB.
 	queueBytes = 64 << 20
-	// engineSnapshots is how many engines are asked for a snapshot at once. Each reply may
-	// take snapshotBytes of memory, and costs the engine a second.
+	// engineSnapshots is how many engines are asked for a snapshot at once, because each reply
+	// may take snapshotBytes of memory.
 	engineSnapshots = 4
-	// snapshotBytes bounds a snapshot of an engine. It is vLLM's own limit, twice what 1 M
-	// blocks of 16 tokens take.
+	// snapshotBytes bounds a snapshot of an engine. It is vLLM's own limit, and twice the size of
+	// 1 M blocks of 16 tokens.
 	snapshotBytes = 256 << 20
-	// snapshotTimeout is the silence after which a request for a snapshot is given up. An
-	// engine writes 1 M blocks in three seconds.
+	// snapshotTimeout is how long an engine may send nothing before a request for its snapshot is
+	// given up. An engine needs three seconds to write 1 M blocks.
 	snapshotTimeout = 10 * time.Second
-	// removalsBytes is what each source remembers of the blocks that it removed last, for
-	// /admin/explain: 1,600 stretches of neighbouring blocks.
+	// removalsBytes bounds the record of the blocks that a source removed last, which
+	// /admin/explain reads. It has room for 1,600 runs of neighbouring blocks.
 	removalsBytes = 64 << 10
 )
 

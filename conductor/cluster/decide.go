@@ -46,7 +46,8 @@ type holding struct {
 	// connections to engines.
 	waited bool
 	whole  int // sources that miss nothing
-	// behind says that for a while another replica that serves has had more sources that miss nothing.
+	// behind says that another serving replica has had more sources that miss nothing for the time of
+	// catching.
 	behind bool
 	beats  int // answered beats in this phase, without those that were hastened
 }
@@ -60,9 +61,12 @@ type holding struct {
 //
 // A replica that misses more than those that serve does not serve next to them: it cannot reach an
 // engine that they can. If it serves because the others seemed to be gone, and they come back with more
-// than it has, it leaves and takes the shard over from them. No replica lets go while it is the last: it leaves once all new owners serve, or others that have more, tells so in every
-// beat, and serves again as soon as one of them does not. The store puts beats in an order, so of
-// two replicas that leave for each other's sake the later one sees that the other leaves.
+// than it has, it leaves and takes the shard over from them.
+//
+// The last replica that serves does not let go. A replica leaves once all new owners serve, or once replicas
+// that have more do. It says so in every beat, and serves again as soon as one of them stops serving. The
+// store puts beats in an order, so of two replicas that leave for each other's sake the later one sees that
+// the other leaves.
 func decide(me string, owners []string, told map[string]Fact, own holding) Phase {
 	served, answered, best := false, false, 0
 	for id, f := range told {

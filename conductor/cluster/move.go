@@ -69,7 +69,8 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 // restart of its engine, needs seconds.
 const catching = 30 * time.Second
 
-// lag notes whether a replica that serves, as told, has had more than this one for a while.
+// lag sets behind if, for the time of catching, another serving replica has had more sources that miss
+// nothing than this one. told is what replicas say of the shard, by replica.
 func (h *heldShard) lag(told map[string]Fact, me string, now time.Time) {
 	best := 0
 	for id, f := range told {

@@ -207,8 +207,8 @@ func (m *Manager) Remove(n Name) bool {
 	return true
 }
 
-// Withdrawn hears that a client has unregistered a source, so that its engine does not bring it back,
-// not even after a restart.
+// Withdrawn records that a client has unregistered the source of key. No target registers it again, also not
+// after a restart of the server.
 func (m *Manager) Withdrawn(key conductor.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,8 +235,8 @@ func (t *target) isWithdrawn(key conductor.Key) bool {
 	return t.withdrawn[key]
 }
 
-// AwaitDropped waits until the targets that had a name before have dropped their sources: until then a
-// restart would find those, and no target that they belong to. It returns the error of ctx.
+// AwaitDropped waits until earlier targets of the name have dropped their sources. A restart before that would
+// find sources without the target that they belong to. It returns the error of ctx if that ends first.
 func (m *Manager) AwaitDropped(ctx context.Context, n Name) error {
 	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
 	m.mu.Lock()

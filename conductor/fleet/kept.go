@@ -11,27 +11,28 @@ import (
 // Fields of a change on the disk, next to those of its registration: see docs/formats.md.
 const (
 	fieldSince    = "since"    // when it was made, in ms since 1970
-	fieldSeen     = "seen"     // time of the entry that it was made to, by the clock of the store
-	fieldDiscover = "discover" // URL that is asked
-	fieldGone     = "gone"     // true: it was unregistered
-	fieldAsked    = "asked"    // true: its engine was asked
+	fieldSeen     = "seen"     // time of the store's entry that it changes, by the clock of the store; 0 for none
+	fieldDiscover = "discover" // URL of the engine's HTTP server, empty unless the source is discovered
+	fieldGone     = "gone"     // true if the client unregistered the source
+	fieldAsked    = "asked"    // true if the source is discovered: its engine was asked where it publishes
 )
 
-// ofClient reports whether a client made the change. All others are made again after a restart.
+// ofClient reports whether a client made the change. Only these are kept, because a server makes all others
+// again after a restart.
 func (c *change) ofClient() bool { return !c.configured && c.again == nil && !c.oldest }
 
-// noteKept notes that a change has begun or ended to wait.
+// noteKept changes the Revision if c is a change that Saved returns. Call it when c starts or stops waiting.
 func (g *Registry) noteKept(c *change) {
 	if c.ofClient() {
 		g.kept.Add(1)
 	}
 }
 
-// Revision changes when Saved does.
+// Revision returns a number that changes whenever the result of Saved does.
 func (g *Registry) Revision() uint64 { return g.kept.Load() }
 
-// Saved returns the changes of clients that wait for the store, for Restore. A server that starts would
-// else take over what the store says of these entries.
+// Saved returns the changes of clients that wait for the store, in the form that Restore reads. Without them,
+// a server that restarts would believe the store and undo these changes.
 func (g *Registry) Saved() (all [][]journal.Field) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -52,8 +53,8 @@ func (g *Registry) Saved() (all [][]journal.Field) {
 	return all
 }
 
-// Restore lets a change that Saved returned wait for the store again, unless the configuration has its
-// entry. Call it before Run.
+// Restore lets a change that Saved returned wait for the store again, unless the configuration now has the
+// same source, which then wins. Call it before Run.
 func (g *Registry) Restore(fields []journal.Field) error {
 	r, err := conductor.ReadRegistration(fields)
 	if err != nil {

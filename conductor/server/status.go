@@ -13,10 +13,10 @@ import (
 // NotDurable is the reason of conductor.ErrNotDurable.
 const NotDurable = "not_durable"
 
-// durableHeader says in the answer of a registration that it lives in memory alone.
+// durableHeader is "false" in the answer to a registration that is only in memory.
 const durableHeader = "Conductor-Durable"
 
-// TellDurable adds the header to an answer, where the registration does not last.
+// TellDurable adds the header Conductor-Durable to the answer unless the registration is durable.
 func TellDurable(g *gin.Context, durable bool) {
 	if !durable {
 		g.Header(durableHeader, "false")

@@ -11,7 +11,7 @@ import (
 	"kvconductor/events/journal"
 )
 
-// soon is how long a change that no client waits for may wait until the disk has it.
+// soon is the longest time until a change that no client waits for is on the disk.
 const soon = 100 * time.Millisecond
 
 // Registrations keeps the file of the registrations up to date:
@@ -19,14 +19,19 @@ const soon = 100 * time.Millisecond
 //	a client registers, unregisters ---Commit---> one write for all who wait: file, fsync, rename, fsync
 //	reload, discovery, other replicas --Keep----^
 //
+// A change is on the disk once the file and its name in the directory are synced.
+//
 // Invariants:
 //
 //  1. When Commit returns nil, the file on the disk has everything that was registered and unregistered
 //     before the call.
-//  2. The file of a start is not replaced before its sources are registered: see open.
-//  3. A write waits for no snapshot, and no caller for more than two writes.
+//  2. Until the sources in the file that the server found at its start are registered again, nothing
+//     replaces that file: see open.
+//  3. A write does not wait for a snapshot. A caller waits for at most two writes: the one under way,
+//     which may lack its change, and the next one.
 //
-// Concurrency: all methods are safe for concurrent use. One goroutine writes for as long as callers wait.
+// Concurrency: all methods are safe for concurrent use. The first caller that waits starts a goroutine, which
+// writes until no caller waits.
 type Registrations struct {
 	cfg    Config
 	opened chan struct{} // closed by open
@@ -37,7 +42,7 @@ type Registrations struct {
 
 	mu      sync.Mutex
 	saved   [3]uint64 // revision that the disk has; guarded by mu
-	next    *commit   // that waits for the write under way to end, nil for none; guarded by mu
+	next    *commit   // the write that comes after the one under way, nil if no caller waits for it; guarded by mu
 	writing bool      // guarded by mu
 	failure error     // of the last write; guarded by mu
 
@@ -54,7 +59,7 @@ func newRegistrations(cfg Config) *Registrations {
 	return &Registrations{cfg: cfg, opened: make(chan struct{})}
 }
 
-// open lets writes begin, or ends them with an error. The first call counts.
+// open lets writes begin if err is nil. Otherwise every Commit fails with err. Only the first call counts.
 func (r *Registrations) open(err error) {
 	r.once.Do(func() {
 		r.closed = err
@@ -62,13 +67,13 @@ func (r *Registrations) open(err error) {
 	})
 }
 
-// Share keeps the changes that wait for the store of replicas too: until the store has them, it would
-// undo them at the next start. Call it before the Keeper restores.
+// Share also keeps the changes that wait for the store of replicas. Without them, a server that starts before
+// the store has a change would believe the store and undo the change. Call Share before the Keeper restores.
 func (r *Registrations) Share(changes Kept) {
 	r.shared, r.cfg.Dir.Changes = changes, changes.Saved
 }
 
-// restoreChange lets a change wait for the store again, if there is one.
+// restoreChange lets a change from the file wait for the store again. Without a store it does nothing.
 func (r *Registrations) restoreChange(f []journal.Field) error {
 	if r.shared == nil {
 		return nil
@@ -76,13 +81,13 @@ func (r *Registrations) restoreChange(f []journal.Field) error {
 	return r.shared.Restore(f)
 }
 
-// Keeps reports whether the file may have a registration: without a key it has none with a salt.
+// Keeps reports whether reg is written to the file. A registration with a salt is written only under a key.
 func (r *Registrations) Keeps(reg *conductor.Registration) bool {
 	_, ok := r.cfg.Dir.key.Seal(reg.Fields())
 	return ok
 }
 
-// Unregistered lets discovery know that the source of a key is not to come back.
+// Unregistered tells discovery that a client has unregistered key, so that it does not register the source again.
 func (r *Registrations) Unregistered(key conductor.Key) {
 	if r.cfg.Targets != nil {
 		r.cfg.Targets.Withdrawn(key)
@@ -96,8 +101,8 @@ func (r *Registrations) Failure() error {
 	return r.failure
 }
 
-// Commit returns once the disk has what was registered before the call. Errors are those of the disk,
-// without the names of files, and that of ctx: the write goes on then.
+// Commit returns nil once everything that was registered and unregistered before the call is on the disk. It
+// returns the error of the disk, without names of files, or that of ctx; if ctx ends, the write still goes on.
 func (r *Registrations) Commit(ctx context.Context) error {
 	select {
 	case <-r.opened:
@@ -129,7 +134,7 @@ func (r *Registrations) Commit(ctx context.Context) error {
 	}
 }
 
-// write writes for as long as callers wait.
+// write writes the file until no caller waits.
 func (r *Registrations) write() {
 	for {
 		r.mu.Lock()
@@ -140,7 +145,7 @@ func (r *Registrations) write() {
 			return
 		}
 		at := r.revision()
-		written := at == r.saved // by the write before
+		written := at == r.saved // the previous write already had these changes
 		r.mu.Unlock()
 		if !written {
 			c.err = r.save(before != nil)
@@ -158,7 +163,7 @@ func (r *Registrations) write() {
 	}
 }
 
-// save writes the file. failing says that the attempt before has failed.
+// save writes the file. failing says that the previous attempt failed, so that a disk that stays full is logged once.
 func (r *Registrations) save(failing bool) error {
 	sum, err := r.cfg.Dir.SaveSources(r.cfg.Conductor, r.cfg.Now())
 	if err != nil {
@@ -174,7 +179,7 @@ func (r *Registrations) save(failing bool) error {
 	return nil
 }
 
-// causeOf returns what the system says of an error, without the names of files.
+// causeOf returns the system's error number of err, if it has one: clients may not see names of files.
 func causeOf(err error) error {
 	var cause syscall.Errno
 	if errors.As(err, &cause) {
@@ -183,7 +188,7 @@ func causeOf(err error) error {
 	return err
 }
 
-// revision changes when the registrations do.
+// revision returns numbers that change whenever the registrations do.
 func (r *Registrations) revision() (at [3]uint64) {
 	if at[0] = r.cfg.Conductor.Revision(); r.cfg.Targets != nil {
 		at[1] = r.cfg.Targets.Revision()
@@ -194,7 +199,7 @@ func (r *Registrations) revision() (at [3]uint64) {
 	return at
 }
 
-// Keep writes what has changed without a client that waits, until ctx ends.
+// Keep writes the changes that no client waits for, such as those of reloads and discovery, until ctx ends.
 func (r *Registrations) Keep(ctx context.Context) {
 	tick := time.NewTicker(soon)
 	defer tick.Stop()

@@ -5,20 +5,21 @@ import (
 	"sync"
 )
 
-// memoryParts is how many parts a full memory has. The oldest goes as a whole.
+// memoryParts is how many parts a full memory has. To make room, the whole oldest part is removed.
 const memoryParts = 8
 
-// memory keeps the newest batches of one source: records as a segment has them, without checksums,
-// which are for disks. With a limit of 0 it keeps none, and knows only which batch was the last.
+// memory keeps the newest batches of one source, encoded like the records of a segment, but without
+// checksums, which only a disk needs. With a limit of 0 it keeps no batch and knows only the number of
+// the last one.
 //
 // Invariants:
 //
 //  1. All batches are of one epoch, and their numbers ascend. A Reset removes them.
-//  2. It has everything that was applied from number span.First to span.Last.
+//  2. Every batch that was applied from number span.First to span.Last is here.
 //  3. The parts never take more than limit bytes.
 //
-// Cost: a batch takes one lock and one copy of its payload. Once the memory is full, the part that
-// goes is the room of the next one, unless a read is under way.
+// Cost: a batch takes one lock and one copy of its payload. Once the memory is full, a new part reuses
+// the bytes of the oldest one, unless a read is under way.
 type memory struct {
 	frame frame
 	limit int
@@ -26,20 +27,20 @@ type memory struct {
 	mu      sync.Mutex
 	parts   []part // oldest first
 	bytes   int    // of parts
-	next    uint64 // number behind the last record of parts
-	idle    Record // batches without events behind that record, Kind 0 if there are none
+	next    uint64 // the number that follows the last record in parts
+	idle    Record // sums up the batches without events that came after that record; Kind 0 if none did
 	span    Span
 	readers int
-	free    []byte // of a part that went, for the next one
+	free    []byte // bytes of a removed part, which the next part reuses
 }
 
-// part is a stretch of records. It has everything that was applied from number from to the next part.
+// part is a run of records. It has every batch that was applied from number from up to the next part's.
 type part struct {
 	from uint64
 	data []byte
 }
 
-// add adds a batch or removes all. An Idle record takes the place of the one just before it.
+// add adds a batch; a Reset removes all batches. An Idle record replaces one that came just before it.
 func (m *memory) add(r *Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,12 +70,12 @@ func (m *memory) add(r *Record) {
 	m.append(r)
 }
 
-// clear removes everything; next is the number to go on with, if that is known. mu is held.
+// clear removes all batches. next is the number of the batch to expect, 0 if it is not known. mu is held.
 func (m *memory) clear(span Span, next uint64) {
 	m.parts, m.bytes, m.idle, m.span, m.next = nil, 0, Record{}, span, next
 }
 
-// append puts a record behind the others, and removes the oldest ones for it. mu is held.
+// append adds a record at the end, and removes the oldest parts until it fits. mu is held.
 func (m *memory) append(r *Record) {
 	size := recordSize + len(r.Payload)
 	for m.bytes+size > m.limit {
@@ -82,7 +83,7 @@ func (m *memory) append(r *Record) {
 	}
 	n := len(m.parts)
 	if n == 0 || len(m.parts[n-1].data)+size > m.limit/memoryParts {
-		if m.free == nil && n > 0 { // the first one grows with its use
+		if m.free == nil && n > 0 { // the first part grows as it is used, so that a quiet source takes little
 			m.free = make([]byte, 0, max(m.limit/memoryParts, size))
 		}
 		m.parts = append(m.parts, part{m.next, m.free})
@@ -119,13 +120,13 @@ func (m *memory) size() int {
 	return n
 }
 
-// read lets p take a range of the batches, and returns those there are. It returns ErrGone or
-// ErrTooNew if the first batch of the range is not there.
+// read hands the batches in p's range to p, and returns the span of the batches in memory. It returns ErrGone if
+// the range begins before that span, and ErrTooNew if it begins after it.
 func (m *memory) read(p *passage) (Span, error) {
 	m.mu.Lock()
 	span, idle := m.span, m.idle
 	if m.limit == 0 {
-		span.First = 0 // only the disk knows
+		span.First = 0 // only the disk knows the first one
 	}
 	if p.q.Epoch == 0 {
 		p.q.Epoch = span.Epoch

@@ -19,7 +19,8 @@ type Router struct {
 	Seed     uint64
 }
 
-// Run compares the policies over fleets like those of the demo, which ask a server.
+// Run routes the same requests by each policy, over fleets like those of the demo, and compares the outcomes.
+// The policies ask the server at a URL.
 func (d Router) Run(ctx context.Context, server string, progress io.Writer) (*sim.Comparison, error) {
 	source, err := workload.Open(d.Trace, "mixed", d.Seed)
 	if err != nil {

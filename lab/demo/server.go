@@ -22,7 +22,7 @@ import (
 	"kvconductor/lab/sim"
 )
 
-// Program makes commands of the server's program.
+// Program returns a command that runs the server's program with the given arguments.
 type Program func(args ...string) *exec.Cmd
 
 // TraceBlock is the block size for traces, whose prompts are long: with it an engine's default
@@ -60,7 +60,7 @@ func Start(ctx context.Context, server Program, faults bool, snapshots time.Dura
 	})
 }
 
-// Launch starts a server whose further settings are made of its folder and its address.
+// Launch starts a server. further returns its other settings, which depend on its folder and its address.
 func Launch(ctx context.Context, server Program, errs io.Writer, further func(dir, address string) string) (*Server, error) {
 	address, err := freeport.Address()
 	if err != nil {
@@ -85,8 +85,8 @@ func Launch(ctx context.Context, server Program, errs io.Writer, further func(di
 	return s, nil
 }
 
-// apart keeps a signal of the terminal from a process: the demo stops its processes itself, after the
-// fleet has unregistered.
+// apart starts a process in a group of its own, so that Ctrl-C does not reach it: the demo stops its
+// processes itself, after the fleet has unregistered.
 func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // start starts the process, and waits until it answers.
@@ -116,7 +116,7 @@ func (s *Server) start(ctx context.Context) error {
 // PID is the id of the process.
 func (s *Server) PID() int { return s.process.Process.Pid }
 
-// Restarts returns how the server is killed and started again some times within a duration.
+// Restarts returns a schedule that kills and restarts the server that many times within a duration.
 func (s *Server) Restarts(times int, within time.Duration) sim.Restarts {
 	return sim.Restarts{Times: times, Every: within / time.Duration(times+1), Restart: s.Restart}
 }

@@ -37,7 +37,7 @@ type Shards struct {
 // Models is how many models the fleet of Shards has: each is a shard.
 const Models = 6
 
-// Run runs the demo. It tells what happens on about, and passes the warnings of its servers on to errs.
+// Run runs the demo. It writes what happens to about, and the warnings of the servers to errs.
 func (o *Shards) Run(ctx context.Context, about, errs io.Writer) (*ShardsReport, error) {
 	url := o.Store
 	if url == "" {
@@ -196,7 +196,7 @@ func (g *serverGroup) busiest(ctx context.Context) (busiest *Server) {
 	return busiest
 }
 
-// kill ends a server at once. Clients find out.
+// kill kills a server and waits until its process has ended. Clients only notice that it no longer answers.
 func (g *serverGroup) kill(s *Server) {
 	s.process.Process.Kill()
 	<-s.ended

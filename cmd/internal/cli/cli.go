@@ -20,7 +20,7 @@ import (
 const (
 	ExitFine  = 0
 	ExitError = 1 // it failed, or it found something
-	ExitUsage = 2 // the command line says what no command understands
+	ExitUsage = 2 // the command line cannot be understood
 )
 
 // ExitHelp ends the help of the server's commands.
@@ -32,7 +32,7 @@ Exit status: 0 if all is well, 1 after an error or if the command looked for som
 Environment: CONDUCTOR_SERVER is the server that commands ask, NO_COLOR turns colours off. Commands
 that print for people print JSON with --json.`
 
-// ErrReported ends a command whose errors are on standard error already.
+// ErrReported is returned by a command that has already printed its errors: Execute prints nothing more.
 var ErrReported = errors.New("reported")
 
 // usageError is a mistake in a command line.
@@ -45,7 +45,7 @@ func Usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 // Execute runs the command that args name, and returns its exit status. Errors go to errs.
 func Execute(root *cobra.Command, errs io.Writer) int {
-	understood := false // the line has a command, and that its flags and arguments
+	understood := false // the command, its flags and its arguments are known
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 			return err
@@ -66,7 +66,7 @@ func Execute(root *cobra.Command, errs io.Writer) int {
 	return ExitError
 }
 
-// Coloured reports whether text for w has colours: w is a terminal, and NO_COLOR is not set.
+// Coloured reports whether text for w may have colours: w is a terminal, NO_COLOR is not set, and TERM is not dumb.
 func Coloured(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
@@ -77,8 +77,8 @@ func JSONFlag(cmd *cobra.Command, meaning string) *bool {
 	return cmd.Flags().Bool("json", false, meaning)
 }
 
-// UntilSignal returns the context of a command, which SIGINT and SIGTERM end until stop
-// is called.
+// UntilSignal returns a context of cmd that SIGINT and SIGTERM end. After stop they end the process
+// again.
 func UntilSignal(cmd *cobra.Command) (ctx context.Context, stop context.CancelFunc) {
 	return signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 }

@@ -22,8 +22,8 @@ type Client struct {
 	http *http.Client
 }
 
-// NewClient returns a client of the server at a base URL, which asks by way of web. A nil web is a
-// client without credentials.
+// NewClient returns a client of the server at a base URL. It sends requests through web; if that is
+// nil, without credentials.
 func NewClient(base string, web *http.Client) *Client {
 	if web == nil {
 		web = &http.Client{Timeout: 30 * time.Second}
@@ -31,19 +31,19 @@ func NewClient(base string, web *http.Client) *Client {
 	return &Client{Base: strings.TrimRight(base, "/"), http: web}
 }
 
-// ServerEnv names the server that commands ask.
+// ServerEnv is the environment variable with the URL of the server that commands ask.
 const ServerEnv = "CONDUCTOR_SERVER"
 
 // defaultServer is where a server with default settings listens.
 const defaultServer = "http://127.0.0.1:13333"
 
-// ClientFlags are the flags of commands that ask a server.
+// ClientFlags holds the flags of commands that ask a server.
 type ClientFlags struct {
 	Server string
 	Files  access.ClientFiles
 }
 
-// Add adds the flags to a command; named says whether --server is one.
+// Add adds the flags to a command, --server only if named.
 func (f *ClientFlags) Add(cmd *cobra.Command, named bool) {
 	fs := cmd.Flags()
 	if named {
@@ -55,7 +55,8 @@ func (f *ClientFlags) Add(cmd *cobra.Command, named bool) {
 	fs.StringVar(&f.Files.TokenFile, "token-file", "", "`file` of the token to send")
 }
 
-// HTTP returns a client of requests. It follows no redirects: the token is for the server alone.
+// HTTP returns an HTTP client with the credentials of the flags. It follows no redirects, because the
+// token is only for the server that the user named.
 func (f *ClientFlags) HTTP(timeout time.Duration) (*http.Client, error) {
 	to, err := access.NewTransport(f.Files, http.DefaultTransport.(*http.Transport))
 	if err != nil {
@@ -92,7 +93,7 @@ func (c *Client) Ask(ctx context.Context, method, path string, body []byte) (sta
 	return request.Do(ctx, c.http, method, c.Base+path, body)
 }
 
-// Do makes a request and decodes the answer into out. Any status but 200 is an error.
+// Do makes a request and decodes the answer into out. It returns an error for every status but 200.
 func (c *Client) Do(ctx context.Context, method, path string, body []byte, out any) error {
 	status, answer, err := c.Ask(ctx, method, path, body)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package clitest holds what all commands of both programs have to be like.
+// Package clitest has the tests that all commands of both programs have to pass.
 package clitest
 
 import (
