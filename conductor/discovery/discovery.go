@@ -208,14 +208,20 @@ func (m *Manager) Remove(n Name) bool {
 }
 
 // Withdrawn records that a client has unregistered the source of key. No target registers it again, also not
-// after a restart of the server.
+// after a restart of the server. What a client registers under that key from now on belongs to the client:
+// the target neither changes nor drops it.
 func (m *Manager) Withdrawn(key conductor.Key) {
+	found := false
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	for _, t := range m.targets {
 		if t.Tenant == key.Tenant && (t.Instance == key.Instance || strings.HasPrefix(key.Instance, t.Instance+"@")) {
 			m.withdraw(t, key)
+			found = true
 		}
+	}
+	m.mu.Unlock()
+	if found {
+		m.opts.Registry.Unregister(key) // an answer of its engine may just have registered it again
 	}
 }
 
@@ -265,7 +271,7 @@ func (m *Manager) end(t *target) {
 		}
 		t.mu.Lock()
 		for _, e := range t.engines {
-			m.drop(e)
+			m.drop(t, e)
 		}
 		t.mu.Unlock()
 		m.mu.Lock()
@@ -276,13 +282,15 @@ func (m *Manager) end(t *target) {
 	})
 }
 
-// drop unregisters the sources of an engine.
-func (m *Manager) drop(e *engine) {
+// drop unregisters the sources of an engine. t.mu is held.
+func (m *Manager) drop(t *target, e *engine) {
 	if e.learning != nil {
 		e.learning.stop()
 	}
 	for _, key := range e.keys {
-		m.opts.Registry.Unregister(key) // it may be gone
+		if !t.isWithdrawn(key) {
+			m.opts.Registry.Unregister(key) // it may be gone
+		}
 	}
 	e.keys = nil
 }

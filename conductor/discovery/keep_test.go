@@ -109,6 +109,49 @@ func TestRestoreOfWithdrawn(t *testing.T) {
 	f.next().want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ")
 }
 
+// What a client registers in place of a source that it has unregistered is its own, whatever the engine says
+// later.
+func TestRegisteredInPlaceOfWithdrawn(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
+	f.add("127.0.0.1", nil)
+	target := f.m.targets[Name{Instance: "e", Tenant: "default", Rank: AllRanks}]
+	gone, err := f.c.Unregister(conductor.Key{Instance: "e", Rank: 1})
+	must.Succeed(t, err)
+	f.m.Withdrawn(gone)
+	const own = "e|default|1 tcp://127.0.0.1:9000 vLLM mine 16 "
+	must.Succeed(t, f.c.Register(conductor.Registration{Instance: "e", Rank: 1, Type: "vLLM", Model: "mine", BlockSize: 16, Endpoint: "tcp://127.0.0.1:9000"}, conductor.RegisterOptions{}))
+	again := func(port int, want ...string) {
+		t.Helper()
+		f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, port, port+1))
+		for _, e := range target.engines {
+			e.next = f.now
+		}
+		f.pass(0)
+		f.want(want...)
+	}
+	again(8000, "e|default|0 tcp://127.0.0.1:8000 vLLM llama 16 ", own)
+	if s := l0(f).Sources; s != 1 {
+		t.Errorf("the target has %d sources", s)
+	}
+	if !f.m.Remove(Name{Instance: "e", Rank: AllRanks}) {
+		t.Fatal("no target")
+	}
+	f.m.tasks.Wait()
+	f.want(own)
+}
+
+// A source that its engine has brought back while a client was unregistering it goes.
+func TestWithdrawnWhileItComesBack(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
+	f.add("127.0.0.1", nil)
+	f.m.Withdrawn(conductor.Key{Instance: "e", Tenant: "default", Rank: 1})
+	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ")
+}
+
 // A target that was removed is waited for until its sources are gone.
 func TestAwaitDropped(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")

@@ -25,7 +25,9 @@ func (m *Manager) watch(t *target, e *engine, now time.Time) {
 		state, n, ok := m.opts.Registry.Health(key)
 		if !ok {
 			m.withdraw(t, key)
-			return true
+		}
+		if t.isWithdrawn(key) {
+			return true // what is registered there now is a client's
 		}
 		dead = dead || state == stream.Connecting || state == stream.Stale || state == stream.Failed
 		restarts += n
@@ -82,13 +84,17 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 			}
 			continue
 		}
+		if t.isWithdrawn(key) { // since the look before
+			m.opts.Registry.Unregister(key)
+			continue
+		}
 		e.keys = append(e.keys, key)
 		if len(learned) > 0 {
 			m.opts.Registry.ReportLearned(key, fmt.Sprintf("%s told %s", cmp.Or(t.URL, "the engine's first events"), strings.Join(learned, " and ")))
 		}
 	}
 	for _, key := range old {
-		if !slices.Contains(e.keys, key) {
+		if !slices.Contains(e.keys, key) && !t.isWithdrawn(key) {
 			m.opts.Registry.Unregister(key) // it may be gone
 		}
 	}

@@ -64,7 +64,7 @@ func (m *Manager) locate(t *target, now time.Time) error {
 			e.missing = now
 		}
 		if !e.missing.IsZero() && (!t.many || now.Sub(e.missing) >= graceTime) {
-			m.drop(e)
+			m.drop(t, e)
 			delete(t.engines, addr)
 		}
 	}
@@ -75,7 +75,7 @@ func (m *Manager) locate(t *target, now time.Time) error {
 		}
 		e := t.engines[addr]
 		if e != nil && e.instance != name {
-			m.drop(e) // the name has become a fleet
+			m.drop(t, e) // the name has become a fleet
 			e = nil
 		}
 		if e == nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Run looks at all targets each Interval, until ctx ends. It returns once nothing is under way.
+// Run looks at all targets every few seconds, until ctx ends. It returns once nothing is under way.
 func (m *Manager) Run(ctx context.Context) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
