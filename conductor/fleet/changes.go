@@ -110,6 +110,7 @@ func (g *Registry) change(n Name, c *change) {
 		}
 	}
 	g.pending[n] = c
+	g.noteKept(p)
 	g.noteKept(c)
 	g.ring()
 }

@@ -19,9 +19,10 @@ const (
 
 // ofClient reports whether a client made the change. Only these are kept, because a server makes all others
 // again after a restart.
-func (c *change) ofClient() bool { return !c.configured && c.again == nil && !c.oldest }
+func (c *change) ofClient() bool { return c != nil && !c.configured && c.again == nil && !c.oldest }
 
-// noteKept changes the Revision if c is a change that Saved returns. Call it when c starts or stops waiting.
+// noteKept changes the Revision if c is a change that Saved returns; a nil c is none. Call it when c starts
+// or stops waiting.
 func (g *Registry) noteKept(c *change) {
 	if c.ofClient() {
 		g.kept.Add(1)

@@ -85,6 +85,19 @@ func TestChangesOutliveTheReplica(t *testing.T) {
 	}
 }
 
+// A change that the configuration takes the place of leaves the disk too: else it would be back once the
+// configuration has lost its source.
+func TestConfiguredInPlaceOfChange(t *testing.T) {
+	t.Parallel()
+	p := newPeer(t, "redis://127.0.0.1:1", "a")
+	p.register(source("x", "m"))
+	revision := p.registry.Revision()
+	p.registry.Configured(Source{Registration: source("x", "n")})
+	if all := p.registry.Saved(); len(all) > 0 || p.registry.Revision() == revision {
+		t.Errorf("revision %d as before, %v are kept", p.registry.Revision(), all)
+	}
+}
+
 // A field that cannot be read costs its change.
 func TestRestoreOfChangesIsChecked(t *testing.T) {
 	t.Parallel()
