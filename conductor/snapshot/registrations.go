@@ -14,6 +14,9 @@ import (
 // soon is the longest time until a change that no client waits for is on the disk.
 const soon = 100 * time.Millisecond
 
+// lastly is how long the end of a server waits for the last write. All of its end takes ten seconds at most.
+const lastly = time.Second
+
 // Registrations keeps the file of the registrations up to date:
 //
 //	a client registers, unregisters ---Commit---> one write for all who wait: file, fsync, rename, fsync
@@ -199,7 +202,8 @@ func (r *Registrations) revision() (at [3]uint64) {
 	return at
 }
 
-// Keep writes the changes that no client waits for, such as those of reloads and discovery, until ctx ends.
+// Keep writes the changes that no client waits for, such as those of reloads and discovery, until ctx ends,
+// and then the last of them. It waits at most lastly for that, because a disk may hang.
 func (r *Registrations) Keep(ctx context.Context) {
 	tick := time.NewTicker(soon)
 	defer tick.Stop()
@@ -208,6 +212,13 @@ func (r *Registrations) Keep(ctx context.Context) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+			select {
+			case <-r.opened:
+				last, stop := context.WithTimeout(context.WithoutCancel(ctx), lastly)
+				r.Commit(last)
+				stop()
+			default: // nothing may be written before the start has ended
+			}
 			return
 		}
 	}

@@ -436,6 +436,28 @@ func TestRegistrationsWaitForTheirStart(t *testing.T) {
 	})
 }
 
+// What changes just before a server ends is on the disk once Keep has returned.
+func TestKeepEndsWithTheLastChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newFaultyDisk()
+		c, k := keeperOn(t, disk, NoKey)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			k.Registrations.Keep(ctx)
+			close(ended)
+		}()
+		synctest.Wait()
+		must.Succeed(t, c.Register(registration("a"), conductor.RegisterOptions{AnyEndpoint: true}))
+		stop()
+		<-ended
+		if got := instances(t, disk.folder(t, true)); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("%q", got)
+		}
+		c.Close()
+	})
+}
+
 // A salt is on the disk only under a key. The answer says so.
 func TestDurable(t *testing.T) {
 	key, err := NewKey(&keyfile.Key{1})
