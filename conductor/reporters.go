@@ -208,7 +208,7 @@ func (c *Conductor) Reporters() []Reporter {
 	return all
 }
 
-// Reporters is Conductor.Reporters, of the client's tenants.
+// Reporters returns what instances of LMCache have reported lately about the client's tenants, sorted by name.
 func (v View) Reporters() (all []Reporter) {
 	for _, r := range v.conductor.Reporters() {
 		if mine, ok := r.For(v.reader.Tenants); ok {

@@ -58,8 +58,8 @@ func (v View) May(tenant string) error {
 	return ErrForbidden
 }
 
-// Answer is Conductor.Answer. It returns ErrForbidden, a *FieldError for a token id beyond
-// Options.MaxTokenID, or an *UnservedError.
+// Answer answers a query and lends the answer to use, as Conductor.Answer does. It returns ErrForbidden, a
+// *FieldError for a token id beyond Options.MaxTokenID, or an *UnservedError.
 func (v View) Answer(q *Query, use func(*Answer)) error {
 	if err := v.admits(q); err != nil {
 		return err
@@ -96,7 +96,8 @@ func (c *Conductor) beyondVocabulary(tokens []uint32) int {
 	return slices.IndexFunc(tokens, func(id uint32) bool { return id > most })
 }
 
-// BlockSizes is Conductor.BlockSizes. It returns ErrForbidden, or an *UnservedError.
+// BlockSizes returns the block sizes of a partition, in tokens, ascending. It returns ErrForbidden, or an
+// *UnservedError.
 func (v View) BlockSizes(p Partition) ([]int, error) {
 	if err := v.May(p.Tenant); err != nil {
 		return nil, err
@@ -111,8 +112,9 @@ func (v View) BlockSizes(p Partition) ([]int, error) {
 	return sizes, nil
 }
 
-// Register is Conductor.Register. It returns ErrForbidden. Admit sees the registrations of
-// the client's tenants alone. Replicas hear of the registration, see Share. Commit makes it last.
+// Register starts a source for the client, with the errors of Conductor.Register and ErrForbidden. Admit sees
+// the registrations of the client's tenants alone. Replicas hear of the registration, see Share. Call Commit
+// next, which makes it last.
 func (v View) Register(r Registration, opts RegisterOptions) error {
 	if err := v.May(r.Tenant); err != nil {
 		return err
@@ -135,8 +137,8 @@ func (v View) Register(r Registration, opts RegisterOptions) error {
 	return nil
 }
 
-// Unregister is Conductor.Unregister. It returns ErrForbidden. Replicas hear of it, and one of them
-// may follow the source. Commit makes it last.
+// Unregister stops a source for the client, with the errors of Conductor.Unregister and ErrForbidden. Replicas
+// hear of it: a source that only another one follows is no ErrNotFound. Call Commit next, which makes it last.
 func (v View) Unregister(key Key) (Key, error) {
 	if err := v.May(key.Tenant); err != nil {
 		return key, err
@@ -154,7 +156,7 @@ func (v View) Unregister(key Key) (Key, error) {
 	return key, err
 }
 
-// Registrations is Conductor.Registrations.
+// Registrations returns the registrations of the client's tenants.
 func (v View) Registrations() []Registration { return v.seen(v.conductor.Registrations()) }
 
 // seen returns of some registrations what the client may see. It changes all.
@@ -169,7 +171,7 @@ func (v View) seen(all []Registration) []Registration {
 // unreachable stands for every cause that a client may not see.
 const unreachable = "the endpoint cannot be followed"
 
-// Services is Conductor.Services.
+// Services returns the sources of the client's tenants.
 func (v View) Services() []Service {
 	all := slices.DeleteFunc(v.conductor.Services(), func(s Service) bool { return !v.reader.Tenants.Has(s.Tenant) })
 	for i := range all {
@@ -199,8 +201,8 @@ func (c *Conductor) redactedSalt(salt string) string {
 	return "redacted:" + hex.EncodeToString(mac.Sum(nil)[:8])
 }
 
-// GlobalView is Conductor.GlobalView. It shows the salts of registrations to clients that may
-// see them. The salts of requests belong to users: no client sees them.
+// GlobalView returns every context and instance of the client's tenants, with up to limit hashes each. It shows
+// the salts of registrations to clients that may see them. The salts of requests belong to users: no client sees them.
 func (v View) GlobalView(limit int) []ContextView {
 	registered := v.shownSalts()
 	all := v.conductor.globalView(v.reader.Tenants, limit)
@@ -223,12 +225,12 @@ func (v View) shownSalts() map[string]bool {
 	return registered
 }
 
-// Contexts is Conductor.Contexts.
+// Contexts returns how many blocks each context of the client's tenants has.
 func (v View) Contexts() []ContextBlocks {
 	return slices.DeleteFunc(v.conductor.Contexts(), func(x ContextBlocks) bool { return !v.reader.Tenants.Has(x.Tenant) })
 }
 
-// Digests is Conductor.Digests.
+// Digests returns the digests of the sources of the client's tenants, or of the one whose printed key is only.
 func (v View) Digests(only string) []SourceDigest {
 	all := slices.DeleteFunc(v.conductor.Digests(only), func(s SourceDigest) bool { return !v.reader.Tenants.Has(s.Tenant) })
 	for i := range all {
@@ -256,7 +258,7 @@ func (v View) AppliedBatches(source string, q journal.Range) (journal.Excerpt, j
 	return journal.Excerpt{}, journal.Span{}, fmt.Errorf("%w: %s", ErrNotFound, source)
 }
 
-// Snapshot is Conductor.Snapshot.
+// Snapshot takes a snapshot of the client's tenants.
 func (v View) Snapshot() *Snapshot {
 	snap := v.conductor.Snapshot()
 	snap.Sources = slices.DeleteFunc(snap.Sources, func(m SourceMark) bool { return !v.reader.Tenants.Has(m.Tenant) })
@@ -264,7 +266,7 @@ func (v View) Snapshot() *Snapshot {
 	return snap
 }
 
-// Ready is Conductor.Ready. Sources of other tenants count, and have no rows.
+// Ready reports whether the server is ready. Sources of other tenants count, and have no rows.
 func (v View) Ready() Readiness {
 	r := v.conductor.Ready()
 	for _, rows := range []*[]SourceState{&r.Waiting, &r.GivenUp} {
@@ -273,7 +275,8 @@ func (v View) Ready() Readiness {
 	return r
 }
 
-// Pause is Conductor.Pause. It returns ErrForbidden.
+// Pause closes the connections of a source and keeps its blocks. It returns ErrForbidden, ErrNotFound or
+// ErrPast.
 func (v View) Pause(key Key) error {
 	if err := v.May(key.Tenant); err != nil {
 		return err
@@ -281,7 +284,7 @@ func (v View) Pause(key Key) error {
 	return v.conductor.Pause(key)
 }
 
-// Unpause is Conductor.Unpause. It returns ErrForbidden.
+// Unpause lets a paused source connect again. It returns ErrForbidden, ErrNotFound or ErrPast.
 func (v View) Unpause(key Key) error {
 	if err := v.May(key.Tenant); err != nil {
 		return err
