@@ -44,7 +44,7 @@ const (
 	Set   = "set"   // a block leaves at the first removal
 )
 
-// Source.Owned is Count or Drop, Source.Clear All or Device.
+// Source.Owned is Count or drop, Source.Clear All or device.
 const device = "device" // a clear of an engine takes the blocks of its devices alone
 
 // Values of Source.Sequence.
@@ -148,11 +148,11 @@ type Source struct {
 	MediaTTL         map[string]time.Duration // of single media, by the names engines give them; in files a map under ttl
 	Serves           []string                 `mapstructure:"serves"`       // instances a pool is bound to; none is all
 	Copies           string                   `mapstructure:"copies"`       // as Stream.Copies, for this source; "" is that
-	Owned            string                   `mapstructure:"owned"`        // Count or Drop: blocks of the engine's cache runner; "" is Count
-	Clear            string                   `mapstructure:"clear"`        // All or Device: what an engine's clear takes; "" is All
+	Owned            string                   `mapstructure:"owned"`        // Count or drop: blocks of the engine's cache runner; "" is Count
+	Clear            string                   `mapstructure:"clear"`        // All or device: what an engine's clear takes; "" is All
 	MayAnnounce      []string                 `mapstructure:"may_announce"` // tenants its events may name besides its own
 	HashProfile      HashProfile              `mapstructure:"hash_profile"` // how the engine names its blocks
-	Sequence         string                   `mapstructure:"sequence"`     // own or Shared: what the publisher numbers; "" is the rule of its type
+	Sequence         string                   `mapstructure:"sequence"`     // own or shared: what the publisher numbers; "" is the rule of its type
 }
 
 // HashProfile says how an engine names its blocks; the zero value is not known.
