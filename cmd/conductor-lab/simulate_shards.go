@@ -50,7 +50,7 @@ func (s *shardFlags) add(cmd *cobra.Command) {
 	cmd.Flags().AddFlagSet(f)
 }
 
-// check returns a cli.UsageError if a flag of the other mode is set.
+// check returns an error of usage if a flag of the other mode is set.
 func (s *shardFlags) check(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		both := f.Name == "json" || f.Name == "seed" || f.Name == "quiet"
