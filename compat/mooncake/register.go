@@ -127,6 +127,8 @@ func refused(reg conductor.Registration, err error) error {
 		return invalidRegistration("failed to bind shared-cache profile: hash profile conflicts with the registered ContextKey profile")
 	case errors.As(err, &profile):
 		return invalidRegistration("failed to register prefix context: registration conflicts with the ContextKey hash profile")
+	case errors.Is(err, conductor.ErrNotDurable): // because of ErrClosed, at times
+		return err
 	case errors.Is(err, conductor.ErrClosed):
 		return invalidRegistration("manager stopped")
 	case errors.As(err, &field) && field.Field == "endpoint":

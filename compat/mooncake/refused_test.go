@@ -1,0 +1,31 @@
+package mooncake
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/server"
+)
+
+// A registration that counts is not refused as one that does not, although the server is stopping.
+func TestRefusedWhileStopping(t *testing.T) {
+	f := func(err error, want int) {
+		t.Helper()
+		err = refused(conductor.Registration{}, err)
+		var own *failure
+		status := 0
+		if errors.As(err, &own) {
+			status = own.status
+		} else {
+			status, _ = server.Status(err)
+		}
+		if status != want {
+			t.Errorf("%v is answered with %d, want %d", err, status, want)
+		}
+	}
+	f(conductor.ErrClosed, http.StatusBadRequest)
+	f(fmt.Errorf("%w: %w", conductor.ErrNotDurable, conductor.ErrClosed), http.StatusServiceUnavailable)
+}
