@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,6 +57,7 @@ func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet 
 	}
 	f.register(f.replicas[replicas-1])
 	f.rest(owners, f.replicas...)
+	f.followed(owners)
 	for i, e := range f.engines {
 		for n := range i + 1 {
 			event := engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{numbered(uint64(n + 1))}, Parent: numbered(uint64(n)), HasParent: n > 0,
@@ -168,6 +170,22 @@ func (f *shardFleet) rest(owners int, replicas ...*process) {
 			return text, len(shards) == shardModels
 		})
 	}
+}
+
+// followed waits until the owners follow all engines. A shard can rest before: its owner serves it while
+// the sources still connect, and what an engine publishes until then is in no replay that is short.
+func (f *shardFleet) followed(owners int) {
+	f.t.Helper()
+	synced := regexp.MustCompile(`(?m)^conductor_source_state\{.*state="synced".*\} 1$`)
+	eventually(f.t, "not all engines are followed", func() (string, bool) {
+		sources, said := 0, ""
+		for _, p := range f.replicas {
+			_, text := get(p.url + "/metrics")
+			sources += len(synced.FindAllString(text, -1))
+			said += text
+		}
+		return said, sources == owners*shardModels && !slices.ContainsFunc(f.engines, func(e *publisher.Publisher) bool { return !e.Followed() })
+	})
 }
 
 // shards returns what a replica knows of the shards.

@@ -104,6 +104,9 @@ func (p *Publisher) Endpoint() string { return "tcp://" + p.pub.Addr().String() 
 // ReplayEndpoint returns the address of the replay server.
 func (p *Publisher) ReplayEndpoint() string { return "tcp://" + p.router.Addr().String() }
 
+// Followed reports whether a reader has subscribed. Batches published from then on reach that reader.
+func (p *Publisher) Followed() bool { return len(p.pub.(zmq4.Topics).Topics()) > 0 }
+
 // Publish sends one batch and returns its sequence.
 func (p *Publisher) Publish(events []engine.Event) (uint64, error) {
 	p.mu.Lock()
