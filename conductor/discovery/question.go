@@ -27,7 +27,7 @@ func (m *Manager) watch(t *target, e *engine, now time.Time) {
 			m.withdraw(t, key)
 		}
 		if t.isWithdrawn(key) {
-			return true // what is registered there now is a client's
+			return true // the source that is registered there now belongs to a client
 		}
 		dead = dead || state == stream.Connecting || state == stream.Stale || state == stream.Failed
 		restarts += n
