@@ -72,6 +72,11 @@ func (c *contexts) enterContext(s *source, key scope.Context) *namespace {
 	c.mu.Lock()
 	x.sources[ns.source] = s
 	c.mu.Unlock()
+	if s.reg.pool() {
+		// A pool mentions what engines have taught. An index that began to name its blocks at such a mention
+		// would not know most of them until it is through, and the pool's blocks would wait meanwhile.
+		x.index.NameAll()
+	}
 	return ns
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
+	"kvconductor/internal/must"
 )
 
 // TestRecallKeepsNamesDuringMove: while names move from an index to the memory, because a
@@ -115,6 +116,37 @@ func BenchmarkRecallFull(b *testing.B) {
 		r.move.Unlock()
 		r.findCounted(x.deployment.key, i*0x9e3779b97f4a7c15)
 	}
+}
+
+// TestPoolFindsAllNames: once a pool is in a context, each hash that an engine taught is found at its
+// first mention, also after thousands of events without one.
+func TestPoolFindsAllNames(t *testing.T) {
+	const chains, length = 6000, 16
+	c := New(Options{})
+	defer c.Close()
+	at := scope.Context{Deployment: scope.Deployment{Tenant: DefaultTenant, Model: "m", BlockSize: 16}}
+	pool := c.unjoined(Registration{Type: TypeMooncake, Instance: "pool", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+	engine := c.unjoined(Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+	ns := c.enterContext(engine, at)
+	c.enterContext(pool, at)
+	x := ns.context.index
+	owner := x.NewOwner(ns.source)
+	name := func(chain, block uint64) uint64 { return 1 + chain*length + block }
+	for chain := range uint64(chains) {
+		st := index.Store{Owner: owner}
+		for block := range uint64(length) {
+			st.Engine, st.Local = append(st.Engine, name(chain, block)), append(st.Local, name(chain, block)<<8)
+		}
+		x.Store(&st)
+	}
+	for chain := range uint64(chains) {
+		for _, block := range []uint64{0, length / 2, length - 1} {
+			if _, known := x.Means(name(chain, block)); !known {
+				t.Fatalf("block %d of chain %d is not known by its hash", block, chain)
+			}
+		}
+	}
+	must.Report(t, x.Check())
 }
 
 // TestRecallCloses: sources that are about to end may remember while it closes.
