@@ -192,7 +192,7 @@ var table = []room{
 	{dir: "lab/bench/ingest", rooms: []string{"lab/harness", "conductor", "events/..."}, anything: true},
 	{dir: "lab/bench/cluster", rooms: []string{"lab/bench/ingest", "lab/bench/recovery", "lab/harness", "lab/sim/...", "internal/freeport", "internal/request", "store"}, anything: true},
 	{dir: "lab/bench/footprint", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/request"}, anything: true},
-	{dir: "lab/bench/recovery", rooms: []string{"lab/bench/ingest", "lab/harness", "events/zmq"}, anything: true},
+	{dir: "lab/bench/recovery", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/freeport", "events/zmq"}, anything: true},
 	{dir: "lab/bench/query", rooms: []string{"api/...", "conductor", "config", "events/...", "internal/freeport", "internal/memory", "internal/request", "lab/harness"}, anything: true},
 	{dir: "lab/soak", rooms: []string{"internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},
 }

@@ -12,7 +12,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"kvconductor/internal/freeport"
 	"kvconductor/lab/bench/ingest"
 	"kvconductor/lab/harness"
 )
@@ -90,12 +90,10 @@ func Run(c Config) (*Report, error) {
 
 // serve starts a server with snapshots in a directory of its own, or a peer to ask.
 func (r *run) serve(name, peer string) (*harness.Server, error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}
-	address := ln.Addr().String()
-	ln.Close()
 	var b strings.Builder
 	fmt.Fprintf(&b, "listeners: [{address: %q, dialect: conductor}]\nready: {min_sources: %d}\nlog: {level: warn}\n", address, r.Instances)
 	if peer == "" {
