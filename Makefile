@@ -16,8 +16,12 @@ RACE ?=
 RESULTS ?= bench-results
 TESTFLAGS ?=
 # Tests of a package that run at once. Those of servers mostly wait for leases, intervals and each other,
-# so more of them fit than there are processors.
+# so more of them fit than there are processors, and one package more.
 PARALLEL ?= 6
+# Packages whose tests are shorter under the race detector, or check less, and some such tests of others.
+NOT_UNDER_RACE := . ./conductor ./conductor/telemetry ./events/payload ./index ./index/hash ./internal/memory ./lab/bench/index ./lab/soak
+NOT_UNDER_RACE_TESTS := TestAnswersDoNotAllocate|TestFramingAllocatesNothing|TestMemoryIsAccountedFor|TestUnfinishedBodies|TestUnreadAnswers
+NOT_UNDER_RACE_OF := ./cmd/conductor ./cmd/conductor-lab ./conductor/http ./events/zmq
 FAULTS_FOR ?= 0s
 FAULTS ?=
 RESTART ?=
@@ -54,16 +58,16 @@ demo: build ## a server, a simulated fleet and its pool on this machine, every a
 # The race detector sleeps a second at the exit of each test binary.
 test: export GORACE = atexit_sleep_ms=10
 test: ## every test, with the race detector where there is a C compiler for it, and again without it where it changes the memory or shortens a test; PARALLEL tests of a package at once
-	@cc=$$($(GO) env CC); \
+	@run() { echo "$(GO) test $$*"; $(GO) test "$$@"; }; \
+	packages=$$(($$(getconf _NPROCESSORS_ONLN) + 1)); \
+	cc=$$($(GO) env CC); \
 	if command -v "$${cc%% *}" >/dev/null; then race=-race; export CGO_ENABLED=1; \
 	else race=; echo "no C compiler ($$cc): testing without the race detector"; fi; \
-	echo "$(GO) test $$race -parallel $(PARALLEL) -timeout 30m $(TESTFLAGS) ./..."; \
-	$(GO) test $$race -parallel $(PARALLEL) -timeout 30m $(TESTFLAGS) ./... || exit 1; \
+	run $$race -p $$packages -parallel $(PARALLEL) -timeout 30m $(TESTFLAGS) ./... || exit 1; \
 	if [ -n "$$race" ]; then \
 		export CGO_ENABLED=0; \
-		plain=". ./index ./index/hash ./conductor ./conductor/telemetry ./lab/bench/index ./events/payload ./events/zmq"; \
-		echo "$(GO) test $(TESTFLAGS) $$plain, as the race detector changes their memory or shortens their tests"; \
-		$(GO) test $(TESTFLAGS) $$plain && $(GO) test $(TESTFLAGS) -run '^TestMemory' ./cmd/conductor-lab; \
+		echo "and without the race detector what it shortens or changes the memory of:"; \
+		run -p $$packages $(TESTFLAGS) $(NOT_UNDER_RACE) && run -p $$packages $(TESTFLAGS) -run '^($(NOT_UNDER_RACE_TESTS))$$' $(NOT_UNDER_RACE_OF); \
 	fi
 
 .PHONY: faults

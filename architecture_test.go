@@ -484,6 +484,57 @@ func TestNoSleepInTests(t *testing.T) {
 	}
 }
 
+// TestShortenedTestsRunInFull holds that make test runs without the race detector each test that is shorter
+// under it.
+func TestShortenedTestsRunInFull(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	variable := func(name, separators string) []string {
+		m := regexp.MustCompile(`(?m)^` + name + ` := (.*)$`).FindSubmatch(makefile)
+		if m == nil {
+			t.Fatalf("the Makefile has no %s", name)
+		}
+		return strings.FieldsFunc(string(m[1]), func(r rune) bool { return strings.ContainsRune(separators, r) })
+	}
+	whole, tests, of := variable("NOT_UNDER_RACE", " "), variable("NOT_UNDER_RACE_TESTS", "|"), variable("NOT_UNDER_RACE_OF", " ")
+	for _, name := range goFiles(t) {
+		if !strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		in := "./" + path.Dir(name)
+		if in == "./." || slices.Contains(whole, in) {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, d := range file.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			shorter := bytes.HasPrefix(text, []byte("//go:build !race\n")) && strings.HasPrefix(fn.Name.Name, "Test")
+			ast.Inspect(fn, func(n ast.Node) bool {
+				sel, ok := n.(*ast.SelectorExpr)
+				shorter = shorter || ok && sel.Sel.Name == "Spoils"
+				return true
+			})
+			if shorter && (!slices.Contains(tests, fn.Name.Name) || !slices.Contains(of, in)) {
+				t.Errorf("%s: make test does not run %s without the race detector: see NOT_UNDER_RACE in the Makefile", name, fn.Name.Name)
+			}
+		}
+	}
+}
+
 // calls returns the calls in a file of functions of an imported package.
 func calls(file *ast.File, imported string, names ...string) (out []*ast.CallExpr) {
 	local := ""
