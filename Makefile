@@ -296,7 +296,7 @@ soak: build ## check answers while a fleet publishes, for SOAK; RACE=1 with the 
 # lint is about each of them, the fuzz targets are about those that matter), files that settings name
 # (G304), and math/rand/v2 (G404), whose top-level functions draw from the runtime's ChaCha8 and whose
 # seeded ones choose delays.
-GOSEC := -exclude-dir=lab -exclude-dir=cmd/conductor-lab -exclude-dir=cmd/internal/clitest -exclude-dir=deploy -exclude-dir=internal -exclude-dir=compat/internal \
+GOSEC := -exclude-dir=lab -exclude-dir=cmd/conductor-lab -exclude-dir=cmd/internal/clitest -exclude-dir=deploy -exclude-dir=compat/internal $(foreach dir,apitest clocktest doctest freeport must proctest redistest,-exclude-dir=internal/$(dir)) \
   -exclude-dir=conductor/scripttest -exclude=G115,G304,G404
 
 # All of these compile without cgo, so that each package is compiled once for them and for what is released.
