@@ -78,7 +78,7 @@ func (s *Compared) Serve(in io.Reader, out io.Writer) error {
 			return err
 		}
 	case <-orders: // before the hello there are none
-		return errors.New("nobody waits for the index any more")
+		return errors.New("the bench ended before the index was filled")
 	}
 	defer end()
 	handler, err := s.handler(k, cfg.Limits.MaxBody)
