@@ -107,17 +107,21 @@ func (x *Index) unplace(o *owner, engine uint64, from place) {
 			return
 		}
 	}
-	names := 0
-	x.allNamesOf(from, func(uint64, uint32) { names++ })
+	others := 0
+	x.allNamesOf(from, func(name uint64, _ uint32) {
+		if name != engine {
+			others++
+		}
+	})
 	o.s.raw = true
 	before := o.digest.Blocks
-	if more := o.copies.of(from); names > 1 && more > 0 {
+	if more := o.copies.of(from); others > 0 && more > 0 {
 		o.copies.set(from, more-1)
 		x.addHolder(o, to)
 		o.raw += o.digest.Blocks - before
 		return
 	}
-	x.move(o, from, to, false)
+	x.move(o, from, to)
 	o.raw = min(o.raw+1, o.digest.Blocks)
 }
 

@@ -427,7 +427,7 @@ func (x *Index) placeLoose(s *source, key uint64, to place) {
 	if named {
 		x.absorb(from, to)
 	} else {
-		x.unraw(s, key, to, false)
+		x.unraw(s, key, to)
 	}
 }
 
@@ -444,7 +444,7 @@ func (x *Index) absorb(from, to place) {
 	var owners []*owner
 	x.holders(x.setOf(from), func(o *owner) { owners = append(owners, o) })
 	for _, o := range owners {
-		x.move(o, from, to, false)
+		x.move(o, from, to)
 	}
 	for _, n := range names {
 		x.name(&source{name: Source(n.by - 1), lane: x.laneOf(0)}, to, n.engine, 1)
@@ -462,14 +462,14 @@ func (x *Index) absorb(from, to place) {
 	}
 }
 
-// move takes a block from an owner and gives it another one instead, with its copies.
-// With count, an owner that holds the other one already gains a copy.
-func (x *Index) move(o *owner, from, to place, count bool) {
+// move takes a block from an owner and gives it another one instead, with its copies. An owner of
+// both was told of the block twice, by two names, so it has one copy more.
+func (x *Index) move(o *owner, from, to place) {
 	more := o.copies.of(from)
-	switch held := !x.addHolder(o, to); { // first, so that the owner is not seen without the block
-	case held && count:
-		o.copies.set(to, o.copies.of(to)+more+1)
-	case more > 0 && !held:
+	if held := !x.addHolder(o, to); held { // first, so that the owner is not seen without the block
+		more += o.copies.of(to) + 1
+	}
+	if more > 0 {
 		o.copies.set(to, more)
 	}
 	x.turns.Add(1)
@@ -481,7 +481,7 @@ func (x *Index) move(o *owner, from, to place, count bool) {
 
 // unraw moves the source's memberships under an engine hash to a block, and reports
 // whether there were any.
-func (x *Index) unraw(s *source, engine uint64, to place, count bool) (moved bool) {
+func (x *Index) unraw(s *source, engine uint64, to place) (moved bool) {
 	if !s.raw {
 		return false
 	}
@@ -493,7 +493,7 @@ func (x *Index) unraw(s *source, engine uint64, to place, count bool) (moved boo
 	x.sets.hold(set) // the block may end before the list does
 	for _, o := range s.owners {
 		if x.sets.has(set, o.id) {
-			x.move(o, from, to, count)
+			x.move(o, from, to)
 			o.raw = max(o.raw-1, 0)
 			moved = true
 		}
@@ -601,7 +601,7 @@ func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
 			return false
 		}
 	}
-	moved = x.unraw(s, engine, to, true)
+	moved = x.unraw(s, engine, to)
 	if x.setOf(to) != 0 {
 		x.learn(s, engine, to, 1)
 	}

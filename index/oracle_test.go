@@ -113,9 +113,7 @@ func (o *oracle) unraw(s *oSource, engine, key uint64) (moved bool) {
 	for _, w := range s.owners {
 		if n := o.members[rawOf(engine)][w]; n > 0 {
 			moved = engine != key
-			if !o.holds(w, of(key)) {
-				o.set(w, of(key), n)
-			}
+			o.set(w, of(key), o.members[of(key)][w]+n)
 			o.unset(w, rawOf(engine))
 		}
 	}

@@ -21,6 +21,9 @@ func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
 			key = x.scheme.Next(key, local[i])
 		}
 		for _, name := range e.More[i] {
+			if x.alias(o, engine, name, key) {
+				continue
+			}
 			more := Store{Owner: o, Rootless: true, Engine: []uint64{name}, Copies: CopySet, Key: key, HasKey: true}
 			if local != nil {
 				more.Local, more.ClientHashes = local[i:i+1], e.ClientHashes[i:i+1]
@@ -31,4 +34,27 @@ func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
 			x.Remove(o, []uint64{engine}, []int{n + 1}, CopySet)
 		}
 	}
+}
+
+// alias teaches an owner's source a further name of a block of a key that the owner holds under an
+// engine hash. It reports false if the hash means no such block.
+func (x *Index) alias(name Owner, engine, more, key uint64) bool {
+	x.lock()
+	defer x.unlock()
+	o := x.owners[name]
+	if o == nil {
+		return true // it holds nothing
+	}
+	p := x.meaning(o.s, normal(engine))
+	if p.isNone() || x.key(p) != normal(key) || !x.sets.has(x.setOf(p), o.id) || x.isContested(o.s, normal(more)) {
+		return false
+	}
+	x.unraw(o.s, normal(more), p)
+	x.learn(o.s, normal(more), p, 1)
+	if o.s.room.used > 0 {
+		w := storing{x: x, s: o.s, o: o, e: &Store{}}
+		w.placeWaiting(normal(more), x.behind(x.meaning(o.s, normal(more))))
+	}
+	x.maintain(o.s)
+	return true
 }

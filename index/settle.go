@@ -50,7 +50,7 @@ func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 					next.at = x.create(s, w.at, next.key, w.engine, l.local, l.clientHash, 1)
 				}
 				if !next.at.isNone() {
-					x.unraw(s, l.engine, next.at, false)
+					x.unraw(s, l.engine, next.at)
 					if x.learn(s, l.engine, next.at, 1) {
 						p.res.Conflicts++
 					}

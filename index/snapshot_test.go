@@ -110,6 +110,9 @@ func TestSnapshotModel(t *testing.T) {
 			if len(got) > len(want) || raw == 0 && !maps.Equal(got, want) {
 				w.fail("owner %d of source %d: %v, want %v", o, w.o.owners[o], got, want)
 			}
+			if a, b := n.Blocks(o), w.x.Blocks(o); raw == 0 && a != b {
+				w.fail("owner %d of source %d holds %d blocks, want %d", o, w.o.owners[o], a, b)
+			}
 			if a, b := n.Digest(o), w.x.Digest(o); maps.Equal(got, want) && a.Loose == 0 && b.Loose == 0 && a != b {
 				w.fail("owner %d of source %d has the digest %+v, want %+v", o, w.o.owners[o], a, b)
 			}

@@ -283,7 +283,7 @@ func (p *storing) resolve(engine, key uint64, q place) {
 	if p.x.looseBlocks.Load() == 0 {
 		return
 	}
-	if p.x.unraw(p.s, engine, q, false) && engine != key {
+	if p.x.unraw(p.s, engine, q) && engine != key {
 		p.res.Resolved++
 	}
 	p.x.placeLoose(p.s, key, q)
