@@ -97,7 +97,7 @@ func (g *Registry) change(n Name, c *change) {
 		return
 	}
 	e, p := g.known[n], g.pending[n]
-	if e != nil && e.done {
+	if e != nil && (e.done || c.source == nil) { // a client may unregister a source before it is followed
 		c.seen = e.at
 	}
 	if c.source != nil {
