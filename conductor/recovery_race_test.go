@@ -17,11 +17,7 @@ import (
 // Whatever is asked for while a recovery runs and ends, everybody gets an answer, and
 // nothing is left behind.
 func TestRecoveryBesideEverything(t *testing.T) {
-	rounds := 30
-	if testing.Short() {
-		rounds = 5
-	}
-	for range rounds {
+	for range max(times(30), 10) {
 		b, open := newReplica(t, new(streamtest.Network))
 		registration := func(i int) conductor.Registration {
 			return conductor.Registration{

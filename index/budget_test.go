@@ -11,6 +11,7 @@ import (
 // At its limit an index refuses the tails of chains, keeps what it has, says where
 // an answer is cut short, and takes blocks again when others have left.
 func TestBudgetRefusesTails(t *testing.T) {
+	skipUnderRace(t)
 	f := func(local func(i int) []uint64) {
 		t.Helper()
 		const limit, length = 1 << 20, 64

@@ -71,6 +71,7 @@ func (w *world) again(opts Options) *Index {
 // An index that is loaded from an image is the one that wrote it: it says the same, and
 // goes on like it.
 func TestImageModel(t *testing.T) {
+	skipUnderRace(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	for i := range 300 {

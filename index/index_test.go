@@ -476,6 +476,7 @@ func TestZeroHash(t *testing.T) {
 // A chain of orphans that arrives backwards, one block at a time, costs no stack
 // and no square of its length.
 func TestLongOrphanChain(t *testing.T) {
+	skipUnderRace(t)
 	const n = 20_000
 	l := newLab(t, 0)
 	o := l.x.NewOwner(l.x.NewSource())

@@ -32,6 +32,7 @@ func (l *locals) Locals(int) []uint64 { return l.local }
 // behind other prefixes do. The ring names the last removal of a block, and never one of another
 // block. It knows each block that left alone, and the first one of a stretch.
 func TestLossesModel(t *testing.T) {
+	skipUnderRace(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	found := 0

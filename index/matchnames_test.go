@@ -13,6 +13,7 @@ import (
 // TestMatchNamesFindsEachPiece holds that a query by engine hashes goes from piece to piece,
 // along branches and chains that grew in many ways, while most names have no entries.
 func TestMatchNamesFindsEachPiece(t *testing.T) {
+	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	rng := rand.New(rand.NewPCG(3, 5))
 	trunk := make([]uint64, 300)

@@ -8,6 +8,7 @@ import (
 // TestNameTableUnderChurn holds that entries that come and go leave the table as full as it
 // was, near enough.
 func TestNameTableUnderChurn(t *testing.T) {
+	skipUnderRace(t)
 	const live = 50_000
 	table, rng := &nameTable{}, rand.New(rand.NewPCG(1, 2))
 	var hashes []uint64

@@ -177,6 +177,7 @@ func (f *honestFleet) play(steps int) {
 // Sources that mention only what they have announced need few entries, and find all. A
 // hash that no source announced ends that.
 func TestNamesOnDemand(t *testing.T) {
+	skipUnderRace(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	for i := range uint64(8) {
@@ -207,6 +208,7 @@ func TestNamesOnDemand(t *testing.T) {
 
 // The list of a source is bounded: what does not fit any more is named.
 func TestVagueBound(t *testing.T) {
+	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	o := x.NewOwner(x.NewSource())
 	for i := range uint64(3 * maxVague) {
@@ -231,6 +233,7 @@ func TestVagueBound(t *testing.T) {
 // Pieces that were searched often leave places in the full list of a source, which are used
 // like others.
 func TestVagueBoundAfterSearches(t *testing.T) {
+	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	o := x.NewOwner(x.NewSource())
 	store := func(from, to uint64) {
@@ -253,6 +256,7 @@ func TestVagueBoundAfterSearches(t *testing.T) {
 
 // A large index is named a part with each event, and holds what comes meanwhile.
 func TestNamesCatchUp(t *testing.T) {
+	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	first, second := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	const chains = 20_000
@@ -283,6 +287,7 @@ func TestNamesCatchUp(t *testing.T) {
 
 // While a large index is named, a source that comes to hold blocks of others finds them.
 func TestNamesCatchUpWithLaterHolders(t *testing.T) {
+	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	first, source := x.NewOwner(x.NewSource()), x.NewSource()
 	second, host := x.NewOwner(source), x.NewOwner(source)
@@ -344,6 +349,7 @@ func TestLiarOnDemand(t *testing.T) {
 
 // What a source says it no longer holds is unknown at once, before the sweep has come by.
 func TestVagueAfterClear(t *testing.T) {
+	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	src := x.NewSource()
 	o := x.NewOwner(src)
@@ -364,6 +370,7 @@ func TestVagueAfterClear(t *testing.T) {
 // A source that once mentions what it has not announced costs names of all blocks for some
 // thousand events. A source that goes on to use what others have taught keeps them.
 func TestNamesOnDemandAgain(t *testing.T) {
+	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	first, second := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	next := uint64(0)
@@ -427,6 +434,7 @@ func TestNameLessUnderAllLanes(t *testing.T) {
 // Pieces that ended leave the full list of a source without a trace: the pieces that lie in
 // their lines since get no entries for it.
 func TestVagueListForgetsEndedPieces(t *testing.T) {
+	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	o := x.NewOwner(x.NewSource())
 	const held, blocks = maxVague / 4, 32

@@ -12,6 +12,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/events"
+	"kvconductor/events/payload"
 	"kvconductor/events/wire"
 	"kvconductor/internal/must"
 	"kvconductor/tiers"
@@ -409,8 +410,8 @@ func (w *teller) batch() []byte {
 // dump and the rest.
 func TestTreeModel(t *testing.T) {
 	worlds := 150
-	if testing.Short() {
-		worlds = 40
+	if testing.Short() || payload.Spoils { // the race detector takes ten times as long
+		worlds = 30
 	}
 	for seed := range uint64(worlds) {
 		if !t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { treeWorld(t, rand.New(rand.NewPCG(seed, 7))) }) {
