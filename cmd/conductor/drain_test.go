@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -52,8 +53,8 @@ func (p *patron) ask() (more bool, err error) {
 		res, err = http.ReadResponse(p.answers, nil)
 	}
 	switch {
-	case err != nil && p.asked == 1 && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)):
-		return false, nil // the system had taken the connection, the server had not
+	case err != nil && p.asked == 1 && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrUnexpectedEOF)):
+		return false, nil // the server had not taken the connection, or had no time to read the request before it ended
 	case err != nil:
 		return false, fmt.Errorf("request %d of a connection: %w", p.asked, err)
 	}
