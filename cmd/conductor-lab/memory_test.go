@@ -42,7 +42,8 @@ func TestMemoryIsAccountedFor(t *testing.T) {
 	r := footprintOf(t, footprint.Config{
 		Blocks: 512_000, Holders: 2, Sources: 8, EventBlocks: 64, BlockSize: 16, Churn: time.Second, Idle: time.Second,
 	})
-	if r.Indexed < r.Blocks || r.Lost > 0 { // more while the server is behind: new blocks come before old ones leave
+	// Two sources hold the same blocks. While the server is behind with one of them, there are more blocks.
+	if r.Indexed < r.Blocks || r.Lost > 0 {
 		t.Errorf("%d of %d blocks are indexed, %d gaps", r.Indexed, r.Blocks, r.Lost)
 	}
 	for _, s := range r.End {

@@ -50,11 +50,14 @@ func (p *patron) ask() (more bool, err error) {
 	_, err = fmt.Fprintf(p.conn, "POST /query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	var res *http.Response
 	if err == nil {
+		_, err = p.answers.Peek(1) // io.EOF: nothing of an answer came
+	}
+	if err == nil {
 		res, err = http.ReadResponse(p.answers, nil)
 	}
 	switch {
-	case err != nil && p.asked == 1 && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrUnexpectedEOF)):
-		return false, nil // the server had not taken the connection, or had no time to read the request before it ended
+	case err != nil && p.asked == 1 && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF)):
+		return false, nil // the server had not taken the connection, or ended before it had time to read the request
 	case err != nil:
 		return false, fmt.Errorf("request %d of a connection: %w", p.asked, err)
 	}
