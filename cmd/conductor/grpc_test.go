@@ -393,7 +393,7 @@ func TestGRPCOverTLS(t *testing.T) {
 // TestGRPCLimits holds that messages, calls of one client and watches are bounded.
 func TestGRPCLimits(t *testing.T) {
 	t.Parallel()
-	_, address := grpcProcess(t, "limits: {max_body: 64KiB, max_watches: 5, client_requests: 30}\nauth: {file: "+credentialsFile(t, "a query a", "b query b", "c query c")+"}\n")
+	_, address := grpcProcess(t, "limits: {max_body: 64KiB, max_watches: 5, client_requests: 8}\nauth: {file: "+credentialsFile(t, "a query a", "b query b", "c query c")+"}\n")
 	ctx := inTime(t)
 	request := func(tenant string, n int) *pb.QueryRequest {
 		return &pb.QueryRequest{TenantId: tenant, Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: make([]uint32, n)}}}
@@ -414,13 +414,12 @@ func TestGRPCLimits(t *testing.T) {
 			t.Errorf("watch %d of %s: %v", i, c.token, err)
 		}
 	}
-	seen := make(map[codes.Code]int)
-	b := pb.NewConductorClient(dialed(t, address, "c", nil))
-	for range 90 {
-		_, err := b.Query(ctx, request("c", 16))
-		seen[grpcstatus.Code(err)]++
-	}
-	if seen[codes.OK] < 20 || seen[codes.ResourceExhausted] == 0 || len(seen) != 2 {
+	c := pb.NewConductorClient(dialed(t, address, "c", nil))
+	seen := untilRefused(codes.OK, func(int) codes.Code {
+		_, err := c.Query(ctx, request("c", 16))
+		return grpcstatus.Code(err)
+	})
+	if seen[codes.OK] < 6 || seen[codes.ResourceExhausted] == 0 || len(seen) != 2 { // its two watches took of the eight, too
 		t.Errorf("calls: %v", seen)
 	}
 	for _, c := range []struct {
