@@ -88,6 +88,12 @@ func (p *tab) note(format string, args ...any) {
 	p.problems = append(p.problems, fmt.Sprintf(format, args...))
 }
 
+// reload waits until the page is loaded again: an expression fails where the page goes away beneath it.
+func (p *tab) reload() {
+	p.t.Helper()
+	must.Succeed(p.t, chromedp.Do(p.ctx, chromedp.Reload()))
+}
+
 // paint makes the system light or dark.
 func (p *tab) paint(scheme string) {
 	p.t.Helper()

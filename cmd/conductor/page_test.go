@@ -238,8 +238,8 @@ func testPageTheme(t *testing.T, browser context.Context, p *process) {
 	page.await("the page stays dark", background+` === "rgb(245, 246, 247)"`)
 	js[any](page, `document.querySelector("#theme").click(), document.querySelector("#theme").click()`)
 	page.await("the choice does nothing", background+` === "rgb(16, 20, 24)"`)
-	js[any](page, `location.reload()`)
-	page.await("the choice is forgotten", `document.readyState === "complete" && document.documentElement.dataset.theme === "dark" && `+background+` === "rgb(16, 20, 24)"`)
+	page.reload()
+	page.await("the choice is forgotten", `document.documentElement.dataset.theme === "dark" && `+background+` === "rgb(16, 20, 24)"`)
 	js[any](page, `localStorage.clear()`)
 	page.close()
 }
@@ -262,7 +262,8 @@ func testPageToken(t *testing.T, browser context.Context) {
 	if js[bool](page, `Object.keys(localStorage).length > 0 || document.cookie !== ""`) {
 		t.Error("the token outlives the tab")
 	}
-	js[any](page, `sessionStorage.setItem("conductor.token", "of-blue"), location.reload()`)
+	js[any](page, `sessionStorage.setItem("conductor.token", "of-blue")`)
+	page.reload()
 	page.await("a tenant sees other rows than its own", `document.querySelectorAll("#sources-body tr").length === 1 && `+row("<img")+`.includes("blue")`)
 	page.view("server")
 	if text := js[string](page, `document.querySelector("#view-server").innerText`); strings.Contains(text, "Snapshots") || strings.Contains(text, "Replicas") {
