@@ -110,7 +110,7 @@ func TestSourceReadsAroundHoles(t *testing.T) {
 func testSourceReadsAroundHoles(t *testing.T, key *keyfile.Key) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		w := create(t, Options{Dir: dir, Key: key, queueBytes: 1000})
+		w := create(t, Options{Dir: dir, Key: key})
 		s := w.Register("a|default|0")
 		f := func(q Range, want ...string) {
 			t.Helper()
@@ -120,12 +120,9 @@ func testSourceReadsAroundHoles(t *testing.T, key *keyfile.Key) {
 				t.Errorf("%+v: %q, want %q", q, got, want)
 			}
 		}
-		synctest.Wait()
 		s.Batch(1, 0, false, make([]byte, 100), nil)
-		synctest.Wait()
 		s.Batch(1, 1, false, make([]byte, 700), nil)
-		s.Batch(1, 2, false, make([]byte, 800), nil) // no room
-		synctest.Wait()
+		s.Batch(1, 2, false, make([]byte, MinBytes), nil) // the journal has no room for it
 		s.Batch(1, 3, false, make([]byte, 300), nil)
 		f(Range{To: whole}, "batch 1/0 100", "batch 1/1 700", "more from 2")
 		f(Range{From: 2, To: whole}, "the batches are gone: 3 to 3 of 1")
