@@ -419,7 +419,7 @@ func TestGRPCLimits(t *testing.T) {
 		_, err := c.Query(ctx, request("c", 16))
 		return grpcstatus.Code(err)
 	})
-	if seen[codes.OK] < 6 || seen[codes.ResourceExhausted] == 0 || len(seen) != 2 { // its two watches took of the eight, too
+	if seen[codes.OK] < 6 || seen[codes.ResourceExhausted] == 0 || len(seen) != 2 { // its two watches have counted as two of the eight
 		t.Errorf("calls: %v", seen)
 	}
 	for _, c := range []struct {

@@ -88,7 +88,7 @@ func (p *tab) note(format string, args ...any) {
 	p.problems = append(p.problems, fmt.Sprintf(format, args...))
 }
 
-// reload waits until the page is loaded again: an expression fails where the page goes away beneath it.
+// reload loads the page again and waits until it is there. An expression that runs meanwhile fails.
 func (p *tab) reload() {
 	p.t.Helper()
 	must.Succeed(p.t, chromedp.Do(p.ctx, chromedp.Reload()))

@@ -18,8 +18,8 @@ const outlasting = 5500 * time.Millisecond
 // TestScaleFaults kills, stops, cuts off and slows down replicas and their store while fleets work.
 // After each fault every replica has what an undisturbed server has, and no settled answer was wrong.
 // SCALE_FAULTS=1 plays all faults in all modes. Another value is a regular expression: faults whose
-// names it matches, in all modes. Without it, two faults are played in two modes:
-// TestShardsSurviveAStoppedReplica plays the third of the list.
+// names it matches, in all modes. Without it, two faults are played in two modes. The third, a
+// replica that stops, has a test of its own for shards: TestShardsSurviveAStoppedReplica.
 func TestScaleFaults(t *testing.T) {
 	t.Parallel()
 	names, err := regexp.Compile(strings.TrimPrefix(os.Getenv("SCALE_FAULTS"), "1"))
