@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,8 +40,8 @@ type shardFleet struct {
 	engines  []*publisher.Publisher
 }
 
-// newShardFleet starts a fleet and registers its engines at the last replica. They publish once the
-// shards have their owners, and replay a batch alone: who comes later gets the rest from replicas.
+// newShardFleet starts a fleet and registers its engines at the last replica. Once every owner has what
+// they publish, they replay their newest batch alone: who comes later gets the rest from replicas.
 func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet {
 	f := &shardFleet{t: t, store: redistest.Start(t), grpc: make(map[*process]string)}
 	f.settings = fmt.Sprintf("store: {url: '%s'}\ncluster: {mode: shards, owners: %d}\n%s", f.store.URL(), owners, more)
@@ -50,14 +49,12 @@ func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet 
 		f.start()
 	}
 	for range shardModels {
-		e, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: recordedBlock, Wire: publisher.VLLMMap{}, Ring: 1})
+		e, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: recordedBlock, Wire: publisher.VLLMMap{}, Ring: shardModels})
 		must.Succeed(t, err)
 		t.Cleanup(func() { e.Close() })
 		f.engines = append(f.engines, e)
 	}
 	f.register(f.replicas[replicas-1])
-	f.rest(owners, f.replicas...)
-	f.followed(owners)
 	for i, e := range f.engines {
 		for n := range i + 1 {
 			event := engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{numbered(uint64(n + 1))}, Parent: numbered(uint64(n)), HasParent: n > 0,
@@ -67,6 +64,10 @@ func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet 
 		}
 	}
 	f.settled(owners, f.replicas...)
+	f.held(owners)
+	for _, e := range f.engines {
+		e.Shorten(1)
+	}
 	return f
 }
 
@@ -172,19 +173,23 @@ func (f *shardFleet) rest(owners int, replicas ...*process) {
 	}
 }
 
-// followed waits until the owners follow all engines. A shard can rest before: its owner serves it while
-// the sources still connect, and what an engine publishes until then is in no replay that is short.
-func (f *shardFleet) followed(owners int) {
+// held waits until the owners of each shard hold all blocks of its engine, and miss nothing. One owner
+// answers while others still connect, and a replay that is short then has less than they need.
+func (f *shardFleet) held(owners int) {
 	f.t.Helper()
 	synced := regexp.MustCompile(`(?m)^conductor_source_state\{.*state="synced".*\} 1$`)
-	eventually(f.t, "not all engines are followed", func() (string, bool) {
-		sources, said := 0, ""
+	eventually(f.t, "not all owners hold what their engines publish", func() (string, bool) {
+		said := ""
 		for _, p := range f.replicas {
 			_, text := get(p.url + "/metrics")
-			sources += len(synced.FindAllString(text, -1))
 			said += text
 		}
-		return said, sources == owners*shardModels && !slices.ContainsFunc(f.engines, func(e *publisher.Publisher) bool { return !e.Followed() })
+		all := len(synced.FindAllString(said, -1)) == owners*shardModels
+		for i := range shardModels {
+			blocks := regexp.MustCompile(fmt.Sprintf(`(?m)^conductor_source_blocks\{.*instance_id="e%d".*\} %d$`, i, i+1))
+			all = all && len(blocks.FindAllString(said, -1)) == owners
+		}
+		return said, all
 	})
 }
 

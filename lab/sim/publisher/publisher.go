@@ -104,9 +104,6 @@ func (p *Publisher) Endpoint() string { return "tcp://" + p.pub.Addr().String() 
 // ReplayEndpoint returns the address of the replay server.
 func (p *Publisher) ReplayEndpoint() string { return "tcp://" + p.router.Addr().String() }
 
-// Followed reports whether a reader has subscribed. Batches published from then on reach that reader.
-func (p *Publisher) Followed() bool { return len(p.pub.(zmq4.Topics).Topics()) > 0 }
-
 // Publish sends one batch and returns its sequence.
 func (p *Publisher) Publish(events []engine.Event) (uint64, error) {
 	p.mu.Lock()
@@ -136,6 +133,17 @@ func (p *Publisher) Lose(n int) {
 	p.mu.Lock()
 	p.lose = n
 	p.mu.Unlock()
+}
+
+// Shorten makes the replay one of the newest n batches, as if Options.Ring had been n.
+func (p *Publisher) Shorten(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ring := make([][]byte, n)
+	for seq := p.next - min(p.next, uint64(min(n, len(p.ring)))); seq < p.next; seq++ {
+		ring[seq%uint64(n)] = p.ring[seq%uint64(len(p.ring))]
+	}
+	p.ring = ring
 }
 
 // Lost reports whether the newest batch was kept from the live stream.

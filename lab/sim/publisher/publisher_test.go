@@ -112,6 +112,25 @@ func TestPublisherReplays(t *testing.T) {
 	f(Options{Ring: 2000}, 1500, 3, fmt.Sprint(count(3, 1500)))
 }
 
+func TestPublisherShortens(t *testing.T) {
+	f := func(ring, n, published, more int, want string) {
+		t.Helper()
+		p := listen(t, Options{Ring: ring})
+		publish(t, p, published)
+		p.Shorten(n)
+		publish(t, p, more)
+		if got := fmt.Sprint(replay(t, p, 0)); got != want {
+			t.Errorf("ring of %d, %d batches, shortened to %d, %d batches more: got %s, want %s", ring, published, n, more, got, want)
+		}
+	}
+	f(8, 1, 6, 0, "[5]")
+	f(8, 1, 0, 0, "[]")
+	f(8, 3, 20, 0, "[17 18 19]")
+	f(8, 3, 2, 0, "[0 1]")
+	f(8, 3, 20, 2, "[19 20 21]")
+	f(2, 3, 5, 1, "[3 4 5]")
+}
+
 func count(from, to uint64) []uint64 {
 	var n []uint64
 	for ; from < to; from++ {
