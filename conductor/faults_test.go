@@ -144,7 +144,7 @@ func newFleet(t *testing.T, seed uint64) *fleet {
 	}
 	f.c = conductor.New(conductor.Options{
 		HashSeed: 1337, Log: zerolog.Nop(),
-		Stream: stream.Config{Transport: f, ReplayTimeout: 2 * time.Second, StaleAfter: 30 * time.Second, Queue: 64, Replays: stream.NewLimiter(3)},
+		Stream: stream.Config{Transport: f, ReplayTimeout: 2 * time.Second, StaleAfter: 30 * time.Second, Queue: []int{64, 4}[seed%2], Replays: stream.NewLimiter(3)},
 	})
 	return f
 }

@@ -553,6 +553,25 @@ func TestReplayOvertakesThrottledLive(t *testing.T) {
 	g("up 0 1 full resync 2", "0 1 drop:asked 2 =partial:history_unknown")
 }
 
+// A publisher that replays the last batch consumed has those behind it, too: replies that are
+// missing there were lost on the way. It is asked again for as long as for one that is silent.
+func TestRepliesLostBehindTheWatermark(t *testing.T) {
+	f := cases(t, replaying)
+	f("up 0@a 1@a down up 5@a r1@a r3@a", "?0 0 1 ?1 =replaying")
+	f("up 0@a 1@a down up 5@a r1@a r3@a r4@a 100ms r1@a r2@a r3@a r4@a", "?0 0 1 ?1 ?1 2r 3r 4r 5 =synced")
+	f("up 0@a 1@a down up r1@a r3@a 100ms r1@a r2@a r3@a end", "?0 0 1 ?1 ?1 2r 3r =synced")
+	f("up 0 1 full 5 r1 r3 r4 100ms r1 r2 r3 r4", "?0 0 1 ?1 ?1 2r 3r 4r 5 =synced")
+	f("up 0 1 full 5 r1 r6 100ms r1 r2 r3 r4", "?0 0 1 ?1 ?1 2r 3r 4r 5 =synced")
+	// Another lifetime answers the second time, or one that has forgotten the batch.
+	f("up 0 1 full 5 r1 r3 100ms r1x", "?0 0 1 ?1 ?1 drop:publisher_restarted ?0 over =replaying")
+	f("up 0 1 full 5 r1 r3 100ms r3 r4", "?0 0 1 ?1 ?1 3r 4r 5 =partial:gap_unrecoverable")
+	f("up 0 1 full 5 r1 r3 room 100ms r1x", "?0 0 1 ?1 ?1 drop:publisher_restarted ?0 =replaying")
+	// The same replies for 5 s; a probe asks once more later.
+	again := strings.Repeat(" 1s r1 r3", 5)
+	f("up 0 1 full 5 r1 r3"+again, "?0 0 1 ?1"+strings.Repeat(" ?1", 4)+" 5 =partial:gap_unrecoverable")
+	f("up 0 1 full 5 r1 r3"+again+" 10s r0", "?0 0 1 ?1"+strings.Repeat(" ?1", 4)+" 5 ?0 drop:history_recovered ?0 over =replaying")
+}
+
 // What a replay overtook comes live thousands of batches later, and is no restart.
 func TestOvertakenBatchIsNoRestart(t *testing.T) {
 	f := func(ops, want string) {

@@ -12,7 +12,9 @@ func (m *machine) replayStart(now time.Time) {
 // replay takes one replayed batch.
 func (m *machine) replay(it item, now time.Time) {
 	a := &m.ask
-	a.deadline = now.Add(m.cfg.timeout)
+	if a.pause == 0 || a.progress { // patience with retries ends unless one brings something
+		a.deadline = now.Add(m.cfg.timeout)
+	}
 	if m.foreign(&it) {
 		m.restart(reasonRestart, now)
 		return
@@ -34,10 +36,11 @@ func (m *machine) replay(it item, now time.Time) {
 		m.n.duplicates++
 		// What was asked for came live meanwhile: not new, but an answer. The anchor is
 		// known, and none.
+		a.led = a.led || it.seq >= a.from && it.seq+1 == m.next
 		a.progress = a.progress || it.seq >= a.from && (a.kind != askVerify || it.seq > a.anchor.seq())
 		return
 	}
-	if (m.throttled || a.behind) && !a.progress && it.seq > m.next && m.held.len() > 0 && m.held.head().seq < it.seq {
+	if (m.throttled || a.behind) && !a.progress && !a.led && it.seq > m.next && m.held.len() > 0 && m.held.head().seq < it.seq {
 		m.leaveToLive()
 		return
 	}
@@ -54,7 +57,7 @@ func (m *machine) replay(it item, now time.Time) {
 	}
 	switch {
 	case it.seq > m.next:
-		m.replayHole(held == nil, it)
+		m.replayHole(held == nil, it, now)
 	case held == nil:
 		m.held.add(it)
 	case string(held.payload) == string(it.payload):
@@ -80,9 +83,9 @@ func (m *machine) join(it item) {
 // replayHole takes a replayed batch that is not the next one. In mid-stream the
 // publisher's socket dropped the missing batches; in front, the publisher does not
 // have it.
-func (m *machine) replayHole(fresh bool, it item) {
-	if m.ask.progress {
-		m.resume()
+func (m *machine) replayHole(fresh bool, it item, now time.Time) {
+	if m.ask.progress || m.ask.led {
+		m.replayCut(now)
 		return
 	}
 	m.n.overruns++
@@ -146,7 +149,7 @@ func (m *machine) verify(it item, now time.Time) {
 		m.joint.before = a.anchor
 	}
 	if a.anchor == m.last {
-		a.anchored, a.progress = true, !a.behind
+		a.anchored, a.led, a.progress = true, true, !a.behind
 		m.joint = joint{}
 	}
 }
