@@ -122,6 +122,8 @@ type engine struct {
 
 	pub *streamtest.Publisher
 
+	second bool // the second of the last replies was lost, and no replay came whole since; guarded by pub
+
 	mu    sync.Mutex
 	life  []byte          // publisher id, nil: none
 	held  map[heldKey]int // copies
@@ -135,7 +137,7 @@ func newFleet(t *testing.T, seed uint64) *fleet {
 	for n := range faultEngines {
 		e := &engine{fleet: f, n: n, pub: streamtest.NewPublisher(), held: make(map[heldKey]int)}
 		e.pub.Ring, e.pub.HWM = math.MaxInt, 1<<14
-		e.pub.OnSubscribe, e.pub.OnReplay = f.subscribe, f.replies
+		e.pub.OnSubscribe, e.pub.OnReplay = f.subscribe, e.replies
 		if n%3 == 0 {
 			e.pub.TopicInReplies, e.pub.Topic = true, "kv-events"
 		}
@@ -454,8 +456,8 @@ func (f *fleet) subscribe(context.Context) error {
 }
 
 // replies spoils some answers to replay requests.
-func (f *fleet) replies(_ uint64, replies [][][]byte) [][][]byte {
-	ring := replies[:len(replies)-1]
+func (e *engine) replies(_ uint64, replies [][][]byte) [][][]byte {
+	f, ring := e.fleet, replies[:len(replies)-1]
 	switch {
 	case f.chance(150):
 		f.count(&f.counts.ReplaysIgnored)
@@ -467,13 +469,17 @@ func (f *fleet) replies(_ uint64, replies [][][]byte) [][][]byte {
 		f.count(&f.counts.ReplaysCut)
 		return append(ring[:f.pick(len(ring)+1)], nil)
 	case f.chance(150) && len(ring) > 2:
-		f.count(&f.counts.ReplaysHoled)
 		// Not the first: nothing waits yet on a connection that begins, so its
 		// socket has no reason to drop. A reply that begins late says that the
-		// publisher has no more what comes before.
-		at := 1 + f.pick(len(ring)-2)
-		return slices.Delete(replies, at, at+1)
+		// publisher has no more what comes before. Nor the second twice: that
+		// says that there is none of its number.
+		if at := 1 + f.pick(len(ring)-2); at > 1 || !e.second {
+			f.count(&f.counts.ReplaysHoled)
+			e.second = at == 1
+			return slices.Delete(replies, at, at+1)
+		}
 	}
+	e.second = false
 	return replies
 }
 

@@ -192,13 +192,13 @@ func TestSlowPush(t *testing.T) {
 	b.store(false, b.chunks[0])
 	release := hold(t, slow)
 	ctx, stop := context.WithCancel(t.Context())
-	errs := make(chan error)
+	errs := make(chan error, 2)
 	for i := range 2 {
 		go func() {
 			_, err := push(ctx, "n", uint64(i+2), b.chunks[2*i:2*i+2]...)
 			errs <- err
 		}()
-		// The source may have taken one of them. It has none if it was about to tell that it is synced.
+		// The source has taken one of them, or none if it was about to report that it is synced.
 		until(t, "a batch does not reach the source", func() bool { return int(taken.Load())-1+feed.Status().Queued == i+1 })
 	}
 	if outcome, err := push(t.Context(), "o", 1, b.chunks[0]); err != nil || outcome != lmcache.Applied {

@@ -40,8 +40,8 @@ type shardFleet struct {
 	engines  []*publisher.Publisher
 }
 
-// newShardFleet starts a fleet and registers its engines at the last replica. Once every owner has what
-// they publish, they replay their newest batch alone: who comes later gets the rest from replicas.
+// newShardFleet starts a fleet and registers its engines, which have published, at the last replica. Once
+// every owner has all of it, they replay their newest batch alone: who comes later gets the rest from replicas.
 func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet {
 	f := &shardFleet{t: t, store: redistest.Start(t), grpc: make(map[*process]string)}
 	f.settings = fmt.Sprintf("store: {url: '%s'}\ncluster: {mode: shards, owners: %d}\n%s", f.store.URL(), owners, more)
@@ -54,7 +54,6 @@ func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet 
 		t.Cleanup(func() { e.Close() })
 		f.engines = append(f.engines, e)
 	}
-	f.register(f.replicas[replicas-1])
 	for i, e := range f.engines {
 		for n := range i + 1 {
 			event := engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{numbered(uint64(n + 1))}, Parent: numbered(uint64(n)), HasParent: n > 0,
@@ -63,6 +62,7 @@ func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet 
 			must.Succeed(t, err)
 		}
 	}
+	f.register(f.replicas[replicas-1])
 	f.settled(owners, f.replicas...)
 	f.held(owners)
 	for _, e := range f.engines {
@@ -174,7 +174,7 @@ func (f *shardFleet) rest(owners int, replicas ...*process) {
 }
 
 // held waits until the owners of each shard hold all blocks of its engine, and miss nothing. One owner
-// answers while others still connect, and a replay that is short then has less than they need.
+// can answer while others still connect, and those need the whole replay.
 func (f *shardFleet) held(owners int) {
 	f.t.Helper()
 	synced := regexp.MustCompile(`(?m)^conductor_source_state\{.*state="synced".*\} 1$`)

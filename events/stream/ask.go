@@ -41,7 +41,8 @@ type ask struct {
 	anchor   print // askVerify, askProbe: a batch known to be the publisher's, or that should be
 	met      bool  // askVerify: the first reply of this attempt was the anchor
 	anchored bool  // askVerify: the last batch consumed is the publisher's
-	led      bool  // this attempt brought the batch before the next one: the publisher has the next one, too
+	led      bool  // this attempt brought the batch before the next one
+	again    bool  // so did the attempt before, and not the next one
 	progress bool  // this attempt brought something that was missing when it began
 	known    bool  // when this attempt began, something was known to be missing
 	joins    bool  // when this attempt began, something had been consumed
@@ -139,9 +140,9 @@ func (m *machine) issue() {
 	m.asks++
 	a.id = m.asks
 	a.waiting = time.Time{}
-	a.progress, a.met, a.anchored, a.led, a.known, a.joins = false, false, false, false, m.missing(), m.has
+	a.progress, a.met, a.led, a.known, a.joins = false, false, false, m.missing(), m.has
 	if a.kind != askProbe && m.throttled && m.has {
-		a.kind, a.behind = askVerify, a.kind == askFill || a.behind
+		a.kind, a.behind, a.anchored = askVerify, a.kind == askFill || a.behind, false
 	}
 	switch {
 	case a.kind == askProbe && m.trust.heal.from == healAnchor:

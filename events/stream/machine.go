@@ -149,7 +149,7 @@ func (m *machine) feed(in input, now time.Time) {
 		m.newEpoch(in.text)
 		m.rebuild(now, m.pace.delay(now))
 	case inReplayStart, inReplay, inReplayEnd, inReplayCut:
-		if m.ask.kind == askNone || in.ask != m.ask.id || !m.ask.waiting.IsZero() {
+		if m.ask.kind == askNone || in.ask != m.ask.id {
 			return // a late word from an attempt that was given up
 		}
 		switch in.kind {

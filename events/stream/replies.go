@@ -12,9 +12,7 @@ func (m *machine) replayStart(now time.Time) {
 // replay takes one replayed batch.
 func (m *machine) replay(it item, now time.Time) {
 	a := &m.ask
-	if a.pause == 0 || a.progress { // patience with retries ends unless one brings something
-		a.deadline = now.Add(m.cfg.timeout)
-	}
+	a.deadline = now.Add(m.cfg.timeout)
 	if m.foreign(&it) {
 		m.restart(reasonRestart, now)
 		return
@@ -34,14 +32,16 @@ func (m *machine) replay(it item, now time.Time) {
 			return
 		}
 		m.n.duplicates++
+		a.led = a.led || it.seq >= a.from && it.seq+1 == m.next
 		// What was asked for came live meanwhile: not new, but an answer. The anchor is
 		// known, and none.
-		a.led = a.led || it.seq >= a.from && it.seq+1 == m.next
 		a.progress = a.progress || it.seq >= a.from && (a.kind != askVerify || it.seq > a.anchor.seq())
 		return
 	}
-	if (m.throttled || a.behind) && !a.progress && !a.led && it.seq > m.next && m.held.len() > 0 && m.held.head().seq < it.seq {
-		m.leaveToLive()
+	if (m.throttled || a.behind) && !a.progress && it.seq > m.next && m.held.len() > 0 && m.held.head().seq < it.seq {
+		if !m.lostOnTheWay() {
+			m.leaveToLive()
+		}
 		return
 	}
 	m.join(it)
@@ -57,7 +57,7 @@ func (m *machine) replay(it item, now time.Time) {
 	}
 	switch {
 	case it.seq > m.next:
-		m.replayHole(held == nil, it, now)
+		m.replayHole(held == nil, it)
 	case held == nil:
 		m.held.add(it)
 	case string(held.payload) == string(it.payload):
@@ -82,10 +82,9 @@ func (m *machine) join(it item) {
 
 // replayHole takes a replayed batch that is not the next one. In mid-stream the
 // publisher's socket dropped the missing batches; in front, the publisher does not
-// have it.
-func (m *machine) replayHole(fresh bool, it item, now time.Time) {
-	if m.ask.progress || m.ask.led {
-		m.replayCut(now)
+// have them.
+func (m *machine) replayHole(fresh bool, it item) {
+	if m.lostOnTheWay() {
 		return
 	}
 	m.n.overruns++
@@ -93,6 +92,19 @@ func (m *machine) replayHole(fresh bool, it item, now time.Time) {
 		m.held.add(it)
 	}
 	m.loseOverrun()
+}
+
+// lostOnTheWay asks for the rest if this attempt has shown that the publisher has it: replies come in
+// order, and it brought some of what was missing, or the batch before that. In the second case it
+// asks only once more, as the publisher may have skipped a number.
+func (m *machine) lostOnTheWay() bool {
+	if !m.ask.progress && (!m.ask.led || m.ask.again) {
+		return false
+	}
+	again := !m.ask.progress
+	m.resume()
+	m.ask.again = again
+	return true
 }
 
 // leaveToLive ends a replay that begins behind what waits. The publisher has forgotten
@@ -169,7 +181,10 @@ func (m *machine) replayEnd(now time.Time) {
 		m.restart(reasonForgotten, now)
 		return
 	case m.missing():
-		if a.progress || !a.known {
+		if m.lostOnTheWay() {
+			return
+		}
+		if !a.known {
 			m.resume()
 			return
 		}

@@ -135,12 +135,12 @@ func (p *Publisher) Lose(n int) {
 	p.mu.Unlock()
 }
 
-// Shorten makes the replay one of the newest n batches, as if Options.Ring had been n.
+// Shorten keeps only the newest n batches for replays. It takes 1 to Options.Ring.
 func (p *Publisher) Shorten(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ring := make([][]byte, n)
-	for seq := p.next - min(p.next, uint64(min(n, len(p.ring)))); seq < p.next; seq++ {
+	for seq := p.next - min(p.next, uint64(n)); seq < p.next; seq++ {
 		ring[seq%uint64(n)] = p.ring[seq%uint64(len(p.ring))]
 	}
 	p.ring = ring
