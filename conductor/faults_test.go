@@ -122,7 +122,7 @@ type engine struct {
 
 	pub *streamtest.Publisher
 
-	second bool // the second of the last replies was lost, and no replay came whole since; guarded by pub
+	second bool // a replay lost its second reply, and none came whole since; guarded by pub
 
 	mu    sync.Mutex
 	life  []byte          // publisher id, nil: none
@@ -475,7 +475,7 @@ func (e *engine) replies(_ uint64, replies [][][]byte) [][][]byte {
 		// says that there is none of its number.
 		if at := 1 + f.pick(len(ring)-2); at > 1 || !e.second {
 			f.count(&f.counts.ReplaysHoled)
-			e.second = at == 1
+			e.second = e.second || at == 1
 			return slices.Delete(replies, at, at+1)
 		}
 	}

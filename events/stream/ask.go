@@ -19,7 +19,8 @@ const (
 
 // ask is the replay wanted at present. One ask may take several attempts: each
 // that made progress is followed by one from the first missing batch, each that
-// failed without by a pause, until cfg.timeout has passed without progress.
+// failed without by a pause, until cfg.timeout has passed without progress. One that
+// brought the batch at the watermark but not the next is followed by one more.
 //
 //	start --> issue ==> replayStart --> replay* --> replayEnd --> done
 //	            ^            (order)       |  hole, cut, silence
@@ -33,6 +34,7 @@ type ask struct {
 	behind bool
 	id     uint64
 	from   uint64
+	since  uint64 // the next batch when this attempt began
 
 	waiting  time.Time     // the next attempt begins then; zero: it has begun
 	pause    time.Duration // before the next retry
@@ -41,8 +43,8 @@ type ask struct {
 	anchor   print // askVerify, askProbe: a batch known to be the publisher's, or that should be
 	met      bool  // askVerify: the first reply of this attempt was the anchor
 	anchored bool  // askVerify: the last batch consumed is the publisher's
-	led      bool  // this attempt brought the batch before the next one
-	again    bool  // so did the attempt before, and not the next one
+	led      bool  // this attempt brought the batch at the watermark
+	again    bool  // the attempt before brought only that batch, so this one is taken at its word
 	progress bool  // this attempt brought something that was missing when it began
 	known    bool  // when this attempt began, something was known to be missing
 	joins    bool  // when this attempt began, something had been consumed
@@ -138,7 +140,7 @@ func (m *machine) start(kind askKind) {
 func (m *machine) issue() {
 	a := &m.ask
 	m.asks++
-	a.id = m.asks
+	a.id, a.since = m.asks, m.next
 	a.waiting = time.Time{}
 	a.progress, a.met, a.led, a.known, a.joins = false, false, false, m.missing(), m.has
 	if a.kind != askProbe && m.throttled && m.has {

@@ -540,6 +540,7 @@ func TestReplayOvertakesThrottledLive(t *testing.T) {
 	f("up 0 1 5 6 full r2 cut r1 r2 end r2 end", "?0 0 1 ?2 2r ?1 ?2 5 6 =partial:gap_unrecoverable")
 	// The next live batch shows what the replay was ahead of.
 	f("up 0 1 5 6 full r90 room 91 r7 end end", "?0 0 1 ?2 5 6 ?7 7r ?8 91 =partial:gap_unrecoverable")
+	f("up 0 1 full 5 2 r2 r3 r4", "?0 0 1 ?1 2 3r 4r 5 =synced") // 2 waited until the publisher was known
 	// A restart that the live connection does not show yet: what waits goes with it.
 	f("up 0 1 full 5 r1x", "?0 0 1 ?1 drop:publisher_restarted ?0 over =replaying")
 	f("up 0 1 full 5 r1 r2 r3 r4", "?0 0 1 ?1 2r 3r 4r 5 =synced")
@@ -554,8 +555,8 @@ func TestReplayOvertakesThrottledLive(t *testing.T) {
 	g("up 0 1 full resync 2", "0 1 drop:asked 2 =partial:history_unknown")
 }
 
-// A publisher that replays the last batch consumed has the next one, too. If that is missing, it was
-// lost on the way, and is asked for once more.
+// If a replay brings the last batch consumed but not the next one, that one was probably lost on the
+// way. It may also never have existed, so it is asked for only once more.
 func TestRepliesLostBehindTheWatermark(t *testing.T) {
 	f := cases(t, replaying)
 	f("up 0@a 1@a down up 5@a r1@a r3@a", "?0 0 1 ?1 ?2 =replaying")
@@ -565,12 +566,17 @@ func TestRepliesLostBehindTheWatermark(t *testing.T) {
 	f("up 0 1 full 5 r1 r3 r1 r2 r3 r4", "?0 0 1 ?1 ?1 2r 3r 4r 5 =synced")
 	f("up 0 1 full 5 r1 r6 r1 r2 r3 r4", "?0 0 1 ?1 ?1 2r 3r 4r 5 =synced")
 	f("up 0 1 full 5 r1 r3 r1 r2 r4 r2 r4 r2 r4", "?0 0 1 ?1 ?1 2r ?2 ?2 4r 5 =partial:gap_unrecoverable")
+	f("up 0 1 full 5 r1 end r1 r2 r3 r4", "?0 0 1 ?1 ?1 2r 3r 4r 5 =synced")
+	f("up 0 1 full 5 r1 end r1 end", "?0 0 1 ?1 ?1 5 =partial:gap_unrecoverable")
 	f("up 0 1 full 5 r1 r3 room r2 r3 r4", "?0 0 1 ?1 ?1 2r 3r 4r 5 =synced")
 	// It skipped a number, or has forgotten the batches meanwhile.
 	f("up 0@a 1@a down up 5@a r1@a r3@a r3@a r4@a", "?0 0 1 ?1 ?2 3r 4r 5 =partial:gap_unrecoverable")
 	f("up 0@a 1@a down up r1@a r3@a r3@a end", "?0 0 1 ?1 ?2 3r =partial:gap_unrecoverable")
 	f("up 0 1 full 5 r1 r3 r1 r3 r4", "?0 0 1 ?1 ?1 3r 4r 5 =partial:gap_unrecoverable")
 	f("up 0 1 full 5 r1 r3 r3 r4", "?0 0 1 ?1 ?1 3r 4r 5 =partial:gap_unrecoverable")
+	// An older batch that the publisher has forgotten is the first of a verification.
+	f("up 0 1 4 r2 r3 full 8 r4 r6 r4 r6", "?0 0 1 ?2 2r 3r 4 ?1 ?1 6r =replaying:gap_unrecoverable")
+	f("up 0 1 4 r2 r3 full 8 r4 end r4 end", "?0 0 1 ?2 2r 3r 4 ?1 ?1 8 =partial:gap_unrecoverable")
 	// Another lifetime answers the second time.
 	f("up 0 1 full 5 r1 r3 r1x", "?0 0 1 ?1 ?1 drop:publisher_restarted ?0 over =replaying")
 	f("up 0@a 1@a down up 5@a r1@a r3@a r0@b", "?0 0 1 ?1 ?2 drop:publisher_restarted ?0 =replaying")
@@ -613,6 +619,7 @@ func TestPublisherID(t *testing.T) {
 	f("up 0@a 3@a r1@b", "?0 0 ?1 drop:publisher_restarted ?0 =replaying")
 	// A reconnect.
 	f("up 0@a 1@a down up 2@a", "?0 0 1 ?1 2 =synced")
+	f("up 0@a 1@a down up 2 r2@a", "?0 0 1 ?1 2 =synced") // live without an id: it waits
 	f("up 0@a 1@a down up 5@a r3@a r4@a", "?0 0 1 ?1 3r 4r 5 =partial:gap_unrecoverable")
 	f("up 0@a 1@a down up r3@a r4@a end 5@a", "?0 0 1 ?1 3r 4r 5 =partial:gap_unrecoverable")
 	f("up 0@a 1@a down up 2@b r0@b r1@b", "?0 0 1 ?1 drop:publisher_restarted ?0 0r 1r 2 =synced")
@@ -624,7 +631,7 @@ func TestPublisherID(t *testing.T) {
 	f("up 2@a r0@b r1@b", "?0 0r 1r drop:publisher_restarted ?0 =replaying")
 	f("up 2@a r0@b r1@b down up r0@a r1@a r2@a end", "?0 0r 1r drop:publisher_restarted ?0 ?0 0r 1r 2r =synced")
 	f("up full 2@a r0@b r1@b", "?0 0r 1r drop:publisher_restarted ?0 over =replaying")
-	// The anchor alone is no progress: the missing batches are given up, not asked for again.
+	// The anchor alone is no progress, so the missing batches are asked for only once more.
 	f("up full 4@a 5@a r0@b r1@b end r1@b end r1@b end", "?0 0r 1r ?1 ?1 drop:publisher_restarted ?0 over =replaying")
 	// Ids that come late, or are left out, decide nothing: the bytes do.
 	f("up 0 1@a 1 0 2", "?0 0 1 2 =synced")

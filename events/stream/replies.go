@@ -33,9 +33,8 @@ func (m *machine) replay(it item, now time.Time) {
 		}
 		m.n.duplicates++
 		a.led = a.led || it.seq >= a.from && it.seq+1 == m.next
-		// What was asked for came live meanwhile: not new, but an answer. The anchor is
-		// known, and none.
-		a.progress = a.progress || it.seq >= a.from && (a.kind != askVerify || it.seq > a.anchor.seq())
+		// What was missing came live meanwhile: not new, but an answer.
+		a.progress = a.progress || it.seq >= a.since
 		return
 	}
 	if (m.throttled || a.behind) && !a.progress && it.seq > m.next && m.held.len() > 0 && m.held.head().seq < it.seq {
@@ -60,8 +59,9 @@ func (m *machine) replay(it item, now time.Time) {
 		m.replayHole(held == nil, it)
 	case held == nil:
 		m.held.add(it)
+	case !held.bad: // it waited until the publisher was known
 	case string(held.payload) == string(it.payload):
-		m.lose(ReasonUndecodable) // only that keeps a batch whose turn it is
+		m.lose(ReasonUndecodable)
 	default:
 		m.held.replace(held, it)
 	}
@@ -94,9 +94,10 @@ func (m *machine) replayHole(fresh bool, it item) {
 	m.loseOverrun()
 }
 
-// lostOnTheWay asks for the rest if this attempt has shown that the publisher has it: replies come in
-// order, and it brought some of what was missing, or the batch before that. In the second case it
-// asks only once more, as the publisher may have skipped a number.
+// lostOnTheWay asks for the missing batches again if this attempt suggests that the publisher has
+// them, and reports whether it did. Replies come in order, so batches that are missing behind one of
+// them were dropped by a socket. Behind the batch at the watermark the publisher may have skipped a
+// number instead, so those are asked for only once more.
 func (m *machine) lostOnTheWay() bool {
 	if !m.ask.progress && (!m.ask.led || m.ask.again) {
 		return false
